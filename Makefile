@@ -1,0 +1,72 @@
+# moeflux: `make`, `make check`, `make lint`, `make asan`, `make install`.
+# Sources are found by folder; a new file needs no change here.
+
+BUILD   ?= build
+PREFIX  ?= /usr/local
+DESTDIR ?=
+CC      ?= cc
+GLSLC   ?= glslc
+OPT     ?= -O2 -g
+SAN     ?=
+
+PACKAGES := vulkan jansson libpcre2-8 libutf8proc liburing libedit libxxhash argtable2
+PKG_CFLAGS := $(shell pkg-config --cflags $(PACKAGES))
+PKG_LIBS   := $(shell pkg-config --libs $(PACKAGES))
+
+WARN := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla
+CFLAGS   := -std=c11 -D_GNU_SOURCE $(OPT) $(SAN) $(WARN) -MMD -MP -pthread -ffp-contract=off
+CPPFLAGS := -Isrc -Ikernels -I$(BUILD) $(PKG_CFLAGS)
+LDFLAGS  := $(SAN) -pthread
+LDLIBS   := $(PKG_LIBS) -lm
+
+SRC      := $(filter-out src/main.c,$(wildcard src/*/*.c))
+OBJ      := $(SRC:%.c=$(BUILD)/%.o)
+KERNELS  := $(sort $(wildcard kernels/*.comp))
+SPIRV    := $(KERNELS:kernels/%.comp=$(BUILD)/kernels/%.inc)
+TESTS    := $(sort $(wildcard tests/test_*.c))
+TEST_BIN := $(TESTS:tests/%.c=$(BUILD)/tests/%)
+TEST_LIB := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(TESTS) $(wildcard tests/fuzz_*.c) $(wildcard tests/*_shim.c),$(wildcard tests/*.c)))
+
+.PHONY: all check lint asan install clean
+.SECONDARY:
+all: $(BUILD)/moeflux
+
+$(BUILD)/moeflux: $(BUILD)/src/main.o $(OBJ)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
+$(BUILD)/%.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
+
+# One C initialiser of SPIR-V words a kernel; src/vulkan/pipeline.c includes the table of all of them.
+$(BUILD)/kernels/%.inc: kernels/%.comp $(wildcard kernels/*.glsl) kernels/args.h
+	@mkdir -p $(@D)
+	$(GLSLC) --target-env=vulkan1.3 -O -Ikernels -mfmt=c -o $@ $<
+
+$(BUILD)/kernels/table.inc: $(SPIRV) scripts/kernel-table
+	scripts/kernel-table $(BUILD)/kernels $(KERNELS) > $@.tmp
+	mv $@.tmp $@
+
+$(BUILD)/src/vulkan/pipeline.o: $(BUILD)/kernels/table.inc
+
+$(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_LIB) $(OBJ)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
+
+check: $(BUILD)/moeflux $(TEST_BIN)
+	scripts/run-tests $(BUILD)
+
+asan:
+	$(MAKE) BUILD=build-asan OPT="-O1 -g" \
+	    SAN="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer" check
+
+lint:
+	scripts/lint
+
+install: $(BUILD)/moeflux
+	install -D -m 755 $(BUILD)/moeflux $(DESTDIR)$(PREFIX)/bin/moeflux
+	install -D -m 644 man/moeflux.1 $(DESTDIR)$(PREFIX)/share/man/man1/moeflux.1
+
+clean:
+	rm -rf build build-asan
+
+-include $(OBJ:.o=.d) $(BUILD)/src/main.d $(TEST_BIN:=.d) $(TEST_LIB:.o=.d)

@@ -1,0 +1,39 @@
+#include "base/err.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static void set_text(struct err *e, enum err_code code, const char *fmt, va_list ap)
+{
+    e->code = code;
+    vsnprintf(e->text, sizeof e->text, fmt, ap);
+}
+
+int err_set(struct err *e, enum err_code code, const char *fmt, ...)
+{
+    if (e) {
+        va_list ap;
+        va_start(ap, fmt);
+        set_text(e, code, fmt, ap);
+        va_end(ap);
+    }
+    return (int)code;
+}
+
+int err_errno(struct err *e, enum err_code code, const char *fmt, ...)
+{
+    int saved = errno;
+    if (e) {
+        va_list ap;
+        va_start(ap, fmt);
+        set_text(e, code, fmt, ap);
+        va_end(ap);
+        size_t len = strlen(e->text);
+        char reason[128];
+        /* The GNU strerror_r returns the text, which need not be in the buffer. */
+        snprintf(e->text + len, sizeof e->text - len, ": %s", strerror_r(saved, reason, sizeof reason));
+    }
+    return (int)code;
+}

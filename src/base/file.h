@@ -1,0 +1,34 @@
+/* file.h - whole reads and writes on descriptors, and small files as text. */
+#ifndef MOEFLUX_BASE_FILE_H
+#define MOEFLUX_BASE_FILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct err;
+
+/* Opens a regular file for reading. Returns the descriptor (>= 0) or ERR_IO; *size (may be NULL) gets its bytes. */
+int file_open_read(const char *path, uint64_t *size, struct err *e);
+
+/* Reads exactly n bytes at `off`; EINTR and short reads are continued. ERR_IO names `path`, the offset and how
+ * much came (end of file included). */
+int file_read_at(int fd, const char *path, void *dst, uint64_t n, uint64_t off, struct err *e);
+
+/* Writes exactly n bytes at the descriptor's position. */
+int file_write(int fd, const char *path, const void *src, uint64_t n, struct err *e);
+
+/* Writes exactly n bytes at `off`. */
+int file_write_at(int fd, const char *path, const void *src, uint64_t n, uint64_t off, struct err *e);
+
+/* The whole file, NUL-terminated, in *data (caller frees) and its length in *len.
+ * ERR_FORMAT when it is larger than `max` bytes. */
+int file_read_text(const char *path, uint64_t max, char **data, size_t *len, struct err *e);
+
+/* dir + "/" + name in fresh memory, or NULL with `e` filled. */
+char *file_join(const char *dir, const char *name, struct err *e);
+
+bool file_exists(const char *path);
+bool file_is_dir(const char *path);
+
+#endif

@@ -1,0 +1,54 @@
+/* mem.h - checked sizes and host allocation.
+ * Every product or sum of sizes that comes from a file goes through size_mul / size_add. */
+#ifndef MOEFLUX_BASE_MEM_H
+#define MOEFLUX_BASE_MEM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct err;
+
+static inline bool size_mul(uint64_t a, uint64_t b, uint64_t *out)
+{
+    return !__builtin_mul_overflow(a, b, out);
+}
+
+static inline bool size_add(uint64_t a, uint64_t b, uint64_t *out)
+{
+    return !__builtin_add_overflow(a, b, out);
+}
+
+/* Rounds up to a multiple of `to` (a power of two). The caller knows that `n + to` does not overflow. */
+static inline uint64_t size_round_up(uint64_t n, uint64_t to)
+{
+    return (n + to - 1) & ~(to - 1);
+}
+
+static inline uint64_t size_min(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline uint64_t size_max(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+static inline uint32_t div_up(uint32_t n, uint32_t by)
+{
+    return (n + by - 1) / by;
+}
+
+/* Zeroed memory for n items of `size` bytes, or NULL with `e` filled (overflow counts as out of memory).
+ * n = 0 gives a valid pointer. Freed with free(). */
+void *mem_new(uint64_t n, uint64_t size, struct err *e);
+
+/* Grows *array (items of `size` bytes, capacity *cap) so that it holds at least `need` items; doubles.
+ * Returns 0 or ERR_MEMORY, in which case nothing changed. */
+int mem_grow(void **array, size_t *cap, size_t need, size_t size, struct err *e);
+
+/* A copy of `text` (strdup), or NULL with `e` filled. */
+char *mem_text(const char *text, struct err *e);
+
+#endif

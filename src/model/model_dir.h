@@ -1,0 +1,112 @@
+/* model_dir.h - a model directory as it lies on disk: its config, its named tensors, its experts' extents.
+ *
+ * Two layouts open alike:
+ *   packed: model_weights.json (manifest) + model_weights.bin + packed_experts/layer_NN.bin
+ *   plain:  config.json + *.safetensors in MLX names (sharded or not); an expert is nine extents in the shards
+ * Everything is checked against the files at open: offsets, sizes, dtypes, shapes, bits, layer files' lengths.
+ * Tensor contents are read on request. Names are canonical: model.X and lm_head.X. */
+#ifndef MOEFLUX_MODEL_MODEL_DIR_H
+#define MOEFLUX_MODEL_MODEL_DIR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "model/config.h"
+
+struct err;
+
+enum dtype { DTYPE_U32, DTYPE_BF16, DTYPE_F32, DTYPE_F16, DTYPE_I32, DTYPE_F8_E4M3, DTYPE_U8 };
+
+struct tensor {
+    char *name; /* canonical */
+    enum dtype dtype;
+    uint32_t n_dims;
+    uint64_t shape[4];
+    uint32_t bits; /* of a quantised weight (U32); else 0 */
+    uint32_t file; /* index into model_dir.files */
+    uint64_t off, bytes;
+};
+
+struct model_file {
+    char *path;
+    int fd;
+    uint64_t bytes;
+};
+
+/* How a matrix's weights are stored: MLX affine codes with bf16 scale and bias per group of 64 inputs, or plain. */
+enum matrix_format { MATRIX_Q4, MATRIX_Q8, MATRIX_BF16, MATRIX_F32 };
+
+struct matrix { /* W [rows][cols]; borrowed from the model_dir */
+    enum matrix_format format;
+    uint32_t rows, cols;
+    const struct tensor *weight;
+    const struct tensor *scales, *biases; /* NULL for plain formats */
+};
+
+/* One contiguous run of an expert's bytes. */
+struct extent {
+    uint32_t file;    /* index into model_dir.files */
+    uint64_t off;     /* in the file */
+    uint64_t bytes;
+    uint64_t at;      /* where it belongs in the expert's slot */
+};
+enum { EXPERT_MAX_EXTENTS = 9 };
+
+/* Where the nine parts of an expert lie in a slot (bytes from its start); the same for every expert of a model.
+ * gate, up: [moe_inner][hidden]; down: [hidden][moe_inner]. */
+struct expert_layout {
+    enum matrix_format format; /* MATRIX_Q4 or MATRIX_Q8 */
+    uint64_t gate_w, gate_s, gate_b, up_w, up_s, up_b, down_w, down_s, down_b;
+    uint64_t bytes; /* of the whole expert */
+};
+
+struct model_dir {
+    char *path;
+    bool packed;
+    struct config config;
+    struct model_file *files;
+    uint32_t n_files;
+    struct tensor *tensors; /* [n_tensors], sorted by name */
+    size_t n_tensors;
+    struct expert_layout expert;
+    char *tokenizer_path; /* tokenizer.json; NULL when the directory has none */
+    uint64_t dense_bytes;  /* all tensors but the routed experts */
+    uint64_t expert_bytes; /* all routed experts on disk */
+    struct expert_place *places; /* the layers' experts; private */
+};
+
+/* Opens and checks `path`. On failure nothing stays open.
+ * The error names the file, the tensor, what was expected and what was found. */
+int model_dir_open(struct model_dir *m, const char *path, struct err *e);
+void model_dir_close(struct model_dir *m);
+
+/* NULL when there is no such tensor. */
+const struct tensor *model_dir_find(const struct model_dir *m, const char *name);
+
+/* A matrix by its base name ("model.layers.0.mlp.gate"): quantised (weight, scales, biases) or plain
+ * BF16/F32 (weight). Checks presence, dtypes, shapes [rows][cols] and bits. */
+int model_dir_matrix(const struct model_dir *m, const char *base, uint32_t rows, uint32_t cols, struct matrix *out,
+                     struct err *e);
+
+/* A BF16 or F32 tensor with exactly n elements, whatever its dimensions ("[C,4,1]"). */
+int model_dir_vector(const struct model_dir *m, const char *name, uint64_t n, const struct tensor **out,
+                     struct err *e);
+
+/* Reads a tensor's bytes [from, from + n) into dst. Scales and biases (names ending in .scales or .biases) are
+ * checked to be finite as they pass. */
+int model_dir_read(const struct model_dir *m, const struct tensor *t, uint64_t from, uint64_t n, void *dst,
+                   struct err *e);
+
+/* Reads n BF16 or F32 elements and widens them to float; non-finite values are ERR_FORMAT. */
+int model_dir_read_f32(const struct model_dir *m, const struct tensor *t, float *dst, struct err *e);
+
+/* The extents of one expert, in ascending slot order, neighbours merged (packed: one). Returns their number, or 0
+ * for a layer without experts. `out` has room for EXPERT_MAX_EXTENTS. */
+uint32_t model_dir_expert(const struct model_dir *m, uint32_t layer, uint32_t expert, struct extent *out);
+
+/* Checks the scales and biases of an expert that was read whole into `slot`: ERR_FORMAT names layer, expert, part. */
+int model_dir_check_expert(const struct model_dir *m, uint32_t layer, uint32_t expert, const uint8_t *slot,
+                           struct err *e);
+
+#endif

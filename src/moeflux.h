@@ -1,0 +1,136 @@
+/* moeflux.h - the narrow door: open a model, evaluate tokens, get logits.
+ *
+ * struct moeflux is an opened model on a device: weights, kernels, the experts' cache. struct moeflux_session is
+ * one sequence: its position, KV cache and recurrent states. Nothing is kept in globals. One thread at a time per
+ * model. Token ids are int32_t in [0, vocab_size). */
+#ifndef MOEFLUX_H
+#define MOEFLUX_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "base/progress.h"
+
+#define MOEFLUX_VERSION "0.1.0"
+
+struct moeflux;
+struct moeflux_session;
+
+struct moeflux_options {
+    const char *dir;        /* model directory */
+    const char *device;     /* NULL: the best Vulkan device; "reference"; an index; or a part of a device's name */
+    uint64_t memory_bytes;     /* host memory for the experts' cache; 0: from what is free */
+    uint64_t gpu_memory_bytes; /* device memory for weights, states and experts; 0: from what is free */
+    uint32_t n_threads;     /* readers and host work; 0: the cores there are */
+    uint32_t chunk;         /* most tokens evaluated at once; 0: the default */
+    bool profile;           /* time every kernel (moeflux_stats.ops) */
+    struct progress progress; /* loading weights, prefill */
+};
+
+/* Opens, checks and loads. On failure *out is NULL and `e` says why; ERR_NO_FIT gives the numbers. */
+int moeflux_open(struct moeflux **out, const struct moeflux_options *o, struct err *e);
+void moeflux_close(struct moeflux *m);
+
+struct moeflux_info {
+    const char *architecture; /* "Qwen3.5-MoE" */
+    const char *device;       /* borrowed until moeflux_close */
+    const char *tokenizer_path; /* NULL: the directory has none; borrowed */
+    uint32_t n_layers, hidden, vocab_size, n_experts, top_k;
+    uint32_t max_context;     /* the model's own; 0: not said */
+    const int32_t *eos;       /* [n_eos]; borrowed */
+    uint32_t n_eos;
+    bool experts_resident;    /* every expert has a slot: no reads once warm */
+};
+struct moeflux_info moeflux_info(const struct moeflux *m);
+
+/* max_context: the most tokens the sequence may have; memory grows as it is used.
+ * ERR_USAGE above the model's own maximum, ERR_NO_FIT. The model must outlive the session. */
+int moeflux_session_new(struct moeflux_session **out, struct moeflux *m, uint32_t max_context, struct err *e);
+void moeflux_session_free(struct moeflux_session *s);
+
+/* What an evaluation hands out. Every member may be NULL. */
+struct moeflux_wish {
+    float *logits; /* [vocab_size], after the last token */
+    /* The logits after each token, in order: row [vocab_size], valid during the call. Negative: stop with it. */
+    int (*each_logits)(void *ctx, uint32_t pos, const float *row, struct err *e);
+    /* Hidden states, layer 0 = embedding, layer i = output of layer i: rows [n][hidden] for the positions from
+     * pos on. Chunks come in ascending order of pos, layers ascending within. */
+    int (*hidden)(void *ctx, uint32_t layer, uint32_t pos, uint32_t n, const float *rows, struct err *e);
+    void *ctx;
+};
+
+/* Appends n >= 1 tokens to the sequence. ERR_USAGE: an id out of range or no room (nothing changes);
+ * ERR_INTERRUPTED: the progress callback said stop, whole chunks before it are part of the sequence;
+ * ERR_IO, ERR_FORMAT, ERR_DEVICE: the sequence is cleared, because a half-evaluated chunk cannot be kept. */
+int moeflux_eval(struct moeflux_session *s, const int32_t *ids, uint32_t n, const struct moeflux_wish *wish,
+                 struct err *e);
+
+/* Tokens in the sequence. */
+uint32_t moeflux_position(const struct moeflux_session *s);
+/* Back to position 0 with all states zero. */
+int moeflux_clear(struct moeflux_session *s, struct err *e);
+
+enum { MOEFLUX_MAX_OPS = 32 };
+struct moeflux_op_time {
+    const char *name;
+    uint64_t n, ns;
+};
+struct moeflux_stats { /* since open or the last moeflux_stats_reset */
+    uint64_t n_prefill_tokens, prefill_ns; /* evaluations of more than one token */
+    uint64_t n_decode_tokens, decode_ns;   /* evaluations of one token */
+    uint64_t n_submits, n_dispatches;
+    uint64_t read_bytes, read_ns;  /* expert reads; ns summed over readers */
+    uint64_t wait_read_ns;         /* the token waited for the disk */
+    uint64_t wait_gpu_ns;          /* the host waited for the device */
+    uint64_t n_hits, n_misses;     /* chosen experts found in a slot, or read */
+    uint64_t n_slots, slot_bytes;  /* the cache */
+    uint64_t weights_bytes, state_bytes; /* device memory of dense weights, of this model's sessions */
+    uint64_t gpu_ns;               /* sum of ops, when profile was asked for */
+    struct moeflux_op_time ops[MOEFLUX_MAX_OPS];
+    uint32_t n_ops;
+};
+void moeflux_get_stats(const struct moeflux *m, struct moeflux_stats *out);
+void moeflux_stats_reset(struct moeflux *m);
+
+struct moeflux_device {
+    uint32_t idx;
+    char name[256];
+    char kind[16];     /* "discrete", "integrated", "cpu", "virtual", "other" */
+    char driver[256];  /* name and version */
+    uint64_t memory_bytes;
+    uint32_t subgroup_size;
+    bool usable;
+    char why_not[128]; /* the feature that is missing */
+};
+/* Fills up to `cap` entries, best first; returns how many devices there are, or ERR_DEVICE (no Vulkan). */
+int moeflux_list_devices(struct moeflux_device *out, uint32_t cap, struct err *e);
+
+/* What a model needs, from its files alone (no device). */
+struct moeflux_needs {
+    char architecture[32];
+    uint32_t n_layers, n_attention, hidden, vocab_size, n_experts, top_k, moe_inner, max_context;
+    bool packed; /* layout on disk; false: plain safetensors */
+    uint64_t n_params, n_active_params;
+    uint64_t dense_bytes, expert_bytes; /* on disk: resident part, routed experts */
+    uint64_t one_expert_bytes;
+    uint64_t token_dense_bytes;   /* weights read per token from memory, without routed experts */
+    uint64_t token_expert_bytes;  /* routed experts' bytes per token: n_layers with experts * top_k * one */
+    uint64_t kv_bytes_per_pos, fixed_state_bytes;
+    uint64_t floor_bytes; /* least memory to run: dense + states of a short context + one layer's top_k experts */
+};
+int moeflux_get_needs(const char *dir, struct moeflux_needs *out, struct err *e);
+
+/* Runs every kernel on `device` (as in moeflux_options) against the reference over a grid of shapes. Calls `row`
+ * once per case: relative error against the bound. Returns the number of failed cases or a negative ERR_*. */
+struct moeflux_selftest_row {
+    const char *kernel;
+    const char *shape;
+    double error, bound;
+    bool ok;
+};
+int moeflux_selftest(const char *device, void (*row)(void *ctx, const struct moeflux_selftest_row *r), void *ctx,
+                     struct err *e);
+
+#endif

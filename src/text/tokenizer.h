@@ -1,0 +1,53 @@
+/* tokenizer.h - text to token ids and back, as a model's tokenizer.json says.
+ *
+ * encode: cut at added tokens -> normalise (NFC) -> split (the file's own patterns, PCRE2) -> byte-level BPE.
+ * decode: the bytes of the tokens in a row. Spec: the file format of Hugging Face tokenizers, the parts that
+ * byte-level BPE models use; whatever else the file asks for is refused, never ignored.
+ * A tokenizer is read-only after tokenizer_open: any number of threads may use it. */
+#ifndef MOEFLUX_TEXT_TOKENIZER_H
+#define MOEFLUX_TEXT_TOKENIZER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct err;
+struct tokenizer;
+
+struct token_list { /* grows; freed with token_list_free */
+    int32_t *ids;
+    size_t n, cap;
+};
+int token_list_add(struct token_list *l, int32_t id, struct err *e);
+void token_list_free(struct token_list *l);
+
+/* Reads `path` (a tokenizer.json). NULL with `e` filled: ERR_IO, ERR_FORMAT (what is wrong and where),
+ * ERR_UNSUPPORTED (a kind of tokenizer that is not byte-level BPE), ERR_MEMORY. */
+struct tokenizer *tokenizer_open(const char *path, struct err *e);
+void tokenizer_free(struct tokenizer *t);
+
+/* How added tokens ("<|im_start|>") inside the text are taken. */
+enum token_specials { SPECIALS_AS_TEXT, SPECIALS_AS_TOKENS };
+
+/* Appends the ids of `text` (`len` bytes) to `out`. Invalid UTF-8 is replaced by U+FFFD; *n_replaced (may be
+ * NULL) is increased by the number of replacements. A piece of any length costs O(n log n). */
+int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, enum token_specials specials,
+                     struct token_list *out, size_t *n_replaced, struct err *e);
+
+/* The bytes that stand for `id`: *bytes and its length. Empty for an id without a token (padded vocabularies).
+ * Borrowed from the tokenizer. */
+size_t tokenizer_bytes(const struct tokenizer *t, int32_t id, const char **bytes);
+
+/* Whether `id` stands for anything: an id that has no token is never sampled. */
+bool tokenizer_has(const struct tokenizer *t, int32_t id);
+
+/* Whether `id` is an added token that is marked special (control tokens, not shown to a user). */
+bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
+
+/* The id of an added token by its content, or -1. */
+int32_t tokenizer_added_id(const struct tokenizer *t, const char *content);
+
+/* One more than the largest id that has a token. */
+int32_t tokenizer_n_ids(const struct tokenizer *t);
+
+#endif

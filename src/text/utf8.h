@@ -1,0 +1,24 @@
+/* utf8.h - whole characters only: what arrives in pieces of tokens leaves in pieces of characters. */
+#ifndef MOEFLUX_TEXT_UTF8_H
+#define MOEFLUX_TEXT_UTF8_H
+
+#include <stddef.h>
+
+struct str;
+
+/* Copies `text` to `out` with every maximal invalid sequence replaced by U+FFFD (the Unicode standard's
+ * "substitution of maximal subparts"). Returns the number of replacements. */
+size_t utf8_clean(const char *text, size_t len, struct str *out);
+
+/* Bytes of an unfinished character are held back until the rest arrives. */
+struct utf8_stream {
+    char held[4];
+    size_t n_held;
+};
+
+/* Appends to `out` the whole characters that held + bytes complete; invalid bytes become U+FFFD. */
+void utf8_stream_push(struct utf8_stream *s, const char *bytes, size_t len, struct str *out);
+/* Ends the text: an unfinished character becomes one U+FFFD. */
+void utf8_stream_end(struct utf8_stream *s, struct str *out);
+
+#endif
