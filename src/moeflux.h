@@ -19,14 +19,15 @@ struct moeflux;
 struct moeflux_session;
 
 struct moeflux_options {
-    const char *dir;        /* model directory */
-    const char *device;     /* NULL: the best Vulkan device; "reference"; an index; or a part of a device's name */
+    const char *dir; /* model directory */
+    const char
+        *device; /* NULL: the best Vulkan device; "reference"; an index; or a part of a device's name */
     uint64_t memory_bytes;     /* host memory for the experts' cache; 0: from what is free */
     uint64_t gpu_memory_bytes; /* device memory for weights, states and experts; 0: from what is free */
-    uint32_t n_threads;     /* readers and host work; 0: the cores there are */
-    uint32_t chunk;         /* most tokens evaluated at once; 0: the default */
-    bool profile;           /* time every kernel (moeflux_stats.ops) */
-    struct progress progress; /* loading weights, prefill */
+    uint32_t n_threads;        /* readers and host work; 0: the cores there are */
+    uint32_t chunk;            /* most tokens evaluated at once; 0: the default */
+    bool profile;              /* time every kernel (moeflux_stats.ops) */
+    struct progress progress;  /* loading weights, prefill */
 };
 
 /* Opens, checks and loads. On failure *out is NULL and `e` says why; ERR_NO_FIT gives the numbers. */
@@ -34,14 +35,14 @@ int moeflux_open(struct moeflux **out, const struct moeflux_options *o, struct e
 void moeflux_close(struct moeflux *m);
 
 struct moeflux_info {
-    const char *architecture; /* "Qwen3.5-MoE" */
-    const char *device;       /* borrowed until moeflux_close */
+    const char *architecture;   /* "Qwen3.5-MoE" */
+    const char *device;         /* borrowed until moeflux_close */
     const char *tokenizer_path; /* NULL: the directory has none; borrowed */
     uint32_t n_layers, hidden, vocab_size, n_experts, top_k;
-    uint32_t max_context;     /* the model's own; 0: not said */
-    const int32_t *eos;       /* [n_eos]; borrowed */
+    uint32_t max_context; /* the model's own; 0: not said */
+    const int32_t *eos;   /* [n_eos]; borrowed */
     uint32_t n_eos;
-    bool experts_resident;    /* every expert has a slot: no reads once warm */
+    bool experts_resident; /* every expert has a slot: no reads once warm */
 };
 struct moeflux_info moeflux_info(const struct moeflux *m);
 
@@ -77,17 +78,17 @@ struct moeflux_op_time {
     const char *name;
     uint64_t n, ns;
 };
-struct moeflux_stats { /* since open or the last moeflux_stats_reset */
+struct moeflux_stats {                     /* since open or the last moeflux_stats_reset */
     uint64_t n_prefill_tokens, prefill_ns; /* evaluations of more than one token */
     uint64_t n_decode_tokens, decode_ns;   /* evaluations of one token */
     uint64_t n_submits, n_dispatches;
-    uint64_t read_bytes, read_ns;  /* expert reads; ns summed over readers */
-    uint64_t wait_read_ns;         /* the token waited for the disk */
-    uint64_t wait_gpu_ns;          /* the host waited for the device */
-    uint64_t n_hits, n_misses;     /* chosen experts found in a slot, or read */
-    uint64_t n_slots, slot_bytes;  /* the cache */
+    uint64_t read_bytes, read_ns;        /* expert reads; ns summed over readers */
+    uint64_t wait_read_ns;               /* the token waited for the disk */
+    uint64_t wait_gpu_ns;                /* the host waited for the device */
+    uint64_t n_hits, n_misses;           /* chosen experts found in a slot, or read */
+    uint64_t n_slots, slot_bytes;        /* the cache */
     uint64_t weights_bytes, state_bytes; /* device memory of dense weights, of this model's sessions */
-    uint64_t gpu_ns;               /* sum of ops, when profile was asked for */
+    uint64_t gpu_ns;                     /* sum of ops, when profile was asked for */
     struct moeflux_op_time ops[MOEFLUX_MAX_OPS];
     uint32_t n_ops;
 };
@@ -97,8 +98,8 @@ void moeflux_stats_reset(struct moeflux *m);
 struct moeflux_device {
     uint32_t idx;
     char name[256];
-    char kind[16];     /* "discrete", "integrated", "cpu", "virtual", "other" */
-    char driver[256];  /* name and version */
+    char kind[16];    /* "discrete", "integrated", "cpu", "virtual", "other" */
+    char driver[256]; /* name and version */
     uint64_t memory_bytes;
     uint32_t subgroup_size;
     bool usable;
@@ -115,10 +116,11 @@ struct moeflux_needs {
     uint64_t n_params, n_active_params;
     uint64_t dense_bytes, expert_bytes; /* on disk: resident part, routed experts */
     uint64_t one_expert_bytes;
-    uint64_t token_dense_bytes;   /* weights read per token from memory, without routed experts */
-    uint64_t token_expert_bytes;  /* routed experts' bytes per token: n_layers with experts * top_k * one */
+    uint64_t token_dense_bytes;  /* weights read per token from memory, without routed experts */
+    uint64_t token_expert_bytes; /* routed experts' bytes per token: n_layers with experts * top_k * one */
     uint64_t kv_bytes_per_pos, fixed_state_bytes;
-    uint64_t floor_bytes; /* least memory to run: dense + states of a short context + one layer's top_k experts */
+    uint64_t
+        floor_bytes; /* least memory to run: dense + states of a short context + one layer's top_k experts */
 };
 int moeflux_get_needs(const char *dir, struct moeflux_needs *out, struct err *e);
 
@@ -130,7 +132,7 @@ struct moeflux_selftest_row {
     double error, bound;
     bool ok;
 };
-int moeflux_selftest(const char *device, void (*row)(void *ctx, const struct moeflux_selftest_row *r), void *ctx,
-                     struct err *e);
+int moeflux_selftest(const char *device, void (*row)(void *ctx, const struct moeflux_selftest_row *r),
+                     void *ctx, struct err *e);
 
 #endif

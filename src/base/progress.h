@@ -14,8 +14,8 @@ struct progress {
 };
 
 /* p and p->report may be NULL. */
-static inline bool progress_report(const struct progress *p, const char *what, const char *unit, uint64_t done,
-                                   uint64_t total)
+static inline bool progress_report(const struct progress *p, const char *what, const char *unit,
+                                   uint64_t done, uint64_t total)
 {
     return !p || !p->report || p->report(p->ctx, what, unit, done, total);
 }

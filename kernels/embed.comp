@@ -1,0 +1,28 @@
+// embed.comp - out[t] = row ids[t] of the embedding matrix, dequantised exactly.
+// Grid: x = blocks of WORKGROUP * 8 columns, y = tokens; an invocation writes eight columns.
+#version 460
+#include "memory.glsl"
+#include "matvec.glsl"
+
+layout(push_constant, std430) uniform Args { embed_args a; };
+
+void main()
+{
+    uint c = gl_GlobalInvocationID.x * 8;
+    uint token = gl_WorkGroupID.y;
+    if (c >= a.cols)
+        return;
+    uint row = U32s(a.ids).v[token];
+    float s = 0.0, b = 0.0, w[8];
+    if (a.format <= FORMAT_Q8) {
+        uint group = row * (a.cols >> 6) + (c >> 6);
+        s = bf16_at(a.scales, group);
+        b = bf16_at(a.biases, group);
+    }
+    if (a.format == FORMAT_Q4)
+        weights8_q4(w, Words(a.weight).v[(row * a.cols + c) >> 3], s, b);
+    else
+        weights8(w, a.format, a.weight, row * a.cols + c, s, b);
+    [[unroll]] for (uint i = 0; i < 8; i++)
+        F32s(a.dst).v[token * a.cols + c + i] = w[i];
+}

@@ -1,0 +1,69 @@
+// expert_down.comp - the second half of the feed-forward part, with the residual:
+//   x[t] += sum_k weights[t][k] down_{idx[t][k]} act[t][k]  +  sigmoid(gate_t) shared_down (silu(g_t) * u_t)
+// gate_t, g_t, u_t: what the router's product wrote behind the router logits (shared_in).
+//
+// The activations of all chosen experts and of the shared one, weights multiplied in, stand one after the other in
+// shared memory as one long vector (tiles of TILE columns), so that every row is a single sum: experts in the
+// router's order, then the shared one. Grid: x = row blocks of `hidden`, y = tokens. float32 sums. Tolerance 1e-5.
+#version 460
+#include "memory.glsl"
+#include "matvec.glsl"
+#include "math.glsl"
+
+layout(push_constant, std430) uniform Args { expert_down_args a; };
+
+// Four elements of the long vector of token t, from column c on (a multiple of 4; parts are multiples of 64).
+vec4 long_vector(uint t, uint c)
+{
+    uint k = c / a.inner;
+    if (k < a.top_k)
+        return F32x4s(a.act).v[(t * a.top_k * a.inner + c) / 4] * F32s(a.weights).v[t * a.top_k + k];
+    uint i = t * a.shared_stride + a.n_experts;
+    float gate = sigmoid(F32s(a.shared_in).v[i]);
+    uint g = i + 1 + c - a.top_k * a.inner;
+    vec4 v;
+    [[unroll]] for (uint j = 0; j < 4; j++)
+        v[j] = gate * silu(F32s(a.shared_in).v[g + j]) * F32s(a.shared_in).v[g + a.shared_inner + j];
+    return v;
+}
+
+void main()
+{
+    uint token = gl_WorkGroupID.y;
+    uint row = gl_WorkGroupID.x * SUBGROUPS * BLOCK_ROWS + block_row();
+    uint total = a.top_k * a.inner + a.shared_inner;
+    float acc[MAX_ACC];
+    [[unroll]] for (uint r = 0; r < ROWS; r++)
+        acc[r] = 0.0;
+
+    for (uint from = 0; from < total; from += TILE) {
+        uint n = min(TILE, total - from);
+        if (from > 0)
+            barrier();
+        for (uint i = gl_LocalInvocationID.x; i < n / 4; i += WORKGROUP)
+            xs[xs_index(0, i)] = long_vector(token, from + 4 * i);
+        barrier();
+        if (row >= a.hidden)
+            continue;
+        for (uint u = unit_first(); u < n / UNIT; u += unit_step()) {
+            uint unit = from / UNIT + u;
+            uint k = unit / (a.inner / UNIT);
+            if (k < a.top_k) {
+                uvec2 expert = Addrs(a.table).v[U32s(a.idx).v[token * a.top_k + k]];
+                if (!addr_is_null(expert))
+                    add_unit(acc, a.format, addr_add(expert, a.down_w), addr_add(expert, a.down_s),
+                             addr_add(expert, a.down_b), a.hidden, a.inner, row, unit - k * (a.inner / UNIT), u);
+            } else {
+                add_unit(acc, a.shared_format, a.shared_w, a.shared_s, a.shared_b, a.hidden, a.shared_inner, row,
+                         unit - a.top_k * (a.inner / UNIT), u);
+            }
+        }
+    }
+
+    [[unroll]] for (uint r = 0; r < ROWS; r++) {
+        float y = finish(acc[r]);
+        uint mine = row + lane_row(r);
+        if (lane_stores(r) && mine < a.hidden)
+            F32s(a.x).v[token * a.hidden + mine] += y;
+    }
+}

@@ -1,0 +1,215 @@
+#include "ops/attention.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "args.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "ops/matvec.h"
+
+static float *ref_cache_row(uint64_t blocks, uint32_t pos, uint32_t value, uint32_t kv_head,
+                            uint32_t n_kv_heads, uint32_t head_dim, uint32_t layer_off)
+{
+    uint64_t block = ((const uint64_t *)(uintptr_t)blocks)[pos >> KV_BLOCK_SHIFT];
+    uint64_t row = ((uint64_t)value << KV_BLOCK_SHIFT) + (pos & ((1u << KV_BLOCK_SHIFT) - 1));
+    return ref_floats_mut(block + layer_off) + (row * n_kv_heads + kv_head) * head_dim;
+}
+
+static void ref_norm_rope(const struct attn_prep_args *a, const float *src, const float *norm,
+                          const float *rope, float *dst, double *head)
+{
+    uint32_t half = a->rotary_dim / 2;
+    matvec_ref_norm(src, norm, a->head_dim, (double)a->eps, head);
+    for (uint32_t c = 0; c < a->head_dim; c++) {
+        double y = head[c];
+        if (c < half)
+            y = y * (double)rope[2 * c] - head[c + half] * (double)rope[2 * c + 1];
+        else if (c < a->rotary_dim)
+            y = y * (double)rope[2 * (c - half)] + head[c - half] * (double)rope[2 * (c - half) + 1];
+        dst[c] = (float)y;
+    }
+}
+
+static void prep_ref(const void *args)
+{
+    const struct attn_prep_args *a = args;
+    uint32_t d = a->head_dim;
+    double *head = calloc(d, sizeof *head);
+    for (uint32_t t = 0; head && t < a->n; t++) {
+        const float *row = ref_floats(a->qkv) + (uint64_t)t * a->stride;
+        const float *rope = ref_floats(a->rope) + (uint64_t)t * a->rotary_dim;
+        const float *keys = row + 2 * (uint64_t)a->n_heads * d, *values = keys + (uint64_t)a->n_kv_heads * d;
+        for (uint32_t h = 0; h < a->n_heads; h++)
+            ref_norm_rope(a, row + 2 * (uint64_t)h * d, ref_floats(a->q_norm), rope,
+                          ref_floats_mut(a->q) + ((uint64_t)t * a->n_heads + h) * d, head);
+        for (uint32_t g = 0; g < a->n_kv_heads; g++) {
+            float *k = ref_cache_row(a->blocks, a->pos + t, 0, g, a->n_kv_heads, d, a->layer_off);
+            float *v = ref_cache_row(a->blocks, a->pos + t, 1, g, a->n_kv_heads, d, a->layer_off);
+            ref_norm_rope(a, keys + (uint64_t)g * d, ref_floats(a->k_norm), rope, k, head);
+            for (uint32_t c = 0; c < d; c++)
+                v[c] = values[(uint64_t)g * d + c];
+        }
+    }
+    free(head);
+}
+
+/* One query head over all its positions, written as split 0 of the partial results. */
+static void ref_score_head(const struct attention_args *a, uint32_t t, uint32_t h, double *scores,
+                           double *sum)
+{
+    uint32_t n_pos = a->pos + t + 1, d = a->head_dim, g = h / (a->n_heads / a->n_kv_heads);
+    const float *q = ref_floats(a->q) + ((uint64_t)t * a->n_heads + h) * d;
+    double top = -INFINITY, total = 0;
+    for (uint32_t p = 0; p < n_pos; p++) {
+        const float *k = ref_cache_row(a->blocks, p, 0, g, a->n_kv_heads, d, a->layer_off);
+        double s = 0;
+        for (uint32_t c = 0; c < d; c++)
+            s += (double)q[c] * (double)k[c];
+        scores[p] = s * (double)a->scale;
+        top = scores[p] > top ? scores[p] : top;
+    }
+    for (uint32_t c = 0; c < d; c++)
+        sum[c] = 0;
+    for (uint32_t p = 0; p < n_pos; p++) {
+        const float *v = ref_cache_row(a->blocks, p, 1, g, a->n_kv_heads, d, a->layer_off);
+        double w = exp(scores[p] - top);
+        total += w;
+        for (uint32_t c = 0; c < d; c++)
+            sum[c] += w * (double)v[c];
+    }
+    float *dst = ref_floats_mut(a->partial) + ((uint64_t)t * a->n_heads + h) * a->n_splits * (d + 2);
+    for (uint32_t s = 0; s < a->n_splits; s++, dst += d + 2) {
+        for (uint32_t c = 0; c < d; c++)
+            dst[c] = s == 0 ? (float)sum[c] : 0;
+        dst[d] = (float)top;
+        dst[d + 1] = s == 0 ? (float)total : 0;
+    }
+}
+
+static void score_ref(const void *args)
+{
+    const struct attention_args *a = args;
+    double *scores = calloc((size_t)a->pos + a->n, sizeof *scores), *sum = calloc(a->head_dim, sizeof *sum);
+    for (uint32_t t = 0; scores && sum && t < a->n; t++)
+        for (uint32_t h = 0; h < a->n_heads; h++)
+            ref_score_head(a, t, h, scores, sum);
+    free(scores);
+    free(sum);
+}
+
+static void merge_ref(const void *args)
+{
+    const struct attn_merge_args *a = args;
+    uint32_t d = a->head_dim;
+    for (uint64_t i = 0; i < (uint64_t)a->n * a->n_heads; i++) {
+        const float *part = ref_floats(a->partial) + i * a->n_splits * (d + 2);
+        const float *gate =
+            ref_floats(a->qkv) + i / a->n_heads * a->stride + (2 * (i % a->n_heads) + 1) * (uint64_t)d;
+        double top = -INFINITY, total = 0;
+        for (uint32_t s = 0; s < a->n_splits; s++)
+            top = fmax(top, (double)part[s * (d + 2) + d]);
+        for (uint32_t s = 0; s < a->n_splits; s++)
+            total += (double)part[s * (d + 2) + d + 1] * exp((double)part[s * (d + 2) + d] - top);
+        for (uint32_t c = 0; c < d; c++) {
+            double v = 0;
+            for (uint32_t s = 0; s < a->n_splits; s++)
+                v += (double)part[s * (d + 2) + c] * exp((double)part[s * (d + 2) + d] - top);
+            ref_floats_mut(a->dst)[i * d + c] = (float)(v / total * ref_sigmoid((double)gate[c]));
+        }
+    }
+}
+
+/* Workgroups that keep a GPU busy; a software device has few cores and no latency to hide. */
+static uint32_t wanted_groups(const struct exec_caps *c)
+{
+    return c->is_cpu ? 1 : 256;
+}
+
+int attention_open(struct attention *op, struct exec *x, const struct attention_shape *s, struct err *e)
+{
+    if (s->n_kv_heads == 0 || s->n_heads == 0 || s->n_heads % s->n_kv_heads)
+        return err_set(e, ERR_UNSUPPORTED, "attention: %u heads over %u key/value heads", s->n_heads,
+                       s->n_kv_heads);
+    if (s->head_dim == 0 || s->rotary_dim % 2 || s->rotary_dim > s->head_dim)
+        return err_set(e, ERR_UNSUPPORTED, "attention: %u rotary channels of %u, expected an even number",
+                       s->rotary_dim, s->head_dim);
+    struct exec_caps caps = exec_get_caps(x);
+    uint32_t subgroup = caps.subgroup_size, per_lane = div_up(s->head_dim, subgroup);
+    uint32_t score_group =
+        (uint32_t)size_max(size_min(caps.is_cpu ? subgroup : 128, caps.max_workgroup), subgroup);
+    *op = (struct attention){.shape = *s};
+    op->max_splits = (uint32_t)size_max(1, wanted_groups(&caps) / s->n_kv_heads);
+    op->merge_workgroup = (uint32_t)size_min(caps.max_workgroup, size_round_up(64, subgroup));
+    const uint32_t prep[] = {subgroup, per_lane};
+    const uint32_t score[] = {subgroup, score_group - score_group % subgroup, s->n_heads / s->n_kv_heads,
+                              per_lane};
+    int rc = exec_kernel(x, &op->prep, "attn_prep", prep_ref, sizeof(struct attn_prep_args), prep, 2, e);
+    if (rc == 0)
+        rc = exec_kernel(x, &op->score, "attention", score_ref, sizeof(struct attention_args), score, 4, e);
+    if (rc == 0)
+        rc = exec_kernel(x, &op->merge, "attn_merge", merge_ref, sizeof(struct attn_merge_args),
+                         &op->merge_workgroup, 1, e);
+    return rc;
+}
+
+/* Splits for n tokens that see n_pos positions: enough workgroups, at least 32 positions each. */
+static uint32_t splits_for(const struct attention *op, uint32_t n, uint32_t n_pos)
+{
+    return (uint32_t)size_max(1, size_min(op->max_splits / n, n_pos / 32));
+}
+
+uint64_t attention_partial_bytes(const struct attention *op, uint32_t n)
+{
+    uint64_t parts = size_max(n, op->max_splits); /* n * splits never exceeds this */
+    return parts * op->shape.n_heads * (op->shape.head_dim + 2) * sizeof(float);
+}
+
+static void run_prep(const struct attention *op, struct exec *x, const struct attention_call *call)
+{
+    const struct attention_shape *s = &op->shape;
+    const struct attn_prep_args a = {.qkv = call->qkv,
+                                     .q_norm = call->q_norm,
+                                     .k_norm = call->k_norm,
+                                     .rope = call->rope,
+                                     .q = call->q,
+                                     .blocks = call->blocks,
+                                     .n = call->n,
+                                     .pos = call->pos,
+                                     .stride = call->stride,
+                                     .n_heads = s->n_heads,
+                                     .n_kv_heads = s->n_kv_heads,
+                                     .head_dim = s->head_dim,
+                                     .rotary_dim = s->rotary_dim,
+                                     .layer_off = call->layer_off,
+                                     .eps = s->eps};
+    exec_run(x, &op->prep, &a, s->n_heads + 2 * s->n_kv_heads, call->n, 1);
+}
+
+void attention_run(const struct attention *op, struct exec *x, const struct attention_call *call)
+{
+    const struct attention_shape *s = &op->shape;
+    uint32_t splits = splits_for(op, call->n, call->pos + call->n);
+    const struct attention_args score = {.q = call->q,
+                                         .blocks = call->blocks,
+                                         .partial = call->partial,
+                                         .n = call->n,
+                                         .pos = call->pos,
+                                         .n_heads = s->n_heads,
+                                         .n_kv_heads = s->n_kv_heads,
+                                         .head_dim = s->head_dim,
+                                         .layer_off = call->layer_off,
+                                         .n_splits = splits,
+                                         .scale = (float)(1 / sqrt((double)s->head_dim))};
+    const struct attn_merge_args merge = {.partial = call->partial,
+                                          .qkv = call->qkv,
+                                          .dst = call->dst,
+                                          .n = call->n,
+                                          .n_heads = s->n_heads,
+                                          .head_dim = s->head_dim,
+                                          .n_splits = splits,
+                                          .stride = call->stride};
+    run_prep(op, x, call);
+    exec_run(x, &op->score, &score, s->n_kv_heads * splits, call->n, 1);
+    exec_run(x, &op->merge, &merge, s->n_heads, call->n, 1);
+}

@@ -1,0 +1,39 @@
+/* delta.h - the gated delta net between its projections, one dispatch. Per token and value head j (key head
+ * j / (n_v / n_k)):
+ *   y = silu(causal conv over conv_kernel taps) of the q, k, v channels
+ *   q = y_q / |y_q| / sqrt(k_dim), k = y_k / |y_k| (eps 1e-6 inside the root, on the sum of squares)
+ *   decay = exp(-exp(a_log) softplus(a + dt_bias)), beta = sigmoid(b)
+ *   S = decay S;  m = S k;  S = S + beta (y_v - m) k^T;  o = S q
+ *   dst_j = rms(o) * norm * silu(z_j)
+ * State S f32 [n_v][v_dim][k_dim]; window f32 [conv_kernel - 1][channels], oldest first, values before the
+ * convolution, channels = 2 n_k k_dim + n_v v_dim. The window is read from one buffer and written to another. */
+#ifndef MOEFLUX_OPS_DELTA_H
+#define MOEFLUX_OPS_DELTA_H
+
+#include <stdint.h>
+
+#include "ops/exec.h"
+
+struct delta_shape {
+    uint32_t n_k, n_v, k_dim, v_dim, conv_kernel;
+    float eps;
+};
+
+struct delta {
+    struct kernel kernel;
+    struct delta_shape shape;
+};
+
+struct delta_call {
+    uint64_t proj;                       /* f32 [n][stride]: channels, z [n_v * v_dim], b [n_v], a [n_v] */
+    uint64_t conv, a_log, dt_bias, norm; /* f32 [channels][conv_kernel], [n_v], [n_v], [v_dim] */
+    uint64_t window_in, window_out, state;
+    uint64_t dst; /* f32 [n][n_v * v_dim] */
+    uint32_t n, stride;
+};
+
+/* ERR_UNSUPPORTED: n_v is no multiple of n_k, conv_kernel < 2, or a head that does not fit the device's shared memory. */
+int delta_open(struct delta *op, struct exec *x, const struct delta_shape *shape, struct err *e);
+void delta_run(const struct delta *op, struct exec *x, const struct delta_call *call);
+
+#endif

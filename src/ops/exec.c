@@ -1,0 +1,318 @@
+#include "ops/exec.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "vulkan/device.h"
+#include "vulkan/pipeline.h"
+#include "vulkan/stream.h"
+
+struct exec {
+    bool is_reference;
+    struct gpu gpu;
+    struct pipeline_set pipelines;
+    struct stream stream;
+    /* Two halves of staging: one is filled while the other is copied. */
+    struct gpu_buffer staging;
+    uint64_t stage_tickets[2];
+    uint32_t stage_half;
+    struct { /* handed out by exec_stage, not copied yet */
+        const struct exec_buffer *to;
+        uint64_t off, bytes;
+    } staged;
+    struct exec_stats stats;
+    bool profile;
+};
+
+static void book_time(void *ctx, uint32_t label, uint64_t ns)
+{
+    struct exec *x = ctx;
+    x->stats.times[label].n++;
+    x->stats.times[label].ns += ns;
+}
+
+static uint32_t label_of(struct exec *x, const char *name)
+{
+    struct exec_stats *s = &x->stats;
+    for (uint32_t i = 0; i < s->n_times; i++)
+        if (strcmp(s->times[i].name, name) == 0)
+            return i;
+    if (s->n_times == EXEC_MAX_LABELS)
+        return EXEC_MAX_LABELS - 1;
+    s->times[s->n_times].name = name;
+    return s->n_times++;
+}
+
+static int open_vulkan(struct exec *x, const char *device, struct err *e)
+{
+    int rc = gpu_open(&x->gpu, device, e);
+    if (rc == 0)
+        rc = pipeline_set_open(&x->pipelines, &x->gpu, e);
+    if (rc == 0)
+        rc = stream_open(&x->stream, &x->gpu, &x->pipelines, x->profile, e);
+    if (rc < 0)
+        return rc;
+    x->stream.on_time = book_time;
+    x->stream.on_time_ctx = x;
+    label_of(x, "copy");
+    return 0;
+}
+
+int exec_open(struct exec **out, const char *device, bool profile, struct err *e)
+{
+    *out = NULL;
+    struct exec *x = mem_new(1, sizeof *x, e);
+    if (!x)
+        return ERR_MEMORY;
+    x->profile = profile;
+    x->is_reference = device && strcmp(device, "reference") == 0;
+    int rc = x->is_reference ? 0 : open_vulkan(x, device, e);
+    if (rc < 0) {
+        exec_close(x);
+        return rc;
+    }
+    *out = x;
+    return 0;
+}
+
+void exec_close(struct exec *x)
+{
+    if (!x)
+        return;
+    stream_close(&x->stream);
+    if (x->gpu.device) {
+        gpu_buffer_free(&x->staging, &x->gpu);
+        pipeline_set_close(&x->pipelines, &x->gpu);
+    }
+    gpu_close(&x->gpu);
+    free(x);
+}
+
+struct exec_caps exec_get_caps(const struct exec *x)
+{
+    if (x->is_reference)
+        return (struct exec_caps){.name = "reference (CPU, double accumulators)",
+                                  .is_reference = true,
+                                  .is_cpu = true,
+                                  .is_unified = true,
+                                  .subgroup_size = 8,
+                                  .max_workgroup = 1024,
+                                  .max_shared_bytes = 32768,
+                                  .max_alloc_bytes = PTRDIFF_MAX,
+                                  .free_bytes = UINT64_MAX};
+    const struct gpu *g = &x->gpu;
+    return (struct exec_caps){.name = g->info.name,
+                              .is_cpu = g->is_cpu,
+                              .is_unified = g->is_unified,
+                              .subgroup_size = g->subgroup_size,
+                              .max_workgroup = g->max_workgroup,
+                              .max_shared_bytes = g->max_shared_bytes,
+                              .max_alloc_bytes = g->max_alloc_bytes,
+                              .free_bytes = gpu_free_bytes(g)};
+}
+
+int exec_buffer_new(struct exec *x, struct exec_buffer *b, enum exec_memory kind, uint64_t bytes,
+                    struct err *e)
+{
+    static const enum gpu_memory kinds[] = {
+        [EXEC_DEVICE] = GPU_DEVICE, [EXEC_INPUT] = GPU_INPUT, [EXEC_HOST] = GPU_HOST};
+    *b = (struct exec_buffer){.bytes = bytes};
+    if (!x->is_reference) {
+        int rc = gpu_buffer_new(&b->gpu, &x->gpu, kinds[kind], bytes, e);
+        b->address = b->gpu.address;
+        b->host = b->gpu.host;
+        return rc;
+    }
+    b->host = aligned_alloc(4096, size_round_up(bytes + 1, 4096));
+    if (!b->host)
+        return err_set(e, ERR_NO_FIT, "out of memory: %llu bytes were asked for", (unsigned long long)bytes);
+    b->address = (uint64_t)(uintptr_t)b->host;
+    return 0;
+}
+
+void exec_buffer_free(struct exec *x, struct exec_buffer *b)
+{
+    if (x && x->is_reference)
+        free(b->host);
+    else if (x)
+        gpu_buffer_free(&b->gpu, &x->gpu);
+    *b = (struct exec_buffer){0};
+}
+
+/* Queues the copy of what the last exec_stage handed out. */
+static int hand_over(struct exec *x, struct err *e)
+{
+    if (!x->staged.to)
+        return 0;
+    uint64_t from = (uint64_t)x->stage_half * EXEC_STAGE_BYTES;
+    stream_begin(&x->stream);
+    stream_copy(&x->stream, &x->staged.to->gpu, x->staged.off, &x->staging, from, x->staged.bytes);
+    x->staged.to = NULL;
+    int rc = stream_submit(&x->stream, &x->stage_tickets[x->stage_half], e);
+    x->stage_half ^= 1;
+    return rc;
+}
+
+void *exec_stage(struct exec *x, const struct exec_buffer *b, uint64_t off, uint64_t bytes, struct err *e)
+{
+    if (b->host)
+        return b->host + off;
+    if (!x->staging.buffer && gpu_buffer_new(&x->staging, &x->gpu, GPU_HOST, 2 * EXEC_STAGE_BYTES, e) < 0)
+        return NULL;
+    if (hand_over(x, e) < 0 || stream_wait(&x->stream, x->stage_tickets[x->stage_half], e) < 0)
+        return NULL;
+    x->staged.to = b;
+    x->staged.off = off;
+    x->staged.bytes = bytes;
+    return x->staging.host + (uint64_t)x->stage_half * EXEC_STAGE_BYTES;
+}
+
+int exec_stage_end(struct exec *x, struct err *e)
+{
+    if (x->is_reference)
+        return 0;
+    int rc = hand_over(x, e);
+    return rc < 0 ? rc : stream_wait(&x->stream, size_max(x->stage_tickets[0], x->stage_tickets[1]), e);
+}
+
+int exec_write(struct exec *x, const struct exec_buffer *b, uint64_t off, const void *src, uint64_t bytes,
+               struct err *e)
+{
+    for (uint64_t done = 0; done < bytes;) {
+        uint64_t n = size_min(bytes - done, EXEC_STAGE_BYTES);
+        void *to = exec_stage(x, b, off + done, n, e);
+        if (!to)
+            return ERR_DEVICE;
+        memcpy(to, (const uint8_t *)src + done, n);
+        done += n;
+    }
+    return exec_stage_end(x, e);
+}
+
+int exec_read(struct exec *x, const struct exec_buffer *b, uint64_t off, void *dst, uint64_t bytes,
+              struct err *e)
+{
+    if (!x->is_reference) {
+        int rc = stream_wait(&x->stream, x->stream.last_ticket, e);
+        if (rc < 0)
+            return rc;
+    }
+    if (b->host) {
+        memcpy(dst, b->host + off, bytes);
+        return 0;
+    }
+    struct gpu_buffer back;
+    int rc = gpu_buffer_new(&back, &x->gpu, GPU_HOST, bytes, e);
+    if (rc < 0)
+        return rc;
+    uint64_t ticket = 0;
+    stream_begin(&x->stream);
+    stream_copy(&x->stream, &back, 0, &b->gpu, off, bytes);
+    rc = stream_submit(&x->stream, &ticket, e);
+    if (rc == 0)
+        rc = stream_wait(&x->stream, ticket, e);
+    if (rc == 0)
+        memcpy(dst, back.host, bytes);
+    gpu_buffer_free(&back, &x->gpu);
+    return rc;
+}
+
+int exec_kernel(struct exec *x, struct kernel *k, const char *name, void (*ref)(const void *args),
+                uint32_t args_bytes, const uint32_t *spec, uint32_t n_spec, struct err *e)
+{
+    *k = (struct kernel){.ref = ref, .args_bytes = args_bytes, .label = label_of(x, name)};
+    if (x->is_reference)
+        return 0;
+    k->pipeline = pipeline_get(&x->pipelines, &x->gpu, name, spec, n_spec, e);
+    return k->pipeline < 0 ? k->pipeline : 0;
+}
+
+void exec_begin(struct exec *x)
+{
+    if (!x->is_reference)
+        stream_begin(&x->stream);
+}
+
+void exec_run(struct exec *x, const struct kernel *k, const void *args, uint32_t gx, uint32_t gy, uint32_t gz)
+{
+    if (!x->is_reference) {
+        const uint32_t groups[3] = {gx, gy, gz};
+        stream_dispatch(&x->stream, k->pipeline, k->label, args, k->args_bytes, groups);
+        stream_barrier(&x->stream);
+        return;
+    }
+    uint64_t start = x->profile ? clock_ns() : 0;
+    k->ref(args);
+    x->stats.n_dispatches++;
+    if (x->profile)
+        book_time(x, k->label, clock_ns() - start);
+}
+
+void exec_copy(struct exec *x, const struct exec_buffer *dst, uint64_t dst_off, const struct exec_buffer *src,
+               uint64_t src_off, uint64_t bytes)
+{
+    if (x->is_reference) {
+        memcpy(dst->host + dst_off, src->host + src_off, bytes);
+        return;
+    }
+    stream_copy(&x->stream, &dst->gpu, dst_off, &src->gpu, src_off, bytes);
+    stream_barrier(&x->stream);
+}
+
+void exec_zero(struct exec *x, const struct exec_buffer *b, uint64_t off, uint64_t bytes)
+{
+    if (x->is_reference) {
+        memset(b->host + off, 0, bytes);
+        return;
+    }
+    stream_zero(&x->stream, &b->gpu, off, bytes);
+    stream_barrier(&x->stream);
+}
+
+int exec_submit(struct exec *x, uint64_t *ticket, struct err *e)
+{
+    *ticket = 0;
+    if (!x->is_reference)
+        return stream_submit(&x->stream, ticket, e);
+    x->stats.n_submits++;
+    return 0;
+}
+
+int exec_wait(struct exec *x, uint64_t ticket, struct err *e)
+{
+    return x->is_reference ? 0 : stream_wait(&x->stream, ticket, e);
+}
+
+int exec_finish(struct exec *x, struct err *e)
+{
+    uint64_t ticket;
+    int rc = exec_submit(x, &ticket, e);
+    return rc < 0 ? rc : exec_wait(x, ticket, e);
+}
+
+void exec_abandon(struct exec *x)
+{
+    if (!x->is_reference)
+        stream_abandon(&x->stream);
+}
+
+void exec_get_stats(const struct exec *x, struct exec_stats *out)
+{
+    *out = x->stats;
+    if (x->is_reference)
+        return;
+    out->n_submits = x->stream.n_submits;
+    out->n_dispatches = x->stream.n_dispatches;
+    out->wait_ns = x->stream.wait_ns;
+}
+
+void exec_reset_stats(struct exec *x)
+{
+    x->stats.n_submits = x->stats.n_dispatches = x->stats.wait_ns = 0;
+    x->stream.n_submits = x->stream.n_dispatches = x->stream.wait_ns = 0;
+    for (uint32_t i = 0; i < x->stats.n_times; i++)
+        x->stats.times[i].n = x->stats.times[i].ns = 0;
+}

@@ -1,0 +1,104 @@
+/* exec.h - where operations run: a Vulkan device, or the reference (this CPU, double accumulators).
+ *
+ * Both sides take the same arguments: an address is a device address on Vulkan and a host pointer on the reference.
+ * On Vulkan exec_run records; on the reference it computes at once. Recording is sticky: the first error is kept,
+ * later calls do nothing, exec_submit returns it. Operations of one batch run in order, each seeing what the ones
+ * before wrote. */
+#ifndef MOEFLUX_OPS_EXEC_H
+#define MOEFLUX_OPS_EXEC_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "vulkan/memory.h"
+
+struct err;
+struct exec;
+
+enum exec_memory {
+    EXEC_DEVICE, /* fastest for operations; mapped only where device memory is host memory */
+    EXEC_INPUT,  /* small: the host writes, operations read */
+    EXEC_HOST,   /* host memory: staging of uploads, target of read-backs */
+};
+
+struct exec_buffer {
+    uint64_t address;
+    uint8_t *host; /* mapped bytes, or NULL */
+    uint64_t bytes;
+    struct gpu_buffer gpu; /* private */
+};
+
+struct exec_caps {
+    const char *name;          /* of the device; borrowed */
+    bool is_reference, is_cpu; /* is_cpu: a software Vulkan device */
+    bool is_unified;           /* EXEC_DEVICE memory is mapped */
+    uint32_t subgroup_size, max_workgroup, max_shared_bytes;
+    uint64_t max_alloc_bytes;
+    uint64_t free_bytes; /* device memory now */
+};
+
+/* device: NULL (best Vulkan device), "reference", an index or a part of a name. profile: time every operation. */
+int exec_open(struct exec **out, const char *device, bool profile, struct err *e);
+void exec_close(struct exec *x); /* NULL is legal */
+struct exec_caps exec_get_caps(const struct exec *x);
+
+/* Uninitialised memory. ERR_NO_FIT, ERR_UNSUPPORTED (larger than one allocation may be). */
+int exec_buffer_new(struct exec *x, struct exec_buffer *b, enum exec_memory kind, uint64_t bytes,
+                    struct err *e);
+void exec_buffer_free(struct exec *x, struct exec_buffer *b);
+
+enum { EXEC_STAGE_BYTES = 8 << 20 };
+/* Where to write `bytes` (at most EXEC_STAGE_BYTES) that are to land in b at `off`: the buffer itself when it is
+ * mapped, else staging memory. The next exec_stage or exec_stage_end hands them over. NULL with `e` filled.
+ * Not while a batch is being recorded. */
+void *exec_stage(struct exec *x, const struct exec_buffer *b, uint64_t off, uint64_t bytes, struct err *e);
+/* Hands over what was staged last and waits until all staged bytes have arrived. */
+int exec_stage_end(struct exec *x, struct err *e);
+/* Copies host bytes into a buffer, any size; exec_stage for data that is already in memory. Waits. */
+int exec_write(struct exec *x, const struct exec_buffer *b, uint64_t off, const void *src, uint64_t bytes,
+               struct err *e);
+/* Copies a buffer's bytes to the host. Waits for everything submitted. */
+int exec_read(struct exec *x, const struct exec_buffer *b, uint64_t off, void *dst, uint64_t bytes,
+              struct err *e);
+
+/* An operation made ready: its kernel specialised for this device and shape, and its reference. */
+struct kernel {
+    int pipeline; /* private */
+    uint32_t label;
+    uint32_t args_bytes;
+    void (*ref)(const void *args);
+};
+/* `name`: kernels/<name>.comp; spec: its specialisation constants. Compiles on first use: call it at open. */
+int exec_kernel(struct exec *x, struct kernel *k, const char *name, void (*ref)(const void *args),
+                uint32_t args_bytes, const uint32_t *spec, uint32_t n_spec, struct err *e);
+
+void exec_begin(struct exec *x);
+/* Runs k over gx * gy * gz workgroups (ignored by the reference). */
+void exec_run(struct exec *x, const struct kernel *k, const void *args, uint32_t gx, uint32_t gy,
+              uint32_t gz);
+void exec_copy(struct exec *x, const struct exec_buffer *dst, uint64_t dst_off, const struct exec_buffer *src,
+               uint64_t src_off, uint64_t bytes);
+void exec_zero(struct exec *x, const struct exec_buffer *b, uint64_t off, uint64_t bytes);
+/* Queues the batch; *ticket is for exec_wait. */
+int exec_submit(struct exec *x, uint64_t *ticket, struct err *e);
+/* Returns when the batch is finished and its results in EXEC_HOST (and mapped) memory can be read. */
+int exec_wait(struct exec *x, uint64_t ticket, struct err *e);
+/* exec_submit and exec_wait. */
+int exec_finish(struct exec *x, struct err *e);
+/* Gives up the batch that is being recorded, if any. */
+void exec_abandon(struct exec *x);
+
+struct exec_time {
+    const char *name;
+    uint64_t n, ns;
+};
+enum { EXEC_MAX_LABELS = 32 };
+struct exec_stats {
+    uint64_t n_submits, n_dispatches, wait_ns;
+    struct exec_time times[EXEC_MAX_LABELS]; /* by kernel name, when profiling */
+    uint32_t n_times;
+};
+void exec_get_stats(const struct exec *x, struct exec_stats *out);
+void exec_reset_stats(struct exec *x);
+
+#endif

@@ -1,0 +1,45 @@
+/* experts.h - the routed experts of a layer and the shared one, in two dispatches whatever top_k is:
+ *   up:    act[t][k] = silu(gate_e p) * (up_e p),  e = idx[t][k],  p = rms(x[t]) * norm
+ *   down:  x[t] += sum_k weights[t][k] down_e act[t][k] + sigmoid(s_t) shared_down (silu(g_t) * u_t)
+ * s_t, g_t, u_t (the shared expert's gate logit and its gate and up rows) stand behind the n_experts router logits of
+ * shared_in[t]: the product that made the logits made them too. Experts are found through a table of addresses
+ * [n_experts] on the device; the caller fills in every expert that idx names before the batch is submitted.
+ * Sums run in the router's order, then the shared part, then the residual. hidden, inner and shared_inner are
+ * multiples of 64. */
+#ifndef MOEFLUX_OPS_EXPERTS_H
+#define MOEFLUX_OPS_EXPERTS_H
+
+#include <stdint.h>
+
+#include "ops/exec.h"
+#include "ops/matvec.h"
+
+struct experts_shape {
+    uint32_t n_experts, top_k, hidden, inner;
+    uint32_t format; /* of the routed experts: FORMAT_Q4 or FORMAT_Q8 */
+    /* byte offsets of the parts in an expert */
+    uint32_t gate_w, gate_s, gate_b, up_w, up_s, up_b, down_w, down_s, down_b;
+    float eps;
+};
+
+struct experts {
+    struct kernel up, down;
+    struct experts_shape shape;
+    uint32_t up_rows, down_rows; /* of a workgroup */
+};
+
+struct experts_call {
+    uint64_t x, norm;           /* f32 [n][hidden], f32 [hidden] */
+    uint64_t table;             /* u64 [n_experts] */
+    uint64_t idx, weights;      /* u32, f32 [n][top_k] */
+    uint64_t act;               /* f32 [n][top_k][inner], scratch between the two */
+    uint64_t shared_in;         /* f32 [n][shared_stride] */
+    struct weights shared_down; /* [hidden][shared_inner] */
+    uint32_t shared_stride, n;
+};
+
+int experts_open(struct experts *op, struct exec *x, const struct experts_shape *shape, struct err *e);
+void experts_run_up(const struct experts *op, struct exec *x, const struct experts_call *call);
+void experts_run_down(const struct experts *op, struct exec *x, const struct experts_call *call);
+
+#endif

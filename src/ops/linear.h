@@ -1,0 +1,35 @@
+/* linear.h - products of matrices that share an input, fused into one dispatch:
+ *   y[t] = [W_0; W_1; ...] f(x[t]),  f(x) = x, or rms(x) * norm = x / sqrt(mean(x^2) + eps) * norm
+ * Each W_i [rows_i][cols] has its own storage format; cols is a multiple of 64. The outputs stand one after the other
+ * in a row of y. With `add` the result is added to y: the residual connection. */
+#ifndef MOEFLUX_OPS_LINEAR_H
+#define MOEFLUX_OPS_LINEAR_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "ops/exec.h"
+#include "ops/matvec.h"
+
+enum { LINEAR_MAX_SEGMENTS = 8, LINEAR_TOKENS = 4 };
+
+struct linear {
+    struct kernel one, many;         /* for one token; for several, LINEAR_TOKENS at a time */
+    struct exec_buffer segments;     /* the two kernels' tables, one behind the other */
+    uint32_t n_segments, cols, rows; /* rows: of all segments together */
+    uint32_t one_blocks, many_blocks;
+};
+
+struct linear_call {
+    uint64_t x, norm, y; /* addresses: f32 [n][x_stride]; f32 [cols] or 0; f32 [n][y_stride] */
+    uint32_t x_stride, y_stride, n;
+    bool add;
+    float eps; /* of the norm */
+};
+
+/* 1 to LINEAR_MAX_SEGMENTS matrices with equal cols. ERR_UNSUPPORTED names a shape that does not fit. */
+int linear_open(struct linear *op, struct exec *x, const struct weights *w, uint32_t n, struct err *e);
+void linear_close(struct linear *op, struct exec *x);
+void linear_run(const struct linear *op, struct exec *x, const struct linear_call *call);
+
+#endif

@@ -1,0 +1,103 @@
+#include "ops/matvec.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "args.h"
+#include "ops/exec.h"
+
+/* Rows of a subgroup on a GPU: enough subgroups to fill the device come first, then reuse of the vector. */
+static uint32_t rows_for(uint32_t n_rows, uint32_t tokens)
+{
+    if (tokens > 1)
+        return 2;
+    return n_rows >= 8192 ? 4 : n_rows >= 4096 ? 2 : 1;
+}
+
+static uint32_t round_down_pow2(uint32_t n)
+{
+    while (n & (n - 1))
+        n &= n - 1;
+    return n;
+}
+
+struct matvec_plan matvec_plan_for(const struct exec *x, uint32_t n_rows, uint32_t cols, uint32_t tokens)
+{
+    struct exec_caps c = exec_get_caps(x);
+    uint32_t subgroup = c.subgroup_size;
+    uint32_t workgroup =
+        (uint32_t)size_max(size_min(c.is_cpu ? 8 * subgroup : 256, c.max_workgroup), subgroup);
+    uint32_t rows = c.is_cpu ? 2 : rows_for(n_rows, tokens);
+    /* The tile of vectors may take half of shared memory (16 bytes hold four columns, one in 32 is padding). */
+    uint32_t tile = round_down_pow2(c.max_shared_bytes / 2 / (4 * tokens) - 64 / tokens);
+    tile = (uint32_t)size_min(tile, size_max(64, size_round_up(cols, 64)));
+    workgroup -= workgroup % subgroup;
+    uint32_t block = rows * (c.is_cpu ? subgroup : 1);
+    return (struct matvec_plan){.spec = {subgroup, workgroup, rows, tokens, c.is_cpu, tile},
+                                .workgroup_rows = workgroup / subgroup * block,
+                                .workgroup = workgroup,
+                                .tokens = tokens};
+}
+
+static double widen_bf16(uint16_t bits)
+{
+    uint32_t word = (uint32_t)bits << 16;
+    float f;
+    memcpy(&f, &word, 4);
+    return (double)f;
+}
+
+static void affine_row(const struct weights *at, uint32_t row, uint32_t bits, double *out)
+{
+    const uint32_t *words = ref_words(at->weight) + (uint64_t)row * at->cols * bits / 32;
+    const uint16_t *scales = (const uint16_t *)(uintptr_t)at->scales + (uint64_t)row * (at->cols / 64);
+    const uint16_t *biases = (const uint16_t *)(uintptr_t)at->biases + (uint64_t)row * (at->cols / 64);
+    uint32_t per = 32 / bits, mask = (1u << bits) - 1;
+    for (uint32_t c = 0; c < at->cols; c++) {
+        uint32_t code = (words[c / per] >> (c % per * bits)) & mask;
+        /* Rounded to float32 once, as every reader of the format sees it. */
+        out[c] = (double)(float)(code * widen_bf16(scales[c / 64]) + widen_bf16(biases[c / 64]));
+    }
+}
+
+void matvec_ref_row(const struct weights *at, uint32_t row, double *out)
+{
+    if (at->format == FORMAT_Q4 || at->format == FORMAT_Q8) {
+        affine_row(at, row, at->format == FORMAT_Q4 ? 4 : 8, out);
+        return;
+    }
+    uint64_t first = (uint64_t)row * at->cols;
+    for (uint32_t c = 0; c < at->cols; c++)
+        out[c] = at->format == FORMAT_BF16 ? widen_bf16(((const uint16_t *)(uintptr_t)at->weight)[first + c])
+                                           : (double)ref_floats(at->weight)[first + c];
+}
+
+double matvec_ref_dot(const double *a, const double *b, uint32_t n)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += a[i] * b[i];
+    return sum;
+}
+
+void matvec_ref_norm(const float *x, const float *norm, uint32_t n, double eps, double *out)
+{
+    double squares = 0;
+    for (uint32_t i = 0; i < n; i++)
+        squares += (double)x[i] * (double)x[i];
+    double factor = norm ? 1 / sqrt(squares / n + eps) : 1;
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = (double)x[i] * factor * (norm ? (double)norm[i] : 1.0);
+}
+
+double ref_sigmoid(double x)
+{
+    double e = exp(-fabs(x));
+    return x >= 0 ? 1 / (1 + e) : e / (1 + e);
+}
+
+double ref_silu(double x)
+{
+    return x * ref_sigmoid(x);
+}

@@ -1,0 +1,52 @@
+/* matvec.h - what all product operations share: how a device runs kernels/matvec.glsl, and the exact value of a
+ * stored weight for the references. */
+#ifndef MOEFLUX_OPS_MATVEC_H
+#define MOEFLUX_OPS_MATVEC_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct exec;
+
+/* Where a matrix lies: addresses as in kernels/args.h, format FORMAT_*. scales and biases are 0 for plain formats. */
+struct weights {
+    uint64_t weight, scales, biases;
+    uint32_t rows, cols, format;
+};
+
+/* The specialisation of matvec.glsl for a device: spec[6] as its constants stand, and the rows that one workgroup
+ * computes. n_rows: rows of the whole dispatch (all segments, experts), from which the split is chosen;
+ * tokens: 1 or 4 vectors at once. */
+struct matvec_plan {
+    uint32_t spec[6];
+    uint32_t workgroup_rows, workgroup, tokens;
+};
+struct matvec_plan matvec_plan_for(const struct exec *x, uint32_t n_rows, uint32_t cols, uint32_t tokens);
+
+/* Row `row` of a matrix as `cols` doubles (exact: q * scale + bias has one float32 value). `at`: its addresses as
+ * host pointers. */
+void matvec_ref_row(const struct weights *at, uint32_t row, double *out);
+
+/* sum a[i] * b[i] */
+double matvec_ref_dot(const double *a, const double *b, uint32_t n);
+
+/* out[c] = x[c] * norm[c] / sqrt(mean(x^2) + eps); norm NULL: out = x. */
+void matvec_ref_norm(const float *x, const float *norm, uint32_t n, double eps, double *out);
+
+double ref_sigmoid(double x);
+double ref_silu(double x);
+
+static inline const float *ref_floats(uint64_t address)
+{
+    return (const float *)(uintptr_t)address;
+}
+static inline float *ref_floats_mut(uint64_t address)
+{
+    return (float *)(uintptr_t)address;
+}
+static inline const uint32_t *ref_words(uint64_t address)
+{
+    return (const uint32_t *)(uintptr_t)address;
+}
+
+#endif

@@ -1,0 +1,383 @@
+#include "vulkan/device.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+
+enum { MAX_DEVICES = 64 };
+
+static const char *result_name(VkResult r)
+{
+    switch (r) {
+    case VK_ERROR_OUT_OF_HOST_MEMORY:
+        return "out of host memory";
+    case VK_ERROR_OUT_OF_DEVICE_MEMORY:
+        return "out of device memory";
+    case VK_ERROR_DEVICE_LOST:
+        return "the device was lost";
+    case VK_ERROR_INITIALIZATION_FAILED:
+        return "initialisation failed";
+    case VK_ERROR_INCOMPATIBLE_DRIVER:
+        return "no Vulkan driver is installed";
+    case VK_ERROR_LAYER_NOT_PRESENT:
+        return "a requested layer is not installed";
+    case VK_ERROR_EXTENSION_NOT_PRESENT:
+        return "an extension is not present";
+    case VK_ERROR_FEATURE_NOT_PRESENT:
+        return "a feature is not present";
+    case VK_ERROR_TOO_MANY_OBJECTS:
+        return "too many objects";
+    default:
+        return NULL;
+    }
+}
+
+int gpu_error(VkResult r, const char *call, struct err *e)
+{
+    const char *name = result_name(r);
+    bool memory = r == VK_ERROR_OUT_OF_HOST_MEMORY || r == VK_ERROR_OUT_OF_DEVICE_MEMORY;
+    enum err_code code = memory ? ERR_NO_FIT : ERR_DEVICE;
+    if (name)
+        return err_set(e, code, "%s: %s", call, name);
+    return err_set(e, code, "%s: Vulkan error %d", call, (int)r);
+}
+
+static const char *kind_name(VkPhysicalDeviceType t)
+{
+    switch (t) {
+    case VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU:
+        return "discrete";
+    case VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU:
+        return "integrated";
+    case VK_PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU:
+        return "virtual";
+    case VK_PHYSICAL_DEVICE_TYPE_CPU:
+        return "cpu";
+    default:
+        return "other";
+    }
+}
+
+static int kind_rank(const char *kind)
+{
+    static const char *const order[] = {"discrete", "integrated", "virtual", "other", "cpu"};
+    for (int i = 0; i < 5; i++)
+        if (strcmp(kind, order[i]) == 0)
+            return i;
+    return 5;
+}
+
+static uint64_t local_bytes(VkPhysicalDevice p)
+{
+    VkPhysicalDeviceMemoryProperties m;
+    vkGetPhysicalDeviceMemoryProperties(p, &m);
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < m.memoryHeapCount; i++)
+        if (m.memoryHeaps[i].flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT)
+            sum += m.memoryHeaps[i].size;
+    return sum;
+}
+
+static bool has_compute_queue(VkPhysicalDevice p, uint32_t *family, bool *timestamps)
+{
+    VkQueueFamilyProperties q[32];
+    uint32_t n = 32;
+    vkGetPhysicalDeviceQueueFamilyProperties(p, &n, q);
+    for (uint32_t i = 0; i < n; i++)
+        if (q[i].queueFlags & VK_QUEUE_COMPUTE_BIT) {
+            *family = i;
+            *timestamps = q[i].timestampValidBits > 0;
+            return true;
+        }
+    return false;
+}
+
+/* What the kernels and the streams are written for. All but the subgroup operations are Vulkan 1.3 core features,
+ * named here because a driver may report a 1.3 device that lacks one. */
+static const char *missing_feature(VkPhysicalDevice p, const VkPhysicalDeviceProperties *props,
+                                   const VkPhysicalDeviceSubgroupProperties *sub)
+{
+    VkPhysicalDeviceVulkan13Features v13 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES};
+    VkPhysicalDeviceVulkan12Features v12 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES,
+                                            .pNext = &v13};
+    VkPhysicalDeviceFeatures2 f = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &v12};
+    const VkSubgroupFeatureFlags ops = VK_SUBGROUP_FEATURE_BASIC_BIT | VK_SUBGROUP_FEATURE_ARITHMETIC_BIT |
+                                       VK_SUBGROUP_FEATURE_BALLOT_BIT | VK_SUBGROUP_FEATURE_SHUFFLE_BIT;
+    uint32_t family;
+    bool timestamps;
+
+    if (props->apiVersion < VK_API_VERSION_1_3)
+        return "Vulkan 1.3";
+    vkGetPhysicalDeviceFeatures2(p, &f);
+    if (!v12.bufferDeviceAddress)
+        return "bufferDeviceAddress";
+    if (!v12.timelineSemaphore)
+        return "timelineSemaphore";
+    if (!v12.hostQueryReset)
+        return "hostQueryReset";
+    if (!v13.synchronization2)
+        return "synchronization2";
+    if (!v13.maintenance4)
+        return "maintenance4";
+    if (!v13.subgroupSizeControl)
+        return "subgroupSizeControl";
+    if (!v13.computeFullSubgroups)
+        return "computeFullSubgroups";
+    if (!(sub->supportedStages & VK_SHADER_STAGE_COMPUTE_BIT) || (sub->supportedOperations & ops) != ops)
+        return "subgroup arithmetic, ballot and shuffle in compute shaders";
+    if (sub->subgroupSize < 4)
+        return "subgroups of at least 4 lanes";
+    if (!has_compute_queue(p, &family, &timestamps))
+        return "a compute queue";
+    return "";
+}
+
+static void describe(VkPhysicalDevice p, struct gpu_info *out)
+{
+    VkPhysicalDeviceDriverProperties driver = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES};
+    VkPhysicalDeviceSubgroupProperties sub = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_PROPERTIES,
+                                              .pNext = &driver};
+    VkPhysicalDeviceProperties2 props = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2,
+                                         .pNext = &sub};
+    vkGetPhysicalDeviceProperties2(p, &props);
+    *out = (struct gpu_info){.kind = kind_name(props.properties.deviceType),
+                             .memory_bytes = local_bytes(p),
+                             .subgroup_size = sub.subgroupSize};
+    snprintf(out->name, sizeof out->name, "%s", props.properties.deviceName);
+    snprintf(out->driver, sizeof out->driver, "%.120s %.120s", driver.driverName, driver.driverInfo);
+    snprintf(out->missing, sizeof out->missing, "%s", missing_feature(p, &props.properties, &sub));
+}
+
+static int create_instance(VkInstance *out, struct err *e)
+{
+    uint32_t version = 0;
+    if (vkEnumerateInstanceVersion(&version) != VK_SUCCESS || version < VK_API_VERSION_1_3)
+        return err_set(e, ERR_DEVICE, "Vulkan 1.3 is needed, the installed loader speaks %u.%u",
+                       VK_API_VERSION_MAJOR(version), VK_API_VERSION_MINOR(version));
+    VkApplicationInfo app = {.sType = VK_STRUCTURE_TYPE_APPLICATION_INFO,
+                             .pApplicationName = "moeflux",
+                             .apiVersion = VK_API_VERSION_1_3};
+    VkInstanceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO, .pApplicationInfo = &app};
+    VkResult r = vkCreateInstance(&info, NULL, out);
+    return r == VK_SUCCESS ? 0 : gpu_error(r, "vkCreateInstance", e);
+}
+
+struct found {
+    VkPhysicalDevice physical;
+    struct gpu_info info;
+};
+
+static int best_first(const void *a, const void *b)
+{
+    const struct gpu_info *x = &((const struct found *)a)->info, *y = &((const struct found *)b)->info;
+    bool ux = !x->missing[0], uy = !y->missing[0];
+    if (ux != uy)
+        return ux ? -1 : 1;
+    if (kind_rank(x->kind) != kind_rank(y->kind))
+        return kind_rank(x->kind) - kind_rank(y->kind);
+    return x->memory_bytes > y->memory_bytes ? -1 : x->memory_bytes < y->memory_bytes;
+}
+
+/* All devices, best first. Returns their number (0 is an error). */
+static int find_devices(VkInstance instance, struct found *found, struct err *e)
+{
+    VkPhysicalDevice p[MAX_DEVICES];
+    uint32_t n = MAX_DEVICES;
+    VkResult r = vkEnumeratePhysicalDevices(instance, &n, p);
+    if (r != VK_SUCCESS && r != VK_INCOMPLETE)
+        return gpu_error(r, "vkEnumeratePhysicalDevices", e);
+    if (n == 0)
+        return err_set(e, ERR_DEVICE,
+                       "no Vulkan device was found (for a machine without a GPU install "
+                       "mesa-vulkan-drivers)");
+    for (uint32_t i = 0; i < n; i++) {
+        found[i].physical = p[i];
+        describe(p[i], &found[i].info);
+    }
+    qsort(found, n, sizeof *found, best_first);
+    return (int)n;
+}
+
+int gpu_list(struct gpu_info *out, uint32_t cap, struct err *e)
+{
+    VkInstance instance;
+    int rc = create_instance(&instance, e);
+    if (rc < 0)
+        return rc;
+    struct found *found = mem_new(MAX_DEVICES, sizeof *found, e);
+    int n = found ? find_devices(instance, found, e) : ERR_MEMORY;
+    for (int i = 0; i < n && (uint32_t)i < cap; i++)
+        out[i] = found[i].info;
+    free(found);
+    vkDestroyInstance(instance, NULL);
+    return n;
+}
+
+static bool name_has(const char *name, const char *part)
+{
+    size_t n = strlen(part);
+    for (; *name; name++) {
+        size_t i = 0;
+        while (i < n && tolower((unsigned char)name[i]) == tolower((unsigned char)part[i]))
+            i++;
+        if (i == n)
+            return true;
+    }
+    return n == 0;
+}
+
+static int choose(const struct found *found, int n, const char *which, struct err *e)
+{
+    if (!which)
+        return found[0].info.missing[0] ? err_set(e, ERR_DEVICE, "no usable Vulkan device: %s lacks %s",
+                                                  found[0].info.name, found[0].info.missing)
+                                        : 0;
+    char *end;
+    unsigned long idx = strtoul(which, &end, 10);
+    int pick = -1;
+    if (*which && !*end && idx < (unsigned long)n)
+        pick = (int)idx;
+    for (int i = 0; i < n && pick < 0; i++)
+        if (*end && name_has(found[i].info.name, which))
+            pick = i;
+    if (pick < 0)
+        return err_set(e, ERR_USAGE,
+                       "--device %s: no such device among the %d there are (see --list-devices)", which, n);
+    if (found[pick].info.missing[0])
+        return err_set(e, ERR_DEVICE, "--device %s: %s lacks %s", which, found[pick].info.name,
+                       found[pick].info.missing);
+    return pick;
+}
+
+static bool has_extension(VkPhysicalDevice p, const char *name)
+{
+    uint32_t n = 0;
+    bool found = false;
+    vkEnumerateDeviceExtensionProperties(p, NULL, &n, NULL);
+    VkExtensionProperties *all = calloc(n ? n : 1, sizeof *all);
+    if (all && vkEnumerateDeviceExtensionProperties(p, NULL, &n, all) == VK_SUCCESS)
+        for (uint32_t i = 0; i < n && !found; i++)
+            found = strcmp(all[i].extensionName, name) == 0;
+    free(all);
+    return found;
+}
+
+static int create_device(struct gpu *g, struct err *e)
+{
+    VkPhysicalDeviceVulkan13Features v13 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES,
+                                            .synchronization2 = VK_TRUE,
+                                            .maintenance4 = VK_TRUE,
+                                            .subgroupSizeControl = VK_TRUE,
+                                            .computeFullSubgroups = VK_TRUE};
+    VkPhysicalDeviceVulkan12Features v12 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES,
+                                            .pNext = &v13,
+                                            .bufferDeviceAddress = VK_TRUE,
+                                            .timelineSemaphore = VK_TRUE,
+                                            .hostQueryReset = VK_TRUE};
+    float priority = 1.0f;
+    VkDeviceQueueCreateInfo queue = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
+                                     .queueFamilyIndex = g->queue_family,
+                                     .queueCount = 1,
+                                     .pQueuePriorities = &priority};
+    const char *extensions[] = {VK_EXT_MEMORY_BUDGET_EXTENSION_NAME};
+    g->has_budget = has_extension(g->physical, extensions[0]);
+    VkDeviceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
+                               .pNext = &v12,
+                               .queueCreateInfoCount = 1,
+                               .pQueueCreateInfos = &queue,
+                               .enabledExtensionCount = g->has_budget ? 1 : 0,
+                               .ppEnabledExtensionNames = extensions};
+    VkResult r = vkCreateDevice(g->physical, &info, NULL, &g->device);
+    if (r != VK_SUCCESS)
+        return gpu_error(r, "vkCreateDevice", e);
+    vkGetDeviceQueue(g->device, g->queue_family, 0, &g->queue);
+    return 0;
+}
+
+static void read_limits(struct gpu *g)
+{
+    VkPhysicalDeviceMaintenance3Properties m3 = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES};
+    VkPhysicalDeviceMaintenance4Properties m4 = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_4_PROPERTIES, .pNext = &m3};
+    VkPhysicalDeviceProperties2 p = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &m4};
+    vkGetPhysicalDeviceProperties2(g->physical, &p);
+    const VkPhysicalDeviceLimits *l = &p.properties.limits;
+    bool timestamps = false;
+    has_compute_queue(g->physical, &g->queue_family, &timestamps);
+    vkGetPhysicalDeviceMemoryProperties(g->physical, &g->memory);
+    g->subgroup_size = g->info.subgroup_size;
+    g->max_workgroup = (uint32_t)size_min(l->maxComputeWorkGroupInvocations, l->maxComputeWorkGroupSize[0]);
+    g->max_shared_bytes = l->maxComputeSharedMemorySize;
+    for (int i = 0; i < 3; i++)
+        g->max_groups[i] = l->maxComputeWorkGroupCount[i];
+    g->max_alloc_bytes = size_min(m3.maxMemoryAllocationSize, m4.maxBufferSize);
+    g->ns_per_tick = timestamps ? (double)l->timestampPeriod : 0;
+    g->is_cpu = p.properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
+}
+
+static bool all_local_memory_is_mapped(const VkPhysicalDeviceMemoryProperties *m)
+{
+    const VkMemoryPropertyFlags want =
+        VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT | VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT |
+        VK_MEMORY_PROPERTY_HOST_COHERENT_BIT | VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
+    for (uint32_t i = 0; i < m->memoryTypeCount; i++)
+        if ((m->memoryTypes[i].propertyFlags & want) == want)
+            return true;
+    return false;
+}
+
+int gpu_open(struct gpu *g, const char *which, struct err *e)
+{
+    *g = (struct gpu){0};
+    int rc = create_instance(&g->instance, e);
+    if (rc < 0)
+        return rc;
+    struct found *found = mem_new(MAX_DEVICES, sizeof *found, e);
+    rc = found ? find_devices(g->instance, found, e) : ERR_MEMORY;
+    if (rc > 0)
+        rc = choose(found, rc, which, e);
+    if (rc >= 0) {
+        g->physical = found[rc].physical;
+        g->info = found[rc].info;
+        read_limits(g);
+        g->is_unified = all_local_memory_is_mapped(&g->memory);
+        rc = create_device(g, e);
+    }
+    free(found);
+    if (rc < 0)
+        gpu_close(g);
+    return rc < 0 ? rc : 0;
+}
+
+void gpu_close(struct gpu *g)
+{
+    if (g->device)
+        vkDestroyDevice(g->device, NULL);
+    if (g->instance)
+        vkDestroyInstance(g->instance, NULL);
+    *g = (struct gpu){0};
+}
+
+uint64_t gpu_free_bytes(const struct gpu *g)
+{
+    VkPhysicalDeviceMemoryBudgetPropertiesEXT budget = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT};
+    VkPhysicalDeviceMemoryProperties2 m = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2,
+                                           .pNext = g->has_budget ? &budget : NULL};
+    vkGetPhysicalDeviceMemoryProperties2(g->physical, &m);
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < m.memoryProperties.memoryHeapCount; i++) {
+        if (!(m.memoryProperties.memoryHeaps[i].flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT))
+            continue;
+        if (!g->has_budget)
+            sum += m.memoryProperties.memoryHeaps[i].size;
+        else if (budget.heapBudget[i] > budget.heapUsage[i])
+            sum += budget.heapBudget[i] - budget.heapUsage[i];
+    }
+    return sum;
+}

@@ -1,0 +1,54 @@
+/* device.h - finds, checks and opens a Vulkan 1.3 device with one compute queue. */
+#ifndef MOEFLUX_VULKAN_DEVICE_H
+#define MOEFLUX_VULKAN_DEVICE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <vulkan/vulkan.h>
+
+struct err;
+
+struct gpu_info { /* one physical device, before it is opened */
+    char name[256];
+    char driver[256];
+    const char *kind;      /* "discrete", "integrated", "cpu", "virtual", "other" */
+    uint64_t memory_bytes; /* sum of the device-local heaps */
+    uint32_t subgroup_size;
+    char missing[128]; /* the feature that this program needs and the device lacks; "" when it can be used */
+};
+
+struct gpu {
+    VkInstance instance;
+    VkPhysicalDevice physical;
+    VkDevice device;
+    VkQueue queue;
+    uint32_t queue_family;
+    struct gpu_info info;
+    VkPhysicalDeviceMemoryProperties memory;
+    bool is_cpu;            /* a software device: lanes are SIMD lanes of this machine's cores */
+    bool is_unified;        /* device memory is host memory: mapped, cached, coherent */
+    bool has_budget;        /* VK_EXT_memory_budget */
+    uint32_t subgroup_size; /* every pipeline is created with exactly this */
+    uint32_t max_workgroup; /* invocations */
+    uint32_t max_shared_bytes;
+    uint32_t max_groups[3];   /* workgroups of a dispatch, each dimension */
+    uint64_t max_alloc_bytes; /* one allocation, one buffer */
+    double ns_per_tick;       /* timestamps; 0: the queue has none */
+};
+
+/* Lists the devices, best first (discrete, integrated, virtual, cpu; more memory first). Fills up to `cap` entries
+ * and returns how many there are. ERR_DEVICE: no Vulkan loader or driver. */
+int gpu_list(struct gpu_info *out, uint32_t cap, struct err *e);
+
+/* Opens the best usable device (which = NULL), or the one whose index in gpu_list or part of whose name (case
+ * ignored) is `which`. ERR_DEVICE names what is missing. */
+int gpu_open(struct gpu *g, const char *which, struct err *e);
+void gpu_close(struct gpu *g);
+
+/* Free device-local memory now, in bytes (VK_EXT_memory_budget where there is one, else the heaps' sizes). */
+uint64_t gpu_free_bytes(const struct gpu *g);
+
+/* "vkCreateBuffer: VK_ERROR_OUT_OF_DEVICE_MEMORY" as ERR_DEVICE (ERR_NO_FIT for the out-of-memory results). */
+int gpu_error(VkResult r, const char *call, struct err *e);
+
+#endif

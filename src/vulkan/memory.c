@@ -1,0 +1,98 @@
+#include "vulkan/memory.h"
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "vulkan/device.h"
+
+#define MAPPED (VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT)
+#define CACHED VK_MEMORY_PROPERTY_HOST_CACHED_BIT
+#define LOCAL  VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT
+
+/* For each kind the wished properties, best first; the last is what Vulkan guarantees. Coherent always: no flush is
+ * ever needed. Unmapped device memory is not asked for by exclusion: a type that is also mapped does no harm. */
+static const VkMemoryPropertyFlags wishes[][3] = {
+    [GPU_DEVICE] = {LOCAL, LOCAL, 0},
+    [GPU_INPUT] = {LOCAL | MAPPED, MAPPED, MAPPED},
+    [GPU_HOST] = {MAPPED | CACHED, MAPPED, MAPPED},
+};
+
+static int find_type(const struct gpu *g, uint32_t allowed, enum gpu_memory kind)
+{
+    for (int w = 0; w < 3; w++) {
+        VkMemoryPropertyFlags want = wishes[kind][w];
+        if (kind == GPU_DEVICE && w == 0 && g->is_unified)
+            want |= MAPPED | CACHED;
+        for (uint32_t i = 0; i < g->memory.memoryTypeCount; i++)
+            if ((allowed & (1u << i)) && (g->memory.memoryTypes[i].propertyFlags & want) == want)
+                return (int)i;
+    }
+    return -1;
+}
+
+static int allocate(struct gpu_buffer *b, const struct gpu *g, enum gpu_memory kind, struct err *e)
+{
+    VkMemoryRequirements need;
+    vkGetBufferMemoryRequirements(g->device, b->buffer, &need);
+    int type = find_type(g, need.memoryTypeBits, kind);
+    if (type < 0)
+        return err_set(e, ERR_DEVICE, "%s has no memory type for %llu bytes", g->info.name,
+                       (unsigned long long)b->bytes);
+    VkMemoryAllocateFlagsInfo flags = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO,
+                                       .flags = VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT};
+    VkMemoryAllocateInfo info = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO,
+                                 .pNext = &flags,
+                                 .allocationSize = need.size,
+                                 .memoryTypeIndex = (uint32_t)type};
+    VkResult r = vkAllocateMemory(g->device, &info, NULL, &b->memory);
+    if (r == VK_ERROR_OUT_OF_DEVICE_MEMORY || r == VK_ERROR_OUT_OF_HOST_MEMORY)
+        return err_set(e, ERR_NO_FIT, "%s: %.1f MiB of device memory were asked for, %.1f MiB are free",
+                       g->info.name, (double)need.size / 1048576.0, (double)gpu_free_bytes(g) / 1048576.0);
+    if (r != VK_SUCCESS)
+        return gpu_error(r, "vkAllocateMemory", e);
+    r = vkBindBufferMemory(g->device, b->buffer, b->memory, 0);
+    if (r != VK_SUCCESS)
+        return gpu_error(r, "vkBindBufferMemory", e);
+    if (!(g->memory.memoryTypes[type].propertyFlags & VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT))
+        return 0;
+    if (kind == GPU_DEVICE && !g->is_unified)
+        return 0; /* write-combined memory behind a bus: reads of it would be very slow, so it is not offered */
+    void *host;
+    r = vkMapMemory(g->device, b->memory, 0, VK_WHOLE_SIZE, 0, &host);
+    if (r != VK_SUCCESS)
+        return gpu_error(r, "vkMapMemory", e);
+    b->host = host;
+    return 0;
+}
+
+int gpu_buffer_new(struct gpu_buffer *b, const struct gpu *g, enum gpu_memory kind, uint64_t bytes,
+                   struct err *e)
+{
+    *b = (struct gpu_buffer){.bytes = bytes ? bytes : 4};
+    if (b->bytes > g->max_alloc_bytes)
+        return err_set(e, ERR_UNSUPPORTED, "%s: a buffer of %llu bytes is needed, the driver allows %llu",
+                       g->info.name, (unsigned long long)b->bytes, (unsigned long long)g->max_alloc_bytes);
+    VkBufferCreateInfo info = {.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO,
+                               .size = b->bytes,
+                               .usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT |
+                                        VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT |
+                                        VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT};
+    VkResult r = vkCreateBuffer(g->device, &info, NULL, &b->buffer);
+    int rc = r == VK_SUCCESS ? allocate(b, g, kind, e) : gpu_error(r, "vkCreateBuffer", e);
+    if (rc < 0) {
+        gpu_buffer_free(b, g);
+        return rc;
+    }
+    VkBufferDeviceAddressInfo where = {.sType = VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO,
+                                       .buffer = b->buffer};
+    b->address = vkGetBufferDeviceAddress(g->device, &where);
+    return 0;
+}
+
+void gpu_buffer_free(struct gpu_buffer *b, const struct gpu *g)
+{
+    if (b->buffer)
+        vkDestroyBuffer(g->device, b->buffer, NULL);
+    if (b->memory)
+        vkFreeMemory(g->device, b->memory, NULL);
+    *b = (struct gpu_buffer){0};
+}

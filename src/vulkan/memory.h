@@ -1,0 +1,30 @@
+/* memory.h - buffers with a device address, one allocation each. */
+#ifndef MOEFLUX_VULKAN_MEMORY_H
+#define MOEFLUX_VULKAN_MEMORY_H
+
+#include <stdint.h>
+#include <vulkan/vulkan.h>
+
+struct err;
+struct gpu;
+
+enum gpu_memory {
+    GPU_DEVICE, /* fastest for kernels; mapped only where device memory is host memory */
+    GPU_INPUT,  /* small, written by the host, read by kernels; device-local where the host can map it */
+    GPU_HOST,   /* host memory, cached: staging for uploads, target of read-backs */
+};
+
+struct gpu_buffer {
+    VkBuffer buffer;
+    VkDeviceMemory memory;
+    uint64_t address; /* device address, aligned to at least 256 bytes */
+    uint8_t *host;    /* mapped bytes, or NULL */
+    uint64_t bytes;
+};
+
+/* Not zeroed. ERR_NO_FIT says what was asked and what is free; ERR_UNSUPPORTED: more than one allocation may hold. */
+int gpu_buffer_new(struct gpu_buffer *b, const struct gpu *g, enum gpu_memory kind, uint64_t bytes,
+                   struct err *e);
+void gpu_buffer_free(struct gpu_buffer *b, const struct gpu *g);
+
+#endif

@@ -1,0 +1,106 @@
+#include "vulkan/pipeline.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "vulkan/device.h"
+
+struct kernel_code {
+    const char *name;
+    const uint32_t *words;
+    size_t bytes;
+};
+
+#include "kernels/table.inc"
+
+enum { N_KERNELS = sizeof kernel_table / sizeof *kernel_table };
+
+const char *pipeline_kernel_name(size_t i)
+{
+    return i < N_KERNELS ? kernel_table[i].name : NULL;
+}
+
+static const struct kernel_code *find_kernel(const char *name)
+{
+    for (size_t i = 0; i < N_KERNELS; i++)
+        if (strcmp(kernel_table[i].name, name) == 0)
+            return &kernel_table[i];
+    return NULL;
+}
+
+int pipeline_set_open(struct pipeline_set *s, const struct gpu *g, struct err *e)
+{
+    *s = (struct pipeline_set){0};
+    VkPushConstantRange range = {.stageFlags = VK_SHADER_STAGE_COMPUTE_BIT, .size = PIPELINE_ARGS_BYTES};
+    VkPipelineLayoutCreateInfo info = {.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO,
+                                       .pushConstantRangeCount = 1,
+                                       .pPushConstantRanges = &range};
+    VkResult r = vkCreatePipelineLayout(g->device, &info, NULL, &s->layout);
+    return r == VK_SUCCESS ? 0 : gpu_error(r, "vkCreatePipelineLayout", e);
+}
+
+void pipeline_set_close(struct pipeline_set *s, const struct gpu *g)
+{
+    for (size_t i = 0; i < s->n; i++)
+        vkDestroyPipeline(g->device, s->all[i].handle, NULL);
+    if (s->layout)
+        vkDestroyPipelineLayout(g->device, s->layout, NULL);
+    free(s->all);
+    *s = (struct pipeline_set){0};
+}
+
+static int create(VkPipeline *out, const struct pipeline_set *s, const struct gpu *g,
+                  const struct kernel_code *k, const uint32_t *spec, uint32_t n_spec, struct err *e)
+{
+    VkShaderModuleCreateInfo code = {
+        .sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO, .codeSize = k->bytes, .pCode = k->words};
+    VkShaderModule module;
+    VkResult r = vkCreateShaderModule(g->device, &code, NULL, &module);
+    if (r != VK_SUCCESS)
+        return gpu_error(r, k->name, e);
+    VkSpecializationMapEntry entries[PIPELINE_MAX_SPEC];
+    for (uint32_t i = 0; i < n_spec; i++)
+        entries[i] = (VkSpecializationMapEntry){.constantID = i, .offset = 4 * i, .size = 4};
+    VkSpecializationInfo values = {
+        .mapEntryCount = n_spec, .pMapEntries = entries, .dataSize = 4 * (size_t)n_spec, .pData = spec};
+    VkPipelineShaderStageRequiredSubgroupSizeCreateInfo width = {
+        .sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO,
+        .requiredSubgroupSize = g->subgroup_size};
+    VkComputePipelineCreateInfo info = {
+        .sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
+        .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
+                  .pNext = &width,
+                  .flags = VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT,
+                  .stage = VK_SHADER_STAGE_COMPUTE_BIT,
+                  .module = module,
+                  .pName = "main",
+                  .pSpecializationInfo = &values},
+        .layout = s->layout};
+    r = vkCreateComputePipelines(g->device, VK_NULL_HANDLE, 1, &info, NULL, out);
+    vkDestroyShaderModule(g->device, module, NULL);
+    return r == VK_SUCCESS ? 0 : gpu_error(r, k->name, e);
+}
+
+int pipeline_get(struct pipeline_set *s, const struct gpu *g, const char *name, const uint32_t *spec,
+                 uint32_t n_spec, struct err *e)
+{
+    for (size_t i = 0; i < s->n; i++)
+        if (strcmp(s->all[i].name, name) == 0 && s->all[i].n_spec == n_spec &&
+            memcmp(s->all[i].spec, spec, 4 * (size_t)n_spec) == 0)
+            return (int)i;
+    const struct kernel_code *k = find_kernel(name);
+    if (!k || n_spec > PIPELINE_MAX_SPEC)
+        return err_set(e, ERR_DEVICE, "no kernel named %s with %u constants is built in", name, n_spec);
+    void *all = s->all;
+    int rc = mem_grow(&all, &s->cap, s->n + 1, sizeof *s->all, e);
+    if (rc < 0)
+        return rc;
+    s->all = all;
+    struct pipeline *p = &s->all[s->n];
+    *p = (struct pipeline){.name = k->name, .n_spec = n_spec};
+    memcpy(p->spec, spec, 4 * (size_t)n_spec);
+    rc = create(&p->handle, s, g, k, spec, n_spec, e);
+    return rc < 0 ? rc : (int)s->n++;
+}

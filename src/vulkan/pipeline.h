@@ -1,0 +1,37 @@
+/* pipeline.h - kernels of the built-in SPIR-V table, specialised and kept. */
+#ifndef MOEFLUX_VULKAN_PIPELINE_H
+#define MOEFLUX_VULKAN_PIPELINE_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <vulkan/vulkan.h>
+
+struct err;
+struct gpu;
+
+enum { PIPELINE_MAX_SPEC = 8, PIPELINE_ARGS_BYTES = 128 };
+
+struct pipeline_set {
+    VkPipelineLayout layout; /* push constants only: kernels reach memory by address */
+    struct pipeline *all;
+    size_t n, cap;
+};
+
+int pipeline_set_open(struct pipeline_set *s, const struct gpu *g, struct err *e);
+void pipeline_set_close(struct pipeline_set *s, const struct gpu *g);
+
+/* The pipeline of kernels/<name>.comp with specialisation constants 0 .. n_spec - 1 (each 4 bytes), created on first
+ * use: call it while a model is opened, not per token. Returns its index in s->all or a negative ERR_*. */
+int pipeline_get(struct pipeline_set *s, const struct gpu *g, const char *name, const uint32_t *spec,
+                 uint32_t n_spec, struct err *e);
+
+struct pipeline {
+    const char *name; /* static */
+    uint32_t spec[PIPELINE_MAX_SPEC], n_spec;
+    VkPipeline handle;
+};
+
+/* Names of all built-in kernels: the i-th, or NULL past the end. */
+const char *pipeline_kernel_name(size_t i);
+
+#endif

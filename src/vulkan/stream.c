@@ -1,0 +1,238 @@
+#include "vulkan/stream.h"
+
+#include "base/clock.h"
+#include "vulkan/device.h"
+#include "vulkan/memory.h"
+#include "vulkan/pipeline.h"
+
+static int open_batch(struct stream *s, struct stream_batch *b, struct err *e)
+{
+    VkCommandBufferAllocateInfo info = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
+                                        .commandPool = s->pool,
+                                        .level = VK_COMMAND_BUFFER_LEVEL_PRIMARY,
+                                        .commandBufferCount = 1};
+    VkResult r = vkAllocateCommandBuffers(s->gpu->device, &info, &b->commands);
+    if (r != VK_SUCCESS)
+        return gpu_error(r, "vkAllocateCommandBuffers", e);
+    if (!s->profile)
+        return 0;
+    VkQueryPoolCreateInfo q = {.sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO,
+                               .queryType = VK_QUERY_TYPE_TIMESTAMP,
+                               .queryCount = STREAM_MAX_TIMES};
+    r = vkCreateQueryPool(s->gpu->device, &q, NULL, &b->times);
+    return r == VK_SUCCESS ? 0 : gpu_error(r, "vkCreateQueryPool", e);
+}
+
+int stream_open(struct stream *s, const struct gpu *g, const struct pipeline_set *p, bool profile,
+                struct err *e)
+{
+    *s = (struct stream){.gpu = g, .pipelines = p, .profile = profile && g->ns_per_tick > 0};
+    VkCommandPoolCreateInfo pool = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
+                                    .flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT,
+                                    .queueFamilyIndex = g->queue_family};
+    VkResult r = vkCreateCommandPool(g->device, &pool, NULL, &s->pool);
+    if (r != VK_SUCCESS)
+        return gpu_error(r, "vkCreateCommandPool", e);
+    VkSemaphoreTypeCreateInfo type = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO,
+                                      .semaphoreType = VK_SEMAPHORE_TYPE_TIMELINE};
+    VkSemaphoreCreateInfo sem = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO, .pNext = &type};
+    r = vkCreateSemaphore(g->device, &sem, NULL, &s->timeline);
+    int rc = r == VK_SUCCESS ? 0 : gpu_error(r, "vkCreateSemaphore", e);
+    for (int i = 0; i < STREAM_RING && rc == 0; i++)
+        rc = open_batch(s, &s->ring[i], e);
+    if (rc < 0)
+        stream_close(s);
+    return rc;
+}
+
+void stream_close(struct stream *s)
+{
+    if (!s->gpu)
+        return;
+    vkDeviceWaitIdle(s->gpu->device);
+    for (int i = 0; i < STREAM_RING; i++)
+        if (s->ring[i].times)
+            vkDestroyQueryPool(s->gpu->device, s->ring[i].times, NULL);
+    if (s->timeline)
+        vkDestroySemaphore(s->gpu->device, s->timeline, NULL);
+    if (s->pool)
+        vkDestroyCommandPool(s->gpu->device, s->pool, NULL);
+    *s = (struct stream){0};
+}
+
+static int await(struct stream *s, uint64_t ticket, struct err *e)
+{
+    VkSemaphoreWaitInfo info = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO,
+                                .semaphoreCount = 1,
+                                .pSemaphores = &s->timeline,
+                                .pValues = &ticket};
+    uint64_t start = clock_ns();
+    VkResult r = vkWaitSemaphores(s->gpu->device, &info, UINT64_MAX);
+    s->wait_ns += clock_ns() - start;
+    return r == VK_SUCCESS ? 0 : gpu_error(r, "waiting for the device", e);
+}
+
+/* Hands out a finished batch's times, once. Time i is the span between stamps i and i + 1. */
+static void collect_times(struct stream *s, struct stream_batch *b)
+{
+    uint64_t stamps[STREAM_MAX_TIMES];
+    uint32_t n = b->n_times;
+    b->n_times = 0;
+    if (n < 2 || !s->on_time ||
+        vkGetQueryPoolResults(s->gpu->device, b->times, 0, n, sizeof stamps, stamps, sizeof *stamps,
+                              VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT) != VK_SUCCESS)
+        return;
+    for (uint32_t i = 0; i + 1 < n; i++) {
+        uint64_t ticks = stamps[i + 1] > stamps[i] ? stamps[i + 1] - stamps[i] : 0;
+        s->on_time(s->on_time_ctx, b->labels[i], (uint64_t)((double)ticks * s->gpu->ns_per_tick));
+    }
+}
+
+int stream_wait(struct stream *s, uint64_t ticket, struct err *e)
+{
+    if (ticket == 0)
+        return 0;
+    int rc = await(s, ticket, e);
+    if (rc < 0 || !s->profile)
+        return rc;
+    for (int i = 0; i < STREAM_RING; i++)
+        if (s->ring[i].ticket && s->ring[i].ticket <= ticket && &s->ring[i] != s->open)
+            collect_times(s, &s->ring[i]);
+    return 0;
+}
+
+static void stick(struct stream *s, VkResult r, const char *call)
+{
+    if (r != VK_SUCCESS && !s->err.code)
+        gpu_error(r, call, &s->err);
+}
+
+static void stamp(struct stream *s, uint32_t label)
+{
+    struct stream_batch *b = s->open;
+    if (!s->profile || b->n_times >= STREAM_MAX_TIMES)
+        return;
+    if (b->n_times > 0)
+        b->labels[b->n_times - 1] = (uint16_t)label;
+    vkCmdWriteTimestamp2(b->commands, VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT, b->times, b->n_times++);
+}
+
+void stream_begin(struct stream *s)
+{
+    struct stream_batch *b = &s->ring[s->last_ticket % STREAM_RING];
+    s->err = (struct err){0};
+    s->open = b;
+    if (b->ticket && stream_wait(s, b->ticket, &s->err) < 0)
+        return;
+    if (s->profile && b->n_times)
+        collect_times(s, b);
+    VkCommandBufferBeginInfo info = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
+                                     .flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT};
+    VkResult r = vkBeginCommandBuffer(b->commands, &info);
+    stick(s, r, "vkBeginCommandBuffer");
+    s->recording = r == VK_SUCCESS;
+    if (!s->recording)
+        return;
+    if (s->profile) {
+        vkResetQueryPool(s->gpu->device, b->times, 0, STREAM_MAX_TIMES);
+        b->n_times = 0;
+    }
+    stream_barrier(s); /* after the batch before, which may still run */
+    stamp(s, 0);
+}
+
+void stream_dispatch(struct stream *s, int pipeline, uint32_t label, const void *args, uint32_t args_bytes,
+                     const uint32_t groups[3])
+{
+    if (s->err.code || !s->recording)
+        return;
+    VkCommandBuffer c = s->open->commands;
+    vkCmdBindPipeline(c, VK_PIPELINE_BIND_POINT_COMPUTE, s->pipelines->all[pipeline].handle);
+    vkCmdPushConstants(c, s->pipelines->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, args_bytes, args);
+    vkCmdDispatch(c, groups[0], groups[1], groups[2]);
+    s->n_dispatches++;
+    stamp(s, label);
+}
+
+static void barrier(struct stream *s, VkPipelineStageFlags2 to_stage, VkAccessFlags2 to_access)
+{
+    VkMemoryBarrier2 m = {
+        .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER_2,
+        .srcStageMask = VK_PIPELINE_STAGE_2_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_2_ALL_TRANSFER_BIT,
+        .srcAccessMask = VK_ACCESS_2_SHADER_STORAGE_WRITE_BIT | VK_ACCESS_2_TRANSFER_WRITE_BIT,
+        .dstStageMask = to_stage,
+        .dstAccessMask = to_access};
+    VkDependencyInfo d = {
+        .sType = VK_STRUCTURE_TYPE_DEPENDENCY_INFO, .memoryBarrierCount = 1, .pMemoryBarriers = &m};
+    vkCmdPipelineBarrier2(s->open->commands, &d);
+}
+
+void stream_barrier(struct stream *s)
+{
+    if (s->err.code || !s->recording)
+        return;
+    barrier(s, VK_PIPELINE_STAGE_2_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_2_ALL_TRANSFER_BIT,
+            VK_ACCESS_2_SHADER_STORAGE_READ_BIT | VK_ACCESS_2_SHADER_STORAGE_WRITE_BIT |
+                VK_ACCESS_2_TRANSFER_READ_BIT | VK_ACCESS_2_TRANSFER_WRITE_BIT);
+}
+
+void stream_copy(struct stream *s, const struct gpu_buffer *dst, uint64_t dst_off,
+                 const struct gpu_buffer *src, uint64_t src_off, uint64_t bytes)
+{
+    if (s->err.code || !s->recording || bytes == 0)
+        return;
+    VkBufferCopy region = {.srcOffset = src_off, .dstOffset = dst_off, .size = bytes};
+    vkCmdCopyBuffer(s->open->commands, src->buffer, dst->buffer, 1, &region);
+}
+
+void stream_zero(struct stream *s, const struct gpu_buffer *dst, uint64_t off, uint64_t bytes)
+{
+    if (s->err.code || !s->recording || bytes == 0)
+        return;
+    vkCmdFillBuffer(s->open->commands, dst->buffer, off, bytes, 0);
+}
+
+int stream_submit(struct stream *s, uint64_t *ticket, struct err *e)
+{
+    struct stream_batch *b = s->open;
+    if (s->recording) {
+        if (!s->err.code)
+            barrier(s, VK_PIPELINE_STAGE_2_HOST_BIT, VK_ACCESS_2_HOST_READ_BIT);
+        stick(s, vkEndCommandBuffer(b->commands), "vkEndCommandBuffer");
+    }
+    s->recording = false;
+    s->open = NULL;
+    if (s->err.code) {
+        if (e)
+            *e = s->err;
+        return (int)s->err.code;
+    }
+    VkCommandBufferSubmitInfo commands = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_SUBMIT_INFO,
+                                          .commandBuffer = b->commands};
+    VkSemaphoreSubmitInfo signal = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_SUBMIT_INFO,
+                                    .semaphore = s->timeline,
+                                    .value = s->last_ticket + 1,
+                                    .stageMask = VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT};
+    VkSubmitInfo2 info = {.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO_2,
+                          .commandBufferInfoCount = 1,
+                          .pCommandBufferInfos = &commands,
+                          .signalSemaphoreInfoCount = 1,
+                          .pSignalSemaphoreInfos = &signal};
+    VkResult r = vkQueueSubmit2(s->gpu->queue, 1, &info, VK_NULL_HANDLE);
+    if (r != VK_SUCCESS)
+        return gpu_error(r, "vkQueueSubmit2", e);
+    s->n_submits++;
+    b->ticket = ++s->last_ticket;
+    *ticket = b->ticket;
+    return 0;
+}
+
+void stream_abandon(struct stream *s)
+{
+    if (s->recording)
+        vkEndCommandBuffer(s->open->commands);
+    if (s->open)
+        s->open->n_times = 0;
+    s->recording = false;
+    s->open = NULL;
+}

@@ -1,0 +1,66 @@
+/* stream.h - commands for the device, in order, one batch at a time.
+ *
+ * begin -> dispatch / copy / barrier ... -> submit (gives a ticket) -> wait(ticket).
+ * The first error sticks: later calls do nothing and submit returns it. A ring of command buffers lets the host
+ * record a batch while an earlier one runs; begin waits only for the batch that used its place in the ring.
+ * Nothing here allocates after stream_open. */
+#ifndef MOEFLUX_VULKAN_STREAM_H
+#define MOEFLUX_VULKAN_STREAM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <vulkan/vulkan.h>
+
+#include "base/err.h"
+
+struct gpu;
+struct gpu_buffer;
+struct pipeline;
+struct pipeline_set;
+
+enum { STREAM_RING = 4, STREAM_MAX_TIMES = 4096 };
+
+struct stream_batch {
+    VkCommandBuffer commands;
+    VkQueryPool times;
+    uint64_t ticket; /* timeline value at its end; 0: never submitted */
+    uint32_t n_times;
+    uint16_t labels[STREAM_MAX_TIMES];
+};
+
+struct stream {
+    const struct gpu *gpu;
+    const struct pipeline_set *pipelines;
+    VkCommandPool pool;
+    VkSemaphore timeline;
+    struct stream_batch ring[STREAM_RING];
+    uint64_t last_ticket;
+    struct stream_batch *open; /* being recorded */
+    bool recording, profile;
+    uint64_t n_submits, n_dispatches, wait_ns;
+    struct err err; /* the first error since begin */
+    /* Called for every timed command of a finished batch when profiling: label as given to dispatch. */
+    void (*on_time)(void *ctx, uint32_t label, uint64_t ns);
+    void *on_time_ctx;
+};
+
+int stream_open(struct stream *s, const struct gpu *g, const struct pipeline_set *p, bool profile,
+                struct err *e);
+void stream_close(struct stream *s);
+
+void stream_begin(struct stream *s);
+/* `pipeline`: index from pipeline_get; `label`: what profiling books the time under. */
+void stream_dispatch(struct stream *s, int pipeline, uint32_t label, const void *args, uint32_t args_bytes,
+                     const uint32_t groups[3]);
+/* Everything recorded before is finished and visible to everything after (kernels and copies). */
+void stream_barrier(struct stream *s);
+void stream_copy(struct stream *s, const struct gpu_buffer *dst, uint64_t dst_off,
+                 const struct gpu_buffer *src, uint64_t src_off, uint64_t bytes);
+void stream_zero(struct stream *s, const struct gpu_buffer *dst, uint64_t off, uint64_t bytes);
+/* Ends the batch with its writes visible to the host, and queues it. */
+int stream_submit(struct stream *s, uint64_t *ticket, struct err *e);
+/* Gives up what was recorded since begin. */
+void stream_abandon(struct stream *s);
+int stream_wait(struct stream *s, uint64_t ticket, struct err *e);
+
+#endif
