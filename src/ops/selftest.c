@@ -1,0 +1,424 @@
+#include "ops/selftest.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "args.h"
+#include "base/mem.h"
+#include "ops/attention.h"
+#include "ops/delta.h"
+#include "ops/embed.h"
+#include "ops/experts.h"
+#include "ops/lab.h"
+#include "ops/linear.h"
+#include "ops/router.h"
+
+/* float32 sums of up to 18,432 products against double: 1e-5 of the largest output, as every product's head says.
+ * Norms and RoPE have one rounding more than their inputs. */
+static const double PRODUCT_BOUND = 1e-5, SIMPLE_BOUND = 2e-6;
+
+static const char *const format_names[] = {"q4", "q8", "bf16", "f32"};
+
+static void embed_case(struct lab *l, uint32_t vocab, uint32_t cols, uint32_t format)
+{
+    struct weights w[LAB_SIDES];
+    const uint32_t ids[] = {0, vocab - 1, vocab / 2};
+    lab_matrix(l, vocab, cols, format, w);
+    struct twin *in = lab_bytes(l, ids, sizeof ids), *out = lab_bytes(l, NULL, 3 * 4 * (uint64_t)cols);
+    for (int s = 0; s < LAB_SIDES && !l->err.code; s++) {
+        struct embed op;
+        if (embed_open(&op, l->side[s], &w[s], &l->err) < 0)
+            break;
+        exec_begin(l->side[s]);
+        embed_run(&op, l->side[s], in->on[s].address, out->on[s].address, 3);
+        lab_finish(l, s);
+    }
+    char shape[64];
+    snprintf(shape, sizeof shape, "%ux%u %s", vocab, cols, format_names[format]);
+    lab_report(l, "embed", shape, lab_error(l, out, 3 * (uint64_t)cols), 0);
+}
+
+struct linear_shape {
+    uint32_t n_segments, rows[3], formats[3], cols, n;
+    bool norm, add;
+};
+
+static void linear_case(struct lab *l, const struct linear_shape *c)
+{
+    struct weights w[3][LAB_SIDES];
+    uint32_t rows = 0;
+    for (uint32_t i = 0; i < c->n_segments; i++) {
+        lab_matrix(l, c->rows[i], c->cols, c->formats[i], w[i]);
+        rows += c->rows[i];
+    }
+    struct twin *x = lab_floats(l, (uint64_t)c->n * c->cols, -2, 2), *norm = lab_floats(l, c->cols, 0.5f, 1.5f);
+    struct twin *y = lab_floats(l, (uint64_t)c->n * rows, -1, 1);
+    for (int s = 0; s < LAB_SIDES && !l->err.code; s++) {
+        struct linear op;
+        const struct weights mine[3] = {w[0][s], w[1][s], w[2][s]};
+        if (linear_open(&op, l->side[s], mine, c->n_segments, &l->err) < 0)
+            break;
+        const struct linear_call call = {.x = x->on[s].address,
+                                         .norm = c->norm ? norm->on[s].address : 0,
+                                         .y = y->on[s].address,
+                                         .x_stride = c->cols,
+                                         .y_stride = rows,
+                                         .n = c->n,
+                                         .add = c->add,
+                                         .eps = 1e-6f};
+        exec_begin(l->side[s]);
+        linear_run(&op, l->side[s], &call);
+        lab_finish(l, s);
+        linear_close(&op, l->side[s]);
+    }
+    char shape[96];
+    snprintf(shape, sizeof shape, "%ux%u %s%s%s%s, %u token%s", rows, c->cols, format_names[c->formats[0]],
+             c->n_segments > 1 ? " fused" : "", c->norm ? " norm" : "", c->add ? " add" : "", c->n,
+             c->n > 1 ? "s" : "");
+    lab_report(l, "linear", shape, lab_error(l, y, (uint64_t)c->n * rows), PRODUCT_BOUND);
+}
+
+static void router_case(struct lab *l, uint32_t n_experts, uint32_t top_k, bool norm, bool ties)
+{
+    enum { TOKENS = 5 };
+    struct twin *logits = lab_floats(l, (uint64_t)TOKENS * (n_experts + 3), -4, 4);
+    struct twin *idx = lab_bytes(l, NULL, 4 * (uint64_t)TOKENS * top_k);
+    struct twin *weights = lab_bytes(l, NULL, 4 * (uint64_t)TOKENS * top_k);
+    float *equal = ties ? mem_new((uint64_t)TOKENS * (n_experts + 3), sizeof *equal, &l->err) : NULL;
+    if (equal)
+        logits = lab_bytes(l, equal, 4 * (uint64_t)TOKENS * (n_experts + 3));
+    free(equal);
+    for (int s = 0; s < LAB_SIDES && !l->err.code; s++) {
+        struct router op;
+        if (router_open(&op, l->side[s], n_experts, top_k, norm, &l->err) < 0)
+            break;
+        const struct router_call call = {.logits = logits->on[s].address,
+                                         .idx = idx->on[s].address,
+                                         .weights = weights->on[s].address,
+                                         .n = TOKENS,
+                                         .stride = n_experts + 3};
+        exec_begin(l->side[s]);
+        router_run(&op, l->side[s], &call);
+        lab_finish(l, s);
+    }
+    char shape[64];
+    snprintf(shape, sizeof shape, "%u of %u%s%s", top_k, n_experts, norm ? "" : ", not renormalised",
+             ties ? ", all tied" : "");
+    double error = lab_difference(l, idx, (uint64_t)TOKENS * top_k);
+    lab_report(l, "router", shape, error + lab_error(l, weights, (uint64_t)TOKENS * top_k), SIMPLE_BOUND);
+}
+
+struct moe_shape {
+    uint32_t n_experts, top_k, hidden, inner, shared, format, n;
+};
+
+/* One expert's nine parts as convert lays them out. */
+static struct experts_shape moe_layout(const struct moe_shape *c, uint64_t *bytes)
+{
+    uint32_t bits = c->format == FORMAT_Q4 ? 4 : 8;
+    uint32_t w = c->inner * c->hidden * bits / 8, g = c->inner * (c->hidden / 64) * 2, part = w + 2 * g;
+    *bytes = 3 * (uint64_t)part;
+    return (struct experts_shape){.n_experts = c->n_experts,
+                                  .top_k = c->top_k,
+                                  .hidden = c->hidden,
+                                  .inner = c->inner,
+                                  .format = c->format,
+                                  .gate_s = w,
+                                  .gate_b = w + g,
+                                  .up_w = part,
+                                  .up_s = part + w,
+                                  .up_b = part + w + g,
+                                  .down_w = 2 * part,
+                                  .down_s = 2 * part + w,
+                                  .down_b = 2 * part + w + g,
+                                  .eps = 1e-6f};
+}
+
+/* A random expert: three matrices packed one behind the other. */
+static struct twin *random_expert(struct lab *l, const struct moe_shape *c, uint64_t bytes)
+{
+    uint8_t *raw = mem_new(bytes, 1, &l->err);
+    uint64_t at = 0;
+    for (int i = 0; raw && i < 3; i++) {
+        uint32_t rows = i < 2 ? c->inner : c->hidden, cols = i < 2 ? c->hidden : c->inner;
+        struct weights w[LAB_SIDES];
+        uint32_t first = l->n_twins;
+        lab_matrix(l, rows, cols, c->format, w);
+        for (uint32_t t = first; t < l->n_twins; t++) {
+            const struct exec_buffer *b = &l->twins[t].on[LAB_REFERENCE];
+            if (!l->err.code)
+                memcpy(raw + at, b->host, b->bytes);
+            at += b->bytes;
+            for (int s = 0; s < LAB_SIDES; s++)
+                exec_buffer_free(l->side[s], &l->twins[t].on[s]);
+        }
+        l->n_twins = first;
+    }
+    struct twin *t = lab_bytes(l, raw, raw ? bytes : 0);
+    free(raw);
+    return t;
+}
+
+/* Fills idx with distinct experts out of those that the table holds. */
+static struct twin *random_choice(struct lab *l, const struct moe_shape *c)
+{
+    uint32_t idx[64];
+    for (uint32_t t = 0; t < c->n; t++)
+        for (uint32_t k = 0; k < c->top_k; k++)
+            idx[t * c->top_k + k] = (t * 3 + k) % c->n_experts;
+    return lab_bytes(l, idx, 4 * (uint64_t)c->n * c->top_k);
+}
+
+static void moe_case(struct lab *l, const struct moe_shape *c)
+{
+    uint64_t bytes;
+    struct experts_shape shape = moe_layout(c, &bytes);
+    struct twin *experts[16];
+    for (uint32_t i = 0; i < c->n_experts; i++)
+        experts[i] = random_expert(l, c, bytes);
+    struct twin *table = lab_table(l, experts, c->n_experts), *idx = random_choice(l, c);
+    struct weights down[LAB_SIDES];
+    lab_matrix(l, c->hidden, c->shared, FORMAT_Q4, down);
+    uint32_t stride = c->n_experts + 1 + 2 * c->shared;
+    struct twin *weights = lab_floats(l, (uint64_t)c->n * c->top_k, 0, 0.5f);
+    struct twin *shared = lab_floats(l, (uint64_t)c->n * stride, -2, 2);
+    struct twin *norm = lab_floats(l, c->hidden, 0.5f, 1.5f);
+    struct twin *x = lab_floats(l, (uint64_t)c->n * c->hidden, -2, 2);
+    struct twin *act = lab_bytes(l, NULL, 4 * (uint64_t)c->n * c->top_k * c->inner);
+    for (int s = 0; s < LAB_SIDES && !l->err.code; s++) {
+        struct experts op;
+        if (experts_open(&op, l->side[s], &shape, &l->err) < 0)
+            break;
+        const struct experts_call call = {.x = x->on[s].address,
+                                          .norm = norm->on[s].address,
+                                          .table = table->on[s].address,
+                                          .idx = idx->on[s].address,
+                                          .weights = weights->on[s].address,
+                                          .act = act->on[s].address,
+                                          .shared_in = shared->on[s].address,
+                                          .shared_down = down[s],
+                                          .shared_stride = stride,
+                                          .n = c->n};
+        exec_begin(l->side[s]);
+        experts_run_up(&op, l->side[s], &call);
+        experts_run_down(&op, l->side[s], &call);
+        lab_finish(l, s);
+    }
+    char text[96];
+    snprintf(text, sizeof text, "%u of %u, %ux%u %s, shared %u, %u token%s", c->top_k, c->n_experts, c->hidden,
+             c->inner, format_names[c->format], c->shared, c->n, c->n > 1 ? "s" : "");
+    double up = lab_error(l, act, (uint64_t)c->n * c->top_k * c->inner);
+    double down_error = lab_error(l, x, (uint64_t)c->n * c->hidden);
+    if (l->request->row && !l->err.code) {
+        const struct selftest_row row = {"expert_up", text, up, PRODUCT_BOUND, up <= PRODUCT_BOUND};
+        l->n_failed += !row.ok;
+        l->request->row(l->request->ctx, &row);
+    }
+    lab_report(l, "expert_down", text, down_error, PRODUCT_BOUND);
+}
+
+static void attention_case(struct lab *l, const struct attention_shape *c, uint32_t pos, uint32_t n)
+{
+    enum { LAYER_OFF = 256 };
+    uint32_t stride = (2 * c->n_heads + 2 * c->n_kv_heads) * c->head_dim;
+    uint32_t n_blocks = ((pos + n - 1) >> KV_BLOCK_SHIFT) + 1;
+    uint64_t block = LAYER_OFF / 4 + ((uint64_t)2 << KV_BLOCK_SHIFT) * c->n_kv_heads * c->head_dim;
+    struct twin *blocks[8];
+    for (uint32_t i = 0; i < n_blocks; i++)
+        blocks[i] = lab_floats(l, block, -1, 1);
+    struct twin *table = lab_table(l, blocks, n_blocks);
+    struct twin *qkv = lab_floats(l, (uint64_t)n * stride, -2, 2), *rope = lab_floats(l, (uint64_t)n * 64, -1, 1);
+    struct twin *qn = lab_floats(l, c->head_dim, 0.5f, 3), *kn = lab_floats(l, c->head_dim, 0.5f, 3);
+    struct twin *q = lab_bytes(l, NULL, 4 * (uint64_t)n * c->n_heads * c->head_dim);
+    struct twin *out = lab_bytes(l, NULL, 4 * (uint64_t)n * c->n_heads * c->head_dim);
+    for (int s = 0; s < LAB_SIDES && !l->err.code; s++) {
+        struct attention op;
+        struct exec_buffer partial;
+        if (attention_open(&op, l->side[s], c, &l->err) < 0 ||
+            exec_buffer_new(l->side[s], &partial, EXEC_DEVICE, attention_partial_bytes(&op, n), &l->err) < 0)
+            break;
+        const struct attention_call call = {.qkv = qkv->on[s].address,
+                                            .q_norm = qn->on[s].address,
+                                            .k_norm = kn->on[s].address,
+                                            .rope = rope->on[s].address,
+                                            .blocks = table->on[s].address,
+                                            .q = q->on[s].address,
+                                            .partial = partial.address,
+                                            .dst = out->on[s].address,
+                                            .n = n,
+                                            .pos = pos,
+                                            .stride = stride,
+                                            .layer_off = LAYER_OFF};
+        exec_begin(l->side[s]);
+        attention_run(&op, l->side[s], &call);
+        lab_finish(l, s);
+        exec_buffer_free(l->side[s], &partial);
+    }
+    char text[96];
+    snprintf(text, sizeof text, "%u/%u heads of %u, rotary %u, %u + %u positions", c->n_heads, c->n_kv_heads,
+             c->head_dim, c->rotary_dim, pos, n);
+    double heads = lab_error(l, q, (uint64_t)n * c->n_heads * c->head_dim);
+    double cache = lab_error(l, blocks[n_blocks - 1], block);
+    double error = lab_error(l, out, (uint64_t)n * c->n_heads * c->head_dim);
+    if (l->request->row && !l->err.code) {
+        const struct selftest_row row = {"attn_prep", text, fmax(heads, cache), SIMPLE_BOUND,
+                                         fmax(heads, cache) <= SIMPLE_BOUND};
+        l->n_failed += !row.ok;
+        l->request->row(l->request->ctx, &row);
+    }
+    lab_report(l, "attention", text, error, PRODUCT_BOUND);
+}
+
+/* `steep`: decays down to exp(-1e4), gates up to 1000. */
+static void delta_case(struct lab *l, const struct delta_shape *c, uint32_t n, bool steep)
+{
+    uint32_t channels = 2 * c->n_k * c->k_dim + c->n_v * c->v_dim;
+    uint32_t stride = channels + c->n_v * c->v_dim + 2 * c->n_v;
+    uint64_t window = (uint64_t)(c->conv_kernel - 1) * channels, state = (uint64_t)c->n_v * c->v_dim * c->k_dim;
+    float wide = steep ? 1000.0f : 2.0f;
+    struct twin *proj = lab_floats(l, (uint64_t)n * stride, -2, 2);
+    struct twin *conv = lab_floats(l, (uint64_t)channels * c->conv_kernel, -1, 1);
+    struct twin *a_log = lab_floats(l, c->n_v, -3, 2.3f), *bias = lab_floats(l, c->n_v, -wide, wide);
+    struct twin *norm = lab_floats(l, c->v_dim, 0.5f, 1.5f);
+    struct twin *in = lab_floats(l, window, -2, 2), *out_window = lab_bytes(l, NULL, 4 * window);
+    struct twin *s0 = lab_floats(l, state, -1, 1), *out = lab_bytes(l, NULL, 4 * (uint64_t)n * c->n_v * c->v_dim);
+    for (int s = 0; s < LAB_SIDES && !l->err.code; s++) {
+        struct delta op;
+        if (delta_open(&op, l->side[s], c, &l->err) < 0)
+            break;
+        const struct delta_call call = {.proj = proj->on[s].address,
+                                        .conv = conv->on[s].address,
+                                        .a_log = a_log->on[s].address,
+                                        .dt_bias = bias->on[s].address,
+                                        .norm = norm->on[s].address,
+                                        .window_in = in->on[s].address,
+                                        .window_out = out_window->on[s].address,
+                                        .state = s0->on[s].address,
+                                        .dst = out->on[s].address,
+                                        .n = n,
+                                        .stride = stride};
+        exec_begin(l->side[s]);
+        delta_run(&op, l->side[s], &call);
+        lab_finish(l, s);
+    }
+    char text[96];
+    snprintf(text, sizeof text, "%u/%u heads of %ux%u, %u taps, %u token%s%s", c->n_v, c->n_k, c->v_dim, c->k_dim,
+             c->conv_kernel, n, n > 1 ? "s" : "", steep ? ", steep" : "");
+    double error = fmax(lab_error(l, out, (uint64_t)n * c->n_v * c->v_dim), lab_error(l, s0, state));
+    error = fmax(error, lab_error(l, out_window, window));
+    lab_report(l, "delta", text, error, PRODUCT_BOUND);
+}
+
+static void embed_cases(struct lab *l)
+{
+    for (uint32_t format = 0; format < 4; format++)
+        embed_case(l, 1003, 192, format);
+    embed_case(l, 3, 64, FORMAT_Q4);
+    embed_case(l, 64, 7168, FORMAT_Q4);
+}
+
+static void linear_cases(struct lab *l)
+{
+    static const struct linear_shape shapes[] = {
+        {1, {1}, {FORMAT_Q4}, 64, 1, false, false},
+        {1, {1}, {FORMAT_Q8}, 64, 2, true, false},
+        {1, {1003}, {FORMAT_Q4}, 192, 1, true, false},
+        {1, {37}, {FORMAT_BF16}, 320, 3, true, true},
+        {1, {129}, {FORMAT_F32}, 256, 5, false, true},
+        {3, {12, 1, 384}, {FORMAT_Q8, FORMAT_Q8, FORMAT_Q4}, 192, 1, true, false},
+        {3, {12, 1, 384}, {FORMAT_Q8, FORMAT_BF16, FORMAT_Q4}, 192, 7, true, false},
+        {3, {8192, 512, 512}, {FORMAT_Q4, FORMAT_Q4, FORMAT_Q4}, 2048, 1, true, false},
+        {1, {2048}, {FORMAT_Q4}, 4096, 1, false, true},
+        {1, {4096}, {FORMAT_Q4}, 8192, 2, false, true},
+        {1, {256}, {FORMAT_Q4}, 18432, 1, false, true},
+        {1, {256}, {FORMAT_Q4}, 18432, 4, true, false},
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        linear_case(l, &shapes[i]);
+}
+
+static void router_cases(struct lab *l)
+{
+    router_case(l, 1, 1, true, false);
+    router_case(l, 12, 3, true, false);
+    router_case(l, 32, 4, false, false);
+    router_case(l, 256, 8, true, false);
+    router_case(l, 512, 10, true, false);
+    router_case(l, 40, 16, true, false);
+    router_case(l, 70, 16, true, true);
+}
+
+static void moe_cases(struct lab *l)
+{
+    static const struct moe_shape shapes[] = {
+        {2, 1, 64, 64, 64, FORMAT_Q4, 1},   {12, 3, 192, 64, 192, FORMAT_Q4, 5},
+        {12, 4, 256, 64, 128, FORMAT_Q8, 2}, {12, 8, 2048, 512, 512, FORMAT_Q4, 1},
+        {12, 10, 512, 1024, 1024, FORMAT_Q4, 1}, {16, 16, 128, 320, 64, FORMAT_Q4, 2},
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        moe_case(l, &shapes[i]);
+}
+
+static void attention_cases(struct lab *l)
+{
+    static const struct attention_shape tiny = {4, 2, 64, 16, 1e-6f}, odd = {6, 2, 64, 32, 1e-6f},
+                                        a3b = {16, 2, 256, 64, 1e-6f}, narrow = {3, 1, 20, 6, 1e-6f},
+                                        a17b = {32, 2, 256, 64, 1e-6f};
+    attention_case(l, &narrow, 0, 1);
+    attention_case(l, &tiny, 0, 3);
+    attention_case(l, &odd, 254, 5);
+    attention_case(l, &odd, 700, 1);
+    attention_case(l, &a3b, 1000, 1);
+    attention_case(l, &a3b, 255, 2);
+    attention_case(l, &a17b, 300, 1);
+}
+
+static void delta_cases(struct lab *l)
+{
+    static const struct delta_shape tiny = {4, 8, 64, 64, 4, 1e-6f}, odd = {2, 6, 64, 128, 4, 1e-6f},
+                                    a3b = {16, 32, 128, 128, 4, 1e-6f}, narrow = {1, 1, 12, 20, 2, 1e-6f};
+    delta_case(l, &narrow, 1, false);
+    delta_case(l, &narrow, 3, true);
+    delta_case(l, &tiny, 1, false);
+    delta_case(l, &tiny, 7, true);
+    delta_case(l, &odd, 2, false);
+    delta_case(l, &odd, 33, false);
+    delta_case(l, &a3b, 1, false);
+}
+
+/* Kernels that only work together share a group: attention is attn_prep, attention and attn_merge. */
+static const struct {
+    const char *kernels;
+    void (*run)(struct lab *l);
+} groups[] = {
+    {"embed", embed_cases},   {"linear", linear_cases},
+    {"router", router_cases}, {"expert_up expert_down", moe_cases},
+    {"delta", delta_cases},   {"attn_prep attention attn_merge", attention_cases},
+};
+
+int selftest_run(const struct selftest *s, struct err *e)
+{
+    struct lab *l = mem_new(1, sizeof *l, e);
+    if (!l)
+        return ERR_MEMORY;
+    l->request = s;
+    l->rng = 20250607;
+    int rc = exec_open(&l->side[LAB_DEVICE], s->device, false, e);
+    if (rc == 0)
+        rc = exec_open(&l->side[LAB_REFERENCE], "reference", false, e);
+    for (size_t i = 0; rc == 0 && i < sizeof groups / sizeof *groups; i++)
+        if (!l->err.code && (!s->kernel || strstr(groups[i].kernels, s->kernel)))
+            groups[i].run(l);
+    if (rc == 0 && l->err.code) {
+        *e = l->err;
+        rc = (int)l->err.code;
+    }
+    lab_clear(l);
+    for (int i = 0; i < LAB_SIDES; i++)
+        exec_close(l->side[i]);
+    int failed = l->n_failed;
+    free(l);
+    return rc < 0 ? rc : failed;
+}
