@@ -10,6 +10,7 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "model/checkpoint.h"
 #include "model/expert_places.h"
 #include "model/json.h"
 #include "model/layout.h"
@@ -19,7 +20,6 @@
 #include "model/names.h"
 #include "model/quant.h"
 #include "model/quant_config.h"
-#include "model/safetensors.h"
 #include "model/tensor.h"
 
 #define MAX_CONFIG_BYTES ((uint64_t)16 << 20)
@@ -31,7 +31,6 @@ struct opening {
     struct model_dir *m;
     struct layout layout;
     json_t *config, *manifest; /* parsed files; NULL: not there */
-    struct tensor_list tensors;
 };
 
 static int read_config(struct opening *o, struct err *e)
@@ -59,17 +58,25 @@ static int read_config(struct opening *o, struct err *e)
     return rc;
 }
 
-static int take_tensors(struct opening *o, struct err *e)
+static int check_tensors(const struct model_dir *m, struct err *e)
+{
+    int rc = model_check_quantised(m, e);
+    return rc < 0 ? rc : model_check_complete(m, e);
+}
+
+/* On failure the caller still owns what is in `l`. */
+static int read_manifest(struct opening *o, struct tensor_list *l, struct err *e)
 {
     struct model_dir *m = o->m;
-    int rc = tensor_list_sort(&o->tensors, m->path, e);
+    int rc = manifest_read(o->layout.manifest, 0, m->files[0].bytes, l, &o->manifest, e);
+    if (rc == 0)
+        rc = tensor_list_sort(l, m->path, e);
     if (rc < 0)
         return rc;
-    m->tensors = o->tensors.items;
-    m->n_tensors = o->tensors.n;
-    o->tensors = (struct tensor_list){0};
-    rc = model_check_quantised(m, e);
-    return rc < 0 ? rc : model_check_complete(m, e);
+    m->tensors = l->items;
+    m->n_tensors = l->n;
+    *l = (struct tensor_list){0};
+    return 0;
 }
 
 /* Bits of the experts in layer files, which do not say it themselves. */
@@ -88,77 +95,25 @@ static int read_expert_bits(const struct opening *o, uint32_t *bits, struct err 
 static int open_packed(struct opening *o, struct err *e)
 {
     struct model_dir *m = o->m;
+    struct tensor_list tensors = {0};
     uint32_t expert_bits = 0;
     int rc = model_file_add(&m->files, &m->n_files, o->layout.weights, e);
     if (rc == 0)
-        rc = manifest_read(o->layout.manifest, 0, m->files[0].bytes, &o->tensors, &o->manifest, e);
+        rc = read_manifest(o, &tensors, e);
+    tensor_list_free(&tensors);
     if (rc == 0)
         rc = read_config(o, e);
     if (rc == 0)
-        rc = take_tensors(o, e);
+        rc = check_tensors(m, e);
     if (rc == 0)
         rc = read_expert_bits(o, &expert_bits, e);
     return rc < 0 ? rc : expert_places_from_files(m, o->layout.experts, expert_bits, e);
-}
-
-/* Gives `t` its canonical name and its declared bits, or *keep = false when it is not part of the text model. */
-static int adopt_tensor(struct tensor *t, const struct config *c, const struct quant_config *q, bool *keep,
-                        struct err *e)
-{
-    char *name;
-    int rc = names_canonical(t->name, c->n_layers, &name, e);
-    *keep = name != NULL;
-    if (rc < 0 || !name)
-        return rc;
-    if (t->dtype == DTYPE_U32 && names_ends_with(t->name, ".weight")) {
-        t->name[strlen(t->name) - strlen(".weight")] = '\0';
-        rc = quant_config_bits(q, t->name, &t->bits, e);
-    }
-    free(t->name);
-    t->name = name;
-    return rc;
-}
-
-static int adopt_tensors(struct opening *o, const struct quant_config *q, struct err *e)
-{
-    struct tensor_list *l = &o->tensors;
-    size_t kept = 0;
-    int rc = 0;
-    for (size_t i = 0; i < l->n && rc == 0; i++) {
-        bool keep;
-        rc = adopt_tensor(&l->items[i], &o->m->config, q, &keep, e);
-        if (keep || rc < 0) {
-            struct tensor other = l->items[kept];
-            l->items[kept++] = l->items[i];
-            l->items[i] = other;
-        }
-    }
-    if (rc < 0)
-        return rc;
-    for (size_t i = kept; i < l->n; i++)
-        free(l->items[i].name);
-    l->n = kept;
-    return 0;
-}
-
-/* A checkpoint before MLX's conversion keeps the convolution as [C, 1, taps] and its norms around 0. */
-static int check_converted(const struct model_dir *m, struct err *e)
-{
-    for (size_t i = 0; i < m->n_tensors; i++) {
-        const struct tensor *t = &m->tensors[i];
-        if (names_ends_with(t->name, ".conv1d.weight") && t->n_dims > 1 && tensor_cols(t) != 1)
-            return err_set(e, ERR_UNSUPPORTED,
-                           "%s: the weights are as in a Hugging Face checkpoint; run `moeflux convert` first",
-                           m->path);
-    }
-    return 0;
 }
 
 static int open_plain(struct opening *o, struct err *e)
 {
     struct model_dir *m = o->m;
     struct quant_config q;
-    struct safetensors s = {0};
     int rc = read_config(o, e);
     if (rc == 0)
         rc = quant_config_read(&q, o->config, o->layout.config, e);
@@ -167,17 +122,12 @@ static int open_plain(struct opening *o, struct err *e)
     if (!q.block)
         return err_set(e, ERR_UNSUPPORTED, "%s: the experts are not quantised; run `moeflux convert` first",
                        m->path);
-    rc = safetensors_open(&s, m->path, e);
-    if (rc < 0)
-        return rc;
-    m->files = s.files;
-    m->n_files = s.n_files;
-    o->tensors = s.tensors;
-    rc = adopt_tensors(o, &q, e);
+    rc = checkpoint_open(m, &q, e);
     if (rc == 0)
-        rc = take_tensors(o, e);
-    if (rc == 0)
-        rc = check_converted(m, e);
+        rc = check_tensors(m, e);
+    if (rc == 0 && checkpoint_is_hugging_face(m))
+        return err_set(e, ERR_UNSUPPORTED,
+                       "%s: quantised, but the norms are still as in a Hugging Face checkpoint", m->path);
     return rc < 0 ? rc : expert_places_from_stacks(m, e);
 }
 
@@ -207,7 +157,6 @@ int model_dir_open(struct model_dir *m, const char *path, struct err *e)
     layout_free(&o.layout);
     json_decref(o.config);
     json_decref(o.manifest);
-    tensor_list_free(&o.tensors);
     if (rc < 0)
         model_dir_close(m);
     return rc;
