@@ -9,6 +9,10 @@ static void set_text(struct err *e, enum err_code code, const char *fmt, va_list
 {
     e->code = code;
     vsnprintf(e->text, sizeof e->text, fmt, ap);
+    /* Names from files end up here; a line break or an escape sequence in one must not reach the terminal. */
+    for (char *c = e->text; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f)
+            *c = '?';
 }
 
 int err_set(struct err *e, enum err_code code, const char *fmt, ...)

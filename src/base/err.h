@@ -23,7 +23,7 @@ struct err {
 };
 
 /* Fills `e` (which may be NULL) and returns `code`, so that a failure is one line: return err_set(e, ...).
- * A text that is too long is cut. */
+ * A text that is too long is cut; control characters (of names that come from files) become '?'. */
 int err_set(struct err *e, enum err_code code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 /* As err_set, with ": " and the text of errno (taken on entry) appended. */

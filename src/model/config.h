@@ -30,7 +30,7 @@ struct config {
     uint32_t hidden, n_layers, vocab_size;
     uint32_t max_context; /* max_position_embeddings; 0: not said */
     float rms_eps;
-    bool tied; /* lm_head is the embedding */
+    bool tied;               /* lm_head is the embedding */
     enum layer_kind *layers; /* [n_layers], owned */
 
     /* full attention (Qwen) */
@@ -48,8 +48,9 @@ struct config {
 
     /* feed-forward */
     uint32_t n_experts, top_k, moe_inner;
-    uint32_t shared_inner;                    /* of all shared experts together */
-    uint32_t first_dense, moe_freq, dense_inner; /* DeepSeek: layer i is dense iff i < first_dense or i % moe_freq */
+    uint32_t shared_inner; /* of all shared experts together */
+    uint32_t first_dense, moe_freq,
+        dense_inner; /* DeepSeek: layer i is dense iff i < first_dense or i % moe_freq */
     uint32_t n_group, topk_group;
     float routed_scaling;
     bool norm_topk;

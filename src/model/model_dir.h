@@ -16,13 +16,24 @@
 
 struct err;
 
-enum dtype { DTYPE_U32, DTYPE_BF16, DTYPE_F32, DTYPE_F16, DTYPE_I32, DTYPE_F8_E4M3, DTYPE_U8 };
+enum dtype {
+    DTYPE_U32,
+    DTYPE_BF16,
+    DTYPE_F32,
+    DTYPE_F16,
+    DTYPE_I32,
+    DTYPE_F8_E4M3,
+    DTYPE_U8,
+    DTYPE_OTHER, /* well formed, but nothing here reads it */
+};
+
+enum { TENSOR_MAX_DIMS = 8 };
 
 struct tensor {
     char *name; /* canonical */
     enum dtype dtype;
     uint32_t n_dims;
-    uint64_t shape[4];
+    uint64_t shape[TENSOR_MAX_DIMS];
     uint32_t bits; /* of a quantised weight (U32); else 0 */
     uint32_t file; /* index into model_dir.files */
     uint64_t off, bytes;
@@ -46,10 +57,10 @@ struct matrix { /* W [rows][cols]; borrowed from the model_dir */
 
 /* One contiguous run of an expert's bytes. */
 struct extent {
-    uint32_t file;    /* index into model_dir.files */
-    uint64_t off;     /* in the file */
+    uint32_t file; /* index into model_dir.files */
+    uint64_t off;  /* in the file */
     uint64_t bytes;
-    uint64_t at;      /* where it belongs in the expert's slot */
+    uint64_t at; /* where it belongs in the expert's slot */
 };
 enum { EXPERT_MAX_EXTENTS = 9 };
 
@@ -70,9 +81,9 @@ struct model_dir {
     struct tensor *tensors; /* [n_tensors], sorted by name */
     size_t n_tensors;
     struct expert_layout expert;
-    char *tokenizer_path; /* tokenizer.json; NULL when the directory has none */
-    uint64_t dense_bytes;  /* all tensors but the routed experts */
-    uint64_t expert_bytes; /* all routed experts on disk */
+    char *tokenizer_path;        /* tokenizer.json; NULL when the directory has none */
+    uint64_t dense_bytes;        /* all tensors but the routed experts */
+    uint64_t expert_bytes;       /* all routed experts on disk */
     struct expert_place *places; /* the layers' experts; private */
 };
 
@@ -86,8 +97,8 @@ const struct tensor *model_dir_find(const struct model_dir *m, const char *name)
 
 /* A matrix by its base name ("model.layers.0.mlp.gate"): quantised (weight, scales, biases) or plain
  * BF16/F32 (weight). Checks presence, dtypes, shapes [rows][cols] and bits. */
-int model_dir_matrix(const struct model_dir *m, const char *base, uint32_t rows, uint32_t cols, struct matrix *out,
-                     struct err *e);
+int model_dir_matrix(const struct model_dir *m, const char *base, uint32_t rows, uint32_t cols,
+                     struct matrix *out, struct err *e);
 
 /* A BF16 or F32 tensor with exactly n elements, whatever its dimensions ("[C,4,1]"). */
 int model_dir_vector(const struct model_dir *m, const char *name, uint64_t n, const struct tensor **out,

@@ -1,0 +1,79 @@
+#include "model/checkpoint.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "model/names.h"
+#include "model/quant_config.h"
+#include "model/safetensors.h"
+#include "model/tensor.h"
+
+/* Gives `t` its canonical name and its declared bits, or *keep = false when it is not part of the text model. */
+static int adopt_tensor(struct tensor *t, const struct config *c, const struct quant_config *q, bool *keep,
+                        struct err *e)
+{
+    char *name;
+    int rc = names_canonical(t->name, c->n_layers, &name, e);
+    *keep = name != NULL;
+    if (rc < 0 || !name)
+        return rc;
+    if (t->dtype == DTYPE_U32 && names_ends_with(t->name, ".weight")) {
+        t->name[strlen(t->name) - strlen(".weight")] = '\0';
+        rc = quant_config_bits(q, t->name, &t->bits, e);
+    }
+    free(t->name);
+    t->name = name;
+    return rc;
+}
+
+static int adopt_tensors(struct tensor_list *l, const struct config *c, const struct quant_config *q,
+                         struct err *e)
+{
+    size_t kept = 0;
+    int rc = 0;
+    for (size_t i = 0; i < l->n && rc == 0; i++) {
+        bool keep;
+        rc = adopt_tensor(&l->items[i], c, q, &keep, e);
+        if (keep || rc < 0) {
+            struct tensor other = l->items[kept];
+            l->items[kept++] = l->items[i];
+            l->items[i] = other;
+        }
+    }
+    if (rc < 0)
+        return rc;
+    for (size_t i = kept; i < l->n; i++)
+        free(l->items[i].name);
+    l->n = kept;
+    return 0;
+}
+
+int checkpoint_open(struct model_dir *m, const struct quant_config *q, struct err *e)
+{
+    struct safetensors s;
+    int rc = safetensors_open(&s, m->path, e);
+    if (rc == 0)
+        rc = adopt_tensors(&s.tensors, &m->config, q, e);
+    if (rc == 0)
+        rc = tensor_list_sort(&s.tensors, m->path, e);
+    if (rc < 0) {
+        safetensors_close(&s);
+        return rc;
+    }
+    m->files = s.files;
+    m->n_files = s.n_files;
+    m->tensors = s.tensors.items;
+    m->n_tensors = s.tensors.n;
+    return 0;
+}
+
+bool checkpoint_is_hugging_face(const struct model_dir *m)
+{
+    for (size_t i = 0; i < m->n_tensors; i++) {
+        const struct tensor *t = &m->tensors[i];
+        if (names_ends_with(t->name, ".conv1d.weight") && t->n_dims == 3 && tensor_cols(t) != 1)
+            return true;
+    }
+    return false;
+}

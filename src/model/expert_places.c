@@ -1,0 +1,174 @@
+#include "model/expert_places.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/err.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "model/model_file.h"
+#include "model/tensor.h"
+
+struct expert_layout expert_places_layout(const struct config *c, uint32_t bits)
+{
+    uint64_t w = (uint64_t)c->moe_inner * c->hidden * bits / 8;
+    uint64_t s = (uint64_t)c->moe_inner * c->hidden / CONFIG_GROUP * 2;
+    uint64_t b = w + 2 * s;
+    return (struct expert_layout){
+        .format = bits == 8 ? MATRIX_Q8 : MATRIX_Q4,
+        .gate_w = 0,
+        .gate_s = w,
+        .gate_b = w + s,
+        .up_w = b,
+        .up_s = b + w,
+        .up_b = b + w + s,
+        .down_w = 2 * b,
+        .down_s = 2 * b + w,
+        .down_b = 2 * b + w + s,
+        .bytes = 3 * b,
+    };
+}
+
+static int new_places(struct model_dir *m, uint32_t bits, struct err *e)
+{
+    m->expert = expert_places_layout(&m->config, bits);
+    m->places = mem_new(m->config.n_layers, sizeof *m->places, e);
+    return m->places ? 0 : ERR_MEMORY;
+}
+
+/* --- layer files --- */
+
+static int check_length(const struct model_dir *m, const struct model_file *f, struct err *e)
+{
+    uint64_t expected = m->expert.bytes * m->config.n_experts;
+    if (f->bytes == expected)
+        return 0;
+    if (f->bytes == expert_places_layout(&m->config, 2).bytes * m->config.n_experts)
+        return err_set(e, ERR_UNSUPPORTED, "%s: the experts have 2 bits, expected %d", f->path,
+                       m->expert.format == MATRIX_Q8 ? 8 : 4);
+    return err_set(e, ERR_FORMAT,
+                   "%s: %" PRIu64 " bytes, expected %" PRIu64 " (%u experts of %" PRIu64 " bytes)", f->path,
+                   f->bytes, expected, m->config.n_experts, m->expert.bytes);
+}
+
+static int add_layer_file(struct model_dir *m, const char *dir, uint32_t layer, struct err *e)
+{
+    char name[32];
+    snprintf(name, sizeof name, "layer_%02u.bin", layer);
+    char *path = file_join(dir, name, e);
+    int rc = path ? model_file_add(&m->files, &m->n_files, path, e) : ERR_MEMORY;
+    free(path);
+    if (rc < 0)
+        return rc;
+    m->places[layer].n_runs = 1;
+    m->places[layer].runs[0] = (struct expert_run){
+        .file = m->n_files - 1,
+        .stride = m->expert.bytes,
+        .bytes = m->expert.bytes,
+    };
+    m->expert_bytes += m->files[m->n_files - 1].bytes;
+    return check_length(m, &m->files[m->n_files - 1], e);
+}
+
+int expert_places_from_files(struct model_dir *m, const char *dir, uint32_t bits, struct err *e)
+{
+    int rc = new_places(m, bits, e);
+    for (uint32_t i = 0; i < m->config.n_layers && rc == 0; i++)
+        if (config_has_experts(&m->config, i))
+            rc = add_layer_file(m, dir, i, e);
+    return rc;
+}
+
+/* --- stacks --- */
+
+struct stack_part {
+    const char *name;
+    uint64_t at;
+    uint64_t shape[3];
+    enum dtype dtype;
+};
+
+static void describe_parts(const struct model_dir *m, struct stack_part parts[EXPERT_MAX_EXTENTS])
+{
+    const struct config *c = &m->config;
+    const struct expert_layout *l = &m->expert;
+    uint64_t n = c->n_experts, h = c->hidden, in = c->moe_inner;
+    uint64_t per_word = l->format == MATRIX_Q8 ? 4 : 8;
+    const struct stack_part all[EXPERT_MAX_EXTENTS] = {
+        {"gate_proj.weight", l->gate_w, {n, in, h / per_word}, DTYPE_U32},
+        {"gate_proj.scales", l->gate_s, {n, in, h / CONFIG_GROUP}, DTYPE_BF16},
+        {"gate_proj.biases", l->gate_b, {n, in, h / CONFIG_GROUP}, DTYPE_BF16},
+        {"up_proj.weight", l->up_w, {n, in, h / per_word}, DTYPE_U32},
+        {"up_proj.scales", l->up_s, {n, in, h / CONFIG_GROUP}, DTYPE_BF16},
+        {"up_proj.biases", l->up_b, {n, in, h / CONFIG_GROUP}, DTYPE_BF16},
+        {"down_proj.weight", l->down_w, {n, h, in / per_word}, DTYPE_U32},
+        {"down_proj.scales", l->down_s, {n, h, in / CONFIG_GROUP}, DTYPE_BF16},
+        {"down_proj.biases", l->down_b, {n, h, in / CONFIG_GROUP}, DTYPE_BF16},
+    };
+    for (int i = 0; i < EXPERT_MAX_EXTENTS; i++)
+        parts[i] = all[i];
+}
+
+static const struct tensor *find_stack(const struct model_dir *m, uint32_t layer, const char *part)
+{
+    char name[96];
+    snprintf(name, sizeof name, "model.layers.%u.mlp.switch_mlp.%s", layer, part);
+    return model_dir_find(m, name);
+}
+
+static int check_part(const struct model_dir *m, uint32_t layer, const struct stack_part *p,
+                      const struct tensor *t, struct err *e)
+{
+    if (!t)
+        return err_set(e, ERR_FORMAT, "%s: tensor model.layers.%u.mlp.switch_mlp.%s is missing", m->path,
+                       layer, p->name);
+    struct tensor wanted = {.n_dims = 3, .shape = {p->shape[0], p->shape[1], p->shape[2]}};
+    char found[TENSOR_SHAPE_TEXT], expected[TENSOR_SHAPE_TEXT];
+    tensor_shape_text(t, found);
+    tensor_shape_text(&wanted, expected);
+    bool same = t->n_dims == 3 && t->dtype == p->dtype;
+    for (int i = 0; i < 3; i++)
+        same = same && t->shape[i] == p->shape[i];
+    if (same)
+        return 0;
+    return err_set(e, ERR_FORMAT, "%s: tensor %s: %s %s, expected %s %s", m->files[t->file].path, t->name,
+                   tensor_dtype_name(t->dtype), found, tensor_dtype_name(p->dtype), expected);
+}
+
+static int place_layer(struct model_dir *m, uint32_t layer, struct err *e)
+{
+    struct stack_part parts[EXPERT_MAX_EXTENTS];
+    describe_parts(m, parts);
+    struct expert_place *place = &m->places[layer];
+    for (int i = 0; i < EXPERT_MAX_EXTENTS; i++) {
+        const struct tensor *t = find_stack(m, layer, parts[i].name);
+        int rc = check_part(m, layer, &parts[i], t, e);
+        if (rc < 0)
+            return rc;
+        uint64_t bytes = t->bytes / m->config.n_experts;
+        place->runs[i] = (struct expert_run){t->file, t->off, bytes, bytes, parts[i].at};
+        m->expert_bytes += t->bytes;
+    }
+    place->n_runs = EXPERT_MAX_EXTENTS;
+    return 0;
+}
+
+int expert_places_from_stacks(struct model_dir *m, struct err *e)
+{
+    uint32_t first = 0;
+    while (!config_has_experts(&m->config, first))
+        first++;
+    const struct tensor *t = find_stack(m, first, "gate_proj.weight");
+    if (!t)
+        return err_set(e, ERR_FORMAT, "%s: tensor model.layers.%u.mlp.switch_mlp.gate_proj.weight is missing",
+                       m->path, first);
+    if (t->bits != 4 && t->bits != 8)
+        return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s has %u bits, expected 4 or 8",
+                       m->files[t->file].path, t->name, t->bits);
+    int rc = new_places(m, t->bits, e);
+    for (uint32_t i = 0; i < m->config.n_layers && rc == 0; i++)
+        if (config_has_experts(&m->config, i))
+            rc = place_layer(m, i, e);
+    return rc;
+}

@@ -1,0 +1,26 @@
+/* expert_places.h - where each layer's routed experts lie: one run per expert in a layer file, or nine in stacks. */
+#ifndef MOEFLUX_MODEL_EXPERT_PLACES_H
+#define MOEFLUX_MODEL_EXPERT_PLACES_H
+
+#include "model/model_dir.h"
+
+struct expert_place { /* of one layer */
+    uint32_t n_runs;  /* 0: a layer without experts */
+    struct expert_run {
+        uint32_t file;
+        uint64_t off, stride; /* expert e's bytes start at off + e * stride */
+        uint64_t bytes, at;   /* their number, and where they belong in the slot */
+    } runs[EXPERT_MAX_EXTENTS];
+};
+
+/* The slot of an expert with codes of `bits` (4 or 8): gate, up, down, each weight, scales, biases. */
+struct expert_layout expert_places_layout(const struct config *c, uint32_t bits);
+
+/* Opens dir/layer_NN.bin for every layer with experts and checks the lengths. Fills m->expert, places, files and
+ * expert_bytes. ERR_IO: a file is missing; ERR_FORMAT: wrong length. */
+int expert_places_from_files(struct model_dir *m, const char *dir, uint32_t bits, struct err *e);
+
+/* The same from m's switch_mlp tensors (already checked against each other). */
+int expert_places_from_stacks(struct model_dir *m, struct err *e);
+
+#endif

@@ -1,0 +1,20 @@
+/* layout.h - where the parts of a model directory lie. */
+#ifndef MOEFLUX_MODEL_LAYOUT_H
+#define MOEFLUX_MODEL_LAYOUT_H
+
+#include <stdbool.h>
+
+struct err;
+
+struct layout { /* owned paths; NULL: the directory has no such file */
+    bool packed;
+    char *config, *generation_config, *tokenizer;
+    char *manifest, *weights, *experts; /* packed only; `experts` is the folder of the layer files */
+};
+
+/* Finds the parts: packed with everything in `dir`; packed with dir/artifacts, dir/root and dir/mlx; or plain
+ * (config.json). ERR_IO when `dir` cannot be searched or is none of them. */
+int layout_find(struct layout *l, const char *dir, struct err *e);
+void layout_free(struct layout *l);
+
+#endif

@@ -1,0 +1,14 @@
+/* model_check.h - what must hold between an opened directory's tensors, and between them and the config. */
+#ifndef MOEFLUX_MODEL_MODEL_CHECK_H
+#define MOEFLUX_MODEL_MODEL_CHECK_H
+
+#include "model/model_dir.h"
+
+/* Every U32 tensor is a .weight with .scales and .biases of fitting shape, and its bits are those that were
+ * declared. No projection has a bias vector. m->tensors must be sorted. */
+int model_check_quantised(const struct model_dir *m, struct err *e);
+
+/* Every tensor that the config needs is there with its shape. */
+int model_check_complete(const struct model_dir *m, struct err *e);
+
+#endif

@@ -1,0 +1,357 @@
+#include "model/model_dir.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "model/checkpoint.h"
+#include "model/expert_places.h"
+#include "model/json.h"
+#include "model/layout.h"
+#include "model/manifest.h"
+#include "model/model_check.h"
+#include "model/model_file.h"
+#include "model/names.h"
+#include "model/quant.h"
+#include "model/quant_config.h"
+#include "model/tensor.h"
+
+#define MAX_CONFIG_BYTES ((uint64_t)16 << 20)
+
+/* --- opening --- */
+
+/* What is only needed while a directory is being opened. */
+struct opening {
+    struct model_dir *m;
+    struct layout layout;
+    json_t *config, *manifest; /* parsed files; NULL: not there */
+};
+
+static int read_config(struct opening *o, struct err *e)
+{
+    struct config *c = &o->m->config;
+    int rc;
+    if (o->layout.config) {
+        rc = json_read_file(o->layout.config, MAX_CONFIG_BYTES, &o->config, e);
+        if (rc == 0)
+            rc = config_read(c, o->config, o->layout.config, e);
+    } else {
+        const json_t *inside = json_object_get(o->manifest, "config");
+        rc = json_is_object(inside)
+                 ? config_read(c, inside, o->layout.manifest, e)
+                 : err_set(e, ERR_FORMAT, "%s: no \"config\", and no config.json beside it",
+                           o->layout.manifest);
+    }
+    if (rc < 0 || !o->layout.generation_config)
+        return rc;
+    json_t *generation = NULL;
+    rc = json_read_file(o->layout.generation_config, MAX_CONFIG_BYTES, &generation, e);
+    if (rc == 0)
+        rc = config_add_eos(c, generation, o->layout.generation_config, e);
+    json_decref(generation);
+    return rc;
+}
+
+static int check_tensors(const struct model_dir *m, struct err *e)
+{
+    int rc = model_check_quantised(m, e);
+    return rc < 0 ? rc : model_check_complete(m, e);
+}
+
+/* On failure the caller still owns what is in `l`. */
+static int read_manifest(struct opening *o, struct tensor_list *l, struct err *e)
+{
+    struct model_dir *m = o->m;
+    int rc = manifest_read(o->layout.manifest, 0, m->files[0].bytes, l, &o->manifest, e);
+    if (rc == 0)
+        rc = tensor_list_sort(l, m->path, e);
+    if (rc < 0)
+        return rc;
+    m->tensors = l->items;
+    m->n_tensors = l->n;
+    *l = (struct tensor_list){0};
+    return 0;
+}
+
+/* Bits of the experts in layer files, which do not say it themselves. */
+static int read_expert_bits(const struct opening *o, uint32_t *bits, struct err *e)
+{
+    struct json_view v = {
+        .objects = {json_object_get(o->manifest, "config")}, .where = o->layout.manifest, .e = e};
+    *bits = json_view_u32_or(&v, "expert_bits", 4, 1, 32);
+    if (v.rc < 0)
+        return v.rc;
+    if (*bits != 4 && *bits != 8)
+        return err_set(e, ERR_UNSUPPORTED, "%s: expert_bits is %u, expected 4 or 8", v.where, *bits);
+    return 0;
+}
+
+static int open_packed(struct opening *o, struct err *e)
+{
+    struct model_dir *m = o->m;
+    struct tensor_list tensors = {0};
+    uint32_t expert_bits = 0;
+    int rc = model_file_add(&m->files, &m->n_files, o->layout.weights, e);
+    if (rc == 0)
+        rc = read_manifest(o, &tensors, e);
+    tensor_list_free(&tensors);
+    if (rc == 0)
+        rc = read_config(o, e);
+    if (rc == 0)
+        rc = check_tensors(m, e);
+    if (rc == 0)
+        rc = read_expert_bits(o, &expert_bits, e);
+    return rc < 0 ? rc : expert_places_from_files(m, o->layout.experts, expert_bits, e);
+}
+
+static int open_plain(struct opening *o, struct err *e)
+{
+    struct model_dir *m = o->m;
+    struct quant_config q;
+    int rc = read_config(o, e);
+    if (rc == 0)
+        rc = quant_config_read(&q, o->config, o->layout.config, e);
+    if (rc < 0)
+        return rc;
+    if (!q.block)
+        return err_set(e, ERR_UNSUPPORTED, "%s: the experts are not quantised; run `moeflux convert` first",
+                       m->path);
+    rc = checkpoint_open(m, &q, e);
+    if (rc == 0)
+        rc = check_tensors(m, e);
+    if (rc == 0 && checkpoint_is_hugging_face(m))
+        return err_set(e, ERR_UNSUPPORTED,
+                       "%s: quantised, but the norms are still as in a Hugging Face checkpoint", m->path);
+    return rc < 0 ? rc : expert_places_from_stacks(m, e);
+}
+
+static void count_dense_bytes(struct model_dir *m)
+{
+    for (size_t i = 0; i < m->n_tensors; i++)
+        m->dense_bytes += m->tensors[i].bytes;
+    if (!m->packed)
+        m->dense_bytes -= m->expert_bytes;
+}
+
+int model_dir_open(struct model_dir *m, const char *path, struct err *e)
+{
+    *m = (struct model_dir){0};
+    struct opening o = {.m = m};
+    m->path = mem_text(path, e);
+    int rc = m->path ? layout_find(&o.layout, path, e) : ERR_MEMORY;
+    if (rc == 0) {
+        m->packed = o.layout.packed;
+        rc = m->packed ? open_packed(&o, e) : open_plain(&o, e);
+    }
+    if (rc == 0) {
+        count_dense_bytes(m);
+        m->tokenizer_path = o.layout.tokenizer;
+        o.layout.tokenizer = NULL;
+    }
+    layout_free(&o.layout);
+    json_decref(o.config);
+    json_decref(o.manifest);
+    if (rc < 0)
+        model_dir_close(m);
+    return rc;
+}
+
+void model_dir_close(struct model_dir *m)
+{
+    struct tensor_list tensors = {m->tensors, m->n_tensors, m->n_tensors};
+    tensor_list_free(&tensors);
+    model_file_close_all(m->files, m->n_files);
+    config_free(&m->config);
+    free(m->places);
+    free(m->tokenizer_path);
+    free(m->path);
+    *m = (struct model_dir){0};
+}
+
+/* --- looking up --- */
+
+const struct tensor *model_dir_find(const struct model_dir *m, const char *name)
+{
+    return tensor_find(m->tensors, m->n_tensors, name);
+}
+
+static int find_part(const struct model_dir *m, const char *base, const char *tail, const struct tensor **out,
+                     struct err *e)
+{
+    char name[256];
+    int n = snprintf(name, sizeof name, "%s%s", base, tail);
+    *out = n > 0 && (size_t)n < sizeof name ? model_dir_find(m, name) : NULL;
+    if (!*out)
+        return err_set(e, ERR_FORMAT, "%s: tensor %s%s is missing", m->path, base, tail);
+    return 0;
+}
+
+static int check_shape(const struct model_dir *m, const struct tensor *t, uint64_t rows, uint64_t cols,
+                       struct err *e)
+{
+    if (t->n_dims >= 2 && tensor_rows(t) == rows && tensor_cols(t) == cols)
+        return 0;
+    char found[TENSOR_SHAPE_TEXT];
+    tensor_shape_text(t, found);
+    return err_set(e, ERR_FORMAT, "%s: tensor %s: shape %s, expected [%" PRIu64 ", %" PRIu64 "]",
+                   m->files[t->file].path, t->name, found, rows, cols);
+}
+
+static int fail_dtype(const struct model_dir *m, const struct tensor *t, const char *expected, struct err *e)
+{
+    return err_set(e, ERR_FORMAT, "%s: tensor %s: %s, expected %s", m->files[t->file].path, t->name,
+                   tensor_dtype_name(t->dtype), expected);
+}
+
+static int quantised_matrix(const struct model_dir *m, const char *base, struct matrix *out, struct err *e)
+{
+    const struct tensor *w = out->weight;
+    if (w->bits != 4 && w->bits != 8)
+        return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s has %u bits, expected 4 or 8",
+                       m->files[w->file].path, w->name, w->bits);
+    out->format = w->bits == 8 ? MATRIX_Q8 : MATRIX_Q4;
+    int rc = find_part(m, base, ".scales", &out->scales, e);
+    if (rc == 0)
+        rc = find_part(m, base, ".biases", &out->biases, e);
+    if (rc == 0)
+        rc = check_shape(m, out->scales, out->rows, out->cols / CONFIG_GROUP, e);
+    if (rc == 0)
+        rc = check_shape(m, out->biases, out->rows, out->cols / CONFIG_GROUP, e);
+    if (rc == 0)
+        rc = check_shape(m, w, out->rows, (uint64_t)out->cols * w->bits / 32, e);
+    if (rc == 0 && out->cols % CONFIG_GROUP != 0)
+        return err_set(e, ERR_FORMAT, "%s: tensor %s: %u inputs, expected a multiple of %d",
+                       m->files[w->file].path, w->name, out->cols, CONFIG_GROUP);
+    return rc;
+}
+
+int model_dir_matrix(const struct model_dir *m, const char *base, uint32_t rows, uint32_t cols,
+                     struct matrix *out, struct err *e)
+{
+    *out = (struct matrix){.rows = rows, .cols = cols};
+    int rc = find_part(m, base, ".weight", &out->weight, e);
+    if (rc < 0)
+        return rc;
+    if (out->weight->dtype == DTYPE_U32)
+        return quantised_matrix(m, base, out, e);
+    if (out->weight->dtype != DTYPE_BF16 && out->weight->dtype != DTYPE_F32)
+        return fail_dtype(m, out->weight, "U32, BF16 or F32", e);
+    out->format = out->weight->dtype == DTYPE_BF16 ? MATRIX_BF16 : MATRIX_F32;
+    return check_shape(m, out->weight, rows, cols, e);
+}
+
+int model_dir_vector(const struct model_dir *m, const char *name, uint64_t n, const struct tensor **out,
+                     struct err *e)
+{
+    int rc = find_part(m, name, "", out, e);
+    if (rc < 0)
+        return rc;
+    const struct tensor *t = *out;
+    if (t->dtype != DTYPE_BF16 && t->dtype != DTYPE_F32)
+        return fail_dtype(m, t, "BF16 or F32", e);
+    uint64_t found = t->bytes / tensor_dtype_bytes(t->dtype);
+    if (found != n)
+        return err_set(e, ERR_FORMAT, "%s: tensor %s: %" PRIu64 " elements, expected %" PRIu64,
+                       m->files[t->file].path, t->name, found, n);
+    return 0;
+}
+
+/* --- contents --- */
+
+static int check_finite(const struct model_dir *m, const struct tensor *t, uint64_t from, uint64_t n,
+                        const uint8_t *bytes, struct err *e)
+{
+    uint64_t skip = from & 1;
+    if (n <= skip || quant_bf16_finite(bytes + skip, (n - skip) / 2))
+        return 0;
+    return err_set(e, ERR_FORMAT, "%s: tensor %s: a value is not finite", m->files[t->file].path, t->name);
+}
+
+int model_dir_read(const struct model_dir *m, const struct tensor *t, uint64_t from, uint64_t n, void *dst,
+                   struct err *e)
+{
+    const struct model_file *f = &m->files[t->file];
+    if (from > t->bytes || n > t->bytes - from)
+        return err_set(e, ERR_USAGE,
+                       "%s: tensor %s: bytes %" PRIu64 " + %" PRIu64 " of %" PRIu64 " were asked for",
+                       f->path, t->name, from, n, t->bytes);
+    int rc = file_read_at(f->fd, f->path, dst, n, t->off + from, e);
+    if (rc < 0)
+        return rc;
+    if (names_ends_with(t->name, ".scales") || names_ends_with(t->name, ".biases"))
+        return check_finite(m, t, from, n, dst, e);
+    return 0;
+}
+
+/* The bf16 values lie in the upper half of dst: ascending, a float never overwrites one that is still to be read. */
+static void widen_in_place(float *dst, uint64_t n)
+{
+    const uint8_t *src = (const uint8_t *)dst + 2 * n;
+    for (uint64_t i = 0; i < n; i++) {
+        uint16_t bits;
+        memcpy(&bits, src + 2 * i, sizeof bits);
+        dst[i] = quant_bf16_to_f32(bits);
+    }
+}
+
+int model_dir_read_f32(const struct model_dir *m, const struct tensor *t, float *dst, struct err *e)
+{
+    if (t->dtype != DTYPE_BF16 && t->dtype != DTYPE_F32)
+        return fail_dtype(m, t, "BF16 or F32", e);
+    uint64_t n = t->bytes / tensor_dtype_bytes(t->dtype);
+    uint64_t skip = t->dtype == DTYPE_BF16 ? 2 * n : 0;
+    int rc = model_dir_read(m, t, 0, t->bytes, (uint8_t *)dst + skip, e);
+    if (rc < 0)
+        return rc;
+    if (t->dtype == DTYPE_BF16)
+        widen_in_place(dst, n);
+    for (uint64_t i = 0; i < n; i++)
+        if (!isfinite(dst[i]))
+            return err_set(e, ERR_FORMAT, "%s: tensor %s: element %" PRIu64 " is not finite",
+                           m->files[t->file].path, t->name, i);
+    return 0;
+}
+
+/* --- experts --- */
+
+uint32_t model_dir_expert(const struct model_dir *m, uint32_t layer, uint32_t expert, struct extent *out)
+{
+    const struct expert_place *p = &m->places[layer];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->n_runs; i++) {
+        const struct expert_run *r = &p->runs[i];
+        struct extent x = {r->file, r->off + expert * r->stride, r->bytes, r->at};
+        struct extent *last = n ? &out[n - 1] : NULL;
+        if (last && last->file == x.file && last->off + last->bytes == x.off &&
+            last->at + last->bytes == x.at)
+            last->bytes += x.bytes;
+        else
+            out[n++] = x;
+    }
+    return n;
+}
+
+int model_dir_check_expert(const struct model_dir *m, uint32_t layer, uint32_t expert, const uint8_t *slot,
+                           struct err *e)
+{
+    const struct expert_layout *l = &m->expert;
+    const struct {
+        const char *name;
+        uint64_t from, to;
+    } parts[] = {
+        {"gate_proj.scales", l->gate_s, l->gate_b}, {"gate_proj.biases", l->gate_b, l->up_w},
+        {"up_proj.scales", l->up_s, l->up_b},       {"up_proj.biases", l->up_b, l->down_w},
+        {"down_proj.scales", l->down_s, l->down_b}, {"down_proj.biases", l->down_b, l->bytes},
+    };
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (!quant_bf16_finite(slot + parts[i].from, (parts[i].to - parts[i].from) / 2))
+            return err_set(e, ERR_FORMAT, "%s: layer %u expert %u: %s: a value is not finite", m->path, layer,
+                           expert, parts[i].name);
+    return 0;
+}

@@ -1,0 +1,62 @@
+#include "model/names.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+
+static bool starts_with(const char *name, const char *prefix)
+{
+    return strncmp(name, prefix, strlen(prefix)) == 0;
+}
+
+bool names_ends_with(const char *name, const char *suffix)
+{
+    size_t n = strlen(name), k = strlen(suffix);
+    return n >= k && strcmp(name + n - k, suffix) == 0;
+}
+
+char *names_replace_end(const char *name, size_t cut, const char *tail, struct err *e)
+{
+    size_t keep = strlen(name) - cut, n = strlen(tail);
+    char *out = mem_new(keep + n + 1, 1, e);
+    if (!out)
+        return NULL;
+    memcpy(out, name, keep);
+    memcpy(out + keep, tail, n);
+    return out;
+}
+
+static bool of_a_later_layer(const char *rest, uint32_t n_layers)
+{
+    if (!starts_with(rest, "layers."))
+        return false;
+    char *end;
+    unsigned long long layer = strtoull(rest + strlen("layers."), &end, 10);
+    return *end == '.' && layer >= n_layers;
+}
+
+int names_canonical(const char *source, uint32_t n_layers, char **out, struct err *e)
+{
+    *out = NULL;
+    const char *name = source;
+    if (starts_with(name, "language_model."))
+        name += strlen("language_model.");
+    if (starts_with(name, "lm_head.")) {
+        *out = mem_text(name, e);
+        return *out ? 0 : ERR_MEMORY;
+    }
+    if (!starts_with(name, "model.") || starts_with(name, "model.visual.") || starts_with(name, "model.mtp."))
+        return 0;
+    const char *rest = name + strlen("model.");
+    if (starts_with(rest, "language_model."))
+        rest += strlen("language_model.");
+    if (of_a_later_layer(rest, n_layers) || names_ends_with(rest, "rotary_emb.inv_freq"))
+        return 0;
+    *out = mem_new(strlen("model.") + strlen(rest) + 1, 1, e);
+    if (!*out)
+        return ERR_MEMORY;
+    strcat(strcpy(*out, "model."), rest);
+    return 0;
+}

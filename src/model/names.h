@@ -1,0 +1,20 @@
+/* names.h - one naming for every checkpoint: model.X and lm_head.X. */
+#ifndef MOEFLUX_MODEL_NAMES_H
+#define MOEFLUX_MODEL_NAMES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct err;
+
+/* The canonical form of a checkpoint's tensor name in *out (caller frees), or NULL in *out when the tensor is not
+ * part of the text model: vision tower, multi-token prediction (also layers >= n_layers), rotary tables. */
+int names_canonical(const char *source, uint32_t n_layers, char **out, struct err *e);
+
+bool names_ends_with(const char *name, const char *suffix);
+
+/* `name` with its last `cut` characters replaced by `tail`, in fresh memory; NULL with `e` filled. */
+char *names_replace_end(const char *name, size_t cut, const char *tail, struct err *e);
+
+#endif

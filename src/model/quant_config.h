@@ -1,0 +1,23 @@
+/* quant_config.h - the quantization block of a config.json: bits per tensor. */
+#ifndef MOEFLUX_MODEL_QUANT_CONFIG_H
+#define MOEFLUX_MODEL_QUANT_CONFIG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct err;
+struct json_t;
+
+struct quant_config {
+    const struct json_t *block; /* borrowed from the configuration; NULL: the checkpoint is not quantised */
+    const char *where;          /* the file's name, borrowed */
+    uint32_t bits;              /* of tensors without an entry of their own */
+};
+
+/* Finds `quantization` or `quantization_config`. ERR_UNSUPPORTED: a scheme other than affine groups of 64. */
+int quant_config_read(struct quant_config *q, const struct json_t *root, const char *where, struct err *e);
+
+/* Bits of the matrix with this base name as the checkpoint spells it. */
+int quant_config_bits(const struct quant_config *q, const char *base, uint32_t *bits, struct err *e);
+
+#endif

@@ -1,0 +1,142 @@
+#include "model/schema.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+
+/* Collects items; the first failure sticks. */
+struct builder {
+    struct schema *out;
+    const struct config *c;
+    uint32_t layer;
+    struct err *e;
+    int rc;
+};
+
+static void add(struct builder *b, const char *name, uint32_t rows, uint32_t cols)
+{
+    if (b->rc < 0)
+        return;
+    void *items = b->out->items;
+    b->rc = mem_grow(&items, &b->out->cap, b->out->n + 1, sizeof *b->out->items, b->e);
+    b->out->items = items;
+    if (b->rc < 0)
+        return;
+    struct schema_item *it = &b->out->items[b->out->n++];
+    *it = (struct schema_item){.rows = rows, .cols = cols};
+    snprintf(it->name, sizeof it->name, "%s", name);
+}
+
+static void in_layer(struct builder *b, const char *name, uint32_t rows, uint32_t cols)
+{
+    char full[SCHEMA_NAME];
+    snprintf(full, sizeof full, "model.layers.%u.%s", b->layer, name);
+    add(b, full, rows, cols);
+}
+
+static void attention(struct builder *b)
+{
+    const struct config *c = b->c;
+    in_layer(b, "self_attn.q_proj", c->n_heads * 2 * c->head_dim, c->hidden);
+    in_layer(b, "self_attn.k_proj", c->n_kv_heads * c->head_dim, c->hidden);
+    in_layer(b, "self_attn.v_proj", c->n_kv_heads * c->head_dim, c->hidden);
+    in_layer(b, "self_attn.o_proj", c->hidden, c->n_heads * c->head_dim);
+    in_layer(b, "self_attn.q_norm.weight", 0, c->head_dim);
+    in_layer(b, "self_attn.k_norm.weight", 0, c->head_dim);
+}
+
+static void delta(struct builder *b)
+{
+    const struct config *c = b->c;
+    uint32_t values = c->n_v_heads * c->v_head_dim;
+    in_layer(b, "linear_attn.in_proj_qkv", config_conv_dim(c), c->hidden);
+    in_layer(b, "linear_attn.in_proj_z", values, c->hidden);
+    in_layer(b, "linear_attn.in_proj_b", c->n_v_heads, c->hidden);
+    in_layer(b, "linear_attn.in_proj_a", c->n_v_heads, c->hidden);
+    in_layer(b, "linear_attn.out_proj", c->hidden, values);
+    in_layer(b, "linear_attn.conv1d.weight", 0, config_conv_dim(c) * c->conv_kernel);
+    in_layer(b, "linear_attn.A_log", 0, c->n_v_heads);
+    in_layer(b, "linear_attn.dt_bias", 0, c->n_v_heads);
+    in_layer(b, "linear_attn.norm.weight", 0, c->v_head_dim);
+}
+
+static void mla(struct builder *b, bool absorbed)
+{
+    const struct config *c = b->c;
+    uint32_t q = c->n_heads * (c->nope_dim + c->rope_dim);
+    if (c->q_lora_rank) {
+        in_layer(b, "self_attn.q_a_proj", c->q_lora_rank, c->hidden);
+        in_layer(b, "self_attn.q_a_layernorm.weight", 0, c->q_lora_rank);
+        in_layer(b, "self_attn.q_b_proj", q, c->q_lora_rank);
+    } else {
+        in_layer(b, "self_attn.q_proj", q, c->hidden);
+    }
+    in_layer(b, "self_attn.kv_a_proj_with_mqa", c->kv_lora_rank + c->rope_dim, c->hidden);
+    in_layer(b, "self_attn.kv_a_layernorm.weight", 0, c->kv_lora_rank);
+    if (absorbed) {
+        in_layer(b, "self_attn.embed_q", c->n_heads * c->kv_lora_rank, c->nope_dim);
+        in_layer(b, "self_attn.unembed_out", c->n_heads * c->v_dim, c->kv_lora_rank);
+    } else {
+        in_layer(b, "self_attn.kv_b_proj", c->n_heads * (c->nope_dim + c->v_dim), c->kv_lora_rank);
+    }
+    in_layer(b, "self_attn.o_proj", c->hidden, c->n_heads * c->v_dim);
+}
+
+static void gated_mlp(struct builder *b, const char *prefix, uint32_t inner)
+{
+    static const char *const parts[] = {"gate_proj", "up_proj", "down_proj"};
+    for (int i = 0; i < 3; i++) {
+        char name[40];
+        snprintf(name, sizeof name, "%s%s", prefix, parts[i]);
+        in_layer(b, name, i < 2 ? inner : b->c->hidden, i < 2 ? b->c->hidden : inner);
+    }
+}
+
+static void feed_forward(struct builder *b)
+{
+    const struct config *c = b->c;
+    if (!config_has_experts(c, b->layer)) {
+        gated_mlp(b, "mlp.", c->dense_inner);
+        return;
+    }
+    in_layer(b, "mlp.gate", c->n_experts, c->hidden);
+    if (c->family == FAMILY_QWEN35MOE) {
+        in_layer(b, "mlp.shared_expert_gate", 1, c->hidden);
+        gated_mlp(b, "mlp.shared_expert.", c->shared_inner);
+    } else {
+        in_layer(b, "mlp.gate.e_score_correction_bias", 0, c->n_experts);
+        gated_mlp(b, "mlp.shared_experts.", c->shared_inner);
+    }
+}
+
+int schema_build(struct schema *s, const struct config *c, bool absorbed, struct err *e)
+{
+    *s = (struct schema){0};
+    struct builder b = {.out = s, .c = c, .e = e};
+    add(&b, "model.embed_tokens", c->vocab_size, c->hidden);
+    if (!c->tied)
+        add(&b, "lm_head", c->vocab_size, c->hidden);
+    add(&b, "model.norm.weight", 0, c->hidden);
+    for (; b.layer < c->n_layers; b.layer++) {
+        in_layer(&b, "input_layernorm.weight", 0, c->hidden);
+        in_layer(&b, "post_attention_layernorm.weight", 0, c->hidden);
+        if (c->layers[b.layer] == LAYER_ATTENTION)
+            attention(&b);
+        else if (c->layers[b.layer] == LAYER_DELTA)
+            delta(&b);
+        else
+            mla(&b, absorbed);
+        feed_forward(&b);
+    }
+    if (b.rc < 0)
+        schema_free(s);
+    return b.rc;
+}
+
+void schema_free(struct schema *s)
+{
+    free(s->items);
+    *s = (struct schema){0};
+}

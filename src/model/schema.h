@@ -1,0 +1,24 @@
+/* schema.h - the tensors that a configuration needs, without the routed experts. */
+#ifndef MOEFLUX_MODEL_SCHEMA_H
+#define MOEFLUX_MODEL_SCHEMA_H
+
+#include "model/config.h"
+
+enum { SCHEMA_NAME = 80 };
+
+struct schema_item {
+    char name[SCHEMA_NAME]; /* a matrix's base name, or a vector's whole name */
+    uint32_t rows;          /* 0: a vector of `cols` elements */
+    uint32_t cols;
+};
+
+struct schema {
+    struct schema_item *items; /* owned */
+    size_t n, cap;
+};
+
+/* absorbed: MLA's kv_b_proj is stored as embed_q [n_heads * r][nope] and unembed_out [n_heads * v][r]. */
+int schema_build(struct schema *s, const struct config *c, bool absorbed, struct err *e);
+void schema_free(struct schema *s);
+
+#endif

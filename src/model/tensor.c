@@ -1,0 +1,178 @@
+#include "model/tensor.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+
+static const struct {
+    const char *name;
+    enum dtype dtype;
+    uint32_t bytes;
+} dtypes[] = {
+    {"U32", DTYPE_U32, 4},       {"BF16", DTYPE_BF16, 2},  {"F32", DTYPE_F32, 4},
+    {"F16", DTYPE_F16, 2},       {"I32", DTYPE_I32, 4},    {"F8_E4M3", DTYPE_F8_E4M3, 1},
+    {"U8", DTYPE_U8, 1},         {"BOOL", DTYPE_OTHER, 1}, {"I8", DTYPE_OTHER, 1},
+    {"F8_E5M2", DTYPE_OTHER, 1}, {"I16", DTYPE_OTHER, 2},  {"U16", DTYPE_OTHER, 2},
+    {"I64", DTYPE_OTHER, 8},     {"U64", DTYPE_OTHER, 8},  {"F64", DTYPE_OTHER, 8},
+    {"F8_E8M0", DTYPE_OTHER, 1},
+};
+enum { N_DTYPES = sizeof dtypes / sizeof *dtypes };
+
+const char *tensor_dtype_name(enum dtype dtype)
+{
+    return dtype == DTYPE_OTHER ? "another dtype" : dtypes[dtype].name;
+}
+
+uint32_t tensor_dtype_bytes(enum dtype dtype)
+{
+    return dtype == DTYPE_OTHER ? 0 : dtypes[dtype].bytes;
+}
+
+static int read_shape(struct tensor *t, const json_t *shape, const char *where, struct err *e)
+{
+    size_t n = json_array_size(shape);
+    if (!json_is_array(shape) || n > TENSOR_MAX_DIMS)
+        return err_set(e, ERR_FORMAT, "%s: tensor %s: expected a shape of at most %d dimensions", where,
+                       t->name, TENSOR_MAX_DIMS);
+    t->n_dims = (uint32_t)n;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *dim = json_array_get(shape, i);
+        if (!json_is_integer(dim) || json_integer_value(dim) < 0)
+            return err_set(e, ERR_FORMAT, "%s: tensor %s: shape entry %zu is not a whole number", where,
+                           t->name, i);
+        t->shape[i] = (uint64_t)json_integer_value(dim);
+    }
+    return 0;
+}
+
+static bool shape_bytes(const struct tensor *t, uint32_t width, uint64_t *bytes)
+{
+    *bytes = width;
+    for (uint32_t i = 0; i < t->n_dims; i++)
+        if (!size_mul(*bytes, t->shape[i], bytes))
+            return false;
+    return true;
+}
+
+int tensor_describe(struct tensor *t, const char *dtype, const struct json_t *shape, uint64_t off,
+                    uint64_t bytes, uint64_t area_bytes, const char *where, struct err *e)
+{
+    size_t k = 0;
+    while (k < N_DTYPES && strcmp(dtypes[k].name, dtype) != 0)
+        k++;
+    if (k == N_DTYPES)
+        return err_set(e, ERR_FORMAT, "%s: tensor %s: unknown dtype %s", where, t->name, dtype);
+    t->dtype = dtypes[k].dtype;
+    int rc = read_shape(t, shape, where, e);
+    if (rc < 0)
+        return rc;
+
+    char text[TENSOR_SHAPE_TEXT];
+    uint64_t expected, end;
+    tensor_shape_text(t, text);
+    if (!shape_bytes(t, dtypes[k].bytes, &expected))
+        return err_set(e, ERR_FORMAT, "%s: tensor %s: shape %s of %s overflows", where, t->name, text, dtype);
+    if (expected != bytes)
+        return err_set(e, ERR_FORMAT, "%s: tensor %s: %" PRIu64 " bytes, expected %" PRIu64 " for %s %s",
+                       where, t->name, bytes, expected, dtype, text);
+    if (!size_add(off, bytes, &end) || end > area_bytes)
+        return err_set(e, ERR_FORMAT,
+                       "%s: tensor %s: bytes %" PRIu64 " + %" PRIu64 " reach past the end (%" PRIu64
+                       " bytes)",
+                       where, t->name, off, bytes, area_bytes);
+    t->off = off;
+    t->bytes = bytes;
+    return 0;
+}
+
+void tensor_shape_text(const struct tensor *t, char out[TENSOR_SHAPE_TEXT])
+{
+    int at = snprintf(out, TENSOR_SHAPE_TEXT, "[");
+    for (uint32_t i = 0; i < t->n_dims; i++)
+        at += snprintf(out + at, (size_t)(TENSOR_SHAPE_TEXT - at), "%s%" PRIu64, i ? ", " : "", t->shape[i]);
+    snprintf(out + at, (size_t)(TENSOR_SHAPE_TEXT - at), "]");
+}
+
+uint64_t tensor_rows(const struct tensor *t)
+{
+    uint64_t rows = 1;
+    for (uint32_t i = 0; i + 1 < t->n_dims; i++)
+        rows *= t->shape[i];
+    return rows;
+}
+
+uint64_t tensor_cols(const struct tensor *t)
+{
+    return t->n_dims ? t->shape[t->n_dims - 1] : 1;
+}
+
+int tensor_list_add(struct tensor_list *l, const struct tensor *t, struct err *e)
+{
+    void *items = l->items;
+    int rc = mem_grow(&items, &l->cap, l->n + 1, sizeof *l->items, e);
+    l->items = items;
+    if (rc < 0) {
+        free(t->name);
+        return rc;
+    }
+    l->items[l->n++] = *t;
+    return 0;
+}
+
+static int by_offset(const void *a, const void *b)
+{
+    const struct tensor *x = a, *y = b;
+    return (x->off > y->off) - (x->off < y->off);
+}
+
+int tensor_list_check_overlap(struct tensor_list *l, size_t first, const char *where, struct err *e)
+{
+    if (first < l->n)
+        qsort(l->items + first, l->n - first, sizeof *l->items, by_offset);
+    const struct tensor *last = NULL;
+    for (size_t i = first; i < l->n; i++) {
+        const struct tensor *t = &l->items[i];
+        if (t->bytes == 0)
+            continue;
+        if (last && last->off + last->bytes > t->off)
+            return err_set(e, ERR_FORMAT, "%s: tensors %s and %s overlap at byte %" PRIu64, where, last->name,
+                           t->name, t->off);
+        last = t;
+    }
+    return 0;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const struct tensor *x = a, *y = b;
+    return strcmp(x->name, y->name);
+}
+
+int tensor_list_sort(struct tensor_list *l, const char *where, struct err *e)
+{
+    if (l->n > 0)
+        qsort(l->items, l->n, sizeof *l->items, by_name);
+    for (size_t i = 1; i < l->n; i++)
+        if (!strcmp(l->items[i - 1].name, l->items[i].name))
+            return err_set(e, ERR_FORMAT, "%s: tensor %s is there twice", where, l->items[i].name);
+    return 0;
+}
+
+void tensor_list_free(struct tensor_list *l)
+{
+    for (size_t i = 0; i < l->n; i++)
+        free(l->items[i].name);
+    free(l->items);
+    *l = (struct tensor_list){0};
+}
+
+const struct tensor *tensor_find(const struct tensor *sorted, size_t n, const char *name)
+{
+    struct tensor key = {.name = (char *)(uintptr_t)name};
+    return n ? bsearch(&key, sorted, n, sizeof *sorted, by_name) : NULL;
+}

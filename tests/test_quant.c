@@ -1,0 +1,249 @@
+/* The quantiser against committed checkpoints that exist both in bf16 and quantised, and its edges. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/err.h"
+#include "base/file.h"
+#include "fuzz.h"
+#include "model/quant.h"
+#include "model/safetensors.h"
+
+static uint8_t *read_tensor(const struct safetensors *s, const struct tensor *t)
+{
+    struct err e;
+    uint8_t *bytes = malloc(t->bytes + 1);
+    assert_non_null(bytes);
+    assert_int_equal(file_read_at(s->files[t->file].fd, "tensor", bytes, t->bytes, t->off, &e), 0);
+    return bytes;
+}
+
+static const struct tensor *need(const struct safetensors *s, const char *base, const char *tail)
+{
+    char name[256];
+    snprintf(name, sizeof name, "%s%s", base, tail);
+    const struct tensor *t = tensor_find(s->tensors.items, s->tensors.n, name);
+    if (!t)
+        fail_msg("no tensor %s", name);
+    return t;
+}
+
+/* Whether bytes equal those of tensor base.tail from element row `row0` on. */
+static void expect_equal(const struct safetensors *s, const char *base, const char *tail, const void *bytes)
+{
+    const struct tensor *t = need(s, base, tail);
+    uint8_t *want = read_tensor(s, t);
+    if (memcmp(want, bytes, t->bytes) != 0)
+        fail_msg("%s%s differs", base, tail);
+    free(want);
+}
+
+/* Quantises w [n] and compares with base.{weight,scales,biases} of the quantised checkpoint. */
+static void expect_quantised(const struct safetensors *mlx, const char *base, const uint16_t *w, uint64_t n)
+{
+    const struct tensor *codes = need(mlx, base, ".weight");
+    uint32_t bits = (uint32_t)(codes->bytes * 8 / n);
+    uint8_t *c = malloc(codes->bytes);
+    uint16_t *s = malloc(n / 64 * 2), *b = malloc(n / 64 * 2);
+    assert_true(c && s && b);
+    assert_true(quant_encode_bf16(w, n / 64, bits, c, s, b));
+    expect_equal(mlx, base, ".weight", c);
+    expect_equal(mlx, base, ".scales", s);
+    expect_equal(mlx, base, ".biases", b);
+    free(c);
+    free(s);
+    free(b);
+}
+
+/* Fused [E, 2I, H]: the halves are gathered into two stacks. */
+static void compare_fused(const struct safetensors *mlx, const char *prefix, const struct tensor *t,
+                          const uint16_t *w)
+{
+    uint64_t half = t->shape[1] / 2 * t->shape[2], n = t->shape[0] * half;
+    static const char *const names[] = {"switch_mlp.gate_proj", "switch_mlp.up_proj"};
+    uint16_t *part = malloc(n * 2);
+    assert_non_null(part);
+    for (uint64_t k = 0; k < 2; k++) {
+        char base[256];
+        for (uint64_t i = 0; i < t->shape[0]; i++)
+            memcpy(part + i * half, w + (2 * i + k) * half, half * 2);
+        snprintf(base, sizeof base, "%s%s", prefix, names[k]);
+        expect_quantised(mlx, base, part, n);
+    }
+    free(part);
+}
+
+static unsigned compare_checkpoints(const char *hf_dir, const char *mlx_dir, const char *mlx_prefix)
+{
+    struct safetensors hf, mlx;
+    struct err e;
+    unsigned n = 0;
+    assert_int_equal(safetensors_open(&hf, hf_dir, &e), 0);
+    assert_int_equal(safetensors_open(&mlx, mlx_dir, &e), 0);
+    for (size_t i = 0; i < hf.tensors.n; i++) {
+        const struct tensor *t = &hf.tensors.items[i];
+        char base[256];
+        snprintf(base, sizeof base, "%s%s", mlx_prefix, t->name);
+        char *experts = strstr(base, "experts."), *weight = strstr(base, ".weight");
+        uint16_t *w = (uint16_t *)read_tensor(&hf, t);
+        if (experts && t->n_dims == 3 && strstr(experts, "gate_up")) {
+            *experts = '\0';
+            compare_fused(&mlx, base, t, w);
+            n += 2;
+        } else if (experts && t->n_dims == 3) {
+            strcpy(experts, "switch_mlp.down_proj");
+            expect_quantised(&mlx, base, w, t->bytes / 2);
+            n++;
+        } else if (weight && t->n_dims == 2 && need(&mlx, base, "")->dtype == DTYPE_U32) {
+            *weight = '\0';
+            expect_quantised(&mlx, base, w, t->bytes / 2);
+            n++;
+        }
+        free(w);
+    }
+    safetensors_close(&hf);
+    safetensors_close(&mlx);
+    return n;
+}
+
+static void the_129_quantised_matrices_of_both_models_are_reproduced_bit_for_bit(void **state)
+{
+    (void)state;
+    unsigned qwen =
+        compare_checkpoints("tests/models/qwen-odd/hf", "tests/models/qwen-odd/mlx", "language_model.");
+    unsigned deepseek =
+        compare_checkpoints("tests/models/deepseek-odd/hf", "tests/models/deepseek-odd/mlx", "");
+    assert_int_equal(qwen + deepseek, 129);
+}
+
+static void f32_and_bf16_sources_of_the_same_values_give_the_same_codes(void **state)
+{
+    (void)state;
+    struct fuzz f = {7};
+    uint16_t w[640], s1[10], s2[10], b1[10], b2[10];
+    uint8_t c1[640], c2[640];
+    float x[640];
+    for (int i = 0; i < 640; i++) {
+        w[i] = (uint16_t)(fuzz_below(&f, 2) << 15 | (0x3c00 + fuzz_below(&f, 0x400)));
+        x[i] = quant_bf16_to_f32(w[i]);
+    }
+    for (uint32_t bits = 4; bits <= 8; bits += 4) {
+        assert_true(quant_encode_bf16(w, 10, bits, c1, s1, b1));
+        assert_true(quant_encode_f32(x, 10, bits, c2, s2, b2));
+        assert_memory_equal(c1, c2, 80 * bits);
+        assert_memory_equal(s1, s2, sizeof s1);
+        assert_memory_equal(b1, b2, sizeof b1);
+    }
+}
+
+/* The scale is stretched so that the larger end is a whole number of steps (at least half of all levels), which can
+ * push the other end outside by just under a step. To that comes the rounding of scale and bias to bf16. */
+static void decoded_values_stay_within_a_step_of_the_source(void **state)
+{
+    (void)state;
+    struct fuzz f = {11};
+    float x[64], y[64];
+    uint8_t codes[64];
+    uint16_t s, b;
+    for (int round = 0; round < 2000; round++) {
+        float size = ldexpf(1, (int)fuzz_below(&f, 20) - 10), shift = size * (float)fuzz_below(&f, 5) / 4;
+        for (int i = 0; i < 64; i++)
+            x[i] = size * ((float)fuzz_below(&f, 1 << 20) / (1 << 19) - 1) + shift;
+        uint32_t bits = round & 1 ? 8 : 4;
+        assert_true(quant_encode_f32(x, 1, bits, codes, &s, &b));
+        quant_decode(codes, &s, &b, 1, bits, y);
+        float step = fabsf(quant_bf16_to_f32(s)), top = fabsf(quant_bf16_to_f32(b));
+        float levels = (float)((1 << bits) - 1);
+        for (int i = 0; i < 64; i++)
+            assert_true(fabsf(x[i] - y[i]) <= step + (step * levels + top) / 256 + 1e-6f * top);
+    }
+}
+
+static void groups_of_one_value_come_back_exactly(void **state)
+{
+    (void)state;
+    static const float values[] = {0, -0.0f, 1, -1, 1000, -3.5f, 1e-20f, 1e20f};
+    float x[64], y[64];
+    uint8_t codes[64];
+    uint16_t s, b;
+    for (size_t k = 0; k < sizeof values / sizeof *values; k++) {
+        for (int i = 0; i < 64; i++)
+            x[i] = quant_bf16_to_f32(quant_f32_to_bf16(values[k]));
+        assert_true(quant_encode_f32(x, 1, 4, codes, &s, &b));
+        quant_decode(codes, &s, &b, 1, 4, y);
+        for (int i = 0; i < 64; i++)
+            assert_true(fabsf(y[i] - x[i]) <= 1e-7f);
+    }
+}
+
+static void infinities_and_nan_anywhere_are_refused(void **state)
+{
+    (void)state;
+    static const uint16_t bad[] = {0x7f80, 0xff80, 0x7fc0, 0xffc0, 0x7f81};
+    uint8_t codes[128];
+    uint16_t s[2], b[2];
+    for (size_t k = 0; k < sizeof bad / sizeof *bad; k++)
+        for (int at = 0; at < 128; at++) {
+            uint16_t w[128] = {0};
+            w[5] = 0x3f80;
+            w[at] = bad[k];
+            assert_false(quant_encode_bf16(w, 2, 4, codes, s, b));
+        }
+}
+
+static void a_range_whose_width_overflows_is_refused(void **state)
+{
+    (void)state;
+    uint16_t w[64] = {0x7f7f, 0xff7f}, s, b;
+    uint8_t codes[64];
+    assert_false(quant_encode_bf16(w, 1, 4, codes, &s, &b));
+}
+
+static void finite_is_decided_for_every_length_and_place(void **state)
+{
+    (void)state;
+    static uint8_t bytes[1 + 2 * 1300];
+    for (unsigned n = 0; n < 1300; n += 37) {
+        memset(bytes, 0, sizeof bytes);
+        assert_true(quant_bf16_finite(bytes + 1, n));
+        for (unsigned at = 0; at < 1300; at += 13) {
+            uint16_t nan = 0xffc0;
+            memcpy(bytes + 1 + 2 * at, &nan, 2);
+            assert_int_equal(quant_bf16_finite(bytes + 1, n), at >= n);
+            memset(bytes + 1 + 2 * at, 0, 2);
+        }
+    }
+}
+
+static void rounding_to_bf16_takes_ties_to_even(void **state)
+{
+    (void)state;
+    assert_int_equal(quant_f32_to_bf16(1.0f), 0x3f80);
+    assert_int_equal(quant_f32_to_bf16(1.00390625f), 0x3f80);
+    assert_int_equal(quant_f32_to_bf16(1.01171875f), 0x3f82);
+    assert_int_equal(quant_f32_to_bf16(-1.00390637f), 0xbf81);
+    for (uint32_t u = 0; u < 0x7f80; u++)
+        assert_int_equal(quant_f32_to_bf16(quant_bf16_to_f32((uint16_t)u)), u);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_129_quantised_matrices_of_both_models_are_reproduced_bit_for_bit),
+        cmocka_unit_test(f32_and_bf16_sources_of_the_same_values_give_the_same_codes),
+        cmocka_unit_test(decoded_values_stay_within_a_step_of_the_source),
+        cmocka_unit_test(groups_of_one_value_come_back_exactly),
+        cmocka_unit_test(infinities_and_nan_anywhere_are_refused),
+        cmocka_unit_test(a_range_whose_width_overflows_is_refused),
+        cmocka_unit_test(finite_is_decided_for_every_length_and_place),
+        cmocka_unit_test(rounding_to_bf16_takes_ties_to_even),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,120 @@
+#include "tmp_tree.h"
+
+#include <dirent.h>
+#include <ftw.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+char *tmp_tree_new(void)
+{
+    const char *parent = getenv("TMPDIR");
+    char *dir = malloc(4096);
+    assert_non_null(dir);
+    snprintf(dir, 4096, "%s/moeflux-test-XXXXXX", parent && *parent ? parent : "/tmp");
+    assert_non_null(mkdtemp(dir));
+    return dir;
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+    (void)st;
+    (void)type;
+    (void)ftw;
+    return remove(path);
+}
+
+void tmp_tree_remove(char *dir)
+{
+    assert_int_equal(nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS), 0);
+    free(dir);
+}
+
+const char *tmp_tree_path(const char *dir, const char *name)
+{
+    static char ring[8][8192];
+    static unsigned next;
+    char *path = ring[next++ % 8];
+    snprintf(path, sizeof ring[0], "%s/%s", dir, name);
+    return path;
+}
+
+void tmp_tree_write(const char *dir, const char *name, const void *bytes, size_t n)
+{
+    FILE *f = fopen(tmp_tree_path(dir, name), "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(bytes, 1, n, f), n);
+    assert_int_equal(fclose(f), 0);
+}
+
+void tmp_tree_write_text(const char *dir, const char *name, const char *text)
+{
+    tmp_tree_write(dir, name, text, strlen(text));
+}
+
+uint8_t *tmp_tree_read(const char *path, size_t *n)
+{
+    FILE *f = fopen(path, "rb");
+    if (!f)
+        fail_msg("%s cannot be read", path);
+    struct stat st;
+    assert_int_equal(fstat(fileno(f), &st), 0);
+    size_t size = (size_t)st.st_size;
+    uint8_t *bytes = malloc(size + 1);
+    assert_non_null(bytes);
+    assert_int_equal(fread(bytes, 1, size, f), size);
+    bytes[size] = 0;
+    fclose(f);
+    if (n)
+        *n = size;
+    return bytes;
+}
+
+void tmp_tree_copy(const char *from, const char *to)
+{
+    assert_int_equal(mkdir(to, 0777), 0);
+    DIR *d = opendir(from);
+    assert_non_null(d);
+    for (struct dirent *x; (x = readdir(d));) {
+        if (!strcmp(x->d_name, ".") || !strcmp(x->d_name, ".."))
+            continue;
+        char a[8192], b[8192];
+        struct stat st;
+        snprintf(a, sizeof a, "%s/%s", from, x->d_name);
+        snprintf(b, sizeof b, "%s/%s", to, x->d_name);
+        assert_int_equal(stat(a, &st), 0);
+        if (S_ISDIR(st.st_mode)) {
+            tmp_tree_copy(a, b);
+            continue;
+        }
+        size_t n;
+        uint8_t *bytes = tmp_tree_read(a, &n);
+        tmp_tree_write(to, x->d_name, bytes, n);
+        free(bytes);
+    }
+    closedir(d);
+}
+
+void tmp_tree_replace(const char *dir, const char *name, const char *old, const char *with)
+{
+    size_t n;
+    char *text = (char *)tmp_tree_read(tmp_tree_path(dir, name), &n);
+    char *at = strstr(text, old);
+    if (!at)
+        fail_msg("%s/%s has no %s", dir, name, old);
+    char *out = malloc(n + strlen(with) + 1);
+    assert_non_null(out);
+    size_t before = (size_t)(at - text), after = n - before - strlen(old);
+    memcpy(out, text, before);
+    memcpy(out + before, with, strlen(with));
+    memcpy(out + before + strlen(with), at + strlen(old), after);
+    tmp_tree_write(dir, name, out, before + strlen(with) + after);
+    free(out);
+    free(text);
+}
