@@ -1,0 +1,18 @@
+#include "arch/arch.h"
+
+#include <stddef.h>
+
+#include "base/err.h"
+#include "model/config.h"
+
+const struct arch *arch_find(const struct config *c, struct err *e)
+{
+    switch (c->family) {
+    case FAMILY_QWEN35MOE:
+        return &arch_qwen35moe;
+    case FAMILY_DEEPSEEK3:
+        break;
+    }
+    err_set(e, ERR_UNSUPPORTED, "models of the type deepseek_v3 cannot be run yet");
+    return NULL;
+}

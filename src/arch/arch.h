@@ -1,0 +1,69 @@
+/* arch.h - what an architecture is to the engine: weights, and the lists of operations that make a layer.
+ *
+ * A layer is two lists: before_experts ends with the router's choice (idx, weights); experts computes the routed and
+ * shared experts and the residual. Between the two the engine makes sure that the chosen experts are in their table.
+ * The lists serve any number of tokens of a chunk: one is decode, more are prefill. Adding an architecture: one file
+ * that fills a struct arch, a line in arch_find, the operations it lacks. */
+#ifndef MOEFLUX_ARCH_ARCH_H
+#define MOEFLUX_ARCH_ARCH_H
+
+#include <stdint.h>
+
+#include "ops/exec.h"
+
+struct config;
+struct err;
+struct expert_layout;
+struct loader;
+
+/* The tokens being evaluated, and where their sequence's state lies. Addresses as operations take them. */
+struct arch_chunk {
+    uint32_t n, pos;    /* tokens pos .. pos + n - 1 */
+    uint64_t ids;       /* i32 [n] */
+    uint64_t rope;      /* f32 [n][rotary_dim / 2][2]: cos, sin */
+    uint64_t kv_blocks; /* u64 table of the KV cache's blocks */
+    uint64_t fixed;     /* the state of constant size; zero at position 0 */
+    uint32_t parity;    /* 0 or 1, flips with every chunk of a sequence (states that are read and written) */
+};
+
+enum { ARCH_HEAD_ROWS = 4 };
+
+struct arch_request {
+    struct exec *exec;
+    struct loader *loader;
+    const struct config *config;
+    const struct expert_layout *expert;
+    uint32_t max_chunk; /* most tokens of a chunk */
+};
+
+/* What an open architecture shows to the engine. */
+struct arch_view {
+    uint64_t kv_block_bytes; /* one block of the KV cache, all layers */
+    uint64_t fixed_bytes;
+    uint64_t scratch_bytes;    /* what it allocated for activations */
+    struct exec_buffer x;      /* f32 [max_chunk][hidden]: the hidden states */
+    struct exec_buffer idx;    /* u32 [max_chunk][top_k]: the router's choice */
+    struct exec_buffer logits; /* f32 [ARCH_HEAD_ROWS][vocab_size] */
+};
+
+struct arch {
+    const char *name; /* "Qwen3.5-MoE" */
+    /* Loads the weights and prepares the operations. On failure *self is NULL. */
+    int (*open)(void **self, const struct arch_request *r, struct arch_view *view, struct err *e);
+    void (*close)(void *self);
+    /* Each records into the open batch. */
+    void (*embed)(void *self, const struct arch_chunk *c);
+    void (*before_experts)(void *self, const struct arch_chunk *c, uint32_t layer);
+    /* Tokens from .. from + n - 1 of the chunk; table: addresses of this layer's experts. */
+    void (*experts)(void *self, const struct arch_chunk *c, uint32_t layer, uint64_t table, uint32_t from,
+                    uint32_t n);
+    /* Logits of tokens from .. from + n - 1 (n <= ARCH_HEAD_ROWS) into view.logits. */
+    void (*head)(void *self, const struct arch_chunk *c, uint32_t from, uint32_t n);
+};
+
+/* The architecture of a config, or NULL with ERR_UNSUPPORTED in `e`. */
+const struct arch *arch_find(const struct config *c, struct err *e);
+
+extern const struct arch arch_qwen35moe;
+
+#endif

@@ -1,0 +1,125 @@
+#include "arch/loader.h"
+
+#include <stdlib.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "model/model_dir.h"
+
+/* Weights are packed into allocations of this size; a larger tensor gets one of its own. Small, because what is left
+ * over at the end of a chunk is lost. */
+#define CHUNK_BYTES ((uint64_t)32 << 20)
+enum { ALIGN = 256 };
+
+void loader_init(struct loader *l, struct exec *x, const struct model_dir *dir, const struct progress *p)
+{
+    *l = (struct loader){.exec = x, .dir = dir, .progress = p};
+}
+
+void loader_free(struct loader *l)
+{
+    for (size_t i = 0; i < l->n_chunks; i++)
+        exec_buffer_free(l->exec, &l->chunks[i]);
+    free(l->chunks);
+    *l = (struct loader){0};
+}
+
+/* Room for `bytes` in *b from *off on. */
+static int reserve(struct loader *l, uint64_t bytes, const struct exec_buffer **b, uint64_t *off,
+                   struct err *e)
+{
+    uint64_t at = size_round_up(l->used, ALIGN);
+    if (l->n_chunks == 0 || at + bytes > l->chunks[l->n_chunks - 1].bytes) {
+        void *all = l->chunks;
+        int rc = mem_grow(&all, &l->cap, l->n_chunks + 1, sizeof *l->chunks, e);
+        l->chunks = all;
+        if (rc == 0) /* what was staged points at the old array */
+            rc = exec_stage_end(l->exec, e);
+        uint64_t left =
+            size_round_up(l->dir->dense_bytes - size_min(l->dir->dense_bytes, l->loaded_bytes), ALIGN);
+        uint64_t size = size_max(bytes, size_min(CHUNK_BYTES, size_max(left, 1 << 20)));
+        if (rc == 0)
+            rc = exec_buffer_new(l->exec, &l->chunks[l->n_chunks], EXEC_DEVICE, size, e);
+        if (rc < 0)
+            return rc;
+        l->n_chunks++;
+        l->device_bytes += size;
+        at = 0;
+    }
+    l->used = at + bytes;
+    *b = &l->chunks[l->n_chunks - 1];
+    *off = at;
+    return 0;
+}
+
+static int tell(struct loader *l, uint64_t bytes, struct err *e)
+{
+    l->loaded_bytes += bytes;
+    if (!progress_report(l->progress, "reading weights", "B", l->loaded_bytes, l->dir->dense_bytes))
+        return err_set(e, ERR_INTERRUPTED, "interrupted while reading the weights");
+    return 0;
+}
+
+static int load_tensor(struct loader *l, const struct tensor *t, uint64_t *address, struct err *e)
+{
+    const struct exec_buffer *b;
+    uint64_t off;
+    int rc = reserve(l, t->bytes, &b, &off, e);
+    for (uint64_t done = 0; rc == 0 && done < t->bytes;) {
+        uint64_t n = size_min(t->bytes - done, EXEC_STAGE_BYTES);
+        void *to = exec_stage(l->exec, b, off + done, n, e);
+        rc = to ? model_dir_read(l->dir, t, done, n, to, e) : (int)e->code;
+        done += n;
+        if (rc == 0)
+            rc = tell(l, n, e);
+    }
+    *address = rc == 0 ? b->address + off : 0;
+    return rc;
+}
+
+int loader_matrix(struct loader *l, const char *base, uint32_t rows, uint32_t cols, struct weights *out,
+                  struct err *e)
+{
+    struct matrix m;
+    int rc = model_dir_matrix(l->dir, base, rows, cols, &m, e);
+    if (rc < 0)
+        return rc;
+    /* enum matrix_format and FORMAT_* have the same values; pinned below. */
+    *out = (struct weights){.rows = rows, .cols = cols, .format = (uint32_t)m.format};
+    rc = load_tensor(l, m.weight, &out->weight, e);
+    if (rc == 0 && m.scales)
+        rc = load_tensor(l, m.scales, &out->scales, e);
+    if (rc == 0 && m.biases)
+        rc = load_tensor(l, m.biases, &out->biases, e);
+    return rc;
+}
+
+int loader_vector(struct loader *l, const char *name, uint64_t n, uint64_t *address, struct err *e)
+{
+    const struct tensor *t;
+    const struct exec_buffer *b;
+    uint64_t off;
+    int rc = model_dir_vector(l->dir, name, n, &t, e);
+    float *values = rc < 0 ? NULL : mem_new(n, sizeof *values, e);
+    if (!values)
+        return rc < 0 ? rc : ERR_MEMORY;
+    rc = model_dir_read_f32(l->dir, t, values, e);
+    if (rc == 0)
+        rc = reserve(l, n * sizeof *values, &b, &off, e);
+    if (rc == 0)
+        rc = exec_write(l->exec, b, off, values, n * sizeof *values, e);
+    if (rc == 0)
+        *address = b->address + off;
+    free(values);
+    return rc < 0 ? rc : tell(l, t->bytes, e);
+}
+
+int loader_finish(struct loader *l, struct err *e)
+{
+    return exec_stage_end(l->exec, e);
+}
+
+#include "args.h"
+_Static_assert((int)MATRIX_Q4 == FORMAT_Q4 && (int)MATRIX_Q8 == FORMAT_Q8 &&
+                   (int)MATRIX_BF16 == FORMAT_BF16 && (int)MATRIX_F32 == FORMAT_F32,
+               "storage formats of the model floor and of the kernels");

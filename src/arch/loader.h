@@ -1,0 +1,37 @@
+/* loader.h - named tensors of a model directory become weights on the device. */
+#ifndef MOEFLUX_ARCH_LOADER_H
+#define MOEFLUX_ARCH_LOADER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/progress.h"
+#include "ops/exec.h"
+#include "ops/matvec.h"
+
+struct err;
+struct model_dir;
+
+struct loader {
+    struct exec *exec;
+    const struct model_dir *dir;
+    const struct progress *progress;
+    struct exec_buffer *chunks; /* all weights; the last one is being filled */
+    size_t n_chunks, cap;
+    uint64_t used; /* bytes of the last chunk */
+    uint64_t loaded_bytes, device_bytes;
+};
+
+void loader_init(struct loader *l, struct exec *x, const struct model_dir *dir, const struct progress *p);
+/* Frees the weights. */
+void loader_free(struct loader *l);
+/* Waits until everything loaded has arrived. */
+int loader_finish(struct loader *l, struct err *e);
+
+/* Loads the matrix `base` [rows][cols]. ERR_FORMAT names what is missing or wrong; ERR_INTERRUPTED. */
+int loader_matrix(struct loader *l, const char *base, uint32_t rows, uint32_t cols, struct weights *out,
+                  struct err *e);
+/* Loads a BF16 or F32 tensor of n elements as float32. */
+int loader_vector(struct loader *l, const char *name, uint64_t n, uint64_t *address, struct err *e);
+
+#endif

@@ -1,0 +1,57 @@
+/* engine.h - the insides that the engine's files share. The outside is moeflux.h. */
+#ifndef MOEFLUX_ENGINE_ENGINE_H
+#define MOEFLUX_ENGINE_ENGINE_H
+
+#include "arch/arch.h"
+#include "arch/loader.h"
+#include "experts/supply.h"
+#include "model/model_dir.h"
+#include "moeflux.h"
+#include "ops/exec.h"
+
+struct moeflux {
+    struct model_dir dir;
+    struct exec *exec;
+    const struct arch *arch;
+    void *self; /* of the architecture */
+    struct arch_view view;
+    struct loader loader;
+    struct supply *supply;
+    struct progress progress;
+    bool resident; /* every expert is in a slot: no layer waits for the router's choice */
+    uint32_t max_chunk;
+
+    struct exec_buffer ids, rope; /* inputs of a chunk */
+    struct exec_buffer choice;    /* host copy of view.idx; unused where that is mapped */
+    struct exec_buffer logits;    /* host copy of view.logits; likewise */
+    struct exec_buffer hidden;    /* host copies of x, [n_layers + 1][max_chunk][hidden]; made on first use */
+    float *inverse_frequencies;   /* [rotary_dim / 2] */
+    uint32_t *wanted;             /* [n_experts]: the different experts of a wave */
+    uint8_t *is_wanted;           /* [n_experts] */
+
+    uint64_t state_bytes; /* of all sessions */
+    uint64_t n_prefill_tokens, prefill_ns, n_decode_tokens, decode_ns;
+};
+
+struct moeflux_session {
+    struct moeflux *model;
+    uint32_t max_context, pos;
+    uint32_t parity;            /* which of the double-buffered states is current */
+    struct exec_buffer fixed;   /* arch_view.fixed_bytes */
+    struct exec_buffer *blocks; /* KV cache, [n_blocks] */
+    uint32_t n_blocks, max_blocks;
+    struct exec_buffer table; /* u64 [max_blocks]: the blocks' addresses */
+};
+
+/* Fills what moeflux_get_needs tells from an open directory. */
+void moeflux_needs_of(const struct model_dir *d, struct moeflux_needs *out);
+
+/* Makes room for positions below `end`. ERR_NO_FIT; what was there stays. */
+int session_reserve(struct moeflux_session *s, uint32_t end, struct err *e);
+
+/* Evaluates one chunk of n <= max_chunk tokens at s->pos and advances it. `last`: the end of the prompt, where
+ * wish->logits are due. On failure the session's states are undefined. */
+int forward_chunk(struct moeflux_session *s, const int32_t *ids, uint32_t n, bool last,
+                  const struct moeflux_wish *wish, struct err *e);
+
+#endif

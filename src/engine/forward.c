@@ -1,0 +1,230 @@
+/* The way of a chunk of tokens: embed, the layers, the head.
+ *
+ * With every expert resident the router's choice never leaves the device and decode is one submission. Else each
+ * layer's first list is submitted, the host reads the choice, brings the experts, and the second list opens the next
+ * submission. When a chunk chose more experts than there are slots, its tokens go through the experts in waves. */
+#include <math.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "engine/engine.h"
+
+struct pass {
+    struct moeflux_session *s;
+    struct moeflux *m;
+    struct arch_chunk chunk;
+    const struct moeflux_wish *wish;
+};
+
+static void fill_inputs(struct moeflux *m, const int32_t *ids, uint32_t n, uint32_t pos)
+{
+    uint32_t half = m->dir.config.rotary_dim / 2;
+    float *rope = (float *)(void *)m->rope.host;
+    memcpy(m->ids.host, ids, n * sizeof *ids);
+    for (uint32_t t = 0; t < n; t++)
+        for (uint32_t i = 0; i < half; i++) {
+            /* The angle is rounded to float32, as the reference computes it. */
+            float angle = (float)(pos + t) * m->inverse_frequencies[i];
+            *rope++ = (float)cos((double)angle);
+            *rope++ = (float)sin((double)angle);
+        }
+}
+
+/* The state of layer `layer` (0: the embedding) for whoever asked for hidden states. */
+static void copy_hidden(const struct pass *p, uint32_t layer)
+{
+    struct moeflux *m = p->m;
+    uint64_t row = (uint64_t)m->dir.config.hidden * sizeof(float);
+    if (p->wish->hidden)
+        exec_copy(m->exec, &m->hidden, layer * m->max_chunk * row, &m->view.x, 0, p->chunk.n * row);
+}
+
+static const uint32_t *choice_of(const struct moeflux *m)
+{
+    return (const uint32_t *)(const void *)(m->view.idx.host ? m->view.idx.host : m->choice.host);
+}
+
+/* Ends the batch with the router's choice readable by the host, and opens the next. */
+static int await_choice(const struct pass *p, struct err *e)
+{
+    struct moeflux *m = p->m;
+    if (!m->view.idx.host)
+        exec_copy(m->exec, &m->choice, 0, &m->view.idx, 0,
+                  (uint64_t)p->chunk.n * m->dir.config.top_k * sizeof(uint32_t));
+    int rc = exec_finish(m->exec, e);
+    supply_release(m->supply);
+    exec_begin(m->exec);
+    return rc;
+}
+
+/* Collects the different experts of tokens from `from` on, as many tokens as the slots allow. Returns the tokens. */
+static uint32_t gather_wave(const struct pass *p, uint32_t from, uint32_t *n_wanted)
+{
+    struct moeflux *m = p->m;
+    uint32_t top_k = m->dir.config.top_k, slots = supply_n_slots(m->supply), t = from;
+    *n_wanted = 0;
+    for (; t < p->chunk.n; t++) {
+        const uint32_t *choice = choice_of(m) + (uint64_t)t * top_k;
+        uint32_t before = *n_wanted;
+        for (uint32_t k = 0; k < top_k; k++)
+            if (!m->is_wanted[choice[k]]) {
+                m->is_wanted[choice[k]] = 1;
+                m->wanted[(*n_wanted)++] = choice[k];
+            }
+        if (*n_wanted <= slots)
+            continue;
+        while (*n_wanted > before)
+            m->is_wanted[m->wanted[--*n_wanted]] = 0;
+        break;
+    }
+    for (uint32_t i = 0; i < *n_wanted; i++)
+        m->is_wanted[m->wanted[i]] = 0;
+    return t - from;
+}
+
+static int streamed_experts(const struct pass *p, uint32_t layer, struct err *e)
+{
+    struct moeflux *m = p->m;
+    int rc = await_choice(p, e);
+    for (uint32_t from = 0; rc == 0 && from < p->chunk.n;) {
+        uint32_t n_wanted, n = gather_wave(p, from, &n_wanted);
+        if (from > 0) { /* the wave before still uses its slots */
+            rc = exec_finish(m->exec, e);
+            supply_release(m->supply);
+            exec_begin(m->exec);
+        }
+        if (rc == 0)
+            rc = supply_fetch(m->supply, layer, m->wanted, n_wanted, e);
+        if (rc == 0)
+            m->arch->experts(m->self, &p->chunk, layer, supply_table(m->supply, layer), from, n);
+        from += n;
+    }
+    return rc;
+}
+
+/* A long batch is handed over layer by layer, so that the device starts early and no submission grows long. */
+static int split_batch(const struct pass *p, struct err *e)
+{
+    uint64_t ticket;
+    int rc = p->chunk.n > 1 ? exec_submit(p->m->exec, &ticket, e) : 0;
+    if (p->chunk.n > 1)
+        exec_begin(p->m->exec);
+    return rc;
+}
+
+static int run_layers(const struct pass *p, struct err *e)
+{
+    struct moeflux *m = p->m;
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < m->dir.config.n_layers; i++) {
+        m->arch->before_experts(m->self, &p->chunk, i);
+        if (m->resident) {
+            m->arch->experts(m->self, &p->chunk, i, supply_table(m->supply, i), 0, p->chunk.n);
+            rc = split_batch(p, e);
+        } else {
+            rc = streamed_experts(p, i, e);
+        }
+        copy_hidden(p, i + 1);
+    }
+    return rc;
+}
+
+/* Logits of tokens from .. from + n - 1 on the host; the batch before is finished with them. */
+static int run_head(const struct pass *p, uint32_t from, uint32_t n, const float **rows, struct err *e)
+{
+    struct moeflux *m = p->m;
+    m->arch->head(m->self, &p->chunk, from, n);
+    if (!m->view.logits.host)
+        exec_copy(m->exec, &m->logits, 0, &m->view.logits, 0,
+                  (uint64_t)n * m->dir.config.vocab_size * sizeof(float));
+    *rows = (const float *)(const void *)(m->view.logits.host ? m->view.logits.host : m->logits.host);
+    return exec_finish(m->exec, e);
+}
+
+static int all_logits(const struct pass *p, struct err *e)
+{
+    uint32_t vocab = p->m->dir.config.vocab_size;
+    for (uint32_t from = 0; from < p->chunk.n; from += ARCH_HEAD_ROWS) {
+        uint32_t n = (uint32_t)size_min(ARCH_HEAD_ROWS, p->chunk.n - from);
+        const float *rows;
+        if (from > 0)
+            exec_begin(p->m->exec);
+        int rc = run_head(p, from, n, &rows, e);
+        for (uint32_t i = 0; rc == 0 && i < n; i++)
+            rc = p->wish->each_logits(p->wish->ctx, p->chunk.pos + from + i, rows + (uint64_t)i * vocab, e);
+        if (rc < 0)
+            return rc;
+        if (p->wish->logits && from + n == p->chunk.n)
+            memcpy(p->wish->logits, rows + (uint64_t)(n - 1) * vocab, vocab * sizeof(float));
+    }
+    return 0;
+}
+
+static int last_logits(const struct pass *p, struct err *e)
+{
+    const float *row;
+    int rc = run_head(p, p->chunk.n - 1, 1, &row, e);
+    if (rc == 0)
+        memcpy(p->wish->logits, row, p->m->dir.config.vocab_size * sizeof(float));
+    return rc;
+}
+
+static int hand_out_hidden(const struct pass *p, struct err *e)
+{
+    struct moeflux *m = p->m;
+    uint64_t layer_floats = (uint64_t)m->max_chunk * m->dir.config.hidden;
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && p->wish->hidden && i <= m->dir.config.n_layers; i++)
+        rc = p->wish->hidden(p->wish->ctx, i, p->chunk.pos, p->chunk.n,
+                             (const float *)(const void *)m->hidden.host + i * layer_floats, e);
+    return rc;
+}
+
+static int make_hidden_buffer(struct moeflux *m, struct err *e)
+{
+    if (m->hidden.host)
+        return 0;
+    const struct config *c = &m->dir.config;
+    return exec_buffer_new(m->exec, &m->hidden, EXEC_HOST,
+                           ((uint64_t)c->n_layers + 1) * m->max_chunk * c->hidden * sizeof(float), e);
+}
+
+int forward_chunk(struct moeflux_session *s, const int32_t *ids, uint32_t n, bool last,
+                  const struct moeflux_wish *wish, struct err *e)
+{
+    struct moeflux *m = s->model;
+    const struct pass p = {.s = s,
+                           .m = m,
+                           .wish = wish,
+                           .chunk = {.n = n,
+                                     .pos = s->pos,
+                                     .ids = m->ids.address,
+                                     .rope = m->rope.address,
+                                     .kv_blocks = s->table.address,
+                                     .fixed = s->fixed.address,
+                                     .parity = s->parity}};
+    int rc = wish->hidden ? make_hidden_buffer(m, e) : 0;
+    if (rc < 0)
+        return rc;
+    fill_inputs(m, ids, n, s->pos);
+    exec_begin(m->exec);
+    m->arch->embed(m->self, &p.chunk);
+    copy_hidden(&p, 0);
+    rc = run_layers(&p, e);
+    if (rc == 0 && wish->each_logits)
+        rc = all_logits(&p, e);
+    else if (rc == 0 && last && wish->logits)
+        rc = last_logits(&p, e);
+    else if (rc == 0)
+        rc = exec_finish(m->exec, e);
+    if (rc < 0)
+        exec_abandon(m->exec);
+    supply_release(m->supply);
+    if (rc == 0)
+        rc = hand_out_hidden(&p, e);
+    if (rc < 0)
+        return rc;
+    s->pos += n;
+    s->parity ^= 1;
+    return 0;
+}

@@ -1,0 +1,131 @@
+/* One sequence: its KV cache, recurrent states and position. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "args.h"
+#include "base/clock.h"
+#include "base/mem.h"
+#include "engine/engine.h"
+
+static int allocate(struct moeflux_session *s, struct err *e)
+{
+    struct moeflux *m = s->model;
+    s->max_blocks = div_up(s->max_context, 1u << KV_BLOCK_SHIFT);
+    s->blocks = mem_new(s->max_blocks, sizeof *s->blocks, e);
+    if (!s->blocks)
+        return ERR_MEMORY;
+    int rc = exec_buffer_new(m->exec, &s->table, EXEC_INPUT, 8 * (uint64_t)s->max_blocks, e);
+    if (rc == 0)
+        rc = exec_buffer_new(m->exec, &s->fixed, EXEC_DEVICE, size_max(m->view.fixed_bytes, 4), e);
+    if (rc == 0)
+        m->state_bytes += s->fixed.bytes;
+    return rc < 0 ? rc : moeflux_clear(s, e);
+}
+
+int moeflux_session_new(struct moeflux_session **out, struct moeflux *m, uint32_t max_context, struct err *e)
+{
+    *out = NULL;
+    uint32_t limit = m->dir.config.max_context;
+    if (max_context == 0 || (limit && max_context > limit))
+        return err_set(e, ERR_USAGE, "a context of %u tokens, expected 1 to %u, the model's own maximum",
+                       max_context, limit);
+    struct moeflux_session *s = mem_new(1, sizeof *s, e);
+    if (!s)
+        return ERR_MEMORY;
+    s->model = m;
+    s->max_context = max_context;
+    int rc = allocate(s, e);
+    if (rc < 0) {
+        moeflux_session_free(s);
+        return rc;
+    }
+    *out = s;
+    return 0;
+}
+
+void moeflux_session_free(struct moeflux_session *s)
+{
+    if (!s)
+        return;
+    struct moeflux *m = s->model;
+    m->state_bytes -= s->fixed.address ? s->fixed.bytes : 0;
+    for (uint32_t i = 0; i < s->n_blocks; i++) {
+        m->state_bytes -= s->blocks[i].bytes;
+        exec_buffer_free(m->exec, &s->blocks[i]);
+    }
+    exec_buffer_free(m->exec, &s->fixed);
+    exec_buffer_free(m->exec, &s->table);
+    free(s->blocks);
+    free(s);
+}
+
+int session_reserve(struct moeflux_session *s, uint32_t end, struct err *e)
+{
+    struct moeflux *m = s->model;
+    uint32_t need = div_up(end, 1u << KV_BLOCK_SHIFT);
+    while (m->view.kv_block_bytes && s->n_blocks < need) {
+        struct exec_buffer *b = &s->blocks[s->n_blocks];
+        int rc = exec_buffer_new(m->exec, b, EXEC_DEVICE, m->view.kv_block_bytes, e);
+        if (rc < 0)
+            return rc;
+        ((uint64_t *)(void *)s->table.host)[s->n_blocks++] = b->address;
+        m->state_bytes += b->bytes;
+    }
+    return 0;
+}
+
+uint32_t moeflux_position(const struct moeflux_session *s)
+{
+    return s->pos;
+}
+
+int moeflux_clear(struct moeflux_session *s, struct err *e)
+{
+    struct exec *x = s->model->exec;
+    s->pos = 0;
+    s->parity = 0;
+    exec_begin(x);
+    exec_zero(x, &s->fixed, 0, s->fixed.bytes);
+    return exec_finish(x, e);
+}
+
+static int check(const struct moeflux_session *s, const int32_t *ids, uint32_t n, struct err *e)
+{
+    uint32_t vocab = s->model->dir.config.vocab_size;
+    if (n == 0)
+        return err_set(e, ERR_USAGE, "no tokens to evaluate");
+    if (n > s->max_context - s->pos)
+        return err_set(e, ERR_USAGE, "%u tokens after %u do not fit the context of %u (-c)", n, s->pos,
+                       s->max_context);
+    for (uint32_t i = 0; i < n; i++)
+        if (ids[i] < 0 || (uint32_t)ids[i] >= vocab)
+            return err_set(e, ERR_USAGE, "token %u is %d, expected 0 to %u", i, ids[i], vocab - 1);
+    return 0;
+}
+
+int moeflux_eval(struct moeflux_session *s, const int32_t *ids, uint32_t n, const struct moeflux_wish *wish,
+                 struct err *e)
+{
+    struct moeflux *m = s->model;
+    uint64_t start = clock_ns();
+    int rc = check(s, ids, n, e);
+    if (rc == 0)
+        rc = session_reserve(s, s->pos + n, e);
+    if (rc < 0)
+        return rc;
+    for (uint32_t done = 0; done < n;) {
+        uint32_t here = (uint32_t)size_min(n - done, m->max_chunk);
+        rc = forward_chunk(s, ids + done, here, done + here == n, wish, e);
+        if (rc < 0) {
+            moeflux_clear(s, NULL);
+            return rc;
+        }
+        done += here;
+        if (n > 1 && done < n && !progress_report(&m->progress, "reading the prompt", "tok", done, n))
+            return err_set(e, ERR_INTERRUPTED, "interrupted after %u of %u tokens", done, n);
+    }
+    uint64_t ns = clock_ns() - start;
+    *(n > 1 ? &m->n_prefill_tokens : &m->n_decode_tokens) += n;
+    *(n > 1 ? &m->prefill_ns : &m->decode_ns) += ns;
+    return 0;
+}
