@@ -157,7 +157,7 @@ static int warm_up(struct bench *b, struct err *e)
 {
     uint64_t ns;
     uint32_t prompt = b->options->bench_prompt.values[0];
-    int rc = measure(b, false, prompt, &ns, e);
+    int rc = measure(b, false, prompt ? prompt : 2, &ns, e);
     if (!rc)
         rc = measure(b, true, 2, &ns, e);
     moeflux_stats_reset(b->session.model);
@@ -168,9 +168,11 @@ static int measure_all(struct bench *b, struct err *e)
 {
     const struct number_list *lists[2] = {&b->options->bench_prompt, &b->options->bench_gen};
     int rc = warm_up(b, e);
+    /* A length of 0 leaves that kind of measurement out. */
     for (int kind = 0; kind < 2; kind++)
         for (uint32_t i = 0; i < lists[kind]->n && !rc; i++)
-            rc = bench_one(b, kind == 1, lists[kind]->values[i], e);
+            if (lists[kind]->values[i])
+                rc = bench_one(b, kind == 1, lists[kind]->values[i], e);
     return rc;
 }
 

@@ -47,15 +47,16 @@ static int parser_build(struct parser *p, int argc, struct err *e)
     return p->end ? 0 : err_set(e, ERR_MEMORY, "out of memory for the flags");
 }
 
-/* The flag as its user writes it: "-m" or "--temp". */
+/* The flag as messages name it: "-n/--predict", "--temp", "SRC". */
 static const char *flag_name(const struct flag *f, char *buf, size_t cap)
 {
     if (f->kind == FLAG_OPERAND)
         snprintf(buf, cap, "%s", f->value);
-    else if (f->longs)
-        snprintf(buf, cap, "--%.*s", (int)strcspn(f->longs, ","), f->longs);
-    else
+    else if (!f->longs)
         snprintf(buf, cap, "-%s", f->shorts);
+    else
+        snprintf(buf, cap, "%s%s%s--%.*s", f->shorts ? "-" : "", f->shorts ? f->shorts : "",
+                 f->shorts ? "/" : "", (int)strcspn(f->longs, ","), f->longs);
     return buf;
 }
 
@@ -68,14 +69,23 @@ static const struct flag *find_switch_with_value(const struct parser *p, int arg
             continue;
         for (size_t i = 0; i < p->n_args; i++) {
             char name[64];
-            flag_name(p->owner[i], name, sizeof name);
-            size_t len = strlen(name);
+            size_t len =
+                (size_t)snprintf(name, sizeof name, "--%s", p->owner[i]->longs ? p->owner[i]->longs : "");
             if (p->owner[i]->kind == FLAG_SWITCH && (size_t)(equals - argv[a]) == len &&
                 strncmp(argv[a], name, len) == 0)
                 return p->owner[i];
         }
     }
     return NULL;
+}
+
+/* The word that a missing value belongs to: getopt's own, or the one before an empty value. */
+static const char *owner_of_missing(const char *word, int argc, char **argv)
+{
+    for (int a = 2; a < argc && !*word; a++)
+        if (!*argv[a])
+            return argv[a - 1];
+    return word;
 }
 
 /* Only the first fault is told: the others are often its consequence. */
@@ -86,23 +96,24 @@ static int first_fault(const struct parser *p, int argc, char **argv, struct err
     const struct flag *given = find_switch_with_value(p, argc, argv);
     if (given)
         return err_set(e, ERR_USAGE, "%s takes no value", flag_name(given, name, sizeof name));
+    /* An argument's own error codes overlap with the parser's: whose code it is decides. */
+    for (size_t i = 0; i < p->n_args; i++)
+        if (p->end->parent[0] == p->args[i] && p->owner[i]->kind == FLAG_OPERAND)
+            return err_set(e, ERR_USAGE, "unexpected argument \"%s\" (--help shows the usage)", word);
+        else if (p->end->parent[0] == p->args[i])
+            return err_set(e, ERR_USAGE, "%s is given too often", flag_name(p->owner[i], name, sizeof name));
     switch (p->end->error[0]) {
     case ARG_ELONGOPT:
         return err_set(e, ERR_USAGE, "unknown option %s (--help lists them)", word);
     case ARG_EMISSARG:
-        return err_set(e, ERR_USAGE, "%s needs a value", word);
+        return err_set(e, ERR_USAGE, "%s needs a value", owner_of_missing(word, argc, argv));
     case ARG_ENOMATCH:
         return err_set(e, ERR_USAGE, "unexpected argument \"%s\" (--help shows the usage)", word);
     case ARG_EMALLOC:
         return err_set(e, ERR_MEMORY, "out of memory for the flags");
     default:
-        break;
+        return err_set(e, ERR_USAGE, "unknown option -%c (--help lists them)", p->end->error[0]);
     }
-    for (size_t i = 0; i < p->n_args; i++)
-        if (p->end->parent[0] == p->args[i])
-            return err_set(e, ERR_USAGE, "%s is given more than once",
-                           flag_name(p->owner[i], name, sizeof name));
-    return err_set(e, ERR_USAGE, "unknown option -%c (--help lists them)", p->end->error[0]);
 }
 
 static int bad_value(const struct flag *f, const char *what, const char *found, struct err *e)

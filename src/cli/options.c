@@ -9,45 +9,22 @@
 #include "cli/flags.h"
 #include "moeflux.h"
 
-#define AT(field) offsetof(struct options, field)
-#define HEADING(title)                                                                                       \
-    {                                                                                                        \
-        FLAG_HEADING, NULL, NULL, NULL, title, 0, 0, 0                                                       \
-    }
-#define SWITCH(s, l, f, help)                                                                                \
-    {                                                                                                        \
-        FLAG_SWITCH, s, l, NULL, help, AT(f), 0, 0                                                           \
-    }
-#define TEXT(s, l, value, f, help)                                                                           \
-    {                                                                                                        \
-        FLAG_TEXT, s, l, value, help, AT(f), 0, 0                                                            \
-    }
-#define INT(s, l, value, f, lo, hi, help)                                                                    \
-    {                                                                                                        \
-        FLAG_INT, s, l, value, help, AT(f), lo, hi                                                           \
-    }
-#define REAL(s, l, value, f, help)                                                                           \
-    {                                                                                                        \
-        FLAG_REAL, s, l, value, help, AT(f), 0, 0                                                            \
-    }
-#define BYTES(s, l, value, f, help)                                                                          \
-    {                                                                                                        \
-        FLAG_BYTES, s, l, value, help, AT(f), 0, 0                                                           \
-    }
-#define LIST(s, l, value, f, help)                                                                           \
-    {                                                                                                        \
-        FLAG_LIST, s, l, value, help, AT(f), 1, 1 << 24                                                      \
-    }
-#define OPERAND(value, f, help)                                                                              \
-    {                                                                                                        \
-        FLAG_OPERAND, NULL, NULL, value, help, AT(f), 0, 0                                                   \
-    }
-
 /* Seeds stay below 2^53 so that every JSON reader gets them exactly. */
 #define MAX_SEED   (((int64_t)1 << 53) - 1)
 #define MAX_TOKENS (1 << 30)
+#define MAX_LENGTH (1 << 24)
 
 /* clang-format off */
+#define AT(field)                             offsetof(struct options, field)
+#define HEADING(title)                        {FLAG_HEADING, NULL, NULL, NULL, title, 0, 0, 0}
+#define SWITCH(s, l, f, help)                 {FLAG_SWITCH, s, l, NULL, help, AT(f), 0, 0}
+#define TEXT(s, l, value, f, help)            {FLAG_TEXT, s, l, value, help, AT(f), 0, 0}
+#define INT(s, l, value, f, lo, hi, help)     {FLAG_INT, s, l, value, help, AT(f), lo, hi}
+#define REAL(s, l, value, f, help)            {FLAG_REAL, s, l, value, help, AT(f), 0, 0}
+#define BYTES(s, l, value, f, help)           {FLAG_BYTES, s, l, value, help, AT(f), 0, 0}
+#define LIST(s, l, value, f, lo, hi, help)    {FLAG_LIST, s, l, value, help, AT(f), lo, hi}
+#define OPERAND(value, f, help)               {FLAG_OPERAND, NULL, NULL, value, help, AT(f), 0, 0}
+
 static const struct flag run_flags[] = {
     HEADING("Model:"),
     TEXT("m", "model", "DIR", model, "the model's directory"),
@@ -86,8 +63,8 @@ static const struct flag run_flags[] = {
     TEXT(NULL, "hidden", "FILE", hidden, "write the hidden states (safetensors)"),
     HEADING("Measure and check:"),
     SWITCH(NULL, "bench", bench, "measure prefill and decode speed"),
-    LIST(NULL, "bench-prompt", "N,..", bench_prompt, "prompt lengths to measure (512)"),
-    LIST(NULL, "bench-gen", "N,..", bench_gen, "generation lengths to measure (64)"),
+    LIST(NULL, "bench-prompt", "N,..", bench_prompt, 0, MAX_LENGTH, "prompt lengths to measure, 0: none (512)"),
+    LIST(NULL, "bench-gen", "N,..", bench_gen, 0, MAX_LENGTH, "generation lengths to measure, 0: none (64)"),
     INT(NULL, "bench-reps", "N", bench_reps, 1, 1000, "repetitions of each (5)"),
     SWITCH(NULL, "selftest", selftest, "compare every kernel with the reference"),
     SWITCH("h", "help", help, "print this help"),

@@ -14,11 +14,11 @@ int probe_open(struct probe *p, const struct options *o, struct output *out, str
 {
     *p = (struct probe){.logits = o->logits != NULL, .all = o->logits_all, .hidden = o->hidden != NULL};
     int rc = 0;
-    if (p->logits && strcmp(o->logits, "-") == 0)
+    if (o->logits && strcmp(o->logits, "-") == 0)
         p->text = out;
-    else if (p->logits)
+    else if (o->logits)
         rc = tensor_file_create(&p->logits_file, o->logits, e);
-    if (!rc && p->hidden)
+    if (!rc && o->hidden)
         rc = tensor_file_create(&p->hidden_file, o->hidden, e);
     return rc;
 }

@@ -18,23 +18,21 @@ double stats_first_token_s(const struct stats *st, const struct answer *a)
     return a->first_token_ns ? (double)(a->first_token_ns - st->start_ns) / 1e9 : NAN;
 }
 
-static void print_rate(FILE *to, const char *name, uint64_t n, uint64_t ns, const char *after)
+static void print_rate(FILE *to, const char *name, uint64_t n, uint64_t ns)
 {
     fprintf(to, "%-12s %8" PRIu64 " tokens  %9.3f s", name, n, (double)ns / 1e9);
     if (n && ns)
         fprintf(to, "  %10.2f tok/s", stats_rate(n, ns));
-    fprintf(to, "%s\n", after);
+    fputc('\n', to);
 }
 
 static void print_answer(const struct stats *st, const struct answer *a, FILE *to)
 {
-    char after[48];
     if (!a || a->tokens.n == 0)
         return;
     fprintf(to, "%-12s %26.3f s\n", "first token", stats_first_token_s(st, a));
-    print_rate(to, "decode", a->n_decoded, a->decode_ns, "");
-    snprintf(after, sizeof after, "stop: %s", answer_stop_name(a->stop));
-    fprintf(to, "%-12s %8zu tokens  %s\n", "answer", a->tokens.n, after);
+    print_rate(to, "decode", a->n_decoded, a->decode_ns);
+    fprintf(to, "%-12s %8zu tokens  stop: %s\n", "answer", a->tokens.n, answer_stop_name(a->stop));
 }
 
 static void print_experts(const struct moeflux_stats *es, FILE *to)
@@ -76,7 +74,8 @@ void stats_print(const struct stats *st, const struct answer *a, const struct se
     fprintf(to, "%-12s %s on %s\n", "model", s->info.architecture, s->info.device);
     fprintf(to, "%-12s %" PRIu64 "\n", "seed", s->seed);
     fprintf(to, "%-12s %26.3f s\n", "load", (double)s->load_ns / 1e9);
-    print_rate(to, "prompt", st->n_prompt, st->prefill_ns, "");
+    if (st->n_prompt)
+        print_rate(to, "prompt", st->n_prompt, st->prefill_ns);
     print_answer(st, a, to);
     number_show_bytes(weights, sizeof weights, (double)es.weights_bytes);
     number_show_bytes(state, sizeof state, (double)es.state_bytes);

@@ -76,13 +76,19 @@ static void add_csv_field(struct output *out, const char *text)
 
 static void print_csv(const struct table *t, struct output *out)
 {
-    for (long row = -1; row < (long)t->n_rows; row++)
+    for (long row = -1; row < (long)t->n_rows; row++) {
+        const char *comma = "";
         for (size_t c = 0; c < t->n_columns; c++) {
             char buf[64];
-            add_csv_field(out,
-                          row < 0 ? t->columns[c].key : cell_text(t, (size_t)row, c, "", buf, sizeof buf));
-            output_text(out, c + 1 == t->n_columns ? "\n" : ",");
+            const char *key = t->columns[c].key;
+            if (!key)
+                continue;
+            output_text(out, comma);
+            add_csv_field(out, row < 0 ? key : cell_text(t, (size_t)row, c, "", buf, sizeof buf));
+            comma = ",";
         }
+        output_text(out, "\n");
+    }
 }
 
 void table_print(const struct table *t, enum table_format format, struct output *out)
@@ -109,7 +115,8 @@ struct json_t *table_json(const struct table *t)
     for (size_t r = 0; r < t->n_rows; r++) {
         json_t *object = json_object();
         for (size_t c = 0; c < t->n_columns; c++)
-            json_object_set_new(object, t->columns[c].key, cell_json(t, r, c));
+            if (t->columns[c].key)
+                json_object_set_new(object, t->columns[c].key, cell_json(t, r, c));
         json_array_append_new(rows, object);
     }
     return rows;

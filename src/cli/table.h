@@ -10,8 +10,8 @@ struct json_t;
 struct output;
 
 struct table_column {
-    const char *key;   /* in CSV and JSON; units in the name: "median_tok_s" */
-    const char *title; /* in the table; NULL: not shown there */
+    const char *key;   /* in CSV and JSON; units in the name: "median_tok_s"; NULL: not there */
+    const char *title; /* in the plain table; NULL: not there */
     int digits;        /* after the point; -1: a column of text, aligned left */
 };
 

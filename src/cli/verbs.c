@@ -57,7 +57,7 @@ static const struct table_column device_columns[] = {
     {"name", "name", -1},
     {"kind", "kind", -1},
     {"driver", "driver", -1},
-    {"memory", "memory", -1},
+    {NULL, "memory", -1},
     {"memory_bytes", NULL, 0},
     {"subgroup_size", "subgroup", 0},
     {"usable", "usable", -1},
@@ -91,13 +91,19 @@ int verbs_list_devices(const struct options *o, struct output *out, struct err *
     int n = moeflux_list_devices(devices, MAX_DEVICES, e);
     if (n < 0)
         return n;
+    if (n == 0)
+        return err_set(e, ERR_DEVICE,
+                       "there is no Vulkan device (is a driver installed? VK_DRIVER_FILES names one)");
     if (n > MAX_DEVICES)
         n = MAX_DEVICES;
-    for (int i = 0; i < n; i++)
+    for (size_t i = 0; i < (size_t)n; i++)
         fill_row(&cells[i * N_DEVICE_COLUMNS], &devices[i], &texts[i]);
     struct table table = {device_columns, N_DEVICE_COLUMNS, (size_t)n, cells};
-    if (o->json)
-        return output_json(out, table_json(&table), e);
+    if (o->json) {
+        json_t *object = json_object();
+        json_object_set_new(object, "devices", table_json(&table));
+        return output_json(out, object, e);
+    }
     table_print(&table, o->csv ? TABLE_CSV : TABLE_PLAIN, out);
     return output_flush(out, e);
 }
