@@ -97,25 +97,14 @@ bool number_list(const char *text, int64_t lo, int64_t hi, struct number_list *o
     return true;
 }
 
-static char *show_scaled(char *buf, size_t cap, double value, double step, const char *const units[5])
-{
-    size_t unit = 0;
-    while (unit < 4 && value >= step) {
-        value /= step;
-        unit++;
-    }
-    snprintf(buf, cap, unit ? (value < 10 ? "%.2f %s" : "%.1f %s") : "%.0f %s", value, units[unit]);
-    return buf;
-}
-
 char *number_show_bytes(char *buf, size_t cap, double bytes)
 {
-    static const char *const units[5] = {"B", "kB", "MB", "GB", "TB"};
-    return show_scaled(buf, cap, bytes, 1000, units);
-}
-
-char *number_show_binary(char *buf, size_t cap, double bytes)
-{
-    static const char *const units[5] = {"B", "KiB", "MiB", "GiB", "TiB"};
-    return show_scaled(buf, cap, bytes, 1024, units);
+    static const char *const units[] = {"B", "kB", "MB", "GB", "TB"};
+    size_t unit = 0;
+    while (unit < 4 && bytes >= 1000) {
+        bytes /= 1000;
+        unit++;
+    }
+    snprintf(buf, cap, unit == 0 ? "%.0f %s" : bytes < 10 ? "%.2f %s" : "%.1f %s", bytes, units[unit]);
+    return buf;
 }

@@ -27,7 +27,5 @@ bool number_list(const char *text, int64_t lo, int64_t hi, struct number_list *o
 
 /* "1.23 GB" (powers of 1000, as file sizes and bandwidths are told). Returns buf. */
 char *number_show_bytes(char *buf, size_t cap, double bytes);
-/* As number_show_bytes, in the 1024 powers that --memory takes: "1.50 GiB". */
-char *number_show_binary(char *buf, size_t cap, double bytes);
 
 #endif
