@@ -1,0 +1,12 @@
+/* bench.h - --bench: tokens per second of prefill and decode, median and spread over repetitions. */
+#ifndef MOEFLUX_CLI_BENCH_H
+#define MOEFLUX_CLI_BENCH_H
+
+struct err;
+struct options;
+struct output;
+struct term;
+
+int bench_run(const struct options *o, const struct term *t, struct output *out, struct err *e);
+
+#endif

@@ -1,0 +1,29 @@
+#include "cli/exit.h"
+
+#include <stdio.h>
+
+int exit_status(int rc)
+{
+    switch (rc) {
+    case ERR_USAGE:
+        return EXIT_USAGE;
+    case ERR_NO_FIT:
+        return EXIT_NO_FIT;
+    case ERR_INTERRUPTED:
+        return EXIT_INTERRUPTED;
+    default:
+        return rc < 0 ? EXIT_FAILED : EXIT_OK;
+    }
+}
+
+void exit_warn(const char *text)
+{
+    fprintf(stderr, "moeflux: %s\n", text);
+}
+
+int exit_report(int rc, const struct err *e)
+{
+    if (rc < 0 && rc != ERR_INTERRUPTED && e->text[0])
+        exit_warn(e->text);
+    return exit_status(rc);
+}

@@ -1,0 +1,19 @@
+/* exit.h - a failure becomes one line on stderr and the program's exit status. */
+#ifndef MOEFLUX_CLI_EXIT_H
+#define MOEFLUX_CLI_EXIT_H
+
+#include "base/err.h"
+
+enum exit_status { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_NO_FIT = 3, EXIT_INTERRUPTED = 130 };
+
+/* The status that a return code (0 or ERR_*) stands for. */
+int exit_status(int rc);
+
+/* Prints "moeflux: TEXT" on stderr: something that the user should know and that stops nothing. */
+void exit_warn(const char *text);
+
+/* Prints "moeflux: TEXT" for a failure and returns its status. Says nothing about success, an interruption or an
+ * empty text (a reader that closed stdout has asked for quiet). */
+int exit_report(int rc, const struct err *e);
+
+#endif

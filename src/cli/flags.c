@@ -1,0 +1,221 @@
+#include "cli/flags.h"
+
+#include <argtable2.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "cli/number.h"
+
+enum { MAX_FLAGS = 96, MAX_FAULTS = 4, HELP_COLUMN = 28 };
+
+/* argtable2's table: one entry a flag, then the end. */
+struct parser {
+    const struct flag *flags;
+    size_t n;
+    void *args[MAX_FLAGS + 1];
+    const struct flag *owner[MAX_FLAGS]; /* of args[i] */
+    size_t n_args;
+    struct arg_end *end;
+};
+
+static int parser_build(struct parser *p, int argc, struct err *e)
+{
+    for (size_t i = 0; i < p->n; i++) {
+        const struct flag *f = &p->flags[i];
+        void *arg = NULL;
+        if (f->kind == FLAG_HEADING)
+            continue;
+        if (p->n_args == MAX_FLAGS)
+            return err_set(e, ERR_USAGE, "more than %d flags in a table", MAX_FLAGS);
+        if (f->kind == FLAG_SWITCH)
+            arg = arg_litn(f->shorts, f->longs, 0, argc, "");
+        else if (f->kind == FLAG_OPERAND)
+            arg = arg_strn(NULL, NULL, f->value, 0, 1, "");
+        else
+            arg = arg_strn(f->shorts, f->longs, f->value, 0, argc, "");
+        if (!arg)
+            return err_set(e, ERR_MEMORY, "out of memory for the flags");
+        p->owner[p->n_args] = f;
+        p->args[p->n_args++] = arg;
+    }
+    p->end = arg_end(MAX_FAULTS);
+    p->args[p->n_args] = p->end;
+    return p->end ? 0 : err_set(e, ERR_MEMORY, "out of memory for the flags");
+}
+
+/* The flag as messages name it: "-n/--predict", "--temp", "SRC". */
+static const char *flag_name(const struct flag *f, char *buf, size_t cap)
+{
+    if (f->kind == FLAG_OPERAND)
+        snprintf(buf, cap, "%s", f->value);
+    else if (!f->longs)
+        snprintf(buf, cap, "-%s", f->shorts);
+    else
+        snprintf(buf, cap, "%s%s%s--%.*s", f->shorts ? "-" : "", f->shorts ? f->shorts : "",
+                 f->shorts ? "/" : "", (int)strcspn(f->longs, ","), f->longs);
+    return buf;
+}
+
+/* getopt reports "--switch=value" like an unknown one-letter flag, so such words are looked for by name. */
+static const struct flag *find_switch_with_value(const struct parser *p, int argc, char **argv)
+{
+    for (int a = 1; a < argc; a++) {
+        const char *equals = strchr(argv[a], '=');
+        if (strncmp(argv[a], "--", 2) != 0 || !equals)
+            continue;
+        for (size_t i = 0; i < p->n_args; i++) {
+            char name[64];
+            size_t len =
+                (size_t)snprintf(name, sizeof name, "--%s", p->owner[i]->longs ? p->owner[i]->longs : "");
+            if (p->owner[i]->kind == FLAG_SWITCH && (size_t)(equals - argv[a]) == len &&
+                strncmp(argv[a], name, len) == 0)
+                return p->owner[i];
+        }
+    }
+    return NULL;
+}
+
+/* The word that a missing value belongs to: getopt's own, or the one before an empty value. */
+static const char *owner_of_missing(const char *word, int argc, char **argv)
+{
+    for (int a = 2; a < argc && !*word; a++)
+        if (!*argv[a])
+            return argv[a - 1];
+    return word;
+}
+
+/* Only the first fault is told: the others are often its consequence. */
+static int first_fault(const struct parser *p, int argc, char **argv, struct err *e)
+{
+    char name[64];
+    const char *word = p->end->argval[0] ? p->end->argval[0] : "";
+    const struct flag *given = find_switch_with_value(p, argc, argv);
+    if (given)
+        return err_set(e, ERR_USAGE, "%s takes no value", flag_name(given, name, sizeof name));
+    /* An argument's own error codes overlap with the parser's: whose code it is decides. */
+    for (size_t i = 0; i < p->n_args; i++)
+        if (p->end->parent[0] == p->args[i] && p->owner[i]->kind == FLAG_OPERAND)
+            return err_set(e, ERR_USAGE, "unexpected argument \"%s\" (--help shows the usage)", word);
+        else if (p->end->parent[0] == p->args[i])
+            return err_set(e, ERR_USAGE, "%s is given too often", flag_name(p->owner[i], name, sizeof name));
+    switch (p->end->error[0]) {
+    case ARG_ELONGOPT:
+        return err_set(e, ERR_USAGE, "unknown option %s (--help lists them)", word);
+    case ARG_EMISSARG:
+        return err_set(e, ERR_USAGE, "%s needs a value", owner_of_missing(word, argc, argv));
+    case ARG_ENOMATCH:
+        return err_set(e, ERR_USAGE, "unexpected argument \"%s\" (--help shows the usage)", word);
+    case ARG_EMALLOC:
+        return err_set(e, ERR_MEMORY, "out of memory for the flags");
+    default:
+        return err_set(e, ERR_USAGE, "unknown option -%c (--help lists them)", p->end->error[0]);
+    }
+}
+
+static int bad_value(const struct flag *f, const char *what, const char *found, struct err *e)
+{
+    char name[64];
+    return err_set(e, ERR_USAGE, "%s: expected %s, found \"%s\"", flag_name(f, name, sizeof name), what,
+                   found);
+}
+
+static int set_value(const struct flag *f, const char *text, void *field, struct err *e)
+{
+    char what[96];
+    double real;
+    switch (f->kind) {
+    case FLAG_TEXT:
+    case FLAG_OPERAND:
+        *(const char **)field = text;
+        return *text ? 0 : bad_value(f, "a value", text, e);
+    case FLAG_INT:
+        snprintf(what, sizeof what, "a whole number from %lld to %lld", (long long)f->lo, (long long)f->hi);
+        return number_int(text, f->lo, f->hi, field) ? 0 : bad_value(f, what, text, e);
+    case FLAG_REAL:
+        if (!number_real(text, &real) || real > 1e30 || real < -1e30)
+            return bad_value(f, "a number", text, e);
+        *(float *)field = (float)real;
+        return 0;
+    case FLAG_BYTES:
+        return number_bytes(text, field) ? 0 : bad_value(f, "a size like 512M, 4G or 1.5GiB", text, e);
+    case FLAG_LIST:
+        snprintf(what, sizeof what, "up to %d whole numbers from %lld to %lld with commas", NUMBER_LIST_MAX,
+                 (long long)f->lo, (long long)f->hi);
+        return number_list(text, f->lo, f->hi, field) ? 0 : bad_value(f, what, text, e);
+    default:
+        return err_set(e, ERR_USAGE, "a flag of this kind has no value");
+    }
+}
+
+static int parser_store(const struct parser *p, void *into, struct err *e)
+{
+    int rc = 0;
+    for (size_t i = 0; i < p->n_args && rc == 0; i++) {
+        const struct flag *f = p->owner[i];
+        void *field = (char *)into + f->at;
+        char name[64];
+        if (f->kind == FLAG_SWITCH) {
+            *(bool *)field = ((const struct arg_lit *)p->args[i])->count > 0;
+            continue;
+        }
+        const struct arg_str *arg = p->args[i];
+        if (arg->count > 0)
+            rc = set_value(f, arg->sval[arg->count - 1], field, e);
+        else if (f->kind == FLAG_OPERAND)
+            rc = err_set(e, ERR_USAGE, "%s is missing (--help shows the usage)",
+                         flag_name(f, name, sizeof name));
+    }
+    return rc;
+}
+
+static bool help_was_given(const struct parser *p, const void *into, const bool *help)
+{
+    for (size_t i = 0; i < p->n_args; i++)
+        if ((const char *)into + p->owner[i]->at == (const char *)help)
+            return ((const struct arg_lit *)p->args[i])->count > 0;
+    return false;
+}
+
+int flags_parse(const struct flag *table, size_t n, int argc, char **argv, void *into, const bool *help,
+                struct err *e)
+{
+    struct parser p = {.flags = table, .n = n};
+    int rc = parser_build(&p, argc, e);
+    if (rc == 0) {
+        int n_faults = arg_parse(argc, argv, p.args);
+        if (help_was_given(&p, into, help))
+            memset((char *)into + ((const char *)help - (const char *)into), true, sizeof(bool));
+        else
+            rc = n_faults ? first_fault(&p, argc, argv, e) : parser_store(&p, into, e);
+    }
+    arg_freetable(p.args, p.n_args + 1);
+    return rc;
+}
+
+void flags_help(const struct flag *table, size_t n, struct str *out)
+{
+    for (size_t i = 0; i < n; i++) {
+        const struct flag *f = &table[i];
+        char left[64];
+        if (!f->help)
+            continue;
+        if (f->kind == FLAG_HEADING) {
+            str_addf(out, "\n%s\n", f->help);
+            continue;
+        }
+        int at = f->kind == FLAG_OPERAND ? snprintf(left, sizeof left, "  ")
+                 : f->shorts             ? snprintf(left, sizeof left, "  -%s", f->shorts)
+                                         : snprintf(left, sizeof left, "    ");
+        if (f->kind != FLAG_OPERAND && f->longs)
+            at += snprintf(left + at, sizeof left - (size_t)at, "%s--%.*s", f->shorts ? ", " : "  ",
+                           (int)strcspn(f->longs, ","), f->longs);
+        if (f->value)
+            snprintf(left + at, sizeof left - (size_t)at, "%s%s", f->kind == FLAG_OPERAND ? "" : " ",
+                     f->value);
+        str_addf(out, "%-*s%s%s\n", HELP_COLUMN, left, strlen(left) < HELP_COLUMN ? "" : "  ", f->help);
+    }
+}

@@ -1,0 +1,42 @@
+/* flags.h - a table of flags becomes a filled struct, and the help text. One table row says all about a flag. */
+#ifndef MOEFLUX_CLI_FLAGS_H
+#define MOEFLUX_CLI_FLAGS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct err;
+struct str;
+
+enum flag_kind {
+    FLAG_HEADING, /* a group's title in the help text; no flag */
+    FLAG_SWITCH,  /* bool */
+    FLAG_TEXT,    /* const char *, borrowed from argv, not empty */
+    FLAG_INT,     /* int64_t in [lo, hi] */
+    FLAG_REAL,    /* float */
+    FLAG_BYTES,   /* uint64_t */
+    FLAG_LIST,    /* struct number_list, each in [lo, hi] */
+    FLAG_OPERAND, /* const char *: a word without a flag, required, in the table's order */
+};
+
+struct flag {
+    enum flag_kind kind;
+    const char *shorts; /* "m" or NULL */
+    const char *longs;  /* "predict,n-predict": the first is the one shown; NULL: none */
+    const char *value;  /* "DIR": what the help text calls the value */
+    const char *help;   /* one line; NULL: left out of the help text */
+    size_t at;          /* offsetof the field */
+    int64_t lo, hi;
+};
+
+/* Parses argv[1..] (argv[0] is skipped) into `into`, whose defaults the caller has set; a flag given twice keeps
+ * its last value. ERR_USAGE names the flag, what it takes and what was found. *help (a FLAG_SWITCH of the table)
+ * wins over every fault. */
+int flags_parse(const struct flag *table, size_t n, int argc, char **argv, void *into, const bool *help,
+                struct err *e);
+
+/* Appends the table as help text, at most 80 columns wide. */
+void flags_help(const struct flag *table, size_t n, struct str *out);
+
+#endif

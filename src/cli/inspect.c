@@ -1,0 +1,129 @@
+#include "cli/inspect.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "cli/number.h"
+#include "cli/options.h"
+#include "cli/output.h"
+#include "moeflux.h"
+
+/* The context that the memory figures are given for, beside the model's own maximum. */
+enum { SHORT_CONTEXT = 8192 };
+
+static uint64_t state_bytes(const struct moeflux_needs *n, uint64_t n_pos)
+{
+    return n->fixed_state_bytes + n_pos * n->kv_bytes_per_pos;
+}
+
+static uint64_t short_context(const struct moeflux_needs *n)
+{
+    return n->max_context && n->max_context < SHORT_CONTEXT ? n->max_context : SHORT_CONTEXT;
+}
+
+static void print_bytes(struct output *out, const char *name, uint64_t bytes, const char *note)
+{
+    char amount[32];
+    number_show_bytes(amount, sizeof amount, (double)bytes);
+    output_addf(out, "%-22s %12s  %s\n", name, amount, note);
+}
+
+static void print_count(struct output *out, const char *name, double count)
+{
+    static const char *const units[] = {"", " thousand", " million", " billion"};
+    size_t unit = 0;
+    while (unit < 3 && count >= 1000) {
+        count /= 1000;
+        unit++;
+    }
+    output_addf(out, unit ? "%-22s %.1f%s\n" : "%-22s %.0f%s\n", name, count, units[unit]);
+}
+
+static void print_shape(struct output *out, const struct moeflux_needs *n)
+{
+    output_addf(out, "%-22s %s\n", "architecture", n->architecture);
+    output_addf(out, "%-22s %s\n", "layout",
+                n->packed ? "packed (moeflux convert)" : "safetensors, as they are");
+    output_addf(out, "%-22s %u, %u of them full attention\n", "layers", n->n_layers, n->n_attention);
+    output_addf(out, "%-22s %u wide, %u tokens in the vocabulary\n", "hidden", n->hidden, n->vocab_size);
+    output_addf(out, "%-22s %u a layer, %u chosen per token, %u wide\n", "experts", n->n_experts, n->top_k,
+                n->moe_inner);
+    if (n->max_context)
+        output_addf(out, "%-22s %u tokens\n", "longest context", n->max_context);
+    print_count(out, "parameters", (double)n->n_params);
+    print_count(out, "active per token", (double)n->n_active_params);
+}
+
+static void print_sizes(struct output *out, const struct moeflux_needs *n)
+{
+    char note[96];
+    output_text(out, "\nOn disk\n");
+    print_bytes(out, "  dense weights", n->dense_bytes, "stay in memory");
+    snprintf(note, sizeof note, "%.3f MB each", (double)n->one_expert_bytes / 1e6);
+    print_bytes(out, "  routed experts", n->expert_bytes, note);
+    output_text(out, "\nRead per token\n");
+    print_bytes(out, "  dense weights", n->token_dense_bytes, "from memory");
+    print_bytes(out, "  routed experts", n->token_expert_bytes, "from memory or disk");
+    print_bytes(out, "  together", n->token_dense_bytes + n->token_expert_bytes, "");
+    output_text(out, "\nMemory\n");
+    snprintf(note, sizeof note, "%" PRIu64 " B fixed and %" PRIu64 " B per token", n->fixed_state_bytes,
+             n->kv_bytes_per_pos);
+    snprintf(note + strlen(note), sizeof note - strlen(note), ", here %" PRIu64 " tokens", short_context(n));
+    print_bytes(out, "  states", state_bytes(n, short_context(n)), note);
+    if (n->max_context > short_context(n))
+        print_bytes(out, "  states, longest", state_bytes(n, n->max_context), "at the longest context");
+    print_bytes(out, "  everything resident",
+                n->dense_bytes + n->expert_bytes + state_bytes(n, short_context(n)), "no reads once loaded");
+    print_bytes(out, "  least", n->floor_bytes, "dense weights, a short context, one layer's experts");
+}
+
+static int print_json(const struct options *o, const struct moeflux_needs *n, struct output *out,
+                      struct err *e)
+{
+    const struct {
+        const char *key;
+        uint64_t value;
+    } numbers[] = {
+        {"layers", n->n_layers},
+        {"attention_layers", n->n_attention},
+        {"hidden", n->hidden},
+        {"vocab_size", n->vocab_size},
+        {"experts", n->n_experts},
+        {"top_k", n->top_k},
+        {"moe_inner", n->moe_inner},
+        {"max_context", n->max_context},
+        {"params", n->n_params},
+        {"active_params", n->n_active_params},
+        {"dense_bytes", n->dense_bytes},
+        {"expert_bytes", n->expert_bytes},
+        {"one_expert_bytes", n->one_expert_bytes},
+        {"token_dense_bytes", n->token_dense_bytes},
+        {"token_expert_bytes", n->token_expert_bytes},
+        {"kv_bytes_per_token", n->kv_bytes_per_pos},
+        {"fixed_state_bytes", n->fixed_state_bytes},
+        {"resident_bytes", n->dense_bytes + n->expert_bytes + state_bytes(n, short_context(n))},
+        {"floor_bytes", n->floor_bytes},
+    };
+    json_t *object = json_object();
+    json_object_set_new(object, "model", output_json_text(o->model, strlen(o->model)));
+    json_object_set_new(object, "architecture", json_string(n->architecture));
+    json_object_set_new(object, "packed", json_boolean(n->packed));
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        json_object_set_new(object, numbers[i].key, json_integer((json_int_t)numbers[i].value));
+    return output_json(out, object, e);
+}
+
+int inspect_run(const struct options *o, struct output *out, struct err *e)
+{
+    struct moeflux_needs needs;
+    int rc = moeflux_get_needs(o->model, &needs, e);
+    if (rc)
+        return rc;
+    if (o->json)
+        return print_json(o, &needs, out, e);
+    print_shape(out, &needs);
+    print_sizes(out, &needs);
+    return output_flush(out, e);
+}

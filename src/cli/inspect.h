@@ -1,0 +1,11 @@
+/* inspect.h - `moeflux inspect DIR`: what a model is and what it needs, from its files alone. */
+#ifndef MOEFLUX_CLI_INSPECT_H
+#define MOEFLUX_CLI_INSPECT_H
+
+struct err;
+struct options;
+struct output;
+
+int inspect_run(const struct options *o, struct output *out, struct err *e);
+
+#endif

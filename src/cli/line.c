@@ -1,0 +1,187 @@
+#include "cli/line.h"
+
+#include <errno.h>
+#include <histedit.h>
+#include <langinfo.h>
+#include <locale.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <wchar.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "cli/exit.h"
+#include "cli/signals.h"
+
+enum { HISTORY_LINES = 1000 };
+
+struct line {
+    EditLine *edit;
+    History *history;
+    char *history_path; /* NULL: not kept */
+    const char *prompt;
+    struct str text;
+    mbstate_t partial; /* of a character that arrives in pieces */
+};
+
+static char *show_prompt(EditLine *edit)
+{
+    struct line *l = NULL;
+    el_get(edit, EL_CLIENTDATA, &l);
+    return (char *)(uintptr_t)l->prompt;
+}
+
+/* libedit's own reader starts a read that Ctrl-C broke off again; this one gives up, so that the prompt hears it. */
+static int read_char(EditLine *edit, wchar_t *out)
+{
+    struct line *l = NULL;
+    el_get(edit, EL_CLIENTDATA, &l);
+    for (;;) {
+        char byte;
+        ssize_t n = read(STDIN_FILENO, &byte, 1);
+        if (n < 0 && errno == EINTR && !signals_interrupted()) {
+            el_resize(edit);
+            continue;
+        }
+        if (n <= 0)
+            return (int)n;
+        size_t used = mbrtowc(out, &byte, 1, &l->partial);
+        if (used == (size_t)-2)
+            continue;
+        if (used == (size_t)-1) {
+            memset(&l->partial, 0, sizeof l->partial);
+            *out = L'?';
+        }
+        return 1;
+    }
+}
+
+/* Makes every directory of `path` above its last part; what is there already is fine. */
+static void make_parents(const char *path)
+{
+    char part[4096];
+    for (const char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        if ((size_t)(slash - path) >= sizeof part)
+            return;
+        memcpy(part, path, (size_t)(slash - path));
+        part[slash - path] = '\0';
+        mkdir(part, 0700);
+    }
+}
+
+static char *find_history_path(void)
+{
+    struct str path = {0};
+    const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+    /* The XDG rules: a path that is not absolute counts as unset. */
+    if (state && state[0] == '/')
+        str_addf(&path, "%s/moeflux/history", state);
+    else if (home && home[0] == '/')
+        str_addf(&path, "%s/.local/state/moeflux/history", home);
+    if (path.len && str_ok(&path))
+        return path.data;
+    str_free(&path);
+    return NULL;
+}
+
+static void load_history(struct line *l)
+{
+    HistEvent event;
+    history(l->history, &event, H_SETSIZE, HISTORY_LINES);
+    history(l->history, &event, H_SETUNIQUE, 1);
+    l->history_path = find_history_path();
+    if (l->history_path) {
+        make_parents(l->history_path);
+        history(l->history, &event, H_LOAD, l->history_path);
+    }
+}
+
+/* Characters beyond ASCII are edited as characters only under a UTF-8 locale. Numbers stay in the C locale. */
+static void choose_locale(void)
+{
+    setlocale(LC_CTYPE, "");
+    if (strcmp(nl_langinfo(CODESET), "UTF-8") != 0)
+        setlocale(LC_CTYPE, "C.UTF-8");
+}
+
+struct line *line_open(struct err *e)
+{
+    struct line *l = mem_new(1, sizeof *l, e);
+    if (!l)
+        return NULL;
+    choose_locale();
+    l->history = history_init();
+    l->edit = el_init("moeflux", stdin, stderr, stderr);
+    if (!l->history || !l->edit) {
+        line_close(l);
+        err_set(e, ERR_IO, "the terminal cannot be edited on (libedit)");
+        return NULL;
+    }
+    load_history(l);
+    el_set(l->edit, EL_CLIENTDATA, l);
+    el_set(l->edit, EL_PROMPT, show_prompt);
+    el_set(l->edit, EL_EDITOR, "emacs");
+    el_set(l->edit, EL_HIST, history, l->history);
+    el_set(l->edit, EL_GETCFN, read_char);
+    el_set(l->edit, EL_BIND, "^R", "em-inc-search-prev", NULL);
+    el_source(l->edit, NULL);
+    return l;
+}
+
+void line_close(struct line *l)
+{
+    if (!l)
+        return;
+    if (l->edit)
+        el_end(l->edit);
+    if (l->history)
+        history_end(l->history);
+    free(l->history_path);
+    str_free(&l->text);
+    free(l);
+}
+
+enum line_event line_read(struct line *l, const char *prompt, const char **text)
+{
+    int n = 0;
+    l->prompt = prompt;
+    memset(&l->partial, 0, sizeof l->partial);
+    str_clear(&l->text);
+    const char *got = el_gets(l->edit, &n);
+    bool interrupted = signals_interrupted();
+    signals_clear();
+    if (interrupted) {
+        const LineInfo *info = el_line(l->edit);
+        str_add(&l->text, info->buffer, (size_t)(info->lastchar - info->buffer));
+        el_reset(l->edit);
+        fputc('\n', stderr);
+    } else if (got && n > 0) {
+        while (n > 0 && (got[n - 1] == '\n' || got[n - 1] == '\r'))
+            n--;
+        str_add(&l->text, got, (size_t)n);
+    }
+    *text = str_text(&l->text);
+    return interrupted ? LINE_INTERRUPTED : got && str_ok(&l->text) ? LINE_TEXT : LINE_END;
+}
+
+void line_remember(struct line *l, const char *text)
+{
+    HistEvent event;
+    history(l->history, &event, H_ENTER, text);
+    if (!l->history_path)
+        return;
+    if (history(l->history, &event, H_SAVE, l->history_path) < 0) {
+        struct err e;
+        err_set(&e, ERR_IO, "%s: the history cannot be written and is kept for this run only",
+                l->history_path);
+        exit_warn(e.text);
+        free(l->history_path);
+        l->history_path = NULL;
+        return;
+    }
+    chmod(l->history_path, 0600);
+}

@@ -1,0 +1,250 @@
+#include "cli/options.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/str.h"
+#include "cli/flags.h"
+#include "moeflux.h"
+
+/* Seeds stay below 2^53 so that every JSON reader gets them exactly. */
+#define MAX_SEED   (((int64_t)1 << 53) - 1)
+#define MAX_TOKENS (1 << 30)
+#define MAX_LENGTH (1 << 24)
+
+/* clang-format off */
+#define AT(field)                             offsetof(struct options, field)
+#define HEADING(title)                        {FLAG_HEADING, NULL, NULL, NULL, title, 0, 0, 0}
+#define SWITCH(s, l, f, help)                 {FLAG_SWITCH, s, l, NULL, help, AT(f), 0, 0}
+#define TEXT(s, l, value, f, help)            {FLAG_TEXT, s, l, value, help, AT(f), 0, 0}
+#define INT(s, l, value, f, lo, hi, help)     {FLAG_INT, s, l, value, help, AT(f), lo, hi}
+#define REAL(s, l, value, f, help)            {FLAG_REAL, s, l, value, help, AT(f), 0, 0}
+#define BYTES(s, l, value, f, help)           {FLAG_BYTES, s, l, value, help, AT(f), 0, 0}
+#define LIST(s, l, value, f, lo, hi, help)    {FLAG_LIST, s, l, value, help, AT(f), lo, hi}
+#define OPERAND(value, f, help)               {FLAG_OPERAND, NULL, NULL, value, help, AT(f), 0, 0}
+
+static const struct flag run_flags[] = {
+    HEADING("Model:"),
+    TEXT("m", "model", "DIR", model, "the model's directory"),
+    TEXT(NULL, "device", "NAME", device, "index, part of a device's name, or \"reference\""),
+    SWITCH(NULL, "list-devices", list_devices, "list the Vulkan devices"),
+    INT("c", "ctx-size", "N", ctx_size, 1, MAX_TOKENS, "most tokens of prompt and answers (8192)"),
+    INT("t", "threads", "N", threads, 1, 4096, "threads that read and help (all cores)"),
+    BYTES(NULL, "memory", "SIZE", memory, "host memory for experts, as 512M or 4G"),
+    BYTES(NULL, "gpu-memory", "SIZE", gpu_memory, "device memory for everything"),
+    INT(NULL, "chunk", "N", chunk, 1, 1 << 20, "tokens of a prompt computed at once"),
+    HEADING("Prompt: one of -p, -f, --tokens-in, or standard input:"),
+    TEXT("p", "prompt", "TEXT", prompt, "the prompt"),
+    TEXT("f", "file", "FILE", file, "the prompt from a file, - for stdin"),
+    TEXT(NULL, "tokens-in", "FILE", tokens_in, "token ids instead of text, - for stdin"),
+    TEXT(NULL, "system", "TEXT", system, "system text of the conversation"),
+    SWITCH(NULL, "raw", raw, "take the prompt as it is: no chat template"),
+    SWITCH(NULL, "no-think", no_think, "answer without thinking first"),
+    SWITCH(NULL, "show-think", show_think, "print the thinking too"),
+    HEADING("Answer:"),
+    INT("n", "predict,n-predict", "N", predict, -1, MAX_TOKENS, "most tokens to generate, -1: until it ends (-1)"),
+    SWITCH(NULL, "ignore-eos", ignore_eos, "do not stop at the end-of-text tokens"),
+    INT("s", "seed", "N", seed, -1, MAX_SEED, "seed of the random choice (-1: draw one)"),
+    REAL(NULL, "temp,temperature", "T", temp, "temperature, 0: always the likeliest (0.7)"),
+    INT(NULL, "top-k", "N", top_k, 0, MAX_TOKENS, "choose among the N likeliest, 0: all (20)"),
+    REAL(NULL, "top-p", "P", top_p, "... among the likeliest that sum to P (0.95)"),
+    REAL(NULL, "min-p", "P", min_p, "... among those over P times the best (0)"),
+    REAL(NULL, "repeat-penalty", "X", repeat_penalty, "make repeated tokens less likely (1: off)"),
+    INT(NULL, "repeat-last-n", "N", repeat_last, 0, MAX_TOKENS, "tokens that the penalty looks at (64)"),
+    HEADING("Output:"),
+    SWITCH(NULL, "tokens-out", tokens_out, "print token ids instead of text"),
+    SWITCH(NULL, "json", json, "print one JSON object"),
+    SWITCH(NULL, "csv", csv, "print tables as CSV (--bench, --list-devices)"),
+    SWITCH(NULL, "stats", stats, "print speeds and times on stderr"),
+    TEXT(NULL, "logits", "FILE", logits, "write the last logits (safetensors; -: text)"),
+    SWITCH(NULL, "logits-all", logits_all, "... after every token of the prompt"),
+    TEXT(NULL, "hidden", "FILE", hidden, "write the hidden states (safetensors)"),
+    HEADING("Measure and check:"),
+    SWITCH(NULL, "bench", bench, "measure prefill and decode speed"),
+    LIST(NULL, "bench-prompt", "N,..", bench_prompt, 0, MAX_LENGTH, "prompt lengths to measure, 0: none (512)"),
+    LIST(NULL, "bench-gen", "N,..", bench_gen, 0, MAX_LENGTH, "generation lengths to measure, 0: none (64)"),
+    INT(NULL, "bench-reps", "N", bench_reps, 1, 1000, "repetitions of each (5)"),
+    SWITCH(NULL, "selftest", selftest, "compare every kernel with the reference"),
+    SWITCH("h", "help", help, "print this help"),
+    SWITCH(NULL, "version", version, "print the version"),
+};
+
+static const struct flag convert_flags[] = {
+    OPERAND("SRC", src, "checkpoint: MLX 4-bit or bf16 safetensors"),
+    OPERAND("DST", dst, "directory to write; must not exist"),
+    SWITCH(NULL, "verify", verify, "read DST again and compare checksums"),
+    INT("t", "threads", "N", threads, 1, 4096, "threads (all cores)"),
+    SWITCH("h", "help", help, "print this help"),
+};
+
+static const struct flag inspect_flags[] = {
+    OPERAND("DIR", model, "model directory"),
+    SWITCH(NULL, "json", json, "print one JSON object"),
+    SWITCH("h", "help", help, "print this help"),
+};
+/* clang-format on */
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+static void set_defaults(struct options *o)
+{
+    *o = (struct options){
+        .predict = OPTIONS_NOT_GIVEN,
+        .seed = -1,
+        .temp = 0.7f,
+        .top_k = 20,
+        .top_p = 0.95f,
+        .repeat_penalty = 1.0f,
+        .repeat_last = 64,
+        .bench_prompt = {1, {512}},
+        .bench_gen = {1, {64}},
+        .bench_reps = 5,
+    };
+}
+
+static int refuse(bool together, const char *a, const char *b, struct err *e)
+{
+    return together ? err_set(e, ERR_USAGE, "%s and %s exclude each other", a, b) : 0;
+}
+
+static int check_needs(bool given, const char *flag, bool has, const char *other, struct err *e)
+{
+    return given && !has ? err_set(e, ERR_USAGE, "%s goes with %s only", flag, other) : 0;
+}
+
+static int check_prompt(const struct options *o, struct err *e)
+{
+    int rc = refuse(o->prompt && o->file, "-p", "-f", e);
+    if (!rc)
+        rc = refuse(o->prompt && o->tokens_in, "-p", "--tokens-in", e);
+    if (!rc)
+        rc = refuse(o->file && o->tokens_in, "-f", "--tokens-in", e);
+    if (!rc)
+        rc = refuse(o->system && o->raw, "--system", "--raw", e);
+    if (!rc)
+        rc = refuse(o->system && o->tokens_in, "--system", "--tokens-in", e);
+    return rc;
+}
+
+static int check_output(const struct options *o, struct err *e)
+{
+    bool text_logits = o->logits && strcmp(o->logits, "-") == 0;
+    int rc = refuse(o->json && o->csv, "--json", "--csv", e);
+    if (!rc)
+        rc = refuse(o->json && o->tokens_out, "--json", "--tokens-out", e);
+    if (!rc)
+        rc = refuse(o->json && text_logits, "--json", "--logits -", e);
+    if (!rc)
+        rc = refuse(text_logits && (o->predict > 0 || o->predict == OPTIONS_NO_LIMIT), "--logits -", "-n", e);
+    if (!rc)
+        rc = check_needs(o->logits_all, "--logits-all", o->logits, "--logits", e);
+    if (!rc)
+        rc = check_needs(o->csv, "--csv", o->bench || o->list_devices, "--bench or --list-devices", e);
+    if (!rc && o->hidden && strcmp(o->hidden, "-") == 0)
+        rc = err_set(e, ERR_USAGE, "--hidden: expected a file, found \"-\"");
+    return rc;
+}
+
+static int check_modes(const struct options *o, struct err *e)
+{
+    int rc = refuse(o->bench && o->selftest, "--bench", "--selftest", e);
+    if (!rc)
+        rc = refuse(o->list_devices && o->selftest, "--list-devices", "--selftest", e);
+    if (!rc)
+        rc = refuse(o->list_devices && o->bench, "--list-devices", "--bench", e);
+    if (!rc)
+        rc = refuse(o->selftest && o->json, "--selftest", "--json", e);
+    if (!rc)
+        rc = refuse(o->bench && options_probes(o), "--bench", "--logits or --hidden", e);
+    return rc;
+}
+
+static int check_run(struct options *o, struct err *e)
+{
+    struct sampler_options sampling = options_sampling(o, 0);
+    int rc = check_modes(o, e);
+    if (!rc)
+        rc = check_prompt(o, e);
+    if (!rc)
+        rc = check_output(o, e);
+    if (!rc)
+        rc = sampler_check(&sampling, e);
+    if (rc)
+        return rc;
+    o->verb = o->list_devices ? VERB_LIST_DEVICES
+              : o->selftest   ? VERB_SELFTEST
+              : o->bench      ? VERB_BENCH
+                              : VERB_RUN;
+    if (!o->model && (o->verb == VERB_RUN || o->verb == VERB_BENCH))
+        return err_set(e, ERR_USAGE, "-m DIR is missing: which model? (--help shows the usage)");
+    return 0;
+}
+
+int options_parse(struct options *o, int argc, char **argv, struct err *e)
+{
+    set_defaults(o);
+    if (argc > 1 && strcmp(argv[1], "convert") == 0) {
+        o->verb = VERB_CONVERT;
+        return flags_parse(convert_flags, COUNT(convert_flags), argc - 1, argv + 1, o, &o->help, e);
+    }
+    if (argc > 1 && strcmp(argv[1], "inspect") == 0) {
+        o->verb = VERB_INSPECT;
+        return flags_parse(inspect_flags, COUNT(inspect_flags), argc - 1, argv + 1, o, &o->help, e);
+    }
+    int rc = flags_parse(run_flags, COUNT(run_flags), argc, argv, o, &o->help, e);
+    if (rc)
+        return rc;
+    if (o->help || o->version) {
+        o->verb = o->help ? VERB_HELP : VERB_VERSION;
+        return 0;
+    }
+    return check_run(o, e);
+}
+
+void options_help(const struct options *o, struct str *out)
+{
+    if (o->verb == VERB_CONVERT) {
+        str_add_text(out, "usage: moeflux convert SRC DST [--verify] [-t N]\n\n");
+        flags_help(convert_flags, COUNT(convert_flags), out);
+        return;
+    }
+    if (o->verb == VERB_INSPECT) {
+        str_add_text(out, "usage: moeflux inspect DIR [--json]\n\n");
+        flags_help(inspect_flags, COUNT(inspect_flags), out);
+        return;
+    }
+    str_add_text(out, "usage: moeflux -m DIR -p TEXT          one answer on stdout\n"
+                      "       moeflux -m DIR                  a conversation (in a terminal)\n"
+                      "       moeflux -m DIR --bench          speed of prefill and decode\n"
+                      "       moeflux convert SRC DST         a checkpoint to a model directory\n"
+                      "       moeflux inspect DIR             what a model is and needs\n"
+                      "       moeflux --selftest              check this device's kernels\n");
+    flags_help(run_flags, COUNT(run_flags), out);
+    str_add_text(out, "\nmoeflux convert --help and man moeflux say more.\n");
+}
+
+void options_engine(const struct options *o, struct moeflux_options *out)
+{
+    out->dir = o->model;
+    out->device = o->device;
+    out->memory_bytes = o->memory;
+    out->gpu_memory_bytes = o->gpu_memory;
+    out->n_threads = (uint32_t)o->threads;
+    out->chunk = (uint32_t)o->chunk;
+    out->profile = o->stats;
+}
+
+struct sampler_options options_sampling(const struct options *o, uint64_t seed)
+{
+    return (struct sampler_options){
+        .temperature = o->temp,
+        .top_k = (uint32_t)o->top_k,
+        .top_p = o->top_p,
+        .min_p = o->min_p,
+        .repeat_penalty = o->repeat_penalty,
+        .repeat_last = (uint32_t)o->repeat_last,
+        .seed = seed,
+    };
+}

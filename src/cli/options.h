@@ -1,0 +1,77 @@
+/* options.h - what the user asked for: every flag, checked, with its default.
+ * Texts are borrowed from argv. */
+#ifndef MOEFLUX_CLI_OPTIONS_H
+#define MOEFLUX_CLI_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "cli/number.h"
+#include "text/sampler.h"
+
+struct err;
+struct str;
+struct moeflux_options;
+
+enum verb {
+    VERB_RUN, /* one answer, or a conversation when stdin is a terminal and no prompt is given */
+    VERB_BENCH,
+    VERB_SELFTEST,
+    VERB_LIST_DEVICES,
+    VERB_CONVERT,
+    VERB_INSPECT,
+    VERB_HELP,
+    VERB_VERSION,
+};
+
+enum { OPTIONS_NOT_GIVEN = -2, OPTIONS_NO_LIMIT = -1, OPTIONS_DEFAULT_CONTEXT = 8192 };
+
+struct options {
+    enum verb verb;
+    bool help, version;
+
+    const char *model, *device;
+    int64_t ctx_size; /* 0: the smaller of OPTIONS_DEFAULT_CONTEXT and the model's maximum */
+    int64_t threads, chunk;
+    uint64_t memory, gpu_memory; /* bytes; 0: from what is free */
+
+    const char *prompt, *file, *tokens_in, *system; /* at most one of the first three */
+    bool raw, no_think, show_think;
+
+    int64_t predict; /* tokens; OPTIONS_NO_LIMIT; OPTIONS_NOT_GIVEN */
+    bool ignore_eos;
+    int64_t seed; /* -1: draw one */
+    float temp, top_p, min_p, repeat_penalty;
+    int64_t top_k, repeat_last;
+
+    bool tokens_out, json, csv, stats;
+    const char *logits, *hidden; /* files; logits may be "-" */
+    bool logits_all;
+
+    bool list_devices, selftest, bench;
+    struct number_list bench_prompt, bench_gen;
+    int64_t bench_reps;
+
+    const char *src, *dst; /* convert; inspect uses `model` */
+    bool verify;
+};
+
+/* Parses the command line. ERR_USAGE names the flag at fault. */
+int options_parse(struct options *o, int argc, char **argv, struct err *e);
+
+/* The help text of the command line that was parsed (the main one, convert's or inspect's). */
+void options_help(const struct options *o, struct str *out);
+
+/* What the engine is to be opened with; `progress` stays as it is. */
+void options_engine(const struct options *o, struct moeflux_options *out);
+
+/* The sampler's options with `seed` put in. */
+struct sampler_options options_sampling(const struct options *o, uint64_t seed);
+
+/* Whether the run writes files of logits or hidden states, and then generates nothing unless -n is given. */
+static inline bool options_probes(const struct options *o)
+{
+    return o->logits || o->hidden;
+}
+
+#endif

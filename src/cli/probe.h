@@ -1,0 +1,38 @@
+/* probe.h - --logits, --logits-all and --hidden: numbers of the prompt's evaluation, streamed into files.
+ * Nothing larger than a row of logits is held here. */
+#ifndef MOEFLUX_CLI_PROBE_H
+#define MOEFLUX_CLI_PROBE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "cli/tensor_file.h"
+
+struct err;
+struct moeflux_info;
+struct moeflux_wish;
+struct options;
+struct output;
+struct token_list;
+
+struct probe {
+    bool logits, all, hidden;
+    struct output *text; /* --logits -: rows of decimal numbers go here; else NULL */
+    struct tensor_file logits_file, hidden_file;
+    uint32_t n_tokens, vocab_size, width; /* width: of a hidden state */
+};
+
+/* Creates the files that the options name (as temporary ones). */
+int probe_open(struct probe *p, const struct options *o, struct output *out, struct err *e);
+
+/* The prompt is known: writes headers and tokens, and fills the wish. The probe must outlive the evaluation. */
+int probe_begin(struct probe *p, const struct moeflux_info *info, const struct token_list *prompt,
+                struct moeflux_wish *wish, struct err *e);
+
+/* The prompt was evaluated; `last` [vocab_size] are the logits after it. Gives the files their names. */
+int probe_finish(struct probe *p, const float *last, struct err *e);
+
+/* Drops what was not finished. A zeroed struct is legal. */
+void probe_close(struct probe *p);
+
+#endif

@@ -1,0 +1,207 @@
+#include "cli/run.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "cli/answer.h"
+#include "cli/bar.h"
+#include "cli/exit.h"
+#include "cli/options.h"
+#include "cli/output.h"
+#include "cli/printer.h"
+#include "cli/probe.h"
+#include "cli/prompt.h"
+#include "cli/session.h"
+#include "cli/signals.h"
+#include "cli/stats.h"
+#include "cli/term.h"
+#include "moeflux.h"
+
+/* All that one run owns; zeroed at first. */
+struct run {
+    const struct options *options;
+    const struct term *term;
+    struct output *out;
+    struct bar bar;
+    struct prompt prompt;
+    struct probe probe;
+    struct session session;
+    struct token_list tokens; /* of the prompt */
+    struct answer answer;
+    struct stats stats;
+};
+
+void run_tell_replaced(unsigned long n_replaced)
+{
+    char text[128];
+    snprintf(text, sizeof text, "the prompt is not all UTF-8: %lu place%s replaced by U+FFFD", n_replaced,
+             n_replaced == 1 ? "" : "s");
+    if (n_replaced)
+        exit_warn(text);
+}
+
+static int64_t answer_limit(const struct options *o)
+{
+    if (o->predict == OPTIONS_NOT_GIVEN)
+        return options_probes(o) ? 0 : OPTIONS_NO_LIMIT;
+    return o->predict;
+}
+
+static bool uses_chat(const struct run *r)
+{
+    return !r->prompt.is_ids && !r->options->raw;
+}
+
+/* The tokenizer is needed to read a text prompt and to print a text answer. */
+static int check_tokenizer(struct run *r, struct err *e)
+{
+    const struct options *o = r->options;
+    if (uses_chat(r))
+        return session_use_chat(&r->session, o, "a text prompt", e);
+    if (r->session.tokenizer)
+        return 0;
+    if (!r->prompt.is_ids)
+        return err_set(e, ERR_USAGE, "%s has no tokenizer.json, which a text prompt needs (use --tokens-in)",
+                       o->model);
+    if (answer_limit(o) != 0 && !o->tokens_out && !o->json)
+        return err_set(e, ERR_USAGE, "%s has no tokenizer.json, which a text answer needs (use --tokens-out)",
+                       o->model);
+    return 0;
+}
+
+static int encode(struct run *r, struct err *e)
+{
+    const struct options *o = r->options;
+    const struct str *text = &r->prompt.text;
+    size_t n_replaced = 0;
+    int rc = 0;
+    if (r->prompt.is_ids) {
+        /* Taken over, so that one list owns the ids. */
+        r->tokens = r->prompt.ids;
+        r->prompt.ids = (struct token_list){0};
+        return 0;
+    }
+    if (o->system)
+        rc = chat_system(&r->session.chat, o->system, strlen(o->system), &r->tokens, &n_replaced, e);
+    if (!rc && o->raw)
+        rc = tokenizer_encode(r->session.tokenizer, str_text(text), text->len, SPECIALS_AS_TOKENS, &r->tokens,
+                              &n_replaced, e);
+    else if (!rc)
+        rc = chat_user(&r->session.chat, str_text(text), text->len, &r->tokens, &n_replaced, e);
+    run_tell_replaced(n_replaced);
+    return rc;
+}
+
+static int check_length(const struct run *r, struct err *e)
+{
+    size_t n = r->tokens.n;
+    uint32_t most = r->session.max_context;
+    if (n > most)
+        return err_set(e, ERR_USAGE, "the prompt has %zu tokens, the context holds %u (-c)", n, most);
+    return 0;
+}
+
+static int prefill(struct run *r, struct err *e)
+{
+    struct moeflux_wish wish = {0};
+    struct session *s = &r->session;
+    int rc = probe_begin(&r->probe, &s->info, &r->tokens, &wish, e);
+    if (rc)
+        return rc;
+    r->stats.start_ns = clock_ns();
+    rc = session_eval(s, r->tokens.ids, r->tokens.n, &wish, e);
+    r->stats.prefill_ns = clock_ns() - r->stats.start_ns;
+    r->stats.n_prompt = (uint32_t)r->tokens.n;
+    bar_end(&r->bar);
+    return rc ? rc : probe_finish(&r->probe, s->logits, e);
+}
+
+static int print_json(struct run *r, struct err *e)
+{
+    const struct answer *a = &r->answer;
+    const struct session *s = &r->session;
+    json_t *object = json_object(), *ids = json_array();
+    for (size_t i = 0; i < a->tokens.n; i++)
+        json_array_append_new(ids, json_integer(a->tokens.ids[i]));
+    json_object_set_new(object, "text",
+                        s->tokenizer ? output_json_text(str_text(&a->text), a->text.len) : json_null());
+    if (a->thinking.len)
+        json_object_set_new(object, "thinking", output_json_text(str_text(&a->thinking), a->thinking.len));
+    json_object_set_new(object, "tokens", ids);
+    json_object_set_new(object, "prompt_tokens", json_integer((json_int_t)r->stats.n_prompt));
+    json_object_set_new(object, "stop_reason", json_string(answer_stop_name(a->stop)));
+    json_object_set_new(object, "prefill_tok_s",
+                        stats_number(stats_rate(r->stats.n_prompt, r->stats.prefill_ns)));
+    json_object_set_new(object, "decode_tok_s", stats_number(stats_rate(a->n_decoded, a->decode_ns)));
+    json_object_set_new(object, "time_to_first_token_s", stats_number(stats_first_token_s(&r->stats, a)));
+    json_object_set_new(object, "load_s", json_real((double)s->load_ns / 1e9));
+    json_object_set_new(object, "seed", json_integer((json_int_t)s->seed));
+    json_object_set_new(object, "model", output_json_text(r->options->model, strlen(r->options->model)));
+    json_object_set_new(object, "architecture", json_string(s->info.architecture));
+    json_object_set_new(object, "device", json_string(s->info.device));
+    json_object_set_new(object, "stats", stats_engine_json(s));
+    return output_json(r->out, object, e);
+}
+
+static int generate(struct run *r, struct err *e)
+{
+    const struct options *o = r->options;
+    struct printer printer;
+    struct answer_options ao = {.limit = answer_limit(o), .ignore_eos = o->ignore_eos, .chat = uses_chat(r)};
+    printer_init(&printer, r->out, o, r->term);
+    if (!o->json)
+        ao.sink = printer_sink(&printer);
+    int rc = answer_run(&r->answer, &r->session, &ao, e);
+    struct err closing = {0};
+    int ended = printer_end(&printer, &closing);
+    if (!rc && ended)
+        rc = err_set(e, closing.code, "%s", closing.text);
+    return rc;
+}
+
+static int run_all(struct run *r, struct err *e)
+{
+    const struct options *o = r->options;
+    int rc = prompt_read(&r->prompt, o, e);
+    if (!rc)
+        rc = probe_open(&r->probe, o, r->out, e);
+    if (!rc)
+        rc = session_open(&r->session, o, &r->bar, e);
+    if (!rc)
+        rc = check_tokenizer(r, e);
+    if (!rc)
+        rc = encode(r, e);
+    if (!rc)
+        rc = session_start(&r->session, o, (uint32_t)o->ctx_size, e);
+    if (!rc)
+        rc = check_length(r, e);
+    if (!rc)
+        rc = prefill(r, e);
+    if (!rc)
+        rc = generate(r, e);
+    if (!rc && o->json)
+        rc = print_json(r, e);
+    if (!rc && o->stats)
+        stats_print(&r->stats, &r->answer, &r->session, stderr);
+    if (!rc && r->answer.stop == ANSWER_INTERRUPTED)
+        rc = err_set(e, ERR_INTERRUPTED, "interrupted");
+    return rc;
+}
+
+int run_once(const struct options *o, const struct term *t, struct output *out, struct err *e)
+{
+    struct run r = {.options = o, .term = t, .out = out};
+    signals_catch_interrupt();
+    bar_init(&r.bar, t);
+    int rc = run_all(&r, e);
+    bar_end(&r.bar);
+    answer_free(&r.answer);
+    token_list_free(&r.tokens);
+    session_close(&r.session);
+    probe_close(&r.probe);
+    prompt_free(&r.prompt);
+    return rc;
+}

@@ -1,0 +1,19 @@
+/* run.h - one prompt, one answer. */
+#ifndef MOEFLUX_CLI_RUN_H
+#define MOEFLUX_CLI_RUN_H
+
+struct err;
+struct options;
+struct output;
+struct session;
+struct str;
+struct term;
+struct token_list;
+
+/* Reads the prompt, opens the model, answers on `out`. ERR_INTERRUPTED after Ctrl-C: what there was is printed. */
+int run_once(const struct options *o, const struct term *t, struct output *out, struct err *e);
+
+/* Says once on stderr that a prompt held bytes that are not UTF-8 (nothing for 0). */
+void run_tell_replaced(unsigned long n_replaced);
+
+#endif

@@ -1,0 +1,49 @@
+/* session.h - an opened model with what a conversation needs beside it: tokenizer, template, sampler, sequence. */
+#ifndef MOEFLUX_CLI_SESSION_H
+#define MOEFLUX_CLI_SESSION_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "moeflux.h"
+#include "text/chat.h"
+#include "text/sampler.h"
+#include "text/tokenizer.h"
+
+struct bar;
+struct options;
+
+struct session {
+    struct moeflux *model;
+    struct moeflux_info info;
+    struct tokenizer *tokenizer; /* NULL: the directory has none */
+    bool has_chat;               /* `chat` is usable */
+    struct chat chat;
+    struct moeflux_session *sequence; /* NULL until session_start */
+    struct sampler *sampler;
+    float *logits;        /* [vocab_size], after the last token */
+    uint32_t max_context; /* tokens */
+    uint64_t seed;
+    uint64_t load_ns;
+};
+
+/* Opens the model and its tokenizer; the bar shows loading and, later, prompts. */
+int session_open(struct session *s, const struct options *o, struct bar *bar, struct err *e);
+
+/* Makes the chat template usable. ERR_USAGE when there is no tokenizer (`what` names what needs it),
+ * ERR_UNSUPPORTED when it lacks the template's tokens. */
+int session_use_chat(struct session *s, const struct options *o, const char *what, struct err *e);
+
+/* Makes the sequence and the sampler. max_context 0: the smaller of the model's own and 8,192. */
+int session_start(struct session *s, const struct options *o, uint32_t max_context, struct err *e);
+
+/* Evaluates the ids and tells the sampler of them; `wish` may be NULL, its `logits` is set here. */
+int session_eval(struct session *s, const int32_t *ids, size_t n, const struct moeflux_wish *wish,
+                 struct err *e);
+
+bool session_is_eos(const struct session *s, int32_t id);
+
+/* A zeroed or half-built session is legal. */
+void session_close(struct session *s);
+
+#endif

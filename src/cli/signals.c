@@ -1,0 +1,47 @@
+#include "cli/signals.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include "cli/exit.h"
+
+static volatile sig_atomic_t n_interrupts;
+static volatile sig_atomic_t impatient = 1;
+
+static void on_interrupt(int signal_number)
+{
+    (void)signal_number;
+    if (n_interrupts && impatient)
+        _exit(EXIT_INTERRUPTED);
+    n_interrupts = 1;
+}
+
+void signals_ignore_pipe(void)
+{
+    struct sigaction ignore = {.sa_handler = SIG_IGN};
+    sigemptyset(&ignore.sa_mask);
+    sigaction(SIGPIPE, &ignore, NULL);
+}
+
+void signals_catch_interrupt(void)
+{
+    /* Without SA_RESTART: a read of the terminal returns, so that the prompt sees Ctrl-C. */
+    struct sigaction interrupt = {.sa_handler = on_interrupt};
+    sigemptyset(&interrupt.sa_mask);
+    sigaction(SIGINT, &interrupt, NULL);
+}
+
+bool signals_interrupted(void)
+{
+    return n_interrupts != 0;
+}
+
+void signals_clear(void)
+{
+    n_interrupts = 0;
+}
+
+void signals_set_impatient(bool on)
+{
+    impatient = on;
+}

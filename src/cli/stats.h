@@ -1,0 +1,34 @@
+/* stats.h - what a run cost: the --stats table and the numbers of --json. */
+#ifndef MOEFLUX_CLI_STATS_H
+#define MOEFLUX_CLI_STATS_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+struct answer;
+struct json_t;
+struct session;
+
+struct stats {         /* of one answer */
+    uint32_t n_prompt; /* tokens evaluated before it */
+    uint64_t start_ns; /* clock_ns() when their evaluation began */
+    uint64_t prefill_ns;
+};
+
+/* Tokens per second; NaN where nothing was measured. */
+double stats_rate(uint64_t n_tokens, uint64_t ns);
+
+/* Seconds from the start of the prompt to the first sampled token; NaN without one. */
+double stats_first_token_s(const struct stats *st, const struct answer *a);
+
+/* The table of one answer and of the engine since it was opened. `a` may be NULL (nothing was generated). */
+void stats_print(const struct stats *st, const struct answer *a, const struct session *s, FILE *to);
+
+/* The engine's counters as an object; NULL without memory. The caller owns it. */
+struct json_t *stats_engine_json(const struct session *s);
+
+/* A number, or null where it is not known. */
+struct json_t *stats_number(double value);
+
+#endif

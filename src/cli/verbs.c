@@ -1,0 +1,143 @@
+#include "cli/verbs.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "cli/bar.h"
+#include "cli/number.h"
+#include "cli/options.h"
+#include "cli/output.h"
+#include "cli/signals.h"
+#include "cli/table.h"
+#include "cli/term.h"
+#include "model/convert.h"
+#include "moeflux.h"
+
+int verbs_convert(const struct options *o, const struct term *t, struct err *e)
+{
+    struct bar bar;
+    struct convert_result r = {0};
+    char written[32], speed[32];
+    uint64_t start = clock_ns();
+    signals_catch_interrupt();
+    bar_init(&bar, t);
+    struct convert_options co = {
+        .src = o->src,
+        .dst = o->dst,
+        .verify = o->verify,
+        .n_threads = (uint32_t)o->threads,
+        .progress = bar_progress(&bar),
+    };
+    int rc = convert_run(&co, &r, e);
+    bar_end(&bar);
+    if (rc == ERR_INTERRUPTED)
+        fprintf(stderr, "moeflux: interrupted; the same command goes on with what is done\n");
+    if (rc)
+        return rc;
+    double seconds = (double)(clock_ns() - start) / 1e9;
+    number_show_bytes(written, sizeof written, (double)r.bytes_written);
+    number_show_bytes(speed, sizeof speed, (double)r.bytes_read / (seconds > 0 ? seconds : 1));
+    fprintf(stderr, "%s: %u tensors and %u layers of experts, %s written in %.1f s (read at %s/s)%s\n",
+            o->dst, r.n_tensors, r.n_expert_layers, written, seconds, speed, o->verify ? ", verified" : "");
+    if (r.n_layers_kept)
+        fprintf(stderr, "%u layers were kept from an interrupted run\n", r.n_layers_kept);
+    return 0;
+}
+
+/* ---- devices ---- */
+
+enum { MAX_DEVICES = 32 };
+
+static const struct table_column device_columns[] = {
+    {"index", "index", 0},
+    {"name", "name", -1},
+    {"kind", "kind", -1},
+    {"driver", "driver", -1},
+    {NULL, "memory", -1},
+    {"memory_bytes", NULL, 0},
+    {"subgroup_size", "subgroup", 0},
+    {"usable", "usable", -1},
+};
+enum { N_DEVICE_COLUMNS = sizeof device_columns / sizeof *device_columns };
+
+struct device_texts {
+    char memory[32], usable[160];
+};
+
+static void fill_row(struct table_cell *row, const struct moeflux_device *d, struct device_texts *texts)
+{
+    number_show_bytes(texts->memory, sizeof texts->memory, (double)d->memory_bytes);
+    snprintf(texts->usable, sizeof texts->usable, "%s%s",
+             d->usable ? "yes" : "no: ", d->usable ? "" : d->why_not);
+    row[0].number = d->idx;
+    row[1].text = d->name;
+    row[2].text = d->kind;
+    row[3].text = d->driver;
+    row[4].text = texts->memory;
+    row[5].number = (double)d->memory_bytes;
+    row[6].number = d->subgroup_size;
+    row[7].text = texts->usable;
+}
+
+int verbs_list_devices(const struct options *o, struct output *out, struct err *e)
+{
+    struct moeflux_device devices[MAX_DEVICES];
+    struct device_texts texts[MAX_DEVICES];
+    struct table_cell cells[MAX_DEVICES * N_DEVICE_COLUMNS];
+    int n = moeflux_list_devices(devices, MAX_DEVICES, e);
+    if (n < 0)
+        return n;
+    if (n == 0)
+        return err_set(e, ERR_DEVICE,
+                       "there is no Vulkan device (is a driver installed? VK_DRIVER_FILES names one)");
+    if (n > MAX_DEVICES)
+        n = MAX_DEVICES;
+    for (size_t i = 0; i < (size_t)n; i++)
+        fill_row(&cells[i * N_DEVICE_COLUMNS], &devices[i], &texts[i]);
+    struct table table = {device_columns, N_DEVICE_COLUMNS, (size_t)n, cells};
+    if (o->json) {
+        json_t *object = json_object();
+        json_object_set_new(object, "devices", table_json(&table));
+        return output_json(out, object, e);
+    }
+    table_print(&table, o->csv ? TABLE_CSV : TABLE_PLAIN, out);
+    return output_flush(out, e);
+}
+
+/* ---- selftest ---- */
+
+struct selftest {
+    struct output *out;
+    unsigned n_cases;
+};
+
+static void print_case(void *ctx, const struct moeflux_selftest_row *r)
+{
+    struct selftest *st = ctx;
+    struct err ignored;
+    if (st->n_cases++ == 0)
+        output_addf(st->out, "%-24s %-32s %10s %10s\n", "kernel", "shape", "error", "bound");
+    output_addf(st->out, "%-24s %-32s %10.2e %10.2e  %s\n", r->kernel, r->shape, r->error, r->bound,
+                r->ok ? "ok" : "FAILED");
+    /* A failure sticks in the output and is told at the end. */
+    output_flush(st->out, &ignored);
+}
+
+int verbs_selftest(const struct options *o, struct output *out, struct err *e)
+{
+    struct selftest st = {.out = out};
+    int n_failed = moeflux_selftest(o->device, print_case, &st, e);
+    if (n_failed < 0)
+        return n_failed;
+    output_addf(out, "%u cases, %d failed\n", st.n_cases, n_failed);
+    int rc = output_flush(out, e);
+    if (rc)
+        return rc;
+    if (st.n_cases == 0)
+        return err_set(e, ERR_DEVICE, "the self-test ran no case");
+    return n_failed ? err_set(e, ERR_DEVICE, "%d of %u kernel tests failed", n_failed, st.n_cases) : 0;
+}

@@ -1,0 +1,145 @@
+#!/bin/sh
+# The command line without a model: help, version, and what is refused.
+. tests/cli.sh
+
+claim help_fits_80_columns_and_goes_to_stdout
+for words in --help -h 'convert --help' 'inspect -h' '--help --foo'; do
+    # shellcheck disable=SC2086 # words are words
+    run 0 "$MOEFLUX" $words
+    err_empty
+    out_has '^usage: moeflux'
+    [ "$(awk '{ if (length($0) > n) n = length($0) } END { print n }' "$tmp/out")" -le 80 ] ||
+        fault "$words: a line is over 80 columns"
+done
+
+claim help_and_man_page_name_the_same_flags
+run 0 "$MOEFLUX" --help
+grep -o -e '--[a-z-]*' "$tmp/out" | sort -u >"$tmp/help"
+sed 's/\\-/-/g' man/moeflux.1 >"$tmp/man"
+while read -r flag; do
+    grep -q -e "$flag" "$tmp/man" || fault "the man page lacks $flag"
+done <"$tmp/help"
+[ "$(wc -l <"$tmp/help")" -ge 35 ] || fault "the help text names too few flags"
+
+claim version_is_one_line
+run 0 "$MOEFLUX" --version
+err_empty
+out_has '^moeflux [0-9]*\.[0-9]*\.[0-9]*$'
+[ "$(wc -l <"$tmp/out")" -eq 1 ] || fault "more than one line"
+
+claim unknown_flags_are_refused_by_name
+fails 2 'unknown option --foo' --foo
+fails 2 'unknown option --foo=3' --foo=3
+fails 2 'unknown option -x' -m dir -x
+fails 2 'unexpected argument "stray"' -m dir stray
+fails 2 'unknown option --verify' -m dir --verify
+fails 2 'unknown option --temp' convert a b --temp 1
+
+claim flags_say_what_value_they_lack_or_take
+fails 2 '\-\-temp needs a value' -m dir -p x --temp
+fails 2 '^moeflux: -p needs a value\|-p/--prompt: expected a value' -m dir -p ''
+fails 2 '\-\-prompt needs a value' -m dir --prompt ''
+fails 2 '\-\-json takes no value' -m dir --json=yes
+
+claim bad_numbers_are_refused_with_the_range
+for value in x '' 1x ' 1' 1.5 99999999999999999999 -2 0x10; do
+    [ -z "$value" ] || fails 2 '\-n/--predict: expected a whole number from -1 to' -m dir -p x -n "$value"
+done
+for value in 0 -1 x 5000; do
+    fails 2 '\-t/--threads: expected a whole number from 1 to 4096, found' -m dir -p x -t "$value"
+done
+for value in 0 x 1e3; do
+    fails 2 '\-c/--ctx-size: expected a whole number from 1' -m dir -p x -c "$value"
+    fails 2 '\-\-chunk: expected a whole number from 1' -m dir -p x --chunk "$value"
+done
+fails 2 '\-s/--seed: expected a whole number from -1 to 9007199254740991' -m dir -p x -s 9007199254740992
+fails 2 '\-\-top-k: expected a whole number' -m dir -p x --top-k -3
+for value in x nan inf 1e400 0x1p3 ' 1' 1,5; do
+    fails 2 '\-\-temp: expected a number, found' -m dir -p x --temp "$value"
+done
+
+claim bad_sizes_are_refused
+for value in 0 -1 x 12Q 1.5.2G G 4GiBB 99999999999T; do
+    fails 2 '\-\-memory: expected a size like 512M, 4G or 1.5GiB, found' -m dir -p x --memory "$value"
+    fails 2 '\-\-gpu-memory: expected a size' -m dir -p x --gpu-memory "$value"
+done
+
+claim sampling_out_of_range_is_refused
+fails 2 'temp' -m dir -p x --temp -1
+fails 2 'top.p' -m dir -p x --top-p 0
+fails 2 'top.p' -m dir -p x --top-p 1.5
+fails 2 'min.p' -m dir -p x --min-p -0.1
+fails 2 'repeat.penalty' -m dir -p x --repeat-penalty 0
+
+claim flags_that_exclude_each_other_are_named
+fails 2 '\-p and -f exclude' -m dir -p x -f y
+fails 2 '\-p and --tokens-in exclude' -m dir -p x --tokens-in y
+fails 2 '\-f and --tokens-in exclude' -m dir -f x --tokens-in y
+fails 2 '\-\-system and --raw exclude' -m dir -p x --raw --system y
+fails 2 '\-\-json and --tokens-out exclude' -m dir -p x --json --tokens-out
+fails 2 '\-\-json and --csv exclude' -m dir --bench --json --csv
+fails 2 '\-\-csv goes with' -m dir -p x --csv
+fails 2 '\-\-logits-all goes with --logits' -m dir -p x --logits-all
+fails 2 '\-\-json and --logits - exclude' -m dir -p x --json --logits -
+fails 2 '\-\-logits - and -n exclude' -m dir -p x --logits - -n 3
+fails 2 '\-\-hidden: expected a file' -m dir -p x --hidden -
+fails 2 '\-\-bench and --selftest exclude' -m dir --bench --selftest
+fails 2 '\-\-bench-prompt: expected up to' -m dir --bench --bench-prompt 1,,2
+
+claim what_is_missing_is_named
+fails 2 '\-m DIR is missing' -p x
+fails 2 '\-m DIR is missing'
+fails 2 'SRC is missing' convert
+fails 2 'DST is missing' convert a
+fails 2 'unexpected argument "c"' convert a b c
+fails 2 'DIR is missing' inspect
+
+claim missing_files_are_named
+fails 1 "^moeflux: $tmp/none: No such file" -m dir -f "$tmp/none"
+fails 1 "^moeflux: $tmp/none: No such file" -m dir --tokens-in "$tmp/none"
+fails 1 "$tmp/none" -m "$tmp/none" -p x
+fails 1 "$tmp/none" inspect "$tmp/none"
+fails 1 "$tmp/none" convert "$tmp/none" "$tmp/converted"
+[ ! -e "$tmp/converted" ] || fault "a failed conversion left a directory"
+
+claim empty_prompts_and_bad_ids_are_refused
+: >"$tmp/empty"
+printf ' \n\t\n' >"$tmp/blank"
+printf '1 2 three 4' >"$tmp/words"
+printf '1 -2 3' >"$tmp/negative"
+printf '1 99999999999999999999' >"$tmp/huge"
+fails 2 "$tmp/empty: the prompt is empty" -m dir -f "$tmp/empty"
+fails 2 "$tmp/blank: the prompt is empty" -m dir -f "$tmp/blank"
+fails 2 "$tmp/blank: no token ids" -m dir --tokens-in "$tmp/blank"
+fails 2 'word 3: expected a token id, found "three"' -m dir --tokens-in "$tmp/words"
+fails 2 'word 2: expected a token id, found "-2"' -m dir --tokens-in "$tmp/negative"
+fails 2 'word 2: expected a token id' -m dir --tokens-in "$tmp/huge"
+run 2 "$MOEFLUX" -m dir <"$tmp/blank"
+one_line
+err_has 'stdin: the prompt is empty'
+
+claim output_files_that_cannot_be_are_refused_before_the_model_is_read
+fails 1 "^moeflux: $tmp/no/x: No such file" -m dir -p x --logits "$tmp/no/x"
+fails 1 'expected a regular file' -m dir -p x --logits /dev/null
+fails 1 'expected a regular file' -m dir -p x --hidden "$tmp"
+[ -c /dev/null ] || fault "/dev/null was replaced"
+
+claim a_failed_run_leaves_no_output_file
+fails 1 'dir' -m dir -p x --logits "$tmp/logits" --hidden "$tmp/hidden"
+for file in "$tmp"/logits* "$tmp"/hidden*; do
+    [ ! -e "$file" ] || fault "$file was left"
+done
+
+claim a_full_or_closed_stdout_ends_with_status_1
+if [ -e /dev/full ]; then
+    got=0
+    "$MOEFLUX" --help >/dev/full 2>"$tmp/err" || got=$?
+    [ "$got" -eq 1 ] || fault "full: status $got"
+    err_has '^moeflux: stdout: write: No space left'
+fi
+got=0
+"$MOEFLUX" --help >&- 2>"$tmp/err" || got=$?
+[ "$got" -eq 1 ] || fault "closed: status $got"
+err_empty
+
+report
