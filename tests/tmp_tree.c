@@ -105,7 +105,7 @@ void tmp_tree_replace(const char *dir, const char *name, const char *old, const 
 {
     size_t n;
     char *text = (char *)tmp_tree_read(tmp_tree_path(dir, name), &n);
-    char *at = strstr(text, old);
+    char *at = memmem(text, n, old, strlen(old));
     if (!at)
         fail_msg("%s/%s has no %s", dir, name, old);
     char *out = malloc(n + strlen(with) + 1);

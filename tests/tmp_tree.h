@@ -23,7 +23,7 @@ uint8_t *tmp_tree_read(const char *path, size_t *n);
 /* Copies a directory with its plain files and folders into `to`, which is made. */
 void tmp_tree_copy(const char *from, const char *to);
 
-/* Replaces the first `old` in a text file; asserts that it is there. */
+/* Replaces the first `old` in a file; asserts that it is there. */
 void tmp_tree_replace(const char *dir, const char *name, const char *old, const char *with);
 
 #endif

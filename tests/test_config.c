@@ -1,0 +1,431 @@
+/* Configurations of both families: where keys may stand, defaults, and every refusal with the key's name. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "base/err.h"
+#include "model/config.h"
+#include "model/json.h"
+
+#define QWEN     "tests/models/qwen-odd/mlx/config.json"
+#define DEEPSEEK "tests/models/deepseek-odd/mlx/config.json"
+
+static json_t *load(const char *path)
+{
+    struct err e;
+    json_t *root = NULL;
+    assert_int_equal(json_read_file(path, 1 << 20, &root, &e), 0);
+    return root;
+}
+
+static json_t *parse(const char *text)
+{
+    json_t *value = json_loads(text, JSON_DECODE_ANY, NULL);
+    assert_non_null(value);
+    return value;
+}
+
+/* Sets "a.b" to JSON `value`, or deletes it when that is NULL. */
+static void set(json_t *root, const char *key, const char *value)
+{
+    const char *dot = strchr(key, '.');
+    json_t *object = root;
+    if (dot) {
+        char outer[64];
+        snprintf(outer, sizeof outer, "%.*s", (int)(dot - key), key);
+        object = json_object_get(root, outer);
+        assert_non_null(object);
+        key = dot + 1;
+    }
+    if (value)
+        assert_int_equal(json_object_set_new(object, key, parse(value)), 0);
+    else
+        assert_int_equal(json_object_del(object, key), 0);
+}
+
+static struct config read_ok(json_t *root)
+{
+    struct config c;
+    struct err e;
+    int rc = config_read(&c, root, "config.json", &e);
+    if (rc < 0)
+        fail_msg("%s", e.text);
+    json_decref(root);
+    return c;
+}
+
+/* text_config's keys moved to the top level. */
+static json_t *flatten(json_t *root)
+{
+    json_t *text = json_incref(json_object_get(root, "text_config"));
+    json_object_del(root, "text_config");
+    json_object_update(root, text);
+    json_decref(text);
+    return root;
+}
+
+static void expect_same(const struct config *a, const struct config *b)
+{
+    struct config x = *a, y = *b;
+    assert_memory_equal(x.layers, y.layers, x.n_layers * sizeof *x.layers);
+    x.layers = y.layers = NULL;
+    assert_memory_equal(&x, &y, sizeof x);
+}
+
+static void qwen_dimensions_are_read_from_the_nested_form(void **state)
+{
+    (void)state;
+    struct config c = read_ok(load(QWEN));
+    assert_int_equal(c.family, FAMILY_QWEN35MOE);
+    assert_int_equal(c.hidden, 192);
+    assert_int_equal(c.n_layers, 6);
+    assert_int_equal(c.vocab_size, 1003);
+    assert_int_equal(c.max_context, 4096);
+    assert_false(c.tied);
+    assert_true(c.rms_eps == 1e-6f);
+    assert_int_equal(c.n_heads, 6);
+    assert_int_equal(c.n_kv_heads, 2);
+    assert_int_equal(c.head_dim, 64);
+    assert_int_equal(c.rotary_dim, 32);
+    assert_true(c.rope.theta == 10000 && !c.rope.yarn && !c.rope_interleave);
+    assert_int_equal(config_conv_dim(&c), 1024);
+    assert_int_equal(c.conv_kernel, 4);
+    assert_int_equal(c.n_experts, 12);
+    assert_int_equal(c.top_k, 3);
+    assert_int_equal(c.moe_inner, 64);
+    assert_int_equal(c.shared_inner, 192);
+    assert_true(c.norm_topk);
+    for (uint32_t i = 0; i < 6; i++) {
+        assert_int_equal(c.layers[i], i % 3 == 2 ? LAYER_ATTENTION : LAYER_DELTA);
+        assert_true(config_has_experts(&c, i));
+    }
+    assert_int_equal(c.n_eos, 2);
+    assert_int_equal(c.eos[0], 1);
+    assert_int_equal(c.eos[1], 2);
+    config_free(&c);
+}
+
+static void deepseek_dimensions_are_read(void **state)
+{
+    (void)state;
+    struct config c = read_ok(load(DEEPSEEK));
+    assert_int_equal(c.family, FAMILY_DEEPSEEK3);
+    assert_int_equal(c.q_lora_rank, 192);
+    assert_int_equal(c.kv_lora_rank, 128);
+    assert_int_equal(c.nope_dim, 64);
+    assert_int_equal(c.rope_dim, 32);
+    assert_int_equal(c.rotary_dim, 32);
+    assert_int_equal(c.v_dim, 64);
+    assert_int_equal(c.n_group, 4);
+    assert_int_equal(c.topk_group, 2);
+    assert_true(c.routed_scaling == 2.5f);
+    assert_int_equal(c.dense_inner, 320);
+    assert_int_equal(c.shared_inner, 64);
+    assert_true(c.rope_interleave && c.rope.yarn && c.rope.truncate);
+    assert_true(c.rope.factor == 40 && c.rope.original_context == 64);
+    assert_true(c.rope.beta_fast == 32 && c.rope.beta_slow == 1);
+    assert_true(c.rope.mscale == 1 && c.rope.mscale_all_dim == 1 && c.rope.attention_factor == 0);
+    for (uint32_t i = 0; i < 5; i++) {
+        assert_int_equal(c.layers[i], LAYER_MLA);
+        assert_int_equal(config_has_experts(&c, i), i >= 2);
+    }
+    assert_int_equal(c.n_eos, 1);
+    config_free(&c);
+}
+
+static void flat_and_nested_forms_read_the_same(void **state)
+{
+    (void)state;
+    struct config a = read_ok(load(QWEN)), b = read_ok(flatten(load(QWEN)));
+    expect_same(&a, &b);
+    config_free(&a);
+    config_free(&b);
+}
+
+static void text_config_wins_over_the_top_level(void **state)
+{
+    (void)state;
+    json_t *root = load(QWEN);
+    set(root, "hidden_size", "128");
+    struct config c = read_ok(root);
+    assert_int_equal(c.hidden, 192);
+    config_free(&c);
+}
+
+static void an_interval_stands_in_for_layer_types(void **state)
+{
+    (void)state;
+    json_t *root = load(QWEN);
+    set(root, "text_config.layer_types", NULL);
+    struct config a = read_ok(load(QWEN)), b = read_ok(root);
+    expect_same(&a, &b);
+    config_free(&a);
+    config_free(&b);
+}
+
+static void old_rotary_keys_read_as_the_new_ones(void **state)
+{
+    (void)state;
+    json_t *root = load(QWEN);
+    set(root, "text_config.rope_parameters", NULL);
+    set(root, "text_config.rope_scaling", "null");
+    set(root, "text_config.rope_theta", "10000");
+    set(root, "text_config.partial_rotary_factor", "0.5");
+    struct config a = read_ok(load(QWEN)), b = read_ok(root);
+    expect_same(&a, &b);
+    config_free(&a);
+    config_free(&b);
+
+    root = load(DEEPSEEK);
+    json_t *rope = json_incref(json_object_get(root, "rope_parameters"));
+    set(root, "rope_parameters", NULL);
+    json_object_del(rope, "rope_theta");
+    json_object_del(rope, "rope_type");
+    json_object_set_new(rope, "type", json_string("yarn"));
+    json_object_set_new(root, "rope_scaling", rope);
+    a = read_ok(load(DEEPSEEK));
+    b = read_ok(root);
+    expect_same(&a, &b);
+    config_free(&a);
+    config_free(&b);
+}
+
+static void rope_parameters_win_key_by_key(void **state)
+{
+    (void)state;
+    json_t *root = load(QWEN);
+    set(root, "text_config.rope_parameters", "{\"rope_theta\": 5000}");
+    set(root, "text_config.rope_scaling", "{\"rope_theta\": 1, \"partial_rotary_factor\": 1.0}");
+    set(root, "text_config.partial_rotary_factor", "0.25");
+    struct config c = read_ok(root);
+    assert_true(c.rope.theta == 5000);
+    assert_int_equal(c.rotary_dim, 64);
+    config_free(&c);
+}
+
+static void defaults_fill_what_may_be_absent(void **state)
+{
+    (void)state;
+    json_t *root = flatten(load(QWEN));
+    static const char *const keys[] = {"rope_parameters",
+                                       "layer_types",
+                                       "full_attention_interval",
+                                       "rms_norm_eps",
+                                       "hidden_act",
+                                       "attention_bias",
+                                       "max_position_embeddings",
+                                       "eos_token_id",
+                                       "linear_conv_kernel_dim",
+                                       "tie_word_embeddings"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        set(root, keys[i], NULL);
+    set(root, "head_dim", "null");
+    set(root, "num_attention_heads", "4");
+    set(root, "hidden_size", "256");
+    struct config c = read_ok(root);
+    assert_true(c.rope.theta == 10000);
+    assert_int_equal(c.head_dim, 64);
+    assert_int_equal(c.rotary_dim, 16);
+    assert_int_equal(c.conv_kernel, 4);
+    assert_int_equal(c.max_context, 0);
+    assert_int_equal(c.n_eos, 0);
+    assert_int_equal(c.layers[3], LAYER_ATTENTION);
+    assert_int_equal(c.layers[2], LAYER_DELTA);
+    config_free(&c);
+}
+
+static void a_null_q_lora_rank_means_a_plain_projection(void **state)
+{
+    (void)state;
+    json_t *root = load(DEEPSEEK);
+    set(root, "q_lora_rank", "null");
+    struct config c = read_ok(root);
+    assert_int_equal(c.q_lora_rank, 0);
+    config_free(&c);
+}
+
+static void the_family_is_known_without_model_type(void **state)
+{
+    (void)state;
+    json_t *root = flatten(load(QWEN));
+    set(root, "model_type", NULL);
+    struct config c = read_ok(root);
+    assert_int_equal(c.family, FAMILY_QWEN35MOE);
+    config_free(&c);
+    root = load(DEEPSEEK);
+    set(root, "model_type", NULL);
+    c = read_ok(root);
+    assert_int_equal(c.family, FAMILY_DEEPSEEK3);
+    config_free(&c);
+}
+
+static void end_of_text_ids_are_the_union_of_all_places(void **state)
+{
+    (void)state;
+    struct err e;
+    json_t *root = load(QWEN), *generation = parse("{\"eos_token_id\": [2, 9]}");
+    set(root, "eos_token_id", "7");
+    struct config c = read_ok(root);
+    assert_int_equal(config_add_eos(&c, generation, "generation_config.json", &e), 0);
+    json_decref(generation);
+    assert_int_equal(c.n_eos, 4);
+    const int32_t expected[] = {7, 1, 2, 9};
+    assert_memory_equal(c.eos, expected, sizeof expected);
+    config_free(&c);
+}
+
+struct refusal {
+    const char *model, *key, *value;
+    int code;
+    const char *text; /* must be in the message */
+};
+
+static const struct refusal refusals[] = {
+    {QWEN, "text_config.hidden_size", NULL, ERR_FORMAT, "key hidden_size is missing"},
+    {QWEN, "text_config.hidden_size", "\"192\"", ERR_FORMAT,
+     "hidden_size is a string, expected a whole number"},
+    {QWEN, "text_config.hidden_size", "192.5", ERR_FORMAT, "hidden_size"},
+    {QWEN, "text_config.hidden_size", "0", ERR_FORMAT, "hidden_size is 0"},
+    {QWEN, "text_config.hidden_size", "-64", ERR_FORMAT, "hidden_size is -64"},
+    {QWEN, "text_config.hidden_size", "4294967360", ERR_FORMAT, "hidden_size"},
+    {QWEN, "text_config.hidden_size", "100", ERR_FORMAT, "hidden_size is 100, expected a multiple of 64"},
+    {QWEN, "text_config.moe_intermediate_size", "96", ERR_FORMAT, "moe_intermediate_size"},
+    {QWEN, "text_config.shared_expert_intermediate_size", "32", ERR_FORMAT,
+     "shared_expert_intermediate_size"},
+    {QWEN, "text_config.num_hidden_layers", "5", ERR_FORMAT, "layer_types has 6 entries, expected 5"},
+    {QWEN, "text_config.layer_types", "[\"x\",\"x\",\"x\",\"x\",\"x\",\"x\"]", ERR_UNSUPPORTED,
+     "layer_types[0]"},
+    {QWEN, "text_config.layer_types", "[1,2,3,4,5,6]", ERR_UNSUPPORTED, "layer_types[0]"},
+    {QWEN, "text_config.num_key_value_heads", "4", ERR_FORMAT, "num_attention_heads"},
+    {QWEN, "text_config.linear_num_key_heads", "4", ERR_FORMAT, "linear_num_value_heads"},
+    {QWEN, "text_config.num_experts_per_tok", "13", ERR_FORMAT, "num_experts_per_tok"},
+    {QWEN, "text_config.num_experts", "true", ERR_FORMAT, "num_experts is a truth value"},
+    {QWEN, "text_config.rms_norm_eps", "-1", ERR_FORMAT, "rms_norm_eps"},
+    {QWEN, "text_config.rms_norm_eps", "\"small\"", ERR_FORMAT, "rms_norm_eps"},
+    {QWEN, "text_config.hidden_act", "\"gelu\"", ERR_UNSUPPORTED, "hidden_act is gelu"},
+    {QWEN, "text_config.hidden_act", "3", ERR_FORMAT, "hidden_act"},
+    {QWEN, "text_config.attention_bias", "true", ERR_UNSUPPORTED, "attention_bias"},
+    {QWEN, "text_config.attention_bias", "0", ERR_FORMAT, "attention_bias"},
+    {QWEN, "text_config.attn_output_gate", "false", ERR_UNSUPPORTED, "attn_output_gate"},
+    {QWEN, "text_config.mlp_only_layers", "[1]", ERR_UNSUPPORTED, "mlp_only_layers"},
+    {QWEN, "text_config.model_type", "\"llama\"", ERR_UNSUPPORTED, "model_type is llama"},
+    {QWEN, "text_config.model_type", "7", ERR_FORMAT, "model_type"},
+    {QWEN, "text_config.rope_parameters", "{\"rope_type\": \"yarn\"}", ERR_UNSUPPORTED, "rope_type is yarn"},
+    {QWEN, "text_config.rope_parameters", "{\"partial_rotary_factor\": 1.5}", ERR_FORMAT,
+     "partial_rotary_factor"},
+    {QWEN, "text_config.rope_parameters", "{\"partial_rotary_factor\": 0.02}", ERR_FORMAT,
+     "partial_rotary_factor"},
+    {QWEN, "text_config.rope_parameters", "{\"partial_rotary_factor\": 0.0}", ERR_FORMAT,
+     "partial_rotary_factor"},
+    {QWEN, "text_config.rope_parameters", "{\"rope_theta\": \"big\"}", ERR_FORMAT, "rope_theta"},
+    {QWEN, "text_config.rope_parameters", "[]", ERR_FORMAT, "rope_parameters is an array"},
+    {QWEN, "text_config", "[]", ERR_FORMAT, "text_config is an array, expected an object"},
+    {QWEN, "eos_token_id", "\"x\"", ERR_FORMAT, "eos_token_id"},
+    {QWEN, "eos_token_id", "[1, -1]", ERR_FORMAT, "eos_token_id"},
+    {QWEN, "eos_token_id", "[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]", ERR_FORMAT, "eos_token_id"},
+    {QWEN, "text_config.head_dim", "16384", ERR_FORMAT, "head_dim"},
+    {DEEPSEEK, "n_group", "3", ERR_FORMAT, "n_routed_experts"},
+    {DEEPSEEK, "n_group", "16", ERR_FORMAT, "n_group"},
+    {DEEPSEEK, "topk_group", "5", ERR_FORMAT, "topk_group"},
+    {DEEPSEEK, "num_experts_per_tok", "9", ERR_FORMAT, "num_experts_per_tok is 9, expected at most 8"},
+    {DEEPSEEK, "topk_method", "\"greedy\"", ERR_UNSUPPORTED, "topk_method"},
+    {DEEPSEEK, "scoring_func", "\"softmax\"", ERR_UNSUPPORTED, "scoring_func"},
+    {DEEPSEEK, "intermediate_size", NULL, ERR_FORMAT, "intermediate_size"},
+    {DEEPSEEK, "intermediate_size", "330", ERR_FORMAT, "intermediate_size"},
+    {DEEPSEEK, "q_lora_rank", "100", ERR_FORMAT, "q_lora_rank"},
+    {DEEPSEEK, "kv_lora_rank", "100", ERR_FORMAT, "kv_lora_rank"},
+    {DEEPSEEK, "qk_rope_head_dim", "31", ERR_FORMAT, "qk_rope_head_dim"},
+    {DEEPSEEK, "v_head_dim", "20", ERR_FORMAT, "v_head_dim"},
+    {DEEPSEEK, "first_k_dense_replace", "5", ERR_UNSUPPORTED, "first_k_dense_replace"},
+    {DEEPSEEK, "moe_layer_freq", "0", ERR_FORMAT, "moe_layer_freq"},
+    {DEEPSEEK, "rope_parameters.rope_type", "\"linear\"", ERR_UNSUPPORTED, "rope_type is linear"},
+    {DEEPSEEK, "rope_parameters.factor", NULL, ERR_FORMAT, "factor"},
+    {DEEPSEEK, "rope_parameters.factor", "0.5", ERR_FORMAT, "factor"},
+    {DEEPSEEK, "rope_parameters.original_max_position_embeddings", NULL, ERR_FORMAT, "original_max_position"},
+    {DEEPSEEK, "routed_scaling_factor", "0", ERR_FORMAT, "routed_scaling_factor"},
+};
+
+static void every_bad_value_is_refused_by_its_name(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
+        const struct refusal *r = &refusals[i];
+        struct config c;
+        struct err e = {0};
+        json_t *root = load(r->model);
+        set(root, r->key, r->value);
+        int rc = config_read(&c, root, "config.json", &e);
+        json_decref(root);
+        if (rc != r->code || !strstr(e.text, r->text) || strncmp(e.text, "config.json: ", 13) != 0)
+            fail_msg("%s = %s: %d \"%s\", expected %d with \"%s\"", r->key, r->value ? r->value : "(none)",
+                     rc, e.text, r->code, r->text);
+        assert_null(c.layers);
+    }
+}
+
+static void json_errors_name_the_file_and_the_line(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *expected;
+    } cases[] = {
+        {"", "f.json: line"},
+        {"{\n\"a\": 1,\n}", "f.json: line 3: "},
+        {"{\"a\": 1, \"a\": 2}", "duplicate object key"},
+        {"[1]", "f.json: expected a JSON object"},
+        {"{\"a\": \"\xff\"}", "f.json: line 1: "},
+        {"{} x", "f.json: line 1: "},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct err e;
+        json_t *root = NULL;
+        assert_int_equal(json_read(cases[i].text, strlen(cases[i].text), "f.json", &root, &e), ERR_FORMAT);
+        if (!strstr(e.text, cases[i].expected))
+            fail_msg("\"%s\" has no \"%s\"", e.text, cases[i].expected);
+    }
+}
+
+static void deep_nesting_is_refused_and_brackets_in_strings_do_not_count(void **state)
+{
+    (void)state;
+    char text[512];
+    struct err e;
+    json_t *root = NULL;
+    memset(text, '[', sizeof text);
+    memcpy(text, "{\"a\": ", 6);
+    assert_int_equal(json_read(text, sizeof text, "f.json", &root, &e), ERR_FORMAT);
+    assert_non_null(strstr(e.text, "nested deeper than 64"));
+
+    memcpy(text, "{\"a\": \"", 7);
+    memcpy(text + sizeof text - 4, "\\\"\"}", 4);
+    assert_int_equal(json_read(text, sizeof text, "f.json", &root, &e), 0);
+    json_decref(root);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(qwen_dimensions_are_read_from_the_nested_form),
+        cmocka_unit_test(deepseek_dimensions_are_read),
+        cmocka_unit_test(flat_and_nested_forms_read_the_same),
+        cmocka_unit_test(text_config_wins_over_the_top_level),
+        cmocka_unit_test(an_interval_stands_in_for_layer_types),
+        cmocka_unit_test(old_rotary_keys_read_as_the_new_ones),
+        cmocka_unit_test(rope_parameters_win_key_by_key),
+        cmocka_unit_test(defaults_fill_what_may_be_absent),
+        cmocka_unit_test(a_null_q_lora_rank_means_a_plain_projection),
+        cmocka_unit_test(the_family_is_known_without_model_type),
+        cmocka_unit_test(end_of_text_ids_are_the_union_of_all_places),
+        cmocka_unit_test(every_bad_value_is_refused_by_its_name),
+        cmocka_unit_test(json_errors_name_the_file_and_the_line),
+        cmocka_unit_test(deep_nesting_is_refused_and_brackets_in_strings_do_not_count),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
