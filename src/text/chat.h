@@ -26,9 +26,9 @@ struct chat {
 /* Resolves the template's control tokens. ERR_UNSUPPORTED names the one that the tokenizer lacks. */
 int chat_init(struct chat *c, const struct tokenizer *t, enum chat_kind kind, bool thinking, struct err *e);
 
-/* Appends a system turn. */
-int chat_system(const struct chat *c, const char *text, size_t len, struct token_list *out, size_t *n_replaced,
-                struct err *e);
+/* Appends a system turn. On failure nothing is appended, as in the calls below. */
+int chat_system(const struct chat *c, const char *text, size_t len, struct token_list *out,
+                size_t *n_replaced, struct err *e);
 /* Appends a user turn and the opening of the assistant's answer. With thinking on the answer starts inside the
  * think block. Message text is trimmed of white space at both ends, as the published template does. */
 int chat_user(const struct chat *c, const char *text, size_t len, struct token_list *out, size_t *n_replaced,

@@ -13,8 +13,8 @@ struct sampler_options {
     uint32_t top_k;       /* keep the k largest; 0: all */
     float top_p;          /* keep the smallest set whose probabilities sum to at least p; 1: all */
     float min_p;          /* drop what is below min_p times the largest probability; 0: none */
-    float repeat_penalty; /* 1: off; > 1 divides positive logits and multiplies negative ones (llama.cpp's rule) */
-    uint32_t repeat_last; /* how many of the last tokens the penalty looks at */
+    float repeat_penalty; /* 1: off; else positive logits are divided by it, the others multiplied */
+    uint32_t repeat_last; /* how many of the last tokens the penalty looks at; at most 2^20 */
     uint64_t seed;
 };
 
@@ -23,7 +23,8 @@ int sampler_check(const struct sampler_options *o, struct err *e);
 
 /* n_ids: logits from this index on are never chosen (padded vocabularies); `allowed` (may be NULL) is a bitmap,
  * bit i of byte i / 8: 0 = id i has no token and is never chosen. It is copied. */
-struct sampler *sampler_new(const struct sampler_options *o, uint32_t n_ids, const uint8_t *allowed, struct err *e);
+struct sampler *sampler_new(const struct sampler_options *o, uint32_t n_ids, const uint8_t *allowed,
+                            struct err *e);
 void sampler_free(struct sampler *s);
 
 /* Tells the sampler of a token that is now part of the text (prompt or answer), for the repeat penalty. */
@@ -31,7 +32,8 @@ void sampler_accept(struct sampler *s, int32_t id);
 /* Forgets the accepted tokens and starts the seed's sequence again. */
 void sampler_reset(struct sampler *s);
 
-/* Order: repeat penalty, top-k, temperature, softmax, top-p, min-p, draw. Never allocates.
+/* Order: repeat penalty (once for each distinct token), top-k, temperature, softmax, top-p, min-p, draw. Equal
+ * logits go lowest index first. -infinity is never chosen. Never allocates.
  * Returns the id, or ERR_DEVICE when a logit that could be chosen is NaN (it names the index). */
 int32_t sampler_pick(struct sampler *s, const float *logits, struct err *e);
 

@@ -1,0 +1,175 @@
+#include "text/pretokenize.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "text/pattern.h"
+#include "text/quote.h"
+
+#define MAX_PATTERN_BYTES 65536
+/* Backtracking is bounded so that a bad pattern ends in an error. The patterns in use need a few steps a byte (a
+ * run of white space is walked back once), a runaway one squares or worse. */
+#define STEPS_BASE   1000000u
+#define STEPS_A_BYTE 32u
+#define HEAP_KIB     (512u << 10)
+
+struct pretokenize_split {
+    pcre2_code *code;
+};
+
+static int compile_error(struct err *e, int code, const char *pattern, size_t len, size_t at)
+{
+    PCRE2_UCHAR text[128];
+    if (code == PCRE2_ERROR_NOMEMORY)
+        return err_set(e, ERR_MEMORY, "out of memory for a pattern of %zu bytes", len);
+    pcre2_get_error_message(code, text, sizeof text);
+    return err_set(e, ERR_FORMAT, "pattern %s: %s (near byte %zu of its PCRE2 form)",
+                   quote_bytes(pattern, len).text, (const char *)text, at);
+}
+
+/* Compiles the PCRE2 form `text` of `pattern`. */
+static int compile(const struct str *text, const char *pattern, size_t len, bool literal, pcre2_code **code,
+                   struct err *e)
+{
+    int number;
+    PCRE2_SIZE at;
+    uint32_t matches_empty = 0;
+    uint32_t options =
+        PCRE2_UTF | (literal ? PCRE2_LITERAL : PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C);
+    pcre2_compile_context *context = pcre2_compile_context_create(NULL);
+    if (!context)
+        return err_set(e, ERR_MEMORY, "out of memory for a pattern of %zu bytes", len);
+    pcre2_set_newline(context, PCRE2_NEWLINE_LF);
+    *code = pcre2_compile((PCRE2_SPTR)str_text(text), text->len, options, &number, &at, context);
+    pcre2_compile_context_free(context);
+    if (!*code)
+        return compile_error(e, number, pattern, len, at);
+    pcre2_pattern_info(*code, PCRE2_INFO_MATCHEMPTY, &matches_empty);
+    if (matches_empty)
+        return err_set(e, ERR_UNSUPPORTED, "pattern %s: it can match the empty text",
+                       quote_bytes(pattern, len).text);
+    /* Where there is no JIT the interpreter gives the same matches. */
+    pcre2_jit_compile(*code, PCRE2_JIT_COMPLETE);
+    return 0;
+}
+
+int pretokenize_add(struct pretokenizer *p, const char *pattern, size_t len, bool literal, struct err *e)
+{
+    if (p->n_splits == PRETOKENIZE_MAX_SPLITS)
+        return err_set(e, ERR_UNSUPPORTED, "more than %d splits", PRETOKENIZE_MAX_SPLITS);
+    if (len == 0 || len > MAX_PATTERN_BYTES)
+        return err_set(e, ERR_UNSUPPORTED, "a pattern of %zu bytes, expected 1 to %d", len,
+                       MAX_PATTERN_BYTES);
+    struct pretokenize_split *split = mem_new(1, sizeof *split, e);
+    if (!split)
+        return ERR_MEMORY;
+    p->splits[p->n_splits++] = split;
+    struct str text = {0};
+    int rc = 0;
+    if (literal)
+        str_add(&text, pattern, len);
+    else
+        rc = pattern_translate(pattern, len, &text, e);
+    if (rc == 0 && !str_ok(&text))
+        rc = err_set(e, ERR_MEMORY, "out of memory for a pattern of %zu bytes", len);
+    if (rc == 0)
+        rc = compile(&text, pattern, len, literal, &split->code, e);
+    str_free(&text);
+    return rc;
+}
+
+void pretokenize_free(struct pretokenizer *p)
+{
+    for (size_t i = 0; i < p->n_splits; i++) {
+        pcre2_code_free(p->splits[i]->code);
+        free(p->splits[i]);
+    }
+}
+
+struct run {
+    const struct pretokenizer *p;
+    pcre2_match_data *match;
+    pcre2_match_context *context;
+    struct pretokenize_sink sink;
+    struct err *e;
+};
+
+static int match_error(const struct run *r, int code, size_t split, size_t len)
+{
+    PCRE2_UCHAR text[128];
+    if (code == PCRE2_ERROR_NOMEMORY)
+        return err_set(r->e, ERR_MEMORY, "out of memory for splitting %zu bytes of text", len);
+    pcre2_get_error_message(code, text, sizeof text);
+    return err_set(r->e, ERR_UNSUPPORTED, "split %zu of the tokenizer fails on %zu bytes of text: %s", split,
+                   len, (const char *)text);
+}
+
+/* The next match at or after `from`: 1 with *start < *end, 0 when there is none, or an error. */
+static int find_match(const struct run *r, size_t split, const char *text, size_t len, size_t from,
+                      size_t *start, size_t *end)
+{
+    const pcre2_code *code = r->p->splits[split]->code;
+    PCRE2_SPTR subject = (PCRE2_SPTR)text;
+    /* The text was checked as a whole; checking it again for every piece would make this quadratic. */
+    int rc = pcre2_match(code, subject, len, from, PCRE2_NO_UTF_CHECK, r->match, r->context);
+    /* The interpreter keeps its frames on the heap and gets further. */
+    if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
+        rc = pcre2_match(code, subject, len, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, r->match, r->context);
+    if (rc == PCRE2_ERROR_NOMATCH)
+        return 0;
+    if (rc < 0)
+        return match_error(r, rc, split, len);
+    const PCRE2_SIZE *range = pcre2_get_ovector_pointer(r->match);
+    *start = range[0];
+    *end = range[1];
+    if (*end <= *start || *start < from)
+        return err_set(r->e, ERR_UNSUPPORTED, "split %zu of the tokenizer matches the empty text", split);
+    return 1;
+}
+
+/* Recursion is as deep as there are splits, at most PRETOKENIZE_MAX_SPLITS. */
+static int cut(const struct run *r, size_t split, const char *text, size_t len)
+{
+    if (split == r->p->n_splits)
+        return r->sink.piece(r->sink.ctx, text, len, r->e);
+    size_t done = 0;
+    while (done < len) {
+        size_t start = len, end = len;
+        int rc = find_match(r, split, text, len, done, &start, &end);
+        if (rc >= 0 && start > done)
+            rc = cut(r, split + 1, text + done, start - done);
+        if (rc >= 0 && end > start)
+            rc = cut(r, split + 1, text + start, end - start);
+        if (rc < 0)
+            return rc;
+        done = end;
+    }
+    return 0;
+}
+
+int pretokenize_run(const struct pretokenizer *p, const char *text, size_t len, struct pretokenize_sink sink,
+                    struct err *e)
+{
+    struct run r = {.p = p, .sink = sink, .e = e};
+    int rc;
+    if (len == 0)
+        return 0;
+    r.match = pcre2_match_data_create(1, NULL);
+    r.context = pcre2_match_context_create(NULL);
+    if (r.match && r.context) {
+        uint64_t steps = STEPS_BASE + size_min(len, UINT32_MAX) * STEPS_A_BYTE;
+        pcre2_set_match_limit(r.context, (uint32_t)size_min(steps, UINT32_MAX));
+        pcre2_set_heap_limit(r.context, HEAP_KIB);
+        rc = cut(&r, 0, text, len);
+    } else {
+        rc = err_set(e, ERR_MEMORY, "out of memory for splitting %zu bytes of text", len);
+    }
+    pcre2_match_context_free(r.context);
+    pcre2_match_data_free(r.match);
+    return rc;
+}

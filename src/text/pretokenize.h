@@ -1,0 +1,37 @@
+/* pretokenize.h - cuts text into the pieces that merging never crosses. A part of the tokenizer.
+ * The splits run one after the other, each inside the pieces of the one before: to a pattern a piece is the whole
+ * text. Every match is a piece and so is every gap between matches (behaviour "Isolated"). */
+#ifndef MOEFLUX_TEXT_PRETOKENIZE_H
+#define MOEFLUX_TEXT_PRETOKENIZE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct err;
+struct pretokenize_split; /* one compiled pattern */
+
+#define PRETOKENIZE_MAX_SPLITS 16
+
+struct pretokenizer {
+    struct pretokenize_split *splits[PRETOKENIZE_MAX_SPLITS];
+    size_t n_splits;
+};
+
+/* Adds a split. literal: the pattern is plain text, not a regular expression. ERR_FORMAT for a pattern that does
+ * not compile, ERR_UNSUPPORTED for one that cannot be run faithfully (see pattern.h) or that matches the empty
+ * text, and for too many splits. */
+int pretokenize_add(struct pretokenizer *p, const char *pattern, size_t len, bool literal, struct err *e);
+void pretokenize_free(struct pretokenizer *p);
+
+/* Who gets the pieces, borrowed. A negative return stops the cutting and is handed on. */
+struct pretokenize_sink {
+    int (*piece)(void *ctx, const char *bytes, size_t len, struct err *e);
+    void *ctx;
+};
+
+/* Gives each piece of `text` (valid UTF-8) to the sink, in order. The pieces in a row are the text, none is empty.
+ * ERR_UNSUPPORTED when a pattern needs more backtracking than is allowed, ERR_MEMORY. */
+int pretokenize_run(const struct pretokenizer *p, const char *text, size_t len, struct pretokenize_sink sink,
+                    struct err *e);
+
+#endif

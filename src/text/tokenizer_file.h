@@ -1,0 +1,29 @@
+/* tokenizer_file.h - reads tokenizer.json into the parts of a tokenizer. A part of the tokenizer. */
+#ifndef MOEFLUX_TEXT_TOKENIZER_FILE_H
+#define MOEFLUX_TEXT_TOKENIZER_FILE_H
+
+#include <stdbool.h>
+
+#include "text/added.h"
+#include "text/bpe.h"
+#include "text/pretokenize.h"
+#include "text/vocab.h"
+
+struct err;
+
+struct tokenizer {
+    struct vocab vocab;
+    struct bpe bpe;
+    bool ignore_merges; /* a piece that is a token is taken whole */
+    bool nfc;
+    struct pretokenizer pretokenizer;
+    struct added added;            /* every added token by the file's own content */
+    struct added added_raw;        /* what is looked for in the raw text */
+    struct added added_normalised; /* what is looked for in normalised text, itself normalised */
+};
+
+/* Fills the zeroed `t`. On failure it is partly filled: tokenizer_free takes it as it is. Errors as
+ * tokenizer_open; each names `path`. */
+int tokenizer_file_read(const char *path, struct tokenizer *t, struct err *e);
+
+#endif

@@ -1,0 +1,96 @@
+#include "text/utf8.h"
+
+#include <stdint.h>
+#include <string.h>
+
+#include "base/str.h"
+
+#define REPLACEMENT "\xef\xbf\xbd"
+
+enum verdict { WHOLE, CUT_SHORT, INVALID };
+
+/* How many bytes the character needs that starts with `lead`, and the range of its second byte, which is narrower
+ * than 80..BF where a shorter form, a surrogate or a value past U+10FFFF would slip in. 0: no character does. */
+static size_t lead_info(uint8_t lead, uint8_t *low, uint8_t *high)
+{
+    *low = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
+    *high = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
+    if (lead < 0x80)
+        return 1;
+    if (lead >= 0xc2 && lead <= 0xdf)
+        return 2;
+    if (lead >= 0xe0 && lead <= 0xef)
+        return 3;
+    return lead >= 0xf0 && lead <= 0xf4 ? 4 : 0;
+}
+
+/* Looks at the first character of text[0..len), len > 0. *used: its bytes, or those of the maximal subpart. */
+static enum verdict look(const char *text, size_t len, size_t *used)
+{
+    const uint8_t *p = (const uint8_t *)text;
+    uint8_t low, high;
+    size_t need = lead_info(p[0], &low, &high);
+    *used = 1;
+    if (need == 0)
+        return INVALID;
+    while (*used < need) {
+        if (*used == len)
+            return CUT_SHORT;
+        if (p[*used] < low || p[*used] > high)
+            return INVALID;
+        low = 0x80;
+        high = 0xbf;
+        ++*used;
+    }
+    return WHOLE;
+}
+
+size_t utf8_clean(const char *text, size_t len, struct str *out)
+{
+    size_t n_replaced = 0, done = 0, at = 0;
+    while (at < len) {
+        size_t used;
+        if (look(text + at, len - at, &used) != WHOLE) {
+            str_add(out, text + done, at - done);
+            str_add_text(out, REPLACEMENT);
+            done = at + used;
+            n_replaced++;
+        }
+        at += used;
+    }
+    if (len)
+        str_add(out, text + done, len - done);
+    return n_replaced;
+}
+
+/* Empties `held` as far as its content is decided. */
+static void settle(struct utf8_stream *s, struct str *out)
+{
+    while (s->n_held) {
+        size_t used;
+        enum verdict v = look(s->held, s->n_held, &used);
+        if (v == CUT_SHORT)
+            return;
+        if (v == WHOLE)
+            str_add(out, s->held, used);
+        else
+            str_add_text(out, REPLACEMENT);
+        s->n_held -= used;
+        memmove(s->held, s->held + used, s->n_held);
+    }
+}
+
+void utf8_stream_push(struct utf8_stream *s, const char *bytes, size_t len, struct str *out)
+{
+    for (size_t i = 0; i < len; i++) {
+        s->held[s->n_held++] = bytes[i];
+        settle(s, out);
+    }
+}
+
+void utf8_stream_end(struct utf8_stream *s, struct str *out)
+{
+    if (s->n_held)
+        str_add_text(out, REPLACEMENT);
+    s->n_held = 0;
+}
