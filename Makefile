@@ -73,7 +73,7 @@ validate: $(BUILD)/moeflux $(TEST_BIN)
 
 # clang-tidy compiles the sources, so the generated one has to be there.
 lint: $(if $(KERNELS),$(BUILD)/kernels/table.inc)
-	BUILD=$(BUILD) scripts/lint
+	CPPFLAGS="$(CPPFLAGS)" scripts/lint
 
 install: $(BUILD)/moeflux
 	install -D -m 755 $(BUILD)/moeflux $(DESTDIR)$(PREFIX)/bin/moeflux
