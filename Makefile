@@ -1,4 +1,4 @@
-# moeflux: `make`, `make check`, `make lint`, `make asan`, `make install`.
+# moeflux: `make`, `make check`, `make lint`, `make asan`, `make validate`, `make install`.
 # Sources are found by folder; a new file needs no change here.
 
 BUILD   ?= build
@@ -25,13 +25,14 @@ KERNELS  := $(sort $(wildcard kernels/*.comp))
 SPIRV    := $(KERNELS:kernels/%.comp=$(BUILD)/kernels/%.inc)
 TESTS    := $(sort $(wildcard tests/test_*.c))
 TEST_BIN := $(TESTS:tests/%.c=$(BUILD)/tests/%)
+SAN_OBJ  := $(if $(SAN),$(BUILD)/tests/dlclose_shim.o)
 TEST_LIB := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(TESTS) $(wildcard tests/fuzz_*.c) $(wildcard tests/*_shim.c),$(wildcard tests/*.c)))
 
-.PHONY: all check lint asan install clean
+.PHONY: all tests check lint asan validate install clean
 .SECONDARY:
 all: $(BUILD)/moeflux
 
-$(BUILD)/moeflux: $(BUILD)/src/main.o $(OBJ)
+$(BUILD)/moeflux: $(BUILD)/src/main.o $(OBJ) $(SAN_OBJ)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
 $(BUILD)/%.o: %.c
@@ -49,18 +50,30 @@ $(BUILD)/kernels/table.inc: $(SPIRV) scripts/kernel-table
 
 $(BUILD)/src/vulkan/pipeline.o: $(BUILD)/kernels/table.inc
 
-$(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_LIB) $(OBJ)
+$(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_LIB) $(OBJ) $(SAN_OBJ)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
+
+tests: $(TEST_BIN)
 
 check: $(BUILD)/moeflux $(TEST_BIN)
 	scripts/run-tests $(BUILD)
 
+# All tests with AddressSanitizer, LeakSanitizer and UndefinedBehaviorSanitizer. Their reports go to files, so that a
+# test which expects a failing command does not take a report for the failure; scripts/run-tests looks for them.
+REPORT = log_path=$(CURDIR)/build-asan/reports/report
+asan: export ASAN_OPTIONS = $(REPORT):strict_string_checks=1:detect_stack_use_after_return=1:allocator_may_return_null=1
+asan: export UBSAN_OPTIONS = $(REPORT):print_stacktrace=1
 asan:
 	$(MAKE) BUILD=build-asan OPT="-O1 -g" \
 	    SAN="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer" check
 
-lint:
-	scripts/lint
+# The tests that use the GPU, under the Vulkan validation layers.
+validate: $(BUILD)/moeflux $(TEST_BIN)
+	scripts/validate $(BUILD)
+
+# clang-tidy compiles the sources, so the generated one has to be there.
+lint: $(if $(KERNELS),$(BUILD)/kernels/table.inc)
+	CPPFLAGS="$(CPPFLAGS)" scripts/lint
 
 install: $(BUILD)/moeflux
 	install -D -m 755 $(BUILD)/moeflux $(DESTDIR)$(PREFIX)/bin/moeflux
@@ -69,4 +82,4 @@ install: $(BUILD)/moeflux
 clean:
 	rm -rf build build-asan
 
--include $(OBJ:.o=.d) $(BUILD)/src/main.d $(TEST_BIN:=.d) $(TEST_LIB:.o=.d)
+-include $(OBJ:.o=.d) $(BUILD)/src/main.d $(TEST_BIN:=.d) $(TEST_LIB:.o=.d) $(SAN_OBJ:.o=.d)

@@ -5,6 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#undef err_set
+#undef err_errno
+
 static void set_text(struct err *e, enum err_code code, const char *fmt, va_list ap)
 {
     e->code = code;

@@ -29,4 +29,10 @@ int err_set(struct err *e, enum err_code code, const char *fmt, ...) __attribute
 /* As err_set, with ": " and the text of errno (taken on entry) appended. */
 int err_errno(struct err *e, enum err_code code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
+/* The analyser sees one source file at a time and cannot know that these return what they are given. */
+#ifdef __clang_analyzer__
+#define err_set(e, code, ...)   (err_set(e, code, __VA_ARGS__), (int)(code))
+#define err_errno(e, code, ...) (err_errno(e, code, __VA_ARGS__), (int)(code))
+#endif
+
 #endif
