@@ -14,12 +14,12 @@ void main()
         return;
     uint row = U32s(a.ids).v[token];
     float s = 0.0, b = 0.0, w[8];
-    if (a.format <= FORMAT_Q8) {
+    if ((FORMATS & 3u) != 0) {
         uint group = row * (a.cols >> 6) + (c >> 6);
         s = bf16_at(a.scales, group);
         b = bf16_at(a.biases, group);
     }
-    if (a.format == FORMAT_Q4)
+    if (is_format(FORMAT_Q4, a.format))
         weights8_q4(w, Words(a.weight).v[(row * a.cols + c) >> 3], s, b);
     else
         weights8(w, a.format, a.weight, row * a.cols + c, s, b);

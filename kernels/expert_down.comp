@@ -46,17 +46,17 @@ void main()
         if (row >= a.hidden)
             continue;
         for (uint u = unit_first(); u < n / UNIT; u += unit_step()) {
-            uint unit = from / UNIT + u;
-            uint k = unit / (a.inner / UNIT);
-            if (k < a.top_k) {
-                uvec2 expert = Addrs(a.table).v[U32s(a.idx).v[token * a.top_k + k]];
-                if (!addr_is_null(expert))
-                    add_unit(acc, a.format, addr_add(expert, a.down_w), addr_add(expert, a.down_s),
-                             addr_add(expert, a.down_b), a.hidden, a.inner, row, unit - k * (a.inner / UNIT), u);
-            } else {
-                add_unit(acc, a.shared_format, a.shared_w, a.shared_s, a.shared_b, a.hidden, a.shared_inner, row,
-                         unit - a.top_k * (a.inner / UNIT), u);
-            }
+            uint unit = from / UNIT + u, k = unit / (a.inner / UNIT);
+            bool routed = k < a.top_k;
+            // One call for both kinds: a branch would be computed twice on a software device.
+            uvec2 expert = Addrs(a.table).v[U32s(a.idx).v[token * a.top_k + min(k, a.top_k - 1)]];
+            uvec2 w = routed ? addr_add(expert, a.down_w) : a.shared_w;
+            uvec2 s = routed ? addr_add(expert, a.down_s) : a.shared_s;
+            uvec2 b = routed ? addr_add(expert, a.down_b) : a.shared_b;
+            if (!routed || !addr_is_null(expert))
+                add_unit(acc, routed ? a.format : a.shared_format, w, s, b, a.hidden,
+                         routed ? a.inner : a.shared_inner, row,
+                         unit - min(k, a.top_k) * (a.inner / UNIT), u);
         }
     }
 

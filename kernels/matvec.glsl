@@ -16,6 +16,7 @@ layout(constant_id = 2) const uint ROWS = 1;   // at most 4
 layout(constant_id = 3) const uint TOKENS = 1; // at most 4
 layout(constant_id = 4) const uint ROWS_ON_LANES = 0;
 layout(constant_id = 5) const uint TILE = 2048; // columns held in shared memory at a time, a multiple of 64
+layout(constant_id = 6) const uint FORMATS = 15; // bit f: some matrix of the dispatch is stored as FORMAT_f
 
 const uint UNIT = 32;
 const uint UNITS = TILE / UNIT;
@@ -27,6 +28,13 @@ const uint MAX_ACC = 16;
 
 shared vec4 xs[TOKENS * XS_STRIDE];
 shared float xs_sum[SUBGROUPS];
+
+// Whether a matrix is stored as f: a constant wherever FORMATS leaves no choice. A software device computes both sides
+// of every branch, so code for a format that does not occur must not be there.
+bool is_format(uint f, uint format)
+{
+    return FORMATS == 1u << f || ((FORMATS >> f & 1u) != 0 && format == f);
+}
 
 // Where columns 4*c4 .. 4*c4+3 of a tile are kept.
 uint xs_index(uint t, uint c4)
@@ -67,12 +75,12 @@ uint unit_step()
 // Eight weights, columns c .. c + 7 of a row that starts at element `row * cols`.
 void weights8(out float w[8], uint format, uvec2 weight, uint at, float s, float b)
 {
-    if (format == FORMAT_Q8) {
+    if (is_format(FORMAT_Q8, format)) {
         [[unroll]] for (uint i = 0; i < 8; i++) {
             uint word = Words(weight).v[(at >> 2) + (i >> 2)];
             w[i] = fma(float((word >> (8 * (i & 3u))) & 255u), s, b);
         }
-    } else if (format == FORMAT_BF16) {
+    } else if (is_format(FORMAT_BF16, format)) {
         [[unroll]] for (uint i = 0; i < 8; i++) {
             uint pair = Words(weight).v[(at >> 1) + (i >> 1)];
             w[i] = uintBitsToFloat((i & 1u) == 0u ? pair << 16 : pair & 0xffff0000u);
@@ -146,9 +154,9 @@ void add_unit(inout float acc[MAX_ACC], uint format, uvec2 weight, uvec2 scales,
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         uint mine = min(row + lane_row(r), rows - 1);
         at[r] = mine * cols + unit * UNIT;
-        if (format == FORMAT_Q4)
+        if (is_format(FORMAT_Q4, format))
             q[r] = Words4(weight).v[mine * (cols >> 5) + unit];
-        if (format <= FORMAT_Q8) {
+        if ((FORMATS & 3u) != 0) {
             uint group = mine * (cols >> 6) + (unit >> 1);
             s[r] = bf16_at(scales, group);
             b[r] = bf16_at(biases, group);
@@ -169,7 +177,7 @@ void add_unit(inout float acc[MAX_ACC], uint format, uvec2 weight, uvec2 scales,
             e[t] = eight_of(t, xu, k, v0[t], v1[t]);
         [[unroll]] for (uint r = 0; r < ROWS; r++) {
             float w[8];
-            if (format == FORMAT_Q4)
+            if (is_format(FORMAT_Q4, format))
                 weights8_q4(w, q[r][k], s[r], b[r]);
             else
                 weights8(w, format, weight, at[r] + 8 * k, s[r], b[r]);

@@ -192,6 +192,15 @@ static void lay_out_state(struct qwen *q, struct arch_view *view)
     }
 }
 
+/* Storage formats that the experts' down projections have, shared ones of all layers included. */
+static uint32_t expert_formats(const struct qwen *q, const struct expert_layout *at)
+{
+    uint32_t formats = 1u << at->format;
+    for (uint32_t i = 0; i < q->config->n_layers; i++)
+        formats |= 1u << q->layers[i].shared_down.format;
+    return formats;
+}
+
 static int open_ops(struct qwen *q, const struct expert_layout *at, struct err *e)
 {
     const struct config *c = q->config;
@@ -207,6 +216,7 @@ static int open_ops(struct qwen *q, const struct expert_layout *at, struct err *
                                           .hidden = c->hidden,
                                           .inner = c->moe_inner,
                                           .format = (uint32_t)at->format,
+                                          .formats = expert_formats(q, at),
                                           .gate_w = (uint32_t)at->gate_w,
                                           .gate_s = (uint32_t)at->gate_s,
                                           .gate_b = (uint32_t)at->gate_b,
@@ -300,13 +310,13 @@ static int qwen_open(void **self, const struct arch_request *r, struct arch_view
     q->config = r->config;
     q->max_chunk = r->max_chunk;
     q->layers = mem_new(r->config->n_layers, sizeof *q->layers, e);
-    int rc = q->layers ? open_ops(q, r->expert, e) : ERR_MEMORY;
-    if (rc == 0)
-        rc = load_ends(q, r->loader, e);
+    int rc = q->layers ? load_ends(q, r->loader, e) : ERR_MEMORY;
     for (uint32_t i = 0; rc == 0 && i < r->config->n_layers; i++)
         rc = load_layer(q, r->loader, i, e);
     if (rc == 0)
         rc = loader_finish(r->loader, e);
+    if (rc == 0)
+        rc = open_ops(q, r->expert, e);
     if (rc == 0)
         rc = allocate(q, &view->scratch_bytes, e);
     if (rc < 0) {

@@ -17,6 +17,8 @@
 struct experts_shape {
     uint32_t n_experts, top_k, hidden, inner;
     uint32_t format; /* of the routed experts: FORMAT_Q4 or FORMAT_Q8 */
+    uint32_t
+        formats; /* bit f: routed experts or some layer's shared down projection are stored as FORMAT_f */
     /* byte offsets of the parts in an expert */
     uint32_t gate_w, gate_s, gate_b, up_w, up_s, up_b, down_w, down_s, down_b;
     float eps;

@@ -56,7 +56,8 @@ static uint16_t to_bf16(float f)
 }
 
 /* Scale and bias that centre codes of `bits` bits around 0 with about 1 / sqrt(cols) of spread; both signs occur. */
-static void random_groups(struct lab *l, uint16_t *scales, uint16_t *biases, uint64_t n, uint32_t cols, uint32_t bits)
+static void random_groups(struct lab *l, uint16_t *scales, uint16_t *biases, uint64_t n, uint32_t cols,
+                          uint32_t bits)
 {
     float top = (float)((1u << bits) - 1);
     for (uint64_t i = 0; i < n; i++) {
@@ -81,7 +82,8 @@ void lab_matrix(struct lab *l, uint32_t rows, uint32_t cols, uint32_t format, st
             raw[i] = format == FORMAT_BF16 ? to_bf16(lab_uniform(l, -1.7f, 1.7f) / sqrtf((float)cols))
                                            : (uint16_t)lab_random(l);
         if (raw)
-            random_groups(l, raw + bytes / 2, raw + bytes / 2 + groups, groups, cols, format == FORMAT_Q4 ? 4 : 8);
+            random_groups(l, raw + bytes / 2, raw + bytes / 2 + groups, groups, cols,
+                          format == FORMAT_Q4 ? 4 : 8);
         w = lab_bytes(l, raw, raw ? bytes : 0);
         if (raw && format != FORMAT_BF16) {
             s = lab_bytes(l, raw + bytes / 2, 2 * groups);
@@ -120,7 +122,8 @@ static int read_both(struct lab *l, const struct twin *t, uint64_t bytes, void *
     if (l->err.code || !device || !reference)
         return ERR_DEVICE;
     int rc = exec_read(l->side[LAB_DEVICE], &t->on[LAB_DEVICE], 0, device, bytes, &l->err);
-    return rc < 0 ? rc : exec_read(l->side[LAB_REFERENCE], &t->on[LAB_REFERENCE], 0, reference, bytes, &l->err);
+    return rc < 0 ? rc
+                  : exec_read(l->side[LAB_REFERENCE], &t->on[LAB_REFERENCE], 0, reference, bytes, &l->err);
 }
 
 double lab_error(struct lab *l, const struct twin *t, uint64_t n)

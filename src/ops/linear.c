@@ -50,22 +50,46 @@ static int check(const struct weights *w, uint32_t n, struct err *e)
     return 0;
 }
 
-/* Lays the segments out for a kernel that computes `block` rows a workgroup. Returns the number of workgroups. */
-static uint32_t fill_segments(struct linear_segment *s, const struct weights *w, uint32_t n, uint32_t block)
+/* Appends the segments whose format is in `formats` to the table as one pass. */
+static int plan_pass(struct linear *op, struct linear_plan *plan, struct exec *x, const struct weights *w,
+                     uint32_t tokens, uint32_t formats, struct linear_segment *table, struct err *e)
 {
-    uint32_t row = 0, blocks = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        s[i] = (struct linear_segment){.weight = w[i].weight,
-                                       .scales = w[i].scales,
-                                       .biases = w[i].biases,
-                                       .rows = w[i].rows,
-                                       .format = w[i].format,
-                                       .first_row = row,
-                                       .first_block = blocks};
-        row += w[i].rows;
-        blocks += div_up(w[i].rows, block);
+    struct matvec_plan p = matvec_plan_for(x, op->rows, op->cols, tokens, formats);
+    struct linear_pass *pass = &plan->passes[plan->n_passes];
+    uint32_t row = 0;
+    if (plan->n_passes > 0)
+        pass->first = pass[-1].first + pass[-1].n_segments;
+    for (uint32_t i = 0; i < op->n_segments; row += w[i++].rows) {
+        if (!(formats >> w[i].format & 1))
+            continue;
+        table[pass->first + pass->n_segments++] = (struct linear_segment){.weight = w[i].weight,
+                                                                          .scales = w[i].scales,
+                                                                          .biases = w[i].biases,
+                                                                          .rows = w[i].rows,
+                                                                          .format = w[i].format,
+                                                                          .first_row = row,
+                                                                          .first_block = pass->blocks};
+        pass->blocks += div_up(w[i].rows, p.workgroup_rows);
     }
-    return blocks;
+    if (pass->n_segments == 0)
+        return 0;
+    plan->n_passes++;
+    return exec_kernel(x, &pass->kernel, "linear", linear_ref, sizeof(struct linear_args), p.spec,
+                       MATVEC_N_SPEC, e);
+}
+
+static int make_plan(struct linear *op, struct linear_plan *plan, struct exec *x, const struct weights *w,
+                     uint32_t tokens, struct linear_segment *table, struct err *e)
+{
+    uint32_t formats = 0;
+    for (uint32_t i = 0; i < op->n_segments; i++)
+        formats |= 1u << w[i].format;
+    if (!exec_get_caps(x).is_cpu)
+        return plan_pass(op, plan, x, w, tokens, formats, table, e);
+    int rc = 0;
+    for (uint32_t f = 0; rc == 0 && f < LINEAR_MAX_PASSES; f++)
+        rc = plan_pass(op, plan, x, w, tokens, formats & 1u << f, table, e);
+    return rc;
 }
 
 int linear_open(struct linear *op, struct exec *x, const struct weights *w, uint32_t n, struct err *e)
@@ -77,18 +101,14 @@ int linear_open(struct linear *op, struct exec *x, const struct weights *w, uint
     op->cols = w[0].cols;
     for (uint32_t i = 0; i < n; i++)
         op->rows += w[i].rows;
-    struct matvec_plan one = matvec_plan_for(x, op->rows, op->cols, 1);
-    struct matvec_plan many = matvec_plan_for(x, op->rows, op->cols, LINEAR_TOKENS);
     struct linear_segment table[2 * LINEAR_MAX_SEGMENTS];
-    op->one_blocks = fill_segments(table, w, n, one.workgroup_rows);
-    op->many_blocks = fill_segments(table + n, w, n, many.workgroup_rows);
-    rc = exec_buffer_new(x, &op->segments, EXEC_DEVICE, 2 * (uint64_t)n * sizeof *table, e);
+    rc = make_plan(op, &op->one, x, w, 1, table, e);
+    if (rc == 0)
+        rc = make_plan(op, &op->many, x, w, LINEAR_TOKENS, table + n, e);
+    if (rc == 0)
+        rc = exec_buffer_new(x, &op->segments, EXEC_DEVICE, 2 * (uint64_t)n * sizeof *table, e);
     if (rc == 0)
         rc = exec_write(x, &op->segments, 0, table, op->segments.bytes, e);
-    if (rc == 0)
-        rc = exec_kernel(x, &op->one, "linear", linear_ref, sizeof(struct linear_args), one.spec, 6, e);
-    if (rc == 0)
-        rc = exec_kernel(x, &op->many, "linear", linear_ref, sizeof(struct linear_args), many.spec, 6, e);
     if (rc < 0)
         linear_close(op, x);
     return rc;
@@ -102,20 +122,21 @@ void linear_close(struct linear *op, struct exec *x)
 void linear_run(const struct linear *op, struct exec *x, const struct linear_call *call)
 {
     bool many = call->n > 1;
-    uint64_t second = (uint64_t)op->n_segments * sizeof(struct linear_segment);
-    const struct linear_args a = {.segments = op->segments.address + (many ? second : 0),
-                                  .x = call->x,
-                                  .norm = call->norm,
-                                  .y = call->y,
-                                  .n_segments = op->n_segments,
-                                  .cols = op->cols,
-                                  .x_stride = call->x_stride,
-                                  .y_stride = call->y_stride,
-                                  .n = call->n,
-                                  .add = call->add,
-                                  .eps = call->eps};
-    if (many)
-        exec_run(x, &op->many, &a, op->many_blocks, div_up(call->n, LINEAR_TOKENS), 1);
-    else
-        exec_run(x, &op->one, &a, op->one_blocks, 1, 1);
+    uint64_t first = op->segments.address + (many ? op->n_segments * sizeof(struct linear_segment) : 0);
+    struct linear_args a = {.x = call->x,
+                            .norm = call->norm,
+                            .y = call->y,
+                            .cols = op->cols,
+                            .x_stride = call->x_stride,
+                            .y_stride = call->y_stride,
+                            .n = call->n,
+                            .add = call->add,
+                            .eps = call->eps};
+    const struct linear_plan *plan = many ? &op->many : &op->one;
+    for (uint32_t i = 0; i < plan->n_passes; i++) {
+        const struct linear_pass *pass = &plan->passes[i];
+        a.segments = first + pass->first * sizeof(struct linear_segment);
+        a.n_segments = pass->n_segments;
+        exec_run(x, &pass->kernel, &a, pass->blocks, many ? div_up(call->n, LINEAR_TOKENS) : 1, 1);
+    }
 }

@@ -11,13 +11,25 @@
 #include "ops/exec.h"
 #include "ops/matvec.h"
 
-enum { LINEAR_MAX_SEGMENTS = 8, LINEAR_TOKENS = 4 };
+enum { LINEAR_MAX_SEGMENTS = 8, LINEAR_TOKENS = 4, LINEAR_MAX_PASSES = 4 };
+
+/* One dispatch: neighbouring segments of the table. */
+struct linear_pass {
+    struct kernel kernel;
+    uint32_t first, n_segments, blocks;
+};
+
+/* The dispatches for one token, or for several, LINEAR_TOKENS at a time: one on a GPU. A software device computes
+ * both sides of every branch and so gets one for each storage format. */
+struct linear_plan {
+    struct linear_pass passes[LINEAR_MAX_PASSES];
+    uint32_t n_passes;
+};
 
 struct linear {
-    struct kernel one, many;         /* for one token; for several, LINEAR_TOKENS at a time */
-    struct exec_buffer segments;     /* the two kernels' tables, one behind the other */
+    struct linear_plan one, many;
+    struct exec_buffer segments;     /* the two plans' tables, one behind the other */
     uint32_t n_segments, cols, rows; /* rows: of all segments together */
-    uint32_t one_blocks, many_blocks;
 };
 
 struct linear_call {

@@ -22,7 +22,8 @@ static uint32_t round_down_pow2(uint32_t n)
     return n;
 }
 
-struct matvec_plan matvec_plan_for(const struct exec *x, uint32_t n_rows, uint32_t cols, uint32_t tokens)
+struct matvec_plan matvec_plan_for(const struct exec *x, uint32_t n_rows, uint32_t cols, uint32_t tokens,
+                                   uint32_t formats)
 {
     struct exec_caps c = exec_get_caps(x);
     uint32_t subgroup = c.subgroup_size;
@@ -34,7 +35,7 @@ struct matvec_plan matvec_plan_for(const struct exec *x, uint32_t n_rows, uint32
     tile = (uint32_t)size_min(tile, size_max(64, size_round_up(cols, 64)));
     workgroup -= workgroup % subgroup;
     uint32_t block = rows * (c.is_cpu ? subgroup : 1);
-    return (struct matvec_plan){.spec = {subgroup, workgroup, rows, tokens, c.is_cpu, tile},
+    return (struct matvec_plan){.spec = {subgroup, workgroup, rows, tokens, c.is_cpu, tile, formats},
                                 .workgroup_rows = workgroup / subgroup * block,
                                 .workgroup = workgroup,
                                 .tokens = tokens};

@@ -14,14 +14,16 @@ struct weights {
     uint32_t rows, cols, format;
 };
 
-/* The specialisation of matvec.glsl for a device: spec[6] as its constants stand, and the rows that one workgroup
- * computes. n_rows: rows of the whole dispatch (all segments, experts), from which the split is chosen;
- * tokens: 1 or 4 vectors at once. */
+enum { MATVEC_N_SPEC = 7 };
+/* The specialisation of matvec.glsl for a device: its constants in order, and the rows that one workgroup computes.
+ * n_rows: rows of the whole dispatch (all segments, experts), from which the split is chosen; tokens: 1 or 4 vectors
+ * at once; formats: bit f is set when a matrix is stored as FORMAT_f. */
 struct matvec_plan {
-    uint32_t spec[6];
+    uint32_t spec[MATVEC_N_SPEC];
     uint32_t workgroup_rows, workgroup, tokens;
 };
-struct matvec_plan matvec_plan_for(const struct exec *x, uint32_t n_rows, uint32_t cols, uint32_t tokens);
+struct matvec_plan matvec_plan_for(const struct exec *x, uint32_t n_rows, uint32_t cols, uint32_t tokens,
+                                   uint32_t formats);
 
 /* Row `row` of a matrix as `cols` doubles (exact: q * scale + bias has one float32 value). `at`: its addresses as
  * host pointers. */

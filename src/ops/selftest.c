@@ -53,7 +53,8 @@ static void linear_case(struct lab *l, const struct linear_shape *c)
         lab_matrix(l, c->rows[i], c->cols, c->formats[i], w[i]);
         rows += c->rows[i];
     }
-    struct twin *x = lab_floats(l, (uint64_t)c->n * c->cols, -2, 2), *norm = lab_floats(l, c->cols, 0.5f, 1.5f);
+    struct twin *x = lab_floats(l, (uint64_t)c->n * c->cols, -2, 2),
+                *norm = lab_floats(l, c->cols, 0.5f, 1.5f);
     struct twin *y = lab_floats(l, (uint64_t)c->n * rows, -1, 1);
     for (int s = 0; s < LAB_SIDES && !l->err.code; s++) {
         struct linear op;
@@ -125,6 +126,7 @@ static struct experts_shape moe_layout(const struct moe_shape *c, uint64_t *byte
                                   .hidden = c->hidden,
                                   .inner = c->inner,
                                   .format = c->format,
+                                  .formats = 1u << c->format | 1u << FORMAT_Q4,
                                   .gate_s = w,
                                   .gate_b = w + g,
                                   .up_w = part,
@@ -207,8 +209,8 @@ static void moe_case(struct lab *l, const struct moe_shape *c)
         lab_finish(l, s);
     }
     char text[96];
-    snprintf(text, sizeof text, "%u of %u, %ux%u %s, shared %u, %u token%s", c->top_k, c->n_experts, c->hidden,
-             c->inner, format_names[c->format], c->shared, c->n, c->n > 1 ? "s" : "");
+    snprintf(text, sizeof text, "%u of %u, %ux%u %s, shared %u, %u token%s", c->top_k, c->n_experts,
+             c->hidden, c->inner, format_names[c->format], c->shared, c->n, c->n > 1 ? "s" : "");
     double up = lab_error(l, act, (uint64_t)c->n * c->top_k * c->inner);
     double down_error = lab_error(l, x, (uint64_t)c->n * c->hidden);
     if (l->request->row && !l->err.code) {
@@ -229,7 +231,8 @@ static void attention_case(struct lab *l, const struct attention_shape *c, uint3
     for (uint32_t i = 0; i < n_blocks; i++)
         blocks[i] = lab_floats(l, block, -1, 1);
     struct twin *table = lab_table(l, blocks, n_blocks);
-    struct twin *qkv = lab_floats(l, (uint64_t)n * stride, -2, 2), *rope = lab_floats(l, (uint64_t)n * 64, -1, 1);
+    struct twin *qkv = lab_floats(l, (uint64_t)n * stride, -2, 2),
+                *rope = lab_floats(l, (uint64_t)n * 64, -1, 1);
     struct twin *qn = lab_floats(l, c->head_dim, 0.5f, 3), *kn = lab_floats(l, c->head_dim, 0.5f, 3);
     struct twin *q = lab_bytes(l, NULL, 4 * (uint64_t)n * c->n_heads * c->head_dim);
     struct twin *out = lab_bytes(l, NULL, 4 * (uint64_t)n * c->n_heads * c->head_dim);
@@ -276,14 +279,16 @@ static void delta_case(struct lab *l, const struct delta_shape *c, uint32_t n, b
 {
     uint32_t channels = 2 * c->n_k * c->k_dim + c->n_v * c->v_dim;
     uint32_t stride = channels + c->n_v * c->v_dim + 2 * c->n_v;
-    uint64_t window = (uint64_t)(c->conv_kernel - 1) * channels, state = (uint64_t)c->n_v * c->v_dim * c->k_dim;
+    uint64_t window = (uint64_t)(c->conv_kernel - 1) * channels,
+             state = (uint64_t)c->n_v * c->v_dim * c->k_dim;
     float wide = steep ? 1000.0f : 2.0f;
     struct twin *proj = lab_floats(l, (uint64_t)n * stride, -2, 2);
     struct twin *conv = lab_floats(l, (uint64_t)channels * c->conv_kernel, -1, 1);
     struct twin *a_log = lab_floats(l, c->n_v, -3, 2.3f), *bias = lab_floats(l, c->n_v, -wide, wide);
     struct twin *norm = lab_floats(l, c->v_dim, 0.5f, 1.5f);
     struct twin *in = lab_floats(l, window, -2, 2), *out_window = lab_bytes(l, NULL, 4 * window);
-    struct twin *s0 = lab_floats(l, state, -1, 1), *out = lab_bytes(l, NULL, 4 * (uint64_t)n * c->n_v * c->v_dim);
+    struct twin *s0 = lab_floats(l, state, -1, 1),
+                *out = lab_bytes(l, NULL, 4 * (uint64_t)n * c->n_v * c->v_dim);
     for (int s = 0; s < LAB_SIDES && !l->err.code; s++) {
         struct delta op;
         if (delta_open(&op, l->side[s], c, &l->err) < 0)
@@ -304,8 +309,8 @@ static void delta_case(struct lab *l, const struct delta_shape *c, uint32_t n, b
         lab_finish(l, s);
     }
     char text[96];
-    snprintf(text, sizeof text, "%u/%u heads of %ux%u, %u taps, %u token%s%s", c->n_v, c->n_k, c->v_dim, c->k_dim,
-             c->conv_kernel, n, n > 1 ? "s" : "", steep ? ", steep" : "");
+    snprintf(text, sizeof text, "%u/%u heads of %ux%u, %u taps, %u token%s%s", c->n_v, c->n_k, c->v_dim,
+             c->k_dim, c->conv_kernel, n, n > 1 ? "s" : "", steep ? ", steep" : "");
     double error = fmax(lab_error(l, out, (uint64_t)n * c->n_v * c->v_dim), lab_error(l, s0, state));
     error = fmax(error, lab_error(l, out_window, window));
     lab_report(l, "delta", text, error, PRODUCT_BOUND);
@@ -353,8 +358,8 @@ static void router_cases(struct lab *l)
 static void moe_cases(struct lab *l)
 {
     static const struct moe_shape shapes[] = {
-        {2, 1, 64, 64, 64, FORMAT_Q4, 1},   {12, 3, 192, 64, 192, FORMAT_Q4, 5},
-        {12, 4, 256, 64, 128, FORMAT_Q8, 2}, {12, 8, 2048, 512, 512, FORMAT_Q4, 1},
+        {2, 1, 64, 64, 64, FORMAT_Q4, 1},        {12, 3, 192, 64, 192, FORMAT_Q4, 5},
+        {12, 4, 256, 64, 128, FORMAT_Q8, 2},     {12, 8, 2048, 512, 512, FORMAT_Q4, 1},
         {12, 10, 512, 1024, 1024, FORMAT_Q4, 1}, {16, 16, 128, 320, 64, FORMAT_Q4, 2},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
