@@ -22,7 +22,9 @@ LDLIBS   := $(PKG_LIBS) -lm
 SRC      := $(filter-out src/main.c,$(wildcard src/*/*.c))
 OBJ      := $(SRC:%.c=$(BUILD)/%.o)
 KERNELS  := $(sort $(wildcard kernels/*.comp))
-SPIRV    := $(KERNELS:kernels/%.comp=$(BUILD)/kernels/%.inc)
+# Built a second time with 64-bit loads, for software devices (kernels/matvec.glsl).
+WIDE     := linear expert_up expert_down
+SPIRV    := $(KERNELS:kernels/%.comp=$(BUILD)/kernels/%.inc) $(WIDE:%=$(BUILD)/kernels/%_wide.inc)
 TESTS    := $(sort $(wildcard tests/test_*.c))
 TEST_BIN := $(TESTS:tests/%.c=$(BUILD)/tests/%)
 SAN_OBJ  := $(if $(SAN),$(BUILD)/tests/dlclose_shim.o)
@@ -44,8 +46,12 @@ $(BUILD)/kernels/%.inc: kernels/%.comp $(wildcard kernels/*.glsl) kernels/args.h
 	@mkdir -p $(@D)
 	$(GLSLC) --target-env=vulkan1.3 -O -Ikernels -mfmt=c -o $@ $<
 
+$(BUILD)/kernels/%_wide.inc: kernels/%.comp $(wildcard kernels/*.glsl) kernels/args.h
+	@mkdir -p $(@D)
+	$(GLSLC) --target-env=vulkan1.3 -O -DWIDE_LOADS -Ikernels -mfmt=c -o $@ $<
+
 $(BUILD)/kernels/table.inc: $(SPIRV) scripts/kernel-table
-	scripts/kernel-table $(BUILD)/kernels $(KERNELS) > $@.tmp
+	scripts/kernel-table $(SPIRV) > $@.tmp
 	mv $@.tmp $@
 
 $(BUILD)/src/vulkan/pipeline.o: $(BUILD)/kernels/table.inc

@@ -27,6 +27,43 @@ vec4 long_vector(uint t, uint c)
     return v;
 }
 
+// The down projection that part k of the long vector meets: an expert's, or behind the last the shared one.
+Matrix part_matrix(uint token, uint k)
+{
+    bool routed = k < a.top_k;
+    uvec2 expert = Addrs(a.table).v[U32s(a.idx).v[token * a.top_k + min(k, a.top_k - 1)]];
+    Matrix m;
+    m.weight = routed ? addr_add(expert, a.down_w) : a.shared_w;
+    m.scales = routed ? addr_add(expert, a.down_s) : a.shared_s;
+    m.biases = routed ? addr_add(expert, a.down_b) : a.shared_b;
+    m.format = routed ? a.format : a.shared_format;
+    m.rows = a.hidden;
+    m.cols = routed ? a.inner : a.shared_inner;
+    return m;
+}
+
+// Adds the products of the tile that starts at column `from` of the long vector and has n columns.
+void add_tile(inout float acc[MAX_ACC], uint token, uint row, uint from, uint n)
+{
+    uint per_part = a.inner / UNIT; // of a routed one; the shared part comes last and may be longer
+    if (ROWS_ON_LANES != 0) {
+        // All lanes walk the parts together, so a part's addresses are fetched once.
+        uint end = (from + n) / UNIT;
+        for (uint u = from / UNIT; u < end;) {
+            uint k = min(u / per_part, a.top_k);
+            uint stop = k < a.top_k ? min(end, (k + 1) * per_part) : end;
+            Matrix m = part_matrix(token, k);
+            for (; u < stop; u++)
+                add_unit(acc, m, row, u - k * per_part, u - from / UNIT);
+        }
+    } else {
+        for (uint u = unit_first(); u < n / UNIT; u += unit_step()) {
+            uint unit = from / UNIT + u, k = min(unit / per_part, a.top_k);
+            add_unit(acc, part_matrix(token, k), row, unit - k * per_part, u);
+        }
+    }
+}
+
 void main()
 {
     uint token = gl_WorkGroupID.y;
@@ -41,23 +78,10 @@ void main()
         if (from > 0)
             barrier();
         for (uint i = gl_LocalInvocationID.x; i < n / 4; i += WORKGROUP)
-            xs[xs_index(0, i)] = long_vector(token, from + 4 * i);
+            xs_put(xs_index(0, i), long_vector(token, from + 4 * i));
         barrier();
-        if (row >= a.hidden)
-            continue;
-        for (uint u = unit_first(); u < n / UNIT; u += unit_step()) {
-            uint unit = from / UNIT + u, k = unit / (a.inner / UNIT);
-            bool routed = k < a.top_k;
-            // One call for both kinds: a branch would be computed twice on a software device.
-            uvec2 expert = Addrs(a.table).v[U32s(a.idx).v[token * a.top_k + min(k, a.top_k - 1)]];
-            uvec2 w = routed ? addr_add(expert, a.down_w) : a.shared_w;
-            uvec2 s = routed ? addr_add(expert, a.down_s) : a.shared_s;
-            uvec2 b = routed ? addr_add(expert, a.down_b) : a.shared_b;
-            if (!routed || !addr_is_null(expert))
-                add_unit(acc, routed ? a.format : a.shared_format, w, s, b, a.hidden,
-                         routed ? a.inner : a.shared_inner, row,
-                         unit - min(k, a.top_k) * (a.inner / UNIT), u);
-        }
+        if (row < a.hidden)
+            add_tile(acc, token, row, from, n);
     }
 
     [[unroll]] for (uint r = 0; r < ROWS; r++) {

@@ -2,7 +2,7 @@
 // gate and up [inner][hidden] of expert idx[t][k], found through the layer's table of addresses.
 //
 // Grid: x = row blocks of `inner`, y = top_k, z = tokens. float32 sums. Tolerance 1e-5 of the largest output.
-// An expert whose address is 0 gives 0: the caller makes sure that none is missing.
+// The caller makes sure that every expert named by idx is in the table.
 #version 460
 #include "memory.glsl"
 #include "matvec.glsl"
@@ -16,7 +16,7 @@ float load_tile(uint token, uint from, uint n4)
     for (uint i = gl_LocalInvocationID.x; i < n4; i += WORKGROUP) {
         vec4 v = F32x4s(a.x).v[(token * a.hidden + from) / 4 + i];
         squares += dot(v, v);
-        xs[xs_index(0, i)] = v * F32x4s(a.norm).v[from / 4 + i];
+        xs_put(xs_index(0, i), v * F32x4s(a.norm).v[from / 4 + i]);
     }
     return squares;
 }
@@ -27,7 +27,10 @@ void main()
     uint slot = token * a.top_k + gl_WorkGroupID.y;
     uint row = gl_WorkGroupID.x * SUBGROUPS * BLOCK_ROWS + block_row();
     uvec2 expert = Addrs(a.table).v[U32s(a.idx).v[slot]];
-    bool there = !addr_is_null(expert);
+    Matrix gates = Matrix(addr_add(expert, a.gate_w), addr_add(expert, a.gate_s), addr_add(expert, a.gate_b),
+                          a.format, a.inner, a.hidden);
+    Matrix ups = Matrix(addr_add(expert, a.up_w), addr_add(expert, a.up_s), addr_add(expert, a.up_b), a.format,
+                        a.inner, a.hidden);
     float gate[MAX_ACC], up[MAX_ACC];
     float squares = 0.0;
     [[unroll]] for (uint r = 0; r < ROWS; r++)
@@ -39,12 +42,10 @@ void main()
             barrier();
         squares += load_tile(token, from, n / 4);
         barrier();
-        if (row < a.inner && there)
+        if (row < a.inner)
             for (uint u = unit_first(); u < n / UNIT; u += unit_step()) {
-                add_unit(gate, a.format, addr_add(expert, a.gate_w), addr_add(expert, a.gate_s),
-                         addr_add(expert, a.gate_b), a.inner, a.hidden, row, from / UNIT + u, u);
-                add_unit(up, a.format, addr_add(expert, a.up_w), addr_add(expert, a.up_s),
-                         addr_add(expert, a.up_b), a.inner, a.hidden, row, from / UNIT + u, u);
+                add_unit(gate, gates, row, from / UNIT + u, u);
+                add_unit(up, ups, row, from / UNIT + u, u);
             }
     }
 

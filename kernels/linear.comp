@@ -30,7 +30,7 @@ float load_tile(uint t, uint token, uint from, uint n4)
             squares += dot(v, v);
             v *= F32x4s(a.norm).v[from / 4 + i];
         }
-        xs[xs_index(t, i)] = v;
+        xs_put(xs_index(t, i), v);
     }
     return squares;
 }
@@ -38,6 +38,7 @@ float load_tile(uint t, uint token, uint from, uint n4)
 void main()
 {
     linear_segment seg = find_segment();
+    Matrix m = Matrix(seg.weight, seg.scales, seg.biases, seg.format, seg.rows, a.cols);
     uint row = (gl_WorkGroupID.x - seg.first_block) * SUBGROUPS * BLOCK_ROWS + block_row();
     uint token = gl_WorkGroupID.y * TOKENS;
     float acc[MAX_ACC];
@@ -56,8 +57,7 @@ void main()
         barrier();
         if (row < seg.rows)
             for (uint u = unit_first(); u < n / UNIT; u += unit_step())
-                add_unit(acc, seg.format, seg.weight, seg.scales, seg.biases, seg.rows, a.cols, row,
-                         from / UNIT + u, u);
+                add_unit(acc, m, row, from / UNIT + u, u);
     }
 
     float factor[4];

@@ -18,15 +18,56 @@ layout(constant_id = 4) const uint ROWS_ON_LANES = 0;
 layout(constant_id = 5) const uint TILE = 2048; // columns held in shared memory at a time, a multiple of 64
 layout(constant_id = 6) const uint FORMATS = 15; // bit f: some matrix of the dispatch is stored as FORMAT_f
 
-const uint UNIT = 32;
-const uint UNITS = TILE / UNIT;
+// Columns of one step of add_unit.
+const uint UNIT = ROWS_ON_LANES != 0 ? 64 : 32;
+const uint UNITS = TILE / 32;
 // One vec4 of padding per row of the transposed layout keeps both its writes and its reads free of bank conflicts.
 const uint XS_STRIDE = 8 * (UNITS + 1);
 const uint SUBGROUPS = WORKGROUP / SUBGROUP;
 const uint BLOCK_ROWS = ROWS * (ROWS_ON_LANES != 0 ? SUBGROUP : 1); // of a subgroup
 const uint MAX_ACC = 16;
 
+// With WIDE_LOADS memory is read in 64-bit words: a software device pays per lane and word, whatever its width.
+#ifdef WIDE_LOADS
+#extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Words4 { u64vec2 v[]; };
+shared u64vec2 xs[TOKENS * XS_STRIDE];
+
+uvec4 words4_at(uvec2 p, uint i)
+{
+    u64vec2 v = Words4(p).v[i];
+    return uvec4(unpack32(v.x), unpack32(v.y));
+}
+
+void xs_put(uint i, vec4 v)
+{
+    xs[i] = u64vec2(pack64(floatBitsToUint(v.xy)), pack64(floatBitsToUint(v.zw)));
+}
+
+vec4 xs_get(uint i)
+{
+    u64vec2 v = xs[i];
+    return vec4(uintBitsToFloat(unpack32(v.x)), uintBitsToFloat(unpack32(v.y)));
+}
+#else
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Words4 { uvec4 v[]; };
 shared vec4 xs[TOKENS * XS_STRIDE];
+
+uvec4 words4_at(uvec2 p, uint i)
+{
+    return Words4(p).v[i];
+}
+
+void xs_put(uint i, vec4 v)
+{
+    xs[i] = v;
+}
+
+vec4 xs_get(uint i)
+{
+    return xs[i];
+}
+#endif
 shared float xs_sum[SUBGROUPS];
 
 // Whether a matrix is stored as f: a constant wherever FORMATS leaves no choice. A software device computes both sides
@@ -103,33 +144,9 @@ void weights8_q4(out float w[8], uint word, float s, float b)
         w[i] = fma(code_value((word >> (4 * i)) & 15u), s, b);
 }
 
-// The eight vector elements of columns 8*k .. 8*k+7 of unit u, k < 4; v holds what the lanes loaded of the unit.
-struct Eight {
+struct Eight { // eight neighbouring elements of a vector
     vec4 a, b;
 };
-
-Eight eight_of(uint t, uint u, uint k, vec4 v0, vec4 v1)
-{
-    Eight e;
-    if (ROWS_ON_LANES != 0) {
-        // Lane l of v0 (and v1 where a subgroup has only four lanes) holds columns 4l .. 4l+3 of the unit.
-        vec4 src = SUBGROUP >= 8 || k < 2 ? v0 : v1;
-        uint l = SUBGROUP >= 8 ? 2 * k : (2 * k) & 3u;
-        if (SUBGROUP >= 8) {
-            if (k == 0) { e.a = subgroupBroadcast(v0, 0); e.b = subgroupBroadcast(v0, 1); }
-            else if (k == 1) { e.a = subgroupBroadcast(v0, 2); e.b = subgroupBroadcast(v0, 3); }
-            else if (k == 2) { e.a = subgroupBroadcast(v0, 4); e.b = subgroupBroadcast(v0, 5); }
-            else { e.a = subgroupBroadcast(v0, 6); e.b = subgroupBroadcast(v0, 7); }
-        } else {
-            if ((k & 1u) == 0) { e.a = subgroupBroadcast(src, 0); e.b = subgroupBroadcast(src, 1); }
-            else { e.a = subgroupBroadcast(src, 2); e.b = subgroupBroadcast(src, 3); }
-        }
-    } else {
-        e.a = xs[t * XS_STRIDE + (2 * k) * (UNITS + 1) + u];
-        e.b = xs[t * XS_STRIDE + (2 * k + 1) * (UNITS + 1) + u];
-    }
-    return e;
-}
 
 float dot8(float w[8], Eight e, float acc)
 {
@@ -143,48 +160,120 @@ float dot8(float w[8], Eight e, float acc)
     return fma(w[7], e.b.w, acc);
 }
 
-// acc[r * TOKENS + t] += W[row + lane_row(r)][columns of `unit`] . x[t][unit xu of the tile] for all r and t.
-// Rows past `rows` are computed from the last row and never stored.
-void add_unit(inout float acc[MAX_ACC], uint format, uvec2 weight, uvec2 scales, uvec2 biases, uint rows, uint cols,
-              uint row, uint unit, uint xu)
+// One matrix of a product; the same for all lanes that share its rows.
+struct Matrix {
+    uvec2 weight, scales, biases;
+    uint format, rows, cols;
+};
+
+// Scale and bias of the group that holds columns 64 * group .. of a row.
+void load_group(Matrix m, uint row, uint group, out float s, out float b)
+{
+    s = b = 0.0;
+    if ((FORMATS & 3u) != 0) {
+        uint at = row * (m.cols >> 6) + group;
+        s = bf16_at(m.scales, at);
+        b = bf16_at(m.biases, at);
+    }
+}
+
+// Columns 8 * i .. 8 * i + 7 of a row; q: the words of columns 32 * (i / 4) .. of a q4 row.
+void eight_weights(out float w[8], Matrix m, uint row, uint i, uvec4 q, float s, float b)
+{
+    if (is_format(FORMAT_Q4, m.format))
+        weights8_q4(w, q[i & 3u], s, b);
+    else
+        weights8(w, m.format, m.weight, row * m.cols + 8 * i, s, b);
+}
+
+// Columns on lanes: this lane's unit of 32 columns for each of the ROWS rows.
+void add_unit_columns(inout float acc[MAX_ACC], Matrix m, uint row, uint unit, uint xu)
 {
     uvec4 q[4];
     float s[4], b[4];
-    uint at[4];
+    uint mine[4];
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
-        uint mine = min(row + lane_row(r), rows - 1);
-        at[r] = mine * cols + unit * UNIT;
-        if (is_format(FORMAT_Q4, format))
-            q[r] = Words4(weight).v[mine * (cols >> 5) + unit];
-        if ((FORMATS & 3u) != 0) {
-            uint group = mine * (cols >> 6) + (unit >> 1);
-            s[r] = bf16_at(scales, group);
-            b[r] = bf16_at(biases, group);
-        }
-    }
-    vec4 v0[4], v1[4];
-    if (ROWS_ON_LANES != 0) {
-        [[unroll]] for (uint t = 0; t < TOKENS; t++) {
-            uint lane = gl_SubgroupInvocationID & (SUBGROUP >= 8 ? 7u : 3u);
-            v0[t] = xs[t * XS_STRIDE + xu * 8 + lane];
-            if (SUBGROUP < 8)
-                v1[t] = xs[t * XS_STRIDE + xu * 8 + 4 + lane];
-        }
+        mine[r] = min(row + r, m.rows - 1);
+        if (is_format(FORMAT_Q4, m.format))
+            q[r] = words4_at(m.weight, mine[r] * (m.cols >> 5) + unit);
+        load_group(m, mine[r], unit >> 1, s[r], b[r]);
     }
     [[unroll]] for (uint k = 0; k < 4; k++) {
         Eight e[4];
-        [[unroll]] for (uint t = 0; t < TOKENS; t++)
-            e[t] = eight_of(t, xu, k, v0[t], v1[t]);
+        [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+            e[t].a = xs_get(t * XS_STRIDE + (2 * k) * (UNITS + 1) + xu);
+            e[t].b = xs_get(t * XS_STRIDE + (2 * k + 1) * (UNITS + 1) + xu);
+        }
         [[unroll]] for (uint r = 0; r < ROWS; r++) {
             float w[8];
-            if (is_format(FORMAT_Q4, format))
-                weights8_q4(w, q[r][k], s[r], b[r]);
-            else
-                weights8(w, format, weight, at[r] + 8 * k, s[r], b[r]);
+            eight_weights(w, m, mine[r], unit * 4 + k, q[r], s[r], b[r]);
             [[unroll]] for (uint t = 0; t < TOKENS; t++)
                 acc[r * TOKENS + t] = dot8(w, e[t], acc[r * TOKENS + t]);
         }
     }
+}
+
+// The eight elements 8 * k .. of the 32 that the lanes hold, four each: lane l of v0 has 4l .. 4l + 3; where a subgroup
+// has only four lanes, v1 continues. Broadcasts take constant lanes only, hence the ladder.
+Eight broadcast_eight(uint k, vec4 v0, vec4 v1)
+{
+    if (SUBGROUP < 8) {
+        vec4 v = k < 2 ? v0 : v1;
+        if ((k & 1u) == 0)
+            return Eight(subgroupBroadcast(v, 0), subgroupBroadcast(v, 1));
+        return Eight(subgroupBroadcast(v, 2), subgroupBroadcast(v, 3));
+    }
+    if (k == 0)
+        return Eight(subgroupBroadcast(v0, 0), subgroupBroadcast(v0, 1));
+    if (k == 1)
+        return Eight(subgroupBroadcast(v0, 2), subgroupBroadcast(v0, 3));
+    if (k == 2)
+        return Eight(subgroupBroadcast(v0, 4), subgroupBroadcast(v0, 5));
+    return Eight(subgroupBroadcast(v0, 6), subgroupBroadcast(v0, 7));
+}
+
+// Rows on lanes: 64 columns, one group, for this lane's ROWS rows.
+void add_unit_rows(inout float acc[MAX_ACC], Matrix m, uint row, uint unit, uint xu)
+{
+    float s[4], b[4];
+    uint mine[4];
+    uint lane = gl_SubgroupInvocationID & (SUBGROUP >= 8 ? 7u : 3u);
+    [[unroll]] for (uint r = 0; r < ROWS; r++) {
+        mine[r] = min(row + lane_row(r), m.rows - 1);
+        load_group(m, mine[r], unit, s[r], b[r]);
+    }
+    [[unroll]] for (uint part = 0; part < 2; part++) {
+        uvec4 q[4];
+        vec4 v0[4], v1[4];
+        [[unroll]] for (uint r = 0; r < ROWS; r++)
+            if (is_format(FORMAT_Q4, m.format))
+                q[r] = words4_at(m.weight, mine[r] * (m.cols >> 5) + 2 * unit + part);
+        [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+            v0[t] = xs_get(t * XS_STRIDE + xu * 16 + 8 * part + lane);
+            v1[t] = SUBGROUP < 8 ? xs_get(t * XS_STRIDE + xu * 16 + 8 * part + 4 + lane) : v0[t];
+        }
+        [[unroll]] for (uint k = 0; k < 4; k++) {
+            Eight e[4];
+            [[unroll]] for (uint t = 0; t < TOKENS; t++)
+                e[t] = broadcast_eight(k, v0[t], v1[t]);
+            [[unroll]] for (uint r = 0; r < ROWS; r++) {
+                float w[8];
+                eight_weights(w, m, mine[r], unit * 8 + part * 4 + k, q[r], s[r], b[r]);
+                [[unroll]] for (uint t = 0; t < TOKENS; t++)
+                    acc[r * TOKENS + t] = dot8(w, e[t], acc[r * TOKENS + t]);
+            }
+        }
+    }
+}
+
+// acc[r * TOKENS + t] += W[row + lane_row(r)][columns of `unit`] . x[t][unit xu of the tile] for all r and t.
+// Rows past the last are computed from the last row and never stored.
+void add_unit(inout float acc[MAX_ACC], Matrix m, uint row, uint unit, uint xu)
+{
+    if (ROWS_ON_LANES != 0)
+        add_unit_rows(acc, m, row, unit, xu);
+    else
+        add_unit_columns(acc, m, row, unit, xu);
 }
 
 // Ends a sum: in the columns mapping every lane gets the total, in the rows mapping it has it already.

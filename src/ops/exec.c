@@ -107,6 +107,7 @@ struct exec_caps exec_get_caps(const struct exec *x)
     return (struct exec_caps){.name = g->info.name,
                               .is_cpu = g->is_cpu,
                               .is_unified = g->is_unified,
+                              .has_int64 = g->has_int64,
                               .subgroup_size = g->subgroup_size,
                               .max_workgroup = g->max_workgroup,
                               .max_shared_bytes = g->max_shared_bytes,
@@ -223,7 +224,11 @@ int exec_read(struct exec *x, const struct exec_buffer *b, uint64_t off, void *d
 int exec_kernel(struct exec *x, struct kernel *k, const char *name, void (*ref)(const void *args),
                 uint32_t args_bytes, const uint32_t *spec, uint32_t n_spec, struct err *e)
 {
-    *k = (struct kernel){.ref = ref, .args_bytes = args_bytes, .label = label_of(x, name)};
+    *k = (struct kernel){.ref = ref, .args_bytes = args_bytes};
+    const char *label = pipeline_find_name(name);
+    if (!label)
+        return err_set(e, ERR_DEVICE, "no kernel named %s is built in", name);
+    k->label = label_of(x, label);
     if (x->is_reference)
         return 0;
     k->pipeline = pipeline_get(&x->pipelines, &x->gpu, name, spec, n_spec, e);

@@ -102,11 +102,9 @@ int experts_open(struct experts *op, struct exec *x, const struct experts_shape 
     struct matvec_plan up = matvec_plan_for(x, s->inner * s->top_k, s->hidden, 1, 1u << s->format);
     struct matvec_plan down = matvec_plan_for(x, s->hidden, s->top_k * s->inner, 1, s->formats);
     *op = (struct experts){.shape = *s, .up_rows = up.workgroup_rows, .down_rows = down.workgroup_rows};
-    int rc = exec_kernel(x, &op->up, "expert_up", up_ref, sizeof(struct expert_up_args), up.spec,
-                         MATVEC_N_SPEC, e);
+    int rc = matvec_kernel(x, &op->up, "expert_up", up_ref, sizeof(struct expert_up_args), &up, e);
     if (rc == 0)
-        rc = exec_kernel(x, &op->down, "expert_down", down_ref, sizeof(struct expert_down_args), down.spec, 6,
-                         e);
+        rc = matvec_kernel(x, &op->down, "expert_down", down_ref, sizeof(struct expert_down_args), &down, e);
     return rc;
 }
 

@@ -74,8 +74,7 @@ static int plan_pass(struct linear *op, struct linear_plan *plan, struct exec *x
     if (pass->n_segments == 0)
         return 0;
     plan->n_passes++;
-    return exec_kernel(x, &pass->kernel, "linear", linear_ref, sizeof(struct linear_args), p.spec,
-                       MATVEC_N_SPEC, e);
+    return matvec_kernel(x, &pass->kernel, "linear", linear_ref, sizeof(struct linear_args), &p, e);
 }
 
 static int make_plan(struct linear *op, struct linear_plan *plan, struct exec *x, const struct weights *w,

@@ -1,6 +1,7 @@
 #include "ops/matvec.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -22,23 +23,40 @@ static uint32_t round_down_pow2(uint32_t n)
     return n;
 }
 
+/* Subgroups of a workgroup: they share the copy of the vector, so many; but a software device has a few cores and
+ * wants several workgroups for each. */
+static uint32_t subgroups_for(const struct exec_caps *c, uint32_t n_rows, uint32_t block)
+{
+    if (c->is_cpu)
+        return (uint32_t)size_max(1, size_min(8, n_rows / (4 * block)));
+    return (uint32_t)size_max(1, 256 / c->subgroup_size);
+}
+
 struct matvec_plan matvec_plan_for(const struct exec *x, uint32_t n_rows, uint32_t cols, uint32_t tokens,
                                    uint32_t formats)
 {
     struct exec_caps c = exec_get_caps(x);
-    uint32_t subgroup = c.subgroup_size;
-    uint32_t workgroup =
-        (uint32_t)size_max(size_min(c.is_cpu ? 8 * subgroup : 256, c.max_workgroup), subgroup);
-    uint32_t rows = c.is_cpu ? 2 : rows_for(n_rows, tokens);
+    uint32_t rows = c.is_cpu ? 4 : rows_for(n_rows, tokens);
+    uint32_t block = rows * (c.is_cpu ? c.subgroup_size : 1);
+    uint32_t subgroups =
+        (uint32_t)size_min(subgroups_for(&c, n_rows, block), c.max_workgroup / c.subgroup_size);
     /* The tile of vectors may take half of shared memory (16 bytes hold four columns, one in 32 is padding). */
     uint32_t tile = round_down_pow2(c.max_shared_bytes / 2 / (4 * tokens) - 64 / tokens);
     tile = (uint32_t)size_min(tile, size_max(64, size_round_up(cols, 64)));
-    workgroup -= workgroup % subgroup;
-    uint32_t block = rows * (c.is_cpu ? subgroup : 1);
-    return (struct matvec_plan){.spec = {subgroup, workgroup, rows, tokens, c.is_cpu, tile, formats},
-                                .workgroup_rows = workgroup / subgroup * block,
-                                .workgroup = workgroup,
-                                .tokens = tokens};
+    return (struct matvec_plan){
+        .spec = {c.subgroup_size, subgroups * c.subgroup_size, rows, tokens, c.is_cpu, tile, formats},
+        .workgroup_rows = subgroups * block,
+        .workgroup = subgroups * c.subgroup_size,
+        .tokens = tokens,
+        .wide = c.is_cpu && c.has_int64};
+}
+
+int matvec_kernel(struct exec *x, struct kernel *k, const char *name, void (*ref)(const void *args),
+                  uint32_t args_bytes, const struct matvec_plan *p, struct err *e)
+{
+    char wide[64];
+    snprintf(wide, sizeof wide, "%s_wide", name);
+    return exec_kernel(x, k, p->wide ? wide : name, ref, args_bytes, p->spec, MATVEC_N_SPEC, e);
 }
 
 static double widen_bf16(uint16_t bits)

@@ -6,7 +6,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct err;
 struct exec;
+struct kernel;
 
 /* Where a matrix lies: addresses as in kernels/args.h, format FORMAT_*. scales and biases are 0 for plain formats. */
 struct weights {
@@ -21,9 +23,14 @@ enum { MATVEC_N_SPEC = 7 };
 struct matvec_plan {
     uint32_t spec[MATVEC_N_SPEC];
     uint32_t workgroup_rows, workgroup, tokens;
+    bool wide; /* run the variant with 64-bit loads */
 };
 struct matvec_plan matvec_plan_for(const struct exec *x, uint32_t n_rows, uint32_t cols, uint32_t tokens,
                                    uint32_t formats);
+
+/* exec_kernel for a kernel on matvec.glsl that has a variant with 64-bit loads, `name`_wide. */
+int matvec_kernel(struct exec *x, struct kernel *k, const char *name, void (*ref)(const void *args),
+                  uint32_t args_bytes, const struct matvec_plan *p, struct err *e);
 
 /* Row `row` of a matrix as `cols` doubles (exact: q * scale + bias has one float32 value). `at`: its addresses as
  * host pointers. */

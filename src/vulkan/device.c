@@ -285,8 +285,13 @@ static int create_device(struct gpu *g, struct err *e)
                                      .pQueuePriorities = &priority};
     const char *extensions[] = {VK_EXT_MEMORY_BUDGET_EXTENSION_NAME};
     g->has_budget = has_extension(g->physical, extensions[0]);
+    VkPhysicalDeviceFeatures there;
+    vkGetPhysicalDeviceFeatures(g->physical, &there);
+    g->has_int64 = there.shaderInt64;
+    const VkPhysicalDeviceFeatures core = {.shaderInt64 = there.shaderInt64};
     VkDeviceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
                                .pNext = &v12,
+                               .pEnabledFeatures = &core,
                                .queueCreateInfoCount = 1,
                                .pQueueCreateInfos = &queue,
                                .enabledExtensionCount = g->has_budget ? 1 : 0,

@@ -17,17 +17,18 @@ struct kernel_code {
 
 enum { N_KERNELS = sizeof kernel_table / sizeof *kernel_table };
 
-const char *pipeline_kernel_name(size_t i)
-{
-    return i < N_KERNELS ? kernel_table[i].name : NULL;
-}
-
 static const struct kernel_code *find_kernel(const char *name)
 {
     for (size_t i = 0; i < N_KERNELS; i++)
         if (strcmp(kernel_table[i].name, name) == 0)
             return &kernel_table[i];
     return NULL;
+}
+
+const char *pipeline_find_name(const char *name)
+{
+    const struct kernel_code *k = find_kernel(name);
+    return k ? k->name : NULL;
 }
 
 int pipeline_set_open(struct pipeline_set *s, const struct gpu *g, struct err *e)

@@ -31,7 +31,7 @@ struct pipeline {
     VkPipeline handle;
 };
 
-/* Names of all built-in kernels: the i-th, or NULL past the end. */
-const char *pipeline_kernel_name(size_t i);
+/* The built-in kernel's name as a static string, or NULL when there is no such kernel. */
+const char *pipeline_find_name(const char *name);
 
 #endif
