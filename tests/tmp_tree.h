@@ -10,7 +10,7 @@ char *tmp_tree_new(void);
 /* Deletes it with everything inside and frees the path. */
 void tmp_tree_remove(char *dir);
 
-/* dir/name in one of a few static buffers, good for the next eight calls. */
+/* dir/name, good until the end of the test program. */
 const char *tmp_tree_path(const char *dir, const char *name);
 
 /* Writes a file (over an old one). */

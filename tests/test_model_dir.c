@@ -1,0 +1,651 @@
+/* Model directories of both layouts: what they give, and every way in which their files can lie. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/err.h"
+#include "base/file.h"
+#include "model/convert.h"
+#include "model/model_dir.h"
+#include "st_writer.h"
+#include "tmp_tree.h"
+
+#define QWEN "tests/models/qwen-odd/mlx"
+
+struct fixture {
+    char *tmp;
+    char packed[4200], plain[4200]; /* qwen-odd in both layouts, for reading only */
+};
+
+static int set_up(void **state)
+{
+    struct fixture *f = calloc(1, sizeof *f);
+    struct convert_result r;
+    struct err e;
+    assert_non_null(f);
+    f->tmp = tmp_tree_new();
+    snprintf(f->packed, sizeof f->packed, "%s/packed", f->tmp);
+    snprintf(f->plain, sizeof f->plain, QWEN);
+    struct convert_options o = {.src = QWEN, .dst = f->packed};
+    assert_int_equal(convert_run(&o, &r, &e), 0);
+    *state = f;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct fixture *f = *state;
+    tmp_tree_remove(f->tmp);
+    free(f);
+    return 0;
+}
+
+static struct model_dir open_ok(const char *dir)
+{
+    struct model_dir m;
+    struct err e;
+    if (model_dir_open(&m, dir, &e) < 0)
+        fail_msg("%s", e.text);
+    return m;
+}
+
+/* Opens, and requires this failure. */
+static void expect_refused(const char *dir, int code, const char *text)
+{
+    struct model_dir m;
+    struct err e = {0};
+    int rc = model_dir_open(&m, dir, &e);
+    if (rc == 0)
+        model_dir_close(&m);
+    if (rc != code || !strstr(e.text, text))
+        fail_msg("%d \"%s\", expected %d with \"%s\"", rc, e.text, code, text);
+}
+
+/* A copy to spoil. Freed by tmp_tree_remove(tmp). */
+static const char *copy_of(const char *model, char **tmp)
+{
+    *tmp = tmp_tree_new();
+    const char *dir = tmp_tree_path(*tmp, "m");
+    tmp_tree_copy(model, dir);
+    return dir;
+}
+
+/* --- what a good directory gives --- */
+
+static void read_expert(const struct model_dir *m, uint32_t layer, uint32_t expert, uint8_t *slot)
+{
+    struct extent x[EXPERT_MAX_EXTENTS];
+    struct err e;
+    uint32_t n = model_dir_expert(m, layer, expert, x);
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        assert_int_equal(x[i].at, at);
+        assert_int_equal(file_read_at(m->files[x[i].file].fd, "f", slot + x[i].at, x[i].bytes, x[i].off, &e),
+                         0);
+        at += x[i].bytes;
+    }
+    assert_int_equal(at, m->expert.bytes);
+    assert_int_equal(model_dir_check_expert(m, layer, expert, slot, &e), 0);
+}
+
+static void both_layouts_give_the_same_tensors_and_experts(void **state)
+{
+    struct fixture *f = *state;
+    struct model_dir a = open_ok(f->packed), b = open_ok(f->plain);
+    struct err e;
+    assert_true(a.packed && !b.packed);
+    assert_int_equal(a.n_tensors, 213);
+    for (size_t i = 0; i < a.n_tensors; i++) {
+        const struct tensor *t = &a.tensors[i], *u = model_dir_find(&b, t->name);
+        assert_non_null(u);
+        assert_true(t->dtype == u->dtype && t->bits == u->bits && t->bytes == u->bytes);
+        uint8_t *x = malloc(t->bytes), *y = malloc(t->bytes);
+        assert_int_equal(model_dir_read(&a, t, 0, t->bytes, x, &e), 0);
+        assert_int_equal(model_dir_read(&b, u, 0, t->bytes, y, &e), 0);
+        assert_memory_equal(x, y, t->bytes);
+        free(x);
+        free(y);
+    }
+    assert_int_equal(a.expert.bytes, 20736);
+    assert_int_equal(a.expert_bytes, 1492992);
+    assert_int_equal(b.expert_bytes, 1492992);
+    assert_int_equal(a.dense_bytes, b.dense_bytes);
+    assert_memory_equal(&a.expert, &b.expert, sizeof a.expert);
+    uint8_t x[20736], y[20736];
+    for (uint32_t l = 0; l < 6; l++)
+        for (uint32_t i = 0; i < 12; i++) {
+            read_expert(&a, l, i, x);
+            read_expert(&b, l, i, y);
+            assert_memory_equal(x, y, sizeof x);
+        }
+    model_dir_close(&a);
+    model_dir_close(&b);
+}
+
+static void a_packed_expert_is_one_extent_and_a_plain_one_nine(void **state)
+{
+    struct fixture *f = *state;
+    struct model_dir a = open_ok(f->packed), b = open_ok(f->plain);
+    struct extent x[EXPERT_MAX_EXTENTS];
+    assert_int_equal(model_dir_expert(&a, 3, 5, x), 1);
+    assert_int_equal(x[0].off, 5 * 20736);
+    assert_int_equal(model_dir_expert(&b, 3, 5, x), 9);
+    model_dir_close(&a);
+    model_dir_close(&b);
+}
+
+static void the_published_parts_of_an_expert_follow_each_other(void **state)
+{
+    struct fixture *f = *state;
+    struct model_dir m = open_ok(f->packed);
+    const struct expert_layout *l = &m.expert;
+    assert_int_equal(l->format, MATRIX_Q4);
+    const uint64_t found[] = {l->gate_w, l->gate_s, l->gate_b, l->up_w,  l->up_s,
+                              l->up_b,   l->down_w, l->down_s, l->down_b};
+    const uint64_t expected[] = {0, 6144, 6528, 6912, 13056, 13440, 13824, 19968, 20352};
+    assert_memory_equal(found, expected, sizeof expected);
+    model_dir_close(&m);
+}
+
+static void matrices_carry_their_own_bits(void **state)
+{
+    struct fixture *f = *state;
+    const char *dirs[] = {f->packed, f->plain};
+    for (int i = 0; i < 2; i++) {
+        struct model_dir m = open_ok(dirs[i]);
+        struct matrix w;
+        struct err e;
+        assert_int_equal(model_dir_matrix(&m, "model.layers.0.mlp.gate", 12, 192, &w, &e), 0);
+        assert_int_equal(w.format, MATRIX_Q8);
+        assert_int_equal(model_dir_matrix(&m, "lm_head", 1003, 192, &w, &e), 0);
+        assert_int_equal(w.format, MATRIX_Q4);
+        assert_int_equal(w.weight->bytes, 1003 * 96);
+        assert_int_equal(w.scales->bytes, 1003 * 6);
+        model_dir_close(&m);
+    }
+}
+
+static void a_matrix_of_another_shape_is_refused(void **state)
+{
+    struct fixture *f = *state;
+    struct model_dir m = open_ok(f->packed);
+    struct matrix w;
+    struct err e;
+    assert_int_equal(model_dir_matrix(&m, "lm_head", 1004, 192, &w, &e), ERR_FORMAT);
+    assert_int_equal(model_dir_matrix(&m, "lm_head", 1003, 256, &w, &e), ERR_FORMAT);
+    assert_int_equal(model_dir_matrix(&m, "lm_head", 192, 1003, &w, &e), ERR_FORMAT);
+    assert_int_equal(model_dir_matrix(&m, "model.norm", 1, 192, &w, &e), ERR_FORMAT);
+    assert_int_equal(model_dir_matrix(&m, "model.nothing", 1, 192, &w, &e), ERR_FORMAT);
+    assert_non_null(strstr(e.text, "tensor model.nothing.weight is missing"));
+    model_dir_close(&m);
+}
+
+static void vectors_are_counted_whatever_their_dimensions(void **state)
+{
+    struct fixture *f = *state;
+    struct model_dir m = open_ok(f->plain);
+    const struct tensor *t;
+    struct err e;
+    float a_log[6];
+    assert_int_equal(model_dir_vector(&m, "model.layers.0.linear_attn.conv1d.weight", 4096, &t, &e), 0);
+    assert_int_equal(model_dir_vector(&m, "model.layers.0.linear_attn.conv1d.weight", 4095, &t, &e),
+                     ERR_FORMAT);
+    assert_int_equal(model_dir_vector(&m, "lm_head.weight", 1003 * 24, &t, &e), ERR_FORMAT);
+    assert_int_equal(model_dir_vector(&m, "model.layers.0.linear_attn.A_log", 6, &t, &e), 0);
+    assert_int_equal(model_dir_read_f32(&m, t, a_log, &e), 0);
+    assert_true(a_log[0] > -20 && a_log[0] < 20);
+    model_dir_close(&m);
+}
+
+static void bf16_is_widened_exactly(void **state)
+{
+    struct fixture *f = *state;
+    struct model_dir m = open_ok(f->packed);
+    struct err e;
+    const struct tensor *t = model_dir_find(&m, "model.norm.weight");
+    uint16_t bits[192];
+    float values[192];
+    assert_int_equal(model_dir_read(&m, t, 0, sizeof bits, bits, &e), 0);
+    assert_int_equal(model_dir_read_f32(&m, t, values, &e), 0);
+    for (int i = 0; i < 192; i++) {
+        uint32_t u;
+        memcpy(&u, &values[i], 4);
+        assert_int_equal(u, (uint32_t)bits[i] << 16);
+    }
+    assert_int_equal(model_dir_read(&m, t, 2, t->bytes - 1, bits, &e), ERR_USAGE);
+    assert_int_equal(model_dir_read(&m, t, UINT64_MAX, 2, bits, &e), ERR_USAGE);
+    model_dir_close(&m);
+}
+
+static void dense_layers_of_deepseek_have_no_experts(void **state)
+{
+    (void)state;
+    struct model_dir m = open_ok("tests/models/deepseek-odd/mlx");
+    struct extent x[EXPERT_MAX_EXTENTS];
+    struct matrix w;
+    struct err e;
+    assert_int_equal(model_dir_expert(&m, 1, 0, x), 0);
+    assert_int_equal(model_dir_expert(&m, 2, 0, x), 9);
+    assert_int_equal(m.expert_bytes, 1327104);
+    assert_int_equal(model_dir_matrix(&m, "model.layers.2.mlp.gate", 16, 256, &w, &e), 0);
+    assert_int_equal(w.format, MATRIX_BF16);
+    assert_null(w.scales);
+    model_dir_close(&m);
+}
+
+static void a_tokenizer_is_found_where_there_is_one(void **state)
+{
+    struct fixture *f = *state;
+    struct model_dir a = open_ok("tests/models/tiny"), b = open_ok(f->packed);
+    assert_string_equal(a.tokenizer_path, "tests/models/tiny/tokenizer.json");
+    assert_null(b.tokenizer_path);
+    model_dir_close(&a);
+    model_dir_close(&b);
+}
+
+static void generation_config_adds_end_of_text_ids(void **state)
+{
+    struct fixture *f = *state;
+    char *tmp;
+    const char *dir = copy_of(f->packed, &tmp);
+    tmp_tree_write_text(dir, "generation_config.json", "{\"eos_token_id\": [77, 1]}");
+    struct model_dir m = open_ok(dir);
+    assert_int_equal(m.config.n_eos, 3);
+    assert_int_equal(m.config.eos[2], 77);
+    model_dir_close(&m);
+    tmp_tree_remove(tmp);
+}
+
+static void the_manifest_alone_configures_a_packed_directory(void **state)
+{
+    struct fixture *f = *state;
+    char *tmp;
+    const char *dir = copy_of(f->packed, &tmp);
+    assert_int_equal(unlink(tmp_tree_path(dir, "config.json")), 0);
+    struct model_dir a = open_ok(f->packed), b = open_ok(dir);
+    struct config x = a.config, y = b.config;
+    assert_memory_equal(x.layers, y.layers, 6 * sizeof *x.layers);
+    x.layers = y.layers = NULL;
+    assert_memory_equal(&x, &y, sizeof x);
+    model_dir_close(&a);
+    model_dir_close(&b);
+    tmp_tree_remove(tmp);
+}
+
+static void move(const char *dir, const char *from, const char *to)
+{
+    assert_int_equal(rename(tmp_tree_path(dir, from), tmp_tree_path(dir, to)), 0);
+}
+
+static void parts_in_mlx_artifacts_and_root_are_found(void **state)
+{
+    struct fixture *f = *state;
+    char *tmp;
+    const char *dir = copy_of(f->packed, &tmp);
+    static const char *const folders[] = {"mlx", "artifacts", "root"};
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(mkdir(tmp_tree_path(dir, folders[i]), 0777), 0);
+    move(dir, "config.json", "mlx/config.json");
+    move(dir, "model_weights.json", "artifacts/model_weights.json");
+    move(dir, "model_weights.bin", "artifacts/model_weights.bin");
+    move(dir, "packed_experts", "root/packed_experts");
+    struct model_dir m = open_ok(dir);
+    assert_true(m.packed);
+    assert_int_equal(m.n_tensors, 213);
+    model_dir_close(&m);
+    tmp_tree_remove(tmp);
+}
+
+/* --- directories that are not there --- */
+
+static void what_is_no_model_directory_is_refused(void **state)
+{
+    (void)state;
+    char *tmp = tmp_tree_new();
+    expect_refused("/nonexistent/model", ERR_IO, "/nonexistent/model: No such file or directory");
+    expect_refused("tests/models/tiny/config.json", ERR_IO, "expected a model directory");
+    expect_refused(tmp, ERR_IO, "neither model_weights.json nor config.json");
+    tmp_tree_write_text(tmp, "config.json", "{}");
+    expect_refused(tmp, ERR_FORMAT, "model_type");
+    tmp_tree_write_text(tmp, "model_weights.json", "{}");
+    expect_refused(tmp, ERR_IO, "model_weights.bin is not");
+    tmp_tree_remove(tmp);
+}
+
+static void an_unquantised_checkpoint_is_sent_to_convert(void **state)
+{
+    (void)state;
+    expect_refused("tests/models/qwen-odd/hf", ERR_UNSUPPORTED, "run `moeflux convert` first");
+    expect_refused("tests/models/deepseek-odd/hf", ERR_UNSUPPORTED, "run `moeflux convert` first");
+}
+
+/* --- layer files --- */
+
+static void layer_files_of_another_length_are_refused(void **state)
+{
+    struct fixture *f = *state;
+    char *tmp;
+    const char *dir = copy_of(f->packed, &tmp);
+    const char *file = tmp_tree_path(dir, "packed_experts/layer_04.bin");
+    static const struct {
+        off_t bytes;
+        int code;
+        const char *text;
+    } cases[] = {
+        {0, ERR_FORMAT, "layer_04.bin: 0 bytes, expected 248832 (12 experts of 20736 bytes)"},
+        {248831, ERR_FORMAT, "248831 bytes"},
+        {248833, ERR_FORMAT, "248833 bytes"},
+        {20736, ERR_FORMAT, "20736 bytes"},
+        {138240, ERR_UNSUPPORTED, "the experts have 2 bits"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(truncate(file, cases[i].bytes), 0);
+        expect_refused(dir, cases[i].code, cases[i].text);
+    }
+    assert_int_equal(unlink(file), 0);
+    expect_refused(dir, ERR_IO, "layer_04.bin: No such file or directory");
+    assert_int_equal(mkdir(file, 0777), 0);
+    expect_refused(dir, ERR_IO, "layer_04.bin: expected a regular file");
+    tmp_tree_remove(tmp);
+}
+
+static void a_missing_experts_folder_is_refused(void **state)
+{
+    struct fixture *f = *state;
+    char *tmp;
+    const char *dir = copy_of(f->packed, &tmp);
+    move(dir, "packed_experts", "elsewhere");
+    expect_refused(dir, ERR_IO, "packed_experts is not");
+    tmp_tree_remove(tmp);
+}
+
+/* --- manifests --- */
+
+/* A short manifest opens as far as its tensors: a missing one is then named. */
+#define ENTRY(off, size, shape, dtype, more)                                                                 \
+    "{\"tensors\":{\"x.y\":{\"offset\":" off ",\"size\":" size ",\"shape\":" shape ",\"dtype\":" dtype more  \
+    "}}}"
+
+static const struct {
+    const char *manifest, *text;
+} lies[] = {
+    {ENTRY("0", "17", "[4]", "\"F32\"", ""), "17 bytes, expected 16 for F32 [4]"},
+    {ENTRY("4", "16", "[4]", "\"F32\"", ""), "offset 4, expected a multiple of 64"},
+    {ENTRY("64000000", "16", "[4]", "\"F32\"", ""), "past the end"},
+    {ENTRY("9223372036854775744", "16", "[4]", "\"F32\"", ""), "past the end"},
+    {ENTRY("-64", "16", "[4]", "\"F32\"", ""), "offset is -64"},
+    {ENTRY("\"0\"", "16", "[4]", "\"F32\"", ""), "offset is a string, expected a whole number (tensor x.y)"},
+    {ENTRY("0", "16", "[4294967296,4294967296]", "\"F32\"", ""), "overflows"},
+    {ENTRY("0", "16", "[2,-2]", "\"F32\"", ""), "shape"},
+    {ENTRY("0", "16", "{}", "\"F32\"", ""), "shape is an object"},
+    {ENTRY("0", "16", "[8]", "\"F16\"", ""), "dtype F16, expected U32, BF16 or F32"},
+    {ENTRY("0", "16", "[4]", "\"Q4\"", ""), "unknown dtype Q4"},
+    {ENTRY("0", "16", "[4]", "7", ""), "dtype is a whole number"},
+    {ENTRY("0", "16", "[4]", "\"F32\"", ",\"bits\":4"), "bits are given for dtype F32"},
+    {ENTRY("0", "16", "[4]", "\"U32\"", ",\"bits\":64"), "bits is 64"},
+    {"{\"tensors\":{\"x\":{}}}", "offset is missing (tensor x)"},
+    {"{\"tensors\":{\"x\":{\"offset\":0,\"size\":0}}}", "dtype is missing"},
+    {"{\"tensors\":[]}", "expected an object \"tensors\""},
+    {"{}", "expected an object \"tensors\""},
+    {"{\"tensors\":{},\"num_tensors\":5}", "num_tensors is 5, but there are 0"},
+    {"{\"tensors\":{\"a\":{\"offset\":0,\"size\":68,\"shape\":[17],\"dtype\":\"F32\"},"
+     "\"b\":{\"offset\":64,\"size\":16,\"shape\":[4],\"dtype\":\"F32\"}}}",
+     "tensors a and b overlap"},
+    {"{\"tensors\":{}}", "tensor model.embed_tokens.weight is missing"},
+};
+
+static void manifests_that_lie_are_refused_with_the_reason(void **state)
+{
+    struct fixture *f = *state;
+    char *tmp;
+    const char *dir = copy_of(f->packed, &tmp);
+    for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
+        tmp_tree_write_text(dir, "model_weights.json", lies[i].manifest);
+        expect_refused(dir, ERR_FORMAT, lies[i].text);
+    }
+    tmp_tree_remove(tmp);
+}
+
+static void a_manifest_cut_anywhere_is_refused(void **state)
+{
+    struct fixture *f = *state;
+    char *tmp;
+    const char *dir = copy_of(f->packed, &tmp);
+    static const char small[] = ENTRY("0", "16", "[2,2]", "\"U32\"", ",\"bits\":8");
+    for (size_t n = 0; n < sizeof small; n++) {
+        tmp_tree_write(dir, "model_weights.json", small, n);
+        expect_refused(dir, ERR_FORMAT, "");
+    }
+    size_t whole;
+    uint8_t *bytes = tmp_tree_read(tmp_tree_path(f->packed, "model_weights.json"), &whole);
+    for (size_t n = 0; n + 1 < whole; n += 331) {
+        tmp_tree_write(dir, "model_weights.json", bytes, n);
+        expect_refused(dir, ERR_FORMAT, "model_weights.json: ");
+    }
+    free(bytes);
+    tmp_tree_remove(tmp);
+}
+
+static void tensors_that_do_not_fit_the_config_are_refused(void **state)
+{
+    struct fixture *f = *state;
+    static const struct {
+        const char *file, *old, *with, *text;
+    } cases[] = {
+        {"model_weights.json", "\"model.layers.2.self_attn.k_norm.weight\"",
+         "\"model.layers.2.self_attn.k_nurm.weight\"",
+         "tensor model.layers.2.self_attn.k_norm.weight is missing"},
+        {"model_weights.json", "\"lm_head.scales\"", "\"lm_head.skales\"",
+         "lm_head.weight is U32, but there are no scales"},
+        {"model_weights.json", "\"bits\": 8", "\"bits\": 4", "declared with 4 bits"},
+        {"model_weights.json", "\"bits\": 4", "\"bits\": 8", "declared with 8 bits"},
+        {"config.json", "\"vocab_size\": 1003", "\"vocab_size\": 1004", "model.embed_tokens"},
+        {"config.json", "\"head_dim\": 64", "\"head_dim\": 128", "self_attn.q_proj"},
+        {"config.json", "\"num_experts\": 12", "\"num_experts\": 13", "mlp.gate"},
+        {"config.json", "\"moe_intermediate_size\": 64", "\"moe_intermediate_size\": 128", "layer_00.bin"},
+        {"config.json", "\"num_hidden_layers\": 6", "\"num_hidden_layers\": 7", "layer_types"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *tmp;
+        const char *dir = copy_of(f->packed, &tmp);
+        tmp_tree_replace(dir, cases[i].file, cases[i].old, cases[i].with);
+        expect_refused(dir, ERR_FORMAT, cases[i].text);
+        tmp_tree_remove(tmp);
+    }
+}
+
+/* --- plain checkpoints --- */
+
+static void plain_tensors_that_lie_are_refused(void **state)
+{
+    struct fixture *f = *state;
+    /* Replacements of equal length: the header's own length stays true. */
+    static const struct {
+        const char *file, *old, *with, *text;
+        int code;
+    } cases[] = {
+        {"config.json", "\"bits\": 4", "\"bits\": 8", "declared with 8 bits", ERR_FORMAT},
+        {"config.json", "\"group_size\": 64", "\"group_size\": 32", "group_size is 32, expected 64",
+         ERR_UNSUPPORTED},
+        {"config.json", "\"affine\"", "\"mxfp4\"", "mode is mxfp4", ERR_UNSUPPORTED},
+        {"config.json", "layers.3.mlp.gate\": {\n   \"group_size\": 64,\n   \"bits\": 8",
+         "layers.3.mlp.gate\": {\n   \"group_size\": 64,\n   \"bits\": 4", "layers.3.mlp.gate.weight",
+         ERR_FORMAT},
+        {"model.safetensors", "layers.1.mlp.switch_mlp.up_proj.scales",
+         "layers.1.mlp.switch_mlp.up_proj.skales", "no scales", ERR_FORMAT},
+        {"model.safetensors", "\"dtype\":\"BF16\",\"shape\":[12,192,1]",
+         "\"dtype\":\"F16\" ,\"shape\":[12,192,1]", "F16, expected BF16", ERR_FORMAT},
+        {"model.safetensors", "[12,64,24]", "[64,12,24]", "does not fit the weight", ERR_FORMAT},
+        {"model.safetensors", "conv1d.weight\":{\"dtype\":\"BF16\",\"shape\":[1024,4,1]",
+         "conv1d.weight\":{\"dtype\":\"BF16\",\"shape\":[1024,1,4]", "norms are still as in a Hugging Face",
+         ERR_UNSUPPORTED},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *tmp;
+        const char *dir = copy_of(f->plain, &tmp);
+        unlink(tmp_tree_path(dir, "model.safetensors.index.json"));
+        tmp_tree_replace(dir, cases[i].file, cases[i].old, cases[i].with);
+        expect_refused(dir, cases[i].code, cases[i].text);
+        tmp_tree_remove(tmp);
+    }
+}
+
+static void drop_up_stack(struct st_writer *w, const struct tensor *t, const uint8_t *bytes)
+{
+    if (t && !strstr(t->name, "layers.4.mlp.switch_mlp.up_proj"))
+        st_writer_add_like(w, t->name, t, bytes);
+}
+
+static void add_bias(struct st_writer *w, const struct tensor *t, const uint8_t *bytes)
+{
+    if (t)
+        st_writer_add_like(w, t->name, t, bytes);
+    else
+        st_writer_add(w, "language_model.model.layers.2.self_attn.q_proj.bias", "BF16", "[2]", "\0\0\0", 4);
+}
+
+static void three_bits(struct st_writer *w, const struct tensor *t, const uint8_t *bytes)
+{
+    if (t && !strcmp(t->name, "language_model.lm_head.weight"))
+        st_writer_add(w, t->name, "U32", "[1003, 18]", bytes, 1003 * 18 * 4);
+    else if (t)
+        st_writer_add_like(w, t->name, t, bytes);
+}
+
+static void stacks_that_are_missing_or_odd_are_refused(void **state)
+{
+    struct fixture *f = *state;
+    char *tmp = tmp_tree_new();
+    const char *dir = tmp_tree_path(tmp, "a");
+    st_writer_rewrite(f->plain, dir, drop_up_stack);
+    expect_refused(dir, ERR_FORMAT, "model.layers.4.mlp.switch_mlp.up_proj.weight is missing");
+    dir = tmp_tree_path(tmp, "b");
+    st_writer_rewrite(f->plain, dir, add_bias);
+    expect_refused(dir, ERR_UNSUPPORTED, "q_proj.bias: projections with a bias");
+    dir = tmp_tree_path(tmp, "c");
+    st_writer_rewrite(f->plain, dir, three_bits);
+    expect_refused(dir, ERR_FORMAT, "declared with 4 bits");
+    tmp_tree_replace(dir, "config.json", "\"mode\": \"affine\",",
+                     "\"mode\": \"affine\", \"language_model.lm_head\": {\"bits\": 3},");
+    expect_refused(dir, ERR_UNSUPPORTED, "lm_head.weight has 3 bits, expected 4 or 8");
+    tmp_tree_remove(tmp);
+}
+
+/* --- contents --- */
+
+/* Writes a bf16 NaN (or infinity) over the value at `off`. */
+static void spoil(const char *path, uint64_t off, uint16_t value)
+{
+    FILE *f = fopen(path, "r+b");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, (long)off, SEEK_SET), 0);
+    assert_int_equal(fwrite(&value, 2, 1, f), 1);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void scales_that_are_not_finite_are_refused_when_read(void **state)
+{
+    struct fixture *f = *state;
+    static const uint16_t values[] = {0x7fc0, 0x7f80, 0xff80};
+    static const char *const names[] = {"lm_head.scales", "lm_head.biases"};
+    char *tmp;
+    const char *dir = copy_of(f->packed, &tmp);
+    for (int i = 0; i < 6; i++) {
+        struct model_dir m = open_ok(dir);
+        struct err e;
+        const struct tensor *t = model_dir_find(&m, names[i % 2]);
+        uint8_t bytes[6018];
+        spoil(tmp_tree_path(dir, "model_weights.bin"), t->off + 2000, values[i / 2]);
+        assert_int_equal(model_dir_read(&m, t, 0, 2000, bytes, &e), 0);
+        assert_int_equal(model_dir_read(&m, t, 2002, 1000, bytes, &e), 0);
+        assert_int_equal(model_dir_read(&m, t, 0, t->bytes, bytes, &e), ERR_FORMAT);
+        assert_int_equal(model_dir_read(&m, t, 2000, 2, bytes, &e), ERR_FORMAT);
+        assert_non_null(strstr(e.text, names[i % 2]));
+        spoil(tmp_tree_path(dir, "model_weights.bin"), t->off + 2000, 0x3f80);
+        model_dir_close(&m);
+    }
+    tmp_tree_remove(tmp);
+}
+
+static void vectors_that_are_not_finite_are_refused_when_read(void **state)
+{
+    struct fixture *f = *state;
+    char *tmp;
+    const char *dir = copy_of(f->packed, &tmp);
+    struct model_dir m = open_ok(dir);
+    struct err e;
+    const struct tensor *t = model_dir_find(&m, "model.norm.weight");
+    float values[192];
+    spoil(tmp_tree_path(dir, "model_weights.bin"), t->off + 2 * 191, 0x7f80);
+    assert_int_equal(model_dir_read_f32(&m, t, values, &e), ERR_FORMAT);
+    assert_non_null(strstr(e.text, "model.norm.weight: element 191 is not finite"));
+    model_dir_close(&m);
+    tmp_tree_remove(tmp);
+}
+
+static void experts_that_are_not_finite_are_named(void **state)
+{
+    struct fixture *f = *state;
+    struct model_dir m = open_ok(f->packed);
+    const struct expert_layout *l = &m.expert;
+    uint8_t slot[20736];
+    struct err e;
+    const struct {
+        uint64_t at;
+        const char *part;
+    } parts[] = {
+        {l->gate_s, "gate_proj.scales"},   {l->gate_b, "gate_proj.biases"},
+        {l->up_s + 382, "up_proj.scales"}, {l->up_b + 2, "up_proj.biases"},
+        {l->down_s, "down_proj.scales"},   {l->down_b + 382, "down_proj.biases"},
+    };
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        read_expert(&m, 1, 2, slot);
+        memcpy(slot + parts[i].at, "\x80\x7f", 2);
+        assert_int_equal(model_dir_check_expert(&m, 1, 2, slot, &e), ERR_FORMAT);
+        assert_non_null(strstr(e.text, "layer 1 expert 2"));
+        assert_non_null(strstr(e.text, parts[i].part));
+    }
+    read_expert(&m, 1, 2, slot);
+    memset(slot, 0xff, l->gate_s);
+    assert_int_equal(model_dir_check_expert(&m, 1, 2, slot, &e), 0);
+    model_dir_close(&m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(both_layouts_give_the_same_tensors_and_experts),
+        cmocka_unit_test(a_packed_expert_is_one_extent_and_a_plain_one_nine),
+        cmocka_unit_test(the_published_parts_of_an_expert_follow_each_other),
+        cmocka_unit_test(matrices_carry_their_own_bits),
+        cmocka_unit_test(a_matrix_of_another_shape_is_refused),
+        cmocka_unit_test(vectors_are_counted_whatever_their_dimensions),
+        cmocka_unit_test(bf16_is_widened_exactly),
+        cmocka_unit_test(dense_layers_of_deepseek_have_no_experts),
+        cmocka_unit_test(a_tokenizer_is_found_where_there_is_one),
+        cmocka_unit_test(generation_config_adds_end_of_text_ids),
+        cmocka_unit_test(the_manifest_alone_configures_a_packed_directory),
+        cmocka_unit_test(parts_in_mlx_artifacts_and_root_are_found),
+        cmocka_unit_test(what_is_no_model_directory_is_refused),
+        cmocka_unit_test(an_unquantised_checkpoint_is_sent_to_convert),
+        cmocka_unit_test(layer_files_of_another_length_are_refused),
+        cmocka_unit_test(a_missing_experts_folder_is_refused),
+        cmocka_unit_test(manifests_that_lie_are_refused_with_the_reason),
+        cmocka_unit_test(a_manifest_cut_anywhere_is_refused),
+        cmocka_unit_test(tensors_that_do_not_fit_the_config_are_refused),
+        cmocka_unit_test(plain_tensors_that_lie_are_refused),
+        cmocka_unit_test(stacks_that_are_missing_or_odd_are_refused),
+        cmocka_unit_test(scales_that_are_not_finite_are_refused_when_read),
+        cmocka_unit_test(vectors_that_are_not_finite_are_refused_when_read),
+        cmocka_unit_test(experts_that_are_not_finite_are_named),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
