@@ -28,7 +28,8 @@ static int close_tiny(void **state)
     return 0;
 }
 
-static struct token_list encode(const struct tokenizer *t, const char *text, size_t len, enum token_specials specials)
+static struct token_list encode(const struct tokenizer *t, const char *text, size_t len,
+                                enum token_specials specials)
 {
     struct token_list ids = {0};
     struct err e = {0};
