@@ -104,7 +104,9 @@ static int take_unicode(struct jsonscan *s, struct str *out, struct err *e)
 static int take_escape(struct jsonscan *s, struct str *out, struct err *e)
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
-    char c = s->at < s->end ? s->text[s->at] : '\0';
+    if (s->at == s->end)
+        return jsonscan_fault(s, "a known escape", e);
+    char c = s->text[s->at];
     if (c == 'u')
         return take_unicode(s, out, e);
     const char *known = c ? strchr(from, c) : NULL;
@@ -171,7 +173,7 @@ int jsonscan_members(struct jsonscan *s, struct str *scratch,
     if (rc < 0)
         return rc;
     for (size_t i = 0; (rc = jsonscan_more(s, '}', i, e)) > 0; i++) {
-        struct jsonscan_text key;
+        struct jsonscan_text key = {0};
         rc = jsonscan_string(s, scratch, &key, e);
         if (rc == 0 && !take(s, ':'))
             rc = jsonscan_fault(s, "':'", e);
@@ -183,17 +185,22 @@ int jsonscan_members(struct jsonscan *s, struct str *scratch,
     return rc;
 }
 
+static bool is_digit(const struct jsonscan *s)
+{
+    return s->at < s->end && s->text[s->at] >= '0' && s->text[s->at] <= '9';
+}
+
 int jsonscan_integer(struct jsonscan *s, int64_t *value, struct err *e)
 {
     bool negative = take(s, '-');
     size_t start = s->at;
     int64_t v = 0;
-    while (s->at < s->end && s->at - start <= MAX_DIGITS && s->text[s->at] >= '0' && s->text[s->at] <= '9')
-        v = v * 10 + (s->text[s->at++] - '0');
+    for (; is_digit(s) && s->at - start < MAX_DIGITS; s->at++)
+        v = v * 10 + (s->text[s->at] - '0');
     size_t n = s->at - start;
     bool padded = n > 1 && s->text[start] == '0';
     bool fraction = s->at < s->end && s->text[s->at] && strchr(".eE", s->text[s->at]);
-    if (n == 0 || n > MAX_DIGITS || padded || fraction) {
+    if (n == 0 || is_digit(s) || padded || fraction) {
         s->at = start;
         return jsonscan_fault(s, "an integer", e);
     }
