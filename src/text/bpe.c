@@ -1,7 +1,6 @@
 #include "text/bpe.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/err.h"
 #include "base/mem.h"
@@ -88,8 +87,10 @@ static int encode_short(const struct bpe *b, const char *piece, size_t len, stru
             break;
         ids[best] = pairs[best]->result;
         n--;
-        memmove(ids + best + 1, ids + best + 2, (n - best - 1) * sizeof *ids);
-        memmove(pairs + best, pairs + best + 1, (n - best - 1) * sizeof *pairs);
+        for (size_t i = best + 1; i < n; i++) {
+            ids[i] = ids[i + 1];
+            pairs[i - 1] = pairs[i];
+        }
         if (best + 1 < n)
             pairs[best] = find(b, ids[best], ids[best + 1]);
         if (best > 0)

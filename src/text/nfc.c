@@ -85,6 +85,8 @@ static int order_marks(struct codepoints *text, struct err *e)
 
 static int add_composed(struct codepoints *text, struct str *out, struct err *e)
 {
+    if (!text->data)
+        return 0;
     utf8proc_ssize_t n = utf8proc_normalize_utf32(text->data, (utf8proc_ssize_t)text->n, COMPOSE_OPTIONS);
     for (utf8proc_ssize_t i = 0; i < n; i++) {
         char bytes[4];

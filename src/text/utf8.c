@@ -45,18 +45,38 @@ static enum verdict look(const char *text, size_t len, size_t *used)
     return WHOLE;
 }
 
+/* The first byte at or after `at` that is not ASCII, or `len`: eight bytes a step, as most text is ASCII. */
+static size_t skip_ascii(const char *text, size_t len, size_t at)
+{
+    uint64_t eight;
+    for (; len - at >= sizeof eight; at += sizeof eight) {
+        memcpy(&eight, text + at, sizeof eight);
+        if (eight & 0x8080808080808080u)
+            break;
+    }
+    while (at < len && (uint8_t)text[at] < 0x80)
+        at++;
+    return at;
+}
+
+bool utf8_is_valid(const char *text, size_t len)
+{
+    for (size_t at = skip_ascii(text, len, 0), used; at < len; at = skip_ascii(text, len, at + used))
+        if (look(text + at, len - at, &used) != WHOLE)
+            return false;
+    return true;
+}
+
 size_t utf8_clean(const char *text, size_t len, struct str *out)
 {
-    size_t n_replaced = 0, done = 0, at = 0;
-    while (at < len) {
-        size_t used;
+    size_t n_replaced = 0, done = 0, used;
+    for (size_t at = skip_ascii(text, len, 0); at < len; at = skip_ascii(text, len, at + used)) {
         if (look(text + at, len - at, &used) != WHOLE) {
             str_add(out, text + done, at - done);
             str_add_text(out, REPLACEMENT);
             done = at + used;
             n_replaced++;
         }
-        at += used;
     }
     if (len)
         str_add(out, text + done, len - done);

@@ -2,9 +2,12 @@
 #ifndef MOEFLUX_TEXT_UTF8_H
 #define MOEFLUX_TEXT_UTF8_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 struct str;
+
+bool utf8_is_valid(const char *text, size_t len);
 
 /* Copies `text` to `out` with every maximal invalid sequence replaced by U+FFFD (the Unicode standard's
  * "substitution of maximal subparts"). Returns the number of replacements. */

@@ -22,34 +22,38 @@ static int byte_of(uint32_t cp)
     return n <= 66 ? (int)(0x7f + n - 33) : 0xad;
 }
 
+/* The character at text[*at] (valid UTF-8), *at moved on. Nothing past two bytes is in the alphabet: a longer
+ * character gives a value outside of it. */
+static uint32_t next_character(const char *text, size_t len, size_t *at)
+{
+    uint8_t c = (uint8_t)text[(*at)++];
+    if (c < 0x80)
+        return c;
+    if (c > 0xdf || *at == len)
+        return UINT32_MAX;
+    return (c & 0x1fu) << 6 | ((uint8_t)text[(*at)++] & 0x3fu);
+}
+
 /* Appends what `text` (valid UTF-8) stands for; false when that is its own UTF-8. */
 static bool add_bytes(const char *text, size_t len, struct str *out)
 {
-    const uint8_t *p = (const uint8_t *)text;
-    size_t start = out->len;
-    for (size_t i = 0; i < len; i++) {
-        uint32_t cp = p[i];
-        /* Nothing past two bytes of UTF-8 is in the alphabet: a longer lead gives a cp out of its range. */
-        if (cp >= 0xc0 && cp <= 0xdf && i + 1 < len)
-            cp = (cp & 0x1f) << 6 | (p[++i] & 0x3f);
-        else if (cp >= 0x80)
-            cp = UINT32_MAX;
-        int byte = byte_of(cp);
+    size_t start = out->len, n = 0;
+    char chunk[64];
+    for (size_t at = 0; at < len;) {
+        int byte = byte_of(next_character(text, len, &at));
         if (byte < 0) {
-            if (out->len > start)
-                out->len = start;
+            out->len = start;
             str_add(out, text, len);
             return false;
         }
-        char c = (char)byte;
-        str_add(out, &c, 1);
+        chunk[n++] = (char)byte;
+        if (n == sizeof chunk) {
+            str_add(out, chunk, n);
+            n = 0;
+        }
     }
+    str_add(out, chunk, n);
     return true;
-}
-
-static size_t slot_of(const struct vocab *v, const char *bytes, size_t len, bool is_bytes)
-{
-    return XXH3_64bits_withSeed(bytes, len, is_bytes) & v->mask;
 }
 
 int vocab_init(struct vocab *v, int32_t n_ids, size_t n_tokens, struct err *e)
@@ -71,6 +75,35 @@ void vocab_free(struct vocab *v)
     str_free(&v->bytes);
 }
 
+/* The slot of the token that stands for these bytes, or the empty one where it would go. */
+static size_t find_slot(const struct vocab *v, const char *bytes, size_t len, bool is_bytes)
+{
+    size_t slot = XXH3_64bits_withSeed(bytes, len, is_bytes) & v->mask;
+    for (; v->table[slot]; slot = (slot + 1) & v->mask) {
+        const struct vocab_token *t = &v->tokens[v->table[slot] - 1];
+        if (t->len == len && t->is_bytes == is_bytes && memcmp(v->bytes.data + t->off, bytes, len) == 0)
+            break;
+    }
+    return slot;
+}
+
+static int32_t find(const struct vocab *v, const char *bytes, size_t len, bool is_bytes)
+{
+    return (int32_t)v->table[find_slot(v, bytes, len, is_bytes)] - 1;
+}
+
+/* Makes `id` findable. */
+static int list_token(struct vocab *v, int32_t id, const char *text, size_t len, struct err *e)
+{
+    const struct vocab_token *t = &v->tokens[id];
+    uint32_t *entry = &v->table[find_slot(v, v->bytes.data + t->off, t->len, t->is_bytes)];
+    if (*entry)
+        return err_set(e, ERR_FORMAT, "%s is there twice, with ids %d and %d", quote_bytes(text, len).text,
+                       (int)*entry - 1, id);
+    *entry = (uint32_t)id + 1;
+    return 0;
+}
+
 int vocab_add(struct vocab *v, int32_t id, const char *text, size_t len, bool findable, struct err *e)
 {
     struct vocab_token *t = &v->tokens[id];
@@ -88,22 +121,7 @@ int vocab_add(struct vocab *v, int32_t id, const char *text, size_t len, bool fi
     t->len = (uint32_t)(v->bytes.len - 1 - off);
     if (!findable)
         return 0;
-    size_t slot = slot_of(v, v->bytes.data + off, t->len, t->is_bytes);
-    while (v->table[slot])
-        slot = (slot + 1) & v->mask;
-    v->table[slot] = (uint32_t)id + 1;
-    return 0;
-}
-
-static int32_t find(const struct vocab *v, const char *bytes, size_t len, bool is_bytes)
-{
-    for (size_t slot = slot_of(v, bytes, len, is_bytes); v->table[slot]; slot = (slot + 1) & v->mask) {
-        int32_t id = (int32_t)(v->table[slot] - 1);
-        const struct vocab_token *t = &v->tokens[id];
-        if (t->len == len && t->is_bytes == is_bytes && memcmp(v->bytes.data + t->off, bytes, len) == 0)
-            return id;
-    }
-    return -1;
+    return list_token(v, id, text, len, e);
 }
 
 int32_t vocab_find(const struct vocab *v, const char *text, size_t len, struct str *scratch)

@@ -37,7 +37,7 @@ int vocab_init(struct vocab *v, int32_t n_ids, size_t n_tokens, struct err *e);
 void vocab_free(struct vocab *v);
 
 /* Gives `id` (in range) its text as the file writes it. `findable`: a token of the model, not an added one.
- * ERR_FORMAT when the id has a token already. At most n_tokens findable ones. */
+ * ERR_FORMAT when the id has a token or the findable text an id already. At most n_tokens findable ones. */
 int vocab_add(struct vocab *v, int32_t id, const char *text, size_t len, bool findable, struct err *e);
 
 /* The id of a token as the file writes it, or -1. `scratch` is overwritten. */
