@@ -1,0 +1,187 @@
+/* The program against the reference implementation's outputs: logits, hidden states, greedy continuations.
+ * MOEFLUX_DEVICE names another device than the default one. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "check.h"
+#include "golden.h"
+#include "model/convert.h"
+#include "moeflux.h"
+#include "tmp_tree.h"
+
+/* Acceptance bounds of the float32 path: logits absolute, hidden states relative to the layer's largest. */
+static double logits_bound(uint64_t n_tokens)
+{
+    return n_tokens > 1000 ? 1e-3 : 2e-4;
+}
+static const double HIDDEN_BOUND = 1e-5;
+
+struct watch { /* compares what an evaluation hands out with the golden rows */
+    const struct golden_tensor *logits, *hidden;
+    uint64_t n_tokens;
+    double logits_error;
+    double hidden_error[64], hidden_largest[64];
+};
+
+static double difference(const float *a, const float *b, uint64_t n)
+{
+    double worst = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        assert_true(isfinite(a[i]));
+        worst = fmax(worst, fabs((double)a[i] - (double)b[i]));
+    }
+    return worst;
+}
+
+static int see_logits(void *ctx, uint32_t pos, const float *row, struct err *e)
+{
+    struct watch *w = ctx;
+    uint64_t vocab = w->logits->shape[1];
+    (void)e;
+    w->logits_error =
+        fmax(w->logits_error, difference(row, (const float *)w->logits->data + pos * vocab, vocab));
+    return 0;
+}
+
+static int see_hidden(void *ctx, uint32_t layer, uint32_t pos, uint32_t n, const float *rows, struct err *e)
+{
+    struct watch *w = ctx;
+    uint64_t hidden = w->hidden->shape[2];
+    const float *want = (const float *)w->hidden->data + (layer * w->n_tokens + pos) * hidden;
+    (void)e;
+    w->hidden_error[layer] = fmax(w->hidden_error[layer], difference(rows, want, n * hidden));
+    for (uint64_t i = 0; i < n * hidden; i++)
+        w->hidden_largest[layer] = fmax(w->hidden_largest[layer], fabs((double)want[i]));
+    return 0;
+}
+
+static int32_t argmax(const float *v, uint64_t n)
+{
+    uint64_t best = 0;
+    for (uint64_t i = 1; i < n; i++)
+        if (v[i] > v[best])
+            best = i;
+    return (int32_t)best;
+}
+
+/* Follows the golden continuation while the reference itself was sure of it. */
+static uint32_t follow_greedy(struct moeflux_session *s, const struct golden *g, uint32_t i, double bound,
+                              float *logits, uint64_t vocab)
+{
+    const struct golden_tensor *greedy = golden_find(g, i, "greedy"), *gap = golden_find(g, i, "gap");
+    struct err e = {0};
+    uint32_t j = 0;
+    for (; j < greedy->shape[0] && (double)((const float *)gap->data)[j] > 4 * bound; j++) {
+        int32_t id = ((const int32_t *)greedy->data)[j];
+        assert_int_equal(argmax(logits, vocab), id);
+        check_ok(moeflux_eval(s, &id, 1, &(struct moeflux_wish){.logits = logits}, &e), &e);
+    }
+    return j;
+}
+
+static void run_case(struct moeflux *m, const struct golden *g, uint32_t i)
+{
+    const struct golden_tensor *tokens = golden_find(g, i, "tokens"), *last = golden_find(g, i, "last_logits");
+    uint64_t vocab = last->shape[0], n = tokens->shape[0];
+    struct watch w = {golden_find(g, i, "logits"), golden_find(g, i, "hidden"), n, 0, {0}, {0}};
+    struct moeflux_session *s;
+    struct err e = {0};
+    float *logits = malloc(vocab * sizeof *logits);
+    const struct moeflux_wish wish = {.logits = logits,
+                                      .each_logits = w.logits ? see_logits : NULL,
+                                      .hidden = w.hidden ? see_hidden : NULL,
+                                      .ctx = &w};
+    check_ok(moeflux_session_new(&s, m, (uint32_t)n + 64, &e), &e);
+    check_ok(moeflux_eval(s, tokens->data, (uint32_t)n, &wish, &e), &e);
+    double error = difference(logits, last->data, vocab), hidden = 0;
+    for (uint32_t l = 0; w.hidden && l < w.hidden->shape[0]; l++)
+        hidden = fmax(hidden, w.hidden_error[l] / w.hidden_largest[l]);
+    uint32_t followed = follow_greedy(s, g, i, logits_bound(n), logits, vocab);
+    printf("case %u: %4u tokens, last logits %.1e, all %.1e, hidden %.1e, greedy %u\n", i, (uint32_t)n, error,
+           w.logits_error, hidden, followed);
+    assert_true(error <= logits_bound(n));
+    assert_true(w.logits_error <= logits_bound(n));
+    assert_true(hidden <= HIDDEN_BOUND);
+    moeflux_session_free(s);
+    free(logits);
+}
+
+static void run_model(const char *dir, const char *golden, uint64_t memory, const char *device)
+{
+    struct golden g;
+    struct moeflux *m;
+    struct err e = {0};
+    const struct moeflux_options o = {
+        .dir = dir, .memory_bytes = memory, .device = device ? device : getenv("MOEFLUX_DEVICE")};
+    golden_open(&g, golden);
+    check_ok(moeflux_open(&m, &o, &e), &e);
+    printf("%s on %s%s\n", dir, moeflux_info(m).device,
+           moeflux_info(m).experts_resident ? "" : ", streaming");
+    for (uint32_t i = 0; golden_find(&g, i, "tokens"); i++)
+        run_case(m, &g, i);
+    moeflux_close(m);
+    golden_close(&g);
+}
+
+static void convert_and_run(const char *src, const char *golden)
+{
+    struct err e = {0};
+    struct convert_result r;
+    char *tmp = tmp_tree_new();
+    const char *dst = tmp_tree_path(tmp, "model");
+    const struct convert_options o = {.src = src, .dst = dst};
+    check_ok(convert_run(&o, &r, &e), &e);
+    run_model(dst, golden, 0, NULL);
+    tmp_tree_remove(tmp);
+}
+
+static void tiny_agrees(void **state)
+{
+    (void)state;
+    run_model("tests/models/tiny", "tests/models/tiny/golden.safetensors", 0, NULL);
+}
+
+static void qwen_odd_agrees(void **state)
+{
+    (void)state;
+    run_model("tests/models/qwen-odd/mlx", "tests/models/qwen-odd/golden.safetensors", 0, NULL);
+}
+
+static void qwen_odd_agrees_with_the_least_cache(void **state)
+{
+    (void)state;
+    run_model("tests/models/qwen-odd/mlx", "tests/models/qwen-odd/golden.safetensors", 3 * 24576, NULL);
+}
+
+static void converted_from_mlx_agrees(void **state)
+{
+    (void)state;
+    convert_and_run("tests/models/qwen-odd/mlx", "tests/models/qwen-odd/golden.safetensors");
+}
+
+static void converted_from_bf16_agrees(void **state)
+{
+    (void)state;
+    convert_and_run("tests/models/qwen-odd/hf", "tests/models/qwen-odd/golden.safetensors");
+}
+
+static void the_reference_backend_agrees(void **state)
+{
+    (void)state;
+    run_model("tests/models/qwen-odd/mlx", "tests/models/qwen-odd/golden.safetensors", 0, "reference");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(qwen_odd_agrees),
+        cmocka_unit_test(qwen_odd_agrees_with_the_least_cache),
+        cmocka_unit_test(converted_from_mlx_agrees),
+        cmocka_unit_test(converted_from_bf16_agrees),
+        cmocka_unit_test(the_reference_backend_agrees),
+        cmocka_unit_test(tiny_agrees),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
