@@ -21,8 +21,12 @@ void main()
     }
     if (is_format(FORMAT_Q4, a.format))
         weights8_q4(w, Words(a.weight).v[(row * a.cols + c) >> 3], s, b);
+    else if (is_format(FORMAT_Q8, a.format))
+        weights8(w, FORMAT_Q8, a.weight, row * a.cols + c, s, b);
+    else if (is_format(FORMAT_BF16, a.format))
+        weights8(w, FORMAT_BF16, a.weight, row * a.cols + c, s, b);
     else
-        weights8(w, a.format, a.weight, row * a.cols + c, s, b);
+        weights8(w, FORMAT_F32, a.weight, row * a.cols + c, s, b);
     [[unroll]] for (uint i = 0; i < 8; i++)
         F32s(a.dst).v[token * a.cols + c + i] = w[i];
 }

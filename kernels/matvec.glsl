@@ -113,15 +113,15 @@ uint unit_step()
     return ROWS_ON_LANES != 0 ? 1 : SUBGROUP;
 }
 
-// Eight weights, columns c .. c + 7 of a row that starts at element `row * cols`.
-void weights8(out float w[8], uint format, uvec2 weight, uint at, float s, float b)
+// Eight weights from element `at` of the matrix on.
+void weights8(out float w[8], const uint format, uvec2 weight, uint at, float s, float b)
 {
-    if (is_format(FORMAT_Q8, format)) {
+    if (format == FORMAT_Q8) {
         [[unroll]] for (uint i = 0; i < 8; i++) {
             uint word = Words(weight).v[(at >> 2) + (i >> 2)];
             w[i] = fma(float((word >> (8 * (i & 3u))) & 255u), s, b);
         }
-    } else if (is_format(FORMAT_BF16, format)) {
+    } else if (format == FORMAT_BF16) {
         [[unroll]] for (uint i = 0; i < 8; i++) {
             uint pair = Words(weight).v[(at >> 1) + (i >> 1)];
             w[i] = uintBitsToFloat((i & 1u) == 0u ? pair << 16 : pair & 0xffff0000u);
@@ -167,10 +167,10 @@ struct Matrix {
 };
 
 // Scale and bias of the group that holds columns 64 * group .. of a row.
-void load_group(Matrix m, uint row, uint group, out float s, out float b)
+void load_group(const uint format, Matrix m, uint row, uint group, out float s, out float b)
 {
     s = b = 0.0;
-    if ((FORMATS & 3u) != 0) {
+    if (format <= FORMAT_Q8) {
         uint at = row * (m.cols >> 6) + group;
         s = bf16_at(m.scales, at);
         b = bf16_at(m.biases, at);
@@ -178,25 +178,25 @@ void load_group(Matrix m, uint row, uint group, out float s, out float b)
 }
 
 // Columns 8 * i .. 8 * i + 7 of a row; q: the words of columns 32 * (i / 4) .. of a q4 row.
-void eight_weights(out float w[8], Matrix m, uint row, uint i, uvec4 q, float s, float b)
+void eight_weights(out float w[8], const uint format, Matrix m, uint row, uint i, uvec4 q, float s, float b)
 {
-    if (is_format(FORMAT_Q4, m.format))
+    if (format == FORMAT_Q4)
         weights8_q4(w, q[i & 3u], s, b);
     else
-        weights8(w, m.format, m.weight, row * m.cols + 8 * i, s, b);
+        weights8(w, format, m.weight, row * m.cols + 8 * i, s, b);
 }
 
 // Columns on lanes: this lane's unit of 32 columns for each of the ROWS rows.
-void add_unit_columns(inout float acc[MAX_ACC], Matrix m, uint row, uint unit, uint xu)
+void add_unit_columns(inout float acc[MAX_ACC], const uint format, Matrix m, uint row, uint unit, uint xu)
 {
     uvec4 q[4];
     float s[4], b[4];
     uint mine[4];
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         mine[r] = min(row + r, m.rows - 1);
-        if (is_format(FORMAT_Q4, m.format))
+        if (format == FORMAT_Q4)
             q[r] = words4_at(m.weight, mine[r] * (m.cols >> 5) + unit);
-        load_group(m, mine[r], unit >> 1, s[r], b[r]);
+        load_group(format, m, mine[r], unit >> 1, s[r], b[r]);
     }
     [[unroll]] for (uint k = 0; k < 4; k++) {
         Eight e[4];
@@ -206,7 +206,7 @@ void add_unit_columns(inout float acc[MAX_ACC], Matrix m, uint row, uint unit, u
         }
         [[unroll]] for (uint r = 0; r < ROWS; r++) {
             float w[8];
-            eight_weights(w, m, mine[r], unit * 4 + k, q[r], s[r], b[r]);
+            eight_weights(w, format, m, mine[r], unit * 4 + k, q[r], s[r], b[r]);
             [[unroll]] for (uint t = 0; t < TOKENS; t++)
                 acc[r * TOKENS + t] = dot8(w, e[t], acc[r * TOKENS + t]);
         }
@@ -233,20 +233,20 @@ Eight broadcast_eight(uint k, vec4 v0, vec4 v1)
 }
 
 // Rows on lanes: 64 columns, one group, for this lane's ROWS rows.
-void add_unit_rows(inout float acc[MAX_ACC], Matrix m, uint row, uint unit, uint xu)
+void add_unit_rows(inout float acc[MAX_ACC], const uint format, Matrix m, uint row, uint unit, uint xu)
 {
     float s[4], b[4];
     uint mine[4];
     uint lane = gl_SubgroupInvocationID & (SUBGROUP >= 8 ? 7u : 3u);
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         mine[r] = min(row + lane_row(r), m.rows - 1);
-        load_group(m, mine[r], unit, s[r], b[r]);
+        load_group(format, m, mine[r], unit, s[r], b[r]);
     }
     [[unroll]] for (uint part = 0; part < 2; part++) {
         uvec4 q[4];
         vec4 v0[4], v1[4];
         [[unroll]] for (uint r = 0; r < ROWS; r++)
-            if (is_format(FORMAT_Q4, m.format))
+            if (format == FORMAT_Q4)
                 q[r] = words4_at(m.weight, mine[r] * (m.cols >> 5) + 2 * unit + part);
         [[unroll]] for (uint t = 0; t < TOKENS; t++) {
             v0[t] = xs_get(t * XS_STRIDE + xu * 16 + 8 * part + lane);
@@ -258,7 +258,7 @@ void add_unit_rows(inout float acc[MAX_ACC], Matrix m, uint row, uint unit, uint
                 e[t] = broadcast_eight(k, v0[t], v1[t]);
             [[unroll]] for (uint r = 0; r < ROWS; r++) {
                 float w[8];
-                eight_weights(w, m, mine[r], unit * 8 + part * 4 + k, q[r], s[r], b[r]);
+                eight_weights(w, format, m, mine[r], unit * 8 + part * 4 + k, q[r], s[r], b[r]);
                 [[unroll]] for (uint t = 0; t < TOKENS; t++)
                     acc[r * TOKENS + t] = dot8(w, e[t], acc[r * TOKENS + t]);
             }
@@ -268,12 +268,25 @@ void add_unit_rows(inout float acc[MAX_ACC], Matrix m, uint row, uint unit, uint
 
 // acc[r * TOKENS + t] += W[row + lane_row(r)][columns of `unit`] . x[t][unit xu of the tile] for all r and t.
 // Rows past the last are computed from the last row and never stored.
-void add_unit(inout float acc[MAX_ACC], Matrix m, uint row, uint unit, uint xu)
+void add_unit_as(inout float acc[MAX_ACC], const uint format, Matrix m, uint row, uint unit, uint xu)
 {
     if (ROWS_ON_LANES != 0)
-        add_unit_rows(acc, m, row, unit, xu);
+        add_unit_rows(acc, format, m, row, unit, xu);
     else
-        add_unit_columns(acc, m, row, unit, xu);
+        add_unit_columns(acc, format, m, row, unit, xu);
+}
+
+// The branch on the format stands outside of everything: inside, it would multiply the work of shader compilers.
+void add_unit(inout float acc[MAX_ACC], Matrix m, uint row, uint unit, uint xu)
+{
+    if (is_format(FORMAT_Q4, m.format))
+        add_unit_as(acc, FORMAT_Q4, m, row, unit, xu);
+    else if (is_format(FORMAT_Q8, m.format))
+        add_unit_as(acc, FORMAT_Q8, m, row, unit, xu);
+    else if (is_format(FORMAT_BF16, m.format))
+        add_unit_as(acc, FORMAT_BF16, m, row, unit, xu);
+    else if (is_format(FORMAT_F32, m.format))
+        add_unit_as(acc, FORMAT_F32, m, row, unit, xu);
 }
 
 // Ends a sum: in the columns mapping every lane gets the total, in the rows mapping it has it already.

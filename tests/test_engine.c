@@ -1,0 +1,275 @@
+/* The engine through moeflux.h: what a caller may rely on, whatever the cache, the chunk and what ran before. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "moeflux.h"
+#include "tmp_tree.h"
+
+static const char ODD[] = "tests/models/qwen-odd/mlx", TINY[] = "tests/models/tiny";
+enum { ODD_VOCAB = 1003, ODD_SLOT = 24576, N_PROMPT = 70 };
+
+static struct moeflux *open_model(const char *dir, uint64_t memory, uint32_t chunk)
+{
+    struct moeflux *m;
+    struct err e = {0};
+    const struct moeflux_options o = {
+        .dir = dir, .memory_bytes = memory, .chunk = chunk, .device = getenv("MOEFLUX_DEVICE")};
+    check_ok(moeflux_open(&m, &o, &e), &e);
+    return m;
+}
+
+static struct moeflux_session *open_session(struct moeflux *m)
+{
+    struct moeflux_session *s;
+    struct err e = {0};
+    check_ok(moeflux_session_new(&s, m, 512, &e), &e);
+    return s;
+}
+
+static void make_prompt(int32_t *ids, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        ids[i] = (int32_t)((i * 7919u + 13) % ODD_VOCAB);
+}
+
+static void eval(struct moeflux_session *s, const int32_t *ids, uint32_t n, float *logits)
+{
+    struct err e = {0};
+    check_ok(moeflux_eval(s, ids, n, &(struct moeflux_wish){.logits = logits}, &e), &e);
+}
+
+/* Logits after the prompt and after three single tokens more. */
+static void run(struct moeflux_session *s, float logits[4][ODD_VOCAB])
+{
+    int32_t ids[N_PROMPT + 3];
+    make_prompt(ids, N_PROMPT + 3);
+    eval(s, ids, N_PROMPT, logits[0]);
+    for (uint32_t i = 0; i < 3; i++)
+        eval(s, ids + N_PROMPT + i, 1, logits[i + 1]);
+}
+
+static float (*run_fresh(uint64_t memory))[ODD_VOCAB]
+{
+    struct moeflux *m = open_model(ODD, memory, 0);
+    struct moeflux_session *s = open_session(m);
+    float(*logits)[ODD_VOCAB] = malloc(sizeof(float[4][ODD_VOCAB]));
+    run(s, logits);
+    moeflux_session_free(s);
+    moeflux_close(m);
+    return logits;
+}
+
+static void logits_do_not_depend_on_the_cache(void **state)
+{
+    (void)state;
+    float(*all)[ODD_VOCAB] = run_fresh(0);
+    for (uint64_t slots = 3; slots <= 36; slots *= 2) {
+        float(*some)[ODD_VOCAB] = run_fresh(slots * ODD_SLOT);
+        assert_memory_equal(some, all, sizeof(float[4][ODD_VOCAB]));
+        free(some);
+    }
+    free(all);
+}
+
+static void a_cleared_session_repeats_itself(void **state)
+{
+    (void)state;
+    struct moeflux *m = open_model(ODD, 0, 0);
+    struct moeflux_session *s = open_session(m);
+    struct err e = {0};
+    float(*first)[ODD_VOCAB] = malloc(sizeof(float[4][ODD_VOCAB]));
+    float(*again)[ODD_VOCAB] = malloc(sizeof(float[4][ODD_VOCAB]));
+    run(s, first);
+    assert_int_equal(moeflux_position(s), N_PROMPT + 3);
+    check_ok(moeflux_clear(s, &e), &e);
+    assert_int_equal(moeflux_position(s), 0);
+    run(s, again);
+    assert_memory_equal(first, again, sizeof(float[4][ODD_VOCAB]));
+    free(first);
+    free(again);
+    moeflux_session_free(s);
+    moeflux_close(m);
+}
+
+static void two_sessions_do_not_disturb_each_other(void **state)
+{
+    (void)state;
+    struct moeflux *m = open_model(ODD, 6 * ODD_SLOT, 0);
+    struct moeflux_session *a = open_session(m), *b = open_session(m);
+    float want[ODD_VOCAB], got[ODD_VOCAB], other[ODD_VOCAB];
+    int32_t ids[40];
+    struct err e = {0};
+    make_prompt(ids, 40);
+    eval(a, ids, 20, want);
+    eval(a, ids + 20, 1, want);
+    check_ok(moeflux_clear(a, &e), &e);
+    eval(a, ids, 20, got);
+    eval(b, ids + 20, 20, other);
+    eval(a, ids + 20, 1, got);
+    assert_memory_equal(want, got, sizeof want);
+    moeflux_session_free(a);
+    moeflux_session_free(b);
+    moeflux_close(m);
+}
+
+static void chunk_sizes_agree(void **state)
+{
+    (void)state;
+    static const uint32_t chunks[] = {1, 2, 3, 7, 64};
+    float want[ODD_VOCAB], got[ODD_VOCAB];
+    int32_t ids[N_PROMPT];
+    make_prompt(ids, N_PROMPT);
+    for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
+        struct moeflux *m = open_model(ODD, 0, chunks[i]);
+        struct moeflux_session *s = open_session(m);
+        eval(s, ids, N_PROMPT, i == 0 ? want : got);
+        for (uint32_t j = 0; i > 0 && j < ODD_VOCAB; j++)
+            assert_true(fabsf(want[j] - got[j]) <= 1e-4f);
+        moeflux_session_free(s);
+        moeflux_close(m);
+    }
+}
+
+static void bad_tokens_change_nothing(void **state)
+{
+    (void)state;
+    struct moeflux *m = open_model(ODD, 0, 0);
+    struct moeflux_session *s = open_session(m);
+    float want[ODD_VOCAB], got[ODD_VOCAB];
+    int32_t ids[600] = {5, 6, 7}, bad[2] = {1, ODD_VOCAB};
+    struct err e = {0};
+    eval(s, ids, 3, want);
+    assert_int_equal(moeflux_eval(s, bad, 2, &(struct moeflux_wish){0}, &e), ERR_USAGE);
+    assert_non_null(strstr(e.text, "1003"));
+    bad[1] = -1;
+    assert_int_equal(moeflux_eval(s, bad, 2, &(struct moeflux_wish){0}, &e), ERR_USAGE);
+    assert_int_equal(moeflux_eval(s, ids, 600, &(struct moeflux_wish){0}, &e), ERR_USAGE);
+    assert_non_null(strstr(e.text, "512"));
+    assert_int_equal(moeflux_position(s), 3);
+    eval(s, ids, 1, got);
+    check_ok(moeflux_clear(s, &e), &e);
+    eval(s, ids, 3, want);
+    eval(s, ids, 1, want);
+    assert_memory_equal(want, got, sizeof want);
+    moeflux_session_free(s);
+    moeflux_close(m);
+}
+
+/* Decode may take 12 dispatches and 2 submissions a layer; with every expert resident, one submission a token. */
+static void decode_is_few_commands(void **state)
+{
+    (void)state;
+    for (int streaming = 0; streaming < 2; streaming++) {
+        struct moeflux *m = open_model(TINY, streaming ? 40 * 28672 : 0, 0);
+        struct moeflux_session *s = open_session(m);
+        struct moeflux_stats stats;
+        int32_t id = 100;
+        float logits[2048];
+        eval(s, &id, 1, logits);
+        moeflux_stats_reset(m);
+        eval(s, &id, 1, logits);
+        moeflux_get_stats(m, &stats);
+        printf("%s: %u dispatches, %u submissions, 8 layers\n", streaming ? "streaming" : "resident",
+               (unsigned)stats.n_dispatches, (unsigned)stats.n_submits);
+        assert_true(stats.n_dispatches <= 8 * 12);
+        assert_true(stats.n_submits <= (streaming ? 8 * 2 : 1));
+        assert_int_equal(stats.n_hits + stats.n_misses, streaming ? 8 * 4 : 0);
+        moeflux_session_free(s);
+        moeflux_close(m);
+    }
+}
+
+static void a_cache_under_the_floor_is_refused_with_numbers(void **state)
+{
+    (void)state;
+    struct moeflux *m;
+    struct err e = {0};
+    const struct moeflux_options o = {.dir = ODD, .memory_bytes = 2 * ODD_SLOT, .device = "reference"};
+    assert_int_equal(moeflux_open(&m, &o, &e), ERR_NO_FIT);
+    assert_null(m);
+    assert_non_null(strstr(e.text, "MiB"));
+    const struct moeflux_options p = {.dir = ODD, .gpu_memory_bytes = 100000, .device = "reference"};
+    assert_int_equal(moeflux_open(&m, &p, &e), ERR_NO_FIT);
+    assert_non_null(strstr(e.text, "--gpu-memory"));
+}
+
+/* The model is opened from a copy whose experts are cut or spoilt after the open: no logits may come out. */
+static void unreadable_experts_stop_the_evaluation(void **state)
+{
+    (void)state;
+    char *tmp = tmp_tree_new();
+    const char *dir = tmp_tree_path(tmp, "model"), *file = tmp_tree_path(dir, "model.safetensors");
+    tmp_tree_copy(ODD, dir);
+    struct moeflux *m = open_model(dir, 6 * ODD_SLOT, 0);
+    struct moeflux_session *s = open_session(m);
+    float logits[ODD_VOCAB];
+    int32_t ids[9];
+    struct err e = {0};
+    make_prompt(ids, 9);
+    eval(s, ids, 1, logits);
+    FILE *f = fopen(file, "r+");
+    assert_non_null(f);
+    assert_int_equal(ftruncate(fileno(f), 400000), 0);
+    fclose(f);
+    assert_int_equal(moeflux_eval(s, ids, 9, &(struct moeflux_wish){.logits = logits}, &e), ERR_IO);
+    assert_non_null(strstr(e.text, "layer"));
+    assert_non_null(strstr(e.text, "expert"));
+    assert_int_equal(moeflux_position(s), 0);
+    moeflux_session_free(s);
+    moeflux_close(m);
+    tmp_tree_remove(tmp);
+}
+
+static bool stop_when_told(void *ctx, const char *what, const char *unit, uint64_t done, uint64_t total)
+{
+    (void)unit;
+    (void)done;
+    (void)total;
+    return strcmp(what, "reading the prompt") != 0 || *(bool *)ctx == false;
+}
+
+static void an_interrupted_prompt_keeps_whole_chunks(void **state)
+{
+    (void)state;
+    struct moeflux *m;
+    struct err e = {0};
+    bool stop = true;
+    const struct moeflux_options o = {.dir = ODD,
+                                      .chunk = 16,
+                                      .progress = {stop_when_told, &stop},
+                                      .device = getenv("MOEFLUX_DEVICE")};
+    check_ok(moeflux_open(&m, &o, &e), &e);
+    struct moeflux_session *s = open_session(m);
+    int32_t ids[N_PROMPT];
+    float part[ODD_VOCAB], whole[ODD_VOCAB];
+    make_prompt(ids, N_PROMPT);
+    assert_int_equal(moeflux_eval(s, ids, N_PROMPT, &(struct moeflux_wish){.logits = part}, &e), ERR_INTERRUPTED);
+    assert_int_equal(moeflux_position(s), 16);
+    stop = false;
+    eval(s, ids + 16, N_PROMPT - 16, part);
+    check_ok(moeflux_clear(s, &e), &e);
+    eval(s, ids, N_PROMPT, whole);
+    assert_memory_equal(part, whole, sizeof part);
+    moeflux_session_free(s);
+    moeflux_close(m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(logits_do_not_depend_on_the_cache),
+        cmocka_unit_test(a_cleared_session_repeats_itself),
+        cmocka_unit_test(two_sessions_do_not_disturb_each_other),
+        cmocka_unit_test(chunk_sizes_agree),
+        cmocka_unit_test(bad_tokens_change_nothing),
+        cmocka_unit_test(decode_is_few_commands),
+        cmocka_unit_test(a_cache_under_the_floor_is_refused_with_numbers),
+        cmocka_unit_test(unreadable_experts_stop_the_evaluation),
+        cmocka_unit_test(an_interrupted_prompt_keeps_whole_chunks),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
