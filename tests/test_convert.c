@@ -35,14 +35,16 @@
 /* Stands before the C library's: a disk with as much room as a test wants. */
 static uint64_t pretended_room = UINT64_MAX;
 
-int statvfs(const char *path, struct statvfs *v)
+// The library's own names of the parameters are reserved.
+// NOLINTNEXTLINE(readability-inconsistent-declaration-parameter-name)
+int statvfs(const char *restrict file, struct statvfs *restrict buf)
 {
     int (*real)(const char *, struct statvfs *);
     *(void **)&real = dlsym(RTLD_NEXT, "statvfs");
-    int rc = real(path, v);
+    int rc = real(file, buf);
     if (rc == 0 && pretended_room != UINT64_MAX) {
-        v->f_frsize = 1;
-        v->f_bavail = pretended_room;
+        buf->f_frsize = 1;
+        buf->f_bavail = pretended_room;
     }
     return rc;
 }
@@ -349,7 +351,7 @@ static void narrow_a_log(struct st_writer *w, const struct tensor *t, const uint
 {
     if (t && strstr(t->name, "A_log")) {
         uint16_t half[6];
-        for (int i = 0; i < 6; i++)
+        for (size_t i = 0; i < 6; i++)
             memcpy(&half[i], bytes + 4 * i + 2, 2);
         st_writer_add(w, t->name, "BF16", "[6]", half, sizeof half);
     } else if (t) {

@@ -118,7 +118,8 @@ static void both_layouts_give_the_same_tensors_and_experts(void **state)
     assert_int_equal(a.expert_bytes, 1492992);
     assert_int_equal(b.expert_bytes, 1492992);
     assert_int_equal(a.dense_bytes, b.dense_bytes);
-    assert_memory_equal(&a.expert, &b.expert, sizeof a.expert);
+    assert_int_equal(a.expert.format, b.expert.format);
+    assert_int_equal(a.expert.down_b, b.expert.down_b);
     uint8_t x[20736], y[20736];
     for (uint32_t l = 0; l < 6; l++)
         for (uint32_t i = 0; i < 12; i++) {
@@ -198,7 +199,7 @@ static void vectors_are_counted_whatever_their_dimensions(void **state)
     assert_int_equal(model_dir_vector(&m, "model.layers.0.linear_attn.conv1d.weight", 4096, &t, &e), 0);
     assert_int_equal(model_dir_vector(&m, "model.layers.0.linear_attn.conv1d.weight", 4095, &t, &e),
                      ERR_FORMAT);
-    assert_int_equal(model_dir_vector(&m, "lm_head.weight", 1003 * 24, &t, &e), ERR_FORMAT);
+    assert_int_equal(model_dir_vector(&m, "lm_head.weight", 24072, &t, &e), ERR_FORMAT);
     assert_int_equal(model_dir_vector(&m, "model.layers.0.linear_attn.A_log", 6, &t, &e), 0);
     assert_int_equal(model_dir_read_f32(&m, t, a_log, &e), 0);
     assert_true(a_log[0] > -20 && a_log[0] < 20);
@@ -241,6 +242,66 @@ static void dense_layers_of_deepseek_have_no_experts(void **state)
     model_dir_close(&m);
 }
 
+static void absorb_kv_b(struct st_writer *w, const struct tensor *t, const uint8_t *bytes)
+{
+    static const struct {
+        const char *tail, *dtype, *embed, *unembed;
+    } parts[] = {
+        {"weight", "U32", "[4,128,8]", "[4,64,16]"},
+        {"scales", "BF16", "[4,128,1]", "[4,64,2]"},
+        {"biases", "BF16", "[4,128,1]", "[4,64,2]"},
+    };
+    const char *at = t ? strstr(t->name, "kv_b_proj.") : NULL;
+    if (t && !at)
+        st_writer_add_like(w, t->name, t, bytes);
+    for (int i = 0; at && i < 3; i++) {
+        char name[256];
+        if (strcmp(at + strlen("kv_b_proj."), parts[i].tail) != 0)
+            continue;
+        snprintf(name, sizeof name, "%.*sembed_q.%s", (int)(at - t->name), t->name, parts[i].tail);
+        st_writer_add(w, name, parts[i].dtype, parts[i].embed, bytes, t->bytes / 2);
+        snprintf(name, sizeof name, "%.*sunembed_out.%s", (int)(at - t->name), t->name, parts[i].tail);
+        st_writer_add(w, name, parts[i].dtype, parts[i].unembed, bytes + t->bytes / 2, t->bytes / 2);
+    }
+}
+
+static void embed_q_and_unembed_out_stand_in_for_kv_b_proj(void **state)
+{
+    (void)state;
+    char *tmp = tmp_tree_new();
+    const char *src = tmp_tree_path(tmp, "src"), *dst = tmp_tree_path(tmp, "dst");
+    st_writer_rewrite("tests/models/deepseek-odd/mlx", src, absorb_kv_b);
+    struct convert_options o = {.src = src, .dst = dst};
+    struct convert_result r;
+    struct err e;
+    assert_int_equal(convert_run(&o, &r, &e), 0);
+    const char *dirs[] = {src, dst};
+    for (int i = 0; i < 2; i++) {
+        struct model_dir m = open_ok(dirs[i]);
+        struct matrix w;
+        assert_int_equal(model_dir_matrix(&m, "model.layers.3.self_attn.embed_q", 512, 64, &w, &e), 0);
+        assert_int_equal(model_dir_matrix(&m, "model.layers.3.self_attn.unembed_out", 256, 128, &w, &e), 0);
+        assert_null(model_dir_find(&m, "model.layers.3.self_attn.kv_b_proj.weight"));
+        model_dir_close(&m);
+    }
+    tmp_tree_remove(tmp);
+}
+
+static void a_manifest_without_bits_takes_them_from_the_shapes(void **state)
+{
+    struct fixture *f = *state;
+    char *tmp;
+    const char *dir = copy_of(f->packed, &tmp);
+    tmp_tree_replace(dir, "model_weights.json", "\"bits\": 8", "\"beats\": 8");
+    struct model_dir m = open_ok(dir);
+    struct matrix w;
+    struct err e;
+    assert_int_equal(model_dir_matrix(&m, "model.layers.0.mlp.gate", 12, 192, &w, &e), 0);
+    assert_int_equal(w.format, MATRIX_Q8);
+    model_dir_close(&m);
+    tmp_tree_remove(tmp);
+}
+
 static void a_tokenizer_is_found_where_there_is_one(void **state)
 {
     struct fixture *f = *state;
@@ -271,10 +332,14 @@ static void the_manifest_alone_configures_a_packed_directory(void **state)
     const char *dir = copy_of(f->packed, &tmp);
     assert_int_equal(unlink(tmp_tree_path(dir, "config.json")), 0);
     struct model_dir a = open_ok(f->packed), b = open_ok(dir);
-    struct config x = a.config, y = b.config;
-    assert_memory_equal(x.layers, y.layers, 6 * sizeof *x.layers);
-    x.layers = y.layers = NULL;
-    assert_memory_equal(&x, &y, sizeof x);
+    const struct config *x = &a.config, *y = &b.config;
+    assert_memory_equal(x->layers, y->layers, 6 * sizeof *x->layers);
+    assert_memory_equal(x->eos, y->eos, sizeof x->eos);
+    assert_int_equal(x->rotary_dim, y->rotary_dim);
+    assert_true(x->rope.theta == y->rope.theta && x->rms_eps == y->rms_eps);
+    assert_int_equal(config_conv_dim(x), config_conv_dim(y));
+    assert_int_equal(x->n_experts, y->n_experts);
+    assert_int_equal(x->max_context, y->max_context);
     model_dir_close(&a);
     model_dir_close(&b);
     tmp_tree_remove(tmp);
@@ -515,7 +580,7 @@ static void add_bias(struct st_writer *w, const struct tensor *t, const uint8_t 
 static void three_bits(struct st_writer *w, const struct tensor *t, const uint8_t *bytes)
 {
     if (t && !strcmp(t->name, "language_model.lm_head.weight"))
-        st_writer_add(w, t->name, "U32", "[1003, 18]", bytes, 1003 * 18 * 4);
+        st_writer_add(w, t->name, "U32", "[1003, 18]", bytes, 72216);
     else if (t)
         st_writer_add_like(w, t->name, t, bytes);
 }
@@ -584,7 +649,7 @@ static void vectors_that_are_not_finite_are_refused_when_read(void **state)
     struct err e;
     const struct tensor *t = model_dir_find(&m, "model.norm.weight");
     float values[192];
-    spoil(tmp_tree_path(dir, "model_weights.bin"), t->off + 2 * 191, 0x7f80);
+    spoil(tmp_tree_path(dir, "model_weights.bin"), t->off + 382, 0x7f80);
     assert_int_equal(model_dir_read_f32(&m, t, values, &e), ERR_FORMAT);
     assert_non_null(strstr(e.text, "model.norm.weight: element 191 is not finite"));
     model_dir_close(&m);
@@ -630,6 +695,8 @@ int main(void)
         cmocka_unit_test(vectors_are_counted_whatever_their_dimensions),
         cmocka_unit_test(bf16_is_widened_exactly),
         cmocka_unit_test(dense_layers_of_deepseek_have_no_experts),
+        cmocka_unit_test(embed_q_and_unembed_out_stand_in_for_kv_b_proj),
+        cmocka_unit_test(a_manifest_without_bits_takes_them_from_the_shapes),
         cmocka_unit_test(a_tokenizer_is_found_where_there_is_one),
         cmocka_unit_test(generation_config_adds_end_of_text_ids),
         cmocka_unit_test(the_manifest_alone_configures_a_packed_directory),

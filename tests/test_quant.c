@@ -137,7 +137,7 @@ static void f32_and_bf16_sources_of_the_same_values_give_the_same_codes(void **s
     for (uint32_t bits = 4; bits <= 8; bits += 4) {
         assert_true(quant_encode_bf16(w, 10, bits, c1, s1, b1));
         assert_true(quant_encode_f32(x, 10, bits, c2, s2, b2));
-        assert_memory_equal(c1, c2, 80 * bits);
+        assert_memory_equal(c1, c2, (size_t)80 * bits);
         assert_memory_equal(s1, s2, sizeof s1);
         assert_memory_equal(b1, b2, sizeof b1);
     }
@@ -210,10 +210,10 @@ static void finite_is_decided_for_every_length_and_place(void **state)
 {
     (void)state;
     static uint8_t bytes[1 + 2 * 1300];
-    for (unsigned n = 0; n < 1300; n += 37) {
+    for (size_t n = 0; n < 1300; n += 37) {
         memset(bytes, 0, sizeof bytes);
         assert_true(quant_bf16_finite(bytes + 1, n));
-        for (unsigned at = 0; at < 1300; at += 13) {
+        for (size_t at = 0; at < 1300; at += 13) {
             uint16_t nan = 0xffc0;
             memcpy(bytes + 1 + 2 * at, &nan, 2);
             assert_int_equal(quant_bf16_finite(bytes + 1, n), at >= n);

@@ -112,8 +112,10 @@ void tmp_tree_replace(const char *dir, const char *name, const char *old, const 
     size_t n;
     char *text = (char *)tmp_tree_read(tmp_tree_path(dir, name), &n);
     char *at = memmem(text, n, old, strlen(old));
-    if (!at)
+    if (!at) {
         fail_msg("%s/%s has no %s", dir, name, old);
+        return;
+    }
     char *out = malloc(n + strlen(with) + 1);
     assert_non_null(out);
     size_t before = (size_t)(at - text), after = n - before - strlen(old);

@@ -26,9 +26,10 @@ static const char HEAD[] = "moeflux convert 1, source ";
 
 static char *with_tail(const char *path, const char *tail, struct err *e)
 {
-    char *out = mem_new(strlen(path) + strlen(tail) + 1, 1, e);
+    size_t n = strlen(path) + strlen(tail) + 1;
+    char *out = mem_new(n, 1, e);
     if (out)
-        strcat(strcpy(out, path), tail);
+        snprintf(out, n, "%s%s", path, tail);
     return out;
 }
 
@@ -273,9 +274,9 @@ int convert_target_create(const struct convert_target *t, const char *name, stru
     f->fd = open(f->path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (f->fd >= 0)
         return 0;
-    int rc = err_errno(e, ERR_IO, "%s", f->path);
+    err_errno(e, ERR_IO, "%s", f->path);
     free(f->path);
-    return rc;
+    return ERR_IO;
 }
 
 void convert_target_abandon(struct convert_file *f)

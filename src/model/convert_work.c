@@ -23,15 +23,18 @@ int convert_work_start(struct convert_work *w, uint32_t n_threads, uint64_t out_
                        const struct progress *progress, struct err *e)
 {
     *w = (struct convert_work){.progress = progress};
-    pthread_mutex_init(&w->lock, NULL);
     out_bytes = size_max(out_bytes, IN_BYTES);
     uint32_t n = choose_threads(n_threads, IN_BYTES + out_bytes);
     w->free_scratch = mem_new(n, sizeof *w->free_scratch, e);
     if (!w->free_scratch)
-        goto fail;
-    for (; w->n_free < n; w->n_free++, w->n_scratch++)
-        if (!(w->free_scratch[w->n_free] = mem_new(IN_BYTES + out_bytes, 1, e)))
+        return ERR_MEMORY;
+    pthread_mutex_init(&w->lock, NULL);
+    for (uint32_t i = 0; i < n; i++) {
+        uint8_t *scratch = mem_new(IN_BYTES + out_bytes, 1, e);
+        if (!scratch)
             goto fail;
+        w->free_scratch[w->n_free++] = scratch;
+    }
     w->pool = pool_new(n, e);
     if (w->pool)
         return 0;
@@ -42,12 +45,14 @@ fail:
 
 void convert_work_end(struct convert_work *w)
 {
+    uint8_t **scratch = w->free_scratch;
+    if (!scratch)
+        return;
     pool_free(w->pool);
     for (uint32_t i = 0; i < w->n_free; i++)
-        free(w->free_scratch[i]);
-    if (w->free_scratch || w->n_scratch)
-        pthread_mutex_destroy(&w->lock);
-    free(w->free_scratch);
+        free(scratch[i]);
+    free(scratch);
+    pthread_mutex_destroy(&w->lock);
     *w = (struct convert_work){0};
 }
 

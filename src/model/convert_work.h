@@ -24,7 +24,7 @@ struct convert_work {
     int rc;         /* the first failure; tasks that start later do nothing */
     struct err err; /* its text */
     uint8_t **free_scratch;
-    uint32_t n_free, n_scratch;
+    uint32_t n_free;
 };
 
 /* One block of weights as they are read (4 bytes each at most), and room for what is made of them. */

@@ -13,7 +13,7 @@
 static int read_bits(struct tensor *t, struct json_view *v, struct err *e)
 {
     if (t->dtype == DTYPE_U32) {
-        t->bits = json_view_u32_or(v, "bits", 4, 1, 32);
+        t->bits = json_view_u32_or(v, "bits", 0, 1, 32);
         return v->rc;
     }
     if (t->dtype != DTYPE_BF16 && t->dtype != DTYPE_F32)

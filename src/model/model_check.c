@@ -43,12 +43,12 @@ static int check_part(const struct model_dir *m, const struct tensor *w, const c
                    t->name, found, weight);
 }
 
-static int check_weight(const struct model_dir *m, const struct tensor *t, struct err *e)
+static int check_weight(const struct model_dir *m, struct tensor *t, struct err *e)
 {
     if (!names_ends_with(t->name, ".weight") || t->n_dims < 2)
         return err_set(e, ERR_FORMAT, "%s: tensor %s: U32 is expected for matrices named .weight only",
                        path_of(m, t), t->name);
-    uint64_t scales, biases, words = tensor_cols(t);
+    uint64_t scales = 0, biases = 0, words = tensor_cols(t);
     int rc = check_part(m, t, "scales", &scales, e);
     if (rc == 0)
         rc = check_part(m, t, "biases", &biases, e);
@@ -59,20 +59,23 @@ static int check_weight(const struct model_dir *m, const struct tensor *t, struc
                        "%s: tensor %s: %" PRIu64 " scales and %" PRIu64 " biases a row, expected equal",
                        path_of(m, t), t->name, scales, biases);
     /* bits = 32 words / (64 groups) */
-    if (scales == 0 || words % (2 * scales) != 0 || words / (2 * scales) != t->bits)
-        return err_set(e, ERR_FORMAT,
-                       "%s: tensor %s: declared with %u bits, but a row has %" PRIu64 " words and %" PRIu64
-                       " groups of 64 (%.3g bits)",
-                       path_of(m, t), t->name, t->bits, words, scales,
-                       scales ? (double)words / 2 / (double)scales : 0.0);
-    return 0;
+    bool whole = scales > 0 && words % (2 * scales) == 0 && words / (2 * scales) <= 32;
+    if (whole && t->bits == 0)
+        t->bits = (uint32_t)(words / (2 * scales));
+    if (whole && words / (2 * scales) == t->bits)
+        return 0;
+    return err_set(e, ERR_FORMAT,
+                   "%s: tensor %s: declared with %u bits, but a row has %" PRIu64 " words and %" PRIu64
+                   " groups of 64 (%.3g bits)",
+                   path_of(m, t), t->name, t->bits, words, scales,
+                   scales ? (double)words / 2 / (double)scales : 0.0);
 }
 
-int model_check_quantised(const struct model_dir *m, struct err *e)
+int model_check_quantised(struct model_dir *m, struct err *e)
 {
     int rc = 0;
     for (size_t i = 0; i < m->n_tensors && rc == 0; i++) {
-        const struct tensor *t = &m->tensors[i];
+        struct tensor *t = &m->tensors[i];
         if (names_ends_with(t->name, "_proj.bias"))
             return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: projections with a bias are not supported",
                            path_of(m, t), t->name);

@@ -5,8 +5,9 @@
 #include "model/model_dir.h"
 
 /* Every U32 tensor is a .weight with .scales and .biases of fitting shape, and its bits are those that were
- * declared. No projection has a bias vector. m->tensors must be sorted. */
-int model_check_quantised(const struct model_dir *m, struct err *e);
+ * declared; where none were (0), they are filled in from the shapes, which leave no choice. No projection has a bias
+ * vector. m->tensors must be sorted. */
+int model_check_quantised(struct model_dir *m, struct err *e);
 
 /* Every tensor that the config needs is there with its shape. */
 int model_check_complete(const struct model_dir *m, struct err *e);

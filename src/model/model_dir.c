@@ -58,7 +58,7 @@ static int read_config(struct opening *o, struct err *e)
     return rc;
 }
 
-static int check_tensors(const struct model_dir *m, struct err *e)
+static int check_tensors(struct model_dir *m, struct err *e)
 {
     int rc = model_check_quantised(m, e);
     return rc < 0 ? rc : model_check_complete(m, e);
@@ -113,7 +113,7 @@ static int open_packed(struct opening *o, struct err *e)
 static int open_plain(struct opening *o, struct err *e)
 {
     struct model_dir *m = o->m;
-    struct quant_config q;
+    struct quant_config q = {0};
     int rc = read_config(o, e);
     if (rc == 0)
         rc = quant_config_read(&q, o->config, o->layout.config, e);
@@ -187,9 +187,10 @@ static int find_part(const struct model_dir *m, const char *base, const char *ta
     char name[256];
     int n = snprintf(name, sizeof name, "%s%s", base, tail);
     *out = n > 0 && (size_t)n < sizeof name ? model_dir_find(m, name) : NULL;
-    if (!*out)
-        return err_set(e, ERR_FORMAT, "%s: tensor %s%s is missing", m->path, base, tail);
-    return 0;
+    if (*out)
+        return 0;
+    err_set(e, ERR_FORMAT, "%s: tensor %s%s is missing", m->path, base, tail);
+    return ERR_FORMAT;
 }
 
 static int check_shape(const struct model_dir *m, const struct tensor *t, uint64_t rows, uint64_t cols,

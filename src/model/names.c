@@ -1,5 +1,6 @@
 #include "model/names.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,12 +20,10 @@ bool names_ends_with(const char *name, const char *suffix)
 
 char *names_replace_end(const char *name, size_t cut, const char *tail, struct err *e)
 {
-    size_t keep = strlen(name) - cut, n = strlen(tail);
-    char *out = mem_new(keep + n + 1, 1, e);
-    if (!out)
-        return NULL;
-    memcpy(out, name, keep);
-    memcpy(out + keep, tail, n);
+    size_t keep = strlen(name) - cut, n = keep + strlen(tail) + 1;
+    char *out = mem_new(n, 1, e);
+    if (out)
+        snprintf(out, n, "%.*s%s", (int)keep, name, tail);
     return out;
 }
 
@@ -54,9 +53,10 @@ int names_canonical(const char *source, uint32_t n_layers, char **out, struct er
         rest += strlen("language_model.");
     if (of_a_later_layer(rest, n_layers) || names_ends_with(rest, "rotary_emb.inv_freq"))
         return 0;
-    *out = mem_new(strlen("model.") + strlen(rest) + 1, 1, e);
+    size_t n = strlen("model.") + strlen(rest) + 1;
+    *out = mem_new(n, 1, e);
     if (!*out)
         return ERR_MEMORY;
-    strcat(strcpy(*out, "model."), rest);
+    snprintf(*out, n, "model.%s", rest);
     return 0;
 }

@@ -151,7 +151,7 @@ void quant_decode(const uint8_t *codes, const uint16_t *scales, const uint16_t *
         const uint8_t *c = codes + g * 8 * bits;
         float *y = out + g * QUANT_GROUP;
         for (int i = 0; i < QUANT_GROUP; i++) {
-            uint32_t code = bits == 8 ? c[i] : (c[i / 2] >> (4 * (i & 1))) & 15u;
+            uint32_t code = bits == 8 ? c[i] : ((uint32_t)c[i / 2] >> (4 * (i & 1))) & 15u;
             y[i] = (float)code * s + b;
         }
     }
