@@ -73,7 +73,10 @@ static void check_case(const struct pretokenizer *p, const json_t *pieces)
     struct str text = {0};
     size_t i;
     json_t *piece;
-    json_array_foreach(pieces, i, piece) str_add(&text, json_string_value(piece), json_string_length(piece));
+    json_array_foreach(pieces, i, piece)
+    {
+        str_add(&text, json_string_value(piece), json_string_length(piece));
+    }
     assert_int_equal(
         pretokenize_run(p, text.data, text.len, (struct pretokenize_sink){compare_piece, &w}, NULL), 0);
     assert_int_equal(w.n, json_array_size(pieces));
