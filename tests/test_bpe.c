@@ -70,7 +70,7 @@ static void pieces_of_every_length_merge_as_defined(void **state)
         random_merges(&f, &b, &m);
         for (size_t len = 0; len < 130; len++) {
             char piece[130];
-            int32_t want[130];
+            int32_t want[130] = {0};
             struct token_list got = {0};
             for (size_t i = 0; i < len; i++)
                 want[i] = piece[i] = (char)fuzz_below(&f, 4);

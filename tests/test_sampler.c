@@ -42,7 +42,7 @@ static void expect_distribution(struct sampler_options o, const float *logits, c
     enum { DRAWS = 200000 };
     struct sampler *s = start(o, n, NULL);
     uint32_t counts[16] = {0};
-    double chi = 0.0, freedom = -1.0;
+    double chi = 0.0, n_kept = 0.0;
     for (int i = 0; i < DRAWS; i++)
         counts[pick(s, logits)]++;
     for (uint32_t i = 0; i < n; i++) {
@@ -52,8 +52,9 @@ static void expect_distribution(struct sampler_options o, const float *logits, c
         }
         double d = counts[i] - DRAWS * p[i];
         chi += d * d / (DRAWS * p[i]);
-        freedom += 1.0;
+        n_kept += 1.0;
     }
+    double freedom = fmax(n_kept - 1.0, 0.0);
     assert_true(chi <= freedom + 6.0 * sqrt(2.0 * freedom) + 1e-9);
     sampler_free(s);
 }
@@ -295,6 +296,47 @@ static void top_k_of_a_large_vocabulary_agrees_with_a_sort(void **state)
     free(logits);
 }
 
+/* How many of the sorted logits the smallest set needs whose softmax reaches p. */
+static uint32_t nucleus(const float *sorted, uint32_t n, float temperature, double p)
+{
+    double sum = 0.0, reached = 0.0;
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += exp((double)(sorted[i] - sorted[0]) / (double)temperature);
+    while (kept < n && reached < p * sum)
+        reached += exp((double)(sorted[kept++] - sorted[0]) / (double)temperature);
+    return kept;
+}
+
+/* Flat enough that each member of the set is drawn at least ten times on average. */
+static void top_p_of_a_thousand_agrees_with_a_sort(void **state)
+{
+    enum { N = 1000, DRAWS = 20000 };
+    static const float ps[] = {0.02f, 0.3f, 0.5f, 0.77f, 0.9f};
+    float logits[N], sorted[N];
+    (void)state;
+    fill(logits, N, 11);
+    memcpy(sorted, logits, sizeof logits);
+    qsort(sorted, N, sizeof *sorted, descending);
+    for (size_t i = 0; i < 5; i++) {
+        struct sampler_options o = plain;
+        bool seen[N] = {false};
+        uint32_t n_seen = 0;
+        o.top_p = ps[i];
+        o.temperature = 4.0f;
+        struct sampler *s = start(o, N, NULL);
+        uint32_t kept = nucleus(sorted, N, o.temperature, (double)ps[i]);
+        for (int d = 0; d < DRAWS; d++) {
+            int32_t id = pick(s, logits);
+            assert_true(logits[id] >= sorted[kept - 1]);
+            n_seen += !seen[id];
+            seen[id] = true;
+        }
+        assert_int_equal(n_seen, kept);
+        sampler_free(s);
+    }
+}
+
 static void ids_that_are_not_allowed_are_never_chosen(void **state)
 {
     enum { N = 131 };
@@ -435,6 +477,7 @@ int main(void)
         cmocka_unit_test(repeat_last_forgets_older_tokens),
         cmocka_unit_test(the_same_seed_gives_the_same_ids),
         cmocka_unit_test(top_k_of_a_large_vocabulary_agrees_with_a_sort),
+        cmocka_unit_test(top_p_of_a_thousand_agrees_with_a_sort),
         cmocka_unit_test(ids_that_are_not_allowed_are_never_chosen),
         cmocka_unit_test(a_logit_that_is_no_number_is_an_error),
         cmocka_unit_test(minus_infinity_is_never_chosen),

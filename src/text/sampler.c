@@ -10,8 +10,11 @@
 
 #define MAX_REPEAT_LAST (1u << 20)
 #define WORD_BITS       64u
+#define LANES           16u
 #define NOT_AN_ID       (-1)
 
+/* Logits and weights are worked on 64 ids at a time, one word of the bitmaps: loops of a fixed length that the
+ * compiler turns into vector code. */
 struct candidate {
     float weight; /* the logit, later exp((logit - max) / temperature) */
     uint32_t id;
@@ -25,7 +28,8 @@ struct sampler {
     uint32_t *n_recent;           /* [n_ids] how often the id stands in `recent` */
     int32_t *recent;              /* [repeat_last] ring; NOT_AN_ID: nothing to penalise */
     uint32_t recent_at;           /* where the next one goes */
-    float *logits;                /* [n_ids] working copy */
+    float *logits;                /* [n_words * 64] working copy, later weights; the tail is -infinity */
+    float *word_max;              /* [n_words] the largest logit of each word */
     struct candidate *candidates; /* [n_ids] */
     uint64_t rng;
 };
@@ -51,20 +55,20 @@ int sampler_check(const struct sampler_options *o, struct err *e)
     return 0;
 }
 
-/* Bits past n_ids in the last word stay clear: no loop over ids gets there. */
+/* The bits past n_ids in the last word are blocked too. */
 static void block(struct sampler *s, const uint8_t *allowed)
 {
-    for (uint32_t i = 0; allowed && i < s->n_ids; i++)
-        if (!(allowed[i / 8] >> i % 8 & 1))
+    for (uint32_t i = 0; i < s->n_words * WORD_BITS; i++)
+        if (i >= s->n_ids || (allowed && !(allowed[i / 8] >> i % 8 & 1)))
             s->blocked[i / WORD_BITS] |= (uint64_t)1 << i % WORD_BITS;
 }
 
 static bool all_blocked(const struct sampler *s)
 {
-    uint32_t n = 0;
-    for (uint32_t w = 0; w < s->n_words; w++)
-        n += (uint32_t)__builtin_popcountll(s->blocked[w]);
-    return n == s->n_ids;
+    uint32_t w = 0;
+    while (w < s->n_words && s->blocked[w] == UINT64_MAX)
+        w++;
+    return w == s->n_words;
 }
 
 struct sampler *sampler_new(const struct sampler_options *o, uint32_t n_ids, const uint8_t *allowed,
@@ -86,7 +90,8 @@ struct sampler *sampler_new(const struct sampler_options *o, uint32_t n_ids, con
         !(s->repeated = mem_new(s->n_words, sizeof *s->repeated, e)) ||
         !(s->n_recent = mem_new(n_ids, sizeof *s->n_recent, e)) ||
         !(s->recent = mem_new(o->repeat_last, sizeof *s->recent, e)) ||
-        !(s->logits = mem_new(n_ids, sizeof *s->logits, e)) ||
+        !(s->logits = mem_new((uint64_t)s->n_words * WORD_BITS, sizeof *s->logits, e)) ||
+        !(s->word_max = mem_new(s->n_words, sizeof *s->word_max, e)) ||
         !(s->candidates = mem_new(n_ids, sizeof *s->candidates, e)))
         goto fail;
     block(s, allowed);
@@ -110,6 +115,7 @@ void sampler_free(struct sampler *s)
     free(s->n_recent);
     free(s->recent);
     free(s->logits);
+    free(s->word_max);
     free(s->candidates);
     free(s);
 }
@@ -154,40 +160,100 @@ static float penalise(float logit, float penalty)
     return logit > 0.0f ? logit / penalty : logit * penalty;
 }
 
-/* The working copy: blocked ids get -infinity, repeated ones their penalty. Words without either, nearly all of
- * them, cost one test. */
-static void copy_logits(struct sampler *s, const float *logits)
+/* The working copy of one word: blocked ids get -infinity, repeated ones their penalty. Nearly all words have
+ * neither and cost two tests. */
+static void copy_word(struct sampler *s, uint32_t w, const float *logits)
 {
-    float penalty = s->options.repeat_penalty;
-    memcpy(s->logits, logits, s->n_ids * sizeof *logits);
-    for (uint32_t w = 0; w < s->n_words; w++) {
-        float *word = s->logits + (size_t)w * WORD_BITS;
-        if (penalty != 1.0f)
-            for (uint64_t bits = s->repeated[w]; bits; bits &= bits - 1)
-                word[__builtin_ctzll(bits)] = penalise(word[__builtin_ctzll(bits)], penalty);
-        for (uint64_t bits = s->blocked[w]; bits; bits &= bits - 1)
-            word[__builtin_ctzll(bits)] = -INFINITY;
-    }
+    float *word = s->logits + (size_t)w * WORD_BITS, penalty = s->options.repeat_penalty;
+    size_t n = size_min(s->n_ids - w * WORD_BITS, WORD_BITS);
+    memcpy(word, logits + (size_t)w * WORD_BITS, n * sizeof *word);
+    for (uint64_t bits = penalty == 1.0f ? 0 : s->repeated[w]; bits; bits &= bits - 1)
+        word[__builtin_ctzll(bits)] = penalise(word[__builtin_ctzll(bits)], penalty);
+    for (uint64_t bits = s->blocked[w]; bits; bits &= bits - 1)
+        word[__builtin_ctzll(bits)] = -INFINITY;
 }
 
-/* The lowest index of the maximum. ERR_DEVICE for a NaN (after blocking, so only where it could be chosen), and
- * when every logit is -infinity. */
-static int32_t find_max(const struct sampler *s, struct err *e)
+/* The largest of 64, or NaN if there is one. */
+static float max_of_word(const float *word)
+{
+    float max[LANES], bad[LANES] = {0};
+    memcpy(max, word, sizeof max);
+    for (size_t i = 0; i < WORD_BITS; i += LANES)
+        for (size_t k = 0; k < LANES; k++) {
+            max[k] = word[i + k] > max[k] ? word[i + k] : max[k];
+            bad[k] = word[i + k] == word[i + k] ? bad[k] : word[i + k];
+        }
+    for (size_t k = 1; k < LANES; k++) {
+        max[0] = max[k] > max[0] ? max[k] : max[0];
+        bad[0] = bad[k] == bad[k] ? bad[0] : bad[k];
+    }
+    return bad[0] == bad[0] ? max[0] : bad[0];
+}
+
+static int32_t index_in_word(const struct sampler *s, uint32_t w, float value)
+{
+    uint32_t i = w * WORD_BITS;
+    while (isnan(value) ? !isnan(s->logits[i]) : s->logits[i] != value)
+        i++;
+    return (int32_t)i;
+}
+
+/* Fills the working copy and word_max. Returns the lowest index of the maximum; ERR_DEVICE for a NaN (after
+ * blocking, so only where it could be chosen), and when every logit is -infinity. */
+static int32_t take_logits(struct sampler *s, const float *logits, struct err *e)
 {
     float max = -INFINITY;
-    int32_t best = NOT_AN_ID;
-    for (uint32_t i = 0; i < s->n_ids; i++) {
-        float v = s->logits[i];
-        if (v <= max)
-            continue;
-        if (isnan(v))
-            return err_set(e, ERR_DEVICE, "the logit of token %u of %u is not a number", i, s->n_ids);
-        max = v;
-        best = (int32_t)i;
+    uint32_t best = s->n_words;
+    for (uint32_t w = 0; w < s->n_words; w++) {
+        copy_word(s, w, logits);
+        float word_max = max_of_word(s->logits + (size_t)w * WORD_BITS);
+        if (isnan(word_max))
+            return err_set(e, ERR_DEVICE, "the logit of token %d of %u is not a number",
+                           index_in_word(s, w, word_max), s->n_ids);
+        s->word_max[w] = word_max;
+        if (word_max > max) {
+            max = word_max;
+            best = w;
+        }
     }
-    if (best == NOT_AN_ID)
+    if (best == s->n_words)
         return err_set(e, ERR_DEVICE, "all logits of %u tokens are -infinity, none can be chosen", s->n_ids);
-    return best;
+    return index_in_word(s, best, max);
+}
+
+static uint32_t bits_of(float f)
+{
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    return bits;
+}
+
+static float float_of(uint32_t bits)
+{
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+/* exp(x) for x <= 0, as 2^n * e^r with r within half a step of 0; relative error below 3e-7. Unlike the C library's
+ * it becomes vector code, and it is the same arithmetic on every machine. */
+static inline float exp_of(float x)
+{
+    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
+    /* At -88 and below the scale's bits are 0, and so is the weight. Negative floats grow with their bits. */
+    const uint32_t lowest = 0xc2b00000u;
+    float y = float_of(bits_of(x) < lowest ? bits_of(x) : lowest);
+    float n = (y * 1.44269504f + magic) - magic;
+    float r = (y - n * 0.693359375f) + n * 2.12194440e-4f;
+    float p = 1.0f / 5040.0f;
+    p = p * r + 1.0f / 720.0f;
+    p = p * r + 1.0f / 120.0f;
+    p = p * r + 1.0f / 24.0f;
+    p = p * r + 1.0f / 6.0f;
+    p = p * r + 0.5f;
+    p = p * r + 1.0f;
+    p = p * r + 1.0f;
+    return p * float_of((uint32_t)((int32_t)n + 127) << 23);
 }
 
 /* Whether `a` goes before `b`: the larger weight, then the lower id. */
@@ -221,48 +287,98 @@ static void make_heap(struct candidate *heap, uint32_t n, int sign)
         sift_down(heap, n, i, sign);
 }
 
-/* The k first of all candidates, in no order. The heap's top is the worst of those kept: nearly every logit is
- * turned away by one comparison with it. Returns how many there are. */
+/* The k first of all candidates, in no order, with logits as weights. The heap's top is the worst of those kept;
+ * once the heap is full nearly every word is turned away by one comparison with it. Returns how many there are. */
 static uint32_t take_top(struct sampler *s, uint32_t k)
 {
     struct candidate *heap = s->candidates;
-    uint32_t n = 0, i = 0;
-    for (; i < s->n_ids && n < k; i++)
-        if (s->logits[i] > -INFINITY)
-            heap[n++] = (struct candidate){s->logits[i], i};
-    if (n == k)
-        make_heap(heap, n, -1);
-    for (; i < s->n_ids; i++) {
-        /* Ids come in order, so a tie with the worst is lost. */
-        if (s->logits[i] <= heap[0].weight)
+    uint32_t n = 0;
+    for (uint32_t w = 0; w < s->n_words; w++) {
+        if (n == k && s->word_max[w] <= heap[0].weight)
             continue;
-        heap[0] = (struct candidate){s->logits[i], i};
-        sift_down(heap, n, 0, -1);
+        for (uint32_t i = w * WORD_BITS; i < (w + 1) * WORD_BITS; i++) {
+            struct candidate c = {s->logits[i], i};
+            if (n < k && c.weight > -INFINITY) {
+                heap[n++] = c;
+                if (n == k)
+                    make_heap(heap, n, -1);
+            } else if (n == k && c.weight > heap[0].weight) {
+                /* Ids come in order, so a tie with the worst is lost. */
+                heap[0] = c;
+                sift_down(heap, n, 0, -1);
+            }
+        }
     }
     return n;
 }
 
-/* Logits to weights relative to the largest one, whose weight is 1 even where it is infinite. Returns their sum. */
-static double weigh(struct sampler *s, uint32_t n, float max)
+static double weigh_candidates(struct sampler *s, uint32_t n, float max)
 {
-    float temperature = s->options.temperature;
     double sum = 0.0;
     for (uint32_t i = 0; i < n; i++) {
-        struct candidate *c = &s->candidates[i];
-        c->weight = c->weight == max ? 1.0f : expf((c->weight - max) / temperature);
-        sum += (double)c->weight;
+        s->candidates[i].weight = exp_of((s->candidates[i].weight - max) / s->options.temperature);
+        sum += (double)s->candidates[i].weight;
     }
     return sum;
 }
 
-/* Moves the smallest set of first candidates whose weights reach `enough` to the end of the array, best last. It
- * pops a heap only that often: the set is small and the rest stays unsorted. Returns the set's size. */
-static uint32_t take_nucleus(struct candidate *c, uint32_t n, double enough)
+/* Turns the whole working copy into weights. Returns their sum. */
+static double weigh_all(struct sampler *s, float max)
+{
+    float temperature = s->options.temperature;
+    double sum = 0.0;
+    for (uint32_t w = 0; w < s->n_words; w++) {
+        float *word = s->logits + (size_t)w * WORD_BITS, lanes[LANES] = {0};
+        for (size_t i = 0; i < WORD_BITS; i++)
+            word[i] = exp_of((word[i] - max) / temperature);
+        for (size_t i = 0; i < WORD_BITS; i += LANES)
+            for (size_t k = 0; k < LANES; k++)
+                lanes[k] += word[i + k];
+        for (size_t k = 0; k < LANES; k++)
+            sum += (double)lanes[k];
+    }
+    return sum;
+}
+
+/* A weight's place in a list of ranges of falling weight, eight to a power of two, by its bits. */
+static uint32_t range_of(float weight)
+{
+    return (bits_of(1.0f) - bits_of(weight)) >> 20;
+}
+#define N_RANGES 1017 /* range_of(0) + 1 */
+
+/* The last range that the smallest set of first ids needs for its weights to reach `enough`. */
+static uint32_t last_range(const struct sampler *s, double enough)
+{
+    double sums[N_RANGES] = {0}, sum = 0.0;
+    uint32_t last = 0;
+    for (size_t i = 0; i < (size_t)s->n_words * WORD_BITS; i++)
+        sums[range_of(s->logits[i])] += (double)s->logits[i];
+    while (last < N_RANGES - 1 && (sum += sums[last]) < enough)
+        last++;
+    return last;
+}
+
+/* Appends the weights in the ranges first..last that are not 0 to the n candidates. Returns the new count. */
+static uint32_t take_ranges(struct sampler *s, uint32_t n, uint32_t first, uint32_t last)
+{
+    for (uint32_t i = 0; i < s->n_ids; i++) {
+        float weight = s->logits[i];
+        uint32_t range = range_of(weight);
+        s->candidates[n] = (struct candidate){weight, i};
+        n += weight > 0.0f && range >= first && range <= last;
+    }
+    return n;
+}
+
+/* Keeps the smallest set of first candidates whose weights reach `enough`, but at least one if `one`. It pops a
+ * heap only that often: the set is small and the rest stays unsorted. Returns how many. */
+static uint32_t take_nucleus(struct candidate *c, uint32_t n, double enough, bool one)
 {
     double sum = 0.0;
     uint32_t left = n;
     make_heap(c, n, 1);
-    while (left && (sum < enough || left == n)) {
+    while (left && (sum < enough || (one && left == n))) {
         struct candidate first = c[0];
         sum += (double)first.weight;
         c[0] = c[--left];
@@ -270,7 +386,32 @@ static uint32_t take_nucleus(struct candidate *c, uint32_t n, double enough)
             sift_down(c, left, 0, 1);
         c[left] = first;
     }
+    memmove(c, c + left, (n - left) * sizeof *c);
     return n - left;
+}
+
+/* The candidates that top-k and top-p leave. */
+static uint32_t take_of_top_k(struct sampler *s, float max)
+{
+    const struct sampler_options *o = &s->options;
+    uint32_t n = take_top(s, o->top_k);
+    double sum = weigh_candidates(s, n, max);
+    return o->top_p < 1.0f ? take_nucleus(s->candidates, n, (double)o->top_p * sum, true) : n;
+}
+
+/* The candidates that top-p leaves of all ids. Those in the ranges before the last one are in for certain; only
+ * the last one must be put in order. */
+static uint32_t take_of_all(struct sampler *s, float max)
+{
+    double sum = weigh_all(s, max), sure = 0.0;
+    if (s->options.top_p >= 1.0f)
+        return take_ranges(s, 0, 0, N_RANGES - 1);
+    double enough = (double)s->options.top_p * sum;
+    uint32_t last = last_range(s, enough), n_sure = last ? take_ranges(s, 0, 0, last - 1) : 0;
+    for (uint32_t i = 0; i < n_sure; i++)
+        sure += (double)s->candidates[i].weight;
+    uint32_t n = take_ranges(s, n_sure, last, last);
+    return n_sure + take_nucleus(s->candidates + n_sure, n - n_sure, enough - sure, n_sure == 0);
 }
 
 /* Keeps what weighs at least `least`. Returns how many. */
@@ -303,20 +444,13 @@ static int32_t choose(struct sampler *s, const struct candidate *c, uint32_t n)
 int32_t sampler_pick(struct sampler *s, const float *logits, struct err *e)
 {
     const struct sampler_options *o = &s->options;
-    copy_logits(s, logits);
-    int32_t best = find_max(s, e);
-    if (best < 0 || o->temperature == 0.0f || o->top_k == 1)
+    int32_t best = take_logits(s, logits, e);
+    if (best < 0 || o->temperature == 0.0f || o->top_k == 1 || isinf(s->logits[best]))
         return best;
-    uint32_t n = take_top(s, o->top_k && o->top_k < s->n_ids ? o->top_k : s->n_ids);
-    double sum = weigh(s, n, s->logits[best]);
-    struct candidate *c = s->candidates;
-    if (o->top_p < 1.0f) {
-        uint32_t kept = take_nucleus(c, n, (double)o->top_p * sum);
-        c += n - kept;
-        n = kept;
-    }
+    bool some = o->top_k && o->top_k < s->n_ids;
+    uint32_t n = some ? take_of_top_k(s, s->logits[best]) : take_of_all(s, s->logits[best]);
     /* The largest weight is 1, so min-p is a weight as it stands. */
     if (o->min_p > 0.0f)
-        n = take_heavy(c, n, o->min_p);
-    return choose(s, c, n);
+        n = take_heavy(s->candidates, n, o->min_p);
+    return choose(s, s->candidates, n);
 }
