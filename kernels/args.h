@@ -7,15 +7,15 @@
 #define MOEFLUX_ARGS_H
 
 #ifdef VULKAN
-#define ADDR             uvec2
-#define U32              uint
-#define F32              float
+#define ADDR uvec2
+#define U32  uint
+#define F32  float
 #define ARGS_SIZE(t, n)
 #else
 #include <stdint.h>
-#define ADDR uint64_t
-#define U32  uint32_t
-#define F32  float
+#define ADDR            uint64_t
+#define U32             uint32_t
+#define F32             float
 #define ARGS_SIZE(t, n) _Static_assert(sizeof(struct t) == (n), #t)
 #endif
 
@@ -31,12 +31,12 @@
 struct embed_args {
     ADDR weight, scales, biases; /* [vocab][cols] */
     ADDR ids;                    /* i32 [n] */
-    ADDR dst;                   /* [n][cols] */
+    ADDR dst;                    /* [n][cols] */
     U32 n, cols, format, pad;
 };
 ARGS_SIZE(embed_args, 56);
 
-struct linear_segment { /* one of the matrices that share an input */
+struct linear_segment {          /* one of the matrices that share an input */
     ADDR weight, scales, biases; /* [rows][cols] */
     U32 rows, format;
     U32 first_row;   /* of the output: segments stand one after the other */
@@ -45,12 +45,12 @@ struct linear_segment { /* one of the matrices that share an input */
 ARGS_SIZE(linear_segment, 40);
 
 struct linear_args {
-    ADDR segments;   /* linear_segment [n_segments] */
-    ADDR x;          /* [n][x_stride] */
-    ADDR norm;       /* f32 [cols], or 0: x is taken as it is */
-    ADDR y;          /* [n][y_stride] */
+    ADDR segments; /* linear_segment [n_segments] */
+    ADDR x;        /* [n][x_stride] */
+    ADDR norm;     /* f32 [cols], or 0: x is taken as it is */
+    ADDR y;        /* [n][y_stride] */
     U32 n_segments, cols, x_stride, y_stride, n;
-    U32 add;         /* 1: y += W x, 0: y = W x */
+    U32 add; /* 1: y += W x, 0: y = W x */
     F32 eps;
     U32 pad;
 };
@@ -61,7 +61,7 @@ struct router_args {
     ADDR idx;     /* u32 [n][top_k], best first */
     ADDR weights; /* [n][top_k] */
     U32 n, stride, n_experts, top_k;
-    U32 norm;     /* 1: weights sum to 1; 0: probabilities over all experts */
+    U32 norm; /* 1: weights sum to 1; 0: probabilities over all experts */
     U32 pad;
 };
 ARGS_SIZE(router_args, 48);
@@ -79,13 +79,13 @@ struct expert_up_args {
 ARGS_SIZE(expert_up_args, 88);
 
 struct expert_down_args {
-    ADDR act;     /* [n][top_k][inner] */
-    ADDR table;   /* ADDR [n_experts] */
-    ADDR idx;     /* u32 [n][top_k] */
-    ADDR weights; /* [n][top_k] */
+    ADDR act;       /* [n][top_k][inner] */
+    ADDR table;     /* ADDR [n_experts] */
+    ADDR idx;       /* u32 [n][top_k] */
+    ADDR weights;   /* [n][top_k] */
     ADDR shared_in; /* [n][shared_stride]: n_experts router logits, 1 gate logit, shared gate and up rows */
     ADDR shared_w, shared_s, shared_b; /* down projection of the shared expert [hidden][shared_inner] */
-    ADDR x;       /* [n][hidden], added to */
+    ADDR x;                            /* [n][hidden], added to */
     U32 n, top_k, hidden, inner, format;
     U32 down_w, down_s, down_b; /* byte offsets in an expert */
     U32 n_experts, shared_inner, shared_format, shared_stride;
@@ -93,11 +93,11 @@ struct expert_down_args {
 ARGS_SIZE(expert_down_args, 120);
 
 struct attn_prep_args {
-    ADDR qkv;    /* [n][stride]: n_heads x (query head_dim, gate head_dim), keys, values */
+    ADDR qkv;            /* [n][stride]: n_heads x (query head_dim, gate head_dim), keys, values */
     ADDR q_norm, k_norm; /* f32 [head_dim] */
-    ADDR rope;   /* [n][rotary_dim]: cos and sin of each pair */
-    ADDR q;      /* out [n][n_heads][head_dim] */
-    ADDR blocks; /* ADDR [position >> KV_BLOCK_SHIFT] */
+    ADDR rope;           /* [n][rotary_dim]: cos and sin of each pair */
+    ADDR q;              /* out [n][n_heads][head_dim] */
+    ADDR blocks;         /* ADDR [position >> KV_BLOCK_SHIFT] */
     U32 n, pos, stride, n_heads, n_kv_heads, head_dim, rotary_dim;
     U32 layer_off; /* bytes from a block's start to this layer's keys; its values follow */
     F32 eps;
@@ -106,7 +106,7 @@ struct attn_prep_args {
 ARGS_SIZE(attn_prep_args, 88);
 
 struct attention_args {
-    ADDR q;       /* [n][n_heads][head_dim] */
+    ADDR q; /* [n][n_heads][head_dim] */
     ADDR blocks;
     ADDR partial; /* out [n][n_heads][n_splits][head_dim + 2]: weighted values, maximum, sum */
     U32 n, pos, n_heads, n_kv_heads, head_dim, layer_off, n_splits;
@@ -123,13 +123,13 @@ struct attn_merge_args {
 ARGS_SIZE(attn_merge_args, 48);
 
 struct delta_args {
-    ADDR proj;     /* [n][stride]: conv channels, z [n_v][v_dim], b [n_v], a [n_v] */
-    ADDR conv;     /* f32 [channels][conv_kernel] */
-    ADDR a_log, dt_bias; /* f32 [n_v] */
-    ADDR norm;     /* f32 [v_dim] */
+    ADDR proj;                  /* [n][stride]: conv channels, z [n_v][v_dim], b [n_v], a [n_v] */
+    ADDR conv;                  /* f32 [channels][conv_kernel] */
+    ADDR a_log, dt_bias;        /* f32 [n_v] */
+    ADDR norm;                  /* f32 [v_dim] */
     ADDR window_in, window_out; /* [conv_kernel - 1][channels], oldest first; two different buffers */
-    ADDR state;    /* [n_v][v_dim][k_dim], updated */
-    ADDR dst;      /* [n][n_v * v_dim] */
+    ADDR state;                 /* [n_v][v_dim][k_dim], updated */
+    ADDR dst;                   /* [n][n_v * v_dim] */
     U32 n, stride, n_k, n_v, k_dim, v_dim, conv_kernel;
     F32 eps;
 };

@@ -39,7 +39,7 @@ struct moeflux_info {
     const char *device;         /* borrowed until moeflux_close */
     const char *tokenizer_path; /* NULL: the directory has none; borrowed */
     uint32_t n_layers, hidden, vocab_size, n_experts, top_k;
-    uint32_t max_context; /* the model's own; 0: not said */
+    uint32_t max_context; /* the most a session may have */
     const int32_t *eos;   /* [n_eos]; borrowed */
     uint32_t n_eos;
     bool experts_resident; /* every expert has a slot: no reads once warm */

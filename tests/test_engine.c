@@ -238,16 +238,15 @@ static void an_interrupted_prompt_keeps_whole_chunks(void **state)
     struct moeflux *m;
     struct err e = {0};
     bool stop = true;
-    const struct moeflux_options o = {.dir = ODD,
-                                      .chunk = 16,
-                                      .progress = {stop_when_told, &stop},
-                                      .device = getenv("MOEFLUX_DEVICE")};
+    const struct moeflux_options o = {
+        .dir = ODD, .chunk = 16, .progress = {stop_when_told, &stop}, .device = getenv("MOEFLUX_DEVICE")};
     check_ok(moeflux_open(&m, &o, &e), &e);
     struct moeflux_session *s = open_session(m);
     int32_t ids[N_PROMPT];
     float part[ODD_VOCAB], whole[ODD_VOCAB];
     make_prompt(ids, N_PROMPT);
-    assert_int_equal(moeflux_eval(s, ids, N_PROMPT, &(struct moeflux_wish){.logits = part}, &e), ERR_INTERRUPTED);
+    assert_int_equal(moeflux_eval(s, ids, N_PROMPT, &(struct moeflux_wish){.logits = part}, &e),
+                     ERR_INTERRUPTED);
     assert_int_equal(moeflux_position(s), 16);
     stop = false;
     eval(s, ids + 16, N_PROMPT - 16, part);

@@ -83,7 +83,8 @@ static uint32_t follow_greedy(struct moeflux_session *s, const struct golden *g,
 
 static void run_case(struct moeflux *m, const struct golden *g, uint32_t i)
 {
-    const struct golden_tensor *tokens = golden_find(g, i, "tokens"), *last = golden_find(g, i, "last_logits");
+    const struct golden_tensor *tokens = golden_find(g, i, "tokens"),
+                               *last = golden_find(g, i, "last_logits");
     uint64_t vocab = last->shape[0], n = tokens->shape[0];
     struct watch w = {golden_find(g, i, "logits"), golden_find(g, i, "hidden"), n, 0, {0}, {0}};
     struct moeflux_session *s;

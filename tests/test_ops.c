@@ -29,11 +29,11 @@ static void check(const char *kernel)
     assert_true(n > 0);
 }
 
-#define KERNEL(name)                                                                                                   \
-    static void name##_agrees_with_its_reference(void **state)                                                         \
-    {                                                                                                                  \
-        (void)state;                                                                                                   \
-        check(#name);                                                                                                  \
+#define KERNEL(name)                                                                                         \
+    static void name##_agrees_with_its_reference(void **state)                                               \
+    {                                                                                                        \
+        (void)state;                                                                                         \
+        check(#name);                                                                                        \
     }
 
 KERNEL(embed)
@@ -49,10 +49,14 @@ KERNEL(attn_merge)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(embed_agrees_with_its_reference),       cmocka_unit_test(linear_agrees_with_its_reference),
-        cmocka_unit_test(router_agrees_with_its_reference),      cmocka_unit_test(expert_up_agrees_with_its_reference),
-        cmocka_unit_test(expert_down_agrees_with_its_reference), cmocka_unit_test(delta_agrees_with_its_reference),
-        cmocka_unit_test(attn_prep_agrees_with_its_reference),   cmocka_unit_test(attention_agrees_with_its_reference),
+        cmocka_unit_test(embed_agrees_with_its_reference),
+        cmocka_unit_test(linear_agrees_with_its_reference),
+        cmocka_unit_test(router_agrees_with_its_reference),
+        cmocka_unit_test(expert_up_agrees_with_its_reference),
+        cmocka_unit_test(expert_down_agrees_with_its_reference),
+        cmocka_unit_test(delta_agrees_with_its_reference),
+        cmocka_unit_test(attn_prep_agrees_with_its_reference),
+        cmocka_unit_test(attention_agrees_with_its_reference),
         cmocka_unit_test(attn_merge_agrees_with_its_reference),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -41,6 +41,7 @@ struct arch_view {
     uint64_t kv_block_bytes; /* one block of the KV cache, all layers */
     uint64_t fixed_bytes;
     uint64_t scratch_bytes;    /* what it allocated for activations */
+    uint32_t max_context;      /* the model's own, or what is taken where it does not say */
     struct exec_buffer x;      /* f32 [max_chunk][hidden]: the hidden states */
     struct exec_buffer idx;    /* u32 [max_chunk][top_k]: the router's choice */
     struct exec_buffer logits; /* f32 [ARCH_HEAD_ROWS][vocab_size] */

@@ -20,6 +20,9 @@
 #include "ops/linear.h"
 #include "ops/router.h"
 
+/* For models that do not say theirs. */
+enum { DEFAULT_MAX_CONTEXT = 262144 };
+
 struct layer {
     uint64_t norm1, norm2;
     struct linear in, out;   /* of the mixer */
@@ -47,6 +50,11 @@ struct qwen {
     /* activations; proj is the widest of the fused products' outputs */
     struct exec_buffer x, proj, q, partial, mixed, routed, idx, weights, act, logits;
 };
+
+static uint32_t max_context_of(const struct config *c)
+{
+    return c->max_context ? c->max_context : DEFAULT_MAX_CONTEXT;
+}
 
 static uint64_t window_bytes(const struct config *c)
 {
@@ -257,7 +265,9 @@ static int allocate(struct qwen *q, uint64_t *total, struct err *e)
     q->qkv_rows = 2 * (c->n_heads + c->n_kv_heads) * c->head_dim;
     q->delta_rows = config_conv_dim(c) + c->n_v_heads * (c->v_head_dim + 2);
     q->router_rows = c->n_experts + 1 + 2 * c->shared_inner;
-    uint64_t partial = c->n_heads ? attention_partial_bytes(&q->attention, q->max_chunk) / sizeof(float) : 1;
+    uint64_t partial =
+        c->n_heads ? attention_partial_bytes(&q->attention, q->max_chunk, max_context_of(c)) / sizeof(float)
+                   : 1;
     int rc = new_buffer(q, &q->x, n * c->hidden, total, e);
     if (rc == 0)
         rc = new_buffer(q, &q->proj, n * size_max(q->qkv_rows, q->delta_rows), total, e);
@@ -324,6 +334,7 @@ static int qwen_open(void **self, const struct arch_request *r, struct arch_view
         return rc;
     }
     lay_out_state(q, view);
+    view->max_context = max_context_of(q->config);
     view->x = q->x;
     view->idx = q->idx;
     view->logits = q->logits;

@@ -10,7 +10,9 @@
 
 /* Tokens of a chunk unless the caller says otherwise: a software device takes long for each, and Ctrl-C waits for the
  * chunk. */
-enum { CHUNK_CPU = 32, CHUNK_GPU = 128, CHUNK_MAX = 4096, MAX_READERS = 8 };
+enum { CHUNK_CPU = 32, CHUNK_GPU = 128, MAX_READERS = 8 };
+/* lavapipe silently ends a shader's loops after 65,535 turns; the delta net takes about 60 for each token. */
+enum { CHUNK_CPU_MAX = 512, CHUNK_GPU_MAX = 4096 };
 
 static int open_arch(struct moeflux *m, struct err *e)
 {
@@ -86,6 +88,24 @@ static uint64_t scratch_estimate(const struct moeflux *m)
            4 * (uint64_t)ARCH_HEAD_ROWS * c->vocab_size;
 }
 
+static int choose_chunk(struct moeflux *m, uint32_t wish, struct err *e)
+{
+    struct exec_caps caps = exec_get_caps(m->exec);
+    uint32_t most = caps.is_cpu ? CHUNK_CPU_MAX : CHUNK_GPU_MAX;
+    if (wish > most)
+        return err_set(e, ERR_USAGE, "--chunk %u, expected at most %u on %s", wish, most, caps.name);
+    m->max_chunk = wish ? wish : caps.is_cpu ? CHUNK_CPU : CHUNK_GPU;
+    return 0;
+}
+
+static int choose_budget(const struct moeflux *m, const struct moeflux_options *o, uint64_t *bytes,
+                         struct err *e)
+{
+    struct exec_caps caps = exec_get_caps(m->exec);
+    const struct budget_wish w = {o->memory_bytes, o->gpu_memory_bytes, scratch_estimate(m)};
+    return budget_for_experts(&m->dir, &caps, &w, bytes, e);
+}
+
 int moeflux_open(struct moeflux **out, const struct moeflux_options *o, struct err *e)
 {
     *out = NULL;
@@ -94,19 +114,13 @@ int moeflux_open(struct moeflux **out, const struct moeflux_options *o, struct e
         return ERR_MEMORY;
     m->progress = o->progress;
     uint64_t budget = 0;
-    int rc = o->chunk > CHUNK_MAX
-                 ? err_set(e, ERR_USAGE, "--chunk %u, expected at most %d", o->chunk, CHUNK_MAX)
-                 : 0;
-    if (rc == 0)
-        rc = model_dir_open(&m->dir, o->dir, e);
+    int rc = model_dir_open(&m->dir, o->dir, e);
     if (rc == 0)
         rc = exec_open(&m->exec, o->device, o->profile, e);
-    if (rc == 0) {
-        struct exec_caps caps = exec_get_caps(m->exec);
-        m->max_chunk = o->chunk ? o->chunk : caps.is_cpu ? CHUNK_CPU : CHUNK_GPU;
-        const struct budget_wish w = {o->memory_bytes, o->gpu_memory_bytes, scratch_estimate(m)};
-        rc = budget_for_experts(&m->dir, &caps, &w, &budget, e);
-    }
+    if (rc == 0)
+        rc = choose_chunk(m, o->chunk, e);
+    if (rc == 0)
+        rc = choose_budget(m, o, &budget, e);
     if (rc == 0)
         rc = open_arch(m, e);
     if (rc == 0)
@@ -156,7 +170,7 @@ struct moeflux_info moeflux_info(const struct moeflux *m)
                                  .vocab_size = c->vocab_size,
                                  .n_experts = c->n_experts,
                                  .top_k = c->top_k,
-                                 .max_context = c->max_context,
+                                 .max_context = m->view.max_context,
                                  .eos = c->eos,
                                  .n_eos = c->n_eos,
                                  .experts_resident = m->resident};

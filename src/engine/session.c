@@ -25,8 +25,8 @@ static int allocate(struct moeflux_session *s, struct err *e)
 int moeflux_session_new(struct moeflux_session **out, struct moeflux *m, uint32_t max_context, struct err *e)
 {
     *out = NULL;
-    uint32_t limit = m->dir.config.max_context;
-    if (max_context == 0 || (limit && max_context > limit))
+    uint32_t limit = m->view.max_context;
+    if (max_context == 0 || max_context > limit)
         return err_set(e, ERR_USAGE, "a context of %u tokens, expected 1 to %u, the model's own maximum",
                        max_context, limit);
     struct moeflux_session *s = mem_new(1, sizeof *s, e);

@@ -126,6 +126,9 @@ static uint32_t wanted_groups(const struct exec_caps *c)
     return c->is_cpu ? 1 : 256;
 }
 
+/* Most positions of one split. lavapipe silently ends a shader's loops after 65,535 turns, all loops together. */
+enum { SPLIT_POSITIONS = 16384 };
+
 int attention_open(struct attention *op, struct exec *x, const struct attention_shape *s, struct err *e)
 {
     if (s->n_kv_heads == 0 || s->n_heads == 0 || s->n_heads % s->n_kv_heads)
@@ -153,15 +156,16 @@ int attention_open(struct attention *op, struct exec *x, const struct attention_
     return rc;
 }
 
-/* Splits for n tokens that see n_pos positions: enough workgroups, at least 32 positions each. */
+/* Splits for n tokens that see n_pos positions: enough workgroups, at least 16 positions each. */
 static uint32_t splits_for(const struct attention *op, uint32_t n, uint32_t n_pos)
 {
-    return (uint32_t)size_max(1, size_min(op->max_splits / n, n_pos / 32));
+    return (uint32_t)size_max(div_up(n_pos, SPLIT_POSITIONS), size_min(op->max_splits / n, n_pos / 16));
 }
 
-uint64_t attention_partial_bytes(const struct attention *op, uint32_t n)
+uint64_t attention_partial_bytes(const struct attention *op, uint32_t n, uint32_t n_pos)
 {
-    uint64_t parts = size_max(n, op->max_splits); /* n * splits never exceeds this */
+    /* n tokens never have more parts than this: see splits_for. */
+    uint64_t parts = size_max((uint64_t)n * div_up(n_pos, SPLIT_POSITIONS), op->max_splits);
     return parts * op->shape.n_heads * (op->shape.head_dim + 2) * sizeof(float);
 }
 

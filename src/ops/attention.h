@@ -36,8 +36,8 @@ struct attention_call {
 
 /* ERR_UNSUPPORTED unless n_heads % n_kv_heads = 0 and rotary_dim is even and at most head_dim. */
 int attention_open(struct attention *op, struct exec *x, const struct attention_shape *shape, struct err *e);
-/* Bytes of `partial` for chunks of up to n tokens. */
-uint64_t attention_partial_bytes(const struct attention *op, uint32_t n);
+/* Bytes of `partial` for chunks of up to n tokens that see up to n_pos positions. */
+uint64_t attention_partial_bytes(const struct attention *op, uint32_t n, uint32_t n_pos);
 void attention_run(const struct attention *op, struct exec *x, const struct attention_call *call);
 
 #endif

@@ -240,7 +240,8 @@ static void attention_case(struct lab *l, const struct attention_shape *c, uint3
         struct attention op;
         struct exec_buffer partial;
         if (attention_open(&op, l->side[s], c, &l->err) < 0 ||
-            exec_buffer_new(l->side[s], &partial, EXEC_DEVICE, attention_partial_bytes(&op, n), &l->err) < 0)
+            exec_buffer_new(l->side[s], &partial, EXEC_DEVICE, attention_partial_bytes(&op, n, pos + n),
+                            &l->err) < 0)
             break;
         const struct attention_call call = {.qkv = qkv->on[s].address,
                                             .q_norm = qn->on[s].address,

@@ -28,7 +28,7 @@ struct gpu {
     bool is_cpu;            /* a software device: lanes are SIMD lanes of this machine's cores */
     bool is_unified;        /* device memory is host memory: mapped, cached, coherent */
     bool has_budget;        /* VK_EXT_memory_budget */
-    bool has_int64;             /* shaderInt64: kernels named X_wide can run */
+    bool has_int64;         /* shaderInt64: kernels named X_wide can run */
     uint32_t subgroup_size; /* every pipeline is created with exactly this */
     uint32_t max_workgroup; /* invocations */
     uint32_t max_shared_bytes;

@@ -67,7 +67,8 @@ static int allocate(struct gpu_buffer *b, const struct gpu *g, enum gpu_memory k
 int gpu_buffer_new(struct gpu_buffer *b, const struct gpu *g, enum gpu_memory kind, uint64_t bytes,
                    struct err *e)
 {
-    *b = (struct gpu_buffer){.bytes = bytes ? bytes : 4};
+    /* Kernels read 16-bit numbers in pairs, so the last word is a whole one. */
+    *b = (struct gpu_buffer){.bytes = size_round_up(size_max(bytes, 1), 4)};
     if (b->bytes > g->max_alloc_bytes)
         return err_set(e, ERR_UNSUPPORTED, "%s: a buffer of %llu bytes is needed, the driver allows %llu",
                        g->info.name, (unsigned long long)b->bytes, (unsigned long long)g->max_alloc_bytes);
