@@ -18,7 +18,8 @@ struct moeflux {
     struct loader loader;
     struct supply *supply;
     struct progress progress;
-    bool resident; /* every expert is in a slot: no layer waits for the router's choice */
+    bool resident;         /* every expert is in a slot: no layer waits for the router's choice */
+    bool computes_at_once; /* the reference backend: nothing can be recorded ahead */
     uint32_t max_chunk;
 
     struct exec_buffer ids, rope; /* inputs of a chunk */
@@ -28,6 +29,10 @@ struct moeflux {
     float *inverse_frequencies;   /* [rotary_dim / 2] */
     uint32_t *wanted;             /* [n_experts]: the different experts of a wave */
     uint8_t *is_wanted;           /* [n_experts] */
+
+    /* The next token's batch that is recorded ahead (exec_is_parked): whose, and for which position. */
+    const struct moeflux_session *ahead_of;
+    uint32_t ahead_pos;
 
     uint64_t state_bytes; /* of all sessions */
     uint64_t n_prefill_tokens, prefill_ns, n_decode_tokens, decode_ns;

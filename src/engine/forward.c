@@ -129,16 +129,27 @@ static int run_layers(const struct pass *p, struct err *e)
     return rc;
 }
 
-/* Logits of tokens from .. from + n - 1 on the host; the batch before is finished with them. */
-static int run_head(const struct pass *p, uint32_t from, uint32_t n, const float **rows, struct err *e)
+/* Records the head for tokens from .. from + n - 1 and the way of their logits to the host. */
+static void record_head(const struct pass *p, uint32_t from, uint32_t n)
 {
     struct moeflux *m = p->m;
     m->arch->head(m->self, &p->chunk, from, n);
     if (!m->view.logits.host)
         exec_copy(m->exec, &m->logits, 0, &m->view.logits, 0,
                   (uint64_t)n * m->dir.config.vocab_size * sizeof(float));
-    *rows = (const float *)(const void *)(m->view.logits.host ? m->view.logits.host : m->logits.host);
-    return exec_finish(m->exec, e);
+}
+
+static const float *logits_of(const struct moeflux *m)
+{
+    return (const float *)(const void *)(m->view.logits.host ? m->view.logits.host : m->logits.host);
+}
+
+/* Logits of tokens from .. from + n - 1 on the host; the batch before is finished with them. */
+static int run_head(const struct pass *p, uint32_t from, uint32_t n, const float **rows, struct err *e)
+{
+    record_head(p, from, n);
+    *rows = logits_of(p->m);
+    return exec_finish(p->m->exec, e);
 }
 
 static int all_logits(const struct pass *p, struct err *e)
@@ -189,37 +200,89 @@ static int make_hidden_buffer(struct moeflux *m, struct err *e)
                            ((uint64_t)c->n_layers + 1) * m->max_chunk * c->hidden * sizeof(float), e);
 }
 
-int forward_chunk(struct moeflux_session *s, const int32_t *ids, uint32_t n, bool last,
-                  const struct moeflux_wish *wish, struct err *e)
+static struct pass pass_at(struct moeflux_session *s, uint32_t n, uint32_t pos, uint32_t parity,
+                           const struct moeflux_wish *wish)
 {
     struct moeflux *m = s->model;
-    const struct pass p = {.s = s,
-                           .m = m,
-                           .wish = wish,
-                           .chunk = {.n = n,
-                                     .pos = s->pos,
-                                     .ids = m->ids.address,
-                                     .rope = m->rope.address,
-                                     .kv_blocks = s->table.address,
-                                     .fixed = s->fixed.address,
-                                     .parity = s->parity}};
-    int rc = wish->hidden ? make_hidden_buffer(m, e) : 0;
+    return (struct pass){.s = s,
+                         .m = m,
+                         .wish = wish,
+                         .chunk = {.n = n,
+                                   .pos = pos,
+                                   .ids = m->ids.address,
+                                   .rope = m->rope.address,
+                                   .kv_blocks = s->table.address,
+                                   .fixed = s->fixed.address,
+                                   .parity = parity}};
+}
+
+/* One token from its id to its logits, in one batch. */
+static int record_token(const struct pass *p, struct err *e)
+{
+    struct moeflux *m = p->m;
+    exec_begin(m->exec);
+    m->arch->embed(m->self, &p->chunk);
+    int rc = run_layers(p, e);
+    record_head(p, 0, 1);
+    return rc;
+}
+
+/* Decode with every expert resident: nothing but the token's id is new to the host, so the next token's batch is
+ * recorded while the device works on this one. */
+static int decode_resident(struct moeflux_session *s, const struct moeflux_wish *wish, struct err *e)
+{
+    struct moeflux *m = s->model;
+    struct pass p = pass_at(s, 1, s->pos, s->parity, wish);
+    uint64_t ticket;
+    bool ahead = exec_is_parked(m->exec) && m->ahead_of == s && m->ahead_pos == s->pos;
+    int rc = ahead ? 0 : record_token(&p, e);
+    if (rc == 0)
+        rc = ahead ? exec_submit_parked(m->exec, &ticket, e) : exec_submit(m->exec, &ticket, e);
     if (rc < 0)
         return rc;
-    fill_inputs(m, ids, n, s->pos);
+    if (s->pos + 1 < s->max_context && !m->computes_at_once) {
+        p = pass_at(s, 1, s->pos + 1, s->parity ^ 1, wish);
+        rc = record_token(&p, e);
+        exec_park(m->exec);
+        m->ahead_of = s;
+        m->ahead_pos = s->pos + 1;
+    }
+    int waited = exec_wait(m->exec, ticket, rc < 0 ? NULL : e);
+    if (rc == 0 && waited == 0)
+        memcpy(wish->logits, logits_of(m), m->dir.config.vocab_size * sizeof(float));
+    return rc < 0 ? rc : waited;
+}
+
+static int run_chunk(const struct pass *p, bool last, struct err *e)
+{
+    struct moeflux *m = p->m;
     exec_begin(m->exec);
-    m->arch->embed(m->self, &p.chunk);
-    copy_hidden(&p, 0);
-    rc = run_layers(&p, e);
-    if (rc == 0 && wish->each_logits)
-        rc = all_logits(&p, e);
-    else if (rc == 0 && last && wish->logits)
-        rc = last_logits(&p, e);
+    m->arch->embed(m->self, &p->chunk);
+    copy_hidden(p, 0);
+    int rc = run_layers(p, e);
+    if (rc == 0 && p->wish->each_logits)
+        rc = all_logits(p, e);
+    else if (rc == 0 && last && p->wish->logits)
+        rc = last_logits(p, e);
     else if (rc == 0)
         rc = exec_finish(m->exec, e);
     if (rc < 0)
         exec_abandon(m->exec);
     supply_release(m->supply);
+    return rc;
+}
+
+int forward_chunk(struct moeflux_session *s, const int32_t *ids, uint32_t n, bool last,
+                  const struct moeflux_wish *wish, struct err *e)
+{
+    struct moeflux *m = s->model;
+    const struct pass p = pass_at(s, n, s->pos, s->parity, wish);
+    bool plain = m->resident && n == 1 && wish->logits && !wish->each_logits && !wish->hidden;
+    int rc = wish->hidden ? make_hidden_buffer(m, e) : 0;
+    if (rc < 0)
+        return rc;
+    fill_inputs(m, ids, n, s->pos);
+    rc = plain ? decode_resident(s, wish, e) : run_chunk(&p, last, e);
     if (rc == 0)
         rc = hand_out_hidden(&p, e);
     if (rc < 0)

@@ -94,6 +94,7 @@ static int choose_chunk(struct moeflux *m, uint32_t wish, struct err *e)
     uint32_t most = caps.is_cpu ? CHUNK_CPU_MAX : CHUNK_GPU_MAX;
     if (wish > most)
         return err_set(e, ERR_USAGE, "--chunk %u, expected at most %u on %s", wish, most, caps.name);
+    m->computes_at_once = caps.is_reference;
     m->max_chunk = wish ? wish : caps.is_cpu ? CHUNK_CPU : CHUNK_GPU;
     return 0;
 }

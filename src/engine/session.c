@@ -48,6 +48,8 @@ void moeflux_session_free(struct moeflux_session *s)
     if (!s)
         return;
     struct moeflux *m = s->model;
+    if (m->ahead_of == s)
+        m->ahead_of = NULL;
     m->state_bytes -= s->fixed.address ? s->fixed.bytes : 0;
     for (uint32_t i = 0; i < s->n_blocks; i++) {
         m->state_bytes -= s->blocks[i].bytes;

@@ -286,6 +286,22 @@ int exec_submit(struct exec *x, uint64_t *ticket, struct err *e)
     return 0;
 }
 
+void exec_park(struct exec *x)
+{
+    if (!x->is_reference)
+        stream_park(&x->stream);
+}
+
+bool exec_is_parked(const struct exec *x)
+{
+    return !x->is_reference && stream_is_parked(&x->stream);
+}
+
+int exec_submit_parked(struct exec *x, uint64_t *ticket, struct err *e)
+{
+    return stream_submit_parked(&x->stream, ticket, e);
+}
+
 int exec_wait(struct exec *x, uint64_t ticket, struct err *e)
 {
     return x->is_reference ? 0 : stream_wait(&x->stream, ticket, e);

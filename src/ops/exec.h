@@ -84,6 +84,11 @@ void exec_zero(struct exec *x, const struct exec_buffer *b, uint64_t off, uint64
 int exec_submit(struct exec *x, uint64_t *ticket, struct err *e);
 /* Returns when the batch is finished and its results in EXEC_HOST (and mapped) memory can be read. */
 int exec_wait(struct exec *x, uint64_t ticket, struct err *e);
+/* Ends the batch for exec_submit_parked, which queues it if no exec_begin came in between (that gives it up). The
+ * reference computes at once and never parks. */
+void exec_park(struct exec *x);
+bool exec_is_parked(const struct exec *x);
+int exec_submit_parked(struct exec *x, uint64_t *ticket, struct err *e);
 /* exec_submit and exec_wait. */
 int exec_finish(struct exec *x, struct err *e);
 /* Gives up the batch that is being recorded, if any. */

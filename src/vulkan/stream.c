@@ -122,10 +122,13 @@ void stream_begin(struct stream *s)
     struct stream_batch *b = &s->ring[s->last_ticket % STREAM_RING];
     s->err = (struct err){0};
     s->open = b;
+    s->parked = NULL;
     if (b->ticket && stream_wait(s, b->ticket, &s->err) < 0)
         return;
     if (s->profile && b->n_times)
         collect_times(s, b);
+    b->ticket = 0;
+    b->n_dispatches = 0;
     VkCommandBufferBeginInfo info = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
                                      .flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT};
     VkResult r = vkBeginCommandBuffer(b->commands, &info);
@@ -150,7 +153,7 @@ void stream_dispatch(struct stream *s, int pipeline, uint32_t label, const void 
     vkCmdBindPipeline(c, VK_PIPELINE_BIND_POINT_COMPUTE, s->pipelines->all[pipeline].handle);
     vkCmdPushConstants(c, s->pipelines->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, args_bytes, args);
     vkCmdDispatch(c, groups[0], groups[1], groups[2]);
-    s->n_dispatches++;
+    s->open->n_dispatches++;
     stamp(s, label);
 }
 
@@ -192,7 +195,8 @@ void stream_zero(struct stream *s, const struct gpu_buffer *dst, uint64_t off, u
     vkCmdFillBuffer(s->open->commands, dst->buffer, off, bytes, 0);
 }
 
-int stream_submit(struct stream *s, uint64_t *ticket, struct err *e)
+/* Ends recording. Returns the batch, or NULL when an error sticks. */
+static struct stream_batch *end_batch(struct stream *s)
 {
     struct stream_batch *b = s->open;
     if (s->recording) {
@@ -202,11 +206,11 @@ int stream_submit(struct stream *s, uint64_t *ticket, struct err *e)
     }
     s->recording = false;
     s->open = NULL;
-    if (s->err.code) {
-        if (e)
-            *e = s->err;
-        return (int)s->err.code;
-    }
+    return s->err.code ? NULL : b;
+}
+
+static int queue_batch(struct stream *s, struct stream_batch *b, uint64_t *ticket, struct err *e)
+{
     VkCommandBufferSubmitInfo commands = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_SUBMIT_INFO,
                                           .commandBuffer = b->commands};
     VkSemaphoreSubmitInfo signal = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_SUBMIT_INFO,
@@ -222,9 +226,37 @@ int stream_submit(struct stream *s, uint64_t *ticket, struct err *e)
     if (r != VK_SUCCESS)
         return gpu_error(r, "vkQueueSubmit2", e);
     s->n_submits++;
+    s->n_dispatches += b->n_dispatches;
     b->ticket = ++s->last_ticket;
     *ticket = b->ticket;
     return 0;
+}
+
+int stream_submit(struct stream *s, uint64_t *ticket, struct err *e)
+{
+    struct stream_batch *b = end_batch(s);
+    if (b)
+        return queue_batch(s, b, ticket, e);
+    if (e)
+        *e = s->err;
+    return (int)s->err.code;
+}
+
+void stream_park(struct stream *s)
+{
+    s->parked = end_batch(s);
+}
+
+bool stream_is_parked(const struct stream *s)
+{
+    return s->parked != NULL;
+}
+
+int stream_submit_parked(struct stream *s, uint64_t *ticket, struct err *e)
+{
+    struct stream_batch *b = s->parked;
+    s->parked = NULL;
+    return queue_batch(s, b, ticket, e);
 }
 
 void stream_abandon(struct stream *s)

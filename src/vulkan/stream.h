@@ -23,7 +23,8 @@ enum { STREAM_RING = 4, STREAM_MAX_TIMES = 4096 };
 struct stream_batch {
     VkCommandBuffer commands;
     VkQueryPool times;
-    uint64_t ticket; /* timeline value at its end; 0: never submitted */
+    uint64_t ticket; /* timeline value at its end; 0: not submitted */
+    uint32_t n_dispatches;
     uint32_t n_times;
     uint16_t labels[STREAM_MAX_TIMES];
 };
@@ -35,7 +36,8 @@ struct stream {
     VkSemaphore timeline;
     struct stream_batch ring[STREAM_RING];
     uint64_t last_ticket;
-    struct stream_batch *open; /* being recorded */
+    struct stream_batch *open;   /* being recorded */
+    struct stream_batch *parked; /* recorded, not queued */
     bool recording, profile;
     uint64_t n_submits, n_dispatches, wait_ns;
     struct err err; /* the first error since begin */
@@ -59,6 +61,11 @@ void stream_copy(struct stream *s, const struct gpu_buffer *dst, uint64_t dst_of
 void stream_zero(struct stream *s, const struct gpu_buffer *dst, uint64_t off, uint64_t bytes);
 /* Ends the batch with its writes visible to the host, and queues it. */
 int stream_submit(struct stream *s, uint64_t *ticket, struct err *e);
+/* Ends the batch without queueing it: stream_submit_parked does that later, unless stream_begin was called in between,
+ * which gives the parked batch up. So the host can record the next batch while the device works on this one. */
+void stream_park(struct stream *s);
+bool stream_is_parked(const struct stream *s);
+int stream_submit_parked(struct stream *s, uint64_t *ticket, struct err *e);
 /* Gives up what was recorded since begin. */
 void stream_abandon(struct stream *s);
 int stream_wait(struct stream *s, uint64_t ticket, struct err *e);
