@@ -156,10 +156,10 @@ int attention_open(struct attention *op, struct exec *x, const struct attention_
     return rc;
 }
 
-/* Splits for n tokens that see n_pos positions: enough workgroups, at least 16 positions each. */
+/* Splits for n tokens that see n_pos positions: enough workgroups, at least 8 positions each. */
 static uint32_t splits_for(const struct attention *op, uint32_t n, uint32_t n_pos)
 {
-    return (uint32_t)size_max(div_up(n_pos, SPLIT_POSITIONS), size_min(op->max_splits / n, n_pos / 16));
+    return (uint32_t)size_max(div_up(n_pos, SPLIT_POSITIONS), size_min(op->max_splits / n, n_pos / 8));
 }
 
 uint64_t attention_partial_bytes(const struct attention *op, uint32_t n, uint32_t n_pos)

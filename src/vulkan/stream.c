@@ -125,9 +125,11 @@ void stream_begin(struct stream *s)
     s->parked = NULL;
     if (b->ticket && stream_wait(s, b->ticket, &s->err) < 0)
         return;
-    if (s->profile && b->n_times)
+    /* Times of a batch that was parked and given up never arrive: asking for them would wait for ever. */
+    if (s->profile && b->ticket)
         collect_times(s, b);
     b->ticket = 0;
+    b->n_times = 0;
     b->n_dispatches = 0;
     VkCommandBufferBeginInfo info = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
                                      .flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT};
