@@ -36,10 +36,10 @@ class Terminal:
         return result
 
     def wait_for(self, pattern):
-        """Reads until the pattern is there; returns and forgets what came up to its end."""
+        """Reads until the pattern is there; returns and forgets what came up to its end, less the progress bars."""
         found = self.wait(pattern, lambda: re.search(pattern, self.seen))
         text, self.seen = self.seen[:found.end()], self.seen[found.end():]
-        return text.decode()
+        return re.sub(r'[^\n]*\r\x1b\[K', '', text.decode())
 
     def wait_for_prompt(self, pattern=PROMPT):
         """The editor prints its prompt and then takes the terminal: what is typed between is echoed twice."""
