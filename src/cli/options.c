@@ -52,7 +52,7 @@ static const struct flag run_flags[] = {
     REAL(NULL, "top-p", "P", top_p, "... among the likeliest that sum to P (0.95)"),
     REAL(NULL, "min-p", "P", min_p, "... among those over P times the best (0)"),
     REAL(NULL, "repeat-penalty", "X", repeat_penalty, "make repeated tokens less likely (1: off)"),
-    INT(NULL, "repeat-last-n", "N", repeat_last, 0, MAX_TOKENS, "tokens that the penalty looks at (64)"),
+    INT(NULL, "repeat-last-n", "N", repeat_last, 0, 1 << 20, "tokens that the penalty looks at (64)"),
     HEADING("Output:"),
     SWITCH(NULL, "tokens-out", tokens_out, "print token ids instead of text"),
     SWITCH(NULL, "json", json, "print one JSON object"),

@@ -1,0 +1,238 @@
+#!/bin/sh
+# The command line with the embedded model: prompts, answers, files, streams, a terminal.
+# shellcheck disable=SC2016 # the inner shells expand their words
+. tests/cli.sh
+
+golden=tests/models/tiny/golden.safetensors
+model=$tmp/tiny
+python() { python3 tests/tensors.py "$@"; }
+json() { python3 -c 'import json, sys; j = json.load(open(sys.argv[1])); print(eval(sys.argv[2]))' "$tmp/out" "$1"; }
+json_is() { [ "$(json "$1")" = "$2" ] || fault "$1 is $(json "$1"), expected $2"; }
+# at_most A B: both decimal
+at_most() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a <= b) }' || fault "$1 is over $2"; }
+
+claim convert_writes_a_directory_once
+run 0 "$MOEFLUX" convert tests/models/tiny "$model"
+out_empty
+fails 2 "$model" convert tests/models/tiny "$model"
+[ -d "$model" ] || {
+    report
+}
+
+# What a conversation would use, without the choice of chance.
+sum='What is 47 + 38?'
+set -- -m "$model" --temp 0 --no-think
+
+claim the_answer_alone_goes_to_stdout
+run 0 "$MOEFLUX" "$@" -p "$sum"
+out_is 85
+err_empty
+
+claim prompts_come_from_p_f_and_stdin_alike
+printf '%s\n' "$sum" >"$tmp/prompt"
+run 0 "$MOEFLUX" "$@" -f "$tmp/prompt"
+out_is 85
+run 0 "$MOEFLUX" "$@" -f - <"$tmp/prompt"
+out_is 85
+run 0 sh -c '"$0" "$@" <"'"$tmp/prompt"'" | cat' "$MOEFLUX" "$@"
+out_is 85
+run 0 sh -c 'printf "What is the capital of Iceland?" | "$0" "$@"' "$MOEFLUX" "$@"
+out_is 'The capital of Iceland is Reykjavík.'
+
+claim raw_continues_the_text
+run 0 "$MOEFLUX" "$@" --raw -p 'Once upon a time there was' -n 6
+out_is ' a kind cat named Victor.'
+
+claim ids_in_and_out_agree_with_the_golden_tokens
+python ids $golden case3.tokens >"$tmp/ids"
+run 0 "$MOEFLUX" "$@" --tokens-in "$tmp/ids" --tokens-out -n 32 --ignore-eos
+out_is "$(python ids $golden case3.greedy)"
+run 0 sh -c '"$0" "$@" --tokens-in - <"'"$tmp/ids"'"' "$MOEFLUX" "$@"
+out_is 'The capital of Iceland is Reykjavík.'
+
+claim logits_and_hidden_states_agree_with_the_golden_ones
+python ids $golden case0.tokens >"$tmp/ids"
+run 0 "$MOEFLUX" "$@" --tokens-in "$tmp/ids" --logits "$tmp/all" --logits-all --hidden "$tmp/hidden"
+out_empty
+[ "$(python shape "$tmp/all")" = "$(printf 'logits F32 22x2048\ntokens I32 22')" ] ||
+    fault "logits-all: $(python shape "$tmp/all")"
+[ "$(python shape "$tmp/hidden")" = 'hidden F32 9x22x256' ] || fault "hidden: $(python shape "$tmp/hidden")"
+[ "$(python ids "$tmp/all" tokens)" = "$(cat "$tmp/ids")" ] || fault "the tokens differ"
+at_most "$(python diff "$tmp/all" logits $golden case0.logits | cut -d' ' -f1)" 2e-4
+python diff "$tmp/hidden" hidden $golden case0.hidden >"$tmp/diff" || fault "hidden states cannot be compared"
+at_most "$(awk '{ print $1 / $2 }' "$tmp/diff")" 1e-5
+run 0 "$MOEFLUX" "$@" --tokens-in "$tmp/ids" --logits "$tmp/last"
+[ "$(python shape "$tmp/last")" = "$(printf 'logits F32 1x2048\ntokens I32 22')" ] ||
+    fault "logits: $(python shape "$tmp/last")"
+at_most "$(python diff "$tmp/last" logits $golden case0.last_logits | cut -d' ' -f1)" 2e-4
+[ -z "$(find "$tmp" -name '*.part-*')" ] || fault "a temporary file was left"
+
+claim logits_with_n_generate_too_and_as_text_fill_lines
+run 0 "$MOEFLUX" "$@" -p "$sum" --logits "$tmp/last" -n 8
+out_is 85
+run 0 "$MOEFLUX" "$@" --tokens-in "$tmp/ids" --logits - --logits-all
+[ "$(awk 'NF == 2048' "$tmp/out" | wc -l)" -eq 22 ] || fault "not 22 lines of 2048 numbers"
+run 0 "$MOEFLUX" "$@" --tokens-in "$tmp/ids" --logits -
+[ "$(wc -lw <"$tmp/out" | awk '{ print $1 "x" $2 }')" = 1x2048 ] || fault "not one line of 2048 numbers"
+
+claim json_is_one_object_with_what_scripts_need
+run 0 "$MOEFLUX" "$@" -p "$sum" --json -s 11
+err_empty
+[ "$(wc -l <"$tmp/out")" -eq 1 ] || fault "more than one line"
+json_is 'j["text"]' 85
+json_is 'j["prompt_tokens"]' 22
+json_is 'j["stop_reason"]' eos
+json_is 'j["seed"]' 11
+json_is 'len(j["tokens"]) >= 2 and j["tokens"][-1]' 1928
+json_is 'j["prefill_tok_s"] > 0 and j["decode_tok_s"] > 0 and j["time_to_first_token_s"] > 0 and j["load_s"] > 0' True
+json_is '"thinking" in j' False
+json_is 'isinstance(j["stats"], dict) and isinstance(j["device"], str) and isinstance(j["model"], str)' True
+
+claim the_stop_reason_tells_length_and_context
+run 0 "$MOEFLUX" "$@" -p "$sum" --json -n 1
+json_is 'j["stop_reason"], len(j["tokens"])' "('length', 1)"
+run 0 "$MOEFLUX" "$@" -p "$sum" --json --ignore-eos -c 25
+json_is 'j["stop_reason"], len(j["tokens"])' "('context', 4)"
+run 0 "$MOEFLUX" "$@" -p "$sum" --json -n 0
+json_is 'j["tokens"], j["text"], j["decode_tok_s"]' "([], '', None)"
+
+claim thinking_is_hidden_unless_it_is_asked_for
+run 0 "$MOEFLUX" -m "$model" --temp 0 -p "$sum" --ignore-eos -n 24 --json
+json_is '"thinking" in j' True
+thought=$(json 'j["thinking"][:12]')
+run 0 "$MOEFLUX" -m "$model" --temp 0 -p "$sum" --ignore-eos -n 24 --show-think
+out_has '^<think>$'
+head -n 2 "$tmp/out" | grep -qF "$thought" || fault "the thinking is not shown"
+out_has '^</think>$'
+run 0 "$MOEFLUX" -m "$model" --temp 0 -p "$sum" --ignore-eos -n 24
+! grep -qF -e '<think>' "$tmp/out" || fault "the thinking is not hidden"
+
+claim the_same_seed_gives_the_same_text
+story() { run 0 "$MOEFLUX" -m "$model" --raw -p 'Once upon a time there was' -n 24 --temp 1.5 "$@"; }
+story -s 7 --tokens-out
+cp "$tmp/out" "$tmp/seven"
+story -s 7 --tokens-out
+cmp -s "$tmp/out" "$tmp/seven" || fault "two runs with one seed differ"
+story -s 8 --tokens-out
+! cmp -s "$tmp/out" "$tmp/seven" || fault "two seeds give one text"
+story --json
+seed=$(json 'j["seed"]')
+text=$(json 'j["tokens"]')
+story --json -s "$seed"
+json_is 'j["tokens"]' "$text"
+
+claim stats_go_to_stderr
+run 0 "$MOEFLUX" "$@" -p "$sum" --stats -s 5
+out_is 85
+err_has '^seed  *5$'
+err_has '^prompt  *22 tokens .* tok/s$'
+err_has '^decode  *[0-9]* tokens .* tok/s$'
+err_has '^first token '
+err_has 'stop: eos$'
+
+claim invalid_utf8_is_replaced_and_said_once
+run 0 sh -c 'printf "What is 47 \377+\376 38?" | "$0" "$@" -n 3 --json' "$MOEFLUX" "$@"
+[ "$(wc -l <"$tmp/err")" -eq 1 ] || fault "not one line on stderr"
+err_has '^moeflux: the prompt is not all UTF-8: 2 places replaced'
+
+claim output_is_whole_characters
+run 0 "$MOEFLUX" "$@" -p 'What is the capital of Iceland?' -n 12
+iconv -f UTF-8 -t UTF-8 "$tmp/out" >/dev/null 2>&1 || fault "the output is not UTF-8"
+for n in 6 7 8 9 10; do
+    run 0 "$MOEFLUX" "$@" --raw -p 'The capital of Iceland is Reykjav' -n "$n" --temp 2 -s "$n" --top-k 0
+    iconv -f UTF-8 -t UTF-8 "$tmp/out" >/dev/null 2>&1 || fault "-n $n: the output is not UTF-8"
+done
+
+claim prompts_that_do_not_fit_are_refused_with_both_numbers
+fails 2 'the prompt has 22 tokens, the context holds 21' "$@" -p "$sum" -c 21
+fails 2 '8192' "$@" -p "$sum" -c 8193
+run 0 "$MOEFLUX" "$@" -p "$sum" -c 22 -n 1
+
+claim ids_out_of_range_are_refused
+echo 1 2 2048 >"$tmp/ids"
+fails 2 '2048' "$@" --tokens-in "$tmp/ids" --tokens-out
+echo 2147483647 >"$tmp/ids"
+fails 2 '2147483647' "$@" --tokens-in "$tmp/ids" --logits "$tmp/refused"
+[ ! -e "$tmp/refused" ] || fault "a refused run wrote logits"
+
+claim a_model_that_does_not_fit_is_refused_with_numbers
+fails 3 '[0-9]' "$@" -p "$sum" --gpu-memory 1K --memory 1K
+
+claim a_directory_without_tokenizer_takes_ids_only
+cp -r "$model" "$tmp/bare"
+rm "$tmp/bare/tokenizer.json"
+python ids $golden case3.tokens >"$tmp/ids"
+set -- -m "$tmp/bare" --temp 0
+fails 2 'no tokenizer.json' "$@" -p "$sum"
+fails 2 'no tokenizer.json' "$@" --raw -p "$sum"
+fails 2 'no tokenizer.json.*--tokens-out' "$@" --tokens-in "$tmp/ids"
+run 0 "$MOEFLUX" "$@" --tokens-in "$tmp/ids" --tokens-out -n 4
+out_is "$(python ids $golden case3.greedy | cut -d' ' -f1-4)"
+run 0 "$MOEFLUX" "$@" --tokens-in "$tmp/ids" --json -n 4
+json_is 'j["text"], len(j["tokens"])' '(None, 4)'
+run 0 "$MOEFLUX" "$@" --tokens-in "$tmp/ids" --logits "$tmp/last"
+run 0 "$MOEFLUX" "$@" --bench --bench-prompt 8 --bench-gen 0 --bench-reps 1
+set -- -m "$model" --temp 0 --no-think
+
+claim damaged_models_are_named
+rm -rf "$tmp/bare/packed_experts"
+cp -r "$model/packed_experts" "$tmp/bare"
+truncate -s -1 "$tmp/bare/packed_experts/layer_00.bin"
+fails 1 'layer_00.bin' -m "$tmp/bare" --tokens-in "$tmp/ids" --logits "$tmp/refused"
+[ ! -e "$tmp/refused" ] || fault "a failed run wrote logits"
+
+claim bench_prints_a_table_csv_and_json
+run 0 "$MOEFLUX" "$@" --bench --bench-prompt 4,8 --bench-gen 3 --bench-reps 3
+out_has '^prefill  *8  *3  *[0-9.]'
+out_has '^decode  *3  *3  *[0-9.]'
+run 0 "$MOEFLUX" "$@" --bench --bench-prompt 4,8 --bench-gen 3 --bench-reps 2 --csv
+[ "$(awk -F, 'NF == 8' "$tmp/out" | wc -l)" -eq 4 ] || fault "not 4 lines of 8 fields"
+run 0 "$MOEFLUX" "$@" --bench --bench-prompt 4 --bench-gen 3 --bench-reps 2 --json
+json_is '[(r["test"], r["tokens"], r["reps"]) for r in j["results"]]' "[('prefill', 4, 2), ('decode', 3, 2)]"
+json_is 'all(0 < r["min_tok_s"] <= r["median_tok_s"] <= r["max_tok_s"] for r in j["results"])' True
+fails 2 'the longest measurement takes 8 tokens' "$@" --bench --bench-prompt 8 --bench-gen 0 -c 7
+
+claim inspect_says_what_the_model_is
+run 0 "$MOEFLUX" inspect "$model"
+out_has '^architecture  *Qwen3.5'
+out_has '^layers  *8, 2 of them'
+run 0 "$MOEFLUX" inspect "$model" --json
+json_is 'j["experts"], j["top_k"], j["layers"], j["vocab_size"]' '(32, 4, 8, 2048)'
+json_is '0 < j["floor_bytes"] <= j["resident_bytes"] and j["token_expert_bytes"] == 8 * 4 * j["one_expert_bytes"]' True
+
+claim devices_are_listed
+run 0 "$MOEFLUX" --list-devices
+out_has '^index  *name '
+run 0 "$MOEFLUX" --list-devices --json
+json_is 'len(j["devices"]) > 0 and all(d["name"] for d in j["devices"])' True
+
+claim a_full_disk_is_told_and_a_reader_that_leaves_is_not
+got=0
+"$MOEFLUX" "$@" -p "$sum" >/dev/full 2>"$tmp/err" || got=$?
+[ "$got" -eq 1 ] || fault "full: status $got"
+err_has '^moeflux: stdout: write: No space left'
+{
+    "$MOEFLUX" "$@" --raw -p 'Once upon a time' -n 40 2>"$tmp/err"
+    echo $? >"$tmp/status"
+} | true
+[ "$(cat "$tmp/status")" -eq 1 ] || fault "left: status $(cat "$tmp/status")"
+err_empty
+got=0
+"$MOEFLUX" "$@" -p "$sum" >&- 2>"$tmp/err" || got=$?
+[ "$got" -eq 1 ] || fault "closed: status $got"
+err_empty
+
+claim an_interruption_keeps_what_was_printed_and_ends_with_130
+"$MOEFLUX" "$@" --raw -p 'Once upon a time' --ignore-eos >"$tmp/out" 2>"$tmp/err" &
+pid=$!
+while [ ! -s "$tmp/out" ] && kill -0 $pid 2>/dev/null; do sleep 0.1; done
+kill -INT $pid
+got=0
+wait $pid || got=$?
+[ "$got" -eq 130 ] || fault "status $got"
+err_empty
+[ "$(tail -c 1 "$tmp/out" | od -An -c | tr -d ' ')" = '\n' ] || fault "the last line has no end"
+
+end_claim
+python3 tests/terminal.py "$MOEFLUX" "$model" || n_failed=$((n_failed + 1))
+report

@@ -1,0 +1,44 @@
+#!/usr/bin/python3
+"""Safetensors files for the shell tests; standard library only.
+
+  tensors.py shape FILE           "name dtype d0xd1..." of each tensor, sorted
+  tensors.py ids FILE NAME        an I32 tensor as decimal numbers
+  tensors.py diff A NAME B NAME   "max|a - b|  max|b|  elements" of two F32 tensors with equally many elements
+"""
+import array, json, math, struct, sys
+
+
+def load(path):
+    data = open(path, 'rb').read()
+    (n,) = struct.unpack_from('<Q', data)
+    header = json.loads(data[8:8 + n])
+    header.pop('__metadata__', None)
+    end = max(h['data_offsets'][1] for h in header.values())
+    assert 8 + n + end == len(data), f'{path}: {len(data)} bytes, the header says {8 + n + end}'
+    return header, data[8 + n:]
+
+
+def values(path, name):
+    header, data = load(path)
+    a, b = header[name]['data_offsets']
+    out = array.array({'I32': 'i', 'F32': 'f'}[header[name]['dtype']], data[a:b])
+    assert len(out) == math.prod(header[name]['shape']), f'{path}: {name}: the shape and the bytes differ'
+    return out
+
+
+def main(verb, *words):
+    if verb == 'shape':
+        for name, h in sorted(load(words[0])[0].items()):
+            print(name, h['dtype'], 'x'.join(map(str, h['shape'])))
+    elif verb == 'ids':
+        print(*values(*words))
+    elif verb == 'diff':
+        a, b = values(*words[:2]), values(*words[2:])
+        assert len(a) == len(b) and len(a), (len(a), len(b))
+        assert all(map(math.isfinite, a)), 'not finite'
+        print('%.3e %.3e %d' % (max(abs(x - y) for x, y in zip(a, b)), max(map(abs, b)), len(a)))
+    else:
+        sys.exit(__doc__)
+
+
+main(*sys.argv[1:])

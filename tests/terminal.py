@@ -1,0 +1,205 @@
+#!/usr/bin/python3
+"""The program in a terminal: a conversation typed into a pseudo-terminal. usage: terminal.py PROGRAM MODEL"""
+import os, pty, re, select, subprocess, sys, tempfile, termios, time
+
+PROGRAM, MODEL = sys.argv[1:3]
+GREEDY = ['--temp', '0', '--no-think']
+PROMPT = rb'(?m)^(\x1b\[[0-9;]*[A-Za-z])*> '
+# Nothing here is a limit on speed: it only ends a test that hangs.
+PATIENCE_S = 300
+
+
+class Terminal:
+    def __init__(self, arguments, state, **environment):
+        self.seen = b''
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.environ.pop('NO_COLOR', None)
+            os.environ.update({'TERM': 'xterm', 'XDG_STATE_HOME': state, **environment})
+            os.execv(PROGRAM, [PROGRAM, '-m', MODEL] + arguments)
+
+    def read(self):
+        """Reads what there is or comes within a tenth of a second; False when the program has closed the terminal."""
+        if not select.select([self.fd], [], [], 0.1)[0]:
+            return True
+        try:
+            data = os.read(self.fd, 65536)
+        except OSError:
+            data = b''
+        self.seen += data.replace(b'\r\n', b'\n')
+        return bool(data)
+
+    def wait(self, what, condition):
+        end = time.time() + PATIENCE_S
+        while not (result := condition()):
+            assert time.time() < end and self.read(), f'{what} did not come: {self.seen[-500:]}'
+        return result
+
+    def wait_for(self, pattern):
+        """Reads until the pattern is there; returns and forgets what came up to its end, less the progress bars."""
+        found = self.wait(pattern, lambda: re.search(pattern, self.seen))
+        text, self.seen = self.seen[:found.end()], self.seen[found.end():]
+        return re.sub(r'[^\n]*\r\x1b\[K', '', text.decode())
+
+    def wait_for_prompt(self, pattern=PROMPT):
+        """The editor prints its prompt and then takes the terminal: what is typed between is echoed twice."""
+        text = self.wait_for(pattern)
+        self.wait('the line editor', lambda: not termios.tcgetattr(self.fd)[3] & termios.ICANON)
+        return text
+
+    def type(self, text):
+        os.write(self.fd, text if isinstance(text, bytes) else text.encode())
+
+    def ask(self, text):
+        """Types a line at the prompt and returns what is printed until the next prompt."""
+        self.type(text + '\r')
+        self.wait_for(re.escape(text.encode()) + rb'\s*\n')
+        return self.wait_for_prompt()
+
+    def end(self):
+        end = time.time() + PATIENCE_S
+        while self.read():
+            assert time.time() < end, f'the end did not come: {self.seen[-500:]}'
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def run_once(*arguments):
+    return subprocess.run([PROGRAM, '-m', MODEL, '--temp', '0', *arguments], capture_output=True, text=True,
+                          check=True, stdin=subprocess.DEVNULL).stdout
+
+
+def answers_turn_after_turn(state):
+    t = Terminal(GREEDY, state)
+    banner = t.wait_for_prompt()
+    assert '/help' in banner, banner
+    assert '85' in t.ask('What is 47 + 38?')
+    assert 'Reykjavík' in t.ask('What is the capital of Iceland?')
+    t.type(b'\x04')
+    assert t.end() == 0
+
+
+def keeps_the_conversation_until_clear(state):
+    question = 'What is the code of Max?'
+    first = 'The code of Max is 5128. The river was very quiet. What is the code of Max?'
+    t = Terminal(GREEDY, state)
+    t.wait_for_prompt()
+    answer = t.ask(first)
+    assert '5128' in answer, answer
+    second = t.ask(question)
+    # The same conversation as one raw prompt: the kept state is the state of the whole text.
+    turn = '<|im_start|>user\n%s<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n'
+    said = answer.split('\n')[0]
+    whole = run_once('--raw', '-p', turn % first + said + '<|im_end|>\n' + turn % question)
+    assert second.split('\n')[0] == whole.rstrip('\n'), (second, whole)
+    tokens = lambda text: int(re.search(r'context +(\d+) tokens', text)[1])
+    assert tokens(t.ask('/stats')) > 60
+    assert 'new conversation' in t.ask('/clear')
+    assert tokens(t.ask('/stats')) == 0
+    fresh = run_once('--no-think', '-p', question)
+    assert t.ask(question).split('\n')[0] == fresh.rstrip('\n')
+    assert fresh != whole, 'the two questions do not tell kept from cleared'
+    t.ask('/system You know many codes.')
+    assert tokens(t.ask('/stats')) == 0
+    with_system = run_once('--no-think', '-p', question, '--system', 'You know many codes.')
+    assert t.ask(question).split('\n')[0] == with_system.rstrip('\n')
+    t.type('/quit\r')
+    assert t.end() == 0
+
+
+def commands_are_listed_and_unknown_ones_hinted_at(state):
+    t = Terminal(GREEDY, state)
+    t.wait_for_prompt()
+    text = t.ask('/help')
+    for command in ('/help', '/clear', '/system', '/stats', '/quit'):
+        assert command in text, (command, text)
+    assert '/help' in t.ask('/nonsense')
+    t.type('/quit\r')
+    assert t.end() == 0
+
+
+def ctrl_c_stops_the_answer_and_not_the_program(state):
+    t = Terminal(['--temp', '0', '--no-think', '--ignore-eos'], state)
+    t.wait_for_prompt()
+    t.type('Tell me a story about an owl.\r')
+    t.wait_for(rb'Once upon')
+    t.type(b'\x03')
+    assert 'stopped' in t.wait_for_prompt()
+    t.type('What is 47 + 38?\r')
+    t.wait_for(rb'85')
+    t.type(b'\x03')
+    t.wait_for_prompt()
+    t.type(b'\x03')
+    assert '/quit' in t.wait_for_prompt()
+    t.type(b'\x04')
+    assert t.end() == 0
+
+
+def a_prompt_that_outgrows_the_context_is_told_and_the_session_lives(state):
+    t = Terminal(GREEDY + ['-c', '40'], state)
+    t.wait_for_prompt()
+    text = t.ask(' '.join('x' * 35))
+    assert 'tokens' in text and '40' in text and '/clear' in text, text
+    assert '85' in t.ask('What is 47 + 38?')
+    t.type(b'\x04')
+    assert t.end() == 0
+
+
+def history_outlives_the_program(state):
+    t = Terminal(GREEDY, state)
+    t.wait_for_prompt()
+    t.ask('What is 47 + 38?')
+    t.type('/quit\r')
+    assert t.end() == 0
+    path = os.path.join(state, 'moeflux', 'history')
+    assert os.stat(path).st_mode & 0o077 == 0, 'others can read the history'
+    t = Terminal(GREEDY, state)
+    t.wait_for_prompt()
+    t.type(b'\x1b[A')
+    t.wait_for(rb'/quit')
+    t.type(b'\x1b[A')
+    t.wait_for(rb'47 \+ 38\?')
+    t.type('\r')
+    assert '85' in t.wait_for_prompt()
+    t.type(b'\x04')
+    assert t.end() == 0
+
+
+def lines_that_end_in_a_backslash_go_on(state):
+    t = Terminal(GREEDY, state)
+    t.wait_for_prompt()
+    t.type('What is \\\r')
+    t.wait_for_prompt(PROMPT.replace(b'> ', rb'\. '))
+    t.type('the capital of Iceland?\r')
+    assert t.wait_for_prompt()
+    t.type(b'\x04')
+    assert t.end() == 0
+
+
+def thinking_is_dim_on_a_terminal_that_can_show_it(state):
+    arguments = ['--temp', '0', '-n', '12', '--ignore-eos', '-p', 'What is 47 + 38?']
+    for environment, dim in (({}, True), ({'TERM': 'dumb'}, False), ({'NO_COLOR': '1'}, False)):
+        t = Terminal(arguments, state, **environment)
+        status = t.end()
+        text = t.seen.decode()
+        assert status == 0 and ('\x1b[2m' in text and '\x1b[0m' in text) == dim, (environment, status, text)
+        assert dim or ('\x1b' not in text and text.startswith('<think>\n')), (environment, text)
+
+
+def main():
+    n_failed = 0
+    for test in (answers_turn_after_turn, keeps_the_conversation_until_clear,
+                 commands_are_listed_and_unknown_ones_hinted_at, ctrl_c_stops_the_answer_and_not_the_program,
+                 a_prompt_that_outgrows_the_context_is_told_and_the_session_lives, history_outlives_the_program,
+                 lines_that_end_in_a_backslash_go_on, thinking_is_dim_on_a_terminal_that_can_show_it):
+        with tempfile.TemporaryDirectory() as state:
+            try:
+                test(state)
+                print(f'[       OK ] {test.__name__}', flush=True)
+            except (AssertionError, OSError, subprocess.CalledProcessError) as fault:
+                n_failed += 1
+                print(f'    {test.__name__}: {type(fault).__name__}: {fault}')
+                print(f'[  FAILED  ] {test.__name__}', flush=True)
+    return n_failed > 0
+
+
+sys.exit(main())
