@@ -479,11 +479,11 @@ static const struct bad_file bad_files[] = {
 #define MARKER "\x01"
 static void change(json_t *root, const char *path, bool take_out)
 {
-    char keys[96];
+    char keys[96], *rest = NULL;
     json_t *at = root;
     snprintf(keys, sizeof keys, "%s", path);
-    char *key = strtok(keys, " ");
-    for (char *next; (next = strtok(NULL, " ")); key = next) {
+    char *key = strtok_r(keys, " ", &rest);
+    for (char *next; (next = strtok_r(NULL, " ", &rest)); key = next) {
         at = json_is_array(at) ? json_array_get(at, (size_t)atoi(key)) : json_object_get(at, key);
         assert_non_null(at);
     }

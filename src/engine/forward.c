@@ -36,7 +36,7 @@ static void copy_hidden(const struct pass *p, uint32_t layer)
     struct moeflux *m = p->m;
     uint64_t row = (uint64_t)m->dir.config.hidden * sizeof(float);
     if (p->wish->hidden)
-        exec_copy(m->exec, &m->hidden, layer * m->max_chunk * row, &m->view.x, 0, p->chunk.n * row);
+        exec_copy(m->exec, &m->hidden, (uint64_t)layer * m->max_chunk * row, &m->view.x, 0, p->chunk.n * row);
 }
 
 static const uint32_t *choice_of(const struct moeflux *m)
@@ -233,13 +233,15 @@ static int decode_resident(struct moeflux_session *s, const struct moeflux_wish 
 {
     struct moeflux *m = s->model;
     struct pass p = pass_at(s, 1, s->pos, s->parity, wish);
-    uint64_t ticket;
+    uint64_t ticket = 0;
     bool ahead = exec_is_parked(m->exec) && m->ahead_of == s && m->ahead_pos == s->pos;
     int rc = ahead ? 0 : record_token(&p, e);
     if (rc == 0)
         rc = ahead ? exec_submit_parked(m->exec, &ticket, e) : exec_submit(m->exec, &ticket, e);
-    if (rc < 0)
+    if (rc < 0) {
+        exec_abandon(m->exec);
         return rc;
+    }
     if (s->pos + 1 < s->max_context && !m->computes_at_once) {
         p = pass_at(s, 1, s->pos + 1, s->parity ^ 1, wish);
         rc = record_token(&p, e);

@@ -82,7 +82,7 @@ static uint64_t scratch_estimate(const struct moeflux *m)
     const struct config *c = &m->dir.config;
     uint64_t widest = size_max(config_conv_dim(c) + (uint64_t)c->n_v_heads * (c->v_head_dim + 2),
                                2 * (uint64_t)(c->n_heads + c->n_kv_heads) * c->head_dim);
-    uint64_t row = 4 * (widest + 3 * (uint64_t)c->hidden + c->n_experts + 2 * c->shared_inner) +
+    uint64_t row = 4 * (widest + 3 * (uint64_t)c->hidden + c->n_experts + 2 * (uint64_t)c->shared_inner) +
                    4 * (uint64_t)c->top_k * c->moe_inner;
     return n.fixed_state_bytes + 1024 * n.kv_bytes_per_pos + m->max_chunk * row +
            4 * (uint64_t)ARCH_HEAD_ROWS * c->vocab_size;

@@ -19,14 +19,15 @@ static float *ref_cache_row(uint64_t blocks, uint32_t pos, uint32_t value, uint3
 static void ref_norm_rope(const struct attn_prep_args *a, const float *src, const float *norm,
                           const float *rope, float *dst, double *head)
 {
-    uint32_t half = a->rotary_dim / 2;
+    const uint32_t half = a->rotary_dim / 2;
+    const float(*turn)[2] = (const float(*)[2])(const void *)rope; /* cosine, sine */
     matvec_ref_norm(src, norm, a->head_dim, (double)a->eps, head);
     for (uint32_t c = 0; c < a->head_dim; c++) {
         double y = head[c];
         if (c < half)
-            y = y * (double)rope[2 * c] - head[c + half] * (double)rope[2 * c + 1];
+            y = y * (double)turn[c][0] - head[c + half] * (double)turn[c][1];
         else if (c < a->rotary_dim)
-            y = y * (double)rope[2 * (c - half)] + head[c - half] * (double)rope[2 * (c - half) + 1];
+            y = y * (double)turn[c - half][0] + head[c - half] * (double)turn[c - half][1];
         dst[c] = (float)y;
     }
 }

@@ -161,7 +161,8 @@ void *exec_stage(struct exec *x, const struct exec_buffer *b, uint64_t off, uint
 {
     if (b->host)
         return b->host + off;
-    if (!x->staging.buffer && gpu_buffer_new(&x->staging, &x->gpu, GPU_HOST, 2 * EXEC_STAGE_BYTES, e) < 0)
+    if (!x->staging.buffer &&
+        gpu_buffer_new(&x->staging, &x->gpu, GPU_HOST, 2 * (uint64_t)EXEC_STAGE_BYTES, e) < 0)
         return NULL;
     if (hand_over(x, e) < 0 || stream_wait(&x->stream, x->stage_tickets[x->stage_half], e) < 0)
         return NULL;

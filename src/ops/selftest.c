@@ -26,7 +26,7 @@ static void embed_case(struct lab *l, uint32_t vocab, uint32_t cols, uint32_t fo
     struct weights w[LAB_SIDES];
     const uint32_t ids[] = {0, vocab - 1, vocab / 2};
     lab_matrix(l, vocab, cols, format, w);
-    struct twin *in = lab_bytes(l, ids, sizeof ids), *out = lab_bytes(l, NULL, 3 * 4 * (uint64_t)cols);
+    struct twin *in = lab_bytes(l, ids, sizeof ids), *out = lab_bytes(l, NULL, (uint64_t)3 * 4 * cols);
     for (int s = 0; s < LAB_SIDES && !l->err.code; s++) {
         struct embed op;
         if (embed_open(&op, l->side[s], &w[s], &l->err) < 0)
