@@ -100,6 +100,36 @@ float row_sum(float x)
     return x;
 }
 
+// q and k of the token for this lane's columns. Where a lane owns whole rows, all lanes of a subgroup need the same
+// element at a time: they hold SUBGROUP of them each and broadcast, because a load costs a software device far more.
+const uint HELD = PARTS == 1 ? (K_DIM + SUBGROUP - 1) / SUBGROUP : 1;
+float q_held[HELD], k_held[HELD];
+
+void hold_qk(float q_scale, float k_scale)
+{
+    if (PARTS != 1)
+        return;
+    [[unroll]] for (uint i = 0; i < HELD; i++) {
+        uint c = min(i * SUBGROUP + gl_SubgroupInvocationID, K_DIM - 1);
+        q_held[i] = conv_out[c] * q_scale;
+        k_held[i] = conv_out[K_DIM + c] * k_scale;
+    }
+}
+
+float q_of(uint j, uint part, float q_scale)
+{
+    if (PARTS == 1)
+        return subgroupBroadcast(q_held[j / SUBGROUP], j % SUBGROUP);
+    return conv_out[min(j * PARTS + part, K_DIM - 1)] * q_scale;
+}
+
+float k_of(uint j, uint part, float k_scale)
+{
+    if (PARTS == 1)
+        return subgroupBroadcast(k_held[j / SUBGROUP], j % SUBGROUP);
+    return conv_out[K_DIM + min(j * PARTS + part, K_DIM - 1)] * k_scale;
+}
+
 void main()
 {
     uint head = gl_WorkGroupID.x, part = gl_LocalInvocationID.x % PARTS, row0 = gl_LocalInvocationID.x / PARTS;
@@ -128,23 +158,22 @@ void main()
         float decay = exp_exact(-exp_exact(F32s(a.a_log).v[head]) * step);
         float beta = sigmoid(F32s(a.proj).v[t * a.stride + b_at + head]);
 
+        hold_qk(q_scale, k_scale);
+
         float oo = 0.0;
         [[unroll]] for (uint i = 0; i < ROWS; i++) {
             uint row = row0 + i * ROW_STEP;
             float m = 0.0, o = 0.0;
             [[unroll]] for (uint j = 0; j < COLS; j++) {
-                uint c = min(j * PARTS + part, K_DIM - 1);
                 s[i][j] *= decay;
-                m = fma(s[i][j], conv_out[K_DIM + c] * k_scale, m);
+                m = fma(s[i][j], k_of(j, part, k_scale), m);
             }
             m = row_sum(m);
             float update = beta * ((row < V_DIM ? conv_out[2 * K_DIM + min(row, V_DIM - 1)] : 0.0) - m);
+            // Columns past K_DIM hold 0 and are not stored; they must not reach the sums.
             [[unroll]] for (uint j = 0; j < COLS; j++) {
-                uint c = j * PARTS + part;
-                if (c < K_DIM) {
-                    s[i][j] = fma(update, conv_out[K_DIM + c] * k_scale, s[i][j]);
-                    o = fma(s[i][j], conv_out[c] * q_scale, o);
-                }
+                s[i][j] = j * PARTS + part < K_DIM ? fma(update, k_of(j, part, k_scale), s[i][j]) : 0.0;
+                o = fma(s[i][j], q_of(j, part, q_scale), o);
             }
             o = row_sum(o);
             if (part == 0 && row < V_DIM) {
