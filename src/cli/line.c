@@ -16,6 +16,7 @@
 #include "base/str.h"
 #include "cli/exit.h"
 #include "cli/signals.h"
+#include "cli/term.h"
 
 enum { HISTORY_LINES = 1000 };
 
@@ -35,6 +36,16 @@ static char *show_prompt(EditLine *edit)
     return (char *)(uintptr_t)l->prompt;
 }
 
+/* After Ctrl-Z the shell has the terminal in its own mode, which libedit does not notice by itself. */
+static void draw_again(EditLine *edit)
+{
+    el_set(edit, EL_PREP_TERM, 0);
+    el_set(edit, EL_PREP_TERM, 1);
+    el_resize(edit);
+    fputs(term_erase_line, stderr);
+    el_set(edit, EL_REFRESH);
+}
+
 /* libedit's own reader starts a read that Ctrl-C broke off again; this one gives up, so that the prompt hears it. */
 static int read_char(EditLine *edit, wchar_t *out)
 {
@@ -44,7 +55,7 @@ static int read_char(EditLine *edit, wchar_t *out)
         char byte;
         ssize_t n = read(STDIN_FILENO, &byte, 1);
         if (n < 0 && errno == EINTR && !signals_interrupted()) {
-            el_resize(edit);
+            draw_again(edit);
             continue;
         }
         if (n <= 0)
@@ -151,7 +162,9 @@ enum line_event line_read(struct line *l, const char *prompt, const char **text)
     l->prompt = prompt;
     memset(&l->partial, 0, sizeof l->partial);
     str_clear(&l->text);
+    signals_wake_reader(true);
     const char *got = el_gets(l->edit, &n);
+    signals_wake_reader(false);
     bool interrupted = signals_interrupted();
     signals_clear();
     if (interrupted) {

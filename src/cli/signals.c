@@ -31,6 +31,19 @@ void signals_catch_interrupt(void)
     sigaction(SIGINT, &interrupt, NULL);
 }
 
+static void on_wake(int signal_number)
+{
+    (void)signal_number;
+}
+
+void signals_wake_reader(bool on)
+{
+    struct sigaction wake = {.sa_handler = on ? on_wake : SIG_DFL};
+    sigemptyset(&wake.sa_mask);
+    sigaction(SIGWINCH, &wake, NULL);
+    sigaction(SIGCONT, &wake, NULL);
+}
+
 bool signals_interrupted(void)
 {
     return n_interrupts != 0;

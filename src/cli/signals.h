@@ -15,6 +15,10 @@ void signals_catch_interrupt(void);
 bool signals_interrupted(void);
 void signals_clear(void);
 
+/* While on, a window that changes its size and a program that is continued break off a read of the terminal too
+ * (EINTR), so that the line can be drawn again. */
+void signals_wake_reader(bool on);
+
 /* Whether a second SIGINT, before signals_clear, ends the program at once (status 130). On at first; a conversation
  * switches it off. */
 void signals_set_impatient(bool on);

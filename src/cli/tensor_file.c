@@ -34,31 +34,38 @@ static char *resolve(const char *path, struct err *e)
     return real;
 }
 
+/* Opens a file of a name that nothing has, beside `path`; *name gets it. */
+static int open_temporary(const char *path, char **name, struct err *e)
+{
+    enum { MOST_TRIES = 100 };
+    for (int i = 0; i < MOST_TRIES; i++) {
+        struct str text = {0};
+        str_addf(&text, "%s.part-%ld-%d", path, (long)getpid(), i);
+        if (!str_ok(&text))
+            return err_set(e, ERR_MEMORY, "%s: out of memory", path);
+        int fd = open(text.data, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (fd >= 0) {
+            *name = text.data;
+            return fd;
+        }
+        str_free(&text);
+        if (errno != EEXIST)
+            break;
+    }
+    return err_errno(e, ERR_IO, "%s", path);
+}
+
 int tensor_file_create(struct tensor_file *f, const char *path, struct err *e)
 {
-    struct str name = {0};
     *f = (struct tensor_file){.fd = -1};
     if (!(f->path = resolve(path, e)))
         return ERR_IO;
-    str_addf(&name, "%s.part-XXXXXX", f->path);
-    if (!str_ok(&name)) {
-        tensor_file_free(f);
-        return err_set(e, ERR_MEMORY, "%s: out of memory", path);
-    }
-    f->temporary = name.data;
-    f->fd = mkostemp(f->temporary, O_CLOEXEC);
-    if (f->fd < 0) {
-        int rc = err_errno(e, ERR_IO, "%s", path);
-        free(f->temporary);
-        f->temporary = NULL;
-        tensor_file_free(f);
-        return rc;
-    }
-    /* mkostemp makes files for the owner alone; an ordinary output obeys the umask. */
-    mode_t mask = umask(0);
-    umask(mask);
-    fchmod(f->fd, 0666 & ~mask);
-    return 0;
+    f->fd = open_temporary(f->path, &f->temporary, e);
+    if (f->fd >= 0)
+        return 0;
+    int rc = f->fd;
+    tensor_file_free(f);
+    return rc;
 }
 
 static void add_spec(struct str *header, const struct tensor_spec *spec, uint64_t from, uint64_t to)
