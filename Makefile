@@ -22,7 +22,7 @@ LDLIBS   := $(PKG_LIBS) -lm
 SRC      := $(filter-out src/main.c,$(wildcard src/*/*.c))
 OBJ      := $(SRC:%.c=$(BUILD)/%.o)
 KERNELS  := $(sort $(wildcard kernels/*.comp))
-# Built a second time with 64-bit loads, for software devices (kernels/matvec.glsl).
+# Built a second time in the mapping for software devices (kernels/matvec.glsl).
 WIDE     := linear expert_up expert_down
 SPIRV    := $(KERNELS:kernels/%.comp=$(BUILD)/kernels/%.inc) $(WIDE:%=$(BUILD)/kernels/%_wide.inc)
 TESTS    := $(sort $(wildcard tests/test_*.c))
@@ -48,7 +48,7 @@ $(BUILD)/kernels/%.inc: kernels/%.comp $(wildcard kernels/*.glsl) kernels/args.h
 
 $(BUILD)/kernels/%_wide.inc: kernels/%.comp $(wildcard kernels/*.glsl) kernels/args.h
 	@mkdir -p $(@D)
-	$(GLSLC) --target-env=vulkan1.3 -O -DWIDE_LOADS -Ikernels -mfmt=c -o $@ $<
+	$(GLSLC) --target-env=vulkan1.3 -O -DWIDE -Ikernels -mfmt=c -o $@ $<
 
 $(BUILD)/kernels/table.inc: $(SPIRV) scripts/kernel-table
 	scripts/kernel-table $(SPIRV) > $@.tmp

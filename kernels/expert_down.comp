@@ -46,7 +46,7 @@ Matrix part_matrix(uint token, uint k)
 void add_tile(inout float acc[MAX_ACC], uint token, uint row, uint from, uint n)
 {
     uint per_part = a.inner / UNIT; // of a routed one; the shared part comes last and may be longer
-    if (ROWS_ON_LANES != 0) {
+    if (ROWS_ON_LANES) {
         // All lanes walk the parts together, so a part's addresses are fetched once.
         uint end = (from + n) / UNIT;
         for (uint u = from / UNIT; u < end;) {

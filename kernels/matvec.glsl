@@ -1,10 +1,11 @@
 // matvec.glsl - rows of quantised matrices times vectors kept in shared memory: the core of every product kernel.
 //
-// A subgroup computes a block of rows against TOKENS vectors. Two mappings, chosen when the pipeline is made:
-//   columns on lanes (ROWS_ON_LANES = 0): the lanes share ROWS rows, each lane takes units of 32 columns, a
-//     subgroup reduction ends it. Loads are coalesced: for GPUs.
-//   rows on lanes (ROWS_ON_LANES = 1): each lane owns ROWS rows and walks all columns; the vector is loaded once for
-//     the subgroup and broadcast. A lane's load costs a software device 5 to 20 ns, a broadcast almost nothing.
+// A subgroup computes a block of rows against TOKENS vectors. Two mappings, chosen at build:
+//   columns on lanes: the lanes share ROWS rows, each lane takes units of 32 columns, a subgroup reduction ends it.
+//     Loads are coalesced: for GPUs.
+//   rows on lanes (WIDE, kernels named X_wide): each lane owns ROWS rows and walks all columns; the vector is loaded
+//     once for the subgroup and broadcast. For software devices: a lane's load costs them 5 to 20 ns whatever its
+//     width, so memory is read in 64-bit words; a broadcast costs almost nothing.
 // Weights are dequantised exactly (fma(q, scale, bias) has one right float32 value), products accumulate in float32.
 #ifndef MATVEC_GLSL
 #define MATVEC_GLSL
@@ -14,21 +15,25 @@ layout(constant_id = 0) const uint SUBGROUP = 32;
 layout(constant_id = 1) const uint WORKGROUP = 256;
 layout(constant_id = 2) const uint ROWS = 1;   // at most 4
 layout(constant_id = 3) const uint TOKENS = 1; // at most 4
-layout(constant_id = 4) const uint ROWS_ON_LANES = 0;
-layout(constant_id = 5) const uint TILE = 2048; // columns held in shared memory at a time, a multiple of 64
-layout(constant_id = 6) const uint FORMATS = 15; // bit f: some matrix of the dispatch is stored as FORMAT_f
+layout(constant_id = 4) const uint TILE = 2048; // columns held in shared memory at a time, a multiple of 64
+layout(constant_id = 5) const uint FORMATS = 15; // bit f: some matrix of the dispatch is stored as FORMAT_f
+
+#ifdef WIDE
+const bool ROWS_ON_LANES = true;
+#else
+const bool ROWS_ON_LANES = false;
+#endif
 
 // Columns of one step of add_unit.
-const uint UNIT = ROWS_ON_LANES != 0 ? 64 : 32;
+const uint UNIT = ROWS_ON_LANES ? 64 : 32;
 const uint UNITS = TILE / 32;
 // One vec4 of padding per row of the transposed layout keeps both its writes and its reads free of bank conflicts.
 const uint XS_STRIDE = 8 * (UNITS + 1);
 const uint SUBGROUPS = WORKGROUP / SUBGROUP;
-const uint BLOCK_ROWS = ROWS * (ROWS_ON_LANES != 0 ? SUBGROUP : 1); // of a subgroup
+const uint BLOCK_ROWS = ROWS * (ROWS_ON_LANES ? SUBGROUP : 1); // of a subgroup
 const uint MAX_ACC = 16;
 
-// With WIDE_LOADS memory is read in 64-bit words: a software device pays per lane and word, whatever its width.
-#ifdef WIDE_LOADS
+#ifdef WIDE
 #extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Words4 { u64vec2 v[]; };
 shared u64vec2 xs[TOKENS * XS_STRIDE];
@@ -80,7 +85,7 @@ bool is_format(uint f, uint format)
 // Where columns 4*c4 .. 4*c4+3 of a tile are kept.
 uint xs_index(uint t, uint c4)
 {
-    if (ROWS_ON_LANES != 0)
+    if (ROWS_ON_LANES)
         return t * XS_STRIDE + c4;
     return t * XS_STRIDE + (c4 & 7u) * (UNITS + 1) + (c4 >> 3);
 }
@@ -94,23 +99,23 @@ uint block_row()
 // The row (within the block) of this lane's r-th accumulator, and whether this lane is the one to store it.
 uint lane_row(uint r)
 {
-    return ROWS_ON_LANES != 0 ? r * SUBGROUP + gl_SubgroupInvocationID : r;
+    return ROWS_ON_LANES ? r * SUBGROUP + gl_SubgroupInvocationID : r;
 }
 
 bool lane_stores(uint r)
 {
-    return ROWS_ON_LANES != 0 || gl_SubgroupInvocationID == r;
+    return ROWS_ON_LANES || gl_SubgroupInvocationID == r;
 }
 
 // Loop over the units of a tile: for (u = unit_first(); u < n; u += unit_step()).
 uint unit_first()
 {
-    return ROWS_ON_LANES != 0 ? 0 : gl_SubgroupInvocationID;
+    return ROWS_ON_LANES ? 0 : gl_SubgroupInvocationID;
 }
 
 uint unit_step()
 {
-    return ROWS_ON_LANES != 0 ? 1 : SUBGROUP;
+    return ROWS_ON_LANES ? 1 : SUBGROUP;
 }
 
 // Eight weights from element `at` of the matrix on.
@@ -186,8 +191,9 @@ void eight_weights(out float w[8], const uint format, Matrix m, uint row, uint i
         weights8(w, format, m.weight, row * m.cols + 8 * i, s, b);
 }
 
+#ifndef WIDE
 // Columns on lanes: this lane's unit of 32 columns for each of the ROWS rows.
-void add_unit_columns(inout float acc[MAX_ACC], const uint format, Matrix m, uint row, uint unit, uint xu)
+void add_unit_as(inout float acc[MAX_ACC], const uint format, Matrix m, uint row, uint unit, uint xu)
 {
     uvec4 q[4];
     float s[4], b[4];
@@ -213,6 +219,7 @@ void add_unit_columns(inout float acc[MAX_ACC], const uint format, Matrix m, uin
     }
 }
 
+#else
 // The eight elements 8 * k .. of the 32 that the lanes hold, four each: lane l of v0 has 4l .. 4l + 3; where a subgroup
 // has only four lanes, v1 continues. Broadcasts take constant lanes only, hence the ladder.
 Eight broadcast_eight(uint k, vec4 v0, vec4 v1)
@@ -233,7 +240,7 @@ Eight broadcast_eight(uint k, vec4 v0, vec4 v1)
 }
 
 // Rows on lanes: 64 columns, one group, for this lane's ROWS rows.
-void add_unit_rows(inout float acc[MAX_ACC], const uint format, Matrix m, uint row, uint unit, uint xu)
+void add_unit_as(inout float acc[MAX_ACC], const uint format, Matrix m, uint row, uint unit, uint xu)
 {
     float s[4], b[4];
     uint mine[4];
@@ -266,16 +273,10 @@ void add_unit_rows(inout float acc[MAX_ACC], const uint format, Matrix m, uint r
     }
 }
 
+#endif
+
 // acc[r * TOKENS + t] += W[row + lane_row(r)][columns of `unit`] . x[t][unit xu of the tile] for all r and t.
 // Rows past the last are computed from the last row and never stored.
-void add_unit_as(inout float acc[MAX_ACC], const uint format, Matrix m, uint row, uint unit, uint xu)
-{
-    if (ROWS_ON_LANES != 0)
-        add_unit_rows(acc, format, m, row, unit, xu);
-    else
-        add_unit_columns(acc, format, m, row, unit, xu);
-}
-
 // The branch on the format stands outside of everything: inside, it would multiply the work of shader compilers.
 void add_unit(inout float acc[MAX_ACC], Matrix m, uint row, uint unit, uint xu)
 {
@@ -292,7 +293,7 @@ void add_unit(inout float acc[MAX_ACC], Matrix m, uint row, uint unit, uint xu)
 // Ends a sum: in the columns mapping every lane gets the total, in the rows mapping it has it already.
 float finish(float acc)
 {
-    return ROWS_ON_LANES != 0 ? acc : subgroupAdd(acc);
+    return ROWS_ON_LANES ? acc : subgroupAdd(acc);
 }
 
 // Sum of one value per invocation over the workgroup; all must call it.

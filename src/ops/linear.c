@@ -54,7 +54,7 @@ static int check(const struct weights *w, uint32_t n, struct err *e)
 static int plan_pass(struct linear *op, struct linear_plan *plan, struct exec *x, const struct weights *w,
                      uint32_t tokens, uint32_t formats, struct linear_segment *table, struct err *e)
 {
-    struct matvec_plan p = matvec_plan_for(x, op->rows, op->cols, tokens, formats);
+    struct matvec_plan p = matvec_plan_for(x, op->rows, tokens, formats);
     struct linear_pass *pass = &plan->passes[plan->n_passes];
     uint32_t row = 0;
     if (plan->n_passes > 0)

@@ -24,31 +24,30 @@ static uint32_t round_down_pow2(uint32_t n)
 }
 
 /* Subgroups of a workgroup: they share the copy of the vector, so many; but a software device has a few cores and
- * wants several workgroups for each. */
-static uint32_t subgroups_for(const struct exec_caps *c, uint32_t n_rows, uint32_t block)
+ * wants several workgroups for each. Powers of two only, because every other number is a pipeline more to make. */
+static uint32_t subgroups_for(bool wide, uint32_t subgroup, uint32_t n_rows, uint32_t block)
 {
-    if (c->is_cpu)
-        return (uint32_t)size_max(1, size_min(8, n_rows / (4 * block)));
-    return (uint32_t)size_max(1, 256 / c->subgroup_size);
+    if (!wide)
+        return (uint32_t)size_max(1, 256 / subgroup);
+    return n_rows >= 32 * block ? 8 : n_rows >= 8 * block ? 2 : 1;
 }
 
-struct matvec_plan matvec_plan_for(const struct exec *x, uint32_t n_rows, uint32_t cols, uint32_t tokens,
-                                   uint32_t formats)
+struct matvec_plan matvec_plan_for(const struct exec *x, uint32_t n_rows, uint32_t tokens, uint32_t formats)
 {
     struct exec_caps c = exec_get_caps(x);
-    uint32_t rows = c.is_cpu ? 4 : rows_for(n_rows, tokens);
-    uint32_t block = rows * (c.is_cpu ? c.subgroup_size : 1);
-    uint32_t subgroups =
-        (uint32_t)size_min(subgroups_for(&c, n_rows, block), c.max_workgroup / c.subgroup_size);
+    bool wide = c.is_cpu && c.has_int64;
+    uint32_t rows = wide ? 4 : rows_for(n_rows, tokens);
+    uint32_t block = rows * (wide ? c.subgroup_size : 1);
+    uint32_t subgroups = (uint32_t)size_min(subgroups_for(wide, c.subgroup_size, n_rows, block),
+                                            c.max_workgroup / c.subgroup_size);
     /* The tile of vectors may take half of shared memory (16 bytes hold four columns, one in 32 is padding). */
     uint32_t tile = round_down_pow2(c.max_shared_bytes / 2 / (4 * tokens) - 64 / tokens);
-    tile = (uint32_t)size_min(tile, size_max(64, size_round_up(cols, 64)));
     return (struct matvec_plan){
-        .spec = {c.subgroup_size, subgroups * c.subgroup_size, rows, tokens, c.is_cpu, tile, formats},
+        .spec = {c.subgroup_size, subgroups * c.subgroup_size, rows, tokens, tile, formats},
         .workgroup_rows = subgroups * block,
         .workgroup = subgroups * c.subgroup_size,
         .tokens = tokens,
-        .wide = c.is_cpu && c.has_int64};
+        .wide = wide};
 }
 
 int matvec_kernel(struct exec *x, struct kernel *k, const char *name, void (*ref)(const void *args),

@@ -16,19 +16,18 @@ struct weights {
     uint32_t rows, cols, format;
 };
 
-enum { MATVEC_N_SPEC = 7 };
+enum { MATVEC_N_SPEC = 6 };
 /* The specialisation of matvec.glsl for a device: its constants in order, and the rows that one workgroup computes.
  * n_rows: rows of the whole dispatch (all segments, experts), from which the split is chosen; tokens: 1 or 4 vectors
  * at once; formats: bit f is set when a matrix is stored as FORMAT_f. */
 struct matvec_plan {
     uint32_t spec[MATVEC_N_SPEC];
     uint32_t workgroup_rows, workgroup, tokens;
-    bool wide; /* run the variant with 64-bit loads */
+    bool wide; /* run the variant for software devices, X_wide */
 };
-struct matvec_plan matvec_plan_for(const struct exec *x, uint32_t n_rows, uint32_t cols, uint32_t tokens,
-                                   uint32_t formats);
+struct matvec_plan matvec_plan_for(const struct exec *x, uint32_t n_rows, uint32_t tokens, uint32_t formats);
 
-/* exec_kernel for a kernel on matvec.glsl that has a variant with 64-bit loads, `name`_wide. */
+/* exec_kernel for a kernel on matvec.glsl that has a variant for software devices, `name`_wide. */
 int matvec_kernel(struct exec *x, struct kernel *k, const char *name, void (*ref)(const void *args),
                   uint32_t args_bytes, const struct matvec_plan *p, struct err *e);
 
