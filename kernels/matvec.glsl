@@ -249,7 +249,8 @@ void add_unit_as(inout float acc[MAX_ACC], const uint format, Matrix m, uint row
         mine[r] = min(row + lane_row(r), m.rows - 1);
         load_group(format, m, mine[r], unit, s[r], b[r]);
     }
-    [[unroll]] for (uint part = 0; part < 2; part++) {
+    // Not unrolled: drivers take long over large bodies.
+    [[dont_unroll]] for (uint part = 0; part < 2; part++) {
         uvec4 q[4];
         vec4 v0[4], v1[4];
         [[unroll]] for (uint r = 0; r < ROWS; r++)
