@@ -96,6 +96,26 @@ static bool has_compute_queue(VkPhysicalDevice p, uint32_t *family, bool *timest
     return false;
 }
 
+/* Of a device with Vulkan 1.3. */
+static VkPhysicalDeviceVulkan13Properties subgroup_limits(VkPhysicalDevice p)
+{
+    VkPhysicalDeviceVulkan13Properties v13 = {.sType =
+                                                  VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_PROPERTIES};
+    VkPhysicalDeviceProperties2 props = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2,
+                                         .pNext = &v13};
+    vkGetPhysicalDeviceProperties2(p, &props);
+    v13.pNext = NULL;
+    return v13;
+}
+
+/* The kernels are specialised for one subgroup size: the pipeline asks for it, or the device knows no other. */
+static bool has_fixed_subgroups(VkPhysicalDevice p)
+{
+    VkPhysicalDeviceVulkan13Properties v13 = subgroup_limits(p);
+    return v13.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT ||
+           v13.minSubgroupSize == v13.maxSubgroupSize;
+}
+
 /* What the kernels and the streams are written for. All but the subgroup operations are Vulkan 1.3 core features,
  * named here because a driver may report a 1.3 device that lacks one. */
 static const char *missing_feature(VkPhysicalDevice p, const VkPhysicalDeviceProperties *props,
@@ -131,6 +151,8 @@ static const char *missing_feature(VkPhysicalDevice p, const VkPhysicalDevicePro
         return "subgroup arithmetic, ballot and shuffle in compute shaders";
     if (sub->subgroupSize < 4)
         return "subgroups of at least 4 lanes";
+    if (!has_fixed_subgroups(p))
+        return "a choice of the subgroup size in compute shaders";
     if (!has_compute_queue(p, &family, &timestamps))
         return "a compute queue";
     return "";
@@ -315,8 +337,13 @@ static void read_limits(struct gpu *g)
     bool timestamps = false;
     has_compute_queue(g->physical, &g->queue_family, &timestamps);
     vkGetPhysicalDeviceMemoryProperties(g->physical, &g->memory);
-    g->subgroup_size = g->info.subgroup_size;
     g->max_workgroup = (uint32_t)size_min(l->maxComputeWorkGroupInvocations, l->maxComputeWorkGroupSize[0]);
+    g->subgroup_size = g->info.subgroup_size;
+    VkPhysicalDeviceVulkan13Properties v13 = subgroup_limits(g->physical);
+    g->sets_subgroup_size = v13.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT;
+    if (g->sets_subgroup_size)
+        g->max_workgroup = (uint32_t)size_min(g->max_workgroup,
+                                              (uint64_t)g->subgroup_size * v13.maxComputeWorkgroupSubgroups);
     g->max_shared_bytes = l->maxComputeSharedMemorySize;
     for (int i = 0; i < 3; i++)
         g->max_groups[i] = l->maxComputeWorkGroupCount[i];

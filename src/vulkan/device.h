@@ -25,12 +25,13 @@ struct gpu {
     uint32_t queue_family;
     struct gpu_info info;
     VkPhysicalDeviceMemoryProperties memory;
-    bool is_cpu;            /* a software device: lanes are SIMD lanes of this machine's cores */
-    bool is_unified;        /* device memory is host memory: mapped, cached, coherent */
-    bool has_budget;        /* VK_EXT_memory_budget */
-    bool has_int64;         /* shaderInt64: kernels named X_wide can run */
-    uint32_t subgroup_size; /* every pipeline is created with exactly this */
-    uint32_t max_workgroup; /* invocations */
+    bool is_cpu;             /* a software device: lanes are SIMD lanes of this machine's cores */
+    bool is_unified;         /* device memory is host memory: mapped, cached, coherent */
+    bool has_budget;         /* VK_EXT_memory_budget */
+    bool has_int64;          /* shaderInt64: kernels named X_wide can run */
+    uint32_t subgroup_size;  /* every pipeline has exactly this */
+    bool sets_subgroup_size; /* it is asked for when a pipeline is created; else the device knows no other */
+    uint32_t max_workgroup;  /* invocations */
     uint32_t max_shared_bytes;
     uint32_t max_groups[3];   /* workgroups of a dispatch, each dimension */
     uint64_t max_alloc_bytes; /* one allocation, one buffer */

@@ -72,7 +72,7 @@ static int create(VkPipeline *out, const struct pipeline_set *s, const struct gp
     VkComputePipelineCreateInfo info = {
         .sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
         .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
-                  .pNext = &width,
+                  .pNext = g->sets_subgroup_size ? &width : NULL,
                   .flags = VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT,
                   .stage = VK_SHADER_STAGE_COMPUTE_BIT,
                   .module = module,
