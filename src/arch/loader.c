@@ -6,9 +6,9 @@
 #include "base/mem.h"
 #include "model/model_dir.h"
 
-/* Weights are packed into allocations of this size; a larger tensor gets one of its own. Small, because what is left
- * over at the end of a chunk is lost. */
-#define CHUNK_BYTES ((uint64_t)32 << 20)
+/* Small tensors are packed into allocations of this size; one of a quarter of it or more gets its own, so that little
+ * is lost at the end of a chunk. */
+#define CHUNK_BYTES ((uint64_t)8 << 20)
 enum { ALIGN = 256 };
 
 void loader_init(struct loader *l, struct exec *x, const struct model_dir *dir, const struct progress *p)
@@ -24,30 +24,42 @@ void loader_free(struct loader *l)
     *l = (struct loader){0};
 }
 
-/* Room for `bytes` in *b from *off on. */
-static int reserve(struct loader *l, uint64_t bytes, const struct exec_buffer **b, uint64_t *off,
-                   struct err *e)
+static int add_chunk(struct loader *l, uint64_t bytes, struct err *e)
 {
-    uint64_t at = size_round_up(l->used, ALIGN);
-    if (l->n_chunks == 0 || at + bytes > l->chunks[l->n_chunks - 1].bytes) {
-        void *all = l->chunks;
-        int rc = mem_grow(&all, &l->cap, l->n_chunks + 1, sizeof *l->chunks, e);
-        l->chunks = all;
-        if (rc == 0) /* what was staged points at the old array */
-            rc = exec_stage_end(l->exec, e);
-        uint64_t left =
-            size_round_up(l->dir->dense_bytes - size_min(l->dir->dense_bytes, l->loaded_bytes), ALIGN);
-        uint64_t size = size_max(bytes, size_min(CHUNK_BYTES, size_max(left, 1 << 20)));
+    void *all = l->chunks;
+    int rc = mem_grow(&all, &l->cap, l->n_chunks + 1, sizeof *l->chunks, e);
+    if (rc < 0)
+        return rc;
+    l->chunks = all;
+    rc = exec_buffer_new(l->exec, &l->chunks[l->n_chunks], EXEC_DEVICE, bytes, e);
+    if (rc == 0) {
+        l->n_chunks++;
+        l->device_bytes += bytes;
+    }
+    return rc;
+}
+
+/* Room for `bytes` in *b from *off on. */
+static int reserve(struct loader *l, uint64_t bytes, struct exec_buffer *b, uint64_t *off, struct err *e)
+{
+    int rc = 0;
+    *off = 0;
+    if (bytes >= CHUNK_BYTES / 4) {
+        rc = add_chunk(l, bytes, e);
         if (rc == 0)
-            rc = exec_buffer_new(l->exec, &l->chunks[l->n_chunks], EXEC_DEVICE, size, e);
+            *b = l->chunks[l->n_chunks - 1];
+        return rc;
+    }
+    uint64_t at = size_round_up(l->used, ALIGN);
+    if (l->used == 0 || at + bytes > CHUNK_BYTES) {
+        rc = add_chunk(l, CHUNK_BYTES, e);
         if (rc < 0)
             return rc;
-        l->n_chunks++;
-        l->device_bytes += size;
+        l->packing = l->n_chunks - 1;
         at = 0;
     }
     l->used = at + bytes;
-    *b = &l->chunks[l->n_chunks - 1];
+    *b = l->chunks[l->packing];
     *off = at;
     return 0;
 }
@@ -62,18 +74,18 @@ static int tell(struct loader *l, uint64_t bytes, struct err *e)
 
 static int load_tensor(struct loader *l, const struct tensor *t, uint64_t *address, struct err *e)
 {
-    const struct exec_buffer *b;
+    struct exec_buffer b;
     uint64_t off;
     int rc = reserve(l, t->bytes, &b, &off, e);
     for (uint64_t done = 0; rc == 0 && done < t->bytes;) {
         uint64_t n = size_min(t->bytes - done, EXEC_STAGE_BYTES);
-        void *to = exec_stage(l->exec, b, off + done, n, e);
+        void *to = exec_stage(l->exec, &b, off + done, n, e);
         rc = to ? model_dir_read(l->dir, t, done, n, to, e) : (int)e->code;
         done += n;
         if (rc == 0)
             rc = tell(l, n, e);
     }
-    *address = rc == 0 ? b->address + off : 0;
+    *address = rc == 0 ? b.address + off : 0;
     return rc;
 }
 
@@ -97,7 +109,7 @@ int loader_matrix(struct loader *l, const char *base, uint32_t rows, uint32_t co
 int loader_vector(struct loader *l, const char *name, uint64_t n, uint64_t *address, struct err *e)
 {
     const struct tensor *t;
-    const struct exec_buffer *b;
+    struct exec_buffer b;
     uint64_t off;
     int rc = model_dir_vector(l->dir, name, n, &t, e);
     float *values = rc < 0 ? NULL : mem_new(n, sizeof *values, e);
@@ -107,9 +119,9 @@ int loader_vector(struct loader *l, const char *name, uint64_t n, uint64_t *addr
     if (rc == 0)
         rc = reserve(l, n * sizeof *values, &b, &off, e);
     if (rc == 0)
-        rc = exec_write(l->exec, b, off, values, n * sizeof *values, e);
+        rc = exec_write(l->exec, &b, off, values, n * sizeof *values, e);
     if (rc == 0)
-        *address = b->address + off;
+        *address = b.address + off;
     free(values);
     return rc < 0 ? rc : tell(l, t->bytes, e);
 }

@@ -16,9 +16,10 @@ struct loader {
     struct exec *exec;
     const struct model_dir *dir;
     const struct progress *progress;
-    struct exec_buffer *chunks; /* all weights; the last one is being filled */
+    struct exec_buffer *chunks; /* all weights */
     size_t n_chunks, cap;
-    uint64_t used; /* bytes of the last chunk */
+    size_t packing; /* the chunk that small tensors go to; n_chunks when there is none yet */
+    uint64_t used;  /* its bytes */
     uint64_t loaded_bytes, device_bytes;
 };
 

@@ -83,6 +83,10 @@ int budget_for_experts(const struct model_dir *m, const struct exec_caps *caps, 
                        uint64_t *bytes, struct err *e)
 {
     uint64_t fixed = m->dense_bytes + w->scratch_bytes, least = supply_floor_bytes(m);
+    if (w->memory_bytes && w->memory_bytes < least)
+        return err_set(e, ERR_NO_FIT,
+                       "--memory is %.2f MiB, the experts of one token and layer need %.2f MiB",
+                       (double)w->memory_bytes / 1048576.0, (double)least / 1048576.0);
     uint64_t device = w->gpu_memory_bytes ? w->gpu_memory_bytes : with_margin(caps->free_bytes);
     if (caps->is_unified && !w->gpu_memory_bytes)
         device = size_min(device, with_margin(budget_host_free()));

@@ -19,8 +19,8 @@ struct exec {
     struct gpu_buffer staging;
     uint64_t stage_tickets[2];
     uint32_t stage_half;
-    struct { /* handed out by exec_stage, not copied yet */
-        const struct exec_buffer *to;
+    struct {                  /* handed out by exec_stage, not copied yet */
+        struct gpu_buffer to; /* none: bytes = 0 */
         uint64_t off, bytes;
     } staged;
     struct exec_stats stats;
@@ -146,12 +146,12 @@ void exec_buffer_free(struct exec *x, struct exec_buffer *b)
 /* Queues the copy of what the last exec_stage handed out. */
 static int hand_over(struct exec *x, struct err *e)
 {
-    if (!x->staged.to)
+    if (x->staged.bytes == 0)
         return 0;
     uint64_t from = (uint64_t)x->stage_half * EXEC_STAGE_BYTES;
     stream_begin(&x->stream);
-    stream_copy(&x->stream, &x->staged.to->gpu, x->staged.off, &x->staging, from, x->staged.bytes);
-    x->staged.to = NULL;
+    stream_copy(&x->stream, &x->staged.to, x->staged.off, &x->staging, from, x->staged.bytes);
+    x->staged.bytes = 0;
     int rc = stream_submit(&x->stream, &x->stage_tickets[x->stage_half], e);
     x->stage_half ^= 1;
     return rc;
@@ -166,7 +166,7 @@ void *exec_stage(struct exec *x, const struct exec_buffer *b, uint64_t off, uint
         return NULL;
     if (hand_over(x, e) < 0 || stream_wait(&x->stream, x->stage_tickets[x->stage_half], e) < 0)
         return NULL;
-    x->staged.to = b;
+    x->staged.to = b->gpu;
     x->staged.off = off;
     x->staged.bytes = bytes;
     return x->staging.host + (uint64_t)x->stage_half * EXEC_STAGE_BYTES;
