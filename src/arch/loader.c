@@ -51,8 +51,9 @@ static int reserve(struct loader *l, uint64_t bytes, struct exec_buffer *b, uint
         return rc;
     }
     uint64_t at = size_round_up(l->used, ALIGN);
-    if (l->used == 0 || at + bytes > CHUNK_BYTES) {
-        rc = add_chunk(l, CHUNK_BYTES, e);
+    if (l->used == 0 || at + bytes > l->chunks[l->packing].bytes) {
+        uint64_t left = l->dir->dense_bytes - size_min(l->loaded_bytes, l->dir->dense_bytes);
+        rc = add_chunk(l, size_max(bytes, size_min(CHUNK_BYTES, left + left / 4)), e);
         if (rc < 0)
             return rc;
         l->packing = l->n_chunks - 1;
