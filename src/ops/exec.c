@@ -25,7 +25,16 @@ struct exec {
     } staged;
     struct exec_stats stats;
     bool profile;
+    enum { NOTHING, COPIES, OPERATION } last; /* recorded in this batch */
 };
+
+/* Orders what comes next after what was recorded; copies in a row need no order among themselves. */
+static void order_after(struct exec *x, int next)
+{
+    if (x->last == OPERATION || (x->last == COPIES && next == OPERATION))
+        stream_barrier(&x->stream);
+    x->last = next == OPERATION ? OPERATION : COPIES;
+}
 
 static void book_time(void *ctx, uint32_t label, uint64_t ns)
 {
@@ -238,6 +247,7 @@ int exec_kernel(struct exec *x, struct kernel *k, const char *name, void (*ref)(
 
 void exec_begin(struct exec *x)
 {
+    x->last = NOTHING;
     if (!x->is_reference)
         stream_begin(&x->stream);
 }
@@ -246,8 +256,8 @@ void exec_run(struct exec *x, const struct kernel *k, const void *args, uint32_t
 {
     if (!x->is_reference) {
         const uint32_t groups[3] = {gx, gy, gz};
+        order_after(x, OPERATION);
         stream_dispatch(&x->stream, k->pipeline, k->label, args, k->args_bytes, groups);
-        stream_barrier(&x->stream);
         return;
     }
     uint64_t start = x->profile ? clock_ns() : 0;
@@ -264,8 +274,8 @@ void exec_copy(struct exec *x, const struct exec_buffer *dst, uint64_t dst_off, 
         memcpy(dst->host + dst_off, src->host + src_off, bytes);
         return;
     }
+    order_after(x, COPIES);
     stream_copy(&x->stream, &dst->gpu, dst_off, &src->gpu, src_off, bytes);
-    stream_barrier(&x->stream);
 }
 
 void exec_zero(struct exec *x, const struct exec_buffer *b, uint64_t off, uint64_t bytes)
@@ -274,8 +284,8 @@ void exec_zero(struct exec *x, const struct exec_buffer *b, uint64_t off, uint64
         memset(b->host + off, 0, bytes);
         return;
     }
+    order_after(x, COPIES);
     stream_zero(&x->stream, &b->gpu, off, bytes);
-    stream_barrier(&x->stream);
 }
 
 int exec_submit(struct exec *x, uint64_t *ticket, struct err *e)

@@ -77,6 +77,7 @@ void exec_begin(struct exec *x);
 /* Runs k over gx * gy * gz workgroups (ignored by the reference). */
 void exec_run(struct exec *x, const struct kernel *k, const void *args, uint32_t gx, uint32_t gy,
               uint32_t gz);
+/* Copies and zeroings in a row touch different bytes: they run side by side. */
 void exec_copy(struct exec *x, const struct exec_buffer *dst, uint64_t dst_off, const struct exec_buffer *src,
                uint64_t src_off, uint64_t bytes);
 void exec_zero(struct exec *x, const struct exec_buffer *b, uint64_t off, uint64_t bytes);
