@@ -2,9 +2,11 @@
 //   partial[t][h][split] = (sum_p e^(s_p - m) v_p, m, l = sum_p e^(s_p - m)),  s_p = scale q . k_p,  p <= pos + t
 // over the split's share of the positions. A key/value head is loaded once for its GROUP query heads.
 //
-// Grid: x = n_kv_heads * n_splits, y = tokens. The subgroups of a workgroup take positions in turn, each with its own
-// (m, l, sums) per query head, merged through shared memory at the end, in subgroup order. A lane holds PER_LANE
-// channels. A split without positions writes l = 0. float32. Tolerance 1e-5 of the largest output after the merge.
+// Grid: x = n_kv_heads * n_splits, y = tokens. The subgroups of a workgroup take blocks of BLOCK positions in turn, each
+// with its own (m, l, sums) per query head, merged through shared memory at the end, in subgroup order. A lane holds
+// PER_LANE channels of every head's query and sums, and m and l of the heads that are its own (head g: lane
+// g % SUBGROUP), so that exponentials are computed once, not by every lane. A split without positions writes l = 0.
+// float32. Tolerance 1e-5 of the largest output after the merge.
 #version 460
 #include "memory.glsl"
 #include "math.glsl"
@@ -15,13 +17,18 @@ layout(constant_id = 1) const uint WORKGROUP = 128;
 layout(constant_id = 2) const uint GROUP = 8;    // query heads per key/value head
 layout(constant_id = 3) const uint PER_LANE = 8; // ceil(head_dim / SUBGROUP)
 
+const uint BLOCK = 4;
 const uint SUBGROUPS = WORKGROUP / SUBGROUP;
+const uint OWN = (GROUP + SUBGROUP - 1) / SUBGROUP; // heads of a lane
 const float LOWEST = -3.0e38; // finite, so that a difference of two is never NaN
 
 layout(push_constant, std430) uniform Args { attention_args a; };
 
-shared float merged[PER_LANE * SUBGROUP];
-shared float part_max[SUBGROUPS], part_sum[SUBGROUPS];
+shared float merged[GROUP * PER_LANE * SUBGROUP];
+shared float part_max[SUBGROUPS * OWN * SUBGROUP], part_sum[SUBGROUPS * OWN * SUBGROUP];
+
+float q[GROUP][PER_LANE], acc[GROUP][PER_LANE]; // this lane's channels
+float m[OWN], l[OWN];                           // of this lane's heads
 
 uvec2 cache_row(uint p, uint value, uint kv_head)
 {
@@ -30,81 +37,135 @@ uvec2 cache_row(uint p, uint value, uint kv_head)
     return addr_add(block, a.layer_off + 4 * (row * a.n_kv_heads + kv_head) * a.head_dim);
 }
 
-void load_row(uvec2 row, out float v[PER_LANE])
+// This lane's channels of the block's rows; rows past the last position repeat it.
+void load_block(uint from, uint last, uint value, uint kv_head, out float v[BLOCK][PER_LANE])
 {
-    [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
-        uint c = i * SUBGROUP + gl_SubgroupInvocationID;
-        v[i] = c < a.head_dim ? F32s(row).v[c] : 0.0;
+    [[unroll]] for (uint b = 0; b < BLOCK; b++) {
+        uvec2 row = cache_row(min(from + b, last), value, kv_head);
+        [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
+            uint c = i * SUBGROUP + gl_SubgroupInvocationID;
+            v[b][i] = c < a.head_dim ? F32s(row).v[c] : 0.0;
+        }
+    }
+}
+
+void load_queries(uint token, uint kv_head)
+{
+    [[unroll]] for (uint g = 0; g < GROUP; g++) {
+        uint row = (token * a.n_heads + kv_head * GROUP + g) * a.head_dim;
+        [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
+            uint c = i * SUBGROUP + gl_SubgroupInvocationID;
+            q[g][i] = c < a.head_dim ? F32s(a.q).v[row + c] * a.scale : 0.0;
+            acc[g][i] = 0.0;
+        }
+    }
+    [[unroll]] for (uint h = 0; h < OWN; h++) {
+        m[h] = LOWEST;
+        l[h] = 0.0;
+    }
+}
+
+// Scores of the block for this lane's heads; positions from `to` on get LOWEST.
+void score_block(uint from, uint to, float k[BLOCK][PER_LANE], inout float own[OWN][BLOCK])
+{
+    [[unroll]] for (uint g = 0; g < GROUP; g++)
+        [[unroll]] for (uint b = 0; b < BLOCK; b++) {
+            float s = 0.0;
+            [[unroll]] for (uint i = 0; i < PER_LANE; i++)
+                s = fma(q[g][i], k[b][i], s);
+            s = subgroupAdd(s);
+            if (g % SUBGROUP == gl_SubgroupInvocationID)
+                own[g / SUBGROUP][b] = from + b < to ? s : LOWEST;
+        }
+}
+
+// Folds the block into m, l and acc.
+void fold_block(float own[OWN][BLOCK], float v[BLOCK][PER_LANE])
+{
+    float old[OWN], weight[OWN][BLOCK];
+    [[unroll]] for (uint h = 0; h < OWN; h++) {
+        float top = m[h];
+        [[unroll]] for (uint b = 0; b < BLOCK; b++)
+            top = max(top, own[h][b]);
+        old[h] = exp_exact(m[h] - top);
+        m[h] = top;
+        l[h] *= old[h];
+        [[unroll]] for (uint b = 0; b < BLOCK; b++) {
+            weight[h][b] = exp_exact(own[h][b] - top);
+            l[h] += weight[h][b];
+        }
+    }
+    [[unroll]] for (uint g = 0; g < GROUP; g++) {
+        float keep = subgroupBroadcast(old[g / SUBGROUP], g % SUBGROUP);
+        [[unroll]] for (uint i = 0; i < PER_LANE; i++)
+            acc[g][i] *= keep;
+        [[unroll]] for (uint b = 0; b < BLOCK; b++) {
+            float w = subgroupBroadcast(weight[g / SUBGROUP][b], g % SUBGROUP);
+            [[unroll]] for (uint i = 0; i < PER_LANE; i++)
+                acc[g][i] = fma(w, v[b][i], acc[g][i]);
+        }
+    }
+}
+
+// Joins the subgroups' results and writes the workgroup's. `out_row`: of the first head; heads lie `head_stride` apart.
+void merge(uint out_row, uint head_stride)
+{
+    uint lane = gl_SubgroupInvocationID;
+    float factor[OWN];
+    [[unroll]] for (uint h = 0; h < OWN; h++) {
+        part_max[(gl_SubgroupID * OWN + h) * SUBGROUP + lane] = m[h];
+        part_sum[(gl_SubgroupID * OWN + h) * SUBGROUP + lane] = l[h];
+    }
+    barrier();
+    [[unroll]] for (uint h = 0; h < OWN; h++) {
+        float top = LOWEST, sum = 0.0;
+        for (uint i = 0; i < SUBGROUPS; i++)
+            top = max(top, part_max[(i * OWN + h) * SUBGROUP + lane]);
+        for (uint i = 0; i < SUBGROUPS; i++)
+            sum += part_sum[(i * OWN + h) * SUBGROUP + lane] *
+                   exp_exact(part_max[(i * OWN + h) * SUBGROUP + lane] - top);
+        factor[h] = exp_exact(m[h] - top);
+        uint g = h * SUBGROUP + lane;
+        if (gl_SubgroupID == 0 && g < GROUP) {
+            F32s(a.partial).v[out_row + g * head_stride + a.head_dim] = top;
+            F32s(a.partial).v[out_row + g * head_stride + a.head_dim + 1] = sum;
+        }
+    }
+    for (uint turn = 0; turn < SUBGROUPS; turn++) {
+        if (gl_SubgroupID == turn)
+            [[unroll]] for (uint g = 0; g < GROUP; g++) {
+                float f = subgroupBroadcast(factor[g / SUBGROUP], g % SUBGROUP);
+                [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
+                    uint c = i * SUBGROUP + lane, at = g * PER_LANE * SUBGROUP + c;
+                    float sofar = fma(acc[g][i], f, turn == 0 ? 0.0 : merged[at]);
+                    merged[at] = sofar;
+                    if (turn + 1 == SUBGROUPS && c < a.head_dim)
+                        F32s(a.partial).v[out_row + g * head_stride + c] = sofar;
+                }
+            }
+        barrier();
     }
 }
 
 void main()
 {
     uint kv_head = gl_WorkGroupID.x / a.n_splits, split = gl_WorkGroupID.x % a.n_splits;
-    uint token = gl_WorkGroupID.y, lane = gl_SubgroupInvocationID;
+    uint token = gl_WorkGroupID.y;
     uint n_pos = a.pos + token + 1;
     uint share = (n_pos + a.n_splits - 1) / a.n_splits;
     uint from = min(split * share, n_pos), to = min(from + share, n_pos);
 
-    float q[GROUP][PER_LANE], acc[GROUP][PER_LANE], m[GROUP], l[GROUP];
-    [[unroll]] for (uint g = 0; g < GROUP; g++) {
-        uint row = (token * a.n_heads + kv_head * GROUP + g) * a.head_dim;
-        m[g] = LOWEST;
-        l[g] = 0.0;
-        [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
-            uint c = i * SUBGROUP + lane;
-            q[g][i] = c < a.head_dim ? F32s(a.q).v[row + c] * a.scale : 0.0;
-            acc[g][i] = 0.0;
-        }
+    load_queries(token, kv_head);
+    for (uint p = from + gl_SubgroupID * BLOCK; p < to; p += SUBGROUPS * BLOCK) {
+        float k[BLOCK][PER_LANE], v[BLOCK][PER_LANE], own[OWN][BLOCK];
+        load_block(p, to - 1, 0, kv_head, k);
+        load_block(p, to - 1, 1, kv_head, v);
+        [[unroll]] for (uint h = 0; h < OWN; h++)
+            [[unroll]] for (uint b = 0; b < BLOCK; b++)
+                own[h][b] = LOWEST;
+        score_block(p, to, k, own);
+        fold_block(own, v);
     }
-
-    for (uint p = from + gl_SubgroupID; p < to; p += SUBGROUPS) {
-        float k[PER_LANE], v[PER_LANE];
-        load_row(cache_row(p, 0, kv_head), k);
-        load_row(cache_row(p, 1, kv_head), v);
-        [[unroll]] for (uint g = 0; g < GROUP; g++) {
-            float s = 0.0;
-            [[unroll]] for (uint i = 0; i < PER_LANE; i++)
-                s = fma(q[g][i], k[i], s);
-            s = subgroupAdd(s);
-            float top = max(m[g], s);
-            float old = exp_exact(m[g] - top), now = exp_exact(s - top);
-            m[g] = top;
-            l[g] = fma(l[g], old, now);
-            [[unroll]] for (uint i = 0; i < PER_LANE; i++)
-                acc[g][i] = fma(acc[g][i], old, now * v[i]);
-        }
-    }
-
-    [[unroll]] for (uint g = 0; g < GROUP; g++) {
-        if (lane == 0) {
-            part_max[gl_SubgroupID] = m[g];
-            part_sum[gl_SubgroupID] = l[g];
-        }
-        barrier();
-        float top = LOWEST, sum = 0.0;
-        for (uint i = 0; i < SUBGROUPS; i++)
-            top = max(top, part_max[i]);
-        for (uint i = 0; i < SUBGROUPS; i++)
-            sum += part_sum[i] * exp_exact(part_max[i] - top);
-        float factor = exp_exact(m[g] - top);
-        uint out_row = ((token * a.n_heads + kv_head * GROUP + g) * a.n_splits + split) * (a.head_dim + 2);
-        for (uint turn = 0; turn < SUBGROUPS; turn++) {
-            if (gl_SubgroupID == turn) {
-                [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
-                    uint c = i * SUBGROUP + lane;
-                    float sofar = turn == 0 ? 0.0 : merged[c];
-                    sofar = fma(acc[g][i], factor, sofar);
-                    merged[c] = sofar;
-                    if (turn + 1 == SUBGROUPS && c < a.head_dim)
-                        F32s(a.partial).v[out_row + c] = sofar;
-                }
-                if (turn + 1 == SUBGROUPS && lane == 0) {
-                    F32s(a.partial).v[out_row + a.head_dim] = top;
-                    F32s(a.partial).v[out_row + a.head_dim + 1] = sum;
-                }
-            }
-            barrier();
-        }
-    }
+    uint first_head = token * a.n_heads + kv_head * GROUP;
+    merge((first_head * a.n_splits + split) * (a.head_dim + 2), a.n_splits * (a.head_dim + 2));
 }

@@ -139,6 +139,12 @@ int attention_open(struct attention *op, struct exec *x, const struct attention_
         return err_set(e, ERR_UNSUPPORTED, "attention: %u rotary channels of %u, expected an even number",
                        s->rotary_dim, s->head_dim);
     struct exec_caps caps = exec_get_caps(x);
+    uint64_t merged = (uint64_t)s->n_heads / s->n_kv_heads * size_round_up(s->head_dim, caps.subgroup_size);
+    if ((merged + 1024) * sizeof(float) > caps.max_shared_bytes)
+        return err_set(
+            e, ERR_UNSUPPORTED,
+            "attention: %u heads of %u channels to a key head do not fit %u bytes of shared memory",
+            s->n_heads / s->n_kv_heads, s->head_dim, caps.max_shared_bytes);
     uint32_t subgroup = caps.subgroup_size, per_lane = div_up(s->head_dim, subgroup);
     uint32_t score_group =
         (uint32_t)size_max(size_min(caps.is_cpu ? subgroup : 128, caps.max_workgroup), subgroup);
