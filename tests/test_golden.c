@@ -174,7 +174,7 @@ static void the_reference_backend_agrees(void **state)
     run_model("tests/models/qwen-odd/mlx", "tests/models/qwen-odd/golden.safetensors", 0, "reference");
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(qwen_odd_agrees),
@@ -184,5 +184,7 @@ int main(void)
         cmocka_unit_test(the_reference_backend_agrees),
         cmocka_unit_test(tiny_agrees),
     };
+    if (argc > 1) /* a pattern of test names */
+        cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
