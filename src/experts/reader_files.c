@@ -1,0 +1,197 @@
+#include "experts/reader_files.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "experts/reader.h"
+
+enum { PAGE = 4096 };
+
+static int start(struct reader_files *f, const struct model_dir *m, struct err *e)
+{
+    *f = (struct reader_files){.model = m};
+    f->fds = mem_new(m->n_files, sizeof *f->fds, e);
+    for (uint32_t i = 0; f->fds && i < m->n_files; i++)
+        f->fds[i] = -1;
+    return f->fds ? 0 : ERR_MEMORY;
+}
+
+/* Calls fn for every extent of every expert until it returns something else than 0. */
+static int each_extent(struct reader_files *f,
+                       int (*fn)(struct reader_files *f, const struct extent *x, struct err *e),
+                       struct err *e)
+{
+    const struct config *c = &f->model->config;
+    struct extent parts[EXPERT_MAX_EXTENTS];
+    int rc = 0;
+    for (uint32_t layer = 0; layer < c->n_layers; layer++) {
+        for (uint32_t expert = 0; config_has_experts(c, layer) && expert < c->n_experts; expert++) {
+            uint32_t n = model_dir_expert(f->model, layer, expert, parts);
+            for (uint32_t i = 0; i < n && rc == 0; i++)
+                rc = fn(f, &parts[i], e);
+            if (rc < 0)
+                return rc;
+        }
+    }
+    return 0;
+}
+
+static int borrow(struct reader_files *f, const struct extent *x, struct err *e)
+{
+    (void)e;
+    f->fds[x->file] = f->model->files[x->file].fd;
+    return 0;
+}
+
+int reader_files_open(struct reader_files *f, const struct model_dir *m, struct err *e)
+{
+    int rc = start(f, m, e);
+    return rc < 0 ? rc : each_extent(f, borrow, e);
+}
+
+void reader_files_close(struct reader_files *f)
+{
+    uint32_t n = f->model ? f->model->n_files : 0;
+    for (uint32_t i = 0; f->maps && i < n; i++)
+        if (f->maps[i])
+            munmap(f->maps[i], f->model->files[i].bytes);
+    for (uint32_t i = 0; f->direct && i < n; i++)
+        if (f->fds[i] >= 0)
+            close(f->fds[i]);
+    free(f->maps);
+    free(f->fds);
+    *f = (struct reader_files){0};
+}
+
+/* --- mapped --- */
+
+static int map(struct reader_files *f, const struct extent *x, struct err *e)
+{
+    const struct model_file *file = &f->model->files[x->file];
+    if (f->maps[x->file])
+        return 0;
+    void *at = mmap(NULL, file->bytes, PROT_READ, MAP_SHARED, file->fd, 0);
+    if (at == MAP_FAILED)
+        return err_errno(e, ERR_UNSUPPORTED, "%s cannot be mapped", file->path);
+    f->maps[x->file] = at;
+    f->fds[x->file] = file->fd;
+    /* Without it a fault of a file that was cut could not be told from a good page without a signal. */
+    if (madvise(at, 1, MADV_POPULATE_READ) < 0 && errno == EINVAL)
+        return err_set(e, ERR_UNSUPPORTED, "the system is older than Linux 5.14");
+    return 0;
+}
+
+int reader_files_open_mapped(struct reader_files *f, const struct model_dir *m, struct err *e)
+{
+    int rc = start(f, m, e);
+    if (rc < 0)
+        return rc;
+    f->maps = mem_new(m->n_files, sizeof *f->maps, e);
+    rc = f->maps ? each_extent(f, map, e) : ERR_MEMORY;
+    if (rc < 0)
+        reader_files_close(f);
+    return rc;
+}
+
+/* How many of the n bytes at `off` the file has now, or -errno. */
+static int64_t bytes_there(int fd, uint64_t n, uint64_t off)
+{
+    struct stat st;
+    if (fstat(fd, &st) < 0)
+        return -errno;
+    uint64_t size = (uint64_t)st.st_size;
+    return (int64_t)(size > off ? size_min(n, size - off) : 0);
+}
+
+int64_t reader_files_copy(const struct reader_files *f, uint32_t file, uint8_t *dst, uint64_t n, uint64_t off)
+{
+    int64_t there = bytes_there(f->fds[file], n, off);
+    if (there <= 0)
+        return there;
+    uint8_t *from = f->maps[file] + off, *page = from - (uintptr_t)from % PAGE;
+    size_t span = (size_t)(from + there - page);
+    /* One read for the whole range; page faults would read ahead in the system's small steps. */
+    madvise(page, span, MADV_WILLNEED);
+    if (madvise(page, span, MADV_POPULATE_READ) < 0)
+        return errno == EFAULT ? -EIO : -errno;
+    memcpy(dst, from, (size_t)there);
+    /* The rest of the last page of a file that was cut reads as zeros, without a fault. */
+    return bytes_there(f->fds[file], (uint64_t)there, off);
+}
+
+/* --- direct --- */
+
+static int check_aligned(const struct reader_files *f, const struct extent *x, struct err *e)
+{
+    const char *path = f->model->files[x->file].path;
+    bool last = x->at + x->bytes == f->model->expert.bytes;
+    if (x->off % READER_DIRECT_ALIGN || x->at % READER_DIRECT_ALIGN)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "%s: experts' bytes lie at %" PRIu64 " (%" PRIu64
+                       " in the slot), direct reads need multiples of %d",
+                       path, x->off, x->at, READER_DIRECT_ALIGN);
+    if (x->bytes % READER_DIRECT_ALIGN && !last)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "%s: %" PRIu64 " bytes of an expert at %" PRIu64 ", direct reads need multiples of %d",
+                       path, x->bytes, x->off, READER_DIRECT_ALIGN);
+    return 0;
+}
+
+static int open_direct(struct reader_files *f, const struct extent *x, struct err *e)
+{
+    int rc = check_aligned(f, x, e);
+    if (rc < 0 || f->fds[x->file] >= 0)
+        return rc;
+    const struct model_file *file = &f->model->files[x->file];
+    int fd = open(file->path, O_RDONLY | O_CLOEXEC | O_DIRECT);
+    if (fd < 0)
+        return err_errno(e, ERR_UNSUPPORTED, "%s cannot be opened for direct reads", file->path);
+    f->fds[x->file] = fd;
+    struct stat now, then;
+    if (fstat(fd, &now) < 0 || fstat(file->fd, &then) < 0)
+        return err_errno(e, ERR_IO, "%s", file->path);
+    if (now.st_dev != then.st_dev || now.st_ino != then.st_ino)
+        return err_set(e, ERR_IO, "%s was replaced by another file", file->path);
+    return 0;
+}
+
+/* File systems may take the flag and refuse the read; device memory may refuse to be read into. */
+static int try_direct(const struct reader_files *f, uint8_t *target, struct err *e)
+{
+    for (uint32_t i = 0; i < f->model->n_files; i++) {
+        if (f->fds[i] < 0 || pread(f->fds[i], target, READER_DIRECT_ALIGN, 0) >= 0)
+            continue;
+        if (errno == EFAULT)
+            return err_set(e, ERR_UNSUPPORTED, "the slots' memory cannot be the target of direct reads");
+        return err_errno(e, ERR_UNSUPPORTED, "%s: direct read", f->model->files[i].path);
+    }
+    return 0;
+}
+
+int reader_files_open_direct(struct reader_files *f, const struct model_dir *m, uint8_t *target,
+                             struct err *e)
+{
+    int rc = start(f, m, e);
+    if (rc < 0)
+        return rc;
+    f->direct = true;
+    void *own = NULL;
+    if (!target && posix_memalign(&own, READER_DIRECT_ALIGN, READER_DIRECT_ALIGN) != 0)
+        rc = err_set(e, ERR_MEMORY, "out of memory for a page");
+    if (rc == 0)
+        rc = each_extent(f, open_direct, e);
+    if (rc == 0)
+        rc = try_direct(f, target ? target : own, e);
+    free(own);
+    if (rc < 0)
+        reader_files_close(f);
+    return rc;
+}
