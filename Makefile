@@ -28,9 +28,9 @@ SPIRV    := $(KERNELS:kernels/%.comp=$(BUILD)/kernels/%.inc) $(WIDE:%=$(BUILD)/k
 TESTS    := $(sort $(wildcard tests/test_*.c))
 TEST_BIN := $(TESTS:tests/%.c=$(BUILD)/tests/%)
 SAN_OBJ  := $(if $(SAN),$(BUILD)/tests/dlclose_shim.o)
-TEST_LIB := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(TESTS) $(wildcard tests/fuzz_*.c) $(wildcard tests/*_shim.c),$(wildcard tests/*.c)))
+TEST_LIB := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(TESTS) $(wildcard tests/fuzz_*.c tests/bench_*.c) $(wildcard tests/*_shim.c),$(wildcard tests/*.c)))
 
-.PHONY: all tests check lint asan validate install clean
+.PHONY: all tests check bench lint asan validate install clean
 .SECONDARY:
 all: $(BUILD)/moeflux
 
@@ -63,6 +63,9 @@ tests: $(TEST_BIN)
 
 check: $(BUILD)/moeflux $(TEST_BIN)
 	scripts/run-tests $(BUILD)
+
+# Measuring programs; tests/bench_X.c says what each measures and how it is called.
+bench: $(patsubst %.c,$(BUILD)/%,$(wildcard tests/bench_*.c))
 
 # All tests with AddressSanitizer, LeakSanitizer and UndefinedBehaviorSanitizer. Their reports go to files, so that a
 # test which expects a failing command does not take a report for the failure; scripts/run-tests looks for them.

@@ -33,9 +33,10 @@ enum reader_mode {
     READER_URING,  /* io_uring reads through the page cache */
     READER_DIRECT, /* O_DIRECT, by io_uring, or by threads where that is forbidden */
 };
-/* Direct reads need dst, and all extents in file and slot, at multiples of this; the end of the expert alone may be
- * odd, and then dst has room up to the next multiple. */
-enum { READER_DIRECT_ALIGN = 4096, READER_DEFAULT_DEPTH = 32 };
+/* Direct reads need dst at a multiple of READER_TARGET_ALIGN, with room up to the next one after the expert. They are
+ * possible where every extent begins, in file and slot, at a block of the file system (512 or 4096 bytes), and ends
+ * at one too unless it is the expert's last. */
+enum { READER_TARGET_ALIGN = 4096, READER_DEFAULT_DEPTH = 32 };
 
 /* "auto", "mmap", "pread", "uring" or "direct". ERR_USAGE names them. */
 int reader_mode_find(const char *name, enum reader_mode *mode, struct err *e);

@@ -13,7 +13,7 @@
 #include "base/mem.h"
 #include "experts/reader.h"
 
-enum { PAGE = 4096 };
+enum { PAGE = READER_TARGET_ALIGN, SECTOR = 512 };
 
 static int start(struct reader_files *f, const struct model_dir *m, struct err *e)
 {
@@ -63,7 +63,7 @@ void reader_files_close(struct reader_files *f)
     for (uint32_t i = 0; f->maps && i < n; i++)
         if (f->maps[i])
             munmap(f->maps[i], f->model->files[i].bytes);
-    for (uint32_t i = 0; f->direct && i < n; i++)
+    for (uint32_t i = 0; f->block && i < n; i++)
         if (f->fds[i] >= 0)
             close(f->fds[i]);
     free(f->maps);
@@ -129,28 +129,11 @@ int64_t reader_files_copy(const struct reader_files *f, uint32_t file, uint8_t *
 
 /* --- direct --- */
 
-static int check_aligned(const struct reader_files *f, const struct extent *x, struct err *e)
-{
-    const char *path = f->model->files[x->file].path;
-    bool last = x->at + x->bytes == f->model->expert.bytes;
-    if (x->off % READER_DIRECT_ALIGN || x->at % READER_DIRECT_ALIGN)
-        return err_set(e, ERR_UNSUPPORTED,
-                       "%s: experts' bytes lie at %" PRIu64 " (%" PRIu64
-                       " in the slot), direct reads need multiples of %d",
-                       path, x->off, x->at, READER_DIRECT_ALIGN);
-    if (x->bytes % READER_DIRECT_ALIGN && !last)
-        return err_set(e, ERR_UNSUPPORTED,
-                       "%s: %" PRIu64 " bytes of an expert at %" PRIu64 ", direct reads need multiples of %d",
-                       path, x->bytes, x->off, READER_DIRECT_ALIGN);
-    return 0;
-}
-
 static int open_direct(struct reader_files *f, const struct extent *x, struct err *e)
 {
-    int rc = check_aligned(f, x, e);
-    if (rc < 0 || f->fds[x->file] >= 0)
-        return rc;
     const struct model_file *file = &f->model->files[x->file];
+    if (f->fds[x->file] >= 0)
+        return 0;
     int fd = open(file->path, O_RDONLY | O_CLOEXEC | O_DIRECT);
     if (fd < 0)
         return err_errno(e, ERR_UNSUPPORTED, "%s cannot be opened for direct reads", file->path);
@@ -163,17 +146,44 @@ static int open_direct(struct reader_files *f, const struct extent *x, struct er
     return 0;
 }
 
-/* File systems may take the flag and refuse the read; device memory may refuse to be read into. */
-static int try_direct(const struct reader_files *f, uint8_t *target, struct err *e)
+/* Which block the file takes shows in what it reads. File systems may take the flag and refuse every read; device
+ * memory may refuse to be read into. */
+static int find_block(struct reader_files *f, uint32_t file, uint8_t *target, struct err *e)
 {
-    for (uint32_t i = 0; i < f->model->n_files; i++) {
-        if (f->fds[i] < 0 || pread(f->fds[i], target, READER_DIRECT_ALIGN, 0) >= 0)
-            continue;
-        if (errno == EFAULT)
-            return err_set(e, ERR_UNSUPPORTED, "the slots' memory cannot be the target of direct reads");
-        return err_errno(e, ERR_UNSUPPORTED, "%s: direct read", f->model->files[i].path);
-    }
+    if (pread(f->fds[file], target, SECTOR, SECTOR) >= 0)
+        return 0;
+    f->block = PAGE;
+    if (pread(f->fds[file], target, PAGE, PAGE) >= 0)
+        return 0;
+    if (errno == EFAULT)
+        return err_set(e, ERR_UNSUPPORTED, "the slots' memory cannot be the target of direct reads");
+    return err_errno(e, ERR_UNSUPPORTED, "%s: direct read", f->model->files[file].path);
+}
+
+static int check_aligned(struct reader_files *f, const struct extent *x, struct err *e)
+{
+    const char *path = f->model->files[x->file].path;
+    bool last = x->at + x->bytes == f->model->expert.bytes;
+    if (x->off % f->block || x->at % f->block)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "%s: an expert has bytes at %" PRIu64 " (%" PRIu64
+                       " in its slot), direct reads need multiples of %u",
+                       path, x->off, x->at, f->block);
+    if (x->bytes % f->block && !last)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "%s: an expert has %" PRIu64 " bytes at %" PRIu64
+                       ", direct reads need multiples of %u",
+                       path, x->bytes, x->off, f->block);
     return 0;
+}
+
+static int open_all_direct(struct reader_files *f, uint8_t *target, struct err *e)
+{
+    int rc = each_extent(f, open_direct, e);
+    for (uint32_t i = 0; i < f->model->n_files && rc == 0; i++)
+        if (f->fds[i] >= 0)
+            rc = find_block(f, i, target, e);
+    return rc < 0 ? rc : each_extent(f, check_aligned, e);
 }
 
 int reader_files_open_direct(struct reader_files *f, const struct model_dir *m, uint8_t *target,
@@ -182,14 +192,12 @@ int reader_files_open_direct(struct reader_files *f, const struct model_dir *m, 
     int rc = start(f, m, e);
     if (rc < 0)
         return rc;
-    f->direct = true;
+    f->block = SECTOR;
     void *own = NULL;
-    if (!target && posix_memalign(&own, READER_DIRECT_ALIGN, READER_DIRECT_ALIGN) != 0)
+    if (!target && posix_memalign(&own, PAGE, PAGE) != 0)
         rc = err_set(e, ERR_MEMORY, "out of memory for a page");
     if (rc == 0)
-        rc = each_extent(f, open_direct, e);
-    if (rc == 0)
-        rc = try_direct(f, target ? target : own, e);
+        rc = open_all_direct(f, target ? target : own, e);
     free(own);
     if (rc < 0)
         reader_files_close(f);

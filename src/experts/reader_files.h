@@ -6,8 +6,8 @@
 
 struct reader_files {
     const struct model_dir *model;
-    int *fds; /* [model.n_files]; -1: holds no expert */
-    bool direct;
+    int *fds;       /* [model.n_files]; -1: holds no expert */
+    uint32_t block; /* direct reads are made of blocks of so many bytes; 0: reads are not direct */
     uint8_t **maps; /* [model.n_files], each [model.files[i].bytes]; NULL unless mapped */
 };
 

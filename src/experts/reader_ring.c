@@ -43,7 +43,7 @@ static void prepare(struct reader_ring *r, struct read_part *p)
     struct io_uring_sqe *sqe = io_uring_get_sqe(&r->ring);
     io_uring_prep_read(sqe, (int)a.file, a.dst, a.n, a.off);
     /* The kernel's workers may block where a submission may not, and several copy from the page cache at once. */
-    bool blocking = p->n_stalls || !r->work->files.direct;
+    bool blocking = p->n_stalls || !r->work->files.block;
     io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE | (blocking ? IOSQE_ASYNC : 0));
     io_uring_sqe_set_data(sqe, p);
     r->batch[r->n_batch++] = p;

@@ -122,10 +122,10 @@ void reader_work_add(struct reader_work *w, struct read_request *q)
     q->code = 0;
     q->err = (struct err){0};
     pthread_mutex_lock(&w->lock);
-    if (w->files.direct && (uintptr_t)q->dst % READER_DIRECT_ALIGN) {
+    if (w->files.block && (uintptr_t)q->dst % READER_TARGET_ALIGN) {
         q->code = err_set(&q->err, ERR_USAGE,
                           "layer %u expert %u: direct reads need memory at multiples of %d, not %p", q->layer,
-                          q->expert, READER_DIRECT_ALIGN, (void *)q->dst);
+                          q->expert, READER_TARGET_ALIGN, (void *)q->dst);
         publish(w, q);
     } else {
         append(w, q);
@@ -206,8 +206,8 @@ struct read_ask reader_work_ask(const struct reader_work *w, const struct read_p
 {
     const struct extent *x = &p->extent;
     uint64_t n = x->bytes - p->n_done;
-    if (w->files.direct)
-        n = size_round_up(n, READER_DIRECT_ALIGN);
+    if (w->files.block)
+        n = size_round_up(n, w->files.block);
     return (struct read_ask){.file = x->file,
                              .n = (uint32_t)size_min(n, MAX_ASK),
                              .off = x->off + p->n_done,
@@ -265,9 +265,9 @@ static void fail_short(struct reader_work *w, struct read_part *p, uint64_t n)
     const struct extent *x = &p->extent;
     struct err e;
     err_set(&e, ERR_IO,
-            "layer %u expert %u: %.300s: the file ends at %" PRIu64 ", expected %" PRIu64
-            " bytes at offset %" PRIu64,
-            q->layer, q->expert, w->model->files[x->file].path, x->off + p->n_done + n, x->bytes, x->off);
+            "layer %u expert %u: %.300s: %" PRIu64 " of %" PRIu64 " bytes at offset %" PRIu64
+            ", then the file ends",
+            q->layer, q->expert, w->model->files[x->file].path, p->n_done + n, x->bytes, x->off);
     end(w, p, ERR_IO, &e);
 }
 
@@ -277,7 +277,7 @@ static uint64_t advance(const struct reader_work *w, const struct read_part *p, 
     uint64_t there = p->n_done + n;
     if (there >= p->extent.bytes)
         return p->extent.bytes;
-    return w->files.direct ? there / READER_DIRECT_ALIGN * READER_DIRECT_ALIGN : there;
+    return w->files.block ? there / w->files.block * w->files.block : there;
 }
 
 static void count_continued(struct reader_work *w)
