@@ -28,9 +28,9 @@ SPIRV    := $(KERNELS:kernels/%.comp=$(BUILD)/kernels/%.inc) $(WIDE:%=$(BUILD)/k
 TESTS    := $(sort $(wildcard tests/test_*.c))
 TEST_BIN := $(TESTS:tests/%.c=$(BUILD)/tests/%)
 SAN_OBJ  := $(if $(SAN),$(BUILD)/tests/dlclose_shim.o)
-TEST_LIB := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(TESTS) $(wildcard tests/fuzz_*.c) $(wildcard tests/*_shim.c),$(wildcard tests/*.c)))
+TEST_LIB := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(TESTS) $(wildcard tests/fuzz_*.c tests/bench_*.c) $(wildcard tests/*_shim.c),$(wildcard tests/*.c)))
 
-.PHONY: all tests check run-tests widths lint asan validate install clean
+.PHONY: all tests check run-tests widths bench lint asan validate install clean
 .SECONDARY:
 all: $(BUILD)/moeflux
 
@@ -71,6 +71,9 @@ widths: $(BUILD)/tests/test_golden
 	for width in 128 512; do \
 	    LP_NATIVE_VECTOR_WIDTH=$$width MESA_SHADER_CACHE_DIR=$(BUILD)/home/cache-$$width \
 	    $(BUILD)/tests/test_golden qwen_odd_agrees || exit 1; done
+
+# Measuring programs; tests/bench_X.c says what each measures and how it is called.
+bench: $(patsubst %.c,$(BUILD)/%,$(wildcard tests/bench_*.c))
 
 # All tests with AddressSanitizer, LeakSanitizer and UndefinedBehaviorSanitizer. Their reports go to files, so that a
 # test which expects a failing command does not take a report for the failure; scripts/run-tests looks for them.

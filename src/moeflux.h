@@ -24,6 +24,7 @@ struct moeflux_options {
         *device; /* NULL: the best Vulkan device; "reference"; an index; or a part of a device's name */
     uint64_t memory_bytes;     /* host memory for the experts' cache; 0: from what is free */
     uint64_t gpu_memory_bytes; /* device memory for weights, states and experts; 0: from what is free */
+    const char *expert_io;     /* how experts are read: "auto" (NULL too), "mmap", "pread", "uring", "direct" */
     uint32_t n_threads;        /* readers and host work; 0: the cores there are */
     uint32_t chunk;            /* most tokens evaluated at once; 0: the default */
     bool profile;              /* time every kernel (moeflux_stats.ops) */
@@ -42,6 +43,7 @@ struct moeflux_info {
     uint32_t max_context; /* the most a session may have */
     const int32_t *eos;   /* [n_eos]; borrowed */
     uint32_t n_eos;
+    const char *expert_io; /* how experts are read, and why; borrowed until moeflux_close */
     bool experts_resident; /* every expert has a slot: no reads once warm */
 };
 struct moeflux_info moeflux_info(const struct moeflux *m);
@@ -82,7 +84,9 @@ struct moeflux_stats {                     /* since open or the last moeflux_sta
     uint64_t n_prefill_tokens, prefill_ns; /* evaluations of more than one token */
     uint64_t n_decode_tokens, decode_ns;   /* evaluations of one token */
     uint64_t n_submits, n_dispatches;
-    uint64_t read_bytes, read_ns;        /* expert reads; ns summed over readers */
+    uint64_t read_bytes, read_ns;        /* expert reads; time with at least one under way */
+    uint64_t read_depth_ns;              /* summed over reads: divided by read_ns, the average queue depth */
+    uint64_t n_reads;                    /* experts read */
     uint64_t wait_read_ns;               /* the token waited for the disk */
     uint64_t wait_gpu_ns;                /* the host waited for the device */
     uint64_t n_hits, n_misses;           /* chosen experts found in a slot, or read */

@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "base/str.h"
 #include "cli/flags.h"
+#include "experts/reader.h"
 #include "moeflux.h"
 
 /* Seeds stay below 2^53 so that every JSON reader gets them exactly. */
@@ -34,6 +35,7 @@ static const struct flag run_flags[] = {
     INT("t", "threads", "N", threads, 1, 4096, "threads that read and help (all cores)"),
     BYTES(NULL, "memory", "SIZE", memory, "host memory for experts, as 512M or 4G"),
     BYTES(NULL, "gpu-memory", "SIZE", gpu_memory, "device memory for everything"),
+    TEXT(NULL, "expert-io", "MODE", expert_io, "auto, mmap, pread, uring or direct (auto)"),
     INT(NULL, "chunk", "N", chunk, 1, 1 << 20, "tokens of a prompt computed at once"),
     HEADING("Prompt: one of -p, -f, --tokens-in, or standard input:"),
     TEXT("p", "prompt", "TEXT", prompt, "the prompt"),
@@ -171,6 +173,9 @@ static int check_run(struct options *o, struct err *e)
         rc = check_output(o, e);
     if (!rc)
         rc = sampler_check(&sampling, e);
+    enum reader_mode mode;
+    if (!rc && o->expert_io)
+        rc = reader_mode_find(o->expert_io, &mode, e);
     if (rc)
         return rc;
     o->verb = o->list_devices ? VERB_LIST_DEVICES
@@ -231,6 +236,7 @@ void options_engine(const struct options *o, struct moeflux_options *out)
     out->device = o->device;
     out->memory_bytes = o->memory;
     out->gpu_memory_bytes = o->gpu_memory;
+    out->expert_io = o->expert_io;
     out->n_threads = (uint32_t)o->threads;
     out->chunk = (uint32_t)o->chunk;
     out->profile = o->stats;

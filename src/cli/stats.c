@@ -35,7 +35,7 @@ static void print_answer(const struct stats *st, const struct answer *a, FILE *t
     fprintf(to, "%-12s %8zu tokens  stop: %s\n", "answer", a->tokens.n, answer_stop_name(a->stop));
 }
 
-static void print_experts(const struct moeflux_stats *es, FILE *to)
+static void print_experts(const struct moeflux_stats *es, const char *io, FILE *to)
 {
     char read[32], speed[32], slots[32];
     uint64_t chosen = es->n_hits + es->n_misses;
@@ -43,8 +43,9 @@ static void print_experts(const struct moeflux_stats *es, FILE *to)
     number_show_bytes(speed, sizeof speed,
                       es->read_ns ? (double)es->read_bytes * 1e9 / (double)es->read_ns : 0);
     number_show_bytes(slots, sizeof slots, (double)es->n_slots * (double)es->slot_bytes);
-    fprintf(to, "%-12s %s read, %s/s per reader; %" PRIu64 " slots, %s\n", "experts", read, speed,
-            es->n_slots, slots);
+    fprintf(to, "%-12s %s read, %s/s at queue depth %.1f; %" PRIu64 " slots, %s\n", "experts", read, speed,
+            es->read_ns ? (double)es->read_depth_ns / (double)es->read_ns : 0.0, es->n_slots, slots);
+    fprintf(to, "%-12s %s\n", "read by", io);
     if (chosen)
         fprintf(to, "%-12s %.1f %% of %" PRIu64 " chosen experts\n", "hits",
                 100.0 * (double)es->n_hits / (double)chosen, chosen);
@@ -80,7 +81,7 @@ void stats_print(const struct stats *st, const struct answer *a, const struct se
     number_show_bytes(weights, sizeof weights, (double)es.weights_bytes);
     number_show_bytes(state, sizeof state, (double)es.state_bytes);
     fprintf(to, "%-12s %s weights, %s states\n", "memory", weights, state);
-    print_experts(&es, to);
+    print_experts(&es, s->info.expert_io, to);
     fprintf(to, "%-12s %.3f s for the disk, %.3f s for the device\n", "waits", (double)es.wait_read_ns / 1e9,
             (double)es.wait_gpu_ns / 1e9);
     fprintf(to, "%-12s %" PRIu64 " submissions, %" PRIu64 " dispatches\n", "work", es.n_submits,
@@ -123,6 +124,9 @@ struct json_t *stats_engine_json(const struct session *s)
     json_t *object = json_object();
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
         json_object_set_new(object, counts[i].key, json_integer((json_int_t)counts[i].value));
+    json_object_set_new(object, "expert_io", json_string(s->info.expert_io));
+    json_object_set_new(object, "queue_depth",
+                        stats_number(es.read_ns ? (double)es.read_depth_ns / (double)es.read_ns : NAN));
     json_object_set_new(object, "read_s", json_real((double)es.read_ns / 1e9));
     json_object_set_new(object, "wait_read_s", json_real((double)es.wait_read_ns / 1e9));
     json_object_set_new(object, "wait_device_s", json_real((double)es.wait_gpu_ns / 1e9));

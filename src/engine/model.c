@@ -64,10 +64,9 @@ static uint32_t n_readers(uint32_t wish)
     return wish ? wish : (uint32_t)size_min(MAX_READERS, cores > 0 ? 2 * (uint64_t)cores : 1);
 }
 
-static int open_experts(struct moeflux *m, const struct moeflux_options *o, uint64_t budget, struct err *e)
+static int open_experts(struct moeflux *m, const struct supply_options *s, struct err *e)
 {
-    const struct supply_options s = {.budget_bytes = budget, .n_threads = n_readers(o->n_threads)};
-    int rc = supply_open(&m->supply, m->exec, &m->dir, &s, e);
+    int rc = supply_open(&m->supply, m->exec, &m->dir, s, e);
     if (rc < 0)
         return rc;
     m->resident = supply_holds_all(m->supply);
@@ -114,20 +113,22 @@ int moeflux_open(struct moeflux **out, const struct moeflux_options *o, struct e
     if (!m)
         return ERR_MEMORY;
     m->progress = o->progress;
-    uint64_t budget = 0;
-    int rc = model_dir_open(&m->dir, o->dir, e);
+    struct supply_options experts = {.n_threads = n_readers(o->n_threads), .host_bytes = budget_host_free()};
+    int rc = reader_mode_find(o->expert_io ? o->expert_io : "auto", &experts.io, e);
+    if (rc == 0)
+        rc = model_dir_open(&m->dir, o->dir, e);
     if (rc == 0)
         rc = exec_open(&m->exec, o->device, o->profile, e);
     if (rc == 0)
         rc = choose_chunk(m, o->chunk, e);
     if (rc == 0)
-        rc = choose_budget(m, o, &budget, e);
+        rc = choose_budget(m, o, &experts.budget_bytes, e);
     if (rc == 0)
         rc = open_arch(m, e);
     if (rc == 0)
         rc = make_inputs(m, e);
     if (rc == 0)
-        rc = open_experts(m, o, budget, e);
+        rc = open_experts(m, &experts, e);
     if (rc < 0) {
         moeflux_close(m);
         return rc;
@@ -173,6 +174,7 @@ struct moeflux_info moeflux_info(const struct moeflux *m)
                                  .top_k = c->top_k,
                                  .max_context = m->view.max_context,
                                  .eos = c->eos,
+                                 .expert_io = supply_describe_reader(m->supply),
                                  .n_eos = c->n_eos,
                                  .experts_resident = m->resident};
 }
@@ -188,8 +190,10 @@ void moeflux_get_stats(const struct moeflux *m, struct moeflux_stats *out)
                                   .decode_ns = m->decode_ns,
                                   .n_submits = x.n_submits,
                                   .n_dispatches = x.n_dispatches,
-                                  .read_bytes = s.read_bytes,
-                                  .read_ns = s.read_ns,
+                                  .read_bytes = s.reader.bytes,
+                                  .read_ns = s.reader.busy_ns,
+                                  .read_depth_ns = s.reader.flight_ns,
+                                  .n_reads = s.reader.n_reads,
                                   .wait_read_ns = s.wait_ns,
                                   .wait_gpu_ns = x.wait_ns,
                                   .n_hits = s.n_hits,

@@ -1,109 +1,238 @@
 #include "experts/reader.h"
 
-#include <pthread.h>
-#include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-#include "base/clock.h"
-#include "base/file.h"
 #include "base/mem.h"
-#include "model/model_dir.h"
+#include "experts/reader_pool.h"
+#include "experts/reader_ring.h"
+#include "experts/reader_work.h"
+
+static const char *const MODE_NAMES[] = {"auto", "mmap", "pread", "uring", "direct"};
+enum { N_MODES = sizeof MODE_NAMES / sizeof *MODE_NAMES };
 
 struct reader {
-    const struct model_dir *model;
-    struct pool *pool;
-    pthread_mutex_t lock; /* done flags and stats */
-    pthread_cond_t finished;
-    struct reader_stats stats;
+    struct reader_work work;
+    struct reader_pool *pool; /* or */
+    struct reader_ring *ring;
+    enum reader_mode mode;
+    char why[1024]; /* "a; b": why this mode */
+    char text[1200];
 };
 
-struct reader *reader_open(const struct model_dir *m, uint32_t n_threads, struct err *e)
+int reader_mode_find(const char *name, enum reader_mode *mode, struct err *e)
 {
+    for (int i = 0; i < N_MODES; i++)
+        if (strcmp(name, MODE_NAMES[i]) == 0) {
+            *mode = (enum reader_mode)i;
+            return 0;
+        }
+    return err_set(e, ERR_USAGE, "--expert-io: expected auto, mmap, pread, uring or direct, found \"%s\"",
+                   name);
+}
+
+const char *reader_mode_name(enum reader_mode mode)
+{
+    return MODE_NAMES[mode];
+}
+
+/* --- opening --- */
+
+static void add_reason(struct reader *r, const char *text)
+{
+    size_t n = strlen(r->why);
+    snprintf(r->why + n, sizeof r->why - n, "%s%s", n ? "; " : "", text);
+}
+
+static int open_files(struct reader *r, enum reader_mode mode, const struct reader_options *o, struct err *e)
+{
+    struct reader_files *f = &r->work.files;
+    if (mode == READER_MMAP)
+        return reader_files_open_mapped(f, r->work.model, e);
+    if (mode == READER_DIRECT)
+        return reader_files_open_direct(f, r->work.model, o->target, e);
+    return reader_files_open(f, r->work.model, e);
+}
+
+static int open_ring(struct reader *r, const struct reader_options *o, struct err *e)
+{
+    return reader_ring_new(&r->ring, &r->work, o->depth ? o->depth : READER_DEFAULT_DEPTH, e);
+}
+
+/* Direct reads do not need io_uring, only their depth does. */
+static int open_ring_or_pool(struct reader *r, const struct reader_options *o, struct err *e)
+{
+    struct err why = {0};
+    int rc = open_ring(r, o, &why);
+    if (rc != ERR_UNSUPPORTED) {
+        if (rc < 0 && e)
+            *e = why;
+        return rc;
+    }
+    add_reason(r, why.text);
+    r->pool = reader_pool_new(&r->work, o->n_threads, e);
+    return r->pool ? 0 : ERR_MEMORY;
+}
+
+static int open_as(struct reader *r, enum reader_mode mode, const struct reader_options *o, struct err *e)
+{
+    r->mode = mode;
+    int rc = open_files(r, mode, o, e);
+    if (rc < 0)
+        return rc;
+    if (mode == READER_DIRECT)
+        rc = open_ring_or_pool(r, o, e);
+    else if (mode == READER_URING)
+        rc = open_ring(r, o, e);
+    else
+        rc = (r->pool = reader_pool_new(&r->work, o->n_threads, e)) ? 0 : ERR_MEMORY;
+    if (rc < 0)
+        reader_files_close(&r->work.files);
+    return rc;
+}
+
+/* As open_as; a mode that cannot be had is a reason for the next one. */
+static int try_as(struct reader *r, enum reader_mode mode, const struct reader_options *o, bool *opened,
+                  struct err *e)
+{
+    struct err why = {0};
+    char text[560];
+    int rc = open_as(r, mode, o, &why);
+    *opened = rc == 0;
+    if (rc == 0 || rc != ERR_UNSUPPORTED) {
+        if (rc < 0 && e)
+            *e = why;
+        return rc;
+    }
+    snprintf(text, sizeof text, "no %s: %s", MODE_NAMES[mode], why.text);
+    add_reason(r, text);
+    return 0;
+}
+
+static bool fits(struct reader *r, uint64_t host_bytes)
+{
+    char text[128];
+    uint64_t experts = r->work.model->expert_bytes;
+    bool yes = experts <= host_bytes / 4 * 3, large = experts >> 30 != 0;
+    snprintf(text, sizeof text, "%.1f %s of experts %s in 3/4 of %.1f GiB",
+             (double)experts / (large ? 1073741824.0 : 1048576.0), large ? "GiB" : "MiB",
+             yes ? "fit" : "do not fit", (double)host_bytes / 1073741824.0);
+    add_reason(r, text);
+    return yes;
+}
+
+static int open_auto(struct reader *r, const struct reader_options *o, struct err *e)
+{
+    static const enum reader_mode order[] = {READER_MMAP, READER_DIRECT, READER_URING, READER_PREAD};
+    bool opened = false;
+    int rc = 0;
+    uint32_t first = fits(r, o->host_bytes) ? 0 : 1;
+    for (uint32_t i = first; i < sizeof order / sizeof *order && rc == 0 && !opened; i++)
+        rc = try_as(r, order[i], o, &opened, e);
+    return rc;
+}
+
+static int open_asked(struct reader *r, const struct reader_options *o, struct err *e)
+{
+    struct err why = {0};
+    add_reason(r, "as asked for");
+    int rc = open_as(r, o->mode, o, &why);
+    if (rc == ERR_UNSUPPORTED)
+        return err_set(e, rc, "experts cannot be read by %s: %s", MODE_NAMES[o->mode], why.text);
+    if (rc < 0 && e)
+        *e = why;
+    return rc;
+}
+
+static void describe(struct reader *r)
+{
+    char how[64];
+    if (r->pool)
+        snprintf(how, sizeof how, "%u thread%s", r->work.depth, r->work.depth == 1 ? "" : "s");
+    else
+        snprintf(how, sizeof how, "io_uring, depth %u", r->work.depth);
+    snprintf(r->text, sizeof r->text, "%s (%s): %s", MODE_NAMES[r->mode], how, r->why);
+}
+
+int reader_open(struct reader **out, const struct model_dir *m, const struct reader_options *o, struct err *e)
+{
+    *out = NULL;
     struct reader *r = mem_new(1, sizeof *r, e);
     if (!r)
-        return NULL;
-    r->model = m;
-    pthread_mutex_init(&r->lock, NULL);
-    pthread_cond_init(&r->finished, NULL);
-    r->pool = pool_new(n_threads, e);
-    if (!r->pool) {
+        return ERR_MEMORY;
+    reader_work_init(&r->work, m, o->hook);
+    int rc = o->mode == READER_AUTO ? open_auto(r, o, e) : open_asked(r, o, e);
+    if (rc < 0) {
         reader_close(r);
-        return NULL;
+        return rc;
     }
-    return r;
+    describe(r);
+    *out = r;
+    return 0;
 }
 
 void reader_close(struct reader *r)
 {
     if (!r)
         return;
-    pool_free(r->pool);
-    pthread_cond_destroy(&r->finished);
-    pthread_mutex_destroy(&r->lock);
+    reader_pool_free(r->pool);
+    reader_ring_free(r->ring);
+    reader_work_free(&r->work);
     free(r);
 }
 
-static int read_extents(const struct reader *r, struct read_request *q)
+enum reader_mode reader_get_mode(const struct reader *r)
 {
-    struct extent parts[EXPERT_MAX_EXTENTS];
-    const struct model_dir *m = r->model;
-    uint32_t n = model_dir_expert(m, q->layer, q->expert, parts);
-    struct err why = {0};
-    for (uint32_t i = 0; i < n; i++) {
-        const struct model_file *f = &m->files[parts[i].file];
-        if (file_read_at(f->fd, f->path, q->dst + parts[i].at, parts[i].bytes, parts[i].off, &why) < 0)
-            return err_set(&q->err, ERR_IO, "layer %u expert %u: %.400s", q->layer, q->expert, why.text);
-    }
-    return model_dir_check_expert(m, q->layer, q->expert, q->dst, &q->err);
+    return r->mode;
 }
 
-static void run(struct pool_job *job)
+const char *reader_describe(const struct reader *r)
 {
-    struct read_request *q = (struct read_request *)((char *)job - offsetof(struct read_request, job));
-    struct reader *r = q->reader;
-    uint64_t start = clock_ns();
-    int code = read_extents(r, q);
-    pthread_mutex_lock(&r->lock);
-    r->stats.busy_ns += clock_ns() - start;
-    r->stats.n_reads++;
-    r->stats.bytes += code < 0 ? 0 : r->model->expert.bytes;
-    q->code = code;
-    q->done = true;
-    pthread_cond_broadcast(&r->finished);
-    pthread_mutex_unlock(&r->lock);
+    return r->text;
 }
+
+/* --- requests --- */
 
 void reader_start(struct reader *r, struct read_request *q)
 {
-    q->reader = r;
-    q->done = false;
-    q->err = (struct err){0};
-    q->job.run = run;
-    pool_submit(r->pool, &q->job);
+    reader_work_add(&r->work, q);
+}
+
+bool reader_is_done(struct reader *r, struct read_request *q)
+{
+    pthread_mutex_lock(&r->work.lock);
+    bool done = q->done;
+    pthread_mutex_unlock(&r->work.lock);
+    return done;
 }
 
 int reader_wait(struct reader *r, struct read_request *q, struct err *e)
 {
-    pthread_mutex_lock(&r->lock);
-    while (!q->done)
-        pthread_cond_wait(&r->finished, &r->lock);
-    pthread_mutex_unlock(&r->lock);
+    reader_work_wait(&r->work, q);
     if (q->code < 0 && e)
         *e = q->err;
     return q->code;
 }
 
+bool reader_cancel(struct reader *r, struct read_request *q)
+{
+    return reader_work_cancel(&r->work, q);
+}
+
+/* --- stats --- */
+
 struct reader_stats reader_get_stats(struct reader *r)
 {
-    pthread_mutex_lock(&r->lock);
-    struct reader_stats s = r->stats;
-    pthread_mutex_unlock(&r->lock);
+    pthread_mutex_lock(&r->work.lock);
+    struct reader_stats s = r->work.stats;
+    pthread_mutex_unlock(&r->work.lock);
     return s;
 }
 
 void reader_reset_stats(struct reader *r)
 {
-    pthread_mutex_lock(&r->lock);
-    r->stats = (struct reader_stats){0};
-    pthread_mutex_unlock(&r->lock);
+    pthread_mutex_lock(&r->work.lock);
+    r->work.stats = (struct reader_stats){0};
+    pthread_mutex_unlock(&r->work.lock);
 }

@@ -1,8 +1,17 @@
-/* reader.h - reads whole experts from disk on a few threads.
+/* reader.h - brings whole experts from disk into memory of the caller's.
  *
- *   reader_start -> the bytes arrive in request->dst on some thread -> reader_wait
- * A request is the caller's memory and stays untouched until reader_wait returned for it. Every extent is read in full
- * or the request fails; scales and biases are checked to be finite, so bad bytes never reach a kernel. */
+ *   reader_start -> the bytes arrive in request->dst from another thread -> reader_wait
+ * A request is the caller's memory and stays untouched until reader_wait returned for it or reader_cancel dropped it.
+ * Every extent is read in full or the request fails; scales and biases are checked to be finite, so bad bytes never
+ * reach a kernel. A failed request spoils its own dst only: the reader goes on.
+ *
+ * Where the bytes go is not the reader's business: a slot that kernels see, or staging. Memory of a device that is
+ * imported from a mapping of the files is a property of the slots too: such a slot is filled without a reader.
+ *
+ * Demanded requests go before speculative ones: a speculative part starts only when no demanded one waits, and at most
+ * half of the depth is given to them, so that a demanded one finds room. reader_wait makes a request demanded.
+ *
+ * Locked inside: any thread may call, one at a time for a request. */
 #ifndef MOEFLUX_EXPERTS_READER_H
 #define MOEFLUX_EXPERTS_READER_H
 
@@ -10,35 +19,99 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "base/pool.h"
+#include "model/model_dir.h"
 
-struct model_dir;
 struct reader;
+
+enum reader_mode {
+    /* mmap where all experts fit in 3/4 of host_bytes, else direct, else uring, else pread: the first that works. */
+    READER_AUTO,
+    /* Files are mapped, threads copy. A file that shrinks or cannot be read fails the request; only one that is cut
+     * in the microseconds of a copy, after its pages were found good, ends the program by SIGBUS. */
+    READER_MMAP,
+    READER_PREAD,  /* threads read through the page cache */
+    READER_URING,  /* io_uring reads through the page cache */
+    READER_DIRECT, /* O_DIRECT, by io_uring, or by threads where that is forbidden */
+};
+/* Direct reads need dst at a multiple of READER_TARGET_ALIGN, with room up to the next one after the expert. They are
+ * possible where every extent begins, in file and slot, at a block of the file system (512 or 4096 bytes), and ends
+ * at one too unless it is the expert's last. */
+enum { READER_TARGET_ALIGN = 4096, READER_DEFAULT_DEPTH = 32 };
+
+/* "auto", "mmap", "pread", "uring" or "direct". ERR_USAGE names them. */
+int reader_mode_find(const char *name, enum reader_mode *mode, struct err *e);
+const char *reader_mode_name(enum reader_mode mode);
+
+struct read_request;
+
+/* One extent on its way. */
+struct read_part {
+    struct read_request *request;
+    struct extent extent;
+    uint64_t n_done;
+    uint32_t n_stalls; /* EINTR and EAGAIN in a row */
+    bool speculative;
+};
 
 struct read_request {
     uint32_t layer, expert;
-    uint8_t *dst; /* [model_dir.expert.bytes] */
+    uint8_t *dst;     /* [model_dir.expert.bytes] */
+    bool speculative; /* nobody waits for it yet */
     /* private */
-    struct pool_job job;
-    struct reader *reader;
-    bool done;
+    struct read_request *next, *prev;
+    struct read_part parts[EXPERT_MAX_EXTENTS];
+    uint32_t n_parts, n_taken, n_open;
+    bool queued, done;
     int code;
     struct err err;
 };
 
-/* The model directory must outlive the reader. NULL with `e` filled. */
-struct reader *reader_open(const struct model_dir *m, uint32_t n_threads, struct err *e);
+/* For tests: stands between the system and the reader. Gets the bytes that a read of `part` brought to `dst`, or
+ * -errno, and returns what the reader is to see instead. Called from the reader's threads. */
+struct reader_hook {
+    int64_t (*result)(void *ctx, const struct read_part *part, uint8_t *dst, int64_t result);
+    void *ctx;
+};
+
+struct reader_options {
+    enum reader_mode mode;
+    uint32_t n_threads;             /* of mmap, pread and of direct without io_uring; at least 1 */
+    uint32_t depth;                 /* parts in flight at once with io_uring; 0: READER_DEFAULT_DEPTH */
+    uint64_t host_bytes;            /* host memory there is for mapped files; for auto */
+    uint8_t *target;                /* a page like those of dst, that may be overwritten: some device memory
+                                       refuses direct reads, which is found at open then; NULL: not tried */
+    const struct reader_hook *hook; /* NULL; outlives the reader */
+};
+
+/* The model directory must outlive the reader. ERR_UNSUPPORTED: the mode that was asked for cannot be had, and why
+ * (auto always finds one); ERR_IO; ERR_MEMORY. */
+int reader_open(struct reader **out, const struct model_dir *m, const struct reader_options *o,
+                struct err *e);
 /* Waits for what is under way. NULL is legal. */
 void reader_close(struct reader *r);
 
-/* Queues a request whose layer, expert and dst are filled in. */
+/* The mode in use; never READER_AUTO. */
+enum reader_mode reader_get_mode(const struct reader *r);
+/* One line: the mode in use and why, as "direct (io_uring, depth 32): 17.0 GiB of experts do not fit in 3/4 of
+ * 23.4 GiB". Good until reader_close. */
+const char *reader_describe(const struct reader *r);
+
+/* Queues a request whose first four members are filled in. */
 void reader_start(struct reader *r, struct read_request *q);
-/* Returns when the request is finished: 0, ERR_IO or ERR_FORMAT naming layer and expert. */
+/* Whether reader_wait would return at once. */
+bool reader_is_done(struct reader *r, struct read_request *q);
+/* Returns when the request is finished: 0, ERR_IO or ERR_FORMAT naming layer, expert, file and offset. */
 int reader_wait(struct reader *r, struct read_request *q, struct err *e);
+/* Takes back a request of which nothing was started. True: it is dropped and not to be waited for. */
+bool reader_cancel(struct reader *r, struct read_request *q);
 
 struct reader_stats {
-    uint64_t bytes, n_reads;
-    uint64_t busy_ns; /* summed over threads */
+    uint64_t bytes, n_reads; /* experts that arrived */
+    uint64_t n_failed, n_dropped;
+    uint64_t n_continued;        /* reads that came short or were interrupted, and went on */
+    uint64_t busy_ns;            /* time with a read in flight */
+    uint64_t flight_ns;          /* summed over reads: flight_ns / busy_ns is the average queue depth */
+    uint64_t n_parts, n_submits; /* extents read; system calls that io_uring took for them */
 };
 struct reader_stats reader_get_stats(struct reader *r);
 void reader_reset_stats(struct reader *r);

@@ -54,7 +54,16 @@ uint64_t supply_full_bytes(const struct model_dir *m)
     return n_all(m) * slot_bytes(m);
 }
 
-static int allocate(struct supply *s, uint32_t n_slots, uint32_t n_threads, struct err *e)
+static int open_reader(struct supply *s, const struct supply_options *o, struct err *e)
+{
+    const struct reader_options r = {.mode = o->io,
+                                     .n_threads = o->n_threads,
+                                     .host_bytes = o->host_bytes,
+                                     .target = slots_target(&s->slots, 0, 0)};
+    return reader_open(&s->reader, s->model, &r, e);
+}
+
+static int allocate(struct supply *s, uint32_t n_slots, const struct supply_options *o, struct err *e)
 {
     const struct model_dir *m = s->model;
     uint64_t table_bytes = 8 * (uint64_t)s->n_layers * s->n_experts;
@@ -71,8 +80,7 @@ static int allocate(struct supply *s, uint32_t n_slots, uint32_t n_threads, stru
     s->cache = cache_new(n_slots, s->n_layers, s->n_experts, e);
     if (!s->requests || !s->request_slots || !s->pinned || !s->cache)
         return ERR_MEMORY;
-    s->reader = reader_open(m, n_threads, e);
-    return s->reader ? 0 : ERR_MEMORY;
+    return open_reader(s, o, e);
 }
 
 int supply_open(struct supply **out, struct exec *x, const struct model_dir *m,
@@ -91,7 +99,7 @@ int supply_open(struct supply **out, struct exec *x, const struct model_dir *m,
     s->model = m;
     s->n_layers = m->config.n_layers;
     s->n_experts = m->config.n_experts;
-    int rc = allocate(s, (uint32_t)size_min(o->budget_bytes / slot_bytes(m), n_all(m)), o->n_threads, e);
+    int rc = allocate(s, (uint32_t)size_min(o->budget_bytes / slot_bytes(m), n_all(m)), o, e);
     if (rc < 0) {
         supply_close(s);
         return rc;
@@ -127,6 +135,11 @@ uint32_t supply_n_slots(const struct supply *s)
 bool supply_holds_all(const struct supply *s)
 {
     return s->slots.n == n_all(s->model);
+}
+
+const char *supply_describe_reader(const struct supply *s)
+{
+    return reader_describe(s->reader);
 }
 
 static void set_entry(struct supply *s, struct cache_key key, uint64_t address)
@@ -246,9 +259,7 @@ int supply_load_all(struct supply *s, const struct progress *p, struct err *e)
 struct supply_stats supply_get_stats(const struct supply *s)
 {
     struct supply_stats t = s->stats;
-    struct reader_stats r = reader_get_stats(s->reader);
-    t.read_bytes = r.bytes;
-    t.read_ns = r.busy_ns;
+    t.reader = reader_get_stats(s->reader);
     t.n_slots = s->slots.n;
     t.slot_bytes = s->slots.stride;
     return t;

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "base/progress.h"
+#include "experts/reader.h"
 
 struct err;
 struct exec;
@@ -18,6 +19,8 @@ struct supply;
 struct supply_options {
     uint64_t budget_bytes; /* for slots; at least supply_floor_bytes */
     uint32_t n_threads;    /* readers */
+    enum reader_mode io;
+    uint64_t host_bytes; /* host memory there is for mapped files */
 };
 
 /* The least budget: one token's experts of one layer. */
@@ -35,6 +38,8 @@ uint64_t supply_table(const struct supply *s, uint32_t layer);
 uint32_t supply_n_slots(const struct supply *s);
 /* Whether every expert has a slot of its own. */
 bool supply_holds_all(const struct supply *s);
+/* How experts are read and why (reader_describe). */
+const char *supply_describe_reader(const struct supply *s);
 /* Reads every expert; for supply_holds_all. ERR_INTERRUPTED when `p` says stop. */
 int supply_load_all(struct supply *s, const struct progress *p, struct err *e);
 
@@ -46,7 +51,8 @@ int supply_fetch(struct supply *s, uint32_t layer, const uint32_t *experts, uint
 void supply_release(struct supply *s);
 
 struct supply_stats {
-    uint64_t n_hits, n_misses, read_bytes, read_ns, wait_ns; /* read_ns: summed over readers */
+    uint64_t n_hits, n_misses, wait_ns;
+    struct reader_stats reader;
     uint64_t n_slots, slot_bytes;
 };
 struct supply_stats supply_get_stats(const struct supply *s);

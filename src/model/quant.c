@@ -4,8 +4,11 @@
 
 enum { FINITE_BLOCK = 512 };
 
+/* bf16 values at any address. */
+typedef uint16_t bf16_bits __attribute__((aligned(1), may_alias));
+
 /* Fixed counts throughout, so that the compiler turns these loops into vector code without checks. */
-static uint16_t worst_exponent(const uint16_t x[FINITE_BLOCK])
+static uint16_t worst_exponent(const bf16_bits x[FINITE_BLOCK])
 {
     uint16_t bad = 0;
     for (int i = 0; i < FINITE_BLOCK; i++)
@@ -15,17 +18,14 @@ static uint16_t worst_exponent(const uint16_t x[FINITE_BLOCK])
 
 bool quant_bf16_finite(const void *values, uint64_t n)
 {
-    const uint8_t *p = values;
-    uint16_t block[FINITE_BLOCK];
-    for (; n >= FINITE_BLOCK; n -= FINITE_BLOCK, p += sizeof block) {
-        memcpy(block, p, sizeof block);
-        if (worst_exponent(block))
+    const bf16_bits *p = values;
+    for (; n >= FINITE_BLOCK; n -= FINITE_BLOCK, p += FINITE_BLOCK)
+        if (worst_exponent(p))
             return false;
-    }
-    memset(block, 0, sizeof block);
+    uint16_t rest[FINITE_BLOCK] = {0};
     if (n > 0)
-        memcpy(block, p, n * 2);
-    return !worst_exponent(block);
+        memcpy(rest, p, n * 2);
+    return !worst_exponent(rest);
 }
 
 /* --- encoding --- */

@@ -1,0 +1,207 @@
+#include "experts/reader_files.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "experts/reader.h"
+
+enum { PAGE = READER_TARGET_ALIGN, SECTOR = 512 };
+
+static int start(struct reader_files *f, const struct model_dir *m, struct err *e)
+{
+    *f = (struct reader_files){.model = m};
+    f->fds = mem_new(m->n_files, sizeof *f->fds, e);
+    for (uint32_t i = 0; f->fds && i < m->n_files; i++)
+        f->fds[i] = -1;
+    return f->fds ? 0 : ERR_MEMORY;
+}
+
+/* Calls fn for every extent of every expert until it returns something else than 0. */
+static int each_extent(struct reader_files *f,
+                       int (*fn)(struct reader_files *f, const struct extent *x, struct err *e),
+                       struct err *e)
+{
+    const struct config *c = &f->model->config;
+    struct extent parts[EXPERT_MAX_EXTENTS];
+    int rc = 0;
+    for (uint32_t layer = 0; layer < c->n_layers; layer++) {
+        for (uint32_t expert = 0; config_has_experts(c, layer) && expert < c->n_experts; expert++) {
+            uint32_t n = model_dir_expert(f->model, layer, expert, parts);
+            for (uint32_t i = 0; i < n && rc == 0; i++)
+                rc = fn(f, &parts[i], e);
+            if (rc < 0)
+                return rc;
+        }
+    }
+    return 0;
+}
+
+static int borrow(struct reader_files *f, const struct extent *x, struct err *e)
+{
+    (void)e;
+    f->fds[x->file] = f->model->files[x->file].fd;
+    return 0;
+}
+
+int reader_files_open(struct reader_files *f, const struct model_dir *m, struct err *e)
+{
+    int rc = start(f, m, e);
+    return rc < 0 ? rc : each_extent(f, borrow, e);
+}
+
+void reader_files_close(struct reader_files *f)
+{
+    uint32_t n = f->model ? f->model->n_files : 0;
+    for (uint32_t i = 0; f->maps && i < n; i++)
+        if (f->maps[i])
+            munmap(f->maps[i], f->model->files[i].bytes);
+    for (uint32_t i = 0; f->block && i < n; i++)
+        if (f->fds[i] >= 0)
+            close(f->fds[i]);
+    free(f->maps);
+    free(f->fds);
+    *f = (struct reader_files){0};
+}
+
+/* --- mapped --- */
+
+static int map(struct reader_files *f, const struct extent *x, struct err *e)
+{
+    const struct model_file *file = &f->model->files[x->file];
+    if (f->maps[x->file])
+        return 0;
+    void *at = mmap(NULL, file->bytes, PROT_READ, MAP_SHARED, file->fd, 0);
+    if (at == MAP_FAILED)
+        return err_errno(e, ERR_UNSUPPORTED, "%s cannot be mapped", file->path);
+    f->maps[x->file] = at;
+    f->fds[x->file] = file->fd;
+    /* Without it a fault of a file that was cut could not be told from a good page without a signal. */
+    if (madvise(at, 1, MADV_POPULATE_READ) < 0 && errno == EINVAL)
+        return err_set(e, ERR_UNSUPPORTED, "the system is older than Linux 5.14");
+    return 0;
+}
+
+int reader_files_open_mapped(struct reader_files *f, const struct model_dir *m, struct err *e)
+{
+    int rc = start(f, m, e);
+    if (rc < 0)
+        return rc;
+    f->maps = mem_new(m->n_files, sizeof *f->maps, e);
+    rc = f->maps ? each_extent(f, map, e) : ERR_MEMORY;
+    if (rc < 0)
+        reader_files_close(f);
+    return rc;
+}
+
+/* How many of the n bytes at `off` the file has now, or -errno. */
+static int64_t bytes_there(int fd, uint64_t n, uint64_t off)
+{
+    struct stat st;
+    if (fstat(fd, &st) < 0)
+        return -errno;
+    uint64_t size = (uint64_t)st.st_size;
+    return (int64_t)(size > off ? size_min(n, size - off) : 0);
+}
+
+int64_t reader_files_copy(const struct reader_files *f, uint32_t file, uint8_t *dst, uint64_t n, uint64_t off)
+{
+    int64_t there = bytes_there(f->fds[file], n, off);
+    if (there <= 0)
+        return there;
+    uint8_t *from = f->maps[file] + off, *page = from - (uintptr_t)from % PAGE;
+    size_t span = (size_t)(from + there - page);
+    /* One read for the whole range; page faults would read ahead in the system's small steps. */
+    madvise(page, span, MADV_WILLNEED);
+    if (madvise(page, span, MADV_POPULATE_READ) < 0)
+        return errno == EFAULT ? -EIO : -errno;
+    memcpy(dst, from, (size_t)there);
+    /* The bytes are in a slot now: the mapping's pages stay the page cache's, not ours, against the memory budget. */
+    madvise(page, span, MADV_DONTNEED);
+    /* The rest of the last page of a file that was cut reads as zeros, without a fault. */
+    return bytes_there(f->fds[file], (uint64_t)there, off);
+}
+
+/* --- direct --- */
+
+static int open_direct(struct reader_files *f, const struct extent *x, struct err *e)
+{
+    const struct model_file *file = &f->model->files[x->file];
+    if (f->fds[x->file] >= 0)
+        return 0;
+    int fd = open(file->path, O_RDONLY | O_CLOEXEC | O_DIRECT);
+    if (fd < 0)
+        return err_errno(e, ERR_UNSUPPORTED, "%s cannot be opened for direct reads", file->path);
+    f->fds[x->file] = fd;
+    struct stat now, then;
+    if (fstat(fd, &now) < 0 || fstat(file->fd, &then) < 0)
+        return err_errno(e, ERR_IO, "%s", file->path);
+    if (now.st_dev != then.st_dev || now.st_ino != then.st_ino)
+        return err_set(e, ERR_IO, "%s was replaced by another file", file->path);
+    return 0;
+}
+
+/* Which block the file takes shows in what it reads. File systems may take the flag and refuse every read; device
+ * memory may refuse to be read into. */
+static int find_block(struct reader_files *f, uint32_t file, uint8_t *target, struct err *e)
+{
+    if (pread(f->fds[file], target, SECTOR, SECTOR) >= 0)
+        return 0;
+    f->block = PAGE;
+    if (pread(f->fds[file], target, PAGE, PAGE) >= 0)
+        return 0;
+    if (errno == EFAULT)
+        return err_set(e, ERR_UNSUPPORTED, "the slots' memory cannot be the target of direct reads");
+    return err_errno(e, ERR_UNSUPPORTED, "%s: direct read", f->model->files[file].path);
+}
+
+static int check_aligned(struct reader_files *f, const struct extent *x, struct err *e)
+{
+    const char *path = f->model->files[x->file].path;
+    bool last = x->at + x->bytes == f->model->expert.bytes;
+    if (x->off % f->block || x->at % f->block)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "%s: an expert has bytes at %" PRIu64 " (%" PRIu64
+                       " in its slot), direct reads need multiples of %u",
+                       path, x->off, x->at, f->block);
+    if (x->bytes % f->block && !last)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "%s: an expert has %" PRIu64 " bytes at %" PRIu64
+                       ", direct reads need multiples of %u",
+                       path, x->bytes, x->off, f->block);
+    return 0;
+}
+
+static int open_all_direct(struct reader_files *f, uint8_t *target, struct err *e)
+{
+    int rc = each_extent(f, open_direct, e);
+    for (uint32_t i = 0; i < f->model->n_files && rc == 0; i++)
+        if (f->fds[i] >= 0)
+            rc = find_block(f, i, target, e);
+    return rc < 0 ? rc : each_extent(f, check_aligned, e);
+}
+
+int reader_files_open_direct(struct reader_files *f, const struct model_dir *m, uint8_t *target,
+                             struct err *e)
+{
+    int rc = start(f, m, e);
+    if (rc < 0)
+        return rc;
+    f->block = SECTOR;
+    void *own = NULL;
+    if (!target && posix_memalign(&own, PAGE, PAGE) != 0)
+        rc = err_set(e, ERR_MEMORY, "out of memory for a page");
+    if (rc == 0)
+        rc = open_all_direct(f, target ? target : own, e);
+    free(own);
+    if (rc < 0)
+        reader_files_close(f);
+    return rc;
+}

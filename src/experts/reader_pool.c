@@ -1,0 +1,64 @@
+#include "experts/reader_pool.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+
+struct reader_pool {
+    struct reader_work *work;
+    uint32_t n_threads;
+    pthread_t *threads;
+};
+
+static int64_t read_some(const struct reader_work *w, const struct read_ask *a)
+{
+    if (w->files.maps)
+        return reader_files_copy(&w->files, a->file, a->dst, a->n, a->off);
+    ssize_t n = pread(w->files.fds[a->file], a->dst, a->n, (off_t)a->off);
+    return n < 0 ? -errno : n;
+}
+
+static void *worker(void *arg)
+{
+    struct reader_work *w = arg;
+    struct read_part *p;
+    while ((p = reader_work_take(w))) {
+        struct read_ask a = reader_work_ask(w, p);
+        while (reader_work_got(w, p, read_some(w, &a)))
+            a = reader_work_ask(w, p);
+    }
+    return NULL;
+}
+
+struct reader_pool *reader_pool_new(struct reader_work *w, uint32_t n_threads, struct err *e)
+{
+    struct reader_pool *p = mem_new(1, sizeof *p, e);
+    if (!p)
+        return NULL;
+    p->work = w;
+    w->depth = n_threads;
+    p->threads = mem_new(n_threads, sizeof *p->threads, e);
+    for (; p->threads && p->n_threads < n_threads; p->n_threads++)
+        if (pthread_create(&p->threads[p->n_threads], NULL, worker, w) != 0) {
+            err_set(e, ERR_MEMORY, "thread %u of %u could not be started", p->n_threads + 1, n_threads);
+            break;
+        }
+    if (p->threads && p->n_threads == n_threads)
+        return p;
+    reader_pool_free(p);
+    return NULL;
+}
+
+void reader_pool_free(struct reader_pool *p)
+{
+    if (!p)
+        return;
+    reader_work_stop(p->work);
+    for (uint32_t i = 0; i < p->n_threads; i++)
+        pthread_join(p->threads[i], NULL);
+    free(p->threads);
+    free(p);
+}

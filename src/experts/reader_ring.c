@@ -1,0 +1,218 @@
+#include "experts/reader_ring.h"
+
+#include <errno.h>
+#include <liburing.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+
+struct reader_ring {
+    struct reader_work *work;
+    struct io_uring ring;
+    bool has_ring, has_thread;
+    pthread_t thread;
+    int wake_fd;
+    uint64_t wake_count;      /* what the read of wake_fd brings; unused */
+    struct read_part **batch; /* [n_batch] what was prepared and not submitted; NULL: the read of wake_fd */
+    uint32_t n_batch;
+    uint32_t n_flying; /* parts that were submitted; the read of wake_fd is not counted */
+    int broken;        /* errno of a submission that failed for good; nothing is submitted after it */
+};
+
+/* --- submission --- */
+
+/* A free entry there always is: every part in flight and the read of wake_fd have at most one each. */
+static void prepare_wake(struct reader_ring *r)
+{
+    struct io_uring_sqe *sqe = io_uring_get_sqe(&r->ring);
+    io_uring_prep_read(sqe, r->wake_fd, &r->wake_count, sizeof r->wake_count, 0);
+    io_uring_sqe_set_data(sqe, NULL);
+    r->batch[r->n_batch++] = NULL;
+}
+
+static void prepare(struct reader_ring *r, struct read_part *p)
+{
+    if (r->broken) {
+        reader_work_fail(r->work, p, r->broken);
+        return;
+    }
+    struct read_ask a = reader_work_ask(r->work, p);
+    struct io_uring_sqe *sqe = io_uring_get_sqe(&r->ring);
+    io_uring_prep_read(sqe, (int)a.file, a.dst, a.n, a.off);
+    /* The kernel's workers may block where a submission may not, and several copy from the page cache at once. */
+    bool blocking = p->n_stalls || !r->work->files.block;
+    io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE | (blocking ? IOSQE_ASYNC : 0));
+    io_uring_sqe_set_data(sqe, p);
+    r->batch[r->n_batch++] = p;
+}
+
+/* Keeps what the kernel did not take. */
+static void count_submitted(struct reader_ring *r)
+{
+    uint32_t n_left = (uint32_t)size_min(io_uring_sq_ready(&r->ring), r->n_batch);
+    uint32_t n_sent = r->n_batch - n_left;
+    for (uint32_t i = 0; i < n_sent; i++)
+        r->n_flying += r->batch[i] != NULL;
+    memmove(r->batch, r->batch + n_sent, n_left * sizeof *r->batch);
+    r->n_batch = n_left;
+}
+
+/* The kernel may still write for parts that it took, so those are waited for; the others end here. */
+static void break_off(struct reader_ring *r, int number)
+{
+    r->broken = number;
+    for (uint32_t i = 0; i < r->n_batch; i++)
+        if (r->batch[i])
+            reader_work_fail(r->work, r->batch[i], number);
+    r->n_batch = 0;
+}
+
+static void submit_and_wait(struct reader_ring *r)
+{
+    int rc = io_uring_submit_and_wait(&r->ring, 1);
+    count_submitted(r);
+    reader_work_count_submit(r->work);
+    bool passing = rc == -EINTR || rc == -EAGAIN || rc == -EBUSY || rc == -ENOMEM;
+    if (rc < 0 && !passing)
+        break_off(r, -rc);
+}
+
+/* --- completion --- */
+
+static void complete(struct reader_ring *r, const struct io_uring_cqe *cqe)
+{
+    struct read_part *p = io_uring_cqe_get_data(cqe);
+    if (!p) {
+        if (!r->broken)
+            prepare_wake(r);
+        return;
+    }
+    r->n_flying--;
+    if (reader_work_got(r->work, p, cqe->res))
+        prepare(r, p);
+}
+
+static void complete_all(struct reader_ring *r)
+{
+    struct io_uring_cqe *cqe;
+    while (io_uring_peek_cqe(&r->ring, &cqe) == 0) {
+        const struct io_uring_cqe copy = {.user_data = cqe->user_data, .res = cqe->res};
+        io_uring_cqe_seen(&r->ring, cqe);
+        complete(r, &copy);
+    }
+}
+
+/* Every request from now on fails with the error of the submission. */
+static void serve_broken(struct reader_ring *r)
+{
+    struct io_uring_cqe *cqe;
+    struct read_part *p;
+    while (r->n_flying > 0) {
+        (void)io_uring_wait_cqe(&r->ring, &cqe);
+        complete_all(r);
+    }
+    while ((p = reader_work_take(r->work)))
+        reader_work_fail(r->work, p, r->broken);
+}
+
+static void *serve(void *arg)
+{
+    struct reader_ring *r = arg;
+    bool over = false;
+    prepare_wake(r);
+    while (!over && !r->broken) {
+        struct read_part *p;
+        while ((p = reader_work_take_or_sleep(r->work, &over)))
+            prepare(r, p);
+        if (!over)
+            submit_and_wait(r);
+        complete_all(r);
+    }
+    if (r->broken)
+        serve_broken(r);
+    return NULL;
+}
+
+/* --- opening --- */
+
+/* Containers may allow the ring and forbid its use. */
+static int try_ring(struct reader_ring *r, struct err *e)
+{
+    struct io_uring_cqe *cqe;
+    io_uring_prep_nop(io_uring_get_sqe(&r->ring));
+    int rc = io_uring_submit_and_wait(&r->ring, 1);
+    if (rc >= 0)
+        rc = io_uring_peek_cqe(&r->ring, &cqe);
+    errno = -rc;
+    if (rc < 0)
+        return err_errno(e, ERR_UNSUPPORTED, "io_uring cannot be used");
+    io_uring_cqe_seen(&r->ring, cqe);
+    return 0;
+}
+
+static int open_ring(struct reader_ring *r, uint32_t depth, struct err *e)
+{
+    int rc = io_uring_queue_init(depth + 1, &r->ring, 0);
+    errno = -rc;
+    if (rc < 0)
+        return err_errno(e, ERR_UNSUPPORTED, "io_uring cannot be used");
+    r->has_ring = true;
+    rc = io_uring_register_files(&r->ring, r->work->files.fds, r->work->model->n_files);
+    errno = -rc;
+    if (rc < 0)
+        return err_errno(e, ERR_UNSUPPORTED, "io_uring cannot register %u files", r->work->model->n_files);
+    return try_ring(r, e);
+}
+
+static int start(struct reader_ring *r, uint32_t depth, struct err *e)
+{
+    int rc = open_ring(r, depth, e);
+    if (rc < 0)
+        return rc;
+    r->batch = mem_new(depth + 1, sizeof *r->batch, e);
+    if (!r->batch)
+        return ERR_MEMORY;
+    r->wake_fd = eventfd(0, EFD_CLOEXEC);
+    if (r->wake_fd < 0)
+        return err_errno(e, ERR_UNSUPPORTED, "eventfd");
+    r->work->wake_fd = r->wake_fd;
+    r->work->depth = depth;
+    r->has_thread = pthread_create(&r->thread, NULL, serve, r) == 0;
+    return r->has_thread ? 0 : err_set(e, ERR_MEMORY, "io_uring's thread could not be started");
+}
+
+int reader_ring_new(struct reader_ring **out, struct reader_work *w, uint32_t depth, struct err *e)
+{
+    *out = NULL;
+    struct reader_ring *r = mem_new(1, sizeof *r, e);
+    if (!r)
+        return ERR_MEMORY;
+    r->work = w;
+    r->wake_fd = -1;
+    int rc = start(r, depth, e);
+    if (rc < 0)
+        reader_ring_free(r);
+    else
+        *out = r;
+    return rc;
+}
+
+void reader_ring_free(struct reader_ring *r)
+{
+    if (!r)
+        return;
+    if (r->has_thread) {
+        reader_work_stop(r->work);
+        pthread_join(r->thread, NULL);
+    }
+    if (r->has_ring)
+        io_uring_queue_exit(&r->ring);
+    if (r->wake_fd >= 0)
+        close(r->wake_fd);
+    r->work->wake_fd = -1;
+    free(r->batch);
+    free(r);
+}

@@ -1,0 +1,14 @@
+/* reader_ring.h - io_uring carries reads out: one ring, one thread that submits in batches and takes completions. */
+#ifndef MOEFLUX_EXPERTS_READER_RING_H
+#define MOEFLUX_EXPERTS_READER_RING_H
+
+#include "experts/reader_work.h"
+
+struct reader_ring;
+
+/* Sets work->depth. ERR_UNSUPPORTED tells why io_uring cannot be had; ERR_MEMORY. */
+int reader_ring_new(struct reader_ring **out, struct reader_work *w, uint32_t depth, struct err *e);
+/* Reads what is queued, ends the thread. NULL is legal. */
+void reader_ring_free(struct reader_ring *r);
+
+#endif

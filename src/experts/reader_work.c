@@ -1,0 +1,323 @@
+#include "experts/reader_work.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+/* A read that is interrupted so often without a byte in between is not going to come. */
+enum { MAX_STALLS = 1000, MAX_ASK = 1 << 30 };
+
+void reader_work_init(struct reader_work *w, const struct model_dir *m, const struct reader_hook *hook)
+{
+    *w = (struct reader_work){.model = m, .hook = hook, .wake_fd = -1};
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->more, NULL);
+    pthread_cond_init(&w->finished, NULL);
+}
+
+void reader_work_free(struct reader_work *w)
+{
+    reader_files_close(&w->files);
+    pthread_cond_destroy(&w->finished);
+    pthread_cond_destroy(&w->more);
+    pthread_mutex_destroy(&w->lock);
+}
+
+/* --- lists; with the lock held --- */
+
+static struct read_list *list_of(struct reader_work *w, const struct read_request *q)
+{
+    return q->speculative ? &w->speculative : &w->demanded;
+}
+
+static void append(struct reader_work *w, struct read_request *q)
+{
+    struct read_list *l = list_of(w, q);
+    q->next = NULL;
+    q->prev = l->last;
+    *(l->last ? &l->last->next : &l->first) = q;
+    l->last = q;
+    q->queued = true;
+}
+
+static void unlink_request(struct reader_work *w, struct read_request *q)
+{
+    struct read_list *l = list_of(w, q);
+    *(q->prev ? &q->prev->next : &l->first) = q->next;
+    *(q->next ? &q->next->prev : &l->last) = q->prev;
+    q->queued = false;
+}
+
+static void wake(struct reader_work *w)
+{
+    pthread_cond_broadcast(&w->more);
+    if (!w->is_asleep)
+        return;
+    /* An eventfd's counter cannot overflow here, so the write cannot fail. */
+    static const uint64_t one = 1;
+    if (write(w->wake_fd, &one, sizeof one) == sizeof one)
+        w->is_asleep = false;
+}
+
+/* Half of what may fly stays free for demanded reads. */
+static bool may_speculate(const struct reader_work *w)
+{
+    return w->speculative.first && (w->stopping || w->n_flying_speculative < size_max(w->depth / 2, 1));
+}
+
+static void count_flights(struct reader_work *w)
+{
+    uint64_t now = clock_ns();
+    if (w->n_flying) {
+        w->stats.busy_ns += now - w->counted_ns;
+        w->stats.flight_ns += (now - w->counted_ns) * w->n_flying;
+    }
+    w->counted_ns = now;
+}
+
+static struct read_part *take(struct reader_work *w)
+{
+    struct read_request *q = w->demanded.first;
+    if (w->n_flying == w->depth || (!q && !may_speculate(w)))
+        return NULL;
+    q = q ? q : w->speculative.first;
+    struct read_part *p = &q->parts[q->n_taken++];
+    if (q->n_taken == q->n_parts)
+        unlink_request(w, q);
+    count_flights(w);
+    p->speculative = q->speculative;
+    w->n_flying++;
+    w->n_flying_speculative += p->speculative;
+    w->stats.n_parts++;
+    return p;
+}
+
+static void publish(struct reader_work *w, struct read_request *q)
+{
+    w->stats.bytes += q->code < 0 ? 0 : w->model->expert.bytes;
+    w->stats.n_reads += q->code == 0;
+    w->stats.n_failed += q->code < 0;
+    q->done = true;
+    pthread_cond_broadcast(&w->finished);
+}
+
+/* --- requests --- */
+
+static void fill_parts(const struct reader_work *w, struct read_request *q)
+{
+    struct extent extents[EXPERT_MAX_EXTENTS];
+    q->n_parts = q->n_open = model_dir_expert(w->model, q->layer, q->expert, extents);
+    for (uint32_t i = 0; i < q->n_parts; i++)
+        q->parts[i] = (struct read_part){.request = q, .extent = extents[i]};
+}
+
+void reader_work_add(struct reader_work *w, struct read_request *q)
+{
+    fill_parts(w, q);
+    q->n_taken = 0;
+    q->queued = q->done = false;
+    q->code = 0;
+    q->err = (struct err){0};
+    pthread_mutex_lock(&w->lock);
+    if (w->files.block && (uintptr_t)q->dst % READER_TARGET_ALIGN) {
+        q->code = err_set(&q->err, ERR_USAGE,
+                          "layer %u expert %u: direct reads need memory at multiples of %d, not %p", q->layer,
+                          q->expert, READER_TARGET_ALIGN, (void *)q->dst);
+        publish(w, q);
+    } else {
+        append(w, q);
+        wake(w);
+    }
+    pthread_mutex_unlock(&w->lock);
+}
+
+bool reader_work_cancel(struct reader_work *w, struct read_request *q)
+{
+    pthread_mutex_lock(&w->lock);
+    bool fresh = q->queued && q->n_taken == 0;
+    if (fresh) {
+        unlink_request(w, q);
+        w->stats.n_dropped++;
+    }
+    pthread_mutex_unlock(&w->lock);
+    return fresh;
+}
+
+void reader_work_wait(struct reader_work *w, struct read_request *q)
+{
+    pthread_mutex_lock(&w->lock);
+    if (q->queued && q->speculative) {
+        unlink_request(w, q);
+        q->speculative = false;
+        append(w, q);
+        wake(w);
+    }
+    while (!q->done)
+        pthread_cond_wait(&w->finished, &w->lock);
+    pthread_mutex_unlock(&w->lock);
+}
+
+void reader_work_stop(struct reader_work *w)
+{
+    pthread_mutex_lock(&w->lock);
+    w->stopping = true;
+    wake(w);
+    pthread_mutex_unlock(&w->lock);
+}
+
+/* --- parts --- */
+
+static bool is_drained(const struct reader_work *w)
+{
+    return w->stopping && !w->demanded.first && !w->speculative.first;
+}
+
+struct read_part *reader_work_take(struct reader_work *w)
+{
+    struct read_part *p;
+    pthread_mutex_lock(&w->lock);
+    while (!(p = take(w)) && !is_drained(w))
+        pthread_cond_wait(&w->more, &w->lock);
+    pthread_mutex_unlock(&w->lock);
+    return p;
+}
+
+struct read_part *reader_work_take_or_sleep(struct reader_work *w, bool *over)
+{
+    pthread_mutex_lock(&w->lock);
+    struct read_part *p = take(w);
+    w->is_asleep = !p;
+    *over = !p && is_drained(w) && w->n_flying == 0;
+    pthread_mutex_unlock(&w->lock);
+    return p;
+}
+
+void reader_work_count_submit(struct reader_work *w)
+{
+    pthread_mutex_lock(&w->lock);
+    w->stats.n_submits++;
+    pthread_mutex_unlock(&w->lock);
+}
+
+struct read_ask reader_work_ask(const struct reader_work *w, const struct read_part *p)
+{
+    const struct extent *x = &p->extent;
+    uint64_t n = x->bytes - p->n_done;
+    if (w->files.block)
+        n = size_round_up(n, w->files.block);
+    return (struct read_ask){.file = x->file,
+                             .n = (uint32_t)size_min(n, MAX_ASK),
+                             .off = x->off + p->n_done,
+                             .dst = p->request->dst + x->at + p->n_done};
+}
+
+/* Ends a part whose flight is over. True: it was the request's last one. */
+static bool end_part(struct reader_work *w, struct read_part *p, int code, const struct err *why)
+{
+    struct read_request *q = p->request;
+    pthread_mutex_lock(&w->lock);
+    count_flights(w);
+    w->n_flying--;
+    w->n_flying_speculative -= p->speculative;
+    if (code < 0 && q->code == 0) {
+        q->code = code;
+        q->err = *why;
+        /* The other extents are of no use any more. */
+        q->n_open -= q->n_parts - q->n_taken;
+        if (q->queued)
+            unlink_request(w, q);
+    }
+    bool last = --q->n_open == 0;
+    pthread_mutex_unlock(&w->lock);
+    return last;
+}
+
+static void end(struct reader_work *w, struct read_part *p, int code, const struct err *why)
+{
+    struct read_request *q = p->request;
+    if (!end_part(w, p, code, why))
+        return;
+    /* Nobody else touches the request now. */
+    if (q->code == 0)
+        q->code = model_dir_check_expert(w->model, q->layer, q->expert, q->dst, &q->err);
+    pthread_mutex_lock(&w->lock);
+    publish(w, q);
+    pthread_mutex_unlock(&w->lock);
+}
+
+void reader_work_fail(struct reader_work *w, struct read_part *p, int number)
+{
+    const struct read_request *q = p->request;
+    const struct extent *x = &p->extent;
+    struct err e;
+    errno = number;
+    err_errno(&e, ERR_IO, "layer %u expert %u: %.300s: %" PRIu64 " of %" PRIu64 " bytes at offset %" PRIu64,
+              q->layer, q->expert, w->model->files[x->file].path, p->n_done, x->bytes, x->off);
+    end(w, p, ERR_IO, &e);
+}
+
+static void fail_short(struct reader_work *w, struct read_part *p, uint64_t n)
+{
+    const struct read_request *q = p->request;
+    const struct extent *x = &p->extent;
+    struct err e;
+    err_set(&e, ERR_IO,
+            "layer %u expert %u: %.300s: %" PRIu64 " of %" PRIu64 " bytes at offset %" PRIu64
+            ", then the file ends",
+            q->layer, q->expert, w->model->files[x->file].path, p->n_done + n, x->bytes, x->off);
+    end(w, p, ERR_IO, &e);
+}
+
+/* How many bytes of the part are there after a read that brought n more. A direct read goes on at a whole block. */
+static uint64_t advance(const struct reader_work *w, const struct read_part *p, uint64_t n)
+{
+    uint64_t there = p->n_done + n;
+    if (there >= p->extent.bytes)
+        return p->extent.bytes;
+    return w->files.block ? there / w->files.block * w->files.block : there;
+}
+
+static void count_continued(struct reader_work *w)
+{
+    pthread_mutex_lock(&w->lock);
+    w->stats.n_continued++;
+    pthread_mutex_unlock(&w->lock);
+}
+
+static bool stall(struct reader_work *w, struct read_part *p, int64_t result)
+{
+    if (++p->n_stalls > MAX_STALLS) {
+        reader_work_fail(w, p, (int)-result);
+        return false;
+    }
+    count_continued(w);
+    return true;
+}
+
+bool reader_work_got(struct reader_work *w, struct read_part *p, int64_t result)
+{
+    if (w->hook)
+        result = w->hook->result(w->hook->ctx, p, reader_work_ask(w, p).dst, result);
+    if (result == -EINTR || result == -EAGAIN)
+        return stall(w, p, result);
+    if (result < 0) {
+        reader_work_fail(w, p, (int)-result);
+        return false;
+    }
+    uint64_t there = advance(w, p, (uint64_t)result);
+    if (there == p->n_done) {
+        fail_short(w, p, (uint64_t)result);
+        return false;
+    }
+    p->n_done = there;
+    p->n_stalls = 0;
+    if (there < p->extent.bytes) {
+        count_continued(w);
+        return true;
+    }
+    end(w, p, 0, NULL);
+    return false;
+}

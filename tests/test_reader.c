@@ -1,0 +1,908 @@
+/* The reader through reader.h: every mode brings the same bytes, whatever the system does on the way. */
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+
+#include "base/mem.h"
+#include "check.h"
+#include "experts/reader.h"
+#include "model/convert.h"
+#include "tmp_tree.h"
+
+static const char TINY[] = "tests/models/tiny", ODD[] = "tests/models/qwen-odd/mlx";
+static const enum reader_mode MODES[] = {READER_MMAP, READER_PREAD, READER_URING, READER_DIRECT};
+enum { N_MODES = sizeof MODES / sizeof *MODES, PAGE = 4096, POISON = 0xa5 };
+
+/* --- a packed model that a test may spoil, and a place for experts --- */
+
+struct fixture {
+    char *tmp;
+    const char *dir;
+    struct model_dir model;
+};
+
+static void open_packed(struct fixture *f, const char *src)
+{
+    struct convert_result result;
+    struct err e = {0};
+    *f = (struct fixture){.tmp = tmp_tree_new()};
+    f->dir = tmp_tree_path(f->tmp, "packed");
+    check_ok(convert_run(&(struct convert_options){.src = src, .dst = f->dir, .n_threads = 1}, &result, &e),
+             &e);
+    check_ok(model_dir_open(&f->model, f->dir, &e), &e);
+}
+
+static void close_packed(struct fixture *f)
+{
+    model_dir_close(&f->model);
+    tmp_tree_remove(f->tmp);
+}
+
+static struct read_request *new_requests(const struct model_dir *m, uint32_t n)
+{
+    struct read_request *q = calloc(n, sizeof *q);
+    assert_non_null(q);
+    for (uint32_t i = 0; i < n; i++) {
+        void *dst;
+        uint64_t bytes = size_round_up(m->expert.bytes, PAGE);
+        assert_int_equal(posix_memalign(&dst, PAGE, bytes), 0);
+        memset(dst, POISON, bytes);
+        q[i].dst = dst;
+        q[i].expert = i;
+    }
+    return q;
+}
+
+static void free_requests(struct read_request *q, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        free(q[i].dst);
+    free(q);
+}
+
+static void check_bytes(const struct model_dir *m, const struct read_request *q)
+{
+    struct extent x[EXPERT_MAX_EXTENTS];
+    uint8_t *want = malloc(m->expert.bytes);
+    assert_non_null(want);
+    uint32_t n = model_dir_expert(m, q->layer, q->expert, x);
+    for (uint32_t i = 0; i < n; i++)
+        assert_int_equal(pread(m->files[x[i].file].fd, want + x[i].at, x[i].bytes, (off_t)x[i].off),
+                         x[i].bytes);
+    assert_memory_equal(q->dst, want, m->expert.bytes);
+    free(want);
+}
+
+static struct reader *open_reader(const struct model_dir *m, const struct reader_options *o)
+{
+    struct reader *r;
+    struct err e = {0};
+    check_ok(reader_open(&r, m, o, &e), &e);
+    return r;
+}
+
+/* Reads experts [0, n) of a layer at once and compares them. */
+static void read_and_compare(struct reader *r, const struct model_dir *m, uint32_t layer, uint32_t n)
+{
+    struct read_request *q = new_requests(m, n);
+    struct err e = {0};
+    for (uint32_t i = 0; i < n; i++) {
+        q[i].layer = layer;
+        reader_start(r, &q[i]);
+    }
+    for (uint32_t i = n; i-- > 0;) {
+        check_ok(reader_wait(r, &q[i], &e), &e);
+        assert_true(reader_is_done(r, &q[i]));
+        check_bytes(m, &q[i]);
+    }
+    free_requests(q, n);
+}
+
+/* Whether the mode can be had for a model: io_uring may be forbidden, a disk may have blocks of 4096 bytes. */
+static bool can_open(const struct model_dir *m, enum reader_mode mode)
+{
+    struct reader *r;
+    struct err e = {0};
+    int rc = reader_open(&r, m, &(struct reader_options){.mode = mode, .n_threads = 1}, &e);
+    if (rc == 0)
+        reader_close(r);
+    else if (rc != ERR_UNSUPPORTED || (mode != READER_URING && mode != READER_DIRECT))
+        fail_msg("%s", e.text);
+    return rc == 0;
+}
+
+static void open_packed_for_direct(struct fixture *f)
+{
+    open_packed(f, TINY);
+    if (can_open(&f->model, READER_DIRECT))
+        return;
+    close_packed(f);
+    print_message("SKIP direct reads of sectors do not work on $TMPDIR\n");
+    skip();
+}
+
+static void all_modes_can_be_tested_here(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_packed(&f, TINY);
+    bool ring = can_open(&f.model, READER_URING), direct = can_open(&f.model, READER_DIRECT);
+    close_packed(&f);
+    if (!ring)
+        print_message("SKIP io_uring is forbidden here: mode uring is not tested\n");
+    if (!direct)
+        print_message("SKIP direct reads of sectors do not work on $TMPDIR: mode direct is not tested\n");
+    if (!ring || !direct)
+        skip();
+}
+
+/* --- equal bytes --- */
+
+static void read_all(const struct model_dir *m, enum reader_mode mode, uint32_t n_threads)
+{
+    struct reader *r =
+        open_reader(m, &(struct reader_options){.mode = mode, .n_threads = n_threads, .depth = 3});
+    assert_int_equal(reader_get_mode(r), mode);
+    uint32_t n_layers = 0, n = m->config.n_experts;
+    for (uint32_t layer = 0; layer < m->config.n_layers; layer++) {
+        if (!config_has_experts(&m->config, layer))
+            continue;
+        read_and_compare(r, m, layer, n);
+        n_layers++;
+    }
+    struct reader_stats s = reader_get_stats(r);
+    assert_int_equal(s.n_reads, n_layers * n);
+    assert_int_equal(s.bytes, n_layers * n * m->expert.bytes);
+    assert_true(s.busy_ns > 0 && s.flight_ns >= s.busy_ns);
+    assert_int_equal(s.n_failed + s.n_dropped, 0);
+    reader_close(r);
+}
+
+static void read_all_modes(const struct model_dir *m)
+{
+    for (uint32_t i = 0; i < N_MODES; i++) {
+        if (!can_open(m, MODES[i]))
+            continue;
+        read_all(m, MODES[i], 1);
+        read_all(m, MODES[i], 4);
+    }
+}
+
+static void every_mode_brings_the_same_bytes(void **state)
+{
+    (void)state;
+    const char *dirs[] = {TINY, ODD};
+    for (int i = 0; i < 2; i++) {
+        struct model_dir m;
+        struct err e = {0};
+        check_ok(model_dir_open(&m, dirs[i], &e), &e);
+        read_all_modes(&m);
+        model_dir_close(&m);
+        struct fixture f;
+        open_packed(&f, dirs[i]);
+        read_all_modes(&f.model);
+        close_packed(&f);
+    }
+}
+
+/* --- a system that does its worst --- */
+
+struct trouble {
+    pthread_mutex_t lock;
+    uint32_t layer, expert; /* whom it is for; UINT32_MAX: all */
+    int number;             /* the errno to give */
+    uint32_t n_left;        /* how often; 0: no more */
+    uint32_t least;         /* bring so many bytes or some more, not all; 0: all */
+    uint32_t random, n_calls;
+    uint32_t sleep_us;
+    uint32_t order[64], n_order; /* experts whose reads ended */
+};
+
+static int64_t make_trouble(void *ctx, const struct read_part *p, uint8_t *dst, int64_t result)
+{
+    struct trouble *t = ctx;
+    const struct read_request *q = p->request;
+    bool meant = t->expert == UINT32_MAX || (q->layer == t->layer && q->expert == t->expert);
+    pthread_mutex_lock(&t->lock);
+    t->n_calls++;
+    bool now = meant && t->n_left > 0;
+    t->n_left -= now;
+    t->random = t->random * 1103515245u + 12345;
+    uint32_t random = t->random >> 8;
+    if (!now && t->n_order < 64)
+        t->order[t->n_order++] = q->expert;
+    pthread_mutex_unlock(&t->lock);
+    if (!now)
+        return result;
+    if (t->sleep_us)
+        usleep(t->sleep_us);
+    /* What did not come must be read again: the bytes are spoilt. */
+    int64_t n = t->number                       ? 0
+                : t->least && result > t->least ? t->least + random % (result - t->least)
+                                                : result;
+    if (result > n)
+        memset(dst + n, POISON, (size_t)(result - n));
+    return t->number ? -t->number : n;
+}
+
+static struct reader *open_troubled(const struct model_dir *m, enum reader_mode mode, struct trouble *t,
+                                    struct reader_hook *hook)
+{
+    pthread_mutex_init(&t->lock, NULL);
+    *hook = (struct reader_hook){make_trouble, t};
+    return open_reader(m, &(struct reader_options){.mode = mode, .n_threads = 4, .hook = hook});
+}
+
+#define FOR_MODES(m, mode)                                                                                   \
+    for (uint32_t mode##_ = 0; mode##_ < N_MODES; mode##_++)                                                 \
+        for (enum reader_mode mode = MODES[mode##_], *once_ = &mode; once_ && can_open(m, mode); once_ = NULL)
+
+static void short_reads_are_continued(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_packed(&f, TINY);
+    FOR_MODES(&f.model, mode)
+    {
+        struct reader_hook hook;
+        /* A direct read that brings less than a block has made no way. */
+        struct trouble t = {.expert = UINT32_MAX, .least = mode == READER_DIRECT ? 512 : 1, .n_left = 100};
+        struct reader *r = open_troubled(&f.model, mode, &t, &hook);
+        read_and_compare(r, &f.model, 1, 32);
+        assert_int_equal(t.n_left, 0);
+        assert_true(reader_get_stats(r).n_continued > 50);
+        reader_close(r);
+    }
+    close_packed(&f);
+}
+
+/* Brings eleven blocks of 512 and a piece of each read until the last. */
+static int64_t cut_in_a_block(void *ctx, const struct read_part *p, uint8_t *dst, int64_t result)
+{
+    (void)ctx;
+    (void)p;
+    int64_t n = 6000;
+    if (result <= n)
+        return result;
+    memset(dst + n, POISON, (size_t)(result - n));
+    return n;
+}
+
+static void direct_reads_that_end_inside_a_block_go_on_at_its_start(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_packed_for_direct(&f);
+    const struct reader_hook hook = {cut_in_a_block, NULL};
+    struct reader *r =
+        open_reader(&f.model, &(struct reader_options){.mode = READER_DIRECT, .n_threads = 2, .hook = &hook});
+    read_and_compare(r, &f.model, 0, 8);
+    /* 54 blocks: four times eleven of them, and the rest at once. */
+    assert_int_equal(reader_get_stats(r).n_continued, 8 * 4);
+    reader_close(r);
+    close_packed(&f);
+}
+
+static void interrupted_reads_are_repeated(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_packed(&f, TINY);
+    static const int numbers[] = {EINTR, EAGAIN};
+    for (int i = 0; i < 2; i++)
+        FOR_MODES(&f.model, mode)
+        {
+            struct reader_hook hook;
+            struct trouble t = {.expert = UINT32_MAX, .number = numbers[i], .n_left = 100};
+            struct reader *r = open_troubled(&f.model, mode, &t, &hook);
+            read_and_compare(r, &f.model, 2, 16);
+            assert_int_equal(reader_get_stats(r).n_continued, 100);
+            reader_close(r);
+        }
+    close_packed(&f);
+}
+
+static void expect_failure(struct reader *r, struct read_request *q, int code, const char *const *words)
+{
+    struct err e = {0};
+    assert_int_equal(reader_wait(r, q, &e), code);
+    for (; *words; words++)
+        if (!strstr(e.text, *words))
+            fail_msg("\"%s\" does not say \"%s\"", e.text, *words);
+}
+
+/* Reads experts 0 to 15 of layer 1, of which the 5th must fail, then all again, of which none may. */
+static void one_of_many_fails(const struct model_dir *m, enum reader_mode mode, int number, uint32_t n_left,
+                              const char *const *words)
+{
+    enum { N = 16 };
+    struct reader_hook hook;
+    struct trouble t = {.layer = 1, .expert = 5, .number = number, .n_left = n_left};
+    struct reader *r = open_troubled(m, mode, &t, &hook);
+    struct read_request *q = new_requests(m, N);
+    struct err e = {0};
+    for (uint32_t i = 0; i < N; i++) {
+        q[i].layer = 1;
+        reader_start(r, &q[i]);
+    }
+    for (uint32_t i = 0; i < N; i++) {
+        if (i == 5) {
+            expect_failure(r, &q[i], ERR_IO, words);
+            continue;
+        }
+        check_ok(reader_wait(r, &q[i], &e), &e);
+        check_bytes(m, &q[i]);
+    }
+    assert_int_equal(reader_get_stats(r).n_failed, 1);
+    assert_int_equal(reader_get_stats(r).n_reads, N - 1);
+    t.n_left = 0;
+    read_and_compare(r, m, 1, N);
+    free_requests(q, N);
+    reader_close(r);
+}
+
+static void a_failed_read_names_its_expert_and_the_reader_goes_on(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_packed(&f, TINY);
+    FOR_MODES(&f.model, mode)
+    {
+        static const char *const words[] = {
+            "layer 1 expert 5", "layer_01.bin", "offset 138240", "27648", "Input/output error", NULL};
+        one_of_many_fails(&f.model, mode, EIO, 1, words);
+        static const char *const busy[] = {"layer 1 expert 5", "offset 138240", "unavailable", NULL};
+        one_of_many_fails(&f.model, mode, EAGAIN, UINT32_MAX, busy);
+    }
+    close_packed(&f);
+}
+
+/* Nine extents: one fails, and none of the others may still be written to afterwards. */
+static void a_failed_extent_fails_the_expert(void **state)
+{
+    (void)state;
+    struct model_dir m;
+    struct err e = {0};
+    check_ok(model_dir_open(&m, TINY, &e), &e);
+    FOR_MODES(&m, mode)
+    {
+        static const char *const words[] = {"layer 1 expert 5", "model.safetensors", "Input/output error",
+                                            NULL};
+        for (uint32_t n = 1; n <= 9; n += 4)
+            one_of_many_fails(&m, mode, EIO, n, words);
+    }
+    model_dir_close(&m);
+}
+
+static void slow_reads_do_not_hold_up_the_others(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_packed(&f, TINY);
+    FOR_MODES(&f.model, mode)
+    {
+        struct reader_hook hook;
+        /* With threads the slow one sleeps. The ring has one thread, there the read is put back again and again. */
+        bool threads = mode == READER_MMAP || mode == READER_PREAD;
+        struct trouble t = {.layer = 0, .expert = 0, .n_left = threads ? 1 : 500};
+        t.number = threads ? 0 : EAGAIN;
+        t.sleep_us = threads ? 100000 : 200;
+        struct reader *r = open_troubled(&f.model, mode, &t, &hook);
+        read_and_compare(r, &f.model, 0, 12);
+        assert_int_equal(t.n_order, threads ? 11 : 12);
+        if (!threads)
+            assert_int_equal(t.order[11], 0);
+        reader_close(r);
+    }
+    close_packed(&f);
+}
+
+/* --- files that change --- */
+
+static void cut_a_file(enum reader_mode mode)
+{
+    static const char *const words[] = {"layer 2 expert 5", "layer_02.bin",
+                                        "11760 of 27648 bytes at offset 138240, then the file ends", NULL};
+    static const char *const beyond[] = {"layer 2 expert 6", "0 of 27648 bytes at offset 165888", NULL};
+    struct fixture f;
+    open_packed(&f, TINY);
+    struct reader *r = open_reader(&f.model, &(struct reader_options){.mode = mode, .n_threads = 2});
+    struct read_request *q = new_requests(&f.model, 7);
+    assert_int_equal(truncate(tmp_tree_path(f.dir, "packed_experts/layer_02.bin"), 150000), 0);
+    for (uint32_t i = 0; i < 7; i++) {
+        q[i].layer = 2;
+        reader_start(r, &q[i]);
+    }
+    expect_failure(r, &q[5], ERR_IO, words);
+    expect_failure(r, &q[6], ERR_IO, beyond);
+    read_and_compare(r, &f.model, 2, 5);
+    read_and_compare(r, &f.model, 3, 32);
+    for (uint32_t i = 0; i < 5; i++)
+        assert_int_equal(reader_wait(r, &q[i], NULL), 0);
+    free_requests(q, 7);
+    reader_close(r);
+    close_packed(&f);
+}
+
+static void spoil_scales(enum reader_mode mode)
+{
+    static const char *const words[] = {"layer 0 expert ", "not finite", NULL};
+    static const uint8_t nan[] = {0xc0, 0x7f};
+    struct fixture f;
+    open_packed(&f, TINY);
+    const struct expert_layout *l = &f.model.expert;
+    const uint64_t at[] = {l->gate_s, l->up_w - 2, l->up_b, l->down_s, l->bytes - 2};
+    struct reader *r = open_reader(&f.model, &(struct reader_options){.mode = mode, .n_threads = 2});
+    struct read_request *q = new_requests(&f.model, 5);
+    FILE *file = fopen(tmp_tree_path(f.dir, "packed_experts/layer_00.bin"), "r+");
+    assert_non_null(file);
+    for (uint32_t i = 0; i < 5; i++) {
+        assert_int_equal(fseek(file, (long)(i * l->bytes + at[i]), SEEK_SET), 0);
+        assert_int_equal(fwrite(nan, 1, 2, file), 2);
+    }
+    assert_int_equal(fclose(file), 0);
+    for (uint32_t i = 0; i < 5; i++) {
+        reader_start(r, &q[i]);
+        expect_failure(r, &q[i], ERR_FORMAT, words);
+    }
+    free_requests(q, 5);
+    reader_close(r);
+    close_packed(&f);
+}
+
+static void a_file_that_is_cut_ends_as_an_error(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_packed(&f, TINY);
+    FOR_MODES(&f.model, mode)
+    {
+        cut_a_file(mode);
+    }
+    close_packed(&f);
+}
+
+static void values_that_are_not_finite_are_refused(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_packed(&f, TINY);
+    FOR_MODES(&f.model, mode)
+    {
+        spoil_scales(mode);
+    }
+    close_packed(&f);
+}
+
+static void a_file_that_was_replaced_is_not_read_directly(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct reader *r;
+    struct err e = {0};
+    open_packed_for_direct(&f);
+    const char *file = tmp_tree_path(f.dir, "packed_experts/layer_00.bin");
+    size_t n;
+    uint8_t *bytes = tmp_tree_read(file, &n);
+    assert_int_equal(unlink(file), 0);
+    tmp_tree_write(f.dir, "packed_experts/layer_00.bin", bytes, n);
+    assert_int_equal(
+        reader_open(&r, &f.model, &(struct reader_options){.mode = READER_DIRECT, .n_threads = 1}, &e),
+        ERR_IO);
+    assert_non_null(strstr(e.text, "replaced"));
+    free(bytes);
+    close_packed(&f);
+}
+
+/* --- order --- */
+
+/* Holds the first read until it is told to go on, and notes in which order the others come. */
+struct gate {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    uint32_t n_held, n_to_hold;
+    bool open;
+    uint32_t experts[64], n;
+};
+
+static int64_t pass_gate(void *ctx, const struct read_part *p, uint8_t *dst, int64_t result)
+{
+    struct gate *g = ctx;
+    (void)dst;
+    pthread_mutex_lock(&g->lock);
+    if (g->n_held < g->n_to_hold) {
+        g->n_held++;
+        g->experts[g->n++] = p->request->expert;
+        pthread_cond_broadcast(&g->changed);
+        while (!g->open)
+            pthread_cond_wait(&g->changed, &g->lock);
+    } else {
+        g->experts[g->n++] = p->request->expert;
+    }
+    pthread_mutex_unlock(&g->lock);
+    return result;
+}
+
+static struct reader *open_gated(const struct model_dir *m, enum reader_mode mode, uint32_t n, struct gate *g,
+                                 struct reader_hook *hook)
+{
+    pthread_mutex_init(&g->lock, NULL);
+    pthread_cond_init(&g->changed, NULL);
+    *hook = (struct reader_hook){pass_gate, g};
+    return open_reader(m, &(struct reader_options){.mode = mode, .n_threads = n, .depth = n, .hook = hook});
+}
+
+static void wait_held(struct gate *g, uint32_t n)
+{
+    pthread_mutex_lock(&g->lock);
+    while (g->n_held < n)
+        pthread_cond_wait(&g->changed, &g->lock);
+    pthread_mutex_unlock(&g->lock);
+}
+
+static void open_gate(struct gate *g)
+{
+    pthread_mutex_lock(&g->lock);
+    g->open = true;
+    pthread_cond_broadcast(&g->changed);
+    pthread_mutex_unlock(&g->lock);
+}
+
+static void start_some(struct reader *r, struct read_request *q, uint32_t from, uint32_t to, bool speculative)
+{
+    for (uint32_t i = from; i < to; i++) {
+        q[i].speculative = speculative;
+        reader_start(r, &q[i]);
+    }
+}
+
+static void demanded_reads_overtake_speculative_ones(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_packed(&f, TINY);
+    FOR_MODES(&f.model, mode)
+    {
+        struct gate g = {.n_to_hold = 1};
+        struct reader_hook hook;
+        struct reader *r = open_gated(&f.model, mode, 1, &g, &hook);
+        struct read_request *q = new_requests(&f.model, 9);
+        start_some(r, q, 0, 1, true);
+        wait_held(&g, 1);
+        start_some(r, q, 1, 6, true);
+        start_some(r, q, 6, 9, false);
+        open_gate(&g);
+        for (uint32_t i = 0; i < 9; i++)
+            assert_int_equal(reader_wait(r, &q[i], NULL), 0);
+        static const uint32_t want[] = {0, 6, 7, 8};
+        assert_int_equal(g.n, 9);
+        assert_memory_equal(g.experts, want, sizeof want);
+        free_requests(q, 9);
+        reader_close(r);
+    }
+    close_packed(&f);
+}
+
+struct waiter {
+    struct reader *reader;
+    struct read_request *request;
+    int code;
+};
+
+static void *wait_for_it(void *arg)
+{
+    struct waiter *w = arg;
+    w->code = reader_wait(w->reader, w->request, NULL);
+    return NULL;
+}
+
+static void waiting_makes_a_read_demanded(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_packed(&f, TINY);
+    FOR_MODES(&f.model, mode)
+    {
+        struct gate g = {.n_to_hold = 1};
+        struct reader_hook hook;
+        struct reader *r = open_gated(&f.model, mode, 1, &g, &hook);
+        struct read_request *q = new_requests(&f.model, 6);
+        start_some(r, q, 0, 1, false);
+        wait_held(&g, 1);
+        start_some(r, q, 1, 6, true);
+        struct waiter w = {.reader = r, .request = &q[4]};
+        pthread_t thread;
+        assert_int_equal(pthread_create(&thread, NULL, wait_for_it, &w), 0);
+        /* It is demanded once it cannot be told from a demanded one: the reader itself clears the flag. */
+        while (__atomic_load_n(&q[4].speculative, __ATOMIC_RELAXED))
+            sched_yield();
+        open_gate(&g);
+        pthread_join(thread, NULL);
+        assert_int_equal(w.code, 0);
+        for (uint32_t i = 0; i < 6; i++)
+            assert_int_equal(reader_wait(r, &q[i], NULL), 0);
+        assert_int_equal(g.experts[1], 4);
+        free_requests(q, 6);
+        reader_close(r);
+    }
+    close_packed(&f);
+}
+
+static void speculative_reads_leave_half_of_the_depth(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_packed(&f, TINY);
+    struct gate g = {.n_to_hold = 4};
+    struct reader_hook hook;
+    struct reader *r = open_gated(&f.model, READER_PREAD, 4, &g, &hook);
+    struct read_request *q = new_requests(&f.model, 10);
+    start_some(r, q, 0, 8, true);
+    wait_held(&g, 2);
+    start_some(r, q, 8, 10, false);
+    wait_held(&g, 4);
+    uint32_t n_demanded = 0;
+    for (uint32_t i = 0; i < 4; i++)
+        n_demanded += g.experts[i] >= 8;
+    assert_int_equal(n_demanded, 2);
+    open_gate(&g);
+    for (uint32_t i = 0; i < 10; i++)
+        assert_int_equal(reader_wait(r, &q[i], NULL), 0);
+    free_requests(q, 10);
+    reader_close(r);
+    close_packed(&f);
+}
+
+static void only_what_was_not_started_can_be_cancelled(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct err e = {0};
+    open_packed(&f, TINY);
+    FOR_MODES(&f.model, mode)
+    {
+        struct gate g = {.n_to_hold = 1};
+        struct reader_hook hook;
+        struct reader *r = open_gated(&f.model, mode, 1, &g, &hook);
+        struct read_request *q = new_requests(&f.model, 4);
+        start_some(r, q, 0, 4, true);
+        wait_held(&g, 1);
+        assert_false(reader_cancel(r, &q[0]));
+        assert_true(reader_cancel(r, &q[2]));
+        assert_true(reader_cancel(r, &q[3]));
+        open_gate(&g);
+        check_ok(reader_wait(r, &q[0], &e), &e);
+        check_ok(reader_wait(r, &q[1], &e), &e);
+        check_bytes(&f.model, &q[0]);
+        check_bytes(&f.model, &q[1]);
+        assert_false(reader_cancel(r, &q[1]));
+        assert_int_equal(q[2].dst[0], POISON);
+        start_some(r, q, 2, 3, false);
+        check_ok(reader_wait(r, &q[2], &e), &e);
+        check_bytes(&f.model, &q[2]);
+        struct reader_stats s = reader_get_stats(r);
+        assert_int_equal(s.n_dropped, 2);
+        assert_int_equal(s.n_reads, 3);
+        free_requests(q, 4);
+        reader_close(r);
+    }
+    close_packed(&f);
+}
+
+static void closing_finishes_what_was_started(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_packed(&f, TINY);
+    FOR_MODES(&f.model, mode)
+    {
+        struct reader *r =
+            open_reader(&f.model, &(struct reader_options){.mode = mode, .n_threads = 2, .depth = 2});
+        struct read_request *q = new_requests(&f.model, 24);
+        start_some(r, q, 0, 12, true);
+        start_some(r, q, 12, 24, false);
+        reader_close(r);
+        for (uint32_t i = 0; i < 24; i++) {
+            assert_true(q[i].done);
+            assert_int_equal(q[i].code, 0);
+            check_bytes(&f.model, &q[i]);
+        }
+        free_requests(q, 24);
+    }
+    close_packed(&f);
+}
+
+/* --- which mode --- */
+
+static void direct_reads_need_aligned_memory(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_packed_for_direct(&f);
+    struct reader *r = open_reader(&f.model, &(struct reader_options){.mode = READER_DIRECT, .n_threads = 1});
+    struct read_request *q = new_requests(&f.model, 2);
+    static const char *const words[] = {"layer 0 expert 0", "4096", NULL};
+    q[0].dst += 512;
+    reader_start(r, &q[0]);
+    expect_failure(r, &q[0], ERR_USAGE, words);
+    q[0].dst -= 512;
+    read_and_compare(r, &f.model, 0, 2);
+    free_requests(q, 2);
+    reader_close(r);
+    close_packed(&f);
+}
+
+static void a_mode_that_cannot_be_had_is_refused_with_the_reason(void **state)
+{
+    (void)state;
+    struct model_dir m;
+    struct reader *r;
+    struct err e = {0};
+    check_ok(model_dir_open(&m, ODD, &e), &e);
+    const struct reader_options o = {.mode = READER_DIRECT, .n_threads = 1};
+    assert_int_equal(reader_open(&r, &m, &o, &e), ERR_UNSUPPORTED);
+    assert_null(r);
+    assert_non_null(strstr(e.text, "direct"));
+    assert_non_null(strstr(e.text, "model.safetensors"));
+    model_dir_close(&m);
+}
+
+static void check_auto(const struct model_dir *m, uint64_t host_bytes, enum reader_mode mode,
+                       const char *word)
+{
+    const struct reader_options o = {.n_threads = 2, .host_bytes = host_bytes};
+    struct reader *r = open_reader(m, &o);
+    if (reader_get_mode(r) != mode || !strstr(reader_describe(r), word))
+        fail_msg("expected %s because \"%s\", found %s", reader_mode_name(mode), word, reader_describe(r));
+    read_and_compare(r, m, 1, 4);
+    reader_close(r);
+}
+
+static void auto_says_what_it_took_and_why(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct model_dir m;
+    struct err e = {0};
+    open_packed(&f, TINY);
+    check_ok(model_dir_open(&m, TINY, &e), &e);
+    bool ring = can_open(&m, READER_URING), direct = can_open(&f.model, READER_DIRECT);
+    uint64_t bytes = f.model.expert_bytes;
+    check_auto(&f.model, bytes / 3 * 4 + 8, READER_MMAP, "6.8 MiB of experts fit in 3/4 of 0.0 GiB");
+    check_auto(&f.model, bytes,
+               direct ? READER_DIRECT
+               : ring ? READER_URING
+                      : READER_PREAD,
+               "6.8 MiB of experts do not fit in 3/4 of 0.0 GiB");
+    check_auto(&m, 4 * bytes, READER_MMAP, "mmap (2 threads)");
+    check_auto(&m, 0, ring ? READER_URING : READER_PREAD, "no direct: ");
+    model_dir_close(&m);
+    close_packed(&f);
+}
+
+/* Makes io_uring_setup fail with `number` for this process and its children, as containers do. */
+static void forbid_io_uring(int number)
+{
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (uint32_t)number),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof code / sizeof *code, code};
+    assert_int_equal(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+    assert_int_equal(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
+}
+
+static bool reads_right(const struct model_dir *m, const struct reader_options *o, const char *word)
+{
+    struct reader *r;
+    struct err e = {0};
+    if (reader_open(&r, m, o, &e) < 0)
+        return false;
+    bool says = strstr(reader_describe(r), word) != NULL;
+    read_and_compare(r, m, 0, 8);
+    reader_close(r);
+    return says;
+}
+
+/* In a process that may not use io_uring: 0 when all is as it should be, else the number of the first fault. */
+/* packed: NULL when direct reads do not work here. */
+static int live_without_io_uring(const struct model_dir *plain, const struct model_dir *packed, int number)
+{
+    struct reader *r;
+    struct err e = {0};
+    forbid_io_uring(number);
+    const struct reader_options none = {.n_threads = 3}, uring = {.mode = READER_URING, .n_threads = 3},
+                                direct = {.mode = READER_DIRECT, .n_threads = 3};
+    if (!reads_right(plain, &none, "pread (3 threads)") ||
+        !reads_right(plain, &none, "no uring: io_uring cannot"))
+        return 1;
+    if (packed && (!reads_right(packed, &none, "direct (3 threads)") ||
+                   !reads_right(packed, &none, "; io_uring cannot")))
+        return 2;
+    if (packed && !reads_right(packed, &direct, "direct (3 threads)"))
+        return 3;
+    if (reader_open(&r, plain, &uring, &e) != ERR_UNSUPPORTED || !strstr(e.text, strerror(number)))
+        return 4;
+    return 0;
+}
+
+static void where_io_uring_is_forbidden_threads_read(void **state)
+{
+    (void)state;
+    static const int numbers[] = {EPERM, ENOSYS};
+    struct fixture f;
+    struct model_dir m;
+    struct err e = {0};
+    open_packed(&f, TINY);
+    check_ok(model_dir_open(&m, TINY, &e), &e);
+    const struct model_dir *packed = can_open(&f.model, READER_DIRECT) ? &f.model : NULL;
+    for (int i = 0; i < 2; i++) {
+        fflush(NULL);
+        pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0)
+            _exit(live_without_io_uring(&m, packed, numbers[i]));
+        int status = -1;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), 0);
+    }
+    model_dir_close(&m);
+    close_packed(&f);
+}
+
+static void modes_have_names(void **state)
+{
+    (void)state;
+    enum reader_mode mode;
+    struct err e = {0};
+    for (int i = READER_AUTO; i <= READER_DIRECT; i++) {
+        check_ok(reader_mode_find(reader_mode_name((enum reader_mode)i), &mode, &e), &e);
+        assert_int_equal(mode, i);
+    }
+    static const char *const bad[] = {"", "MMAP", "aio", "auto "};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(reader_mode_find(bad[i], &mode, &e), ERR_USAGE);
+        assert_non_null(strstr(e.text, "auto, mmap, pread, uring or direct"));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_modes_can_be_tested_here),
+        cmocka_unit_test(every_mode_brings_the_same_bytes),
+        cmocka_unit_test(short_reads_are_continued),
+        cmocka_unit_test(direct_reads_that_end_inside_a_block_go_on_at_its_start),
+        cmocka_unit_test(interrupted_reads_are_repeated),
+        cmocka_unit_test(a_failed_read_names_its_expert_and_the_reader_goes_on),
+        cmocka_unit_test(a_failed_extent_fails_the_expert),
+        cmocka_unit_test(slow_reads_do_not_hold_up_the_others),
+        cmocka_unit_test(a_file_that_is_cut_ends_as_an_error),
+        cmocka_unit_test(values_that_are_not_finite_are_refused),
+        cmocka_unit_test(a_file_that_was_replaced_is_not_read_directly),
+        cmocka_unit_test(demanded_reads_overtake_speculative_ones),
+        cmocka_unit_test(waiting_makes_a_read_demanded),
+        cmocka_unit_test(speculative_reads_leave_half_of_the_depth),
+        cmocka_unit_test(only_what_was_not_started_can_be_cancelled),
+        cmocka_unit_test(closing_finishes_what_was_started),
+        cmocka_unit_test(direct_reads_need_aligned_memory),
+        cmocka_unit_test(a_mode_that_cannot_be_had_is_refused_with_the_reason),
+        cmocka_unit_test(auto_says_what_it_took_and_why),
+        cmocka_unit_test(where_io_uring_is_forbidden_threads_read),
+        cmocka_unit_test(modes_have_names),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
