@@ -1,5 +1,5 @@
 /* The program against the reference implementation's outputs: logits, hidden states, greedy continuations.
- * MOEFLUX_DEVICE names another device than the default one. */
+ * MOEFLUX_DEVICE names another device than the default one; MOEFLUX_TESTS a part of the tests, as "qwen_odd*". */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -184,5 +184,8 @@ int main(void)
         cmocka_unit_test(the_reference_backend_agrees),
         cmocka_unit_test(tiny_agrees),
     };
+    const char *wanted = getenv("MOEFLUX_TESTS");
+    if (wanted)
+        cmocka_set_test_filter(wanted);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
