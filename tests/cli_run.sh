@@ -223,6 +223,8 @@ got=0
 err_empty
 
 claim an_interruption_keeps_what_was_printed_and_ends_with_130
+# Nothing of an earlier run may end the wait: a signal to the shell that is about to start the program would run its trap.
+rm -f "$tmp/out"
 "$MOEFLUX" "$@" --raw -p 'Once upon a time' --ignore-eos >"$tmp/out" 2>"$tmp/err" &
 pid=$!
 while [ ! -s "$tmp/out" ] && kill -0 $pid 2>/dev/null; do sleep 0.1; done
