@@ -24,11 +24,11 @@ struct moeflux_options {
         *device; /* NULL: the best Vulkan device; "reference"; an index; or a part of a device's name */
     uint64_t memory_bytes;     /* host memory for the experts' cache; 0: from what is free */
     uint64_t gpu_memory_bytes; /* device memory for weights, states and experts; 0: from what is free */
-    const char *expert_io;     /* how experts are read: "auto" (NULL too), "mmap", "pread", "uring", "direct" */
-    uint32_t n_threads;        /* readers and host work; 0: the cores there are */
-    uint32_t chunk;            /* most tokens evaluated at once; 0: the default */
-    bool profile;              /* time every kernel (moeflux_stats.ops) */
-    struct progress progress;  /* loading weights, prefill */
+    const char *expert_io; /* how experts are read: "auto" (NULL too), "mmap", "pread", "uring", "direct" */
+    uint32_t n_threads;    /* readers and host work; 0: the cores there are */
+    uint32_t chunk;        /* most tokens evaluated at once; 0: the default */
+    bool profile;          /* time every kernel (moeflux_stats.ops) */
+    struct progress progress; /* loading weights, prefill */
 };
 
 /* Opens, checks and loads. On failure *out is NULL and `e` says why; ERR_NO_FIT gives the numbers. */
