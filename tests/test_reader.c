@@ -243,17 +243,29 @@ static struct reader *open_troubled(const struct model_dir *m, enum reader_mode 
     return open_reader(m, &(struct reader_options){.mode = mode, .n_threads = 4, .hook = hook});
 }
 
-#define FOR_MODES(m, mode)                                                                                   \
-    for (uint32_t mode##_ = 0; mode##_ < N_MODES; mode##_++)                                                 \
-        for (enum reader_mode mode = MODES[mode##_], *once_ = &mode; once_ && can_open(m, mode); once_ = NULL)
+/* The modes that a model can be read by here. */
+struct mode_list {
+    enum reader_mode modes[N_MODES];
+    uint32_t n;
+};
+
+static struct mode_list modes_of(const struct model_dir *m)
+{
+    struct mode_list l = {0};
+    for (uint32_t i = 0; i < N_MODES; i++)
+        if (can_open(m, MODES[i]))
+            l.modes[l.n++] = MODES[i];
+    return l;
+}
 
 static void short_reads_are_continued(void **state)
 {
     (void)state;
     struct fixture f;
     open_packed(&f, TINY);
-    FOR_MODES(&f.model, mode)
-    {
+    struct mode_list usable = modes_of(&f.model);
+    for (uint32_t k = 0; k < usable.n; k++) {
+        enum reader_mode mode = usable.modes[k];
         struct reader_hook hook;
         /* A direct read that brings less than a block has made no way. */
         struct trouble t = {.expert = UINT32_MAX, .least = mode == READER_DIRECT ? 512 : 1, .n_left = 100};
@@ -299,9 +311,10 @@ static void interrupted_reads_are_repeated(void **state)
     struct fixture f;
     open_packed(&f, TINY);
     static const int numbers[] = {EINTR, EAGAIN};
+    struct mode_list usable = modes_of(&f.model);
     for (int i = 0; i < 2; i++)
-        FOR_MODES(&f.model, mode)
-        {
+        for (uint32_t k = 0; k < usable.n; k++) {
+            enum reader_mode mode = usable.modes[k];
             struct reader_hook hook;
             struct trouble t = {.expert = UINT32_MAX, .number = numbers[i], .n_left = 100};
             struct reader *r = open_troubled(&f.model, mode, &t, &hook);
@@ -356,8 +369,9 @@ static void a_failed_read_names_its_expert_and_the_reader_goes_on(void **state)
     (void)state;
     struct fixture f;
     open_packed(&f, TINY);
-    FOR_MODES(&f.model, mode)
-    {
+    struct mode_list usable = modes_of(&f.model);
+    for (uint32_t k = 0; k < usable.n; k++) {
+        enum reader_mode mode = usable.modes[k];
         static const char *const words[] = {
             "layer 1 expert 5", "layer_01.bin", "offset 138240", "27648", "Input/output error", NULL};
         one_of_many_fails(&f.model, mode, EIO, 1, words);
@@ -374,8 +388,9 @@ static void a_failed_extent_fails_the_expert(void **state)
     struct model_dir m;
     struct err e = {0};
     check_ok(model_dir_open(&m, TINY, &e), &e);
-    FOR_MODES(&m, mode)
-    {
+    struct mode_list usable = modes_of(&m);
+    for (uint32_t k = 0; k < usable.n; k++) {
+        enum reader_mode mode = usable.modes[k];
         static const char *const words[] = {"layer 1 expert 5", "model.safetensors", "Input/output error",
                                             NULL};
         for (uint32_t n = 1; n <= 9; n += 4)
@@ -389,8 +404,9 @@ static void slow_reads_do_not_hold_up_the_others(void **state)
     (void)state;
     struct fixture f;
     open_packed(&f, TINY);
-    FOR_MODES(&f.model, mode)
-    {
+    struct mode_list usable = modes_of(&f.model);
+    for (uint32_t k = 0; k < usable.n; k++) {
+        enum reader_mode mode = usable.modes[k];
         struct reader_hook hook;
         /* With threads the slow one sleeps. The ring has one thread, there the read is put back again and again. */
         bool threads = mode == READER_MMAP || mode == READER_PREAD;
@@ -465,8 +481,9 @@ static void a_file_that_is_cut_ends_as_an_error(void **state)
     (void)state;
     struct fixture f;
     open_packed(&f, TINY);
-    FOR_MODES(&f.model, mode)
-    {
+    struct mode_list usable = modes_of(&f.model);
+    for (uint32_t k = 0; k < usable.n; k++) {
+        enum reader_mode mode = usable.modes[k];
         cut_a_file(mode);
     }
     close_packed(&f);
@@ -477,8 +494,9 @@ static void values_that_are_not_finite_are_refused(void **state)
     (void)state;
     struct fixture f;
     open_packed(&f, TINY);
-    FOR_MODES(&f.model, mode)
-    {
+    struct mode_list usable = modes_of(&f.model);
+    for (uint32_t k = 0; k < usable.n; k++) {
+        enum reader_mode mode = usable.modes[k];
         spoil_scales(mode);
     }
     close_packed(&f);
@@ -515,7 +533,9 @@ struct gate {
     uint32_t experts[64], n;
 };
 
-static int64_t pass_gate(void *ctx, const struct read_part *p, uint8_t *dst, int64_t result)
+static int64_t pass_gate(void *ctx, const struct read_part *p,
+                         uint8_t *dst, /* NOLINT(readability-non-const-parameter): the hook's type */
+                         int64_t result)
 {
     struct gate *g = ctx;
     (void)dst;
@@ -571,8 +591,9 @@ static void demanded_reads_overtake_speculative_ones(void **state)
     (void)state;
     struct fixture f;
     open_packed(&f, TINY);
-    FOR_MODES(&f.model, mode)
-    {
+    struct mode_list usable = modes_of(&f.model);
+    for (uint32_t k = 0; k < usable.n; k++) {
+        enum reader_mode mode = usable.modes[k];
         struct gate g = {.n_to_hold = 1};
         struct reader_hook hook;
         struct reader *r = open_gated(&f.model, mode, 1, &g, &hook);
@@ -611,8 +632,9 @@ static void waiting_makes_a_read_demanded(void **state)
     (void)state;
     struct fixture f;
     open_packed(&f, TINY);
-    FOR_MODES(&f.model, mode)
-    {
+    struct mode_list usable = modes_of(&f.model);
+    for (uint32_t k = 0; k < usable.n; k++) {
+        enum reader_mode mode = usable.modes[k];
         struct gate g = {.n_to_hold = 1};
         struct reader_hook hook;
         struct reader *r = open_gated(&f.model, mode, 1, &g, &hook);
@@ -623,8 +645,7 @@ static void waiting_makes_a_read_demanded(void **state)
         struct waiter w = {.reader = r, .request = &q[4]};
         pthread_t thread;
         assert_int_equal(pthread_create(&thread, NULL, wait_for_it, &w), 0);
-        /* It is demanded once it cannot be told from a demanded one: the reader itself clears the flag. */
-        while (__atomic_load_n(&q[4].speculative, __ATOMIC_RELAXED))
+        while (reader_get_stats(r).n_promoted == 0)
             sched_yield();
         open_gate(&g);
         pthread_join(thread, NULL);
@@ -669,8 +690,9 @@ static void only_what_was_not_started_can_be_cancelled(void **state)
     struct fixture f;
     struct err e = {0};
     open_packed(&f, TINY);
-    FOR_MODES(&f.model, mode)
-    {
+    struct mode_list usable = modes_of(&f.model);
+    for (uint32_t k = 0; k < usable.n; k++) {
+        enum reader_mode mode = usable.modes[k];
         struct gate g = {.n_to_hold = 1};
         struct reader_hook hook;
         struct reader *r = open_gated(&f.model, mode, 1, &g, &hook);
@@ -704,8 +726,9 @@ static void closing_finishes_what_was_started(void **state)
     (void)state;
     struct fixture f;
     open_packed(&f, TINY);
-    FOR_MODES(&f.model, mode)
-    {
+    struct mode_list usable = modes_of(&f.model);
+    for (uint32_t k = 0; k < usable.n; k++) {
+        enum reader_mode mode = usable.modes[k];
         struct reader *r =
             open_reader(&f.model, &(struct reader_options){.mode = mode, .n_threads = 2, .depth = 2});
         struct read_request *q = new_requests(&f.model, 24);

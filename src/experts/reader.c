@@ -100,8 +100,10 @@ static int try_as(struct reader *r, enum reader_mode mode, const struct reader_o
     char text[560];
     int rc = open_as(r, mode, o, &why);
     *opened = rc == 0;
-    if (rc == 0 || rc != ERR_UNSUPPORTED) {
-        if (rc < 0 && e)
+    if (rc == 0)
+        return 0;
+    if (rc != ERR_UNSUPPORTED) {
+        if (e)
             *e = why;
         return rc;
     }

@@ -56,7 +56,7 @@ struct read_part {
 struct read_request {
     uint32_t layer, expert;
     uint8_t *dst;     /* [model_dir.expert.bytes] */
-    bool speculative; /* nobody waits for it yet */
+    bool speculative; /* nobody waits for it yet; the reader clears it when somebody does */
     /* private */
     struct read_request *next, *prev;
     struct read_part parts[EXPERT_MAX_EXTENTS];
@@ -108,6 +108,7 @@ bool reader_cancel(struct reader *r, struct read_request *q);
 struct reader_stats {
     uint64_t bytes, n_reads; /* experts that arrived */
     uint64_t n_failed, n_dropped;
+    uint64_t n_promoted;         /* speculative requests that were waited for while they were queued */
     uint64_t n_continued;        /* reads that came short or were interrupted, and went on */
     uint64_t busy_ns;            /* time with a read in flight */
     uint64_t flight_ns;          /* summed over reads: flight_ns / busy_ns is the average queue depth */

@@ -41,13 +41,15 @@ struct reader_pool *reader_pool_new(struct reader_work *w, uint32_t n_threads, s
     p->work = w;
     w->depth = n_threads;
     p->threads = mem_new(n_threads, sizeof *p->threads, e);
-    for (; p->threads && p->n_threads < n_threads; p->n_threads++)
+    if (!p->threads)
+        goto fail;
+    for (; p->n_threads < n_threads; p->n_threads++)
         if (pthread_create(&p->threads[p->n_threads], NULL, worker, w) != 0) {
             err_set(e, ERR_MEMORY, "thread %u of %u could not be started", p->n_threads + 1, n_threads);
-            break;
+            goto fail;
         }
-    if (p->threads && p->n_threads == n_threads)
-        return p;
+    return p;
+fail:
     reader_pool_free(p);
     return NULL;
 }

@@ -152,6 +152,7 @@ void reader_work_wait(struct reader_work *w, struct read_request *q)
     if (q->queued && q->speculative) {
         unlink_request(w, q);
         q->speculative = false;
+        w->stats.n_promoted++;
         append(w, q);
         wake(w);
     }
