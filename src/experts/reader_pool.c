@@ -59,7 +59,7 @@ void reader_pool_free(struct reader_pool *p)
     if (!p)
         return;
     reader_work_stop(p->work);
-    for (uint32_t i = 0; i < p->n_threads; i++)
+    for (uint32_t i = 0; p->threads && i < p->n_threads; i++)
         pthread_join(p->threads[i], NULL);
     free(p->threads);
     free(p);
