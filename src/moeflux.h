@@ -22,12 +22,19 @@ struct moeflux_options {
     const char *dir; /* model directory */
     const char
         *device; /* NULL: the best Vulkan device; "reference"; an index; or a part of a device's name */
-    uint64_t memory_bytes;     /* host memory for the experts' cache; 0: from what is free */
+    /* Host memory for experts; 0: from what is free. Where device memory is host memory it bounds the cache itself. */
+    uint64_t memory_bytes;
     uint64_t gpu_memory_bytes; /* device memory for weights, states and experts; 0: from what is free */
     const char *expert_io; /* how experts are read: "auto" (NULL too), "mmap", "pread", "uring", "direct" */
-    uint32_t n_threads;    /* readers and host work; 0: the cores there are */
-    uint32_t chunk;        /* most tokens evaluated at once; 0: the default */
-    bool profile;          /* time every kernel (moeflux_stats.ops) */
+    const char *prefetch;  /* what is read ahead: "auto" (NULL too), "none", "previous", "router", "both" */
+    const char *cache_policy; /* who leaves a full cache: "auto" (NULL too), "lru", "frequency" */
+    const char
+        *pin; /* file of counts (moeflux_save_usage): its most used experts are read at open and stay */
+    const char
+        *usage; /* file of counts: the cache starts with its most used experts; none: NULL or no such file */
+    uint32_t n_threads;       /* readers and host work; 0: the cores there are */
+    uint32_t chunk;           /* most tokens evaluated at once; 0: the default */
+    bool profile;             /* time every kernel (moeflux_stats.ops) */
     struct progress progress; /* loading weights, prefill */
 };
 
@@ -84,13 +91,20 @@ struct moeflux_stats {                     /* since open or the last moeflux_sta
     uint64_t n_prefill_tokens, prefill_ns; /* evaluations of more than one token */
     uint64_t n_decode_tokens, decode_ns;   /* evaluations of one token */
     uint64_t n_submits, n_dispatches;
-    uint64_t read_bytes, read_ns;        /* expert reads; time with at least one under way */
-    uint64_t read_depth_ns;              /* summed over reads: divided by read_ns, the average queue depth */
-    uint64_t n_reads;                    /* experts read */
-    uint64_t wait_read_ns;               /* the token waited for the disk */
-    uint64_t wait_gpu_ns;                /* the host waited for the device */
-    uint64_t n_hits, n_misses;           /* chosen experts found in a slot, or read */
-    uint64_t n_slots, slot_bytes;        /* the cache */
+    uint64_t read_bytes, read_ns; /* expert reads; time with at least one under way */
+    uint64_t read_depth_ns;       /* summed over reads: divided by read_ns, the average queue depth */
+    uint64_t n_reads;             /* experts read */
+    uint64_t wait_read_ns;        /* the token waited for the disk */
+    uint64_t wait_gpu_ns;         /* the host waited for the device */
+    /* Chosen experts: in a device slot, in the host's cache, or neither. One whose read ahead is still under way
+     * counts as a miss. */
+    uint64_t n_hits, n_host_hits, n_misses;
+    uint64_t n_slots, n_host_slots, slot_bytes; /* the cache */
+    uint64_t n_predicted, n_predicted_right;    /* experts named before the router chose; those it chose */
+    uint64_t n_predictable;                     /* experts chosen where there was a prediction */
+    uint64_t n_prefetched;                      /* reads that were started for a prediction */
+    uint64_t n_prefetched_used;          /* of those: chosen while they lay in the cache or were under way */
+    uint64_t n_promoted, n_demoted;      /* experts copied from host to device, from device to host */
     uint64_t weights_bytes, state_bytes; /* device memory of dense weights, of this model's sessions */
     uint64_t gpu_ns;                     /* sum of ops, when profile was asked for */
     struct moeflux_op_time ops[MOEFLUX_MAX_OPS];
@@ -98,6 +112,12 @@ struct moeflux_stats {                     /* since open or the last moeflux_sta
 };
 void moeflux_get_stats(const struct moeflux *m, struct moeflux_stats *out);
 void moeflux_stats_reset(struct moeflux *m);
+/* How long tokens waited for the experts of one layer, in ns since open or the last reset. */
+uint64_t moeflux_layer_wait_ns(const struct moeflux *m, uint32_t layer);
+
+/* Writes how often each expert was chosen: the counts of the usage file that was given at open and since. Text, "layer
+ * expert count" a line; written to the side and renamed. ERR_IO. */
+int moeflux_save_usage(const struct moeflux *m, const char *path, struct err *e);
 
 struct moeflux_device {
     uint32_t idx;

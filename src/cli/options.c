@@ -36,6 +36,10 @@ static const struct flag run_flags[] = {
     BYTES(NULL, "memory", "SIZE", memory, "host memory for experts, as 512M or 4G"),
     BYTES(NULL, "gpu-memory", "SIZE", gpu_memory, "device memory for everything"),
     TEXT(NULL, "expert-io", "MODE", expert_io, "auto, mmap, pread, uring or direct (auto)"),
+    TEXT(NULL, "prefetch", "WHAT", prefetch, "experts to read ahead: auto, none, previous, router, both (auto)"),
+    TEXT(NULL, "cache-policy", "NAME", cache_policy, "who leaves a full cache: auto, lru or frequency (auto)"),
+    TEXT(NULL, "usage", "FILE", usage, "start with the experts used before; update FILE at the end"),
+    TEXT(NULL, "pin", "FILE", pin, "keep the most used experts of a usage file"),
     INT(NULL, "chunk", "N", chunk, 1, 1 << 20, "tokens of a prompt computed at once"),
     HEADING("Prompt: one of -p, -f, --tokens-in, or standard input:"),
     TEXT("p", "prompt", "TEXT", prompt, "the prompt"),
@@ -237,6 +241,10 @@ void options_engine(const struct options *o, struct moeflux_options *out)
     out->memory_bytes = o->memory;
     out->gpu_memory_bytes = o->gpu_memory;
     out->expert_io = o->expert_io;
+    out->prefetch = o->prefetch;
+    out->cache_policy = o->cache_policy;
+    out->pin = o->pin;
+    out->usage = o->usage;
     out->n_threads = (uint32_t)o->threads;
     out->chunk = (uint32_t)o->chunk;
     out->profile = o->stats;
