@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "engine/budget.h"
 #include "engine/engine.h"
+#include "engine/host_memory.h"
 
 /* Tokens of a chunk unless the caller says otherwise: a software device takes long for each, and Ctrl-C waits for the
  * chunk. */
@@ -98,12 +99,17 @@ static int choose_chunk(struct moeflux *m, uint32_t wish, struct err *e)
     return 0;
 }
 
-static int choose_budget(const struct moeflux *m, const struct moeflux_options *o, uint64_t *bytes,
+static int choose_budget(const struct moeflux *m, const struct moeflux_options *o, struct supply_options *to,
                          struct err *e)
 {
     struct exec_caps caps = exec_get_caps(m->exec);
-    const struct budget_wish w = {o->memory_bytes, o->gpu_memory_bytes, scratch_estimate(m)};
-    return budget_for_experts(&m->dir, &caps, &w, bytes, e);
+    struct budget b;
+    const struct budget_wish w = {o->memory_bytes, o->gpu_memory_bytes, scratch_estimate(m),
+                                  host_memory_free("")};
+    int rc = budget_for_experts(&m->dir, &caps, &w, &b, e);
+    to->budget_bytes = b.slot_bytes;
+    to->host_bytes = b.map_bytes;
+    return rc;
 }
 
 int moeflux_open(struct moeflux **out, const struct moeflux_options *o, struct err *e)
@@ -113,7 +119,7 @@ int moeflux_open(struct moeflux **out, const struct moeflux_options *o, struct e
     if (!m)
         return ERR_MEMORY;
     m->progress = o->progress;
-    struct supply_options experts = {.n_threads = n_readers(o->n_threads), .host_bytes = budget_host_free()};
+    struct supply_options experts = {.n_threads = n_readers(o->n_threads)};
     int rc = reader_mode_find(o->expert_io ? o->expert_io : "auto", &experts.io, e);
     if (rc == 0)
         rc = model_dir_open(&m->dir, o->dir, e);
@@ -122,7 +128,7 @@ int moeflux_open(struct moeflux **out, const struct moeflux_options *o, struct e
     if (rc == 0)
         rc = choose_chunk(m, o->chunk, e);
     if (rc == 0)
-        rc = choose_budget(m, o, &experts.budget_bytes, e);
+        rc = choose_budget(m, o, &experts, e);
     if (rc == 0)
         rc = open_arch(m, e);
     if (rc == 0)
