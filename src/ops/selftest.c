@@ -340,6 +340,13 @@ static void linear_cases(struct lab *l)
         {1, {4096}, {FORMAT_Q4}, 8192, 2, false, true},
         {1, {256}, {FORMAT_Q4}, 18432, 1, false, true},
         {1, {256}, {FORMAT_Q4}, 18432, 4, true, false},
+        {1, {1}, {FORMAT_Q4}, 64, 17, true, false},
+        {1, {70}, {FORMAT_Q4}, 18432, 5, true, false},
+        {1, {131}, {FORMAT_F32}, 320, 9, true, true},
+        {1, {67}, {FORMAT_BF16}, 192, 33, false, true},
+        {1, {200}, {FORMAT_Q8}, 64, 64, false, false},
+        {3, {12, 1, 384}, {FORMAT_Q8, FORMAT_BF16, FORMAT_Q4}, 192, 65, true, false},
+        {3, {130, 33, 1}, {FORMAT_Q4, FORMAT_F32, FORMAT_Q4}, 320, 259, true, true},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         linear_case(l, &shapes[i]);
