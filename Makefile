@@ -23,7 +23,7 @@ SRC      := $(filter-out src/main.c,$(wildcard src/*/*.c))
 OBJ      := $(SRC:%.c=$(BUILD)/%.o)
 KERNELS  := $(sort $(wildcard kernels/*.comp))
 # Built a second time in the mapping for software devices (kernels/matvec.glsl, matmul.glsl).
-WIDE     := linear matmul expert_up expert_down
+WIDE     := linear matmul expert_up expert_down expert_up_many expert_down_many
 SPIRV    := $(KERNELS:kernels/%.comp=$(BUILD)/kernels/%.inc) $(WIDE:%=$(BUILD)/kernels/%_wide.inc)
 TESTS    := $(sort $(wildcard tests/test_*.c))
 TEST_BIN := $(TESTS:tests/%.c=$(BUILD)/tests/%)

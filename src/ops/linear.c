@@ -162,7 +162,7 @@ void linear_close(struct linear *op, struct exec *x)
 void linear_run(const struct linear *op, struct exec *x, const struct linear_call *call)
 {
     uint32_t way = LINEAR_WAYS - 1;
-    while (call->n < op->from[way])
+    while ((call->chunk ? call->chunk : call->n) < op->from[way])
         way--;
     const struct linear_plan *plan = &op->ways[way];
     uint64_t table = op->segments.address + (uint64_t)way * op->n_segments * sizeof(struct linear_segment);

@@ -41,6 +41,7 @@ struct linear {
 struct linear_call {
     uint64_t x, norm, y; /* addresses: f32 [n][x_stride]; f32 [cols] or 0; f32 [n][y_stride] */
     uint32_t x_stride, y_stride, n;
+    uint32_t chunk; /* where the call is a part of a chunk: its tokens, which choose the way; 0: n does */
     bool add;
     float eps; /* of the norm */
 };
