@@ -1,11 +1,11 @@
-// expert_sort.comp - the (token, slot) pairs of a chunk sorted by expert, and the tiles of up to tile_tokens pairs of one
-// expert that the products of a chunk work on.
+// expert_sort.comp - the (token, slot) pairs of a chunk sorted by expert, and the tiles of up to tile_tokens pairs of
+// one expert that the products of a chunk work on.
 //
 //   rows[]: the pairs token * top_k + slot, those of expert 0 first;  tiles[0].x: how many tiles there are,
 //   tiles[1 + i] = (expert, first of rows, number, 0)
 //
-// One workgroup counts, sums up and scatters. The order of the pairs of one expert is left open: no result depends on it,
-// because every pair is computed by itself.
+// One workgroup counts, sums up and scatters. The order of the pairs of one expert is left open: no result depends on
+// it, because every pair is computed by itself.
 #version 460
 #include "memory.glsl"
 

@@ -1,6 +1,6 @@
-/* experts_many.h - the routed experts of a chunk of tokens: the second way of experts.h, which picks it by the number of
- * tokens. The (token, slot) pairs are sorted by expert on the device, and each expert's matrices meet all of its tokens
- * at once:
+/* experts_many.h - the routed experts of a chunk of tokens: the second way of experts.h, which picks it by their
+ * number. The (token, slot) pairs are sorted by expert on the device, and each expert's matrices meet all of its
+ * tokens at once:
  *   sort:  rows = pairs by expert, tiles of equal expert
  *   up:    act[t][k] = silu(gate_e p) * (up_e p)
  *   down:  parts[t][k] = down_e act[t][k]
