@@ -6,8 +6,8 @@
 #include "ops/linear.h"
 #include "ops/matmul.h"
 
-/* The least tokens of a tile on any device, which bounds the number of tiles; words of a tile's entry. */
-enum { LEAST_TILE = 8, TILE_WORDS = 4, GROUP = 256 };
+/* The least tokens of a tile on any device, which bounds the number of tiles; bytes of a tile's entry. */
+enum { LEAST_TILE = 8, TILE_BYTES = 16, GROUP = 256 };
 
 static int open_tiles(struct experts_tiles *t, struct exec *x, bool large, uint32_t format, struct err *e)
 {
@@ -49,7 +49,7 @@ static struct scratch lay_out(const struct experts_shape *s, uint64_t from, uint
 {
     uint64_t pairs = (uint64_t)n * s->top_k;
     struct scratch at = {.tiles = from};
-    at.rows = at.tiles + TILE_WORDS * 4 * (1 + s->n_experts + pairs / LEAST_TILE);
+    at.rows = at.tiles + TILE_BYTES * (1 + s->n_experts + pairs / LEAST_TILE);
     at.shared_act = at.rows + size_round_up(pairs * 4, 16);
     at.parts = at.shared_act + (uint64_t)n * shared_inner * 4;
     at.end = at.parts + pairs * s->hidden * 4;

@@ -144,7 +144,7 @@ int linear_open(struct linear *op, struct exec *x, const struct weights *w, uint
     struct linear_segment table[LINEAR_WAYS * LINEAR_MAX_SEGMENTS] = {0};
     for (int i = 0; rc == 0 && i < LINEAR_WAYS; i++)
         if (op->from[i] < UINT32_MAX)
-            rc = plan_way(op, (enum linear_way)i, x, w, table + (uint32_t)i * n, e);
+            rc = plan_way(op, (enum linear_way)i, x, w, table + (size_t)i * n, e);
     if (rc == 0)
         rc = exec_buffer_new(x, &op->segments, EXEC_DEVICE, LINEAR_WAYS * (uint64_t)n * sizeof *table, e);
     if (rc == 0)
