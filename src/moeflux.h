@@ -32,9 +32,10 @@ struct moeflux_options {
         *pin; /* file of counts (moeflux_save_usage): its most used experts are read at open and stay */
     const char
         *usage; /* file of counts: the cache starts with its most used experts; none: NULL or no such file */
-    uint32_t n_threads;       /* readers and host work; 0: the cores there are */
-    uint32_t chunk;           /* most tokens evaluated at once; 0: the default */
-    bool profile;             /* time every kernel (moeflux_stats.ops) */
+    uint32_t n_threads; /* readers and host work; 0: the cores there are */
+    uint32_t chunk;     /* most tokens evaluated at once; 0: the default */
+    uint32_t context;   /* tokens of states that memory is kept free for; 0: 8192, or the model's maximum */
+    bool profile;       /* time every kernel (moeflux_stats.ops) */
     struct progress progress; /* loading weights, prefill */
 };
 
@@ -147,6 +148,25 @@ struct moeflux_needs {
         floor_bytes; /* least memory to run: dense + states of a short context + one layer's top_k experts */
 };
 int moeflux_get_needs(const char *dir, struct moeflux_needs *out, struct err *e);
+
+/* What moeflux_open would do with the same options now: its own decision, with nothing loaded. */
+struct moeflux_plan {
+    char device[256];
+    bool is_unified;                             /* device memory is host memory */
+    uint64_t device_free_bytes, host_free_bytes; /* now; UINT64_MAX: not known */
+    uint64_t device_bytes;                       /* the most that the device may hold */
+    uint64_t weights_bytes;                      /* dense */
+    uint32_t context;                            /* tokens of states that there is room for */
+    uint64_t state_bytes, activation_bytes;      /* of that context, of a chunk */
+    uint32_t chunk;                              /* most tokens evaluated at once */
+    uint64_t slot_bytes;                         /* memory of one expert */
+    uint64_t n_experts;                          /* of all layers together */
+    uint64_t n_slots, n_host_slots;              /* experts that device and host have room for */
+    bool experts_resident;                       /* every expert has a slot: no reads once warm */
+    char expert_io[1200];                        /* how experts are read, and why */
+};
+/* ERR_NO_FIT with the numbers, ERR_UNSUPPORTED, ERR_DEVICE: as moeflux_open would fail. */
+int moeflux_make_plan(const struct moeflux_options *o, struct moeflux_plan *out, struct err *e);
 
 /* Runs every kernel on `device` (as in moeflux_options) against the reference over a grid of shapes. Calls `row`
  * once per case: relative error against the bound. Returns the number of failed cases or a negative ERR_*. */

@@ -68,6 +68,7 @@ static const struct flag run_flags[] = {
     SWITCH(NULL, "logits-all", logits_all, "... after every token of the prompt"),
     TEXT(NULL, "hidden", "FILE", hidden, "write the hidden states (safetensors)"),
     HEADING("Measure and check:"),
+    SWITCH(NULL, "plan", plan, "print what would be put where, and end"),
     SWITCH(NULL, "bench", bench, "measure prefill and decode speed"),
     LIST(NULL, "bench-prompt", "N,..", bench_prompt, 0, MAX_LENGTH, "prompt lengths to measure, 0: none (512)"),
     LIST(NULL, "bench-gen", "N,..", bench_gen, 0, MAX_LENGTH, "generation lengths to measure, 0: none (64)"),
@@ -157,6 +158,14 @@ static int check_modes(const struct options *o, struct err *e)
 {
     int rc = refuse(o->bench && o->selftest, "--bench", "--selftest", e);
     if (!rc)
+        rc = refuse(o->plan && o->bench, "--plan", "--bench", e);
+    if (!rc)
+        rc = refuse(o->plan && o->selftest, "--plan", "--selftest", e);
+    if (!rc)
+        rc = refuse(o->plan && o->list_devices, "--plan", "--list-devices", e);
+    if (!rc)
+        rc = refuse(o->plan && options_probes(o), "--plan", "--logits or --hidden", e);
+    if (!rc)
         rc = refuse(o->list_devices && o->selftest, "--list-devices", "--selftest", e);
     if (!rc)
         rc = refuse(o->list_devices && o->bench, "--list-devices", "--bench", e);
@@ -165,6 +174,12 @@ static int check_modes(const struct options *o, struct err *e)
     if (!rc)
         rc = refuse(o->bench && options_probes(o), "--bench", "--logits or --hidden", e);
     return rc;
+}
+
+static int check_reads(const struct options *o, struct err *e)
+{
+    enum reader_mode mode;
+    return o->expert_io ? reader_mode_find(o->expert_io, &mode, e) : 0;
 }
 
 static int check_run(struct options *o, struct err *e)
@@ -177,16 +192,16 @@ static int check_run(struct options *o, struct err *e)
         rc = check_output(o, e);
     if (!rc)
         rc = sampler_check(&sampling, e);
-    enum reader_mode mode;
-    if (!rc && o->expert_io)
-        rc = reader_mode_find(o->expert_io, &mode, e);
+    if (!rc)
+        rc = check_reads(o, e);
     if (rc)
         return rc;
     o->verb = o->list_devices ? VERB_LIST_DEVICES
               : o->selftest   ? VERB_SELFTEST
+              : o->plan       ? VERB_PLAN
               : o->bench      ? VERB_BENCH
                               : VERB_RUN;
-    if (!o->model && (o->verb == VERB_RUN || o->verb == VERB_BENCH))
+    if (!o->model && (o->verb == VERB_RUN || o->verb == VERB_BENCH || o->verb == VERB_PLAN))
         return err_set(e, ERR_USAGE, "-m DIR is missing: which model? (--help shows the usage)");
     return 0;
 }
@@ -200,7 +215,8 @@ int options_parse(struct options *o, int argc, char **argv, struct err *e)
     }
     if (argc > 1 && strcmp(argv[1], "inspect") == 0) {
         o->verb = VERB_INSPECT;
-        return flags_parse(inspect_flags, COUNT(inspect_flags), argc - 1, argv + 1, o, &o->help, e);
+        int rc = flags_parse(inspect_flags, COUNT(inspect_flags), argc - 1, argv + 1, o, &o->help, e);
+        return rc ? rc : check_reads(o, e);
     }
     int rc = flags_parse(run_flags, COUNT(run_flags), argc, argv, o, &o->help, e);
     if (rc)
@@ -247,6 +263,7 @@ void options_engine(const struct options *o, struct moeflux_options *out)
     out->usage = o->usage;
     out->n_threads = (uint32_t)o->threads;
     out->chunk = (uint32_t)o->chunk;
+    out->context = (uint32_t)o->ctx_size;
     out->profile = o->stats;
 }
 

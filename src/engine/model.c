@@ -2,18 +2,10 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/mem.h"
-#include "engine/budget.h"
 #include "engine/engine.h"
-#include "engine/host_memory.h"
-
-/* Tokens of a chunk unless the caller says otherwise: a software device takes long for each, and Ctrl-C waits for the
- * chunk. */
-enum { CHUNK_CPU = 32, CHUNK_GPU = 128, MAX_READERS = 8 };
-/* lavapipe silently ends a shader's loops after 65,535 turns; the delta net takes about 60 for each token. */
-enum { CHUNK_CPU_MAX = 512, CHUNK_GPU_MAX = 4096 };
+#include "engine/plan.h"
 
 static int open_arch(struct moeflux *m, struct err *e)
 {
@@ -59,12 +51,6 @@ static int make_inputs(struct moeflux *m, struct err *e)
     return m->wanted && m->is_wanted ? 0 : ERR_MEMORY;
 }
 
-static uint32_t n_readers(uint32_t wish)
-{
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    return wish ? wish : (uint32_t)size_min(MAX_READERS, cores > 0 ? 2 * (uint64_t)cores : 1);
-}
-
 static int open_experts(struct moeflux *m, const struct supply_options *s, struct err *e)
 {
     int rc = supply_open(&m->supply, m->exec, &m->dir, s, e);
@@ -74,41 +60,19 @@ static int open_experts(struct moeflux *m, const struct supply_options *s, struc
     return m->resident ? supply_load_all(m->supply, &m->progress, e) : 0;
 }
 
-/* States of a short conversation and the activations of a chunk, before anything is allocated. */
-static uint64_t scratch_estimate(const struct moeflux *m)
-{
-    struct moeflux_needs n;
-    moeflux_needs_of(&m->dir, &n);
-    const struct config *c = &m->dir.config;
-    uint64_t widest = size_max(config_conv_dim(c) + (uint64_t)c->n_v_heads * (c->v_head_dim + 2),
-                               2 * (uint64_t)(c->n_heads + c->n_kv_heads) * c->head_dim);
-    uint64_t row = 4 * (widest + 3 * (uint64_t)c->hidden + c->n_experts + 2 * (uint64_t)c->shared_inner) +
-                   4 * (uint64_t)c->top_k * c->moe_inner;
-    return n.fixed_state_bytes + 1024 * n.kv_bytes_per_pos + m->max_chunk * row +
-           4 * (uint64_t)ARCH_HEAD_ROWS * c->vocab_size;
-}
-
-static int choose_chunk(struct moeflux *m, uint32_t wish, struct err *e)
+/* What is decided before anything is allocated. */
+static int choose(struct moeflux *m, const struct moeflux_options *o, struct supply_options *experts,
+                  struct err *e)
 {
     struct exec_caps caps = exec_get_caps(m->exec);
-    uint32_t most = caps.is_cpu ? CHUNK_CPU_MAX : CHUNK_GPU_MAX;
-    if (wish > most)
-        return err_set(e, ERR_USAGE, "--chunk %u, expected at most %u on %s", wish, most, caps.name);
+    struct plan p;
+    int rc = plan_make(&p, &m->dir, &caps, o, e);
     m->computes_at_once = caps.is_reference;
-    m->max_chunk = wish ? wish : caps.is_cpu ? CHUNK_CPU : CHUNK_GPU;
-    return 0;
-}
-
-static int choose_budget(const struct moeflux *m, const struct moeflux_options *o, struct supply_options *to,
-                         struct err *e)
-{
-    struct exec_caps caps = exec_get_caps(m->exec);
-    struct budget b;
-    const struct budget_wish w = {o->memory_bytes, o->gpu_memory_bytes, scratch_estimate(m),
-                                  host_memory_free("")};
-    int rc = budget_for_experts(&m->dir, &caps, &w, &b, e);
-    to->budget_bytes = b.slot_bytes;
-    to->host_bytes = b.map_bytes;
+    m->max_chunk = p.max_chunk;
+    *experts = (struct supply_options){.budget_bytes = p.budget.slot_bytes,
+                                       .n_threads = p.n_readers,
+                                       .io = p.io,
+                                       .host_bytes = p.budget.map_bytes};
     return rc;
 }
 
@@ -119,16 +83,12 @@ int moeflux_open(struct moeflux **out, const struct moeflux_options *o, struct e
     if (!m)
         return ERR_MEMORY;
     m->progress = o->progress;
-    struct supply_options experts = {.n_threads = n_readers(o->n_threads)};
-    int rc = reader_mode_find(o->expert_io ? o->expert_io : "auto", &experts.io, e);
-    if (rc == 0)
-        rc = model_dir_open(&m->dir, o->dir, e);
+    struct supply_options experts;
+    int rc = model_dir_open(&m->dir, o->dir, e);
     if (rc == 0)
         rc = exec_open(&m->exec, o->device, o->profile, e);
     if (rc == 0)
-        rc = choose_chunk(m, o->chunk, e);
-    if (rc == 0)
-        rc = choose_budget(m, o, &experts, e);
+        rc = choose(m, o, &experts, e);
     if (rc == 0)
         rc = open_arch(m, e);
     if (rc == 0)
