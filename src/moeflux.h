@@ -36,6 +36,7 @@ struct moeflux_options {
     uint32_t chunk;     /* most tokens evaluated at once; 0: the default */
     uint32_t context;   /* tokens of states that memory is kept free for; 0: 8192, or the model's maximum */
     bool profile;       /* time every kernel (moeflux_stats.ops) */
+    bool staged;        /* for tests: treat device memory as apart from host memory even where it is not */
     struct progress progress; /* loading weights, prefill */
 };
 

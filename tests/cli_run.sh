@@ -130,6 +130,43 @@ err_has '^decode  *[0-9]* tokens .* tok/s$'
 err_has '^first token '
 err_has 'stop: eos$'
 
+claim counters_agree_with_each_other
+for budget in 1200K 4M 40M; do
+    run 0 "$MOEFLUX" "$@" -p "$sum" --json --memory $budget
+    json_is 'j["text"]' 85
+    # 24 tokens go through 8 layers with 4 experts each; a prompt's experts are fetched once for the chunk.
+    json_is '(lambda s: s["hits"] + s["host_hits"] + s["misses"] <= 24 * 8 * 4)(j["stats"])' True
+    json_is '(lambda s: s["predicted_right"] <= min(s["predicted"], s["predictable"]))(j["stats"])' True
+    json_is '(lambda s: s["prefetched_used"] + s["prefetched_unused"] == s["prefetched"])(j["stats"])' True
+    json_is 'len(j["stats"]["layer_wait_s"]) == 8 and abs(sum(j["stats"]["layer_wait_s"]) - j["stats"]["wait_read_s"]) < 1e-3' True
+done
+run 0 "$MOEFLUX" "$@" -p "$sum" --stats --memory 1200K
+err_has '^hits  *[0-9.]* % of [0-9]* chosen experts.*; [0-9.]* % from disk$'
+err_has '^waits  *[0-9.]* s for the disk ([0-9.]* ms a token), [0-9.]* s for the device$'
+err_has '^worst layers [0-9]: [0-9.]* s, '
+
+claim usage_is_kept_from_run_to_run
+choices() { awk 'NR > 1 && NF == 3 { n += $3 } END { print n + 0 }' "$tmp/usage"; }
+run 0 "$MOEFLUX" "$@" -p "$sum" --usage "$tmp/usage" --memory 1200K
+out_is 85
+[ "$(head -n 1 "$tmp/usage")" = 'moeflux usage 1 8 32' ] || fault "it begins with $(head -n 1 "$tmp/usage")"
+[ "$(tail -n 1 "$tmp/usage")" = end ] || fault "it ends with $(tail -n 1 "$tmp/usage")"
+once=$(choices)
+[ "$once" -gt 0 ] || fault "no choice was counted"
+run 0 "$MOEFLUX" "$@" -p "$sum" --usage "$tmp/usage" --memory 1200K
+out_is 85
+[ "$(choices)" -eq $((2 * once)) ] || fault "once $once choices, then $(choices)"
+cp "$tmp/usage" "$tmp/pin"
+run 0 "$MOEFLUX" "$@" -p "$sum" --pin "$tmp/pin" --memory 4M
+out_is 85
+cmp -s "$tmp/usage" "$tmp/pin" || fault "--pin changed its file"
+run 0 "$MOEFLUX" "$@" --bench --bench-prompt 0 --bench-gen 2 --bench-reps 1 --usage "$tmp/usage" --memory 1200K
+[ "$(choices)" -gt $((2 * once)) ] || fault "--bench did not count"
+sed -i '$d' "$tmp/usage"
+fails 1 'usage: line [0-9]*: expected' "$@" -p "$sum" --usage "$tmp/usage"
+fails 1 'no/usage' "$@" -p "$sum" -n 0 --usage "$tmp/no/usage"
+rm "$tmp/usage" "$tmp/pin"
+
 claim invalid_utf8_is_replaced_and_said_once
 run 0 sh -c 'printf "What is 47 \377+\376 38?" | "$0" "$@" -n 3 --json' "$MOEFLUX" "$@"
 [ "$(wc -l <"$tmp/err")" -eq 1 ] || fault "not one line on stderr"

@@ -1,3 +1,4 @@
+#include <stdlib.h>
 #include <string.h>
 
 #include "check.h"
@@ -13,10 +14,22 @@ static struct moeflux_options odd(uint64_t memory)
 static void open_does_what_the_plan_says(void **state)
 {
     (void)state;
-    static const uint64_t memories[] = {0, 24576 * 4, 24576 * 30 + 5};
-    for (int i = 0; i < 3; i++) {
+    /* --memory, --gpu-memory, and whether host memory is a tier of its own. */
+    static const struct {
+        uint64_t memory, gpu_memory;
+        bool staged;
+    } cases[] = {
+        {0, 0, false},
+        {24576 * 4, 0, false},
+        {24576 * 30 + 5, 0, false},
+        {0, 12800000, true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct err e = {0};
-        struct moeflux_options o = odd(memories[i]);
+        struct moeflux_options o = odd(cases[i].memory);
+        o.gpu_memory_bytes = cases[i].gpu_memory;
+        o.staged = cases[i].staged;
+        o.device = o.staged ? getenv("MOEFLUX_DEVICE") : "reference";
         struct moeflux_plan plan;
         struct moeflux *m;
         struct moeflux_stats s;
@@ -25,6 +38,8 @@ static void open_does_what_the_plan_says(void **state)
         moeflux_get_stats(m, &s);
         assert_int_equal(plan.n_slots, s.n_slots);
         assert_int_equal(plan.slot_bytes, s.slot_bytes);
+        assert_int_equal(plan.n_host_slots > 0, cases[i].staged);
+        assert_true(plan.n_host_slots <= s.n_host_slots);
         assert_int_equal(plan.experts_resident, moeflux_info(m).experts_resident);
         assert_int_equal(strncmp(plan.expert_io, moeflux_info(m).expert_io, 8), 0);
         moeflux_close(m);

@@ -235,6 +235,7 @@ int bench_run(const struct options *o, const struct term *t, struct output *out,
         struct stats none = {0};
         stats_print(&none, NULL, &b.session, stderr);
     }
+    rc = session_save_usage(&b.session, o, rc, e);
     token_list_free(&b.ids);
     session_close(&b.session);
     return rc;

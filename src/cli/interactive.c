@@ -305,6 +305,7 @@ int interactive_run(const struct options *o, const struct term *term, struct out
         greet(&t);
         rc = loop(&t, e);
     }
+    rc = session_save_usage(&t.session, o, rc, e);
     line_close(t.line);
     answer_free(&t.answer);
     token_list_free(&t.pending);

@@ -197,6 +197,7 @@ int run_once(const struct options *o, const struct term *t, struct output *out, 
     signals_catch_interrupt();
     bar_init(&r.bar, t);
     int rc = run_all(&r, e);
+    rc = session_save_usage(&r.session, o, rc, e);
     bar_end(&r.bar);
     answer_free(&r.answer);
     token_list_free(&r.tokens);

@@ -99,6 +99,14 @@ bool session_is_eos(const struct session *s, int32_t id)
     return false;
 }
 
+int session_save_usage(const struct session *s, const struct options *o, int rc, struct err *e)
+{
+    if (!o->usage || !s->model || (rc && rc != ERR_INTERRUPTED))
+        return rc;
+    int saved = moeflux_save_usage(s->model, o->usage, e);
+    return saved ? saved : rc;
+}
+
 void session_close(struct session *s)
 {
     free(s->logits);

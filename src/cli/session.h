@@ -43,6 +43,10 @@ int session_eval(struct session *s, const int32_t *ids, size_t n, const struct m
 
 bool session_is_eos(const struct session *s, int32_t id);
 
+/* After a run that ended with `rc`: writes the file of --usage, if it was given and the model was opened, unless the run
+ * failed (an interruption is no failure). Returns rc, or ERR_IO with `e` filled. */
+int session_save_usage(const struct session *s, const struct options *o, int rc, struct err *e);
+
 /* A zeroed or half-built session is legal. */
 void session_close(struct session *s);
 

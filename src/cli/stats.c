@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
+#include <string.h>
 
 #include "cli/answer.h"
 #include "cli/number.h"
@@ -35,20 +36,85 @@ static void print_answer(const struct stats *st, const struct answer *a, FILE *t
     fprintf(to, "%-12s %8zu tokens  stop: %s\n", "answer", a->tokens.n, answer_stop_name(a->stop));
 }
 
+static double part_of(uint64_t part, uint64_t whole)
+{
+    return whole ? (double)part / (double)whole : NAN;
+}
+
 static void print_experts(const struct moeflux_stats *es, const char *io, FILE *to)
 {
     char read[32], speed[32], slots[32];
-    uint64_t chosen = es->n_hits + es->n_misses;
     number_show_bytes(read, sizeof read, (double)es->read_bytes);
     number_show_bytes(speed, sizeof speed,
                       es->read_ns ? (double)es->read_bytes * 1e9 / (double)es->read_ns : 0);
     number_show_bytes(slots, sizeof slots, (double)es->n_slots * (double)es->slot_bytes);
-    fprintf(to, "%-12s %s read, %s/s at queue depth %.1f; %" PRIu64 " slots, %s\n", "experts", read, speed,
+    fprintf(to, "%-12s %s read, %s/s at queue depth %.1f; %" PRIu64 " slots, %s", "experts", read, speed,
             es->read_ns ? (double)es->read_depth_ns / (double)es->read_ns : 0.0, es->n_slots, slots);
-    fprintf(to, "%-12s %s\n", "read by", io);
-    if (chosen)
-        fprintf(to, "%-12s %.1f %% of %" PRIu64 " chosen experts\n", "hits",
-                100.0 * (double)es->n_hits / (double)chosen, chosen);
+    number_show_bytes(slots, sizeof slots, (double)es->n_host_slots * (double)es->slot_bytes);
+    if (es->n_host_slots)
+        fprintf(to, "; host: %" PRIu64 ", %s", es->n_host_slots, slots);
+    fprintf(to, "\n%-12s %s\n", "read by", io);
+}
+
+static void print_hits(const struct moeflux_stats *es, FILE *to)
+{
+    uint64_t chosen = es->n_hits + es->n_host_hits + es->n_misses;
+    if (!chosen)
+        return;
+    fprintf(to, "%-12s %.1f %% of %" PRIu64 " chosen experts", "hits", 100 * part_of(es->n_hits, chosen),
+            chosen);
+    if (es->n_host_slots)
+        fprintf(to, " on the device, %.1f %% on the host", 100 * part_of(es->n_host_hits, chosen));
+    fprintf(to, "; %.1f %% from disk\n", 100 * part_of(es->n_misses, chosen));
+    if (es->n_promoted || es->n_demoted)
+        fprintf(to, "%-12s %" PRIu64 " to the device, %" PRIu64 " to the host\n", "moved", es->n_promoted,
+                es->n_demoted);
+}
+
+static void print_prefetch(const struct moeflux_stats *es, FILE *to)
+{
+    if (!es->n_predicted)
+        return;
+    fprintf(to, "%-12s %" PRIu64 " experts, %.1f %% of them right; %.1f %% of %" PRIu64 " chosen ones\n",
+            "predicted", es->n_predicted, 100 * part_of(es->n_predicted_right, es->n_predicted),
+            es->n_predictable ? 100 * part_of(es->n_predicted_right, es->n_predictable) : 0.0,
+            es->n_predictable);
+    fprintf(to, "%-12s %" PRIu64 " experts, %" PRIu64 " of them used, %" PRIu64 " not\n", "read ahead",
+            es->n_prefetched, es->n_prefetched_used, es->n_prefetched - es->n_prefetched_used);
+}
+
+static void print_waits(const struct moeflux_stats *es, FILE *to)
+{
+    uint64_t n_tokens = es->n_prefill_tokens + es->n_decode_tokens;
+    fprintf(to, "%-12s %.3f s for the disk", "waits", (double)es->wait_read_ns / 1e9);
+    if (es->wait_read_ns && n_tokens)
+        fprintf(to, " (%.3f ms a token)", (double)es->wait_read_ns / 1e6 / (double)n_tokens);
+    fprintf(to, ", %.3f s for the device\n", (double)es->wait_gpu_ns / 1e9);
+}
+
+/* The layers that tokens waited for longest, the longest first. */
+static void print_worst_layers(const struct session *s, FILE *to)
+{
+    enum { MOST = 4 };
+    uint32_t worst[MOST], n = 0;
+    for (uint32_t i = 0; i < s->info.n_layers; i++) {
+        uint64_t ns = moeflux_layer_wait_ns(s->model, i);
+        uint32_t at = n;
+        while (at > 0 && moeflux_layer_wait_ns(s->model, worst[at - 1]) < ns)
+            at--;
+        if (ns == 0 || at == MOST)
+            continue;
+        n += n < MOST;
+        memmove(worst + at + 1, worst + at, (n - at - 1) * sizeof *worst);
+        worst[at] = i;
+    }
+    if (n)
+        fprintf(to, "%-12s", "worst layers");
+    for (uint32_t i = 0; i < n; i++)
+        fprintf(to, "%s %u: %.3f s", i ? "," : "", worst[i],
+                (double)moeflux_layer_wait_ns(s->model, worst[i]) / 1e9);
+    if (n)
+        fputc('\n', to);
 }
 
 static void print_ops(const struct moeflux_stats *es, FILE *to)
@@ -82,8 +148,10 @@ void stats_print(const struct stats *st, const struct answer *a, const struct se
     number_show_bytes(state, sizeof state, (double)es.state_bytes);
     fprintf(to, "%-12s %s weights, %s states\n", "memory", weights, state);
     print_experts(&es, s->info.expert_io, to);
-    fprintf(to, "%-12s %.3f s for the disk, %.3f s for the device\n", "waits", (double)es.wait_read_ns / 1e9,
-            (double)es.wait_gpu_ns / 1e9);
+    print_hits(&es, to);
+    print_prefetch(&es, to);
+    print_waits(&es, to);
+    print_worst_layers(s, to);
     fprintf(to, "%-12s %" PRIu64 " submissions, %" PRIu64 " dispatches\n", "work", es.n_submits,
             es.n_dispatches);
     print_ops(&es, to);
@@ -107,29 +175,79 @@ static json_t *ops_json(const struct moeflux_stats *es)
     return ops;
 }
 
-struct json_t *stats_engine_json(const struct session *s)
+static void add_counts(json_t *object, const struct moeflux_stats *es)
 {
-    struct moeflux_stats es;
-    moeflux_get_stats(s->model, &es);
     const struct {
         const char *key;
         uint64_t value;
     } counts[] = {
-        {"submissions", es.n_submits},   {"dispatches", es.n_dispatches},
-        {"read_bytes", es.read_bytes},   {"hits", es.n_hits},
-        {"misses", es.n_misses},         {"slots", es.n_slots},
-        {"slot_bytes", es.slot_bytes},   {"weights_bytes", es.weights_bytes},
-        {"state_bytes", es.state_bytes},
+        {"submissions", es->n_submits},
+        {"dispatches", es->n_dispatches},
+        {"read_bytes", es->read_bytes},
+        {"reads", es->n_reads},
+        {"hits", es->n_hits},
+        {"host_hits", es->n_host_hits},
+        {"misses", es->n_misses},
+        {"slots", es->n_slots},
+        {"host_slots", es->n_host_slots},
+        {"slot_bytes", es->slot_bytes},
+        {"predicted", es->n_predicted},
+        {"predicted_right", es->n_predicted_right},
+        {"predictable", es->n_predictable},
+        {"prefetched", es->n_prefetched},
+        {"prefetched_used", es->n_prefetched_used},
+        {"prefetched_unused", es->n_prefetched - es->n_prefetched_used},
+        {"promoted", es->n_promoted},
+        {"demoted", es->n_demoted},
+        {"weights_bytes", es->weights_bytes},
+        {"state_bytes", es->state_bytes},
     };
-    json_t *object = json_object();
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
         json_object_set_new(object, counts[i].key, json_integer((json_int_t)counts[i].value));
+}
+
+/* Null where nothing was counted. */
+static void add_rates(json_t *object, const struct moeflux_stats *es)
+{
+    uint64_t chosen = es->n_hits + es->n_host_hits + es->n_misses;
+    uint64_t n_tokens = es->n_prefill_tokens + es->n_decode_tokens;
+    const struct {
+        const char *key;
+        double value;
+    } rates[] = {
+        {"hit_rate", part_of(es->n_hits, chosen)},
+        {"host_hit_rate", part_of(es->n_host_hits, chosen)},
+        {"disk_rate", part_of(es->n_misses, chosen)},
+        {"prediction_recall", part_of(es->n_predicted_right, es->n_predictable)},
+        {"prediction_precision", part_of(es->n_predicted_right, es->n_predicted)},
+        {"queue_depth", part_of(es->read_depth_ns, es->read_ns)},
+        {"read_bytes_per_s", 1e9 * part_of(es->read_bytes, es->read_ns)},
+        {"wait_read_s_per_token", part_of(es->wait_read_ns, n_tokens) / 1e9},
+    };
+    for (size_t i = 0; i < sizeof rates / sizeof *rates; i++)
+        json_object_set_new(object, rates[i].key, stats_number(rates[i].value));
+}
+
+static json_t *layer_waits_json(const struct session *s)
+{
+    json_t *waits = json_array();
+    for (uint32_t i = 0; i < s->info.n_layers; i++)
+        json_array_append_new(waits, json_real((double)moeflux_layer_wait_ns(s->model, i) / 1e9));
+    return waits;
+}
+
+struct json_t *stats_engine_json(const struct session *s)
+{
+    struct moeflux_stats es;
+    moeflux_get_stats(s->model, &es);
+    json_t *object = json_object();
+    add_counts(object, &es);
+    add_rates(object, &es);
     json_object_set_new(object, "expert_io", json_string(s->info.expert_io));
-    json_object_set_new(object, "queue_depth",
-                        stats_number(es.read_ns ? (double)es.read_depth_ns / (double)es.read_ns : NAN));
     json_object_set_new(object, "read_s", json_real((double)es.read_ns / 1e9));
     json_object_set_new(object, "wait_read_s", json_real((double)es.wait_read_ns / 1e9));
     json_object_set_new(object, "wait_device_s", json_real((double)es.wait_gpu_ns / 1e9));
+    json_object_set_new(object, "layer_wait_s", layer_waits_json(s));
     json_object_set_new(object, "ops", ops_json(&es));
     return object;
 }

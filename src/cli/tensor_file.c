@@ -1,71 +1,17 @@
 #include "cli/tensor_file.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
 #include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/err.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/str.h"
 
-/* A link's target is replaced, not the link; a device or a pipe must not be replaced at all. */
-static char *resolve(const char *path, struct err *e)
-{
-    struct stat st;
-    if (stat(path, &st) < 0) {
-        if (errno != ENOENT)
-            err_errno(e, ERR_IO, "%s", path);
-        return errno == ENOENT ? mem_text(path, e) : NULL;
-    }
-    if (!S_ISREG(st.st_mode)) {
-        err_set(e, ERR_IO, "%s: expected a regular file or a new name", path);
-        return NULL;
-    }
-    char *real = realpath(path, NULL);
-    if (!real)
-        err_errno(e, ERR_IO, "%s", path);
-    return real;
-}
-
-/* Opens a file of a name that nothing has, beside `path`; *name gets it. */
-static int open_temporary(const char *path, char **name, struct err *e)
-{
-    enum { MOST_TRIES = 100 };
-    for (int i = 0; i < MOST_TRIES; i++) {
-        struct str text = {0};
-        str_addf(&text, "%s.part-%ld-%d", path, (long)getpid(), i);
-        if (!str_ok(&text))
-            return err_set(e, ERR_MEMORY, "%s: out of memory", path);
-        int fd = open(text.data, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (fd >= 0) {
-            *name = text.data;
-            return fd;
-        }
-        str_free(&text);
-        if (errno != EEXIST)
-            break;
-    }
-    return err_errno(e, ERR_IO, "%s", path);
-}
-
 int tensor_file_create(struct tensor_file *f, const char *path, struct err *e)
 {
-    *f = (struct tensor_file){.fd = -1};
-    if (!(f->path = resolve(path, e)))
-        return ERR_IO;
-    f->fd = open_temporary(f->path, &f->temporary, e);
-    if (f->fd >= 0)
-        return 0;
-    int rc = f->fd;
-    tensor_file_free(f);
-    return rc;
+    *f = (struct tensor_file){0};
+    return side_file_create(&f->file, path, e);
 }
 
 static void add_spec(struct str *header, const struct tensor_spec *spec, uint64_t from, uint64_t to)
@@ -94,7 +40,7 @@ int tensor_file_begin(struct tensor_file *f, const struct tensor_spec *specs, si
     for (size_t i = 0; i < n; i++) {
         if (!spec_bytes(&specs[i], &f->bytes[i])) {
             str_free(&header);
-            return err_set(e, ERR_IO, "%s: tensor %s is too large for a file", f->path, specs[i].name);
+            return err_set(e, ERR_IO, "%s: tensor %s is too large for a file", f->file.path, specs[i].name);
         }
         add_spec(&header, &specs[i], at, at + f->bytes[i]);
         f->offsets[i] = at;
@@ -107,11 +53,11 @@ int tensor_file_begin(struct tensor_file *f, const struct tensor_spec *specs, si
     uint8_t length[8];
     for (int i = 0; i < 8; i++)
         length[i] = (uint8_t)(header.len >> (8 * i));
-    int rc = str_ok(&header) ? 0 : err_set(e, ERR_MEMORY, "%s: out of memory", f->path);
+    int rc = str_ok(&header) ? 0 : err_set(e, ERR_MEMORY, "%s: out of memory", f->file.path);
     if (!rc)
-        rc = file_write_at(f->fd, f->path, length, sizeof length, 0, e);
+        rc = file_write_at(f->file.fd, f->file.path, length, sizeof length, 0, e);
     if (!rc)
-        rc = file_write_at(f->fd, f->path, header.data, header.len, sizeof length, e);
+        rc = file_write_at(f->file.fd, f->file.path, header.data, header.len, sizeof length, e);
     for (size_t i = 0; i < n; i++)
         f->offsets[i] += sizeof length + header.len;
     str_free(&header);
@@ -122,35 +68,17 @@ int tensor_file_write(struct tensor_file *f, size_t idx, uint64_t at, const void
                       struct err *e)
 {
     if (at > f->bytes[idx] / 4 || n > f->bytes[idx] / 4 - at)
-        return err_set(e, ERR_IO, "%s: %llu elements at %llu do not fit the tensor", f->path,
+        return err_set(e, ERR_IO, "%s: %llu elements at %llu do not fit the tensor", f->file.path,
                        (unsigned long long)n, (unsigned long long)at);
-    return file_write_at(f->fd, f->path, elements, n * 4, f->offsets[idx] + at * 4, e);
+    return file_write_at(f->file.fd, f->file.path, elements, n * 4, f->offsets[idx] + at * 4, e);
 }
 
 int tensor_file_commit(struct tensor_file *f, struct err *e)
 {
-    int rc = 0;
-    if (close(f->fd) < 0)
-        rc = err_errno(e, ERR_IO, "%s: close", f->path);
-    f->fd = -1;
-    if (!rc && rename(f->temporary, f->path) < 0)
-        rc = err_errno(e, ERR_IO, "%s: rename", f->path);
-    if (!rc) {
-        free(f->temporary);
-        f->temporary = NULL;
-    }
-    return rc;
+    return side_file_commit(&f->file, e);
 }
 
 void tensor_file_free(struct tensor_file *f)
 {
-    if (!f->path)
-        return;
-    if (f->fd >= 0)
-        close(f->fd);
-    if (f->temporary)
-        unlink(f->temporary);
-    free(f->temporary);
-    free(f->path);
-    *f = (struct tensor_file){.fd = -1};
+    side_file_free(&f->file);
 }

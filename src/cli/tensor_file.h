@@ -1,10 +1,12 @@
 /* tensor_file.h - a safetensors file that is written in pieces and appears whole or not at all.
- * The bytes go to a temporary file beside it, which takes the name at the end. */
+ * The bytes go to a temporary file beside it (base/side_file.h), which takes the name at the end. */
 #ifndef MOEFLUX_CLI_TENSOR_FILE_H
 #define MOEFLUX_CLI_TENSOR_FILE_H
 
 #include <stddef.h>
 #include <stdint.h>
+
+#include "base/side_file.h"
 
 struct err;
 
@@ -18,8 +20,7 @@ struct tensor_spec {
 };
 
 struct tensor_file {
-    char *path, *temporary; /* owned; NULL: not open */
-    int fd;
+    struct side_file file;
     uint64_t offsets[TENSOR_FILE_MAX]; /* of each tensor's first byte in the file */
     uint64_t bytes[TENSOR_FILE_MAX];
 };

@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "engine/engine.h"
 #include "engine/plan.h"
+#include "experts/ranking.h"
 
 static int open_arch(struct moeflux *m, struct err *e)
 {
@@ -41,7 +42,7 @@ static int make_inputs(struct moeflux *m, struct err *e)
     if (rc == 0)
         rc = exec_buffer_new(m->exec, &m->rope, EXEC_INPUT, n * c->rotary_dim * sizeof(float), e);
     if (rc == 0 && !m->view.idx.host)
-        rc = exec_buffer_new(m->exec, &m->choice, EXEC_HOST, m->view.idx.bytes, e);
+        rc = exec_buffer_new(m->exec, &m->choice, EXEC_HOST, m->view.idx.bytes + m->view.guess.bytes, e);
     if (rc == 0 && !m->view.logits.host)
         rc = exec_buffer_new(m->exec, &m->logits, EXEC_HOST, m->view.logits.bytes, e);
     if (rc < 0)
@@ -57,11 +58,24 @@ static int open_experts(struct moeflux *m, const struct supply_options *s, struc
     if (rc < 0)
         return rc;
     m->resident = supply_holds_all(m->supply);
-    return m->resident ? supply_load_all(m->supply, &m->progress, e) : 0;
+    return supply_load(m->supply, &m->progress, e);
+}
+
+/* Who stays in the cache, and what is read ahead. */
+static int choose_policies(struct moeflux *m, const struct moeflux_options *o, struct supply_options *to,
+                           struct err *e)
+{
+    const struct config *c = &m->dir.config;
+    enum predictor_kind kind;
+    int rc = predictor_find(o->prefetch ? o->prefetch : "auto", &kind, e);
+    if (rc == 0)
+        rc = ranking_find(o->cache_policy ? o->cache_policy : "auto", c->n_layers * c->top_k, &to->half_life,
+                          e);
+    return rc < 0 ? rc : predictor_open(&m->predictor, kind, c->n_layers, c->top_k, e);
 }
 
 /* What is decided before anything is allocated. */
-static int choose(struct moeflux *m, const struct moeflux_options *o, struct supply_options *experts,
+static int choose(struct moeflux *m, const struct moeflux_options *o, struct supply_options *to,
                   struct err *e)
 {
     struct exec_caps caps = exec_get_caps(m->exec);
@@ -69,10 +83,11 @@ static int choose(struct moeflux *m, const struct moeflux_options *o, struct sup
     int rc = plan_make(&p, &m->dir, &caps, o, e);
     m->computes_at_once = caps.is_reference;
     m->max_chunk = p.max_chunk;
-    *experts = (struct supply_options){.budget_bytes = p.budget.slot_bytes,
-                                       .n_threads = p.n_readers,
-                                       .io = p.io,
-                                       .host_bytes = p.budget.map_bytes};
+    to->n_threads = p.n_readers;
+    to->io = p.io;
+    to->budget_bytes = p.budget.slot_bytes;
+    to->host_slots_bytes = p.budget.host_bytes;
+    to->host_bytes = p.budget.map_bytes;
     return rc;
 }
 
@@ -83,10 +98,12 @@ int moeflux_open(struct moeflux **out, const struct moeflux_options *o, struct e
     if (!m)
         return ERR_MEMORY;
     m->progress = o->progress;
-    struct supply_options experts;
+    struct supply_options experts = {.usage = o->usage, .pin = o->pin};
     int rc = model_dir_open(&m->dir, o->dir, e);
     if (rc == 0)
-        rc = exec_open(&m->exec, o->device, o->profile, e);
+        rc = choose_policies(m, o, &experts, e);
+    if (rc == 0)
+        rc = exec_open(&m->exec, o->device, o->profile, o->staged, e);
     if (rc == 0)
         rc = choose(m, o, &experts, e);
     if (rc == 0)
@@ -109,6 +126,7 @@ void moeflux_close(struct moeflux *m)
     if (!m)
         return;
     supply_close(m->supply);
+    predictor_close(&m->predictor);
     if (m->self)
         m->arch->close(m->self);
     if (m->exec) {
@@ -163,8 +181,17 @@ void moeflux_get_stats(const struct moeflux *m, struct moeflux_stats *out)
                                   .wait_read_ns = s.wait_ns,
                                   .wait_gpu_ns = x.wait_ns,
                                   .n_hits = s.n_hits,
+                                  .n_host_hits = s.n_host_hits,
                                   .n_misses = s.n_misses,
+                                  .n_predicted = m->predictor.n_predicted,
+                                  .n_predicted_right = m->predictor.n_right,
+                                  .n_predictable = m->predictor.n_predictable,
+                                  .n_prefetched = s.n_prefetched,
+                                  .n_prefetched_used = s.n_prefetched_used,
+                                  .n_promoted = s.n_promoted,
+                                  .n_demoted = s.n_demoted,
                                   .n_slots = s.n_slots,
+                                  .n_host_slots = s.n_host_slots,
                                   .slot_bytes = s.slot_bytes,
                                   .weights_bytes = m->loader.device_bytes,
                                   .state_bytes = m->state_bytes};
@@ -179,6 +206,17 @@ void moeflux_get_stats(const struct moeflux *m, struct moeflux_stats *out)
 void moeflux_stats_reset(struct moeflux *m)
 {
     m->n_prefill_tokens = m->prefill_ns = m->n_decode_tokens = m->decode_ns = 0;
+    m->predictor.n_predicted = m->predictor.n_right = m->predictor.n_predictable = 0;
     supply_reset_stats(m->supply);
     exec_reset_stats(m->exec);
+}
+
+uint64_t moeflux_layer_wait_ns(const struct moeflux *m, uint32_t layer)
+{
+    return layer < m->dir.config.n_layers ? supply_layer_wait_ns(m->supply, layer) : 0;
+}
+
+int moeflux_save_usage(const struct moeflux *m, const char *path, struct err *e)
+{
+    return supply_save_usage(m->supply, path, e);
 }

@@ -138,7 +138,7 @@ int moeflux_make_plan(const struct moeflux_options *o, struct moeflux_plan *out,
     int rc = model_dir_open(&m, o->dir, e);
     if (rc < 0)
         return rc;
-    rc = exec_open(&x, o->device, false, e);
+    rc = exec_open(&x, o->device, false, o->staged, e);
     if (rc == 0) {
         struct exec_caps caps = exec_get_caps(x);
         rc = plan_make(&p, &m, &caps, o, e);
