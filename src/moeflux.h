@@ -169,6 +169,32 @@ struct moeflux_plan {
 /* ERR_NO_FIT with the numbers, ERR_UNSUPPORTED, ERR_DEVICE: as moeflux_open would fail. */
 int moeflux_make_plan(const struct moeflux_options *o, struct moeflux_plan *out, struct err *e);
 
+/* What this machine does. A speed of 0 was not measured. */
+struct moeflux_speeds {
+    double disk_bytes_s; /* experts of this model, in waves of top_k, as a layer asks for them */
+    bool disk_is_direct; /* past the page cache; else it may have answered */
+    uint64_t disk_bytes; /* that were read to find out */
+    char disk_how[256];  /* "direct", or why there is no speed */
+    char device[256];
+    double kernel_bytes_s;  /* product of a quantised matrix and a vector */
+    double dispatch_s;      /* of one small kernel, with the barrier after it */
+    double round_trip_s;    /* of a submission and the wait for it */
+    double copy_bytes_s;    /* host to device; 0 too where that is the same memory */
+    char device_fault[512]; /* why the device has no speeds; "": it has */
+};
+/* Takes about a second for the disk and less for the device. Fails only where the directory cannot be opened. */
+int moeflux_measure(const struct moeflux_options *o, struct moeflux_speeds *out, struct err *e);
+
+/* Where the time of one decoded token goes, in seconds. */
+struct moeflux_forecast {
+    double compute_s, copy_s, disk_s;
+    double apart_s;      /* of the token, when nothing is read ahead */
+    double overlapped_s; /* when everything is */
+};
+/* hits: the share of chosen experts, 0 to 1, that device or host hold. plan: NULL when there is none. */
+struct moeflux_forecast moeflux_make_forecast(const struct moeflux_needs *n, const struct moeflux_plan *plan,
+                                              const struct moeflux_speeds *s, double hits);
+
 /* Runs every kernel on `device` (as in moeflux_options) against the reference over a grid of shapes. Calls `row`
  * once per case: relative error against the bound. Returns the number of failed cases or a negative ERR_*. */
 struct moeflux_selftest_row {

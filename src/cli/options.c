@@ -36,7 +36,7 @@ static const struct flag run_flags[] = {
     BYTES(NULL, "memory", "SIZE", memory, "host memory for experts, as 512M or 4G"),
     BYTES(NULL, "gpu-memory", "SIZE", gpu_memory, "device memory for everything"),
     TEXT(NULL, "expert-io", "MODE", expert_io, "auto, mmap, pread, uring or direct (auto)"),
-    TEXT(NULL, "prefetch", "WHAT", prefetch, "read ahead: auto, none, previous, router, both (auto)"),
+    TEXT(NULL, "prefetch", "WHAT", prefetch, "auto, none, previous, router or both ahead (auto)"),
     TEXT(NULL, "cache-policy", "NAME", cache_policy, "who leaves the cache: auto, lru, frequency (auto)"),
     TEXT(NULL, "usage", "FILE", usage, "begin with the experts used before; update FILE"),
     TEXT(NULL, "pin", "FILE", pin, "keep the most used experts of a usage file"),
@@ -88,6 +88,14 @@ static const struct flag convert_flags[] = {
 
 static const struct flag inspect_flags[] = {
     OPERAND("DIR", model, "model directory"),
+    TEXT(NULL, "device", "NAME", device, "as for a run, below too"),
+    INT("c", "ctx-size", "N", ctx_size, 1, MAX_TOKENS, "tokens to keep room for (8192)"),
+    BYTES(NULL, "memory", "SIZE", memory, "host memory for experts"),
+    BYTES(NULL, "gpu-memory", "SIZE", gpu_memory, "device memory for everything"),
+    TEXT(NULL, "expert-io", "MODE", expert_io, "auto, mmap, pread, uring or direct (auto)"),
+    INT("t", "threads", "N", threads, 1, 4096, "threads that read (all cores)"),
+    INT(NULL, "chunk", "N", chunk, 1, 1 << 20, "tokens of a prompt computed at once"),
+    SWITCH(NULL, "no-measure", no_measure, "print only what files and memory tell"),
     SWITCH(NULL, "json", json, "print one JSON object"),
     SWITCH("h", "help", help, "print this help"),
 };
@@ -236,7 +244,7 @@ void options_help(const struct options *o, struct str *out)
         return;
     }
     if (o->verb == VERB_INSPECT) {
-        str_add_text(out, "usage: moeflux inspect DIR [--json]\n\n");
+        str_add_text(out, "usage: moeflux inspect DIR [--no-measure] [--json] [OPTION]...\n\n");
         flags_help(inspect_flags, COUNT(inspect_flags), out);
         return;
     }
@@ -244,7 +252,7 @@ void options_help(const struct options *o, struct str *out)
                       "       moeflux -m DIR                  a conversation (in a terminal)\n"
                       "       moeflux -m DIR --bench          speed of prefill and decode\n"
                       "       moeflux convert SRC DST         a checkpoint to a model directory\n"
-                      "       moeflux inspect DIR             what a model is and needs\n"
+                      "       moeflux inspect DIR             what a model is, needs and can reach here\n"
                       "       moeflux --selftest              check this device's kernels\n");
     flags_help(run_flags, COUNT(run_flags), out);
     str_add_text(out, "\nmoeflux convert --help and man moeflux say more.\n");

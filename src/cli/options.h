@@ -54,7 +54,7 @@ struct options {
     int64_t bench_reps;
 
     const char *src, *dst; /* convert; inspect uses `model` */
-    bool verify;
+    bool verify, no_measure;
 };
 
 /* Parses the command line. ERR_USAGE names the flag at fault. */
