@@ -36,7 +36,7 @@ static const struct flag run_flags[] = {
     BYTES(NULL, "memory", "SIZE", memory, "host memory for experts, as 512M or 4G"),
     BYTES(NULL, "gpu-memory", "SIZE", gpu_memory, "device memory for everything"),
     TEXT(NULL, "expert-io", "MODE", expert_io, "auto, mmap, pread, uring or direct (auto)"),
-    TEXT(NULL, "prefetch", "WHAT", prefetch, "read ahead: auto, none, previous, router, both (auto)"),
+    TEXT(NULL, "prefetch", "WHAT", prefetch, "auto, none, previous, router or both ahead (auto)"),
     TEXT(NULL, "cache-policy", "NAME", cache_policy, "who leaves the cache: auto, lru, frequency (auto)"),
     TEXT(NULL, "usage", "FILE", usage, "begin with the experts used before; update FILE"),
     TEXT(NULL, "pin", "FILE", pin, "keep the most used experts of a usage file"),
