@@ -75,8 +75,9 @@ struct expert_up_args {
     U32 n, top_k, hidden, inner, format;
     U32 gate_w, gate_s, gate_b, up_w, up_s, up_b; /* byte offsets in an expert */
     F32 eps;
+    U32 skip_low, skip_high; /* bit k: the k-th expert of each token is left out */
 };
-ARGS_SIZE(expert_up_args, 88);
+ARGS_SIZE(expert_up_args, 96);
 
 struct expert_down_args {
     ADDR act;       /* [n][top_k][inner] */

@@ -2,7 +2,7 @@
 // gate and up [inner][hidden] of expert idx[t][k], found through the layer's table of addresses.
 //
 // Grid: x = row blocks of `inner`, y = top_k, z = tokens. float32 sums. Tolerance 1e-5 of the largest output.
-// The caller makes sure that every expert named by idx is in the table.
+// The caller makes sure that every expert named by idx and not skipped is in the table.
 #version 460
 #include "memory.glsl"
 #include "matvec.glsl"
@@ -24,7 +24,10 @@ float load_tile(uint token, uint from, uint n4)
 void main()
 {
     uint token = gl_WorkGroupID.z;
-    uint slot = token * a.top_k + gl_WorkGroupID.y;
+    uint k = gl_WorkGroupID.y;
+    if (((k < 32 ? a.skip_low >> k : a.skip_high >> (k - 32)) & 1u) != 0 && k < 64)
+        return;
+    uint slot = token * a.top_k + k;
     uint row = gl_WorkGroupID.x * SUBGROUPS * BLOCK_ROWS + block_row();
     uvec2 expert = Addrs(a.table).v[U32s(a.idx).v[slot]];
     Matrix gates = Matrix(addr_add(expert, a.gate_w), addr_add(expert, a.gate_s), addr_add(expert, a.gate_b),

@@ -35,6 +35,7 @@ struct moeflux_options {
     uint32_t n_threads;       /* readers and host work; 0: the cores there are */
     uint32_t chunk;           /* most tokens evaluated at once; 0: the default */
     bool profile;             /* time every kernel (moeflux_stats.ops) */
+    bool staged; /* for tests: treat device memory as apart from host memory even where it is not */
     struct progress progress; /* loading weights, prefill */
 };
 

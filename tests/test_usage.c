@@ -301,8 +301,8 @@ static void a_link_stays_a_link(void **state)
 static void order_is_by_count_then_layer_then_expert(void **state)
 {
     (void)state;
-    static const struct cache_key want[] = {{2, 0}, {0, 1}, {2, 4}, {2, 1}, {0, 4}};
-    struct cache_key keys[ALL + 1];
+    static const struct expert_key want[] = {{2, 0}, {0, 1}, {2, 4}, {2, 1}, {0, 4}};
+    struct expert_key keys[ALL + 1];
     struct err e = {0};
     for (uint32_t n = 0; n <= ALL; n++) {
         memset(keys, 255, sizeof keys);

@@ -1,7 +1,8 @@
 /* arch.h - what an architecture is to the engine: weights, and the lists of operations that make a layer.
  *
- * A layer is two lists: before_experts ends with the router's choice (idx, weights); experts computes the routed and
- * shared experts and the residual. Between the two the engine makes sure that the chosen experts are in their table.
+ * A layer is two lists: before_experts ends with the router's choice (idx, weights); experts_up and experts_down compute
+ * the routed and shared experts and the residual. Between the two the engine makes sure that the chosen experts are in
+ * their table; experts_up may run in two halves, the experts that are there first.
  * The lists serve any number of tokens of a chunk: one is decode, more are prefill. Adding an architecture: one file
  * that fills a struct arch, a line in arch_find, the operations it lacks. */
 #ifndef MOEFLUX_ARCH_ARCH_H
@@ -26,6 +27,14 @@ struct arch_chunk {
     uint32_t parity;    /* 0 or 1, flips with every chunk of a sequence (states that are read and written) */
 };
 
+/* The experts of a layer for some of a chunk's tokens. */
+struct arch_experts {
+    uint32_t layer;
+    uint64_t table;   /* addresses of this layer's experts */
+    uint32_t from, n; /* tokens */
+    uint64_t skip;    /* up: bit k leaves out the k-th expert of each token (k < 64) */
+};
+
 enum { ARCH_HEAD_ROWS = 4 };
 
 struct arch_request {
@@ -44,6 +53,7 @@ struct arch_view {
     uint32_t max_context;      /* the model's own, or what is taken where it does not say */
     struct exec_buffer x;      /* f32 [max_chunk][hidden]: the hidden states */
     struct exec_buffer idx;    /* u32 [max_chunk][top_k]: the router's choice */
+    struct exec_buffer guess;  /* u32 [top_k]: what guess() made */
     struct exec_buffer logits; /* f32 [ARCH_HEAD_ROWS][vocab_size] */
 };
 
@@ -55,9 +65,12 @@ struct arch {
     /* Each records into the open batch. */
     void (*embed)(void *self, const struct arch_chunk *c);
     void (*before_experts)(void *self, const struct arch_chunk *c, uint32_t layer);
-    /* Tokens from .. from + n - 1 of the chunk; table: addresses of this layer's experts. */
-    void (*experts)(void *self, const struct arch_chunk *c, uint32_t layer, uint64_t table, uint32_t from,
-                    uint32_t n);
+    /* For one token, after before_experts of an earlier layer: what `layer`'s router would choose for the hidden state
+     * as it is now, into view.guess. */
+    void (*guess)(void *self, const struct arch_chunk *c, uint32_t layer);
+    /* Tokens from .. from + n - 1 of the chunk. */
+    void (*experts_up)(void *self, const struct arch_chunk *c, const struct arch_experts *x);
+    void (*experts_down)(void *self, const struct arch_chunk *c, const struct arch_experts *x);
     /* Logits of tokens from .. from + n - 1 (n <= ARCH_HEAD_ROWS) into view.logits. */
     void (*head)(void *self, const struct arch_chunk *c, uint32_t from, uint32_t n);
 };

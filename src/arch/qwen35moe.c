@@ -27,6 +27,7 @@ struct layer {
     uint64_t norm1, norm2;
     struct linear in, out;   /* of the mixer */
     struct linear router_in; /* router logits, shared gate logit, shared gate and up rows */
+    struct linear guess_in;  /* router logits alone */
     struct weights shared_down;
     uint64_t q_norm, k_norm;                  /* attention */
     uint64_t conv, a_log, dt_bias, gate_norm; /* delta net */
@@ -49,6 +50,7 @@ struct qwen {
     uint32_t qkv_rows, delta_rows, router_rows; /* outputs of the fused products */
     /* activations; proj is the widest of the fused products' outputs */
     struct exec_buffer x, proj, q, partial, mixed, routed, idx, weights, act, logits;
+    struct exec_buffer guess_logits, guess, guess_weights; /* of one token */
 };
 
 static uint32_t max_context_of(const struct config *c)
@@ -83,18 +85,24 @@ struct part {
     uint32_t rows;
 };
 
+static int load_parts(struct loader *l, uint32_t layer, const struct part *parts, uint32_t n, uint32_t cols,
+                      struct weights *w, struct err *e)
+{
+    int rc = 0;
+    for (uint32_t i = 0; i < n && rc == 0; i++) {
+        char name[128];
+        snprintf(name, sizeof name, "model.layers.%u.%s", layer, parts[i].name);
+        rc = loader_matrix(l, name, parts[i].rows, cols, &w[i], e);
+    }
+    return rc;
+}
+
 static int load_fused(struct qwen *q, struct loader *l, uint32_t layer, const struct part *parts, uint32_t n,
                       uint32_t cols, struct linear *out, struct err *e)
 {
     struct weights w[LINEAR_MAX_SEGMENTS];
-    for (uint32_t i = 0; i < n; i++) {
-        char name[128];
-        snprintf(name, sizeof name, "model.layers.%u.%s", layer, parts[i].name);
-        int rc = loader_matrix(l, name, parts[i].rows, cols, &w[i], e);
-        if (rc < 0)
-            return rc;
-    }
-    return linear_open(out, q->exec, w, n, e);
+    int rc = load_parts(l, layer, parts, n, cols, w, e);
+    return rc < 0 ? rc : linear_open(out, q->exec, w, n, e);
 }
 
 static int load_vector(struct loader *l, uint32_t layer, const char *what, uint64_t n, uint64_t *address,
@@ -147,14 +155,25 @@ static int load_delta(struct qwen *q, struct loader *l, uint32_t i, struct err *
     return rc;
 }
 
+/* The router's rows stand in two products: with the shared expert's, and alone for the guess. They are loaded once. */
+static int load_router(struct qwen *q, struct loader *l, uint32_t i, struct err *e)
+{
+    const struct config *c = q->config;
+    const struct part parts[] = {{"mlp.gate", c->n_experts},
+                                 {"mlp.shared_expert_gate", 1},
+                                 {"mlp.shared_expert.gate_proj", c->shared_inner},
+                                 {"mlp.shared_expert.up_proj", c->shared_inner}};
+    struct weights w[4];
+    int rc = load_parts(l, i, parts, 4, c->hidden, w, e);
+    if (rc == 0)
+        rc = linear_open(&q->layers[i].router_in, q->exec, w, 4, e);
+    return rc < 0 ? rc : linear_open(&q->layers[i].guess_in, q->exec, w, 1, e);
+}
+
 static int load_layer(struct qwen *q, struct loader *l, uint32_t i, struct err *e)
 {
     const struct config *c = q->config;
     struct layer *y = &q->layers[i];
-    const struct part router[] = {{"mlp.gate", c->n_experts},
-                                  {"mlp.shared_expert_gate", 1},
-                                  {"mlp.shared_expert.gate_proj", c->shared_inner},
-                                  {"mlp.shared_expert.up_proj", c->shared_inner}};
     char down[128];
     snprintf(down, sizeof down, "model.layers.%u.mlp.shared_expert.down_proj", i);
     int rc = load_vector(l, i, "input_layernorm.weight", c->hidden, &y->norm1, e);
@@ -163,7 +182,7 @@ static int load_layer(struct qwen *q, struct loader *l, uint32_t i, struct err *
     if (rc == 0)
         rc = c->layers[i] == LAYER_ATTENTION ? load_attention(q, l, i, e) : load_delta(q, l, i, e);
     if (rc == 0)
-        rc = load_fused(q, l, i, router, 4, c->hidden, &y->router_in, e);
+        rc = load_router(q, l, i, e);
     if (rc == 0)
         rc = loader_matrix(l, down, c->hidden, c->shared_inner, &y->shared_down, e);
     return rc;
@@ -287,6 +306,12 @@ static int allocate(struct qwen *q, uint64_t *total, struct err *e)
         rc = new_buffer(q, &q->act, n * c->top_k * c->moe_inner, total, e);
     if (rc == 0)
         rc = new_buffer(q, &q->logits, (uint64_t)ARCH_HEAD_ROWS * c->vocab_size, total, e);
+    if (rc == 0)
+        rc = new_buffer(q, &q->guess_logits, c->n_experts, total, e);
+    if (rc == 0)
+        rc = new_buffer(q, &q->guess, c->top_k, total, e);
+    if (rc == 0)
+        rc = new_buffer(q, &q->guess_weights, c->top_k, total, e);
     return rc;
 }
 
@@ -295,14 +320,16 @@ static void qwen_close(void *self)
     struct qwen *q = self;
     if (!q)
         return;
-    struct exec_buffer *buffers[] = {&q->x,      &q->proj, &q->q,       &q->partial, &q->mixed,
-                                     &q->routed, &q->idx,  &q->weights, &q->act,     &q->logits};
+    struct exec_buffer *buffers[] = {&q->x,      &q->proj,         &q->q,       &q->partial, &q->mixed,
+                                     &q->routed, &q->idx,          &q->weights, &q->act,     &q->logits,
+                                     &q->guess,  &q->guess_logits, &q->guess_weights};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         exec_buffer_free(q->exec, buffers[i]);
     for (uint32_t i = 0; q->layers && i < q->config->n_layers; i++) {
         linear_close(&q->layers[i].in, q->exec);
         linear_close(&q->layers[i].out, q->exec);
         linear_close(&q->layers[i].router_in, q->exec);
+        linear_close(&q->layers[i].guess_in, q->exec);
     }
     linear_close(&q->head, q->exec);
     free(q->layers);
@@ -337,6 +364,7 @@ static int qwen_open(void **self, const struct arch_request *r, struct arch_view
     view->max_context = max_context_of(q->config);
     view->x = q->x;
     view->idx = q->idx;
+    view->guess = q->guess;
     view->logits = q->logits;
     *self = q;
     return 0;
@@ -435,26 +463,59 @@ static void qwen_before_experts(void *self, const struct arch_chunk *c, uint32_t
                                      .stride = q->router_rows});
 }
 
-static void qwen_experts(void *self, const struct arch_chunk *c, uint32_t layer, uint64_t table,
-                         uint32_t from, uint32_t n)
+static struct experts_call experts_call_of(const struct qwen *q, const struct arch_experts *x)
+{
+    const struct layer *y = &q->layers[x->layer];
+    uint64_t slot = (uint64_t)x->from * q->config->top_k * sizeof(float);
+    uint64_t row = (uint64_t)q->router_rows * sizeof(float);
+    return (struct experts_call){.x = q->x.address + (uint64_t)x->from * q->config->hidden * sizeof(float),
+                                 .norm = y->norm2,
+                                 .table = x->table,
+                                 .idx = q->idx.address + slot,
+                                 .weights = q->weights.address + slot,
+                                 .act = q->act.address + slot * q->config->moe_inner,
+                                 .shared_in = q->routed.address + x->from * row,
+                                 .shared_down = y->shared_down,
+                                 .shared_stride = q->router_rows,
+                                 .n = x->n,
+                                 .skip = x->skip};
+}
+
+static void qwen_experts_up(void *self, const struct arch_chunk *c, const struct arch_experts *x)
+{
+    struct qwen *q = self;
+    const struct experts_call call = experts_call_of(q, x);
+    (void)c;
+    experts_run_up(&q->experts, q->exec, &call);
+}
+
+static void qwen_experts_down(void *self, const struct arch_chunk *c, const struct arch_experts *x)
+{
+    struct qwen *q = self;
+    const struct experts_call call = experts_call_of(q, x);
+    (void)c;
+    experts_run_down(&q->experts, q->exec, &call);
+}
+
+static void qwen_guess(void *self, const struct arch_chunk *c, uint32_t layer)
 {
     struct qwen *q = self;
     const struct layer *y = &q->layers[layer];
-    uint64_t slot = (uint64_t)from * q->config->top_k * sizeof(float), hidden = q->config->hidden;
     (void)c;
-    const struct experts_call call = {.x = q->x.address + from * hidden * sizeof(float),
-                                      .norm = y->norm2,
-                                      .table = table,
-                                      .idx = q->idx.address + slot,
-                                      .weights = q->weights.address + slot,
-                                      .act = q->act.address + slot * q->config->moe_inner,
-                                      .shared_in =
-                                          q->routed.address + (uint64_t)from * q->router_rows * sizeof(float),
-                                      .shared_down = y->shared_down,
-                                      .shared_stride = q->router_rows,
-                                      .n = n};
-    experts_run_up(&q->experts, q->exec, &call);
-    experts_run_down(&q->experts, q->exec, &call);
+    linear_run(&y->guess_in, q->exec,
+               &(struct linear_call){.x = q->x.address,
+                                     .norm = y->norm2,
+                                     .y = q->guess_logits.address,
+                                     .x_stride = q->config->hidden,
+                                     .y_stride = q->config->n_experts,
+                                     .n = 1,
+                                     .eps = q->config->rms_eps});
+    router_run(&q->router, q->exec,
+               &(struct router_call){.logits = q->guess_logits.address,
+                                     .idx = q->guess.address,
+                                     .weights = q->guess_weights.address,
+                                     .n = 1,
+                                     .stride = q->config->n_experts});
 }
 
 static void qwen_head(void *self, const struct arch_chunk *c, uint32_t from, uint32_t n)
@@ -478,6 +539,8 @@ const struct arch arch_qwen35moe = {
     .close = qwen_close,
     .embed = qwen_embed,
     .before_experts = qwen_before_experts,
-    .experts = qwen_experts,
+    .guess = qwen_guess,
+    .experts_up = qwen_experts_up,
+    .experts_down = qwen_experts_down,
     .head = qwen_head,
 };

@@ -1,9 +1,6 @@
 #include "engine/budget.h"
 
 #include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/err.h"
 #include "base/mem.h"
@@ -11,61 +8,21 @@
 #include "model/model_dir.h"
 #include "ops/exec.h"
 
-static uint64_t meminfo_available(void)
+static uint64_t minus(uint64_t a, uint64_t b)
 {
-    FILE *f = fopen("/proc/meminfo", "re");
-    char line[256];
-    unsigned long long kib = 0;
-    bool found = false;
-    while (f && !found && fgets(line, sizeof line, f))
-        found = sscanf(line, "MemAvailable: %llu kB", &kib) == 1;
-    if (f)
-        fclose(f);
-    return found ? kib * 1024 : UINT64_MAX;
+    return a > b ? a - b : 0;
 }
 
-/* A number in a one-line file, or UINT64_MAX ("max", or no such file). */
-static uint64_t number_in(const char *dir, const char *file)
+/* The largest number stands for "more than there can be". */
+static uint64_t plus(uint64_t a, uint64_t b)
 {
-    char path[512], text[64] = "";
-    snprintf(path, sizeof path, "%s/%s", dir, file);
-    FILE *f = fopen(path, "re");
-    if (!f)
-        return UINT64_MAX;
-    bool got = fgets(text, sizeof text, f) != NULL;
-    fclose(f);
-    char *end;
-    unsigned long long n = strtoull(text, &end, 10);
-    return got && end != text ? n : UINT64_MAX;
+    uint64_t sum;
+    return size_add(a, b, &sum) ? sum : UINT64_MAX;
 }
 
-/* What the memory limits of this process's cgroup and its parents leave (cgroup v2). */
-static uint64_t cgroup_free(void)
+static double mib(uint64_t bytes)
 {
-    char line[400] = "", dir[512];
-    FILE *f = fopen("/proc/self/cgroup", "re");
-    uint64_t least = UINT64_MAX;
-    bool found = false;
-    while (f && !found && fgets(line, sizeof line, f))
-        found = strncmp(line, "0::", 3) == 0;
-    if (f)
-        fclose(f);
-    if (!found)
-        return least;
-    line[strcspn(line, "\n")] = '\0';
-    snprintf(dir, sizeof dir, "/sys/fs/cgroup%s", line + 3);
-    while (strlen(dir) >= strlen("/sys/fs/cgroup")) {
-        uint64_t max = number_in(dir, "memory.max"), now = number_in(dir, "memory.current");
-        if (max != UINT64_MAX && now != UINT64_MAX)
-            least = size_min(least, max > now ? max - now : 0);
-        *strrchr(dir, '/') = '\0';
-    }
-    return least;
-}
-
-uint64_t budget_host_free(void)
-{
-    return size_min(meminfo_available(), cgroup_free());
+    return (double)bytes / 1048576.0;
 }
 
 /* What is left for others: the page cache that reads go through, the desktop, our own small allocations. */
@@ -74,32 +31,66 @@ static uint64_t with_margin(uint64_t free_bytes)
     return free_bytes / 10 * 9;
 }
 
-static uint64_t minus(uint64_t a, uint64_t b)
+/* The smaller of what was asked for and what is free; the margin is for a user who did not say a number. */
+static uint64_t limit_of(uint64_t wish, uint64_t free_bytes)
 {
-    return a > b ? a - b : 0;
+    return wish ? size_min(wish, free_bytes) : with_margin(free_bytes);
+}
+
+static int refuse(const char *flag, uint64_t bytes, uint64_t least, struct err *e)
+{
+    return err_set(e, ERR_NO_FIT, "%s %.2f MiB, the experts of one token and layer need %.2f MiB", flag,
+                   mib(bytes), mib(least));
+}
+
+static int check_device(const struct model_dir *m, const struct budget_wish *w, uint64_t device,
+                        struct err *e)
+{
+    uint64_t fixed = plus(m->dense_bytes, w->scratch_bytes), least = supply_floor_bytes(m);
+    if (device >= fixed && device - fixed >= least)
+        return 0;
+    return err_set(
+        e, ERR_NO_FIT,
+        "the model needs at least %.1f MiB (weights %.1f, states %.1f, experts of one token %.1f), "
+        "%s %.1f MiB",
+        mib(plus(fixed, least)), mib(m->dense_bytes), mib(w->scratch_bytes), mib(least),
+        w->gpu_memory_bytes && device == w->gpu_memory_bytes ? "--gpu-memory is" : "free are", mib(device));
+}
+
+/* Experts without a slot have their place in host memory, as far as it goes. It is never smaller than the reads of one
+ * layer, which land in it. */
+static int share_host(const struct model_dir *m, const struct budget_wish *w, struct budget *out,
+                      struct err *e)
+{
+    uint64_t least = supply_floor_bytes(m), missing = minus(supply_full_bytes(m), out->slot_bytes);
+    uint64_t most =
+        w->memory_bytes ? limit_of(w->memory_bytes, w->host_free_bytes) : w->host_free_bytes / 4 * 3;
+    if (missing == 0)
+        return 0;
+    if (most < least)
+        return refuse("free host memory is", most, least, e);
+    out->host_bytes = size_min(most, size_max(missing, least));
+    return 0;
 }
 
 int budget_for_experts(const struct model_dir *m, const struct exec_caps *caps, const struct budget_wish *w,
-                       uint64_t *bytes, struct err *e)
+                       struct budget *out, struct err *e)
 {
-    uint64_t fixed = m->dense_bytes + w->scratch_bytes, least = supply_floor_bytes(m);
+    uint64_t fixed = plus(m->dense_bytes, w->scratch_bytes), least = supply_floor_bytes(m);
+    *out = (struct budget){0};
     if (w->memory_bytes && w->memory_bytes < least)
-        return err_set(e, ERR_NO_FIT,
-                       "--memory is %.2f MiB, the experts of one token and layer need %.2f MiB",
-                       (double)w->memory_bytes / 1048576.0, (double)least / 1048576.0);
-    uint64_t device = w->gpu_memory_bytes ? w->gpu_memory_bytes : with_margin(caps->free_bytes);
-    if (caps->is_unified && !w->gpu_memory_bytes)
-        device = size_min(device, with_margin(budget_host_free()));
-    if (device < fixed || device - fixed < least)
-        return err_set(
-            e, ERR_NO_FIT,
-            "the model needs at least %.1f MiB (weights %.1f, states %.1f, experts of one token %.1f), "
-            "%s %.1f MiB",
-            (double)(fixed + least) / 1048576.0, (double)m->dense_bytes / 1048576.0,
-            (double)w->scratch_bytes / 1048576.0, (double)least / 1048576.0,
-            w->gpu_memory_bytes ? "--gpu-memory is" : "free are", (double)device / 1048576.0);
-    *bytes = size_min(minus(device, fixed), supply_full_bytes(m));
-    if (w->memory_bytes)
-        *bytes = size_min(*bytes, w->memory_bytes);
-    return 0;
+        return refuse("--memory is", w->memory_bytes, least, e);
+    out->device_bytes = limit_of(w->gpu_memory_bytes, caps->free_bytes);
+    if (caps->is_unified)
+        out->device_bytes = size_min(out->device_bytes, limit_of(w->gpu_memory_bytes, w->host_free_bytes));
+    int rc = check_device(m, w, out->device_bytes, e);
+    if (rc < 0)
+        return rc;
+    out->slot_bytes = size_min(out->device_bytes - fixed, supply_full_bytes(m));
+    if (!caps->is_unified)
+        rc = share_host(m, w, out, e);
+    else if (w->memory_bytes)
+        out->slot_bytes = size_min(out->slot_bytes, w->memory_bytes);
+    out->map_bytes = minus(w->host_free_bytes, caps->is_unified ? fixed + out->slot_bytes : out->host_bytes);
+    return rc;
 }

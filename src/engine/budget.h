@@ -1,4 +1,5 @@
-/* budget.h - how much memory there is and how it is shared out. */
+/* budget.h - how the memory there is is shared out among weights, states and experts. Arithmetic only: what is free
+ * comes in, numbers come out. */
 #ifndef MOEFLUX_ENGINE_BUDGET_H
 #define MOEFLUX_ENGINE_BUDGET_H
 
@@ -8,17 +9,31 @@ struct err;
 struct exec_caps;
 struct model_dir;
 
-/* Host memory that can be used without swapping: the smaller of MemAvailable and what the cgroups leave. */
-uint64_t budget_host_free(void);
-
-struct budget_wish {
-    uint64_t memory_bytes, gpu_memory_bytes; /* 0: not said */
-    uint64_t scratch_bytes;                  /* activations and states besides the weights */
+struct budget_wish {                         /* bytes */
+    uint64_t memory_bytes, gpu_memory_bytes; /* --memory, --gpu-memory; 0: not said */
+    uint64_t scratch_bytes;                  /* activations and states beside the weights */
+    uint64_t host_free_bytes;                /* host_memory_free; UINT64_MAX: not known */
 };
 
-/* Bytes for expert slots, at most what holds all of them. ERR_NO_FIT with the numbers when weights, states and the
- * least cache do not fit. */
+struct budget { /* bytes */
+    /* Device slots for experts: at least supply_floor_bytes, at most supply_full_bytes. */
+    uint64_t slot_bytes;
+    /* The pinned host tier below them, where reads land: at least supply_floor_bytes, at most what the slots do not
+     * hold. 0 where device memory is host memory, and where the device holds every expert. */
+    uint64_t host_bytes;
+    /* Host memory that is left for mapped files. */
+    uint64_t map_bytes;
+    /* What the device may hold in all: weights, states and slots. */
+    uint64_t device_bytes;
+};
+
+/* Shares the memory out.
+ *   device memory is host memory: --gpu-memory bounds weights, states and slots, --memory the slots;
+ *   a device of its own: --gpu-memory bounds weights, states and slots, --memory the host tier.
+ * Without them: 9/10 of the free device memory (and of the free host memory, where that is the same), and for the host
+ * tier what every expert needs that has no slot, at most 3/4 of the free host memory. What is asked for beyond what is
+ * free is not given. ERR_NO_FIT with the numbers when weights, states and the least cache do not fit. */
 int budget_for_experts(const struct model_dir *m, const struct exec_caps *caps, const struct budget_wish *w,
-                       uint64_t *bytes, struct err *e);
+                       struct budget *out, struct err *e);
 
 #endif

@@ -4,6 +4,7 @@
 
 #include "arch/arch.h"
 #include "arch/loader.h"
+#include "experts/predictor.h"
 #include "experts/supply.h"
 #include "model/model_dir.h"
 #include "moeflux.h"
@@ -17,18 +18,23 @@ struct moeflux {
     struct arch_view view;
     struct loader loader;
     struct supply *supply;
+    struct predictor predictor;
     struct progress progress;
     bool resident;         /* every expert is in a slot: no layer waits for the router's choice */
     bool computes_at_once; /* the reference backend: nothing can be recorded ahead */
     uint32_t max_chunk;
 
     struct exec_buffer ids, rope; /* inputs of a chunk */
-    struct exec_buffer choice;    /* host copy of view.idx; unused where that is mapped */
+    struct exec_buffer choice;    /* host copy of view.idx, behind it of view.guess; unused where those are mapped */
     struct exec_buffer logits;    /* host copy of view.logits; likewise */
     struct exec_buffer hidden;    /* host copies of x, [n_layers + 1][max_chunk][hidden]; made on first use */
     float *inverse_frequencies;   /* [rotary_dim / 2] */
     uint32_t *wanted;             /* [n_experts]: the different experts of a wave */
     uint8_t *is_wanted;           /* [n_experts] */
+
+    /* Where the predictor's last token stands: another sequence or place has nothing to do with it. */
+    const struct moeflux_session *predicted_of;
+    uint32_t predicted_pos;
 
     /* The next token's batch that is recorded ahead (exec_is_parked): whose, and for which position. */
     const struct moeflux_session *ahead_of;

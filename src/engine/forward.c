@@ -44,13 +44,39 @@ static const uint32_t *choice_of(const struct moeflux *m)
     return (const uint32_t *)(const void *)(m->view.idx.host ? m->view.idx.host : m->choice.host);
 }
 
+/* The guess for the layer after; NULL when none was recorded. */
+static const uint32_t *guess_of(const struct moeflux *m)
+{
+    const uint8_t *copied = m->choice.host ? m->choice.host + m->view.idx.bytes : NULL;
+    return (const uint32_t *)(const void *)(m->view.guess.host ? m->view.guess.host : copied);
+}
+
+/* The next layer that has experts, or n_layers. */
+static uint32_t next_moe(const struct moeflux *m, uint32_t layer)
+{
+    uint32_t next = layer + 1;
+    while (next < m->dir.config.n_layers && !config_has_experts(&m->dir.config, next))
+        next++;
+    return next;
+}
+
+/* The next layer's router is asked early when its answer is of use: one token, and a layer to come. */
+static bool guesses_after(const struct pass *p, uint32_t layer)
+{
+    return p->chunk.n == 1 && (p->m->predictor.kind & PREDICT_ROUTER) &&
+           next_moe(p->m, layer) < p->m->dir.config.n_layers;
+}
+
 /* Ends the batch with the router's choice readable by the host, and opens the next. */
-static int await_choice(const struct pass *p, struct err *e)
+static int await_choice(const struct pass *p, bool has_guess, struct err *e)
 {
     struct moeflux *m = p->m;
-    if (!m->view.idx.host)
-        exec_copy(m->exec, &m->choice, 0, &m->view.idx, 0,
-                  (uint64_t)p->chunk.n * m->dir.config.top_k * sizeof(uint32_t));
+    uint64_t bytes = (uint64_t)m->dir.config.top_k * sizeof(uint32_t);
+    if (!m->view.idx.host) {
+        exec_copy(m->exec, &m->choice, 0, &m->view.idx, 0, p->chunk.n * bytes);
+        if (has_guess)
+            exec_copy(m->exec, &m->choice, m->view.idx.bytes, &m->view.guess, 0, bytes);
+    }
     int rc = exec_finish(m->exec, e);
     supply_release(m->supply);
     exec_begin(m->exec);
@@ -82,24 +108,92 @@ static uint32_t gather_wave(const struct pass *p, uint32_t from, uint32_t *n_wan
     return t - from;
 }
 
-static int streamed_experts(const struct pass *p, uint32_t layer, struct err *e)
+static struct arch_experts experts_of(const struct moeflux *m, uint32_t layer, uint32_t from, uint32_t n)
+{
+    return (struct arch_experts){.layer = layer, .table = supply_table(m->supply, layer), .from = from, .n = n};
+}
+
+static void run_experts(const struct pass *p, const struct arch_experts *x)
+{
+    p->m->arch->experts_up(p->m->self, &p->chunk, x);
+    p->m->arch->experts_down(p->m->self, &p->chunk, x);
+}
+
+/* The experts of a chunk of several tokens, in waves that fit the slots. */
+static int chunk_experts(const struct pass *p, uint32_t layer, struct err *e)
 {
     struct moeflux *m = p->m;
-    int rc = await_choice(p, e);
+    int rc = 0;
     for (uint32_t from = 0; rc == 0 && from < p->chunk.n;) {
         uint32_t n_wanted, n = gather_wave(p, from, &n_wanted);
+        const struct arch_experts x = experts_of(m, layer, from, n);
         if (from > 0) { /* the wave before still uses its slots */
             rc = exec_finish(m->exec, e);
             supply_release(m->supply);
             exec_begin(m->exec);
         }
         if (rc == 0)
-            rc = supply_fetch(m->supply, layer, m->wanted, n_wanted, e);
+            rc = supply_want(m->supply, layer, m->wanted, n_wanted, NULL, e);
         if (rc == 0)
-            m->arch->experts(m->self, &p->chunk, layer, supply_table(m->supply, layer), from, n);
+            rc = supply_await(m->supply, e);
+        if (rc == 0)
+            run_experts(p, &x);
         from += n;
     }
     return rc;
+}
+
+/* What the layers after this one are likely to want is read while the disk is idle. */
+static void read_ahead(const struct pass *p, uint32_t layer, bool has_guess)
+{
+    struct moeflux *m = p->m;
+    uint32_t next = next_moe(m, layer);
+    if (m->predictor.kind == PREDICT_NONE || next == m->dir.config.n_layers)
+        return;
+    predictor_predict(&m->predictor, next, has_guess ? guess_of(m) : NULL);
+    supply_prefetch(m->supply, next, m->predictor.named, m->predictor.n_named);
+}
+
+/* The experts of one token. Those that are there are computed while the others are read; every expert writes its own
+ * part of the activations, and the sum over them runs afterwards in the router's order, so that the result does not
+ * depend on who came when. */
+static int token_experts(const struct pass *p, uint32_t layer, bool has_guess, struct err *e)
+{
+    struct moeflux *m = p->m;
+    uint32_t top_k = m->dir.config.top_k;
+    struct arch_experts x = experts_of(m, layer, 0, 1);
+    uint64_t all = top_k < 64 ? ((uint64_t)1 << top_k) - 1 : UINT64_MAX, present = 0, ticket;
+    predictor_observe(&m->predictor, layer, choice_of(m));
+    int rc = supply_want(m->supply, layer, choice_of(m), top_k, &present, e);
+    if (rc < 0)
+        return rc;
+    read_ahead(p, layer, has_guess);
+    if (present && present != all && top_k <= 64) {
+        x.skip = ~present;
+        m->arch->experts_up(m->self, &p->chunk, &x);
+        rc = exec_submit(m->exec, &ticket, e);
+        exec_begin(m->exec);
+        x.skip = present;
+    }
+    int arrived = supply_await(m->supply, rc < 0 ? NULL : e);
+    if (rc == 0 && arrived == 0)
+        run_experts(p, &x);
+    return rc < 0 ? rc : arrived;
+}
+
+static int streamed_experts(const struct pass *p, uint32_t layer, struct err *e)
+{
+    struct moeflux *m = p->m;
+    bool has_guess = guesses_after(p, layer);
+    if (has_guess)
+        m->arch->guess(m->self, &p->chunk, next_moe(m, layer));
+    int rc = await_choice(p, has_guess, e);
+    if (rc < 0)
+        return rc;
+    if (p->chunk.n == 1)
+        return token_experts(p, layer, has_guess, e);
+    predictor_observe(&m->predictor, layer, choice_of(m) + (p->chunk.n - 1) * m->dir.config.top_k);
+    return chunk_experts(p, layer, e);
 }
 
 /* A long batch is handed over layer by layer, so that the device starts early and no submission grows long. */
@@ -119,7 +213,8 @@ static int run_layers(const struct pass *p, struct err *e)
     for (uint32_t i = 0; rc == 0 && i < m->dir.config.n_layers; i++) {
         m->arch->before_experts(m->self, &p->chunk, i);
         if (m->resident) {
-            m->arch->experts(m->self, &p->chunk, i, supply_table(m->supply, i), 0, p->chunk.n);
+            const struct arch_experts x = experts_of(m, i, 0, p->chunk.n);
+            run_experts(p, &x);
             rc = split_batch(p, e);
         } else {
             rc = streamed_experts(p, i, e);
@@ -258,6 +353,10 @@ static int decode_resident(struct moeflux_session *s, const struct moeflux_wish 
 static int run_chunk(const struct pass *p, bool last, struct err *e)
 {
     struct moeflux *m = p->m;
+    if (m->predicted_of != p->s || m->predicted_pos != p->chunk.pos)
+        predictor_forget(&m->predictor);
+    m->predicted_of = p->s;
+    m->predicted_pos = p->chunk.pos + p->chunk.n;
     exec_begin(m->exec);
     m->arch->embed(m->self, &p->chunk);
     copy_hidden(p, 0);

@@ -7,6 +7,8 @@
 #include "base/mem.h"
 #include "engine/budget.h"
 #include "engine/engine.h"
+#include "engine/host_memory.h"
+#include "experts/ranking.h"
 
 /* Tokens of a chunk unless the caller says otherwise: a software device takes long for each, and Ctrl-C waits for the
  * chunk. */
@@ -48,7 +50,7 @@ static int make_inputs(struct moeflux *m, struct err *e)
     if (rc == 0)
         rc = exec_buffer_new(m->exec, &m->rope, EXEC_INPUT, n * c->rotary_dim * sizeof(float), e);
     if (rc == 0 && !m->view.idx.host)
-        rc = exec_buffer_new(m->exec, &m->choice, EXEC_HOST, m->view.idx.bytes, e);
+        rc = exec_buffer_new(m->exec, &m->choice, EXEC_HOST, m->view.idx.bytes + m->view.guess.bytes, e);
     if (rc == 0 && !m->view.logits.host)
         rc = exec_buffer_new(m->exec, &m->logits, EXEC_HOST, m->view.logits.bytes, e);
     if (rc < 0)
@@ -70,7 +72,7 @@ static int open_experts(struct moeflux *m, const struct supply_options *s, struc
     if (rc < 0)
         return rc;
     m->resident = supply_holds_all(m->supply);
-    return m->resident ? supply_load_all(m->supply, &m->progress, e) : 0;
+    return supply_load(m->supply, &m->progress, e);
 }
 
 /* States of a short conversation and the activations of a chunk, before anything is allocated. */
@@ -98,12 +100,30 @@ static int choose_chunk(struct moeflux *m, uint32_t wish, struct err *e)
     return 0;
 }
 
-static int choose_budget(const struct moeflux *m, const struct moeflux_options *o, uint64_t *bytes,
+/* Who stays in the cache, and what is read ahead. */
+static int choose_policies(struct moeflux *m, const struct moeflux_options *o, struct supply_options *to,
+                           struct err *e)
+{
+    const struct config *c = &m->dir.config;
+    enum predictor_kind kind;
+    int rc = predictor_find(o->prefetch ? o->prefetch : "auto", &kind, e);
+    if (rc == 0)
+        rc = ranking_find(o->cache_policy ? o->cache_policy : "auto", c->n_layers * c->top_k, &to->half_life, e);
+    return rc < 0 ? rc : predictor_open(&m->predictor, kind, c->n_layers, c->top_k, e);
+}
+
+static int choose_budget(const struct moeflux *m, const struct moeflux_options *o, struct supply_options *to,
                          struct err *e)
 {
     struct exec_caps caps = exec_get_caps(m->exec);
-    const struct budget_wish w = {o->memory_bytes, o->gpu_memory_bytes, scratch_estimate(m)};
-    return budget_for_experts(&m->dir, &caps, &w, bytes, e);
+    struct budget b;
+    const struct budget_wish w = {o->memory_bytes, o->gpu_memory_bytes, scratch_estimate(m),
+                                  host_memory_free("")};
+    int rc = budget_for_experts(&m->dir, &caps, &w, &b, e);
+    to->budget_bytes = b.slot_bytes;
+    to->host_slots_bytes = b.host_bytes;
+    to->host_bytes = b.map_bytes;
+    return rc;
 }
 
 int moeflux_open(struct moeflux **out, const struct moeflux_options *o, struct err *e)
@@ -113,16 +133,19 @@ int moeflux_open(struct moeflux **out, const struct moeflux_options *o, struct e
     if (!m)
         return ERR_MEMORY;
     m->progress = o->progress;
-    struct supply_options experts = {.n_threads = n_readers(o->n_threads), .host_bytes = budget_host_free()};
+    struct supply_options experts = {
+        .n_threads = n_readers(o->n_threads), .usage = o->usage, .pin = o->pin};
     int rc = reader_mode_find(o->expert_io ? o->expert_io : "auto", &experts.io, e);
     if (rc == 0)
         rc = model_dir_open(&m->dir, o->dir, e);
     if (rc == 0)
-        rc = exec_open(&m->exec, o->device, o->profile, e);
+        rc = choose_policies(m, o, &experts, e);
+    if (rc == 0)
+        rc = exec_open(&m->exec, o->device, o->profile, o->staged, e);
     if (rc == 0)
         rc = choose_chunk(m, o->chunk, e);
     if (rc == 0)
-        rc = choose_budget(m, o, &experts.budget_bytes, e);
+        rc = choose_budget(m, o, &experts, e);
     if (rc == 0)
         rc = open_arch(m, e);
     if (rc == 0)
@@ -143,6 +166,7 @@ void moeflux_close(struct moeflux *m)
     if (!m)
         return;
     supply_close(m->supply);
+    predictor_close(&m->predictor);
     if (m->self)
         m->arch->close(m->self);
     if (m->exec) {
@@ -197,8 +221,17 @@ void moeflux_get_stats(const struct moeflux *m, struct moeflux_stats *out)
                                   .wait_read_ns = s.wait_ns,
                                   .wait_gpu_ns = x.wait_ns,
                                   .n_hits = s.n_hits,
+                                  .n_host_hits = s.n_host_hits,
                                   .n_misses = s.n_misses,
+                                  .n_predicted = m->predictor.n_predicted,
+                                  .n_predicted_right = m->predictor.n_right,
+                                  .n_predictable = m->predictor.n_predictable,
+                                  .n_prefetched = s.n_prefetched,
+                                  .n_prefetched_used = s.n_prefetched_used,
+                                  .n_promoted = s.n_promoted,
+                                  .n_demoted = s.n_demoted,
                                   .n_slots = s.n_slots,
+                                  .n_host_slots = s.n_host_slots,
                                   .slot_bytes = s.slot_bytes,
                                   .weights_bytes = m->loader.device_bytes,
                                   .state_bytes = m->state_bytes};
@@ -213,6 +246,17 @@ void moeflux_get_stats(const struct moeflux *m, struct moeflux_stats *out)
 void moeflux_stats_reset(struct moeflux *m)
 {
     m->n_prefill_tokens = m->prefill_ns = m->n_decode_tokens = m->decode_ns = 0;
+    m->predictor.n_predicted = m->predictor.n_right = m->predictor.n_predictable = 0;
     supply_reset_stats(m->supply);
     exec_reset_stats(m->exec);
+}
+
+uint64_t moeflux_layer_wait_ns(const struct moeflux *m, uint32_t layer)
+{
+    return layer < m->dir.config.n_layers ? supply_layer_wait_ns(m->supply, layer) : 0;
+}
+
+int moeflux_save_usage(const struct moeflux *m, const char *path, struct err *e)
+{
+    return supply_save_usage(m->supply, path, e);
 }

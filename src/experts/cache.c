@@ -1,86 +1,109 @@
 #include "experts/cache.h"
 
 #include <assert.h>
-#include <stdbool.h>
+#include <math.h>
 #include <stdlib.h>
 
 #include "base/err.h"
 #include "base/mem.h"
 
-#define NO_SLOT UINT32_MAX
+#define NO_PLACE UINT32_MAX
+/* Worths are far above it: a copy that can be spared stands below every other, the oldest lowest. */
+#define SPARE (-1e15)
 
-/* Unpinned slots form a list, least recently used first; pinned ones are in no list. */
+/* Full slots that nobody pins form a heap, the least worth on top; empty ones stand in a stack. */
 struct slot {
-    struct cache_key key;
+    struct expert_key key;
     uint32_t n_users;
-    uint32_t before, after;
-    bool full; /* holds the key's bytes */
+    bool full;      /* holds the key's bytes */
+    uint32_t place; /* in the heap */
+    double worth;   /* while in the heap */
 };
 
 struct cache {
-    uint32_t n_slots, n_layers, n_experts;
+    uint32_t n_slots, n_layers;
+    const struct ranking *ranking;
     struct slot *slots;
-    uint32_t *where; /* [n_layers][n_experts]: slot or NO_SLOT */
-    uint32_t oldest, newest;
+    uint32_t *where; /* [n_layers][n_experts]: slot or CACHE_NO_SLOT */
+    uint32_t *heap;  /* [n_heap] slots */
+    uint32_t *empty; /* [n_empty] slots */
+    uint32_t n_heap, n_empty;
 };
 
-static void append(struct cache *c, uint32_t i)
+/* --- the heap --- */
+
+static void put(struct cache *c, uint32_t place, uint32_t slot)
 {
-    c->slots[i].before = c->newest;
-    c->slots[i].after = NO_SLOT;
-    if (c->newest != NO_SLOT)
-        c->slots[c->newest].after = i;
-    else
-        c->oldest = i;
-    c->newest = i;
+    c->heap[place] = slot;
+    c->slots[slot].place = place;
 }
 
-static void prepend(struct cache *c, uint32_t i)
+static double worth_at(const struct cache *c, uint32_t place)
 {
-    c->slots[i].before = NO_SLOT;
-    c->slots[i].after = c->oldest;
-    if (c->oldest != NO_SLOT)
-        c->slots[c->oldest].before = i;
-    else
-        c->newest = i;
-    c->oldest = i;
+    return c->slots[c->heap[place]].worth;
 }
 
-static void take_out(struct cache *c, uint32_t i)
+static void sift_up(struct cache *c, uint32_t place, uint32_t slot)
 {
-    struct slot *s = &c->slots[i];
-    if (s->before != NO_SLOT)
-        c->slots[s->before].after = s->after;
-    else
-        c->oldest = s->after;
-    if (s->after != NO_SLOT)
-        c->slots[s->after].before = s->before;
-    else
-        c->newest = s->before;
+    while (place > 0 && worth_at(c, (place - 1) / 2) > c->slots[slot].worth) {
+        put(c, place, c->heap[(place - 1) / 2]);
+        place = (place - 1) / 2;
+    }
+    put(c, place, slot);
 }
 
-struct cache *cache_new(uint32_t n_slots, uint32_t n_layers, uint32_t n_experts, struct err *e)
+static void sift_down(struct cache *c, uint32_t place, uint32_t slot)
+{
+    for (uint32_t child; (child = 2 * place + 1) < c->n_heap; place = child) {
+        if (child + 1 < c->n_heap && worth_at(c, child + 1) < worth_at(c, child))
+            child++;
+        if (worth_at(c, child) >= c->slots[slot].worth)
+            break;
+        put(c, place, c->heap[child]);
+    }
+    put(c, place, slot);
+}
+
+static void push(struct cache *c, uint32_t slot, double worth)
+{
+    c->slots[slot].worth = worth;
+    sift_up(c, c->n_heap++, slot);
+}
+
+static void take_out(struct cache *c, uint32_t slot)
+{
+    uint32_t place = c->slots[slot].place, last = c->heap[--c->n_heap];
+    c->slots[slot].place = NO_PLACE;
+    if (last == slot)
+        return;
+    if (place > 0 && worth_at(c, (place - 1) / 2) > c->slots[last].worth)
+        sift_up(c, place, last);
+    else
+        sift_down(c, place, last);
+}
+
+/* --- slots --- */
+
+struct cache *cache_new(uint32_t n_slots, uint32_t n_layers, const struct ranking *r, struct err *e)
 {
     struct cache *c = mem_new(1, sizeof *c, e);
     if (!c)
         return NULL;
-    *c = (struct cache){.n_slots = n_slots,
-                        .n_layers = n_layers,
-                        .n_experts = n_experts,
-                        .oldest = NO_SLOT,
-                        .newest = NO_SLOT};
-    uint64_t n_keys = (uint64_t)n_layers * n_experts;
+    *c = (struct cache){.n_slots = n_slots, .n_layers = n_layers, .ranking = r};
+    uint64_t n_keys = (uint64_t)n_layers * r->n_experts;
     c->slots = mem_new(n_slots, sizeof *c->slots, e);
+    c->heap = mem_new(n_slots, sizeof *c->heap, e);
+    c->empty = mem_new(n_slots, sizeof *c->empty, e);
     c->where = mem_new(n_keys, sizeof *c->where, e);
-    if (!c->slots || !c->where) {
+    if (!c->slots || !c->heap || !c->empty || !c->where) {
         cache_free(c);
         return NULL;
     }
     for (uint64_t i = 0; i < n_keys; i++)
-        c->where[i] = NO_SLOT;
-    for (uint32_t i = 0; i < n_slots; i++) {
+        c->where[i] = CACHE_NO_SLOT;
+    for (uint32_t i = n_slots; i-- > 0;) {
         c->slots[i].key = CACHE_NO_KEY;
-        append(c, i);
+        c->empty[c->n_empty++] = i;
     }
     return c;
 }
@@ -90,45 +113,80 @@ void cache_free(struct cache *c)
     if (!c)
         return;
     free(c->slots);
+    free(c->heap);
+    free(c->empty);
     free(c->where);
     free(c);
 }
 
-static uint32_t *place(struct cache *c, struct cache_key key)
+static uint32_t *place_of(const struct cache *c, struct expert_key key)
 {
-    assert(key.layer < c->n_layers && key.expert < c->n_experts);
-    return &c->where[(uint64_t)key.layer * c->n_experts + key.expert];
+    assert(key.layer < c->n_layers && key.expert < c->ranking->n_experts);
+    return &c->where[(uint64_t)key.layer * c->ranking->n_experts + key.expert];
 }
 
-static void forget(struct cache *c, uint32_t i)
+static bool is_empty(const struct cache *c, uint32_t slot)
 {
-    if (c->slots[i].key.layer != UINT32_MAX)
-        *place(c, c->slots[i].key) = NO_SLOT;
-    c->slots[i].key = CACHE_NO_KEY;
-    c->slots[i].full = false;
+    return c->slots[slot].key.layer == UINT32_MAX;
 }
 
-int cache_pin(struct cache *c, struct cache_key key, uint32_t *slot, struct cache_key *evicted, struct err *e)
+static void forget(struct cache *c, uint32_t slot)
 {
-    uint32_t i = *place(c, key);
+    if (!is_empty(c, slot))
+        *place_of(c, c->slots[slot].key) = CACHE_NO_SLOT;
+    c->slots[slot].key = CACHE_NO_KEY;
+    c->slots[slot].full = false;
+}
+
+bool cache_has(const struct cache *c, struct expert_key key)
+{
+    return *place_of(c, key) != CACHE_NO_SLOT;
+}
+
+double cache_least_worth(const struct cache *c)
+{
+    if (c->n_empty)
+        return -INFINITY;
+    return c->n_heap ? worth_at(c, 0) : INFINITY;
+}
+
+uint32_t cache_n_empty(const struct cache *c)
+{
+    return c->n_empty;
+}
+
+bool cache_evict(struct cache *c, struct expert_key *key, uint32_t *slot)
+{
+    if (c->n_heap == 0)
+        return false;
+    *slot = c->heap[0];
+    *key = c->slots[*slot].key;
+    take_out(c, *slot);
+    forget(c, *slot);
+    c->empty[c->n_empty++] = *slot;
+    return true;
+}
+
+int cache_pin(struct cache *c, struct expert_key key, uint32_t *slot, struct expert_key *evicted,
+              struct err *e)
+{
+    uint32_t i = *place_of(c, key);
     *evicted = CACHE_NO_KEY;
-    if (i != NO_SLOT) {
-        assert(c->slots[i].full);
+    if (i != CACHE_NO_SLOT) {
         if (c->slots[i].n_users++ == 0)
             take_out(c, i);
         *slot = i;
-        return CACHE_HIT;
+        return c->slots[i].full ? CACHE_HIT : CACHE_BUSY;
     }
-    i = c->oldest;
-    if (i == NO_SLOT)
+    if (c->n_heap == 0 && c->n_empty == 0)
         return err_set(e, ERR_NO_FIT, "layer %u expert %u: all %u expert slots are in use", key.layer,
                        key.expert, c->n_slots);
-    take_out(c, i);
-    *evicted = c->slots[i].key;
-    forget(c, i);
+    if (c->n_empty == 0)
+        cache_evict(c, evicted, &i);
+    i = c->empty[--c->n_empty];
     c->slots[i].key = key;
     c->slots[i].n_users = 1;
-    *place(c, key) = i;
+    *place_of(c, key) = i;
     *slot = i;
     return CACHE_MISS;
 }
@@ -139,16 +197,34 @@ void cache_publish(struct cache *c, uint32_t slot)
     c->slots[slot].full = true;
 }
 
+static void unpin(struct cache *c, uint32_t slot, double worth)
+{
+    assert(c->slots[slot].n_users > 0);
+    if (--c->slots[slot].n_users > 0)
+        return;
+    if (is_empty(c, slot))
+        c->empty[c->n_empty++] = slot;
+    else
+        push(c, slot, worth);
+}
+
 void cache_abandon(struct cache *c, uint32_t slot)
 {
     forget(c, slot);
-    c->slots[slot].n_users = 0;
-    prepend(c, slot);
+    unpin(c, slot, -INFINITY);
 }
 
 void cache_unpin(struct cache *c, uint32_t slot)
 {
-    assert(c->slots[slot].n_users > 0);
-    if (--c->slots[slot].n_users == 0)
-        append(c, slot);
+    unpin(c, slot, is_empty(c, slot) ? -INFINITY : ranking_worth(c->ranking, c->slots[slot].key));
+}
+
+void cache_unpin_fresh(struct cache *c, uint32_t slot)
+{
+    unpin(c, slot, is_empty(c, slot) ? -INFINITY : ranking_worth_if_used(c->ranking, c->slots[slot].key));
+}
+
+void cache_unpin_spare(struct cache *c, uint32_t slot)
+{
+    unpin(c, slot, SPARE + c->ranking->now);
 }

@@ -217,7 +217,12 @@ int reader_wait(struct reader *r, struct read_request *q, struct err *e)
     return q->code;
 }
 
-bool reader_cancel(struct reader *r, struct read_request *q)
+void reader_demand(struct reader *r, struct read_request *q)
+{
+    reader_work_demand(&r->work, q);
+}
+
+enum reader_cancelled reader_cancel(struct reader *r, struct read_request *q)
 {
     return reader_work_cancel(&r->work, q);
 }

@@ -2,14 +2,17 @@
  *
  *   reader_start -> the bytes arrive in request->dst from another thread -> reader_wait
  * A request is the caller's memory and stays untouched until reader_wait returned for it or reader_cancel dropped it.
+ * Large extents are read in pieces: several are in flight at once, and what is in flight is soon over when something
+ * more urgent comes.
  * Every extent is read in full or the request fails; scales and biases are checked to be finite, so bad bytes never
  * reach a kernel. A failed request spoils its own dst only: the reader goes on.
  *
  * Where the bytes go is not the reader's business: a slot that kernels see, or staging. Memory of a device that is
  * imported from a mapping of the files is a property of the slots too: such a slot is filled without a reader.
  *
- * Demanded requests go before speculative ones: a speculative part starts only when no demanded one waits, and at most
- * half of the depth is given to them, so that a demanded one finds room. reader_wait makes a request demanded.
+ * Demanded requests go before speculative ones: a speculative part starts only when no demanded one waits or is in
+ * flight, and few fly at once, so that the disk is soon free for a demanded one. reader_demand and reader_wait make a
+ * request demanded.
  *
  * Locked inside: any thread may call, one at a time for a request. */
 #ifndef MOEFLUX_EXPERTS_READER_H
@@ -37,6 +40,8 @@ enum reader_mode {
  * possible where every extent begins, in file and slot, at a block of the file system (512 or 4096 bytes), and ends
  * at one too unless it is the expert's last. */
 enum { READER_TARGET_ALIGN = 4096, READER_DEFAULT_DEPTH = 32 };
+/* Pieces of an expert: of at least READER_PIECE_BYTES, but for the last of an extent. */
+enum { READER_PIECE_BYTES = 512 << 10, READER_MAX_PARTS = 24 };
 
 /* "auto", "mmap", "pread", "uring" or "direct". ERR_USAGE names them. */
 int reader_mode_find(const char *name, enum reader_mode *mode, struct err *e);
@@ -44,7 +49,7 @@ const char *reader_mode_name(enum reader_mode mode);
 
 struct read_request;
 
-/* One extent on its way. */
+/* One piece of an extent on its way. */
 struct read_part {
     struct read_request *request;
     struct extent extent;
@@ -59,7 +64,7 @@ struct read_request {
     bool speculative; /* nobody waits for it yet; the reader clears it when somebody does */
     /* private */
     struct read_request *next, *prev;
-    struct read_part parts[EXPERT_MAX_EXTENTS];
+    struct read_part parts[READER_MAX_PARTS];
     uint32_t n_parts, n_taken, n_open;
     bool queued, done;
     int code;
@@ -102,8 +107,15 @@ void reader_start(struct reader *r, struct read_request *q);
 bool reader_is_done(struct reader *r, struct read_request *q);
 /* Returns when the request is finished: 0, ERR_IO or ERR_FORMAT naming layer, expert, file and offset. */
 int reader_wait(struct reader *r, struct read_request *q, struct err *e);
-/* Takes back a request of which nothing was started. True: it is dropped and not to be waited for. */
-bool reader_cancel(struct reader *r, struct read_request *q);
+/* Somebody waits for it now. */
+void reader_demand(struct reader *r, struct read_request *q);
+/* Takes back what was not started yet of a request. */
+enum reader_cancelled {
+    READER_CANCELLED,     /* it is dropped and not to be waited for */
+    READER_CUT_SHORT,     /* its pieces in flight are to be waited for; reader_wait says ERR_INTERRUPTED */
+    READER_NOT_CANCELLED, /* all of it is in flight or over */
+};
+enum reader_cancelled reader_cancel(struct reader *r, struct read_request *q);
 
 struct reader_stats {
     uint64_t bytes, n_reads; /* experts that arrived */
@@ -112,7 +124,7 @@ struct reader_stats {
     uint64_t n_continued;        /* reads that came short or were interrupted, and went on */
     uint64_t busy_ns;            /* time with a read in flight */
     uint64_t flight_ns;          /* summed over reads: flight_ns / busy_ns is the average queue depth */
-    uint64_t n_parts, n_submits; /* extents read; system calls that io_uring took for them */
+    uint64_t n_parts, n_submits; /* pieces read; system calls that io_uring took for them */
 };
 struct reader_stats reader_get_stats(struct reader *r);
 void reader_reset_stats(struct reader *r);

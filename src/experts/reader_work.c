@@ -9,6 +9,8 @@
 
 /* A read that is interrupted so often without a byte in between is not going to come. */
 enum { MAX_STALLS = 1000, MAX_ASK = 1 << 30 };
+/* Speculative parts in flight: enough to keep a disk busy, few enough to be over soon. */
+enum { MAX_SPECULATIVE = 4 };
 
 void reader_work_init(struct reader_work *w, const struct model_dir *m, const struct reader_hook *hook)
 {
@@ -62,10 +64,12 @@ static void wake(struct reader_work *w)
         w->is_asleep = false;
 }
 
-/* Half of what may fly stays free for demanded reads. */
+/* A speculative read beside a demanded one would take its bandwidth. */
 static bool may_speculate(const struct reader_work *w)
 {
-    return w->speculative.first && (w->stopping || w->n_flying_speculative < size_max(w->depth / 2, 1));
+    uint64_t most = size_max(size_min(w->depth / 2, MAX_SPECULATIVE), 1);
+    bool is_idle = w->n_flying == w->n_flying_speculative;
+    return w->speculative.first && (w->stopping || (is_idle && w->n_flying_speculative < most));
 }
 
 static void count_flights(struct reader_work *w)
@@ -99,7 +103,8 @@ static void publish(struct reader_work *w, struct read_request *q)
 {
     w->stats.bytes += q->code < 0 ? 0 : w->model->expert.bytes;
     w->stats.n_reads += q->code == 0;
-    w->stats.n_failed += q->code < 0;
+    w->stats.n_failed += q->code < 0 && q->code != ERR_INTERRUPTED;
+    w->stats.n_dropped += q->code == ERR_INTERRUPTED;
     q->done = true;
     pthread_cond_broadcast(&w->finished);
 }
@@ -109,9 +114,20 @@ static void publish(struct reader_work *w, struct read_request *q)
 static void fill_parts(const struct reader_work *w, struct read_request *q)
 {
     struct extent extents[EXPERT_MAX_EXTENTS];
-    q->n_parts = q->n_open = model_dir_expert(w->model, q->layer, q->expert, extents);
-    for (uint32_t i = 0; i < q->n_parts; i++)
-        q->parts[i] = (struct read_part){.request = q, .extent = extents[i]};
+    uint32_t n = model_dir_expert(w->model, q->layer, q->expert, extents);
+    /* Each extent adds at most one piece that is not full, so that all find room. Pieces end at whole blocks. */
+    uint64_t piece = size_round_up(w->model->expert.bytes / (READER_MAX_PARTS - n) + 1, READER_TARGET_ALIGN);
+    piece = size_max(piece, READER_PIECE_BYTES);
+    q->n_parts = 0;
+    for (uint32_t i = 0; i < n; i++)
+        for (uint64_t at = 0; at < extents[i].bytes; at += piece) {
+            struct extent x = extents[i];
+            x.off += at;
+            x.at += at;
+            x.bytes = size_min(piece, extents[i].bytes - at);
+            q->parts[q->n_parts++] = (struct read_part){.request = q, .extent = x};
+        }
+    q->n_open = q->n_parts;
 }
 
 void reader_work_add(struct reader_work *w, struct read_request *q)
@@ -134,21 +150,34 @@ void reader_work_add(struct reader_work *w, struct read_request *q)
     pthread_mutex_unlock(&w->lock);
 }
 
-bool reader_work_cancel(struct reader_work *w, struct read_request *q)
+/* The parts that were not taken will not be. */
+static void cut_short(struct reader_work *w, struct read_request *q, int code)
 {
-    pthread_mutex_lock(&w->lock);
-    bool fresh = q->queued && q->n_taken == 0;
-    if (fresh) {
+    if (q->queued)
         unlink_request(w, q);
-        w->stats.n_dropped++;
-    }
-    pthread_mutex_unlock(&w->lock);
-    return fresh;
+    q->code = code;
+    q->n_open -= q->n_parts - q->n_taken;
+    q->n_parts = q->n_taken;
 }
 
-void reader_work_wait(struct reader_work *w, struct read_request *q)
+enum reader_cancelled reader_work_cancel(struct reader_work *w, struct read_request *q)
 {
+    enum reader_cancelled how = READER_NOT_CANCELLED;
     pthread_mutex_lock(&w->lock);
+    if (q->queued) {
+        how = q->n_taken ? READER_CUT_SHORT : READER_CANCELLED;
+        cut_short(w, q, ERR_INTERRUPTED);
+        err_set(&q->err, ERR_INTERRUPTED, "layer %u expert %u: the read was taken back", q->layer, q->expert);
+        w->stats.n_dropped += how == READER_CANCELLED;
+        if (how == READER_CUT_SHORT && q->n_open == 0)
+            publish(w, q);
+    }
+    pthread_mutex_unlock(&w->lock);
+    return how;
+}
+
+static void demand(struct reader_work *w, struct read_request *q)
+{
     if (q->queued && q->speculative) {
         unlink_request(w, q);
         q->speculative = false;
@@ -156,6 +185,19 @@ void reader_work_wait(struct reader_work *w, struct read_request *q)
         append(w, q);
         wake(w);
     }
+}
+
+void reader_work_demand(struct reader_work *w, struct read_request *q)
+{
+    pthread_mutex_lock(&w->lock);
+    demand(w, q);
+    pthread_mutex_unlock(&w->lock);
+}
+
+void reader_work_wait(struct reader_work *w, struct read_request *q)
+{
+    pthread_mutex_lock(&w->lock);
+    demand(w, q);
     while (!q->done)
         pthread_cond_wait(&w->finished, &w->lock);
     pthread_mutex_unlock(&w->lock);
@@ -224,14 +266,12 @@ static bool end_part(struct reader_work *w, struct read_part *p, int code, const
     w->n_flying--;
     w->n_flying_speculative -= p->speculative;
     if (code < 0 && q->code == 0) {
-        q->code = code;
         q->err = *why;
-        /* The other extents are of no use any more. */
-        q->n_open -= q->n_parts - q->n_taken;
-        if (q->queued)
-            unlink_request(w, q);
+        cut_short(w, q, code); /* the other parts are of no use any more */
     }
     bool last = --q->n_open == 0;
+    if (may_speculate(w)) /* perhaps only now, which no sleeping thread has heard of */
+        pthread_cond_broadcast(&w->more);
     pthread_mutex_unlock(&w->lock);
     return last;
 }

@@ -36,7 +36,8 @@ void reader_work_init(struct reader_work *w, const struct model_dir *m, const st
 void reader_work_free(struct reader_work *w);
 
 void reader_work_add(struct reader_work *w, struct read_request *q);
-bool reader_work_cancel(struct reader_work *w, struct read_request *q);
+enum reader_cancelled reader_work_cancel(struct reader_work *w, struct read_request *q);
+void reader_work_demand(struct reader_work *w, struct read_request *q);
 /* Blocks until the request is done; makes it demanded. */
 void reader_work_wait(struct reader_work *w, struct read_request *q);
 /* From now on reader_work_take ends when nothing is queued. */

@@ -6,35 +6,33 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "experts/cache.h"
 #include "experts/reader.h"
-#include "experts/slots.h"
+#include "experts/tiers.h"
+#include "experts/usage.h"
 #include "model/model_dir.h"
 #include "ops/exec.h"
 
-/* Staging places where slots are not mapped: enough to keep the readers busy while the last ones are copied. */
-enum { MIN_STAGING = 64, PAGE = 4096 };
+/* Reads under way at once. */
+enum { N_FLIGHTS = 64 };
+/* Host slots that reads land in, where the host tier is no cache: enough to keep the readers busy. */
+#define LANDING_BYTES ((uint64_t)256 << 20)
 
 struct supply {
     struct exec *exec;
     const struct model_dir *model;
     uint32_t n_layers, n_experts;
-    struct slots slots;
-    struct cache *cache;
+    struct tiers tiers;
     struct reader *reader;
-    struct exec_buffer table; /* u64 [n_layers][n_experts], written by the host */
-    uint32_t *pinned;         /* [n_pinned] slots in use by batches not released yet */
+    struct want *wants; /* [n_wants], those before n_brought are under way */
+    uint32_t n_wants, n_brought, n_landed, max_wants;
+    uint32_t *pinned; /* [n_pinned] device slots in use by batches not released yet */
     uint32_t n_pinned;
-    struct read_request *requests; /* [n_requests] */
-    uint32_t *request_slots;
-    uint32_t n_requests;
+    uint32_t *counts; /* [n_layers][n_experts]: how often chosen, earlier runs included */
+    uint64_t *layer_wait_ns;
+    uint32_t max_ahead;      /* reads ahead at once */
+    const char *usage, *pin; /* borrowed until supply_load */
     struct supply_stats stats;
 };
-
-static uint64_t slot_bytes(const struct model_dir *m)
-{
-    return size_round_up(m->expert.bytes, PAGE);
-}
 
 static uint64_t n_all(const struct model_dir *m)
 {
@@ -46,41 +44,86 @@ static uint64_t n_all(const struct model_dir *m)
 
 uint64_t supply_floor_bytes(const struct model_dir *m)
 {
-    return m->config.top_k * slot_bytes(m);
+    return m->config.top_k * slots_stride(m->expert.bytes);
 }
 
 uint64_t supply_full_bytes(const struct model_dir *m)
 {
-    return n_all(m) * slot_bytes(m);
+    return n_all(m) * slots_stride(m->expert.bytes);
+}
+
+/* --- opening --- */
+
+static int open_tier(struct tier *t, struct supply *s, enum exec_memory kind, uint32_t n, struct err *e)
+{
+    int rc = slots_open(&t->slots, s->exec, kind, n, s->model->expert.bytes, e);
+    if (rc < 0)
+        return rc;
+    t->cache = cache_new(n, s->n_layers, &s->tiers.ranking, e);
+    return t->cache ? 0 : ERR_MEMORY;
+}
+
+static uint32_t n_host_slots(const struct supply *s, const struct supply_options *o)
+{
+    uint64_t stride = slots_stride(s->model->expert.bytes);
+    uint64_t landing = size_max(size_min(LANDING_BYTES / stride, N_FLIGHTS), s->model->config.top_k);
+    return (uint32_t)size_min(size_max(o->host_slots_bytes / stride, landing), n_all(s->model));
+}
+
+static int open_tiers(struct supply *s, uint32_t n_slots, const struct supply_options *o, struct err *e)
+{
+    struct tiers *t = &s->tiers;
+    uint64_t table_bytes = 8 * (uint64_t)s->n_layers * s->n_experts;
+    t->exec = s->exec;
+    t->n_experts = s->n_experts;
+    t->landing = &t->device;
+    int rc = ranking_open(&t->ranking, s->n_layers, s->n_experts, o->half_life, e);
+    if (rc == 0)
+        rc = open_tier(&t->device, s, EXEC_DEVICE, n_slots, e);
+    if (rc == 0 && !slots_host(&t->device.slots, 0)) {
+        t->landing = &t->host;
+        t->keeps = o->host_slots_bytes > 0;
+        rc = open_tier(&t->host, s, EXEC_HOST, n_host_slots(s, o), e);
+    }
+    if (rc == 0)
+        rc = exec_buffer_new(s->exec, &t->table, EXEC_INPUT, table_bytes, e);
+    if (rc == 0)
+        memset(t->table.host, 0, table_bytes);
+    return rc;
 }
 
 static int open_reader(struct supply *s, const struct supply_options *o, struct err *e)
 {
+    struct tiers *t = &s->tiers;
     const struct reader_options r = {.mode = o->io,
                                      .n_threads = o->n_threads,
                                      .host_bytes = o->host_bytes,
-                                     .target = slots_target(&s->slots, 0, 0)};
-    return reader_open(&s->reader, s->model, &r, e);
+                                     .target = slots_host(&t->landing->slots, 0)};
+    int rc = reader_open(&s->reader, s->model, &r, e);
+    if (rc == 0)
+        rc = flights_open(&t->flights, s->reader, t->landing->cache, N_FLIGHTS, t->landing->slots.n, e);
+    return rc;
 }
 
 static int allocate(struct supply *s, uint32_t n_slots, const struct supply_options *o, struct err *e)
 {
-    const struct model_dir *m = s->model;
-    uint64_t table_bytes = 8 * (uint64_t)s->n_layers * s->n_experts;
-    int rc = slots_open(&s->slots, s->exec, n_slots, m->expert.bytes, MIN_STAGING, e);
+    int rc = open_tiers(s, n_slots, o, e);
     if (rc == 0)
-        rc = exec_buffer_new(s->exec, &s->table, EXEC_INPUT, table_bytes, e);
+        rc = open_reader(s, o, e);
     if (rc < 0)
         return rc;
-    memset(s->table.host, 0, table_bytes);
-    s->n_requests = (uint32_t)size_min(MIN_STAGING, n_slots);
-    s->requests = mem_new(s->n_requests, sizeof *s->requests, e);
-    s->request_slots = mem_new(s->n_requests, sizeof *s->request_slots, e);
+    uint32_t n_landing = s->tiers.landing->slots.n, top_k = s->model->config.top_k;
+    s->max_wants = (uint32_t)size_max(s->n_experts, N_FLIGHTS);
+    s->tiers.is_fresh = mem_new(n_landing, sizeof *s->tiers.is_fresh, e);
+    s->wants = mem_new(s->max_wants, sizeof *s->wants, e);
     s->pinned = mem_new(n_slots, sizeof *s->pinned, e);
-    s->cache = cache_new(n_slots, s->n_layers, s->n_experts, e);
-    if (!s->requests || !s->request_slots || !s->pinned || !s->cache)
-        return ERR_MEMORY;
-    return open_reader(s, o, e);
+    s->counts = mem_new((uint64_t)s->n_layers * s->n_experts, sizeof *s->counts, e);
+    s->layer_wait_ns = mem_new(s->n_layers, sizeof *s->layer_wait_ns, e);
+    /* What is read ahead must not take the slots that the chosen ones need. */
+    s->max_ahead = n_landing >= 2 * top_k ? (uint32_t)size_min(top_k, (n_landing - top_k) / 2) : 0;
+    s->max_ahead = (uint32_t)size_min(s->max_ahead, N_FLIGHTS / 4);
+    bool has_all = s->tiers.is_fresh && s->wants && s->pinned && s->counts && s->layer_wait_ns;
+    return has_all ? 0 : ERR_MEMORY;
 }
 
 int supply_open(struct supply **out, struct exec *x, const struct model_dir *m,
@@ -99,7 +142,10 @@ int supply_open(struct supply **out, struct exec *x, const struct model_dir *m,
     s->model = m;
     s->n_layers = m->config.n_layers;
     s->n_experts = m->config.n_experts;
-    int rc = allocate(s, (uint32_t)size_min(o->budget_bytes / slot_bytes(m), n_all(m)), o, e);
+    s->usage = o->usage;
+    s->pin = o->pin;
+    int rc =
+        allocate(s, (uint32_t)size_min(o->budget_bytes / slots_stride(m->expert.bytes), n_all(m)), o, e);
     if (rc < 0) {
         supply_close(s);
         return rc;
@@ -112,29 +158,36 @@ void supply_close(struct supply *s)
 {
     if (!s)
         return;
+    struct tiers *t = &s->tiers;
     reader_close(s->reader);
-    cache_free(s->cache);
-    slots_close(&s->slots);
-    exec_buffer_free(s->exec, &s->table);
+    flights_close(&t->flights);
+    cache_free(t->device.cache);
+    cache_free(t->host.cache);
+    slots_close(&t->device.slots);
+    slots_close(&t->host.slots);
+    exec_buffer_free(s->exec, &t->table);
+    ranking_close(&t->ranking);
+    free(t->is_fresh);
+    free(s->wants);
     free(s->pinned);
-    free(s->requests);
-    free(s->request_slots);
+    free(s->counts);
+    free(s->layer_wait_ns);
     free(s);
 }
 
 uint64_t supply_table(const struct supply *s, uint32_t layer)
 {
-    return s->table.address + 8 * (uint64_t)layer * s->n_experts;
+    return s->tiers.table.address + 8 * (uint64_t)layer * s->n_experts;
 }
 
 uint32_t supply_n_slots(const struct supply *s)
 {
-    return s->slots.n;
+    return s->tiers.device.slots.n;
 }
 
 bool supply_holds_all(const struct supply *s)
 {
-    return s->slots.n == n_all(s->model);
+    return s->tiers.device.slots.n == n_all(s->model);
 }
 
 const char *supply_describe_reader(const struct supply *s)
@@ -142,131 +195,274 @@ const char *supply_describe_reader(const struct supply *s)
     return reader_describe(s->reader);
 }
 
-static void set_entry(struct supply *s, struct cache_key key, uint64_t address)
+/* --- wanting and awaiting --- */
+
+static void count_found(struct supply *s, enum want_state found)
 {
-    if (key.layer != UINT32_MAX)
-        ((uint64_t *)(void *)s->table.host)[(uint64_t)key.layer * s->n_experts + key.expert] = address;
+    s->stats.n_hits += found == WANT_DEVICE;
+    s->stats.n_host_hits += found == WANT_HOST;
+    s->stats.n_misses += found == WANT_READ;
 }
 
-/* Waits for requests [0, n), publishes or abandons their slots and records their copies. The first error is told. */
-static int collect(struct supply *s, uint32_t layer, uint32_t n, struct err *e)
+/* Brings wants until all are under way or there is no room. */
+static int bring_some(struct supply *s, struct err *e)
 {
-    int first = 0;
-    uint64_t start = clock_ns();
-    for (uint32_t i = 0; i < n; i++) {
-        int rc = reader_wait(s->reader, &s->requests[i], first < 0 ? NULL : e);
-        uint32_t slot = s->request_slots[i];
-        if (rc < 0) {
-            cache_abandon(s->cache, slot);
-            first = first < 0 ? first : rc;
-            continue;
+    while (s->n_brought < s->n_wants) {
+        struct want *w = &s->wants[s->n_brought];
+        int found = tiers_bring(&s->tiers, w, e);
+        if (found == WANT_LATER || found < 0)
+            return found < 0 ? found : 0;
+        s->n_brought++;
+        count_found(s, (enum want_state)found);
+        if (w->landed) {
+            s->n_landed++;
+            s->pinned[s->n_pinned++] = w->slot;
         }
-        cache_publish(s->cache, slot);
-        s->pinned[s->n_pinned++] = slot;
-        slots_record_copy(&s->slots, slot, i);
-        set_entry(s, (struct cache_key){layer, s->requests[i].expert}, slots_address(&s->slots, slot));
-    }
-    s->stats.wait_ns += n ? clock_ns() - start : 0;
-    return first;
-}
-
-/* Pins experts from *next on until the requests are used up or all are pinned; starts the reads of missing ones. */
-static int pin_some(struct supply *s, uint32_t layer, const uint32_t *experts, uint32_t n, uint32_t *next,
-                    uint32_t *n_reads, struct err *e)
-{
-    for (; *next < n && *n_reads < s->n_requests; ++*next) {
-        struct cache_key evicted;
-        uint32_t slot;
-        int state = cache_pin(s->cache, (struct cache_key){layer, experts[*next]}, &slot, &evicted, e);
-        if (state < 0)
-            return state;
-        if (state == CACHE_HIT) {
-            s->stats.n_hits++;
-            s->pinned[s->n_pinned++] = slot;
-            continue;
-        }
-        s->stats.n_misses++;
-        set_entry(s, evicted, 0);
-        struct read_request *q = &s->requests[*n_reads];
-        q->layer = layer;
-        q->expert = experts[*next];
-        q->dst = slots_target(&s->slots, slot, *n_reads);
-        s->request_slots[(*n_reads)++] = slot;
-        reader_start(s->reader, q);
     }
     return 0;
 }
 
-/* Copies from staging must be over before its places are written again. */
-static int flush_staging(struct supply *s, struct err *e)
+static int land(struct supply *s, struct want *w, struct err *e)
 {
-    if (s->slots.n_staging == 0)
-        return 0;
-    int rc = exec_finish(s->exec, e);
-    exec_begin(s->exec);
+    int rc = tiers_land(&s->tiers, w, e);
+    s->n_landed++;
+    if (rc == 0)
+        s->pinned[s->n_pinned++] = w->slot;
     return rc;
 }
 
-int supply_fetch(struct supply *s, uint32_t layer, const uint32_t *experts, uint32_t n, struct err *e)
+/* Sends up what has arrived. The first error is told, the others are landed all the same. */
+static int land_arrived(struct supply *s, struct err *e)
 {
-    for (uint32_t next = 0; next < n;) {
-        uint32_t n_reads = 0;
-        int rc = pin_some(s, layer, experts, n, &next, &n_reads, e);
-        int read = collect(s, layer, n_reads, rc < 0 ? NULL : e);
-        rc = rc < 0 ? rc : read;
-        if (rc == 0 && next < n)
-            rc = flush_staging(s, e);
-        if (rc < 0)
-            return rc;
+    int first = 0;
+    for (uint32_t i = 0; i < s->n_brought; i++) {
+        struct want *w = &s->wants[i];
+        int rc = !w->landed && tiers_has_arrived(&s->tiers, w) ? land(s, w, first < 0 ? NULL : e) : 0;
+        first = first < 0 ? first : rc;
     }
-    return 0;
+    int moved = tiers_submit_moves(&s->tiers, first < 0 ? NULL : e);
+    return first < 0 ? first : moved;
+}
+
+/* Waits for the first want that is still under way, or for room. */
+static int wait_for_one(struct supply *s, struct err *e)
+{
+    uint64_t start = clock_ns();
+    int rc = 0;
+    uint32_t i = 0;
+    while (i < s->n_brought && s->wants[i].landed)
+        i++;
+    if (i < s->n_brought)
+        rc = land(s, &s->wants[i], e);
+    else if (!tiers_make_progress(&s->tiers))
+        rc = err_set(e, ERR_NO_FIT, "layer %u expert %u: all expert slots are in use",
+                     s->wants[i].key.layer, s->wants[i].key.expert);
+    uint64_t ns = clock_ns() - start;
+    s->stats.wait_ns += ns;
+    s->layer_wait_ns[s->wants[0].key.layer] += ns;
+    return rc;
+}
+
+int supply_want(struct supply *s, uint32_t layer, const uint32_t *experts, uint32_t n, uint64_t *present,
+                struct err *e)
+{
+    tiers_settle(&s->tiers);
+    s->n_wants = n;
+    s->n_brought = s->n_landed = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct expert_key key = {layer, experts[i]};
+        uint32_t *count = &s->counts[(uint64_t)layer * s->n_experts + experts[i]];
+        s->wants[i] = (struct want){.key = key};
+        *count += *count < UINT32_MAX;
+        ranking_use(&s->tiers.ranking, key);
+    }
+    int rc = bring_some(s, e);
+    tiers_call_back(&s->tiers, layer);
+    int moved = tiers_submit_moves(&s->tiers, rc < 0 ? NULL : e);
+    rc = rc < 0 ? rc : moved;
+    if (present)
+        *present = 0;
+    for (uint32_t i = 0; present && i < s->n_brought && i < 64; i++)
+        *present |= (uint64_t)s->wants[i].landed << i;
+    if (rc < 0) {
+        s->n_wants = s->n_brought; /* what is under way must land before anything else */
+        supply_await(s, NULL);
+    }
+    return rc;
+}
+
+int supply_await(struct supply *s, struct err *e)
+{
+    int first = 0;
+    while (s->n_landed < (first < 0 ? s->n_brought : s->n_wants)) {
+        uint32_t before = s->n_landed;
+        int rc = land_arrived(s, first < 0 ? NULL : e);
+        if (rc == 0 && first == 0)
+            rc = bring_some(s, e);
+        if (rc == 0 && s->n_landed == before)
+            rc = wait_for_one(s, first < 0 ? NULL : e);
+        first = first < 0 ? first : rc;
+    }
+    int moved = tiers_submit_moves(&s->tiers, first < 0 ? NULL : e);
+    exec_after_moves(s->exec, s->tiers.move_ticket);
+    if (first == 0)
+        tiers_make_room(&s->tiers, s->model->config.top_k);
+    if (first == 0 && moved == 0)
+        moved = tiers_submit_moves(&s->tiers, e);
+    return first < 0 ? first : moved;
 }
 
 void supply_release(struct supply *s)
 {
     while (s->n_pinned > 0)
-        cache_unpin(s->cache, s->pinned[--s->n_pinned]);
+        cache_unpin(s->tiers.device.cache, s->pinned[--s->n_pinned]);
 }
 
-int supply_load_all(struct supply *s, const struct progress *p, struct err *e)
+void supply_prefetch(struct supply *s, uint32_t layer, const uint32_t *experts, uint32_t n)
 {
-    uint64_t done = 0, total = n_all(s->model) * s->model->expert.bytes;
-    uint32_t batch[MIN_STAGING];
-    for (uint32_t layer = 0; layer < s->n_layers; layer++) {
-        if (!config_has_experts(&s->model->config, layer))
-            continue;
-        for (uint32_t first = 0; first < s->n_experts; first += s->n_requests) {
-            uint32_t n = (uint32_t)size_min(s->n_requests, s->n_experts - first);
-            for (uint32_t i = 0; i < n; i++)
-                batch[i] = first + i;
-            exec_begin(s->exec);
-            int rc = supply_fetch(s, layer, batch, n, e);
-            if (rc == 0)
-                rc = exec_finish(s->exec, e);
-            else
-                exec_abandon(s->exec);
-            supply_release(s);
-            if (rc < 0)
-                return rc;
-            done += n * s->model->expert.bytes;
-            if (!progress_report(p, "reading experts", "B", done, total))
-                return err_set(e, ERR_INTERRUPTED, "interrupted while reading the experts");
-        }
+    tiers_prefetch(&s->tiers, layer, experts, n, s->max_ahead);
+}
+
+/* --- filling the cache at the start --- */
+
+static int stopped(struct err *e)
+{
+    return err_set(e, ERR_INTERRUPTED, "interrupted while reading the experts");
+}
+
+/* Brings n keys to device slots. They stay pinned until supply_release. */
+static int load_keys(struct supply *s, const struct expert_key *keys, uint32_t n, struct err *e)
+{
+    s->n_wants = n;
+    s->n_brought = s->n_landed = 0;
+    for (uint32_t i = 0; i < n; i++)
+        s->wants[i] = (struct want){.key = keys[i]};
+    exec_begin(s->exec);
+    int rc = supply_await(s, e);
+    if (rc < 0)
+        exec_abandon(s->exec);
+    return rc < 0 ? rc : exec_finish(s->exec, e);
+}
+
+/* As load_keys, any number of keys in batches; `stay`: they are never released. */
+static int load_list(struct supply *s, const struct expert_key *keys, uint32_t n, bool stay,
+                     const struct progress *p, struct err *e)
+{
+    uint64_t bytes = s->model->expert.bytes;
+    for (uint32_t done = 0; done < n;) {
+        uint32_t here = (uint32_t)size_min(n - done, N_FLIGHTS);
+        int rc = load_keys(s, keys + done, here, e);
+        if (rc == 0 && stay)
+            s->n_pinned = 0;
+        supply_release(s);
+        if (rc < 0)
+            return rc;
+        done += here;
+        if (!progress_report(p, "reading experts", "B", done * bytes, n * bytes))
+            return stopped(e);
     }
     return 0;
 }
+
+static int load_all(struct supply *s, const struct progress *p, struct err *e)
+{
+    struct expert_key *keys = mem_new(n_all(s->model), sizeof *keys, e);
+    uint32_t n = 0;
+    if (!keys)
+        return ERR_MEMORY;
+    for (uint32_t layer = 0; layer < s->n_layers; layer++)
+        for (uint32_t i = 0; config_has_experts(&s->model->config, layer) && i < s->n_experts; i++)
+            keys[n++] = (struct expert_key){layer, i};
+    int rc = load_list(s, keys, n, false, p, e);
+    free(keys);
+    return rc;
+}
+
+/* The experts that a file names go to device slots, as many as `most` of them; what has no room there to the host. */
+static int load_named(struct supply *s, const uint32_t *counts, uint32_t most, bool stay,
+                      const struct progress *p, struct err *e)
+{
+    uint32_t n_host = s->tiers.host.slots.n;
+    uint32_t room = most + (stay || !s->tiers.keeps ? 0 : n_host);
+    struct expert_key *keys = mem_new(size_max(room, 1), sizeof *keys, e);
+    int n = keys ? usage_order(s->n_layers, s->n_experts, counts, keys, room, e) : ERR_MEMORY;
+    int rc = n < 0 ? n : load_list(s, keys, (uint32_t)size_min((uint64_t)n, most), stay, p, e);
+    for (uint32_t i = most; rc == 0 && i < (uint32_t)n; i++)
+        if (!tiers_fill(&s->tiers, keys[i]))
+            break;
+    free(keys);
+    return rc;
+}
+
+/* Pinned experts may take half of the cache, and never the room of one layer's. */
+static int load_pinned(struct supply *s, const struct progress *p, struct err *e)
+{
+    uint32_t n = supply_n_slots(s), need = 2 * s->model->config.top_k;
+    uint32_t most = n > need ? (uint32_t)size_min(n / 2, n - need) : 0;
+    uint32_t *counts = mem_new((uint64_t)s->n_layers * s->n_experts, sizeof *counts, e);
+    int rc = counts ? usage_read(s->pin, s->n_layers, s->n_experts, counts, e) : ERR_MEMORY;
+    if (rc == 0)
+        rc = err_set(e, ERR_IO, "--pin: there is no file %s", s->pin);
+    if (rc > 0)
+        rc = load_named(s, counts, most, true, p, e);
+    free(counts);
+    return rc;
+}
+
+static void seed_ranking(struct supply *s)
+{
+    for (uint32_t layer = 0; layer < s->n_layers; layer++)
+        for (uint32_t i = 0; i < s->n_experts; i++)
+            ranking_seed(&s->tiers.ranking, (struct expert_key){layer, i},
+                         s->counts[(uint64_t)layer * s->n_experts + i]);
+}
+
+int supply_load(struct supply *s, const struct progress *p, struct err *e)
+{
+    int rc = s->usage ? usage_read(s->usage, s->n_layers, s->n_experts, s->counts, e) : 0;
+    if (rc < 0)
+        return rc;
+    seed_ranking(s);
+    if (supply_holds_all(s))
+        return load_all(s, p, e);
+    bool has_usage = rc > 0;
+    rc = s->pin ? load_pinned(s, p, e) : 0;
+    if (rc == 0 && has_usage)
+        rc = load_named(s, s->counts, cache_n_empty(s->tiers.device.cache), false, p, e);
+    return rc;
+}
+
+/* --- numbers --- */
 
 struct supply_stats supply_get_stats(const struct supply *s)
 {
     struct supply_stats t = s->stats;
     t.reader = reader_get_stats(s->reader);
-    t.n_slots = s->slots.n;
-    t.slot_bytes = s->slots.stride;
+    t.n_prefetched = s->tiers.n_prefetched;
+    t.n_prefetched_used = s->tiers.n_prefetched_used;
+    t.n_promoted = s->tiers.n_promoted;
+    t.n_demoted = s->tiers.n_demoted;
+    t.n_slots = s->tiers.device.slots.n;
+    t.n_host_slots = s->tiers.host.slots.n;
+    t.slot_bytes = s->tiers.device.slots.stride;
     return t;
+}
+
+uint64_t supply_layer_wait_ns(const struct supply *s, uint32_t layer)
+{
+    return s->layer_wait_ns[layer];
 }
 
 void supply_reset_stats(struct supply *s)
 {
+    struct tiers *t = &s->tiers;
     s->stats = (struct supply_stats){0};
+    t->n_prefetched = t->n_prefetched_used = t->n_promoted = t->n_demoted = 0;
+    memset(s->layer_wait_ns, 0, s->n_layers * sizeof *s->layer_wait_ns);
     reader_reset_stats(s->reader);
+}
+
+int supply_save_usage(const struct supply *s, const char *path, struct err *e)
+{
+    return usage_write(path, s->n_layers, s->n_experts, s->counts, e);
 }

@@ -1,7 +1,12 @@
-/* supply.h - "these experts of this layer, please": the cache, the reader and the slots behind one door.
+/* supply.h - "these experts of this layer, please": caches, reader and copies behind one door.
  *
  * Kernels find experts through a table of addresses [layer][expert] in device memory; supply keeps it true: an entry
- * is 0 unless the expert lies in a slot. Not locked: the thread that records the batches. */
+ * is 0 unless the expert lies in a device slot. Where device memory is not mapped there is a tier of host slots below:
+ * reads land there, experts go up by the copy engines when they are chosen and come down when they must leave.
+ *
+ *   supply_want -> which are there already; reads of the others are under way
+ *   supply_await -> all are there                      supply_release when the batches that used them are finished
+ * Not locked: the thread that records the batches. */
 #ifndef MOEFLUX_EXPERTS_SUPPLY_H
 #define MOEFLUX_EXPERTS_SUPPLY_H
 
@@ -17,10 +22,13 @@ struct model_dir;
 struct supply;
 
 struct supply_options {
-    uint64_t budget_bytes; /* for slots; at least supply_floor_bytes */
-    uint32_t n_threads;    /* readers */
+    uint64_t budget_bytes;     /* for device slots; at least supply_floor_bytes */
+    uint64_t host_slots_bytes; /* for host slots, where device memory is not mapped; 0: as few as reads need */
+    uint32_t n_threads;        /* readers */
     enum reader_mode io;
     uint64_t host_bytes; /* host memory there is for mapped files */
+    double half_life;    /* of the caches' ranking */
+    const char *usage, *pin; /* files of counts, or NULL */
 };
 
 /* The least budget: one token's experts of one layer. */
@@ -36,26 +44,38 @@ void supply_close(struct supply *s); /* NULL is legal */
 /* Device address of the layer's table: u64 [n_experts]. */
 uint64_t supply_table(const struct supply *s, uint32_t layer);
 uint32_t supply_n_slots(const struct supply *s);
-/* Whether every expert has a slot of its own. */
+/* Whether every expert has a device slot of its own. */
 bool supply_holds_all(const struct supply *s);
 /* How experts are read and why (reader_describe). */
 const char *supply_describe_reader(const struct supply *s);
-/* Reads every expert; for supply_holds_all. ERR_INTERRUPTED when `p` says stop. */
-int supply_load_all(struct supply *s, const struct progress *p, struct err *e);
+/* Fills the cache: with every expert where all have a slot, else with those that the files of counts name, the most
+ * used first; those of the pin file stay. ERR_INTERRUPTED when `p` says stop. */
+int supply_load(struct supply *s, const struct progress *p, struct err *e);
 
-/* Brings n different experts of a layer into slots and keeps them there until supply_release. Called while a batch is
- * being recorded: what follows in the batch sees them. n is at most supply_n_slots. On failure the caller abandons the
- * batch and calls supply_release. */
-int supply_fetch(struct supply *s, uint32_t layer, const uint32_t *experts, uint32_t n, struct err *e);
-/* The batches that used the fetched experts are finished. */
+/* Wants n different experts of a layer in device slots, n at most supply_n_slots, until supply_release. present: bit i
+ * when experts[i] is there for the batch being recorded, for the first 64; NULL: not asked. After a failure, as after
+ * one of supply_await, the caller abandons the batch and calls supply_release. */
+int supply_want(struct supply *s, uint32_t layer, const uint32_t *experts, uint32_t n, uint64_t *present,
+                struct err *e);
+/* Waits until all that was wanted is on its way to its slot; the batch being recorded runs after it has arrived. */
+int supply_await(struct supply *s, struct err *e);
+/* The batches that used the wanted experts are finished. */
 void supply_release(struct supply *s);
+/* Starts to read those of the experts that lie nowhere, as far as there is room and the disk is idle. */
+void supply_prefetch(struct supply *s, uint32_t layer, const uint32_t *experts, uint32_t n);
 
 struct supply_stats {
-    uint64_t n_hits, n_misses, wait_ns;
+    uint64_t n_hits, n_host_hits, n_misses;
+    uint64_t n_prefetched, n_prefetched_used;
+    uint64_t n_promoted, n_demoted;
+    uint64_t wait_ns; /* for reads */
     struct reader_stats reader;
-    uint64_t n_slots, slot_bytes;
+    uint64_t n_slots, n_host_slots, slot_bytes;
 };
 struct supply_stats supply_get_stats(const struct supply *s);
+uint64_t supply_layer_wait_ns(const struct supply *s, uint32_t layer);
 void supply_reset_stats(struct supply *s);
+/* usage_write of all counts, those read at open included. */
+int supply_save_usage(const struct supply *s, const char *path, struct err *e);
 
 #endif

@@ -184,7 +184,7 @@ int usage_write(const char *path, uint32_t n_layers, uint32_t n_experts, const u
 
 struct ranked {
     uint32_t count;
-    struct cache_key key;
+    struct expert_key key;
 };
 
 static int by_rank(const void *a, const void *b)
@@ -197,7 +197,7 @@ static int by_rank(const void *a, const void *b)
     return x->key.expert < y->key.expert ? -1 : x->key.expert > y->key.expert;
 }
 
-int usage_order(uint32_t n_layers, uint32_t n_experts, const uint32_t *counts, struct cache_key *keys,
+int usage_order(uint32_t n_layers, uint32_t n_experts, const uint32_t *counts, struct expert_key *keys,
                 uint32_t n, struct err *e)
 {
     uint64_t n_all = (uint64_t)n_layers * n_experts;

@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#include "experts/cache.h"
+#include "experts/ranking.h"
 
 struct err;
 
@@ -22,7 +22,7 @@ int usage_write(const char *path, uint32_t n_layers, uint32_t n_experts, const u
 
 /* The n most chosen experts (all that were chosen, if fewer) into keys [n], the most chosen first; of equals the one
  * of the lower layer, then the lower number. Returns how many, or ERR_MEMORY. */
-int usage_order(uint32_t n_layers, uint32_t n_experts, const uint32_t *counts, struct cache_key *keys,
+int usage_order(uint32_t n_layers, uint32_t n_experts, const uint32_t *counts, struct expert_key *keys,
                 uint32_t n, struct err *e);
 
 #endif

@@ -15,6 +15,8 @@ struct exec {
     struct gpu gpu;
     struct pipeline_set pipelines;
     struct stream stream;
+    struct stream mover; /* copies beside it */
+    bool is_moving;      /* a batch of moves is being recorded */
     /* Two halves of staging: one is filled while the other is copied. */
     struct gpu_buffer staging;
     uint64_t stage_tickets[2];
@@ -55,13 +57,16 @@ static uint32_t label_of(struct exec *x, const char *name)
     return s->n_times++;
 }
 
-static int open_vulkan(struct exec *x, const char *device, struct err *e)
+static int open_vulkan(struct exec *x, const char *device, bool staged, struct err *e)
 {
     int rc = gpu_open(&x->gpu, device, e);
+    x->gpu.is_unified &= !staged;
     if (rc == 0)
         rc = pipeline_set_open(&x->pipelines, &x->gpu, e);
     if (rc == 0)
         rc = stream_open(&x->stream, &x->gpu, &x->pipelines, x->profile, e);
+    if (rc == 0 && !x->gpu.is_unified)
+        rc = stream_open(&x->mover, &x->gpu, NULL, false, e);
     if (rc < 0)
         return rc;
     x->stream.on_time = book_time;
@@ -70,7 +75,7 @@ static int open_vulkan(struct exec *x, const char *device, struct err *e)
     return 0;
 }
 
-int exec_open(struct exec **out, const char *device, bool profile, struct err *e)
+int exec_open(struct exec **out, const char *device, bool profile, bool staged, struct err *e)
 {
     *out = NULL;
     struct exec *x = mem_new(1, sizeof *x, e);
@@ -78,7 +83,7 @@ int exec_open(struct exec **out, const char *device, bool profile, struct err *e
         return ERR_MEMORY;
     x->profile = profile;
     x->is_reference = device && strcmp(device, "reference") == 0;
-    int rc = x->is_reference ? 0 : open_vulkan(x, device, e);
+    int rc = x->is_reference ? 0 : open_vulkan(x, device, staged, e);
     if (rc < 0) {
         exec_close(x);
         return rc;
@@ -91,6 +96,7 @@ void exec_close(struct exec *x)
 {
     if (!x)
         return;
+    stream_close(&x->mover);
     stream_close(&x->stream);
     if (x->gpu.device) {
         gpu_buffer_free(&x->staging, &x->gpu);
@@ -329,6 +335,46 @@ void exec_abandon(struct exec *x)
 {
     if (!x->is_reference)
         stream_abandon(&x->stream);
+}
+
+void exec_move(struct exec *x, const struct exec_buffer *dst, uint64_t dst_off, const struct exec_buffer *src,
+               uint64_t src_off, uint64_t bytes)
+{
+    if (!x->is_moving)
+        stream_begin(&x->mover);
+    x->is_moving = true;
+    stream_copy(&x->mover, &dst->gpu, dst_off, &src->gpu, src_off, bytes);
+}
+
+void exec_move_order(struct exec *x)
+{
+    if (x->is_moving)
+        stream_barrier(&x->mover);
+}
+
+int exec_move_submit(struct exec *x, uint64_t *ticket, struct err *e)
+{
+    *ticket = 0;
+    if (!x->is_moving)
+        return 0;
+    x->is_moving = false;
+    return stream_submit(&x->mover, ticket, e);
+}
+
+bool exec_move_is_done(const struct exec *x, uint64_t ticket)
+{
+    return ticket == 0 || stream_is_done(&x->mover, ticket);
+}
+
+int exec_move_wait(struct exec *x, uint64_t ticket, struct err *e)
+{
+    return ticket ? stream_wait(&x->mover, ticket, e) : 0;
+}
+
+void exec_after_moves(struct exec *x, uint64_t ticket)
+{
+    if (ticket)
+        stream_after(&x->stream, &x->mover, ticket);
 }
 
 void exec_get_stats(const struct exec *x, struct exec_stats *out)

@@ -38,8 +38,9 @@ struct exec_caps {
     uint64_t free_bytes; /* device memory now */
 };
 
-/* device: NULL (best Vulkan device), "reference", an index or a part of a name. profile: time every operation. */
-int exec_open(struct exec **out, const char *device, bool profile, struct err *e);
+/* device: NULL (best Vulkan device), "reference", an index or a part of a name. profile: time every operation.
+ * staged: EXEC_DEVICE memory is not mapped, whatever the device (not on the reference). */
+int exec_open(struct exec **out, const char *device, bool profile, bool staged, struct err *e);
 void exec_close(struct exec *x); /* NULL is legal */
 struct exec_caps exec_get_caps(const struct exec *x);
 
@@ -94,6 +95,19 @@ int exec_submit_parked(struct exec *x, uint64_t *ticket, struct err *e);
 int exec_finish(struct exec *x, struct err *e);
 /* Gives up the batch that is being recorded, if any. */
 void exec_abandon(struct exec *x);
+
+/* Copies beside the batches, on the device's copy engines where it has some: for data on its way to a later batch.
+ * They run in the order of their submissions; exec_move_order puts those recorded after it behind those before. Not on
+ * the reference, where device memory is host memory and nothing has to be moved. */
+void exec_move(struct exec *x, const struct exec_buffer *dst, uint64_t dst_off, const struct exec_buffer *src,
+               uint64_t src_off, uint64_t bytes);
+void exec_move_order(struct exec *x);
+/* Queues what was moved since the last time; *ticket, 0 when there was nothing, is for the next three. */
+int exec_move_submit(struct exec *x, uint64_t *ticket, struct err *e);
+bool exec_move_is_done(const struct exec *x, uint64_t ticket);
+int exec_move_wait(struct exec *x, uint64_t ticket, struct err *e);
+/* The batch being recorded runs after the moves up to `ticket`. */
+void exec_after_moves(struct exec *x, uint64_t ticket);
 
 struct exec_time {
     const char *name;

@@ -30,12 +30,14 @@ static void ref_up_slot(const struct expert_up_args *a, uint64_t slot, const dou
 static void up_ref(const void *args)
 {
     const struct expert_up_args *a = args;
+    uint64_t skip = (uint64_t)a->skip_high << 32 | a->skip_low;
     double *p = calloc(a->hidden, sizeof *p), *row = calloc(a->hidden, sizeof *row);
     for (uint32_t t = 0; p && row && t < a->n; t++) {
         matvec_ref_norm(ref_floats(a->x) + (uint64_t)t * a->hidden, ref_floats(a->norm), a->hidden,
                         (double)a->eps, p);
         for (uint32_t k = 0; k < a->top_k; k++)
-            ref_up_slot(a, (uint64_t)t * a->top_k + k, p, row);
+            if (k >= 64 || !(skip >> k & 1))
+                ref_up_slot(a, (uint64_t)t * a->top_k + k, p, row);
     }
     free(p);
     free(row);
@@ -127,6 +129,8 @@ void experts_run_up(const struct experts *op, struct exec *x, const struct exper
                                      .up_w = s->up_w,
                                      .up_s = s->up_s,
                                      .up_b = s->up_b,
+                                     .skip_low = (uint32_t)call->skip,
+                                     .skip_high = (uint32_t)(call->skip >> 32),
                                      .eps = s->eps};
     exec_run(x, &op->up, &a, div_up(s->inner, op->up_rows), s->top_k, call->n);
 }

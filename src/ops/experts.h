@@ -38,6 +38,7 @@ struct experts_call {
     uint64_t shared_in;         /* f32 [n][shared_stride] */
     struct weights shared_down; /* [hidden][shared_inner] */
     uint32_t shared_stride, n;
+    uint64_t skip; /* up: bit k leaves out the k-th expert of each token, for k < 64 */
 };
 
 int experts_open(struct experts *op, struct exec *x, const struct experts_shape *shape, struct err *e);

@@ -411,9 +411,9 @@ int selftest_run(const struct selftest *s, struct err *e)
         return ERR_MEMORY;
     l->request = s;
     l->rng = 20250607;
-    int rc = exec_open(&l->side[LAB_DEVICE], s->device, false, e);
+    int rc = exec_open(&l->side[LAB_DEVICE], s->device, false, false, e);
     if (rc == 0)
-        rc = exec_open(&l->side[LAB_REFERENCE], "reference", false, e);
+        rc = exec_open(&l->side[LAB_REFERENCE], "reference", false, false, e);
     for (size_t i = 0; rc == 0 && i < sizeof groups / sizeof *groups; i++)
         if (!l->err.code && (!s->kernel || strstr(groups[i].kernels, s->kernel)))
             groups[i].run(l);

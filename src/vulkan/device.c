@@ -96,6 +96,19 @@ static bool has_compute_queue(VkPhysicalDevice p, uint32_t *family, bool *timest
     return false;
 }
 
+/* A family that can copy and nothing else drives the copy engines; without one the compute queue copies. */
+static uint32_t transfer_family(VkPhysicalDevice p, uint32_t compute_family)
+{
+    VkQueueFamilyProperties q[32];
+    uint32_t n = 32;
+    vkGetPhysicalDeviceQueueFamilyProperties(p, &n, q);
+    for (uint32_t i = 0; i < n; i++)
+        if ((q[i].queueFlags & (VK_QUEUE_TRANSFER_BIT | VK_QUEUE_COMPUTE_BIT | VK_QUEUE_GRAPHICS_BIT)) ==
+            VK_QUEUE_TRANSFER_BIT)
+            return i;
+    return compute_family;
+}
+
 /* Of a device with Vulkan 1.3. */
 static VkPhysicalDeviceVulkan13Properties subgroup_limits(VkPhysicalDevice p)
 {
@@ -301,10 +314,16 @@ static int create_device(struct gpu *g, struct err *e)
                                             .timelineSemaphore = VK_TRUE,
                                             .hostQueryReset = VK_TRUE};
     float priority = 1.0f;
-    VkDeviceQueueCreateInfo queue = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
-                                     .queueFamilyIndex = g->queue_family,
-                                     .queueCount = 1,
-                                     .pQueuePriorities = &priority};
+    const VkDeviceQueueCreateInfo queues[] = {
+        {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
+         .queueFamilyIndex = g->queue_family,
+         .queueCount = 1,
+         .pQueuePriorities = &priority},
+        {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
+         .queueFamilyIndex = g->transfer_family,
+         .queueCount = 1,
+         .pQueuePriorities = &priority},
+    };
     const char *extensions[] = {VK_EXT_MEMORY_BUDGET_EXTENSION_NAME};
     g->has_budget = has_extension(g->physical, extensions[0]);
     VkPhysicalDeviceFeatures there;
@@ -314,14 +333,15 @@ static int create_device(struct gpu *g, struct err *e)
     VkDeviceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
                                .pNext = &v12,
                                .pEnabledFeatures = &core,
-                               .queueCreateInfoCount = 1,
-                               .pQueueCreateInfos = &queue,
+                               .queueCreateInfoCount = g->transfer_family == g->queue_family ? 1 : 2,
+                               .pQueueCreateInfos = queues,
                                .enabledExtensionCount = g->has_budget ? 1 : 0,
                                .ppEnabledExtensionNames = extensions};
     VkResult r = vkCreateDevice(g->physical, &info, NULL, &g->device);
     if (r != VK_SUCCESS)
         return gpu_error(r, "vkCreateDevice", e);
     vkGetDeviceQueue(g->device, g->queue_family, 0, &g->queue);
+    vkGetDeviceQueue(g->device, g->transfer_family, 0, &g->transfer_queue);
     return 0;
 }
 
@@ -336,6 +356,7 @@ static void read_limits(struct gpu *g)
     const VkPhysicalDeviceLimits *l = &p.properties.limits;
     bool timestamps = false;
     has_compute_queue(g->physical, &g->queue_family, &timestamps);
+    g->transfer_family = transfer_family(g->physical, g->queue_family);
     vkGetPhysicalDeviceMemoryProperties(g->physical, &g->memory);
     g->max_workgroup = (uint32_t)size_min(l->maxComputeWorkGroupInvocations, l->maxComputeWorkGroupSize[0]);
     g->subgroup_size = g->info.subgroup_size;

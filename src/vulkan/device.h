@@ -23,6 +23,8 @@ struct gpu {
     VkDevice device;
     VkQueue queue;
     uint32_t queue_family;
+    VkQueue transfer_queue; /* of the copy engines where the device has such a family, else `queue` */
+    uint32_t transfer_family;
     struct gpu_info info;
     VkPhysicalDeviceMemoryProperties memory;
     bool is_cpu;             /* a software device: lanes are SIMD lanes of this machine's cores */

@@ -72,7 +72,12 @@ int gpu_buffer_new(struct gpu_buffer *b, const struct gpu *g, enum gpu_memory ki
     if (b->bytes > g->max_alloc_bytes)
         return err_set(e, ERR_UNSUPPORTED, "%s: a buffer of %llu bytes is needed, the driver allows %llu",
                        g->info.name, (unsigned long long)b->bytes, (unsigned long long)g->max_alloc_bytes);
+    const uint32_t families[] = {g->queue_family, g->transfer_family};
+    bool is_shared = g->queue_family != g->transfer_family;
     VkBufferCreateInfo info = {.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO,
+                               .sharingMode = is_shared ? VK_SHARING_MODE_CONCURRENT : VK_SHARING_MODE_EXCLUSIVE,
+                               .queueFamilyIndexCount = is_shared ? 2 : 0,
+                               .pQueueFamilyIndices = families,
                                .size = b->bytes,
                                .usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT |
                                         VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT |

@@ -26,10 +26,10 @@ static int open_batch(struct stream *s, struct stream_batch *b, struct err *e)
 int stream_open(struct stream *s, const struct gpu *g, const struct pipeline_set *p, bool profile,
                 struct err *e)
 {
-    *s = (struct stream){.gpu = g, .pipelines = p, .profile = profile && g->ns_per_tick > 0};
+    *s = (struct stream){.gpu = g, .pipelines = p, .profile = p && profile && g->ns_per_tick > 0};
     VkCommandPoolCreateInfo pool = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
                                     .flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT,
-                                    .queueFamilyIndex = g->queue_family};
+                                    .queueFamilyIndex = p ? g->queue_family : g->transfer_family};
     VkResult r = vkCreateCommandPool(g->device, &pool, NULL, &s->pool);
     if (r != VK_SUCCESS)
         return gpu_error(r, "vkCreateCommandPool", e);
@@ -101,6 +101,12 @@ int stream_wait(struct stream *s, uint64_t ticket, struct err *e)
     return 0;
 }
 
+bool stream_is_done(const struct stream *s, uint64_t ticket)
+{
+    uint64_t reached = 0;
+    return vkGetSemaphoreCounterValue(s->gpu->device, s->timeline, &reached) == VK_SUCCESS && reached >= ticket;
+}
+
 static void stick(struct stream *s, VkResult r, const char *call)
 {
     if (r != VK_SUCCESS && !s->err.code)
@@ -123,6 +129,7 @@ void stream_begin(struct stream *s)
     s->err = (struct err){0};
     s->open = b;
     s->parked = NULL;
+    s->after = NULL;
     if (b->ticket && stream_wait(s, b->ticket, &s->err) < 0)
         return;
     /* Times of a batch that was parked and given up never arrive: asking for them would wait for ever. */
@@ -159,12 +166,31 @@ void stream_dispatch(struct stream *s, int pipeline, uint32_t label, const void 
     stamp(s, label);
 }
 
+/* What the stream's commands do: a transfer queue knows no compute stage. */
+static VkPipelineStageFlags2 work_stages(const struct stream *s)
+{
+    VkPipelineStageFlags2 copies = VK_PIPELINE_STAGE_2_ALL_TRANSFER_BIT;
+    return s->pipelines ? copies | VK_PIPELINE_STAGE_2_COMPUTE_SHADER_BIT : copies;
+}
+
+static VkAccessFlags2 work_writes(const struct stream *s)
+{
+    VkAccessFlags2 copies = VK_ACCESS_2_TRANSFER_WRITE_BIT;
+    return s->pipelines ? copies | VK_ACCESS_2_SHADER_STORAGE_WRITE_BIT : copies;
+}
+
+static VkAccessFlags2 work_reads(const struct stream *s)
+{
+    VkAccessFlags2 copies = VK_ACCESS_2_TRANSFER_READ_BIT;
+    return s->pipelines ? copies | VK_ACCESS_2_SHADER_STORAGE_READ_BIT : copies;
+}
+
 static void barrier(struct stream *s, VkPipelineStageFlags2 to_stage, VkAccessFlags2 to_access)
 {
     VkMemoryBarrier2 m = {
         .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER_2,
-        .srcStageMask = VK_PIPELINE_STAGE_2_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_2_ALL_TRANSFER_BIT,
-        .srcAccessMask = VK_ACCESS_2_SHADER_STORAGE_WRITE_BIT | VK_ACCESS_2_TRANSFER_WRITE_BIT,
+        .srcStageMask = work_stages(s),
+        .srcAccessMask = work_writes(s),
         .dstStageMask = to_stage,
         .dstAccessMask = to_access};
     VkDependencyInfo d = {
@@ -176,9 +202,7 @@ void stream_barrier(struct stream *s)
 {
     if (s->err.code || !s->recording)
         return;
-    barrier(s, VK_PIPELINE_STAGE_2_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_2_ALL_TRANSFER_BIT,
-            VK_ACCESS_2_SHADER_STORAGE_READ_BIT | VK_ACCESS_2_SHADER_STORAGE_WRITE_BIT |
-                VK_ACCESS_2_TRANSFER_READ_BIT | VK_ACCESS_2_TRANSFER_WRITE_BIT);
+    barrier(s, work_stages(s), work_reads(s) | work_writes(s));
 }
 
 void stream_copy(struct stream *s, const struct gpu_buffer *dst, uint64_t dst_off,
@@ -195,6 +219,12 @@ void stream_zero(struct stream *s, const struct gpu_buffer *dst, uint64_t off, u
     if (s->err.code || !s->recording || bytes == 0)
         return;
     vkCmdFillBuffer(s->open->commands, dst->buffer, off, bytes, 0);
+}
+
+void stream_after(struct stream *s, const struct stream *other, uint64_t ticket)
+{
+    s->after = ticket ? other : NULL;
+    s->after_ticket = ticket;
 }
 
 /* Ends recording. Returns the batch, or NULL when an error sticks. */
@@ -219,12 +249,19 @@ static int queue_batch(struct stream *s, struct stream_batch *b, uint64_t *ticke
                                     .semaphore = s->timeline,
                                     .value = s->last_ticket + 1,
                                     .stageMask = VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT};
+    VkSemaphoreSubmitInfo before = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_SUBMIT_INFO,
+                                    .semaphore = s->after ? s->after->timeline : VK_NULL_HANDLE,
+                                    .value = s->after_ticket,
+                                    .stageMask = work_stages(s)};
     VkSubmitInfo2 info = {.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO_2,
+                          .waitSemaphoreInfoCount = s->after ? 1 : 0,
+                          .pWaitSemaphoreInfos = &before,
                           .commandBufferInfoCount = 1,
                           .pCommandBufferInfos = &commands,
                           .signalSemaphoreInfoCount = 1,
                           .pSignalSemaphoreInfos = &signal};
-    VkResult r = vkQueueSubmit2(s->gpu->queue, 1, &info, VK_NULL_HANDLE);
+    VkQueue queue = s->pipelines ? s->gpu->queue : s->gpu->transfer_queue;
+    VkResult r = vkQueueSubmit2(queue, 1, &info, VK_NULL_HANDLE);
     if (r != VK_SUCCESS)
         return gpu_error(r, "vkQueueSubmit2", e);
     s->n_submits++;

@@ -31,7 +31,7 @@ struct stream_batch {
 
 struct stream {
     const struct gpu *gpu;
-    const struct pipeline_set *pipelines;
+    const struct pipeline_set *pipelines; /* NULL: a stream of copies, on the transfer queue */
     VkCommandPool pool;
     VkSemaphore timeline;
     struct stream_batch ring[STREAM_RING];
@@ -39,6 +39,8 @@ struct stream {
     struct stream_batch *open;   /* being recorded */
     struct stream_batch *parked; /* recorded, not queued */
     bool recording, profile;
+    const struct stream *after; /* the open batch starts when this one's ticket is reached; NULL: at once */
+    uint64_t after_ticket;
     uint64_t n_submits, n_dispatches, wait_ns;
     struct err err; /* the first error since begin */
     /* Called for every timed command of a finished batch when profiling: label as given to dispatch. */
@@ -46,6 +48,7 @@ struct stream {
     void *on_time_ctx;
 };
 
+/* p: what the stream's dispatches name; NULL: copies and zeroings only, beside the work of other streams. */
 int stream_open(struct stream *s, const struct gpu *g, const struct pipeline_set *p, bool profile,
                 struct err *e);
 void stream_close(struct stream *s);
@@ -59,6 +62,8 @@ void stream_barrier(struct stream *s);
 void stream_copy(struct stream *s, const struct gpu_buffer *dst, uint64_t dst_off,
                  const struct gpu_buffer *src, uint64_t src_off, uint64_t bytes);
 void stream_zero(struct stream *s, const struct gpu_buffer *dst, uint64_t off, uint64_t bytes);
+/* The batch being recorded starts on the device when `other` has reached `ticket`, and sees what it wrote. */
+void stream_after(struct stream *s, const struct stream *other, uint64_t ticket);
 /* Ends the batch with its writes visible to the host, and queues it. */
 int stream_submit(struct stream *s, uint64_t *ticket, struct err *e);
 /* Ends the batch without queueing it: stream_submit_parked does that later, unless stream_begin was called in between,
@@ -69,5 +74,7 @@ int stream_submit_parked(struct stream *s, uint64_t *ticket, struct err *e);
 /* Gives up what was recorded since begin. */
 void stream_abandon(struct stream *s);
 int stream_wait(struct stream *s, uint64_t ticket, struct err *e);
+/* Whether stream_wait would return at once. */
+bool stream_is_done(const struct stream *s, uint64_t ticket);
 
 #endif

@@ -1,0 +1,41 @@
+/* predictor.h - which experts a layer is likely to choose, before its router has.
+ *
+ * Two sources: what the layer chose for the token before, and the layer's own router applied early, to the hidden
+ * state of the layer before (the engine computes that one and hands it in). The numbers are measured on the way:
+ * recall = n_right / n_predictable, precision = n_right / n_predicted. */
+#ifndef MOEFLUX_EXPERTS_PREDICTOR_H
+#define MOEFLUX_EXPERTS_PREDICTOR_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct err;
+
+enum predictor_kind { PREDICT_NONE = 0, PREDICT_PREVIOUS = 1, PREDICT_ROUTER = 2, PREDICT_BOTH = 3 };
+
+/* "auto", "none", "previous", "router" or "both". ERR_USAGE names them. */
+int predictor_find(const char *name, enum predictor_kind *kind, struct err *e);
+
+struct predictor {
+    enum predictor_kind kind;
+    uint32_t n_layers, top_k;
+    uint32_t *previous;   /* [n_layers][top_k] */
+    bool *has_previous;   /* [n_layers] */
+    uint32_t *named;      /* [n_named] the open prediction: most likely first, all different */
+    uint32_t n_named;
+    uint32_t layer;       /* that it is for */
+    uint64_t n_predicted, n_right, n_predictable;
+};
+
+int predictor_open(struct predictor *p, enum predictor_kind kind, uint32_t n_layers, uint32_t top_k,
+                   struct err *e);
+void predictor_close(struct predictor *p);
+/* Another sequence, or another place of it: what was seen before says nothing. The counts stay. */
+void predictor_forget(struct predictor *p);
+
+/* Names the experts of `layer` in p->named. guess: [top_k] the early router's choice, best first; NULL: there is none. */
+void predictor_predict(struct predictor *p, uint32_t layer, const uint32_t *guess);
+/* The layer has chosen [top_k]: judges the prediction for it, if there was one. */
+void predictor_observe(struct predictor *p, uint32_t layer, const uint32_t *choice);
+
+#endif

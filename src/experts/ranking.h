@@ -1,0 +1,39 @@
+/* ranking.h - how much each expert is worth keeping: the policy of the caches.
+ *
+ * Every use of an expert adds a weight that halves every half_life uses of any expert (least recently and frequently
+ * used: Lee et al., "LRFU", 2001). All weights fade alike, so their order changes only by a use, and a cache can keep
+ * its slots in a heap. Kept as logarithms, so that nothing ever overflows. half_life 0 counts the last use alone: LRU. */
+#ifndef MOEFLUX_EXPERTS_RANKING_H
+#define MOEFLUX_EXPERTS_RANKING_H
+
+#include <stdint.h>
+
+struct err;
+
+struct expert_key {
+    uint32_t layer, expert;
+};
+
+struct ranking {
+    uint32_t n_experts;
+    double half_life; /* uses */
+    double now;       /* uses so far */
+    double *worth;    /* [n_layers][n_experts]; -infinity: never used */
+};
+
+/* "auto", "lru" or "frequency": the half-life for a token that makes `uses` choices. ERR_USAGE names them. */
+int ranking_find(const char *name, uint32_t uses, double *half_life, struct err *e);
+
+int ranking_open(struct ranking *r, uint32_t n_layers, uint32_t n_experts, double half_life, struct err *e);
+void ranking_close(struct ranking *r);
+
+/* The expert was chosen. */
+void ranking_use(struct ranking *r, struct expert_key key);
+/* The expert was chosen `count` times in earlier runs: before all uses of this one. */
+void ranking_seed(struct ranking *r, struct expert_key key, uint32_t count);
+/* What the expert is worth; only the order of such numbers means something. */
+double ranking_worth(const struct ranking *r, struct expert_key key);
+/* What it would be worth if it was chosen now: for one that is expected to be. */
+double ranking_worth_if_used(const struct ranking *r, struct expert_key key);
+
+#endif

@@ -1,0 +1,272 @@
+#include "experts/tiers.h"
+
+#include <math.h>
+
+#include "base/err.h"
+
+static void set_entry(struct tiers *t, struct expert_key key, uint64_t address)
+{
+    if (key.layer != UINT32_MAX)
+        ((uint64_t *)(void *)t->table.host)[(uint64_t)key.layer * t->n_experts + key.expert] = address;
+}
+
+/* --- copies between device and host --- */
+
+static void depart(struct tiers *t, uint32_t slot, bool is_spare)
+{
+    uint32_t i = (t->first_departure + t->n_departures++) % MAX_DEPARTURES;
+    t->departures[i] = (struct departure){.slot = slot, .is_spare = is_spare};
+    t->n_recorded++;
+}
+
+static void end_departure(struct tiers *t)
+{
+    const struct departure *d = &t->departures[t->first_departure];
+    if (d->is_spare)
+        cache_unpin_spare(t->host.cache, d->slot);
+    else
+        cache_unpin(t->host.cache, d->slot);
+    t->first_departure = (t->first_departure + 1) % MAX_DEPARTURES;
+    t->n_departures--;
+}
+
+static void end_departures(struct tiers *t)
+{
+    while (t->n_departures > t->n_recorded &&
+           exec_move_is_done(t->exec, t->departures[t->first_departure].ticket))
+        end_departure(t);
+}
+
+int tiers_submit_moves(struct tiers *t, struct err *e)
+{
+    uint64_t ticket;
+    int rc = exec_move_submit(t->exec, &ticket, e);
+    if (rc < 0 || ticket == 0)
+        return rc;
+    for (; t->n_recorded > 0; t->n_recorded--) {
+        uint32_t back = t->n_departures - t->n_recorded;
+        t->departures[(t->first_departure + back) % MAX_DEPARTURES].ticket = ticket;
+    }
+    t->move_ticket = ticket;
+    t->moved_down = false; /* the next batch of moves begins after this one */
+    return 0;
+}
+
+/* The device slot is about to be overwritten: its expert comes down if it is worth a place on the host. */
+static void demote(struct tiers *t, struct expert_key key, uint32_t device_slot)
+{
+    struct expert_key gone;
+    uint32_t slot;
+    set_entry(t, key, 0);
+    if (!t->keeps || key.layer == UINT32_MAX || t->n_departures == MAX_DEPARTURES)
+        return;
+    if (!cache_has(t->host.cache, key) &&
+        cache_least_worth(t->host.cache) >= ranking_worth(&t->ranking, key))
+        return;
+    int state = cache_pin(t->host.cache, key, &slot, &gone, NULL);
+    if (state != CACHE_MISS) {
+        /* The copy that was a spare is the only one now. */
+        if (state >= 0)
+            cache_unpin(t->host.cache, slot);
+        return;
+    }
+    slots_move(&t->host.slots, slot, &t->device.slots, device_slot);
+    cache_publish(t->host.cache, slot);
+    t->is_fresh[slot] = false;
+    depart(t, slot, false);
+    t->moved_down = true;
+    t->n_demoted++;
+}
+
+static void promote(struct tiers *t, struct want *w)
+{
+    /* What comes down from a device slot leaves before something else goes up to it. */
+    if (t->moved_down)
+        exec_move_order(t->exec);
+    t->moved_down = false;
+    slots_move(&t->device.slots, w->slot, &t->host.slots, w->host_slot);
+    cache_publish(t->device.cache, w->slot);
+    depart(t, w->host_slot, true);
+    t->n_promoted++;
+}
+
+void tiers_make_room(struct tiers *t, uint32_t n)
+{
+    struct expert_key key;
+    uint32_t slot;
+    if (t->host.slots.n == 0 || t->device.slots.n < 4 * n)
+        return;
+    while (cache_n_empty(t->device.cache) < n && cache_evict(t->device.cache, &key, &slot))
+        demote(t, key, slot);
+}
+
+/* --- landing --- */
+
+static uint32_t choose_fresh(struct tiers *t, uint32_t slot)
+{
+    bool was_fresh = t->is_fresh[slot];
+    t->is_fresh[slot] = false;
+    return was_fresh;
+}
+
+/* Pins `key` in the landing tier and starts its read if it lies not there. */
+static int pin_landing(struct tiers *t, struct expert_key key, bool is_ahead, uint32_t *slot, struct err *e)
+{
+    struct expert_key gone;
+    int state = cache_pin(t->landing->cache, key, slot, &gone, e);
+    if (state != CACHE_MISS) {
+        if (state == CACHE_BUSY)
+            flights_claim(&t->flights, *slot);
+        return state;
+    }
+    if (t->landing == &t->device)
+        set_entry(t, gone, 0);
+    t->is_fresh[*slot] = is_ahead;
+    flights_start(&t->flights, key, *slot, slots_host(&t->landing->slots, *slot), is_ahead);
+    /* The flight has the pin; this one is the caller's. */
+    if (!is_ahead)
+        (void)cache_pin(t->landing->cache, key, slot, &gone, e);
+    return state;
+}
+
+static bool has_room(const struct cache *c)
+{
+    return cache_least_worth(c) < (double)INFINITY;
+}
+
+/* Whether the want can be brought now: slots that are not pinned, a flight if it must be read. */
+static bool can_bring(const struct tiers *t, struct expert_key key)
+{
+    if (cache_has(t->device.cache, key))
+        return true;
+    if (!has_room(t->device.cache) || t->n_departures + 2 > MAX_DEPARTURES)
+        return false;
+    return cache_has(t->landing->cache, key) || (has_room(t->landing->cache) && t->flights.n_free > 0);
+}
+
+static int bring_to_mapped(struct tiers *t, struct want *w, struct err *e)
+{
+    int state = pin_landing(t, w->key, false, &w->slot, e);
+    if (state < 0)
+        return state;
+    t->n_prefetched_used += choose_fresh(t, w->slot);
+    return state == CACHE_HIT ? WANT_DEVICE : WANT_READ;
+}
+
+static int bring_through_host(struct tiers *t, struct want *w, struct err *e)
+{
+    struct expert_key gone;
+    if (cache_has(t->device.cache, w->key)) {
+        int state = cache_pin(t->device.cache, w->key, &w->slot, &gone, e);
+        return state < 0 ? state : WANT_DEVICE;
+    }
+    /* The host slot first: what comes down from the device may take the last free one. */
+    int host = pin_landing(t, w->key, false, &w->host_slot, e);
+    int state = host < 0 ? host : cache_pin(t->device.cache, w->key, &w->slot, &gone, e);
+    if (state < 0)
+        return state;
+    demote(t, gone, w->slot);
+    t->n_prefetched_used += choose_fresh(t, w->host_slot);
+    return host == CACHE_HIT ? WANT_HOST : WANT_READ;
+}
+
+int tiers_bring(struct tiers *t, struct want *w, struct err *e)
+{
+    w->host_slot = CACHE_NO_SLOT;
+    w->landed = false;
+    if (!can_bring(t, w->key))
+        return WANT_LATER;
+    int found = t->landing == &t->device ? bring_to_mapped(t, w, e) : bring_through_host(t, w, e);
+    w->landed = found == WANT_DEVICE;
+    if (w->landed) /* of one that was read ahead the table knows nothing yet */
+        set_entry(t, w->key, slots_address(&t->device.slots, w->slot));
+    return found;
+}
+
+bool tiers_has_arrived(struct tiers *t, const struct want *w)
+{
+    return flights_is_done(&t->flights, w->host_slot == CACHE_NO_SLOT ? w->slot : w->host_slot);
+}
+
+int tiers_land(struct tiers *t, struct want *w, struct err *e)
+{
+    bool goes_up = w->host_slot != CACHE_NO_SLOT;
+    int rc = flights_await(&t->flights, goes_up ? w->host_slot : w->slot, e);
+    w->landed = true;
+    if (rc < 0) {
+        if (goes_up) {
+            cache_unpin(t->host.cache, w->host_slot);
+            cache_abandon(t->device.cache, w->slot);
+        } else {
+            cache_unpin(t->device.cache, w->slot);
+        }
+        return rc;
+    }
+    if (goes_up)
+        promote(t, w);
+    set_entry(t, w->key, slots_address(&t->device.slots, w->slot));
+    return 0;
+}
+
+void tiers_settle(struct tiers *t)
+{
+    flights_settle(&t->flights);
+    end_departures(t);
+}
+
+bool tiers_make_progress(struct tiers *t)
+{
+    struct err ignored;
+    end_departures(t);
+    if (t->flights.n_ahead > 0) {
+        flights_await_ahead(&t->flights);
+        return true;
+    }
+    if (t->n_departures == 0)
+        return false;
+    if (tiers_submit_moves(t, &ignored) < 0 ||
+        exec_move_wait(t->exec, t->departures[t->first_departure].ticket, &ignored) < 0)
+        return false;
+    end_departures(t);
+    return true;
+}
+
+/* --- reading ahead --- */
+
+static bool lies_somewhere(const struct tiers *t, struct expert_key key)
+{
+    return cache_has(t->device.cache, key) || cache_has(t->landing->cache, key);
+}
+
+void tiers_prefetch(struct tiers *t, uint32_t layer, const uint32_t *experts, uint32_t n, uint32_t most)
+{
+    for (uint32_t i = 0; i < n && t->flights.n_ahead < most && t->flights.n_free > most; i++) {
+        const struct expert_key key = {layer, experts[i]};
+        uint32_t slot;
+        if (lies_somewhere(t, key))
+            continue;
+        if (!has_room(t->landing->cache) || pin_landing(t, key, true, &slot, NULL) < 0)
+            return;
+        t->n_prefetched++;
+    }
+}
+
+bool tiers_fill(struct tiers *t, struct expert_key key)
+{
+    uint32_t slot;
+    if (lies_somewhere(t, key))
+        return true;
+    if (cache_n_empty(t->landing->cache) == 0)
+        return false;
+    while (t->flights.n_free == 0)
+        flights_await_ahead(&t->flights);
+    if (pin_landing(t, key, true, &slot, NULL) < 0)
+        return false;
+    t->is_fresh[slot] = false;
+    return true;
+}
+
+void tiers_call_back(struct tiers *t, uint32_t layer)
+{
+    t->n_prefetched -= flights_call_back(&t->flights, layer);
+}

@@ -1,0 +1,280 @@
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "check.h"
+#include "engine/budget.h"
+#include "engine/host_memory.h"
+#include "experts/supply.h"
+#include "model/model_dir.h"
+#include "ops/exec.h"
+#include "tmp_tree.h"
+
+#define MIB ((uint64_t)1 << 20)
+#define GIB ((uint64_t)1 << 30)
+/* 4 layers of 16 experts of a MiB each, 2 for a token; 100 MiB of dense weights. */
+enum { N_LAYERS = 4, N_EXPERTS = 16, TOP_K = 2, DENSE_MIB = 100, SCRATCH_MIB = 20 };
+#define FIXED (DENSE_MIB * MIB + SCRATCH_MIB * MIB)
+#define ALL   (N_LAYERS * N_EXPERTS * MIB)
+
+static struct model_dir make_model(uint64_t expert_bytes)
+{
+    return (struct model_dir){
+        .config = {.family = FAMILY_QWEN35MOE, .n_layers = N_LAYERS, .n_experts = N_EXPERTS, .top_k = TOP_K},
+        .dense_bytes = DENSE_MIB * MIB,
+        .expert = {.bytes = expert_bytes}};
+}
+
+static struct exec_caps unified(uint64_t free_bytes)
+{
+    return (struct exec_caps){.is_unified = true, .free_bytes = free_bytes};
+}
+
+static struct exec_caps discrete(uint64_t free_bytes)
+{
+    return (struct exec_caps){.free_bytes = free_bytes};
+}
+
+/* --memory, --gpu-memory (0: not said) and the free host memory. */
+static struct budget_wish wish(uint64_t memory, uint64_t gpu_memory, uint64_t host_free)
+{
+    return (struct budget_wish){memory, gpu_memory, SCRATCH_MIB * MIB, host_free};
+}
+
+static struct budget share(struct exec_caps caps, struct budget_wish w)
+{
+    struct model_dir m = make_model(MIB);
+    struct budget b;
+    struct err e = {0};
+    check_ok(budget_for_experts(&m, &caps, &w, &b, &e), &e);
+    return b;
+}
+
+static void check_refused(struct exec_caps caps, struct budget_wish w, const char *text)
+{
+    struct model_dir m = make_model(MIB);
+    struct budget b;
+    struct err e = {0};
+    assert_int_equal(budget_for_experts(&m, &caps, &w, &b, &e), ERR_NO_FIT);
+    if (!strstr(e.text, text))
+        fail_msg("\"%s\" lacks \"%s\"", e.text, text);
+}
+
+/* --- device memory is host memory --- */
+
+static void unified_memory_holds_everything_where_it_fits(void **state)
+{
+    (void)state;
+    struct budget b = share(unified(8 * GIB), wish(0, 0, 4 * GIB));
+    assert_int_equal(b.slot_bytes, ALL);
+    assert_int_equal(b.host_bytes, 0);
+    assert_int_equal(b.map_bytes, 4 * GIB - FIXED - ALL);
+}
+
+static void unified_memory_takes_nine_tenths_of_the_smaller_free(void **state)
+{
+    (void)state;
+    /* 9/10 of 160 MiB, less weights and states. */
+    assert_int_equal(share(unified(160 * MIB), wish(0, 0, GIB)).slot_bytes, 160 * MIB / 10 * 9 - FIXED);
+    assert_int_equal(share(unified(GIB), wish(0, 0, 160 * MIB)).slot_bytes, 160 * MIB / 10 * 9 - FIXED);
+}
+
+static void memory_bounds_the_slots_of_unified_memory(void **state)
+{
+    (void)state;
+    assert_int_equal(share(unified(GIB), wish(10 * MIB, 0, GIB)).slot_bytes, 10 * MIB);
+    assert_int_equal(share(unified(GIB), wish(TOP_K * MIB, 0, GIB)).slot_bytes, TOP_K * MIB);
+    assert_int_equal(share(unified(GIB), wish(GIB, 0, GIB)).slot_bytes, ALL);
+    check_refused(unified(GIB), wish(TOP_K * MIB - 1, 0, GIB),
+                  "--memory is 2.00 MiB, the experts of one token and layer need 2.00 MiB");
+}
+
+static void gpu_memory_bounds_weights_states_and_slots(void **state)
+{
+    (void)state;
+    struct exec_caps both[] = {unified(GIB), discrete(GIB)};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(share(both[i], wish(0, FIXED + 7 * MIB, GIB)).slot_bytes, 7 * MIB);
+        assert_int_equal(share(both[i], wish(0, FIXED + TOP_K * MIB, GIB)).slot_bytes, TOP_K * MIB);
+        check_refused(both[i], wish(0, FIXED + TOP_K * MIB - 1, GIB),
+                      "needs at least 122.0 MiB (weights 100.0, states 20.0, experts of one token 2.0), "
+                      "--gpu-memory is 122.0 MiB");
+        check_refused(both[i], wish(0, MIB, GIB), "--gpu-memory is 1.0 MiB");
+    }
+}
+
+static void more_than_is_free_is_not_given(void **state)
+{
+    (void)state;
+    assert_int_equal(share(discrete(FIXED + 9 * MIB), wish(0, GIB, GIB)).slot_bytes, 9 * MIB);
+    assert_int_equal(share(unified(GIB), wish(0, GIB, FIXED + 9 * MIB)).slot_bytes, 9 * MIB);
+    check_refused(discrete(FIXED), wish(0, GIB, GIB), "free are 120.0 MiB");
+    check_refused(unified(GIB), wish(0, 0, 100 * MIB), "free are 90.0 MiB");
+}
+
+/* --- a device of its own --- */
+
+static void a_device_that_holds_all_needs_no_host_tier(void **state)
+{
+    (void)state;
+    struct budget b = share(discrete(GIB), wish(0, FIXED + ALL, GIB));
+    assert_int_equal(b.slot_bytes, ALL);
+    assert_int_equal(b.host_bytes, 0);
+    assert_int_equal(b.map_bytes, GIB);
+    assert_int_equal(share(discrete(GIB), wish(0, 0, GIB)).host_bytes, 0);
+    assert_int_equal(share(discrete(GIB), wish(4 * MIB, 0, GIB)).host_bytes, 0);
+}
+
+static void the_host_tier_holds_what_the_device_does_not(void **state)
+{
+    (void)state;
+    struct budget b = share(discrete(GIB), wish(0, FIXED + 20 * MIB, GIB));
+    assert_int_equal(b.slot_bytes, 20 * MIB);
+    assert_int_equal(b.host_bytes, ALL - 20 * MIB);
+    assert_int_equal(b.map_bytes, GIB - b.host_bytes);
+}
+
+static void the_host_tier_has_room_for_the_reads_of_a_layer(void **state)
+{
+    (void)state;
+    assert_int_equal(share(discrete(GIB), wish(0, FIXED + ALL - MIB, GIB)).host_bytes, TOP_K * MIB);
+}
+
+static void the_host_tier_takes_three_quarters_at_most(void **state)
+{
+    (void)state;
+    assert_int_equal(share(discrete(GIB), wish(0, FIXED + 20 * MIB, 40 * MIB)).host_bytes, 30 * MIB);
+    check_refused(discrete(GIB), wish(0, FIXED + 20 * MIB, 2 * MIB), "free host memory is 1.50 MiB");
+}
+
+static void memory_bounds_the_host_tier(void **state)
+{
+    (void)state;
+    struct budget b = share(discrete(GIB), wish(5 * MIB, FIXED + 20 * MIB, GIB));
+    assert_int_equal(b.slot_bytes, 20 * MIB);
+    assert_int_equal(b.host_bytes, 5 * MIB);
+    assert_int_equal(share(discrete(GIB), wish(5 * MIB, FIXED + 20 * MIB, 3 * MIB)).host_bytes, 3 * MIB);
+    check_refused(discrete(GIB), wish(MIB, FIXED + 20 * MIB, GIB), "--memory is 1.00 MiB");
+}
+
+/* --- sizes --- */
+
+static void nothing_overflows_at_the_ends_of_the_range(void **state)
+{
+    (void)state;
+    struct budget b = share(unified(UINT64_MAX), wish(0, 0, UINT64_MAX));
+    assert_int_equal(b.slot_bytes, ALL);
+    assert_int_equal(share(discrete(UINT64_MAX), wish(UINT64_MAX, UINT64_MAX, UINT64_MAX)).slot_bytes, ALL);
+    struct model_dir m = make_model((uint64_t)1 << 56);
+    struct exec_caps caps = discrete(UINT64_MAX);
+    struct budget_wish w = wish(0, 0, UINT64_MAX);
+    struct err e = {0};
+    check_ok(budget_for_experts(&m, &caps, &w, &b, &e), &e);
+    assert_int_equal(b.slot_bytes, (uint64_t)N_LAYERS * N_EXPERTS << 56);
+    check_refused(discrete(0), wish(0, 0, 0), "free are 0.0 MiB");
+    w = wish(0, 0, GIB);
+    w.scratch_bytes = UINT64_MAX - 1;
+    assert_int_equal(budget_for_experts(&m, &caps, &w, &b, &e), ERR_NO_FIT);
+}
+
+/* --- what is free --- */
+
+static void write_file(const char *root, const char *path, const char *text)
+{
+    char full[1024], *slash;
+    snprintf(full, sizeof full, "%s/%s", root, path);
+    for (slash = full + strlen(root) + 1; (slash = strchr(slash, '/')); slash++) {
+        *slash = '\0';
+        mkdir(full, 0700);
+        *slash = '/';
+    }
+    FILE *f = fopen(full, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+static void available_memory_counts_without_cgroups(void **state)
+{
+    const char *root = *state;
+    assert_true(host_memory_free(root) == UINT64_MAX);
+    write_file(root, "proc/meminfo", "MemTotal: 4096 kB\nMemAvailable:    2048 kB\n");
+    assert_int_equal(host_memory_free(root), 2 * MIB);
+    write_file(root, "proc/self/cgroup", "0::/a\n");
+    assert_int_equal(host_memory_free(root), 2 * MIB);
+}
+
+static void a_parents_limit_counts_and_page_cache_is_free(void **state)
+{
+    const char *root = *state;
+    write_file(root, "proc/meminfo", "MemAvailable: 1048576 kB\n");
+    write_file(root, "proc/self/cgroup", "1:name=systemd:/x\n0::/a/b\n");
+    write_file(root, "sys/fs/cgroup/a/b/memory.max", "max\n");
+    write_file(root, "sys/fs/cgroup/a/b/memory.current", "1000\n");
+    assert_int_equal(host_memory_free(root), GIB);
+    write_file(root, "sys/fs/cgroup/a/memory.max", "500000\n");
+    write_file(root, "sys/fs/cgroup/a/memory.current", "450000\n");
+    assert_int_equal(host_memory_free(root), 50000);
+    write_file(root, "sys/fs/cgroup/a/memory.stat",
+               "anon 100000\ninactive_file 200000\nactive_file 100000\nactive_filex 1\n");
+    assert_int_equal(host_memory_free(root), 350000);
+    write_file(root, "sys/fs/cgroup/a/memory.current", "900000\n");
+    assert_int_equal(host_memory_free(root), 0);
+}
+
+static void the_first_version_of_cgroups_counts_too(void **state)
+{
+    const char *root = *state;
+    write_file(root, "proc/meminfo", "MemAvailable: 1048576 kB\n");
+    write_file(root, "proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/c/d\n0::/\n");
+    write_file(root, "sys/fs/cgroup/memory/c/d/memory.limit_in_bytes", "9223372036854771712\n");
+    write_file(root, "sys/fs/cgroup/memory/c/d/memory.usage_in_bytes", "1000\n");
+    assert_int_equal(host_memory_free(root), GIB);
+    write_file(root, "sys/fs/cgroup/memory/memory.limit_in_bytes", "70000\n");
+    write_file(root, "sys/fs/cgroup/memory/memory.usage_in_bytes", "50000\n");
+    write_file(root, "sys/fs/cgroup/memory/memory.stat", "inactive_file 1\ntotal_inactive_file 10000\n");
+    assert_int_equal(host_memory_free(root), 30000);
+}
+
+static void this_machine_has_some_memory(void **state)
+{
+    (void)state;
+    uint64_t n = host_memory_free("");
+    assert_true(n > 0 && n < UINT64_MAX);
+}
+
+static int make_root(void **state)
+{
+    *state = tmp_tree_new();
+    return 0;
+}
+
+static int remove_root(void **state)
+{
+    tmp_tree_remove(*state);
+    return 0;
+}
+
+#define with_root(f) cmocka_unit_test_setup_teardown(f, make_root, remove_root)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(unified_memory_holds_everything_where_it_fits),
+        cmocka_unit_test(unified_memory_takes_nine_tenths_of_the_smaller_free),
+        cmocka_unit_test(memory_bounds_the_slots_of_unified_memory),
+        cmocka_unit_test(gpu_memory_bounds_weights_states_and_slots),
+        cmocka_unit_test(more_than_is_free_is_not_given),
+        cmocka_unit_test(a_device_that_holds_all_needs_no_host_tier),
+        cmocka_unit_test(the_host_tier_holds_what_the_device_does_not),
+        cmocka_unit_test(the_host_tier_has_room_for_the_reads_of_a_layer),
+        cmocka_unit_test(the_host_tier_takes_three_quarters_at_most),
+        cmocka_unit_test(memory_bounds_the_host_tier),
+        cmocka_unit_test(nothing_overflows_at_the_ends_of_the_range),
+        with_root(available_memory_counts_without_cgroups),
+        with_root(a_parents_limit_counts_and_page_cache_is_free),
+        with_root(the_first_version_of_cgroups_counts_too),
+        cmocka_unit_test(this_machine_has_some_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
