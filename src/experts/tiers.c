@@ -217,7 +217,10 @@ void tiers_settle(struct tiers *t)
 bool tiers_make_progress(struct tiers *t)
 {
     struct err ignored;
+    uint32_t n_before = t->n_departures;
     end_departures(t);
+    if (t->n_departures < n_before)
+        return true;
     if (t->flights.n_ahead > 0) {
         flights_await_ahead(&t->flights);
         return true;
