@@ -20,11 +20,11 @@ static atomic_ullong n_reads;
 
 static bool holds_experts(int fd)
 {
-    char link[64], path[4096];
-    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    ssize_t n = readlink(link, path, sizeof path - 1);
-    path[n > 0 ? n : 0] = '\0';
-    return strstr(path, "/packed_experts/") != NULL;
+    char name[64], target[4096];
+    snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(name, target, sizeof target - 1);
+    target[n > 0 ? n : 0] = '\0';
+    return strstr(target, "/packed_experts/") != NULL;
 }
 
 /* What read number `i` suffers; empty: nothing. */
@@ -56,11 +56,11 @@ static ssize_t fail(int number)
     return -1;
 }
 
-ssize_t pread(int fd, void *dst, size_t n, off_t off)
+ssize_t pread(int fd, void *buf, size_t nbytes, off_t offset)
 {
     char kind[16];
     if (!holds_experts(fd))
-        return real_pread(fd, dst, n, off);
+        return real_pread(fd, buf, nbytes, offset);
     unsigned long long i = n_reads++;
     look(i, kind);
     if (!strcmp(kind, "eio"))
@@ -73,5 +73,5 @@ ssize_t pread(int fd, void *dst, size_t n, off_t off)
         return 0;
     if (!strcmp(kind, "slow"))
         nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
-    return real_pread(fd, dst, !strcmp(kind, "short") && n > 1000 ? 1000 : n, off);
+    return real_pread(fd, buf, !strcmp(kind, "short") && nbytes > 1000 ? 1000 : nbytes, offset);
 }

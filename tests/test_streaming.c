@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 #include "check.h"
@@ -155,6 +156,13 @@ static void open_subject(struct subject *s, const char *plain, const char *golde
 static void close_subject(struct subject *s)
 {
     tmp_tree_remove(s->tmp);
+}
+
+static const char *layer_path(const struct subject *s, uint32_t layer)
+{
+    char name[64];
+    snprintf(name, sizeof name, "packed_experts/layer_%02u.bin", layer);
+    return tmp_tree_path(s->dirs[PACKED], name);
 }
 
 static bool can(const struct subject *s, const struct choice *c)
@@ -360,6 +368,83 @@ static void tiny_logits_are_equal_over_all_pairs_on_a_device(void **state)
     pairs_agree(TINY, TINY_GOLDEN);
 }
 
+/* ---- files that shrink ---- */
+
+static void cut_layers(const struct subject *s, uint8_t **contents, size_t *n_bytes)
+{
+    for (uint32_t i = 0; i < s->needs.n_layers; i++) {
+        const char *path = layer_path(s, i);
+        contents[i] = tmp_tree_read(path, &n_bytes[i]);
+        assert_int_equal(truncate(path, (off_t)n_bytes[i] / 10), 0);
+    }
+}
+
+/* In place: the program has the files open. */
+static void restore_layers(const struct subject *s, uint8_t **contents, const size_t *n_bytes)
+{
+    for (uint32_t i = 0; i < s->needs.n_layers; i++) {
+        FILE *f = fopen(layer_path(s, i), "r+b");
+        assert_non_null(f);
+        assert_int_equal(fwrite(contents[i], 1, n_bytes[i], f), n_bytes[i]);
+        assert_int_equal(fclose(f), 0);
+        free(contents[i]);
+    }
+}
+
+static void check_shrinking(const struct subject *s, const struct choice *c, float *rows, const float *want)
+{
+    enum { MAX_LAYERS = 8 };
+    uint8_t *contents[MAX_LAYERS];
+    size_t n_bytes[MAX_LAYERS];
+    const struct moeflux_options o = options_for(s, c, getenv("MOEFLUX_DEVICE"));
+    struct moeflux *m;
+    struct moeflux_session *q;
+    struct err e = {0};
+    char name[128];
+    describe(c, name, sizeof name);
+    assert_true(s->needs.n_layers <= MAX_LAYERS);
+    check_ok(moeflux_open(&m, &o, &e), &e);
+    check_ok(moeflux_session_new(&q, m, N_PROMPT + N_DECODE, &e), &e);
+    evaluate(s, m, q, rows);
+    check_ok(moeflux_clear(q, &e), &e);
+    check_ok(moeflux_eval(q, s->ids, N_PROMPT, &(struct moeflux_wish){.logits = rows}, &e), &e);
+    cut_layers(s, contents, n_bytes);
+    int rc = 0;
+    for (uint32_t i = 0; i < N_DECODE && rc == 0; i++)
+        rc = moeflux_eval(q, s->ids + N_PROMPT + i, 1, &(struct moeflux_wish){.logits = rows}, &e);
+    if (rc != ERR_IO || !strstr(e.text, "layer ") || !strstr(e.text, "expert ") || !strstr(e.text, ".bin"))
+        fail_msg("%s: %d, %s", name, rc, e.text);
+    assert_int_equal(moeflux_position(q), 0);
+    restore_layers(s, contents, n_bytes);
+    evaluate(s, m, q, rows);
+    if (memcmp(rows, want, (uint64_t)N_ROWS * s->needs.vocab_size * sizeof *rows) != 0)
+        fail_msg("%s: other logits after the fault", name);
+    moeflux_session_free(q);
+    moeflux_close(m);
+}
+
+static void a_file_that_shrinks_ends_the_evaluation_and_no_more(void **state)
+{
+    (void)state;
+    struct subject s;
+    open_subject(&s, TINY, TINY_GOLDEN);
+    uint64_t floats = (uint64_t)N_ROWS * s.needs.vocab_size;
+    float *want = calloc(floats, sizeof *want), *got = calloc(floats, sizeof *got);
+    const struct choice plainest = {.level = {[LAYOUT] = PLAIN, [IO] = PREAD, [BUDGET] = ALL}};
+    run(&s, &plainest, getenv("MOEFLUX_DEVICE"), want, NULL);
+    for (uint32_t i = 0; i < 2 * factors[IO].n; i++) {
+        const struct choice c = {.level = {[LAYOUT] = PACKED,
+                                           [IO] = i / 2,
+                                           [BUDGET] = LITTLE,
+                                           [PREFETCH] = i % factors[PREFETCH].n,
+                                           [MEMORY] = i % 2}};
+        check_shrinking(&s, &c, got, want);
+    }
+    free(want);
+    free(got);
+    close_subject(&s);
+}
+
 static void unknown_names_are_refused(void **state)
 {
     (void)state;
@@ -386,6 +471,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(packed_models_are_read_in_every_way),
         cmocka_unit_test(unknown_names_are_refused),
+        cmocka_unit_test(a_file_that_shrinks_ends_the_evaluation_and_no_more),
         cmocka_unit_test(all_combinations_give_the_odd_model_the_same_logits),
         cmocka_unit_test(qwen_odd_logits_are_equal_over_all_pairs_on_a_device),
         cmocka_unit_test(tiny_logits_are_equal_over_all_pairs_on_a_device),
