@@ -59,7 +59,7 @@ static float (*run_fresh(uint64_t memory, bool staged))[ODD_VOCAB]
     struct err e = {0};
     const struct moeflux_options o = {.dir = ODD,
                                       .memory_bytes = memory,
-                                      .gpu_memory_bytes = staged ? 5700000 : 0, /* a few slots */
+                                      .gpu_memory_bytes = staged && memory ? 5700000 : 0, /* a few slots */
                                       .chunk = 32,
                                       .staged = staged,
                                       .device = getenv("MOEFLUX_DEVICE")};
@@ -82,6 +82,9 @@ static void logits_do_not_depend_on_the_cache(void **state)
             assert_memory_equal(some, all, sizeof(float[4][ODD_VOCAB]));
             free(some);
         }
+    float(*staged)[ODD_VOCAB] = run_fresh(0, true);
+    assert_memory_equal(staged, all, sizeof(float[4][ODD_VOCAB]));
+    free(staged);
     free(all);
 }
 

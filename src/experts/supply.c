@@ -305,7 +305,7 @@ int supply_await(struct supply *s, struct err *e)
     }
     int moved = tiers_submit_moves(&s->tiers, first < 0 ? NULL : e);
     exec_after_moves(s->exec, s->tiers.move_ticket);
-    if (first == 0 && !supply_holds_all(s)) /* else nothing may leave: nobody would bring it back */
+    if (first == 0 && !supply_holds_all(s))
         tiers_make_room(&s->tiers, s->model->config.top_k);
     if (first == 0 && moved == 0)
         moved = tiers_submit_moves(&s->tiers, e);

@@ -217,9 +217,9 @@ void tiers_settle(struct tiers *t)
 bool tiers_make_progress(struct tiers *t)
 {
     struct err ignored;
-    uint32_t n_before = t->n_departures;
+    uint32_t before = t->n_departures;
     end_departures(t);
-    if (t->n_departures < n_before)
+    if (t->n_departures < before)
         return true;
     if (t->flights.n_ahead > 0) {
         flights_await_ahead(&t->flights);
