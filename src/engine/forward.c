@@ -192,7 +192,7 @@ static int streamed_experts(const struct pass *p, uint32_t layer, struct err *e)
         return rc;
     if (p->chunk.n == 1)
         return token_experts(p, layer, has_guess, e);
-    predictor_observe(&m->predictor, layer, choice_of(m) + (p->chunk.n - 1) * m->dir.config.top_k);
+    predictor_observe(&m->predictor, layer, choice_of(m) + (uint64_t)(p->chunk.n - 1) * m->dir.config.top_k);
     return chunk_experts(p, layer, e);
 }
 

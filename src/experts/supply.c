@@ -66,8 +66,9 @@ static int open_tier(struct tier *t, struct supply *s, enum exec_memory kind, ui
 static uint32_t n_host_slots(const struct supply *s, const struct supply_options *o)
 {
     uint64_t stride = slots_stride(s->model->expert.bytes);
-    uint64_t landing = size_max(size_min(LANDING_BYTES / stride, N_FLIGHTS), s->model->config.top_k);
-    return (uint32_t)size_min(size_max(o->host_slots_bytes / stride, landing), n_all(s->model));
+    uint64_t landing = size_min(LANDING_BYTES / stride, N_FLIGHTS);
+    uint64_t n = o->host_slots_bytes ? o->host_slots_bytes / stride : landing;
+    return (uint32_t)size_min(size_max(n, s->model->config.top_k), n_all(s->model));
 }
 
 static int open_tiers(struct supply *s, uint32_t n_slots, const struct supply_options *o, struct err *e)
@@ -350,7 +351,7 @@ static int load_list(struct supply *s, const struct expert_key *keys, uint32_t n
 {
     uint64_t bytes = s->model->expert.bytes;
     for (uint32_t done = 0; done < n;) {
-        uint32_t here = (uint32_t)size_min(n - done, N_FLIGHTS);
+        uint32_t here = (uint32_t)size_min(n - done, s->max_wants);
         int rc = load_keys(s, keys + done, here, e);
         if (rc == 0 && stay)
             s->n_pinned = 0;
@@ -375,6 +376,8 @@ static int load_all(struct supply *s, const struct progress *p, struct err *e)
             keys[n++] = (struct expert_key){layer, i};
     int rc = load_list(s, keys, n, false, p, e);
     free(keys);
+    if (rc == 0 && s->tiers.host.slots.n > 0)
+        slots_close(&s->tiers.host.slots); /* nothing is read any more */
     return rc;
 }
 
