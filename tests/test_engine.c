@@ -60,6 +60,7 @@ static float (*run_fresh(uint64_t memory, bool staged))[ODD_VOCAB]
     const struct moeflux_options o = {.dir = ODD,
                                       .memory_bytes = memory,
                                       .gpu_memory_bytes = staged && memory ? 5700000 : 0, /* a few slots */
+                                      .context = 1024,
                                       .chunk = 32,
                                       .staged = staged,
                                       .device = getenv("MOEFLUX_DEVICE")};
