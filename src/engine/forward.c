@@ -380,6 +380,8 @@ int forward_chunk(struct moeflux_session *s, const int32_t *ids, uint32_t n, boo
     const struct pass p = pass_at(s, n, s->pos, s->parity, wish);
     bool plain = m->resident && n == 1 && wish->logits && !wish->each_logits && !wish->hidden;
     int rc = wish->hidden ? make_hidden_buffer(m, e) : 0;
+    if (rc == 0)
+        rc = supply_check(m->supply, e);
     if (rc < 0)
         return rc;
     fill_inputs(m, ids, n, s->pos);

@@ -149,10 +149,27 @@ int exec_buffer_new(struct exec *x, struct exec_buffer *b, enum exec_memory kind
     return 0;
 }
 
+int exec_buffer_import(struct exec *x, struct exec_buffer *b, uint8_t *host, uint64_t bytes, struct err *e)
+{
+    *b = (struct exec_buffer){.bytes = bytes, .is_borrowed = true};
+    if (!x->is_reference) {
+        const struct gpu *g = &x->gpu;
+        if (!g->is_unified || g->import_align == 0 || (uintptr_t)host % g->import_align)
+            return err_set(e, ERR_UNSUPPORTED, "%s cannot import host memory", g->info.name);
+        int rc = gpu_buffer_import(&b->gpu, g, host, size_round_up(bytes, g->import_align), e);
+        b->address = b->gpu.address;
+        b->host = b->gpu.host;
+        return rc;
+    }
+    b->host = host;
+    b->address = (uint64_t)(uintptr_t)host;
+    return 0;
+}
+
 void exec_buffer_free(struct exec *x, struct exec_buffer *b)
 {
     if (x && x->is_reference)
-        free(b->host);
+        free(b->is_borrowed ? NULL : b->host);
     else if (x)
         gpu_buffer_free(&b->gpu, &x->gpu);
     *b = (struct exec_buffer){0};

@@ -25,6 +25,7 @@ struct exec_buffer {
     uint64_t address;
     uint8_t *host; /* mapped bytes, or NULL */
     uint64_t bytes;
+    bool is_borrowed;      /* host memory is somebody else's (exec_buffer_import) */
     struct gpu_buffer gpu; /* private */
 };
 
@@ -47,6 +48,9 @@ struct exec_caps exec_get_caps(const struct exec *x);
 /* Uninitialised memory. ERR_NO_FIT, ERR_UNSUPPORTED (larger than one allocation may be). */
 int exec_buffer_new(struct exec *x, struct exec_buffer *b, enum exec_memory kind, uint64_t bytes,
                     struct err *e);
+/* A buffer over pages of host memory that somebody else keeps until it is freed, where device memory is host memory.
+ * host: at a page; bytes: rounded up to whole pages. ERR_UNSUPPORTED. */
+int exec_buffer_import(struct exec *x, struct exec_buffer *b, uint8_t *host, uint64_t bytes, struct err *e);
 void exec_buffer_free(struct exec *x, struct exec_buffer *b);
 
 enum { EXEC_STAGE_BYTES = 8 << 20 };

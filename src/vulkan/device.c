@@ -301,6 +301,15 @@ static bool has_extension(VkPhysicalDevice p, const char *name)
     return found;
 }
 
+static uint64_t import_align(VkPhysicalDevice p)
+{
+    VkPhysicalDeviceExternalMemoryHostPropertiesEXT host = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_MEMORY_HOST_PROPERTIES_EXT};
+    VkPhysicalDeviceProperties2 props = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &host};
+    vkGetPhysicalDeviceProperties2(p, &props);
+    return host.minImportedHostPointerAlignment;
+}
+
 static int create_device(struct gpu *g, struct err *e)
 {
     VkPhysicalDeviceVulkan13Features v13 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES,
@@ -324,8 +333,15 @@ static int create_device(struct gpu *g, struct err *e)
          .queueCount = 1,
          .pQueuePriorities = &priority},
     };
-    const char *extensions[] = {VK_EXT_MEMORY_BUDGET_EXTENSION_NAME};
-    g->has_budget = has_extension(g->physical, extensions[0]);
+    const char *extensions[2];
+    uint32_t n_extensions = 0;
+    g->has_budget = has_extension(g->physical, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
+    if (g->has_budget)
+        extensions[n_extensions++] = VK_EXT_MEMORY_BUDGET_EXTENSION_NAME;
+    if (has_extension(g->physical, VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME)) {
+        extensions[n_extensions++] = VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME;
+        g->import_align = import_align(g->physical);
+    }
     VkPhysicalDeviceFeatures there;
     vkGetPhysicalDeviceFeatures(g->physical, &there);
     g->has_int64 = there.shaderInt64;
@@ -335,7 +351,7 @@ static int create_device(struct gpu *g, struct err *e)
                                .pEnabledFeatures = &core,
                                .queueCreateInfoCount = g->transfer_family == g->queue_family ? 1 : 2,
                                .pQueueCreateInfos = queues,
-                               .enabledExtensionCount = g->has_budget ? 1 : 0,
+                               .enabledExtensionCount = n_extensions,
                                .ppEnabledExtensionNames = extensions};
     VkResult r = vkCreateDevice(g->physical, &info, NULL, &g->device);
     if (r != VK_SUCCESS)
