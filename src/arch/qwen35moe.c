@@ -320,9 +320,9 @@ static void qwen_close(void *self)
     struct qwen *q = self;
     if (!q)
         return;
-    struct exec_buffer *buffers[] = {&q->x,      &q->proj,         &q->q,       &q->partial, &q->mixed,
-                                     &q->routed, &q->idx,          &q->weights, &q->act,     &q->logits,
-                                     &q->guess,  &q->guess_logits, &q->guess_weights};
+    struct exec_buffer *buffers[] = {
+        &q->x,       &q->proj, &q->q,      &q->partial, &q->mixed,        &q->routed,       &q->idx,
+        &q->weights, &q->act,  &q->logits, &q->guess,   &q->guess_logits, &q->guess_weights};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         exec_buffer_free(q->exec, buffers[i]);
     for (uint32_t i = 0; q->layers && i < q->config->n_layers; i++) {

@@ -110,7 +110,8 @@ static uint32_t gather_wave(const struct pass *p, uint32_t from, uint32_t *n_wan
 
 static struct arch_experts experts_of(const struct moeflux *m, uint32_t layer, uint32_t from, uint32_t n)
 {
-    return (struct arch_experts){.layer = layer, .table = supply_table(m->supply, layer), .from = from, .n = n};
+    return (struct arch_experts){
+        .layer = layer, .table = supply_table(m->supply, layer), .from = from, .n = n};
 }
 
 static void run_experts(const struct pass *p, const struct arch_experts *x)

@@ -118,10 +118,12 @@ static int describe_reads(struct moeflux_plan *to, const struct plan *p, const s
     const struct exec_caps caps = exec_get_caps(x);
     bool may_map = supply_may_map(&caps, m, p->io, p->budget.slot_bytes);
     int rc = exec_buffer_new(x, &page, to->is_unified ? EXEC_DEVICE : EXEC_HOST, READER_TARGET_ALIGN, e);
+    const struct reader_region region = {page.host, READER_TARGET_ALIGN};
     const struct reader_options o = {.mode = p->io,
                                      .n_threads = p->n_readers,
                                      .host_bytes = p->budget.map_bytes + (may_map ? p->budget.slot_bytes : 0),
-                                     .target = rc == 0 ? page.host : NULL};
+                                     .regions = &region,
+                                     .n_regions = rc == 0 ? 1 : 0};
     if (rc == 0)
         rc = reader_open(&r, m, &o, e);
     if (rc == 0)

@@ -51,13 +51,18 @@ static int open_files(struct reader *r, enum reader_mode mode, const struct read
     if (mode == READER_MMAP)
         return reader_files_open_mapped(f, r->work.model, e);
     if (mode == READER_DIRECT)
-        return reader_files_open_direct(f, r->work.model, o->target, e);
+        return reader_files_open_direct(f, r->work.model, o->n_regions ? o->regions[0].base : NULL, e);
     return reader_files_open(f, r->work.model, e);
 }
 
 static int open_ring(struct reader *r, const struct reader_options *o, struct err *e)
 {
-    return reader_ring_new(&r->ring, &r->work, o->depth ? o->depth : READER_DEFAULT_DEPTH, e);
+    uint32_t depth = o->depth ? o->depth : READER_DEFAULT_DEPTH;
+    int rc = reader_ring_new(&r->ring, &r->work, depth, e);
+    struct err why;
+    if (rc == 0 && o->n_regions && reader_ring_register(r->ring, o->regions, o->n_regions, &why) < 0)
+        add_reason(r, why.text);
+    return rc;
 }
 
 /* Direct reads do not need io_uring, only their depth does. */

@@ -78,13 +78,21 @@ struct reader_hook {
     void *ctx;
 };
 
+struct reader_region { /* page-aligned */
+    uint8_t *base;
+    uint64_t bytes;
+};
+
 struct reader_options {
     enum reader_mode mode;
-    uint32_t n_threads;             /* of mmap, pread and of direct without io_uring; at least 1 */
-    uint32_t depth;                 /* parts in flight at once with io_uring; 0: READER_DEFAULT_DEPTH */
-    uint64_t host_bytes;            /* host memory there is for mapped files; for auto */
-    uint8_t *target;                /* a page like those of dst, that may be overwritten: some device memory
-                                       refuses direct reads, which is found at open then; NULL: not tried */
+    uint32_t n_threads;  /* of mmap, pread and of direct without io_uring; at least 1 */
+    uint32_t depth;      /* parts in flight at once with io_uring; 0: READER_DEFAULT_DEPTH */
+    uint64_t host_bytes; /* host memory there is for mapped files; for auto */
+    /* Where requests' dst will lie; the memory, not the array, is kept until reader_close. The first page may be overwritten at open:
+     * some device memory refuses direct reads. io_uring gets all of it registered, where the system allows so much
+     * locked memory. None: not tried, not registered. */
+    const struct reader_region *regions;
+    uint32_t n_regions;
     const struct reader_hook *hook; /* NULL; outlives the reader */
 };
 

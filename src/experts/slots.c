@@ -78,6 +78,12 @@ uint8_t *slots_host(const struct slots *s, uint32_t slot)
     return b->host ? b->host + off : NULL;
 }
 
+void slots_region(const struct slots *s, uint32_t i, uint8_t **base, uint64_t *bytes)
+{
+    *base = s->chunks[i].host;
+    *bytes = s->chunks[i].bytes;
+}
+
 void slots_move(const struct slots *to, uint32_t to_slot, const struct slots *from, uint32_t from_slot)
 {
     uint64_t to_off, from_off;

@@ -31,6 +31,8 @@ void slots_close(struct slots *s);
 uint64_t slots_address(const struct slots *s, uint32_t slot);
 /* The slot's bytes, page-aligned; NULL when the host cannot see them. */
 uint8_t *slots_host(const struct slots *s, uint32_t slot);
+/* The memory of all slots: region i of n_chunks. */
+void slots_region(const struct slots *s, uint32_t i, uint8_t **base, uint64_t *bytes);
 /* Records the copy of a slot's bytes to another (exec_move). */
 void slots_move(const struct slots *to, uint32_t to_slot, const struct slots *from, uint32_t from_slot);
 

@@ -173,11 +173,19 @@ static int open_tiers(struct supply *s, uint32_t n_slots, const struct supply_op
 static int open_reader(struct supply *s, const struct supply_options *o, struct err *e)
 {
     struct tiers *t = &s->tiers;
+    const struct slots *landing = &t->landing->slots;
+    struct reader_region *regions = mem_new(landing->n_chunks, sizeof *regions, e);
+    if (!regions)
+        return ERR_MEMORY;
+    for (uint32_t i = 0; i < landing->n_chunks; i++)
+        slots_region(landing, i, &regions[i].base, &regions[i].bytes);
     const struct reader_options r = {.mode = o->io,
                                      .n_threads = o->n_threads,
                                      .host_bytes = o->host_bytes,
-                                     .target = slots_host(&t->landing->slots, 0)};
+                                     .regions = regions,
+                                     .n_regions = landing->n_chunks};
     int rc = s->reader ? 0 : reader_open(&s->reader, s->model, &r, e);
+    free(regions);
     if (rc == 0)
         rc = flights_open(&t->flights, s->reader, t->landing->cache, N_FLIGHTS, t->landing->slots.n, e);
     return rc;
@@ -222,8 +230,7 @@ int supply_open(struct supply **out, struct exec *x, const struct model_dir *m,
     s->n_experts = m->config.n_experts;
     s->usage = o->usage;
     s->pin = o->pin;
-    int rc =
-        allocate(s, (uint32_t)size_min(o->budget_bytes / slots_stride(m->expert.bytes), n_all(m)), o, e);
+    int rc = allocate(s, (uint32_t)size_min(o->budget_bytes / slots_stride(m->expert.bytes), n_all(m)), o, e);
     if (rc < 0) {
         supply_close(s);
         return rc;
@@ -335,8 +342,8 @@ static int wait_for_one(struct supply *s, struct err *e)
     if (i < s->n_brought)
         rc = land(s, &s->wants[i], e);
     else if (!tiers_make_progress(&s->tiers))
-        rc = err_set(e, ERR_NO_FIT, "layer %u expert %u: all expert slots are in use",
-                     s->wants[i].key.layer, s->wants[i].key.expert);
+        rc = err_set(e, ERR_NO_FIT, "layer %u expert %u: all expert slots are in use", s->wants[i].key.layer,
+                     s->wants[i].key.expert);
     uint64_t ns = clock_ns() - start;
     s->stats.wait_ns += ns;
     s->layer_wait_ns[s->wants[0].key.layer] += ns;

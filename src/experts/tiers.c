@@ -60,8 +60,7 @@ static void demote(struct tiers *t, struct expert_key key, uint32_t device_slot)
     set_entry(t, key, 0);
     if (!t->keeps || key.layer == UINT32_MAX || t->n_departures == MAX_DEPARTURES)
         return;
-    if (!cache_has(t->host.cache, key) &&
-        cache_least_worth(t->host.cache) >= ranking_worth(&t->ranking, key))
+    if (!cache_has(t->host.cache, key) && cache_least_worth(t->host.cache) >= ranking_worth(&t->ranking, key))
         return;
     int state = cache_pin(t->host.cache, key, &slot, &gone, NULL);
     if (state != CACHE_MISS) {

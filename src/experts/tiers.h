@@ -29,11 +29,12 @@ struct tiers {
     struct tier *landing;     /* where reads land */
     bool keeps;               /* the host tier is a cache, not only a place to land */
     struct flights flights;
-    bool *is_fresh; /* [landing slots]: read ahead and not chosen yet */
+    bool *is_fresh;           /* [landing slots]: read ahead and not chosen yet */
     struct exec_buffer table; /* u64 [n_layers][n_experts], written by the host */
     uint32_t n_experts;
     struct ranking ranking;
-    struct departure departures[MAX_DEPARTURES]; /* a ring: first, n; the last n_recorded have no ticket yet */
+    struct departure
+        departures[MAX_DEPARTURES]; /* a ring: first, n; the last n_recorded have no ticket yet */
     uint32_t first_departure, n_departures, n_recorded;
     bool moved_down;      /* since the last order of moves */
     uint64_t move_ticket; /* of the last moves */

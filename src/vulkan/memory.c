@@ -68,16 +68,15 @@ static int create_buffer(struct gpu_buffer *b, const struct gpu *g, const void *
 {
     const uint32_t families[] = {g->queue_family, g->transfer_family};
     bool is_shared = g->queue_family != g->transfer_family;
-    VkBufferCreateInfo info = {.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO,
-                               .pNext = next,
-                               .sharingMode =
-                                   is_shared ? VK_SHARING_MODE_CONCURRENT : VK_SHARING_MODE_EXCLUSIVE,
-                               .queueFamilyIndexCount = is_shared ? 2 : 0,
-                               .pQueueFamilyIndices = families,
-                               .size = b->bytes,
-                               .usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT |
-                                        VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT |
-                                        VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT};
+    VkBufferCreateInfo info = {
+        .sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO,
+        .pNext = next,
+        .sharingMode = is_shared ? VK_SHARING_MODE_CONCURRENT : VK_SHARING_MODE_EXCLUSIVE,
+        .queueFamilyIndexCount = is_shared ? 2 : 0,
+        .pQueueFamilyIndices = families,
+        .size = b->bytes,
+        .usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT |
+                 VK_BUFFER_USAGE_TRANSFER_DST_BIT | VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT};
     VkResult r = vkCreateBuffer(g->device, &info, NULL, &b->buffer);
     return r == VK_SUCCESS ? 0 : gpu_error(r, "vkCreateBuffer", e);
 }
@@ -111,11 +110,11 @@ int gpu_buffer_new(struct gpu_buffer *b, const struct gpu *g, enum gpu_memory ki
 /* Memory types that host memory can be imported as. */
 static uint32_t importable_types(const struct gpu *g, const uint8_t *host)
 {
-    PFN_vkGetMemoryHostPointerPropertiesEXT get =
-        (PFN_vkGetMemoryHostPointerPropertiesEXT)(void (*)(void))vkGetDeviceProcAddr(
-            g->device, "vkGetMemoryHostPointerPropertiesEXT");
+    PFN_vkGetMemoryHostPointerPropertiesEXT get = (PFN_vkGetMemoryHostPointerPropertiesEXT)(void (*)(
+        void))vkGetDeviceProcAddr(g->device, "vkGetMemoryHostPointerPropertiesEXT");
     VkMemoryHostPointerPropertiesEXT p = {.sType = VK_STRUCTURE_TYPE_MEMORY_HOST_POINTER_PROPERTIES_EXT};
-    if (!get || get(g->device, VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT, host, &p) != VK_SUCCESS)
+    if (!get ||
+        get(g->device, VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT, host, &p) != VK_SUCCESS)
         return 0;
     return p.memoryTypeBits;
 }
@@ -129,11 +128,11 @@ static int import(struct gpu_buffer *b, const struct gpu *g, uint8_t *host, stru
         return err_set(e, ERR_UNSUPPORTED, "%s cannot import mapped files", g->info.name);
     VkMemoryAllocateFlagsInfo flags = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO,
                                        .flags = VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT};
-    VkImportMemoryHostPointerInfoEXT from = {
-        .sType = VK_STRUCTURE_TYPE_IMPORT_MEMORY_HOST_POINTER_INFO_EXT,
-        .pNext = &flags,
-        .handleType = VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT,
-        .pHostPointer = host};
+    VkImportMemoryHostPointerInfoEXT from = {.sType = VK_STRUCTURE_TYPE_IMPORT_MEMORY_HOST_POINTER_INFO_EXT,
+                                             .pNext = &flags,
+                                             .handleType =
+                                                 VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT,
+                                             .pHostPointer = host};
     VkMemoryAllocateInfo info = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO,
                                  .pNext = &from,
                                  .allocationSize = b->bytes,
