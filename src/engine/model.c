@@ -194,7 +194,8 @@ void moeflux_get_stats(const struct moeflux *m, struct moeflux_stats *out)
                                   .n_host_slots = s.n_host_slots,
                                   .slot_bytes = s.slot_bytes,
                                   .weights_bytes = m->loader.device_bytes,
-                                  .state_bytes = m->state_bytes};
+                                  .state_bytes = m->state_bytes,
+                                  .device_used_bytes = exec_get_caps(m->exec).used_bytes};
     for (uint32_t i = 0; i < x.n_times && out->n_ops < MOEFLUX_MAX_OPS; i++) {
         if (x.times[i].n == 0)
             continue;

@@ -127,7 +127,8 @@ struct exec_caps exec_get_caps(const struct exec *x)
                               .max_workgroup = g->max_workgroup,
                               .max_shared_bytes = g->max_shared_bytes,
                               .max_alloc_bytes = g->max_alloc_bytes,
-                              .free_bytes = gpu_free_bytes(g)};
+                              .free_bytes = gpu_free_bytes(g),
+                              .used_bytes = gpu_used_bytes(g)};
 }
 
 int exec_buffer_new(struct exec *x, struct exec_buffer *b, enum exec_memory kind, uint64_t bytes,

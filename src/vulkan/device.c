@@ -433,21 +433,42 @@ void gpu_close(struct gpu *g)
     *g = (struct gpu){0};
 }
 
-uint64_t gpu_free_bytes(const struct gpu *g)
+static VkPhysicalDeviceMemoryBudgetPropertiesEXT budget_of(const struct gpu *g)
 {
     VkPhysicalDeviceMemoryBudgetPropertiesEXT budget = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT};
     VkPhysicalDeviceMemoryProperties2 m = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2,
-                                           .pNext = g->has_budget ? &budget : NULL};
-    vkGetPhysicalDeviceMemoryProperties2(g->physical, &m);
+                                           .pNext = &budget};
+    if (g->has_budget)
+        vkGetPhysicalDeviceMemoryProperties2(g->physical, &m);
+    return budget;
+}
+
+static bool is_local(const struct gpu *g, uint32_t heap)
+{
+    return g->memory.memoryHeaps[heap].flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT;
+}
+
+uint64_t gpu_free_bytes(const struct gpu *g)
+{
+    const VkPhysicalDeviceMemoryBudgetPropertiesEXT budget = budget_of(g);
     uint64_t sum = 0;
-    for (uint32_t i = 0; i < m.memoryProperties.memoryHeapCount; i++) {
-        if (!(m.memoryProperties.memoryHeaps[i].flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT))
+    for (uint32_t i = 0; i < g->memory.memoryHeapCount; i++) {
+        if (!is_local(g, i))
             continue;
         if (!g->has_budget)
-            sum += m.memoryProperties.memoryHeaps[i].size;
+            sum += g->memory.memoryHeaps[i].size;
         else if (budget.heapBudget[i] > budget.heapUsage[i])
             sum += budget.heapBudget[i] - budget.heapUsage[i];
     }
+    return sum;
+}
+
+uint64_t gpu_used_bytes(const struct gpu *g)
+{
+    const VkPhysicalDeviceMemoryBudgetPropertiesEXT budget = budget_of(g);
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < g->memory.memoryHeapCount; i++)
+        sum += is_local(g, i) ? budget.heapUsage[i] : 0;
     return sum;
 }
