@@ -108,8 +108,9 @@ struct moeflux_stats {                     /* since open or the last moeflux_sta
     uint64_t n_prefetched_used;          /* of those: chosen while they lay in the cache or were under way */
     uint64_t n_promoted, n_demoted;      /* experts copied from host to device, from device to host */
     uint64_t weights_bytes, state_bytes; /* device memory of dense weights, of this model's sessions */
-    uint64_t device_used_bytes; /* device memory of the process, as the driver counts it; 0: it does not say */
-    uint64_t gpu_ns;                     /* sum of ops, when profile was asked for */
+    uint64_t
+        device_used_bytes; /* device memory of the process, as the driver counts it; 0: it does not say */
+    uint64_t gpu_ns;       /* sum of ops, when profile was asked for */
     struct moeflux_op_time ops[MOEFLUX_MAX_OPS];
     uint32_t n_ops;
 };
