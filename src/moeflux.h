@@ -119,8 +119,9 @@ void moeflux_stats_reset(struct moeflux *m);
 /* How long tokens waited for the experts of one layer, in ns since open or the last reset. */
 uint64_t moeflux_layer_wait_ns(const struct moeflux *m, uint32_t layer);
 
-/* Writes how often each expert was chosen: the counts of the usage file that was given at open and since. Text, "layer
- * expert count" a line; written to the side and renamed. ERR_IO. */
+/* Writes how often each expert was wanted from the cache (once a token, once a chunk of a prompt; never where all are
+ * resident): the counts of the usage file that was given at open and since. Text, "layer expert count"
+ * a line; written to the side and renamed. ERR_IO. */
 int moeflux_save_usage(const struct moeflux *m, const char *path, struct err *e);
 
 struct moeflux_device {
