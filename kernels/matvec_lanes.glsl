@@ -4,13 +4,13 @@
 //
 // What a GPU waits for in a product of a few microseconds is memory and instructions, not arithmetic. So each lane has
 // two steps (a piece of each of its rows) in flight, the first ones before the barrier that publishes the vector; and
-// the code is small, loops stay loops: a dispatch finds the instruction caches filled with the kernels before it. (On an
-// H200 the same product unrolled to 44 KB of code was slower than a plain loop with half as many loads in flight.)
+// the code is small, loops stay loops: a dispatch finds the instruction caches filled with the kernels before it. (On
+// an H200 the same product unrolled to 44 KB of code was slower than a plain loop with half as many loads in flight.)
 //
-// A code is put into the mantissa of a half: v = 1 + q / 2^bits. Then w = scale q + bias = S v + B with S = 2^bits scale
-// and B = bias - S, and a piece (which lies in one group) is S sum(v x) + B sum(x): three instructions a weight, one
-// of them an integer's. sum(v x) is about five times as large as the piece's true sum, so a product's rounding
-// errors grow as much, to about 1e-6 of the largest output. float32 sums: piece by piece, then lanes, then SPLIT.
+// A code is put into the mantissa of a half: v = 1 + q / 2^bits. Then w = scale q + bias = S v + B, S = 2^bits scale,
+// B = bias - S, and a piece (which lies in one group) is S sum(v x) + B sum(x): three instructions a weight, one of
+// them an integer's. sum(v x) is about five times as large as the piece's true sum, so a product's rounding errors grow
+// as much, to about 1e-6 of the largest output. float32 sums: piece by piece, then lanes, then SPLIT.
 
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Words4 { uvec4 v[]; };
 
