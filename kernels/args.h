@@ -44,6 +44,7 @@ struct linear_segment {          /* one of the matrices that share an input */
 };
 ARGS_SIZE(linear_segment, 40);
 
+#define LINEAR_MAX_SEGMENTS 8
 struct linear_args {
     ADDR segments; /* linear_segment [n_segments] */
     ADDR x;        /* [n][x_stride] */
@@ -52,9 +53,10 @@ struct linear_args {
     U32 n_segments, cols, x_stride, y_stride, n;
     U32 add; /* 1: y += W x, 0: y = W x */
     F32 eps;
-    U32 pad;
+    U32 later_blocks[LINEAR_MAX_SEGMENTS -
+                     1]; /* first_block of segments 1 and on; past the last UINT32_MAX */
 };
-ARGS_SIZE(linear_args, 64);
+ARGS_SIZE(linear_args, 88);
 
 struct router_args {
     ADDR logits;  /* [n][stride], the first n_experts of a row */

@@ -11,7 +11,7 @@
 #include "vulkan/stream.h"
 
 struct exec {
-    bool is_reference;
+    bool is_reference, poses_as_gpu;
     struct gpu gpu;
     struct pipeline_set pipelines;
     struct stream stream;
@@ -120,7 +120,7 @@ struct exec_caps exec_get_caps(const struct exec *x)
                                   .free_bytes = UINT64_MAX};
     const struct gpu *g = &x->gpu;
     return (struct exec_caps){.name = g->info.name,
-                              .is_cpu = g->is_cpu,
+                              .is_cpu = g->is_cpu && !x->poses_as_gpu,
                               .is_unified = g->is_unified,
                               .has_int64 = g->has_int64,
                               .subgroup_size = g->subgroup_size,
@@ -129,6 +129,11 @@ struct exec_caps exec_get_caps(const struct exec *x)
                               .max_alloc_bytes = g->max_alloc_bytes,
                               .free_bytes = gpu_free_bytes(g),
                               .used_bytes = gpu_used_bytes(g)};
+}
+
+void exec_pose_as_gpu(struct exec *x)
+{
+    x->poses_as_gpu = true;
 }
 
 int exec_buffer_new(struct exec *x, struct exec_buffer *b, enum exec_memory kind, uint64_t bytes,

@@ -45,6 +45,8 @@ struct exec_caps {
 int exec_open(struct exec **out, const char *device, bool profile, bool staged, struct err *e);
 void exec_close(struct exec *x); /* NULL is legal */
 struct exec_caps exec_get_caps(const struct exec *x);
+/* From now on the caps of a software device are those of a GPU, so that tests reach the kernels of GPUs on it. */
+void exec_pose_as_gpu(struct exec *x);
 
 /* Uninitialised memory. ERR_NO_FIT, ERR_UNSUPPORTED (larger than one allocation may be). */
 int exec_buffer_new(struct exec *x, struct exec_buffer *b, enum exec_memory kind, uint64_t bytes,

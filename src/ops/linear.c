@@ -1,8 +1,8 @@
 #include "ops/linear.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-#include "args.h"
 #include "base/err.h"
 #include "base/mem.h"
 
@@ -54,14 +54,18 @@ static int check(const struct weights *w, uint32_t n, struct err *e)
 static int plan_pass(struct linear *op, struct linear_plan *plan, struct exec *x, const struct weights *w,
                      uint32_t tokens, uint32_t formats, struct linear_segment *table, struct err *e)
 {
-    struct matvec_plan p = matvec_plan_for(x, op->rows, tokens, formats);
+    const struct matvec_shape shape = {op->rows, op->cols, tokens, formats, 1};
+    struct matvec_plan p = matvec_plan_for(x, &shape);
     struct linear_pass *pass = &plan->passes[plan->n_passes];
     uint32_t row = 0;
+    memset(pass->later_blocks, 0xff, sizeof pass->later_blocks);
     if (plan->n_passes > 0)
         pass->first = pass[-1].first + pass[-1].n_segments;
     for (uint32_t i = 0; i < op->n_segments; row += w[i++].rows) {
         if (!(formats >> w[i].format & 1))
             continue;
+        if (pass->n_segments > 0)
+            pass->later_blocks[pass->n_segments - 1] = pass->blocks;
         table[pass->first + pass->n_segments++] = (struct linear_segment){.weight = w[i].weight,
                                                                           .scales = w[i].scales,
                                                                           .biases = w[i].biases,
@@ -136,6 +140,7 @@ void linear_run(const struct linear *op, struct exec *x, const struct linear_cal
         const struct linear_pass *pass = &plan->passes[i];
         a.segments = first + pass->first * sizeof(struct linear_segment);
         a.n_segments = pass->n_segments;
+        memcpy(a.later_blocks, pass->later_blocks, sizeof a.later_blocks);
         exec_run(x, &pass->kernel, &a, pass->blocks, many ? div_up(call->n, LINEAR_TOKENS) : 1, 1);
     }
 }

@@ -8,15 +8,17 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "args.h"
 #include "ops/exec.h"
 #include "ops/matvec.h"
 
-enum { LINEAR_MAX_SEGMENTS = 8, LINEAR_TOKENS = 4, LINEAR_MAX_PASSES = 4 };
+enum { LINEAR_TOKENS = 4, LINEAR_MAX_PASSES = 4 };
 
 /* One dispatch: neighbouring segments of the table. */
 struct linear_pass {
     struct kernel kernel;
     uint32_t first, n_segments, blocks;
+    uint32_t later_blocks[LINEAR_MAX_SEGMENTS - 1]; /* see linear_args */
 };
 
 /* The dispatches for one token, or for several, LINEAR_TOKENS at a time: one on a GPU. A software device computes
