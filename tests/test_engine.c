@@ -1,4 +1,5 @@
-/* The engine through moeflux.h: what a caller may rely on, whatever the cache, the chunk and what ran before. */
+/* The engine through moeflux.h: what a caller may rely on, whatever the cache, the chunk and what ran before.
+ * MOEFLUX_DEVICE names another device than the default one; an argument a part of the tests, as "*cache". */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -275,7 +276,7 @@ static void an_interrupted_prompt_keeps_whole_chunks(void **state)
     moeflux_close(m);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_do_not_depend_on_the_cache),
@@ -288,5 +289,7 @@ int main(void)
         cmocka_unit_test(unreadable_experts_stop_the_evaluation),
         cmocka_unit_test(an_interrupted_prompt_keeps_whole_chunks),
     };
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -81,7 +81,8 @@ int plan_make(struct plan *out, const struct model_dir *m, const struct exec_cap
     out->activation_bytes = activations_of(&m->config, out->max_chunk);
     const struct budget_wish w = {.memory_bytes = o->memory_bytes,
                                   .gpu_memory_bytes = o->gpu_memory_bytes,
-                                  .scratch_bytes = out->state_bytes + out->activation_bytes,
+                                  .scratch_bytes =
+                                      out->state_bytes + out->activation_bytes + caps->used_bytes,
                                   .host_free_bytes = out->host_free_bytes};
     return budget_for_experts(m, caps, &w, &out->budget, e);
 }
