@@ -7,6 +7,7 @@
 #include "cli/interactive.h"
 #include "cli/options.h"
 #include "cli/output.h"
+#include "cli/perplexity.h"
 #include "cli/plan.h"
 #include "cli/prompt.h"
 #include "cli/run.h"
@@ -41,6 +42,8 @@ static int dispatch(const struct options *o, const struct term *t, struct output
         return plan_run(o, out, e);
     case VERB_BENCH:
         return bench_run(o, t, out, e);
+    case VERB_PERPLEXITY:
+        return perplexity_run(o, t, out, e);
     case VERB_VERSION:
         output_text(out, "moeflux " MOEFLUX_VERSION "\n");
         return output_flush(out, e);

@@ -73,6 +73,7 @@ static const struct flag run_flags[] = {
     LIST(NULL, "bench-prompt", "N,..", bench_prompt, 0, MAX_LENGTH, "prompt lengths to measure, 0: none (512)"),
     LIST(NULL, "bench-gen", "N,..", bench_gen, 0, MAX_LENGTH, "generation lengths to measure, 0: none (64)"),
     INT(NULL, "bench-reps", "N", bench_reps, 1, 1000, "repetitions of each (5)"),
+    TEXT(NULL, "perplexity", "FILE", perplexity, "how well the model foretells a text, - for stdin"),
     SWITCH(NULL, "selftest", selftest, "compare every kernel with the reference"),
     SWITCH("h", "help", help, "print this help"),
     SWITCH(NULL, "version", version, "print the version"),
@@ -168,6 +169,13 @@ static int check_modes(const struct options *o, struct err *e)
     if (!rc)
         rc = refuse(o->plan && o->bench, "--plan", "--bench", e);
     if (!rc)
+        rc = refuse(o->perplexity && (o->bench || o->plan || o->selftest || o->list_devices), "--perplexity",
+                    "--bench, --plan, --selftest or --list-devices", e);
+    if (!rc)
+        rc = refuse(o->perplexity && (o->prompt || o->file || o->tokens_in), "--perplexity", "a prompt", e);
+    if (!rc)
+        rc = refuse(o->perplexity && options_probes(o), "--perplexity", "--logits or --hidden", e);
+    if (!rc)
         rc = refuse(o->plan && o->selftest, "--plan", "--selftest", e);
     if (!rc)
         rc = refuse(o->plan && o->list_devices, "--plan", "--list-devices", e);
@@ -207,9 +215,10 @@ static int check_run(struct options *o, struct err *e)
     o->verb = o->list_devices ? VERB_LIST_DEVICES
               : o->selftest   ? VERB_SELFTEST
               : o->plan       ? VERB_PLAN
+              : o->perplexity ? VERB_PERPLEXITY
               : o->bench      ? VERB_BENCH
                               : VERB_RUN;
-    if (!o->model && (o->verb == VERB_RUN || o->verb == VERB_BENCH || o->verb == VERB_PLAN))
+    if (!o->model && o->verb != VERB_LIST_DEVICES && o->verb != VERB_SELFTEST)
         return err_set(e, ERR_USAGE, "-m DIR is missing: which model? (--help shows the usage)");
     return 0;
 }

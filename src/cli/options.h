@@ -16,6 +16,7 @@ struct moeflux_options;
 enum verb {
     VERB_RUN, /* one answer, or a conversation when stdin is a terminal and no prompt is given */
     VERB_BENCH,
+    VERB_PERPLEXITY,
     VERB_PLAN,
     VERB_SELFTEST,
     VERB_LIST_DEVICES,
@@ -47,6 +48,7 @@ struct options {
 
     bool tokens_out, json, csv, stats;
     const char *logits, *hidden; /* files; logits may be "-" */
+    const char *perplexity;      /* a file, or "-" */
     bool logits_all;
 
     bool list_devices, selftest, bench, plan;
