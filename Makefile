@@ -22,8 +22,8 @@ LDLIBS   := $(PKG_LIBS) -lm
 SRC      := $(filter-out src/main.c,$(wildcard src/*/*.c))
 OBJ      := $(SRC:%.c=$(BUILD)/%.o)
 KERNELS  := $(sort $(wildcard kernels/*.comp))
-# Built a second time in the mapping for software devices (kernels/matvec.glsl).
-WIDE     := linear expert_up expert_down
+# Built a second time in the mapping for software devices (kernels/matvec.glsl, matmul.glsl).
+WIDE     := linear matmul expert_up expert_down expert_up_many expert_down_many
 SPIRV    := $(KERNELS:kernels/%.comp=$(BUILD)/kernels/%.inc) $(WIDE:%=$(BUILD)/kernels/%_wide.inc)
 TESTS    := $(sort $(wildcard tests/test_*.c))
 TEST_BIN := $(TESTS:tests/%.c=$(BUILD)/tests/%)
@@ -110,4 +110,4 @@ install: $(BUILD)/moeflux
 clean:
 	rm -rf build build-asan
 
--include $(OBJ:.o=.d) $(BUILD)/src/main.d $(TEST_BIN:=.d) $(TEST_LIB:.o=.d) $(SAN_OBJ:.o=.d)
+-include $(OBJ:.o=.d) $(BUILD)/src/main.d $(TEST_BIN:=.d) $(TEST_LIB:.o=.d) $(SAN_OBJ:.o=.d) $(patsubst %.c,$(BUILD)/%.d,$(wildcard tests/bench_*.c))

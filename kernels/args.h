@@ -95,6 +95,47 @@ struct expert_down_args {
 };
 ARGS_SIZE(expert_down_args, 120);
 
+struct expert_sort_args {
+    ADDR idx;   /* u32 [n_pairs]: the router's choice */
+    ADDR rows;  /* out u32 [n_pairs]: pairs sorted by expert */
+    ADDR tiles; /* out uvec4 [1 + tiles]: their number; expert, first of rows, number of pairs */
+    U32 n_pairs, tile_tokens;
+};
+ARGS_SIZE(expert_sort_args, 32);
+
+struct expert_up_many_args {
+    ADDR x;     /* [n][hidden] */
+    ADDR norm;  /* f32 [hidden] */
+    ADDR table; /* ADDR [n_experts] */
+    ADDR rows, tiles;
+    ADDR act; /* [n][top_k][inner] */
+    U32 top_k, hidden, inner, format;
+    U32 gate_w, gate_s, gate_b, up_w, up_s, up_b; /* byte offsets in an expert */
+    F32 eps;
+    U32 pad;
+};
+ARGS_SIZE(expert_up_many_args, 96);
+
+struct expert_down_many_args {
+    ADDR act;   /* [n][top_k][inner] */
+    ADDR table; /* ADDR [n_experts] */
+    ADDR rows, tiles;
+    ADDR dst; /* [n][top_k][hidden] */
+    U32 hidden, inner, format;
+    U32 down_w, down_s, down_b; /* byte offsets in an expert */
+};
+ARGS_SIZE(expert_down_many_args, 64);
+
+struct expert_mix_args {
+    ADDR parts;      /* [n][top_k][hidden] */
+    ADDR weights;    /* [n][top_k] */
+    ADDR shared_in;  /* [n][shared_stride]: n_experts router logits, 1 gate logit, shared gate and up rows */
+    ADDR shared_act; /* out [n][shared_inner] */
+    ADDR x;          /* [n][hidden], added to */
+    U32 top_k, hidden, n_experts, shared_inner, shared_stride, pad;
+};
+ARGS_SIZE(expert_mix_args, 64);
+
 struct attn_prep_args {
     ADDR qkv;            /* [n][stride]: n_heads x (query head_dim, gate head_dim), keys, values */
     ADDR q_norm, k_norm; /* f32 [head_dim] */

@@ -29,6 +29,7 @@ struct layer {
     struct linear router_in; /* router logits, shared gate logit, shared gate and up rows */
     struct linear guess_in;  /* router logits alone */
     struct weights shared_down;
+    struct linear shared_out;                 /* shared_down for chunks */
     uint64_t q_norm, k_norm;                  /* attention */
     uint64_t conv, a_log, dt_bias, gate_norm; /* delta net */
     uint32_t kv_off;                          /* attention: bytes of this layer's keys in a KV block */
@@ -49,7 +50,7 @@ struct qwen {
     struct experts experts;
     uint32_t qkv_rows, delta_rows, router_rows; /* outputs of the fused products */
     /* activations; proj is the widest of the fused products' outputs */
-    struct exec_buffer x, proj, q, partial, mixed, routed, idx, weights, act, logits;
+    struct exec_buffer x, proj, q, partial, mixed, routed, idx, weights, act, grouped, logits;
     struct exec_buffer guess_logits, guess, guess_weights; /* of one token */
 };
 
@@ -185,7 +186,7 @@ static int load_layer(struct qwen *q, struct loader *l, uint32_t i, struct err *
         rc = load_router(q, l, i, e);
     if (rc == 0)
         rc = loader_matrix(l, down, c->hidden, c->shared_inner, &y->shared_down, e);
-    return rc;
+    return rc < 0 ? rc : linear_open(&y->shared_out, q->exec, &y->shared_down, 1, e);
 }
 
 static int load_ends(struct qwen *q, struct loader *l, struct err *e)
@@ -305,6 +306,9 @@ static int allocate(struct qwen *q, uint64_t *total, struct err *e)
     if (rc == 0)
         rc = new_buffer(q, &q->act, n * c->top_k * c->moe_inner, total, e);
     if (rc == 0)
+        rc = new_buffer(q, &q->grouped,
+                        experts_many_scratch(&q->experts.shape, q->max_chunk, c->shared_inner), total, e);
+    if (rc == 0)
         rc = new_buffer(q, &q->logits, (uint64_t)ARCH_HEAD_ROWS * c->vocab_size, total, e);
     if (rc == 0)
         rc = new_buffer(q, &q->guess_logits, c->n_experts, total, e);
@@ -321,8 +325,8 @@ static void qwen_close(void *self)
     if (!q)
         return;
     struct exec_buffer *buffers[] = {
-        &q->x,       &q->proj, &q->q,      &q->partial, &q->mixed,        &q->routed,       &q->idx,
-        &q->weights, &q->act,  &q->logits, &q->guess,   &q->guess_logits, &q->guess_weights};
+        &q->x,       &q->proj, &q->q,      &q->partial, &q->mixed,        &q->routed,        &q->idx,
+        &q->weights, &q->act,  &q->logits, &q->guess,   &q->guess_logits, &q->guess_weights, &q->grouped};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         exec_buffer_free(q->exec, buffers[i]);
     for (uint32_t i = 0; q->layers && i < q->config->n_layers; i++) {
@@ -330,6 +334,7 @@ static void qwen_close(void *self)
         linear_close(&q->layers[i].out, q->exec);
         linear_close(&q->layers[i].router_in, q->exec);
         linear_close(&q->layers[i].guess_in, q->exec);
+        linear_close(&q->layers[i].shared_out, q->exec);
     }
     linear_close(&q->head, q->exec);
     free(q->layers);
@@ -463,7 +468,8 @@ static void qwen_before_experts(void *self, const struct arch_chunk *c, uint32_t
                                      .stride = q->router_rows});
 }
 
-static struct experts_call experts_call_of(const struct qwen *q, const struct arch_experts *x)
+static struct experts_call experts_call_of(const struct qwen *q, const struct arch_chunk *c,
+                                           const struct arch_experts *x)
 {
     const struct layer *y = &q->layers[x->layer];
     uint64_t slot = (uint64_t)x->from * q->config->top_k * sizeof(float);
@@ -478,22 +484,23 @@ static struct experts_call experts_call_of(const struct qwen *q, const struct ar
                                  .shared_down = y->shared_down,
                                  .shared_stride = q->router_rows,
                                  .n = x->n,
+                                 .chunk = c->n,
+                                 .scratch = q->grouped.address,
+                                 .shared_out = &y->shared_out,
                                  .skip = x->skip};
 }
 
 static void qwen_experts_up(void *self, const struct arch_chunk *c, const struct arch_experts *x)
 {
     struct qwen *q = self;
-    const struct experts_call call = experts_call_of(q, x);
-    (void)c;
+    const struct experts_call call = experts_call_of(q, c, x);
     experts_run_up(&q->experts, q->exec, &call);
 }
 
 static void qwen_experts_down(void *self, const struct arch_chunk *c, const struct arch_experts *x)
 {
     struct qwen *q = self;
-    const struct experts_call call = experts_call_of(q, x);
-    (void)c;
+    const struct experts_call call = experts_call_of(q, c, x);
     experts_run_down(&q->experts, q->exec, &call);
 }
 

@@ -108,12 +108,16 @@ int experts_open(struct experts *op, struct exec *x, const struct experts_shape 
     int rc = matvec_kernel(x, &op->up, "expert_up", up_ref, sizeof(struct expert_up_args), &up, e);
     if (rc == 0)
         rc = matvec_kernel(x, &op->down, "expert_down", down_ref, sizeof(struct expert_down_args), &down, e);
-    return rc;
+    return rc < 0 ? rc : experts_many_open(&op->many, x, s, e);
 }
 
 void experts_run_up(const struct experts *op, struct exec *x, const struct experts_call *call)
 {
     const struct experts_shape *s = &op->shape;
+    if (experts_many_takes(&op->many, call)) {
+        experts_many_up(&op->many, x, s, call);
+        return;
+    }
     const struct expert_up_args a = {.x = call->x,
                                      .norm = call->norm,
                                      .table = call->table,
@@ -139,6 +143,10 @@ void experts_run_up(const struct experts *op, struct exec *x, const struct exper
 void experts_run_down(const struct experts *op, struct exec *x, const struct experts_call *call)
 {
     const struct experts_shape *s = &op->shape;
+    if (experts_many_takes(&op->many, call)) {
+        experts_many_down(&op->many, x, s, call);
+        return;
+    }
     const struct expert_down_args a = {.act = call->act,
                                        .table = call->table,
                                        .idx = call->idx,

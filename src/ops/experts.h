@@ -5,14 +5,17 @@
  * shared_in[t]: the product that made the logits made them too. Experts are found through a table of addresses
  * [n_experts] on the device; the caller fills in every expert that idx names before the batch is submitted.
  * Sums run in the router's order, then the shared part, then the residual. hidden, inner and shared_inner are
- * multiples of 64. */
+ * multiples of 64. Chunks of many tokens go the way of experts_many.h, in a few dispatches more. */
 #ifndef MOEFLUX_OPS_EXPERTS_H
 #define MOEFLUX_OPS_EXPERTS_H
 
 #include <stdint.h>
 
 #include "ops/exec.h"
+#include "ops/experts_many.h"
 #include "ops/matvec.h"
+
+struct linear;
 
 struct experts_shape {
     uint32_t n_experts, top_k, hidden, inner;
@@ -28,6 +31,7 @@ struct experts {
     struct kernel up, down;
     struct experts_shape shape;
     uint32_t up_rows, down_rows; /* of a workgroup */
+    struct experts_many many;
 };
 
 struct experts_call {
@@ -38,7 +42,12 @@ struct experts_call {
     uint64_t shared_in;         /* f32 [n][shared_stride] */
     struct weights shared_down; /* [hidden][shared_inner] */
     uint32_t shared_stride, n;
-    uint64_t skip; /* up: bit k leaves out the k-th expert of each token, for k < 64 */
+    uint32_t
+        chunk; /* tokens of the chunk of which these n are a part: it chooses the way, so that results do not
+                     * depend on how a chunk is divided */
+    uint64_t scratch;                /* f32 [experts_many_scratch(.., n, ..)]; 0: none, one way for all */
+    const struct linear *shared_out; /* shared_down as a product, with scratch */
+    uint64_t skip;                   /* up: bit k leaves out the k-th expert of each token, for k < 64 */
 };
 
 int experts_open(struct experts *op, struct exec *x, const struct experts_shape *shape, struct err *e);

@@ -5,6 +5,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "ops/matmul.h"
 
 static void ref_segment(const struct linear_args *a, const struct linear_segment *s, const double *in,
                         double *row)
@@ -50,14 +51,40 @@ static int check(const struct weights *w, uint32_t n, struct err *e)
     return 0;
 }
 
-/* Appends the segments whose format is in `formats` to the table as one pass. */
-static int plan_pass(struct linear *op, struct linear_plan *plan, struct exec *x, const struct weights *w,
-                     uint32_t tokens, uint32_t formats, struct linear_segment *table, struct err *e)
+/* Tokens at once in kernels/linear.comp. */
+enum { FEW_TOKENS = 4 };
+
+/* What a way's kernel computes in a workgroup, and how it is made. */
+struct way {
+    bool is_matmul;
+    union {
+        struct matvec_plan matvec;
+        struct matmul_plan matmul;
+    };
+    uint32_t rows, tokens; /* of a workgroup */
+};
+
+static struct way way_for(const struct exec *x, enum linear_way way, const struct linear *op,
+                          uint32_t formats)
 {
-    const struct matvec_shape shape = {op->rows, op->cols, tokens, formats, 1};
+    if (way >= LINEAR_MANY) {
+        struct matmul_plan p = matmul_plan_for(x, way == LINEAR_MOST, formats);
+        return (struct way){.is_matmul = true, .matmul = p, .rows = p.rows, .tokens = p.tokens};
+    }
+    const struct matvec_shape shape = {op->rows, op->cols, way == LINEAR_FEW ? FEW_TOKENS : 1, formats, 1};
     struct matvec_plan p = matvec_plan_for(x, &shape);
+    return (struct way){.matvec = p, .rows = p.workgroup_rows, .tokens = p.tokens};
+}
+
+/* Appends the segments whose format is in `formats` to the table as one pass. */
+static int plan_pass(struct linear *op, enum linear_way way, struct exec *x, const struct weights *w,
+                     uint32_t formats, struct linear_segment *table, struct err *e)
+{
+    struct way p = way_for(x, way, op, formats);
+    struct linear_plan *plan = &op->ways[way];
     struct linear_pass *pass = &plan->passes[plan->n_passes];
     uint32_t row = 0;
+    plan->tokens = p.tokens;
     memset(pass->later_blocks, 0xff, sizeof pass->later_blocks);
     if (plan->n_passes > 0)
         pass->first = pass[-1].first + pass[-1].n_segments;
@@ -73,26 +100,39 @@ static int plan_pass(struct linear *op, struct linear_plan *plan, struct exec *x
                                                                           .format = w[i].format,
                                                                           .first_row = row,
                                                                           .first_block = pass->blocks};
-        pass->blocks += div_up(w[i].rows, p.workgroup_rows);
+        pass->blocks += div_up(w[i].rows, p.rows);
     }
     if (pass->n_segments == 0)
         return 0;
     plan->n_passes++;
-    return matvec_kernel(x, &pass->kernel, "linear", linear_ref, sizeof(struct linear_args), &p, e);
+    return p.is_matmul ? matmul_kernel(x, &pass->kernel, "matmul", linear_ref, sizeof(struct linear_args),
+                                       &p.matmul, e)
+                       : matvec_kernel(x, &pass->kernel, "linear", linear_ref, sizeof(struct linear_args),
+                                       &p.matvec, e);
 }
 
-static int make_plan(struct linear *op, struct linear_plan *plan, struct exec *x, const struct weights *w,
-                     uint32_t tokens, struct linear_segment *table, struct err *e)
+static int plan_way(struct linear *op, enum linear_way way, struct exec *x, const struct weights *w,
+                    struct linear_segment *table, struct err *e)
 {
     uint32_t formats = 0;
     for (uint32_t i = 0; i < op->n_segments; i++)
         formats |= 1u << w[i].format;
     if (!exec_get_caps(x).is_cpu)
-        return plan_pass(op, plan, x, w, tokens, formats, table, e);
+        return plan_pass(op, way, x, w, formats, table, e);
     int rc = 0;
     for (uint32_t f = 0; rc == 0 && f < LINEAR_MAX_PASSES; f++)
-        rc = plan_pass(op, plan, x, w, tokens, formats & 1u << f, table, e);
+        rc = plan_pass(op, way, x, w, formats & 1u << f, table, e);
     return rc;
+}
+
+/* The number of tokens from which each way is the fastest. On lavapipe (2048 x 2048, q4) four tokens take 15 ms one
+ * way, up to eight 1.9 ms the other. */
+static void set_limits(struct linear *op, const struct exec *x)
+{
+    static const uint32_t software[] = {0, UINT32_MAX, 2, 9}, gpu[] = {0, 2, 16, 256},
+                          neither[] = {0, 2, UINT32_MAX, UINT32_MAX};
+    bool is_cpu = exec_get_caps(x).is_cpu;
+    memcpy(op->from, !matmul_is_possible(x) ? neither : is_cpu ? software : gpu, sizeof op->from);
 }
 
 int linear_open(struct linear *op, struct exec *x, const struct weights *w, uint32_t n, struct err *e)
@@ -104,12 +144,13 @@ int linear_open(struct linear *op, struct exec *x, const struct weights *w, uint
     op->cols = w[0].cols;
     for (uint32_t i = 0; i < n; i++)
         op->rows += w[i].rows;
-    struct linear_segment table[2 * LINEAR_MAX_SEGMENTS];
-    rc = make_plan(op, &op->one, x, w, 1, table, e);
+    set_limits(op, x);
+    struct linear_segment table[LINEAR_WAYS * LINEAR_MAX_SEGMENTS] = {0};
+    for (int i = 0; rc == 0 && i < LINEAR_WAYS; i++)
+        if (op->from[i] < UINT32_MAX)
+            rc = plan_way(op, (enum linear_way)i, x, w, table + (uint32_t)i * n, e);
     if (rc == 0)
-        rc = make_plan(op, &op->many, x, w, LINEAR_TOKENS, table + n, e);
-    if (rc == 0)
-        rc = exec_buffer_new(x, &op->segments, EXEC_DEVICE, 2 * (uint64_t)n * sizeof *table, e);
+        rc = exec_buffer_new(x, &op->segments, EXEC_DEVICE, LINEAR_WAYS * (uint64_t)n * sizeof *table, e);
     if (rc == 0)
         rc = exec_write(x, &op->segments, 0, table, op->segments.bytes, e);
     if (rc < 0)
@@ -124,8 +165,11 @@ void linear_close(struct linear *op, struct exec *x)
 
 void linear_run(const struct linear *op, struct exec *x, const struct linear_call *call)
 {
-    bool many = call->n > 1;
-    uint64_t first = op->segments.address + (many ? op->n_segments * sizeof(struct linear_segment) : 0);
+    uint32_t way = LINEAR_WAYS - 1;
+    while ((call->chunk ? call->chunk : call->n) < op->from[way])
+        way--;
+    const struct linear_plan *plan = &op->ways[way];
+    uint64_t table = op->segments.address + (uint64_t)way * op->n_segments * sizeof(struct linear_segment);
     struct linear_args a = {.x = call->x,
                             .norm = call->norm,
                             .y = call->y,
@@ -135,12 +179,11 @@ void linear_run(const struct linear *op, struct exec *x, const struct linear_cal
                             .n = call->n,
                             .add = call->add,
                             .eps = call->eps};
-    const struct linear_plan *plan = many ? &op->many : &op->one;
     for (uint32_t i = 0; i < plan->n_passes; i++) {
         const struct linear_pass *pass = &plan->passes[i];
-        a.segments = first + pass->first * sizeof(struct linear_segment);
+        a.segments = table + pass->first * sizeof(struct linear_segment);
         a.n_segments = pass->n_segments;
         memcpy(a.later_blocks, pass->later_blocks, sizeof a.later_blocks);
-        exec_run(x, &pass->kernel, &a, pass->blocks, many ? div_up(call->n, LINEAR_TOKENS) : 1, 1);
+        exec_run(x, &pass->kernel, &a, pass->blocks, div_up(call->n, plan->tokens), 1);
     }
 }

@@ -12,7 +12,11 @@
 #include "ops/exec.h"
 #include "ops/matvec.h"
 
-enum { LINEAR_TOKENS = 4, LINEAR_MAX_PASSES = 4 };
+enum { LINEAR_MAX_PASSES = 4 };
+
+/* By the number of tokens: kernels/linear.comp for one, four at a time for a few; kernels/matmul.comp in small or
+ * large tiles for many. */
+enum linear_way { LINEAR_ONE, LINEAR_FEW, LINEAR_MANY, LINEAR_MOST, LINEAR_WAYS };
 
 /* One dispatch: neighbouring segments of the table. */
 struct linear_pass {
@@ -21,22 +25,25 @@ struct linear_pass {
     uint32_t later_blocks[LINEAR_MAX_SEGMENTS - 1]; /* see linear_args */
 };
 
-/* The dispatches for one token, or for several, LINEAR_TOKENS at a time: one on a GPU. A software device computes
- * both sides of every branch and so gets one for each storage format. */
+/* The dispatches of one way: one on a GPU. A software device computes both sides of every branch and so gets one for
+ * each storage format. */
 struct linear_plan {
     struct linear_pass passes[LINEAR_MAX_PASSES];
     uint32_t n_passes;
+    uint32_t tokens; /* of a workgroup */
 };
 
 struct linear {
-    struct linear_plan one, many;
-    struct exec_buffer segments;     /* the two plans' tables, one behind the other */
+    struct linear_plan ways[LINEAR_WAYS];
+    struct exec_buffer segments;     /* the ways' tables, one behind the other */
     uint32_t n_segments, cols, rows; /* rows: of all segments together */
+    uint32_t from[LINEAR_WAYS];      /* the fewest tokens that go each way; UINT32_MAX: none do */
 };
 
 struct linear_call {
     uint64_t x, norm, y; /* addresses: f32 [n][x_stride]; f32 [cols] or 0; f32 [n][y_stride] */
     uint32_t x_stride, y_stride, n;
+    uint32_t chunk; /* where the call is a part of a chunk: its tokens, which choose the way; 0: n does */
     bool add;
     float eps; /* of the norm */
 };

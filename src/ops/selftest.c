@@ -166,10 +166,10 @@ static struct twin *random_expert(struct lab *l, const struct moe_shape *c, uint
 /* Fills idx with distinct experts out of those that the table holds. */
 static struct twin *random_choice(struct lab *l, const struct moe_shape *c)
 {
-    uint32_t idx[64];
+    uint32_t idx[1024];
     for (uint32_t t = 0; t < c->n; t++)
         for (uint32_t k = 0; k < c->top_k; k++)
-            idx[t * c->top_k + k] = (t * 3 + k) % c->n_experts;
+            idx[t * c->top_k + k] = ((t < 20 ? t * 3 : 0) + k) % c->n_experts;
     return lab_bytes(l, idx, 4 * (uint64_t)c->n * c->top_k);
 }
 
@@ -189,9 +189,12 @@ static void moe_case(struct lab *l, const struct moe_shape *c)
     struct twin *norm = lab_floats(l, c->hidden, 0.5f, 1.5f);
     struct twin *x = lab_floats(l, (uint64_t)c->n * c->hidden, -2, 2);
     struct twin *act = lab_bytes(l, NULL, 4 * (uint64_t)c->n * c->top_k * c->inner);
+    struct twin *scratch = lab_bytes(l, NULL, 4 * experts_many_scratch(&shape, c->n, c->shared));
     for (int s = 0; s < LAB_SIDES && !l->err.code; s++) {
         struct experts op;
-        if (experts_open(&op, l->side[s], &shape, &l->err) < 0)
+        struct linear shared_out;
+        if (experts_open(&op, l->side[s], &shape, &l->err) < 0 ||
+            linear_open(&shared_out, l->side[s], &down[s], 1, &l->err) < 0)
             break;
         const struct experts_call call = {.x = x->on[s].address,
                                           .norm = norm->on[s].address,
@@ -202,11 +205,15 @@ static void moe_case(struct lab *l, const struct moe_shape *c)
                                           .shared_in = shared->on[s].address,
                                           .shared_down = down[s],
                                           .shared_stride = stride,
-                                          .n = c->n};
+                                          .n = c->n,
+                                          .chunk = c->n,
+                                          .scratch = scratch->on[s].address,
+                                          .shared_out = &shared_out};
         exec_begin(l->side[s]);
         experts_run_up(&op, l->side[s], &call);
         experts_run_down(&op, l->side[s], &call);
         lab_finish(l, s);
+        linear_close(&shared_out, l->side[s]);
     }
     char text[96];
     snprintf(text, sizeof text, "%u of %u, %ux%u %s, shared %u, %u token%s", c->top_k, c->n_experts,
@@ -340,6 +347,13 @@ static void linear_cases(struct lab *l)
         {1, {4096}, {FORMAT_Q4}, 8192, 2, false, true},
         {1, {256}, {FORMAT_Q4}, 18432, 1, false, true},
         {1, {256}, {FORMAT_Q4}, 18432, 4, true, false},
+        {1, {1}, {FORMAT_Q4}, 64, 17, true, false},
+        {1, {70}, {FORMAT_Q4}, 18432, 5, true, false},
+        {1, {131}, {FORMAT_F32}, 320, 9, true, true},
+        {1, {67}, {FORMAT_BF16}, 192, 33, false, true},
+        {1, {200}, {FORMAT_Q8}, 64, 64, false, false},
+        {3, {12, 1, 384}, {FORMAT_Q8, FORMAT_BF16, FORMAT_Q4}, 192, 65, true, false},
+        {3, {130, 33, 1}, {FORMAT_Q4, FORMAT_F32, FORMAT_Q4}, 320, 259, true, true},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         linear_case(l, &shapes[i]);
@@ -362,6 +376,8 @@ static void moe_cases(struct lab *l)
         {2, 1, 64, 64, 64, FORMAT_Q4, 1},        {12, 3, 192, 64, 192, FORMAT_Q4, 5},
         {12, 4, 256, 64, 128, FORMAT_Q8, 2},     {12, 8, 2048, 512, 512, FORMAT_Q4, 1},
         {12, 10, 512, 1024, 1024, FORMAT_Q4, 1}, {16, 16, 128, 320, 64, FORMAT_Q4, 2},
+        {12, 3, 192, 64, 192, FORMAT_Q4, 70},    {5, 2, 128, 320, 64, FORMAT_Q8, 33},
+        {1, 1, 64, 64, 64, FORMAT_Q4, 17},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         moe_case(l, &shapes[i]);

@@ -1,0 +1,45 @@
+// matmul.comp - linear.comp's product for the many tokens of a chunk:
+//
+//   y[t][first_row + r] (+)= f_t * sum_c W[r][c] x[t][c] norm[c]   f_t = 1 / sqrt(mean(x[t]^2) + eps), or 1 without norm
+//
+// Grid: x = the segments' blocks of BLOCK_ROWS rows one after the other, y = tiles of TILE_TOKENS tokens. The norm's
+// factor is applied at the end, so one pass over x is enough. float32 sums. Tolerance 1e-5 of the largest output.
+#version 460
+#include "memory.glsl"
+#include "matmul.glsl"
+
+layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Segments { linear_segment v[]; };
+layout(push_constant, std430) uniform Args { linear_args a; };
+
+linear_segment find_segment()
+{
+    uint i = 0;
+    while (i + 1 < a.n_segments && Segments(a.segments).v[i + 1].first_block <= gl_WorkGroupID.x)
+        i++;
+    return Segments(a.segments).v[i];
+}
+
+uint input_row(uint t)
+{
+    return min(gl_WorkGroupID.y * TILE_TOKENS + t, a.n - 1) * a.x_stride;
+}
+
+void main()
+{
+    linear_segment seg = find_segment();
+    Matrix m = Matrix(seg.weight, seg.scales, seg.biases, seg.format, seg.rows, a.cols);
+    uint row = (gl_WorkGroupID.x - seg.first_block) * BLOCK_ROWS;
+    float acc[MAX_ACC], factors[16];
+    multiply(acc, factors, m, m, row, row + BLOCK_ROWS / 2, Input(a.x, a.norm), a.eps);
+
+    [[unroll]] for (uint r = 0; r < ROWS; r++) {
+        uint mine = row + half_row(r) + (r < ROWS / 2 ? 0 : BLOCK_ROWS / 2);
+        [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+            uint token = gl_WorkGroupID.y * TILE_TOKENS + tile_token(t);
+            float y = acc[r * TOKENS + t] * factors[t];
+            uint at = token * a.y_stride + seg.first_row + mine;
+            if (mine < seg.rows && token < a.n)
+                F32s(a.y).v[at] = a.add != 0 ? F32s(a.y).v[at] + y : y;
+        }
+    }
+}

@@ -1,0 +1,377 @@
+// matmul.glsl - rows of quantised matrices times the vectors of many tokens: the core of the products of a chunk.
+//
+// A block of rows meets a tile of tokens; a weight is dequantised once for all tokens of the tile. Two mappings, chosen
+// at build:
+//   tiles (GPUs): DEPTH columns of BLOCK_ROWS rows and of TILE_TOKENS tokens go through shared memory, 16 x 16
+//     invocations compute ROWS x TOKENS sums each.
+//   rows on lanes (WIDE, kernels named X_wide): each lane owns ROWS rows, the tokens' values are loaded once for the
+//     subgroup and handed round by shuffles. For software devices: a lane's load costs them 5 to 10 ns a word of up to
+//     64 bits, a shuffle by a constant one instruction (a broadcast as much as a load), fma() up to a function call.
+// The first half of the rows of an invocation comes from one matrix, the second from another: parts of one block, or
+// an expert's gate and up projections, which so meet in one invocation.
+// Weights are dequantised exactly (q * scale is exact in float32, so q * scale + bias has one right value), products
+// accumulate in float32.
+#ifndef MATMUL_GLSL
+#define MATMUL_GLSL
+
+layout(local_size_x_id = 1) in;
+layout(constant_id = 0) const uint SUBGROUP = 32;
+layout(constant_id = 1) const uint WORKGROUP = 256; // tiles: 256
+layout(constant_id = 2) const uint ROWS = 4;        // of an invocation: 2, 4 or 8
+layout(constant_id = 3) const uint TOKENS = 4;      // of an invocation: wide 8 or 16, tiles 4 or 8
+layout(constant_id = 4) const uint DEPTH = 32;      // tiles: columns of a step, 16 or 32
+layout(constant_id = 5) const uint FORMATS = 15;    // bit f: some matrix of the dispatch is stored as FORMAT_f
+
+const uint MAX_ACC = 64;
+
+// One matrix of a product.
+struct Matrix {
+    uvec2 weight, scales, biases;
+    uint format, rows, cols;
+};
+
+// What the rows meet: float32 vectors, times `norm` where it is not null.
+struct Input {
+    uvec2 x, norm;
+};
+
+// Where the vector of token t of this workgroup's tile starts, in floats; for tokens past the last, any legal place.
+uint input_row(uint t);
+
+// Whether a matrix is stored as f: a constant wherever FORMATS leaves no choice. A software device computes both sides
+// of every branch, so code for a format that does not occur must not be there.
+bool is_format(uint f, uint format)
+{
+    return FORMATS == 1u << f || ((FORMATS >> f & 1u) != 0 && format == f);
+}
+
+// float(code) for a code below 2^23 without a conversion instruction, which GPUs run at a quarter of the rate.
+float code_value(uint code)
+{
+    return uintBitsToFloat(code | 0x4b000000u) - 8388608.0;
+}
+
+// Scale and bias of columns 64 * group .. of a row.
+void load_group(const uint format, Matrix m, uint row, uint group, out float s, out float b)
+{
+    s = b = 0.0;
+    if (format <= FORMAT_Q8) {
+        uint at = row * (m.cols >> 6) + group;
+        s = bf16_at(m.scales, at);
+        b = bf16_at(m.biases, at);
+    }
+}
+
+struct Eight { // eight neighbouring elements of a row
+    vec4 a, b;
+};
+
+Eight eight_q4(uint word, float s, float b)
+{
+    Eight e;
+    [[unroll]] for (uint i = 0; i < 4; i++) {
+        e.a[i] = code_value((word >> (4 * i)) & 15u) * s + b;
+        e.b[i] = code_value((word >> (4 * i + 16)) & 15u) * s + b;
+    }
+    return e;
+}
+
+Eight eight_q8(uvec2 words, float s, float b)
+{
+    Eight e;
+    [[unroll]] for (uint i = 0; i < 4; i++) {
+        e.a[i] = code_value((words.x >> (8 * i)) & 255u) * s + b;
+        e.b[i] = code_value((words.y >> (8 * i)) & 255u) * s + b;
+    }
+    return e;
+}
+
+vec4 four_bf16(uint low, uint high)
+{
+    return uintBitsToFloat(uvec4(low << 16, low & 0xffff0000u, high << 16, high & 0xffff0000u));
+}
+
+#ifdef WIDE
+#extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
+layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer Longs { uint64_t v[]; };
+
+const uint BLOCK_ROWS = ROWS * SUBGROUP; // of a workgroup, which is one subgroup
+const uint TILE_TOKENS = TOKENS;
+// Eight columns of how many tokens one load of four floats a lane brings.
+const uint PER_LOAD = SUBGROUP / 2;
+const uint LOADS = (TOKENS + PER_LOAD - 1) / PER_LOAD;
+const uint MAX_LOADS = 8;
+
+// The row of this lane's r-th accumulator in its half of the block.
+uint half_row(uint r)
+{
+    return (r % (ROWS / 2)) * SUBGROUP + gl_SubgroupInvocationID;
+}
+
+// Two neighbouring words, element i of 64 bits.
+uvec2 long_at(uvec2 p, uint i)
+{
+    return unpack32(Longs(p).v[i]);
+}
+
+vec4 floats_at(uvec2 p, uint c4)
+{
+    return uintBitsToFloat(uvec4(long_at(p, 2 * c4), long_at(p, 2 * c4 + 1)));
+}
+
+// Columns 8 * i .. of a row that is not q4.
+Eight eight_plain(const uint format, Matrix m, uint row, uint i, float s, float b)
+{
+    uint at = row * (m.cols >> 3) + i;
+    if (format == FORMAT_Q8)
+        return eight_q8(long_at(m.weight, at), s, b);
+    if (format == FORMAT_BF16) {
+        uvec2 low = long_at(m.weight, 2 * at), high = long_at(m.weight, 2 * at + 1);
+        return Eight(four_bf16(low.x, low.y), four_bf16(high.x, high.y));
+    }
+    return Eight(floats_at(m.weight, 2 * at), floats_at(m.weight, 2 * at + 1));
+}
+
+// The part of the norm's 32 weights that this lane's four columns of the k-th eight meet. n: four weights a lane.
+vec4 norm_of(vec4 n, uint k)
+{
+    uint from = 2 * k + (gl_SubgroupInvocationID & 1u);
+    return vec4(subgroupShuffle(n.x, from), subgroupShuffle(n.y, from), subgroupShuffle(n.z, from),
+                subgroupShuffle(n.w, from));
+}
+
+vec4 from_lane(vec4 v, uint lane)
+{
+    return vec4(subgroupShuffle(v.x, lane), subgroupShuffle(v.y, lane), subgroupShuffle(v.z, lane),
+                subgroupShuffle(v.w, lane));
+}
+
+void multiply_as(inout float acc[MAX_ACC], inout float squares[MAX_LOADS], const uint format, Matrix first,
+                 Matrix second, uint row, uint second_row, Input x)
+{
+    uint mine[8], at[MAX_LOADS];
+    uint lane = gl_SubgroupInvocationID;
+    [[unroll]] for (uint r = 0; r < ROWS; r++)
+        mine[r] = r < ROWS / 2 ? min(row + half_row(r), first.rows - 1)
+                               : min(second_row + half_row(r), second.rows - 1);
+    [[unroll]] for (uint i = 0; i < LOADS; i++)
+        at[i] = input_row(min(i * PER_LOAD + lane / 2, TOKENS - 1)) / 4 + (lane & 1u);
+    bool has_norm = !addr_is_null(x.norm);
+
+    for (uint unit = 0; unit < first.cols / 32; unit++) {
+        float s[8], b[8];
+        uvec2 q[8][2];
+        [[unroll]] for (uint r = 0; r < ROWS; r++) {
+            Matrix m = first;
+            if (r >= ROWS / 2)
+                m = second;
+            load_group(format, m, mine[r], unit / 2, s[r], b[r]);
+            if (format == FORMAT_Q4) {
+                q[r][0] = long_at(m.weight, (mine[r] * (m.cols >> 5) + unit) * 2);
+                q[r][1] = long_at(m.weight, (mine[r] * (m.cols >> 5) + unit) * 2 + 1);
+            }
+        }
+        vec4 norms = vec4(1.0);
+        if (has_norm && SUBGROUP >= 8)
+            norms = floats_at(x.norm, unit * 8 + (lane & 7u));
+        // Not unrolled: compilers take long over large bodies.
+        [[dont_unroll]] for (uint k = 0; k < 4; k++) {
+            vec4 v[MAX_LOADS], nk = vec4(1.0);
+            if (SUBGROUP >= 8)
+                nk = norm_of(norms, k);
+            else if (has_norm)
+                nk = floats_at(x.norm, unit * 8 + 2 * k + (lane & 1u));
+            [[unroll]] for (uint i = 0; i < LOADS; i++) {
+                v[i] = floats_at(x.x, at[i] + unit * 8 + 2 * k);
+                squares[i] += dot(v[i], v[i]);
+                v[i] *= nk;
+            }
+            Eight w[8];
+            [[unroll]] for (uint r = 0; r < ROWS; r++) {
+                Matrix m = first;
+                if (r >= ROWS / 2)
+                    m = second;
+                if (format == FORMAT_Q4) {
+                    uvec2 pair = k < 2 ? q[r][0] : q[r][1];
+                    w[r] = eight_q4((k & 1u) == 0 ? pair.x : pair.y, s[r], b[r]);
+                } else {
+                    w[r] = eight_plain(format, m, mine[r], unit * 4 + k, s[r], b[r]);
+                }
+            }
+            [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+                uint from = 2 * (t % PER_LOAD);
+                vec4 ea = from_lane(v[t / PER_LOAD], from), eb = from_lane(v[t / PER_LOAD], from + 1);
+                [[unroll]] for (uint r = 0; r < ROWS; r++)
+                    acc[r * TOKENS + t] += dot(w[r].a, ea) + dot(w[r].b, eb);
+            }
+        }
+    }
+}
+
+// acc[r * TOKENS + t] = row half_row(r) of this lane's half of the rows . the vector of token t of the tile: `first`
+// from `row` on for r < ROWS / 2, `second` from `second_row` on for the others. factors[t] = 1 / sqrt(mean(x[t]^2) +
+// eps). Rows past a matrix's last are computed from the last row. Both matrices have one format.
+void multiply(out float acc[MAX_ACC], out float factors[16], Matrix first, Matrix second, uint row,
+              uint second_row, Input x, float eps)
+{
+    float squares[MAX_LOADS];
+    [[unroll]] for (uint i = 0; i < ROWS * TOKENS; i++)
+        acc[i] = 0.0;
+    [[unroll]] for (uint i = 0; i < LOADS; i++)
+        squares[i] = 0.0;
+    if (is_format(FORMAT_Q4, first.format))
+        multiply_as(acc, squares, FORMAT_Q4, first, second, row, second_row, x);
+    else if (is_format(FORMAT_Q8, first.format))
+        multiply_as(acc, squares, FORMAT_Q8, first, second, row, second_row, x);
+    else if (is_format(FORMAT_BF16, first.format))
+        multiply_as(acc, squares, FORMAT_BF16, first, second, row, second_row, x);
+    else if (is_format(FORMAT_F32, first.format))
+        multiply_as(acc, squares, FORMAT_F32, first, second, row, second_row, x);
+    [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+        uint from = 2 * (t % PER_LOAD);
+        float sum = subgroupShuffle(squares[t / PER_LOAD], from) + subgroupShuffle(squares[t / PER_LOAD], from + 1);
+        factors[t] = addr_is_null(x.norm) ? 1.0 : inversesqrt(sum / float(first.cols) + eps);
+    }
+}
+
+// The token (of the tile) of this invocation's t-th accumulators.
+uint tile_token(uint t)
+{
+    return t;
+}
+
+#else
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Vec4s { vec4 v[]; };
+
+const uint SIDE = 16;                  // invocations along the rows, and along the tokens
+const uint BLOCK_ROWS = SIDE * ROWS;   // of a workgroup
+const uint TILE_TOKENS = SIDE * TOKENS;
+// An odd number of vec4 between rows: neighbouring rows lie in different banks.
+const uint STRIDE = DEPTH / 4 + 1;
+const uint PER_PASS = 1024 / DEPTH; // tokens of which the workgroup's 256 vec4 hold DEPTH columns
+const uint X_PASSES = TILE_TOKENS / PER_PASS;
+const uint MAX_X_PASSES = 4;
+const uint W_UNITS = BLOCK_ROWS * DEPTH / 8; // of eight columns
+shared vec4 ws[BLOCK_ROWS * STRIDE];
+shared vec4 xs[TILE_TOKENS * STRIDE];
+
+// The row of this invocation's r-th accumulator in its half of the block.
+uint half_row(uint r)
+{
+    return gl_LocalInvocationID.x % SIDE + SIDE * (r % (ROWS / 2));
+}
+
+uint tile_token(uint t)
+{
+    return gl_LocalInvocationID.x / SIDE + SIDE * t;
+}
+
+// Columns 8 * i .. of a row.
+Eight eight_weights(const uint format, Matrix m, uint row, uint i)
+{
+    uint at = row * (m.cols >> 3) + i;
+    float s, b;
+    load_group(format, m, row, i >> 3, s, b);
+    if (format == FORMAT_Q4)
+        return eight_q4(Words(m.weight).v[at], s, b);
+    if (format == FORMAT_Q8)
+        return eight_q8(uvec2(Words(m.weight).v[2 * at], Words(m.weight).v[2 * at + 1]), s, b);
+    if (format == FORMAT_BF16)
+        return Eight(four_bf16(Words(m.weight).v[4 * at], Words(m.weight).v[4 * at + 1]),
+                     four_bf16(Words(m.weight).v[4 * at + 2], Words(m.weight).v[4 * at + 3]));
+    Eight e;
+    [[unroll]] for (uint j = 0; j < 4; j++) {
+        e.a[j] = F32s(m.weight).v[8 * at + j];
+        e.b[j] = F32s(m.weight).v[8 * at + 4 + j];
+    }
+    return e;
+}
+
+// DEPTH columns of the block's rows, from column `from` on, into shared memory.
+void stage_weights(const uint format, Matrix first, Matrix second, uint row, uint second_row, uint from)
+{
+    for (uint u = gl_LocalInvocationID.x; u < W_UNITS; u += WORKGROUP) {
+        uint tile_row = u / (DEPTH / 8), part = u % (DEPTH / 8);
+        bool in_first = tile_row < BLOCK_ROWS / 2;
+        Matrix m = first;
+        if (!in_first)
+            m = second;
+        uint mine = in_first ? row + tile_row : second_row + tile_row - BLOCK_ROWS / 2;
+        Eight e = eight_weights(format, m, min(mine, m.rows - 1), from / 8 + part);
+        ws[tile_row * STRIDE + 2 * part] = e.a;
+        ws[tile_row * STRIDE + 2 * part + 1] = e.b;
+    }
+}
+
+void add_step(inout float acc[MAX_ACC])
+{
+    uint row = gl_LocalInvocationID.x % SIDE * STRIDE, token = gl_LocalInvocationID.x / SIDE * STRIDE;
+    [[unroll]] for (uint c = 0; c < DEPTH / 4; c++) {
+        vec4 w[8];
+        [[unroll]] for (uint r = 0; r < ROWS; r++)
+            w[r] = ws[row + r * SIDE * STRIDE + c];
+        [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+            vec4 v = xs[token + t * SIDE * STRIDE + c];
+            [[unroll]] for (uint r = 0; r < ROWS; r++) {
+                float sum = acc[r * TOKENS + t];
+                sum = fma(w[r].x, v.x, sum);
+                sum = fma(w[r].y, v.y, sum);
+                sum = fma(w[r].z, v.z, sum);
+                acc[r * TOKENS + t] = fma(w[r].w, v.w, sum);
+            }
+        }
+    }
+}
+
+// As for WIDE, with half_row and tile_token of this invocation; all invocations must call it.
+void multiply(out float acc[MAX_ACC], out float factors[16], Matrix first, Matrix second, uint row,
+              uint second_row, Input x, float eps)
+{
+    uint at[MAX_X_PASSES];
+    float squares[MAX_X_PASSES];
+    uint pass_token = gl_LocalInvocationID.x / (DEPTH / 4), c4 = gl_LocalInvocationID.x % (DEPTH / 4);
+    bool has_norm = !addr_is_null(x.norm);
+    [[unroll]] for (uint i = 0; i < ROWS * TOKENS; i++)
+        acc[i] = 0.0;
+    [[unroll]] for (uint i = 0; i < X_PASSES; i++) {
+        at[i] = input_row(i * PER_PASS + pass_token) / 4 + c4;
+        squares[i] = 0.0;
+    }
+
+    for (uint from = 0; from < first.cols; from += DEPTH) {
+        barrier();
+        vec4 n = vec4(1.0);
+        if (has_norm)
+            n = Vec4s(x.norm).v[from / 4 + c4];
+        [[unroll]] for (uint i = 0; i < X_PASSES; i++) {
+            vec4 v = Vec4s(x.x).v[at[i] + from / 4];
+            squares[i] += dot(v, v);
+            xs[(i * PER_PASS + pass_token) * STRIDE + c4] = v * n;
+        }
+        if (is_format(FORMAT_Q4, first.format))
+            stage_weights(FORMAT_Q4, first, second, row, second_row, from);
+        else if (is_format(FORMAT_Q8, first.format))
+            stage_weights(FORMAT_Q8, first, second, row, second_row, from);
+        else if (is_format(FORMAT_BF16, first.format))
+            stage_weights(FORMAT_BF16, first, second, row, second_row, from);
+        else if (is_format(FORMAT_F32, first.format))
+            stage_weights(FORMAT_F32, first, second, row, second_row, from);
+        barrier();
+        add_step(acc);
+    }
+
+    // The squares of a token lie with the DEPTH / 4 invocations that loaded it.
+    barrier();
+    [[unroll]] for (uint i = 0; i < X_PASSES; i++)
+        xs[(i * PER_PASS + pass_token) * STRIDE + c4].x = squares[i];
+    barrier();
+    [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+        float sum = 0.0;
+        [[unroll]] for (uint c = 0; c < DEPTH / 4; c++)
+            sum += xs[tile_token(t) * STRIDE + c].x;
+        factors[t] = has_norm ? inversesqrt(sum / float(first.cols) + eps) : 1.0;
+    }
+}
+#endif
+
+#endif

@@ -1,0 +1,149 @@
+#include "ops/experts_many.h"
+
+#include "args.h"
+#include "base/mem.h"
+#include "ops/experts.h"
+#include "ops/linear.h"
+#include "ops/matmul.h"
+
+/* The least tokens of a tile on any device, which bounds the number of tiles; words of a tile's entry. */
+enum { LEAST_TILE = 8, TILE_WORDS = 4, GROUP = 256 };
+
+static int open_tiles(struct experts_tiles *t, struct exec *x, bool large, uint32_t format, struct err *e)
+{
+    const struct matmul_plan p = matmul_plan_for(x, large, 1u << format);
+    t->rows = p.rows;
+    t->tokens = p.tokens;
+    int rc = matmul_kernel(x, &t->up, "expert_up_many", NULL, sizeof(struct expert_up_many_args), &p, e);
+    if (rc == 0)
+        rc =
+            matmul_kernel(x, &t->down, "expert_down_many", NULL, sizeof(struct expert_down_many_args), &p, e);
+    return rc;
+}
+
+int experts_many_open(struct experts_many *op, struct exec *x, const struct experts_shape *s, struct err *e)
+{
+    struct exec_caps c = exec_get_caps(x);
+    *op = (struct experts_many){.from = UINT32_MAX};
+    /* The reference has one way for any number of tokens. The sort counts in shared memory. */
+    if (c.is_reference || !matmul_is_possible(x) || 8 * (uint64_t)s->n_experts > c.max_shared_bytes)
+        return 0;
+    op->from = c.is_cpu ? 4 : 16;
+    op->dense = c.is_cpu ? 12 : 192;
+    op->mix_group = (uint32_t)size_min(GROUP, c.max_workgroup);
+    const uint32_t sort[] = {op->mix_group, s->n_experts};
+    int rc = exec_kernel(x, &op->sort, "expert_sort", NULL, sizeof(struct expert_sort_args), sort, 2, e);
+    if (rc == 0)
+        rc = exec_kernel(x, &op->mix, "expert_mix", NULL, sizeof(struct expert_mix_args), sort, 1, e);
+    if (rc == 0)
+        rc = open_tiles(&op->small, x, false, s->format, e);
+    return rc < 0 ? rc : open_tiles(&op->large, x, true, s->format, e);
+}
+
+/* The scratch memory's parts, each on a 16-byte boundary. */
+struct scratch {
+    uint64_t tiles, rows, shared_act, parts, end;
+};
+
+static struct scratch lay_out(const struct experts_shape *s, uint64_t from, uint32_t n, uint32_t shared_inner)
+{
+    uint64_t pairs = (uint64_t)n * s->top_k;
+    struct scratch at = {.tiles = from};
+    at.rows = at.tiles + TILE_WORDS * 4 * (1 + s->n_experts + pairs / LEAST_TILE);
+    at.shared_act = at.rows + size_round_up(pairs * 4, 16);
+    at.parts = at.shared_act + (uint64_t)n * shared_inner * 4;
+    at.end = at.parts + pairs * s->hidden * 4;
+    return at;
+}
+
+uint64_t experts_many_scratch(const struct experts_shape *s, uint32_t n, uint32_t shared_inner)
+{
+    return lay_out(s, 0, n, shared_inner).end / 4;
+}
+
+bool experts_many_takes(const struct experts_many *op, const struct experts_call *call)
+{
+    return call->chunk >= op->from && call->scratch && call->skip == 0;
+}
+
+static const struct experts_tiles *tiles_for(const struct experts_many *op, const struct experts_shape *s,
+                                             const struct experts_call *call)
+{
+    return (uint64_t)call->chunk * s->top_k >= (uint64_t)op->dense * s->n_experts ? &op->large : &op->small;
+}
+
+/* Tiles there can be: every expert may leave one partly filled. */
+static uint32_t most_tiles(const struct experts_shape *s, const struct experts_call *call, uint32_t tokens)
+{
+    uint32_t pairs = call->n * s->top_k;
+    return pairs / tokens + (uint32_t)size_min(pairs, s->n_experts);
+}
+
+void experts_many_up(const struct experts_many *op, struct exec *x, const struct experts_shape *s,
+                     const struct experts_call *call)
+{
+    const struct experts_tiles *t = tiles_for(op, s, call);
+    const struct scratch at = lay_out(s, call->scratch, call->n, call->shared_down.cols);
+    const struct expert_sort_args sort = {.idx = call->idx,
+                                          .rows = at.rows,
+                                          .tiles = at.tiles,
+                                          .n_pairs = call->n * s->top_k,
+                                          .tile_tokens = t->tokens};
+    const struct expert_up_many_args up = {.x = call->x,
+                                           .norm = call->norm,
+                                           .table = call->table,
+                                           .rows = at.rows,
+                                           .tiles = at.tiles,
+                                           .act = call->act,
+                                           .top_k = s->top_k,
+                                           .hidden = s->hidden,
+                                           .inner = s->inner,
+                                           .format = s->format,
+                                           .gate_w = s->gate_w,
+                                           .gate_s = s->gate_s,
+                                           .gate_b = s->gate_b,
+                                           .up_w = s->up_w,
+                                           .up_s = s->up_s,
+                                           .up_b = s->up_b,
+                                           .eps = s->eps};
+    exec_run(x, &op->sort, &sort, 1, 1, 1);
+    exec_run(x, &t->up, &up, div_up(s->inner, t->rows / 2), most_tiles(s, call, t->tokens), 1);
+}
+
+void experts_many_down(const struct experts_many *op, struct exec *x, const struct experts_shape *s,
+                       const struct experts_call *call)
+{
+    const struct experts_tiles *t = tiles_for(op, s, call);
+    const struct scratch at = lay_out(s, call->scratch, call->n, call->shared_down.cols);
+    const struct expert_down_many_args down = {.act = call->act,
+                                               .table = call->table,
+                                               .rows = at.rows,
+                                               .tiles = at.tiles,
+                                               .dst = at.parts,
+                                               .hidden = s->hidden,
+                                               .inner = s->inner,
+                                               .format = s->format,
+                                               .down_w = s->down_w,
+                                               .down_s = s->down_s,
+                                               .down_b = s->down_b};
+    const struct expert_mix_args mix = {.parts = at.parts,
+                                        .weights = call->weights,
+                                        .shared_in = call->shared_in,
+                                        .shared_act = at.shared_act,
+                                        .x = call->x,
+                                        .top_k = s->top_k,
+                                        .hidden = s->hidden,
+                                        .n_experts = s->n_experts,
+                                        .shared_inner = call->shared_down.cols,
+                                        .shared_stride = call->shared_stride};
+    exec_run(x, &t->down, &down, div_up(s->hidden, t->rows), most_tiles(s, call, t->tokens), 1);
+    exec_run(x, &op->mix, &mix, div_up(s->hidden + call->shared_down.cols, 4 * op->mix_group), call->n, 1);
+    linear_run(call->shared_out, x,
+               &(struct linear_call){.x = at.shared_act,
+                                     .y = call->x,
+                                     .x_stride = call->shared_down.cols,
+                                     .y_stride = s->hidden,
+                                     .n = call->n,
+                                     .chunk = call->chunk,
+                                     .add = true});
+}

@@ -1,0 +1,45 @@
+/* experts_many.h - the routed experts of a chunk of tokens: the second way of experts.h, which picks it by the number of
+ * tokens. The (token, slot) pairs are sorted by expert on the device, and each expert's matrices meet all of its tokens
+ * at once:
+ *   sort:  rows = pairs by expert, tiles of equal expert
+ *   up:    act[t][k] = silu(gate_e p) * (up_e p)
+ *   down:  parts[t][k] = down_e act[t][k]
+ *   mix:   x[t] += sum_k weights[t][k] parts[t][k], in the router's order; then the shared expert's product
+ * Every pair is computed by itself, so that nothing depends on which others share its tile. */
+#ifndef MOEFLUX_OPS_EXPERTS_MANY_H
+#define MOEFLUX_OPS_EXPERTS_MANY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "ops/exec.h"
+
+struct err;
+struct experts_call;
+struct experts_shape;
+
+/* Small or large tiles, by how many tokens of a chunk an expert has on average. */
+struct experts_tiles {
+    struct kernel up, down;
+    uint32_t rows, tokens; /* of a workgroup */
+};
+
+struct experts_many {
+    struct kernel sort, mix;
+    struct experts_tiles small, large;
+    uint32_t mix_group;
+    uint32_t from;  /* the fewest tokens of a chunk that go this way; UINT32_MAX: none do */
+    uint32_t dense; /* tokens an expert from which tiles are large */
+};
+
+int experts_many_open(struct experts_many *op, struct exec *x, const struct experts_shape *s, struct err *e);
+/* Floats of scratch for chunks of up to n tokens. */
+uint64_t experts_many_scratch(const struct experts_shape *s, uint32_t n, uint32_t shared_inner);
+
+bool experts_many_takes(const struct experts_many *op, const struct experts_call *call);
+void experts_many_up(const struct experts_many *op, struct exec *x, const struct experts_shape *s,
+                     const struct experts_call *call);
+void experts_many_down(const struct experts_many *op, struct exec *x, const struct experts_shape *s,
+                       const struct experts_call *call);
+
+#endif

@@ -1,0 +1,39 @@
+#include "ops/matmul.h"
+
+#include <stdio.h>
+
+#include "ops/exec.h"
+
+/* Invocations of a workgroup along the rows and along the tokens, on a GPU. */
+enum { SIDE = 16 };
+
+bool matmul_is_possible(const struct exec *x)
+{
+    struct exec_caps c = exec_get_caps(x);
+    return c.is_cpu ? c.has_int64 || c.is_reference : c.max_workgroup >= SIDE * SIDE;
+}
+
+struct matmul_plan matmul_plan_for(const struct exec *x, bool large, uint32_t formats)
+{
+    struct exec_caps c = exec_get_caps(x);
+    if (c.is_cpu) {
+        uint32_t rows = 4, tokens = large ? 16 : 8;
+        return (struct matmul_plan){.spec = {c.subgroup_size, c.subgroup_size, rows, tokens, 32, formats},
+                                    .rows = rows * c.subgroup_size,
+                                    .tokens = tokens,
+                                    .wide = true};
+    }
+    /* 16 columns of 2 x 128 vectors, or 32 of 2 x 64, take 20 KiB of shared memory. */
+    uint32_t each = large ? 8 : 4;
+    return (struct matmul_plan){.spec = {c.subgroup_size, SIDE * SIDE, each, each, large ? 16 : 32, formats},
+                                .rows = SIDE * each,
+                                .tokens = SIDE * each};
+}
+
+int matmul_kernel(struct exec *x, struct kernel *k, const char *name, void (*ref)(const void *args),
+                  uint32_t args_bytes, const struct matmul_plan *p, struct err *e)
+{
+    char wide[64];
+    snprintf(wide, sizeof wide, "%s_wide", name);
+    return exec_kernel(x, k, p->wide ? wide : name, ref, args_bytes, p->spec, MATMUL_N_SPEC, e);
+}

@@ -1,0 +1,32 @@
+/* matmul.h - how a device runs kernels/matmul.glsl, the products of many tokens: a weight is dequantised once for a
+ * tile of tokens, where kernels/matvec.glsl does it for every four. */
+#ifndef MOEFLUX_OPS_MATMUL_H
+#define MOEFLUX_OPS_MATMUL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct err;
+struct exec;
+struct kernel;
+
+enum { MATMUL_N_SPEC = 6 };
+/* The specialisation of matmul.glsl for a device, and what one workgroup computes. */
+struct matmul_plan {
+    uint32_t spec[MATMUL_N_SPEC];
+    uint32_t rows, tokens; /* of a workgroup */
+    bool wide;             /* run the variant for software devices, X_wide */
+};
+
+/* The device can run kernels/matmul.glsl. */
+bool matmul_is_possible(const struct exec *x);
+
+/* large: tiles for products that fill the device with them; small ones are for fewer tokens. formats: bit f is set when
+ * a matrix is stored as FORMAT_f. */
+struct matmul_plan matmul_plan_for(const struct exec *x, bool large, uint32_t formats);
+
+/* exec_kernel for a kernel on matmul.glsl. */
+int matmul_kernel(struct exec *x, struct kernel *k, const char *name, void (*ref)(const void *args),
+                  uint32_t args_bytes, const struct matmul_plan *p, struct err *e);
+
+#endif
