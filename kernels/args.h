@@ -97,11 +97,12 @@ ARGS_SIZE(expert_down_args, 120);
 
 struct expert_sort_args {
     ADDR idx;   /* u32 [n_pairs]: the router's choice */
+    ADDR table; /* ADDR [n_experts]; pairs of an expert with 0 are left out */
     ADDR rows;  /* out u32 [n_pairs]: pairs sorted by expert */
     ADDR tiles; /* out uvec4 [1 + tiles]: their number; expert, first of rows, number of pairs */
     U32 n_pairs, tile_tokens;
 };
-ARGS_SIZE(expert_sort_args, 32);
+ARGS_SIZE(expert_sort_args, 40);
 
 struct expert_up_many_args {
     ADDR x;     /* [n][hidden] */

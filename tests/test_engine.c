@@ -202,6 +202,26 @@ static void decode_is_few_commands(void **state)
     }
 }
 
+/* Six slots for 12 experts a layer: whatever the tokens choose, an expert is read once for all of them. */
+static void a_chunk_reads_each_expert_of_a_layer_at_most_once(void **state)
+{
+    (void)state;
+    struct moeflux *m = open_model(ODD, 6, 64);
+    struct moeflux_session *s = open_session(m);
+    struct moeflux_info info = moeflux_info(m);
+    struct moeflux_stats stats;
+    float logits[ODD_VOCAB];
+    int32_t ids[64];
+    make_prompt(ids, 64);
+    moeflux_stats_reset(m);
+    eval(s, ids, 64, logits);
+    moeflux_get_stats(m, &stats);
+    assert_true(stats.n_reads > info.n_layers * 6);
+    assert_true(stats.n_reads <= info.n_layers * info.n_experts);
+    moeflux_session_free(s);
+    moeflux_close(m);
+}
+
 static void a_cache_under_the_floor_is_refused_with_numbers(void **state)
 {
     (void)state;
@@ -285,6 +305,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(chunk_sizes_agree),
         cmocka_unit_test(bad_tokens_change_nothing),
         cmocka_unit_test(decode_is_few_commands),
+        cmocka_unit_test(a_chunk_reads_each_expert_of_a_layer_at_most_once),
         cmocka_unit_test(a_cache_under_the_floor_is_refused_with_numbers),
         cmocka_unit_test(unreadable_experts_stop_the_evaluation),
         cmocka_unit_test(an_interrupted_prompt_keeps_whole_chunks),

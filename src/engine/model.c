@@ -41,6 +41,9 @@ static int make_inputs(struct moeflux *m, struct err *e)
         rc = exec_buffer_new(m->exec, &m->ids, EXEC_INPUT, n * sizeof(int32_t), e);
     if (rc == 0)
         rc = exec_buffer_new(m->exec, &m->rope, EXEC_INPUT, n * c->rotary_dim * sizeof(float), e);
+    if (rc == 0)
+        rc = exec_buffer_new(m->exec, &m->waves, EXEC_INPUT,
+                             (uint64_t)MOEFLUX_WAVE_TABLES * c->n_experts * sizeof(uint64_t), e);
     if (rc == 0 && !m->view.idx.host)
         rc = exec_buffer_new(m->exec, &m->choice, EXEC_HOST, m->view.idx.bytes + m->view.guess.bytes, e);
     if (rc == 0 && !m->view.logits.host)
@@ -133,6 +136,7 @@ void moeflux_close(struct moeflux *m)
         loader_free(&m->loader);
         exec_buffer_free(m->exec, &m->ids);
         exec_buffer_free(m->exec, &m->rope);
+        exec_buffer_free(m->exec, &m->waves);
         exec_buffer_free(m->exec, &m->choice);
         exec_buffer_free(m->exec, &m->logits);
         exec_buffer_free(m->exec, &m->hidden);

@@ -350,6 +350,16 @@ static int wait_for_one(struct supply *s, struct err *e)
     return rc;
 }
 
+bool supply_has(const struct supply *s, uint32_t layer, uint32_t expert)
+{
+    return tiers_have(&s->tiers, (struct expert_key){layer, expert});
+}
+
+uint64_t supply_address(const struct supply *s, uint32_t layer, uint32_t expert)
+{
+    return tiers_address(&s->tiers, (struct expert_key){layer, expert});
+}
+
 int supply_check(const struct supply *s, struct err *e)
 {
     return s->in_place ? reader_check_mappings(s->reader, e) : 0;

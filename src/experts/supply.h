@@ -61,7 +61,12 @@ int supply_load(struct supply *s, const struct progress *p, struct err *e);
 
 /* Before each evaluation: whether mapped files still have all their bytes. ERR_IO. */
 int supply_check(const struct supply *s, struct err *e);
-/* Wants n different experts of a layer in device slots, n at most supply_n_slots, until supply_release. present: bit i
+/* Whether the expert lies in a device slot or the host's, or is on its way there. */
+bool supply_has(const struct supply *s, uint32_t layer, uint32_t expert);
+/* Device address of an expert that was wanted and awaited. */
+uint64_t supply_address(const struct supply *s, uint32_t layer, uint32_t expert);
+/* Wants n different experts of a layer in device slots, at most as many as supply_n_slots
+ * less those still held from before, until supply_release. present: bit i
  * when experts[i] is there for the batch being recorded, for the first 64; NULL: not asked. After a failure, as after
  * one of supply_await, the caller abandons the batch and calls supply_release. */
 int supply_want(struct supply *s, uint32_t layer, const uint32_t *experts, uint32_t n, uint64_t *present,

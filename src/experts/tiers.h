@@ -57,6 +57,10 @@ int tiers_bring(struct tiers *t, struct want *w, struct err *e);
 bool tiers_has_arrived(struct tiers *t, const struct want *w);
 /* Waits for the bytes and sends them up. On failure the want's slots are not pinned any more. */
 int tiers_land(struct tiers *t, struct want *w, struct err *e);
+/* Whether the expert lies somewhere but on disk, or is on its way from there. */
+bool tiers_have(const struct tiers *t, struct expert_key key);
+/* The device address of an expert that has landed and is pinned. */
+uint64_t tiers_address(const struct tiers *t, struct expert_key key);
 /* Waits for something that makes room other than a want: reads ahead, copies. False: there is nothing. */
 bool tiers_make_progress(struct tiers *t);
 /* Queues what was recorded to be moved. */

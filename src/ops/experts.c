@@ -111,6 +111,11 @@ int experts_open(struct experts *op, struct exec *x, const struct experts_shape 
     return rc < 0 ? rc : experts_many_open(&op->many, x, s, e);
 }
 
+bool experts_takes_waves(const struct experts *op, uint32_t chunk)
+{
+    return chunk >= op->many.from;
+}
+
 void experts_run_up(const struct experts *op, struct exec *x, const struct experts_call *call)
 {
     const struct experts_shape *s = &op->shape;
