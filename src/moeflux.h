@@ -162,6 +162,7 @@ struct moeflux_plan {
     uint64_t weights_bytes;                      /* dense */
     uint32_t context;                            /* tokens of states that there is room for */
     uint64_t state_bytes, activation_bytes;      /* of that context, of a chunk */
+    uint64_t driver_bytes;                       /* set aside for what a discrete device's driver takes */
     uint32_t chunk;                              /* most tokens evaluated at once */
     uint64_t slot_bytes;                         /* memory of one expert */
     uint64_t n_experts;                          /* of all layers together */

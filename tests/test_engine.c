@@ -25,7 +25,8 @@ static struct moeflux *open_with(const char *dir, uint32_t n_slots, uint32_t n_h
         .dir = dir, .chunk = chunk, .context = 1024, .staged = staged, .device = getenv("MOEFLUX_DEVICE")};
     check_ok(moeflux_make_plan(&o, &p, &e), &e);
     if (n_slots)
-        o.gpu_memory_bytes = p.weights_bytes + p.state_bytes + p.activation_bytes + n_slots * p.slot_bytes;
+        o.gpu_memory_bytes =
+            p.weights_bytes + p.state_bytes + p.activation_bytes + p.driver_bytes + n_slots * p.slot_bytes;
     if (n_host && (staged || !p.is_unified))
         o.memory_bytes = n_host * p.slot_bytes;
     check_ok(moeflux_open(&m, &o, &e), &e);

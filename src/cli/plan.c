@@ -41,6 +41,8 @@ void plan_print(const struct moeflux_plan *p, struct output *out)
     print_bytes(out, "dense weights", p->weights_bytes, "");
     print_bytes(out, "states", p->state_bytes, context);
     print_bytes(out, "activations", p->activation_bytes, chunk);
+    if (p->driver_bytes)
+        print_bytes(out, "the driver's own", p->driver_bytes, "set aside");
     print_experts(out, "experts on device", p->n_slots, p);
     if (!p->is_unified)
         print_experts(out, "experts on host", p->n_host_slots, p);
@@ -60,6 +62,7 @@ struct json_t *plan_json(const struct moeflux_plan *p)
         {"state_bytes", p->state_bytes},
         {"context", p->context},
         {"activation_bytes", p->activation_bytes},
+        {"driver_bytes", p->driver_bytes},
         {"chunk", p->chunk},
         {"slot_bytes", p->slot_bytes},
         {"experts", p->n_experts},

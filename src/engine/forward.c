@@ -185,6 +185,21 @@ static uint64_t wave_table(struct moeflux *m, uint32_t wave, uint32_t layer, con
     return m->waves.address + off;
 }
 
+/* Many tokens choose nearly every expert: those of the next layer that are not there are read while this one and the
+ * next one's dense part compute. */
+static void read_ahead_of_chunk(const struct pass *p, uint32_t layer)
+{
+    struct moeflux *m = p->m;
+    uint32_t next = next_moe(m, layer), n_experts = m->dir.config.n_experts;
+    uint64_t n_pairs = (uint64_t)p->chunk.n * m->dir.config.top_k;
+    if (m->predictor.kind == PREDICT_NONE || next == m->dir.config.n_layers ||
+        n_pairs < 4 * (uint64_t)n_experts)
+        return;
+    for (uint32_t i = 0; i < n_experts; i++)
+        m->wanted[i] = i;
+    supply_prefetch(m->supply, next, m->wanted, n_experts, true);
+}
+
 /* The experts of many tokens, each brought once and multiplied with all its tokens. While a wave of them computes, the
  * next one is read; a wave waits for those before it only when slots run out. */
 static int expert_waves(const struct pass *p, uint32_t layer, struct err *e)
@@ -214,6 +229,8 @@ static int expert_waves(const struct pass *p, uint32_t layer, struct err *e)
             exec_begin(m->exec);
         }
     }
+    if (rc == 0) /* the disk has nothing to do until the next layer */
+        read_ahead_of_chunk(p, layer);
     return rc;
 }
 
@@ -225,7 +242,7 @@ static void read_ahead(const struct pass *p, uint32_t layer, bool has_guess)
     if (m->predictor.kind == PREDICT_NONE || next == m->dir.config.n_layers)
         return;
     predictor_predict(&m->predictor, next, has_guess ? guess_of(m) : NULL);
-    supply_prefetch(m->supply, next, m->predictor.named, m->predictor.n_named);
+    supply_prefetch(m->supply, next, m->predictor.named, m->predictor.n_named, false);
 }
 
 /* The experts of one token. Those that are there are computed while the others are read; every expert writes its own

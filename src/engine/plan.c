@@ -12,17 +12,22 @@
 
 /* Tokens of a chunk unless the caller says otherwise: a software device takes long for each, and Ctrl-C waits for the
  * chunk. */
-enum { CHUNK_CPU = 32, CHUNK_GPU = 128, MAX_READERS = 8 };
+enum { CHUNK_CPU = 32, CHUNK_GPU = 512, CHUNK_GPU_LARGE = 2048, MAX_READERS = 8 };
+/* Large chunks take half a gigabyte of activations; with so much device memory that does not count. */
+#define LARGE_GPU ((uint64_t)20 << 30)
 /* lavapipe silently ends a shader's loops after 65,535 turns; the delta net takes about 60 for each token. */
 enum { CHUNK_CPU_MAX = 512, CHUNK_GPU_MAX = 4096 };
 enum { DEFAULT_CONTEXT = 8192 };
+/* What a driver takes of a device's own memory besides ours: kernels, command buffers (an H200: 63 MB). */
+enum { DRIVER_BYTES = 64 << 20 };
 
 static int choose_chunk(uint32_t *out, uint32_t wish, const struct exec_caps *caps, struct err *e)
 {
     uint32_t most = caps->is_cpu ? CHUNK_CPU_MAX : CHUNK_GPU_MAX;
     if (wish > most)
         return err_set(e, ERR_USAGE, "--chunk %u, expected at most %u on %s", wish, most, caps->name);
-    *out = wish ? wish : caps->is_cpu ? CHUNK_CPU : CHUNK_GPU;
+    bool is_large = !caps->is_cpu && caps->free_bytes >= LARGE_GPU;
+    *out = wish ? wish : caps->is_cpu ? CHUNK_CPU : is_large ? CHUNK_GPU_LARGE : CHUNK_GPU;
     return 0;
 }
 
@@ -78,11 +83,12 @@ int plan_make(struct plan *out, const struct model_dir *m, const struct exec_cap
     if (rc < 0)
         return rc;
     out->state_bytes = states_of(m, out->context);
+    out->driver_bytes = caps->is_unified ? 0 : DRIVER_BYTES;
     out->activation_bytes = activations_of(&m->config, out->max_chunk);
     const struct budget_wish w = {.memory_bytes = o->memory_bytes,
                                   .gpu_memory_bytes = o->gpu_memory_bytes,
                                   .scratch_bytes =
-                                      out->state_bytes + out->activation_bytes + caps->used_bytes,
+                                      out->state_bytes + out->activation_bytes + out->driver_bytes,
                                   .host_free_bytes = out->host_free_bytes};
     return budget_for_experts(m, caps, &w, &out->budget, e);
 }
@@ -100,6 +106,7 @@ static void fill(struct moeflux_plan *to, const struct plan *p, const struct mod
                                 .weights_bytes = m->dense_bytes,
                                 .state_bytes = p->state_bytes,
                                 .activation_bytes = p->activation_bytes,
+                                .driver_bytes = p->driver_bytes,
                                 .slot_bytes = one,
                                 .n_experts = supply_full_bytes(m) / one,
                                 .n_slots = p->budget.slot_bytes / one,

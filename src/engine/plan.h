@@ -18,8 +18,8 @@ struct plan {
     uint32_t n_readers; /* threads */
     uint32_t context;   /* tokens of states that there is room for */
     enum reader_mode io;
-    uint64_t state_bytes, activation_bytes; /* of `context` tokens, of a chunk */
-    uint64_t host_free_bytes;               /* host_memory_free */
+    uint64_t state_bytes, activation_bytes, driver_bytes; /* of `context` tokens, of a chunk */
+    uint64_t host_free_bytes;                             /* host_memory_free */
     struct budget budget;
 };
 

@@ -420,9 +420,12 @@ void supply_release(struct supply *s)
         cache_unpin(s->tiers.device.cache, s->pinned[--s->n_pinned]);
 }
 
-void supply_prefetch(struct supply *s, uint32_t layer, const uint32_t *experts, uint32_t n)
+void supply_prefetch(struct supply *s, uint32_t layer, const uint32_t *experts, uint32_t n, bool many)
 {
-    tiers_prefetch(&s->tiers, layer, experts, n, s->max_ahead);
+    /* Slots for as many again stay for what is wanted at the same time. */
+    uint32_t most = (uint32_t)size_min(s->tiers.landing->slots.n / 4, N_FLIGHTS / 2);
+    tiers_prefetch(&s->tiers, layer, experts, n,
+                   many ? (uint32_t)size_max(most, s->max_ahead) : s->max_ahead);
 }
 
 /* --- filling the cache at the start --- */

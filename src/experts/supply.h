@@ -75,8 +75,9 @@ int supply_want(struct supply *s, uint32_t layer, const uint32_t *experts, uint3
 int supply_await(struct supply *s, struct err *e);
 /* The batches that used the wanted experts are finished. */
 void supply_release(struct supply *s);
-/* Starts to read those of the experts that lie nowhere, as far as there is room and the disk is idle. */
-void supply_prefetch(struct supply *s, uint32_t layer, const uint32_t *experts, uint32_t n);
+/* Starts to read those of the experts that lie nowhere, as far as there is room and the disk is idle. many: nearly all of
+ * them will be wanted, so that as many are read as there is room for. */
+void supply_prefetch(struct supply *s, uint32_t layer, const uint32_t *experts, uint32_t n, bool many);
 
 struct supply_stats {
     uint64_t n_hits, n_host_hits, n_misses;
