@@ -69,7 +69,7 @@ struct subject {
     struct moeflux_needs needs;
     uint32_t n_moe_layers;
     uint64_t slot_bytes;
-    uint64_t fixed_bytes;             /* device memory that is not for experts */
+    uint64_t fixed_bytes[3];          /* device memory not for experts: reference, device, device staged */
     int32_t ids[N_PROMPT + N_DECODE]; /* real text, so that the routing is real */
     bool can[2][4];                   /* by layout and way of reading */
 };
@@ -91,34 +91,35 @@ static struct moeflux_options options_for(const struct subject *s, const struct 
     /* A token and a half of one layer: every layer takes the slots of the one before. */
     const uint64_t slots[] = {[ALL] = all, [HALF] = all / 2, [LITTLE] = (uint64_t)s->needs.top_k * 3 / 2};
     uint64_t bytes = slots[c->level[BUDGET]] * s->slot_bytes;
+    bool staged = c->level[MEMORY] == STAGED, is_reference = device && strcmp(device, "reference") == 0;
     return (struct moeflux_options){.dir = s->dirs[c->level[LAYOUT]],
                                     .device = device,
                                     .memory_bytes = bytes,
-                                    .gpu_memory_bytes = s->fixed_bytes + bytes,
+                                    .gpu_memory_bytes = s->fixed_bytes[is_reference ? 0 : 1 + staged] + bytes,
                                     .expert_io = level_name(c, IO),
                                     .prefetch = level_name(c, PREFETCH),
                                     .cache_policy = level_name(c, POLICY),
                                     .n_threads = (uint32_t)atoi(level_name(c, THREADS)),
                                     .chunk = CHUNK,
-                                    .staged = c->level[MEMORY] == STAGED};
+                                    .staged = staged};
 }
 
-/* The least device memory that the model is opened with, less the experts of one token and layer. */
+/* What the plan of a run sets aside before experts get anything. */
+static uint64_t fixed_of(const struct subject *s, const char *device, bool staged)
+{
+    const struct moeflux_options o = {
+        .dir = s->dirs[PLAIN], .device = device, .chunk = CHUNK, .staged = staged};
+    struct moeflux_plan p;
+    struct err e = {0};
+    check_ok(moeflux_make_plan(&o, &p, &e), &e);
+    return p.weights_bytes + p.state_bytes + p.activation_bytes + p.driver_bytes;
+}
+
 static void find_fixed_bytes(struct subject *s)
 {
-    uint64_t no = 0, yes = (uint64_t)1 << 40;
-    while (yes - no > 1) {
-        struct moeflux_options o = {.dir = s->dirs[PLAIN], .device = "reference", .chunk = CHUNK};
-        struct moeflux *m;
-        struct err e = {0};
-        o.gpu_memory_bytes = no + (yes - no) / 2;
-        int rc = moeflux_open(&m, &o, &e);
-        moeflux_close(m);
-        if (rc < 0 && rc != ERR_NO_FIT)
-            fail_msg("%s", e.text);
-        *(rc == 0 ? &yes : &no) = o.gpu_memory_bytes;
-    }
-    s->fixed_bytes = yes - s->needs.top_k * s->slot_bytes;
+    s->fixed_bytes[0] = fixed_of(s, "reference", false);
+    for (int staged = 0; staged < 2; staged++)
+        s->fixed_bytes[1 + staged] = fixed_of(s, getenv("MOEFLUX_DEVICE"), staged);
 }
 
 /* Which ways of reading a layout has. What cannot be had says so, and only io_uring and direct reads may. */
