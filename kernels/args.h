@@ -180,4 +180,26 @@ struct delta_args {
 };
 ARGS_SIZE(delta_args, 104);
 
+/* delta_prep: delta_args with dst = prepared, f32 [n][DELTA_PREPARED(...)]: q, k (of unit length, q also scaled), v, and
+ * for each value head its decay and beta. */
+#define DELTA_PREPARED(channels, n_v) (((channels) + 2 * (n_v) + 3) / 4 * 4)
+
+struct delta_scan_args {
+    ADDR prepared; /* [n][row] */
+    ADDR state;    /* [n_v][v_dim][k_dim], updated */
+    ADDR dst;      /* [n][n_v * v_dim]: S q, before its norm */
+    U32 n, row, n_k, n_v;
+};
+ARGS_SIZE(delta_scan_args, 40);
+
+struct delta_out_args {
+    ADDR proj; /* [n][stride]: z [n_v][v_dim] at z_at */
+    ADDR norm; /* f32 [v_dim] */
+    ADDR dst;  /* [n][n_v * v_dim], in place */
+    U32 n, stride, z_at, n_v;
+    F32 eps;
+    U32 pad;
+};
+ARGS_SIZE(delta_out_args, 48);
+
 #endif

@@ -26,15 +26,12 @@ const uint OUTS = (V_DIM + WORKGROUP - 1) / WORKGROUP; // of an invocation
 
 layout(push_constant, std430) uniform Args { delta_args a; };
 
+#include "delta.glsl"
+
 // A head's channels after the convolution: q, k, v.
 shared float conv_out[2 * K_DIM + V_DIM];
 shared float core[V_DIM];
 shared float sums[2 * SUBGROUPS];
-
-uint n_channels()
-{
-    return 2 * a.n_k * a.k_dim + a.n_v * a.v_dim;
-}
 
 // The model's channel that stands at place c of conv_out.
 uint channel_of(uint head, uint c)
@@ -47,26 +44,10 @@ uint channel_of(uint head, uint c)
     return 2 * a.n_k * K_DIM + head * V_DIM + c - 2 * K_DIM;
 }
 
-// Row r of the virtual sequence [window; chunk]: the value before the convolution. One load, whichever it is.
-float before_conv(uint r, uint channel)
-{
-    bool held = r < TAPS - 1;
-    uvec2 from = held ? a.window_in : a.proj;
-    return F32s(from).v[held ? r * n_channels() + channel : (r - (TAPS - 1)) * a.stride + channel];
-}
-
 void convolve(uint head, uint token)
 {
     for (uint c = gl_LocalInvocationID.x; c < 2 * K_DIM + V_DIM; c += WORKGROUP) {
-        uint channel = channel_of(head, c);
-        float x[TAPS], w[TAPS], y = 0.0;
-        [[unroll]] for (uint j = 0; j < TAPS; j++) {
-            x[j] = before_conv(token + j, channel);
-            w[j] = F32s(a.conv).v[channel * TAPS + j];
-        }
-        [[unroll]] for (uint j = 0; j < TAPS; j++)
-            y = fma(x[j], w[j], y);
-        conv_out[c] = silu(y);
+        conv_out[c] = convolved(token, channel_of(head, c));
     }
 }
 

@@ -50,7 +50,7 @@ struct qwen {
     struct experts experts;
     uint32_t qkv_rows, delta_rows, router_rows; /* outputs of the fused products */
     /* activations; proj is the widest of the fused products' outputs */
-    struct exec_buffer x, proj, q, partial, mixed, routed, idx, weights, act, grouped, logits;
+    struct exec_buffer x, proj, q, partial, mixed, routed, idx, weights, act, grouped, prepared, logits;
     struct exec_buffer guess_logits, guess, guess_weights; /* of one token */
 };
 
@@ -308,6 +308,8 @@ static int allocate(struct qwen *q, uint64_t *total, struct err *e)
     if (rc == 0)
         rc = new_buffer(q, &q->grouped,
                         experts_many_scratch(&q->experts.shape, q->max_chunk, c->shared_inner), total, e);
+    if (rc == 0 && q->delta.shape.n_v)
+        rc = new_buffer(q, &q->prepared, delta_scratch(&q->delta.shape, q->max_chunk), total, e);
     if (rc == 0)
         rc = new_buffer(q, &q->logits, (uint64_t)ARCH_HEAD_ROWS * c->vocab_size, total, e);
     if (rc == 0)
@@ -326,7 +328,8 @@ static void qwen_close(void *self)
         return;
     struct exec_buffer *buffers[] = {
         &q->x,       &q->proj, &q->q,      &q->partial, &q->mixed,        &q->routed,        &q->idx,
-        &q->weights, &q->act,  &q->logits, &q->guess,   &q->guess_logits, &q->guess_weights, &q->grouped};
+        &q->weights, &q->act,  &q->logits, &q->guess,   &q->guess_logits, &q->guess_weights, &q->grouped,
+        &q->prepared};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         exec_buffer_free(q->exec, buffers[i]);
     for (uint32_t i = 0; q->layers && i < q->config->n_layers; i++) {
@@ -439,6 +442,7 @@ static void run_delta(struct qwen *q, const struct layer *y, const struct arch_c
                                    .window_out = windows + (c->parity ? 0 : window),
                                    .state = windows + 2 * window,
                                    .dst = q->mixed.address,
+                                   .scratch = q->prepared.address,
                                    .n = c->n,
                                    .stride = q->delta_rows});
     run_out(q, y, c->n);

@@ -9,6 +9,9 @@
 #include "engine/engine.h"
 #include "engine/host_memory.h"
 #include "ops/attention.h"
+#include "ops/delta.h"
+#include "ops/experts.h"
+#include "ops/experts_many.h"
 
 /* Tokens of a chunk unless the caller says otherwise: a software device takes long for each, and Ctrl-C waits for the
  * chunk. */
@@ -64,8 +67,12 @@ static uint64_t activations_of(const struct config *c, uint32_t chunk)
     uint64_t heads = (uint64_t)c->n_heads * c->head_dim, inner = (uint64_t)c->n_v_heads * c->v_head_dim;
     uint64_t router = c->n_experts + 1 + 2 * (uint64_t)c->shared_inner;
     uint64_t chosen = (uint64_t)c->top_k * (c->moe_inner + 2);
+    const struct experts_shape experts = {.n_experts = c->n_experts, .top_k = c->top_k, .hidden = c->hidden};
+    const struct delta_shape net = {
+        .n_k = c->n_k_heads, .n_v = c->n_v_heads, .k_dim = c->k_head_dim, .v_dim = c->v_head_dim};
+    uint64_t scratch = experts_many_scratch(&experts, chunk, c->shared_inner) + delta_scratch(&net, chunk);
     uint64_t row = c->hidden + size_max(delta, qkv) + heads + size_max(heads, inner) + router + chosen;
-    return (chunk * row + (uint64_t)ARCH_HEAD_ROWS * c->vocab_size) * sizeof(float) +
+    return (chunk * row + scratch + (uint64_t)ARCH_HEAD_ROWS * c->vocab_size) * sizeof(float) +
            attention_bytes(c, chunk);
 }
 

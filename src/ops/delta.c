@@ -114,6 +114,40 @@ static uint32_t parts_for(const struct exec_caps *c, uint32_t k_dim)
     return parts;
 }
 
+static uint32_t n_channels(const struct delta_shape *s)
+{
+    return 2 * s->n_k * s->k_dim + s->n_v * s->v_dim;
+}
+
+uint64_t delta_scratch(const struct delta_shape *s, uint32_t n)
+{
+    return (uint64_t)n * DELTA_PREPARED(n_channels(s), s->n_v);
+}
+
+/* Lanes that share a row, tokens from which the three kernels are the faster way (H200). */
+enum { SCAN_PARTS = 8, SCAN_FROM = 16, PREP_WORKGROUP = 128 };
+
+static int open_chunk_kernels(struct delta *op, struct exec *x, const struct delta_shape *s, struct err *e)
+{
+    struct exec_caps caps = exec_get_caps(x);
+    uint32_t subgroup = caps.subgroup_size;
+    op->from = UINT32_MAX;
+    /* The reference has one way for any number of tokens, and so has a software device: it has no latency to hide. */
+    if (caps.is_cpu || s->k_dim % 4 || s->v_dim % 4)
+        return 0;
+    uint32_t parts = (uint32_t)size_min(SCAN_PARTS, subgroup);
+    const uint32_t prep[] = {subgroup, (uint32_t)size_round_up(PREP_WORKGROUP, subgroup), s->k_dim, s->v_dim,
+                             s->conv_kernel};
+    const uint32_t scan[] = {subgroup, parts, s->k_dim, s->v_dim}, out[] = {subgroup, s->v_dim};
+    op->from = SCAN_FROM;
+    op->scan_rows = subgroup / parts;
+    int rc = exec_kernel(x, &op->prep, "delta_prep", NULL, sizeof(struct delta_args), prep, 5, e);
+    if (rc == 0)
+        rc = exec_kernel(x, &op->scan, "delta_scan", NULL, sizeof(struct delta_scan_args), scan, 4, e);
+    return rc < 0 ? rc
+                  : exec_kernel(x, &op->out, "delta_out", NULL, sizeof(struct delta_out_args), out, 2, e);
+}
+
 int delta_open(struct delta *op, struct exec *x, const struct delta_shape *s, struct err *e)
 {
     struct exec_caps caps = exec_get_caps(x);
@@ -129,7 +163,36 @@ int delta_open(struct delta *op, struct exec *x, const struct delta_shape *s, st
     uint32_t workgroup = (uint32_t)size_min(lanes, caps.max_workgroup - caps.max_workgroup % subgroup);
     const uint32_t spec[] = {subgroup, workgroup, parts, s->k_dim, s->v_dim, s->conv_kernel};
     *op = (struct delta){.shape = *s};
-    return exec_kernel(x, &op->kernel, "delta", delta_ref, sizeof(struct delta_args), spec, 6, e);
+    int rc = exec_kernel(x, &op->kernel, "delta", delta_ref, sizeof(struct delta_args), spec, 6, e);
+    return rc < 0 ? rc : open_chunk_kernels(op, x, s, e);
+}
+
+/* prep, scan, out; `a` is what the single kernel would get. */
+static void run_chunk(const struct delta *op, struct exec *x, const struct delta_call *call,
+                      const struct delta_args *a)
+{
+    const struct delta_shape *s = &op->shape;
+    uint32_t channels = n_channels(s);
+    struct delta_args prep = *a;
+    const struct delta_scan_args scan = {.prepared = call->scratch,
+                                         .state = call->state,
+                                         .dst = call->dst,
+                                         .n = call->n,
+                                         .row = DELTA_PREPARED(channels, s->n_v),
+                                         .n_k = s->n_k,
+                                         .n_v = s->n_v};
+    const struct delta_out_args out = {.proj = call->proj,
+                                       .norm = call->norm,
+                                       .dst = call->dst,
+                                       .n = call->n,
+                                       .stride = call->stride,
+                                       .z_at = channels,
+                                       .n_v = s->n_v,
+                                       .eps = s->eps};
+    prep.dst = call->scratch;
+    exec_run(x, &op->prep, &prep, call->n, s->n_k + s->n_v, 1);
+    exec_run(x, &op->scan, &scan, s->n_v, div_up(s->v_dim, op->scan_rows), 1);
+    exec_run(x, &op->out, &out, call->n, s->n_v, 1);
 }
 
 void delta_run(const struct delta *op, struct exec *x, const struct delta_call *call)
@@ -152,5 +215,8 @@ void delta_run(const struct delta *op, struct exec *x, const struct delta_call *
                                  .v_dim = s->v_dim,
                                  .conv_kernel = s->conv_kernel,
                                  .eps = s->eps};
-    exec_run(x, &op->kernel, &a, s->n_v, 1, 1);
+    if (call->n >= op->from && call->scratch)
+        run_chunk(op, x, call, &a);
+    else
+        exec_run(x, &op->kernel, &a, s->n_v, 1, 1);
 }

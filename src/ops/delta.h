@@ -1,4 +1,5 @@
-/* delta.h - the gated delta net between its projections, one dispatch. Per token and value head j (key head
+/* delta.h - the gated delta net between its projections. One dispatch; for many tokens on a GPU three: what does not
+ * depend on the state for all tokens at once, the recurrence without a barrier, the norms. Per token and value head j (key head
  * j / (n_v / n_k)):
  *   y = silu(causal conv over conv_kernel taps) of the q, k, v channels
  *   q = y_q / |y_q| / sqrt(k_dim), k = y_k / |y_k| (eps 1e-6 inside the root, on the sum of squares)
@@ -21,6 +22,9 @@ struct delta_shape {
 
 struct delta {
     struct kernel kernel;
+    struct kernel prep, scan, out; /* the three */
+    uint32_t from;                 /* the fewest tokens that they take; UINT32_MAX: never */
+    uint32_t scan_rows;            /* of a workgroup */
     struct delta_shape shape;
 };
 
@@ -28,12 +32,15 @@ struct delta_call {
     uint64_t proj;                       /* f32 [n][stride]: channels, z [n_v * v_dim], b [n_v], a [n_v] */
     uint64_t conv, a_log, dt_bias, norm; /* f32 [channels][conv_kernel], [n_v], [n_v], [v_dim] */
     uint64_t window_in, window_out, state;
-    uint64_t dst; /* f32 [n][n_v * v_dim] */
+    uint64_t dst;     /* f32 [n][n_v * v_dim] */
+    uint64_t scratch; /* f32 [delta_scratch], 16-byte aligned; 0: none, one way for all */
     uint32_t n, stride;
 };
 
 /* ERR_UNSUPPORTED: n_v is no multiple of n_k, conv_kernel < 2, or a head that does not fit the device's shared memory. */
 int delta_open(struct delta *op, struct exec *x, const struct delta_shape *shape, struct err *e);
+/* Floats of scratch for up to n tokens. */
+uint64_t delta_scratch(const struct delta_shape *s, uint32_t n);
 void delta_run(const struct delta *op, struct exec *x, const struct delta_call *call);
 
 #endif

@@ -297,6 +297,7 @@ static void delta_case(struct lab *l, const struct delta_shape *c, uint32_t n, b
     struct twin *in = lab_floats(l, window, -2, 2), *out_window = lab_bytes(l, NULL, 4 * window);
     struct twin *s0 = lab_floats(l, state, -1, 1),
                 *out = lab_bytes(l, NULL, 4 * (uint64_t)n * c->n_v * c->v_dim);
+    struct twin *scratch = lab_bytes(l, NULL, 4 * delta_scratch(c, n));
     for (int s = 0; s < LAB_SIDES && !l->err.code; s++) {
         struct delta op;
         if (delta_open(&op, l->side[s], c, &l->err) < 0)
@@ -310,6 +311,7 @@ static void delta_case(struct lab *l, const struct delta_shape *c, uint32_t n, b
                                         .window_out = out_window->on[s].address,
                                         .state = s0->on[s].address,
                                         .dst = out->on[s].address,
+                                        .scratch = scratch->on[s].address,
                                         .n = n,
                                         .stride = stride};
         exec_begin(l->side[s]);
@@ -407,6 +409,9 @@ static void delta_cases(struct lab *l)
     delta_case(l, &tiny, 7, true);
     delta_case(l, &odd, 2, false);
     delta_case(l, &odd, 33, false);
+    delta_case(l, &narrow, 19, true);
+    delta_case(l, &tiny, 40, true);
+    delta_case(l, &a3b, 17, false);
     delta_case(l, &a3b, 1, false);
 }
 
