@@ -66,11 +66,21 @@ $(BUILD)/src/vulkan/pipeline.o: $(BUILD)/kernels/table.inc
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_LIB) $(OBJ) $(SAN_OBJ)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
 
-tests: $(TEST_BIN)
+# tests/test_token_loop.c counts the program's own allocations.
+COUNTED := malloc calloc realloc aligned_alloc posix_memalign mmap
+$(BUILD)/tests/test_token_loop: LDFLAGS += $(COUNTED:%=-Wl,--wrap=%)
+
+# Disks that fail (tests/cli_faults.sh).
+SHIM := $(BUILD)/tests/fault_shim.so
+$(SHIM): tests/fault_shim.c
+	@mkdir -p $(@D)
+	$(CC) -std=c11 -D_GNU_SOURCE $(OPT) $(WARN) -shared -fPIC -o $@ $<
+
+tests: $(TEST_BIN) $(SHIM)
 
 check: widths run-tests
 
-run-tests: $(BUILD)/moeflux $(TEST_BIN)
+run-tests: $(BUILD)/moeflux $(TEST_BIN) $(SHIM)
 	scripts/run-tests $(BUILD)
 
 # lavapipe with subgroups of 4 and 16 lanes (8 is its default here): no kernel may depend on their number.

@@ -44,6 +44,7 @@ struct linear_segment {          /* one of the matrices that share an input */
 };
 ARGS_SIZE(linear_segment, 40);
 
+#define LINEAR_MAX_SEGMENTS 8
 struct linear_args {
     ADDR segments; /* linear_segment [n_segments] */
     ADDR x;        /* [n][x_stride] */
@@ -52,9 +53,10 @@ struct linear_args {
     U32 n_segments, cols, x_stride, y_stride, n;
     U32 add; /* 1: y += W x, 0: y = W x */
     F32 eps;
-    U32 pad;
+    U32 later_blocks[LINEAR_MAX_SEGMENTS -
+                     1]; /* first_block of segments 1 and on; past the last UINT32_MAX */
 };
-ARGS_SIZE(linear_args, 64);
+ARGS_SIZE(linear_args, 88);
 
 struct router_args {
     ADDR logits;  /* [n][stride], the first n_experts of a row */
@@ -95,11 +97,12 @@ ARGS_SIZE(expert_down_args, 120);
 
 struct expert_sort_args {
     ADDR idx;   /* u32 [n_pairs]: the router's choice */
+    ADDR table; /* ADDR [n_experts]; pairs of an expert with 0 are left out */
     ADDR rows;  /* out u32 [n_pairs]: pairs sorted by expert */
     ADDR tiles; /* out uvec4 [1 + tiles]: their number; expert, first of rows, number of pairs */
     U32 n_pairs, tile_tokens;
 };
-ARGS_SIZE(expert_sort_args, 32);
+ARGS_SIZE(expert_sort_args, 40);
 
 struct expert_up_many_args {
     ADDR x;     /* [n][hidden] */

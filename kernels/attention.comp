@@ -1,21 +1,21 @@
 // attention.comp - causal attention of the chunk's queries over the cache, with an online softmax:
 //   partial[t][h][split] = (sum_p e^(s_p - m) v_p, m, l = sum_p e^(s_p - m)),  s_p = scale q . k_p,  p <= pos + t
-// over the split's share of the positions. A key/value head is loaded once for its GROUP query heads.
+// over the split's share of the positions. A key/value head is loaded once for GROUP of its query heads.
 //
-// Grid: x = n_kv_heads * n_splits, y = tokens. The subgroups of a workgroup take blocks of BLOCK positions in turn, each
-// with its own (m, l, sums) per query head, merged through shared memory at the end, in subgroup order. A lane holds
-// PER_LANE channels of every head's query and sums, and m and l of the heads that are its own (head g: lane
+// Grid: x = n_heads / GROUP * n_splits, y = tokens. The subgroups of a workgroup take blocks of BLOCK positions in
+// turn, each with its own (m, l, sums) per query head, merged through shared memory at the end, in subgroup order. A
+// lane holds 4 * VECS channels of every head's query and sums, and m and l of the heads that are its own (head g: lane
 // g % SUBGROUP), so that exponentials are computed once, not by every lane. A split without positions writes l = 0.
-// float32. Tolerance 1e-5 of the largest output after the merge.
+// Code that stands once and loads of 16 bytes keep the kernel short: see matvec_lanes.glsl. float32; the device's exp.
+// Tolerance 1e-5 of the largest output after the merge.
 #version 460
 #include "memory.glsl"
-#include "math.glsl"
 
 layout(local_size_x_id = 1) in;
 layout(constant_id = 0) const uint SUBGROUP = 32;
 layout(constant_id = 1) const uint WORKGROUP = 128;
-layout(constant_id = 2) const uint GROUP = 8;    // query heads per key/value head
-layout(constant_id = 3) const uint PER_LANE = 8; // ceil(head_dim / SUBGROUP)
+layout(constant_id = 2) const uint GROUP = 4;    // query heads of a workgroup, all of one key/value head
+layout(constant_id = 3) const uint VECS = 2;     // ceil(head_dim / (4 * SUBGROUP))
 
 const uint BLOCK = 4;
 const uint SUBGROUPS = WORKGROUP / SUBGROUP;
@@ -24,10 +24,10 @@ const float LOWEST = -3.0e38; // finite, so that a difference of two is never Na
 
 layout(push_constant, std430) uniform Args { attention_args a; };
 
-shared float merged[GROUP * PER_LANE * SUBGROUP];
+shared vec4 merged[SUBGROUPS > 1 ? SUBGROUPS * GROUP * VECS * SUBGROUP : 1];
 shared float part_max[SUBGROUPS * OWN * SUBGROUP], part_sum[SUBGROUPS * OWN * SUBGROUP];
 
-float q[GROUP][PER_LANE], acc[GROUP][PER_LANE]; // this lane's channels
+vec4 q[GROUP][VECS], acc[GROUP][VECS]; // this lane's channels
 float m[OWN], l[OWN];                           // of this lane's heads
 
 uvec2 cache_row(uint p, uint value, uint kv_head)
@@ -38,25 +38,25 @@ uvec2 cache_row(uint p, uint value, uint kv_head)
 }
 
 // This lane's channels of the block's rows; rows past the last position repeat it.
-void load_block(uint from, uint last, uint value, uint kv_head, out float v[BLOCK][PER_LANE])
+void load_block(uint from, uint last, uint value, uint kv_head, out vec4 v[BLOCK][VECS])
 {
     [[unroll]] for (uint b = 0; b < BLOCK; b++) {
         uvec2 row = cache_row(min(from + b, last), value, kv_head);
-        [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
-            uint c = i * SUBGROUP + gl_SubgroupInvocationID;
-            v[b][i] = c < a.head_dim ? F32s(row).v[c] : 0.0;
+        [[unroll]] for (uint i = 0; i < VECS; i++) {
+            uint c4 = i * SUBGROUP + gl_SubgroupInvocationID;
+            v[b][i] = 4 * c4 < a.head_dim ? F32x4s(row).v[c4] : vec4(0.0);
         }
     }
 }
 
-void load_queries(uint token, uint kv_head)
+void load_queries(uint first_head)
 {
     [[unroll]] for (uint g = 0; g < GROUP; g++) {
-        uint row = (token * a.n_heads + kv_head * GROUP + g) * a.head_dim;
-        [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
-            uint c = i * SUBGROUP + gl_SubgroupInvocationID;
-            q[g][i] = c < a.head_dim ? F32s(a.q).v[row + c] * a.scale : 0.0;
-            acc[g][i] = 0.0;
+        uint row = (first_head + g) * a.head_dim / 4;
+        [[unroll]] for (uint i = 0; i < VECS; i++) {
+            uint c4 = i * SUBGROUP + gl_SubgroupInvocationID;
+            q[g][i] = 4 * c4 < a.head_dim ? F32x4s(a.q).v[row + c4] * a.scale : vec4(0.0);
+            acc[g][i] = vec4(0.0);
         }
     }
     [[unroll]] for (uint h = 0; h < OWN; h++) {
@@ -65,14 +65,19 @@ void load_queries(uint token, uint kv_head)
     }
 }
 
+float dot_on(vec4 a, vec4 b, float sum)
+{
+    return fma(a.w, b.w, fma(a.z, b.z, fma(a.y, b.y, fma(a.x, b.x, sum))));
+}
+
 // Scores of the block for this lane's heads; positions from `to` on get LOWEST.
-void score_block(uint from, uint to, float k[BLOCK][PER_LANE], inout float own[OWN][BLOCK])
+void score_block(uint from, uint to, vec4 k[BLOCK][VECS], inout float own[OWN][BLOCK])
 {
     [[unroll]] for (uint g = 0; g < GROUP; g++)
         [[unroll]] for (uint b = 0; b < BLOCK; b++) {
             float s = 0.0;
-            [[unroll]] for (uint i = 0; i < PER_LANE; i++)
-                s = fma(q[g][i], k[b][i], s);
+            [[unroll]] for (uint i = 0; i < VECS; i++)
+                s = dot_on(q[g][i], k[b][i], s);
             s = subgroupAdd(s);
             if (g % SUBGROUP == gl_SubgroupInvocationID)
                 own[g / SUBGROUP][b] = from + b < to ? s : LOWEST;
@@ -80,84 +85,108 @@ void score_block(uint from, uint to, float k[BLOCK][PER_LANE], inout float own[O
 }
 
 // Folds the block into m, l and acc.
-void fold_block(float own[OWN][BLOCK], float v[BLOCK][PER_LANE])
+void fold_block(float own[OWN][BLOCK], vec4 v[BLOCK][VECS])
 {
     float old[OWN], weight[OWN][BLOCK];
     [[unroll]] for (uint h = 0; h < OWN; h++) {
         float top = m[h];
         [[unroll]] for (uint b = 0; b < BLOCK; b++)
             top = max(top, own[h][b]);
-        old[h] = exp_exact(m[h] - top);
+        old[h] = exp(m[h] - top);
         m[h] = top;
         l[h] *= old[h];
         [[unroll]] for (uint b = 0; b < BLOCK; b++) {
-            weight[h][b] = exp_exact(own[h][b] - top);
+            weight[h][b] = exp(own[h][b] - top);
             l[h] += weight[h][b];
         }
     }
     [[unroll]] for (uint g = 0; g < GROUP; g++) {
         float keep = subgroupBroadcast(old[g / SUBGROUP], g % SUBGROUP);
-        [[unroll]] for (uint i = 0; i < PER_LANE; i++)
+        [[unroll]] for (uint i = 0; i < VECS; i++)
             acc[g][i] *= keep;
         [[unroll]] for (uint b = 0; b < BLOCK; b++) {
             float w = subgroupBroadcast(weight[g / SUBGROUP][b], g % SUBGROUP);
-            [[unroll]] for (uint i = 0; i < PER_LANE; i++)
-                acc[g][i] = fma(w, v[b][i], acc[g][i]);
+            [[unroll]] for (uint i = 0; i < VECS; i++)
+                acc[g][i] = fma(vec4(w), v[b][i], acc[g][i]);
         }
     }
 }
 
-// Joins the subgroups' results and writes the workgroup's. `out_row`: of the first head; heads lie `head_stride` apart.
-void merge(uint out_row, uint head_stride)
+// This lane's share of the results joined over the subgroups: its heads' largest score and sum, and the factor of its
+// own sums.
+void join_heads(uint out_row, uint head_stride, out float factor[OWN])
 {
     uint lane = gl_SubgroupInvocationID;
-    float factor[OWN];
     [[unroll]] for (uint h = 0; h < OWN; h++) {
         part_max[(gl_SubgroupID * OWN + h) * SUBGROUP + lane] = m[h];
         part_sum[(gl_SubgroupID * OWN + h) * SUBGROUP + lane] = l[h];
     }
-    barrier();
+    if (SUBGROUPS > 1)
+        barrier();
     [[unroll]] for (uint h = 0; h < OWN; h++) {
         float top = LOWEST, sum = 0.0;
         for (uint i = 0; i < SUBGROUPS; i++)
             top = max(top, part_max[(i * OWN + h) * SUBGROUP + lane]);
         for (uint i = 0; i < SUBGROUPS; i++)
             sum += part_sum[(i * OWN + h) * SUBGROUP + lane] *
-                   exp_exact(part_max[(i * OWN + h) * SUBGROUP + lane] - top);
-        factor[h] = exp_exact(m[h] - top);
+                   exp(part_max[(i * OWN + h) * SUBGROUP + lane] - top);
+        factor[h] = exp(m[h] - top);
         uint g = h * SUBGROUP + lane;
         if (gl_SubgroupID == 0 && g < GROUP) {
             F32s(a.partial).v[out_row + g * head_stride + a.head_dim] = top;
             F32s(a.partial).v[out_row + g * head_stride + a.head_dim + 1] = sum;
         }
     }
-    for (uint turn = 0; turn < SUBGROUPS; turn++) {
-        if (gl_SubgroupID == turn)
-            [[unroll]] for (uint g = 0; g < GROUP; g++) {
-                float f = subgroupBroadcast(factor[g / SUBGROUP], g % SUBGROUP);
-                [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
-                    uint c = i * SUBGROUP + lane, at = g * PER_LANE * SUBGROUP + c;
-                    float sofar = fma(acc[g][i], f, turn == 0 ? 0.0 : merged[at]);
-                    merged[at] = sofar;
-                    if (turn + 1 == SUBGROUPS && c < a.head_dim)
-                        F32s(a.partial).v[out_row + g * head_stride + c] = sofar;
-                }
-            }
-        barrier();
+}
+
+void store_partial(uint row, uint c4, vec4 v)
+{
+    if (4 * c4 < a.head_dim)
+        [[unroll]] for (uint j = 0; j < 4; j++)
+            F32s(a.partial).v[row + 4 * c4 + j] = v[j];
+}
+
+// Joins the subgroups' results and writes the workgroup's. `out_row`: of the first head; heads lie `head_stride` apart.
+void merge(uint out_row, uint head_stride)
+{
+    const uint head_size = VECS * SUBGROUP;
+    float factor[OWN];
+    join_heads(out_row, head_stride, factor);
+    [[unroll]] for (uint g = 0; g < GROUP; g++) {
+        float f = subgroupBroadcast(factor[g / SUBGROUP], g % SUBGROUP);
+        [[unroll]] for (uint i = 0; i < VECS; i++) {
+            uint c4 = i * SUBGROUP + gl_SubgroupInvocationID;
+            if (SUBGROUPS > 1)
+                merged[(gl_SubgroupID * GROUP + g) * head_size + c4] = acc[g][i] * f;
+            else
+                store_partial(out_row + g * head_stride, c4, acc[g][i] * f);
+        }
+    }
+    if (SUBGROUPS == 1)
+        return;
+    barrier();
+    for (uint at = gl_LocalInvocationID.x; at < GROUP * head_size; at += WORKGROUP) {
+        vec4 sum = vec4(0.0);
+        for (uint i = 0; i < SUBGROUPS; i++)
+            sum += merged[i * GROUP * head_size + at];
+        store_partial(out_row + at / head_size * head_stride, at % head_size, sum);
     }
 }
 
 void main()
 {
-    uint kv_head = gl_WorkGroupID.x / a.n_splits, split = gl_WorkGroupID.x % a.n_splits;
+    uint split = gl_WorkGroupID.x % a.n_splits, head = gl_WorkGroupID.x / a.n_splits * GROUP;
+    uint kv_head = head / (a.n_heads / a.n_kv_heads);
     uint token = gl_WorkGroupID.y;
     uint n_pos = a.pos + token + 1;
     uint share = (n_pos + a.n_splits - 1) / a.n_splits;
     uint from = min(split * share, n_pos), to = min(from + share, n_pos);
+    uint first_head = token * a.n_heads + head;
 
-    load_queries(token, kv_head);
+    load_queries(first_head);
     for (uint p = from + gl_SubgroupID * BLOCK; p < to; p += SUBGROUPS * BLOCK) {
-        float k[BLOCK][PER_LANE], v[BLOCK][PER_LANE], own[OWN][BLOCK];
+        vec4 k[BLOCK][VECS], v[BLOCK][VECS];
+        float own[OWN][BLOCK];
         load_block(p, to - 1, 0, kv_head, k);
         load_block(p, to - 1, 1, kv_head, v);
         [[unroll]] for (uint h = 0; h < OWN; h++)
@@ -166,6 +195,5 @@ void main()
         score_block(p, to, k, own);
         fold_block(own, v);
     }
-    uint first_head = token * a.n_heads + kv_head * GROUP;
     merge((first_head * a.n_splits + split) * (a.head_dim + 2), a.n_splits * (a.head_dim + 2));
 }

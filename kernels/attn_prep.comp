@@ -1,16 +1,21 @@
 // attn_prep.comp - what stands between the q/k/v product and attention: rms norm of each query and key head, RoPE
 // (pairs i, i + rotary_dim / 2), and the new keys and values go into the cache.
-// Grid: x = n_heads queries, n_kv_heads keys, n_kv_heads values; y = tokens; one subgroup a head. Tolerance 2e-6.
+// Grid: x = n_heads queries, n_kv_heads keys, n_kv_heads values; y = tokens. A head is WORKGROUP invocations with
+// PER_LANE channels each: one on a GPU, where everything is loaded at once and the code stays short. Tolerance 2e-6.
 #version 460
 #include "memory.glsl"
 
-layout(local_size_x_id = 0) in;
+layout(local_size_x_id = 1) in;
 layout(constant_id = 0) const uint SUBGROUP = 32;
-layout(constant_id = 1) const uint PER_LANE = 8; // ceil(head_dim / SUBGROUP)
+layout(constant_id = 1) const uint WORKGROUP = 256;
+layout(constant_id = 2) const uint PER_LANE = 1; // ceil(head_dim / WORKGROUP)
+
+const uint SUBGROUPS = WORKGROUP / SUBGROUP;
 
 layout(push_constant, std430) uniform Args { attn_prep_args a; };
 
-shared float head[PER_LANE * SUBGROUP];
+shared float head[PER_LANE * WORKGROUP];
+shared float sums[SUBGROUPS];
 
 uvec2 cache_row(uint pos, uint value, uint kv_head)
 {
@@ -19,55 +24,79 @@ uvec2 cache_row(uint pos, uint value, uint kv_head)
     return addr_add(block, a.layer_off + 4 * (row * a.n_kv_heads + kv_head) * a.head_dim);
 }
 
-// Normalises and rotates head_dim elements from `src` on into dst.
-void norm_and_rope(uint src, uvec2 norm, uvec2 dst, uint token)
+float workgroup_sum(float x)
 {
-    uint lane = gl_SubgroupInvocationID, half_dim = a.rotary_dim / 2;
-    float v[PER_LANE], squares = 0.0;
-    [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
-        uint c = i * SUBGROUP + lane;
-        v[i] = c < a.head_dim ? F32s(a.qkv).v[src + c] : 0.0;
-        squares += v[i] * v[i];
+    x = subgroupAdd(x);
+    if (SUBGROUPS == 1)
+        return x;
+    if (gl_SubgroupInvocationID == 0)
+        sums[gl_SubgroupID] = x;
+    barrier();
+    x = 0.0;
+    for (uint i = 0; i < SUBGROUPS; i++)
+        x += sums[i];
+    return x;
+}
+
+// Channel c of a head from `src` on, and what it is turned by.
+struct Channel {
+    float v, norm, co, si;
+};
+
+Channel load_channel(uint src, uvec2 norm, uint token, uint c)
+{
+    uint half_dim = a.rotary_dim / 2, pair = c < half_dim ? c : c - half_dim;
+    Channel ch = Channel(0.0, 0.0, 1.0, 0.0);
+    if (c < a.head_dim) {
+        ch.v = F32s(a.qkv).v[src + c];
+        ch.norm = F32s(norm).v[c];
     }
-    float factor = inversesqrt(subgroupAdd(squares) / float(a.head_dim) + a.eps);
+    if (c < a.rotary_dim) {
+        ch.co = F32s(a.rope).v[(token * half_dim + pair) * 2];
+        ch.si = F32s(a.rope).v[(token * half_dim + pair) * 2 + 1];
+    }
+    return ch;
+}
+
+void norm_and_rope(inout Channel ch[PER_LANE])
+{
+    uint half_dim = a.rotary_dim / 2;
+    float squares = 0.0;
+    [[unroll]] for (uint i = 0; i < PER_LANE; i++)
+        squares += ch[i].v * ch[i].v;
+    float factor = inversesqrt(workgroup_sum(squares) / float(a.head_dim) + a.eps);
     [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
-        uint c = i * SUBGROUP + lane;
-        if (c < a.head_dim)
-            head[c] = v[i] * factor * F32s(norm).v[c];
+        ch[i].v *= factor * ch[i].norm;
+        head[i * WORKGROUP + gl_LocalInvocationID.x] = ch[i].v;
     }
     barrier();
     [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
-        uint c = i * SUBGROUP + lane;
-        if (c >= a.head_dim)
-            continue;
-        float y = head[c];
+        uint c = i * WORKGROUP + gl_LocalInvocationID.x;
         if (c < a.rotary_dim) {
-            uint pair = c < half_dim ? c : c - half_dim;
-            float co = F32s(a.rope).v[(token * half_dim + pair) * 2];
-            float si = F32s(a.rope).v[(token * half_dim + pair) * 2 + 1];
-            y = c < half_dim ? y * co - head[c + half_dim] * si : y * co + head[c - half_dim] * si;
+            float other = c < half_dim ? -head[c + half_dim] : head[c - half_dim];
+            ch[i].v = ch[i].v * ch[i].co + other * ch[i].si;
         }
-        F32s(dst).v[c] = y;
     }
 }
 
 void main()
 {
-    uint h = gl_WorkGroupID.x, token = gl_WorkGroupID.y;
-    uint row = token * a.stride, d = a.head_dim;
-    if (h < a.n_heads) {
-        uvec2 dst = addr_add(a.q, 4 * (token * a.n_heads + h) * d);
-        norm_and_rope(row + 2 * h * d, a.q_norm, dst, token);
-        return;
+    uint h = gl_WorkGroupID.x, token = gl_WorkGroupID.y, d = a.head_dim;
+    bool is_query = h < a.n_heads, is_value = h >= a.n_heads + a.n_kv_heads;
+    uint kv = h - a.n_heads; // of the keys and values that stand behind the queries and gates
+    uint src = token * a.stride + (is_query ? 2 * h : 2 * a.n_heads + kv) * d;
+    uvec2 norm = is_query ? a.q_norm : a.k_norm;
+    Channel ch[PER_LANE];
+    [[unroll]] for (uint i = 0; i < PER_LANE; i++)
+        ch[i] = load_channel(src, norm, token, i * WORKGROUP + gl_LocalInvocationID.x);
+    uvec2 dst = addr_add(a.q, 4 * (token * a.n_heads + h) * d);
+    if (!is_query)
+        dst = cache_row(a.pos + token, is_value ? 1 : 0, is_value ? kv - a.n_kv_heads : kv);
+    if (!is_value)
+        norm_and_rope(ch);
+    [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
+        uint c = i * WORKGROUP + gl_LocalInvocationID.x;
+        if (c < d)
+            F32s(dst).v[c] = ch[i].v;
     }
-    h -= a.n_heads;
-    uint keys = row + 2 * a.n_heads * d;
-    if (h < a.n_kv_heads) {
-        norm_and_rope(keys + h * d, a.k_norm, cache_row(a.pos + token, 0, h), token);
-        return;
-    }
-    h -= a.n_kv_heads;
-    uvec2 dst = cache_row(a.pos + token, 1, h);
-    for (uint c = gl_SubgroupInvocationID; c < d; c += SUBGROUP)
-        F32s(dst).v[c] = F32s(a.qkv).v[keys + (a.n_kv_heads + h) * d + c];
 }

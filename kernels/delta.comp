@@ -16,11 +16,13 @@ layout(constant_id = 1) const uint WORKGROUP = 512;
 layout(constant_id = 2) const uint PARTS = 8; // a power of two, at most SUBGROUP
 layout(constant_id = 3) const uint K_DIM = 128;
 layout(constant_id = 4) const uint V_DIM = 128;
+layout(constant_id = 5) const uint TAPS = 4; // conv_kernel
 
 const uint SUBGROUPS = WORKGROUP / SUBGROUP;
 const uint ROW_STEP = WORKGROUP / PARTS;
 const uint ROWS = (V_DIM + ROW_STEP - 1) / ROW_STEP; // of a lane
 const uint COLS = (K_DIM + PARTS - 1) / PARTS;       // of a lane
+const uint OUTS = (V_DIM + WORKGROUP - 1) / WORKGROUP; // of an invocation
 
 layout(push_constant, std430) uniform Args { delta_args a; };
 
@@ -45,33 +47,41 @@ uint channel_of(uint head, uint c)
     return 2 * a.n_k * K_DIM + head * V_DIM + c - 2 * K_DIM;
 }
 
-// Row r of the virtual sequence [window; chunk]: the value before the convolution.
+// Row r of the virtual sequence [window; chunk]: the value before the convolution. One load, whichever it is.
 float before_conv(uint r, uint channel)
 {
-    uint held = a.conv_kernel - 1;
-    if (r < held)
-        return F32s(a.window_in).v[r * n_channels() + channel];
-    return F32s(a.proj).v[(r - held) * a.stride + channel];
+    bool held = r < TAPS - 1;
+    uvec2 from = held ? a.window_in : a.proj;
+    return F32s(from).v[held ? r * n_channels() + channel : (r - (TAPS - 1)) * a.stride + channel];
 }
 
 void convolve(uint head, uint token)
 {
     for (uint c = gl_LocalInvocationID.x; c < 2 * K_DIM + V_DIM; c += WORKGROUP) {
         uint channel = channel_of(head, c);
-        float y = 0.0;
-        for (uint j = 0; j < a.conv_kernel; j++)
-            y = fma(before_conv(token + j, channel), F32s(a.conv).v[channel * a.conv_kernel + j], y);
+        float x[TAPS], w[TAPS], y = 0.0;
+        [[unroll]] for (uint j = 0; j < TAPS; j++) {
+            x[j] = before_conv(token + j, channel);
+            w[j] = F32s(a.conv).v[channel * TAPS + j];
+        }
+        [[unroll]] for (uint j = 0; j < TAPS; j++)
+            y = fma(x[j], w[j], y);
         conv_out[c] = silu(y);
     }
 }
 
+// The last invocations start: in a large workgroup they have nothing to convolve.
 void keep_window(uint head)
 {
     bool first = head % (a.n_v / a.n_k) == 0;
-    for (uint c = gl_LocalInvocationID.x + (first ? 0 : 2 * K_DIM); c < 2 * K_DIM + V_DIM; c += WORKGROUP) {
+    uint start = WORKGROUP - 1 - gl_LocalInvocationID.x;
+    for (uint c = start + (first ? 0 : 2 * K_DIM); c < 2 * K_DIM + V_DIM; c += WORKGROUP) {
         uint channel = channel_of(head, c);
-        for (uint i = 0; i + 1 < a.conv_kernel; i++)
-            F32s(a.window_out).v[i * n_channels() + channel] = before_conv(a.n + i, channel);
+        float x[TAPS];
+        [[unroll]] for (uint i = 0; i + 1 < TAPS; i++)
+            x[i] = before_conv(a.n + i, channel);
+        [[unroll]] for (uint i = 0; i + 1 < TAPS; i++)
+            F32s(a.window_out).v[i * n_channels() + channel] = x[i];
     }
 }
 
@@ -92,6 +102,51 @@ vec2 workgroup_sum2(float x, float y)
     return total;
 }
 
+// Squares' sums of q and k. A GPU's subgroups each do all of it, which is quicker than a barrier; on a software device
+// every invocation does its share.
+vec2 qk_squares()
+{
+    float qq = 0.0, kk = 0.0;
+    uint first = PARTS == 1 ? gl_LocalInvocationID.x : gl_SubgroupInvocationID;
+    for (uint c = first; c < K_DIM; c += PARTS == 1 ? WORKGROUP : SUBGROUP) {
+        qq += conv_out[c] * conv_out[c];
+        kk += conv_out[K_DIM + c] * conv_out[K_DIM + c];
+    }
+    return PARTS == 1 ? workgroup_sum2(qq, kk) : vec2(subgroupAdd(qq), subgroupAdd(kk));
+}
+
+// Squares' sum of core; oo: of what this invocation wrote to it.
+float core_squares(float oo)
+{
+    if (PARTS == 1)
+        return workgroup_sum2(oo, 0.0).x;
+    barrier();
+    oo = 0.0;
+    for (uint c = gl_SubgroupInvocationID; c < V_DIM; c += SUBGROUP)
+        oo += core[c] * core[c];
+    return subgroupAdd(oo);
+}
+
+// What an invocation needs of a token behind the channels, loaded early.
+struct Gates {
+    float decay_in, bias, log, beta_in;
+    float z[OUTS], norm[OUTS];
+};
+
+void load_gates(uint head, uint token, out Gates g)
+{
+    uint row = token * a.stride, z_at = row + n_channels() + head * V_DIM, b_at = row + n_channels() + a.n_v * V_DIM;
+    g.decay_in = F32s(a.proj).v[b_at + a.n_v + head];
+    g.beta_in = F32s(a.proj).v[b_at + head];
+    g.bias = F32s(a.dt_bias).v[head];
+    g.log = F32s(a.a_log).v[head];
+    [[unroll]] for (uint i = 0; i < OUTS; i++) {
+        uint c = min(i * WORKGROUP + gl_LocalInvocationID.x, V_DIM - 1);
+        g.z[i] = F32s(a.proj).v[z_at + c];
+        g.norm[i] = F32s(a.norm).v[c];
+    }
+}
+
 // Sum over the PARTS neighbouring lanes that share a row.
 float row_sum(float x)
 {
@@ -102,63 +157,64 @@ float row_sum(float x)
 
 // q and k of the token for this lane's columns. Where a lane owns whole rows, all lanes of a subgroup need the same
 // element at a time: they hold SUBGROUP of them each and broadcast, because a load costs a software device far more.
-const uint HELD = PARTS == 1 ? (K_DIM + SUBGROUP - 1) / SUBGROUP : 1;
+const uint HELD = PARTS == 1 ? (K_DIM + SUBGROUP - 1) / SUBGROUP : COLS;
 float q_held[HELD], k_held[HELD];
 
-void hold_qk(float q_scale, float k_scale)
+void hold_qk(uint part, float q_scale, float k_scale)
 {
-    if (PARTS != 1)
-        return;
     [[unroll]] for (uint i = 0; i < HELD; i++) {
-        uint c = min(i * SUBGROUP + gl_SubgroupInvocationID, K_DIM - 1);
-        q_held[i] = conv_out[c] * q_scale;
-        k_held[i] = conv_out[K_DIM + c] * k_scale;
+        uint c = PARTS == 1 ? i * SUBGROUP + gl_SubgroupInvocationID : i * PARTS + part;
+        q_held[i] = conv_out[min(c, K_DIM - 1)] * q_scale;
+        k_held[i] = conv_out[K_DIM + min(c, K_DIM - 1)] * k_scale;
     }
 }
 
-float q_of(uint j, uint part, float q_scale)
+float q_of(uint j)
 {
-    if (PARTS == 1)
-        return subgroupBroadcast(q_held[j / SUBGROUP], j % SUBGROUP);
-    return conv_out[min(j * PARTS + part, K_DIM - 1)] * q_scale;
+    return PARTS == 1 ? subgroupBroadcast(q_held[j / SUBGROUP], j % SUBGROUP) : q_held[j];
 }
 
-float k_of(uint j, uint part, float k_scale)
+float k_of(uint j)
 {
-    if (PARTS == 1)
-        return subgroupBroadcast(k_held[j / SUBGROUP], j % SUBGROUP);
-    return conv_out[K_DIM + min(j * PARTS + part, K_DIM - 1)] * k_scale;
+    return PARTS == 1 ? subgroupBroadcast(k_held[j / SUBGROUP], j % SUBGROUP) : k_held[j];
+}
+
+// Whether row `row` and column c of a lane's share exist; constants where the shares come out even.
+bool has_row(uint row)
+{
+    return V_DIM % ROW_STEP == 0 || row < V_DIM;
+}
+
+bool has_col(uint c)
+{
+    return K_DIM % PARTS == 0 || c < K_DIM;
 }
 
 void main()
 {
     uint head = gl_WorkGroupID.x, part = gl_LocalInvocationID.x % PARTS, row0 = gl_LocalInvocationID.x / PARTS;
-    uint z_at = n_channels(), b_at = z_at + a.n_v * V_DIM, a_at = b_at + a.n_v;
     float s[ROWS][COLS];
     [[unroll]] for (uint i = 0; i < ROWS; i++) {
         uint row = row0 + i * ROW_STEP;
         [[unroll]] for (uint j = 0; j < COLS; j++) {
             uint c = j * PARTS + part;
-            s[i][j] = row < V_DIM && c < K_DIM ? F32s(a.state).v[(head * V_DIM + row) * K_DIM + c] : 0.0;
+            s[i][j] = has_row(row) && has_col(c) ? F32s(a.state).v[(head * V_DIM + row) * K_DIM + c] : 0.0;
         }
     }
 
+    keep_window(head);
     for (uint t = 0; t < a.n; t++) {
+        Gates g;
+        load_gates(head, t, g);
         convolve(head, t);
         barrier();
-        float qq = 0.0, kk = 0.0;
-        for (uint c = gl_LocalInvocationID.x; c < K_DIM; c += WORKGROUP) {
-            qq += conv_out[c] * conv_out[c];
-            kk += conv_out[K_DIM + c] * conv_out[K_DIM + c];
-        }
-        vec2 squares = workgroup_sum2(qq, kk);
+        vec2 squares = qk_squares();
         float q_scale = inversesqrt(squares.x + 1e-6) * inversesqrt(float(K_DIM));
         float k_scale = inversesqrt(squares.y + 1e-6);
-        float step = softplus(F32s(a.proj).v[t * a.stride + a_at + head] + F32s(a.dt_bias).v[head]);
-        float decay = exp_exact(-exp_exact(F32s(a.a_log).v[head]) * step);
-        float beta = sigmoid(F32s(a.proj).v[t * a.stride + b_at + head]);
+        float decay = exp_exact(-exp_exact(g.log) * softplus(g.decay_in + g.bias));
+        float beta = sigmoid(g.beta_in);
 
-        hold_qk(q_scale, k_scale);
+        hold_qk(part, q_scale, k_scale);
 
         float oo = 0.0;
         [[unroll]] for (uint i = 0; i < ROWS; i++) {
@@ -166,36 +222,35 @@ void main()
             float m = 0.0, o = 0.0;
             [[unroll]] for (uint j = 0; j < COLS; j++) {
                 s[i][j] *= decay;
-                m = fma(s[i][j], k_of(j, part, k_scale), m);
+                m = fma(s[i][j], k_of(j), m);
             }
             m = row_sum(m);
-            float update = beta * ((row < V_DIM ? conv_out[2 * K_DIM + min(row, V_DIM - 1)] : 0.0) - m);
+            float update = beta * ((has_row(row) ? conv_out[2 * K_DIM + min(row, V_DIM - 1)] : 0.0) - m);
             // Columns past K_DIM hold 0 and are not stored; they must not reach the sums.
             [[unroll]] for (uint j = 0; j < COLS; j++) {
-                s[i][j] = j * PARTS + part < K_DIM ? fma(update, k_of(j, part, k_scale), s[i][j]) : 0.0;
-                o = fma(s[i][j], q_of(j, part, q_scale), o);
+                s[i][j] = has_col(j * PARTS + part) ? fma(update, k_of(j), s[i][j]) : 0.0;
+                o = fma(s[i][j], q_of(j), o);
             }
             o = row_sum(o);
-            if (part == 0 && row < V_DIM) {
+            if (part == 0 && has_row(row)) {
                 core[row] = o;
                 oo += o * o;
             }
         }
-        float factor = inversesqrt(workgroup_sum2(oo, 0.0).x / float(V_DIM) + a.eps);
-        for (uint c = gl_LocalInvocationID.x; c < V_DIM; c += WORKGROUP) {
-            float z = F32s(a.proj).v[t * a.stride + z_at + head * V_DIM + c];
-            F32s(a.dst).v[(t * a.n_v + head) * V_DIM + c] = core[c] * factor * F32s(a.norm).v[c] * silu(z);
+        float factor = inversesqrt(core_squares(oo) / float(V_DIM) + a.eps);
+        [[unroll]] for (uint i = 0; i < OUTS; i++) {
+            uint c = i * WORKGROUP + gl_LocalInvocationID.x;
+            if (c < V_DIM)
+                F32s(a.dst).v[(t * a.n_v + head) * V_DIM + c] = core[c] * factor * g.norm[i] * silu(g.z[i]);
         }
-        barrier();
     }
 
     [[unroll]] for (uint i = 0; i < ROWS; i++) {
         uint row = row0 + i * ROW_STEP;
         [[unroll]] for (uint j = 0; j < COLS; j++) {
             uint c = j * PARTS + part;
-            if (row < V_DIM && c < K_DIM)
+            if (has_row(row) && has_col(c))
                 F32s(a.state).v[(head * V_DIM + row) * K_DIM + c] = s[i][j];
         }
     }
-    keep_window(head);
 }

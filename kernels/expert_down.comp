@@ -12,62 +12,64 @@
 
 layout(push_constant, std430) uniform Args { expert_down_args a; };
 
-// Four elements of the long vector of token t, from column c on (a multiple of 4; parts are multiples of 64).
-vec4 long_vector(uint t, uint c)
+// Where the shared expert's columns start, in the long vector and in the tile [from, from + n).
+uint routed_cols()
 {
-    uint k = c / a.inner;
-    if (k < a.top_k)
-        return F32x4s(a.act).v[(t * a.top_k * a.inner + c) / 4] * F32s(a.weights).v[t * a.top_k + k];
-    uint i = t * a.shared_stride + a.n_experts;
-    float gate = sigmoid(F32s(a.shared_in).v[i]);
-    uint g = i + 1 + c - a.top_k * a.inner;
-    vec4 v;
-    [[unroll]] for (uint j = 0; j < 4; j++)
-        v[j] = gate * silu(F32s(a.shared_in).v[g + j]) * F32s(a.shared_in).v[g + a.shared_inner + j];
-    return v;
+    return a.top_k * a.inner;
 }
 
-// The down projection that part k of the long vector meets: an expert's, or behind the last the shared one.
-Matrix part_matrix(uint token, uint k)
+uint routed_in_tile(uint from, uint n)
 {
-    bool routed = k < a.top_k;
-    uvec2 expert = Addrs(a.table).v[U32s(a.idx).v[token * a.top_k + min(k, a.top_k - 1)]];
-    Matrix m;
-    m.weight = routed ? addr_add(expert, a.down_w) : a.shared_w;
-    m.scales = routed ? addr_add(expert, a.down_s) : a.shared_s;
-    m.biases = routed ? addr_add(expert, a.down_b) : a.shared_b;
-    m.format = routed ? a.format : a.shared_format;
-    m.rows = a.hidden;
-    m.cols = routed ? a.inner : a.shared_inner;
-    return m;
+    return min(max(routed_cols(), from) - from, n);
 }
 
-// Adds the products of the tile that starts at column `from` of the long vector and has n columns.
-void add_tile(inout float acc[MAX_ACC], uint token, uint row, uint from, uint n)
+// The routed experts' columns of the tile, weights multiplied in.
+void load_routed(uint token, uint from, uint n)
 {
-    uint per_part = a.inner / UNIT; // of a routed one; the shared part comes last and may be longer
-    if (ROWS_ON_LANES) {
-        // All lanes walk the parts together, so a part's addresses are fetched once.
-        uint end = (from + n) / UNIT;
-        for (uint u = from / UNIT; u < end;) {
-            uint k = min(u / per_part, a.top_k);
-            uint stop = k < a.top_k ? min(end, (k + 1) * per_part) : end;
-            Matrix m = part_matrix(token, k);
-            for (; u < stop; u++)
-                add_unit(acc, m, row, u - k * per_part, u - from / UNIT);
+    uint n4 = routed_in_tile(from, n) / 4, at = (token * routed_cols() + from) / 4;
+    for (uint first = gl_LocalInvocationID.x; first < n4; first += LOADS * WORKGROUP) {
+        vec4 v[LOADS];
+        float w[LOADS];
+        [[unroll]] for (uint j = 0; j < LOADS; j++) {
+            uint i = min(first + j * WORKGROUP, n4 - 1);
+            v[j] = F32x4s(a.act).v[at + i];
+            w[j] = F32s(a.weights).v[token * a.top_k + (from + 4 * i) / a.inner];
         }
-    } else {
-        for (uint u = unit_first(); u < n / UNIT; u += unit_step()) {
-            uint unit = from / UNIT + u, k = min(unit / per_part, a.top_k);
-            add_unit(acc, part_matrix(token, k), row, unit - k * per_part, u);
-        }
+        [[unroll]] for (uint j = 0; j < LOADS; j++)
+            if (first + j * WORKGROUP < n4)
+                xs_put(0, first + j * WORKGROUP, v[j] * w[j]);
     }
 }
+
+// The shared expert's columns of the tile; the last invocations start, the first have most of the routed ones.
+void load_shared(uint token, uint from, uint n)
+{
+    uint i = token * a.shared_stride + a.n_experts, before = routed_in_tile(from, n);
+    for (uint c = before + 4 * (WORKGROUP - 1 - gl_LocalInvocationID.x); c < n; c += 4 * WORKGROUP) {
+        uint g = i + 1 + from + c - routed_cols();
+        vec4 v, u;
+        float gate = F32s(a.shared_in).v[i];
+        [[unroll]] for (uint j = 0; j < 4; j++) {
+            v[j] = F32s(a.shared_in).v[g + j];
+            u[j] = F32s(a.shared_in).v[g + a.shared_inner + j];
+        }
+        gate = sigmoid(gate);
+        [[unroll]] for (uint j = 0; j < 4; j++)
+            v[j] = gate * silu(v[j]) * u[j];
+        xs_put(0, c / 4, v);
+    }
+}
+
+#ifdef WIDE
+#include "expert_down_wide.glsl"
+#else
+#include "expert_down_lanes.glsl"
+#endif
 
 void main()
 {
     uint token = gl_WorkGroupID.y;
-    uint row = gl_WorkGroupID.x * SUBGROUPS * BLOCK_ROWS + block_row();
+    uint row = gl_WorkGroupID.x * (SUBGROUPS / SPLIT) * BLOCK_ROWS + block_row();
     uint total = a.top_k * a.inner + a.shared_inner;
     float acc[MAX_ACC];
     [[unroll]] for (uint r = 0; r < ROWS; r++)
@@ -75,19 +77,20 @@ void main()
 
     for (uint from = 0; from < total; from += TILE) {
         uint n = min(TILE, total - from);
+        fetch_tile(token, row, from, n);
         if (from > 0)
             barrier();
-        for (uint i = gl_LocalInvocationID.x; i < n / 4; i += WORKGROUP)
-            xs_put(xs_index(0, i), long_vector(token, from + 4 * i));
+        load_routed(token, from, n);
+        load_shared(token, from, n);
         barrier();
         if (row < a.hidden)
             add_tile(acc, token, row, from, n);
     }
 
+    finish_product(acc);
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
-        float y = finish(acc[r]);
         uint mine = row + lane_row(r);
         if (lane_stores(r) && mine < a.hidden)
-            F32s(a.x).v[token * a.hidden + mine] += y;
+            F32s(a.x).v[token * a.hidden + mine] += acc[r];
     }
 }

@@ -4,6 +4,7 @@
 //   rows[]: the pairs token * top_k + slot, those of expert 0 first;  tiles[0].x: how many tiles there are,
 //   tiles[1 + i] = (expert, first of rows, number, 0)
 //
+// Pairs of an expert that the table does not have are left out: they belong to another wave.
 // One workgroup counts, sums up and scatters. The order of the pairs of one expert is left open: no result depends on
 // it, because every pair is computed by itself.
 #version 460
@@ -19,6 +20,12 @@ layout(push_constant, std430) uniform Args { expert_sort_args a; };
 shared uint counts[N_EXPERTS];
 shared uint ends[N_EXPERTS]; // where the next pair of an expert goes
 
+bool is_here(uint expert)
+{
+    uvec2 address = Addrs(a.table).v[expert];
+    return (address.x | address.y) != 0;
+}
+
 void main()
 {
     for (uint e = gl_LocalInvocationID.x; e < N_EXPERTS; e += WORKGROUP)
@@ -26,6 +33,10 @@ void main()
     barrier();
     for (uint i = gl_LocalInvocationID.x; i < a.n_pairs; i += WORKGROUP)
         atomicAdd(counts[U32s(a.idx).v[i]], 1);
+    barrier();
+    for (uint e = gl_LocalInvocationID.x; e < N_EXPERTS; e += WORKGROUP)
+        if (!is_here(e))
+            counts[e] = 0;
     barrier();
     for (uint e = gl_LocalInvocationID.x; e < N_EXPERTS; e += WORKGROUP) {
         uint first = 0, tile = 0, n = counts[e];
@@ -40,6 +51,9 @@ void main()
             Tiles(a.tiles).v[0] = uvec4(tile, 0, 0, 0);
     }
     barrier();
-    for (uint i = gl_LocalInvocationID.x; i < a.n_pairs; i += WORKGROUP)
-        U32s(a.rows).v[atomicAdd(ends[U32s(a.idx).v[i]], 1)] = i;
+    for (uint i = gl_LocalInvocationID.x; i < a.n_pairs; i += WORKGROUP) {
+        uint expert = U32s(a.idx).v[i];
+        if (counts[expert] != 0)
+            U32s(a.rows).v[atomicAdd(ends[expert], 1)] = i;
+    }
 }

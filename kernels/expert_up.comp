@@ -4,6 +4,7 @@
 // Grid: x = row blocks of `inner`, y = top_k, z = tokens. float32 sums. Tolerance 1e-5 of the largest output.
 // The caller makes sure that every expert named by idx and not skipped is in the table.
 #version 460
+#define MATRICES 2
 #include "memory.glsl"
 #include "matvec.glsl"
 #include "math.glsl"
@@ -13,10 +14,19 @@ layout(push_constant, std430) uniform Args { expert_up_args a; };
 float load_tile(uint token, uint from, uint n4)
 {
     float squares = 0.0;
-    for (uint i = gl_LocalInvocationID.x; i < n4; i += WORKGROUP) {
-        vec4 v = F32x4s(a.x).v[(token * a.hidden + from) / 4 + i];
-        squares += dot(v, v);
-        xs_put(xs_index(0, i), v * F32x4s(a.norm).v[from / 4 + i]);
+    uint at = (token * a.hidden + from) / 4;
+    for (uint first = gl_LocalInvocationID.x; first < n4; first += LOADS * WORKGROUP) {
+        vec4 v[LOADS], w[LOADS];
+        [[unroll]] for (uint k = 0; k < LOADS; k++) {
+            uint i = min(first + k * WORKGROUP, n4 - 1);
+            v[k] = F32x4s(a.x).v[at + i];
+            w[k] = F32x4s(a.norm).v[from / 4 + i];
+        }
+        [[unroll]] for (uint k = 0; k < LOADS; k++)
+            if (first + k * WORKGROUP < n4) {
+                squares += dot(v[k], v[k]);
+                xs_put(0, first + k * WORKGROUP, v[k] * w[k]);
+            }
     }
     return squares;
 }
@@ -28,36 +38,36 @@ void main()
     if (((k < 32 ? a.skip_low >> k : a.skip_high >> (k - 32)) & 1u) != 0 && k < 64)
         return;
     uint slot = token * a.top_k + k;
-    uint row = gl_WorkGroupID.x * SUBGROUPS * BLOCK_ROWS + block_row();
+    uint row = gl_WorkGroupID.x * (SUBGROUPS / SPLIT) * BLOCK_ROWS + block_row();
     uvec2 expert = Addrs(a.table).v[U32s(a.idx).v[slot]];
-    Matrix gates = Matrix(addr_add(expert, a.gate_w), addr_add(expert, a.gate_s), addr_add(expert, a.gate_b),
-                          a.format, a.inner, a.hidden);
-    Matrix ups = Matrix(addr_add(expert, a.up_w), addr_add(expert, a.up_s), addr_add(expert, a.up_b), a.format,
-                        a.inner, a.hidden);
-    float gate[MAX_ACC], up[MAX_ACC];
-    float squares = 0.0;
-    [[unroll]] for (uint r = 0; r < ROWS; r++)
-        gate[r] = up[r] = 0.0;
+    Matrix m[2] = {Matrix(addr_add(expert, a.gate_w), addr_add(expert, a.gate_s), addr_add(expert, a.gate_b),
+                          a.format, a.inner, a.hidden),
+                   Matrix(addr_add(expert, a.up_w), addr_add(expert, a.up_s), addr_add(expert, a.up_b), a.format,
+                          a.inner, a.hidden)};
+    float acc[MAX_ACC];
+    float squares[4];
+    squares[0] = 0.0;
+    [[unroll]] for (uint i = 0; i < 2 * ROWS; i++)
+        acc[i] = 0.0;
 
     for (uint from = 0; from < a.hidden; from += TILE) {
         uint n = min(TILE, a.hidden - from);
+        fetch_product(m, row, from, n);
         if (from > 0)
             barrier();
-        squares += load_tile(token, from, n / 4);
+        squares[0] += load_tile(token, from, n / 4);
+        if (from + TILE >= a.hidden)
+            share_sums(squares);
         barrier();
         if (row < a.inner)
-            for (uint u = unit_first(); u < n / UNIT; u += unit_step()) {
-                add_unit(gate, gates, row, from / UNIT + u, u);
-                add_unit(up, ups, row, from / UNIT + u, u);
-            }
+            add_product(acc, m, row, from, n);
     }
 
-    float factor = inversesqrt(workgroup_sum(squares) / float(a.hidden) + a.eps);
+    finish_product(acc);
+    float factor = inversesqrt(shared_sum(0) / float(a.hidden) + a.eps);
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
-        float g = finish(gate[r]) * factor;
-        float u = finish(up[r]) * factor;
         uint mine = row + lane_row(r);
         if (lane_stores(r) && mine < a.inner)
-            F32s(a.act).v[slot * a.inner + mine] = silu(g) * u;
+            F32s(a.act).v[slot * a.inner + mine] = silu(acc[r] * factor) * (acc[ROWS + r] * factor);
     }
 }

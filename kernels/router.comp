@@ -1,7 +1,8 @@
 // router.comp - the top_k experts of each token, best first, and their weights.
 //   norm = 1: weights = softmax over the chosen logits; norm = 0: softmax over all n_experts, chosen ones taken.
 // Ties go to the lower index. Grid: x = tokens, one subgroup each; a lane keeps PER_LANE logits, expert e in lane
-// e % SUBGROUP. Tolerance 1e-6; the choice is exact where the logits are.
+// e % SUBGROUP, as unsigned integers in the order of the numbers (GPUs reduce integers in one instruction), and the
+// k-th choice is kept by lane k % SUBGROUP. Tolerance 1e-6; the choice is exact where the logits are.
 #version 460
 #include "memory.glsl"
 #include "math.glsl"
@@ -9,54 +10,82 @@
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint SUBGROUP = 32;
 layout(constant_id = 1) const uint PER_LANE = 8; // ceil(n_experts / SUBGROUP)
+layout(constant_id = 2) const uint KEEP = 1;     // ceil(top_k / SUBGROUP)
 
 layout(push_constant, std430) uniform Args { router_args a; };
 
-// -infinity: padding and what was already chosen.
-#define NONE uintBitsToFloat(0xff800000u)
+// Below every number: padding and what was already chosen.
+const uint NONE = 0;
+
+uint ordered(float v)
+{
+    uint bits = floatBitsToUint(v);
+    bits = bits == 0x80000000u ? 0 : bits; // -0 equals 0
+    return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+}
+
+float value_of(uint key)
+{
+    return uintBitsToFloat((key & 0x80000000u) != 0 ? key & 0x7fffffffu : ~key);
+}
+
+// Sum of e^(logit - best) over all experts.
+float sum_of_all(uint l[PER_LANE], float best)
+{
+    float sum = 0.0;
+    [[unroll]] for (uint i = 0; i < PER_LANE; i++)
+        sum += l[i] == NONE ? 0.0 : exp_exact(value_of(l[i]) - best);
+    return subgroupAdd(sum);
+}
 
 void main()
 {
     uint token = gl_WorkGroupID.x, lane = gl_SubgroupInvocationID;
-    float l[PER_LANE];
-    for (uint i = 0; i < PER_LANE; i++) {
+    uint l[PER_LANE], first = NONE;
+    [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
         uint e = i * SUBGROUP + lane;
-        l[i] = e < a.n_experts ? F32s(a.logits).v[token * a.stride + e] : NONE;
+        float v = F32s(a.logits).v[token * a.stride + min(e, a.n_experts - 1)];
+        l[i] = e < a.n_experts ? ordered(v) : NONE;
+        first = max(first, l[i]);
     }
+    float best = value_of(subgroupMax(first)), sum = 0.0;
+    if (a.norm == 0)
+        sum = sum_of_all(l, best);
 
-    float best = 0.0, sum = 0.0;
+    uint kept[KEEP], kept_expert[KEEP];
+    [[unroll]] for (uint j = 0; j < KEEP; j++)
+        kept[j] = kept_expert[j] = 0;
     for (uint k = 0; k < a.top_k; k++) {
-        float top = NONE;
-        uint at = 0xffffffffu;
-        for (uint i = 0; i < PER_LANE; i++)
-            if (l[i] > top || at == 0xffffffffu) {
+        uint top = NONE, at = 0xffffffffu;
+        [[unroll]] for (uint i = 0; i < PER_LANE; i++)
+            if (l[i] > top) {
                 top = l[i];
                 at = i * SUBGROUP + lane;
             }
-        float winner = subgroupMax(top);
+        uint winner = subgroupMax(top);
         uint expert = subgroupMin(top == winner ? at : 0xffffffffu);
-        if (k == 0) {
-            best = winner;
-            if (a.norm == 0) {
-                for (uint i = 0; i < PER_LANE; i++)
-                    sum += l[i] == NONE ? 0.0 : exp_exact(l[i] - best);
-                sum = subgroupAdd(sum);
+        [[unroll]] for (uint i = 0; i < PER_LANE; i++)
+            l[i] = i * SUBGROUP + lane == expert ? NONE : l[i];
+        [[unroll]] for (uint j = 0; j < KEEP; j++)
+            if (j * SUBGROUP + lane == k) {
+                kept[j] = winner;
+                kept_expert[j] = expert;
             }
-        }
-        float w = exp_exact(winner - best);
-        if (a.norm != 0)
-            sum += w;
-        if (lane == 0) {
-            // NaN logits find no winner: the index stays legal, the NaN shows in the model's logits.
-            U32s(a.idx).v[token * a.top_k + k] = min(expert, a.n_experts - 1);
-            F32s(a.weights).v[token * a.top_k + k] = w;
-        }
-        for (uint i = 0; i < PER_LANE; i++)
-            if (i * SUBGROUP + lane == expert)
-                l[i] = NONE;
     }
-    // The lane that wrote the weights scales them: no other lane has to see them first.
-    if (lane == 0)
-        for (uint k = 0; k < a.top_k; k++)
-            F32s(a.weights).v[token * a.top_k + k] /= sum;
+
+    float w[KEEP], mine = 0.0;
+    [[unroll]] for (uint j = 0; j < KEEP; j++) {
+        w[j] = j * SUBGROUP + lane < a.top_k ? exp_exact(value_of(kept[j]) - best) : 0.0;
+        mine += w[j];
+    }
+    if (a.norm != 0)
+        sum = subgroupAdd(mine);
+    [[unroll]] for (uint j = 0; j < KEEP; j++) {
+        uint k = j * SUBGROUP + lane;
+        if (k < a.top_k) {
+            // A NaN among the logits is the largest or the last: the index stays legal, the model's logits show it.
+            U32s(a.idx).v[token * a.top_k + k] = min(kept_expert[j], a.n_experts - 1);
+            F32s(a.weights).v[token * a.top_k + k] = w[j] / sum;
+        }
+    }
 }

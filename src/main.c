@@ -7,6 +7,8 @@
 #include "cli/interactive.h"
 #include "cli/options.h"
 #include "cli/output.h"
+#include "cli/perplexity.h"
+#include "cli/plan.h"
 #include "cli/prompt.h"
 #include "cli/run.h"
 #include "cli/signals.h"
@@ -36,8 +38,12 @@ static int dispatch(const struct options *o, const struct term *t, struct output
         return verbs_list_devices(o, out, e);
     case VERB_SELFTEST:
         return verbs_selftest(o, out, e);
+    case VERB_PLAN:
+        return plan_run(o, out, e);
     case VERB_BENCH:
         return bench_run(o, t, out, e);
+    case VERB_PERPLEXITY:
+        return perplexity_run(o, t, out, e);
     case VERB_VERSION:
         output_text(out, "moeflux " MOEFLUX_VERSION "\n");
         return output_flush(out, e);

@@ -32,10 +32,11 @@ struct moeflux_options {
         *pin; /* file of counts (moeflux_save_usage): its most used experts are read at open and stay */
     const char
         *usage; /* file of counts: the cache starts with its most used experts; none: NULL or no such file */
-    uint32_t n_threads;       /* readers and host work; 0: the cores there are */
-    uint32_t chunk;           /* most tokens evaluated at once; 0: the default */
-    bool profile;             /* time every kernel (moeflux_stats.ops) */
-    bool staged; /* for tests: treat device memory as apart from host memory even where it is not */
+    uint32_t n_threads; /* readers and host work; 0: the cores there are */
+    uint32_t chunk;     /* most tokens evaluated at once; 0: the default */
+    uint32_t context;   /* tokens of states that memory is kept free for; 0: 8192, or the model's maximum */
+    bool profile;       /* time every kernel (moeflux_stats.ops) */
+    bool staged;        /* for tests: treat device memory as apart from host memory even where it is not */
     struct progress progress; /* loading weights, prefill */
 };
 
@@ -107,7 +108,9 @@ struct moeflux_stats {                     /* since open or the last moeflux_sta
     uint64_t n_prefetched_used;          /* of those: chosen while they lay in the cache or were under way */
     uint64_t n_promoted, n_demoted;      /* experts copied from host to device, from device to host */
     uint64_t weights_bytes, state_bytes; /* device memory of dense weights, of this model's sessions */
-    uint64_t gpu_ns;                     /* sum of ops, when profile was asked for */
+    uint64_t
+        device_used_bytes; /* device memory of the process, as the driver counts it; 0: it does not say */
+    uint64_t gpu_ns;       /* sum of ops, when profile was asked for */
     struct moeflux_op_time ops[MOEFLUX_MAX_OPS];
     uint32_t n_ops;
 };
@@ -116,8 +119,9 @@ void moeflux_stats_reset(struct moeflux *m);
 /* How long tokens waited for the experts of one layer, in ns since open or the last reset. */
 uint64_t moeflux_layer_wait_ns(const struct moeflux *m, uint32_t layer);
 
-/* Writes how often each expert was chosen: the counts of the usage file that was given at open and since. Text, "layer
- * expert count" a line; written to the side and renamed. ERR_IO. */
+/* Writes how often each expert was wanted from the cache (once a token, once a chunk of a prompt; never where all are
+ * resident): the counts of the usage file that was given at open and since. Text, "layer expert count"
+ * a line; written to the side and renamed. ERR_IO. */
 int moeflux_save_usage(const struct moeflux *m, const char *path, struct err *e);
 
 struct moeflux_device {
@@ -148,6 +152,51 @@ struct moeflux_needs {
         floor_bytes; /* least memory to run: dense + states of a short context + one layer's top_k experts */
 };
 int moeflux_get_needs(const char *dir, struct moeflux_needs *out, struct err *e);
+
+/* What moeflux_open would do with the same options now: its own decision, with nothing loaded. */
+struct moeflux_plan {
+    char device[256];
+    bool is_unified;                             /* device memory is host memory */
+    uint64_t device_free_bytes, host_free_bytes; /* now; UINT64_MAX: not known */
+    uint64_t device_bytes;                       /* the most that the device may hold */
+    uint64_t weights_bytes;                      /* dense */
+    uint32_t context;                            /* tokens of states that there is room for */
+    uint64_t state_bytes, activation_bytes;      /* of that context, of a chunk */
+    uint32_t chunk;                              /* most tokens evaluated at once */
+    uint64_t slot_bytes;                         /* memory of one expert */
+    uint64_t n_experts;                          /* of all layers together */
+    uint64_t n_slots, n_host_slots;              /* experts that device and host have room for */
+    bool experts_resident;                       /* every expert has a slot: no reads once warm */
+    char expert_io[1200];                        /* how experts are read, and why */
+};
+/* ERR_NO_FIT with the numbers, ERR_UNSUPPORTED, ERR_DEVICE: as moeflux_open would fail. */
+int moeflux_make_plan(const struct moeflux_options *o, struct moeflux_plan *out, struct err *e);
+
+/* What this machine does. A speed of 0 was not measured. */
+struct moeflux_speeds {
+    double disk_bytes_s; /* experts of this model, in waves of top_k, as a layer asks for them */
+    bool disk_is_direct; /* past the page cache; else it may have answered */
+    uint64_t disk_bytes; /* that were read to find out */
+    char disk_how[256];  /* "direct", or why there is no speed */
+    char device[256];
+    double kernel_bytes_s;  /* product of a quantised matrix and a vector */
+    double dispatch_s;      /* of one small kernel, with the barrier after it */
+    double round_trip_s;    /* of a submission and the wait for it */
+    double copy_bytes_s;    /* host to device; 0 too where that is the same memory */
+    char device_fault[512]; /* why the device has no speeds; "": it has */
+};
+/* Takes about a second for the disk and less for the device. Fails only where the directory cannot be opened. */
+int moeflux_measure(const struct moeflux_options *o, struct moeflux_speeds *out, struct err *e);
+
+/* Where the time of one decoded token goes, in seconds. */
+struct moeflux_forecast {
+    double compute_s, copy_s, disk_s;
+    double apart_s;      /* of the token, when nothing is read ahead */
+    double overlapped_s; /* when everything is */
+};
+/* hits: the share of chosen experts, 0 to 1, that device or host hold. plan: NULL when there is none. */
+struct moeflux_forecast moeflux_make_forecast(const struct moeflux_needs *n, const struct moeflux_plan *plan,
+                                              const struct moeflux_speeds *s, double hits);
 
 /* Runs every kernel on `device` (as in moeflux_options) against the reference over a grid of shapes. Calls `row`
  * once per case: relative error against the bound. Returns the number of failed cases or a negative ERR_*. */

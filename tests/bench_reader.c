@@ -183,11 +183,18 @@ static double reader_round(struct bench *b, enum reader_mode mode, struct reader
     return rate;
 }
 
-static void print_ratio(double reader, double fio)
+/* The ratio is the median of the rounds' own: a neighbour who takes the disk for a while takes it from both. */
+static void print_ratio(double *ours, double *theirs, uint32_t n)
 {
-    printf("%7.3f %7.3f ", reader / 1e9, fio / 1e9);
-    if (fio > 0)
-        printf("%6.2f", reader / fio);
+    double ratios[MAX_ROUNDS] = {0};
+    bool has_fio = true;
+    for (uint32_t i = 0; i < n; i++) {
+        has_fio = has_fio && theirs[i] > 0;
+        ratios[i] = ours[i] / theirs[i];
+    }
+    printf("%7.3f %7.3f ", median(ours, n) / 1e9, median(theirs, n) / 1e9);
+    if (has_fio)
+        printf("%6.2f", median(ratios, n));
     else
         printf("%6s", "-");
 }
@@ -208,7 +215,7 @@ static void measure(struct bench *b, enum reader_mode mode)
         if (i % 2 == 0)
             ours[i] = reader_round(b, mode, r, &stats);
     }
-    print_ratio(median(ours, b->n_rounds), median(theirs, b->n_rounds));
+    print_ratio(ours, theirs, b->n_rounds);
     printf("  %5.1f  %6.1f  %s\n", (double)stats.flight_ns / (double)stats.busy_ns,
            stats.n_submits ? (double)stats.n_parts / (double)stats.n_submits : 1.0, reader_describe(r));
     fflush(stdout);

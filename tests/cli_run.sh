@@ -50,6 +50,18 @@ out_is "$(python ids $golden case3.greedy)"
 run 0 sh -c '"$0" "$@" --tokens-in - <"'"$tmp/ids"'"' "$MOEFLUX" "$@"
 out_is 'The capital of Iceland is Reykjavík.'
 
+claim perplexity_is_that_of_the_logits
+printf 'Once upon a time there was a kind cat. It liked 12 dogs.' >"$tmp/text"
+run 0 "$MOEFLUX" "$@" --raw -f "$tmp/text" --logits "$tmp/rows" --logits-all
+run 0 "$MOEFLUX" -m "$model" --perplexity "$tmp/text"
+[ "$(awk 'NR == 1 { print $2 }' "$tmp/out")" = "$(python perplexity "$tmp/rows")" ] ||
+    fault "$(cat "$tmp/out"), expected $(python perplexity "$tmp/rows")"
+run 0 "$MOEFLUX" -m "$model" --perplexity "$tmp/text" -c 5 --json
+json_is 'j["windows"] * j["context"] >= j["tokens_scored"] + j["windows"]' True
+json_is 'j["tokens_scored"] > 10' True
+printf 'a' >"$tmp/text"
+fails 2 "$tmp/text" -m "$model" --perplexity "$tmp/text"
+
 claim logits_and_hidden_states_agree_with_the_golden_ones
 python ids $golden case0.tokens >"$tmp/ids"
 run 0 "$MOEFLUX" "$@" --tokens-in "$tmp/ids" --logits "$tmp/all" --logits-all --hidden "$tmp/hidden"

@@ -3,6 +3,7 @@
 
   tensors.py shape FILE           "name dtype d0xd1..." of each tensor, sorted
   tensors.py ids FILE NAME        an I32 tensor as decimal numbers
+  tensors.py perplexity FILE      of the I32 tensor "tokens" by the rows of "logits" before each
   tensors.py diff A NAME B NAME   "max|a - b|  max|b|  elements" of two F32 tensors with equally many elements
 """
 import array, json, math, struct, sys
@@ -32,6 +33,14 @@ def main(verb, *words):
             print(name, h['dtype'], 'x'.join(map(str, h['shape'])))
     elif verb == 'ids':
         print(*values(*words))
+    elif verb == 'perplexity':
+        tokens, logits = values(words[0], 'tokens'), values(words[0], 'logits')
+        width, total = len(logits) // len(tokens), 0
+        for i, token in enumerate(tokens[1:]):
+            row = logits[i * width:(i + 1) * width]
+            top = max(row)
+            total += top + math.log(math.fsum(math.exp(x - top) for x in row)) - row[token]
+        print('%.4f' % math.exp(total / (len(tokens) - 1)))
     elif verb == 'diff':
         a, b = values(*words[:2]), values(*words[2:])
         assert len(a) == len(b) and len(a), (len(a), len(b))

@@ -202,4 +202,5 @@ def main():
     return n_failed > 0
 
 
-sys.exit(main())
+if __name__ == '__main__':
+    sys.exit(main())

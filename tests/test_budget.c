@@ -112,6 +112,15 @@ static void more_than_is_free_is_not_given(void **state)
     check_refused(unified(GIB), wish(0, 0, 100 * MIB), "free are 90.0 MiB");
 }
 
+static void the_memory_of_a_software_device_is_the_hosts(void **state)
+{
+    (void)state;
+    struct exec_caps caps = unified(160 * MIB);
+    caps.is_cpu = true;
+    assert_int_equal(share(caps, wish(0, 0, GIB)).slot_bytes, ALL);
+    assert_int_equal(share(caps, wish(0, 0, 160 * MIB)).slot_bytes, 160 * MIB / 10 * 9 - FIXED);
+}
+
 /* --- a device of its own --- */
 
 static void a_device_that_holds_all_needs_no_host_tier(void **state)
@@ -265,6 +274,7 @@ int main(void)
         cmocka_unit_test(memory_bounds_the_slots_of_unified_memory),
         cmocka_unit_test(gpu_memory_bounds_weights_states_and_slots),
         cmocka_unit_test(more_than_is_free_is_not_given),
+        cmocka_unit_test(the_memory_of_a_software_device_is_the_hosts),
         cmocka_unit_test(a_device_that_holds_all_needs_no_host_tier),
         cmocka_unit_test(the_host_tier_holds_what_the_device_does_not),
         cmocka_unit_test(the_host_tier_has_room_for_the_reads_of_a_layer),

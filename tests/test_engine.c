@@ -1,4 +1,5 @@
-/* The engine through moeflux.h: what a caller may rely on, whatever the cache, the chunk and what ran before. */
+/* The engine through moeflux.h: what a caller may rely on, whatever the cache, the chunk and what ran before.
+ * MOEFLUX_DEVICE names another device than the default one; an argument a part of the tests, as "*cache". */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,14 +13,28 @@
 static const char ODD[] = "tests/models/qwen-odd/mlx", TINY[] = "tests/models/tiny";
 enum { ODD_VOCAB = 1003, ODD_SLOT = 24576, N_PROMPT = 70 };
 
-static struct moeflux *open_model(const char *dir, uint64_t memory, uint32_t chunk)
+/* n_slots: device slots for experts, 0 for all of them. n_host: host slots below them, where device memory is, or with
+ * `staged` is taken to be, apart from host memory. */
+static struct moeflux *open_with(const char *dir, uint32_t n_slots, uint32_t n_host, bool staged,
+                                 uint32_t chunk)
 {
     struct moeflux *m;
+    struct moeflux_plan p;
     struct err e = {0};
-    const struct moeflux_options o = {
-        .dir = dir, .memory_bytes = memory, .chunk = chunk, .device = getenv("MOEFLUX_DEVICE")};
+    struct moeflux_options o = {
+        .dir = dir, .chunk = chunk, .context = 1024, .staged = staged, .device = getenv("MOEFLUX_DEVICE")};
+    check_ok(moeflux_make_plan(&o, &p, &e), &e);
+    if (n_slots)
+        o.gpu_memory_bytes = p.weights_bytes + p.state_bytes + p.activation_bytes + n_slots * p.slot_bytes;
+    if (n_host && (staged || !p.is_unified))
+        o.memory_bytes = n_host * p.slot_bytes;
     check_ok(moeflux_open(&m, &o, &e), &e);
     return m;
+}
+
+static struct moeflux *open_model(const char *dir, uint32_t n_slots, uint32_t chunk)
+{
+    return open_with(dir, n_slots, n_slots, false, chunk);
 }
 
 static struct moeflux_session *open_session(struct moeflux *m)
@@ -52,18 +67,9 @@ static void run(struct moeflux_session *s, float logits[4][ODD_VOCAB])
         eval(s, ids + N_PROMPT + i, 1, logits[i + 1]);
 }
 
-/* With `staged` experts come through a host tier of `memory` bytes, whatever the device. */
-static float (*run_fresh(uint64_t memory, bool staged))[ODD_VOCAB]
+static float (*run_fresh(uint32_t n_slots, uint32_t n_host, bool staged))[ODD_VOCAB]
 {
-    struct moeflux *m;
-    struct err e = {0};
-    const struct moeflux_options o = {.dir = ODD,
-                                      .memory_bytes = memory,
-                                      .gpu_memory_bytes = staged && memory ? 5700000 : 0, /* a few slots */
-                                      .chunk = 32,
-                                      .staged = staged,
-                                      .device = getenv("MOEFLUX_DEVICE")};
-    check_ok(moeflux_open(&m, &o, &e), &e);
+    struct moeflux *m = open_with(ODD, n_slots, n_host, staged, 32);
     struct moeflux_session *s = open_session(m);
     float(*logits)[ODD_VOCAB] = malloc(sizeof(float[4][ODD_VOCAB]));
     run(s, logits);
@@ -75,14 +81,14 @@ static float (*run_fresh(uint64_t memory, bool staged))[ODD_VOCAB]
 static void logits_do_not_depend_on_the_cache(void **state)
 {
     (void)state;
-    float(*all)[ODD_VOCAB] = run_fresh(0, false);
-    for (uint64_t slots = 3; slots <= 36; slots *= 2)
+    float(*all)[ODD_VOCAB] = run_fresh(0, 0, false);
+    for (uint32_t slots = 3; slots <= 36; slots *= 2)
         for (int staged = 0; staged < 2; staged++) {
-            float(*some)[ODD_VOCAB] = run_fresh(slots * ODD_SLOT, staged);
+            float(*some)[ODD_VOCAB] = run_fresh(slots, 39 - slots, staged);
             assert_memory_equal(some, all, sizeof(float[4][ODD_VOCAB]));
             free(some);
         }
-    float(*staged)[ODD_VOCAB] = run_fresh(0, true);
+    float(*staged)[ODD_VOCAB] = run_fresh(0, 0, true);
     assert_memory_equal(staged, all, sizeof(float[4][ODD_VOCAB]));
     free(staged);
     free(all);
@@ -111,7 +117,7 @@ static void a_cleared_session_repeats_itself(void **state)
 static void two_sessions_do_not_disturb_each_other(void **state)
 {
     (void)state;
-    struct moeflux *m = open_model(ODD, 6 * ODD_SLOT, 0);
+    struct moeflux *m = open_model(ODD, 6, 0);
     struct moeflux_session *a = open_session(m), *b = open_session(m);
     float want[ODD_VOCAB], got[ODD_VOCAB], other[ODD_VOCAB];
     int32_t ids[40];
@@ -177,7 +183,7 @@ static void decode_is_few_commands(void **state)
 {
     (void)state;
     for (int streaming = 0; streaming < 2; streaming++) {
-        struct moeflux *m = open_model(TINY, streaming ? 40 * 28672 : 0, 0);
+        struct moeflux *m = open_model(TINY, streaming ? 40 : 0, 0);
         struct moeflux_session *s = open_session(m);
         struct moeflux_stats stats;
         int32_t id = 100;
@@ -194,6 +200,26 @@ static void decode_is_few_commands(void **state)
         moeflux_session_free(s);
         moeflux_close(m);
     }
+}
+
+/* Six slots for 12 experts a layer: whatever the tokens choose, an expert is read once for all of them. */
+static void a_chunk_reads_each_expert_of_a_layer_at_most_once(void **state)
+{
+    (void)state;
+    struct moeflux *m = open_model(ODD, 6, 64);
+    struct moeflux_session *s = open_session(m);
+    struct moeflux_info info = moeflux_info(m);
+    struct moeflux_stats stats;
+    float logits[ODD_VOCAB];
+    int32_t ids[64];
+    make_prompt(ids, 64);
+    moeflux_stats_reset(m);
+    eval(s, ids, 64, logits);
+    moeflux_get_stats(m, &stats);
+    assert_true(stats.n_reads > info.n_layers * 6);
+    assert_true(stats.n_reads <= info.n_layers * info.n_experts);
+    moeflux_session_free(s);
+    moeflux_close(m);
 }
 
 static void a_cache_under_the_floor_is_refused_with_numbers(void **state)
@@ -217,7 +243,7 @@ static void unreadable_experts_stop_the_evaluation(void **state)
     char *tmp = tmp_tree_new();
     const char *dir = tmp_tree_path(tmp, "model"), *file = tmp_tree_path(dir, "model.safetensors");
     tmp_tree_copy(ODD, dir);
-    struct moeflux *m = open_model(dir, 6 * ODD_SLOT, 0);
+    struct moeflux *m = open_model(dir, 6, 0);
     struct moeflux_session *s = open_session(m);
     float logits[ODD_VOCAB];
     int32_t ids[9];
@@ -270,7 +296,7 @@ static void an_interrupted_prompt_keeps_whole_chunks(void **state)
     moeflux_close(m);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_do_not_depend_on_the_cache),
@@ -279,9 +305,12 @@ int main(void)
         cmocka_unit_test(chunk_sizes_agree),
         cmocka_unit_test(bad_tokens_change_nothing),
         cmocka_unit_test(decode_is_few_commands),
+        cmocka_unit_test(a_chunk_reads_each_expert_of_a_layer_at_most_once),
         cmocka_unit_test(a_cache_under_the_floor_is_refused_with_numbers),
         cmocka_unit_test(unreadable_experts_stop_the_evaluation),
         cmocka_unit_test(an_interrupted_prompt_keeps_whole_chunks),
     };
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

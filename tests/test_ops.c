@@ -1,4 +1,5 @@
-/* Every kernel against its reference on the default device. Kernels that only work together run once, together. */
+/* Every kernel against its reference on the default device. Kernels that only work together run once, together. On a
+ * software device the kernels of GPUs run too: nothing else tests them where there is no GPU. */
 #include <stdio.h>
 #include <string.h>
 
@@ -20,17 +21,25 @@ static void count_row(void *ctx, const struct selftest_row *row)
             seen->rows[i]++;
 }
 
-/* Runs the cases in which `kernel` takes part: there are some for both of the named kernels, and none fails. */
-static void check(const char *kernel, const char *first, const char *second)
+static void check_kernels(const char *kernel, bool as_gpu, struct seen *seen)
 {
     struct err e = {0};
-    struct seen seen = {.kernels = {first, second}};
-    const struct selftest s = {.kernel = kernel, .row = count_row, .ctx = &seen};
+    const struct selftest s = {.kernel = kernel, .as_gpu = as_gpu, .row = count_row, .ctx = seen};
+    printf("%s%s\n", kernel, as_gpu ? ", as on a GPU" : "");
     int rc = selftest_run(&s, &e);
     if (rc < 0)
         fail_msg("%s: %s", kernel, e.text);
     assert_int_equal(rc, 0);
-    assert_true(seen.rows[0] > 0 && seen.rows[1] > 0);
+    assert_true(seen->rows[0] > 0 && seen->rows[1] > 0);
+}
+
+/* Runs the cases in which `kernel` takes part: there are some for both of the named kernels, and none fails. */
+static void check(const char *kernel, const char *first, const char *second)
+{
+    for (int as_gpu = 0; as_gpu < 2; as_gpu++) {
+        struct seen seen = {.kernels = {first, second}};
+        check_kernels(kernel, as_gpu == 1, &seen);
+    }
 }
 
 static void embed_agrees_with_its_reference(void **state)

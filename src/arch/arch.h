@@ -8,6 +8,7 @@
 #ifndef MOEFLUX_ARCH_ARCH_H
 #define MOEFLUX_ARCH_ARCH_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "ops/exec.h"
@@ -33,6 +34,7 @@ struct arch_experts {
     uint64_t table;   /* addresses of this layer's experts */
     uint32_t from, n; /* tokens */
     uint64_t skip;    /* up: bit k leaves out the k-th expert of each token (k < 64) */
+    bool more;        /* down: experts that the table lacks come in a later wave */
 };
 
 enum { ARCH_HEAD_ROWS = 4 };
@@ -68,6 +70,9 @@ struct arch {
     /* For one token, after before_experts of an earlier layer: what `layer`'s router would choose for the hidden state
      * as it is now, into view.guess. */
     void (*guess)(void *self, const struct arch_chunk *c, uint32_t layer);
+    /* Whether the experts of a chunk of n tokens may come in waves: up and down for the experts of each, the last one
+     * without `more`. Else all experts of a token are needed at once. */
+    bool (*takes_waves)(void *self, uint32_t n);
     /* Tokens from .. from + n - 1 of the chunk. */
     void (*experts_up)(void *self, const struct arch_chunk *c, const struct arch_experts *x);
     void (*experts_down)(void *self, const struct arch_chunk *c, const struct arch_experts *x);

@@ -488,7 +488,14 @@ static struct experts_call experts_call_of(const struct qwen *q, const struct ar
                                  .chunk = c->n,
                                  .scratch = q->grouped.address,
                                  .shared_out = &y->shared_out,
-                                 .skip = x->skip};
+                                 .skip = x->skip,
+                                 .more = x->more};
+}
+
+static bool qwen_takes_waves(void *self, uint32_t n)
+{
+    const struct qwen *q = self;
+    return experts_takes_waves(&q->experts, n);
 }
 
 static void qwen_experts_up(void *self, const struct arch_chunk *c, const struct arch_experts *x)
@@ -548,6 +555,7 @@ const struct arch arch_qwen35moe = {
     .embed = qwen_embed,
     .before_experts = qwen_before_experts,
     .guess = qwen_guess,
+    .takes_waves = qwen_takes_waves,
     .experts_up = qwen_experts_up,
     .experts_down = qwen_experts_down,
     .head = qwen_head,

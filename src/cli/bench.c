@@ -213,15 +213,17 @@ static int print(const struct bench *b, struct output *out, struct err *e)
 int bench_run(const struct options *o, const struct term *t, struct output *out, struct err *e)
 {
     struct bench b = {.options = o};
+    struct options sized = *o;
     signals_catch_interrupt();
     bar_init(&b.bar, t);
     uint32_t context = needed_context(o);
-    int rc = session_open(&b.session, o, &b.bar, e);
+    sized.ctx_size = o->ctx_size ? o->ctx_size : context;
+    int rc = session_open(&b.session, &sized, &b.bar, e);
     if (!rc && o->ctx_size && o->ctx_size < context)
         rc = err_set(e, ERR_USAGE, "the longest measurement takes %u tokens, the context holds %lld (-c)",
                      context, (long long)o->ctx_size);
     if (!rc)
-        rc = session_start(&b.session, o, o->ctx_size ? (uint32_t)o->ctx_size : context, e);
+        rc = session_start(&b.session, o, (uint32_t)sized.ctx_size, e);
     if (!rc)
         rc = o->prompt || o->file || o->tokens_in ? read_prompt_ids(&b, e) : make_random_ids(&b, e);
     if (!rc)

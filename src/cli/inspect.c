@@ -5,10 +5,21 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "cli/forecast.h"
 #include "cli/number.h"
 #include "cli/options.h"
 #include "cli/output.h"
+#include "cli/plan.h"
 #include "moeflux.h"
+
+/* What there is to tell. */
+struct findings {
+    struct moeflux_needs needs;
+    struct moeflux_plan plan;
+    struct err no_plan; /* why there is none; code 0: there is */
+    struct moeflux_speeds speeds;
+    bool measured;
+};
 
 /* The context that the memory figures are given for, beside the model's own maximum. */
 enum { SHORT_CONTEXT = 8192 };
@@ -27,7 +38,7 @@ static void print_bytes(struct output *out, const char *name, uint64_t bytes, co
 {
     char amount[32];
     number_show_bytes(amount, sizeof amount, (double)bytes);
-    output_addf(out, "%-22s %12s  %s\n", name, amount, note);
+    output_addf(out, "%-22s %12s%s%s\n", name, amount, note[0] ? "  " : "", note);
 }
 
 static void print_count(struct output *out, const char *name, double count)
@@ -79,8 +90,7 @@ static void print_sizes(struct output *out, const struct moeflux_needs *n)
     print_bytes(out, "  least", n->floor_bytes, "dense weights, a short context, one layer's experts");
 }
 
-static int print_json(const struct options *o, const struct moeflux_needs *n, struct output *out,
-                      struct err *e)
+static json_t *needs_json(const struct options *o, const struct moeflux_needs *n)
 {
     const struct {
         const char *key;
@@ -112,18 +122,64 @@ static int print_json(const struct options *o, const struct moeflux_needs *n, st
     json_object_set_new(object, "packed", json_boolean(n->packed));
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         json_object_set_new(object, numbers[i].key, json_integer((json_int_t)numbers[i].value));
+    return object;
+}
+
+static const struct moeflux_plan *plan_of(const struct findings *f)
+{
+    return f->no_plan.code ? NULL : &f->plan;
+}
+
+static int print_json(const struct options *o, const struct findings *f, struct output *out, struct err *e)
+{
+    json_t *object = needs_json(o, &f->needs);
+    const struct moeflux_plan *plan = plan_of(f);
+    json_object_set_new(object, "plan", plan ? plan_json(plan) : json_null());
+    if (!plan)
+        json_object_set_new(object, "no_plan", output_json_text(f->no_plan.text, strlen(f->no_plan.text)));
+    if (f->measured)
+        forecast_json(&f->needs, plan, &f->speeds, object);
     return output_json(out, object, e);
+}
+
+static void print_plan(const struct findings *f, struct output *out)
+{
+    output_text(out, "\n");
+    if (plan_of(f))
+        plan_print(&f->plan, out);
+    else
+        output_addf(out, "It cannot run here: %s\n", f->no_plan.text);
+}
+
+/* Only what the user asked for wrongly is a failure: a model that cannot run here can still be told about. */
+static int find_out(struct findings *f, const struct options *o, struct err *e)
+{
+    struct moeflux_options engine = {0};
+    options_engine(o, &engine);
+    int rc = moeflux_get_needs(o->model, &f->needs, e);
+    if (rc < 0)
+        return rc;
+    rc = moeflux_make_plan(&engine, &f->plan, &f->no_plan);
+    if (rc == ERR_USAGE) {
+        *e = f->no_plan;
+        return rc;
+    }
+    f->measured = !o->no_measure;
+    return f->measured ? moeflux_measure(&engine, &f->speeds, e) : 0;
 }
 
 int inspect_run(const struct options *o, struct output *out, struct err *e)
 {
-    struct moeflux_needs needs;
-    int rc = moeflux_get_needs(o->model, &needs, e);
+    struct findings f = {0};
+    int rc = find_out(&f, o, e);
     if (rc)
         return rc;
     if (o->json)
-        return print_json(o, &needs, out, e);
-    print_shape(out, &needs);
-    print_sizes(out, &needs);
+        return print_json(o, &f, out, e);
+    print_shape(out, &f.needs);
+    print_sizes(out, &f.needs);
+    print_plan(&f, out);
+    if (f.measured)
+        forecast_print(&f.needs, plan_of(&f), &f.speeds, out);
     return output_flush(out, e);
 }

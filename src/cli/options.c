@@ -36,7 +36,7 @@ static const struct flag run_flags[] = {
     BYTES(NULL, "memory", "SIZE", memory, "host memory for experts, as 512M or 4G"),
     BYTES(NULL, "gpu-memory", "SIZE", gpu_memory, "device memory for everything"),
     TEXT(NULL, "expert-io", "MODE", expert_io, "auto, mmap, pread, uring or direct (auto)"),
-    TEXT(NULL, "prefetch", "WHAT", prefetch, "read ahead: auto, none, previous, router, both (auto)"),
+    TEXT(NULL, "prefetch", "WHAT", prefetch, "auto, none, previous, router or both ahead (auto)"),
     TEXT(NULL, "cache-policy", "NAME", cache_policy, "who leaves the cache: auto, lru, frequency (auto)"),
     TEXT(NULL, "usage", "FILE", usage, "begin with the experts used before; update FILE"),
     TEXT(NULL, "pin", "FILE", pin, "keep the most used experts of a usage file"),
@@ -68,10 +68,12 @@ static const struct flag run_flags[] = {
     SWITCH(NULL, "logits-all", logits_all, "... after every token of the prompt"),
     TEXT(NULL, "hidden", "FILE", hidden, "write the hidden states (safetensors)"),
     HEADING("Measure and check:"),
+    SWITCH(NULL, "plan", plan, "print what would be put where, and end"),
     SWITCH(NULL, "bench", bench, "measure prefill and decode speed"),
     LIST(NULL, "bench-prompt", "N,..", bench_prompt, 0, MAX_LENGTH, "prompt lengths to measure, 0: none (512)"),
     LIST(NULL, "bench-gen", "N,..", bench_gen, 0, MAX_LENGTH, "generation lengths to measure, 0: none (64)"),
     INT(NULL, "bench-reps", "N", bench_reps, 1, 1000, "repetitions of each (5)"),
+    TEXT(NULL, "perplexity", "FILE", perplexity, "how well the model foretells a text, - for stdin"),
     SWITCH(NULL, "selftest", selftest, "compare every kernel with the reference"),
     SWITCH("h", "help", help, "print this help"),
     SWITCH(NULL, "version", version, "print the version"),
@@ -87,6 +89,14 @@ static const struct flag convert_flags[] = {
 
 static const struct flag inspect_flags[] = {
     OPERAND("DIR", model, "model directory"),
+    TEXT(NULL, "device", "NAME", device, "as for a run, below too"),
+    INT("c", "ctx-size", "N", ctx_size, 1, MAX_TOKENS, "tokens to keep room for (8192)"),
+    BYTES(NULL, "memory", "SIZE", memory, "host memory for experts"),
+    BYTES(NULL, "gpu-memory", "SIZE", gpu_memory, "device memory for everything"),
+    TEXT(NULL, "expert-io", "MODE", expert_io, "auto, mmap, pread, uring or direct (auto)"),
+    INT("t", "threads", "N", threads, 1, 4096, "threads that read (all cores)"),
+    INT(NULL, "chunk", "N", chunk, 1, 1 << 20, "tokens of a prompt computed at once"),
+    SWITCH(NULL, "no-measure", no_measure, "print only what files and memory tell"),
     SWITCH(NULL, "json", json, "print one JSON object"),
     SWITCH("h", "help", help, "print this help"),
 };
@@ -157,6 +167,21 @@ static int check_modes(const struct options *o, struct err *e)
 {
     int rc = refuse(o->bench && o->selftest, "--bench", "--selftest", e);
     if (!rc)
+        rc = refuse(o->plan && o->bench, "--plan", "--bench", e);
+    if (!rc)
+        rc = refuse(o->perplexity && (o->bench || o->plan || o->selftest || o->list_devices), "--perplexity",
+                    "--bench, --plan, --selftest or --list-devices", e);
+    if (!rc)
+        rc = refuse(o->perplexity && (o->prompt || o->file || o->tokens_in), "--perplexity", "a prompt", e);
+    if (!rc)
+        rc = refuse(o->perplexity && options_probes(o), "--perplexity", "--logits or --hidden", e);
+    if (!rc)
+        rc = refuse(o->plan && o->selftest, "--plan", "--selftest", e);
+    if (!rc)
+        rc = refuse(o->plan && o->list_devices, "--plan", "--list-devices", e);
+    if (!rc)
+        rc = refuse(o->plan && options_probes(o), "--plan", "--logits or --hidden", e);
+    if (!rc)
         rc = refuse(o->list_devices && o->selftest, "--list-devices", "--selftest", e);
     if (!rc)
         rc = refuse(o->list_devices && o->bench, "--list-devices", "--bench", e);
@@ -165,6 +190,12 @@ static int check_modes(const struct options *o, struct err *e)
     if (!rc)
         rc = refuse(o->bench && options_probes(o), "--bench", "--logits or --hidden", e);
     return rc;
+}
+
+static int check_reads(const struct options *o, struct err *e)
+{
+    enum reader_mode mode;
+    return o->expert_io ? reader_mode_find(o->expert_io, &mode, e) : 0;
 }
 
 static int check_run(struct options *o, struct err *e)
@@ -177,16 +208,17 @@ static int check_run(struct options *o, struct err *e)
         rc = check_output(o, e);
     if (!rc)
         rc = sampler_check(&sampling, e);
-    enum reader_mode mode;
-    if (!rc && o->expert_io)
-        rc = reader_mode_find(o->expert_io, &mode, e);
+    if (!rc)
+        rc = check_reads(o, e);
     if (rc)
         return rc;
     o->verb = o->list_devices ? VERB_LIST_DEVICES
               : o->selftest   ? VERB_SELFTEST
+              : o->plan       ? VERB_PLAN
+              : o->perplexity ? VERB_PERPLEXITY
               : o->bench      ? VERB_BENCH
                               : VERB_RUN;
-    if (!o->model && (o->verb == VERB_RUN || o->verb == VERB_BENCH))
+    if (!o->model && o->verb != VERB_LIST_DEVICES && o->verb != VERB_SELFTEST)
         return err_set(e, ERR_USAGE, "-m DIR is missing: which model? (--help shows the usage)");
     return 0;
 }
@@ -200,7 +232,8 @@ int options_parse(struct options *o, int argc, char **argv, struct err *e)
     }
     if (argc > 1 && strcmp(argv[1], "inspect") == 0) {
         o->verb = VERB_INSPECT;
-        return flags_parse(inspect_flags, COUNT(inspect_flags), argc - 1, argv + 1, o, &o->help, e);
+        int rc = flags_parse(inspect_flags, COUNT(inspect_flags), argc - 1, argv + 1, o, &o->help, e);
+        return rc ? rc : check_reads(o, e);
     }
     int rc = flags_parse(run_flags, COUNT(run_flags), argc, argv, o, &o->help, e);
     if (rc)
@@ -220,7 +253,7 @@ void options_help(const struct options *o, struct str *out)
         return;
     }
     if (o->verb == VERB_INSPECT) {
-        str_add_text(out, "usage: moeflux inspect DIR [--json]\n\n");
+        str_add_text(out, "usage: moeflux inspect DIR [--no-measure] [--json] [OPTION]...\n\n");
         flags_help(inspect_flags, COUNT(inspect_flags), out);
         return;
     }
@@ -228,7 +261,7 @@ void options_help(const struct options *o, struct str *out)
                       "       moeflux -m DIR                  a conversation (in a terminal)\n"
                       "       moeflux -m DIR --bench          speed of prefill and decode\n"
                       "       moeflux convert SRC DST         a checkpoint to a model directory\n"
-                      "       moeflux inspect DIR             what a model is and needs\n"
+                      "       moeflux inspect DIR             what a model is, needs and can reach here\n"
                       "       moeflux --selftest              check this device's kernels\n");
     flags_help(run_flags, COUNT(run_flags), out);
     str_add_text(out, "\nmoeflux convert --help and man moeflux say more.\n");
@@ -247,6 +280,7 @@ void options_engine(const struct options *o, struct moeflux_options *out)
     out->usage = o->usage;
     out->n_threads = (uint32_t)o->threads;
     out->chunk = (uint32_t)o->chunk;
+    out->context = (uint32_t)o->ctx_size;
     out->profile = o->stats;
 }
 

@@ -16,6 +16,8 @@ struct moeflux_options;
 enum verb {
     VERB_RUN, /* one answer, or a conversation when stdin is a terminal and no prompt is given */
     VERB_BENCH,
+    VERB_PERPLEXITY,
+    VERB_PLAN,
     VERB_SELFTEST,
     VERB_LIST_DEVICES,
     VERB_CONVERT,
@@ -46,14 +48,15 @@ struct options {
 
     bool tokens_out, json, csv, stats;
     const char *logits, *hidden; /* files; logits may be "-" */
+    const char *perplexity;      /* a file, or "-" */
     bool logits_all;
 
-    bool list_devices, selftest, bench;
+    bool list_devices, selftest, bench, plan;
     struct number_list bench_prompt, bench_gen;
     int64_t bench_reps;
 
     const char *src, *dst; /* convert; inspect uses `model` */
-    bool verify;
+    bool verify, no_measure;
 };
 
 /* Parses the command line. ERR_USAGE names the flag at fault. */

@@ -146,7 +146,9 @@ void stats_print(const struct stats *st, const struct answer *a, const struct se
     print_answer(st, a, to);
     number_show_bytes(weights, sizeof weights, (double)es.weights_bytes);
     number_show_bytes(state, sizeof state, (double)es.state_bytes);
-    fprintf(to, "%-12s %s weights, %s states\n", "memory", weights, state);
+    fprintf(to, "%-12s %s weights, %s states", "memory", weights, state);
+    number_show_bytes(state, sizeof state, (double)es.device_used_bytes);
+    fprintf(to, es.device_used_bytes ? "; %s of device memory in all\n" : "\n", state);
     print_experts(&es, s->info.expert_io, to);
     print_hits(&es, to);
     print_prefetch(&es, to);
@@ -201,6 +203,7 @@ static void add_counts(json_t *object, const struct moeflux_stats *es)
         {"demoted", es->n_demoted},
         {"weights_bytes", es->weights_bytes},
         {"state_bytes", es->state_bytes},
+        {"device_used_bytes", es->device_used_bytes},
     };
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
         json_object_set_new(object, counts[i].key, json_integer((json_int_t)counts[i].value));

@@ -11,8 +11,8 @@ struct model_dir;
 
 struct budget_wish {                         /* bytes */
     uint64_t memory_bytes, gpu_memory_bytes; /* --memory, --gpu-memory; 0: not said */
-    uint64_t scratch_bytes;                  /* activations and states beside the weights */
-    uint64_t host_free_bytes;                /* host_memory_free; UINT64_MAX: not known */
+    uint64_t scratch_bytes;   /* activations, states and the driver's own, beside the weights */
+    uint64_t host_free_bytes; /* host_memory_free; UINT64_MAX: not known */
 };
 
 struct budget { /* bytes */

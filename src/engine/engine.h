@@ -10,6 +10,8 @@
 #include "moeflux.h"
 #include "ops/exec.h"
 
+enum { MOEFLUX_WAVE_TABLES = 16 };
+
 struct moeflux {
     struct model_dir dir;
     struct exec *exec;
@@ -25,12 +27,14 @@ struct moeflux {
     uint32_t max_chunk;
 
     struct exec_buffer ids, rope; /* inputs of a chunk */
-    struct exec_buffer choice;    /* host copy of view.idx, behind it of view.guess; unused where those are mapped */
-    struct exec_buffer logits;    /* host copy of view.logits; likewise */
-    struct exec_buffer hidden;    /* host copies of x, [n_layers + 1][max_chunk][hidden]; made on first use */
-    float *inverse_frequencies;   /* [rotary_dim / 2] */
-    uint32_t *wanted;             /* [n_experts]: the different experts of a wave */
-    uint8_t *is_wanted;           /* [n_experts] */
+    struct exec_buffer
+        choice; /* host copy of view.idx, behind it of view.guess; unused where those are mapped */
+    struct exec_buffer logits;  /* host copy of view.logits; likewise */
+    struct exec_buffer hidden;  /* host copies of x, [n_layers + 1][max_chunk][hidden]; made on first use */
+    float *inverse_frequencies; /* [rotary_dim / 2] */
+    struct exec_buffer waves;   /* u64 [MOEFLUX_WAVE_TABLES][n_experts]: tables of one wave of experts each */
+    uint32_t *wanted;           /* [n_experts]: the different experts of a wave */
+    uint8_t *is_wanted;         /* [n_experts] */
 
     /* Where the predictor's last token stands: another sequence or place has nothing to do with it. */
     const struct moeflux_session *predicted_of;

@@ -9,6 +9,9 @@
 #include "base/mem.h"
 #include "engine/engine.h"
 
+/* Experts of a wave: enough to keep a device busy, few enough that it starts soon. Tables that may be in use. */
+enum { WAVE_EXPERTS = 32, WAVE_TABLES = MOEFLUX_WAVE_TABLES };
+
 struct pass {
     struct moeflux_session *s;
     struct moeflux *m;
@@ -110,7 +113,8 @@ static uint32_t gather_wave(const struct pass *p, uint32_t from, uint32_t *n_wan
 
 static struct arch_experts experts_of(const struct moeflux *m, uint32_t layer, uint32_t from, uint32_t n)
 {
-    return (struct arch_experts){.layer = layer, .table = supply_table(m->supply, layer), .from = from, .n = n};
+    return (struct arch_experts){
+        .layer = layer, .table = supply_table(m->supply, layer), .from = from, .n = n};
 }
 
 static void run_experts(const struct pass *p, const struct arch_experts *x)
@@ -119,26 +123,96 @@ static void run_experts(const struct pass *p, const struct arch_experts *x)
     p->m->arch->experts_down(p->m->self, &p->chunk, x);
 }
 
-/* The experts of a chunk of several tokens, in waves that fit the slots. */
-static int chunk_experts(const struct pass *p, uint32_t layer, struct err *e)
+/* Ends the batch and lets the experts go that it used. */
+static int finish_wave(struct moeflux *m, struct err *e)
+{
+    int rc = exec_finish(m->exec, e);
+    supply_release(m->supply);
+    exec_begin(m->exec);
+    return rc;
+}
+
+static int bring(struct moeflux *m, uint32_t layer, const uint32_t *experts, uint32_t n, struct err *e)
+{
+    int rc = supply_want(m->supply, layer, experts, n, NULL, e);
+    return rc < 0 ? rc : supply_await(m->supply, e);
+}
+
+/* The experts of a few tokens: as many tokens at once as the slots allow. */
+static int token_waves(const struct pass *p, uint32_t layer, struct err *e)
 {
     struct moeflux *m = p->m;
     int rc = 0;
     for (uint32_t from = 0; rc == 0 && from < p->chunk.n;) {
         uint32_t n_wanted, n = gather_wave(p, from, &n_wanted);
         const struct arch_experts x = experts_of(m, layer, from, n);
-        if (from > 0) { /* the wave before still uses its slots */
-            rc = exec_finish(m->exec, e);
-            supply_release(m->supply);
-            exec_begin(m->exec);
-        }
+        if (from > 0) /* the wave before still uses its slots */
+            rc = finish_wave(m, e);
         if (rc == 0)
-            rc = supply_want(m->supply, layer, m->wanted, n_wanted, NULL, e);
-        if (rc == 0)
-            rc = supply_await(m->supply, e);
+            rc = bring(m, layer, m->wanted, n_wanted, e);
         if (rc == 0)
             run_experts(p, &x);
         from += n;
+    }
+    return rc;
+}
+
+/* The different experts of the chunk, those that are there first, so that none of them leaves before its turn. */
+static uint32_t gather_all(const struct pass *p, uint32_t layer)
+{
+    struct moeflux *m = p->m;
+    uint32_t n_pairs = p->chunk.n * m->dir.config.top_k, n = 0;
+    for (uint32_t i = 0; i < n_pairs; i++)
+        m->is_wanted[choice_of(m)[i]] = 1;
+    for (int there = 1; there >= 0; there--)
+        for (uint32_t x = 0; x < m->dir.config.n_experts; x++)
+            if (m->is_wanted[x] && supply_has(m->supply, layer, x) == there) {
+                m->is_wanted[x] = 0;
+                m->wanted[n++] = x;
+            }
+    return n;
+}
+
+/* A table of the wave's experts alone. */
+static uint64_t wave_table(struct moeflux *m, uint32_t wave, uint32_t layer, const uint32_t *experts,
+                           uint32_t n)
+{
+    uint64_t off = (uint64_t)(wave % WAVE_TABLES) * m->dir.config.n_experts * sizeof(uint64_t);
+    uint64_t *table = (uint64_t *)(void *)(m->waves.host + off);
+    memset(table, 0, m->dir.config.n_experts * sizeof *table);
+    for (uint32_t i = 0; i < n; i++)
+        table[experts[i]] = supply_address(m->supply, layer, experts[i]);
+    return m->waves.address + off;
+}
+
+/* The experts of many tokens, each brought once and multiplied with all its tokens. While a wave of them computes, the
+ * next one is read; a wave waits for those before it only when slots run out. */
+static int expert_waves(const struct pass *p, uint32_t layer, struct err *e)
+{
+    struct moeflux *m = p->m;
+    uint32_t n_all = gather_all(p, layer), slots = supply_n_slots(m->supply), n_held = 0, wave = 0;
+    uint32_t most = (uint32_t)size_max(size_min(slots / 2, WAVE_EXPERTS), m->dir.config.top_k);
+    struct arch_experts x = experts_of(m, layer, 0, p->chunk.n);
+    int rc = 0;
+    for (uint32_t from = 0, n; rc == 0 && from < n_all; from += n, wave++) {
+        uint64_t ticket;
+        n = (uint32_t)size_min(most, n_all - from);
+        if (n_held + n > slots || (wave > 0 && wave % WAVE_TABLES == 0)) {
+            rc = finish_wave(m, e);
+            n_held = 0;
+        }
+        if (rc == 0)
+            rc = bring(m, layer, m->wanted + from, n, e);
+        if (rc < 0)
+            return rc;
+        n_held += n;
+        x.table = wave_table(m, wave, layer, m->wanted + from, n);
+        x.more = from + n < n_all;
+        run_experts(p, &x);
+        if (x.more) {
+            rc = exec_submit(m->exec, &ticket, e);
+            exec_begin(m->exec);
+        }
     }
     return rc;
 }
@@ -192,8 +266,9 @@ static int streamed_experts(const struct pass *p, uint32_t layer, struct err *e)
         return rc;
     if (p->chunk.n == 1)
         return token_experts(p, layer, has_guess, e);
-    predictor_observe(&m->predictor, layer, choice_of(m) + (p->chunk.n - 1) * m->dir.config.top_k);
-    return chunk_experts(p, layer, e);
+    predictor_observe(&m->predictor, layer, choice_of(m) + (uint64_t)(p->chunk.n - 1) * m->dir.config.top_k);
+    bool by_expert = m->arch->takes_waves(m->self, p->chunk.n);
+    return by_expert ? expert_waves(p, layer, e) : token_waves(p, layer, e);
 }
 
 /* A long batch is handed over layer by layer, so that the device starts early and no submission grows long. */
@@ -380,6 +455,8 @@ int forward_chunk(struct moeflux_session *s, const int32_t *ids, uint32_t n, boo
     const struct pass p = pass_at(s, n, s->pos, s->parity, wish);
     bool plain = m->resident && n == 1 && wish->logits && !wish->each_logits && !wish->hidden;
     int rc = wish->hidden ? make_hidden_buffer(m, e) : 0;
+    if (rc == 0)
+        rc = supply_check(m->supply, e);
     if (rc < 0)
         return rc;
     fill_inputs(m, ids, n, s->pos);

@@ -2,19 +2,11 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/mem.h"
-#include "engine/budget.h"
 #include "engine/engine.h"
-#include "engine/host_memory.h"
+#include "engine/plan.h"
 #include "experts/ranking.h"
-
-/* Tokens of a chunk unless the caller says otherwise: a software device takes long for each, and Ctrl-C waits for the
- * chunk. */
-enum { CHUNK_CPU = 32, CHUNK_GPU = 128, MAX_READERS = 8 };
-/* lavapipe silently ends a shader's loops after 65,535 turns; the delta net takes about 60 for each token. */
-enum { CHUNK_CPU_MAX = 512, CHUNK_GPU_MAX = 4096 };
 
 static int open_arch(struct moeflux *m, struct err *e)
 {
@@ -49,6 +41,9 @@ static int make_inputs(struct moeflux *m, struct err *e)
         rc = exec_buffer_new(m->exec, &m->ids, EXEC_INPUT, n * sizeof(int32_t), e);
     if (rc == 0)
         rc = exec_buffer_new(m->exec, &m->rope, EXEC_INPUT, n * c->rotary_dim * sizeof(float), e);
+    if (rc == 0)
+        rc = exec_buffer_new(m->exec, &m->waves, EXEC_INPUT,
+                             (uint64_t)MOEFLUX_WAVE_TABLES * c->n_experts * sizeof(uint64_t), e);
     if (rc == 0 && !m->view.idx.host)
         rc = exec_buffer_new(m->exec, &m->choice, EXEC_HOST, m->view.idx.bytes + m->view.guess.bytes, e);
     if (rc == 0 && !m->view.logits.host)
@@ -60,12 +55,6 @@ static int make_inputs(struct moeflux *m, struct err *e)
     return m->wanted && m->is_wanted ? 0 : ERR_MEMORY;
 }
 
-static uint32_t n_readers(uint32_t wish)
-{
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    return wish ? wish : (uint32_t)size_min(MAX_READERS, cores > 0 ? 2 * (uint64_t)cores : 1);
-}
-
 static int open_experts(struct moeflux *m, const struct supply_options *s, struct err *e)
 {
     int rc = supply_open(&m->supply, m->exec, &m->dir, s, e);
@@ -73,31 +62,6 @@ static int open_experts(struct moeflux *m, const struct supply_options *s, struc
         return rc;
     m->resident = supply_holds_all(m->supply);
     return supply_load(m->supply, &m->progress, e);
-}
-
-/* States of a short conversation and the activations of a chunk, before anything is allocated. */
-static uint64_t scratch_estimate(const struct moeflux *m)
-{
-    struct moeflux_needs n;
-    moeflux_needs_of(&m->dir, &n);
-    const struct config *c = &m->dir.config;
-    uint64_t widest = size_max(config_conv_dim(c) + (uint64_t)c->n_v_heads * (c->v_head_dim + 2),
-                               2 * (uint64_t)(c->n_heads + c->n_kv_heads) * c->head_dim);
-    uint64_t row = 4 * (widest + 3 * (uint64_t)c->hidden + c->n_experts + 2 * (uint64_t)c->shared_inner) +
-                   4 * (uint64_t)c->top_k * c->moe_inner;
-    return n.fixed_state_bytes + 1024 * n.kv_bytes_per_pos + m->max_chunk * row +
-           4 * (uint64_t)ARCH_HEAD_ROWS * c->vocab_size;
-}
-
-static int choose_chunk(struct moeflux *m, uint32_t wish, struct err *e)
-{
-    struct exec_caps caps = exec_get_caps(m->exec);
-    uint32_t most = caps.is_cpu ? CHUNK_CPU_MAX : CHUNK_GPU_MAX;
-    if (wish > most)
-        return err_set(e, ERR_USAGE, "--chunk %u, expected at most %u on %s", wish, most, caps.name);
-    m->computes_at_once = caps.is_reference;
-    m->max_chunk = wish ? wish : caps.is_cpu ? CHUNK_CPU : CHUNK_GPU;
-    return 0;
 }
 
 /* Who stays in the cache, and what is read ahead. */
@@ -108,21 +72,25 @@ static int choose_policies(struct moeflux *m, const struct moeflux_options *o, s
     enum predictor_kind kind;
     int rc = predictor_find(o->prefetch ? o->prefetch : "auto", &kind, e);
     if (rc == 0)
-        rc = ranking_find(o->cache_policy ? o->cache_policy : "auto", c->n_layers * c->top_k, &to->half_life, e);
+        rc = ranking_find(o->cache_policy ? o->cache_policy : "auto", c->n_layers * c->top_k, &to->half_life,
+                          e);
     return rc < 0 ? rc : predictor_open(&m->predictor, kind, c->n_layers, c->top_k, e);
 }
 
-static int choose_budget(const struct moeflux *m, const struct moeflux_options *o, struct supply_options *to,
-                         struct err *e)
+/* What is decided before anything is allocated. */
+static int choose(struct moeflux *m, const struct moeflux_options *o, struct supply_options *to,
+                  struct err *e)
 {
     struct exec_caps caps = exec_get_caps(m->exec);
-    struct budget b;
-    const struct budget_wish w = {o->memory_bytes, o->gpu_memory_bytes, scratch_estimate(m),
-                                  host_memory_free("")};
-    int rc = budget_for_experts(&m->dir, &caps, &w, &b, e);
-    to->budget_bytes = b.slot_bytes;
-    to->host_slots_bytes = b.host_bytes;
-    to->host_bytes = b.map_bytes;
+    struct plan p;
+    int rc = plan_make(&p, &m->dir, &caps, o, e);
+    m->computes_at_once = caps.is_reference;
+    m->max_chunk = p.max_chunk;
+    to->n_threads = p.n_readers;
+    to->io = p.io;
+    to->budget_bytes = p.budget.slot_bytes;
+    to->host_slots_bytes = p.budget.host_bytes;
+    to->host_bytes = p.budget.map_bytes;
     return rc;
 }
 
@@ -133,19 +101,14 @@ int moeflux_open(struct moeflux **out, const struct moeflux_options *o, struct e
     if (!m)
         return ERR_MEMORY;
     m->progress = o->progress;
-    struct supply_options experts = {
-        .n_threads = n_readers(o->n_threads), .usage = o->usage, .pin = o->pin};
-    int rc = reader_mode_find(o->expert_io ? o->expert_io : "auto", &experts.io, e);
-    if (rc == 0)
-        rc = model_dir_open(&m->dir, o->dir, e);
+    struct supply_options experts = {.usage = o->usage, .pin = o->pin};
+    int rc = model_dir_open(&m->dir, o->dir, e);
     if (rc == 0)
         rc = choose_policies(m, o, &experts, e);
     if (rc == 0)
         rc = exec_open(&m->exec, o->device, o->profile, o->staged, e);
     if (rc == 0)
-        rc = choose_chunk(m, o->chunk, e);
-    if (rc == 0)
-        rc = choose_budget(m, o, &experts, e);
+        rc = choose(m, o, &experts, e);
     if (rc == 0)
         rc = open_arch(m, e);
     if (rc == 0)
@@ -173,6 +136,7 @@ void moeflux_close(struct moeflux *m)
         loader_free(&m->loader);
         exec_buffer_free(m->exec, &m->ids);
         exec_buffer_free(m->exec, &m->rope);
+        exec_buffer_free(m->exec, &m->waves);
         exec_buffer_free(m->exec, &m->choice);
         exec_buffer_free(m->exec, &m->logits);
         exec_buffer_free(m->exec, &m->hidden);
@@ -234,7 +198,8 @@ void moeflux_get_stats(const struct moeflux *m, struct moeflux_stats *out)
                                   .n_host_slots = s.n_host_slots,
                                   .slot_bytes = s.slot_bytes,
                                   .weights_bytes = m->loader.device_bytes,
-                                  .state_bytes = m->state_bytes};
+                                  .state_bytes = m->state_bytes,
+                                  .device_used_bytes = exec_get_caps(m->exec).used_bytes};
     for (uint32_t i = 0; i < x.n_times && out->n_ops < MOEFLUX_MAX_OPS; i++) {
         if (x.times[i].n == 0)
             continue;

@@ -143,6 +143,11 @@ bool cache_has(const struct cache *c, struct expert_key key)
     return *place_of(c, key) != CACHE_NO_SLOT;
 }
 
+uint32_t cache_slot(const struct cache *c, struct expert_key key)
+{
+    return *place_of(c, key);
+}
+
 double cache_least_worth(const struct cache *c)
 {
     if (c->n_empty)

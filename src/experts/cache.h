@@ -41,6 +41,8 @@ void cache_unpin_spare(struct cache *c, uint32_t slot);
 
 /* Whether the expert has a slot, full or being filled. Pins nothing. */
 bool cache_has(const struct cache *c, struct expert_key key);
+/* Its slot, or CACHE_NO_SLOT. */
+uint32_t cache_slot(const struct cache *c, struct expert_key key);
 /* The worth of what would leave next: -infinity when a slot is empty, infinity when all are pinned. */
 double cache_least_worth(const struct cache *c);
 uint32_t cache_n_empty(const struct cache *c);

@@ -20,12 +20,12 @@ struct flight {
 
 struct flights {
     struct reader *reader;
-    struct cache *cache;  /* of the tier that reads land in */
-    struct flight *all;   /* [n] */
-    uint32_t *free;       /* [n_free] */
+    struct cache *cache; /* of the tier that reads land in */
+    struct flight *all;  /* [n] */
+    uint32_t *free;      /* [n_free] */
     uint32_t n, n_free;
-    uint32_t n_ahead;     /* flights that nobody has chosen yet */
-    uint32_t *of_slot;    /* [n_slots]: the flight to the slot, or CACHE_NO_SLOT */
+    uint32_t n_ahead;  /* flights that nobody has chosen yet */
+    uint32_t *of_slot; /* [n_slots]: the flight to the slot, or CACHE_NO_SLOT */
 };
 
 /* The reader and the cache outlive it. */

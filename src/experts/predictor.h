@@ -19,11 +19,11 @@ int predictor_find(const char *name, enum predictor_kind *kind, struct err *e);
 struct predictor {
     enum predictor_kind kind;
     uint32_t n_layers, top_k;
-    uint32_t *previous;   /* [n_layers][top_k] */
-    bool *has_previous;   /* [n_layers] */
-    uint32_t *named;      /* [n_named] the open prediction: most likely first, all different */
+    uint32_t *previous; /* [n_layers][top_k] */
+    bool *has_previous; /* [n_layers] */
+    uint32_t *named;    /* [n_named] the open prediction: most likely first, all different */
     uint32_t n_named;
-    uint32_t layer;       /* that it is for */
+    uint32_t layer; /* that it is for */
     uint64_t n_predicted, n_right, n_predictable;
 };
 

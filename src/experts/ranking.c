@@ -8,7 +8,7 @@
 #include "base/mem.h"
 
 /* Tokens in which a use loses half of its weight. */
-enum { HALF_LIFE_TOKENS = 64 };
+enum { HALF_LIFE_TOKENS = 128 };
 
 int ranking_find(const char *name, uint32_t uses, double *half_life, struct err *e)
 {

@@ -51,13 +51,18 @@ static int open_files(struct reader *r, enum reader_mode mode, const struct read
     if (mode == READER_MMAP)
         return reader_files_open_mapped(f, r->work.model, e);
     if (mode == READER_DIRECT)
-        return reader_files_open_direct(f, r->work.model, o->target, e);
+        return reader_files_open_direct(f, r->work.model, o->n_regions ? o->regions[0].base : NULL, e);
     return reader_files_open(f, r->work.model, e);
 }
 
 static int open_ring(struct reader *r, const struct reader_options *o, struct err *e)
 {
-    return reader_ring_new(&r->ring, &r->work, o->depth ? o->depth : READER_DEFAULT_DEPTH, e);
+    uint32_t depth = o->depth ? o->depth : READER_DEFAULT_DEPTH;
+    int rc = reader_ring_new(&r->ring, &r->work, depth, e);
+    struct err why;
+    if (rc == 0 && o->n_regions && reader_ring_register(r->ring, o->regions, o->n_regions, &why) < 0)
+        add_reason(r, why.text);
+    return rc;
 }
 
 /* Direct reads do not need io_uring, only their depth does. */
@@ -147,14 +152,20 @@ static int open_asked(struct reader *r, const struct reader_options *o, struct e
     return rc;
 }
 
-static void describe(struct reader *r)
+static void describe(struct reader *r, bool in_place)
 {
     char how[64];
     if (r->pool)
         snprintf(how, sizeof how, "%u thread%s", r->work.depth, r->work.depth == 1 ? "" : "s");
     else
         snprintf(how, sizeof how, "io_uring, depth %u", r->work.depth);
-    snprintf(r->text, sizeof r->text, "%s (%s): %s", MODE_NAMES[r->mode], how, r->why);
+    snprintf(r->text, sizeof r->text, "%s%s (%s): %s", MODE_NAMES[r->mode], in_place ? ", used in place" : "",
+             how, r->why);
+}
+
+void reader_note_in_place(struct reader *r)
+{
+    describe(r, true);
 }
 
 int reader_open(struct reader **out, const struct model_dir *m, const struct reader_options *o, struct err *e)
@@ -169,7 +180,7 @@ int reader_open(struct reader **out, const struct model_dir *m, const struct rea
         reader_close(r);
         return rc;
     }
-    describe(r);
+    describe(r, false);
     *out = r;
     return 0;
 }
@@ -192,6 +203,18 @@ enum reader_mode reader_get_mode(const struct reader *r)
 const char *reader_describe(const struct reader *r)
 {
     return r->text;
+}
+
+uint8_t *reader_mapping(const struct reader *r, uint32_t file, uint64_t *bytes)
+{
+    const struct reader_files *f = &r->work.files;
+    *bytes = f->model->files[file].bytes;
+    return f->maps ? f->maps[file] : NULL;
+}
+
+int reader_check_mappings(const struct reader *r, struct err *e)
+{
+    return reader_files_check_mapped(&r->work.files, e);
 }
 
 /* --- requests --- */

@@ -78,13 +78,21 @@ struct reader_hook {
     void *ctx;
 };
 
+struct reader_region { /* page-aligned */
+    uint8_t *base;
+    uint64_t bytes;
+};
+
 struct reader_options {
     enum reader_mode mode;
-    uint32_t n_threads;             /* of mmap, pread and of direct without io_uring; at least 1 */
-    uint32_t depth;                 /* parts in flight at once with io_uring; 0: READER_DEFAULT_DEPTH */
-    uint64_t host_bytes;            /* host memory there is for mapped files; for auto */
-    uint8_t *target;                /* a page like those of dst, that may be overwritten: some device memory
-                                       refuses direct reads, which is found at open then; NULL: not tried */
+    uint32_t n_threads;  /* of mmap, pread and of direct without io_uring; at least 1 */
+    uint32_t depth;      /* parts in flight at once with io_uring; 0: READER_DEFAULT_DEPTH */
+    uint64_t host_bytes; /* host memory there is for mapped files; for auto */
+    /* Where requests' dst will lie; the memory, not the array, is kept until reader_close. The first page may be overwritten at open:
+     * some device memory refuses direct reads. io_uring gets all of it registered, where the system allows so much
+     * locked memory. None: not tried, not registered. */
+    const struct reader_region *regions;
+    uint32_t n_regions;
     const struct reader_hook *hook; /* NULL; outlives the reader */
 };
 
@@ -100,6 +108,14 @@ enum reader_mode reader_get_mode(const struct reader *r);
 /* One line: the mode in use and why, as "direct (io_uring, depth 32): 17.0 GiB of experts do not fit in 3/4 of
  * 23.4 GiB". Good until reader_close. */
 const char *reader_describe(const struct reader *r);
+
+/* For READER_MMAP: the mapping of model.files[file], *bytes long; NULL in other modes, or of a file without experts.
+ * A request whose dst is the expert's place in the mapping only brings the pages in and checks them. */
+uint8_t *reader_mapping(const struct reader *r, uint32_t file, uint64_t *bytes);
+/* Says in reader_describe that experts are used where they are mapped. */
+void reader_note_in_place(struct reader *r);
+/* Whether the mapped files are as long as they were at open: beyond its end a mapped file has no bytes. ERR_IO. */
+int reader_check_mappings(const struct reader *r, struct err *e);
 
 /* Queues a request whose first four members are filled in. */
 void reader_start(struct reader *r, struct read_request *q);

@@ -122,11 +122,29 @@ int64_t reader_files_copy(const struct reader_files *f, uint32_t file, uint8_t *
     madvise(page, span, MADV_WILLNEED);
     if (madvise(page, span, MADV_POPULATE_READ) < 0)
         return errno == EFAULT ? -EIO : -errno;
-    memcpy(dst, from, (size_t)there);
-    /* The bytes are in a slot now: the mapping's pages stay the page cache's, not ours, against the memory budget. */
-    madvise(page, span, MADV_DONTNEED);
+    /* The bytes are in a slot then: the mapping's pages stay the page cache's, not ours, against the memory budget. */
+    if (dst != from) {
+        memcpy(dst, from, (size_t)there);
+        madvise(page, span, MADV_DONTNEED);
+    }
     /* The rest of the last page of a file that was cut reads as zeros, without a fault. */
     return bytes_there(f->fds[file], (uint64_t)there, off);
+}
+
+int reader_files_check_mapped(const struct reader_files *f, struct err *e)
+{
+    for (uint32_t i = 0; f->maps && i < f->model->n_files; i++) {
+        const struct model_file *file = &f->model->files[i];
+        struct stat st;
+        if (!f->maps[i])
+            continue;
+        if (fstat(f->fds[i], &st) < 0)
+            return err_errno(e, ERR_IO, "%s", file->path);
+        if ((uint64_t)st.st_size < file->bytes)
+            return err_set(e, ERR_IO, "%s has %" PRIu64 " bytes, it had %" PRIu64 " when it was opened",
+                           file->path, (uint64_t)st.st_size, file->bytes);
+    }
+    return 0;
 }
 
 /* --- direct --- */

@@ -25,4 +25,7 @@ void reader_files_close(struct reader_files *f);
 int64_t reader_files_copy(const struct reader_files *f, uint32_t file, uint8_t *dst, uint64_t n,
                           uint64_t off);
 
+/* ERR_IO names a mapped file that is shorter than it was at open. */
+int reader_files_check_mapped(const struct reader_files *f, struct err *e);
+
 #endif

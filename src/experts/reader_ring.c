@@ -18,8 +18,10 @@ struct reader_ring {
     uint64_t wake_count;      /* what the read of wake_fd brings; unused */
     struct read_part **batch; /* [n_batch] what was prepared and not submitted; NULL: the read of wake_fd */
     uint32_t n_batch;
-    uint32_t n_flying; /* parts that were submitted; the read of wake_fd is not counted */
-    int broken;        /* errno of a submission that failed for good; nothing is submitted after it */
+    uint32_t n_flying;     /* parts that were submitted; the read of wake_fd is not counted */
+    int broken;            /* errno of a submission that failed for good; nothing is submitted after it */
+    struct iovec *regions; /* [n_regions], registered; set before the first read */
+    uint32_t n_regions;
 };
 
 /* --- submission --- */
@@ -33,6 +35,17 @@ static void prepare_wake(struct reader_ring *r)
     r->batch[r->n_batch++] = NULL;
 }
 
+/* The registered region that holds the n bytes at `dst`, or -1. */
+static int region_of(const struct reader_ring *r, const uint8_t *dst, uint32_t n)
+{
+    for (uint32_t i = 0; i < r->n_regions; i++) {
+        const uint8_t *base = r->regions[i].iov_base;
+        if (dst >= base && dst + n <= base + r->regions[i].iov_len)
+            return (int)i;
+    }
+    return -1;
+}
+
 static void prepare(struct reader_ring *r, struct read_part *p)
 {
     if (r->broken) {
@@ -41,7 +54,11 @@ static void prepare(struct reader_ring *r, struct read_part *p)
     }
     struct read_ask a = reader_work_ask(r->work, p);
     struct io_uring_sqe *sqe = io_uring_get_sqe(&r->ring);
-    io_uring_prep_read(sqe, (int)a.file, a.dst, a.n, a.off);
+    int region = region_of(r, a.dst, a.n);
+    if (region >= 0)
+        io_uring_prep_read_fixed(sqe, (int)a.file, a.dst, a.n, a.off, region);
+    else
+        io_uring_prep_read(sqe, (int)a.file, a.dst, a.n, a.off);
     /* The kernel's workers may block where a submission may not, and several copy from the page cache at once. */
     bool blocking = p->n_stalls || !r->work->files.block;
     io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE | (blocking ? IOSQE_ASYNC : 0));
@@ -184,6 +201,25 @@ static int start(struct reader_ring *r, uint32_t depth, struct err *e)
     return r->has_thread ? 0 : err_set(e, ERR_MEMORY, "io_uring's thread could not be started");
 }
 
+int reader_ring_register(struct reader_ring *r, const struct reader_region *regions, uint32_t n,
+                         struct err *e)
+{
+    struct iovec *all = mem_new(n, sizeof *all, e);
+    if (!all)
+        return ERR_MEMORY;
+    for (uint32_t i = 0; i < n; i++)
+        all[i] = (struct iovec){regions[i].base, regions[i].bytes};
+    int rc = io_uring_register_buffers(&r->ring, all, n);
+    if (rc < 0) {
+        free(all);
+        errno = -rc;
+        return err_errno(e, ERR_UNSUPPORTED, "slots not registered");
+    }
+    r->regions = all;
+    r->n_regions = n;
+    return 0;
+}
+
 int reader_ring_new(struct reader_ring **out, struct reader_work *w, uint32_t depth, struct err *e)
 {
     *out = NULL;
@@ -214,5 +250,6 @@ void reader_ring_free(struct reader_ring *r)
         close(r->wake_fd);
     r->work->wake_fd = -1;
     free(r->batch);
+    free(r->regions);
     free(r);
 }

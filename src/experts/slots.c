@@ -38,6 +38,19 @@ int slots_open(struct slots *s, struct exec *x, enum exec_memory kind, uint32_t 
     return rc;
 }
 
+int slots_open_in_place(struct slots *s, struct exec *x, const struct slots_file *files, uint32_t n_files,
+                        uint32_t n_each, uint64_t expert_bytes, struct err *e)
+{
+    *s = (struct slots){.exec = x, .stride = expert_bytes, .n = n_files * n_each, .n_per_chunk = n_each};
+    s->chunks = mem_new(n_files, sizeof *s->chunks, e);
+    int rc = s->chunks ? 0 : ERR_MEMORY;
+    for (uint32_t i = 0; rc == 0 && i < n_files; i++, s->n_chunks++)
+        rc = exec_buffer_import(x, &s->chunks[i], files[i].host, files[i].bytes, e);
+    if (rc < 0)
+        slots_close(s);
+    return rc;
+}
+
 void slots_close(struct slots *s)
 {
     for (uint32_t i = 0; s->chunks && i < s->n_chunks; i++)
@@ -63,6 +76,12 @@ uint8_t *slots_host(const struct slots *s, uint32_t slot)
     uint64_t off;
     const struct exec_buffer *b = chunk_of(s, slot, &off);
     return b->host ? b->host + off : NULL;
+}
+
+void slots_region(const struct slots *s, uint32_t i, uint8_t **base, uint64_t *bytes)
+{
+    *base = s->chunks[i].host;
+    *bytes = s->chunks[i].bytes;
 }
 
 void slots_move(const struct slots *to, uint32_t to_slot, const struct slots *from, uint32_t from_slot)

@@ -18,11 +18,21 @@ uint64_t slots_stride(uint64_t expert_bytes);
 /* n slots in EXEC_DEVICE or EXEC_HOST memory. ERR_NO_FIT. */
 int slots_open(struct slots *s, struct exec *x, enum exec_memory kind, uint32_t n, uint64_t expert_bytes,
                struct err *e);
+/* Slots that are mapped files: file i, n_each experts of `expert_bytes` one after the other from its start, becomes the
+ * slots i * n_each on. The mappings are kept until slots_close. ERR_UNSUPPORTED: the device cannot take them. */
+struct slots_file {
+    uint8_t *host;
+    uint64_t bytes;
+};
+int slots_open_in_place(struct slots *s, struct exec *x, const struct slots_file *files, uint32_t n_files,
+                        uint32_t n_each, uint64_t expert_bytes, struct err *e);
 void slots_close(struct slots *s);
 
 uint64_t slots_address(const struct slots *s, uint32_t slot);
 /* The slot's bytes, page-aligned; NULL when the host cannot see them. */
 uint8_t *slots_host(const struct slots *s, uint32_t slot);
+/* The memory of all slots: region i of n_chunks. */
+void slots_region(const struct slots *s, uint32_t i, uint8_t **base, uint64_t *bytes);
 /* Records the copy of a slot's bytes to another (exec_move). */
 void slots_move(const struct slots *to, uint32_t to_slot, const struct slots *from, uint32_t from_slot);
 

@@ -30,6 +30,7 @@ struct supply {
     uint32_t *counts; /* [n_layers][n_experts]: how often chosen, earlier runs included */
     uint64_t *layer_wait_ns;
     uint32_t max_ahead;      /* reads ahead at once */
+    bool in_place;           /* device slots are the mapped files */
     const char *usage, *pin; /* borrowed until supply_load */
     struct supply_stats stats;
 };
@@ -54,20 +55,99 @@ uint64_t supply_full_bytes(const struct model_dir *m)
 
 /* --- opening --- */
 
-static int open_tier(struct tier *t, struct supply *s, enum exec_memory kind, uint32_t n, struct err *e)
-{
-    int rc = slots_open(&t->slots, s->exec, kind, n, s->model->expert.bytes, e);
-    if (rc < 0)
-        return rc;
-    t->cache = cache_new(n, s->n_layers, &s->tiers.ranking, e);
-    return t->cache ? 0 : ERR_MEMORY;
-}
-
 static uint32_t n_host_slots(const struct supply *s, const struct supply_options *o)
 {
     uint64_t stride = slots_stride(s->model->expert.bytes);
-    uint64_t landing = size_max(size_min(LANDING_BYTES / stride, N_FLIGHTS), s->model->config.top_k);
-    return (uint32_t)size_min(size_max(o->host_slots_bytes / stride, landing), n_all(s->model));
+    uint64_t landing = size_min(LANDING_BYTES / stride, N_FLIGHTS);
+    uint64_t n = o->host_slots_bytes ? o->host_slots_bytes / stride : landing;
+    return (uint32_t)size_min(size_max(n, s->model->config.top_k), n_all(s->model));
+}
+
+/* Kernels load 16 bytes at once. */
+enum { KERNEL_ALIGN = 16 };
+
+/* Whether the layer is a file of its own with its experts one after the other, as convert writes them. */
+static bool is_plain_file(const struct model_dir *m, uint32_t layer)
+{
+    struct extent x[EXPERT_MAX_EXTENTS];
+    for (uint32_t i = 0; config_has_experts(&m->config, layer) && i < m->config.n_experts; i++)
+        if (model_dir_expert(m, layer, i, x) != 1 || x[0].off != i * m->expert.bytes)
+            return false;
+    return true;
+}
+
+bool supply_may_map(const struct exec_caps *caps, const struct model_dir *m, enum reader_mode io,
+                    uint64_t budget_bytes)
+{
+    bool may = (io == READER_AUTO || io == READER_MMAP) && caps->is_unified &&
+               budget_bytes >= supply_full_bytes(m) && m->expert.bytes % KERNEL_ALIGN == 0;
+    for (uint32_t i = 0; may && i < m->config.n_layers; i++)
+        may = is_plain_file(m, i);
+    return may;
+}
+
+/* The mapped files as slots. False: they cannot be. */
+static bool open_slots_in_place(struct supply *s, struct err *e)
+{
+    const struct model_dir *m = s->model;
+    struct slots_file *files = mem_new(s->n_layers, sizeof *files, e);
+    uint32_t n = 0;
+    for (uint32_t i = 0; files && i < s->n_layers; i++) {
+        struct extent x[EXPERT_MAX_EXTENTS];
+        if (model_dir_expert(m, i, 0, x) == 0)
+            continue;
+        files[n].host = reader_mapping(s->reader, x[0].file, &files[n].bytes);
+        n++;
+    }
+    int rc = files ? slots_open_in_place(&s->tiers.device.slots, s->exec, files, n, s->n_experts,
+                                         m->expert.bytes, e)
+                   : ERR_MEMORY;
+    free(files);
+    return rc == 0;
+}
+
+/* Where device memory is host memory and every expert may stay, mapped files need no slots: the page cache holds them
+ * once, for all programs. False: it is not so here, nothing is open; a reader that cannot be had is told later. */
+static bool try_in_place(struct supply *s, const struct supply_options *o)
+{
+    struct err ignored;
+    const struct exec_caps caps = exec_get_caps(s->exec);
+    if (!supply_may_map(&caps, s->model, o->io, o->budget_bytes))
+        return false;
+    const struct reader_options r = {
+        .mode = o->io, .n_threads = o->n_threads, .host_bytes = o->host_bytes + o->budget_bytes};
+    if (reader_open(&s->reader, s->model, &r, &ignored) < 0)
+        return false;
+    s->in_place = reader_get_mode(s->reader) == READER_MMAP && open_slots_in_place(s, &ignored);
+    if (s->in_place) {
+        reader_note_in_place(s->reader);
+        return true;
+    }
+    reader_close(s->reader);
+    s->reader = NULL;
+    return false;
+}
+
+static int open_slots(struct supply *s, uint32_t n_slots, const struct supply_options *o, struct err *e)
+{
+    struct tiers *t = &s->tiers;
+    uint64_t bytes = s->model->expert.bytes;
+    t->landing = &t->device;
+    if (try_in_place(s, o))
+        return 0;
+    int rc = slots_open(&t->device.slots, s->exec, EXEC_DEVICE, n_slots, bytes, e);
+    if (rc == 0 && !slots_host(&t->device.slots, 0)) {
+        t->landing = &t->host;
+        t->keeps = o->host_slots_bytes > 0;
+        rc = slots_open(&t->host.slots, s->exec, EXEC_HOST, n_host_slots(s, o), bytes, e);
+    }
+    return rc;
+}
+
+static int open_cache(struct tier *t, struct supply *s, struct err *e)
+{
+    t->cache = t->slots.n ? cache_new(t->slots.n, s->n_layers, &s->tiers.ranking, e) : NULL;
+    return t->cache || t->slots.n == 0 ? 0 : ERR_MEMORY;
 }
 
 static int open_tiers(struct supply *s, uint32_t n_slots, const struct supply_options *o, struct err *e)
@@ -76,15 +156,13 @@ static int open_tiers(struct supply *s, uint32_t n_slots, const struct supply_op
     uint64_t table_bytes = 8 * (uint64_t)s->n_layers * s->n_experts;
     t->exec = s->exec;
     t->n_experts = s->n_experts;
-    t->landing = &t->device;
     int rc = ranking_open(&t->ranking, s->n_layers, s->n_experts, o->half_life, e);
     if (rc == 0)
-        rc = open_tier(&t->device, s, EXEC_DEVICE, n_slots, e);
-    if (rc == 0 && !slots_host(&t->device.slots, 0)) {
-        t->landing = &t->host;
-        t->keeps = o->host_slots_bytes > 0;
-        rc = open_tier(&t->host, s, EXEC_HOST, n_host_slots(s, o), e);
-    }
+        rc = open_slots(s, n_slots, o, e);
+    if (rc == 0)
+        rc = open_cache(&t->device, s, e);
+    if (rc == 0)
+        rc = open_cache(&t->host, s, e);
     if (rc == 0)
         rc = exec_buffer_new(s->exec, &t->table, EXEC_INPUT, table_bytes, e);
     if (rc == 0)
@@ -95,11 +173,19 @@ static int open_tiers(struct supply *s, uint32_t n_slots, const struct supply_op
 static int open_reader(struct supply *s, const struct supply_options *o, struct err *e)
 {
     struct tiers *t = &s->tiers;
+    const struct slots *landing = &t->landing->slots;
+    struct reader_region *regions = mem_new(landing->n_chunks, sizeof *regions, e);
+    if (!regions)
+        return ERR_MEMORY;
+    for (uint32_t i = 0; i < landing->n_chunks; i++)
+        slots_region(landing, i, &regions[i].base, &regions[i].bytes);
     const struct reader_options r = {.mode = o->io,
                                      .n_threads = o->n_threads,
                                      .host_bytes = o->host_bytes,
-                                     .target = slots_host(&t->landing->slots, 0)};
-    int rc = reader_open(&s->reader, s->model, &r, e);
+                                     .regions = regions,
+                                     .n_regions = landing->n_chunks};
+    int rc = s->reader ? 0 : reader_open(&s->reader, s->model, &r, e);
+    free(regions);
     if (rc == 0)
         rc = flights_open(&t->flights, s->reader, t->landing->cache, N_FLIGHTS, t->landing->slots.n, e);
     return rc;
@@ -144,8 +230,7 @@ int supply_open(struct supply **out, struct exec *x, const struct model_dir *m,
     s->n_experts = m->config.n_experts;
     s->usage = o->usage;
     s->pin = o->pin;
-    int rc =
-        allocate(s, (uint32_t)size_min(o->budget_bytes / slots_stride(m->expert.bytes), n_all(m)), o, e);
+    int rc = allocate(s, (uint32_t)size_min(o->budget_bytes / slots_stride(m->expert.bytes), n_all(m)), o, e);
     if (rc < 0) {
         supply_close(s);
         return rc;
@@ -159,6 +244,8 @@ void supply_close(struct supply *s)
     if (!s)
         return;
     struct tiers *t = &s->tiers;
+    if (s->in_place) /* slots over mappings, which the reader ends */
+        slots_close(&t->device.slots);
     reader_close(s->reader);
     flights_close(&t->flights);
     cache_free(t->device.cache);
@@ -255,12 +342,27 @@ static int wait_for_one(struct supply *s, struct err *e)
     if (i < s->n_brought)
         rc = land(s, &s->wants[i], e);
     else if (!tiers_make_progress(&s->tiers))
-        rc = err_set(e, ERR_NO_FIT, "layer %u expert %u: all expert slots are in use",
-                     s->wants[i].key.layer, s->wants[i].key.expert);
+        rc = err_set(e, ERR_NO_FIT, "layer %u expert %u: all expert slots are in use", s->wants[i].key.layer,
+                     s->wants[i].key.expert);
     uint64_t ns = clock_ns() - start;
     s->stats.wait_ns += ns;
     s->layer_wait_ns[s->wants[0].key.layer] += ns;
     return rc;
+}
+
+bool supply_has(const struct supply *s, uint32_t layer, uint32_t expert)
+{
+    return tiers_have(&s->tiers, (struct expert_key){layer, expert});
+}
+
+uint64_t supply_address(const struct supply *s, uint32_t layer, uint32_t expert)
+{
+    return tiers_address(&s->tiers, (struct expert_key){layer, expert});
+}
+
+int supply_check(const struct supply *s, struct err *e)
+{
+    return s->in_place ? reader_check_mappings(s->reader, e) : 0;
 }
 
 int supply_want(struct supply *s, uint32_t layer, const uint32_t *experts, uint32_t n, uint64_t *present,
@@ -350,7 +452,7 @@ static int load_list(struct supply *s, const struct expert_key *keys, uint32_t n
 {
     uint64_t bytes = s->model->expert.bytes;
     for (uint32_t done = 0; done < n;) {
-        uint32_t here = (uint32_t)size_min(n - done, N_FLIGHTS);
+        uint32_t here = (uint32_t)size_min(n - done, s->max_wants);
         int rc = load_keys(s, keys + done, here, e);
         if (rc == 0 && stay)
             s->n_pinned = 0;
@@ -375,6 +477,8 @@ static int load_all(struct supply *s, const struct progress *p, struct err *e)
             keys[n++] = (struct expert_key){layer, i};
     int rc = load_list(s, keys, n, false, p, e);
     free(keys);
+    if (rc == 0 && s->tiers.host.slots.n > 0)
+        slots_close(&s->tiers.host.slots); /* nothing is read any more */
     return rc;
 }
 

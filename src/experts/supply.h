@@ -18,16 +18,18 @@
 
 struct err;
 struct exec;
+struct exec_caps;
 struct model_dir;
 struct supply;
 
 struct supply_options {
-    uint64_t budget_bytes;     /* for device slots; at least supply_floor_bytes */
-    uint64_t host_slots_bytes; /* for host slots, where device memory is not mapped; 0: as few as reads need */
-    uint32_t n_threads;        /* readers */
+    uint64_t budget_bytes; /* for device slots; at least supply_floor_bytes */
+    uint64_t
+        host_slots_bytes; /* for host slots, where device memory is not mapped; 0: as few as reads need */
+    uint32_t n_threads;   /* readers */
     enum reader_mode io;
-    uint64_t host_bytes; /* host memory there is for mapped files */
-    double half_life;    /* of the caches' ranking */
+    uint64_t host_bytes;     /* host memory there is for mapped files */
+    double half_life;        /* of the caches' ranking */
     const char *usage, *pin; /* files of counts, or NULL */
 };
 
@@ -35,6 +37,11 @@ struct supply_options {
 uint64_t supply_floor_bytes(const struct model_dir *m);
 /* The budget that holds every expert of the model. */
 uint64_t supply_full_bytes(const struct model_dir *m);
+
+/* Whether experts can be used where they are mapped, without slots: device memory is host memory, every expert may
+ * stay, and each layer's lie one after the other in a file. Then the budget's memory is there for the mapping. */
+bool supply_may_map(const struct exec_caps *caps, const struct model_dir *m, enum reader_mode io,
+                    uint64_t budget_bytes);
 
 /* ERR_NO_FIT with the numbers when the budget is under the floor or cannot be allocated. */
 int supply_open(struct supply **out, struct exec *x, const struct model_dir *m,
@@ -52,7 +59,14 @@ const char *supply_describe_reader(const struct supply *s);
  * used first; those of the pin file stay. ERR_INTERRUPTED when `p` says stop. */
 int supply_load(struct supply *s, const struct progress *p, struct err *e);
 
-/* Wants n different experts of a layer in device slots, n at most supply_n_slots, until supply_release. present: bit i
+/* Before each evaluation: whether mapped files still have all their bytes. ERR_IO. */
+int supply_check(const struct supply *s, struct err *e);
+/* Whether the expert lies in a device slot or the host's, or is on its way there. */
+bool supply_has(const struct supply *s, uint32_t layer, uint32_t expert);
+/* Device address of an expert that was wanted and awaited. */
+uint64_t supply_address(const struct supply *s, uint32_t layer, uint32_t expert);
+/* Wants n different experts of a layer in device slots, at most as many as supply_n_slots
+ * less those still held from before, until supply_release. present: bit i
  * when experts[i] is there for the batch being recorded, for the first 64; NULL: not asked. After a failure, as after
  * one of supply_await, the caller abandons the batch and calls supply_release. */
 int supply_want(struct supply *s, uint32_t layer, const uint32_t *experts, uint32_t n, uint64_t *present,

@@ -10,6 +10,16 @@ static void set_entry(struct tiers *t, struct expert_key key, uint64_t address)
         ((uint64_t *)(void *)t->table.host)[(uint64_t)key.layer * t->n_experts + key.expert] = address;
 }
 
+bool tiers_have(const struct tiers *t, struct expert_key key)
+{
+    return cache_has(t->device.cache, key) || cache_has(t->landing->cache, key);
+}
+
+uint64_t tiers_address(const struct tiers *t, struct expert_key key)
+{
+    return slots_address(&t->device.slots, cache_slot(t->device.cache, key));
+}
+
 /* --- copies between device and host --- */
 
 static void depart(struct tiers *t, uint32_t slot, bool is_spare)
@@ -60,8 +70,7 @@ static void demote(struct tiers *t, struct expert_key key, uint32_t device_slot)
     set_entry(t, key, 0);
     if (!t->keeps || key.layer == UINT32_MAX || t->n_departures == MAX_DEPARTURES)
         return;
-    if (!cache_has(t->host.cache, key) &&
-        cache_least_worth(t->host.cache) >= ranking_worth(&t->ranking, key))
+    if (!cache_has(t->host.cache, key) && cache_least_worth(t->host.cache) >= ranking_worth(&t->ranking, key))
         return;
     int state = cache_pin(t->host.cache, key, &slot, &gone, NULL);
     if (state != CACHE_MISS) {
@@ -236,17 +245,12 @@ bool tiers_make_progress(struct tiers *t)
 
 /* --- reading ahead --- */
 
-static bool lies_somewhere(const struct tiers *t, struct expert_key key)
-{
-    return cache_has(t->device.cache, key) || cache_has(t->landing->cache, key);
-}
-
 void tiers_prefetch(struct tiers *t, uint32_t layer, const uint32_t *experts, uint32_t n, uint32_t most)
 {
     for (uint32_t i = 0; i < n && t->flights.n_ahead < most && t->flights.n_free > most; i++) {
         const struct expert_key key = {layer, experts[i]};
         uint32_t slot;
-        if (lies_somewhere(t, key))
+        if (tiers_have(t, key))
             continue;
         if (!has_room(t->landing->cache) || pin_landing(t, key, true, &slot, NULL) < 0)
             return;
@@ -257,7 +261,7 @@ void tiers_prefetch(struct tiers *t, uint32_t layer, const uint32_t *experts, ui
 bool tiers_fill(struct tiers *t, struct expert_key key)
 {
     uint32_t slot;
-    if (lies_somewhere(t, key))
+    if (tiers_have(t, key))
         return true;
     if (cache_n_empty(t->landing->cache) == 0)
         return false;

@@ -29,11 +29,12 @@ struct tiers {
     struct tier *landing;     /* where reads land */
     bool keeps;               /* the host tier is a cache, not only a place to land */
     struct flights flights;
-    bool *is_fresh; /* [landing slots]: read ahead and not chosen yet */
+    bool *is_fresh;           /* [landing slots]: read ahead and not chosen yet */
     struct exec_buffer table; /* u64 [n_layers][n_experts], written by the host */
     uint32_t n_experts;
     struct ranking ranking;
-    struct departure departures[MAX_DEPARTURES]; /* a ring: first, n; the last n_recorded have no ticket yet */
+    struct departure
+        departures[MAX_DEPARTURES]; /* a ring: first, n; the last n_recorded have no ticket yet */
     uint32_t first_departure, n_departures, n_recorded;
     bool moved_down;      /* since the last order of moves */
     uint64_t move_ticket; /* of the last moves */
@@ -56,6 +57,10 @@ int tiers_bring(struct tiers *t, struct want *w, struct err *e);
 bool tiers_has_arrived(struct tiers *t, const struct want *w);
 /* Waits for the bytes and sends them up. On failure the want's slots are not pinned any more. */
 int tiers_land(struct tiers *t, struct want *w, struct err *e);
+/* Whether the expert lies somewhere but on disk, or is on its way from there. */
+bool tiers_have(const struct tiers *t, struct expert_key key);
+/* The device address of an expert that has landed and is pinned. */
+uint64_t tiers_address(const struct tiers *t, struct expert_key key);
 /* Waits for something that makes room other than a want: reads ahead, copies. False: there is nothing. */
 bool tiers_make_progress(struct tiers *t);
 /* Queues what was recorded to be moved. */

@@ -127,46 +127,68 @@ static uint32_t wanted_groups(const struct exec_caps *c)
     return c->is_cpu ? 1 : 256;
 }
 
+/* Query heads of a workgroup: more share the loads of a key head, but eight of 256 channels are more than a GPU's
+ * registers hold. */
+static uint32_t group_for(const struct exec_caps *c, const struct attention_shape *s)
+{
+    uint32_t all = s->n_heads / s->n_kv_heads, group = c->is_cpu ? all : (uint32_t)size_min(all, 4);
+    while (all % group)
+        group--;
+    return group;
+}
+
+/* Subgroups of a workgroup: what each of them adds up takes its share of shared memory. */
+static uint32_t score_subgroups(const struct exec_caps *c, uint64_t bytes)
+{
+    uint32_t n = c->is_cpu ? 1 : (uint32_t)size_min(8, c->max_workgroup / c->subgroup_size);
+    while (n > 1 && n * bytes + 4096 > c->max_shared_bytes)
+        n--;
+    return n;
+}
+
 /* Most positions of one split. lavapipe silently ends a shader's loops after 65,535 turns, all loops together. */
 enum { SPLIT_POSITIONS = 16384 };
+
+/* BLOCK of attention.comp: the positions that a subgroup takes at once. */
+enum { POSITIONS_AT_ONCE = 4 };
 
 int attention_open(struct attention *op, struct exec *x, const struct attention_shape *s, struct err *e)
 {
     if (s->n_kv_heads == 0 || s->n_heads == 0 || s->n_heads % s->n_kv_heads)
         return err_set(e, ERR_UNSUPPORTED, "attention: %u heads over %u key/value heads", s->n_heads,
                        s->n_kv_heads);
-    if (s->head_dim == 0 || s->rotary_dim % 2 || s->rotary_dim > s->head_dim)
+    if (s->head_dim == 0 || s->head_dim % 4)
+        return err_set(e, ERR_UNSUPPORTED, "attention: heads of %u channels, expected a multiple of 4",
+                       s->head_dim);
+    if (s->rotary_dim % 2 || s->rotary_dim > s->head_dim)
         return err_set(e, ERR_UNSUPPORTED, "attention: %u rotary channels of %u, expected an even number",
                        s->rotary_dim, s->head_dim);
     struct exec_caps caps = exec_get_caps(x);
-    uint64_t merged = (uint64_t)s->n_heads / s->n_kv_heads * size_round_up(s->head_dim, caps.subgroup_size);
-    if ((merged + 1024) * sizeof(float) > caps.max_shared_bytes)
-        return err_set(
-            e, ERR_UNSUPPORTED,
-            "attention: %u heads of %u channels to a key head do not fit %u bytes of shared memory",
-            s->n_heads / s->n_kv_heads, s->head_dim, caps.max_shared_bytes);
-    uint32_t subgroup = caps.subgroup_size, per_lane = div_up(s->head_dim, subgroup);
-    uint32_t score_group =
-        (uint32_t)size_max(size_min(caps.is_cpu ? subgroup : 128, caps.max_workgroup), subgroup);
-    *op = (struct attention){.shape = *s};
-    op->max_splits = (uint32_t)size_max(1, wanted_groups(&caps) / s->n_kv_heads);
-    op->merge_workgroup = (uint32_t)size_min(caps.max_workgroup, size_round_up(64, subgroup));
-    const uint32_t prep[] = {subgroup, per_lane};
-    const uint32_t score[] = {subgroup, score_group - score_group % subgroup, s->n_heads / s->n_kv_heads,
-                              per_lane};
-    int rc = exec_kernel(x, &op->prep, "attn_prep", prep_ref, sizeof(struct attn_prep_args), prep, 2, e);
+    uint32_t subgroup = caps.subgroup_size, vecs = div_up(s->head_dim, 4 * subgroup);
+    *op = (struct attention){.shape = *s, .group = group_for(&caps, s)};
+    uint32_t subgroups = score_subgroups(&caps, (uint64_t)op->group * vecs * subgroup * 4 * sizeof(float));
+    op->max_splits = (uint32_t)size_max(1, wanted_groups(&caps) / (s->n_heads / op->group));
+    op->min_positions = POSITIONS_AT_ONCE * subgroups;
+    uint32_t merge_group =
+        (uint32_t)size_min(caps.max_workgroup, size_round_up(caps.is_cpu ? 64 : 256, subgroup));
+    uint32_t prep_group = caps.is_cpu ? subgroup : (uint32_t)size_round_up(s->head_dim, subgroup);
+    prep_group = (uint32_t)size_min(prep_group, caps.max_workgroup - caps.max_workgroup % subgroup);
+    const uint32_t prep[] = {subgroup, prep_group, div_up(s->head_dim, prep_group)};
+    const uint32_t score[] = {subgroup, subgroups * subgroup, op->group, vecs};
+    const uint32_t merge[] = {subgroup, merge_group - merge_group % subgroup};
+    int rc = exec_kernel(x, &op->prep, "attn_prep", prep_ref, sizeof(struct attn_prep_args), prep, 3, e);
     if (rc == 0)
         rc = exec_kernel(x, &op->score, "attention", score_ref, sizeof(struct attention_args), score, 4, e);
     if (rc == 0)
-        rc = exec_kernel(x, &op->merge, "attn_merge", merge_ref, sizeof(struct attn_merge_args),
-                         &op->merge_workgroup, 1, e);
+        rc = exec_kernel(x, &op->merge, "attn_merge", merge_ref, sizeof(struct attn_merge_args), merge, 2, e);
     return rc;
 }
 
-/* Splits for n tokens that see n_pos positions: enough workgroups, at least 8 positions each. */
+/* Splits for n tokens that see n_pos positions: enough workgroups, none of them idle. */
 static uint32_t splits_for(const struct attention *op, uint32_t n, uint32_t n_pos)
 {
-    return (uint32_t)size_max(div_up(n_pos, SPLIT_POSITIONS), size_min(op->max_splits / n, n_pos / 8));
+    uint64_t useful = size_min(op->max_splits / n, div_up(n_pos, op->min_positions));
+    return (uint32_t)size_max(div_up(n_pos, SPLIT_POSITIONS), useful);
 }
 
 uint64_t attention_partial_bytes(const struct attention *op, uint32_t n, uint32_t n_pos)
@@ -221,6 +243,6 @@ void attention_run(const struct attention *op, struct exec *x, const struct atte
                                           .n_splits = splits,
                                           .stride = call->stride};
     run_prep(op, x, call);
-    exec_run(x, &op->score, &score, s->n_kv_heads * splits, call->n, 1);
+    exec_run(x, &op->score, &score, s->n_heads / op->group * splits, call->n, 1);
     exec_run(x, &op->merge, &merge, s->n_heads, call->n, 1);
 }

@@ -21,7 +21,8 @@ struct attention_shape {
 struct attention {
     struct kernel prep, score, merge;
     struct attention_shape shape;
-    uint32_t merge_workgroup, max_splits;
+    uint32_t group;                     /* query heads of a workgroup of score */
+    uint32_t max_splits, min_positions; /* at most so many splits, each of at least so many positions */
 };
 
 struct attention_call {
@@ -34,7 +35,8 @@ struct attention_call {
     uint32_t n, pos, stride, layer_off;
 };
 
-/* ERR_UNSUPPORTED unless n_heads % n_kv_heads = 0 and rotary_dim is even and at most head_dim. */
+/* ERR_UNSUPPORTED unless n_heads % n_kv_heads = 0, head_dim is a multiple of 4, rotary_dim is even and at most
+ * head_dim. qkv, q and the cache are aligned to 16 bytes. */
 int attention_open(struct attention *op, struct exec *x, const struct attention_shape *shape, struct err *e);
 /* Bytes of `partial` for chunks of up to n tokens that see up to n_pos positions. */
 uint64_t attention_partial_bytes(const struct attention *op, uint32_t n, uint32_t n_pos);

@@ -104,11 +104,14 @@ static void delta_ref(const void *args)
     free(scratch);
 }
 
-/* Lanes that share a row of S: eight reach whole 32-byte sectors on a GPU; a software device does better without the
- * exchange between lanes. */
-static uint32_t parts_for(const struct exec_caps *c)
+/* Lanes that share a row of S: a whole subgroup on a GPU, so that a lane needs few elements of q and k and rows are read
+ * side by side; a software device does better without the exchange between lanes. */
+static uint32_t parts_for(const struct exec_caps *c, uint32_t k_dim)
 {
-    return c->is_cpu ? 1 : (uint32_t)size_min(8, c->subgroup_size);
+    uint32_t parts = c->is_cpu ? 1 : c->subgroup_size;
+    while (parts > 1 && parts > k_dim)
+        parts /= 2;
+    return parts;
 }
 
 int delta_open(struct delta *op, struct exec *x, const struct delta_shape *s, struct err *e)
@@ -121,12 +124,12 @@ int delta_open(struct delta *op, struct exec *x, const struct delta_shape *s, st
         return err_set(e, ERR_UNSUPPORTED,
                        "delta net: heads of %u and %u channels do not fit %u bytes of shared memory",
                        s->k_dim, s->v_dim, caps.max_shared_bytes);
-    uint32_t parts = parts_for(&caps), subgroup = caps.subgroup_size;
-    uint64_t lanes = size_round_up(size_min((uint64_t)s->v_dim * parts, caps.is_cpu ? 128 : 512), subgroup);
+    uint32_t parts = parts_for(&caps, s->k_dim), subgroup = caps.subgroup_size;
+    uint64_t lanes = size_round_up(size_min((uint64_t)s->v_dim * parts, caps.is_cpu ? 128 : 1024), subgroup);
     uint32_t workgroup = (uint32_t)size_min(lanes, caps.max_workgroup - caps.max_workgroup % subgroup);
-    const uint32_t spec[] = {subgroup, workgroup, parts, s->k_dim, s->v_dim};
+    const uint32_t spec[] = {subgroup, workgroup, parts, s->k_dim, s->v_dim, s->conv_kernel};
     *op = (struct delta){.shape = *s};
-    return exec_kernel(x, &op->kernel, "delta", delta_ref, sizeof(struct delta_args), spec, 5, e);
+    return exec_kernel(x, &op->kernel, "delta", delta_ref, sizeof(struct delta_args), spec, 6, e);
 }
 
 void delta_run(const struct delta *op, struct exec *x, const struct delta_call *call)

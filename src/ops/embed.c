@@ -23,7 +23,8 @@ int embed_open(struct embed *op, struct exec *x, const struct weights *w, struct
 {
     if (w->cols == 0 || w->cols % 64)
         return err_set(e, ERR_UNSUPPORTED, "embedding: %u columns, expected a multiple of 64", w->cols);
-    struct matvec_plan p = matvec_plan_for(x, w->rows, 1, 1u << w->format);
+    const struct matvec_shape shape = {w->rows, w->cols, 1, 1u << w->format, 1};
+    struct matvec_plan p = matvec_plan_for(x, &shape);
     *op = (struct embed){.weights = *w, .workgroup = p.workgroup};
     return exec_kernel(x, &op->kernel, "embed", embed_ref, sizeof(struct embed_args), p.spec, MATVEC_N_SPEC,
                        e);

@@ -11,7 +11,7 @@
 #include "vulkan/stream.h"
 
 struct exec {
-    bool is_reference;
+    bool is_reference, poses_as_gpu;
     struct gpu gpu;
     struct pipeline_set pipelines;
     struct stream stream;
@@ -120,7 +120,7 @@ struct exec_caps exec_get_caps(const struct exec *x)
                                   .free_bytes = UINT64_MAX};
     const struct gpu *g = &x->gpu;
     return (struct exec_caps){.name = g->info.name,
-                              .is_cpu = g->is_cpu,
+                              .is_cpu = g->is_cpu && !x->poses_as_gpu,
                               .is_unified = g->is_unified,
                               .has_int64 = g->has_int64,
                               .has_coop = g->has_coop,
@@ -128,7 +128,13 @@ struct exec_caps exec_get_caps(const struct exec *x)
                               .max_workgroup = g->max_workgroup,
                               .max_shared_bytes = g->max_shared_bytes,
                               .max_alloc_bytes = g->max_alloc_bytes,
-                              .free_bytes = gpu_free_bytes(g)};
+                              .free_bytes = gpu_free_bytes(g),
+                              .used_bytes = gpu_used_bytes(g)};
+}
+
+void exec_pose_as_gpu(struct exec *x)
+{
+    x->poses_as_gpu = true;
 }
 
 int exec_buffer_new(struct exec *x, struct exec_buffer *b, enum exec_memory kind, uint64_t bytes,
@@ -150,10 +156,27 @@ int exec_buffer_new(struct exec *x, struct exec_buffer *b, enum exec_memory kind
     return 0;
 }
 
+int exec_buffer_import(struct exec *x, struct exec_buffer *b, uint8_t *host, uint64_t bytes, struct err *e)
+{
+    *b = (struct exec_buffer){.bytes = bytes, .is_borrowed = true};
+    if (!x->is_reference) {
+        const struct gpu *g = &x->gpu;
+        if (!g->is_unified || g->import_align == 0 || (uintptr_t)host % g->import_align)
+            return err_set(e, ERR_UNSUPPORTED, "%s cannot import host memory", g->info.name);
+        int rc = gpu_buffer_import(&b->gpu, g, host, size_round_up(bytes, g->import_align), e);
+        b->address = b->gpu.address;
+        b->host = b->gpu.host;
+        return rc;
+    }
+    b->host = host;
+    b->address = (uint64_t)(uintptr_t)host;
+    return 0;
+}
+
 void exec_buffer_free(struct exec *x, struct exec_buffer *b)
 {
     if (x && x->is_reference)
-        free(b->host);
+        free(b->is_borrowed ? NULL : b->host);
     else if (x)
         gpu_buffer_free(&b->gpu, &x->gpu);
     *b = (struct exec_buffer){0};

@@ -25,6 +25,7 @@ struct exec_buffer {
     uint64_t address;
     uint8_t *host; /* mapped bytes, or NULL */
     uint64_t bytes;
+    bool is_borrowed;      /* host memory is somebody else's (exec_buffer_import) */
     struct gpu_buffer gpu; /* private */
 };
 
@@ -37,6 +38,7 @@ struct exec_caps {
     uint32_t subgroup_size, max_workgroup, max_shared_bytes;
     uint64_t max_alloc_bytes;
     uint64_t free_bytes; /* device memory now */
+    uint64_t used_bytes; /* of it by this process, as the driver counts; 0: it does not say */
 };
 
 /* device: NULL (best Vulkan device), "reference", an index or a part of a name. profile: time every operation.
@@ -44,10 +46,15 @@ struct exec_caps {
 int exec_open(struct exec **out, const char *device, bool profile, bool staged, struct err *e);
 void exec_close(struct exec *x); /* NULL is legal */
 struct exec_caps exec_get_caps(const struct exec *x);
+/* From now on the caps of a software device are those of a GPU, so that tests reach the kernels of GPUs on it. */
+void exec_pose_as_gpu(struct exec *x);
 
 /* Uninitialised memory. ERR_NO_FIT, ERR_UNSUPPORTED (larger than one allocation may be). */
 int exec_buffer_new(struct exec *x, struct exec_buffer *b, enum exec_memory kind, uint64_t bytes,
                     struct err *e);
+/* A buffer over pages of host memory that somebody else keeps until it is freed, where device memory is host memory.
+ * host: at a page; bytes: rounded up to whole pages. ERR_UNSUPPORTED. */
+int exec_buffer_import(struct exec *x, struct exec_buffer *b, uint8_t *host, uint64_t bytes, struct err *e);
 void exec_buffer_free(struct exec *x, struct exec_buffer *b);
 
 enum { EXEC_STAGE_BYTES = 8 << 20 };

@@ -101,13 +101,19 @@ int experts_open(struct experts *op, struct exec *x, const struct experts_shape 
     if (s->hidden % 64 || s->inner % 64 || s->inner == 0 || s->hidden == 0)
         return err_set(e, ERR_UNSUPPORTED, "experts: hidden %u and inner %u, expected multiples of 64",
                        s->hidden, s->inner);
-    struct matvec_plan up = matvec_plan_for(x, s->inner * s->top_k, 1, 1u << s->format);
-    struct matvec_plan down = matvec_plan_for(x, s->hidden, 1, s->formats);
+    const struct matvec_shape up_shape = {s->inner * s->top_k, s->hidden, 1, 1u << s->format, 2};
+    const struct matvec_shape down_shape = {s->hidden, (s->top_k + 1) * s->inner, 1, s->formats, 1};
+    struct matvec_plan up = matvec_plan_for(x, &up_shape), down = matvec_plan_for(x, &down_shape);
     *op = (struct experts){.shape = *s, .up_rows = up.workgroup_rows, .down_rows = down.workgroup_rows};
     int rc = matvec_kernel(x, &op->up, "expert_up", up_ref, sizeof(struct expert_up_args), &up, e);
     if (rc == 0)
         rc = matvec_kernel(x, &op->down, "expert_down", down_ref, sizeof(struct expert_down_args), &down, e);
     return rc < 0 ? rc : experts_many_open(&op->many, x, s, e);
+}
+
+bool experts_takes_waves(const struct experts *op, uint32_t chunk)
+{
+    return chunk >= op->many.from;
 }
 
 void experts_run_up(const struct experts *op, struct exec *x, const struct experts_call *call)

@@ -9,6 +9,7 @@
 #ifndef MOEFLUX_OPS_EXPERTS_H
 #define MOEFLUX_OPS_EXPERTS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "ops/exec.h"
@@ -48,9 +49,13 @@ struct experts_call {
     uint64_t scratch;                /* f32 [experts_many_scratch(.., n, ..)]; 0: none, one way for all */
     const struct linear *shared_out; /* shared_down as a product, with scratch */
     uint64_t skip;                   /* up: bit k leaves out the k-th expert of each token, for k < 64 */
+    bool more; /* for a chunk that experts_takes_waves: experts that the table lacks (0) come later */
 };
 
 int experts_open(struct experts *op, struct exec *x, const struct experts_shape *shape, struct err *e);
+/* Whether the experts of a chunk of so many tokens may come in waves: up and down for each, with a table of the wave's
+ * experts alone, the last one without `more`. */
+bool experts_takes_waves(const struct experts *op, uint32_t chunk);
 void experts_run_up(const struct experts *op, struct exec *x, const struct experts_call *call);
 void experts_run_down(const struct experts *op, struct exec *x, const struct experts_call *call);
 

@@ -86,6 +86,7 @@ void experts_many_up(const struct experts_many *op, struct exec *x, const struct
     const struct experts_tiles *t = tiles_for(op, s, call);
     const struct scratch at = lay_out(s, call->scratch, call->n, call->shared_down.cols);
     const struct expert_sort_args sort = {.idx = call->idx,
+                                          .table = call->table,
                                           .rows = at.rows,
                                           .tiles = at.tiles,
                                           .n_pairs = call->n * s->top_k,
@@ -138,6 +139,8 @@ void experts_many_down(const struct experts_many *op, struct exec *x, const stru
                                         .shared_inner = call->shared_down.cols,
                                         .shared_stride = call->shared_stride};
     exec_run(x, &t->down, &down, div_up(s->hidden, t->rows), most_tiles(s, call, t->tokens), 1);
+    if (call->more)
+        return;
     exec_run(x, &op->mix, &mix, div_up(s->hidden + call->shared_down.cols, 4 * op->mix_group), call->n, 1);
     linear_run(call->shared_out, x,
                &(struct linear_call){.x = at.shared_act,

@@ -5,6 +5,7 @@
  *   up:    act[t][k] = silu(gate_e p) * (up_e p)
  *   down:  parts[t][k] = down_e act[t][k]
  *   mix:   x[t] += sum_k weights[t][k] parts[t][k], in the router's order; then the shared expert's product
+ * Experts may come in waves: sort, up and down for those that the table has, mix once after the last (call.more).
  * Every pair is computed by itself, so that nothing depends on which others share its tile. */
 #ifndef MOEFLUX_OPS_EXPERTS_MANY_H
 #define MOEFLUX_OPS_EXPERTS_MANY_H

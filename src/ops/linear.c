@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "args.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "ops/matmul.h"
@@ -65,7 +64,8 @@ struct way {
     uint32_t rows, tokens; /* of a workgroup */
 };
 
-static struct way way_for(const struct exec *x, enum linear_way way, uint32_t n_rows, uint32_t formats)
+static struct way way_for(const struct exec *x, enum linear_way way, const struct linear *op,
+                          uint32_t formats)
 {
     if (way >= LINEAR_MANY) {
         struct matmul_plan p = way >= LINEAR_HALF_MANY
@@ -73,7 +73,8 @@ static struct way way_for(const struct exec *x, enum linear_way way, uint32_t n_
                                    : matmul_plan_for(x, way == LINEAR_MOST, formats);
         return (struct way){.is_matmul = true, .matmul = p, .rows = p.rows, .tokens = p.tokens};
     }
-    struct matvec_plan p = matvec_plan_for(x, n_rows, way == LINEAR_FEW ? FEW_TOKENS : 1, formats);
+    const struct matvec_shape shape = {op->rows, op->cols, way == LINEAR_FEW ? FEW_TOKENS : 1, formats, 1};
+    struct matvec_plan p = matvec_plan_for(x, &shape);
     return (struct way){.matvec = p, .rows = p.workgroup_rows, .tokens = p.tokens};
 }
 
@@ -81,16 +82,19 @@ static struct way way_for(const struct exec *x, enum linear_way way, uint32_t n_
 static int plan_pass(struct linear *op, enum linear_way way, struct exec *x, const struct weights *w,
                      uint32_t formats, struct linear_segment *table, struct err *e)
 {
-    struct way p = way_for(x, way, op->rows, formats);
+    struct way p = way_for(x, way, op, formats);
     struct linear_plan *plan = &op->ways[way];
     struct linear_pass *pass = &plan->passes[plan->n_passes];
     uint32_t row = 0;
     plan->tokens = p.tokens;
+    memset(pass->later_blocks, 0xff, sizeof pass->later_blocks);
     if (plan->n_passes > 0)
         pass->first = pass[-1].first + pass[-1].n_segments;
     for (uint32_t i = 0; i < op->n_segments; row += w[i++].rows) {
         if (!(formats >> w[i].format & 1))
             continue;
+        if (pass->n_segments > 0)
+            pass->later_blocks[pass->n_segments - 1] = pass->blocks;
         table[pass->first + pass->n_segments++] = (struct linear_segment){.weight = w[i].weight,
                                                                           .scales = w[i].scales,
                                                                           .biases = w[i].biases,
@@ -183,6 +187,7 @@ void linear_run(const struct linear *op, struct exec *x, const struct linear_cal
         const struct linear_pass *pass = &plan->passes[i];
         a.segments = table + pass->first * sizeof(struct linear_segment);
         a.n_segments = pass->n_segments;
+        memcpy(a.later_blocks, pass->later_blocks, sizeof a.later_blocks);
         exec_run(x, &pass->kernel, &a, pass->blocks, div_up(call->n, plan->tokens), 1);
     }
 }

@@ -8,10 +8,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "args.h"
 #include "ops/exec.h"
 #include "ops/matvec.h"
 
-enum { LINEAR_MAX_SEGMENTS = 8, LINEAR_MAX_PASSES = 4 };
+enum { LINEAR_MAX_PASSES = 4 };
 
 /* By the number of tokens: kernels/linear.comp for one, four at a time for a few; kernels/matmul.comp in small or
  * large tiles for many, the last two in float16 where that is allowed. */
@@ -29,6 +30,7 @@ enum linear_way {
 struct linear_pass {
     struct kernel kernel;
     uint32_t first, n_segments, blocks;
+    uint32_t later_blocks[LINEAR_MAX_SEGMENTS - 1]; /* see linear_args */
 };
 
 /* The dispatches of one way: one on a GPU. A software device computes both sides of every branch and so gets one for

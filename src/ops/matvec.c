@@ -8,14 +8,6 @@
 #include "args.h"
 #include "ops/exec.h"
 
-/* Rows of a subgroup on a GPU: enough subgroups to fill the device come first, then reuse of the vector. */
-static uint32_t rows_for(uint32_t n_rows, uint32_t tokens)
-{
-    if (tokens > 1)
-        return 2;
-    return n_rows >= 8192 ? 4 : n_rows >= 4096 ? 2 : 1;
-}
-
 static uint32_t round_down_pow2(uint32_t n)
 {
     while (n & (n - 1))
@@ -23,31 +15,65 @@ static uint32_t round_down_pow2(uint32_t n)
     return n;
 }
 
-/* Subgroups of a workgroup: they share the copy of the vector, so many; but a software device has a few cores and
- * wants several workgroups for each. Powers of two only, because every other number is a pipeline more to make. */
-static uint32_t subgroups_for(bool wide, uint32_t subgroup, uint32_t n_rows, uint32_t block)
+/* Rows on lanes: the subgroups of a workgroup share the copy of the vector, so many; but a software device has a few
+ * cores and wants several workgroups for each. Powers of two only, because every other number is a pipeline more to
+ * make. */
+static void plan_wide(struct matvec_plan *p, const struct exec_caps *c, uint32_t n_rows)
 {
-    if (!wide)
-        return (uint32_t)size_max(1, 256 / subgroup);
-    return n_rows >= 32 * block ? 8 : n_rows >= 8 * block ? 2 : 1;
+    uint32_t block = 4 * c->subgroup_size;
+    uint32_t subgroups = n_rows >= 32 * block ? 8 : n_rows >= 8 * block ? 2 : 1;
+    subgroups = (uint32_t)size_min(subgroups, c->max_workgroup / c->subgroup_size);
+    p->spec[MATVEC_ROWS] = 4;
+    p->spec[MATVEC_SPLIT] = 1;
+    /* The tile of vectors may take half of shared memory (16 bytes hold four columns, one in 32 is padding). */
+    p->spec[MATVEC_TILE] = round_down_pow2(c->max_shared_bytes / 2 / (4 * p->tokens) - 64 / p->tokens);
+    p->workgroup = subgroups * c->subgroup_size;
+    p->workgroup_rows = subgroups * block;
 }
 
-struct matvec_plan matvec_plan_for(const struct exec *x, uint32_t n_rows, uint32_t tokens, uint32_t formats)
+/* Equal tiles of at most half of shared memory. */
+static uint32_t tile_for(const struct exec_caps *c, uint32_t cols, uint32_t tokens)
+{
+    uint32_t most = (c->max_shared_bytes / 2 / tokens - 128) / 4;
+    most -= most % 64;
+    return (uint32_t)size_round_up(div_up(cols, div_up(cols, most)), 64);
+}
+
+/* Columns on lanes: rows that share a subgroup save reads of the vector; subgroups that share rows make up for rows
+ * that are few, so that a lane has one step or two, which it keeps in flight. */
+static void plan_lanes(struct matvec_plan *p, const struct exec_caps *c, uint32_t n_rows, uint32_t cols)
+{
+    uint32_t tile = tile_for(c, cols, p->tokens), subgroup = c->subgroup_size;
+    uint32_t lanes = (uint32_t)size_min(tile > 4096 ? 512 : 256, c->max_workgroup);
+    uint32_t subgroups = (uint32_t)size_max(1, round_down_pow2(lanes / subgroup));
+    uint32_t rows = p->tokens > 1 ? 2 : 4 / p->matrices;
+    uint32_t split = 1;
+    if (n_rows < 4096 && p->tokens == 1)
+        while (split < 4 && split < subgroups && split * subgroup < div_up(tile, 32))
+            split *= 2;
+    if (n_rows < 2048 && p->matrices == 1)
+        rows = 2;
+    p->spec[MATVEC_ROWS] = rows;
+    p->spec[MATVEC_SPLIT] = split;
+    p->spec[MATVEC_TILE] = tile;
+    p->workgroup = subgroups * subgroup;
+    p->workgroup_rows = subgroups / split * rows;
+}
+
+struct matvec_plan matvec_plan_for(const struct exec *x, const struct matvec_shape *shape)
 {
     struct exec_caps c = exec_get_caps(x);
-    bool wide = c.is_cpu && c.has_int64;
-    uint32_t rows = wide ? 4 : rows_for(n_rows, tokens);
-    uint32_t block = rows * (wide ? c.subgroup_size : 1);
-    uint32_t subgroups = (uint32_t)size_min(subgroups_for(wide, c.subgroup_size, n_rows, block),
-                                            c.max_workgroup / c.subgroup_size);
-    /* The tile of vectors may take half of shared memory (16 bytes hold four columns, one in 32 is padding). */
-    uint32_t tile = round_down_pow2(c.max_shared_bytes / 2 / (4 * tokens) - 64 / tokens);
-    return (struct matvec_plan){
-        .spec = {c.subgroup_size, subgroups * c.subgroup_size, rows, tokens, tile, formats},
-        .workgroup_rows = subgroups * block,
-        .workgroup = subgroups * c.subgroup_size,
-        .tokens = tokens,
-        .wide = wide};
+    struct matvec_plan p = {
+        .tokens = shape->tokens, .matrices = shape->matrices, .wide = c.is_cpu && c.has_int64};
+    if (p.wide)
+        plan_wide(&p, &c, shape->rows);
+    else
+        plan_lanes(&p, &c, shape->rows, shape->cols);
+    p.spec[MATVEC_SUBGROUP] = c.subgroup_size;
+    p.spec[MATVEC_WORKGROUP] = p.workgroup;
+    p.spec[MATVEC_TOKENS] = shape->tokens;
+    p.spec[MATVEC_FORMATS] = shape->formats;
+    return p;
 }
 
 int matvec_kernel(struct exec *x, struct kernel *k, const char *name, void (*ref)(const void *args),

@@ -16,16 +16,31 @@ struct weights {
     uint32_t rows, cols, format;
 };
 
-enum { MATVEC_N_SPEC = 6 };
-/* The specialisation of matvec.glsl for a device: its constants in order, and the rows that one workgroup computes.
- * n_rows: rows of the whole dispatch (all segments, experts), from which the split is chosen; tokens: 1 or 4 vectors
- * at once; formats: bit f is set when a matrix is stored as FORMAT_f. */
+/* The constants of matvec.glsl in order. */
+enum {
+    MATVEC_SUBGROUP,
+    MATVEC_WORKGROUP,
+    MATVEC_ROWS,
+    MATVEC_TOKENS,
+    MATVEC_TILE,
+    MATVEC_FORMATS,
+    MATVEC_SPLIT,
+    MATVEC_N_SPEC
+};
+struct matvec_shape {
+    uint32_t rows; /* of the whole dispatch: all segments, experts */
+    uint32_t cols;
+    uint32_t tokens;   /* vectors at once: 1 or 4 */
+    uint32_t formats;  /* bit f is set when a matrix is stored as FORMAT_f */
+    uint32_t matrices; /* MATRICES of the kernel */
+};
+/* The specialisation of matvec.glsl for a device, and the rows (of each matrix) that one workgroup computes. */
 struct matvec_plan {
     uint32_t spec[MATVEC_N_SPEC];
-    uint32_t workgroup_rows, workgroup, tokens;
+    uint32_t workgroup_rows, workgroup, tokens, matrices;
     bool wide; /* run the variant for software devices, X_wide */
 };
-struct matvec_plan matvec_plan_for(const struct exec *x, uint32_t n_rows, uint32_t tokens, uint32_t formats);
+struct matvec_plan matvec_plan_for(const struct exec *x, const struct matvec_shape *shape);
 
 /* exec_kernel for a kernel on matvec.glsl that has a variant for software devices, `name`_wide. */
 int matvec_kernel(struct exec *x, struct kernel *k, const char *name, void (*ref)(const void *args),

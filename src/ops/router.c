@@ -51,8 +51,8 @@ int router_open(struct router *op, struct exec *x, uint32_t n_experts, uint32_t 
     if (top_k == 0 || top_k > n_experts)
         return err_set(e, ERR_UNSUPPORTED, "router: %u of %u experts a token", top_k, n_experts);
     uint32_t subgroup = exec_get_caps(x).subgroup_size;
-    const uint32_t spec[] = {subgroup, div_up(n_experts, subgroup)};
-    return exec_kernel(x, &op->kernel, "router", router_ref, sizeof(struct router_args), spec, 2, e);
+    const uint32_t spec[] = {subgroup, div_up(n_experts, subgroup), div_up(top_k, subgroup)};
+    return exec_kernel(x, &op->kernel, "router", router_ref, sizeof(struct router_args), spec, 3, e);
 }
 
 void router_run(const struct router *op, struct exec *x, const struct router_call *call)

@@ -436,6 +436,8 @@ int selftest_run(const struct selftest *s, struct err *e)
     l->request = s;
     l->rng = 20250607;
     int rc = exec_open(&l->side[LAB_DEVICE], s->device, false, false, e);
+    if (rc == 0 && s->as_gpu)
+        exec_pose_as_gpu(l->side[LAB_DEVICE]);
     if (rc == 0)
         rc = exec_open(&l->side[LAB_REFERENCE], "reference", false, false, e);
     for (size_t i = 0; rc == 0 && i < sizeof groups / sizeof *groups; i++)

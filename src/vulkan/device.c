@@ -332,6 +332,16 @@ static bool has_matrices(VkInstance instance, VkPhysicalDevice p)
     return false;
 }
 
+static uint64_t import_align(VkPhysicalDevice p)
+{
+    VkPhysicalDeviceExternalMemoryHostPropertiesEXT host = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_MEMORY_HOST_PROPERTIES_EXT};
+    VkPhysicalDeviceProperties2 props = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2,
+                                         .pNext = &host};
+    vkGetPhysicalDeviceProperties2(p, &props);
+    return host.minImportedHostPointerAlignment;
+}
+
 static int create_device(struct gpu *g, struct err *e)
 {
     g->has_coop = has_matrices(g->instance, g->physical);
@@ -362,13 +372,17 @@ static int create_device(struct gpu *g, struct err *e)
          .queueCount = 1,
          .pQueuePriorities = &priority},
     };
-    const char *extensions[2];
+    const char *extensions[3];
     uint32_t n_extensions = 0;
     g->has_budget = has_extension(g->physical, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
     if (g->has_budget)
         extensions[n_extensions++] = VK_EXT_MEMORY_BUDGET_EXTENSION_NAME;
     if (g->has_coop)
         extensions[n_extensions++] = VK_NV_COOPERATIVE_MATRIX_EXTENSION_NAME;
+    if (has_extension(g->physical, VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME)) {
+        extensions[n_extensions++] = VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME;
+        g->import_align = import_align(g->physical);
+    }
     VkPhysicalDeviceFeatures there;
     vkGetPhysicalDeviceFeatures(g->physical, &there);
     g->has_int64 = there.shaderInt64;
@@ -459,21 +473,42 @@ void gpu_close(struct gpu *g)
     *g = (struct gpu){0};
 }
 
-uint64_t gpu_free_bytes(const struct gpu *g)
+static VkPhysicalDeviceMemoryBudgetPropertiesEXT budget_of(const struct gpu *g)
 {
     VkPhysicalDeviceMemoryBudgetPropertiesEXT budget = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT};
     VkPhysicalDeviceMemoryProperties2 m = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2,
-                                           .pNext = g->has_budget ? &budget : NULL};
-    vkGetPhysicalDeviceMemoryProperties2(g->physical, &m);
+                                           .pNext = &budget};
+    if (g->has_budget)
+        vkGetPhysicalDeviceMemoryProperties2(g->physical, &m);
+    return budget;
+}
+
+static bool is_local(const struct gpu *g, uint32_t heap)
+{
+    return g->memory.memoryHeaps[heap].flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT;
+}
+
+uint64_t gpu_free_bytes(const struct gpu *g)
+{
+    const VkPhysicalDeviceMemoryBudgetPropertiesEXT budget = budget_of(g);
     uint64_t sum = 0;
-    for (uint32_t i = 0; i < m.memoryProperties.memoryHeapCount; i++) {
-        if (!(m.memoryProperties.memoryHeaps[i].flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT))
+    for (uint32_t i = 0; i < g->memory.memoryHeapCount; i++) {
+        if (!is_local(g, i))
             continue;
         if (!g->has_budget)
-            sum += m.memoryProperties.memoryHeaps[i].size;
+            sum += g->memory.memoryHeaps[i].size;
         else if (budget.heapBudget[i] > budget.heapUsage[i])
             sum += budget.heapBudget[i] - budget.heapUsage[i];
     }
+    return sum;
+}
+
+uint64_t gpu_used_bytes(const struct gpu *g)
+{
+    const VkPhysicalDeviceMemoryBudgetPropertiesEXT budget = budget_of(g);
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < g->memory.memoryHeapCount; i++)
+        sum += is_local(g, i) ? budget.heapUsage[i] : 0;
     return sum;
 }

@@ -64,6 +64,30 @@ static int allocate(struct gpu_buffer *b, const struct gpu *g, enum gpu_memory k
     return 0;
 }
 
+static int create_buffer(struct gpu_buffer *b, const struct gpu *g, const void *next, struct err *e)
+{
+    const uint32_t families[] = {g->queue_family, g->transfer_family};
+    bool is_shared = g->queue_family != g->transfer_family;
+    VkBufferCreateInfo info = {
+        .sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO,
+        .pNext = next,
+        .sharingMode = is_shared ? VK_SHARING_MODE_CONCURRENT : VK_SHARING_MODE_EXCLUSIVE,
+        .queueFamilyIndexCount = is_shared ? 2 : 0,
+        .pQueueFamilyIndices = families,
+        .size = b->bytes,
+        .usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT |
+                 VK_BUFFER_USAGE_TRANSFER_DST_BIT | VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT};
+    VkResult r = vkCreateBuffer(g->device, &info, NULL, &b->buffer);
+    return r == VK_SUCCESS ? 0 : gpu_error(r, "vkCreateBuffer", e);
+}
+
+static void find_address(struct gpu_buffer *b, const struct gpu *g)
+{
+    VkBufferDeviceAddressInfo where = {.sType = VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO,
+                                       .buffer = b->buffer};
+    b->address = vkGetBufferDeviceAddress(g->device, &where);
+}
+
 int gpu_buffer_new(struct gpu_buffer *b, const struct gpu *g, enum gpu_memory kind, uint64_t bytes,
                    struct err *e)
 {
@@ -72,25 +96,71 @@ int gpu_buffer_new(struct gpu_buffer *b, const struct gpu *g, enum gpu_memory ki
     if (b->bytes > g->max_alloc_bytes)
         return err_set(e, ERR_UNSUPPORTED, "%s: a buffer of %llu bytes is needed, the driver allows %llu",
                        g->info.name, (unsigned long long)b->bytes, (unsigned long long)g->max_alloc_bytes);
-    const uint32_t families[] = {g->queue_family, g->transfer_family};
-    bool is_shared = g->queue_family != g->transfer_family;
-    VkBufferCreateInfo info = {.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO,
-                               .sharingMode = is_shared ? VK_SHARING_MODE_CONCURRENT : VK_SHARING_MODE_EXCLUSIVE,
-                               .queueFamilyIndexCount = is_shared ? 2 : 0,
-                               .pQueueFamilyIndices = families,
-                               .size = b->bytes,
-                               .usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT |
-                                        VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT |
-                                        VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT};
-    VkResult r = vkCreateBuffer(g->device, &info, NULL, &b->buffer);
-    int rc = r == VK_SUCCESS ? allocate(b, g, kind, e) : gpu_error(r, "vkCreateBuffer", e);
+    int rc = create_buffer(b, g, NULL, e);
+    if (rc == 0)
+        rc = allocate(b, g, kind, e);
     if (rc < 0) {
         gpu_buffer_free(b, g);
         return rc;
     }
-    VkBufferDeviceAddressInfo where = {.sType = VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO,
-                                       .buffer = b->buffer};
-    b->address = vkGetBufferDeviceAddress(g->device, &where);
+    find_address(b, g);
+    return 0;
+}
+
+/* Memory types that host memory can be imported as. */
+static uint32_t importable_types(const struct gpu *g, const uint8_t *host)
+{
+    PFN_vkGetMemoryHostPointerPropertiesEXT get = (PFN_vkGetMemoryHostPointerPropertiesEXT)(void (*)(
+        void))vkGetDeviceProcAddr(g->device, "vkGetMemoryHostPointerPropertiesEXT");
+    VkMemoryHostPointerPropertiesEXT p = {.sType = VK_STRUCTURE_TYPE_MEMORY_HOST_POINTER_PROPERTIES_EXT};
+    if (!get ||
+        get(g->device, VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT, host, &p) != VK_SUCCESS)
+        return 0;
+    return p.memoryTypeBits;
+}
+
+static int import(struct gpu_buffer *b, const struct gpu *g, uint8_t *host, struct err *e)
+{
+    VkMemoryRequirements need;
+    vkGetBufferMemoryRequirements(g->device, b->buffer, &need);
+    int type = find_type(g, need.memoryTypeBits & importable_types(g, host), GPU_DEVICE);
+    if (type < 0 || need.size > b->bytes)
+        return err_set(e, ERR_UNSUPPORTED, "%s cannot import mapped files", g->info.name);
+    VkMemoryAllocateFlagsInfo flags = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO,
+                                       .flags = VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT};
+    VkImportMemoryHostPointerInfoEXT from = {.sType = VK_STRUCTURE_TYPE_IMPORT_MEMORY_HOST_POINTER_INFO_EXT,
+                                             .pNext = &flags,
+                                             .handleType =
+                                                 VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT,
+                                             .pHostPointer = host};
+    VkMemoryAllocateInfo info = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO,
+                                 .pNext = &from,
+                                 .allocationSize = b->bytes,
+                                 .memoryTypeIndex = (uint32_t)type};
+    VkResult r = vkAllocateMemory(g->device, &info, NULL, &b->memory);
+    if (r == VK_SUCCESS)
+        r = vkBindBufferMemory(g->device, b->buffer, b->memory, 0);
+    return r == VK_SUCCESS ? 0 : err_set(e, ERR_UNSUPPORTED, "%s cannot import mapped files", g->info.name);
+}
+
+int gpu_buffer_import(struct gpu_buffer *b, const struct gpu *g, uint8_t *host, uint64_t bytes, struct err *e)
+{
+    const VkExternalMemoryBufferCreateInfo from = {
+        .sType = VK_STRUCTURE_TYPE_EXTERNAL_MEMORY_BUFFER_CREATE_INFO,
+        .handleTypes = VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT};
+    *b = (struct gpu_buffer){.bytes = bytes};
+    if (g->import_align == 0 || bytes > g->max_alloc_bytes)
+        return err_set(e, ERR_UNSUPPORTED, "%s cannot import %llu bytes of host memory", g->info.name,
+                       (unsigned long long)bytes);
+    int rc = create_buffer(b, g, &from, e);
+    if (rc == 0)
+        rc = import(b, g, host, e);
+    if (rc < 0) {
+        gpu_buffer_free(b, g);
+        return rc;
+    }
+    find_address(b, g);
+    b->host = host;
     return 0;
 }
 

@@ -104,7 +104,8 @@ int stream_wait(struct stream *s, uint64_t ticket, struct err *e)
 bool stream_is_done(const struct stream *s, uint64_t ticket)
 {
     uint64_t reached = 0;
-    return vkGetSemaphoreCounterValue(s->gpu->device, s->timeline, &reached) == VK_SUCCESS && reached >= ticket;
+    return vkGetSemaphoreCounterValue(s->gpu->device, s->timeline, &reached) == VK_SUCCESS &&
+           reached >= ticket;
 }
 
 static void stick(struct stream *s, VkResult r, const char *call)
@@ -187,12 +188,11 @@ static VkAccessFlags2 work_reads(const struct stream *s)
 
 static void barrier(struct stream *s, VkPipelineStageFlags2 to_stage, VkAccessFlags2 to_access)
 {
-    VkMemoryBarrier2 m = {
-        .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER_2,
-        .srcStageMask = work_stages(s),
-        .srcAccessMask = work_writes(s),
-        .dstStageMask = to_stage,
-        .dstAccessMask = to_access};
+    VkMemoryBarrier2 m = {.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER_2,
+                          .srcStageMask = work_stages(s),
+                          .srcAccessMask = work_writes(s),
+                          .dstStageMask = to_stage,
+                          .dstAccessMask = to_access};
     VkDependencyInfo d = {
         .sType = VK_STRUCTURE_TYPE_DEPENDENCY_INFO, .memoryBarrierCount = 1, .pMemoryBarriers = &m};
     vkCmdPipelineBarrier2(s->open->commands, &d);

@@ -1,0 +1,36 @@
+// dequant.glsl - stored weights as float32, exactly: fma(q, scale, bias) has one right value.
+#ifndef DEQUANT_GLSL
+#define DEQUANT_GLSL
+
+// Eight weights from element `at` of the matrix on.
+void weights8(out float w[8], const uint format, uvec2 weight, uint at, float s, float b)
+{
+    if (format == FORMAT_Q8) {
+        [[unroll]] for (uint i = 0; i < 8; i++) {
+            uint word = Words(weight).v[(at >> 2) + (i >> 2)];
+            w[i] = fma(float((word >> (8 * (i & 3u))) & 255u), s, b);
+        }
+    } else if (format == FORMAT_BF16) {
+        [[unroll]] for (uint i = 0; i < 8; i++) {
+            uint pair = Words(weight).v[(at >> 1) + (i >> 1)];
+            w[i] = uintBitsToFloat((i & 1u) == 0u ? pair << 16 : pair & 0xffff0000u);
+        }
+    } else {
+        [[unroll]] for (uint i = 0; i < 8; i++)
+            w[i] = uintBitsToFloat(Words(weight).v[at + i]);
+    }
+}
+
+// float(code) for a code below 2^23 without a conversion instruction, which GPUs run at a quarter of the rate.
+float code_value(uint code)
+{
+    return uintBitsToFloat(code | 0x4b000000u) - 8388608.0;
+}
+
+void weights8_q4(out float w[8], uint word, float s, float b)
+{
+    [[unroll]] for (uint i = 0; i < 8; i++)
+        w[i] = fma(code_value((word >> (4 * i)) & 15u), s, b);
+}
+
+#endif

@@ -1,0 +1,143 @@
+#include "cli/perplexity.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "cli/bar.h"
+#include "cli/options.h"
+#include "cli/output.h"
+#include "cli/prompt.h"
+#include "cli/session.h"
+#include "cli/signals.h"
+#include "cli/stats.h"
+#include "moeflux.h"
+
+struct scoring {
+    const struct options *options;
+    struct output *out;
+    struct bar bar;
+    struct session session;
+    struct prompt text;
+    struct token_list tokens;
+    const int32_t *window; /* ids of the window being evaluated */
+    uint32_t n_window;
+    uint64_t n, n_windows, ns;
+    double sum, squares; /* of -ln p, over the n scored tokens */
+};
+
+/* -ln softmax(row)[id] */
+static double surprise(const float *row, uint32_t n, int32_t id)
+{
+    double largest = (double)row[0], sum = 0;
+    for (uint32_t i = 1; i < n; i++)
+        largest = fmax(largest, (double)row[i]);
+    for (uint32_t i = 0; i < n; i++)
+        sum += exp((double)row[i] - largest);
+    return largest + log(sum) - (double)row[id];
+}
+
+static int score(void *ctx, uint32_t pos, const float *row, struct err *e)
+{
+    struct scoring *s = ctx;
+    if (pos + 1 >= s->n_window)
+        return 0;
+    double x = surprise(row, s->session.info.vocab_size, s->window[pos + 1]);
+    if (!isfinite(x))
+        return err_set(e, ERR_DEVICE,
+                       "the logits after token %" PRIu32 " of window %" PRIu64 " are not finite", pos,
+                       s->n_windows + 1);
+    s->sum += x;
+    s->squares += x * x;
+    s->n++;
+    return 0;
+}
+
+static int score_windows(struct scoring *s, struct err *e)
+{
+    uint64_t start = clock_ns();
+    const struct moeflux_wish wish = {.each_logits = score, .ctx = s};
+    int rc = 0;
+    for (size_t from = 0; rc == 0 && from + 1 < s->tokens.n; from += s->n_window) {
+        s->window = s->tokens.ids + from;
+        s->n_window = (uint32_t)size_min(s->tokens.n - from, s->session.max_context);
+        rc = moeflux_clear(s->session.sequence, e);
+        if (rc == 0)
+            rc = moeflux_eval(s->session.sequence, s->window, s->n_window, &wish, e);
+        s->n_windows++;
+    }
+    s->ns = clock_ns() - start;
+    return rc;
+}
+
+static int read_text(struct scoring *s, struct err *e)
+{
+    struct options plain = *s->options;
+    size_t n_replaced = 0;
+    plain.prompt = plain.tokens_in = NULL;
+    plain.file = s->options->perplexity;
+    plain.raw = true;
+    int rc = prompt_read(&s->text, &plain, e);
+    if (rc)
+        return rc;
+    if (!s->session.tokenizer)
+        return err_set(e, ERR_USAGE, "%s has no tokenizer.json, which --perplexity needs", s->options->model);
+    rc = tokenizer_encode(s->session.tokenizer, str_text(&s->text.text), s->text.text.len, SPECIALS_AS_TEXT,
+                          &s->tokens, &n_replaced, e);
+    if (rc == 0 && s->tokens.n < 2)
+        rc = err_set(e, ERR_USAGE, "%s: %zu token, expected at least 2", s->options->perplexity, s->tokens.n);
+    return rc;
+}
+
+static int print(const struct scoring *s, struct err *e)
+{
+    double n = (double)s->n, mean = s->sum / n, ppl = exp(mean);
+    double variance = s->n > 1 ? fmax(s->squares / n - mean * mean, 0) / (n - 1) : NAN;
+    /* Tokens stand for bytes: the scored ones for their share of the text. */
+    double bytes = (double)s->text.text.len * n / (double)s->tokens.n, bits = s->sum / log(2) / bytes;
+    double rate = stats_rate(s->tokens.n, s->ns);
+    if (!s->options->json) {
+        output_addf(s->out, "perplexity %.4f +- %.4f, %.4f bits per byte\n", ppl, ppl * sqrt(variance), bits);
+        output_addf(s->out, "%" PRIu64 " tokens scored in %" PRIu64 " windows of %" PRIu32 ", %.1f tok/s\n",
+                    s->n, s->n_windows, s->session.max_context, rate);
+        return output_flush(s->out, e);
+    }
+    json_t *object = json_object();
+    json_object_set_new(object, "perplexity", stats_number(ppl));
+    json_object_set_new(object, "standard_error", stats_number(ppl * sqrt(variance)));
+    json_object_set_new(object, "bits_per_byte", stats_number(bits));
+    json_object_set_new(object, "tokens_scored", json_integer((json_int_t)s->n));
+    json_object_set_new(object, "windows", json_integer((json_int_t)s->n_windows));
+    json_object_set_new(object, "context", json_integer(s->session.max_context));
+    json_object_set_new(object, "tok_s", stats_number(rate));
+    json_object_set_new(object, "stats", stats_engine_json(&s->session));
+    return output_json(s->out, object, e);
+}
+
+int perplexity_run(const struct options *o, const struct term *t, struct output *out, struct err *e)
+{
+    struct scoring s = {.options = o, .out = out};
+    signals_catch_interrupt();
+    bar_init(&s.bar, t);
+    int rc = session_open(&s.session, o, &s.bar, e);
+    if (!rc)
+        rc = read_text(&s, e);
+    if (!rc)
+        rc = session_start(&s.session, o, (uint32_t)o->ctx_size, e);
+    if (!rc)
+        rc = score_windows(&s, e);
+    bar_end(&s.bar);
+    if (!rc)
+        rc = print(&s, e);
+    if (!rc && o->stats)
+        stats_print(&(struct stats){0}, NULL, &s.session, stderr);
+    rc = session_save_usage(&s.session, o, rc, e);
+    token_list_free(&s.tokens);
+    prompt_free(&s.text);
+    session_close(&s.session);
+    return rc;
+}

@@ -1,0 +1,351 @@
+/* What the disk and the device of this machine do, measured on the model's own files and with the run's own kernels. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "args.h"
+#include "base/clock.h"
+#include "base/mem.h"
+#include "engine/engine.h"
+#include "engine/plan.h"
+#include "ops/linear.h"
+
+#define DISK_NS  ((uint64_t)1000000000)
+#define BATCH_NS ((uint64_t)20000000)
+/* Far more than the caches of a GPU hold; a software device computes and does not wait for memory. */
+#define MATRIX_GPU_BYTES       ((uint64_t)256 << 20)
+#define MATRIX_CPU_BYTES       ((uint64_t)16 << 20)
+#define MATRIX_REFERENCE_BYTES ((uint64_t)2 << 20)
+#define MATRIX_LEAST_BYTES     ((uint64_t)1 << 20)
+#define COPY_BYTES             ((uint64_t)64 << 20)
+enum { MATRIX_COLS = 2048, SMALL_ROWS_GPU = 512, SMALL_ROWS_CPU = 8, N_BATCHES = 5, MAX_REPEATS = 200 };
+
+/* --- the disk --- */
+
+struct wave {
+    const struct model_dir *model;
+    struct reader *reader;
+    uint32_t *order; /* [n_all] layer * n_experts + expert, shuffled */
+    uint32_t n_all;
+    uint64_t stride;
+    uint8_t *memory; /* [top_k][stride] */
+    struct read_request *requests;
+};
+
+static void shuffle(uint32_t *order, uint32_t n)
+{
+    uint64_t random = clock_ns();
+    for (uint32_t i = n - 1; i > 0 && n > 0; i--) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        uint32_t j = (uint32_t)((random >> 33) % (i + 1)), t = order[i];
+        order[i] = order[j];
+        order[j] = t;
+    }
+}
+
+static int prepare(struct wave *w, struct err *e)
+{
+    const struct config *c = &w->model->config;
+    w->stride = size_round_up(w->model->expert.bytes, READER_TARGET_ALIGN);
+    w->order = mem_new((uint64_t)c->n_layers * c->n_experts, sizeof *w->order, e);
+    w->requests = mem_new(c->top_k, sizeof *w->requests, e);
+    if (!w->order || !w->requests)
+        return ERR_MEMORY;
+    w->memory = aligned_alloc(READER_TARGET_ALIGN, c->top_k * w->stride);
+    if (!w->memory)
+        return err_set(e, ERR_MEMORY, "out of memory: %llu bytes were asked for",
+                       (unsigned long long)(c->top_k * w->stride));
+    /* Pages that were never written would be made while the clock runs. */
+    memset(w->memory, 1, c->top_k * w->stride);
+    for (uint32_t i = 0; i < c->n_layers * c->n_experts; i++)
+        if (config_has_experts(c, i / c->n_experts))
+            w->order[w->n_all++] = i;
+    shuffle(w->order, w->n_all);
+    return 0;
+}
+
+/* Reads experts [first, first + n) of the order, all at once. */
+static int read_wave(struct wave *w, uint32_t first, uint32_t n, struct err *e)
+{
+    int rc = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        struct read_request *q = &w->requests[i];
+        q->layer = w->order[first + i] / w->model->config.n_experts;
+        q->expert = w->order[first + i] % w->model->config.n_experts;
+        q->dst = w->memory + i * w->stride;
+        q->speculative = false;
+        reader_start(w->reader, q);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        int one = reader_wait(w->reader, &w->requests[i], rc < 0 ? NULL : e);
+        rc = rc < 0 ? rc : one;
+    }
+    return rc;
+}
+
+static int read_for_a_second(struct wave *w, struct moeflux_speeds *out, struct err *e)
+{
+    uint32_t top_k = w->model->config.top_k, done = 0;
+    uint64_t start = clock_ns(), ns = 0;
+    while (done < w->n_all && ns < DISK_NS) {
+        uint32_t n = (uint32_t)size_min(top_k, w->n_all - done);
+        int rc = read_wave(w, done, n, e);
+        if (rc < 0)
+            return rc;
+        done += n;
+        ns = clock_ns() - start;
+    }
+    out->disk_bytes = done * w->model->expert.bytes;
+    out->disk_bytes_s = ns ? (double)out->disk_bytes * 1e9 / (double)ns : 0;
+    return 0;
+}
+
+/* A mode that the caller asked for is measured; else the first that works of direct, uring and pread. */
+static int open_reader(struct wave *w, const struct moeflux_options *o, struct err *e)
+{
+    struct reader_options r = {.n_threads = plan_n_readers(o->n_threads)};
+    int rc = reader_mode_find(o->expert_io ? o->expert_io : "auto", &r.mode, e);
+    return rc < 0 ? rc : reader_open(&w->reader, w->model, &r, e);
+}
+
+static void measure_disk(const struct model_dir *m, const struct moeflux_options *o,
+                         struct moeflux_speeds *out)
+{
+    struct wave w = {.model = m};
+    struct err e = {0};
+    int rc = open_reader(&w, o, &e);
+    if (rc == 0)
+        rc = prepare(&w, &e);
+    if (rc == 0)
+        rc = read_for_a_second(&w, out, &e);
+    if (rc == 0)
+        out->disk_is_direct = reader_get_mode(w.reader) == READER_DIRECT;
+    snprintf(out->disk_how, sizeof out->disk_how, "%.255s",
+             rc == 0 ? reader_mode_name(reader_get_mode(w.reader)) : e.text);
+    reader_close(w.reader);
+    free(w.order);
+    free(w.requests);
+    free(w.memory);
+}
+
+/* --- the device --- */
+
+/* A quantised matrix of zeros, and a vector for it. */
+struct product {
+    struct exec *exec;
+    struct exec_buffer matrix, x, y;
+    struct linear op;
+    uint64_t bytes; /* of the matrix */
+};
+
+static uint64_t row_bytes(void)
+{
+    return MATRIX_COLS / 2 + MATRIX_COLS / 64 * 4;
+}
+
+static void product_close(struct product *p)
+{
+    linear_close(&p->op, p->exec);
+    exec_buffer_free(p->exec, &p->matrix);
+    exec_buffer_free(p->exec, &p->x);
+    exec_buffer_free(p->exec, &p->y);
+}
+
+static int product_open(struct product *p, struct exec *x, uint32_t rows, struct err *e)
+{
+    *p = (struct product){.exec = x, .bytes = rows * row_bytes()};
+    uint64_t codes = (uint64_t)rows * MATRIX_COLS / 2, scales = (uint64_t)rows * MATRIX_COLS / 64 * 2;
+    int rc = exec_buffer_new(x, &p->matrix, EXEC_DEVICE, p->bytes, e);
+    if (rc == 0)
+        rc = exec_buffer_new(x, &p->x, EXEC_DEVICE, MATRIX_COLS * sizeof(float), e);
+    if (rc == 0)
+        rc = exec_buffer_new(x, &p->y, EXEC_DEVICE, rows * sizeof(float), e);
+    const struct weights w = {.weight = p->matrix.address,
+                              .scales = p->matrix.address + codes,
+                              .biases = p->matrix.address + codes + scales,
+                              .rows = rows,
+                              .cols = MATRIX_COLS,
+                              .format = FORMAT_Q4};
+    if (rc == 0)
+        rc = linear_open(&p->op, x, &w, 1, e);
+    if (rc == 0) {
+        exec_begin(x);
+        exec_zero(x, &p->matrix, 0, p->matrix.bytes);
+        exec_zero(x, &p->x, 0, p->x.bytes);
+        rc = exec_finish(x, e);
+    }
+    if (rc < 0)
+        product_close(p);
+    return rc;
+}
+
+static void record_products(void *ctx, uint32_t n)
+{
+    struct product *p = ctx;
+    const struct linear_call call = {
+        .x = p->x.address, .y = p->y.address, .x_stride = MATRIX_COLS, .y_stride = p->op.rows, .n = 1};
+    for (uint32_t i = 0; i < n; i++)
+        linear_run(&p->op, p->exec, &call);
+}
+
+struct timing {
+    struct exec *exec;
+    void (*record)(void *ctx, uint32_t n); /* what is timed, n times, into a batch */
+    void *ctx;
+    double round_trip_s; /* of the submission, not counted */
+};
+
+/* Nanoseconds of a batch of n. */
+static int time_batch(const struct timing *t, uint32_t n, uint64_t *ns, struct err *e)
+{
+    uint64_t start = clock_ns();
+    exec_begin(t->exec);
+    t->record(t->ctx, n);
+    int rc = exec_finish(t->exec, e);
+    *ns = clock_ns() - start;
+    return rc;
+}
+
+/* Seconds of one, at the best of some batches: others may use the device too. The first batch warms up and says how
+ * many make a batch long enough for the clock. */
+static int time_one(const struct timing *t, double *each_s, struct err *e)
+{
+    uint64_t ns, best = UINT64_MAX;
+    int rc = time_batch(t, 1, &ns, e);
+    if (rc == 0)
+        rc = time_batch(t, 1, &ns, e);
+    if (rc < 0)
+        return rc;
+    uint32_t n = (uint32_t)size_max(1, size_min(BATCH_NS / (ns + 1), MAX_REPEATS));
+    for (int i = 0; i < N_BATCHES; i++) {
+        rc = time_batch(t, n, &ns, e);
+        if (rc < 0)
+            return rc;
+        best = size_min(best, ns);
+    }
+    double s = (double)best / 1e9 - t->round_trip_s;
+    *each_s = s > 0 ? s / n : 0;
+    return 0;
+}
+
+static int measure_round_trip(struct exec *x, struct moeflux_speeds *out, struct err *e)
+{
+    enum { TURNS = 20 };
+    uint64_t best = UINT64_MAX;
+    for (int i = 0; i < TURNS; i++) {
+        uint64_t start = clock_ns();
+        exec_begin(x);
+        int rc = exec_finish(x, e);
+        if (rc < 0)
+            return rc;
+        best = size_min(best, clock_ns() - start);
+    }
+    out->round_trip_s = (double)best / 1e9;
+    return 0;
+}
+
+static int measure_kernel(struct exec *x, struct moeflux_speeds *out, struct err *e)
+{
+    struct exec_caps caps = exec_get_caps(x);
+    struct product p;
+    uint64_t bytes = caps.is_reference ? MATRIX_REFERENCE_BYTES
+                     : caps.is_cpu     ? MATRIX_CPU_BYTES
+                                       : MATRIX_GPU_BYTES;
+    int rc = product_open(&p, x, (uint32_t)(bytes / row_bytes()), e);
+    /* The device may be nearly full. */
+    while (rc == ERR_NO_FIT && bytes > MATRIX_LEAST_BYTES)
+        rc = product_open(&p, x, (uint32_t)((bytes /= 2) / row_bytes()), e);
+    if (rc < 0)
+        return rc;
+    const struct timing t = {x, record_products, &p, out->round_trip_s};
+    double each_s;
+    rc = time_one(&t, &each_s, e);
+    out->kernel_bytes_s = rc == 0 && each_s > 0 ? (double)p.bytes / each_s : 0;
+    product_close(&p);
+    return rc;
+}
+
+/* What a kernel costs that has next to nothing to do: on a GPU a product of a layer's size is that already. */
+static int measure_dispatch(struct exec *x, struct moeflux_speeds *out, struct err *e)
+{
+    struct product p;
+    int rc = product_open(&p, x, exec_get_caps(x).is_cpu ? SMALL_ROWS_CPU : SMALL_ROWS_GPU, e);
+    if (rc < 0)
+        return rc;
+    const struct timing t = {x, record_products, &p, out->round_trip_s};
+    double each_s, data_s = out->kernel_bytes_s > 0 ? (double)p.bytes / out->kernel_bytes_s : 0;
+    rc = time_one(&t, &each_s, e);
+    if (rc == 0 && each_s > data_s)
+        out->dispatch_s = each_s - data_s;
+    product_close(&p);
+    return rc;
+}
+
+/* Copies as experts make them: one after the other, on the copy engines where there are some. */
+static int time_moves(struct exec *x, const struct exec_buffer *to, const struct exec_buffer *from,
+                      uint64_t piece, uint64_t *ns, struct err *e)
+{
+    uint64_t ticket, start = clock_ns();
+    for (uint64_t at = 0; at + piece <= to->bytes; at += piece)
+        exec_move(x, to, at, from, at, piece);
+    int rc = exec_move_submit(x, &ticket, e);
+    if (rc == 0)
+        rc = exec_move_wait(x, ticket, e);
+    *ns = clock_ns() - start;
+    return rc;
+}
+
+static int measure_copy(struct exec *x, const struct model_dir *m, struct moeflux_speeds *out, struct err *e)
+{
+    struct exec_buffer from = {0}, to = {0};
+    uint64_t piece = supply_floor_bytes(m) / m->config.top_k;
+    uint64_t bytes = size_max(COPY_BYTES / piece, 1) * piece, ns, best = UINT64_MAX;
+    if (exec_get_caps(x).is_unified)
+        return 0;
+    int rc = exec_buffer_new(x, &from, EXEC_HOST, bytes, e);
+    if (rc == 0)
+        rc = exec_buffer_new(x, &to, EXEC_DEVICE, bytes, e);
+    for (int i = 0; rc == 0 && i < N_BATCHES; i++) {
+        rc = time_moves(x, &to, &from, piece, &ns, e);
+        best = size_min(best, ns);
+    }
+    if (rc == 0)
+        out->copy_bytes_s = (double)bytes * 1e9 / (double)best;
+    exec_buffer_free(x, &from);
+    exec_buffer_free(x, &to);
+    return rc;
+}
+
+static void measure_device(const struct model_dir *m, const struct moeflux_options *o,
+                           struct moeflux_speeds *out)
+{
+    struct exec *x = NULL;
+    struct err e = {0};
+    int rc = exec_open(&x, o->device, false, o->staged, &e);
+    if (rc == 0)
+        snprintf(out->device, sizeof out->device, "%s", exec_get_caps(x).name);
+    if (rc == 0)
+        rc = measure_round_trip(x, out, &e);
+    if (rc == 0)
+        rc = measure_kernel(x, out, &e);
+    if (rc == 0)
+        rc = measure_dispatch(x, out, &e);
+    if (rc == 0)
+        rc = measure_copy(x, m, out, &e);
+    if (rc < 0)
+        snprintf(out->device_fault, sizeof out->device_fault, "%s", e.text);
+    exec_close(x);
+}
+
+int moeflux_measure(const struct moeflux_options *o, struct moeflux_speeds *out, struct err *e)
+{
+    struct model_dir m;
+    *out = (struct moeflux_speeds){0};
+    int rc = model_dir_open(&m, o->dir, e);
+    if (rc < 0)
+        return rc;
+    measure_disk(&m, o, out);
+    measure_device(&m, o, out);
+    model_dir_close(&m);
+    return 0;
+}

@@ -1,0 +1,158 @@
+#include "engine/plan.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "engine/engine.h"
+#include "engine/host_memory.h"
+#include "ops/attention.h"
+
+/* Tokens of a chunk unless the caller says otherwise: a software device takes long for each, and Ctrl-C waits for the
+ * chunk. */
+enum { CHUNK_CPU = 32, CHUNK_GPU = 128, MAX_READERS = 8 };
+/* lavapipe silently ends a shader's loops after 65,535 turns; the delta net takes about 60 for each token. */
+enum { CHUNK_CPU_MAX = 512, CHUNK_GPU_MAX = 4096 };
+enum { DEFAULT_CONTEXT = 8192 };
+
+static int choose_chunk(uint32_t *out, uint32_t wish, const struct exec_caps *caps, struct err *e)
+{
+    uint32_t most = caps->is_cpu ? CHUNK_CPU_MAX : CHUNK_GPU_MAX;
+    if (wish > most)
+        return err_set(e, ERR_USAGE, "--chunk %u, expected at most %u on %s", wish, most, caps->name);
+    *out = wish ? wish : caps->is_cpu ? CHUNK_CPU : CHUNK_GPU;
+    return 0;
+}
+
+uint32_t plan_n_readers(uint32_t wish)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    return wish ? wish : (uint32_t)size_min(MAX_READERS, cores > 0 ? 2 * (uint64_t)cores : 1);
+}
+
+static uint32_t choose_context(uint32_t wish, const struct config *c)
+{
+    uint32_t most = c->max_context ? c->max_context : UINT32_MAX;
+    return (uint32_t)size_min(wish ? wish : DEFAULT_CONTEXT, most);
+}
+
+static uint64_t states_of(const struct model_dir *m, uint32_t context)
+{
+    struct moeflux_needs n;
+    moeflux_needs_of(m, &n);
+    return n.fixed_state_bytes + context * n.kv_bytes_per_pos;
+}
+
+/* Parts of attention that are merged later: the model's longest context counts, since sessions may have it. */
+static uint64_t attention_bytes(const struct config *c, uint32_t chunk)
+{
+    const struct attention op = {.shape = {.n_heads = c->n_heads, .head_dim = c->head_dim}};
+    return attention_partial_bytes(&op, chunk, (uint32_t)size_max(c->max_context, 1));
+}
+
+static uint64_t activations_of(const struct config *c, uint32_t chunk)
+{
+    uint64_t delta = config_conv_dim(c) + (uint64_t)c->n_v_heads * (c->v_head_dim + 2);
+    uint64_t qkv = 2 * ((uint64_t)c->n_heads + c->n_kv_heads) * c->head_dim;
+    uint64_t heads = (uint64_t)c->n_heads * c->head_dim, inner = (uint64_t)c->n_v_heads * c->v_head_dim;
+    uint64_t router = c->n_experts + 1 + 2 * (uint64_t)c->shared_inner;
+    uint64_t chosen = (uint64_t)c->top_k * (c->moe_inner + 2);
+    uint64_t row = c->hidden + size_max(delta, qkv) + heads + size_max(heads, inner) + router + chosen;
+    return (chunk * row + (uint64_t)ARCH_HEAD_ROWS * c->vocab_size) * sizeof(float) +
+           attention_bytes(c, chunk);
+}
+
+int plan_make(struct plan *out, const struct model_dir *m, const struct exec_caps *caps,
+              const struct moeflux_options *o, struct err *e)
+{
+    *out = (struct plan){.n_readers = plan_n_readers(o->n_threads),
+                         .context = choose_context(o->context, &m->config),
+                         .host_free_bytes = host_memory_free("")};
+    if (!arch_find(&m->config, e))
+        return ERR_UNSUPPORTED;
+    int rc = reader_mode_find(o->expert_io ? o->expert_io : "auto", &out->io, e);
+    if (rc == 0)
+        rc = choose_chunk(&out->max_chunk, o->chunk, caps, e);
+    if (rc < 0)
+        return rc;
+    out->state_bytes = states_of(m, out->context);
+    out->activation_bytes = activations_of(&m->config, out->max_chunk);
+    const struct budget_wish w = {.memory_bytes = o->memory_bytes,
+                                  .gpu_memory_bytes = o->gpu_memory_bytes,
+                                  .scratch_bytes =
+                                      out->state_bytes + out->activation_bytes + caps->used_bytes,
+                                  .host_free_bytes = out->host_free_bytes};
+    return budget_for_experts(m, caps, &w, &out->budget, e);
+}
+
+/* --- for those who only want to know --- */
+
+static void fill(struct moeflux_plan *to, const struct plan *p, const struct model_dir *m,
+                 const struct exec_caps *caps)
+{
+    uint64_t one = supply_floor_bytes(m) / m->config.top_k;
+    *to = (struct moeflux_plan){.is_unified = caps->is_unified,
+                                .device_free_bytes = caps->is_cpu ? p->host_free_bytes : caps->free_bytes,
+                                .host_free_bytes = p->host_free_bytes,
+                                .device_bytes = p->budget.device_bytes,
+                                .weights_bytes = m->dense_bytes,
+                                .state_bytes = p->state_bytes,
+                                .activation_bytes = p->activation_bytes,
+                                .slot_bytes = one,
+                                .n_experts = supply_full_bytes(m) / one,
+                                .n_slots = p->budget.slot_bytes / one,
+                                .n_host_slots = p->budget.host_bytes / one,
+                                .context = p->context,
+                                .chunk = p->max_chunk};
+    to->experts_resident = to->n_slots == to->n_experts;
+    snprintf(to->device, sizeof to->device, "%s", caps->name);
+}
+
+/* Direct reads depend on the memory they land in: a page of it is asked, as open asks the slots. */
+static int describe_reads(struct moeflux_plan *to, const struct plan *p, const struct model_dir *m,
+                          struct exec *x, struct err *e)
+{
+    struct exec_buffer page;
+    struct reader *r = NULL;
+    const struct exec_caps caps = exec_get_caps(x);
+    bool may_map = supply_may_map(&caps, m, p->io, p->budget.slot_bytes);
+    int rc = exec_buffer_new(x, &page, to->is_unified ? EXEC_DEVICE : EXEC_HOST, READER_TARGET_ALIGN, e);
+    const struct reader_region region = {page.host, READER_TARGET_ALIGN};
+    const struct reader_options o = {.mode = p->io,
+                                     .n_threads = p->n_readers,
+                                     .host_bytes = p->budget.map_bytes + (may_map ? p->budget.slot_bytes : 0),
+                                     .regions = &region,
+                                     .n_regions = rc == 0 ? 1 : 0};
+    if (rc == 0)
+        rc = reader_open(&r, m, &o, e);
+    if (rc == 0)
+        snprintf(to->expert_io, sizeof to->expert_io, "%s", reader_describe(r));
+    reader_close(r);
+    exec_buffer_free(x, &page);
+    return rc;
+}
+
+int moeflux_make_plan(const struct moeflux_options *o, struct moeflux_plan *out, struct err *e)
+{
+    struct model_dir m;
+    struct exec *x = NULL;
+    struct plan p;
+    *out = (struct moeflux_plan){0};
+    int rc = model_dir_open(&m, o->dir, e);
+    if (rc < 0)
+        return rc;
+    rc = exec_open(&x, o->device, false, o->staged, e);
+    if (rc == 0) {
+        struct exec_caps caps = exec_get_caps(x);
+        rc = plan_make(&p, &m, &caps, o, e);
+        if (rc == 0)
+            fill(out, &p, &m, &caps);
+    }
+    if (rc == 0)
+        rc = describe_reads(out, &p, &m, x, e);
+    exec_close(x);
+    model_dir_close(&m);
+    return rc;
+}

@@ -1,0 +1,34 @@
+/* plan.h - what is decided before anything is loaded: the chunk, the readers, and who gets how much memory. Open and
+ * moeflux_make_plan decide by the same function. */
+#ifndef MOEFLUX_ENGINE_PLAN_H
+#define MOEFLUX_ENGINE_PLAN_H
+
+#include <stdint.h>
+
+#include "engine/budget.h"
+#include "experts/reader.h"
+
+struct err;
+struct exec_caps;
+struct model_dir;
+struct moeflux_options;
+
+struct plan {
+    uint32_t max_chunk; /* most tokens of a chunk */
+    uint32_t n_readers; /* threads */
+    uint32_t context;   /* tokens of states that there is room for */
+    enum reader_mode io;
+    uint64_t state_bytes, activation_bytes; /* of `context` tokens, of a chunk */
+    uint64_t host_free_bytes;               /* host_memory_free */
+    struct budget budget;
+};
+
+/* ERR_UNSUPPORTED: no architecture runs the model; ERR_USAGE: a chunk or a way of reading that there is not;
+ * ERR_NO_FIT with the numbers. */
+int plan_make(struct plan *out, const struct model_dir *m, const struct exec_caps *caps,
+              const struct moeflux_options *o, struct err *e);
+
+/* Threads that read: as asked for, else by the cores there are. */
+uint32_t plan_n_readers(uint32_t wish);
+
+#endif

@@ -1,0 +1,78 @@
+#!/bin/sh
+# What the program tells about a model and this machine before anything is loaded: inspect and --plan.
+. tests/cli.sh
+
+model=tests/models/qwen-odd/mlx
+other=tests/models/deepseek-odd/mlx
+json() { python3 -c 'import json, sys; j = json.load(open(sys.argv[1])); print(eval(sys.argv[2]))' "$tmp/out" "$1"; }
+json_is() { [ "$(json "$1")" = "$2" ] || fault "$1 is $(json "$1"), expected $2"; }
+
+claim inspect_measures_and_says_what_helps
+run 0 "$MOEFLUX" inspect "$model"
+err_empty
+out_has '^Plan for '
+out_has '  disk  *[0-9.]* .B/s  .* read by [a-z]*, 3 experts at once'
+out_has '  products  *[0-9.]* .B/s'
+[ "$(grep -c '^  *[0-9]* %  *[0-9.]*  *[0-9.]*  *[0-9.]*  *[0-9.]*  *[0-9.]*' "$tmp/out")" -ge 6 ] ||
+    fault "fewer than six rows: $(cat "$tmp/out")"
+out_has '100 %.*this plan'
+out_has '^The device: all experts are resident'
+! grep -q ' $' "$tmp/out" || fault "a line ends in a blank"
+
+claim no_measure_prints_what_files_and_memory_tell
+run 0 "$MOEFLUX" inspect "$model" --no-measure --memory 98304
+out_has '^architecture '
+out_has 'experts on device  *98.3 kB  4 of '
+! grep -q 'Measured' "$tmp/out" || fault "something was measured"
+
+claim inspect_as_json_is_one_object
+run 0 "$MOEFLUX" inspect "$model" --json --memory 98304
+json_is 'j["plan"]["slots"]' 4
+json_is 'j["plan"]["experts_resident"]' False
+json_is 'j["speeds"]["disk_bytes_s"] > 0 and j["speeds"]["kernel_bytes_s"] > 0' True
+json_is '[r["hits"] for r in j["forecast"]]' '[0.0, 0.25, 0.5, 0.8, 0.95, 1.0]'
+json_is 'all(r["tok_s"] <= r["best_tok_s"] for r in j["forecast"])' True
+json_is 'abs(j["here"]["hits"] - j["plan"]["slots"] / j["plan"]["experts"]) < 1e-6' True
+json_is 'type(j["advice"])' "<class 'str'>"
+run 0 "$MOEFLUX" inspect "$model" --json --no-measure
+json_is '"speeds" in j' False
+
+claim a_model_that_cannot_run_is_told_about
+run 0 "$MOEFLUX" inspect "$other"
+out_has '^architecture  *DeepSeek-V3'
+out_has '^It cannot run here: models of the type deepseek_v3'
+out_has '  disk  *[0-9.]* .B/s'
+run 0 "$MOEFLUX" inspect "$model" --memory 1k
+out_has '^It cannot run here: --memory is 0.00 MiB'
+run 0 "$MOEFLUX" inspect "$other" --json --no-measure
+json_is 'j["plan"], "deepseek_v3" in j["no_plan"]' '(None, True)'
+
+claim without_a_device_the_disk_is_measured
+run 0 env VK_DRIVER_FILES=/nonexistent VK_ICD_FILENAMES=/nonexistent "$MOEFLUX" inspect "$model"
+out_has '^It cannot run here: .*Vulkan'
+out_has '  disk  *[0-9.]* .B/s'
+out_has '  device  *unknown  .*Vulkan'
+
+claim plan_prints_the_decision_and_ends
+run 0 "$MOEFLUX" -m "$model" --plan --memory 98304 -c 100
+err_empty
+out_has '^Plan for '
+out_has '  experts on device  *98.3 kB  4 of '
+out_has '  states .* 100 tokens'
+out_has 'read by  *[a-z]* ('
+run 0 "$MOEFLUX" -m "$model" --plan --json
+json_is 'j["slots"] == j["experts"], j["experts_resident"]' '(True, True)'
+
+claim what_does_not_fit_has_status_3
+fails 3 '^moeflux: --memory is 0.00 MiB, the experts of one token and layer need' -m "$model" --plan --memory 1k
+fails 3 'the model needs at least .*--gpu-memory is 0.0 MiB' -m "$model" --plan --gpu-memory 1k
+fails 3 'the model needs at least' -m "$model" --bench --gpu-memory 1k
+
+claim plan_and_inspect_refuse_what_makes_no_sense
+fails 2 '\-\-plan and --bench exclude' -m "$model" --plan --bench
+fails 2 '\-m DIR is missing' --plan
+fails 2 'expected auto, mmap, pread, uring or direct' inspect "$model" --expert-io post
+fails 2 'chunk 100000, expected at most' inspect "$model" --chunk 100000
+fails 1 'deepseek_v3' -m "$other" --plan
+
+report

@@ -1,0 +1,163 @@
+#!/usr/bin/python3
+"""Disks that fail under the program: fault_shim.c, and files that shrink. usage: faults.py PROGRAM MODEL SHIM
+MODEL is a packed directory of tests/models/tiny that may be spoilt."""
+import os, re, subprocess, sys, tempfile
+from terminal import GREEDY, MODEL, PROGRAM, Terminal
+
+SHIM = sys.argv[3]
+# A few slots, so that nearly every expert is read again and again.
+STREAM = ['--memory', '400K', '-t', '2']
+QUESTION, ANSWER = 'What is the capital of Iceland?', 'The capital of Iceland is Reykjavík.'
+FOREVER = 10**9
+FAULT = r'layer \d+ expert \d+: \S*packed_experts/layer_\d\d\.bin: \d+ of \d+ bytes at offset \d+'
+PREFETCH = ('none', 'previous', 'router', 'both')
+
+
+class Disk:
+    """A disk whose reads suffer what `set` says."""
+
+    def __init__(self, folder):
+        self.control = os.path.join(folder, 'fault')
+        self.environment = {'MOEFLUX_FAULT': self.control, 'LD_PRELOAD': SHIM}
+        # The sanitizer wants to be the first library.
+        if 'ASAN_OPTIONS' in os.environ:
+            self.environment['ASAN_OPTIONS'] = os.environ['ASAN_OPTIONS'] + ':verify_asan_link_order=0'
+
+    def set(self, kind=None, first=0, last=FOREVER):
+        # In one step, so that no read sees half of it.
+        with open(self.control + '.new', 'w') as f:
+            f.write(f'{kind} {first} {last}' if kind else 'none')
+        os.rename(self.control + '.new', self.control)
+
+    def ask(self, *arguments, question=QUESTION):
+        return subprocess.run([PROGRAM, '-m', MODEL, *GREEDY, *STREAM, '--expert-io', 'pread', '-p', question, *arguments],
+                              capture_output=True, text=True, stdin=subprocess.DEVNULL,
+                              env={**os.environ, **self.environment})
+
+
+def must_fail(result, pattern):
+    """Status 1, one line that says where, and of the answer nothing but its true beginning."""
+    lines = result.stderr.splitlines()
+    assert result.returncode == 1 and len(lines) == 1, (result.returncode, result.stderr)
+    assert re.fullmatch(r'moeflux: ' + pattern, lines[0]), (lines[0], pattern)
+    assert ANSWER.startswith(result.stdout.rstrip('\n')), result.stdout
+
+
+def must_answer(result):
+    assert result.returncode == 0 and not result.stderr and result.stdout == ANSWER + '\n', result
+
+
+def n_reads(disk, prefetch):
+    disk.set()
+    text = disk.ask('--prefetch', prefetch, '--json').stdout
+    return int(re.search(r'"reads": (\d+)', text)[1])
+
+
+def failed_reads_are_told_and_end_the_run(folder):
+    disk = Disk(folder)
+    for kind, what in (('eio', FAULT + ': Input/output error'), ('enospc', FAULT + ': No space left on device'),
+                       ('zero', FAULT + ', then the file ends')):
+        disk.set(kind)
+        must_fail(disk.ask(), what)
+    disk.set()
+    must_answer(disk.ask())
+
+
+def a_disk_that_dies_in_the_answer_ends_it_with_its_true_beginning(folder):
+    disk = Disk(folder)
+    seen = set()
+    for prefetch in PREFETCH:
+        n = n_reads(disk, prefetch)
+        for part in (0.3, 0.6, 0.95):
+            disk.set('eio', int(n * part))
+            result = disk.ask('--prefetch', prefetch)
+            must_fail(result, FAULT + ': Input/output error')
+            seen.add(result.stdout)
+    assert len(seen) > 2, f'the faults did not come in the middle of the answer: {seen}'
+
+
+def one_failed_read_ends_the_run_or_was_not_needed(folder):
+    disk = Disk(folder)
+    n = n_reads(disk, 'both')
+    for i in range(12):
+        at = n * i // 12 + i
+        disk.set('eio', at, at + 1)
+        result = disk.ask('--prefetch', 'both')
+        if result.returncode == 0:
+            must_answer(result)
+        else:
+            must_fail(result, FAULT + ': Input/output error')
+
+
+def short_slow_and_interrupted_reads_change_nothing(folder):
+    disk = Disk(folder)
+    for prefetch in PREFETCH:
+        for kind in ('short', 'slow', 'eintr'):
+            disk.set(kind)
+            must_answer(disk.ask('--prefetch', prefetch))
+
+
+def the_conversation_survives_a_failed_read(folder):
+    disk = Disk(folder)
+    disk.set()
+    t = Terminal(GREEDY + STREAM + ['--expert-io', 'pread'], folder, **disk.environment)
+    t.wait_for_prompt()
+    assert ANSWER in t.ask(QUESTION)
+    disk.set('eio')
+    text = t.ask('What is 47 + 38?')
+    assert re.search('moeflux: ' + FAULT + ': Input/output error', text), text
+    assert 'cleared' in text and '85' not in text, text
+    # It fails as long as the disk does, and the program stays.
+    assert 'Input/output error' in t.ask('What is 47 + 38?')
+    disk.set()
+    assert '85' in t.ask('What is 47 + 38?')
+    assert ANSWER in t.ask(QUESTION)
+    t.type(b'\x04')
+    assert t.end() == 0
+
+
+def cut(path, keep):
+    with open(path, 'r+b') as f:
+        content = f.read()
+        f.truncate(int(len(content) * keep))
+    return content
+
+
+def the_conversation_survives_a_file_that_shrinks(folder):
+    files = [os.path.join(MODEL, 'packed_experts', name) for name in sorted(os.listdir(MODEL + '/packed_experts'))
+             if name.endswith('.bin')]
+    for mode in ('mmap', 'pread', 'uring', 'direct'):
+        t = Terminal(GREEDY + STREAM + ['--expert-io', mode], folder)
+        t.wait_for_prompt()
+        assert ANSWER in t.ask(QUESTION), mode
+        contents = [cut(path, 0.1) for path in files]
+        try:
+            text = t.ask('What is 47 + 38?')
+        finally:
+            for path, content in zip(files, contents):
+                with open(path, 'r+b') as f:
+                    f.write(content)
+        assert re.search('moeflux: ' + FAULT, text) and 'cleared' in text and '85' not in text, (mode, text)
+        assert '85' in t.ask('What is 47 + 38?'), mode
+        t.type(b'\x04')
+        assert t.end() == 0, mode
+
+
+def main():
+    n_failed = 0
+    for test in (failed_reads_are_told_and_end_the_run, a_disk_that_dies_in_the_answer_ends_it_with_its_true_beginning,
+                 one_failed_read_ends_the_run_or_was_not_needed, short_slow_and_interrupted_reads_change_nothing,
+                 the_conversation_survives_a_failed_read, the_conversation_survives_a_file_that_shrinks):
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                test(folder)
+                print(f'[       OK ] {test.__name__}', flush=True)
+            except (AssertionError, OSError, TypeError, subprocess.CalledProcessError) as fault:
+                n_failed += 1
+                print(f'    {test.__name__}: {type(fault).__name__}: {fault}')
+                print(f'[  FAILED  ] {test.__name__}', flush=True)
+    return n_failed > 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,121 @@
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "check.h"
+#include "moeflux.h"
+
+static const char ODD[] = "tests/models/qwen-odd/mlx", OTHER_FAMILY[] = "tests/models/deepseek-odd/mlx";
+
+/* 10 layers, 1 MB of dense weights and 1 MB of experts a token. */
+static const struct moeflux_needs NEEDS = {
+    .n_layers = 10, .token_dense_bytes = 1000000, .token_expert_bytes = 1000000};
+/* 1 GB/s from disk, 2 GB/s in kernels, 4 GB/s to the device. */
+static const struct moeflux_speeds SPEEDS = {.disk_bytes_s = 1e9, .kernel_bytes_s = 2e9, .copy_bytes_s = 4e9};
+
+static void check_s(double found, double expected)
+{
+    if (fabs(found - expected) > 1e-12)
+        fail_msg("%.9f s, expected %.9f", found, expected);
+}
+
+static void a_token_is_the_sum_or_the_longer_of_its_parts(void **state)
+{
+    (void)state;
+    const struct moeflux_plan plan = {.n_experts = 4, .n_slots = 2, .n_host_slots = 2};
+    struct moeflux_forecast f = moeflux_make_forecast(&NEEDS, &plan, &SPEEDS, 0);
+    check_s(f.compute_s, 0.001);
+    check_s(f.copy_s, 0.00025);
+    check_s(f.disk_s, 0.001);
+    check_s(f.apart_s, 0.00225);
+    check_s(f.overlapped_s, 0.00125);
+}
+
+static void hits_in_host_memory_are_copied_and_not_read(void **state)
+{
+    (void)state;
+    const struct moeflux_plan plan = {.n_experts = 4, .n_slots = 1, .n_host_slots = 3};
+    struct moeflux_forecast f = moeflux_make_forecast(&NEEDS, &plan, &SPEEDS, 1);
+    check_s(f.disk_s, 0);
+    check_s(f.copy_s, 0.00025 * 3 / 4);
+    f = moeflux_make_forecast(&NEEDS, &plan, &SPEEDS, 0.5);
+    check_s(f.disk_s, 0.0005);
+    check_s(f.copy_s, 0.00025 * 7 / 8);
+}
+
+static void a_resident_model_waits_once_for_a_token(void **state)
+{
+    (void)state;
+    struct moeflux_speeds s = SPEEDS;
+    s.round_trip_s = 0.001;
+    struct moeflux_plan plan = {.n_experts = 4, .n_slots = 4, .experts_resident = true};
+    check_s(moeflux_make_forecast(&NEEDS, &plan, &s, 1).compute_s, 0.002);
+    plan.experts_resident = false;
+    check_s(moeflux_make_forecast(&NEEDS, &plan, &s, 1).compute_s, 0.011);
+}
+
+static void what_is_not_known_counts_as_nothing(void **state)
+{
+    (void)state;
+    const struct moeflux_speeds none = {0};
+    struct moeflux_forecast f = moeflux_make_forecast(&NEEDS, NULL, &none, 0.5);
+    check_s(f.apart_s, 0);
+    check_s(f.overlapped_s, 0);
+}
+
+static struct moeflux_options odd(void)
+{
+    return (struct moeflux_options){.dir = ODD, .device = "reference"};
+}
+
+static void disk_and_device_have_speeds(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    struct moeflux_options o = odd();
+    struct moeflux_speeds s;
+    check_ok(moeflux_measure(&o, &s, &e), &e);
+    assert_true(s.disk_bytes_s > 0 && s.kernel_bytes_s > 0);
+    assert_true(s.copy_bytes_s == 0);
+    assert_string_equal(s.device_fault, "");
+    struct moeflux_needs n;
+    check_ok(moeflux_get_needs(ODD, &n, &e), &e);
+    assert_true(s.disk_bytes > 0 && s.disk_bytes <= n.expert_bytes);
+}
+
+static void copies_are_measured_where_the_device_has_its_own_memory(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    struct moeflux_options o = {.dir = ODD, .device = getenv("MOEFLUX_DEVICE"), .staged = true};
+    struct moeflux_speeds s;
+    check_ok(moeflux_measure(&o, &s, &e), &e);
+    assert_true(s.copy_bytes_s > 0);
+    assert_string_equal(s.device_fault, "");
+}
+
+static void a_missing_device_leaves_the_disk_measured(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    struct moeflux_options o = {.dir = OTHER_FAMILY, .device = "no such device"};
+    struct moeflux_speeds s;
+    check_ok(moeflux_measure(&o, &s, &e), &e);
+    assert_true(s.disk_bytes_s > 0);
+    assert_true(s.kernel_bytes_s == 0);
+    assert_non_null(strstr(s.device_fault, "no such device"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_token_is_the_sum_or_the_longer_of_its_parts),
+        cmocka_unit_test(hits_in_host_memory_are_copied_and_not_read),
+        cmocka_unit_test(a_resident_model_waits_once_for_a_token),
+        cmocka_unit_test(what_is_not_known_counts_as_nothing),
+        cmocka_unit_test(disk_and_device_have_speeds),
+        cmocka_unit_test(copies_are_measured_where_the_device_has_its_own_memory),
+        cmocka_unit_test(a_missing_device_leaves_the_disk_measured),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,98 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "check.h"
+#include "moeflux.h"
+
+static const char ODD[] = "tests/models/qwen-odd/mlx", OTHER_FAMILY[] = "tests/models/deepseek-odd/mlx";
+
+static struct moeflux_options odd(uint64_t memory)
+{
+    return (struct moeflux_options){.dir = ODD, .memory_bytes = memory, .device = "reference", .chunk = 4};
+}
+
+static void open_does_what_the_plan_says(void **state)
+{
+    (void)state;
+    /* --memory, --gpu-memory, and whether host memory is a tier of its own. */
+    static const struct {
+        uint64_t memory, gpu_memory;
+        bool staged;
+    } cases[] = {
+        {0, 0, false},
+        {24576 * 4, 0, false},
+        {24576 * 30 + 5, 0, false},
+        {0, 12800000, true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct err e = {0};
+        struct moeflux_options o = odd(cases[i].memory);
+        o.gpu_memory_bytes = cases[i].gpu_memory;
+        o.staged = cases[i].staged;
+        o.device = o.staged ? getenv("MOEFLUX_DEVICE") : "reference";
+        struct moeflux_plan plan;
+        struct moeflux *m;
+        struct moeflux_stats s;
+        check_ok(moeflux_make_plan(&o, &plan, &e), &e);
+        check_ok(moeflux_open(&m, &o, &e), &e);
+        moeflux_get_stats(m, &s);
+        assert_int_equal(plan.n_slots, s.n_slots);
+        assert_int_equal(plan.slot_bytes, s.slot_bytes);
+        assert_int_equal(plan.n_host_slots > 0, cases[i].staged);
+        assert_true(plan.n_host_slots <= s.n_host_slots);
+        assert_int_equal(plan.experts_resident, moeflux_info(m).experts_resident);
+        assert_int_equal(strncmp(plan.expert_io, moeflux_info(m).expert_io, 8), 0);
+        moeflux_close(m);
+    }
+}
+
+static void the_plan_refuses_what_open_refuses(void **state)
+{
+    (void)state;
+    static const struct {
+        struct moeflux_options o;
+        int code;
+    } cases[] = {
+        {{.dir = ODD, .memory_bytes = 1, .device = "reference"}, ERR_NO_FIT},
+        {{.dir = ODD, .gpu_memory_bytes = 4096, .device = "reference"}, ERR_NO_FIT},
+        {{.dir = ODD, .chunk = 5000, .device = "reference"}, ERR_USAGE},
+        {{.dir = ODD, .expert_io = "post", .device = "reference"}, ERR_USAGE},
+        {{.dir = ODD, .device = "no such device"}, ERR_USAGE},
+        {{.dir = OTHER_FAMILY, .device = "reference"}, ERR_UNSUPPORTED},
+        {{.dir = "tests/models/none", .device = "reference"}, ERR_IO},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct err from_plan = {0}, from_open = {0};
+        struct moeflux_plan plan;
+        struct moeflux *m;
+        assert_int_equal(moeflux_make_plan(&cases[i].o, &plan, &from_plan), cases[i].code);
+        assert_int_equal(moeflux_open(&m, &cases[i].o, &from_open), cases[i].code);
+        assert_string_equal(from_plan.text, from_open.text);
+    }
+}
+
+static void room_is_kept_for_the_context_that_is_asked_for(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    struct moeflux_options o = odd(0);
+    struct moeflux_plan small, large;
+    o.context = 100;
+    check_ok(moeflux_make_plan(&o, &small, &e), &e);
+    o.context = 200;
+    check_ok(moeflux_make_plan(&o, &large, &e), &e);
+    struct moeflux_needs n;
+    check_ok(moeflux_get_needs(ODD, &n, &e), &e);
+    assert_int_equal(small.context, 100);
+    assert_int_equal(large.state_bytes - small.state_bytes, 100 * n.kv_bytes_per_pos);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(open_does_what_the_plan_says),
+        cmocka_unit_test(the_plan_refuses_what_open_refuses),
+        cmocka_unit_test(room_is_kept_for_the_context_that_is_asked_for),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

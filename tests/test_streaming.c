@@ -1,0 +1,484 @@
+/* The logits do not depend on how experts come: ways of reading, sizes and policies of the cache, what is read ahead,
+ * threads, tiers of memory, the layout on disk, warm and cold. And the counters say of each run what their contract promises.
+ * MOEFLUX_DEVICE names another device than the default one for the runs on a device; MOEFLUX_TESTS a part of the
+ * tests, as "qwen_odd*". */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "check.h"
+#include "golden.h"
+#include "model/convert.h"
+#include "moeflux.h"
+#include "tmp_tree.h"
+
+enum { N_PROMPT = 8, N_DECODE = 4, N_ROWS = N_DECODE + 1, PAGE = 4096, CHUNK = 16 };
+
+/* ---- what is varied ---- */
+
+enum { LAYOUT, IO, BUDGET, PREFETCH, THREADS, POLICY, MEMORY, N_FACTORS };
+enum { PLAIN, PACKED };
+enum { MMAP, PREAD, URING, DIRECT };
+enum { ALL, HALF, LITTLE };
+enum { NO_PREFETCH };
+enum { MAPPED, STAGED };
+enum { MAX_LEVELS = 4 };
+
+static const struct factor {
+    uint32_t n;
+    const char *levels[MAX_LEVELS];
+} factors[N_FACTORS] = {
+    [LAYOUT] = {2, {"plain", "packed"}},
+    [IO] = {4, {"mmap", "pread", "uring", "direct"}},
+    [BUDGET] = {3, {"all", "half", "little"}},
+    [PREFETCH] = {4, {"none", "previous", "router", "both"}},
+    [THREADS] = {2, {"1", "4"}},
+    [POLICY] = {2, {"lru", "frequency"}},
+    /* Staged: with a host tier below the device's slots. The last factor: the first half of all choices lacks it. */
+    [MEMORY] = {2, {"mapped", "staged"}},
+};
+enum { N_PRODUCT = 2 * 4 * 3 * 4 * 2 * 2 * 2 };
+
+struct choice {
+    uint32_t level[N_FACTORS];
+};
+
+static struct choice nth_choice(uint32_t i)
+{
+    struct choice c;
+    for (uint32_t f = 0; f < N_FACTORS; f++) {
+        c.level[f] = i % factors[f].n;
+        i /= factors[f].n;
+    }
+    return c;
+}
+
+static const char *level_name(const struct choice *c, uint32_t factor)
+{
+    return factors[factor].levels[c->level[factor]];
+}
+
+/* ---- the models ---- */
+
+struct subject {
+    char *tmp;
+    const char *dirs[2]; /* by layout */
+    struct moeflux_needs needs;
+    uint32_t n_moe_layers;
+    uint64_t slot_bytes;
+    uint64_t fixed_bytes;             /* device memory that is not for experts */
+    int32_t ids[N_PROMPT + N_DECODE]; /* real text, so that the routing is real */
+    bool can[2][4];                   /* by layout and way of reading */
+};
+
+static void learn_ids(struct subject *s, const char *golden)
+{
+    struct golden g;
+    golden_open(&g, golden);
+    const struct golden_tensor *tokens = golden_find(&g, 0, "tokens");
+    assert_true(tokens->shape[0] >= N_PROMPT + N_DECODE);
+    memcpy(s->ids, tokens->data, sizeof s->ids);
+    golden_close(&g);
+}
+
+/* Host and device get room for as many experts, whether that is one place or two. */
+static struct moeflux_options options_for(const struct subject *s, const struct choice *c, const char *device)
+{
+    uint64_t all = (uint64_t)s->n_moe_layers * s->needs.n_experts;
+    /* A token and a half of one layer: every layer takes the slots of the one before. */
+    const uint64_t slots[] = {[ALL] = all, [HALF] = all / 2, [LITTLE] = (uint64_t)s->needs.top_k * 3 / 2};
+    uint64_t bytes = slots[c->level[BUDGET]] * s->slot_bytes;
+    return (struct moeflux_options){.dir = s->dirs[c->level[LAYOUT]],
+                                    .device = device,
+                                    .memory_bytes = bytes,
+                                    .gpu_memory_bytes = s->fixed_bytes + bytes,
+                                    .expert_io = level_name(c, IO),
+                                    .prefetch = level_name(c, PREFETCH),
+                                    .cache_policy = level_name(c, POLICY),
+                                    .n_threads = (uint32_t)atoi(level_name(c, THREADS)),
+                                    .chunk = CHUNK,
+                                    .staged = c->level[MEMORY] == STAGED};
+}
+
+/* The least device memory that the model is opened with, less the experts of one token and layer. */
+static void find_fixed_bytes(struct subject *s)
+{
+    uint64_t no = 0, yes = (uint64_t)1 << 40;
+    while (yes - no > 1) {
+        struct moeflux_options o = {.dir = s->dirs[PLAIN], .device = "reference", .chunk = CHUNK};
+        struct moeflux *m;
+        struct err e = {0};
+        o.gpu_memory_bytes = no + (yes - no) / 2;
+        int rc = moeflux_open(&m, &o, &e);
+        moeflux_close(m);
+        if (rc < 0 && rc != ERR_NO_FIT)
+            fail_msg("%s", e.text);
+        *(rc == 0 ? &yes : &no) = o.gpu_memory_bytes;
+    }
+    s->fixed_bytes = yes - s->needs.top_k * s->slot_bytes;
+}
+
+/* Which ways of reading a layout has. What cannot be had says so, and only io_uring and direct reads may. */
+static void probe(struct subject *s)
+{
+    for (uint32_t layout = 0; layout < 2; layout++)
+        for (uint32_t io = 0; io < factors[IO].n; io++) {
+            const struct choice c = {.level = {[LAYOUT] = layout, [IO] = io, [BUDGET] = HALF}};
+            const struct moeflux_options o = options_for(s, &c, "reference");
+            struct moeflux *m;
+            struct err e = {0};
+            int rc = moeflux_open(&m, &o, &e);
+            s->can[layout][io] = rc == 0;
+            if (rc < 0 && (rc != ERR_UNSUPPORTED || io < URING))
+                fail_msg("%s, %s: %s", level_name(&c, LAYOUT), level_name(&c, IO), e.text);
+            moeflux_close(m);
+        }
+}
+
+static void open_subject(struct subject *s, const char *plain, const char *golden)
+{
+    struct convert_result r;
+    struct err e = {0};
+    *s = (struct subject){.tmp = tmp_tree_new(), .dirs = {plain}};
+    s->dirs[PACKED] = tmp_tree_path(s->tmp, "packed");
+    check_ok(convert_run(&(struct convert_options){.src = plain, .dst = s->dirs[PACKED]}, &r, &e), &e);
+    check_ok(moeflux_get_needs(plain, &s->needs, &e), &e);
+    s->n_moe_layers = (uint32_t)(s->needs.token_expert_bytes / s->needs.one_expert_bytes / s->needs.top_k);
+    s->slot_bytes = size_round_up(s->needs.one_expert_bytes, PAGE);
+    find_fixed_bytes(s);
+    learn_ids(s, golden);
+    probe(s);
+}
+
+static void close_subject(struct subject *s)
+{
+    tmp_tree_remove(s->tmp);
+}
+
+static const char *layer_path(const struct subject *s, uint32_t layer)
+{
+    char name[64];
+    snprintf(name, sizeof name, "packed_experts/layer_%02u.bin", layer);
+    return tmp_tree_path(s->dirs[PACKED], name);
+}
+
+static bool can(const struct subject *s, const struct choice *c)
+{
+    return s->can[c->level[LAYOUT]][c->level[IO]];
+}
+
+/* ---- one run ---- */
+
+static void describe(const struct choice *c, char *out, size_t cap)
+{
+    size_t n = 0;
+    for (uint32_t f = 0; f < N_FACTORS; f++)
+        n += (size_t)snprintf(out + n, cap - n, "%s%s", f ? ", " : "", level_name(c, f));
+}
+
+/* The logits after the prompt and after each single token more: [N_ROWS][vocab]. */
+static void evaluate(const struct subject *s, struct moeflux *m, struct moeflux_session *q, float *rows)
+{
+    struct err e = {0};
+    uint32_t vocab = s->needs.vocab_size;
+    check_ok(moeflux_eval(q, s->ids, N_PROMPT, &(struct moeflux_wish){.logits = rows}, &e), &e);
+    moeflux_stats_reset(m);
+    for (uint32_t i = 0; i < N_DECODE; i++)
+        check_ok(moeflux_eval(q, s->ids + N_PROMPT + i, 1,
+                              &(struct moeflux_wish){.logits = rows + (uint64_t)(i + 1) * vocab}, &e),
+                 &e);
+}
+
+#define hold(condition)                                                                                      \
+    do {                                                                                                     \
+        if (!(condition))                                                                                    \
+            fail_msg("%s: %s does not hold", name, #condition);                                              \
+    } while (0)
+
+/* The counters of N_DECODE single tokens. */
+static void check_counters(const struct subject *s, struct moeflux *m, const struct choice *c,
+                           const char *name)
+{
+    struct moeflux_stats t;
+    moeflux_get_stats(m, &t);
+    uint64_t chosen = (uint64_t)N_DECODE * s->n_moe_layers * s->needs.top_k, waited = 0;
+    bool resident = moeflux_info(m).experts_resident;
+    hold(resident == (c->level[BUDGET] == ALL));
+    hold(t.n_hits + t.n_host_hits + t.n_misses == (resident ? 0 : chosen));
+    hold(t.n_decode_tokens == N_DECODE && t.n_prefill_tokens == 0);
+    hold(t.n_predicted_right <= t.n_predicted);
+    hold(t.n_predicted_right <= t.n_predictable);
+    hold(t.n_predictable <= chosen);
+    hold(t.n_prefetched_used <= t.n_prefetched);
+    hold(t.n_prefetched <= t.n_predicted);
+    bool ahead = !resident && c->level[PREFETCH] != NO_PREFETCH;
+    hold(ahead == (t.n_predicted > 0));
+    hold(ahead == (t.n_predictable > 0));
+    hold(ahead || t.n_prefetched == 0);
+    hold(!resident || t.n_reads == 0);
+    hold(t.read_bytes == t.n_reads * s->needs.one_expert_bytes);
+    for (uint32_t i = 0; i < s->needs.n_layers; i++)
+        waited += moeflux_layer_wait_ns(m, i);
+    hold(waited == t.wait_read_ns);
+    hold(t.n_host_slots > 0 || t.n_host_hits + t.n_promoted + t.n_demoted == 0);
+    hold(c->level[MEMORY] == MAPPED || resident || t.n_host_slots > 0);
+}
+
+/* Cold; on a device again in the cache that this left. The reference device is slow. */
+static void run(const struct subject *s, const struct choice *c, const char *device, float *rows,
+                const float *want)
+{
+    char name[128];
+    struct moeflux *m;
+    struct moeflux_session *q;
+    struct err e = {0};
+    const struct moeflux_options o = options_for(s, c, device);
+    uint64_t bytes = (uint64_t)N_ROWS * s->needs.vocab_size * sizeof(float);
+    describe(c, name, sizeof name);
+    if (moeflux_open(&m, &o, &e) < 0)
+        fail_msg("%s: %s", name, e.text);
+    check_ok(moeflux_session_new(&q, m, N_PROMPT + N_DECODE, &e), &e);
+    int n_turns = device && !strcmp(device, "reference") ? 1 : 2;
+    for (int turn = 0; turn < n_turns; turn++) {
+        memset(rows, 0, bytes);
+        evaluate(s, m, q, rows);
+        if (want && memcmp(rows, want, bytes) != 0)
+            fail_msg("%s, %s: other logits", name, turn ? "warm" : "cold");
+        check_counters(s, m, c, name);
+        check_ok(moeflux_clear(q, &e), &e);
+    }
+    moeflux_session_free(q);
+    moeflux_close(m);
+}
+
+/* Runs the choices against the plainest one. */
+static void compare(const struct subject *s, const struct choice *choices, uint32_t n, const char *device)
+{
+    uint64_t floats = (uint64_t)N_ROWS * s->needs.vocab_size;
+    float *want = calloc(floats, sizeof *want), *got = calloc(floats, sizeof *got);
+    const struct choice plainest = {.level = {[LAYOUT] = PLAIN, [IO] = PREAD, [BUDGET] = ALL}};
+    uint32_t n_run = 0;
+    run(s, &plainest, device, want, NULL);
+    for (uint32_t i = 0; i < n; i++)
+        if (can(s, &choices[i])) {
+            run(s, &choices[i], device, got, want);
+            n_run++;
+        }
+    printf("%s on %s: %u combinations ran, %u cannot be had\n", s->dirs[PLAIN], device ? device : "a device",
+           n_run, n - n_run);
+    free(want);
+    free(got);
+}
+
+/* ---- which combinations ---- */
+
+/* Those that the reference device has: all its memory is mapped. */
+static uint32_t all_mapped_choices(struct choice *out)
+{
+    for (uint32_t i = 0; i < N_PRODUCT / 2; i++)
+        out[i] = nth_choice(i);
+    return N_PRODUCT / 2;
+}
+
+/* Pairs of levels of two factors that a choice adds to those covered; marks them if asked to. */
+static uint32_t new_pairs(const struct choice *c, bool covered[N_FACTORS][MAX_LEVELS][N_FACTORS][MAX_LEVELS],
+                          bool mark)
+{
+    uint32_t n = 0;
+    for (uint32_t a = 0; a < N_FACTORS; a++)
+        for (uint32_t b = a + 1; b < N_FACTORS; b++) {
+            bool *it = &covered[a][c->level[a]][b][c->level[b]];
+            n += !*it;
+            *it = *it || mark;
+        }
+    return n;
+}
+
+/* The fewest choices, as far as greed finds them, with every pair of levels that can be had. */
+static uint32_t covering_choices(const struct subject *s, struct choice *out)
+{
+    bool covered[N_FACTORS][MAX_LEVELS][N_FACTORS][MAX_LEVELS] = {0};
+    for (uint32_t n = 0;; n++) {
+        uint32_t most = 0;
+        for (uint32_t i = 0; i < N_PRODUCT; i++) {
+            const struct choice c = nth_choice(i);
+            uint32_t gain = can(s, &c) ? new_pairs(&c, covered, false) : 0;
+            if (gain > most) {
+                most = gain;
+                out[n] = c;
+            }
+        }
+        if (most == 0)
+            return n;
+        new_pairs(&out[n], covered, true);
+    }
+}
+
+/* ---- the tests ---- */
+
+static const char ODD[] = "tests/models/qwen-odd/mlx",
+                  ODD_GOLDEN[] = "tests/models/qwen-odd/golden.safetensors";
+static const char TINY[] = "tests/models/tiny", TINY_GOLDEN[] = "tests/models/tiny/golden.safetensors";
+
+/* The odd model's experts do not end at a block: direct reads are not for it. */
+static void packed_models_are_read_in_every_way(void **state)
+{
+    (void)state;
+    struct subject s;
+    const char *const models[][2] = {{ODD, ODD_GOLDEN}, {TINY, TINY_GOLDEN}};
+    for (uint32_t i = 0; i < 2; i++) {
+        open_subject(&s, models[i][0], models[i][1]);
+        for (uint32_t io = 0; io < factors[IO].n; io++)
+            if (!s.can[PACKED][io] && !(i == 0 && io == DIRECT))
+                fail_msg("%s, packed: no %s", models[i][0], factors[IO].levels[io]);
+        close_subject(&s);
+    }
+}
+
+static void all_combinations_give_the_odd_model_the_same_logits(void **state)
+{
+    (void)state;
+    struct subject s;
+    struct choice choices[N_PRODUCT];
+    open_subject(&s, ODD, ODD_GOLDEN);
+    compare(&s, choices, all_mapped_choices(choices), "reference");
+    close_subject(&s);
+}
+
+static void pairs_agree(const char *model, const char *golden)
+{
+    struct subject s;
+    struct choice choices[N_PRODUCT];
+    open_subject(&s, model, golden);
+    compare(&s, choices, covering_choices(&s, choices), getenv("MOEFLUX_DEVICE"));
+    close_subject(&s);
+}
+
+static void qwen_odd_logits_are_equal_over_all_pairs_on_a_device(void **state)
+{
+    (void)state;
+    pairs_agree(ODD, ODD_GOLDEN);
+}
+
+static void tiny_logits_are_equal_over_all_pairs_on_a_device(void **state)
+{
+    (void)state;
+    pairs_agree(TINY, TINY_GOLDEN);
+}
+
+/* ---- files that shrink ---- */
+
+static void cut_layers(const struct subject *s, uint8_t **contents, size_t *n_bytes)
+{
+    for (uint32_t i = 0; i < s->needs.n_layers; i++) {
+        const char *path = layer_path(s, i);
+        contents[i] = tmp_tree_read(path, &n_bytes[i]);
+        assert_int_equal(truncate(path, (off_t)n_bytes[i] / 10), 0);
+    }
+}
+
+/* In place: the program has the files open. */
+static void restore_layers(const struct subject *s, uint8_t **contents, const size_t *n_bytes)
+{
+    for (uint32_t i = 0; i < s->needs.n_layers; i++) {
+        FILE *f = fopen(layer_path(s, i), "r+b");
+        assert_non_null(f);
+        assert_int_equal(fwrite(contents[i], 1, n_bytes[i], f), n_bytes[i]);
+        assert_int_equal(fclose(f), 0);
+        free(contents[i]);
+    }
+}
+
+static void check_shrinking(const struct subject *s, const struct choice *c, float *rows, const float *want)
+{
+    enum { MAX_LAYERS = 8 };
+    uint8_t *contents[MAX_LAYERS];
+    size_t n_bytes[MAX_LAYERS];
+    const struct moeflux_options o = options_for(s, c, getenv("MOEFLUX_DEVICE"));
+    struct moeflux *m;
+    struct moeflux_session *q;
+    struct err e = {0};
+    char name[128];
+    describe(c, name, sizeof name);
+    assert_true(s->needs.n_layers <= MAX_LAYERS);
+    check_ok(moeflux_open(&m, &o, &e), &e);
+    check_ok(moeflux_session_new(&q, m, N_PROMPT + N_DECODE, &e), &e);
+    evaluate(s, m, q, rows);
+    check_ok(moeflux_clear(q, &e), &e);
+    check_ok(moeflux_eval(q, s->ids, N_PROMPT, &(struct moeflux_wish){.logits = rows}, &e), &e);
+    cut_layers(s, contents, n_bytes);
+    int rc = 0;
+    for (uint32_t i = 0; i < N_DECODE && rc == 0; i++)
+        rc = moeflux_eval(q, s->ids + N_PROMPT + i, 1, &(struct moeflux_wish){.logits = rows}, &e);
+    if (rc != ERR_IO || !strstr(e.text, "layer ") || !strstr(e.text, "expert ") || !strstr(e.text, ".bin"))
+        fail_msg("%s: %d, %s", name, rc, e.text);
+    assert_int_equal(moeflux_position(q), 0);
+    restore_layers(s, contents, n_bytes);
+    evaluate(s, m, q, rows);
+    if (memcmp(rows, want, (uint64_t)N_ROWS * s->needs.vocab_size * sizeof *rows) != 0)
+        fail_msg("%s: other logits after the fault", name);
+    moeflux_session_free(q);
+    moeflux_close(m);
+}
+
+static void a_file_that_shrinks_ends_the_evaluation_and_no_more(void **state)
+{
+    (void)state;
+    struct subject s;
+    open_subject(&s, TINY, TINY_GOLDEN);
+    uint64_t floats = (uint64_t)N_ROWS * s.needs.vocab_size;
+    float *want = calloc(floats, sizeof *want), *got = calloc(floats, sizeof *got);
+    const struct choice plainest = {.level = {[LAYOUT] = PLAIN, [IO] = PREAD, [BUDGET] = ALL}};
+    run(&s, &plainest, getenv("MOEFLUX_DEVICE"), want, NULL);
+    for (uint32_t i = 0; i < 2 * factors[IO].n; i++) {
+        const struct choice c = {.level = {[LAYOUT] = PACKED,
+                                           [IO] = i / 2,
+                                           [BUDGET] = LITTLE,
+                                           [PREFETCH] = i % factors[PREFETCH].n,
+                                           [MEMORY] = i % 2}};
+        check_shrinking(&s, &c, got, want);
+    }
+    free(want);
+    free(got);
+    close_subject(&s);
+}
+
+static void unknown_names_are_refused(void **state)
+{
+    (void)state;
+    const struct {
+        struct moeflux_options o;
+        const char *part;
+    } cases[] = {
+        {{.dir = ODD, .prefetch = "sideways"}, "--prefetch"},
+        {{.dir = ODD, .cache_policy = "random"}, "--cache-policy"},
+        {{.dir = ODD, .expert_io = "carrier"}, "--expert-io"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct moeflux *m;
+        struct err e = {0};
+        assert_int_equal(moeflux_open(&m, &cases[i].o, &e), ERR_USAGE);
+        assert_null(m);
+        if (!strstr(e.text, cases[i].part))
+            fail_msg("\"%s\" does not name %s", e.text, cases[i].part);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(packed_models_are_read_in_every_way),
+        cmocka_unit_test(unknown_names_are_refused),
+        cmocka_unit_test(a_file_that_shrinks_ends_the_evaluation_and_no_more),
+        cmocka_unit_test(all_combinations_give_the_odd_model_the_same_logits),
+        cmocka_unit_test(qwen_odd_logits_are_equal_over_all_pairs_on_a_device),
+        cmocka_unit_test(tiny_logits_are_equal_over_all_pairs_on_a_device),
+    };
+    const char *wanted = getenv("MOEFLUX_TESTS");
+    if (wanted)
+        cmocka_set_test_filter(wanted);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
