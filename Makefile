@@ -24,7 +24,10 @@ OBJ      := $(SRC:%.c=$(BUILD)/%.o)
 KERNELS  := $(sort $(wildcard kernels/*.comp))
 # Built a second time in the mapping for software devices (kernels/matvec.glsl, matmul.glsl).
 WIDE     := linear matmul expert_up expert_down expert_up_many expert_down_many
-SPIRV    := $(KERNELS:kernels/%.comp=$(BUILD)/kernels/%.inc) $(WIDE:%=$(BUILD)/kernels/%_wide.inc)
+# And in the one for cooperative matrices.
+COOP     := matmul expert_up_many expert_down_many
+SPIRV    := $(KERNELS:kernels/%.comp=$(BUILD)/kernels/%.inc) $(WIDE:%=$(BUILD)/kernels/%_wide.inc) \
+            $(COOP:%=$(BUILD)/kernels/%_coop.inc)
 TESTS    := $(sort $(wildcard tests/test_*.c))
 TEST_BIN := $(TESTS:tests/%.c=$(BUILD)/tests/%)
 SAN_OBJ  := $(if $(SAN),$(BUILD)/tests/dlclose_shim.o)
@@ -49,6 +52,10 @@ $(BUILD)/kernels/%.inc: kernels/%.comp $(wildcard kernels/*.glsl) kernels/args.h
 $(BUILD)/kernels/%_wide.inc: kernels/%.comp $(wildcard kernels/*.glsl) kernels/args.h
 	@mkdir -p $(@D)
 	$(GLSLC) --target-env=vulkan1.3 -O -DWIDE -Ikernels -mfmt=c -o $@ $<
+
+$(BUILD)/kernels/%_coop.inc: kernels/%.comp $(wildcard kernels/*.glsl) kernels/args.h
+	@mkdir -p $(@D)
+	$(GLSLC) --target-env=vulkan1.3 -O -DCOOP -Ikernels -mfmt=c -o $@ $<
 
 $(BUILD)/kernels/table.inc: $(SPIRV) scripts/kernel-table
 	scripts/kernel-table $(SPIRV) > $@.tmp

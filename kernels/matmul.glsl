@@ -4,6 +4,9 @@
 // at build:
 //   tiles (GPUs): DEPTH columns of BLOCK_ROWS rows and of TILE_TOKENS tokens go through shared memory, 16 x 16
 //     invocations compute ROWS x TOKENS sums each.
+//   matrices (COOP, kernels named X_coop): the tiles are kept in float16 and multiplied 16 x 16 x 16 at a time by
+//     VK_NV_cooperative_matrix, sums in float32. The norm's factors are applied first, so that no float16 overflows.
+//     Its results differ from the others' by 1e-3 of the largest output.
 //   rows on lanes (WIDE, kernels named X_wide): each lane owns ROWS rows, the tokens' values are loaded once for the
 //     subgroup and handed round by shuffles. For software devices: a lane's load costs them 5 to 10 ns a word of up to
 //     64 bits, a shuffle by a constant one instruction (a broadcast as much as a load), fma() up to a function call.
@@ -17,8 +20,8 @@
 layout(local_size_x_id = 1) in;
 layout(constant_id = 0) const uint SUBGROUP = 32;
 layout(constant_id = 1) const uint WORKGROUP = 256; // tiles: 256
-layout(constant_id = 2) const uint ROWS = 4;        // of an invocation: 2, 4 or 8
-layout(constant_id = 3) const uint TOKENS = 4;      // of an invocation: wide 8 or 16, tiles 4 or 8
+layout(constant_id = 2) const uint ROWS = 4;        // of an invocation: 2, 4 or 8; matrices 4
+layout(constant_id = 3) const uint TOKENS = 4;      // of an invocation: wide 8 or 16, tiles 4 or 8, matrices 8 or 16
 layout(constant_id = 4) const uint DEPTH = 32;      // tiles: columns of a step, 16 or 32
 layout(constant_id = 5) const uint FORMATS = 15;    // bit f: some matrix of the dispatch is stored as FORMAT_f
 
@@ -243,6 +246,43 @@ uint tile_token(uint t)
 #else
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Vec4s { vec4 v[]; };
 
+#ifdef COOP
+#extension GL_NV_cooperative_matrix : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_KHR_memory_scope_semantics : require
+
+// Eight subgroups of 32 lanes: two along the rows, four along the tokens, each with 4 x ACROSS matrices of sums.
+const uint BLOCK_ROWS = 128;
+const uint TILE_TOKENS = 8 * TOKENS;
+const uint ACROSS = TOKENS / 8;
+// In uvec4 of eight halves; an odd number: neighbouring rows lie in different banks.
+const uint STRIDE = DEPTH / 8 + 1;
+shared uvec4 ws[BLOCK_ROWS * STRIDE];
+shared uvec4 xs[TILE_TOKENS * STRIDE];
+shared float sums[8 * 256];          // a matrix of each subgroup
+shared float token_factors[128];
+
+// The row of this invocation's r-th accumulator in its half of the block.
+uint half_row(uint r)
+{
+    return gl_SubgroupID % 2 * 32 + r % 2 * 16 + gl_SubgroupInvocationID % 16;
+}
+
+uint tile_token(uint t)
+{
+    return gl_SubgroupID / 2 * (16 * ACROSS) + t / 8 * 16 + t % 8 * 2 + gl_SubgroupInvocationID / 16;
+}
+
+uvec4 halves(Eight e)
+{
+    return uvec4(packHalf2x16(e.a.xy), packHalf2x16(e.a.zw), packHalf2x16(e.b.xy), packHalf2x16(e.b.zw));
+}
+
+void keep_weights(uint tile_row, uint part, Eight e)
+{
+    ws[tile_row * STRIDE + part] = halves(e);
+}
+#else
 const uint SIDE = 16;                  // invocations along the rows, and along the tokens
 const uint BLOCK_ROWS = SIDE * ROWS;   // of a workgroup
 const uint TILE_TOKENS = SIDE * TOKENS;
@@ -251,7 +291,6 @@ const uint STRIDE = DEPTH / 4 + 1;
 const uint PER_PASS = 1024 / DEPTH; // tokens of which the workgroup's 256 vec4 hold DEPTH columns
 const uint X_PASSES = TILE_TOKENS / PER_PASS;
 const uint MAX_X_PASSES = 4;
-const uint W_UNITS = BLOCK_ROWS * DEPTH / 8; // of eight columns
 shared vec4 ws[BLOCK_ROWS * STRIDE];
 shared vec4 xs[TILE_TOKENS * STRIDE];
 
@@ -265,6 +304,14 @@ uint tile_token(uint t)
 {
     return gl_LocalInvocationID.x / SIDE + SIDE * t;
 }
+
+void keep_weights(uint tile_row, uint part, Eight e)
+{
+    ws[tile_row * STRIDE + 2 * part] = e.a;
+    ws[tile_row * STRIDE + 2 * part + 1] = e.b;
+}
+#endif
+const uint W_UNITS = BLOCK_ROWS * DEPTH / 8; // of eight columns
 
 // Columns 8 * i .. of a row.
 Eight eight_weights(const uint format, Matrix m, uint row, uint i)
@@ -298,11 +345,105 @@ void stage_weights(const uint format, Matrix first, Matrix second, uint row, uin
             m = second;
         uint mine = in_first ? row + tile_row : second_row + tile_row - BLOCK_ROWS / 2;
         Eight e = eight_weights(format, m, min(mine, m.rows - 1), from / 8 + part);
-        ws[tile_row * STRIDE + 2 * part] = e.a;
-        ws[tile_row * STRIDE + 2 * part + 1] = e.b;
+        keep_weights(tile_row, part, e);
     }
 }
 
+void stage_block(Matrix first, Matrix second, uint row, uint second_row, uint from)
+{
+    if (is_format(FORMAT_Q4, first.format))
+        stage_weights(FORMAT_Q4, first, second, row, second_row, from);
+    else if (is_format(FORMAT_Q8, first.format))
+        stage_weights(FORMAT_Q8, first, second, row, second_row, from);
+    else if (is_format(FORMAT_BF16, first.format))
+        stage_weights(FORMAT_BF16, first, second, row, second_row, from);
+    else if (is_format(FORMAT_F32, first.format))
+        stage_weights(FORMAT_F32, first, second, row, second_row, from);
+}
+
+#ifdef COOP
+// 1 / sqrt(mean(x^2) + eps) of each token of the tile: a subgroup takes every eighth token.
+void find_factors(Input x, uint cols, float eps)
+{
+    for (uint t = gl_SubgroupID; t < TILE_TOKENS; t += 8) {
+        float squares = 0.0;
+        if (!addr_is_null(x.norm)) {
+            uint at = input_row(t) / 4;
+            for (uint c = gl_SubgroupInvocationID; c < cols / 4; c += 32) {
+                vec4 v = Vec4s(x.x).v[at + c];
+                squares += dot(v, v);
+            }
+        }
+        squares = subgroupAdd(squares);
+        if (gl_SubgroupInvocationID == 0)
+            token_factors[t] = addr_is_null(x.norm) ? 1.0 : inversesqrt(squares / float(cols) + eps);
+    }
+}
+
+vec4 in_range(vec4 v)
+{
+    return clamp(v, vec4(-65504.0), vec4(65504.0));
+}
+
+void stage_tokens(Input x, uint from)
+{
+    bool has_norm = !addr_is_null(x.norm);
+    for (uint u = gl_LocalInvocationID.x; u < TILE_TOKENS * (DEPTH / 8); u += WORKGROUP) {
+        uint t = u / (DEPTH / 8), part = u % (DEPTH / 8);
+        uint at = (input_row(t) + from) / 4 + 2 * part, n = from / 4 + 2 * part;
+        Eight e = Eight(Vec4s(x.x).v[at] * token_factors[t], Vec4s(x.x).v[at + 1] * token_factors[t]);
+        if (has_norm) {
+            e.a *= Vec4s(x.norm).v[n];
+            e.b *= Vec4s(x.norm).v[n + 1];
+        }
+        xs[t * STRIDE + part] = halves(Eight(in_range(e.a), in_range(e.b)));
+    }
+}
+
+// As for WIDE; the factors are applied already.
+void multiply(out float acc[MAX_ACC], out float factors[16], Matrix first, Matrix second, uint row,
+              uint second_row, Input x, float eps)
+{
+    fcoopmatNV<32, gl_ScopeSubgroup, 16, 16> c[4][ACROSS];
+    [[unroll]] for (uint i = 0; i < 4; i++)
+        [[unroll]] for (uint j = 0; j < ACROSS; j++)
+            c[i][j] = fcoopmatNV<32, gl_ScopeSubgroup, 16, 16>(0.0);
+    // Rows of the subgroup's first two matrices in the first half of the block, of the others in the second.
+    uint rows = gl_SubgroupID % 2 * 32, tokens = gl_SubgroupID / 2 * (16 * ACROSS);
+    find_factors(x, first.cols, eps);
+
+    for (uint from = 0; from < first.cols; from += DEPTH) {
+        barrier();
+        stage_tokens(x, from);
+        stage_block(first, second, row, second_row, from);
+        barrier();
+        [[unroll]] for (uint k = 0; k < DEPTH / 16; k++) {
+            fcoopmatNV<16, gl_ScopeSubgroup, 16, 16> v[ACROSS];
+            [[unroll]] for (uint j = 0; j < ACROSS; j++)
+                coopMatLoadNV(v[j], xs, (tokens + 16 * j) * STRIDE + 2 * k, STRIDE, true);
+            [[unroll]] for (uint i = 0; i < 4; i++) {
+                fcoopmatNV<16, gl_ScopeSubgroup, 16, 16> w;
+                coopMatLoadNV(w, ws, (i / 2 * 64 + rows + i % 2 * 16) * STRIDE + 2 * k, STRIDE, false);
+                [[unroll]] for (uint j = 0; j < ACROSS; j++)
+                    c[i][j] = coopMatMulAddNV(w, v[j], c[i][j]);
+            }
+        }
+    }
+
+    [[unroll]] for (uint i = 0; i < 4; i++)
+        [[unroll]] for (uint j = 0; j < ACROSS; j++) {
+            subgroupBarrier();
+            coopMatStoreNV(c[i][j], sums, gl_SubgroupID * 256, 16, false);
+            subgroupBarrier();
+            uint mine = gl_SubgroupID * 256 + gl_SubgroupInvocationID % 16 * 16 + gl_SubgroupInvocationID / 16;
+            [[unroll]] for (uint t = 0; t < 8; t++)
+                acc[i * TOKENS + j * 8 + t] = sums[mine + 2 * t];
+        }
+    [[unroll]] for (uint t = 0; t < TOKENS; t++)
+        factors[t] = 1.0;
+}
+
+#else
 void add_step(inout float acc[MAX_ACC])
 {
     uint row = gl_LocalInvocationID.x % SIDE * STRIDE, token = gl_LocalInvocationID.x / SIDE * STRIDE;
@@ -348,14 +489,7 @@ void multiply(out float acc[MAX_ACC], out float factors[16], Matrix first, Matri
             squares[i] += dot(v, v);
             xs[(i * PER_PASS + pass_token) * STRIDE + c4] = v * n;
         }
-        if (is_format(FORMAT_Q4, first.format))
-            stage_weights(FORMAT_Q4, first, second, row, second_row, from);
-        else if (is_format(FORMAT_Q8, first.format))
-            stage_weights(FORMAT_Q8, first, second, row, second_row, from);
-        else if (is_format(FORMAT_BF16, first.format))
-            stage_weights(FORMAT_BF16, first, second, row, second_row, from);
-        else if (is_format(FORMAT_F32, first.format))
-            stage_weights(FORMAT_F32, first, second, row, second_row, from);
+        stage_block(first, second, row, second_row, from);
         barrier();
         add_step(acc);
     }
@@ -372,6 +506,7 @@ void multiply(out float acc[MAX_ACC], out float factors[16], Matrix first, Matri
         factors[t] = has_norm ? inversesqrt(sum / float(first.cols) + eps) : 1.0;
     }
 }
+#endif
 #endif
 
 #endif

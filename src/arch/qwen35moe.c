@@ -463,6 +463,7 @@ static void qwen_before_experts(void *self, const struct arch_chunk *c, uint32_t
                                      .x_stride = q->config->hidden,
                                      .y_stride = q->router_rows,
                                      .n = c->n,
+                                     .exact = true,
                                      .eps = q->config->rms_eps});
     router_run(&q->router, q->exec,
                &(struct router_call){.logits = q->routed.address,

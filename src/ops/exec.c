@@ -123,6 +123,7 @@ struct exec_caps exec_get_caps(const struct exec *x)
                               .is_cpu = g->is_cpu && !x->poses_as_gpu,
                               .is_unified = g->is_unified,
                               .has_int64 = g->has_int64,
+                              .has_coop = g->has_coop,
                               .subgroup_size = g->subgroup_size,
                               .max_workgroup = g->max_workgroup,
                               .max_shared_bytes = g->max_shared_bytes,

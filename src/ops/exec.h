@@ -34,6 +34,7 @@ struct exec_caps {
     bool is_reference, is_cpu; /* is_cpu: a software Vulkan device */
     bool is_unified;           /* EXEC_DEVICE memory is mapped */
     bool has_int64;            /* 64-bit integers in kernels */
+    bool has_coop;             /* kernels named X_coop can run */
     uint32_t subgroup_size, max_workgroup, max_shared_bytes;
     uint64_t max_alloc_bytes;
     uint64_t free_bytes; /* device memory now */

@@ -11,7 +11,8 @@ enum { LEAST_TILE = 8, TILE_BYTES = 16, GROUP = 256 };
 
 static int open_tiles(struct experts_tiles *t, struct exec *x, bool large, uint32_t format, struct err *e)
 {
-    const struct matmul_plan p = matmul_plan_for(x, large, 1u << format);
+    const struct matmul_plan p = matmul_has_half(x) ? matmul_half_plan_for(x, large, 1u << format)
+                                                    : matmul_plan_for(x, large, 1u << format);
     t->rows = p.rows;
     t->tokens = p.tokens;
     int rc = matmul_kernel(x, &t->up, "expert_up_many", NULL, sizeof(struct expert_up_many_args), &p, e);

@@ -68,7 +68,9 @@ static struct way way_for(const struct exec *x, enum linear_way way, const struc
                           uint32_t formats)
 {
     if (way >= LINEAR_MANY) {
-        struct matmul_plan p = matmul_plan_for(x, way == LINEAR_MOST, formats);
+        struct matmul_plan p = way >= LINEAR_HALF_MANY
+                                   ? matmul_half_plan_for(x, way == LINEAR_HALF_MOST, formats)
+                                   : matmul_plan_for(x, way == LINEAR_MOST, formats);
         return (struct way){.is_matmul = true, .matmul = p, .rows = p.rows, .tokens = p.tokens};
     }
     const struct matvec_shape shape = {op->rows, op->cols, way == LINEAR_FEW ? FEW_TOKENS : 1, formats, 1};
@@ -129,10 +131,12 @@ static int plan_way(struct linear *op, enum linear_way way, struct exec *x, cons
  * way, up to eight 1.9 ms the other. */
 static void set_limits(struct linear *op, const struct exec *x)
 {
-    static const uint32_t software[] = {0, UINT32_MAX, 2, 9}, gpu[] = {0, 2, 16, 256},
-                          neither[] = {0, 2, UINT32_MAX, UINT32_MAX};
-    bool is_cpu = exec_get_caps(x).is_cpu;
+    static const uint32_t software[LINEAR_WAYS] = {0, UINT32_MAX, 2, 9}, gpu[LINEAR_WAYS] = {0, 2, 16, 256},
+                          neither[LINEAR_WAYS] = {0, 2, UINT32_MAX, UINT32_MAX};
+    bool is_cpu = exec_get_caps(x).is_cpu, has_half = matmul_has_half(x);
     memcpy(op->from, !matmul_is_possible(x) ? neither : is_cpu ? software : gpu, sizeof op->from);
+    op->from[LINEAR_HALF_MANY] = has_half ? 32 : UINT32_MAX;
+    op->from[LINEAR_HALF_MOST] = has_half ? 512 : UINT32_MAX;
 }
 
 int linear_open(struct linear *op, struct exec *x, const struct weights *w, uint32_t n, struct err *e)
@@ -165,7 +169,7 @@ void linear_close(struct linear *op, struct exec *x)
 
 void linear_run(const struct linear *op, struct exec *x, const struct linear_call *call)
 {
-    uint32_t way = LINEAR_WAYS - 1;
+    uint32_t way = call->exact ? LINEAR_MOST : LINEAR_WAYS - 1;
     while ((call->chunk ? call->chunk : call->n) < op->from[way])
         way--;
     const struct linear_plan *plan = &op->ways[way];

@@ -15,8 +15,16 @@
 enum { LINEAR_MAX_PASSES = 4 };
 
 /* By the number of tokens: kernels/linear.comp for one, four at a time for a few; kernels/matmul.comp in small or
- * large tiles for many. */
-enum linear_way { LINEAR_ONE, LINEAR_FEW, LINEAR_MANY, LINEAR_MOST, LINEAR_WAYS };
+ * large tiles for many, the last two in float16 where that is allowed. */
+enum linear_way {
+    LINEAR_ONE,
+    LINEAR_FEW,
+    LINEAR_MANY,
+    LINEAR_MOST,
+    LINEAR_HALF_MANY,
+    LINEAR_HALF_MOST,
+    LINEAR_WAYS
+};
 
 /* One dispatch: neighbouring segments of the table. */
 struct linear_pass {
@@ -45,7 +53,8 @@ struct linear_call {
     uint32_t x_stride, y_stride, n;
     uint32_t chunk; /* where the call is a part of a chunk: its tokens, which choose the way; 0: n does */
     bool add;
-    float eps; /* of the norm */
+    bool exact; /* float32 throughout, whatever the device could do faster */
+    float eps;  /* of the norm */
 };
 
 /* 1 to LINEAR_MAX_SEGMENTS matrices with equal cols. ERR_UNSUPPORTED names a shape that does not fit. */

@@ -15,7 +15,7 @@ enum { MATMUL_N_SPEC = 6 };
 struct matmul_plan {
     uint32_t spec[MATMUL_N_SPEC];
     uint32_t rows, tokens; /* of a workgroup */
-    bool wide;             /* run the variant for software devices, X_wide */
+    const char *variant;   /* of the kernel: "", "_wide" for software devices, "_coop" */
 };
 
 /* The device can run kernels/matmul.glsl. */
@@ -24,6 +24,10 @@ bool matmul_is_possible(const struct exec *x);
 /* large: tiles for products that fill the device with them; small ones are for fewer tokens. formats: bit f is set when
  * a matrix is stored as FORMAT_f. */
 struct matmul_plan matmul_plan_for(const struct exec *x, bool large, uint32_t formats);
+
+/* The same with tiles in float16 and float32 sums, good to 2e-3 of the largest output; where the device can. */
+bool matmul_has_half(const struct exec *x);
+struct matmul_plan matmul_half_plan_for(const struct exec *x, bool large, uint32_t formats);
 
 /* exec_kernel for a kernel on matmul.glsl. */
 int matmul_kernel(struct exec *x, struct kernel *k, const char *name, void (*ref)(const void *args),

@@ -301,6 +301,37 @@ static bool has_extension(VkPhysicalDevice p, const char *name)
     return found;
 }
 
+/* Whether the device multiplies 16 x 16 float16 matrices into float32 ones in a subgroup. */
+static bool has_matrices(VkInstance instance, VkPhysicalDevice p)
+{
+    enum { MOST = 64 };
+    PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesNV list =
+        (PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesNV)(void (*)(void))vkGetInstanceProcAddr(
+            instance, "vkGetPhysicalDeviceCooperativeMatrixPropertiesNV");
+    VkPhysicalDeviceCooperativeMatrixFeaturesNV coop = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_NV};
+    VkPhysicalDeviceVulkan12Features v12 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES,
+                                            .pNext = &coop};
+    VkPhysicalDeviceFeatures2 f = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &v12};
+    if (!list || !has_extension(p, VK_NV_COOPERATIVE_MATRIX_EXTENSION_NAME))
+        return false;
+    vkGetPhysicalDeviceFeatures2(p, &f);
+    VkCooperativeMatrixPropertiesNV all[MOST];
+    uint32_t n = MOST;
+    for (uint32_t i = 0; i < n; i++)
+        all[i] =
+            (VkCooperativeMatrixPropertiesNV){.sType = VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_NV};
+    if (!coop.cooperativeMatrix || !v12.shaderFloat16 || !v12.vulkanMemoryModel || list(p, &n, all) < 0)
+        return false;
+    for (uint32_t i = 0; i < n; i++)
+        if (all[i].MSize == 16 && all[i].NSize == 16 && all[i].KSize == 16 &&
+            all[i].scope == VK_SCOPE_SUBGROUP_NV && all[i].AType == VK_COMPONENT_TYPE_FLOAT16_NV &&
+            all[i].BType == VK_COMPONENT_TYPE_FLOAT16_NV && all[i].CType == VK_COMPONENT_TYPE_FLOAT32_NV &&
+            all[i].DType == VK_COMPONENT_TYPE_FLOAT32_NV)
+            return true;
+    return false;
+}
+
 static uint64_t import_align(VkPhysicalDevice p)
 {
     VkPhysicalDeviceExternalMemoryHostPropertiesEXT host = {
@@ -313,7 +344,12 @@ static uint64_t import_align(VkPhysicalDevice p)
 
 static int create_device(struct gpu *g, struct err *e)
 {
+    g->has_coop = has_matrices(g->instance, g->physical);
+    VkPhysicalDeviceCooperativeMatrixFeaturesNV coop = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_NV,
+        .cooperativeMatrix = VK_TRUE};
     VkPhysicalDeviceVulkan13Features v13 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES,
+                                            .pNext = g->has_coop ? &coop : NULL,
                                             .synchronization2 = VK_TRUE,
                                             .maintenance4 = VK_TRUE,
                                             .subgroupSizeControl = VK_TRUE,
@@ -322,7 +358,9 @@ static int create_device(struct gpu *g, struct err *e)
                                             .pNext = &v13,
                                             .bufferDeviceAddress = VK_TRUE,
                                             .timelineSemaphore = VK_TRUE,
-                                            .hostQueryReset = VK_TRUE};
+                                            .hostQueryReset = VK_TRUE,
+                                            .shaderFloat16 = g->has_coop,
+                                            .vulkanMemoryModel = g->has_coop};
     float priority = 1.0f;
     const VkDeviceQueueCreateInfo queues[] = {
         {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
@@ -334,11 +372,13 @@ static int create_device(struct gpu *g, struct err *e)
          .queueCount = 1,
          .pQueuePriorities = &priority},
     };
-    const char *extensions[2];
+    const char *extensions[3];
     uint32_t n_extensions = 0;
     g->has_budget = has_extension(g->physical, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
     if (g->has_budget)
         extensions[n_extensions++] = VK_EXT_MEMORY_BUDGET_EXTENSION_NAME;
+    if (g->has_coop)
+        extensions[n_extensions++] = VK_NV_COOPERATIVE_MATRIX_EXTENSION_NAME;
     if (has_extension(g->physical, VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME)) {
         extensions[n_extensions++] = VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME;
         g->import_align = import_align(g->physical);
