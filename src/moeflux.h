@@ -54,6 +54,8 @@ struct moeflux_info {
     uint32_t n_eos;
     const char *expert_io; /* how experts are read, and why; borrowed until moeflux_close */
     bool experts_resident; /* every expert has a slot: no reads once warm */
+    bool
+        half_products; /* prompts are computed with float16 products (float32 sums), which this device is fast at */
 };
 struct moeflux_info moeflux_info(const struct moeflux *m);
 

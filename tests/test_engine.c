@@ -148,7 +148,7 @@ static void chunk_sizes_agree(void **state)
         struct moeflux_session *s = open_session(m);
         eval(s, ids, N_PROMPT, i == 0 ? want : got);
         for (uint32_t j = 0; i > 0 && j < ODD_VOCAB; j++)
-            assert_true(fabsf(want[j] - got[j]) <= 1e-4f);
+            assert_true(fabsf(want[j] - got[j]) <= (moeflux_info(m).half_products ? 2e-2f : 1e-4f));
         moeflux_session_free(s);
         moeflux_close(m);
     }
@@ -197,7 +197,7 @@ static void decode_is_few_commands(void **state)
                (unsigned)stats.n_dispatches, (unsigned)stats.n_submits);
         assert_true(stats.n_dispatches <= 8 * 12);
         assert_true(stats.n_submits <= (streaming ? 8 * 2 : 1));
-        assert_int_equal(stats.n_hits + stats.n_misses, streaming ? 8 * 4 : 0);
+        assert_int_equal(stats.n_hits + stats.n_host_hits + stats.n_misses, streaming ? 8 * 4 : 0);
         moeflux_session_free(s);
         moeflux_close(m);
     }

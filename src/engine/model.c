@@ -164,7 +164,8 @@ struct moeflux_info moeflux_info(const struct moeflux *m)
                                  .eos = c->eos,
                                  .expert_io = supply_describe_reader(m->supply),
                                  .n_eos = c->n_eos,
-                                 .experts_resident = m->resident};
+                                 .experts_resident = m->resident,
+                                 .half_products = exec_get_caps(m->exec).has_coop};
 }
 
 void moeflux_get_stats(const struct moeflux *m, struct moeflux_stats *out)
