@@ -38,7 +38,7 @@ static double surprise(const float *row, uint32_t n, int32_t id)
         largest = fmax(largest, (double)row[i]);
     for (uint32_t i = 0; i < n; i++)
         sum += exp((double)row[i] - largest);
-    return largest + log(sum) - (double)row[id];
+    return largest + log(fmax(sum, 1)) - (double)row[id]; /* the largest alone adds 1 */
 }
 
 static int score(void *ctx, uint32_t pos, const float *row, struct err *e)

@@ -121,7 +121,8 @@ static uint32_t n_channels(const struct delta_shape *s)
 
 uint64_t delta_scratch(const struct delta_shape *s, uint32_t n)
 {
-    return (uint64_t)n * DELTA_PREPARED(n_channels(s), s->n_v);
+    uint32_t row = DELTA_PREPARED(n_channels(s), s->n_v);
+    return (uint64_t)n * row;
 }
 
 /* Lanes that share a row, tokens from which the three kernels are the faster way (H200). */

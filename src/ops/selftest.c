@@ -428,9 +428,12 @@ static const struct {
     const char *kernels;
     void (*run)(struct lab *l);
 } groups[] = {
-    {"embed", embed_cases},   {"linear", linear_cases},
-    {"router", router_cases}, {"expert_up expert_down", moe_cases},
-    {"delta", delta_cases},   {"attn_prep attention attn_merge", attention_cases},
+    {"embed", embed_cases},
+    {"linear matmul", linear_cases},
+    {"router", router_cases},
+    {"expert_up expert_down expert_sort expert_up_many expert_down_many expert_mix", moe_cases},
+    {"delta delta_prep delta_scan delta_out", delta_cases},
+    {"attn_prep attention attn_merge", attention_cases},
 };
 
 int selftest_run(const struct selftest *s, struct err *e)
