@@ -20,18 +20,18 @@ struct moeflux_session;
 
 struct moeflux_options {
     const char *dir; /* model directory */
-    const char
-        *device; /* NULL: the best Vulkan device; "reference"; an index; or a part of a device's name */
+    /* NULL: the best Vulkan device; "reference"; an index; or a part of a device's name */
+    const char *device;
     /* Host memory for experts; 0: from what is free. Where device memory is host memory it bounds the cache itself. */
     uint64_t memory_bytes;
     uint64_t gpu_memory_bytes; /* device memory for weights, states and experts; 0: from what is free */
     const char *expert_io; /* how experts are read: "auto" (NULL too), "mmap", "pread", "uring", "direct" */
     const char *prefetch;  /* what is read ahead: "auto" (NULL too), "none", "previous", "router", "both" */
     const char *cache_policy; /* who leaves a full cache: "auto" (NULL too), "lru", "frequency" */
-    const char
-        *pin; /* file of counts (moeflux_save_usage): its most used experts are read at open and stay */
-    const char
-        *usage; /* file of counts: the cache starts with its most used experts; none: NULL or no such file */
+    /* file of counts (moeflux_save_usage): its most used experts are read at open and stay */
+    const char *pin;
+    /* file of counts: the cache starts with its most used experts; none: NULL or no such file */
+    const char *usage;
     uint32_t n_threads; /* readers and host work; 0: the cores there are */
     uint32_t chunk;     /* most tokens evaluated at once; 0: the default */
     uint32_t context;   /* tokens of states that memory is kept free for; 0: 8192, or the model's maximum */
@@ -54,8 +54,8 @@ struct moeflux_info {
     uint32_t n_eos;
     const char *expert_io; /* how experts are read, and why; borrowed until moeflux_close */
     bool experts_resident; /* every expert has a slot: no reads once warm */
-    bool
-        half_products; /* prompts are computed with float16 products (float32 sums), which this device is fast at */
+    /* prompts are computed with float16 products (float32 sums), which this device is fast at */
+    bool half_products;
 };
 struct moeflux_info moeflux_info(const struct moeflux *m);
 
@@ -110,9 +110,9 @@ struct moeflux_stats {                     /* since open or the last moeflux_sta
     uint64_t n_prefetched_used;          /* of those: chosen while they lay in the cache or were under way */
     uint64_t n_promoted, n_demoted;      /* experts copied from host to device, from device to host */
     uint64_t weights_bytes, state_bytes; /* device memory of dense weights, of this model's sessions */
-    uint64_t
-        device_used_bytes; /* device memory of the process, as the driver counts it; 0: it does not say */
-    uint64_t gpu_ns;       /* sum of ops, when profile was asked for */
+    /* device memory of the process, as the driver counts it; 0: it does not say */
+    uint64_t device_used_bytes;
+    uint64_t gpu_ns; /* sum of ops, when profile was asked for */
     struct moeflux_op_time ops[MOEFLUX_MAX_OPS];
     uint32_t n_ops;
 };
@@ -150,8 +150,8 @@ struct moeflux_needs {
     uint64_t token_dense_bytes;  /* weights read per token from memory, without routed experts */
     uint64_t token_expert_bytes; /* routed experts' bytes per token: n_layers with experts * top_k * one */
     uint64_t kv_bytes_per_pos, fixed_state_bytes;
-    uint64_t
-        floor_bytes; /* least memory to run: dense + states of a short context + one layer's top_k experts */
+    /* least memory to run: dense + states of a short context + one layer's top_k experts */
+    uint64_t floor_bytes;
 };
 int moeflux_get_needs(const char *dir, struct moeflux_needs *out, struct err *e);
 

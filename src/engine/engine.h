@@ -27,8 +27,8 @@ struct moeflux {
     uint32_t max_chunk;
 
     struct exec_buffer ids, rope; /* inputs of a chunk */
-    struct exec_buffer
-        choice; /* host copy of view.idx, behind it of view.guess; unused where those are mapped */
+    /* host copy of view.idx, behind it of view.guess; unused where those are mapped */
+    struct exec_buffer choice;
     struct exec_buffer logits;  /* host copy of view.logits; likewise */
     struct exec_buffer hidden;  /* host copies of x, [n_layers + 1][max_chunk][hidden]; made on first use */
     float *inverse_frequencies; /* [rotary_dim / 2] */

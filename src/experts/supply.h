@@ -24,9 +24,9 @@ struct supply;
 
 struct supply_options {
     uint64_t budget_bytes; /* for device slots; at least supply_floor_bytes */
-    uint64_t
-        host_slots_bytes; /* for host slots, where device memory is not mapped; 0: as few as reads need */
-    uint32_t n_threads;   /* readers */
+    /* for host slots, where device memory is not mapped; 0: as few as reads need */
+    uint64_t host_slots_bytes;
+    uint32_t n_threads; /* readers */
     enum reader_mode io;
     uint64_t host_bytes;     /* host memory there is for mapped files */
     double half_life;        /* of the caches' ranking */

@@ -21,8 +21,8 @@ struct linear;
 struct experts_shape {
     uint32_t n_experts, top_k, hidden, inner;
     uint32_t format; /* of the routed experts: FORMAT_Q4 or FORMAT_Q8 */
-    uint32_t
-        formats; /* bit f: routed experts or some layer's shared down projection are stored as FORMAT_f */
+    /* bit f: routed experts or some layer's shared down projection are stored as FORMAT_f */
+    uint32_t formats;
     /* byte offsets of the parts in an expert */
     uint32_t gate_w, gate_s, gate_b, up_w, up_s, up_b, down_w, down_s, down_b;
     float eps;
@@ -43,9 +43,9 @@ struct experts_call {
     uint64_t shared_in;         /* f32 [n][shared_stride] */
     struct weights shared_down; /* [hidden][shared_inner] */
     uint32_t shared_stride, n;
-    uint32_t
-        chunk; /* tokens of the chunk of which these n are a part: it chooses the way, so that results do not
-                     * depend on how a chunk is divided */
+    /* tokens of the chunk of which these n are a part: it chooses the way, so that results do not depend on
+     * how a chunk is divided */
+    uint32_t chunk;
     uint64_t scratch;                /* f32 [experts_many_scratch(.., n, ..)]; 0: none, one way for all */
     const struct linear *shared_out; /* shared_down as a product, with scratch */
     uint64_t skip;                   /* up: bit k leaves out the k-th expert of each token, for k < 64 */
