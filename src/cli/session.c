@@ -1,7 +1,9 @@
 #include "cli/session.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <sys/random.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/err.h"
@@ -9,13 +11,28 @@
 #include "cli/bar.h"
 #include "cli/options.h"
 
+/* A file that cannot be written at the end of a long run is better told before it. */
+static int check_usage_place(const char *path, struct err *e)
+{
+    char dir[4096];
+    const char *slash = strrchr(path, '/');
+    size_t n = slash ? (size_t)(slash - path) + 1 : 1;
+    if (n >= sizeof dir)
+        return err_set(e, ERR_USAGE, "--usage: the path is longer than %zu bytes", sizeof dir);
+    memcpy(dir, slash ? path : ".", n);
+    dir[n] = '\0';
+    return access(dir, W_OK) == 0 ? 0 : err_errno(e, ERR_IO, "--usage %s", path);
+}
+
 int session_open(struct session *s, const struct options *o, struct bar *bar, struct err *e)
 {
     uint64_t start = clock_ns();
     struct moeflux_options engine = {.progress = bar_progress(bar)};
     *s = (struct session){0};
     options_engine(o, &engine);
-    int rc = moeflux_open(&s->model, &engine, e);
+    int rc = o->usage ? check_usage_place(o->usage, e) : 0;
+    if (!rc)
+        rc = moeflux_open(&s->model, &engine, e);
     bar_end(bar);
     if (rc)
         return rc;
