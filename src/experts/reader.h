@@ -2,8 +2,8 @@
  *
  *   reader_start -> the bytes arrive in request->dst from another thread -> reader_wait
  * A request is the caller's memory and stays untouched until reader_wait returned for it or reader_cancel dropped it.
- * Large extents are read in pieces: several are in flight at once, and what is in flight is soon over when something
- * more urgent comes.
+ * Direct reads of large extents are made in pieces: several are in flight at once, and what is in flight is soon over
+ * when something more urgent comes. Through the page cache an extent is one read.
  * Every extent is read in full or the request fails; scales and biases are checked to be finite, so bad bytes never
  * reach a kernel. A failed request spoils its own dst only: the reader goes on.
  *
@@ -40,7 +40,7 @@ enum reader_mode {
  * possible where every extent begins, in file and slot, at a block of the file system (512 or 4096 bytes), and ends
  * at one too unless it is the expert's last. */
 enum { READER_TARGET_ALIGN = 4096, READER_DEFAULT_DEPTH = 32 };
-/* Pieces of an expert: of at least READER_PIECE_BYTES, but for the last of an extent. */
+/* Pieces of a direct read: of at least READER_PIECE_BYTES, but for the last of an extent. */
 enum { READER_PIECE_BYTES = 512 << 10, READER_MAX_PARTS = 24 };
 
 /* "auto", "mmap", "pread", "uring" or "direct". ERR_USAGE names them. */

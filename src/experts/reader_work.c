@@ -118,6 +118,8 @@ static void fill_parts(const struct reader_work *w, struct read_request *q)
     /* Each extent adds at most one piece that is not full, so that all find room. Pieces end at whole blocks. */
     uint64_t piece = size_round_up(w->model->expert.bytes / (READER_MAX_PARTS - n) + 1, READER_TARGET_ALIGN);
     piece = size_max(piece, READER_PIECE_BYTES);
+    if (!w->files.block) /* the page cache is filled faster by one large read */
+        piece = size_max(w->model->expert.bytes, 1);
     q->n_parts = 0;
     for (uint32_t i = 0; i < n; i++)
         for (uint64_t at = 0; at < extents[i].bytes; at += piece) {
