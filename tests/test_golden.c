@@ -41,6 +41,17 @@ static double difference(const float *a, const float *b, uint64_t n)
     return worst;
 }
 
+static double cosine(const float *a, const float *b, uint64_t n)
+{
+    double ab = 0, aa = 0, bb = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        ab += (double)a[i] * (double)b[i];
+        aa += (double)a[i] * (double)a[i];
+        bb += (double)b[i] * (double)b[i];
+    }
+    return ab / sqrt(aa * bb);
+}
+
 static int see_logits(void *ctx, uint32_t pos, const float *row, struct err *e)
 {
     struct watch *w = ctx;
@@ -103,12 +114,14 @@ static void run_case(struct moeflux *m, const struct golden *g, uint32_t i)
     check_ok(moeflux_session_new(&s, m, (uint32_t)n + 64, &e), &e);
     check_ok(moeflux_eval(s, tokens->data, (uint32_t)n, &wish, &e), &e);
     double error = difference(logits, last->data, vocab), hidden = 0;
+    double direction = cosine(logits, (const float *)last->data, vocab);
     for (uint32_t l = 0; w.hidden && l < w.hidden->shape[0]; l++)
         hidden = fmax(hidden, w.hidden_error[l] / w.hidden_largest[l]);
     uint32_t followed = follow_greedy(s, g, i, logits_bound(m, n), logits, vocab);
     printf("case %u: %4u tokens, last logits %.1e, all %.1e, hidden %.1e, greedy %u\n", i, (uint32_t)n, error,
            w.logits_error, hidden, followed);
     assert_true(error <= logits_bound(m, n));
+    assert_true(direction >= 0.99999);
     assert_true(w.logits_error <= logits_bound(m, n));
     assert_true(hidden <= hidden_bound(m));
     moeflux_session_free(s);

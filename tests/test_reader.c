@@ -684,6 +684,34 @@ static void speculative_reads_leave_half_of_the_depth(void **state)
     close_packed(&f);
 }
 
+/* Nine extents, one thread: the first is held while the request is taken back. */
+static void a_read_taken_back_half_way_ends_with_what_was_in_flight(void **state)
+{
+    (void)state;
+    struct model_dir m;
+    struct err e = {0};
+    struct gate g = {.n_to_hold = 1};
+    struct reader_hook hook;
+    check_ok(model_dir_open(&m, ODD, &e), &e);
+    struct reader *r = open_gated(&m, READER_PREAD, 1, &g, &hook);
+    struct read_request *q = new_requests(&m, 2);
+    start_some(r, q, 0, 1, true);
+    wait_held(&g, 1);
+    assert_int_equal(reader_cancel(r, &q[0]), READER_CUT_SHORT);
+    open_gate(&g);
+    assert_int_equal(reader_wait(r, &q[0], &e), ERR_INTERRUPTED);
+    assert_non_null(strstr(e.text, "taken back"));
+    assert_int_equal(g.n, 1);
+    start_some(r, q, 1, 2, false);
+    check_ok(reader_wait(r, &q[1], &e), &e);
+    check_bytes(&m, &q[1]);
+    assert_int_equal(reader_get_stats(r).n_dropped, 1);
+    assert_int_equal(reader_get_stats(r).n_failed, 0);
+    free_requests(q, 2);
+    reader_close(r);
+    model_dir_close(&m);
+}
+
 static void only_what_was_not_started_can_be_cancelled(void **state)
 {
     (void)state;
@@ -919,6 +947,7 @@ int main(void)
         cmocka_unit_test(demanded_reads_overtake_speculative_ones),
         cmocka_unit_test(waiting_makes_a_read_demanded),
         cmocka_unit_test(speculative_reads_leave_half_of_the_depth),
+        cmocka_unit_test(a_read_taken_back_half_way_ends_with_what_was_in_flight),
         cmocka_unit_test(only_what_was_not_started_can_be_cancelled),
         cmocka_unit_test(closing_finishes_what_was_started),
         cmocka_unit_test(direct_reads_need_aligned_memory),

@@ -49,14 +49,12 @@ void flights_start(struct flights *f, struct expert_key key, uint32_t slot, uint
     reader_start(f->reader, &x->request);
 }
 
-bool flights_claim(struct flights *f, uint32_t slot)
+void flights_claim(struct flights *f, uint32_t slot)
 {
     struct flight *x = &f->all[f->of_slot[slot]];
-    bool was_ahead = x->is_ahead;
-    f->n_ahead -= was_ahead;
+    f->n_ahead -= x->is_ahead;
     x->is_ahead = false;
     reader_demand(f->reader, &x->request);
-    return was_ahead;
 }
 
 /* The read is over. */

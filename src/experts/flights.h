@@ -37,8 +37,8 @@ void flights_close(struct flights *f);
 /* Reads `key` to `dst`, the bytes of `slot`, which the caller has got as CACHE_MISS and whose pin the flight takes
  * over. There must be a free flight (n_free). */
 void flights_start(struct flights *f, struct expert_key key, uint32_t slot, uint8_t *dst, bool is_ahead);
-/* The expert whose slot is CACHE_BUSY was chosen: true when its read was ahead of that. */
-bool flights_claim(struct flights *f, uint32_t slot);
+/* The expert whose slot is CACHE_BUSY was chosen: its read is ahead of nothing any more. */
+void flights_claim(struct flights *f, uint32_t slot);
 /* Lands what has arrived. */
 void flights_settle(struct flights *f);
 /* Whether flights_await would not wait. */

@@ -163,9 +163,11 @@ static void describe(struct reader *r, bool in_place)
              how, r->why);
 }
 
-void reader_note_in_place(struct reader *r)
+void reader_note_use(struct reader *r, const char *why_copied)
 {
-    describe(r, true);
+    if (why_copied)
+        add_reason(r, why_copied);
+    describe(r, !why_copied);
 }
 
 int reader_open(struct reader **out, const struct model_dir *m, const struct reader_options *o, struct err *e)

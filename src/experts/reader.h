@@ -112,8 +112,8 @@ const char *reader_describe(const struct reader *r);
 /* For READER_MMAP: the mapping of model.files[file], *bytes long; NULL in other modes, or of a file without experts.
  * A request whose dst is the expert's place in the mapping only brings the pages in and checks them. */
 uint8_t *reader_mapping(const struct reader *r, uint32_t file, uint64_t *bytes);
-/* Says in reader_describe that experts are used where they are mapped. */
-void reader_note_in_place(struct reader *r);
+/* Says in reader_describe that experts are used where they are mapped, or (not NULL) why they are copied instead. */
+void reader_note_use(struct reader *r, const char *why_copied);
 /* Whether the mapped files are as long as they were at open: beyond its end a mapped file has no bytes. ERR_IO. */
 int reader_check_mappings(const struct reader *r, struct err *e);
 

@@ -86,8 +86,8 @@ bool supply_may_map(const struct exec_caps *caps, const struct model_dir *m, enu
     return may;
 }
 
-/* The mapped files as slots. False: they cannot be. */
-static bool open_slots_in_place(struct supply *s, struct err *e)
+/* The mapped files as slots. */
+static int open_slots_in_place(struct supply *s, struct err *e)
 {
     const struct model_dir *m = s->model;
     struct slots_file *files = mem_new(s->n_layers, sizeof *files, e);
@@ -103,29 +103,30 @@ static bool open_slots_in_place(struct supply *s, struct err *e)
                                          m->expert.bytes, e)
                    : ERR_MEMORY;
     free(files);
-    return rc == 0;
+    return rc;
 }
 
 /* Where device memory is host memory and every expert may stay, mapped files need no slots: the page cache holds them
- * once, for all programs. False: it is not so here, nothing is open; a reader that cannot be had is told later. */
+ * once, for all programs. False: it is not so here. A device that cannot import mapped files says so in
+ * supply_describe_reader; a reader that cannot be had is told when it is opened again. */
 static bool try_in_place(struct supply *s, const struct supply_options *o)
 {
-    struct err ignored;
+    struct err why = {0};
     const struct exec_caps caps = exec_get_caps(s->exec);
     if (!supply_may_map(&caps, s->model, o->io, o->budget_bytes))
         return false;
     const struct reader_options r = {
         .mode = o->io, .n_threads = o->n_threads, .host_bytes = o->host_bytes + o->budget_bytes};
-    if (reader_open(&s->reader, s->model, &r, &ignored) < 0)
+    if (reader_open(&s->reader, s->model, &r, &why) < 0)
         return false;
-    s->in_place = reader_get_mode(s->reader) == READER_MMAP && open_slots_in_place(s, &ignored);
-    if (s->in_place) {
-        reader_note_in_place(s->reader);
-        return true;
+    if (reader_get_mode(s->reader) != READER_MMAP) {
+        reader_close(s->reader);
+        s->reader = NULL;
+        return false;
     }
-    reader_close(s->reader);
-    s->reader = NULL;
-    return false;
+    s->in_place = open_slots_in_place(s, &why) == 0;
+    reader_note_use(s->reader, s->in_place ? NULL : why.text);
+    return s->in_place;
 }
 
 static int open_slots(struct supply *s, uint32_t n_slots, const struct supply_options *o, struct err *e)
@@ -341,13 +342,13 @@ static int wait_for_one(struct supply *s, struct err *e)
         i++;
     if (i < s->n_brought)
         rc = land(s, &s->wants[i], e);
-    else if (!tiers_make_progress(&s->tiers))
+    else if ((rc = tiers_make_progress(&s->tiers, e)) == 0)
         rc = err_set(e, ERR_NO_FIT, "layer %u expert %u: all expert slots are in use", s->wants[i].key.layer,
                      s->wants[i].key.expert);
     uint64_t ns = clock_ns() - start;
     s->stats.wait_ns += ns;
     s->layer_wait_ns[s->wants[0].key.layer] += ns;
-    return rc;
+    return rc < 0 ? rc : 0;
 }
 
 bool supply_has(const struct supply *s, uint32_t layer, uint32_t expert)

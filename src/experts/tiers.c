@@ -223,24 +223,25 @@ void tiers_settle(struct tiers *t)
     end_departures(t);
 }
 
-bool tiers_make_progress(struct tiers *t)
+int tiers_make_progress(struct tiers *t, struct err *e)
 {
-    struct err ignored;
     uint32_t before = t->n_departures;
     end_departures(t);
     if (t->n_departures < before)
-        return true;
+        return 1;
     if (t->flights.n_ahead > 0) {
         flights_await_ahead(&t->flights);
-        return true;
+        return 1;
     }
     if (t->n_departures == 0)
-        return false;
-    if (tiers_submit_moves(t, &ignored) < 0 ||
-        exec_move_wait(t->exec, t->departures[t->first_departure].ticket, &ignored) < 0)
-        return false;
+        return 0;
+    int rc = tiers_submit_moves(t, e);
+    if (rc == 0)
+        rc = exec_move_wait(t->exec, t->departures[t->first_departure].ticket, e);
+    if (rc < 0)
+        return rc;
     end_departures(t);
-    return true;
+    return 1;
 }
 
 /* --- reading ahead --- */

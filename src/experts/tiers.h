@@ -61,8 +61,9 @@ int tiers_land(struct tiers *t, struct want *w, struct err *e);
 bool tiers_have(const struct tiers *t, struct expert_key key);
 /* The device address of an expert that has landed and is pinned. */
 uint64_t tiers_address(const struct tiers *t, struct expert_key key);
-/* Waits for something that makes room other than a want: reads ahead, copies. False: there is nothing. */
-bool tiers_make_progress(struct tiers *t);
+/* Waits for something that makes room other than a want: reads ahead, copies. Returns 1, 0 when there is nothing, or
+ * the device's error. */
+int tiers_make_progress(struct tiers *t, struct err *e);
 /* Queues what was recorded to be moved. */
 int tiers_submit_moves(struct tiers *t, struct err *e);
 /* Frees device slots for the next n wants, in the background of what computes now. */

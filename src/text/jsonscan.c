@@ -82,7 +82,7 @@ static void add_utf8(struct str *out, uint32_t cp)
     str_add(out, b, n);
 }
 
-/* At the u of \uXXXX, or of the first half of a surrogate pair. */
+/* At the u of an escape with four hex digits, or of the first half of a surrogate pair. */
 static int take_unicode(struct jsonscan *s, struct str *out, struct err *e)
 {
     uint32_t cp, low;
