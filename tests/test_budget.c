@@ -7,7 +7,7 @@
 #include "engine/host_memory.h"
 #include "experts/supply.h"
 #include "model/model_dir.h"
-#include "ops/exec.h"
+#include "exec/exec.h"
 #include "tmp_tree.h"
 
 #define MIB ((uint64_t)1 << 20)
@@ -119,7 +119,7 @@ static void the_memory_of_a_software_device_is_the_hosts(void **state)
 {
     (void)state;
     struct exec_caps caps = unified(160 * MIB);
-    caps.is_cpu = true;
+    caps.is_software = true;
     assert_int_equal(share(caps, wish(0, 0, GIB)).slot_bytes, ALL);
     assert_int_equal(share(caps, wish(0, 0, 160 * MIB)).slot_bytes, 160 * MIB / 10 * 9 - FIXED);
 }

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "check.h"
-#include "ops/exec.h"
+#include "exec/exec.h"
 #include "ops/router.h"
 
 enum { MAX_EXPERTS = 16, MAX_K = 8 };

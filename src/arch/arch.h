@@ -12,8 +12,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "ops/attention.h"
-#include "ops/exec.h"
+#include "ops/gqa.h"
+#include "exec/exec.h"
 
 struct config;
 struct err;

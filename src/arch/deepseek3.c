@@ -40,7 +40,7 @@ struct deepseek {
     const struct config *config;
     uint32_t max_chunk;
     enum kv_type kv_type;
-    bool has_half; /* prompts go through float16 */
+    bool uses_f16; /* prompts go through float16 */
     struct ends ends;
     struct layer *layers;
     struct arch_state *states; /* [n_layers] */
@@ -51,7 +51,7 @@ struct deepseek {
         in_rows; /* of all heads' queries; where kv_a stands in the outputs of `in`; all of those */
     struct exec_buffer proj, q, latent, mixed; /* activations; latent: scratch of mla */
     struct exec_buffer gate_up, act;           /* dense */
-    struct exec_buffer half;                   /* inputs of products in float16; absent without them */
+    struct exec_buffer f16_scratch;            /* inputs of products in float16; absent without them */
 };
 
 static const struct moe_names names = {
@@ -200,17 +200,17 @@ static void allocate(struct deepseek *d, const struct exec_caps *caps, struct sc
         scratch_floats(to, &d->gate_up, 2 * n * c->dense_inner);
         scratch_floats(to, &d->act, n * c->dense_inner);
     }
-    if (d->has_half)
-        scratch_floats(to, &d->half, n * widest_input(c) / 2);
-    d->moe.half = d->half.address;
+    if (d->uses_f16)
+        scratch_floats(to, &d->f16_scratch, n * widest_input(c) / 2);
+    d->moe.f16_scratch = d->f16_scratch.address;
     ends_allocate(&d->ends, c, d->max_chunk, to);
-    moe_allocate(&d->moe, c, false, d->max_chunk, to);
+    moe_allocate(&d->moe, c, caps, false, d->max_chunk, to);
 }
 
 static uint64_t deepseek_scratch_bytes(const struct config *c, const struct exec_caps *caps,
                                        uint32_t max_chunk)
 {
-    struct deepseek d = {.config = c, .max_chunk = max_chunk, .has_half = caps->has_coop};
+    struct deepseek d = {.config = c, .max_chunk = max_chunk, .uses_f16 = caps->has_coopmat};
     struct scratch count = {0};
     allocate(&d, caps, &count);
     return count.bytes;
@@ -221,7 +221,8 @@ static void deepseek_close(void *self)
     struct deepseek *d = self;
     if (!d)
         return;
-    struct exec_buffer *buffers[] = {&d->proj, &d->q, &d->latent, &d->mixed, &d->gate_up, &d->act, &d->half};
+    struct exec_buffer *buffers[] = {&d->proj,    &d->q,   &d->latent,     &d->mixed,
+                                     &d->gate_up, &d->act, &d->f16_scratch};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         exec_buffer_free(d->exec, buffers[i]);
     for (uint32_t i = 0; d->layers && i < d->config->n_layers; i++) {
@@ -275,7 +276,7 @@ static int deepseek_open(void **self, const struct arch_request *r, struct arch_
     d->config = r->config;
     d->max_chunk = r->max_chunk;
     d->kv_type = r->kv_type;
-    d->has_half = exec_get_caps(r->exec).has_coop;
+    d->uses_f16 = exec_get_caps(r->exec).has_coopmat;
     d->layers = mem_new(r->config->n_layers, sizeof *d->layers, e);
     d->states = mem_new(r->config->n_layers, sizeof *d->states, e);
     struct exec_caps caps = exec_get_caps(r->exec);
@@ -321,7 +322,7 @@ static uint64_t run_query(struct deepseek *d, const struct layer *y, uint32_t n,
                                      .y_stride = d->in_rows,
                                      .n = n,
                                      .eps = d->config->rms_eps,
-                                     .half = d->half.address});
+                                     .f16_scratch = d->f16_scratch.address});
     *stride = d->in_rows;
     if (!d->config->q_lora_rank)
         return d->proj.address;
@@ -333,7 +334,7 @@ static uint64_t run_query(struct deepseek *d, const struct layer *y, uint32_t n,
                                      .y_stride = d->q_rows,
                                      .n = n,
                                      .eps = LATENT_EPS,
-                                     .half = d->half.address});
+                                     .f16_scratch = d->f16_scratch.address});
     *stride = d->q_rows;
     return d->q.address;
 }
@@ -350,7 +351,7 @@ static void run_attention(struct deepseek *d, const struct layer *y, const struc
                                .blocks = c->kv_blocks,
                                .matrices = &y->mla,
                                .dst = d->mixed.address,
-                               .half = d->has_half,
+                               .use_f16 = d->uses_f16,
                                .n = c->n,
                                .pos = c->pos,
                                .q_stride = stride,
@@ -364,7 +365,7 @@ static void run_attention(struct deepseek *d, const struct layer *y, const struc
                                      .y_stride = d->config->hidden,
                                      .n = c->n,
                                      .add = true,
-                                     .half = d->half.address});
+                                     .f16_scratch = d->f16_scratch.address});
 }
 
 static void run_dense(struct deepseek *d, const struct layer *y, uint32_t n)
@@ -378,8 +379,10 @@ static void run_dense(struct deepseek *d, const struct layer *y, uint32_t n)
                                      .y_stride = 2 * inner,
                                      .n = n,
                                      .eps = d->config->rms_eps,
-                                     .half = d->half.address});
-    swiglu_run(&d->swiglu, d->exec, d->gate_up.address, d->act.address, n, inner);
+                                     .f16_scratch = d->f16_scratch.address});
+    swiglu_run(
+        &d->swiglu, d->exec,
+        &(struct swiglu_call){.src = d->gate_up.address, .dst = d->act.address, .n = n, .inner = inner});
     linear_run(&y->down, d->exec,
                &(struct linear_call){.x = d->act.address,
                                      .y = d->ends.x.address,
@@ -387,7 +390,7 @@ static void run_dense(struct deepseek *d, const struct layer *y, uint32_t n)
                                      .y_stride = d->config->hidden,
                                      .n = n,
                                      .add = true,
-                                     .half = d->half.address});
+                                     .f16_scratch = d->f16_scratch.address});
 }
 
 static void deepseek_before_experts(void *self, const struct arch_chunk *c, uint32_t layer)

@@ -36,7 +36,7 @@ void ends_close(struct ends *s, struct exec *x)
 
 void ends_embed(const struct ends *s, struct exec *x, const struct arch_chunk *c)
 {
-    embed_run(&s->embed, x, c->ids, s->x.address, c->n);
+    embed_run(&s->embed, x, &(struct embed_call){.ids = c->ids, .dst = s->x.address, .n = c->n});
 }
 
 void ends_head(const struct ends *s, struct exec *x, uint32_t from, uint32_t n)

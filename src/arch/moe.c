@@ -80,7 +80,8 @@ int moe_open(struct moe *m, const struct arch_request *r, const struct router_sh
     return rc < 0 ? rc : experts_open(&m->experts, r->exec, &experts, e);
 }
 
-void moe_allocate(struct moe *m, const struct config *c, bool shared_gate, uint32_t n, struct scratch *to)
+void moe_allocate(struct moe *m, const struct config *c, const struct exec_caps *caps, bool shared_gate,
+                  uint32_t n, struct scratch *to)
 {
     const struct experts_shape experts = {.n_experts = c->n_experts, .top_k = c->top_k, .hidden = c->hidden};
     uint64_t chosen = (uint64_t)n * c->top_k;
@@ -90,7 +91,7 @@ void moe_allocate(struct moe *m, const struct config *c, bool shared_gate, uint3
     scratch_floats(to, &m->idx, chosen);
     scratch_floats(to, &m->weights, chosen);
     scratch_floats(to, &m->act, chosen * c->moe_inner);
-    scratch_floats(to, &m->grouped, experts_many_scratch(&experts, n, c->shared_inner));
+    scratch_floats(to, &m->grouped, experts_scratch(&experts, caps, n, c->shared_inner));
     scratch_floats(to, &m->guess_logits, c->n_experts);
     scratch_floats(to, &m->guess, c->top_k);
     scratch_floats(to, &m->guess_weights, c->top_k);
@@ -114,7 +115,7 @@ void moe_show(const struct moe *m, struct arch_view *view)
  * error there is another expert. */
 static void run_router_in(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t n)
 {
-    bool apart = m->half && linear_is_half(&y->shared_in, n);
+    bool apart = m->f16_scratch && linear_takes_f16(&y->shared_in, n);
     struct linear_call call = {.x = x,
                                .norm = y->norm,
                                .y = m->routed.address,
@@ -126,7 +127,7 @@ static void run_router_in(const struct moe *m, const struct moe_layer *y, uint64
     if (!apart)
         return;
     call.y += m->config->n_experts * sizeof(float);
-    call.half = m->half;
+    call.f16_scratch = m->f16_scratch;
     linear_run(&y->shared_in, m->exec, &call);
 }
 
@@ -178,7 +179,7 @@ static struct experts_call call_of(const struct moe *m, const struct moe_layer *
                                  .n = part->n,
                                  .chunk = chunk,
                                  .scratch = m->grouped.address,
-                                 .half = m->half,
+                                 .f16_scratch = m->f16_scratch,
                                  .shared_out = &y->shared_out,
                                  .skip = part->skip,
                                  .more = part->more};

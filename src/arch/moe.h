@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "ops/exec.h"
+#include "exec/exec.h"
 #include "ops/experts.h"
 #include "ops/linear.h"
 #include "ops/router.h"
@@ -43,8 +43,8 @@ struct moe {
     struct router router;
     struct experts experts;
     bool shared_gate;
-    uint64_t
-        half; /* f16 [n][the larger of hidden and shared_inner]: prompts may go through float16; 0: not */
+    uint64_t f16_scratch;
+    /* f16 [n][the larger of hidden and shared_inner]: prompts may go through float16; 0: not */
     uint32_t router_rows;    /* outputs of router_in */
     uint32_t shared_formats; /* bit f: some layer's shared_down is stored as FORMAT_f */
     struct exec_buffer routed, idx, weights, act, grouped;
@@ -56,10 +56,11 @@ int moe_load_layer(struct moe *m, struct loader *l, uint32_t layer, const struct
                    struct moe_layer *out, struct err *e);
 void moe_close_layer(struct moe_layer *y, struct exec *x);
 
-/* After all layers are loaded and m->half is set. */
+/* After all layers are loaded and m->f16_scratch is set. */
 int moe_open(struct moe *m, const struct arch_request *r, const struct router_shape *router, struct err *e);
 /* Its buffers for chunks of up to n tokens. */
-void moe_allocate(struct moe *m, const struct config *c, bool shared_gate, uint32_t n, struct scratch *to);
+void moe_allocate(struct moe *m, const struct config *c, const struct exec_caps *caps, bool shared_gate,
+                  uint32_t n, struct scratch *to);
 void moe_close(struct moe *m);
 /* Its part of the view. */
 void moe_show(const struct moe *m, struct arch_view *view);

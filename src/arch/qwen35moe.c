@@ -14,7 +14,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "model/config.h"
-#include "ops/attention.h"
+#include "ops/gqa.h"
 #include "ops/delta.h"
 #include "ops/linear.h"
 
@@ -33,17 +33,17 @@ struct qwen {
     const struct config *config;
     uint32_t max_chunk;
     enum kv_type kv_type;
-    bool has_half; /* prompts go through float16 */
+    bool uses_f16; /* prompts go through float16 */
     struct ends ends;
     struct layer *layers;
     struct arch_state *states; /* [n_layers] */
-    struct attention attention;
+    struct gqa gqa;
     struct delta delta;
     struct moe moe;
     uint32_t qkv_rows, delta_rows; /* outputs of the fused products */
     /* activations; proj is the widest of the fused products' outputs */
     struct exec_buffer proj, q, partial, mixed, prepared;
-    struct exec_buffer half; /* inputs of products in float16; absent without them */
+    struct exec_buffer f16_scratch; /* inputs of products in float16; absent without them */
 };
 
 static const struct moe_names names = {
@@ -161,11 +161,10 @@ static void lay_out_state(struct qwen *q, struct arch_view *view)
     view->states = q->states;
 }
 
-static struct attention_shape attention_of(const struct qwen *q)
+static struct gqa_shape attention_of(const struct qwen *q)
 {
     const struct config *c = q->config;
-    return (struct attention_shape){c->n_heads,    c->n_kv_heads, c->head_dim,
-                                    c->rotary_dim, c->rms_eps,    q->kv_type};
+    return (struct gqa_shape){c->n_heads, c->n_kv_heads, c->head_dim, c->rotary_dim, c->rms_eps, q->kv_type};
 }
 
 static struct delta_shape delta_of(const struct config *c)
@@ -189,10 +188,10 @@ static bool has_layers(const struct config *c, enum layer_kind kind)
 static int open_ops(struct qwen *q, const struct arch_request *r, struct err *e)
 {
     const struct config *c = q->config;
-    const struct attention_shape attention = attention_of(q);
+    const struct gqa_shape attention = attention_of(q);
     const struct delta_shape delta = delta_of(c);
     const struct router_shape router = {.n_experts = c->n_experts, .top_k = c->top_k, .norm = c->norm_topk};
-    int rc = has_layers(c, LAYER_ATTENTION) ? attention_open(&q->attention, q->exec, &attention, e) : 0;
+    int rc = has_layers(c, LAYER_ATTENTION) ? gqa_open(&q->gqa, q->exec, &attention, e) : 0;
     if (rc == 0 && has_layers(c, LAYER_DELTA))
         rc = delta_open(&q->delta, q->exec, &delta, e);
     return rc < 0 ? rc : moe_open(&q->moe, r, &router, e);
@@ -208,26 +207,26 @@ static void allocate(struct qwen *q, const struct exec_caps *caps, struct scratc
     scratch_floats(to, &q->proj, n * size_max(q->qkv_rows, q->delta_rows));
     scratch_floats(to, &q->mixed, n * size_max(ctx, inner));
     if (has_layers(c, LAYER_ATTENTION)) {
-        const struct attention_shape attention = attention_of(q);
-        uint64_t bytes = attention_partial_bytes(&attention, caps, q->max_chunk, config_longest_context(c));
+        const struct gqa_shape attention = attention_of(q);
+        uint64_t bytes = gqa_partial_bytes(&attention, caps, q->max_chunk, config_longest_context(c));
         scratch_floats(to, &q->q, n * ctx);
         scratch_floats(to, &q->partial, bytes / sizeof(float));
     }
     if (has_layers(c, LAYER_DELTA)) {
         const struct delta_shape delta = delta_of(c);
-        scratch_floats(to, &q->prepared, delta_scratch(&delta, q->max_chunk));
+        scratch_floats(to, &q->prepared, delta_scratch(&delta, caps, q->max_chunk));
     }
-    if (q->has_half)
-        scratch_floats(to, &q->half,
+    if (q->uses_f16)
+        scratch_floats(to, &q->f16_scratch,
                        n * size_max(size_max(c->hidden, c->shared_inner), size_max(ctx, inner)) / 2);
-    q->moe.half = q->half.address;
+    q->moe.f16_scratch = q->f16_scratch.address;
     ends_allocate(&q->ends, c, q->max_chunk, to);
-    moe_allocate(&q->moe, c, true, q->max_chunk, to);
+    moe_allocate(&q->moe, c, caps, true, q->max_chunk, to);
 }
 
 static uint64_t qwen_scratch_bytes(const struct config *c, const struct exec_caps *caps, uint32_t max_chunk)
 {
-    struct qwen q = {.config = c, .max_chunk = max_chunk, .has_half = caps->has_coop};
+    struct qwen q = {.config = c, .max_chunk = max_chunk, .uses_f16 = caps->has_coopmat};
     struct scratch count = {0};
     allocate(&q, caps, &count);
     return count.bytes;
@@ -238,7 +237,7 @@ static void qwen_close(void *self)
     struct qwen *q = self;
     if (!q)
         return;
-    struct exec_buffer *buffers[] = {&q->proj, &q->q, &q->partial, &q->mixed, &q->prepared, &q->half};
+    struct exec_buffer *buffers[] = {&q->proj, &q->q, &q->partial, &q->mixed, &q->prepared, &q->f16_scratch};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         exec_buffer_free(q->exec, buffers[i]);
     for (uint32_t i = 0; q->layers && i < q->config->n_layers; i++) {
@@ -264,7 +263,7 @@ static int qwen_open(void **self, const struct arch_request *r, struct arch_view
     q->config = r->config;
     q->max_chunk = r->max_chunk;
     q->kv_type = r->kv_type;
-    q->has_half = exec_get_caps(r->exec).has_coop;
+    q->uses_f16 = exec_get_caps(r->exec).has_coopmat;
     q->layers = mem_new(r->config->n_layers, sizeof *q->layers, e);
     struct exec_caps caps = exec_get_caps(r->exec);
     struct scratch made = {.exec = r->exec, .e = e};
@@ -312,7 +311,7 @@ static void run_in(struct qwen *q, const struct layer *y, uint32_t n, uint32_t r
                                      .y_stride = rows,
                                      .n = n,
                                      .eps = q->config->rms_eps,
-                                     .half = q->half.address});
+                                     .f16_scratch = q->f16_scratch.address});
 }
 
 /* x += W mixed */
@@ -325,26 +324,26 @@ static void run_out(struct qwen *q, const struct layer *y, uint32_t n)
                                      .y_stride = q->config->hidden,
                                      .n = n,
                                      .add = true,
-                                     .half = q->half.address});
+                                     .f16_scratch = q->f16_scratch.address});
 }
 
 static void run_attention(struct qwen *q, const struct layer *y, const struct arch_chunk *c)
 {
     run_in(q, y, c->n, q->qkv_rows);
-    attention_run(&q->attention, q->exec,
-                  &(struct attention_call){.qkv = q->proj.address,
-                                           .q_norm = y->q_norm,
-                                           .k_norm = y->k_norm,
-                                           .rope = c->rope,
-                                           .blocks = c->kv_blocks,
-                                           .q = q->q.address,
-                                           .partial = q->partial.address,
-                                           .dst = q->mixed.address,
-                                           .n = c->n,
-                                           .pos = c->pos,
-                                           .stride = q->qkv_rows,
-                                           .layer_off = y->kv_off,
-                                           .half = q->has_half});
+    gqa_run(&q->gqa, q->exec,
+            &(struct gqa_call){.qkv = q->proj.address,
+                               .q_norm = y->q_norm,
+                               .k_norm = y->k_norm,
+                               .rope = c->rope,
+                               .blocks = c->kv_blocks,
+                               .q = q->q.address,
+                               .partial = q->partial.address,
+                               .dst = q->mixed.address,
+                               .n = c->n,
+                               .pos = c->pos,
+                               .stride = q->qkv_rows,
+                               .layer_off = y->kv_off,
+                               .use_f16 = q->uses_f16});
     run_out(q, y, c->n);
 }
 

@@ -9,7 +9,7 @@
 #include "experts/supply.h"
 #include "model/model_dir.h"
 #include "moeflux.h"
-#include "ops/exec.h"
+#include "exec/exec.h"
 
 enum { MOEFLUX_WAVE_TABLES = 16 };
 

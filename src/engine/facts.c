@@ -5,7 +5,7 @@
 
 #include "base/mem.h"
 #include "engine/engine.h"
-#include "ops/selftest.h"
+#include "selftest/selftest.h"
 #include "vulkan/device.h"
 
 int moeflux_list_devices(struct moeflux_device *out, uint32_t cap, struct err *e)

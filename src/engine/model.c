@@ -89,7 +89,7 @@ static int choose(struct moeflux *m, const struct moeflux_options *o, struct sup
     struct exec_caps caps = exec_get_caps(m->exec);
     struct plan p;
     int rc = plan_make(&p, &m->dir, &caps, o, e);
-    m->computes_at_once = caps.is_reference;
+    m->computes_at_once = caps.is_host;
     m->max_chunk = p.max_chunk;
     m->kv_type = p.kv_type;
     m->n_checkpoints = p.budget.n_checkpoints;
@@ -173,7 +173,7 @@ struct moeflux_info moeflux_info(const struct moeflux *m)
                                  .expert_io = supply_describe_reader(m->supply),
                                  .n_eos = c->n_eos,
                                  .experts_resident = m->resident,
-                                 .half_products = exec_get_caps(m->exec).has_coop};
+                                 .half_products = exec_get_caps(m->exec).has_coopmat};
 }
 
 void moeflux_get_stats(const struct moeflux *m, struct moeflux_stats *out)

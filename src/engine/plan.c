@@ -14,22 +14,22 @@
  * differ in the last digits between chunk sizes, and shall not depend on what else a machine does. Speeds level off there:
  * lavapipe takes 28 s of processor time for 256 tokens by 32, 22 s by 128 and by 256; an H200 did 4,400 and 6,600 tok/s by
  * 512 and 2,048. */
-enum { CHUNK_CPU = 128, CHUNK_GPU = 512, CHUNK_GPU_LARGE = 2048, MAX_READERS = 8 };
+enum { CHUNK_SOFTWARE = 128, CHUNK_GPU = 512, CHUNK_GPU_LARGE = 2048, MAX_READERS = 8 };
 /* Large chunks take half a gigabyte of activations; with so much device memory that does not count. */
 #define LARGE_GPU ((uint64_t)20 << 30)
 /* lavapipe silently ends a shader's loops after 65,535 turns; the delta net takes about 60 for each token. */
-enum { CHUNK_CPU_MAX = 512, CHUNK_GPU_MAX = 4096 };
+enum { CHUNK_SOFTWARE_MAX = 512, CHUNK_GPU_MAX = 4096 };
 enum { DEFAULT_CONTEXT = 8192 };
 /* What a driver takes of a device's own memory besides ours: kernels, command buffers (an H200: 63 MB). */
 enum { DRIVER_BYTES = 64 << 20 };
 
 static int choose_chunk(uint32_t *out, uint32_t wish, const struct exec_caps *caps, struct err *e)
 {
-    uint32_t most = caps->is_cpu ? CHUNK_CPU_MAX : CHUNK_GPU_MAX;
+    uint32_t most = caps->is_software ? CHUNK_SOFTWARE_MAX : CHUNK_GPU_MAX;
     if (wish > most)
         return err_set(e, ERR_USAGE, "--chunk %u, expected at most %u on %s", wish, most, caps->name);
-    bool is_large = !caps->is_cpu && caps->free_bytes >= LARGE_GPU;
-    *out = wish ? wish : caps->is_cpu ? CHUNK_CPU : is_large ? CHUNK_GPU_LARGE : CHUNK_GPU;
+    bool is_large = !caps->is_software && caps->free_bytes >= LARGE_GPU;
+    *out = wish ? wish : caps->is_software ? CHUNK_SOFTWARE : is_large ? CHUNK_GPU_LARGE : CHUNK_GPU;
     return 0;
 }
 
@@ -60,12 +60,12 @@ static int set_prompt_type(struct exec *x, const char *wish, struct err *e)
     if (!wish || strcmp(wish, "auto") == 0)
         return 0;
     if (strcmp(wish, "f32") == 0) {
-        exec_forbid_half(x);
+        exec_forbid_f16(x);
         return 0;
     }
     if (strcmp(wish, "f16") != 0)
         return err_set(e, ERR_USAGE, "--prompt-type %s, expected auto, f32 or f16", wish);
-    if (!caps.has_coop)
+    if (!caps.has_coopmat)
         return err_set(e, ERR_UNSUPPORTED,
                        "--prompt-type f16: %s has no cooperative matrices of float16, expected auto or f32",
                        caps.name);
@@ -87,7 +87,7 @@ int plan_open_device(struct exec **out, const struct moeflux_options *o, struct 
 static int choose_kv_type(enum kv_type *out, const char *wish, const struct exec_caps *caps, struct err *e)
 {
     bool is_auto = !wish || strcmp(wish, "auto") == 0, is_half = wish && strcmp(wish, "f16") == 0;
-    *out = is_half || (is_auto && caps->has_coop) ? KV_TYPE_F16 : KV_TYPE_F32;
+    *out = is_half || (is_auto && caps->has_coopmat) ? KV_TYPE_F16 : KV_TYPE_F32;
     if (is_auto || is_half || strcmp(wish, "f32") == 0)
         return 0;
     return err_set(e, ERR_USAGE, "--kv-type %s, expected auto, f32 or f16", wish);
@@ -127,22 +127,23 @@ static void fill(struct moeflux_plan *to, const struct plan *p, const struct mod
                  const struct exec_caps *caps)
 {
     uint64_t one = supply_floor_bytes(m) / m->config.top_k;
-    *to = (struct moeflux_plan){.is_unified = caps->is_unified,
-                                .device_free_bytes = caps->is_cpu ? p->host_free_bytes : caps->free_bytes,
-                                .host_free_bytes = p->host_free_bytes,
-                                .device_bytes = p->budget.device_bytes,
-                                .weights_bytes = m->dense_bytes,
-                                .state_bytes = p->state_bytes,
-                                .activation_bytes = p->activation_bytes,
-                                .driver_bytes = p->driver_bytes,
-                                .checkpoint_bytes = p->checkpoint_bytes,
-                                .n_checkpoints = p->budget.n_checkpoints,
-                                .slot_bytes = one,
-                                .n_experts = supply_full_bytes(m) / one,
-                                .n_slots = p->budget.slot_bytes / one,
-                                .n_host_slots = p->budget.host_bytes / one,
-                                .context = p->context,
-                                .chunk = p->max_chunk};
+    *to =
+        (struct moeflux_plan){.is_unified = caps->is_unified,
+                              .device_free_bytes = caps->is_software ? p->host_free_bytes : caps->free_bytes,
+                              .host_free_bytes = p->host_free_bytes,
+                              .device_bytes = p->budget.device_bytes,
+                              .weights_bytes = m->dense_bytes,
+                              .state_bytes = p->state_bytes,
+                              .activation_bytes = p->activation_bytes,
+                              .driver_bytes = p->driver_bytes,
+                              .checkpoint_bytes = p->checkpoint_bytes,
+                              .n_checkpoints = p->budget.n_checkpoints,
+                              .slot_bytes = one,
+                              .n_experts = supply_full_bytes(m) / one,
+                              .n_slots = p->budget.slot_bytes / one,
+                              .n_host_slots = p->budget.host_bytes / one,
+                              .context = p->context,
+                              .chunk = p->max_chunk};
     to->experts_resident = to->n_slots == to->n_experts;
     snprintf(to->device, sizeof to->device, "%s", caps->name);
 }

@@ -10,7 +10,7 @@
 #include "experts/tiers.h"
 #include "experts/usage.h"
 #include "model/model_dir.h"
-#include "ops/exec.h"
+#include "exec/exec.h"
 
 /* Reads under way at once. */
 enum { N_FLIGHTS = 64 };
