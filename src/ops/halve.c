@@ -4,8 +4,8 @@
 #include <stdlib.h>
 
 #include "args.h"
+#include "base/f16.h"
 #include "base/mem.h"
-#include "ops/half.h"
 #include "ops/matvec.h"
 
 static void halve_ref(const void *args)
@@ -17,7 +17,7 @@ static void halve_ref(const void *args)
                         a->cols, (double)a->eps, row);
         uint16_t *dst = (uint16_t *)(uintptr_t)a->dst + (uint64_t)t * a->cols;
         for (uint32_t c = 0; c < a->cols; c++)
-            dst[c] = half_from_float((float)row[c]);
+            dst[c] = f16_from_float((float)row[c]);
     }
     free(row);
 }

@@ -4,8 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/mem.h"
 #include "args.h"
+#include "base/f16.h"
+#include "base/mem.h"
 #include "ops/exec.h"
 
 struct weights weights_rows(const struct weights *w, uint32_t first, uint32_t n)
@@ -94,14 +95,6 @@ int matvec_kernel(struct exec *x, struct kernel *k, const char *name, void (*ref
     return exec_kernel(x, k, p->wide ? wide : name, ref, args_bytes, p->spec, MATVEC_N_SPEC, e);
 }
 
-static double widen_bf16(uint16_t bits)
-{
-    uint32_t word = (uint32_t)bits << 16;
-    float f;
-    memcpy(&f, &word, 4);
-    return (double)f;
-}
-
 static void affine_row(const struct weights *at, uint32_t row, uint32_t bits, double *out)
 {
     const uint32_t *words = ref_words(at->weight) + (uint64_t)row * at->cols * bits / 32;
@@ -111,7 +104,8 @@ static void affine_row(const struct weights *at, uint32_t row, uint32_t bits, do
     for (uint32_t c = 0; c < at->cols; c++) {
         uint32_t code = (words[c / per] >> (c % per * bits)) & mask;
         /* Rounded to float32 once, as every reader of the format sees it. */
-        out[c] = (double)(float)(code * widen_bf16(scales[c / 64]) + widen_bf16(biases[c / 64]));
+        out[c] = (double)(float)(code * (double)bf16_to_float(scales[c / 64]) +
+                                 (double)bf16_to_float(biases[c / 64]));
     }
 }
 
@@ -123,8 +117,9 @@ void matvec_ref_row(const struct weights *at, uint32_t row, double *out)
     }
     uint64_t first = (uint64_t)row * at->cols;
     for (uint32_t c = 0; c < at->cols; c++)
-        out[c] = at->format == FORMAT_BF16 ? widen_bf16(((const uint16_t *)(uintptr_t)at->weight)[first + c])
-                                           : (double)ref_floats(at->weight)[first + c];
+        out[c] = at->format == FORMAT_BF16
+                     ? (double)bf16_to_float(((const uint16_t *)(uintptr_t)at->weight)[first + c])
+                     : (double)ref_floats(at->weight)[first + c];
 }
 
 double matvec_ref_dot(const double *a, const double *b, uint32_t n)
