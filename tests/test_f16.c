@@ -30,6 +30,8 @@ static void finite_is_decided_for_every_number(void **state)
         uint16_t bits = (uint16_t)u;
         assert_int_equal(bf16_all_finite(&bits, 1), isfinite(bf16_to_float(bits)) != 0);
         assert_int_equal(f16_all_finite(&bits, 1), isfinite(f16_to_float(bits)) != 0);
+        float number = bf16_to_float(bits);
+        assert_int_equal(float_all_finite(&number, 1), isfinite(number) != 0);
     }
 }
 

@@ -41,6 +41,17 @@ bool f16_all_finite(const void *values, uint64_t n)
     return all_finite(values, n, 0x7c00);
 }
 
+typedef uint32_t bits32 __attribute__((aligned(1), may_alias));
+
+bool float_all_finite(const void *values, uint64_t n)
+{
+    const bits32 *p = values;
+    uint32_t bad = 0;
+    for (uint64_t i = 0; i < n; i++)
+        bad |= (p[i] & 0x7f800000u) == 0x7f800000u;
+    return !bad;
+}
+
 /* ---- float16 ---- */
 
 float f16_to_float(uint16_t bits)

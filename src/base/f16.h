@@ -30,5 +30,6 @@ uint16_t f16_from_float(float x);
 /* Whether n values are all finite. Any alignment. */
 bool bf16_all_finite(const void *values, uint64_t n);
 bool f16_all_finite(const void *values, uint64_t n);
+bool float_all_finite(const void *values, uint64_t n);
 
 #endif

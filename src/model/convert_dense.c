@@ -52,22 +52,11 @@ static int fail_value(const struct convert_plan *p, const struct tensor *t, stru
                    t->name);
 }
 
-static bool finite_f32(const uint8_t *values, uint64_t n)
-{
-    bool ok = true;
-    for (uint64_t i = 0; i < n; i++) {
-        float x;
-        memcpy(&x, values + 4 * i, sizeof x);
-        ok &= isfinite(x) != 0;
-    }
-    return ok;
-}
-
 static bool is_finite(const struct tensor *t, const uint8_t *values, uint64_t n)
 {
     if (t->dtype == DTYPE_BF16)
         return bf16_all_finite(values, n);
-    return t->dtype != DTYPE_F32 || finite_f32(values, n);
+    return t->dtype != DTYPE_F32 || float_all_finite(values, n);
 }
 
 static void widen(const uint8_t *in, uint64_t n, uint8_t *out)
