@@ -1,7 +1,6 @@
 #include "model/convert_dense.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
