@@ -11,8 +11,8 @@
 #include <jansson.h>
 
 #include "base/err.h"
+#include "base/json.h"
 #include "model/config.h"
-#include "model/json.h"
 
 #define QWEN     "tests/models/qwen-odd/mlx/config.json"
 #define DEEPSEEK "tests/models/deepseek-odd/mlx/config.json"

@@ -451,7 +451,7 @@ static void layer_files_of_another_length_are_refused(void **state)
     assert_int_equal(unlink(file), 0);
     expect_refused(dir, ERR_IO, "layer_04.bin: No such file or directory");
     assert_int_equal(mkdir(file, 0777), 0);
-    expect_refused(dir, ERR_IO, "layer_04.bin: expected a regular file");
+    expect_refused(dir, ERR_IO, "layer_04.bin: a directory, expected a regular file");
     tmp_tree_remove(tmp);
 }
 

@@ -451,7 +451,7 @@ static const struct bad_file bad_files[] = {
     {"added_tokens 0 rstrip", "true", ERR_UNSUPPORTED, "added_tokens[0]: rstrip"},
     {"added_tokens 0 single_word", "true", ERR_UNSUPPORTED, "added_tokens[0]: single_word"},
     {"added_tokens 0 normalized", NULL, ERR_FORMAT, "normalized is missing"},
-    {"added_tokens 0 special", "1", ERR_FORMAT, "special is missing"},
+    {"added_tokens 0 special", "1", ERR_FORMAT, "special is a whole number, expected true"},
     {"normalizer", "{\"type\":\"NFKC\"}", ERR_UNSUPPORTED, "NFKC"},
     {"normalizer", "7", ERR_UNSUPPORTED, "only \"NFC\""},
     {"normalizer", "{\"type\":\"Sequence\"}", ERR_FORMAT, "normalizers is missing"},

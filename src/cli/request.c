@@ -7,9 +7,9 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/json.h"
 #include "base/str.h"
 #include "cli/session.h"
-#include "model/json.h"
 #include "text/sampler.h"
 
 #define MAX_SEED   (((int64_t)1 << 53) - 1)

@@ -15,11 +15,11 @@
 
 #include "base/err.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/mem.h"
 #include "base/side_file.h"
 #include "cli/output.h"
 #include "cli/place.h"
-#include "model/json.h"
 
 enum { MAX_NAME = 64, FORMAT = 1 };
 #define MAX_BYTES ((uint64_t)1 << 30)

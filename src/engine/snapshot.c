@@ -4,10 +4,10 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "base/f16.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "engine/engine.h"
-#include "ops/half.h"
 
 /* The first layer with rows counts from 1; files of the original moeflux have attention in every interval-th layer. */
 static uint32_t interval_of(const struct moeflux *m)
@@ -53,11 +53,11 @@ void snapshot_copy_row(void *dst, enum kv_type to, const void *src, enum kv_type
         uint16_t half;
         if (to == KV_TYPE_F32) {
             memcpy(&half, (const uint8_t *)src + (size_t)i * sizeof half, sizeof half);
-            wide = half_to_float(half);
+            wide = f16_to_float(half);
             memcpy((uint8_t *)dst + (size_t)i * sizeof wide, &wide, sizeof wide);
         } else {
             memcpy(&wide, (const uint8_t *)src + (size_t)i * sizeof wide, sizeof wide);
-            half = half_from_float(wide);
+            half = f16_from_float(wide);
             memcpy((uint8_t *)dst + (size_t)i * sizeof half, &half, sizeof half);
         }
     }

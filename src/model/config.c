@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/json.h"
 #include "base/mem.h"
-#include "model/json.h"
 
 /* Far above every real model, and low enough that products of two or three of them stay in 64 bits and the rows of
  * every matrix in 32. */

@@ -1,11 +1,11 @@
 #include "model/convert_dense.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/f16.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/pool.h"
@@ -51,22 +51,11 @@ static int fail_value(const struct convert_plan *p, const struct tensor *t, stru
                    t->name);
 }
 
-static bool finite_f32(const uint8_t *values, uint64_t n)
-{
-    bool ok = true;
-    for (uint64_t i = 0; i < n; i++) {
-        float x;
-        memcpy(&x, values + 4 * i, sizeof x);
-        ok &= isfinite(x) != 0;
-    }
-    return ok;
-}
-
 static bool is_finite(const struct tensor *t, const uint8_t *values, uint64_t n)
 {
     if (t->dtype == DTYPE_BF16)
-        return quant_bf16_finite(values, n);
-    return t->dtype != DTYPE_F32 || finite_f32(values, n);
+        return bf16_all_finite(values, n);
+    return t->dtype != DTYPE_F32 || float_all_finite(values, n);
 }
 
 static void widen(const uint8_t *in, uint64_t n, uint8_t *out)
@@ -74,7 +63,7 @@ static void widen(const uint8_t *in, uint64_t n, uint8_t *out)
     for (uint64_t i = 0; i < n; i++) {
         uint16_t bits;
         memcpy(&bits, in + 2 * i, sizeof bits);
-        float x = quant_bf16_to_f32(bits);
+        float x = bf16_to_float(bits);
         memcpy(out + 4 * i, &x, sizeof x);
     }
 }
@@ -84,7 +73,7 @@ static void plus_one(enum dtype dtype, const uint8_t *in, uint64_t n, uint8_t *o
     for (uint64_t i = 0; i < n && dtype == DTYPE_BF16; i++) {
         uint16_t bits;
         memcpy(&bits, in + 2 * i, sizeof bits);
-        bits = quant_f32_to_bf16(quant_bf16_to_f32(bits) + 1.0f);
+        bits = bf16_from_float(bf16_to_float(bits) + 1.0f);
         memcpy(out + 2 * i, &bits, sizeof bits);
     }
     for (uint64_t i = 0; i < n && dtype == DTYPE_F32; i++) {

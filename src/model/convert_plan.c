@@ -10,11 +10,11 @@
 
 #include "base/err.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/mem.h"
 #include "model/checkpoint.h"
 #include "model/expert_places.h"
 #include "model/fp8.h"
-#include "model/json.h"
 #include "model/layout.h"
 #include "model/manifest.h"
 #include "model/model_check.h"

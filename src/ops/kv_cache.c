@@ -1,7 +1,7 @@
 #include "ops/kv_cache.h"
 
 #include "args.h"
-#include "ops/half.h"
+#include "base/f16.h"
 
 _Static_assert((int)KV_TYPE_F32 == KV_F32 && (int)KV_TYPE_F16 == KV_F16,
                "types of numbers of the operations and of the kernels");
@@ -21,15 +21,14 @@ void *kv_rows_at(const struct kv_rows *c, uint32_t pos, uint32_t value, uint32_t
 
 double kv_rows_get(enum kv_type type, const void *row, uint32_t i)
 {
-    return (double)(type == KV_TYPE_F16 ? half_to_float(((const uint16_t *)row)[i])
-                                        : ((const float *)row)[i]);
+    return (double)(type == KV_TYPE_F16 ? f16_to_float(((const uint16_t *)row)[i]) : ((const float *)row)[i]);
 }
 
 void kv_rows_put(const struct kv_rows *c, void *row, const float *from)
 {
     for (uint32_t i = 0; i < c->dim; i++)
         if (c->type == KV_TYPE_F16)
-            ((uint16_t *)row)[i] = half_from_float(from[i]);
+            ((uint16_t *)row)[i] = f16_from_float(from[i]);
         else
             ((float *)row)[i] = from[i];
 }

@@ -1,17 +1,9 @@
 #include "ops/ref.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "args.h"
-
-static double widen_bf16(uint16_t bits)
-{
-    uint32_t word = (uint32_t)bits << 16;
-    float f;
-    memcpy(&f, &word, 4);
-    return (double)f;
-}
+#include "base/f16.h"
 
 static void affine_row(const struct weights *w, uint32_t row, uint32_t bits, double *out)
 {
@@ -22,7 +14,8 @@ static void affine_row(const struct weights *w, uint32_t row, uint32_t bits, dou
     for (uint32_t c = 0; c < w->cols; c++) {
         uint32_t code = (words[c / per] >> (c % per * bits)) & mask;
         /* Rounded to float32 once, as every reader of the format sees it. */
-        out[c] = (double)(float)(code * widen_bf16(scales[c / 64]) + widen_bf16(biases[c / 64]));
+        out[c] = (double)(float)(code * (double)bf16_to_float(scales[c / 64]) +
+                                 (double)bf16_to_float(biases[c / 64]));
     }
 }
 
@@ -34,8 +27,9 @@ void ref_row(const struct weights *w, uint32_t row, double *out)
     }
     uint64_t first = (uint64_t)row * w->cols;
     for (uint32_t c = 0; c < w->cols; c++)
-        out[c] = w->format == FORMAT_BF16 ? widen_bf16(((const uint16_t *)(uintptr_t)w->weight)[first + c])
-                                          : (double)host_floats(w->weight)[first + c];
+        out[c] = w->format == FORMAT_BF16
+                     ? (double)bf16_to_float(((const uint16_t *)(uintptr_t)w->weight)[first + c])
+                     : (double)host_floats(w->weight)[first + c];
 }
 
 double ref_dot(const double *a, const double *b, uint32_t n)

@@ -6,7 +6,7 @@
 
 #include "args.h"
 #include "base/mem.h"
-#include "ops/half.h"
+#include "base/f16.h"
 
 /* splitmix64 */
 uint64_t kt_random(struct kernel_test *l)
@@ -55,17 +55,10 @@ struct test_buffer *kt_cache(struct kernel_test *l, uint64_t n, enum kv_type typ
     if (!halves)
         return kt_floats(l, n, -1, 1);
     for (uint64_t i = 0; i < n; i++)
-        halves[i] = half_from_float(kt_uniform(l, -1, 1));
+        halves[i] = f16_from_float(kt_uniform(l, -1, 1));
     struct test_buffer *t = kt_bytes(l, halves, n * sizeof *halves);
     free(halves);
     return t;
-}
-
-static uint16_t to_bf16(float f)
-{
-    uint32_t word;
-    memcpy(&word, &f, 4);
-    return (uint16_t)(word >> 16);
 }
 
 /* Scale and bias that centre codes of `bits` bits around 0 with about 1 / sqrt(cols) of spread; both signs occur. */
@@ -77,8 +70,8 @@ static void random_groups(struct kernel_test *l, uint16_t *scales, uint16_t *bia
         float s = kt_uniform(l, 0.5f, 1.5f) * 3.4f / (top * sqrtf((float)cols));
         if (kt_random(l) & 1)
             s = -s;
-        scales[i] = to_bf16(s);
-        biases[i] = to_bf16(-s * top / 2);
+        scales[i] = bf16_from_float(s);
+        biases[i] = bf16_from_float(-s * top / 2);
     }
 }
 
@@ -93,7 +86,7 @@ void kt_matrix(struct kernel_test *l, uint32_t rows, uint32_t cols, uint32_t for
         uint64_t bytes = format == FORMAT_Q4 ? n / 2 : format == FORMAT_Q8 ? n : 2 * n;
         uint16_t *raw = mem_new(bytes / 2 + 2 * groups, 2, &l->err);
         for (uint64_t i = 0; raw && i < bytes / 2; i++)
-            raw[i] = format == FORMAT_BF16 ? to_bf16(kt_uniform(l, -1.7f, 1.7f) / sqrtf((float)cols))
+            raw[i] = format == FORMAT_BF16 ? bf16_from_float(kt_uniform(l, -1.7f, 1.7f) / sqrtf((float)cols))
                                            : (uint16_t)kt_random(l);
         if (raw)
             random_groups(l, raw + bytes / 2, raw + bytes / 2 + groups, groups, cols,
@@ -166,7 +159,7 @@ double kt_f16_error(struct kernel_test *l, const struct test_buffer *t, uint64_t
     if (read_both(l, t, n * sizeof *a, a, b) == 0) {
         worst = 0;
         for (uint64_t i = 0; i < n; i++) {
-            double want = (double)half_to_float(b[i]), d = fabs((double)half_to_float(a[i]) - want);
+            double want = (double)f16_to_float(b[i]), d = fabs((double)f16_to_float(a[i]) - want);
             d /= fmax(fabs(want), 1);
             worst = d <= worst ? worst : d;
         }

@@ -5,7 +5,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "text/quote.h"
+#include "base/quote.h"
 
 int added_add(struct added *a, const char *text, size_t len, int32_t id, struct err *e)
 {

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/quote.h"
 #include "base/str.h"
-#include "text/quote.h"
 
 #define SPACES                                                                                               \
     "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{" \

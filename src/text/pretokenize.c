@@ -7,9 +7,9 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/quote.h"
 #include "base/str.h"
 #include "text/pattern.h"
-#include "text/quote.h"
 
 #define MAX_PATTERN_BYTES 65536
 /* Backtracking is bounded so that a bad pattern ends in an error. The patterns in use need a few steps a byte (a

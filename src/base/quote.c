@@ -1,4 +1,4 @@
-#include "text/quote.h"
+#include "base/quote.h"
 
 #include <stdio.h>
 #include <string.h>

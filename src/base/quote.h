@@ -1,6 +1,6 @@
 /* quote.h - a short printable form of text from a file, for error lines. */
-#ifndef MOEFLUX_TEXT_QUOTE_H
-#define MOEFLUX_TEXT_QUOTE_H
+#ifndef MOEFLUX_BASE_QUOTE_H
+#define MOEFLUX_BASE_QUOTE_H
 
 #include <stddef.h>
 

@@ -3,12 +3,14 @@
  * A json_view looks a key up in up to four objects, the first that has it with a value other than null wins
  * (text_config before the top level). The first failure sticks in the view: later reads return 0 or NULL and the
  * caller asks for `rc` once at the end. */
-#ifndef MOEFLUX_MODEL_JSON_H
-#define MOEFLUX_MODEL_JSON_H
+#ifndef MOEFLUX_BASE_JSON_H
+#define MOEFLUX_BASE_JSON_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "base/quote.h"
 
 struct err;
 struct json_t;
@@ -22,12 +24,22 @@ int json_read(const char *text, size_t len, const char *where, struct json_t **r
 /* The same from a file of at most max_bytes. */
 int json_read_file(const char *path, uint64_t max_bytes, struct json_t **root, struct err *e);
 
+/* The member `key` of an object, borrowed; NULL where it is absent or null, or `object` is none. */
+const struct json_t *json_member(const struct json_t *object, const char *key);
+/* Whether `value` (may be NULL) is this text. */
+bool json_is_text(const struct json_t *value, const char *text);
+/* A member's text for an error line; "" where it is none. */
+struct quote json_quote_member(const struct json_t *object, const char *key);
+
 struct json_view {
     const struct json_t *objects[JSON_VIEW_OBJECTS]; /* NULL entries are skipped */
-    const char *where;                               /* the file's name */
+    const char *where; /* begins the errors: the file's name, the object's place */
     struct err *e;
     int rc;
 };
+
+/* A view of one object. `where` begins its errors. */
+struct json_view json_view_of(const struct json_t *object, const char *where, struct err *e);
 
 /* The value of `key`, or NULL when no object has it (null counts as absent). Never fails. */
 const struct json_t *json_view_get(const struct json_view *v, const char *key);
@@ -41,6 +53,10 @@ uint32_t json_view_u32_or(struct json_view *v, const char *key, uint32_t fallbac
 /* A finite number from lo to hi, or `fallback` when the key is absent. */
 double json_view_real_or(struct json_view *v, const char *key, double fallback, double lo, double hi);
 bool json_view_bool_or(struct json_view *v, const char *key, bool fallback);
+/* The key must be there. */
+bool json_view_bool(struct json_view *v, const char *key);
+/* ERR_UNSUPPORTED where the value is true, because it asks for something that this program does not do. */
+void json_view_need_false(struct json_view *v, const char *key, bool fallback);
 /* Borrowed; `fallback` (may be NULL) when the key is absent. */
 const char *json_view_text_or(struct json_view *v, const char *key, const char *fallback);
 /* An object or array by its key, or NULL when the key is absent. */

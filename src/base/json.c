@@ -1,4 +1,4 @@
-#include "model/json.h"
+#include "base/json.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -61,11 +61,34 @@ int json_read_file(const char *path, uint64_t max_bytes, struct json_t **root, s
     return rc;
 }
 
+const struct json_t *json_member(const struct json_t *object, const char *key)
+{
+    const json_t *value = json_object_get(object, key);
+    return value && !json_is_null(value) ? value : NULL;
+}
+
+bool json_is_text(const struct json_t *value, const char *text)
+{
+    return json_is_string(value) && strcmp(json_string_value(value), text) == 0;
+}
+
+struct quote json_quote_member(const struct json_t *object, const char *key)
+{
+    const json_t *value = json_object_get(object, key);
+    return json_is_string(value) ? quote_bytes(json_string_value(value), json_string_length(value))
+                                 : quote_bytes("", 0);
+}
+
+struct json_view json_view_of(const struct json_t *object, const char *where, struct err *e)
+{
+    return (struct json_view){.objects = {object}, .where = where, .e = e};
+}
+
 const struct json_t *json_view_get(const struct json_view *v, const char *key)
 {
     for (int i = 0; i < JSON_VIEW_OBJECTS; i++) {
-        const json_t *value = json_object_get(v->objects[i], key);
-        if (value && !json_is_null(value))
+        const json_t *value = json_member(v->objects[i], key);
+        if (value)
             return value;
     }
     return NULL;
@@ -166,6 +189,19 @@ bool json_view_bool_or(struct json_view *v, const char *key, bool fallback)
         return fallback;
     }
     return json_is_true(value);
+}
+
+bool json_view_bool(struct json_view *v, const char *key)
+{
+    if (v->rc == 0 && !json_view_get(v, key))
+        fail_missing(v, key);
+    return json_view_bool_or(v, key, false);
+}
+
+void json_view_need_false(struct json_view *v, const char *key, bool fallback)
+{
+    if (json_view_bool_or(v, key, fallback) && v->rc == 0)
+        v->rc = err_set(v->e, ERR_UNSUPPORTED, "%s: %s is true, only false is supported", v->where, key);
 }
 
 const char *json_view_text_or(struct json_view *v, const char *key, const char *fallback)
