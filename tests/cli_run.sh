@@ -183,9 +183,11 @@ out_is 85
 [ "$(tail -n 1 "$tmp/usage")" = end ] || fault "it ends with $(tail -n 1 "$tmp/usage")"
 once=$(choices)
 [ "$once" -gt 0 ] || fault "no choice was counted"
+chmod 600 "$tmp/usage"
 run 0 "$MOEFLUX" "$@" -p "$sum" --usage "$tmp/usage" --memory 1200K
 out_is 85
 [ "$(choices)" -eq $((2 * once)) ] || fault "once $once choices, then $(choices)"
+[ "$(stat -c %a "$tmp/usage")" = 600 ] || fault "the mode was 600, it is $(stat -c %a "$tmp/usage")"
 cp "$tmp/usage" "$tmp/pin"
 run 0 "$MOEFLUX" "$@" -p "$sum" --pin "$tmp/pin" --memory 4M
 out_is 85
