@@ -293,6 +293,14 @@ got=0
 [ "$got" -eq 1 ] || fault "closed: status $got"
 err_empty
 
+claim a_limit_on_file_sizes_is_a_failed_write_that_leaves_nothing
+mkdir "$tmp/limited"
+printf old >"$tmp/limited/logits"
+run 1 bash -c 'ulimit -f 8; exec "$0" "$@"' "$MOEFLUX" "$@" -p "$sum" --logits "$tmp/limited/logits" --logits-all
+one_line
+err_has "^moeflux: $tmp/limited/logits: write.*: File too large$"
+[ "$(ls "$tmp/limited")$(cat "$tmp/limited/logits")" = logitsold ] || fault "$(ls -l "$tmp/limited")"
+
 claim an_interruption_keeps_what_was_printed_and_ends_with_130
 # Nothing of an earlier run may end the wait: a signal to the shell that is about to start the program would run its trap.
 rm -f "$tmp/out"
