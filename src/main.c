@@ -65,7 +65,7 @@ int main(int argc, char **argv)
     struct output out;
     struct err e = {0}, closing = {0};
     struct term t = term_look();
-    signals_ignore_pipe();
+    signals_ignore_failed_writes();
     output_init(&out, STDOUT_FILENO);
     int rc = options_parse(&o, argc, argv, &e);
     if (!rc)

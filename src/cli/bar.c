@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "cli/number.h"
+#include "cli/say.h"
 #include "cli/signals.h"
 
 #define SHOW_AFTER_NS 1000000000u
@@ -51,8 +52,8 @@ static void draw(struct bar *b, const char *unit, uint64_t done, uint64_t total,
     memset(cells, '-', (size_t)n);
     memset(cells, '#', (size_t)full);
     cells[n] = '\0';
-    fprintf(stderr, "%s%s  [%s]  %s", term_erase_line, b->what, cells, tail);
-    fflush(stderr);
+    say_escape(term_erase_line);
+    say("%s  [%s]  %s", b->what, cells, tail);
     b->shown = true;
     b->drawn_ns = now;
 }
@@ -85,10 +86,8 @@ struct progress bar_progress(struct bar *b)
 
 void bar_end(struct bar *b)
 {
-    if (b->shown) {
-        fputs(term_erase_line, stderr);
-        fflush(stderr);
-    }
+    if (b->shown)
+        say_escape(term_erase_line);
     b->shown = false;
     b->start_ns = 0;
 }

@@ -394,7 +394,7 @@ int batch_run(const struct options *o, const struct term *t, struct output *out,
     }
     if (!rc && o->stats) {
         struct stats st = {.n_prompt = (uint32_t)b.n_computed, .prefill_ns = b.prefill_ns};
-        stats_print(&st, NULL, &b.session, stderr);
+        stats_print(&st, NULL, &b.session);
     }
     rc = session_save_usage(&b.session, o, rc, e);
     uint64_t n_failed = b.n_failed;

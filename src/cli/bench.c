@@ -236,7 +236,7 @@ int bench_run(const struct options *o, const struct term *t, struct output *out,
         rc = print(&b, out, e);
     if (!rc && o->stats) {
         struct stats none = {0};
-        stats_print(&none, NULL, &b.session, stderr);
+        stats_print(&none, NULL, &b.session);
     }
     rc = session_save_usage(&b.session, o, rc, e);
     token_list_free(&b.ids);

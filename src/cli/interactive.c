@@ -14,6 +14,7 @@
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/saved.h"
+#include "cli/say.h"
 #include "cli/session.h"
 #include "cli/signals.h"
 #include "cli/stats.h"
@@ -85,7 +86,7 @@ static int command_edit(struct talk *t, const char *argument, struct err *e)
         talk_note(t, "[the question is the same: /retry asks it again]");
     } else {
         conversation_undo(&t->conversation);
-        fprintf(stderr, "[%zu] %s\n", t->conversation.n_turns + 1, start);
+        say("[%zu] %s\n", t->conversation.n_turns + 1, start);
         rc = talk_ask(t, start, e);
     }
     str_free(&text);
@@ -157,15 +158,19 @@ static int command_delete(struct talk *t, const char *argument, struct err *e)
 static int command_sessions(struct talk *t, const char *argument, struct err *e)
 {
     (void)argument;
-    return told(saved_list(t->name, stderr, e), e);
+    struct str list = {0};
+    int rc = saved_list(t->name, &list, e);
+    say_text(&list);
+    str_free(&list);
+    return told(rc, e);
 }
 
 static int command_stats(struct talk *t, const char *argument, struct err *e)
 {
     (void)argument;
     (void)e;
-    stats_print(&t->stats, &t->answer, &t->session, stderr);
-    fprintf(stderr, "%-12s %8zu tokens of %u\n", "context", t->conversation.tokens.n, t->session.max_context);
+    stats_print(&t->stats, &t->answer, &t->session);
+    say("%-12s %8zu tokens of %u\n", "context", t->conversation.tokens.n, t->session.max_context);
     return 0;
 }
 
@@ -202,9 +207,9 @@ static int command_help(struct talk *t, const char *argument, struct err *e)
     (void)argument;
     (void)e;
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
-        fprintf(stderr, "  %s%-*s %s\n", commands[i].name, 14 - (int)strlen(commands[i].name),
-                commands[i].argument, commands[i].help);
-    fprintf(stderr, "  Ctrl-C stops an answer. A line that ends in \\ goes on in the next.\n");
+        say("  %s%-*s %s\n", commands[i].name, 14 - (int)strlen(commands[i].name), commands[i].argument,
+            commands[i].help);
+    say("  Ctrl-C stops an answer. A line that ends in \\ goes on in the next.\n");
     return 0;
 }
 
@@ -215,7 +220,7 @@ static int run_command(struct talk *t, const char *text, struct err *e)
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
         if (strlen(commands[i].name) == n && strncmp(commands[i].name, text, n) == 0)
             return commands[i].run(t, argument, e);
-    fprintf(stderr, "unknown command %.*s; /help lists them\n", (int)(n < 40 ? n : 40), text);
+    say("unknown command %.*s; /help lists them\n", (int)(n < 40 ? n : 40), text);
     return 0;
 }
 
@@ -258,7 +263,7 @@ static int loop(struct talk *t, struct err *e)
     while (!rc && !t->quit) {
         enum line_event event = read_question(t, &question);
         if (event == LINE_END) {
-            fputc('\n', stderr);
+            say("\n");
             break;
         }
         if (event == LINE_TEXT)
@@ -271,8 +276,8 @@ static int loop(struct talk *t, struct err *e)
 static void greet(const struct talk *t)
 {
     const struct moeflux_info *info = &t->session.info;
-    fprintf(stderr, "moeflux " MOEFLUX_VERSION ", %s, %u layers, %u experts, on %s\n", info->architecture,
-            info->n_layers, info->n_experts, info->device);
+    say("moeflux " MOEFLUX_VERSION ", %s, %u layers, %u experts, on %s\n", info->architecture, info->n_layers,
+        info->n_experts, info->device);
     talk_note(t, "/help lists the commands, Ctrl-C stops an answer, Ctrl-D ends the program");
 }
 

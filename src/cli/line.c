@@ -19,6 +19,7 @@
 #include "base/str.h"
 #include "cli/exit.h"
 #include "cli/place.h"
+#include "cli/say.h"
 #include "cli/signals.h"
 #include "cli/term.h"
 
@@ -46,7 +47,7 @@ static void draw_again(EditLine *edit)
     el_set(edit, EL_PREP_TERM, 0);
     el_set(edit, EL_PREP_TERM, 1);
     el_resize(edit);
-    fputs(term_erase_line, stderr);
+    say_escape(term_erase_line);
     el_set(edit, EL_REFRESH);
 }
 
@@ -173,7 +174,7 @@ enum line_event line_read(struct line *l, const char *prompt, const char **text)
         const LineInfo *info = el_line(l->edit);
         str_add(&l->text, info->buffer, (size_t)(info->lastchar - info->buffer));
         el_reset(l->edit);
-        fputc('\n', stderr);
+        say("\n");
     } else if (got && n > 0) {
         while (n > 0 && (got[n - 1] == '\n' || got[n - 1] == '\r'))
             n--;

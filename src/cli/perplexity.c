@@ -135,7 +135,7 @@ int perplexity_run(const struct options *o, const struct term *t, struct output 
     if (!rc)
         rc = print(&s, e);
     if (!rc && o->stats)
-        stats_print(&(struct stats){0}, NULL, &s.session, stderr);
+        stats_print(&(struct stats){0}, NULL, &s.session);
     rc = session_save_usage(&s.session, o, rc, e);
     token_list_free(&s.tokens);
     prompt_free(&s.text);

@@ -33,7 +33,10 @@ static void leave_thinking(struct printer *p)
     if (!p->in_thinking)
         return;
     end_line(p);
-    output_text(p->out, p->thinking == PRINTER_DIM ? term_plain : "</think>\n");
+    if (p->thinking == PRINTER_DIM)
+        output_escape(p->out, term_plain);
+    else
+        output_text(p->out, "</think>\n");
     output_text(p->out, "\n");
     p->in_thinking = false;
 }
@@ -43,7 +46,10 @@ static void enter_thinking(struct printer *p)
     if (p->in_thinking)
         return;
     end_line(p);
-    output_text(p->out, p->thinking == PRINTER_DIM ? term_dim : "<think>\n");
+    if (p->thinking == PRINTER_DIM)
+        output_escape(p->out, term_dim);
+    else
+        output_text(p->out, "<think>\n");
     p->in_thinking = true;
 }
 

@@ -199,7 +199,7 @@ static int run_all(struct run *r, struct err *e)
     if (!rc && o->json)
         rc = print_json(r, e);
     if (!rc && o->stats)
-        stats_print(&r->stats, &r->answer, &r->session, stderr);
+        stats_print(&r->stats, &r->answer, &r->session);
     if (!rc && r->answer.stop == ANSWER_INTERRUPTED)
         rc = err_set(e, ERR_INTERRUPTED, "interrupted");
     return rc;

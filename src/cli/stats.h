@@ -4,7 +4,6 @@
 
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 
 struct answer;
 struct json_t;
@@ -23,8 +22,8 @@ double stats_rate(uint64_t n_tokens, uint64_t ns);
 /* Seconds from the start of the prompt to the first sampled token; NaN without one. */
 double stats_first_token_s(const struct stats *st, const struct answer *a);
 
-/* The table of one answer and of the engine since it was opened. `a` may be NULL (nothing was generated). */
-void stats_print(const struct stats *st, const struct answer *a, const struct session *s, FILE *to);
+/* Prints on stderr the table of one answer and of the engine since it was opened. `a` may be NULL (nothing was generated). */
+void stats_print(const struct stats *st, const struct answer *a, const struct session *s);
 
 /* The engine's counters as an object; NULL without memory. The caller owns it. */
 struct json_t *stats_engine_json(const struct session *s);

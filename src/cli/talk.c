@@ -15,14 +15,25 @@
 #include "cli/printer.h"
 #include "cli/run.h"
 #include "cli/saved.h"
+#include "cli/say.h"
 #include "cli/signals.h"
 #include "cli/term.h"
 #include "moeflux.h"
 
-void talk_note(const struct talk *t, const char *text)
+static void say_dressed(const struct talk *t, const char *text)
 {
     bool dress = t->term->err_dress;
-    fprintf(stderr, "%s%s%s\n", dress ? term_dim : "", text, dress ? term_plain : "");
+    if (dress)
+        say_escape(term_dim);
+    say("%s", text);
+    if (dress)
+        say_escape(term_plain);
+}
+
+void talk_note(const struct talk *t, const char *text)
+{
+    say_dressed(t, text);
+    say("\n");
 }
 
 /* ---- the sequence follows the conversation ---- */
@@ -134,7 +145,7 @@ static int answer_last(struct talk *t, bool evaluated, struct err *e)
     signals_clear();
     tell_stop(t);
     if (t->options->stats)
-        stats_print(&t->stats, &t->answer, &t->session, stderr);
+        stats_print(&t->stats, &t->answer, &t->session);
     return t->answer.tokens.n ? conversation_answer(&t->conversation, &t->session, &t->answer, e) : 0;
 }
 
@@ -335,8 +346,8 @@ static int load_state(struct talk *t, struct err *e)
         return 0;
     if (rc == ERR_DEVICE)
         return err_set(e, ERR_DEVICE, "%s", why.text);
-    fprintf(stderr, "moeflux: %s; the conversation is computed again with the next question\n",
-            rc == ERR_INTERRUPTED ? "interrupted" : why.text);
+    say("moeflux: %s; the conversation is computed again with the next question\n",
+        rc == ERR_INTERRUPTED ? "interrupted" : why.text);
     signals_clear();
     return 0;
 }
@@ -372,12 +383,14 @@ int talk_load(struct talk *t, const char *name, struct err *e)
 void talk_show(const struct talk *t, size_t n)
 {
     const struct conversation *c = &t->conversation;
-    const char *dim = t->term->err_dress ? term_dim : "", *plain = t->term->err_dress ? term_plain : "";
     size_t first = n < c->n_turns ? c->n_turns - n : 0;
     for (size_t i = first; i < c->n_turns; i++) {
         const struct turn *turn = &c->turns[i];
-        fprintf(stderr, "%s[%zu] %s%s\n%s\n", dim, i + 1, str_text(&turn->question), plain,
-                turn->answered ? str_text(&turn->answer) : "[no answer: /retry asks again]");
+        struct str question = {0};
+        str_addf(&question, "[%zu] %s", i + 1, str_text(&turn->question));
+        say_dressed(t, str_text(&question));
+        say("\n%s\n", turn->answered ? str_text(&turn->answer) : "[no answer: /retry asks again]");
+        str_free(&question);
     }
     if (first)
         talk_note(t, "[/show prints what was before]");
