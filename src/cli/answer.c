@@ -3,7 +3,6 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "cli/session.h"
-#include "cli/signals.h"
 
 /* What the loop carries from token to token. */
 struct writer {
@@ -79,7 +78,7 @@ static int loop(struct writer *w, struct session *s, struct err *e)
     const struct answer_options *o = w->options;
     for (;;) {
         a->stop = ANSWER_INTERRUPTED;
-        if (signals_interrupted())
+        if (!progress_report(&s->progress, "", "tok", 0, 0))
             return 0;
         int32_t id = sampler_pick(s->sampler, s->logits, e);
         if (id < 0)

@@ -19,6 +19,7 @@
 #include "cli/request.h"
 #include "cli/results.h"
 #include "cli/session.h"
+#include "cli/setup.h"
 #include "cli/signals.h"
 #include "cli/stats.h"
 #include "cli/term.h"
@@ -40,6 +41,7 @@ struct item {
 
 struct batch { /* zeroed at first */
     const struct options *options;
+    struct request_options defaults;
     struct bar bar;
     struct session session;
     struct lines lines;
@@ -138,7 +140,7 @@ static int take_line(struct batch *b, const char *text, size_t len, struct err *
 {
     struct item *item = &b->items[b->n_items];
     *item = (struct item){0};
-    int rc = request_read(&item->request, text, len, b->lines.n, b->options, e);
+    int rc = request_read(&item->request, text, len, b->lines.n, &b->defaults, e);
     if (item->request.key && results_has(&b->results, item->request.key)) {
         b->n_there++;
         request_free(&item->request);
@@ -149,6 +151,9 @@ static int take_line(struct batch *b, const char *text, size_t len, struct err *
         rc = remember(b, &item->request, e);
     if (!rc)
         rc = request_encode(&item->request, &b->session, e);
+    if (!rc && item->request.tokens.n > b->session.max_context)
+        rc = err_set(e, ERR_USAGE, "line %" PRIu64 ": the prompt has %zu tokens, the context holds %u (-c)",
+                     b->lines.n, item->request.tokens.n, b->session.max_context);
     return rc ? refuse_item(b, item, rc, e) : 0;
 }
 
@@ -261,7 +266,7 @@ static int prefill(struct batch *b, struct item *item, struct stats *st, struct 
     int rc = moeflux_reuse(s->sequence, ids, n, &st->n_reused, e);
     if (rc)
         return rc;
-    struct sampler_options sampling = options_sampling(&r->options, seed);
+    struct sampler_options sampling = request_sampling(&r->options, seed);
     rc = session_new_sampler(s, &sampling, ids, st->n_reused, e);
     if (!rc && moeflux_checkpoint_bytes(s->sequence)) {
         struct prefix_stops stops = choose_stops(b, item, n_before, st->n_reused);
@@ -280,15 +285,15 @@ static int prefill(struct batch *b, struct item *item, struct stats *st, struct 
 static int compute(struct batch *b, struct item *item, struct err *e)
 {
     struct session *s = &b->session;
-    const struct options *o = &item->request.options;
+    const struct request_options *o = &item->request.options;
     struct answer a = {0};
     struct stats st = {0};
     struct answer_options ao = {
-        .limit = o->predict == OPTIONS_NOT_GIVEN ? OPTIONS_NO_LIMIT : o->predict,
+        .limit = o->predict,
         .ignore_eos = o->ignore_eos,
         .chat = !o->raw,
     };
-    int rc = o->raw ? 0 : session_use_chat(s, o, "--batch", e);
+    int rc = o->raw ? 0 : session_use_chat(s, request_thinking(o), "a request", e);
     if (!rc)
         rc = prefill(b, item, &st, e);
     if (!rc)
@@ -342,11 +347,11 @@ static int start(struct batch *b, struct err *e)
         return ERR_MEMORY;
     if (!(b->seen = json_object()))
         return err_set(e, ERR_MEMORY, "out of memory for the requests");
-    rc = session_open(&b->session, o, &b->bar, e);
+    rc = setup_open(&b->session, o, &b->bar, e);
     if (!rc && !b->session.tokenizer)
         rc = err_set(e, ERR_USAGE, "%s has no tokenizer.json, which --batch needs", o->model);
     if (!rc)
-        rc = session_start(&b->session, o, (uint32_t)o->ctx_size, e);
+        rc = setup_start(&b->session, o, (uint32_t)o->ctx_size, e);
     b->base_seed = b->session.seed;
     return rc ? rc : set_checkpoints(b, e);
 }
@@ -377,7 +382,8 @@ static int finish(struct batch *b, struct err *e)
 
 int batch_run(const struct options *o, const struct term *t, struct output *out, struct err *e)
 {
-    struct batch b = {.options = o, .results = {.fd = -1}, .lines = {.input.fd = -1}};
+    struct batch b = {
+        .options = o, .defaults = options_request(o), .results = {.fd = -1}, .lines = {.input.fd = -1}};
     if (signals_catch_interrupt(e))
         return ERR_IO;
     bar_init(&b.bar, t);
@@ -396,7 +402,7 @@ int batch_run(const struct options *o, const struct term *t, struct output *out,
         struct stats st = {.n_prompt = (uint32_t)b.n_computed, .prefill_ns = b.prefill_ns};
         stats_print(&st, NULL, &b.session, stderr);
     }
-    rc = session_save_usage(&b.session, o, rc, e);
+    rc = setup_save_usage(&b.session, o, rc, e);
     uint64_t n_failed = b.n_failed;
     int closed = finish(&b, rc ? NULL : e);
     if (!rc && !closed && n_failed)

@@ -13,6 +13,7 @@
 #include "cli/output.h"
 #include "cli/prompt.h"
 #include "cli/session.h"
+#include "cli/setup.h"
 #include "cli/signals.h"
 #include "cli/stats.h"
 #include "cli/table.h"
@@ -221,12 +222,12 @@ int bench_run(const struct options *o, const struct term *t, struct output *out,
     bar_init(&b.bar, t);
     uint32_t context = needed_context(o);
     sized.ctx_size = o->ctx_size ? o->ctx_size : context;
-    int rc = session_open(&b.session, &sized, &b.bar, e);
+    int rc = setup_open(&b.session, &sized, &b.bar, e);
     if (!rc && o->ctx_size && o->ctx_size < context)
         rc = err_set(e, ERR_USAGE, "the longest measurement takes %u tokens, the context holds %lld (-c)",
                      context, (long long)o->ctx_size);
     if (!rc)
-        rc = session_start(&b.session, o, (uint32_t)sized.ctx_size, e);
+        rc = setup_start(&b.session, o, (uint32_t)sized.ctx_size, e);
     if (!rc)
         rc = o->prompt || o->file || o->tokens_in ? read_prompt_ids(&b, e) : make_random_ids(&b, e);
     if (!rc)
@@ -238,7 +239,7 @@ int bench_run(const struct options *o, const struct term *t, struct output *out,
         struct stats none = {0};
         stats_print(&none, NULL, &b.session, stderr);
     }
-    rc = session_save_usage(&b.session, o, rc, e);
+    rc = setup_save_usage(&b.session, o, rc, e);
     token_list_free(&b.ids);
     session_close(&b.session);
     return rc;

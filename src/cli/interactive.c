@@ -15,6 +15,7 @@
 #include "cli/output.h"
 #include "cli/saved.h"
 #include "cli/session.h"
+#include "cli/setup.h"
 #include "cli/signals.h"
 #include "cli/stats.h"
 #include "cli/talk.h"
@@ -294,11 +295,11 @@ static int start(struct talk *t, struct err *e)
         str_add_text(&t->conversation.system, o->system);
     int rc = check_resume(o, e);
     if (!rc)
-        rc = session_open(&t->session, o, &t->bar, e);
+        rc = setup_open(&t->session, o, &t->bar, e);
     if (!rc)
-        rc = session_use_chat(&t->session, o, "a conversation", e);
+        rc = setup_chat(&t->session, o, "a conversation", e);
     if (!rc)
-        rc = session_start(&t->session, o, (uint32_t)o->ctx_size, e);
+        rc = setup_start(&t->session, o, (uint32_t)o->ctx_size, e);
     if (!rc && o->resume)
         rc = talk_load(t, o->resume, e);
     if (!rc && !(t->line = line_open(e)))
@@ -320,7 +321,7 @@ int interactive_run(const struct options *o, const struct term *term, struct out
         rc = loop(&t, e);
         talk_keep_quietly(&t, true);
     }
-    rc = session_save_usage(&t.session, o, rc, e);
+    rc = setup_save_usage(&t.session, o, rc, e);
     line_close(t.line);
     talk_free(&t);
     return rc;

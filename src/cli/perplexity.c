@@ -13,6 +13,7 @@
 #include "cli/output.h"
 #include "cli/prompt.h"
 #include "cli/session.h"
+#include "cli/setup.h"
 #include "cli/signals.h"
 #include "cli/stats.h"
 #include "moeflux.h"
@@ -124,11 +125,11 @@ int perplexity_run(const struct options *o, const struct term *t, struct output 
     if (signals_catch_interrupt(e))
         return ERR_IO;
     bar_init(&s.bar, t);
-    int rc = session_open(&s.session, o, &s.bar, e);
+    int rc = setup_open(&s.session, o, &s.bar, e);
     if (!rc)
         rc = read_text(&s, e);
     if (!rc)
-        rc = session_start(&s.session, o, (uint32_t)o->ctx_size, e);
+        rc = setup_start(&s.session, o, (uint32_t)o->ctx_size, e);
     if (!rc)
         rc = score_windows(&s, e);
     bar_end(&s.bar);
@@ -136,7 +137,7 @@ int perplexity_run(const struct options *o, const struct term *t, struct output 
         rc = print(&s, e);
     if (!rc && o->stats)
         stats_print(&(struct stats){0}, NULL, &s.session, stderr);
-    rc = session_save_usage(&s.session, o, rc, e);
+    rc = setup_save_usage(&s.session, o, rc, e);
     token_list_free(&s.tokens);
     prompt_free(&s.text);
     session_close(&s.session);

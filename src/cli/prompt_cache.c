@@ -7,9 +7,6 @@
 
 #include "base/err.h"
 #include "base/file.h"
-#include "cli/exit.h"
-#include "cli/options.h"
-#include "cli/place.h"
 #include "cli/prefix.h"
 #include "cli/session.h"
 
@@ -22,9 +19,9 @@ enum {
     LEAST_GAP = 32,
 };
 
-int prompt_cache_check(const struct options *o, struct err *e)
+static void tell(const struct prompt_cache *pc, const char *text)
 {
-    return o->prompt_cache ? place_check("--prompt-cache", o->prompt_cache, e) : 0;
+    pc->options.tell(pc->options.ctx, text);
 }
 
 /* Whether the file begins as a snapshot does: then it can only be one, perhaps broken. */
@@ -50,7 +47,7 @@ static void warn(const struct prompt_cache *pc, const char *what, bool writes)
              !writes         ? ""
              : pc->may_write ? ", the file will be replaced"
                              : ", the file stays as it is");
-    exit_warn(text);
+    tell(pc, text);
 }
 
 /* What the header tells: whether the file may be used, and whether it may be replaced. */
@@ -58,8 +55,8 @@ static int look_at(struct prompt_cache *pc, struct session *s, struct err *e)
 {
     struct moeflux_state_info info;
     uint64_t own;
-    pc->may_write = is_snapshot(pc->path);
-    int rc = moeflux_read_state_info(pc->path, &info, e);
+    pc->may_write = is_snapshot(pc->options.path);
+    int rc = moeflux_read_state_info(pc->options.path, &info, e);
     if (rc)
         return rc;
     rc = moeflux_fingerprint(s->model, &own, e);
@@ -67,24 +64,25 @@ static int look_at(struct prompt_cache *pc, struct session *s, struct err *e)
         return rc;
     pc->may_write = info.has_tokens && info.fingerprint == own;
     if (!info.has_tokens)
-        return err_set(e, ERR_FORMAT, "%s: a state of version %u holds no token ids", pc->path, info.version);
+        return err_set(e, ERR_FORMAT, "%s: a state of version %u holds no token ids", pc->options.path,
+                       info.version);
     if (info.fingerprint != own)
-        return err_set(e, ERR_FORMAT, "%s: a state of another model", pc->path);
+        return err_set(e, ERR_FORMAT, "%s: a state of another model", pc->options.path);
     return 0;
 }
 
-int prompt_cache_load(struct prompt_cache *pc, const struct options *o, struct session *s, struct err *e)
+int prompt_cache_load(struct prompt_cache *pc, const struct prompt_cache_options *o, struct session *s,
+                      struct err *e)
 {
-    bool writes = o->prompt_cache != NULL;
-    *pc = (struct prompt_cache){.path = writes ? o->prompt_cache : o->prompt_cache_ro, .may_write = writes};
-    pc->format = o->state_format && strcmp(o->state_format, "v2") == 0 ? MOEFLUX_STATE_V2 : MOEFLUX_STATE_V3;
-    if (!pc->path)
+    bool writes = o->path && !o->read_only;
+    *pc = (struct prompt_cache){.options = *o, .may_write = writes};
+    if (!o->path)
         return 0;
     int rc = moeflux_set_checkpoint_cap(s->sequence, MOST_CHECKPOINTS, e);
-    if (rc || (writes && access(pc->path, F_OK) < 0 && errno == ENOENT))
+    if (rc || (writes && access(pc->options.path, F_OK) < 0 && errno == ENOENT))
         return rc;
     rc = look_at(pc, s, e);
-    if (!rc && (rc = moeflux_load(s->sequence, pc->path, e)) == ERR_NO_FIT)
+    if (!rc && (rc = moeflux_load(s->sequence, pc->options.path, e)) == ERR_NO_FIT)
         pc->may_write = false;
     if (rc == ERR_INTERRUPTED || rc == ERR_DEVICE)
         return rc;
@@ -99,17 +97,18 @@ int prompt_cache_load(struct prompt_cache *pc, const struct options *o, struct s
 static void save(const struct prompt_cache *pc, struct session *s)
 {
     struct err e;
-    int rc = moeflux_save(s->sequence, pc->path, pc->format, &e);
+    int rc = moeflux_save(s->sequence, pc->options.path, pc->options.format, &e);
     if (rc && rc != ERR_INTERRUPTED)
-        exit_warn(e.text);
+        tell(pc, e.text);
 }
 
 static void tell_reuse(const struct prompt_cache *pc, size_t n)
 {
     char text[600];
-    snprintf(text, sizeof text, "%.400s: %u of %zu tokens of the prompt reused", pc->path, pc->n_reused, n);
+    snprintf(text, sizeof text, "%.400s: %u of %zu tokens of the prompt reused", pc->options.path,
+             pc->n_reused, n);
     if (pc->loaded)
-        exit_warn(text);
+        tell(pc, text);
 }
 
 /* Where a later prompt may part from this one: behind the system text, where this one parts from the last (so that a third
@@ -132,9 +131,9 @@ int prompt_cache_eval(struct prompt_cache *pc, struct session *s, const struct t
 {
     const int32_t *ids = prompt->ids;
     uint32_t n = (uint32_t)prompt->n;
-    if (!pc->path)
+    if (!pc->options.path)
         return session_eval(s, ids, n, wish, e);
-    bool in_pieces = moeflux_checkpoint_bytes(s->sequence) > 0 && pc->format == MOEFLUX_STATE_V3;
+    bool in_pieces = moeflux_checkpoint_bytes(s->sequence) > 0 && pc->options.format == MOEFLUX_STATE_V3;
     uint32_t n_same = prefix_common(moeflux_history(s->sequence), pc->n_held, ids, n);
     bool known = n_same >= n - 1 && pc->n_held <= n;
     int rc = moeflux_reuse(s->sequence, ids, n, &pc->n_reused, e);

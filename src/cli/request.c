@@ -10,7 +10,6 @@
 #include "base/str.h"
 #include "cli/session.h"
 #include "model/json.h"
-#include "text/sampler.h"
 
 #define MAX_SEED   (((int64_t)1 << 53) - 1)
 #define MAX_TOKENS ((int64_t)1 << 30)
@@ -40,6 +39,24 @@ static const struct {
     {"repeat_penalty", "repeat_penalty"},
     {"repeat_last_n", "repeat_last_n"},
 };
+
+struct sampler_options request_sampling(const struct request_options *o, uint64_t seed)
+{
+    return (struct sampler_options){
+        .temperature = o->temp,
+        .top_k = (uint32_t)o->top_k,
+        .top_p = o->top_p,
+        .min_p = o->min_p,
+        .repeat_penalty = o->repeat_penalty,
+        .repeat_last = (uint32_t)o->repeat_last,
+        .seed = seed,
+    };
+}
+
+enum chat_thinking request_thinking(const struct request_options *o)
+{
+    return o->think ? CHAT_THINKING_ON : o->no_think ? CHAT_THINKING_OFF : CHAT_THINKING_AUTO;
+}
 
 char *request_key(const struct json_t *id, uint64_t line)
 {
@@ -136,9 +153,9 @@ static void get_real(struct json_view *v, const char *key, float *out)
 
 static int get_options(struct request *r, const char *where, struct err *e)
 {
-    struct options *o = &r->options;
+    struct request_options *o = &r->options;
     struct json_view v = {.objects = {r->fields}, .where = where, .e = e};
-    get_whole(&v, "n", OPTIONS_NO_LIMIT, MAX_TOKENS, &o->predict);
+    get_whole(&v, "n", REQUEST_NO_LIMIT, MAX_TOKENS, &o->predict);
     get_whole(&v, "seed", -1, MAX_SEED, &o->seed);
     get_whole(&v, "top_k", 0, MAX_TOKENS, &o->top_k);
     get_whole(&v, "repeat_last_n", 0, 1 << 20, &o->repeat_last);
@@ -168,18 +185,18 @@ static int get_options(struct request *r, const char *where, struct err *e)
         return err_set(e, ERR_FORMAT, "%s: think and no_think exclude each other", where);
     if (o->raw && (messages || o->system))
         return err_set(e, ERR_FORMAT, "%s: raw takes a prompt alone", where);
-    struct sampler_options sampling = options_sampling(o, 0);
+    struct sampler_options sampling = request_sampling(o, 0);
     struct err why;
     int rc = sampler_check(&sampling, &why);
     return rc ? err_set(e, rc, "%s: %s", where, why.text) : 0;
 }
 
-int request_read(struct request *r, const char *text, size_t len, uint64_t line, const struct options *o,
-                 struct err *e)
+int request_read(struct request *r, const char *text, size_t len, uint64_t line,
+                 const struct request_options *defaults, struct err *e)
 {
     char where[40];
     snprintf(where, sizeof where, "line %" PRIu64, line);
-    *r = (struct request){.line = line, .id = json_null(), .options = *o, .fields = json_object()};
+    *r = (struct request){.line = line, .id = json_null(), .options = *defaults, .fields = json_object()};
     int rc = r->fields ? parse(r, text, len, e) : err_set(e, ERR_MEMORY, "out of memory for %s", where);
     if (!(r->key = request_key(r->id, line)))
         return err_set(e, ERR_MEMORY, "out of memory for %s", where);
@@ -240,7 +257,7 @@ static int encode_messages(struct request *r, struct session *s, const json_t *m
 
 static int encode_prompt(struct request *r, struct session *s, const char *where, struct err *e)
 {
-    const struct options *o = &r->options;
+    const struct request_options *o = &r->options;
     const char *system = o->system ? o->system : "";
     if (o->raw ? !*o->prompt : is_blank(o->prompt))
         return err_set(e, ERR_FORMAT, "%s: the prompt is empty", where);
@@ -256,16 +273,13 @@ int request_encode(struct request *r, struct session *s, struct err *e)
     snprintf(where, sizeof where, "line %" PRIu64, r->line);
     const json_t *messages = json_object_get(r->fields, "messages");
     /* Whether it thinks differs from request to request. */
-    int rc = r->options.raw ? 0 : session_use_chat(s, &r->options, "--batch", e);
+    int rc = r->options.raw ? 0 : session_use_chat(s, request_thinking(&r->options), "a request", e);
     if (!rc && messages && !json_is_null(messages))
         rc = encode_messages(r, s, messages, where, e);
     else if (!rc)
         rc = encode_prompt(r, s, where, e);
     if (!rc && r->tokens.n == 0)
         rc = err_set(e, ERR_FORMAT, "%s: the prompt is empty", where);
-    if (!rc && r->tokens.n > s->max_context)
-        rc = err_set(e, ERR_USAGE, "%s: the prompt has %zu tokens, the context holds %u (-c)", where,
-                     r->tokens.n, s->max_context);
     return rc;
 }
 

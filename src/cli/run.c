@@ -11,11 +11,13 @@
 #include "cli/exit.h"
 #include "cli/options.h"
 #include "cli/output.h"
+#include "cli/place.h"
 #include "cli/printer.h"
 #include "cli/probe.h"
 #include "cli/prompt.h"
 #include "cli/prompt_cache.h"
 #include "cli/session.h"
+#include "cli/setup.h"
 #include "cli/signals.h"
 #include "cli/stats.h"
 #include "cli/term.h"
@@ -63,7 +65,7 @@ static int check_tokenizer(struct run *r, struct err *e)
 {
     const struct options *o = r->options;
     if (uses_chat(r))
-        return session_use_chat(&r->session, o, "a text prompt", e);
+        return setup_chat(&r->session, o, "a text prompt", e);
     if (r->session.tokenizer)
         return 0;
     if (!r->prompt.is_ids)
@@ -172,26 +174,45 @@ static int generate(struct run *r, struct err *e)
     return rc;
 }
 
+static void warn(void *ctx, const char *text)
+{
+    (void)ctx;
+    exit_warn(text);
+}
+
+static int load_cache(struct run *r, struct err *e)
+{
+    const struct options *o = r->options;
+    bool old = o->state_format && strcmp(o->state_format, "v2") == 0;
+    struct prompt_cache_options cache = {
+        .path = o->prompt_cache ? o->prompt_cache : o->prompt_cache_ro,
+        .read_only = !o->prompt_cache,
+        .format = old ? MOEFLUX_STATE_V2 : MOEFLUX_STATE_V3,
+        .tell = warn,
+    };
+    return prompt_cache_load(&r->cache, &cache, &r->session, e);
+}
+
 static int run_all(struct run *r, struct err *e)
 {
     const struct options *o = r->options;
     int rc = prompt_read(&r->prompt, o, e);
-    if (!rc)
-        rc = prompt_cache_check(o, e);
+    if (!rc && o->prompt_cache)
+        rc = place_check("--prompt-cache", o->prompt_cache, e);
     if (!rc)
         rc = probe_open(&r->probe, o, r->out, e);
     if (!rc)
-        rc = session_open(&r->session, o, &r->bar, e);
+        rc = setup_open(&r->session, o, &r->bar, e);
     if (!rc)
         rc = check_tokenizer(r, e);
     if (!rc)
         rc = encode(r, e);
     if (!rc)
-        rc = session_start(&r->session, o, (uint32_t)o->ctx_size, e);
+        rc = setup_start(&r->session, o, (uint32_t)o->ctx_size, e);
     if (!rc)
         rc = check_length(r, e);
     if (!rc)
-        rc = prompt_cache_load(&r->cache, o, &r->session, e);
+        rc = load_cache(r, e);
     if (!rc)
         rc = prefill(r, e);
     if (!rc)
@@ -212,7 +233,7 @@ int run_once(const struct options *o, const struct term *t, struct output *out, 
         return ERR_IO;
     bar_init(&r.bar, t);
     int rc = run_all(&r, e);
-    rc = session_save_usage(&r.session, o, rc, e);
+    rc = setup_save_usage(&r.session, o, rc, e);
     bar_end(&r.bar);
     answer_free(&r.answer);
     token_list_free(&r.tokens);

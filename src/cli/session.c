@@ -8,20 +8,12 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "cli/bar.h"
-#include "cli/options.h"
-#include "cli/place.h"
 
-int session_open(struct session *s, const struct options *o, struct bar *bar, struct err *e)
+int session_open(struct session *s, const struct moeflux_options *o, struct err *e)
 {
     uint64_t start = clock_ns();
-    struct moeflux_options engine = {.progress = bar_progress(bar)};
-    *s = (struct session){0};
-    options_engine(o, &engine);
-    int rc = o->usage ? place_check("--usage", o->usage, e) : 0;
-    if (!rc)
-        rc = moeflux_open(&s->model, &engine, e);
-    bar_end(bar);
+    *s = (struct session){.dir = o->dir, .progress = o->progress};
+    int rc = moeflux_open(&s->model, o, e);
     if (rc)
         return rc;
     s->info = moeflux_info(s->model);
@@ -33,19 +25,14 @@ int session_open(struct session *s, const struct options *o, struct bar *bar, st
     return 0;
 }
 
-int session_use_chat(struct session *s, const struct options *o, const char *what, struct err *e)
+int session_use_chat(struct session *s, enum chat_thinking thinking, const char *what, struct err *e)
 {
     if (!s->tokenizer)
-        return err_set(e, ERR_USAGE, "%s has no tokenizer.json, which %s needs (use --tokens-in)", o->model,
-                       what);
+        return err_set(e, ERR_USAGE, "%s has no tokenizer.json, which %s needs", s->dir, what);
     enum chat_kind kind = CHAT_QWEN35;
     int rc = chat_find_kind(s->tokenizer, &kind, e);
     if (rc == 0)
-        rc = chat_init(&s->chat, s->tokenizer, kind,
-                       o->think      ? CHAT_THINKING_ON
-                       : o->no_think ? CHAT_THINKING_OFF
-                                     : CHAT_THINKING_AUTO,
-                       e);
+        rc = chat_init(&s->chat, s->tokenizer, kind, thinking, e);
     s->has_chat = rc == 0;
     return rc;
 }
@@ -74,15 +61,13 @@ static uint8_t *allowed_ids(const struct session *s, struct err *e)
     return bits;
 }
 
-static int make_sampler(struct session *s, const struct options *o, struct err *e)
+int session_draw_seed(uint64_t *seed, struct err *e)
 {
-    uint32_t drawn = 0;
-    if (o->seed < 0 && getrandom(&drawn, sizeof drawn, 0) != (ssize_t)sizeof drawn)
-        return err_errno(e, ERR_IO, "no random seed could be drawn (give one with -s)");
-    struct sampler_options sampling = options_sampling(o, o->seed < 0 ? drawn : (uint64_t)o->seed);
-    if (s->tokenizer && !(s->allowed = allowed_ids(s, e)))
-        return ERR_MEMORY;
-    return session_new_sampler(s, &sampling, NULL, 0, e);
+    uint32_t drawn;
+    if (getrandom(&drawn, sizeof drawn, 0) != (ssize_t)sizeof drawn)
+        return err_errno(e, ERR_IO, "no random seed could be drawn");
+    *seed = drawn;
+    return 0;
 }
 
 int session_new_sampler(struct session *s, const struct sampler_options *o, const int32_t *ids, size_t n,
@@ -99,10 +84,10 @@ int session_new_sampler(struct session *s, const struct sampler_options *o, cons
     return 0;
 }
 
-int session_start(struct session *s, const struct options *o, uint32_t max_context, struct err *e)
+int session_start(struct session *s, uint32_t max_context, const struct sampler_options *o, struct err *e)
 {
     uint32_t own = s->info.max_context;
-    s->max_context = max_context ? max_context : OPTIONS_DEFAULT_CONTEXT;
+    s->max_context = max_context ? max_context : SESSION_DEFAULT_CONTEXT;
     if (!max_context && own && own < s->max_context)
         s->max_context = own;
     int rc = moeflux_session_new(&s->sequence, s->model, s->max_context, e);
@@ -110,7 +95,9 @@ int session_start(struct session *s, const struct options *o, uint32_t max_conte
         return rc;
     if (!(s->logits = mem_new(s->info.vocab_size, sizeof(float), e)))
         return ERR_MEMORY;
-    return make_sampler(s, o, e);
+    if (s->tokenizer && !(s->allowed = allowed_ids(s, e)))
+        return ERR_MEMORY;
+    return session_new_sampler(s, o, NULL, 0, e);
 }
 
 static int evaluate(struct session *s, const int32_t *ids, size_t n, const struct moeflux_wish *wish,
@@ -145,14 +132,6 @@ bool session_is_eos(const struct session *s, int32_t id)
         if (s->info.eos[i] == id)
             return true;
     return false;
-}
-
-int session_save_usage(const struct session *s, const struct options *o, int rc, struct err *e)
-{
-    if (!o->usage || !s->model || (rc && rc != ERR_INTERRUPTED))
-        return rc;
-    int saved = moeflux_save_usage(s->model, o->usage, e);
-    return saved ? saved : rc;
 }
 
 void session_close(struct session *s)

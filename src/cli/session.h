@@ -10,11 +10,12 @@
 #include "text/sampler.h"
 #include "text/tokenizer.h"
 
-struct bar;
-struct options;
+enum { SESSION_DEFAULT_CONTEXT = 8192 };
 
 struct session {
     struct moeflux *model;
+    const char *dir;          /* the model's; borrowed */
+    struct progress progress; /* of loading and prompts; asked before each token whether to go on */
     struct moeflux_info info;
     struct tokenizer *tokenizer; /* NULL: the directory has none */
     bool has_chat;               /* `chat` is usable */
@@ -28,20 +29,23 @@ struct session {
     uint64_t load_ns;
 };
 
-/* Opens the model and its tokenizer; the bar shows loading and, later, prompts. */
-int session_open(struct session *s, const struct options *o, struct bar *bar, struct err *e);
+/* Opens the model and its tokenizer. The directory's name and the context of `o->progress` must outlive the session. */
+int session_open(struct session *s, const struct moeflux_options *o, struct err *e);
 
 /* Makes the chat template usable. ERR_USAGE when there is no tokenizer (`what` names what needs it),
  * ERR_UNSUPPORTED when the template is not known or the tokenizer lacks its tokens. */
-int session_use_chat(struct session *s, const struct options *o, const char *what, struct err *e);
+int session_use_chat(struct session *s, enum chat_thinking thinking, const char *what, struct err *e);
 
 /* The ids of a text without template: before it the token that the model's files put before every text, unless the
  * text begins with it. Appends to `out`, which is empty; the rest as tokenizer_encode. */
 int session_encode(const struct session *s, const char *text, size_t len, enum token_specials specials,
                    struct token_list *out, size_t *n_replaced, struct err *e);
 
-/* Makes the sequence and the sampler. max_context 0: the smaller of the model's own and 8,192. */
-int session_start(struct session *s, const struct options *o, uint32_t max_context, struct err *e);
+/* Makes the sequence and the sampler. max_context 0: the smaller of the model's own and SESSION_DEFAULT_CONTEXT. */
+int session_start(struct session *s, uint32_t max_context, const struct sampler_options *o, struct err *e);
+
+/* A random seed of 32 bits. ERR_IO. */
+int session_draw_seed(uint64_t *seed, struct err *e);
 
 /* Evaluates the ids and tells the sampler of them; `wish` may be NULL, its `logits` is set here. */
 int session_eval(struct session *s, const int32_t *ids, size_t n, const struct moeflux_wish *wish,
@@ -56,10 +60,6 @@ int session_new_sampler(struct session *s, const struct sampler_options *o, cons
                         struct err *e);
 
 bool session_is_eos(const struct session *s, int32_t id);
-
-/* After a run that ended with `rc`: writes the file of --usage, if it was given and the model was opened, unless the run
- * failed (an interruption is no failure). Returns rc, or ERR_IO with `e` filled. */
-int session_save_usage(const struct session *s, const struct options *o, int rc, struct err *e);
 
 /* A zeroed or half-built session is legal. */
 void session_close(struct session *s);
