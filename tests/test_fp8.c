@@ -6,8 +6,8 @@
 
 #include "base/file.h"
 #include "check.h"
-#include "model/convert.h"
-#include "model/convert_plan.h"
+#include "convert/convert.h"
+#include "convert/convert_plan.h"
 #include "model/fp8.h"
 #include "model/model_dir.h"
 #include "model/quant.h"

@@ -10,9 +10,9 @@
 #include <jansson.h>
 
 #include "base/err.h"
+#include "convert/convert.h"
 #include "fuzz.h"
 #include "model/config.h"
-#include "model/convert.h"
 #include "model/json.h"
 #include "model/manifest.h"
 #include "model/model_dir.h"

@@ -9,20 +9,20 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "cli/answer.h"
-#include "cli/bar.h"
 #include "cli/exit.h"
 #include "cli/lines.h"
 #include "cli/options.h"
 #include "cli/output.h"
-#include "cli/prefix.h"
-#include "cli/request.h"
 #include "cli/results.h"
-#include "cli/session.h"
 #include "cli/setup.h"
 #include "cli/signals.h"
 #include "cli/stats.h"
-#include "cli/term.h"
+#include "cli/terminal/bar.h"
+#include "cli/terminal/term.h"
+#include "generate/answer.h"
+#include "generate/generator.h"
+#include "generate/prefix.h"
+#include "generate/request.h"
 #include "moeflux.h"
 
 enum { WINDOW = 256 }; /* requests that are held */
@@ -43,7 +43,7 @@ struct batch { /* zeroed at first */
     const struct options *options;
     struct request_options defaults;
     struct bar bar;
-    struct session session;
+    struct generator generator;
     struct lines lines;
     struct results results;
     struct json_t *seen; /* key -> line, of the requests of this run */
@@ -69,7 +69,7 @@ static char *error_line(const struct request *r, const char *text)
     return line;
 }
 
-static char *answer_line(const struct session *s, const struct request *r, const struct answer *a,
+static char *answer_line(const struct generator *s, const struct request *r, const struct answer *a,
                          const struct stats *st)
 {
     json_t *object = json_object(), *ids = json_array();
@@ -150,10 +150,10 @@ static int take_line(struct batch *b, const char *text, size_t len, struct err *
     if (!rc)
         rc = remember(b, &item->request, e);
     if (!rc)
-        rc = request_encode(&item->request, &b->session, e);
-    if (!rc && item->request.tokens.n > b->session.max_context)
+        rc = request_encode(&item->request, &b->generator, e);
+    if (!rc && item->request.tokens.n > b->generator.max_context)
         rc = err_set(e, ERR_USAGE, "line %" PRIu64 ": the prompt has %zu tokens, the context holds %u (-c)",
-                     b->lines.n, item->request.tokens.n, b->session.max_context);
+                     b->lines.n, item->request.tokens.n, b->generator.max_context);
     return rc ? refuse_item(b, item, rc, e) : 0;
 }
 
@@ -192,7 +192,7 @@ static int fill(struct batch *b, struct err *e)
 
 static uint32_t common_with_sequence(const struct batch *b, const struct item *item)
 {
-    struct moeflux_session *q = b->session.sequence;
+    struct moeflux_session *q = b->generator.sequence;
     return prefix_common(moeflux_history(q), moeflux_position(q), item->request.tokens.ids,
                          item->request.tokens.n);
 }
@@ -227,7 +227,7 @@ static struct prefix_stops choose_stops(const struct batch *b, const struct item
                                         uint32_t n_reused)
 {
     uint32_t parts[WINDOW], n = 0, last = n_reused;
-    uint32_t worth = b->worth.piece, n_there = moeflux_list_checkpoints(b->session.sequence, NULL, 0);
+    uint32_t worth = b->worth.piece, n_there = moeflux_list_checkpoints(b->generator.sequence, NULL, 0);
     uint32_t room = n_there + 1 < b->most_checkpoints ? b->most_checkpoints - 1 - n_there : 0;
     const struct token_list *own = &item->request.tokens;
     struct prefix_stops st = {0};
@@ -255,7 +255,7 @@ static struct prefix_stops choose_stops(const struct batch *b, const struct item
 
 static int prefill(struct batch *b, struct item *item, struct stats *st, struct err *e)
 {
-    struct session *s = &b->session;
+    struct generator *s = &b->generator;
     const struct request *r = &item->request;
     const int32_t *ids = r->tokens.ids;
     uint32_t n = (uint32_t)r->tokens.n;
@@ -267,7 +267,7 @@ static int prefill(struct batch *b, struct item *item, struct stats *st, struct 
     if (rc)
         return rc;
     struct sampler_options sampling = request_sampling(&r->options, seed);
-    rc = session_new_sampler(s, &sampling, ids, st->n_reused, e);
+    rc = generator_new_sampler(s, &sampling, ids, st->n_reused, e);
     if (!rc && moeflux_checkpoint_bytes(s->sequence)) {
         struct prefix_stops stops = choose_stops(b, item, n_before, st->n_reused);
         uint32_t to = stops.n ? stops.at[stops.n - 1] : st->n_reused;
@@ -275,7 +275,7 @@ static int prefill(struct batch *b, struct item *item, struct stats *st, struct 
     }
     uint32_t pos = moeflux_position(s->sequence);
     if (!rc)
-        rc = session_eval(s, ids + pos, n - pos, NULL, e);
+        rc = generator_eval(s, ids + pos, n - pos, NULL, e);
     st->prefill_ns = clock_ns() - st->start_ns;
     st->n_prompt = n - st->n_reused;
     bar_end(&b->bar);
@@ -284,7 +284,7 @@ static int prefill(struct batch *b, struct item *item, struct stats *st, struct 
 
 static int compute(struct batch *b, struct item *item, struct err *e)
 {
-    struct session *s = &b->session;
+    struct generator *s = &b->generator;
     const struct request_options *o = &item->request.options;
     struct answer a = {0};
     struct stats st = {0};
@@ -293,7 +293,7 @@ static int compute(struct batch *b, struct item *item, struct err *e)
         .ignore_eos = o->ignore_eos,
         .chat = !o->raw,
     };
-    int rc = o->raw ? 0 : session_use_chat(s, request_thinking(o), "a request", e);
+    int rc = o->raw ? 0 : generator_use_chat(s, request_thinking(o), "a request", e);
     if (!rc)
         rc = prefill(b, item, &st, e);
     if (!rc)
@@ -333,9 +333,9 @@ static int loop(struct batch *b, struct err *e)
 
 static int set_checkpoints(struct batch *b, struct err *e)
 {
-    b->worth = b->session.info.experts_resident ? worth_resident : worth_streaming;
-    int rc = moeflux_set_checkpoint_cap(b->session.sequence, UINT32_MAX, e);
-    b->most_checkpoints = moeflux_checkpoint_cap(b->session.sequence);
+    b->worth = b->generator.info.experts_resident ? worth_resident : worth_streaming;
+    int rc = moeflux_set_checkpoint_cap(b->generator.sequence, UINT32_MAX, e);
+    b->most_checkpoints = moeflux_checkpoint_cap(b->generator.sequence);
     return rc;
 }
 
@@ -347,12 +347,12 @@ static int start(struct batch *b, struct err *e)
         return ERR_MEMORY;
     if (!(b->seen = json_object()))
         return err_set(e, ERR_MEMORY, "out of memory for the requests");
-    rc = setup_open(&b->session, o, &b->bar, e);
-    if (!rc && !b->session.tokenizer)
+    rc = setup_open(&b->generator, o, &b->bar, e);
+    if (!rc && !b->generator.tokenizer)
         rc = err_set(e, ERR_USAGE, "%s has no tokenizer.json, which --batch needs", o->model);
     if (!rc)
-        rc = setup_start(&b->session, o, (uint32_t)o->ctx_size, e);
-    b->base_seed = b->session.seed;
+        rc = setup_start(&b->generator, o, (uint32_t)o->ctx_size, e);
+    b->base_seed = b->generator.seed;
     return rc ? rc : set_checkpoints(b, e);
 }
 
@@ -376,7 +376,7 @@ static int finish(struct batch *b, struct err *e)
     free(b->items);
     json_decref(b->seen);
     lines_close(&b->lines);
-    session_close(&b->session);
+    generator_close(&b->generator);
     return results_close(&b->results, e);
 }
 
@@ -400,9 +400,9 @@ int batch_run(const struct options *o, const struct term *t, struct output *out,
     }
     if (!rc && o->stats) {
         struct stats st = {.n_prompt = (uint32_t)b.n_computed, .prefill_ns = b.prefill_ns};
-        stats_print(&st, NULL, &b.session, stderr);
+        stats_print(&st, NULL, &b.generator, stderr);
     }
-    rc = setup_save_usage(&b.session, o, rc, e);
+    rc = setup_save_usage(&b.generator, o, rc, e);
     uint64_t n_failed = b.n_failed;
     int closed = finish(&b, rc ? NULL : e);
     if (!rc && !closed && n_failed)

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "cli/number.h"
-#include "cli/request.h"
+#include "generate/request.h"
 
 struct err;
 struct str;
@@ -34,7 +34,7 @@ struct options {
     bool help, version;
 
     const char *model, *device, *expert_io, *prefetch, *cache_policy, *usage, *pin, *kv_type, *prompt_type;
-    int64_t ctx_size; /* 0: the smaller of SESSION_DEFAULT_CONTEXT and the model's maximum */
+    int64_t ctx_size; /* 0: the smaller of GENERATOR_DEFAULT_CONTEXT and the model's maximum */
     int64_t threads, chunk;
     uint64_t memory, gpu_memory; /* bytes; 0: from what is free */
 

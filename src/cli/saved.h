@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "cli/conversation.h"
+#include "generate/conversation.h"
 
 struct err;
 

@@ -5,9 +5,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "cli/answer.h"
 #include "cli/number.h"
-#include "cli/session.h"
+#include "generate/answer.h"
+#include "generate/generator.h"
 
 double stats_rate(uint64_t n_tokens, uint64_t ns)
 {
@@ -42,7 +42,7 @@ static double part_of(uint64_t part, uint64_t whole)
 }
 
 /* Host memory of the checkpoints that there are. */
-static uint64_t checkpoint_bytes_of(const struct session *s)
+static uint64_t checkpoint_bytes_of(const struct generator *s)
 {
     return s->sequence
                ? moeflux_list_checkpoints(s->sequence, NULL, 0) * moeflux_checkpoint_bytes(s->sequence)
@@ -101,7 +101,7 @@ static void print_waits(const struct moeflux_stats *es, FILE *to)
 }
 
 /* The layers that tokens waited for longest, the longest first. */
-static void print_worst_layers(const struct session *s, FILE *to)
+static void print_worst_layers(const struct generator *s, FILE *to)
 {
     enum { MOST = 4 };
     uint32_t worst[MOST], n = 0;
@@ -141,7 +141,7 @@ static void print_ops(const struct moeflux_stats *es, FILE *to)
     }
 }
 
-void stats_print(const struct stats *st, const struct answer *a, const struct session *s, FILE *to)
+void stats_print(const struct stats *st, const struct answer *a, const struct generator *s, FILE *to)
 {
     struct moeflux_stats es;
     char weights[32], state[32];
@@ -249,7 +249,7 @@ static void add_rates(json_t *object, const struct moeflux_stats *es)
         json_object_set_new(object, rates[i].key, stats_number(rates[i].value));
 }
 
-static json_t *layer_waits_json(const struct session *s)
+static json_t *layer_waits_json(const struct generator *s)
 {
     json_t *waits = json_array();
     for (uint32_t i = 0; i < s->info.n_layers; i++)
@@ -257,7 +257,7 @@ static json_t *layer_waits_json(const struct session *s)
     return waits;
 }
 
-struct json_t *stats_engine_json(const struct session *s)
+struct json_t *stats_engine_json(const struct generator *s)
 {
     struct moeflux_stats es;
     moeflux_get_stats(s->model, &es);
