@@ -19,7 +19,7 @@ CPPFLAGS := -Isrc -Ikernels -I$(BUILD) $(PKG_CFLAGS)
 LDFLAGS  := $(SAN) -pthread
 LDLIBS   := $(PKG_LIBS) -lm
 
-SRC      := $(filter-out src/main.c,$(wildcard src/*/*.c))
+SRC      := $(wildcard src/*/*.c src/*/*/*.c)
 OBJ      := $(SRC:%.c=$(BUILD)/%.o)
 KERNELS  := $(sort $(wildcard kernels/*.comp))
 # Built a second time for software devices (kernels/memory.glsl, matvec.glsl, matmul.glsl).
@@ -37,7 +37,7 @@ TEST_LIB := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(TESTS) $(wildcard tests/f
 .SECONDARY:
 all: $(BUILD)/moeflux
 
-$(BUILD)/moeflux: $(BUILD)/src/main.o $(OBJ) $(SAN_OBJ)
+$(BUILD)/moeflux: $(BUILD)/main.o $(OBJ) $(SAN_OBJ)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
 $(BUILD)/%.o: %.c
@@ -116,4 +116,4 @@ install: $(BUILD)/moeflux
 clean:
 	rm -rf build build-asan
 
--include $(OBJ:.o=.d) $(BUILD)/src/main.d $(TEST_BIN:=.d) $(TEST_LIB:.o=.d) $(SAN_OBJ:.o=.d) $(patsubst %.c,$(BUILD)/%.d,$(wildcard tests/bench_*.c))
+-include $(OBJ:.o=.d) $(BUILD)/main.d $(TEST_BIN:=.d) $(TEST_LIB:.o=.d) $(SAN_OBJ:.o=.d) $(patsubst %.c,$(BUILD)/%.d,$(wildcard tests/bench_*.c))

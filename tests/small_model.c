@@ -7,8 +7,8 @@
 
 #include "base/f16.h"
 #include "check.h"
+#include "convert/convert.h"
 #include "fuzz.h"
-#include "model/convert.h"
 #include "model/quant.h"
 #include "st_writer.h"
 #include "tmp_tree.h"

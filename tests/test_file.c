@@ -12,7 +12,7 @@
 #include "check.h"
 #include "cli/saved.h"
 #include "experts/usage.h"
-#include "model/convert.h"
+#include "convert/convert.h"
 #include "model/model_dir.h"
 #include "moeflux.h"
 #include "text/tokenizer.h"

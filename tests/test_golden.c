@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "check.h"
+#include "convert/convert.h"
 #include "golden.h"
-#include "model/convert.h"
 #include "moeflux.h"
 #include "tmp_tree.h"
 

@@ -8,17 +8,18 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/str.h"
-#include "cli/editor.h"
 #include "cli/exit.h"
-#include "cli/line.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/saved.h"
 #include "cli/say.h"
-#include "cli/session.h"
+#include "cli/setup.h"
 #include "cli/signals.h"
 #include "cli/stats.h"
 #include "cli/talk.h"
+#include "cli/terminal/editor.h"
+#include "cli/terminal/line.h"
+#include "generate/generator.h"
 #include "moeflux.h"
 
 /* Of a saved conversation, when it is taken up again. */
@@ -169,8 +170,8 @@ static int command_stats(struct talk *t, const char *argument, struct err *e)
 {
     (void)argument;
     (void)e;
-    stats_print(&t->stats, &t->answer, &t->session);
-    say("%-12s %8zu tokens of %u\n", "context", t->conversation.tokens.n, t->session.max_context);
+    stats_print(&t->stats, &t->answer, &t->generator);
+    say("%-12s %8zu tokens of %u\n", "context", t->conversation.tokens.n, t->generator.max_context);
     return 0;
 }
 
@@ -275,7 +276,7 @@ static int loop(struct talk *t, struct err *e)
 
 static void greet(const struct talk *t)
 {
-    const struct moeflux_info *info = &t->session.info;
+    const struct moeflux_info *info = &t->generator.info;
     say("moeflux " MOEFLUX_VERSION ", %s, %u layers, %u experts, on %s\n", info->architecture, info->n_layers,
         info->n_experts, info->device);
     talk_note(t, "/help lists the commands, Ctrl-C stops an answer, Ctrl-D ends the program");
@@ -299,11 +300,11 @@ static int start(struct talk *t, struct err *e)
         str_add_text(&t->conversation.system, o->system);
     int rc = check_resume(o, e);
     if (!rc)
-        rc = session_open(&t->session, o, &t->bar, e);
+        rc = setup_open(&t->generator, o, &t->bar, e);
     if (!rc)
-        rc = session_use_chat(&t->session, o, "a conversation", e);
+        rc = setup_chat(&t->generator, o, "a conversation", e);
     if (!rc)
-        rc = session_start(&t->session, o, (uint32_t)o->ctx_size, e);
+        rc = setup_start(&t->generator, o, (uint32_t)o->ctx_size, e);
     if (!rc && o->resume)
         rc = talk_load(t, o->resume, e);
     if (!rc && !(t->line = line_open(e)))
@@ -325,7 +326,7 @@ int interactive_run(const struct options *o, const struct term *term, struct out
         rc = loop(&t, e);
         talk_keep_quietly(&t, true);
     }
-    rc = session_save_usage(&t.session, o, rc, e);
+    rc = setup_save_usage(&t.generator, o, rc, e);
     line_close(t.line);
     talk_free(&t);
     return rc;

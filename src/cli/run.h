@@ -5,7 +5,7 @@
 struct err;
 struct options;
 struct output;
-struct session;
+struct generator;
 struct str;
 struct term;
 struct token_list;

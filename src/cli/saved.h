@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "cli/conversation.h"
+#include "generate/conversation.h"
 
 struct err;
 

@@ -6,10 +6,10 @@
 #include <string.h>
 
 #include "base/str.h"
-#include "cli/answer.h"
+#include "generate/answer.h"
 #include "cli/number.h"
 #include "cli/say.h"
-#include "cli/session.h"
+#include "generate/generator.h"
 
 double stats_rate(uint64_t n_tokens, uint64_t ns)
 {
@@ -44,7 +44,7 @@ static double part_of(uint64_t part, uint64_t whole)
 }
 
 /* Host memory of the checkpoints that there are. */
-static uint64_t checkpoint_bytes_of(const struct session *s)
+static uint64_t checkpoint_bytes_of(const struct generator *s)
 {
     return s->sequence
                ? moeflux_list_checkpoints(s->sequence, NULL, 0) * moeflux_checkpoint_bytes(s->sequence)
@@ -103,7 +103,7 @@ static void print_waits(const struct moeflux_stats *es, struct str *to)
 }
 
 /* The layers that tokens waited for longest, the longest first. */
-static void print_worst_layers(const struct session *s, struct str *to)
+static void print_worst_layers(const struct generator *s, struct str *to)
 {
     enum { MOST = 4 };
     uint32_t worst[MOST], n = 0;
@@ -143,7 +143,8 @@ static void print_ops(const struct moeflux_stats *es, struct str *to)
     }
 }
 
-static void print_all(const struct stats *st, const struct answer *a, const struct session *s, struct str *to)
+static void print_all(const struct stats *st, const struct answer *a, const struct generator *s,
+                      struct str *to)
 {
     struct moeflux_stats es;
     char weights[32], state[32];
@@ -177,7 +178,7 @@ static void print_all(const struct stats *st, const struct answer *a, const stru
     print_ops(&es, to);
 }
 
-void stats_print(const struct stats *st, const struct answer *a, const struct session *s)
+void stats_print(const struct stats *st, const struct answer *a, const struct generator *s)
 {
     struct str text = {0};
     print_all(st, a, s, &text);
@@ -259,7 +260,7 @@ static void add_rates(json_t *object, const struct moeflux_stats *es)
         json_object_set_new(object, rates[i].key, stats_number(rates[i].value));
 }
 
-static json_t *layer_waits_json(const struct session *s)
+static json_t *layer_waits_json(const struct generator *s)
 {
     json_t *waits = json_array();
     for (uint32_t i = 0; i < s->info.n_layers; i++)
@@ -267,7 +268,7 @@ static json_t *layer_waits_json(const struct session *s)
     return waits;
 }
 
-struct json_t *stats_engine_json(const struct session *s)
+struct json_t *stats_engine_json(const struct generator *s)
 {
     struct moeflux_stats es;
     moeflux_get_stats(s->model, &es);

@@ -7,15 +7,15 @@
 
 #include "base/clock.h"
 #include "base/err.h"
-#include "cli/bar.h"
 #include "cli/number.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/say.h"
 #include "cli/signals.h"
 #include "cli/table.h"
-#include "cli/term.h"
-#include "model/convert.h"
+#include "cli/terminal/bar.h"
+#include "cli/terminal/term.h"
+#include "convert/convert.h"
 #include "moeflux.h"
 
 int verbs_convert(const struct options *o, const struct term *t, struct err *e)
