@@ -31,7 +31,8 @@ struct moe_layer {
     uint64_t norm;           /* f32 [hidden], before the experts */
     uint64_t bias;           /* f32 [n_experts], of the router; 0: none */
     struct linear router_in; /* router logits, shared gate logit, shared gate and up rows */
-    struct linear guess_in;  /* router logits alone: for the guess, and where the others go through float16 */
+    struct linear
+        router_only;         /* router logits alone: for the guess, and where the others go through float16 */
     struct linear shared_in; /* ... and the others */
     struct weights shared_down;
     struct linear shared_out; /* shared_down for chunks */
@@ -48,7 +49,7 @@ struct moe {
     uint32_t router_rows;    /* outputs of router_in */
     uint32_t shared_formats; /* bit f: some layer's shared_down is stored as FORMAT_f */
     struct exec_buffer routed, idx, weights, act, grouped;
-    struct exec_buffer guess_logits, guess, guess_weights; /* of one token */
+    struct exec_buffer predicted_logits, predicted, predicted_weights; /* of one token */
 };
 
 /* Loads layer `layer`, whose norm is there already. */
@@ -67,7 +68,7 @@ void moe_show(const struct moe *m, struct arch_view *view);
 
 /* The router's choice for the hidden states x, f32 [n][hidden]. */
 void moe_route(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t n);
-void moe_guess(const struct moe *m, const struct moe_layer *y, uint64_t x);
+void moe_predict(const struct moe *m, const struct moe_layer *y, uint64_t x);
 /* x: of the whole chunk, `chunk` tokens. */
 void moe_up(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t chunk,
             const struct arch_experts *part);

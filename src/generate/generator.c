@@ -100,11 +100,11 @@ int generator_start(struct generator *s, uint32_t max_context, const struct samp
     return generator_new_sampler(s, o, NULL, 0, e);
 }
 
-static int evaluate(struct generator *s, const int32_t *ids, size_t n, const struct moeflux_wish *wish,
+static int evaluate(struct generator *s, const int32_t *ids, size_t n, const struct moeflux_outputs *outputs,
                     struct err *e)
 {
     uint32_t before = moeflux_position(s->sequence);
-    int rc = moeflux_eval(s->sequence, ids, (uint32_t)n, wish, e);
+    int rc = moeflux_eval(s->sequence, ids, (uint32_t)n, outputs, e);
     /* After an interruption the sequence has the first of them only, after a failure none. */
     uint32_t after = moeflux_position(s->sequence);
     for (uint32_t i = 0; before + i < after; i++)
@@ -112,17 +112,17 @@ static int evaluate(struct generator *s, const int32_t *ids, size_t n, const str
     return rc;
 }
 
-int generator_eval(struct generator *s, const int32_t *ids, size_t n, const struct moeflux_wish *wish,
+int generator_eval(struct generator *s, const int32_t *ids, size_t n, const struct moeflux_outputs *outputs,
                    struct err *e)
 {
-    struct moeflux_wish all = wish ? *wish : (struct moeflux_wish){0};
+    struct moeflux_outputs all = outputs ? *outputs : (struct moeflux_outputs){0};
     all.logits = s->logits;
     return evaluate(s, ids, n, &all, e);
 }
 
 int generator_feed(struct generator *s, const int32_t *ids, size_t n, struct err *e)
 {
-    struct moeflux_wish none = {0};
+    struct moeflux_outputs none = {0};
     return evaluate(s, ids, n, &none, e);
 }
 

@@ -48,8 +48,8 @@ int generator_start(struct generator *s, uint32_t max_context, const struct samp
 /* A random seed of 32 bits. ERR_IO. */
 int generator_draw_seed(uint64_t *seed, struct err *e);
 
-/* Evaluates the ids and tells the sampler of them; `wish` may be NULL, its `logits` is set here. */
-int generator_eval(struct generator *s, const int32_t *ids, size_t n, const struct moeflux_wish *wish,
+/* Evaluates the ids and tells the sampler of them; `outputs` may be NULL, its `logits` is set here. */
+int generator_eval(struct generator *s, const int32_t *ids, size_t n, const struct moeflux_outputs *outputs,
                    struct err *e);
 
 /* The same without logits: for a part of the prompt that more follows. */
