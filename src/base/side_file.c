@@ -15,7 +15,7 @@
 #include "base/str.h"
 
 /* A device or a pipe must not be replaced. *old: what there is; its st_mode is 0 where there is nothing. */
-static char *resolve(const char *path, struct stat *old, struct err *e)
+static char *resolve(const char *path, struct stat *old, struct moeflux_err *e)
 {
     *old = (struct stat){0};
     if (stat(path, old) < 0) {
@@ -36,7 +36,7 @@ static char *resolve(const char *path, struct stat *old, struct err *e)
 /* Programs that may write one file at the same time: each has its own temporary file, by number. */
 enum { MOST_WRITERS = 16 };
 
-static char *temporary_of(const char *path, int i, struct err *e)
+static char *temporary_of(const char *path, int i, struct moeflux_err *e)
 {
     struct str name = {0};
     str_addf(&name, "%s" SIDE_FILE_MARK "%d", path, i);
@@ -86,7 +86,7 @@ static int take(const char *name, mode_t mode)
 }
 
 /* Takes the first free number, and clears away what dead writers left under all of them. */
-static int open_temporary(struct side_file *f, mode_t mode, struct err *e)
+static int open_temporary(struct side_file *f, mode_t mode, struct moeflux_err *e)
 {
     bool may_take = true;
     int rc = 0;
@@ -112,7 +112,7 @@ static int open_temporary(struct side_file *f, mode_t mode, struct err *e)
 
 /* Owner and group of the file that will be replaced, as far as this user may give them away, and its mode. Where the
  * group stays another one, its members get no more than everybody. */
-static int take_over(const struct side_file *f, const struct stat *old, struct err *e)
+static int take_over(const struct side_file *f, const struct stat *old, struct moeflux_err *e)
 {
     struct stat own;
     mode_t mode = old->st_mode & 07777;
@@ -123,7 +123,7 @@ static int take_over(const struct side_file *f, const struct stat *old, struct e
     return fchmod(f->fd, mode) < 0 ? err_errno(e, ERR_IO, "%s: mode %04o", f->path, (unsigned)mode) : 0;
 }
 
-int side_file_create(struct side_file *f, const char *path, struct err *e)
+int side_file_create(struct side_file *f, const char *path, struct moeflux_err *e)
 {
     struct stat old;
     *f = (struct side_file){.fd = -1};
@@ -139,7 +139,7 @@ int side_file_create(struct side_file *f, const char *path, struct err *e)
 }
 
 /* The lock stays until the file has its name: without it another writer would remove it. */
-int side_file_commit(struct side_file *f, struct err *e)
+int side_file_commit(struct side_file *f, struct moeflux_err *e)
 {
     int rc = file_sync(f->fd, f->path, e);
     if (rc)
@@ -153,7 +153,7 @@ int side_file_commit(struct side_file *f, struct err *e)
     return file_sync_parent(f->path, e);
 }
 
-int side_file_put(const char *path, unsigned mode, const void *bytes, uint64_t n, struct err *e)
+int side_file_put(const char *path, unsigned mode, const void *bytes, uint64_t n, struct moeflux_err *e)
 {
     struct side_file f;
     int rc = side_file_create(&f, path, e);

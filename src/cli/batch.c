@@ -75,7 +75,7 @@ static char *answer_line(const struct generator *s, const struct request *r, con
 }
 
 /* The request's own fault becomes its result; what would meet the next one too ends the run. */
-static int refuse_item(struct batch *b, struct queue_item *item, int rc, struct err *e)
+static int refuse_item(struct batch *b, struct queue_item *item, int rc, struct moeflux_err *e)
 {
     if (rc != ERR_FORMAT && rc != ERR_USAGE && rc != ERR_UNSUPPORTED)
         return rc;
@@ -85,7 +85,7 @@ static int refuse_item(struct batch *b, struct queue_item *item, int rc, struct 
 }
 
 /* Writes what is done at the front of the window; after an interruption what is done at all. */
-static int write_done(struct batch *b, bool all, struct err *e)
+static int write_done(struct batch *b, bool all, struct moeflux_err *e)
 {
     size_t n = 0;
     int rc = 0;
@@ -102,7 +102,7 @@ static int write_done(struct batch *b, bool all, struct err *e)
 
 /* ---- the window ---- */
 
-static int remember(struct batch *b, const struct request *r, struct err *e)
+static int remember(struct batch *b, const struct request *r, struct moeflux_err *e)
 {
     const json_t *first = json_object_get(b->seen, r->key);
     if (first && !json_is_null(r->id))
@@ -113,7 +113,7 @@ static int remember(struct batch *b, const struct request *r, struct err *e)
     return 0;
 }
 
-static int take_line(struct batch *b, const char *text, size_t len, struct err *e)
+static int take_line(struct batch *b, const char *text, size_t len, struct moeflux_err *e)
 {
     struct queue_item *item = queue_add(&b->queue);
     int rc = request_read(&item->request, text, len, b->lines.n, &b->defaults, e);
@@ -141,7 +141,7 @@ static bool is_ours(const struct batch *b, const char *text, size_t len)
 }
 
 /* Takes what lines there are; waits for one only when there is nothing else to do. */
-static int fill(struct batch *b, struct err *e)
+static int fill(struct batch *b, struct moeflux_err *e)
 {
     while (!b->at_end && queue_has_room(&b->queue)) {
         const char *text;
@@ -159,7 +159,7 @@ static int fill(struct batch *b, struct err *e)
 
 /* ---- one request ---- */
 
-static int prefill(struct batch *b, struct queue_item *item, struct stats *st, struct err *e)
+static int prefill(struct batch *b, struct queue_item *item, struct stats *st, struct moeflux_err *e)
 {
     const struct request *r = &item->request;
     /* Without -s every line has its own, so that the same prompt gets several answers. */
@@ -172,7 +172,7 @@ static int prefill(struct batch *b, struct queue_item *item, struct stats *st, s
     return rc;
 }
 
-static int compute(struct batch *b, struct queue_item *item, struct err *e)
+static int compute(struct batch *b, struct queue_item *item, struct moeflux_err *e)
 {
     struct generator *s = &b->generator;
     const struct request_options *o = &item->request.options;
@@ -202,7 +202,7 @@ static int compute(struct batch *b, struct queue_item *item, struct err *e)
 
 /* ---- the run ---- */
 
-static int loop(struct batch *b, struct err *e)
+static int loop(struct batch *b, struct moeflux_err *e)
 {
     for (;;) {
         int rc = fill(b, e);
@@ -212,7 +212,7 @@ static int loop(struct batch *b, struct err *e)
         if (!rc && item)
             rc = compute(b, item, e);
         /* What is done is kept, whatever ended the run. */
-        struct err closing;
+        struct moeflux_err closing;
         int written = write_done(b, rc != 0, rc ? &closing : e);
         if (rc || written)
             return rc ? rc : written;
@@ -221,7 +221,7 @@ static int loop(struct batch *b, struct err *e)
     }
 }
 
-static int start(struct batch *b, struct err *e)
+static int start(struct batch *b, struct moeflux_err *e)
 {
     const struct options *o = b->options;
     int rc = 0;
@@ -247,7 +247,7 @@ static void tell(const struct batch *b)
     exit_warn(text);
 }
 
-static int finish(struct batch *b, struct err *e)
+static int finish(struct batch *b, struct moeflux_err *e)
 {
     queue_free(&b->queue);
     json_decref(b->seen);
@@ -256,7 +256,7 @@ static int finish(struct batch *b, struct err *e)
     return results_close(&b->results, e);
 }
 
-int batch_run(const struct options *o, const struct term *t, struct output *out, struct err *e)
+int batch_run(const struct options *o, const struct term *t, struct output *out, struct moeflux_err *e)
 {
     struct batch b = {
         .options = o, .defaults = options_request(o), .results = {.fd = -1}, .lines = {.input.fd = -1}};

@@ -61,7 +61,7 @@ static bool uses_chat(const struct run *r)
 }
 
 /* The tokenizer is needed to read a text prompt and to print a text answer. */
-static int check_tokenizer(struct run *r, struct err *e)
+static int check_tokenizer(struct run *r, struct moeflux_err *e)
 {
     const struct options *o = r->options;
     if (uses_chat(r))
@@ -77,7 +77,7 @@ static int check_tokenizer(struct run *r, struct err *e)
     return 0;
 }
 
-static int encode(struct run *r, struct err *e)
+static int encode(struct run *r, struct moeflux_err *e)
 {
     const struct options *o = r->options;
     const struct str *text = &r->prompt.text;
@@ -104,7 +104,7 @@ static int encode(struct run *r, struct err *e)
     return rc;
 }
 
-static int check_length(const struct run *r, struct err *e)
+static int check_length(const struct run *r, struct moeflux_err *e)
 {
     size_t n = r->tokens.n;
     uint32_t most = r->generator.max_context;
@@ -113,7 +113,7 @@ static int check_length(const struct run *r, struct err *e)
     return 0;
 }
 
-static int prefill(struct run *r, struct err *e)
+static int prefill(struct run *r, struct moeflux_err *e)
 {
     struct moeflux_outputs outputs = {0};
     struct generator *s = &r->generator;
@@ -130,7 +130,7 @@ static int prefill(struct run *r, struct err *e)
     return rc ? rc : probe_finish(&r->probe, s->logits, e);
 }
 
-static int print_json(struct run *r, struct err *e)
+static int print_json(struct run *r, struct moeflux_err *e)
 {
     const struct answer *a = &r->answer;
     const struct generator *s = &r->generator;
@@ -158,7 +158,7 @@ static int print_json(struct run *r, struct err *e)
     return output_json(r->out, object, e);
 }
 
-static int generate(struct run *r, struct err *e)
+static int generate(struct run *r, struct moeflux_err *e)
 {
     const struct options *o = r->options;
     struct printer printer;
@@ -167,7 +167,7 @@ static int generate(struct run *r, struct err *e)
     if (!o->json)
         ao.sink = printer_sink(&printer);
     int rc = answer_run(&r->answer, &r->generator, &ao, e);
-    struct err closing = {0};
+    struct moeflux_err closing = {0};
     int ended = printer_end(&printer, &closing);
     if (!rc && ended)
         rc = err_set(e, closing.code, "%s", closing.text);
@@ -180,7 +180,7 @@ static void warn(void *ctx, const char *text)
     exit_warn(text);
 }
 
-static int load_cache(struct run *r, struct err *e)
+static int load_cache(struct run *r, struct moeflux_err *e)
 {
     const struct options *o = r->options;
     bool old = o->state_format && strcmp(o->state_format, "v2") == 0;
@@ -193,7 +193,7 @@ static int load_cache(struct run *r, struct err *e)
     return prompt_cache_load(&r->cache, &cache, &r->generator, e);
 }
 
-static int run_all(struct run *r, struct err *e)
+static int run_all(struct run *r, struct moeflux_err *e)
 {
     const struct options *o = r->options;
     int rc = prompt_read(&r->prompt, o, e);
@@ -226,7 +226,7 @@ static int run_all(struct run *r, struct err *e)
     return rc;
 }
 
-int run_once(const struct options *o, const struct term *t, struct output *out, struct err *e)
+int run_once(const struct options *o, const struct term *t, struct output *out, struct moeflux_err *e)
 {
     struct run r = {.options = o, .term = t, .out = out};
     if (signals_catch_interrupt(e))

@@ -6,7 +6,7 @@
 #include "cli/terminal/bar.h"
 #include "generate/generator.h"
 
-int setup_open(struct generator *s, const struct options *o, struct bar *bar, struct err *e)
+int setup_open(struct generator *s, const struct options *o, struct bar *bar, struct moeflux_err *e)
 {
     struct moeflux_options engine = {.progress = bar_progress(bar)};
     *s = (struct generator){0};
@@ -18,7 +18,7 @@ int setup_open(struct generator *s, const struct options *o, struct bar *bar, st
     return rc;
 }
 
-int setup_chat(struct generator *s, const struct options *o, const char *what, struct err *e)
+int setup_chat(struct generator *s, const struct options *o, const char *what, struct moeflux_err *e)
 {
     if (!s->tokenizer)
         return err_set(e, ERR_USAGE, "%s has no tokenizer.json, which %s needs (use --tokens-in)", o->model,
@@ -27,10 +27,10 @@ int setup_chat(struct generator *s, const struct options *o, const char *what, s
     return generator_use_chat(s, request_thinking(&r), what, e);
 }
 
-int setup_start(struct generator *s, const struct options *o, uint32_t max_context, struct err *e)
+int setup_start(struct generator *s, const struct options *o, uint32_t max_context, struct moeflux_err *e)
 {
     uint64_t seed = (uint64_t)o->seed;
-    struct err why;
+    struct moeflux_err why;
     int rc = o->seed < 0 ? generator_draw_seed(&seed, &why) : 0;
     if (rc)
         return err_set(e, rc, "%s (give one with -s)", why.text);
@@ -38,10 +38,10 @@ int setup_start(struct generator *s, const struct options *o, uint32_t max_conte
     return generator_start(s, max_context, &sampling, e);
 }
 
-int setup_save_usage(const struct generator *s, const struct options *o, int rc, struct err *e)
+int setup_save_usage(const struct generator *s, const struct options *o, int rc, struct moeflux_err *e)
 {
     if (!o->usage || !s->model || (rc && rc != ERR_INTERRUPTED))
         return rc;
-    int saved = moeflux_save_usage(s->model, o->usage, e);
+    int saved = moeflux_model_save_usage(s->model, o->usage, e);
     return saved ? saved : rc;
 }

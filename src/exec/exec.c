@@ -11,7 +11,7 @@ static op_host_fn *reference_of(const struct op *what)
     return what->reference;
 }
 
-int exec_open(struct exec **out, const char *device, bool profile, bool staged, struct err *e)
+int exec_open(struct exec **out, const char *device, bool profile, bool staged, struct moeflux_err *e)
 {
     *out = NULL;
     if (device && strcmp(device, "reference") == 0)
@@ -43,7 +43,7 @@ void exec_forbid_f16(struct exec *x)
 /* --- memory --- */
 
 int exec_buffer_new(struct exec *x, struct exec_buffer *b, enum exec_memory kind, uint64_t bytes,
-                    struct err *e)
+                    struct moeflux_err *e)
 {
     *b = (struct exec_buffer){.bytes = bytes};
     int rc = x->backend->buffer_new(x, b, kind, e);
@@ -52,7 +52,8 @@ int exec_buffer_new(struct exec *x, struct exec_buffer *b, enum exec_memory kind
     return rc;
 }
 
-int exec_buffer_import(struct exec *x, struct exec_buffer *b, uint8_t *host, uint64_t bytes, struct err *e)
+int exec_buffer_import(struct exec *x, struct exec_buffer *b, uint8_t *host, uint64_t bytes,
+                       struct moeflux_err *e)
 {
     *b = (struct exec_buffer){.bytes = bytes, .is_borrowed = true};
     return x->backend->buffer_import(x, b, host, e);
@@ -67,18 +68,19 @@ void exec_buffer_free(struct exec *x, struct exec_buffer *b)
     *b = (struct exec_buffer){0};
 }
 
-void *exec_stage(struct exec *x, const struct exec_buffer *b, uint64_t off, uint64_t bytes, struct err *e)
+void *exec_stage(struct exec *x, const struct exec_buffer *b, uint64_t off, uint64_t bytes,
+                 struct moeflux_err *e)
 {
     return b->host ? b->host + off : x->backend->stage(x, b, off, bytes, e);
 }
 
-int exec_stage_end(struct exec *x, struct err *e)
+int exec_stage_end(struct exec *x, struct moeflux_err *e)
 {
     return x->backend->stage_end(x, e);
 }
 
 int exec_write(struct exec *x, const struct exec_buffer *b, uint64_t off, const void *src, uint64_t bytes,
-               struct err *e)
+               struct moeflux_err *e)
 {
     for (uint64_t done = 0; done < bytes;) {
         uint64_t n = size_min(bytes - done, EXEC_STAGE_BYTES);
@@ -92,7 +94,7 @@ int exec_write(struct exec *x, const struct exec_buffer *b, uint64_t off, const 
 }
 
 int exec_read(struct exec *x, const struct exec_buffer *b, uint64_t off, void *dst, uint64_t bytes,
-              struct err *e)
+              struct moeflux_err *e)
 {
     return x->backend->read(x, b, off, dst, bytes, e);
 }
@@ -117,7 +119,7 @@ void exec_set_pace(struct exec *x, uint64_t ns)
     x->backend->set_pace(x, ns);
 }
 
-int exec_settle(struct exec *x, uint64_t ns, struct err *e)
+int exec_settle(struct exec *x, uint64_t ns, struct moeflux_err *e)
 {
     return x->backend->settle(x, ns, e);
 }
@@ -126,7 +128,7 @@ int exec_settle(struct exec *x, uint64_t ns, struct err *e)
 
 void exec_begin(struct exec *x)
 {
-    x->fault = (struct err){0};
+    x->fault = (struct moeflux_err){0};
     x->backend->begin(x);
 }
 
@@ -160,7 +162,7 @@ void exec_split(struct exec *x)
         x->backend->split(x);
 }
 
-int exec_submit(struct exec *x, uint64_t *ticket, struct err *e)
+int exec_submit(struct exec *x, uint64_t *ticket, struct moeflux_err *e)
 {
     *ticket = 0;
     if (x->is_watched)
@@ -173,12 +175,12 @@ int exec_submit(struct exec *x, uint64_t *ticket, struct err *e)
     return (int)x->fault.code;
 }
 
-int exec_wait(struct exec *x, uint64_t ticket, struct err *e)
+int exec_wait(struct exec *x, uint64_t ticket, struct moeflux_err *e)
 {
     return x->backend->wait(x, ticket, e);
 }
 
-int exec_finish(struct exec *x, struct err *e)
+int exec_finish(struct exec *x, struct moeflux_err *e)
 {
     uint64_t ticket;
     int rc = exec_submit(x, &ticket, e);
@@ -201,7 +203,7 @@ bool exec_is_parked(const struct exec *x)
     return x->backend->is_parked && x->backend->is_parked(x);
 }
 
-int exec_submit_parked(struct exec *x, uint64_t *ticket, struct err *e)
+int exec_submit_parked(struct exec *x, uint64_t *ticket, struct moeflux_err *e)
 {
     return x->backend->submit_parked(x, ticket, e);
 }
@@ -220,7 +222,7 @@ void exec_move_order(struct exec *x)
         x->backend->move_order(x);
 }
 
-int exec_move_submit(struct exec *x, uint64_t *ticket, struct err *e)
+int exec_move_submit(struct exec *x, uint64_t *ticket, struct moeflux_err *e)
 {
     *ticket = 0;
     return x->backend->move_submit ? x->backend->move_submit(x, ticket, e) : 0;
@@ -231,7 +233,7 @@ bool exec_move_is_done(const struct exec *x, uint64_t ticket)
     return ticket == 0 || x->backend->move_is_done(x, ticket);
 }
 
-int exec_move_wait(struct exec *x, uint64_t ticket, struct err *e)
+int exec_move_wait(struct exec *x, uint64_t ticket, struct moeflux_err *e)
 {
     return ticket ? x->backend->move_wait(x, ticket, e) : 0;
 }

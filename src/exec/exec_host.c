@@ -94,7 +94,8 @@ static struct exec_caps host_caps(const struct exec *x)
                               .free_bytes = UINT64_MAX};
 }
 
-static int host_buffer_new(struct exec *x, struct exec_buffer *b, enum exec_memory kind, struct err *e)
+static int host_buffer_new(struct exec *x, struct exec_buffer *b, enum exec_memory kind,
+                           struct moeflux_err *e)
 {
     (void)x;
     (void)kind;
@@ -107,7 +108,7 @@ static int host_buffer_new(struct exec *x, struct exec_buffer *b, enum exec_memo
                              (unsigned long long)b->bytes);
 }
 
-static int host_buffer_import(struct exec *x, struct exec_buffer *b, uint8_t *host, struct err *e)
+static int host_buffer_import(struct exec *x, struct exec_buffer *b, uint8_t *host, struct moeflux_err *e)
 {
     (void)x;
     (void)e;
@@ -124,7 +125,7 @@ static void host_buffer_free(struct exec *x, struct exec_buffer *b)
 
 /* All buffers are mapped: nobody stages. */
 static void *host_stage(struct exec *x, const struct exec_buffer *b, uint64_t off, uint64_t bytes,
-                        struct err *e)
+                        struct moeflux_err *e)
 {
     (void)x;
     (void)b;
@@ -134,7 +135,7 @@ static void *host_stage(struct exec *x, const struct exec_buffer *b, uint64_t of
     return NULL;
 }
 
-static int host_stage_end(struct exec *x, struct err *e)
+static int host_stage_end(struct exec *x, struct moeflux_err *e)
 {
     (void)x;
     (void)e;
@@ -142,7 +143,7 @@ static int host_stage_end(struct exec *x, struct err *e)
 }
 
 static int host_read(struct exec *x, const struct exec_buffer *b, uint64_t off, void *dst, uint64_t bytes,
-                     struct err *e)
+                     struct moeflux_err *e)
 {
     (void)x;
     (void)e;
@@ -162,7 +163,7 @@ static void host_set_pace(struct exec *x, uint64_t ns)
     (void)ns;
 }
 
-static int host_settle(struct exec *x, uint64_t ns, struct err *e)
+static int host_settle(struct exec *x, uint64_t ns, struct moeflux_err *e)
 {
     (void)x;
     (void)ns;
@@ -180,7 +181,7 @@ static void host_run(struct exec *x, const struct op *what, const void *op, cons
     if (x->profile)
         exec_book_time(x, exec_find_label(x, what->name), clock_ns() - start);
     if (rc < 0)
-        err_set(&x->fault, (enum err_code)rc, "%s: out of memory for scratch", what->name);
+        err_set(&x->fault, (enum moeflux_err_code)rc, "%s: out of memory for scratch", what->name);
     exec_ask_watch(x);
 }
 
@@ -197,7 +198,7 @@ static void host_zero(struct exec *x, const struct exec_buffer *b, uint64_t off,
     memset(b->host + off, 0, bytes);
 }
 
-static int host_submit(struct exec *x, uint64_t *ticket, struct err *e)
+static int host_submit(struct exec *x, uint64_t *ticket, struct moeflux_err *e)
 {
     (void)ticket;
     (void)e;
@@ -205,7 +206,7 @@ static int host_submit(struct exec *x, uint64_t *ticket, struct err *e)
     return 0;
 }
 
-static int host_wait(struct exec *x, uint64_t ticket, struct err *e)
+static int host_wait(struct exec *x, uint64_t ticket, struct moeflux_err *e)
 {
     (void)x;
     (void)ticket;
@@ -243,7 +244,7 @@ static const struct backend host_backend = {.close = host_close,
                                             .reset_stats = nothing};
 
 int exec_host_open(struct exec **out, const char *name, op_host_fn *(*run)(const struct op *what),
-                   bool profile, struct err *e)
+                   bool profile, struct moeflux_err *e)
 {
     struct exec_host *h = mem_new(1, sizeof *h, e);
     if (!h)

@@ -24,7 +24,7 @@ void vulkan_watch(struct exec *x)
         v->stream.times_next = false;
 }
 
-int vulkan_submit(struct exec *x, uint64_t *ticket, struct err *e)
+int vulkan_submit(struct exec *x, uint64_t *ticket, struct moeflux_err *e)
 {
     struct exec_vulkan *v = vulkan_of(x);
     bool is_long = x->is_watched && v->open_ns >= size_min(LONG_NS, v->pace.most_ns / 2);
@@ -49,7 +49,7 @@ static void submit_and_go_on(struct exec_vulkan *v, bool is_timed)
 /* Runs a piece of an unknown kernel by itself and waits for its time: the device's own, else the host's. */
 static void try_out(struct exec_vulkan *v, const struct stream_work *w)
 {
-    struct err *fault = &v->base.fault;
+    struct moeflux_err *fault = &v->base.fault;
     if (v->last != RECORDED_NOTHING || !v->stream.open || !v->stream.open->is_timed)
         submit_and_go_on(v, true);
     if (fault->code)

@@ -5,7 +5,7 @@
 #include "exec/exec_vulkan.h"
 
 /* Queues the copy of what the last exec_stage handed out. */
-static int copy_staged(struct exec_vulkan *v, struct err *e)
+static int copy_staged(struct exec_vulkan *v, struct moeflux_err *e)
 {
     if (v->staged.bytes == 0)
         return 0;
@@ -18,14 +18,15 @@ static int copy_staged(struct exec_vulkan *v, struct err *e)
     return rc;
 }
 
-static int make_staging(struct exec_vulkan *v, struct err *e)
+static int make_staging(struct exec_vulkan *v, struct moeflux_err *e)
 {
     return v->staging.buffer
                ? 0
                : gpu_buffer_new(&v->staging, &v->gpu, GPU_HOST, 2 * (uint64_t)EXEC_STAGE_BYTES, e);
 }
 
-void *vulkan_stage(struct exec *x, const struct exec_buffer *b, uint64_t off, uint64_t bytes, struct err *e)
+void *vulkan_stage(struct exec *x, const struct exec_buffer *b, uint64_t off, uint64_t bytes,
+                   struct moeflux_err *e)
 {
     struct exec_vulkan *v = vulkan_of(x);
     if (make_staging(v, e) < 0 || copy_staged(v, e) < 0 ||
@@ -37,7 +38,7 @@ void *vulkan_stage(struct exec *x, const struct exec_buffer *b, uint64_t off, ui
     return v->staging.host + (uint64_t)v->stage_part * EXEC_STAGE_BYTES;
 }
 
-int vulkan_stage_end(struct exec *x, struct err *e)
+int vulkan_stage_end(struct exec *x, struct moeflux_err *e)
 {
     struct exec_vulkan *v = vulkan_of(x);
     int rc = copy_staged(v, e);
@@ -46,7 +47,7 @@ int vulkan_stage_end(struct exec *x, struct err *e)
 
 /* One piece, at most EXEC_STAGE_BYTES, through the part of staging that is next. */
 static int read_piece(struct exec_vulkan *v, const struct exec_buffer *b, uint64_t off, void *dst,
-                      uint64_t bytes, struct err *e)
+                      uint64_t bytes, struct moeflux_err *e)
 {
     uint64_t at = (uint64_t)v->stage_part * EXEC_STAGE_BYTES, ticket = 0;
     stream_begin(&v->stream);
@@ -60,7 +61,7 @@ static int read_piece(struct exec_vulkan *v, const struct exec_buffer *b, uint64
 }
 
 int vulkan_read(struct exec *x, const struct exec_buffer *b, uint64_t off, void *dst, uint64_t bytes,
-                struct err *e)
+                struct moeflux_err *e)
 {
     struct exec_vulkan *v = vulkan_of(x);
     int rc = vulkan_stage_end(x, e);

@@ -59,7 +59,8 @@ static struct exec_caps vulkan_caps(const struct exec *x)
 
 /* --- memory --- */
 
-static int vulkan_buffer_new(struct exec *x, struct exec_buffer *b, enum exec_memory kind, struct err *e)
+static int vulkan_buffer_new(struct exec *x, struct exec_buffer *b, enum exec_memory kind,
+                             struct moeflux_err *e)
 {
     static const enum gpu_memory kinds[] = {
         [EXEC_DEVICE] = GPU_DEVICE, [EXEC_INPUT] = GPU_INPUT, [EXEC_HOST] = GPU_HOST};
@@ -69,7 +70,7 @@ static int vulkan_buffer_new(struct exec *x, struct exec_buffer *b, enum exec_me
     return rc;
 }
 
-static int vulkan_buffer_import(struct exec *x, struct exec_buffer *b, uint8_t *host, struct err *e)
+static int vulkan_buffer_import(struct exec *x, struct exec_buffer *b, uint8_t *host, struct moeflux_err *e)
 {
     const struct gpu *g = &vulkan_of(x)->gpu;
     if (!g->is_unified || g->import_align == 0 || (uintptr_t)host % g->import_align)
@@ -88,7 +89,7 @@ static void vulkan_buffer_free(struct exec *x, struct exec_buffer *b)
 /* --- kernels --- */
 
 int exec_kernel_later(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes,
-                      const uint32_t *spec, uint32_t n_spec, struct err *e)
+                      const uint32_t *spec, uint32_t n_spec, struct moeflux_err *e)
 {
     *k = (struct kernel){.args_bytes = args_bytes};
     const char *label = pipeline_find_name(name);
@@ -100,7 +101,7 @@ int exec_kernel_later(struct exec *x, struct kernel *k, const char *name, uint32
 }
 
 int exec_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes, const uint32_t *spec,
-                uint32_t n_spec, struct err *e)
+                uint32_t n_spec, struct moeflux_err *e)
 {
     struct exec_vulkan *v = vulkan_of(x);
     int rc = exec_kernel_later(x, k, name, args_bytes, spec, n_spec, e);
@@ -185,12 +186,12 @@ static void vulkan_zero(struct exec *x, const struct exec_buffer *b, uint64_t of
     stream_zero(&v->stream, &b->gpu, off, bytes);
 }
 
-static int vulkan_wait(struct exec *x, uint64_t ticket, struct err *e)
+static int vulkan_wait(struct exec *x, uint64_t ticket, struct moeflux_err *e)
 {
     return stream_wait(&vulkan_of(x)->stream, ticket, e);
 }
 
-static int vulkan_settle(struct exec *x, uint64_t ns, struct err *e)
+static int vulkan_settle(struct exec *x, uint64_t ns, struct moeflux_err *e)
 {
     struct exec_vulkan *v = vulkan_of(x);
     int rc = stream_wait_for(&v->stream, v->stream.last_ticket, ns, e);
@@ -214,7 +215,7 @@ static bool vulkan_is_parked(const struct exec *x)
     return stream_is_parked(&vulkan_of_const(x)->stream);
 }
 
-static int vulkan_submit_parked(struct exec *x, uint64_t *ticket, struct err *e)
+static int vulkan_submit_parked(struct exec *x, uint64_t *ticket, struct moeflux_err *e)
 {
     return stream_submit_parked(&vulkan_of(x)->stream, ticket, e);
 }
@@ -238,7 +239,7 @@ static void vulkan_move_order(struct exec *x)
         stream_barrier(&v->mover);
 }
 
-static int vulkan_move_submit(struct exec *x, uint64_t *ticket, struct err *e)
+static int vulkan_move_submit(struct exec *x, uint64_t *ticket, struct moeflux_err *e)
 {
     struct exec_vulkan *v = vulkan_of(x);
     if (!v->is_moving)
@@ -252,7 +253,7 @@ static bool vulkan_move_is_done(const struct exec *x, uint64_t ticket)
     return stream_is_done(&vulkan_of_const(x)->mover, ticket);
 }
 
-static int vulkan_move_wait(struct exec *x, uint64_t ticket, struct err *e)
+static int vulkan_move_wait(struct exec *x, uint64_t ticket, struct moeflux_err *e)
 {
     return stream_wait(&vulkan_of(x)->mover, ticket, e);
 }
@@ -311,7 +312,7 @@ static const struct backend vulkan_backend = {.close = vulkan_close,
                                               .move_wait = vulkan_move_wait,
                                               .after_moves = vulkan_after_moves};
 
-static int open_device(struct exec_vulkan *v, const char *device, bool staged, struct err *e)
+static int open_device(struct exec_vulkan *v, const char *device, bool staged, struct moeflux_err *e)
 {
     int rc = gpu_open(&v->gpu, device, e);
     v->gpu.is_unified &= !staged;
@@ -329,7 +330,7 @@ static int open_device(struct exec_vulkan *v, const char *device, bool staged, s
     return 0;
 }
 
-int exec_vulkan_open(struct exec **out, const char *device, bool profile, bool staged, struct err *e)
+int exec_vulkan_open(struct exec **out, const char *device, bool profile, bool staged, struct moeflux_err *e)
 {
     struct exec_vulkan *v = mem_new(1, sizeof *v, e);
     if (!v)

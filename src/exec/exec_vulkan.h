@@ -51,10 +51,11 @@ void vulkan_begin_batch(struct exec_vulkan *v, bool is_timed);
 void vulkan_order_after(struct exec_vulkan *v, enum recorded next);
 
 /* Staging: exec_stage, exec_stage_end and exec_read of buffers that are not mapped. */
-void *vulkan_stage(struct exec *x, const struct exec_buffer *b, uint64_t off, uint64_t bytes, struct err *e);
-int vulkan_stage_end(struct exec *x, struct err *e);
+void *vulkan_stage(struct exec *x, const struct exec_buffer *b, uint64_t off, uint64_t bytes,
+                   struct moeflux_err *e);
+int vulkan_stage_end(struct exec *x, struct moeflux_err *e);
 int vulkan_read(struct exec *x, const struct exec_buffer *b, uint64_t off, void *dst, uint64_t bytes,
-                struct err *e);
+                struct moeflux_err *e);
 
 /* Pacing: how watched batches are cut into short submissions. */
 enum {
@@ -65,6 +66,6 @@ void vulkan_set_pace(struct exec *x, uint64_t ns);
 void vulkan_dispatch_watched(struct exec_vulkan *v, const struct stream_work *all);
 void vulkan_split(struct exec *x);
 /* Queues the open batch. While watched, the device is never given more than two long ones. */
-int vulkan_submit(struct exec *x, uint64_t *ticket, struct err *e);
+int vulkan_submit(struct exec *x, uint64_t *ticket, struct moeflux_err *e);
 
 #endif

@@ -9,14 +9,14 @@
 #include "base/err.h"
 #include "base/mem.h"
 
-int generator_open(struct generator *s, const struct moeflux_options *o, struct err *e)
+int generator_open(struct generator *s, const struct moeflux_options *o, struct moeflux_err *e)
 {
     uint64_t start = clock_ns();
     *s = (struct generator){.dir = o->dir, .progress = o->progress};
-    int rc = moeflux_open(&s->model, o, e);
+    int rc = moeflux_model_open(&s->model, o, e);
     if (rc)
         return rc;
-    s->info = moeflux_info(s->model);
+    s->info = moeflux_model_get_info(s->model);
     if (s->info.tokenizer_path && !(s->tokenizer = tokenizer_open(s->info.tokenizer_path, e))) {
         generator_close(s);
         return (int)e->code;
@@ -25,7 +25,8 @@ int generator_open(struct generator *s, const struct moeflux_options *o, struct 
     return 0;
 }
 
-int generator_use_chat(struct generator *s, enum chat_thinking thinking, const char *what, struct err *e)
+int generator_use_chat(struct generator *s, enum chat_thinking thinking, const char *what,
+                       struct moeflux_err *e)
 {
     if (!s->tokenizer)
         return err_set(e, ERR_USAGE, "%s has no tokenizer.json, which %s needs", s->dir, what);
@@ -38,7 +39,7 @@ int generator_use_chat(struct generator *s, enum chat_thinking thinking, const c
 }
 
 int generator_encode(const struct generator *s, const char *text, size_t len, enum token_specials specials,
-                     struct token_list *out, size_t *n_replaced, struct err *e)
+                     struct token_list *out, size_t *n_replaced, struct moeflux_err *e)
 {
     int32_t bos = tokenizer_bos(s->tokenizer);
     int rc = bos >= 0 ? token_list_add(out, bos, e) : 0;
@@ -52,7 +53,7 @@ int generator_encode(const struct generator *s, const char *text, size_t len, en
 }
 
 /* Which ids may be sampled: padded vocabularies have rows that stand for nothing. */
-static uint8_t *allowed_ids(const struct generator *s, struct err *e)
+static uint8_t *allowed_ids(const struct generator *s, struct moeflux_err *e)
 {
     uint8_t *bits = mem_new(s->info.vocab_size / 8 + 1, 1, e);
     for (uint32_t id = 0; bits && id < s->info.vocab_size; id++)
@@ -61,7 +62,7 @@ static uint8_t *allowed_ids(const struct generator *s, struct err *e)
     return bits;
 }
 
-int generator_draw_seed(uint64_t *seed, struct err *e)
+int generator_draw_seed(uint64_t *seed, struct moeflux_err *e)
 {
     uint32_t drawn;
     if (getrandom(&drawn, sizeof drawn, 0) != (ssize_t)sizeof drawn)
@@ -71,7 +72,7 @@ int generator_draw_seed(uint64_t *seed, struct err *e)
 }
 
 int generator_new_sampler(struct generator *s, const struct sampler_options *o, const int32_t *ids, size_t n,
-                          struct err *e)
+                          struct moeflux_err *e)
 {
     struct sampler *fresh = sampler_new(o, s->info.vocab_size, s->allowed, e);
     if (!fresh)
@@ -84,7 +85,8 @@ int generator_new_sampler(struct generator *s, const struct sampler_options *o, 
     return 0;
 }
 
-int generator_start(struct generator *s, uint32_t max_context, const struct sampler_options *o, struct err *e)
+int generator_start(struct generator *s, uint32_t max_context, const struct sampler_options *o,
+                    struct moeflux_err *e)
 {
     uint32_t own = s->info.max_context;
     s->max_context = max_context ? max_context : GENERATOR_DEFAULT_CONTEXT;
@@ -101,26 +103,26 @@ int generator_start(struct generator *s, uint32_t max_context, const struct samp
 }
 
 static int evaluate(struct generator *s, const int32_t *ids, size_t n, const struct moeflux_outputs *outputs,
-                    struct err *e)
+                    struct moeflux_err *e)
 {
-    uint32_t before = moeflux_position(s->sequence);
-    int rc = moeflux_eval(s->sequence, ids, (uint32_t)n, outputs, e);
+    uint32_t before = moeflux_session_position(s->sequence);
+    int rc = moeflux_session_eval(s->sequence, ids, (uint32_t)n, outputs, e);
     /* After an interruption the sequence has the first of them only, after a failure none. */
-    uint32_t after = moeflux_position(s->sequence);
+    uint32_t after = moeflux_session_position(s->sequence);
     for (uint32_t i = 0; before + i < after; i++)
         sampler_accept(s->sampler, ids[i]);
     return rc;
 }
 
 int generator_eval(struct generator *s, const int32_t *ids, size_t n, const struct moeflux_outputs *outputs,
-                   struct err *e)
+                   struct moeflux_err *e)
 {
     struct moeflux_outputs all = outputs ? *outputs : (struct moeflux_outputs){0};
     all.logits = s->logits;
     return evaluate(s, ids, n, &all, e);
 }
 
-int generator_feed(struct generator *s, const int32_t *ids, size_t n, struct err *e)
+int generator_feed(struct generator *s, const int32_t *ids, size_t n, struct moeflux_err *e)
 {
     struct moeflux_outputs none = {0};
     return evaluate(s, ids, n, &none, e);
@@ -141,6 +143,6 @@ void generator_close(struct generator *s)
     sampler_free(s->sampler);
     moeflux_session_free(s->sequence);
     tokenizer_free(s->tokenizer);
-    moeflux_close(s->model);
+    moeflux_model_close(s->model);
     *s = (struct generator){0};
 }

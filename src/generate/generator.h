@@ -13,10 +13,10 @@
 enum { GENERATOR_DEFAULT_CONTEXT = 8192 };
 
 struct generator {
-    struct moeflux *model;
-    const char *dir;          /* the model's; borrowed */
-    struct progress progress; /* of loading and prompts; asked before each token whether to go on */
-    struct moeflux_info info;
+    struct moeflux_model *model;
+    const char *dir;                  /* the model's; borrowed */
+    struct moeflux_progress progress; /* of loading and prompts; asked before each token whether to go on */
+    struct moeflux_model_info info;
     struct tokenizer *tokenizer; /* NULL: the directory has none */
     bool has_chat;               /* `chat` is usable */
     struct chat chat;
@@ -30,35 +30,36 @@ struct generator {
 };
 
 /* Opens the model and its tokenizer. The directory's name and the context of `o->progress` must outlive it. */
-int generator_open(struct generator *s, const struct moeflux_options *o, struct err *e);
+int generator_open(struct generator *s, const struct moeflux_options *o, struct moeflux_err *e);
 
 /* Makes the chat template usable. ERR_USAGE when there is no tokenizer (`what` names what needs it),
  * ERR_UNSUPPORTED when the template is not known or the tokenizer lacks its tokens. */
-int generator_use_chat(struct generator *s, enum chat_thinking thinking, const char *what, struct err *e);
+int generator_use_chat(struct generator *s, enum chat_thinking thinking, const char *what,
+                       struct moeflux_err *e);
 
 /* The ids of a text without template: before it the token that the model's files put before every text, unless the
  * text begins with it. Appends to `out`, which is empty; the rest as tokenizer_encode. */
 int generator_encode(const struct generator *s, const char *text, size_t len, enum token_specials specials,
-                     struct token_list *out, size_t *n_replaced, struct err *e);
+                     struct token_list *out, size_t *n_replaced, struct moeflux_err *e);
 
 /* Makes the sequence and the sampler. max_context 0: the smaller of the model's own and GENERATOR_DEFAULT_CONTEXT. */
 int generator_start(struct generator *s, uint32_t max_context, const struct sampler_options *o,
-                    struct err *e);
+                    struct moeflux_err *e);
 
 /* A random seed of 32 bits. ERR_IO. */
-int generator_draw_seed(uint64_t *seed, struct err *e);
+int generator_draw_seed(uint64_t *seed, struct moeflux_err *e);
 
 /* Evaluates the ids and tells the sampler of them; `outputs` may be NULL, its `logits` is set here. */
 int generator_eval(struct generator *s, const int32_t *ids, size_t n, const struct moeflux_outputs *outputs,
-                   struct err *e);
+                   struct moeflux_err *e);
 
 /* The same without logits: for a part of the prompt that more follows. */
-int generator_feed(struct generator *s, const int32_t *ids, size_t n, struct err *e);
+int generator_feed(struct generator *s, const int32_t *ids, size_t n, struct moeflux_err *e);
 
 /* A sampler of its own for what comes: with these options (their seed becomes the generator's), told of the tokens that the
  * text begins with. On failure the old one stays. */
 int generator_new_sampler(struct generator *s, const struct sampler_options *o, const int32_t *ids, size_t n,
-                          struct err *e);
+                          struct moeflux_err *e);
 
 bool generator_is_eos(const struct generator *s, int32_t id);
 

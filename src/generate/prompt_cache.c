@@ -51,7 +51,7 @@ static void warn(const struct prompt_cache *pc, const char *what, bool writes)
 }
 
 /* What the header tells: whether the file may be used, and whether it may be replaced. */
-static int look_at(struct prompt_cache *pc, struct generator *s, struct err *e)
+static int look_at(struct prompt_cache *pc, struct generator *s, struct moeflux_err *e)
 {
     struct moeflux_state_info info;
     uint64_t own;
@@ -59,7 +59,7 @@ static int look_at(struct prompt_cache *pc, struct generator *s, struct err *e)
     int rc = moeflux_read_state_info(pc->options.path, &info, e);
     if (rc)
         return rc;
-    rc = moeflux_fingerprint(s->model, &own, e);
+    rc = moeflux_model_fingerprint(s->model, &own, e);
     if (rc)
         return rc;
     pc->may_write = info.has_tokens && info.fingerprint == own;
@@ -72,32 +72,32 @@ static int look_at(struct prompt_cache *pc, struct generator *s, struct err *e)
 }
 
 int prompt_cache_load(struct prompt_cache *pc, const struct prompt_cache_options *o, struct generator *s,
-                      struct err *e)
+                      struct moeflux_err *e)
 {
     bool writes = o->path && !o->read_only;
     *pc = (struct prompt_cache){.options = *o, .may_write = writes};
     if (!o->path)
         return 0;
-    int rc = moeflux_set_checkpoint_cap(s->sequence, MOST_CHECKPOINTS, e);
+    int rc = moeflux_session_set_checkpoint_cap(s->sequence, MOST_CHECKPOINTS, e);
     if (rc || (writes && access(pc->options.path, F_OK) < 0 && errno == ENOENT))
         return rc;
     rc = look_at(pc, s, e);
-    if (!rc && (rc = moeflux_load(s->sequence, pc->options.path, e)) == ERR_NO_FIT)
+    if (!rc && (rc = moeflux_session_load(s->sequence, pc->options.path, e)) == ERR_NO_FIT)
         pc->may_write = false;
     if (rc == ERR_INTERRUPTED || rc == ERR_DEVICE)
         return rc;
     if (rc)
         warn(pc, e->text, writes);
     pc->loaded = rc == 0;
-    pc->n_held = pc->loaded ? moeflux_position(s->sequence) : 0;
+    pc->n_held = pc->loaded ? moeflux_session_position(s->sequence) : 0;
     pc->may_write = pc->may_write && writes;
     return 0;
 }
 
 static void save(const struct prompt_cache *pc, struct generator *s)
 {
-    struct err e;
-    int rc = moeflux_save(s->sequence, pc->options.path, pc->options.format, &e);
+    struct moeflux_err e;
+    int rc = moeflux_session_save(s->sequence, pc->options.path, pc->options.format, &e);
     if (rc && rc != ERR_INTERRUPTED)
         tell(pc, e.text);
 }
@@ -127,16 +127,17 @@ static struct prefix_stops choose_stops(const struct prompt_cache *pc, uint32_t 
 }
 
 int prompt_cache_eval(struct prompt_cache *pc, struct generator *s, const struct token_list *prompt,
-                      const struct moeflux_outputs *outputs, struct err *e)
+                      const struct moeflux_outputs *outputs, struct moeflux_err *e)
 {
     const int32_t *ids = prompt->ids;
     uint32_t n = (uint32_t)prompt->n;
     if (!pc->options.path)
         return generator_eval(s, ids, n, outputs, e);
-    bool in_pieces = moeflux_checkpoint_bytes(s->sequence) > 0 && pc->options.format == MOEFLUX_STATE_V3;
-    uint32_t n_same = prefix_common(moeflux_history(s->sequence), pc->n_held, ids, n);
+    bool in_pieces =
+        moeflux_session_checkpoint_bytes(s->sequence) > 0 && pc->options.format == MOEFLUX_STATE_V3;
+    uint32_t n_same = prefix_common(moeflux_session_history(s->sequence), pc->n_held, ids, n);
     bool known = n_same >= n - 1 && pc->n_held <= n;
-    int rc = moeflux_reuse(s->sequence, ids, n, &pc->n_reused, e);
+    int rc = moeflux_session_reuse(s->sequence, ids, n, &pc->n_reused, e);
     if (rc)
         return rc;
     tell_reuse(pc, n);
@@ -144,13 +145,13 @@ int prompt_cache_eval(struct prompt_cache *pc, struct generator *s, const struct
         sampler_accept(s->sampler, ids[i]);
     if (in_pieces && pc->may_write) {
         /* Copies at chunks' ends cost no evaluation: for prompts that part in the middle. */
-        moeflux_set_checkpoint_every(s->sequence, n / 3 > 1024 ? n / 3 : 1024);
+        moeflux_session_set_checkpoint_every(s->sequence, n / 3 > 1024 ? n / 3 : 1024);
         struct prefix_stops st = choose_stops(pc, n_same, n);
         rc = prefix_feed(s, ids, n - 1, &st, e);
     }
     if (!rc && in_pieces && pc->may_write && !known)
         save(pc, s);
-    uint32_t pos = moeflux_position(s->sequence);
+    uint32_t pos = moeflux_session_position(s->sequence);
     if (!rc)
         rc = generator_eval(s, ids + pos, n - pos, outputs, e);
     if (!rc && !in_pieces && pc->may_write && !known)

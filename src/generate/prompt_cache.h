@@ -7,7 +7,7 @@
 
 #include "moeflux.h"
 
-struct err;
+struct moeflux_err;
 struct generator;
 struct token_list;
 
@@ -33,12 +33,12 @@ struct prompt_cache { /* zeroed at first */
  * one of another model, of another version or of something else stays as it is. Fails only when the device does, or with
  * ERR_INTERRUPTED. */
 int prompt_cache_load(struct prompt_cache *pc, const struct prompt_cache_options *o, struct generator *s,
-                      struct err *e);
+                      struct moeflux_err *e);
 
 /* Evaluates the prompt behind what the sequence has of it, and tells how much that was. Writes the file before
  * the last token's evaluation, so that the same prompt finds all of itself but one (version 2, which cannot be gone back
  * in, after it); a file that cannot be written is told. The sampler must not have been told of the prompt. */
 int prompt_cache_eval(struct prompt_cache *pc, struct generator *s, const struct token_list *prompt,
-                      const struct moeflux_outputs *outputs, struct err *e);
+                      const struct moeflux_outputs *outputs, struct moeflux_err *e);
 
 #endif

@@ -14,14 +14,14 @@
  * waiting. Where experts are read from disk, nearly all are read for every piece, and a lost result is a long wait. */
 static const struct queue_worth worth_resident = {2, 1}, worth_streaming = {64, 32};
 
-int queue_init(struct queue *q, struct generator *g, struct err *e)
+int queue_init(struct queue *q, struct generator *g, struct moeflux_err *e)
 {
     *q = (struct queue){.generator = g, .items = mem_new(QUEUE_MAX, sizeof *q->items, e)};
     if (!q->items)
         return ERR_MEMORY;
     q->worth = g->info.experts_resident ? worth_resident : worth_streaming;
-    int rc = moeflux_set_checkpoint_cap(g->sequence, UINT32_MAX, e);
-    q->most_checkpoints = moeflux_checkpoint_cap(g->sequence);
+    int rc = moeflux_session_set_checkpoint_cap(g->sequence, UINT32_MAX, e);
+    q->most_checkpoints = moeflux_session_checkpoint_cap(g->sequence);
     return rc;
 }
 
@@ -74,7 +74,7 @@ void queue_free(struct queue *q)
 static uint32_t common_with_sequence(const struct queue *q, const struct queue_item *item)
 {
     struct moeflux_session *s = q->generator->sequence;
-    return prefix_common(moeflux_history(s), moeflux_position(s), item->request.tokens.ids,
+    return prefix_common(moeflux_session_history(s), moeflux_session_position(s), item->request.tokens.ids,
                          item->request.tokens.n);
 }
 
@@ -107,7 +107,8 @@ static struct prefix_stops choose_stops(const struct queue *q, const struct queu
                                         uint32_t n_before, uint32_t n_reused)
 {
     uint32_t parts[QUEUE_MAX], n = 0, last = n_reused;
-    uint32_t worth = q->worth.piece, n_there = moeflux_list_checkpoints(q->generator->sequence, NULL, 0);
+    uint32_t worth = q->worth.piece,
+             n_there = moeflux_session_list_checkpoints(q->generator->sequence, NULL, 0);
     uint32_t room = n_there + 1 < q->most_checkpoints ? q->most_checkpoints - 1 - n_there : 0;
     const struct token_list *own = &item->request.tokens;
     struct prefix_stops st = {0};
@@ -134,22 +135,22 @@ static struct prefix_stops choose_stops(const struct queue *q, const struct queu
 }
 
 int queue_prefill(struct queue *q, const struct queue_item *item, uint64_t seed, uint32_t *n_reused,
-                  struct err *e)
+                  struct moeflux_err *e)
 {
     struct generator *g = q->generator;
     const struct request *r = &item->request;
     const int32_t *ids = r->tokens.ids;
     uint32_t n = (uint32_t)r->tokens.n, n_before = common_with_sequence(q, item);
-    int rc = moeflux_reuse(g->sequence, ids, n, n_reused, e);
+    int rc = moeflux_session_reuse(g->sequence, ids, n, n_reused, e);
     if (rc)
         return rc;
     struct sampler_options sampling = request_sampling(&r->options, seed);
     rc = generator_new_sampler(g, &sampling, ids, *n_reused, e);
-    if (!rc && moeflux_checkpoint_bytes(g->sequence)) {
+    if (!rc && moeflux_session_checkpoint_bytes(g->sequence)) {
         struct prefix_stops stops = choose_stops(q, item, n_before, *n_reused);
         uint32_t to = stops.n ? stops.at[stops.n - 1] : *n_reused;
         rc = prefix_feed(g, ids, to, &stops, e);
     }
-    uint32_t pos = moeflux_position(g->sequence);
+    uint32_t pos = moeflux_session_position(g->sequence);
     return rc ? rc : generator_eval(g, ids + pos, n - pos, NULL, e);
 }

@@ -9,7 +9,7 @@
 
 #include "generate/request.h"
 
-struct err;
+struct moeflux_err;
 struct generator;
 
 enum { QUEUE_MAX = 256 }; /* requests */
@@ -30,7 +30,7 @@ struct queue { /* zeroed at first; freed with queue_free */
 };
 
 /* For a generator with a sequence, which gets as many checkpoints as there is memory for. ERR_MEMORY. */
-int queue_init(struct queue *q, struct generator *g, struct err *e);
+int queue_init(struct queue *q, struct generator *g, struct moeflux_err *e);
 
 /* Requests and tokens that are held have limits. */
 bool queue_has_room(const struct queue *q);
@@ -44,9 +44,9 @@ void queue_remove_first(struct queue *q, size_t n);
 struct queue_item *queue_choose(struct queue *q);
 
 /* Brings the sequence to the end of the item's prompt, with its logits, and gives it a sampler with `seed`. *n_reused:
- * tokens that the sequence had already. As moeflux_reuse and generator_eval. */
+ * tokens that the sequence had already. As moeflux_session_reuse and generator_eval. */
 int queue_prefill(struct queue *q, const struct queue_item *item, uint64_t seed, uint32_t *n_reused,
-                  struct err *e);
+                  struct moeflux_err *e);
 
 void queue_free(struct queue *q);
 

@@ -5,7 +5,7 @@
 static const struct op attention_op = {
     .name = "attention", .vulkan = attention_vulkan, .reference = attention_ref};
 
-static int check(const struct attention_shape *s, struct err *e)
+static int check(const struct attention_shape *s, struct moeflux_err *e)
 {
     if (s->n_kv_heads == 0 || s->n_heads == 0 || s->n_heads % s->n_kv_heads)
         return err_set(e, ERR_UNSUPPORTED, "attention: %u heads over %u key/value heads", s->n_heads,
@@ -20,7 +20,8 @@ static int check(const struct attention_shape *s, struct err *e)
     return 0;
 }
 
-int attention_open(struct attention *op, struct exec *x, const struct attention_shape *s, struct err *e)
+int attention_open(struct attention *op, struct exec *x, const struct attention_shape *s,
+                   struct moeflux_err *e)
 {
     *op = (struct attention){.shape = *s};
     int rc = check(s, e);

@@ -55,14 +55,15 @@ struct attention_call {
 
 /* ERR_UNSUPPORTED unless n_heads % n_kv_heads = 0 and the dims are multiples of 4; latent: one key head and value_dim
  * at most key_dim; in the cache value_dim = key_dim. Queries, keys and values are aligned to 16 bytes. */
-int attention_open(struct attention *op, struct exec *x, const struct attention_shape *shape, struct err *e);
+int attention_open(struct attention *op, struct exec *x, const struct attention_shape *shape,
+                   struct moeflux_err *e);
 /* Bytes of `partial` for chunks of up to n tokens that see up to n_pos positions. */
 uint64_t attention_partial_bytes(const struct attention_shape *shape, const struct exec_caps *caps,
                                  uint32_t n, uint32_t n_pos);
 void attention_run(const struct attention *op, struct exec *x, const struct attention_call *call);
 
 /* The implementations. */
-int attention_vulkan_open(struct attention *op, struct exec *x, struct err *e);
+int attention_vulkan_open(struct attention *op, struct exec *x, struct moeflux_err *e);
 void attention_vulkan(const void *op, const void *call, struct exec *x);
 op_host_fn attention_ref;
 

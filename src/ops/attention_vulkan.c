@@ -84,7 +84,7 @@ static struct attention_plan plan_for(const struct attention_shape *s, const str
     return p;
 }
 
-static int open_few(struct attention *op, struct exec *x, struct err *e)
+static int open_few(struct attention *op, struct exec *x, struct moeflux_err *e)
 {
     const struct attention_shape *s = &op->shape;
     const struct attention_plan *p = &op->gpu.plan;
@@ -118,7 +118,7 @@ static uint64_t f16_shared_bytes(const struct attention_shape *s)
     return 16 * (size_max(MANY_ROWS * key, 32 * (key + value)) + (uint64_t)MANY_ROWS * (9 + 5));
 }
 
-static int open_many(struct attention *op, struct exec *x, struct err *e)
+static int open_many(struct attention *op, struct exec *x, struct moeflux_err *e)
 {
     const struct attention_shape *s = &op->shape;
     struct exec_caps caps = exec_get_caps(x);
@@ -141,7 +141,7 @@ static int open_many(struct attention *op, struct exec *x, struct err *e)
                              KV_N_SPEC, e);
 }
 
-int attention_vulkan_open(struct attention *op, struct exec *x, struct err *e)
+int attention_vulkan_open(struct attention *op, struct exec *x, struct moeflux_err *e)
 {
     const struct exec_caps caps = exec_get_caps(x);
     op->gpu.plan = plan_for(&op->shape, &caps);

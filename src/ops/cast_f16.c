@@ -6,7 +6,7 @@
 static const struct op cast_f16_op = {
     .name = "cast_f16", .vulkan = cast_f16_vulkan, .reference = cast_f16_ref};
 
-int cast_f16_open(struct cast_f16 *op, struct exec *x, struct err *e)
+int cast_f16_open(struct cast_f16 *op, struct exec *x, struct moeflux_err *e)
 {
     struct exec_caps c = exec_get_caps(x);
     *op = (struct cast_f16){0};

@@ -20,7 +20,7 @@ struct cast_f16_call {
     float eps;
 };
 
-int cast_f16_open(struct cast_f16 *op, struct exec *x, struct err *e);
+int cast_f16_open(struct cast_f16 *op, struct exec *x, struct moeflux_err *e);
 void cast_f16_run(const struct cast_f16 *op, struct exec *x, const struct cast_f16_call *call);
 
 /* The implementations. */

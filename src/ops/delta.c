@@ -4,7 +4,7 @@
 
 static const struct op delta_op = {.name = "delta", .vulkan = delta_vulkan, .reference = delta_ref};
 
-int delta_open(struct delta *op, struct exec *x, const struct delta_shape *s, struct err *e)
+int delta_open(struct delta *op, struct exec *x, const struct delta_shape *s, struct moeflux_err *e)
 {
     *op = (struct delta){.shape = *s};
     if (s->n_k == 0 || s->n_v % s->n_k || s->conv_kernel < 2 || s->k_dim == 0 || s->v_dim == 0)

@@ -60,13 +60,13 @@ struct delta_call {
 };
 
 /* ERR_UNSUPPORTED: n_v is no multiple of n_k, conv_kernel < 2, or a head that does not fit the device's shared memory. */
-int delta_open(struct delta *op, struct exec *x, const struct delta_shape *shape, struct err *e);
+int delta_open(struct delta *op, struct exec *x, const struct delta_shape *shape, struct moeflux_err *e);
 /* Floats of scratch for up to n tokens; 0 on the host. */
 uint64_t delta_scratch(const struct delta_shape *s, const struct exec_caps *caps, uint32_t n);
 void delta_run(const struct delta *op, struct exec *x, const struct delta_call *call);
 
 /* The implementations. */
-int delta_vulkan_open(struct delta *op, struct exec *x, struct err *e);
+int delta_vulkan_open(struct delta *op, struct exec *x, struct moeflux_err *e);
 void delta_vulkan(const void *op, const void *call, struct exec *x);
 op_host_fn delta_ref;
 

@@ -73,7 +73,7 @@ static bool tile_fits(const struct delta_tile *t, const struct delta_shape *s, c
 }
 
 /* Leaves op->gpu.walk_from as it is where the device cannot do it. */
-static int open_walk(struct delta *op, struct exec *x, const struct delta_shape *s, struct err *e)
+static int open_walk(struct delta *op, struct exec *x, const struct delta_shape *s, struct moeflux_err *e)
 {
     struct exec_caps caps = exec_get_caps(x);
     const struct delta_tile t = choose_tile(s, &caps);
@@ -90,7 +90,7 @@ static int open_walk(struct delta *op, struct exec *x, const struct delta_shape 
                                       e);
 }
 
-static int open_scan(struct delta *op, struct exec *x, const struct delta_shape *s, struct err *e)
+static int open_scan(struct delta *op, struct exec *x, const struct delta_shape *s, struct moeflux_err *e)
 {
     struct exec_caps caps = exec_get_caps(x);
     uint32_t subgroup = caps.subgroup_size, parts = (uint32_t)size_min(SCAN_PARTS, subgroup);
@@ -101,7 +101,7 @@ static int open_scan(struct delta *op, struct exec *x, const struct delta_shape 
 }
 
 /* A software device would compute both sides of the branch between keys and values in every workgroup. */
-static int open_prep(struct delta *op, struct exec *x, const struct delta_shape *s, struct err *e)
+static int open_prep(struct delta *op, struct exec *x, const struct delta_shape *s, struct moeflux_err *e)
 {
     struct exec_caps caps = exec_get_caps(x);
     uint64_t lanes = size_min(PREP_WORKGROUP, size_max(s->k_dim, s->v_dim));
@@ -117,7 +117,8 @@ static int open_prep(struct delta *op, struct exec *x, const struct delta_shape 
     return rc;
 }
 
-static int open_chunk_kernels(struct delta *op, struct exec *x, const struct delta_shape *s, struct err *e)
+static int open_chunk_kernels(struct delta *op, struct exec *x, const struct delta_shape *s,
+                              struct moeflux_err *e)
 {
     struct exec_caps caps = exec_get_caps(x);
     uint32_t subgroup = caps.subgroup_size;
@@ -133,7 +134,7 @@ static int open_chunk_kernels(struct delta *op, struct exec *x, const struct del
     return rc == 0 && s->form != DELTA_TOKENS ? open_walk(op, x, s, e) : rc;
 }
 
-int delta_vulkan_open(struct delta *op, struct exec *x, struct err *e)
+int delta_vulkan_open(struct delta *op, struct exec *x, struct moeflux_err *e)
 {
     const struct delta_shape *s = &op->shape;
     struct exec_caps caps = exec_get_caps(x);

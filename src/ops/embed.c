@@ -4,7 +4,7 @@
 
 static const struct op embed_op = {.name = "embed", .vulkan = embed_vulkan, .reference = embed_ref};
 
-int embed_open(struct embed *op, struct exec *x, const struct weights *w, struct err *e)
+int embed_open(struct embed *op, struct exec *x, const struct weights *w, struct moeflux_err *e)
 {
     *op = (struct embed){.weights = *w};
     if (w->cols == 0 || w->cols % 64)

@@ -24,11 +24,11 @@ struct embed_call {
 };
 
 /* ERR_UNSUPPORTED when the shape breaks the rule above. */
-int embed_open(struct embed *op, struct exec *x, const struct weights *w, struct err *e);
+int embed_open(struct embed *op, struct exec *x, const struct weights *w, struct moeflux_err *e);
 void embed_run(const struct embed *op, struct exec *x, const struct embed_call *call);
 
 /* The implementations. */
-int embed_vulkan_open(struct embed *op, struct exec *x, struct err *e);
+int embed_vulkan_open(struct embed *op, struct exec *x, struct moeflux_err *e);
 void embed_vulkan(const void *op, const void *call, struct exec *x);
 op_host_fn embed_ref;
 

@@ -3,7 +3,7 @@
 #include "ops/embed.h"
 #include "ops/gemv_plan.h"
 
-int embed_vulkan_open(struct embed *op, struct exec *x, struct err *e)
+int embed_vulkan_open(struct embed *op, struct exec *x, struct moeflux_err *e)
 {
     const struct weights *w = &op->weights;
     const struct gemv_shape shape = {w->rows, w->cols, 1, 1u << w->format, 1};

@@ -7,7 +7,7 @@ static const struct op up_op = {
 static const struct op down_op = {
     .name = "experts_down", .vulkan = experts_down_vulkan, .reference = experts_down_ref};
 
-int experts_open(struct experts *op, struct exec *x, const struct experts_shape *s, struct err *e)
+int experts_open(struct experts *op, struct exec *x, const struct experts_shape *s, struct moeflux_err *e)
 {
     *op = (struct experts){.shape = *s, .gpu.grouped.from = UINT32_MAX};
     if (s->hidden % 64 || s->inner % 64 || s->inner == 0 || s->hidden == 0)

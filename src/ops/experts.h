@@ -60,7 +60,8 @@ struct experts_call {
 /* Floats of scratch for chunks of up to n tokens; 0 on the host. */
 uint64_t experts_scratch(const struct experts_shape *s, const struct exec_caps *caps, uint32_t n,
                          uint32_t shared_inner);
-int experts_open(struct experts *op, struct exec *x, const struct experts_shape *shape, struct err *e);
+int experts_open(struct experts *op, struct exec *x, const struct experts_shape *shape,
+                 struct moeflux_err *e);
 /* Whether the experts of a chunk of so many tokens may come in waves: up and down for each, with a table of the wave's
  * experts alone, the last one without `more`. */
 bool experts_takes_waves(const struct experts *op, uint32_t chunk);
@@ -68,7 +69,7 @@ void experts_run_up(const struct experts *op, struct exec *x, const struct exper
 void experts_run_down(const struct experts *op, struct exec *x, const struct experts_call *call);
 
 /* The implementations. */
-int experts_vulkan_open(struct experts *op, struct exec *x, struct err *e);
+int experts_vulkan_open(struct experts *op, struct exec *x, struct moeflux_err *e);
 void experts_up_vulkan(const void *op, const void *call, struct exec *x);
 void experts_down_vulkan(const void *op, const void *call, struct exec *x);
 op_host_fn experts_up_ref, experts_down_ref;

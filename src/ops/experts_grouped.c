@@ -11,7 +11,7 @@ enum { LEAST_TILE = 8, TILE_BYTES = 16, GROUP = 256 };
 
 /* Adds tiles for `from` tokens an expert and more. */
 static int add_tiles(struct experts_grouped *op, struct exec *x, const struct experts_shape *s,
-                     enum gemm_tile size, uint32_t from, struct err *e)
+                     enum gemm_tile size, uint32_t from, struct moeflux_err *e)
 {
     const uint32_t formats = 1u << s->format;
     const struct gemm_plan p =
@@ -25,7 +25,7 @@ static int add_tiles(struct experts_grouped *op, struct exec *x, const struct ex
 
 /* An expert's tokens are as many as chance gives it: a tile has room for more than the average. */
 static int open_tiles(struct experts_grouped *op, struct exec *x, const struct experts_shape *s,
-                      struct err *e)
+                      struct moeflux_err *e)
 {
     static const uint32_t software[GEMM_TILES] = {UINT32_MAX, UINT32_MAX, 0, 12},
                           gpu[GEMM_TILES] = {0, 12, 28, 192}, f16[GEMM_TILES] = {0, 12, 34, 72};
@@ -38,7 +38,7 @@ static int open_tiles(struct experts_grouped *op, struct exec *x, const struct e
 }
 
 int experts_grouped_open(struct experts_grouped *op, struct exec *x, const struct experts_shape *s,
-                         struct err *e)
+                         struct moeflux_err *e)
 {
     struct exec_caps c = exec_get_caps(x);
     *op = (struct experts_grouped){.from = UINT32_MAX};

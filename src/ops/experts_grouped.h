@@ -15,7 +15,7 @@
 #include "exec/kernel.h"
 #include "ops/cast_f16.h"
 
-struct err;
+struct moeflux_err;
 struct experts_call;
 struct experts_shape;
 
@@ -39,7 +39,7 @@ struct experts_grouped {
 };
 
 int experts_grouped_open(struct experts_grouped *op, struct exec *x, const struct experts_shape *s,
-                         struct err *e);
+                         struct moeflux_err *e);
 /* Floats of scratch for chunks of up to n tokens. */
 uint64_t experts_grouped_scratch(const struct experts_shape *s, uint32_t n, uint32_t shared_inner);
 

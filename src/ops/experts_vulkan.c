@@ -3,7 +3,7 @@
 #include "ops/experts.h"
 #include "ops/gemv_plan.h"
 
-int experts_vulkan_open(struct experts *op, struct exec *x, struct err *e)
+int experts_vulkan_open(struct experts *op, struct exec *x, struct moeflux_err *e)
 {
     const struct experts_shape *s = &op->shape;
     const struct gemv_shape up_shape = {s->inner * s->top_k, s->hidden, 1, 1u << s->format, 2};

@@ -86,7 +86,7 @@ struct gemm_plan gemm_f16_plan_for(const struct exec *x, enum gemm_tile tile, ui
 }
 
 int gemm_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes,
-                const struct gemm_plan *p, struct err *e)
+                const struct gemm_plan *p, struct moeflux_err *e)
 {
     char full[64];
     snprintf(full, sizeof full, "%s%s", name, p->variant);

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct err;
+struct moeflux_err;
 struct exec;
 struct kernel;
 
@@ -35,6 +35,6 @@ struct gemm_plan gemm_f16_plan_for(const struct exec *x, enum gemm_tile tile, ui
 
 /* exec_kernel_later for a kernel on matmul.glsl. */
 int gemm_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes,
-                const struct gemm_plan *p, struct err *e);
+                const struct gemm_plan *p, struct moeflux_err *e);
 
 #endif

@@ -72,7 +72,7 @@ struct gemv_plan gemv_plan_for(const struct exec *x, const struct gemv_shape *sh
 }
 
 int gemv_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes,
-                const struct gemv_plan *p, struct err *e)
+                const struct gemv_plan *p, struct moeflux_err *e)
 {
     char wide[64];
     snprintf(wide, sizeof wide, "%s_wide", name);

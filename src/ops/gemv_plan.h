@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct err;
+struct moeflux_err;
 struct exec;
 struct kernel;
 
@@ -37,6 +37,6 @@ struct gemv_plan gemv_plan_for(const struct exec *x, const struct gemv_shape *sh
 
 /* exec_kernel for a kernel on matvec.glsl that has a variant for software devices, `name`_wide. */
 int gemv_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes,
-                const struct gemv_plan *p, struct err *e);
+                const struct gemv_plan *p, struct moeflux_err *e);
 
 #endif

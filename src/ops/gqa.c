@@ -18,7 +18,7 @@ static struct attention_shape attention_of(const struct gqa_shape *s)
                                     .kv_type = s->kv_type};
 }
 
-int gqa_open(struct gqa *op, struct exec *x, const struct gqa_shape *s, struct err *e)
+int gqa_open(struct gqa *op, struct exec *x, const struct gqa_shape *s, struct moeflux_err *e)
 {
     const struct attention_shape attention = attention_of(s);
     *op = (struct gqa){.shape = *s};

@@ -36,14 +36,14 @@ struct gqa_call {
 /* ERR_UNSUPPORTED unless n_heads % n_kv_heads = 0, head_dim is a multiple of 4, rotary_dim is even and at most
  * head_dim. qkv, q and the cache are aligned to 16 bytes. Of call.n >= attention.gpu.f16_from tokens, queries, keys and
  * values are rounded to float16 before they are multiplied, if the call allows it. */
-int gqa_open(struct gqa *op, struct exec *x, const struct gqa_shape *shape, struct err *e);
+int gqa_open(struct gqa *op, struct exec *x, const struct gqa_shape *shape, struct moeflux_err *e);
 /* Bytes of `partial` for chunks of up to n tokens that see up to n_pos positions; 0 without heads. */
 uint64_t gqa_partial_bytes(const struct gqa_shape *s, const struct exec_caps *caps, uint32_t n,
                            uint32_t n_pos);
 void gqa_run(const struct gqa *op, struct exec *x, const struct gqa_call *call);
 
 /* The implementations of prepare. */
-int gqa_vulkan_open(struct gqa *op, struct exec *x, struct err *e);
+int gqa_vulkan_open(struct gqa *op, struct exec *x, struct moeflux_err *e);
 void gqa_prepare_vulkan(const void *op, const void *call, struct exec *x);
 op_host_fn gqa_prepare_ref;
 

@@ -2,7 +2,7 @@
 #include "base/mem.h"
 #include "ops/gqa.h"
 
-int gqa_vulkan_open(struct gqa *op, struct exec *x, struct err *e)
+int gqa_vulkan_open(struct gqa *op, struct exec *x, struct moeflux_err *e)
 {
     const struct gqa_shape *s = &op->shape;
     struct exec_caps caps = exec_get_caps(x);

@@ -6,7 +6,7 @@
 
 static const struct op linear_op = {.name = "linear", .vulkan = linear_vulkan, .reference = linear_ref};
 
-static int check(const struct weights *w, uint32_t n, struct err *e)
+static int check(const struct weights *w, uint32_t n, struct moeflux_err *e)
 {
     if (n == 0 || n > LINEAR_MAX_SEGMENTS)
         return err_set(e, ERR_UNSUPPORTED, "linear: %u matrices, expected 1 to %d", n, LINEAR_MAX_SEGMENTS);
@@ -19,7 +19,7 @@ static int check(const struct weights *w, uint32_t n, struct err *e)
 }
 
 static int open_all(struct linear *op, struct exec *x, const struct weights *w, uint32_t n,
-                    uint32_t n_stacked, uint32_t step, struct err *e)
+                    uint32_t n_stacked, uint32_t step, struct moeflux_err *e)
 {
     *op = (struct linear){.n_segments = n, .n_stacked = n_stacked, .step = step, .f16_from = UINT32_MAX};
     int rc = check(w, n, e);
@@ -32,13 +32,13 @@ static int open_all(struct linear *op, struct exec *x, const struct weights *w, 
     return exec_get_caps(x).is_host ? 0 : linear_vulkan_open(op, x, e);
 }
 
-int linear_open(struct linear *op, struct exec *x, const struct weights *w, uint32_t n, struct err *e)
+int linear_open(struct linear *op, struct exec *x, const struct weights *w, uint32_t n, struct moeflux_err *e)
 {
     return open_all(op, x, w, n, 1, 0, e);
 }
 
 int linear_open_stack(struct linear *op, struct exec *x, const struct weights *w, uint32_t n_stacked,
-                      uint32_t step, struct err *e)
+                      uint32_t step, struct moeflux_err *e)
 {
     return open_all(op, x, w, 1, n_stacked, step, e);
 }

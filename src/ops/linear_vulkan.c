@@ -49,7 +49,7 @@ static struct tile tile_for(const struct exec *x, enum linear_path path, const s
 
 /* Appends the segments whose format is in `formats` to the table as one pass. */
 static int plan_pass(struct linear *op, enum linear_path path, struct exec *x, uint32_t formats,
-                     struct linear_segment *table, struct err *e)
+                     struct linear_segment *table, struct moeflux_err *e)
 {
     struct tile p = tile_for(x, path, op, formats);
     struct linear_plan *plan = &op->gpu.paths[path];
@@ -82,7 +82,7 @@ static int plan_pass(struct linear *op, enum linear_path path, struct exec *x, u
 }
 
 static int plan_path(struct linear *op, enum linear_path path, struct exec *x, struct linear_segment *table,
-                     struct err *e)
+                     struct moeflux_err *e)
 {
     uint32_t formats = 0;
     for (uint32_t i = 0; i < op->n_segments; i++)
@@ -123,7 +123,7 @@ static void set_limits(struct linear *op, const struct exec *x)
     op->f16_from = from[LINEAR_F16_GEMM_SMALL];
 }
 
-int linear_vulkan_open(struct linear *op, struct exec *x, struct err *e)
+int linear_vulkan_open(struct linear *op, struct exec *x, struct moeflux_err *e)
 {
     struct linear_segment table[LINEAR_PATHS * LINEAR_MAX_SEGMENTS] = {0};
     uint32_t n = op->n_segments;

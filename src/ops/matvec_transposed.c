@@ -6,7 +6,7 @@ static const struct op matvec_transposed_op = {
     .name = "matvec_transposed", .vulkan = matvec_transposed_vulkan, .reference = matvec_transposed_ref};
 
 int matvec_transposed_open(struct matvec_transposed *op, struct exec *x, const struct weights *w,
-                           uint32_t n_stacked, uint32_t step, struct err *e)
+                           uint32_t n_stacked, uint32_t step, struct moeflux_err *e)
 {
     *op = (struct matvec_transposed){.w = *w, .n_stacked = n_stacked, .step = step};
     if (w->rows == 0 || w->rows % 4 || w->cols == 0 || w->cols % 64)

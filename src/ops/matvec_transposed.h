@@ -27,12 +27,12 @@ struct matvec_transposed_call {
 
 /* ERR_UNSUPPORTED unless the rows are a multiple of 4 and the columns one of 64. Nothing is to be closed. */
 int matvec_transposed_open(struct matvec_transposed *op, struct exec *x, const struct weights *w,
-                           uint32_t n_stacked, uint32_t step, struct err *e);
+                           uint32_t n_stacked, uint32_t step, struct moeflux_err *e);
 void matvec_transposed_run(const struct matvec_transposed *op, struct exec *x,
                            const struct matvec_transposed_call *call);
 
 /* The implementations. */
-int matvec_transposed_vulkan_open(struct matvec_transposed *op, struct exec *x, struct err *e);
+int matvec_transposed_vulkan_open(struct matvec_transposed *op, struct exec *x, struct moeflux_err *e);
 void matvec_transposed_vulkan(const void *op, const void *call, struct exec *x);
 op_host_fn matvec_transposed_ref;
 

@@ -2,7 +2,7 @@
 #include "base/mem.h"
 #include "ops/matvec_transposed.h"
 
-int matvec_transposed_vulkan_open(struct matvec_transposed *op, struct exec *x, struct err *e)
+int matvec_transposed_vulkan_open(struct matvec_transposed *op, struct exec *x, struct moeflux_err *e)
 {
     enum { LANES = 32 };
     const char *name = "matvec_transposed";

@@ -2,7 +2,7 @@
 #include "base/mem.h"
 #include "ops/mla.h"
 
-int mla_vulkan_open(struct mla *op, struct exec *x, struct err *e)
+int mla_vulkan_open(struct mla *op, struct exec *x, struct moeflux_err *e)
 {
     struct exec_caps caps = exec_get_caps(x);
     uint32_t group = caps.is_software ? caps.subgroup_size : (uint32_t)size_min(256, caps.max_workgroup);

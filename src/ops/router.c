@@ -4,7 +4,7 @@
 
 static const struct op router_op = {.name = "router", .vulkan = router_vulkan, .reference = router_ref};
 
-static int check(const struct router_shape *s, struct err *e)
+static int check(const struct router_shape *s, struct moeflux_err *e)
 {
     if (s->top_k == 0 || s->top_k > s->n_experts)
         return err_set(e, ERR_UNSUPPORTED, "router: %u of %u experts a token", s->top_k, s->n_experts);
@@ -19,7 +19,7 @@ static int check(const struct router_shape *s, struct err *e)
     return 0;
 }
 
-int router_open(struct router *op, struct exec *x, const struct router_shape *s, struct err *e)
+int router_open(struct router *op, struct exec *x, const struct router_shape *s, struct moeflux_err *e)
 {
     *op = (struct router){.shape = *s};
     int rc = check(s, e);

@@ -2,7 +2,7 @@
 #include "base/mem.h"
 #include "ops/router.h"
 
-int router_vulkan_open(struct router *op, struct exec *x, struct err *e)
+int router_vulkan_open(struct router *op, struct exec *x, struct moeflux_err *e)
 {
     const struct router_shape *s = &op->shape;
     uint32_t subgroup = exec_get_caps(x).subgroup_size;

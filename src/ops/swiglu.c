@@ -5,7 +5,7 @@
 
 static const struct op swiglu_op = {.name = "swiglu", .vulkan = swiglu_vulkan, .reference = swiglu_ref};
 
-int swiglu_open(struct swiglu *op, struct exec *x, struct err *e)
+int swiglu_open(struct swiglu *op, struct exec *x, struct moeflux_err *e)
 {
     struct exec_caps c = exec_get_caps(x);
     *op = (struct swiglu){.gpu.workgroup = (uint32_t)size_min(256, c.max_workgroup)};

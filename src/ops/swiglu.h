@@ -21,7 +21,7 @@ struct swiglu_call {
     uint32_t n, inner;
 };
 
-int swiglu_open(struct swiglu *op, struct exec *x, struct err *e);
+int swiglu_open(struct swiglu *op, struct exec *x, struct moeflux_err *e);
 void swiglu_run(const struct swiglu *op, struct exec *x, const struct swiglu_call *call);
 
 /* The implementations. */

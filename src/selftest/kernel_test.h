@@ -22,7 +22,7 @@ struct kernel_test {
     const struct selftest *request;
     uint64_t rng;
     int n_failed;
-    struct err err; /* the first failure; later calls do nothing */
+    struct moeflux_err err; /* the first failure; later calls do nothing */
     struct test_buffer buffers[KT_MAX_BUFFERS];
     uint32_t n_buffers;
 };

@@ -626,7 +626,7 @@ static void run_groups(struct kernel_test *l)
             groups[i].run(l);
 }
 
-int selftest_run(const struct selftest *s, struct err *e)
+int selftest_run(const struct selftest *s, struct moeflux_err *e)
 {
     struct kernel_test *l = mem_new(1, sizeof *l, e);
     if (!l)
