@@ -62,7 +62,7 @@ struct moeflux_info {
     const char *expert_io; /* how experts are read, and why; borrowed until moeflux_close */
     bool experts_resident; /* every expert has a slot: no reads once warm */
     /* prompts are computed with float16 products (float32 sums), which this device is fast at */
-    bool half_products;
+    bool f16_products;
 };
 struct moeflux_info moeflux_info(const struct moeflux *m);
 
@@ -72,7 +72,7 @@ int moeflux_session_new(struct moeflux_session **out, struct moeflux *m, uint32_
 void moeflux_session_free(struct moeflux_session *s);
 
 /* What an evaluation hands out. Every member may be NULL. */
-struct moeflux_wish {
+struct moeflux_outputs {
     float *logits; /* [vocab_size], after the last token */
     /* The logits after each token, in order: row [vocab_size], valid during the call. Negative: stop with it. */
     int (*each_logits)(void *ctx, uint32_t pos, const float *row, struct err *e);
@@ -86,11 +86,11 @@ struct moeflux_wish {
  * ERR_INTERRUPTED: the progress callback said stop; the sequence has the chunks that were finished before, none or more
  * of them (moeflux_position), and can go on from there. The callback is asked between the submissions of a chunk and
  * while the host waits, several times a second, for single tokens too where they take long (with a total of 0);
- * ERR_IO, ERR_FORMAT, ERR_DEVICE, or what wish->each_logits returned: a half-evaluated chunk cannot be kept. The
+ * ERR_IO, ERR_FORMAT, ERR_DEVICE, or what outputs->each_logits returned: a half-evaluated chunk cannot be kept. The
  * sequence then stands where the chunk began, if its states could be put back, else at its newest checkpoint
  * (position 0 without one): ask moeflux_position. */
-int moeflux_eval(struct moeflux_session *s, const int32_t *ids, uint32_t n, const struct moeflux_wish *wish,
-                 struct err *e);
+int moeflux_eval(struct moeflux_session *s, const int32_t *ids, uint32_t n,
+                 const struct moeflux_outputs *outputs, struct err *e);
 
 /* Tokens in the sequence. */
 uint32_t moeflux_position(const struct moeflux_session *s);
@@ -248,10 +248,10 @@ struct moeflux_needs {
     uint64_t dense_bytes;  /* the resident part, on disk and in memory */
     uint64_t expert_bytes; /* all routed experts */
     uint64_t one_expert_bytes;
-    uint64_t token_dense_bytes;  /* weights read per token from memory, without routed experts */
-    uint64_t token_expert_bytes; /* routed experts' bytes per token: n_layers with experts * top_k * one */
-    uint64_t kv_bytes_per_pos;   /* of float32 numbers */
-    uint64_t fixed_state_bytes;  /* of recurrent layers, with the copy that lets a chunk be undone */
+    uint64_t token_dense_bytes;     /* weights read per token from memory, without routed experts */
+    uint64_t token_expert_bytes;    /* routed experts' bytes per token: n_layers with experts * top_k * one */
+    uint64_t kv_bytes_per_pos;      /* of float32 numbers */
+    uint64_t recurrent_state_bytes; /* of recurrent layers, with the copy that lets a chunk be undone */
     /* least memory to run: dense + states of a short context + one layer's top_k experts */
     uint64_t floor_bytes;
 };

@@ -57,7 +57,7 @@ static int32_t first_token(const struct bench *b, uint32_t sequence)
 static void eval(const struct bench *b, struct moeflux_session *s, int32_t id)
 {
     struct err e = {0};
-    if (moeflux_eval(s, &id, 1, &(struct moeflux_wish){.logits = b->logits}, &e) < 0)
+    if (moeflux_eval(s, &id, 1, &(struct moeflux_outputs){.logits = b->logits}, &e) < 0)
         die(&e);
 }
 

@@ -216,7 +216,7 @@ static void measure(struct bench *b, enum reader_mode mode)
             ours[i] = reader_round(b, mode, r, &stats);
     }
     print_ratio(ours, theirs, b->n_rounds);
-    printf("  %5.1f  %6.1f  %s\n", (double)stats.flight_ns / (double)stats.busy_ns,
+    printf("  %5.1f  %6.1f  %s\n", (double)stats.in_flight_ns / (double)stats.busy_ns,
            stats.n_submits ? (double)stats.n_parts / (double)stats.n_submits : 1.0, reader_describe(r));
     fflush(stdout);
     reader_close(r);

@@ -43,7 +43,7 @@ void sequence_ids(const struct sequence *q, uint32_t kind, int32_t *ids, uint32_
 void sequence_eval(struct sequence *q, const int32_t *ids, uint32_t n, float *logits)
 {
     struct err e = {0};
-    check_ok(moeflux_eval(q->s, ids, n, &(struct moeflux_wish){.logits = logits}, &e), &e);
+    check_ok(moeflux_eval(q->s, ids, n, &(struct moeflux_outputs){.logits = logits}, &e), &e);
 }
 
 void sequence_fresh(struct sequence *q, const int32_t *ids, uint32_t n, const int32_t *more, uint32_t n_more,
@@ -70,7 +70,7 @@ float sequence_distance(const struct sequence *q, const float *a, const float *b
 
 float sequence_tolerance(const struct sequence *q)
 {
-    return moeflux_info(q->m).half_products ? 2e-2f : 1e-4f;
+    return moeflux_info(q->m).f16_products ? 2e-2f : 1e-4f;
 }
 
 void sequence_refused(int rc, const struct err *e, int code, const char *text)

@@ -195,7 +195,7 @@ static void a_spare_leaves_first_and_a_fresh_one_stays(void **state)
     cache_unpin_spare(s.cache, slot);
     assert_int_equal(cache_pin(s.cache, (struct expert_key){0, 4}, &slot, &gone, &e), CACHE_MISS);
     cache_publish(s.cache, slot);
-    cache_unpin_fresh(s.cache, slot); /* never used, and yet not the first to go */
+    cache_unpin_prefetched(s.cache, slot); /* never used, and yet not the first to go */
     assert_int_equal(gone_for(&s, 3), 2);
     load(&s, 0, 5);
     assert_int_equal(gone_for(&s, 3), 1);

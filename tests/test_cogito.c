@@ -233,10 +233,10 @@ static void run_on(const char *dir, const char *device, uint32_t n_prompt, struc
     struct err e = {0};
     check_ok(moeflux_open(&m, &o, &e), &e);
     check_ok(moeflux_session_new(&s, m, 64, &e), &e);
-    const struct moeflux_wish wish = {.logits = out->logits, .hidden = keep_hidden, .ctx = out};
-    check_ok(moeflux_eval(s, ids, n_prompt, &wish, &e), &e);
+    const struct moeflux_outputs outputs = {.logits = out->logits, .hidden = keep_hidden, .ctx = out};
+    check_ok(moeflux_eval(s, ids, n_prompt, &outputs, &e), &e);
     for (uint32_t i = n_prompt; i < N_TOKENS; i++)
-        check_ok(moeflux_eval(s, ids + i, 1, &wish, &e), &e);
+        check_ok(moeflux_eval(s, ids + i, 1, &outputs, &e), &e);
     moeflux_session_free(s);
     moeflux_close(m);
 }

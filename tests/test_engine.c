@@ -56,7 +56,7 @@ static void make_prompt(int32_t *ids, uint32_t n)
 static void eval(struct moeflux_session *s, const int32_t *ids, uint32_t n, float *logits)
 {
     struct err e = {0};
-    check_ok(moeflux_eval(s, ids, n, &(struct moeflux_wish){.logits = logits}, &e), &e);
+    check_ok(moeflux_eval(s, ids, n, &(struct moeflux_outputs){.logits = logits}, &e), &e);
 }
 
 /* Logits after the prompt and after three single tokens more. */
@@ -153,7 +153,7 @@ static void check_chunk_sizes(const char *dir)
             ids[j] %= (int32_t)vocab;
         eval(s, ids, N_PROMPT, i == 0 ? want : got);
         for (uint32_t j = 0; i > 0 && j < vocab; j++)
-            assert_true(fabsf(want[j] - got[j]) <= (moeflux_info(m).half_products ? 2e-2f : 1e-4f));
+            assert_true(fabsf(want[j] - got[j]) <= (moeflux_info(m).f16_products ? 2e-2f : 1e-4f));
         moeflux_session_free(s);
         moeflux_close(m);
     }
@@ -175,11 +175,11 @@ static void bad_tokens_change_nothing(void **state)
     int32_t ids[600] = {5, 6, 7}, bad[2] = {1, ODD_VOCAB};
     struct err e = {0};
     eval(s, ids, 3, want);
-    assert_int_equal(moeflux_eval(s, bad, 2, &(struct moeflux_wish){0}, &e), ERR_USAGE);
+    assert_int_equal(moeflux_eval(s, bad, 2, &(struct moeflux_outputs){0}, &e), ERR_USAGE);
     assert_non_null(strstr(e.text, "1003"));
     bad[1] = -1;
-    assert_int_equal(moeflux_eval(s, bad, 2, &(struct moeflux_wish){0}, &e), ERR_USAGE);
-    assert_int_equal(moeflux_eval(s, ids, 600, &(struct moeflux_wish){0}, &e), ERR_USAGE);
+    assert_int_equal(moeflux_eval(s, bad, 2, &(struct moeflux_outputs){0}, &e), ERR_USAGE);
+    assert_int_equal(moeflux_eval(s, ids, 600, &(struct moeflux_outputs){0}, &e), ERR_USAGE);
     assert_non_null(strstr(e.text, "512"));
     assert_int_equal(moeflux_position(s), 3);
     eval(s, ids, 1, got);
@@ -275,7 +275,7 @@ static void unreadable_experts_stop_the_evaluation(void **state)
     assert_non_null(f);
     assert_int_equal(ftruncate(fileno(f), 400000), 0);
     fclose(f);
-    assert_int_equal(moeflux_eval(s, ids, 9, &(struct moeflux_wish){.logits = logits}, &e), ERR_IO);
+    assert_int_equal(moeflux_eval(s, ids, 9, &(struct moeflux_outputs){.logits = logits}, &e), ERR_IO);
     assert_non_null(strstr(e.text, "layer"));
     assert_non_null(strstr(e.text, "expert"));
     assert_int_equal(moeflux_position(s), 1); /* the chunk that failed is undone */
@@ -326,7 +326,7 @@ static void stop_everywhere(uint32_t n_slots)
     for (uint32_t stop = 1; stop < n_questions; stop += 1 + n_questions / 16) {
         check_ok(moeflux_clear(s, &e), &e);
         a = (struct asker){.stop_at = stop};
-        int rc = moeflux_eval(s, ids, N_PROMPT, &(struct moeflux_wish){.logits = part}, &e);
+        int rc = moeflux_eval(s, ids, N_PROMPT, &(struct moeflux_outputs){.logits = part}, &e);
         uint32_t pos = moeflux_position(s);
         a = (struct asker){0};
         if (rc == 0)

@@ -29,7 +29,7 @@ static struct bounds bounds_of(const struct moeflux *m, const char *golden, uint
     const struct moeflux_info info = moeflux_info(m);
     bool is_plain = strstr(golden, "deepseek-plain");
     bool is_gpu = !strstr(info.device, "llvmpipe") && !strstr(info.device, "reference");
-    if (!info.half_products)
+    if (!info.f16_products)
         return (struct bounds){n_tokens > 1000 ? 1e-3 : 2e-4, is_plain && is_gpu ? 4e-5 : 1e-5, 0.99999};
     if (is_plain)
         return (struct bounds){4e-2, 5e-3, 0.9999};
@@ -107,7 +107,7 @@ static uint32_t follow_greedy(struct moeflux_session *s, const struct golden *g,
     for (; j < greedy->shape[0] && (double)((const float *)gap->data)[j] > 4 * bound; j++) {
         int32_t id = ((const int32_t *)greedy->data)[j];
         assert_int_equal(argmax(logits, vocab), id);
-        check_ok(moeflux_eval(s, &id, 1, &(struct moeflux_wish){.logits = logits}, &e), &e);
+        check_ok(moeflux_eval(s, &id, 1, &(struct moeflux_outputs){.logits = logits}, &e), &e);
     }
     return j;
 }
@@ -121,12 +121,12 @@ static void run_case(struct moeflux *m, const struct golden *g, const char *gold
     struct moeflux_session *s;
     struct err e = {0};
     float *logits = malloc(vocab * sizeof *logits);
-    const struct moeflux_wish wish = {.logits = logits,
-                                      .each_logits = w.logits ? see_logits : NULL,
-                                      .hidden = w.hidden ? see_hidden : NULL,
-                                      .ctx = &w};
+    const struct moeflux_outputs outputs = {.logits = logits,
+                                            .each_logits = w.logits ? see_logits : NULL,
+                                            .hidden = w.hidden ? see_hidden : NULL,
+                                            .ctx = &w};
     check_ok(moeflux_session_new(&s, m, (uint32_t)n + 64, &e), &e);
-    check_ok(moeflux_eval(s, tokens->data, (uint32_t)n, &wish, &e), &e);
+    check_ok(moeflux_eval(s, tokens->data, (uint32_t)n, &outputs, &e), &e);
     double error = difference(logits, last->data, vocab), hidden = 0;
     double direction = cosine(logits, (const float *)last->data, vocab);
     for (uint32_t l = 0; w.hidden && l < w.hidden->shape[0]; l++)
@@ -156,7 +156,7 @@ static bool run_as(const char *prompt_type, const char *dir, const char *golden,
                                       .prompt_type = prompt_type};
     golden_open(&g, golden);
     check_ok(moeflux_open(&m, &o, &e), &e);
-    bool is_half = moeflux_info(m).half_products;
+    bool is_half = moeflux_info(m).f16_products;
     printf("%s on %s%s%s\n", dir, moeflux_info(m).device,
            moeflux_info(m).experts_resident ? "" : ", streaming", is_half ? ", float16 prompts" : "");
     for (uint32_t i = 0; golden_find(&g, i, "tokens"); i++)

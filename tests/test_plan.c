@@ -116,7 +116,7 @@ static void a_session_has_as_many_checkpoints_as_the_plan(void **state)
         check_ok(moeflux_set_checkpoint_cap(s, UINT32_MAX, &e), &e);
         assert_int_equal(moeflux_checkpoint_cap(s), n);
         for (int32_t id = 0; id < MANY; id++) {
-            check_ok(moeflux_eval(s, &id, 1, &(struct moeflux_wish){0}, &e), &e);
+            check_ok(moeflux_eval(s, &id, 1, &(struct moeflux_outputs){0}, &e), &e);
             check_ok(moeflux_checkpoint(s, &e), &e);
         }
         assert_int_equal(moeflux_list_checkpoints(s, pos, MANY), n);

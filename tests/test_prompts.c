@@ -37,7 +37,7 @@ static void start(struct talk *t, const char *dir, uint32_t chunk, bool as_gpu)
                                       .kv_type = "f32",
                                       .device = getenv("MOEFLUX_DEVICE")};
     check_ok(moeflux_open(&t->m, &o, &e), &e);
-    assert_false(moeflux_info(t->m).half_products);
+    assert_false(moeflux_info(t->m).f16_products);
     t->vocab = moeflux_info(t->m).vocab_size;
     assert_true(t->vocab <= MAX_VOCAB);
     check_ok(moeflux_session_new(&t->s, t->m, 1024, &e), &e);
@@ -62,7 +62,7 @@ static void eval(struct talk *t, uint32_t from, uint32_t to)
     assert_int_equal(moeflux_position(t->s), from);
     for (uint32_t i = from; i < to; i++)
         ids[i - from] = id_at(t, i);
-    check_ok(moeflux_eval(t->s, ids, to - from, &(struct moeflux_wish){.logits = t->logits}, &e), &e);
+    check_ok(moeflux_eval(t->s, ids, to - from, &(struct moeflux_outputs){.logits = t->logits}, &e), &e);
 }
 
 /* The largest difference, relative to the largest of `want`. */
@@ -131,13 +131,13 @@ static float *read_back(struct talk *t, const struct exec_buffer *b)
     return to;
 }
 
-/* Convolution windows (of two the current one) and delta states: fixed = [layer][window, window, state]. */
-static double fixed_error(struct talk *a, struct talk *b)
+/* Convolution windows (of two the current one) and delta states: recurrent = [layer][window, window, state]. */
+static double recurrent_error(struct talk *a, struct talk *b)
 {
     const struct config *c = &a->m->dir.config;
     uint64_t window = (uint64_t)(c->conv_kernel - 1) * config_conv_dim(c);
     uint64_t delta = (uint64_t)c->n_v_heads * c->v_head_dim * c->k_head_dim;
-    float *x = read_back(a, &a->s->fixed), *y = read_back(b, &b->s->fixed), *from = x, *with = y;
+    float *x = read_back(a, &a->s->recurrent), *y = read_back(b, &b->s->recurrent), *from = x, *with = y;
     double worst = 0;
     for (uint32_t i = 0; i < c->n_layers; i++) {
         if (c->layers[i] == LAYER_ATTENTION)
@@ -148,7 +148,7 @@ static double fixed_error(struct talk *a, struct talk *b)
         from += 2 * window + delta;
         with += 2 * window + delta;
     }
-    assert_int_equal((uint64_t)(from - x) * sizeof(float), a->s->fixed.bytes);
+    assert_int_equal((uint64_t)(from - x) * sizeof(float), a->s->recurrent.bytes);
     free(x);
     free(y);
     return worst;
@@ -181,9 +181,10 @@ static void states_agree(const char *dir, uint32_t chunk)
     eval(&a, 0, N);
     for (uint32_t i = 0; i < N; i++)
         eval(&b, i, i + 1);
-    double fixed = fixed_error(&a, &b), kv = kv_error(&a, &b, N);
-    printf("%s, chunks of %u: windows and delta states %.1e, keys and values %.1e\n", dir, chunk, fixed, kv);
-    assert_true(fixed <= BOUND && kv <= BOUND);
+    double recurrent = recurrent_error(&a, &b), kv = kv_error(&a, &b, N);
+    printf("%s, chunks of %u: windows and delta states %.1e, keys and values %.1e\n", dir, chunk, recurrent,
+           kv);
+    assert_true(recurrent <= BOUND && kv <= BOUND);
     end(&a);
     end(&b);
 }
@@ -282,7 +283,7 @@ static void memory_is_as_planned(const char *dir, uint32_t context, uint32_t chu
     check_ok(moeflux_make_plan(&o, &p, &e), &e);
     check_ok(moeflux_open(&m, &o, &e), &e);
     check_ok(moeflux_session_new(&s, m, context, &e), &e);
-    check_ok(session_reserve(s, context, &e), &e);
+    check_ok(sequence_reserve(s, context, &e), &e);
     exec_get_stats(m->exec, &held);
     /* Without the driver's own: what is held are our buffers. */
     uint64_t planned =

@@ -164,7 +164,7 @@ static void read_all(const struct model_dir *m, enum reader_mode mode, uint32_t 
     struct reader_stats s = reader_get_stats(r);
     assert_int_equal(s.n_reads, n_layers * n);
     assert_int_equal(s.bytes, n_layers * n * m->expert.bytes);
-    assert_true(s.busy_ns > 0 && s.flight_ns >= s.busy_ns);
+    assert_true(s.busy_ns > 0 && s.in_flight_ns >= s.busy_ns);
     assert_int_equal(s.n_failed + s.n_dropped, 0);
     reader_close(r);
 }

@@ -208,12 +208,13 @@ static void the_reference_s_state_is_ours(const char *model, const char *golden,
     struct err e = {0};
     golden_open(&g, golden);
     const struct golden_tensor *tokens = golden_find(&g, 0, "tokens");
-    struct expected x = {golden_find(&g, 0, "logits"), moeflux_info(q.m).half_products ? 2e-2f : 2e-4f};
+    struct expected x = {golden_find(&g, 0, "logits"), moeflux_info(q.m).f16_products ? 2e-2f : 2e-4f};
     const int32_t *ids = tokens->data;
-    struct moeflux_wish wish = {.each_logits = see_row, .ctx = &x};
+    struct moeflux_outputs outputs = {.each_logits = see_row, .ctx = &x};
     check_ok(moeflux_load(q.s, path, &e), &e);
     assert_int_equal(moeflux_position(q.s), N_REFERENCE);
-    check_ok(moeflux_eval(q.s, ids + N_REFERENCE, (uint32_t)tokens->shape[0] - N_REFERENCE, &wish, &e), &e);
+    check_ok(moeflux_eval(q.s, ids + N_REFERENCE, (uint32_t)tokens->shape[0] - N_REFERENCE, &outputs, &e),
+             &e);
     sequence_fresh(&q, ids, 2, ids + 2, N_REFERENCE - 2, NULL);
     check_ok(moeflux_save(q.s, tmp_tree_path(dir, "ours"), MOEFLUX_STATE_V2, &e), &e);
     size_t n, k;
@@ -411,7 +412,7 @@ static void unreadable_experts_cost_what_came_after_the_checkpoint(void **state)
     check_ok(moeflux_restore(q.s, 10, &e), &e);
     uint8_t *bytes = tmp_tree_read(path, &n);
     assert_int_equal(truncate(path, 400000), 0);
-    int rc = moeflux_eval(q.s, ids + 10, 30, &(struct moeflux_wish){.logits = got}, &e);
+    int rc = moeflux_eval(q.s, ids + 10, 30, &(struct moeflux_outputs){.logits = got}, &e);
     sequence_refused(rc, &e, ERR_IO, "expert");
     assert_int_equal(moeflux_position(q.s), 10);
     FILE *f = fopen(path, "r+b");

@@ -51,8 +51,9 @@ static const float *oracle_ask(struct oracle *o, const int32_t *ids, uint32_t n)
         o->at = key;
         o->n_runs++;
         check_ok(moeflux_clear(o->q.s, &e), &e);
-        check_ok(moeflux_eval(o->q.s, ids, n, &(struct moeflux_wish){.each_logits = keep_row, .ctx = o}, &e),
-                 &e);
+        check_ok(
+            moeflux_eval(o->q.s, ids, n, &(struct moeflux_outputs){.each_logits = keep_row, .ctx = o}, &e),
+            &e);
     }
     return o->logits[key];
 }
@@ -237,7 +238,8 @@ static void step_failing_eval(struct world *t)
     uint32_t n = 1 + below(t, room), fails = below(t, n);
     struct failing f = {t->w->n + fails};
     random_ids(t, ids, n);
-    int rc = moeflux_eval(t->q->s, ids, n, &(struct moeflux_wish){.each_logits = fail_at, .ctx = &f}, &t->e);
+    int rc =
+        moeflux_eval(t->q->s, ids, n, &(struct moeflux_outputs){.each_logits = fail_at, .ctx = &f}, &t->e);
     sequence_refused(rc, &t->e, ERR_IO, "enough");
     append(t->w, ids, n, fails, moeflux_position(t->q->s));
 }
@@ -245,7 +247,8 @@ static void step_failing_eval(struct world *t)
 static void step_refused_eval(struct world *t)
 {
     const int32_t ids[2] = {IDS[0], SMALL_VOCAB};
-    sequence_refused(moeflux_eval(t->q->s, ids, 2, &(struct moeflux_wish){0}, &t->e), &t->e, ERR_USAGE, "");
+    sequence_refused(moeflux_eval(t->q->s, ids, 2, &(struct moeflux_outputs){0}, &t->e), &t->e, ERR_USAGE,
+                     "");
 }
 
 static void step_clear(struct world *t)

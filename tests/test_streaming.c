@@ -185,11 +185,11 @@ static void evaluate(const struct subject *s, struct moeflux *m, struct moeflux_
 {
     struct err e = {0};
     uint32_t vocab = s->needs.vocab_size;
-    check_ok(moeflux_eval(q, s->ids, N_PROMPT, &(struct moeflux_wish){.logits = rows}, &e), &e);
+    check_ok(moeflux_eval(q, s->ids, N_PROMPT, &(struct moeflux_outputs){.logits = rows}, &e), &e);
     moeflux_stats_reset(m);
     for (uint32_t i = 0; i < N_DECODE; i++)
         check_ok(moeflux_eval(q, s->ids + N_PROMPT + i, 1,
-                              &(struct moeflux_wish){.logits = rows + (uint64_t)(i + 1) * vocab}, &e),
+                              &(struct moeflux_outputs){.logits = rows + (uint64_t)(i + 1) * vocab}, &e),
                  &e);
 }
 
@@ -417,11 +417,11 @@ static void check_shrinking(const struct subject *s, const struct choice *c, flo
     check_ok(moeflux_session_new(&q, m, N_PROMPT + N_DECODE, &e), &e);
     evaluate(s, m, q, rows);
     check_ok(moeflux_clear(q, &e), &e);
-    check_ok(moeflux_eval(q, s->ids, N_PROMPT, &(struct moeflux_wish){.logits = rows}, &e), &e);
+    check_ok(moeflux_eval(q, s->ids, N_PROMPT, &(struct moeflux_outputs){.logits = rows}, &e), &e);
     cut_layers(s, contents, n_bytes);
     int rc = 0;
     for (uint32_t i = 0; i < N_DECODE && rc == 0; i++)
-        rc = moeflux_eval(q, s->ids + N_PROMPT + i, 1, &(struct moeflux_wish){.logits = rows}, &e);
+        rc = moeflux_eval(q, s->ids + N_PROMPT + i, 1, &(struct moeflux_outputs){.logits = rows}, &e);
     if (rc != ERR_IO || !strstr(e.text, "layer ") || !strstr(e.text, "expert ") || !strstr(e.text, ".bin"))
         fail_msg("%s: %d, %s", name, rc, e.text);
     assert_int_equal(moeflux_position(q), 0);

@@ -111,7 +111,7 @@ static void decode(struct running *r, uint32_t n)
         int32_t id = (int32_t)(r->n_done++ * 7919u % r->vocab);
         if (moeflux_position(r->s) == CONTEXT)
             check_ok(moeflux_clear(r->s, &e), &e);
-        check_ok(moeflux_eval(r->s, &id, 1, &(struct moeflux_wish){.logits = r->logits}, &e), &e);
+        check_ok(moeflux_eval(r->s, &id, 1, &(struct moeflux_outputs){.logits = r->logits}, &e), &e);
     }
 }
 

@@ -26,7 +26,7 @@ enum { SHORT_CONTEXT = 8192 };
 
 static uint64_t state_bytes(const struct moeflux_needs *n, uint64_t n_pos)
 {
-    return n->fixed_state_bytes + n_pos * n->kv_bytes_per_pos;
+    return n->recurrent_state_bytes + n_pos * n->kv_bytes_per_pos;
 }
 
 static uint64_t short_context(const struct moeflux_needs *n)
@@ -79,7 +79,7 @@ static void print_sizes(struct output *out, const struct moeflux_needs *n)
     print_bytes(out, "  routed experts", n->token_expert_bytes, "from memory or disk");
     print_bytes(out, "  together", n->token_dense_bytes + n->token_expert_bytes, "");
     output_text(out, "\nMemory\n");
-    snprintf(note, sizeof note, "%" PRIu64 " B fixed and %" PRIu64 " B per token", n->fixed_state_bytes,
+    snprintf(note, sizeof note, "%" PRIu64 " B fixed and %" PRIu64 " B per token", n->recurrent_state_bytes,
              n->kv_bytes_per_pos);
     snprintf(note + strlen(note), sizeof note - strlen(note), ", here %" PRIu64 " tokens", short_context(n));
     print_bytes(out, "  states", state_bytes(n, short_context(n)), note);
@@ -112,7 +112,7 @@ static json_t *needs_json(const struct options *o, const struct moeflux_needs *n
         {"token_dense_bytes", n->token_dense_bytes},
         {"token_expert_bytes", n->token_expert_bytes},
         {"kv_bytes_per_token", n->kv_bytes_per_pos},
-        {"fixed_state_bytes", n->fixed_state_bytes},
+        {"fixed_state_bytes", n->recurrent_state_bytes},
         {"resident_bytes", n->dense_bytes + n->expert_bytes + state_bytes(n, short_context(n))},
         {"floor_bytes", n->floor_bytes},
     };

@@ -60,14 +60,14 @@ static int score(void *ctx, uint32_t pos, const float *row, struct err *e)
 static int score_windows(struct scoring *s, struct err *e)
 {
     uint64_t start = clock_ns();
-    const struct moeflux_wish wish = {.each_logits = score, .ctx = s};
+    const struct moeflux_outputs outputs = {.each_logits = score, .ctx = s};
     int rc = 0;
     for (size_t from = 0; rc == 0 && from + 1 < s->tokens.n; from += s->n_window) {
         s->window = s->tokens.ids + from;
         s->n_window = (uint32_t)size_min(s->tokens.n - from, s->session.max_context);
         rc = moeflux_clear(s->session.sequence, e);
         if (rc == 0)
-            rc = moeflux_eval(s->session.sequence, s->window, s->n_window, &wish, e);
+            rc = moeflux_eval(s->session.sequence, s->window, s->n_window, &outputs, e);
         s->n_windows++;
     }
     s->ns = clock_ns() - start;

@@ -62,16 +62,16 @@ static int begin_logits(struct probe *p, const struct token_list *prompt, struct
 }
 
 int probe_begin(struct probe *p, const struct moeflux_info *info, const struct token_list *prompt,
-                struct moeflux_wish *wish, struct err *e)
+                struct moeflux_outputs *outputs, struct err *e)
 {
     const struct tensor_spec hidden = {"hidden", "F32", 3, {info->n_layers + 1, prompt->n, info->hidden}};
     int rc = 0;
     p->n_tokens = (uint32_t)prompt->n;
     p->vocab_size = info->vocab_size;
     p->width = info->hidden;
-    wish->ctx = p;
-    wish->each_logits = p->all ? on_logits : NULL;
-    wish->hidden = p->hidden ? on_hidden : NULL;
+    outputs->ctx = p;
+    outputs->each_logits = p->all ? on_logits : NULL;
+    outputs->hidden = p->hidden ? on_hidden : NULL;
     if (p->logits && !p->text)
         rc = begin_logits(p, prompt, e);
     if (!rc && p->hidden)

@@ -128,12 +128,12 @@ static struct prefix_stops choose_stops(const struct prompt_cache *pc, uint32_t 
 }
 
 int prompt_cache_eval(struct prompt_cache *pc, struct session *s, const struct token_list *prompt,
-                      const struct moeflux_wish *wish, struct err *e)
+                      const struct moeflux_outputs *outputs, struct err *e)
 {
     const int32_t *ids = prompt->ids;
     uint32_t n = (uint32_t)prompt->n;
     if (!pc->path)
-        return session_eval(s, ids, n, wish, e);
+        return session_eval(s, ids, n, outputs, e);
     bool in_pieces = moeflux_checkpoint_bytes(s->sequence) > 0 && pc->format == MOEFLUX_STATE_V3;
     uint32_t n_same = prefix_common(moeflux_history(s->sequence), pc->n_held, ids, n);
     bool known = n_same >= n - 1 && pc->n_held <= n;
@@ -153,7 +153,7 @@ int prompt_cache_eval(struct prompt_cache *pc, struct session *s, const struct t
         save(pc, s);
     uint32_t pos = moeflux_position(s->sequence);
     if (!rc)
-        rc = session_eval(s, ids + pos, n - pos, wish, e);
+        rc = session_eval(s, ids + pos, n - pos, outputs, e);
     if (!rc && !in_pieces && pc->may_write && !known)
         save(pc, s);
     return rc;

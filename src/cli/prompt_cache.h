@@ -34,6 +34,6 @@ int prompt_cache_load(struct prompt_cache *pc, const struct options *o, struct s
  * the last token's evaluation, so that the same prompt finds all of itself but one (version 2, which cannot be gone back
  * in, after it); a file that cannot be written is a warning. The sampler must not have been told of the prompt. */
 int prompt_cache_eval(struct prompt_cache *pc, struct session *s, const struct token_list *prompt,
-                      const struct moeflux_wish *wish, struct err *e);
+                      const struct moeflux_outputs *outputs, struct err *e);
 
 #endif

@@ -113,14 +113,14 @@ static int check_length(const struct run *r, struct err *e)
 
 static int prefill(struct run *r, struct err *e)
 {
-    struct moeflux_wish wish = {0};
+    struct moeflux_outputs outputs = {0};
     struct session *s = &r->session;
-    int rc = probe_begin(&r->probe, &s->info, &r->tokens, &wish, e);
+    int rc = probe_begin(&r->probe, &s->info, &r->tokens, &outputs, e);
     if (rc)
         return rc;
     r->stats.start_ns = clock_ns();
     r->cache.n_system = r->n_system;
-    rc = prompt_cache_eval(&r->cache, s, &r->tokens, &wish, e);
+    rc = prompt_cache_eval(&r->cache, s, &r->tokens, &outputs, e);
     r->stats.prefill_ns = clock_ns() - r->stats.start_ns;
     r->stats.n_reused = r->cache.n_reused;
     r->stats.n_prompt = (uint32_t)r->tokens.n - r->cache.n_reused;

@@ -113,11 +113,11 @@ int session_start(struct session *s, const struct options *o, uint32_t max_conte
     return make_sampler(s, o, e);
 }
 
-static int evaluate(struct session *s, const int32_t *ids, size_t n, const struct moeflux_wish *wish,
+static int evaluate(struct session *s, const int32_t *ids, size_t n, const struct moeflux_outputs *outputs,
                     struct err *e)
 {
     uint32_t before = moeflux_position(s->sequence);
-    int rc = moeflux_eval(s->sequence, ids, (uint32_t)n, wish, e);
+    int rc = moeflux_eval(s->sequence, ids, (uint32_t)n, outputs, e);
     /* After an interruption the sequence has the first of them only, after a failure none. */
     uint32_t after = moeflux_position(s->sequence);
     for (uint32_t i = 0; before + i < after; i++)
@@ -125,17 +125,17 @@ static int evaluate(struct session *s, const int32_t *ids, size_t n, const struc
     return rc;
 }
 
-int session_eval(struct session *s, const int32_t *ids, size_t n, const struct moeflux_wish *wish,
+int session_eval(struct session *s, const int32_t *ids, size_t n, const struct moeflux_outputs *outputs,
                  struct err *e)
 {
-    struct moeflux_wish all = wish ? *wish : (struct moeflux_wish){0};
+    struct moeflux_outputs all = outputs ? *outputs : (struct moeflux_outputs){0};
     all.logits = s->logits;
     return evaluate(s, ids, n, &all, e);
 }
 
 int session_feed(struct session *s, const int32_t *ids, size_t n, struct err *e)
 {
-    struct moeflux_wish none = {0};
+    struct moeflux_outputs none = {0};
     return evaluate(s, ids, n, &none, e);
 }
 

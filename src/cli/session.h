@@ -43,8 +43,8 @@ int session_encode(const struct session *s, const char *text, size_t len, enum t
 /* Makes the sequence and the sampler. max_context 0: the smaller of the model's own and 8,192. */
 int session_start(struct session *s, const struct options *o, uint32_t max_context, struct err *e);
 
-/* Evaluates the ids and tells the sampler of them; `wish` may be NULL, its `logits` is set here. */
-int session_eval(struct session *s, const int32_t *ids, size_t n, const struct moeflux_wish *wish,
+/* Evaluates the ids and tells the sampler of them; `outputs` may be NULL, its `logits` is set here. */
+int session_eval(struct session *s, const int32_t *ids, size_t n, const struct moeflux_outputs *outputs,
                  struct err *e);
 
 /* The same without logits: for a part of the prompt that more follows. */

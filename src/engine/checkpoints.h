@@ -1,4 +1,4 @@
-/* checkpoints.h - copies of a sequence's fixed state in host memory, by position. Knows nothing of devices.
+/* checkpoints.h - copies of a sequence's recurrent state in host memory, by position. Knows nothing of devices.
  *
  * Ascending by position. The least recently used one leaves when there are more than the cap, never the last one. */
 #ifndef MOEFLUX_ENGINE_CHECKPOINTS_H
@@ -12,7 +12,7 @@ struct err;
 struct checkpoint {
     uint32_t pos, parity;
     uint64_t last_use;
-    uint8_t *fixed; /* [arch_view.fixed_bytes], owned; NULL where there is no fixed state */
+    uint8_t *recurrent; /* [arch_view.recurrent_state_bytes], owned; NULL where there is no recurrent state */
 };
 
 struct checkpoints {

@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "engine/engine.h"
-#include "engine/plan.h"
+#include "engine/load_plan.h"
 #include "ops/linear.h"
 
 #define DISK_NS  ((uint64_t)1000000000)
@@ -103,7 +103,7 @@ static int read_for_a_second(struct wave *w, struct moeflux_speeds *out, struct 
 /* A mode that the caller asked for is measured; else the first that works of direct, uring and pread. */
 static int open_reader(struct wave *w, const struct moeflux_options *o, struct err *e)
 {
-    struct reader_options r = {.n_threads = plan_n_readers(o->n_threads)};
+    struct reader_options r = {.n_threads = load_plan_n_readers(o->n_threads)};
     int rc = reader_mode_find(o->expert_io ? o->expert_io : "auto", &r.mode, e);
     return rc < 0 ? rc : reader_open(&w->reader, w->model, &r, e);
 }
@@ -298,7 +298,7 @@ static int time_moves(struct exec *x, const struct exec_buffer *to, const struct
 static int measure_copy(struct exec *x, const struct model_dir *m, struct moeflux_speeds *out, struct err *e)
 {
     struct exec_buffer from = {0}, to = {0};
-    uint64_t piece = supply_floor_bytes(m) / m->config.top_k;
+    uint64_t piece = expert_store_floor_bytes(m) / m->config.top_k;
     uint64_t bytes = size_max(COPY_BYTES / piece, 1) * piece, ns, best = UINT64_MAX;
     if (exec_get_caps(x).is_unified)
         return 0;

@@ -5,7 +5,7 @@
 
 #include "base/mem.h"
 #include "engine/engine.h"
-#include "engine/plan.h"
+#include "engine/load_plan.h"
 #include "experts/ranking.h"
 #include "model/rope.h"
 
@@ -50,7 +50,7 @@ static int make_inputs(struct moeflux *m, struct err *e)
         rc = exec_buffer_new(m->exec, &m->waves, EXEC_INPUT,
                              (uint64_t)MOEFLUX_WAVE_TABLES * c->n_experts * sizeof(uint64_t), e);
     if (rc == 0 && !m->view.idx.host)
-        rc = exec_buffer_new(m->exec, &m->choice, EXEC_HOST, m->view.idx.bytes + m->view.guess.bytes, e);
+        rc = exec_buffer_new(m->exec, &m->choice, EXEC_HOST, m->view.idx.bytes + m->view.predicted.bytes, e);
     if (rc == 0 && !m->view.logits.host)
         rc = exec_buffer_new(m->exec, &m->logits, EXEC_HOST, m->view.logits.bytes, e);
     if (rc < 0)
@@ -60,18 +60,18 @@ static int make_inputs(struct moeflux *m, struct err *e)
     return m->wanted && m->is_wanted ? 0 : ERR_MEMORY;
 }
 
-static int open_experts(struct moeflux *m, const struct supply_options *s, struct err *e)
+static int open_experts(struct moeflux *m, const struct expert_store_options *s, struct err *e)
 {
-    int rc = supply_open(&m->supply, m->exec, &m->dir, s, e);
+    int rc = expert_store_open(&m->expert_store, m->exec, &m->dir, s, e);
     if (rc < 0)
         return rc;
-    m->resident = supply_holds_all(m->supply);
-    return supply_load(m->supply, &m->progress, e);
+    m->resident = expert_store_holds_all(m->expert_store);
+    return expert_store_load(m->expert_store, &m->progress, e);
 }
 
 /* Who stays in the cache, and what is read ahead. */
-static int choose_policies(struct moeflux *m, const struct moeflux_options *o, struct supply_options *to,
-                           struct err *e)
+static int choose_policies(struct moeflux *m, const struct moeflux_options *o,
+                           struct expert_store_options *to, struct err *e)
 {
     const struct config *c = &m->dir.config;
     enum predictor_kind kind;
@@ -83,12 +83,12 @@ static int choose_policies(struct moeflux *m, const struct moeflux_options *o, s
 }
 
 /* What is decided before anything is allocated. */
-static int choose(struct moeflux *m, const struct moeflux_options *o, struct supply_options *to,
+static int choose(struct moeflux *m, const struct moeflux_options *o, struct expert_store_options *to,
                   struct err *e)
 {
     struct exec_caps caps = exec_get_caps(m->exec);
-    struct plan p;
-    int rc = plan_make(&p, &m->dir, &caps, o, e);
+    struct load_plan p;
+    int rc = load_plan_make(&p, &m->dir, &caps, o, e);
     m->computes_at_once = caps.is_reference;
     m->max_chunk = p.max_chunk;
     m->kv_type = p.kv_type;
@@ -109,12 +109,12 @@ int moeflux_open(struct moeflux **out, const struct moeflux_options *o, struct e
         return ERR_MEMORY;
     m->progress = o->progress;
     m->step_ns = UINT64_MAX;
-    struct supply_options experts = {.usage = o->usage, .pin = o->pin};
+    struct expert_store_options experts = {.usage = o->usage, .pin = o->pin};
     int rc = model_dir_open(&m->dir, o->dir, e);
     if (rc == 0)
         rc = choose_policies(m, o, &experts, e);
     if (rc == 0)
-        rc = plan_open_device(&m->exec, o, e);
+        rc = load_plan_open_device(&m->exec, o, e);
     if (rc == 0)
         rc = choose(m, o, &experts, e);
     if (rc == 0)
@@ -136,7 +136,7 @@ void moeflux_close(struct moeflux *m)
 {
     if (!m || !model_is_idle(m))
         return; /* nothing can be given back while the device uses it */
-    supply_close(m->supply);
+    expert_store_close(m->expert_store);
     predictor_close(&m->predictor);
     if (m->self)
         m->arch->close(m->self);
@@ -170,16 +170,16 @@ struct moeflux_info moeflux_info(const struct moeflux *m)
                                  .top_k = c->top_k,
                                  .max_context = m->view.max_context,
                                  .eos = c->eos,
-                                 .expert_io = supply_describe_reader(m->supply),
+                                 .expert_io = expert_store_describe_reader(m->expert_store),
                                  .n_eos = c->n_eos,
                                  .experts_resident = m->resident,
-                                 .half_products = exec_get_caps(m->exec).has_coop};
+                                 .f16_products = exec_get_caps(m->exec).has_coop};
 }
 
 void moeflux_get_stats(const struct moeflux *m, struct moeflux_stats *out)
 {
     struct exec_stats x;
-    struct supply_stats s = supply_get_stats(m->supply);
+    struct expert_store_stats s = expert_store_get_stats(m->expert_store);
     exec_get_stats(m->exec, &x);
     *out = (struct moeflux_stats){.n_prefill_tokens = m->n_prefill_tokens,
                                   .prefill_ns = m->prefill_ns,
@@ -189,7 +189,7 @@ void moeflux_get_stats(const struct moeflux *m, struct moeflux_stats *out)
                                   .n_dispatches = x.n_dispatches,
                                   .read_bytes = s.reader.bytes,
                                   .read_ns = s.reader.busy_ns,
-                                  .read_depth_ns = s.reader.flight_ns,
+                                  .read_depth_ns = s.reader.in_flight_ns,
                                   .n_reads = s.reader.n_reads,
                                   .wait_read_ns = s.wait_ns,
                                   .wait_gpu_ns = x.wait_ns,
@@ -223,16 +223,16 @@ void moeflux_stats_reset(struct moeflux *m)
 {
     m->n_prefill_tokens = m->prefill_ns = m->n_decode_tokens = m->decode_ns = 0;
     m->predictor.n_predicted = m->predictor.n_right = m->predictor.n_predictable = 0;
-    supply_reset_stats(m->supply);
+    expert_store_reset_stats(m->expert_store);
     exec_reset_stats(m->exec);
 }
 
 uint64_t moeflux_layer_wait_ns(const struct moeflux *m, uint32_t layer)
 {
-    return layer < m->dir.config.n_layers ? supply_layer_wait_ns(m->supply, layer) : 0;
+    return layer < m->dir.config.n_layers ? expert_store_layer_wait_ns(m->expert_store, layer) : 0;
 }
 
 int moeflux_save_usage(const struct moeflux *m, const char *path, struct err *e)
 {
-    return supply_save_usage(m->supply, path, e);
+    return expert_store_save_usage(m->expert_store, path, e);
 }

@@ -1,5 +1,5 @@
 /* Going back: cuts, checkpoints, and the reuse of a prefix. Attention's rows below a position stay valid whatever comes
- * behind, so that only the fixed state has to be brought back. */
+ * behind, so that only the recurrent state has to be brought back. */
 #include <stdlib.h>
 
 #include "base/mem.h"
@@ -7,7 +7,7 @@
 
 static bool is_recurrent(const struct moeflux_session *s)
 {
-    return s->model->view.fixed_bytes > 0;
+    return s->model->view.recurrent_state_bytes > 0;
 }
 
 /* A failed evaluation may have left batches behind that still write. */
@@ -24,26 +24,26 @@ static int go_to(struct moeflux_session *s, struct checkpoint *c, struct err *e)
         return moeflux_clear(s, e);
     struct exec *x = s->model->exec;
     uint32_t pos = c->pos, parity = c->parity;
-    s->is_stale = true;
+    s->needs_clear = true;
     int rc = drain(x, e);
-    if (rc == 0 && c->fixed)
-        rc = exec_write(x, &s->fixed, 0, c->fixed, s->model->view.fixed_bytes, e);
+    if (rc == 0 && c->recurrent)
+        rc = exec_write(x, &s->recurrent, 0, c->recurrent, s->model->view.recurrent_state_bytes, e);
     if (rc < 0) {
-        session_moved(s, 0, 0);
+        sequence_set_position(s, 0, 0);
         return rc;
     }
-    s->is_stale = false;
+    s->needs_clear = false;
     checkpoints_touch(&s->checkpoints, c);
-    session_moved(s, pos, parity);
+    sequence_set_position(s, pos, parity);
     return 0;
 }
 
-void session_fall_back(struct moeflux_session *s)
+void sequence_roll_back(struct moeflux_session *s)
 {
-    session_moved(s, s->pos, s->parity);
-    if (s->is_torn && session_mend(s, NULL) == 0)
+    sequence_set_position(s, s->pos, s->parity);
+    if (s->needs_restore && sequence_recover(s, NULL) == 0)
         return;
-    s->is_torn = false;
+    s->needs_restore = false;
     if (is_recurrent(s))
         go_to(s, checkpoints_before(&s->checkpoints, s->pos), NULL);
 }
@@ -52,11 +52,11 @@ int moeflux_truncate(struct moeflux_session *s, uint32_t pos, struct err *e)
 {
     if (pos > s->pos)
         return err_set(e, ERR_USAGE, "cannot cut at token %u, the sequence has %u", pos, s->pos);
-    int rc = session_ready(s, e);
+    int rc = sequence_make_ready(s, e);
     if (rc < 0 || pos == s->pos)
         return rc;
     if (!is_recurrent(s)) {
-        session_moved(s, pos, s->parity);
+        sequence_set_position(s, pos, s->parity);
         return 0;
     }
     struct checkpoint *c = checkpoints_before(&s->checkpoints, pos);
@@ -69,7 +69,7 @@ int moeflux_truncate(struct moeflux_session *s, uint32_t pos, struct err *e)
     rc = go_to(s, c, e);
     if (rc < 0 || from == pos)
         return rc;
-    return session_evaluate(s, s->history + from, pos - from, &(struct moeflux_wish){0}, "reading again", e);
+    return sequence_run(s, s->history + from, pos - from, &(struct moeflux_outputs){0}, "reading again", e);
 }
 
 int moeflux_reuse(struct moeflux_session *s, const int32_t *ids, uint32_t n, uint32_t *n_reused,
@@ -81,7 +81,7 @@ int moeflux_reuse(struct moeflux_session *s, const int32_t *ids, uint32_t n, uin
         return err_set(e, ERR_USAGE, "no tokens to evaluate");
     while (same < s->pos && same < n - 1 && s->history[same] == ids[same])
         same++;
-    int rc = session_ready(s, e);
+    int rc = sequence_make_ready(s, e);
     if (rc < 0)
         return rc;
     if (same < s->pos && !is_recurrent(s))
@@ -94,9 +94,9 @@ int moeflux_reuse(struct moeflux_session *s, const int32_t *ids, uint32_t n, uin
 
 int moeflux_checkpoint(struct moeflux_session *s, struct err *e)
 {
-    uint64_t bytes = s->model->view.fixed_bytes;
-    uint8_t *fixed = NULL;
-    int rc = session_ready(s, e);
+    uint64_t bytes = s->model->view.recurrent_state_bytes;
+    uint8_t *recurrent = NULL;
+    int rc = sequence_make_ready(s, e);
     if (rc < 0 || s->pos == 0)
         return rc;
     struct checkpoint *here = checkpoints_find(&s->checkpoints, s->pos);
@@ -104,15 +104,16 @@ int moeflux_checkpoint(struct moeflux_session *s, struct err *e)
         checkpoints_touch(&s->checkpoints, here);
         return 0;
     }
-    if (bytes && !(fixed = mem_new(bytes, 1, e)))
+    if (bytes && !(recurrent = mem_new(bytes, 1, e)))
         return ERR_MEMORY;
     if (bytes)
-        rc = exec_read(s->model->exec, &s->fixed, 0, fixed, bytes, e);
+        rc = exec_read(s->model->exec, &s->recurrent, 0, recurrent, bytes, e);
     if (rc == 0)
         rc = checkpoints_add(&s->checkpoints,
-                             &(struct checkpoint){.pos = s->pos, .parity = s->parity, .fixed = fixed}, e);
+                             &(struct checkpoint){.pos = s->pos, .parity = s->parity, .recurrent = recurrent},
+                             e);
     if (rc < 0)
-        free(fixed);
+        free(recurrent);
     return rc;
 }
 
@@ -126,7 +127,7 @@ int moeflux_restore(struct moeflux_session *s, uint32_t pos, struct err *e)
     struct checkpoint *c = checkpoints_find(&s->checkpoints, pos);
     if (pos > 0 && !c)
         return no_checkpoint(pos, e);
-    int rc = session_ready(s, e);
+    int rc = sequence_make_ready(s, e);
     return rc < 0 ? rc : go_to(s, c, e);
 }
 
@@ -168,5 +169,5 @@ uint32_t moeflux_list_checkpoints(const struct moeflux_session *s, uint32_t *pos
 
 uint64_t moeflux_checkpoint_bytes(const struct moeflux_session *s)
 {
-    return s->model->view.fixed_bytes;
+    return s->model->view.recurrent_state_bytes;
 }

@@ -22,7 +22,7 @@ static const struct arch_state *first_recurrent(const struct moeflux *m)
 {
     static const struct arch_state none;
     for (uint32_t i = 0; i < m->dir.config.n_layers; i++)
-        if (m->view.states[i].recurrent_bytes)
+        if (m->view.states[i].delta_bytes)
             return &m->view.states[i];
     return &none;
 }
@@ -37,7 +37,7 @@ struct snapshot snapshot_of_model(const struct moeflux *m)
                                        [SNAPSHOT_HEADS] = mla ? c->n_heads : c->n_kv_heads,
                                        [SNAPSHOT_HEAD_DIM] = mla ? c->nope_dim + c->rope_dim : c->head_dim,
                                        [SNAPSHOT_WINDOW] = (uint32_t)recurrent->window_bytes,
-                                       [SNAPSHOT_RECURRENT] = (uint32_t)recurrent->recurrent_bytes,
+                                       [SNAPSHOT_RECURRENT] = (uint32_t)recurrent->delta_bytes,
                                        [SNAPSHOT_LATENT] = mla ? c->kv_lora_rank : 0,
                                        [SNAPSHOT_ROPE] = mla ? c->rope_dim : 0}};
 }
@@ -50,15 +50,15 @@ void snapshot_copy_row(void *dst, enum kv_type to, const void *src, enum kv_type
     }
     for (uint32_t i = 0; i < n; i++) {
         float wide;
-        uint16_t half;
+        uint16_t narrow;
         if (to == KV_TYPE_F32) {
-            memcpy(&half, (const uint8_t *)src + (size_t)i * sizeof half, sizeof half);
-            wide = half_to_float(half);
+            memcpy(&narrow, (const uint8_t *)src + (size_t)i * sizeof narrow, sizeof narrow);
+            wide = half_to_float(narrow);
             memcpy((uint8_t *)dst + (size_t)i * sizeof wide, &wide, sizeof wide);
         } else {
             memcpy(&wide, (const uint8_t *)src + (size_t)i * sizeof wide, sizeof wide);
-            half = half_from_float(wide);
-            memcpy((uint8_t *)dst + (size_t)i * sizeof half, &half, sizeof half);
+            narrow = half_from_float(wide);
+            memcpy((uint8_t *)dst + (size_t)i * sizeof narrow, &narrow, sizeof narrow);
         }
     }
 }
@@ -71,7 +71,7 @@ static uint64_t body_bytes(const struct moeflux *m, const struct snapshot *h)
         const struct arch_state *y = &m->view.states[i];
         uint64_t row = ((uint64_t)y->rows[0].n + y->rows[1].n) * number;
         bytes += row ? sizeof(int32_t) + h->n_tokens * row : 0;
-        bytes += y->window_bytes + y->recurrent_bytes;
+        bytes += y->window_bytes + y->delta_bytes;
     }
     return bytes;
 }
@@ -80,7 +80,7 @@ static uint64_t checkpoint_bytes(const struct moeflux *m)
 {
     uint64_t bytes = sizeof(uint32_t);
     for (uint32_t i = 0; i < m->dir.config.n_layers; i++)
-        bytes += m->view.states[i].window_bytes + m->view.states[i].recurrent_bytes;
+        bytes += m->view.states[i].window_bytes + m->view.states[i].delta_bytes;
     return bytes;
 }
 

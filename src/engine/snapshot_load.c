@@ -147,8 +147,8 @@ static void get_layer(struct source *r, const struct arch_state *y, uint32_t n_t
     }
     get_rows(r, &y->rows[0], n_tokens);
     get_rows(r, &y->rows[1], n_tokens);
-    get_device(r, &r->s->fixed, y->window_off, y->window_bytes, KV_TYPE_F32);
-    get_device(r, &r->s->fixed, y->recurrent_off, y->recurrent_bytes, KV_TYPE_F32);
+    get_device(r, &r->s->recurrent, y->window_off, y->window_bytes, KV_TYPE_F32);
+    get_device(r, &r->s->recurrent, y->delta_off, y->delta_bytes, KV_TYPE_F32);
 }
 
 static void get_ids(struct source *r, uint32_t n)
@@ -172,20 +172,22 @@ static void get_checkpoint(struct source *r, uint32_t *after, uint32_t n_tokens)
         r->rc = err_set(r->e, ERR_FORMAT, "%s: a checkpoint at token %u, expected %u to %u", r->path, pos,
                         *after + 1, n_tokens);
     *after = pos;
-    uint8_t *fixed = NULL;
-    if (r->rc == 0 && m->view.fixed_bytes && !(fixed = mem_new(m->view.fixed_bytes, 1, r->e)))
+    uint8_t *recurrent = NULL;
+    if (r->rc == 0 && m->view.recurrent_state_bytes &&
+        !(recurrent = mem_new(m->view.recurrent_state_bytes, 1, r->e)))
         r->rc = ERR_MEMORY;
     for (uint32_t i = 0; r->rc == 0 && i < m->dir.config.n_layers; i++) {
         const struct arch_state *y = &m->view.states[i];
-        if (!y->recurrent_bytes)
+        if (!y->delta_bytes)
             continue;
-        get_floats(r, fixed + y->window_off, y->window_bytes);
-        get_floats(r, fixed + y->recurrent_off, y->recurrent_bytes);
+        get_floats(r, recurrent + y->window_off, y->window_bytes);
+        get_floats(r, recurrent + y->delta_off, y->delta_bytes);
     }
     if (r->rc == 0)
-        r->rc = checkpoints_add(&r->s->checkpoints, &(struct checkpoint){.pos = pos, .fixed = fixed}, r->e);
+        r->rc = checkpoints_add(&r->s->checkpoints, &(struct checkpoint){.pos = pos, .recurrent = recurrent},
+                                r->e);
     if (r->rc < 0)
-        free(fixed);
+        free(recurrent);
 }
 
 static int get_all(struct source *r, const struct snapshot *h)
@@ -219,7 +221,7 @@ static int find_length(const struct source *r, const struct moeflux *m, struct s
     int32_t n = 0;
     uint32_t i = 0;
     for (; i < m->dir.config.n_layers && !m->view.states[i].rows[0].n; i++)
-        off += m->view.states[i].window_bytes + m->view.states[i].recurrent_bytes;
+        off += m->view.states[i].window_bytes + m->view.states[i].delta_bytes;
     if (i == m->dir.config.n_layers)
         return err_set(e, ERR_UNSUPPORTED,
                        "%s: without attention layers version %u does not tell the position", r->path,
@@ -287,7 +289,7 @@ static int fill(struct source *r, struct moeflux_session *to, const struct snaps
     exec_begin(x); /* nothing may write to the states any more */
     int rc = exec_finish(x, e);
     if (rc == 0)
-        rc = session_reserve(to, h->n_tokens, e);
+        rc = sequence_reserve(to, h->n_tokens, e);
     return rc < 0 ? rc : get_all(r, h);
 }
 
@@ -296,7 +298,7 @@ static int load_here(struct source *r, struct moeflux_session *s, const struct s
 {
     int rc = fill(r, s, h, e);
     if (rc == 0)
-        session_moved(s, h->n_tokens, 0);
+        sequence_set_position(s, h->n_tokens, 0);
     else
         moeflux_clear(s, NULL);
     return rc;
@@ -314,7 +316,7 @@ static int load_beside(struct source *r, struct moeflux_session *s, const struct
     rc = load_here(r, fresh, h, e);
     if (rc == 0) {
         struct moeflux_session old = *s;
-        session_moved(s, s->pos, s->parity);
+        sequence_set_position(s, s->pos, s->parity);
         *s = *fresh;
         *fresh = old;
     }
@@ -326,7 +328,7 @@ int moeflux_load(struct moeflux_session *s, const char *path, struct err *e)
 {
     struct source r;
     struct snapshot h;
-    int rc = session_ready(s, e);
+    int rc = sequence_make_ready(s, e);
     if (rc < 0)
         return rc;
     rc = source_open(&r, path, e);

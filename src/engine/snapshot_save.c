@@ -102,8 +102,8 @@ static void put_layer(struct writer *w, const struct arch_state *y)
         put(w, &n, sizeof n);
     put_rows(w, &y->rows[0]);
     put_rows(w, &y->rows[1]);
-    put_device(w, &s->fixed, y->window_off + s->parity * y->window_bytes, y->window_bytes);
-    put_device(w, &s->fixed, y->recurrent_off, y->recurrent_bytes);
+    put_device(w, &s->recurrent, y->window_off + s->parity * y->window_bytes, y->window_bytes);
+    put_device(w, &s->recurrent, y->delta_off, y->delta_bytes);
 }
 
 static void put_checkpoint(struct writer *w, const struct checkpoint *c)
@@ -112,10 +112,10 @@ static void put_checkpoint(struct writer *w, const struct checkpoint *c)
     put(w, &c->pos, sizeof c->pos);
     for (uint32_t i = 0; i < m->dir.config.n_layers; i++) {
         const struct arch_state *y = &m->view.states[i];
-        if (!y->recurrent_bytes)
+        if (!y->delta_bytes)
             continue;
-        put(w, c->fixed + y->window_off + c->parity * y->window_bytes, y->window_bytes);
-        put(w, c->fixed + y->recurrent_off, y->recurrent_bytes);
+        put(w, c->recurrent + y->window_off + c->parity * y->window_bytes, y->window_bytes);
+        put(w, c->recurrent + y->delta_off, y->delta_bytes);
     }
 }
 
@@ -157,7 +157,7 @@ int moeflux_save(struct moeflux_session *s, const char *path, enum moeflux_state
     struct writer w;
     if (format != MOEFLUX_STATE_V2 && format != MOEFLUX_STATE_V3)
         return err_set(e, ERR_USAGE, "%s: state format %d, expected 2 or 3", path, (int)format);
-    int rc = session_ready(s, e);
+    int rc = sequence_make_ready(s, e);
     if (rc < 0)
         return rc;
     struct snapshot h = snapshot_of(s, format);

@@ -224,7 +224,7 @@ void cache_unpin(struct cache *c, uint32_t slot)
     unpin(c, slot, is_empty(c, slot) ? -INFINITY : ranking_worth(c->ranking, c->slots[slot].key));
 }
 
-void cache_unpin_fresh(struct cache *c, uint32_t slot)
+void cache_unpin_prefetched(struct cache *c, uint32_t slot)
 {
     unpin(c, slot, is_empty(c, slot) ? -INFINITY : ranking_worth_if_used(c->ranking, c->slots[slot].key));
 }

@@ -35,7 +35,7 @@ void cache_publish(struct cache *c, uint32_t slot);
 void cache_abandon(struct cache *c, uint32_t slot);
 void cache_unpin(struct cache *c, uint32_t slot);
 /* As cache_unpin, for an expert that was not chosen yet: it is kept as if it was chosen now. */
-void cache_unpin_fresh(struct cache *c, uint32_t slot);
+void cache_unpin_prefetched(struct cache *c, uint32_t slot);
 /* As cache_unpin, for a copy that can be spared: it leaves before all others. */
 void cache_unpin_spare(struct cache *c, uint32_t slot);
 

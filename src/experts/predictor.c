@@ -71,12 +71,12 @@ static void name_all(struct predictor *p, const uint32_t *experts)
             p->named[p->n_named++] = experts[i];
 }
 
-void predictor_predict(struct predictor *p, uint32_t layer, const uint32_t *guess)
+void predictor_predict(struct predictor *p, uint32_t layer, const uint32_t *early)
 {
     p->n_named = 0;
     p->layer = layer;
-    if ((p->kind & PREDICT_ROUTER) && guess)
-        name_all(p, guess);
+    if ((p->kind & PREDICT_ROUTER) && early)
+        name_all(p, early);
     if ((p->kind & PREDICT_PREVIOUS) && p->has_previous[layer])
         name_all(p, p->previous + (uint64_t)layer * p->top_k);
 }

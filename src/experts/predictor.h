@@ -33,8 +33,8 @@ void predictor_close(struct predictor *p);
 /* Another sequence, or another place of it: what was seen before says nothing. The counts stay. */
 void predictor_forget(struct predictor *p);
 
-/* Names the experts of `layer` in p->named. guess: [top_k] the early router's choice, best first; NULL: there is none. */
-void predictor_predict(struct predictor *p, uint32_t layer, const uint32_t *guess);
+/* Names the experts of `layer` in p->named. early: [top_k] the early router's choice, best first; NULL: there is none. */
+void predictor_predict(struct predictor *p, uint32_t layer, const uint32_t *early);
 /* The layer has chosen [top_k]: judges the prediction for it, if there was one. */
 void predictor_observe(struct predictor *p, uint32_t layer, const uint32_t *choice);
 

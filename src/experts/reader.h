@@ -139,7 +139,7 @@ struct reader_stats {
     uint64_t n_promoted;         /* speculative requests that were waited for while they were queued */
     uint64_t n_continued;        /* reads that came short or were interrupted, and went on */
     uint64_t busy_ns;            /* time with a read in flight */
-    uint64_t flight_ns;          /* summed over reads: flight_ns / busy_ns is the average queue depth */
+    uint64_t in_flight_ns;       /* summed over reads: in_flight_ns / busy_ns is the average queue depth */
     uint64_t n_parts, n_submits; /* pieces read; system calls that io_uring took for them */
 };
 struct reader_stats reader_get_stats(struct reader *r);

@@ -18,7 +18,7 @@ struct reader_ring {
     uint64_t wake_count;      /* what the read of wake_fd brings; unused */
     struct read_part **batch; /* [n_batch] what was prepared and not submitted; NULL: the read of wake_fd */
     uint32_t n_batch;
-    uint32_t n_flying;     /* parts that were submitted; the read of wake_fd is not counted */
+    uint32_t n_in_flight;  /* parts that were submitted; the read of wake_fd is not counted */
     int broken;            /* errno of a submission that failed for good; nothing is submitted after it */
     struct iovec *regions; /* [n_regions], registered; set before the first read */
     uint32_t n_regions;
@@ -72,7 +72,7 @@ static void count_submitted(struct reader_ring *r)
     uint32_t n_left = (uint32_t)size_min(io_uring_sq_ready(&r->ring), r->n_batch);
     uint32_t n_sent = r->n_batch - n_left;
     for (uint32_t i = 0; i < n_sent; i++)
-        r->n_flying += r->batch[i] != NULL;
+        r->n_in_flight += r->batch[i] != NULL;
     memmove(r->batch, r->batch + n_sent, n_left * sizeof *r->batch);
     r->n_batch = n_left;
 }
@@ -107,7 +107,7 @@ static void complete(struct reader_ring *r, const struct io_uring_cqe *cqe)
             prepare_wake(r);
         return;
     }
-    r->n_flying--;
+    r->n_in_flight--;
     if (reader_work_got(r->work, p, cqe->res))
         prepare(r, p);
 }
@@ -127,7 +127,7 @@ static void serve_broken(struct reader_ring *r)
 {
     struct io_uring_cqe *cqe;
     struct read_part *p;
-    while (r->n_flying > 0) {
+    while (r->n_in_flight > 0) {
         (void)io_uring_wait_cqe(&r->ring, &cqe);
         complete_all(r);
     }

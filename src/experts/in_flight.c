@@ -1,19 +1,19 @@
-#include "experts/flights.h"
+#include "experts/in_flight.h"
 
 #include <assert.h>
 #include <stdlib.h>
 
 #include "base/mem.h"
 
-int flights_open(struct flights *f, struct reader *r, struct cache *c, uint32_t n, uint32_t n_slots,
-                 struct err *e)
+int in_flight_open(struct in_flight *f, struct reader *r, struct cache *c, uint32_t n, uint32_t n_slots,
+                   struct err *e)
 {
-    *f = (struct flights){.reader = r, .cache = c, .n = n, .n_free = n};
+    *f = (struct in_flight){.reader = r, .cache = c, .n = n, .n_free = n};
     f->all = mem_new(n, sizeof *f->all, e);
     f->free = mem_new(n, sizeof *f->free, e);
     f->of_slot = mem_new(n_slots, sizeof *f->of_slot, e);
     if (!f->all || !f->free || !f->of_slot) {
-        flights_close(f);
+        in_flight_close(f);
         return ERR_MEMORY;
     }
     for (uint32_t i = 0; i < n; i++) {
@@ -25,51 +25,52 @@ int flights_open(struct flights *f, struct reader *r, struct cache *c, uint32_t 
     return 0;
 }
 
-void flights_close(struct flights *f)
+void in_flight_close(struct in_flight *f)
 {
     free(f->all);
     free(f->free);
     free(f->of_slot);
-    *f = (struct flights){0};
+    *f = (struct in_flight){0};
 }
 
-void flights_start(struct flights *f, struct expert_key key, uint32_t slot, uint8_t *dst, bool is_ahead)
+void in_flight_start(struct in_flight *f, struct expert_key key, uint32_t slot, uint8_t *dst,
+                     bool is_prefetch)
 {
     assert(f->n_free > 0);
     uint32_t i = f->free[--f->n_free];
-    struct flight *x = &f->all[i];
+    struct in_flight_read *x = &f->all[i];
     x->slot = slot;
-    x->is_ahead = is_ahead;
-    f->n_ahead += is_ahead;
+    x->is_prefetch = is_prefetch;
+    f->n_prefetching += is_prefetch;
     f->of_slot[slot] = i;
     x->request.layer = key.layer;
     x->request.expert = key.expert;
     x->request.dst = dst;
-    x->request.speculative = is_ahead;
+    x->request.speculative = is_prefetch;
     reader_start(f->reader, &x->request);
 }
 
-void flights_claim(struct flights *f, uint32_t slot)
+void in_flight_claim(struct in_flight *f, uint32_t slot)
 {
-    struct flight *x = &f->all[f->of_slot[slot]];
-    f->n_ahead -= x->is_ahead;
-    x->is_ahead = false;
+    struct in_flight_read *x = &f->all[f->of_slot[slot]];
+    f->n_prefetching -= x->is_prefetch;
+    x->is_prefetch = false;
     reader_demand(f->reader, &x->request);
 }
 
 /* The read is over. */
-static int land(struct flights *f, uint32_t i, struct err *e)
+static int land(struct in_flight *f, uint32_t i, struct err *e)
 {
-    struct flight *x = &f->all[i];
+    struct in_flight_read *x = &f->all[i];
     int rc = reader_wait(f->reader, &x->request, e);
     f->of_slot[x->slot] = CACHE_NO_SLOT;
-    f->n_ahead -= x->is_ahead;
+    f->n_prefetching -= x->is_prefetch;
     if (rc < 0) {
         cache_abandon(f->cache, x->slot);
     } else {
         cache_publish(f->cache, x->slot);
-        if (x->is_ahead)
-            cache_unpin_fresh(f->cache, x->slot);
+        if (x->is_prefetch)
+            cache_unpin_prefetched(f->cache, x->slot);
         else
             cache_unpin(f->cache, x->slot);
     }
@@ -78,38 +79,38 @@ static int land(struct flights *f, uint32_t i, struct err *e)
     return rc;
 }
 
-void flights_settle(struct flights *f)
+void in_flight_settle(struct in_flight *f)
 {
     for (uint32_t i = 0; f->n_free < f->n && i < f->n; i++)
-        if (f->all[i].slot != CACHE_NO_SLOT && f->all[i].is_ahead &&
+        if (f->all[i].slot != CACHE_NO_SLOT && f->all[i].is_prefetch &&
             reader_is_done(f->reader, &f->all[i].request))
             land(f, i, NULL);
 }
 
-bool flights_is_done(struct flights *f, uint32_t slot)
+bool in_flight_is_done(struct in_flight *f, uint32_t slot)
 {
     uint32_t i = f->of_slot[slot];
     return i == CACHE_NO_SLOT || reader_is_done(f->reader, &f->all[i].request);
 }
 
-int flights_await(struct flights *f, uint32_t slot, struct err *e)
+int in_flight_await(struct in_flight *f, uint32_t slot, struct err *e)
 {
     uint32_t i = f->of_slot[slot];
     return i == CACHE_NO_SLOT ? 0 : land(f, i, e);
 }
 
-uint32_t flights_call_back(struct flights *f, uint32_t layer)
+uint32_t in_flight_cancel_prefetches(struct in_flight *f, uint32_t layer)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; f->n_ahead > 0 && i < f->n; i++) {
-        struct flight *x = &f->all[i];
-        if (x->slot == CACHE_NO_SLOT || !x->is_ahead || x->request.layer != layer)
+    for (uint32_t i = 0; f->n_prefetching > 0 && i < f->n; i++) {
+        struct in_flight_read *x = &f->all[i];
+        if (x->slot == CACHE_NO_SLOT || !x->is_prefetch || x->request.layer != layer)
             continue;
         enum reader_cancelled how = reader_cancel(f->reader, &x->request);
         n += how == READER_CANCELLED;
         if (how == READER_CANCELLED) {
             f->of_slot[x->slot] = CACHE_NO_SLOT;
-            f->n_ahead--;
+            f->n_prefetching--;
             cache_abandon(f->cache, x->slot);
             x->slot = CACHE_NO_SLOT;
             f->free[f->n_free++] = i;
@@ -118,10 +119,10 @@ uint32_t flights_call_back(struct flights *f, uint32_t layer)
     return n;
 }
 
-void flights_await_ahead(struct flights *f)
+void in_flight_await_prefetch(struct in_flight *f)
 {
     for (uint32_t i = 0; i < f->n; i++)
-        if (f->all[i].slot != CACHE_NO_SLOT && f->all[i].is_ahead) {
+        if (f->all[i].slot != CACHE_NO_SLOT && f->all[i].is_prefetch) {
             land(f, i, NULL);
             return;
         }

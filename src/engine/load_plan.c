@@ -1,4 +1,4 @@
-#include "engine/plan.h"
+#include "engine/load_plan.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,48 +23,48 @@ enum { DEFAULT_CONTEXT = 8192 };
 /* What a driver takes of a device's own memory besides ours: kernels, command buffers (an H200: 63 MB). */
 enum { DRIVER_BYTES = 64 << 20 };
 
-static int choose_chunk(uint32_t *out, uint32_t wish, const struct exec_caps *caps, struct err *e)
+static int choose_chunk(uint32_t *out, uint32_t requested, const struct exec_caps *caps, struct err *e)
 {
     uint32_t most = caps->is_cpu ? CHUNK_CPU_MAX : CHUNK_GPU_MAX;
-    if (wish > most)
-        return err_set(e, ERR_USAGE, "--chunk %u, expected at most %u on %s", wish, most, caps->name);
+    if (requested > most)
+        return err_set(e, ERR_USAGE, "--chunk %u, expected at most %u on %s", requested, most, caps->name);
     bool is_large = !caps->is_cpu && caps->free_bytes >= LARGE_GPU;
-    *out = wish ? wish : caps->is_cpu ? CHUNK_CPU : is_large ? CHUNK_GPU_LARGE : CHUNK_GPU;
+    *out = requested ? requested : caps->is_cpu ? CHUNK_CPU : is_large ? CHUNK_GPU_LARGE : CHUNK_GPU;
     return 0;
 }
 
-uint32_t plan_n_readers(uint32_t wish)
+uint32_t load_plan_n_readers(uint32_t requested)
 {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    return wish ? wish : (uint32_t)size_min(MAX_READERS, cores > 0 ? 2 * (uint64_t)cores : 1);
+    return requested ? requested : (uint32_t)size_min(MAX_READERS, cores > 0 ? 2 * (uint64_t)cores : 1);
 }
 
-static uint32_t choose_context(uint32_t wish, const struct config *c)
+static uint32_t choose_context(uint32_t requested, const struct config *c)
 {
-    return (uint32_t)size_min(wish ? wish : DEFAULT_CONTEXT, config_longest_context(c));
+    return (uint32_t)size_min(requested ? requested : DEFAULT_CONTEXT, config_longest_context(c));
 }
 
-/* The KV cache grows in blocks. Half of the fixed states are the copy that lets a chunk be undone. */
-static void size_states(struct plan *p, const struct model_dir *m)
+/* The KV cache grows in blocks. Half of the recurrent states are the copy that lets a chunk be undone. */
+static void size_states(struct load_plan *p, const struct model_dir *m)
 {
     struct moeflux_needs n;
-    moeflux_needs_of(m, &n);
+    model_info_needs(m, &n);
     uint64_t pos_bytes = n.kv_bytes_per_pos / sizeof(float) * kv_type_bytes(p->kv_type);
-    p->state_bytes = n.fixed_state_bytes + size_round_up(p->context, 1u << KV_BLOCK_SHIFT) * pos_bytes;
-    p->checkpoint_bytes = n.fixed_state_bytes / 2;
+    p->state_bytes = n.recurrent_state_bytes + size_round_up(p->context, 1u << KV_BLOCK_SHIFT) * pos_bytes;
+    p->checkpoint_bytes = n.recurrent_state_bytes / 2;
 }
 
-static int set_prompt_type(struct exec *x, const char *wish, struct err *e)
+static int set_prompt_type(struct exec *x, const char *requested, struct err *e)
 {
     struct exec_caps caps = exec_get_caps(x);
-    if (!wish || strcmp(wish, "auto") == 0)
+    if (!requested || strcmp(requested, "auto") == 0)
         return 0;
-    if (strcmp(wish, "f32") == 0) {
+    if (strcmp(requested, "f32") == 0) {
         exec_forbid_half(x);
         return 0;
     }
-    if (strcmp(wish, "f16") != 0)
-        return err_set(e, ERR_USAGE, "--prompt-type %s, expected auto, f32 or f16", wish);
+    if (strcmp(requested, "f16") != 0)
+        return err_set(e, ERR_USAGE, "--prompt-type %s, expected auto, f32 or f16", requested);
     if (!caps.has_coop)
         return err_set(e, ERR_UNSUPPORTED,
                        "--prompt-type f16: %s has no cooperative matrices of float16, expected auto or f32",
@@ -72,7 +72,7 @@ static int set_prompt_type(struct exec *x, const char *wish, struct err *e)
     return 0;
 }
 
-int plan_open_device(struct exec **out, const struct moeflux_options *o, struct err *e)
+int load_plan_open_device(struct exec **out, const struct moeflux_options *o, struct err *e)
 {
     int rc = exec_open(out, o->device, o->profile, o->staged, e);
     if (rc < 0)
@@ -84,21 +84,23 @@ int plan_open_device(struct exec **out, const struct moeflux_options *o, struct 
 
 /* Where prompts go through float16 anyway, a cache of it is as good, half as large, and its tiles need no rounding (H200,
  * 16,384 tokens: 7,060 tok/s against 5,950). */
-static int choose_kv_type(enum kv_type *out, const char *wish, const struct exec_caps *caps, struct err *e)
+static int choose_kv_type(enum kv_type *out, const char *requested, const struct exec_caps *caps,
+                          struct err *e)
 {
-    bool is_auto = !wish || strcmp(wish, "auto") == 0, is_half = wish && strcmp(wish, "f16") == 0;
-    *out = is_half || (is_auto && caps->has_coop) ? KV_TYPE_F16 : KV_TYPE_F32;
-    if (is_auto || is_half || strcmp(wish, "f32") == 0)
+    bool is_auto = !requested || strcmp(requested, "auto") == 0,
+         is_f16 = requested && strcmp(requested, "f16") == 0;
+    *out = is_f16 || (is_auto && caps->has_coop) ? KV_TYPE_F16 : KV_TYPE_F32;
+    if (is_auto || is_f16 || strcmp(requested, "f32") == 0)
         return 0;
-    return err_set(e, ERR_USAGE, "--kv-type %s, expected auto, f32 or f16", wish);
+    return err_set(e, ERR_USAGE, "--kv-type %s, expected auto, f32 or f16", requested);
 }
 
-int plan_make(struct plan *out, const struct model_dir *m, const struct exec_caps *caps,
-              const struct moeflux_options *o, struct err *e)
+int load_plan_make(struct load_plan *out, const struct model_dir *m, const struct exec_caps *caps,
+                   const struct moeflux_options *o, struct err *e)
 {
-    *out = (struct plan){.n_readers = plan_n_readers(o->n_threads),
-                         .context = choose_context(o->context, &m->config),
-                         .host_free_bytes = host_memory_free("")};
+    *out = (struct load_plan){.n_readers = load_plan_n_readers(o->n_threads),
+                              .context = choose_context(o->context, &m->config),
+                              .host_free_bytes = host_memory_free("")};
     const struct arch *arch = arch_find(&m->config, e);
     if (!arch)
         return ERR_UNSUPPORTED;
@@ -112,21 +114,21 @@ int plan_make(struct plan *out, const struct model_dir *m, const struct exec_cap
     size_states(out, m);
     out->driver_bytes = caps->is_unified ? 0 : DRIVER_BYTES;
     out->activation_bytes = arch->scratch_bytes(&m->config, caps, out->max_chunk);
-    const struct budget_wish w = {.memory_bytes = o->memory_bytes,
-                                  .gpu_memory_bytes = o->gpu_memory_bytes,
-                                  .scratch_bytes =
-                                      out->state_bytes + out->activation_bytes + out->driver_bytes,
-                                  .host_free_bytes = out->host_free_bytes,
-                                  .checkpoint_bytes = out->checkpoint_bytes};
+    const struct budget_request w = {.memory_bytes = o->memory_bytes,
+                                     .gpu_memory_bytes = o->gpu_memory_bytes,
+                                     .scratch_bytes =
+                                         out->state_bytes + out->activation_bytes + out->driver_bytes,
+                                     .host_free_bytes = out->host_free_bytes,
+                                     .checkpoint_bytes = out->checkpoint_bytes};
     return budget_for_experts(m, caps, &w, &out->budget, e);
 }
 
 /* --- for those who only want to know --- */
 
-static void fill(struct moeflux_plan *to, const struct plan *p, const struct model_dir *m,
+static void fill(struct moeflux_plan *to, const struct load_plan *p, const struct model_dir *m,
                  const struct exec_caps *caps)
 {
-    uint64_t one = supply_floor_bytes(m) / m->config.top_k;
+    uint64_t one = expert_store_floor_bytes(m) / m->config.top_k;
     *to = (struct moeflux_plan){.is_unified = caps->is_unified,
                                 .device_free_bytes = caps->is_cpu ? p->host_free_bytes : caps->free_bytes,
                                 .host_free_bytes = p->host_free_bytes,
@@ -138,7 +140,7 @@ static void fill(struct moeflux_plan *to, const struct plan *p, const struct mod
                                 .checkpoint_bytes = p->checkpoint_bytes,
                                 .n_checkpoints = p->budget.n_checkpoints,
                                 .slot_bytes = one,
-                                .n_experts = supply_full_bytes(m) / one,
+                                .n_experts = expert_store_full_bytes(m) / one,
                                 .n_slots = p->budget.slot_bytes / one,
                                 .n_host_slots = p->budget.host_bytes / one,
                                 .context = p->context,
@@ -148,13 +150,13 @@ static void fill(struct moeflux_plan *to, const struct plan *p, const struct mod
 }
 
 /* Direct reads depend on the memory they land in: a page of it is asked, as open asks the slots. */
-static int describe_reads(struct moeflux_plan *to, const struct plan *p, const struct model_dir *m,
+static int describe_reads(struct moeflux_plan *to, const struct load_plan *p, const struct model_dir *m,
                           struct exec *x, struct err *e)
 {
     struct exec_buffer page;
     struct reader *r = NULL;
     const struct exec_caps caps = exec_get_caps(x);
-    bool may_map = supply_may_map(&caps, m, p->io, p->budget.slot_bytes);
+    bool may_map = expert_store_may_map(&caps, m, p->io, p->budget.slot_bytes);
     int rc = exec_buffer_new(x, &page, to->is_unified ? EXEC_DEVICE : EXEC_HOST, READER_TARGET_ALIGN, e);
     const struct reader_region region = {page.host, READER_TARGET_ALIGN};
     const struct reader_options o = {.mode = p->io,
@@ -175,15 +177,15 @@ int moeflux_make_plan(const struct moeflux_options *o, struct moeflux_plan *out,
 {
     struct model_dir m;
     struct exec *x = NULL;
-    struct plan p;
+    struct load_plan p;
     *out = (struct moeflux_plan){0};
     int rc = model_dir_open(&m, o->dir, e);
     if (rc < 0)
         return rc;
-    rc = plan_open_device(&x, o, e);
+    rc = load_plan_open_device(&x, o, e);
     if (rc == 0) {
         struct exec_caps caps = exec_get_caps(x);
-        rc = plan_make(&p, &m, &caps, o, e);
+        rc = load_plan_make(&p, &m, &caps, o, e);
         if (rc == 0)
             fill(out, &p, &m, &caps);
     }

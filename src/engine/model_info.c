@@ -39,7 +39,7 @@ static uint64_t kv_floats_per_pos(const struct config *c, enum layer_kind kind)
 }
 
 /* A delta layer's window is kept twice: it is read and written in one dispatch. */
-static uint64_t fixed_floats(const struct config *c)
+static uint64_t recurrent_floats(const struct config *c)
 {
     return 2 * (uint64_t)(c->conv_kernel - 1) * config_conv_dim(c) +
            (uint64_t)c->n_v_heads * c->v_head_dim * c->k_head_dim;
@@ -61,7 +61,7 @@ static uint64_t dense_params(const struct model_dir *d)
     return n;
 }
 
-void moeflux_needs_of(const struct model_dir *d, struct moeflux_needs *out)
+void model_info_needs(const struct model_dir *d, struct moeflux_needs *out)
 {
     const struct config *c = &d->config;
     uint64_t expert_params = 3 * (uint64_t)c->hidden * c->moe_inner, n_moe = 0;
@@ -81,7 +81,8 @@ void moeflux_needs_of(const struct model_dir *d, struct moeflux_needs *out)
         out->n_attention += c->layers[i] != LAYER_DELTA;
         out->kv_bytes_per_pos += kv_floats_per_pos(c, c->layers[i]) * sizeof(float);
         /* Twice: a copy is kept so that a chunk can be undone. */
-        out->fixed_state_bytes += c->layers[i] == LAYER_DELTA ? 2 * fixed_floats(c) * sizeof(float) : 0;
+        out->recurrent_state_bytes +=
+            c->layers[i] == LAYER_DELTA ? 2 * recurrent_floats(c) * sizeof(float) : 0;
         n_moe += config_has_experts(c, i);
     }
     const struct tensor *embedding = model_dir_find(d, "model.embed_tokens.weight");
@@ -90,8 +91,8 @@ void moeflux_needs_of(const struct model_dir *d, struct moeflux_needs *out)
     /* All dense weights are read for a token but the embedding, of which it takes one row. */
     out->token_dense_bytes = d->dense_bytes - (c->tied || !embedding ? 0 : embedding->bytes / 8 * 9);
     out->token_expert_bytes = n_moe * c->top_k * d->expert.bytes;
-    out->floor_bytes =
-        d->dense_bytes + out->fixed_state_bytes + 1024 * out->kv_bytes_per_pos + supply_floor_bytes(d);
+    out->floor_bytes = d->dense_bytes + out->recurrent_state_bytes + 1024 * out->kv_bytes_per_pos +
+                       expert_store_floor_bytes(d);
 }
 
 int moeflux_get_needs(const char *dir, struct moeflux_needs *out, struct err *e)
@@ -100,7 +101,7 @@ int moeflux_get_needs(const char *dir, struct moeflux_needs *out, struct err *e)
     int rc = model_dir_open(&d, dir, e);
     if (rc < 0)
         return rc;
-    moeflux_needs_of(&d, out);
+    model_info_needs(&d, out);
     model_dir_close(&d);
     return 0;
 }

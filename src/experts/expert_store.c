@@ -1,4 +1,4 @@
-#include "experts/supply.h"
+#include "experts/expert_store.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,11 +13,11 @@
 #include "ops/exec.h"
 
 /* Reads under way at once. */
-enum { N_FLIGHTS = 64 };
+enum { MAX_IN_FLIGHT = 64 };
 /* Host slots that reads land in, where the host tier is no cache: enough to keep the readers busy. */
 #define LANDING_BYTES ((uint64_t)256 << 20)
 
-struct supply {
+struct expert_store {
     struct exec *exec;
     const struct model_dir *model;
     uint32_t n_layers, n_experts;
@@ -29,10 +29,10 @@ struct supply {
     uint32_t n_pinned;
     uint32_t *counts; /* [n_layers][n_experts]: how often chosen, earlier runs included */
     uint64_t *layer_wait_ns;
-    uint32_t max_ahead;      /* reads ahead at once */
-    bool in_place;           /* device slots are the mapped files */
-    const char *usage, *pin; /* borrowed until supply_load */
-    struct supply_stats stats;
+    uint32_t max_prefetching; /* reads ahead at once */
+    bool in_place;            /* device slots are the mapped files */
+    const char *usage, *pin;  /* borrowed until expert_store_load */
+    struct expert_store_stats stats;
 };
 
 static uint64_t n_all(const struct model_dir *m)
@@ -43,22 +43,22 @@ static uint64_t n_all(const struct model_dir *m)
     return n;
 }
 
-uint64_t supply_floor_bytes(const struct model_dir *m)
+uint64_t expert_store_floor_bytes(const struct model_dir *m)
 {
     return m->config.top_k * slots_stride(m->expert.bytes);
 }
 
-uint64_t supply_full_bytes(const struct model_dir *m)
+uint64_t expert_store_full_bytes(const struct model_dir *m)
 {
     return n_all(m) * slots_stride(m->expert.bytes);
 }
 
 /* --- opening --- */
 
-static uint32_t n_host_slots(const struct supply *s, const struct supply_options *o)
+static uint32_t n_host_slots(const struct expert_store *s, const struct expert_store_options *o)
 {
     uint64_t stride = slots_stride(s->model->expert.bytes);
-    uint64_t landing = size_min(LANDING_BYTES / stride, N_FLIGHTS);
+    uint64_t landing = size_min(LANDING_BYTES / stride, MAX_IN_FLIGHT);
     uint64_t n = o->host_slots_bytes ? o->host_slots_bytes / stride : landing;
     return (uint32_t)size_min(size_max(n, s->model->config.top_k), n_all(s->model));
 }
@@ -76,18 +76,18 @@ static bool is_plain_file(const struct model_dir *m, uint32_t layer)
     return true;
 }
 
-bool supply_may_map(const struct exec_caps *caps, const struct model_dir *m, enum reader_mode io,
-                    uint64_t budget_bytes)
+bool expert_store_may_map(const struct exec_caps *caps, const struct model_dir *m, enum reader_mode io,
+                          uint64_t budget_bytes)
 {
     bool may = (io == READER_AUTO || io == READER_MMAP) && caps->is_unified &&
-               budget_bytes >= supply_full_bytes(m) && m->expert.bytes % KERNEL_ALIGN == 0;
+               budget_bytes >= expert_store_full_bytes(m) && m->expert.bytes % KERNEL_ALIGN == 0;
     for (uint32_t i = 0; may && i < m->config.n_layers; i++)
         may = is_plain_file(m, i);
     return may;
 }
 
 /* The mapped files as slots. */
-static int open_slots_in_place(struct supply *s, struct err *e)
+static int open_slots_in_place(struct expert_store *s, struct err *e)
 {
     const struct model_dir *m = s->model;
     struct slots_file *files = mem_new(s->n_layers, sizeof *files, e);
@@ -108,12 +108,12 @@ static int open_slots_in_place(struct supply *s, struct err *e)
 
 /* Where device memory is host memory and every expert may stay, mapped files need no slots: the page cache holds them
  * once, for all programs. False: it is not so here. A device that cannot import mapped files says so in
- * supply_describe_reader; a reader that cannot be had is told when it is opened again. */
-static bool try_in_place(struct supply *s, const struct supply_options *o)
+ * expert_store_describe_reader; a reader that cannot be had is told when it is opened again. */
+static bool try_in_place(struct expert_store *s, const struct expert_store_options *o)
 {
     struct err why = {0};
     const struct exec_caps caps = exec_get_caps(s->exec);
-    if (!supply_may_map(&caps, s->model, o->io, o->budget_bytes))
+    if (!expert_store_may_map(&caps, s->model, o->io, o->budget_bytes))
         return false;
     const struct reader_options r = {
         .mode = o->io, .n_threads = o->n_threads, .host_bytes = o->host_bytes + o->budget_bytes};
@@ -129,7 +129,8 @@ static bool try_in_place(struct supply *s, const struct supply_options *o)
     return s->in_place;
 }
 
-static int open_slots(struct supply *s, uint32_t n_slots, const struct supply_options *o, struct err *e)
+static int open_slots(struct expert_store *s, uint32_t n_slots, const struct expert_store_options *o,
+                      struct err *e)
 {
     struct tiers *t = &s->tiers;
     uint64_t bytes = s->model->expert.bytes;
@@ -145,13 +146,14 @@ static int open_slots(struct supply *s, uint32_t n_slots, const struct supply_op
     return rc;
 }
 
-static int open_cache(struct tier *t, struct supply *s, struct err *e)
+static int open_cache(struct tier *t, struct expert_store *s, struct err *e)
 {
     t->cache = t->slots.n ? cache_new(t->slots.n, s->n_layers, &s->tiers.ranking, e) : NULL;
     return t->cache || t->slots.n == 0 ? 0 : ERR_MEMORY;
 }
 
-static int open_tiers(struct supply *s, uint32_t n_slots, const struct supply_options *o, struct err *e)
+static int open_tiers(struct expert_store *s, uint32_t n_slots, const struct expert_store_options *o,
+                      struct err *e)
 {
     struct tiers *t = &s->tiers;
     uint64_t table_bytes = 8 * (uint64_t)s->n_layers * s->n_experts;
@@ -171,7 +173,7 @@ static int open_tiers(struct supply *s, uint32_t n_slots, const struct supply_op
     return rc;
 }
 
-static int open_reader(struct supply *s, const struct supply_options *o, struct err *e)
+static int open_reader(struct expert_store *s, const struct expert_store_options *o, struct err *e)
 {
     struct tiers *t = &s->tiers;
     const struct slots *landing = &t->landing->slots;
@@ -188,11 +190,13 @@ static int open_reader(struct supply *s, const struct supply_options *o, struct 
     int rc = s->reader ? 0 : reader_open(&s->reader, s->model, &r, e);
     free(regions);
     if (rc == 0)
-        rc = flights_open(&t->flights, s->reader, t->landing->cache, N_FLIGHTS, t->landing->slots.n, e);
+        rc = in_flight_open(&t->in_flight, s->reader, t->landing->cache, MAX_IN_FLIGHT, t->landing->slots.n,
+                            e);
     return rc;
 }
 
-static int allocate(struct supply *s, uint32_t n_slots, const struct supply_options *o, struct err *e)
+static int allocate(struct expert_store *s, uint32_t n_slots, const struct expert_store_options *o,
+                    struct err *e)
 {
     int rc = open_tiers(s, n_slots, o, e);
     if (rc == 0)
@@ -200,29 +204,30 @@ static int allocate(struct supply *s, uint32_t n_slots, const struct supply_opti
     if (rc < 0)
         return rc;
     uint32_t n_landing = s->tiers.landing->slots.n, top_k = s->model->config.top_k;
-    s->max_wants = (uint32_t)size_max(s->n_experts, N_FLIGHTS);
-    s->tiers.is_fresh = mem_new(n_landing, sizeof *s->tiers.is_fresh, e);
+    s->max_wants = (uint32_t)size_max(s->n_experts, MAX_IN_FLIGHT);
+    s->tiers.is_prefetched = mem_new(n_landing, sizeof *s->tiers.is_prefetched, e);
     s->wants = mem_new(s->max_wants, sizeof *s->wants, e);
     s->pinned = mem_new(n_slots, sizeof *s->pinned, e);
     s->counts = mem_new((uint64_t)s->n_layers * s->n_experts, sizeof *s->counts, e);
     s->layer_wait_ns = mem_new(s->n_layers, sizeof *s->layer_wait_ns, e);
     /* What is read ahead must not take the slots that the chosen ones need. */
-    s->max_ahead = n_landing >= 2 * top_k ? (uint32_t)size_min(top_k, (n_landing - top_k) / 2) : 0;
-    s->max_ahead = (uint32_t)size_min(s->max_ahead, N_FLIGHTS / 4);
-    bool has_all = s->tiers.is_fresh && s->wants && s->pinned && s->counts && s->layer_wait_ns;
+    s->max_prefetching = n_landing >= 2 * top_k ? (uint32_t)size_min(top_k, (n_landing - top_k) / 2) : 0;
+    s->max_prefetching = (uint32_t)size_min(s->max_prefetching, MAX_IN_FLIGHT / 4);
+    bool has_all = s->tiers.is_prefetched && s->wants && s->pinned && s->counts && s->layer_wait_ns;
     return has_all ? 0 : ERR_MEMORY;
 }
 
-int supply_open(struct supply **out, struct exec *x, const struct model_dir *m,
-                const struct supply_options *o, struct err *e)
+int expert_store_open(struct expert_store **out, struct exec *x, const struct model_dir *m,
+                      const struct expert_store_options *o, struct err *e)
 {
     *out = NULL;
-    if (o->budget_bytes < supply_floor_bytes(m))
+    if (o->budget_bytes < expert_store_floor_bytes(m))
         return err_set(
             e, ERR_NO_FIT,
             "the experts' cache would have %.1f MiB, one token of one layer needs %.1f MiB (%u experts)",
-            (double)o->budget_bytes / 1048576.0, (double)supply_floor_bytes(m) / 1048576.0, m->config.top_k);
-    struct supply *s = mem_new(1, sizeof *s, e);
+            (double)o->budget_bytes / 1048576.0, (double)expert_store_floor_bytes(m) / 1048576.0,
+            m->config.top_k);
+    struct expert_store *s = mem_new(1, sizeof *s, e);
     if (!s)
         return ERR_MEMORY;
     s->exec = x;
@@ -233,14 +238,14 @@ int supply_open(struct supply **out, struct exec *x, const struct model_dir *m,
     s->pin = o->pin;
     int rc = allocate(s, (uint32_t)size_min(o->budget_bytes / slots_stride(m->expert.bytes), n_all(m)), o, e);
     if (rc < 0) {
-        supply_close(s);
+        expert_store_close(s);
         return rc;
     }
     *out = s;
     return 0;
 }
 
-void supply_close(struct supply *s)
+void expert_store_close(struct expert_store *s)
 {
     if (!s)
         return;
@@ -248,14 +253,14 @@ void supply_close(struct supply *s)
     if (s->in_place) /* slots over mappings, which the reader ends */
         slots_close(&t->device.slots);
     reader_close(s->reader);
-    flights_close(&t->flights);
+    in_flight_close(&t->in_flight);
     cache_free(t->device.cache);
     cache_free(t->host.cache);
     slots_close(&t->device.slots);
     slots_close(&t->host.slots);
     exec_buffer_free(s->exec, &t->table);
     ranking_close(&t->ranking);
-    free(t->is_fresh);
+    free(t->is_prefetched);
     free(s->wants);
     free(s->pinned);
     free(s->counts);
@@ -263,29 +268,29 @@ void supply_close(struct supply *s)
     free(s);
 }
 
-uint64_t supply_table(const struct supply *s, uint32_t layer)
+uint64_t expert_store_table(const struct expert_store *s, uint32_t layer)
 {
     return s->tiers.table.address + 8 * (uint64_t)layer * s->n_experts;
 }
 
-uint32_t supply_n_slots(const struct supply *s)
+uint32_t expert_store_n_slots(const struct expert_store *s)
 {
     return s->tiers.device.slots.n;
 }
 
-bool supply_holds_all(const struct supply *s)
+bool expert_store_holds_all(const struct expert_store *s)
 {
     return s->tiers.device.slots.n == n_all(s->model);
 }
 
-const char *supply_describe_reader(const struct supply *s)
+const char *expert_store_describe_reader(const struct expert_store *s)
 {
     return reader_describe(s->reader);
 }
 
 /* --- wanting and awaiting --- */
 
-static void count_found(struct supply *s, enum want_state found)
+static void count_found(struct expert_store *s, enum want_state found)
 {
     s->stats.n_hits += found == WANT_DEVICE;
     s->stats.n_host_hits += found == WANT_HOST;
@@ -293,7 +298,7 @@ static void count_found(struct supply *s, enum want_state found)
 }
 
 /* Brings wants until all are under way or there is no room. */
-static int bring_some(struct supply *s, struct err *e)
+static int bring_some(struct expert_store *s, struct err *e)
 {
     while (s->n_brought < s->n_wants) {
         struct want *w = &s->wants[s->n_brought];
@@ -310,7 +315,7 @@ static int bring_some(struct supply *s, struct err *e)
     return 0;
 }
 
-static int land(struct supply *s, struct want *w, struct err *e)
+static int land(struct expert_store *s, struct want *w, struct err *e)
 {
     int rc = tiers_land(&s->tiers, w, e);
     s->n_landed++;
@@ -320,7 +325,7 @@ static int land(struct supply *s, struct want *w, struct err *e)
 }
 
 /* Sends up what has arrived. The first error is told, the others are landed all the same. */
-static int land_arrived(struct supply *s, struct err *e)
+static int land_arrived(struct expert_store *s, struct err *e)
 {
     int first = 0;
     for (uint32_t i = 0; i < s->n_brought; i++) {
@@ -333,7 +338,7 @@ static int land_arrived(struct supply *s, struct err *e)
 }
 
 /* Waits for the first want that is still under way, or for room. */
-static int wait_for_one(struct supply *s, struct err *e)
+static int wait_for_one(struct expert_store *s, struct err *e)
 {
     uint64_t start = clock_ns();
     int rc = 0;
@@ -351,23 +356,23 @@ static int wait_for_one(struct supply *s, struct err *e)
     return rc < 0 ? rc : 0;
 }
 
-bool supply_has(const struct supply *s, uint32_t layer, uint32_t expert)
+bool expert_store_has(const struct expert_store *s, uint32_t layer, uint32_t expert)
 {
     return tiers_have(&s->tiers, (struct expert_key){layer, expert});
 }
 
-uint64_t supply_address(const struct supply *s, uint32_t layer, uint32_t expert)
+uint64_t expert_store_address(const struct expert_store *s, uint32_t layer, uint32_t expert)
 {
     return tiers_address(&s->tiers, (struct expert_key){layer, expert});
 }
 
-int supply_check(const struct supply *s, struct err *e)
+int expert_store_check(const struct expert_store *s, struct err *e)
 {
     return s->in_place ? reader_check_mappings(s->reader, e) : 0;
 }
 
-int supply_want(struct supply *s, uint32_t layer, const uint32_t *experts, uint32_t n, uint64_t *present,
-                struct err *e)
+int expert_store_want(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n,
+                      uint64_t *present, struct err *e)
 {
     tiers_settle(&s->tiers);
     s->n_wants = n;
@@ -380,7 +385,7 @@ int supply_want(struct supply *s, uint32_t layer, const uint32_t *experts, uint3
         ranking_use(&s->tiers.ranking, key);
     }
     int rc = bring_some(s, e);
-    tiers_call_back(&s->tiers, layer);
+    tiers_cancel_prefetches(&s->tiers, layer);
     int moved = tiers_submit_moves(&s->tiers, rc < 0 ? NULL : e);
     rc = rc < 0 ? rc : moved;
     if (present)
@@ -389,12 +394,12 @@ int supply_want(struct supply *s, uint32_t layer, const uint32_t *experts, uint3
         *present |= (uint64_t)s->wants[i].landed << i;
     if (rc < 0) {
         s->n_wants = s->n_brought; /* what is under way must land before anything else */
-        supply_await(s, NULL);
+        expert_store_await(s, NULL);
     }
     return rc;
 }
 
-int supply_await(struct supply *s, struct err *e)
+int expert_store_await(struct expert_store *s, struct err *e)
 {
     int first = 0;
     while (s->n_landed < (first < 0 ? s->n_brought : s->n_wants)) {
@@ -408,25 +413,26 @@ int supply_await(struct supply *s, struct err *e)
     }
     int moved = tiers_submit_moves(&s->tiers, first < 0 ? NULL : e);
     exec_after_moves(s->exec, s->tiers.move_ticket);
-    if (first == 0 && !supply_holds_all(s))
+    if (first == 0 && !expert_store_holds_all(s))
         tiers_make_room(&s->tiers, s->model->config.top_k);
     if (first == 0 && moved == 0)
         moved = tiers_submit_moves(&s->tiers, e);
     return first < 0 ? first : moved;
 }
 
-void supply_release(struct supply *s)
+void expert_store_release(struct expert_store *s)
 {
     while (s->n_pinned > 0)
         cache_unpin(s->tiers.device.cache, s->pinned[--s->n_pinned]);
 }
 
-void supply_prefetch(struct supply *s, uint32_t layer, const uint32_t *experts, uint32_t n, bool many)
+void expert_store_prefetch(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n,
+                           bool many)
 {
     /* Slots for as many again stay for what is wanted at the same time. */
-    uint32_t most = (uint32_t)size_min(s->tiers.landing->slots.n / 4, N_FLIGHTS / 2);
+    uint32_t most = (uint32_t)size_min(s->tiers.landing->slots.n / 4, MAX_IN_FLIGHT / 2);
     tiers_prefetch(&s->tiers, layer, experts, n,
-                   many ? (uint32_t)size_max(most, s->max_ahead) : s->max_ahead);
+                   many ? (uint32_t)size_max(most, s->max_prefetching) : s->max_prefetching);
 }
 
 /* --- filling the cache at the start --- */
@@ -436,22 +442,22 @@ static int stopped(struct err *e)
     return err_set(e, ERR_INTERRUPTED, "interrupted while reading the experts");
 }
 
-/* Brings n keys to device slots. They stay pinned until supply_release. */
-static int load_keys(struct supply *s, const struct expert_key *keys, uint32_t n, struct err *e)
+/* Brings n keys to device slots. They stay pinned until expert_store_release. */
+static int load_keys(struct expert_store *s, const struct expert_key *keys, uint32_t n, struct err *e)
 {
     s->n_wants = n;
     s->n_brought = s->n_landed = 0;
     for (uint32_t i = 0; i < n; i++)
         s->wants[i] = (struct want){.key = keys[i]};
     exec_begin(s->exec);
-    int rc = supply_await(s, e);
+    int rc = expert_store_await(s, e);
     if (rc < 0)
         exec_abandon(s->exec);
     return rc < 0 ? rc : exec_finish(s->exec, e);
 }
 
 /* As load_keys, any number of keys in batches; `stay`: they are never released. */
-static int load_list(struct supply *s, const struct expert_key *keys, uint32_t n, bool stay,
+static int load_list(struct expert_store *s, const struct expert_key *keys, uint32_t n, bool stay,
                      const struct progress *p, struct err *e)
 {
     uint64_t bytes = s->model->expert.bytes;
@@ -460,7 +466,7 @@ static int load_list(struct supply *s, const struct expert_key *keys, uint32_t n
         int rc = load_keys(s, keys + done, here, e);
         if (rc == 0 && stay)
             s->n_pinned = 0;
-        supply_release(s);
+        expert_store_release(s);
         if (rc < 0)
             return rc;
         done += here;
@@ -470,7 +476,7 @@ static int load_list(struct supply *s, const struct expert_key *keys, uint32_t n
     return 0;
 }
 
-static int load_all(struct supply *s, const struct progress *p, struct err *e)
+static int load_all(struct expert_store *s, const struct progress *p, struct err *e)
 {
     struct expert_key *keys = mem_new(n_all(s->model), sizeof *keys, e);
     uint32_t n = 0;
@@ -487,7 +493,7 @@ static int load_all(struct supply *s, const struct progress *p, struct err *e)
 }
 
 /* The experts that a file names go to device slots, as many as `most` of them; what has no room there to the host. */
-static int load_named(struct supply *s, const uint32_t *counts, uint32_t most, bool stay,
+static int load_named(struct expert_store *s, const uint32_t *counts, uint32_t most, bool stay,
                       const struct progress *p, struct err *e)
 {
     uint32_t n_host = s->tiers.host.slots.n;
@@ -503,9 +509,9 @@ static int load_named(struct supply *s, const uint32_t *counts, uint32_t most, b
 }
 
 /* Pinned experts may take half of the cache, and never the room of one layer's. */
-static int load_pinned(struct supply *s, const struct progress *p, struct err *e)
+static int load_pinned(struct expert_store *s, const struct progress *p, struct err *e)
 {
-    uint32_t n = supply_n_slots(s), need = 2 * s->model->config.top_k;
+    uint32_t n = expert_store_n_slots(s), need = 2 * s->model->config.top_k;
     uint32_t most = n > need ? (uint32_t)size_min(n / 2, n - need) : 0;
     uint32_t *counts = mem_new((uint64_t)s->n_layers * s->n_experts, sizeof *counts, e);
     int rc = counts ? usage_read(s->pin, s->n_layers, s->n_experts, counts, e) : ERR_MEMORY;
@@ -517,7 +523,7 @@ static int load_pinned(struct supply *s, const struct progress *p, struct err *e
     return rc;
 }
 
-static void seed_ranking(struct supply *s)
+static void seed_ranking(struct expert_store *s)
 {
     for (uint32_t layer = 0; layer < s->n_layers; layer++)
         for (uint32_t i = 0; i < s->n_experts; i++)
@@ -525,13 +531,13 @@ static void seed_ranking(struct supply *s)
                          s->counts[(uint64_t)layer * s->n_experts + i]);
 }
 
-int supply_load(struct supply *s, const struct progress *p, struct err *e)
+int expert_store_load(struct expert_store *s, const struct progress *p, struct err *e)
 {
     int rc = s->usage ? usage_read(s->usage, s->n_layers, s->n_experts, s->counts, e) : 0;
     if (rc < 0)
         return rc;
     seed_ranking(s);
-    if (supply_holds_all(s))
+    if (expert_store_holds_all(s))
         return load_all(s, p, e);
     bool has_usage = rc > 0;
     rc = s->pin ? load_pinned(s, p, e) : 0;
@@ -542,9 +548,9 @@ int supply_load(struct supply *s, const struct progress *p, struct err *e)
 
 /* --- numbers --- */
 
-struct supply_stats supply_get_stats(const struct supply *s)
+struct expert_store_stats expert_store_get_stats(const struct expert_store *s)
 {
-    struct supply_stats t = s->stats;
+    struct expert_store_stats t = s->stats;
     t.reader = reader_get_stats(s->reader);
     t.n_prefetched = s->tiers.n_prefetched;
     t.n_prefetched_used = s->tiers.n_prefetched_used;
@@ -556,21 +562,21 @@ struct supply_stats supply_get_stats(const struct supply *s)
     return t;
 }
 
-uint64_t supply_layer_wait_ns(const struct supply *s, uint32_t layer)
+uint64_t expert_store_layer_wait_ns(const struct expert_store *s, uint32_t layer)
 {
     return s->layer_wait_ns[layer];
 }
 
-void supply_reset_stats(struct supply *s)
+void expert_store_reset_stats(struct expert_store *s)
 {
     struct tiers *t = &s->tiers;
-    s->stats = (struct supply_stats){0};
+    s->stats = (struct expert_store_stats){0};
     t->n_prefetched = t->n_prefetched_used = t->n_promoted = t->n_demoted = 0;
     memset(s->layer_wait_ns, 0, s->n_layers * sizeof *s->layer_wait_ns);
     reader_reset_stats(s->reader);
 }
 
-int supply_save_usage(const struct supply *s, const char *path, struct err *e)
+int expert_store_save_usage(const struct expert_store *s, const char *path, struct err *e)
 {
     return usage_write(path, s->n_layers, s->n_experts, s->counts, e);
 }

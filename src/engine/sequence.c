@@ -19,11 +19,12 @@ static int allocate(struct moeflux_session *s, struct err *e)
         return ERR_MEMORY;
     int rc = exec_buffer_new(m->exec, &s->table, EXEC_INPUT, 8 * (uint64_t)s->max_blocks, e);
     if (rc == 0)
-        rc = exec_buffer_new(m->exec, &s->fixed, EXEC_DEVICE, size_max(m->view.fixed_bytes, 4), e);
+        rc = exec_buffer_new(m->exec, &s->recurrent, EXEC_DEVICE, size_max(m->view.recurrent_state_bytes, 4),
+                             e);
     if (rc == 0)
-        rc = exec_buffer_new(m->exec, &s->kept, EXEC_DEVICE, s->fixed.bytes, e);
+        rc = exec_buffer_new(m->exec, &s->recurrent_backup, EXEC_DEVICE, s->recurrent.bytes, e);
     if (rc == 0)
-        m->state_bytes += 2 * s->fixed.bytes;
+        m->state_bytes += 2 * s->recurrent.bytes;
     return rc < 0 ? rc : moeflux_clear(s, e);
 }
 
@@ -54,24 +55,24 @@ void moeflux_session_free(struct moeflux_session *s)
     if (!s)
         return;
     struct moeflux *m = s->model;
-    session_moved(s, 0, 0);
+    sequence_set_position(s, 0, 0);
     checkpoints_free(&s->checkpoints);
     if (!model_is_idle(m))
         return; /* its memory is still being used */
-    m->state_bytes -= s->kept.address ? 2 * s->fixed.bytes : 0;
+    m->state_bytes -= s->recurrent_backup.address ? 2 * s->recurrent.bytes : 0;
     for (uint32_t i = 0; i < s->n_blocks; i++) {
         m->state_bytes -= s->blocks[i].bytes;
         exec_buffer_free(m->exec, &s->blocks[i]);
     }
-    exec_buffer_free(m->exec, &s->fixed);
-    exec_buffer_free(m->exec, &s->kept);
+    exec_buffer_free(m->exec, &s->recurrent);
+    exec_buffer_free(m->exec, &s->recurrent_backup);
     exec_buffer_free(m->exec, &s->table);
     free(s->blocks);
     free(s->history);
     free(s);
 }
 
-int session_reserve(struct moeflux_session *s, uint32_t end, struct err *e)
+int sequence_reserve(struct moeflux_session *s, uint32_t end, struct err *e)
 {
     struct moeflux *m = s->model;
     uint32_t need = div_up(end, 1u << KV_BLOCK_SHIFT);
@@ -96,16 +97,16 @@ const int32_t *moeflux_history(const struct moeflux_session *s)
     return s->history;
 }
 
-void session_moved(struct moeflux_session *s, uint32_t pos, uint32_t parity)
+void sequence_set_position(struct moeflux_session *s, uint32_t pos, uint32_t parity)
 {
     struct moeflux *m = s->model;
     s->pos = pos;
     s->parity = parity;
     checkpoints_drop_behind(&s->checkpoints, pos);
-    if (m->ahead_of == s)
-        m->ahead_of = NULL;
-    if (m->predicted_of == s)
-        m->predicted_of = NULL;
+    if (m->parked_session == s)
+        m->parked_session = NULL;
+    if (m->predicted_session == s)
+        m->predicted_session = NULL;
 }
 
 bool model_is_idle(struct moeflux *m)
@@ -126,16 +127,16 @@ static int await_device(struct moeflux *m, struct err *e)
     return rc < 0 ? rc : 0;
 }
 
-int session_mend(struct moeflux_session *s, struct err *e)
+int sequence_recover(struct moeflux_session *s, struct err *e)
 {
     struct exec *x = s->model->exec;
     int rc = await_device(s->model, e);
-    if (rc < 0 || !s->is_torn)
+    if (rc < 0 || !s->needs_restore)
         return rc;
     exec_begin(x);
-    exec_copy(x, &s->fixed, 0, &s->kept, 0, s->fixed.bytes);
+    exec_copy(x, &s->recurrent, 0, &s->recurrent_backup, 0, s->recurrent.bytes);
     rc = exec_finish(x, e);
-    s->is_torn = rc < 0;
+    s->needs_restore = rc < 0;
     return rc;
 }
 
@@ -145,19 +146,19 @@ int moeflux_clear(struct moeflux_session *s, struct err *e)
     int rc = await_device(s->model, e);
     if (rc < 0)
         return rc;
-    session_moved(s, 0, 0);
-    s->is_torn = false;
+    sequence_set_position(s, 0, 0);
+    s->needs_restore = false;
     exec_begin(x);
-    exec_zero(x, &s->fixed, 0, s->fixed.bytes);
+    exec_zero(x, &s->recurrent, 0, s->recurrent.bytes);
     rc = exec_finish(x, e);
-    s->is_stale = rc < 0;
+    s->needs_clear = rc < 0;
     return rc;
 }
 
-int session_ready(struct moeflux_session *s, struct err *e)
+int sequence_make_ready(struct moeflux_session *s, struct err *e)
 {
-    int rc = session_mend(s, e);
-    return rc == 0 && s->is_stale ? moeflux_clear(s, e) : rc;
+    int rc = sequence_recover(s, e);
+    return rc == 0 && s->needs_clear ? moeflux_clear(s, e) : rc;
 }
 
 static int check(const struct moeflux_session *s, const int32_t *ids, uint32_t n, struct err *e)
@@ -178,7 +179,7 @@ static int check(const struct moeflux_session *s, const int32_t *ids, uint32_t n
 static int checkpoint_by_itself(struct moeflux_session *s, uint32_t n_new, struct err *e)
 {
     uint32_t every = s->checkpoint_every;
-    if (every == 0 || s->model->view.fixed_bytes == 0 || s->pos / every == (s->pos - n_new) / every)
+    if (every == 0 || s->model->view.recurrent_state_bytes == 0 || s->pos / every == (s->pos - n_new) / every)
         return 0;
     int rc = moeflux_checkpoint(s, e);
     return rc == ERR_MEMORY ? 0 : rc;
@@ -187,25 +188,25 @@ static int checkpoint_by_itself(struct moeflux_session *s, uint32_t n_new, struc
 /* The chunk that was stopped is undone, now or, if the device is still busy with it, before the next evaluation. */
 static int stop_at(struct moeflux_session *s, uint32_t done, uint32_t n, struct err *e)
 {
-    int rc = model_is_idle(s->model) ? session_mend(s, e) : 0;
+    int rc = model_is_idle(s->model) ? sequence_recover(s, e) : 0;
     return rc < 0 ? rc : err_set(e, ERR_INTERRUPTED, "interrupted after %u of %u tokens", done, n);
 }
 
 /* Evaluates the ids chunk by chunk. */
 static int eval_chunks(struct moeflux_session *s, const int32_t *ids, uint32_t n,
-                       const struct moeflux_wish *wish, struct err *e)
+                       const struct moeflux_outputs *outputs, struct err *e)
 {
     struct moeflux *m = s->model;
     for (uint32_t done = 0; done < n;) {
         uint32_t here = (uint32_t)size_min(n - done, m->max_chunk);
-        m->stand.before = done;
-        m->stand.here = here;
-        m->stand.layer = 0;
-        int rc = forward_chunk(s, ids + done, here, done + here == n, wish, e);
+        m->progress_at.before = done;
+        m->progress_at.here = here;
+        m->progress_at.layer = 0;
+        int rc = forward_chunk(s, ids + done, here, done + here == n, outputs, e);
         if (rc < 0 && m->is_stopped)
             return stop_at(s, done, n, e);
         if (rc < 0) {
-            session_fall_back(s);
+            sequence_roll_back(s);
             return rc;
         }
         memmove(s->history + s->pos - here, ids + done, here * sizeof *ids);
@@ -215,20 +216,20 @@ static int eval_chunks(struct moeflux_session *s, const int32_t *ids, uint32_t n
         rc = checkpoint_by_itself(s, here, e);
         if (rc < 0)
             return rc;
-        if (!progress_report(&m->progress, m->stand.what, "tok", done, n))
+        if (!progress_report(&m->progress, m->progress_at.what, "tok", done, n))
             return stop_at(s, done, n, e);
     }
     return 0;
 }
 
-int session_evaluate(struct moeflux_session *s, const int32_t *ids, uint32_t n,
-                     const struct moeflux_wish *wish, const char *what, struct err *e)
+int sequence_run(struct moeflux_session *s, const int32_t *ids, uint32_t n,
+                 const struct moeflux_outputs *outputs, const char *what, struct err *e)
 {
     struct moeflux *m = s->model;
     uint64_t start = clock_ns();
-    m->stand.what = what;
-    m->stand.total = n;
-    int rc = eval_chunks(s, ids, n, wish, e);
+    m->progress_at.what = what;
+    m->progress_at.total = n;
+    int rc = eval_chunks(s, ids, n, outputs, e);
     if (rc < 0)
         return rc;
     uint64_t ns = clock_ns() - start;
@@ -237,13 +238,13 @@ int session_evaluate(struct moeflux_session *s, const int32_t *ids, uint32_t n,
     return 0;
 }
 
-int moeflux_eval(struct moeflux_session *s, const int32_t *ids, uint32_t n, const struct moeflux_wish *wish,
-                 struct err *e)
+int moeflux_eval(struct moeflux_session *s, const int32_t *ids, uint32_t n,
+                 const struct moeflux_outputs *outputs, struct err *e)
 {
-    int rc = session_ready(s, e);
+    int rc = sequence_make_ready(s, e);
     if (rc == 0)
         rc = check(s, ids, n, e);
     if (rc == 0)
-        rc = session_reserve(s, s->pos + n, e);
-    return rc < 0 ? rc : session_evaluate(s, ids, n, wish, "reading the prompt", e);
+        rc = sequence_reserve(s, s->pos + n, e);
+    return rc < 0 ? rc : sequence_run(s, ids, n, outputs, "reading the prompt", e);
 }

@@ -1,7 +1,7 @@
-/* plan.h - what is decided before anything is loaded: the chunk, the readers, and who gets how much memory. Open and
+/* load_plan.h - what is decided before anything is loaded: the chunk, the readers, and who gets how much memory. Open and
  * moeflux_make_plan decide by the same function. */
-#ifndef MOEFLUX_ENGINE_PLAN_H
-#define MOEFLUX_ENGINE_PLAN_H
+#ifndef MOEFLUX_ENGINE_LOAD_PLAN_H
+#define MOEFLUX_ENGINE_LOAD_PLAN_H
 
 #include <stdint.h>
 
@@ -15,7 +15,7 @@ struct exec_caps;
 struct model_dir;
 struct moeflux_options;
 
-struct plan {
+struct load_plan {
     uint32_t max_chunk; /* most tokens of a chunk */
     uint32_t n_readers; /* threads */
     uint32_t context;   /* tokens of states that there is room for */
@@ -29,14 +29,14 @@ struct plan {
 
 /* ERR_UNSUPPORTED: no architecture runs the model; ERR_USAGE: a chunk or a way of reading that there is not;
  * ERR_NO_FIT with the numbers. */
-int plan_make(struct plan *out, const struct model_dir *m, const struct exec_caps *caps,
-              const struct moeflux_options *o, struct err *e);
+int load_plan_make(struct load_plan *out, const struct model_dir *m, const struct exec_caps *caps,
+                   const struct moeflux_options *o, struct err *e);
 
 /* The device that the options name, made ready for planning: with float16 or not, as prompt_type says. ERR_USAGE;
  * ERR_UNSUPPORTED where float16 is asked for and the device is not fast at it. */
-int plan_open_device(struct exec **out, const struct moeflux_options *o, struct err *e);
+int load_plan_open_device(struct exec **out, const struct moeflux_options *o, struct err *e);
 
 /* Threads that read: as asked for, else by the cores there are. */
-uint32_t plan_n_readers(uint32_t wish);
+uint32_t load_plan_n_readers(uint32_t requested);
 
 #endif

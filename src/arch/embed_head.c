@@ -1,11 +1,11 @@
-#include "arch/ends.h"
+#include "arch/embed_head.h"
 
 #include "arch/arch.h"
 #include "arch/loader.h"
 #include "arch/scratch.h"
 #include "model/config.h"
 
-int ends_load(struct ends *s, struct loader *l, const struct config *c, struct err *e)
+int embed_head_load(struct embed_head *s, struct loader *l, const struct config *c, struct err *e)
 {
     struct weights embedding, head;
     s->config = c;
@@ -21,25 +21,25 @@ int ends_load(struct ends *s, struct loader *l, const struct config *c, struct e
     return rc;
 }
 
-void ends_allocate(struct ends *s, const struct config *c, uint32_t n, struct scratch *to)
+void embed_head_allocate(struct embed_head *s, const struct config *c, uint32_t n, struct scratch *to)
 {
     scratch_floats(to, &s->x, (uint64_t)n * c->hidden);
     scratch_floats(to, &s->logits, (uint64_t)ARCH_HEAD_ROWS * c->vocab_size);
 }
 
-void ends_close(struct ends *s, struct exec *x)
+void embed_head_close(struct embed_head *s, struct exec *x)
 {
     linear_close(&s->head, x);
     exec_buffer_free(x, &s->x);
     exec_buffer_free(x, &s->logits);
 }
 
-void ends_embed(const struct ends *s, struct exec *x, const struct arch_chunk *c)
+void embed_head_embed(const struct embed_head *s, struct exec *x, const struct arch_chunk *c)
 {
     embed_run(&s->embed, x, c->ids, s->x.address, c->n);
 }
 
-void ends_head(const struct ends *s, struct exec *x, uint32_t from, uint32_t n)
+void embed_head_head(const struct embed_head *s, struct exec *x, uint32_t from, uint32_t n)
 {
     uint32_t hidden = s->config->hidden;
     linear_run(&s->head, x,
