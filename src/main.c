@@ -18,7 +18,7 @@
 #include "cli/verbs.h"
 #include "moeflux.h"
 
-static int print_help(const struct options *o, struct output *out, struct err *e)
+static int print_help(const struct options *o, struct output *out, struct moeflux_err *e)
 {
     struct str text = {0};
     options_help(o, &text);
@@ -27,7 +27,7 @@ static int print_help(const struct options *o, struct output *out, struct err *e
     return output_flush(out, e);
 }
 
-static int dispatch(const struct options *o, const struct term *t, struct output *out, struct err *e)
+static int dispatch(const struct options *o, const struct term *t, struct output *out, struct moeflux_err *e)
 {
     if (o->help)
         return print_help(o, out, e);
@@ -63,7 +63,7 @@ int main(int argc, char **argv)
 {
     struct options o;
     struct output out;
-    struct err e = {0}, closing = {0};
+    struct moeflux_err e = {0}, closing = {0};
     struct term t = term_look();
     signals_ignore_pipe();
     output_init(&out, STDOUT_FILENO);

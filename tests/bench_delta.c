@@ -24,7 +24,8 @@ struct bench {
 };
 
 /* n floats in [low, high). */
-static int fill(struct exec *x, struct exec_buffer *b, uint64_t n, float low, float high, struct err *e)
+static int fill(struct exec *x, struct exec_buffer *b, uint64_t n, float low, float high,
+                struct moeflux_err *e)
 {
     uint64_t rng = 88172645463325252u + n;
     int rc = exec_buffer_new(x, b, EXEC_DEVICE, n * sizeof(float), e);
@@ -42,7 +43,7 @@ static int fill(struct exec *x, struct exec_buffer *b, uint64_t n, float low, fl
     return rc;
 }
 
-static int prepare(struct bench *b, const char *device, struct err *e)
+static int prepare(struct bench *b, const char *device, struct moeflux_err *e)
 {
     int rc = exec_open(&b->x, device, true, false, e);
     if (rc < 0)
@@ -74,7 +75,7 @@ static int prepare(struct bench *b, const char *device, struct err *e)
 }
 
 /* From a state of zeros. */
-static int run(struct bench *b, const struct delta *op, struct bench_time *t, struct err *e)
+static int run(struct bench *b, const struct delta *op, struct bench_time *t, struct moeflux_err *e)
 {
     uint64_t window = (uint64_t)(b->shape.conv_kernel - 1) * b->channels * sizeof(float);
     const struct delta_call call = {.proj = b->proj.address,
@@ -107,7 +108,7 @@ static double difference(const struct bench *b)
     return worst / largest;
 }
 
-static int measure(struct bench *b, enum delta_form form, uint32_t reps, struct err *e)
+static int measure(struct bench *b, enum delta_form form, uint32_t reps, struct moeflux_err *e)
 {
     static const char *const names[] = {
         [DELTA_SINGLE] = "in one", [DELTA_TOKENS] = "by tokens", [DELTA_BLOCKS] = "by blocks"};
@@ -134,7 +135,7 @@ static int measure(struct bench *b, enum delta_form form, uint32_t reps, struct 
     return 0;
 }
 
-static int measure_tiles(struct bench *b, uint32_t reps, struct err *e)
+static int measure_tiles(struct bench *b, uint32_t reps, struct moeflux_err *e)
 {
     static const struct delta_tile tiles[] = {
         {64, 8, 1, 16},   {64, 8, 2, 16},   {64, 8, 4, 16},  {128, 8, 1, 16},  {128, 8, 2, 16},
@@ -166,7 +167,7 @@ int main(int argc, char **argv)
     uint32_t reps = at + 1 < argc ? (uint32_t)strtoul(argv[at + 1], NULL, 10) : 3;
     if (b.n == 0 || reps == 0)
         return fprintf(stderr, "usage: bench_delta [--device D] [--tiles] TOKENS [REPS]\n"), 2;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     int rc = prepare(&b, device, &e);
     for (enum delta_form form = DELTA_SINGLE; rc == 0 && form <= DELTA_BLOCKS; form++)
         rc = measure(&b, form, reps, &e);

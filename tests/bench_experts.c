@@ -27,7 +27,7 @@ struct bench {
     struct experts_many many; /* as opened, with all tiles */
     struct experts op;
     struct exec_buffer pool, table, in, norm, idx, act, scratch;
-    struct err err; /* the first failure */
+    struct moeflux_err err; /* the first failure */
 };
 
 struct times {

@@ -23,7 +23,7 @@ struct bench {
 };
 
 static int prepare(struct bench *b, const char *device, uint32_t rows, uint32_t cols, uint32_t n,
-                   uint32_t format, struct err *e)
+                   uint32_t format, struct moeflux_err *e)
 {
     static const uint32_t bits[] = {4, 8, 16, 32};
     uint64_t weights = (uint64_t)rows * cols;
@@ -45,7 +45,7 @@ static int prepare(struct bench *b, const char *device, uint32_t rows, uint32_t 
 }
 
 /* The time of all products. */
-static int run(struct bench *b, uint32_t n, bool half, struct bench_time *t, struct err *e)
+static int run(struct bench *b, uint32_t n, bool half, struct bench_time *t, struct moeflux_err *e)
 {
     const struct linear_call call = {.x = b->in.address,
                                      .norm = b->norm.address,
@@ -65,7 +65,7 @@ static int run(struct bench *b, uint32_t n, bool half, struct bench_time *t, str
 
 /* Measures b->op with `way` alone. */
 static int measure_way(struct bench *b, enum linear_way way, const char *name, uint32_t n, uint32_t reps,
-                       struct err *e)
+                       struct moeflux_err *e)
 {
     struct bench_time time, best = {0};
     int rc = 0;
@@ -86,7 +86,7 @@ static int measure_way(struct bench *b, enum linear_way way, const char *name, u
 }
 
 /* The operation as opened comes back after each tile. */
-static int measure_ways(struct bench *b, uint32_t n, uint32_t format, uint32_t reps, struct err *e)
+static int measure_ways(struct bench *b, uint32_t n, uint32_t format, uint32_t reps, struct moeflux_err *e)
 {
     static const char *const names[LINEAR_WAYS] = {
         "one", "four at a time", "tiles", "large tiles", "small f16 tiles", "f16 tiles", "large f16 tiles"};
@@ -140,7 +140,7 @@ int main(int argc, char **argv)
     uint32_t v[5] = {0, 0, 0, FORMAT_Q4, 5};
     for (int i = 1; i < argc && i <= 5; i++)
         v[i - 1] = (uint32_t)strtoul(argv[i], NULL, 10);
-    struct err e = {0};
+    struct moeflux_err e = {0};
     struct bench b = {0};
     struct bench_time time, best = {0};
     uint64_t start = clock_ns();

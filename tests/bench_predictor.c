@@ -31,7 +31,7 @@ struct result {
     double tok_s;
 };
 
-static void die(const struct err *e)
+static void die(const struct moeflux_err *e)
 {
     fprintf(stderr, "bench_predictor: %s\n", e->text);
     exit(1);
@@ -56,16 +56,16 @@ static int32_t first_token(const struct bench *b, uint32_t sequence)
 
 static void eval(const struct bench *b, struct moeflux_session *s, int32_t id)
 {
-    struct err e = {0};
-    if (moeflux_eval(s, &id, 1, &(struct moeflux_outputs){.logits = b->logits}, &e) < 0)
+    struct moeflux_err e = {0};
+    if (moeflux_session_eval(s, &id, 1, &(struct moeflux_outputs){.logits = b->logits}, &e) < 0)
         die(&e);
 }
 
-static struct moeflux *open_model(const struct moeflux_options *o, struct moeflux_session **s)
+static struct moeflux_model *open_model(const struct moeflux_options *o, struct moeflux_session **s)
 {
-    struct moeflux *m;
-    struct err e = {0};
-    if (moeflux_open(&m, o, &e) < 0 || moeflux_session_new(s, m, LINE, &e) < 0)
+    struct moeflux_model *m;
+    struct moeflux_err e = {0};
+    if (moeflux_model_open(&m, o, &e) < 0 || moeflux_session_new(s, m, LINE, &e) < 0)
         die(&e);
     return m;
 }
@@ -73,16 +73,16 @@ static struct moeflux *open_model(const struct moeflux_options *o, struct moeflu
 static void write_text(struct bench *b)
 {
     struct moeflux_session *s;
-    struct moeflux *m = open_model(&b->base, &s);
-    struct err e = {0};
+    struct moeflux_model *m = open_model(&b->base, &s);
+    struct moeflux_err e = {0};
     for (uint32_t i = 0; i < b->n_tokens; i++) {
-        if (i % LINE == 0 && moeflux_clear(s, &e) < 0)
+        if (i % LINE == 0 && moeflux_session_clear(s, &e) < 0)
             die(&e);
         b->ids[i] = i % LINE ? likeliest(b->logits, b->needs.vocab_size) : first_token(b, i / LINE);
         eval(b, s, b->ids[i]);
     }
     moeflux_session_free(s);
-    moeflux_close(m);
+    moeflux_model_close(m);
 }
 
 /* ---- measuring ---- */
@@ -99,25 +99,25 @@ static struct result measure(const struct bench *b, const char *prefetch, const 
     struct moeflux_options o = b->base;
     struct moeflux_session *s;
     struct result r;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     uint64_t start = 0;
     o.memory_bytes = all_slots(b) * percent / 100 * size_round_up(b->needs.one_expert_bytes, PAGE);
     o.prefetch = prefetch;
     o.cache_policy = policy;
-    struct moeflux *m = open_model(&o, &s);
+    struct moeflux_model *m = open_model(&o, &s);
     for (uint32_t i = 0; i < b->n_tokens; i++) {
         if (i == N_WARM) {
-            moeflux_stats_reset(m);
+            moeflux_model_reset_stats(m);
             start = clock_ns();
         }
-        if (i % LINE == 0 && moeflux_clear(s, &e) < 0)
+        if (i % LINE == 0 && moeflux_session_clear(s, &e) < 0)
             die(&e);
         eval(b, s, b->ids[i]);
     }
     r.tok_s = (double)(b->n_tokens - N_WARM) * 1e9 / (double)(clock_ns() - start);
-    moeflux_get_stats(m, &r.stats);
+    moeflux_model_get_stats(m, &r.stats);
     moeflux_session_free(s);
-    moeflux_close(m);
+    moeflux_model_close(m);
     return r;
 }
 
@@ -190,7 +190,7 @@ static void read_flags(struct bench *b, int argc, char **argv)
 int main(int argc, char **argv)
 {
     struct bench b = {.n_tokens = 600};
-    struct err e = {0};
+    struct moeflux_err e = {0};
     read_flags(&b, argc, argv);
     if (moeflux_get_needs(b.base.dir, &b.needs, &e) < 0)
         die(&e);

@@ -33,7 +33,7 @@ struct bench {
     uint64_t random;
 };
 
-static void die(const char *what, const struct err *e)
+static void die(const char *what, const struct moeflux_err *e)
 {
     fprintf(stderr, "bench_reader: %s%s%s\n", what, e ? ": " : "", e ? e->text : "");
     exit(1);
@@ -77,7 +77,7 @@ static void drop_pages(const struct bench *b)
 
 static struct reader *open_reader(const struct bench *b, enum reader_mode mode)
 {
-    struct err e = {0};
+    struct moeflux_err e = {0};
     struct reader *r = NULL;
     const struct reader_options o = {.mode = mode, .n_threads = b->n_threads, .depth = b->depth};
     if (reader_open(&r, &b->model, &o, &e) < 0)
@@ -98,7 +98,7 @@ static void start(struct bench *b, struct reader *r, uint32_t i)
 /* Bytes per second of one round. */
 static double read_round(struct bench *b, struct reader *r, struct reader_stats *stats)
 {
-    struct err e;
+    struct moeflux_err e;
     shuffle(b);
     reader_reset_stats(r);
     uint64_t begin = clock_ns();
@@ -225,7 +225,7 @@ static void measure(struct bench *b, enum reader_mode mode)
 /* What the processor spends on an expert that is in its cache. */
 static void measure_check(struct bench *b)
 {
-    struct err e;
+    struct moeflux_err e;
     struct reader *r = open_reader(b, READER_PREAD);
     if (!r)
         exit(1);
@@ -248,7 +248,7 @@ static void measure_check(struct bench *b)
 
 static void prepare(struct bench *b)
 {
-    struct err e = {0};
+    struct moeflux_err e = {0};
     const struct config *c = &b->model.config;
     b->n_requests = 4 * b->depth;
     b->stride = size_round_up(b->model.expert.bytes, ALIGN);
@@ -295,7 +295,7 @@ static void read_flags(struct bench *b, int argc, char **argv)
 int main(int argc, char **argv)
 {
     struct bench b = {.n_rounds = 3, .n_threads = 4, .depth = READER_DEFAULT_DEPTH, .random = 1};
-    struct err e = {0};
+    struct moeflux_err e = {0};
     read_flags(&b, argc, argv);
     if (optind >= argc)
         die("usage: bench_reader [-n EXPERTS] [-r ROUNDS] [-t THREADS] [-d DEPTH] [-w] DIR [MODE...]", NULL);

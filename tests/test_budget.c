@@ -48,7 +48,7 @@ static struct budget share(struct exec_caps caps, struct budget_request w)
 {
     struct model_dir m = make_model(MIB);
     struct budget b;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     check_ok(budget_for_experts(&m, &caps, &w, &b, &e), &e);
     return b;
 }
@@ -57,7 +57,7 @@ static void check_refused(struct exec_caps caps, struct budget_request w, const 
 {
     struct model_dir m = make_model(MIB);
     struct budget b;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     assert_int_equal(budget_for_experts(&m, &caps, &w, &b, &e), ERR_NO_FIT);
     if (!strstr(e.text, text))
         fail_msg("\"%s\" lacks \"%s\"", e.text, text);
@@ -275,7 +275,7 @@ static void nothing_overflows_at_the_ends_of_the_range(void **state)
     struct model_dir m = make_model((uint64_t)1 << 56);
     struct exec_caps caps = discrete(UINT64_MAX);
     struct budget_request w = request(0, 0, UINT64_MAX);
-    struct err e = {0};
+    struct moeflux_err e = {0};
     check_ok(budget_for_experts(&m, &caps, &w, &b, &e), &e);
     assert_int_equal(b.slot_bytes, (uint64_t)N_LAYERS * N_EXPERTS << 56);
     check_refused(discrete(0), request(0, 0, 0), "free are 0.0 MiB");

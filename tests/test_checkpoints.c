@@ -6,7 +6,7 @@
 
 static void add(struct checkpoints *c, uint32_t pos)
 {
-    struct err e = {0};
+    struct moeflux_err e = {0};
     uint8_t *recurrent = malloc(1);
     assert_non_null(recurrent);
     *recurrent = (uint8_t)pos;

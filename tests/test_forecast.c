@@ -71,7 +71,7 @@ static struct moeflux_options odd(void)
 static void disk_and_device_have_speeds(void **state)
 {
     (void)state;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     struct moeflux_options o = odd();
     struct moeflux_speeds s;
     check_ok(moeflux_measure(&o, &s, &e), &e);
@@ -86,7 +86,7 @@ static void disk_and_device_have_speeds(void **state)
 static void copies_are_measured_where_the_device_has_its_own_memory(void **state)
 {
     (void)state;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     struct moeflux_options o = {.dir = ODD, .device = getenv("MOEFLUX_DEVICE"), .staged = true};
     struct moeflux_speeds s;
     check_ok(moeflux_measure(&o, &s, &e), &e);
@@ -97,7 +97,7 @@ static void copies_are_measured_where_the_device_has_its_own_memory(void **state
 static void a_missing_device_leaves_the_disk_measured(void **state)
 {
     (void)state;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     struct moeflux_options o = {.dir = OTHER_FAMILY, .device = "no such device"};
     struct moeflux_speeds s;
     check_ok(moeflux_measure(&o, &s, &e), &e);

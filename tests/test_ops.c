@@ -24,7 +24,7 @@ static void count_row(void *ctx, const struct selftest_row *row)
 
 static void check_kernels(const char *kernel, bool as_gpu, struct seen *seen)
 {
-    struct err e = {0};
+    struct moeflux_err e = {0};
     const struct selftest s = {.kernel = kernel, .as_gpu = as_gpu, .row = count_row, .ctx = seen};
     printf("%s%s\n", kernel, as_gpu ? ", as on a GPU" : "");
     int rc = selftest_run(&s, &e);

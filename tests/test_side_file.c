@@ -57,7 +57,7 @@ static const char *tail_of(const char *path)
 
 static void put(const char *path, const char *text)
 {
-    struct err e = {0};
+    struct moeflux_err e = {0};
     check_ok(side_file_put(path, 0, text, strlen(text), &e), &e);
 }
 
@@ -82,7 +82,7 @@ static void the_bytes_are_on_the_disk_before_the_name_and_then_the_name(void **s
 static void a_file_that_does_not_reach_the_disk_does_not_replace_the_old_one(void **state)
 {
     const char *path = tmp_tree_path(*state, "file");
-    struct err e = {0};
+    struct moeflux_err e = {0};
     put(path, "old");
     sync_error = EIO;
     int rc = side_file_put(path, 0, "new", 3, &e);
@@ -119,7 +119,7 @@ static void what_a_dead_writer_left_can_be_cleared_alone(void **state)
 {
     const char *dir = *state, *path = tmp_tree_path(dir, "file");
     struct side_file f;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     tmp_tree_write_text(dir, "file.moeflux-part0", "left");
     check_ok(side_file_create(&f, path, &e), &e);
     tmp_tree_write_text(dir, "file.moeflux-part1", "left");
@@ -158,7 +158,7 @@ static void writers_at_the_same_time_have_a_file_each_and_the_last_one_stays(voi
     enum { N = 16 };
     const char *dir = *state, *path = tmp_tree_path(dir, "file");
     struct side_file f[N], more;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     for (int i = 0; i < N; i++)
         check_ok(side_file_create(&f[i], path, &e), &e);
     assert_int_equal(side_file_create(&more, path, &e), ERR_IO);
@@ -185,7 +185,7 @@ enum { LENGTH = 20000 };
 static void write_for_ever(const char *path, char letter, int *n_failed)
 {
     static char text[LENGTH];
-    struct err e;
+    struct moeflux_err e;
     memset(text, letter, sizeof text);
     /* None outlives a test that failed. */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -243,7 +243,7 @@ static void killed_writers_leave_nothing_and_cost_living_ones_nothing(void **sta
 static void what_is_no_regular_file_is_refused(void **state)
 {
     (void)state;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     assert_int_equal(side_file_put("/dev/null", 0, "x", 1, &e), ERR_IO);
     assert_non_null(strstr(e.text, "expected a regular file"));
     assert_int_equal(side_file_put("/no/where", 0, "x", 1, &e), ERR_IO);

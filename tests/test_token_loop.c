@@ -80,7 +80,7 @@ enum { ODD_SLOT = 24576, TINY_SLOT = 28672, MAX_VOCAB = 2048 };
 enum { CONTEXT = 200 };
 
 struct running {
-    struct moeflux *m;
+    struct moeflux_model *m;
     struct moeflux_session *s;
     uint32_t vocab, n_done;
     float logits[MAX_VOCAB];
@@ -88,30 +88,30 @@ struct running {
 
 static void start(struct running *r, const struct moeflux_options *o)
 {
-    struct err e = {0};
+    struct moeflux_err e = {0};
     struct moeflux_options here = *o;
     here.device = getenv("MOEFLUX_DEVICE");
     *r = (struct running){0};
-    check_ok(moeflux_open(&r->m, &here, &e), &e);
-    r->vocab = moeflux_info(r->m).vocab_size;
+    check_ok(moeflux_model_open(&r->m, &here, &e), &e);
+    r->vocab = moeflux_model_get_info(r->m).vocab_size;
     check_ok(moeflux_session_new(&r->s, r->m, CONTEXT, &e), &e);
 }
 
 static void end(struct running *r)
 {
     moeflux_session_free(r->s);
-    moeflux_close(r->m);
+    moeflux_model_close(r->m);
 }
 
 /* n tokens one by one, from an empty sequence again whenever the context is full. */
 static void decode(struct running *r, uint32_t n)
 {
-    struct err e = {0};
+    struct moeflux_err e = {0};
     for (uint32_t i = 0; i < n; i++) {
         int32_t id = (int32_t)(r->n_done++ * 7919u % r->vocab);
-        if (moeflux_position(r->s) == CONTEXT)
-            check_ok(moeflux_clear(r->s, &e), &e);
-        check_ok(moeflux_eval(r->s, &id, 1, &(struct moeflux_outputs){.logits = r->logits}, &e), &e);
+        if (moeflux_session_position(r->s) == CONTEXT)
+            check_ok(moeflux_session_clear(r->s, &e), &e);
+        check_ok(moeflux_session_eval(r->s, &id, 1, &(struct moeflux_outputs){.logits = r->logits}, &e), &e);
     }
 }
 
@@ -168,7 +168,7 @@ static void direct_reads_decode_without_allocation(void **state)
 {
     (void)state;
     struct convert_result r;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     char *tmp = tmp_tree_new();
     const char *dir = tmp_tree_path(tmp, "packed");
     check_ok(convert_run(&(struct convert_options){.src = TINY, .dst = dir}, &r, &e), &e);

@@ -16,7 +16,7 @@
 #include "ops/exec.h"
 
 struct config;
-struct err;
+struct moeflux_err;
 struct expert_layout;
 struct loader;
 
@@ -87,7 +87,7 @@ struct arch {
     /* Bytes of arch_view.scratch_bytes, before anything is open. */
     uint64_t (*scratch_bytes)(const struct config *c, const struct exec_caps *caps, uint32_t max_chunk);
     /* Loads the weights and prepares the operations. On failure *self is NULL. */
-    int (*open)(void **self, const struct arch_request *r, struct arch_view *view, struct err *e);
+    int (*open)(void **self, const struct arch_request *r, struct arch_view *view, struct moeflux_err *e);
     void (*close)(void *self);
     /* Each records into the open batch. */
     void (*embed)(void *self, const struct arch_chunk *c);
@@ -106,7 +106,7 @@ struct arch {
 };
 
 /* The architecture of a config, or NULL with ERR_UNSUPPORTED in `e`. */
-const struct arch *arch_find(const struct config *c, struct err *e);
+const struct arch *arch_find(const struct config *c, struct moeflux_err *e);
 
 extern const struct arch arch_qwen35moe, arch_deepseek3;
 

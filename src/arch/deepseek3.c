@@ -74,7 +74,7 @@ static bool has_dense(const struct config *c)
 
 /* ---- opening ---- */
 
-static int load_query(struct deepseek *d, struct loader *l, uint32_t i, struct err *e)
+static int load_query(struct deepseek *d, struct loader *l, uint32_t i, struct moeflux_err *e)
 {
     const struct config *c = d->config;
     struct layer *y = &d->layers[i];
@@ -105,7 +105,7 @@ static struct mla_shape mla_of(const struct deepseek *d)
 }
 
 /* The matrices of the heads. */
-static int load_heads(struct deepseek *d, struct loader *l, uint32_t i, struct err *e)
+static int load_heads(struct deepseek *d, struct loader *l, uint32_t i, struct moeflux_err *e)
 {
     const struct config *c = d->config;
     const struct mla_shape shape = mla_of(d);
@@ -120,7 +120,7 @@ static int load_heads(struct deepseek *d, struct loader *l, uint32_t i, struct e
     return rc < 0 ? rc : mla_matrices_open(&d->layers[i].mla, d->exec, &shape, w, e);
 }
 
-static int load_attention(struct deepseek *d, struct loader *l, uint32_t i, struct err *e)
+static int load_attention(struct deepseek *d, struct loader *l, uint32_t i, struct moeflux_err *e)
 {
     const struct config *c = d->config;
     struct layer *y = &d->layers[i];
@@ -133,7 +133,7 @@ static int load_attention(struct deepseek *d, struct loader *l, uint32_t i, stru
     return rc < 0 ? rc : loader_fused(l, i, &out, 1, c->n_heads * c->v_dim, &y->out, e);
 }
 
-static int load_dense(struct deepseek *d, struct loader *l, uint32_t i, struct err *e)
+static int load_dense(struct deepseek *d, struct loader *l, uint32_t i, struct moeflux_err *e)
 {
     const struct config *c = d->config;
     const struct loader_part gate_up[] = {{"mlp.gate_proj", c->dense_inner}, {"mlp.up_proj", c->dense_inner}};
@@ -142,7 +142,7 @@ static int load_dense(struct deepseek *d, struct loader *l, uint32_t i, struct e
     return rc < 0 ? rc : loader_fused(l, i, &down, 1, c->dense_inner, &d->layers[i].down, e);
 }
 
-static int load_layer(struct deepseek *d, struct loader *l, uint32_t i, struct err *e)
+static int load_layer(struct deepseek *d, struct loader *l, uint32_t i, struct moeflux_err *e)
 {
     const struct config *c = d->config;
     struct layer *y = &d->layers[i];
@@ -157,7 +157,7 @@ static int load_layer(struct deepseek *d, struct loader *l, uint32_t i, struct e
                                     : load_dense(d, l, i, e);
 }
 
-static int open_ops(struct deepseek *d, const struct arch_request *r, struct err *e)
+static int open_ops(struct deepseek *d, const struct arch_request *r, struct moeflux_err *e)
 {
     const struct config *c = d->config;
     const struct mla_shape mla = mla_of(d);
@@ -265,7 +265,8 @@ static void show(struct deepseek *d, uint64_t scratch_bytes, struct arch_view *v
     moe_show(&d->moe, view);
 }
 
-static int deepseek_open(void **self, const struct arch_request *r, struct arch_view *view, struct err *e)
+static int deepseek_open(void **self, const struct arch_request *r, struct arch_view *view,
+                         struct moeflux_err *e)
 {
     *self = NULL;
     *view = (struct arch_view){0};

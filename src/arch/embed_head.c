@@ -5,7 +5,7 @@
 #include "arch/scratch.h"
 #include "model/config.h"
 
-int embed_head_load(struct embed_head *s, struct loader *l, const struct config *c, struct err *e)
+int embed_head_load(struct embed_head *s, struct loader *l, const struct config *c, struct moeflux_err *e)
 {
     struct weights embedding, head;
     s->config = c;

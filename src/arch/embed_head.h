@@ -10,7 +10,7 @@
 
 struct arch_chunk;
 struct config;
-struct err;
+struct moeflux_err;
 struct loader;
 struct scratch;
 
@@ -23,7 +23,7 @@ struct embed_head {
     struct exec_buffer logits; /* f32 [ARCH_HEAD_ROWS][vocab_size] */
 };
 
-int embed_head_load(struct embed_head *s, struct loader *l, const struct config *c, struct err *e);
+int embed_head_load(struct embed_head *s, struct loader *l, const struct config *c, struct moeflux_err *e);
 /* Its buffers for chunks of up to n tokens. */
 void embed_head_allocate(struct embed_head *s, const struct config *c, uint32_t n, struct scratch *to);
 void embed_head_close(struct embed_head *s, struct exec *x);

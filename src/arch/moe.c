@@ -9,7 +9,7 @@
 
 /* The rows stand in several products and are loaded once. */
 static int load_router(struct loader *l, const struct config *c, uint32_t layer,
-                       const struct moe_names *names, struct moe_layer *out, struct err *e)
+                       const struct moe_names *names, struct moe_layer *out, struct moeflux_err *e)
 {
     struct loader_part parts[4] = {{"mlp.gate", c->n_experts}};
     struct weights w[4];
@@ -27,7 +27,7 @@ static int load_router(struct loader *l, const struct config *c, uint32_t layer,
 }
 
 int moe_load_layer(struct moe *m, struct loader *l, uint32_t layer, const struct moe_names *names,
-                   struct moe_layer *out, struct err *e)
+                   struct moe_layer *out, struct moeflux_err *e)
 {
     const struct config *c = l->config;
     const struct loader_part down = {names->shared[2], c->hidden};
@@ -50,7 +50,8 @@ void moe_close_layer(struct moe_layer *y, struct exec *x)
     linear_close(&y->shared_out, x);
 }
 
-int moe_open(struct moe *m, const struct arch_request *r, const struct router_shape *router, struct err *e)
+int moe_open(struct moe *m, const struct arch_request *r, const struct router_shape *router,
+             struct moeflux_err *e)
 {
     const struct config *c = r->config;
     const struct expert_layout *at = r->expert;

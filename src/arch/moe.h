@@ -16,7 +16,7 @@ struct arch_experts;
 struct arch_request;
 struct arch_view;
 struct config;
-struct err;
+struct moeflux_err;
 struct loader;
 struct scratch;
 
@@ -54,11 +54,12 @@ struct moe {
 
 /* Loads layer `layer`, whose norm is there already. */
 int moe_load_layer(struct moe *m, struct loader *l, uint32_t layer, const struct moe_names *names,
-                   struct moe_layer *out, struct err *e);
+                   struct moe_layer *out, struct moeflux_err *e);
 void moe_close_layer(struct moe_layer *y, struct exec *x);
 
 /* After all layers are loaded and m->f16_scratch is set. */
-int moe_open(struct moe *m, const struct arch_request *r, const struct router_shape *router, struct err *e);
+int moe_open(struct moe *m, const struct arch_request *r, const struct router_shape *router,
+             struct moeflux_err *e);
 /* Its buffers for chunks of up to n tokens. */
 void moe_allocate(struct moe *m, const struct config *c, bool shared_gate, uint32_t n, struct scratch *to);
 void moe_close(struct moe *m);

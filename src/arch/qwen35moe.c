@@ -72,7 +72,7 @@ static uint64_t layer_kv_bytes(const struct qwen *q)
     return ((uint64_t)2 << KV_BLOCK_SHIFT) * c->n_kv_heads * c->head_dim * kv_type_bytes(q->kv_type);
 }
 
-static int load_attention(struct qwen *q, struct loader *l, uint32_t i, struct err *e)
+static int load_attention(struct qwen *q, struct loader *l, uint32_t i, struct moeflux_err *e)
 {
     const struct config *c = q->config;
     struct layer *y = &q->layers[i];
@@ -90,7 +90,7 @@ static int load_attention(struct qwen *q, struct loader *l, uint32_t i, struct e
     return rc;
 }
 
-static int load_delta(struct qwen *q, struct loader *l, uint32_t i, struct err *e)
+static int load_delta(struct qwen *q, struct loader *l, uint32_t i, struct moeflux_err *e)
 {
     const struct config *c = q->config;
     struct layer *y = &q->layers[i];
@@ -115,7 +115,7 @@ static int load_delta(struct qwen *q, struct loader *l, uint32_t i, struct err *
     return rc;
 }
 
-static int load_layer(struct qwen *q, struct loader *l, uint32_t i, struct err *e)
+static int load_layer(struct qwen *q, struct loader *l, uint32_t i, struct moeflux_err *e)
 {
     const struct config *c = q->config;
     struct layer *y = &q->layers[i];
@@ -186,7 +186,7 @@ static bool has_layers(const struct config *c, enum layer_kind kind)
     return false;
 }
 
-static int open_ops(struct qwen *q, const struct arch_request *r, struct err *e)
+static int open_ops(struct qwen *q, const struct arch_request *r, struct moeflux_err *e)
 {
     const struct config *c = q->config;
     const struct attention_shape attention = attention_of(q);
@@ -253,7 +253,7 @@ static void qwen_close(void *self)
     free(q);
 }
 
-static int qwen_open(void **self, const struct arch_request *r, struct arch_view *view, struct err *e)
+static int qwen_open(void **self, const struct arch_request *r, struct arch_view *view, struct moeflux_err *e)
 {
     *self = NULL;
     *view = (struct arch_view){0};

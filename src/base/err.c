@@ -8,7 +8,7 @@
 #undef err_set
 #undef err_errno
 
-static void set_text(struct err *e, enum err_code code, const char *fmt, va_list ap)
+static void set_text(struct moeflux_err *e, enum moeflux_err_code code, const char *fmt, va_list ap)
 {
     e->code = code;
     vsnprintf(e->text, sizeof e->text, fmt, ap);
@@ -18,7 +18,7 @@ static void set_text(struct err *e, enum err_code code, const char *fmt, va_list
             *c = '?';
 }
 
-int err_set(struct err *e, enum err_code code, const char *fmt, ...)
+int err_set(struct moeflux_err *e, enum moeflux_err_code code, const char *fmt, ...)
 {
     if (e) {
         va_list ap;
@@ -29,7 +29,7 @@ int err_set(struct err *e, enum err_code code, const char *fmt, ...)
     return (int)code;
 }
 
-int err_errno(struct err *e, enum err_code code, const char *fmt, ...)
+int err_errno(struct moeflux_err *e, enum moeflux_err_code code, const char *fmt, ...)
 {
     int saved = errno;
     if (e) {

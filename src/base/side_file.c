@@ -15,7 +15,7 @@
 #include "base/str.h"
 
 /* A device or a pipe must not be replaced. */
-static char *resolve(const char *path, struct err *e)
+static char *resolve(const char *path, struct moeflux_err *e)
 {
     struct stat st;
     if (stat(path, &st) < 0) {
@@ -36,7 +36,7 @@ static char *resolve(const char *path, struct err *e)
 /* Programs that may write one file at the same time: each has its own temporary file, by number. */
 enum { MOST_WRITERS = 16 };
 
-static char *temporary_of(const char *path, int i, struct err *e)
+static char *temporary_of(const char *path, int i, struct moeflux_err *e)
 {
     struct str name = {0};
     str_addf(&name, "%s" SIDE_FILE_MARK "%d", path, i);
@@ -86,7 +86,7 @@ static int take(const char *name)
 }
 
 /* Takes the first free number, and clears away what dead writers left under all of them. */
-static int open_temporary(struct side_file *f, struct err *e)
+static int open_temporary(struct side_file *f, struct moeflux_err *e)
 {
     bool may_take = true;
     int rc = 0;
@@ -110,7 +110,7 @@ static int open_temporary(struct side_file *f, struct err *e)
     return rc;
 }
 
-int side_file_create(struct side_file *f, const char *path, struct err *e)
+int side_file_create(struct side_file *f, const char *path, struct moeflux_err *e)
 {
     *f = (struct side_file){.fd = -1};
     if (!(f->path = resolve(path, e)))
@@ -122,7 +122,7 @@ int side_file_create(struct side_file *f, const char *path, struct err *e)
 }
 
 /* The lock stays until the file has its name: without it another writer would remove it. */
-int side_file_commit(struct side_file *f, struct err *e)
+int side_file_commit(struct side_file *f, struct moeflux_err *e)
 {
     int rc = file_sync(f->fd, f->path, e);
     if (rc)
@@ -136,7 +136,7 @@ int side_file_commit(struct side_file *f, struct err *e)
     return file_sync_parent(f->path, e);
 }
 
-int side_file_put(const char *path, unsigned mode, const void *bytes, uint64_t n, struct err *e)
+int side_file_put(const char *path, unsigned mode, const void *bytes, uint64_t n, struct moeflux_err *e)
 {
     struct side_file f;
     int rc = side_file_create(&f, path, e);

@@ -23,7 +23,7 @@ static struct str *part_text(struct answer *a, enum chat_part part)
 }
 
 /* Gives out `fresh` as text of `part`. */
-static int give(struct writer *w, int32_t id, enum chat_part part, struct err *e)
+static int give(struct writer *w, int32_t id, enum chat_part part, struct moeflux_err *e)
 {
     const struct answer_sink *sink = &w->options->sink;
     struct str *all = part_text(w->answer, part);
@@ -36,7 +36,7 @@ static int give(struct writer *w, int32_t id, enum chat_part part, struct err *e
 }
 
 /* A character must not be put together from bytes of two parts. */
-static int end_part(struct writer *w, struct err *e)
+static int end_part(struct writer *w, struct moeflux_err *e)
 {
     utf8_stream_end(&w->utf8, &w->fresh);
     return w->fresh.len ? give(w, -1, w->part, e) : 0;
@@ -56,7 +56,7 @@ static enum chat_part part_of(struct writer *w, int32_t id)
     return CHAT_ANSWER;
 }
 
-static int write_token(struct writer *w, int32_t id, bool is_end, struct err *e)
+static int write_token(struct writer *w, int32_t id, bool is_end, struct moeflux_err *e)
 {
     str_clear(&w->shown);
     enum chat_part part = is_end ? CHAT_CONTROL : part_of(w, id);
@@ -73,7 +73,7 @@ static int write_token(struct writer *w, int32_t id, bool is_end, struct err *e)
 }
 
 /* Samples until something ends the answer; a->stop says what. */
-static int loop(struct writer *w, struct session *s, struct err *e)
+static int loop(struct writer *w, struct session *s, struct moeflux_err *e)
 {
     struct answer *a = w->answer;
     const struct answer_options *o = w->options;
@@ -94,7 +94,7 @@ static int loop(struct writer *w, struct session *s, struct err *e)
         if ((rc = write_token(w, id, is_end, e)))
             return rc;
         a->stop = is_end ? ANSWER_EOS : a->tokens.n == (uint64_t)o->limit ? ANSWER_LENGTH : ANSWER_CONTEXT;
-        if (a->stop != ANSWER_CONTEXT || moeflux_position(s->sequence) >= s->max_context)
+        if (a->stop != ANSWER_CONTEXT || moeflux_session_position(s->sequence) >= s->max_context)
             return 0;
         if ((rc = session_eval(s, &id, 1, NULL, e)))
             return rc;
@@ -103,7 +103,7 @@ static int loop(struct writer *w, struct session *s, struct err *e)
     }
 }
 
-int answer_run(struct answer *a, struct session *s, const struct answer_options *o, struct err *e)
+int answer_run(struct answer *a, struct session *s, const struct answer_options *o, struct moeflux_err *e)
 {
     struct writer w = {.answer = a, .session = s, .options = o, .part = CHAT_ANSWER};
     a->stop = ANSWER_LENGTH;

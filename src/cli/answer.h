@@ -10,13 +10,14 @@
 #include "text/tokenizer.h"
 #include "text/utf8.h"
 
-struct err;
+struct moeflux_err;
 struct session;
 
 /* Where the text goes as it comes. */
 struct answer_sink {
     /* A sampled id (-1: the end of the answer) and the whole characters that it completes, which may be none. */
-    int (*token)(void *ctx, int32_t id, enum chat_part part, const char *text, size_t len, struct err *e);
+    int (*token)(void *ctx, int32_t id, enum chat_part part, const char *text, size_t len,
+                 struct moeflux_err *e);
     void *ctx;
 };
 
@@ -40,7 +41,7 @@ struct answer { /* zeroed at first; freed with answer_free */
 };
 
 /* The prompt has been evaluated. A failure leaves in `a` what there was before it. */
-int answer_run(struct answer *a, struct session *s, const struct answer_options *o, struct err *e);
+int answer_run(struct answer *a, struct session *s, const struct answer_options *o, struct moeflux_err *e);
 
 /* "eos", "length", "context" or "interrupted". */
 const char *answer_stop_name(enum answer_stop stop);

@@ -78,9 +78,9 @@ static bool report(void *ctx, const char *what, const char *unit, uint64_t done,
     return true;
 }
 
-struct progress bar_progress(struct bar *b)
+struct moeflux_progress bar_progress(struct bar *b)
 {
-    return (struct progress){.report = report, .ctx = b};
+    return (struct moeflux_progress){.report = report, .ctx = b};
 }
 
 void bar_end(struct bar *b)

@@ -20,7 +20,7 @@ struct bar {
 void bar_init(struct bar *b, const struct term *t);
 
 /* For the options of work that reports; `b` must outlive it. */
-struct progress bar_progress(struct bar *b);
+struct moeflux_progress bar_progress(struct bar *b);
 
 /* Wipes the line; before anything else is printed. The next report begins a new step. */
 void bar_end(struct bar *b);

@@ -91,7 +91,7 @@ static char *answer_line(const struct session *s, const struct request *r, const
 }
 
 /* The request's own fault becomes its result; what would meet the next one too ends the run. */
-static int refuse_item(struct batch *b, struct item *item, int rc, struct err *e)
+static int refuse_item(struct batch *b, struct item *item, int rc, struct moeflux_err *e)
 {
     if (rc != ERR_FORMAT && rc != ERR_USAGE && rc != ERR_UNSUPPORTED)
         return rc;
@@ -101,7 +101,7 @@ static int refuse_item(struct batch *b, struct item *item, int rc, struct err *e
 }
 
 /* Writes what is done at the front of the window; after an interruption what is done at all. */
-static int write_done(struct batch *b, bool all, struct err *e)
+static int write_done(struct batch *b, bool all, struct moeflux_err *e)
 {
     size_t kept = 0, i = 0;
     int rc = 0;
@@ -123,7 +123,7 @@ static int write_done(struct batch *b, bool all, struct err *e)
 
 /* ---- the window ---- */
 
-static int remember(struct batch *b, const struct request *r, struct err *e)
+static int remember(struct batch *b, const struct request *r, struct moeflux_err *e)
 {
     const json_t *first = json_object_get(b->seen, r->key);
     if (first && !json_is_null(r->id))
@@ -134,7 +134,7 @@ static int remember(struct batch *b, const struct request *r, struct err *e)
     return 0;
 }
 
-static int take_line(struct batch *b, const char *text, size_t len, struct err *e)
+static int take_line(struct batch *b, const char *text, size_t len, struct moeflux_err *e)
 {
     struct item *item = &b->items[b->n_items];
     *item = (struct item){0};
@@ -169,7 +169,7 @@ static size_t count_tokens(const struct batch *b)
 }
 
 /* Takes what lines there are; waits for one only when there is nothing else to do. */
-static int fill(struct batch *b, struct err *e)
+static int fill(struct batch *b, struct moeflux_err *e)
 {
     while (!b->at_end && b->n_items < WINDOW && count_tokens(b) < WINDOW_TOKENS) {
         const char *text;
@@ -188,7 +188,7 @@ static int fill(struct batch *b, struct err *e)
 static uint32_t common_with_sequence(const struct batch *b, const struct item *item)
 {
     struct moeflux_session *q = b->session.sequence;
-    return prefix_common(moeflux_history(q), moeflux_position(q), item->request.tokens.ids,
+    return prefix_common(moeflux_session_history(q), moeflux_session_position(q), item->request.tokens.ids,
                          item->request.tokens.n);
 }
 
@@ -222,7 +222,7 @@ static struct prefix_stops choose_stops(const struct batch *b, const struct item
                                         uint32_t n_reused)
 {
     uint32_t parts[WINDOW], n = 0, last = n_reused;
-    uint32_t worth = b->worth.piece, n_there = moeflux_list_checkpoints(b->session.sequence, NULL, 0);
+    uint32_t worth = b->worth.piece, n_there = moeflux_session_list_checkpoints(b->session.sequence, NULL, 0);
     uint32_t room = n_there + 1 < b->most_checkpoints ? b->most_checkpoints - 1 - n_there : 0;
     const struct token_list *own = &item->request.tokens;
     struct prefix_stops st = {0};
@@ -248,7 +248,7 @@ static struct prefix_stops choose_stops(const struct batch *b, const struct item
     return st;
 }
 
-static int prefill(struct batch *b, struct item *item, struct stats *st, struct err *e)
+static int prefill(struct batch *b, struct item *item, struct stats *st, struct moeflux_err *e)
 {
     struct session *s = &b->session;
     const struct request *r = &item->request;
@@ -258,17 +258,17 @@ static int prefill(struct batch *b, struct item *item, struct stats *st, struct 
     uint64_t seed = r->options.seed < 0 ? b->base_seed + r->line - 1 : (uint64_t)r->options.seed;
     uint32_t n_before = common_with_sequence(b, item);
     st->start_ns = clock_ns();
-    int rc = moeflux_reuse(s->sequence, ids, n, &st->n_reused, e);
+    int rc = moeflux_session_reuse(s->sequence, ids, n, &st->n_reused, e);
     if (rc)
         return rc;
     struct sampler_options sampling = options_sampling(&r->options, seed);
     rc = session_new_sampler(s, &sampling, ids, st->n_reused, e);
-    if (!rc && moeflux_checkpoint_bytes(s->sequence)) {
+    if (!rc && moeflux_session_checkpoint_bytes(s->sequence)) {
         struct prefix_stops stops = choose_stops(b, item, n_before, st->n_reused);
         uint32_t to = stops.n ? stops.at[stops.n - 1] : st->n_reused;
         rc = prefix_feed(s, ids, to, &stops, e);
     }
-    uint32_t pos = moeflux_position(s->sequence);
+    uint32_t pos = moeflux_session_position(s->sequence);
     if (!rc)
         rc = session_eval(s, ids + pos, n - pos, NULL, e);
     st->prefill_ns = clock_ns() - st->start_ns;
@@ -277,7 +277,7 @@ static int prefill(struct batch *b, struct item *item, struct stats *st, struct 
     return rc;
 }
 
-static int compute(struct batch *b, struct item *item, struct err *e)
+static int compute(struct batch *b, struct item *item, struct moeflux_err *e)
 {
     struct session *s = &b->session;
     const struct options *o = &item->request.options;
@@ -307,7 +307,7 @@ static int compute(struct batch *b, struct item *item, struct err *e)
 
 /* ---- the run ---- */
 
-static int loop(struct batch *b, struct err *e)
+static int loop(struct batch *b, struct moeflux_err *e)
 {
     for (;;) {
         int rc = fill(b, e);
@@ -317,7 +317,7 @@ static int loop(struct batch *b, struct err *e)
         if (!rc && item)
             rc = compute(b, item, e);
         /* What is done is kept, whatever ended the run. */
-        struct err closing;
+        struct moeflux_err closing;
         int written = write_done(b, rc != 0, rc ? &closing : e);
         if (rc || written)
             return rc ? rc : written;
@@ -326,15 +326,15 @@ static int loop(struct batch *b, struct err *e)
     }
 }
 
-static int set_checkpoints(struct batch *b, struct err *e)
+static int set_checkpoints(struct batch *b, struct moeflux_err *e)
 {
     b->worth = b->session.info.experts_resident ? worth_resident : worth_streaming;
-    int rc = moeflux_set_checkpoint_cap(b->session.sequence, UINT32_MAX, e);
-    b->most_checkpoints = moeflux_checkpoint_cap(b->session.sequence);
+    int rc = moeflux_session_set_checkpoint_cap(b->session.sequence, UINT32_MAX, e);
+    b->most_checkpoints = moeflux_session_checkpoint_cap(b->session.sequence);
     return rc;
 }
 
-static int start(struct batch *b, struct err *e)
+static int start(struct batch *b, struct moeflux_err *e)
 {
     const struct options *o = b->options;
     int rc = 0;
@@ -362,7 +362,7 @@ static void tell(const struct batch *b)
     exit_warn(text);
 }
 
-static int finish(struct batch *b, struct err *e)
+static int finish(struct batch *b, struct moeflux_err *e)
 {
     for (size_t i = 0; b->items && i < b->n_items; i++) {
         free(b->items[i].result);
@@ -375,7 +375,7 @@ static int finish(struct batch *b, struct err *e)
     return results_close(&b->results, e);
 }
 
-int batch_run(const struct options *o, const struct term *t, struct output *out, struct err *e)
+int batch_run(const struct options *o, const struct term *t, struct output *out, struct moeflux_err *e)
 {
     struct batch b = {.options = o, .results = {.fd = -1}, .lines = {.input.fd = -1}};
     if (signals_catch_interrupt(e))

@@ -51,7 +51,7 @@ static uint64_t next_random(uint64_t *state)
     return z ^ (z >> 31);
 }
 
-static int make_random_ids(struct bench *b, struct err *e)
+static int make_random_ids(struct bench *b, struct moeflux_err *e)
 {
     enum { N_IDS = 65536 };
     uint64_t state = b->options->seed < 0 ? 1 : (uint64_t)b->options->seed;
@@ -63,7 +63,7 @@ static int make_random_ids(struct bench *b, struct err *e)
 }
 
 /* A given prompt is measured instead of random ids: its routing is that of real text. */
-static int read_prompt_ids(struct bench *b, struct err *e)
+static int read_prompt_ids(struct bench *b, struct moeflux_err *e)
 {
     struct prompt p = {0};
     const struct options *o = b->options;
@@ -90,14 +90,14 @@ static void take_ids(struct bench *b, int32_t *out, size_t n)
 }
 
 /* Nanoseconds for n tokens from an empty sequence: at once, or one by one after one that is not timed. */
-static int measure(struct bench *b, bool decode, uint32_t n, uint64_t *ns, struct err *e)
+static int measure(struct bench *b, bool decode, uint32_t n, uint64_t *ns, struct moeflux_err *e)
 {
     struct session *s = &b->session;
     int32_t *ids = mem_new((uint64_t)n + 1, sizeof *ids, e);
     if (!ids)
         return ERR_MEMORY;
     take_ids(b, ids, (size_t)n + 1);
-    int rc = moeflux_clear(s->sequence, e);
+    int rc = moeflux_session_clear(s->sequence, e);
     if (!rc && decode)
         rc = session_eval(s, ids + n, 1, NULL, e);
     uint64_t start = clock_ns();
@@ -132,7 +132,7 @@ static void add_row(struct bench *b, bool decode, uint32_t n, double *rates, siz
     row[7].number = 1e3 / median;
 }
 
-static int bench_one(struct bench *b, bool decode, uint32_t n, struct err *e)
+static int bench_one(struct bench *b, bool decode, uint32_t n, struct moeflux_err *e)
 {
     size_t reps = (size_t)b->options->bench_reps;
     double *rates = mem_new(reps, sizeof *rates, e);
@@ -153,7 +153,7 @@ static int bench_one(struct bench *b, bool decode, uint32_t n, struct err *e)
 
 /* Pipelines, caches and clocks settle in first runs that are not counted. Each length of prefill has one: short prompts
  * have other pipelines than long ones. */
-static int warm_up(struct bench *b, struct err *e)
+static int warm_up(struct bench *b, struct moeflux_err *e)
 {
     const struct number_list *prompts = &b->options->bench_prompt;
     uint64_t ns;
@@ -162,11 +162,11 @@ static int warm_up(struct bench *b, struct err *e)
         rc = measure(b, false, prompts->values[i] ? prompts->values[i] : 2, &ns, e);
     if (!rc)
         rc = measure(b, true, 2, &ns, e);
-    moeflux_stats_reset(b->session.model);
+    moeflux_model_reset_stats(b->session.model);
     return rc;
 }
 
-static int measure_all(struct bench *b, struct err *e)
+static int measure_all(struct bench *b, struct moeflux_err *e)
 {
     const struct number_list *lists[2] = {&b->options->bench_prompt, &b->options->bench_gen};
     int rc = warm_up(b, e);
@@ -188,10 +188,10 @@ static uint32_t needed_context(const struct options *o)
     return most;
 }
 
-static int print(const struct bench *b, struct output *out, struct err *e)
+static int print(const struct bench *b, struct output *out, struct moeflux_err *e)
 {
     const struct options *o = b->options;
-    const struct moeflux_info *info = &b->session.info;
+    const struct moeflux_model_info *info = &b->session.info;
     struct table table = {columns, N_COLUMNS, b->n_rows, b->cells};
     if (o->json) {
         json_t *object = json_object();
@@ -212,7 +212,7 @@ static int print(const struct bench *b, struct output *out, struct err *e)
     return output_flush(out, e);
 }
 
-int bench_run(const struct options *o, const struct term *t, struct output *out, struct err *e)
+int bench_run(const struct options *o, const struct term *t, struct output *out, struct moeflux_err *e)
 {
     struct bench b = {.options = o};
     struct options sized = *o;

@@ -13,7 +13,7 @@ struct turn *conversation_last(const struct conversation *c)
     return c->n_turns ? &c->turns[c->n_turns - 1] : NULL;
 }
 
-struct turn *conversation_add(struct conversation *c, struct err *e)
+struct turn *conversation_add(struct conversation *c, struct moeflux_err *e)
 {
     if (mem_grow((void **)&c->turns, &c->cap, c->n_turns + 1, sizeof *c->turns, e))
         return NULL;
@@ -23,7 +23,7 @@ struct turn *conversation_add(struct conversation *c, struct err *e)
 }
 
 int conversation_ask(struct conversation *c, const struct chat *chat, const char *text, size_t *n_replaced,
-                     struct err *e)
+                     struct moeflux_err *e)
 {
     struct turn *t = conversation_last(c);
     int rc = 0;
@@ -44,7 +44,7 @@ int conversation_ask(struct conversation *c, const struct chat *chat, const char
     return rc;
 }
 
-static int copy_text(struct str *to, const struct str *from, struct err *e)
+static int copy_text(struct str *to, const struct str *from, struct moeflux_err *e)
 {
     str_clear(to);
     str_add(to, str_text(from), from->len);
@@ -52,7 +52,7 @@ static int copy_text(struct str *to, const struct str *from, struct err *e)
 }
 
 int conversation_answer(struct conversation *c, const struct session *s, const struct answer *a,
-                        struct err *e)
+                        struct moeflux_err *e)
 {
     struct turn *t = conversation_last(c);
     int32_t last = a->tokens.n ? a->tokens.ids[a->tokens.n - 1] : -1;

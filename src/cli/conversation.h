@@ -12,7 +12,7 @@
 #include "text/tokenizer.h"
 
 struct chat;
-struct err;
+struct moeflux_err;
 struct session;
 
 struct turn {
@@ -34,16 +34,16 @@ struct conversation {  /* zeroed at first; freed with conversation_free */
 struct turn *conversation_last(const struct conversation *c);
 
 /* Adds an empty turn at the end of the tokens. NULL with `e` filled. */
-struct turn *conversation_add(struct conversation *c, struct err *e);
+struct turn *conversation_add(struct conversation *c, struct moeflux_err *e);
 
 /* Appends a question's tokens, before a first one the system text's. A last question without an answer leaves. On failure
  * there is no new question. *n_replaced as in tokenizer_encode. */
 int conversation_ask(struct conversation *c, const struct chat *chat, const char *text, size_t *n_replaced,
-                     struct err *e);
+                     struct moeflux_err *e);
 
 /* Appends the answer to the last question and what the template puts between it and the next question. */
 int conversation_answer(struct conversation *c, const struct session *s, const struct answer *a,
-                        struct err *e);
+                        struct moeflux_err *e);
 
 /* Takes the last answer away; its question stays. */
 void conversation_unanswer(struct conversation *c);

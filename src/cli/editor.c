@@ -19,7 +19,7 @@ static const char *choose(void)
 }
 
 /* By the shell, since the variable may hold flags too. */
-static int run_editor(const char *editor, const char *path, struct err *e)
+static int run_editor(const char *editor, const char *path, struct moeflux_err *e)
 {
     struct str command = {0};
     int status = -1;
@@ -43,7 +43,7 @@ static int run_editor(const char *editor, const char *path, struct err *e)
                    WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
 }
 
-static int read_back(const char *path, struct str *text, struct err *e)
+static int read_back(const char *path, struct str *text, struct moeflux_err *e)
 {
     char *data;
     size_t n;
@@ -59,7 +59,7 @@ static int read_back(const char *path, struct str *text, struct err *e)
     return str_ok(text) ? 0 : err_set(e, ERR_MEMORY, "out of memory for the question");
 }
 
-int editor_run(struct str *text, struct err *e)
+int editor_run(struct str *text, struct moeflux_err *e)
 {
     const char *dir = getenv("TMPDIR");
     struct str path = {0};

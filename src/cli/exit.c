@@ -21,7 +21,7 @@ void exit_warn(const char *text)
     fprintf(stderr, "moeflux: %s\n", text);
 }
 
-int exit_report(int rc, const struct err *e)
+int exit_report(int rc, const struct moeflux_err *e)
 {
     if (rc < 0 && rc != ERR_INTERRUPTED && e->text[0])
         exit_warn(e->text);

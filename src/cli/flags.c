@@ -22,7 +22,7 @@ struct parser {
     struct arg_end *end;
 };
 
-static int parser_build(struct parser *p, int argc, struct err *e)
+static int parser_build(struct parser *p, int argc, struct moeflux_err *e)
 {
     for (size_t i = 0; i < p->n; i++) {
         const struct flag *f = &p->flags[i];
@@ -89,7 +89,7 @@ static const char *owner_of_missing(const char *word, int argc, char **argv)
 }
 
 /* Only the first fault is told: the others are often its consequence. */
-static int first_fault(const struct parser *p, int argc, char **argv, struct err *e)
+static int first_fault(const struct parser *p, int argc, char **argv, struct moeflux_err *e)
 {
     char name[64];
     const char *word = p->end->argval[0] ? p->end->argval[0] : "";
@@ -116,14 +116,14 @@ static int first_fault(const struct parser *p, int argc, char **argv, struct err
     }
 }
 
-static int bad_value(const struct flag *f, const char *what, const char *found, struct err *e)
+static int bad_value(const struct flag *f, const char *what, const char *found, struct moeflux_err *e)
 {
     char name[64];
     return err_set(e, ERR_USAGE, "%s: expected %s, found \"%s\"", flag_name(f, name, sizeof name), what,
                    found);
 }
 
-static int set_value(const struct flag *f, const char *text, void *field, struct err *e)
+static int set_value(const struct flag *f, const char *text, void *field, struct moeflux_err *e)
 {
     char what[96];
     double real;
@@ -151,7 +151,7 @@ static int set_value(const struct flag *f, const char *text, void *field, struct
     }
 }
 
-static int parser_store(const struct parser *p, void *into, struct err *e)
+static int parser_store(const struct parser *p, void *into, struct moeflux_err *e)
 {
     int rc = 0;
     for (size_t i = 0; i < p->n_args && rc == 0; i++) {
@@ -181,7 +181,7 @@ static bool help_was_given(const struct parser *p, const void *into, const bool 
 }
 
 int flags_parse(const struct flag *table, size_t n, int argc, char **argv, void *into, const bool *help,
-                struct err *e)
+                struct moeflux_err *e)
 {
     struct parser p = {.flags = table, .n = n};
     int rc = parser_build(&p, argc, e);

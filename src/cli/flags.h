@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct err;
+struct moeflux_err;
 struct str;
 
 enum flag_kind {
@@ -34,7 +34,7 @@ struct flag {
  * its last value. ERR_USAGE names the flag, what it takes and what was found. *help (a FLAG_SWITCH of the table)
  * wins over every fault. */
 int flags_parse(const struct flag *table, size_t n, int argc, char **argv, void *into, const bool *help,
-                struct err *e);
+                struct moeflux_err *e);
 
 /* Appends the table as help text, at most 80 columns wide. */
 void flags_help(const struct flag *table, size_t n, struct str *out);

@@ -16,7 +16,7 @@
 struct findings {
     struct moeflux_needs needs;
     struct moeflux_plan plan;
-    struct err no_plan; /* why there is none; code 0: there is */
+    struct moeflux_err no_plan; /* why there is none; code 0: there is */
     struct moeflux_speeds speeds;
     bool measured;
 };
@@ -130,7 +130,8 @@ static const struct moeflux_plan *plan_of(const struct findings *f)
     return f->no_plan.code ? NULL : &f->plan;
 }
 
-static int print_json(const struct options *o, const struct findings *f, struct output *out, struct err *e)
+static int print_json(const struct options *o, const struct findings *f, struct output *out,
+                      struct moeflux_err *e)
 {
     json_t *object = needs_json(o, &f->needs);
     const struct moeflux_plan *plan = plan_of(f);
@@ -152,7 +153,7 @@ static void print_plan(const struct findings *f, struct output *out)
 }
 
 /* Only what the user asked for wrongly is a failure: a model that cannot run here can still be told about. */
-static int find_out(struct findings *f, const struct options *o, struct err *e)
+static int find_out(struct findings *f, const struct options *o, struct moeflux_err *e)
 {
     struct moeflux_options engine = {0};
     options_engine(o, &engine);
@@ -168,7 +169,7 @@ static int find_out(struct findings *f, const struct options *o, struct err *e)
     return f->measured ? moeflux_measure(&engine, &f->speeds, e) : 0;
 }
 
-int inspect_run(const struct options *o, struct output *out, struct err *e)
+int inspect_run(const struct options *o, struct output *out, struct moeflux_err *e)
 {
     struct findings f = {0};
     int rc = find_out(&f, o, e);

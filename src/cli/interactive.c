@@ -25,10 +25,10 @@ enum { SHOWN_TURNS = 2 };
 
 /* ---- commands ---- */
 
-static int command_help(struct talk *t, const char *argument, struct err *e);
+static int command_help(struct talk *t, const char *argument, struct moeflux_err *e);
 
 /* A command's failure is told; the conversation goes on. */
-static int told(int rc, const struct err *e)
+static int told(int rc, const struct moeflux_err *e)
 {
     if (rc)
         exit_report(rc, e);
@@ -36,14 +36,14 @@ static int told(int rc, const struct err *e)
     return 0;
 }
 
-static int command_clear(struct talk *t, const char *argument, struct err *e)
+static int command_clear(struct talk *t, const char *argument, struct moeflux_err *e)
 {
     (void)argument;
     talk_note(t, "[a new conversation]");
     return talk_clear(t, e);
 }
 
-static int command_system(struct talk *t, const char *argument, struct err *e)
+static int command_system(struct talk *t, const char *argument, struct moeflux_err *e)
 {
     int rc = talk_clear(t, e);
     str_clear(&t->conversation.system);
@@ -53,19 +53,19 @@ static int command_system(struct talk *t, const char *argument, struct err *e)
     return rc;
 }
 
-static int command_undo(struct talk *t, const char *argument, struct err *e)
+static int command_undo(struct talk *t, const char *argument, struct moeflux_err *e)
 {
     (void)argument;
     return talk_undo(t, e);
 }
 
-static int command_retry(struct talk *t, const char *argument, struct err *e)
+static int command_retry(struct talk *t, const char *argument, struct moeflux_err *e)
 {
     (void)argument;
     return talk_retry(t, e);
 }
 
-static int command_edit(struct talk *t, const char *argument, struct err *e)
+static int command_edit(struct talk *t, const char *argument, struct moeflux_err *e)
 {
     (void)argument;
     const struct turn *last = conversation_last(&t->conversation);
@@ -92,7 +92,7 @@ static int command_edit(struct talk *t, const char *argument, struct err *e)
     return rc;
 }
 
-static int command_show(struct talk *t, const char *argument, struct err *e)
+static int command_show(struct talk *t, const char *argument, struct moeflux_err *e)
 {
     (void)argument;
     (void)e;
@@ -102,7 +102,7 @@ static int command_show(struct talk *t, const char *argument, struct err *e)
     return 0;
 }
 
-static int command_save(struct talk *t, const char *argument, struct err *e)
+static int command_save(struct talk *t, const char *argument, struct moeflux_err *e)
 {
     char text[128];
     const char *name = *argument ? argument : t->name;
@@ -130,7 +130,7 @@ static int command_save(struct talk *t, const char *argument, struct err *e)
     return told(rc, e);
 }
 
-static int command_load(struct talk *t, const char *argument, struct err *e)
+static int command_load(struct talk *t, const char *argument, struct moeflux_err *e)
 {
     if (!*argument)
         return told(err_set(e, ERR_USAGE, "/load NAME: which session? (/sessions lists them)"), e);
@@ -140,7 +140,7 @@ static int command_load(struct talk *t, const char *argument, struct err *e)
     return told(rc, e);
 }
 
-static int command_delete(struct talk *t, const char *argument, struct err *e)
+static int command_delete(struct talk *t, const char *argument, struct moeflux_err *e)
 {
     int rc = *argument ? 0 : err_set(e, ERR_USAGE, "/delete NAME: which session? (/sessions lists them)");
     if (!rc)
@@ -154,13 +154,13 @@ static int command_delete(struct talk *t, const char *argument, struct err *e)
     return told(rc, e);
 }
 
-static int command_sessions(struct talk *t, const char *argument, struct err *e)
+static int command_sessions(struct talk *t, const char *argument, struct moeflux_err *e)
 {
     (void)argument;
     return told(saved_list(t->name, stderr, e), e);
 }
 
-static int command_stats(struct talk *t, const char *argument, struct err *e)
+static int command_stats(struct talk *t, const char *argument, struct moeflux_err *e)
 {
     (void)argument;
     (void)e;
@@ -169,7 +169,7 @@ static int command_stats(struct talk *t, const char *argument, struct err *e)
     return 0;
 }
 
-static int command_quit(struct talk *t, const char *argument, struct err *e)
+static int command_quit(struct talk *t, const char *argument, struct moeflux_err *e)
 {
     (void)argument;
     (void)e;
@@ -179,7 +179,7 @@ static int command_quit(struct talk *t, const char *argument, struct err *e)
 
 static const struct command {
     const char *name, *argument, *help;
-    int (*run)(struct talk *t, const char *argument, struct err *e);
+    int (*run)(struct talk *t, const char *argument, struct moeflux_err *e);
 } commands[] = {
     {"/help", "", "this list", command_help},
     {"/clear", "", "forget the conversation and begin a new one", command_clear},
@@ -196,7 +196,7 @@ static const struct command {
     {"/quit", "", "end the program (also Ctrl-D)", command_quit},
 };
 
-static int command_help(struct talk *t, const char *argument, struct err *e)
+static int command_help(struct talk *t, const char *argument, struct moeflux_err *e)
 {
     (void)t;
     (void)argument;
@@ -208,7 +208,7 @@ static int command_help(struct talk *t, const char *argument, struct err *e)
     return 0;
 }
 
-static int run_command(struct talk *t, const char *text, struct err *e)
+static int run_command(struct talk *t, const char *text, struct moeflux_err *e)
 {
     size_t n = strcspn(text, " \t");
     const char *argument = text + n + strspn(text + n, " \t");
@@ -241,7 +241,7 @@ static enum line_event read_question(struct talk *t, struct str *question)
     return event;
 }
 
-static int handle_question(struct talk *t, const struct str *question, struct err *e)
+static int handle_question(struct talk *t, const struct str *question, struct moeflux_err *e)
 {
     const char *text = str_text(question);
     text += strspn(text, " \t\n");
@@ -251,7 +251,7 @@ static int handle_question(struct talk *t, const struct str *question, struct er
     return *text == '/' ? run_command(t, text, e) : talk_ask(t, text, e);
 }
 
-static int loop(struct talk *t, struct err *e)
+static int loop(struct talk *t, struct moeflux_err *e)
 {
     struct str question = {0};
     int rc = 0;
@@ -270,14 +270,14 @@ static int loop(struct talk *t, struct err *e)
 
 static void greet(const struct talk *t)
 {
-    const struct moeflux_info *info = &t->session.info;
+    const struct moeflux_model_info *info = &t->session.info;
     fprintf(stderr, "moeflux " MOEFLUX_VERSION ", %s, %u layers, %u experts, on %s\n", info->architecture,
             info->n_layers, info->n_experts, info->device);
     talk_note(t, "/help lists the commands, Ctrl-C stops an answer, Ctrl-D ends the program");
 }
 
 /* A name that cannot be resumed is told before the model is loaded. */
-static int check_resume(const struct options *o, struct err *e)
+static int check_resume(const struct options *o, struct moeflux_err *e)
 {
     struct saved s = {0};
     int rc = o->resume ? saved_read(o->resume, &s, e) : 0;
@@ -287,7 +287,7 @@ static int check_resume(const struct options *o, struct err *e)
     return rc;
 }
 
-static int start(struct talk *t, struct err *e)
+static int start(struct talk *t, struct moeflux_err *e)
 {
     const struct options *o = t->options;
     if (o->system)
@@ -306,7 +306,8 @@ static int start(struct talk *t, struct err *e)
     return rc;
 }
 
-int interactive_run(const struct options *o, const struct term *term, struct output *out, struct err *e)
+int interactive_run(const struct options *o, const struct term *term, struct output *out,
+                    struct moeflux_err *e)
 {
     struct talk t = {.options = o, .term = term, .out = out};
     if (signals_catch_interrupt(e))

@@ -121,7 +121,7 @@ static void choose_locale(void)
         setlocale(LC_CTYPE, "C.UTF-8");
 }
 
-struct line *line_open(struct err *e)
+struct line *line_open(struct moeflux_err *e)
 {
     struct line *l = mem_new(1, sizeof *l, e);
     if (!l)
@@ -185,7 +185,7 @@ enum line_event line_read(struct line *l, const char *prompt, const char **text)
 
 /* libedit wants a stream. The file is the user's alone: its older versions see to that and need a file for it, its newer
  * ones do not. */
-static int save_history(const struct line *l, struct err *e)
+static int save_history(const struct line *l, struct moeflux_err *e)
 {
     HistEvent event;
     struct side_file f;
@@ -208,7 +208,7 @@ void line_remember(struct line *l, const char *text)
     history(l->history, &event, H_ENTER, text);
     if (!l->history_path)
         return;
-    struct err e;
+    struct moeflux_err e;
     if (save_history(l, &e) < 0) {
         char warning[600];
         snprintf(warning, sizeof warning, "%s; the history is kept for this run only", e.text);

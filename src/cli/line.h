@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-struct err;
+struct moeflux_err;
 struct line;
 
 enum line_event { LINE_TEXT, LINE_END, LINE_INTERRUPTED };
@@ -13,7 +13,7 @@ enum line_event { LINE_TEXT, LINE_END, LINE_INTERRUPTED };
 /* Takes stdin for reading and stderr for the prompt, so that stdout carries answers alone. The history lies in
  * $XDG_STATE_HOME/moeflux/history, else in ~/.local/state/moeflux/history; a place that cannot be written is told
  * once on stderr and does no harm. NULL with `e` filled on failure. */
-struct line *line_open(struct err *e);
+struct line *line_open(struct moeflux_err *e);
 void line_close(struct line *l);
 
 /* Shows `prompt` and reads a line into *text (without its end; borrowed until the next call). LINE_END: Ctrl-D on an

@@ -133,17 +133,17 @@ static void set_defaults(struct options *o)
     };
 }
 
-static int refuse(bool together, const char *a, const char *b, struct err *e)
+static int refuse(bool together, const char *a, const char *b, struct moeflux_err *e)
 {
     return together ? err_set(e, ERR_USAGE, "%s and %s exclude each other", a, b) : 0;
 }
 
-static int check_needs(bool given, const char *flag, bool has, const char *other, struct err *e)
+static int check_needs(bool given, const char *flag, bool has, const char *other, struct moeflux_err *e)
 {
     return given && !has ? err_set(e, ERR_USAGE, "%s goes with %s only", flag, other) : 0;
 }
 
-static int check_prompt(const struct options *o, struct err *e)
+static int check_prompt(const struct options *o, struct moeflux_err *e)
 {
     int rc = refuse(o->prompt && o->file, "-p", "-f", e);
     if (!rc)
@@ -173,7 +173,7 @@ static int check_prompt(const struct options *o, struct err *e)
 }
 
 /* "2/8" */
-static int parse_shard(struct options *o, struct err *e)
+static int parse_shard(struct options *o, struct moeflux_err *e)
 {
     const char *slash = o->shard ? strchr(o->shard, '/') : NULL;
     int64_t i = 1, n = 1;
@@ -194,7 +194,7 @@ static int parse_shard(struct options *o, struct err *e)
 }
 
 /* Other work than answering has no state to keep. */
-static int check_state(const struct options *o, struct err *e)
+static int check_state(const struct options *o, struct moeflux_err *e)
 {
     static const char others[] = "--bench, --plan, --selftest, --list-devices or --perplexity";
     bool other = o->bench || o->plan || o->selftest || o->list_devices || o->perplexity;
@@ -204,7 +204,7 @@ static int check_state(const struct options *o, struct err *e)
     return rc ? rc : refuse(other && o->batch, "--batch", others, e);
 }
 
-static int check_batch(struct options *o, struct err *e)
+static int check_batch(struct options *o, struct moeflux_err *e)
 {
     int rc = refuse(o->batch && (o->prompt || o->file || o->tokens_in), "--batch", "a prompt", e);
     if (!rc)
@@ -223,7 +223,7 @@ static int check_batch(struct options *o, struct err *e)
     return rc ? rc : parse_shard(o, e);
 }
 
-static int check_output(const struct options *o, struct err *e)
+static int check_output(const struct options *o, struct moeflux_err *e)
 {
     bool text_logits = o->logits && strcmp(o->logits, "-") == 0;
     int rc = refuse(o->json && o->csv, "--json", "--csv", e);
@@ -242,7 +242,7 @@ static int check_output(const struct options *o, struct err *e)
     return rc;
 }
 
-static int check_modes(const struct options *o, struct err *e)
+static int check_modes(const struct options *o, struct moeflux_err *e)
 {
     int rc = refuse(o->bench && o->selftest, "--bench", "--selftest", e);
     if (!rc)
@@ -271,13 +271,13 @@ static int check_modes(const struct options *o, struct err *e)
     return rc;
 }
 
-static int check_reads(const struct options *o, struct err *e)
+static int check_reads(const struct options *o, struct moeflux_err *e)
 {
     enum reader_mode mode;
     return o->expert_io ? reader_mode_find(o->expert_io, &mode, e) : 0;
 }
 
-static int check_run(struct options *o, struct err *e)
+static int check_run(struct options *o, struct moeflux_err *e)
 {
     struct sampler_options sampling = options_sampling(o, 0);
     int rc = check_modes(o, e);
@@ -307,7 +307,7 @@ static int check_run(struct options *o, struct err *e)
     return 0;
 }
 
-int options_parse(struct options *o, int argc, char **argv, struct err *e)
+int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *e)
 {
     set_defaults(o);
     if (argc > 1 && strcmp(argv[1], "convert") == 0) {

@@ -9,7 +9,7 @@
 #include "cli/number.h"
 #include "text/sampler.h"
 
-struct err;
+struct moeflux_err;
 struct str;
 struct moeflux_options;
 
@@ -68,7 +68,7 @@ struct options {
 };
 
 /* Parses the command line. ERR_USAGE names the flag at fault. */
-int options_parse(struct options *o, int argc, char **argv, struct err *e);
+int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *e);
 
 /* The help text of the command line that was parsed (the main one, convert's or inspect's). */
 void options_help(const struct options *o, struct str *out);

@@ -66,7 +66,7 @@ void output_addf(struct output *o, const char *fmt, ...)
         output_add(o, line, (size_t)n < sizeof line ? (size_t)n : sizeof line - 1);
 }
 
-int output_json(struct output *o, struct json_t *value, struct err *e)
+int output_json(struct output *o, struct json_t *value, struct moeflux_err *e)
 {
     char *text = value ? json_dumps(value, JSON_REAL_PRECISION(9)) : NULL;
     json_decref(value);
@@ -87,7 +87,7 @@ struct json_t *output_json_text(const char *bytes, size_t n)
     return text;
 }
 
-int output_flush(struct output *o, struct err *e)
+int output_flush(struct output *o, struct moeflux_err *e)
 {
     write_held(o);
     if (!o->fault.code)
@@ -95,7 +95,7 @@ int output_flush(struct output *o, struct err *e)
     return err_set(e, o->fault.code, "%s", o->fault.text);
 }
 
-int output_close(struct output *o, struct err *e)
+int output_close(struct output *o, struct moeflux_err *e)
 {
     write_held(o);
     bool wrote = o->fd >= 0;

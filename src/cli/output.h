@@ -14,7 +14,7 @@ struct json_t;
 struct output {
     int fd;
     struct str held; /* not written yet */
-    struct err fault;
+    struct moeflux_err fault;
 };
 
 void output_init(struct output *o, int fd);
@@ -25,15 +25,15 @@ void output_text(struct output *o, const char *text);
 void output_addf(struct output *o, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* Prints one JSON value on a line of its own and flushes. Takes over `value`; NULL stands for lack of memory. */
-int output_json(struct output *o, struct json_t *value, struct err *e);
+int output_json(struct output *o, struct json_t *value, struct moeflux_err *e);
 
 /* A JSON string of bytes that need not be UTF-8 (paths); the caller owns it. */
 struct json_t *output_json_text(const char *bytes, size_t n);
 
 /* Writes what is held. 0 or the sticky failure. */
-int output_flush(struct output *o, struct err *e);
+int output_flush(struct output *o, struct moeflux_err *e);
 
 /* Flushes, closes the descriptor (where a full disk may show itself last) and frees. */
-int output_close(struct output *o, struct err *e);
+int output_close(struct output *o, struct moeflux_err *e);
 
 #endif

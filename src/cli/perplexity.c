@@ -41,7 +41,7 @@ static double surprise(const float *row, uint32_t n, int32_t id)
     return largest + log(fmax(sum, 1)) - (double)row[id]; /* the largest alone adds 1 */
 }
 
-static int score(void *ctx, uint32_t pos, const float *row, struct err *e)
+static int score(void *ctx, uint32_t pos, const float *row, struct moeflux_err *e)
 {
     struct scoring *s = ctx;
     if (pos + 1 >= s->n_window)
@@ -57,7 +57,7 @@ static int score(void *ctx, uint32_t pos, const float *row, struct err *e)
     return 0;
 }
 
-static int score_windows(struct scoring *s, struct err *e)
+static int score_windows(struct scoring *s, struct moeflux_err *e)
 {
     uint64_t start = clock_ns();
     const struct moeflux_outputs outputs = {.each_logits = score, .ctx = s};
@@ -65,16 +65,16 @@ static int score_windows(struct scoring *s, struct err *e)
     for (size_t from = 0; rc == 0 && from + 1 < s->tokens.n; from += s->n_window) {
         s->window = s->tokens.ids + from;
         s->n_window = (uint32_t)size_min(s->tokens.n - from, s->session.max_context);
-        rc = moeflux_clear(s->session.sequence, e);
+        rc = moeflux_session_clear(s->session.sequence, e);
         if (rc == 0)
-            rc = moeflux_eval(s->session.sequence, s->window, s->n_window, &outputs, e);
+            rc = moeflux_session_eval(s->session.sequence, s->window, s->n_window, &outputs, e);
         s->n_windows++;
     }
     s->ns = clock_ns() - start;
     return rc;
 }
 
-static int read_text(struct scoring *s, struct err *e)
+static int read_text(struct scoring *s, struct moeflux_err *e)
 {
     struct options plain = *s->options;
     size_t n_replaced = 0;
@@ -93,7 +93,7 @@ static int read_text(struct scoring *s, struct err *e)
     return rc;
 }
 
-static int print(const struct scoring *s, struct err *e)
+static int print(const struct scoring *s, struct moeflux_err *e)
 {
     double n = (double)s->n, mean = s->sum / n, ppl = exp(mean);
     double variance = s->n > 1 ? fmax(s->squares / n - mean * mean, 0) / (n - 1) : NAN;
@@ -118,7 +118,7 @@ static int print(const struct scoring *s, struct err *e)
     return output_json(s->out, object, e);
 }
 
-int perplexity_run(const struct options *o, const struct term *t, struct output *out, struct err *e)
+int perplexity_run(const struct options *o, const struct term *t, struct output *out, struct moeflux_err *e)
 {
     struct scoring s = {.options = o, .out = out};
     if (signals_catch_interrupt(e))

@@ -95,7 +95,7 @@ struct json_t *plan_json(const struct moeflux_plan *p)
     return object;
 }
 
-int plan_run(const struct options *o, struct output *out, struct err *e)
+int plan_run(const struct options *o, struct output *out, struct moeflux_err *e)
 {
     struct moeflux_plan p;
     struct moeflux_options engine = {0};

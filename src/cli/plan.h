@@ -2,13 +2,13 @@
 #ifndef MOEFLUX_CLI_PLAN_H
 #define MOEFLUX_CLI_PLAN_H
 
-struct err;
+struct moeflux_err;
 struct json_t;
 struct moeflux_plan;
 struct options;
 struct output;
 
-int plan_run(const struct options *o, struct output *out, struct err *e);
+int plan_run(const struct options *o, struct output *out, struct moeflux_err *e);
 
 void plan_print(const struct moeflux_plan *p, struct output *out);
 /* The plan as an object of its own, owned by the caller. */

@@ -25,22 +25,22 @@ uint32_t prefix_common(const int32_t *a, size_t n_a, const int32_t *b, size_t n_
     return (uint32_t)i;
 }
 
-static int feed_to(struct session *s, const int32_t *ids, uint32_t to, struct err *e)
+static int feed_to(struct session *s, const int32_t *ids, uint32_t to, struct moeflux_err *e)
 {
-    uint32_t pos = moeflux_position(s->sequence);
+    uint32_t pos = moeflux_session_position(s->sequence);
     return to > pos ? session_feed(s, ids + pos, to - pos, e) : 0;
 }
 
 int prefix_feed(struct session *s, const int32_t *ids, uint32_t to, const struct prefix_stops *st,
-                struct err *e)
+                struct moeflux_err *e)
 {
     int rc = 0;
     for (uint32_t i = 0; !rc && i < st->n; i++) {
-        if (st->at[i] < moeflux_position(s->sequence) || st->at[i] > to)
+        if (st->at[i] < moeflux_session_position(s->sequence) || st->at[i] > to)
             continue;
         rc = feed_to(s, ids, st->at[i], e);
         if (!rc)
-            rc = moeflux_checkpoint(s->sequence, e);
+            rc = moeflux_session_checkpoint(s->sequence, e);
     }
     return rc ? rc : feed_to(s, ids, to, e);
 }

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct err;
+struct moeflux_err;
 struct session;
 
 enum { PREFIX_MAX_STOPS = 16 };
@@ -27,6 +27,6 @@ uint32_t prefix_common(const int32_t *a, size_t n_a, const int32_t *b, size_t n_
 /* Evaluates ids from the sequence's position up to `to`, which it must be a beginning of, without logits, and checkpoints
  * at the stops on the way. Does nothing when the position is `to`. */
 int prefix_feed(struct session *s, const int32_t *ids, uint32_t to, const struct prefix_stops *st,
-                struct err *e);
+                struct moeflux_err *e);
 
 #endif

@@ -58,7 +58,8 @@ static void put_text(struct printer *p, enum chat_part part, const char *text, s
     put(p, text, len);
 }
 
-static int on_token(void *ctx, int32_t id, enum chat_part part, const char *text, size_t len, struct err *e)
+static int on_token(void *ctx, int32_t id, enum chat_part part, const char *text, size_t len,
+                    struct moeflux_err *e)
 {
     struct printer *p = ctx;
     if (!p->ids) {
@@ -75,7 +76,7 @@ struct answer_sink printer_sink(struct printer *p)
     return (struct answer_sink){.token = on_token, .ctx = p};
 }
 
-int printer_end(struct printer *p, struct err *e)
+int printer_end(struct printer *p, struct moeflux_err *e)
 {
     leave_thinking(p);
     end_line(p);

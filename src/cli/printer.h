@@ -27,6 +27,6 @@ void printer_init(struct printer *p, struct output *out, const struct options *o
 struct answer_sink printer_sink(struct printer *p);
 
 /* Ends the last line. 0 or the output's failure. */
-int printer_end(struct printer *p, struct err *e);
+int printer_end(struct printer *p, struct moeflux_err *e);
 
 #endif

@@ -22,7 +22,7 @@ enum {
     LEAST_GAP = 32,
 };
 
-int prompt_cache_check(const struct options *o, struct err *e)
+int prompt_cache_check(const struct options *o, struct moeflux_err *e)
 {
     return o->prompt_cache ? place_check("--prompt-cache", o->prompt_cache, e) : 0;
 }
@@ -54,7 +54,7 @@ static void warn(const struct prompt_cache *pc, const char *what, bool writes)
 }
 
 /* What the header tells: whether the file may be used, and whether it may be replaced. */
-static int look_at(struct prompt_cache *pc, struct session *s, struct err *e)
+static int look_at(struct prompt_cache *pc, struct session *s, struct moeflux_err *e)
 {
     struct moeflux_state_info info;
     uint64_t own;
@@ -62,7 +62,7 @@ static int look_at(struct prompt_cache *pc, struct session *s, struct err *e)
     int rc = moeflux_read_state_info(pc->path, &info, e);
     if (rc)
         return rc;
-    rc = moeflux_fingerprint(s->model, &own, e);
+    rc = moeflux_model_fingerprint(s->model, &own, e);
     if (rc)
         return rc;
     pc->may_write = info.has_tokens && info.fingerprint == own;
@@ -73,33 +73,34 @@ static int look_at(struct prompt_cache *pc, struct session *s, struct err *e)
     return 0;
 }
 
-int prompt_cache_load(struct prompt_cache *pc, const struct options *o, struct session *s, struct err *e)
+int prompt_cache_load(struct prompt_cache *pc, const struct options *o, struct session *s,
+                      struct moeflux_err *e)
 {
     bool writes = o->prompt_cache != NULL;
     *pc = (struct prompt_cache){.path = writes ? o->prompt_cache : o->prompt_cache_ro, .may_write = writes};
     pc->format = o->state_format && strcmp(o->state_format, "v2") == 0 ? MOEFLUX_STATE_V2 : MOEFLUX_STATE_V3;
     if (!pc->path)
         return 0;
-    int rc = moeflux_set_checkpoint_cap(s->sequence, MOST_CHECKPOINTS, e);
+    int rc = moeflux_session_set_checkpoint_cap(s->sequence, MOST_CHECKPOINTS, e);
     if (rc || (writes && access(pc->path, F_OK) < 0 && errno == ENOENT))
         return rc;
     rc = look_at(pc, s, e);
-    if (!rc && (rc = moeflux_load(s->sequence, pc->path, e)) == ERR_NO_FIT)
+    if (!rc && (rc = moeflux_session_load(s->sequence, pc->path, e)) == ERR_NO_FIT)
         pc->may_write = false;
     if (rc == ERR_INTERRUPTED || rc == ERR_DEVICE)
         return rc;
     if (rc)
         warn(pc, e->text, writes);
     pc->loaded = rc == 0;
-    pc->n_held = pc->loaded ? moeflux_position(s->sequence) : 0;
+    pc->n_held = pc->loaded ? moeflux_session_position(s->sequence) : 0;
     pc->may_write = pc->may_write && writes;
     return 0;
 }
 
 static void save(const struct prompt_cache *pc, struct session *s)
 {
-    struct err e;
-    int rc = moeflux_save(s->sequence, pc->path, pc->format, &e);
+    struct moeflux_err e;
+    int rc = moeflux_session_save(s->sequence, pc->path, pc->format, &e);
     if (rc && rc != ERR_INTERRUPTED)
         exit_warn(e.text);
 }
@@ -128,16 +129,16 @@ static struct prefix_stops choose_stops(const struct prompt_cache *pc, uint32_t 
 }
 
 int prompt_cache_eval(struct prompt_cache *pc, struct session *s, const struct token_list *prompt,
-                      const struct moeflux_outputs *outputs, struct err *e)
+                      const struct moeflux_outputs *outputs, struct moeflux_err *e)
 {
     const int32_t *ids = prompt->ids;
     uint32_t n = (uint32_t)prompt->n;
     if (!pc->path)
         return session_eval(s, ids, n, outputs, e);
-    bool in_pieces = moeflux_checkpoint_bytes(s->sequence) > 0 && pc->format == MOEFLUX_STATE_V3;
-    uint32_t n_same = prefix_common(moeflux_history(s->sequence), pc->n_held, ids, n);
+    bool in_pieces = moeflux_session_checkpoint_bytes(s->sequence) > 0 && pc->format == MOEFLUX_STATE_V3;
+    uint32_t n_same = prefix_common(moeflux_session_history(s->sequence), pc->n_held, ids, n);
     bool known = n_same >= n - 1 && pc->n_held <= n;
-    int rc = moeflux_reuse(s->sequence, ids, n, &pc->n_reused, e);
+    int rc = moeflux_session_reuse(s->sequence, ids, n, &pc->n_reused, e);
     if (rc)
         return rc;
     tell_reuse(pc, n);
@@ -145,13 +146,13 @@ int prompt_cache_eval(struct prompt_cache *pc, struct session *s, const struct t
         sampler_accept(s->sampler, ids[i]);
     if (in_pieces && pc->may_write) {
         /* Copies at chunks' ends cost no evaluation: for prompts that part in the middle. */
-        moeflux_set_checkpoint_every(s->sequence, n / 3 > 1024 ? n / 3 : 1024);
+        moeflux_session_set_checkpoint_every(s->sequence, n / 3 > 1024 ? n / 3 : 1024);
         struct prefix_stops st = choose_stops(pc, n_same, n);
         rc = prefix_feed(s, ids, n - 1, &st, e);
     }
     if (!rc && in_pieces && pc->may_write && !known)
         save(pc, s);
-    uint32_t pos = moeflux_position(s->sequence);
+    uint32_t pos = moeflux_session_position(s->sequence);
     if (!rc)
         rc = session_eval(s, ids + pos, n - pos, outputs, e);
     if (!rc && !in_pieces && pc->may_write && !known)

@@ -7,7 +7,7 @@
 
 #include "moeflux.h"
 
-struct err;
+struct moeflux_err;
 struct options;
 struct session;
 struct token_list;
@@ -23,17 +23,18 @@ struct prompt_cache {
 };
 
 /* Whether the place can be written to, before anything is computed. ERR_IO. */
-int prompt_cache_check(const struct options *o, struct err *e);
+int prompt_cache_check(const struct options *o, struct moeflux_err *e);
 
 /* Loads the file into the empty sequence. What cannot be used is named in a warning: a broken file will be replaced,
  * one of another model, of another version or of something else stays as it is. Fails only when the device does, or with
  * ERR_INTERRUPTED. */
-int prompt_cache_load(struct prompt_cache *pc, const struct options *o, struct session *s, struct err *e);
+int prompt_cache_load(struct prompt_cache *pc, const struct options *o, struct session *s,
+                      struct moeflux_err *e);
 
 /* Evaluates the prompt behind what the sequence has of it, and says on stderr how much that was. Writes the file before
  * the last token's evaluation, so that the same prompt finds all of itself but one (version 2, which cannot be gone back
  * in, after it); a file that cannot be written is a warning. The sampler must not have been told of the prompt. */
 int prompt_cache_eval(struct prompt_cache *pc, struct session *s, const struct token_list *prompt,
-                      const struct moeflux_outputs *outputs, struct err *e);
+                      const struct moeflux_outputs *outputs, struct moeflux_err *e);
 
 #endif

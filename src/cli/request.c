@@ -75,7 +75,7 @@ static const char *field_of(const char *name)
     return NULL;
 }
 
-static int collect_fields(struct request *r, json_t *root, struct err *e)
+static int collect_fields(struct request *r, json_t *root, struct moeflux_err *e)
 {
     const char *name;
     json_t *value;
@@ -92,7 +92,7 @@ static int collect_fields(struct request *r, json_t *root, struct err *e)
     return 0;
 }
 
-static int parse(struct request *r, const char *text, size_t len, struct err *e)
+static int parse(struct request *r, const char *text, size_t len, struct moeflux_err *e)
 {
     json_error_t why;
     json_t *root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &why);
@@ -134,7 +134,7 @@ static void get_real(struct json_view *v, const char *key, float *out)
     *out = (float)json_view_real_or(v, key, (double)*out, -1e9, 1e9);
 }
 
-static int get_options(struct request *r, const char *where, struct err *e)
+static int get_options(struct request *r, const char *where, struct moeflux_err *e)
 {
     struct options *o = &r->options;
     struct json_view v = {.objects = {r->fields}, .where = where, .e = e};
@@ -169,13 +169,13 @@ static int get_options(struct request *r, const char *where, struct err *e)
     if (o->raw && (messages || o->system))
         return err_set(e, ERR_FORMAT, "%s: raw takes a prompt alone", where);
     struct sampler_options sampling = options_sampling(o, 0);
-    struct err why;
+    struct moeflux_err why;
     int rc = sampler_check(&sampling, &why);
     return rc ? err_set(e, rc, "%s: %s", where, why.text) : 0;
 }
 
 int request_read(struct request *r, const char *text, size_t len, uint64_t line, const struct options *o,
-                 struct err *e)
+                 struct moeflux_err *e)
 {
     char where[40];
     snprintf(where, sizeof where, "line %" PRIu64, line);
@@ -194,7 +194,7 @@ static bool is_blank(const char *text)
 }
 
 static const char *message_text(const json_t *messages, size_t i, const char *role, const char *where,
-                                struct err *e)
+                                struct moeflux_err *e)
 {
     const json_t *m = json_array_get(messages, i);
     const char *found = json_string_value(json_object_get(m, "role"));
@@ -211,7 +211,7 @@ static const char *message_text(const json_t *messages, size_t i, const char *ro
 
 /* [system], then user and assistant by turns; the last one is the user's. */
 static int encode_messages(struct request *r, struct session *s, const json_t *messages, const char *where,
-                           struct err *e)
+                           struct moeflux_err *e)
 {
     size_t n = json_array_size(messages), i = 0;
     const char *first = json_string_value(json_object_get(json_array_get(messages, 0), "role"));
@@ -238,7 +238,7 @@ static int encode_messages(struct request *r, struct session *s, const json_t *m
     return rc;
 }
 
-static int encode_prompt(struct request *r, struct session *s, const char *where, struct err *e)
+static int encode_prompt(struct request *r, struct session *s, const char *where, struct moeflux_err *e)
 {
     const struct options *o = &r->options;
     const char *system = o->system ? o->system : "";
@@ -250,7 +250,7 @@ static int encode_prompt(struct request *r, struct session *s, const char *where
     return rc ? rc : chat_user(&s->chat, o->prompt, strlen(o->prompt), &r->tokens, NULL, e);
 }
 
-int request_encode(struct request *r, struct session *s, struct err *e)
+int request_encode(struct request *r, struct session *s, struct moeflux_err *e)
 {
     char where[40];
     snprintf(where, sizeof where, "line %" PRIu64, r->line);

@@ -9,7 +9,7 @@
 #include "cli/options.h"
 #include "text/tokenizer.h"
 
-struct err;
+struct moeflux_err;
 struct json_t;
 struct session;
 
@@ -25,10 +25,10 @@ struct request {            /* zeroed at first; freed with request_free */
 /* Parses a line. On failure (ERR_FORMAT, ERR_USAGE: the text names the line and the field) id and key are there all the
  * same, where the line tells them. ERR_MEMORY. */
 int request_read(struct request *r, const char *text, size_t len, uint64_t line, const struct options *o,
-                 struct err *e);
+                 struct moeflux_err *e);
 
 /* Makes the tokens of the prompt, or of the messages. ERR_USAGE, ERR_FORMAT, ERR_UNSUPPORTED, ERR_MEMORY. */
-int request_encode(struct request *r, struct session *s, struct err *e);
+int request_encode(struct request *r, struct session *s, struct moeflux_err *e);
 
 /* The key of an id, or of a line that has none; NULL without memory. */
 char *request_key(const struct json_t *id, uint64_t line);

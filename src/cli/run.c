@@ -59,7 +59,7 @@ static bool uses_chat(const struct run *r)
 }
 
 /* The tokenizer is needed to read a text prompt and to print a text answer. */
-static int check_tokenizer(struct run *r, struct err *e)
+static int check_tokenizer(struct run *r, struct moeflux_err *e)
 {
     const struct options *o = r->options;
     if (uses_chat(r))
@@ -75,7 +75,7 @@ static int check_tokenizer(struct run *r, struct err *e)
     return 0;
 }
 
-static int encode(struct run *r, struct err *e)
+static int encode(struct run *r, struct moeflux_err *e)
 {
     const struct options *o = r->options;
     const struct str *text = &r->prompt.text;
@@ -102,7 +102,7 @@ static int encode(struct run *r, struct err *e)
     return rc;
 }
 
-static int check_length(const struct run *r, struct err *e)
+static int check_length(const struct run *r, struct moeflux_err *e)
 {
     size_t n = r->tokens.n;
     uint32_t most = r->session.max_context;
@@ -111,7 +111,7 @@ static int check_length(const struct run *r, struct err *e)
     return 0;
 }
 
-static int prefill(struct run *r, struct err *e)
+static int prefill(struct run *r, struct moeflux_err *e)
 {
     struct moeflux_outputs outputs = {0};
     struct session *s = &r->session;
@@ -128,7 +128,7 @@ static int prefill(struct run *r, struct err *e)
     return rc ? rc : probe_finish(&r->probe, s->logits, e);
 }
 
-static int print_json(struct run *r, struct err *e)
+static int print_json(struct run *r, struct moeflux_err *e)
 {
     const struct answer *a = &r->answer;
     const struct session *s = &r->session;
@@ -156,7 +156,7 @@ static int print_json(struct run *r, struct err *e)
     return output_json(r->out, object, e);
 }
 
-static int generate(struct run *r, struct err *e)
+static int generate(struct run *r, struct moeflux_err *e)
 {
     const struct options *o = r->options;
     struct printer printer;
@@ -165,14 +165,14 @@ static int generate(struct run *r, struct err *e)
     if (!o->json)
         ao.sink = printer_sink(&printer);
     int rc = answer_run(&r->answer, &r->session, &ao, e);
-    struct err closing = {0};
+    struct moeflux_err closing = {0};
     int ended = printer_end(&printer, &closing);
     if (!rc && ended)
         rc = err_set(e, closing.code, "%s", closing.text);
     return rc;
 }
 
-static int run_all(struct run *r, struct err *e)
+static int run_all(struct run *r, struct moeflux_err *e)
 {
     const struct options *o = r->options;
     int rc = prompt_read(&r->prompt, o, e);
@@ -205,7 +205,7 @@ static int run_all(struct run *r, struct err *e)
     return rc;
 }
 
-int run_once(const struct options *o, const struct term *t, struct output *out, struct err *e)
+int run_once(const struct options *o, const struct term *t, struct output *out, struct moeflux_err *e)
 {
     struct run r = {.options = o, .term = t, .out = out};
     if (signals_catch_interrupt(e))

@@ -12,7 +12,7 @@
 #include "cli/options.h"
 #include "cli/place.h"
 
-int session_open(struct session *s, const struct options *o, struct bar *bar, struct err *e)
+int session_open(struct session *s, const struct options *o, struct bar *bar, struct moeflux_err *e)
 {
     uint64_t start = clock_ns();
     struct moeflux_options engine = {.progress = bar_progress(bar)};
@@ -20,11 +20,11 @@ int session_open(struct session *s, const struct options *o, struct bar *bar, st
     options_engine(o, &engine);
     int rc = o->usage ? place_check("--usage", o->usage, e) : 0;
     if (!rc)
-        rc = moeflux_open(&s->model, &engine, e);
+        rc = moeflux_model_open(&s->model, &engine, e);
     bar_end(bar);
     if (rc)
         return rc;
-    s->info = moeflux_info(s->model);
+    s->info = moeflux_model_get_info(s->model);
     if (s->info.tokenizer_path && !(s->tokenizer = tokenizer_open(s->info.tokenizer_path, e))) {
         session_close(s);
         return (int)e->code;
@@ -33,7 +33,7 @@ int session_open(struct session *s, const struct options *o, struct bar *bar, st
     return 0;
 }
 
-int session_use_chat(struct session *s, const struct options *o, const char *what, struct err *e)
+int session_use_chat(struct session *s, const struct options *o, const char *what, struct moeflux_err *e)
 {
     if (!s->tokenizer)
         return err_set(e, ERR_USAGE, "%s has no tokenizer.json, which %s needs (use --tokens-in)", o->model,
@@ -51,7 +51,7 @@ int session_use_chat(struct session *s, const struct options *o, const char *wha
 }
 
 int session_encode(const struct session *s, const char *text, size_t len, enum token_specials specials,
-                   struct token_list *out, size_t *n_replaced, struct err *e)
+                   struct token_list *out, size_t *n_replaced, struct moeflux_err *e)
 {
     int32_t bos = tokenizer_bos(s->tokenizer);
     int rc = bos >= 0 ? token_list_add(out, bos, e) : 0;
@@ -65,7 +65,7 @@ int session_encode(const struct session *s, const char *text, size_t len, enum t
 }
 
 /* Which ids may be sampled: padded vocabularies have rows that stand for nothing. */
-static uint8_t *allowed_ids(const struct session *s, struct err *e)
+static uint8_t *allowed_ids(const struct session *s, struct moeflux_err *e)
 {
     uint8_t *bits = mem_new(s->info.vocab_size / 8 + 1, 1, e);
     for (uint32_t id = 0; bits && id < s->info.vocab_size; id++)
@@ -74,7 +74,7 @@ static uint8_t *allowed_ids(const struct session *s, struct err *e)
     return bits;
 }
 
-static int make_sampler(struct session *s, const struct options *o, struct err *e)
+static int make_sampler(struct session *s, const struct options *o, struct moeflux_err *e)
 {
     uint32_t drawn = 0;
     if (o->seed < 0 && getrandom(&drawn, sizeof drawn, 0) != (ssize_t)sizeof drawn)
@@ -86,7 +86,7 @@ static int make_sampler(struct session *s, const struct options *o, struct err *
 }
 
 int session_new_sampler(struct session *s, const struct sampler_options *o, const int32_t *ids, size_t n,
-                        struct err *e)
+                        struct moeflux_err *e)
 {
     struct sampler *fresh = sampler_new(o, s->info.vocab_size, s->allowed, e);
     if (!fresh)
@@ -99,7 +99,7 @@ int session_new_sampler(struct session *s, const struct sampler_options *o, cons
     return 0;
 }
 
-int session_start(struct session *s, const struct options *o, uint32_t max_context, struct err *e)
+int session_start(struct session *s, const struct options *o, uint32_t max_context, struct moeflux_err *e)
 {
     uint32_t own = s->info.max_context;
     s->max_context = max_context ? max_context : OPTIONS_DEFAULT_CONTEXT;
@@ -114,26 +114,26 @@ int session_start(struct session *s, const struct options *o, uint32_t max_conte
 }
 
 static int evaluate(struct session *s, const int32_t *ids, size_t n, const struct moeflux_outputs *outputs,
-                    struct err *e)
+                    struct moeflux_err *e)
 {
-    uint32_t before = moeflux_position(s->sequence);
-    int rc = moeflux_eval(s->sequence, ids, (uint32_t)n, outputs, e);
+    uint32_t before = moeflux_session_position(s->sequence);
+    int rc = moeflux_session_eval(s->sequence, ids, (uint32_t)n, outputs, e);
     /* After an interruption the sequence has the first of them only, after a failure none. */
-    uint32_t after = moeflux_position(s->sequence);
+    uint32_t after = moeflux_session_position(s->sequence);
     for (uint32_t i = 0; before + i < after; i++)
         sampler_accept(s->sampler, ids[i]);
     return rc;
 }
 
 int session_eval(struct session *s, const int32_t *ids, size_t n, const struct moeflux_outputs *outputs,
-                 struct err *e)
+                 struct moeflux_err *e)
 {
     struct moeflux_outputs all = outputs ? *outputs : (struct moeflux_outputs){0};
     all.logits = s->logits;
     return evaluate(s, ids, n, &all, e);
 }
 
-int session_feed(struct session *s, const int32_t *ids, size_t n, struct err *e)
+int session_feed(struct session *s, const int32_t *ids, size_t n, struct moeflux_err *e)
 {
     struct moeflux_outputs none = {0};
     return evaluate(s, ids, n, &none, e);
@@ -147,11 +147,11 @@ bool session_is_eos(const struct session *s, int32_t id)
     return false;
 }
 
-int session_save_usage(const struct session *s, const struct options *o, int rc, struct err *e)
+int session_save_usage(const struct session *s, const struct options *o, int rc, struct moeflux_err *e)
 {
     if (!o->usage || !s->model || (rc && rc != ERR_INTERRUPTED))
         return rc;
-    int saved = moeflux_save_usage(s->model, o->usage, e);
+    int saved = moeflux_model_save_usage(s->model, o->usage, e);
     return saved ? saved : rc;
 }
 
@@ -162,6 +162,6 @@ void session_close(struct session *s)
     sampler_free(s->sampler);
     moeflux_session_free(s->sequence);
     tokenizer_free(s->tokenizer);
-    moeflux_close(s->model);
+    moeflux_model_close(s->model);
     *s = (struct session){0};
 }

@@ -56,7 +56,7 @@ static void catch_signal(int number, void (*handler)(int))
     sigaction(number, &action, NULL);
 }
 
-int signals_catch_interrupt(struct err *e)
+int signals_catch_interrupt(struct moeflux_err *e)
 {
     if (wake_fd < 0 && (wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0)
         return err_errno(e, ERR_IO, "eventfd");

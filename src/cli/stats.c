@@ -44,9 +44,9 @@ static double part_of(uint64_t part, uint64_t whole)
 /* Host memory of the checkpoints that there are. */
 static uint64_t checkpoint_bytes_of(const struct session *s)
 {
-    return s->sequence
-               ? moeflux_list_checkpoints(s->sequence, NULL, 0) * moeflux_checkpoint_bytes(s->sequence)
-               : 0;
+    return s->sequence ? moeflux_session_list_checkpoints(s->sequence, NULL, 0) *
+                             moeflux_session_checkpoint_bytes(s->sequence)
+                       : 0;
 }
 
 static void print_experts(const struct moeflux_stats *es, const char *io, FILE *to)
@@ -106,9 +106,9 @@ static void print_worst_layers(const struct session *s, FILE *to)
     enum { MOST = 4 };
     uint32_t worst[MOST], n = 0;
     for (uint32_t i = 0; i < s->info.n_layers; i++) {
-        uint64_t ns = moeflux_layer_wait_ns(s->model, i);
+        uint64_t ns = moeflux_model_layer_wait_ns(s->model, i);
         uint32_t at = n;
-        while (at > 0 && moeflux_layer_wait_ns(s->model, worst[at - 1]) < ns)
+        while (at > 0 && moeflux_model_layer_wait_ns(s->model, worst[at - 1]) < ns)
             at--;
         if (ns == 0 || at == MOST)
             continue;
@@ -120,7 +120,7 @@ static void print_worst_layers(const struct session *s, FILE *to)
         fprintf(to, "%-12s", "worst layers");
     for (uint32_t i = 0; i < n; i++)
         fprintf(to, "%s %u: %.3f s", i ? "," : "", worst[i],
-                (double)moeflux_layer_wait_ns(s->model, worst[i]) / 1e9);
+                (double)moeflux_model_layer_wait_ns(s->model, worst[i]) / 1e9);
     if (n)
         fputc('\n', to);
 }
@@ -146,7 +146,7 @@ void stats_print(const struct stats *st, const struct answer *a, const struct se
     struct moeflux_stats es;
     char weights[32], state[32];
     uint64_t checkpoints = checkpoint_bytes_of(s);
-    moeflux_get_stats(s->model, &es);
+    moeflux_model_get_stats(s->model, &es);
     fprintf(to, "%-12s %s on %s\n", "model", s->info.architecture, s->info.device);
     fprintf(to, "%-12s %" PRIu64 "\n", "seed", s->seed);
     fprintf(to, "%-12s %26.3f s\n", "load", (double)s->load_ns / 1e9);
@@ -253,14 +253,14 @@ static json_t *layer_waits_json(const struct session *s)
 {
     json_t *waits = json_array();
     for (uint32_t i = 0; i < s->info.n_layers; i++)
-        json_array_append_new(waits, json_real((double)moeflux_layer_wait_ns(s->model, i) / 1e9));
+        json_array_append_new(waits, json_real((double)moeflux_model_layer_wait_ns(s->model, i) / 1e9));
     return waits;
 }
 
 struct json_t *stats_engine_json(const struct session *s)
 {
     struct moeflux_stats es;
-    moeflux_get_stats(s->model, &es);
+    moeflux_model_get_stats(s->model, &es);
     json_t *object = json_object();
     add_counts(object, &es, checkpoint_bytes_of(s));
     add_rates(object, &es);

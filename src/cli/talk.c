@@ -27,49 +27,49 @@ void talk_note(const struct talk *t, const char *text)
 
 /* ---- the sequence follows the conversation ---- */
 
-static int new_sampler(struct talk *t, uint64_t seed, uint32_t n, struct err *e)
+static int new_sampler(struct talk *t, uint64_t seed, uint32_t n, struct moeflux_err *e)
 {
     struct sampler_options sampling = options_sampling(t->options, seed);
     return session_new_sampler(&t->session, &sampling, t->conversation.tokens.ids, n, e);
 }
 
 /* A checkpoint saves work; without the memory for it there is more to do later. */
-static int checkpoint(struct session *s, struct err *e)
+static int checkpoint(struct session *s, struct moeflux_err *e)
 {
-    int rc = moeflux_checkpoint(s->sequence, e);
+    int rc = moeflux_session_checkpoint(s->sequence, e);
     return rc == ERR_MEMORY ? 0 : rc;
 }
 
 /* /retry begins here: with the logits that the question left, instead of with the question. */
-static int keep_first(struct talk *t, struct err *e)
+static int keep_first(struct talk *t, struct moeflux_err *e)
 {
     struct session *s = &t->session;
     if (!t->first_logits && !(t->first_logits = mem_new(s->info.vocab_size, sizeof(float), e)))
         return ERR_MEMORY;
-    int rc = moeflux_checkpoint(s->sequence, e);
+    int rc = moeflux_session_checkpoint(s->sequence, e);
     if (rc)
         return rc == ERR_MEMORY ? 0 : rc;
     memcpy(t->first_logits, s->logits, s->info.vocab_size * sizeof(float));
-    t->first_at = moeflux_position(s->sequence);
+    t->first_at = moeflux_session_position(s->sequence);
     return 0;
 }
 
 /* Evaluates what the sequence lacks of the conversation up to the last question's end. */
-static int evaluate(struct talk *t, struct err *e)
+static int evaluate(struct talk *t, struct moeflux_err *e)
 {
     struct session *s = &t->session;
     const int32_t *ids = t->conversation.tokens.ids;
-    uint32_t n = conversation_last(&t->conversation)->asked, before = moeflux_position(s->sequence);
+    uint32_t n = conversation_last(&t->conversation)->asked, before = moeflux_session_position(s->sequence);
     uint32_t old_first = t->first_at, n_reused;
     t->is_kept = false;
     t->first_at = 0;
-    int rc = moeflux_reuse(s->sequence, ids, n, &n_reused, e);
+    int rc = moeflux_session_reuse(s->sequence, ids, n, &n_reused, e);
     if (!rc && (n_reused != before || t->is_reseeded))
         rc = new_sampler(t, s->seed, n_reused, e);
     t->is_reseeded = false;
     /* Only the last question can be asked again; /undo goes to the checkpoint before the question. */
     if (!rc && old_first && old_first != n_reused)
-        moeflux_forget(s->sequence, old_first, NULL);
+        moeflux_session_drop_checkpoint(s->sequence, old_first, NULL);
     if (!rc)
         rc = checkpoint(s, e);
     t->stats = (struct stats){.n_prompt = n - n_reused, .n_reused = n_reused, .start_ns = clock_ns()};
@@ -85,7 +85,8 @@ static bool evaluated_before(struct talk *t)
 {
     struct session *s = &t->session;
     uint32_t at = t->first_at;
-    if (!at || at != conversation_last(&t->conversation)->asked || moeflux_restore(s->sequence, at, NULL))
+    if (!at || at != conversation_last(&t->conversation)->asked ||
+        moeflux_session_restore(s->sequence, at, NULL))
         return false;
     memcpy(s->logits, t->first_logits, s->info.vocab_size * sizeof(float));
     t->stats = (struct stats){.n_reused = at, .start_ns = clock_ns()};
@@ -95,7 +96,7 @@ static bool evaluated_before(struct talk *t)
 
 /* ---- answers ---- */
 
-static int generate(struct talk *t, struct err *e)
+static int generate(struct talk *t, struct moeflux_err *e)
 {
     const struct options *o = t->options;
     struct printer printer;
@@ -104,7 +105,7 @@ static int generate(struct talk *t, struct err *e)
     struct answer_options ao = {
         .limit = limit, .ignore_eos = o->ignore_eos, .chat = true, .sink = printer_sink(&printer)};
     int rc = answer_run(&t->answer, &t->session, &ao, e);
-    struct err closing;
+    struct moeflux_err closing;
     int ended = printer_end(&printer, &closing);
     return !rc && ended ? err_set(e, closing.code, "%s", closing.text) : rc;
 }
@@ -120,7 +121,7 @@ static void tell_stop(const struct talk *t)
 }
 
 /* Answers the last question. An answer that failed leaves the question without one. */
-static int answer_last(struct talk *t, bool evaluated, struct err *e)
+static int answer_last(struct talk *t, bool evaluated, struct moeflux_err *e)
 {
     /* A question that was asked is kept before its answer, which may take long. */
     talk_keep_quietly(t, false);
@@ -138,7 +139,7 @@ static int answer_last(struct talk *t, bool evaluated, struct err *e)
     return t->answer.tokens.n ? conversation_answer(&t->conversation, &t->session, &t->answer, e) : 0;
 }
 
-static int answer_or_tell(struct talk *t, bool evaluated, struct err *e)
+static int answer_or_tell(struct talk *t, bool evaluated, struct moeflux_err *e)
 {
     int rc = answer_last(t, evaluated, e);
     if (rc && t->out->fault.code)
@@ -151,7 +152,7 @@ static int answer_or_tell(struct talk *t, bool evaluated, struct err *e)
     return 0;
 }
 
-int talk_ask(struct talk *t, const char *text, struct err *e)
+int talk_ask(struct talk *t, const char *text, struct moeflux_err *e)
 {
     struct conversation *c = &t->conversation;
     size_t n_replaced = 0;
@@ -171,7 +172,7 @@ int talk_ask(struct talk *t, const char *text, struct err *e)
     return answer_or_tell(t, false, e);
 }
 
-int talk_retry(struct talk *t, struct err *e)
+int talk_retry(struct talk *t, struct moeflux_err *e)
 {
     struct turn *last = conversation_last(&t->conversation);
     if (!last) {
@@ -191,7 +192,7 @@ int talk_retry(struct talk *t, struct err *e)
     return 0;
 }
 
-int talk_undo(struct talk *t, struct err *e)
+int talk_undo(struct talk *t, struct moeflux_err *e)
 {
     (void)e;
     struct conversation *c = &t->conversation;
@@ -207,7 +208,7 @@ int talk_undo(struct talk *t, struct err *e)
     return 0;
 }
 
-int talk_clear(struct talk *t, struct err *e)
+int talk_clear(struct talk *t, struct moeflux_err *e)
 {
     talk_keep_quietly(t, true);
     free(t->name);
@@ -215,7 +216,7 @@ int talk_clear(struct talk *t, struct err *e)
     t->n_kept = t->first_at = 0;
     conversation_clear(&t->conversation);
     sampler_reset(t->session.sampler);
-    return moeflux_clear(t->session.sequence, e);
+    return moeflux_session_clear(t->session.sequence, e);
 }
 
 /* ---- files ---- */
@@ -224,17 +225,17 @@ int talk_clear(struct talk *t, struct err *e)
 static bool has_grown(const struct talk *t)
 {
     uint32_t least = t->n_kept / 8 > 256 ? t->n_kept / 8 : 256;
-    return moeflux_position(t->session.sequence) > t->n_kept + least;
+    return moeflux_session_position(t->session.sequence) > t->n_kept + least;
 }
 
-static int keep_state(struct talk *t, struct err *e)
+static int keep_state(struct talk *t, struct moeflux_err *e)
 {
     char *path = saved_state_path(t->name, e);
-    int rc = path ? moeflux_save(t->session.sequence, path, MOEFLUX_STATE_V3, e) : ERR_IO;
+    int rc = path ? moeflux_session_save(t->session.sequence, path, MOEFLUX_STATE_V3, e) : ERR_IO;
     bar_end(&t->bar);
     if (!rc) {
         chmod(path, 0600);
-        t->n_kept = moeflux_position(t->session.sequence);
+        t->n_kept = moeflux_session_position(t->session.sequence);
         t->is_kept = true;
     }
     free(path);
@@ -242,7 +243,7 @@ static int keep_state(struct talk *t, struct err *e)
 }
 
 /* Another program has gone on with the session of this name: both conversations are kept. */
-static int keep_under_other_name(struct talk *t, uint64_t fingerprint, struct err *e)
+static int keep_under_other_name(struct talk *t, uint64_t fingerprint, struct moeflux_err *e)
 {
     enum { MOST = 99 };
     char text[256], *name = NULL;
@@ -272,12 +273,12 @@ static int keep_under_other_name(struct talk *t, uint64_t fingerprint, struct er
     return 0;
 }
 
-int talk_keep(struct talk *t, bool all, struct err *e)
+int talk_keep(struct talk *t, bool all, struct moeflux_err *e)
 {
     uint64_t fingerprint;
     if (!t->name)
         return 0;
-    int rc = moeflux_fingerprint(t->session.model, &fingerprint, e);
+    int rc = moeflux_model_fingerprint(t->session.model, &fingerprint, e);
     if (!rc)
         rc = saved_write(t->name, &t->conversation, t->options->model, fingerprint, &t->seen, e);
     if (rc == SAVED_CHANGED)
@@ -289,7 +290,7 @@ int talk_keep(struct talk *t, bool all, struct err *e)
 
 void talk_keep_quietly(struct talk *t, bool all)
 {
-    struct err e;
+    struct moeflux_err e;
     int rc = talk_keep(t, all, &e);
     if (rc == ERR_INTERRUPTED)
         talk_note(t, "[the state was not saved; its tokens are]");
@@ -298,11 +299,11 @@ void talk_keep_quietly(struct talk *t, bool all)
     signals_clear();
 }
 
-static int check_saved(const struct talk *t, const char *name, const struct saved *s, struct err *e)
+static int check_saved(const struct talk *t, const char *name, const struct saved *s, struct moeflux_err *e)
 {
     const struct token_list *tokens = &s->conversation.tokens;
     uint64_t own;
-    int rc = moeflux_fingerprint(t->session.model, &own, e);
+    int rc = moeflux_model_fingerprint(t->session.model, &own, e);
     if (rc)
         return rc;
     if (own != s->fingerprint)
@@ -319,17 +320,17 @@ static int check_saved(const struct talk *t, const char *name, const struct save
 }
 
 /* Without it the tokens are computed again, which is all that is lost. */
-static int load_state(struct talk *t, struct err *e)
+static int load_state(struct talk *t, struct moeflux_err *e)
 {
-    struct err why = {0};
+    struct moeflux_err why = {0};
     char *path = saved_state_path(t->name, e);
     if (!path)
         return ERR_IO;
-    int rc = moeflux_load(t->session.sequence, path, &why);
+    int rc = moeflux_session_load(t->session.sequence, path, &why);
     bar_end(&t->bar);
     free(path);
     t->is_kept = rc == 0;
-    t->n_kept = moeflux_position(t->session.sequence);
+    t->n_kept = moeflux_session_position(t->session.sequence);
     t->is_reseeded = true;
     if (rc == 0)
         return 0;
@@ -341,7 +342,7 @@ static int load_state(struct talk *t, struct err *e)
     return 0;
 }
 
-int talk_load(struct talk *t, const char *name, struct err *e)
+int talk_load(struct talk *t, const char *name, struct moeflux_err *e)
 {
     struct saved s;
     int rc = saved_read(name, &s, e);

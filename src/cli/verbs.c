@@ -17,7 +17,7 @@
 #include "model/convert.h"
 #include "moeflux.h"
 
-int verbs_convert(const struct options *o, const struct term *t, struct err *e)
+int verbs_convert(const struct options *o, const struct term *t, struct moeflux_err *e)
 {
     struct bar bar;
     struct convert_result r = {0};
@@ -84,7 +84,7 @@ static void fill_row(struct table_cell *row, const struct moeflux_device *d, str
     row[7].text = texts->usable;
 }
 
-int verbs_list_devices(const struct options *o, struct output *out, struct err *e)
+int verbs_list_devices(const struct options *o, struct output *out, struct moeflux_err *e)
 {
     struct moeflux_device devices[MAX_DEVICES];
     struct device_texts texts[MAX_DEVICES];
@@ -119,7 +119,7 @@ struct selftest {
 static void print_case(void *ctx, const struct moeflux_selftest_row *r)
 {
     struct selftest *st = ctx;
-    struct err ignored;
+    struct moeflux_err ignored;
     if (st->n_cases++ == 0)
         output_addf(st->out, "%-24s %-32s %10s %10s\n", "kernel", "shape", "error", "bound");
     output_addf(st->out, "%-24s %-32s %10.2e %10.2e  %s\n", r->kernel, r->shape, r->error, r->bound,
@@ -128,7 +128,7 @@ static void print_case(void *ctx, const struct moeflux_selftest_row *r)
     output_flush(st->out, &ignored);
 }
 
-int verbs_selftest(const struct options *o, struct output *out, struct err *e)
+int verbs_selftest(const struct options *o, struct output *out, struct moeflux_err *e)
 {
     struct selftest st = {.out = out};
     int n_failed = moeflux_selftest(o->device, print_case, &st, e);

@@ -37,14 +37,14 @@ static uint64_t limit_of(uint64_t requested, uint64_t free_bytes)
     return requested ? size_min(requested, free_bytes) : with_margin(free_bytes);
 }
 
-static int refuse(const char *flag, uint64_t bytes, uint64_t least, struct err *e)
+static int refuse(const char *flag, uint64_t bytes, uint64_t least, struct moeflux_err *e)
 {
     return err_set(e, ERR_NO_FIT, "%s %.2f MiB, the experts of one token and layer need %.2f MiB", flag,
                    mib(bytes), mib(least));
 }
 
 static int check_device(const struct model_dir *m, const struct budget_request *w, uint64_t device,
-                        struct err *e)
+                        struct moeflux_err *e)
 {
     uint64_t fixed = plus(m->dense_bytes, w->scratch_bytes), least = expert_store_floor_bytes(m);
     if (device >= fixed && device - fixed >= least)
@@ -74,7 +74,7 @@ static uint32_t share_checkpoints(const struct budget_request *w, uint64_t room,
 /* Experts without a slot have their place in host memory, as far as it goes. It is never smaller than the reads of one
  * layer, which land in it. */
 static int share_host(const struct model_dir *m, const struct budget_request *w, struct budget *out,
-                      struct err *e)
+                      struct moeflux_err *e)
 {
     uint64_t least = expert_store_floor_bytes(m),
              missing = minus(expert_store_full_bytes(m), out->slot_bytes);
@@ -89,7 +89,7 @@ static int share_host(const struct model_dir *m, const struct budget_request *w,
 }
 
 int budget_for_experts(const struct model_dir *m, const struct exec_caps *caps,
-                       const struct budget_request *w, struct budget *out, struct err *e)
+                       const struct budget_request *w, struct budget *out, struct moeflux_err *e)
 {
     uint64_t fixed = plus(m->dense_bytes, w->scratch_bytes), least = expert_store_floor_bytes(m);
     *out = (struct budget){0};

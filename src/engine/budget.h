@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-struct err;
+struct moeflux_err;
 struct exec_caps;
 struct model_dir;
 
@@ -43,6 +43,6 @@ struct budget { /* bytes */
  * tier what every expert needs that has no slot, at most 3/4 of the free host memory. What is asked for beyond what is
  * free is not given. ERR_NO_FIT with the numbers when weights, states and the least cache do not fit. */
 int budget_for_experts(const struct model_dir *m, const struct exec_caps *caps,
-                       const struct budget_request *w, struct budget *out, struct err *e);
+                       const struct budget_request *w, struct budget *out, struct moeflux_err *e);
 
 #endif

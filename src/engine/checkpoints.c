@@ -24,7 +24,7 @@ void checkpoints_touch(struct checkpoints *c, struct checkpoint *used)
     used->last_use = ++c->clock;
 }
 
-int checkpoints_add(struct checkpoints *c, const struct checkpoint *one, struct err *e)
+int checkpoints_add(struct checkpoints *c, const struct checkpoint *one, struct moeflux_err *e)
 {
     int rc = mem_grow((void **)&c->items, &c->room, c->n + 1, sizeof *c->items, e);
     if (rc < 0)

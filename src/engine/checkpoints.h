@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct err;
+struct moeflux_err;
 
 struct checkpoint {
     uint32_t pos, parity;
@@ -28,7 +28,7 @@ struct checkpoint *checkpoints_find(struct checkpoints *c, uint32_t pos);
 struct checkpoint *checkpoints_before(struct checkpoints *c, uint32_t pos);
 void checkpoints_touch(struct checkpoints *c, struct checkpoint *used);
 /* Adds one, as used just now, at a position that has none, and takes its bytes over. ERR_MEMORY: nothing changed. */
-int checkpoints_add(struct checkpoints *c, const struct checkpoint *one, struct err *e);
+int checkpoints_add(struct checkpoints *c, const struct checkpoint *one, struct moeflux_err *e);
 /* Lets go of what is above the cap. */
 void checkpoints_trim(struct checkpoints *c);
 void checkpoints_drop(struct checkpoints *c, struct checkpoint *which);

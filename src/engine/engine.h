@@ -13,7 +13,7 @@
 
 enum { MOEFLUX_WAVE_TABLES = 16 };
 
-struct moeflux {
+struct moeflux_model {
     struct model_dir dir;
     struct exec *exec;
     const struct arch *arch;
@@ -22,7 +22,7 @@ struct moeflux {
     struct loader loader;
     struct expert_store *expert_store;
     struct predictor predictor;
-    struct progress progress;
+    struct moeflux_progress progress;
     bool resident;         /* every expert is in a slot: no layer waits for the router's choice */
     bool computes_at_once; /* the reference backend: nothing can be recorded ahead */
     uint32_t max_chunk;
@@ -63,7 +63,7 @@ struct moeflux {
 };
 
 struct moeflux_session {
-    struct moeflux *model;
+    struct moeflux_model *model;
     uint32_t max_context, pos;
     uint32_t parity;                     /* which of the double-buffered states is current */
     struct exec_buffer recurrent;        /* arch_view.recurrent_state_bytes */
@@ -83,10 +83,10 @@ struct moeflux_session {
 void model_info_needs(const struct model_dir *d, struct moeflux_needs *out);
 
 /* Makes room for positions below `end`. ERR_NO_FIT; what was there stays. */
-int sequence_reserve(struct moeflux_session *s, uint32_t end, struct err *e);
+int sequence_reserve(struct moeflux_session *s, uint32_t end, struct moeflux_err *e);
 
 /* Mends a sequence that was stopped and clears one that a failure left stale. Every use of the states begins with it. */
-int sequence_make_ready(struct moeflux_session *s, struct err *e);
+int sequence_make_ready(struct moeflux_session *s, struct moeflux_err *e);
 
 /* The sequence has `pos` tokens now: drops the checkpoints behind them, and what was recorded or predicted for it. */
 void sequence_set_position(struct moeflux_session *s, uint32_t pos, uint32_t parity);
@@ -94,20 +94,20 @@ void sequence_set_position(struct moeflux_session *s, uint32_t pos, uint32_t par
 /* After a chunk at s->pos failed: back to there if the states can be, else to the newest checkpoint. */
 void sequence_roll_back(struct moeflux_session *s);
 
-/* Appends n tokens in chunks, as moeflux_eval does; there is room for them. `what` names the work in progress reports.
+/* Appends n tokens in chunks, as moeflux_session_eval does; there is room for them. `what` names the work in progress reports.
  * ids may be the place in s->history where they belong. */
 int sequence_run(struct moeflux_session *s, const int32_t *ids, uint32_t n,
-                 const struct moeflux_outputs *outputs, const char *what, struct err *e);
+                 const struct moeflux_outputs *outputs, const char *what, struct moeflux_err *e);
 /* Waits for a device that is still at work on an evaluation that was stopped, and puts the session's states back that
  * were torn by it. Asks the progress callback meanwhile: ERR_INTERRUPTED. */
-int sequence_recover(struct moeflux_session *s, struct err *e);
+int sequence_recover(struct moeflux_session *s, struct moeflux_err *e);
 /* As long as is worth waiting when things are given back: whether the device has finished. */
-bool model_is_idle(struct moeflux *m);
+bool model_is_idle(struct moeflux_model *m);
 
 /* Evaluates one chunk of n <= max_chunk tokens at s->pos and advances it. `last`: the end of the prompt, where
  * outputs->logits are due. On failure the session's states are undefined, but ERR_INTERRUPTED with m->is_stopped leaves
  * them to sequence_recover. */
 int forward_chunk(struct moeflux_session *s, const int32_t *ids, uint32_t n, bool last,
-                  const struct moeflux_outputs *outputs, struct err *e);
+                  const struct moeflux_outputs *outputs, struct moeflux_err *e);
 
 #endif

@@ -15,7 +15,7 @@ enum { WAVE_EXPERTS = 32, WAVE_TABLES = MOEFLUX_WAVE_TABLES };
 
 struct pass {
     struct moeflux_session *s;
-    struct moeflux *m;
+    struct moeflux_model *m;
     struct arch_chunk chunk;
     const struct moeflux_outputs *outputs;
     bool is_watched; /* it may take long: submissions stay short, and the caller may stop it */
@@ -24,7 +24,7 @@ struct pass {
 /* A token that takes longer than this may be stopped, like every chunk. */
 #define QUICK_NS ((uint64_t)250000000)
 
-static void fill_inputs(struct moeflux *m, const int32_t *ids, uint32_t n, uint32_t pos)
+static void fill_inputs(struct moeflux_model *m, const int32_t *ids, uint32_t n, uint32_t pos)
 {
     uint32_t n_angles = m->dir.config.rotary_dim / 2;
     float *rope = (float *)(void *)m->rope.host;
@@ -41,26 +41,26 @@ static void fill_inputs(struct moeflux *m, const int32_t *ids, uint32_t n, uint3
 /* The state of layer `layer` (0: the embedding) for whoever asked for hidden states. */
 static void copy_hidden(const struct pass *p, uint32_t layer)
 {
-    struct moeflux *m = p->m;
+    struct moeflux_model *m = p->m;
     uint64_t row = (uint64_t)m->dir.config.hidden * sizeof(float);
     if (p->outputs->hidden)
         exec_copy(m->exec, &m->hidden, (uint64_t)layer * m->max_chunk * row, &m->view.x, 0, p->chunk.n * row);
 }
 
-static const uint32_t *choice_of(const struct moeflux *m)
+static const uint32_t *choice_of(const struct moeflux_model *m)
 {
     return (const uint32_t *)(const void *)(m->view.idx.host ? m->view.idx.host : m->choice.host);
 }
 
 /* The guess for the layer after; NULL when none was recorded. */
-static const uint32_t *prediction_of(const struct moeflux *m)
+static const uint32_t *prediction_of(const struct moeflux_model *m)
 {
     const uint8_t *copied = m->choice.host ? m->choice.host + m->view.idx.bytes : NULL;
     return (const uint32_t *)(const void *)(m->view.predicted.host ? m->view.predicted.host : copied);
 }
 
 /* The next layer that has experts, or n_layers. */
-static uint32_t next_moe(const struct moeflux *m, uint32_t layer)
+static uint32_t next_moe(const struct moeflux_model *m, uint32_t layer)
 {
     uint32_t next = layer + 1;
     while (next < m->dir.config.n_layers && !config_has_experts(&m->dir.config, next))
@@ -76,9 +76,9 @@ static bool predicts_after(const struct pass *p, uint32_t layer)
 }
 
 /* Ends the batch with the router's choice readable by the host, and opens the next. */
-static int await_choice(const struct pass *p, bool has_prediction, struct err *e)
+static int await_choice(const struct pass *p, bool has_prediction, struct moeflux_err *e)
 {
-    struct moeflux *m = p->m;
+    struct moeflux_model *m = p->m;
     uint64_t bytes = (uint64_t)m->dir.config.top_k * sizeof(uint32_t);
     if (!m->view.idx.host) {
         exec_copy(m->exec, &m->choice, 0, &m->view.idx, 0, p->chunk.n * bytes);
@@ -94,7 +94,7 @@ static int await_choice(const struct pass *p, bool has_prediction, struct err *e
 /* Collects the different experts of tokens from `from` on, as many tokens as the slots allow. Returns the tokens. */
 static uint32_t gather_wave(const struct pass *p, uint32_t from, uint32_t *n_wanted)
 {
-    struct moeflux *m = p->m;
+    struct moeflux_model *m = p->m;
     uint32_t top_k = m->dir.config.top_k, slots = expert_store_n_slots(m->expert_store), t = from;
     *n_wanted = 0;
     for (; t < p->chunk.n; t++) {
@@ -116,7 +116,8 @@ static uint32_t gather_wave(const struct pass *p, uint32_t from, uint32_t *n_wan
     return t - from;
 }
 
-static struct arch_experts experts_of(const struct moeflux *m, uint32_t layer, uint32_t from, uint32_t n)
+static struct arch_experts experts_of(const struct moeflux_model *m, uint32_t layer, uint32_t from,
+                                      uint32_t n)
 {
     return (struct arch_experts){
         .layer = layer, .table = expert_store_table(m->expert_store, layer), .from = from, .n = n};
@@ -129,7 +130,7 @@ static void run_experts(const struct pass *p, const struct arch_experts *x)
 }
 
 /* Ends the batch and lets the experts go that it used. */
-static int finish_wave(struct moeflux *m, struct err *e)
+static int finish_wave(struct moeflux_model *m, struct moeflux_err *e)
 {
     int rc = exec_finish(m->exec, e);
     expert_store_release(m->expert_store);
@@ -137,16 +138,17 @@ static int finish_wave(struct moeflux *m, struct err *e)
     return rc;
 }
 
-static int bring(struct moeflux *m, uint32_t layer, const uint32_t *experts, uint32_t n, struct err *e)
+static int bring(struct moeflux_model *m, uint32_t layer, const uint32_t *experts, uint32_t n,
+                 struct moeflux_err *e)
 {
     int rc = expert_store_want(m->expert_store, layer, experts, n, NULL, e);
     return rc < 0 ? rc : expert_store_await(m->expert_store, e);
 }
 
 /* The experts of a few tokens: as many tokens at once as the slots allow. */
-static int token_waves(const struct pass *p, uint32_t layer, struct err *e)
+static int token_waves(const struct pass *p, uint32_t layer, struct moeflux_err *e)
 {
-    struct moeflux *m = p->m;
+    struct moeflux_model *m = p->m;
     int rc = 0;
     for (uint32_t from = 0; rc == 0 && from < p->chunk.n;) {
         uint32_t n_wanted, n = gather_wave(p, from, &n_wanted);
@@ -165,7 +167,7 @@ static int token_waves(const struct pass *p, uint32_t layer, struct err *e)
 /* The different experts of the chunk, those that are there first, so that none of them leaves before its turn. */
 static uint32_t gather_all(const struct pass *p, uint32_t layer)
 {
-    struct moeflux *m = p->m;
+    struct moeflux_model *m = p->m;
     uint32_t n_pairs = p->chunk.n * m->dir.config.top_k, n = 0;
     for (uint32_t i = 0; i < n_pairs; i++)
         m->is_wanted[choice_of(m)[i]] = 1;
@@ -179,7 +181,7 @@ static uint32_t gather_all(const struct pass *p, uint32_t layer)
 }
 
 /* A table of the wave's experts alone. */
-static uint64_t wave_table(struct moeflux *m, uint32_t wave, uint32_t layer, const uint32_t *experts,
+static uint64_t wave_table(struct moeflux_model *m, uint32_t wave, uint32_t layer, const uint32_t *experts,
                            uint32_t n)
 {
     uint64_t off = (uint64_t)(wave % WAVE_TABLES) * m->dir.config.n_experts * sizeof(uint64_t);
@@ -194,7 +196,7 @@ static uint64_t wave_table(struct moeflux *m, uint32_t wave, uint32_t layer, con
  * next one's dense part compute. */
 static void read_ahead_of_chunk(const struct pass *p, uint32_t layer)
 {
-    struct moeflux *m = p->m;
+    struct moeflux_model *m = p->m;
     uint32_t next = next_moe(m, layer), n_experts = m->dir.config.n_experts;
     uint64_t n_pairs = (uint64_t)p->chunk.n * m->dir.config.top_k;
     if (m->predictor.kind == PREDICT_NONE || next == m->dir.config.n_layers ||
@@ -207,9 +209,9 @@ static void read_ahead_of_chunk(const struct pass *p, uint32_t layer)
 
 /* The experts of many tokens, each brought once and multiplied with all its tokens. While a wave of them computes, the
  * next one is read; a wave waits for those before it only when slots run out. */
-static int expert_waves(const struct pass *p, uint32_t layer, struct err *e)
+static int expert_waves(const struct pass *p, uint32_t layer, struct moeflux_err *e)
 {
-    struct moeflux *m = p->m;
+    struct moeflux_model *m = p->m;
     uint32_t n_all = gather_all(p, layer), slots = expert_store_n_slots(m->expert_store), n_held = 0,
              wave = 0;
     uint32_t most = (uint32_t)size_max(size_min(slots / 2, WAVE_EXPERTS), m->dir.config.top_k);
@@ -243,7 +245,7 @@ static int expert_waves(const struct pass *p, uint32_t layer, struct err *e)
 /* What the layers after this one are likely to want is read while the disk is idle. */
 static void read_ahead(const struct pass *p, uint32_t layer, bool has_prediction)
 {
-    struct moeflux *m = p->m;
+    struct moeflux_model *m = p->m;
     uint32_t next = next_moe(m, layer);
     if (m->predictor.kind == PREDICT_NONE || next == m->dir.config.n_layers)
         return;
@@ -254,9 +256,9 @@ static void read_ahead(const struct pass *p, uint32_t layer, bool has_prediction
 /* The experts of one token. Those that are there are computed while the others are read; every expert writes its own
  * part of the activations, and the sum over them runs afterwards in the router's order, so that the result does not
  * depend on who came when. */
-static int token_experts(const struct pass *p, uint32_t layer, bool has_prediction, struct err *e)
+static int token_experts(const struct pass *p, uint32_t layer, bool has_prediction, struct moeflux_err *e)
 {
-    struct moeflux *m = p->m;
+    struct moeflux_model *m = p->m;
     uint32_t top_k = m->dir.config.top_k;
     struct arch_experts x = experts_of(m, layer, 0, 1);
     uint64_t all = top_k < 64 ? ((uint64_t)1 << top_k) - 1 : UINT64_MAX, present = 0, ticket;
@@ -278,9 +280,9 @@ static int token_experts(const struct pass *p, uint32_t layer, bool has_predicti
     return rc < 0 ? rc : arrived;
 }
 
-static int streamed_experts(const struct pass *p, uint32_t layer, struct err *e)
+static int streamed_experts(const struct pass *p, uint32_t layer, struct moeflux_err *e)
 {
-    struct moeflux *m = p->m;
+    struct moeflux_model *m = p->m;
     bool has_prediction = predicts_after(p, layer);
     if (has_prediction)
         m->arch->predict_experts(m->self, &p->chunk, next_moe(m, layer));
@@ -294,9 +296,9 @@ static int streamed_experts(const struct pass *p, uint32_t layer, struct err *e)
     return by_expert ? expert_waves(p, layer, e) : token_waves(p, layer, e);
 }
 
-static int run_layers(const struct pass *p, struct err *e)
+static int run_layers(const struct pass *p, struct moeflux_err *e)
 {
-    struct moeflux *m = p->m;
+    struct moeflux_model *m = p->m;
     int rc = 0;
     for (uint32_t i = 0; rc == 0 && i < m->dir.config.n_layers; i++) {
         m->progress_at.layer = i;
@@ -318,27 +320,28 @@ static int run_layers(const struct pass *p, struct err *e)
 /* Records the head for tokens from .. from + n - 1 and the way of their logits to the host. */
 static void record_head(const struct pass *p, uint32_t from, uint32_t n)
 {
-    struct moeflux *m = p->m;
+    struct moeflux_model *m = p->m;
     m->arch->head(m->self, &p->chunk, from, n);
     if (!m->view.logits.host)
         exec_copy(m->exec, &m->logits, 0, &m->view.logits, 0,
                   (uint64_t)n * m->dir.config.vocab_size * sizeof(float));
 }
 
-static const float *logits_of(const struct moeflux *m)
+static const float *logits_of(const struct moeflux_model *m)
 {
     return (const float *)(const void *)(m->view.logits.host ? m->view.logits.host : m->logits.host);
 }
 
 /* Logits of tokens from .. from + n - 1 on the host; the batch before is finished with them. */
-static int run_head(const struct pass *p, uint32_t from, uint32_t n, const float **rows, struct err *e)
+static int run_head(const struct pass *p, uint32_t from, uint32_t n, const float **rows,
+                    struct moeflux_err *e)
 {
     record_head(p, from, n);
     *rows = logits_of(p->m);
     return exec_finish(p->m->exec, e);
 }
 
-static int all_logits(const struct pass *p, struct err *e)
+static int all_logits(const struct pass *p, struct moeflux_err *e)
 {
     uint32_t vocab = p->m->dir.config.vocab_size;
     for (uint32_t from = 0; from < p->chunk.n; from += ARCH_HEAD_ROWS) {
@@ -358,7 +361,7 @@ static int all_logits(const struct pass *p, struct err *e)
     return 0;
 }
 
-static int last_logits(const struct pass *p, struct err *e)
+static int last_logits(const struct pass *p, struct moeflux_err *e)
 {
     const float *row;
     int rc = run_head(p, p->chunk.n - 1, 1, &row, e);
@@ -367,9 +370,9 @@ static int last_logits(const struct pass *p, struct err *e)
     return rc;
 }
 
-static int hand_out_hidden(const struct pass *p, struct err *e)
+static int hand_out_hidden(const struct pass *p, struct moeflux_err *e)
 {
-    struct moeflux *m = p->m;
+    struct moeflux_model *m = p->m;
     uint64_t layer_floats = (uint64_t)m->max_chunk * m->dir.config.hidden;
     int rc = 0;
     for (uint32_t i = 0; rc == 0 && p->outputs->hidden && i <= m->dir.config.n_layers; i++)
@@ -378,7 +381,7 @@ static int hand_out_hidden(const struct pass *p, struct err *e)
     return rc;
 }
 
-static int make_hidden_buffer(struct moeflux *m, struct err *e)
+static int make_hidden_buffer(struct moeflux_model *m, struct moeflux_err *e)
 {
     if (m->hidden.host)
         return 0;
@@ -390,7 +393,7 @@ static int make_hidden_buffer(struct moeflux *m, struct err *e)
 static struct pass pass_at(struct moeflux_session *s, uint32_t n, uint32_t pos, uint32_t parity,
                            const struct moeflux_outputs *outputs)
 {
-    struct moeflux *m = s->model;
+    struct moeflux_model *m = s->model;
     return (struct pass){.s = s,
                          .m = m,
                          .outputs = outputs,
@@ -404,9 +407,9 @@ static struct pass pass_at(struct moeflux_session *s, uint32_t n, uint32_t pos, 
 }
 
 /* One token from its id to its logits, in one batch. */
-static int record_token(const struct pass *p, struct err *e)
+static int record_token(const struct pass *p, struct moeflux_err *e)
 {
-    struct moeflux *m = p->m;
+    struct moeflux_model *m = p->m;
     exec_begin(m->exec);
     m->arch->embed(m->self, &p->chunk);
     int rc = run_layers(p, e);
@@ -416,9 +419,10 @@ static int record_token(const struct pass *p, struct err *e)
 
 /* Decode with every expert resident: nothing but the token's id is new to the host, so the next token's batch is
  * recorded while the device works on this one. */
-static int decode_resident(struct moeflux_session *s, const struct moeflux_outputs *outputs, struct err *e)
+static int decode_resident(struct moeflux_session *s, const struct moeflux_outputs *outputs,
+                           struct moeflux_err *e)
 {
-    struct moeflux *m = s->model;
+    struct moeflux_model *m = s->model;
     struct pass p = pass_at(s, 1, s->pos, s->parity, outputs);
     uint64_t ticket = 0;
     bool ahead = exec_is_parked(m->exec) && m->parked_session == s && m->parked_pos == s->pos;
@@ -445,7 +449,7 @@ static int decode_resident(struct moeflux_session *s, const struct moeflux_outpu
 /* Whether the caller wants the evaluation to go on. A single token is no prompt to show. */
 static bool go_on(void *ctx)
 {
-    struct moeflux *m = ctx;
+    struct moeflux_model *m = ctx;
     uint32_t n_layers = m->dir.config.n_layers, total = m->progress_at.total;
     uint64_t part = (uint64_t)m->progress_at.here * m->progress_at.layer / n_layers;
     bool yes = progress_report(&m->progress, m->progress_at.what, "tok",
@@ -456,7 +460,7 @@ static bool go_on(void *ctx)
 
 /* The state of constant size is overwritten in the course of a chunk. The positions of the KV cache are not: those of a
  * stopped chunk are written again by the next. */
-static int back_up_recurrent(const struct pass *p, struct err *e)
+static int back_up_recurrent(const struct pass *p, struct moeflux_err *e)
 {
     struct moeflux_session *s = p->s;
     uint64_t ticket;
@@ -467,9 +471,9 @@ static int back_up_recurrent(const struct pass *p, struct err *e)
     return rc;
 }
 
-static int run_chunk(const struct pass *p, bool last, struct err *e)
+static int run_chunk(const struct pass *p, bool last, struct moeflux_err *e)
 {
-    struct moeflux *m = p->m;
+    struct moeflux_model *m = p->m;
     if (m->predicted_session != p->s || m->predicted_pos != p->chunk.pos)
         predictor_forget(&m->predictor);
     m->predicted_session = p->s;
@@ -494,9 +498,9 @@ static int run_chunk(const struct pass *p, bool last, struct err *e)
 }
 
 int forward_chunk(struct moeflux_session *s, const int32_t *ids, uint32_t n, bool last,
-                  const struct moeflux_outputs *outputs, struct err *e)
+                  const struct moeflux_outputs *outputs, struct moeflux_err *e)
 {
-    struct moeflux *m = s->model;
+    struct moeflux_model *m = s->model;
     struct pass p = pass_at(s, n, s->pos, s->parity, outputs);
     p.is_watched = n > 1 || m->step_ns > QUICK_NS;
     bool plain = m->resident && !p.is_watched && outputs->logits && !outputs->each_logits && !outputs->hidden;

@@ -23,7 +23,8 @@ enum { DEFAULT_CONTEXT = 8192 };
 /* What a driver takes of a device's own memory besides ours: kernels, command buffers (an H200: 63 MB). */
 enum { DRIVER_BYTES = 64 << 20 };
 
-static int choose_chunk(uint32_t *out, uint32_t requested, const struct exec_caps *caps, struct err *e)
+static int choose_chunk(uint32_t *out, uint32_t requested, const struct exec_caps *caps,
+                        struct moeflux_err *e)
 {
     uint32_t most = caps->is_cpu ? CHUNK_CPU_MAX : CHUNK_GPU_MAX;
     if (requested > most)
@@ -54,7 +55,7 @@ static void size_states(struct load_plan *p, const struct model_dir *m)
     p->checkpoint_bytes = n.recurrent_state_bytes / 2;
 }
 
-static int set_prompt_type(struct exec *x, const char *requested, struct err *e)
+static int set_prompt_type(struct exec *x, const char *requested, struct moeflux_err *e)
 {
     struct exec_caps caps = exec_get_caps(x);
     if (!requested || strcmp(requested, "auto") == 0)
@@ -72,7 +73,7 @@ static int set_prompt_type(struct exec *x, const char *requested, struct err *e)
     return 0;
 }
 
-int load_plan_open_device(struct exec **out, const struct moeflux_options *o, struct err *e)
+int load_plan_open_device(struct exec **out, const struct moeflux_options *o, struct moeflux_err *e)
 {
     int rc = exec_open(out, o->device, o->profile, o->staged, e);
     if (rc < 0)
@@ -85,7 +86,7 @@ int load_plan_open_device(struct exec **out, const struct moeflux_options *o, st
 /* Where prompts go through float16 anyway, a cache of it is as good, half as large, and its tiles need no rounding (H200,
  * 16,384 tokens: 7,060 tok/s against 5,950). */
 static int choose_kv_type(enum kv_type *out, const char *requested, const struct exec_caps *caps,
-                          struct err *e)
+                          struct moeflux_err *e)
 {
     bool is_auto = !requested || strcmp(requested, "auto") == 0,
          is_f16 = requested && strcmp(requested, "f16") == 0;
@@ -96,7 +97,7 @@ static int choose_kv_type(enum kv_type *out, const char *requested, const struct
 }
 
 int load_plan_make(struct load_plan *out, const struct model_dir *m, const struct exec_caps *caps,
-                   const struct moeflux_options *o, struct err *e)
+                   const struct moeflux_options *o, struct moeflux_err *e)
 {
     *out = (struct load_plan){.n_readers = load_plan_n_readers(o->n_threads),
                               .context = choose_context(o->context, &m->config),
@@ -151,7 +152,7 @@ static void fill(struct moeflux_plan *to, const struct load_plan *p, const struc
 
 /* Direct reads depend on the memory they land in: a page of it is asked, as open asks the slots. */
 static int describe_reads(struct moeflux_plan *to, const struct load_plan *p, const struct model_dir *m,
-                          struct exec *x, struct err *e)
+                          struct exec *x, struct moeflux_err *e)
 {
     struct exec_buffer page;
     struct reader *r = NULL;
@@ -173,7 +174,7 @@ static int describe_reads(struct moeflux_plan *to, const struct load_plan *p, co
     return rc;
 }
 
-int moeflux_make_plan(const struct moeflux_options *o, struct moeflux_plan *out, struct err *e)
+int moeflux_make_plan(const struct moeflux_options *o, struct moeflux_plan *out, struct moeflux_err *e)
 {
     struct model_dir m;
     struct exec *x = NULL;

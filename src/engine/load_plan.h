@@ -9,7 +9,7 @@
 #include "experts/reader.h"
 #include "ops/attention.h"
 
-struct err;
+struct moeflux_err;
 struct exec;
 struct exec_caps;
 struct model_dir;
@@ -30,11 +30,11 @@ struct load_plan {
 /* ERR_UNSUPPORTED: no architecture runs the model; ERR_USAGE: a chunk or a way of reading that there is not;
  * ERR_NO_FIT with the numbers. */
 int load_plan_make(struct load_plan *out, const struct model_dir *m, const struct exec_caps *caps,
-                   const struct moeflux_options *o, struct err *e);
+                   const struct moeflux_options *o, struct moeflux_err *e);
 
 /* The device that the options name, made ready for planning: with float16 or not, as prompt_type says. ERR_USAGE;
  * ERR_UNSUPPORTED where float16 is asked for and the device is not fast at it. */
-int load_plan_open_device(struct exec **out, const struct moeflux_options *o, struct err *e);
+int load_plan_open_device(struct exec **out, const struct moeflux_options *o, struct moeflux_err *e);
 
 /* Threads that read: as asked for, else by the cores there are. */
 uint32_t load_plan_n_readers(uint32_t requested);

@@ -9,7 +9,7 @@
 #include "experts/ranking.h"
 #include "model/rope.h"
 
-static int open_arch(struct moeflux *m, struct err *e)
+static int open_arch(struct moeflux_model *m, struct moeflux_err *e)
 {
     m->arch = arch_find(&m->dir.config, e);
     if (!m->arch)
@@ -26,7 +26,7 @@ static int open_arch(struct moeflux *m, struct err *e)
     return rc;
 }
 
-static int make_frequencies(struct moeflux *m, struct err *e)
+static int make_frequencies(struct moeflux_model *m, struct moeflux_err *e)
 {
     const struct config *c = &m->dir.config;
     m->inverse_frequencies = mem_new(size_max(c->rotary_dim / 2, 1), sizeof(float), e);
@@ -37,7 +37,7 @@ static int make_frequencies(struct moeflux *m, struct err *e)
     return 0;
 }
 
-static int make_inputs(struct moeflux *m, struct err *e)
+static int make_inputs(struct moeflux_model *m, struct moeflux_err *e)
 {
     const struct config *c = &m->dir.config;
     uint64_t n = m->max_chunk;
@@ -60,7 +60,7 @@ static int make_inputs(struct moeflux *m, struct err *e)
     return m->wanted && m->is_wanted ? 0 : ERR_MEMORY;
 }
 
-static int open_experts(struct moeflux *m, const struct expert_store_options *s, struct err *e)
+static int open_experts(struct moeflux_model *m, const struct expert_store_options *s, struct moeflux_err *e)
 {
     int rc = expert_store_open(&m->expert_store, m->exec, &m->dir, s, e);
     if (rc < 0)
@@ -70,8 +70,8 @@ static int open_experts(struct moeflux *m, const struct expert_store_options *s,
 }
 
 /* Who stays in the cache, and what is read ahead. */
-static int choose_policies(struct moeflux *m, const struct moeflux_options *o,
-                           struct expert_store_options *to, struct err *e)
+static int choose_policies(struct moeflux_model *m, const struct moeflux_options *o,
+                           struct expert_store_options *to, struct moeflux_err *e)
 {
     const struct config *c = &m->dir.config;
     enum predictor_kind kind;
@@ -83,8 +83,8 @@ static int choose_policies(struct moeflux *m, const struct moeflux_options *o,
 }
 
 /* What is decided before anything is allocated. */
-static int choose(struct moeflux *m, const struct moeflux_options *o, struct expert_store_options *to,
-                  struct err *e)
+static int choose(struct moeflux_model *m, const struct moeflux_options *o, struct expert_store_options *to,
+                  struct moeflux_err *e)
 {
     struct exec_caps caps = exec_get_caps(m->exec);
     struct load_plan p;
@@ -101,10 +101,10 @@ static int choose(struct moeflux *m, const struct moeflux_options *o, struct exp
     return rc;
 }
 
-int moeflux_open(struct moeflux **out, const struct moeflux_options *o, struct err *e)
+int moeflux_model_open(struct moeflux_model **out, const struct moeflux_options *o, struct moeflux_err *e)
 {
     *out = NULL;
-    struct moeflux *m = mem_new(1, sizeof *m, e);
+    struct moeflux_model *m = mem_new(1, sizeof *m, e);
     if (!m)
         return ERR_MEMORY;
     m->progress = o->progress;
@@ -124,15 +124,15 @@ int moeflux_open(struct moeflux **out, const struct moeflux_options *o, struct e
     if (rc == 0)
         rc = open_experts(m, &experts, e);
     if (rc < 0) {
-        moeflux_close(m);
+        moeflux_model_close(m);
         return rc;
     }
-    moeflux_stats_reset(m);
+    moeflux_model_reset_stats(m);
     *out = m;
     return 0;
 }
 
-void moeflux_close(struct moeflux *m)
+void moeflux_model_close(struct moeflux_model *m)
 {
     if (!m || !model_is_idle(m))
         return; /* nothing can be given back while the device uses it */
@@ -157,26 +157,26 @@ void moeflux_close(struct moeflux *m)
     free(m);
 }
 
-struct moeflux_info moeflux_info(const struct moeflux *m)
+struct moeflux_model_info moeflux_model_get_info(const struct moeflux_model *m)
 {
     const struct config *c = &m->dir.config;
-    return (struct moeflux_info){.architecture = m->arch->name,
-                                 .device = exec_get_caps(m->exec).name,
-                                 .tokenizer_path = m->dir.tokenizer_path,
-                                 .n_layers = c->n_layers,
-                                 .hidden = c->hidden,
-                                 .vocab_size = c->vocab_size,
-                                 .n_experts = c->n_experts,
-                                 .top_k = c->top_k,
-                                 .max_context = m->view.max_context,
-                                 .eos = c->eos,
-                                 .expert_io = expert_store_describe_reader(m->expert_store),
-                                 .n_eos = c->n_eos,
-                                 .experts_resident = m->resident,
-                                 .f16_products = exec_get_caps(m->exec).has_coop};
+    return (struct moeflux_model_info){.architecture = m->arch->name,
+                                       .device = exec_get_caps(m->exec).name,
+                                       .tokenizer_path = m->dir.tokenizer_path,
+                                       .n_layers = c->n_layers,
+                                       .hidden = c->hidden,
+                                       .vocab_size = c->vocab_size,
+                                       .n_experts = c->n_experts,
+                                       .top_k = c->top_k,
+                                       .max_context = m->view.max_context,
+                                       .eos = c->eos,
+                                       .expert_io = expert_store_describe_reader(m->expert_store),
+                                       .n_eos = c->n_eos,
+                                       .experts_resident = m->resident,
+                                       .f16_products = exec_get_caps(m->exec).has_coop};
 }
 
-void moeflux_get_stats(const struct moeflux *m, struct moeflux_stats *out)
+void moeflux_model_get_stats(const struct moeflux_model *m, struct moeflux_stats *out)
 {
     struct exec_stats x;
     struct expert_store_stats s = expert_store_get_stats(m->expert_store);
@@ -219,7 +219,7 @@ void moeflux_get_stats(const struct moeflux *m, struct moeflux_stats *out)
     }
 }
 
-void moeflux_stats_reset(struct moeflux *m)
+void moeflux_model_reset_stats(struct moeflux_model *m)
 {
     m->n_prefill_tokens = m->prefill_ns = m->n_decode_tokens = m->decode_ns = 0;
     m->predictor.n_predicted = m->predictor.n_right = m->predictor.n_predictable = 0;
@@ -227,12 +227,12 @@ void moeflux_stats_reset(struct moeflux *m)
     exec_reset_stats(m->exec);
 }
 
-uint64_t moeflux_layer_wait_ns(const struct moeflux *m, uint32_t layer)
+uint64_t moeflux_model_layer_wait_ns(const struct moeflux_model *m, uint32_t layer)
 {
     return layer < m->dir.config.n_layers ? expert_store_layer_wait_ns(m->expert_store, layer) : 0;
 }
 
-int moeflux_save_usage(const struct moeflux *m, const char *path, struct err *e)
+int moeflux_model_save_usage(const struct moeflux_model *m, const char *path, struct moeflux_err *e)
 {
     return expert_store_save_usage(m->expert_store, path, e);
 }

@@ -8,7 +8,7 @@
 #include "ops/selftest.h"
 #include "vulkan/device.h"
 
-int moeflux_list_devices(struct moeflux_device *out, uint32_t cap, struct err *e)
+int moeflux_list_devices(struct moeflux_device *out, uint32_t cap, struct moeflux_err *e)
 {
     struct gpu_info *all = mem_new(cap, sizeof *all, e);
     int n = all ? gpu_list(all, cap, e) : ERR_MEMORY;
@@ -95,7 +95,7 @@ void model_info_needs(const struct model_dir *d, struct moeflux_needs *out)
                        expert_store_floor_bytes(d);
 }
 
-int moeflux_get_needs(const char *dir, struct moeflux_needs *out, struct err *e)
+int moeflux_get_needs(const char *dir, struct moeflux_needs *out, struct moeflux_err *e)
 {
     struct model_dir d;
     int rc = model_dir_open(&d, dir, e);
@@ -120,7 +120,7 @@ static void relay_row(void *ctx, const struct selftest_row *r)
 }
 
 int moeflux_selftest(const char *device, void (*row)(void *ctx, const struct moeflux_selftest_row *r),
-                     void *ctx, struct err *e)
+                     void *ctx, struct moeflux_err *e)
 {
     struct row_relay relay = {row, ctx};
     const struct selftest s = {.device = device, .row = relay_row, .ctx = &relay};

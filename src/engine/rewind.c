@@ -11,17 +11,17 @@ static bool is_recurrent(const struct moeflux_session *s)
 }
 
 /* A failed evaluation may have left batches behind that still write. */
-static int drain(struct exec *x, struct err *e)
+static int drain(struct exec *x, struct moeflux_err *e)
 {
     exec_begin(x);
     return exec_finish(x, e);
 }
 
 /* To a checkpoint, or with NULL to position 0. On failure the sequence is empty. */
-static int go_to(struct moeflux_session *s, struct checkpoint *c, struct err *e)
+static int go_to(struct moeflux_session *s, struct checkpoint *c, struct moeflux_err *e)
 {
     if (!c)
-        return moeflux_clear(s, e);
+        return moeflux_session_clear(s, e);
     struct exec *x = s->model->exec;
     uint32_t pos = c->pos, parity = c->parity;
     s->needs_clear = true;
@@ -48,7 +48,7 @@ void sequence_roll_back(struct moeflux_session *s)
         go_to(s, checkpoints_before(&s->checkpoints, s->pos), NULL);
 }
 
-int moeflux_truncate(struct moeflux_session *s, uint32_t pos, struct err *e)
+int moeflux_session_truncate(struct moeflux_session *s, uint32_t pos, struct moeflux_err *e)
 {
     if (pos > s->pos)
         return err_set(e, ERR_USAGE, "cannot cut at token %u, the sequence has %u", pos, s->pos);
@@ -72,8 +72,8 @@ int moeflux_truncate(struct moeflux_session *s, uint32_t pos, struct err *e)
     return sequence_run(s, s->history + from, pos - from, &(struct moeflux_outputs){0}, "reading again", e);
 }
 
-int moeflux_reuse(struct moeflux_session *s, const int32_t *ids, uint32_t n, uint32_t *n_reused,
-                  struct err *e)
+int moeflux_session_reuse(struct moeflux_session *s, const int32_t *ids, uint32_t n, uint32_t *n_reused,
+                          struct moeflux_err *e)
 {
     uint32_t same = 0;
     *n_reused = 0;
@@ -85,14 +85,14 @@ int moeflux_reuse(struct moeflux_session *s, const int32_t *ids, uint32_t n, uin
     if (rc < 0)
         return rc;
     if (same < s->pos && !is_recurrent(s))
-        rc = moeflux_truncate(s, same, e);
+        rc = moeflux_session_truncate(s, same, e);
     else if (same < s->pos)
         rc = go_to(s, checkpoints_before(&s->checkpoints, same), e);
     *n_reused = s->pos;
     return rc;
 }
 
-int moeflux_checkpoint(struct moeflux_session *s, struct err *e)
+int moeflux_session_checkpoint(struct moeflux_session *s, struct moeflux_err *e)
 {
     uint64_t bytes = s->model->view.recurrent_state_bytes;
     uint8_t *recurrent = NULL;
@@ -117,12 +117,12 @@ int moeflux_checkpoint(struct moeflux_session *s, struct err *e)
     return rc;
 }
 
-static int no_checkpoint(uint32_t pos, struct err *e)
+static int no_checkpoint(uint32_t pos, struct moeflux_err *e)
 {
     return err_set(e, ERR_USAGE, "there is no checkpoint at token %u", pos);
 }
 
-int moeflux_restore(struct moeflux_session *s, uint32_t pos, struct err *e)
+int moeflux_session_restore(struct moeflux_session *s, uint32_t pos, struct moeflux_err *e)
 {
     struct checkpoint *c = checkpoints_find(&s->checkpoints, pos);
     if (pos > 0 && !c)
@@ -131,7 +131,7 @@ int moeflux_restore(struct moeflux_session *s, uint32_t pos, struct err *e)
     return rc < 0 ? rc : go_to(s, c, e);
 }
 
-int moeflux_forget(struct moeflux_session *s, uint32_t pos, struct err *e)
+int moeflux_session_drop_checkpoint(struct moeflux_session *s, uint32_t pos, struct moeflux_err *e)
 {
     struct checkpoint *c = checkpoints_find(&s->checkpoints, pos);
     if (!c)
@@ -140,7 +140,7 @@ int moeflux_forget(struct moeflux_session *s, uint32_t pos, struct err *e)
     return 0;
 }
 
-int moeflux_set_checkpoint_cap(struct moeflux_session *s, uint32_t n, struct err *e)
+int moeflux_session_set_checkpoint_cap(struct moeflux_session *s, uint32_t n, struct moeflux_err *e)
 {
     if (n == 0)
         return err_set(e, ERR_USAGE, "at most 0 checkpoints, expected at least 1");
@@ -149,17 +149,17 @@ int moeflux_set_checkpoint_cap(struct moeflux_session *s, uint32_t n, struct err
     return 0;
 }
 
-uint32_t moeflux_checkpoint_cap(const struct moeflux_session *s)
+uint32_t moeflux_session_checkpoint_cap(const struct moeflux_session *s)
 {
     return s->checkpoints.cap;
 }
 
-void moeflux_set_checkpoint_every(struct moeflux_session *s, uint32_t n)
+void moeflux_session_set_checkpoint_every(struct moeflux_session *s, uint32_t n)
 {
     s->checkpoint_every = n;
 }
 
-uint32_t moeflux_list_checkpoints(const struct moeflux_session *s, uint32_t *pos, uint32_t cap)
+uint32_t moeflux_session_list_checkpoints(const struct moeflux_session *s, uint32_t *pos, uint32_t cap)
 {
     const struct checkpoints *c = &s->checkpoints;
     for (uint32_t i = 0; i < c->n && i < cap; i++)
@@ -167,7 +167,7 @@ uint32_t moeflux_list_checkpoints(const struct moeflux_session *s, uint32_t *pos
     return (uint32_t)c->n;
 }
 
-uint64_t moeflux_checkpoint_bytes(const struct moeflux_session *s)
+uint64_t moeflux_session_checkpoint_bytes(const struct moeflux_session *s)
 {
     return s->model->view.recurrent_state_bytes;
 }

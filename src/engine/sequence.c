@@ -9,9 +9,9 @@
 
 enum { DEFAULT_CHECKPOINTS = 4 };
 
-static int allocate(struct moeflux_session *s, struct err *e)
+static int allocate(struct moeflux_session *s, struct moeflux_err *e)
 {
-    struct moeflux *m = s->model;
+    struct moeflux_model *m = s->model;
     s->max_blocks = div_up(s->max_context, 1u << KV_BLOCK_SHIFT);
     s->blocks = mem_new(s->max_blocks, sizeof *s->blocks, e);
     s->history = mem_new(s->max_context, sizeof *s->history, e);
@@ -25,10 +25,11 @@ static int allocate(struct moeflux_session *s, struct err *e)
         rc = exec_buffer_new(m->exec, &s->recurrent_backup, EXEC_DEVICE, s->recurrent.bytes, e);
     if (rc == 0)
         m->state_bytes += 2 * s->recurrent.bytes;
-    return rc < 0 ? rc : moeflux_clear(s, e);
+    return rc < 0 ? rc : moeflux_session_clear(s, e);
 }
 
-int moeflux_session_new(struct moeflux_session **out, struct moeflux *m, uint32_t max_context, struct err *e)
+int moeflux_session_new(struct moeflux_session **out, struct moeflux_model *m, uint32_t max_context,
+                        struct moeflux_err *e)
 {
     *out = NULL;
     uint32_t limit = m->view.max_context;
@@ -54,7 +55,7 @@ void moeflux_session_free(struct moeflux_session *s)
 {
     if (!s)
         return;
-    struct moeflux *m = s->model;
+    struct moeflux_model *m = s->model;
     sequence_set_position(s, 0, 0);
     checkpoints_free(&s->checkpoints);
     if (!model_is_idle(m))
@@ -72,9 +73,9 @@ void moeflux_session_free(struct moeflux_session *s)
     free(s);
 }
 
-int sequence_reserve(struct moeflux_session *s, uint32_t end, struct err *e)
+int sequence_reserve(struct moeflux_session *s, uint32_t end, struct moeflux_err *e)
 {
-    struct moeflux *m = s->model;
+    struct moeflux_model *m = s->model;
     uint32_t need = div_up(end, 1u << KV_BLOCK_SHIFT);
     while (m->view.kv_block_bytes && s->n_blocks < need) {
         struct exec_buffer *b = &s->blocks[s->n_blocks];
@@ -87,19 +88,19 @@ int sequence_reserve(struct moeflux_session *s, uint32_t end, struct err *e)
     return 0;
 }
 
-uint32_t moeflux_position(const struct moeflux_session *s)
+uint32_t moeflux_session_position(const struct moeflux_session *s)
 {
     return s->pos;
 }
 
-const int32_t *moeflux_history(const struct moeflux_session *s)
+const int32_t *moeflux_session_history(const struct moeflux_session *s)
 {
     return s->history;
 }
 
 void sequence_set_position(struct moeflux_session *s, uint32_t pos, uint32_t parity)
 {
-    struct moeflux *m = s->model;
+    struct moeflux_model *m = s->model;
     s->pos = pos;
     s->parity = parity;
     checkpoints_drop_behind(&s->checkpoints, pos);
@@ -109,14 +110,14 @@ void sequence_set_position(struct moeflux_session *s, uint32_t pos, uint32_t par
         m->predicted_session = NULL;
 }
 
-bool model_is_idle(struct moeflux *m)
+bool model_is_idle(struct moeflux_model *m)
 {
     enum { PATIENCE_NS = 250000000 };
     return !m->is_stopped || exec_settle(m->exec, PATIENCE_NS, NULL) != 0;
 }
 
 /* Waits for what is left of an evaluation that was stopped. */
-static int await_device(struct moeflux *m, struct err *e)
+static int await_device(struct moeflux_model *m, struct moeflux_err *e)
 {
     enum { SLICE_NS = 50000000 };
     int rc = 1;
@@ -127,7 +128,7 @@ static int await_device(struct moeflux *m, struct err *e)
     return rc < 0 ? rc : 0;
 }
 
-int sequence_recover(struct moeflux_session *s, struct err *e)
+int sequence_recover(struct moeflux_session *s, struct moeflux_err *e)
 {
     struct exec *x = s->model->exec;
     int rc = await_device(s->model, e);
@@ -140,7 +141,7 @@ int sequence_recover(struct moeflux_session *s, struct err *e)
     return rc;
 }
 
-int moeflux_clear(struct moeflux_session *s, struct err *e)
+int moeflux_session_clear(struct moeflux_session *s, struct moeflux_err *e)
 {
     struct exec *x = s->model->exec;
     int rc = await_device(s->model, e);
@@ -155,13 +156,13 @@ int moeflux_clear(struct moeflux_session *s, struct err *e)
     return rc;
 }
 
-int sequence_make_ready(struct moeflux_session *s, struct err *e)
+int sequence_make_ready(struct moeflux_session *s, struct moeflux_err *e)
 {
     int rc = sequence_recover(s, e);
-    return rc == 0 && s->needs_clear ? moeflux_clear(s, e) : rc;
+    return rc == 0 && s->needs_clear ? moeflux_session_clear(s, e) : rc;
 }
 
-static int check(const struct moeflux_session *s, const int32_t *ids, uint32_t n, struct err *e)
+static int check(const struct moeflux_session *s, const int32_t *ids, uint32_t n, struct moeflux_err *e)
 {
     uint32_t vocab = s->model->dir.config.vocab_size;
     if (n == 0)
@@ -176,17 +177,17 @@ static int check(const struct moeflux_session *s, const int32_t *ids, uint32_t n
 }
 
 /* A long prompt leaves checkpoints where its chunks end. One that memory does not hold is only a slower way back. */
-static int checkpoint_by_itself(struct moeflux_session *s, uint32_t n_new, struct err *e)
+static int checkpoint_by_itself(struct moeflux_session *s, uint32_t n_new, struct moeflux_err *e)
 {
     uint32_t every = s->checkpoint_every;
     if (every == 0 || s->model->view.recurrent_state_bytes == 0 || s->pos / every == (s->pos - n_new) / every)
         return 0;
-    int rc = moeflux_checkpoint(s, e);
+    int rc = moeflux_session_checkpoint(s, e);
     return rc == ERR_MEMORY ? 0 : rc;
 }
 
 /* The chunk that was stopped is undone, now or, if the device is still busy with it, before the next evaluation. */
-static int stop_at(struct moeflux_session *s, uint32_t done, uint32_t n, struct err *e)
+static int stop_at(struct moeflux_session *s, uint32_t done, uint32_t n, struct moeflux_err *e)
 {
     int rc = model_is_idle(s->model) ? sequence_recover(s, e) : 0;
     return rc < 0 ? rc : err_set(e, ERR_INTERRUPTED, "interrupted after %u of %u tokens", done, n);
@@ -194,9 +195,9 @@ static int stop_at(struct moeflux_session *s, uint32_t done, uint32_t n, struct 
 
 /* Evaluates the ids chunk by chunk. */
 static int eval_chunks(struct moeflux_session *s, const int32_t *ids, uint32_t n,
-                       const struct moeflux_outputs *outputs, struct err *e)
+                       const struct moeflux_outputs *outputs, struct moeflux_err *e)
 {
-    struct moeflux *m = s->model;
+    struct moeflux_model *m = s->model;
     for (uint32_t done = 0; done < n;) {
         uint32_t here = (uint32_t)size_min(n - done, m->max_chunk);
         m->progress_at.before = done;
@@ -223,9 +224,9 @@ static int eval_chunks(struct moeflux_session *s, const int32_t *ids, uint32_t n
 }
 
 int sequence_run(struct moeflux_session *s, const int32_t *ids, uint32_t n,
-                 const struct moeflux_outputs *outputs, const char *what, struct err *e)
+                 const struct moeflux_outputs *outputs, const char *what, struct moeflux_err *e)
 {
-    struct moeflux *m = s->model;
+    struct moeflux_model *m = s->model;
     uint64_t start = clock_ns();
     m->progress_at.what = what;
     m->progress_at.total = n;
@@ -238,8 +239,8 @@ int sequence_run(struct moeflux_session *s, const int32_t *ids, uint32_t n,
     return 0;
 }
 
-int moeflux_eval(struct moeflux_session *s, const int32_t *ids, uint32_t n,
-                 const struct moeflux_outputs *outputs, struct err *e)
+int moeflux_session_eval(struct moeflux_session *s, const int32_t *ids, uint32_t n,
+                         const struct moeflux_outputs *outputs, struct moeflux_err *e)
 {
     int rc = sequence_make_ready(s, e);
     if (rc == 0)

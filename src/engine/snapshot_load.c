@@ -21,10 +21,10 @@ struct source {
     enum kv_type kv;       /* in the file */
     uint64_t at, total;
     int rc;
-    struct err *e;
+    struct moeflux_err *e;
 };
 
-static int source_open(struct source *r, const char *path, struct err *e)
+static int source_open(struct source *r, const char *path, struct moeflux_err *e)
 {
     *r = (struct source){.path = path, .e = e};
     r->fd = file_open_read(path, &r->total, e);
@@ -32,7 +32,7 @@ static int source_open(struct source *r, const char *path, struct err *e)
 }
 
 /* What it takes to read more than the header. */
-static int source_prepare(struct source *r, struct err *e)
+static int source_prepare(struct source *r, struct moeflux_err *e)
 {
     r->hash = XXH3_createState();
     r->piece = mem_new(SNAPSHOT_PIECE, 1, e);
@@ -165,7 +165,7 @@ static void get_ids(struct source *r, uint32_t n)
 /* `after`: the position of the one before. */
 static void get_checkpoint(struct source *r, uint32_t *after, uint32_t n_tokens)
 {
-    const struct moeflux *m = r->s->model;
+    const struct moeflux_model *m = r->s->model;
     uint32_t pos = 0;
     get(r, &pos, sizeof pos);
     if (r->rc == 0 && (pos <= *after || pos > n_tokens))
@@ -215,7 +215,8 @@ static int get_all(struct source *r, const struct snapshot *h)
 /* ---- what is checked before ---- */
 
 /* Versions 1 and 2 say how many tokens there are only in front of the rows. */
-static int find_length(const struct source *r, const struct moeflux *m, struct snapshot *h, struct err *e)
+static int find_length(const struct source *r, const struct moeflux_model *m, struct snapshot *h,
+                       struct moeflux_err *e)
 {
     uint64_t off = snapshot_header_bytes(h->version);
     int32_t n = 0;
@@ -239,7 +240,7 @@ static int find_length(const struct source *r, const struct moeflux *m, struct s
 
 /* Layers that differ in length would add up to another size or be found when they are read. */
 static int check_length(const struct source *r, const struct moeflux_session *s, const struct snapshot *h,
-                        struct err *e)
+                        struct moeflux_err *e)
 {
     uint64_t want = snapshot_bytes(s->model, h);
     if (h->n_tokens > s->model->view.max_context || want != r->total)
@@ -251,7 +252,8 @@ static int check_length(const struct source *r, const struct moeflux_session *s,
     return 0;
 }
 
-static int check_model(const struct source *r, struct moeflux *m, const struct snapshot *h, struct err *e)
+static int check_model(const struct source *r, struct moeflux_model *m, const struct snapshot *h,
+                       struct moeflux_err *e)
 {
     static const char *const types[] = {[KV_TYPE_F32] = "float32", [KV_TYPE_F16] = "float16"};
     uint64_t fingerprint;
@@ -261,7 +263,7 @@ static int check_model(const struct source *r, struct moeflux *m, const struct s
     if (h->version == 3 && h->kv != m->kv_type)
         return err_set(e, ERR_FORMAT, "%s: its KV cache is %s, this one's %s", r->path, types[h->kv],
                        types[m->kv_type]);
-    rc = h->version == 3 ? moeflux_fingerprint(m, &fingerprint, e) : 0;
+    rc = h->version == 3 ? moeflux_model_fingerprint(m, &fingerprint, e) : 0;
     if (rc == 0 && h->version == 3 && fingerprint != h->fingerprint)
         return err_set(e, ERR_FORMAT,
                        "%s: a state of another model: its fingerprint is %016llx, this model's %016llx",
@@ -269,7 +271,8 @@ static int check_model(const struct source *r, struct moeflux *m, const struct s
     return rc;
 }
 
-static int check_file(struct source *r, const struct moeflux_session *s, struct snapshot *h, struct err *e)
+static int check_file(struct source *r, const struct moeflux_session *s, struct snapshot *h,
+                      struct moeflux_err *e)
 {
     int rc = snapshot_read_header(h, r->fd, r->path, r->total, e);
     if (rc == 0)
@@ -281,7 +284,7 @@ static int check_file(struct source *r, const struct moeflux_session *s, struct 
 
 /* ---- putting it in place ---- */
 
-static int fill(struct source *r, struct moeflux_session *to, const struct snapshot *h, struct err *e)
+static int fill(struct source *r, struct moeflux_session *to, const struct snapshot *h, struct moeflux_err *e)
 {
     struct exec *x = to->model->exec;
     r->s = to;
@@ -294,18 +297,20 @@ static int fill(struct source *r, struct moeflux_session *to, const struct snaps
 }
 
 /* An empty session takes the state in and is emptied again when that fails. */
-static int load_here(struct source *r, struct moeflux_session *s, const struct snapshot *h, struct err *e)
+static int load_here(struct source *r, struct moeflux_session *s, const struct snapshot *h,
+                     struct moeflux_err *e)
 {
     int rc = fill(r, s, h, e);
     if (rc == 0)
         sequence_set_position(s, h->n_tokens, 0);
     else
-        moeflux_clear(s, NULL);
+        moeflux_session_clear(s, NULL);
     return rc;
 }
 
 /* Else a second one takes it in, and they change places when all is there. */
-static int load_beside(struct source *r, struct moeflux_session *s, const struct snapshot *h, struct err *e)
+static int load_beside(struct source *r, struct moeflux_session *s, const struct snapshot *h,
+                       struct moeflux_err *e)
 {
     struct moeflux_session *fresh;
     int rc = moeflux_session_new(&fresh, s->model, s->max_context, e);
@@ -324,7 +329,7 @@ static int load_beside(struct source *r, struct moeflux_session *s, const struct
     return rc;
 }
 
-int moeflux_load(struct moeflux_session *s, const char *path, struct err *e)
+int moeflux_session_load(struct moeflux_session *s, const char *path, struct moeflux_err *e)
 {
     struct source r;
     struct snapshot h;

@@ -87,7 +87,7 @@ bool expert_store_may_map(const struct exec_caps *caps, const struct model_dir *
 }
 
 /* The mapped files as slots. */
-static int open_slots_in_place(struct expert_store *s, struct err *e)
+static int open_slots_in_place(struct expert_store *s, struct moeflux_err *e)
 {
     const struct model_dir *m = s->model;
     struct slots_file *files = mem_new(s->n_layers, sizeof *files, e);
@@ -111,7 +111,7 @@ static int open_slots_in_place(struct expert_store *s, struct err *e)
  * expert_store_describe_reader; a reader that cannot be had is told when it is opened again. */
 static bool try_in_place(struct expert_store *s, const struct expert_store_options *o)
 {
-    struct err why = {0};
+    struct moeflux_err why = {0};
     const struct exec_caps caps = exec_get_caps(s->exec);
     if (!expert_store_may_map(&caps, s->model, o->io, o->budget_bytes))
         return false;
@@ -130,7 +130,7 @@ static bool try_in_place(struct expert_store *s, const struct expert_store_optio
 }
 
 static int open_slots(struct expert_store *s, uint32_t n_slots, const struct expert_store_options *o,
-                      struct err *e)
+                      struct moeflux_err *e)
 {
     struct tiers *t = &s->tiers;
     uint64_t bytes = s->model->expert.bytes;
@@ -146,14 +146,14 @@ static int open_slots(struct expert_store *s, uint32_t n_slots, const struct exp
     return rc;
 }
 
-static int open_cache(struct tier *t, struct expert_store *s, struct err *e)
+static int open_cache(struct tier *t, struct expert_store *s, struct moeflux_err *e)
 {
     t->cache = t->slots.n ? cache_new(t->slots.n, s->n_layers, &s->tiers.ranking, e) : NULL;
     return t->cache || t->slots.n == 0 ? 0 : ERR_MEMORY;
 }
 
 static int open_tiers(struct expert_store *s, uint32_t n_slots, const struct expert_store_options *o,
-                      struct err *e)
+                      struct moeflux_err *e)
 {
     struct tiers *t = &s->tiers;
     uint64_t table_bytes = 8 * (uint64_t)s->n_layers * s->n_experts;
@@ -173,7 +173,7 @@ static int open_tiers(struct expert_store *s, uint32_t n_slots, const struct exp
     return rc;
 }
 
-static int open_reader(struct expert_store *s, const struct expert_store_options *o, struct err *e)
+static int open_reader(struct expert_store *s, const struct expert_store_options *o, struct moeflux_err *e)
 {
     struct tiers *t = &s->tiers;
     const struct slots *landing = &t->landing->slots;
@@ -196,7 +196,7 @@ static int open_reader(struct expert_store *s, const struct expert_store_options
 }
 
 static int allocate(struct expert_store *s, uint32_t n_slots, const struct expert_store_options *o,
-                    struct err *e)
+                    struct moeflux_err *e)
 {
     int rc = open_tiers(s, n_slots, o, e);
     if (rc == 0)
@@ -218,7 +218,7 @@ static int allocate(struct expert_store *s, uint32_t n_slots, const struct exper
 }
 
 int expert_store_open(struct expert_store **out, struct exec *x, const struct model_dir *m,
-                      const struct expert_store_options *o, struct err *e)
+                      const struct expert_store_options *o, struct moeflux_err *e)
 {
     *out = NULL;
     if (o->budget_bytes < expert_store_floor_bytes(m))
@@ -298,7 +298,7 @@ static void count_found(struct expert_store *s, enum want_state found)
 }
 
 /* Brings wants until all are under way or there is no room. */
-static int bring_some(struct expert_store *s, struct err *e)
+static int bring_some(struct expert_store *s, struct moeflux_err *e)
 {
     while (s->n_brought < s->n_wants) {
         struct want *w = &s->wants[s->n_brought];
@@ -315,7 +315,7 @@ static int bring_some(struct expert_store *s, struct err *e)
     return 0;
 }
 
-static int land(struct expert_store *s, struct want *w, struct err *e)
+static int land(struct expert_store *s, struct want *w, struct moeflux_err *e)
 {
     int rc = tiers_land(&s->tiers, w, e);
     s->n_landed++;
@@ -325,7 +325,7 @@ static int land(struct expert_store *s, struct want *w, struct err *e)
 }
 
 /* Sends up what has arrived. The first error is told, the others are landed all the same. */
-static int land_arrived(struct expert_store *s, struct err *e)
+static int land_arrived(struct expert_store *s, struct moeflux_err *e)
 {
     int first = 0;
     for (uint32_t i = 0; i < s->n_brought; i++) {
@@ -338,7 +338,7 @@ static int land_arrived(struct expert_store *s, struct err *e)
 }
 
 /* Waits for the first want that is still under way, or for room. */
-static int wait_for_one(struct expert_store *s, struct err *e)
+static int wait_for_one(struct expert_store *s, struct moeflux_err *e)
 {
     uint64_t start = clock_ns();
     int rc = 0;
@@ -366,13 +366,13 @@ uint64_t expert_store_address(const struct expert_store *s, uint32_t layer, uint
     return tiers_address(&s->tiers, (struct expert_key){layer, expert});
 }
 
-int expert_store_check(const struct expert_store *s, struct err *e)
+int expert_store_check(const struct expert_store *s, struct moeflux_err *e)
 {
     return s->in_place ? reader_check_mappings(s->reader, e) : 0;
 }
 
 int expert_store_want(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n,
-                      uint64_t *present, struct err *e)
+                      uint64_t *present, struct moeflux_err *e)
 {
     tiers_settle(&s->tiers);
     s->n_wants = n;
@@ -399,7 +399,7 @@ int expert_store_want(struct expert_store *s, uint32_t layer, const uint32_t *ex
     return rc;
 }
 
-int expert_store_await(struct expert_store *s, struct err *e)
+int expert_store_await(struct expert_store *s, struct moeflux_err *e)
 {
     int first = 0;
     while (s->n_landed < (first < 0 ? s->n_brought : s->n_wants)) {
@@ -437,13 +437,13 @@ void expert_store_prefetch(struct expert_store *s, uint32_t layer, const uint32_
 
 /* --- filling the cache at the start --- */
 
-static int stopped(struct err *e)
+static int stopped(struct moeflux_err *e)
 {
     return err_set(e, ERR_INTERRUPTED, "interrupted while reading the experts");
 }
 
 /* Brings n keys to device slots. They stay pinned until expert_store_release. */
-static int load_keys(struct expert_store *s, const struct expert_key *keys, uint32_t n, struct err *e)
+static int load_keys(struct expert_store *s, const struct expert_key *keys, uint32_t n, struct moeflux_err *e)
 {
     s->n_wants = n;
     s->n_brought = s->n_landed = 0;
@@ -458,7 +458,7 @@ static int load_keys(struct expert_store *s, const struct expert_key *keys, uint
 
 /* As load_keys, any number of keys in batches; `stay`: they are never released. */
 static int load_list(struct expert_store *s, const struct expert_key *keys, uint32_t n, bool stay,
-                     const struct progress *p, struct err *e)
+                     const struct moeflux_progress *p, struct moeflux_err *e)
 {
     uint64_t bytes = s->model->expert.bytes;
     for (uint32_t done = 0; done < n;) {
@@ -476,7 +476,7 @@ static int load_list(struct expert_store *s, const struct expert_key *keys, uint
     return 0;
 }
 
-static int load_all(struct expert_store *s, const struct progress *p, struct err *e)
+static int load_all(struct expert_store *s, const struct moeflux_progress *p, struct moeflux_err *e)
 {
     struct expert_key *keys = mem_new(n_all(s->model), sizeof *keys, e);
     uint32_t n = 0;
@@ -494,7 +494,7 @@ static int load_all(struct expert_store *s, const struct progress *p, struct err
 
 /* The experts that a file names go to device slots, as many as `most` of them; what has no room there to the host. */
 static int load_named(struct expert_store *s, const uint32_t *counts, uint32_t most, bool stay,
-                      const struct progress *p, struct err *e)
+                      const struct moeflux_progress *p, struct moeflux_err *e)
 {
     uint32_t n_host = s->tiers.host.slots.n;
     uint32_t room = most + (stay || !s->tiers.keeps ? 0 : n_host);
@@ -509,7 +509,7 @@ static int load_named(struct expert_store *s, const uint32_t *counts, uint32_t m
 }
 
 /* Pinned experts may take half of the cache, and never the room of one layer's. */
-static int load_pinned(struct expert_store *s, const struct progress *p, struct err *e)
+static int load_pinned(struct expert_store *s, const struct moeflux_progress *p, struct moeflux_err *e)
 {
     uint32_t n = expert_store_n_slots(s), need = 2 * s->model->config.top_k;
     uint32_t most = n > need ? (uint32_t)size_min(n / 2, n - need) : 0;
@@ -531,7 +531,7 @@ static void seed_ranking(struct expert_store *s)
                          s->counts[(uint64_t)layer * s->n_experts + i]);
 }
 
-int expert_store_load(struct expert_store *s, const struct progress *p, struct err *e)
+int expert_store_load(struct expert_store *s, const struct moeflux_progress *p, struct moeflux_err *e)
 {
     int rc = s->usage ? usage_read(s->usage, s->n_layers, s->n_experts, s->counts, e) : 0;
     if (rc < 0)
@@ -576,7 +576,7 @@ void expert_store_reset_stats(struct expert_store *s)
     reader_reset_stats(s->reader);
 }
 
-int expert_store_save_usage(const struct expert_store *s, const char *path, struct err *e)
+int expert_store_save_usage(const struct expert_store *s, const char *path, struct moeflux_err *e)
 {
     return usage_write(path, s->n_layers, s->n_experts, s->counts, e);
 }

@@ -16,7 +16,7 @@
 #include "base/progress.h"
 #include "experts/reader.h"
 
-struct err;
+struct moeflux_err;
 struct exec;
 struct exec_caps;
 struct model_dir;
@@ -45,7 +45,7 @@ bool expert_store_may_map(const struct exec_caps *caps, const struct model_dir *
 
 /* ERR_NO_FIT with the numbers when the budget is under the floor or cannot be allocated. */
 int expert_store_open(struct expert_store **out, struct exec *x, const struct model_dir *m,
-                      const struct expert_store_options *o, struct err *e);
+                      const struct expert_store_options *o, struct moeflux_err *e);
 void expert_store_close(struct expert_store *s); /* NULL is legal */
 
 /* Device address of the layer's table: u64 [n_experts]. */
@@ -57,10 +57,10 @@ bool expert_store_holds_all(const struct expert_store *s);
 const char *expert_store_describe_reader(const struct expert_store *s);
 /* Fills the cache: with every expert where all have a slot, else with those that the files of counts name, the most
  * used first; those of the pin file stay. ERR_INTERRUPTED when `p` says stop. */
-int expert_store_load(struct expert_store *s, const struct progress *p, struct err *e);
+int expert_store_load(struct expert_store *s, const struct moeflux_progress *p, struct moeflux_err *e);
 
 /* Before each evaluation: whether mapped files still have all their bytes. ERR_IO. */
-int expert_store_check(const struct expert_store *s, struct err *e);
+int expert_store_check(const struct expert_store *s, struct moeflux_err *e);
 /* Whether the expert lies in a device slot or the host's, or is on its way there. */
 bool expert_store_has(const struct expert_store *s, uint32_t layer, uint32_t expert);
 /* Device address of an expert that was wanted and awaited. */
@@ -70,9 +70,9 @@ uint64_t expert_store_address(const struct expert_store *s, uint32_t layer, uint
  * when experts[i] is there for the batch being recorded, for the first 64; NULL: not asked. After a failure, as after
  * one of expert_store_await, the caller abandons the batch and calls expert_store_release. */
 int expert_store_want(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n,
-                      uint64_t *present, struct err *e);
+                      uint64_t *present, struct moeflux_err *e);
 /* Waits until all that was wanted is on its way to its slot; the batch being recorded runs after it has arrived. */
-int expert_store_await(struct expert_store *s, struct err *e);
+int expert_store_await(struct expert_store *s, struct moeflux_err *e);
 /* The batches that used the wanted experts are finished. */
 void expert_store_release(struct expert_store *s);
 /* Starts to read those of the experts that lie nowhere, as far as there is room and the disk is idle. many: nearly all of
@@ -92,6 +92,6 @@ struct expert_store_stats expert_store_get_stats(const struct expert_store *s);
 uint64_t expert_store_layer_wait_ns(const struct expert_store *s, uint32_t layer);
 void expert_store_reset_stats(struct expert_store *s);
 /* usage_write of all counts, those read at open included. */
-int expert_store_save_usage(const struct expert_store *s, const char *path, struct err *e);
+int expert_store_save_usage(const struct expert_store *s, const char *path, struct moeflux_err *e);
 
 #endif

@@ -6,7 +6,7 @@
 #include "base/mem.h"
 
 int in_flight_open(struct in_flight *f, struct reader *r, struct cache *c, uint32_t n, uint32_t n_slots,
-                   struct err *e)
+                   struct moeflux_err *e)
 {
     *f = (struct in_flight){.reader = r, .cache = c, .n = n, .n_free = n};
     f->all = mem_new(n, sizeof *f->all, e);
@@ -59,7 +59,7 @@ void in_flight_claim(struct in_flight *f, uint32_t slot)
 }
 
 /* The read is over. */
-static int land(struct in_flight *f, uint32_t i, struct err *e)
+static int land(struct in_flight *f, uint32_t i, struct moeflux_err *e)
 {
     struct in_flight_read *x = &f->all[i];
     int rc = reader_wait(f->reader, &x->request, e);
@@ -93,7 +93,7 @@ bool in_flight_is_done(struct in_flight *f, uint32_t slot)
     return i == CACHE_NO_SLOT || reader_is_done(f->reader, &f->all[i].request);
 }
 
-int in_flight_await(struct in_flight *f, uint32_t slot, struct err *e)
+int in_flight_await(struct in_flight *f, uint32_t slot, struct moeflux_err *e)
 {
     uint32_t i = f->of_slot[slot];
     return i == CACHE_NO_SLOT ? 0 : land(f, i, e);

@@ -30,7 +30,7 @@ struct in_flight {
 
 /* The reader and the cache outlive it. */
 int in_flight_open(struct in_flight *f, struct reader *r, struct cache *c, uint32_t n, uint32_t n_slots,
-                   struct err *e);
+                   struct moeflux_err *e);
 /* Nothing may be under way (reader_close waits for that). */
 void in_flight_close(struct in_flight *f);
 
@@ -45,7 +45,7 @@ void in_flight_settle(struct in_flight *f);
 /* Whether in_flight_await would not wait. */
 bool in_flight_is_done(struct in_flight *f, uint32_t slot);
 /* Waits for the flight to the slot, if there is one: 0, or why the expert could not be read. */
-int in_flight_await(struct in_flight *f, uint32_t slot, struct err *e);
+int in_flight_await(struct in_flight *f, uint32_t slot, struct moeflux_err *e);
 /* Takes back reads ahead for the layer, where still possible; those begun end after their parts in flight. Returns how
  * many had not begun. */
 uint32_t in_flight_cancel_prefetches(struct in_flight *f, uint32_t layer);

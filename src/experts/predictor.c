@@ -8,7 +8,7 @@
 
 #define NO_LAYER UINT32_MAX
 
-int predictor_find(const char *name, enum predictor_kind *kind, struct err *e)
+int predictor_find(const char *name, enum predictor_kind *kind, struct moeflux_err *e)
 {
     static const struct {
         const char *name;
@@ -28,7 +28,7 @@ int predictor_find(const char *name, enum predictor_kind *kind, struct err *e)
 }
 
 int predictor_open(struct predictor *p, enum predictor_kind kind, uint32_t n_layers, uint32_t top_k,
-                   struct err *e)
+                   struct moeflux_err *e)
 {
     *p = (struct predictor){.kind = kind, .n_layers = n_layers, .top_k = top_k, .layer = NO_LAYER};
     p->previous = mem_new((uint64_t)n_layers * top_k, sizeof *p->previous, e);

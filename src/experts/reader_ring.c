@@ -156,7 +156,7 @@ static void *serve(void *arg)
 /* --- opening --- */
 
 /* Containers may allow the ring and forbid its use. */
-static int try_ring(struct reader_ring *r, struct err *e)
+static int try_ring(struct reader_ring *r, struct moeflux_err *e)
 {
     struct io_uring_cqe *cqe;
     io_uring_prep_nop(io_uring_get_sqe(&r->ring));
@@ -170,7 +170,7 @@ static int try_ring(struct reader_ring *r, struct err *e)
     return 0;
 }
 
-static int open_ring(struct reader_ring *r, uint32_t depth, struct err *e)
+static int open_ring(struct reader_ring *r, uint32_t depth, struct moeflux_err *e)
 {
     int rc = io_uring_queue_init(depth + 1, &r->ring, 0);
     errno = -rc;
@@ -184,7 +184,7 @@ static int open_ring(struct reader_ring *r, uint32_t depth, struct err *e)
     return try_ring(r, e);
 }
 
-static int start(struct reader_ring *r, uint32_t depth, struct err *e)
+static int start(struct reader_ring *r, uint32_t depth, struct moeflux_err *e)
 {
     int rc = open_ring(r, depth, e);
     if (rc < 0)
@@ -202,7 +202,7 @@ static int start(struct reader_ring *r, uint32_t depth, struct err *e)
 }
 
 int reader_ring_register(struct reader_ring *r, const struct reader_region *regions, uint32_t n,
-                         struct err *e)
+                         struct moeflux_err *e)
 {
     struct iovec *all = mem_new(n, sizeof *all, e);
     if (!all)
@@ -220,7 +220,7 @@ int reader_ring_register(struct reader_ring *r, const struct reader_region *regi
     return 0;
 }
 
-int reader_ring_new(struct reader_ring **out, struct reader_work *w, uint32_t depth, struct err *e)
+int reader_ring_new(struct reader_ring **out, struct reader_work *w, uint32_t depth, struct moeflux_err *e)
 {
     *out = NULL;
     struct reader_ring *r = mem_new(1, sizeof *r, e);

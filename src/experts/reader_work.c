@@ -138,7 +138,7 @@ void reader_work_add(struct reader_work *w, struct read_request *q)
     q->n_taken = 0;
     q->queued = q->done = false;
     q->code = 0;
-    q->err = (struct err){0};
+    q->err = (struct moeflux_err){0};
     pthread_mutex_lock(&w->lock);
     if (w->files.block && (uintptr_t)q->dst % READER_TARGET_ALIGN) {
         q->code = err_set(&q->err, ERR_USAGE,
@@ -260,7 +260,7 @@ struct read_ask reader_work_ask(const struct reader_work *w, const struct read_p
 }
 
 /* Ends a part whose flight is over. True: it was the request's last one. */
-static bool end_part(struct reader_work *w, struct read_part *p, int code, const struct err *why)
+static bool end_part(struct reader_work *w, struct read_part *p, int code, const struct moeflux_err *why)
 {
     struct read_request *q = p->request;
     pthread_mutex_lock(&w->lock);
@@ -278,7 +278,7 @@ static bool end_part(struct reader_work *w, struct read_part *p, int code, const
     return last;
 }
 
-static void end(struct reader_work *w, struct read_part *p, int code, const struct err *why)
+static void end(struct reader_work *w, struct read_part *p, int code, const struct moeflux_err *why)
 {
     struct read_request *q = p->request;
     if (!end_part(w, p, code, why))
@@ -295,7 +295,7 @@ void reader_work_fail(struct reader_work *w, struct read_part *p, int number)
 {
     const struct read_request *q = p->request;
     const struct extent *x = &p->extent;
-    struct err e;
+    struct moeflux_err e;
     errno = number;
     err_errno(&e, ERR_IO, "layer %u expert %u: %.300s: %" PRIu64 " of %" PRIu64 " bytes at offset %" PRIu64,
               q->layer, q->expert, w->model->files[x->file].path, p->n_done, x->bytes, x->off);
@@ -306,7 +306,7 @@ static void fail_short(struct reader_work *w, struct read_part *p, uint64_t n)
 {
     const struct read_request *q = p->request;
     const struct extent *x = &p->extent;
-    struct err e;
+    struct moeflux_err e;
     err_set(&e, ERR_IO,
             "layer %u expert %u: %.300s: %" PRIu64 " of %" PRIu64 " bytes at offset %" PRIu64
             ", then the file ends",

@@ -46,7 +46,7 @@ static void end_copies(struct tiers *t)
         end_copy(t);
 }
 
-int tiers_submit_moves(struct tiers *t, struct err *e)
+int tiers_submit_moves(struct tiers *t, struct moeflux_err *e)
 {
     uint64_t ticket;
     int rc = exec_move_submit(t->exec, &ticket, e);
@@ -119,7 +119,7 @@ static uint32_t take_prefetched(struct tiers *t, uint32_t slot)
 
 /* Pins `key` in the landing tier and starts its read if it lies not there. */
 static int pin_landing(struct tiers *t, struct expert_key key, bool is_prefetch, uint32_t *slot,
-                       struct err *e)
+                       struct moeflux_err *e)
 {
     struct expert_key gone;
     int state = cache_pin(t->landing->cache, key, slot, &gone, e);
@@ -153,7 +153,7 @@ static bool can_bring(const struct tiers *t, struct expert_key key)
     return cache_has(t->landing->cache, key) || (has_room(t->landing->cache) && t->in_flight.n_free > 0);
 }
 
-static int bring_to_mapped(struct tiers *t, struct want *w, struct err *e)
+static int bring_to_mapped(struct tiers *t, struct want *w, struct moeflux_err *e)
 {
     int state = pin_landing(t, w->key, false, &w->slot, e);
     if (state < 0)
@@ -162,7 +162,7 @@ static int bring_to_mapped(struct tiers *t, struct want *w, struct err *e)
     return state == CACHE_HIT ? WANT_DEVICE : WANT_READ;
 }
 
-static int bring_through_host(struct tiers *t, struct want *w, struct err *e)
+static int bring_through_host(struct tiers *t, struct want *w, struct moeflux_err *e)
 {
     struct expert_key gone;
     if (cache_has(t->device.cache, w->key)) {
@@ -179,7 +179,7 @@ static int bring_through_host(struct tiers *t, struct want *w, struct err *e)
     return host == CACHE_HIT ? WANT_HOST : WANT_READ;
 }
 
-int tiers_bring(struct tiers *t, struct want *w, struct err *e)
+int tiers_bring(struct tiers *t, struct want *w, struct moeflux_err *e)
 {
     w->host_slot = CACHE_NO_SLOT;
     w->landed = false;
@@ -197,7 +197,7 @@ bool tiers_has_arrived(struct tiers *t, const struct want *w)
     return in_flight_is_done(&t->in_flight, w->host_slot == CACHE_NO_SLOT ? w->slot : w->host_slot);
 }
 
-int tiers_land(struct tiers *t, struct want *w, struct err *e)
+int tiers_land(struct tiers *t, struct want *w, struct moeflux_err *e)
 {
     bool goes_up = w->host_slot != CACHE_NO_SLOT;
     int rc = in_flight_await(&t->in_flight, goes_up ? w->host_slot : w->slot, e);
@@ -223,7 +223,7 @@ void tiers_settle(struct tiers *t)
     end_copies(t);
 }
 
-int tiers_make_progress(struct tiers *t, struct err *e)
+int tiers_make_progress(struct tiers *t, struct moeflux_err *e)
 {
     uint32_t before = t->n_copies;
     end_copies(t);

@@ -51,20 +51,20 @@ enum want_state { WANT_DEVICE, WANT_HOST, WANT_READ, WANT_LATER };
 
 /* Pins slots for the want and starts its read if it lies nowhere. Returns where it was found, WANT_LATER when there is
  * no room until other wants have landed (nothing changes), or an error. */
-int tiers_bring(struct tiers *t, struct want *w, struct err *e);
+int tiers_bring(struct tiers *t, struct want *w, struct moeflux_err *e);
 /* Whether tiers_land would not wait. */
 bool tiers_has_arrived(struct tiers *t, const struct want *w);
 /* Waits for the bytes and sends them up. On failure the want's slots are not pinned any more. */
-int tiers_land(struct tiers *t, struct want *w, struct err *e);
+int tiers_land(struct tiers *t, struct want *w, struct moeflux_err *e);
 /* Whether the expert lies somewhere but on disk, or is on its way from there. */
 bool tiers_have(const struct tiers *t, struct expert_key key);
 /* The device address of an expert that has landed and is pinned. */
 uint64_t tiers_address(const struct tiers *t, struct expert_key key);
 /* Waits for something that makes room other than a want: reads ahead, copies. Returns 1, 0 when there is nothing, or
  * the device's error. */
-int tiers_make_progress(struct tiers *t, struct err *e);
+int tiers_make_progress(struct tiers *t, struct moeflux_err *e);
 /* Queues what was recorded to be moved. */
-int tiers_submit_moves(struct tiers *t, struct err *e);
+int tiers_submit_moves(struct tiers *t, struct moeflux_err *e);
 /* Frees device slots for the next n wants, in the background of what computes now. */
 void tiers_make_room(struct tiers *t, uint32_t n);
 /* Starts reads ahead; see expert_store_prefetch. */

@@ -54,7 +54,7 @@ static uint64_t room_needed(const struct conversion *c)
     return need;
 }
 
-static int prepare(struct conversion *c, const struct convert_options *o, struct err *e)
+static int prepare(struct conversion *c, const struct convert_options *o, struct moeflux_err *e)
 {
     int rc = convert_plan_open(&c->plan, o->src, e);
     if (rc == 0)
@@ -68,7 +68,7 @@ static int prepare(struct conversion *c, const struct convert_options *o, struct
 
 /* --- writing --- */
 
-static int write_experts(struct conversion *c, struct err *e)
+static int write_experts(struct conversion *c, struct moeflux_err *e)
 {
     int rc = 0;
     for (uint32_t i = 0; i < c->plan.src.config.n_layers && rc == 0; i++) {
@@ -81,7 +81,7 @@ static int write_experts(struct conversion *c, struct err *e)
 }
 
 /* Takes `text` over; NULL: `e` is filled already. */
-static int put_text(struct conversion *c, const char *name, char *text, size_t n, struct err *e)
+static int put_text(struct conversion *c, const char *name, char *text, size_t n, struct moeflux_err *e)
 {
     if (!text)
         return ERR_MEMORY;
@@ -91,12 +91,12 @@ static int put_text(struct conversion *c, const char *name, char *text, size_t n
     return rc;
 }
 
-static int put_json(struct conversion *c, const char *name, char *text, struct err *e)
+static int put_json(struct conversion *c, const char *name, char *text, struct moeflux_err *e)
 {
     return put_text(c, name, text, text ? strlen(text) : 0, e);
 }
 
-static int copy_small_files(struct conversion *c, struct err *e)
+static int copy_small_files(struct conversion *c, struct moeflux_err *e)
 {
     for (int i = 0; i < N_SMALL_FILES; i++) {
         char *text = NULL, *path = file_join(c->plan.src.path, small_files[i], e);
@@ -114,7 +114,7 @@ static int copy_small_files(struct conversion *c, struct err *e)
     return 0;
 }
 
-static int write_small_files(struct conversion *c, struct err *e)
+static int write_small_files(struct conversion *c, struct moeflux_err *e)
 {
     int rc = put_json(c, "packed_experts/layout.json", convert_json_layout(&c->plan, e), e);
     if (rc == 0)
@@ -127,7 +127,7 @@ static int write_small_files(struct conversion *c, struct err *e)
     return rc < 0 ? rc : put_json(c, CONVERT_CHECKSUMS, convert_json_checksums(&c->target, e), e);
 }
 
-static int write_all(struct conversion *c, bool verify, struct err *e)
+static int write_all(struct conversion *c, bool verify, struct moeflux_err *e)
 {
     const struct convert_plan *p = &c->plan;
     convert_work_step(&c->work, "converting",
@@ -142,7 +142,7 @@ static int write_all(struct conversion *c, bool verify, struct err *e)
     return rc < 0 ? rc : convert_target_commit(&c->target, e);
 }
 
-int convert_run(const struct convert_options *o, struct convert_result *r, struct err *e)
+int convert_run(const struct convert_options *o, struct convert_result *r, struct moeflux_err *e)
 {
     struct conversion c = {.target.state_fd = -1, .result = r};
     *r = (struct convert_result){0};

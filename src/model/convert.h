@@ -14,13 +14,13 @@
 
 #include "base/progress.h"
 
-struct err;
+struct moeflux_err;
 
 struct convert_options {
     const char *src, *dst;
     bool verify; /* read everything back before the rename: checksums, and some experts with the source */
     uint32_t n_threads; /* 0: all cores */
-    struct progress progress;
+    struct moeflux_progress progress;
 };
 
 struct convert_result {
@@ -34,6 +34,6 @@ struct convert_result {
  * ERR_NO_FIT: the disk has less room than needed (both numbers). ERR_FORMAT, ERR_UNSUPPORTED: the source.
  * ERR_IO: reading, writing, or a verification that failed (the file is named and will be made again).
  * ERR_INTERRUPTED: progress said so. After any failure DST does not exist and DST.partial stays for the next run. */
-int convert_run(const struct convert_options *o, struct convert_result *r, struct err *e);
+int convert_run(const struct convert_options *o, struct convert_result *r, struct moeflux_err *e);
 
 #endif

@@ -28,7 +28,7 @@ struct dense {
     size_t n, cap;
 };
 
-static int make_blocks(struct dense *d, struct err *e)
+static int make_blocks(struct dense *d, struct moeflux_err *e)
 {
     for (size_t i = 0; i < d->plan->n_items; i++) {
         const struct convert_item *it = &d->plan->items[i];
@@ -45,7 +45,7 @@ static int make_blocks(struct dense *d, struct err *e)
     return 0;
 }
 
-static int fail_value(const struct convert_plan *p, const struct tensor *t, struct err *e)
+static int fail_value(const struct convert_plan *p, const struct tensor *t, struct moeflux_err *e)
 {
     return err_set(e, ERR_FORMAT, "%s: tensor %s: a value is not finite", p->src.files[t->file].path,
                    t->name);
@@ -97,14 +97,14 @@ static void plus_one(enum dtype dtype, const uint8_t *in, uint64_t n, uint8_t *o
 
 /* Writes n bytes that start `at` bytes into the output tensor. */
 static int put(const struct dense *d, const struct tensor *out, uint64_t at, const void *bytes, uint64_t n,
-               uint64_t *written, struct err *e)
+               uint64_t *written, struct moeflux_err *e)
 {
     *written += n;
     return file_write_at(d->file->fd, d->file->path, bytes, n, out->off + at, e);
 }
 
 static int quantise(const struct dense *d, const struct block *b, struct convert_scratch s, uint64_t *written,
-                    struct err *e)
+                    struct moeflux_err *e)
 {
     const struct convert_item *it = b->item;
     uint64_t groups = b->n / QUANT_GROUP, group = b->first / QUANT_GROUP, per_group = it->out[0].bits * 8ull;
@@ -122,7 +122,7 @@ static int quantise(const struct dense *d, const struct block *b, struct convert
 }
 
 static int write_block(const struct dense *d, const struct block *b, struct convert_scratch s,
-                       uint64_t *written, struct err *e)
+                       uint64_t *written, struct moeflux_err *e)
 {
     const struct convert_item *it = b->item;
     if (it->step == CONVERT_QUANTISE)
@@ -144,7 +144,7 @@ static void do_block(void *ctx, uint32_t i)
     const struct block *b = &d->blocks[i];
     const struct tensor *src = b->item->src;
     uint64_t width = tensor_dtype_bytes(src->dtype), written = 0;
-    struct err e;
+    struct moeflux_err e;
     if (!convert_work_ok(d->work))
         return;
     struct convert_scratch s = convert_work_take(d->work);
@@ -158,7 +158,7 @@ static void do_block(void *ctx, uint32_t i)
         convert_work_advance(d->work, b->n * width, b->n * width, written);
 }
 
-static int write_all(struct dense *d, struct err *e)
+static int write_all(struct dense *d, struct moeflux_err *e)
 {
     const struct side_file *f = d->file;
     int rc = make_blocks(d, e);
@@ -174,7 +174,7 @@ static int write_all(struct dense *d, struct err *e)
 }
 
 int convert_dense_write(const struct convert_plan *p, struct convert_target *t, struct convert_work *w,
-                        struct err *e)
+                        struct moeflux_err *e)
 {
     if (convert_target_find(t, CONVERT_WEIGHTS, p->weights_bytes)) {
         convert_work_advance(w, p->dense_source_bytes, 0, 0);

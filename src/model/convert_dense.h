@@ -11,6 +11,6 @@
 /* Keeps the file when an earlier run finished it. Source bytes count as progress either way.
  * ERR_FORMAT: a value that is not finite. */
 int convert_dense_write(const struct convert_plan *p, struct convert_target *t, struct convert_work *w,
-                        struct err *e);
+                        struct moeflux_err *e);
 
 #endif

@@ -19,7 +19,7 @@ void convert_experts_name(uint32_t layer, char out[CONVERT_NAME])
 /* --- one expert --- */
 
 static int copy_expert(const struct convert_plan *p, uint32_t layer, uint32_t expert, uint8_t *slot,
-                       struct err *e)
+                       struct moeflux_err *e)
 {
     struct extent x[EXPERT_MAX_EXTENTS];
     uint32_t n = model_dir_expert(&p->src, layer, expert, x);
@@ -33,7 +33,7 @@ static int copy_expert(const struct convert_plan *p, uint32_t layer, uint32_t ex
 
 /* Quantises one matrix; its parts lie at w, s and b of the slot. */
 static int quantise_matrix(const struct convert_plan *p, const struct convert_run *run, uint8_t *slot,
-                           uint64_t w, uint64_t s, uint64_t b, uint8_t *block, struct err *e)
+                           uint64_t w, uint64_t s, uint64_t b, uint8_t *block, struct moeflux_err *e)
 {
     bool is_bf16 = convert_plan_dtype(run->t) == DTYPE_BF16;
     for (uint64_t at = 0; at < run->n; at += CONVERT_BLOCK) {
@@ -55,7 +55,7 @@ static int quantise_matrix(const struct convert_plan *p, const struct convert_ru
 }
 
 static int quantise_expert(const struct convert_plan *p, uint32_t layer, uint32_t expert, uint8_t *slot,
-                           uint8_t *block, struct err *e)
+                           uint8_t *block, struct moeflux_err *e)
 {
     const struct expert_layout *l = &p->expert;
     const uint64_t at[3][3] = {
@@ -71,7 +71,7 @@ static int quantise_expert(const struct convert_plan *p, uint32_t layer, uint32_
 }
 
 int convert_experts_make(const struct convert_plan *p, uint32_t layer, uint32_t expert, uint8_t *slot,
-                         uint8_t *block, struct err *e)
+                         uint8_t *block, struct moeflux_err *e)
 {
     return p->quantised ? copy_expert(p, layer, expert, slot, e)
                         : quantise_expert(p, layer, expert, slot, block, e);
@@ -109,7 +109,7 @@ static void add_in_turn(struct layer *l, uint32_t expert, const uint8_t *slot, b
     pthread_mutex_unlock(&l->lock);
 }
 
-static int write_expert(const struct layer *l, uint32_t expert, const uint8_t *slot, struct err *e)
+static int write_expert(const struct layer *l, uint32_t expert, const uint8_t *slot, struct moeflux_err *e)
 {
     uint64_t bytes = l->plan->expert.bytes, off = expert * bytes;
     int rc = file_write_at(l->file->fd, l->file->path, slot, bytes, off, e);
@@ -123,7 +123,7 @@ static void do_expert(void *ctx, uint32_t expert)
 {
     struct layer *l = ctx;
     const struct convert_plan *p = l->plan;
-    struct err e;
+    struct moeflux_err e;
     struct convert_scratch s = convert_work_take(l->work);
     bool started = convert_work_ok(l->work);
     int rc = 0;
@@ -140,7 +140,7 @@ static void do_expert(void *ctx, uint32_t expert)
         convert_work_advance(l->work, read, read, p->expert.bytes);
 }
 
-static int write_layer(struct layer *l, uint64_t *xxh3, struct err *e)
+static int write_layer(struct layer *l, uint64_t *xxh3, struct moeflux_err *e)
 {
     l->hash = XXH3_createState();
     if (!l->hash)
@@ -157,7 +157,7 @@ static int write_layer(struct layer *l, uint64_t *xxh3, struct err *e)
 }
 
 int convert_experts_write(const struct convert_plan *p, uint32_t layer, struct convert_target *t,
-                          struct convert_work *w, bool *kept, struct err *e)
+                          struct convert_work *w, bool *kept, struct moeflux_err *e)
 {
     char name[CONVERT_NAME];
     uint64_t xxh3 = 0, bytes = p->expert.bytes * p->src.config.n_experts;

@@ -11,7 +11,7 @@
 enum { READ_BYTES = 4 << 20 };
 
 int convert_hash_file(int fd, const char *path, uint64_t bytes, struct convert_work *w, uint64_t *xxh3,
-                      struct err *e)
+                      struct moeflux_err *e)
 {
     XXH3_state_t *state = XXH3_createState();
     uint8_t *buf = mem_new(READ_BYTES, 1, e);

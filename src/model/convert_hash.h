@@ -4,11 +4,11 @@
 
 #include <stdint.h>
 
-struct err;
+struct moeflux_err;
 struct convert_work;
 
 /* Of the first `bytes` bytes. `w` (may be NULL) sees the progress; a failure there ends the work. */
 int convert_hash_file(int fd, const char *path, uint64_t bytes, struct convert_work *w, uint64_t *xxh3,
-                      struct err *e);
+                      struct moeflux_err *e);
 
 #endif

@@ -14,7 +14,7 @@
 
 /* Takes `root` over. jansson's setters fail only without memory and then leave NULL or an incomplete object, so the
  * whole is checked by `ok`. */
-static char *dump(json_t *root, bool ok, struct err *e)
+static char *dump(json_t *root, bool ok, struct moeflux_err *e)
 {
     char *text = ok ? json_dumps(root, JSON_INDENT(1)) : NULL;
     json_decref(root);
@@ -73,7 +73,7 @@ static const char *base_name(const char *path)
     return slash && slash[1] ? slash + 1 : path;
 }
 
-char *convert_json_manifest(const struct convert_plan *p, struct err *e)
+char *convert_json_manifest(const struct convert_plan *p, struct moeflux_err *e)
 {
     json_t *tensors = json_object(), *root = json_object();
     bool ok = tensors && root;
@@ -105,7 +105,7 @@ static bool add_component(json_t *list, const char *proj, const char *part, uint
     return json_array_append_new(list, c) == 0;
 }
 
-char *convert_json_layout(const struct convert_plan *p, struct err *e)
+char *convert_json_layout(const struct convert_plan *p, struct moeflux_err *e)
 {
     static const char *const names[] = {"gate_proj", "up_proj", "down_proj"};
     const struct config *c = &p->src.config;
@@ -175,7 +175,7 @@ static void find_member(const char *text, size_t n, const char *key, size_t *fro
 
 /* The text is kept as it is: numbers and order stay the author's. What it says of the source's own quantisation goes,
  * and ours comes before the last brace. */
-char *convert_json_config(const struct convert_plan *p, struct err *e)
+char *convert_json_config(const struct convert_plan *p, struct moeflux_err *e)
 {
     struct str s = {0};
     size_t n = p->config_len, from = 0, to = 0;
@@ -200,7 +200,7 @@ char *convert_json_config(const struct convert_plan *p, struct err *e)
 
 /* --- checksums --- */
 
-char *convert_json_checksums(const struct convert_target *t, struct err *e)
+char *convert_json_checksums(const struct convert_target *t, struct moeflux_err *e)
 {
     json_t *files = json_object();
     bool ok = files != NULL;

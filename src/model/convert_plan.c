@@ -29,13 +29,13 @@ enum { CODE_BITS = 4, GATE_BITS = 8 };
 
 /* --- the source --- */
 
-static int read_config(struct convert_plan *p, const struct layout *l, struct err *e)
+static int read_config(struct convert_plan *p, const struct layout *l, struct moeflux_err *e)
 {
     int rc = file_read_text(l->config, MAX_CONFIG_BYTES, &p->config_text, &p->config_len, e);
     return rc < 0 ? rc : json_read(p->config_text, p->config_len, l->config, &p->config, e);
 }
 
-static int add_generation_eos(struct config *c, const char *path, struct err *e)
+static int add_generation_eos(struct config *c, const char *path, struct moeflux_err *e)
 {
     json_t *root = NULL;
     int rc = json_read_file(path, MAX_CONFIG_BYTES, &root, e);
@@ -46,7 +46,7 @@ static int add_generation_eos(struct config *c, const char *path, struct err *e)
 }
 
 static int open_unquantised(struct convert_plan *p, const struct layout *l, const char *src,
-                            const struct quant_config *q, struct err *e)
+                            const struct quant_config *q, struct moeflux_err *e)
 {
     struct model_dir *m = &p->src;
     m->path = mem_text(src, e);
@@ -65,7 +65,7 @@ static int open_unquantised(struct convert_plan *p, const struct layout *l, cons
     return rc;
 }
 
-static int open_source(struct convert_plan *p, const char *src, struct err *e)
+static int open_source(struct convert_plan *p, const char *src, struct moeflux_err *e)
 {
     struct layout l;
     struct quant_config q;
@@ -94,7 +94,7 @@ static int open_source(struct convert_plan *p, const char *src, struct err *e)
 /* --- dense tensors --- */
 
 static struct convert_item *add_item(struct convert_plan *p, enum convert_step step, const struct tensor *src,
-                                     struct err *e)
+                                     struct moeflux_err *e)
 {
     void *items = p->items;
     int rc = mem_grow(&items, &p->cap_items, p->n_items + 1, sizeof *p->items, e);
@@ -109,7 +109,7 @@ static struct convert_item *add_item(struct convert_plan *p, enum convert_step s
 
 /* Gives item `it` its next output: `like` with another name, dtype and last dimension. */
 static int add_output(struct convert_plan *p, struct convert_item *it, const char *name, enum dtype dtype,
-                      uint64_t cols, struct err *e)
+                      uint64_t cols, struct moeflux_err *e)
 {
     struct tensor *t = &it->out[it->n_out];
     *t = *it->src;
@@ -128,14 +128,16 @@ static int add_output(struct convert_plan *p, struct convert_item *it, const cha
     return 0;
 }
 
-static int add_simple(struct convert_plan *p, enum convert_step step, const struct tensor *src, struct err *e)
+static int add_simple(struct convert_plan *p, enum convert_step step, const struct tensor *src,
+                      struct moeflux_err *e)
 {
     struct convert_item *it = add_item(p, step, src, e);
     enum dtype dtype = step == CONVERT_WIDEN ? DTYPE_F32 : src->dtype;
     return it ? add_output(p, it, src->name, dtype, tensor_cols(src), e) : ERR_MEMORY;
 }
 
-static int add_quantised(struct convert_plan *p, const struct tensor *src, uint32_t bits, struct err *e)
+static int add_quantised(struct convert_plan *p, const struct tensor *src, uint32_t bits,
+                         struct moeflux_err *e)
 {
     static const char *const tails[] = {"weight", "scales", "biases"};
     struct convert_item *it = add_item(p, CONVERT_QUANTISE, src, e);
@@ -165,7 +167,7 @@ static uint32_t bits_for(const struct convert_plan *p, const struct matrix *w)
     return router || names_ends_with(name, ".mlp.shared_expert_gate.weight") ? GATE_BITS : CODE_BITS;
 }
 
-static int plan_matrix(struct convert_plan *p, const struct schema_item *s, struct err *e)
+static int plan_matrix(struct convert_plan *p, const struct schema_item *s, struct moeflux_err *e)
 {
     struct matrix w;
     int rc = model_dir_matrix(&p->src, s->name, s->rows, s->cols, &w, e);
@@ -195,7 +197,7 @@ static bool is_shifted_norm(const char *name)
     return !strcmp(name, "model.norm.weight");
 }
 
-static int plan_vector(struct convert_plan *p, const struct schema_item *s, struct err *e)
+static int plan_vector(struct convert_plan *p, const struct schema_item *s, struct moeflux_err *e)
 {
     const struct tensor *t;
     int rc = model_dir_vector(&p->src, s->name, s->cols, &t, e);
@@ -216,7 +218,7 @@ static int plan_vector(struct convert_plan *p, const struct schema_item *s, stru
     return rc;
 }
 
-static int plan_dense(struct convert_plan *p, struct err *e)
+static int plan_dense(struct convert_plan *p, struct moeflux_err *e)
 {
     struct schema s;
     int rc = schema_build(&s, &p->src.config, e);
@@ -255,7 +257,7 @@ static struct block find_block(const struct convert_plan *p, uint32_t layer, uin
 }
 
 static int check_block(const struct convert_plan *p, const struct block *b, uint64_t rows, uint64_t cols,
-                       struct err *e)
+                       struct moeflux_err *e)
 {
     const struct tensor *t = b->t;
     const char *file = p->src.files[t->file].path;
@@ -284,7 +286,7 @@ enum dtype convert_plan_dtype(const struct tensor *t)
 }
 
 int convert_plan_read(const struct convert_plan *p, const struct tensor *t, uint64_t first, uint64_t n,
-                      void *out, struct err *e)
+                      void *out, struct moeflux_err *e)
 {
     const struct model_file *f = &p->src.files[t->file];
     uint64_t width = tensor_dtype_bytes(t->dtype);
@@ -294,7 +296,7 @@ int convert_plan_read(const struct convert_plan *p, const struct tensor *t, uint
 }
 
 int convert_plan_expert(const struct convert_plan *p, uint32_t layer, uint32_t expert, enum convert_proj proj,
-                        struct convert_run *out, struct err *e)
+                        struct convert_run *out, struct moeflux_err *e)
 {
     const struct config *c = &p->src.config;
     uint64_t rows = proj == CONVERT_DOWN ? c->hidden : c->moe_inner;
@@ -311,7 +313,7 @@ int convert_plan_expert(const struct convert_plan *p, uint32_t layer, uint32_t e
     return 0;
 }
 
-static int check_experts(const struct convert_plan *p, struct err *e)
+static int check_experts(const struct convert_plan *p, struct moeflux_err *e)
 {
     const struct config *c = &p->src.config;
     for (uint32_t layer = 0; layer < c->n_layers; layer++)
@@ -350,7 +352,7 @@ static void size_experts(struct convert_plan *p)
 /* --- the whole --- */
 
 /* Names, lengths and times of the source's files: enough to notice another source, cheap for hundreds of GB. */
-static int identify(struct convert_plan *p, struct err *e)
+static int identify(struct convert_plan *p, struct moeflux_err *e)
 {
     XXH64_hash_t h = XXH3_64bits(p->config_text, p->config_len);
     for (uint32_t i = 0; i < p->src.n_files; i++) {
@@ -368,7 +370,7 @@ static int identify(struct convert_plan *p, struct err *e)
     return 0;
 }
 
-int convert_plan_open(struct convert_plan *p, const char *src, struct err *e)
+int convert_plan_open(struct convert_plan *p, const char *src, struct moeflux_err *e)
 {
     *p = (struct convert_plan){0};
     int rc = open_source(p, src, e);

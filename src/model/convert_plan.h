@@ -47,18 +47,18 @@ struct convert_run {
 
 enum convert_proj { CONVERT_GATE, CONVERT_UP, CONVERT_DOWN };
 
-int convert_plan_open(struct convert_plan *p, const char *src, struct err *e);
+int convert_plan_open(struct convert_plan *p, const char *src, struct moeflux_err *e);
 void convert_plan_close(struct convert_plan *p);
 
 /* Reads elements of a source tensor, 8-bit floats as BF16: convert_plan_dtype is what they are afterwards. `out` has
  * room for 4 bytes an element. */
 enum dtype convert_plan_dtype(const struct tensor *t);
 int convert_plan_read(const struct convert_plan *p, const struct tensor *t, uint64_t first, uint64_t n,
-                      void *out, struct err *e);
+                      void *out, struct moeflux_err *e);
 
 /* Where an expert's gate, up or down matrix lies: in a fused or plain stack, or in a tensor of its own.
  * ERR_FORMAT: it is not there, or has another shape or dtype. Unquantised sources only. */
 int convert_plan_expert(const struct convert_plan *p, uint32_t layer, uint32_t expert, enum convert_proj proj,
-                        struct convert_run *out, struct err *e);
+                        struct convert_run *out, struct moeflux_err *e);
 
 #endif

@@ -25,7 +25,7 @@ static const char HEAD[] = "moeflux convert 1, source ";
 
 /* --- paths --- */
 
-static char *with_tail(const char *path, const char *tail, struct err *e)
+static char *with_tail(const char *path, const char *tail, struct moeflux_err *e)
 {
     size_t n = strlen(path) + strlen(tail) + 1;
     char *out = mem_new(n, 1, e);
@@ -34,7 +34,7 @@ static char *with_tail(const char *path, const char *tail, struct err *e)
     return out;
 }
 
-static int set_paths(struct convert_target *t, const char *dst, struct err *e)
+static int set_paths(struct convert_target *t, const char *dst, struct moeflux_err *e)
 {
     t->final = mem_text(dst, e);
     if (!t->final)
@@ -51,7 +51,7 @@ static int set_paths(struct convert_target *t, const char *dst, struct err *e)
 /* --- what an earlier run left --- */
 
 /* A file that was written again has its newest sum. */
-static int set_sum(struct convert_target *t, const struct convert_sum *s, struct err *e)
+static int set_sum(struct convert_target *t, const struct convert_sum *s, struct moeflux_err *e)
 {
     for (size_t i = 0; i < t->n_sums; i++)
         if (!strcmp(t->sums[i].name, s->name)) {
@@ -67,7 +67,7 @@ static int set_sum(struct convert_target *t, const struct convert_sum *s, struct
 }
 
 /* Lines that do not parse are the torn end of an interrupted write: what they stood for is written again. */
-static int parse_state(struct convert_target *t, char *text, const char *path, struct err *e)
+static int parse_state(struct convert_target *t, char *text, const char *path, struct moeflux_err *e)
 {
     char *line = text, *end = strchr(text, '\n');
     uint64_t identity;
@@ -87,7 +87,7 @@ static int parse_state(struct convert_target *t, char *text, const char *path, s
     return rc;
 }
 
-static int lock_state(struct convert_target *t, const char *path, struct err *e)
+static int lock_state(struct convert_target *t, const char *path, struct moeflux_err *e)
 {
     t->state_fd = open(path, O_RDWR | O_APPEND | O_CLOEXEC);
     if (t->state_fd < 0 && errno == ENOENT)
@@ -100,7 +100,7 @@ static int lock_state(struct convert_target *t, const char *path, struct err *e)
     return 0;
 }
 
-static int load_state(struct convert_target *t, struct err *e)
+static int load_state(struct convert_target *t, struct moeflux_err *e)
 {
     char *text = NULL, *path = file_join(t->partial, STATE, e);
     size_t len;
@@ -141,7 +141,7 @@ static bool is_bare(const char *dir)
     return bare;
 }
 
-int convert_target_open(struct convert_target *t, const char *dst, uint64_t identity, struct err *e)
+int convert_target_open(struct convert_target *t, const char *dst, uint64_t identity, struct moeflux_err *e)
 {
     *t = (struct convert_target){.state_fd = -1, .identity = identity};
     struct stat st;
@@ -170,7 +170,7 @@ void convert_target_close(struct convert_target *t)
     *t = (struct convert_target){.state_fd = -1};
 }
 
-int convert_target_check_room(const struct convert_target *t, uint64_t need, struct err *e)
+int convert_target_check_room(const struct convert_target *t, uint64_t need, struct moeflux_err *e)
 {
     struct statvfs v;
     char *dir = file_parent(t->final, e);
@@ -188,14 +188,14 @@ int convert_target_check_room(const struct convert_target *t, uint64_t need, str
 
 /* --- writing --- */
 
-static int make_dir(const char *path, struct err *e)
+static int make_dir(const char *path, struct moeflux_err *e)
 {
     if (mkdir(path, 0777) == 0 || errno == EEXIST)
         return 0;
     return err_errno(e, ERR_IO, "%s", path);
 }
 
-static int new_state(struct convert_target *t, struct err *e)
+static int new_state(struct convert_target *t, struct moeflux_err *e)
 {
     char text[sizeof HEAD + 32];
     int n = snprintf(text, sizeof text, "%s%016" PRIx64 "\n", HEAD, t->identity);
@@ -207,7 +207,7 @@ static int new_state(struct convert_target *t, struct err *e)
     return rc;
 }
 
-int convert_target_begin(struct convert_target *t, struct err *e)
+int convert_target_begin(struct convert_target *t, struct moeflux_err *e)
 {
     char *experts = file_join(t->partial, "packed_experts", e);
     int rc = experts ? make_dir(t->partial, e) : ERR_MEMORY;
@@ -231,7 +231,7 @@ const struct convert_sum *convert_target_find(const struct convert_target *t, co
 }
 
 int convert_target_create(const struct convert_target *t, const char *name, struct side_file *f,
-                          struct err *e)
+                          struct moeflux_err *e)
 {
     *f = (struct side_file){.fd = -1};
     char *path = file_join(t->partial, name, e);
@@ -240,7 +240,8 @@ int convert_target_create(const struct convert_target *t, const char *name, stru
     return rc;
 }
 
-static int record(struct convert_target *t, const char *name, uint64_t bytes, uint64_t xxh3, struct err *e)
+static int record(struct convert_target *t, const char *name, uint64_t bytes, uint64_t xxh3,
+                  struct moeflux_err *e)
 {
     struct convert_sum s = {.bytes = bytes, .xxh3 = xxh3};
     char line[CONVERT_NAME + 64];
@@ -255,7 +256,7 @@ static int record(struct convert_target *t, const char *name, uint64_t bytes, ui
 }
 
 int convert_target_finish(struct convert_target *t, const char *name, struct side_file *f, uint64_t bytes,
-                          uint64_t xxh3, struct err *e)
+                          uint64_t xxh3, struct moeflux_err *e)
 {
     int rc = side_file_commit(f, e);
     if (rc == 0)
@@ -264,7 +265,8 @@ int convert_target_finish(struct convert_target *t, const char *name, struct sid
     return rc;
 }
 
-int convert_target_put(struct convert_target *t, const char *name, const void *bytes, size_t n, struct err *e)
+int convert_target_put(struct convert_target *t, const char *name, const void *bytes, size_t n,
+                       struct moeflux_err *e)
 {
     char *path = file_join(t->partial, name, e);
     int rc = path ? side_file_put(path, 0, bytes, n, e) : ERR_MEMORY;
@@ -282,7 +284,7 @@ static int rename_new(const char *from, const char *to)
     return rename(from, to);
 }
 
-int convert_target_commit(struct convert_target *t, struct err *e)
+int convert_target_commit(struct convert_target *t, struct moeflux_err *e)
 {
     if (rename_new(t->partial, t->final) < 0)
         return err_errno(e, ERR_IO, "%s: rename to %s", t->partial, t->final);

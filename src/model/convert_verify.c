@@ -19,7 +19,8 @@ struct verify {
     struct convert_work *work;
 };
 
-static int check_sum(const struct verify *v, const struct convert_sum *s, const char *path, struct err *e)
+static int check_sum(const struct verify *v, const struct convert_sum *s, const char *path,
+                     struct moeflux_err *e)
 {
     uint64_t bytes, xxh3 = 0;
     int fd = file_open_read(path, &bytes, e);
@@ -43,7 +44,7 @@ static void do_sum(void *ctx, uint32_t i)
 {
     const struct verify *v = ctx;
     const struct convert_sum *s = &v->target->sums[i];
-    struct err e;
+    struct moeflux_err e;
     if (!convert_work_ok(v->work))
         return;
     char *path = file_join(v->target->partial, s->name, &e);
@@ -54,7 +55,7 @@ static void do_sum(void *ctx, uint32_t i)
 }
 
 static int compare_expert(const struct verify *v, int fd, const char *path, uint32_t layer, uint32_t expert,
-                          struct convert_scratch s, uint8_t *found, struct err *e)
+                          struct convert_scratch s, uint8_t *found, struct moeflux_err *e)
 {
     uint64_t bytes = v->plan->expert.bytes;
     int rc = convert_experts_make(v->plan, layer, expert, s.out, s.in, e);
@@ -69,7 +70,7 @@ static int compare_expert(const struct verify *v, int fd, const char *path, uint
 
 /* Serial over the experts of a layer and over the layers: 4 of hundreds, not worth a second scratch per worker. */
 static int check_layer(const struct verify *v, uint32_t layer, struct convert_scratch s, uint8_t *found,
-                       struct err *e)
+                       struct moeflux_err *e)
 {
     char name[CONVERT_NAME];
     uint32_t n = v->plan->src.config.n_experts;
@@ -86,7 +87,7 @@ static int check_layer(const struct verify *v, uint32_t layer, struct convert_sc
     return rc;
 }
 
-static int check_samples(const struct verify *v, struct err *e)
+static int check_samples(const struct verify *v, struct moeflux_err *e)
 {
     const struct config *c = &v->plan->src.config;
     uint8_t *found = malloc(v->plan->expert.bytes);
@@ -108,7 +109,7 @@ static int check_samples(const struct verify *v, struct err *e)
 }
 
 int convert_verify(const struct convert_plan *p, const struct convert_target *t, struct convert_work *w,
-                   struct err *e)
+                   struct moeflux_err *e)
 {
     struct verify v = {p, t, w};
     uint64_t total = 0;

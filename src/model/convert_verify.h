@@ -10,6 +10,6 @@
  * system lets us), and experts 0, 1, E/2 and E-1 of every layer against the source. A file that differs is deleted,
  * so that the next run writes it again, and named in ERR_IO. */
 int convert_verify(const struct convert_plan *p, const struct convert_target *t, struct convert_work *w,
-                   struct err *e);
+                   struct moeflux_err *e);
 
 #endif

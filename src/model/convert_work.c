@@ -20,7 +20,7 @@ static uint32_t choose_threads(uint32_t asked, uint64_t scratch_bytes)
 }
 
 int convert_work_start(struct convert_work *w, uint32_t n_threads, uint64_t out_bytes,
-                       const struct progress *progress, struct err *e)
+                       const struct moeflux_progress *progress, struct moeflux_err *e)
 {
     *w = (struct convert_work){.progress = progress};
     out_bytes = size_max(out_bytes, IN_BYTES);
@@ -86,7 +86,7 @@ bool convert_work_ok(struct convert_work *w)
     return ok;
 }
 
-static void fail_locked(struct convert_work *w, int rc, const struct err *e)
+static void fail_locked(struct convert_work *w, int rc, const struct moeflux_err *e)
 {
     if (w->rc < 0)
         return;
@@ -94,7 +94,7 @@ static void fail_locked(struct convert_work *w, int rc, const struct err *e)
     w->err = *e;
 }
 
-void convert_work_fail(struct convert_work *w, int rc, const struct err *e)
+void convert_work_fail(struct convert_work *w, int rc, const struct moeflux_err *e)
 {
     pthread_mutex_lock(&w->lock);
     fail_locked(w, rc, e);
@@ -108,13 +108,13 @@ void convert_work_advance(struct convert_work *w, uint64_t step, uint64_t bytes_
     w->bytes_read += bytes_read;
     w->bytes_written += bytes_written;
     if (w->rc == 0 && !progress_report(w->progress, w->what, "B", w->done, w->total)) {
-        struct err e;
+        struct moeflux_err e;
         fail_locked(w, err_set(&e, ERR_INTERRUPTED, "%s: interrupted", w->what), &e);
     }
     pthread_mutex_unlock(&w->lock);
 }
 
-int convert_work_result(struct convert_work *w, struct err *e)
+int convert_work_result(struct convert_work *w, struct moeflux_err *e)
 {
     if (w->rc < 0 && e)
         *e = w->err;

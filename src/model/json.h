@@ -10,22 +10,22 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct err;
+struct moeflux_err;
 struct json_t;
 
 enum { JSON_MAX_NESTING = 64, JSON_VIEW_OBJECTS = 4 };
 
 /* Parses text[0..len). The root must be an object. ERR_FORMAT names `where` and the line: bad syntax, invalid
  * UTF-8, a key given twice, nesting deeper than JSON_MAX_NESTING. The caller gives it back with json_decref. */
-int json_read(const char *text, size_t len, const char *where, struct json_t **root, struct err *e);
+int json_read(const char *text, size_t len, const char *where, struct json_t **root, struct moeflux_err *e);
 
 /* The same from a file of at most max_bytes. */
-int json_read_file(const char *path, uint64_t max_bytes, struct json_t **root, struct err *e);
+int json_read_file(const char *path, uint64_t max_bytes, struct json_t **root, struct moeflux_err *e);
 
 struct json_view {
     const struct json_t *objects[JSON_VIEW_OBJECTS]; /* NULL entries are skipped */
     const char *where;                               /* the file's name */
-    struct err *e;
+    struct moeflux_err *e;
     int rc;
 };
 

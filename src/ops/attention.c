@@ -63,7 +63,8 @@ struct scores_shape attention_scores(const struct attention_shape *s)
                                  .kv_type = s->kv_type};
 }
 
-int attention_open(struct attention *op, struct exec *x, const struct attention_shape *s, struct err *e)
+int attention_open(struct attention *op, struct exec *x, const struct attention_shape *s,
+                   struct moeflux_err *e)
 {
     const struct scores_shape scores = attention_scores(s);
     *op = (struct attention){.shape = *s};

@@ -38,7 +38,8 @@ struct attention_call {
 /* ERR_UNSUPPORTED unless n_heads % n_kv_heads = 0, head_dim is a multiple of 4, rotary_dim is even and at most
  * head_dim. qkv, q and the cache are aligned to 16 bytes. Of call.n >= scores.half_from tokens, queries, keys and values are
  * rounded to float16 before they are multiplied, if the call allows it (half). */
-int attention_open(struct attention *op, struct exec *x, const struct attention_shape *shape, struct err *e);
+int attention_open(struct attention *op, struct exec *x, const struct attention_shape *shape,
+                   struct moeflux_err *e);
 /* The shape of its scores. */
 struct scores_shape attention_scores(const struct attention_shape *s);
 /* Bytes of `partial` for chunks of up to n tokens that see up to n_pos positions; 0 without heads. */

@@ -171,7 +171,7 @@ static bool tile_fits(const struct delta_tile *t, const struct delta_shape *s, c
 }
 
 /* Leaves op->walk_from as it is where the device cannot do it. */
-static int open_walk(struct delta *op, struct exec *x, const struct delta_shape *s, struct err *e)
+static int open_walk(struct delta *op, struct exec *x, const struct delta_shape *s, struct moeflux_err *e)
 {
     struct exec_caps caps = exec_get_caps(x);
     const struct delta_tile t = choose_tile(s, &caps);
@@ -188,7 +188,7 @@ static int open_walk(struct delta *op, struct exec *x, const struct delta_shape 
                                       7, e);
 }
 
-static int open_scan(struct delta *op, struct exec *x, const struct delta_shape *s, struct err *e)
+static int open_scan(struct delta *op, struct exec *x, const struct delta_shape *s, struct moeflux_err *e)
 {
     struct exec_caps caps = exec_get_caps(x);
     uint32_t subgroup = caps.subgroup_size, parts = (uint32_t)size_min(SCAN_PARTS, subgroup);
@@ -199,7 +199,7 @@ static int open_scan(struct delta *op, struct exec *x, const struct delta_shape 
 }
 
 /* A software device would compute both sides of the branch between keys and values in every workgroup. */
-static int open_prep(struct delta *op, struct exec *x, const struct delta_shape *s, struct err *e)
+static int open_prep(struct delta *op, struct exec *x, const struct delta_shape *s, struct moeflux_err *e)
 {
     struct exec_caps caps = exec_get_caps(x);
     uint64_t lanes = size_min(PREP_WORKGROUP, size_max(s->k_dim, s->v_dim));
@@ -215,7 +215,8 @@ static int open_prep(struct delta *op, struct exec *x, const struct delta_shape 
     return rc;
 }
 
-static int open_chunk_kernels(struct delta *op, struct exec *x, const struct delta_shape *s, struct err *e)
+static int open_chunk_kernels(struct delta *op, struct exec *x, const struct delta_shape *s,
+                              struct moeflux_err *e)
 {
     struct exec_caps caps = exec_get_caps(x);
     uint32_t subgroup = caps.subgroup_size;
@@ -232,7 +233,7 @@ static int open_chunk_kernels(struct delta *op, struct exec *x, const struct del
     return rc == 0 && s->form != DELTA_TOKENS ? open_walk(op, x, s, e) : rc;
 }
 
-int delta_open(struct delta *op, struct exec *x, const struct delta_shape *s, struct err *e)
+int delta_open(struct delta *op, struct exec *x, const struct delta_shape *s, struct moeflux_err *e)
 {
     struct exec_caps caps = exec_get_caps(x);
     if (s->n_k == 0 || s->n_v % s->n_k || s->conv_kernel < 2 || s->k_dim == 0 || s->v_dim == 0)

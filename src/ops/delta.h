@@ -57,7 +57,7 @@ struct delta_call {
 };
 
 /* ERR_UNSUPPORTED: n_v is no multiple of n_k, conv_kernel < 2, or a head that does not fit the device's shared memory. */
-int delta_open(struct delta *op, struct exec *x, const struct delta_shape *shape, struct err *e);
+int delta_open(struct delta *op, struct exec *x, const struct delta_shape *shape, struct moeflux_err *e);
 /* Floats of scratch for up to n tokens. */
 uint64_t delta_scratch(const struct delta_shape *s, uint32_t n);
 void delta_run(const struct delta *op, struct exec *x, const struct delta_call *call);

@@ -19,7 +19,7 @@ static void embed_ref(const void *args)
     free(row);
 }
 
-int embed_open(struct embed *op, struct exec *x, const struct weights *w, struct err *e)
+int embed_open(struct embed *op, struct exec *x, const struct weights *w, struct moeflux_err *e)
 {
     if (w->cols == 0 || w->cols % 64)
         return err_set(e, ERR_UNSUPPORTED, "embedding: %u columns, expected a multiple of 64", w->cols);

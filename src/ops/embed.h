@@ -15,7 +15,7 @@ struct embed {
 };
 
 /* ERR_UNSUPPORTED when the shape breaks the rule above. */
-int embed_open(struct embed *op, struct exec *x, const struct weights *w, struct err *e);
+int embed_open(struct embed *op, struct exec *x, const struct weights *w, struct moeflux_err *e);
 /* ids: address of i32 [n]; dst: address of f32 [n][cols]. */
 void embed_run(const struct embed *op, struct exec *x, uint64_t ids, uint64_t dst, uint32_t n);
 

@@ -34,7 +34,8 @@ struct exec {
 
     /* While watched: */
     struct exec_watch watch;
-    struct err fault; /* the first error of a submission that exec_run made, or the stop; since exec_begin */
+    struct moeflux_err
+        fault; /* the first error of a submission that exec_run made, or the stop; since exec_begin */
     struct pace pace;
     uint64_t open_ns;     /* of the open batch, estimated */
     uint64_t long_ticket; /* of the last batch that takes long */
@@ -86,7 +87,7 @@ static uint32_t label_of(struct exec *x, const char *name)
     return s->n_times++;
 }
 
-static int open_vulkan(struct exec *x, const char *device, bool staged, struct err *e)
+static int open_vulkan(struct exec *x, const char *device, bool staged, struct moeflux_err *e)
 {
     int rc = gpu_open(&x->gpu, device, e);
     x->gpu.is_unified &= !staged;
@@ -104,7 +105,7 @@ static int open_vulkan(struct exec *x, const char *device, bool staged, struct e
     return 0;
 }
 
-int exec_open(struct exec **out, const char *device, bool profile, bool staged, struct err *e)
+int exec_open(struct exec **out, const char *device, bool profile, bool staged, struct moeflux_err *e)
 {
     *out = NULL;
     struct exec *x = mem_new(1, sizeof *x, e);
@@ -179,7 +180,7 @@ void exec_forbid_half(struct exec *x)
 }
 
 int exec_buffer_new(struct exec *x, struct exec_buffer *b, enum exec_memory kind, uint64_t bytes,
-                    struct err *e)
+                    struct moeflux_err *e)
 {
     static const enum gpu_memory kinds[] = {
         [EXEC_DEVICE] = GPU_DEVICE, [EXEC_INPUT] = GPU_INPUT, [EXEC_HOST] = GPU_HOST};
@@ -199,7 +200,8 @@ int exec_buffer_new(struct exec *x, struct exec_buffer *b, enum exec_memory kind
     return rc;
 }
 
-int exec_buffer_import(struct exec *x, struct exec_buffer *b, uint8_t *host, uint64_t bytes, struct err *e)
+int exec_buffer_import(struct exec *x, struct exec_buffer *b, uint8_t *host, uint64_t bytes,
+                       struct moeflux_err *e)
 {
     *b = (struct exec_buffer){.bytes = bytes, .is_borrowed = true};
     if (!x->is_reference) {
@@ -228,7 +230,7 @@ void exec_buffer_free(struct exec *x, struct exec_buffer *b)
 }
 
 /* Queues the copy of what the last exec_stage handed out. */
-static int hand_over(struct exec *x, struct err *e)
+static int hand_over(struct exec *x, struct moeflux_err *e)
 {
     if (x->staged.bytes == 0)
         return 0;
@@ -241,14 +243,15 @@ static int hand_over(struct exec *x, struct err *e)
     return rc;
 }
 
-static int make_staging(struct exec *x, struct err *e)
+static int make_staging(struct exec *x, struct moeflux_err *e)
 {
     return x->staging.buffer
                ? 0
                : gpu_buffer_new(&x->staging, &x->gpu, GPU_HOST, 2 * (uint64_t)EXEC_STAGE_BYTES, e);
 }
 
-void *exec_stage(struct exec *x, const struct exec_buffer *b, uint64_t off, uint64_t bytes, struct err *e)
+void *exec_stage(struct exec *x, const struct exec_buffer *b, uint64_t off, uint64_t bytes,
+                 struct moeflux_err *e)
 {
     if (b->host)
         return b->host + off;
@@ -262,7 +265,7 @@ void *exec_stage(struct exec *x, const struct exec_buffer *b, uint64_t off, uint
     return x->staging.host + (uint64_t)x->stage_half * EXEC_STAGE_BYTES;
 }
 
-int exec_stage_end(struct exec *x, struct err *e)
+int exec_stage_end(struct exec *x, struct moeflux_err *e)
 {
     if (x->is_reference)
         return 0;
@@ -271,7 +274,7 @@ int exec_stage_end(struct exec *x, struct err *e)
 }
 
 int exec_write(struct exec *x, const struct exec_buffer *b, uint64_t off, const void *src, uint64_t bytes,
-               struct err *e)
+               struct moeflux_err *e)
 {
     for (uint64_t done = 0; done < bytes;) {
         uint64_t n = size_min(bytes - done, EXEC_STAGE_BYTES);
@@ -286,7 +289,7 @@ int exec_write(struct exec *x, const struct exec_buffer *b, uint64_t off, const 
 
 /* One piece, at most EXEC_STAGE_BYTES, through the half of staging that is next. */
 static int read_piece(struct exec *x, const struct exec_buffer *b, uint64_t off, void *dst, uint64_t bytes,
-                      struct err *e)
+                      struct moeflux_err *e)
 {
     uint64_t at = (uint64_t)x->stage_half * EXEC_STAGE_BYTES, ticket = 0;
     stream_begin(&x->stream);
@@ -300,7 +303,7 @@ static int read_piece(struct exec *x, const struct exec_buffer *b, uint64_t off,
 }
 
 int exec_read(struct exec *x, const struct exec_buffer *b, uint64_t off, void *dst, uint64_t bytes,
-              struct err *e)
+              struct moeflux_err *e)
 {
     int rc = exec_stage_end(x, e);
     if (rc == 0 && !x->is_reference)
@@ -319,7 +322,7 @@ int exec_read(struct exec *x, const struct exec_buffer *b, uint64_t off, void *d
 }
 
 int exec_kernel_later(struct exec *x, struct kernel *k, const char *name, void (*ref)(const void *args),
-                      uint32_t args_bytes, const uint32_t *spec, uint32_t n_spec, struct err *e)
+                      uint32_t args_bytes, const uint32_t *spec, uint32_t n_spec, struct moeflux_err *e)
 {
     *k = (struct kernel){.ref = ref, .args_bytes = args_bytes};
     const char *label = pipeline_find_name(name);
@@ -333,7 +336,7 @@ int exec_kernel_later(struct exec *x, struct kernel *k, const char *name, void (
 }
 
 int exec_kernel(struct exec *x, struct kernel *k, const char *name, void (*ref)(const void *args),
-                uint32_t args_bytes, const uint32_t *spec, uint32_t n_spec, struct err *e)
+                uint32_t args_bytes, const uint32_t *spec, uint32_t n_spec, struct moeflux_err *e)
 {
     int rc = exec_kernel_later(x, k, name, ref, args_bytes, spec, n_spec, e);
     return rc < 0 || x->is_reference ? rc : pipeline_make(&x->pipelines, &x->gpu, k->pipeline, e);
@@ -374,7 +377,7 @@ static void begin(struct exec *x, bool is_timed)
 }
 
 /* Queues the open batch. While watched, the device is never given more than two long ones. */
-static int queue(struct exec *x, uint64_t *ticket, struct err *e)
+static int queue(struct exec *x, uint64_t *ticket, struct moeflux_err *e)
 {
     bool is_long = x->is_watched && x->open_ns >= size_min(LONG_NS, x->pace.most_ns / 2);
     int rc = stream_submit(&x->stream, ticket, e);
@@ -451,7 +454,7 @@ void exec_split(struct exec *x)
         hand_on(x, false);
 }
 
-int exec_settle(struct exec *x, uint64_t ns, struct err *e)
+int exec_settle(struct exec *x, uint64_t ns, struct moeflux_err *e)
 {
     if (x->is_reference)
         return 1;
@@ -465,7 +468,7 @@ int exec_settle(struct exec *x, uint64_t ns, struct err *e)
 
 void exec_begin(struct exec *x)
 {
-    x->fault = (struct err){0};
+    x->fault = (struct moeflux_err){0};
     x->last = NOTHING;
     if (!x->is_reference)
         begin(x, false);
@@ -539,7 +542,7 @@ void exec_zero(struct exec *x, const struct exec_buffer *b, uint64_t off, uint64
     stream_zero(&x->stream, &b->gpu, off, bytes);
 }
 
-int exec_submit(struct exec *x, uint64_t *ticket, struct err *e)
+int exec_submit(struct exec *x, uint64_t *ticket, struct moeflux_err *e)
 {
     *ticket = 0;
     if (x->is_watched)
@@ -567,17 +570,17 @@ bool exec_is_parked(const struct exec *x)
     return !x->is_reference && stream_is_parked(&x->stream);
 }
 
-int exec_submit_parked(struct exec *x, uint64_t *ticket, struct err *e)
+int exec_submit_parked(struct exec *x, uint64_t *ticket, struct moeflux_err *e)
 {
     return stream_submit_parked(&x->stream, ticket, e);
 }
 
-int exec_wait(struct exec *x, uint64_t ticket, struct err *e)
+int exec_wait(struct exec *x, uint64_t ticket, struct moeflux_err *e)
 {
     return x->is_reference ? 0 : stream_wait(&x->stream, ticket, e);
 }
 
-int exec_finish(struct exec *x, struct err *e)
+int exec_finish(struct exec *x, struct moeflux_err *e)
 {
     uint64_t ticket;
     int rc = exec_submit(x, &ticket, e);
@@ -605,7 +608,7 @@ void exec_move_order(struct exec *x)
         stream_barrier(&x->mover);
 }
 
-int exec_move_submit(struct exec *x, uint64_t *ticket, struct err *e)
+int exec_move_submit(struct exec *x, uint64_t *ticket, struct moeflux_err *e)
 {
     *ticket = 0;
     if (!x->is_moving)
@@ -619,7 +622,7 @@ bool exec_move_is_done(const struct exec *x, uint64_t ticket)
     return ticket == 0 || stream_is_done(&x->mover, ticket);
 }
 
-int exec_move_wait(struct exec *x, uint64_t ticket, struct err *e)
+int exec_move_wait(struct exec *x, uint64_t ticket, struct moeflux_err *e)
 {
     return ticket ? stream_wait(&x->mover, ticket, e) : 0;
 }

@@ -12,7 +12,7 @@
 
 #include "vulkan/memory.h"
 
-struct err;
+struct moeflux_err;
 struct exec;
 
 enum exec_memory {
@@ -43,7 +43,7 @@ struct exec_caps {
 
 /* device: NULL (best Vulkan device), "reference", an index or a part of a name. profile: time every operation.
  * staged: EXEC_DEVICE memory is not mapped, whatever the device (not on the reference). */
-int exec_open(struct exec **out, const char *device, bool profile, bool staged, struct err *e);
+int exec_open(struct exec **out, const char *device, bool profile, bool staged, struct moeflux_err *e);
 void exec_close(struct exec *x); /* NULL is legal */
 struct exec_caps exec_get_caps(const struct exec *x);
 /* From now on the caps of a software device are those of a GPU, so that tests reach the kernels of GPUs on it. */
@@ -54,26 +54,28 @@ void exec_forbid_half(struct exec *x);
 
 /* Uninitialised memory. ERR_NO_FIT, ERR_UNSUPPORTED (larger than one allocation may be). */
 int exec_buffer_new(struct exec *x, struct exec_buffer *b, enum exec_memory kind, uint64_t bytes,
-                    struct err *e);
+                    struct moeflux_err *e);
 /* A buffer over pages of host memory that somebody else keeps until it is freed, where device memory is host memory.
  * host: at a page; bytes: rounded up to whole pages. ERR_UNSUPPORTED. */
-int exec_buffer_import(struct exec *x, struct exec_buffer *b, uint8_t *host, uint64_t bytes, struct err *e);
+int exec_buffer_import(struct exec *x, struct exec_buffer *b, uint8_t *host, uint64_t bytes,
+                       struct moeflux_err *e);
 void exec_buffer_free(struct exec *x, struct exec_buffer *b);
 
 enum { EXEC_STAGE_BYTES = 8 << 20 };
 /* Where to write `bytes` (at most EXEC_STAGE_BYTES) that are to land in b at `off`: the buffer itself when it is
  * mapped, else staging memory. The next exec_stage or exec_stage_end hands them over. NULL with `e` filled.
  * Not while a batch is being recorded. */
-void *exec_stage(struct exec *x, const struct exec_buffer *b, uint64_t off, uint64_t bytes, struct err *e);
+void *exec_stage(struct exec *x, const struct exec_buffer *b, uint64_t off, uint64_t bytes,
+                 struct moeflux_err *e);
 /* Hands over what was staged last and waits until all staged bytes have arrived. */
-int exec_stage_end(struct exec *x, struct err *e);
+int exec_stage_end(struct exec *x, struct moeflux_err *e);
 /* Copies host bytes into a buffer, any size; exec_stage for data that is already in memory. Waits. */
 int exec_write(struct exec *x, const struct exec_buffer *b, uint64_t off, const void *src, uint64_t bytes,
-               struct err *e);
+               struct moeflux_err *e);
 /* Copies a buffer's bytes to the host, any size, through the staging memory. Waits for everything submitted; like
  * exec_begin it gives up a parked batch, where the buffer is not mapped. */
 int exec_read(struct exec *x, const struct exec_buffer *b, uint64_t off, void *dst, uint64_t bytes,
-              struct err *e);
+              struct moeflux_err *e);
 
 /* An operation made ready: its kernel specialised for this device and shape, and its reference. */
 struct kernel {
@@ -84,11 +86,11 @@ struct kernel {
 };
 /* `name`: kernels/<name>.comp; spec: its specialisation constants. Compiles: call it at open. */
 int exec_kernel(struct exec *x, struct kernel *k, const char *name, void (*ref)(const void *args),
-                uint32_t args_bytes, const uint32_t *spec, uint32_t n_spec, struct err *e);
+                uint32_t args_bytes, const uint32_t *spec, uint32_t n_spec, struct moeflux_err *e);
 
 /* exec_kernel, but the first exec_run compiles: for kernels that decoding does not use, and that many prompts do not. */
 int exec_kernel_later(struct exec *x, struct kernel *k, const char *name, void (*ref)(const void *args),
-                      uint32_t args_bytes, const uint32_t *spec, uint32_t n_spec, struct err *e);
+                      uint32_t args_bytes, const uint32_t *spec, uint32_t n_spec, struct moeflux_err *e);
 
 /* From here on submissions stay short: work is handed over before it adds up to what a fifth of a second takes on this
  * device (pace.h), at most two such submissions wait at a time, and `w` is asked between them and while the host waits.
@@ -102,7 +104,7 @@ void exec_watch(struct exec *x, const struct exec_watch *w);
 /* For tests: submissions of at most `ns`, in place of the fifth of a second. */
 void exec_set_pace(struct exec *x, uint64_t ns);
 /* Waits at most `ns` until the device has finished everything. Returns 1, or 0: it has not. */
-int exec_settle(struct exec *x, uint64_t ns, struct err *e);
+int exec_settle(struct exec *x, uint64_t ns, struct moeflux_err *e);
 
 void exec_begin(struct exec *x);
 /* Runs k over gx * gy * gz workgroups (ignored by the reference). */
@@ -117,16 +119,16 @@ void exec_zero(struct exec *x, const struct exec_buffer *b, uint64_t off, uint64
 /* A good place to hand over what was recorded, where that is worth a submission; the batch goes on. */
 void exec_split(struct exec *x);
 /* Queues the batch; *ticket is for exec_wait. */
-int exec_submit(struct exec *x, uint64_t *ticket, struct err *e);
+int exec_submit(struct exec *x, uint64_t *ticket, struct moeflux_err *e);
 /* Returns when the batch is finished and its results in EXEC_HOST (and mapped) memory can be read. */
-int exec_wait(struct exec *x, uint64_t ticket, struct err *e);
+int exec_wait(struct exec *x, uint64_t ticket, struct moeflux_err *e);
 /* Ends the batch for exec_submit_parked, which queues it if no exec_begin came in between (that gives it up). The
  * reference computes at once and never parks. */
 void exec_park(struct exec *x);
 bool exec_is_parked(const struct exec *x);
-int exec_submit_parked(struct exec *x, uint64_t *ticket, struct err *e);
+int exec_submit_parked(struct exec *x, uint64_t *ticket, struct moeflux_err *e);
 /* exec_submit and exec_wait. */
-int exec_finish(struct exec *x, struct err *e);
+int exec_finish(struct exec *x, struct moeflux_err *e);
 /* Gives up the batch that is being recorded, if any. */
 void exec_abandon(struct exec *x);
 
@@ -137,9 +139,9 @@ void exec_move(struct exec *x, const struct exec_buffer *dst, uint64_t dst_off, 
                uint64_t src_off, uint64_t bytes);
 void exec_move_order(struct exec *x);
 /* Queues what was moved since the last time; *ticket, 0 when there was nothing, is for the next three. */
-int exec_move_submit(struct exec *x, uint64_t *ticket, struct err *e);
+int exec_move_submit(struct exec *x, uint64_t *ticket, struct moeflux_err *e);
 bool exec_move_is_done(const struct exec *x, uint64_t ticket);
-int exec_move_wait(struct exec *x, uint64_t ticket, struct err *e);
+int exec_move_wait(struct exec *x, uint64_t ticket, struct moeflux_err *e);
 /* The batch being recorded runs after the moves up to `ticket`. */
 void exec_after_moves(struct exec *x, uint64_t ticket);
 

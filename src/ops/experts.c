@@ -96,7 +96,7 @@ static void down_ref(const void *args)
     free(row);
 }
 
-int experts_open(struct experts *op, struct exec *x, const struct experts_shape *s, struct err *e)
+int experts_open(struct experts *op, struct exec *x, const struct experts_shape *s, struct moeflux_err *e)
 {
     if (s->hidden % 64 || s->inner % 64 || s->inner == 0 || s->hidden == 0)
         return err_set(e, ERR_UNSUPPORTED, "experts: hidden %u and inner %u, expected multiples of 64",

@@ -54,7 +54,8 @@ struct experts_call {
     bool more; /* for a chunk that experts_takes_waves: experts that the table lacks (0) come later */
 };
 
-int experts_open(struct experts *op, struct exec *x, const struct experts_shape *shape, struct err *e);
+int experts_open(struct experts *op, struct exec *x, const struct experts_shape *shape,
+                 struct moeflux_err *e);
 /* Whether the experts of a chunk of so many tokens may come in waves: up and down for each, with a table of the wave's
  * experts alone, the last one without `more`. */
 bool experts_takes_waves(const struct experts *op, uint32_t chunk);

@@ -11,7 +11,7 @@ enum { LEAST_TILE = 8, TILE_BYTES = 16, GROUP = 256 };
 
 /* Adds tiles for `from` tokens an expert and more. */
 static int add_tiles(struct experts_many *op, struct exec *x, const struct experts_shape *s,
-                     enum matmul_tile size, uint32_t from, struct err *e)
+                     enum matmul_tile size, uint32_t from, struct moeflux_err *e)
 {
     const uint32_t formats = 1u << s->format;
     const struct matmul_plan p =
@@ -25,7 +25,8 @@ static int add_tiles(struct experts_many *op, struct exec *x, const struct exper
 }
 
 /* An expert's tokens are as many as chance gives it: a tile has room for more than the average. */
-static int open_tiles(struct experts_many *op, struct exec *x, const struct experts_shape *s, struct err *e)
+static int open_tiles(struct experts_many *op, struct exec *x, const struct experts_shape *s,
+                      struct moeflux_err *e)
 {
     static const uint32_t software[MATMUL_TILES] = {UINT32_MAX, UINT32_MAX, 0, 12},
                           gpu[MATMUL_TILES] = {0, 12, 28, 192}, half[MATMUL_TILES] = {0, 12, 34, 72};
@@ -37,7 +38,8 @@ static int open_tiles(struct experts_many *op, struct exec *x, const struct expe
     return rc;
 }
 
-int experts_many_open(struct experts_many *op, struct exec *x, const struct experts_shape *s, struct err *e)
+int experts_many_open(struct experts_many *op, struct exec *x, const struct experts_shape *s,
+                      struct moeflux_err *e)
 {
     struct exec_caps c = exec_get_caps(x);
     *op = (struct experts_many){.from = UINT32_MAX};

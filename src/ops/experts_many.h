@@ -16,7 +16,7 @@
 #include "ops/exec.h"
 #include "ops/halve.h"
 
-struct err;
+struct moeflux_err;
 struct experts_call;
 struct experts_shape;
 
@@ -39,7 +39,8 @@ struct experts_many {
     uint32_t from; /* the fewest tokens of a chunk that go this way; UINT32_MAX: none do */
 };
 
-int experts_many_open(struct experts_many *op, struct exec *x, const struct experts_shape *s, struct err *e);
+int experts_many_open(struct experts_many *op, struct exec *x, const struct experts_shape *s,
+                      struct moeflux_err *e);
 /* Floats of scratch for chunks of up to n tokens. */
 uint64_t experts_many_scratch(const struct experts_shape *s, uint32_t n, uint32_t shared_inner);
 

@@ -22,7 +22,7 @@ static void halve_ref(const void *args)
     free(row);
 }
 
-int halve_open(struct halve *op, struct exec *x, struct err *e)
+int halve_open(struct halve *op, struct exec *x, struct moeflux_err *e)
 {
     struct exec_caps c = exec_get_caps(x);
     uint32_t group = (uint32_t)size_min(c.max_workgroup, size_round_up(256, c.subgroup_size));

@@ -19,7 +19,7 @@ struct halve_call {
     float eps;
 };
 
-int halve_open(struct halve *op, struct exec *x, struct err *e);
+int halve_open(struct halve *op, struct exec *x, struct moeflux_err *e);
 void halve_run(const struct halve *op, struct exec *x, const struct halve_call *call);
 
 #endif

@@ -21,7 +21,7 @@ struct lab {
     const struct selftest *request;
     uint64_t rng;
     int n_failed;
-    struct err err; /* the first failure; later calls do nothing */
+    struct moeflux_err err; /* the first failure; later calls do nothing */
     struct twin twins[LAB_MAX_TWINS];
     uint32_t n_twins;
 };

@@ -42,7 +42,7 @@ static void linear_ref(const void *args)
     free(row);
 }
 
-static int check(const struct weights *w, uint32_t n, struct err *e)
+static int check(const struct weights *w, uint32_t n, struct moeflux_err *e)
 {
     if (n == 0 || n > LINEAR_MAX_SEGMENTS)
         return err_set(e, ERR_UNSUPPORTED, "linear: %u matrices, expected 1 to %d", n, LINEAR_MAX_SEGMENTS);
@@ -97,7 +97,7 @@ static struct way way_for(const struct exec *x, enum linear_way way, const struc
 
 /* Appends the segments whose format is in `formats` to the table as one pass. */
 static int plan_pass(struct linear *op, enum linear_way way, struct exec *x, const struct weights *w,
-                     uint32_t formats, struct linear_segment *table, struct err *e)
+                     uint32_t formats, struct linear_segment *table, struct moeflux_err *e)
 {
     struct way p = way_for(x, way, op, formats);
     struct linear_plan *plan = &op->ways[way];
@@ -131,7 +131,7 @@ static int plan_pass(struct linear *op, enum linear_way way, struct exec *x, con
 }
 
 static int plan_way(struct linear *op, enum linear_way way, struct exec *x, const struct weights *w,
-                    struct linear_segment *table, struct err *e)
+                    struct linear_segment *table, struct moeflux_err *e)
 {
     uint32_t formats = 0;
     for (uint32_t i = 0; i < op->n_segments; i++)
@@ -172,7 +172,7 @@ static void set_limits(struct linear *op, const struct exec *x)
 }
 
 static int open_all(struct linear *op, struct exec *x, const struct weights *w, uint32_t n,
-                    uint32_t n_stacked, struct err *e)
+                    uint32_t n_stacked, struct moeflux_err *e)
 {
     *op = (struct linear){.n_segments = n, .n_stacked = n_stacked};
     int rc = check(w, n, e);
@@ -197,13 +197,13 @@ static int open_all(struct linear *op, struct exec *x, const struct weights *w, 
     return rc;
 }
 
-int linear_open(struct linear *op, struct exec *x, const struct weights *w, uint32_t n, struct err *e)
+int linear_open(struct linear *op, struct exec *x, const struct weights *w, uint32_t n, struct moeflux_err *e)
 {
     return open_all(op, x, w, n, 1, e);
 }
 
 int linear_open_stack(struct linear *op, struct exec *x, const struct weights *w, uint32_t n_stacked,
-                      uint32_t step, struct err *e)
+                      uint32_t step, struct moeflux_err *e)
 {
     int rc = open_all(op, x, w, 1, n_stacked, e);
     op->step = step;

@@ -72,10 +72,11 @@ struct linear_call {
 };
 
 /* 1 to LINEAR_MAX_SEGMENTS matrices with equal cols. ERR_UNSUPPORTED names a shape that does not fit. */
-int linear_open(struct linear *op, struct exec *x, const struct weights *w, uint32_t n, struct err *e);
+int linear_open(struct linear *op, struct exec *x, const struct weights *w, uint32_t n,
+                struct moeflux_err *e);
 /* A stack: w is the first of n_stacked matrices, each of which begins `step` rows after the one before. */
 int linear_open_stack(struct linear *op, struct exec *x, const struct weights *w, uint32_t n_stacked,
-                      uint32_t step, struct err *e);
+                      uint32_t step, struct moeflux_err *e);
 void linear_close(struct linear *op, struct exec *x);
 /* Whether n tokens go through float16 when the call has scratch for it. */
 bool linear_is_half(const struct linear *op, uint32_t n);

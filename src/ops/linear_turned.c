@@ -36,7 +36,7 @@ static void turned_ref(const void *args)
 }
 
 int linear_turned_open(struct linear_turned *op, struct exec *x, const struct weights *w, uint32_t n_stacked,
-                       uint32_t step, struct err *e)
+                       uint32_t step, struct moeflux_err *e)
 {
     enum { LANES = 32 };
     struct exec_caps caps = exec_get_caps(x);

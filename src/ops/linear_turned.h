@@ -9,7 +9,7 @@
 #include "ops/exec.h"
 #include "ops/matvec.h"
 
-struct err;
+struct moeflux_err;
 
 struct linear_turned {
     struct kernel one, many; /* tokens in a workgroup: 1, LINEAR_TURNED_MANY */
@@ -26,7 +26,7 @@ struct linear_turned_call {
 
 /* ERR_UNSUPPORTED unless the rows are a multiple of 4 and the columns one of 64. Nothing is to be closed. */
 int linear_turned_open(struct linear_turned *op, struct exec *x, const struct weights *w, uint32_t n_stacked,
-                       uint32_t step, struct err *e);
+                       uint32_t step, struct moeflux_err *e);
 void linear_turned_run(const struct linear_turned *op, struct exec *x, const struct linear_turned_call *call);
 
 #endif

@@ -86,7 +86,7 @@ struct matmul_plan matmul_half_plan_for(const struct exec *x, enum matmul_tile t
 }
 
 int matmul_kernel(struct exec *x, struct kernel *k, const char *name, void (*ref)(const void *args),
-                  uint32_t args_bytes, const struct matmul_plan *p, struct err *e)
+                  uint32_t args_bytes, const struct matmul_plan *p, struct moeflux_err *e)
 {
     char full[64];
     snprintf(full, sizeof full, "%s%s", name, p->variant);

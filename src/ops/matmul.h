@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct err;
+struct moeflux_err;
 struct exec;
 struct kernel;
 
@@ -35,6 +35,6 @@ struct matmul_plan matmul_half_plan_for(const struct exec *x, enum matmul_tile t
 
 /* exec_kernel_later for a kernel on matmul.glsl. */
 int matmul_kernel(struct exec *x, struct kernel *k, const char *name, void (*ref)(const void *args),
-                  uint32_t args_bytes, const struct matmul_plan *p, struct err *e);
+                  uint32_t args_bytes, const struct matmul_plan *p, struct moeflux_err *e);
 
 #endif

@@ -87,7 +87,7 @@ struct matvec_plan matvec_plan_for(const struct exec *x, const struct matvec_sha
 }
 
 int matvec_kernel(struct exec *x, struct kernel *k, const char *name, void (*ref)(const void *args),
-                  uint32_t args_bytes, const struct matvec_plan *p, struct err *e)
+                  uint32_t args_bytes, const struct matvec_plan *p, struct moeflux_err *e)
 {
     char wide[64];
     snprintf(wide, sizeof wide, "%s_wide", name);

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct err;
+struct moeflux_err;
 struct exec;
 struct kernel;
 
@@ -47,7 +47,7 @@ struct matvec_plan matvec_plan_for(const struct exec *x, const struct matvec_sha
 
 /* exec_kernel for a kernel on matvec.glsl that has a variant for software devices, `name`_wide. */
 int matvec_kernel(struct exec *x, struct kernel *k, const char *name, void (*ref)(const void *args),
-                  uint32_t args_bytes, const struct matvec_plan *p, struct err *e);
+                  uint32_t args_bytes, const struct matvec_plan *p, struct moeflux_err *e);
 
 /* Row `row` of a matrix as `cols` doubles (exact: q * scale + bias has one float32 value). `at`: its addresses as
  * host pointers. */

@@ -65,7 +65,8 @@ static uint32_t slice_for(const struct exec_caps *caps)
     return caps->is_cpu ? SLICE_CPU : SLICE_GPU;
 }
 
-int mla_open(struct mla *op, struct exec *x, const struct mla_shape *s, uint64_t scratch, struct err *e)
+int mla_open(struct mla *op, struct exec *x, const struct mla_shape *s, uint64_t scratch,
+             struct moeflux_err *e)
 {
     struct exec_caps caps = exec_get_caps(x);
     const struct scores_shape scores = scores_of(s);
@@ -92,7 +93,7 @@ void mla_close(struct mla *op, struct exec *x)
 
 /* Per head the keys of kv_b_proj, then its values. */
 static int open_by_rows(struct mla_matrices *m, struct exec *x, const struct mla_shape *s,
-                        const struct weights *w, struct err *e)
+                        const struct weights *w, struct moeflux_err *e)
 {
     const struct weights keys = weights_rows(w, 0, s->nope_dim),
                          values = weights_rows(w, s->nope_dim, s->v_dim);
@@ -105,7 +106,7 @@ static int open_by_rows(struct mla_matrices *m, struct exec *x, const struct mla
 }
 
 int mla_matrices_open(struct mla_matrices *m, struct exec *x, const struct mla_shape *s,
-                      const struct weights w[2], struct err *e)
+                      const struct weights w[2], struct moeflux_err *e)
 {
     *m = (struct mla_matrices){0};
     if (s->keys_by_rows)

@@ -21,7 +21,7 @@
 #include "ops/mla_expanded.h"
 #include "ops/scores.h"
 
-struct err;
+struct moeflux_err;
 
 /* Of the scores. */
 enum mla_form {
@@ -71,7 +71,8 @@ struct mla_call {
 
 /* scratch: the address of mla_scratch_bytes, aligned to 16 bytes. ERR_UNSUPPORTED unless nope_dim and latent_dim are
  * multiples of 64 and rope_dim one of 4. */
-int mla_open(struct mla *op, struct exec *x, const struct mla_shape *shape, uint64_t scratch, struct err *e);
+int mla_open(struct mla *op, struct exec *x, const struct mla_shape *shape, uint64_t scratch,
+             struct moeflux_err *e);
 void mla_close(struct mla *op, struct exec *x);
 /* Bytes of scratch for chunks of up to n tokens that see up to n_pos positions. */
 uint64_t mla_scratch_bytes(const struct mla_shape *shape, const struct exec_caps *caps, uint32_t n,
@@ -80,7 +81,7 @@ uint64_t mla_scratch_bytes(const struct mla_shape *shape, const struct exec_caps
 /* w: embed_q [n_heads * latent_dim][nope_dim] and unembed_out [n_heads * v_dim][latent_dim]; of a shape with keys by rows
  * only the first, kv_b_proj [n_heads * (nope_dim + v_dim)][latent_dim], per head its keys, then its values. */
 int mla_matrices_open(struct mla_matrices *m, struct exec *x, const struct mla_shape *shape,
-                      const struct weights w[2], struct err *e);
+                      const struct weights w[2], struct moeflux_err *e);
 void mla_matrices_close(struct mla_matrices *m, struct exec *x);
 void mla_run(const struct mla *op, struct exec *x, const struct mla_call *call);
 

@@ -116,7 +116,7 @@ uint64_t mla_expanded_bytes(const struct mla_shape *s, const struct exec_caps *c
 
 /* For the key matrices that are transposed into scratch memory. */
 static int open_transposed(struct mla_expanded *op, struct exec *x, const struct mla_shape *s,
-                           uint64_t scratch, uint32_t group, struct err *e)
+                           uint64_t scratch, uint32_t group, struct moeflux_err *e)
 {
     const uint32_t transpose[] = {exec_get_caps(x).subgroup_size, group, ALL_FORMATS};
     const struct weights first = {
@@ -127,7 +127,7 @@ static int open_transposed(struct mla_expanded *op, struct exec *x, const struct
 }
 
 int mla_expanded_open(struct mla_expanded *op, struct exec *x, const struct mla_shape *s, uint64_t scratch,
-                      struct err *e)
+                      struct moeflux_err *e)
 {
     struct exec_caps caps = exec_get_caps(x);
     *op = (struct mla_expanded){.from = UINT32_MAX};

@@ -12,7 +12,7 @@
 #include "ops/linear.h"
 #include "ops/scores.h"
 
-struct err;
+struct moeflux_err;
 struct mla_call;
 struct mla_shape;
 
@@ -34,7 +34,7 @@ struct mla_expanded {
 
 /* Errors as mla_open. */
 int mla_expanded_open(struct mla_expanded *op, struct exec *x, const struct mla_shape *shape,
-                      uint64_t scratch, struct err *e);
+                      uint64_t scratch, struct moeflux_err *e);
 void mla_expanded_close(struct mla_expanded *op, struct exec *x);
 /* Bytes of scratch for chunks of up to n tokens that see up to n_pos positions. */
 uint64_t mla_expanded_bytes(const struct mla_shape *shape, const struct exec_caps *caps, uint32_t n,

@@ -116,7 +116,7 @@ static void groups_ref(const void *args)
     free(s);
 }
 
-static int check(const struct router_shape *s, struct err *e)
+static int check(const struct router_shape *s, struct moeflux_err *e)
 {
     if (s->top_k == 0 || s->top_k > s->n_experts)
         return err_set(e, ERR_UNSUPPORTED, "router: %u of %u experts a token", s->top_k, s->n_experts);
@@ -131,7 +131,7 @@ static int check(const struct router_shape *s, struct err *e)
     return 0;
 }
 
-int router_open(struct router *op, struct exec *x, const struct router_shape *s, struct err *e)
+int router_open(struct router *op, struct exec *x, const struct router_shape *s, struct moeflux_err *e)
 {
     *op = (struct router){.shape = *s};
     int rc = check(s, e);

@@ -12,7 +12,7 @@
 
 #include "ops/exec.h"
 
-struct err;
+struct moeflux_err;
 
 struct router_shape {
     uint32_t n_experts, top_k;
@@ -36,7 +36,7 @@ struct router_call {
 
 /* ERR_UNSUPPORTED unless 1 <= top_k <= n_experts and, for the sigmoid, n_groups divides n_experts, keep_groups is 1 to
  * n_groups and top_k experts stand in that many groups. */
-int router_open(struct router *op, struct exec *x, const struct router_shape *shape, struct err *e);
+int router_open(struct router *op, struct exec *x, const struct router_shape *shape, struct moeflux_err *e);
 void router_run(const struct router *op, struct exec *x, const struct router_call *call);
 
 #endif

@@ -183,7 +183,7 @@ static struct scores_plan plan_for(const struct scores_shape *s, const struct ex
     return p;
 }
 
-static int check(const struct scores_shape *s, struct err *e)
+static int check(const struct scores_shape *s, struct moeflux_err *e)
 {
     if (s->n_kv_heads == 0 || s->n_heads == 0 || s->n_heads % s->n_kv_heads)
         return err_set(e, ERR_UNSUPPORTED, "attention: %u heads over %u key/value heads", s->n_heads,
@@ -198,7 +198,7 @@ static int check(const struct scores_shape *s, struct err *e)
     return 0;
 }
 
-static int open_few(struct scores *op, struct exec *x, struct err *e)
+static int open_few(struct scores *op, struct exec *x, struct moeflux_err *e)
 {
     const struct scores_shape *s = &op->shape;
     const struct scores_plan *p = &op->plan;
@@ -231,7 +231,7 @@ static uint64_t half_shared_bytes(const struct scores_shape *s)
     return 16 * (size_max(MANY_ROWS * key, 32 * (key + value)) + (uint64_t)MANY_ROWS * (9 + 5));
 }
 
-static int open_many(struct scores *op, struct exec *x, struct err *e)
+static int open_many(struct scores *op, struct exec *x, struct moeflux_err *e)
 {
     const struct scores_shape *s = &op->shape;
     struct exec_caps caps = exec_get_caps(x);
@@ -254,7 +254,7 @@ static int open_many(struct scores *op, struct exec *x, struct err *e)
                              KV_N_SPEC, e);
 }
 
-int scores_open(struct scores *op, struct exec *x, const struct scores_shape *s, struct err *e)
+int scores_open(struct scores *op, struct exec *x, const struct scores_shape *s, struct moeflux_err *e)
 {
     const struct exec_caps caps = exec_get_caps(x);
     *op = (struct scores){.shape = *s};

@@ -13,7 +13,7 @@
 #include "ops/exec.h"
 #include "ops/kv_cache.h"
 
-struct err;
+struct moeflux_err;
 
 struct scores_shape {
     uint32_t n_heads, n_kv_heads, key_dim, value_dim;
@@ -54,7 +54,7 @@ struct scores_call {
 
 /* ERR_UNSUPPORTED unless n_heads % n_kv_heads = 0 and the dims are multiples of 4; latent: one key head and value_dim
  * at most key_dim; in the cache value_dim = key_dim. Queries, keys and values are aligned to 16 bytes. */
-int scores_open(struct scores *op, struct exec *x, const struct scores_shape *shape, struct err *e);
+int scores_open(struct scores *op, struct exec *x, const struct scores_shape *shape, struct moeflux_err *e);
 /* Bytes of `partial` for chunks of up to n tokens that see up to n_pos positions. */
 uint64_t scores_partial_bytes(const struct scores_shape *shape, const struct exec_caps *caps, uint32_t n,
                               uint32_t n_pos);

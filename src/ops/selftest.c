@@ -624,7 +624,7 @@ static void run_groups(struct lab *l)
             groups[i].run(l);
 }
 
-int selftest_run(const struct selftest *s, struct err *e)
+int selftest_run(const struct selftest *s, struct moeflux_err *e)
 {
     struct lab *l = mem_new(1, sizeof *l, e);
     if (!l)

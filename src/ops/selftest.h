@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct err;
+struct moeflux_err;
 
 struct selftest_row {
     const char *kernel; /* as in kernels/ */
@@ -25,6 +25,6 @@ struct selftest {
 };
 
 /* Returns the number of cases over their bound, or a negative ERR_* when a case could not run. */
-int selftest_run(const struct selftest *s, struct err *e);
+int selftest_run(const struct selftest *s, struct moeflux_err *e);
 
 #endif

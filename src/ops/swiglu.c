@@ -15,7 +15,7 @@ static void swiglu_ref(const void *args)
     }
 }
 
-int swiglu_open(struct swiglu *op, struct exec *x, struct err *e)
+int swiglu_open(struct swiglu *op, struct exec *x, struct moeflux_err *e)
 {
     *op = (struct swiglu){.group = (uint32_t)size_min(256, exec_get_caps(x).max_workgroup)};
     return exec_kernel(x, &op->kernel, "swiglu", swiglu_ref, sizeof(struct swiglu_args), &op->group, 1, e);

@@ -22,7 +22,7 @@ struct quote json_fields_quote(const json_t *object, const char *key)
 }
 
 int json_fields_need_false(const json_t *object, const char *where, const char *key, bool absent,
-                           struct err *e)
+                           struct moeflux_err *e)
 {
     const json_t *v = json_fields_get(object, key);
     if (v && !json_is_boolean(v))
@@ -32,7 +32,8 @@ int json_fields_need_false(const json_t *object, const char *where, const char *
     return 0;
 }
 
-int json_fields_bool(const json_t *object, const char *where, const char *key, bool *value, struct err *e)
+int json_fields_bool(const json_t *object, const char *where, const char *key, bool *value,
+                     struct moeflux_err *e)
 {
     const json_t *v = json_object_get(object, key);
     if (!json_is_boolean(v))

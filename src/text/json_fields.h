@@ -7,7 +7,7 @@
 
 #include "text/quote.h"
 
-struct err;
+struct moeflux_err;
 
 /* The member `key` of an object, NULL where it is absent or null. */
 const json_t *json_fields_get(const json_t *object, const char *key);
@@ -20,9 +20,10 @@ struct quote json_fields_quote(const json_t *object, const char *key);
 /* A member that must not be true, because it asks for something this program does not do: ERR_UNSUPPORTED. An
  * absent one counts as `absent`. `where` starts the error's text. */
 int json_fields_need_false(const json_t *object, const char *where, const char *key, bool absent,
-                           struct err *e);
+                           struct moeflux_err *e);
 
 /* A boolean that must be there: ERR_FORMAT. */
-int json_fields_bool(const json_t *object, const char *where, const char *key, bool *value, struct err *e);
+int json_fields_bool(const json_t *object, const char *where, const char *key, bool *value,
+                     struct moeflux_err *e);
 
 #endif

@@ -20,7 +20,7 @@ struct translation {
     size_t len, at;
     bool in_set;
     struct str *out;
-    struct err *e;
+    struct moeflux_err *e;
 };
 
 static int refuse(const struct translation *t, const char *why)
@@ -155,7 +155,7 @@ static int translate_outside(struct translation *t)
     }
 }
 
-int pattern_translate(const char *pattern, size_t len, struct str *out, struct err *e)
+int pattern_translate(const char *pattern, size_t len, struct str *out, struct moeflux_err *e)
 {
     struct translation t = {.p = pattern, .len = len, .out = out, .e = e};
     while (t.at < len) {
