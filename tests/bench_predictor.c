@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "experts/reader.h"
 #include "moeflux.h"
 
 enum { PAGE = 4096, LINE = 200, N_WARM = 64 };
@@ -93,8 +94,8 @@ static uint64_t all_slots(const struct bench *b)
 }
 
 /* The text with a cache for `percent` of the experts; what the first tokens cost is not counted. */
-static struct result measure(const struct bench *b, const char *prefetch, const char *policy,
-                             uint32_t percent)
+static struct result measure(const struct bench *b, enum moeflux_prefetch prefetch,
+                             enum moeflux_cache_policy policy, uint32_t percent)
 {
     struct moeflux_options o = b->base;
     struct moeflux_session *s;
@@ -134,11 +135,13 @@ static double hit_rate(const struct moeflux_stats *t)
 static void predictors(const struct bench *b, uint32_t percent)
 {
     static const char *const names[] = {"none", "previous", "router", "both"};
+    static const enum moeflux_prefetch all[] = {MOEFLUX_PREFETCH_NONE, MOEFLUX_PREFETCH_PREVIOUS,
+                                                MOEFLUX_PREFETCH_ROUTER, MOEFLUX_PREFETCH_BOTH};
     printf("\npredictors, a cache for %u %% of the experts\n", percent);
     printf("%-10s %8s %10s %10s %8s %8s %10s %8s\n", "prefetch", "recall", "precision", "read ahead", "used",
            "hits", "wait ms", "tok/s");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        struct result r = measure(b, names[i], NULL, percent);
+        struct result r = measure(b, all[i], MOEFLUX_CACHE_POLICY_AUTO, percent);
         const struct moeflux_stats *t = &r.stats;
         printf("%-10s %7.1f%% %9.1f%% %10" PRIu64 " %7.1f%% %7.1f%% %10.3f %8.2f\n", names[i],
                percent_of(t->n_predicted_right, t->n_predictable),
@@ -152,6 +155,7 @@ static void predictors(const struct bench *b, uint32_t percent)
 static void policies(const struct bench *b)
 {
     static const char *const names[] = {"lru", "frequency"};
+    static const enum moeflux_cache_policy all[] = {MOEFLUX_CACHE_POLICY_LRU, MOEFLUX_CACHE_POLICY_FREQUENCY};
     static const uint32_t budgets[] = {25, 50, 75};
     printf("\nhit rate by policy, nothing read ahead\n%-10s", "cache");
     for (size_t j = 0; j < sizeof budgets / sizeof *budgets; j++)
@@ -159,12 +163,21 @@ static void policies(const struct bench *b)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         printf("\n%-10s", names[i]);
         for (size_t j = 0; j < sizeof budgets / sizeof *budgets; j++) {
-            struct result r = measure(b, "none", names[i], budgets[j]);
+            struct result r = measure(b, MOEFLUX_PREFETCH_NONE, all[i], budgets[j]);
             printf(" %7.1f%%", hit_rate(&r.stats));
             fflush(stdout);
         }
     }
     putchar('\n');
+}
+
+static enum moeflux_expert_io expert_io_of(const char *name)
+{
+    for (int i = READER_AUTO; i <= READER_DIRECT; i++)
+        if (strcmp(name, reader_mode_name((enum reader_mode)i)) == 0)
+            return (enum moeflux_expert_io)i;
+    fprintf(stderr, "bench_predictor: -i %s: expected auto, mmap, pread, uring or direct\n", name);
+    exit(2);
 }
 
 static void read_flags(struct bench *b, int argc, char **argv)
@@ -176,7 +189,7 @@ static void read_flags(struct bench *b, int argc, char **argv)
         else if (c == 'd')
             b->base.device = optarg;
         else if (c == 'i')
-            b->base.expert_io = optarg;
+            b->base.expert_io = expert_io_of(optarg);
         else
             exit(2);
     }

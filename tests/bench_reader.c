@@ -308,10 +308,12 @@ int main(int argc, char **argv)
     printf("mode     reader     fio  ratio  depth  parts/submit\n");
     static const enum reader_mode all[] = {READER_MMAP, READER_PREAD, READER_URING, READER_DIRECT};
     for (int i = optind + 1; i < argc; i++) {
-        enum reader_mode mode;
-        if (reader_mode_find(argv[i], &mode, &e) < 0)
-            die(argv[i], &e);
-        measure(&b, mode);
+        size_t k = 0;
+        while (k < sizeof all / sizeof *all && strcmp(argv[i], reader_mode_name(all[k])) != 0)
+            k++;
+        if (k == sizeof all / sizeof *all)
+            die("expected modes mmap, pread, uring or direct", NULL);
+        measure(&b, all[k]);
     }
     for (size_t i = 0; optind + 1 == argc && i < sizeof all / sizeof *all; i++)
         measure(&b, all[i]);

@@ -15,7 +15,7 @@ struct sequence sequence_open(const char *dir, const char *device, uint32_t chun
                                 .chunk = chunk,
                                 .context = context,
                                 .device = device ? device : getenv("MOEFLUX_DEVICE"),
-                                .prompt_type = "f32"};
+                                .prompt_type = MOEFLUX_PROMPT_TYPE_F32};
     check_ok(moeflux_make_plan(&o, &p, &e), &e);
     if (n_slots) {
         o.gpu_memory_bytes =

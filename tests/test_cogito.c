@@ -221,8 +221,11 @@ static int keep_hidden(void *ctx, uint32_t layer, uint32_t pos, uint32_t n, cons
 static void run_on(const char *dir, const char *device, uint32_t n_prompt, struct outputs *out)
 {
     static const int32_t ids[N_TOKENS] = {17, 80, 3};
-    const struct moeflux_options o = {
-        .dir = dir, .device = device, .context = 64, .chunk = N_TOKENS, .prompt_type = "f32"};
+    const struct moeflux_options o = {.dir = dir,
+                                      .device = device,
+                                      .context = 64,
+                                      .chunk = N_TOKENS,
+                                      .prompt_type = MOEFLUX_PROMPT_TYPE_F32};
     struct moeflux_model *m;
     struct moeflux_session *s;
     struct moeflux_err e = {0};

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "engine/test_hooks.h"
 #include "moeflux.h"
 #include "tmp_tree.h"
 
@@ -23,14 +24,15 @@ static struct moeflux_model *open_with(const char *dir, uint32_t n_slots, uint32
     struct moeflux_plan p;
     struct moeflux_err e = {0};
     struct moeflux_options o = {
-        .dir = dir, .chunk = chunk, .context = 1024, .staged = staged, .device = getenv("MOEFLUX_DEVICE")};
-    check_ok(moeflux_make_plan(&o, &p, &e), &e);
+        .dir = dir, .chunk = chunk, .context = 1024, .device = getenv("MOEFLUX_DEVICE")};
+    const struct test_hooks hooks = {.staged = staged};
+    check_ok(test_hooks_make_plan(&o, &hooks, &p, &e), &e);
     if (n_slots)
         o.gpu_memory_bytes =
             p.weights_bytes + p.state_bytes + p.activation_bytes + p.driver_bytes + n_slots * p.slot_bytes;
     if (n_host && (staged || !p.is_unified))
         o.memory_bytes = n_host * p.slot_bytes;
-    check_ok(moeflux_model_open(&m, &o, &e), &e);
+    check_ok(test_hooks_open(&m, &o, &hooks, &e), &e);
     return m;
 }
 

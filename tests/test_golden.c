@@ -146,7 +146,7 @@ static void run_case(struct moeflux_model *m, const struct golden *g, const char
 }
 
 /* Returns whether prompts went through float16 products. */
-static bool run_as(const char *prompt_type, const char *dir, const char *golden, uint64_t memory,
+static bool run_as(enum moeflux_prompt_type prompt_type, const char *dir, const char *golden, uint64_t memory,
                    const char *device)
 {
     struct golden g;
@@ -172,8 +172,8 @@ static bool run_as(const char *prompt_type, const char *dir, const char *golden,
 /* A device that is fast at float16 is held to the float32 bounds too. */
 static void run_model(const char *dir, const char *golden, uint64_t memory, const char *device)
 {
-    if (run_as(NULL, dir, golden, memory, device))
-        run_as("f32", dir, golden, memory, device);
+    if (run_as(MOEFLUX_PROMPT_TYPE_AUTO, dir, golden, memory, device))
+        run_as(MOEFLUX_PROMPT_TYPE_F32, dir, golden, memory, device);
 }
 
 static void convert_and_run(const char *src, const char *golden)

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "check.h"
+#include "engine/test_hooks.h"
 #include "moeflux.h"
 
 static const char ODD[] = "tests/models/qwen-odd/mlx", OTHER_FAMILY[] = "tests/models/deepseek-odd/mlx";
@@ -33,13 +34,13 @@ static void open_does_what_the_plan_says(void **state)
         struct moeflux_options o = odd(cases[i].memory);
         o.dir = cases[i].dir;
         o.gpu_memory_bytes = cases[i].gpu_memory;
-        o.staged = cases[i].staged;
-        o.device = o.staged ? getenv("MOEFLUX_DEVICE") : "reference";
+        const struct test_hooks hooks = {.staged = cases[i].staged};
+        o.device = hooks.staged ? getenv("MOEFLUX_DEVICE") : "reference";
         struct moeflux_plan plan;
         struct moeflux_model *m;
         struct moeflux_stats s;
-        check_ok(moeflux_make_plan(&o, &plan, &e), &e);
-        check_ok(moeflux_model_open(&m, &o, &e), &e);
+        check_ok(test_hooks_make_plan(&o, &hooks, &plan, &e), &e);
+        check_ok(test_hooks_open(&m, &o, &hooks, &e), &e);
         moeflux_model_get_stats(m, &s);
         assert_int_equal(plan.n_slots, s.n_slots);
         assert_int_equal(plan.slot_bytes, s.slot_bytes);
@@ -61,7 +62,7 @@ static void the_plan_refuses_what_open_refuses(void **state)
         {{.dir = ODD, .memory_bytes = 1, .device = "reference"}, ERR_NO_FIT},
         {{.dir = ODD, .gpu_memory_bytes = 4096, .device = "reference"}, ERR_NO_FIT},
         {{.dir = ODD, .chunk = 5000, .device = "reference"}, ERR_USAGE},
-        {{.dir = ODD, .expert_io = "post", .device = "reference"}, ERR_USAGE},
+        {{.dir = ODD, .expert_io = (enum moeflux_expert_io)5, .device = "reference"}, ERR_USAGE},
         {{.dir = ODD, .device = "no such device"}, ERR_USAGE},
         {{.dir = OTHER_FAMILY, .memory_bytes = 1, .device = "reference"}, ERR_NO_FIT},
         {{.dir = "tests/models/none", .device = "reference"}, ERR_IO},

@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "check.h"
 #include "engine/engine.h"
+#include "engine/test_hooks.h"
 #include "tmp_tree.h"
 
 static const char ODD[] = "tests/models/qwen-odd/mlx", TINY[] = "tests/models/tiny";
@@ -32,11 +33,10 @@ static void start(struct talk *t, const char *dir, uint32_t chunk, bool as_gpu)
     const struct moeflux_options o = {.dir = dir,
                                       .chunk = chunk,
                                       .context = 1024,
-                                      .as_gpu = as_gpu,
-                                      .prompt_type = "f32",
-                                      .kv_type = "f32",
+                                      .prompt_type = MOEFLUX_PROMPT_TYPE_F32,
+                                      .kv_type = MOEFLUX_KV_TYPE_F32,
                                       .device = getenv("MOEFLUX_DEVICE")};
-    check_ok(moeflux_model_open(&t->m, &o, &e), &e);
+    check_ok(test_hooks_open(&t->m, &o, &(struct test_hooks){.as_gpu = as_gpu}, &e), &e);
     assert_false(moeflux_model_get_info(t->m).f16_products);
     t->vocab = moeflux_model_get_info(t->m).vocab_size;
     assert_true(t->vocab <= MAX_VOCAB);
@@ -276,13 +276,13 @@ static void memory_is_as_planned(const char *dir, uint32_t context, uint32_t chu
     struct moeflux_options o = {.dir = dir,
                                 .context = context,
                                 .chunk = chunk,
-                                .as_gpu = as_gpu,
-                                .expert_io = "pread",
+                                .expert_io = MOEFLUX_EXPERT_IO_PREAD,
                                 .device = getenv("MOEFLUX_DEVICE")};
-    check_ok(moeflux_make_plan(&o, &p, &e), &e);
+    const struct test_hooks hooks = {.as_gpu = as_gpu};
+    check_ok(test_hooks_make_plan(&o, &hooks, &p, &e), &e);
     o.memory_bytes = n_slots * p.slot_bytes;
-    check_ok(moeflux_make_plan(&o, &p, &e), &e);
-    check_ok(moeflux_model_open(&m, &o, &e), &e);
+    check_ok(test_hooks_make_plan(&o, &hooks, &p, &e), &e);
+    check_ok(test_hooks_open(&m, &o, &hooks, &e), &e);
     check_ok(moeflux_session_new(&s, m, context, &e), &e);
     check_ok(sequence_reserve(s, context, &e), &e);
     exec_get_stats(m->exec, &held);

@@ -933,22 +933,6 @@ static void where_io_uring_is_forbidden_threads_read(void **state)
     close_packed(&f);
 }
 
-static void modes_have_names(void **state)
-{
-    (void)state;
-    enum reader_mode mode;
-    struct moeflux_err e = {0};
-    for (int i = READER_AUTO; i <= READER_DIRECT; i++) {
-        check_ok(reader_mode_find(reader_mode_name((enum reader_mode)i), &mode, &e), &e);
-        assert_int_equal(mode, i);
-    }
-    static const char *const bad[] = {"", "MMAP", "aio", "auto "};
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        assert_int_equal(reader_mode_find(bad[i], &mode, &e), ERR_USAGE);
-        assert_non_null(strstr(e.text, "auto, mmap, pread, uring or direct"));
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -973,7 +957,6 @@ int main(void)
         cmocka_unit_test(a_mode_that_cannot_be_had_is_refused_with_the_reason),
         cmocka_unit_test(auto_says_what_it_took_and_why),
         cmocka_unit_test(where_io_uring_is_forbidden_threads_read),
-        cmocka_unit_test(modes_have_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

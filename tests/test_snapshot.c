@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "check.h"
 #include "engine/engine.h"
+#include "engine/test_hooks.h"
 #include "fuzz.h"
 #include "sequence.h"
 #include "small_model.h"
@@ -144,12 +145,11 @@ static void rows_side_by_side_are_told_apart(void **state)
 {
     (void)state;
     enum { N = 300, HALF = SMALL_KV_HEADS * SMALL_HEAD_DIM / 2 };
-    static const char *const formats[] = {"f32", "f16"};
+    static const enum moeflux_kv_type formats[] = {MOEFLUX_KV_TYPE_F32, MOEFLUX_KV_TYPE_F16};
     for (uint32_t i = 0; i < 4; i++) {
         struct place p = {.dir = tmp_tree_new(), .q.vocab = SMALL_VOCAB};
         const struct moeflux_options o = {.dir = small_model_make(p.dir, 1),
                                           .device = i < 2 ? "reference" : getenv("MOEFLUX_DEVICE"),
-                                          .staged = i >= 2,
                                           .kv_type = formats[i % 2]};
         struct moeflux_err e = {0};
         struct arch_state states[SMALL_LAYERS];
@@ -157,7 +157,7 @@ static void rows_side_by_side_are_told_apart(void **state)
         float want[SMALL_VOCAB], got[SMALL_VOCAB];
         uint8_t *whole, *halves;
         p.file = tmp_tree_path(p.dir, "state");
-        check_ok(moeflux_model_open(&p.q.m, &o, &e), &e);
+        check_ok(test_hooks_open(&p.q.m, &o, &(struct test_hooks){.staged = i >= 2}, &e), &e);
         check_ok(moeflux_session_new(&p.q.s, p.q.m, CONTEXT, &e), &e);
         sequence_ids(&p.q, 0, ids, N + 3);
         sequence_fresh(&p.q, ids, N, ids + N, 3, want);
@@ -453,7 +453,7 @@ static struct sequence open_half(const char *model, const char *device)
 {
     struct sequence q = {.vocab = SMALL_VOCAB};
     struct moeflux_err e = {0};
-    const struct moeflux_options o = {.dir = model, .device = device, .kv_type = "f16"};
+    const struct moeflux_options o = {.dir = model, .device = device, .kv_type = MOEFLUX_KV_TYPE_F16};
     check_ok(moeflux_model_open(&q.m, &o, &e), &e);
     check_ok(moeflux_session_new(&q.s, q.m, CONTEXT, &e), &e);
     return q;

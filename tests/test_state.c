@@ -467,8 +467,10 @@ static void predictions_do_not_survive_a_load(void **state)
     (void)state;
     char *dir = tmp_tree_new();
     const char *model = small_model_make(dir, 1), *path = tmp_tree_path(dir, "state");
-    struct moeflux_options o = {
-        .dir = model, .device = getenv("MOEFLUX_DEVICE"), .prefetch = "previous", .context = 128};
+    struct moeflux_options o = {.dir = model,
+                                .device = getenv("MOEFLUX_DEVICE"),
+                                .prefetch = MOEFLUX_PREFETCH_PREVIOUS,
+                                .context = 128};
     struct moeflux_plan p;
     struct moeflux_stats stats;
     struct sequence q = {.vocab = SMALL_VOCAB};

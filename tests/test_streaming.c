@@ -12,6 +12,7 @@
 #include "check.h"
 #include "convert/convert.h"
 #include "golden.h"
+#include "engine/test_hooks.h"
 #include "moeflux.h"
 #include "tmp_tree.h"
 
@@ -91,27 +92,38 @@ static struct moeflux_options options_for(const struct subject *s, const struct 
     /* A token and a half of one layer: every layer takes the slots of the one before. */
     const uint64_t slots[] = {[ALL] = all, [HALF] = all / 2, [LITTLE] = (uint64_t)s->needs.top_k * 3 / 2};
     uint64_t bytes = slots[c->level[BUDGET]] * s->slot_bytes;
+    static const enum moeflux_expert_io io[] = {MOEFLUX_EXPERT_IO_MMAP, MOEFLUX_EXPERT_IO_PREAD,
+                                                MOEFLUX_EXPERT_IO_URING, MOEFLUX_EXPERT_IO_DIRECT};
+    static const enum moeflux_prefetch prefetch[] = {MOEFLUX_PREFETCH_NONE, MOEFLUX_PREFETCH_PREVIOUS,
+                                                     MOEFLUX_PREFETCH_ROUTER, MOEFLUX_PREFETCH_BOTH};
+    static const enum moeflux_cache_policy policy[] = {MOEFLUX_CACHE_POLICY_LRU,
+                                                       MOEFLUX_CACHE_POLICY_FREQUENCY};
     bool staged = c->level[MEMORY] == STAGED, is_reference = device && strcmp(device, "reference") == 0;
     return (struct moeflux_options){.dir = s->dirs[c->level[LAYOUT]],
                                     .device = device,
                                     .memory_bytes = bytes,
                                     .gpu_memory_bytes = s->fixed_bytes[is_reference ? 0 : 1 + staged] + bytes,
-                                    .expert_io = level_name(c, IO),
-                                    .prefetch = level_name(c, PREFETCH),
-                                    .cache_policy = level_name(c, POLICY),
+                                    .expert_io = io[c->level[IO]],
+                                    .prefetch = prefetch[c->level[PREFETCH]],
+                                    .cache_policy = policy[c->level[POLICY]],
                                     .n_threads = (uint32_t)atoi(level_name(c, THREADS)),
-                                    .chunk = CHUNK,
-                                    .staged = staged};
+                                    .chunk = CHUNK};
+}
+
+static int open_choice(struct moeflux_model **m, const struct subject *s, const struct choice *c,
+                       const char *device, struct moeflux_err *e)
+{
+    const struct moeflux_options o = options_for(s, c, device);
+    return test_hooks_open(m, &o, &(struct test_hooks){.staged = c->level[MEMORY] == STAGED}, e);
 }
 
 /* What the plan of a run sets aside before experts get anything. */
 static uint64_t fixed_of(const struct subject *s, const char *device, bool staged)
 {
-    const struct moeflux_options o = {
-        .dir = s->dirs[PLAIN], .device = device, .chunk = CHUNK, .staged = staged};
+    const struct moeflux_options o = {.dir = s->dirs[PLAIN], .device = device, .chunk = CHUNK};
     struct moeflux_plan p;
     struct moeflux_err e = {0};
-    check_ok(moeflux_make_plan(&o, &p, &e), &e);
+    check_ok(test_hooks_make_plan(&o, &(struct test_hooks){.staged = staged}, &p, &e), &e);
     return p.weights_bytes + p.state_bytes + p.activation_bytes + p.driver_bytes;
 }
 
@@ -128,10 +140,9 @@ static void probe(struct subject *s)
     for (uint32_t layout = 0; layout < 2; layout++)
         for (uint32_t io = 0; io < factors[IO].n; io++) {
             const struct choice c = {.level = {[LAYOUT] = layout, [IO] = io, [BUDGET] = HALF}};
-            const struct moeflux_options o = options_for(s, &c, "reference");
             struct moeflux_model *m;
             struct moeflux_err e = {0};
-            int rc = moeflux_model_open(&m, &o, &e);
+            int rc = open_choice(&m, s, &c, "reference", &e);
             s->can[layout][io] = rc == 0;
             if (rc < 0 && (rc != ERR_UNSUPPORTED || io < URING))
                 fail_msg("%s, %s: %s", level_name(&c, LAYOUT), level_name(&c, IO), e.text);
@@ -237,10 +248,9 @@ static void run(const struct subject *s, const struct choice *c, const char *dev
     struct moeflux_model *m;
     struct moeflux_session *q;
     struct moeflux_err e = {0};
-    const struct moeflux_options o = options_for(s, c, device);
     uint64_t bytes = (uint64_t)N_ROWS * s->needs.vocab_size * sizeof(float);
     describe(c, name, sizeof name);
-    if (moeflux_model_open(&m, &o, &e) < 0)
+    if (open_choice(&m, s, c, device, &e) < 0)
         fail_msg("%s: %s", name, e.text);
     check_ok(moeflux_session_new(&q, m, N_PROMPT + N_DECODE, &e), &e);
     int n_turns = device && !strcmp(device, "reference") ? 1 : 2;
@@ -407,14 +417,13 @@ static void check_shrinking(const struct subject *s, const struct choice *c, flo
     enum { MAX_LAYERS = 8 };
     uint8_t *contents[MAX_LAYERS];
     size_t n_bytes[MAX_LAYERS];
-    const struct moeflux_options o = options_for(s, c, getenv("MOEFLUX_DEVICE"));
     struct moeflux_model *m;
     struct moeflux_session *q;
     struct moeflux_err e = {0};
     char name[128];
     describe(c, name, sizeof name);
     assert_true(s->needs.n_layers <= MAX_LAYERS);
-    check_ok(moeflux_model_open(&m, &o, &e), &e);
+    check_ok(open_choice(&m, s, c, getenv("MOEFLUX_DEVICE"), &e), &e);
     check_ok(moeflux_session_new(&q, m, N_PROMPT + N_DECODE, &e), &e);
     evaluate(s, m, q, rows);
     check_ok(moeflux_session_clear(q, &e), &e);
@@ -456,16 +465,18 @@ static void a_file_that_shrinks_ends_the_evaluation_and_no_more(void **state)
     close_subject(&s);
 }
 
-static void unknown_names_are_refused(void **state)
+static void choices_that_there_are_not_are_refused(void **state)
 {
     (void)state;
     const struct {
         struct moeflux_options o;
         const char *part;
     } cases[] = {
-        {{.dir = ODD, .prefetch = "sideways"}, "--prefetch"},
-        {{.dir = ODD, .cache_policy = "random"}, "--cache-policy"},
-        {{.dir = ODD, .expert_io = "carrier"}, "--expert-io"},
+        {{.dir = ODD, .prefetch = (enum moeflux_prefetch)5}, "prefetch is 5, expected 0 to 4"},
+        {{.dir = ODD, .cache_policy = (enum moeflux_cache_policy) - 1}, "cache_policy is -1"},
+        {{.dir = ODD, .expert_io = (enum moeflux_expert_io)5}, "expert_io is 5"},
+        {{.dir = ODD, .prompt_type = (enum moeflux_prompt_type)3}, "prompt_type is 3"},
+        {{.dir = ODD, .kv_type = (enum moeflux_kv_type)3}, "kv_type is 3"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct moeflux_model *m;
@@ -481,7 +492,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(packed_models_are_read_in_every_way),
-        cmocka_unit_test(unknown_names_are_refused),
+        cmocka_unit_test(choices_that_there_are_not_are_refused),
         cmocka_unit_test(a_file_that_shrinks_ends_the_evaluation_and_no_more),
         cmocka_unit_test(all_combinations_give_the_same_logits),
         cmocka_unit_test(qwen_odd_logits_are_equal_over_all_pairs_on_a_device),

@@ -125,12 +125,13 @@ static void allocates_nothing(const struct moeflux_options *o, const char *what)
     decode(&r, COUNTED);
     uint64_t n = n_allocations - before;
     if (n)
-        fail_msg("%s, %s, %s: %llu allocations in %d tokens", what, o->expert_io ? o->expert_io : "auto",
-                 o->prefetch ? o->prefetch : "auto", (unsigned long long)n, COUNTED);
+        fail_msg("%s, expert_io %d, prefetch %d: %llu allocations in %d tokens", what, (int)o->expert_io,
+                 (int)o->prefetch, (unsigned long long)n, COUNTED);
     end(&r);
 }
 
-static const char *const PREFETCH[] = {"none", "previous", "router", "both"};
+static const enum moeflux_prefetch PREFETCH[] = {MOEFLUX_PREFETCH_NONE, MOEFLUX_PREFETCH_PREVIOUS,
+                                                 MOEFLUX_PREFETCH_ROUTER, MOEFLUX_PREFETCH_BOTH};
 enum { N_PREFETCH = sizeof PREFETCH / sizeof *PREFETCH };
 
 /* ---- the tests ---- */
@@ -154,12 +155,14 @@ static void qwen_odd_resident_decodes_without_allocation(void **state)
 static void qwen_odd_streaming_decodes_without_allocation(void **state)
 {
     (void)state;
-    static const char *const modes[] = {"mmap", "pread", "uring", "pread"};
+    static const enum moeflux_expert_io modes[] = {MOEFLUX_EXPERT_IO_MMAP, MOEFLUX_EXPERT_IO_PREAD,
+                                                   MOEFLUX_EXPERT_IO_URING, MOEFLUX_EXPERT_IO_PREAD};
     for (uint32_t i = 0; i < N_PREFETCH; i++)
         allocates_nothing(&(struct moeflux_options){.dir = ODD,
                                                     .memory_bytes = (i % 2 ? 30 : 5) * ODD_SLOT,
                                                     .expert_io = modes[i],
-                                                    .cache_policy = i < 2 ? "lru" : "frequency",
+                                                    .cache_policy = i < 2 ? MOEFLUX_CACHE_POLICY_LRU
+                                                                          : MOEFLUX_CACHE_POLICY_FREQUENCY,
                                                     .prefetch = PREFETCH[i]},
                           "streaming");
 }
@@ -173,10 +176,11 @@ static void direct_reads_decode_without_allocation(void **state)
     const char *dir = tmp_tree_path(tmp, "packed");
     check_ok(convert_run(&(struct convert_options){.src = TINY, .dst = dir}, &r, &e), &e);
     for (uint32_t i = 0; i < N_PREFETCH; i++)
-        allocates_nothing(
-            &(struct moeflux_options){
-                .dir = dir, .memory_bytes = 64 * TINY_SLOT, .expert_io = "direct", .prefetch = PREFETCH[i]},
-            "streaming");
+        allocates_nothing(&(struct moeflux_options){.dir = dir,
+                                                    .memory_bytes = 64 * TINY_SLOT,
+                                                    .expert_io = MOEFLUX_EXPERT_IO_DIRECT,
+                                                    .prefetch = PREFETCH[i]},
+                          "streaming");
     tmp_tree_remove(tmp);
 }
 
@@ -196,7 +200,8 @@ static void a_thousand_tokens_take_no_more_memory_than_two_hundred(void **state)
     (void)state;
     enum { EARLY = 200, LATE = 1000, BOUND = 896 << 10 }; /* 1.1 KB a token */
     struct running r;
-    start(&r, &(struct moeflux_options){.dir = TINY, .memory_bytes = 128 * TINY_SLOT, .prefetch = "both"});
+    start(&r, &(struct moeflux_options){
+                  .dir = TINY, .memory_bytes = 128 * TINY_SLOT, .prefetch = MOEFLUX_PREFETCH_BOTH});
     decode(&r, EARLY);
     uint64_t early = resident_bytes();
     decode(&r, LATE - EARLY);

@@ -402,7 +402,7 @@ static void a_file_with_several_splits_cuts_as_deepseek_does(void **state)
 struct bad_file {
     const char *path;  /* of the member to change, keys separated by blanks */
     const char *value; /* JSON put there; NULL: the member is taken out */
-    enum moeflux_err_code code;
+    int code;
     const char *part; /* of the error's text */
 };
 

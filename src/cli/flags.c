@@ -123,6 +123,20 @@ static int bad_value(const struct flag *f, const char *what, const char *found, 
                    found);
 }
 
+/* Which of "a, b or c" the word is, or -1. */
+static int find_choice(const char *choices, const char *word)
+{
+    size_t len = strlen(word);
+    for (int i = 0; *choices; i++) {
+        size_t n = strcspn(choices, ", ");
+        if (n == len && memcmp(choices, word, n) == 0)
+            return i;
+        choices += n;
+        choices += strncmp(choices, " or ", 4) == 0 ? 4 : strspn(choices, ", ");
+    }
+    return -1;
+}
+
 static int set_value(const struct flag *f, const char *text, void *field, struct moeflux_err *e)
 {
     char what[96];
@@ -146,6 +160,9 @@ static int set_value(const struct flag *f, const char *text, void *field, struct
         snprintf(what, sizeof what, "up to %d whole numbers from %lld to %lld with commas", NUMBER_LIST_MAX,
                  (long long)f->lo, (long long)f->hi);
         return number_list(text, f->lo, f->hi, field) ? 0 : bad_value(f, what, text, e);
+    case FLAG_CHOICE:
+        *(int *)field = find_choice(f->choices, text);
+        return *(int *)field >= 0 ? 0 : bad_value(f, f->choices, text, e);
     default:
         return err_set(e, ERR_USAGE, "a flag of this kind has no value");
     }

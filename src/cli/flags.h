@@ -17,6 +17,7 @@ enum flag_kind {
     FLAG_REAL,    /* float */
     FLAG_BYTES,   /* uint64_t */
     FLAG_LIST,    /* struct number_list, each in [lo, hi] */
+    FLAG_CHOICE,  /* int: which of `choices`, from 0 */
     FLAG_OPERAND, /* const char *: a word without a flag, required, in the table's order */
 };
 
@@ -28,6 +29,7 @@ struct flag {
     const char *help;   /* one line; NULL: left out of the help text */
     size_t at;          /* offsetof the field */
     int64_t lo, hi;
+    const char *choices; /* as a message names them: "auto, f32 or f16" */
 };
 
 /* Parses argv[1..] (argv[0] is skipped) into `into`, whose defaults the caller has set; a flag given twice keeps

@@ -33,7 +33,8 @@ struct options {
     enum verb verb;
     bool help, version;
 
-    const char *model, *device, *expert_io, *prefetch, *cache_policy, *usage, *pin, *kv_type, *prompt_type;
+    const char *model, *device, *usage, *pin;
+    int expert_io, prefetch, cache_policy, kv_type, prompt_type; /* enums of moeflux.h */
     int64_t ctx_size; /* 0: the smaller of GENERATOR_DEFAULT_CONTEXT and the model's maximum */
     int64_t threads, chunk;
     uint64_t memory, gpu_memory; /* bytes; 0: from what is free */

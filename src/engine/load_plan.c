@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "engine/engine.h"
 #include "engine/host_memory.h"
+#include "engine/test_hooks.h"
 
 /* Tokens of a chunk unless the caller says otherwise. By kind and memory of the device, not by its measured speed: results
  * differ in the last digits between chunk sizes, and shall not depend on what else a machine does. Speeds level off there:
@@ -58,45 +59,65 @@ static void size_states(struct load_plan *p, const struct model_dir *m)
     p->checkpoint_bytes = n.recurrent_state_bytes / 2;
 }
 
-static int set_prompt_type(struct exec *x, const char *requested, struct moeflux_err *e)
+static int set_prompt_type(struct exec *x, enum moeflux_prompt_type requested, struct moeflux_err *e)
 {
     struct exec_caps caps = exec_get_caps(x);
-    if (!requested || strcmp(requested, "auto") == 0)
-        return 0;
-    if (strcmp(requested, "f32") == 0) {
+    if (requested == MOEFLUX_PROMPT_TYPE_F32)
         exec_forbid_f16(x);
-        return 0;
-    }
-    if (strcmp(requested, "f16") != 0)
-        return err_set(e, ERR_USAGE, "--prompt-type %s, expected auto, f32 or f16", requested);
-    if (!caps.has_coopmat)
+    if (requested == MOEFLUX_PROMPT_TYPE_F16 && !caps.has_coopmat)
         return err_set(e, ERR_UNSUPPORTED,
                        "--prompt-type f16: %s has no cooperative matrices of float16, expected auto or f32",
                        caps.name);
     return 0;
 }
 
-int load_plan_open_device(struct exec **out, const struct moeflux_options *o, struct moeflux_err *e)
+/* An enum of the caller's that has no such value. */
+static int check_choice(const char *option, int value, int last, struct moeflux_err *e)
 {
-    int rc = exec_open(out, o->device, o->profile, o->staged, e);
+    if (value >= 0 && value <= last)
+        return 0;
+    return err_set(e, ERR_USAGE, "moeflux_options.%s is %d, expected 0 to %d", option, value, last);
+}
+
+int load_plan_check(const struct moeflux_options *o, struct moeflux_err *e)
+{
+    int rc = check_choice("expert_io", (int)o->expert_io, MOEFLUX_EXPERT_IO_DIRECT, e);
+    if (rc == 0)
+        rc = check_choice("prefetch", (int)o->prefetch, MOEFLUX_PREFETCH_BOTH, e);
+    if (rc == 0)
+        rc = check_choice("cache_policy", (int)o->cache_policy, MOEFLUX_CACHE_POLICY_FREQUENCY, e);
+    if (rc == 0)
+        rc = check_choice("prompt_type", (int)o->prompt_type, MOEFLUX_PROMPT_TYPE_F16, e);
+    return rc < 0 ? rc : check_choice("kv_type", (int)o->kv_type, MOEFLUX_KV_TYPE_F16, e);
+}
+
+enum reader_mode load_plan_reader_mode(const struct moeflux_options *o)
+{
+    static const enum reader_mode modes[] = {[MOEFLUX_EXPERT_IO_AUTO] = READER_AUTO,
+                                             [MOEFLUX_EXPERT_IO_MMAP] = READER_MMAP,
+                                             [MOEFLUX_EXPERT_IO_PREAD] = READER_PREAD,
+                                             [MOEFLUX_EXPERT_IO_URING] = READER_URING,
+                                             [MOEFLUX_EXPERT_IO_DIRECT] = READER_DIRECT};
+    return modes[o->expert_io];
+}
+
+int load_plan_open_device(struct exec **out, const struct moeflux_options *o, const struct test_hooks *h,
+                          struct moeflux_err *e)
+{
+    int rc = exec_open(out, o->device, o->profile, h && h->staged, e);
     if (rc < 0)
         return rc;
-    if (o->as_gpu)
+    if (h && h->as_gpu)
         exec_pose_as_gpu(*out);
     return set_prompt_type(*out, o->prompt_type, e);
 }
 
 /* Where prompts go through float16 anyway, a cache of it is as good, half as large, and its tiles need no rounding (H200,
  * 16,384 tokens: 7,060 tok/s against 5,950). */
-static int choose_kv_type(enum kv_type *out, const char *requested, const struct exec_caps *caps,
-                          struct moeflux_err *e)
+static enum kv_type choose_kv_type(enum moeflux_kv_type requested, const struct exec_caps *caps)
 {
-    bool is_auto = !requested || strcmp(requested, "auto") == 0,
-         is_f16 = requested && strcmp(requested, "f16") == 0;
-    *out = is_f16 || (is_auto && caps->has_coopmat) ? KV_TYPE_F16 : KV_TYPE_F32;
-    if (is_auto || is_f16 || strcmp(requested, "f32") == 0)
-        return 0;
-    return err_set(e, ERR_USAGE, "--kv-type %s, expected auto, f32 or f16", requested);
+    bool is_auto = requested == MOEFLUX_KV_TYPE_AUTO;
+    return requested == MOEFLUX_KV_TYPE_F16 || (is_auto && caps->has_coopmat) ? KV_TYPE_F16 : KV_TYPE_F32;
 }
 
 int load_plan_make(struct load_plan *out, const struct model_dir *m, const struct exec_caps *caps,
@@ -104,15 +125,13 @@ int load_plan_make(struct load_plan *out, const struct model_dir *m, const struc
 {
     *out = (struct load_plan){.n_readers = load_plan_n_readers(o->n_threads),
                               .context = choose_context(o->context, &m->config),
+                              .io = load_plan_reader_mode(o),
+                              .kv_type = choose_kv_type(o->kv_type, caps),
                               .host_free_bytes = host_memory_free("")};
     const struct arch *arch = arch_find(&m->config, e);
     if (!arch)
         return ERR_UNSUPPORTED;
-    int rc = reader_mode_find(o->expert_io ? o->expert_io : "auto", &out->io, e);
-    if (rc == 0)
-        rc = choose_chunk(&out->max_chunk, o->chunk, caps, e);
-    if (rc == 0)
-        rc = choose_kv_type(&out->kv_type, o->kv_type, caps, e);
+    int rc = choose_chunk(&out->max_chunk, o->chunk, caps, e);
     if (rc < 0)
         return rc;
     size_states(out, m);
@@ -180,14 +199,22 @@ static int describe_reads(struct moeflux_plan *to, const struct load_plan *p, co
 
 int moeflux_make_plan(const struct moeflux_options *o, struct moeflux_plan *out, struct moeflux_err *e)
 {
+    return test_hooks_make_plan(o, NULL, out, e);
+}
+
+int test_hooks_make_plan(const struct moeflux_options *o, const struct test_hooks *h,
+                         struct moeflux_plan *out, struct moeflux_err *e)
+{
     struct model_dir m;
     struct exec *x = NULL;
     struct load_plan p;
     *out = (struct moeflux_plan){0};
-    int rc = model_dir_open(&m, o->dir, e);
+    int rc = load_plan_check(o, e);
+    if (rc == 0)
+        rc = model_dir_open(&m, o->dir, e);
     if (rc < 0)
         return rc;
-    rc = load_plan_open_device(&x, o, e);
+    rc = load_plan_open_device(&x, o, h, e);
     if (rc == 0) {
         struct exec_caps caps = exec_get_caps(x);
         rc = load_plan_make(&p, &m, &caps, o, e);

@@ -14,6 +14,7 @@ struct exec;
 struct exec_caps;
 struct model_dir;
 struct moeflux_options;
+struct test_hooks;
 
 struct load_plan {
     uint32_t max_chunk; /* most tokens of a chunk */
@@ -32,9 +33,15 @@ struct load_plan {
 int load_plan_make(struct load_plan *out, const struct model_dir *m, const struct exec_caps *caps,
                    const struct moeflux_options *o, struct moeflux_err *e);
 
-/* The device that the options name, made ready for planning: with float16 or not, as prompt_type says. ERR_USAGE;
- * ERR_UNSUPPORTED where float16 is asked for and the device is not fast at it. */
-int load_plan_open_device(struct exec **out, const struct moeflux_options *o, struct moeflux_err *e);
+/* Whether the options' enums have values that there are; the functions below rely on it. ERR_USAGE names the one at fault. */
+int load_plan_check(const struct moeflux_options *o, struct moeflux_err *e);
+
+/* Opens the device that the options name; prompt_type says whether its caps have float16. h may be NULL. ERR_USAGE;
+ * ERR_UNSUPPORTED: float16 is asked for and the device has no matrix units for it. */
+int load_plan_open_device(struct exec **out, const struct moeflux_options *o, const struct test_hooks *h,
+                          struct moeflux_err *e);
+
+enum reader_mode load_plan_reader_mode(const struct moeflux_options *o);
 
 /* Threads that read: as asked for, else by the cores there are. */
 uint32_t load_plan_n_readers(uint32_t requested);

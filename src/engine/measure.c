@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "engine/engine.h"
 #include "engine/load_plan.h"
+#include "engine/test_hooks.h"
 #include "ops/linear.h"
 
 #define DISK_NS  ((uint64_t)1000000000)
@@ -103,9 +104,9 @@ static int read_for_a_second(struct wave *w, struct moeflux_speeds *out, struct 
 /* A mode that the caller asked for is measured; else the first that works of direct, uring and pread. */
 static int open_reader(struct wave *w, const struct moeflux_options *o, struct moeflux_err *e)
 {
-    struct reader_options r = {.n_threads = load_plan_n_readers(o->n_threads)};
-    int rc = reader_mode_find(o->expert_io ? o->expert_io : "auto", &r.mode, e);
-    return rc < 0 ? rc : reader_open(&w->reader, w->model, &r, e);
+    struct reader_options r = {.mode = load_plan_reader_mode(o),
+                               .n_threads = load_plan_n_readers(o->n_threads)};
+    return reader_open(&w->reader, w->model, &r, e);
 }
 
 static void measure_disk(const struct model_dir *m, const struct moeflux_options *o,
@@ -318,11 +319,11 @@ static int measure_copy(struct exec *x, const struct model_dir *m, struct moeflu
 }
 
 static void measure_device(const struct model_dir *m, const struct moeflux_options *o,
-                           struct moeflux_speeds *out)
+                           const struct test_hooks *h, struct moeflux_speeds *out)
 {
     struct exec *x = NULL;
     struct moeflux_err e = {0};
-    int rc = exec_open(&x, o->device, false, o->staged, &e);
+    int rc = exec_open(&x, o->device, false, h && h->staged, &e);
     if (rc == 0)
         snprintf(out->device, sizeof out->device, "%s", exec_get_caps(x).name);
     if (rc == 0)
@@ -340,13 +341,21 @@ static void measure_device(const struct model_dir *m, const struct moeflux_optio
 
 int moeflux_measure(const struct moeflux_options *o, struct moeflux_speeds *out, struct moeflux_err *e)
 {
+    return test_hooks_measure(o, NULL, out, e);
+}
+
+int test_hooks_measure(const struct moeflux_options *o, const struct test_hooks *h,
+                       struct moeflux_speeds *out, struct moeflux_err *e)
+{
     struct model_dir m;
     *out = (struct moeflux_speeds){0};
-    int rc = model_dir_open(&m, o->dir, e);
+    int rc = load_plan_check(o, e);
+    if (rc == 0)
+        rc = model_dir_open(&m, o->dir, e);
     if (rc < 0)
         return rc;
     measure_disk(&m, o, out);
-    measure_device(&m, o, out);
+    measure_device(&m, o, h, out);
     model_dir_close(&m);
     return 0;
 }

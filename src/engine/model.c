@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "engine/engine.h"
 #include "engine/load_plan.h"
+#include "engine/test_hooks.h"
 #include "experts/ranking.h"
 #include "model/rope.h"
 
@@ -69,17 +70,24 @@ static int open_experts(struct moeflux_model *m, const struct expert_store_optio
     return expert_store_load(m->expert_store, &m->progress, e);
 }
 
-/* Who stays in the cache, and what is read ahead. */
+static enum predictor_kind predictor_of(enum moeflux_prefetch requested)
+{
+    static const enum predictor_kind kinds[] = {[MOEFLUX_PREFETCH_AUTO] = PREDICT_ROUTER,
+                                                [MOEFLUX_PREFETCH_NONE] = PREDICT_NONE,
+                                                [MOEFLUX_PREFETCH_PREVIOUS] = PREDICT_PREVIOUS,
+                                                [MOEFLUX_PREFETCH_ROUTER] = PREDICT_ROUTER,
+                                                [MOEFLUX_PREFETCH_BOTH] = PREDICT_BOTH};
+    return kinds[requested];
+}
+
+/* Which experts stay in the cache, and which are prefetched. */
 static int choose_policies(struct moeflux_model *m, const struct moeflux_options *o,
                            struct expert_store_options *to, struct moeflux_err *e)
 {
     const struct config *c = &m->dir.config;
-    enum predictor_kind kind;
-    int rc = predictor_find(o->prefetch ? o->prefetch : "auto", &kind, e);
-    if (rc == 0)
-        rc = ranking_find(o->cache_policy ? o->cache_policy : "auto", c->n_layers * c->top_k, &to->half_life,
-                          e);
-    return rc < 0 ? rc : predictor_open(&m->predictor, kind, c->n_layers, c->top_k, e);
+    bool is_lru = o->cache_policy == MOEFLUX_CACHE_POLICY_LRU;
+    to->half_life = is_lru ? 0 : ranking_half_life(c->n_layers * c->top_k);
+    return predictor_open(&m->predictor, predictor_of(o->prefetch), c->n_layers, c->top_k, e);
 }
 
 /* What is decided before anything is allocated. */
@@ -103,6 +111,12 @@ static int choose(struct moeflux_model *m, const struct moeflux_options *o, stru
 
 int moeflux_model_open(struct moeflux_model **out, const struct moeflux_options *o, struct moeflux_err *e)
 {
+    return test_hooks_open(out, o, NULL, e);
+}
+
+int test_hooks_open(struct moeflux_model **out, const struct moeflux_options *o, const struct test_hooks *h,
+                    struct moeflux_err *e)
+{
     *out = NULL;
     struct moeflux_model *m = mem_new(1, sizeof *m, e);
     if (!m)
@@ -110,11 +124,13 @@ int moeflux_model_open(struct moeflux_model **out, const struct moeflux_options 
     m->progress = o->progress;
     m->step_ns = UINT64_MAX;
     struct expert_store_options experts = {.usage = o->usage, .pin = o->pin};
-    int rc = model_dir_open(&m->dir, o->dir, e);
+    int rc = load_plan_check(o, e);
+    if (rc == 0)
+        rc = model_dir_open(&m->dir, o->dir, e);
     if (rc == 0)
         rc = choose_policies(m, o, &experts, e);
     if (rc == 0)
-        rc = load_plan_open_device(&m->exec, o, e);
+        rc = load_plan_open_device(&m->exec, o, h, e);
     if (rc == 0)
         rc = choose(m, o, &experts, e);
     if (rc == 0)

@@ -8,25 +8,6 @@
 
 #define NO_LAYER UINT32_MAX
 
-int predictor_find(const char *name, enum predictor_kind *kind, struct moeflux_err *e)
-{
-    static const struct {
-        const char *name;
-        enum predictor_kind kind;
-    } all[] = {{"auto", PREDICT_ROUTER},
-               {"none", PREDICT_NONE},
-               {"previous", PREDICT_PREVIOUS},
-               {"router", PREDICT_ROUTER},
-               {"both", PREDICT_BOTH}};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (strcmp(name, all[i].name) == 0) {
-            *kind = all[i].kind;
-            return 0;
-        }
-    return err_set(e, ERR_USAGE, "--prefetch: expected auto, none, previous, router or both, found \"%s\"",
-                   name);
-}
-
 int predictor_open(struct predictor *p, enum predictor_kind kind, uint32_t n_layers, uint32_t top_k,
                    struct moeflux_err *e)
 {

@@ -13,9 +13,6 @@ struct moeflux_err;
 
 enum predictor_kind { PREDICT_NONE = 0, PREDICT_PREVIOUS = 1, PREDICT_ROUTER = 2, PREDICT_BOTH = 3 };
 
-/* "auto", "none", "previous", "router" or "both". ERR_USAGE names them. */
-int predictor_find(const char *name, enum predictor_kind *kind, struct moeflux_err *e);
-
 struct predictor {
     enum predictor_kind kind;
     uint32_t n_layers, top_k;

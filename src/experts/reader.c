@@ -10,7 +10,6 @@
 #include "experts/reader_work.h"
 
 static const char *const MODE_NAMES[] = {"auto", "mmap", "pread", "uring", "direct"};
-enum { N_MODES = sizeof MODE_NAMES / sizeof *MODE_NAMES };
 
 struct reader {
     struct reader_work work;
@@ -20,17 +19,6 @@ struct reader {
     char why[1024]; /* "a; b": why this mode */
     char text[1200];
 };
-
-int reader_mode_find(const char *name, enum reader_mode *mode, struct moeflux_err *e)
-{
-    for (int i = 0; i < N_MODES; i++)
-        if (strcmp(name, MODE_NAMES[i]) == 0) {
-            *mode = (enum reader_mode)i;
-            return 0;
-        }
-    return err_set(e, ERR_USAGE, "--expert-io: expected auto, mmap, pread, uring or direct, found \"%s\"",
-                   name);
-}
 
 const char *reader_mode_name(enum reader_mode mode)
 {

@@ -43,8 +43,7 @@ enum { READER_TARGET_ALIGN = 4096, READER_DEFAULT_DEPTH = 32 };
 /* Pieces of a direct read: of at least READER_PIECE_BYTES, but for the last of an extent. */
 enum { READER_PIECE_BYTES = 512 << 10, READER_MAX_PARTS = 24 };
 
-/* "auto", "mmap", "pread", "uring" or "direct". ERR_USAGE names them. */
-int reader_mode_find(const char *name, enum reader_mode *mode, struct moeflux_err *e);
+/* "auto", "mmap", "pread", "uring" or "direct". */
 const char *reader_mode_name(enum reader_mode mode);
 
 struct read_request;

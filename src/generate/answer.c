@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/progress.h"
 #include "generate/generator.h"
 
 /* What the loop carries from token to token. */
