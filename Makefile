@@ -3,18 +3,21 @@
 
 BUILD   ?= build
 PREFIX  ?= /usr/local
+LIBDIR  ?= $(PREFIX)/lib
 DESTDIR ?=
 CC      ?= cc
 GLSLC   ?= glslc
 OPT     ?= -O2 -g
 SAN     ?=
 
-PACKAGES := vulkan jansson libpcre2-8 libutf8proc liburing libedit libxxhash argtable2
-PKG_CFLAGS := $(shell pkg-config --cflags $(PACKAGES))
-PKG_LIBS   := $(shell pkg-config --libs $(PACKAGES))
+LIB_PACKAGES := vulkan jansson libpcre2-8 libutf8proc liburing libxxhash
+PACKAGES     := $(LIB_PACKAGES) libedit argtable2
+PKG_CFLAGS   := $(shell pkg-config --cflags $(PACKAGES))
+PKG_LIBS     := $(shell pkg-config --libs $(PACKAGES))
 
 WARN := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla
-CFLAGS   := -std=c11 -D_GNU_SOURCE $(OPT) $(SAN) $(WARN) -MMD -MP -pthread -ffp-contract=off
+CFLAGS   := -std=c11 -D_GNU_SOURCE $(OPT) $(SAN) $(WARN) -MMD -MP -pthread -ffp-contract=off \
+            -fPIC -fvisibility=hidden
 CPPFLAGS := -Isrc -Ikernels -I$(BUILD) $(PKG_CFLAGS)
 LDFLAGS  := $(SAN) -pthread
 LDLIBS   := $(PKG_LIBS) -lm
@@ -33,16 +36,33 @@ TEST_BIN := $(TESTS:tests/%.c=$(BUILD)/tests/%)
 SAN_OBJ  := $(if $(SAN),$(BUILD)/tests/dlclose_shim.o)
 TEST_LIB := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(TESTS) $(wildcard tests/fuzz_*.c tests/bench_*.c) $(wildcard tests/*_shim.c),$(wildcard tests/*.c)))
 
-.PHONY: all tests check run-tests bench lint asan validate install clean
+.PHONY: all lib tests check run-tests bench lint asan validate install clean
 .SECONDARY:
 all: $(BUILD)/moeflux
 
 $(BUILD)/moeflux: $(BUILD)/main.o $(OBJ) $(SAN_OBJ)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
-$(BUILD)/%.o: %.c
+# After a change of this file too: its flags are part of the objects.
+$(BUILD)/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
+
+# The library is everything that needs no terminal. Only what moeflux.h declares is visible from outside, in the static
+# library too: its one object has no other global names, so that a program may have functions of the same name.
+LIB_OBJ := $(filter-out $(BUILD)/src/cli/% $(BUILD)/src/generate/% $(BUILD)/src/server/%,$(OBJ))
+SONAME  := libmoeflux.so.0
+LIBS    := $(BUILD)/libmoeflux.a $(BUILD)/$(SONAME)
+lib: $(LIBS)
+
+$(BUILD)/libmoeflux.a: $(LIB_OBJ)
+	$(CC) -r -nostdlib -o $(@:.a=.o) $^
+	objcopy --localize-hidden $(@:.a=.o)
+	rm -f $@
+	$(AR) rcs $@ $(@:.a=.o)
+
+$(BUILD)/$(SONAME): $(LIB_OBJ)
+	$(CC) -shared -Wl,-soname,$(SONAME) -Wl,-z,defs $(LDFLAGS) -o $@ $^ $(shell pkg-config --libs $(LIB_PACKAGES)) -lm
 
 # One C initialiser of SPIR-V words a kernel; src/vulkan/pipeline.c includes the table of all of them.
 $(BUILD)/kernels/%.inc: kernels/%.comp $(wildcard kernels/*.glsl) kernels/args.h
@@ -80,7 +100,7 @@ tests: $(TEST_BIN) $(SHIMS)
 
 check: run-tests
 
-run-tests: $(BUILD)/moeflux $(TEST_BIN) $(SHIMS)
+run-tests: $(BUILD)/moeflux $(LIBS) $(TEST_BIN) $(SHIMS)
 	scripts/run-tests $(BUILD) $(ONLY)
 
 # Measuring programs; tests/bench_X.c says what each measures and how it is called.
@@ -96,7 +116,7 @@ asan: export ASAN_OPTIONS = $(ASAN_CHECKS):quarantine_size_mb=32
 asan: export UBSAN_OPTIONS = print_stacktrace=1
 asan: export MOEFLUX_TESTS = *odd*
 asan: export MOEFLUX_ROUNDS = 60
-asan: ONLY = $(filter-out test_cogito cli_skills,$(notdir $(basename $(TESTS) $(wildcard tests/cli_*.sh))))
+asan: ONLY = $(filter-out test_cogito cli_skills cli_library,$(notdir $(basename $(TESTS) $(wildcard tests/cli_*.sh))))
 asan:
 	$(MAKE) BUILD=build-asan OPT="-O1 -g" ONLY="$(ONLY)" \
 	    SAN="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer" run-tests
@@ -109,9 +129,17 @@ validate: $(BUILD)/moeflux $(TEST_BIN) $(SHIMS)
 lint: $(if $(KERNELS),$(BUILD)/kernels/table.inc)
 	CPPFLAGS="$(CPPFLAGS)" scripts/lint
 
-install: $(BUILD)/moeflux
+VERSION = $(shell sed -n 's/^\#define MOEFLUX_VERSION "\(.*\)"/\1/p' src/moeflux.h)
+install: $(BUILD)/moeflux $(LIBS)
 	install -D -m 755 $(BUILD)/moeflux $(DESTDIR)$(PREFIX)/bin/moeflux
 	install -D -m 644 man/moeflux.1 $(DESTDIR)$(PREFIX)/share/man/man1/moeflux.1
+	install -D -m 644 src/moeflux.h $(DESTDIR)$(PREFIX)/include/moeflux.h
+	install -D -m 644 $(BUILD)/libmoeflux.a $(DESTDIR)$(LIBDIR)/libmoeflux.a
+	install -D -m 644 $(BUILD)/$(SONAME) $(DESTDIR)$(LIBDIR)/$(SONAME)
+	ln -sf $(SONAME) $(DESTDIR)$(LIBDIR)/libmoeflux.so
+	mkdir -p $(DESTDIR)$(LIBDIR)/pkgconfig
+	sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION)|; s|@PACKAGES@|$(LIB_PACKAGES)|' \
+	    moeflux.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/moeflux.pc
 
 clean:
 	rm -rf build build-asan

@@ -72,7 +72,7 @@ choices() {
     for value in "$@"; do
         fails 1 'no-such-dir' -m no-such-dir -p x "$flag" "$value"
     done
-    for value in x "$1 " "${1}x" "$listed" or ,; do
+    for value in x "$1 " "${1}x" "$listed" or ','; do
         fails 2 "\\$flag: expected $listed, found" -m dir -p x "$flag" "$value"
     done
 }

@@ -21,6 +21,9 @@ struct moeflux_sampler {
 int moeflux_tokenizer_open(struct moeflux_tokenizer **out, const char *path, struct moeflux_err *e)
 {
     struct moeflux_err why = {0};
+    *out = NULL;
+    if (!path)
+        return err_set(e, ERR_USAGE, "no tokenizer.json was named: the model's directory may have none");
     *out = mem_new(1, sizeof **out, &why);
     if (*out)
         (*out)->tokenizer = tokenizer_open(path, &why);
