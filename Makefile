@@ -9,7 +9,7 @@ GLSLC   ?= glslc
 OPT     ?= -O2 -g
 SAN     ?=
 
-PACKAGES := vulkan jansson libpcre2-8 libutf8proc liburing libedit libxxhash argtable2
+PACKAGES := vulkan jansson libpcre2-8 libutf8proc liburing libedit libxxhash argtable2 sleef
 PKG_CFLAGS := $(shell pkg-config --cflags $(PACKAGES))
 PKG_LIBS   := $(shell pkg-config --libs $(PACKAGES))
 
@@ -18,9 +18,21 @@ CFLAGS   := -std=c11 -D_GNU_SOURCE $(OPT) $(SAN) $(WARN) -MMD -MP -pthread -ffp-
 CPPFLAGS := -Isrc -Ikernels -I$(BUILD) $(PKG_CFLAGS)
 LDFLAGS  := $(SAN) -pthread
 LDLIBS   := $(PKG_LIBS) -lm
+MACHINE  := $(shell $(CC) -dumpmachine)
 
-SRC      := $(filter-out src/main.c,$(wildcard src/*/*.c))
-OBJ      := $(SRC:%.c=$(BUILD)/%.o)
+AVX2     := -mavx2 -mfma -mf16c
+ISA_FLAGS_avx2    := $(AVX2)
+ISA_FLAGS_avx512  := $(AVX2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
+ISA_FLAGS_dotprod := -march=armv8.2-a+dotprod
+# With -O2 gcc 12 keeps the tiles of the products in memory.
+ISA_OPT           := $(OPT:-O2=-O3)
+
+# X_isa.c is compiled once for each instruction set of the processor family (src/cpu/isa.h).
+ISA_SRC  := $(wildcard src/*/*_isa.c)
+ISA_TEST := $(wildcard tests/*_isa.c)
+ISAS     := portable $(if $(findstring x86_64,$(MACHINE)),avx2 avx512) $(if $(findstring aarch64,$(MACHINE)),neon dotprod)
+SRC      := $(filter-out src/main.c $(ISA_SRC),$(wildcard src/*/*.c))
+OBJ      := $(SRC:%.c=$(BUILD)/%.o) $(foreach isa,$(ISAS),$(ISA_SRC:%.c=$(BUILD)/%.$(isa).o))
 KERNELS  := $(sort $(wildcard kernels/*.comp))
 # Built a second time for software devices (kernels/memory.glsl, matvec.glsl, matmul.glsl).
 WIDE     := attention linear matmul expert_up expert_down expert_up_many expert_down_many
@@ -31,7 +43,8 @@ SPIRV    := $(KERNELS:kernels/%.comp=$(BUILD)/kernels/%.inc) $(WIDE:%=$(BUILD)/k
 TESTS    := $(sort $(wildcard tests/test_*.c))
 TEST_BIN := $(TESTS:tests/%.c=$(BUILD)/tests/%)
 SAN_OBJ  := $(if $(SAN),$(BUILD)/tests/dlclose_shim.o)
-TEST_LIB := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(TESTS) $(wildcard tests/fuzz_*.c tests/bench_*.c) $(wildcard tests/*_shim.c),$(wildcard tests/*.c)))
+TEST_LIB := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(TESTS) $(ISA_TEST) $(wildcard tests/fuzz_*.c tests/bench_*.c) $(wildcard tests/*_shim.c),$(wildcard tests/*.c))) \
+            $(foreach isa,$(ISAS),$(ISA_TEST:%.c=$(BUILD)/%.$(isa).o))
 
 .PHONY: all tests check run-tests bench lint asan validate install clean
 .SECONDARY:
@@ -43,6 +56,13 @@ $(BUILD)/moeflux: $(BUILD)/src/main.o $(OBJ) $(SAN_OBJ)
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
+
+define ISA_RULE
+$(BUILD)/%_isa.$(1).o: %_isa.c
+	@mkdir -p $$(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) $(ISA_OPT) $(ISA_FLAGS_$(1)) -DCPU_ISA=$(1) -DCPU_ISA_$(1) -c -o $$@ $$<
+endef
+$(foreach isa,$(ISAS),$(eval $(call ISA_RULE,$(isa))))
 
 # One C initialiser of SPIR-V words a kernel; src/vulkan/pipeline.c includes the table of all of them.
 $(BUILD)/kernels/%.inc: kernels/%.comp $(wildcard kernels/*.glsl) kernels/args.h
