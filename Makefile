@@ -1,4 +1,4 @@
-# moeflux: `make`, `make check`, `make lint`, `make asan`, `make validate`, `make install`.
+# moeflux: `make`, `make check`, `make lint`, `make asan`, `make tsan`, `make validate`, `make install`.
 # Sources are found by folder; a new file needs no change here.
 
 BUILD   ?= build
@@ -46,7 +46,7 @@ SAN_OBJ  := $(if $(SAN),$(BUILD)/tests/dlclose_shim.o)
 TEST_LIB := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(TESTS) $(ISA_TEST) $(wildcard tests/fuzz_*.c tests/bench_*.c) $(wildcard tests/*_shim.c),$(wildcard tests/*.c))) \
             $(foreach isa,$(ISAS),$(ISA_TEST:%.c=$(BUILD)/%.$(isa).o))
 
-.PHONY: all tests check run-tests bench lint asan validate install clean
+.PHONY: all tests check run-tests bench lint asan tsan validate install clean
 .SECONDARY:
 all: $(BUILD)/moeflux
 
@@ -121,6 +121,11 @@ asan:
 	$(MAKE) BUILD=build-asan OPT="-O1 -g" ONLY="$(ONLY)" \
 	    SAN="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer" run-tests
 
+# The threads of a computation under ThreadSanitizer.
+tsan:
+	$(MAKE) BUILD=build-tsan OPT="-O1 -g" SAN=-fsanitize=thread build-tsan/tests/test_team
+	build-tsan/tests/test_team
+
 # The tests that use the GPU, under the Vulkan validation layers.
 validate: $(BUILD)/moeflux $(TEST_BIN) $(SHIMS)
 	scripts/validate $(BUILD)
@@ -134,6 +139,6 @@ install: $(BUILD)/moeflux
 	install -D -m 644 man/moeflux.1 $(DESTDIR)$(PREFIX)/share/man/man1/moeflux.1
 
 clean:
-	rm -rf build build-asan
+	rm -rf build build-asan build-tsan
 
 -include $(OBJ:.o=.d) $(BUILD)/src/main.d $(TEST_BIN:=.d) $(TEST_LIB:.o=.d) $(SAN_OBJ:.o=.d) $(patsubst %.c,$(BUILD)/%.d,$(wildcard tests/bench_*.c))
