@@ -1,4 +1,4 @@
-# moeflux: `make`, `make check`, `make lint`, `make asan`, `make validate`, `make install`.
+# moeflux: `make`, `make check`, `make lint`, `make asan`, `make tsan`, `make validate`, `make install`.
 # Sources are found by folder; a new file needs no change here. CPPFLAGS, CFLAGS, LDFLAGS and LDLIBS are the user's: they
 # are added to what is needed. WERROR=1, or CI=true: a warning is an error.
 
@@ -12,7 +12,7 @@ OPT     ?= -O2 -g
 SAN     ?=
 WERROR  ?= $(filter-out 0 false,$(CI))
 
-LIB_PACKAGES := vulkan jansson libpcre2-8 libutf8proc liburing libxxhash
+LIB_PACKAGES := vulkan jansson libpcre2-8 libutf8proc liburing libxxhash sleef
 PACKAGES     := $(LIB_PACKAGES) libedit argtable2
 PKG_CFLAGS   := $(shell pkg-config --cflags $(PACKAGES))
 PKG_LIBS     := $(shell pkg-config --libs $(PACKAGES))
@@ -33,12 +33,25 @@ ALL_CPPFLAGS := -D_GNU_SOURCE -Isrc -Ikernels -I$(BUILD) $(PKG_CFLAGS) $(CPPFLAG
 ALL_LDFLAGS  := $(SAN) -pie -pthread -Wl,-z,relro,-z,now $(LDFLAGS)
 ALL_LDLIBS   := $(PKG_LIBS) -lm $(LDLIBS)
 
-SRC      := $(wildcard src/*/*.c src/*/*/*.c)
-OBJ      := $(SRC:%.c=$(BUILD)/%.o)
+# X_isa.c is compiled once for each instruction set of the processor's family (src/cpu/isa.h). With -O2 gcc 12 keeps the tiles
+# of the products in memory.
+MACHINE           := $(shell $(CC) -dumpmachine)
+AVX2              := -mavx2 -mfma -mf16c
+ISA_FLAGS_avx2    := $(AVX2)
+ISA_FLAGS_avx512  := $(AVX2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
+ISA_FLAGS_dotprod := -march=armv8.2-a+dotprod
+ISA_OPT           := $(OPT:-O2=-O3)
+ISAS     := portable $(if $(findstring x86_64,$(MACHINE)),avx2 avx512) $(if $(findstring aarch64,$(MACHINE)),neon dotprod)
+ISA_SRC  := $(wildcard src/*/*_isa.c)
+ISA_TEST := $(wildcard tests/*_isa.c)
+
+SRC      := $(filter-out $(ISA_SRC),$(wildcard src/*/*.c src/*/*/*.c))
+OBJ      := $(SRC:%.c=$(BUILD)/%.o) $(foreach isa,$(ISAS),$(ISA_SRC:%.c=$(BUILD)/%.$(isa).o))
 TESTS    := $(sort $(wildcard tests/test_*.c))
 TEST_BIN := $(TESTS:tests/%.c=$(BUILD)/tests/%)
 SAN_OBJ  := $(if $(findstring address,$(SAN)),$(BUILD)/tests/dlclose_shim.o)
-TEST_LIB := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(TESTS) $(wildcard tests/fuzz_*.c tests/bench_*.c) $(wildcard tests/*_shim.c),$(wildcard tests/*.c)))
+TEST_LIB := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(TESTS) $(ISA_TEST) $(wildcard tests/fuzz_*.c tests/bench_*.c) $(wildcard tests/*_shim.c),$(wildcard tests/*.c))) \
+            $(foreach isa,$(ISAS),$(ISA_TEST:%.c=$(BUILD)/%.$(isa).o))
 
 # kernels/X.comp is the kernel X, kernels/X/Y.comp the kernel X_Y.
 KERNELS      := $(patsubst kernels/%.comp,%,$(sort $(wildcard kernels/*.comp kernels/*/*.comp)))
@@ -49,7 +62,7 @@ kernels_wide := attention linear matmul expert_up expert_down expert_up_many exp
 kernels_coop := matmul expert_up_many expert_down_many attention_many
 SPIRV        := $(patsubst %,$(BUILD)/kernels/%.inc,$(KERNELS) $(foreach v,$(VARIANTS),$(kernels_$(v):%=%_$(v))))
 
-.PHONY: all lib tests check run-tests bench lint asan validate install clean
+.PHONY: all lib tests check run-tests bench lint asan tsan validate install clean
 .SECONDARY:
 .DELETE_ON_ERROR:
 .SECONDEXPANSION:
@@ -62,6 +75,13 @@ $(BUILD)/moeflux: $(BUILD)/main.o $(OBJ) $(SAN_OBJ)
 $(BUILD)/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
+
+define ISA_RULE
+$(BUILD)/%_isa.$(1).o: %_isa.c Makefile
+	@mkdir -p $$(@D)
+	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) $(ISA_OPT) $(ISA_FLAGS_$(1)) -DCPU_ISA=$(1) -DCPU_ISA_$(1) -MMD -MP -c -o $$@ $$<
+endef
+$(foreach isa,$(ISAS),$(eval $(call ISA_RULE,$(isa))))
 
 # The library is everything that needs no terminal. Only what moeflux.h declares is visible from outside, in the static
 # library too: its one object has no other global names, so that a program may have functions of the same name.
@@ -134,6 +154,11 @@ asan:
 	$(MAKE) BUILD=build-asan OPT="-O1 -g" ONLY="$(ONLY)" \
 	    SAN="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer" run-tests
 
+# The threads of a computation under ThreadSanitizer.
+tsan:
+	$(MAKE) BUILD=build-tsan OPT="-O1 -g" SAN=-fsanitize=thread build-tsan/tests/test_team
+	build-tsan/tests/test_team
+
 # The tests that use the GPU, under the Vulkan validation layers.
 validate: $(BUILD)/moeflux $(TEST_BIN) $(SHIMS)
 	scripts/validate $(BUILD)
@@ -155,7 +180,7 @@ install: $(BUILD)/moeflux $(LIBS)
 	    moeflux.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/moeflux.pc
 
 clean:
-	rm -rf build build-asan
+	rm -rf build build-asan build-tsan
 
 -include $(OBJ:.o=.d) $(BUILD)/main.d $(TEST_BIN:=.d) $(TEST_LIB:.o=.d) $(SAN_OBJ:.o=.d) $(SPIRV:.inc=.d) \
          $(patsubst %.c,$(BUILD)/%.d,$(wildcard tests/bench_*.c))
