@@ -55,7 +55,7 @@ static void cast_f16_agrees_with_its_reference(void **state)
     check("cast_f16", "cast_f16", "cast_f16");
 }
 
-/* Cases of many tokens run matmul. */
+/* Cases of many tokens run matmul; columns that are no multiple of 64 run linear_plain and matvec_transposed_plain. */
 static void linear_and_matvec_transposed_agree_with_their_references(void **state)
 {
     (void)state;

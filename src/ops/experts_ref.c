@@ -85,7 +85,8 @@ int experts_down_ref(const void *self, const void *what, struct host *h)
             sum[r] = 0;
         for (uint32_t k = 0; k < s->top_k; k++)
             ref_down_routed(s, c, (uint64_t)t * s->top_k + k, sum, in, row);
-        ref_down_shared(s, c, t, sum, in, row);
+        if (c->shared_down.cols)
+            ref_down_shared(s, c, t, sum, in, row);
         float *x = host_floats_mut(c->x) + (uint64_t)t * s->hidden;
         for (uint32_t r = 0; r < s->hidden; r++)
             x[r] = (float)((double)x[r] + sum[r]);

@@ -77,7 +77,8 @@ void experts_down_vulkan(const void *self, const void *what, struct exec *x)
                                        .shared_at = s->n_experts + s->shared_gate,
                                        .is_gated = s->shared_gate,
                                        .shared_inner = call->shared_down.cols,
-                                       .shared_format = call->shared_down.format,
+                                       .shared_format =
+                                           call->shared_down.cols ? call->shared_down.format : s->format,
                                        .shared_stride = call->shared_stride};
     exec_dispatch(x, &op->gpu.down, &a, div_up(s->hidden, op->gpu.down_rows), call->n, 1);
 }

@@ -13,7 +13,7 @@ static struct attention_shape attention_of(const struct gqa_shape *s)
                                     .n_kv_heads = s->n_kv_heads,
                                     .key_dim = s->head_dim,
                                     .value_dim = s->head_dim,
-                                    .gated = true,
+                                    .gated = s->gated,
                                     .scale = (float)(1 / sqrt((double)s->head_dim)),
                                     .kv_type = s->kv_type};
 }

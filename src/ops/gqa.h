@@ -1,6 +1,6 @@
 /* gqa.h - grouped-query attention between its projections, two operations:
  *   prepare:    q_h = rope(rms(q_h) * q_norm), k_g = rope(rms(k_g) * k_norm); k and v go into the cache
- *   attention:  out_h = softmax_p(q_h . k_p / sqrt(head_dim)) v_p * sigmoid(gate_h)     (attention.h)
+ *   attention:  out_h = softmax_p(q_h . k_p / sqrt(head_dim)) v_p, gated: * sigmoid(gate_h)   (attention.h)
  * RoPE turns the pairs (i, i + rotary_dim / 2) of the first rotary_dim channels by the caller's cos and sin. */
 #ifndef MOEFLUX_OPS_GQA_H
 #define MOEFLUX_OPS_GQA_H
@@ -14,6 +14,7 @@ struct gqa_shape {
     uint32_t n_heads, n_kv_heads, head_dim, rotary_dim;
     float eps;
     enum kv_type kv_type;
+    bool gated; /* a gate stands behind each query */
 };
 
 struct gqa {
@@ -23,7 +24,7 @@ struct gqa {
 };
 
 struct gqa_call {
-    uint64_t qkv;            /* f32 [n][stride]: n_heads x (query, gate), keys, values */
+    uint64_t qkv;            /* f32 [n][stride]: n_heads x (query, gated: gate), keys, values */
     uint64_t q_norm, k_norm; /* f32 [head_dim] */
     uint64_t rope;           /* f32 [n][rotary_dim / 2][2]: cos, sin */
     uint64_t blocks;         /* u64 table of the cache's blocks */

@@ -24,9 +24,10 @@ static void ref_token(const struct gqa_shape *s, const struct gqa_call *call, ui
     uint32_t d = s->head_dim;
     const float *row = host_floats(call->qkv) + (uint64_t)t * call->stride;
     const float *rope = host_floats(call->rope) + (uint64_t)t * s->rotary_dim;
-    const float *keys = row + 2 * (uint64_t)s->n_heads * d, *values = keys + (uint64_t)s->n_kv_heads * d;
+    uint64_t step = (1 + s->gated) * (uint64_t)d; /* from a query to the next */
+    const float *keys = row + s->n_heads * step, *values = keys + (uint64_t)s->n_kv_heads * d;
     for (uint32_t h = 0; h < s->n_heads; h++)
-        ref_norm_rope(s, row + 2 * (uint64_t)h * d, host_floats(call->q_norm), rope,
+        ref_norm_rope(s, row + h * step, host_floats(call->q_norm), rope,
                       host_floats_mut(call->q) + ((uint64_t)t * s->n_heads + h) * d, head);
     for (uint32_t g = 0; g < s->n_kv_heads; g++) {
         ref_norm_rope(s, keys + (uint64_t)g * d, host_floats(call->k_norm), rope, key, head);

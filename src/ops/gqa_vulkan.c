@@ -33,6 +33,7 @@ void gqa_prepare_vulkan(const void *self, const void *what, struct exec *x)
                                        .rotary_dim = s->rotary_dim,
                                        .layer_off = call->layer_off,
                                        .eps = s->eps,
-                                       .kv_type = s->kv_type};
+                                       .kv_type = s->kv_type,
+                                       .is_gated = s->gated};
     exec_dispatch(x, &op->prepare, &a, s->n_heads + 2 * s->n_kv_heads, call->n, 1);
 }

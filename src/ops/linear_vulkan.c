@@ -5,13 +5,22 @@
 #include "ops/gemv_plan.h"
 #include "ops/linear.h"
 
-/* Tokens at once in kernels/linear.comp. */
+/* Tokens at once in kernels/linear.comp and kernels/linear_plain.comp. */
 enum { FEW_TOKENS = 4 };
+/* The constants of kernels/linear_plain.comp. */
+enum { PLAIN_N_SPEC = 4 };
+
+/* Groups of 64 do not divide the columns: kernels/linear_plain.comp alone takes them. */
+static bool is_uneven(const struct linear *op)
+{
+    return op->cols % 64 != 0;
+}
 
 /* What a path's kernel computes in a workgroup, and how it is made. */
 struct tile {
-    bool is_gemm;
+    enum { TILE_PLAIN, TILE_GEMV, TILE_GEMM } kind;
     union {
+        uint32_t plain[PLAIN_N_SPEC];
         struct gemv_plan gemv;
         struct gemm_plan gemm;
     };
@@ -31,20 +40,42 @@ static enum gemm_tile gemm_tile_for(enum linear_path path)
     }
 }
 
+static struct tile plain_tile(const struct exec *x, enum linear_path path, uint32_t formats)
+{
+    struct exec_caps c = exec_get_caps(x);
+    uint32_t subgroups = (uint32_t)size_max(1, size_min(256, c.max_workgroup) / c.subgroup_size);
+    uint32_t tokens = path == LINEAR_GEMV_FEW ? FEW_TOKENS : 1;
+    return (struct tile){.kind = TILE_PLAIN,
+                         .plain = {c.subgroup_size, subgroups * c.subgroup_size, formats, tokens},
+                         .rows = subgroups,
+                         .tokens = tokens};
+}
+
 static struct tile tile_for(const struct exec *x, enum linear_path path, const struct linear *op,
                             uint32_t formats)
 {
+    if (is_uneven(op))
+        return plain_tile(x, path, formats);
     if (path >= LINEAR_GEMM) {
         struct gemm_plan p = path >= LINEAR_F16_GEMM_SMALL
                                  ? gemm_f16_plan_for(x, gemm_tile_for(path), formats)
                                  : gemm_plan_for(x, gemm_tile_for(path), formats);
-        return (struct tile){.is_gemm = true, .gemm = p, .rows = p.rows, .tokens = p.tokens};
+        return (struct tile){.kind = TILE_GEMM, .gemm = p, .rows = p.rows, .tokens = p.tokens};
     }
     /* Rows on lanes: a workgroup has rows of one matrix. Columns on lanes: all of them keep the device busy. */
     uint32_t rows = exec_get_caps(x).is_software ? op->rows : op->rows * op->n_stacked;
     const struct gemv_shape shape = {rows, op->cols, path == LINEAR_GEMV_FEW ? FEW_TOKENS : 1, formats, 1};
     struct gemv_plan p = gemv_plan_for(x, &shape);
-    return (struct tile){.gemv = p, .rows = p.workgroup_rows, .tokens = p.tokens};
+    return (struct tile){.kind = TILE_GEMV, .gemv = p, .rows = p.workgroup_rows, .tokens = p.tokens};
+}
+
+static int make_kernel(struct exec *x, struct kernel *k, const struct tile *t, struct moeflux_err *e)
+{
+    const uint32_t bytes = sizeof(struct linear_args);
+    if (t->kind == TILE_PLAIN)
+        return exec_kernel(x, k, "linear_plain", bytes, t->plain, PLAIN_N_SPEC, e);
+    return t->kind == TILE_GEMM ? gemm_kernel(x, k, "matmul", bytes, &t->gemm, e)
+                                : gemv_kernel(x, k, "linear", bytes, &t->gemv, e);
 }
 
 /* Appends the segments whose format is in `formats` to the table as one pass. */
@@ -77,8 +108,7 @@ static int plan_pass(struct linear *op, enum linear_path path, struct exec *x, u
     if (pass->n_segments == 0)
         return 0;
     plan->n_passes++;
-    return p.is_gemm ? gemm_kernel(x, &pass->kernel, "matmul", sizeof(struct linear_args), &p.gemm, e)
-                     : gemv_kernel(x, &pass->kernel, "linear", sizeof(struct linear_args), &p.gemv, e);
+    return make_kernel(x, &pass->kernel, &p, e);
 }
 
 static int plan_path(struct linear *op, enum linear_path path, struct exec *x, struct linear_segment *table,
@@ -109,9 +139,9 @@ static void set_limits(struct linear *op, const struct exec *x)
 {
     static const uint32_t software[LINEAR_PATHS] = {0, UINT32_MAX, 2, 9}, gpu[LINEAR_PATHS] = {0, 2, 16, 256},
                           neither[LINEAR_PATHS] = {0, 2, UINT32_MAX, UINT32_MAX};
-    bool is_software = exec_get_caps(x).is_software, has_f16 = gemm_has_f16(x);
+    bool is_software = exec_get_caps(x).is_software, has_f16 = gemm_has_f16(x) && !is_uneven(op);
     uint32_t rows = op->rows * op->n_stacked, *from = op->gpu.from;
-    memcpy(from, !gemm_is_possible(x) ? neither : is_software ? software : gpu, sizeof gpu);
+    memcpy(from, !gemm_is_possible(x) || is_uneven(op) ? neither : is_software ? software : gpu, sizeof gpu);
     /* Few tiles leave most of a GPU idle. */
     if (from[LINEAR_GEMM] < UINT32_MAX && !is_software)
         from[LINEAR_GEMM] = (uint32_t)size_max(from[LINEAR_GEMM], GEMM_WORK / rows);

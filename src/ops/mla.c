@@ -31,11 +31,11 @@ int mla_open(struct mla *op, struct exec *x, const struct mla_shape *s, uint64_t
     struct exec_caps caps = exec_get_caps(x);
     const struct attention_shape attention = attention_of(s);
     *op = (struct mla){.shape = *s, .scratch = scratch, .slice = slice_for(&caps)};
-    if (s->nope_dim % 64 || s->latent_dim % 64 || s->rope_dim % 4 || s->rope_dim == 0)
+    if (s->latent_dim % 4 || s->rope_dim % 4 || s->rope_dim == 0 || s->nope_dim == 0)
         return err_set(e, ERR_UNSUPPORTED,
-                       "latent attention: heads of %u + %u channels over a latent of %u, expected multiples "
-                       "of 64, 4 and 64",
-                       s->nope_dim, s->rope_dim, s->latent_dim);
+                       "latent attention: rotary keys of %u channels and latents of %u, expected multiples "
+                       "of 4",
+                       s->rope_dim, s->latent_dim);
     int rc = caps.is_host ? 0 : mla_vulkan_open(op, x, e);
     if (rc == 0)
         rc = attention_open(&op->attention, x, &attention, e);

@@ -13,3 +13,8 @@ struct weights weights_rows(const struct weights *w, uint32_t first, uint32_t n)
     rows.rows = n;
     return rows;
 }
+
+bool weights_are_plain(const struct weights *w)
+{
+    return w->format == FORMAT_BF16 || w->format == FORMAT_F32;
+}

@@ -2,6 +2,7 @@
 #ifndef MOEFLUX_OPS_WEIGHTS_H
 #define MOEFLUX_OPS_WEIGHTS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* W [rows][cols]: addresses as in kernels/args.h, format FORMAT_*. scales and biases are 0 for plain formats. */
@@ -12,5 +13,8 @@ struct weights {
 
 /* Rows [first, first + n) of a matrix. Plain rows are a multiple of 4 bytes. */
 struct weights weights_rows(const struct weights *w, uint32_t first, uint32_t n);
+
+/* Whether its numbers are not quantised. */
+bool weights_are_plain(const struct weights *w);
 
 #endif

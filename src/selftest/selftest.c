@@ -256,7 +256,9 @@ static void router_case(struct kernel_test *l, const struct router_shape *c, flo
 }
 
 struct moe_shape {
-    uint32_t n_experts, top_k, hidden, inner, shared, format, n;
+    uint32_t n_experts, top_k, hidden, inner;
+    uint32_t shared; /* 0: no shared expert */
+    uint32_t format, n;
     bool ungated;  /* the shared expert */
     uint32_t tile; /* 1 + the size of tiles to use; 0: as the number of tokens asks for */
 };
@@ -339,8 +341,9 @@ static void moe_case(struct kernel_test *l, const struct moe_shape *c)
     for (uint32_t i = 0; i < c->n_experts; i++)
         experts[i] = random_expert(l, c, bytes);
     struct test_buffer *table = kt_table(l, experts, c->n_experts), *idx = random_choice(l, c);
-    struct weights down[KT_SIDES];
-    kt_matrix(l, c->hidden, c->shared, FORMAT_Q4, down);
+    struct weights down[KT_SIDES] = {0};
+    if (c->shared)
+        kt_matrix(l, c->hidden, c->shared, FORMAT_Q4, down);
     uint32_t stride = c->n_experts + !c->ungated + 2 * c->shared;
     struct test_buffer *weights = kt_floats(l, (uint64_t)c->n * c->top_k, 0, 0.5f);
     struct test_buffer *shared = kt_floats(l, (uint64_t)c->n * stride, -2, 2);
@@ -348,13 +351,13 @@ static void moe_case(struct kernel_test *l, const struct moe_shape *c)
     struct test_buffer *x = kt_floats(l, (uint64_t)c->n * c->hidden, -2, 2);
     struct test_buffer *act = kt_bytes(l, NULL, 4 * (uint64_t)c->n * c->top_k * c->inner);
     struct test_buffer *scratch = kt_bytes(l, NULL, 4 * experts_grouped_scratch(&shape, c->n, c->shared));
-    struct test_buffer *f16 = kt_bytes(l, NULL, 2 * (uint64_t)c->n * c->shared);
+    struct test_buffer *f16 = kt_bytes(l, NULL, 2 * size_max((uint64_t)c->n * c->shared, 2));
     uint32_t tokens = 0;
     for (int s = 0; s < KT_SIDES && !l->err.code; s++) {
         struct experts op;
-        struct linear shared_out;
+        struct linear shared_out = {0};
         if (experts_open(&op, l->side[s], &shape, &l->err) < 0 ||
-            linear_open(&shared_out, l->side[s], &down[s], 1, &l->err) < 0)
+            (c->shared && linear_open(&shared_out, l->side[s], &down[s], 1, &l->err) < 0))
             break;
         if (s == KT_DEVICE && c->tile && !force_tile(&op.gpu.grouped, c->tile)) {
             linear_close(&shared_out, l->side[s]);
@@ -405,7 +408,7 @@ static void attention_case(struct kernel_test *l, const struct gqa_shape *c, uin
 {
     enum { LAYER_OFF = 256 };
     bool is_f16 = false;
-    uint32_t stride = (2 * c->n_heads + 2 * c->n_kv_heads) * c->head_dim;
+    uint32_t stride = ((1 + c->gated) * c->n_heads + 2 * c->n_kv_heads) * c->head_dim;
     uint32_t n_blocks = ((pos + n - 1) >> KV_BLOCK_SHIFT) + 1;
     uint64_t block =
         LAYER_OFF / kv_type_bytes(c->kv_type) + ((uint64_t)2 << KV_BLOCK_SHIFT) * c->n_kv_heads * c->head_dim;
@@ -414,7 +417,7 @@ static void attention_case(struct kernel_test *l, const struct gqa_shape *c, uin
         blocks[i] = kt_cache(l, block, c->kv_type);
     struct test_buffer *table = kt_table(l, blocks, n_blocks);
     struct test_buffer *qkv = kt_floats(l, (uint64_t)n * stride, -2, 2),
-                       *rope = kt_floats(l, (uint64_t)n * 64, -1, 1);
+                       *rope = kt_floats(l, (uint64_t)n * c->rotary_dim, -1, 1);
     struct test_buffer *qn = kt_floats(l, c->head_dim, 0.5f, 3), *kn = kt_floats(l, c->head_dim, 0.5f, 3);
     struct test_buffer *q = kt_bytes(l, NULL, 4 * (uint64_t)n * c->n_heads * c->head_dim);
     struct test_buffer *out = kt_bytes(l, NULL, 4 * (uint64_t)n * c->n_heads * c->head_dim);
@@ -446,8 +449,8 @@ static void attention_case(struct kernel_test *l, const struct gqa_shape *c, uin
         exec_buffer_free(l->side[s], &partial);
     }
     char text[128];
-    snprintf(text, sizeof text, "%u/%u heads of %u, rotary %u, %u + %u positions%s%s", c->n_heads,
-             c->n_kv_heads, c->head_dim, c->rotary_dim, pos, n,
+    snprintf(text, sizeof text, "%u/%u heads of %u, rotary %u%s, %u + %u positions%s%s", c->n_heads,
+             c->n_kv_heads, c->head_dim, c->rotary_dim, c->gated ? "" : ", ungated", pos, n,
              c->kv_type == KV_TYPE_F16 ? ", f16 cache" : "", is_f16 ? ", f16" : "");
     double heads = kt_error(l, q, (uint64_t)n * c->n_heads * c->head_dim);
     /* Float16 numbers may be rounded to either neighbour: the results below show them. */
@@ -492,6 +495,12 @@ static void linear_cases(struct kernel_test *l)
         {1, {200}, {FORMAT_Q8}, 64, 64, false, false, LINEAR_GEMV},
         {3, {12, 1, 384}, {FORMAT_Q8, FORMAT_BF16, FORMAT_Q4}, 192, 65, true, false, LINEAR_GEMV},
         {3, {130, 33, 1}, {FORMAT_Q4, FORMAT_F32, FORMAT_Q4}, 320, 259, true, true, LINEAR_GEMV},
+        /* Columns that are not divided by 64. */
+        {1, {5}, {FORMAT_F32}, 1, 1, false, false, LINEAR_GEMV},
+        {1, {37}, {FORMAT_BF16}, 33, 1, true, false, LINEAR_GEMV},
+        {2, {130, 71}, {FORMAT_BF16, FORMAT_F32}, 100, 1, true, true, LINEAR_GEMV},
+        {2, {130, 71}, {FORMAT_F32, FORMAT_BF16}, 1001, 7, true, true, LINEAR_GEMV},
+        {1, {67}, {FORMAT_BF16}, 32, 65, false, true, LINEAR_GEMV},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         linear_case(l, &shapes[i]);
@@ -508,6 +517,8 @@ static void linear_cases(struct kernel_test *l)
         stack_case(l, 3, 37, 64, FORMAT_Q4, n);
         stack_case(l, 4, 128, 64, FORMAT_F32, n);
         stack_case(l, 5, 64, 192, FORMAT_BF16, n);
+        stack_case(l, 3, 64, 32, FORMAT_BF16, n);
+        stack_case(l, 2, 7, 25, FORMAT_F32, n);
     }
     stack_case(l, 16, 512, 128, FORMAT_Q4, 1);
     stack_case(l, 16, 128, 512, FORMAT_Q4, 40);
@@ -517,6 +528,9 @@ static void linear_cases(struct kernel_test *l)
     transposed_case(l, 4, 64, 128, FORMAT_F32, 21);
     transposed_case(l, 16, 128, 512, FORMAT_Q4, 1);
     transposed_case(l, 16, 128, 512, FORMAT_Q4, 40);
+    transposed_case(l, 3, 6, 33, FORMAT_BF16, 1);
+    transposed_case(l, 2, 31, 64, FORMAT_F32, 3);
+    transposed_case(l, 5, 32, 300, FORMAT_BF16, 21);
 }
 
 static void router_cases(struct kernel_test *l)
@@ -555,7 +569,9 @@ static void moe_cases(struct kernel_test *l)
         {12, 10, 512, 1024, 1024, FORMAT_Q4, 1, false, 0}, {16, 16, 128, 320, 64, FORMAT_Q4, 2, false, 0},
         {12, 3, 192, 64, 192, FORMAT_Q4, 70, false, 0},    {5, 2, 128, 320, 64, FORMAT_Q8, 33, false, 0},
         {1, 1, 64, 64, 64, FORMAT_Q4, 17, false, 0},       {12, 4, 256, 64, 128, FORMAT_Q4, 1, true, 0},
-        {12, 3, 192, 64, 64, FORMAT_Q4, 40, true, 0},
+        {12, 3, 192, 64, 64, FORMAT_Q4, 40, true, 0},      {12, 3, 192, 64, 0, FORMAT_Q4, 1, true, 0},
+        {16, 8, 2048, 768, 0, FORMAT_Q4, 1, true, 0},      {9, 2, 128, 320, 0, FORMAT_Q8, 3, true, 0},
+        {12, 3, 192, 64, 0, FORMAT_Q4, 70, true, 0},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         moe_case(l, &shapes[i]);
@@ -571,14 +587,18 @@ static void moe_cases(struct kernel_test *l)
 
 static void attention_cases(struct kernel_test *l)
 {
-    static const struct gqa_shape tiny = {4, 2, 64, 16, 1e-6f, KV_TYPE_F32},
-                                  odd = {6, 2, 64, 32, 1e-6f, KV_TYPE_F32},
-                                  a3b = {16, 2, 256, 64, 1e-6f, KV_TYPE_F32},
-                                  narrow = {3, 1, 20, 6, 1e-6f, KV_TYPE_F32},
-                                  a17b = {32, 2, 256, 64, 1e-6f, KV_TYPE_F32},
-                                  tiny_f16 = {4, 2, 64, 16, 1e-6f, KV_TYPE_F16},
-                                  narrow_f16 = {3, 1, 20, 6, 1e-6f, KV_TYPE_F16},
-                                  a3b_f16 = {16, 2, 256, 64, 1e-6f, KV_TYPE_F16};
+    static const struct gqa_shape tiny = {4, 2, 64, 16, 1e-6f, KV_TYPE_F32, true},
+                                  odd = {6, 2, 64, 32, 1e-6f, KV_TYPE_F32, true},
+                                  a3b = {16, 2, 256, 64, 1e-6f, KV_TYPE_F32, true},
+                                  narrow = {3, 1, 20, 6, 1e-6f, KV_TYPE_F32, true},
+                                  a17b = {32, 2, 256, 64, 1e-6f, KV_TYPE_F32, true},
+                                  tiny_f16 = {4, 2, 64, 16, 1e-6f, KV_TYPE_F16, true},
+                                  narrow_f16 = {3, 1, 20, 6, 1e-6f, KV_TYPE_F16, true},
+                                  a3b_f16 = {16, 2, 256, 64, 1e-6f, KV_TYPE_F16, true},
+                                  /* without gates, all channels rotated */
+        qwen3 = {32, 4, 128, 128, 1e-6f, KV_TYPE_F32, false},
+                                  plain = {3, 1, 20, 20, 1e-6f, KV_TYPE_F32, false},
+                                  plain_f16 = {6, 3, 36, 36, 1e-6f, KV_TYPE_F16, false};
     attention_case(l, &narrow, 0, 1, true);
     attention_case(l, &tiny, 0, 3, true);
     attention_case(l, &odd, 254, 5, true);
@@ -597,6 +617,15 @@ static void attention_cases(struct kernel_test *l)
     attention_case(l, &tiny_f16, 0, 70, true);
     attention_case(l, &tiny_f16, 700, 17, false);
     attention_case(l, &a3b_f16, 30, 40, true);
+    attention_case(l, &plain, 0, 1, true);
+    attention_case(l, &plain, 255, 3, true);
+    attention_case(l, &plain_f16, 40, 5, true);
+    attention_case(l, &qwen3, 1000, 1, true);
+    attention_case(l, &qwen3, 300, 2, true);
+    attention_case(l, &plain, 200, 65, true);
+    attention_case(l, &plain_f16, 700, 33, true);
+    attention_case(l, &qwen3, 200, 21, false);
+    attention_case(l, &qwen3, 500, 40, true);
 }
 
 /* Kernels that only work together share a group: attention is gqa_prepare, attention
