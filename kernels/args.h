@@ -182,7 +182,7 @@ struct expert_mix_args {
 ARGS_SIZE(expert_mix_args, 64);
 
 struct attn_prep_args {
-    ADDR qkv;            /* [n][stride]: n_heads x (query head_dim, gate head_dim), keys, values */
+    ADDR qkv;            /* [n][stride]: n_heads x (query head_dim, gated: gate head_dim), keys, values */
     ADDR q_norm, k_norm; /* f32 [head_dim] */
     ADDR rope;           /* [n][rotary_dim]: cos and sin of each pair */
     ADDR q;              /* out [n][n_heads][head_dim] */
@@ -190,9 +190,11 @@ struct attn_prep_args {
     U32 n, pos, stride, n_heads, n_kv_heads, head_dim, rotary_dim;
     U32 layer_off; /* bytes from a block's start to this layer's keys; its values follow */
     F32 eps;
-    U32 kv_type; /* of the cache; the kernels have it as a constant */
+    U32 kv_type;  /* of the cache; the kernels have it as a constant */
+    U32 is_gated; /* 1: a gate stands behind each query */
+    U32 pad;
 };
-ARGS_SIZE(attn_prep_args, 88);
+ARGS_SIZE(attn_prep_args, 96);
 
 struct attention_args {
     ADDR q;       /* [n][q_stride]: n_heads x key_dim */

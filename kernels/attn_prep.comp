@@ -103,7 +103,8 @@ void main()
     uint h = gl_WorkGroupID.x, token = gl_WorkGroupID.y, d = a.head_dim;
     bool is_query = h < a.n_heads, is_value = h >= a.n_heads + a.n_kv_heads;
     uint kv = h - a.n_heads; // of the keys and values that stand behind the queries and gates
-    uint src = token * a.stride + (is_query ? 2 * h : 2 * a.n_heads + kv) * d;
+    uint step = 1 + a.is_gated;
+    uint src = token * a.stride + (is_query ? step * h : step * a.n_heads + kv) * d;
     uvec2 norm = is_query ? a.q_norm : a.k_norm;
     Channel ch[PER_LANE];
     [[unroll]] for (uint i = 0; i < PER_LANE; i++)

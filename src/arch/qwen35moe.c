@@ -164,8 +164,13 @@ static void lay_out_state(struct qwen *q, struct arch_view *view)
 static struct attention_shape attention_of(const struct qwen *q)
 {
     const struct config *c = q->config;
-    return (struct attention_shape){c->n_heads,    c->n_kv_heads, c->head_dim,
-                                    c->rotary_dim, c->rms_eps,    q->kv_type};
+    return (struct attention_shape){.n_heads = c->n_heads,
+                                    .n_kv_heads = c->n_kv_heads,
+                                    .head_dim = c->head_dim,
+                                    .rotary_dim = c->rotary_dim,
+                                    .eps = c->rms_eps,
+                                    .kv_type = q->kv_type,
+                                    .gated = true};
 }
 
 static struct delta_shape delta_of(const struct config *c)

@@ -30,9 +30,10 @@ static void prep_ref_token(const struct attn_prep_args *a, uint32_t t, double *h
     uint32_t d = a->head_dim;
     const float *row = ref_floats(a->qkv) + (uint64_t)t * a->stride;
     const float *rope = ref_floats(a->rope) + (uint64_t)t * a->rotary_dim;
-    const float *keys = row + 2 * (uint64_t)a->n_heads * d, *values = keys + (uint64_t)a->n_kv_heads * d;
+    uint64_t step = (1 + a->is_gated) * (uint64_t)d; /* from a query to the next */
+    const float *keys = row + a->n_heads * step, *values = keys + (uint64_t)a->n_kv_heads * d;
     for (uint32_t h = 0; h < a->n_heads; h++)
-        ref_norm_rope(a, row + 2 * (uint64_t)h * d, ref_floats(a->q_norm), rope,
+        ref_norm_rope(a, row + h * step, ref_floats(a->q_norm), rope,
                       ref_floats_mut(a->q) + ((uint64_t)t * a->n_heads + h) * d, head);
     for (uint32_t g = 0; g < a->n_kv_heads; g++) {
         ref_norm_rope(a, keys + (uint64_t)g * d, ref_floats(a->k_norm), rope, key, head);
@@ -58,7 +59,7 @@ struct scores_shape attention_scores(const struct attention_shape *s)
                                  .n_kv_heads = s->n_kv_heads,
                                  .key_dim = s->head_dim,
                                  .value_dim = s->head_dim,
-                                 .gated = true,
+                                 .gated = s->gated,
                                  .scale = (float)(1 / sqrt((double)s->head_dim)),
                                  .kv_type = s->kv_type};
 }
@@ -107,7 +108,8 @@ static void run_prep(const struct attention *op, struct exec *x, const struct at
                                      .rotary_dim = s->rotary_dim,
                                      .layer_off = call->layer_off,
                                      .eps = s->eps,
-                                     .kv_type = s->kv_type};
+                                     .kv_type = s->kv_type,
+                                     .is_gated = s->gated};
     exec_run(x, &op->prep, &a, s->n_heads + 2 * s->n_kv_heads, call->n, 1);
 }
 

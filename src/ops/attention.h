@@ -1,6 +1,6 @@
-/* attention.h - gated grouped-query attention between its projections, in three dispatches:
+/* attention.h - grouped-query attention between its projections, in three dispatches:
  *   prep:  q_h = rope(rms(q_h) * q_norm), k_g = rope(rms(k_g) * k_norm); k and v go into the cache
- *   score, merge (scores.h): out_h = softmax_p(q_h . k_p / sqrt(head_dim)) v_p * sigmoid(gate_h)
+ *   score, merge (scores.h): out_h = softmax_p(q_h . k_p / sqrt(head_dim)) v_p, gated: * sigmoid(gate_h)
  * RoPE turns the pairs (i, i + rotary_dim / 2) of the first rotary_dim channels by the caller's cos and sin. */
 #ifndef MOEFLUX_OPS_ATTENTION_H
 #define MOEFLUX_OPS_ATTENTION_H
@@ -16,6 +16,7 @@ struct attention_shape {
     uint32_t n_heads, n_kv_heads, head_dim, rotary_dim;
     float eps;
     enum kv_type kv_type;
+    bool gated; /* a gate stands behind each query */
 };
 
 struct attention {
@@ -25,7 +26,7 @@ struct attention {
 };
 
 struct attention_call {
-    uint64_t qkv;            /* f32 [n][stride]: n_heads x (query, gate), keys, values */
+    uint64_t qkv;            /* f32 [n][stride]: n_heads x (query, gated: gate), keys, values */
     uint64_t q_norm, k_norm; /* f32 [head_dim] */
     uint64_t rope;           /* f32 [n][rotary_dim / 2][2]: cos, sin */
     uint64_t blocks;         /* u64 table */

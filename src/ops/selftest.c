@@ -403,7 +403,7 @@ static void attention_case(struct lab *l, const struct attention_shape *c, uint3
 {
     enum { LAYER_OFF = 256 };
     bool is_half = false;
-    uint32_t stride = (2 * c->n_heads + 2 * c->n_kv_heads) * c->head_dim;
+    uint32_t stride = ((1 + c->gated) * c->n_heads + 2 * c->n_kv_heads) * c->head_dim;
     uint32_t n_blocks = ((pos + n - 1) >> KV_BLOCK_SHIFT) + 1;
     uint64_t block =
         LAYER_OFF / kv_type_bytes(c->kv_type) + ((uint64_t)2 << KV_BLOCK_SHIFT) * c->n_kv_heads * c->head_dim;
@@ -412,7 +412,7 @@ static void attention_case(struct lab *l, const struct attention_shape *c, uint3
         blocks[i] = lab_cache(l, block, c->kv_type);
     struct twin *table = lab_table(l, blocks, n_blocks);
     struct twin *qkv = lab_floats(l, (uint64_t)n * stride, -2, 2),
-                *rope = lab_floats(l, (uint64_t)n * 64, -1, 1);
+                *rope = lab_floats(l, (uint64_t)n * c->rotary_dim, -1, 1);
     struct twin *qn = lab_floats(l, c->head_dim, 0.5f, 3), *kn = lab_floats(l, c->head_dim, 0.5f, 3);
     struct twin *q = lab_bytes(l, NULL, 4 * (uint64_t)n * c->n_heads * c->head_dim);
     struct twin *out = lab_bytes(l, NULL, 4 * (uint64_t)n * c->n_heads * c->head_dim);
@@ -444,8 +444,8 @@ static void attention_case(struct lab *l, const struct attention_shape *c, uint3
         exec_buffer_free(l->side[s], &partial);
     }
     char text[128];
-    snprintf(text, sizeof text, "%u/%u heads of %u, rotary %u, %u + %u positions%s%s", c->n_heads,
-             c->n_kv_heads, c->head_dim, c->rotary_dim, pos, n,
+    snprintf(text, sizeof text, "%u/%u heads of %u, rotary %u%s, %u + %u positions%s%s", c->n_heads,
+             c->n_kv_heads, c->head_dim, c->rotary_dim, c->gated ? "" : ", ungated", pos, n,
              c->kv_type == KV_TYPE_F16 ? ", f16 cache" : "", is_half ? ", f16" : "");
     double heads = lab_error(l, q, (uint64_t)n * c->n_heads * c->head_dim);
     /* Float16 numbers may be rounded to either neighbour: the results below show them. */
@@ -569,14 +569,18 @@ static void moe_cases(struct lab *l)
 
 static void attention_cases(struct lab *l)
 {
-    static const struct attention_shape tiny = {4, 2, 64, 16, 1e-6f, KV_TYPE_F32},
-                                        odd = {6, 2, 64, 32, 1e-6f, KV_TYPE_F32},
-                                        a3b = {16, 2, 256, 64, 1e-6f, KV_TYPE_F32},
-                                        narrow = {3, 1, 20, 6, 1e-6f, KV_TYPE_F32},
-                                        a17b = {32, 2, 256, 64, 1e-6f, KV_TYPE_F32},
-                                        tiny_half = {4, 2, 64, 16, 1e-6f, KV_TYPE_F16},
-                                        narrow_half = {3, 1, 20, 6, 1e-6f, KV_TYPE_F16},
-                                        a3b_half = {16, 2, 256, 64, 1e-6f, KV_TYPE_F16};
+    static const struct attention_shape tiny = {4, 2, 64, 16, 1e-6f, KV_TYPE_F32, true},
+                                        odd = {6, 2, 64, 32, 1e-6f, KV_TYPE_F32, true},
+                                        a3b = {16, 2, 256, 64, 1e-6f, KV_TYPE_F32, true},
+                                        narrow = {3, 1, 20, 6, 1e-6f, KV_TYPE_F32, true},
+                                        a17b = {32, 2, 256, 64, 1e-6f, KV_TYPE_F32, true},
+                                        tiny_half = {4, 2, 64, 16, 1e-6f, KV_TYPE_F16, true},
+                                        narrow_half = {3, 1, 20, 6, 1e-6f, KV_TYPE_F16, true},
+                                        a3b_half = {16, 2, 256, 64, 1e-6f, KV_TYPE_F16, true},
+                                        /* without gates, all channels rotated */
+        qwen3 = {32, 4, 128, 128, 1e-6f, KV_TYPE_F32, false},
+                                        plain = {3, 1, 20, 20, 1e-6f, KV_TYPE_F32, false},
+                                        plain_half = {6, 3, 36, 36, 1e-6f, KV_TYPE_F16, false};
     attention_case(l, &narrow, 0, 1, true);
     attention_case(l, &tiny, 0, 3, true);
     attention_case(l, &odd, 254, 5, true);
@@ -595,6 +599,15 @@ static void attention_cases(struct lab *l)
     attention_case(l, &tiny_half, 0, 70, true);
     attention_case(l, &tiny_half, 700, 17, false);
     attention_case(l, &a3b_half, 30, 40, true);
+    attention_case(l, &plain, 0, 1, true);
+    attention_case(l, &plain, 255, 3, true);
+    attention_case(l, &plain_half, 40, 5, true);
+    attention_case(l, &qwen3, 1000, 1, true);
+    attention_case(l, &qwen3, 300, 2, true);
+    attention_case(l, &plain, 200, 65, true);
+    attention_case(l, &plain_half, 700, 33, true);
+    attention_case(l, &qwen3, 200, 21, false);
+    attention_case(l, &qwen3, 500, 40, true);
 }
 
 /* Kernels that only work together share a group: attention is attn_prep, attention
