@@ -172,7 +172,8 @@ void experts_run_down(const struct experts *op, struct exec *x, const struct exp
                                        .shared_at = s->n_experts + s->shared_gate,
                                        .is_gated = s->shared_gate,
                                        .shared_inner = call->shared_down.cols,
-                                       .shared_format = call->shared_down.format,
+                                       .shared_format =
+                                           call->shared_down.cols ? call->shared_down.format : s->format,
                                        .shared_stride = call->shared_stride};
     exec_run(x, &op->down, &a, div_up(s->hidden, op->down_rows), call->n, 1);
 }

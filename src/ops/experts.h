@@ -1,4 +1,4 @@
-/* experts.h - the routed experts of a layer and the shared one, in two dispatches whatever top_k is:
+/* experts.h - the routed experts of a layer and the shared one, if there is one, in two dispatches whatever top_k is:
  *   up:    act[t][k] = silu(gate_e p) * (up_e p),  e = idx[t][k],  p = rms(x[t]) * norm
  *   down:  x[t] += sum_k weights[t][k] down_e act[t][k] + w_t shared_down (silu(g_t) * u_t)
  * g_t, u_t (the shared expert's gate and up rows) stand behind the n_experts router logits of shared_in[t]: the product
@@ -42,16 +42,17 @@ struct experts_call {
     uint64_t idx, weights;      /* u32, f32 [n][top_k] */
     uint64_t act;               /* f32 (or f16) [n][top_k][inner], scratch between the two */
     uint64_t shared_in;         /* f32 [n][shared_stride] */
-    struct weights shared_down; /* [hidden][shared_inner] */
+    struct weights shared_down; /* [hidden][shared_inner]; cols 0: there is no shared expert */
     uint32_t shared_stride, n;
     /* tokens of the chunk of which these n are a part: it chooses the way, so that results do not depend on
      * how a chunk is divided */
     uint32_t chunk;
-    uint64_t scratch;                /* f32 [experts_many_scratch(.., n, ..)]; 0: none, one way for all */
-    uint64_t half;                   /* f16 [n][shared_inner], scratch of shared_out; 0: it stays float32 */
-    const struct linear *shared_out; /* shared_down as a product, with scratch */
-    uint64_t skip;                   /* up: bit k leaves out the k-th expert of each token, for k < 64 */
-    bool more; /* for a chunk that experts_takes_waves: experts that the table lacks (0) come later */
+    uint64_t scratch; /* f32 [experts_many_scratch(.., n, ..)]; 0: none, one way for all */
+    uint64_t half;    /* f16 [n][shared_inner], scratch of shared_out; 0: it stays float32 */
+    const struct linear
+        *shared_out; /* shared_down as a product, with scratch; unused without a shared expert */
+    uint64_t skip;   /* up: bit k leaves out the k-th expert of each token, for k < 64 */
+    bool more;       /* for a chunk that experts_takes_waves: experts that the table lacks (0) come later */
 };
 
 int experts_open(struct experts *op, struct exec *x, const struct experts_shape *shape, struct err *e);

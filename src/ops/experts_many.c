@@ -173,6 +173,8 @@ void experts_many_down(const struct experts_many *op, struct exec *x, const stru
     if (call->more)
         return;
     exec_run(x, &op->mix, &mix, div_up(s->hidden + call->shared_down.cols, 4 * op->mix_group), call->n, 1);
+    if (call->shared_down.cols == 0)
+        return;
     linear_run(call->shared_out, x,
                &(struct linear_call){.x = at.shared_act,
                                      .y = call->x,

@@ -254,7 +254,9 @@ static void router_case(struct lab *l, const struct router_shape *c, float lowes
 }
 
 struct moe_shape {
-    uint32_t n_experts, top_k, hidden, inner, shared, format, n;
+    uint32_t n_experts, top_k, hidden, inner;
+    uint32_t shared; /* 0: no shared expert */
+    uint32_t format, n;
     bool ungated;  /* the shared expert */
     uint32_t tile; /* 1 + the size of tiles to use; 0: as the number of tokens asks for */
 };
@@ -337,8 +339,9 @@ static void moe_case(struct lab *l, const struct moe_shape *c)
     for (uint32_t i = 0; i < c->n_experts; i++)
         experts[i] = random_expert(l, c, bytes);
     struct twin *table = lab_table(l, experts, c->n_experts), *idx = random_choice(l, c);
-    struct weights down[LAB_SIDES];
-    lab_matrix(l, c->hidden, c->shared, FORMAT_Q4, down);
+    struct weights down[LAB_SIDES] = {0};
+    if (c->shared)
+        lab_matrix(l, c->hidden, c->shared, FORMAT_Q4, down);
     uint32_t stride = c->n_experts + !c->ungated + 2 * c->shared;
     struct twin *weights = lab_floats(l, (uint64_t)c->n * c->top_k, 0, 0.5f);
     struct twin *shared = lab_floats(l, (uint64_t)c->n * stride, -2, 2);
@@ -346,13 +349,13 @@ static void moe_case(struct lab *l, const struct moe_shape *c)
     struct twin *x = lab_floats(l, (uint64_t)c->n * c->hidden, -2, 2);
     struct twin *act = lab_bytes(l, NULL, 4 * (uint64_t)c->n * c->top_k * c->inner);
     struct twin *scratch = lab_bytes(l, NULL, 4 * experts_many_scratch(&shape, c->n, c->shared));
-    struct twin *half = lab_bytes(l, NULL, 2 * (uint64_t)c->n * c->shared);
+    struct twin *half = lab_bytes(l, NULL, 2 * size_max((uint64_t)c->n * c->shared, 2));
     uint32_t tokens = 0;
     for (int s = 0; s < LAB_SIDES && !l->err.code; s++) {
         struct experts op;
-        struct linear shared_out;
+        struct linear shared_out = {0};
         if (experts_open(&op, l->side[s], &shape, &l->err) < 0 ||
-            linear_open(&shared_out, l->side[s], &down[s], 1, &l->err) < 0)
+            (c->shared && linear_open(&shared_out, l->side[s], &down[s], 1, &l->err) < 0))
             break;
         if (s == LAB_DEVICE && c->tile && !force_tile(&op.many, c->tile)) {
             linear_close(&shared_out, l->side[s]);
@@ -553,7 +556,9 @@ static void moe_cases(struct lab *l)
         {12, 10, 512, 1024, 1024, FORMAT_Q4, 1, false, 0}, {16, 16, 128, 320, 64, FORMAT_Q4, 2, false, 0},
         {12, 3, 192, 64, 192, FORMAT_Q4, 70, false, 0},    {5, 2, 128, 320, 64, FORMAT_Q8, 33, false, 0},
         {1, 1, 64, 64, 64, FORMAT_Q4, 17, false, 0},       {12, 4, 256, 64, 128, FORMAT_Q4, 1, true, 0},
-        {12, 3, 192, 64, 64, FORMAT_Q4, 40, true, 0},
+        {12, 3, 192, 64, 64, FORMAT_Q4, 40, true, 0},      {12, 3, 192, 64, 0, FORMAT_Q4, 1, true, 0},
+        {16, 8, 2048, 768, 0, FORMAT_Q4, 1, true, 0},      {9, 2, 128, 320, 0, FORMAT_Q8, 3, true, 0},
+        {12, 3, 192, 64, 0, FORMAT_Q4, 70, true, 0},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         moe_case(l, &shapes[i]);
