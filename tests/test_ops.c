@@ -55,7 +55,7 @@ static void halve_agrees_with_its_reference(void **state)
     check("halve", "halve", "halve");
 }
 
-/* Cases of many tokens run matmul. */
+/* Cases of many tokens run matmul; columns that are no multiple of 64 run linear_plain and linear_turned_plain. */
 static void linear_and_linear_turned_agree_with_their_references(void **state)
 {
     (void)state;

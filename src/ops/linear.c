@@ -46,21 +46,34 @@ static int check(const struct weights *w, uint32_t n, struct err *e)
 {
     if (n == 0 || n > LINEAR_MAX_SEGMENTS)
         return err_set(e, ERR_UNSUPPORTED, "linear: %u matrices, expected 1 to %d", n, LINEAR_MAX_SEGMENTS);
-    for (uint32_t i = 0; i < n; i++)
-        if (w[i].cols == 0 || w[i].cols % 64 || w[i].cols != w[0].cols || w[i].rows == 0)
-            return err_set(e, ERR_UNSUPPORTED,
-                           "linear: matrix %u is [%u][%u], expected columns %u, a multiple of 64", i,
+    for (uint32_t i = 0; i < n; i++) {
+        if (w[i].cols == 0 || w[i].cols != w[0].cols || w[i].rows == 0)
+            return err_set(e, ERR_UNSUPPORTED, "linear: matrix %u is [%u][%u], expected %u columns", i,
                            w[i].rows, w[i].cols, w[0].cols);
+        if (w[i].cols % 64 && !weights_are_plain(&w[i]))
+            return err_set(e, ERR_UNSUPPORTED,
+                           "linear: matrix %u has %u columns, expected a multiple of 64 of quantised numbers",
+                           i, w[i].cols);
+    }
     return 0;
+}
+
+/* Quantised groups do not divide the columns: kernels/linear_plain.comp alone takes them. */
+static bool is_uneven(const struct linear *op)
+{
+    return op->cols % 64 != 0;
 }
 
 /* Tokens at once in kernels/linear.comp. */
 enum { FEW_TOKENS = 4 };
 
 /* What a way's kernel computes in a workgroup, and how it is made. */
+enum { PLAIN_N_SPEC = 4 };
+
 struct way {
-    bool is_matmul;
+    enum { WAY_PLAIN, WAY_MATVEC, WAY_MATMUL } kind;
     union {
+        uint32_t plain[PLAIN_N_SPEC]; /* the constants of kernels/linear_plain.comp */
         struct matvec_plan matvec;
         struct matmul_plan matmul;
     };
@@ -80,19 +93,41 @@ static enum matmul_tile tile_for(enum linear_way way)
     }
 }
 
+static struct way plain_way(const struct exec *x, enum linear_way way, uint32_t formats)
+{
+    struct exec_caps c = exec_get_caps(x);
+    uint32_t subgroups = (uint32_t)size_max(1, size_min(256, c.max_workgroup) / c.subgroup_size);
+    uint32_t tokens = way == LINEAR_FEW ? FEW_TOKENS : 1;
+    return (struct way){.kind = WAY_PLAIN,
+                        .plain = {c.subgroup_size, subgroups * c.subgroup_size, formats, tokens},
+                        .rows = subgroups,
+                        .tokens = tokens};
+}
+
 static struct way way_for(const struct exec *x, enum linear_way way, const struct linear *op,
                           uint32_t formats)
 {
+    if (is_uneven(op))
+        return plain_way(x, way, formats);
     if (way >= LINEAR_MANY) {
         struct matmul_plan p = way >= LINEAR_HALF_FEW ? matmul_half_plan_for(x, tile_for(way), formats)
                                                       : matmul_plan_for(x, tile_for(way), formats);
-        return (struct way){.is_matmul = true, .matmul = p, .rows = p.rows, .tokens = p.tokens};
+        return (struct way){.kind = WAY_MATMUL, .matmul = p, .rows = p.rows, .tokens = p.tokens};
     }
     /* Rows on lanes: a workgroup has rows of one matrix. Columns on lanes: all of them keep the device busy. */
     uint32_t rows = exec_get_caps(x).is_cpu ? op->rows : op->rows * op->n_stacked;
     const struct matvec_shape shape = {rows, op->cols, way == LINEAR_FEW ? FEW_TOKENS : 1, formats, 1};
     struct matvec_plan p = matvec_plan_for(x, &shape);
-    return (struct way){.matvec = p, .rows = p.workgroup_rows, .tokens = p.tokens};
+    return (struct way){.kind = WAY_MATVEC, .matvec = p, .rows = p.workgroup_rows, .tokens = p.tokens};
+}
+
+static int make_kernel(struct exec *x, struct kernel *k, const struct way *p, struct err *e)
+{
+    const uint32_t bytes = sizeof(struct linear_args);
+    if (p->kind == WAY_PLAIN)
+        return exec_kernel(x, k, "linear_plain", linear_ref, bytes, p->plain, PLAIN_N_SPEC, e);
+    return p->kind == WAY_MATMUL ? matmul_kernel(x, k, "matmul", linear_ref, bytes, &p->matmul, e)
+                                 : matvec_kernel(x, k, "linear", linear_ref, bytes, &p->matvec, e);
 }
 
 /* Appends the segments whose format is in `formats` to the table as one pass. */
@@ -124,10 +159,7 @@ static int plan_pass(struct linear *op, enum linear_way way, struct exec *x, con
     if (pass->n_segments == 0)
         return 0;
     plan->n_passes++;
-    return p.is_matmul ? matmul_kernel(x, &pass->kernel, "matmul", linear_ref, sizeof(struct linear_args),
-                                       &p.matmul, e)
-                       : matvec_kernel(x, &pass->kernel, "linear", linear_ref, sizeof(struct linear_args),
-                                       &p.matvec, e);
+    return make_kernel(x, &pass->kernel, &p, e);
 }
 
 static int plan_way(struct linear *op, enum linear_way way, struct exec *x, const struct weights *w,
@@ -158,8 +190,12 @@ static void set_limits(struct linear *op, const struct exec *x)
 {
     static const uint32_t software[LINEAR_WAYS] = {0, UINT32_MAX, 2, 9}, gpu[LINEAR_WAYS] = {0, 2, 16, 256},
                           neither[LINEAR_WAYS] = {0, 2, UINT32_MAX, UINT32_MAX};
-    bool is_cpu = exec_get_caps(x).is_cpu, has_half = matmul_has_half(x);
-    memcpy(op->from, !matmul_is_possible(x) ? neither : is_cpu ? software : gpu, sizeof op->from);
+    bool is_cpu = exec_get_caps(x).is_cpu, has_half = matmul_has_half(x) && !is_uneven(op);
+    memcpy(op->from,
+           !matmul_is_possible(x) || is_uneven(op) ? neither
+           : is_cpu                                ? software
+                                                   : gpu,
+           sizeof op->from);
     /* Few tiles leave most of a GPU idle. */
     uint32_t rows = op->rows * op->n_stacked;
     if (op->from[LINEAR_MANY] < UINT32_MAX && !is_cpu)

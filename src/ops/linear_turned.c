@@ -35,27 +35,36 @@ static void turned_ref(const void *args)
     free(row);
 }
 
+/* What either kernel computes in a workgroup is set; this makes it for one token and for many. */
+static int make_kernels(struct linear_turned *op, struct exec *x, const char *name, uint32_t *spec,
+                        uint32_t n_spec, struct err *e)
+{
+    enum { TOKENS_SPEC = 3 };
+    const uint32_t bytes = sizeof(struct linear_turned_args);
+    int rc = exec_kernel(x, &op->one, name, turned_ref, bytes, spec, n_spec, e);
+    spec[TOKENS_SPEC] = LINEAR_TURNED_MANY;
+    return rc < 0 ? rc : exec_kernel_later(x, &op->many, name, turned_ref, bytes, spec, n_spec, e);
+}
+
 int linear_turned_open(struct linear_turned *op, struct exec *x, const struct weights *w, uint32_t n_stacked,
                        uint32_t step, struct err *e)
 {
     enum { LANES = 32 };
     struct exec_caps caps = exec_get_caps(x);
+    bool is_uneven = w->rows % 4 || w->cols % 64;
     *op = (struct linear_turned){.w = *w, .n_stacked = n_stacked, .step = step};
-    if (w->rows == 0 || w->rows % 4 || w->cols == 0 || w->cols % 64)
+    if (w->rows == 0 || w->cols == 0 || (is_uneven && !weights_are_plain(w)))
         return err_set(e, ERR_UNSUPPORTED,
-                       "turned product: a matrix is [%u][%u], expected multiples of 4 and 64", w->rows,
-                       w->cols);
+                       "turned product: a quantised matrix is [%u][%u], expected multiples of 4 and 64",
+                       w->rows, w->cols);
     /* A software device has a core or two: no slices, whose sums it would have to add up. */
     uint32_t group = caps.is_cpu ? caps.subgroup_size : (uint32_t)size_min(256, caps.max_workgroup);
     group = (uint32_t)size_max(group - group % caps.subgroup_size, caps.subgroup_size);
-    op->lanes = (uint32_t)size_min(LANES, group);
-    uint32_t spec[] = {caps.subgroup_size, group, 1u << w->format, 1, op->lanes};
-    int rc =
-        exec_kernel(x, &op->one, "linear_turned", turned_ref, sizeof(struct linear_turned_args), spec, 5, e);
-    spec[3] = LINEAR_TURNED_MANY;
-    return rc < 0 ? rc
-                  : exec_kernel_later(x, &op->many, "linear_turned", turned_ref,
-                                      sizeof(struct linear_turned_args), spec, 5, e);
+    uint32_t lanes = (uint32_t)size_min(LANES, group);
+    uint32_t spec[] = {caps.subgroup_size, group, 1u << w->format, 1, lanes};
+    op->cols = is_uneven ? group : 8 * lanes;
+    return is_uneven ? make_kernels(op, x, "linear_turned_plain", spec, 4, e)
+                     : make_kernels(op, x, "linear_turned", spec, 5, e);
 }
 
 void linear_turned_run(const struct linear_turned *op, struct exec *x, const struct linear_turned_call *call)
@@ -76,6 +85,6 @@ void linear_turned_run(const struct linear_turned *op, struct exec *x, const str
                                          .n = call->n,
                                          .n_stacked = op->n_stacked};
     bool is_one = call->n == 1;
-    exec_run(x, is_one ? &op->one : &op->many, &a, div_up(op->w.cols, 8 * op->lanes),
+    exec_run(x, is_one ? &op->one : &op->many, &a, div_up(op->w.cols, op->cols),
              is_one ? 1 : div_up(call->n, LINEAR_TURNED_MANY), op->n_stacked);
 }

@@ -20,6 +20,11 @@ struct weights weights_rows(const struct weights *w, uint32_t first, uint32_t n)
     return rows;
 }
 
+bool weights_are_plain(const struct weights *w)
+{
+    return w->format == FORMAT_BF16 || w->format == FORMAT_F32;
+}
+
 static uint32_t round_down_pow2(uint32_t n)
 {
     while (n & (n - 1))

@@ -19,6 +19,9 @@ struct weights {
 /* Rows [first, first + n) of a matrix. Plain rows are a multiple of 4 bytes. */
 struct weights weights_rows(const struct weights *w, uint32_t first, uint32_t n);
 
+/* Whether its numbers are not quantised. */
+bool weights_are_plain(const struct weights *w);
+
 /* The constants of matvec.glsl in order. */
 enum {
     MATVEC_SUBGROUP,

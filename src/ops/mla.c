@@ -70,11 +70,11 @@ int mla_open(struct mla *op, struct exec *x, const struct mla_shape *s, uint64_t
     struct exec_caps caps = exec_get_caps(x);
     const struct scores_shape scores = scores_of(s);
     *op = (struct mla){.shape = *s, .scratch = scratch, .slice = slice_for(&caps)};
-    if (s->nope_dim % 64 || s->latent_dim % 64 || s->rope_dim % 4 || s->rope_dim == 0)
+    if (s->latent_dim % 4 || s->rope_dim % 4 || s->rope_dim == 0 || s->nope_dim == 0)
         return err_set(e, ERR_UNSUPPORTED,
-                       "latent attention: heads of %u + %u channels over a latent of %u, expected multiples "
-                       "of 64, 4 and 64",
-                       s->nope_dim, s->rope_dim, s->latent_dim);
+                       "latent attention: rotary keys of %u channels and latents of %u, expected multiples "
+                       "of 4",
+                       s->rope_dim, s->latent_dim);
     uint32_t group = caps.is_cpu ? caps.subgroup_size : (uint32_t)size_min(256, caps.max_workgroup);
     op->prep_group = (uint32_t)size_max(group - group % caps.subgroup_size, caps.subgroup_size);
     const uint32_t prep[KV_N_SPEC] = {caps.subgroup_size, op->prep_group, [KV_SPEC] = s->kv_type};

@@ -69,8 +69,8 @@ struct mla_call {
     uint32_t n, pos, q_stride, kv_stride, kv_at, layer_off;
 };
 
-/* scratch: the address of mla_scratch_bytes, aligned to 16 bytes. ERR_UNSUPPORTED unless nope_dim and latent_dim are
- * multiples of 64 and rope_dim one of 4. */
+/* scratch: the address of mla_scratch_bytes, aligned to 16 bytes. ERR_UNSUPPORTED unless latent_dim and rope_dim are
+ * multiples of 4. */
 int mla_open(struct mla *op, struct exec *x, const struct mla_shape *shape, uint64_t scratch, struct err *e);
 void mla_close(struct mla *op, struct exec *x);
 /* Bytes of scratch for chunks of up to n tokens that see up to n_pos positions. */

@@ -90,12 +90,18 @@ static struct mla_pair_cost pair_costs(const struct mla_shape *s, struct mla_pai
                                   .expanded = one.expanded * (key_dim(s) + s->v_dim)};
 }
 
-/* Whether the device takes this form for any chunk. The reference has one way for any number of tokens; scores need
- * values of fours of channels. */
+/* Scores need keys and values of fours of channels; the products with latents, and key matrices that are transposed, come
+ * in groups of 64. */
+static bool fits(const struct mla_shape *s)
+{
+    return s->v_dim % 4 == 0 && s->latent_dim % 64 == 0 && s->nope_dim % (s->keys_by_rows ? 4 : 64) == 0;
+}
+
+/* Whether the device takes this form for any chunk. The reference has one way for any number of tokens. */
 static bool is_ever_taken(const struct mla_shape *s, const struct exec_caps *caps)
 {
     const struct mla_pair_cost pair = pair_costs(s, cost_for(caps));
-    if (caps->is_reference || s->form == MLA_ABSORBED || s->v_dim % 4)
+    if (caps->is_reference || s->form == MLA_ABSORBED || !fits(s))
         return false;
     return s->form == MLA_EXPANDED || pair.expanded < pair.absorbed;
 }

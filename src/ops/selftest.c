@@ -493,6 +493,12 @@ static void linear_cases(struct lab *l)
         {1, {200}, {FORMAT_Q8}, 64, 64, false, false, LINEAR_ONE},
         {3, {12, 1, 384}, {FORMAT_Q8, FORMAT_BF16, FORMAT_Q4}, 192, 65, true, false, LINEAR_ONE},
         {3, {130, 33, 1}, {FORMAT_Q4, FORMAT_F32, FORMAT_Q4}, 320, 259, true, true, LINEAR_ONE},
+        /* Columns that are not divided by 64. */
+        {1, {5}, {FORMAT_F32}, 1, 1, false, false, LINEAR_ONE},
+        {1, {37}, {FORMAT_BF16}, 33, 1, true, false, LINEAR_ONE},
+        {2, {130, 71}, {FORMAT_BF16, FORMAT_F32}, 100, 1, true, true, LINEAR_ONE},
+        {2, {130, 71}, {FORMAT_F32, FORMAT_BF16}, 1001, 7, true, true, LINEAR_ONE},
+        {1, {67}, {FORMAT_BF16}, 32, 65, false, true, LINEAR_ONE},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         linear_case(l, &shapes[i]);
@@ -509,6 +515,8 @@ static void linear_cases(struct lab *l)
         stack_case(l, 3, 37, 64, FORMAT_Q4, n);
         stack_case(l, 4, 128, 64, FORMAT_F32, n);
         stack_case(l, 5, 64, 192, FORMAT_BF16, n);
+        stack_case(l, 3, 64, 32, FORMAT_BF16, n);
+        stack_case(l, 2, 7, 25, FORMAT_F32, n);
     }
     stack_case(l, 16, 512, 128, FORMAT_Q4, 1);
     stack_case(l, 16, 128, 512, FORMAT_Q4, 40);
@@ -518,6 +526,9 @@ static void linear_cases(struct lab *l)
     turned_case(l, 4, 64, 128, FORMAT_F32, 21);
     turned_case(l, 16, 128, 512, FORMAT_Q4, 1);
     turned_case(l, 16, 128, 512, FORMAT_Q4, 40);
+    turned_case(l, 3, 6, 33, FORMAT_BF16, 1);
+    turned_case(l, 2, 31, 64, FORMAT_F32, 3);
+    turned_case(l, 5, 32, 300, FORMAT_BF16, 21);
 }
 
 static void router_cases(struct lab *l)

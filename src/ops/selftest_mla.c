@@ -44,7 +44,8 @@ static void lay_out(struct lab *l, const struct mla_shape *c, uint32_t format, s
         lab_matrix(l, c->n_heads * (c->nope_dim + c->v_dim), c->latent_dim, format, keys);
     } else {
         lab_matrix(l, c->n_heads * c->latent_dim, c->nope_dim, format, keys);
-        lab_matrix(l, c->n_heads * c->v_dim, c->latent_dim, FORMAT_Q4, values);
+        lab_matrix(l, c->n_heads * c->v_dim, c->latent_dim, c->latent_dim % 64 ? FORMAT_BF16 : FORMAT_Q4,
+                   values);
     }
     for (int s = 0; s < LAB_SIDES; s++) {
         b->matrices[s][0] = keys[s];
@@ -155,6 +156,10 @@ void selftest_mla_cases(struct lab *l)
         uneven = {32, 64, 4, 64, 6, true, 0.1f, 1e-6f, KV_TYPE_F32, MLA_FASTER, false},
         crowd = {64, 64, 4, 64, 20, false, 0.1f, 1e-3f, KV_TYPE_F32, MLA_FASTER, false},
         v3 = {16, 128, 64, 512, 128, true, 0.135f, 1e-6f, KV_TYPE_F32, MLA_FASTER, false},
+        /* dims that groups of 64 do not divide */
+        small = {3, 32, 16, 128, 20, true, 0.15f, 1e-6f, KV_TYPE_F32, MLA_FASTER, false},
+        lone = {5, 30, 12, 100, 7, false, 0.15f, 1e-6f, KV_TYPE_F32, MLA_FASTER, false},
+        lone_half = {2, 32, 8, 76, 12, true, 0.15f, 1e-6f, KV_TYPE_F16, MLA_FASTER, false},
         odd_half = {4, 64, 32, 128, 64, true, 0.19f, 1e-6f, KV_TYPE_F16, MLA_FASTER, false},
         narrow_half = {3, 64, 4, 64, 20, false, 0.1f, 1e-3f, KV_TYPE_F16, MLA_FASTER, false};
     mla_case(l, &narrow, FORMAT_Q4, 0, 1);
@@ -190,6 +195,15 @@ void selftest_mla_cases(struct lab *l)
     by_rows_case(l, &odd_half, FORMAT_Q4, 100, 300);
     by_rows_case(l, &v3, FORMAT_Q4, 300, 1);
     by_rows_case(l, &v3, FORMAT_Q4, 20, 50);
+    mla_case(l, &small, FORMAT_BF16, 250, 40);
+    mla_case(l, &lone, FORMAT_F32, 255, 1);
+    mla_case(l, &lone, FORMAT_BF16, 90, 33);
+    mla_case(l, &lone_half, FORMAT_BF16, 3, 20);
+    by_rows_case(l, &small, FORMAT_Q4, 254, 3);
+    by_rows_case(l, &small, FORMAT_Q8, 0, 70);
+    by_rows_case(l, &lone, FORMAT_BF16, 255, 1);
+    by_rows_case(l, &lone, FORMAT_F32, 90, 21);
+    by_rows_case(l, &lone_half, FORMAT_BF16, 3, 20);
 }
 
 static void swiglu_case(struct lab *l, uint32_t inner, uint32_t n)
