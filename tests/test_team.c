@@ -73,7 +73,7 @@ static void wait_for_all_others(void *ctx, uint32_t block, uint32_t thread)
     uint64_t tries = 0;
     while (block == 0 && atomic_load(&s->n_done) < 99 && !s->gave_up) {
         sched_yield();
-        s->gave_up = ++tries > 10000000;
+        s->gave_up = ++tries > 1000000;
     }
     atomic_fetch_add(&s->n_done, 1);
 }
