@@ -154,6 +154,7 @@ struct exec_caps exec_get_caps(const struct exec *x)
                                   .max_workgroup = 1024,
                                   .max_shared_bytes = 32768,
                                   .max_alloc_bytes = PTRDIFF_MAX,
+                                  .total_bytes = UINT64_MAX,
                                   .free_bytes = UINT64_MAX};
     const struct gpu *g = &x->gpu;
     return (struct exec_caps){.name = g->info.name,
@@ -165,6 +166,7 @@ struct exec_caps exec_get_caps(const struct exec *x)
                               .max_workgroup = g->max_workgroup,
                               .max_shared_bytes = g->max_shared_bytes,
                               .max_alloc_bytes = g->max_alloc_bytes,
+                              .total_bytes = g->info.memory_bytes,
                               .free_bytes = gpu_free_bytes(g),
                               .used_bytes = gpu_used_bytes(g)};
 }
