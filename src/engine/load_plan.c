@@ -140,7 +140,10 @@ int load_plan_make(struct load_plan *out, const struct model_dir *m, const struc
                                          out->state_bytes + out->activation_bytes + out->driver_bytes,
                                      .host_free_bytes = out->host_free_bytes,
                                      .checkpoint_bytes = out->checkpoint_bytes};
-    return budget_for_experts(m, caps, &w, &out->budget, e);
+    rc = budget_for_experts(m, caps, &w, &out->budget, e);
+    if (rc < 0 || !o->pin)
+        return rc;
+    return expert_store_count_pinned(m, o->pin, out->budget.slot_bytes, &out->n_pinned, e);
 }
 
 /* --- for those who only want to know --- */
@@ -163,6 +166,7 @@ static void fill(struct moeflux_plan *to, const struct load_plan *p, const struc
                                 .n_experts = expert_store_full_bytes(m) / one,
                                 .n_slots = p->budget.slot_bytes / one,
                                 .n_host_slots = p->budget.host_bytes / one,
+                                .n_pinned = p->n_pinned,
                                 .context = p->context,
                                 .chunk = p->max_chunk};
     to->experts_resident = to->n_slots == to->n_experts;
