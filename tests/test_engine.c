@@ -17,21 +17,29 @@ enum { ODD_VOCAB = 1003, ODD_SLOT = 24576, N_PROMPT = 70 };
 
 /* n_slots: device slots for experts, 0 for all of them. n_host: host slots below them, where device memory is, or with
  * `staged` is taken to be, apart from host memory. */
-static struct moeflux_model *open_with(const char *dir, uint32_t n_slots, uint32_t n_host, bool staged,
-                                       uint32_t chunk)
+static struct moeflux_options options_with(const char *dir, uint32_t n_slots, uint32_t n_host,
+                                           const struct test_hooks *hooks, uint32_t chunk)
 {
-    struct moeflux_model *m;
     struct moeflux_plan p;
     struct moeflux_err e = {0};
     struct moeflux_options o = {
         .dir = dir, .chunk = chunk, .context = 1024, .device = getenv("MOEFLUX_DEVICE")};
-    const struct test_hooks hooks = {.staged = staged};
-    check_ok(test_hooks_make_plan(&o, &hooks, &p, &e), &e);
+    check_ok(test_hooks_make_plan(&o, hooks, &p, &e), &e);
     if (n_slots)
         o.gpu_memory_bytes =
             p.weights_bytes + p.state_bytes + p.activation_bytes + p.driver_bytes + n_slots * p.slot_bytes;
-    if (n_host && (staged || !p.is_unified))
+    if (n_host && (hooks->staged || !p.is_unified))
         o.memory_bytes = n_host * p.slot_bytes;
+    return o;
+}
+
+static struct moeflux_model *open_with(const char *dir, uint32_t n_slots, uint32_t n_host, bool staged,
+                                       uint32_t chunk)
+{
+    struct moeflux_model *m;
+    struct moeflux_err e = {0};
+    const struct test_hooks hooks = {.staged = staged};
+    const struct moeflux_options o = options_with(dir, n_slots, n_host, &hooks, chunk);
     check_ok(test_hooks_open(&m, &o, &hooks, &e), &e);
     return m;
 }
@@ -96,6 +104,53 @@ static void logits_do_not_depend_on_the_cache(void **state)
     assert_memory_equal(staged, all, sizeof(float[4][ODD_VOCAB]));
     free(staged);
     free(all);
+}
+
+/* Pinned experts keep their slots: the experts of a chunk must go through the others. */
+static void pinned_experts_leave_room_for_every_wave(void **state)
+{
+    (void)state;
+    enum { TOP_K = 3 };
+    struct moeflux_err e = {0}, from_plan = {0};
+    struct moeflux_model *m = open_with(ODD, 12, 12, false, 32);
+    struct moeflux_session *s = open_session(m);
+    float(*want)[ODD_VOCAB] = malloc(sizeof(float[4][ODD_VOCAB]));
+    float(*got)[ODD_VOCAB] = malloc(sizeof(float[4][ODD_VOCAB]));
+    char *tmp = tmp_tree_new();
+    const char *usage = tmp_tree_path(tmp, "usage");
+    run(s, want);
+    check_ok(moeflux_model_save_usage(m, usage, &e), &e);
+    moeflux_session_free(s);
+    moeflux_model_close(m);
+    for (uint32_t slots = TOP_K; slots < 30; slots += slots < 9 ? 1 : 5)
+        for (int staged = 0; staged < 2; staged++) {
+            const struct test_hooks hooks = {.staged = staged};
+            struct moeflux_options o = options_with(ODD, slots, 12, &hooks, 32);
+            struct moeflux_plan p;
+            struct moeflux_stats t;
+            o.pin = usage;
+            if (slots <= 2 * TOP_K) {
+                assert_int_equal(test_hooks_make_plan(&o, &hooks, &p, &from_plan), ERR_NO_FIT);
+                assert_int_equal(test_hooks_open(&m, &o, &hooks, &e), ERR_NO_FIT);
+                assert_string_equal(e.text, from_plan.text);
+                assert_non_null(strstr(e.text, "--pin"));
+                continue;
+            }
+            check_ok(test_hooks_make_plan(&o, &hooks, &p, &e), &e);
+            check_ok(test_hooks_open(&m, &o, &hooks, &e), &e);
+            moeflux_model_get_stats(m, &t);
+            assert_int_equal(t.n_slots, slots);
+            assert_int_equal(t.n_pinned, p.n_pinned);
+            assert_in_range(t.n_pinned, 1, slots - 2 * TOP_K);
+            s = open_session(m);
+            run(s, got);
+            assert_memory_equal(got, want, sizeof(float[4][ODD_VOCAB]));
+            moeflux_session_free(s);
+            moeflux_model_close(m);
+        }
+    free(want);
+    free(got);
+    tmp_tree_remove(tmp);
 }
 
 static void a_cleared_session_repeats_itself(void **state)
@@ -357,6 +412,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_do_not_depend_on_the_cache),
+        cmocka_unit_test(pinned_experts_leave_room_for_every_wave),
         cmocka_unit_test(a_cleared_session_repeats_itself),
         cmocka_unit_test(two_sessions_do_not_disturb_each_other),
         cmocka_unit_test(chunk_sizes_agree),

@@ -2,8 +2,11 @@
 #include <string.h>
 
 #include "check.h"
+#include "engine/load_plan.h"
 #include "engine/test_hooks.h"
+#include "model/model_dir.h"
 #include "moeflux.h"
+#include "ops/exec.h"
 
 static const char ODD[] = "tests/models/qwen-odd/mlx", OTHER_FAMILY[] = "tests/models/deepseek-odd/mlx";
 
@@ -141,10 +144,44 @@ static void checkpoints_without_recurrent_layers_take_nothing(void **state)
     assert_int_equal(plan.n_slots, 4);
 }
 
+/* What else runs on a device shall not change a digit of the results. */
+static void the_chunk_follows_total_memory_and_not_what_is_free(void **state)
+{
+    (void)state;
+    const uint64_t gib = (uint64_t)1 << 30;
+    const struct {
+        uint64_t total;
+        bool is_cpu;
+        uint32_t chunk;
+    } devices[] = {
+        {80 * gib, false, 2048}, {20 * gib, false, 2048}, {16 * gib, false, 512}, {64 * gib, true, 128}};
+    struct model_dir m;
+    struct moeflux_err e = {0};
+    check_ok(model_dir_open(&m, ODD, &e), &e);
+    for (size_t i = 0; i < sizeof devices / sizeof *devices; i++)
+        for (uint64_t part = 1; part <= 16; part *= 4) {
+            const struct exec_caps caps = {.name = "a device",
+                                           .is_cpu = devices[i].is_cpu,
+                                           .is_unified = devices[i].is_cpu,
+                                           .subgroup_size = 32,
+                                           .max_shared_bytes = 32768,
+                                           .max_workgroup = 1024,
+                                           .max_alloc_bytes = UINT64_MAX,
+                                           .total_bytes = devices[i].total,
+                                           .free_bytes = devices[i].total / part};
+            const struct moeflux_options o = {.dir = ODD};
+            struct load_plan p;
+            check_ok(load_plan_make(&p, &m, &caps, &o, &e), &e);
+            assert_int_equal(p.max_chunk, devices[i].chunk);
+        }
+    model_dir_close(&m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(open_does_what_the_plan_says),
+        cmocka_unit_test(the_chunk_follows_total_memory_and_not_what_is_free),
         cmocka_unit_test(the_plan_refuses_what_open_refuses),
         cmocka_unit_test(room_is_kept_for_the_context_that_is_asked_for),
         cmocka_unit_test(a_session_has_as_many_checkpoints_as_the_plan),

@@ -52,7 +52,7 @@ static int check_device(const struct model_dir *m, const struct budget_request *
     return err_set(
         e, ERR_NO_FIT,
         "the model needs at least %.1f MiB (weights %.1f, states %.1f, experts of one token %.1f), "
-        "%s %.1f MiB",
+        "%s %.1f MiB; smaller -c and --chunk need less",
         mib(plus(fixed, least)), mib(m->dense_bytes), mib(w->scratch_bytes), mib(least),
         w->gpu_memory_bytes && device == w->gpu_memory_bytes ? "--gpu-memory is" : "free are", mib(device));
 }

@@ -95,7 +95,7 @@ static int await_choice(const struct pass *p, bool has_prediction, struct moeflu
 static uint32_t gather_wave(const struct pass *p, uint32_t from, uint32_t *n_wanted)
 {
     struct moeflux_model *m = p->m;
-    uint32_t top_k = m->dir.config.top_k, slots = expert_store_n_slots(m->expert_store), t = from;
+    uint32_t top_k = m->dir.config.top_k, slots = expert_store_n_free_slots(m->expert_store), t = from;
     *n_wanted = 0;
     for (; t < p->chunk.n; t++) {
         const uint32_t *choice = choice_of(m) + (uint64_t)t * top_k;
@@ -212,7 +212,7 @@ static void read_ahead_of_chunk(const struct pass *p, uint32_t layer)
 static int expert_waves(const struct pass *p, uint32_t layer, struct moeflux_err *e)
 {
     struct moeflux_model *m = p->m;
-    uint32_t n_all = gather_all(p, layer), slots = expert_store_n_slots(m->expert_store), n_held = 0,
+    uint32_t n_all = gather_all(p, layer), slots = expert_store_n_free_slots(m->expert_store), n_held = 0,
              wave = 0;
     uint32_t most = (uint32_t)size_max(size_min(slots / 2, WAVE_EXPERTS), m->dir.config.top_k);
     struct arch_experts x = experts_of(m, layer, 0, p->chunk.n);

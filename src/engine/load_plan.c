@@ -11,12 +11,12 @@
 #include "engine/host_memory.h"
 #include "engine/test_hooks.h"
 
-/* Tokens of a chunk unless the caller says otherwise. By kind and memory of the device, not by its measured speed: results
- * differ in the last digits between chunk sizes, and shall not depend on what else a machine does. Speeds level off there:
- * lavapipe takes 28 s of processor time for 256 tokens by 32, 22 s by 128 and by 256; an H200 did 4,400 and 6,600 tok/s by
- * 512 and 2,048. */
+/* Tokens of a chunk unless the caller says otherwise. Results differ in the last digits between chunk sizes, so the choice
+ * follows the kind of the device and its total memory: never its speed, nor the memory that is free now. Larger chunks gain
+ * little more: lavapipe takes 28 s of processor time for 256 tokens by 32, 22 s by 128 and by 256; an H200 did 4,400 and
+ * 6,600 tok/s by 512 and 2,048. */
 enum { CHUNK_SOFTWARE = 128, CHUNK_GPU = 512, CHUNK_GPU_LARGE = 2048, MAX_READERS = 8 };
-/* Large chunks take half a gigabyte of activations; with so much device memory that does not count. */
+/* Large chunks take half a gigabyte of activations: little on a device with so much memory. */
 #define LARGE_GPU ((uint64_t)20 << 30)
 /* lavapipe silently ends a shader's loops after 65,535 turns; the delta net takes about 60 for each token. */
 enum { CHUNK_SOFTWARE_MAX = 512, CHUNK_GPU_MAX = 4096 };
@@ -30,7 +30,7 @@ static int choose_chunk(uint32_t *out, uint32_t requested, const struct exec_cap
     uint32_t most = caps->is_software ? CHUNK_SOFTWARE_MAX : CHUNK_GPU_MAX;
     if (requested > most)
         return err_set(e, ERR_USAGE, "--chunk %u, expected at most %u on %s", requested, most, caps->name);
-    bool is_large = !caps->is_software && caps->free_bytes >= LARGE_GPU;
+    bool is_large = !caps->is_software && caps->total_bytes >= LARGE_GPU;
     *out = requested           ? requested
            : caps->is_software ? CHUNK_SOFTWARE
            : is_large          ? CHUNK_GPU_LARGE
@@ -143,7 +143,10 @@ int load_plan_make(struct load_plan *out, const struct model_dir *m, const struc
                                          out->state_bytes + out->activation_bytes + out->driver_bytes,
                                      .host_free_bytes = out->host_free_bytes,
                                      .checkpoint_bytes = out->checkpoint_bytes};
-    return budget_for_experts(m, caps, &w, &out->budget, e);
+    rc = budget_for_experts(m, caps, &w, &out->budget, e);
+    if (rc < 0 || !o->pin)
+        return rc;
+    return expert_store_count_pinned(m, o->pin, out->budget.slot_bytes, &out->n_pinned, e);
 }
 
 /* --- for those who only want to know --- */
@@ -167,6 +170,7 @@ static void fill(struct moeflux_plan *to, const struct load_plan *p, const struc
                               .n_experts = expert_store_full_bytes(m) / one,
                               .n_slots = p->budget.slot_bytes / one,
                               .n_host_slots = p->budget.host_bytes / one,
+                              .n_pinned = p->n_pinned,
                               .context = p->context,
                               .chunk = p->max_chunk};
     to->experts_resident = to->n_slots == to->n_experts;

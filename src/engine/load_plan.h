@@ -26,6 +26,7 @@ struct load_plan {
     uint64_t checkpoint_bytes;                            /* of one */
     uint64_t host_free_bytes;                             /* host_memory_free */
     struct budget budget;
+    uint32_t n_pinned; /* of the device slots, for options.pin */
 };
 
 /* ERR_UNSUPPORTED: no architecture runs the model; ERR_USAGE: a chunk or a way of reading that there is not;

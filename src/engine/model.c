@@ -106,6 +106,7 @@ static int choose(struct moeflux_model *m, const struct moeflux_options *o, stru
     to->budget_bytes = p.budget.slot_bytes;
     to->host_slots_bytes = p.budget.host_bytes;
     to->host_bytes = p.budget.map_bytes;
+    to->n_pinned = p.n_pinned;
     return rc;
 }
 
@@ -223,6 +224,7 @@ void moeflux_model_get_stats(const struct moeflux_model *m, struct moeflux_stats
                                   .n_demoted = s.n_demoted,
                                   .n_slots = s.n_slots,
                                   .n_host_slots = s.n_host_slots,
+                                  .n_pinned = s.n_pinned,
                                   .slot_bytes = s.slot_bytes,
                                   .weights_bytes = m->loader.device_bytes,
                                   .state_bytes = m->state_bytes,

@@ -40,8 +40,9 @@ struct exec_caps {
     bool has_coopmat; /* kernels named X_coop can run: float16 matrix units */
     uint32_t subgroup_size, max_workgroup, max_shared_bytes;
     uint64_t max_alloc_bytes;
-    uint64_t free_bytes; /* device memory now */
-    uint64_t used_bytes; /* of it by this process, as the driver counts; 0: it does not say */
+    uint64_t total_bytes; /* device memory in all: what decides choices that change results */
+    uint64_t free_bytes;  /* device memory now */
+    uint64_t used_bytes;  /* of it by this process, as the driver counts; 0: it does not say */
 };
 
 /* device: NULL (best Vulkan device), "reference", an index or a part of a name. profile: time every operation.

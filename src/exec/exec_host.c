@@ -91,6 +91,7 @@ static struct exec_caps host_caps(const struct exec *x)
                               .max_workgroup = 1024,
                               .max_shared_bytes = 32768,
                               .max_alloc_bytes = PTRDIFF_MAX,
+                              .total_bytes = UINT64_MAX,
                               .free_bytes = UINT64_MAX};
 }
 

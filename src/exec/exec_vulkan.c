@@ -53,6 +53,7 @@ static struct exec_caps vulkan_caps(const struct exec *x)
                               .max_workgroup = g->max_workgroup,
                               .max_shared_bytes = g->max_shared_bytes,
                               .max_alloc_bytes = g->max_alloc_bytes,
+                              .total_bytes = g->info.memory_bytes,
                               .free_bytes = gpu_free_bytes(g),
                               .used_bytes = gpu_used_bytes(g)};
 }

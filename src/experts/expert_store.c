@@ -25,9 +25,10 @@ struct expert_store {
     struct reader *reader;
     struct want *wants; /* [n_wants], those before n_brought are under way */
     uint32_t n_wants, n_brought, n_landed, max_wants;
-    uint32_t *pinned; /* [n_pinned] device slots in use by batches not released yet */
-    uint32_t n_pinned;
-    uint32_t *counts; /* [n_layers][n_experts]: how often chosen, earlier runs included */
+    uint32_t *held; /* [n_held] device slots in use by batches not released yet */
+    uint32_t n_held;
+    uint32_t max_pinned, n_pinned; /* device slots whose experts stay for good: to be, so far */
+    uint32_t *counts;              /* [n_layers][n_experts]: how often chosen, earlier runs included */
     uint64_t *layer_wait_ns;
     uint32_t max_prefetching; /* reads ahead at once */
     bool in_place;            /* device slots are the mapped files */
@@ -207,13 +208,14 @@ static int allocate(struct expert_store *s, uint32_t n_slots, const struct exper
     s->max_wants = (uint32_t)size_max(s->n_experts, MAX_IN_FLIGHT);
     s->tiers.is_prefetched = mem_new(n_landing, sizeof *s->tiers.is_prefetched, e);
     s->wants = mem_new(s->max_wants, sizeof *s->wants, e);
-    s->pinned = mem_new(n_slots, sizeof *s->pinned, e);
+    s->held = mem_new(n_slots, sizeof *s->held, e);
     s->counts = mem_new((uint64_t)s->n_layers * s->n_experts, sizeof *s->counts, e);
     s->layer_wait_ns = mem_new(s->n_layers, sizeof *s->layer_wait_ns, e);
-    /* What is read ahead must not take the slots that the chosen ones need. */
-    s->max_prefetching = n_landing >= 2 * top_k ? (uint32_t)size_min(top_k, (n_landing - top_k) / 2) : 0;
+    /* Prefetches must not take the slots that the chosen experts need. */
+    uint32_t n_free = n_landing - (s->tiers.landing == &s->tiers.device ? o->n_pinned : 0);
+    s->max_prefetching = n_free >= 2 * top_k ? (uint32_t)size_min(top_k, (n_free - top_k) / 2) : 0;
     s->max_prefetching = (uint32_t)size_min(s->max_prefetching, MAX_IN_FLIGHT / 4);
-    bool has_all = s->tiers.is_prefetched && s->wants && s->pinned && s->counts && s->layer_wait_ns;
+    bool has_all = s->tiers.is_prefetched && s->wants && s->held && s->counts && s->layer_wait_ns;
     return has_all ? 0 : ERR_MEMORY;
 }
 
@@ -236,6 +238,7 @@ int expert_store_open(struct expert_store **out, struct exec *x, const struct mo
     s->n_experts = m->config.n_experts;
     s->usage = o->usage;
     s->pin = o->pin;
+    s->max_pinned = o->n_pinned;
     int rc = allocate(s, (uint32_t)size_min(o->budget_bytes / slots_stride(m->expert.bytes), n_all(m)), o, e);
     if (rc < 0) {
         expert_store_close(s);
@@ -262,7 +265,7 @@ void expert_store_close(struct expert_store *s)
     ranking_close(&t->ranking);
     free(t->is_prefetched);
     free(s->wants);
-    free(s->pinned);
+    free(s->held);
     free(s->counts);
     free(s->layer_wait_ns);
     free(s);
@@ -273,9 +276,9 @@ uint64_t expert_store_table(const struct expert_store *s, uint32_t layer)
     return s->tiers.table.address + 8 * (uint64_t)layer * s->n_experts;
 }
 
-uint32_t expert_store_n_slots(const struct expert_store *s)
+uint32_t expert_store_n_free_slots(const struct expert_store *s)
 {
-    return s->tiers.device.slots.n;
+    return s->tiers.device.slots.n - s->n_pinned;
 }
 
 bool expert_store_holds_all(const struct expert_store *s)
@@ -309,7 +312,7 @@ static int bring_some(struct expert_store *s, struct moeflux_err *e)
         count_found(s, (enum want_state)found);
         if (w->landed) {
             s->n_landed++;
-            s->pinned[s->n_pinned++] = w->slot;
+            s->held[s->n_held++] = w->slot;
         }
     }
     return 0;
@@ -320,7 +323,7 @@ static int land(struct expert_store *s, struct want *w, struct moeflux_err *e)
     int rc = tiers_land(&s->tiers, w, e);
     s->n_landed++;
     if (rc == 0)
-        s->pinned[s->n_pinned++] = w->slot;
+        s->held[s->n_held++] = w->slot;
     return rc;
 }
 
@@ -422,8 +425,8 @@ int expert_store_await(struct expert_store *s, struct moeflux_err *e)
 
 void expert_store_release(struct expert_store *s)
 {
-    while (s->n_pinned > 0)
-        cache_unpin(s->tiers.device.cache, s->pinned[--s->n_pinned]);
+    while (s->n_held > 0)
+        cache_unpin(s->tiers.device.cache, s->held[--s->n_held]);
 }
 
 void expert_store_prefetch(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n,
@@ -464,8 +467,10 @@ static int load_list(struct expert_store *s, const struct expert_key *keys, uint
     for (uint32_t done = 0; done < n;) {
         uint32_t here = (uint32_t)size_min(n - done, s->max_wants);
         int rc = load_keys(s, keys + done, here, e);
-        if (rc == 0 && stay)
-            s->n_pinned = 0;
+        if (rc == 0 && stay) {
+            s->n_pinned += s->n_held;
+            s->n_held = 0;
+        }
         expert_store_release(s);
         if (rc < 0)
             return rc;
@@ -508,17 +513,49 @@ static int load_named(struct expert_store *s, const uint32_t *counts, uint32_t m
     return rc;
 }
 
-/* Pinned experts may take half of the cache, and never the room of one layer's. */
+/* The counts of the pin file, [n_layers][n_experts], or NULL with `e` filled. */
+static uint32_t *read_pin_file(const struct model_dir *m, const char *pin, struct moeflux_err *e)
+{
+    const struct config *c = &m->config;
+    uint32_t *counts = mem_new((uint64_t)c->n_layers * c->n_experts, sizeof *counts, e);
+    int rc = counts ? usage_read(pin, c->n_layers, c->n_experts, counts, e) : ERR_MEMORY;
+    if (rc == 0)
+        err_set(e, ERR_IO, "--pin: there is no file %s", pin);
+    if (rc > 0)
+        return counts;
+    free(counts);
+    return NULL;
+}
+
+int expert_store_count_pinned(const struct model_dir *m, const char *pin, uint64_t budget_bytes,
+                              uint32_t *n_pinned, struct moeflux_err *e)
+{
+    uint64_t n_slots = budget_bytes / slots_stride(m->expert.bytes), room = 2 * (uint64_t)m->config.top_k;
+    uint64_t n_counts = (uint64_t)m->config.n_layers * m->config.n_experts, named = 0;
+    struct moeflux_err why = {0};
+    *n_pinned = 0;
+    uint32_t *counts = read_pin_file(m, pin, &why);
+    if (!counts)
+        return err_set(e, why.code, "%s", why.text);
+    for (uint64_t i = 0; i < n_counts; i++)
+        named += counts[i] > 0;
+    free(counts);
+    if (n_slots >= n_all(m) || named == 0)
+        return 0;
+    if (n_slots <= room)
+        return err_set(
+            e, ERR_NO_FIT,
+            "--pin: the cache has room for %llu experts, expected more than %llu (twice those of a token)",
+            (unsigned long long)n_slots, (unsigned long long)room);
+    *n_pinned = (uint32_t)size_min(named, size_min(n_slots / 2, n_slots - room));
+    return 0;
+}
+
 static int load_pinned(struct expert_store *s, const struct moeflux_progress *p, struct moeflux_err *e)
 {
-    uint32_t n = expert_store_n_slots(s), need = 2 * s->model->config.top_k;
-    uint32_t most = n > need ? (uint32_t)size_min(n / 2, n - need) : 0;
-    uint32_t *counts = mem_new((uint64_t)s->n_layers * s->n_experts, sizeof *counts, e);
-    int rc = counts ? usage_read(s->pin, s->n_layers, s->n_experts, counts, e) : ERR_MEMORY;
-    if (rc == 0)
-        rc = err_set(e, ERR_IO, "--pin: there is no file %s", s->pin);
-    if (rc > 0)
-        rc = load_named(s, counts, most, true, p, e);
+    struct moeflux_err why = {0};
+    uint32_t *counts = read_pin_file(s->model, s->pin, &why);
+    int rc = counts ? load_named(s, counts, s->max_pinned, true, p, e) : err_set(e, why.code, "%s", why.text);
     free(counts);
     return rc;
 }
@@ -540,7 +577,7 @@ int expert_store_load(struct expert_store *s, const struct moeflux_progress *p, 
     if (expert_store_holds_all(s))
         return load_all(s, p, e);
     bool has_usage = rc > 0;
-    rc = s->pin ? load_pinned(s, p, e) : 0;
+    rc = s->max_pinned ? load_pinned(s, p, e) : 0;
     if (rc == 0 && has_usage)
         rc = load_named(s, s->counts, cache_n_empty(s->tiers.device.cache), false, p, e);
     return rc;
@@ -558,6 +595,7 @@ struct expert_store_stats expert_store_get_stats(const struct expert_store *s)
     t.n_demoted = s->tiers.n_demoted;
     t.n_slots = s->tiers.device.slots.n;
     t.n_host_slots = s->tiers.host.slots.n;
+    t.n_pinned = s->n_pinned;
     t.slot_bytes = s->tiers.device.slots.stride;
     return t;
 }

@@ -30,13 +30,20 @@ struct expert_store_options {
     enum reader_mode io;
     uint64_t host_bytes;     /* host memory there is for mapped files */
     double half_life;        /* of the caches' ranking */
-    const char *usage, *pin; /* files of counts, or NULL */
+    const char *usage, *pin; /* files of counts, or NULL; borrowed until expert_store_load */
+    uint32_t n_pinned;       /* of expert_store_count_pinned */
 };
 
 /* The least budget: one token's experts of one layer. */
 uint64_t expert_store_floor_bytes(const struct model_dir *m);
 /* The budget that holds every expert of the model. */
 uint64_t expert_store_full_bytes(const struct model_dir *m);
+
+/* How many experts the file `pin` pins: all that it names, but at most half of the slots that the budget pays for, and no
+ * more than leave slots for two tokens' experts of one layer. 0 where every expert has a slot. ERR_IO: there is no such
+ * file; ERR_FORMAT; ERR_NO_FIT: no slot can be pinned. */
+int expert_store_count_pinned(const struct model_dir *m, const char *pin, uint64_t budget_bytes,
+                              uint32_t *n_pinned, struct moeflux_err *e);
 
 /* Whether experts can be used where they are mapped, without slots: device memory is host memory, every expert may
  * stay, and each layer's lie one after the other in a file. Then the budget's memory is there for the mapping. */
@@ -50,7 +57,8 @@ void expert_store_close(struct expert_store *s); /* NULL is legal */
 
 /* Device address of the layer's table: u64 [n_experts]. */
 uint64_t expert_store_table(const struct expert_store *s, uint32_t layer);
-uint32_t expert_store_n_slots(const struct expert_store *s);
+/* Device slots that any expert may take: all but those of pinned experts. At least one token's experts of one layer. */
+uint32_t expert_store_n_free_slots(const struct expert_store *s);
 /* Whether every expert has a device slot of its own. */
 bool expert_store_holds_all(const struct expert_store *s);
 /* How experts are read and why (reader_describe). */
@@ -65,7 +73,7 @@ int expert_store_check(const struct expert_store *s, struct moeflux_err *e);
 bool expert_store_has(const struct expert_store *s, uint32_t layer, uint32_t expert);
 /* Device address of an expert that was wanted and awaited. */
 uint64_t expert_store_address(const struct expert_store *s, uint32_t layer, uint32_t expert);
-/* Wants n different experts of a layer in device slots, at most as many as expert_store_n_slots
+/* Wants n different experts of a layer in device slots, at most as many as expert_store_n_free_slots
  * less those still held from before, until expert_store_release. present: bit i
  * when experts[i] is there for the batch being recorded, for the first 64; NULL: not asked. After a failure, as after
  * one of expert_store_await, the caller abandons the batch and calls expert_store_release. */
@@ -86,7 +94,7 @@ struct expert_store_stats {
     uint64_t n_promoted, n_demoted;
     uint64_t wait_ns; /* for reads */
     struct reader_stats reader;
-    uint64_t n_slots, n_host_slots, slot_bytes;
+    uint64_t n_slots, n_host_slots, n_pinned, slot_bytes;
 };
 struct expert_store_stats expert_store_get_stats(const struct expert_store *s);
 uint64_t expert_store_layer_wait_ns(const struct expert_store *s, uint32_t layer);
