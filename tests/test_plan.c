@@ -6,7 +6,7 @@
 #include "engine/test_hooks.h"
 #include "model/model_dir.h"
 #include "moeflux.h"
-#include "ops/exec.h"
+#include "exec/exec.h"
 
 static const char ODD[] = "tests/models/qwen-odd/mlx", OTHER_FAMILY[] = "tests/models/deepseek-odd/mlx";
 
