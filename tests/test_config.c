@@ -12,6 +12,7 @@
 
 #include "base/err.h"
 #include "model/config.h"
+#include "model/family.h"
 #include "model/json.h"
 
 #define QWEN     "tests/models/qwen-odd/mlx/config.json"
@@ -76,9 +77,13 @@ static void expect_same(const struct config *a, const struct config *b)
 {
 #define SAME(field) assert_memory_equal(&a->field, &b->field, sizeof a->field)
     assert_int_equal(a->n_layers, b->n_layers);
-    assert_memory_equal(a->layers, b->layers, a->n_layers * sizeof *a->layers);
+    for (uint32_t i = 0; i < a->n_layers; i++) {
+        assert_int_equal(a->layers[i].mixer, b->layers[i].mixer);
+        assert_int_equal(a->layers[i].has_experts, b->layers[i].has_experts);
+    }
     SAME(family), SAME(hidden), SAME(vocab_size), SAME(max_context), SAME(rms_eps), SAME(tied);
-    SAME(n_heads), SAME(n_kv_heads), SAME(head_dim), SAME(rotary_dim), SAME(rope_interleave);
+    SAME(n_heads), SAME(n_kv_heads), SAME(head_dim), SAME(attn_gated), SAME(rotary_dim);
+    SAME(rope_interleave), SAME(sigmoid);
     SAME(rope.yarn), SAME(rope.truncate), SAME(rope.theta), SAME(rope.factor), SAME(rope.original_context);
     SAME(rope.beta_fast), SAME(rope.beta_slow), SAME(rope.mscale), SAME(rope.mscale_all_dim);
     SAME(rope.attention_factor);
@@ -94,7 +99,7 @@ static void qwen_dimensions_are_read_from_the_nested_form(void **state)
 {
     (void)state;
     struct config c = read_ok(load(QWEN));
-    assert_int_equal(c.family, FAMILY_QWEN35MOE);
+    assert_ptr_equal(c.family, &family_qwen35moe);
     assert_int_equal(c.hidden, 192);
     assert_int_equal(c.n_layers, 6);
     assert_int_equal(c.vocab_size, 1003);
@@ -114,7 +119,7 @@ static void qwen_dimensions_are_read_from_the_nested_form(void **state)
     assert_int_equal(c.shared_inner, 192);
     assert_true(c.norm_topk);
     for (uint32_t i = 0; i < 6; i++) {
-        assert_int_equal(c.layers[i], i % 3 == 2 ? LAYER_ATTENTION : LAYER_DELTA);
+        assert_int_equal(c.layers[i].mixer, i % 3 == 2 ? MIXER_ATTENTION : MIXER_DELTA_NET);
         assert_true(config_has_experts(&c, i));
     }
     assert_int_equal(c.n_eos, 2);
@@ -127,7 +132,7 @@ static void deepseek_dimensions_are_read(void **state)
 {
     (void)state;
     struct config c = read_ok(load(DEEPSEEK));
-    assert_int_equal(c.family, FAMILY_DEEPSEEK3);
+    assert_ptr_equal(c.family, &family_deepseek3);
     assert_int_equal(c.q_lora_rank, 192);
     assert_int_equal(c.kv_lora_rank, 128);
     assert_int_equal(c.nope_dim, 64);
@@ -144,7 +149,7 @@ static void deepseek_dimensions_are_read(void **state)
     assert_true(c.rope.beta_fast == 32 && c.rope.beta_slow == 1);
     assert_true(c.rope.mscale == 1 && c.rope.mscale_all_dim == 1 && c.rope.attention_factor == 0);
     for (uint32_t i = 0; i < 5; i++) {
-        assert_int_equal(c.layers[i], LAYER_MLA);
+        assert_int_equal(c.layers[i].mixer, MIXER_LATENT);
         assert_int_equal(config_has_experts(&c, i), i >= 2);
     }
     assert_int_equal(c.n_eos, 1);
@@ -247,8 +252,8 @@ static void defaults_fill_what_may_be_absent(void **state)
     assert_int_equal(c.conv_kernel, 4);
     assert_int_equal(c.max_context, 0);
     assert_int_equal(c.n_eos, 0);
-    assert_int_equal(c.layers[3], LAYER_ATTENTION);
-    assert_int_equal(c.layers[2], LAYER_DELTA);
+    assert_int_equal(c.layers[3].mixer, MIXER_ATTENTION);
+    assert_int_equal(c.layers[2].mixer, MIXER_DELTA_NET);
     config_free(&c);
 }
 
@@ -268,12 +273,12 @@ static void the_family_is_known_without_model_type(void **state)
     json_t *root = flatten(load(QWEN));
     set(root, "model_type", NULL);
     struct config c = read_ok(root);
-    assert_int_equal(c.family, FAMILY_QWEN35MOE);
+    assert_ptr_equal(c.family, &family_qwen35moe);
     config_free(&c);
     root = load(DEEPSEEK);
     set(root, "model_type", NULL);
     c = read_ok(root);
-    assert_int_equal(c.family, FAMILY_DEEPSEEK3);
+    assert_ptr_equal(c.family, &family_deepseek3);
     config_free(&c);
 }
 
@@ -326,7 +331,8 @@ static const struct refusal refusals[] = {
     {QWEN, "text_config.attention_bias", "0", ERR_FORMAT, "attention_bias"},
     {QWEN, "text_config.attn_output_gate", "false", ERR_UNSUPPORTED, "attn_output_gate"},
     {QWEN, "text_config.mlp_only_layers", "[1]", ERR_UNSUPPORTED, "mlp_only_layers"},
-    {QWEN, "text_config.model_type", "\"llama\"", ERR_UNSUPPORTED, "model_type is llama"},
+    {QWEN, "text_config.model_type", "\"llama\"", ERR_UNSUPPORTED,
+     "model_type is llama, expected qwen3_5_moe, qwen3_5_moe_text or deepseek_v3"},
     {QWEN, "text_config.model_type", "7", ERR_FORMAT, "model_type"},
     {QWEN, "text_config.rope_parameters", "{\"rope_type\": \"yarn\"}", ERR_UNSUPPORTED, "rope_type is yarn"},
     {QWEN, "text_config.rope_parameters", "{\"partial_rotary_factor\": 1.5}", ERR_FORMAT,
@@ -342,6 +348,7 @@ static const struct refusal refusals[] = {
     {QWEN, "eos_token_id", "[1, -1]", ERR_FORMAT, "eos_token_id"},
     {QWEN, "eos_token_id", "[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]", ERR_FORMAT, "eos_token_id"},
     {QWEN, "text_config.head_dim", "16384", ERR_FORMAT, "head_dim"},
+    {QWEN, "text_config.head_dim", "66", ERR_FORMAT, "head_dim is 66, expected a multiple of 4"},
     {DEEPSEEK, "n_group", "3", ERR_FORMAT, "n_routed_experts"},
     {DEEPSEEK, "n_group", "16", ERR_FORMAT, "n_group"},
     {DEEPSEEK, "topk_group", "5", ERR_FORMAT, "topk_group"},
@@ -350,11 +357,11 @@ static const struct refusal refusals[] = {
     {DEEPSEEK, "scoring_func", "\"softmax\"", ERR_UNSUPPORTED, "scoring_func"},
     {DEEPSEEK, "intermediate_size", NULL, ERR_FORMAT, "intermediate_size"},
     {DEEPSEEK, "intermediate_size", "330", ERR_FORMAT, "intermediate_size"},
-    {DEEPSEEK, "q_lora_rank", "100", ERR_FORMAT, "q_lora_rank"},
-    {DEEPSEEK, "kv_lora_rank", "100", ERR_FORMAT, "kv_lora_rank"},
-    {DEEPSEEK, "qk_rope_head_dim", "31", ERR_FORMAT, "qk_rope_head_dim"},
-    {DEEPSEEK, "v_head_dim", "20", ERR_FORMAT, "v_head_dim"},
-    {DEEPSEEK, "first_k_dense_replace", "5", ERR_UNSUPPORTED, "first_k_dense_replace"},
+    {DEEPSEEK, "kv_lora_rank", "102", ERR_FORMAT, "kv_lora_rank is 102, expected a multiple of 4"},
+    {DEEPSEEK, "qk_nope_head_dim", "66", ERR_FORMAT, "qk_nope_head_dim is 66, expected a multiple of 4"},
+    {DEEPSEEK, "qk_rope_head_dim", "30", ERR_FORMAT, "qk_rope_head_dim is 30, expected a multiple of 4"},
+    {DEEPSEEK, "mlp_only_layers", "[1]", ERR_UNSUPPORTED, "mlp_only_layers"},
+    {DEEPSEEK, "first_k_dense_replace", "5", ERR_UNSUPPORTED, "all 5 layers are dense"},
     {DEEPSEEK, "moe_layer_freq", "0", ERR_FORMAT, "moe_layer_freq"},
     {DEEPSEEK, "rope_parameters.rope_type", "\"linear\"", ERR_UNSUPPORTED, "rope_type is linear"},
     {DEEPSEEK, "rope_parameters.factor", NULL, ERR_FORMAT, "factor"},

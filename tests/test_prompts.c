@@ -140,7 +140,7 @@ static double fixed_error(struct talk *a, struct talk *b)
     float *x = read_back(a, &a->s->fixed), *y = read_back(b, &b->s->fixed), *from = x, *with = y;
     double worst = 0;
     for (uint32_t i = 0; i < c->n_layers; i++) {
-        if (c->layers[i] == LAYER_ATTENTION)
+        if (c->layers[i].mixer == MIXER_ATTENTION)
             continue;
         worst =
             fmax(worst, relative_error(from + a->s->parity * window, with + b->s->parity * window, window));

@@ -7,13 +7,11 @@
 #include "engine/engine.h"
 #include "engine/plan.h"
 #include "experts/ranking.h"
+#include "model/family.h"
 #include "model/rope.h"
 
 static int open_arch(struct moeflux *m, struct err *e)
 {
-    m->arch = arch_find(&m->dir.config, e);
-    if (!m->arch)
-        return ERR_UNSUPPORTED;
     loader_init(&m->loader, m->exec, &m->dir, &m->progress);
     const struct arch_request r = {.exec = m->exec,
                                    .loader = &m->loader,
@@ -21,7 +19,7 @@ static int open_arch(struct moeflux *m, struct err *e)
                                    .expert = &m->dir.expert,
                                    .max_chunk = m->max_chunk,
                                    .kv_type = m->kv_type};
-    int rc = m->arch->open(&m->self, &r, &m->view, e);
+    int rc = arch_open(&m->arch, &r, &m->view, e);
     assert(rc < 0 || m->view.states);
     return rc;
 }
@@ -138,8 +136,7 @@ void moeflux_close(struct moeflux *m)
         return; /* nothing can be given back while the device uses it */
     supply_close(m->supply);
     predictor_close(&m->predictor);
-    if (m->self)
-        m->arch->close(m->self);
+    arch_close(m->arch);
     if (m->exec) {
         loader_free(&m->loader);
         exec_buffer_free(m->exec, &m->ids);
@@ -160,7 +157,7 @@ void moeflux_close(struct moeflux *m)
 struct moeflux_info moeflux_info(const struct moeflux *m)
 {
     const struct config *c = &m->dir.config;
-    return (struct moeflux_info){.architecture = m->arch->name,
+    return (struct moeflux_info){.architecture = m->dir.config.family->name,
                                  .device = exec_get_caps(m->exec).name,
                                  .tokenizer_path = m->dir.tokenizer_path,
                                  .n_layers = c->n_layers,

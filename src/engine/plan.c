@@ -99,9 +99,6 @@ int plan_make(struct plan *out, const struct model_dir *m, const struct exec_cap
     *out = (struct plan){.n_readers = plan_n_readers(o->n_threads),
                          .context = choose_context(o->context, &m->config),
                          .host_free_bytes = host_memory_free("")};
-    const struct arch *arch = arch_find(&m->config, e);
-    if (!arch)
-        return ERR_UNSUPPORTED;
     int rc = reader_mode_find(o->expert_io ? o->expert_io : "auto", &out->io, e);
     if (rc == 0)
         rc = choose_chunk(&out->max_chunk, o->chunk, caps, e);
@@ -111,7 +108,7 @@ int plan_make(struct plan *out, const struct model_dir *m, const struct exec_cap
         return rc;
     size_states(out, m);
     out->driver_bytes = caps->is_unified ? 0 : DRIVER_BYTES;
-    out->activation_bytes = arch->scratch_bytes(&m->config, caps, out->max_chunk);
+    out->activation_bytes = arch_scratch_bytes(&m->config, caps, out->max_chunk);
     const struct budget_wish w = {.memory_bytes = o->memory_bytes,
                                   .gpu_memory_bytes = o->gpu_memory_bytes,
                                   .scratch_bytes =
