@@ -29,6 +29,8 @@ int session_open(struct session *s, const struct options *o, struct bar *bar, st
         session_close(s);
         return (int)e->code;
     }
+    if (s->tokenizer)
+        tokenizer_set_progress(s->tokenizer, &engine.progress);
     s->load_ns = clock_ns() - start;
     return 0;
 }
