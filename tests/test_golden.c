@@ -283,6 +283,65 @@ static void deepseek_plain_agrees_on_the_reference_backend(void **state)
               "reference");
 }
 
+/* A family without gates of attention and shared experts. Here: tied embeddings, a dense layer, and heads, a dense part and
+ * so an o_proj and a down_proj whose columns are no multiple of 64, which are plain numbers in every checkpoint. The outputs
+ * are transformers' in float32, on the same dequantised weights. */
+static void qwen3_odd_agrees(void **state)
+{
+    (void)state;
+    run_model("tests/models/qwen3-odd/mlx", "tests/models/qwen3-odd/golden.safetensors", 0, NULL);
+}
+
+static void qwen3_odd_agrees_with_the_least_cache(void **state)
+{
+    (void)state;
+    run_model("tests/models/qwen3-odd/mlx", "tests/models/qwen3-odd/golden.safetensors", 2 * 16384, NULL);
+}
+
+static void qwen3_odd_converted_from_mlx_agrees(void **state)
+{
+    (void)state;
+    convert_and_run("tests/models/qwen3-odd/mlx", "tests/models/qwen3-odd/golden.safetensors");
+}
+
+static void qwen3_odd_converted_from_bf16_agrees(void **state)
+{
+    (void)state;
+    convert_and_run("tests/models/qwen3-odd/hf", "tests/models/qwen3-odd/golden.safetensors");
+}
+
+static void qwen3_odd_agrees_on_the_reference_backend(void **state)
+{
+    (void)state;
+    run_model("tests/models/qwen3-odd/mlx", "tests/models/qwen3-odd/golden.safetensors", 0, "reference");
+}
+
+/* What the other model of the family lacks: YaRN, every second layer dense, weights that are not renormalised, one key head,
+ * an lm_head, another rms_norm_eps, the keys that newer exports write. */
+static void qwen3_plain_agrees(void **state)
+{
+    (void)state;
+    run_model("tests/models/qwen3-plain/mlx", "tests/models/qwen3-plain/golden.safetensors", 0, NULL);
+}
+
+static void qwen3_plain_agrees_with_the_least_cache(void **state)
+{
+    (void)state;
+    run_model("tests/models/qwen3-plain/mlx", "tests/models/qwen3-plain/golden.safetensors", 3 * 8192, NULL);
+}
+
+static void qwen3_plain_converted_agrees(void **state)
+{
+    (void)state;
+    convert_and_run("tests/models/qwen3-plain/mlx", "tests/models/qwen3-plain/golden.safetensors");
+}
+
+static void qwen3_plain_agrees_on_the_reference_backend(void **state)
+{
+    (void)state;
+    run_model("tests/models/qwen3-plain/mlx", "tests/models/qwen3-plain/golden.safetensors", 0, "reference");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -300,6 +359,15 @@ int main(void)
         cmocka_unit_test(deepseek_plain_agrees_with_the_least_cache),
         cmocka_unit_test(deepseek_plain_converted_agrees),
         cmocka_unit_test(deepseek_plain_agrees_on_the_reference_backend),
+        cmocka_unit_test(qwen3_odd_agrees),
+        cmocka_unit_test(qwen3_odd_agrees_with_the_least_cache),
+        cmocka_unit_test(qwen3_odd_converted_from_mlx_agrees),
+        cmocka_unit_test(qwen3_odd_converted_from_bf16_agrees),
+        cmocka_unit_test(qwen3_odd_agrees_on_the_reference_backend),
+        cmocka_unit_test(qwen3_plain_agrees),
+        cmocka_unit_test(qwen3_plain_agrees_with_the_least_cache),
+        cmocka_unit_test(qwen3_plain_converted_agrees),
+        cmocka_unit_test(qwen3_plain_agrees_on_the_reference_backend),
         cmocka_unit_test(tiny_agrees),
     };
     const char *wanted = getenv("MOEFLUX_TESTS");

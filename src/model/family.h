@@ -44,6 +44,6 @@ const struct family *family_of_keys(const struct json_view *v);
 /* All model types: "a, b or c". Returns `out`. */
 const char *family_list(char out[FAMILY_LIST_TEXT]);
 
-extern const struct family family_qwen35moe, family_deepseek3;
+extern const struct family family_qwen35moe, family_qwen3moe, family_deepseek3;
 
 #endif
