@@ -147,7 +147,7 @@ double lab_error(struct lab *l, const struct twin *t, uint64_t n)
         worst = 0;
         for (uint64_t i = 0; i < n; i++) {
             double d = fabs((double)a[i] - (double)b[i]);
-            worst = d <= worst ? worst : d; /* a NaN wins the comparison's other side */
+            worst = isnan(worst) || d <= worst ? worst : d; /* a NaN wins, and stays */
             largest = fmax(largest, fabs((double)b[i]));
         }
         if (isnan(worst))
@@ -167,7 +167,7 @@ double lab_half_error(struct lab *l, const struct twin *t, uint64_t n)
         for (uint64_t i = 0; i < n; i++) {
             double want = (double)half_to_float(b[i]), d = fabs((double)half_to_float(a[i]) - want);
             d /= fmax(fabs(want), 1);
-            worst = d <= worst ? worst : d;
+            worst = isnan(worst) || d <= worst ? worst : d;
         }
         if (isnan(worst))
             worst = INFINITY;
@@ -199,10 +199,19 @@ void lab_clear(struct lab *l)
 void lab_report(struct lab *l, const char *kernel, const char *shape, double error, double bound)
 {
     if (!l->err.code) {
-        const struct selftest_row row = {kernel, shape, error, bound, error <= bound};
+        const struct selftest_row row = {kernel, shape, error, bound, error <= bound, false};
         l->n_failed += !row.ok;
         if (l->request->row)
             l->request->row(l->request->ctx, &row);
+    }
+    lab_clear(l);
+}
+
+void lab_skip(struct lab *l, const char *kernel, const char *shape)
+{
+    if (!l->err.code && !l->is_again && l->request->row) {
+        const struct selftest_row row = {kernel, shape, 0, 0, true, true};
+        l->request->row(l->request->ctx, &row);
     }
     lab_clear(l);
 }

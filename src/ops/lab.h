@@ -21,6 +21,7 @@ struct lab {
     const struct selftest *request;
     uint64_t rng;
     int n_failed;
+    bool is_again;  /* the cases have run with all kernels of the device */
     struct err err; /* the first failure; later calls do nothing */
     struct twin twins[LAB_MAX_TWINS];
     uint32_t n_twins;
@@ -50,6 +51,9 @@ double lab_half_error(struct lab *l, const struct twin *t, uint64_t n);
 double lab_difference(struct lab *l, const struct twin *t, uint64_t n);
 /* Reports one case and frees its twins. */
 void lab_report(struct lab *l, const char *kernel, const char *shape, double error, double bound);
+/* Reports a case that cannot run on the device, and frees its twins. Says nothing where the device is kept from kernels
+ * that it has: these cases have run. */
+void lab_skip(struct lab *l, const char *kernel, const char *shape);
 void lab_clear(struct lab *l);
 
 /* Cases that stand in files of their own. */
