@@ -19,8 +19,8 @@
 #include "ops/cast_f16.h"
 #include "ops/weights.h"
 
-/* Which kernel a Vulkan device takes, by the number of tokens: kernels/linear.comp for one token (gemv) and four at a
- * time for a few, kernels/matmul.comp (gemm) for many. The last three multiply float16 numbers, which
+/* Which kernel a Vulkan device takes, by the number of tokens: kernels/linear/decode.comp for one token (gemv) and four at a
+ * time for a few, kernels/linear/prefill.comp (gemm) for many. The last three multiply float16 numbers, which
  * kernels/cast_f16.comp makes of their input first. */
 enum linear_path {
     LINEAR_GEMV,
