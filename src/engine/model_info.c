@@ -1,4 +1,4 @@
-/* What can be told without running a model: devices, needs, the self-test. */
+/* What moeflux.h offers without an opened model: devices, the needs of a model, the self-test. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,14 +38,14 @@ static uint64_t kv_floats_per_pos(const struct config *c, enum layer_kind kind)
     return kind == LAYER_MLA ? (uint64_t)c->kv_lora_rank + c->rope_dim : 0;
 }
 
-/* A delta layer's window is kept twice: it is read and written in one dispatch. */
+/* A delta layer has two convolution windows: one dispatch reads one and writes the other. */
 static uint64_t recurrent_floats(const struct config *c)
 {
     return 2 * (uint64_t)(c->conv_kernel - 1) * config_conv_dim(c) +
            (uint64_t)c->n_v_heads * c->v_head_dim * c->k_head_dim;
 }
 
-/* Elements of the dense tensors: quantised codes count once, their scales and biases not. */
+/* Parameters of the dense tensors. Scales and biases of quantised ones do not count. */
 static uint64_t dense_params(const struct model_dir *d)
 {
     uint64_t n = 0;
@@ -80,7 +80,7 @@ void model_info_needs(const struct model_dir *d, struct moeflux_needs *out)
     for (uint32_t i = 0; i < c->n_layers; i++) {
         out->n_attention += c->layers[i] != LAYER_DELTA;
         out->kv_bytes_per_pos += kv_floats_per_pos(c, c->layers[i]) * sizeof(float);
-        /* Twice: a copy is kept so that a chunk can be undone. */
+        /* Twice: the backup lets a chunk be undone. */
         out->recurrent_state_bytes +=
             c->layers[i] == LAYER_DELTA ? 2 * recurrent_floats(c) * sizeof(float) : 0;
         n_moe += config_has_experts(c, i);
@@ -88,7 +88,7 @@ void model_info_needs(const struct model_dir *d, struct moeflux_needs *out)
     const struct tensor *embedding = model_dir_find(d, "model.embed_tokens.weight");
     out->n_params = dense_params(d) + n_moe * c->n_experts * expert_params;
     out->n_active_params = dense_params(d) + n_moe * c->top_k * expert_params;
-    /* All dense weights are read for a token but the embedding, of which it takes one row. */
+    /* A token reads all dense weights but the embedding, of which it reads one row. */
     out->token_dense_bytes = d->dense_bytes - (c->tied || !embedding ? 0 : embedding->bytes / 8 * 9);
     out->token_expert_bytes = n_moe * c->top_k * d->expert.bytes;
     out->floor_bytes = d->dense_bytes + out->recurrent_state_bytes + 1024 * out->kv_bytes_per_pos +
