@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#include "ops/exec.h"
+#include "exec/exec.h"
 
 struct moeflux_err;
 

@@ -54,6 +54,7 @@ static int prepare(struct bench *b, const char *device, struct moeflux_err *e)
     uint64_t n = b->n, outputs = n * s->n_v * s->v_dim;
     b->channels = 2 * s->n_k * s->k_dim + s->n_v * s->v_dim;
     b->stride = b->channels + s->n_v * (s->v_dim + 2);
+    const struct exec_caps caps = exec_get_caps(b->x);
     const struct {
         struct exec_buffer *to;
         uint64_t n;
@@ -65,7 +66,7 @@ static int prepare(struct bench *b, const char *device, struct moeflux_err *e)
                {&b->norm, s->v_dim, 0.5f, 1.5f},
                {&b->windows, 2 * (uint64_t)(s->conv_kernel - 1) * b->channels, -2, 2},
                {&b->state, (uint64_t)s->n_v * s->v_dim * s->k_dim, 0, 0},
-               {&b->scratch, delta_scratch(s, b->n), 0, 0},
+               {&b->scratch, delta_scratch(s, &caps, b->n), 0, 0},
                {&b->out, outputs, 0, 0}};
     for (size_t i = 0; rc == 0 && i < sizeof all / sizeof *all; i++)
         rc = fill(b->x, all[i].to, all[i].n, all[i].low, all[i].high, e);
@@ -116,7 +117,7 @@ static int measure(struct bench *b, enum delta_form form, uint32_t reps, struct 
     struct bench_time time, best = {0};
     b->shape.form = form;
     int rc = delta_open(&op, b->x, &b->shape, e);
-    if (rc == 0 && form == DELTA_BLOCKS && op.walk_from == UINT32_MAX)
+    if (rc == 0 && form == DELTA_BLOCKS && op.gpu.walk_from == UINT32_MAX)
         return printf("by blocks: not on this device\n"), 0;
     for (uint32_t i = 0; rc == 0 && i < reps; i++) {
         rc = run(b, &op, &time, e);

@@ -60,7 +60,7 @@ static int prepare(struct bench *b, const char *device, bool f32, bool kv_b, str
     if (rc < 0)
         return rc;
     if (f32)
-        exec_forbid_half(b->x);
+        exec_forbid_f16(b->x);
     struct exec_caps caps = exec_get_caps(b->x);
     b->shape = (struct mla_shape){.n_heads = 128,
                                   .nope_dim = 128,
@@ -70,7 +70,7 @@ static int prepare(struct bench *b, const char *device, bool f32, bool kv_b, str
                                   .interleaved = true,
                                   .scale = 0.135f,
                                   .eps = 1e-6f,
-                                  .kv_type = caps.has_coop ? KV_TYPE_F16 : KV_TYPE_F32,
+                                  .kv_type = caps.has_coopmat ? KV_TYPE_F16 : KV_TYPE_F32,
                                   .keys_by_rows = kv_b};
     const struct mla_shape *s = &b->shape;
     rc = make_matrices(b, e);
@@ -105,7 +105,7 @@ static int run(struct bench *b, const struct mla *op, struct bench_time *t, stru
                                   .blocks = b->table.address,
                                   .matrices = &b->matrices,
                                   .dst = b->out.address,
-                                  .half = exec_get_caps(b->x).has_coop,
+                                  .use_f16 = exec_get_caps(b->x).has_coopmat,
                                   .n = b->n,
                                   .pos = b->pos,
                                   .q_stride = s->n_heads * (s->nope_dim + s->rope_dim),

@@ -5,9 +5,10 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/f16.h"
 #include "check.h"
+#include "convert/convert.h"
 #include "fuzz.h"
-#include "model/convert.h"
 #include "model/quant.h"
 #include "st_writer.h"
 #include "tmp_tree.h"
@@ -36,7 +37,7 @@ static void add(struct maker *m, const char *name, const char *shape, uint32_t n
     assert_non_null(values);
     for (uint32_t i = 0; i < n; i++) {
         float unit = (float)fuzz_below(&m->random, 1 << 20) / (float)(1 << 19) - 1;
-        values[i] = quant_f32_to_bf16(mean + scale * unit);
+        values[i] = bf16_from_float(mean + scale * unit);
     }
     st_writer_add(&m->w, name, "BF16", shape, values, n * sizeof *values);
     free(values);

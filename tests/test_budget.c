@@ -7,7 +7,7 @@
 #include "engine/host_memory.h"
 #include "experts/expert_store.h"
 #include "model/model_dir.h"
-#include "ops/exec.h"
+#include "exec/exec.h"
 #include "tmp_tree.h"
 
 #define MIB ((uint64_t)1 << 20)
@@ -19,8 +19,11 @@ enum { N_LAYERS = 4, N_EXPERTS = 16, TOP_K = 2, DENSE_MIB = 100, SCRATCH_MIB = 2
 
 static struct model_dir make_model(uint64_t expert_bytes)
 {
+    static struct config_layer layers[N_LAYERS];
+    for (uint32_t i = 0; i < N_LAYERS; i++)
+        layers[i].has_experts = true;
     return (struct model_dir){
-        .config = {.family = FAMILY_QWEN35MOE, .n_layers = N_LAYERS, .n_experts = N_EXPERTS, .top_k = TOP_K},
+        .config = {.layers = layers, .n_layers = N_LAYERS, .n_experts = N_EXPERTS, .top_k = TOP_K},
         .dense_bytes = DENSE_MIB * MIB,
         .expert = {.bytes = expert_bytes}};
 }
@@ -119,7 +122,7 @@ static void the_memory_of_a_software_device_is_the_hosts(void **state)
 {
     (void)state;
     struct exec_caps caps = unified(160 * MIB);
-    caps.is_cpu = true;
+    caps.is_software = true;
     assert_int_equal(share(caps, request(0, 0, GIB)).slot_bytes, ALL);
     assert_int_equal(share(caps, request(0, 0, 160 * MIB)).slot_bytes, 160 * MIB / 10 * 9 - FIXED);
 }

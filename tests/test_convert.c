@@ -21,7 +21,7 @@
 
 #include "base/err.h"
 #include "base/file.h"
-#include "model/convert.h"
+#include "convert/convert.h"
 #include "model/model_dir.h"
 #include "st_writer.h"
 #include "tmp_tree.h"

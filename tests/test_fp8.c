@@ -4,10 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/f16.h"
 #include "base/file.h"
 #include "check.h"
-#include "model/convert.h"
-#include "model/convert_plan.h"
+#include "convert/convert.h"
+#include "convert/convert_plan.h"
 #include "model/fp8.h"
 #include "model/model_dir.h"
 #include "model/quant.h"
@@ -71,8 +72,8 @@ static void decode(const uint8_t *codes, const float *scales, size_t rows, size_
     size_t wide = (cols + plan.cols - 1) / plan.cols;
     for (size_t r = 0; r < rows; r++)
         for (size_t c = 0; c < cols; c++)
-            out[r * cols + c] = quant_f32_to_bf16(fp8_value(codes[r * cols + c]) *
-                                                  scales[r / plan.rows * wide + c / plan.cols]);
+            out[r * cols + c] = bf16_from_float(fp8_value(codes[r * cols + c]) *
+                                                scales[r / plan.rows * wide + c / plan.cols]);
 }
 
 static void write_scales(struct st_writer *w, const char *name, float *scales, size_t high, size_t wide)

@@ -10,10 +10,10 @@
 #include <jansson.h>
 
 #include "base/err.h"
+#include "base/json.h"
+#include "convert/convert.h"
 #include "fuzz.h"
 #include "model/config.h"
-#include "model/convert.h"
-#include "model/json.h"
 #include "model/manifest.h"
 #include "model/model_dir.h"
 #include "model/quant_config.h"

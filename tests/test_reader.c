@@ -16,8 +16,8 @@
 
 #include "base/mem.h"
 #include "check.h"
+#include "convert/convert.h"
 #include "experts/reader.h"
-#include "model/convert.h"
 #include "tmp_tree.h"
 
 static const char TINY[] = "tests/models/tiny", ODD[] = "tests/models/qwen-odd/mlx";

@@ -3,9 +3,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "base/file.h"
 #include "check.h"
@@ -490,6 +492,42 @@ static void float16_rows_are_kept(void **state)
     }
 }
 
+/* With the checksum of what the file holds then: a crafted file has it too. */
+static void float16_rows_that_are_not_finite_are_refused(void **state)
+{
+    (void)state;
+    static const uint16_t bad[] = {0x7c00, 0xfc00, 0x7e00, 0x7c01};
+    /* The last numbers in front of the checksum are a layer's values. */
+    enum { N = 5, BEFORE_CHECKSUM = 8, ROW = SMALL_HEAD_DIM * SMALL_KV_HEADS };
+    struct place p = place_open("reference");
+    const char *dir = tmp_tree_path(p.dir, "attention");
+    assert_int_equal(mkdir(dir, 0777), 0);
+    struct sequence q = open_half(small_model_make_attention(dir, 3), "reference");
+    int32_t ids[N];
+    struct moeflux_err e = {0};
+    size_t n;
+    sequence_ids(&q, 0, ids, N);
+    sequence_eval(&q, ids, N, NULL);
+    check_ok(moeflux_session_save(q.s, p.file, MOEFLUX_STATE_V3, &e), &e);
+    uint8_t *file = tmp_tree_read(p.file, &n);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        size_t at = n - BEFORE_CHECKSUM - 2 * (1 + i * ROW);
+        uint16_t was;
+        memcpy(&was, file + at, sizeof was);
+        memcpy(file + at, &bad[i], sizeof was);
+        uint64_t sum = XXH3_64bits(file, n - BEFORE_CHECKSUM);
+        memcpy(file + n - BEFORE_CHECKSUM, &sum, sizeof sum);
+        write_file(&p, file, n);
+        char text[64];
+        snprintf(text, sizeof text, "the number at offset %zu is not finite", at);
+        sequence_refused(moeflux_session_load(q.s, p.file, &e), &e, ERR_FORMAT, text);
+        memcpy(file + at, &was, sizeof was);
+    }
+    free(file);
+    sequence_close(&q);
+    place_close(&p);
+}
+
 /* ---- what a header tells, and formats that cannot be written ---- */
 
 static void headers_tell_what_they_know(void **state)
@@ -640,6 +678,7 @@ int main(void)
         cmocka_unit_test(foreign_files_are_refused),
         cmocka_unit_test(states_longer_than_the_context_do_not_fit),
         cmocka_unit_test(float16_rows_are_kept),
+        cmocka_unit_test(float16_rows_that_are_not_finite_are_refused),
         cmocka_unit_test(headers_tell_what_they_know),
         cmocka_unit_test(a_killed_save_leaves_the_old_file_or_the_new),
         cmocka_unit_test(an_interrupted_save_or_load_changes_nothing),

@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "convert/convert.h"
 #include "golden.h"
-#include "model/convert.h"
 #include "sequence.h"
 #include "small_model.h"
 #include "tmp_tree.h"

@@ -10,8 +10,8 @@
 
 #include "base/mem.h"
 #include "check.h"
+#include "convert/convert.h"
 #include "golden.h"
-#include "model/convert.h"
 #include "engine/test_hooks.h"
 #include "moeflux.h"
 #include "tmp_tree.h"

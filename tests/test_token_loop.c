@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "model/convert.h"
+#include "convert/convert.h"
 #include "moeflux.h"
 #include "tmp_tree.h"
 

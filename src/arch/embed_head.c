@@ -36,7 +36,7 @@ void embed_head_close(struct embed_head *s, struct exec *x)
 
 void embed_head_embed(const struct embed_head *s, struct exec *x, const struct arch_chunk *c)
 {
-    embed_run(&s->embed, x, c->ids, s->x.address, c->n);
+    embed_run(&s->embed, x, &(struct embed_call){.ids = c->ids, .dst = s->x.address, .n = c->n});
 }
 
 void embed_head_head(const struct embed_head *s, struct exec *x, uint32_t from, uint32_t n)

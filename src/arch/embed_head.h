@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 #include "ops/embed.h"
-#include "ops/exec.h"
+#include "exec/exec.h"
 #include "ops/linear.h"
 
 struct arch_chunk;

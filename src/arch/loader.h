@@ -6,8 +6,8 @@
 #include <stdint.h>
 
 #include "base/progress.h"
-#include "ops/exec.h"
-#include "ops/matvec.h"
+#include "exec/exec.h"
+#include "ops/weights.h"
 
 struct config;
 struct moeflux_err;

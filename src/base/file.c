@@ -13,24 +13,47 @@
 /* Linux moves at most this much in one call; larger requests are cut anyway. */
 #define MAX_CALL_BYTES ((uint64_t)1 << 30)
 
-int file_open_read(const char *path, uint64_t *size, struct moeflux_err *e)
+static const char *kind_of(mode_t mode)
+{
+    switch (mode & S_IFMT) {
+    case S_IFDIR:
+        return "a directory";
+    case S_IFIFO:
+        return "a FIFO";
+    case S_IFCHR:
+    case S_IFBLK:
+        return "a device";
+    default:
+        return "no regular file";
+    }
+}
+
+/* Reads of a descriptor that may not block come back empty from io_uring, so it may from here on. */
+int file_need_regular(int fd, const char *path, uint64_t *size, struct moeflux_err *e)
 {
     struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
+    int flags = fcntl(fd, F_GETFL);
+    if (fstat(fd, &st) < 0 || flags < 0)
         return err_errno(e, ERR_IO, "%s", path);
-    if (fstat(fd, &st) < 0) {
-        int code = err_errno(e, ERR_IO, "%s", path);
-        close(fd);
-        return code;
-    }
-    if (!S_ISREG(st.st_mode)) {
-        close(fd);
-        return err_set(e, ERR_IO, "%s: expected a regular file", path);
-    }
+    if (!S_ISREG(st.st_mode))
+        return err_set(e, ERR_IO, "%s: %s, expected a regular file", path, kind_of(st.st_mode));
+    if (fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) < 0)
+        return err_errno(e, ERR_IO, "%s", path);
     if (size)
         *size = (uint64_t)st.st_size;
-    return fd;
+    return 0;
+}
+
+int file_open_read(const char *path, uint64_t *size, struct moeflux_err *e)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return err_errno(e, ERR_IO, "%s", path);
+    int rc = file_need_regular(fd, path, size, e);
+    if (rc == 0)
+        return fd;
+    close(fd);
+    return rc;
 }
 
 int file_read_at(int fd, const char *path, void *dst, uint64_t n, uint64_t off, struct moeflux_err *e)

@@ -8,8 +8,13 @@
 
 struct moeflux_err;
 
-/* Opens a regular file for reading. Returns the descriptor (>= 0) or ERR_IO; *size (may be NULL) gets its bytes. */
+/* Opens a regular file for reading. Returns the descriptor (>= 0) or ERR_IO, at once for a FIFO or a device; *size (may be
+ * NULL) gets its bytes. */
 int file_open_read(const char *path, uint64_t *size, struct moeflux_err *e);
+
+/* The check of a descriptor that was opened with O_NONBLOCK, so that the open does not wait at a FIFO or a device: ERR_IO
+ * for what is no regular file. The flag is taken away. *size as above. */
+int file_need_regular(int fd, const char *path, uint64_t *size, struct moeflux_err *e);
 
 /* Reads exactly n bytes at `off`; EINTR and short reads are continued. ERR_IO names `path`, the offset and how
  * much came (end of file included). */

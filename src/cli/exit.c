@@ -1,6 +1,6 @@
 #include "cli/exit.h"
 
-#include <stdio.h>
+#include "cli/say.h"
 
 int exit_status(int rc)
 {
@@ -18,7 +18,7 @@ int exit_status(int rc)
 
 void exit_warn(const char *text)
 {
-    fprintf(stderr, "moeflux: %s\n", text);
+    say("moeflux: %s\n", text);
 }
 
 int exit_report(int rc, const struct moeflux_err *e)

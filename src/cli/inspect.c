@@ -5,11 +5,11 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "cli/forecast.h"
 #include "cli/number.h"
 #include "cli/options.h"
 #include "cli/output.h"
-#include "cli/plan.h"
+#include "cli/plan_report.h"
+#include "cli/speed_report.h"
 #include "moeflux.h"
 
 /* What there is to tell. */
@@ -135,11 +135,11 @@ static int print_json(const struct options *o, const struct findings *f, struct 
 {
     json_t *object = needs_json(o, &f->needs);
     const struct moeflux_plan *plan = plan_of(f);
-    json_object_set_new(object, "plan", plan ? plan_json(plan) : json_null());
+    json_object_set_new(object, "plan", plan ? plan_report_json(plan) : json_null());
     if (!plan)
         json_object_set_new(object, "no_plan", output_json_text(f->no_plan.text, strlen(f->no_plan.text)));
     if (f->measured)
-        forecast_json(&f->needs, plan, &f->speeds, object);
+        speed_report_json(&f->needs, plan, &f->speeds, object);
     return output_json(out, object, e);
 }
 
@@ -147,7 +147,7 @@ static void print_plan(const struct findings *f, struct output *out)
 {
     output_text(out, "\n");
     if (plan_of(f))
-        plan_print(&f->plan, out);
+        plan_report_print(&f->plan, out);
     else
         output_addf(out, "It cannot run here: %s\n", f->no_plan.text);
 }
@@ -181,6 +181,6 @@ int inspect_run(const struct options *o, struct output *out, struct moeflux_err 
     print_sizes(out, &f.needs);
     print_plan(&f, out);
     if (f.measured)
-        forecast_print(&f.needs, plan_of(&f), &f.speeds, out);
+        speed_report_print(&f.needs, plan_of(&f), &f.speeds, out);
     return output_flush(out, e);
 }

@@ -8,16 +8,18 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/str.h"
-#include "cli/editor.h"
 #include "cli/exit.h"
-#include "cli/line.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/saved.h"
-#include "cli/session.h"
+#include "cli/say.h"
+#include "cli/setup.h"
 #include "cli/signals.h"
 #include "cli/stats.h"
 #include "cli/talk.h"
+#include "cli/terminal/editor.h"
+#include "cli/terminal/line.h"
+#include "generate/generator.h"
 #include "moeflux.h"
 
 /* Of a saved conversation, when it is taken up again. */
@@ -85,7 +87,7 @@ static int command_edit(struct talk *t, const char *argument, struct moeflux_err
         talk_note(t, "[the question is the same: /retry asks it again]");
     } else {
         conversation_undo(&t->conversation);
-        fprintf(stderr, "[%zu] %s\n", t->conversation.n_turns + 1, start);
+        say("[%zu] %s\n", t->conversation.n_turns + 1, start);
         rc = talk_ask(t, start, e);
     }
     str_free(&text);
@@ -157,15 +159,19 @@ static int command_delete(struct talk *t, const char *argument, struct moeflux_e
 static int command_sessions(struct talk *t, const char *argument, struct moeflux_err *e)
 {
     (void)argument;
-    return told(saved_list(t->name, stderr, e), e);
+    struct str list = {0};
+    int rc = saved_list(t->name, &list, e);
+    say_text(&list);
+    str_free(&list);
+    return told(rc, e);
 }
 
 static int command_stats(struct talk *t, const char *argument, struct moeflux_err *e)
 {
     (void)argument;
     (void)e;
-    stats_print(&t->stats, &t->answer, &t->session, stderr);
-    fprintf(stderr, "%-12s %8zu tokens of %u\n", "context", t->conversation.tokens.n, t->session.max_context);
+    stats_print(&t->stats, &t->answer, &t->generator);
+    say("%-12s %8zu tokens of %u\n", "context", t->conversation.tokens.n, t->generator.max_context);
     return 0;
 }
 
@@ -202,9 +208,9 @@ static int command_help(struct talk *t, const char *argument, struct moeflux_err
     (void)argument;
     (void)e;
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
-        fprintf(stderr, "  %s%-*s %s\n", commands[i].name, 14 - (int)strlen(commands[i].name),
-                commands[i].argument, commands[i].help);
-    fprintf(stderr, "  Ctrl-C stops an answer. A line that ends in \\ goes on in the next.\n");
+        say("  %s%-*s %s\n", commands[i].name, 14 - (int)strlen(commands[i].name), commands[i].argument,
+            commands[i].help);
+    say("  Ctrl-C stops an answer. A line that ends in \\ goes on in the next.\n");
     return 0;
 }
 
@@ -215,7 +221,7 @@ static int run_command(struct talk *t, const char *text, struct moeflux_err *e)
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
         if (strlen(commands[i].name) == n && strncmp(commands[i].name, text, n) == 0)
             return commands[i].run(t, argument, e);
-    fprintf(stderr, "unknown command %.*s; /help lists them\n", (int)(n < 40 ? n : 40), text);
+    say("unknown command %.*s; /help lists them\n", (int)(n < 40 ? n : 40), text);
     return 0;
 }
 
@@ -258,7 +264,7 @@ static int loop(struct talk *t, struct moeflux_err *e)
     while (!rc && !t->quit) {
         enum line_event event = read_question(t, &question);
         if (event == LINE_END) {
-            fputc('\n', stderr);
+            say("\n");
             break;
         }
         if (event == LINE_TEXT)
@@ -270,9 +276,9 @@ static int loop(struct talk *t, struct moeflux_err *e)
 
 static void greet(const struct talk *t)
 {
-    const struct moeflux_model_info *info = &t->session.info;
-    fprintf(stderr, "moeflux " MOEFLUX_VERSION ", %s, %u layers, %u experts, on %s\n", info->architecture,
-            info->n_layers, info->n_experts, info->device);
+    const struct moeflux_model_info *info = &t->generator.info;
+    say("moeflux " MOEFLUX_VERSION ", %s, %u layers, %u experts, on %s\n", info->architecture, info->n_layers,
+        info->n_experts, info->device);
     talk_note(t, "/help lists the commands, Ctrl-C stops an answer, Ctrl-D ends the program");
 }
 
@@ -294,11 +300,11 @@ static int start(struct talk *t, struct moeflux_err *e)
         str_add_text(&t->conversation.system, o->system);
     int rc = check_resume(o, e);
     if (!rc)
-        rc = session_open(&t->session, o, &t->bar, e);
+        rc = setup_open(&t->generator, o, &t->bar, e);
     if (!rc)
-        rc = session_use_chat(&t->session, o, "a conversation", e);
+        rc = setup_chat(&t->generator, o, "a conversation", e);
     if (!rc)
-        rc = session_start(&t->session, o, (uint32_t)o->ctx_size, e);
+        rc = setup_start(&t->generator, o, (uint32_t)o->ctx_size, e);
     if (!rc && o->resume)
         rc = talk_load(t, o->resume, e);
     if (!rc && !(t->line = line_open(e)))
@@ -321,7 +327,7 @@ int interactive_run(const struct options *o, const struct term *term, struct out
         rc = loop(&t, e);
         talk_keep_quietly(&t, true);
     }
-    rc = session_save_usage(&t.session, o, rc, e);
+    rc = setup_save_usage(&t.generator, o, rc, e);
     line_close(t.line);
     talk_free(&t);
     return rc;

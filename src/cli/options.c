@@ -366,15 +366,28 @@ void options_engine(const struct options *o, struct moeflux_options *out)
     out->profile = o->stats;
 }
 
-struct sampler_options options_sampling(const struct options *o, uint64_t seed)
+struct request_options options_request(const struct options *o)
 {
-    return (struct sampler_options){
-        .temperature = o->temp,
-        .top_k = (uint32_t)o->top_k,
+    return (struct request_options){
+        .prompt = o->prompt,
+        .system = o->system,
+        .raw = o->raw,
+        .think = o->think,
+        .no_think = o->no_think,
+        .ignore_eos = o->ignore_eos,
+        .predict = o->predict == OPTIONS_NOT_GIVEN ? OPTIONS_NO_LIMIT : o->predict,
+        .seed = o->seed,
+        .temp = o->temp,
         .top_p = o->top_p,
         .min_p = o->min_p,
         .repeat_penalty = o->repeat_penalty,
-        .repeat_last = (uint32_t)o->repeat_last,
-        .seed = seed,
+        .top_k = o->top_k,
+        .repeat_last = o->repeat_last,
     };
+}
+
+struct sampler_options options_sampling(const struct options *o, uint64_t seed)
+{
+    struct request_options r = options_request(o);
+    return request_sampling(&r, seed);
 }

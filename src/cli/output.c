@@ -15,7 +15,7 @@
 
 void output_init(struct output *o, int fd)
 {
-    *o = (struct output){.fd = fd};
+    *o = (struct output){.fd = fd, .is_terminal = isatty(fd)};
 }
 
 static void fail(struct output *o, const char *what)
@@ -43,7 +43,10 @@ void output_add(struct output *o, const char *bytes, size_t n)
 {
     if (o->fault.code)
         return;
-    str_add(&o->held, bytes, n);
+    if (o->is_terminal)
+        printable_push(&o->filter, bytes, n, &o->held);
+    else
+        str_add(&o->held, bytes, n);
     if (!str_ok(&o->held))
         err_set(&o->fault, ERR_MEMORY, "out of memory for the output");
     else if (o->held.len >= HOLD_BYTES)
@@ -53,6 +56,12 @@ void output_add(struct output *o, const char *bytes, size_t n)
 void output_text(struct output *o, const char *text)
 {
     output_add(o, text, strlen(text));
+}
+
+void output_escape(struct output *o, const char *sequence)
+{
+    printable_end(&o->filter, &o->held);
+    str_add_text(&o->held, sequence);
 }
 
 void output_addf(struct output *o, const char *fmt, ...)
@@ -97,6 +106,7 @@ int output_flush(struct output *o, struct moeflux_err *e)
 
 int output_close(struct output *o, struct moeflux_err *e)
 {
+    printable_end(&o->filter, &o->held);
     write_held(o);
     bool wrote = o->fd >= 0;
     if (wrote && close(o->fd) < 0 && !o->fault.code && errno != EINTR)

@@ -7,7 +7,7 @@
 #include "cli/input.h"
 #include "cli/number.h"
 #include "cli/options.h"
-#include "cli/term.h"
+#include "cli/terminal/term.h"
 
 /* A prompt is text for one context: past this size the file is a mistake. */
 #define MAX_PROMPT_BYTES ((size_t)1 << 30)

@@ -15,7 +15,7 @@
 #include "base/str.h"
 #include "cli/exit.h"
 #include "cli/output.h"
-#include "cli/request.h"
+#include "generate/request.h"
 
 /* Every result begins so, a cut one too. */
 static const char beginning[] = "{\"id\": ";

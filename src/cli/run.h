@@ -5,7 +5,7 @@
 struct moeflux_err;
 struct options;
 struct output;
-struct session;
+struct generator;
 struct str;
 struct term;
 struct token_list;

@@ -15,13 +15,14 @@
 
 #include "base/err.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/mem.h"
 #include "base/side_file.h"
 #include "cli/output.h"
 #include "cli/place.h"
-#include "model/json.h"
+#include "text/printable.h"
 
-enum { MAX_NAME = 64, FORMAT = 1 };
+enum { MAX_NAME = 64, FORMAT = 1, NAME_COLUMNS = 20 };
 #define MAX_BYTES ((uint64_t)1 << 30)
 
 int saved_check_name(const char *name, struct moeflux_err *e)
@@ -385,7 +386,7 @@ static int find_entries(struct entries *all, struct moeflux_err *e)
     return rc;
 }
 
-static void print_entry(const struct entry *entry, const char *current, FILE *to)
+static void add_entry(const struct entry *entry, const char *current, struct str *out)
 {
     struct saved s;
     struct moeflux_err e;
@@ -393,24 +394,30 @@ static void print_entry(const struct entry *entry, const char *current, FILE *to
     struct tm tm;
     if (localtime_r(&entry->changed, &tm))
         strftime(when, sizeof when, "%Y-%m-%d %H:%M", &tm);
-    fprintf(to, "%c %-20s %s  ", current && strcmp(current, entry->name) == 0 ? '*' : ' ', entry->name, when);
+    str_add_text(out, current && strcmp(current, entry->name) == 0 ? "* " : "  ");
+    size_t begin = out->len;
+    printable_line(entry->name, out);
+    str_addf(out, "%*s %s  ", (int)(out->len - begin < NAME_COLUMNS ? NAME_COLUMNS - (out->len - begin) : 0),
+             "", when);
     if (saved_read(entry->name, &s, &e)) {
-        fprintf(to, "%s\n", e.text);
+        str_addf(out, "%s\n", e.text);
         return;
     }
-    fprintf(to, "%4zu question%s %7zu tokens  %s\n", s.conversation.n_turns,
-            s.conversation.n_turns == 1 ? " " : "s", s.conversation.tokens.n, str_text(&s.model));
+    str_addf(out, "%4zu question%s %7zu tokens  ", s.conversation.n_turns,
+             s.conversation.n_turns == 1 ? " " : "s", s.conversation.tokens.n);
+    printable_line(str_text(&s.model), out);
+    str_add_text(out, "\n");
     saved_free(&s);
 }
 
-int saved_list(const char *current, FILE *to, struct moeflux_err *e)
+int saved_list(const char *current, struct str *out, struct moeflux_err *e)
 {
     struct entries all = {0};
     int rc = find_entries(&all, e);
     for (size_t i = 0; !rc && i < all.n; i++)
-        print_entry(&all.items[i], current, to);
+        add_entry(&all.items[i], current, out);
     if (!rc && all.n == 0)
-        fprintf(to, "no sessions are saved; /save NAME saves this one\n");
+        str_add_text(out, "no sessions are saved; /save NAME saves this one\n");
     free(all.items);
-    return rc;
+    return rc || str_ok(out) ? rc : err_set(e, ERR_MEMORY, "out of memory for the list of sessions");
 }

@@ -6,9 +6,8 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
 
-#include "cli/conversation.h"
+#include "generate/conversation.h"
 
 struct moeflux_err;
 
@@ -45,7 +44,7 @@ void saved_free(struct saved *s);
 /* Removes both files. ERR_USAGE: there is none of that name. */
 int saved_delete(const char *name, struct moeflux_err *e);
 
-/* A line for each, the latest first; `current` (may be NULL) is marked. */
-int saved_list(const char *current, FILE *to, struct moeflux_err *e);
+/* Appends a line for each, the latest first; `current` (may be NULL) is marked. */
+int saved_list(const char *current, struct str *out, struct moeflux_err *e);
 
 #endif

@@ -41,11 +41,12 @@ static void on_interrupt(int signal_number)
         errno = saved;
 }
 
-void signals_ignore_pipe(void)
+void signals_ignore_failed_writes(void)
 {
     struct sigaction ignore = {.sa_handler = SIG_IGN};
     sigemptyset(&ignore.sa_mask);
     sigaction(SIGPIPE, &ignore, NULL);
+    sigaction(SIGXFSZ, &ignore, NULL);
 }
 
 static void catch_signal(int number, void (*handler)(int))

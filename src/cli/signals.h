@@ -7,8 +7,9 @@
 
 struct moeflux_err;
 
-/* A closed stdout is a failed write from now on (SIGPIPE is ignored). */
-void signals_ignore_pipe(void);
+/* A closed stdout and a file over the size that `ulimit -f` allows are failed writes from now on (SIGPIPE and SIGXFSZ are
+ * ignored). */
+void signals_ignore_failed_writes(void);
 
 /* Catches SIGINT; for work that asks signals_interrupted. Without it Ctrl-C ends the program at once. System calls go on
  * after it: what waits for input waits in signals_wait. ERR_IO. */

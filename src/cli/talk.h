@@ -5,11 +5,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "cli/answer.h"
-#include "cli/bar.h"
-#include "cli/conversation.h"
-#include "cli/session.h"
 #include "cli/stats.h"
+#include "cli/terminal/bar.h"
+#include "generate/answer.h"
+#include "generate/conversation.h"
+#include "generate/generator.h"
 
 struct moeflux_err;
 struct line;
@@ -23,7 +23,7 @@ struct talk { /* zeroed at first */
     struct output *out;
     struct line *line;
     struct bar bar;
-    struct session session;
+    struct generator generator;
     struct conversation conversation;
     struct answer answer; /* the last one */
     struct stats stats;   /* of the last answer */
@@ -33,7 +33,7 @@ struct talk { /* zeroed at first */
     uint64_t seen;        /* hash of its text's file as it was read or written last; 0: neither */
     uint32_t n_kept;      /* tokens of the state in its file */
     bool is_kept;         /* the sequence has not changed since */
-    bool is_reseeded;     /* the sampler has to be made again with the session's seed */
+    bool is_reseeded;     /* the sampler has to be made again with the generator's seed */
     bool quit;
 };
 

@@ -7,14 +7,15 @@
 
 #include "base/clock.h"
 #include "base/err.h"
-#include "cli/bar.h"
 #include "cli/number.h"
 #include "cli/options.h"
 #include "cli/output.h"
+#include "cli/say.h"
 #include "cli/signals.h"
 #include "cli/table.h"
-#include "cli/term.h"
-#include "model/convert.h"
+#include "cli/terminal/bar.h"
+#include "cli/terminal/term.h"
+#include "convert/convert.h"
 #include "moeflux.h"
 
 int verbs_convert(const struct options *o, const struct term *t, struct moeflux_err *e)
@@ -36,16 +37,16 @@ int verbs_convert(const struct options *o, const struct term *t, struct moeflux_
     int rc = convert_run(&co, &r, e);
     bar_end(&bar);
     if (rc == ERR_INTERRUPTED)
-        fprintf(stderr, "moeflux: interrupted; the same command goes on with what is done\n");
+        say("moeflux: interrupted; the same command goes on with what is done\n");
     if (rc)
         return rc;
     double seconds = (double)(clock_ns() - start) / 1e9;
     number_show_bytes(written, sizeof written, (double)r.bytes_written);
     number_show_bytes(speed, sizeof speed, (double)r.bytes_read / (seconds > 0 ? seconds : 1));
-    fprintf(stderr, "%s: %u tensors and %u layers of experts, %s written in %.1f s (read at %s/s)%s\n",
-            o->dst, r.n_tensors, r.n_expert_layers, written, seconds, speed, o->verify ? ", verified" : "");
+    say("%s: %u tensors and %u layers of experts, %s written in %.1f s (read at %s/s)%s\n", o->dst,
+        r.n_tensors, r.n_expert_layers, written, seconds, speed, o->verify ? ", verified" : "");
     if (r.n_layers_kept)
-        fprintf(stderr, "%u layers were kept from an interrupted run\n", r.n_layers_kept);
+        say("%u layers were kept from an interrupted run\n", r.n_layers_kept);
     return 0;
 }
 

@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "experts/expert_store.h"
 #include "model/model_dir.h"
-#include "ops/exec.h"
+#include "exec/exec.h"
 
 static uint64_t minus(uint64_t a, uint64_t b)
 {
@@ -97,7 +97,8 @@ int budget_for_experts(const struct model_dir *m, const struct exec_caps *caps,
     if (w->memory_bytes && w->memory_bytes < least)
         return refuse("--memory is", w->memory_bytes, least, e);
     /* A software device names a heap of a fixed size and allocates from the host. */
-    out->device_bytes = limit_of(w->gpu_memory_bytes, caps->is_cpu ? w->host_free_bytes : caps->free_bytes);
+    out->device_bytes =
+        limit_of(w->gpu_memory_bytes, caps->is_software ? w->host_free_bytes : caps->free_bytes);
     if (caps->is_unified)
         out->device_bytes = size_min(out->device_bytes, limit_of(w->gpu_memory_bytes, w->host_free_bytes));
     int rc = check_device(m, w, out->device_bytes, e);

@@ -9,15 +9,14 @@
 #include "experts/expert_store.h"
 #include "model/model_dir.h"
 #include "moeflux.h"
-#include "ops/exec.h"
+#include "exec/exec.h"
 
 enum { MOEFLUX_WAVE_TABLES = 16 };
 
 struct moeflux_model {
     struct model_dir dir;
     struct exec *exec;
-    const struct arch *arch;
-    void *self; /* of the architecture */
+    struct arch *arch;
     struct arch_view view;
     struct loader loader;
     struct expert_store *expert_store;

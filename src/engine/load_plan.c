@@ -15,11 +15,11 @@
  * follows the kind of the device and its total memory: never its speed, nor the memory that is free now. Larger chunks gain
  * little more: lavapipe takes 28 s of processor time for 256 tokens by 32, 22 s by 128 and by 256; an H200 did 4,400 and
  * 6,600 tok/s by 512 and 2,048. */
-enum { CHUNK_CPU = 128, CHUNK_GPU = 512, CHUNK_GPU_LARGE = 2048, MAX_READERS = 8 };
+enum { CHUNK_SOFTWARE = 128, CHUNK_GPU = 512, CHUNK_GPU_LARGE = 2048, MAX_READERS = 8 };
 /* Large chunks take half a gigabyte of activations: little on a device with so much memory. */
 #define LARGE_GPU ((uint64_t)20 << 30)
 /* lavapipe silently ends a shader's loops after 65,535 iterations; the delta net takes about 60 per token. */
-enum { CHUNK_CPU_MAX = 512, CHUNK_GPU_MAX = 4096 };
+enum { CHUNK_SOFTWARE_MAX = 512, CHUNK_GPU_MAX = 4096 };
 enum { DEFAULT_CONTEXT = 8192 };
 /* Device memory that the driver of a discrete device takes: kernels, command buffers (an H200: 63 MB). */
 enum { DRIVER_BYTES = 64 << 20 };
@@ -27,11 +27,14 @@ enum { DRIVER_BYTES = 64 << 20 };
 static int choose_chunk(uint32_t *out, uint32_t requested, const struct exec_caps *caps,
                         struct moeflux_err *e)
 {
-    uint32_t most = caps->is_cpu ? CHUNK_CPU_MAX : CHUNK_GPU_MAX;
+    uint32_t most = caps->is_software ? CHUNK_SOFTWARE_MAX : CHUNK_GPU_MAX;
     if (requested > most)
         return err_set(e, ERR_USAGE, "--chunk %u, expected at most %u on %s", requested, most, caps->name);
-    bool is_large = !caps->is_cpu && caps->total_bytes >= LARGE_GPU;
-    *out = requested ? requested : caps->is_cpu ? CHUNK_CPU : is_large ? CHUNK_GPU_LARGE : CHUNK_GPU;
+    bool is_large = !caps->is_software && caps->total_bytes >= LARGE_GPU;
+    *out = requested           ? requested
+           : caps->is_software ? CHUNK_SOFTWARE
+           : is_large          ? CHUNK_GPU_LARGE
+                               : CHUNK_GPU;
     return 0;
 }
 
@@ -60,8 +63,8 @@ static int set_prompt_type(struct exec *x, enum moeflux_prompt_type requested, s
 {
     struct exec_caps caps = exec_get_caps(x);
     if (requested == MOEFLUX_PROMPT_TYPE_F32)
-        exec_forbid_half(x);
-    if (requested == MOEFLUX_PROMPT_TYPE_F16 && !caps.has_coop)
+        exec_forbid_f16(x);
+    if (requested == MOEFLUX_PROMPT_TYPE_F16 && !caps.has_coopmat)
         return err_set(e, ERR_UNSUPPORTED,
                        "--prompt-type f16: %s has no cooperative matrices of float16, expected auto or f32",
                        caps.name);
@@ -114,7 +117,7 @@ int load_plan_open_device(struct exec **out, const struct moeflux_options *o, co
 static enum kv_type choose_kv_type(enum moeflux_kv_type requested, const struct exec_caps *caps)
 {
     bool is_auto = requested == MOEFLUX_KV_TYPE_AUTO;
-    return requested == MOEFLUX_KV_TYPE_F16 || (is_auto && caps->has_coop) ? KV_TYPE_F16 : KV_TYPE_F32;
+    return requested == MOEFLUX_KV_TYPE_F16 || (is_auto && caps->has_coopmat) ? KV_TYPE_F16 : KV_TYPE_F32;
 }
 
 int load_plan_make(struct load_plan *out, const struct model_dir *m, const struct exec_caps *caps,
@@ -125,15 +128,12 @@ int load_plan_make(struct load_plan *out, const struct model_dir *m, const struc
                               .io = load_plan_reader_mode(o),
                               .kv_type = choose_kv_type(o->kv_type, caps),
                               .host_free_bytes = host_memory_free("")};
-    const struct arch *arch = arch_find(&m->config, e);
-    if (!arch)
-        return ERR_UNSUPPORTED;
     int rc = choose_chunk(&out->max_chunk, o->chunk, caps, e);
     if (rc < 0)
         return rc;
     size_states(out, m);
     out->driver_bytes = caps->is_unified ? 0 : DRIVER_BYTES;
-    out->activation_bytes = arch->scratch_bytes(&m->config, caps, out->max_chunk);
+    out->activation_bytes = arch_scratch_bytes(&m->config, caps, out->max_chunk);
     const struct budget_request w = {.memory_bytes = o->memory_bytes,
                                      .gpu_memory_bytes = o->gpu_memory_bytes,
                                      .scratch_bytes =
@@ -152,23 +152,24 @@ static void fill(struct moeflux_plan *to, const struct load_plan *p, const struc
                  const struct exec_caps *caps)
 {
     uint64_t one = expert_store_floor_bytes(m) / m->config.top_k;
-    *to = (struct moeflux_plan){.is_unified = caps->is_unified,
-                                .device_free_bytes = caps->is_cpu ? p->host_free_bytes : caps->free_bytes,
-                                .host_free_bytes = p->host_free_bytes,
-                                .device_bytes = p->budget.device_bytes,
-                                .weights_bytes = m->dense_bytes,
-                                .state_bytes = p->state_bytes,
-                                .activation_bytes = p->activation_bytes,
-                                .driver_bytes = p->driver_bytes,
-                                .checkpoint_bytes = p->checkpoint_bytes,
-                                .n_checkpoints = p->budget.n_checkpoints,
-                                .slot_bytes = one,
-                                .n_experts = expert_store_full_bytes(m) / one,
-                                .n_slots = p->budget.slot_bytes / one,
-                                .n_host_slots = p->budget.host_bytes / one,
-                                .n_pinned = p->n_pinned,
-                                .context = p->context,
-                                .chunk = p->max_chunk};
+    *to =
+        (struct moeflux_plan){.is_unified = caps->is_unified,
+                              .device_free_bytes = caps->is_software ? p->host_free_bytes : caps->free_bytes,
+                              .host_free_bytes = p->host_free_bytes,
+                              .device_bytes = p->budget.device_bytes,
+                              .weights_bytes = m->dense_bytes,
+                              .state_bytes = p->state_bytes,
+                              .activation_bytes = p->activation_bytes,
+                              .driver_bytes = p->driver_bytes,
+                              .checkpoint_bytes = p->checkpoint_bytes,
+                              .n_checkpoints = p->budget.n_checkpoints,
+                              .slot_bytes = one,
+                              .n_experts = expert_store_full_bytes(m) / one,
+                              .n_slots = p->budget.slot_bytes / one,
+                              .n_host_slots = p->budget.host_bytes / one,
+                              .n_pinned = p->n_pinned,
+                              .context = p->context,
+                              .chunk = p->max_chunk};
     to->experts_resident = to->n_slots == to->n_experts;
     snprintf(to->device, sizeof to->device, "%s", caps->name);
 }

@@ -7,7 +7,7 @@
 
 #include "engine/budget.h"
 #include "experts/reader.h"
-#include "ops/attention.h"
+#include "ops/gqa.h"
 
 struct moeflux_err;
 struct exec;

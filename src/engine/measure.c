@@ -14,12 +14,12 @@
 #define DISK_NS  ((uint64_t)1000000000)
 #define BATCH_NS ((uint64_t)20000000)
 /* Far larger than the caches of a GPU. A software device is limited by its cores, so little is enough. */
-#define MATRIX_GPU_BYTES       ((uint64_t)256 << 20)
-#define MATRIX_CPU_BYTES       ((uint64_t)16 << 20)
-#define MATRIX_REFERENCE_BYTES ((uint64_t)2 << 20)
-#define MATRIX_LEAST_BYTES     ((uint64_t)1 << 20)
-#define COPY_BYTES             ((uint64_t)64 << 20)
-enum { MATRIX_COLS = 2048, SMALL_ROWS_GPU = 512, SMALL_ROWS_CPU = 8, N_BATCHES = 5, MAX_REPEATS = 200 };
+#define MATRIX_GPU_BYTES      ((uint64_t)256 << 20)
+#define MATRIX_SOFTWARE_BYTES ((uint64_t)16 << 20)
+#define MATRIX_HOST_BYTES     ((uint64_t)2 << 20)
+#define MATRIX_LEAST_BYTES    ((uint64_t)1 << 20)
+#define COPY_BYTES            ((uint64_t)64 << 20)
+enum { MATRIX_COLS = 2048, SMALL_ROWS_GPU = 512, SMALL_ROWS_SOFTWARE = 8, N_BATCHES = 5, MAX_REPEATS = 200 };
 
 /* --- the disk --- */
 
@@ -249,9 +249,9 @@ static int measure_kernel(struct exec *x, struct moeflux_speeds *out, struct moe
 {
     struct exec_caps caps = exec_get_caps(x);
     struct product p;
-    uint64_t bytes = caps.is_reference ? MATRIX_REFERENCE_BYTES
-                     : caps.is_cpu     ? MATRIX_CPU_BYTES
-                                       : MATRIX_GPU_BYTES;
+    uint64_t bytes = caps.is_host       ? MATRIX_HOST_BYTES
+                     : caps.is_software ? MATRIX_SOFTWARE_BYTES
+                                        : MATRIX_GPU_BYTES;
     int rc = product_open(&p, x, (uint32_t)(bytes / row_bytes()), e);
     /* The device may be nearly full. */
     while (rc == ERR_NO_FIT && bytes > MATRIX_LEAST_BYTES)
@@ -270,7 +270,7 @@ static int measure_kernel(struct exec *x, struct moeflux_speeds *out, struct moe
 static int measure_dispatch(struct exec *x, struct moeflux_speeds *out, struct moeflux_err *e)
 {
     struct product p;
-    int rc = product_open(&p, x, exec_get_caps(x).is_cpu ? SMALL_ROWS_CPU : SMALL_ROWS_GPU, e);
+    int rc = product_open(&p, x, exec_get_caps(x).is_software ? SMALL_ROWS_SOFTWARE : SMALL_ROWS_GPU, e);
     if (rc < 0)
         return rc;
     const struct timing t = {x, record_products, &p, out->round_trip_s};

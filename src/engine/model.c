@@ -8,13 +8,11 @@
 #include "engine/load_plan.h"
 #include "engine/test_hooks.h"
 #include "experts/ranking.h"
+#include "model/family.h"
 #include "model/rope.h"
 
 static int open_arch(struct moeflux_model *m, struct moeflux_err *e)
 {
-    m->arch = arch_find(&m->dir.config, e);
-    if (!m->arch)
-        return ERR_UNSUPPORTED;
     loader_init(&m->loader, m->exec, &m->dir, &m->progress);
     const struct arch_request r = {.exec = m->exec,
                                    .loader = &m->loader,
@@ -22,7 +20,7 @@ static int open_arch(struct moeflux_model *m, struct moeflux_err *e)
                                    .expert = &m->dir.expert,
                                    .max_chunk = m->max_chunk,
                                    .kv_type = m->kv_type};
-    int rc = m->arch->open(&m->self, &r, &m->view, e);
+    int rc = arch_open(&m->arch, &r, &m->view, e);
     assert(rc < 0 || m->view.states);
     return rc;
 }
@@ -97,7 +95,7 @@ static int choose(struct moeflux_model *m, const struct moeflux_options *o, stru
     struct exec_caps caps = exec_get_caps(m->exec);
     struct load_plan p;
     int rc = load_plan_make(&p, &m->dir, &caps, o, e);
-    m->computes_at_once = caps.is_reference;
+    m->computes_at_once = caps.is_host;
     m->max_chunk = p.max_chunk;
     m->kv_type = p.kv_type;
     m->n_checkpoints = p.budget.n_checkpoints;
@@ -155,8 +153,7 @@ void moeflux_model_close(struct moeflux_model *m)
         return; /* the device still uses the memory */
     expert_store_close(m->expert_store);
     predictor_close(&m->predictor);
-    if (m->self)
-        m->arch->close(m->self);
+    arch_close(m->arch);
     if (m->exec) {
         loader_free(&m->loader);
         exec_buffer_free(m->exec, &m->ids);
@@ -177,7 +174,7 @@ void moeflux_model_close(struct moeflux_model *m)
 struct moeflux_model_info moeflux_model_get_info(const struct moeflux_model *m)
 {
     const struct config *c = &m->dir.config;
-    return (struct moeflux_model_info){.architecture = m->arch->name,
+    return (struct moeflux_model_info){.architecture = m->dir.config.family->name,
                                        .device = exec_get_caps(m->exec).name,
                                        .tokenizer_path = m->dir.tokenizer_path,
                                        .n_layers = c->n_layers,
@@ -190,7 +187,7 @@ struct moeflux_model_info moeflux_model_get_info(const struct moeflux_model *m)
                                        .expert_io = expert_store_describe_reader(m->expert_store),
                                        .n_eos = c->n_eos,
                                        .experts_resident = m->resident,
-                                       .f16_products = exec_get_caps(m->exec).has_coop};
+                                       .f16_products = exec_get_caps(m->exec).has_coopmat};
 }
 
 void moeflux_model_get_stats(const struct moeflux_model *m, struct moeflux_stats *out)

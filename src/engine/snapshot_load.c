@@ -7,6 +7,7 @@
 #include <xxhash.h>
 
 #include "args.h"
+#include "base/f16.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "engine/engine.h"
@@ -66,25 +67,22 @@ static void get(struct source *r, void *to, uint64_t n)
         r->rc = err_set(r->e, ERR_INTERRUPTED, "%s: interrupted while it was read", r->path);
 }
 
-/* float32, as all numbers of a state but float16 rows are. */
-static void get_floats(struct source *r, void *to, uint64_t bytes)
+static bool all_finite(const void *numbers, uint64_t n, enum kv_type type)
 {
-    get(r, to, bytes);
-    for (uint64_t i = 0; r->rc == 0 && i < bytes; i += 4) {
-        uint32_t bits;
-        memcpy(&bits, (uint8_t *)to + i, sizeof bits);
-        if ((bits & 0x7f800000u) == 0x7f800000u)
-            r->rc = err_set(r->e, ERR_FORMAT, "%s: the number at offset %llu is not finite", r->path,
-                            (unsigned long long)(r->at - bytes + i));
-    }
+    return type == KV_TYPE_F16 ? f16_all_finite(numbers, n) : float_all_finite(numbers, n);
 }
 
+/* No number of a state is infinite or NaN: what is computed from one would be none either. */
 static void get_numbers(struct source *r, void *to, uint64_t bytes, enum kv_type type)
 {
-    if (type == KV_TYPE_F32)
-        get_floats(r, to, bytes);
-    else
-        get(r, to, bytes);
+    uint64_t size = kv_type_bytes(type), n = bytes / size, i = 0;
+    get(r, to, bytes);
+    if (r->rc < 0 || all_finite(to, n, type))
+        return;
+    while (all_finite((const uint8_t *)to + i * size, 1, type))
+        i++;
+    r->rc = err_set(r->e, ERR_FORMAT, "%s: the number at offset %llu is not finite", r->path,
+                    (unsigned long long)(r->at - bytes + i * size));
 }
 
 static void get_device(struct source *r, const struct exec_buffer *to, uint64_t off, uint64_t bytes,
@@ -180,8 +178,8 @@ static void get_checkpoint(struct source *r, uint32_t *after, uint32_t n_tokens)
         const struct arch_state *y = &m->view.states[i];
         if (!y->delta_bytes)
             continue;
-        get_floats(r, recurrent + y->window_off, y->window_bytes);
-        get_floats(r, recurrent + y->delta_off, y->delta_bytes);
+        get_numbers(r, recurrent + y->window_off, y->window_bytes, KV_TYPE_F32);
+        get_numbers(r, recurrent + y->delta_off, y->delta_bytes, KV_TYPE_F32);
     }
     if (r->rc == 0)
         r->rc = checkpoints_add(&r->s->checkpoints, &(struct checkpoint){.pos = pos, .recurrent = recurrent},

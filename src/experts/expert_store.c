@@ -10,7 +10,7 @@
 #include "experts/tiers.h"
 #include "experts/usage.h"
 #include "model/model_dir.h"
-#include "ops/exec.h"
+#include "exec/exec.h"
 
 /* Reads in flight at once. */
 enum { MAX_IN_FLIGHT = 64 };

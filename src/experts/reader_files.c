@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/err.h"
+#include "base/file.h"
 #include "base/mem.h"
 #include "experts/reader.h"
 
@@ -154,10 +155,13 @@ static int open_direct(struct reader_files *f, const struct extent *x, struct mo
     const struct model_file *file = &f->model->files[x->file];
     if (f->fds[x->file] >= 0)
         return 0;
-    int fd = open(file->path, O_RDONLY | O_CLOEXEC | O_DIRECT);
+    int fd = open(file->path, O_RDONLY | O_CLOEXEC | O_DIRECT | O_NONBLOCK);
     if (fd < 0)
         return err_errno(e, ERR_UNSUPPORTED, "%s cannot be opened for direct reads", file->path);
     f->fds[x->file] = fd;
+    int rc = file_need_regular(fd, file->path, NULL, e);
+    if (rc < 0)
+        return rc;
     struct stat now, then;
     if (fstat(fd, &now) < 0 || fstat(file->fd, &then) < 0)
         return err_errno(e, ERR_IO, "%s", file->path);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/f16.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "model/names.h"
@@ -74,7 +75,7 @@ static float *read_scales(const struct model_dir *m, const struct tensor *s, uin
         uint16_t half;
         if (width == 2) {
             memcpy(&half, raw + 2 * i, sizeof half);
-            out[i] = quant_bf16_to_f32(half);
+            out[i] = bf16_to_float(half);
         }
         if (!isfinite(out[i]))
             rc = err_set(e, ERR_FORMAT, "%s: tensor %s: element %" PRIu64 " is not finite",
@@ -101,7 +102,7 @@ static uint64_t widen(const uint8_t *codes, uint64_t n, const float values[256],
 {
     for (uint64_t i = 0; i < n; i++) {
         /* Infinities and NaN keep their exponent through the rounding. */
-        uint16_t half = quant_f32_to_bf16(values[codes[i]] * scale);
+        uint16_t half = bf16_from_float(values[codes[i]] * scale);
         if ((half & 0x7f80) == 0x7f80)
             return i;
         memcpy(to + 2 * i, &half, sizeof half);

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 
 #include "base/err.h"
+#include "base/json.h"
 #include "base/mem.h"
-#include "model/json.h"
 
 #define MAX_MANIFEST_BYTES ((uint64_t)64 << 20)
 

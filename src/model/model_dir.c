@@ -8,12 +8,13 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/f16.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/mem.h"
 #include "model/checkpoint.h"
 #include "model/expert_places.h"
 #include "model/fp8.h"
-#include "model/json.h"
 #include "model/layout.h"
 #include "model/manifest.h"
 #include "model/model_check.h"
@@ -278,7 +279,7 @@ static int check_finite(const struct model_dir *m, const struct tensor *t, uint6
                         const uint8_t *bytes, struct moeflux_err *e)
 {
     uint64_t skip = from & 1;
-    if (n <= skip || quant_bf16_finite(bytes + skip, (n - skip) / 2))
+    if (n <= skip || bf16_all_finite(bytes + skip, (n - skip) / 2))
         return 0;
     return err_set(e, ERR_FORMAT, "%s: tensor %s: a value is not finite", m->files[t->file].path, t->name);
 }
@@ -306,7 +307,7 @@ static void widen_in_place(float *dst, uint64_t n)
     for (uint64_t i = 0; i < n; i++) {
         uint16_t bits;
         memcpy(&bits, src + 2 * i, sizeof bits);
-        dst[i] = quant_bf16_to_f32(bits);
+        dst[i] = bf16_to_float(bits);
     }
 }
 
@@ -360,7 +361,7 @@ int model_dir_check_expert(const struct model_dir *m, uint32_t layer, uint32_t e
         {"down_proj.scales", l->down_s, l->down_b}, {"down_proj.biases", l->down_b, l->bytes},
     };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        if (!quant_bf16_finite(slot + parts[i].from, (parts[i].to - parts[i].from) / 2))
+        if (!bf16_all_finite(slot + parts[i].from, (parts[i].to - parts[i].from) / 2))
             return err_set(e, ERR_FORMAT, "%s: layer %u expert %u: %s: a value is not finite", m->path, layer,
                            expert, parts[i].name);
     return 0;

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/json.h"
 #include "model/config.h"
-#include "model/json.h"
 
 enum { MAX_BLOCK = 1 << 20 };
 

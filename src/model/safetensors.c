@@ -9,8 +9,8 @@
 
 #include "base/err.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/mem.h"
-#include "model/json.h"
 #include "model/model_file.h"
 
 /* The published loaders' limit; the largest known headers are under 20 MB. */

@@ -5,8 +5,8 @@
 
 #include "base/err.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/mem.h"
-#include "text/json_fields.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_file.h"
 #include "text/vocab.h"
@@ -31,7 +31,7 @@ static int read_special(struct tokenizer *t, const json_t *template, const json_
     if (json_array_size(ids) != 1 || !json_is_integer(json_array_get(ids, 0)) || id < 0 ||
         id >= VOCAB_MAX_IDS)
         return err_set(e, ERR_FORMAT, "post_processor: special_tokens gives %s no single id",
-                       json_fields_quote(special, "id").text);
+                       json_quote_member(special, "id").text);
     if (t->bos >= 0)
         return fail_post("more than one token before a text", e);
     t->bos = (int32_t)id;
@@ -65,21 +65,21 @@ static int read_post_step(struct tokenizer *t, const json_t *step, struct moeflu
 {
     const json_t *type = json_object_get(step, "type");
     /* ByteLevel only moves the offsets of tokens. */
-    if (json_fields_is(type, "ByteLevel"))
+    if (json_is_text(type, "ByteLevel"))
         return 0;
-    if (json_fields_is(type, "TemplateProcessing"))
+    if (json_is_text(type, "TemplateProcessing"))
         return read_template(t, step, e);
     return err_set(e, ERR_UNSUPPORTED, "post_processor: type %s, expected ByteLevel or TemplateProcessing",
-                   json_fields_quote(step, "type").text);
+                   json_quote_member(step, "type").text);
 }
 
 int tokenizer_config_post(struct tokenizer *t, const json_t *root, struct moeflux_err *e)
 {
-    const json_t *post = json_fields_get(root, "post_processor"), *step;
+    const json_t *post = json_member(root, "post_processor"), *step;
     t->bos = -1;
     if (!post)
         return 0;
-    if (!json_fields_is(json_object_get(post, "type"), "Sequence"))
+    if (!json_is_text(json_object_get(post, "type"), "Sequence"))
         return read_post_step(t, post, e);
     const json_t *steps = json_object_get(post, "processors");
     if (!json_is_array(steps))
@@ -116,7 +116,7 @@ static int read_beside(const char *path, const char *name, char **where, char **
 /* A token is given as its text or as an object with "content". */
 static int read_bos(struct tokenizer *t, const json_t *root, const char *where, struct moeflux_err *e)
 {
-    const json_t *add = json_fields_get(root, "add_bos_token"), *token = json_fields_get(root, "bos_token");
+    const json_t *add = json_member(root, "add_bos_token"), *token = json_member(root, "bos_token");
     if (!add)
         return 0;
     if (!json_is_boolean(add))
@@ -139,13 +139,13 @@ static int read_bos(struct tokenizer *t, const json_t *root, const char *where, 
 /* The template's text, or that of the one called "default" in a list of them. */
 static const char *template_of(const json_t *root)
 {
-    const json_t *template = json_fields_get(root, "chat_template"), *item;
+    const json_t *template = json_member(root, "chat_template"), *item;
     if (!json_is_array(template))
         return json_string_value(template);
     size_t i;
     json_array_foreach(template, i, item)
     {
-        if (json_fields_is(json_object_get(item, "name"), "default"))
+        if (json_is_text(json_object_get(item, "name"), "default"))
             return json_string_value(json_object_get(item, "template"));
     }
     return NULL;

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/json.h"
 #include "base/mem.h"
-#include "text/json_fields.h"
 #include "text/nfc.h"
 #include "text/tokenizer_file.h"
 
@@ -70,13 +70,14 @@ static int read_added_entry(const json_t *item, size_t idx, struct added_entry *
         return err_set(e, ERR_FORMAT, "%s: id is missing or not an integer", where);
     a->text = json_string_value(content);
     a->len = json_string_length(content);
-    int rc = check_id((int64_t)json_integer_value(id), where, a->text, a->len, e);
+    struct json_view v = json_view_of(item, where, e);
+    v.rc = check_id((int64_t)json_integer_value(id), where, a->text, a->len, e);
     a->id = (int32_t)json_integer_value(id);
-    for (size_t i = 0; rc == 0 && i < sizeof unsupported / sizeof *unsupported; i++)
-        rc = json_fields_need_false(item, where, unsupported[i], false, e);
-    if (rc == 0)
-        rc = json_fields_bool(item, where, "normalized", &a->normalised, e);
-    return rc < 0 ? rc : json_fields_bool(item, where, "special", &a->special, e);
+    for (size_t i = 0; i < sizeof unsupported / sizeof *unsupported; i++)
+        json_view_need_false(&v, unsupported[i], false);
+    a->normalised = json_view_bool(&v, "normalized");
+    a->special = json_view_bool(&v, "special");
+    return v.rc;
 }
 
 static int count_added(struct reading *r, const json_t *added, struct moeflux_err *e)

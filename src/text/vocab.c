@@ -6,7 +6,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "text/quote.h"
+#include "base/quote.h"
 
 /* The byte that the character `cp` of the byte alphabet stands for, or -1. Printable Latin-1 stands for itself;
  * the other 68 bytes follow in order from U+0100: 00..20, 7F..A0, AD. */
