@@ -301,7 +301,7 @@ static struct str times(const char *unit, size_t n)
     return text;
 }
 
-static void expect_encode_fails(const struct tokenizer *t, const struct str *text, enum moeflux_err_code code,
+static void expect_encode_fails(const struct tokenizer *t, const struct str *text, int code,
                                 const char *part)
 {
     struct token_list ids = {0};
