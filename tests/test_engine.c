@@ -122,9 +122,11 @@ static void pinned_experts_leave_room_for_every_wave(void **state)
     check_ok(moeflux_model_save_usage(m, usage, &e), &e);
     moeflux_session_free(s);
     moeflux_model_close(m);
-    for (uint32_t slots = TOP_K; slots < 30; slots += slots < 9 ? 1 : 5)
+    static const uint32_t n_slots[] = {TOP_K, 2 * TOP_K, 2 * TOP_K + 1, 9, 20};
+    for (size_t i = 0; i < sizeof n_slots / sizeof *n_slots; i++)
         for (int staged = 0; staged < 2; staged++) {
             const struct test_hooks hooks = {.staged = staged};
+            uint32_t slots = n_slots[i];
             struct moeflux_options o = options_with(ODD, slots, 12, &hooks, 32);
             struct moeflux_plan p;
             struct moeflux_stats t;

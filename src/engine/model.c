@@ -150,7 +150,7 @@ int test_hooks_open(struct moeflux_model **out, const struct moeflux_options *o,
 void moeflux_model_close(struct moeflux_model *m)
 {
     if (!m || !model_is_idle(m))
-        return; /* nothing can be given back while the device uses it */
+        return; /* the device still uses the memory */
     expert_store_close(m->expert_store);
     predictor_close(&m->predictor);
     arch_close(m->arch);

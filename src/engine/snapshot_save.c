@@ -63,7 +63,7 @@ static void put_device(struct writer *w, const struct exec_buffer *from, uint64_
     }
 }
 
-/* Rows that do not touch, or are of another type in the file. */
+/* Rows with gaps between them, or of another type in the file. */
 static void put_apart(struct writer *w, const struct exec_buffer *from, const struct arch_rows *r, uint32_t n)
 {
     enum kv_type type = w->s->model->kv_type;
