@@ -45,6 +45,14 @@ void weights8(out float w[8], const uint format, uvec2 weight, uint at, float s,
     }
 }
 
+// Element `at` of a matrix of plain numbers.
+float plain_at(uvec2 weight, uint format, uint at)
+{
+    if (is_format(FORMAT_BF16, format))
+        return bf16_at(weight, at);
+    return F32s(weight).v[at];
+}
+
 // float(code) for a code below 2^23 without a conversion instruction, which GPUs run at a quarter of the rate.
 float code_value(uint code)
 {

@@ -7,8 +7,8 @@
 
 #include "base/f16.h"
 #include "check.h"
+#include "convert/convert.h"
 #include "fuzz.h"
-#include "model/convert.h"
 #include "model/quant.h"
 #include "st_writer.h"
 #include "tmp_tree.h"
@@ -103,7 +103,7 @@ static void add_layer(struct maker *m, uint32_t i)
 static const char *make(const char *dir, uint64_t seed, uint32_t interval)
 {
     struct maker m = {.random = {seed}, .interval = interval};
-    struct err e = {0};
+    struct moeflux_err e = {0};
     struct convert_result r;
     const char *hf = tmp_tree_path(dir, "hf"), *packed = tmp_tree_path(dir, "packed");
     assert_int_equal(mkdir(hf, 0777), 0);

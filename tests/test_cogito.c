@@ -208,7 +208,8 @@ struct outputs {
     float hidden[N_LAYERS + 1][N_TOKENS][HIDDEN];
 };
 
-static int keep_hidden(void *ctx, uint32_t layer, uint32_t pos, uint32_t n, const float *rows, struct err *e)
+static int keep_hidden(void *ctx, uint32_t layer, uint32_t pos, uint32_t n, const float *rows,
+                       struct moeflux_err *e)
 {
     struct outputs *out = ctx;
     (void)e;
@@ -220,19 +221,22 @@ static int keep_hidden(void *ctx, uint32_t layer, uint32_t pos, uint32_t n, cons
 static void run_on(const char *dir, const char *device, uint32_t n_prompt, struct outputs *out)
 {
     static const int32_t ids[N_TOKENS] = {17, 80, 3};
-    const struct moeflux_options o = {
-        .dir = dir, .device = device, .context = 64, .chunk = N_TOKENS, .prompt_type = "f32"};
-    struct moeflux *m;
+    const struct moeflux_options o = {.dir = dir,
+                                      .device = device,
+                                      .context = 64,
+                                      .chunk = N_TOKENS,
+                                      .prompt_type = MOEFLUX_PROMPT_TYPE_F32};
+    struct moeflux_model *m;
     struct moeflux_session *s;
-    struct err e = {0};
-    check_ok(moeflux_open(&m, &o, &e), &e);
+    struct moeflux_err e = {0};
+    check_ok(moeflux_model_open(&m, &o, &e), &e);
     check_ok(moeflux_session_new(&s, m, 64, &e), &e);
-    const struct moeflux_wish wish = {.logits = out->logits, .hidden = keep_hidden, .ctx = out};
-    check_ok(moeflux_eval(s, ids, n_prompt, &wish, &e), &e);
+    const struct moeflux_outputs outputs = {.logits = out->logits, .hidden = keep_hidden, .ctx = out};
+    check_ok(moeflux_session_eval(s, ids, n_prompt, &outputs, &e), &e);
     for (uint32_t i = n_prompt; i < N_TOKENS; i++)
-        check_ok(moeflux_eval(s, ids + i, 1, &wish, &e), &e);
+        check_ok(moeflux_session_eval(s, ids + i, 1, &outputs, &e), &e);
     moeflux_session_free(s);
-    moeflux_close(m);
+    moeflux_model_close(m);
 }
 
 /* The largest difference by the largest value. */

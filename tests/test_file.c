@@ -12,7 +12,7 @@
 #include "check.h"
 #include "cli/saved.h"
 #include "experts/usage.h"
-#include "model/convert.h"
+#include "convert/convert.h"
 #include "model/model_dir.h"
 #include "moeflux.h"
 #include "text/tokenizer.h"
@@ -38,7 +38,7 @@ static int wake_no_more(void **state)
     return setitimer(ITIMER_REAL, &(struct itimerval){0}, NULL);
 }
 
-static void expect_fifo(int rc, const struct err *e, const char *path)
+static void expect_fifo(int rc, const struct moeflux_err *e, const char *path)
 {
     char text[400];
     snprintf(text, sizeof text, "%s: a FIFO, expected a regular file", path);
@@ -58,7 +58,7 @@ static const char *put_fifo(const char *dir, const char *name)
 static void a_file_that_is_open_may_block(void **state)
 {
     (void)state;
-    struct err e;
+    struct moeflux_err e;
     uint64_t bytes;
     int fd = file_open_read("tests/models/tiny/config.json", &bytes, &e);
     assert_true(fd >= 0 && bytes > 0);
@@ -70,7 +70,7 @@ static void a_file_that_is_open_may_block(void **state)
 static void what_is_no_regular_file_is_refused_with_its_kind(void **state)
 {
     (void)state;
-    struct err e;
+    struct moeflux_err e;
     char *dir = tmp_tree_new();
     const char *fifo = put_fifo(dir, "fifo");
     expect_fifo(file_open_read(fifo, NULL, &e), &e, fifo);
@@ -88,7 +88,7 @@ static void expect_fifos_refused(const char *from, const char *const *names, siz
         char *tmp = tmp_tree_new();
         const char *dir = tmp_tree_path(tmp, "model");
         struct model_dir m;
-        struct err e;
+        struct moeflux_err e;
         tmp_tree_copy(from, dir);
         const char *fifo = put_fifo(dir, names[i]);
         expect_fifo(model_dir_open(&m, dir, &e), &e, fifo);
@@ -107,7 +107,7 @@ static void a_fifo_as_a_models_file_is_refused_at_once(void **state)
     const char *packed = tmp_tree_path(tmp, "packed");
     struct convert_options o = {.src = "tests/models/qwen-odd/mlx", .dst = packed};
     struct convert_result r;
-    struct err e;
+    struct moeflux_err e;
     check_ok(convert_run(&o, &r, &e), &e);
     expect_fifos_refused(o.src, of_source, sizeof of_source / sizeof *of_source);
     expect_fifos_refused(packed, of_packed, sizeof of_packed / sizeof *of_packed);
@@ -120,7 +120,7 @@ static void a_fifo_as_a_tokenizers_file_is_refused_at_once(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char *dir = tmp_tree_new();
-        struct err e = {0};
+        struct moeflux_err e = {0};
         size_t n;
         uint8_t *text = tmp_tree_read("tests/models/tiny/tokenizer.json", &n);
         tmp_tree_write(dir, "tokenizer.json", text, n);
@@ -139,7 +139,7 @@ static void a_fifo_as_usage_state_or_session_is_refused_at_once(void **state)
     struct moeflux_state_info info;
     struct saved saved;
     uint32_t counts[2] = {0};
-    struct err e;
+    struct moeflux_err e;
     const char *fifo = put_fifo(dir, "fifo");
     expect_fifo(usage_read(fifo, 1, 2, counts, &e), &e, fifo);
     expect_fifo(moeflux_read_state_info(fifo, &info, &e), &e, fifo);

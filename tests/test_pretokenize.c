@@ -13,8 +13,8 @@
 #include "text/steps.h"
 
 static int cut(const struct pretokenizer *p, const char *text, size_t len,
-               int (*piece)(void *ctx, const char *bytes, size_t len, struct err *e), void *ctx,
-               struct err *e)
+               int (*piece)(void *ctx, const char *bytes, size_t len, struct moeflux_err *e), void *ctx,
+               struct moeflux_err *e)
 {
     struct steps steps = steps_for(len, p->n_splits, NULL);
     return pretokenize_run(p, text, len, &steps, (struct pretokenize_sink){piece, ctx}, e);
@@ -25,7 +25,7 @@ struct pieces {
     size_t n;
 };
 
-static int add_piece(void *ctx, const char *bytes, size_t len, struct err *e)
+static int add_piece(void *ctx, const char *bytes, size_t len, struct moeflux_err *e)
 {
     struct pieces *p = ctx;
     (void)e;
@@ -37,7 +37,7 @@ static int add_piece(void *ctx, const char *bytes, size_t len, struct err *e)
 
 static void add(struct pretokenizer *p, const char *pattern)
 {
-    struct err e = {0};
+    struct moeflux_err e = {0};
     if (pretokenize_add(p, pattern, strlen(pattern), false, PRETOKENIZE_ISOLATED, &e) < 0)
         fail_msg("%s", e.text);
 }
@@ -45,7 +45,7 @@ static void add(struct pretokenizer *p, const char *pattern)
 static void expect(const struct pretokenizer *p, const char *text, size_t len, const char *want)
 {
     struct pieces got = {0};
-    struct err e = {0};
+    struct moeflux_err e = {0};
     if (cut(p, text, len, add_piece, &got, &e) < 0)
         fail_msg("%s", e.text);
     assert_string_equal(str_text(&got.text), want);
@@ -65,7 +65,7 @@ struct want {
     size_t n;
 };
 
-static int compare_piece(void *ctx, const char *bytes, size_t len, struct err *e)
+static int compare_piece(void *ctx, const char *bytes, size_t len, struct moeflux_err *e)
 {
     struct want *w = ctx;
     const json_t *piece = json_array_get(w->pieces, w->n++);
@@ -197,10 +197,10 @@ static void letters_fold_to_every_case(void **state)
     expect_once("\\p{Lu}\\P{L}|\\x{e9}", "aA1\xc3\xa9", "a|A1|\xc3\xa9|");
 }
 
-static void refused(const char *pattern, enum err_code code, const char *part)
+static void refused(const char *pattern, int code, const char *part)
 {
     struct pretokenizer p = {0};
-    struct err e = {0};
+    struct moeflux_err e = {0};
     assert_int_equal(pretokenize_add(&p, pattern, strlen(pattern), false, PRETOKENIZE_ISOLATED, &e), code);
     if (!strstr(e.text, part))
         fail_msg("%s: no \"%s\" in: %s", pattern, part, e.text);
@@ -241,7 +241,7 @@ static void bad_patterns_are_refused(void **state)
 static void too_many_splits_are_refused(void **state)
 {
     struct pretokenizer p = {0};
-    struct err e = {0};
+    struct moeflux_err e = {0};
     (void)state;
     for (int i = 0; i < PRETOKENIZE_MAX_SPLITS; i++)
         add(&p, "a");
@@ -250,7 +250,7 @@ static void too_many_splits_are_refused(void **state)
     pretokenize_free(&p);
 }
 
-static int count_piece(void *ctx, const char *bytes, size_t len, struct err *e)
+static int count_piece(void *ctx, const char *bytes, size_t len, struct moeflux_err *e)
 {
     (void)bytes;
     (void)len;
@@ -264,7 +264,7 @@ static void expect_too_many_steps(const char *pattern, const char *unit, size_t 
 {
     struct pretokenizer p = {0};
     struct str text = {0};
-    struct err e = {0};
+    struct moeflux_err e = {0};
     size_t pieces = 0;
     add(&p, "\\p{N}");
     add(&p, pattern);
@@ -312,7 +312,7 @@ static size_t count(const char *pattern, const char *unit, size_t times)
 {
     struct pretokenizer p = {0};
     struct str text = {0};
-    struct err e = {0};
+    struct moeflux_err e = {0};
     size_t n = 0;
     add(&p, pattern);
     for (size_t i = 0; i < times; i++)

@@ -19,7 +19,7 @@
 
 static uint8_t *read_tensor(const struct safetensors *s, const struct tensor *t)
 {
-    struct err e;
+    struct moeflux_err e;
     uint8_t *bytes = malloc(t->bytes + 1);
     assert_non_null(bytes);
     assert_int_equal(file_read_at(s->files[t->file].fd, "tensor", bytes, t->bytes, t->off, &e), 0);
@@ -84,7 +84,7 @@ static void compare_fused(const struct safetensors *mlx, const char *prefix, con
 static unsigned compare_checkpoints(const char *hf_dir, const char *mlx_dir, const char *mlx_prefix)
 {
     struct safetensors hf, mlx;
-    struct err e;
+    struct moeflux_err e;
     unsigned n = 0;
     assert_int_equal(safetensors_open(&hf, hf_dir, &e), 0);
     assert_int_equal(safetensors_open(&mlx, mlx_dir, &e), 0);

@@ -5,7 +5,7 @@
 #include "base/err.h"
 #include "model/config.h"
 
-const struct arch *arch_find(const struct config *c, struct err *e)
+const struct arch *arch_find(const struct config *c, struct moeflux_err *e)
 {
     switch (c->family) {
     case FAMILY_QWEN35MOE:

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #include "arch/arch.h"
-#include "arch/ends.h"
+#include "arch/embed_head.h"
 #include "arch/loader.h"
 #include "arch/moe.h"
 #include "arch/scratch.h"
@@ -40,8 +40,8 @@ struct deepseek {
     const struct config *config;
     uint32_t max_chunk;
     enum kv_type kv_type;
-    bool has_half; /* prompts go through float16 */
-    struct ends ends;
+    bool uses_f16; /* prompts go through float16 */
+    struct embed_head embed_head;
     struct layer *layers;
     struct arch_state *states; /* [n_layers] */
     struct mla mla;
@@ -51,7 +51,7 @@ struct deepseek {
         in_rows; /* of all heads' queries; where kv_a stands in the outputs of `in`; all of those */
     struct exec_buffer proj, q, latent, mixed; /* activations; latent: scratch of mla */
     struct exec_buffer gate_up, act;           /* dense */
-    struct exec_buffer half;                   /* inputs of products in float16; absent without them */
+    struct exec_buffer f16_scratch;            /* inputs of products in float16; absent without them */
 };
 
 static const struct moe_names names = {
@@ -74,7 +74,7 @@ static bool has_dense(const struct config *c)
 
 /* ---- opening ---- */
 
-static int load_query(struct deepseek *d, struct loader *l, uint32_t i, struct err *e)
+static int load_query(struct deepseek *d, struct loader *l, uint32_t i, struct moeflux_err *e)
 {
     const struct config *c = d->config;
     struct layer *y = &d->layers[i];
@@ -105,7 +105,7 @@ static struct mla_shape mla_of(const struct deepseek *d)
 }
 
 /* The matrices of the heads. */
-static int load_heads(struct deepseek *d, struct loader *l, uint32_t i, struct err *e)
+static int load_heads(struct deepseek *d, struct loader *l, uint32_t i, struct moeflux_err *e)
 {
     const struct config *c = d->config;
     const struct mla_shape shape = mla_of(d);
@@ -120,7 +120,7 @@ static int load_heads(struct deepseek *d, struct loader *l, uint32_t i, struct e
     return rc < 0 ? rc : mla_matrices_open(&d->layers[i].mla, d->exec, &shape, w, e);
 }
 
-static int load_attention(struct deepseek *d, struct loader *l, uint32_t i, struct err *e)
+static int load_attention(struct deepseek *d, struct loader *l, uint32_t i, struct moeflux_err *e)
 {
     const struct config *c = d->config;
     struct layer *y = &d->layers[i];
@@ -133,7 +133,7 @@ static int load_attention(struct deepseek *d, struct loader *l, uint32_t i, stru
     return rc < 0 ? rc : loader_fused(l, i, &out, 1, c->n_heads * c->v_dim, &y->out, e);
 }
 
-static int load_dense(struct deepseek *d, struct loader *l, uint32_t i, struct err *e)
+static int load_dense(struct deepseek *d, struct loader *l, uint32_t i, struct moeflux_err *e)
 {
     const struct config *c = d->config;
     const struct loader_part gate_up[] = {{"mlp.gate_proj", c->dense_inner}, {"mlp.up_proj", c->dense_inner}};
@@ -142,7 +142,7 @@ static int load_dense(struct deepseek *d, struct loader *l, uint32_t i, struct e
     return rc < 0 ? rc : loader_fused(l, i, &down, 1, c->dense_inner, &d->layers[i].down, e);
 }
 
-static int load_layer(struct deepseek *d, struct loader *l, uint32_t i, struct err *e)
+static int load_layer(struct deepseek *d, struct loader *l, uint32_t i, struct moeflux_err *e)
 {
     const struct config *c = d->config;
     struct layer *y = &d->layers[i];
@@ -157,7 +157,7 @@ static int load_layer(struct deepseek *d, struct loader *l, uint32_t i, struct e
                                     : load_dense(d, l, i, e);
 }
 
-static int open_ops(struct deepseek *d, const struct arch_request *r, struct err *e)
+static int open_ops(struct deepseek *d, const struct arch_request *r, struct moeflux_err *e)
 {
     const struct config *c = d->config;
     const struct mla_shape mla = mla_of(d);
@@ -200,17 +200,17 @@ static void allocate(struct deepseek *d, const struct exec_caps *caps, struct sc
         scratch_floats(to, &d->gate_up, 2 * n * c->dense_inner);
         scratch_floats(to, &d->act, n * c->dense_inner);
     }
-    if (d->has_half)
-        scratch_floats(to, &d->half, n * widest_input(c) / 2);
-    d->moe.half = d->half.address;
-    ends_allocate(&d->ends, c, d->max_chunk, to);
-    moe_allocate(&d->moe, c, false, d->max_chunk, to);
+    if (d->uses_f16)
+        scratch_floats(to, &d->f16_scratch, n * widest_input(c) / 2);
+    d->moe.f16_scratch = d->f16_scratch.address;
+    embed_head_allocate(&d->embed_head, c, d->max_chunk, to);
+    moe_allocate(&d->moe, c, caps, false, d->max_chunk, to);
 }
 
 static uint64_t deepseek_scratch_bytes(const struct config *c, const struct exec_caps *caps,
                                        uint32_t max_chunk)
 {
-    struct deepseek d = {.config = c, .max_chunk = max_chunk, .has_half = caps->has_coop};
+    struct deepseek d = {.config = c, .max_chunk = max_chunk, .uses_f16 = caps->has_coopmat};
     struct scratch count = {0};
     allocate(&d, caps, &count);
     return count.bytes;
@@ -221,7 +221,8 @@ static void deepseek_close(void *self)
     struct deepseek *d = self;
     if (!d)
         return;
-    struct exec_buffer *buffers[] = {&d->proj, &d->q, &d->latent, &d->mixed, &d->gate_up, &d->act, &d->half};
+    struct exec_buffer *buffers[] = {&d->proj,    &d->q,   &d->latent,     &d->mixed,
+                                     &d->gate_up, &d->act, &d->f16_scratch};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         exec_buffer_free(d->exec, buffers[i]);
     for (uint32_t i = 0; d->layers && i < d->config->n_layers; i++) {
@@ -233,7 +234,7 @@ static void deepseek_close(void *self)
         moe_close_layer(&y->moe, d->exec);
     }
     mla_close(&d->mla, d->exec);
-    ends_close(&d->ends, d->exec);
+    embed_head_close(&d->embed_head, d->exec);
     moe_close(&d->moe);
     free(d->layers);
     free(d->states);
@@ -259,12 +260,13 @@ static void show(struct deepseek *d, uint64_t scratch_bytes, struct arch_view *v
     view->states = d->states;
     view->scratch_bytes = scratch_bytes;
     view->max_context = config_longest_context(d->config);
-    view->x = d->ends.x;
-    view->logits = d->ends.logits;
+    view->x = d->embed_head.x;
+    view->logits = d->embed_head.logits;
     moe_show(&d->moe, view);
 }
 
-static int deepseek_open(void **self, const struct arch_request *r, struct arch_view *view, struct err *e)
+static int deepseek_open(void **self, const struct arch_request *r, struct arch_view *view,
+                         struct moeflux_err *e)
 {
     *self = NULL;
     *view = (struct arch_view){0};
@@ -275,7 +277,7 @@ static int deepseek_open(void **self, const struct arch_request *r, struct arch_
     d->config = r->config;
     d->max_chunk = r->max_chunk;
     d->kv_type = r->kv_type;
-    d->has_half = exec_get_caps(r->exec).has_coop;
+    d->uses_f16 = exec_get_caps(r->exec).has_coopmat;
     d->layers = mem_new(r->config->n_layers, sizeof *d->layers, e);
     d->states = mem_new(r->config->n_layers, sizeof *d->states, e);
     struct exec_caps caps = exec_get_caps(r->exec);
@@ -286,7 +288,7 @@ static int deepseek_open(void **self, const struct arch_request *r, struct arch_
         rc = made.rc;
     }
     if (rc == 0)
-        rc = ends_load(&d->ends, r->loader, r->config, e);
+        rc = embed_head_load(&d->embed_head, r->loader, r->config, e);
     for (uint32_t i = 0; rc == 0 && i < r->config->n_layers; i++)
         rc = load_layer(d, r->loader, i, e);
     if (rc == 0)
@@ -307,21 +309,21 @@ static int deepseek_open(void **self, const struct arch_request *r, struct arch_
 static void deepseek_embed(void *self, const struct arch_chunk *c)
 {
     struct deepseek *d = self;
-    ends_embed(&d->ends, d->exec, c);
+    embed_head_embed(&d->embed_head, d->exec, c);
 }
 
 /* The queries of all heads; returns where they are, *stride floats apart. */
 static uint64_t run_query(struct deepseek *d, const struct layer *y, uint32_t n, uint32_t *stride)
 {
     linear_run(&y->in, d->exec,
-               &(struct linear_call){.x = d->ends.x.address,
+               &(struct linear_call){.x = d->embed_head.x.address,
                                      .norm = y->norm1,
                                      .y = d->proj.address,
                                      .x_stride = d->config->hidden,
                                      .y_stride = d->in_rows,
                                      .n = n,
                                      .eps = d->config->rms_eps,
-                                     .half = d->half.address});
+                                     .f16_scratch = d->f16_scratch.address});
     *stride = d->in_rows;
     if (!d->config->q_lora_rank)
         return d->proj.address;
@@ -333,7 +335,7 @@ static uint64_t run_query(struct deepseek *d, const struct layer *y, uint32_t n,
                                      .y_stride = d->q_rows,
                                      .n = n,
                                      .eps = LATENT_EPS,
-                                     .half = d->half.address});
+                                     .f16_scratch = d->f16_scratch.address});
     *stride = d->q_rows;
     return d->q.address;
 }
@@ -350,7 +352,7 @@ static void run_attention(struct deepseek *d, const struct layer *y, const struc
                                .blocks = c->kv_blocks,
                                .matrices = &y->mla,
                                .dst = d->mixed.address,
-                               .half = d->has_half,
+                               .use_f16 = d->uses_f16,
                                .n = c->n,
                                .pos = c->pos,
                                .q_stride = stride,
@@ -359,35 +361,37 @@ static void run_attention(struct deepseek *d, const struct layer *y, const struc
                                .layer_off = y->kv_off});
     linear_run(&y->out, d->exec,
                &(struct linear_call){.x = d->mixed.address,
-                                     .y = d->ends.x.address,
+                                     .y = d->embed_head.x.address,
                                      .x_stride = y->out.cols,
                                      .y_stride = d->config->hidden,
                                      .n = c->n,
                                      .add = true,
-                                     .half = d->half.address});
+                                     .f16_scratch = d->f16_scratch.address});
 }
 
 static void run_dense(struct deepseek *d, const struct layer *y, uint32_t n)
 {
     uint32_t inner = d->config->dense_inner;
     linear_run(&y->gate_up, d->exec,
-               &(struct linear_call){.x = d->ends.x.address,
+               &(struct linear_call){.x = d->embed_head.x.address,
                                      .norm = y->moe.norm,
                                      .y = d->gate_up.address,
                                      .x_stride = d->config->hidden,
                                      .y_stride = 2 * inner,
                                      .n = n,
                                      .eps = d->config->rms_eps,
-                                     .half = d->half.address});
-    swiglu_run(&d->swiglu, d->exec, d->gate_up.address, d->act.address, n, inner);
+                                     .f16_scratch = d->f16_scratch.address});
+    swiglu_run(
+        &d->swiglu, d->exec,
+        &(struct swiglu_call){.src = d->gate_up.address, .dst = d->act.address, .n = n, .inner = inner});
     linear_run(&y->down, d->exec,
                &(struct linear_call){.x = d->act.address,
-                                     .y = d->ends.x.address,
+                                     .y = d->embed_head.x.address,
                                      .x_stride = inner,
                                      .y_stride = d->config->hidden,
                                      .n = n,
                                      .add = true,
-                                     .half = d->half.address});
+                                     .f16_scratch = d->f16_scratch.address});
 }
 
 static void deepseek_before_experts(void *self, const struct arch_chunk *c, uint32_t layer)
@@ -396,16 +400,16 @@ static void deepseek_before_experts(void *self, const struct arch_chunk *c, uint
     const struct layer *y = &d->layers[layer];
     run_attention(d, y, c);
     if (config_has_experts(d->config, layer))
-        moe_route(&d->moe, &y->moe, d->ends.x.address, c->n);
+        moe_route(&d->moe, &y->moe, d->embed_head.x.address, c->n);
     else
         run_dense(d, y, c->n);
 }
 
-static void deepseek_guess(void *self, const struct arch_chunk *c, uint32_t layer)
+static void deepseek_predict_experts(void *self, const struct arch_chunk *c, uint32_t layer)
 {
     struct deepseek *d = self;
     (void)c;
-    moe_guess(&d->moe, &d->layers[layer].moe, d->ends.x.address);
+    moe_predict(&d->moe, &d->layers[layer].moe, d->embed_head.x.address);
 }
 
 static bool deepseek_takes_waves(void *self, uint32_t n)
@@ -417,20 +421,20 @@ static bool deepseek_takes_waves(void *self, uint32_t n)
 static void deepseek_experts_up(void *self, const struct arch_chunk *c, const struct arch_experts *x)
 {
     struct deepseek *d = self;
-    moe_up(&d->moe, &d->layers[x->layer].moe, d->ends.x.address, c->n, x);
+    moe_up(&d->moe, &d->layers[x->layer].moe, d->embed_head.x.address, c->n, x);
 }
 
 static void deepseek_experts_down(void *self, const struct arch_chunk *c, const struct arch_experts *x)
 {
     struct deepseek *d = self;
-    moe_down(&d->moe, &d->layers[x->layer].moe, d->ends.x.address, c->n, x);
+    moe_down(&d->moe, &d->layers[x->layer].moe, d->embed_head.x.address, c->n, x);
 }
 
 static void deepseek_head(void *self, const struct arch_chunk *c, uint32_t from, uint32_t n)
 {
     struct deepseek *d = self;
     (void)c;
-    ends_head(&d->ends, d->exec, from, n);
+    embed_head_head(&d->embed_head, d->exec, from, n);
 }
 
 const struct arch arch_deepseek3 = {
@@ -440,7 +444,7 @@ const struct arch arch_deepseek3 = {
     .close = deepseek_close,
     .embed = deepseek_embed,
     .before_experts = deepseek_before_experts,
-    .guess = deepseek_guess,
+    .predict_experts = deepseek_predict_experts,
     .takes_waves = deepseek_takes_waves,
     .experts_up = deepseek_experts_up,
     .experts_down = deepseek_experts_down,

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "arch/arch.h"
-#include "arch/ends.h"
+#include "arch/embed_head.h"
 #include "arch/loader.h"
 #include "arch/moe.h"
 #include "arch/scratch.h"
@@ -14,7 +14,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "model/config.h"
-#include "ops/attention.h"
+#include "ops/gqa.h"
 #include "ops/delta.h"
 #include "ops/linear.h"
 
@@ -25,7 +25,7 @@ struct layer {
     uint64_t q_norm, k_norm;                  /* attention */
     uint64_t conv, a_log, dt_bias, gate_norm; /* delta net */
     uint32_t kv_off;                          /* attention: bytes of this layer's keys in a KV block */
-    uint64_t fixed_off; /* delta net: bytes of its two windows and its state in the fixed state */
+    uint64_t state_off; /* delta net: bytes of its two windows and its state in the recurrent state */
 };
 
 struct qwen {
@@ -33,17 +33,17 @@ struct qwen {
     const struct config *config;
     uint32_t max_chunk;
     enum kv_type kv_type;
-    bool has_half; /* prompts go through float16 */
-    struct ends ends;
+    bool uses_f16; /* prompts go through float16 */
+    struct embed_head embed_head;
     struct layer *layers;
     struct arch_state *states; /* [n_layers] */
-    struct attention attention;
+    struct gqa gqa;
     struct delta delta;
     struct moe moe;
     uint32_t qkv_rows, delta_rows; /* outputs of the fused products */
     /* activations; proj is the widest of the fused products' outputs */
     struct exec_buffer proj, q, partial, mixed, prepared;
-    struct exec_buffer half; /* inputs of products in float16; absent without them */
+    struct exec_buffer f16_scratch; /* inputs of products in float16; absent without them */
 };
 
 static const struct moe_names names = {
@@ -60,8 +60,8 @@ static uint64_t delta_state_bytes(const struct config *c)
     return (uint64_t)c->n_v_heads * c->v_head_dim * c->k_head_dim * sizeof(float);
 }
 
-/* A layer's share of the fixed state: window, window, S. */
-static uint64_t layer_fixed_bytes(const struct config *c)
+/* A layer's share of the recurrent state: window, window, S. */
+static uint64_t layer_recurrent_bytes(const struct config *c)
 {
     return 2 * window_bytes(c) + delta_state_bytes(c);
 }
@@ -72,7 +72,7 @@ static uint64_t layer_kv_bytes(const struct qwen *q)
     return ((uint64_t)2 << KV_BLOCK_SHIFT) * c->n_kv_heads * c->head_dim * kv_type_bytes(q->kv_type);
 }
 
-static int load_attention(struct qwen *q, struct loader *l, uint32_t i, struct err *e)
+static int load_attention(struct qwen *q, struct loader *l, uint32_t i, struct moeflux_err *e)
 {
     const struct config *c = q->config;
     struct layer *y = &q->layers[i];
@@ -90,7 +90,7 @@ static int load_attention(struct qwen *q, struct loader *l, uint32_t i, struct e
     return rc;
 }
 
-static int load_delta(struct qwen *q, struct loader *l, uint32_t i, struct err *e)
+static int load_delta(struct qwen *q, struct loader *l, uint32_t i, struct moeflux_err *e)
 {
     const struct config *c = q->config;
     struct layer *y = &q->layers[i];
@@ -115,7 +115,7 @@ static int load_delta(struct qwen *q, struct loader *l, uint32_t i, struct err *
     return rc;
 }
 
-static int load_layer(struct qwen *q, struct loader *l, uint32_t i, struct err *e)
+static int load_layer(struct qwen *q, struct loader *l, uint32_t i, struct moeflux_err *e)
 {
     const struct config *c = q->config;
     struct layer *y = &q->layers[i];
@@ -139,11 +139,11 @@ static struct arch_state delta_state(const struct config *c, uint64_t off)
 {
     return (struct arch_state){.window_off = off,
                                .window_bytes = window_bytes(c),
-                               .recurrent_off = off + 2 * window_bytes(c),
-                               .recurrent_bytes = delta_state_bytes(c)};
+                               .delta_off = off + 2 * window_bytes(c),
+                               .delta_bytes = delta_state_bytes(c)};
 }
 
-/* Gives every layer its place in the KV blocks and in the fixed state. */
+/* Gives every layer its place in the KV blocks and in the recurrent state. */
 static void lay_out_state(struct qwen *q, struct arch_view *view)
 {
     const struct config *c = q->config;
@@ -153,19 +153,24 @@ static void lay_out_state(struct qwen *q, struct arch_view *view)
             q->states[i] = attention_state(q, view->kv_block_bytes);
             view->kv_block_bytes += layer_kv_bytes(q);
         } else {
-            q->layers[i].fixed_off = view->fixed_bytes;
-            q->states[i] = delta_state(c, view->fixed_bytes);
-            view->fixed_bytes += layer_fixed_bytes(c);
+            q->layers[i].state_off = view->recurrent_state_bytes;
+            q->states[i] = delta_state(c, view->recurrent_state_bytes);
+            view->recurrent_state_bytes += layer_recurrent_bytes(c);
         }
     }
     view->states = q->states;
 }
 
-static struct attention_shape attention_of(const struct qwen *q)
+static struct gqa_shape attention_of(const struct qwen *q)
 {
     const struct config *c = q->config;
-    return (struct attention_shape){c->n_heads,    c->n_kv_heads, c->head_dim,
-                                    c->rotary_dim, c->rms_eps,    q->kv_type};
+    return (struct gqa_shape){.n_heads = c->n_heads,
+                              .n_kv_heads = c->n_kv_heads,
+                              .head_dim = c->head_dim,
+                              .rotary_dim = c->rotary_dim,
+                              .eps = c->rms_eps,
+                              .kv_type = q->kv_type,
+                              .gated = true};
 }
 
 static struct delta_shape delta_of(const struct config *c)
@@ -186,13 +191,13 @@ static bool has_layers(const struct config *c, enum layer_kind kind)
     return false;
 }
 
-static int open_ops(struct qwen *q, const struct arch_request *r, struct err *e)
+static int open_ops(struct qwen *q, const struct arch_request *r, struct moeflux_err *e)
 {
     const struct config *c = q->config;
-    const struct attention_shape attention = attention_of(q);
+    const struct gqa_shape attention = attention_of(q);
     const struct delta_shape delta = delta_of(c);
     const struct router_shape router = {.n_experts = c->n_experts, .top_k = c->top_k, .norm = c->norm_topk};
-    int rc = has_layers(c, LAYER_ATTENTION) ? attention_open(&q->attention, q->exec, &attention, e) : 0;
+    int rc = has_layers(c, LAYER_ATTENTION) ? gqa_open(&q->gqa, q->exec, &attention, e) : 0;
     if (rc == 0 && has_layers(c, LAYER_DELTA))
         rc = delta_open(&q->delta, q->exec, &delta, e);
     return rc < 0 ? rc : moe_open(&q->moe, r, &router, e);
@@ -208,26 +213,26 @@ static void allocate(struct qwen *q, const struct exec_caps *caps, struct scratc
     scratch_floats(to, &q->proj, n * size_max(q->qkv_rows, q->delta_rows));
     scratch_floats(to, &q->mixed, n * size_max(ctx, inner));
     if (has_layers(c, LAYER_ATTENTION)) {
-        const struct attention_shape attention = attention_of(q);
-        uint64_t bytes = attention_partial_bytes(&attention, caps, q->max_chunk, config_longest_context(c));
+        const struct gqa_shape attention = attention_of(q);
+        uint64_t bytes = gqa_partial_bytes(&attention, caps, q->max_chunk, config_longest_context(c));
         scratch_floats(to, &q->q, n * ctx);
         scratch_floats(to, &q->partial, bytes / sizeof(float));
     }
     if (has_layers(c, LAYER_DELTA)) {
         const struct delta_shape delta = delta_of(c);
-        scratch_floats(to, &q->prepared, delta_scratch(&delta, q->max_chunk));
+        scratch_floats(to, &q->prepared, delta_scratch(&delta, caps, q->max_chunk));
     }
-    if (q->has_half)
-        scratch_floats(to, &q->half,
+    if (q->uses_f16)
+        scratch_floats(to, &q->f16_scratch,
                        n * size_max(size_max(c->hidden, c->shared_inner), size_max(ctx, inner)) / 2);
-    q->moe.half = q->half.address;
-    ends_allocate(&q->ends, c, q->max_chunk, to);
-    moe_allocate(&q->moe, c, true, q->max_chunk, to);
+    q->moe.f16_scratch = q->f16_scratch.address;
+    embed_head_allocate(&q->embed_head, c, q->max_chunk, to);
+    moe_allocate(&q->moe, c, caps, true, q->max_chunk, to);
 }
 
 static uint64_t qwen_scratch_bytes(const struct config *c, const struct exec_caps *caps, uint32_t max_chunk)
 {
-    struct qwen q = {.config = c, .max_chunk = max_chunk, .has_half = caps->has_coop};
+    struct qwen q = {.config = c, .max_chunk = max_chunk, .uses_f16 = caps->has_coopmat};
     struct scratch count = {0};
     allocate(&q, caps, &count);
     return count.bytes;
@@ -238,7 +243,7 @@ static void qwen_close(void *self)
     struct qwen *q = self;
     if (!q)
         return;
-    struct exec_buffer *buffers[] = {&q->proj, &q->q, &q->partial, &q->mixed, &q->prepared, &q->half};
+    struct exec_buffer *buffers[] = {&q->proj, &q->q, &q->partial, &q->mixed, &q->prepared, &q->f16_scratch};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         exec_buffer_free(q->exec, buffers[i]);
     for (uint32_t i = 0; q->layers && i < q->config->n_layers; i++) {
@@ -246,14 +251,14 @@ static void qwen_close(void *self)
         linear_close(&q->layers[i].out, q->exec);
         moe_close_layer(&q->layers[i].moe, q->exec);
     }
-    ends_close(&q->ends, q->exec);
+    embed_head_close(&q->embed_head, q->exec);
     moe_close(&q->moe);
     free(q->layers);
     free(q->states);
     free(q);
 }
 
-static int qwen_open(void **self, const struct arch_request *r, struct arch_view *view, struct err *e)
+static int qwen_open(void **self, const struct arch_request *r, struct arch_view *view, struct moeflux_err *e)
 {
     *self = NULL;
     *view = (struct arch_view){0};
@@ -264,13 +269,13 @@ static int qwen_open(void **self, const struct arch_request *r, struct arch_view
     q->config = r->config;
     q->max_chunk = r->max_chunk;
     q->kv_type = r->kv_type;
-    q->has_half = exec_get_caps(r->exec).has_coop;
+    q->uses_f16 = exec_get_caps(r->exec).has_coopmat;
     q->layers = mem_new(r->config->n_layers, sizeof *q->layers, e);
     struct exec_caps caps = exec_get_caps(r->exec);
     struct scratch made = {.exec = r->exec, .e = e};
     q->moe.exec = r->exec;
     q->states = mem_new(r->config->n_layers, sizeof *q->states, e);
-    int rc = q->layers && q->states ? ends_load(&q->ends, r->loader, r->config, e) : ERR_MEMORY;
+    int rc = q->layers && q->states ? embed_head_load(&q->embed_head, r->loader, r->config, e) : ERR_MEMORY;
     for (uint32_t i = 0; rc == 0 && i < r->config->n_layers; i++)
         rc = load_layer(q, r->loader, i, e);
     if (rc == 0)
@@ -288,8 +293,8 @@ static int qwen_open(void **self, const struct arch_request *r, struct arch_view
     lay_out_state(q, view);
     view->max_context = config_longest_context(q->config);
     view->scratch_bytes = made.bytes;
-    view->x = q->ends.x;
-    view->logits = q->ends.logits;
+    view->x = q->embed_head.x;
+    view->logits = q->embed_head.logits;
     moe_show(&q->moe, view);
     *self = q;
     return 0;
@@ -298,21 +303,21 @@ static int qwen_open(void **self, const struct arch_request *r, struct arch_view
 static void qwen_embed(void *self, const struct arch_chunk *c)
 {
     struct qwen *q = self;
-    ends_embed(&q->ends, q->exec, c);
+    embed_head_embed(&q->embed_head, q->exec, c);
 }
 
 /* proj = W norm1(x) */
 static void run_in(struct qwen *q, const struct layer *y, uint32_t n, uint32_t rows)
 {
     linear_run(&y->in, q->exec,
-               &(struct linear_call){.x = q->ends.x.address,
+               &(struct linear_call){.x = q->embed_head.x.address,
                                      .norm = y->norm1,
                                      .y = q->proj.address,
                                      .x_stride = q->config->hidden,
                                      .y_stride = rows,
                                      .n = n,
                                      .eps = q->config->rms_eps,
-                                     .half = q->half.address});
+                                     .f16_scratch = q->f16_scratch.address});
 }
 
 /* x += W mixed */
@@ -320,37 +325,37 @@ static void run_out(struct qwen *q, const struct layer *y, uint32_t n)
 {
     linear_run(&y->out, q->exec,
                &(struct linear_call){.x = q->mixed.address,
-                                     .y = q->ends.x.address,
+                                     .y = q->embed_head.x.address,
                                      .x_stride = y->out.cols,
                                      .y_stride = q->config->hidden,
                                      .n = n,
                                      .add = true,
-                                     .half = q->half.address});
+                                     .f16_scratch = q->f16_scratch.address});
 }
 
 static void run_attention(struct qwen *q, const struct layer *y, const struct arch_chunk *c)
 {
     run_in(q, y, c->n, q->qkv_rows);
-    attention_run(&q->attention, q->exec,
-                  &(struct attention_call){.qkv = q->proj.address,
-                                           .q_norm = y->q_norm,
-                                           .k_norm = y->k_norm,
-                                           .rope = c->rope,
-                                           .blocks = c->kv_blocks,
-                                           .q = q->q.address,
-                                           .partial = q->partial.address,
-                                           .dst = q->mixed.address,
-                                           .n = c->n,
-                                           .pos = c->pos,
-                                           .stride = q->qkv_rows,
-                                           .layer_off = y->kv_off,
-                                           .half = q->has_half});
+    gqa_run(&q->gqa, q->exec,
+            &(struct gqa_call){.qkv = q->proj.address,
+                               .q_norm = y->q_norm,
+                               .k_norm = y->k_norm,
+                               .rope = c->rope,
+                               .blocks = c->kv_blocks,
+                               .q = q->q.address,
+                               .partial = q->partial.address,
+                               .dst = q->mixed.address,
+                               .n = c->n,
+                               .pos = c->pos,
+                               .stride = q->qkv_rows,
+                               .layer_off = y->kv_off,
+                               .use_f16 = q->uses_f16});
     run_out(q, y, c->n);
 }
 
 static void run_delta(struct qwen *q, const struct layer *y, const struct arch_chunk *c)
 {
-    uint64_t windows = c->fixed + y->fixed_off, window = window_bytes(q->config);
+    uint64_t windows = c->recurrent + y->state_off, window = window_bytes(q->config);
     run_in(q, y, c->n, q->delta_rows);
     delta_run(&q->delta, q->exec,
               &(struct delta_call){.proj = q->proj.address,
@@ -376,7 +381,7 @@ static void qwen_before_experts(void *self, const struct arch_chunk *c, uint32_t
         run_attention(q, y, c);
     else
         run_delta(q, y, c);
-    moe_route(&q->moe, &y->moe, q->ends.x.address, c->n);
+    moe_route(&q->moe, &y->moe, q->embed_head.x.address, c->n);
 }
 
 static bool qwen_takes_waves(void *self, uint32_t n)
@@ -388,27 +393,27 @@ static bool qwen_takes_waves(void *self, uint32_t n)
 static void qwen_experts_up(void *self, const struct arch_chunk *c, const struct arch_experts *x)
 {
     struct qwen *q = self;
-    moe_up(&q->moe, &q->layers[x->layer].moe, q->ends.x.address, c->n, x);
+    moe_up(&q->moe, &q->layers[x->layer].moe, q->embed_head.x.address, c->n, x);
 }
 
 static void qwen_experts_down(void *self, const struct arch_chunk *c, const struct arch_experts *x)
 {
     struct qwen *q = self;
-    moe_down(&q->moe, &q->layers[x->layer].moe, q->ends.x.address, c->n, x);
+    moe_down(&q->moe, &q->layers[x->layer].moe, q->embed_head.x.address, c->n, x);
 }
 
-static void qwen_guess(void *self, const struct arch_chunk *c, uint32_t layer)
+static void qwen_predict_experts(void *self, const struct arch_chunk *c, uint32_t layer)
 {
     struct qwen *q = self;
     (void)c;
-    moe_guess(&q->moe, &q->layers[layer].moe, q->ends.x.address);
+    moe_predict(&q->moe, &q->layers[layer].moe, q->embed_head.x.address);
 }
 
 static void qwen_head(void *self, const struct arch_chunk *c, uint32_t from, uint32_t n)
 {
     struct qwen *q = self;
     (void)c;
-    ends_head(&q->ends, q->exec, from, n);
+    embed_head_head(&q->embed_head, q->exec, from, n);
 }
 
 const struct arch arch_qwen35moe = {
@@ -418,7 +423,7 @@ const struct arch arch_qwen35moe = {
     .close = qwen_close,
     .embed = qwen_embed,
     .before_experts = qwen_before_experts,
-    .guess = qwen_guess,
+    .predict_experts = qwen_predict_experts,
     .takes_waves = qwen_takes_waves,
     .experts_up = qwen_experts_up,
     .experts_down = qwen_experts_down,

@@ -9,7 +9,7 @@
 #include "base/file.h"
 
 /* jansson recurses and allows 2048 levels; ours is checked before it sees the text. */
-static int check_nesting(const char *text, size_t len, const char *where, struct err *e)
+static int check_nesting(const char *text, size_t len, const char *where, struct moeflux_err *e)
 {
     unsigned depth = 0, line = 1;
     bool in_string = false;
@@ -30,7 +30,7 @@ static int check_nesting(const char *text, size_t len, const char *where, struct
     return 0;
 }
 
-int json_read(const char *text, size_t len, const char *where, struct json_t **root, struct err *e)
+int json_read(const char *text, size_t len, const char *where, struct json_t **root, struct moeflux_err *e)
 {
     json_error_t why;
     int rc = check_nesting(text, len, where, e);
@@ -49,7 +49,7 @@ int json_read(const char *text, size_t len, const char *where, struct json_t **r
     return 0;
 }
 
-int json_read_file(const char *path, uint64_t max_bytes, struct json_t **root, struct err *e)
+int json_read_file(const char *path, uint64_t max_bytes, struct json_t **root, struct moeflux_err *e)
 {
     char *text;
     size_t len;
@@ -79,7 +79,7 @@ struct quote json_quote_member(const struct json_t *object, const char *key)
                                  : quote_bytes("", 0);
 }
 
-struct json_view json_view_of(const struct json_t *object, const char *where, struct err *e)
+struct json_view json_view_of(const struct json_t *object, const char *where, struct moeflux_err *e)
 {
     return (struct json_view){.objects = {object}, .where = where, .e = e};
 }

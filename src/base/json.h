@@ -12,17 +12,17 @@
 
 #include "base/quote.h"
 
-struct err;
+struct moeflux_err;
 struct json_t;
 
 enum { JSON_MAX_NESTING = 64, JSON_VIEW_OBJECTS = 4 };
 
 /* Parses text[0..len). The root must be an object. ERR_FORMAT names `where` and the line: bad syntax, invalid
  * UTF-8, a key given twice, nesting deeper than JSON_MAX_NESTING. The caller gives it back with json_decref. */
-int json_read(const char *text, size_t len, const char *where, struct json_t **root, struct err *e);
+int json_read(const char *text, size_t len, const char *where, struct json_t **root, struct moeflux_err *e);
 
 /* The same from a file of at most max_bytes. */
-int json_read_file(const char *path, uint64_t max_bytes, struct json_t **root, struct err *e);
+int json_read_file(const char *path, uint64_t max_bytes, struct json_t **root, struct moeflux_err *e);
 
 /* The member `key` of an object, borrowed; NULL where it is absent or null, or `object` is none. */
 const struct json_t *json_member(const struct json_t *object, const char *key);
@@ -34,12 +34,12 @@ struct quote json_quote_member(const struct json_t *object, const char *key);
 struct json_view {
     const struct json_t *objects[JSON_VIEW_OBJECTS]; /* NULL entries are skipped */
     const char *where; /* begins the errors: the file's name, the object's place */
-    struct err *e;
+    struct moeflux_err *e;
     int rc;
 };
 
 /* A view of one object. `where` begins its errors. */
-struct json_view json_view_of(const struct json_t *object, const char *where, struct err *e);
+struct json_view json_view_of(const struct json_t *object, const char *where, struct moeflux_err *e);
 
 /* The value of `key`, or NULL when no object has it (null counts as absent). Never fails. */
 const struct json_t *json_view_get(const struct json_view *v, const char *key);

@@ -10,7 +10,7 @@
 #include "engine/engine.h"
 
 /* The first layer with rows counts from 1; files of the original moeflux have attention in every interval-th layer. */
-static uint32_t interval_of(const struct moeflux *m)
+static uint32_t interval_of(const struct moeflux_model *m)
 {
     for (uint32_t i = 0; i < m->dir.config.n_layers; i++)
         if (m->view.states[i].rows[0].n)
@@ -18,16 +18,16 @@ static uint32_t interval_of(const struct moeflux *m)
     return 0;
 }
 
-static const struct arch_state *first_recurrent(const struct moeflux *m)
+static const struct arch_state *first_recurrent(const struct moeflux_model *m)
 {
     static const struct arch_state none;
     for (uint32_t i = 0; i < m->dir.config.n_layers; i++)
-        if (m->view.states[i].recurrent_bytes)
+        if (m->view.states[i].delta_bytes)
             return &m->view.states[i];
     return &none;
 }
 
-struct snapshot snapshot_of_model(const struct moeflux *m)
+struct snapshot snapshot_of_model(const struct moeflux_model *m)
 {
     const struct config *c = &m->dir.config;
     const struct arch_state *recurrent = first_recurrent(m);
@@ -37,7 +37,7 @@ struct snapshot snapshot_of_model(const struct moeflux *m)
                                        [SNAPSHOT_HEADS] = mla ? c->n_heads : c->n_kv_heads,
                                        [SNAPSHOT_HEAD_DIM] = mla ? c->nope_dim + c->rope_dim : c->head_dim,
                                        [SNAPSHOT_WINDOW] = (uint32_t)recurrent->window_bytes,
-                                       [SNAPSHOT_RECURRENT] = (uint32_t)recurrent->recurrent_bytes,
+                                       [SNAPSHOT_RECURRENT] = (uint32_t)recurrent->delta_bytes,
                                        [SNAPSHOT_LATENT] = mla ? c->kv_lora_rank : 0,
                                        [SNAPSHOT_ROPE] = mla ? c->rope_dim : 0}};
 }
@@ -50,37 +50,37 @@ void snapshot_copy_row(void *dst, enum kv_type to, const void *src, enum kv_type
     }
     for (uint32_t i = 0; i < n; i++) {
         float wide;
-        uint16_t half;
+        uint16_t narrow;
         if (to == KV_TYPE_F32) {
-            memcpy(&half, (const uint8_t *)src + (size_t)i * sizeof half, sizeof half);
-            wide = f16_to_float(half);
+            memcpy(&narrow, (const uint8_t *)src + (size_t)i * sizeof narrow, sizeof narrow);
+            wide = f16_to_float(narrow);
             memcpy((uint8_t *)dst + (size_t)i * sizeof wide, &wide, sizeof wide);
         } else {
             memcpy(&wide, (const uint8_t *)src + (size_t)i * sizeof wide, sizeof wide);
-            half = f16_from_float(wide);
-            memcpy((uint8_t *)dst + (size_t)i * sizeof half, &half, sizeof half);
+            narrow = f16_from_float(wide);
+            memcpy((uint8_t *)dst + (size_t)i * sizeof narrow, &narrow, sizeof narrow);
         }
     }
 }
 
 /* The layers' part. */
-static uint64_t body_bytes(const struct moeflux *m, const struct snapshot *h)
+static uint64_t body_bytes(const struct moeflux_model *m, const struct snapshot *h)
 {
     uint64_t bytes = 0, number = kv_type_bytes(h->kv);
     for (uint32_t i = 0; i < m->dir.config.n_layers; i++) {
         const struct arch_state *y = &m->view.states[i];
         uint64_t row = ((uint64_t)y->rows[0].n + y->rows[1].n) * number;
         bytes += row ? sizeof(int32_t) + h->n_tokens * row : 0;
-        bytes += y->window_bytes + y->recurrent_bytes;
+        bytes += y->window_bytes + y->delta_bytes;
     }
     return bytes;
 }
 
-static uint64_t checkpoint_bytes(const struct moeflux *m)
+static uint64_t checkpoint_bytes(const struct moeflux_model *m)
 {
     uint64_t bytes = sizeof(uint32_t);
     for (uint32_t i = 0; i < m->dir.config.n_layers; i++)
-        bytes += m->view.states[i].window_bytes + m->view.states[i].recurrent_bytes;
+        bytes += m->view.states[i].window_bytes + m->view.states[i].delta_bytes;
     return bytes;
 }
 
@@ -90,7 +90,7 @@ uint32_t snapshot_header_bytes(uint32_t version)
     return version < sizeof bytes / sizeof *bytes ? bytes[version] : 0;
 }
 
-uint64_t snapshot_bytes(const struct moeflux *m, const struct snapshot *h)
+uint64_t snapshot_bytes(const struct moeflux_model *m, const struct snapshot *h)
 {
     uint64_t bytes = snapshot_header_bytes(h->version) + body_bytes(m, h);
     if (h->version < 3)
@@ -124,7 +124,8 @@ uint32_t snapshot_encode(const struct snapshot *h, uint8_t *out)
     return snapshot_header_bytes(h->version);
 }
 
-static int decode_tail(struct snapshot *h, const uint8_t *in, const char *path, uint64_t bytes, struct err *e)
+static int decode_tail(struct snapshot *h, const uint8_t *in, const char *path, uint64_t bytes,
+                       struct moeflux_err *e)
 {
     struct tail t;
     memcpy(&t, in + WORDS_BYTES, sizeof t);
@@ -143,7 +144,7 @@ static int decode_tail(struct snapshot *h, const uint8_t *in, const char *path, 
     return 0;
 }
 
-int snapshot_read_header(struct snapshot *h, int fd, const char *path, uint64_t bytes, struct err *e)
+int snapshot_read_header(struct snapshot *h, int fd, const char *path, uint64_t bytes, struct moeflux_err *e)
 {
     uint8_t in[SNAPSHOT_MAX_HEADER] = {0};
     uint32_t head[2], want;
@@ -167,7 +168,8 @@ int snapshot_read_header(struct snapshot *h, int fd, const char *path, uint64_t 
     return h->version == 3 ? decode_tail(h, in, path, bytes, e) : 0;
 }
 
-int snapshot_check_words(const struct snapshot *h, const struct moeflux *m, const char *path, struct err *e)
+int snapshot_check_words(const struct snapshot *h, const struct moeflux_model *m, const char *path,
+                         struct moeflux_err *e)
 {
     static const char *const names[SNAPSHOT_WORDS] = {[SNAPSHOT_LAYERS] = "number of layers",
                                                       [SNAPSHOT_INTERVAL] = "interval of full attention",
@@ -185,7 +187,7 @@ int snapshot_check_words(const struct snapshot *h, const struct moeflux *m, cons
     return 0;
 }
 
-int moeflux_read_state_info(const char *path, struct moeflux_state_info *out, struct err *e)
+int moeflux_read_state_info(const char *path, struct moeflux_state_info *out, struct moeflux_err *e)
 {
     struct snapshot h;
     uint64_t bytes;

@@ -25,7 +25,8 @@ enum {
 
 static const double BIG = 1e30;
 
-static int check_multiple(const char *what, uint64_t value, uint64_t of, const char *where, struct err *e)
+static int check_multiple(const char *what, uint64_t value, uint64_t of, const char *where,
+                          struct moeflux_err *e)
 {
     if (value % of == 0)
         return 0;
@@ -95,7 +96,7 @@ static int read_common(struct config *c, struct json_view *v)
     return rc;
 }
 
-static int read_eos_of(struct config *c, const json_t *value, const char *where, struct err *e)
+static int read_eos_of(struct config *c, const json_t *value, const char *where, struct moeflux_err *e)
 {
     bool list = json_is_array(value);
     size_t n = list ? json_array_size(value) : 1;
@@ -117,7 +118,7 @@ static int read_eos_of(struct config *c, const json_t *value, const char *where,
     return 0;
 }
 
-int config_add_eos(struct config *c, const struct json_t *root, const char *where, struct err *e)
+int config_add_eos(struct config *c, const struct json_t *root, const char *where, struct moeflux_err *e)
 {
     const json_t *value = json_object_get(root, "eos_token_id");
     return !value || json_is_null(value) ? 0 : read_eos_of(c, value, where, e);
@@ -214,7 +215,7 @@ static int read_qwen_layers(struct config *c, struct json_view *v)
     return 0;
 }
 
-static int check_qwen(const struct config *c, const char *where, struct err *e)
+static int check_qwen(const struct config *c, const char *where, struct moeflux_err *e)
 {
     const struct {
         const char *what;
@@ -259,7 +260,7 @@ static int read_qwen(struct config *c, struct json_view *v)
 
 /* --- DeepSeek-V3 --- */
 
-static int check_deepseek(const struct config *c, const char *where, struct err *e)
+static int check_deepseek(const struct config *c, const char *where, struct moeflux_err *e)
 {
     const struct {
         const char *what;
@@ -363,7 +364,7 @@ static int read_all(struct config *c, struct json_view *v)
     return read_rope(c, v);
 }
 
-int config_read(struct config *c, const struct json_t *root, const char *where, struct err *e)
+int config_read(struct config *c, const struct json_t *root, const char *where, struct moeflux_err *e)
 {
     *c = (struct config){0};
     struct json_view top = {.objects = {root}, .where = where, .e = e};

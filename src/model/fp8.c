@@ -27,7 +27,8 @@ static uint64_t blocks(uint64_t n, uint32_t block)
     return (n + block - 1) / block;
 }
 
-int fp8_scales(const struct model_dir *m, const struct tensor *w, const struct tensor **out, struct err *e)
+int fp8_scales(const struct model_dir *m, const struct tensor *w, const struct tensor **out,
+               struct moeflux_err *e)
 {
     const char *file = m->files[w->file].path;
     *out = NULL;
@@ -62,7 +63,7 @@ int fp8_scales(const struct model_dir *m, const struct tensor *w, const struct t
 
 /* Rows [row, row + n) of the scales as floats, in fresh memory; NULL with `e` filled. */
 static float *read_scales(const struct model_dir *m, const struct tensor *s, uint64_t row, uint64_t n,
-                          struct err *e)
+                          struct moeflux_err *e)
 {
     uint64_t width = tensor_dtype_bytes(s->dtype), count = n * s->shape[1];
     float *out = mem_new(count, sizeof *out, e);
@@ -88,7 +89,7 @@ static float *read_scales(const struct model_dir *m, const struct tensor *s, uin
 
 /* A value that bfloat16 cannot hold is as bad as one that the file says is none. */
 static int fail_value(const struct model_dir *m, const struct tensor *w, uint64_t at, uint8_t code,
-                      struct err *e)
+                      struct moeflux_err *e)
 {
     return err_set(e, ERR_FORMAT,
                    "%s: tensor %s: row %" PRIu64 " column %" PRIu64 " is %s (code 0x%02x), expected a number",
@@ -112,7 +113,7 @@ static uint64_t widen(const uint8_t *codes, uint64_t n, const float values[256],
 /* `at`: the first element's place in w. The codes lie at the end of the room: ascending, a value never overwrites a code
  * that is still to be read. */
 static int widen_all(const struct model_dir *m, const struct tensor *w, const float *scales, uint64_t at,
-                     uint64_t n, uint8_t *room, struct err *e)
+                     uint64_t n, uint8_t *room, struct moeflux_err *e)
 {
     uint64_t cols = w->shape[1], wide = blocks(cols, m->fp8.cols), top = at / cols / m->fp8.rows;
     const uint8_t *codes = room + 3 * n;
@@ -132,7 +133,7 @@ static int widen_all(const struct model_dir *m, const struct tensor *w, const fl
 }
 
 int fp8_read(const struct model_dir *m, const struct tensor *w, uint64_t first, uint64_t n, void *out,
-             struct err *e)
+             struct moeflux_err *e)
 {
     const struct tensor *s;
     int rc = fp8_scales(m, w, &s, e);

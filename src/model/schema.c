@@ -11,7 +11,7 @@ struct builder {
     struct schema *out;
     const struct config *c;
     uint32_t layer;
-    struct err *e;
+    struct moeflux_err *e;
     int rc;
 };
 
@@ -111,7 +111,7 @@ static void feed_forward(struct builder *b)
     }
 }
 
-int schema_build(struct schema *s, const struct config *c, struct err *e)
+int schema_build(struct schema *s, const struct config *c, struct moeflux_err *e)
 {
     *s = (struct schema){0};
     struct builder b = {.out = s, .c = c, .e = e};

@@ -8,7 +8,7 @@
 #include "base/quote.h"
 #include "text/steps.h"
 
-int added_add(struct added *a, const char *text, size_t len, int32_t id, struct err *e)
+int added_add(struct added *a, const char *text, size_t len, int32_t id, struct moeflux_err *e)
 {
     void *tokens = a->tokens;
     int rc = mem_grow(&tokens, &a->cap, a->n + 1, sizeof *a->tokens, e);
@@ -31,7 +31,7 @@ static int compare(const void *left, const void *right)
     return order ? order : (a->len > b->len) - (a->len < b->len);
 }
 
-int added_sort(struct added *a, struct err *e)
+int added_sort(struct added *a, struct moeflux_err *e)
 {
     if (a->n)
         qsort(a->tokens, a->n, sizeof *a->tokens, compare);
@@ -83,7 +83,7 @@ static const struct added_token *longest(const struct added *a, const char *text
 }
 
 int added_next(const struct added *a, const char *text, size_t len, size_t from, struct steps *steps,
-               int32_t *id, size_t *start, size_t *end, struct err *e)
+               int32_t *id, size_t *start, size_t *end, struct moeflux_err *e)
 {
     for (size_t at = from, levels; a->n && at < len; at++) {
         if (!a->starts[(uint8_t)text[at]])

@@ -33,7 +33,7 @@ struct translation {
     size_t after_mark;      /* where in `out` the last mark ends */
     size_t open[MAX_DEPTH]; /* where in `out` the groups begin that are open */
     size_t depth;
-    struct err *e;
+    struct moeflux_err *e;
 };
 
 static int refuse(const struct translation *t, const char *why)
@@ -261,12 +261,12 @@ static int translate_outside(struct translation *t)
     }
 }
 
-static int end(const struct str *out, size_t len, struct err *e)
+static int end(const struct str *out, size_t len, struct moeflux_err *e)
 {
     return str_ok(out) ? 0 : err_set(e, ERR_MEMORY, "out of memory for a pattern of %zu bytes", len);
 }
 
-int pattern_translate(const char *pattern, size_t len, struct str *out, struct err *e)
+int pattern_translate(const char *pattern, size_t len, struct str *out, struct moeflux_err *e)
 {
     struct translation t = {
         .p = pattern, .len = len, .out = out, .item = NO_ITEM, .after_mark = NO_ITEM, .e = e};
@@ -279,7 +279,7 @@ int pattern_translate(const char *pattern, size_t len, struct str *out, struct e
     return end(out, len, e);
 }
 
-int pattern_quote(const char *text, size_t len, struct str *out, struct err *e)
+int pattern_quote(const char *text, size_t len, struct str *out, struct moeflux_err *e)
 {
     str_add_text(out, START);
     for (size_t i = 0; i < len; i++) {

@@ -26,7 +26,7 @@ struct pretokenize_split {
     uint32_t start_steps;
 };
 
-static int compile_error(struct err *e, int code, const char *pattern, size_t len, size_t at)
+static int compile_error(struct moeflux_err *e, int code, const char *pattern, size_t len, size_t at)
 {
     PCRE2_UCHAR text[128];
     if (code == PCRE2_ERROR_NOMEMORY)
@@ -37,7 +37,8 @@ static int compile_error(struct err *e, int code, const char *pattern, size_t le
 }
 
 /* Compiles the PCRE2 form `text` of `pattern`. */
-static int compile(const struct str *text, const char *pattern, size_t len, pcre2_code **code, struct err *e)
+static int compile(const struct str *text, const char *pattern, size_t len, pcre2_code **code,
+                   struct moeflux_err *e)
 {
     int number;
     PCRE2_SIZE at;
@@ -65,7 +66,7 @@ static int compile(const struct str *text, const char *pattern, size_t len, pcre
 }
 
 int pretokenize_add(struct pretokenizer *p, const char *pattern, size_t len, bool literal,
-                    enum pretokenize_join join, struct err *e)
+                    enum pretokenize_join join, struct moeflux_err *e)
 {
     if (p->n_splits == PRETOKENIZE_MAX_SPLITS)
         return err_set(e, ERR_UNSUPPORTED, "more than %d splits", PRETOKENIZE_MAX_SPLITS);
@@ -104,7 +105,7 @@ struct run {
     size_t split;     /* that is tried */
     size_t start, at; /* in the piece: where the match that is tried begins, and the last callout */
     struct pretokenize_sink sink;
-    struct err *e;
+    struct moeflux_err *e;
 };
 
 /* The steps since the last callout are as many as the characters that were gone forward by. */
@@ -221,7 +222,7 @@ static int cut(struct run *r, size_t split, const char *text, size_t len)
 }
 
 int pretokenize_run(const struct pretokenizer *p, const char *text, size_t len, struct steps *steps,
-                    struct pretokenize_sink sink, struct err *e)
+                    struct pretokenize_sink sink, struct moeflux_err *e)
 {
     struct run r = {.p = p, .text = text, .len = len, .steps = steps, .sink = sink, .e = e};
     int rc;

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-struct err;
+struct moeflux_err;
 struct pretokenize_split; /* one compiled pattern */
 struct steps;
 
@@ -30,12 +30,12 @@ struct pretokenizer {
  * not compile, ERR_UNSUPPORTED for one that cannot be run faithfully (see pattern.h) or that matches the empty
  * text, and for too many splits. */
 int pretokenize_add(struct pretokenizer *p, const char *pattern, size_t len, bool literal,
-                    enum pretokenize_join join, struct err *e);
+                    enum pretokenize_join join, struct moeflux_err *e);
 void pretokenize_free(struct pretokenizer *p);
 
 /* Who gets the pieces, borrowed. A negative return stops the cutting and is handed on. */
 struct pretokenize_sink {
-    int (*piece)(void *ctx, const char *bytes, size_t len, struct err *e);
+    int (*piece)(void *ctx, const char *bytes, size_t len, struct moeflux_err *e);
     void *ctx;
 };
 
@@ -43,6 +43,6 @@ struct pretokenize_sink {
  * ERR_UNSUPPORTED when a pattern needs more steps or memory than is allowed: it names the split and the place;
  * ERR_INTERRUPTED, ERR_MEMORY. */
 int pretokenize_run(const struct pretokenizer *p, const char *text, size_t len, struct steps *steps,
-                    struct pretokenize_sink sink, struct err *e);
+                    struct pretokenize_sink sink, struct moeflux_err *e);
 
 #endif

@@ -9,7 +9,7 @@
 #define STEPS_BASE   (1u << 20)
 #define STEPS_AN_ASK (1u << 16) /* well under a millisecond */
 
-struct steps steps_for(size_t len, size_t n_splits, const struct progress *p)
+struct steps steps_for(size_t len, size_t n_splits, const struct moeflux_progress *p)
 {
     struct steps s = {.until_ask = STEPS_AN_ASK, .progress = p};
     if (!size_mul(len, (n_splits + 1) * STEPS_A_BYTE, &s.left) || !size_add(s.left, STEPS_BASE, &s.left))
@@ -41,7 +41,7 @@ bool steps_take(struct steps *s, uint64_t n)
     return steps_ask(s, n);
 }
 
-int steps_error(const struct steps *s, const char *what, size_t at, size_t len, struct err *e)
+int steps_error(const struct steps *s, const char *what, size_t at, size_t len, struct moeflux_err *e)
 {
     if (s->interrupted)
         return err_set(e, ERR_INTERRUPTED, "interrupted while %zu bytes of text were encoded", len);

@@ -8,18 +8,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct err;
-struct progress;
+struct moeflux_err;
+struct moeflux_progress;
 
 struct steps {
     uint64_t left;
     uint64_t until_ask;
-    const struct progress *progress; /* asked now and then; may be NULL */
+    const struct moeflux_progress *progress; /* asked now and then; may be NULL */
     bool interrupted;
 };
 
 /* For a text of len bytes that goes through n_splits splits. */
-struct steps steps_for(size_t len, size_t n_splits, const struct progress *p);
+struct steps steps_for(size_t len, size_t n_splits, const struct moeflux_progress *p);
 
 /* Takes n steps. False: there are not as many left, or the user stops it (`interrupted`); then nothing is left. */
 bool steps_take(struct steps *s, uint64_t n);
@@ -28,6 +28,6 @@ bool steps_take(struct steps *s, uint64_t n);
 bool steps_ask(struct steps *s, uint64_t n);
 
 /* Why it ended: ERR_INTERRUPTED, else ERR_UNSUPPORTED: `what` ("split 1 of 2") has none left at byte `at` of `len`. */
-int steps_error(const struct steps *s, const char *what, size_t at, size_t len, struct err *e);
+int steps_error(const struct steps *s, const char *what, size_t at, size_t len, struct moeflux_err *e);
 
 #endif

@@ -15,13 +15,14 @@
 
 /* --- post_processor --- */
 
-static int fail_post(const char *what, struct err *e)
+static int fail_post(const char *what, struct moeflux_err *e)
 {
     return err_set(e, ERR_UNSUPPORTED, "post_processor: %s", what);
 }
 
 /* The one id of a template's special token. */
-static int read_special(struct tokenizer *t, const json_t *template, const json_t *special, struct err *e)
+static int read_special(struct tokenizer *t, const json_t *template, const json_t *special,
+                        struct moeflux_err *e)
 {
     const char *name = json_string_value(json_object_get(special, "id"));
     const json_t *entry = name ? json_object_get(json_object_get(template, "special_tokens"), name) : NULL;
@@ -37,7 +38,7 @@ static int read_special(struct tokenizer *t, const json_t *template, const json_
     return 0;
 }
 
-static int read_template(struct tokenizer *t, const json_t *template, struct err *e)
+static int read_template(struct tokenizer *t, const json_t *template, struct moeflux_err *e)
 {
     const json_t *single = json_object_get(template, "single"), *item;
     bool seen_text = false;
@@ -60,7 +61,7 @@ static int read_template(struct tokenizer *t, const json_t *template, struct err
     return 0;
 }
 
-static int read_post_step(struct tokenizer *t, const json_t *step, struct err *e)
+static int read_post_step(struct tokenizer *t, const json_t *step, struct moeflux_err *e)
 {
     const json_t *type = json_object_get(step, "type");
     /* ByteLevel only moves the offsets of tokens. */
@@ -72,7 +73,7 @@ static int read_post_step(struct tokenizer *t, const json_t *step, struct err *e
                    json_quote_member(step, "type").text);
 }
 
-int tokenizer_config_post(struct tokenizer *t, const json_t *root, struct err *e)
+int tokenizer_config_post(struct tokenizer *t, const json_t *root, struct moeflux_err *e)
 {
     const json_t *post = json_member(root, "post_processor"), *step;
     t->bos = -1;
@@ -97,7 +98,7 @@ int tokenizer_config_post(struct tokenizer *t, const json_t *root, struct err *e
 
 /* A file of the same directory; *text stays NULL when there is none. */
 static int read_beside(const char *path, const char *name, char **where, char **text, size_t *len,
-                       struct err *e)
+                       struct moeflux_err *e)
 {
     const char *slash = strrchr(path, '/');
     char *dir = mem_text(slash ? path : ".", e);
@@ -113,7 +114,7 @@ static int read_beside(const char *path, const char *name, char **where, char **
 }
 
 /* A token is given as its text or as an object with "content". */
-static int read_bos(struct tokenizer *t, const json_t *root, const char *where, struct err *e)
+static int read_bos(struct tokenizer *t, const json_t *root, const char *where, struct moeflux_err *e)
 {
     const json_t *add = json_member(root, "add_bos_token"), *token = json_member(root, "bos_token");
     if (!add)
@@ -151,7 +152,7 @@ static const char *template_of(const json_t *root)
 }
 
 static int read_config_text(struct tokenizer *t, const char *text, size_t len, const char *where,
-                            struct err *e)
+                            struct moeflux_err *e)
 {
     json_error_t fault;
     json_t *root = json_loadb(text, len, 0, &fault);
@@ -167,7 +168,7 @@ static int read_config_text(struct tokenizer *t, const char *text, size_t len, c
     return rc;
 }
 
-int tokenizer_config_read(struct tokenizer *t, const char *path, struct err *e)
+int tokenizer_config_read(struct tokenizer *t, const char *path, struct moeflux_err *e)
 {
     char *where = NULL, *text = NULL;
     size_t len = 0;

@@ -16,7 +16,7 @@
 
 /* ---- normalizer ---- */
 
-static int read_normalizer_step(struct tokenizer *t, const json_t *step, struct err *e)
+static int read_normalizer_step(struct tokenizer *t, const json_t *step, struct moeflux_err *e)
 {
     if (!json_is_text(json_object_get(step, "type"), "NFC"))
         return err_set(e, ERR_UNSUPPORTED, "normalizer: type %s, only \"NFC\" is supported",
@@ -25,7 +25,7 @@ static int read_normalizer_step(struct tokenizer *t, const json_t *step, struct 
     return 0;
 }
 
-static int read_normalizer(struct tokenizer *t, const json_t *root, struct err *e)
+static int read_normalizer(struct tokenizer *t, const json_t *root, struct moeflux_err *e)
 {
     const json_t *normalizer = json_member(root, "normalizer");
     if (!normalizer)
@@ -49,7 +49,8 @@ static int read_normalizer(struct tokenizer *t, const json_t *root, struct err *
 /* ---- pre_tokenizer ---- */
 
 /* "Removed" would lose text that decoding cannot bring back. */
-static int read_behavior(const json_t *step, const char *where, enum pretokenize_join *join, struct err *e)
+static int read_behavior(const json_t *step, const char *where, enum pretokenize_join *join,
+                         struct moeflux_err *e)
 {
     static const char *const names[] = {[PRETOKENIZE_ISOLATED] = "Isolated",
                                         [PRETOKENIZE_CONTIGUOUS] = "Contiguous",
@@ -65,7 +66,7 @@ static int read_behavior(const json_t *step, const char *where, enum pretokenize
                    where, json_quote_member(step, "behavior").text);
 }
 
-static int read_split(struct tokenizer *t, const json_t *step, const char *where, struct err *e)
+static int read_split(struct tokenizer *t, const json_t *step, const char *where, struct moeflux_err *e)
 {
     enum pretokenize_join join = PRETOKENIZE_ISOLATED;
     int rc = read_behavior(step, where, &join, e);
@@ -85,7 +86,7 @@ static int read_split(struct tokenizer *t, const json_t *step, const char *where
 }
 
 /* Numbers are what Unicode calls so (Nd, Nl, No), alone or in runs. */
-static int read_digits(struct tokenizer *t, const json_t *step, const char *where, struct err *e)
+static int read_digits(struct tokenizer *t, const json_t *step, const char *where, struct moeflux_err *e)
 {
     struct json_view v = json_view_of(step, where, e);
     bool alone = json_view_bool(&v, "individual_digits");
@@ -94,7 +95,7 @@ static int read_digits(struct tokenizer *t, const json_t *step, const char *wher
                                       alone ? PRETOKENIZE_ISOLATED : PRETOKENIZE_CONTIGUOUS, e);
 }
 
-static int read_byte_level(const json_t *step, const char *where, struct err *e)
+static int read_byte_level(const json_t *step, const char *where, struct moeflux_err *e)
 {
     struct json_view v = json_view_of(step, where, e);
     json_view_need_false(&v, "add_prefix_space", true);
@@ -104,7 +105,7 @@ static int read_byte_level(const json_t *step, const char *where, struct err *e)
 
 /* ByteLevel turns text into the byte alphabet: what comes after it would see other characters, so it is last. */
 static int read_pretokenizer_step(struct tokenizer *t, const json_t *step, size_t idx, size_t n_steps,
-                                  struct err *e)
+                                  struct moeflux_err *e)
 {
     const json_t *type = json_object_get(step, "type");
     char where[48];
@@ -120,7 +121,7 @@ static int read_pretokenizer_step(struct tokenizer *t, const json_t *step, size_
                    where, json_quote_member(step, "type").text);
 }
 
-static int read_pretokenizer(struct tokenizer *t, const json_t *root, struct err *e)
+static int read_pretokenizer(struct tokenizer *t, const json_t *root, struct moeflux_err *e)
 {
     const json_t *pre = json_member(root, "pre_tokenizer");
     if (!pre)
@@ -144,7 +145,7 @@ static int read_pretokenizer(struct tokenizer *t, const json_t *root, struct err
 
 /* ---- model ---- */
 
-static int refuse_affixes(const json_t *model, struct err *e)
+static int refuse_affixes(const json_t *model, struct moeflux_err *e)
 {
     static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
     for (size_t i = 0; i < sizeof affixes / sizeof *affixes; i++) {
@@ -158,7 +159,7 @@ static int refuse_affixes(const json_t *model, struct err *e)
     return 0;
 }
 
-static int read_model_options(struct tokenizer *t, const json_t *model, struct err *e)
+static int read_model_options(struct tokenizer *t, const json_t *model, struct moeflux_err *e)
 {
     if (!json_is_object(model))
         return err_set(e, ERR_FORMAT, "model is missing or not an object");
@@ -180,7 +181,7 @@ struct search {
 };
 
 /* A member of the model; where it is one of the two large lists its place is noted. */
-static int locate_list(void *ctx, struct jsonscan *s, struct jsonscan_text key, struct err *e)
+static int locate_list(void *ctx, struct jsonscan *s, struct jsonscan_text key, struct moeflux_err *e)
 {
     struct tokenizer_lists *lists = ((struct search *)ctx)->lists;
     bool is_vocab = jsonscan_is(key, "vocab"), is_merges = jsonscan_is(key, "merges");
@@ -202,7 +203,7 @@ static int locate_list(void *ctx, struct jsonscan *s, struct jsonscan_text key, 
 }
 
 /* A member of the whole file. */
-static int locate_model(void *ctx, struct jsonscan *s, struct jsonscan_text key, struct err *e)
+static int locate_model(void *ctx, struct jsonscan *s, struct jsonscan_text key, struct moeflux_err *e)
 {
     struct search *search = ctx;
     if (jsonscan_is(key, "model") && jsonscan_peek(s) == '{')
@@ -210,7 +211,7 @@ static int locate_model(void *ctx, struct jsonscan *s, struct jsonscan_text key,
     return jsonscan_skip(s, e);
 }
 
-static int locate_lists(const char *text, size_t len, struct tokenizer_lists *lists, struct err *e)
+static int locate_lists(const char *text, size_t len, struct tokenizer_lists *lists, struct moeflux_err *e)
 {
     struct str scratch = {0};
     struct search search = {lists, &scratch};
@@ -234,7 +235,8 @@ static void add_gap(struct str *rest, const struct jsonscan *list)
 }
 
 /* The file without the two lists, as a tree. */
-static json_t *parse_rest(const char *text, size_t len, const struct tokenizer_lists *lists, struct err *e)
+static json_t *parse_rest(const char *text, size_t len, const struct tokenizer_lists *lists,
+                          struct moeflux_err *e)
 {
     bool vocab_first = lists->vocab.at < lists->merges.at;
     const struct jsonscan *a = vocab_first ? &lists->vocab : &lists->merges;
@@ -256,7 +258,7 @@ static json_t *parse_rest(const char *text, size_t len, const struct tokenizer_l
     return root;
 }
 
-static int read_text(struct tokenizer *t, const char *text, size_t len, struct err *e)
+static int read_text(struct tokenizer *t, const char *text, size_t len, struct moeflux_err *e)
 {
     struct tokenizer_lists lists = {0};
     int rc = locate_lists(text, len, &lists, e);
@@ -279,11 +281,11 @@ static int read_text(struct tokenizer *t, const char *text, size_t len, struct e
     return rc;
 }
 
-int tokenizer_file_read(const char *path, struct tokenizer *t, struct err *e)
+int tokenizer_file_read(const char *path, struct tokenizer *t, struct moeflux_err *e)
 {
     char *text = NULL;
     size_t len = 0;
-    struct err fault = {0};
+    struct moeflux_err fault = {0};
     int rc = file_read_text(path, MAX_FILE_BYTES, &text, &len, e);
     if (rc < 0)
         return rc;

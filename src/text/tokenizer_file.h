@@ -10,7 +10,7 @@
 #include "text/pretokenize.h"
 #include "text/vocab.h"
 
-struct err;
+struct moeflux_err;
 
 struct tokenizer {
     struct vocab vocab;
@@ -20,14 +20,14 @@ struct tokenizer {
     int32_t bos;         /* put before a text; -1: none */
     char *chat_template; /* the file's own text; NULL: the directory has none */
     struct pretokenizer pretokenizer;
-    struct progress progress;      /* asked while a text is encoded */
-    struct added added;            /* every added token by the file's own content */
-    struct added added_raw;        /* what is looked for in the raw text */
-    struct added added_normalised; /* what is looked for in normalised text, itself normalised */
+    struct moeflux_progress progress; /* asked while a text is encoded */
+    struct added added;               /* every added token by the file's own content */
+    struct added added_raw;           /* what is looked for in the raw text */
+    struct added added_normalised;    /* what is looked for in normalised text, itself normalised */
 };
 
 /* Fills the zeroed `t`. On failure it is partly filled: tokenizer_free takes it as it is. Errors as
  * tokenizer_open; each names `path`. */
-int tokenizer_file_read(const char *path, struct tokenizer *t, struct err *e);
+int tokenizer_file_read(const char *path, struct tokenizer *t, struct moeflux_err *e);
 
 #endif
