@@ -23,7 +23,7 @@ static json_t *load(const char *path)
 {
     struct moeflux_err e;
     json_t *root = NULL;
-    assert_int_equal(json_read_file(path, 1 << 20, &root, &e), 0);
+    assert_int_equal(json_read_file(path, 1 << 20, JSON_MAX_SMALL, &root, &e), 0);
     return root;
 }
 
@@ -476,7 +476,8 @@ static void json_errors_name_the_file_and_the_line(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct moeflux_err e;
         json_t *root = NULL;
-        assert_int_equal(json_read(cases[i].text, strlen(cases[i].text), "f.json", &root, &e), ERR_FORMAT);
+        assert_int_equal(json_read(cases[i].text, strlen(cases[i].text), "f.json", JSON_MAX_SMALL, &root, &e),
+                         ERR_FORMAT);
         if (!strstr(e.text, cases[i].expected))
             fail_msg("\"%s\" has no \"%s\"", e.text, cases[i].expected);
     }
@@ -490,12 +491,12 @@ static void deep_nesting_is_refused_and_brackets_in_strings_do_not_count(void **
     json_t *root = NULL;
     memset(text, '[', sizeof text);
     memcpy(text, "{\"a\": ", 6);
-    assert_int_equal(json_read(text, sizeof text, "f.json", &root, &e), ERR_FORMAT);
+    assert_int_equal(json_read(text, sizeof text, "f.json", JSON_MAX_SMALL, &root, &e), ERR_FORMAT);
     assert_non_null(strstr(e.text, "nested deeper than 64"));
 
     memcpy(text, "{\"a\": \"", 7);
     memcpy(text + sizeof text - 4, "\\\"\"}", 4);
-    assert_int_equal(json_read(text, sizeof text, "f.json", &root, &e), 0);
+    assert_int_equal(json_read(text, sizeof text, "f.json", JSON_MAX_SMALL, &root, &e), 0);
     json_decref(root);
 }
 

@@ -78,7 +78,7 @@ static void fuzz_config(const char *path, uint64_t seed)
         struct quant_config q;
         struct moeflux_err e = {0};
         uint32_t bits;
-        int rc = json_read((char *)buf, n, "config.json", &root, &e);
+        int rc = json_read((char *)buf, n, "config.json", JSON_MAX_SMALL, &root, &e);
         expect_answer(rc, &e);
         if (rc < 0)
             continue;

@@ -12,6 +12,7 @@
 
 #include "base/err.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/str.h"
 #include "cli/exit.h"
 #include "cli/output.h"
@@ -23,7 +24,8 @@ static const char beginning[] = "{\"id\": ";
 /* Remembers a line's key. False: it is no result. */
 static bool take_line(struct results *r, const char *text, size_t len)
 {
-    json_t *root = json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
+    bool fits = json_count_values(text, len) <= JSON_MAX_LARGE;
+    json_t *root = fits ? json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL) : NULL;
     json_t *id = json_object_get(root, "id"), *line = json_object_get(root, "line");
     bool ok = id && json_is_integer(line) && json_integer_value(line) > 0 &&
               (json_object_get(root, "text") || json_object_get(root, "error"));

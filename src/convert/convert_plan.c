@@ -33,13 +33,13 @@ enum { CODE_BITS = 4 };
 static int read_config(struct convert_plan *p, const struct layout *l, struct moeflux_err *e)
 {
     int rc = file_read_text(l->config, MAX_CONFIG_BYTES, &p->config_text, &p->config_len, e);
-    return rc < 0 ? rc : json_read(p->config_text, p->config_len, l->config, &p->config, e);
+    return rc < 0 ? rc : json_read(p->config_text, p->config_len, l->config, JSON_MAX_SMALL, &p->config, e);
 }
 
 static int add_generation_eos(struct config *c, const char *path, struct moeflux_err *e)
 {
     json_t *root = NULL;
-    int rc = json_read_file(path, MAX_CONFIG_BYTES, &root, e);
+    int rc = json_read_file(path, MAX_CONFIG_BYTES, JSON_MAX_SMALL, &root, e);
     if (rc == 0)
         rc = config_add_eos(c, root, path, e);
     json_decref(root);

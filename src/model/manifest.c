@@ -89,7 +89,7 @@ int manifest_read(const char *path, uint32_t file, uint64_t bin_bytes, struct te
                   struct json_t **root, struct moeflux_err *e)
 {
     json_t *parsed = NULL;
-    int rc = json_read_file(path, MAX_MANIFEST_BYTES, &parsed, e);
+    int rc = json_read_file(path, MAX_MANIFEST_BYTES, JSON_MAX_LARGE, &parsed, e);
     if (rc < 0)
         return rc;
     rc = read_all(parsed, file, bin_bytes, out, path, e);

@@ -40,7 +40,7 @@ static int read_config(struct opening *o, struct moeflux_err *e)
     struct config *c = &o->m->config;
     int rc;
     if (o->layout.config) {
-        rc = json_read_file(o->layout.config, MAX_CONFIG_BYTES, &o->config, e);
+        rc = json_read_file(o->layout.config, MAX_CONFIG_BYTES, JSON_MAX_SMALL, &o->config, e);
         if (rc == 0)
             rc = config_read(c, o->config, o->layout.config, e);
     } else {
@@ -53,7 +53,7 @@ static int read_config(struct opening *o, struct moeflux_err *e)
     if (rc < 0 || !o->layout.generation_config)
         return rc;
     json_t *generation = NULL;
-    rc = json_read_file(o->layout.generation_config, MAX_CONFIG_BYTES, &generation, e);
+    rc = json_read_file(o->layout.generation_config, MAX_CONFIG_BYTES, JSON_MAX_SMALL, &generation, e);
     if (rc == 0)
         rc = config_add_eos(c, generation, o->layout.generation_config, e);
     json_decref(generation);
