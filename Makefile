@@ -1,74 +1,127 @@
-# moeflux: `make`, `make check`, `make lint`, `make asan`, `make validate`, `make install`.
-# Sources are found by folder; a new file needs no change here.
+# moeflux: `make`, `make check`, `make lint`, `make asan`, `make tsan`, `make validate`, `make install`.
+# Sources are found by folder; a new file needs no change here. CPPFLAGS, CFLAGS, LDFLAGS and LDLIBS are the user's: they
+# are added to what is needed. WERROR=1, or CI=true: a warning is an error.
 
 BUILD   ?= build
 PREFIX  ?= /usr/local
+LIBDIR  ?= $(PREFIX)/lib
 DESTDIR ?=
 CC      ?= cc
 GLSLC   ?= glslc
 OPT     ?= -O2 -g
 SAN     ?=
+WERROR  ?= $(filter-out 0 false,$(CI))
 
-PACKAGES := vulkan jansson libpcre2-8 libutf8proc liburing libedit libxxhash argtable2
-PKG_CFLAGS := $(shell pkg-config --cflags $(PACKAGES))
-PKG_LIBS   := $(shell pkg-config --libs $(PACKAGES))
+LIB_PACKAGES := vulkan jansson libpcre2-8 libutf8proc liburing libxxhash sleef
+PACKAGES     := $(LIB_PACKAGES) libedit argtable2
+PKG_CFLAGS   := $(shell pkg-config --cflags $(PACKAGES))
+PKG_LIBS     := $(shell pkg-config --libs $(PACKAGES))
 
-WARN := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla
-CFLAGS   := -std=c11 -D_GNU_SOURCE $(OPT) $(SAN) $(WARN) -MMD -MP -pthread -ffp-contract=off
-CPPFLAGS := -Isrc -Ikernels -I$(BUILD) $(PKG_CFLAGS)
-LDFLAGS  := $(SAN) -pthread
-LDLIBS   := $(PKG_LIBS) -lm
+WARN := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla \
+        $(if $(filter-out 0,$(WERROR)),-Werror)
 
-SRC      := $(filter-out src/main.c,$(wildcard src/*/*.c))
-OBJ      := $(SRC:%.c=$(BUILD)/%.o)
-KERNELS  := $(sort $(wildcard kernels/*.comp))
-# Built a second time for software devices (kernels/memory.glsl, matvec.glsl, matmul.glsl).
-WIDE     := attention linear matmul expert_up expert_down expert_up_many expert_down_many
-# And in the one for cooperative matrices.
-COOP     := matmul expert_up_many expert_down_many attention_many
-SPIRV    := $(KERNELS:kernels/%.comp=$(BUILD)/kernels/%.inc) $(WIDE:%=$(BUILD)/kernels/%_wide.inc) \
-            $(COOP:%=$(BUILD)/kernels/%_coop.inc)
+# Hardening, as far as the compiler knows it; the sanitizers have checks of their own. _FORTIFY_SOURCE needs optimisation,
+# and the user's comes first.
+known     = $(foreach f,$(1),$(shell $(CC) -Werror $(f) -x c -c -o /dev/null /dev/null 2>/dev/null && echo $(f)))
+OPTIMISES := $(filter-out -O0,$(lastword $(filter -O%,$(OPT) $(CFLAGS))))
+FORTIFY   := $(if $(OPTIMISES),$(if $(findstring _FORTIFY_SOURCE,$(CPPFLAGS) $(CFLAGS)),,-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2))
+HARDEN    := $(if $(SAN),,$(FORTIFY) $(call known,-fstack-protector-strong -fstack-clash-protection -fcf-protection))
+
+# Behind the user's flags: what the code is written in, and what keeps the bits of its results the same.
+ALL_CFLAGS   := $(OPT) $(SAN) $(WARN) $(HARDEN) -fPIC -fvisibility=hidden -pthread $(CFLAGS) -std=c11 -ffp-contract=off
+ALL_CPPFLAGS := -D_GNU_SOURCE -Isrc -Ikernels -I$(BUILD) $(PKG_CFLAGS) $(CPPFLAGS)
+ALL_LDFLAGS  := $(SAN) -pie -pthread -Wl,-z,relro,-z,now $(LDFLAGS)
+ALL_LDLIBS   := $(PKG_LIBS) -lm $(LDLIBS)
+
+# X_isa.c is compiled once for each instruction set of the processor's family (src/cpu/isa.h). With -O2 gcc 12 keeps the tiles
+# of the products in memory.
+MACHINE           := $(shell $(CC) -dumpmachine)
+AVX2              := -mavx2 -mfma -mf16c
+ISA_FLAGS_avx2    := $(AVX2)
+ISA_FLAGS_avx512  := $(AVX2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
+ISA_FLAGS_dotprod := -march=armv8.2-a+dotprod
+ISA_OPT           := $(OPT:-O2=-O3)
+ISAS     := portable $(if $(findstring x86_64,$(MACHINE)),avx2 avx512) $(if $(findstring aarch64,$(MACHINE)),neon dotprod)
+ISA_SRC  := $(wildcard src/*/*_isa.c)
+ISA_TEST := $(wildcard tests/*_isa.c)
+
+SRC      := $(filter-out $(ISA_SRC),$(wildcard src/*/*.c src/*/*/*.c))
+OBJ      := $(SRC:%.c=$(BUILD)/%.o) $(foreach isa,$(ISAS),$(ISA_SRC:%.c=$(BUILD)/%.$(isa).o))
 TESTS    := $(sort $(wildcard tests/test_*.c))
 TEST_BIN := $(TESTS:tests/%.c=$(BUILD)/tests/%)
-SAN_OBJ  := $(if $(SAN),$(BUILD)/tests/dlclose_shim.o)
-TEST_LIB := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(TESTS) $(wildcard tests/fuzz_*.c tests/bench_*.c) $(wildcard tests/*_shim.c),$(wildcard tests/*.c)))
+SAN_OBJ  := $(if $(findstring address,$(SAN)),$(BUILD)/tests/dlclose_shim.o)
+TEST_LIB := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(TESTS) $(ISA_TEST) $(wildcard tests/fuzz_*.c tests/bench_*.c) $(wildcard tests/*_shim.c),$(wildcard tests/*.c))) \
+            $(foreach isa,$(ISAS),$(ISA_TEST:%.c=$(BUILD)/%.$(isa).o))
 
-.PHONY: all tests check run-tests bench lint asan validate install clean
+# kernels/X.comp is the kernel X, kernels/X/Y.comp the kernel X_Y.
+KERNELS      := $(patsubst kernels/%.comp,%,$(sort $(wildcard kernels/*.comp kernels/*/*.comp)))
+# Some are built again as NAME_VARIANT, with -DVARIANT in capitals: for software devices (kernels/memory.glsl, matvec.glsl,
+# matmul.glsl), and for cooperative matrices.
+VARIANTS     := wide coop
+kernels_wide := attention linear matmul expert_up expert_down expert_up_many expert_down_many
+kernels_coop := matmul expert_up_many expert_down_many attention_many
+SPIRV        := $(patsubst %,$(BUILD)/kernels/%.inc,$(KERNELS) $(foreach v,$(VARIANTS),$(kernels_$(v):%=%_$(v))))
+
+.PHONY: all lib tests check run-tests bench lint asan tsan validate install clean
 .SECONDARY:
+.DELETE_ON_ERROR:
+.SECONDEXPANSION:
 all: $(BUILD)/moeflux
 
-$(BUILD)/moeflux: $(BUILD)/src/main.o $(OBJ) $(SAN_OBJ)
-	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+$(BUILD)/moeflux: $(BUILD)/main.o $(OBJ) $(SAN_OBJ)
+	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(ALL_LDLIBS)
 
-$(BUILD)/%.o: %.c
+# After a change of this file too: its flags are part of the objects.
+$(BUILD)/%.o: %.c Makefile
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
+	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
+
+define ISA_RULE
+$(BUILD)/%_isa.$(1).o: %_isa.c Makefile
+	@mkdir -p $$(@D)
+	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) $(ISA_OPT) $(ISA_FLAGS_$(1)) -DCPU_ISA=$(1) -DCPU_ISA_$(1) -MMD -MP -c -o $$@ $$<
+endef
+$(foreach isa,$(ISAS),$(eval $(call ISA_RULE,$(isa))))
+
+# The library is everything that needs no terminal. Only what moeflux.h declares is visible from outside, in the static
+# library too: its one object has no other global names, so that a program may have functions of the same name.
+LIB_OBJ := $(filter-out $(BUILD)/src/cli/% $(BUILD)/src/generate/% $(BUILD)/src/server/%,$(OBJ))
+SONAME  := libmoeflux.so.0
+LIBS    := $(BUILD)/libmoeflux.a $(BUILD)/$(SONAME)
+lib: $(LIBS)
+
+$(BUILD)/libmoeflux.a: $(LIB_OBJ)
+	$(CC) -r -nostdlib -o $(@:.a=.o) $^
+	objcopy --localize-hidden $(@:.a=.o)
+	rm -f $@
+	$(AR) rcs $@ $(@:.a=.o)
+
+$(BUILD)/$(SONAME): $(LIB_OBJ)
+	$(CC) -shared -Wl,-soname,$(SONAME) -Wl,-z,defs,-z,relro,-z,now $(SAN) -pthread $(LDFLAGS) -o $@ $^ $(shell pkg-config --libs $(LIB_PACKAGES)) -lm
 
 # One C initialiser of SPIR-V words a kernel; src/vulkan/pipeline.c includes the table of all of them.
-$(BUILD)/kernels/%.inc: kernels/%.comp $(wildcard kernels/*.glsl) kernels/args.h
+variant = $(filter $(VARIANTS),$(lastword $(subst _, ,$(1))))
+source  = kernels/$(patsubst %_$(call variant,$(1)),%,$(1)).comp
+define  = $(addprefix -D,$(shell echo $(call variant,$(1)) | tr a-z A-Z))
+$(SPIRV): $(BUILD)/kernels/%.inc: $$(call source,$$*) Makefile
 	@mkdir -p $(@D)
-	$(GLSLC) --target-env=vulkan1.3 -O -Ikernels -mfmt=c -o $@ $<
+	$(GLSLC) --target-env=vulkan1.3 -O $(call define,$*) -Ikernels -mfmt=c -MD -MF $(@:.inc=.d) -o $@ $<
 
-$(BUILD)/kernels/%_wide.inc: kernels/%.comp $(wildcard kernels/*.glsl) kernels/args.h
-	@mkdir -p $(@D)
-	$(GLSLC) --target-env=vulkan1.3 -O -DWIDE -Ikernels -mfmt=c -o $@ $<
-
-$(BUILD)/kernels/%_coop.inc: kernels/%.comp $(wildcard kernels/*.glsl) kernels/args.h
-	@mkdir -p $(@D)
-	$(GLSLC) --target-env=vulkan1.3 -O -DCOOP -Ikernels -mfmt=c -o $@ $<
+# A shader's header that is gone makes the shaders that included it be built again.
+kernels/%.glsl: ;
+kernels/%.h: ;
 
 $(BUILD)/kernels/table.inc: $(SPIRV) scripts/kernel-table
-	scripts/kernel-table $(SPIRV) > $@.tmp
-	mv $@.tmp $@
+	scripts/kernel-table $(SPIRV) > $@
 
 $(BUILD)/src/vulkan/pipeline.o: $(BUILD)/kernels/table.inc
 
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_LIB) $(OBJ) $(SAN_OBJ)
-	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
+	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(ALL_LDLIBS) -lcmocka
 
 # tests/test_token_loop.c counts the program's own allocations.
 COUNTED := malloc calloc realloc aligned_alloc posix_memalign mmap
-$(BUILD)/tests/test_token_loop: LDFLAGS += $(COUNTED:%=-Wl,--wrap=%)
+$(BUILD)/tests/test_token_loop: ALL_LDFLAGS += $(COUNTED:%=-Wl,--wrap=%)
 
 # Systems that fail or are slow, for tests/terminal.py and tests/faults.py; dlclose_shim.c is linked.
 SHIMS := $(BUILD)/tests/fault_shim.so $(BUILD)/tests/late_shim.so
@@ -80,7 +133,7 @@ tests: $(TEST_BIN) $(SHIMS)
 
 check: run-tests
 
-run-tests: $(BUILD)/moeflux $(TEST_BIN) $(SHIMS)
+run-tests: $(BUILD)/moeflux $(LIBS) $(TEST_BIN) $(SHIMS)
 	scripts/run-tests $(BUILD) $(ONLY)
 
 # Measuring programs; tests/bench_X.c says what each measures and how it is called.
@@ -96,10 +149,15 @@ asan: export ASAN_OPTIONS = $(ASAN_CHECKS):quarantine_size_mb=32
 asan: export UBSAN_OPTIONS = print_stacktrace=1
 asan: export MOEFLUX_TESTS = *odd*
 asan: export MOEFLUX_ROUNDS = 60
-asan: ONLY = $(filter-out test_cogito cli_skills,$(notdir $(basename $(TESTS) $(wildcard tests/cli_*.sh))))
+asan: ONLY = $(filter-out test_cogito cli_skills cli_library,$(notdir $(basename $(TESTS) $(wildcard tests/cli_*.sh))))
 asan:
 	$(MAKE) BUILD=build-asan OPT="-O1 -g" ONLY="$(ONLY)" \
 	    SAN="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer" run-tests
+
+# The threads of a computation under ThreadSanitizer.
+tsan:
+	$(MAKE) BUILD=build-tsan OPT="-O1 -g" SAN=-fsanitize=thread build-tsan/tests/test_team
+	build-tsan/tests/test_team
 
 # The tests that use the GPU, under the Vulkan validation layers.
 validate: $(BUILD)/moeflux $(TEST_BIN) $(SHIMS)
@@ -107,13 +165,22 @@ validate: $(BUILD)/moeflux $(TEST_BIN) $(SHIMS)
 
 # clang-tidy compiles the sources, so the generated one has to be there.
 lint: $(if $(KERNELS),$(BUILD)/kernels/table.inc)
-	CPPFLAGS="$(CPPFLAGS)" scripts/lint
+	CPPFLAGS="$(ALL_CPPFLAGS)" scripts/lint
 
-install: $(BUILD)/moeflux
+VERSION = $(shell sed -n 's/^\#define MOEFLUX_VERSION "\(.*\)"/\1/p' src/moeflux.h)
+install: $(BUILD)/moeflux $(LIBS)
 	install -D -m 755 $(BUILD)/moeflux $(DESTDIR)$(PREFIX)/bin/moeflux
 	install -D -m 644 man/moeflux.1 $(DESTDIR)$(PREFIX)/share/man/man1/moeflux.1
+	install -D -m 644 src/moeflux.h $(DESTDIR)$(PREFIX)/include/moeflux.h
+	install -D -m 644 $(BUILD)/libmoeflux.a $(DESTDIR)$(LIBDIR)/libmoeflux.a
+	install -D -m 644 $(BUILD)/$(SONAME) $(DESTDIR)$(LIBDIR)/$(SONAME)
+	ln -sf $(SONAME) $(DESTDIR)$(LIBDIR)/libmoeflux.so
+	mkdir -p $(DESTDIR)$(LIBDIR)/pkgconfig
+	sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION)|; s|@PACKAGES@|$(LIB_PACKAGES)|' \
+	    moeflux.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/moeflux.pc
 
 clean:
-	rm -rf build build-asan
+	rm -rf build build-asan build-tsan
 
--include $(OBJ:.o=.d) $(BUILD)/src/main.d $(TEST_BIN:=.d) $(TEST_LIB:.o=.d) $(SAN_OBJ:.o=.d) $(patsubst %.c,$(BUILD)/%.d,$(wildcard tests/bench_*.c))
+-include $(OBJ:.o=.d) $(BUILD)/main.d $(TEST_BIN:=.d) $(TEST_LIB:.o=.d) $(SAN_OBJ:.o=.d) $(SPIRV:.inc=.d) \
+         $(patsubst %.c,$(BUILD)/%.d,$(wildcard tests/bench_*.c))

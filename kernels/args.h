@@ -1,6 +1,6 @@
 /* args.h - the parameter block of every kernel, read by C and by GLSL: one definition, no drift.
  *
- * ADDR is a device address (on the reference backend: a host pointer). Addresses come first, then 4-byte scalars.
+ * ADDR is a device address. Addresses come first, then 4-byte scalars.
  * Blocks are pushed as push constants: at most 128 bytes. All activations are float32, row-major; a stride counts
  * elements. `n` counts tokens of the chunk, the first of which stands at position `pos`. */
 #ifndef MOEFLUX_ARGS_H
@@ -50,14 +50,14 @@ ARGS_SIZE(linear_segment, 40);
 #define LINEAR_MAX_SEGMENTS 8
 #define LINEAR_SET          0
 #define LINEAR_ADD          1
-#define LINEAR_HALVE        2 /* kernels named X_coop */
+#define LINEAR_F16          2 /* kernels named X_coop */
 struct linear_args {
     ADDR segments; /* linear_segment [n_segments] */
     ADDR x;        /* [n][x_stride]; f16 for kernels named X_coop */
     ADDR norm;     /* f32 [cols], or 0: x is taken as it is */
     ADDR y;        /* [n][y_stride] */
     U32 n_segments, cols, x_stride, y_stride, n;
-    U32 store; /* LINEAR_SET: y = W x, LINEAR_ADD: y += W x, LINEAR_HALVE: as SET, y is f16 */
+    U32 store; /* LINEAR_SET: y = W x, LINEAR_ADD: y += W x, LINEAR_F16: as SET, y is f16 */
     F32 eps;
     U32 later_blocks[LINEAR_MAX_SEGMENTS -
                      1]; /* first_block of segments 1 and on; past the last UINT32_MAX */
@@ -68,8 +68,8 @@ struct linear_args {
 };
 ARGS_SIZE(linear_args, 112);
 
-#define LINEAR_TURNED_MANY 8 /* tokens at once, of many */
-struct linear_turned_args {
+#define TRANSPOSED_TOKENS 8 /* tokens at once, of many */
+struct matvec_transposed_args {
     ADDR weight, scales, biases; /* of the first matrix; the next begins `step` rows on */
     ADDR x;                      /* [n][x_stride] */
     ADDR y;                      /* [n][y_stride] */
@@ -77,16 +77,16 @@ struct linear_turned_args {
     U32 x_stride, y_stride, x_step, y_step; /* as in linear_args */
     U32 n, n_stacked;
 };
-ARGS_SIZE(linear_turned_args, 80);
+ARGS_SIZE(matvec_transposed_args, 80);
 
-struct halve_args {
+struct cast_f16_args {
     ADDR x;    /* [n][x_stride] */
     ADDR norm; /* f32 [cols], or 0 */
     ADDR dst;  /* f16 [n][cols] */
     U32 n, cols, x_stride;
     F32 eps;
 };
-ARGS_SIZE(halve_args, 40);
+ARGS_SIZE(cast_f16_args, 40);
 
 struct router_args {
     ADDR logits;  /* [n][stride], the first n_experts of a row */
@@ -181,7 +181,7 @@ struct expert_mix_args {
 };
 ARGS_SIZE(expert_mix_args, 64);
 
-struct attn_prep_args {
+struct gqa_prepare_args {
     ADDR qkv;            /* [n][stride]: n_heads x (query head_dim, gated: gate head_dim), keys, values */
     ADDR q_norm, k_norm; /* f32 [head_dim] */
     ADDR rope;           /* [n][rotary_dim]: cos and sin of each pair */
@@ -194,7 +194,7 @@ struct attn_prep_args {
     U32 is_gated; /* 1: a gate stands behind each query */
     U32 pad;
 };
-ARGS_SIZE(attn_prep_args, 96);
+ARGS_SIZE(gqa_prepare_args, 96);
 
 struct attention_args {
     ADDR q;       /* [n][q_stride]: n_heads x key_dim */
@@ -208,15 +208,15 @@ struct attention_args {
 };
 ARGS_SIZE(attention_args, 88);
 
-struct attn_merge_args {
+struct attention_merge_args {
     ADDR partial; /* [n][n_heads][n_splits][value_dim + 2] */
     ADDR qkv;     /* [n][stride]: the gates; 0: none */
     ADDR dst;     /* [n][dst_stride]: n_heads x value_dim */
     U32 n, n_heads, value_dim, n_splits, stride, dst_stride;
 };
-ARGS_SIZE(attn_merge_args, 48);
+ARGS_SIZE(attention_merge_args, 48);
 
-struct mla_prep_args {
+struct mla_prepare_args {
     ADDR q;    /* [n][q_stride]: n_heads x (nope_dim, rope_dim) */
     ADDR kv;   /* [n][kv_stride]: at kv_at the latent [latent_dim], then the rotary key [rope_dim] */
     ADDR norm; /* f32 [latent_dim] */
@@ -232,7 +232,7 @@ struct mla_prep_args {
     U32 kv_type; /* of the cache; the kernel has it as a constant */
     U32 out_stride, out_step, out_at;
 };
-ARGS_SIZE(mla_prep_args, 112);
+ARGS_SIZE(mla_prepare_args, 112);
 
 #define MLA_KEYS_TILE 32 /* of latent_dim, in a workgroup */
 struct mla_keys_args {

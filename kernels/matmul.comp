@@ -31,7 +31,7 @@ void store(uint at, bool is_mine, float y)
 #ifdef COOP
     // Two neighbouring rows, which two neighbouring lanes have, are one word.
     float next = subgroupShuffleXor(y, 1);
-    if (a.store == LINEAR_HALVE) {
+    if (a.store == LINEAR_F16) {
         if (is_mine && at % 2 == 0)
             U32s(a.y).v[at / 2] = packHalf2x16(clamp(vec2(y, next), vec2(-65504.0), vec2(65504.0)));
         return;

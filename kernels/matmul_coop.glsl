@@ -1,6 +1,6 @@
 // matmul_coop.glsl - matmul.glsl on cooperative matrices.
 //
-// The inputs come in float16 with their norm applied (halve.comp), the weights are rounded to it, and both are
+// The inputs come in float16 with their norm applied (cast_f16.comp), the weights are rounded to it, and both are
 // multiplied 16 x 16 x 16 at a time by VK_NV_cooperative_matrix, sums in float32. While a step is multiplied the next
 // one is on its way. Two invocations load a row: each asks for 32 neighbouring columns at a time and for the scales and
 // biases of eight groups at once, as with few tokens a product waits for its weights.

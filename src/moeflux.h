@@ -1,8 +1,17 @@
-/* moeflux.h - the narrow door: open a model, evaluate tokens, get logits.
+/* moeflux.h - run mixture-of-experts language models that are larger than memory.
  *
- * struct moeflux is an opened model on a device: weights, kernels, the experts' cache. struct moeflux_session is
- * one sequence: its position, KV cache and recurrent states. Nothing is kept in globals. One thread at a time per
- * model. Token ids are int32_t in [0, vocab_size). */
+ *   struct moeflux_model      an opened model on a device: weights, kernels, the cache of experts
+ *   struct moeflux_session    one sequence of tokens: its position, KV cache and recurrent state
+ *   struct moeflux_tokenizer  text to token ids and back
+ *   struct moeflux_sampler    logits to the next token id
+ *
+ * Nothing is kept in globals. Use a model, its sessions included, from one thread at a time. A tokenizer may be shared by
+ * threads. Token ids are int32_t in [0, vocab_size).
+ *
+ * A function that can fail returns int: 0 or a documented value >= 0, else a negative MOEFLUX_ERR_*. It fills the caller's
+ * struct moeflux_err, which may be NULL. Strings and arrays in structs are borrowed from the caller during the call.
+ *
+ * This file includes nothing of the project's and compiles alone, as C11 and as C++. */
 #ifndef MOEFLUX_H
 #define MOEFLUX_H
 
@@ -10,165 +19,277 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/err.h"
-#include "base/progress.h"
-
 #define MOEFLUX_VERSION "0.1.0"
 
-struct moeflux;
+#ifdef __cplusplus
+extern "C" {
+#endif
+/* The library hides every symbol that is not declared here. */
+#ifdef __GNUC__
+#pragma GCC visibility push(default)
+#endif
+
+/* --- errors and progress --- */
+
+enum moeflux_err_code {
+    MOEFLUX_OK = 0,
+    MOEFLUX_ERR_IO = -1,          /* the operating system refused: open, read, write, rename */
+    MOEFLUX_ERR_FORMAT = -2,      /* a file's content is not what it must be */
+    MOEFLUX_ERR_MEMORY = -3,      /* host memory could not be had */
+    MOEFLUX_ERR_USAGE = -4,       /* the caller asked for something that makes no sense */
+    MOEFLUX_ERR_DEVICE = -5,      /* the GPU or its driver failed */
+    MOEFLUX_ERR_UNSUPPORTED = -6, /* well formed, but not something this program or device can do */
+    MOEFLUX_ERR_NO_FIT = -7,      /* does not fit the memory or disk there is */
+    MOEFLUX_ERR_INTERRUPTED = -8, /* the progress callback said stop */
+};
+
+struct moeflux_err {
+    int code; /* an enum moeflux_err_code; MOEFLUX_OK while nothing failed */
+    /* One line without full stop and newline. It names the file, tensor or option, what was expected and what was found. */
+    char text[512];
+};
+
+struct moeflux_progress {
+    /* `what` names the step ("reading weights"); done and total are in `unit` ("B" or "tok").
+     * total 0: there is nothing to show, only the question whether to go on.
+     * Called often, from one thread at a time. Return false to stop the work: it fails with MOEFLUX_ERR_INTERRUPTED. */
+    bool (*report)(void *ctx, const char *what, const char *unit, uint64_t done, uint64_t total);
+    void *ctx;
+};
+
+/* --- a model --- */
+
+struct moeflux_model;
 struct moeflux_session;
 
+/* How experts are read. AUTO: mmap where all experts fit in 3/4 of the host memory, else the first that works of direct,
+ * uring and pread. */
+enum moeflux_expert_io {
+    MOEFLUX_EXPERT_IO_AUTO,
+    MOEFLUX_EXPERT_IO_MMAP,
+    MOEFLUX_EXPERT_IO_PREAD,
+    MOEFLUX_EXPERT_IO_URING,
+    MOEFLUX_EXPERT_IO_DIRECT,
+};
+
+/* Which experts of the next layer are read before its router has chosen: those of the token before, those that its router
+ * chooses for the hidden state of this layer, or both. AUTO: ROUTER. */
+enum moeflux_prefetch {
+    MOEFLUX_PREFETCH_AUTO,
+    MOEFLUX_PREFETCH_NONE,
+    MOEFLUX_PREFETCH_PREVIOUS,
+    MOEFLUX_PREFETCH_ROUTER,
+    MOEFLUX_PREFETCH_BOTH,
+};
+
+/* Which expert leaves a full cache: the least recently used, or the least frequently used, recent uses counting more.
+ * AUTO: FREQUENCY. */
+enum moeflux_cache_policy {
+    MOEFLUX_CACHE_POLICY_AUTO,
+    MOEFLUX_CACHE_POLICY_LRU,
+    MOEFLUX_CACHE_POLICY_FREQUENCY,
+};
+
+/* The factors of matrix products in prompts. AUTO: float16 where the device has matrix units for it, else float32. Sums are
+ * float32 always. */
+enum moeflux_prompt_type { MOEFLUX_PROMPT_TYPE_AUTO, MOEFLUX_PROMPT_TYPE_F32, MOEFLUX_PROMPT_TYPE_F16 };
+
+/* The numbers of the KV cache. AUTO: the type of prompts. */
+enum moeflux_kv_type { MOEFLUX_KV_TYPE_AUTO, MOEFLUX_KV_TYPE_F32, MOEFLUX_KV_TYPE_F16 };
+
+/* Zero or NULL in any member but `dir` means the default. */
 struct moeflux_options {
     const char *dir; /* model directory */
     /* NULL: the best Vulkan device; "reference"; an index; or a part of a device's name */
     const char *device;
-    /* Host memory for experts and checkpoints; 0: from what is free. Where device memory is host memory it bounds the cache
-     * itself. */
+    /* Host memory for experts and checkpoints; 0: from what is free. Where device memory is host memory, it bounds the cache
+     * of experts itself. */
     uint64_t memory_bytes;
     uint64_t gpu_memory_bytes; /* device memory for weights, states and experts; 0: from what is free */
-    const char *expert_io; /* how experts are read: "auto" (NULL too), "mmap", "pread", "uring", "direct" */
-    const char *prefetch;  /* what is read ahead: "auto" (NULL too), "none", "previous", "router", "both" */
-    const char *cache_policy; /* who leaves a full cache: "auto" (NULL too), "lru", "frequency" */
-    /* file of counts (moeflux_save_usage): its most used experts are read at open and stay */
+    enum moeflux_expert_io expert_io;
+    enum moeflux_prefetch prefetch;
+    enum moeflux_cache_policy cache_policy;
+    /* File of counts (moeflux_model_save_usage). Its most used experts are read at open and never leave the cache. */
     const char *pin;
-    /* file of counts: the cache starts with its most used experts; none: NULL or no such file */
+    /* File of counts. The cache starts with its most used experts. A file that does not exist counts as empty. */
     const char *usage;
-    /* products of prompts: "auto" (NULL too): float16 where the device is fast at it; "f32": exact everywhere; "f16" */
-    const char *prompt_type;
-    const char *kv_type; /* of the KV cache's numbers: "auto" (NULL too), "f32", "f16" */
-    uint32_t n_threads;  /* readers and host work; 0: the cores there are */
-    uint32_t chunk;      /* most tokens evaluated at once; 0: the default */
-    uint32_t context;    /* tokens of states that memory is kept free for; 0: 8192, or the model's maximum */
-    bool profile;        /* time every kernel (moeflux_stats.ops) */
-    bool staged;         /* for tests: treat device memory as apart from host memory even where it is not */
-    bool as_gpu;         /* for tests: treat a software device as a GPU (its kernels, chunks and budgets) */
-    struct progress progress; /* loading weights, prefill */
+    enum moeflux_prompt_type prompt_type;
+    enum moeflux_kv_type kv_type;
+    uint32_t n_threads; /* readers and host work; 0: by the number of cores */
+    uint32_t chunk;     /* most tokens evaluated at once; 0: by kind and total memory of the device */
+    uint32_t context;   /* tokens of states that memory is kept free for; 0: 8192, or the model's maximum */
+    bool profile;       /* time every kernel (moeflux_stats.ops) */
+    struct moeflux_progress progress; /* of loading weights and of prompts */
 };
 
-/* Opens, checks and loads. On failure *out is NULL and `e` says why; ERR_NO_FIT gives the numbers. */
-int moeflux_open(struct moeflux **out, const struct moeflux_options *o, struct err *e);
-/* A device that does not finish what an interrupted evaluation left it keeps the memory of its model and its sessions:
- * then this and moeflux_session_free give nothing back after a quarter of a second, and the process should end. */
-void moeflux_close(struct moeflux *m);
+/* Opens, checks and loads. On failure *out is NULL. MOEFLUX_ERR_NO_FIT: the text gives the numbers. */
+int moeflux_model_open(struct moeflux_model **out, const struct moeflux_options *o, struct moeflux_err *e);
+/* Close all sessions first; NULL is legal. An evaluation that was interrupted may still run on the device. If it does not
+ * finish within a quarter of a second, this and moeflux_session_free leave its memory allocated; the process should end. */
+void moeflux_model_close(struct moeflux_model *m);
 
-struct moeflux_info {
+struct moeflux_model_info {
     const char *architecture;   /* "Qwen3.5-MoE" */
-    const char *device;         /* borrowed until moeflux_close */
-    const char *tokenizer_path; /* NULL: the directory has none; borrowed */
+    const char *device;         /* borrowed until moeflux_model_close, as every pointer here */
+    const char *tokenizer_path; /* NULL: the directory has none */
     uint32_t n_layers, hidden, vocab_size, n_experts, top_k;
-    uint32_t max_context; /* the most a session may have */
-    const int32_t *eos;   /* [n_eos]; borrowed */
+    uint32_t max_context; /* the most tokens that a session may have */
+    const int32_t *eos;   /* [n_eos] */
     uint32_t n_eos;
-    const char *expert_io; /* how experts are read, and why; borrowed until moeflux_close */
-    bool experts_resident; /* every expert has a slot: no reads once warm */
-    /* prompts are computed with float16 products (float32 sums), which this device is fast at */
-    bool half_products;
+    const char *expert_io; /* how experts are read, and why */
+    bool experts_resident; /* every expert is in the cache: nothing is read after open */
+    bool f16_products;     /* prompts are computed with float16 products and float32 sums */
 };
-struct moeflux_info moeflux_info(const struct moeflux *m);
+struct moeflux_model_info moeflux_model_get_info(const struct moeflux_model *m);
 
-/* max_context: the most tokens the sequence may have; memory grows as it is used.
- * ERR_USAGE above the model's own maximum, ERR_NO_FIT. The model must outlive the session. */
-int moeflux_session_new(struct moeflux_session **out, struct moeflux *m, uint32_t max_context, struct err *e);
-void moeflux_session_free(struct moeflux_session *s);
+/* A hash of the model: its dimensions and constants, the names, types and sizes of its dense tensors, and samples of the
+ * bytes of dense tensors and experts. The packed and the plain layout of one model have the same. Computed at the first call
+ * (reads a few MB). MOEFLUX_ERR_IO, _FORMAT, _MEMORY. */
+int moeflux_model_fingerprint(struct moeflux_model *m, uint64_t *out, struct moeflux_err *e);
+
+enum { MOEFLUX_MAX_OPS = 32 };
+struct moeflux_op_time {
+    const char *name;
+    uint64_t n, ns;
+};
+struct moeflux_stats {                     /* since open or the last moeflux_model_reset_stats */
+    uint64_t n_prefill_tokens, prefill_ns; /* evaluations of more than one token */
+    uint64_t n_decode_tokens, decode_ns;   /* evaluations of one token */
+    uint64_t n_submits, n_dispatches;
+    uint64_t read_bytes, read_ns;    /* reads of experts; time with at least one in flight */
+    uint64_t read_depth_ns;          /* summed over reads: divided by read_ns, the average queue depth */
+    uint64_t n_reads;                /* experts read */
+    uint64_t wait_read_ns;           /* evaluations waited for the disk */
+    uint64_t wait_gpu_ns;            /* the host waited for the device */
+    uint64_t n_compiled, compile_ns; /* kernels compiled at their first use; evaluations waited for them */
+    /* Chosen experts: in a device slot, in the host's cache, or neither. One whose prefetch is still in flight counts as a
+     * miss. */
+    uint64_t n_hits, n_host_hits, n_misses;
+    uint64_t n_slots, n_host_slots, slot_bytes; /* of the cache */
+    uint64_t n_pinned;                          /* slots whose experts never leave (moeflux_options.pin) */
+    uint64_t n_predicted, n_predicted_right; /* experts named before the router chose; those that it chose */
+    uint64_t n_predictable;                  /* experts chosen where there was a prediction */
+    uint64_t n_prefetched;                   /* reads that were started for a prediction */
+    uint64_t n_prefetched_used;              /* of those: chosen while they were in the cache or in flight */
+    uint64_t n_promoted, n_demoted;          /* experts copied from host to device, from device to host */
+    uint64_t weights_bytes, state_bytes;     /* device memory of dense weights, of this model's sessions */
+    uint64_t device_used_bytes; /* device memory of the process, as the driver counts; 0: it does not say */
+    uint64_t gpu_ns;            /* sum of ops, if profile was asked for */
+    struct moeflux_op_time ops[MOEFLUX_MAX_OPS];
+    uint32_t n_ops;
+};
+void moeflux_model_get_stats(const struct moeflux_model *m, struct moeflux_stats *out);
+void moeflux_model_reset_stats(struct moeflux_model *m);
+/* How long evaluations waited for the experts of one layer, in ns since open or the last reset. */
+uint64_t moeflux_model_layer_wait_ns(const struct moeflux_model *m, uint32_t layer);
+
+/* Writes how often each expert was used: once a token, once a chunk of a prompt. The counts of moeflux_options.usage are
+ * included. Models whose experts are all resident count nothing. Text, "layer expert count" a line. The file is replaced as a
+ * whole. MOEFLUX_ERR_IO. */
+int moeflux_model_save_usage(const struct moeflux_model *m, const char *path, struct moeflux_err *e);
+
+/* --- a session --- */
+
+/* max_context: the most tokens that the sequence may have. Memory grows as it is used. MOEFLUX_ERR_USAGE: above the
+ * model's own maximum; MOEFLUX_ERR_NO_FIT. The model must outlive the session. */
+int moeflux_session_new(struct moeflux_session **out, struct moeflux_model *m, uint32_t max_context,
+                        struct moeflux_err *e);
+void moeflux_session_free(struct moeflux_session *s); /* NULL is legal */
 
 /* What an evaluation hands out. Every member may be NULL. */
-struct moeflux_wish {
+struct moeflux_outputs {
     float *logits; /* [vocab_size], after the last token */
-    /* The logits after each token, in order: row [vocab_size], valid during the call. Negative: stop with it. */
-    int (*each_logits)(void *ctx, uint32_t pos, const float *row, struct err *e);
-    /* Hidden states, layer 0 = embedding, layer i = output of layer i: rows [n][hidden] for the positions from
-     * pos on. Chunks come in ascending order of pos, layers ascending within. */
-    int (*hidden)(void *ctx, uint32_t layer, uint32_t pos, uint32_t n, const float *rows, struct err *e);
+    /* The logits after each token, in order: row [vocab_size], valid during the call. A negative result ends the
+     * evaluation with that code. */
+    int (*each_logits)(void *ctx, uint32_t pos, const float *row, struct moeflux_err *e);
+    /* Hidden states: layer 0 is the embedding, layer i the output of layer i. rows [n][hidden] are those of positions
+     * pos .. pos + n - 1. Chunks come in ascending order of pos, layers ascending within a chunk. */
+    int (*hidden)(void *ctx, uint32_t layer, uint32_t pos, uint32_t n, const float *rows,
+                  struct moeflux_err *e);
     void *ctx;
 };
 
-/* Appends n >= 1 tokens to the sequence. ERR_USAGE: an id out of range or no room (nothing changes);
- * ERR_INTERRUPTED: the progress callback said stop; the sequence has the chunks that were finished before, none or more
- * of them (moeflux_position), and can go on from there. The callback is asked between the submissions of a chunk and
- * while the host waits, several times a second, for single tokens too where they take long (with a total of 0);
- * ERR_IO, ERR_FORMAT, ERR_DEVICE, or what wish->each_logits returned: a half-evaluated chunk cannot be kept. The
- * sequence then stands where the chunk began, if its states could be put back, else at its newest checkpoint
- * (position 0 without one): ask moeflux_position. */
-int moeflux_eval(struct moeflux_session *s, const int32_t *ids, uint32_t n, const struct moeflux_wish *wish,
-                 struct err *e);
+/* Appends n >= 1 tokens to the sequence.
+ *   MOEFLUX_ERR_USAGE        an id is out of range, or the context has no room; nothing changes
+ *   MOEFLUX_ERR_INTERRUPTED  the progress callback said stop; the sequence keeps the chunks that were finished
+ *                            (moeflux_session_position) and can go on from there
+ *   MOEFLUX_ERR_IO, _FORMAT, _DEVICE, or what outputs->each_logits returned: the chunk is dropped. The sequence goes
+ *                            back to the start of the chunk if its states can be restored, else to its newest
+ *                            checkpoint, or to position 0 without one; see moeflux_session_position
+ * The progress callback is called several times a second, between the submissions of a chunk and while the host waits. It is
+ * called for a single token too if tokens take long, then with a total of 0. */
+int moeflux_session_eval(struct moeflux_session *s, const int32_t *ids, uint32_t n,
+                         const struct moeflux_outputs *outputs, struct moeflux_err *e);
 
 /* Tokens in the sequence. */
-uint32_t moeflux_position(const struct moeflux_session *s);
+uint32_t moeflux_session_position(const struct moeflux_session *s);
 /* Back to position 0 with all states zero, no checkpoints and no history. */
-int moeflux_clear(struct moeflux_session *s, struct err *e);
+int moeflux_session_clear(struct moeflux_session *s, struct moeflux_err *e);
 
-/* The state of a sequence, kept.
+/* The state of a sequence is its position, the rows of the KV cache, the recurrent state and the ids of its tokens. After
+ * each call below it equals that of a fresh run over the tokens that remain: byte for byte if that run has the same chunk
+ * boundaries, else within the tolerance of chunk sizes.
  *
- * It consists of the position, the rows of the KV cache, the recurrent states and the ids of the tokens. Whatever is
- * called below, it equals afterwards that of a fresh run over the tokens that remain: byte for byte when that run has
- * the same chunk boundaries, else within the tolerance of chunk sizes.
- *
- * Attention can be cut at any position. Recurrent states cannot: they are those after the last token. Checkpoints are
- * copies of them in host memory (moeflux_checkpoint_bytes each) to go back to. Position 0 always counts as one; it
- * takes no memory and is not listed. Models without recurrent layers need none: there a checkpoint is a position. */
+ * Attention can be cut at any position. A recurrent state cannot: it is that after the last token. A checkpoint is a copy of
+ * it in host memory (moeflux_session_checkpoint_bytes) to go back to. Position 0 always counts as a checkpoint; it takes no
+ * memory and is not listed. Models without recurrent layers need no copies: there a checkpoint is a position. */
 
-/* The ids of the tokens so far, [moeflux_position]; -1: not known, because the state was loaded from a file without
- * them. Borrowed until the next call that changes the sequence. */
-const int32_t *moeflux_history(const struct moeflux_session *s);
+/* The ids of the tokens so far, [moeflux_session_position]; -1: not known, because the state was loaded from a file without
+ * ids. Borrowed until the next call that changes the sequence. */
+const int32_t *moeflux_session_history(const struct moeflux_session *s);
 
-/* Cuts the sequence to its first `pos` tokens and drops the checkpoints behind. Where the model has recurrent layers,
- * restores the nearest checkpoint at or before `pos` and evaluates the tokens between again, with progress reports.
- * pos = moeflux_position changes nothing. ERR_USAGE: pos is above it, or a token to evaluate again is not known
- * (nothing changes). ERR_INTERRUPTED and the errors of moeflux_eval: the sequence is a shorter one, see there. */
-int moeflux_truncate(struct moeflux_session *s, uint32_t pos, struct err *e);
+/* Cuts the sequence to its first `pos` tokens and drops later checkpoints. If the model has recurrent layers, restores the
+ * nearest checkpoint at or before `pos` and evaluates the tokens from there to `pos` again, with progress reports.
+ * pos = moeflux_session_position changes nothing. MOEFLUX_ERR_USAGE: pos is greater, or a token to evaluate again is not
+ * known (nothing changes). MOEFLUX_ERR_INTERRUPTED and the other errors: as for moeflux_session_eval. */
+int moeflux_session_truncate(struct moeflux_session *s, uint32_t pos, struct moeflux_err *e);
 
-/* Makes use of what the sequence has in common with the prompt ids [n], n >= 1: keeps as many of its tokens as it can
- * without evaluating any (so it goes to a checkpoint where there are recurrent layers), at most n - 1, since the
- * last one's logits are wanted; *n_reused gets their number, which is the position now. The caller evaluates
- * ids + *n_reused: the same tokens that a replay would compute, in one evaluation instead of two. */
-int moeflux_reuse(struct moeflux_session *s, const int32_t *ids, uint32_t n, uint32_t *n_reused,
-                  struct err *e);
+/* Prepares the sequence for the prompt ids [n], n >= 1: keeps the longest common prefix that it can keep without evaluating
+ * anything (with recurrent layers, up to a checkpoint), and at most n - 1 tokens, since the logits of the last one are
+ * wanted. *n_reused gets the number of tokens kept, which is the position now. The caller evaluates ids + *n_reused. */
+int moeflux_session_reuse(struct moeflux_session *s, const int32_t *ids, uint32_t n, uint32_t *n_reused,
+                          struct moeflux_err *e);
 
-/* Checkpoints the state at the current position. One that is there already counts as used again. The least recently
- * used one leaves when there are more than the cap. ERR_MEMORY, ERR_DEVICE: no checkpoint was added or lost. */
-int moeflux_checkpoint(struct moeflux_session *s, struct err *e);
-/* Goes back to the checkpoint at `pos` (0: as truncate to 0) and drops those behind it. ERR_USAGE: there is none,
- * nothing changes. */
-int moeflux_restore(struct moeflux_session *s, uint32_t pos, struct err *e);
-/* Drops the checkpoint at `pos`. ERR_USAGE: there is none, or pos is 0. */
-int moeflux_forget(struct moeflux_session *s, uint32_t pos, struct err *e);
-/* The most checkpoints there may be (default 4); what is above leaves now, the least recently used first. n >= 1, else
- * ERR_USAGE. No more than memory was kept free for when the model was opened (moeflux_plan.n_checkpoints). */
-int moeflux_set_checkpoint_cap(struct moeflux_session *s, uint32_t n, struct err *e);
-/* As many as there may be. */
-uint32_t moeflux_checkpoint_cap(const struct moeflux_session *s);
-/* From now on evaluations of more than one token checkpoint by themselves after the first chunk that ends at or behind
- * a multiple of `n` tokens, but not after the last chunk. 0, the default: never. No effect on models without
- * recurrent layers. */
-void moeflux_set_checkpoint_every(struct moeflux_session *s, uint32_t n);
+/* Checkpoints the state at the current position. If there is one already, it counts as used now. The least recently used
+ * checkpoint is dropped if there are more than the cap. MOEFLUX_ERR_MEMORY, _DEVICE: no checkpoint was added or lost. */
+int moeflux_session_checkpoint(struct moeflux_session *s, struct moeflux_err *e);
+/* Goes back to the checkpoint at `pos` (0: clears) and drops later ones. MOEFLUX_ERR_USAGE: there is none, nothing changes. */
+int moeflux_session_restore(struct moeflux_session *s, uint32_t pos, struct moeflux_err *e);
+/* MOEFLUX_ERR_USAGE: there is no checkpoint at `pos`, or pos is 0. */
+int moeflux_session_drop_checkpoint(struct moeflux_session *s, uint32_t pos, struct moeflux_err *e);
+/* The most checkpoints that are kept (default 4). Those above the cap are dropped now, the least recently used first.
+ * The cap is never greater than what memory was kept free for at open (moeflux_plan.n_checkpoints).
+ * MOEFLUX_ERR_USAGE: n is 0. */
+int moeflux_session_set_checkpoint_cap(struct moeflux_session *s, uint32_t n, struct moeflux_err *e);
+uint32_t moeflux_session_checkpoint_cap(const struct moeflux_session *s);
+/* From now on an evaluation of several chunks makes checkpoints by itself: after the first chunk that reaches or passes a
+ * multiple of `n` tokens, but not after its last chunk. 0, the default: never. No effect without recurrent layers. */
+void moeflux_session_set_checkpoint_every(struct moeflux_session *s, uint32_t n);
 /* Positions of the checkpoints, ascending, up to `cap` of them into `pos`; returns how many there are. */
-uint32_t moeflux_list_checkpoints(const struct moeflux_session *s, uint32_t *pos, uint32_t cap);
-/* Host memory of one checkpoint; 0 for models without recurrent layers. */
-uint64_t moeflux_checkpoint_bytes(const struct moeflux_session *s);
+uint32_t moeflux_session_list_checkpoints(const struct moeflux_session *s, uint32_t *pos, uint32_t cap);
+/* Host memory of one checkpoint; 0 without recurrent layers. */
+uint64_t moeflux_session_checkpoint_bytes(const struct moeflux_session *s);
 
-/* Snapshots: files of a state. Versions 1 and 2 are those of the original moeflux (magic MFLX): KV rows as float32 and
- * recurrent states, no ids and nothing that tells the weights apart. Version 3 adds the ids, the model's fingerprint,
- * the type of the KV rows, the checkpoints and a checksum. Version 1 is only read. */
+/* Snapshots are files of a state. Versions 1 and 2 are those of the original moeflux (magic MFLX): float32 rows of the KV
+ * cache and recurrent states, no ids, and nothing that tells the weights apart. Version 3 adds the ids, the model's
+ * fingerprint, the type of the KV rows, the checkpoints and a checksum. Version 1 is only read. */
 enum moeflux_state_format { MOEFLUX_STATE_V2 = 2, MOEFLUX_STATE_V3 = 3 };
 
-/* Bytes of the file that moeflux_save would write now. */
-uint64_t moeflux_state_bytes(const struct moeflux_session *s, enum moeflux_state_format format);
-/* Writes the state to the side and renames it: `path` has the old bytes or the new ones, after a power failure too. The
- * session stays as it is.
- * Streams through a buffer of a MiB. Version 2 widens float16 rows. ERR_IO, ERR_DEVICE, ERR_MEMORY,
- * ERR_INTERRUPTED (the progress callback said stop), ERR_USAGE (no such format). */
-int moeflux_save(struct moeflux_session *s, const char *path, enum moeflux_state_format format,
-                 struct err *e);
-/* Replaces the session's state by that of a file of any version. On any failure the session is as it was; where its
- * position is not 0, that takes device memory for both states while it loads. After version 1 or 2 the ids are
- * not known.
- * A cache of float16 rounds the rows of versions 1 and 2; version 3 has to have the cache's type.
- * ERR_IO; ERR_FORMAT: no snapshot, cut, damaged, of another model or another type of rows; ERR_NO_FIT: more tokens
- * than max_context, or no memory; ERR_INTERRUPTED. The text names the file, what was expected and what was found. */
-int moeflux_load(struct moeflux_session *s, const char *path, struct err *e);
+/* Bytes of the file that moeflux_session_save would write now. */
+uint64_t moeflux_session_state_bytes(const struct moeflux_session *s, enum moeflux_state_format format);
+/* Writes the state to a new file and renames it: `path` has the old bytes or the new ones, after a power failure too. The
+ * session does not change. Needs a buffer of one MiB. Version 2 widens float16 rows. MOEFLUX_ERR_IO, _DEVICE, _MEMORY,
+ * _INTERRUPTED; _USAGE: no such format. */
+int moeflux_session_save(struct moeflux_session *s, const char *path, enum moeflux_state_format format,
+                         struct moeflux_err *e);
+/* Replaces the session's state by that of a file of any version. On failure the session does not change; unless its position
+ * is 0, this takes device memory for both states while it loads. After version 1 or 2 the ids are not known. A float16 cache
+ * rounds the rows of versions 1 and 2; version 3 must have the cache's type.
+ * MOEFLUX_ERR_IO; _FORMAT: no snapshot, cut, damaged, of another model or another type of rows; _NO_FIT: more tokens than
+ * max_context, or no memory; _INTERRUPTED. The text names the file, what was expected and what was found. */
+int moeflux_session_load(struct moeflux_session *s, const char *path, struct moeflux_err *e);
 
-/* What a snapshot's header says, without a model. Checked: the header itself and the file's length, as far as the
- * version tells it. */
+/* The header of a snapshot, read without a model. Checked: the header, and the file's length as far as the version tells. */
 struct moeflux_state_info {
     uint32_t version;
     uint32_t n_layers;
@@ -178,53 +299,61 @@ struct moeflux_state_info {
     uint64_t fingerprint; /* of the model */
     uint64_t bytes;       /* of the file */
 };
-int moeflux_read_state_info(const char *path, struct moeflux_state_info *out, struct err *e);
+int moeflux_read_state_info(const char *path, struct moeflux_state_info *out, struct moeflux_err *e);
 
-/* A hash of the model: its dimensions and constants, the names, types and sizes of its dense tensors and samples of
- * their bytes and of the experts'. The same for the packed and the plain layout of one model. Computed on first use
- * (reads a few MB), then kept. ERR_IO, ERR_FORMAT, ERR_MEMORY. */
-int moeflux_fingerprint(struct moeflux *m, uint64_t *out, struct err *e);
+/* --- text --- */
 
-enum { MOEFLUX_MAX_OPS = 32 };
-struct moeflux_op_time {
-    const char *name;
-    uint64_t n, ns;
+struct moeflux_tokenizer;
+
+/* path: a tokenizer.json (moeflux_model_info.tokenizer_path); the files beside it are read too. MOEFLUX_ERR_IO, _FORMAT,
+ * _UNSUPPORTED: not a byte-level BPE tokenizer; _MEMORY. */
+int moeflux_tokenizer_open(struct moeflux_tokenizer **out, const char *path, struct moeflux_err *e);
+void moeflux_tokenizer_close(struct moeflux_tokenizer *t); /* NULL is legal */
+
+/* The ids of a text of `len` bytes. Returns how many there are; the first `cap` of them are in ids, so that cap 0 asks for the
+ * number. parse_special: added tokens ("<|im_start|>") in the text become their ids; else they are text. Invalid UTF-8 becomes
+ * U+FFFD. No BOS is added (moeflux_tokenizer_bos). */
+int64_t moeflux_tokenizer_encode(const struct moeflux_tokenizer *t, const char *text, size_t len,
+                                 bool parse_special, int32_t *ids, size_t cap, struct moeflux_err *e);
+/* The bytes of one token, which may be a part of a character. Returns their number, 0 for an id without a token. *bytes is
+ * borrowed from the tokenizer. */
+size_t moeflux_tokenizer_bytes(const struct moeflux_tokenizer *t, int32_t id, const char **bytes);
+/* Whether the id is a control token, which is not shown to a user. */
+bool moeflux_tokenizer_is_special(const struct moeflux_tokenizer *t, int32_t id);
+/* The id of an added token by its text ("<|im_end|>"), or -1. */
+int32_t moeflux_tokenizer_special_id(const struct moeflux_tokenizer *t, const char *text);
+/* The id that the model expects before every text, or -1. */
+int32_t moeflux_tokenizer_bos(const struct moeflux_tokenizer *t);
+/* The model's chat template, a Jinja program, or NULL. Borrowed. */
+const char *moeflux_tokenizer_chat_template(const struct moeflux_tokenizer *t);
+
+struct moeflux_sampler;
+
+struct moeflux_sampler_options {
+    float temperature;    /* 0: greedy, the lowest id of the maximum */
+    uint32_t top_k;       /* keep the k largest; 0: all */
+    float top_p;          /* keep the smallest set whose probabilities sum to at least p; 1: all */
+    float min_p;          /* drop what is below min_p times the largest probability; 0: none */
+    float repeat_penalty; /* positive logits are divided by it, others multiplied; 1: off */
+    uint32_t repeat_last; /* how many of the last tokens the penalty looks at; at most 2^20 */
+    uint64_t seed;
 };
-struct moeflux_stats {                     /* since open or the last moeflux_stats_reset */
-    uint64_t n_prefill_tokens, prefill_ns; /* evaluations of more than one token */
-    uint64_t n_decode_tokens, decode_ns;   /* evaluations of one token */
-    uint64_t n_submits, n_dispatches;
-    uint64_t read_bytes, read_ns;    /* expert reads; time with at least one under way */
-    uint64_t read_depth_ns;          /* summed over reads: divided by read_ns, the average queue depth */
-    uint64_t n_reads;                /* experts read */
-    uint64_t wait_read_ns;           /* the token waited for the disk */
-    uint64_t wait_gpu_ns;            /* the host waited for the device */
-    uint64_t n_compiled, compile_ns; /* kernels that were first needed since; evaluations waited for them */
-    /* Chosen experts: in a device slot, in the host's cache, or neither. One whose read ahead is still under way
-     * counts as a miss. */
-    uint64_t n_hits, n_host_hits, n_misses;
-    uint64_t n_slots, n_host_slots, slot_bytes; /* the cache */
-    uint64_t n_predicted, n_predicted_right;    /* experts named before the router chose; those it chose */
-    uint64_t n_predictable;                     /* experts chosen where there was a prediction */
-    uint64_t n_prefetched;                      /* reads that were started for a prediction */
-    uint64_t n_prefetched_used;          /* of those: chosen while they lay in the cache or were under way */
-    uint64_t n_promoted, n_demoted;      /* experts copied from host to device, from device to host */
-    uint64_t weights_bytes, state_bytes; /* device memory of dense weights, of this model's sessions */
-    /* device memory of the process, as the driver counts it; 0: it does not say */
-    uint64_t device_used_bytes;
-    uint64_t gpu_ns; /* sum of ops, when profile was asked for */
-    struct moeflux_op_time ops[MOEFLUX_MAX_OPS];
-    uint32_t n_ops;
-};
-void moeflux_get_stats(const struct moeflux *m, struct moeflux_stats *out);
-void moeflux_stats_reset(struct moeflux *m);
-/* How long tokens waited for the experts of one layer, in ns since open or the last reset. */
-uint64_t moeflux_layer_wait_ns(const struct moeflux *m, uint32_t layer);
+/* temperature 1, all else off, seed 0. */
+struct moeflux_sampler_options moeflux_sampler_defaults(void);
 
-/* Writes how often each expert was wanted from the cache (once a token, once a chunk of a prompt; never where all are
- * resident): the counts of the usage file that was given at open and since. Text, "layer expert count"
- * a line; written to the side and renamed. ERR_IO. */
-int moeflux_save_usage(const struct moeflux *m, const char *path, struct err *e);
+/* Deterministic: the same options and logits give the same ids. n_ids: the number of logits. t: ids without a token are
+ * never chosen; NULL: all ids have one. MOEFLUX_ERR_USAGE names the option that is out of range; _MEMORY. */
+int moeflux_sampler_new(struct moeflux_sampler **out, const struct moeflux_sampler_options *o, uint32_t n_ids,
+                        const struct moeflux_tokenizer *t, struct moeflux_err *e);
+void moeflux_sampler_free(struct moeflux_sampler *s); /* NULL is legal */
+/* Tells the sampler of a token of the prompt or the answer, for the repeat penalty. */
+void moeflux_sampler_accept(struct moeflux_sampler *s, int32_t id);
+/* Forgets the accepted tokens and starts the seed's sequence again. */
+void moeflux_sampler_reset(struct moeflux_sampler *s);
+/* The next token's id, or MOEFLUX_ERR_DEVICE: a logit that could be chosen is NaN. Never allocates. */
+int32_t moeflux_sampler_pick(struct moeflux_sampler *s, const float *logits, struct moeflux_err *e);
+
+/* --- devices, memory, speed --- */
 
 struct moeflux_device {
     uint32_t idx;
@@ -236,8 +365,8 @@ struct moeflux_device {
     bool usable;
     char why_not[128]; /* the feature that is missing */
 };
-/* Fills up to `cap` entries, best first; returns how many devices there are, or ERR_DEVICE (no Vulkan). */
-int moeflux_list_devices(struct moeflux_device *out, uint32_t cap, struct err *e);
+/* Fills up to `cap` entries, best first; returns how many devices there are, or MOEFLUX_ERR_DEVICE (no Vulkan). */
+int moeflux_list_devices(struct moeflux_device *out, uint32_t cap, struct moeflux_err *e);
 
 /* What a model needs, from its files alone (no device). */
 struct moeflux_needs {
@@ -248,16 +377,16 @@ struct moeflux_needs {
     uint64_t dense_bytes;  /* the resident part, on disk and in memory */
     uint64_t expert_bytes; /* all routed experts */
     uint64_t one_expert_bytes;
-    uint64_t token_dense_bytes;  /* weights read per token from memory, without routed experts */
-    uint64_t token_expert_bytes; /* routed experts' bytes per token: n_layers with experts * top_k * one */
-    uint64_t kv_bytes_per_pos;   /* of float32 numbers */
-    uint64_t fixed_state_bytes;  /* of recurrent layers, with the copy that lets a chunk be undone */
-    /* least memory to run: dense + states of a short context + one layer's top_k experts */
-    uint64_t floor_bytes;
+    uint64_t token_dense_bytes;     /* weights read per token from memory, without routed experts */
+    uint64_t token_expert_bytes;    /* routed experts' bytes per token: n_layers with experts * top_k * one */
+    uint64_t kv_bytes_per_pos;      /* of float32 numbers */
+    uint64_t recurrent_state_bytes; /* of one sequence, with the backup that lets a chunk be undone */
+    uint64_t
+        floor_bytes; /* least memory to run: dense + states of a short context + one layer's top_k experts */
 };
-int moeflux_get_needs(const char *dir, struct moeflux_needs *out, struct err *e);
+int moeflux_get_needs(const char *dir, struct moeflux_needs *out, struct moeflux_err *e);
 
-/* What moeflux_open would do with the same options now: its own decision, with nothing loaded. */
+/* What moeflux_model_open would do with the same options now: its own decision, with nothing loaded. */
 struct moeflux_plan {
     char device[256];
     bool is_unified;                             /* device memory is host memory */
@@ -273,16 +402,17 @@ struct moeflux_plan {
     uint64_t slot_bytes;                         /* memory of one expert */
     uint64_t n_experts;                          /* of all layers together */
     uint64_t n_slots, n_host_slots;              /* experts that device and host have room for */
-    bool experts_resident;                       /* every expert has a slot: no reads once warm */
-    char expert_io[1200];                        /* how experts are read, and why */
+    uint64_t n_pinned;     /* device slots whose experts never leave (moeflux_options.pin) */
+    bool experts_resident; /* every expert has a slot: nothing is read after open */
+    char expert_io[1200];  /* how experts are read, and why */
 };
-/* ERR_NO_FIT with the numbers, ERR_UNSUPPORTED, ERR_DEVICE: as moeflux_open would fail. */
-int moeflux_make_plan(const struct moeflux_options *o, struct moeflux_plan *out, struct err *e);
+/* Fails as moeflux_model_open would: MOEFLUX_ERR_NO_FIT with the numbers, _UNSUPPORTED, _DEVICE. */
+int moeflux_make_plan(const struct moeflux_options *o, struct moeflux_plan *out, struct moeflux_err *e);
 
 /* What this machine does. A speed of 0 was not measured. */
 struct moeflux_speeds {
-    double disk_bytes_s; /* experts of this model, in waves of top_k, as a layer asks for them */
-    bool disk_is_direct; /* past the page cache; else it may have answered */
+    double disk_bytes_s; /* experts of this model, top_k at a time, as a layer asks for them */
+    bool disk_is_direct; /* without the page cache; else it may have answered */
     uint64_t disk_bytes; /* that were read to find out */
     char disk_how[256];  /* "direct", or why there is no speed */
     char device[256];
@@ -292,21 +422,21 @@ struct moeflux_speeds {
     double copy_bytes_s;    /* host to device; 0 too where that is the same memory */
     char device_fault[512]; /* why the device has no speeds; "": it has */
 };
-/* Takes about a second for the disk and less for the device. Fails only where the directory cannot be opened. */
-int moeflux_measure(const struct moeflux_options *o, struct moeflux_speeds *out, struct err *e);
+/* Takes about a second for the disk and less for the device. Fails only if the directory cannot be opened. */
+int moeflux_measure(const struct moeflux_options *o, struct moeflux_speeds *out, struct moeflux_err *e);
 
-/* Where the time of one decoded token goes, in seconds. */
+/* The parts of one decoded token's time, in seconds. */
 struct moeflux_forecast {
     double compute_s, copy_s, disk_s;
-    double apart_s;      /* of the token, when nothing is read ahead */
-    double overlapped_s; /* when everything is */
+    double apart_s;      /* of the token, if nothing is prefetched */
+    double overlapped_s; /* if everything is */
 };
-/* hits: the share of chosen experts, 0 to 1, that device or host hold. plan: NULL when there is none. */
+/* hits: the share of chosen experts, 0 to 1, that device or host hold. plan: NULL if there is none. */
 struct moeflux_forecast moeflux_make_forecast(const struct moeflux_needs *n, const struct moeflux_plan *plan,
                                               const struct moeflux_speeds *s, double hits);
 
 /* Runs every kernel on `device` (as in moeflux_options) against the reference over a grid of shapes. Calls `row`
- * once per case: relative error against the bound. Returns the number of failed cases or a negative ERR_*. */
+ * once per case: relative error against the bound. Returns the number of failed cases. */
 struct moeflux_selftest_row {
     const char *kernel;
     const char *shape;
@@ -314,6 +444,13 @@ struct moeflux_selftest_row {
     bool ok;
 };
 int moeflux_selftest(const char *device, void (*row)(void *ctx, const struct moeflux_selftest_row *r),
-                     void *ctx, struct err *e);
+                     void *ctx, struct moeflux_err *e);
+
+#ifdef __GNUC__
+#pragma GCC visibility pop
+#endif
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -6,7 +6,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 
-int bench_fill(struct exec *x, struct exec_buffer *b, uint64_t bytes, uint32_t word, struct err *e)
+int bench_fill(struct exec *x, struct exec_buffer *b, uint64_t bytes, uint32_t word, struct moeflux_err *e)
 {
     enum { PIECE = 1 << 20 };
     static uint32_t v[PIECE / 4];
@@ -32,7 +32,7 @@ void bench_begin(struct exec *x, struct bench_time *t)
     exec_begin(x);
 }
 
-int bench_end(struct exec *x, struct bench_time *t, struct err *e)
+int bench_end(struct exec *x, struct bench_time *t, struct moeflux_err *e)
 {
     int rc = exec_finish(x, e);
     t->processor_ns = processor_ns() - t->processor_ns;

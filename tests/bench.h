@@ -4,12 +4,12 @@
 
 #include <stdint.h>
 
-#include "ops/exec.h"
+#include "exec/exec.h"
 
-struct err;
+struct moeflux_err;
 
 /* A new buffer full of one word. */
-int bench_fill(struct exec *x, struct exec_buffer *b, uint64_t bytes, uint32_t word, struct err *e);
+int bench_fill(struct exec *x, struct exec_buffer *b, uint64_t bytes, uint32_t word, struct moeflux_err *e);
 
 struct bench_time {
     struct exec_stats stats; /* each kernel's part of device_ns */
@@ -17,7 +17,7 @@ struct bench_time {
 };
 /* What is recorded between these two is measured; the device profiles (exec_open). */
 void bench_begin(struct exec *x, struct bench_time *t);
-int bench_end(struct exec *x, struct bench_time *t, struct err *e);
+int bench_end(struct exec *x, struct bench_time *t, struct moeflux_err *e);
 /* Keeps the shorter of two: device_ns with its stats, processor_ns. best: zeros at first. */
 void bench_keep(struct bench_time *best, const struct bench_time *t);
 /* " kernel 1.2 ..." in microseconds. */

@@ -24,7 +24,8 @@ struct bench {
 };
 
 /* n floats in [low, high). */
-static int fill(struct exec *x, struct exec_buffer *b, uint64_t n, float low, float high, struct err *e)
+static int fill(struct exec *x, struct exec_buffer *b, uint64_t n, float low, float high,
+                struct moeflux_err *e)
 {
     uint64_t rng = 88172645463325252u + n;
     int rc = exec_buffer_new(x, b, EXEC_DEVICE, n * sizeof(float), e);
@@ -42,7 +43,7 @@ static int fill(struct exec *x, struct exec_buffer *b, uint64_t n, float low, fl
     return rc;
 }
 
-static int prepare(struct bench *b, const char *device, struct err *e)
+static int prepare(struct bench *b, const char *device, struct moeflux_err *e)
 {
     int rc = exec_open(&b->x, device, true, false, e);
     if (rc < 0)
@@ -53,6 +54,7 @@ static int prepare(struct bench *b, const char *device, struct err *e)
     uint64_t n = b->n, outputs = n * s->n_v * s->v_dim;
     b->channels = 2 * s->n_k * s->k_dim + s->n_v * s->v_dim;
     b->stride = b->channels + s->n_v * (s->v_dim + 2);
+    const struct exec_caps caps = exec_get_caps(b->x);
     const struct {
         struct exec_buffer *to;
         uint64_t n;
@@ -64,7 +66,7 @@ static int prepare(struct bench *b, const char *device, struct err *e)
                {&b->norm, s->v_dim, 0.5f, 1.5f},
                {&b->windows, 2 * (uint64_t)(s->conv_kernel - 1) * b->channels, -2, 2},
                {&b->state, (uint64_t)s->n_v * s->v_dim * s->k_dim, 0, 0},
-               {&b->scratch, delta_scratch(s, b->n), 0, 0},
+               {&b->scratch, delta_scratch(s, &caps, b->n), 0, 0},
                {&b->out, outputs, 0, 0}};
     for (size_t i = 0; rc == 0 && i < sizeof all / sizeof *all; i++)
         rc = fill(b->x, all[i].to, all[i].n, all[i].low, all[i].high, e);
@@ -74,7 +76,7 @@ static int prepare(struct bench *b, const char *device, struct err *e)
 }
 
 /* From a state of zeros. */
-static int run(struct bench *b, const struct delta *op, struct bench_time *t, struct err *e)
+static int run(struct bench *b, const struct delta *op, struct bench_time *t, struct moeflux_err *e)
 {
     uint64_t window = (uint64_t)(b->shape.conv_kernel - 1) * b->channels * sizeof(float);
     const struct delta_call call = {.proj = b->proj.address,
@@ -107,7 +109,7 @@ static double difference(const struct bench *b)
     return worst / largest;
 }
 
-static int measure(struct bench *b, enum delta_form form, uint32_t reps, struct err *e)
+static int measure(struct bench *b, enum delta_form form, uint32_t reps, struct moeflux_err *e)
 {
     static const char *const names[] = {
         [DELTA_SINGLE] = "in one", [DELTA_TOKENS] = "by tokens", [DELTA_BLOCKS] = "by blocks"};
@@ -115,7 +117,7 @@ static int measure(struct bench *b, enum delta_form form, uint32_t reps, struct 
     struct bench_time time, best = {0};
     b->shape.form = form;
     int rc = delta_open(&op, b->x, &b->shape, e);
-    if (rc == 0 && form == DELTA_BLOCKS && op.walk_from == UINT32_MAX)
+    if (rc == 0 && form == DELTA_BLOCKS && op.gpu.walk_from == UINT32_MAX)
         return printf("by blocks: not on this device\n"), 0;
     for (uint32_t i = 0; rc == 0 && i < reps; i++) {
         rc = run(b, &op, &time, e);
@@ -134,7 +136,7 @@ static int measure(struct bench *b, enum delta_form form, uint32_t reps, struct 
     return 0;
 }
 
-static int measure_tiles(struct bench *b, uint32_t reps, struct err *e)
+static int measure_tiles(struct bench *b, uint32_t reps, struct moeflux_err *e)
 {
     static const struct delta_tile tiles[] = {
         {64, 8, 1, 16},   {64, 8, 2, 16},   {64, 8, 4, 16},  {128, 8, 1, 16},  {128, 8, 2, 16},
@@ -166,7 +168,7 @@ int main(int argc, char **argv)
     uint32_t reps = at + 1 < argc ? (uint32_t)strtoul(argv[at + 1], NULL, 10) : 3;
     if (b.n == 0 || reps == 0)
         return fprintf(stderr, "usage: bench_delta [--device D] [--tiles] TOKENS [REPS]\n"), 2;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     int rc = prepare(&b, device, &e);
     for (enum delta_form form = DELTA_SINGLE; rc == 0 && form <= DELTA_BLOCKS; form++)
         rc = measure(&b, form, reps, &e);

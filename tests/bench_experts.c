@@ -23,11 +23,11 @@ struct bench {
     struct exec *x;
     struct experts_shape shape;
     uint64_t expert_bytes;
-    uint32_t reps, n, n_used; /* experts that have tokens */
-    struct experts_many many; /* as opened, with all tiles */
+    uint32_t reps, n, n_used;    /* experts that have tokens */
+    struct experts_grouped many; /* as opened, with all tiles */
     struct experts op;
     struct exec_buffer pool, table, in, norm, idx, act, scratch;
-    struct err err; /* the first failure */
+    struct moeflux_err err; /* the first failure */
 };
 
 struct times {
@@ -79,7 +79,7 @@ static void prepare(struct bench *b, const char *device, bool float32)
     if (exec_open(&b->x, device, true, false, &b->err) < 0)
         return;
     if (float32)
-        exec_forbid_half(b->x);
+        exec_forbid_f16(b->x);
     uint64_t step = size_round_up(b->expert_bytes, 4096);
     fill(b, &b->pool, step * s->n_experts, 0x3c123c21);
     uint64_t *table = calloc(s->n_experts, sizeof *table);
@@ -91,9 +91,9 @@ static void prepare(struct bench *b, const char *device, bool float32)
     fill(b, &b->norm, 4 * (uint64_t)s->hidden, 0x3f800000);
     if (!b->err.code)
         experts_open(&b->op, b->x, s, &b->err);
-    if (!b->err.code && b->op.many.from == UINT32_MAX)
+    if (!b->err.code && b->op.gpu.grouped.from == UINT32_MAX)
         err_set(&b->err, ERR_UNSUPPORTED, "the device has one way for any number of tokens");
-    b->many = b->op.many;
+    b->many = b->op.gpu.grouped;
 }
 
 static void forget_tokens(struct bench *b)
@@ -135,7 +135,7 @@ static void take_tokens(struct bench *b, uint32_t n)
     free(used);
     fill(b, &b->in, (uint64_t)n * s->hidden * 4, 0x3f800000);
     fill(b, &b->act, pairs * s->inner * 4, 0);
-    fill(b, &b->scratch, 4 * experts_many_scratch(s, n, SHARED), 0);
+    fill(b, &b->scratch, 4 * experts_grouped_scratch(s, n, SHARED), 0);
 }
 
 static uint64_t time_of(const struct exec_stats *s, const char *kernel)
@@ -162,8 +162,8 @@ static struct times run_once(struct bench *b)
                                       .more = true};
     exec_reset_stats(b->x);
     exec_begin(b->x);
-    experts_many_up(&b->op.many, b->x, &b->shape, &call);
-    experts_many_down(&b->op.many, b->x, &b->shape, &call);
+    experts_grouped_up(&b->op.gpu.grouped, b->x, &b->shape, &call);
+    experts_grouped_down(&b->op.gpu.grouped, b->x, &b->shape, &call);
     exec_finish(b->x, &b->err);
     exec_begin(b->x); /* collects the times */
     exec_abandon(b->x);
@@ -201,8 +201,8 @@ static void measure_own(struct bench *b)
         chosen--;
     for (uint32_t i = 0; i < b->many.n_tiles && !b->err.code; i++) {
         char name[64];
-        b->op.many.n_tiles = 1;
-        b->op.many.tiles[0] = b->many.tiles[i];
+        b->op.gpu.grouped.n_tiles = 1;
+        b->op.gpu.grouped.tiles[0] = b->many.tiles[i];
         snprintf(name, sizeof name, "%s%ux%u", i == chosen ? "*" : "", b->many.tiles[i].tokens,
                  b->many.tiles[i].rows);
         measure(b, name);
@@ -212,17 +212,16 @@ static void measure_own(struct bench *b)
 static void measure_tile(struct bench *b, const struct tile *t)
 {
     const struct experts_shape *s = &b->shape;
-    struct experts_tiles *mine = &b->op.many.tiles[0];
-    const struct matmul_plan p = tile_plan(b->x, t, s->formats);
+    struct experts_tiles *mine = &b->op.gpu.grouped.tiles[0];
+    const struct gemm_plan p = tile_plan(b->x, t, s->formats);
     char name[64];
     if (b->err.code || !tile_fits(b->x, t, s->hidden) || !tile_fits(b->x, t, s->inner))
         return;
     *mine = (struct experts_tiles){.rows = p.rows, .tokens = p.tokens};
-    b->op.many.n_tiles = 1;
-    matmul_kernel(b->x, &mine->up, "expert_up_many", NULL, sizeof(struct expert_up_many_args), &p, &b->err);
+    b->op.gpu.grouped.n_tiles = 1;
+    gemm_kernel(b->x, &mine->up, "expert_up_many", sizeof(struct expert_up_many_args), &p, &b->err);
     if (!b->err.code)
-        matmul_kernel(b->x, &mine->down, "expert_down_many", NULL, sizeof(struct expert_down_many_args), &p,
-                      &b->err);
+        gemm_kernel(b->x, &mine->down, "expert_down_many", sizeof(struct expert_down_many_args), &p, &b->err);
     tile_name(t, name, sizeof name);
     measure(b, name);
 }
@@ -298,7 +297,7 @@ int main(int argc, char **argv)
         return usage();
     prepare(&b, device, float32);
     if (only && !b.err.code &&
-        (!b.many.is_half || !tile_fits(b.x, only, b.shape.hidden) || !tile_fits(b.x, only, b.shape.inner)))
+        (!b.many.is_f16 || !tile_fits(b.x, only, b.shape.hidden) || !tile_fits(b.x, only, b.shape.inner)))
         err_set(&b.err, ERR_UNSUPPORTED, "the device or the shape does not allow this tile");
     if (!b.err.code)
         printf(
@@ -310,7 +309,7 @@ int main(int argc, char **argv)
         take_tokens(&b, n);
         if (!only)
             measure_own(&b);
-        for (uint32_t j = 0; j < (only ? 1 : TILES_TO_TRY) && b.many.is_half; j++)
+        for (uint32_t j = 0; j < (only ? 1 : TILES_TO_TRY) && b.many.is_f16; j++)
             measure_tile(&b, only ? only : &tiles_to_try[j]);
     }
     if (b.err.code)

@@ -18,12 +18,12 @@
 
 struct bench {
     struct exec *x;
-    struct exec_buffer weight, groups, in, norm, out, half;
+    struct exec_buffer weight, groups, in, norm, out, f16;
     struct linear op;
 };
 
 static int prepare(struct bench *b, const char *device, uint32_t rows, uint32_t cols, uint32_t n,
-                   uint32_t format, struct err *e)
+                   uint32_t format, struct moeflux_err *e)
 {
     static const uint32_t bits[] = {4, 8, 16, 32};
     uint64_t weights = (uint64_t)rows * cols;
@@ -39,13 +39,13 @@ static int prepare(struct bench *b, const char *device, uint32_t rows, uint32_t 
     if (rc == 0)
         rc = bench_fill(b->x, &b->out, (uint64_t)n * rows * 4, 0, e);
     if (rc == 0)
-        rc = bench_fill(b->x, &b->half, (uint64_t)n * cols * 2, 0, e);
+        rc = bench_fill(b->x, &b->f16, (uint64_t)n * cols * 2, 0, e);
     const struct weights w = {b->weight.address, b->groups.address, b->groups.address, rows, cols, format};
     return rc < 0 ? rc : linear_open(&b->op, b->x, &w, 1, e);
 }
 
 /* The time of all products. */
-static int run(struct bench *b, uint32_t n, bool half, struct bench_time *t, struct err *e)
+static int run(struct bench *b, uint32_t n, bool use_f16, struct bench_time *t, struct moeflux_err *e)
 {
     const struct linear_call call = {.x = b->in.address,
                                      .norm = b->norm.address,
@@ -54,23 +54,23 @@ static int run(struct bench *b, uint32_t n, bool half, struct bench_time *t, str
                                      .y_stride = b->op.rows,
                                      .n = n,
                                      .eps = 1e-6f,
-                                     .half = half ? b->half.address : 0};
+                                     .f16_scratch = use_f16 ? b->f16.address : 0};
     bench_begin(b->x, t);
     linear_run(&b->op, b->x, &call);
     int rc = bench_end(b->x, t, e);
     for (uint32_t i = 0; i < t->stats.n_times; i++)
-        t->device_ns -= strcmp(t->stats.times[i].name, "halve") == 0 ? t->stats.times[i].ns : 0;
+        t->device_ns -= strcmp(t->stats.times[i].name, "cast_f16") == 0 ? t->stats.times[i].ns : 0;
     return rc;
 }
 
-/* Measures b->op with `way` alone. */
-static int measure_way(struct bench *b, enum linear_way way, const char *name, uint32_t n, uint32_t reps,
-                       struct err *e)
+/* Measures b->op with `path` alone. */
+static int measure_way(struct bench *b, enum linear_path path, const char *name, uint32_t n, uint32_t reps,
+                       struct moeflux_err *e)
 {
     struct bench_time time, best = {0};
     int rc = 0;
-    for (uint32_t i = 1; i < LINEAR_WAYS; i++)
-        b->op.from[i] = i <= way ? 0 : UINT32_MAX;
+    for (uint32_t i = 1; i < LINEAR_PATHS; i++)
+        b->op.gpu.from[i] = i <= path ? 0 : UINT32_MAX;
     for (uint32_t i = 0; rc == 0 && i <= reps; i++) {
         rc = run(b, n, true, &time, e);
         if (i > 0) /* the first one wakes the device up */
@@ -86,34 +86,35 @@ static int measure_way(struct bench *b, enum linear_way way, const char *name, u
 }
 
 /* The operation as opened comes back after each tile. */
-static int measure_ways(struct bench *b, uint32_t n, uint32_t format, uint32_t reps, struct err *e)
+static int measure_ways(struct bench *b, uint32_t n, uint32_t format, uint32_t reps, struct moeflux_err *e)
 {
-    static const char *const names[LINEAR_WAYS] = {
+    static const char *const names[LINEAR_PATHS] = {
         "one", "four at a time", "tiles", "large tiles", "small f16 tiles", "f16 tiles", "large f16 tiles"};
     const struct linear op = b->op;
-    uint32_t chosen = LINEAR_WAYS - 1;
+    uint32_t chosen = LINEAR_PATHS - 1;
     int rc = 0;
-    while (n < op.from[chosen])
+    while (n < op.gpu.from[chosen])
         chosen--;
-    for (uint32_t i = 1; rc == 0 && i < LINEAR_WAYS; i++) {
+    for (uint32_t i = 1; rc == 0 && i < LINEAR_PATHS; i++) {
         char name[64];
         snprintf(name, sizeof name, "%s%s", i == chosen ? "*" : "", names[i]);
-        if (op.from[i] < UINT32_MAX)
-            rc = measure_way(b, (enum linear_way)i, name, n, reps, e);
+        if (op.gpu.from[i] < UINT32_MAX)
+            rc = measure_way(b, (enum linear_path)i, name, n, reps, e);
     }
-    for (uint32_t i = 0; rc == 0 && i < TILES_TO_TRY && op.from[LINEAR_HALF_FEW] < UINT32_MAX; i++) {
+    for (uint32_t i = 0; rc == 0 && i < TILES_TO_TRY && op.gpu.from[LINEAR_F16_GEMM_SMALL] < UINT32_MAX;
+         i++) {
         const struct tile *t = &tiles_to_try[i];
-        struct matmul_plan p = tile_plan(b->x, t, 1u << format);
-        struct linear_plan *plan = &b->op.ways[LINEAR_HALF_FEW];
+        struct gemm_plan p = tile_plan(b->x, t, 1u << format);
+        struct linear_plan *plan = &b->op.gpu.paths[LINEAR_F16_GEMM_SMALL];
         char name[64];
         if (!tile_fits(b->x, t, op.cols))
             continue;
         plan->tokens = p.tokens;
         plan->passes[0].blocks = (op.rows + p.rows - 1) / p.rows;
-        rc = matmul_kernel(b->x, &plan->passes[0].kernel, "matmul", NULL, sizeof(struct linear_args), &p, e);
+        rc = gemm_kernel(b->x, &plan->passes[0].kernel, "matmul", sizeof(struct linear_args), &p, e);
         tile_name(t, name, sizeof name);
         if (rc == 0)
-            rc = measure_way(b, LINEAR_HALF_FEW, name, n, reps, e);
+            rc = measure_way(b, LINEAR_F16_GEMM_SMALL, name, n, reps, e);
     }
     b->op = op;
     return rc;
@@ -140,7 +141,7 @@ int main(int argc, char **argv)
     uint32_t v[5] = {0, 0, 0, FORMAT_Q4, 5};
     for (int i = 1; i < argc && i <= 5; i++)
         v[i - 1] = (uint32_t)strtoul(argv[i], NULL, 10);
-    struct err e = {0};
+    struct moeflux_err e = {0};
     struct bench b = {0};
     struct bench_time time, best = {0};
     uint64_t start = clock_ns();
@@ -160,7 +161,7 @@ int main(int argc, char **argv)
                v[2], (double)best.device_ns / 1e6, work / (double)best.device_ns,
                work / (double)best.processor_ns, opened);
     linear_close(&b.op, b.x);
-    struct exec_buffer *all[] = {&b.weight, &b.groups, &b.in, &b.norm, &b.out, &b.half};
+    struct exec_buffer *all[] = {&b.weight, &b.groups, &b.in, &b.norm, &b.out, &b.f16};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         exec_buffer_free(b.x, all[i]);
     exec_close(b.x);

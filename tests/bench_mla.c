@@ -22,7 +22,7 @@ struct bench {
     uint32_t pos, n;
 };
 
-static int make_cache(struct bench *b, struct err *e)
+static int make_cache(struct bench *b, struct moeflux_err *e)
 {
     uint32_t n_blocks = div_up(b->pos + b->n, 1 << KV_BLOCK_SHIFT);
     uint64_t block = ((uint64_t)(b->shape.latent_dim + b->shape.rope_dim) * kv_type_bytes(b->shape.kv_type))
@@ -39,7 +39,7 @@ static int make_cache(struct bench *b, struct err *e)
     return rc;
 }
 
-static int make_matrices(struct bench *b, struct err *e)
+static int make_matrices(struct bench *b, struct moeflux_err *e)
 {
     const struct mla_shape *s = &b->shape;
     uint32_t latent = s->latent_dim, value_rows = s->n_heads * s->v_dim, key_rows = s->n_heads * s->nope_dim;
@@ -54,13 +54,13 @@ static int make_matrices(struct bench *b, struct err *e)
     return rc < 0 ? rc : mla_matrices_open(&b->matrices, b->x, s, s->keys_by_rows ? joint : apart, e);
 }
 
-static int prepare(struct bench *b, const char *device, bool f32, bool kv_b, struct err *e)
+static int prepare(struct bench *b, const char *device, bool f32, bool kv_b, struct moeflux_err *e)
 {
     int rc = exec_open(&b->x, device, true, false, e);
     if (rc < 0)
         return rc;
     if (f32)
-        exec_forbid_half(b->x);
+        exec_forbid_f16(b->x);
     struct exec_caps caps = exec_get_caps(b->x);
     b->shape = (struct mla_shape){.n_heads = 128,
                                   .nope_dim = 128,
@@ -70,7 +70,7 @@ static int prepare(struct bench *b, const char *device, bool f32, bool kv_b, str
                                   .interleaved = true,
                                   .scale = 0.135f,
                                   .eps = 1e-6f,
-                                  .kv_type = caps.has_coop ? KV_TYPE_F16 : KV_TYPE_F32,
+                                  .kv_type = caps.has_coopmat ? KV_TYPE_F16 : KV_TYPE_F32,
                                   .keys_by_rows = kv_b};
     const struct mla_shape *s = &b->shape;
     rc = make_matrices(b, e);
@@ -95,7 +95,7 @@ static int prepare(struct bench *b, const char *device, bool f32, bool kv_b, str
     return rc;
 }
 
-static int run(struct bench *b, const struct mla *op, struct bench_time *t, struct err *e)
+static int run(struct bench *b, const struct mla *op, struct bench_time *t, struct moeflux_err *e)
 {
     const struct mla_shape *s = &b->shape;
     const struct mla_call call = {.q = b->q.address,
@@ -105,7 +105,7 @@ static int run(struct bench *b, const struct mla *op, struct bench_time *t, stru
                                   .blocks = b->table.address,
                                   .matrices = &b->matrices,
                                   .dst = b->out.address,
-                                  .half = exec_get_caps(b->x).has_coop,
+                                  .use_f16 = exec_get_caps(b->x).has_coopmat,
                                   .n = b->n,
                                   .pos = b->pos,
                                   .q_stride = s->n_heads * (s->nope_dim + s->rope_dim),
@@ -115,7 +115,7 @@ static int run(struct bench *b, const struct mla *op, struct bench_time *t, stru
     return bench_end(b->x, t, e);
 }
 
-static int measure(struct bench *b, enum mla_form form, uint32_t reps, struct err *e)
+static int measure(struct bench *b, enum mla_form form, uint32_t reps, struct moeflux_err *e)
 {
     struct mla op;
     struct bench_time time, best = {0};
@@ -151,7 +151,7 @@ int main(int argc, char **argv)
     }
     if (argc - at < 2)
         return fprintf(stderr, "usage: bench_mla [--device D] [--f32] [--kv-b] POS TOKENS [REPS]\n"), 2;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     struct bench b = {.pos = (uint32_t)strtoul(argv[at], NULL, 10),
                       .n = (uint32_t)strtoul(argv[at + 1], NULL, 10)};
     uint32_t reps = argc - at > 2 ? (uint32_t)strtoul(argv[at + 2], NULL, 10) : 3;

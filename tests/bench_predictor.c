@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "experts/reader.h"
 #include "moeflux.h"
 
 enum { PAGE = 4096, LINE = 200, N_WARM = 64 };
@@ -31,7 +32,7 @@ struct result {
     double tok_s;
 };
 
-static void die(const struct err *e)
+static void die(const struct moeflux_err *e)
 {
     fprintf(stderr, "bench_predictor: %s\n", e->text);
     exit(1);
@@ -56,16 +57,16 @@ static int32_t first_token(const struct bench *b, uint32_t sequence)
 
 static void eval(const struct bench *b, struct moeflux_session *s, int32_t id)
 {
-    struct err e = {0};
-    if (moeflux_eval(s, &id, 1, &(struct moeflux_wish){.logits = b->logits}, &e) < 0)
+    struct moeflux_err e = {0};
+    if (moeflux_session_eval(s, &id, 1, &(struct moeflux_outputs){.logits = b->logits}, &e) < 0)
         die(&e);
 }
 
-static struct moeflux *open_model(const struct moeflux_options *o, struct moeflux_session **s)
+static struct moeflux_model *open_model(const struct moeflux_options *o, struct moeflux_session **s)
 {
-    struct moeflux *m;
-    struct err e = {0};
-    if (moeflux_open(&m, o, &e) < 0 || moeflux_session_new(s, m, LINE, &e) < 0)
+    struct moeflux_model *m;
+    struct moeflux_err e = {0};
+    if (moeflux_model_open(&m, o, &e) < 0 || moeflux_session_new(s, m, LINE, &e) < 0)
         die(&e);
     return m;
 }
@@ -73,16 +74,16 @@ static struct moeflux *open_model(const struct moeflux_options *o, struct moeflu
 static void write_text(struct bench *b)
 {
     struct moeflux_session *s;
-    struct moeflux *m = open_model(&b->base, &s);
-    struct err e = {0};
+    struct moeflux_model *m = open_model(&b->base, &s);
+    struct moeflux_err e = {0};
     for (uint32_t i = 0; i < b->n_tokens; i++) {
-        if (i % LINE == 0 && moeflux_clear(s, &e) < 0)
+        if (i % LINE == 0 && moeflux_session_clear(s, &e) < 0)
             die(&e);
         b->ids[i] = i % LINE ? likeliest(b->logits, b->needs.vocab_size) : first_token(b, i / LINE);
         eval(b, s, b->ids[i]);
     }
     moeflux_session_free(s);
-    moeflux_close(m);
+    moeflux_model_close(m);
 }
 
 /* ---- measuring ---- */
@@ -93,31 +94,31 @@ static uint64_t all_slots(const struct bench *b)
 }
 
 /* The text with a cache for `percent` of the experts; what the first tokens cost is not counted. */
-static struct result measure(const struct bench *b, const char *prefetch, const char *policy,
-                             uint32_t percent)
+static struct result measure(const struct bench *b, enum moeflux_prefetch prefetch,
+                             enum moeflux_cache_policy policy, uint32_t percent)
 {
     struct moeflux_options o = b->base;
     struct moeflux_session *s;
     struct result r;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     uint64_t start = 0;
     o.memory_bytes = all_slots(b) * percent / 100 * size_round_up(b->needs.one_expert_bytes, PAGE);
     o.prefetch = prefetch;
     o.cache_policy = policy;
-    struct moeflux *m = open_model(&o, &s);
+    struct moeflux_model *m = open_model(&o, &s);
     for (uint32_t i = 0; i < b->n_tokens; i++) {
         if (i == N_WARM) {
-            moeflux_stats_reset(m);
+            moeflux_model_reset_stats(m);
             start = clock_ns();
         }
-        if (i % LINE == 0 && moeflux_clear(s, &e) < 0)
+        if (i % LINE == 0 && moeflux_session_clear(s, &e) < 0)
             die(&e);
         eval(b, s, b->ids[i]);
     }
     r.tok_s = (double)(b->n_tokens - N_WARM) * 1e9 / (double)(clock_ns() - start);
-    moeflux_get_stats(m, &r.stats);
+    moeflux_model_get_stats(m, &r.stats);
     moeflux_session_free(s);
-    moeflux_close(m);
+    moeflux_model_close(m);
     return r;
 }
 
@@ -134,11 +135,13 @@ static double hit_rate(const struct moeflux_stats *t)
 static void predictors(const struct bench *b, uint32_t percent)
 {
     static const char *const names[] = {"none", "previous", "router", "both"};
+    static const enum moeflux_prefetch all[] = {MOEFLUX_PREFETCH_NONE, MOEFLUX_PREFETCH_PREVIOUS,
+                                                MOEFLUX_PREFETCH_ROUTER, MOEFLUX_PREFETCH_BOTH};
     printf("\npredictors, a cache for %u %% of the experts\n", percent);
     printf("%-10s %8s %10s %10s %8s %8s %10s %8s\n", "prefetch", "recall", "precision", "read ahead", "used",
            "hits", "wait ms", "tok/s");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        struct result r = measure(b, names[i], NULL, percent);
+        struct result r = measure(b, all[i], MOEFLUX_CACHE_POLICY_AUTO, percent);
         const struct moeflux_stats *t = &r.stats;
         printf("%-10s %7.1f%% %9.1f%% %10" PRIu64 " %7.1f%% %7.1f%% %10.3f %8.2f\n", names[i],
                percent_of(t->n_predicted_right, t->n_predictable),
@@ -152,6 +155,7 @@ static void predictors(const struct bench *b, uint32_t percent)
 static void policies(const struct bench *b)
 {
     static const char *const names[] = {"lru", "frequency"};
+    static const enum moeflux_cache_policy all[] = {MOEFLUX_CACHE_POLICY_LRU, MOEFLUX_CACHE_POLICY_FREQUENCY};
     static const uint32_t budgets[] = {25, 50, 75};
     printf("\nhit rate by policy, nothing read ahead\n%-10s", "cache");
     for (size_t j = 0; j < sizeof budgets / sizeof *budgets; j++)
@@ -159,12 +163,21 @@ static void policies(const struct bench *b)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         printf("\n%-10s", names[i]);
         for (size_t j = 0; j < sizeof budgets / sizeof *budgets; j++) {
-            struct result r = measure(b, "none", names[i], budgets[j]);
+            struct result r = measure(b, MOEFLUX_PREFETCH_NONE, all[i], budgets[j]);
             printf(" %7.1f%%", hit_rate(&r.stats));
             fflush(stdout);
         }
     }
     putchar('\n');
+}
+
+static enum moeflux_expert_io expert_io_of(const char *name)
+{
+    for (int i = READER_AUTO; i <= READER_DIRECT; i++)
+        if (strcmp(name, reader_mode_name((enum reader_mode)i)) == 0)
+            return (enum moeflux_expert_io)i;
+    fprintf(stderr, "bench_predictor: -i %s: expected auto, mmap, pread, uring or direct\n", name);
+    exit(2);
 }
 
 static void read_flags(struct bench *b, int argc, char **argv)
@@ -176,7 +189,7 @@ static void read_flags(struct bench *b, int argc, char **argv)
         else if (c == 'd')
             b->base.device = optarg;
         else if (c == 'i')
-            b->base.expert_io = optarg;
+            b->base.expert_io = expert_io_of(optarg);
         else
             exit(2);
     }
@@ -190,7 +203,7 @@ static void read_flags(struct bench *b, int argc, char **argv)
 int main(int argc, char **argv)
 {
     struct bench b = {.n_tokens = 600};
-    struct err e = {0};
+    struct moeflux_err e = {0};
     read_flags(&b, argc, argv);
     if (moeflux_get_needs(b.base.dir, &b.needs, &e) < 0)
         die(&e);

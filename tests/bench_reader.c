@@ -33,7 +33,7 @@ struct bench {
     uint64_t random;
 };
 
-static void die(const char *what, const struct err *e)
+static void die(const char *what, const struct moeflux_err *e)
 {
     fprintf(stderr, "bench_reader: %s%s%s\n", what, e ? ": " : "", e ? e->text : "");
     exit(1);
@@ -77,7 +77,7 @@ static void drop_pages(const struct bench *b)
 
 static struct reader *open_reader(const struct bench *b, enum reader_mode mode)
 {
-    struct err e = {0};
+    struct moeflux_err e = {0};
     struct reader *r = NULL;
     const struct reader_options o = {.mode = mode, .n_threads = b->n_threads, .depth = b->depth};
     if (reader_open(&r, &b->model, &o, &e) < 0)
@@ -98,7 +98,7 @@ static void start(struct bench *b, struct reader *r, uint32_t i)
 /* Bytes per second of one round. */
 static double read_round(struct bench *b, struct reader *r, struct reader_stats *stats)
 {
-    struct err e;
+    struct moeflux_err e;
     shuffle(b);
     reader_reset_stats(r);
     uint64_t begin = clock_ns();
@@ -216,7 +216,7 @@ static void measure(struct bench *b, enum reader_mode mode)
             ours[i] = reader_round(b, mode, r, &stats);
     }
     print_ratio(ours, theirs, b->n_rounds);
-    printf("  %5.1f  %6.1f  %s\n", (double)stats.flight_ns / (double)stats.busy_ns,
+    printf("  %5.1f  %6.1f  %s\n", (double)stats.in_flight_ns / (double)stats.busy_ns,
            stats.n_submits ? (double)stats.n_parts / (double)stats.n_submits : 1.0, reader_describe(r));
     fflush(stdout);
     reader_close(r);
@@ -225,7 +225,7 @@ static void measure(struct bench *b, enum reader_mode mode)
 /* What the processor spends on an expert that is in its cache. */
 static void measure_check(struct bench *b)
 {
-    struct err e;
+    struct moeflux_err e;
     struct reader *r = open_reader(b, READER_PREAD);
     if (!r)
         exit(1);
@@ -248,7 +248,7 @@ static void measure_check(struct bench *b)
 
 static void prepare(struct bench *b)
 {
-    struct err e = {0};
+    struct moeflux_err e = {0};
     const struct config *c = &b->model.config;
     b->n_requests = 4 * b->depth;
     b->stride = size_round_up(b->model.expert.bytes, ALIGN);
@@ -295,7 +295,7 @@ static void read_flags(struct bench *b, int argc, char **argv)
 int main(int argc, char **argv)
 {
     struct bench b = {.n_rounds = 3, .n_threads = 4, .depth = READER_DEFAULT_DEPTH, .random = 1};
-    struct err e = {0};
+    struct moeflux_err e = {0};
     read_flags(&b, argc, argv);
     if (optind >= argc)
         die("usage: bench_reader [-n EXPERTS] [-r ROUNDS] [-t THREADS] [-d DEPTH] [-w] DIR [MODE...]", NULL);
@@ -308,10 +308,12 @@ int main(int argc, char **argv)
     printf("mode     reader     fio  ratio  depth  parts/submit\n");
     static const enum reader_mode all[] = {READER_MMAP, READER_PREAD, READER_URING, READER_DIRECT};
     for (int i = optind + 1; i < argc; i++) {
-        enum reader_mode mode;
-        if (reader_mode_find(argv[i], &mode, &e) < 0)
-            die(argv[i], &e);
-        measure(&b, mode);
+        size_t k = 0;
+        while (k < sizeof all / sizeof *all && strcmp(argv[i], reader_mode_name(all[k])) != 0)
+            k++;
+        if (k == sizeof all / sizeof *all)
+            die("expected modes mmap, pread, uring or direct", NULL);
+        measure(&b, all[k]);
     }
     for (size_t i = 0; optind + 1 == argc && i < sizeof all / sizeof *all; i++)
         measure(&b, all[i]);

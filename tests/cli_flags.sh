@@ -64,6 +64,24 @@ for value in 0 -1 x 12Q 1.5.2G G 4GiBB 99999999999T; do
     fails 2 '\-\-gpu-memory: expected a size' -m dir -p x --gpu-memory "$value"
 done
 
+claim only_the_listed_choices_are_taken
+# Choices: every one is taken (and then there is no such directory), and nothing else is.
+choices() {
+    flag=$1 listed=$2
+    shift 2
+    for value in "$@"; do
+        fails 1 'no-such-dir' -m no-such-dir -p x "$flag" "$value"
+    done
+    for value in x "$1 " "${1}x" "$listed" or ','; do
+        fails 2 "\\$flag: expected $listed, found" -m dir -p x "$flag" "$value"
+    done
+}
+choices --expert-io 'auto, mmap, pread, uring or direct' auto mmap pread uring direct
+choices --prefetch 'auto, none, previous, router or both' auto none previous router both
+choices --cache-policy 'auto, lru or frequency' auto lru frequency
+choices --kv-type 'auto, f32 or f16' auto f32 f16
+choices --prompt-type 'auto, f32 or f16' auto f32 f16
+
 claim sampling_out_of_range_is_refused
 fails 2 'temp' -m dir -p x --temp -1
 fails 2 'top.p' -m dir -p x --top-p 0

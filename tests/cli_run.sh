@@ -183,9 +183,11 @@ out_is 85
 [ "$(tail -n 1 "$tmp/usage")" = end ] || fault "it ends with $(tail -n 1 "$tmp/usage")"
 once=$(choices)
 [ "$once" -gt 0 ] || fault "no choice was counted"
+chmod 600 "$tmp/usage"
 run 0 "$MOEFLUX" "$@" -p "$sum" --usage "$tmp/usage" --memory 1200K
 out_is 85
 [ "$(choices)" -eq $((2 * once)) ] || fault "once $once choices, then $(choices)"
+[ "$(stat -c %a "$tmp/usage")" = 600 ] || fault "the mode was 600, it is $(stat -c %a "$tmp/usage")"
 cp "$tmp/usage" "$tmp/pin"
 run 0 "$MOEFLUX" "$@" -p "$sum" --pin "$tmp/pin" --memory 4M
 out_is 85
@@ -290,6 +292,14 @@ got=0
 "$MOEFLUX" "$@" -p "$sum" >&- 2>"$tmp/err" || got=$?
 [ "$got" -eq 1 ] || fault "closed: status $got"
 err_empty
+
+claim a_limit_on_file_sizes_is_a_failed_write_that_leaves_nothing
+mkdir "$tmp/limited"
+printf old >"$tmp/limited/logits"
+run 1 bash -c 'ulimit -f 8; exec "$0" "$@"' "$MOEFLUX" "$@" -p "$sum" --logits "$tmp/limited/logits" --logits-all
+one_line
+err_has "^moeflux: $tmp/limited/logits: write.*: File too large$"
+[ "$(ls "$tmp/limited")$(cat "$tmp/limited/logits")" = logitsold ] || fault "$(ls -l "$tmp/limited")"
 
 claim an_interruption_keeps_what_was_printed_and_ends_with_130
 # Nothing of an earlier run may end the wait: a signal to the shell that is about to start the program would run its trap.

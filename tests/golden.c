@@ -12,7 +12,7 @@
 
 void golden_open(struct golden *g, const char *path)
 {
-    struct err e = {0};
+    struct moeflux_err e = {0};
     struct model_file *file = NULL;
     struct tensor_list list = {0};
     uint32_t n_files = 0;

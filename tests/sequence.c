@@ -9,29 +9,29 @@ struct sequence sequence_open(const char *dir, const char *device, uint32_t chun
 {
     struct sequence q = {0};
     struct moeflux_plan p;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     /* float32, whatever the device is fast at: what backends compute is compared. */
     struct moeflux_options o = {.dir = dir,
                                 .chunk = chunk,
                                 .context = context,
                                 .device = device ? device : getenv("MOEFLUX_DEVICE"),
-                                .prompt_type = "f32"};
+                                .prompt_type = MOEFLUX_PROMPT_TYPE_F32};
     check_ok(moeflux_make_plan(&o, &p, &e), &e);
     if (n_slots) {
         o.gpu_memory_bytes =
             p.weights_bytes + p.state_bytes + p.activation_bytes + p.driver_bytes + n_slots * p.slot_bytes;
         o.memory_bytes = p.is_unified ? 0 : 4 * p.slot_bytes; /* at least what a token chooses */
     }
-    check_ok(moeflux_open(&q.m, &o, &e), &e);
+    check_ok(moeflux_model_open(&q.m, &o, &e), &e);
     check_ok(moeflux_session_new(&q.s, q.m, context, &e), &e);
-    q.vocab = moeflux_info(q.m).vocab_size;
+    q.vocab = moeflux_model_get_info(q.m).vocab_size;
     return q;
 }
 
 void sequence_close(struct sequence *q)
 {
     moeflux_session_free(q->s);
-    moeflux_close(q->m);
+    moeflux_model_close(q->m);
 }
 
 void sequence_ids(const struct sequence *q, uint32_t kind, int32_t *ids, uint32_t n)
@@ -42,15 +42,15 @@ void sequence_ids(const struct sequence *q, uint32_t kind, int32_t *ids, uint32_
 
 void sequence_eval(struct sequence *q, const int32_t *ids, uint32_t n, float *logits)
 {
-    struct err e = {0};
-    check_ok(moeflux_eval(q->s, ids, n, &(struct moeflux_wish){.logits = logits}, &e), &e);
+    struct moeflux_err e = {0};
+    check_ok(moeflux_session_eval(q->s, ids, n, &(struct moeflux_outputs){.logits = logits}, &e), &e);
 }
 
 void sequence_fresh(struct sequence *q, const int32_t *ids, uint32_t n, const int32_t *more, uint32_t n_more,
                     float *logits)
 {
-    struct err e = {0};
-    check_ok(moeflux_clear(q->s, &e), &e);
+    struct moeflux_err e = {0};
+    check_ok(moeflux_session_clear(q->s, &e), &e);
     if (n)
         sequence_eval(q, ids, n, NULL);
     sequence_eval(q, more, n_more, logits);
@@ -70,10 +70,10 @@ float sequence_distance(const struct sequence *q, const float *a, const float *b
 
 float sequence_tolerance(const struct sequence *q)
 {
-    return moeflux_info(q->m).half_products ? 2e-2f : 1e-4f;
+    return moeflux_model_get_info(q->m).f16_products ? 2e-2f : 1e-4f;
 }
 
-void sequence_refused(int rc, const struct err *e, int code, const char *text)
+void sequence_refused(int rc, const struct moeflux_err *e, int code, const char *text)
 {
     if (rc != code || !strstr(e->text, text))
         fail_msg("%d \"%s\", expected %d with \"%s\"", rc, e->text, code, text);

@@ -6,7 +6,7 @@
 #include "moeflux.h"
 
 struct sequence {
-    struct moeflux *m;
+    struct moeflux_model *m;
     struct moeflux_session *s;
     uint32_t vocab;
 };
@@ -29,6 +29,6 @@ float sequence_distance(const struct sequence *q, const float *a, const float *b
 /* What chunks of other sizes may make of it. */
 float sequence_tolerance(const struct sequence *q);
 /* Asserts that the call's code is `code` and its text has `text` in it. */
-void sequence_refused(int rc, const struct err *e, int code, const char *text);
+void sequence_refused(int rc, const struct moeflux_err *e, int code, const char *text);
 
 #endif

@@ -387,6 +387,31 @@ def the_history_is_kept_and_a_link_to_nowhere_stays(state):
     assert os.readlink(path) == '/dev/null'
 
 
+def control_characters_of_a_session_reach_no_terminal(state):
+    """Texts, model and file name of a session are another's words."""
+    evil = 'pwned \x1b]0;title\x07 \u009b31m red'
+    t, _ = start(state)
+    t.ask(SUM)
+    t.ask('/save s')
+    quit(t)
+    whole = saved(state, 's')
+    turn = {**whole['turns'][0], 'question': evil, 'answer': evil}
+    with open(os.path.join(folder(state), 's.json'), 'w') as f:
+        json.dump({**whole, 'model': evil + '\n* other', 'turns': [turn]}, f)
+    with open(os.path.join(os.fsencode(folder(state)), b'n\x1b[31m\n\x9bm.json'), 'w') as f:
+        f.write('{}')
+    t, banner = start(state, '--resume', 's')
+    listing = t.ask('/sessions')
+    said = [banner, t.ask('/show'), listing, t.ask('/load n\u0085m'), t.ask('/nothing\u0085')]
+    quit(t)
+    assert 'pwned \ufffd]0;title\ufffd \ufffd31m red' in banner, banner
+    # The line editor draws what is typed, with sequences of its own.
+    for text in map(lambda s: re.sub(r'\x1b\[[0-9;]*[A-Za-z]', '', s), said):
+        assert not re.search('[\x00-\x08\x0b-\x1f\x7f-\x9f]', text), text
+    assert '\n* other' not in listing and '\ufffd* other' in listing, listing
+    assert not any('\x1b[31m' in text for text in said), said
+
+
 def help_lists_the_commands(state):
     t, _ = start(state)
     text = t.ask('/help')
@@ -404,7 +429,7 @@ def main():
                  ctrl_c_in_a_long_question_keeps_it_for_retry,
                  a_lost_or_broken_state_costs_time_and_nothing_else, broken_texts_and_other_models_are_refused,
                  two_programs_with_one_session_lose_nothing, a_save_waits_for_the_save_of_another_program,
-                 what_killed_saves_left_goes,
+                 what_killed_saves_left_goes, control_characters_of_a_session_reach_no_terminal,
                  the_history_is_kept_and_a_link_to_nowhere_stays, help_lists_the_commands):
         with tempfile.TemporaryDirectory() as state:
             try:

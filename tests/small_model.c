@@ -5,9 +5,10 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/f16.h"
 #include "check.h"
+#include "convert/convert.h"
 #include "fuzz.h"
-#include "model/convert.h"
 #include "model/quant.h"
 #include "st_writer.h"
 #include "tmp_tree.h"
@@ -36,7 +37,7 @@ static void add(struct maker *m, const char *name, const char *shape, uint32_t n
     assert_non_null(values);
     for (uint32_t i = 0; i < n; i++) {
         float unit = (float)fuzz_below(&m->random, 1 << 20) / (float)(1 << 19) - 1;
-        values[i] = quant_f32_to_bf16(mean + scale * unit);
+        values[i] = bf16_from_float(mean + scale * unit);
     }
     st_writer_add(&m->w, name, "BF16", shape, values, n * sizeof *values);
     free(values);
@@ -102,7 +103,7 @@ static void add_layer(struct maker *m, uint32_t i)
 static const char *make(const char *dir, uint64_t seed, uint32_t interval)
 {
     struct maker m = {.random = {seed}, .interval = interval};
-    struct err e = {0};
+    struct moeflux_err e = {0};
     struct convert_result r;
     const char *hf = tmp_tree_path(dir, "hf"), *packed = tmp_tree_path(dir, "packed");
     assert_int_equal(mkdir(hf, 0777), 0);

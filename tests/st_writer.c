@@ -49,7 +49,7 @@ void st_writer_rewrite(const char *from, const char *to,
 {
     struct safetensors s;
     struct st_writer w = {0};
-    struct err e;
+    struct moeflux_err e;
     assert_int_equal(mkdir(to, 0777), 0);
     assert_int_equal(safetensors_open(&s, from, &e), 0);
     for (size_t i = 0; i < s.tensors.n; i++) {

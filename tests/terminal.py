@@ -242,6 +242,55 @@ def thinking_is_dim_on_a_terminal_that_can_show_it(state):
         assert dim or ('\x1b' not in text and text.startswith('<think>\n')), (environment, text)
 
 
+def filtered(text):
+    """What src/text/printable.h leaves of a valid text."""
+    return re.sub('[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f]', '\ufffd', text.replace('\r\n', '\n'))
+
+
+def control_characters_of_the_model_reach_a_pipe_and_no_terminal(state):
+    n_controls = 0
+    for seed in range(1, 7):
+        arguments = ['--raw', '-p', 'Once', '-n', '150', '--ignore-eos', '--temp', '4', '--top-k', '0', '--top-p', '1',
+                     '-s', str(seed)]
+        raw = subprocess.run([PROGRAM, '-m', MODEL, *arguments], capture_output=True, check=True,
+                             stdin=subprocess.DEVNULL).stdout.decode()
+        t = Terminal(arguments, state)
+        assert t.end() == 0
+        seen = re.sub(rb'[^\n]*\r\x1b\[K', b'', t.seen).decode()
+        assert seen == filtered(raw), (seed, seen, raw)
+        n_controls += raw != filtered(raw)
+    assert n_controls > 2, 'the model has said no control characters'
+
+
+def control_characters_of_file_names_reach_no_terminal(state):
+    for name in ('x\x1b[31m', 'x\x9b31m', b'x\x9b31m', 'x\x07'):
+        path = os.path.join(os.fsencode(state), os.fsencode(name))
+        for arguments in (['-f', path], ['-p', 'x', '--logits', path + b'/y'], ['--batch', path]):
+            t = Terminal(arguments, state)
+            assert t.end() == 1
+            assert re.fullmatch(rb'moeflux: [^\n]*No such file[^\n]*\n', t.seen), t.seen
+            assert not re.search(rb'[\x00-\x09\x0b-\x1f\x7f]|\xc2[\x80-\x9f]', t.seen), t.seen
+            assert t.seen.decode(), 'not UTF-8'
+
+
+def control_characters_of_the_history_reach_no_terminal(state):
+    os.makedirs(os.path.join(state, 'moeflux'))
+    for text in ('pwned \\033]0;title\\007', 'pwned \\302\\23331m', 'pwned \\23331m'):
+        with open(os.path.join(state, 'moeflux', 'history'), 'w') as f:
+            f.write('_HiStOrY_V2_\n' + text.replace(' ', '\\040') + '\n')
+        t = Terminal(GREEDY, state)
+        t.wait_for_prompt()
+        t.type(b'\x1b[A')
+        time.sleep(0.5)
+        t.type(b'\x03')
+        # The bell and the colours are the editor's own; a line that is no UTF-8 it leaves out.
+        seen = t.wait_for_prompt()
+        assert '\x1b]' not in seen and '\x9b' not in seen, (text, seen)
+        assert 'pwned' in seen or '\\233' in text and '\\302' not in text, (text, seen)
+        t.type(b'\x04')
+        assert t.end() == 0
+
+
 def main():
     n_failed = 0
     for test in (answers_turn_after_turn, keeps_the_conversation_until_clear,
@@ -249,7 +298,10 @@ def main():
                  what_ends_the_program_leaves_the_terminal_as_it_was, ctrl_c_is_heard_before_the_prompt_listens,
                  ctrl_c_stops_a_long_prompt_and_the_rest_is_read_later,
                  a_prompt_that_outgrows_the_context_is_told_and_the_session_lives, history_outlives_the_program,
-                 lines_that_end_in_a_backslash_go_on, thinking_is_dim_on_a_terminal_that_can_show_it):
+                 lines_that_end_in_a_backslash_go_on, thinking_is_dim_on_a_terminal_that_can_show_it,
+                 control_characters_of_the_model_reach_a_pipe_and_no_terminal,
+                 control_characters_of_file_names_reach_no_terminal,
+                 control_characters_of_the_history_reach_no_terminal):
         with tempfile.TemporaryDirectory() as state:
             try:
                 test(state)

@@ -39,7 +39,7 @@ static size_t naive_encode(const struct naive *m, int32_t *ids, size_t n)
 
 static void init(struct bpe *b, size_t n_merges)
 {
-    struct err e = {0};
+    struct moeflux_err e = {0};
     assert_int_equal(bpe_init(b, n_merges, &e), 0);
     for (int i = 0; i < 256; i++)
         b->byte_ids[i] = i % 4;

@@ -5,9 +5,9 @@
 #include "check.h"
 #include "engine/budget.h"
 #include "engine/host_memory.h"
-#include "experts/supply.h"
+#include "experts/expert_store.h"
 #include "model/model_dir.h"
-#include "ops/exec.h"
+#include "exec/exec.h"
 #include "tmp_tree.h"
 
 #define MIB ((uint64_t)1 << 20)
@@ -39,28 +39,28 @@ static struct exec_caps discrete(uint64_t free_bytes)
 }
 
 /* --memory, --gpu-memory (0: not said) and the free host memory. */
-static struct budget_wish wish(uint64_t memory, uint64_t gpu_memory, uint64_t host_free)
+static struct budget_request request(uint64_t memory, uint64_t gpu_memory, uint64_t host_free)
 {
-    return (struct budget_wish){.memory_bytes = memory,
-                                .gpu_memory_bytes = gpu_memory,
-                                .scratch_bytes = SCRATCH_MIB * MIB,
-                                .host_free_bytes = host_free};
+    return (struct budget_request){.memory_bytes = memory,
+                                   .gpu_memory_bytes = gpu_memory,
+                                   .scratch_bytes = SCRATCH_MIB * MIB,
+                                   .host_free_bytes = host_free};
 }
 
-static struct budget share(struct exec_caps caps, struct budget_wish w)
+static struct budget share(struct exec_caps caps, struct budget_request w)
 {
     struct model_dir m = make_model(MIB);
     struct budget b;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     check_ok(budget_for_experts(&m, &caps, &w, &b, &e), &e);
     return b;
 }
 
-static void check_refused(struct exec_caps caps, struct budget_wish w, const char *text)
+static void check_refused(struct exec_caps caps, struct budget_request w, const char *text)
 {
     struct model_dir m = make_model(MIB);
     struct budget b;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     assert_int_equal(budget_for_experts(&m, &caps, &w, &b, &e), ERR_NO_FIT);
     if (!strstr(e.text, text))
         fail_msg("\"%s\" lacks \"%s\"", e.text, text);
@@ -71,7 +71,7 @@ static void check_refused(struct exec_caps caps, struct budget_wish w, const cha
 static void unified_memory_holds_everything_where_it_fits(void **state)
 {
     (void)state;
-    struct budget b = share(unified(8 * GIB), wish(0, 0, 4 * GIB));
+    struct budget b = share(unified(8 * GIB), request(0, 0, 4 * GIB));
     assert_int_equal(b.slot_bytes, ALL);
     assert_int_equal(b.host_bytes, 0);
     assert_int_equal(b.map_bytes, 4 * GIB - FIXED - ALL);
@@ -81,17 +81,17 @@ static void unified_memory_takes_nine_tenths_of_the_smaller_free(void **state)
 {
     (void)state;
     /* 9/10 of 160 MiB, less weights and states. */
-    assert_int_equal(share(unified(160 * MIB), wish(0, 0, GIB)).slot_bytes, 160 * MIB / 10 * 9 - FIXED);
-    assert_int_equal(share(unified(GIB), wish(0, 0, 160 * MIB)).slot_bytes, 160 * MIB / 10 * 9 - FIXED);
+    assert_int_equal(share(unified(160 * MIB), request(0, 0, GIB)).slot_bytes, 160 * MIB / 10 * 9 - FIXED);
+    assert_int_equal(share(unified(GIB), request(0, 0, 160 * MIB)).slot_bytes, 160 * MIB / 10 * 9 - FIXED);
 }
 
 static void memory_bounds_the_slots_of_unified_memory(void **state)
 {
     (void)state;
-    assert_int_equal(share(unified(GIB), wish(10 * MIB, 0, GIB)).slot_bytes, 10 * MIB);
-    assert_int_equal(share(unified(GIB), wish(TOP_K * MIB, 0, GIB)).slot_bytes, TOP_K * MIB);
-    assert_int_equal(share(unified(GIB), wish(GIB, 0, GIB)).slot_bytes, ALL);
-    check_refused(unified(GIB), wish(TOP_K * MIB - 1, 0, GIB),
+    assert_int_equal(share(unified(GIB), request(10 * MIB, 0, GIB)).slot_bytes, 10 * MIB);
+    assert_int_equal(share(unified(GIB), request(TOP_K * MIB, 0, GIB)).slot_bytes, TOP_K * MIB);
+    assert_int_equal(share(unified(GIB), request(GIB, 0, GIB)).slot_bytes, ALL);
+    check_refused(unified(GIB), request(TOP_K * MIB - 1, 0, GIB),
                   "--memory is 2.00 MiB, the experts of one token and layer need 2.00 MiB");
 }
 
@@ -100,31 +100,31 @@ static void gpu_memory_bounds_weights_states_and_slots(void **state)
     (void)state;
     struct exec_caps both[] = {unified(GIB), discrete(GIB)};
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(share(both[i], wish(0, FIXED + 7 * MIB, GIB)).slot_bytes, 7 * MIB);
-        assert_int_equal(share(both[i], wish(0, FIXED + TOP_K * MIB, GIB)).slot_bytes, TOP_K * MIB);
-        check_refused(both[i], wish(0, FIXED + TOP_K * MIB - 1, GIB),
+        assert_int_equal(share(both[i], request(0, FIXED + 7 * MIB, GIB)).slot_bytes, 7 * MIB);
+        assert_int_equal(share(both[i], request(0, FIXED + TOP_K * MIB, GIB)).slot_bytes, TOP_K * MIB);
+        check_refused(both[i], request(0, FIXED + TOP_K * MIB - 1, GIB),
                       "needs at least 122.0 MiB (weights 100.0, states 20.0, experts of one token 2.0), "
                       "--gpu-memory is 122.0 MiB");
-        check_refused(both[i], wish(0, MIB, GIB), "--gpu-memory is 1.0 MiB");
+        check_refused(both[i], request(0, MIB, GIB), "--gpu-memory is 1.0 MiB");
     }
 }
 
 static void more_than_is_free_is_not_given(void **state)
 {
     (void)state;
-    assert_int_equal(share(discrete(FIXED + 9 * MIB), wish(0, GIB, GIB)).slot_bytes, 9 * MIB);
-    assert_int_equal(share(unified(GIB), wish(0, GIB, FIXED + 9 * MIB)).slot_bytes, 9 * MIB);
-    check_refused(discrete(FIXED), wish(0, GIB, GIB), "free are 120.0 MiB");
-    check_refused(unified(GIB), wish(0, 0, 100 * MIB), "free are 90.0 MiB");
+    assert_int_equal(share(discrete(FIXED + 9 * MIB), request(0, GIB, GIB)).slot_bytes, 9 * MIB);
+    assert_int_equal(share(unified(GIB), request(0, GIB, FIXED + 9 * MIB)).slot_bytes, 9 * MIB);
+    check_refused(discrete(FIXED), request(0, GIB, GIB), "free are 120.0 MiB");
+    check_refused(unified(GIB), request(0, 0, 100 * MIB), "free are 90.0 MiB");
 }
 
 static void the_memory_of_a_software_device_is_the_hosts(void **state)
 {
     (void)state;
     struct exec_caps caps = unified(160 * MIB);
-    caps.is_cpu = true;
-    assert_int_equal(share(caps, wish(0, 0, GIB)).slot_bytes, ALL);
-    assert_int_equal(share(caps, wish(0, 0, 160 * MIB)).slot_bytes, 160 * MIB / 10 * 9 - FIXED);
+    caps.is_software = true;
+    assert_int_equal(share(caps, request(0, 0, GIB)).slot_bytes, ALL);
+    assert_int_equal(share(caps, request(0, 0, 160 * MIB)).slot_bytes, 160 * MIB / 10 * 9 - FIXED);
 }
 
 /* --- a device of its own --- */
@@ -132,18 +132,18 @@ static void the_memory_of_a_software_device_is_the_hosts(void **state)
 static void a_device_that_holds_all_needs_no_host_tier(void **state)
 {
     (void)state;
-    struct budget b = share(discrete(GIB), wish(0, FIXED + ALL, GIB));
+    struct budget b = share(discrete(GIB), request(0, FIXED + ALL, GIB));
     assert_int_equal(b.slot_bytes, ALL);
     assert_int_equal(b.host_bytes, 0);
     assert_int_equal(b.map_bytes, GIB);
-    assert_int_equal(share(discrete(GIB), wish(0, 0, GIB)).host_bytes, 0);
-    assert_int_equal(share(discrete(GIB), wish(4 * MIB, 0, GIB)).host_bytes, 0);
+    assert_int_equal(share(discrete(GIB), request(0, 0, GIB)).host_bytes, 0);
+    assert_int_equal(share(discrete(GIB), request(4 * MIB, 0, GIB)).host_bytes, 0);
 }
 
 static void the_host_tier_holds_what_the_device_does_not(void **state)
 {
     (void)state;
-    struct budget b = share(discrete(GIB), wish(0, FIXED + 20 * MIB, GIB));
+    struct budget b = share(discrete(GIB), request(0, FIXED + 20 * MIB, GIB));
     assert_int_equal(b.slot_bytes, 20 * MIB);
     assert_int_equal(b.host_bytes, ALL - 20 * MIB);
     assert_int_equal(b.map_bytes, GIB - b.host_bytes);
@@ -152,29 +152,29 @@ static void the_host_tier_holds_what_the_device_does_not(void **state)
 static void the_host_tier_has_room_for_the_reads_of_a_layer(void **state)
 {
     (void)state;
-    assert_int_equal(share(discrete(GIB), wish(0, FIXED + ALL - MIB, GIB)).host_bytes, TOP_K * MIB);
+    assert_int_equal(share(discrete(GIB), request(0, FIXED + ALL - MIB, GIB)).host_bytes, TOP_K * MIB);
 }
 
 static void the_host_tier_takes_three_quarters_at_most(void **state)
 {
     (void)state;
-    assert_int_equal(share(discrete(GIB), wish(0, FIXED + 20 * MIB, 40 * MIB)).host_bytes, 30 * MIB);
-    check_refused(discrete(GIB), wish(0, FIXED + 20 * MIB, 2 * MIB), "free host memory is 1.50 MiB");
+    assert_int_equal(share(discrete(GIB), request(0, FIXED + 20 * MIB, 40 * MIB)).host_bytes, 30 * MIB);
+    check_refused(discrete(GIB), request(0, FIXED + 20 * MIB, 2 * MIB), "free host memory is 1.50 MiB");
 }
 
 static void memory_bounds_the_host_tier(void **state)
 {
     (void)state;
-    struct budget b = share(discrete(GIB), wish(5 * MIB, FIXED + 20 * MIB, GIB));
+    struct budget b = share(discrete(GIB), request(5 * MIB, FIXED + 20 * MIB, GIB));
     assert_int_equal(b.slot_bytes, 20 * MIB);
     assert_int_equal(b.host_bytes, 5 * MIB);
-    assert_int_equal(share(discrete(GIB), wish(5 * MIB, FIXED + 20 * MIB, 3 * MIB)).host_bytes, 3 * MIB);
-    check_refused(discrete(GIB), wish(MIB, FIXED + 20 * MIB, GIB), "--memory is 1.00 MiB");
+    assert_int_equal(share(discrete(GIB), request(5 * MIB, FIXED + 20 * MIB, 3 * MIB)).host_bytes, 3 * MIB);
+    check_refused(discrete(GIB), request(MIB, FIXED + 20 * MIB, GIB), "--memory is 1.00 MiB");
 }
 
 /* --- checkpoints --- */
 
-static struct budget_wish with_checkpoints(uint64_t each, struct budget_wish w)
+static struct budget_request with_checkpoints(uint64_t each, struct budget_request w)
 {
     w.checkpoint_bytes = each;
     return w;
@@ -191,15 +191,15 @@ static void checkpoints_get_what_resident_experts_leave(void **state)
         {MIB, 2 * MIB, 1},     {0, 2 * MIB, 1},       {64 * MIB, 2 * MIB, 32},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct budget b =
-            share(unified(GIB), with_checkpoints(cases[i].each, wish(0, FIXED + ALL + cases[i].left, GIB)));
+        struct budget b = share(
+            unified(GIB), with_checkpoints(cases[i].each, request(0, FIXED + ALL + cases[i].left, GIB)));
         assert_int_equal(b.slot_bytes, ALL);
         assert_int_equal(b.n_checkpoints, cases[i].n);
         assert_int_equal(b.map_bytes, GIB - FIXED - ALL - cases[i].n * cases[i].each);
         /* On a device of its own only host memory counts for them. --memory has to hold a token's experts. */
         if (cases[i].left < TOP_K * MIB)
             continue;
-        b = share(discrete(GIB), with_checkpoints(cases[i].each, wish(cases[i].left, FIXED + ALL, GIB)));
+        b = share(discrete(GIB), with_checkpoints(cases[i].each, request(cases[i].left, FIXED + ALL, GIB)));
         assert_int_equal(b.slot_bytes, ALL);
         assert_int_equal(b.host_bytes, 0);
         assert_int_equal(b.n_checkpoints, cases[i].n);
@@ -221,13 +221,13 @@ static void checkpoints_get_an_eighth_of_what_streamed_experts_share(void **stat
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const uint64_t room = (TOP_K + 32) * MIB;
-        struct budget b = share(unified(GIB), with_checkpoints(cases[i].each, wish(room, 0, GIB)));
+        struct budget b = share(unified(GIB), with_checkpoints(cases[i].each, request(room, 0, GIB)));
         assert_int_equal(b.n_checkpoints, cases[i].n);
         assert_int_equal(b.slot_bytes, cases[i].experts);
-        b = share(unified(GIB), with_checkpoints(cases[i].each, wish(0, FIXED + room, GIB)));
+        b = share(unified(GIB), with_checkpoints(cases[i].each, request(0, FIXED + room, GIB)));
         assert_int_equal(b.n_checkpoints, cases[i].n);
         assert_int_equal(b.slot_bytes, cases[i].experts);
-        b = share(discrete(GIB), with_checkpoints(cases[i].each, wish(room, FIXED + 20 * MIB, GIB)));
+        b = share(discrete(GIB), with_checkpoints(cases[i].each, request(room, FIXED + 20 * MIB, GIB)));
         assert_int_equal(b.n_checkpoints, cases[i].n);
         assert_int_equal(b.slot_bytes, 20 * MIB);
         assert_int_equal(b.host_bytes, cases[i].experts);
@@ -243,7 +243,8 @@ static void checkpoints_are_bounded_by_bytes_and_number(void **state)
     } cases[] = {{0, 32},        {1, 32},        {32 * MIB, 32}, {33 * MIB, 31},
                  {128 * MIB, 8}, {200 * MIB, 6}, {4 * GIB, 6}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct budget b = share(unified(100 * GIB), with_checkpoints(cases[i].each, wish(0, 0, 100 * GIB)));
+        struct budget b =
+            share(unified(100 * GIB), with_checkpoints(cases[i].each, request(0, 0, 100 * GIB)));
         assert_int_equal(b.n_checkpoints, cases[i].n);
         assert_int_equal(b.slot_bytes, ALL);
     }
@@ -254,12 +255,12 @@ static void no_model_is_refused_for_its_checkpoints(void **state)
     (void)state;
     static const uint64_t each[] = {MIB, GIB, UINT64_MAX};
     for (int i = 0; i < 3; i++) {
-        struct budget b = share(unified(GIB), with_checkpoints(each[i], wish(TOP_K * MIB, 0, GIB)));
+        struct budget b = share(unified(GIB), with_checkpoints(each[i], request(TOP_K * MIB, 0, GIB)));
         assert_int_equal(b.slot_bytes, TOP_K * MIB);
         assert_int_equal(b.n_checkpoints, 1);
-        b = share(unified(GIB), with_checkpoints(each[i], wish(0, FIXED + TOP_K * MIB, GIB)));
+        b = share(unified(GIB), with_checkpoints(each[i], request(0, FIXED + TOP_K * MIB, GIB)));
         assert_int_equal(b.slot_bytes, TOP_K * MIB);
-        b = share(discrete(GIB), with_checkpoints(each[i], wish(TOP_K * MIB, FIXED + TOP_K * MIB, GIB)));
+        b = share(discrete(GIB), with_checkpoints(each[i], request(TOP_K * MIB, FIXED + TOP_K * MIB, GIB)));
         assert_int_equal(b.host_bytes, TOP_K * MIB);
         assert_int_equal(b.n_checkpoints, 1);
     }
@@ -270,17 +271,18 @@ static void no_model_is_refused_for_its_checkpoints(void **state)
 static void nothing_overflows_at_the_ends_of_the_range(void **state)
 {
     (void)state;
-    struct budget b = share(unified(UINT64_MAX), wish(0, 0, UINT64_MAX));
+    struct budget b = share(unified(UINT64_MAX), request(0, 0, UINT64_MAX));
     assert_int_equal(b.slot_bytes, ALL);
-    assert_int_equal(share(discrete(UINT64_MAX), wish(UINT64_MAX, UINT64_MAX, UINT64_MAX)).slot_bytes, ALL);
+    assert_int_equal(share(discrete(UINT64_MAX), request(UINT64_MAX, UINT64_MAX, UINT64_MAX)).slot_bytes,
+                     ALL);
     struct model_dir m = make_model((uint64_t)1 << 56);
     struct exec_caps caps = discrete(UINT64_MAX);
-    struct budget_wish w = wish(0, 0, UINT64_MAX);
-    struct err e = {0};
+    struct budget_request w = request(0, 0, UINT64_MAX);
+    struct moeflux_err e = {0};
     check_ok(budget_for_experts(&m, &caps, &w, &b, &e), &e);
     assert_int_equal(b.slot_bytes, (uint64_t)N_LAYERS * N_EXPERTS << 56);
-    check_refused(discrete(0), wish(0, 0, 0), "free are 0.0 MiB");
-    w = wish(0, 0, GIB);
+    check_refused(discrete(0), request(0, 0, 0), "free are 0.0 MiB");
+    w = request(0, 0, GIB);
     w.scratch_bytes = UINT64_MAX - 1;
     assert_int_equal(budget_for_experts(&m, &caps, &w, &b, &e), ERR_NO_FIT);
 }

@@ -13,7 +13,7 @@ struct setup {
 
 static void open_setup(struct setup *s, uint32_t n_slots, double half_life)
 {
-    struct err e = {0};
+    struct moeflux_err e = {0};
     check_ok(ranking_open(&s->ranking, N_LAYERS, N_EXPERTS, half_life, &e), &e);
     s->cache = cache_new(n_slots, N_LAYERS, &s->ranking, &e);
     assert_non_null(s->cache);
@@ -30,7 +30,7 @@ static uint32_t load(struct setup *s, uint32_t layer, uint32_t expert)
 {
     const struct expert_key key = {layer, expert};
     struct expert_key gone;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     uint32_t slot;
     ranking_use(&s->ranking, key);
     int rc = cache_pin(s->cache, key, &slot, &gone, &e);
@@ -45,7 +45,7 @@ static uint32_t load(struct setup *s, uint32_t layer, uint32_t expert)
 static uint32_t gone_for(struct setup *s, uint32_t expert)
 {
     struct expert_key gone;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     uint32_t slot;
     assert_int_equal(cache_pin(s->cache, (struct expert_key){0, expert}, &slot, &gone, &e), CACHE_MISS);
     cache_abandon(s->cache, slot);
@@ -145,7 +145,7 @@ static void pin_of_a_full_cache_fails_and_changes_nothing(void **state)
     struct cache *c = s.cache;
     uint32_t a, b, x;
     struct expert_key gone;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     assert_int_equal(cache_pin(c, (struct expert_key){0, 1}, &a, &gone, &e), CACHE_MISS);
     cache_publish(c, a);
     assert_int_equal(cache_pin(c, (struct expert_key){0, 2}, &b, &gone, &e), CACHE_MISS);
@@ -169,7 +169,7 @@ static void a_slot_being_filled_is_busy_and_empty_after_a_failure(void **state)
     const struct expert_key key = {0, 2};
     uint32_t slot, same;
     struct expert_key gone;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     assert_int_equal(cache_pin(s.cache, key, &slot, &gone, &e), CACHE_MISS);
     assert_int_equal(cache_pin(s.cache, key, &same, &gone, &e), CACHE_BUSY);
     assert_int_equal(same, slot);
@@ -187,7 +187,7 @@ static void a_spare_leaves_first_and_a_fresh_one_stays(void **state)
     struct setup s;
     open_setup(&s, 3, 0);
     struct expert_key gone;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     uint32_t slot;
     load(&s, 0, 1);
     load(&s, 0, 2);
@@ -195,7 +195,7 @@ static void a_spare_leaves_first_and_a_fresh_one_stays(void **state)
     cache_unpin_spare(s.cache, slot);
     assert_int_equal(cache_pin(s.cache, (struct expert_key){0, 4}, &slot, &gone, &e), CACHE_MISS);
     cache_publish(s.cache, slot);
-    cache_unpin_fresh(s.cache, slot); /* never used, and yet not the first to go */
+    cache_unpin_prefetched(s.cache, slot); /* never used, and yet not the first to go */
     assert_int_equal(gone_for(&s, 3), 2);
     load(&s, 0, 5);
     assert_int_equal(gone_for(&s, 3), 1);

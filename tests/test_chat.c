@@ -29,7 +29,7 @@ static int close_tiny(void **state)
 static struct chat start(const struct tokenizer *t, bool thinking)
 {
     struct chat c;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     assert_int_equal(chat_init(&c, t, CHAT_QWEN35, thinking ? CHAT_THINKING_AUTO : CHAT_THINKING_OFF, &e), 0);
     return c;
 }
@@ -157,7 +157,7 @@ static void a_tokenizer_without_the_control_tokens_is_refused(void **state)
     (void)state;
     for (size_t n = 0; n <= 4; n++) {
         json_t *root = tokenizer_build();
-        struct err e = {0};
+        struct moeflux_err e = {0};
         struct chat c;
         for (size_t i = 0; i < n; i++)
             tokenizer_build_added(root, names[i], (int32_t)(300 + i), false, true);

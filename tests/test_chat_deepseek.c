@@ -37,7 +37,7 @@ static void add_tag(json_t *file, const char *tag, int32_t id)
 /* The small tokenizer of the data file, with the tags of `tags` as tokens, and `template` beside it (NULL: none). */
 static struct tokenizer *open_with(bool tags, const char *template)
 {
-    struct err e = {0};
+    struct moeflux_err e = {0};
     char *tmp = tmp_tree_new();
     json_t *root = json_load_file("tests/data/deepseek_tokenizer.json", JSON_ALLOW_NUL, NULL);
     json_t *file = json_object_get(root, "tokenizer");
@@ -61,7 +61,7 @@ static struct tokenizer *open_with(bool tags, const char *template)
 
 static void start(struct chat *c, const struct tokenizer *t, enum chat_thinking thinking)
 {
-    struct err e = {0};
+    struct moeflux_err e = {0};
     enum chat_kind kind;
     check_ok(chat_find_kind(t, &kind, &e), &e);
     check_ok(chat_init(c, t, kind, thinking, &e), &e);
@@ -69,7 +69,7 @@ static void start(struct chat *c, const struct tokenizer *t, enum chat_thinking 
 
 static void begin(const struct chat *c, const char *system, const char *user, struct token_list *out)
 {
-    struct err e = {0};
+    struct moeflux_err e = {0};
     check_ok(chat_begin(c, system, strlen(system), out, NULL, &e), &e);
     check_ok(chat_user(c, user, strlen(user), out, NULL, &e), &e);
 }
@@ -82,7 +82,7 @@ static void the_template_is_told_by_the_models_own_files(void **state)
     for (int i = CHAT_DEEPSEEK3; i <= CHAT_COGITO2; i++) {
         struct tokenizer *t = open_with(true, templates[i]);
         enum chat_kind kind;
-        struct err e = {0};
+        struct moeflux_err e = {0};
         check_ok(chat_find_kind(t, &kind, &e), &e);
         assert_int_equal(kind, i);
         tokenizer_free(t);
@@ -97,7 +97,7 @@ static void the_template_is_told_by_the_models_own_files(void **state)
 static void expect_unknown(struct tokenizer *t, const char *text)
 {
     enum chat_kind kind;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     assert_int_equal(chat_find_kind(t, &kind, &e), ERR_UNSUPPORTED);
     if (!strstr(e.text, text))
         fail_msg("\"%s\", expected \"%s\"", e.text, text);
@@ -118,7 +118,7 @@ static void tokens_that_a_template_needs_are_named(void **state)
     (void)state;
     struct tokenizer *t = open_with(false, NULL);
     struct chat c;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     assert_int_equal(chat_init(&c, t, CHAT_DEEPSEEK31, CHAT_THINKING_OFF, &e), ERR_UNSUPPORTED);
     assert_non_null(strstr(e.text, "no token <think>"));
     assert_int_equal(chat_init(&c, t, CHAT_DEEPSEEK3, CHAT_THINKING_ON, &e), ERR_UNSUPPORTED);
@@ -135,7 +135,7 @@ static void deepseek_v3_writes_its_turns(void **state)
     struct tokenizer *t = open_with(false, templates[CHAT_DEEPSEEK3]);
     struct token_list got = {0};
     struct chat c;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     start(&c, t, CHAT_THINKING_AUTO);
     assert_false(c.thinking);
     begin(&c, "", "hi 12", &got);

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/f16.h"
 #include "base/str.h"
 #include "check.h"
 #include "moeflux.h"
@@ -73,13 +74,6 @@ static void write_codes(struct maker *m, uint64_t bytes)
     }
 }
 
-static uint16_t to_bf16(float f)
-{
-    uint32_t word;
-    memcpy(&word, &f, 4);
-    return (uint16_t)(word >> 16);
-}
-
 /* Scales around s, of both signs, or the biases that centre their codes: the generator is put back between the two. */
 static void write_groups(struct maker *m, uint64_t n, float s, float factor)
 {
@@ -88,7 +82,7 @@ static void write_groups(struct maker *m, uint64_t n, float s, float factor)
         here = n - done < 1024 ? n - done : 1024;
         for (uint64_t i = 0; i < here; i++) {
             float sign = next_random(m) & 1 ? 1.0f : -1.0f;
-            block[i] = to_bf16(uniform(m, 0.5f, 1.5f) * s * sign * factor);
+            block[i] = bf16_from_float(uniform(m, 0.5f, 1.5f) * s * sign * factor);
         }
         write_bytes(m, block, 2 * here);
     }
@@ -137,7 +131,7 @@ static void router(struct maker *m, const char *name)
     if (!m->f)
         name_tensor(m, name, "BF16", "[8,7168]", 2 * (uint64_t)N_EXPERTS * HIDDEN);
     for (uint32_t i = 0; m->f && i < N_EXPERTS * HIDDEN; i++) {
-        uint16_t bits = to_bf16(uniform(m, -0.02f, 0.02f));
+        uint16_t bits = bf16_from_float(uniform(m, -0.02f, 0.02f));
         write_bytes(m, &bits, 2);
     }
 }
@@ -214,7 +208,8 @@ struct outputs {
     float hidden[N_LAYERS + 1][N_TOKENS][HIDDEN];
 };
 
-static int keep_hidden(void *ctx, uint32_t layer, uint32_t pos, uint32_t n, const float *rows, struct err *e)
+static int keep_hidden(void *ctx, uint32_t layer, uint32_t pos, uint32_t n, const float *rows,
+                       struct moeflux_err *e)
 {
     struct outputs *out = ctx;
     (void)e;
@@ -226,19 +221,22 @@ static int keep_hidden(void *ctx, uint32_t layer, uint32_t pos, uint32_t n, cons
 static void run_on(const char *dir, const char *device, uint32_t n_prompt, struct outputs *out)
 {
     static const int32_t ids[N_TOKENS] = {17, 80, 3};
-    const struct moeflux_options o = {
-        .dir = dir, .device = device, .context = 64, .chunk = N_TOKENS, .prompt_type = "f32"};
-    struct moeflux *m;
+    const struct moeflux_options o = {.dir = dir,
+                                      .device = device,
+                                      .context = 64,
+                                      .chunk = N_TOKENS,
+                                      .prompt_type = MOEFLUX_PROMPT_TYPE_F32};
+    struct moeflux_model *m;
     struct moeflux_session *s;
-    struct err e = {0};
-    check_ok(moeflux_open(&m, &o, &e), &e);
+    struct moeflux_err e = {0};
+    check_ok(moeflux_model_open(&m, &o, &e), &e);
     check_ok(moeflux_session_new(&s, m, 64, &e), &e);
-    const struct moeflux_wish wish = {.logits = out->logits, .hidden = keep_hidden, .ctx = out};
-    check_ok(moeflux_eval(s, ids, n_prompt, &wish, &e), &e);
+    const struct moeflux_outputs outputs = {.logits = out->logits, .hidden = keep_hidden, .ctx = out};
+    check_ok(moeflux_session_eval(s, ids, n_prompt, &outputs, &e), &e);
     for (uint32_t i = n_prompt; i < N_TOKENS; i++)
-        check_ok(moeflux_eval(s, ids + i, 1, &wish, &e), &e);
+        check_ok(moeflux_session_eval(s, ids + i, 1, &outputs, &e), &e);
     moeflux_session_free(s);
-    moeflux_close(m);
+    moeflux_model_close(m);
 }
 
 /* The largest difference by the largest value. */

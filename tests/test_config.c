@@ -11,9 +11,9 @@
 #include <jansson.h>
 
 #include "base/err.h"
+#include "base/json.h"
 #include "model/config.h"
 #include "model/family.h"
-#include "model/json.h"
 
 #define QWEN     "tests/models/qwen-odd/mlx/config.json"
 #define DEEPSEEK "tests/models/deepseek-odd/mlx/config.json"
@@ -21,7 +21,7 @@
 
 static json_t *load(const char *path)
 {
-    struct err e;
+    struct moeflux_err e;
     json_t *root = NULL;
     assert_int_equal(json_read_file(path, 1 << 20, &root, &e), 0);
     return root;
@@ -55,7 +55,7 @@ static void set(json_t *root, const char *key, const char *value)
 static struct config read_ok(json_t *root)
 {
     struct config c;
-    struct err e;
+    struct moeflux_err e;
     int rc = config_read(&c, root, "config.json", &e);
     if (rc < 0)
         fail_msg("%s", e.text);
@@ -341,7 +341,7 @@ static void the_family_is_known_without_model_type(void **state)
 static void end_of_text_ids_are_the_union_of_all_places(void **state)
 {
     (void)state;
-    struct err e;
+    struct moeflux_err e;
     json_t *root = load(QWEN), *generation = parse("{\"eos_token_id\": [2, 9]}");
     set(root, "eos_token_id", "7");
     struct config c = read_ok(root);
@@ -448,7 +448,7 @@ static void every_bad_value_is_refused_by_its_name(void **state)
     for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
         const struct refusal *r = &refusals[i];
         struct config c;
-        struct err e = {0};
+        struct moeflux_err e = {0};
         json_t *root = load(r->model);
         set(root, r->key, r->value);
         int rc = config_read(&c, root, "config.json", &e);
@@ -474,7 +474,7 @@ static void json_errors_name_the_file_and_the_line(void **state)
         {"{} x", "f.json: line 1: "},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct err e;
+        struct moeflux_err e;
         json_t *root = NULL;
         assert_int_equal(json_read(cases[i].text, strlen(cases[i].text), "f.json", &root, &e), ERR_FORMAT);
         if (!strstr(e.text, cases[i].expected))
@@ -486,7 +486,7 @@ static void deep_nesting_is_refused_and_brackets_in_strings_do_not_count(void **
 {
     (void)state;
     char text[512];
-    struct err e;
+    struct moeflux_err e;
     json_t *root = NULL;
     memset(text, '[', sizeof text);
     memcpy(text, "{\"a\": ", 6);

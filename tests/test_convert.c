@@ -21,7 +21,7 @@
 
 #include "base/err.h"
 #include "base/file.h"
-#include "model/convert.h"
+#include "convert/convert.h"
 #include "model/model_dir.h"
 #include "st_writer.h"
 #include "tmp_tree.h"
@@ -51,24 +51,24 @@ int statvfs(const char *restrict file, struct statvfs *restrict buf)
 
 /* --- helpers --- */
 
-static int run(const char *src, const char *dst, struct convert_result *r, struct err *e)
+static int run(const char *src, const char *dst, struct convert_result *r, struct moeflux_err *e)
 {
     struct convert_options o = {.src = src, .dst = dst};
     struct convert_result ignored;
-    *e = (struct err){0};
+    *e = (struct moeflux_err){0};
     return convert_run(&o, r ? r : &ignored, e);
 }
 
 static void run_ok(const char *src, const char *dst)
 {
-    struct err e;
+    struct moeflux_err e;
     if (run(src, dst, NULL, &e) < 0)
         fail_msg("%s", e.text);
 }
 
 static void expect_refused(const char *src, const char *dst, int code, const char *text)
 {
-    struct err e;
+    struct moeflux_err e;
     int rc = run(src, dst, NULL, &e);
     if (rc != code || !strstr(e.text, text))
         fail_msg("%d \"%s\", expected %d with \"%s\"", rc, e.text, code, text);
@@ -85,7 +85,7 @@ static void expect_same_model(const char *a, const char *b, uint32_t first, uint
     }
     tmp_tree_expect_same(a, b, "packed_experts/layout.json");
     struct model_dir m;
-    struct err e;
+    struct moeflux_err e;
     if (model_dir_open(&m, b, &e) < 0)
         fail_msg("%s", e.text);
     model_dir_close(&m);
@@ -132,7 +132,7 @@ static void any_number_of_threads_gives_the_same_bytes(void **state)
     const char *one = tmp_tree_path(tmp, "1"), *many = tmp_tree_path(tmp, "7");
     struct convert_options o = {.src = QWEN_HF, .dst = one, .n_threads = 1};
     struct convert_result r;
-    struct err e;
+    struct moeflux_err e;
     assert_int_equal(convert_run(&o, &r, &e), 0);
     o.dst = many;
     o.n_threads = 7;
@@ -229,7 +229,7 @@ static void the_result_counts_what_was_done(void **state)
     (void)state;
     char *tmp = tmp_tree_new();
     struct convert_result r;
-    struct err e;
+    struct moeflux_err e;
     assert_int_equal(run(QWEN_MLX, tmp_tree_path(tmp, "d/"), &r, &e), 0);
     assert_int_equal(r.n_tensors, 213);
     assert_int_equal(r.n_expert_layers, 6);
@@ -356,7 +356,7 @@ static void a_bf16_decay_is_widened(void **state)
     st_writer_rewrite(QWEN_MLX, src, narrow_a_log);
     run_ok(src, dst);
     struct model_dir m, original;
-    struct err e;
+    struct moeflux_err e;
     float a[6], b[6];
     assert_int_equal(model_dir_open(&m, dst, &e), 0);
     assert_int_equal(model_dir_open(&original, QWEN_MLX, &e), 0);
@@ -392,7 +392,7 @@ static void a_tied_model_needs_no_head(void **state)
     tmp_tree_replace(src, "config.json", "\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true");
     run_ok(src, dst);
     struct model_dir m;
-    struct err e;
+    struct moeflux_err e;
     assert_int_equal(model_dir_open(&m, dst, &e), 0);
     assert_true(m.config.tied);
     assert_int_equal(m.n_tensors, 210);
@@ -528,7 +528,7 @@ static void a_disk_without_room_is_said_with_both_numbers(void **state)
 {
     (void)state;
     char *tmp = tmp_tree_new();
-    struct err e;
+    struct moeflux_err e;
     pretended_room = 1000000;
     int rc = run(QWEN_MLX, tmp_tree_path(tmp, "dst"), NULL, &e);
     pretended_room = UINT64_MAX;
@@ -545,7 +545,7 @@ static void a_write_that_fails_leaves_nothing_under_the_name_and_can_go_on(void 
     char *tmp = tmp_tree_new();
     const char *dst = tmp_tree_path(tmp, "dst");
     struct rlimit old, low;
-    struct err e;
+    struct moeflux_err e;
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
     low = old;
     low.rlim_cur = 200000;
@@ -593,11 +593,11 @@ static bool report(void *ctx, const char *what, const char *unit, uint64_t done,
 }
 
 static int run_stopped(const char *src, const char *dst, struct stop stop, bool verify,
-                       struct convert_result *r, struct err *e)
+                       struct convert_result *r, struct moeflux_err *e)
 {
     struct convert_options o = {
         .src = src, .dst = dst, .verify = verify, .n_threads = 2, .progress = {report, &stop}};
-    *e = (struct err){0};
+    *e = (struct moeflux_err){0};
     return convert_run(&o, r, e);
 }
 
@@ -607,7 +607,7 @@ static void a_stopped_run_keeps_its_finished_layers_for_the_next(void **state)
     char *tmp = tmp_tree_new();
     const char *dst = tmp_tree_path(tmp, "dst"), *whole = tmp_tree_path(tmp, "whole");
     struct convert_result r;
-    struct err e;
+    struct moeflux_err e;
     run_ok(TINY, whole);
     uint32_t kept = 0;
     /* 10.3 MB in all, of which 3.2 are dense and 0.88 each layer. */
@@ -634,7 +634,7 @@ static void a_killed_run_is_taken_up_again(void **state)
     char *tmp = tmp_tree_new();
     const char *dst = tmp_tree_path(tmp, "dst"), *whole = tmp_tree_path(tmp, "whole");
     struct convert_result r;
-    struct err e;
+    struct moeflux_err e;
     run_ok(QWEN_HF, whole);
     for (uint64_t after = 0; after < 12500000; after += 1700000) {
         pid_t child = fork();
@@ -661,7 +661,7 @@ static void a_layer_that_was_cut_after_it_was_finished_is_written_again(void **s
     char *tmp = tmp_tree_new();
     const char *dst = tmp_tree_path(tmp, "dst"), *partial = tmp_tree_path(tmp, "dst.partial");
     struct convert_result r;
-    struct err e;
+    struct moeflux_err e;
     assert_int_equal(run_stopped(TINY, dst, (struct stop){.after = 8000000}, false, &r, &e), ERR_INTERRUPTED);
     assert_int_equal(truncate(tmp_tree_path(partial, "packed_experts/layer_01.bin"), 1000), 0);
     assert_int_equal(unlink(tmp_tree_path(partial, "packed_experts/layer_02.bin")), 0);
@@ -683,7 +683,7 @@ static void another_source_is_not_mixed_in(void **state)
     char *tmp = tmp_tree_new();
     const char *dst = tmp_tree_path(tmp, "dst"), *src = tmp_tree_path(tmp, "src");
     struct convert_result r;
-    struct err e;
+    struct moeflux_err e;
     tmp_tree_copy(QWEN_MLX, src);
     assert_int_equal(run_stopped(src, dst, (struct stop){.after = 3000000}, false, &r, &e), ERR_INTERRUPTED);
     expect_refused(QWEN_HF, dst, ERR_USAGE, "dst.partial holds an unfinished conversion of another source");
@@ -702,7 +702,7 @@ static void a_good_conversion_verifies(void **state)
     for (size_t i = 0; i < sizeof sources / sizeof *sources; i++) {
         char *tmp = tmp_tree_new();
         struct convert_result r;
-        struct err e;
+        struct moeflux_err e;
         struct convert_options o = {.src = sources[i], .dst = tmp_tree_path(tmp, "d"), .verify = true};
         if (convert_run(&o, &r, &e) < 0)
             fail_msg("%s", e.text);
@@ -719,7 +719,7 @@ static void a_layer_that_changed_on_the_disk_is_found_and_made_again(void **stat
     struct stop stop = {.after = UINT64_MAX,
                         .spoil_file = tmp_tree_path(tmp, "dst.partial/packed_experts/layer_07.bin")};
     struct convert_result r;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     struct convert_options o = {
         .src = TINY, .dst = dst, .verify = true, .n_threads = 1, .progress = {report, &stop}};
     assert_int_equal(convert_run(&o, &r, &e), ERR_IO);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "check.h"
+#include "engine/test_hooks.h"
 #include "moeflux.h"
 
 static const char ODD[] = "tests/models/qwen-odd/mlx", OTHER_FAMILY[] = "tests/models/deepseek-odd/mlx";
@@ -71,7 +72,7 @@ static struct moeflux_options odd(void)
 static void disk_and_device_have_speeds(void **state)
 {
     (void)state;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     struct moeflux_options o = odd();
     struct moeflux_speeds s;
     check_ok(moeflux_measure(&o, &s, &e), &e);
@@ -86,10 +87,10 @@ static void disk_and_device_have_speeds(void **state)
 static void copies_are_measured_where_the_device_has_its_own_memory(void **state)
 {
     (void)state;
-    struct err e = {0};
-    struct moeflux_options o = {.dir = ODD, .device = getenv("MOEFLUX_DEVICE"), .staged = true};
+    struct moeflux_err e = {0};
+    struct moeflux_options o = {.dir = ODD, .device = getenv("MOEFLUX_DEVICE")};
     struct moeflux_speeds s;
-    check_ok(moeflux_measure(&o, &s, &e), &e);
+    check_ok(test_hooks_measure(&o, &(struct test_hooks){.staged = true}, &s, &e), &e);
     assert_true(s.copy_bytes_s > 0);
     assert_string_equal(s.device_fault, "");
 }
@@ -97,7 +98,7 @@ static void copies_are_measured_where_the_device_has_its_own_memory(void **state
 static void a_missing_device_leaves_the_disk_measured(void **state)
 {
     (void)state;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     struct moeflux_options o = {.dir = OTHER_FAMILY, .device = "no such device"};
     struct moeflux_speeds s;
     check_ok(moeflux_measure(&o, &s, &e), &e);

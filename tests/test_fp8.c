@@ -4,10 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/f16.h"
 #include "base/file.h"
 #include "check.h"
-#include "model/convert.h"
-#include "model/convert_plan.h"
+#include "convert/convert.h"
+#include "convert/convert_plan.h"
 #include "model/fp8.h"
 #include "model/model_dir.h"
 #include "model/quant.h"
@@ -71,8 +72,8 @@ static void decode(const uint8_t *codes, const float *scales, size_t rows, size_
     size_t wide = (cols + plan.cols - 1) / plan.cols;
     for (size_t r = 0; r < rows; r++)
         for (size_t c = 0; c < cols; c++)
-            out[r * cols + c] = quant_f32_to_bf16(fp8_value(codes[r * cols + c]) *
-                                                  scales[r / plan.rows * wide + c / plan.cols]);
+            out[r * cols + c] = bf16_from_float(fp8_value(codes[r * cols + c]) *
+                                                scales[r / plan.rows * wide + c / plan.cols]);
 }
 
 static void write_scales(struct st_writer *w, const char *name, float *scales, size_t high, size_t wide)
@@ -162,11 +163,11 @@ static void as_bf16(struct st_writer *w, const struct tensor *t, const uint8_t *
 
 /* --- conversions --- */
 
-static int run(const char *src, const char *dst, bool verify, struct err *e)
+static int run(const char *src, const char *dst, bool verify, struct moeflux_err *e)
 {
     struct convert_result r;
     const struct convert_options o = {.src = src, .dst = dst, .verify = verify};
-    *e = (struct err){0};
+    *e = (struct moeflux_err){0};
     return convert_run(&o, &r, e);
 }
 
@@ -179,7 +180,7 @@ static void check_blocks(size_t rows, size_t cols, const char *config)
     const char *a = tmp_tree_path(tmp, "fp8"), *b = tmp_tree_path(tmp, "bf16");
     const char *a_out = tmp_tree_path(tmp, "fp8.out"), *b_out = tmp_tree_path(tmp, "bf16.out");
     struct model_dir m;
-    struct err e;
+    struct moeflux_err e;
     plan.rows = rows;
     plan.cols = cols;
     st_writer_rewrite(HF, a, as_fp8);
@@ -213,7 +214,7 @@ static void any_part_of_a_matrix_can_be_read(void **state)
     char *tmp = tmp_tree_new();
     const char *src = tmp_tree_path(tmp, "src");
     struct convert_plan p;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     plan.rows = plan.cols = 128;
     st_writer_rewrite(HF, src, as_fp8);
     tmp_tree_replace(src, "config.json", ",\n \"hidden_act\"", BLOCK("128", "128"));
@@ -240,7 +241,7 @@ static void expect_refused(const char *matrix, enum damage damage, int code, con
 {
     char *tmp = tmp_tree_new();
     const char *src = tmp_tree_path(tmp, "src"), *dst = tmp_tree_path(tmp, "dst");
-    struct err e;
+    struct moeflux_err e;
     plan.rows = plan.cols = 128;
     plan.spoilt = matrix;
     plan.damage = damage;
@@ -284,7 +285,7 @@ static void a_directory_of_fp8_is_not_run_as_it_is(void **state)
     char *tmp = tmp_tree_new();
     const char *src = tmp_tree_path(tmp, "src");
     struct model_dir m;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     plan.rows = plan.cols = 128;
     st_writer_rewrite(HF, src, as_fp8);
     assert_int_equal(run(src, tmp_tree_path(tmp, "dst"), false, &e), ERR_UNSUPPORTED);

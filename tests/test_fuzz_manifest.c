@@ -10,10 +10,10 @@
 #include <jansson.h>
 
 #include "base/err.h"
+#include "base/json.h"
+#include "convert/convert.h"
 #include "fuzz.h"
 #include "model/config.h"
-#include "model/convert.h"
-#include "model/json.h"
 #include "model/manifest.h"
 #include "model/model_dir.h"
 #include "model/quant_config.h"
@@ -30,7 +30,7 @@ static const char manifest[] =
     "\"F32\"}},"
     "\"config\": {\"hidden_size\": 256, \"expert_bits\": 4}}";
 
-static void expect_answer(int rc, const struct err *e)
+static void expect_answer(int rc, const struct moeflux_err *e)
 {
     if (rc < 0)
         assert_true(e->code == rc && e->text[0] != '\0');
@@ -50,7 +50,7 @@ static void mutated_manifests_are_answered(void **state)
         tmp_tree_write(dir, "model_weights.json", buf, n);
         struct tensor_list l = {0};
         json_t *root = NULL;
-        struct err e = {0};
+        struct moeflux_err e = {0};
         int rc = manifest_read(path, 0, 700, &l, &root, &e);
         expect_answer(rc, &e);
         for (size_t k = 0; rc == 0 && k < l.n; k++)
@@ -76,7 +76,7 @@ static void fuzz_config(const char *path, uint64_t seed)
         json_t *root = NULL;
         struct config c;
         struct quant_config q;
-        struct err e = {0};
+        struct moeflux_err e = {0};
         uint32_t bits;
         int rc = json_read((char *)buf, n, "config.json", &root, &e);
         expect_answer(rc, &e);
@@ -112,7 +112,7 @@ static void fuzz_directory(const char *src, uint64_t seed)
     const char *dir = tmp_tree_path(tmp, "m");
     struct convert_options o = {.src = src, .dst = dir};
     struct convert_result r;
-    struct err e;
+    struct moeflux_err e;
     assert_int_equal(convert_run(&o, &r, &e), 0);
     size_t len;
     uint8_t *text = tmp_tree_read(tmp_tree_path(dir, "model_weights.json"), &len), *buf = malloc(len + ROOM);
@@ -122,7 +122,7 @@ static void fuzz_directory(const char *src, uint64_t seed)
         size_t n = fuzz_mutate(&f, buf, len, len + ROOM);
         tmp_tree_write(dir, "model_weights.json", buf, n);
         struct model_dir m;
-        e = (struct err){0};
+        e = (struct moeflux_err){0};
         int rc = model_dir_open(&m, dir, &e);
         expect_answer(rc, &e);
         if (rc == 0)

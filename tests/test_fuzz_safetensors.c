@@ -19,7 +19,7 @@ enum { ROUNDS = 4000, ROOM = 2048 };
 static void expect_answer(const char *dir, unsigned *n_good)
 {
     struct safetensors s;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     int rc = safetensors_open(&s, dir, &e);
     if (rc < 0) {
         assert_true(e.code == rc && e.text[0] != '\0');

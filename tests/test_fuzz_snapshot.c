@@ -26,24 +26,24 @@ struct fuzzed {
 static void usual_state(struct fuzzed *f, bool empty)
 {
     static const int32_t ids[] = {11, 12, 13, 14};
-    struct err e = {0};
-    check_ok(moeflux_clear(f->q.s, &e), &e);
+    struct moeflux_err e = {0};
+    check_ok(moeflux_session_clear(f->q.s, &e), &e);
     if (!empty) {
         sequence_eval(&f->q, ids, 2, NULL);
-        check_ok(moeflux_checkpoint(f->q.s, &e), &e);
+        check_ok(moeflux_session_checkpoint(f->q.s, &e), &e);
         sequence_eval(&f->q, ids + 2, 2, NULL);
     }
-    f->pos = moeflux_position(f->q.s);
-    check_ok(moeflux_save(f->q.s, f->copy, MOEFLUX_STATE_V3, &e), &e);
+    f->pos = moeflux_session_position(f->q.s);
+    check_ok(moeflux_session_save(f->q.s, f->copy, MOEFLUX_STATE_V3, &e), &e);
     free(f->was);
     f->was = tmp_tree_read(f->copy, &f->was_bytes);
 }
 
 static void expect_unchanged(struct fuzzed *f)
 {
-    struct err e = {0};
+    struct moeflux_err e = {0};
     size_t n;
-    check_ok(moeflux_save(f->q.s, f->copy, MOEFLUX_STATE_V3, &e), &e);
+    check_ok(moeflux_session_save(f->q.s, f->copy, MOEFLUX_STATE_V3, &e), &e);
     uint8_t *is = tmp_tree_read(f->copy, &n);
     assert_true(n == f->was_bytes && memcmp(is, f->was, n) == 0);
     free(is);
@@ -51,15 +51,15 @@ static void expect_unchanged(struct fuzzed *f)
 
 static void expect_answer(struct fuzzed *f, bool look_closely)
 {
-    struct err e = {0};
+    struct moeflux_err e = {0};
     struct moeflux_state_info info;
     int told = moeflux_read_state_info(f->file, &info, &e);
     assert_true(told == 0 || (e.code == told && e.text[0]));
-    e = (struct err){0};
-    int rc = moeflux_load(f->q.s, f->file, &e);
+    e = (struct moeflux_err){0};
+    int rc = moeflux_session_load(f->q.s, f->file, &e);
     if (rc < 0) {
         assert_true(e.code == rc && e.text[0] != '\0');
-        assert_int_equal(moeflux_position(f->q.s), f->pos);
+        assert_int_equal(moeflux_session_position(f->q.s), f->pos);
         if (look_closely)
             expect_unchanged(f);
         return;
@@ -68,8 +68,8 @@ static void expect_answer(struct fuzzed *f, bool look_closely)
     float logits[SMALL_VOCAB];
     f->n_good++;
     assert_int_equal(told, 0);
-    assert_true(moeflux_position(f->q.s) <= CONTEXT);
-    if (moeflux_position(f->q.s) < CONTEXT)
+    assert_true(moeflux_session_position(f->q.s) <= CONTEXT);
+    if (moeflux_session_position(f->q.s) < CONTEXT)
         sequence_eval(&f->q, &id, 1, logits);
     usual_state(f, f->pos == 0);
 }

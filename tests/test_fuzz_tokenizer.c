@@ -19,7 +19,7 @@ static void use(const struct tokenizer *t)
 {
     static const char text[] = "abcab <end> 12 e\xcc\x81\xff\n\n  \xe4\xb8\xad!";
     struct token_list ids = {0};
-    struct err e = {0};
+    struct moeflux_err e = {0};
     int rc = tokenizer_encode(t, text, sizeof text - 1, SPECIALS_AS_TOKENS, &ids, NULL, &e);
     assert_true(rc == 0 || (rc == (int)e.code && e.text[0]));
     assert_true(rc == 0 ? ids.n > 0 : ids.n == 0);
@@ -36,7 +36,7 @@ static bool try_one(struct fuzz *f, const char *text, size_t len)
 {
     size_t cap = len + 512;
     uint8_t *copy = malloc(cap);
-    struct err e = {0};
+    struct moeflux_err e = {0};
     memcpy(copy, text, len);
     size_t n = fuzz_mutate(f, copy, len, cap);
     struct tokenizer *t = tokenizer_build_open_text((const char *)copy, n, &e);
@@ -75,7 +75,7 @@ static void mutated_settings_open_or_are_refused(void **state)
 {
     struct fuzz f = {7};
     json_t *root = tokenizer_build(), *model = json_object_get(root, "model");
-    struct err e = {0};
+    struct moeflux_err e = {0};
     int n_opened = 0;
     (void)state;
     json_t *steps = json_object_get(json_object_get(root, "pre_tokenizer"), "pretokenizers");

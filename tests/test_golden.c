@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "check.h"
+#include "convert/convert.h"
 #include "golden.h"
-#include "model/convert.h"
 #include "moeflux.h"
 #include "tmp_tree.h"
 
@@ -24,12 +24,13 @@ struct bounds {
  *   Prompts through float16: 3.0e-2 without any other choice of experts.
  *   in deepseek-odd's cases 3 and 4 the router's closest call is 1.1e-4 and 4.8e-5, so rounding may turn it, and another
  *   expert moves the logits. In its other cases it is at least 9e-4. */
-static struct bounds bounds_of(const struct moeflux *m, const char *golden, uint32_t i, uint64_t n_tokens)
+static struct bounds bounds_of(const struct moeflux_model *m, const char *golden, uint32_t i,
+                               uint64_t n_tokens)
 {
-    const struct moeflux_info info = moeflux_info(m);
+    const struct moeflux_model_info info = moeflux_model_get_info(m);
     bool is_plain = strstr(golden, "deepseek-plain");
     bool is_gpu = !strstr(info.device, "llvmpipe") && !strstr(info.device, "reference");
-    if (!info.half_products)
+    if (!info.f16_products)
         return (struct bounds){n_tokens > 1000 ? 1e-3 : 2e-4, is_plain && is_gpu ? 4e-5 : 1e-5, 0.99999};
     if (is_plain)
         return (struct bounds){4e-2, 5e-3, 0.9999};
@@ -66,7 +67,7 @@ static double cosine(const float *a, const float *b, uint64_t n)
     return ab / sqrt(aa * bb);
 }
 
-static int see_logits(void *ctx, uint32_t pos, const float *row, struct err *e)
+static int see_logits(void *ctx, uint32_t pos, const float *row, struct moeflux_err *e)
 {
     struct watch *w = ctx;
     uint64_t vocab = w->logits->shape[1];
@@ -76,7 +77,8 @@ static int see_logits(void *ctx, uint32_t pos, const float *row, struct err *e)
     return 0;
 }
 
-static int see_hidden(void *ctx, uint32_t layer, uint32_t pos, uint32_t n, const float *rows, struct err *e)
+static int see_hidden(void *ctx, uint32_t layer, uint32_t pos, uint32_t n, const float *rows,
+                      struct moeflux_err *e)
 {
     struct watch *w = ctx;
     uint64_t hidden = w->hidden->shape[2];
@@ -102,31 +104,31 @@ static uint32_t follow_greedy(struct moeflux_session *s, const struct golden *g,
                               float *logits, uint64_t vocab)
 {
     const struct golden_tensor *greedy = golden_find(g, i, "greedy"), *gap = golden_find(g, i, "gap");
-    struct err e = {0};
+    struct moeflux_err e = {0};
     uint32_t j = 0;
     for (; j < greedy->shape[0] && (double)((const float *)gap->data)[j] > 4 * bound; j++) {
         int32_t id = ((const int32_t *)greedy->data)[j];
         assert_int_equal(argmax(logits, vocab), id);
-        check_ok(moeflux_eval(s, &id, 1, &(struct moeflux_wish){.logits = logits}, &e), &e);
+        check_ok(moeflux_session_eval(s, &id, 1, &(struct moeflux_outputs){.logits = logits}, &e), &e);
     }
     return j;
 }
 
-static void run_case(struct moeflux *m, const struct golden *g, const char *golden, uint32_t i)
+static void run_case(struct moeflux_model *m, const struct golden *g, const char *golden, uint32_t i)
 {
     const struct golden_tensor *tokens = golden_find(g, i, "tokens"),
                                *last = golden_find(g, i, "last_logits");
     uint64_t vocab = last->shape[0], n = tokens->shape[0];
     struct watch w = {golden_find(g, i, "logits"), golden_find(g, i, "hidden"), n, 0, {0}, {0}};
     struct moeflux_session *s;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     float *logits = malloc(vocab * sizeof *logits);
-    const struct moeflux_wish wish = {.logits = logits,
-                                      .each_logits = w.logits ? see_logits : NULL,
-                                      .hidden = w.hidden ? see_hidden : NULL,
-                                      .ctx = &w};
+    const struct moeflux_outputs outputs = {.logits = logits,
+                                            .each_logits = w.logits ? see_logits : NULL,
+                                            .hidden = w.hidden ? see_hidden : NULL,
+                                            .ctx = &w};
     check_ok(moeflux_session_new(&s, m, (uint32_t)n + 64, &e), &e);
-    check_ok(moeflux_eval(s, tokens->data, (uint32_t)n, &wish, &e), &e);
+    check_ok(moeflux_session_eval(s, tokens->data, (uint32_t)n, &outputs, &e), &e);
     double error = difference(logits, last->data, vocab), hidden = 0;
     double direction = cosine(logits, (const float *)last->data, vocab);
     for (uint32_t l = 0; w.hidden && l < w.hidden->shape[0]; l++)
@@ -144,24 +146,25 @@ static void run_case(struct moeflux *m, const struct golden *g, const char *gold
 }
 
 /* Returns whether prompts went through float16 products. */
-static bool run_as(const char *prompt_type, const char *dir, const char *golden, uint64_t memory,
+static bool run_as(enum moeflux_prompt_type prompt_type, const char *dir, const char *golden, uint64_t memory,
                    const char *device)
 {
     struct golden g;
-    struct moeflux *m;
-    struct err e = {0};
+    struct moeflux_model *m;
+    struct moeflux_err e = {0};
     const struct moeflux_options o = {.dir = dir,
                                       .memory_bytes = memory,
                                       .device = device ? device : getenv("MOEFLUX_DEVICE"),
                                       .prompt_type = prompt_type};
     golden_open(&g, golden);
-    check_ok(moeflux_open(&m, &o, &e), &e);
-    bool is_half = moeflux_info(m).half_products;
-    printf("%s on %s%s%s\n", dir, moeflux_info(m).device,
-           moeflux_info(m).experts_resident ? "" : ", streaming", is_half ? ", float16 prompts" : "");
+    check_ok(moeflux_model_open(&m, &o, &e), &e);
+    bool is_half = moeflux_model_get_info(m).f16_products;
+    printf("%s on %s%s%s\n", dir, moeflux_model_get_info(m).device,
+           moeflux_model_get_info(m).experts_resident ? "" : ", streaming",
+           is_half ? ", float16 prompts" : "");
     for (uint32_t i = 0; golden_find(&g, i, "tokens"); i++)
         run_case(m, &g, golden, i);
-    moeflux_close(m);
+    moeflux_model_close(m);
     golden_close(&g);
     return is_half;
 }
@@ -169,13 +172,13 @@ static bool run_as(const char *prompt_type, const char *dir, const char *golden,
 /* A device that is fast at float16 is held to the float32 bounds too. */
 static void run_model(const char *dir, const char *golden, uint64_t memory, const char *device)
 {
-    if (run_as(NULL, dir, golden, memory, device))
-        run_as("f32", dir, golden, memory, device);
+    if (run_as(MOEFLUX_PROMPT_TYPE_AUTO, dir, golden, memory, device))
+        run_as(MOEFLUX_PROMPT_TYPE_F32, dir, golden, memory, device);
 }
 
 static void convert_and_run(const char *src, const char *golden)
 {
-    struct err e = {0};
+    struct moeflux_err e = {0};
     struct convert_result r;
     char *tmp = tmp_tree_new();
     const char *dst = tmp_tree_path(tmp, "model");

@@ -13,7 +13,7 @@
 
 #include "base/err.h"
 #include "base/file.h"
-#include "model/convert.h"
+#include "convert/convert.h"
 #include "model/family.h"
 #include "model/model_dir.h"
 #include "st_writer.h"
@@ -30,7 +30,7 @@ static int set_up(void **state)
 {
     struct fixture *f = calloc(1, sizeof *f);
     struct convert_result r;
-    struct err e;
+    struct moeflux_err e;
     assert_non_null(f);
     f->tmp = tmp_tree_new();
     snprintf(f->packed, sizeof f->packed, "%s/packed", f->tmp);
@@ -52,7 +52,7 @@ static int tear_down(void **state)
 static struct model_dir open_ok(const char *dir)
 {
     struct model_dir m;
-    struct err e;
+    struct moeflux_err e;
     if (model_dir_open(&m, dir, &e) < 0)
         fail_msg("%s", e.text);
     return m;
@@ -62,7 +62,7 @@ static struct model_dir open_ok(const char *dir)
 static void expect_refused(const char *dir, int code, const char *text)
 {
     struct model_dir m;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     int rc = model_dir_open(&m, dir, &e);
     if (rc == 0)
         model_dir_close(&m);
@@ -84,7 +84,7 @@ static const char *copy_of(const char *model, char **tmp)
 static void read_expert(const struct model_dir *m, uint32_t layer, uint32_t expert, uint8_t *slot)
 {
     struct extent x[EXPERT_MAX_EXTENTS];
-    struct err e;
+    struct moeflux_err e;
     uint32_t n = model_dir_expert(m, layer, expert, x);
     uint64_t at = 0;
     for (uint32_t i = 0; i < n; i++) {
@@ -101,7 +101,7 @@ static void both_layouts_give_the_same_tensors_and_experts(void **state)
 {
     struct fixture *f = *state;
     struct model_dir a = open_ok(f->packed), b = open_ok(f->plain);
-    struct err e;
+    struct moeflux_err e;
     assert_true(a.packed && !b.packed);
     assert_int_equal(a.n_tensors, 213);
     for (size_t i = 0; i < a.n_tensors; i++) {
@@ -164,7 +164,7 @@ static void matrices_carry_their_own_bits(void **state)
     for (int i = 0; i < 2; i++) {
         struct model_dir m = open_ok(dirs[i]);
         struct matrix w;
-        struct err e;
+        struct moeflux_err e;
         assert_int_equal(model_dir_matrix(&m, "model.layers.0.mlp.gate", 12, 192, &w, &e), 0);
         assert_int_equal(w.format, MATRIX_Q8);
         assert_int_equal(model_dir_matrix(&m, "lm_head", 1003, 192, &w, &e), 0);
@@ -180,7 +180,7 @@ static void a_matrix_of_another_shape_is_refused(void **state)
     struct fixture *f = *state;
     struct model_dir m = open_ok(f->packed);
     struct matrix w;
-    struct err e;
+    struct moeflux_err e;
     assert_int_equal(model_dir_matrix(&m, "lm_head", 1004, 192, &w, &e), ERR_FORMAT);
     assert_int_equal(model_dir_matrix(&m, "lm_head", 1003, 256, &w, &e), ERR_FORMAT);
     assert_int_equal(model_dir_matrix(&m, "lm_head", 192, 1003, &w, &e), ERR_FORMAT);
@@ -195,7 +195,7 @@ static void vectors_are_counted_whatever_their_dimensions(void **state)
     struct fixture *f = *state;
     struct model_dir m = open_ok(f->plain);
     const struct tensor *t;
-    struct err e;
+    struct moeflux_err e;
     float a_log[6];
     assert_int_equal(model_dir_vector(&m, "model.layers.0.linear_attn.conv1d.weight", 4096, &t, &e), 0);
     assert_int_equal(model_dir_vector(&m, "model.layers.0.linear_attn.conv1d.weight", 4095, &t, &e),
@@ -211,7 +211,7 @@ static void bf16_is_widened_exactly(void **state)
 {
     struct fixture *f = *state;
     struct model_dir m = open_ok(f->packed);
-    struct err e;
+    struct moeflux_err e;
     const struct tensor *t = model_dir_find(&m, "model.norm.weight");
     uint16_t bits[192];
     float values[192];
@@ -233,7 +233,7 @@ static void dense_layers_of_deepseek_have_no_experts(void **state)
     struct model_dir m = open_ok("tests/models/deepseek-odd/mlx");
     struct extent x[EXPERT_MAX_EXTENTS];
     struct matrix w;
-    struct err e;
+    struct moeflux_err e;
     assert_int_equal(model_dir_expert(&m, 1, 0, x), 0);
     assert_int_equal(model_dir_expert(&m, 2, 0, x), 9);
     assert_int_equal(m.expert_bytes, 1327104);
@@ -274,7 +274,7 @@ static void embed_q_and_unembed_out_stand_in_for_kv_b_proj(void **state)
     st_writer_rewrite("tests/models/deepseek-odd/mlx", src, absorb_kv_b);
     struct convert_options o = {.src = src, .dst = dst};
     struct convert_result r;
-    struct err e;
+    struct moeflux_err e;
     assert_int_equal(convert_run(&o, &r, &e), 0);
     const char *dirs[] = {src, dst};
     for (int i = 0; i < 2; i++) {
@@ -296,7 +296,7 @@ static void a_manifest_without_bits_takes_them_from_the_shapes(void **state)
     tmp_tree_replace(dir, "model_weights.json", "\"bits\": 8", "\"beats\": 8");
     struct model_dir m = open_ok(dir);
     struct matrix w;
-    struct err e;
+    struct moeflux_err e;
     assert_int_equal(model_dir_matrix(&m, "model.layers.0.mlp.gate", 12, 192, &w, &e), 0);
     assert_int_equal(w.format, MATRIX_Q8);
     model_dir_close(&m);
@@ -379,7 +379,7 @@ static void the_layout_of_cogito_opens(void **state)
     struct convert_options o = {.src = "tests/models/deepseek-odd/mlx", .dst = dir};
     struct convert_result r;
     struct extent x[EXPERT_MAX_EXTENTS];
-    struct err e;
+    struct moeflux_err e;
     assert_int_equal(convert_run(&o, &r, &e), 0);
     assert_int_equal(unlink(tmp_tree_path(dir, "config.json")), 0);
     assert_int_equal(unlink(tmp_tree_path(dir, "packed_experts/layout.json")), 0);
@@ -452,7 +452,7 @@ static void layer_files_of_another_length_are_refused(void **state)
     assert_int_equal(unlink(file), 0);
     expect_refused(dir, ERR_IO, "layer_04.bin: No such file or directory");
     assert_int_equal(mkdir(file, 0777), 0);
-    expect_refused(dir, ERR_IO, "layer_04.bin: expected a regular file");
+    expect_refused(dir, ERR_IO, "layer_04.bin: a directory, expected a regular file");
     tmp_tree_remove(tmp);
 }
 
@@ -659,7 +659,7 @@ static void scales_that_are_not_finite_are_refused_when_read(void **state)
     const char *dir = copy_of(f->packed, &tmp);
     for (int i = 0; i < 6; i++) {
         struct model_dir m = open_ok(dir);
-        struct err e;
+        struct moeflux_err e;
         const struct tensor *t = model_dir_find(&m, names[i % 2]);
         uint8_t bytes[6018];
         spoil(tmp_tree_path(dir, "model_weights.bin"), t->off + 2000, values[i / 2]);
@@ -680,7 +680,7 @@ static void vectors_that_are_not_finite_are_refused_when_read(void **state)
     char *tmp;
     const char *dir = copy_of(f->packed, &tmp);
     struct model_dir m = open_ok(dir);
-    struct err e;
+    struct moeflux_err e;
     const struct tensor *t = model_dir_find(&m, "model.norm.weight");
     float values[192];
     spoil(tmp_tree_path(dir, "model_weights.bin"), t->off + 382, 0x7f80);
@@ -696,7 +696,7 @@ static void experts_that_are_not_finite_are_named(void **state)
     struct model_dir m = open_ok(f->packed);
     const struct expert_layout *l = &m.expert;
     uint8_t slot[20736];
-    struct err e;
+    struct moeflux_err e;
     const struct {
         uint64_t at;
         const char *part;

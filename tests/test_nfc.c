@@ -12,7 +12,7 @@
 static void expect(const char *in, const char *out)
 {
     struct str got = {0};
-    struct err e = {0};
+    struct moeflux_err e = {0};
     assert_int_equal(nfc_add(in, strlen(in), &got, &e), 0);
     assert_string_equal(str_text(&got), out);
     str_free(&got);

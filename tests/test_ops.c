@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "check.h"
-#include "ops/selftest.h"
+#include "selftest/selftest.h"
 
 struct seen { /* rows of the kernels that have some */
     const char *kernels[2];
@@ -24,7 +24,7 @@ static void count_row(void *ctx, const struct selftest_row *row)
 
 static void check_kernels(const char *kernel, bool as_gpu, struct seen *seen)
 {
-    struct err e = {0};
+    struct moeflux_err e = {0};
     const struct selftest s = {.kernel = kernel, .as_gpu = as_gpu, .row = count_row, .ctx = seen};
     printf("%s%s\n", kernel, as_gpu ? ", as on a GPU" : "");
     int rc = selftest_run(&s, &e);
@@ -49,17 +49,17 @@ static void embed_agrees_with_its_reference(void **state)
     check("embed", "embed", "embed");
 }
 
-static void halve_agrees_with_its_reference(void **state)
+static void cast_f16_agrees_with_its_reference(void **state)
 {
     (void)state;
-    check("halve", "halve", "halve");
+    check("cast_f16", "cast_f16", "cast_f16");
 }
 
-/* Cases of many tokens run matmul; columns that are no multiple of 64 run linear_plain and linear_turned_plain. */
-static void linear_and_linear_turned_agree_with_their_references(void **state)
+/* Cases of many tokens run matmul; columns that are no multiple of 64 run linear_plain and matvec_transposed_plain. */
+static void linear_and_matvec_transposed_agree_with_their_references(void **state)
 {
     (void)state;
-    check("matmul", "linear", "linear_turned");
+    check("matmul", "linear", "matvec_transposed");
 }
 
 static void router_and_router_groups_agree_with_their_references(void **state)
@@ -82,18 +82,18 @@ static void delta_agrees_with_its_reference(void **state)
     check("delta", "delta", "delta");
 }
 
-/* What attention writes, or as on a GPU attention_many for many tokens, is seen after attn_merge. */
-static void attn_prep_attention_attention_many_and_attn_merge_agree_with_their_references(void **state)
+/* What attention writes, or as on a GPU attention_many for many tokens, is seen after attention_merge. */
+static void gqa_prepare_attention_attention_many_and_attention_merge_agree_with_their_references(void **state)
 {
     (void)state;
-    check("attention_many", "attn_prep", "attention");
+    check("attention_many", "gqa_prepare", "attention");
 }
 
 /* Cases of the expanded form run mla_keys and mla_rows. */
-static void mla_prep_and_attention_over_latents_agree_with_their_references(void **state)
+static void mla_prepare_and_attention_over_latents_agree_with_their_references(void **state)
 {
     (void)state;
-    check("mla_prep", "mla_prep", "mla");
+    check("mla_prepare", "mla_prepare", "mla");
 }
 
 static void swiglu_agrees_with_its_reference(void **state)
@@ -106,13 +106,14 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(embed_agrees_with_its_reference),
-        cmocka_unit_test(halve_agrees_with_its_reference),
-        cmocka_unit_test(linear_and_linear_turned_agree_with_their_references),
+        cmocka_unit_test(cast_f16_agrees_with_its_reference),
+        cmocka_unit_test(linear_and_matvec_transposed_agree_with_their_references),
         cmocka_unit_test(router_and_router_groups_agree_with_their_references),
         cmocka_unit_test(expert_up_and_expert_down_agree_with_their_references),
         cmocka_unit_test(delta_agrees_with_its_reference),
-        cmocka_unit_test(attn_prep_attention_attention_many_and_attn_merge_agree_with_their_references),
-        cmocka_unit_test(mla_prep_and_attention_over_latents_agree_with_their_references),
+        cmocka_unit_test(
+            gqa_prepare_attention_attention_many_and_attention_merge_agree_with_their_references),
+        cmocka_unit_test(mla_prepare_and_attention_over_latents_agree_with_their_references),
         cmocka_unit_test(swiglu_agrees_with_its_reference),
     };
     if (argc > 1)

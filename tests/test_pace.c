@@ -1,5 +1,5 @@
 #include "check.h"
-#include "ops/pace.h"
+#include "exec/pace.h"
 
 enum { KERNEL = 3 };
 

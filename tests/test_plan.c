@@ -2,7 +2,11 @@
 #include <string.h>
 
 #include "check.h"
+#include "engine/load_plan.h"
+#include "engine/test_hooks.h"
+#include "model/model_dir.h"
 #include "moeflux.h"
+#include "exec/exec.h"
 
 static const char ODD[] = "tests/models/qwen-odd/mlx", OTHER_FAMILY[] = "tests/models/deepseek-odd/mlx";
 
@@ -29,25 +33,25 @@ static void open_does_what_the_plan_says(void **state)
         {OTHER_FAMILY, 28672 * 30 + 5, 0, false},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct err e = {0};
+        struct moeflux_err e = {0};
         struct moeflux_options o = odd(cases[i].memory);
         o.dir = cases[i].dir;
         o.gpu_memory_bytes = cases[i].gpu_memory;
-        o.staged = cases[i].staged;
-        o.device = o.staged ? getenv("MOEFLUX_DEVICE") : "reference";
+        const struct test_hooks hooks = {.staged = cases[i].staged};
+        o.device = hooks.staged ? getenv("MOEFLUX_DEVICE") : "reference";
         struct moeflux_plan plan;
-        struct moeflux *m;
+        struct moeflux_model *m;
         struct moeflux_stats s;
-        check_ok(moeflux_make_plan(&o, &plan, &e), &e);
-        check_ok(moeflux_open(&m, &o, &e), &e);
-        moeflux_get_stats(m, &s);
+        check_ok(test_hooks_make_plan(&o, &hooks, &plan, &e), &e);
+        check_ok(test_hooks_open(&m, &o, &hooks, &e), &e);
+        moeflux_model_get_stats(m, &s);
         assert_int_equal(plan.n_slots, s.n_slots);
         assert_int_equal(plan.slot_bytes, s.slot_bytes);
         assert_int_equal(plan.n_host_slots > 0, cases[i].staged);
         assert_true(plan.n_host_slots <= s.n_host_slots);
-        assert_int_equal(plan.experts_resident, moeflux_info(m).experts_resident);
-        assert_int_equal(strncmp(plan.expert_io, moeflux_info(m).expert_io, 8), 0);
-        moeflux_close(m);
+        assert_int_equal(plan.experts_resident, moeflux_model_get_info(m).experts_resident);
+        assert_int_equal(strncmp(plan.expert_io, moeflux_model_get_info(m).expert_io, 8), 0);
+        moeflux_model_close(m);
     }
 }
 
@@ -61,17 +65,17 @@ static void the_plan_refuses_what_open_refuses(void **state)
         {{.dir = ODD, .memory_bytes = 1, .device = "reference"}, ERR_NO_FIT},
         {{.dir = ODD, .gpu_memory_bytes = 4096, .device = "reference"}, ERR_NO_FIT},
         {{.dir = ODD, .chunk = 5000, .device = "reference"}, ERR_USAGE},
-        {{.dir = ODD, .expert_io = "post", .device = "reference"}, ERR_USAGE},
+        {{.dir = ODD, .expert_io = (enum moeflux_expert_io)5, .device = "reference"}, ERR_USAGE},
         {{.dir = ODD, .device = "no such device"}, ERR_USAGE},
         {{.dir = OTHER_FAMILY, .memory_bytes = 1, .device = "reference"}, ERR_NO_FIT},
         {{.dir = "tests/models/none", .device = "reference"}, ERR_IO},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct err from_plan = {0}, from_open = {0};
+        struct moeflux_err from_plan = {0}, from_open = {0};
         struct moeflux_plan plan;
-        struct moeflux *m;
+        struct moeflux_model *m;
         assert_int_equal(moeflux_make_plan(&cases[i].o, &plan, &from_plan), cases[i].code);
-        assert_int_equal(moeflux_open(&m, &cases[i].o, &from_open), cases[i].code);
+        assert_int_equal(moeflux_model_open(&m, &cases[i].o, &from_open), cases[i].code);
         assert_string_equal(from_plan.text, from_open.text);
     }
 }
@@ -79,7 +83,7 @@ static void the_plan_refuses_what_open_refuses(void **state)
 static void room_is_kept_for_the_context_that_is_asked_for(void **state)
 {
     (void)state;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     struct moeflux_options o = odd(0);
     struct moeflux_plan small, large;
     o.context = 256;
@@ -101,36 +105,36 @@ static void a_session_has_as_many_checkpoints_as_the_plan(void **state)
         uint32_t n;
     } cases[] = {{24576 * 4, 1}, {24576 * 72 + 3 * 884736, 3}, {0, 32}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct err e = {0};
+        struct moeflux_err e = {0};
         struct moeflux_options o = odd(cases[i].memory);
         struct moeflux_plan plan;
-        struct moeflux *m;
+        struct moeflux_model *m;
         struct moeflux_session *s;
         uint32_t n = cases[i].n, n_default = n < DEFAULT ? n : DEFAULT, pos[MANY];
         check_ok(moeflux_make_plan(&o, &plan, &e), &e);
         assert_int_equal(plan.n_checkpoints, n);
-        check_ok(moeflux_open(&m, &o, &e), &e);
+        check_ok(moeflux_model_open(&m, &o, &e), &e);
         check_ok(moeflux_session_new(&s, m, MANY, &e), &e);
-        assert_int_equal(plan.checkpoint_bytes, moeflux_checkpoint_bytes(s));
-        assert_int_equal(moeflux_checkpoint_cap(s), n_default);
-        check_ok(moeflux_set_checkpoint_cap(s, UINT32_MAX, &e), &e);
-        assert_int_equal(moeflux_checkpoint_cap(s), n);
+        assert_int_equal(plan.checkpoint_bytes, moeflux_session_checkpoint_bytes(s));
+        assert_int_equal(moeflux_session_checkpoint_cap(s), n_default);
+        check_ok(moeflux_session_set_checkpoint_cap(s, UINT32_MAX, &e), &e);
+        assert_int_equal(moeflux_session_checkpoint_cap(s), n);
         for (int32_t id = 0; id < MANY; id++) {
-            check_ok(moeflux_eval(s, &id, 1, &(struct moeflux_wish){0}, &e), &e);
-            check_ok(moeflux_checkpoint(s, &e), &e);
+            check_ok(moeflux_session_eval(s, &id, 1, &(struct moeflux_outputs){0}, &e), &e);
+            check_ok(moeflux_session_checkpoint(s, &e), &e);
         }
-        assert_int_equal(moeflux_list_checkpoints(s, pos, MANY), n);
-        check_ok(moeflux_set_checkpoint_cap(s, 1, &e), &e);
-        assert_int_equal(moeflux_checkpoint_cap(s), 1);
+        assert_int_equal(moeflux_session_list_checkpoints(s, pos, MANY), n);
+        check_ok(moeflux_session_set_checkpoint_cap(s, 1, &e), &e);
+        assert_int_equal(moeflux_session_checkpoint_cap(s), 1);
         moeflux_session_free(s);
-        moeflux_close(m);
+        moeflux_model_close(m);
     }
 }
 
 static void checkpoints_without_recurrent_layers_take_nothing(void **state)
 {
     (void)state;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     struct moeflux_options o = odd(28672 * 4);
     struct moeflux_plan plan;
     o.dir = OTHER_FAMILY;
@@ -140,10 +144,44 @@ static void checkpoints_without_recurrent_layers_take_nothing(void **state)
     assert_int_equal(plan.n_slots, 4);
 }
 
+/* What else runs on a device shall not change a digit of the results. */
+static void the_chunk_follows_total_memory_and_not_what_is_free(void **state)
+{
+    (void)state;
+    const uint64_t gib = (uint64_t)1 << 30;
+    const struct {
+        uint64_t total;
+        bool is_software;
+        uint32_t chunk;
+    } devices[] = {
+        {80 * gib, false, 2048}, {20 * gib, false, 2048}, {16 * gib, false, 512}, {64 * gib, true, 128}};
+    struct model_dir m;
+    struct moeflux_err e = {0};
+    check_ok(model_dir_open(&m, ODD, &e), &e);
+    for (size_t i = 0; i < sizeof devices / sizeof *devices; i++)
+        for (uint64_t part = 1; part <= 16; part *= 4) {
+            const struct exec_caps caps = {.name = "a device",
+                                           .is_software = devices[i].is_software,
+                                           .is_unified = devices[i].is_software,
+                                           .subgroup_size = 32,
+                                           .max_shared_bytes = 32768,
+                                           .max_workgroup = 1024,
+                                           .max_alloc_bytes = UINT64_MAX,
+                                           .total_bytes = devices[i].total,
+                                           .free_bytes = devices[i].total / part};
+            const struct moeflux_options o = {.dir = ODD};
+            struct load_plan p;
+            check_ok(load_plan_make(&p, &m, &caps, &o, &e), &e);
+            assert_int_equal(p.max_chunk, devices[i].chunk);
+        }
+    model_dir_close(&m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(open_does_what_the_plan_says),
+        cmocka_unit_test(the_chunk_follows_total_memory_and_not_what_is_free),
         cmocka_unit_test(the_plan_refuses_what_open_refuses),
         cmocka_unit_test(room_is_kept_for_the_context_that_is_asked_for),
         cmocka_unit_test(a_session_has_as_many_checkpoints_as_the_plan),

@@ -16,7 +16,7 @@ struct pieces {
     size_t n;
 };
 
-static int add_piece(void *ctx, const char *bytes, size_t len, struct err *e)
+static int add_piece(void *ctx, const char *bytes, size_t len, struct moeflux_err *e)
 {
     struct pieces *p = ctx;
     (void)e;
@@ -28,7 +28,7 @@ static int add_piece(void *ctx, const char *bytes, size_t len, struct err *e)
 
 static void add(struct pretokenizer *p, const char *pattern)
 {
-    struct err e = {0};
+    struct moeflux_err e = {0};
     if (pretokenize_add(p, pattern, strlen(pattern), false, PRETOKENIZE_ISOLATED, &e) < 0)
         fail_msg("%s", e.text);
 }
@@ -36,7 +36,7 @@ static void add(struct pretokenizer *p, const char *pattern)
 static void expect(const struct pretokenizer *p, const char *text, size_t len, const char *want)
 {
     struct pieces got = {0};
-    struct err e = {0};
+    struct moeflux_err e = {0};
     if (pretokenize_run(p, text, len, (struct pretokenize_sink){add_piece, &got}, &e) < 0)
         fail_msg("%s", e.text);
     assert_string_equal(str_text(&got.text), want);
@@ -56,7 +56,7 @@ struct want {
     size_t n;
 };
 
-static int compare_piece(void *ctx, const char *bytes, size_t len, struct err *e)
+static int compare_piece(void *ctx, const char *bytes, size_t len, struct moeflux_err *e)
 {
     struct want *w = ctx;
     const json_t *piece = json_array_get(w->pieces, w->n++);
@@ -172,10 +172,10 @@ static void letters_fold_to_every_case(void **state)
     expect_once("\\p{Lu}\\P{L}|\\x{e9}", "aA1\xc3\xa9", "a|A1|\xc3\xa9|");
 }
 
-static void refused(const char *pattern, enum err_code code, const char *part)
+static void refused(const char *pattern, int code, const char *part)
 {
     struct pretokenizer p = {0};
-    struct err e = {0};
+    struct moeflux_err e = {0};
     assert_int_equal(pretokenize_add(&p, pattern, strlen(pattern), false, PRETOKENIZE_ISOLATED, &e), code);
     if (!strstr(e.text, part))
         fail_msg("%s: no \"%s\" in: %s", pattern, part, e.text);
@@ -211,7 +211,7 @@ static void bad_patterns_are_refused(void **state)
 static void too_many_splits_are_refused(void **state)
 {
     struct pretokenizer p = {0};
-    struct err e = {0};
+    struct moeflux_err e = {0};
     (void)state;
     for (int i = 0; i < PRETOKENIZE_MAX_SPLITS; i++)
         add(&p, "a");
@@ -220,7 +220,7 @@ static void too_many_splits_are_refused(void **state)
     pretokenize_free(&p);
 }
 
-static int count_piece(void *ctx, const char *bytes, size_t len, struct err *e)
+static int count_piece(void *ctx, const char *bytes, size_t len, struct moeflux_err *e)
 {
     (void)bytes;
     (void)len;
@@ -232,7 +232,7 @@ static int count_piece(void *ctx, const char *bytes, size_t len, struct err *e)
 static void runaway_backtracking_is_an_error(void **state)
 {
     struct pretokenizer p = {0};
-    struct err e = {0};
+    struct moeflux_err e = {0};
     size_t n = 0;
     (void)state;
     add(&p, "(?:[a-f]+)+[xy]");
@@ -247,7 +247,7 @@ static size_t count(const char *pattern, const char *unit, size_t times)
 {
     struct pretokenizer p = {0};
     struct str text = {0};
-    struct err e = {0};
+    struct moeflux_err e = {0};
     size_t n = 0;
     add(&p, pattern);
     for (size_t i = 0; i < times; i++)

@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "check.h"
 #include "engine/engine.h"
+#include "engine/test_hooks.h"
 #include "tmp_tree.h"
 
 static const char ODD[] = "tests/models/qwen-odd/mlx", TINY[] = "tests/models/tiny";
@@ -20,7 +21,7 @@ enum { MAX_VOCAB = 2048, N_PROMPT = 320 };
 #define BOUND 1e-4
 
 struct talk {
-    struct moeflux *m;
+    struct moeflux_model *m;
     struct moeflux_session *s;
     uint32_t vocab;
     float logits[MAX_VOCAB];
@@ -28,17 +29,16 @@ struct talk {
 
 static void start(struct talk *t, const char *dir, uint32_t chunk, bool as_gpu)
 {
-    struct err e = {0};
+    struct moeflux_err e = {0};
     const struct moeflux_options o = {.dir = dir,
                                       .chunk = chunk,
                                       .context = 1024,
-                                      .as_gpu = as_gpu,
-                                      .prompt_type = "f32",
-                                      .kv_type = "f32",
+                                      .prompt_type = MOEFLUX_PROMPT_TYPE_F32,
+                                      .kv_type = MOEFLUX_KV_TYPE_F32,
                                       .device = getenv("MOEFLUX_DEVICE")};
-    check_ok(moeflux_open(&t->m, &o, &e), &e);
-    assert_false(moeflux_info(t->m).half_products);
-    t->vocab = moeflux_info(t->m).vocab_size;
+    check_ok(test_hooks_open(&t->m, &o, &(struct test_hooks){.as_gpu = as_gpu}, &e), &e);
+    assert_false(moeflux_model_get_info(t->m).f16_products);
+    t->vocab = moeflux_model_get_info(t->m).vocab_size;
     assert_true(t->vocab <= MAX_VOCAB);
     check_ok(moeflux_session_new(&t->s, t->m, 1024, &e), &e);
 }
@@ -46,7 +46,7 @@ static void start(struct talk *t, const char *dir, uint32_t chunk, bool as_gpu)
 static void end(struct talk *t)
 {
     moeflux_session_free(t->s);
-    moeflux_close(t->m);
+    moeflux_model_close(t->m);
 }
 
 static int32_t id_at(const struct talk *t, uint32_t pos)
@@ -58,11 +58,12 @@ static int32_t id_at(const struct talk *t, uint32_t pos)
 static void eval(struct talk *t, uint32_t from, uint32_t to)
 {
     int32_t ids[1024];
-    struct err e = {0};
-    assert_int_equal(moeflux_position(t->s), from);
+    struct moeflux_err e = {0};
+    assert_int_equal(moeflux_session_position(t->s), from);
     for (uint32_t i = from; i < to; i++)
         ids[i - from] = id_at(t, i);
-    check_ok(moeflux_eval(t->s, ids, to - from, &(struct moeflux_wish){.logits = t->logits}, &e), &e);
+    check_ok(moeflux_session_eval(t->s, ids, to - from, &(struct moeflux_outputs){.logits = t->logits}, &e),
+             &e);
 }
 
 /* The largest difference, relative to the largest of `want`. */
@@ -124,20 +125,20 @@ static void odd_chunks_agree_with_the_kernels_of_gpus(void **state)
 
 static float *read_back(struct talk *t, const struct exec_buffer *b)
 {
-    struct err e = {0};
+    struct moeflux_err e = {0};
     float *to = malloc(b->bytes);
     assert_non_null(to);
     check_ok(exec_read(t->m->exec, b, 0, to, b->bytes, &e), &e);
     return to;
 }
 
-/* Convolution windows (of two the current one) and delta states: fixed = [layer][window, window, state]. */
-static double fixed_error(struct talk *a, struct talk *b)
+/* Convolution windows (of two the current one) and delta states: recurrent = [layer][window, window, state]. */
+static double recurrent_error(struct talk *a, struct talk *b)
 {
     const struct config *c = &a->m->dir.config;
     uint64_t window = (uint64_t)(c->conv_kernel - 1) * config_conv_dim(c);
     uint64_t delta = (uint64_t)c->n_v_heads * c->v_head_dim * c->k_head_dim;
-    float *x = read_back(a, &a->s->fixed), *y = read_back(b, &b->s->fixed), *from = x, *with = y;
+    float *x = read_back(a, &a->s->recurrent), *y = read_back(b, &b->s->recurrent), *from = x, *with = y;
     double worst = 0;
     for (uint32_t i = 0; i < c->n_layers; i++) {
         if (c->layers[i].mixer == MIXER_ATTENTION)
@@ -148,7 +149,7 @@ static double fixed_error(struct talk *a, struct talk *b)
         from += 2 * window + delta;
         with += 2 * window + delta;
     }
-    assert_int_equal((uint64_t)(from - x) * sizeof(float), a->s->fixed.bytes);
+    assert_int_equal((uint64_t)(from - x) * sizeof(float), a->s->recurrent.bytes);
     free(x);
     free(y);
     return worst;
@@ -181,9 +182,10 @@ static void states_agree(const char *dir, uint32_t chunk)
     eval(&a, 0, N);
     for (uint32_t i = 0; i < N; i++)
         eval(&b, i, i + 1);
-    double fixed = fixed_error(&a, &b), kv = kv_error(&a, &b, N);
-    printf("%s, chunks of %u: windows and delta states %.1e, keys and values %.1e\n", dir, chunk, fixed, kv);
-    assert_true(fixed <= BOUND && kv <= BOUND);
+    double recurrent = recurrent_error(&a, &b), kv = kv_error(&a, &b, N);
+    printf("%s, chunks of %u: windows and delta states %.1e, keys and values %.1e\n", dir, chunk, recurrent,
+           kv);
+    assert_true(recurrent <= BOUND && kv <= BOUND);
     end(&a);
     end(&b);
 }
@@ -204,12 +206,12 @@ static void an_odd_later_turn_may_begin_anywhere(void **state)
     enum { N = 320 };
     static float want[MAX_VOCAB];
     struct talk t;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     start(&t, ODD, 32, false);
     eval(&t, 0, N);
     memcpy(want, t.logits, sizeof want);
     for (size_t i = 0; i < sizeof turns / sizeof *turns; i++) {
-        check_ok(moeflux_clear(t.s, &e), &e);
+        check_ok(moeflux_session_clear(t.s, &e), &e);
         eval(&t, 0, turns[i]);
         eval(&t, turns[i], N);
         assert_true(relative_error(t.logits, want, t.vocab) <= BOUND);
@@ -225,20 +227,20 @@ static void pieces_change_nothing(bool as_gpu)
     static float want[MAX_VOCAB];
     struct moeflux_stats whole, cut;
     struct talk t;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     start(&t, ODD, 64, as_gpu);
     for (uint32_t i = 0; i < 3; i++) { /* the first times kernels are tried out */
-        check_ok(moeflux_clear(t.s, &e), &e);
-        moeflux_stats_reset(t.m);
+        check_ok(moeflux_session_clear(t.s, &e), &e);
+        moeflux_model_reset_stats(t.m);
         eval(&t, 0, 130);
     }
     memcpy(want, t.logits, sizeof want);
-    moeflux_get_stats(t.m, &whole);
+    moeflux_model_get_stats(t.m, &whole);
     exec_set_pace(t.m->exec, 20000);
-    check_ok(moeflux_clear(t.s, &e), &e);
-    moeflux_stats_reset(t.m);
+    check_ok(moeflux_session_clear(t.s, &e), &e);
+    moeflux_model_reset_stats(t.m);
     eval(&t, 0, 130);
-    moeflux_get_stats(t.m, &cut);
+    moeflux_model_get_stats(t.m, &cut);
     printf("%u dispatches in %u submissions, cut: %u in %u\n", (uint32_t)whole.n_dispatches,
            (uint32_t)whole.n_submits, (uint32_t)cut.n_dispatches, (uint32_t)cut.n_submits);
     assert_true(cut.n_submits > 4 * whole.n_submits);
@@ -266,23 +268,23 @@ static void odd_submissions_in_pieces_change_nothing(void **state)
 static void memory_is_as_planned(const char *dir, uint32_t context, uint32_t chunk, bool as_gpu,
                                  uint32_t n_slots)
 {
-    struct err e = {0};
-    struct moeflux *m;
+    struct moeflux_err e = {0};
+    struct moeflux_model *m;
     struct moeflux_session *s;
     struct moeflux_plan p;
     struct exec_stats held;
     struct moeflux_options o = {.dir = dir,
                                 .context = context,
                                 .chunk = chunk,
-                                .as_gpu = as_gpu,
-                                .expert_io = "pread",
+                                .expert_io = MOEFLUX_EXPERT_IO_PREAD,
                                 .device = getenv("MOEFLUX_DEVICE")};
-    check_ok(moeflux_make_plan(&o, &p, &e), &e);
+    const struct test_hooks hooks = {.as_gpu = as_gpu};
+    check_ok(test_hooks_make_plan(&o, &hooks, &p, &e), &e);
     o.memory_bytes = n_slots * p.slot_bytes;
-    check_ok(moeflux_make_plan(&o, &p, &e), &e);
-    check_ok(moeflux_open(&m, &o, &e), &e);
+    check_ok(test_hooks_make_plan(&o, &hooks, &p, &e), &e);
+    check_ok(test_hooks_open(&m, &o, &hooks, &e), &e);
     check_ok(moeflux_session_new(&s, m, context, &e), &e);
-    check_ok(session_reserve(s, context, &e), &e);
+    check_ok(sequence_reserve(s, context, &e), &e);
     exec_get_stats(m->exec, &held);
     /* Without the driver's own: what is held are our buffers. */
     uint64_t planned =
@@ -293,7 +295,7 @@ static void memory_is_as_planned(const char *dir, uint32_t context, uint32_t chu
            (double)held.held_bytes / 1e6, 100 * off);
     assert_true(fabs(off) <= 0.05);
     moeflux_session_free(s);
-    moeflux_close(m);
+    moeflux_model_close(m);
 }
 
 static void memory_at_32768_tokens_is_as_planned(void **state)

@@ -158,7 +158,7 @@ static const struct {
 /* deepseek-odd's configuration with other head sizes and rotary parameters. */
 static void read_case(size_t i, const char *key, struct config *c)
 {
-    struct err e = {0};
+    struct moeflux_err e = {0};
     json_t *root = json_load_file("tests/models/deepseek-odd/mlx/config.json", 0, NULL);
     json_t *rope = json_loads(cases[i].parameters, 0, NULL);
     assert_true(root && rope);
@@ -217,7 +217,7 @@ static void yarn_with_a_base_of_one_is_refused(void **state)
 {
     (void)state;
     struct config c;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     json_t *root = json_load_file("tests/models/deepseek-odd/mlx/config.json", 0, NULL);
     json_object_set_new(json_object_get(root, "rope_parameters"), "rope_theta", json_integer(1));
     assert_int_equal(config_read(&c, root, "config.json", &e), ERR_FORMAT);

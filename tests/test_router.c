@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "check.h"
-#include "ops/exec.h"
+#include "exec/exec.h"
 #include "ops/router.h"
 
 enum { MAX_EXPERTS = 16, MAX_K = 8 };
@@ -25,14 +25,14 @@ static float logit(float score)
 
 static void write_floats(struct exec *x, struct exec_buffer *b, const float *v, uint32_t n)
 {
-    struct err e = {0};
+    struct moeflux_err e = {0};
     check_ok(exec_buffer_new(x, b, EXEC_DEVICE, n * sizeof *v, &e), &e);
     check_ok(exec_write(x, b, 0, v, n * sizeof *v, &e), &e);
 }
 
 static void check_on(struct exec *x, const struct example *c)
 {
-    struct err e = {0};
+    struct moeflux_err e = {0};
     struct router op;
     struct exec_buffer logits, bias, idx, weights;
     float raw[MAX_EXPERTS], w[MAX_K];
@@ -68,7 +68,7 @@ static void check_example(const struct example *c)
 {
     const char *const devices[] = {"reference", getenv("MOEFLUX_DEVICE")};
     for (int i = 0; i < 2; i++) {
-        struct err e = {0};
+        struct moeflux_err e = {0};
         struct exec *x;
         check_ok(exec_open(&x, devices[i], false, false, &e), &e);
         check_on(x, c);
@@ -143,7 +143,7 @@ static void shapes_that_make_no_sense_are_refused(void **state)
         {8, 2, true, true, 0, 0, 1},  {8, 2, true, true, 2, 3, 1},  {8, 5, true, true, 2, 1, 1},
         {8, 2, true, true, 2, 0, 1},
     };
-    struct err e = {0};
+    struct moeflux_err e = {0};
     struct exec *x;
     check_ok(exec_open(&x, "reference", false, false, &e), &e);
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {

@@ -33,7 +33,7 @@ static void write_file(const char *dir, const char *name, const char *header, ui
     free(bytes);
 }
 
-static int open_header(const char *header, size_t n_data, struct safetensors *s, struct err *e)
+static int open_header(const char *header, size_t n_data, struct safetensors *s, struct moeflux_err *e)
 {
     char *dir = tmp_tree_new();
     write_file(dir, "model.safetensors", header, strlen(header), n_data);
@@ -46,7 +46,7 @@ static void a_good_header_gives_every_tensor_with_its_place(void **state)
 {
     (void)state;
     struct safetensors s;
-    struct err e;
+    struct moeflux_err e;
     assert_int_equal(open_header(GOOD, 40, &s, &e), 0);
     assert_int_equal(s.n_files, 1);
     assert_int_equal(s.tensors.n, 4);
@@ -102,7 +102,7 @@ static void headers_that_lie_are_refused_with_the_reason(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
         struct safetensors s;
-        struct err e = {0};
+        struct moeflux_err e = {0};
         int rc = open_header(lies[i].header, 40, &s, &e);
         if (rc != ERR_FORMAT || !strstr(e.text, lies[i].text) || !strstr(e.text, "model.safetensors: "))
             fail_msg("%s: %d \"%s\", expected \"%s\"", lies[i].header, rc, e.text, lies[i].text);
@@ -116,7 +116,7 @@ static void a_header_length_beyond_the_file_is_refused(void **state)
     char *dir = tmp_tree_new();
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         struct safetensors s;
-        struct err e;
+        struct moeflux_err e;
         write_file(dir, "model.safetensors", GOOD, lengths[i], 40);
         assert_int_equal(safetensors_open(&s, dir, &e), ERR_FORMAT);
         assert_non_null(strstr(e.text, "header length"));
@@ -133,7 +133,7 @@ static void every_truncation_is_refused(void **state)
     uint8_t *bytes = tmp_tree_read(tmp_tree_path(dir, "model.safetensors"), &n);
     for (size_t cut = 0; cut < n; cut++) {
         struct safetensors s;
-        struct err e = {0};
+        struct moeflux_err e = {0};
         tmp_tree_write(dir, "model.safetensors", bytes, cut);
         int rc = safetensors_open(&s, dir, &e);
         if (rc != ERR_FORMAT)
@@ -147,7 +147,7 @@ static void the_index_of_the_sharded_models_is_followed(void **state)
 {
     (void)state;
     struct safetensors s;
-    struct err e;
+    struct moeflux_err e;
     assert_int_equal(safetensors_open(&s, "tests/models/qwen-odd/hf", &e), 0);
     assert_int_equal(s.n_files, 2);
     assert_int_equal(s.tensors.n, 105);
@@ -159,7 +159,7 @@ static void without_an_index_every_file_is_read(void **state)
     (void)state;
     char *dir = tmp_tree_new();
     struct safetensors s;
-    struct err e;
+    struct moeflux_err e;
     write_file(dir, "x-1.safetensors", ONE("\"F32\"", "[4]", "[0,16]"),
                strlen(ONE("\"F32\"", "[4]", "[0,16]")), 16);
     write_file(dir, "x-2.safetensors", GOOD, strlen(GOOD), 40);
@@ -176,7 +176,7 @@ static void a_tensor_in_two_files_is_refused(void **state)
     (void)state;
     char *dir = tmp_tree_new();
     struct safetensors s;
-    struct err e;
+    struct moeflux_err e;
     write_file(dir, "x-1.safetensors", GOOD, strlen(GOOD), 40);
     write_file(dir, "x-2.safetensors", GOOD, strlen(GOOD), 40);
     assert_int_equal(safetensors_open(&s, dir, &e), ERR_FORMAT);
@@ -208,7 +208,7 @@ static void an_index_that_does_not_fit_is_refused(void **state)
     write_file(dir, "m.safetensors", GOOD, strlen(GOOD), 40);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct safetensors s;
-        struct err e = {0};
+        struct moeflux_err e = {0};
         tmp_tree_write_text(dir, "model.safetensors.index.json", cases[i].index);
         int rc = safetensors_open(&s, dir, &e);
         if (rc != cases[i].code || !strstr(e.text, cases[i].text))
@@ -222,7 +222,7 @@ static void a_directory_without_safetensors_is_refused(void **state)
     (void)state;
     char *dir = tmp_tree_new();
     struct safetensors s;
-    struct err e;
+    struct moeflux_err e;
     assert_int_equal(safetensors_open(&s, dir, &e), ERR_IO);
     assert_non_null(strstr(e.text, "no *.safetensors file"));
     tmp_tree_remove(dir);

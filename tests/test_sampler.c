@@ -19,7 +19,7 @@ static const struct sampler_options plain = {
 
 static struct sampler *start(struct sampler_options o, uint32_t n_ids, const uint8_t *allowed)
 {
-    struct err e = {0};
+    struct moeflux_err e = {0};
     struct sampler *s = sampler_new(&o, n_ids, allowed, &e);
     if (!s)
         fail_msg("%s", e.text);
@@ -28,7 +28,7 @@ static struct sampler *start(struct sampler_options o, uint32_t n_ids, const uin
 
 static int32_t pick(struct sampler *s, const float *logits)
 {
-    struct err e = {0};
+    struct moeflux_err e = {0};
     int32_t id = sampler_pick(s, logits, &e);
     if (id < 0)
         fail_msg("%s", e.text);
@@ -372,7 +372,7 @@ static void a_logit_that_is_no_number_is_an_error(void **state)
     for (int mode = 0; mode < 2; mode++) {
         struct sampler_options o = plain;
         float logits[100] = {0};
-        struct err e = {0};
+        struct moeflux_err e = {0};
         o.temperature = (float)mode;
         struct sampler *s = start(o, 100, NULL);
         logits[77] = NAN;
@@ -390,7 +390,7 @@ static void minus_infinity_is_never_chosen(void **state)
     for (uint32_t k = 0; k < 4; k++) {
         struct sampler_options o = plain;
         float logits[4] = {-INFINITY, 0.0f, -INFINITY, -3.0f};
-        struct err e = {0};
+        struct moeflux_err e = {0};
         o.top_k = k;
         struct sampler *s = start(o, 4, NULL);
         for (int i = 0; i < 1000; i++)
@@ -442,7 +442,7 @@ static void options_out_of_range_are_named(void **state)
     };
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        struct err e = {0};
+        struct moeflux_err e = {0};
         assert_int_equal(sampler_check(&bad[i].o, &e), ERR_USAGE);
         assert_non_null(strstr(e.text, bad[i].name));
         assert_null(sampler_new(&bad[i].o, 10, NULL, NULL));
@@ -453,7 +453,7 @@ static void options_out_of_range_are_named(void **state)
 static void a_vocabulary_with_nothing_to_choose_is_refused(void **state)
 {
     static const uint8_t none[2] = {0, 0xfc};
-    struct err e = {0};
+    struct moeflux_err e = {0};
     (void)state;
     assert_null(sampler_new(&plain, 0, NULL, &e));
     assert_int_equal(e.code, ERR_USAGE);

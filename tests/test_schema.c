@@ -27,7 +27,7 @@ static const char COGITO[] =
 
 static void read_cogito(struct config *c)
 {
-    struct err e = {0};
+    struct moeflux_err e = {0};
     json_t *root = json_loads(COGITO, 0, NULL);
     assert_non_null(root);
     check_ok(config_read(c, root, "config.json", &e), &e);
@@ -50,7 +50,7 @@ static struct sum sum_of(const struct config *c)
 {
     struct sum s = {0};
     struct schema schema;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     check_ok(schema_build(&schema, c, &e), &e);
     for (size_t i = 0; i < schema.n; i++) {
         const struct schema_item *it = &schema.items[i];

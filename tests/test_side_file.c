@@ -57,7 +57,7 @@ static const char *tail_of(const char *path)
 
 static void put(const char *path, const char *text)
 {
-    struct err e = {0};
+    struct moeflux_err e = {0};
     check_ok(side_file_put(path, 0, text, strlen(text), &e), &e);
 }
 
@@ -82,7 +82,7 @@ static void the_bytes_are_on_the_disk_before_the_name_and_then_the_name(void **s
 static void a_file_that_does_not_reach_the_disk_does_not_replace_the_old_one(void **state)
 {
     const char *path = tmp_tree_path(*state, "file");
-    struct err e = {0};
+    struct moeflux_err e = {0};
     put(path, "old");
     sync_error = EIO;
     int rc = side_file_put(path, 0, "new", 3, &e);
@@ -96,6 +96,89 @@ static void a_file_that_does_not_reach_the_disk_does_not_replace_the_old_one(voi
     put(path, "new");
     sync_error = 0;
     expect_text(path, "new");
+}
+
+/* ---- who may read it ---- */
+
+static unsigned mode_of(const char *path)
+{
+    struct stat st;
+    assert_int_equal(stat(path, &st), 0);
+    return st.st_mode & 07777;
+}
+
+static void a_replaced_file_keeps_its_mode(void **state)
+{
+    static const unsigned modes[] = {0600, 0644, 0640, 0400, 0755};
+    const char *path = tmp_tree_path(*state, "file");
+    put(path, "new");
+    mode_t mask = umask(0);
+    umask(mask);
+    assert_int_equal(mode_of(path), 0666 & ~mask);
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+        assert_int_equal(chmod(path, modes[i]), 0);
+        put(path, "newer");
+        assert_int_equal(mode_of(path), modes[i]);
+    }
+}
+
+static void what_replaces_a_private_file_is_private_while_it_is_written(void **state)
+{
+    const char *dir = *state, *path = tmp_tree_path(dir, "file");
+    struct side_file f;
+    struct moeflux_err e = {0};
+    put(path, "old");
+    assert_int_equal(chmod(path, 0600), 0);
+    check_ok(side_file_create(&f, path, &e), &e);
+    assert_int_equal(mode_of(tmp_tree_path(dir, "file.moeflux-part0")), 0600);
+    side_file_free(&f);
+}
+
+static void a_mode_that_is_asked_for_wins(void **state)
+{
+    const char *path = tmp_tree_path(*state, "file");
+    struct moeflux_err e = {0};
+    put(path, "old");
+    assert_int_equal(chmod(path, 0644), 0);
+    check_ok(side_file_put(path, 0600, "new", 3, &e), &e);
+    assert_int_equal(mode_of(path), 0600);
+}
+
+/* Only root may give a file away. */
+static void a_replaced_file_keeps_its_owner_where_that_is_possible(void **state)
+{
+    const char *path = tmp_tree_path(*state, "file");
+    struct stat st;
+    put(path, "old");
+    if (chown(path, 12345, 54321) < 0)
+        skip();
+    assert_int_equal(chmod(path, 0660), 0);
+    put(path, "new");
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_uid, 12345);
+    assert_int_equal(st.st_gid, 54321);
+    assert_int_equal(st.st_mode & 07777, 0660);
+}
+
+/* As a user who is not in the file's group: its members would else be those of another group. */
+static void a_group_that_cannot_be_kept_gets_no_more_than_everybody(void **state)
+{
+    const char *dir = *state, *path = tmp_tree_path(dir, "file");
+    int status;
+    put(path, "old");
+    if (chown(path, 12345, 54321) < 0 || chown(dir, 12345, 12345) < 0)
+        skip();
+    assert_int_equal(chmod(path, 0664), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        struct moeflux_err e = {0};
+        if (syscall(SYS_setgroups, 0, NULL) || setgid(12345) || setuid(12345))
+            _exit(2);
+        _exit(side_file_put(path, 0, "new", 3, &e) < 0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    assert_int_equal(mode_of(path), 0644);
 }
 
 /* ---- what is left over ---- */
@@ -119,7 +202,7 @@ static void what_a_dead_writer_left_can_be_cleared_alone(void **state)
 {
     const char *dir = *state, *path = tmp_tree_path(dir, "file");
     struct side_file f;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     tmp_tree_write_text(dir, "file.moeflux-part0", "left");
     check_ok(side_file_create(&f, path, &e), &e);
     tmp_tree_write_text(dir, "file.moeflux-part1", "left");
@@ -158,7 +241,7 @@ static void writers_at_the_same_time_have_a_file_each_and_the_last_one_stays(voi
     enum { N = 16 };
     const char *dir = *state, *path = tmp_tree_path(dir, "file");
     struct side_file f[N], more;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     for (int i = 0; i < N; i++)
         check_ok(side_file_create(&f[i], path, &e), &e);
     assert_int_equal(side_file_create(&more, path, &e), ERR_IO);
@@ -185,7 +268,7 @@ enum { LENGTH = 20000 };
 static void write_for_ever(const char *path, char letter, int *n_failed)
 {
     static char text[LENGTH];
-    struct err e;
+    struct moeflux_err e;
     memset(text, letter, sizeof text);
     /* None outlives a test that failed. */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -243,7 +326,7 @@ static void killed_writers_leave_nothing_and_cost_living_ones_nothing(void **sta
 static void what_is_no_regular_file_is_refused(void **state)
 {
     (void)state;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     assert_int_equal(side_file_put("/dev/null", 0, "x", 1, &e), ERR_IO);
     assert_non_null(strstr(e.text, "expected a regular file"));
     assert_int_equal(side_file_put("/no/where", 0, "x", 1, &e), ERR_IO);
@@ -268,6 +351,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         in_dir(the_bytes_are_on_the_disk_before_the_name_and_then_the_name),
         in_dir(a_file_that_does_not_reach_the_disk_does_not_replace_the_old_one),
+        in_dir(a_replaced_file_keeps_its_mode),
+        in_dir(what_replaces_a_private_file_is_private_while_it_is_written),
+        in_dir(a_mode_that_is_asked_for_wins),
+        in_dir(a_replaced_file_keeps_its_owner_where_that_is_possible),
+        in_dir(a_group_that_cannot_be_kept_gets_no_more_than_everybody),
         in_dir(what_a_dead_writer_left_goes_with_the_next_file),
         in_dir(what_a_dead_writer_left_can_be_cleared_alone),
         in_dir(a_link_under_the_temporary_name_is_not_followed),

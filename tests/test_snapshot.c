@@ -3,13 +3,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "base/file.h"
 #include "check.h"
 #include "engine/engine.h"
+#include "engine/test_hooks.h"
 #include "fuzz.h"
 #include "sequence.h"
 #include "small_model.h"
@@ -48,8 +51,8 @@ static void go_on(struct place *p, float *logits)
 
 static void save(struct place *p, enum moeflux_state_format format)
 {
-    struct err e = {0};
-    check_ok(moeflux_save(p->q.s, p->file, format, &e), &e);
+    struct moeflux_err e = {0};
+    check_ok(moeflux_session_save(p->q.s, p->file, format, &e), &e);
 }
 
 static void write_file(const struct place *p, const void *bytes, size_t n)
@@ -63,7 +66,7 @@ static void written_files_load_with(const char *device)
 {
     struct place p = place_open(device);
     struct str one = {0}, two = {0};
-    struct err e = {0};
+    struct moeflux_err e = {0};
     float logits[3][SMALL_VOCAB];
     static const int32_t lengths[] = {0, 1, 5, 255, 256, 257, 600};
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
@@ -73,9 +76,9 @@ static void written_files_load_with(const char *device)
         for (uint32_t version = 1; version <= 2; version++) {
             const struct str *file = version == 1 ? &one : &two;
             write_file(&p, file->data, file->len);
-            check_ok(moeflux_load(p.q.s, p.file, &e), &e);
-            assert_int_equal(moeflux_position(p.q.s), n);
-            assert_true(n == 0 || moeflux_history(p.q.s)[n - 1] == -1);
+            check_ok(moeflux_session_load(p.q.s, p.file, &e), &e);
+            assert_int_equal(moeflux_session_position(p.q.s), n);
+            assert_true(n == 0 || moeflux_session_history(p.q.s)[n - 1] == -1);
             /* What went in comes out. */
             save(&p, MOEFLUX_STATE_V2);
             size_t back_bytes;
@@ -142,20 +145,19 @@ static void rows_side_by_side_are_told_apart(void **state)
 {
     (void)state;
     enum { N = 300, HALF = SMALL_KV_HEADS * SMALL_HEAD_DIM / 2 };
-    static const char *const formats[] = {"f32", "f16"};
+    static const enum moeflux_kv_type formats[] = {MOEFLUX_KV_TYPE_F32, MOEFLUX_KV_TYPE_F16};
     for (uint32_t i = 0; i < 4; i++) {
         struct place p = {.dir = tmp_tree_new(), .q.vocab = SMALL_VOCAB};
         const struct moeflux_options o = {.dir = small_model_make(p.dir, 1),
                                           .device = i < 2 ? "reference" : getenv("MOEFLUX_DEVICE"),
-                                          .staged = i >= 2,
                                           .kv_type = formats[i % 2]};
-        struct err e = {0};
+        struct moeflux_err e = {0};
         struct arch_state states[SMALL_LAYERS];
         int32_t ids[N + 3];
         float want[SMALL_VOCAB], got[SMALL_VOCAB];
         uint8_t *whole, *halves;
         p.file = tmp_tree_path(p.dir, "state");
-        check_ok(moeflux_open(&p.q.m, &o, &e), &e);
+        check_ok(test_hooks_open(&p.q.m, &o, &(struct test_hooks){.staged = i >= 2}, &e), &e);
         check_ok(moeflux_session_new(&p.q.s, p.q.m, CONTEXT, &e), &e);
         sequence_ids(&p.q, 0, ids, N + 3);
         sequence_fresh(&p.q, ids, N, ids + N, 3, want);
@@ -179,8 +181,8 @@ static void rows_side_by_side_are_told_apart(void **state)
             assert_memory_equal(first + (size_t)(N + n) * HALF, keys + (size_t)(2 * n + 1) * HALF,
                                 sizeof(float[HALF]));
         }
-        check_ok(moeflux_clear(p.q.s, &e), &e);
-        check_ok(moeflux_load(p.q.s, p.file, &e), &e);
+        check_ok(moeflux_session_clear(p.q.s, &e), &e);
+        check_ok(moeflux_session_load(p.q.s, p.file, &e), &e);
         p.q.m->view.states = real;
         sequence_eval(&p.q, ids + N, 3, got);
         assert_memory_equal(got, want, sizeof want);
@@ -212,17 +214,18 @@ struct watched {
 
 static void watch(struct watched *w, struct place *p)
 {
-    struct err e = {0};
-    *w = (struct watched){.p = p, .pos = moeflux_position(p->q.s), .copy = tmp_tree_path(p->dir, "copy")};
-    check_ok(moeflux_save(p->q.s, w->copy, MOEFLUX_STATE_V3, &e), &e);
+    struct moeflux_err e = {0};
+    *w = (struct watched){
+        .p = p, .pos = moeflux_session_position(p->q.s), .copy = tmp_tree_path(p->dir, "copy")};
+    check_ok(moeflux_session_save(p->q.s, w->copy, MOEFLUX_STATE_V3, &e), &e);
     w->was = tmp_tree_read(w->copy, &w->bytes);
 }
 
 static void expect_unchanged(struct watched *w)
 {
-    struct err e = {0};
+    struct moeflux_err e = {0};
     size_t n;
-    check_ok(moeflux_save(w->p->q.s, w->copy, MOEFLUX_STATE_V3, &e), &e);
+    check_ok(moeflux_session_save(w->p->q.s, w->copy, MOEFLUX_STATE_V3, &e), &e);
     uint8_t *is = tmp_tree_read(w->copy, &n);
     assert_int_equal(n, w->bytes);
     assert_memory_equal(is, w->was, n);
@@ -231,22 +234,22 @@ static void expect_unchanged(struct watched *w)
 
 static void expect_refused(struct watched *w, int code, const char *text)
 {
-    struct err e = {0};
-    int rc = moeflux_load(w->p->q.s, w->p->file, &e);
+    struct moeflux_err e = {0};
+    int rc = moeflux_session_load(w->p->q.s, w->p->file, &e);
     sequence_refused(rc, &e, code, text);
     assert_non_null(strstr(e.text, w->p->file));
-    assert_int_equal(moeflux_position(w->p->q.s), w->pos);
+    assert_int_equal(moeflux_session_position(w->p->q.s), w->pos);
 }
 
 /* At position 0 a load fills the session itself, elsewhere a second one. */
 static void watch_at(struct watched *w, struct place *p, bool empty)
 {
     const int32_t ids[] = {11, 12, 13, 14};
-    struct err e = {0};
-    check_ok(moeflux_clear(p->q.s, &e), &e);
+    struct moeflux_err e = {0};
+    check_ok(moeflux_session_clear(p->q.s, &e), &e);
     if (!empty) {
         sequence_eval(&p->q, ids, 2, NULL);
-        check_ok(moeflux_checkpoint(p->q.s, &e), &e);
+        check_ok(moeflux_session_checkpoint(p->q.s, &e), &e);
         sequence_eval(&p->q, ids + 2, 2, NULL);
     }
     watch(w, p);
@@ -256,16 +259,16 @@ static void watch_at(struct watched *w, struct place *p, bool empty)
 static uint8_t *file_of(struct place *p, uint32_t version, size_t *n)
 {
     const int32_t ids[] = {21, 22, 23, 24, 25};
-    struct err e = {0};
+    struct moeflux_err e = {0};
     struct str out = {0};
     if (version < 3) {
         snapshot_write(&out, version, 3, NULL);
         *n = out.len;
         return (uint8_t *)out.data;
     }
-    check_ok(moeflux_clear(p->q.s, &e), &e);
+    check_ok(moeflux_session_clear(p->q.s, &e), &e);
     sequence_eval(&p->q, ids, 2, NULL);
-    check_ok(moeflux_checkpoint(p->q.s, &e), &e);
+    check_ok(moeflux_session_checkpoint(p->q.s, &e), &e);
     sequence_eval(&p->q, ids + 2, 3, NULL);
     save(p, MOEFLUX_STATE_V3);
     return tmp_tree_read(p->file, n);
@@ -314,7 +317,7 @@ static void every_changed_header_byte_is_refused(void **state)
                 change_byte(&p, i, file[i]);
             }
         expect_unchanged(&w);
-        check_ok(moeflux_load(p.q.s, p.file, &(struct err){0}), &(struct err){0});
+        check_ok(moeflux_session_load(p.q.s, p.file, &(struct moeflux_err){0}), &(struct moeflux_err){0});
         free(file);
         free(w.was);
     }
@@ -400,7 +403,7 @@ static void foreign_files_are_refused(void **state)
     (void)state;
     struct place p = place_open("reference");
     struct watched w;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     const int32_t ids[] = {1, 2, 3};
     char *dir = tmp_tree_new();
     struct sequence others[] = {sequence_open(small_model_make(dir, 2), "reference", 0, 0, 64),
@@ -408,7 +411,7 @@ static void foreign_files_are_refused(void **state)
     watch_at(&w, &p, false);
     for (int i = 0; i < 2; i++) {
         sequence_eval(&others[i], ids, 3, NULL);
-        check_ok(moeflux_save(others[i].s, p.file, MOEFLUX_STATE_V3, &e), &e);
+        check_ok(moeflux_session_save(others[i].s, p.file, MOEFLUX_STATE_V3, &e), &e);
         expect_refused(&w, ERR_FORMAT, "a state of another model");
         sequence_close(&others[i]);
     }
@@ -419,7 +422,7 @@ static void foreign_files_are_refused(void **state)
     expect_refused(&w, ERR_FORMAT, "no MFLX");
     assert_int_equal(unlink(p.file), 0);
     expect_refused(&w, ERR_IO, "");
-    sequence_refused(moeflux_load(p.q.s, p.dir, &e), &e, ERR_IO, p.dir);
+    sequence_refused(moeflux_session_load(p.q.s, p.dir, &e), &e, ERR_IO, p.dir);
     expect_unchanged(&w);
     free(w.was);
     place_close(&p);
@@ -430,16 +433,16 @@ static void states_longer_than_the_context_do_not_fit(void **state)
     (void)state;
     struct place p = place_open("reference");
     struct moeflux_session *shorter;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     int32_t ids[20];
     sequence_ids(&p.q, 0, ids, 20);
     sequence_eval(&p.q, ids, 20, NULL);
     check_ok(moeflux_session_new(&shorter, p.q.m, 19, &e), &e);
     for (uint32_t format = 2; format <= 3; format++) {
         save(&p, (enum moeflux_state_format)format);
-        sequence_refused(moeflux_load(shorter, p.file, &e), &e, ERR_NO_FIT, "20 tokens");
+        sequence_refused(moeflux_session_load(shorter, p.file, &e), &e, ERR_NO_FIT, "20 tokens");
     }
-    assert_int_equal(moeflux_position(shorter), 0);
+    assert_int_equal(moeflux_session_position(shorter), 0);
     moeflux_session_free(shorter);
     place_close(&p);
 }
@@ -449,9 +452,9 @@ static void states_longer_than_the_context_do_not_fit(void **state)
 static struct sequence open_half(const char *model, const char *device)
 {
     struct sequence q = {.vocab = SMALL_VOCAB};
-    struct err e = {0};
-    const struct moeflux_options o = {.dir = model, .device = device, .kv_type = "f16"};
-    check_ok(moeflux_open(&q.m, &o, &e), &e);
+    struct moeflux_err e = {0};
+    const struct moeflux_options o = {.dir = model, .device = device, .kv_type = MOEFLUX_KV_TYPE_F16};
+    check_ok(moeflux_model_open(&q.m, &o, &e), &e);
     check_ok(moeflux_session_new(&q.s, q.m, CONTEXT, &e), &e);
     return q;
 }
@@ -463,19 +466,19 @@ static void float16_rows_are_kept(void **state)
     for (size_t i = 0; i < 2; i++) {
         struct place p = place_open("reference");
         struct sequence q = open_half(p.model, i ? getenv("MOEFLUX_DEVICE") : "reference");
-        struct err e = {0};
+        struct moeflux_err e = {0};
         int32_t ids[N + 3];
         float want[SMALL_VOCAB], got[SMALL_VOCAB];
         sequence_ids(&q, 0, ids, N + 3);
         sequence_fresh(&q, ids, N, ids + N, 3, want);
         for (uint32_t format = 2; format <= 3; format++) {
             sequence_fresh(&q, NULL, 0, ids, N, NULL);
-            check_ok(moeflux_save(q.s, p.file, (enum moeflux_state_format)format, &e), &e);
-            check_ok(moeflux_clear(q.s, &e), &e);
-            check_ok(moeflux_load(q.s, p.file, &e), &e);
+            check_ok(moeflux_session_save(q.s, p.file, (enum moeflux_state_format)format, &e), &e);
+            check_ok(moeflux_session_clear(q.s, &e), &e);
+            check_ok(moeflux_session_load(q.s, p.file, &e), &e);
             sequence_eval(&q, ids + N, 3, got);
             assert_memory_equal(got, want, sizeof want);
-            int rc = moeflux_load(p.q.s, p.file, &e);
+            int rc = moeflux_session_load(p.q.s, p.file, &e);
             if (format == 3) {
                 sequence_refused(rc, &e, ERR_FORMAT, "float16, this one's float32");
             } else {
@@ -489,6 +492,42 @@ static void float16_rows_are_kept(void **state)
     }
 }
 
+/* With the checksum of what the file holds then: a crafted file has it too. */
+static void float16_rows_that_are_not_finite_are_refused(void **state)
+{
+    (void)state;
+    static const uint16_t bad[] = {0x7c00, 0xfc00, 0x7e00, 0x7c01};
+    /* The last numbers in front of the checksum are a layer's values. */
+    enum { N = 5, BEFORE_CHECKSUM = 8, ROW = SMALL_HEAD_DIM * SMALL_KV_HEADS };
+    struct place p = place_open("reference");
+    const char *dir = tmp_tree_path(p.dir, "attention");
+    assert_int_equal(mkdir(dir, 0777), 0);
+    struct sequence q = open_half(small_model_make_attention(dir, 3), "reference");
+    int32_t ids[N];
+    struct moeflux_err e = {0};
+    size_t n;
+    sequence_ids(&q, 0, ids, N);
+    sequence_eval(&q, ids, N, NULL);
+    check_ok(moeflux_session_save(q.s, p.file, MOEFLUX_STATE_V3, &e), &e);
+    uint8_t *file = tmp_tree_read(p.file, &n);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        size_t at = n - BEFORE_CHECKSUM - 2 * (1 + i * ROW);
+        uint16_t was;
+        memcpy(&was, file + at, sizeof was);
+        memcpy(file + at, &bad[i], sizeof was);
+        uint64_t sum = XXH3_64bits(file, n - BEFORE_CHECKSUM);
+        memcpy(file + n - BEFORE_CHECKSUM, &sum, sizeof sum);
+        write_file(&p, file, n);
+        char text[64];
+        snprintf(text, sizeof text, "the number at offset %zu is not finite", at);
+        sequence_refused(moeflux_session_load(q.s, p.file, &e), &e, ERR_FORMAT, text);
+        memcpy(file + at, &was, sizeof was);
+    }
+    free(file);
+    sequence_close(&q);
+    place_close(&p);
+}
+
 /* ---- what a header tells, and formats that cannot be written ---- */
 
 static void headers_tell_what_they_know(void **state)
@@ -500,10 +539,10 @@ static void headers_tell_what_they_know(void **state)
         uint64_t fingerprint;
         uint8_t *file = file_of(&p, version, &n);
         struct moeflux_state_info info;
-        struct err e = {0};
+        struct moeflux_err e = {0};
         write_file(&p, file, n);
         check_ok(moeflux_read_state_info(p.file, &info, &e), &e);
-        check_ok(moeflux_fingerprint(p.q.m, &fingerprint, &e), &e);
+        check_ok(moeflux_model_fingerprint(p.q.m, &fingerprint, &e), &e);
         assert_int_equal(info.version, version);
         assert_int_equal(info.n_layers, SMALL_LAYERS);
         assert_int_equal(info.has_tokens, version == 3);
@@ -515,9 +554,10 @@ static void headers_tell_what_they_know(void **state)
         assert_int_equal(moeflux_read_state_info(p.file, &info, &e), version == 3 ? ERR_FORMAT : 0);
         free(file);
     }
-    struct err e = {0};
-    sequence_refused(moeflux_save(p.q.s, p.file, (enum moeflux_state_format)1, &e), &e, ERR_USAGE, "2 or 3");
-    sequence_refused(moeflux_save(p.q.s, "/nowhere/state", MOEFLUX_STATE_V3, &e), &e, ERR_IO,
+    struct moeflux_err e = {0};
+    sequence_refused(moeflux_session_save(p.q.s, p.file, (enum moeflux_state_format)1, &e), &e, ERR_USAGE,
+                     "2 or 3");
+    sequence_refused(moeflux_session_save(p.q.s, "/nowhere/state", MOEFLUX_STATE_V3, &e), &e, ERR_IO,
                      "/nowhere/state");
     place_close(&p);
 }
@@ -535,10 +575,10 @@ static bool is_file(const char *path, const uint8_t *bytes, size_t n)
 
 static int save_for_ever(struct sequence *a, struct sequence *b, const char *path)
 {
-    struct err e = {0};
+    struct moeflux_err e = {0};
     for (;;)
-        if (moeflux_save(a->s, path, MOEFLUX_STATE_V3, &e) < 0 ||
-            moeflux_save(b->s, path, MOEFLUX_STATE_V2, &e) < 0)
+        if (moeflux_session_save(a->s, path, MOEFLUX_STATE_V3, &e) < 0 ||
+            moeflux_session_save(b->s, path, MOEFLUX_STATE_V2, &e) < 0)
             return 1;
 }
 
@@ -550,7 +590,7 @@ static void a_killed_save_leaves_the_old_file_or_the_new(void **state)
     struct sequence a = p.q, b = p.q;
     struct fuzz random = {7};
     struct str file = {0};
-    struct err e = {0};
+    struct moeflux_err e = {0};
     uint8_t *of[2];
     size_t n[2];
     uint32_t n_found[2] = {0};
@@ -558,8 +598,9 @@ static void a_killed_save_leaves_the_old_file_or_the_new(void **state)
     for (uint32_t i = 0; i < 2; i++) {
         snapshot_write(&file, 2, i ? SHORT : LONG, NULL);
         write_file(&p, file.data, file.len);
-        check_ok(moeflux_load(i ? b.s : a.s, p.file, &e), &e);
-        check_ok(moeflux_save(i ? b.s : a.s, p.file, i ? MOEFLUX_STATE_V2 : MOEFLUX_STATE_V3, &e), &e);
+        check_ok(moeflux_session_load(i ? b.s : a.s, p.file, &e), &e);
+        check_ok(moeflux_session_save(i ? b.s : a.s, p.file, i ? MOEFLUX_STATE_V2 : MOEFLUX_STATE_V3, &e),
+                 &e);
         of[i] = tmp_tree_read(p.file, &n[i]);
     }
     size_t n_files = tmp_tree_count(p.dir);
@@ -582,7 +623,7 @@ static void a_killed_save_leaves_the_old_file_or_the_new(void **state)
         n_found[which]++;
     }
     /* The next save takes away what the killed ones left. */
-    check_ok(moeflux_save(a.s, p.file, MOEFLUX_STATE_V3, &e), &e);
+    check_ok(moeflux_session_save(a.s, p.file, MOEFLUX_STATE_V3, &e), &e);
     assert_int_equal(tmp_tree_count(p.dir), n_files);
     printf("%u kills: %u times the one file, %u times the other\n", n_kills, n_found[0], n_found[1]);
     free(of[0]);
@@ -605,20 +646,20 @@ static void an_interrupted_save_or_load_changes_nothing(void **state)
     struct place p = place_open("reference");
     struct sequence q = {.vocab = SMALL_VOCAB};
     struct str file = {0};
-    struct err e = {0};
+    struct moeflux_err e = {0};
     const struct moeflux_options o = {.dir = p.model, .device = "reference", .progress = {stop_state, step}};
-    check_ok(moeflux_open(&q.m, &o, &e), &e);
+    check_ok(moeflux_model_open(&q.m, &o, &e), &e);
     check_ok(moeflux_session_new(&q.s, q.m, CONTEXT, &e), &e);
     snapshot_write(&file, 2, 300, NULL);
     write_file(&p, file.data, file.len);
-    check_ok(moeflux_load(q.s, p.file, &e), &e);
-    sequence_refused(moeflux_save(q.s, p.file, MOEFLUX_STATE_V3, &e), &e, ERR_INTERRUPTED, p.file);
+    check_ok(moeflux_session_load(q.s, p.file, &e), &e);
+    sequence_refused(moeflux_session_save(q.s, p.file, MOEFLUX_STATE_V3, &e), &e, ERR_INTERRUPTED, p.file);
     assert_true(is_file(p.file, (uint8_t *)file.data, file.len));
     memcpy(step, "reading", 7);
     snapshot_write(&file, 2, 200, NULL);
     write_file(&p, file.data, file.len);
-    sequence_refused(moeflux_load(q.s, p.file, &e), &e, ERR_INTERRUPTED, p.file);
-    assert_int_equal(moeflux_position(q.s), 300);
+    sequence_refused(moeflux_session_load(q.s, p.file, &e), &e, ERR_INTERRUPTED, p.file);
+    assert_int_equal(moeflux_session_position(q.s), 300);
     str_free(&file);
     sequence_close(&q);
     place_close(&p);
@@ -637,6 +678,7 @@ int main(void)
         cmocka_unit_test(foreign_files_are_refused),
         cmocka_unit_test(states_longer_than_the_context_do_not_fit),
         cmocka_unit_test(float16_rows_are_kept),
+        cmocka_unit_test(float16_rows_that_are_not_finite_are_refused),
         cmocka_unit_test(headers_tell_what_they_know),
         cmocka_unit_test(a_killed_save_leaves_the_old_file_or_the_new),
         cmocka_unit_test(an_interrupted_save_or_load_changes_nothing),

@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "convert/convert.h"
 #include "golden.h"
-#include "model/convert.h"
 #include "sequence.h"
 #include "small_model.h"
 #include "tmp_tree.h"
@@ -41,8 +41,8 @@ static int continue_main(char **argv)
     float *rows = malloc(N_ROWS * q.vocab * sizeof *rows);
     bool ok = out && rows;
     for (char **file = argv + 3; ok && *file; file++) {
-        struct err e = {0};
-        if (moeflux_load(q.s, *file, &e) < 0) {
+        struct moeflux_err e = {0};
+        if (moeflux_session_load(q.s, *file, &e) < 0) {
             fprintf(stderr, "%s\n", e.text);
             ok = false;
             break;
@@ -87,24 +87,24 @@ struct kept {
 static void keep(struct sequence *q, const char *dir, uint32_t n_positions, struct kept *k)
 {
     int32_t ids[1000];
-    struct err e = {0};
+    struct moeflux_err e = {0};
     sequence_ids(q, 0, ids, 1000);
     k->rows = malloc((size_t)N_POSITIONS * N_ROWS * q->vocab * sizeof *k->rows);
     assert_non_null(k->rows);
     for (uint32_t i = 0, pos = 0; i < n_positions; pos = POSITIONS[i++]) {
         char name[32];
         sequence_eval(q, ids + pos, POSITIONS[i] - pos, NULL);
-        check_ok(moeflux_checkpoint(q->s, &e), &e);
+        check_ok(moeflux_session_checkpoint(q->s, &e), &e);
         for (uint32_t format = 2; format <= 3; format++) {
             snprintf(name, sizeof name, "%u.v%u", POSITIONS[i], format);
             const char *path = k->files[2 * i + format - 2] = tmp_tree_path(dir, name);
-            check_ok(moeflux_save(q->s, path, (enum moeflux_state_format)format, &e), &e);
+            check_ok(moeflux_session_save(q->s, path, (enum moeflux_state_format)format, &e), &e);
             size_t n;
             free(tmp_tree_read(path, &n));
-            assert_int_equal(n, moeflux_state_bytes(q->s, (enum moeflux_state_format)format));
+            assert_int_equal(n, moeflux_session_state_bytes(q->s, (enum moeflux_state_format)format));
         }
         go_on(q, k->rows + (size_t)i * N_ROWS * q->vocab);
-        check_ok(moeflux_restore(q->s, POSITIONS[i], &e), &e);
+        check_ok(moeflux_session_restore(q->s, POSITIONS[i], &e), &e);
     }
 }
 
@@ -189,7 +189,7 @@ struct expected {
     float bound;
 };
 
-static int see_row(void *ctx, uint32_t pos, const float *row, struct err *e)
+static int see_row(void *ctx, uint32_t pos, const float *row, struct moeflux_err *e)
 {
     const struct expected *x = ctx;
     uint64_t vocab = x->logits->shape[1];
@@ -205,17 +205,20 @@ static void the_reference_s_state_is_ours(const char *model, const char *golden,
     char *dir = tmp_tree_new();
     struct sequence q = sequence_open(model, NULL, 0, 0, 64);
     struct golden g;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     golden_open(&g, golden);
     const struct golden_tensor *tokens = golden_find(&g, 0, "tokens");
-    struct expected x = {golden_find(&g, 0, "logits"), moeflux_info(q.m).half_products ? 2e-2f : 2e-4f};
+    struct expected x = {golden_find(&g, 0, "logits"),
+                         moeflux_model_get_info(q.m).f16_products ? 2e-2f : 2e-4f};
     const int32_t *ids = tokens->data;
-    struct moeflux_wish wish = {.each_logits = see_row, .ctx = &x};
-    check_ok(moeflux_load(q.s, path, &e), &e);
-    assert_int_equal(moeflux_position(q.s), N_REFERENCE);
-    check_ok(moeflux_eval(q.s, ids + N_REFERENCE, (uint32_t)tokens->shape[0] - N_REFERENCE, &wish, &e), &e);
+    struct moeflux_outputs outputs = {.each_logits = see_row, .ctx = &x};
+    check_ok(moeflux_session_load(q.s, path, &e), &e);
+    assert_int_equal(moeflux_session_position(q.s), N_REFERENCE);
+    check_ok(
+        moeflux_session_eval(q.s, ids + N_REFERENCE, (uint32_t)tokens->shape[0] - N_REFERENCE, &outputs, &e),
+        &e);
     sequence_fresh(&q, ids, 2, ids + 2, N_REFERENCE - 2, NULL);
-    check_ok(moeflux_save(q.s, tmp_tree_path(dir, "ours"), MOEFLUX_STATE_V2, &e), &e);
+    check_ok(moeflux_session_save(q.s, tmp_tree_path(dir, "ours"), MOEFLUX_STATE_V2, &e), &e);
     size_t n, k;
     uint8_t *theirs = tmp_tree_read(path, &n), *ours = tmp_tree_read(tmp_tree_path(dir, "ours"), &k);
     assert_int_equal(n, k);
@@ -254,11 +257,11 @@ static const char *make_marked(struct sequence *q, const char *dir, const int32_
                                uint32_t n)
 {
     const char *path = tmp_tree_path(dir, "marked");
-    struct err e = {0};
+    struct moeflux_err e = {0};
     sequence_eval(q, ids, mark, NULL);
-    check_ok(moeflux_checkpoint(q->s, &e), &e);
+    check_ok(moeflux_session_checkpoint(q->s, &e), &e);
     sequence_eval(q, ids + mark, n - mark, NULL);
-    check_ok(moeflux_save(q->s, path, MOEFLUX_STATE_V3, &e), &e);
+    check_ok(moeflux_session_save(q->s, path, MOEFLUX_STATE_V3, &e), &e);
     return path;
 }
 
@@ -268,16 +271,16 @@ static void cut_and_go_on(struct sequence *q, const char *marked, const int32_t 
 {
     float cut[MAX_VOCAB], same[MAX_VOCAB], plain[MAX_VOCAB];
     int32_t more[3];
-    struct err e = {0};
+    struct moeflux_err e = {0};
     sequence_ids(q, 7, more, 3);
-    check_ok(moeflux_load(q->s, marked, &e), &e);
-    check_ok(moeflux_truncate(q->s, p, &e), &e);
-    assert_int_equal(moeflux_position(q->s), p);
-    assert_memory_equal(moeflux_history(q->s), ids, p * sizeof *ids);
+    check_ok(moeflux_session_load(q->s, marked, &e), &e);
+    check_ok(moeflux_session_truncate(q->s, p, &e), &e);
+    assert_int_equal(moeflux_session_position(q->s), p);
+    assert_memory_equal(moeflux_session_history(q->s), ids, p * sizeof *ids);
     sequence_eval(q, more, 3, cut);
     sequence_fresh(q, ids, p, more, 3, plain);
     if (p > mark) {
-        check_ok(moeflux_clear(q->s, &e), &e);
+        check_ok(moeflux_session_clear(q->s, &e), &e);
         sequence_eval(q, ids, mark, NULL);
         sequence_eval(q, ids + mark, p - mark, NULL);
         sequence_eval(q, more, 3, same);
@@ -328,15 +331,15 @@ static void deepseek_odd_is_cut_anywhere(void **state)
     struct moeflux_stats stats;
     int32_t ids[260], more[3];
     float cut[MAX_VOCAB], plain[MAX_VOCAB];
-    struct err e = {0};
+    struct moeflux_err e = {0};
     sequence_ids(&q, 1, ids, 260);
     sequence_ids(&q, 7, more, 3);
-    assert_int_equal(moeflux_checkpoint_bytes(q.s), 0);
+    assert_int_equal(moeflux_session_checkpoint_bytes(q.s), 0);
     for (uint32_t i = 0; i < sizeof p / sizeof *p; i++) {
         sequence_fresh(&q, NULL, 0, ids, p[i] + 1, NULL);
-        moeflux_stats_reset(q.m);
-        check_ok(moeflux_truncate(q.s, p[i], &e), &e);
-        moeflux_get_stats(q.m, &stats);
+        moeflux_model_reset_stats(q.m);
+        check_ok(moeflux_session_truncate(q.s, p[i], &e), &e);
+        moeflux_model_get_stats(q.m, &stats);
         assert_int_equal(stats.n_prefill_tokens + stats.n_decode_tokens, 0);
         sequence_eval(&q, more, 3, cut);
         sequence_fresh(&q, ids, p[i], more, 3, plain);
@@ -350,7 +353,7 @@ static void deepseek_odd_is_cut_anywhere(void **state)
 static uint64_t n_computed(const struct sequence *q)
 {
     struct moeflux_stats stats;
-    moeflux_get_stats(q->m, &stats);
+    moeflux_model_get_stats(q->m, &stats);
     return stats.n_prefill_tokens + stats.n_decode_tokens;
 }
 
@@ -362,31 +365,31 @@ static void a_prefix_is_computed_once(void **state)
     int32_t ids[300];
     uint32_t reused, pos[8];
     float got[MAX_VOCAB], want[MAX_VOCAB];
-    struct err e = {0};
+    struct moeflux_err e = {0};
     sequence_ids(&q, 2, ids, 300);
-    moeflux_set_checkpoint_every(q.s, 100);
+    moeflux_session_set_checkpoint_every(q.s, 100);
     sequence_eval(&q, ids, 300, NULL);
     /* Chunks end at 64, 128, 192, 256, 300. */
-    assert_int_equal(moeflux_list_checkpoints(q.s, pos, 8), 2);
+    assert_int_equal(moeflux_session_list_checkpoints(q.s, pos, 8), 2);
     assert_true(pos[0] == 128 && pos[1] == 256);
     uint64_t before = n_computed(&q);
     ids[280] = (ids[280] + 1) % (int32_t)q.vocab;
-    check_ok(moeflux_reuse(q.s, ids, 300, &reused, &e), &e);
+    check_ok(moeflux_session_reuse(q.s, ids, 300, &reused, &e), &e);
     assert_int_equal(reused, 256);
     assert_int_equal(n_computed(&q), before);
     sequence_eval(&q, ids + reused, 300 - reused, got);
     assert_int_equal(n_computed(&q) - before, 300 - 256);
     /* The same once more: the last token's logits have to be computed. */
-    check_ok(moeflux_reuse(q.s, ids, 300, &reused, &e), &e);
+    check_ok(moeflux_session_reuse(q.s, ids, 300, &reused, &e), &e);
     assert_int_equal(reused, 256);
     sequence_eval(&q, ids + reused, 300 - reused, want);
     assert_memory_equal(got, want, q.vocab * sizeof *got);
     sequence_fresh(&q, NULL, 0, ids, 300, want);
     assert_memory_equal(got, want, q.vocab * sizeof *got);
     ids[0]++;
-    check_ok(moeflux_reuse(q.s, ids, 300, &reused, &e), &e);
+    check_ok(moeflux_session_reuse(q.s, ids, 300, &reused, &e), &e);
     assert_int_equal(reused, 0);
-    sequence_refused(moeflux_reuse(q.s, ids, 0, &reused, &e), &e, ERR_USAGE, "no tokens");
+    sequence_refused(moeflux_session_reuse(q.s, ids, 0, &reused, &e), &e, ERR_USAGE, "no tokens");
     sequence_close(&q);
     tmp_tree_remove(dir);
 }
@@ -402,18 +405,18 @@ static void unreadable_experts_cost_what_came_after_the_checkpoint(void **state)
     struct sequence q = sequence_open(model, NULL, 0, 3, 512);
     float want[MAX_VOCAB], got[MAX_VOCAB];
     int32_t ids[40];
-    struct err e = {0};
+    struct moeflux_err e = {0};
     size_t n;
     sequence_ids(&q, 3, ids, 40);
     sequence_eval(&q, ids, 10, NULL);
-    check_ok(moeflux_checkpoint(q.s, &e), &e);
+    check_ok(moeflux_session_checkpoint(q.s, &e), &e);
     sequence_eval(&q, ids + 10, 30, want);
-    check_ok(moeflux_restore(q.s, 10, &e), &e);
+    check_ok(moeflux_session_restore(q.s, 10, &e), &e);
     uint8_t *bytes = tmp_tree_read(path, &n);
     assert_int_equal(truncate(path, 400000), 0);
-    int rc = moeflux_eval(q.s, ids + 10, 30, &(struct moeflux_wish){.logits = got}, &e);
+    int rc = moeflux_session_eval(q.s, ids + 10, 30, &(struct moeflux_outputs){.logits = got}, &e);
     sequence_refused(rc, &e, ERR_IO, "expert");
-    assert_int_equal(moeflux_position(q.s), 10);
+    assert_int_equal(moeflux_session_position(q.s), 10);
     FILE *f = fopen(path, "r+b");
     assert_non_null(f);
     assert_int_equal(fwrite(bytes, 1, n, f), n);
@@ -444,13 +447,13 @@ static void an_interrupted_cut_leaves_a_shorter_sequence(void **state)
     struct sequence q = {.vocab = SMALL_VOCAB};
     float got[MAX_VOCAB], want[MAX_VOCAB];
     int32_t ids[100];
-    struct err e = {0};
-    check_ok(moeflux_open(&q.m, &o, &e), &e);
+    struct moeflux_err e = {0};
+    check_ok(moeflux_model_open(&q.m, &o, &e), &e);
     check_ok(moeflux_session_new(&q.s, q.m, 128, &e), &e);
     sequence_ids(&q, 0, ids, 100);
     sequence_eval(&q, ids, 100, NULL);
-    sequence_refused(moeflux_truncate(q.s, 90, &e), &e, ERR_INTERRUPTED, "32 of 90");
-    assert_int_equal(moeflux_position(q.s), 32);
+    sequence_refused(moeflux_session_truncate(q.s, 90, &e), &e, ERR_INTERRUPTED, "32 of 90");
+    assert_int_equal(moeflux_session_position(q.s), 32);
     sequence_eval(&q, ids + 32, 9, got);
     sequence_fresh(&q, ids, 32, ids + 32, 9, want);
     assert_memory_equal(got, want, q.vocab * sizeof *got);
@@ -464,29 +467,31 @@ static void predictions_do_not_survive_a_load(void **state)
     (void)state;
     char *dir = tmp_tree_new();
     const char *model = small_model_make(dir, 1), *path = tmp_tree_path(dir, "state");
-    struct moeflux_options o = {
-        .dir = model, .device = getenv("MOEFLUX_DEVICE"), .prefetch = "previous", .context = 128};
+    struct moeflux_options o = {.dir = model,
+                                .device = getenv("MOEFLUX_DEVICE"),
+                                .prefetch = MOEFLUX_PREFETCH_PREVIOUS,
+                                .context = 128};
     struct moeflux_plan p;
     struct moeflux_stats stats;
     struct sequence q = {.vocab = SMALL_VOCAB};
     const int32_t ids[] = {1, 2, 3};
-    struct err e = {0};
+    struct moeflux_err e = {0};
     check_ok(moeflux_make_plan(&o, &p, &e), &e);
     o.gpu_memory_bytes =
         p.weights_bytes + p.state_bytes + p.activation_bytes + p.driver_bytes + 6 * p.slot_bytes;
     o.memory_bytes = p.is_unified ? 0 : 4 * p.slot_bytes;
-    check_ok(moeflux_open(&q.m, &o, &e), &e);
+    check_ok(moeflux_model_open(&q.m, &o, &e), &e);
     check_ok(moeflux_session_new(&q.s, q.m, 128, &e), &e);
     sequence_eval(&q, ids, 1, NULL);
-    check_ok(moeflux_save(q.s, path, MOEFLUX_STATE_V3, &e), &e);
+    check_ok(moeflux_session_save(q.s, path, MOEFLUX_STATE_V3, &e), &e);
     for (uint32_t loads = 0; loads < 2; loads++) {
         if (loads)
-            check_ok(moeflux_load(q.s, path, &e), &e);
-        moeflux_stats_reset(q.m);
+            check_ok(moeflux_session_load(q.s, path, &e), &e);
+        moeflux_model_reset_stats(q.m);
         sequence_eval(&q, ids + 1, 1, NULL);
-        moeflux_get_stats(q.m, &stats);
+        moeflux_model_get_stats(q.m, &stats);
         assert_int_equal(stats.n_predictable > 0, !loads);
-        check_ok(moeflux_restore(q.s, 0, &e), &e);
+        check_ok(moeflux_session_restore(q.s, 0, &e), &e);
         sequence_eval(&q, ids + 2, 1, NULL);
     }
     sequence_close(&q);
@@ -499,9 +504,9 @@ static uint64_t fingerprint_of(const char *model)
 {
     struct sequence q = sequence_open(model, "reference", 0, 0, 16);
     uint64_t first, again;
-    struct err e = {0};
-    check_ok(moeflux_fingerprint(q.m, &first, &e), &e);
-    check_ok(moeflux_fingerprint(q.m, &again, &e), &e);
+    struct moeflux_err e = {0};
+    check_ok(moeflux_model_fingerprint(q.m, &first, &e), &e);
+    check_ok(moeflux_model_fingerprint(q.m, &again, &e), &e);
     assert_true(first == again);
     sequence_close(&q);
     return first;
@@ -513,7 +518,7 @@ static void layouts_share_a_fingerprint_and_models_do_not(void **state)
     static const char *const plain[] = {TINY, ODD};
     char *dir = tmp_tree_new(), *other = tmp_tree_new();
     struct convert_result r;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     for (size_t i = 0; i < 2; i++) {
         const char *packed = tmp_tree_path(dir, i ? "odd" : "tiny");
         check_ok(convert_run(&(struct convert_options){.src = plain[i], .dst = packed}, &r, &e), &e);

@@ -33,7 +33,7 @@ static uint32_t key_of(const int32_t *ids, uint32_t n)
     return key;
 }
 
-static int keep_row(void *ctx, uint32_t pos, const float *row, struct err *e)
+static int keep_row(void *ctx, uint32_t pos, const float *row, struct moeflux_err *e)
 {
     struct oracle *o = ctx;
     uint32_t key = o->at >> (31 - (uint32_t)__builtin_clz(o->at) - pos - 1);
@@ -46,12 +46,13 @@ static int keep_row(void *ctx, uint32_t pos, const float *row, struct err *e)
 static const float *oracle_ask(struct oracle *o, const int32_t *ids, uint32_t n)
 {
     uint32_t key = key_of(ids, n);
-    struct err e = {0};
+    struct moeflux_err e = {0};
     if (!o->has[key]) {
         o->at = key;
         o->n_runs++;
-        check_ok(moeflux_clear(o->q.s, &e), &e);
-        check_ok(moeflux_eval(o->q.s, ids, n, &(struct moeflux_wish){.each_logits = keep_row, .ctx = o}, &e),
+        check_ok(moeflux_session_clear(o->q.s, &e), &e);
+        check_ok(moeflux_session_eval(o->q.s, ids, n,
+                                      &(struct moeflux_outputs){.each_logits = keep_row, .ctx = o}, &e),
                  &e);
     }
     return o->logits[key];
@@ -166,7 +167,7 @@ struct world {
     /* of the step */
     struct sequence *q;
     struct shadow *w;
-    struct err e;
+    struct moeflux_err e;
 };
 
 static uint32_t below(struct world *t, uint32_t n)
@@ -177,12 +178,12 @@ static uint32_t below(struct world *t, uint32_t n)
 static void check_session(struct world *t)
 {
     const struct shadow *w = t->w;
-    const int32_t *history = moeflux_history(t->q->s);
+    const int32_t *history = moeflux_session_history(t->q->s);
     uint32_t pos[LENGTH];
-    assert_int_equal(moeflux_position(t->q->s), w->n);
+    assert_int_equal(moeflux_session_position(t->q->s), w->n);
     for (uint32_t i = 0; i < w->n; i++)
         assert_int_equal(history[i], w->known[i] ? w->ids[i] : -1);
-    assert_int_equal(moeflux_list_checkpoints(t->q->s, pos, LENGTH), w->n_marks);
+    assert_int_equal(moeflux_session_list_checkpoints(t->q->s, pos, LENGTH), w->n_marks);
     for (uint32_t i = 0; i < w->n_marks; i++)
         assert_int_equal(pos[i], w->marks[i].pos);
 }
@@ -221,7 +222,7 @@ struct failing {
     uint32_t at;
 };
 
-static int fail_at(void *ctx, uint32_t pos, const float *row, struct err *e)
+static int fail_at(void *ctx, uint32_t pos, const float *row, struct moeflux_err *e)
 {
     const struct failing *f = ctx;
     (void)row;
@@ -237,27 +238,29 @@ static void step_failing_eval(struct world *t)
     uint32_t n = 1 + below(t, room), fails = below(t, n);
     struct failing f = {t->w->n + fails};
     random_ids(t, ids, n);
-    int rc = moeflux_eval(t->q->s, ids, n, &(struct moeflux_wish){.each_logits = fail_at, .ctx = &f}, &t->e);
+    int rc = moeflux_session_eval(t->q->s, ids, n,
+                                  &(struct moeflux_outputs){.each_logits = fail_at, .ctx = &f}, &t->e);
     sequence_refused(rc, &t->e, ERR_IO, "enough");
-    append(t->w, ids, n, fails, moeflux_position(t->q->s));
+    append(t->w, ids, n, fails, moeflux_session_position(t->q->s));
 }
 
 static void step_refused_eval(struct world *t)
 {
     const int32_t ids[2] = {IDS[0], SMALL_VOCAB};
-    sequence_refused(moeflux_eval(t->q->s, ids, 2, &(struct moeflux_wish){0}, &t->e), &t->e, ERR_USAGE, "");
+    sequence_refused(moeflux_session_eval(t->q->s, ids, 2, &(struct moeflux_outputs){0}, &t->e), &t->e,
+                     ERR_USAGE, "");
 }
 
 static void step_clear(struct world *t)
 {
-    check_ok(moeflux_clear(t->q->s, &t->e), &t->e);
+    check_ok(moeflux_session_clear(t->q->s, &t->e), &t->e);
     cut(t->w, 0);
 }
 
 static void step_truncate(struct world *t)
 {
     uint32_t to = below(t, t->w->n + 2), from = mark_before(t->w, to);
-    int rc = moeflux_truncate(t->q->s, to, &t->e);
+    int rc = moeflux_session_truncate(t->q->s, to, &t->e);
     bool is_known = true;
     for (uint32_t i = from; i < to && i < t->w->n; i++)
         is_known &= t->w->known[i];
@@ -276,7 +279,7 @@ static void step_truncate(struct world *t)
 
 static void step_checkpoint(struct world *t)
 {
-    check_ok(moeflux_checkpoint(t->q->s, &t->e), &t->e);
+    check_ok(moeflux_session_checkpoint(t->q->s, &t->e), &t->e);
     add_mark(t->w);
 }
 
@@ -288,7 +291,7 @@ static void step_restore(struct world *t)
     bool is_there = to == 0;
     for (i = 0; i < t->w->n_marks; i++)
         is_there |= t->w->marks[i].pos == to;
-    int rc = moeflux_restore(t->q->s, to, &t->e);
+    int rc = moeflux_session_restore(t->q->s, to, &t->e);
     if (is_there) {
         check_ok(rc, &t->e);
         cut(t->w, to);
@@ -305,7 +308,7 @@ static void step_forget(struct world *t)
     bool is_there = which < t->w->n_marks;
     if (is_there)
         pos = t->w->marks[which].pos;
-    int rc = moeflux_forget(t->q->s, is_there ? pos : below(t, 2) * pos, &t->e);
+    int rc = moeflux_session_drop_checkpoint(t->q->s, is_there ? pos : below(t, 2) * pos, &t->e);
     if (is_there) {
         check_ok(rc, &t->e);
         drop_mark(t->w, which);
@@ -317,7 +320,7 @@ static void step_forget(struct world *t)
 static void step_settings(struct world *t)
 {
     uint32_t cap = below(t, MAX_CAP + 1);
-    int rc = moeflux_set_checkpoint_cap(t->q->s, cap, &t->e);
+    int rc = moeflux_session_set_checkpoint_cap(t->q->s, cap, &t->e);
     if (cap == 0) {
         sequence_refused(rc, &t->e, ERR_USAGE, "");
     } else {
@@ -325,7 +328,7 @@ static void step_settings(struct world *t)
         trim_marks(t->w);
     }
     t->w->every = below(t, 4);
-    moeflux_set_checkpoint_every(t->q->s, t->w->every);
+    moeflux_session_set_checkpoint_every(t->q->s, t->w->every);
 }
 
 static void step_reuse(struct world *t)
@@ -338,7 +341,7 @@ static void step_reuse(struct world *t)
         ids[i] = t->w->ids[i];
     while (same < t->w->n && same < n - 1 && t->w->known[same] && t->w->ids[same] == ids[same])
         same++;
-    check_ok(moeflux_reuse(t->q->s, ids, n, &reused, &t->e), &t->e);
+    check_ok(moeflux_session_reuse(t->q->s, ids, n, &reused, &t->e), &t->e);
     if (same < t->w->n)
         go_to(t->w, mark_before(t->w, same));
     assert_int_equal(reused, t->w->n);
@@ -350,7 +353,7 @@ static void step_save(struct world *t)
 {
     struct file *f = &t->files[below(t, N_FILES)];
     enum moeflux_state_format format = below(t, 3) ? MOEFLUX_STATE_V3 : MOEFLUX_STATE_V2;
-    check_ok(moeflux_save(t->q->s, f->path, format, &t->e), &t->e);
+    check_ok(moeflux_session_save(t->q->s, f->path, format, &t->e), &t->e);
     f->is_there = true;
     f->is = *t->w;
     for (uint32_t i = 0; i < t->w->n && format == MOEFLUX_STATE_V2; i++)
@@ -362,7 +365,7 @@ static void step_save(struct world *t)
 static void step_load(struct world *t)
 {
     const struct file *f = &t->files[below(t, N_FILES)];
-    int rc = moeflux_load(t->q->s, f->path, &t->e);
+    int rc = moeflux_session_load(t->q->s, f->path, &t->e);
     if (!f->is_there) {
         sequence_refused(rc, &t->e, ERR_IO, f->path);
         return;
@@ -395,7 +398,7 @@ static void step_broken_load(struct world *t)
     assert_int_equal(fwrite(bytes, 1, left, to), left);
     fclose(to);
     free(bytes);
-    int rc = moeflux_load(t->q->s, t->broken, &t->e);
+    int rc = moeflux_session_load(t->q->s, t->broken, &t->e);
     assert_true(rc == ERR_FORMAT && strstr(t->e.text, t->broken));
 }
 
@@ -412,7 +415,7 @@ static void one_round(struct world *t)
         uint32_t which = below(t, 2);
         t->q = &t->pair[which];
         t->w = &t->shadows[which];
-        t->e = (struct err){0};
+        t->e = (struct moeflux_err){0};
         STEPS[below(t, sizeof STEPS / sizeof *STEPS)](t);
         check_session(t);
     }
@@ -450,8 +453,8 @@ static void run_rounds(const struct kind *k, uint32_t n_rounds, uint64_t seed)
     for (uint32_t i = 0; i < 2; i++) {
         check_ok(moeflux_session_new(&t->pair[i].s, t->oracle.q.m, LENGTH + 3 * i, &t->e), &t->e);
         /* Where memory is scarce it bounds what is asked for. */
-        check_ok(moeflux_set_checkpoint_cap(t->pair[i].s, MAX_CAP, &t->e), &t->e);
-        t->shadows[i].cap = t->most_marks = moeflux_checkpoint_cap(t->pair[i].s);
+        check_ok(moeflux_session_set_checkpoint_cap(t->pair[i].s, MAX_CAP, &t->e), &t->e);
+        t->shadows[i].cap = t->most_marks = moeflux_session_checkpoint_cap(t->pair[i].s);
         t->shadows[i].is_recurrent = k->is_recurrent;
     }
     n_rounds = rounds ? (uint32_t)strtoul(rounds, NULL, 10) : n_rounds;

@@ -10,8 +10,9 @@
 
 #include "base/mem.h"
 #include "check.h"
+#include "convert/convert.h"
 #include "golden.h"
-#include "model/convert.h"
+#include "engine/test_hooks.h"
 #include "moeflux.h"
 #include "tmp_tree.h"
 
@@ -91,27 +92,38 @@ static struct moeflux_options options_for(const struct subject *s, const struct 
     /* A token and a half of one layer: every layer takes the slots of the one before. */
     const uint64_t slots[] = {[ALL] = all, [HALF] = all / 2, [LITTLE] = (uint64_t)s->needs.top_k * 3 / 2};
     uint64_t bytes = slots[c->level[BUDGET]] * s->slot_bytes;
+    static const enum moeflux_expert_io io[] = {MOEFLUX_EXPERT_IO_MMAP, MOEFLUX_EXPERT_IO_PREAD,
+                                                MOEFLUX_EXPERT_IO_URING, MOEFLUX_EXPERT_IO_DIRECT};
+    static const enum moeflux_prefetch prefetch[] = {MOEFLUX_PREFETCH_NONE, MOEFLUX_PREFETCH_PREVIOUS,
+                                                     MOEFLUX_PREFETCH_ROUTER, MOEFLUX_PREFETCH_BOTH};
+    static const enum moeflux_cache_policy policy[] = {MOEFLUX_CACHE_POLICY_LRU,
+                                                       MOEFLUX_CACHE_POLICY_FREQUENCY};
     bool staged = c->level[MEMORY] == STAGED, is_reference = device && strcmp(device, "reference") == 0;
     return (struct moeflux_options){.dir = s->dirs[c->level[LAYOUT]],
                                     .device = device,
                                     .memory_bytes = bytes,
                                     .gpu_memory_bytes = s->fixed_bytes[is_reference ? 0 : 1 + staged] + bytes,
-                                    .expert_io = level_name(c, IO),
-                                    .prefetch = level_name(c, PREFETCH),
-                                    .cache_policy = level_name(c, POLICY),
+                                    .expert_io = io[c->level[IO]],
+                                    .prefetch = prefetch[c->level[PREFETCH]],
+                                    .cache_policy = policy[c->level[POLICY]],
                                     .n_threads = (uint32_t)atoi(level_name(c, THREADS)),
-                                    .chunk = CHUNK,
-                                    .staged = staged};
+                                    .chunk = CHUNK};
+}
+
+static int open_choice(struct moeflux_model **m, const struct subject *s, const struct choice *c,
+                       const char *device, struct moeflux_err *e)
+{
+    const struct moeflux_options o = options_for(s, c, device);
+    return test_hooks_open(m, &o, &(struct test_hooks){.staged = c->level[MEMORY] == STAGED}, e);
 }
 
 /* What the plan of a run sets aside before experts get anything. */
 static uint64_t fixed_of(const struct subject *s, const char *device, bool staged)
 {
-    const struct moeflux_options o = {
-        .dir = s->dirs[PLAIN], .device = device, .chunk = CHUNK, .staged = staged};
+    const struct moeflux_options o = {.dir = s->dirs[PLAIN], .device = device, .chunk = CHUNK};
     struct moeflux_plan p;
-    struct err e = {0};
-    check_ok(moeflux_make_plan(&o, &p, &e), &e);
+    struct moeflux_err e = {0};
+    check_ok(test_hooks_make_plan(&o, &(struct test_hooks){.staged = staged}, &p, &e), &e);
     return p.weights_bytes + p.state_bytes + p.activation_bytes + p.driver_bytes;
 }
 
@@ -128,21 +140,20 @@ static void probe(struct subject *s)
     for (uint32_t layout = 0; layout < 2; layout++)
         for (uint32_t io = 0; io < factors[IO].n; io++) {
             const struct choice c = {.level = {[LAYOUT] = layout, [IO] = io, [BUDGET] = HALF}};
-            const struct moeflux_options o = options_for(s, &c, "reference");
-            struct moeflux *m;
-            struct err e = {0};
-            int rc = moeflux_open(&m, &o, &e);
+            struct moeflux_model *m;
+            struct moeflux_err e = {0};
+            int rc = open_choice(&m, s, &c, "reference", &e);
             s->can[layout][io] = rc == 0;
             if (rc < 0 && (rc != ERR_UNSUPPORTED || io < URING))
                 fail_msg("%s, %s: %s", level_name(&c, LAYOUT), level_name(&c, IO), e.text);
-            moeflux_close(m);
+            moeflux_model_close(m);
         }
 }
 
 static void open_subject(struct subject *s, const char *plain, const char *golden)
 {
     struct convert_result r;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     *s = (struct subject){.tmp = tmp_tree_new(), .dirs = {plain}};
     s->dirs[PACKED] = tmp_tree_path(s->tmp, "packed");
     check_ok(convert_run(&(struct convert_options){.src = plain, .dst = s->dirs[PACKED]}, &r, &e), &e);
@@ -181,15 +192,16 @@ static void describe(const struct choice *c, char *out, size_t cap)
 }
 
 /* The logits after the prompt and after each single token more: [N_ROWS][vocab]. */
-static void evaluate(const struct subject *s, struct moeflux *m, struct moeflux_session *q, float *rows)
+static void evaluate(const struct subject *s, struct moeflux_model *m, struct moeflux_session *q, float *rows)
 {
-    struct err e = {0};
+    struct moeflux_err e = {0};
     uint32_t vocab = s->needs.vocab_size;
-    check_ok(moeflux_eval(q, s->ids, N_PROMPT, &(struct moeflux_wish){.logits = rows}, &e), &e);
-    moeflux_stats_reset(m);
+    check_ok(moeflux_session_eval(q, s->ids, N_PROMPT, &(struct moeflux_outputs){.logits = rows}, &e), &e);
+    moeflux_model_reset_stats(m);
     for (uint32_t i = 0; i < N_DECODE; i++)
-        check_ok(moeflux_eval(q, s->ids + N_PROMPT + i, 1,
-                              &(struct moeflux_wish){.logits = rows + (uint64_t)(i + 1) * vocab}, &e),
+        check_ok(moeflux_session_eval(q, s->ids + N_PROMPT + i, 1,
+                                      &(struct moeflux_outputs){.logits = rows + (uint64_t)(i + 1) * vocab},
+                                      &e),
                  &e);
 }
 
@@ -200,13 +212,13 @@ static void evaluate(const struct subject *s, struct moeflux *m, struct moeflux_
     } while (0)
 
 /* The counters of N_DECODE single tokens. */
-static void check_counters(const struct subject *s, struct moeflux *m, const struct choice *c,
+static void check_counters(const struct subject *s, struct moeflux_model *m, const struct choice *c,
                            const char *name)
 {
     struct moeflux_stats t;
-    moeflux_get_stats(m, &t);
+    moeflux_model_get_stats(m, &t);
     uint64_t chosen = (uint64_t)N_DECODE * s->n_moe_layers * s->needs.top_k, waited = 0;
-    bool resident = moeflux_info(m).experts_resident;
+    bool resident = moeflux_model_get_info(m).experts_resident;
     hold(resident == (c->level[BUDGET] == ALL));
     hold(t.n_hits + t.n_host_hits + t.n_misses == (resident ? 0 : chosen));
     hold(t.n_decode_tokens == N_DECODE && t.n_prefill_tokens == 0);
@@ -222,7 +234,7 @@ static void check_counters(const struct subject *s, struct moeflux *m, const str
     hold(!resident || t.n_reads == 0);
     hold(t.read_bytes == t.n_reads * s->needs.one_expert_bytes);
     for (uint32_t i = 0; i < s->needs.n_layers; i++)
-        waited += moeflux_layer_wait_ns(m, i);
+        waited += moeflux_model_layer_wait_ns(m, i);
     hold(waited == t.wait_read_ns);
     hold(t.n_host_slots > 0 || t.n_host_hits + t.n_promoted + t.n_demoted == 0);
     hold(c->level[MEMORY] == MAPPED || resident || t.n_host_slots > 0);
@@ -233,13 +245,12 @@ static void run(const struct subject *s, const struct choice *c, const char *dev
                 const float *want)
 {
     char name[128];
-    struct moeflux *m;
+    struct moeflux_model *m;
     struct moeflux_session *q;
-    struct err e = {0};
-    const struct moeflux_options o = options_for(s, c, device);
+    struct moeflux_err e = {0};
     uint64_t bytes = (uint64_t)N_ROWS * s->needs.vocab_size * sizeof(float);
     describe(c, name, sizeof name);
-    if (moeflux_open(&m, &o, &e) < 0)
+    if (open_choice(&m, s, c, device, &e) < 0)
         fail_msg("%s: %s", name, e.text);
     check_ok(moeflux_session_new(&q, m, N_PROMPT + N_DECODE, &e), &e);
     int n_turns = device && !strcmp(device, "reference") ? 1 : 2;
@@ -249,10 +260,10 @@ static void run(const struct subject *s, const struct choice *c, const char *dev
         if (want && memcmp(rows, want, bytes) != 0)
             fail_msg("%s, %s: other logits", name, turn ? "warm" : "cold");
         check_counters(s, m, c, name);
-        check_ok(moeflux_clear(q, &e), &e);
+        check_ok(moeflux_session_clear(q, &e), &e);
     }
     moeflux_session_free(q);
-    moeflux_close(m);
+    moeflux_model_close(m);
 }
 
 /* Runs the choices against the plainest one. */
@@ -406,31 +417,30 @@ static void check_shrinking(const struct subject *s, const struct choice *c, flo
     enum { MAX_LAYERS = 8 };
     uint8_t *contents[MAX_LAYERS];
     size_t n_bytes[MAX_LAYERS];
-    const struct moeflux_options o = options_for(s, c, getenv("MOEFLUX_DEVICE"));
-    struct moeflux *m;
+    struct moeflux_model *m;
     struct moeflux_session *q;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     char name[128];
     describe(c, name, sizeof name);
     assert_true(s->needs.n_layers <= MAX_LAYERS);
-    check_ok(moeflux_open(&m, &o, &e), &e);
+    check_ok(open_choice(&m, s, c, getenv("MOEFLUX_DEVICE"), &e), &e);
     check_ok(moeflux_session_new(&q, m, N_PROMPT + N_DECODE, &e), &e);
     evaluate(s, m, q, rows);
-    check_ok(moeflux_clear(q, &e), &e);
-    check_ok(moeflux_eval(q, s->ids, N_PROMPT, &(struct moeflux_wish){.logits = rows}, &e), &e);
+    check_ok(moeflux_session_clear(q, &e), &e);
+    check_ok(moeflux_session_eval(q, s->ids, N_PROMPT, &(struct moeflux_outputs){.logits = rows}, &e), &e);
     cut_layers(s, contents, n_bytes);
     int rc = 0;
     for (uint32_t i = 0; i < N_DECODE && rc == 0; i++)
-        rc = moeflux_eval(q, s->ids + N_PROMPT + i, 1, &(struct moeflux_wish){.logits = rows}, &e);
+        rc = moeflux_session_eval(q, s->ids + N_PROMPT + i, 1, &(struct moeflux_outputs){.logits = rows}, &e);
     if (rc != ERR_IO || !strstr(e.text, "layer ") || !strstr(e.text, "expert ") || !strstr(e.text, ".bin"))
         fail_msg("%s: %d, %s", name, rc, e.text);
-    assert_int_equal(moeflux_position(q), 0);
+    assert_int_equal(moeflux_session_position(q), 0);
     restore_layers(s, contents, n_bytes);
     evaluate(s, m, q, rows);
     if (memcmp(rows, want, (uint64_t)N_ROWS * s->needs.vocab_size * sizeof *rows) != 0)
         fail_msg("%s: other logits after the fault", name);
     moeflux_session_free(q);
-    moeflux_close(m);
+    moeflux_model_close(m);
 }
 
 static void a_file_that_shrinks_ends_the_evaluation_and_no_more(void **state)
@@ -455,21 +465,23 @@ static void a_file_that_shrinks_ends_the_evaluation_and_no_more(void **state)
     close_subject(&s);
 }
 
-static void unknown_names_are_refused(void **state)
+static void choices_that_there_are_not_are_refused(void **state)
 {
     (void)state;
     const struct {
         struct moeflux_options o;
         const char *part;
     } cases[] = {
-        {{.dir = ODD, .prefetch = "sideways"}, "--prefetch"},
-        {{.dir = ODD, .cache_policy = "random"}, "--cache-policy"},
-        {{.dir = ODD, .expert_io = "carrier"}, "--expert-io"},
+        {{.dir = ODD, .prefetch = (enum moeflux_prefetch)5}, "prefetch is 5, expected 0 to 4"},
+        {{.dir = ODD, .cache_policy = (enum moeflux_cache_policy) - 1}, "cache_policy is -1"},
+        {{.dir = ODD, .expert_io = (enum moeflux_expert_io)5}, "expert_io is 5"},
+        {{.dir = ODD, .prompt_type = (enum moeflux_prompt_type)3}, "prompt_type is 3"},
+        {{.dir = ODD, .kv_type = (enum moeflux_kv_type)3}, "kv_type is 3"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct moeflux *m;
-        struct err e = {0};
-        assert_int_equal(moeflux_open(&m, &cases[i].o, &e), ERR_USAGE);
+        struct moeflux_model *m;
+        struct moeflux_err e = {0};
+        assert_int_equal(moeflux_model_open(&m, &cases[i].o, &e), ERR_USAGE);
         assert_null(m);
         if (!strstr(e.text, cases[i].part))
             fail_msg("\"%s\" does not name %s", e.text, cases[i].part);
@@ -480,7 +492,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(packed_models_are_read_in_every_way),
-        cmocka_unit_test(unknown_names_are_refused),
+        cmocka_unit_test(choices_that_there_are_not_are_refused),
         cmocka_unit_test(a_file_that_shrinks_ends_the_evaluation_and_no_more),
         cmocka_unit_test(all_combinations_give_the_same_logits),
         cmocka_unit_test(qwen_odd_logits_are_equal_over_all_pairs_on_a_device),

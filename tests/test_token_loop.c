@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "model/convert.h"
+#include "convert/convert.h"
 #include "moeflux.h"
 #include "tmp_tree.h"
 
@@ -80,7 +80,7 @@ enum { ODD_SLOT = 24576, TINY_SLOT = 28672, MAX_VOCAB = 2048 };
 enum { CONTEXT = 200 };
 
 struct running {
-    struct moeflux *m;
+    struct moeflux_model *m;
     struct moeflux_session *s;
     uint32_t vocab, n_done;
     float logits[MAX_VOCAB];
@@ -88,30 +88,30 @@ struct running {
 
 static void start(struct running *r, const struct moeflux_options *o)
 {
-    struct err e = {0};
+    struct moeflux_err e = {0};
     struct moeflux_options here = *o;
     here.device = getenv("MOEFLUX_DEVICE");
     *r = (struct running){0};
-    check_ok(moeflux_open(&r->m, &here, &e), &e);
-    r->vocab = moeflux_info(r->m).vocab_size;
+    check_ok(moeflux_model_open(&r->m, &here, &e), &e);
+    r->vocab = moeflux_model_get_info(r->m).vocab_size;
     check_ok(moeflux_session_new(&r->s, r->m, CONTEXT, &e), &e);
 }
 
 static void end(struct running *r)
 {
     moeflux_session_free(r->s);
-    moeflux_close(r->m);
+    moeflux_model_close(r->m);
 }
 
 /* n tokens one by one, from an empty sequence again whenever the context is full. */
 static void decode(struct running *r, uint32_t n)
 {
-    struct err e = {0};
+    struct moeflux_err e = {0};
     for (uint32_t i = 0; i < n; i++) {
         int32_t id = (int32_t)(r->n_done++ * 7919u % r->vocab);
-        if (moeflux_position(r->s) == CONTEXT)
-            check_ok(moeflux_clear(r->s, &e), &e);
-        check_ok(moeflux_eval(r->s, &id, 1, &(struct moeflux_wish){.logits = r->logits}, &e), &e);
+        if (moeflux_session_position(r->s) == CONTEXT)
+            check_ok(moeflux_session_clear(r->s, &e), &e);
+        check_ok(moeflux_session_eval(r->s, &id, 1, &(struct moeflux_outputs){.logits = r->logits}, &e), &e);
     }
 }
 
@@ -125,12 +125,13 @@ static void allocates_nothing(const struct moeflux_options *o, const char *what)
     decode(&r, COUNTED);
     uint64_t n = n_allocations - before;
     if (n)
-        fail_msg("%s, %s, %s: %llu allocations in %d tokens", what, o->expert_io ? o->expert_io : "auto",
-                 o->prefetch ? o->prefetch : "auto", (unsigned long long)n, COUNTED);
+        fail_msg("%s, expert_io %d, prefetch %d: %llu allocations in %d tokens", what, (int)o->expert_io,
+                 (int)o->prefetch, (unsigned long long)n, COUNTED);
     end(&r);
 }
 
-static const char *const PREFETCH[] = {"none", "previous", "router", "both"};
+static const enum moeflux_prefetch PREFETCH[] = {MOEFLUX_PREFETCH_NONE, MOEFLUX_PREFETCH_PREVIOUS,
+                                                 MOEFLUX_PREFETCH_ROUTER, MOEFLUX_PREFETCH_BOTH};
 enum { N_PREFETCH = sizeof PREFETCH / sizeof *PREFETCH };
 
 /* ---- the tests ---- */
@@ -154,12 +155,14 @@ static void qwen_odd_resident_decodes_without_allocation(void **state)
 static void qwen_odd_streaming_decodes_without_allocation(void **state)
 {
     (void)state;
-    static const char *const modes[] = {"mmap", "pread", "uring", "pread"};
+    static const enum moeflux_expert_io modes[] = {MOEFLUX_EXPERT_IO_MMAP, MOEFLUX_EXPERT_IO_PREAD,
+                                                   MOEFLUX_EXPERT_IO_URING, MOEFLUX_EXPERT_IO_PREAD};
     for (uint32_t i = 0; i < N_PREFETCH; i++)
         allocates_nothing(&(struct moeflux_options){.dir = ODD,
                                                     .memory_bytes = (i % 2 ? 30 : 5) * ODD_SLOT,
                                                     .expert_io = modes[i],
-                                                    .cache_policy = i < 2 ? "lru" : "frequency",
+                                                    .cache_policy = i < 2 ? MOEFLUX_CACHE_POLICY_LRU
+                                                                          : MOEFLUX_CACHE_POLICY_FREQUENCY,
                                                     .prefetch = PREFETCH[i]},
                           "streaming");
 }
@@ -168,15 +171,16 @@ static void direct_reads_decode_without_allocation(void **state)
 {
     (void)state;
     struct convert_result r;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     char *tmp = tmp_tree_new();
     const char *dir = tmp_tree_path(tmp, "packed");
     check_ok(convert_run(&(struct convert_options){.src = TINY, .dst = dir}, &r, &e), &e);
     for (uint32_t i = 0; i < N_PREFETCH; i++)
-        allocates_nothing(
-            &(struct moeflux_options){
-                .dir = dir, .memory_bytes = 64 * TINY_SLOT, .expert_io = "direct", .prefetch = PREFETCH[i]},
-            "streaming");
+        allocates_nothing(&(struct moeflux_options){.dir = dir,
+                                                    .memory_bytes = 64 * TINY_SLOT,
+                                                    .expert_io = MOEFLUX_EXPERT_IO_DIRECT,
+                                                    .prefetch = PREFETCH[i]},
+                          "streaming");
     tmp_tree_remove(tmp);
 }
 
@@ -196,7 +200,8 @@ static void a_thousand_tokens_take_no_more_memory_than_two_hundred(void **state)
     (void)state;
     enum { EARLY = 200, LATE = 1000, BOUND = 896 << 10 }; /* 1.1 KB a token */
     struct running r;
-    start(&r, &(struct moeflux_options){.dir = TINY, .memory_bytes = 128 * TINY_SLOT, .prefetch = "both"});
+    start(&r, &(struct moeflux_options){
+                  .dir = TINY, .memory_bytes = 128 * TINY_SLOT, .prefetch = MOEFLUX_PREFETCH_BOTH});
     decode(&r, EARLY);
     uint64_t early = resident_bytes();
     decode(&r, LATE - EARLY);

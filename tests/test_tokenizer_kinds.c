@@ -26,7 +26,7 @@ static void check_case(const struct tokenizer *t, const char *set, const json_t 
     const json_t *text = json_array_get(c, 0), *want = json_array_get(c, 1);
     struct token_list ids = {0};
     struct str back = {0};
-    struct err e = {0};
+    struct moeflux_err e = {0};
     check_ok(tokenizer_encode(t, json_string_value(text), json_string_length(text), SPECIALS_AS_TOKENS, &ids,
                               NULL, &e),
              &e);
@@ -56,7 +56,7 @@ static void ids_are_those_of_the_published_library(void **state)
     assert_int_equal(json_array_size(sets), 8);
     json_array_foreach(sets, i, set)
     {
-        struct err e = {0};
+        struct moeflux_err e = {0};
         const char *name = json_string_value(json_object_get(set, "name"));
         json_t *file = json_deep_copy(json_object_get(root, "tokenizer"));
         json_object_set(file, "pre_tokenizer", json_object_get(set, "pre_tokenizer"));
@@ -77,7 +77,7 @@ static void ids_are_those_of_the_published_library(void **state)
 
 static void expect_bos(const char *post, int32_t bos)
 {
-    struct err e = {0};
+    struct moeflux_err e = {0};
     json_t *root = tokenizer_build();
     json_object_set_new(root, "post_processor", json_loads(post, JSON_DECODE_ANY, NULL));
     struct tokenizer *t = tokenizer_build_open(root, &e);
@@ -123,7 +123,7 @@ static void other_post_processors_are_refused(void **state)
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct err e = {0};
+        struct moeflux_err e = {0};
         json_t *root = tokenizer_build();
         json_object_set_new(root, "post_processor", json_loads(cases[i].post, 0, NULL));
         struct tokenizer *t = tokenizer_build_open(root, &e);
@@ -133,7 +133,7 @@ static void other_post_processors_are_refused(void **state)
 }
 
 /* A directory with a tokenizer whose template puts <end> first, and `config` beside it. */
-static struct tokenizer *open_beside(const char *dir, const char *config, struct err *e)
+static struct tokenizer *open_beside(const char *dir, const char *config, struct moeflux_err *e)
 {
     json_t *root = tokenizer_build();
     json_object_set_new(root, "post_processor",
@@ -146,7 +146,7 @@ static struct tokenizer *open_beside(const char *dir, const char *config, struct
     tmp_tree_write_text(dir, "tokenizer_config.json", config);
     free(text);
     json_decref(root);
-    *e = (struct err){0};
+    *e = (struct moeflux_err){0};
     return tokenizer_open(tmp_tree_path(dir, "tokenizer.json"), e);
 }
 
@@ -165,7 +165,7 @@ static void the_configuration_wins_over_the_post_processor(void **state)
     (void)state;
     char *tmp = tmp_tree_new();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct err e;
+        struct moeflux_err e;
         struct tokenizer *t = open_beside(tmp, cases[i].config, &e);
         if (!t)
             fail_msg("%s: %s", cases[i].config, e.text);
@@ -190,7 +190,7 @@ static void a_configuration_that_cannot_be_followed_is_refused(void **state)
     (void)state;
     char *tmp = tmp_tree_new();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct err e;
+        struct moeflux_err e;
         if (open_beside(tmp, cases[i].config, &e) || !strstr(e.text, cases[i].text))
             fail_msg("%s: \"%s\", expected \"%s\"", cases[i].config, e.text, cases[i].text);
     }
@@ -201,7 +201,7 @@ static void the_chat_template_is_found_in_each_of_its_places(void **state)
 {
     (void)state;
     char *tmp = tmp_tree_new();
-    struct err e;
+    struct moeflux_err e;
     struct tokenizer *t = open_beside(tmp, "{\"chat_template\": \"one\"}", &e);
     assert_string_equal(tokenizer_chat_template(t), "one");
     tokenizer_free(t);

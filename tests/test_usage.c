@@ -44,7 +44,7 @@ static uint32_t n_files(const char *dir)
 static void refused_bytes(const struct place *p, const char *text, size_t n, const char *part)
 {
     uint32_t counts[ALL];
-    struct err e = {0};
+    struct moeflux_err e = {0};
     memcpy(counts, SOME, sizeof counts);
     tmp_tree_write(p->dir, "usage", text, n);
     int rc = usage_read(p->file, LAYERS, EXPERTS, counts, &e);
@@ -62,7 +62,7 @@ static void what_was_written_is_read(void **state)
 {
     (void)state;
     struct place p = new_place();
-    struct err e = {0};
+    struct moeflux_err e = {0};
     uint32_t counts[ALL] = {0};
     check_ok(usage_write(p.file, LAYERS, EXPERTS, SOME, &e), &e);
     uint8_t *text = tmp_tree_read(p.file, NULL);
@@ -78,7 +78,7 @@ static void a_table_without_counts_is_a_file_too(void **state)
 {
     (void)state;
     struct place p = new_place();
-    struct err e = {0};
+    struct moeflux_err e = {0};
     uint32_t none[ALL] = {0}, counts[ALL];
     memcpy(counts, SOME, sizeof counts);
     check_ok(usage_write(p.file, LAYERS, EXPERTS, none, &e), &e);
@@ -93,7 +93,7 @@ static void the_longest_file_is_read(void **state)
     (void)state;
     enum { N = 300 };
     struct place p = new_place();
-    struct err e = {0};
+    struct moeflux_err e = {0};
     uint32_t *full = malloc(sizeof(uint32_t[N * N])), *counts = calloc(N * N, sizeof *counts);
     memset(full, 255, sizeof(uint32_t[N * N]));
     check_ok(usage_write(p.file, N, N, full, &e), &e);
@@ -108,7 +108,7 @@ static void counts_add_up_and_stop_at_the_largest(void **state)
 {
     (void)state;
     struct place p = new_place();
-    struct err e = {0};
+    struct moeflux_err e = {0};
     uint32_t counts[ALL] = {[0] = 5, [1] = 10, [10] = 1};
     tmp_tree_write_text(p.dir, "usage", SOME_TEXT);
     assert_int_equal(usage_read(p.file, LAYERS, EXPERTS, counts, &e), 1);
@@ -122,7 +122,7 @@ static void a_missing_file_is_not_a_fault(void **state)
 {
     (void)state;
     struct place p = new_place();
-    struct err e = {0};
+    struct moeflux_err e = {0};
     uint32_t counts[ALL];
     memcpy(counts, SOME, sizeof counts);
     assert_int_equal(usage_read(p.file, LAYERS, EXPERTS, counts, &e), 0);
@@ -135,7 +135,7 @@ static void what_is_not_a_file_is_a_fault(void **state)
 {
     (void)state;
     struct place p = new_place();
-    struct err e = {0};
+    struct moeflux_err e = {0};
     uint32_t counts[ALL] = {0};
     assert_int_equal(usage_read(p.dir, LAYERS, EXPERTS, counts, &e), ERR_IO);
     assert_non_null(strstr(e.text, p.dir));
@@ -244,7 +244,7 @@ static void a_file_that_is_far_too_large_is_refused(void **state)
     tmp_tree_write_text(p.dir, "usage", SOME_TEXT);
     assert_int_equal(truncate(p.file, (off_t)1 << 40), 0);
     uint32_t counts[ALL] = {0};
-    struct err e = {0};
+    struct moeflux_err e = {0};
     assert_int_equal(usage_read(p.file, LAYERS, EXPERTS, counts, &e), ERR_FORMAT);
     assert_non_null(strstr(e.text, "expected at most"));
     tmp_tree_remove(p.dir);
@@ -255,7 +255,7 @@ static void a_failed_write_leaves_the_old_file_and_nothing_else(void **state)
 {
     (void)state;
     struct place p = new_place();
-    struct err e = {0};
+    struct moeflux_err e = {0};
     uint32_t full[ALL];
     struct rlimit before, little;
     memset(full, 255, sizeof full);
@@ -283,7 +283,7 @@ static void a_link_stays_a_link(void **state)
 {
     (void)state;
     struct place p = new_place();
-    struct err e = {0};
+    struct moeflux_err e = {0};
     struct stat st;
     const char *name = tmp_tree_path(p.dir, "link");
     tmp_tree_write_text(p.dir, "usage", "old");
@@ -303,7 +303,7 @@ static void order_is_by_count_then_layer_then_expert(void **state)
     (void)state;
     static const struct expert_key want[] = {{2, 0}, {0, 1}, {2, 4}, {2, 1}, {0, 4}};
     struct expert_key keys[ALL + 1];
-    struct err e = {0};
+    struct moeflux_err e = {0};
     for (uint32_t n = 0; n <= ALL; n++) {
         memset(keys, 255, sizeof keys);
         uint32_t kept = n < 5 ? n : 5;

@@ -3,7 +3,7 @@
 #include <assert.h>
 #include <stdio.h>
 
-#include "ops/exec.h"
+#include "exec/exec.h"
 
 const struct tile tiles_to_try[TILES_TO_TRY] = {
     /* 16 tokens */
@@ -58,14 +58,14 @@ bool tile_fits(const struct exec *x, const struct tile *t, uint32_t cols)
     return bytes <= exec_get_caps(x).max_shared_bytes && cols % t->depth == 0;
 }
 
-struct matmul_plan tile_plan(const struct exec *x, const struct tile *t, uint32_t formats)
+struct gemm_plan tile_plan(const struct exec *x, const struct tile *t, uint32_t formats)
 {
     assert(is_legal(t));
-    return (struct matmul_plan){.spec = {exec_get_caps(x).subgroup_size, t->group, t->rows, 8 * t->across,
-                                         t->depth, formats, t->along},
-                                .rows = block_rows(t),
-                                .tokens = tile_tokens(t),
-                                .variant = "_coop"};
+    return (struct gemm_plan){.spec = {exec_get_caps(x).subgroup_size, t->group, t->rows, 8 * t->across,
+                                       t->depth, formats, t->along},
+                              .rows = block_rows(t),
+                              .tokens = tile_tokens(t),
+                              .variant = "_coop"};
 }
 
 void tile_name(const struct tile *t, char *text, uint64_t bytes)

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "ops/matmul.h"
+#include "ops/gemm_plan.h"
 
 struct exec;
 
@@ -24,7 +24,7 @@ extern const struct tile tiles_to_try[TILES_TO_TRY];
 bool tile_read(const char *text, struct tile *t);
 /* Whether a device has the shared memory for it and the columns are whole steps. */
 bool tile_fits(const struct exec *x, const struct tile *t, uint32_t cols);
-struct matmul_plan tile_plan(const struct exec *x, const struct tile *t, uint32_t formats);
+struct gemm_plan tile_plan(const struct exec *x, const struct tile *t, uint32_t formats);
 /* "16x64 (64,2,1,128,1)": tokens, rows, and what tile_read reads. */
 void tile_name(const struct tile *t, char *text, uint64_t bytes);
 

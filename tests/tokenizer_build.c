@@ -101,7 +101,7 @@ json_t *tokenizer_build(void)
 }
 
 /* An anonymous file: nothing is left behind, whatever happens to the test. */
-struct tokenizer *tokenizer_build_open_text(const char *text, size_t len, struct err *e)
+struct tokenizer *tokenizer_build_open_text(const char *text, size_t len, struct moeflux_err *e)
 {
     char path[64];
     int fd = memfd_create("tokenizer.json", MFD_CLOEXEC);
@@ -117,7 +117,7 @@ struct tokenizer *tokenizer_build_open_text(const char *text, size_t len, struct
     return t;
 }
 
-struct tokenizer *tokenizer_build_open(json_t *root, struct err *e)
+struct tokenizer *tokenizer_build_open(json_t *root, struct moeflux_err *e)
 {
     char *text = json_dumps(root, JSON_COMPACT);
     assert(text);

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct err;
+struct moeflux_err;
 struct tokenizer;
 
 /* A complete file as a tree: the 256 bytes as ids 0..255, the merges "a b" -> "ab" (256) and "ab c" -> "abc" (257),
@@ -24,7 +24,7 @@ void tokenizer_build_added(json_t *root, const char *content, int32_t id, bool n
 void tokenizer_build_splits(json_t *root, const json_t *patterns);
 
 /* Opens `text` or a tree as a file. The tree is released. */
-struct tokenizer *tokenizer_build_open_text(const char *text, size_t len, struct err *e);
-struct tokenizer *tokenizer_build_open(json_t *root, struct err *e);
+struct tokenizer *tokenizer_build_open_text(const char *text, size_t len, struct moeflux_err *e);
+struct tokenizer *tokenizer_build_open(json_t *root, struct moeflux_err *e);
 
 #endif

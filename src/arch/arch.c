@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "arch/dense.h"
-#include "arch/ends.h"
+#include "arch/embed_head.h"
 #include "arch/loader.h"
 #include "arch/mixer.h"
 #include "arch/moe.h"
@@ -27,7 +27,7 @@ struct layer {
 
 struct arch {
     struct mixer_room room;
-    struct ends ends;
+    struct embed_head embed_head;
     void *mixers[MIXER_KINDS]; /* NULL: no layer has it */
     struct layer *layers;
     struct arch_state *states; /* [n_layers] */
@@ -50,7 +50,7 @@ struct arch_state arch_state_of(const struct config *c, uint32_t layer, enum kv_
     return mixers[c->layers[layer].mixer]->state(c, type);
 }
 
-/* Gives every layer its place in the KV blocks and in the fixed state. */
+/* Gives every layer its place in the KV blocks and in the recurrent state. */
 static void lay_out_states(struct arch *a, struct arch_view *view)
 {
     const struct config *c = a->room.config;
@@ -60,10 +60,10 @@ static void lay_out_states(struct arch *a, struct arch_view *view)
         uint64_t row = (uint64_t)(s->rows[0].n + s->rows[1].n) * kv_type_bytes(a->room.kv_type);
         for (int k = 0; k < 2; k++)
             s->rows[k].off += view->kv_block_bytes;
-        s->window_off += view->fixed_bytes;
-        s->recurrent_off += view->fixed_bytes;
+        s->window_off += view->recurrent_state_bytes;
+        s->delta_off += view->recurrent_state_bytes;
         view->kv_block_bytes += row << KV_BLOCK_SHIFT;
-        view->fixed_bytes += 2 * s->window_bytes + s->recurrent_bytes;
+        view->recurrent_state_bytes += 2 * s->window_bytes + s->delta_bytes;
     }
     view->states = a->states;
 }
@@ -96,24 +96,24 @@ static void allocate(struct arch *a, const struct exec_caps *caps, struct scratc
     }
     scratch_floats(to, &r->proj, n * proj);
     scratch_floats(to, &r->mixed, n * mixed);
-    if (r->has_half)
-        scratch_floats(to, &r->half, n * widest / 2);
-    a->moe.half = a->dense.half = r->half.address;
-    ends_allocate(&a->ends, c, r->max_chunk, to);
+    if (r->uses_f16)
+        scratch_floats(to, &r->f16_scratch, n * widest / 2);
+    a->moe.f16_scratch = a->dense.f16_scratch = r->f16_scratch.address;
+    embed_head_allocate(&a->embed_head, c, r->max_chunk, to);
     dense_allocate(&a->dense, c, r->max_chunk, to);
-    moe_allocate(&a->moe, c, r->max_chunk, to);
-    r->x = a->ends.x.address;
+    moe_allocate(&a->moe, c, caps, r->max_chunk, to);
+    r->x = a->embed_head.x.address;
 }
 
 uint64_t arch_scratch_bytes(const struct config *c, const struct exec_caps *caps, uint32_t max_chunk)
 {
-    struct arch a = {.room = {.config = c, .max_chunk = max_chunk, .has_half = caps->has_coop}};
+    struct arch a = {.room = {.config = c, .max_chunk = max_chunk, .uses_f16 = caps->has_coopmat}};
     struct scratch count = {0};
     allocate(&a, caps, &count);
     return count.bytes;
 }
 
-static int open_mixers(struct arch *a, struct err *e)
+static int open_mixers(struct arch *a, struct moeflux_err *e)
 {
     int rc = 0;
     for (uint32_t kind = 0; rc == 0 && kind < MIXER_KINDS; kind++)
@@ -122,7 +122,7 @@ static int open_mixers(struct arch *a, struct err *e)
     return rc;
 }
 
-static int load_layer(struct arch *a, struct loader *l, uint32_t i, struct err *e)
+static int load_layer(struct arch *a, struct loader *l, uint32_t i, struct moeflux_err *e)
 {
     const struct config *c = a->room.config;
     struct layer *y = &a->layers[i];
@@ -138,9 +138,9 @@ static int load_layer(struct arch *a, struct loader *l, uint32_t i, struct err *
                                     : dense_load_layer(l, i, &y->dense, e);
 }
 
-static int load(struct arch *a, struct loader *l, struct err *e)
+static int load(struct arch *a, struct loader *l, struct moeflux_err *e)
 {
-    int rc = ends_load(&a->ends, l, a->room.config, e);
+    int rc = embed_head_load(&a->embed_head, l, a->room.config, e);
     for (uint32_t i = 0; rc == 0 && i < a->room.config->n_layers; i++)
         rc = load_layer(a, l, i, e);
     return rc < 0 ? rc : loader_finish(l, e);
@@ -160,10 +160,10 @@ void arch_close(struct arch *a)
         for (int i = 0; i < MIXER_OWN_BUFFERS; i++)
             exec_buffer_free(r->exec, &r->own[kind][i]);
     }
-    struct exec_buffer *buffers[] = {&r->proj, &r->mixed, &r->half};
+    struct exec_buffer *buffers[] = {&r->proj, &r->mixed, &r->f16_scratch};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         exec_buffer_free(r->exec, buffers[i]);
-    ends_close(&a->ends, r->exec);
+    embed_head_close(&a->embed_head, r->exec);
     dense_close(&a->dense);
     moe_close(&a->moe);
     free(a->layers);
@@ -176,12 +176,12 @@ static void show(struct arch *a, uint64_t scratch_bytes, struct arch_view *view)
     lay_out_states(a, view);
     view->scratch_bytes = scratch_bytes;
     view->max_context = config_longest_context(a->room.config);
-    view->x = a->ends.x;
-    view->logits = a->ends.logits;
+    view->x = a->embed_head.x;
+    view->logits = a->embed_head.logits;
     moe_show(&a->moe, view);
 }
 
-int arch_open(struct arch **out, const struct arch_request *r, struct arch_view *view, struct err *e)
+int arch_open(struct arch **out, const struct arch_request *r, struct arch_view *view, struct moeflux_err *e)
 {
     *view = (struct arch_view){0};
     struct arch *a = *out = mem_new(1, sizeof *a, e);
@@ -193,7 +193,7 @@ int arch_open(struct arch **out, const struct arch_request *r, struct arch_view 
                                   .config = r->config,
                                   .max_chunk = r->max_chunk,
                                   .kv_type = r->kv_type,
-                                  .has_half = caps.has_coop};
+                                  .uses_f16 = caps.has_coopmat};
     a->moe.exec = a->dense.exec = r->exec;
     a->layers = mem_new(r->config->n_layers, sizeof *a->layers, e);
     a->states = mem_new(r->config->n_layers, sizeof *a->states, e);
@@ -223,7 +223,7 @@ int arch_open(struct arch **out, const struct arch_request *r, struct arch_view 
 
 void arch_embed(const struct arch *a, const struct arch_chunk *c)
 {
-    ends_embed(&a->ends, a->room.exec, c);
+    embed_head_embed(&a->embed_head, a->room.exec, c);
 }
 
 void arch_before_experts(const struct arch *a, const struct arch_chunk *c, uint32_t layer)
@@ -239,9 +239,9 @@ void arch_before_experts(const struct arch *a, const struct arch_chunk *c, uint3
         dense_run(&a->dense, &y->dense, a->room.x, y->moe.norm, c->n);
 }
 
-void arch_guess(const struct arch *a, uint32_t layer)
+void arch_predict_experts(const struct arch *a, uint32_t layer)
 {
-    moe_guess(&a->moe, &a->layers[layer].moe, a->room.x);
+    moe_predict(&a->moe, &a->layers[layer].moe, a->room.x);
 }
 
 bool arch_takes_waves(const struct arch *a, uint32_t n)
@@ -261,5 +261,5 @@ void arch_experts_down(const struct arch *a, const struct arch_chunk *c, const s
 
 void arch_head(const struct arch *a, uint32_t from, uint32_t n)
 {
-    ends_head(&a->ends, a->room.exec, from, n);
+    embed_head_head(&a->embed_head, a->room.exec, from, n);
 }

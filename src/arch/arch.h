@@ -13,10 +13,10 @@
 #include <stdint.h>
 
 #include "model/config.h"
-#include "ops/exec.h"
+#include "exec/exec.h"
 #include "ops/kv_cache.h"
 
-struct err;
+struct moeflux_err;
 struct expert_layout;
 struct loader;
 
@@ -26,7 +26,7 @@ struct arch_chunk {
     uint64_t ids;       /* i32 [n] */
     uint64_t rope;      /* f32 [n][rotary_dim / 2][2]: cos, sin */
     uint64_t kv_blocks; /* u64 table of the KV cache's blocks */
-    uint64_t fixed;     /* the state of constant size; zero at position 0 */
+    uint64_t recurrent; /* the state of constant size; zero at position 0 */
     uint32_t parity;    /* 0 or 1, flips with every chunk of a sequence (states that are read and written) */
 };
 
@@ -36,7 +36,7 @@ struct arch_experts {
     uint64_t table;   /* addresses of this layer's experts */
     uint32_t from, n; /* tokens */
     uint64_t skip;    /* up: bit k leaves out the k-th expert of each token (k < 64) */
-    bool more;        /* down: experts that the table lacks come in a later wave */
+    bool more_waves;  /* down: experts that the table lacks come in a later wave */
 };
 
 enum { ARCH_HEAD_ROWS = 4 };
@@ -63,10 +63,10 @@ struct arch_state {
     /* Attention: keys (normalised and rotated) and values, [n_kv_heads][head_dim]. MLA: latents (normalised)
      * [kv_lora_rank] and rotary keys (rotated, every channel in its own place) [rope_dim]. */
     struct arch_rows rows[2];
-    /* Delta net, in the fixed state: two windows f32 [conv_kernel - 1][channels], one behind the other, of which
+    /* Delta net, in the recurrent state: two windows f32 [conv_kernel - 1][channels], one behind the other, of which
      * [parity] is the current one, and S f32 [n_v_heads][v_head_dim][k_head_dim]. Bytes of 0: none. */
     uint64_t window_off, window_bytes; /* of one window */
-    uint64_t recurrent_off, recurrent_bytes;
+    uint64_t delta_off, delta_bytes;
     /* Of layers with rows, as saved states call them: heads, channels of a head's key, whether a row is a latent. */
     uint32_t n_heads, head_dim;
     bool is_latent;
@@ -75,13 +75,13 @@ struct arch_state {
 /* What open layers show to the engine. */
 struct arch_view {
     uint64_t kv_block_bytes;         /* one block of the KV cache, all layers */
-    uint64_t fixed_bytes;            /* 0: no layer is recurrent, the sequence can be cut anywhere */
+    uint64_t recurrent_state_bytes;  /* 0: no layer is recurrent, the sequence can be cut anywhere */
     const struct arch_state *states; /* [n_layers]; borrowed until close */
     uint64_t scratch_bytes;          /* what it allocated for activations */
     uint32_t max_context;            /* the model's own, or what is taken where it does not say */
     struct exec_buffer x;            /* f32 [max_chunk][hidden]: the hidden states */
     struct exec_buffer idx;          /* u32 [max_chunk][top_k]: the router's choice */
-    struct exec_buffer guess;        /* u32 [top_k]: what guess() made */
+    struct exec_buffer predicted;    /* u32 [top_k]: what predict_experts() made */
     struct exec_buffer logits;       /* f32 [ARCH_HEAD_ROWS][vocab_size] */
 };
 
@@ -93,17 +93,17 @@ struct arch_state arch_state_of(const struct config *c, uint32_t layer, enum kv_
 uint64_t arch_scratch_bytes(const struct config *c, const struct exec_caps *caps, uint32_t max_chunk);
 
 /* Loads the weights and prepares the operations. On failure *out is NULL. */
-int arch_open(struct arch **out, const struct arch_request *r, struct arch_view *view, struct err *e);
+int arch_open(struct arch **out, const struct arch_request *r, struct arch_view *view, struct moeflux_err *e);
 void arch_close(struct arch *a); /* NULL is legal */
 
 /* Each records into the open batch. */
 void arch_embed(const struct arch *a, const struct arch_chunk *c);
 void arch_before_experts(const struct arch *a, const struct arch_chunk *c, uint32_t layer);
 /* For one token, after before_experts of an earlier layer: what `layer`'s router would choose for the hidden state as it is
- * now, into view.guess. */
-void arch_guess(const struct arch *a, uint32_t layer);
+ * now, into view.predicted. */
+void arch_predict_experts(const struct arch *a, uint32_t layer);
 /* Whether the experts of a chunk of n tokens may come in waves: up and down for the experts of each, the last one
- * without `more`. Else all experts of a token are needed at once. */
+ * without more_waves. Else all experts of a token are needed at once. */
 bool arch_takes_waves(const struct arch *a, uint32_t n);
 /* Tokens from .. from + n - 1 of the chunk. */
 void arch_experts_up(const struct arch *a, const struct arch_chunk *c, const struct arch_experts *x);

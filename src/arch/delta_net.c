@@ -1,6 +1,6 @@
 /* Gated delta net:
  *   [qkv, z, b, a] = W norm(x);  delta (ops/delta.h);  x += out_proj o                           3 dispatches
- * In the fixed state: two windows of the convolution, one of which is read while the other is written, then S. */
+ * In the recurrent state: two windows of the convolution, one of which is read while the other is written, then S. */
 #include <stdlib.h>
 
 #include "arch/loader.h"
@@ -46,9 +46,8 @@ static void delta_net_needs(const struct config *c, const struct exec_caps *caps
 {
     const struct delta_shape shape = shape_of(c);
     uint64_t inner = (uint64_t)c->n_v_heads * c->v_head_dim;
-    (void)caps;
     *out = (struct mixer_needs){.proj = in_rows(c), .mixed = inner, .widest = inner};
-    out->own[PREPARED] = delta_scratch(&shape, max_chunk);
+    out->own[PREPARED] = delta_scratch(&shape, caps, max_chunk);
 }
 
 static struct arch_state delta_net_state(const struct config *c, enum kv_type type)
@@ -56,8 +55,8 @@ static struct arch_state delta_net_state(const struct config *c, enum kv_type ty
     uint64_t window = (uint64_t)(c->conv_kernel - 1) * config_conv_dim(c) * sizeof(float);
     (void)type;
     return (struct arch_state){.window_bytes = window,
-                               .recurrent_off = 2 * window,
-                               .recurrent_bytes =
+                               .delta_off = 2 * window,
+                               .delta_bytes =
                                    (uint64_t)c->n_v_heads * c->v_head_dim * c->k_head_dim * sizeof(float)};
 }
 
@@ -74,7 +73,7 @@ static void delta_net_close(void *self)
     free(d);
 }
 
-static int delta_net_open(void **self, const struct mixer_room *room, struct err *e)
+static int delta_net_open(void **self, const struct mixer_room *room, struct moeflux_err *e)
 {
     const struct delta_shape shape = shape_of(room->config);
     struct delta_net *d = *self = mem_new(1, sizeof *d, e);
@@ -90,7 +89,7 @@ static int delta_net_open(void **self, const struct mixer_room *room, struct err
     return rc;
 }
 
-static int delta_net_load(void *self, struct loader *l, uint32_t layer, struct err *e)
+static int delta_net_load(void *self, struct loader *l, uint32_t layer, struct moeflux_err *e)
 {
     struct delta_net *d = self;
     const struct config *c = d->room->config;
@@ -122,7 +121,7 @@ static void delta_net_run(const void *self, const struct mixer_call *call)
     const struct mixer_room *r = d->room;
     const struct delta_layer *y = &d->layers[call->layer];
     const struct arch_state *s = call->state;
-    uint64_t windows = call->chunk->fixed + s->window_off;
+    uint64_t windows = call->chunk->recurrent + s->window_off;
     bool parity = call->chunk->parity;
     mixer_project(r, &y->in, call, in_rows(r->config));
     delta_run(&d->op, r->exec,
@@ -133,7 +132,7 @@ static void delta_net_run(const void *self, const struct mixer_call *call)
                                    .norm = y->norm,
                                    .window_in = windows + (parity ? s->window_bytes : 0),
                                    .window_out = windows + (parity ? 0 : s->window_bytes),
-                                   .state = call->chunk->fixed + s->recurrent_off,
+                                   .state = call->chunk->recurrent + s->delta_off,
                                    .dst = r->mixed.address,
                                    .scratch = r->own[MIXER_DELTA_NET][PREPARED].address,
                                    .n = call->chunk->n,

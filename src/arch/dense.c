@@ -13,7 +13,7 @@ void dense_allocate(struct dense *d, const struct config *c, uint32_t n, struct 
     scratch_floats(to, &d->act, (uint64_t)n * c->dense_inner);
 }
 
-int dense_open(struct dense *d, struct exec *x, const struct config *c, struct err *e)
+int dense_open(struct dense *d, struct exec *x, const struct config *c, struct moeflux_err *e)
 {
     d->exec = x;
     d->config = c;
@@ -26,7 +26,7 @@ void dense_close(struct dense *d)
     exec_buffer_free(d->exec, &d->act);
 }
 
-int dense_load_layer(struct loader *l, uint32_t layer, struct dense_layer *out, struct err *e)
+int dense_load_layer(struct loader *l, uint32_t layer, struct dense_layer *out, struct moeflux_err *e)
 {
     const struct config *c = l->config;
     const struct loader_part gate_up[] = {{"mlp.gate_proj", c->dense_inner}, {"mlp.up_proj", c->dense_inner}};
@@ -52,8 +52,10 @@ void dense_run(const struct dense *d, const struct dense_layer *y, uint64_t x, u
                                      .y_stride = 2 * inner,
                                      .n = n,
                                      .eps = d->config->rms_eps,
-                                     .half = d->half});
-    swiglu_run(&d->swiglu, d->exec, d->gate_up.address, d->act.address, n, inner);
+                                     .f16_scratch = d->f16_scratch});
+    swiglu_run(
+        &d->swiglu, d->exec,
+        &(struct swiglu_call){.src = d->gate_up.address, .dst = d->act.address, .n = n, .inner = inner});
     linear_run(&y->down, d->exec,
                &(struct linear_call){.x = d->act.address,
                                      .y = x,
@@ -61,5 +63,5 @@ void dense_run(const struct dense *d, const struct dense_layer *y, uint64_t x, u
                                      .y_stride = d->config->hidden,
                                      .n = n,
                                      .add = true,
-                                     .half = d->half});
+                                     .f16_scratch = d->f16_scratch});
 }

@@ -1,5 +1,5 @@
 /* Grouped-query attention with norms of queries and keys, with or without gates:
- *   [q | gate, k, v] = W norm(x);  prep, score, merge (ops/attention.h);  x += o_proj o          5 dispatches
+ *   [q | gate, k, v] = W norm(x);  gqa (ops/gqa.h);  x += o_proj o
  * In the KV cache: keys (normalised and rotated), then values, [n_kv_heads][head_dim] a position. */
 #include <stdlib.h>
 
@@ -8,7 +8,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "model/config.h"
-#include "ops/attention.h"
+#include "ops/gqa.h"
 #include "ops/linear.h"
 
 struct gqa_layer {
@@ -16,9 +16,9 @@ struct gqa_layer {
     uint64_t q_norm, k_norm;
 };
 
-struct gqa {
+struct gqa_mixer {
     const struct mixer_room *room;
-    struct attention op;
+    struct gqa op;
     struct gqa_layer *layers; /* [n_layers] */
 };
 
@@ -36,29 +36,28 @@ static uint32_t in_rows(const struct config *c)
     return query_rows(c) + 2 * c->n_kv_heads * c->head_dim;
 }
 
-static struct attention_shape shape_of(const struct config *c, enum kv_type type)
+static struct gqa_shape shape_of(const struct config *c, enum kv_type type)
 {
-    return (struct attention_shape){.n_heads = c->n_heads,
-                                    .n_kv_heads = c->n_kv_heads,
-                                    .head_dim = c->head_dim,
-                                    .rotary_dim = c->rotary_dim,
-                                    .eps = c->rms_eps,
-                                    .kv_type = type,
-                                    .gated = c->attn_gated};
+    return (struct gqa_shape){.n_heads = c->n_heads,
+                              .n_kv_heads = c->n_kv_heads,
+                              .head_dim = c->head_dim,
+                              .rotary_dim = c->rotary_dim,
+                              .eps = c->rms_eps,
+                              .kv_type = type,
+                              .gated = c->attn_gated};
 }
 
-static void gqa_needs(const struct config *c, const struct exec_caps *caps, uint32_t max_chunk,
-                      struct mixer_needs *out)
+static void mixer_needs(const struct config *c, const struct exec_caps *caps, uint32_t max_chunk,
+                        struct mixer_needs *out)
 {
-    const struct attention_shape shape = shape_of(c, KV_TYPE_F32);
+    const struct gqa_shape shape = shape_of(c, KV_TYPE_F32);
     uint64_t ctx = (uint64_t)c->n_heads * c->head_dim;
     *out = (struct mixer_needs){.proj = in_rows(c), .mixed = ctx, .widest = ctx};
     out->own[Q] = max_chunk * ctx;
-    out->own[PARTIAL] =
-        attention_partial_bytes(&shape, caps, max_chunk, config_longest_context(c)) / sizeof(float);
+    out->own[PARTIAL] = gqa_partial_bytes(&shape, caps, max_chunk, config_longest_context(c)) / sizeof(float);
 }
 
-static struct arch_state gqa_state(const struct config *c, enum kv_type type)
+static struct arch_state mixer_state(const struct config *c, enum kv_type type)
 {
     uint32_t n = c->n_kv_heads * c->head_dim, row = n * kv_type_bytes(type);
     uint64_t values = (uint64_t)row << KV_BLOCK_SHIFT;
@@ -68,9 +67,9 @@ static struct arch_state gqa_state(const struct config *c, enum kv_type type)
         .head_dim = c->head_dim};
 }
 
-static void gqa_close(void *self)
+static void mixer_close(void *self)
 {
-    struct gqa *q = self;
+    struct gqa_mixer *q = self;
     if (!q)
         return;
     for (uint32_t i = 0; q->layers && i < q->room->config->n_layers; i++) {
@@ -81,25 +80,25 @@ static void gqa_close(void *self)
     free(q);
 }
 
-static int gqa_open(void **self, const struct mixer_room *room, struct err *e)
+static int mixer_open(void **self, const struct mixer_room *room, struct moeflux_err *e)
 {
-    const struct attention_shape shape = shape_of(room->config, room->kv_type);
-    struct gqa *q = *self = mem_new(1, sizeof *q, e);
+    const struct gqa_shape shape = shape_of(room->config, room->kv_type);
+    struct gqa_mixer *q = *self = mem_new(1, sizeof *q, e);
     if (!q)
         return ERR_MEMORY;
     q->room = room;
     q->layers = mem_new(room->config->n_layers, sizeof *q->layers, e);
-    int rc = q->layers ? attention_open(&q->op, room->exec, &shape, e) : ERR_MEMORY;
+    int rc = q->layers ? gqa_open(&q->op, room->exec, &shape, e) : ERR_MEMORY;
     if (rc < 0) {
-        gqa_close(q);
+        mixer_close(q);
         *self = NULL;
     }
     return rc;
 }
 
-static int gqa_load(void *self, struct loader *l, uint32_t layer, struct err *e)
+static int mixer_load(void *self, struct loader *l, uint32_t layer, struct moeflux_err *e)
 {
-    struct gqa *q = self;
+    struct gqa_mixer *q = self;
     const struct config *c = q->room->config;
     struct gqa_layer *y = &q->layers[layer];
     const struct loader_part in[] = {{"self_attn.q_proj", query_rows(c)},
@@ -116,35 +115,35 @@ static int gqa_load(void *self, struct loader *l, uint32_t layer, struct err *e)
     return rc;
 }
 
-static void gqa_run(const void *self, const struct mixer_call *call)
+static void mixer_run(const void *self, const struct mixer_call *call)
 {
-    const struct gqa *q = self;
+    const struct gqa_mixer *q = self;
     const struct mixer_room *r = q->room;
     const struct gqa_layer *y = &q->layers[call->layer];
     uint32_t rows = in_rows(r->config);
     mixer_project(r, &y->in, call, rows);
-    attention_run(&q->op, r->exec,
-                  &(struct attention_call){.qkv = r->proj.address,
-                                           .q_norm = y->q_norm,
-                                           .k_norm = y->k_norm,
-                                           .rope = call->chunk->rope,
-                                           .blocks = call->chunk->kv_blocks,
-                                           .q = r->own[MIXER_ATTENTION][Q].address,
-                                           .partial = r->own[MIXER_ATTENTION][PARTIAL].address,
-                                           .dst = r->mixed.address,
-                                           .n = call->chunk->n,
-                                           .pos = call->chunk->pos,
-                                           .stride = rows,
-                                           .layer_off = (uint32_t)call->state->rows[0].off,
-                                           .half = r->has_half});
+    gqa_run(&q->op, r->exec,
+            &(struct gqa_call){.qkv = r->proj.address,
+                               .q_norm = y->q_norm,
+                               .k_norm = y->k_norm,
+                               .rope = call->chunk->rope,
+                               .blocks = call->chunk->kv_blocks,
+                               .q = r->own[MIXER_ATTENTION][Q].address,
+                               .partial = r->own[MIXER_ATTENTION][PARTIAL].address,
+                               .dst = r->mixed.address,
+                               .n = call->chunk->n,
+                               .pos = call->chunk->pos,
+                               .stride = rows,
+                               .layer_off = (uint32_t)call->state->rows[0].off,
+                               .use_f16 = r->uses_f16});
     mixer_add(r, &y->out, call->chunk->n);
 }
 
 const struct mixer mixer_gqa = {
-    .needs = gqa_needs,
-    .state = gqa_state,
-    .open = gqa_open,
-    .close = gqa_close,
-    .load = gqa_load,
-    .run = gqa_run,
+    .needs = mixer_needs,
+    .state = mixer_state,
+    .open = mixer_open,
+    .close = mixer_close,
+    .load = mixer_load,
+    .run = mixer_run,
 };

@@ -101,7 +101,7 @@ static void latent_close(void *self)
     free(d);
 }
 
-static int latent_open(void **self, const struct mixer_room *room, struct err *e)
+static int latent_open(void **self, const struct mixer_room *room, struct moeflux_err *e)
 {
     const struct mla_shape shape = shape_of(room->config, room->kv_type);
     struct latent *d = *self = mem_new(1, sizeof *d, e);
@@ -118,7 +118,7 @@ static int latent_open(void **self, const struct mixer_room *room, struct err *e
     return rc;
 }
 
-static int load_query(struct latent *d, struct loader *l, uint32_t layer, struct err *e)
+static int load_query(struct latent *d, struct loader *l, uint32_t layer, struct moeflux_err *e)
 {
     const struct config *c = d->room->config;
     struct latent_layer *y = &d->layers[layer];
@@ -134,7 +134,7 @@ static int load_query(struct latent *d, struct loader *l, uint32_t layer, struct
 }
 
 /* The matrices of the heads. */
-static int load_heads(struct latent *d, struct loader *l, uint32_t layer, struct err *e)
+static int load_heads(struct latent *d, struct loader *l, uint32_t layer, struct moeflux_err *e)
 {
     const struct config *c = d->room->config;
     const struct loader_part kv_b = {"self_attn.kv_b_proj", c->n_heads * (c->nope_dim + c->v_dim)},
@@ -148,7 +148,7 @@ static int load_heads(struct latent *d, struct loader *l, uint32_t layer, struct
     return rc < 0 ? rc : mla_matrices_open(&d->layers[layer].mla, d->room->exec, &d->op.shape, w, e);
 }
 
-static int latent_load(void *self, struct loader *l, uint32_t layer, struct err *e)
+static int latent_load(void *self, struct loader *l, uint32_t layer, struct moeflux_err *e)
 {
     struct latent *d = self;
     const struct config *c = d->room->config;
@@ -181,7 +181,7 @@ static uint64_t run_query(const struct latent *d, const struct mixer_call *call,
                                      .y_stride = q_rows(r->config),
                                      .n = call->chunk->n,
                                      .eps = LATENT_EPS,
-                                     .half = r->half.address});
+                                     .f16_scratch = r->f16_scratch.address});
     *stride = q_rows(r->config);
     return q;
 }
@@ -201,7 +201,7 @@ static void latent_run(const void *self, const struct mixer_call *call)
                                .blocks = call->chunk->kv_blocks,
                                .matrices = &y->mla,
                                .dst = r->mixed.address,
-                               .half = r->has_half,
+                               .use_f16 = r->uses_f16,
                                .n = call->chunk->n,
                                .pos = call->chunk->pos,
                                .q_stride = stride,

@@ -13,7 +13,8 @@
 #define CHUNK_BYTES ((uint64_t)8 << 20)
 enum { ALIGN = 256 };
 
-void loader_init(struct loader *l, struct exec *x, const struct model_dir *dir, const struct progress *p)
+void loader_init(struct loader *l, struct exec *x, const struct model_dir *dir,
+                 const struct moeflux_progress *p)
 {
     *l = (struct loader){.exec = x, .dir = dir, .config = &dir->config, .progress = p};
 }
@@ -26,7 +27,7 @@ void loader_free(struct loader *l)
     *l = (struct loader){0};
 }
 
-static int add_chunk(struct loader *l, uint64_t bytes, struct err *e)
+static int add_chunk(struct loader *l, uint64_t bytes, struct moeflux_err *e)
 {
     void *all = l->chunks;
     int rc = mem_grow(&all, &l->cap, l->n_chunks + 1, sizeof *l->chunks, e);
@@ -42,7 +43,8 @@ static int add_chunk(struct loader *l, uint64_t bytes, struct err *e)
 }
 
 /* Room for `bytes` in *b from *off on. */
-static int reserve(struct loader *l, uint64_t bytes, struct exec_buffer *b, uint64_t *off, struct err *e)
+static int reserve(struct loader *l, uint64_t bytes, struct exec_buffer *b, uint64_t *off,
+                   struct moeflux_err *e)
 {
     int rc = 0;
     *off = 0;
@@ -67,7 +69,7 @@ static int reserve(struct loader *l, uint64_t bytes, struct exec_buffer *b, uint
     return 0;
 }
 
-static int tell(struct loader *l, uint64_t bytes, struct err *e)
+static int tell(struct loader *l, uint64_t bytes, struct moeflux_err *e)
 {
     l->loaded_bytes += bytes;
     if (!progress_report(l->progress, "reading weights", "B", l->loaded_bytes, l->dir->dense_bytes))
@@ -75,7 +77,7 @@ static int tell(struct loader *l, uint64_t bytes, struct err *e)
     return 0;
 }
 
-static int load_tensor(struct loader *l, const struct tensor *t, uint64_t *address, struct err *e)
+static int load_tensor(struct loader *l, const struct tensor *t, uint64_t *address, struct moeflux_err *e)
 {
     struct exec_buffer b;
     uint64_t off;
@@ -94,7 +96,7 @@ static int load_tensor(struct loader *l, const struct tensor *t, uint64_t *addre
 }
 
 int loader_matrix(struct loader *l, const char *base, uint32_t rows, uint32_t cols, struct weights *out,
-                  struct err *e)
+                  struct moeflux_err *e)
 {
     struct matrix m;
     int rc = model_dir_matrix(l->dir, base, rows, cols, &m, e);
@@ -110,7 +112,7 @@ int loader_matrix(struct loader *l, const char *base, uint32_t rows, uint32_t co
     return rc;
 }
 
-int loader_vector(struct loader *l, const char *name, uint64_t n, uint64_t *address, struct err *e)
+int loader_vector(struct loader *l, const char *name, uint64_t n, uint64_t *address, struct moeflux_err *e)
 {
     const struct tensor *t;
     struct exec_buffer b;
@@ -131,7 +133,7 @@ int loader_vector(struct loader *l, const char *name, uint64_t n, uint64_t *addr
 }
 
 int loader_parts(struct loader *l, uint32_t layer, const struct loader_part *parts, uint32_t n, uint32_t cols,
-                 struct weights *out, struct err *e)
+                 struct weights *out, struct moeflux_err *e)
 {
     int rc = 0;
     for (uint32_t i = 0; i < n && rc == 0; i++) {
@@ -143,7 +145,7 @@ int loader_parts(struct loader *l, uint32_t layer, const struct loader_part *par
 }
 
 int loader_fused(struct loader *l, uint32_t layer, const struct loader_part *parts, uint32_t n, uint32_t cols,
-                 struct linear *out, struct err *e)
+                 struct linear *out, struct moeflux_err *e)
 {
     struct weights w[LINEAR_MAX_SEGMENTS];
     int rc = loader_parts(l, layer, parts, n, cols, w, e);
@@ -151,14 +153,14 @@ int loader_fused(struct loader *l, uint32_t layer, const struct loader_part *par
 }
 
 int loader_layer_vector(struct loader *l, uint32_t layer, const char *what, uint64_t n, uint64_t *address,
-                        struct err *e)
+                        struct moeflux_err *e)
 {
     char name[128];
     snprintf(name, sizeof name, "model.layers.%u.%s", layer, what);
     return loader_vector(l, name, n, address, e);
 }
 
-int loader_finish(struct loader *l, struct err *e)
+int loader_finish(struct loader *l, struct moeflux_err *e)
 {
     return exec_stage_end(l->exec, e);
 }

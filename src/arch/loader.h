@@ -6,11 +6,11 @@
 #include <stdint.h>
 
 #include "base/progress.h"
-#include "ops/exec.h"
-#include "ops/matvec.h"
+#include "exec/exec.h"
+#include "ops/weights.h"
 
 struct config;
-struct err;
+struct moeflux_err;
 struct linear;
 struct model_dir;
 
@@ -18,7 +18,7 @@ struct loader {
     struct exec *exec;
     const struct model_dir *dir;
     const struct config *config; /* of dir */
-    const struct progress *progress;
+    const struct moeflux_progress *progress;
     struct exec_buffer *chunks; /* all weights */
     size_t n_chunks, cap;
     size_t packing; /* the chunk that small tensors go to; n_chunks when there is none yet */
@@ -26,17 +26,18 @@ struct loader {
     uint64_t loaded_bytes, device_bytes;
 };
 
-void loader_init(struct loader *l, struct exec *x, const struct model_dir *dir, const struct progress *p);
+void loader_init(struct loader *l, struct exec *x, const struct model_dir *dir,
+                 const struct moeflux_progress *p);
 /* Frees the weights. */
 void loader_free(struct loader *l);
 /* Waits until everything loaded has arrived. */
-int loader_finish(struct loader *l, struct err *e);
+int loader_finish(struct loader *l, struct moeflux_err *e);
 
 /* Loads the matrix `base` [rows][cols]. ERR_FORMAT names what is missing or wrong; ERR_INTERRUPTED. */
 int loader_matrix(struct loader *l, const char *base, uint32_t rows, uint32_t cols, struct weights *out,
-                  struct err *e);
+                  struct moeflux_err *e);
 /* Loads a BF16 or F32 tensor of n elements as float32. */
-int loader_vector(struct loader *l, const char *name, uint64_t n, uint64_t *address, struct err *e);
+int loader_vector(struct loader *l, const char *name, uint64_t n, uint64_t *address, struct moeflux_err *e);
 
 /* Of layer `layer`: names below "model.layers.N.". */
 struct loader_part {
@@ -45,11 +46,11 @@ struct loader_part {
 };
 /* Loads matrices with equal columns. */
 int loader_parts(struct loader *l, uint32_t layer, const struct loader_part *parts, uint32_t n, uint32_t cols,
-                 struct weights *out, struct err *e);
+                 struct weights *out, struct moeflux_err *e);
 /* The same as one fused product. */
 int loader_fused(struct loader *l, uint32_t layer, const struct loader_part *parts, uint32_t n, uint32_t cols,
-                 struct linear *out, struct err *e);
+                 struct linear *out, struct moeflux_err *e);
 int loader_layer_vector(struct loader *l, uint32_t layer, const char *what, uint64_t n, uint64_t *address,
-                        struct err *e);
+                        struct moeflux_err *e);
 
 #endif

@@ -14,7 +14,7 @@ void mixer_project(const struct mixer_room *r, const struct linear *w, const str
                                      .y_stride = stride,
                                      .n = call->chunk->n,
                                      .eps = r->config->rms_eps,
-                                     .half = r->half.address});
+                                     .f16_scratch = r->f16_scratch.address});
 }
 
 void mixer_add(const struct mixer_room *r, const struct linear *w, uint32_t n)
@@ -26,5 +26,5 @@ void mixer_add(const struct mixer_room *r, const struct linear *w, uint32_t n)
                                      .y_stride = r->config->hidden,
                                      .n = n,
                                      .add = true,
-                                     .half = r->half.address});
+                                     .f16_scratch = r->f16_scratch.address});
 }

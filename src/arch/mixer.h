@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #include "arch/arch.h"
-#include "ops/exec.h"
+#include "exec/exec.h"
 
 struct linear;
 struct loader;
@@ -29,10 +29,10 @@ struct mixer_room {
     const struct config *config;
     uint32_t max_chunk;
     enum kv_type kv_type;
-    bool has_half; /* prompts go through float16 */
+    bool uses_f16; /* prompts go through float16 */
     uint64_t x;    /* f32 [n][hidden]: the hidden states */
     struct exec_buffer proj, mixed;
-    struct exec_buffer half; /* inputs of products in float16; absent without them */
+    struct exec_buffer f16_scratch; /* inputs of products in float16; absent without them */
     struct exec_buffer own[MIXER_KINDS][MIXER_OWN_BUFFERS];
 };
 
@@ -49,9 +49,9 @@ struct mixer {
     /* A layer's share of a sequence's state, as if it were the first: offsets from 0. */
     struct arch_state (*state)(const struct config *c, enum kv_type type);
     /* `room` is complete and stays. On failure *self is NULL. */
-    int (*open)(void **self, const struct mixer_room *room, struct err *e);
+    int (*open)(void **self, const struct mixer_room *room, struct moeflux_err *e);
     void (*close)(void *self); /* NULL is legal */
-    int (*load)(void *self, struct loader *l, uint32_t layer, struct err *e);
+    int (*load)(void *self, struct loader *l, uint32_t layer, struct moeflux_err *e);
     void (*run)(const void *self, const struct mixer_call *call);
 };
 

@@ -27,7 +27,7 @@ static bool has_shared_gate(const struct config *c)
 
 /* The rows stand in several products and are loaded once. */
 static int load_router(struct loader *l, const struct config *c, uint32_t layer, struct moe_layer *out,
-                       struct err *e)
+                       struct moeflux_err *e)
 {
     struct loader_part parts[4] = {{"mlp.gate", c->n_experts}};
     struct weights w[4];
@@ -44,12 +44,12 @@ static int load_router(struct loader *l, const struct config *c, uint32_t layer,
     if (rc == 0)
         rc = linear_open(&out->router_in, l->exec, w, n, e);
     if (rc == 0)
-        rc = linear_open(&out->guess_in, l->exec, w, 1, e);
+        rc = linear_open(&out->router_only, l->exec, w, 1, e);
     return rc < 0 || n == 1 ? rc : linear_open(&out->shared_in, l->exec, w + 1, n - 1, e);
 }
 
 static int load_shared_down(struct moe *m, struct loader *l, uint32_t layer, struct moe_layer *out,
-                            struct err *e)
+                            struct moeflux_err *e)
 {
     char name[NAME];
     const struct loader_part down = {mlp_name(name, l->config->family->shared, ".down_proj"),
@@ -61,7 +61,8 @@ static int load_shared_down(struct moe *m, struct loader *l, uint32_t layer, str
     return linear_open(&out->shared_out, l->exec, &out->shared_down, 1, e);
 }
 
-int moe_load_layer(struct moe *m, struct loader *l, uint32_t layer, struct moe_layer *out, struct err *e)
+int moe_load_layer(struct moe *m, struct loader *l, uint32_t layer, struct moe_layer *out,
+                   struct moeflux_err *e)
 {
     const struct config *c = l->config;
     char name[NAME];
@@ -75,12 +76,12 @@ int moe_load_layer(struct moe *m, struct loader *l, uint32_t layer, struct moe_l
 void moe_close_layer(struct moe_layer *y, struct exec *x)
 {
     linear_close(&y->router_in, x);
-    linear_close(&y->guess_in, x);
+    linear_close(&y->router_only, x);
     linear_close(&y->shared_in, x);
     linear_close(&y->shared_out, x);
 }
 
-int moe_open(struct moe *m, const struct arch_request *r, struct err *e)
+int moe_open(struct moe *m, const struct arch_request *r, struct moeflux_err *e)
 {
     const struct config *c = r->config;
     const struct router_shape router = {.n_experts = c->n_experts,
@@ -117,7 +118,8 @@ int moe_open(struct moe *m, const struct arch_request *r, struct err *e)
     return rc < 0 ? rc : experts_open(&m->experts, r->exec, &experts, e);
 }
 
-void moe_allocate(struct moe *m, const struct config *c, uint32_t n, struct scratch *to)
+void moe_allocate(struct moe *m, const struct config *c, const struct exec_caps *caps, uint32_t n,
+                  struct scratch *to)
 {
     const struct experts_shape experts = {.n_experts = c->n_experts, .top_k = c->top_k, .hidden = c->hidden};
     uint64_t chosen = (uint64_t)n * c->top_k;
@@ -127,16 +129,17 @@ void moe_allocate(struct moe *m, const struct config *c, uint32_t n, struct scra
     scratch_floats(to, &m->idx, chosen);
     scratch_floats(to, &m->weights, chosen);
     scratch_floats(to, &m->act, chosen * c->moe_inner);
-    scratch_floats(to, &m->grouped, experts_many_scratch(&experts, n, c->shared_inner));
-    scratch_floats(to, &m->guess_logits, c->n_experts);
-    scratch_floats(to, &m->guess, c->top_k);
-    scratch_floats(to, &m->guess_weights, c->top_k);
+    scratch_floats(to, &m->grouped, experts_scratch(&experts, caps, n, c->shared_inner));
+    scratch_floats(to, &m->predicted_logits, c->n_experts);
+    scratch_floats(to, &m->predicted, c->top_k);
+    scratch_floats(to, &m->predicted_weights, c->top_k);
 }
 
 void moe_close(struct moe *m)
 {
-    struct exec_buffer *buffers[] = {&m->routed,  &m->idx,          &m->weights, &m->act,
-                                     &m->grouped, &m->guess_logits, &m->guess,   &m->guess_weights};
+    struct exec_buffer *buffers[] = {
+        &m->routed,           &m->idx,       &m->weights,          &m->act, &m->grouped,
+        &m->predicted_logits, &m->predicted, &m->predicted_weights};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         exec_buffer_free(m->exec, buffers[i]);
 }
@@ -144,14 +147,14 @@ void moe_close(struct moe *m)
 void moe_show(const struct moe *m, struct arch_view *view)
 {
     view->idx = m->idx;
-    view->guess = m->guess;
+    view->predicted = m->predicted;
 }
 
 /* What the router and the shared expert see. The router's logits are float32 whatever the device is fast at: a small
  * error there is another expert. */
 static void run_router_in(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t n)
 {
-    bool apart = m->half && m->config->shared_inner && linear_is_half(&y->shared_in, n);
+    bool apart = m->f16_scratch && m->config->shared_inner && linear_takes_f16(&y->shared_in, n);
     struct linear_call call = {.x = x,
                                .norm = y->norm,
                                .y = m->routed.address,
@@ -159,11 +162,11 @@ static void run_router_in(const struct moe *m, const struct moe_layer *y, uint64
                                .y_stride = m->router_rows,
                                .n = n,
                                .eps = m->config->rms_eps};
-    linear_run(apart ? &y->guess_in : &y->router_in, m->exec, &call);
+    linear_run(apart ? &y->router_only : &y->router_in, m->exec, &call);
     if (!apart)
         return;
     call.y += m->config->n_experts * sizeof(float);
-    call.half = m->half;
+    call.f16_scratch = m->f16_scratch;
     linear_run(&y->shared_in, m->exec, &call);
 }
 
@@ -179,21 +182,21 @@ void moe_route(const struct moe *m, const struct moe_layer *y, uint64_t x, uint3
                                      .stride = m->router_rows});
 }
 
-void moe_guess(const struct moe *m, const struct moe_layer *y, uint64_t x)
+void moe_predict(const struct moe *m, const struct moe_layer *y, uint64_t x)
 {
-    linear_run(&y->guess_in, m->exec,
+    linear_run(&y->router_only, m->exec,
                &(struct linear_call){.x = x,
                                      .norm = y->norm,
-                                     .y = m->guess_logits.address,
+                                     .y = m->predicted_logits.address,
                                      .x_stride = m->config->hidden,
                                      .y_stride = m->config->n_experts,
                                      .n = 1,
                                      .eps = m->config->rms_eps});
     router_run(&m->router, m->exec,
-               &(struct router_call){.logits = m->guess_logits.address,
+               &(struct router_call){.logits = m->predicted_logits.address,
                                      .bias = y->bias,
-                                     .idx = m->guess.address,
-                                     .weights = m->guess_weights.address,
+                                     .idx = m->predicted.address,
+                                     .weights = m->predicted_weights.address,
                                      .n = 1,
                                      .stride = m->config->n_experts});
 }
@@ -215,10 +218,10 @@ static struct experts_call call_of(const struct moe *m, const struct moe_layer *
                                  .n = part->n,
                                  .chunk = chunk,
                                  .scratch = m->grouped.address,
-                                 .half = m->half,
+                                 .f16_scratch = m->f16_scratch,
                                  .shared_out = &y->shared_out,
                                  .skip = part->skip,
-                                 .more = part->more};
+                                 .more = part->more_waves};
 }
 
 void moe_up(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t chunk,

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "ops/exec.h"
+#include "exec/exec.h"
 #include "ops/experts.h"
 #include "ops/linear.h"
 #include "ops/router.h"
@@ -16,7 +16,7 @@ struct arch_experts;
 struct arch_request;
 struct arch_view;
 struct config;
-struct err;
+struct moeflux_err;
 struct loader;
 struct scratch;
 
@@ -24,7 +24,8 @@ struct moe_layer {
     uint64_t norm;           /* f32 [hidden], before the experts */
     uint64_t bias;           /* f32 [n_experts], of the router; 0: none */
     struct linear router_in; /* router logits, shared gate logit, shared gate and up rows */
-    struct linear guess_in;  /* router logits alone: for the guess, and where the others go through float16 */
+    struct linear
+        router_only; /* router logits alone: for the guess, and where the others go through float16 */
     /* The rest is of the shared expert. */
     struct linear shared_in; /* ... and the others */
     struct weights shared_down;
@@ -37,29 +38,31 @@ struct moe {
     struct router router;
     struct experts experts;
     bool shared_gate;
-    uint64_t
-        half; /* f16 [n][the larger of hidden and shared_inner]: prompts may go through float16; 0: not */
+    uint64_t f16_scratch;
+    /* f16 [n][the larger of hidden and shared_inner]: prompts may go through float16; 0: not */
     uint32_t router_rows;    /* outputs of router_in */
     uint32_t shared_formats; /* bit f: some layer's shared_down is stored as FORMAT_f */
     struct exec_buffer routed, idx, weights, act, grouped;
-    struct exec_buffer guess_logits, guess, guess_weights; /* of one token */
+    struct exec_buffer predicted_logits, predicted, predicted_weights; /* of one token */
 };
 
 /* Loads layer `layer`, whose norm is there already. */
-int moe_load_layer(struct moe *m, struct loader *l, uint32_t layer, struct moe_layer *out, struct err *e);
+int moe_load_layer(struct moe *m, struct loader *l, uint32_t layer, struct moe_layer *out,
+                   struct moeflux_err *e);
 void moe_close_layer(struct moe_layer *y, struct exec *x);
 
-/* After all layers are loaded and m->half is set. */
-int moe_open(struct moe *m, const struct arch_request *r, struct err *e);
+/* After all layers are loaded and m->f16_scratch is set. */
+int moe_open(struct moe *m, const struct arch_request *r, struct moeflux_err *e);
 /* Its buffers for chunks of up to n tokens. */
-void moe_allocate(struct moe *m, const struct config *c, uint32_t n, struct scratch *to);
+void moe_allocate(struct moe *m, const struct config *c, const struct exec_caps *caps, uint32_t n,
+                  struct scratch *to);
 void moe_close(struct moe *m);
 /* Its part of the view. */
 void moe_show(const struct moe *m, struct arch_view *view);
 
 /* The router's choice for the hidden states x, f32 [n][hidden]. */
 void moe_route(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t n);
-void moe_guess(const struct moe *m, const struct moe_layer *y, uint64_t x);
+void moe_predict(const struct moe *m, const struct moe_layer *y, uint64_t x);
 /* x: of the whole chunk, `chunk` tokens. */
 void moe_up(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t chunk,
             const struct arch_experts *part);

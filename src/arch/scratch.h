@@ -4,16 +4,16 @@
 
 #include <stdint.h>
 
-#include "ops/exec.h"
+#include "exec/exec.h"
 
-struct err;
+struct moeflux_err;
 
 /* Sticky: after the first failure, which rc keeps, nothing more is made. */
 struct scratch {
     struct exec *exec; /* NULL: only counts */
     uint64_t bytes;    /* of all so far */
     int rc;
-    struct err *e;
+    struct moeflux_err *e;
 };
 
 /* A buffer of n floats in device memory. */

@@ -8,7 +8,7 @@
 #undef err_set
 #undef err_errno
 
-static void set_text(struct err *e, enum err_code code, const char *fmt, va_list ap)
+static void set_text(struct moeflux_err *e, int code, const char *fmt, va_list ap)
 {
     e->code = code;
     vsnprintf(e->text, sizeof e->text, fmt, ap);
@@ -18,7 +18,7 @@ static void set_text(struct err *e, enum err_code code, const char *fmt, va_list
             *c = '?';
 }
 
-int err_set(struct err *e, enum err_code code, const char *fmt, ...)
+int err_set(struct moeflux_err *e, int code, const char *fmt, ...)
 {
     if (e) {
         va_list ap;
@@ -26,10 +26,10 @@ int err_set(struct err *e, enum err_code code, const char *fmt, ...)
         set_text(e, code, fmt, ap);
         va_end(ap);
     }
-    return (int)code;
+    return code;
 }
 
-int err_errno(struct err *e, enum err_code code, const char *fmt, ...)
+int err_errno(struct moeflux_err *e, int code, const char *fmt, ...)
 {
     int saved = errno;
     if (e) {
@@ -42,5 +42,5 @@ int err_errno(struct err *e, enum err_code code, const char *fmt, ...)
         /* The GNU strerror_r returns the text, which need not be in the buffer. */
         snprintf(e->text + len, sizeof e->text - len, ": %s", strerror_r(saved, reason, sizeof reason));
     }
-    return (int)code;
+    return code;
 }

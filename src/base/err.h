@@ -1,33 +1,32 @@
 /* err.h - the one way a failure is told.
  *
  * What can fail returns int: 0 or a documented value >= 0 on success, a negative ERR_* otherwise. The caller
- * owns a struct err and passes it down; the place that finds the fault fills it with one line that names the
+ * owns a struct moeflux_err and passes it down; the place that finds the fault fills it with one line that names the
  * file, tensor or flag, what was expected and what was found. */
 #ifndef MOEFLUX_BASE_ERR_H
 #define MOEFLUX_BASE_ERR_H
 
-enum err_code {
-    ERR_IO = -1,          /* the operating system refused: open, read, write, rename */
-    ERR_FORMAT = -2,      /* a file's content is not what it must be */
-    ERR_MEMORY = -3,      /* host memory could not be had */
-    ERR_USAGE = -4,       /* the caller asked for something that makes no sense */
-    ERR_DEVICE = -5,      /* the GPU or its driver failed */
-    ERR_UNSUPPORTED = -6, /* well formed, but not something this program or device can do */
-    ERR_NO_FIT = -7,      /* does not fit the memory or disk there is */
-    ERR_INTERRUPTED = -8, /* the user stopped it */
-};
+/* Of the public header, which includes nothing of ours, this floor uses struct moeflux_err alone. */
+#include "moeflux.h"
 
-struct err {
-    enum err_code code; /* 0 while nothing failed */
-    char text[512];     /* one line, no full stop, no newline */
+/* Its codes, under short names. */
+enum {
+    ERR_IO = MOEFLUX_ERR_IO,
+    ERR_FORMAT = MOEFLUX_ERR_FORMAT,
+    ERR_MEMORY = MOEFLUX_ERR_MEMORY,
+    ERR_USAGE = MOEFLUX_ERR_USAGE,
+    ERR_DEVICE = MOEFLUX_ERR_DEVICE,
+    ERR_UNSUPPORTED = MOEFLUX_ERR_UNSUPPORTED,
+    ERR_NO_FIT = MOEFLUX_ERR_NO_FIT,
+    ERR_INTERRUPTED = MOEFLUX_ERR_INTERRUPTED,
 };
 
 /* Fills `e` (which may be NULL) and returns `code`, so that a failure is one line: return err_set(e, ...).
  * A text that is too long is cut; control characters (of names that come from files) become '?'. */
-int err_set(struct err *e, enum err_code code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+int err_set(struct moeflux_err *e, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 /* As err_set, with ": " and the text of errno (taken on entry) appended. */
-int err_errno(struct err *e, enum err_code code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+int err_errno(struct moeflux_err *e, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 /* The analyser sees one source file at a time and cannot know that these return what they are given. */
 #ifdef __clang_analyzer__

@@ -13,27 +13,50 @@
 /* Linux moves at most this much in one call; larger requests are cut anyway. */
 #define MAX_CALL_BYTES ((uint64_t)1 << 30)
 
-int file_open_read(const char *path, uint64_t *size, struct err *e)
+static const char *kind_of(mode_t mode)
 {
-    struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return err_errno(e, ERR_IO, "%s", path);
-    if (fstat(fd, &st) < 0) {
-        int code = err_errno(e, ERR_IO, "%s", path);
-        close(fd);
-        return code;
+    switch (mode & S_IFMT) {
+    case S_IFDIR:
+        return "a directory";
+    case S_IFIFO:
+        return "a FIFO";
+    case S_IFCHR:
+    case S_IFBLK:
+        return "a device";
+    default:
+        return "no regular file";
     }
-    if (!S_ISREG(st.st_mode)) {
-        close(fd);
-        return err_set(e, ERR_IO, "%s: expected a regular file", path);
-    }
-    if (size)
-        *size = (uint64_t)st.st_size;
-    return fd;
 }
 
-int file_read_at(int fd, const char *path, void *dst, uint64_t n, uint64_t off, struct err *e)
+/* Reads of a descriptor that may not block come back empty from io_uring, so it may from here on. */
+int file_need_regular(int fd, const char *path, uint64_t *size, struct moeflux_err *e)
+{
+    struct stat st;
+    int flags = fcntl(fd, F_GETFL);
+    if (fstat(fd, &st) < 0 || flags < 0)
+        return err_errno(e, ERR_IO, "%s", path);
+    if (!S_ISREG(st.st_mode))
+        return err_set(e, ERR_IO, "%s: %s, expected a regular file", path, kind_of(st.st_mode));
+    if (fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) < 0)
+        return err_errno(e, ERR_IO, "%s", path);
+    if (size)
+        *size = (uint64_t)st.st_size;
+    return 0;
+}
+
+int file_open_read(const char *path, uint64_t *size, struct moeflux_err *e)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return err_errno(e, ERR_IO, "%s", path);
+    int rc = file_need_regular(fd, path, size, e);
+    if (rc == 0)
+        return fd;
+    close(fd);
+    return rc;
+}
+
+int file_read_at(int fd, const char *path, void *dst, uint64_t n, uint64_t off, struct moeflux_err *e)
 {
     uint64_t done = 0;
     while (done < n) {
@@ -51,7 +74,7 @@ int file_read_at(int fd, const char *path, void *dst, uint64_t n, uint64_t off, 
     return 0;
 }
 
-int file_write(int fd, const char *path, const void *src, uint64_t n, struct err *e)
+int file_write(int fd, const char *path, const void *src, uint64_t n, struct moeflux_err *e)
 {
     uint64_t done = 0;
     while (done < n) {
@@ -65,7 +88,7 @@ int file_write(int fd, const char *path, const void *src, uint64_t n, struct err
     return 0;
 }
 
-int file_write_at(int fd, const char *path, const void *src, uint64_t n, uint64_t off, struct err *e)
+int file_write_at(int fd, const char *path, const void *src, uint64_t n, uint64_t off, struct moeflux_err *e)
 {
     uint64_t done = 0;
     while (done < n) {
@@ -80,7 +103,7 @@ int file_write_at(int fd, const char *path, const void *src, uint64_t n, uint64_
     return 0;
 }
 
-int file_read_text(const char *path, uint64_t max, char **data, size_t *len, struct err *e)
+int file_read_text(const char *path, uint64_t max, char **data, size_t *len, struct moeflux_err *e)
 {
     uint64_t size;
     int fd = file_open_read(path, &size, e);
@@ -105,12 +128,12 @@ int file_read_text(const char *path, uint64_t max, char **data, size_t *len, str
     return 0;
 }
 
-int file_sync(int fd, const char *path, struct err *e)
+int file_sync(int fd, const char *path, struct moeflux_err *e)
 {
     return fsync(fd) < 0 && errno != EINVAL ? err_errno(e, ERR_IO, "%s: sync", path) : 0;
 }
 
-int file_sync_dir(const char *dir, struct err *e)
+int file_sync_dir(const char *dir, struct moeflux_err *e)
 {
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
@@ -120,7 +143,7 @@ int file_sync_dir(const char *dir, struct err *e)
     return rc;
 }
 
-int file_sync_parent(const char *path, struct err *e)
+int file_sync_parent(const char *path, struct moeflux_err *e)
 {
     char *dir = file_parent(path, e);
     int rc = dir ? file_sync_dir(dir, e) : ERR_MEMORY;
@@ -128,7 +151,7 @@ int file_sync_parent(const char *path, struct err *e)
     return rc;
 }
 
-char *file_parent(const char *path, struct err *e)
+char *file_parent(const char *path, struct moeflux_err *e)
 {
     const char *slash = strrchr(path, '/');
     size_t n = slash ? (size_t)(slash - path) + (slash == path) : 1;
@@ -138,7 +161,7 @@ char *file_parent(const char *path, struct err *e)
     return dir;
 }
 
-char *file_join(const char *dir, const char *name, struct err *e)
+char *file_join(const char *dir, const char *name, struct moeflux_err *e)
 {
     size_t a = strlen(dir), b = strlen(name);
     char *path = mem_new(a + b + 2, 1, e);

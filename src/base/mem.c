@@ -5,7 +5,7 @@
 
 #include "base/err.h"
 
-void *mem_new(uint64_t n, uint64_t size, struct err *e)
+void *mem_new(uint64_t n, uint64_t size, struct moeflux_err *e)
 {
     uint64_t bytes;
     if (!size_mul(n, size, &bytes) || bytes > PTRDIFF_MAX) {
@@ -19,7 +19,7 @@ void *mem_new(uint64_t n, uint64_t size, struct err *e)
     return p;
 }
 
-int mem_grow(void **array, size_t *cap, size_t need, size_t size, struct err *e)
+int mem_grow(void **array, size_t *cap, size_t need, size_t size, struct moeflux_err *e)
 {
     if (need <= *cap)
         return 0;
@@ -37,7 +37,7 @@ int mem_grow(void **array, size_t *cap, size_t need, size_t size, struct err *e)
     return 0;
 }
 
-char *mem_text(const char *text, struct err *e)
+char *mem_text(const char *text, struct moeflux_err *e)
 {
     size_t n = strlen(text) + 1;
     char *copy = mem_new(n, 1, e);

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct err;
+struct moeflux_err;
 
 static inline bool size_mul(uint64_t a, uint64_t b, uint64_t *out)
 {
@@ -42,13 +42,13 @@ static inline uint32_t div_up(uint32_t n, uint32_t by)
 
 /* Zeroed memory for n items of `size` bytes, or NULL with `e` filled (overflow counts as out of memory).
  * n = 0 gives a valid pointer. Freed with free(). */
-void *mem_new(uint64_t n, uint64_t size, struct err *e);
+void *mem_new(uint64_t n, uint64_t size, struct moeflux_err *e);
 
 /* Grows *array (items of `size` bytes, capacity *cap) so that it holds at least `need` items; doubles.
  * Returns 0 or ERR_MEMORY, in which case nothing changed. */
-int mem_grow(void **array, size_t *cap, size_t need, size_t size, struct err *e);
+int mem_grow(void **array, size_t *cap, size_t need, size_t size, struct moeflux_err *e);
 
 /* A copy of `text` (strdup), or NULL with `e` filled. */
-char *mem_text(const char *text, struct err *e);
+char *mem_text(const char *text, struct moeflux_err *e);
 
 #endif

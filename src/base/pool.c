@@ -37,7 +37,7 @@ static void *worker(void *arg)
     return NULL;
 }
 
-struct pool *pool_new(uint32_t n_threads, struct err *e)
+struct pool *pool_new(uint32_t n_threads, struct moeflux_err *e)
 {
     struct pool *p = mem_new(1, sizeof *p, e);
     if (!p)

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct err;
+struct moeflux_err;
 struct pool;
 
 /* A job lives in the caller's memory until its function returns; the function may reuse or free it. */
@@ -15,7 +15,7 @@ struct pool_job {
 };
 
 /* n_threads >= 1. NULL with `e` filled on failure. */
-struct pool *pool_new(uint32_t n_threads, struct err *e);
+struct pool *pool_new(uint32_t n_threads, struct moeflux_err *e);
 
 /* Appends one job. Never blocks, never fails. */
 void pool_submit(struct pool *p, struct pool_job *job);

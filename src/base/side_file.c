@@ -14,16 +14,16 @@
 #include "base/mem.h"
 #include "base/str.h"
 
-/* A device or a pipe must not be replaced. */
-static char *resolve(const char *path, struct err *e)
+/* A device or a pipe must not be replaced. *old: what there is; its st_mode is 0 where there is nothing. */
+static char *resolve(const char *path, struct stat *old, struct moeflux_err *e)
 {
-    struct stat st;
-    if (stat(path, &st) < 0) {
+    *old = (struct stat){0};
+    if (stat(path, old) < 0) {
         if (errno != ENOENT)
             err_errno(e, ERR_IO, "%s", path);
         return errno == ENOENT ? mem_text(path, e) : NULL;
     }
-    if (!S_ISREG(st.st_mode)) {
+    if (!S_ISREG(old->st_mode)) {
         err_set(e, ERR_IO, "%s: expected a regular file or a new name", path);
         return NULL;
     }
@@ -36,7 +36,7 @@ static char *resolve(const char *path, struct err *e)
 /* Programs that may write one file at the same time: each has its own temporary file, by number. */
 enum { MOST_WRITERS = 16 };
 
-static char *temporary_of(const char *path, int i, struct err *e)
+static char *temporary_of(const char *path, int i, struct moeflux_err *e)
 {
     struct str name = {0};
     str_addf(&name, "%s" SIDE_FILE_MARK "%d", path, i);
@@ -72,9 +72,9 @@ static void remove_dead(const char *name)
 }
 
 /* -1 with errno EEXIST: another writer's. */
-static int take(const char *name)
+static int take(const char *name, mode_t mode)
 {
-    int fd = open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    int fd = open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, mode);
     if (fd < 0)
         return -1;
     /* Before the lock is there, another writer may take the file for a dead one's. */
@@ -86,7 +86,7 @@ static int take(const char *name)
 }
 
 /* Takes the first free number, and clears away what dead writers left under all of them. */
-static int open_temporary(struct side_file *f, struct err *e)
+static int open_temporary(struct side_file *f, mode_t mode, struct moeflux_err *e)
 {
     bool may_take = true;
     int rc = 0;
@@ -95,7 +95,7 @@ static int open_temporary(struct side_file *f, struct err *e)
         if (!name)
             return ERR_MEMORY;
         remove_dead(name);
-        if (may_take && (f->fd = take(name)) >= 0) {
+        if (may_take && (f->fd = take(name, mode)) >= 0) {
             f->temporary = name;
             name = NULL;
             may_take = false;
@@ -110,19 +110,36 @@ static int open_temporary(struct side_file *f, struct err *e)
     return rc;
 }
 
-int side_file_create(struct side_file *f, const char *path, struct err *e)
+/* Owner and group of the file that will be replaced, as far as this user may give them away, and its mode. Where the
+ * group stays another one, its members get no more than everybody. */
+static int take_over(const struct side_file *f, const struct stat *old, struct moeflux_err *e)
 {
+    struct stat own;
+    mode_t mode = old->st_mode & 07777;
+    if (fchown(f->fd, old->st_uid, old->st_gid) < 0 && fchown(f->fd, (uid_t)-1, old->st_gid) < 0)
+        mode = (mode & ~(mode_t)070) | (mode & 07) << 3;
+    if (fstat(f->fd, &own) == 0 && (own.st_mode & 07777) == mode)
+        return 0;
+    return fchmod(f->fd, mode) < 0 ? err_errno(e, ERR_IO, "%s: mode %04o", f->path, (unsigned)mode) : 0;
+}
+
+int side_file_create(struct side_file *f, const char *path, struct moeflux_err *e)
+{
+    struct stat old;
     *f = (struct side_file){.fd = -1};
-    if (!(f->path = resolve(path, e)))
+    if (!(f->path = resolve(path, &old, e)))
         return ERR_IO;
-    int rc = open_temporary(f, e);
+    /* What replaces a private file is private from its first moment. */
+    int rc = open_temporary(f, old.st_mode ? S_IRUSR | S_IWUSR : 0666, e);
+    if (!rc && old.st_mode)
+        rc = take_over(f, &old, e);
     if (rc)
         side_file_free(f);
     return rc;
 }
 
 /* The lock stays until the file has its name: without it another writer would remove it. */
-int side_file_commit(struct side_file *f, struct err *e)
+int side_file_commit(struct side_file *f, struct moeflux_err *e)
 {
     int rc = file_sync(f->fd, f->path, e);
     if (rc)
@@ -136,7 +153,7 @@ int side_file_commit(struct side_file *f, struct err *e)
     return file_sync_parent(f->path, e);
 }
 
-int side_file_put(const char *path, unsigned mode, const void *bytes, uint64_t n, struct err *e)
+int side_file_put(const char *path, unsigned mode, const void *bytes, uint64_t n, struct moeflux_err *e)
 {
     struct side_file f;
     int rc = side_file_create(&f, path, e);

@@ -8,49 +8,33 @@
 
 #include "base/clock.h"
 #include "base/err.h"
-#include "base/mem.h"
-#include "cli/answer.h"
-#include "cli/bar.h"
 #include "cli/exit.h"
 #include "cli/lines.h"
 #include "cli/options.h"
 #include "cli/output.h"
-#include "cli/prefix.h"
-#include "cli/request.h"
 #include "cli/results.h"
-#include "cli/session.h"
+#include "cli/setup.h"
 #include "cli/signals.h"
 #include "cli/stats.h"
-#include "cli/term.h"
+#include "cli/terminal/bar.h"
+#include "cli/terminal/term.h"
+#include "generate/answer.h"
+#include "generate/generator.h"
+#include "generate/queue.h"
+#include "generate/request.h"
 #include "moeflux.h"
-
-enum { WINDOW = 256 }; /* requests that are held */
-#define WINDOW_TOKENS ((size_t)1 << 22)
-
-/* What saving tokens must be worth. A piece of a prompt costs an evaluation, and a request before its turn keeps results
- * waiting. Where experts are read from disk, nearly all are read for every piece, and a lost result is a long wait. */
-static const struct worth {
-    uint32_t piece, order; /* tokens */
-} worth_resident = {2, 1}, worth_streaming = {64, 32};
-
-struct item {
-    struct request request;
-    char *result; /* the line; NULL: not computed yet */
-};
 
 struct batch { /* zeroed at first */
     const struct options *options;
+    struct request_options defaults;
     struct bar bar;
-    struct session session;
+    struct generator generator;
     struct lines lines;
     struct results results;
     struct json_t *seen; /* key -> line, of the requests of this run */
-    struct item *items;  /* [WINDOW], the first n_items in use, in the order of the lines */
-    size_t n_items;
-    bool at_end; /* of the input */
-    struct worth worth;
-    uint32_t most_checkpoints;
-    uint64_t base_seed; /* of requests that have none: this and the number of the line */
+    struct queue queue;  /* requests in the order of the lines */
+    bool at_end;         /* of the input */
+    uint64_t base_seed;  /* of requests that have none: this and the number of the line */
     uint64_t n_done, n_failed, n_there, n_prompt, n_computed, prefill_ns;
 };
 
@@ -67,7 +51,7 @@ static char *error_line(const struct request *r, const char *text)
     return line;
 }
 
-static char *answer_line(const struct session *s, const struct request *r, const struct answer *a,
+static char *answer_line(const struct generator *s, const struct request *r, const struct answer *a,
                          const struct stats *st)
 {
     json_t *object = json_object(), *ids = json_array();
@@ -91,7 +75,7 @@ static char *answer_line(const struct session *s, const struct request *r, const
 }
 
 /* The request's own fault becomes its result; what would meet the next one too ends the run. */
-static int refuse_item(struct batch *b, struct item *item, int rc, struct err *e)
+static int refuse_item(struct batch *b, struct queue_item *item, int rc, struct moeflux_err *e)
 {
     if (rc != ERR_FORMAT && rc != ERR_USAGE && rc != ERR_UNSUPPORTED)
         return rc;
@@ -101,29 +85,24 @@ static int refuse_item(struct batch *b, struct item *item, int rc, struct err *e
 }
 
 /* Writes what is done at the front of the window; after an interruption what is done at all. */
-static int write_done(struct batch *b, bool all, struct err *e)
+static int write_done(struct batch *b, bool all, struct moeflux_err *e)
 {
-    size_t kept = 0, i = 0;
+    size_t n = 0;
     int rc = 0;
-    for (; i < b->n_items && !rc; i++) {
-        struct item *item = &b->items[i];
+    for (; n < b->queue.n && !rc; n++) {
+        const struct queue_item *item = &b->queue.items[n];
         if (!item->result && !all)
             break;
         if (item->result)
             rc = results_add(&b->results, item->result, e);
-        free(item->result);
-        request_free(&item->request);
-        item->result = NULL;
     }
-    for (; i < b->n_items; i++)
-        b->items[kept++] = b->items[i];
-    b->n_items = kept;
+    queue_remove_first(&b->queue, n);
     return rc;
 }
 
 /* ---- the window ---- */
 
-static int remember(struct batch *b, const struct request *r, struct err *e)
+static int remember(struct batch *b, const struct request *r, struct moeflux_err *e)
 {
     const json_t *first = json_object_get(b->seen, r->key);
     if (first && !json_is_null(r->id))
@@ -134,21 +113,22 @@ static int remember(struct batch *b, const struct request *r, struct err *e)
     return 0;
 }
 
-static int take_line(struct batch *b, const char *text, size_t len, struct err *e)
+static int take_line(struct batch *b, const char *text, size_t len, struct moeflux_err *e)
 {
-    struct item *item = &b->items[b->n_items];
-    *item = (struct item){0};
-    int rc = request_read(&item->request, text, len, b->lines.n, b->options, e);
+    struct queue_item *item = queue_add(&b->queue);
+    int rc = request_read(&item->request, text, len, b->lines.n, &b->defaults, e);
     if (item->request.key && results_has(&b->results, item->request.key)) {
         b->n_there++;
-        request_free(&item->request);
+        queue_remove_last(&b->queue);
         return 0;
     }
-    b->n_items++;
     if (!rc)
         rc = remember(b, &item->request, e);
     if (!rc)
-        rc = request_encode(&item->request, &b->session, e);
+        rc = request_encode(&item->request, &b->generator, e);
+    if (!rc && item->request.tokens.n > b->generator.max_context)
+        rc = err_set(e, ERR_USAGE, "line %" PRIu64 ": the prompt has %zu tokens, the context holds %u (-c)",
+                     b->lines.n, item->request.tokens.n, b->generator.max_context);
     return rc ? refuse_item(b, item, rc, e) : 0;
 }
 
@@ -160,21 +140,13 @@ static bool is_ours(const struct batch *b, const char *text, size_t len)
     return blanks < len && (b->lines.n - 1) % b->options->shard_n == b->options->shard_i - 1;
 }
 
-static size_t count_tokens(const struct batch *b)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < b->n_items; i++)
-        n += b->items[i].request.tokens.n;
-    return n;
-}
-
 /* Takes what lines there are; waits for one only when there is nothing else to do. */
-static int fill(struct batch *b, struct err *e)
+static int fill(struct batch *b, struct moeflux_err *e)
 {
-    while (!b->at_end && b->n_items < WINDOW && count_tokens(b) < WINDOW_TOKENS) {
+    while (!b->at_end && queue_has_room(&b->queue)) {
         const char *text;
         size_t len;
-        int rc = lines_next(&b->lines, b->n_items == 0, &text, &len, e);
+        int rc = lines_next(&b->lines, b->queue.n == 0, &text, &len, e);
         if (rc < 0 || rc == LINES_NOT_YET)
             return rc < 0 ? rc : 0;
         b->at_end = rc == LINES_END;
@@ -185,110 +157,33 @@ static int fill(struct batch *b, struct err *e)
     return 0;
 }
 
-static uint32_t common_with_sequence(const struct batch *b, const struct item *item)
-{
-    struct moeflux_session *q = b->session.sequence;
-    return prefix_common(moeflux_history(q), moeflux_position(q), item->request.tokens.ids,
-                         item->request.tokens.n);
-}
-
-/* The next one to compute: the first, or one that has much more in common with what was computed last. */
-static struct item *choose(struct batch *b)
-{
-    struct item *best = NULL;
-    uint32_t most = 0;
-    for (size_t i = 0; i < b->n_items; i++) {
-        struct item *item = &b->items[i];
-        uint32_t same = item->result ? 0 : common_with_sequence(b, item);
-        if (item->result || (best && same < most + b->worth.order))
-            continue;
-        best = item;
-        most = same;
-    }
-    return best;
-}
-
 /* ---- one request ---- */
 
-static int ascending(const void *a, const void *b)
+static int prefill(struct batch *b, struct queue_item *item, struct stats *st, struct moeflux_err *e)
 {
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return (x > y) - (x < y);
-}
-
-/* Where the others part from this one, if going back there saves more than the piece costs; and where this one parted
- * from the last, as those will that have not been read yet. */
-static struct prefix_stops choose_stops(const struct batch *b, const struct item *item, uint32_t n_before,
-                                        uint32_t n_reused)
-{
-    uint32_t parts[WINDOW], n = 0, last = n_reused;
-    uint32_t worth = b->worth.piece, n_there = moeflux_list_checkpoints(b->session.sequence, NULL, 0);
-    uint32_t room = n_there + 1 < b->most_checkpoints ? b->most_checkpoints - 1 - n_there : 0;
-    const struct token_list *own = &item->request.tokens;
-    struct prefix_stops st = {0};
-    if (n_before >= n_reused + worth && n_before < own->n)
-        prefix_stop_at(&st, n_before, 1);
-    for (size_t i = 0; i < b->n_items; i++) {
-        const struct item *other = &b->items[i];
-        if (other == item || other->result)
-            continue;
-        const struct token_list *ids = &other->request.tokens;
-        uint32_t same = prefix_common(own->ids, own->n - 1, ids->ids, ids->n - 1);
-        if (same > n_reused)
-            parts[n++] = same;
-    }
-    if (n)
-        qsort(parts, n, sizeof *parts, ascending);
-    /* The shallow ones first: they serve the most requests. */
-    for (uint32_t i = 0; i < n && st.n < room; i++)
-        if ((uint64_t)(n - i) * (parts[i] - last) >= worth) {
-            prefix_stop_at(&st, parts[i], 1);
-            last = parts[i];
-        }
-    return st;
-}
-
-static int prefill(struct batch *b, struct item *item, struct stats *st, struct err *e)
-{
-    struct session *s = &b->session;
     const struct request *r = &item->request;
-    const int32_t *ids = r->tokens.ids;
-    uint32_t n = (uint32_t)r->tokens.n;
     /* Without -s every line has its own, so that the same prompt gets several answers. */
     uint64_t seed = r->options.seed < 0 ? b->base_seed + r->line - 1 : (uint64_t)r->options.seed;
-    uint32_t n_before = common_with_sequence(b, item);
     st->start_ns = clock_ns();
-    int rc = moeflux_reuse(s->sequence, ids, n, &st->n_reused, e);
-    if (rc)
-        return rc;
-    struct sampler_options sampling = options_sampling(&r->options, seed);
-    rc = session_new_sampler(s, &sampling, ids, st->n_reused, e);
-    if (!rc && moeflux_checkpoint_bytes(s->sequence)) {
-        struct prefix_stops stops = choose_stops(b, item, n_before, st->n_reused);
-        uint32_t to = stops.n ? stops.at[stops.n - 1] : st->n_reused;
-        rc = prefix_feed(s, ids, to, &stops, e);
-    }
-    uint32_t pos = moeflux_position(s->sequence);
-    if (!rc)
-        rc = session_eval(s, ids + pos, n - pos, NULL, e);
+    int rc = queue_prefill(&b->queue, item, seed, &st->n_reused, e);
     st->prefill_ns = clock_ns() - st->start_ns;
-    st->n_prompt = n - st->n_reused;
+    st->n_prompt = (uint32_t)r->tokens.n - st->n_reused;
     bar_end(&b->bar);
     return rc;
 }
 
-static int compute(struct batch *b, struct item *item, struct err *e)
+static int compute(struct batch *b, struct queue_item *item, struct moeflux_err *e)
 {
-    struct session *s = &b->session;
-    const struct options *o = &item->request.options;
+    struct generator *s = &b->generator;
+    const struct request_options *o = &item->request.options;
     struct answer a = {0};
     struct stats st = {0};
     struct answer_options ao = {
-        .limit = o->predict == OPTIONS_NOT_GIVEN ? OPTIONS_NO_LIMIT : o->predict,
+        .limit = o->predict,
         .ignore_eos = o->ignore_eos,
         .chat = !o->raw,
     };
-    int rc = o->raw ? 0 : session_use_chat(s, o, "--batch", e);
+    int rc = o->raw ? 0 : generator_use_chat(s, request_thinking(o), "a request", e);
     if (!rc)
         rc = prefill(b, item, &st, e);
     if (!rc)
@@ -307,48 +202,38 @@ static int compute(struct batch *b, struct item *item, struct err *e)
 
 /* ---- the run ---- */
 
-static int loop(struct batch *b, struct err *e)
+static int loop(struct batch *b, struct moeflux_err *e)
 {
     for (;;) {
         int rc = fill(b, e);
-        struct item *item = rc ? NULL : choose(b);
+        struct queue_item *item = rc ? NULL : queue_choose(&b->queue);
         if (!rc && signals_asked())
             rc = err_set(e, ERR_INTERRUPTED, "interrupted");
         if (!rc && item)
             rc = compute(b, item, e);
         /* What is done is kept, whatever ended the run. */
-        struct err closing;
+        struct moeflux_err closing;
         int written = write_done(b, rc != 0, rc ? &closing : e);
         if (rc || written)
             return rc ? rc : written;
-        if (b->at_end && b->n_items == 0)
+        if (b->at_end && b->queue.n == 0)
             return 0;
     }
 }
 
-static int set_checkpoints(struct batch *b, struct err *e)
-{
-    b->worth = b->session.info.experts_resident ? worth_resident : worth_streaming;
-    int rc = moeflux_set_checkpoint_cap(b->session.sequence, UINT32_MAX, e);
-    b->most_checkpoints = moeflux_checkpoint_cap(b->session.sequence);
-    return rc;
-}
-
-static int start(struct batch *b, struct err *e)
+static int start(struct batch *b, struct moeflux_err *e)
 {
     const struct options *o = b->options;
     int rc = 0;
-    if (!(b->items = mem_new(WINDOW, sizeof *b->items, e)))
-        return ERR_MEMORY;
     if (!(b->seen = json_object()))
         return err_set(e, ERR_MEMORY, "out of memory for the requests");
-    rc = session_open(&b->session, o, &b->bar, e);
-    if (!rc && !b->session.tokenizer)
+    rc = setup_open(&b->generator, o, &b->bar, e);
+    if (!rc && !b->generator.tokenizer)
         rc = err_set(e, ERR_USAGE, "%s has no tokenizer.json, which --batch needs", o->model);
     if (!rc)
-        rc = session_start(&b->session, o, (uint32_t)o->ctx_size, e);
-    b->base_seed = b->session.seed;
-    return rc ? rc : set_checkpoints(b, e);
+        rc = setup_start(&b->generator, o, (uint32_t)o->ctx_size, e);
+    b->base_seed = b->generator.seed;
+    return rc ? rc : queue_init(&b->queue, &b->generator, e);
 }
 
 static void tell(const struct batch *b)
@@ -362,22 +247,19 @@ static void tell(const struct batch *b)
     exit_warn(text);
 }
 
-static int finish(struct batch *b, struct err *e)
+static int finish(struct batch *b, struct moeflux_err *e)
 {
-    for (size_t i = 0; b->items && i < b->n_items; i++) {
-        free(b->items[i].result);
-        request_free(&b->items[i].request);
-    }
-    free(b->items);
+    queue_free(&b->queue);
     json_decref(b->seen);
     lines_close(&b->lines);
-    session_close(&b->session);
+    generator_close(&b->generator);
     return results_close(&b->results, e);
 }
 
-int batch_run(const struct options *o, const struct term *t, struct output *out, struct err *e)
+int batch_run(const struct options *o, const struct term *t, struct output *out, struct moeflux_err *e)
 {
-    struct batch b = {.options = o, .results = {.fd = -1}, .lines = {.input.fd = -1}};
+    struct batch b = {
+        .options = o, .defaults = options_request(o), .results = {.fd = -1}, .lines = {.input.fd = -1}};
     if (signals_catch_interrupt(e))
         return ERR_IO;
     bar_init(&b.bar, t);
@@ -394,9 +276,9 @@ int batch_run(const struct options *o, const struct term *t, struct output *out,
     }
     if (!rc && o->stats) {
         struct stats st = {.n_prompt = (uint32_t)b.n_computed, .prefill_ns = b.prefill_ns};
-        stats_print(&st, NULL, &b.session, stderr);
+        stats_print(&st, NULL, &b.generator);
     }
-    rc = session_save_usage(&b.session, o, rc, e);
+    rc = setup_save_usage(&b.generator, o, rc, e);
     uint64_t n_failed = b.n_failed;
     int closed = finish(&b, rc ? NULL : e);
     if (!rc && !closed && n_failed)

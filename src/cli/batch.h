@@ -2,7 +2,7 @@
 #ifndef MOEFLUX_CLI_BATCH_H
 #define MOEFLUX_CLI_BATCH_H
 
-struct err;
+struct moeflux_err;
 struct options;
 struct output;
 struct term;
@@ -10,6 +10,6 @@ struct term;
 /* Results come in the order of the lines. Up to 256 requests are held at a time, those that begin alike are computed one
  * after the other, and what they have in common once. ERR_FORMAT at the end when a request failed (its result says
  * why); ERR_INTERRUPTED after Ctrl-C, when the request at hand is done. */
-int batch_run(const struct options *o, const struct term *t, struct output *out, struct err *e);
+int batch_run(const struct options *o, const struct term *t, struct output *out, struct moeflux_err *e);
 
 #endif

@@ -8,15 +8,16 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "cli/bar.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/prompt.h"
-#include "cli/session.h"
+#include "cli/setup.h"
 #include "cli/signals.h"
 #include "cli/stats.h"
 #include "cli/table.h"
-#include "cli/term.h"
+#include "cli/terminal/bar.h"
+#include "cli/terminal/term.h"
+#include "generate/generator.h"
 
 enum { MAX_ROWS = 2 * NUMBER_LIST_MAX, N_COLUMNS = 8 };
 
@@ -33,7 +34,7 @@ static const struct table_column columns[N_COLUMNS] = {
 
 struct bench {
     const struct options *options;
-    struct session session;
+    struct generator generator;
     struct bar bar;
     struct token_list ids; /* what is evaluated: ids[i % n] */
     const char *source;    /* "random ids" or "prompt" */
@@ -51,19 +52,19 @@ static uint64_t next_random(uint64_t *state)
     return z ^ (z >> 31);
 }
 
-static int make_random_ids(struct bench *b, struct err *e)
+static int make_random_ids(struct bench *b, struct moeflux_err *e)
 {
     enum { N_IDS = 65536 };
     uint64_t state = b->options->seed < 0 ? 1 : (uint64_t)b->options->seed;
     int rc = 0;
     b->source = "random ids";
     for (int i = 0; i < N_IDS && !rc; i++)
-        rc = token_list_add(&b->ids, (int32_t)(next_random(&state) % b->session.info.vocab_size), e);
+        rc = token_list_add(&b->ids, (int32_t)(next_random(&state) % b->generator.info.vocab_size), e);
     return rc;
 }
 
 /* A given prompt is measured instead of random ids: its routing is that of real text. */
-static int read_prompt_ids(struct bench *b, struct err *e)
+static int read_prompt_ids(struct bench *b, struct moeflux_err *e)
 {
     struct prompt p = {0};
     const struct options *o = b->options;
@@ -72,11 +73,12 @@ static int read_prompt_ids(struct bench *b, struct err *e)
     if (!rc && p.is_ids) {
         b->ids = p.ids;
         p.ids = (struct token_list){0};
-    } else if (!rc && !b->session.tokenizer) {
+    } else if (!rc && !b->generator.tokenizer) {
         rc = err_set(e, ERR_USAGE, "%s has no tokenizer.json, which a text prompt needs (use --tokens-in)",
                      o->model);
     } else if (!rc) {
-        rc = session_encode(&b->session, str_text(&p.text), p.text.len, SPECIALS_AS_TOKENS, &b->ids, NULL, e);
+        rc = generator_encode(&b->generator, str_text(&p.text), p.text.len, SPECIALS_AS_TOKENS, &b->ids, NULL,
+                              e);
     }
     prompt_free(&p);
     return rc;
@@ -90,22 +92,22 @@ static void take_ids(struct bench *b, int32_t *out, size_t n)
 }
 
 /* Nanoseconds for n tokens from an empty sequence: at once, or one by one after one that is not timed. */
-static int measure(struct bench *b, bool decode, uint32_t n, uint64_t *ns, struct err *e)
+static int measure(struct bench *b, bool decode, uint32_t n, uint64_t *ns, struct moeflux_err *e)
 {
-    struct session *s = &b->session;
+    struct generator *s = &b->generator;
     int32_t *ids = mem_new((uint64_t)n + 1, sizeof *ids, e);
     if (!ids)
         return ERR_MEMORY;
     take_ids(b, ids, (size_t)n + 1);
-    int rc = moeflux_clear(s->sequence, e);
+    int rc = moeflux_session_clear(s->sequence, e);
     if (!rc && decode)
-        rc = session_eval(s, ids + n, 1, NULL, e);
+        rc = generator_eval(s, ids + n, 1, NULL, e);
     uint64_t start = clock_ns();
     if (!decode && !rc)
-        rc = session_eval(s, ids, n, NULL, e);
+        rc = generator_eval(s, ids, n, NULL, e);
     for (uint32_t i = 0; decode && i < n && !rc; i++)
         rc = signals_interrupted() ? err_set(e, ERR_INTERRUPTED, "interrupted")
-                                   : session_eval(s, ids + i, 1, NULL, e);
+                                   : generator_eval(s, ids + i, 1, NULL, e);
     *ns = clock_ns() - start;
     free(ids);
     return rc;
@@ -132,7 +134,7 @@ static void add_row(struct bench *b, bool decode, uint32_t n, double *rates, siz
     row[7].number = 1e3 / median;
 }
 
-static int bench_one(struct bench *b, bool decode, uint32_t n, struct err *e)
+static int bench_one(struct bench *b, bool decode, uint32_t n, struct moeflux_err *e)
 {
     size_t reps = (size_t)b->options->bench_reps;
     double *rates = mem_new(reps, sizeof *rates, e);
@@ -153,7 +155,7 @@ static int bench_one(struct bench *b, bool decode, uint32_t n, struct err *e)
 
 /* Pipelines, caches and clocks settle in first runs that are not counted. Each length of prefill has one: short prompts
  * have other pipelines than long ones. */
-static int warm_up(struct bench *b, struct err *e)
+static int warm_up(struct bench *b, struct moeflux_err *e)
 {
     const struct number_list *prompts = &b->options->bench_prompt;
     uint64_t ns;
@@ -162,11 +164,11 @@ static int warm_up(struct bench *b, struct err *e)
         rc = measure(b, false, prompts->values[i] ? prompts->values[i] : 2, &ns, e);
     if (!rc)
         rc = measure(b, true, 2, &ns, e);
-    moeflux_stats_reset(b->session.model);
+    moeflux_model_reset_stats(b->generator.model);
     return rc;
 }
 
-static int measure_all(struct bench *b, struct err *e)
+static int measure_all(struct bench *b, struct moeflux_err *e)
 {
     const struct number_list *lists[2] = {&b->options->bench_prompt, &b->options->bench_gen};
     int rc = warm_up(b, e);
@@ -188,10 +190,10 @@ static uint32_t needed_context(const struct options *o)
     return most;
 }
 
-static int print(const struct bench *b, struct output *out, struct err *e)
+static int print(const struct bench *b, struct output *out, struct moeflux_err *e)
 {
     const struct options *o = b->options;
-    const struct moeflux_info *info = &b->session.info;
+    const struct moeflux_model_info *info = &b->generator.info;
     struct table table = {columns, N_COLUMNS, b->n_rows, b->cells};
     if (o->json) {
         json_t *object = json_object();
@@ -199,10 +201,10 @@ static int print(const struct bench *b, struct output *out, struct err *e)
         json_object_set_new(object, "architecture", json_string(info->architecture));
         json_object_set_new(object, "device", json_string(info->device));
         json_object_set_new(object, "ids", json_string(b->source));
-        json_object_set_new(object, "load_s", json_real((double)b->session.load_ns / 1e9));
+        json_object_set_new(object, "load_s", json_real((double)b->generator.load_ns / 1e9));
         json_object_set_new(object, "experts_resident", json_boolean(info->experts_resident));
         json_object_set_new(object, "results", table_json(&table));
-        json_object_set_new(object, "stats", stats_engine_json(&b->session));
+        json_object_set_new(object, "stats", stats_engine_json(&b->generator));
         return output_json(out, object, e);
     }
     if (!o->csv)
@@ -212,7 +214,7 @@ static int print(const struct bench *b, struct output *out, struct err *e)
     return output_flush(out, e);
 }
 
-int bench_run(const struct options *o, const struct term *t, struct output *out, struct err *e)
+int bench_run(const struct options *o, const struct term *t, struct output *out, struct moeflux_err *e)
 {
     struct bench b = {.options = o};
     struct options sized = *o;
@@ -221,12 +223,12 @@ int bench_run(const struct options *o, const struct term *t, struct output *out,
     bar_init(&b.bar, t);
     uint32_t context = needed_context(o);
     sized.ctx_size = o->ctx_size ? o->ctx_size : context;
-    int rc = session_open(&b.session, &sized, &b.bar, e);
+    int rc = setup_open(&b.generator, &sized, &b.bar, e);
     if (!rc && o->ctx_size && o->ctx_size < context)
         rc = err_set(e, ERR_USAGE, "the longest measurement takes %u tokens, the context holds %lld (-c)",
                      context, (long long)o->ctx_size);
     if (!rc)
-        rc = session_start(&b.session, o, (uint32_t)sized.ctx_size, e);
+        rc = setup_start(&b.generator, o, (uint32_t)sized.ctx_size, e);
     if (!rc)
         rc = o->prompt || o->file || o->tokens_in ? read_prompt_ids(&b, e) : make_random_ids(&b, e);
     if (!rc)
@@ -236,10 +238,10 @@ int bench_run(const struct options *o, const struct term *t, struct output *out,
         rc = print(&b, out, e);
     if (!rc && o->stats) {
         struct stats none = {0};
-        stats_print(&none, NULL, &b.session, stderr);
+        stats_print(&none, NULL, &b.generator);
     }
-    rc = session_save_usage(&b.session, o, rc, e);
+    rc = setup_save_usage(&b.generator, o, rc, e);
     token_list_free(&b.ids);
-    session_close(&b.session);
+    generator_close(&b.generator);
     return rc;
 }

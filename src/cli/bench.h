@@ -2,11 +2,11 @@
 #ifndef MOEFLUX_CLI_BENCH_H
 #define MOEFLUX_CLI_BENCH_H
 
-struct err;
+struct moeflux_err;
 struct options;
 struct output;
 struct term;
 
-int bench_run(const struct options *o, const struct term *t, struct output *out, struct err *e);
+int bench_run(const struct options *o, const struct term *t, struct output *out, struct moeflux_err *e);
 
 #endif

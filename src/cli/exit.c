@@ -1,6 +1,6 @@
 #include "cli/exit.h"
 
-#include <stdio.h>
+#include "cli/say.h"
 
 int exit_status(int rc)
 {
@@ -18,10 +18,10 @@ int exit_status(int rc)
 
 void exit_warn(const char *text)
 {
-    fprintf(stderr, "moeflux: %s\n", text);
+    say("moeflux: %s\n", text);
 }
 
-int exit_report(int rc, const struct err *e)
+int exit_report(int rc, const struct moeflux_err *e)
 {
     if (rc < 0 && rc != ERR_INTERRUPTED && e->text[0])
         exit_warn(e->text);

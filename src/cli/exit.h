@@ -14,6 +14,6 @@ void exit_warn(const char *text);
 
 /* Prints "moeflux: TEXT" for a failure and returns its status. Says nothing about success, an interruption or an
  * empty text (a reader that closed stdout has asked for quiet). */
-int exit_report(int rc, const struct err *e);
+int exit_report(int rc, const struct moeflux_err *e);
 
 #endif

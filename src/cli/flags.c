@@ -22,7 +22,7 @@ struct parser {
     struct arg_end *end;
 };
 
-static int parser_build(struct parser *p, int argc, struct err *e)
+static int parser_build(struct parser *p, int argc, struct moeflux_err *e)
 {
     for (size_t i = 0; i < p->n; i++) {
         const struct flag *f = &p->flags[i];
@@ -89,7 +89,7 @@ static const char *owner_of_missing(const char *word, int argc, char **argv)
 }
 
 /* Only the first fault is told: the others are often its consequence. */
-static int first_fault(const struct parser *p, int argc, char **argv, struct err *e)
+static int first_fault(const struct parser *p, int argc, char **argv, struct moeflux_err *e)
 {
     char name[64];
     const char *word = p->end->argval[0] ? p->end->argval[0] : "";
@@ -116,14 +116,28 @@ static int first_fault(const struct parser *p, int argc, char **argv, struct err
     }
 }
 
-static int bad_value(const struct flag *f, const char *what, const char *found, struct err *e)
+static int bad_value(const struct flag *f, const char *what, const char *found, struct moeflux_err *e)
 {
     char name[64];
     return err_set(e, ERR_USAGE, "%s: expected %s, found \"%s\"", flag_name(f, name, sizeof name), what,
                    found);
 }
 
-static int set_value(const struct flag *f, const char *text, void *field, struct err *e)
+/* Which of "a, b or c" the word is, or -1. */
+static int find_choice(const char *choices, const char *word)
+{
+    size_t len = strlen(word);
+    for (int i = 0; *choices; i++) {
+        size_t n = strcspn(choices, ", ");
+        if (n == len && memcmp(choices, word, n) == 0)
+            return i;
+        choices += n;
+        choices += strncmp(choices, " or ", 4) == 0 ? 4 : strspn(choices, ", ");
+    }
+    return -1;
+}
+
+static int set_value(const struct flag *f, const char *text, void *field, struct moeflux_err *e)
 {
     char what[96];
     double real;
@@ -146,12 +160,15 @@ static int set_value(const struct flag *f, const char *text, void *field, struct
         snprintf(what, sizeof what, "up to %d whole numbers from %lld to %lld with commas", NUMBER_LIST_MAX,
                  (long long)f->lo, (long long)f->hi);
         return number_list(text, f->lo, f->hi, field) ? 0 : bad_value(f, what, text, e);
+    case FLAG_CHOICE:
+        *(int *)field = find_choice(f->choices, text);
+        return *(int *)field >= 0 ? 0 : bad_value(f, f->choices, text, e);
     default:
         return err_set(e, ERR_USAGE, "a flag of this kind has no value");
     }
 }
 
-static int parser_store(const struct parser *p, void *into, struct err *e)
+static int parser_store(const struct parser *p, void *into, struct moeflux_err *e)
 {
     int rc = 0;
     for (size_t i = 0; i < p->n_args && rc == 0; i++) {
@@ -181,7 +198,7 @@ static bool help_was_given(const struct parser *p, const void *into, const bool 
 }
 
 int flags_parse(const struct flag *table, size_t n, int argc, char **argv, void *into, const bool *help,
-                struct err *e)
+                struct moeflux_err *e)
 {
     struct parser p = {.flags = table, .n = n};
     int rc = parser_build(&p, argc, e);

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct err;
+struct moeflux_err;
 struct str;
 
 enum flag_kind {
@@ -17,6 +17,7 @@ enum flag_kind {
     FLAG_REAL,    /* float */
     FLAG_BYTES,   /* uint64_t */
     FLAG_LIST,    /* struct number_list, each in [lo, hi] */
+    FLAG_CHOICE,  /* int: which of `choices`, from 0 */
     FLAG_OPERAND, /* const char *: a word without a flag, required, in the table's order */
 };
 
@@ -28,13 +29,14 @@ struct flag {
     const char *help;   /* one line; NULL: left out of the help text */
     size_t at;          /* offsetof the field */
     int64_t lo, hi;
+    const char *choices; /* as a message names them: "auto, f32 or f16" */
 };
 
 /* Parses argv[1..] (argv[0] is skipped) into `into`, whose defaults the caller has set; a flag given twice keeps
  * its last value. ERR_USAGE names the flag, what it takes and what was found. *help (a FLAG_SWITCH of the table)
  * wins over every fault. */
 int flags_parse(const struct flag *table, size_t n, int argc, char **argv, void *into, const bool *help,
-                struct err *e);
+                struct moeflux_err *e);
 
 /* Appends the table as help text, at most 80 columns wide. */
 void flags_help(const struct flag *table, size_t n, struct str *out);

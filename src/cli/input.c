@@ -10,7 +10,7 @@
 #include "base/str.h"
 #include "cli/signals.h"
 
-int input_open(struct input *in, const char *path, struct err *e)
+int input_open(struct input *in, const char *path, struct moeflux_err *e)
 {
     *in = (struct input){.name = "stdin", .fd = STDIN_FILENO};
     if (!path || strcmp(path, "-") == 0)
@@ -27,7 +27,7 @@ static bool is_ready(int fd)
     return poll(&ready, 1, 0) != 0;
 }
 
-int input_read(const struct input *in, bool wait, struct str *out, struct err *e)
+int input_read(const struct input *in, bool wait, struct str *out, struct moeflux_err *e)
 {
     char block[64 << 10];
     ssize_t n;

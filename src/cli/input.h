@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-struct err;
+struct moeflux_err;
 struct str;
 
 struct input {
@@ -15,11 +15,11 @@ struct input {
 enum input_event { INPUT_END, INPUT_BYTES, INPUT_NOT_YET };
 
 /* path "-" or NULL: stdin. ERR_IO. */
-int input_open(struct input *in, const char *path, struct err *e);
+int input_open(struct input *in, const char *path, struct moeflux_err *e);
 
 /* Adds what there is to `out`: INPUT_BYTES. INPUT_NOT_YET: nothing is, and `wait` is not set. Else ERR_IO, ERR_MEMORY,
  * ERR_INTERRUPTED (Ctrl-C before or while it waited). */
-int input_read(const struct input *in, bool wait, struct str *out, struct err *e);
+int input_read(const struct input *in, bool wait, struct str *out, struct moeflux_err *e);
 
 void input_close(struct input *in);
 

@@ -5,18 +5,18 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "cli/forecast.h"
 #include "cli/number.h"
 #include "cli/options.h"
 #include "cli/output.h"
-#include "cli/plan.h"
+#include "cli/plan_report.h"
+#include "cli/speed_report.h"
 #include "moeflux.h"
 
 /* What there is to tell. */
 struct findings {
     struct moeflux_needs needs;
     struct moeflux_plan plan;
-    struct err no_plan; /* why there is none; code 0: there is */
+    struct moeflux_err no_plan; /* why there is none; code 0: there is */
     struct moeflux_speeds speeds;
     bool measured;
 };
@@ -26,7 +26,7 @@ enum { SHORT_CONTEXT = 8192 };
 
 static uint64_t state_bytes(const struct moeflux_needs *n, uint64_t n_pos)
 {
-    return n->fixed_state_bytes + n_pos * n->kv_bytes_per_pos;
+    return n->recurrent_state_bytes + n_pos * n->kv_bytes_per_pos;
 }
 
 static uint64_t short_context(const struct moeflux_needs *n)
@@ -79,7 +79,7 @@ static void print_sizes(struct output *out, const struct moeflux_needs *n)
     print_bytes(out, "  routed experts", n->token_expert_bytes, "from memory or disk");
     print_bytes(out, "  together", n->token_dense_bytes + n->token_expert_bytes, "");
     output_text(out, "\nMemory\n");
-    snprintf(note, sizeof note, "%" PRIu64 " B fixed and %" PRIu64 " B per token", n->fixed_state_bytes,
+    snprintf(note, sizeof note, "%" PRIu64 " B fixed and %" PRIu64 " B per token", n->recurrent_state_bytes,
              n->kv_bytes_per_pos);
     snprintf(note + strlen(note), sizeof note - strlen(note), ", here %" PRIu64 " tokens", short_context(n));
     print_bytes(out, "  states", state_bytes(n, short_context(n)), note);
@@ -112,7 +112,7 @@ static json_t *needs_json(const struct options *o, const struct moeflux_needs *n
         {"token_dense_bytes", n->token_dense_bytes},
         {"token_expert_bytes", n->token_expert_bytes},
         {"kv_bytes_per_token", n->kv_bytes_per_pos},
-        {"fixed_state_bytes", n->fixed_state_bytes},
+        {"fixed_state_bytes", n->recurrent_state_bytes},
         {"resident_bytes", n->dense_bytes + n->expert_bytes + state_bytes(n, short_context(n))},
         {"floor_bytes", n->floor_bytes},
     };
@@ -130,15 +130,16 @@ static const struct moeflux_plan *plan_of(const struct findings *f)
     return f->no_plan.code ? NULL : &f->plan;
 }
 
-static int print_json(const struct options *o, const struct findings *f, struct output *out, struct err *e)
+static int print_json(const struct options *o, const struct findings *f, struct output *out,
+                      struct moeflux_err *e)
 {
     json_t *object = needs_json(o, &f->needs);
     const struct moeflux_plan *plan = plan_of(f);
-    json_object_set_new(object, "plan", plan ? plan_json(plan) : json_null());
+    json_object_set_new(object, "plan", plan ? plan_report_json(plan) : json_null());
     if (!plan)
         json_object_set_new(object, "no_plan", output_json_text(f->no_plan.text, strlen(f->no_plan.text)));
     if (f->measured)
-        forecast_json(&f->needs, plan, &f->speeds, object);
+        speed_report_json(&f->needs, plan, &f->speeds, object);
     return output_json(out, object, e);
 }
 
@@ -146,13 +147,13 @@ static void print_plan(const struct findings *f, struct output *out)
 {
     output_text(out, "\n");
     if (plan_of(f))
-        plan_print(&f->plan, out);
+        plan_report_print(&f->plan, out);
     else
         output_addf(out, "It cannot run here: %s\n", f->no_plan.text);
 }
 
 /* Only what the user asked for wrongly is a failure: a model that cannot run here can still be told about. */
-static int find_out(struct findings *f, const struct options *o, struct err *e)
+static int find_out(struct findings *f, const struct options *o, struct moeflux_err *e)
 {
     struct moeflux_options engine = {0};
     options_engine(o, &engine);
@@ -168,7 +169,7 @@ static int find_out(struct findings *f, const struct options *o, struct err *e)
     return f->measured ? moeflux_measure(&engine, &f->speeds, e) : 0;
 }
 
-int inspect_run(const struct options *o, struct output *out, struct err *e)
+int inspect_run(const struct options *o, struct output *out, struct moeflux_err *e)
 {
     struct findings f = {0};
     int rc = find_out(&f, o, e);
@@ -180,6 +181,6 @@ int inspect_run(const struct options *o, struct output *out, struct err *e)
     print_sizes(out, &f.needs);
     print_plan(&f, out);
     if (f.measured)
-        forecast_print(&f.needs, plan_of(&f), &f.speeds, out);
+        speed_report_print(&f.needs, plan_of(&f), &f.speeds, out);
     return output_flush(out, e);
 }

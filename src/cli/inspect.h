@@ -2,10 +2,10 @@
 #ifndef MOEFLUX_CLI_INSPECT_H
 #define MOEFLUX_CLI_INSPECT_H
 
-struct err;
+struct moeflux_err;
 struct options;
 struct output;
 
-int inspect_run(const struct options *o, struct output *out, struct err *e);
+int inspect_run(const struct options *o, struct output *out, struct moeflux_err *e);
 
 #endif

@@ -8,16 +8,18 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/str.h"
-#include "cli/editor.h"
 #include "cli/exit.h"
-#include "cli/line.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/saved.h"
-#include "cli/session.h"
+#include "cli/say.h"
+#include "cli/setup.h"
 #include "cli/signals.h"
 #include "cli/stats.h"
 #include "cli/talk.h"
+#include "cli/terminal/editor.h"
+#include "cli/terminal/line.h"
+#include "generate/generator.h"
 #include "moeflux.h"
 
 /* Of a saved conversation, when it is taken up again. */
@@ -25,10 +27,10 @@ enum { SHOWN_TURNS = 2 };
 
 /* ---- commands ---- */
 
-static int command_help(struct talk *t, const char *argument, struct err *e);
+static int command_help(struct talk *t, const char *argument, struct moeflux_err *e);
 
 /* A command's failure is told; the conversation goes on. */
-static int told(int rc, const struct err *e)
+static int told(int rc, const struct moeflux_err *e)
 {
     if (rc)
         exit_report(rc, e);
@@ -36,14 +38,14 @@ static int told(int rc, const struct err *e)
     return 0;
 }
 
-static int command_clear(struct talk *t, const char *argument, struct err *e)
+static int command_clear(struct talk *t, const char *argument, struct moeflux_err *e)
 {
     (void)argument;
     talk_note(t, "[a new conversation]");
     return talk_clear(t, e);
 }
 
-static int command_system(struct talk *t, const char *argument, struct err *e)
+static int command_system(struct talk *t, const char *argument, struct moeflux_err *e)
 {
     int rc = talk_clear(t, e);
     str_clear(&t->conversation.system);
@@ -53,19 +55,19 @@ static int command_system(struct talk *t, const char *argument, struct err *e)
     return rc;
 }
 
-static int command_undo(struct talk *t, const char *argument, struct err *e)
+static int command_undo(struct talk *t, const char *argument, struct moeflux_err *e)
 {
     (void)argument;
     return talk_undo(t, e);
 }
 
-static int command_retry(struct talk *t, const char *argument, struct err *e)
+static int command_retry(struct talk *t, const char *argument, struct moeflux_err *e)
 {
     (void)argument;
     return talk_retry(t, e);
 }
 
-static int command_edit(struct talk *t, const char *argument, struct err *e)
+static int command_edit(struct talk *t, const char *argument, struct moeflux_err *e)
 {
     (void)argument;
     const struct turn *last = conversation_last(&t->conversation);
@@ -85,14 +87,14 @@ static int command_edit(struct talk *t, const char *argument, struct err *e)
         talk_note(t, "[the question is the same: /retry asks it again]");
     } else {
         conversation_undo(&t->conversation);
-        fprintf(stderr, "[%zu] %s\n", t->conversation.n_turns + 1, start);
+        say("[%zu] %s\n", t->conversation.n_turns + 1, start);
         rc = talk_ask(t, start, e);
     }
     str_free(&text);
     return rc;
 }
 
-static int command_show(struct talk *t, const char *argument, struct err *e)
+static int command_show(struct talk *t, const char *argument, struct moeflux_err *e)
 {
     (void)argument;
     (void)e;
@@ -102,7 +104,7 @@ static int command_show(struct talk *t, const char *argument, struct err *e)
     return 0;
 }
 
-static int command_save(struct talk *t, const char *argument, struct err *e)
+static int command_save(struct talk *t, const char *argument, struct moeflux_err *e)
 {
     char text[128];
     const char *name = *argument ? argument : t->name;
@@ -130,7 +132,7 @@ static int command_save(struct talk *t, const char *argument, struct err *e)
     return told(rc, e);
 }
 
-static int command_load(struct talk *t, const char *argument, struct err *e)
+static int command_load(struct talk *t, const char *argument, struct moeflux_err *e)
 {
     if (!*argument)
         return told(err_set(e, ERR_USAGE, "/load NAME: which session? (/sessions lists them)"), e);
@@ -140,7 +142,7 @@ static int command_load(struct talk *t, const char *argument, struct err *e)
     return told(rc, e);
 }
 
-static int command_delete(struct talk *t, const char *argument, struct err *e)
+static int command_delete(struct talk *t, const char *argument, struct moeflux_err *e)
 {
     int rc = *argument ? 0 : err_set(e, ERR_USAGE, "/delete NAME: which session? (/sessions lists them)");
     if (!rc)
@@ -154,22 +156,26 @@ static int command_delete(struct talk *t, const char *argument, struct err *e)
     return told(rc, e);
 }
 
-static int command_sessions(struct talk *t, const char *argument, struct err *e)
+static int command_sessions(struct talk *t, const char *argument, struct moeflux_err *e)
 {
     (void)argument;
-    return told(saved_list(t->name, stderr, e), e);
+    struct str list = {0};
+    int rc = saved_list(t->name, &list, e);
+    say_text(&list);
+    str_free(&list);
+    return told(rc, e);
 }
 
-static int command_stats(struct talk *t, const char *argument, struct err *e)
+static int command_stats(struct talk *t, const char *argument, struct moeflux_err *e)
 {
     (void)argument;
     (void)e;
-    stats_print(&t->stats, &t->answer, &t->session, stderr);
-    fprintf(stderr, "%-12s %8zu tokens of %u\n", "context", t->conversation.tokens.n, t->session.max_context);
+    stats_print(&t->stats, &t->answer, &t->generator);
+    say("%-12s %8zu tokens of %u\n", "context", t->conversation.tokens.n, t->generator.max_context);
     return 0;
 }
 
-static int command_quit(struct talk *t, const char *argument, struct err *e)
+static int command_quit(struct talk *t, const char *argument, struct moeflux_err *e)
 {
     (void)argument;
     (void)e;
@@ -179,7 +185,7 @@ static int command_quit(struct talk *t, const char *argument, struct err *e)
 
 static const struct command {
     const char *name, *argument, *help;
-    int (*run)(struct talk *t, const char *argument, struct err *e);
+    int (*run)(struct talk *t, const char *argument, struct moeflux_err *e);
 } commands[] = {
     {"/help", "", "this list", command_help},
     {"/clear", "", "forget the conversation and begin a new one", command_clear},
@@ -196,26 +202,26 @@ static const struct command {
     {"/quit", "", "end the program (also Ctrl-D)", command_quit},
 };
 
-static int command_help(struct talk *t, const char *argument, struct err *e)
+static int command_help(struct talk *t, const char *argument, struct moeflux_err *e)
 {
     (void)t;
     (void)argument;
     (void)e;
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
-        fprintf(stderr, "  %s%-*s %s\n", commands[i].name, 14 - (int)strlen(commands[i].name),
-                commands[i].argument, commands[i].help);
-    fprintf(stderr, "  Ctrl-C stops an answer. A line that ends in \\ goes on in the next.\n");
+        say("  %s%-*s %s\n", commands[i].name, 14 - (int)strlen(commands[i].name), commands[i].argument,
+            commands[i].help);
+    say("  Ctrl-C stops an answer. A line that ends in \\ goes on in the next.\n");
     return 0;
 }
 
-static int run_command(struct talk *t, const char *text, struct err *e)
+static int run_command(struct talk *t, const char *text, struct moeflux_err *e)
 {
     size_t n = strcspn(text, " \t");
     const char *argument = text + n + strspn(text + n, " \t");
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
         if (strlen(commands[i].name) == n && strncmp(commands[i].name, text, n) == 0)
             return commands[i].run(t, argument, e);
-    fprintf(stderr, "unknown command %.*s; /help lists them\n", (int)(n < 40 ? n : 40), text);
+    say("unknown command %.*s; /help lists them\n", (int)(n < 40 ? n : 40), text);
     return 0;
 }
 
@@ -241,7 +247,7 @@ static enum line_event read_question(struct talk *t, struct str *question)
     return event;
 }
 
-static int handle_question(struct talk *t, const struct str *question, struct err *e)
+static int handle_question(struct talk *t, const struct str *question, struct moeflux_err *e)
 {
     const char *text = str_text(question);
     text += strspn(text, " \t\n");
@@ -251,14 +257,14 @@ static int handle_question(struct talk *t, const struct str *question, struct er
     return *text == '/' ? run_command(t, text, e) : talk_ask(t, text, e);
 }
 
-static int loop(struct talk *t, struct err *e)
+static int loop(struct talk *t, struct moeflux_err *e)
 {
     struct str question = {0};
     int rc = 0;
     while (!rc && !t->quit) {
         enum line_event event = read_question(t, &question);
         if (event == LINE_END) {
-            fputc('\n', stderr);
+            say("\n");
             break;
         }
         if (event == LINE_TEXT)
@@ -270,14 +276,14 @@ static int loop(struct talk *t, struct err *e)
 
 static void greet(const struct talk *t)
 {
-    const struct moeflux_info *info = &t->session.info;
-    fprintf(stderr, "moeflux " MOEFLUX_VERSION ", %s, %u layers, %u experts, on %s\n", info->architecture,
-            info->n_layers, info->n_experts, info->device);
+    const struct moeflux_model_info *info = &t->generator.info;
+    say("moeflux " MOEFLUX_VERSION ", %s, %u layers, %u experts, on %s\n", info->architecture, info->n_layers,
+        info->n_experts, info->device);
     talk_note(t, "/help lists the commands, Ctrl-C stops an answer, Ctrl-D ends the program");
 }
 
 /* A name that cannot be resumed is told before the model is loaded. */
-static int check_resume(const struct options *o, struct err *e)
+static int check_resume(const struct options *o, struct moeflux_err *e)
 {
     struct saved s = {0};
     int rc = o->resume ? saved_read(o->resume, &s, e) : 0;
@@ -287,18 +293,18 @@ static int check_resume(const struct options *o, struct err *e)
     return rc;
 }
 
-static int start(struct talk *t, struct err *e)
+static int start(struct talk *t, struct moeflux_err *e)
 {
     const struct options *o = t->options;
     if (o->system)
         str_add_text(&t->conversation.system, o->system);
     int rc = check_resume(o, e);
     if (!rc)
-        rc = session_open(&t->session, o, &t->bar, e);
+        rc = setup_open(&t->generator, o, &t->bar, e);
     if (!rc)
-        rc = session_use_chat(&t->session, o, "a conversation", e);
+        rc = setup_chat(&t->generator, o, "a conversation", e);
     if (!rc)
-        rc = session_start(&t->session, o, (uint32_t)o->ctx_size, e);
+        rc = setup_start(&t->generator, o, (uint32_t)o->ctx_size, e);
     if (!rc && o->resume)
         rc = talk_load(t, o->resume, e);
     if (!rc && !(t->line = line_open(e)))
@@ -306,7 +312,8 @@ static int start(struct talk *t, struct err *e)
     return rc;
 }
 
-int interactive_run(const struct options *o, const struct term *term, struct output *out, struct err *e)
+int interactive_run(const struct options *o, const struct term *term, struct output *out,
+                    struct moeflux_err *e)
 {
     struct talk t = {.options = o, .term = term, .out = out};
     if (signals_catch_interrupt(e))
@@ -320,7 +327,7 @@ int interactive_run(const struct options *o, const struct term *term, struct out
         rc = loop(&t, e);
         talk_keep_quietly(&t, true);
     }
-    rc = session_save_usage(&t.session, o, rc, e);
+    rc = setup_save_usage(&t.generator, o, rc, e);
     line_close(t.line);
     talk_free(&t);
     return rc;

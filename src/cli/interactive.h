@@ -2,12 +2,12 @@
 #ifndef MOEFLUX_CLI_INTERACTIVE_H
 #define MOEFLUX_CLI_INTERACTIVE_H
 
-struct err;
+struct moeflux_err;
 struct options;
 struct output;
 struct term;
 
 /* Runs until /quit or Ctrl-D. */
-int interactive_run(const struct options *o, const struct term *t, struct output *out, struct err *e);
+int interactive_run(const struct options *o, const struct term *t, struct output *out, struct moeflux_err *e);
 
 #endif

@@ -6,14 +6,14 @@
 
 #define MAX_LINE ((size_t)1 << 30)
 
-int lines_open(struct lines *l, const char *path, struct err *e)
+int lines_open(struct lines *l, const char *path, struct moeflux_err *e)
 {
     *l = (struct lines){.input.fd = -1};
     return input_open(&l->input, path, e);
 }
 
 /* Reads what there is. */
-static int read_more(struct lines *l, bool wait, struct err *e)
+static int read_more(struct lines *l, bool wait, struct moeflux_err *e)
 {
     /* What was given out makes room. */
     if (l->at) {
@@ -29,7 +29,7 @@ static int read_more(struct lines *l, bool wait, struct err *e)
     return rc;
 }
 
-int lines_next(struct lines *l, bool wait, const char **text, size_t *len, struct err *e)
+int lines_next(struct lines *l, bool wait, const char **text, size_t *len, struct moeflux_err *e)
 {
     size_t seen = 0;
     for (;;) {

@@ -9,7 +9,7 @@
 #include "base/str.h"
 #include "cli/input.h"
 
-struct err;
+struct moeflux_err;
 
 struct lines {
     struct input input;
@@ -22,11 +22,11 @@ struct lines {
 enum lines_event { LINES_END, LINES_LINE, LINES_NOT_YET };
 
 /* path "-": stdin. ERR_IO. */
-int lines_open(struct lines *l, const char *path, struct err *e);
+int lines_open(struct lines *l, const char *path, struct moeflux_err *e);
 
 /* The next line, without its end; borrowed until the next call. LINES_NOT_YET: none has come, and `wait` is not set. Else
  * ERR_IO, ERR_MEMORY, ERR_FORMAT (a line over a GiB), ERR_INTERRUPTED (Ctrl-C while it waited). */
-int lines_next(struct lines *l, bool wait, const char **text, size_t *len, struct err *e);
+int lines_next(struct lines *l, bool wait, const char **text, size_t *len, struct moeflux_err *e);
 
 void lines_close(struct lines *l);
 

@@ -7,7 +7,6 @@
 #include "base/err.h"
 #include "base/str.h"
 #include "cli/flags.h"
-#include "experts/reader.h"
 #include "moeflux.h"
 
 /* Seeds stay below 2^53 so that every JSON reader gets them exactly. */
@@ -17,14 +16,19 @@
 
 /* clang-format off */
 #define AT(field)                             offsetof(struct options, field)
-#define HEADING(title)                        {FLAG_HEADING, NULL, NULL, NULL, title, 0, 0, 0}
-#define SWITCH(s, l, f, help)                 {FLAG_SWITCH, s, l, NULL, help, AT(f), 0, 0}
-#define TEXT(s, l, value, f, help)            {FLAG_TEXT, s, l, value, help, AT(f), 0, 0}
-#define INT(s, l, value, f, lo, hi, help)     {FLAG_INT, s, l, value, help, AT(f), lo, hi}
-#define REAL(s, l, value, f, help)            {FLAG_REAL, s, l, value, help, AT(f), 0, 0}
-#define BYTES(s, l, value, f, help)           {FLAG_BYTES, s, l, value, help, AT(f), 0, 0}
-#define LIST(s, l, value, f, lo, hi, help)    {FLAG_LIST, s, l, value, help, AT(f), lo, hi}
-#define OPERAND(value, f, help)               {FLAG_OPERAND, NULL, NULL, value, help, AT(f), 0, 0}
+#define HEADING(title)                        {FLAG_HEADING, NULL, NULL, NULL, title, 0, 0, 0, NULL}
+#define SWITCH(s, l, f, help)                 {FLAG_SWITCH, s, l, NULL, help, AT(f), 0, 0, NULL}
+#define TEXT(s, l, value, f, help)            {FLAG_TEXT, s, l, value, help, AT(f), 0, 0, NULL}
+#define INT(s, l, value, f, lo, hi, help)     {FLAG_INT, s, l, value, help, AT(f), lo, hi, NULL}
+#define REAL(s, l, value, f, help)            {FLAG_REAL, s, l, value, help, AT(f), 0, 0, NULL}
+#define BYTES(s, l, value, f, help)           {FLAG_BYTES, s, l, value, help, AT(f), 0, 0, NULL}
+#define LIST(s, l, value, f, lo, hi, help)    {FLAG_LIST, s, l, value, help, AT(f), lo, hi, NULL}
+#define CHOICE(l, value, f, choices, help)    {FLAG_CHOICE, NULL, l, value, help, AT(f), 0, 0, choices}
+#define OPERAND(value, f, help)               {FLAG_OPERAND, NULL, NULL, value, help, AT(f), 0, 0, NULL}
+
+/* In the order of the enums of moeflux.h. */
+static const char EXPERT_IO[] = "auto, mmap, pread, uring or direct", PREFETCH[] = "auto, none, previous, router or both",
+                  CACHE_POLICY[] = "auto, lru or frequency", NUMBER_TYPE[] = "auto, f32 or f16";
 
 static const struct flag run_flags[] = {
     HEADING("Model:"),
@@ -35,11 +39,11 @@ static const struct flag run_flags[] = {
     INT("t", "threads", "N", threads, 1, 4096, "threads that read and help (all cores)"),
     BYTES(NULL, "memory", "SIZE", memory, "host memory for experts and checkpoints, as 4G"),
     BYTES(NULL, "gpu-memory", "SIZE", gpu_memory, "device memory for everything"),
-    TEXT(NULL, "expert-io", "MODE", expert_io, "auto, mmap, pread, uring or direct (auto)"),
-    TEXT(NULL, "prefetch", "WHAT", prefetch, "auto, none, previous, router or both ahead (auto)"),
-    TEXT(NULL, "kv-type", "TYPE", kv_type, "numbers of the KV cache: auto, f32, f16 (auto)"),
-    TEXT(NULL, "prompt-type", "TYPE", prompt_type, "products of prompts: auto, f32, f16 (auto)"),
-    TEXT(NULL, "cache-policy", "NAME", cache_policy, "who leaves the cache: auto, lru, frequency (auto)"),
+    CHOICE("expert-io", "MODE", expert_io, EXPERT_IO, "auto, mmap, pread, uring or direct (auto)"),
+    CHOICE("prefetch", "WHAT", prefetch, PREFETCH, "auto, none, previous, router or both ahead (auto)"),
+    CHOICE("kv-type", "TYPE", kv_type, NUMBER_TYPE, "numbers of the KV cache: auto, f32, f16 (auto)"),
+    CHOICE("prompt-type", "TYPE", prompt_type, NUMBER_TYPE, "products of prompts: auto, f32, f16 (auto)"),
+    CHOICE("cache-policy", "NAME", cache_policy, CACHE_POLICY, "who leaves the cache: auto, lru, frequency (auto)"),
     TEXT(NULL, "usage", "FILE", usage, "begin with the experts used before; update FILE"),
     TEXT(NULL, "pin", "FILE", pin, "keep the most used experts of a usage file"),
     INT(NULL, "chunk", "N", chunk, 1, 1 << 20, "tokens of a prompt computed at once"),
@@ -104,10 +108,10 @@ static const struct flag inspect_flags[] = {
     INT("c", "ctx-size", "N", ctx_size, 1, MAX_TOKENS, "tokens to keep room for (8192)"),
     BYTES(NULL, "memory", "SIZE", memory, "host memory for experts and checkpoints"),
     BYTES(NULL, "gpu-memory", "SIZE", gpu_memory, "device memory for everything"),
-    TEXT(NULL, "expert-io", "MODE", expert_io, "auto, mmap, pread, uring or direct (auto)"),
+    CHOICE("expert-io", "MODE", expert_io, EXPERT_IO, "auto, mmap, pread, uring or direct (auto)"),
     INT("t", "threads", "N", threads, 1, 4096, "threads that read (all cores)"),
-    TEXT(NULL, "kv-type", "TYPE", kv_type, "numbers of the KV cache: auto, f32, f16 (auto)"),
-    TEXT(NULL, "prompt-type", "TYPE", prompt_type, "products of prompts: auto, f32, f16 (auto)"),
+    CHOICE("kv-type", "TYPE", kv_type, NUMBER_TYPE, "numbers of the KV cache: auto, f32, f16 (auto)"),
+    CHOICE("prompt-type", "TYPE", prompt_type, NUMBER_TYPE, "products of prompts: auto, f32, f16 (auto)"),
     INT(NULL, "chunk", "N", chunk, 1, 1 << 20, "tokens of a prompt computed at once"),
     SWITCH(NULL, "no-measure", no_measure, "print only what files and memory tell"),
     SWITCH(NULL, "json", json, "print one JSON object"),
@@ -133,17 +137,17 @@ static void set_defaults(struct options *o)
     };
 }
 
-static int refuse(bool together, const char *a, const char *b, struct err *e)
+static int refuse(bool together, const char *a, const char *b, struct moeflux_err *e)
 {
     return together ? err_set(e, ERR_USAGE, "%s and %s exclude each other", a, b) : 0;
 }
 
-static int check_needs(bool given, const char *flag, bool has, const char *other, struct err *e)
+static int check_needs(bool given, const char *flag, bool has, const char *other, struct moeflux_err *e)
 {
     return given && !has ? err_set(e, ERR_USAGE, "%s goes with %s only", flag, other) : 0;
 }
 
-static int check_prompt(const struct options *o, struct err *e)
+static int check_prompt(const struct options *o, struct moeflux_err *e)
 {
     int rc = refuse(o->prompt && o->file, "-p", "-f", e);
     if (!rc)
@@ -173,7 +177,7 @@ static int check_prompt(const struct options *o, struct err *e)
 }
 
 /* "2/8" */
-static int parse_shard(struct options *o, struct err *e)
+static int parse_shard(struct options *o, struct moeflux_err *e)
 {
     const char *slash = o->shard ? strchr(o->shard, '/') : NULL;
     int64_t i = 1, n = 1;
@@ -194,7 +198,7 @@ static int parse_shard(struct options *o, struct err *e)
 }
 
 /* Other work than answering has no state to keep. */
-static int check_state(const struct options *o, struct err *e)
+static int check_state(const struct options *o, struct moeflux_err *e)
 {
     static const char others[] = "--bench, --plan, --selftest, --list-devices or --perplexity";
     bool other = o->bench || o->plan || o->selftest || o->list_devices || o->perplexity;
@@ -204,7 +208,7 @@ static int check_state(const struct options *o, struct err *e)
     return rc ? rc : refuse(other && o->batch, "--batch", others, e);
 }
 
-static int check_batch(struct options *o, struct err *e)
+static int check_batch(struct options *o, struct moeflux_err *e)
 {
     int rc = refuse(o->batch && (o->prompt || o->file || o->tokens_in), "--batch", "a prompt", e);
     if (!rc)
@@ -223,7 +227,7 @@ static int check_batch(struct options *o, struct err *e)
     return rc ? rc : parse_shard(o, e);
 }
 
-static int check_output(const struct options *o, struct err *e)
+static int check_output(const struct options *o, struct moeflux_err *e)
 {
     bool text_logits = o->logits && strcmp(o->logits, "-") == 0;
     int rc = refuse(o->json && o->csv, "--json", "--csv", e);
@@ -242,7 +246,7 @@ static int check_output(const struct options *o, struct err *e)
     return rc;
 }
 
-static int check_modes(const struct options *o, struct err *e)
+static int check_modes(const struct options *o, struct moeflux_err *e)
 {
     int rc = refuse(o->bench && o->selftest, "--bench", "--selftest", e);
     if (!rc)
@@ -271,13 +275,7 @@ static int check_modes(const struct options *o, struct err *e)
     return rc;
 }
 
-static int check_reads(const struct options *o, struct err *e)
-{
-    enum reader_mode mode;
-    return o->expert_io ? reader_mode_find(o->expert_io, &mode, e) : 0;
-}
-
-static int check_run(struct options *o, struct err *e)
+static int check_run(struct options *o, struct moeflux_err *e)
 {
     struct sampler_options sampling = options_sampling(o, 0);
     int rc = check_modes(o, e);
@@ -291,8 +289,6 @@ static int check_run(struct options *o, struct err *e)
         rc = check_output(o, e);
     if (!rc)
         rc = sampler_check(&sampling, e);
-    if (!rc)
-        rc = check_reads(o, e);
     if (rc)
         return rc;
     o->verb = o->list_devices ? VERB_LIST_DEVICES
@@ -307,7 +303,7 @@ static int check_run(struct options *o, struct err *e)
     return 0;
 }
 
-int options_parse(struct options *o, int argc, char **argv, struct err *e)
+int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *e)
 {
     set_defaults(o);
     if (argc > 1 && strcmp(argv[1], "convert") == 0) {
@@ -316,8 +312,7 @@ int options_parse(struct options *o, int argc, char **argv, struct err *e)
     }
     if (argc > 1 && strcmp(argv[1], "inspect") == 0) {
         o->verb = VERB_INSPECT;
-        int rc = flags_parse(inspect_flags, COUNT(inspect_flags), argc - 1, argv + 1, o, &o->help, e);
-        return rc ? rc : check_reads(o, e);
+        return flags_parse(inspect_flags, COUNT(inspect_flags), argc - 1, argv + 1, o, &o->help, e);
     }
     int rc = flags_parse(run_flags, COUNT(run_flags), argc, argv, o, &o->help, e);
     if (rc)
@@ -358,11 +353,11 @@ void options_engine(const struct options *o, struct moeflux_options *out)
     out->device = o->device;
     out->memory_bytes = o->memory;
     out->gpu_memory_bytes = o->gpu_memory;
-    out->expert_io = o->expert_io;
-    out->prefetch = o->prefetch;
-    out->cache_policy = o->cache_policy;
-    out->kv_type = o->kv_type;
-    out->prompt_type = o->prompt_type;
+    out->expert_io = (enum moeflux_expert_io)o->expert_io;
+    out->prefetch = (enum moeflux_prefetch)o->prefetch;
+    out->cache_policy = (enum moeflux_cache_policy)o->cache_policy;
+    out->kv_type = (enum moeflux_kv_type)o->kv_type;
+    out->prompt_type = (enum moeflux_prompt_type)o->prompt_type;
     out->pin = o->pin;
     out->usage = o->usage;
     out->n_threads = (uint32_t)o->threads;
@@ -371,15 +366,28 @@ void options_engine(const struct options *o, struct moeflux_options *out)
     out->profile = o->stats;
 }
 
-struct sampler_options options_sampling(const struct options *o, uint64_t seed)
+struct request_options options_request(const struct options *o)
 {
-    return (struct sampler_options){
-        .temperature = o->temp,
-        .top_k = (uint32_t)o->top_k,
+    return (struct request_options){
+        .prompt = o->prompt,
+        .system = o->system,
+        .raw = o->raw,
+        .think = o->think,
+        .no_think = o->no_think,
+        .ignore_eos = o->ignore_eos,
+        .predict = o->predict == OPTIONS_NOT_GIVEN ? OPTIONS_NO_LIMIT : o->predict,
+        .seed = o->seed,
+        .temp = o->temp,
         .top_p = o->top_p,
         .min_p = o->min_p,
         .repeat_penalty = o->repeat_penalty,
-        .repeat_last = (uint32_t)o->repeat_last,
-        .seed = seed,
+        .top_k = o->top_k,
+        .repeat_last = o->repeat_last,
     };
+}
+
+struct sampler_options options_sampling(const struct options *o, uint64_t seed)
+{
+    struct request_options r = options_request(o);
+    return request_sampling(&r, seed);
 }

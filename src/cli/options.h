@@ -7,9 +7,9 @@
 #include <stdint.h>
 
 #include "cli/number.h"
-#include "text/sampler.h"
+#include "generate/request.h"
 
-struct err;
+struct moeflux_err;
 struct str;
 struct moeflux_options;
 
@@ -27,14 +27,15 @@ enum verb {
     VERB_VERSION,
 };
 
-enum { OPTIONS_NOT_GIVEN = -2, OPTIONS_NO_LIMIT = -1, OPTIONS_DEFAULT_CONTEXT = 8192 };
+enum { OPTIONS_NOT_GIVEN = -2, OPTIONS_NO_LIMIT = REQUEST_NO_LIMIT };
 
 struct options {
     enum verb verb;
     bool help, version;
 
-    const char *model, *device, *expert_io, *prefetch, *cache_policy, *usage, *pin, *kv_type, *prompt_type;
-    int64_t ctx_size; /* 0: the smaller of OPTIONS_DEFAULT_CONTEXT and the model's maximum */
+    const char *model, *device, *usage, *pin;
+    int expert_io, prefetch, cache_policy, kv_type, prompt_type; /* enums of moeflux.h */
+    int64_t ctx_size; /* 0: the smaller of GENERATOR_DEFAULT_CONTEXT and the model's maximum */
     int64_t threads, chunk;
     uint64_t memory, gpu_memory; /* bytes; 0: from what is free */
 
@@ -68,7 +69,7 @@ struct options {
 };
 
 /* Parses the command line. ERR_USAGE names the flag at fault. */
-int options_parse(struct options *o, int argc, char **argv, struct err *e);
+int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *e);
 
 /* The help text of the command line that was parsed (the main one, convert's or inspect's). */
 void options_help(const struct options *o, struct str *out);
@@ -76,6 +77,8 @@ void options_help(const struct options *o, struct str *out);
 /* What the engine is to be opened with; `progress` stays as it is. */
 void options_engine(const struct options *o, struct moeflux_options *out);
 
+/* How a prompt is to be answered, as far as a request of --batch does not say otherwise. */
+struct request_options options_request(const struct options *o);
 /* The sampler's options with `seed` put in. */
 struct sampler_options options_sampling(const struct options *o, uint64_t seed);
 

@@ -15,7 +15,7 @@
 
 void output_init(struct output *o, int fd)
 {
-    *o = (struct output){.fd = fd};
+    *o = (struct output){.fd = fd, .is_terminal = isatty(fd)};
 }
 
 static void fail(struct output *o, const char *what)
@@ -43,7 +43,10 @@ void output_add(struct output *o, const char *bytes, size_t n)
 {
     if (o->fault.code)
         return;
-    str_add(&o->held, bytes, n);
+    if (o->is_terminal)
+        printable_push(&o->filter, bytes, n, &o->held);
+    else
+        str_add(&o->held, bytes, n);
     if (!str_ok(&o->held))
         err_set(&o->fault, ERR_MEMORY, "out of memory for the output");
     else if (o->held.len >= HOLD_BYTES)
@@ -53,6 +56,12 @@ void output_add(struct output *o, const char *bytes, size_t n)
 void output_text(struct output *o, const char *text)
 {
     output_add(o, text, strlen(text));
+}
+
+void output_escape(struct output *o, const char *sequence)
+{
+    printable_end(&o->filter, &o->held);
+    str_add_text(&o->held, sequence);
 }
 
 void output_addf(struct output *o, const char *fmt, ...)
@@ -66,7 +75,7 @@ void output_addf(struct output *o, const char *fmt, ...)
         output_add(o, line, (size_t)n < sizeof line ? (size_t)n : sizeof line - 1);
 }
 
-int output_json(struct output *o, struct json_t *value, struct err *e)
+int output_json(struct output *o, struct json_t *value, struct moeflux_err *e)
 {
     char *text = value ? json_dumps(value, JSON_REAL_PRECISION(9)) : NULL;
     json_decref(value);
@@ -87,7 +96,7 @@ struct json_t *output_json_text(const char *bytes, size_t n)
     return text;
 }
 
-int output_flush(struct output *o, struct err *e)
+int output_flush(struct output *o, struct moeflux_err *e)
 {
     write_held(o);
     if (!o->fault.code)
@@ -95,8 +104,9 @@ int output_flush(struct output *o, struct err *e)
     return err_set(e, o->fault.code, "%s", o->fault.text);
 }
 
-int output_close(struct output *o, struct err *e)
+int output_close(struct output *o, struct moeflux_err *e)
 {
+    printable_end(&o->filter, &o->held);
     write_held(o);
     bool wrote = o->fd >= 0;
     if (wrote && close(o->fd) < 0 && !o->fault.code && errno != EINTR)

@@ -8,20 +8,21 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "cli/bar.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/prompt.h"
-#include "cli/session.h"
+#include "cli/setup.h"
 #include "cli/signals.h"
 #include "cli/stats.h"
+#include "cli/terminal/bar.h"
+#include "generate/generator.h"
 #include "moeflux.h"
 
 struct scoring {
     const struct options *options;
     struct output *out;
     struct bar bar;
-    struct session session;
+    struct generator generator;
     struct prompt text;
     struct token_list tokens;
     const int32_t *window; /* ids of the window being evaluated */
@@ -41,12 +42,12 @@ static double surprise(const float *row, uint32_t n, int32_t id)
     return largest + log(fmax(sum, 1)) - (double)row[id]; /* the largest alone adds 1 */
 }
 
-static int score(void *ctx, uint32_t pos, const float *row, struct err *e)
+static int score(void *ctx, uint32_t pos, const float *row, struct moeflux_err *e)
 {
     struct scoring *s = ctx;
     if (pos + 1 >= s->n_window)
         return 0;
-    double x = surprise(row, s->session.info.vocab_size, s->window[pos + 1]);
+    double x = surprise(row, s->generator.info.vocab_size, s->window[pos + 1]);
     if (!isfinite(x))
         return err_set(e, ERR_DEVICE,
                        "the logits after token %" PRIu32 " of window %" PRIu64 " are not finite", pos,
@@ -57,24 +58,24 @@ static int score(void *ctx, uint32_t pos, const float *row, struct err *e)
     return 0;
 }
 
-static int score_windows(struct scoring *s, struct err *e)
+static int score_windows(struct scoring *s, struct moeflux_err *e)
 {
     uint64_t start = clock_ns();
-    const struct moeflux_wish wish = {.each_logits = score, .ctx = s};
+    const struct moeflux_outputs outputs = {.each_logits = score, .ctx = s};
     int rc = 0;
     for (size_t from = 0; rc == 0 && from + 1 < s->tokens.n; from += s->n_window) {
         s->window = s->tokens.ids + from;
-        s->n_window = (uint32_t)size_min(s->tokens.n - from, s->session.max_context);
-        rc = moeflux_clear(s->session.sequence, e);
+        s->n_window = (uint32_t)size_min(s->tokens.n - from, s->generator.max_context);
+        rc = moeflux_session_clear(s->generator.sequence, e);
         if (rc == 0)
-            rc = moeflux_eval(s->session.sequence, s->window, s->n_window, &wish, e);
+            rc = moeflux_session_eval(s->generator.sequence, s->window, s->n_window, &outputs, e);
         s->n_windows++;
     }
     s->ns = clock_ns() - start;
     return rc;
 }
 
-static int read_text(struct scoring *s, struct err *e)
+static int read_text(struct scoring *s, struct moeflux_err *e)
 {
     struct options plain = *s->options;
     size_t n_replaced = 0;
@@ -84,16 +85,16 @@ static int read_text(struct scoring *s, struct err *e)
     int rc = prompt_read(&s->text, &plain, e);
     if (rc)
         return rc;
-    if (!s->session.tokenizer)
+    if (!s->generator.tokenizer)
         return err_set(e, ERR_USAGE, "%s has no tokenizer.json, which --perplexity needs", s->options->model);
-    rc = session_encode(&s->session, str_text(&s->text.text), s->text.text.len, SPECIALS_AS_TEXT, &s->tokens,
-                        &n_replaced, e);
+    rc = generator_encode(&s->generator, str_text(&s->text.text), s->text.text.len, SPECIALS_AS_TEXT,
+                          &s->tokens, &n_replaced, e);
     if (rc == 0 && s->tokens.n < 2)
         rc = err_set(e, ERR_USAGE, "%s: %zu token, expected at least 2", s->options->perplexity, s->tokens.n);
     return rc;
 }
 
-static int print(const struct scoring *s, struct err *e)
+static int print(const struct scoring *s, struct moeflux_err *e)
 {
     double n = (double)s->n, mean = s->sum / n, ppl = exp(mean);
     double variance = s->n > 1 ? fmax(s->squares / n - mean * mean, 0) / (n - 1) : NAN;
@@ -103,7 +104,7 @@ static int print(const struct scoring *s, struct err *e)
     if (!s->options->json) {
         output_addf(s->out, "perplexity %.4f +- %.4f, %.4f bits per byte\n", ppl, ppl * sqrt(variance), bits);
         output_addf(s->out, "%" PRIu64 " tokens scored in %" PRIu64 " windows of %" PRIu32 ", %.1f tok/s\n",
-                    s->n, s->n_windows, s->session.max_context, rate);
+                    s->n, s->n_windows, s->generator.max_context, rate);
         return output_flush(s->out, e);
     }
     json_t *object = json_object();
@@ -112,33 +113,33 @@ static int print(const struct scoring *s, struct err *e)
     json_object_set_new(object, "bits_per_byte", stats_number(bits));
     json_object_set_new(object, "tokens_scored", json_integer((json_int_t)s->n));
     json_object_set_new(object, "windows", json_integer((json_int_t)s->n_windows));
-    json_object_set_new(object, "context", json_integer(s->session.max_context));
+    json_object_set_new(object, "context", json_integer(s->generator.max_context));
     json_object_set_new(object, "tok_s", stats_number(rate));
-    json_object_set_new(object, "stats", stats_engine_json(&s->session));
+    json_object_set_new(object, "stats", stats_engine_json(&s->generator));
     return output_json(s->out, object, e);
 }
 
-int perplexity_run(const struct options *o, const struct term *t, struct output *out, struct err *e)
+int perplexity_run(const struct options *o, const struct term *t, struct output *out, struct moeflux_err *e)
 {
     struct scoring s = {.options = o, .out = out};
     if (signals_catch_interrupt(e))
         return ERR_IO;
     bar_init(&s.bar, t);
-    int rc = session_open(&s.session, o, &s.bar, e);
+    int rc = setup_open(&s.generator, o, &s.bar, e);
     if (!rc)
         rc = read_text(&s, e);
     if (!rc)
-        rc = session_start(&s.session, o, (uint32_t)o->ctx_size, e);
+        rc = setup_start(&s.generator, o, (uint32_t)o->ctx_size, e);
     if (!rc)
         rc = score_windows(&s, e);
     bar_end(&s.bar);
     if (!rc)
         rc = print(&s, e);
     if (!rc && o->stats)
-        stats_print(&(struct stats){0}, NULL, &s.session, stderr);
-    rc = session_save_usage(&s.session, o, rc, e);
+        stats_print(&(struct stats){0}, NULL, &s.generator);
+    rc = setup_save_usage(&s.generator, o, rc, e);
     token_list_free(&s.tokens);
     prompt_free(&s.text);
-    session_close(&s.session);
+    generator_close(&s.generator);
     return rc;
 }

@@ -8,7 +8,7 @@
 #include "base/err.h"
 #include "base/str.h"
 
-int place_check(const char *flag, const char *path, struct err *e)
+int place_check(const char *flag, const char *path, struct moeflux_err *e)
 {
     char dir[4096];
     const char *slash = strrchr(path, '/');

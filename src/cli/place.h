@@ -2,11 +2,11 @@
 #ifndef MOEFLUX_CLI_PLACE_H
 #define MOEFLUX_CLI_PLACE_H
 
-struct err;
+struct moeflux_err;
 
 /* A file that cannot be written at the end of a long run is better told before it: the directory of `path` must take
  * new files. ERR_IO names `flag` and the path. */
-int place_check(const char *flag, const char *path, struct err *e);
+int place_check(const char *flag, const char *path, struct moeflux_err *e);
 
 /* `name` below $XDG_STATE_HOME/moeflux, else ~/.local/state/moeflux, in fresh memory; the directories above it are
  * made, for the user alone. NULL: neither variable has an absolute path, or there is no memory. */

@@ -10,7 +10,7 @@
 
 enum { LOGITS_TOKENS = 0, LOGITS_LOGITS = 1 };
 
-int probe_open(struct probe *p, const struct options *o, struct output *out, struct err *e)
+int probe_open(struct probe *p, const struct options *o, struct output *out, struct moeflux_err *e)
 {
     *p = (struct probe){.logits = o->logits != NULL, .all = o->logits_all, .hidden = o->hidden != NULL};
     int rc = 0;
@@ -24,14 +24,14 @@ int probe_open(struct probe *p, const struct options *o, struct output *out, str
 }
 
 /* One line a row; nine digits give every float back exactly. */
-static int print_row(struct probe *p, const float *row, struct err *e)
+static int print_row(struct probe *p, const float *row, struct moeflux_err *e)
 {
     for (uint32_t i = 0; i < p->vocab_size; i++)
         output_addf(p->text, "%.9g%c", (double)row[i], i + 1 == p->vocab_size ? '\n' : ' ');
     return output_flush(p->text, e);
 }
 
-static int write_row(struct probe *p, uint32_t row_idx, const float *row, struct err *e)
+static int write_row(struct probe *p, uint32_t row_idx, const float *row, struct moeflux_err *e)
 {
     if (p->text)
         return print_row(p, row, e);
@@ -39,19 +39,20 @@ static int write_row(struct probe *p, uint32_t row_idx, const float *row, struct
                              p->vocab_size, e);
 }
 
-static int on_logits(void *ctx, uint32_t pos, const float *row, struct err *e)
+static int on_logits(void *ctx, uint32_t pos, const float *row, struct moeflux_err *e)
 {
     return write_row(ctx, pos, row, e);
 }
 
-static int on_hidden(void *ctx, uint32_t layer, uint32_t pos, uint32_t n, const float *rows, struct err *e)
+static int on_hidden(void *ctx, uint32_t layer, uint32_t pos, uint32_t n, const float *rows,
+                     struct moeflux_err *e)
 {
     struct probe *p = ctx;
     uint64_t at = ((uint64_t)layer * p->n_tokens + pos) * p->width;
     return tensor_file_write(&p->hidden_file, 0, at, rows, (uint64_t)n * p->width, e);
 }
 
-static int begin_logits(struct probe *p, const struct token_list *prompt, struct err *e)
+static int begin_logits(struct probe *p, const struct token_list *prompt, struct moeflux_err *e)
 {
     const struct tensor_spec specs[] = {
         [LOGITS_TOKENS] = {"tokens", "I32", 1, {prompt->n}},
@@ -61,17 +62,17 @@ static int begin_logits(struct probe *p, const struct token_list *prompt, struct
     return rc ? rc : tensor_file_write(&p->logits_file, LOGITS_TOKENS, 0, prompt->ids, prompt->n, e);
 }
 
-int probe_begin(struct probe *p, const struct moeflux_info *info, const struct token_list *prompt,
-                struct moeflux_wish *wish, struct err *e)
+int probe_begin(struct probe *p, const struct moeflux_model_info *info, const struct token_list *prompt,
+                struct moeflux_outputs *outputs, struct moeflux_err *e)
 {
     const struct tensor_spec hidden = {"hidden", "F32", 3, {info->n_layers + 1, prompt->n, info->hidden}};
     int rc = 0;
     p->n_tokens = (uint32_t)prompt->n;
     p->vocab_size = info->vocab_size;
     p->width = info->hidden;
-    wish->ctx = p;
-    wish->each_logits = p->all ? on_logits : NULL;
-    wish->hidden = p->hidden ? on_hidden : NULL;
+    outputs->ctx = p;
+    outputs->each_logits = p->all ? on_logits : NULL;
+    outputs->hidden = p->hidden ? on_hidden : NULL;
     if (p->logits && !p->text)
         rc = begin_logits(p, prompt, e);
     if (!rc && p->hidden)
@@ -79,7 +80,7 @@ int probe_begin(struct probe *p, const struct moeflux_info *info, const struct t
     return rc;
 }
 
-int probe_finish(struct probe *p, const float *last, struct err *e)
+int probe_finish(struct probe *p, const float *last, struct moeflux_err *e)
 {
     int rc = 0;
     if (p->logits && !p->all)

@@ -8,9 +8,9 @@
 
 #include "cli/tensor_file.h"
 
-struct err;
-struct moeflux_info;
-struct moeflux_wish;
+struct moeflux_err;
+struct moeflux_model_info;
+struct moeflux_outputs;
 struct options;
 struct output;
 struct token_list;
@@ -23,14 +23,14 @@ struct probe {
 };
 
 /* Creates the files that the options name (as temporary ones). */
-int probe_open(struct probe *p, const struct options *o, struct output *out, struct err *e);
+int probe_open(struct probe *p, const struct options *o, struct output *out, struct moeflux_err *e);
 
-/* The prompt is known: writes headers and tokens, and fills the wish. The probe must outlive the evaluation. */
-int probe_begin(struct probe *p, const struct moeflux_info *info, const struct token_list *prompt,
-                struct moeflux_wish *wish, struct err *e);
+/* The prompt is known: writes headers and tokens, and fills the outputs. The probe must outlive the evaluation. */
+int probe_begin(struct probe *p, const struct moeflux_model_info *info, const struct token_list *prompt,
+                struct moeflux_outputs *outputs, struct moeflux_err *e);
 
 /* The prompt was evaluated; `last` [vocab_size] are the logits after it. Gives the files their names. */
-int probe_finish(struct probe *p, const float *last, struct err *e);
+int probe_finish(struct probe *p, const float *last, struct moeflux_err *e);
 
 /* Drops what was not finished. A zeroed struct is legal. */
 void probe_close(struct probe *p);

@@ -7,7 +7,7 @@
 #include "cli/input.h"
 #include "cli/number.h"
 #include "cli/options.h"
-#include "cli/term.h"
+#include "cli/terminal/term.h"
 
 /* A prompt is text for one context: past this size the file is a mistake. */
 #define MAX_PROMPT_BYTES ((size_t)1 << 30)
@@ -18,7 +18,7 @@ bool prompt_is_given(const struct options *o, const struct term *t)
 }
 
 /* Files may be pipes (process substitution), so this reads to the end instead of asking for a size. */
-static int read_file(const char *path, struct str *out, struct err *e)
+static int read_file(const char *path, struct str *out, struct moeflux_err *e)
 {
     struct input in;
     int rc = input_open(&in, path, e);
@@ -33,7 +33,7 @@ static int read_file(const char *path, struct str *out, struct err *e)
     return rc;
 }
 
-static int parse_ids(const char *name, const struct str *text, struct token_list *ids, struct err *e)
+static int parse_ids(const char *name, const struct str *text, struct token_list *ids, struct moeflux_err *e)
 {
     const char *at = str_text(text), *end = at + text->len;
     while (at < end) {
@@ -67,7 +67,7 @@ static bool is_blank(const struct str *text)
     return strspn(at, " \t\r\n") == text->len;
 }
 
-int prompt_read(struct prompt *p, const struct options *o, struct err *e)
+int prompt_read(struct prompt *p, const struct options *o, struct moeflux_err *e)
 {
     int rc = 0;
     const char *path = o->tokens_in ? o->tokens_in : o->file;

@@ -7,7 +7,7 @@
 #include "base/str.h"
 #include "text/tokenizer.h"
 
-struct err;
+struct moeflux_err;
 struct options;
 struct term;
 
@@ -21,7 +21,7 @@ struct prompt {
 bool prompt_is_given(const struct options *o, const struct term *t);
 
 /* Reads it whole. ERR_IO, ERR_USAGE (empty prompt; a word of --tokens-in that is no token id, with its number). */
-int prompt_read(struct prompt *p, const struct options *o, struct err *e);
+int prompt_read(struct prompt *p, const struct options *o, struct moeflux_err *e);
 
 void prompt_free(struct prompt *p);
 

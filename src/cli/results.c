@@ -15,7 +15,7 @@
 #include "base/str.h"
 #include "cli/exit.h"
 #include "cli/output.h"
-#include "cli/request.h"
+#include "generate/request.h"
 
 /* Every result begins so, a cut one too. */
 static const char beginning[] = "{\"id\": ";
@@ -35,7 +35,7 @@ static bool take_line(struct results *r, const char *text, size_t len)
 }
 
 /* The bytes behind the last line end: a whole result that only lacks its end, or a cut one. */
-static int mend(struct results *r, const char *text, size_t len, uint64_t off, struct err *e)
+static int mend(struct results *r, const char *text, size_t len, uint64_t off, struct moeflux_err *e)
 {
     char warning[600];
     size_t n = len < sizeof beginning - 1 ? len : sizeof beginning - 1;
@@ -54,7 +54,7 @@ static int mend(struct results *r, const char *text, size_t len, uint64_t off, s
 }
 
 /* Line by line: results files may be larger than memory. */
-static int take_all(struct results *r, struct err *e)
+static int take_all(struct results *r, struct moeflux_err *e)
 {
     struct str held = {0};
     uint64_t off = 0, n_lines = 0;
@@ -86,7 +86,7 @@ static int take_all(struct results *r, struct err *e)
     return rc;
 }
 
-static int open_file(struct results *r, struct err *e)
+static int open_file(struct results *r, struct moeflux_err *e)
 {
     struct stat st;
     r->fd = open(r->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
@@ -101,7 +101,7 @@ static int open_file(struct results *r, struct err *e)
     return take_all(r, e);
 }
 
-int results_open(struct results *r, const char *path, struct output *out, struct err *e)
+int results_open(struct results *r, const char *path, struct output *out, struct moeflux_err *e)
 {
     *r = (struct results){.path = path, .fd = -1, .out = out, .there = json_object()};
     if (!r->there)
@@ -114,7 +114,7 @@ bool results_has(const struct results *r, const char *key)
     return json_object_get(r->there, key) != NULL;
 }
 
-int results_add(struct results *r, const char *line, struct err *e)
+int results_add(struct results *r, const char *line, struct moeflux_err *e)
 {
     struct str whole = {0};
     str_add_text(&whole, line);
@@ -130,7 +130,7 @@ int results_add(struct results *r, const char *line, struct err *e)
     return rc;
 }
 
-int results_close(struct results *r, struct err *e)
+int results_close(struct results *r, struct moeflux_err *e)
 {
     int rc = r->fd >= 0 ? file_sync(r->fd, r->path, e) : 0;
     if (r->fd >= 0 && !rc)

@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-struct err;
+struct moeflux_err;
 struct json_t;
 struct output;
 
@@ -19,15 +19,15 @@ struct results {
 /* Opens `path` (NULL: takes `out`) and reads which results it has. A last line that an interruption cut is taken away, with
  * a warning. ERR_FORMAT: a line that is no result, so that the file is somebody else's: it stays as it is. ERR_USAGE:
  * another run writes to it. ERR_IO, ERR_MEMORY. */
-int results_open(struct results *r, const char *path, struct output *out, struct err *e);
+int results_open(struct results *r, const char *path, struct output *out, struct moeflux_err *e);
 
 /* Whether an earlier run has answered this one. */
 bool results_has(const struct results *r, const char *key);
 
 /* Writes one line, at once and whole. ERR_IO, ERR_MEMORY. */
-int results_add(struct results *r, const char *line, struct err *e);
+int results_add(struct results *r, const char *line, struct moeflux_err *e);
 
 /* Waits until the results are on the disk, and closes. ERR_IO. */
-int results_close(struct results *r, struct err *e);
+int results_close(struct results *r, struct moeflux_err *e);
 
 #endif

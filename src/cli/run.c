@@ -6,19 +6,21 @@
 
 #include "base/clock.h"
 #include "base/err.h"
-#include "cli/answer.h"
-#include "cli/bar.h"
 #include "cli/exit.h"
 #include "cli/options.h"
 #include "cli/output.h"
-#include "cli/printer.h"
+#include "cli/place.h"
 #include "cli/probe.h"
 #include "cli/prompt.h"
-#include "cli/prompt_cache.h"
-#include "cli/session.h"
+#include "cli/setup.h"
 #include "cli/signals.h"
 #include "cli/stats.h"
-#include "cli/term.h"
+#include "cli/terminal/bar.h"
+#include "cli/terminal/printer.h"
+#include "cli/terminal/term.h"
+#include "generate/answer.h"
+#include "generate/generator.h"
+#include "generate/prompt_cache.h"
 #include "moeflux.h"
 
 /* All that one run owns; zeroed at first. */
@@ -29,7 +31,7 @@ struct run {
     struct bar bar;
     struct prompt prompt;
     struct probe probe;
-    struct session session;
+    struct generator generator;
     struct prompt_cache cache;
     struct token_list tokens; /* of the prompt */
     uint32_t n_system;        /* of those: the system text's */
@@ -59,12 +61,12 @@ static bool uses_chat(const struct run *r)
 }
 
 /* The tokenizer is needed to read a text prompt and to print a text answer. */
-static int check_tokenizer(struct run *r, struct err *e)
+static int check_tokenizer(struct run *r, struct moeflux_err *e)
 {
     const struct options *o = r->options;
     if (uses_chat(r))
-        return session_use_chat(&r->session, o, "a text prompt", e);
-    if (r->session.tokenizer)
+        return setup_chat(&r->generator, o, "a text prompt", e);
+    if (r->generator.tokenizer)
         return 0;
     if (!r->prompt.is_ids)
         return err_set(e, ERR_USAGE, "%s has no tokenizer.json, which a text prompt needs (use --tokens-in)",
@@ -75,7 +77,7 @@ static int check_tokenizer(struct run *r, struct err *e)
     return 0;
 }
 
-static int encode(struct run *r, struct err *e)
+static int encode(struct run *r, struct moeflux_err *e)
 {
     const struct options *o = r->options;
     const struct str *text = &r->prompt.text;
@@ -88,39 +90,39 @@ static int encode(struct run *r, struct err *e)
         return 0;
     }
     if (o->raw) {
-        rc = session_encode(&r->session, str_text(text), text->len, SPECIALS_AS_TOKENS, &r->tokens,
-                            &n_replaced, e);
+        rc = generator_encode(&r->generator, str_text(text), text->len, SPECIALS_AS_TOKENS, &r->tokens,
+                              &n_replaced, e);
         run_tell_replaced(n_replaced);
         return rc;
     }
     const char *system = o->system ? o->system : "";
-    rc = chat_begin(&r->session.chat, system, strlen(system), &r->tokens, &n_replaced, e);
+    rc = chat_begin(&r->generator.chat, system, strlen(system), &r->tokens, &n_replaced, e);
     r->n_system = (uint32_t)r->tokens.n;
     if (!rc)
-        rc = chat_user(&r->session.chat, str_text(text), text->len, &r->tokens, &n_replaced, e);
+        rc = chat_user(&r->generator.chat, str_text(text), text->len, &r->tokens, &n_replaced, e);
     run_tell_replaced(n_replaced);
     return rc;
 }
 
-static int check_length(const struct run *r, struct err *e)
+static int check_length(const struct run *r, struct moeflux_err *e)
 {
     size_t n = r->tokens.n;
-    uint32_t most = r->session.max_context;
+    uint32_t most = r->generator.max_context;
     if (n > most)
         return err_set(e, ERR_USAGE, "the prompt has %zu tokens, the context holds %u (-c)", n, most);
     return 0;
 }
 
-static int prefill(struct run *r, struct err *e)
+static int prefill(struct run *r, struct moeflux_err *e)
 {
-    struct moeflux_wish wish = {0};
-    struct session *s = &r->session;
-    int rc = probe_begin(&r->probe, &s->info, &r->tokens, &wish, e);
+    struct moeflux_outputs outputs = {0};
+    struct generator *s = &r->generator;
+    int rc = probe_begin(&r->probe, &s->info, &r->tokens, &outputs, e);
     if (rc)
         return rc;
     r->stats.start_ns = clock_ns();
     r->cache.n_system = r->n_system;
-    rc = prompt_cache_eval(&r->cache, s, &r->tokens, &wish, e);
+    rc = prompt_cache_eval(&r->cache, s, &r->tokens, &outputs, e);
     r->stats.prefill_ns = clock_ns() - r->stats.start_ns;
     r->stats.n_reused = r->cache.n_reused;
     r->stats.n_prompt = (uint32_t)r->tokens.n - r->cache.n_reused;
@@ -128,10 +130,10 @@ static int prefill(struct run *r, struct err *e)
     return rc ? rc : probe_finish(&r->probe, s->logits, e);
 }
 
-static int print_json(struct run *r, struct err *e)
+static int print_json(struct run *r, struct moeflux_err *e)
 {
     const struct answer *a = &r->answer;
-    const struct session *s = &r->session;
+    const struct generator *s = &r->generator;
     json_t *object = json_object(), *ids = json_array();
     for (size_t i = 0; i < a->tokens.n; i++)
         json_array_append_new(ids, json_integer(a->tokens.ids[i]));
@@ -156,7 +158,7 @@ static int print_json(struct run *r, struct err *e)
     return output_json(r->out, object, e);
 }
 
-static int generate(struct run *r, struct err *e)
+static int generate(struct run *r, struct moeflux_err *e)
 {
     const struct options *o = r->options;
     struct printer printer;
@@ -164,34 +166,53 @@ static int generate(struct run *r, struct err *e)
     printer_init(&printer, r->out, o, r->term);
     if (!o->json)
         ao.sink = printer_sink(&printer);
-    int rc = answer_run(&r->answer, &r->session, &ao, e);
-    struct err closing = {0};
+    int rc = answer_run(&r->answer, &r->generator, &ao, e);
+    struct moeflux_err closing = {0};
     int ended = printer_end(&printer, &closing);
     if (!rc && ended)
         rc = err_set(e, closing.code, "%s", closing.text);
     return rc;
 }
 
-static int run_all(struct run *r, struct err *e)
+static void warn(void *ctx, const char *text)
+{
+    (void)ctx;
+    exit_warn(text);
+}
+
+static int load_cache(struct run *r, struct moeflux_err *e)
+{
+    const struct options *o = r->options;
+    bool old = o->state_format && strcmp(o->state_format, "v2") == 0;
+    struct prompt_cache_options cache = {
+        .path = o->prompt_cache ? o->prompt_cache : o->prompt_cache_ro,
+        .read_only = !o->prompt_cache,
+        .format = old ? MOEFLUX_STATE_V2 : MOEFLUX_STATE_V3,
+        .tell = warn,
+    };
+    return prompt_cache_load(&r->cache, &cache, &r->generator, e);
+}
+
+static int run_all(struct run *r, struct moeflux_err *e)
 {
     const struct options *o = r->options;
     int rc = prompt_read(&r->prompt, o, e);
-    if (!rc)
-        rc = prompt_cache_check(o, e);
+    if (!rc && o->prompt_cache)
+        rc = place_check("--prompt-cache", o->prompt_cache, e);
     if (!rc)
         rc = probe_open(&r->probe, o, r->out, e);
     if (!rc)
-        rc = session_open(&r->session, o, &r->bar, e);
+        rc = setup_open(&r->generator, o, &r->bar, e);
     if (!rc)
         rc = check_tokenizer(r, e);
     if (!rc)
         rc = encode(r, e);
     if (!rc)
-        rc = session_start(&r->session, o, (uint32_t)o->ctx_size, e);
+        rc = setup_start(&r->generator, o, (uint32_t)o->ctx_size, e);
     if (!rc)
         rc = check_length(r, e);
     if (!rc)
-        rc = prompt_cache_load(&r->cache, o, &r->session, e);
+        rc = load_cache(r, e);
     if (!rc)
         rc = prefill(r, e);
     if (!rc)
@@ -199,24 +220,24 @@ static int run_all(struct run *r, struct err *e)
     if (!rc && o->json)
         rc = print_json(r, e);
     if (!rc && o->stats)
-        stats_print(&r->stats, &r->answer, &r->session, stderr);
+        stats_print(&r->stats, &r->answer, &r->generator);
     if (!rc && r->answer.stop == ANSWER_INTERRUPTED)
         rc = err_set(e, ERR_INTERRUPTED, "interrupted");
     return rc;
 }
 
-int run_once(const struct options *o, const struct term *t, struct output *out, struct err *e)
+int run_once(const struct options *o, const struct term *t, struct output *out, struct moeflux_err *e)
 {
     struct run r = {.options = o, .term = t, .out = out};
     if (signals_catch_interrupt(e))
         return ERR_IO;
     bar_init(&r.bar, t);
     int rc = run_all(&r, e);
-    rc = session_save_usage(&r.session, o, rc, e);
+    rc = setup_save_usage(&r.generator, o, rc, e);
     bar_end(&r.bar);
     answer_free(&r.answer);
     token_list_free(&r.tokens);
-    session_close(&r.session);
+    generator_close(&r.generator);
     probe_close(&r.probe);
     prompt_free(&r.prompt);
     return rc;

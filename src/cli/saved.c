@@ -15,16 +15,17 @@
 
 #include "base/err.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/mem.h"
 #include "base/side_file.h"
 #include "cli/output.h"
 #include "cli/place.h"
-#include "model/json.h"
+#include "text/printable.h"
 
-enum { MAX_NAME = 64, FORMAT = 1 };
+enum { MAX_NAME = 64, FORMAT = 1, NAME_COLUMNS = 20 };
 #define MAX_BYTES ((uint64_t)1 << 30)
 
-int saved_check_name(const char *name, struct err *e)
+int saved_check_name(const char *name, struct moeflux_err *e)
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
     static const char all[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
@@ -37,7 +38,7 @@ int saved_check_name(const char *name, struct err *e)
                    MAX_NAME, name);
 }
 
-static char *path_of(const char *name, const char *suffix, struct err *e)
+static char *path_of(const char *name, const char *suffix, struct moeflux_err *e)
 {
     char last[MAX_NAME + 32];
     snprintf(last, sizeof last, "sessions/%.*s%s", MAX_NAME, name, suffix);
@@ -47,12 +48,12 @@ static char *path_of(const char *name, const char *suffix, struct err *e)
     return path;
 }
 
-char *saved_text_path(const char *name, struct err *e)
+char *saved_text_path(const char *name, struct moeflux_err *e)
 {
     return path_of(name, ".json", e);
 }
 
-char *saved_state_path(const char *name, struct err *e)
+char *saved_state_path(const char *name, struct moeflux_err *e)
 {
     return path_of(name, ".state", e);
 }
@@ -121,7 +122,7 @@ static json_t *conversation_json(const struct conversation *c, const char *model
 }
 
 /* 0: there is no such file. */
-static int hash_file(const char *path, uint64_t *hash, struct err *e)
+static int hash_file(const char *path, uint64_t *hash, struct moeflux_err *e)
 {
     char *text;
     size_t n;
@@ -152,7 +153,7 @@ static int lock_directory(const char *path)
 }
 
 /* What has not changed is not written: looking at a session in a second program is no change to the first. */
-static int write_unless_changed(const char *path, const char *text, uint64_t *seen, struct err *e)
+static int write_unless_changed(const char *path, const char *text, uint64_t *seen, struct moeflux_err *e)
 {
     uint64_t there, own = XXH3_64bits(text, strlen(text));
     int rc = hash_file(path, &there, e);
@@ -165,7 +166,7 @@ static int write_unless_changed(const char *path, const char *text, uint64_t *se
     return rc;
 }
 
-static int write_text(const char *path, const char *text, uint64_t *seen, struct err *e)
+static int write_text(const char *path, const char *text, uint64_t *seen, struct moeflux_err *e)
 {
     int lock = lock_directory(path), rc = write_unless_changed(path, text, seen, e);
     if (lock >= 0)
@@ -174,7 +175,7 @@ static int write_text(const char *path, const char *text, uint64_t *seen, struct
 }
 
 int saved_write(const char *name, const struct conversation *c, const char *model, uint64_t fingerprint,
-                uint64_t *seen, struct err *e)
+                uint64_t *seen, struct moeflux_err *e)
 {
     /* The directory may be another when the session is continued. */
     char *real = realpath(model, NULL), *path = saved_text_path(name, e);
@@ -192,7 +193,7 @@ int saved_write(const char *name, const struct conversation *c, const char *mode
     return rc;
 }
 
-char *saved_other_name(const char *name, unsigned n, struct err *e)
+char *saved_other_name(const char *name, unsigned n, struct moeflux_err *e)
 {
     char tail[16], other[MAX_NAME + 1];
     int len = snprintf(tail, sizeof tail, "-%u", n);
@@ -224,7 +225,8 @@ static int get_stop(struct json_view *v, enum answer_stop *stop)
 }
 
 /* Positions ascend from turn to turn; only the last question may lack an answer. */
-static int get_turn(struct conversation *c, const json_t *item, bool is_last, const char *path, struct err *e)
+static int get_turn(struct conversation *c, const json_t *item, bool is_last, const char *path,
+                    struct moeflux_err *e)
 {
     struct json_view v = {.objects = {item}, .where = path, .e = e};
     uint32_t least = c->n_turns ? conversation_last(c)->asked : 0, all = (uint32_t)c->tokens.n;
@@ -283,7 +285,7 @@ static int get_all(struct json_view *v, struct saved *out)
     return rc ? rc : v->rc;
 }
 
-int saved_read(const char *name, struct saved *out, struct err *e)
+int saved_read(const char *name, struct saved *out, struct moeflux_err *e)
 {
     *out = (struct saved){0};
     int rc = saved_check_name(name, e);
@@ -319,7 +321,7 @@ void saved_free(struct saved *s)
     *s = (struct saved){0};
 }
 
-int saved_delete(const char *name, struct err *e)
+int saved_delete(const char *name, struct moeflux_err *e)
 {
     int rc = saved_check_name(name, e);
     char *text = rc ? NULL : saved_text_path(name, e), *state = rc ? NULL : saved_state_path(name, e);
@@ -357,7 +359,7 @@ static int by_time(const void *a, const void *b)
     return x->changed != y->changed ? (x->changed < y->changed ? 1 : -1) : strcmp(x->name, y->name);
 }
 
-static int find_entries(struct entries *all, struct err *e)
+static int find_entries(struct entries *all, struct moeflux_err *e)
 {
     char *dir = place_of_state("sessions/");
     DIR *d = dir ? opendir(dir) : NULL;
@@ -384,32 +386,38 @@ static int find_entries(struct entries *all, struct err *e)
     return rc;
 }
 
-static void print_entry(const struct entry *entry, const char *current, FILE *to)
+static void add_entry(const struct entry *entry, const char *current, struct str *out)
 {
     struct saved s;
-    struct err e;
+    struct moeflux_err e;
     char when[32] = "";
     struct tm tm;
     if (localtime_r(&entry->changed, &tm))
         strftime(when, sizeof when, "%Y-%m-%d %H:%M", &tm);
-    fprintf(to, "%c %-20s %s  ", current && strcmp(current, entry->name) == 0 ? '*' : ' ', entry->name, when);
+    str_add_text(out, current && strcmp(current, entry->name) == 0 ? "* " : "  ");
+    size_t begin = out->len;
+    printable_line(entry->name, out);
+    str_addf(out, "%*s %s  ", (int)(out->len - begin < NAME_COLUMNS ? NAME_COLUMNS - (out->len - begin) : 0),
+             "", when);
     if (saved_read(entry->name, &s, &e)) {
-        fprintf(to, "%s\n", e.text);
+        str_addf(out, "%s\n", e.text);
         return;
     }
-    fprintf(to, "%4zu question%s %7zu tokens  %s\n", s.conversation.n_turns,
-            s.conversation.n_turns == 1 ? " " : "s", s.conversation.tokens.n, str_text(&s.model));
+    str_addf(out, "%4zu question%s %7zu tokens  ", s.conversation.n_turns,
+             s.conversation.n_turns == 1 ? " " : "s", s.conversation.tokens.n);
+    printable_line(str_text(&s.model), out);
+    str_add_text(out, "\n");
     saved_free(&s);
 }
 
-int saved_list(const char *current, FILE *to, struct err *e)
+int saved_list(const char *current, struct str *out, struct moeflux_err *e)
 {
     struct entries all = {0};
     int rc = find_entries(&all, e);
     for (size_t i = 0; !rc && i < all.n; i++)
-        print_entry(&all.items[i], current, to);
+        add_entry(&all.items[i], current, out);
     if (!rc && all.n == 0)
-        fprintf(to, "no sessions are saved; /save NAME saves this one\n");
+        str_add_text(out, "no sessions are saved; /save NAME saves this one\n");
     free(all.items);
-    return rc;
+    return rc || str_ok(out) ? rc : err_set(e, ERR_MEMORY, "out of memory for the list of sessions");
 }

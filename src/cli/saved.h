@@ -6,11 +6,10 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
 
-#include "cli/conversation.h"
+#include "generate/conversation.h"
 
-struct err;
+struct moeflux_err;
 
 struct saved { /* zeroed at first; freed with saved_free */
     struct conversation conversation;
@@ -20,11 +19,11 @@ struct saved { /* zeroed at first; freed with saved_free */
 };
 
 /* 1 to 64 letters, digits, ".", "_" and "-", beginning with a letter or a digit. ERR_USAGE. */
-int saved_check_name(const char *name, struct err *e);
+int saved_check_name(const char *name, struct moeflux_err *e);
 
 /* Paths of the two files, in fresh memory; NULL with `e` filled. */
-char *saved_text_path(const char *name, struct err *e);
-char *saved_state_path(const char *name, struct err *e);
+char *saved_text_path(const char *name, struct moeflux_err *e);
+char *saved_state_path(const char *name, struct moeflux_err *e);
 
 bool saved_exists(const char *name);
 
@@ -33,19 +32,19 @@ bool saved_exists(const char *name);
  * is another: a second program's work is not lost silently. Waits for other programs that write to the directory. */
 enum { SAVED_CHANGED = 1 };
 int saved_write(const char *name, const struct conversation *c, const char *model, uint64_t fingerprint,
-                uint64_t *seen, struct err *e);
+                uint64_t *seen, struct moeflux_err *e);
 
 /* A name to take instead: NAME-n, in fresh memory, cut where it would be too long; NULL with `e` filled. */
-char *saved_other_name(const char *name, unsigned n, struct err *e);
+char *saved_other_name(const char *name, unsigned n, struct moeflux_err *e);
 
 /* ERR_USAGE: there is none of that name; ERR_IO, ERR_FORMAT, ERR_MEMORY. */
-int saved_read(const char *name, struct saved *out, struct err *e);
+int saved_read(const char *name, struct saved *out, struct moeflux_err *e);
 void saved_free(struct saved *s);
 
 /* Removes both files. ERR_USAGE: there is none of that name. */
-int saved_delete(const char *name, struct err *e);
+int saved_delete(const char *name, struct moeflux_err *e);
 
-/* A line for each, the latest first; `current` (may be NULL) is marked. */
-int saved_list(const char *current, FILE *to, struct err *e);
+/* Appends a line for each, the latest first; `current` (may be NULL) is marked. */
+int saved_list(const char *current, struct str *out, struct moeflux_err *e);
 
 #endif

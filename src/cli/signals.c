@@ -41,11 +41,12 @@ static void on_interrupt(int signal_number)
         errno = saved;
 }
 
-void signals_ignore_pipe(void)
+void signals_ignore_failed_writes(void)
 {
     struct sigaction ignore = {.sa_handler = SIG_IGN};
     sigemptyset(&ignore.sa_mask);
     sigaction(SIGPIPE, &ignore, NULL);
+    sigaction(SIGXFSZ, &ignore, NULL);
 }
 
 static void catch_signal(int number, void (*handler)(int))
@@ -56,7 +57,7 @@ static void catch_signal(int number, void (*handler)(int))
     sigaction(number, &action, NULL);
 }
 
-int signals_catch_interrupt(struct err *e)
+int signals_catch_interrupt(struct moeflux_err *e)
 {
     if (wake_fd < 0 && (wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0)
         return err_errno(e, ERR_IO, "eventfd");

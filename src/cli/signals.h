@@ -5,14 +5,15 @@
 
 #include <stdbool.h>
 
-struct err;
+struct moeflux_err;
 
-/* A closed stdout is a failed write from now on (SIGPIPE is ignored). */
-void signals_ignore_pipe(void);
+/* A closed stdout and a file over the size that `ulimit -f` allows are failed writes from now on (SIGPIPE and SIGXFSZ are
+ * ignored). */
+void signals_ignore_failed_writes(void);
 
 /* Catches SIGINT; for work that asks signals_interrupted. Without it Ctrl-C ends the program at once. System calls go on
  * after it: what waits for input waits in signals_wait. ERR_IO. */
-int signals_catch_interrupt(struct err *e);
+int signals_catch_interrupt(struct moeflux_err *e);
 
 /* While on, signals_interrupted stays false: the work at hand is to be finished. The first SIGINT says so on stderr. */
 void signals_hold(bool on);

@@ -5,9 +5,11 @@
 #include <math.h>
 #include <string.h>
 
-#include "cli/answer.h"
+#include "base/str.h"
+#include "generate/answer.h"
 #include "cli/number.h"
-#include "cli/session.h"
+#include "cli/say.h"
+#include "generate/generator.h"
 
 double stats_rate(uint64_t n_tokens, uint64_t ns)
 {
@@ -19,21 +21,21 @@ double stats_first_token_s(const struct stats *st, const struct answer *a)
     return a->first_token_ns ? (double)(a->first_token_ns - st->start_ns) / 1e9 : NAN;
 }
 
-static void print_rate(FILE *to, const char *name, uint64_t n, uint64_t ns)
+static void print_rate(struct str *to, const char *name, uint64_t n, uint64_t ns)
 {
-    fprintf(to, "%-12s %8" PRIu64 " tokens  %9.3f s", name, n, (double)ns / 1e9);
+    str_addf(to, "%-12s %8" PRIu64 " tokens  %9.3f s", name, n, (double)ns / 1e9);
     if (n && ns)
-        fprintf(to, "  %10.2f tok/s", stats_rate(n, ns));
-    fputc('\n', to);
+        str_addf(to, "  %10.2f tok/s", stats_rate(n, ns));
+    str_add_text(to, "\n");
 }
 
-static void print_answer(const struct stats *st, const struct answer *a, FILE *to)
+static void print_answer(const struct stats *st, const struct answer *a, struct str *to)
 {
     if (!a || a->tokens.n == 0)
         return;
-    fprintf(to, "%-12s %26.3f s\n", "first token", stats_first_token_s(st, a));
+    str_addf(to, "%-12s %26.3f s\n", "first token", stats_first_token_s(st, a));
     print_rate(to, "decode", a->n_decoded, a->decode_ns);
-    fprintf(to, "%-12s %8zu tokens  stop: %s\n", "answer", a->tokens.n, answer_stop_name(a->stop));
+    str_addf(to, "%-12s %8zu tokens  stop: %s\n", "answer", a->tokens.n, answer_stop_name(a->stop));
 }
 
 static double part_of(uint64_t part, uint64_t whole)
@@ -42,73 +44,73 @@ static double part_of(uint64_t part, uint64_t whole)
 }
 
 /* Host memory of the checkpoints that there are. */
-static uint64_t checkpoint_bytes_of(const struct session *s)
+static uint64_t checkpoint_bytes_of(const struct generator *s)
 {
-    return s->sequence
-               ? moeflux_list_checkpoints(s->sequence, NULL, 0) * moeflux_checkpoint_bytes(s->sequence)
-               : 0;
+    return s->sequence ? moeflux_session_list_checkpoints(s->sequence, NULL, 0) *
+                             moeflux_session_checkpoint_bytes(s->sequence)
+                       : 0;
 }
 
-static void print_experts(const struct moeflux_stats *es, const char *io, FILE *to)
+static void print_experts(const struct moeflux_stats *es, const char *io, struct str *to)
 {
     char read[32], speed[32], slots[32];
     number_show_bytes(read, sizeof read, (double)es->read_bytes);
     number_show_bytes(speed, sizeof speed,
                       es->read_ns ? (double)es->read_bytes * 1e9 / (double)es->read_ns : 0);
     number_show_bytes(slots, sizeof slots, (double)es->n_slots * (double)es->slot_bytes);
-    fprintf(to, "%-12s %s read, %s/s at queue depth %.1f; %" PRIu64 " slots, %s", "experts", read, speed,
-            es->read_ns ? (double)es->read_depth_ns / (double)es->read_ns : 0.0, es->n_slots, slots);
+    str_addf(to, "%-12s %s read, %s/s at queue depth %.1f; %" PRIu64 " slots, %s", "experts", read, speed,
+             es->read_ns ? (double)es->read_depth_ns / (double)es->read_ns : 0.0, es->n_slots, slots);
     number_show_bytes(slots, sizeof slots, (double)es->n_host_slots * (double)es->slot_bytes);
     if (es->n_host_slots)
-        fprintf(to, "; host: %" PRIu64 ", %s", es->n_host_slots, slots);
-    fprintf(to, "\n%-12s %s\n", "read by", io);
+        str_addf(to, "; host: %" PRIu64 ", %s", es->n_host_slots, slots);
+    str_addf(to, "\n%-12s %s\n", "read by", io);
 }
 
-static void print_hits(const struct moeflux_stats *es, FILE *to)
+static void print_hits(const struct moeflux_stats *es, struct str *to)
 {
     uint64_t chosen = es->n_hits + es->n_host_hits + es->n_misses;
     if (!chosen)
         return;
-    fprintf(to, "%-12s %.1f %% of %" PRIu64 " chosen experts", "hits", 100 * part_of(es->n_hits, chosen),
-            chosen);
+    str_addf(to, "%-12s %.1f %% of %" PRIu64 " chosen experts", "hits", 100 * part_of(es->n_hits, chosen),
+             chosen);
     if (es->n_host_slots)
-        fprintf(to, " on the device, %.1f %% on the host", 100 * part_of(es->n_host_hits, chosen));
-    fprintf(to, "; %.1f %% from disk\n", 100 * part_of(es->n_misses, chosen));
+        str_addf(to, " on the device, %.1f %% on the host", 100 * part_of(es->n_host_hits, chosen));
+    str_addf(to, "; %.1f %% from disk\n", 100 * part_of(es->n_misses, chosen));
     if (es->n_promoted || es->n_demoted)
-        fprintf(to, "%-12s %" PRIu64 " to the device, %" PRIu64 " to the host\n", "moved", es->n_promoted,
-                es->n_demoted);
+        str_addf(to, "%-12s %" PRIu64 " to the device, %" PRIu64 " to the host\n", "moved", es->n_promoted,
+                 es->n_demoted);
 }
 
-static void print_prefetch(const struct moeflux_stats *es, FILE *to)
+static void print_prefetch(const struct moeflux_stats *es, struct str *to)
 {
     if (!es->n_predicted)
         return;
-    fprintf(to, "%-12s %" PRIu64 " experts, %.1f %% of them right; %.1f %% of %" PRIu64 " chosen ones\n",
-            "predicted", es->n_predicted, 100 * part_of(es->n_predicted_right, es->n_predicted),
-            es->n_predictable ? 100 * part_of(es->n_predicted_right, es->n_predictable) : 0.0,
-            es->n_predictable);
-    fprintf(to, "%-12s %" PRIu64 " experts, %" PRIu64 " of them used, %" PRIu64 " not\n", "read ahead",
-            es->n_prefetched, es->n_prefetched_used, es->n_prefetched - es->n_prefetched_used);
+    str_addf(to, "%-12s %" PRIu64 " experts, %.1f %% of them right; %.1f %% of %" PRIu64 " chosen ones\n",
+             "predicted", es->n_predicted, 100 * part_of(es->n_predicted_right, es->n_predicted),
+             es->n_predictable ? 100 * part_of(es->n_predicted_right, es->n_predictable) : 0.0,
+             es->n_predictable);
+    str_addf(to, "%-12s %" PRIu64 " experts, %" PRIu64 " of them used, %" PRIu64 " not\n", "read ahead",
+             es->n_prefetched, es->n_prefetched_used, es->n_prefetched - es->n_prefetched_used);
 }
 
-static void print_waits(const struct moeflux_stats *es, FILE *to)
+static void print_waits(const struct moeflux_stats *es, struct str *to)
 {
     uint64_t n_tokens = es->n_prefill_tokens + es->n_decode_tokens;
-    fprintf(to, "%-12s %.3f s for the disk", "waits", (double)es->wait_read_ns / 1e9);
+    str_addf(to, "%-12s %.3f s for the disk", "waits", (double)es->wait_read_ns / 1e9);
     if (es->wait_read_ns && n_tokens)
-        fprintf(to, " (%.3f ms a token)", (double)es->wait_read_ns / 1e6 / (double)n_tokens);
-    fprintf(to, ", %.3f s for the device\n", (double)es->wait_gpu_ns / 1e9);
+        str_addf(to, " (%.3f ms a token)", (double)es->wait_read_ns / 1e6 / (double)n_tokens);
+    str_addf(to, ", %.3f s for the device\n", (double)es->wait_gpu_ns / 1e9);
 }
 
 /* The layers that tokens waited for longest, the longest first. */
-static void print_worst_layers(const struct session *s, FILE *to)
+static void print_worst_layers(const struct generator *s, struct str *to)
 {
     enum { MOST = 4 };
     uint32_t worst[MOST], n = 0;
     for (uint32_t i = 0; i < s->info.n_layers; i++) {
-        uint64_t ns = moeflux_layer_wait_ns(s->model, i);
+        uint64_t ns = moeflux_model_layer_wait_ns(s->model, i);
         uint32_t at = n;
-        while (at > 0 && moeflux_layer_wait_ns(s->model, worst[at - 1]) < ns)
+        while (at > 0 && moeflux_model_layer_wait_ns(s->model, worst[at - 1]) < ns)
             at--;
         if (ns == 0 || at == MOST)
             continue;
@@ -117,62 +119,71 @@ static void print_worst_layers(const struct session *s, FILE *to)
         worst[at] = i;
     }
     if (n)
-        fprintf(to, "%-12s", "worst layers");
+        str_addf(to, "%-12s", "worst layers");
     for (uint32_t i = 0; i < n; i++)
-        fprintf(to, "%s %u: %.3f s", i ? "," : "", worst[i],
-                (double)moeflux_layer_wait_ns(s->model, worst[i]) / 1e9);
+        str_addf(to, "%s %u: %.3f s", i ? "," : "", worst[i],
+                 (double)moeflux_model_layer_wait_ns(s->model, worst[i]) / 1e9);
     if (n)
-        fputc('\n', to);
+        str_add_text(to, "\n");
 }
 
-static void print_ops(const struct moeflux_stats *es, FILE *to)
+static void print_ops(const struct moeflux_stats *es, struct str *to)
 {
     uint64_t total = 0;
     for (uint32_t i = 0; i < es->n_ops; i++)
         total += es->ops[i].ns;
     if (!total)
         return;
-    fprintf(to, "%-12s %26.3f s, by op:\n", "device time", (double)total / 1e9);
+    str_addf(to, "%-12s %26.3f s, by op:\n", "device time", (double)total / 1e9);
     for (uint32_t i = 0; i < es->n_ops; i++) {
         const struct moeflux_op_time *op = &es->ops[i];
-        fprintf(to, "  %-24s %9" PRIu64 " x %10.1f us %10.3f ms %5.1f %%\n", op->name, op->n,
-                op->n ? (double)op->ns / 1e3 / (double)op->n : 0.0, (double)op->ns / 1e6,
-                100.0 * (double)op->ns / (double)total);
+        str_addf(to, "  %-24s %9" PRIu64 " x %10.1f us %10.3f ms %5.1f %%\n", op->name, op->n,
+                 op->n ? (double)op->ns / 1e3 / (double)op->n : 0.0, (double)op->ns / 1e6,
+                 100.0 * (double)op->ns / (double)total);
     }
 }
 
-void stats_print(const struct stats *st, const struct answer *a, const struct session *s, FILE *to)
+static void print_all(const struct stats *st, const struct answer *a, const struct generator *s,
+                      struct str *to)
 {
     struct moeflux_stats es;
     char weights[32], state[32];
     uint64_t checkpoints = checkpoint_bytes_of(s);
-    moeflux_get_stats(s->model, &es);
-    fprintf(to, "%-12s %s on %s\n", "model", s->info.architecture, s->info.device);
-    fprintf(to, "%-12s %" PRIu64 "\n", "seed", s->seed);
-    fprintf(to, "%-12s %26.3f s\n", "load", (double)s->load_ns / 1e9);
+    moeflux_model_get_stats(s->model, &es);
+    str_addf(to, "%-12s %s on %s\n", "model", s->info.architecture, s->info.device);
+    str_addf(to, "%-12s %" PRIu64 "\n", "seed", s->seed);
+    str_addf(to, "%-12s %26.3f s\n", "load", (double)s->load_ns / 1e9);
     if (st->n_reused)
-        fprintf(to, "%-12s %8" PRIu32 " tokens\n", "reused", st->n_reused);
+        str_addf(to, "%-12s %8" PRIu32 " tokens\n", "reused", st->n_reused);
     if (st->n_prompt)
         print_rate(to, "prompt", st->n_prompt, st->prefill_ns);
     print_answer(st, a, to);
     number_show_bytes(weights, sizeof weights, (double)es.weights_bytes);
     number_show_bytes(state, sizeof state, (double)es.state_bytes);
-    fprintf(to, "%-12s %s weights, %s states", "memory", weights, state);
+    str_addf(to, "%-12s %s weights, %s states", "memory", weights, state);
     number_show_bytes(state, sizeof state, (double)checkpoints);
-    fprintf(to, checkpoints ? ", %s checkpoints" : "", state);
+    str_addf(to, checkpoints ? ", %s checkpoints" : "", state);
     number_show_bytes(state, sizeof state, (double)es.device_used_bytes);
-    fprintf(to, es.device_used_bytes ? "; %s of device memory in all\n" : "\n", state);
+    str_addf(to, es.device_used_bytes ? "; %s of device memory in all\n" : "\n", state);
     print_experts(&es, s->info.expert_io, to);
     print_hits(&es, to);
     print_prefetch(&es, to);
     print_waits(&es, to);
     print_worst_layers(s, to);
     if (es.n_compiled)
-        fprintf(to, "%-12s %" PRIu64 " compiled in %.3f s after the load, when they were first needed\n",
-                "kernels", es.n_compiled, (double)es.compile_ns / 1e9);
-    fprintf(to, "%-12s %" PRIu64 " submissions, %" PRIu64 " dispatches\n", "work", es.n_submits,
-            es.n_dispatches);
+        str_addf(to, "%-12s %" PRIu64 " compiled in %.3f s after the load, when they were first needed\n",
+                 "kernels", es.n_compiled, (double)es.compile_ns / 1e9);
+    str_addf(to, "%-12s %" PRIu64 " submissions, %" PRIu64 " dispatches\n", "work", es.n_submits,
+             es.n_dispatches);
     print_ops(&es, to);
+}
+
+void stats_print(const struct stats *st, const struct answer *a, const struct generator *s)
+{
+    struct str text = {0};
+    print_all(st, a, s, &text);
+    say_text(&text);
+    str_free(&text);
 }
 
 struct json_t *stats_number(double value)
@@ -249,18 +260,18 @@ static void add_rates(json_t *object, const struct moeflux_stats *es)
         json_object_set_new(object, rates[i].key, stats_number(rates[i].value));
 }
 
-static json_t *layer_waits_json(const struct session *s)
+static json_t *layer_waits_json(const struct generator *s)
 {
     json_t *waits = json_array();
     for (uint32_t i = 0; i < s->info.n_layers; i++)
-        json_array_append_new(waits, json_real((double)moeflux_layer_wait_ns(s->model, i) / 1e9));
+        json_array_append_new(waits, json_real((double)moeflux_model_layer_wait_ns(s->model, i) / 1e9));
     return waits;
 }
 
-struct json_t *stats_engine_json(const struct session *s)
+struct json_t *stats_engine_json(const struct generator *s)
 {
     struct moeflux_stats es;
-    moeflux_get_stats(s->model, &es);
+    moeflux_model_get_stats(s->model, &es);
     json_t *object = json_object();
     add_counts(object, &es, checkpoint_bytes_of(s));
     add_rates(object, &es);

@@ -4,11 +4,10 @@
 
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 
 struct answer;
 struct json_t;
-struct session;
+struct generator;
 
 struct stats {         /* of one answer */
     uint32_t n_prompt; /* tokens evaluated before it */
@@ -23,11 +22,11 @@ double stats_rate(uint64_t n_tokens, uint64_t ns);
 /* Seconds from the start of the prompt to the first sampled token; NaN without one. */
 double stats_first_token_s(const struct stats *st, const struct answer *a);
 
-/* The table of one answer and of the engine since it was opened. `a` may be NULL (nothing was generated). */
-void stats_print(const struct stats *st, const struct answer *a, const struct session *s, FILE *to);
+/* Prints on stderr the table of one answer and of the engine since it was opened. `a` may be NULL (nothing was generated). */
+void stats_print(const struct stats *st, const struct answer *a, const struct generator *s);
 
 /* The engine's counters as an object; NULL without memory. The caller owns it. */
-struct json_t *stats_engine_json(const struct session *s);
+struct json_t *stats_engine_json(const struct generator *s);
 
 /* A number, or null where it is not known. */
 struct json_t *stats_number(double value);

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-struct err;
+struct moeflux_err;
 struct json_t;
 struct output;
 

@@ -12,69 +12,80 @@
 #include "cli/exit.h"
 #include "cli/options.h"
 #include "cli/output.h"
-#include "cli/printer.h"
 #include "cli/run.h"
 #include "cli/saved.h"
+#include "cli/say.h"
 #include "cli/signals.h"
-#include "cli/term.h"
+#include "cli/terminal/printer.h"
+#include "cli/terminal/term.h"
 #include "moeflux.h"
+
+static void say_dressed(const struct talk *t, const char *text)
+{
+    bool dress = t->term->err_dress;
+    if (dress)
+        say_escape(term_dim);
+    say("%s", text);
+    if (dress)
+        say_escape(term_plain);
+}
 
 void talk_note(const struct talk *t, const char *text)
 {
-    bool dress = t->term->err_dress;
-    fprintf(stderr, "%s%s%s\n", dress ? term_dim : "", text, dress ? term_plain : "");
+    say_dressed(t, text);
+    say("\n");
 }
 
 /* ---- the sequence follows the conversation ---- */
 
-static int new_sampler(struct talk *t, uint64_t seed, uint32_t n, struct err *e)
+static int new_sampler(struct talk *t, uint64_t seed, uint32_t n, struct moeflux_err *e)
 {
     struct sampler_options sampling = options_sampling(t->options, seed);
-    return session_new_sampler(&t->session, &sampling, t->conversation.tokens.ids, n, e);
+    return generator_new_sampler(&t->generator, &sampling, t->conversation.tokens.ids, n, e);
 }
 
 /* A checkpoint saves work; without the memory for it there is more to do later. */
-static int checkpoint(struct session *s, struct err *e)
+static int checkpoint(struct generator *s, struct moeflux_err *e)
 {
-    int rc = moeflux_checkpoint(s->sequence, e);
+    int rc = moeflux_session_checkpoint(s->sequence, e);
     return rc == ERR_MEMORY ? 0 : rc;
 }
 
 /* /retry begins here: with the logits that the question left, instead of with the question. */
-static int keep_first(struct talk *t, struct err *e)
+static int keep_first(struct talk *t, struct moeflux_err *e)
 {
-    struct session *s = &t->session;
+    struct generator *s = &t->generator;
     if (!t->first_logits && !(t->first_logits = mem_new(s->info.vocab_size, sizeof(float), e)))
         return ERR_MEMORY;
-    int rc = moeflux_checkpoint(s->sequence, e);
+    int rc = moeflux_session_checkpoint(s->sequence, e);
     if (rc)
         return rc == ERR_MEMORY ? 0 : rc;
     memcpy(t->first_logits, s->logits, s->info.vocab_size * sizeof(float));
-    t->first_at = moeflux_position(s->sequence);
+    t->first_at = moeflux_session_position(s->sequence);
     return 0;
 }
 
 /* Evaluates what the sequence lacks of the conversation up to the last question's end. */
-static int evaluate(struct talk *t, struct err *e)
+static int evaluate(struct talk *t, struct moeflux_err *e)
 {
-    struct session *s = &t->session;
+    struct generator *s = &t->generator;
     const int32_t *ids = t->conversation.tokens.ids;
-    uint32_t n = conversation_last(&t->conversation)->asked, before = moeflux_position(s->sequence);
+    uint32_t n = conversation_last(&t->conversation)->asked, before = moeflux_session_position(s->sequence);
     uint32_t old_first = t->first_at, n_reused;
     t->is_kept = false;
     t->first_at = 0;
-    int rc = moeflux_reuse(s->sequence, ids, n, &n_reused, e);
+    int rc = moeflux_session_reuse(s->sequence, ids, n, &n_reused, e);
     if (!rc && (n_reused != before || t->is_reseeded))
         rc = new_sampler(t, s->seed, n_reused, e);
     t->is_reseeded = false;
     /* Only the last question can be asked again; /undo goes to the checkpoint before the question. */
     if (!rc && old_first && old_first != n_reused)
-        moeflux_forget(s->sequence, old_first, NULL);
+        moeflux_session_drop_checkpoint(s->sequence, old_first, NULL);
     if (!rc)
         rc = checkpoint(s, e);
     t->stats = (struct stats){.n_prompt = n - n_reused, .n_reused = n_reused, .start_ns = clock_ns()};
     if (!rc)
-        rc = session_eval(s, ids + n_reused, n - n_reused, NULL, e);
+        rc = generator_eval(s, ids + n_reused, n - n_reused, NULL, e);
     t->stats.prefill_ns = clock_ns() - t->stats.start_ns;
     bar_end(&t->bar);
     return rc ? rc : keep_first(t, e);
@@ -83,9 +94,10 @@ static int evaluate(struct talk *t, struct err *e)
 /* To the last question's end, by its checkpoint. False: by evaluating. */
 static bool evaluated_before(struct talk *t)
 {
-    struct session *s = &t->session;
+    struct generator *s = &t->generator;
     uint32_t at = t->first_at;
-    if (!at || at != conversation_last(&t->conversation)->asked || moeflux_restore(s->sequence, at, NULL))
+    if (!at || at != conversation_last(&t->conversation)->asked ||
+        moeflux_session_restore(s->sequence, at, NULL))
         return false;
     memcpy(s->logits, t->first_logits, s->info.vocab_size * sizeof(float));
     t->stats = (struct stats){.n_reused = at, .start_ns = clock_ns()};
@@ -95,7 +107,7 @@ static bool evaluated_before(struct talk *t)
 
 /* ---- answers ---- */
 
-static int generate(struct talk *t, struct err *e)
+static int generate(struct talk *t, struct moeflux_err *e)
 {
     const struct options *o = t->options;
     struct printer printer;
@@ -103,8 +115,8 @@ static int generate(struct talk *t, struct err *e)
     printer_init(&printer, t->out, o, t->term);
     struct answer_options ao = {
         .limit = limit, .ignore_eos = o->ignore_eos, .chat = true, .sink = printer_sink(&printer)};
-    int rc = answer_run(&t->answer, &t->session, &ao, e);
-    struct err closing;
+    int rc = answer_run(&t->answer, &t->generator, &ao, e);
+    struct moeflux_err closing;
     int ended = printer_end(&printer, &closing);
     return !rc && ended ? err_set(e, closing.code, "%s", closing.text) : rc;
 }
@@ -120,7 +132,7 @@ static void tell_stop(const struct talk *t)
 }
 
 /* Answers the last question. An answer that failed leaves the question without one. */
-static int answer_last(struct talk *t, bool evaluated, struct err *e)
+static int answer_last(struct talk *t, bool evaluated, struct moeflux_err *e)
 {
     /* A question that was asked is kept before its answer, which may take long. */
     talk_keep_quietly(t, false);
@@ -134,11 +146,11 @@ static int answer_last(struct talk *t, bool evaluated, struct err *e)
     signals_clear();
     tell_stop(t);
     if (t->options->stats)
-        stats_print(&t->stats, &t->answer, &t->session, stderr);
-    return t->answer.tokens.n ? conversation_answer(&t->conversation, &t->session, &t->answer, e) : 0;
+        stats_print(&t->stats, &t->answer, &t->generator);
+    return t->answer.tokens.n ? conversation_answer(&t->conversation, &t->generator, &t->answer, e) : 0;
 }
 
-static int answer_or_tell(struct talk *t, bool evaluated, struct err *e)
+static int answer_or_tell(struct talk *t, bool evaluated, struct moeflux_err *e)
 {
     int rc = answer_last(t, evaluated, e);
     if (rc && t->out->fault.code)
@@ -151,17 +163,17 @@ static int answer_or_tell(struct talk *t, bool evaluated, struct err *e)
     return 0;
 }
 
-int talk_ask(struct talk *t, const char *text, struct err *e)
+int talk_ask(struct talk *t, const char *text, struct moeflux_err *e)
 {
     struct conversation *c = &t->conversation;
     size_t n_replaced = 0;
-    int rc = conversation_ask(c, &t->session.chat, text, &n_replaced, e);
+    int rc = conversation_ask(c, &t->generator.chat, text, &n_replaced, e);
     run_tell_replaced(n_replaced);
-    if (!rc && c->tokens.n > t->session.max_context) {
+    if (!rc && c->tokens.n > t->generator.max_context) {
         rc = err_set(e, ERR_USAGE,
                      "with this question the conversation has %zu tokens, the context holds %u "
                      "(/clear starts a new one)",
-                     c->tokens.n, t->session.max_context);
+                     c->tokens.n, t->generator.max_context);
         conversation_undo(c);
     }
     if (rc) {
@@ -171,7 +183,7 @@ int talk_ask(struct talk *t, const char *text, struct err *e)
     return answer_or_tell(t, false, e);
 }
 
-int talk_retry(struct talk *t, struct err *e)
+int talk_retry(struct talk *t, struct moeflux_err *e)
 {
     struct turn *last = conversation_last(&t->conversation);
     if (!last) {
@@ -182,16 +194,16 @@ int talk_retry(struct talk *t, struct err *e)
         talk_note(t, "[--temp 0 gives the same answer each time]");
     conversation_unanswer(&t->conversation);
     bool evaluated = evaluated_before(t);
-    t->session.seed++;
+    t->generator.seed++;
     t->is_reseeded = true;
-    int rc = evaluated ? new_sampler(t, t->session.seed, last->asked, e) : 0;
+    int rc = evaluated ? new_sampler(t, t->generator.seed, last->asked, e) : 0;
     if (!rc)
         return answer_or_tell(t, evaluated, e);
     exit_report(rc, e);
     return 0;
 }
 
-int talk_undo(struct talk *t, struct err *e)
+int talk_undo(struct talk *t, struct moeflux_err *e)
 {
     (void)e;
     struct conversation *c = &t->conversation;
@@ -207,15 +219,15 @@ int talk_undo(struct talk *t, struct err *e)
     return 0;
 }
 
-int talk_clear(struct talk *t, struct err *e)
+int talk_clear(struct talk *t, struct moeflux_err *e)
 {
     talk_keep_quietly(t, true);
     free(t->name);
     t->name = NULL;
     t->n_kept = t->first_at = 0;
     conversation_clear(&t->conversation);
-    sampler_reset(t->session.sampler);
-    return moeflux_clear(t->session.sequence, e);
+    sampler_reset(t->generator.sampler);
+    return moeflux_session_clear(t->generator.sequence, e);
 }
 
 /* ---- files ---- */
@@ -224,17 +236,17 @@ int talk_clear(struct talk *t, struct err *e)
 static bool has_grown(const struct talk *t)
 {
     uint32_t least = t->n_kept / 8 > 256 ? t->n_kept / 8 : 256;
-    return moeflux_position(t->session.sequence) > t->n_kept + least;
+    return moeflux_session_position(t->generator.sequence) > t->n_kept + least;
 }
 
-static int keep_state(struct talk *t, struct err *e)
+static int keep_state(struct talk *t, struct moeflux_err *e)
 {
     char *path = saved_state_path(t->name, e);
-    int rc = path ? moeflux_save(t->session.sequence, path, MOEFLUX_STATE_V3, e) : ERR_IO;
+    int rc = path ? moeflux_session_save(t->generator.sequence, path, MOEFLUX_STATE_V3, e) : ERR_IO;
     bar_end(&t->bar);
     if (!rc) {
         chmod(path, 0600);
-        t->n_kept = moeflux_position(t->session.sequence);
+        t->n_kept = moeflux_session_position(t->generator.sequence);
         t->is_kept = true;
     }
     free(path);
@@ -242,7 +254,7 @@ static int keep_state(struct talk *t, struct err *e)
 }
 
 /* Another program has gone on with the session of this name: both conversations are kept. */
-static int keep_under_other_name(struct talk *t, uint64_t fingerprint, struct err *e)
+static int keep_under_other_name(struct talk *t, uint64_t fingerprint, struct moeflux_err *e)
 {
     enum { MOST = 99 };
     char text[256], *name = NULL;
@@ -272,12 +284,12 @@ static int keep_under_other_name(struct talk *t, uint64_t fingerprint, struct er
     return 0;
 }
 
-int talk_keep(struct talk *t, bool all, struct err *e)
+int talk_keep(struct talk *t, bool all, struct moeflux_err *e)
 {
     uint64_t fingerprint;
     if (!t->name)
         return 0;
-    int rc = moeflux_fingerprint(t->session.model, &fingerprint, e);
+    int rc = moeflux_model_fingerprint(t->generator.model, &fingerprint, e);
     if (!rc)
         rc = saved_write(t->name, &t->conversation, t->options->model, fingerprint, &t->seen, e);
     if (rc == SAVED_CHANGED)
@@ -289,7 +301,7 @@ int talk_keep(struct talk *t, bool all, struct err *e)
 
 void talk_keep_quietly(struct talk *t, bool all)
 {
-    struct err e;
+    struct moeflux_err e;
     int rc = talk_keep(t, all, &e);
     if (rc == ERR_INTERRUPTED)
         talk_note(t, "[the state was not saved; its tokens are]");
@@ -298,50 +310,50 @@ void talk_keep_quietly(struct talk *t, bool all)
     signals_clear();
 }
 
-static int check_saved(const struct talk *t, const char *name, const struct saved *s, struct err *e)
+static int check_saved(const struct talk *t, const char *name, const struct saved *s, struct moeflux_err *e)
 {
     const struct token_list *tokens = &s->conversation.tokens;
     uint64_t own;
-    int rc = moeflux_fingerprint(t->session.model, &own, e);
+    int rc = moeflux_model_fingerprint(t->generator.model, &own, e);
     if (rc)
         return rc;
     if (own != s->fingerprint)
         return err_set(e, ERR_USAGE, "session %s was held with another model, %s", name, str_text(&s->model));
     for (size_t i = 0; i < tokens->n; i++)
-        if ((uint32_t)tokens->ids[i] >= t->session.info.vocab_size)
+        if ((uint32_t)tokens->ids[i] >= t->generator.info.vocab_size)
             return err_set(e, ERR_FORMAT, "session %s: token %zu is %d, expected less than %u", name, i,
-                           tokens->ids[i], t->session.info.vocab_size);
+                           tokens->ids[i], t->generator.info.vocab_size);
     const struct turn *last = conversation_last(&s->conversation);
-    if (last && last->asked > t->session.max_context)
+    if (last && last->asked > t->generator.max_context)
         return err_set(e, ERR_USAGE, "session %s has %u tokens, the context holds %u (-c)", name, last->asked,
-                       t->session.max_context);
+                       t->generator.max_context);
     return 0;
 }
 
 /* Without it the tokens are computed again, which is all that is lost. */
-static int load_state(struct talk *t, struct err *e)
+static int load_state(struct talk *t, struct moeflux_err *e)
 {
-    struct err why = {0};
+    struct moeflux_err why = {0};
     char *path = saved_state_path(t->name, e);
     if (!path)
         return ERR_IO;
-    int rc = moeflux_load(t->session.sequence, path, &why);
+    int rc = moeflux_session_load(t->generator.sequence, path, &why);
     bar_end(&t->bar);
     free(path);
     t->is_kept = rc == 0;
-    t->n_kept = moeflux_position(t->session.sequence);
+    t->n_kept = moeflux_session_position(t->generator.sequence);
     t->is_reseeded = true;
     if (rc == 0)
         return 0;
     if (rc == ERR_DEVICE)
         return err_set(e, ERR_DEVICE, "%s", why.text);
-    fprintf(stderr, "moeflux: %s; the conversation is computed again with the next question\n",
-            rc == ERR_INTERRUPTED ? "interrupted" : why.text);
+    say("moeflux: %s; the conversation is computed again with the next question\n",
+        rc == ERR_INTERRUPTED ? "interrupted" : why.text);
     signals_clear();
     return 0;
 }
 
-int talk_load(struct talk *t, const char *name, struct err *e)
+int talk_load(struct talk *t, const char *name, struct moeflux_err *e)
 {
     struct saved s;
     int rc = saved_read(name, &s, e);
@@ -372,12 +384,14 @@ int talk_load(struct talk *t, const char *name, struct err *e)
 void talk_show(const struct talk *t, size_t n)
 {
     const struct conversation *c = &t->conversation;
-    const char *dim = t->term->err_dress ? term_dim : "", *plain = t->term->err_dress ? term_plain : "";
     size_t first = n < c->n_turns ? c->n_turns - n : 0;
     for (size_t i = first; i < c->n_turns; i++) {
         const struct turn *turn = &c->turns[i];
-        fprintf(stderr, "%s[%zu] %s%s\n%s\n", dim, i + 1, str_text(&turn->question), plain,
-                turn->answered ? str_text(&turn->answer) : "[no answer: /retry asks again]");
+        struct str question = {0};
+        str_addf(&question, "[%zu] %s", i + 1, str_text(&turn->question));
+        say_dressed(t, str_text(&question));
+        say("\n%s\n", turn->answered ? str_text(&turn->answer) : "[no answer: /retry asks again]");
+        str_free(&question);
     }
     if (first)
         talk_note(t, "[/show prints what was before]");
@@ -389,5 +403,5 @@ void talk_free(struct talk *t)
     free(t->name);
     answer_free(&t->answer);
     conversation_free(&t->conversation);
-    session_close(&t->session);
+    generator_close(&t->generator);
 }

@@ -5,13 +5,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "cli/answer.h"
-#include "cli/bar.h"
-#include "cli/conversation.h"
-#include "cli/session.h"
 #include "cli/stats.h"
+#include "cli/terminal/bar.h"
+#include "generate/answer.h"
+#include "generate/conversation.h"
+#include "generate/generator.h"
 
-struct err;
+struct moeflux_err;
 struct line;
 struct options;
 struct output;
@@ -23,7 +23,7 @@ struct talk { /* zeroed at first */
     struct output *out;
     struct line *line;
     struct bar bar;
-    struct session session;
+    struct generator generator;
     struct conversation conversation;
     struct answer answer; /* the last one */
     struct stats stats;   /* of the last answer */
@@ -33,7 +33,7 @@ struct talk { /* zeroed at first */
     uint64_t seen;        /* hash of its text's file as it was read or written last; 0: neither */
     uint32_t n_kept;      /* tokens of the state in its file */
     bool is_kept;         /* the sequence has not changed since */
-    bool is_reseeded;     /* the sampler has to be made again with the session's seed */
+    bool is_reseeded;     /* the sampler has to be made again with the generator's seed */
     bool quit;
 };
 
@@ -41,21 +41,21 @@ struct talk { /* zeroed at first */
 void talk_note(const struct talk *t, const char *text);
 
 /* Asks and answers on `out`. What fails is told, and the conversation goes on; only a lost stdout is returned. */
-int talk_ask(struct talk *t, const char *text, struct err *e);
+int talk_ask(struct talk *t, const char *text, struct moeflux_err *e);
 /* The last question again, with another seed. */
-int talk_retry(struct talk *t, struct err *e);
+int talk_retry(struct talk *t, struct moeflux_err *e);
 /* Back before the last question. */
-int talk_undo(struct talk *t, struct err *e);
+int talk_undo(struct talk *t, struct moeflux_err *e);
 
 /* An empty conversation without a name, with the same system text. */
-int talk_clear(struct talk *t, struct err *e);
+int talk_clear(struct talk *t, struct moeflux_err *e);
 
 /* Writes a conversation that has a name: its text always, its state when it has grown much, or (`all`) has changed. */
-int talk_keep(struct talk *t, bool all, struct err *e);
+int talk_keep(struct talk *t, bool all, struct moeflux_err *e);
 /* The same at a moment when a failure can only be told. */
 void talk_keep_quietly(struct talk *t, bool all);
 /* Replaces the conversation by a saved one. On failure there still is the old one. */
-int talk_load(struct talk *t, const char *name, struct err *e);
+int talk_load(struct talk *t, const char *name, struct moeflux_err *e);
 
 /* Prints the last `n` questions and answers on stderr. */
 void talk_show(const struct talk *t, size_t n);

@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 
-int tensor_file_create(struct tensor_file *f, const char *path, struct err *e)
+int tensor_file_create(struct tensor_file *f, const char *path, struct moeflux_err *e)
 {
     *f = (struct tensor_file){0};
     return side_file_create(&f->file, path, e);
@@ -32,7 +32,7 @@ static bool spec_bytes(const struct tensor_spec *spec, uint64_t *bytes)
     return ok && *bytes <= INT64_MAX / TENSOR_FILE_MAX / 2;
 }
 
-int tensor_file_begin(struct tensor_file *f, const struct tensor_spec *specs, size_t n, struct err *e)
+int tensor_file_begin(struct tensor_file *f, const struct tensor_spec *specs, size_t n, struct moeflux_err *e)
 {
     struct str header = {0};
     uint64_t at = 0;
@@ -65,7 +65,7 @@ int tensor_file_begin(struct tensor_file *f, const struct tensor_spec *specs, si
 }
 
 int tensor_file_write(struct tensor_file *f, size_t idx, uint64_t at, const void *elements, uint64_t n,
-                      struct err *e)
+                      struct moeflux_err *e)
 {
     if (at > f->bytes[idx] / 4 || n > f->bytes[idx] / 4 - at)
         return err_set(e, ERR_IO, "%s: %llu elements at %llu do not fit the tensor", f->file.path,
@@ -73,7 +73,7 @@ int tensor_file_write(struct tensor_file *f, size_t idx, uint64_t at, const void
     return file_write_at(f->file.fd, f->file.path, elements, n * 4, f->offsets[idx] + at * 4, e);
 }
 
-int tensor_file_commit(struct tensor_file *f, struct err *e)
+int tensor_file_commit(struct tensor_file *f, struct moeflux_err *e)
 {
     return side_file_commit(&f->file, e);
 }

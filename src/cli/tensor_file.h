@@ -8,7 +8,7 @@
 
 #include "base/side_file.h"
 
-struct err;
+struct moeflux_err;
 
 enum { TENSOR_FILE_MAX = 4 };
 
@@ -27,17 +27,18 @@ struct tensor_file {
 
 /* Creates the temporary file, so that a directory that cannot be written is told before long work. ERR_IO; a path
  * that exists and is no regular file is refused. */
-int tensor_file_create(struct tensor_file *f, const char *path, struct err *e);
+int tensor_file_create(struct tensor_file *f, const char *path, struct moeflux_err *e);
 
 /* Writes the header. n <= TENSOR_FILE_MAX. */
-int tensor_file_begin(struct tensor_file *f, const struct tensor_spec *specs, size_t n, struct err *e);
+int tensor_file_begin(struct tensor_file *f, const struct tensor_spec *specs, size_t n,
+                      struct moeflux_err *e);
 
 /* Writes `n` elements of tensor `idx` from element `at` on. */
 int tensor_file_write(struct tensor_file *f, size_t idx, uint64_t at, const void *elements, uint64_t n,
-                      struct err *e);
+                      struct moeflux_err *e);
 
 /* Gives the file its name. On failure the temporary file is removed. */
-int tensor_file_commit(struct tensor_file *f, struct err *e);
+int tensor_file_commit(struct tensor_file *f, struct moeflux_err *e);
 
 /* Removes the temporary file unless it was committed; frees. A zeroed struct is legal. */
 void tensor_file_free(struct tensor_file *f);

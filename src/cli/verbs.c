@@ -7,17 +7,18 @@
 
 #include "base/clock.h"
 #include "base/err.h"
-#include "cli/bar.h"
 #include "cli/number.h"
 #include "cli/options.h"
 #include "cli/output.h"
+#include "cli/say.h"
 #include "cli/signals.h"
 #include "cli/table.h"
-#include "cli/term.h"
-#include "model/convert.h"
+#include "cli/terminal/bar.h"
+#include "cli/terminal/term.h"
+#include "convert/convert.h"
 #include "moeflux.h"
 
-int verbs_convert(const struct options *o, const struct term *t, struct err *e)
+int verbs_convert(const struct options *o, const struct term *t, struct moeflux_err *e)
 {
     struct bar bar;
     struct convert_result r = {0};
@@ -36,16 +37,16 @@ int verbs_convert(const struct options *o, const struct term *t, struct err *e)
     int rc = convert_run(&co, &r, e);
     bar_end(&bar);
     if (rc == ERR_INTERRUPTED)
-        fprintf(stderr, "moeflux: interrupted; the same command goes on with what is done\n");
+        say("moeflux: interrupted; the same command goes on with what is done\n");
     if (rc)
         return rc;
     double seconds = (double)(clock_ns() - start) / 1e9;
     number_show_bytes(written, sizeof written, (double)r.bytes_written);
     number_show_bytes(speed, sizeof speed, (double)r.bytes_read / (seconds > 0 ? seconds : 1));
-    fprintf(stderr, "%s: %u tensors and %u layers of experts, %s written in %.1f s (read at %s/s)%s\n",
-            o->dst, r.n_tensors, r.n_expert_layers, written, seconds, speed, o->verify ? ", verified" : "");
+    say("%s: %u tensors and %u layers of experts, %s written in %.1f s (read at %s/s)%s\n", o->dst,
+        r.n_tensors, r.n_expert_layers, written, seconds, speed, o->verify ? ", verified" : "");
     if (r.n_layers_kept)
-        fprintf(stderr, "%u layers were kept from an interrupted run\n", r.n_layers_kept);
+        say("%u layers were kept from an interrupted run\n", r.n_layers_kept);
     return 0;
 }
 
@@ -84,7 +85,7 @@ static void fill_row(struct table_cell *row, const struct moeflux_device *d, str
     row[7].text = texts->usable;
 }
 
-int verbs_list_devices(const struct options *o, struct output *out, struct err *e)
+int verbs_list_devices(const struct options *o, struct output *out, struct moeflux_err *e)
 {
     struct moeflux_device devices[MAX_DEVICES];
     struct device_texts texts[MAX_DEVICES];
@@ -119,7 +120,7 @@ struct selftest {
 static void print_case(void *ctx, const struct moeflux_selftest_row *r)
 {
     struct selftest *st = ctx;
-    struct err ignored;
+    struct moeflux_err ignored;
     if (st->n_cases++ == 0)
         output_addf(st->out, "%-24s %-32s %10s %10s\n", "kernel", "shape", "error", "bound");
     output_addf(st->out, "%-24s %-32s %10.2e %10.2e  %s\n", r->kernel, r->shape, r->error, r->bound,
@@ -128,7 +129,7 @@ static void print_case(void *ctx, const struct moeflux_selftest_row *r)
     output_flush(st->out, &ignored);
 }
 
-int verbs_selftest(const struct options *o, struct output *out, struct err *e)
+int verbs_selftest(const struct options *o, struct output *out, struct moeflux_err *e)
 {
     struct selftest st = {.out = out};
     int n_failed = moeflux_selftest(o->device, print_case, &st, e);

@@ -4,9 +4,9 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "experts/supply.h"
+#include "experts/expert_store.h"
 #include "model/model_dir.h"
-#include "ops/exec.h"
+#include "exec/exec.h"
 
 static uint64_t minus(uint64_t a, uint64_t b)
 {
@@ -32,51 +32,52 @@ static uint64_t with_margin(uint64_t free_bytes)
 }
 
 /* The smaller of what was asked for and what is free; the margin is for a user who did not say a number. */
-static uint64_t limit_of(uint64_t wish, uint64_t free_bytes)
+static uint64_t limit_of(uint64_t requested, uint64_t free_bytes)
 {
-    return wish ? size_min(wish, free_bytes) : with_margin(free_bytes);
+    return requested ? size_min(requested, free_bytes) : with_margin(free_bytes);
 }
 
-static int refuse(const char *flag, uint64_t bytes, uint64_t least, struct err *e)
+static int refuse(const char *flag, uint64_t bytes, uint64_t least, struct moeflux_err *e)
 {
     return err_set(e, ERR_NO_FIT, "%s %.2f MiB, the experts of one token and layer need %.2f MiB", flag,
                    mib(bytes), mib(least));
 }
 
-static int check_device(const struct model_dir *m, const struct budget_wish *w, uint64_t device,
-                        struct err *e)
+static int check_device(const struct model_dir *m, const struct budget_request *w, uint64_t device,
+                        struct moeflux_err *e)
 {
-    uint64_t fixed = plus(m->dense_bytes, w->scratch_bytes), least = supply_floor_bytes(m);
+    uint64_t fixed = plus(m->dense_bytes, w->scratch_bytes), least = expert_store_floor_bytes(m);
     if (device >= fixed && device - fixed >= least)
         return 0;
     return err_set(
         e, ERR_NO_FIT,
         "the model needs at least %.1f MiB (weights %.1f, states %.1f, experts of one token %.1f), "
-        "%s %.1f MiB",
+        "%s %.1f MiB; smaller -c and --chunk need less",
         mib(plus(fixed, least)), mib(m->dense_bytes), mib(w->scratch_bytes), mib(least),
         w->gpu_memory_bytes && device == w->gpu_memory_bytes ? "--gpu-memory is" : "free are", mib(device));
 }
 
 /* Shares `room` between checkpoints and experts. `need`: of all experts that would lie there, `least`: what they keep. */
-static uint32_t share_checkpoints(const struct budget_wish *w, uint64_t room, uint64_t need, uint64_t least,
-                                  uint64_t *experts)
+static uint32_t share_checkpoints(const struct budget_request *w, uint64_t room, uint64_t need,
+                                  uint64_t least, uint64_t *experts)
 {
     uint64_t each = w->checkpoint_bytes, spare = room >= need ? room - need : (room - least) / 8;
     *experts = size_min(room, need);
     if (each == 0)
         return BUDGET_MOST_CHECKPOINTS;
-    uint64_t wish = size_max(BUDGET_CHECKPOINT_BYTES / each, BUDGET_LEAST_CHECKPOINTS);
-    uint64_t n = size_min(size_min(wish, BUDGET_MOST_CHECKPOINTS), spare / each);
+    uint64_t requested = size_max(BUDGET_CHECKPOINT_BYTES / each, BUDGET_LEAST_CHECKPOINTS);
+    uint64_t n = size_min(size_min(requested, BUDGET_MOST_CHECKPOINTS), spare / each);
     *experts = size_min(*experts, room - n * each);
     return n ? (uint32_t)n : 1;
 }
 
 /* Experts without a slot have their place in host memory, as far as it goes. It is never smaller than the reads of one
  * layer, which land in it. */
-static int share_host(const struct model_dir *m, const struct budget_wish *w, struct budget *out,
-                      struct err *e)
+static int share_host(const struct model_dir *m, const struct budget_request *w, struct budget *out,
+                      struct moeflux_err *e)
 {
-    uint64_t least = supply_floor_bytes(m), missing = minus(supply_full_bytes(m), out->slot_bytes);
+    uint64_t least = expert_store_floor_bytes(m),
+             missing = minus(expert_store_full_bytes(m), out->slot_bytes);
     uint64_t most =
         w->memory_bytes ? limit_of(w->memory_bytes, w->host_free_bytes) : w->host_free_bytes / 4 * 3;
     if (missing == 0)
@@ -87,21 +88,22 @@ static int share_host(const struct model_dir *m, const struct budget_wish *w, st
     return 0;
 }
 
-int budget_for_experts(const struct model_dir *m, const struct exec_caps *caps, const struct budget_wish *w,
-                       struct budget *out, struct err *e)
+int budget_for_experts(const struct model_dir *m, const struct exec_caps *caps,
+                       const struct budget_request *w, struct budget *out, struct moeflux_err *e)
 {
-    uint64_t fixed = plus(m->dense_bytes, w->scratch_bytes), least = supply_floor_bytes(m);
+    uint64_t fixed = plus(m->dense_bytes, w->scratch_bytes), least = expert_store_floor_bytes(m);
     *out = (struct budget){0};
     if (w->memory_bytes && w->memory_bytes < least)
         return refuse("--memory is", w->memory_bytes, least, e);
     /* A software device names a heap of a fixed size and allocates from the host. */
-    out->device_bytes = limit_of(w->gpu_memory_bytes, caps->is_cpu ? w->host_free_bytes : caps->free_bytes);
+    out->device_bytes =
+        limit_of(w->gpu_memory_bytes, caps->is_software ? w->host_free_bytes : caps->free_bytes);
     if (caps->is_unified)
         out->device_bytes = size_min(out->device_bytes, limit_of(w->gpu_memory_bytes, w->host_free_bytes));
     int rc = check_device(m, w, out->device_bytes, e);
     if (rc < 0)
         return rc;
-    uint64_t room = out->device_bytes - fixed, need = supply_full_bytes(m);
+    uint64_t room = out->device_bytes - fixed, need = expert_store_full_bytes(m);
     if (caps->is_unified) {
         room = w->memory_bytes ? size_min(room, w->memory_bytes) : room;
         out->n_checkpoints = share_checkpoints(w, room, need, least, &out->slot_bytes);

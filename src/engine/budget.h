@@ -5,11 +5,11 @@
 
 #include <stdint.h>
 
-struct err;
+struct moeflux_err;
 struct exec_caps;
 struct model_dir;
 
-struct budget_wish {                         /* bytes */
+struct budget_request {                      /* bytes */
     uint64_t memory_bytes, gpu_memory_bytes; /* --memory, --gpu-memory; 0: not said */
     uint64_t scratch_bytes;    /* activations, states and the driver's own, beside the weights */
     uint64_t host_free_bytes;  /* host_memory_free; UINT64_MAX: not known */
@@ -21,9 +21,9 @@ struct budget_wish {                         /* bytes */
 enum { BUDGET_LEAST_CHECKPOINTS = 6, BUDGET_MOST_CHECKPOINTS = 32 };
 
 struct budget { /* bytes */
-    /* Device slots for experts: at least supply_floor_bytes, at most supply_full_bytes. */
+    /* Device slots for experts: at least expert_store_floor_bytes, at most expert_store_full_bytes. */
     uint64_t slot_bytes;
-    /* The pinned host tier below them, where reads land: at least supply_floor_bytes, at most what the slots do not
+    /* The pinned host tier below them, where reads land: at least expert_store_floor_bytes, at most what the slots do not
      * hold. 0 where device memory is host memory, and where the device holds every expert. */
     uint64_t host_bytes;
     /* The most checkpoints of a sequence: at least 1. */
@@ -42,7 +42,7 @@ struct budget { /* bytes */
  * Without them: 9/10 of the free device memory (and of the free host memory, where that is the same), and for the host
  * tier what every expert needs that has no slot, at most 3/4 of the free host memory. What is asked for beyond what is
  * free is not given. ERR_NO_FIT with the numbers when weights, states and the least cache do not fit. */
-int budget_for_experts(const struct model_dir *m, const struct exec_caps *caps, const struct budget_wish *w,
-                       struct budget *out, struct err *e);
+int budget_for_experts(const struct model_dir *m, const struct exec_caps *caps,
+                       const struct budget_request *w, struct budget *out, struct moeflux_err *e);
 
 #endif

@@ -24,7 +24,7 @@ void checkpoints_touch(struct checkpoints *c, struct checkpoint *used)
     used->last_use = ++c->clock;
 }
 
-int checkpoints_add(struct checkpoints *c, const struct checkpoint *one, struct err *e)
+int checkpoints_add(struct checkpoints *c, const struct checkpoint *one, struct moeflux_err *e)
 {
     int rc = mem_grow((void **)&c->items, &c->room, c->n + 1, sizeof *c->items, e);
     if (rc < 0)
@@ -54,7 +54,7 @@ void checkpoints_trim(struct checkpoints *c)
 void checkpoints_drop(struct checkpoints *c, struct checkpoint *which)
 {
     size_t behind = (size_t)(c->items + c->n - which) - 1;
-    free(which->fixed);
+    free(which->recurrent);
     memmove(which, which + 1, behind * sizeof *which);
     c->n--;
 }
@@ -68,7 +68,7 @@ void checkpoints_drop_behind(struct checkpoints *c, uint32_t pos)
 void checkpoints_free(struct checkpoints *c)
 {
     for (size_t i = 0; i < c->n; i++)
-        free(c->items[i].fixed);
+        free(c->items[i].recurrent);
     free(c->items);
     *c = (struct checkpoints){0};
 }

@@ -1,4 +1,4 @@
-/* checkpoints.h - copies of a sequence's fixed state in host memory, by position. Knows nothing of devices.
+/* checkpoints.h - copies of a sequence's recurrent state in host memory, by position. Knows nothing of devices.
  *
  * Ascending by position. The least recently used one leaves when there are more than the cap, never the last one. */
 #ifndef MOEFLUX_ENGINE_CHECKPOINTS_H
@@ -7,12 +7,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct err;
+struct moeflux_err;
 
 struct checkpoint {
     uint32_t pos, parity;
     uint64_t last_use;
-    uint8_t *fixed; /* [arch_view.fixed_bytes], owned; NULL where there is no fixed state */
+    uint8_t *recurrent; /* [arch_view.recurrent_state_bytes], owned; NULL where there is no recurrent state */
 };
 
 struct checkpoints {
@@ -28,7 +28,7 @@ struct checkpoint *checkpoints_find(struct checkpoints *c, uint32_t pos);
 struct checkpoint *checkpoints_before(struct checkpoints *c, uint32_t pos);
 void checkpoints_touch(struct checkpoints *c, struct checkpoint *used);
 /* Adds one, as used just now, at a position that has none, and takes its bytes over. ERR_MEMORY: nothing changed. */
-int checkpoints_add(struct checkpoints *c, const struct checkpoint *one, struct err *e);
+int checkpoints_add(struct checkpoints *c, const struct checkpoint *one, struct moeflux_err *e);
 /* Lets go of what is above the cap. */
 void checkpoints_trim(struct checkpoints *c);
 void checkpoints_drop(struct checkpoints *c, struct checkpoint *which);

@@ -53,7 +53,8 @@ static bool is_sampled(const char *name)
     return !strstr(name, ".switch_mlp.") && !(dot && !strcmp(dot, ".A_log"));
 }
 
-static int add_tensor(XXH3_state_t *h, const struct model_dir *d, const struct tensor *t, struct err *e)
+static int add_tensor(XXH3_state_t *h, const struct model_dir *d, const struct tensor *t,
+                      struct moeflux_err *e)
 {
     uint8_t sample[SAMPLE];
     uint64_t n = size_min(t->bytes, SAMPLE);
@@ -71,7 +72,7 @@ static int add_tensor(XXH3_state_t *h, const struct model_dir *d, const struct t
 
 /* Bytes of an expert at `at` in its slot. */
 static int add_expert_part(XXH3_state_t *h, const struct model_dir *d, const struct extent *extents,
-                           uint32_t n_extents, uint64_t at, struct err *e)
+                           uint32_t n_extents, uint64_t at, struct moeflux_err *e)
 {
     uint8_t sample[EXPERT_SAMPLE];
     uint64_t part = (uint64_t)d->config.moe_inner * (d->config.hidden / CONFIG_GROUP) * 2;
@@ -90,7 +91,7 @@ static int add_expert_part(XXH3_state_t *h, const struct model_dir *d, const str
 }
 
 static int add_expert(XXH3_state_t *h, const struct model_dir *d, uint32_t layer, uint32_t expert,
-                      struct err *e)
+                      struct moeflux_err *e)
 {
     const struct expert_layout *y = &d->expert;
     const uint64_t parts[] = {y->gate_s, y->up_s, y->down_s, y->down_w};
@@ -102,7 +103,7 @@ static int add_expert(XXH3_state_t *h, const struct model_dir *d, uint32_t layer
     return rc;
 }
 
-static int add_model(XXH3_state_t *h, const struct model_dir *d, struct err *e)
+static int add_model(XXH3_state_t *h, const struct model_dir *d, struct moeflux_err *e)
 {
     int rc = 0;
     add_config(h, &d->config);
@@ -118,7 +119,7 @@ static int add_model(XXH3_state_t *h, const struct model_dir *d, struct err *e)
     return rc;
 }
 
-int moeflux_fingerprint(struct moeflux *m, uint64_t *out, struct err *e)
+int moeflux_model_fingerprint(struct moeflux_model *m, uint64_t *out, struct moeflux_err *e)
 {
     if (!m->has_fingerprint) {
         XXH3_state_t *h = XXH3_createState();

@@ -15,22 +15,22 @@ enum { WAVE_EXPERTS = 32, WAVE_TABLES = MOEFLUX_WAVE_TABLES };
 
 struct pass {
     struct moeflux_session *s;
-    struct moeflux *m;
+    struct moeflux_model *m;
     struct arch_chunk chunk;
-    const struct moeflux_wish *wish;
+    const struct moeflux_outputs *outputs;
     bool is_watched; /* it may take long: submissions stay short, and the caller may stop it */
 };
 
 /* A token that takes longer than this may be stopped, like every chunk. */
 #define QUICK_NS ((uint64_t)250000000)
 
-static void fill_inputs(struct moeflux *m, const int32_t *ids, uint32_t n, uint32_t pos)
+static void fill_inputs(struct moeflux_model *m, const int32_t *ids, uint32_t n, uint32_t pos)
 {
-    uint32_t half = m->dir.config.rotary_dim / 2;
+    uint32_t n_angles = m->dir.config.rotary_dim / 2;
     float *rope = (float *)(void *)m->rope.host;
     memcpy(m->ids.host, ids, n * sizeof *ids);
     for (uint32_t t = 0; t < n; t++)
-        for (uint32_t i = 0; i < half; i++) {
+        for (uint32_t i = 0; i < n_angles; i++) {
             /* The angle is rounded to float32, as the reference computes it. */
             float angle = (float)(pos + t) * m->inverse_frequencies[i];
             *rope++ = (float)(cos((double)angle) * m->rope_multiplier);
@@ -41,26 +41,26 @@ static void fill_inputs(struct moeflux *m, const int32_t *ids, uint32_t n, uint3
 /* The state of layer `layer` (0: the embedding) for whoever asked for hidden states. */
 static void copy_hidden(const struct pass *p, uint32_t layer)
 {
-    struct moeflux *m = p->m;
+    struct moeflux_model *m = p->m;
     uint64_t row = (uint64_t)m->dir.config.hidden * sizeof(float);
-    if (p->wish->hidden)
+    if (p->outputs->hidden)
         exec_copy(m->exec, &m->hidden, (uint64_t)layer * m->max_chunk * row, &m->view.x, 0, p->chunk.n * row);
 }
 
-static const uint32_t *choice_of(const struct moeflux *m)
+static const uint32_t *choice_of(const struct moeflux_model *m)
 {
     return (const uint32_t *)(const void *)(m->view.idx.host ? m->view.idx.host : m->choice.host);
 }
 
 /* The guess for the layer after; NULL when none was recorded. */
-static const uint32_t *guess_of(const struct moeflux *m)
+static const uint32_t *prediction_of(const struct moeflux_model *m)
 {
     const uint8_t *copied = m->choice.host ? m->choice.host + m->view.idx.bytes : NULL;
-    return (const uint32_t *)(const void *)(m->view.guess.host ? m->view.guess.host : copied);
+    return (const uint32_t *)(const void *)(m->view.predicted.host ? m->view.predicted.host : copied);
 }
 
 /* The next layer that has experts, or n_layers. */
-static uint32_t next_moe(const struct moeflux *m, uint32_t layer)
+static uint32_t next_moe(const struct moeflux_model *m, uint32_t layer)
 {
     uint32_t next = layer + 1;
     while (next < m->dir.config.n_layers && !config_has_experts(&m->dir.config, next))
@@ -69,24 +69,24 @@ static uint32_t next_moe(const struct moeflux *m, uint32_t layer)
 }
 
 /* The next layer's router is asked early when its answer is of use: one token, and a layer to come. */
-static bool guesses_after(const struct pass *p, uint32_t layer)
+static bool predicts_after(const struct pass *p, uint32_t layer)
 {
     return p->chunk.n == 1 && (p->m->predictor.kind & PREDICT_ROUTER) &&
            next_moe(p->m, layer) < p->m->dir.config.n_layers;
 }
 
 /* Ends the batch with the router's choice readable by the host, and opens the next. */
-static int await_choice(const struct pass *p, bool has_guess, struct err *e)
+static int await_choice(const struct pass *p, bool has_prediction, struct moeflux_err *e)
 {
-    struct moeflux *m = p->m;
+    struct moeflux_model *m = p->m;
     uint64_t bytes = (uint64_t)m->dir.config.top_k * sizeof(uint32_t);
     if (!m->view.idx.host) {
         exec_copy(m->exec, &m->choice, 0, &m->view.idx, 0, p->chunk.n * bytes);
-        if (has_guess)
-            exec_copy(m->exec, &m->choice, m->view.idx.bytes, &m->view.guess, 0, bytes);
+        if (has_prediction)
+            exec_copy(m->exec, &m->choice, m->view.idx.bytes, &m->view.predicted, 0, bytes);
     }
     int rc = exec_finish(m->exec, e);
-    supply_release(m->supply);
+    expert_store_release(m->expert_store);
     exec_begin(m->exec);
     return rc;
 }
@@ -94,8 +94,8 @@ static int await_choice(const struct pass *p, bool has_guess, struct err *e)
 /* Collects the different experts of tokens from `from` on, as many tokens as the slots allow. Returns the tokens. */
 static uint32_t gather_wave(const struct pass *p, uint32_t from, uint32_t *n_wanted)
 {
-    struct moeflux *m = p->m;
-    uint32_t top_k = m->dir.config.top_k, slots = supply_n_slots(m->supply), t = from;
+    struct moeflux_model *m = p->m;
+    uint32_t top_k = m->dir.config.top_k, slots = expert_store_n_free_slots(m->expert_store), t = from;
     *n_wanted = 0;
     for (; t < p->chunk.n; t++) {
         const uint32_t *choice = choice_of(m) + (uint64_t)t * top_k;
@@ -116,10 +116,11 @@ static uint32_t gather_wave(const struct pass *p, uint32_t from, uint32_t *n_wan
     return t - from;
 }
 
-static struct arch_experts experts_of(const struct moeflux *m, uint32_t layer, uint32_t from, uint32_t n)
+static struct arch_experts experts_of(const struct moeflux_model *m, uint32_t layer, uint32_t from,
+                                      uint32_t n)
 {
     return (struct arch_experts){
-        .layer = layer, .table = supply_table(m->supply, layer), .from = from, .n = n};
+        .layer = layer, .table = expert_store_table(m->expert_store, layer), .from = from, .n = n};
 }
 
 static void run_experts(const struct pass *p, const struct arch_experts *x)
@@ -129,24 +130,25 @@ static void run_experts(const struct pass *p, const struct arch_experts *x)
 }
 
 /* Ends the batch and lets the experts go that it used. */
-static int finish_wave(struct moeflux *m, struct err *e)
+static int finish_wave(struct moeflux_model *m, struct moeflux_err *e)
 {
     int rc = exec_finish(m->exec, e);
-    supply_release(m->supply);
+    expert_store_release(m->expert_store);
     exec_begin(m->exec);
     return rc;
 }
 
-static int bring(struct moeflux *m, uint32_t layer, const uint32_t *experts, uint32_t n, struct err *e)
+static int bring(struct moeflux_model *m, uint32_t layer, const uint32_t *experts, uint32_t n,
+                 struct moeflux_err *e)
 {
-    int rc = supply_want(m->supply, layer, experts, n, NULL, e);
-    return rc < 0 ? rc : supply_await(m->supply, e);
+    int rc = expert_store_want(m->expert_store, layer, experts, n, NULL, e);
+    return rc < 0 ? rc : expert_store_await(m->expert_store, e);
 }
 
 /* The experts of a few tokens: as many tokens at once as the slots allow. */
-static int token_waves(const struct pass *p, uint32_t layer, struct err *e)
+static int token_waves(const struct pass *p, uint32_t layer, struct moeflux_err *e)
 {
-    struct moeflux *m = p->m;
+    struct moeflux_model *m = p->m;
     int rc = 0;
     for (uint32_t from = 0; rc == 0 && from < p->chunk.n;) {
         uint32_t n_wanted, n = gather_wave(p, from, &n_wanted);
@@ -165,13 +167,13 @@ static int token_waves(const struct pass *p, uint32_t layer, struct err *e)
 /* The different experts of the chunk, those that are there first, so that none of them leaves before its turn. */
 static uint32_t gather_all(const struct pass *p, uint32_t layer)
 {
-    struct moeflux *m = p->m;
+    struct moeflux_model *m = p->m;
     uint32_t n_pairs = p->chunk.n * m->dir.config.top_k, n = 0;
     for (uint32_t i = 0; i < n_pairs; i++)
         m->is_wanted[choice_of(m)[i]] = 1;
     for (int there = 1; there >= 0; there--)
         for (uint32_t x = 0; x < m->dir.config.n_experts; x++)
-            if (m->is_wanted[x] && supply_has(m->supply, layer, x) == there) {
+            if (m->is_wanted[x] && expert_store_has(m->expert_store, layer, x) == there) {
                 m->is_wanted[x] = 0;
                 m->wanted[n++] = x;
             }
@@ -179,14 +181,14 @@ static uint32_t gather_all(const struct pass *p, uint32_t layer)
 }
 
 /* A table of the wave's experts alone. */
-static uint64_t wave_table(struct moeflux *m, uint32_t wave, uint32_t layer, const uint32_t *experts,
+static uint64_t wave_table(struct moeflux_model *m, uint32_t wave, uint32_t layer, const uint32_t *experts,
                            uint32_t n)
 {
     uint64_t off = (uint64_t)(wave % WAVE_TABLES) * m->dir.config.n_experts * sizeof(uint64_t);
     uint64_t *table = (uint64_t *)(void *)(m->waves.host + off);
     memset(table, 0, m->dir.config.n_experts * sizeof *table);
     for (uint32_t i = 0; i < n; i++)
-        table[experts[i]] = supply_address(m->supply, layer, experts[i]);
+        table[experts[i]] = expert_store_address(m->expert_store, layer, experts[i]);
     return m->waves.address + off;
 }
 
@@ -194,7 +196,7 @@ static uint64_t wave_table(struct moeflux *m, uint32_t wave, uint32_t layer, con
  * next one's dense part compute. */
 static void read_ahead_of_chunk(const struct pass *p, uint32_t layer)
 {
-    struct moeflux *m = p->m;
+    struct moeflux_model *m = p->m;
     uint32_t next = next_moe(m, layer), n_experts = m->dir.config.n_experts;
     uint64_t n_pairs = (uint64_t)p->chunk.n * m->dir.config.top_k;
     if (m->predictor.kind == PREDICT_NONE || next == m->dir.config.n_layers ||
@@ -202,15 +204,16 @@ static void read_ahead_of_chunk(const struct pass *p, uint32_t layer)
         return;
     for (uint32_t i = 0; i < n_experts; i++)
         m->wanted[i] = i;
-    supply_prefetch(m->supply, next, m->wanted, n_experts, true);
+    expert_store_prefetch(m->expert_store, next, m->wanted, n_experts, true);
 }
 
 /* The experts of many tokens, each brought once and multiplied with all its tokens. While a wave of them computes, the
  * next one is read; a wave waits for those before it only when slots run out. */
-static int expert_waves(const struct pass *p, uint32_t layer, struct err *e)
+static int expert_waves(const struct pass *p, uint32_t layer, struct moeflux_err *e)
 {
-    struct moeflux *m = p->m;
-    uint32_t n_all = gather_all(p, layer), slots = supply_n_slots(m->supply), n_held = 0, wave = 0;
+    struct moeflux_model *m = p->m;
+    uint32_t n_all = gather_all(p, layer), slots = expert_store_n_free_slots(m->expert_store), n_held = 0,
+             wave = 0;
     uint32_t most = (uint32_t)size_max(size_min(slots / 2, WAVE_EXPERTS), m->dir.config.top_k);
     struct arch_experts x = experts_of(m, layer, 0, p->chunk.n);
     int rc = 0;
@@ -227,9 +230,9 @@ static int expert_waves(const struct pass *p, uint32_t layer, struct err *e)
             return rc;
         n_held += n;
         x.table = wave_table(m, wave, layer, m->wanted + from, n);
-        x.more = from + n < n_all;
+        x.more_waves = from + n < n_all;
         run_experts(p, &x);
-        if (x.more) {
+        if (x.more_waves) {
             rc = exec_submit(m->exec, &ticket, e);
             exec_begin(m->exec);
         }
@@ -240,30 +243,30 @@ static int expert_waves(const struct pass *p, uint32_t layer, struct err *e)
 }
 
 /* What the layers after this one are likely to want is read while the disk is idle. */
-static void read_ahead(const struct pass *p, uint32_t layer, bool has_guess)
+static void read_ahead(const struct pass *p, uint32_t layer, bool has_prediction)
 {
-    struct moeflux *m = p->m;
+    struct moeflux_model *m = p->m;
     uint32_t next = next_moe(m, layer);
     if (m->predictor.kind == PREDICT_NONE || next == m->dir.config.n_layers)
         return;
-    predictor_predict(&m->predictor, next, has_guess ? guess_of(m) : NULL);
-    supply_prefetch(m->supply, next, m->predictor.named, m->predictor.n_named, false);
+    predictor_predict(&m->predictor, next, has_prediction ? prediction_of(m) : NULL);
+    expert_store_prefetch(m->expert_store, next, m->predictor.named, m->predictor.n_named, false);
 }
 
 /* The experts of one token. Those that are there are computed while the others are read; every expert writes its own
  * part of the activations, and the sum over them runs afterwards in the router's order, so that the result does not
  * depend on who came when. */
-static int token_experts(const struct pass *p, uint32_t layer, bool has_guess, struct err *e)
+static int token_experts(const struct pass *p, uint32_t layer, bool has_prediction, struct moeflux_err *e)
 {
-    struct moeflux *m = p->m;
+    struct moeflux_model *m = p->m;
     uint32_t top_k = m->dir.config.top_k;
     struct arch_experts x = experts_of(m, layer, 0, 1);
     uint64_t all = top_k < 64 ? ((uint64_t)1 << top_k) - 1 : UINT64_MAX, present = 0, ticket;
     predictor_observe(&m->predictor, layer, choice_of(m));
-    int rc = supply_want(m->supply, layer, choice_of(m), top_k, &present, e);
+    int rc = expert_store_want(m->expert_store, layer, choice_of(m), top_k, &present, e);
     if (rc < 0)
         return rc;
-    read_ahead(p, layer, has_guess);
+    read_ahead(p, layer, has_prediction);
     if (present && present != all && top_k <= 64) {
         x.skip = ~present;
         arch_experts_up(m->arch, &p->chunk, &x);
@@ -271,34 +274,34 @@ static int token_experts(const struct pass *p, uint32_t layer, bool has_guess, s
         exec_begin(m->exec);
         x.skip = present;
     }
-    int arrived = supply_await(m->supply, rc < 0 ? NULL : e);
+    int arrived = expert_store_await(m->expert_store, rc < 0 ? NULL : e);
     if (rc == 0 && arrived == 0)
         run_experts(p, &x);
     return rc < 0 ? rc : arrived;
 }
 
-static int streamed_experts(const struct pass *p, uint32_t layer, struct err *e)
+static int streamed_experts(const struct pass *p, uint32_t layer, struct moeflux_err *e)
 {
-    struct moeflux *m = p->m;
-    bool has_guess = guesses_after(p, layer);
-    if (has_guess)
-        arch_guess(m->arch, next_moe(m, layer));
-    int rc = await_choice(p, has_guess, e);
+    struct moeflux_model *m = p->m;
+    bool has_prediction = predicts_after(p, layer);
+    if (has_prediction)
+        arch_predict_experts(m->arch, next_moe(m, layer));
+    int rc = await_choice(p, has_prediction, e);
     if (rc < 0)
         return rc;
     if (p->chunk.n == 1)
-        return token_experts(p, layer, has_guess, e);
+        return token_experts(p, layer, has_prediction, e);
     predictor_observe(&m->predictor, layer, choice_of(m) + (uint64_t)(p->chunk.n - 1) * m->dir.config.top_k);
     bool by_expert = arch_takes_waves(m->arch, p->chunk.n);
     return by_expert ? expert_waves(p, layer, e) : token_waves(p, layer, e);
 }
 
-static int run_layers(const struct pass *p, struct err *e)
+static int run_layers(const struct pass *p, struct moeflux_err *e)
 {
-    struct moeflux *m = p->m;
+    struct moeflux_model *m = p->m;
     int rc = 0;
     for (uint32_t i = 0; rc == 0 && i < m->dir.config.n_layers; i++) {
-        m->stand.layer = i;
+        m->progress_at.layer = i;
         arch_before_experts(m->arch, &p->chunk, i);
         if (!config_has_experts(&m->dir.config, i)) {
             exec_split(m->exec);
@@ -317,27 +320,28 @@ static int run_layers(const struct pass *p, struct err *e)
 /* Records the head for tokens from .. from + n - 1 and the way of their logits to the host. */
 static void record_head(const struct pass *p, uint32_t from, uint32_t n)
 {
-    struct moeflux *m = p->m;
+    struct moeflux_model *m = p->m;
     arch_head(m->arch, from, n);
     if (!m->view.logits.host)
         exec_copy(m->exec, &m->logits, 0, &m->view.logits, 0,
                   (uint64_t)n * m->dir.config.vocab_size * sizeof(float));
 }
 
-static const float *logits_of(const struct moeflux *m)
+static const float *logits_of(const struct moeflux_model *m)
 {
     return (const float *)(const void *)(m->view.logits.host ? m->view.logits.host : m->logits.host);
 }
 
 /* Logits of tokens from .. from + n - 1 on the host; the batch before is finished with them. */
-static int run_head(const struct pass *p, uint32_t from, uint32_t n, const float **rows, struct err *e)
+static int run_head(const struct pass *p, uint32_t from, uint32_t n, const float **rows,
+                    struct moeflux_err *e)
 {
     record_head(p, from, n);
     *rows = logits_of(p->m);
     return exec_finish(p->m->exec, e);
 }
 
-static int all_logits(const struct pass *p, struct err *e)
+static int all_logits(const struct pass *p, struct moeflux_err *e)
 {
     uint32_t vocab = p->m->dir.config.vocab_size;
     for (uint32_t from = 0; from < p->chunk.n; from += ARCH_HEAD_ROWS) {
@@ -347,36 +351,37 @@ static int all_logits(const struct pass *p, struct err *e)
             exec_begin(p->m->exec);
         int rc = run_head(p, from, n, &rows, e);
         for (uint32_t i = 0; rc == 0 && i < n; i++)
-            rc = p->wish->each_logits(p->wish->ctx, p->chunk.pos + from + i, rows + (uint64_t)i * vocab, e);
+            rc = p->outputs->each_logits(p->outputs->ctx, p->chunk.pos + from + i, rows + (uint64_t)i * vocab,
+                                         e);
         if (rc < 0)
             return rc;
-        if (p->wish->logits && from + n == p->chunk.n)
-            memcpy(p->wish->logits, rows + (uint64_t)(n - 1) * vocab, vocab * sizeof(float));
+        if (p->outputs->logits && from + n == p->chunk.n)
+            memcpy(p->outputs->logits, rows + (uint64_t)(n - 1) * vocab, vocab * sizeof(float));
     }
     return 0;
 }
 
-static int last_logits(const struct pass *p, struct err *e)
+static int last_logits(const struct pass *p, struct moeflux_err *e)
 {
     const float *row;
     int rc = run_head(p, p->chunk.n - 1, 1, &row, e);
     if (rc == 0)
-        memcpy(p->wish->logits, row, p->m->dir.config.vocab_size * sizeof(float));
+        memcpy(p->outputs->logits, row, p->m->dir.config.vocab_size * sizeof(float));
     return rc;
 }
 
-static int hand_out_hidden(const struct pass *p, struct err *e)
+static int hand_out_hidden(const struct pass *p, struct moeflux_err *e)
 {
-    struct moeflux *m = p->m;
+    struct moeflux_model *m = p->m;
     uint64_t layer_floats = (uint64_t)m->max_chunk * m->dir.config.hidden;
     int rc = 0;
-    for (uint32_t i = 0; rc == 0 && p->wish->hidden && i <= m->dir.config.n_layers; i++)
-        rc = p->wish->hidden(p->wish->ctx, i, p->chunk.pos, p->chunk.n,
-                             (const float *)(const void *)m->hidden.host + i * layer_floats, e);
+    for (uint32_t i = 0; rc == 0 && p->outputs->hidden && i <= m->dir.config.n_layers; i++)
+        rc = p->outputs->hidden(p->outputs->ctx, i, p->chunk.pos, p->chunk.n,
+                                (const float *)(const void *)m->hidden.host + i * layer_floats, e);
     return rc;
 }
 
-static int make_hidden_buffer(struct moeflux *m, struct err *e)
+static int make_hidden_buffer(struct moeflux_model *m, struct moeflux_err *e)
 {
     if (m->hidden.host)
         return 0;
@@ -386,25 +391,25 @@ static int make_hidden_buffer(struct moeflux *m, struct err *e)
 }
 
 static struct pass pass_at(struct moeflux_session *s, uint32_t n, uint32_t pos, uint32_t parity,
-                           const struct moeflux_wish *wish)
+                           const struct moeflux_outputs *outputs)
 {
-    struct moeflux *m = s->model;
+    struct moeflux_model *m = s->model;
     return (struct pass){.s = s,
                          .m = m,
-                         .wish = wish,
+                         .outputs = outputs,
                          .chunk = {.n = n,
                                    .pos = pos,
                                    .ids = m->ids.address,
                                    .rope = m->rope.address,
                                    .kv_blocks = s->table.address,
-                                   .fixed = s->fixed.address,
+                                   .recurrent = s->recurrent.address,
                                    .parity = parity}};
 }
 
 /* One token from its id to its logits, in one batch. */
-static int record_token(const struct pass *p, struct err *e)
+static int record_token(const struct pass *p, struct moeflux_err *e)
 {
-    struct moeflux *m = p->m;
+    struct moeflux_model *m = p->m;
     exec_begin(m->exec);
     arch_embed(m->arch, &p->chunk);
     int rc = run_layers(p, e);
@@ -414,12 +419,13 @@ static int record_token(const struct pass *p, struct err *e)
 
 /* Decode with every expert resident: nothing but the token's id is new to the host, so the next token's batch is
  * recorded while the device works on this one. */
-static int decode_resident(struct moeflux_session *s, const struct moeflux_wish *wish, struct err *e)
+static int decode_resident(struct moeflux_session *s, const struct moeflux_outputs *outputs,
+                           struct moeflux_err *e)
 {
-    struct moeflux *m = s->model;
-    struct pass p = pass_at(s, 1, s->pos, s->parity, wish);
+    struct moeflux_model *m = s->model;
+    struct pass p = pass_at(s, 1, s->pos, s->parity, outputs);
     uint64_t ticket = 0;
-    bool ahead = exec_is_parked(m->exec) && m->ahead_of == s && m->ahead_pos == s->pos;
+    bool ahead = exec_is_parked(m->exec) && m->parked_session == s && m->parked_pos == s->pos;
     int rc = ahead ? 0 : record_token(&p, e);
     if (rc == 0)
         rc = ahead ? exec_submit_parked(m->exec, &ticket, e) : exec_submit(m->exec, &ticket, e);
@@ -428,90 +434,90 @@ static int decode_resident(struct moeflux_session *s, const struct moeflux_wish 
         return rc;
     }
     if (s->pos + 1 < s->max_context && !m->computes_at_once) {
-        p = pass_at(s, 1, s->pos + 1, s->parity ^ 1, wish);
+        p = pass_at(s, 1, s->pos + 1, s->parity ^ 1, outputs);
         rc = record_token(&p, e);
         exec_park(m->exec);
-        m->ahead_of = s;
-        m->ahead_pos = s->pos + 1;
+        m->parked_session = s;
+        m->parked_pos = s->pos + 1;
     }
     int waited = exec_wait(m->exec, ticket, rc < 0 ? NULL : e);
     if (rc == 0 && waited == 0)
-        memcpy(wish->logits, logits_of(m), m->dir.config.vocab_size * sizeof(float));
+        memcpy(outputs->logits, logits_of(m), m->dir.config.vocab_size * sizeof(float));
     return rc < 0 ? rc : waited;
 }
 
 /* Whether the caller wants the evaluation to go on. A single token is no prompt to show. */
 static bool go_on(void *ctx)
 {
-    struct moeflux *m = ctx;
-    uint32_t n_layers = m->dir.config.n_layers, total = m->stand.total;
-    uint64_t part = (uint64_t)m->stand.here * m->stand.layer / n_layers;
-    bool yes = progress_report(&m->progress, m->stand.what, "tok", total > 1 ? m->stand.before + part : 0,
-                               total > 1 ? total : 0);
+    struct moeflux_model *m = ctx;
+    uint32_t n_layers = m->dir.config.n_layers, total = m->progress_at.total;
+    uint64_t part = (uint64_t)m->progress_at.here * m->progress_at.layer / n_layers;
+    bool yes = progress_report(&m->progress, m->progress_at.what, "tok",
+                               total > 1 ? m->progress_at.before + part : 0, total > 1 ? total : 0);
     m->is_stopped |= !yes;
     return yes;
 }
 
 /* The state of constant size is overwritten in the course of a chunk. The positions of the KV cache are not: those of a
  * stopped chunk are written again by the next. */
-static int keep_states(const struct pass *p, struct err *e)
+static int back_up_recurrent(const struct pass *p, struct moeflux_err *e)
 {
     struct moeflux_session *s = p->s;
     uint64_t ticket;
     exec_begin(p->m->exec);
-    exec_copy(p->m->exec, &s->kept, 0, &s->fixed, 0, s->fixed.bytes);
+    exec_copy(p->m->exec, &s->recurrent_backup, 0, &s->recurrent, 0, s->recurrent.bytes);
     int rc = exec_submit(p->m->exec, &ticket, e);
-    s->is_torn = rc == 0;
+    s->needs_restore = rc == 0;
     return rc;
 }
 
-static int run_chunk(const struct pass *p, bool last, struct err *e)
+static int run_chunk(const struct pass *p, bool last, struct moeflux_err *e)
 {
-    struct moeflux *m = p->m;
-    if (m->predicted_of != p->s || m->predicted_pos != p->chunk.pos)
+    struct moeflux_model *m = p->m;
+    if (m->predicted_session != p->s || m->predicted_pos != p->chunk.pos)
         predictor_forget(&m->predictor);
-    m->predicted_of = p->s;
+    m->predicted_session = p->s;
     m->predicted_pos = p->chunk.pos + p->chunk.n;
-    int rc = p->is_watched ? keep_states(p, e) : 0;
+    int rc = p->is_watched ? back_up_recurrent(p, e) : 0;
     if (rc < 0)
         return rc;
     exec_begin(m->exec);
     arch_embed(m->arch, &p->chunk);
     copy_hidden(p, 0);
     rc = run_layers(p, e);
-    if (rc == 0 && p->wish->each_logits)
+    if (rc == 0 && p->outputs->each_logits)
         rc = all_logits(p, e);
-    else if (rc == 0 && last && p->wish->logits)
+    else if (rc == 0 && last && p->outputs->logits)
         rc = last_logits(p, e);
     else if (rc == 0)
         rc = exec_finish(m->exec, e);
     if (rc < 0)
         exec_abandon(m->exec);
-    supply_release(m->supply);
+    expert_store_release(m->expert_store);
     return rc;
 }
 
 int forward_chunk(struct moeflux_session *s, const int32_t *ids, uint32_t n, bool last,
-                  const struct moeflux_wish *wish, struct err *e)
+                  const struct moeflux_outputs *outputs, struct moeflux_err *e)
 {
-    struct moeflux *m = s->model;
-    struct pass p = pass_at(s, n, s->pos, s->parity, wish);
+    struct moeflux_model *m = s->model;
+    struct pass p = pass_at(s, n, s->pos, s->parity, outputs);
     p.is_watched = n > 1 || m->step_ns > QUICK_NS;
-    bool plain = m->resident && !p.is_watched && wish->logits && !wish->each_logits && !wish->hidden;
-    int rc = wish->hidden ? make_hidden_buffer(m, e) : 0;
+    bool plain = m->resident && !p.is_watched && outputs->logits && !outputs->each_logits && !outputs->hidden;
+    int rc = outputs->hidden ? make_hidden_buffer(m, e) : 0;
     if (rc == 0)
-        rc = supply_check(m->supply, e);
+        rc = expert_store_check(m->expert_store, e);
     if (rc < 0)
         return rc;
     uint64_t start = clock_ns();
     fill_inputs(m, ids, n, s->pos);
     if (p.is_watched)
         exec_watch(m->exec, &(struct exec_watch){go_on, m});
-    rc = plain ? decode_resident(s, wish, e) : run_chunk(&p, last, e);
+    rc = plain ? decode_resident(s, outputs, e) : run_chunk(&p, last, e);
     exec_watch(m->exec, NULL);
     m->step_ns = clock_ns() - start;
     m->is_stopped &= rc == ERR_INTERRUPTED;
-    s->is_torn &= rc < 0;
+    s->needs_restore &= rc < 0;
     if (rc == 0)
         rc = hand_out_hidden(&p, e);
     if (rc < 0)

@@ -7,18 +7,19 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "engine/engine.h"
-#include "engine/plan.h"
+#include "engine/load_plan.h"
+#include "engine/test_hooks.h"
 #include "ops/linear.h"
 
 #define DISK_NS  ((uint64_t)1000000000)
 #define BATCH_NS ((uint64_t)20000000)
 /* Far more than the caches of a GPU hold; a software device computes and does not wait for memory. */
-#define MATRIX_GPU_BYTES       ((uint64_t)256 << 20)
-#define MATRIX_CPU_BYTES       ((uint64_t)16 << 20)
-#define MATRIX_REFERENCE_BYTES ((uint64_t)2 << 20)
-#define MATRIX_LEAST_BYTES     ((uint64_t)1 << 20)
-#define COPY_BYTES             ((uint64_t)64 << 20)
-enum { MATRIX_COLS = 2048, SMALL_ROWS_GPU = 512, SMALL_ROWS_CPU = 8, N_BATCHES = 5, MAX_REPEATS = 200 };
+#define MATRIX_GPU_BYTES      ((uint64_t)256 << 20)
+#define MATRIX_SOFTWARE_BYTES ((uint64_t)16 << 20)
+#define MATRIX_HOST_BYTES     ((uint64_t)2 << 20)
+#define MATRIX_LEAST_BYTES    ((uint64_t)1 << 20)
+#define COPY_BYTES            ((uint64_t)64 << 20)
+enum { MATRIX_COLS = 2048, SMALL_ROWS_GPU = 512, SMALL_ROWS_SOFTWARE = 8, N_BATCHES = 5, MAX_REPEATS = 200 };
 
 /* --- the disk --- */
 
@@ -43,7 +44,7 @@ static void shuffle(uint32_t *order, uint32_t n)
     }
 }
 
-static int prepare(struct wave *w, struct err *e)
+static int prepare(struct wave *w, struct moeflux_err *e)
 {
     const struct config *c = &w->model->config;
     w->stride = size_round_up(w->model->expert.bytes, READER_TARGET_ALIGN);
@@ -65,7 +66,7 @@ static int prepare(struct wave *w, struct err *e)
 }
 
 /* Reads experts [first, first + n) of the order, all at once. */
-static int read_wave(struct wave *w, uint32_t first, uint32_t n, struct err *e)
+static int read_wave(struct wave *w, uint32_t first, uint32_t n, struct moeflux_err *e)
 {
     int rc = 0;
     for (uint32_t i = 0; i < n; i++) {
@@ -83,7 +84,7 @@ static int read_wave(struct wave *w, uint32_t first, uint32_t n, struct err *e)
     return rc;
 }
 
-static int read_for_a_second(struct wave *w, struct moeflux_speeds *out, struct err *e)
+static int read_for_a_second(struct wave *w, struct moeflux_speeds *out, struct moeflux_err *e)
 {
     uint32_t top_k = w->model->config.top_k, done = 0;
     uint64_t start = clock_ns(), ns = 0;
@@ -101,18 +102,18 @@ static int read_for_a_second(struct wave *w, struct moeflux_speeds *out, struct 
 }
 
 /* A mode that the caller asked for is measured; else the first that works of direct, uring and pread. */
-static int open_reader(struct wave *w, const struct moeflux_options *o, struct err *e)
+static int open_reader(struct wave *w, const struct moeflux_options *o, struct moeflux_err *e)
 {
-    struct reader_options r = {.n_threads = plan_n_readers(o->n_threads)};
-    int rc = reader_mode_find(o->expert_io ? o->expert_io : "auto", &r.mode, e);
-    return rc < 0 ? rc : reader_open(&w->reader, w->model, &r, e);
+    struct reader_options r = {.mode = load_plan_reader_mode(o),
+                               .n_threads = load_plan_n_readers(o->n_threads)};
+    return reader_open(&w->reader, w->model, &r, e);
 }
 
 static void measure_disk(const struct model_dir *m, const struct moeflux_options *o,
                          struct moeflux_speeds *out)
 {
     struct wave w = {.model = m};
-    struct err e = {0};
+    struct moeflux_err e = {0};
     int rc = open_reader(&w, o, &e);
     if (rc == 0)
         rc = prepare(&w, &e);
@@ -151,7 +152,7 @@ static void product_close(struct product *p)
     exec_buffer_free(p->exec, &p->y);
 }
 
-static int product_open(struct product *p, struct exec *x, uint32_t rows, struct err *e)
+static int product_open(struct product *p, struct exec *x, uint32_t rows, struct moeflux_err *e)
 {
     *p = (struct product){.exec = x, .bytes = rows * row_bytes()};
     uint64_t codes = (uint64_t)rows * MATRIX_COLS / 2, scales = (uint64_t)rows * MATRIX_COLS / 64 * 2;
@@ -196,7 +197,7 @@ struct timing {
 };
 
 /* Nanoseconds of a batch of n. */
-static int time_batch(const struct timing *t, uint32_t n, uint64_t *ns, struct err *e)
+static int time_batch(const struct timing *t, uint32_t n, uint64_t *ns, struct moeflux_err *e)
 {
     uint64_t start = clock_ns();
     exec_begin(t->exec);
@@ -208,7 +209,7 @@ static int time_batch(const struct timing *t, uint32_t n, uint64_t *ns, struct e
 
 /* Seconds of one, at the best of some batches: others may use the device too. The first batch warms up and says how
  * many make a batch long enough for the clock. */
-static int time_one(const struct timing *t, double *each_s, struct err *e)
+static int time_one(const struct timing *t, double *each_s, struct moeflux_err *e)
 {
     uint64_t ns, best = UINT64_MAX;
     int rc = time_batch(t, 1, &ns, e);
@@ -228,7 +229,7 @@ static int time_one(const struct timing *t, double *each_s, struct err *e)
     return 0;
 }
 
-static int measure_round_trip(struct exec *x, struct moeflux_speeds *out, struct err *e)
+static int measure_round_trip(struct exec *x, struct moeflux_speeds *out, struct moeflux_err *e)
 {
     enum { TURNS = 20 };
     uint64_t best = UINT64_MAX;
@@ -244,13 +245,13 @@ static int measure_round_trip(struct exec *x, struct moeflux_speeds *out, struct
     return 0;
 }
 
-static int measure_kernel(struct exec *x, struct moeflux_speeds *out, struct err *e)
+static int measure_kernel(struct exec *x, struct moeflux_speeds *out, struct moeflux_err *e)
 {
     struct exec_caps caps = exec_get_caps(x);
     struct product p;
-    uint64_t bytes = caps.is_reference ? MATRIX_REFERENCE_BYTES
-                     : caps.is_cpu     ? MATRIX_CPU_BYTES
-                                       : MATRIX_GPU_BYTES;
+    uint64_t bytes = caps.is_host       ? MATRIX_HOST_BYTES
+                     : caps.is_software ? MATRIX_SOFTWARE_BYTES
+                                        : MATRIX_GPU_BYTES;
     int rc = product_open(&p, x, (uint32_t)(bytes / row_bytes()), e);
     /* The device may be nearly full. */
     while (rc == ERR_NO_FIT && bytes > MATRIX_LEAST_BYTES)
@@ -266,10 +267,10 @@ static int measure_kernel(struct exec *x, struct moeflux_speeds *out, struct err
 }
 
 /* What a kernel costs that has next to nothing to do: on a GPU a product of a layer's size is that already. */
-static int measure_dispatch(struct exec *x, struct moeflux_speeds *out, struct err *e)
+static int measure_dispatch(struct exec *x, struct moeflux_speeds *out, struct moeflux_err *e)
 {
     struct product p;
-    int rc = product_open(&p, x, exec_get_caps(x).is_cpu ? SMALL_ROWS_CPU : SMALL_ROWS_GPU, e);
+    int rc = product_open(&p, x, exec_get_caps(x).is_software ? SMALL_ROWS_SOFTWARE : SMALL_ROWS_GPU, e);
     if (rc < 0)
         return rc;
     const struct timing t = {x, record_products, &p, out->round_trip_s};
@@ -283,7 +284,7 @@ static int measure_dispatch(struct exec *x, struct moeflux_speeds *out, struct e
 
 /* Copies as experts make them: one after the other, on the copy engines where there are some. */
 static int time_moves(struct exec *x, const struct exec_buffer *to, const struct exec_buffer *from,
-                      uint64_t piece, uint64_t *ns, struct err *e)
+                      uint64_t piece, uint64_t *ns, struct moeflux_err *e)
 {
     uint64_t ticket, start = clock_ns();
     for (uint64_t at = 0; at + piece <= to->bytes; at += piece)
@@ -295,10 +296,11 @@ static int time_moves(struct exec *x, const struct exec_buffer *to, const struct
     return rc;
 }
 
-static int measure_copy(struct exec *x, const struct model_dir *m, struct moeflux_speeds *out, struct err *e)
+static int measure_copy(struct exec *x, const struct model_dir *m, struct moeflux_speeds *out,
+                        struct moeflux_err *e)
 {
     struct exec_buffer from = {0}, to = {0};
-    uint64_t piece = supply_floor_bytes(m) / m->config.top_k;
+    uint64_t piece = expert_store_floor_bytes(m) / m->config.top_k;
     uint64_t bytes = size_max(COPY_BYTES / piece, 1) * piece, ns, best = UINT64_MAX;
     if (exec_get_caps(x).is_unified)
         return 0;
@@ -317,11 +319,11 @@ static int measure_copy(struct exec *x, const struct model_dir *m, struct moeflu
 }
 
 static void measure_device(const struct model_dir *m, const struct moeflux_options *o,
-                           struct moeflux_speeds *out)
+                           const struct test_hooks *h, struct moeflux_speeds *out)
 {
     struct exec *x = NULL;
-    struct err e = {0};
-    int rc = exec_open(&x, o->device, false, o->staged, &e);
+    struct moeflux_err e = {0};
+    int rc = exec_open(&x, o->device, false, h && h->staged, &e);
     if (rc == 0)
         snprintf(out->device, sizeof out->device, "%s", exec_get_caps(x).name);
     if (rc == 0)
@@ -337,15 +339,23 @@ static void measure_device(const struct model_dir *m, const struct moeflux_optio
     exec_close(x);
 }
 
-int moeflux_measure(const struct moeflux_options *o, struct moeflux_speeds *out, struct err *e)
+int moeflux_measure(const struct moeflux_options *o, struct moeflux_speeds *out, struct moeflux_err *e)
+{
+    return test_hooks_measure(o, NULL, out, e);
+}
+
+int test_hooks_measure(const struct moeflux_options *o, const struct test_hooks *h,
+                       struct moeflux_speeds *out, struct moeflux_err *e)
 {
     struct model_dir m;
     *out = (struct moeflux_speeds){0};
-    int rc = model_dir_open(&m, o->dir, e);
+    int rc = load_plan_check(o, e);
+    if (rc == 0)
+        rc = model_dir_open(&m, o->dir, e);
     if (rc < 0)
         return rc;
     measure_disk(&m, o, out);
-    measure_device(&m, o, out);
+    measure_device(&m, o, h, out);
     model_dir_close(&m);
     return 0;
 }

@@ -5,12 +5,13 @@
 
 #include "base/mem.h"
 #include "engine/engine.h"
-#include "engine/plan.h"
+#include "engine/load_plan.h"
+#include "engine/test_hooks.h"
 #include "experts/ranking.h"
 #include "model/family.h"
 #include "model/rope.h"
 
-static int open_arch(struct moeflux *m, struct err *e)
+static int open_arch(struct moeflux_model *m, struct moeflux_err *e)
 {
     loader_init(&m->loader, m->exec, &m->dir, &m->progress);
     const struct arch_request r = {.exec = m->exec,
@@ -24,7 +25,7 @@ static int open_arch(struct moeflux *m, struct err *e)
     return rc;
 }
 
-static int make_frequencies(struct moeflux *m, struct err *e)
+static int make_frequencies(struct moeflux_model *m, struct moeflux_err *e)
 {
     const struct config *c = &m->dir.config;
     m->inverse_frequencies = mem_new(size_max(c->rotary_dim / 2, 1), sizeof(float), e);
@@ -35,7 +36,7 @@ static int make_frequencies(struct moeflux *m, struct err *e)
     return 0;
 }
 
-static int make_inputs(struct moeflux *m, struct err *e)
+static int make_inputs(struct moeflux_model *m, struct moeflux_err *e)
 {
     const struct config *c = &m->dir.config;
     uint64_t n = m->max_chunk;
@@ -48,7 +49,7 @@ static int make_inputs(struct moeflux *m, struct err *e)
         rc = exec_buffer_new(m->exec, &m->waves, EXEC_INPUT,
                              (uint64_t)MOEFLUX_WAVE_TABLES * c->n_experts * sizeof(uint64_t), e);
     if (rc == 0 && !m->view.idx.host)
-        rc = exec_buffer_new(m->exec, &m->choice, EXEC_HOST, m->view.idx.bytes + m->view.guess.bytes, e);
+        rc = exec_buffer_new(m->exec, &m->choice, EXEC_HOST, m->view.idx.bytes + m->view.predicted.bytes, e);
     if (rc == 0 && !m->view.logits.host)
         rc = exec_buffer_new(m->exec, &m->logits, EXEC_HOST, m->view.logits.bytes, e);
     if (rc < 0)
@@ -58,36 +59,43 @@ static int make_inputs(struct moeflux *m, struct err *e)
     return m->wanted && m->is_wanted ? 0 : ERR_MEMORY;
 }
 
-static int open_experts(struct moeflux *m, const struct supply_options *s, struct err *e)
+static int open_experts(struct moeflux_model *m, const struct expert_store_options *s, struct moeflux_err *e)
 {
-    int rc = supply_open(&m->supply, m->exec, &m->dir, s, e);
+    int rc = expert_store_open(&m->expert_store, m->exec, &m->dir, s, e);
     if (rc < 0)
         return rc;
-    m->resident = supply_holds_all(m->supply);
-    return supply_load(m->supply, &m->progress, e);
+    m->resident = expert_store_holds_all(m->expert_store);
+    return expert_store_load(m->expert_store, &m->progress, e);
 }
 
-/* Who stays in the cache, and what is read ahead. */
-static int choose_policies(struct moeflux *m, const struct moeflux_options *o, struct supply_options *to,
-                           struct err *e)
+static enum predictor_kind predictor_of(enum moeflux_prefetch requested)
+{
+    static const enum predictor_kind kinds[] = {[MOEFLUX_PREFETCH_AUTO] = PREDICT_ROUTER,
+                                                [MOEFLUX_PREFETCH_NONE] = PREDICT_NONE,
+                                                [MOEFLUX_PREFETCH_PREVIOUS] = PREDICT_PREVIOUS,
+                                                [MOEFLUX_PREFETCH_ROUTER] = PREDICT_ROUTER,
+                                                [MOEFLUX_PREFETCH_BOTH] = PREDICT_BOTH};
+    return kinds[requested];
+}
+
+/* Which experts stay in the cache, and which are prefetched. */
+static int choose_policies(struct moeflux_model *m, const struct moeflux_options *o,
+                           struct expert_store_options *to, struct moeflux_err *e)
 {
     const struct config *c = &m->dir.config;
-    enum predictor_kind kind;
-    int rc = predictor_find(o->prefetch ? o->prefetch : "auto", &kind, e);
-    if (rc == 0)
-        rc = ranking_find(o->cache_policy ? o->cache_policy : "auto", c->n_layers * c->top_k, &to->half_life,
-                          e);
-    return rc < 0 ? rc : predictor_open(&m->predictor, kind, c->n_layers, c->top_k, e);
+    bool is_lru = o->cache_policy == MOEFLUX_CACHE_POLICY_LRU;
+    to->half_life = is_lru ? 0 : ranking_half_life(c->n_layers * c->top_k);
+    return predictor_open(&m->predictor, predictor_of(o->prefetch), c->n_layers, c->top_k, e);
 }
 
 /* What is decided before anything is allocated. */
-static int choose(struct moeflux *m, const struct moeflux_options *o, struct supply_options *to,
-                  struct err *e)
+static int choose(struct moeflux_model *m, const struct moeflux_options *o, struct expert_store_options *to,
+                  struct moeflux_err *e)
 {
     struct exec_caps caps = exec_get_caps(m->exec);
-    struct plan p;
-    int rc = plan_make(&p, &m->dir, &caps, o, e);
-    m->computes_at_once = caps.is_reference;
+    struct load_plan p;
+    int rc = load_plan_make(&p, &m->dir, &caps, o, e);
+    m->computes_at_once = caps.is_host;
     m->max_chunk = p.max_chunk;
     m->kv_type = p.kv_type;
     m->n_checkpoints = p.budget.n_checkpoints;
@@ -96,23 +104,32 @@ static int choose(struct moeflux *m, const struct moeflux_options *o, struct sup
     to->budget_bytes = p.budget.slot_bytes;
     to->host_slots_bytes = p.budget.host_bytes;
     to->host_bytes = p.budget.map_bytes;
+    to->n_pinned = p.n_pinned;
     return rc;
 }
 
-int moeflux_open(struct moeflux **out, const struct moeflux_options *o, struct err *e)
+int moeflux_model_open(struct moeflux_model **out, const struct moeflux_options *o, struct moeflux_err *e)
+{
+    return test_hooks_open(out, o, NULL, e);
+}
+
+int test_hooks_open(struct moeflux_model **out, const struct moeflux_options *o, const struct test_hooks *h,
+                    struct moeflux_err *e)
 {
     *out = NULL;
-    struct moeflux *m = mem_new(1, sizeof *m, e);
+    struct moeflux_model *m = mem_new(1, sizeof *m, e);
     if (!m)
         return ERR_MEMORY;
     m->progress = o->progress;
     m->step_ns = UINT64_MAX;
-    struct supply_options experts = {.usage = o->usage, .pin = o->pin};
-    int rc = model_dir_open(&m->dir, o->dir, e);
+    struct expert_store_options experts = {.usage = o->usage, .pin = o->pin};
+    int rc = load_plan_check(o, e);
+    if (rc == 0)
+        rc = model_dir_open(&m->dir, o->dir, e);
     if (rc == 0)
         rc = choose_policies(m, o, &experts, e);
     if (rc == 0)
-        rc = plan_open_device(&m->exec, o, e);
+        rc = load_plan_open_device(&m->exec, o, h, e);
     if (rc == 0)
         rc = choose(m, o, &experts, e);
     if (rc == 0)
@@ -122,19 +139,19 @@ int moeflux_open(struct moeflux **out, const struct moeflux_options *o, struct e
     if (rc == 0)
         rc = open_experts(m, &experts, e);
     if (rc < 0) {
-        moeflux_close(m);
+        moeflux_model_close(m);
         return rc;
     }
-    moeflux_stats_reset(m);
+    moeflux_model_reset_stats(m);
     *out = m;
     return 0;
 }
 
-void moeflux_close(struct moeflux *m)
+void moeflux_model_close(struct moeflux_model *m)
 {
     if (!m || !model_is_idle(m))
         return; /* nothing can be given back while the device uses it */
-    supply_close(m->supply);
+    expert_store_close(m->expert_store);
     predictor_close(&m->predictor);
     arch_close(m->arch);
     if (m->exec) {
@@ -154,29 +171,29 @@ void moeflux_close(struct moeflux *m)
     free(m);
 }
 
-struct moeflux_info moeflux_info(const struct moeflux *m)
+struct moeflux_model_info moeflux_model_get_info(const struct moeflux_model *m)
 {
     const struct config *c = &m->dir.config;
-    return (struct moeflux_info){.architecture = m->dir.config.family->name,
-                                 .device = exec_get_caps(m->exec).name,
-                                 .tokenizer_path = m->dir.tokenizer_path,
-                                 .n_layers = c->n_layers,
-                                 .hidden = c->hidden,
-                                 .vocab_size = c->vocab_size,
-                                 .n_experts = c->n_experts,
-                                 .top_k = c->top_k,
-                                 .max_context = m->view.max_context,
-                                 .eos = c->eos,
-                                 .expert_io = supply_describe_reader(m->supply),
-                                 .n_eos = c->n_eos,
-                                 .experts_resident = m->resident,
-                                 .half_products = exec_get_caps(m->exec).has_coop};
+    return (struct moeflux_model_info){.architecture = m->dir.config.family->name,
+                                       .device = exec_get_caps(m->exec).name,
+                                       .tokenizer_path = m->dir.tokenizer_path,
+                                       .n_layers = c->n_layers,
+                                       .hidden = c->hidden,
+                                       .vocab_size = c->vocab_size,
+                                       .n_experts = c->n_experts,
+                                       .top_k = c->top_k,
+                                       .max_context = m->view.max_context,
+                                       .eos = c->eos,
+                                       .expert_io = expert_store_describe_reader(m->expert_store),
+                                       .n_eos = c->n_eos,
+                                       .experts_resident = m->resident,
+                                       .f16_products = exec_get_caps(m->exec).has_coopmat};
 }
 
-void moeflux_get_stats(const struct moeflux *m, struct moeflux_stats *out)
+void moeflux_model_get_stats(const struct moeflux_model *m, struct moeflux_stats *out)
 {
     struct exec_stats x;
-    struct supply_stats s = supply_get_stats(m->supply);
+    struct expert_store_stats s = expert_store_get_stats(m->expert_store);
     exec_get_stats(m->exec, &x);
     *out = (struct moeflux_stats){.n_prefill_tokens = m->n_prefill_tokens,
                                   .prefill_ns = m->prefill_ns,
@@ -186,7 +203,7 @@ void moeflux_get_stats(const struct moeflux *m, struct moeflux_stats *out)
                                   .n_dispatches = x.n_dispatches,
                                   .read_bytes = s.reader.bytes,
                                   .read_ns = s.reader.busy_ns,
-                                  .read_depth_ns = s.reader.flight_ns,
+                                  .read_depth_ns = s.reader.in_flight_ns,
                                   .n_reads = s.reader.n_reads,
                                   .wait_read_ns = s.wait_ns,
                                   .wait_gpu_ns = x.wait_ns,
@@ -204,6 +221,7 @@ void moeflux_get_stats(const struct moeflux *m, struct moeflux_stats *out)
                                   .n_demoted = s.n_demoted,
                                   .n_slots = s.n_slots,
                                   .n_host_slots = s.n_host_slots,
+                                  .n_pinned = s.n_pinned,
                                   .slot_bytes = s.slot_bytes,
                                   .weights_bytes = m->loader.device_bytes,
                                   .state_bytes = m->state_bytes,
@@ -216,20 +234,20 @@ void moeflux_get_stats(const struct moeflux *m, struct moeflux_stats *out)
     }
 }
 
-void moeflux_stats_reset(struct moeflux *m)
+void moeflux_model_reset_stats(struct moeflux_model *m)
 {
     m->n_prefill_tokens = m->prefill_ns = m->n_decode_tokens = m->decode_ns = 0;
     m->predictor.n_predicted = m->predictor.n_right = m->predictor.n_predictable = 0;
-    supply_reset_stats(m->supply);
+    expert_store_reset_stats(m->expert_store);
     exec_reset_stats(m->exec);
 }
 
-uint64_t moeflux_layer_wait_ns(const struct moeflux *m, uint32_t layer)
+uint64_t moeflux_model_layer_wait_ns(const struct moeflux_model *m, uint32_t layer)
 {
-    return layer < m->dir.config.n_layers ? supply_layer_wait_ns(m->supply, layer) : 0;
+    return layer < m->dir.config.n_layers ? expert_store_layer_wait_ns(m->expert_store, layer) : 0;
 }
 
-int moeflux_save_usage(const struct moeflux *m, const char *path, struct err *e)
+int moeflux_model_save_usage(const struct moeflux_model *m, const char *path, struct moeflux_err *e)
 {
-    return supply_save_usage(m->supply, path, e);
+    return expert_store_save_usage(m->expert_store, path, e);
 }

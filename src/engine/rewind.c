@@ -1,5 +1,5 @@
 /* Going back: cuts, checkpoints, and the reuse of a prefix. Attention's rows below a position stay valid whatever comes
- * behind, so that only the fixed state has to be brought back. */
+ * behind, so that only the recurrent state has to be brought back. */
 #include <stdlib.h>
 
 #include "base/mem.h"
@@ -7,56 +7,56 @@
 
 static bool is_recurrent(const struct moeflux_session *s)
 {
-    return s->model->view.fixed_bytes > 0;
+    return s->model->view.recurrent_state_bytes > 0;
 }
 
 /* A failed evaluation may have left batches behind that still write. */
-static int drain(struct exec *x, struct err *e)
+static int drain(struct exec *x, struct moeflux_err *e)
 {
     exec_begin(x);
     return exec_finish(x, e);
 }
 
 /* To a checkpoint, or with NULL to position 0. On failure the sequence is empty. */
-static int go_to(struct moeflux_session *s, struct checkpoint *c, struct err *e)
+static int go_to(struct moeflux_session *s, struct checkpoint *c, struct moeflux_err *e)
 {
     if (!c)
-        return moeflux_clear(s, e);
+        return moeflux_session_clear(s, e);
     struct exec *x = s->model->exec;
     uint32_t pos = c->pos, parity = c->parity;
-    s->is_stale = true;
+    s->needs_clear = true;
     int rc = drain(x, e);
-    if (rc == 0 && c->fixed)
-        rc = exec_write(x, &s->fixed, 0, c->fixed, s->model->view.fixed_bytes, e);
+    if (rc == 0 && c->recurrent)
+        rc = exec_write(x, &s->recurrent, 0, c->recurrent, s->model->view.recurrent_state_bytes, e);
     if (rc < 0) {
-        session_moved(s, 0, 0);
+        sequence_set_position(s, 0, 0);
         return rc;
     }
-    s->is_stale = false;
+    s->needs_clear = false;
     checkpoints_touch(&s->checkpoints, c);
-    session_moved(s, pos, parity);
+    sequence_set_position(s, pos, parity);
     return 0;
 }
 
-void session_fall_back(struct moeflux_session *s)
+void sequence_roll_back(struct moeflux_session *s)
 {
-    session_moved(s, s->pos, s->parity);
-    if (s->is_torn && session_mend(s, NULL) == 0)
+    sequence_set_position(s, s->pos, s->parity);
+    if (s->needs_restore && sequence_recover(s, NULL) == 0)
         return;
-    s->is_torn = false;
+    s->needs_restore = false;
     if (is_recurrent(s))
         go_to(s, checkpoints_before(&s->checkpoints, s->pos), NULL);
 }
 
-int moeflux_truncate(struct moeflux_session *s, uint32_t pos, struct err *e)
+int moeflux_session_truncate(struct moeflux_session *s, uint32_t pos, struct moeflux_err *e)
 {
     if (pos > s->pos)
         return err_set(e, ERR_USAGE, "cannot cut at token %u, the sequence has %u", pos, s->pos);
-    int rc = session_ready(s, e);
+    int rc = sequence_make_ready(s, e);
     if (rc < 0 || pos == s->pos)
         return rc;
     if (!is_recurrent(s)) {
-        session_moved(s, pos, s->parity);
+        sequence_set_position(s, pos, s->parity);
         return 0;
     }
     struct checkpoint *c = checkpoints_before(&s->checkpoints, pos);
@@ -69,11 +69,11 @@ int moeflux_truncate(struct moeflux_session *s, uint32_t pos, struct err *e)
     rc = go_to(s, c, e);
     if (rc < 0 || from == pos)
         return rc;
-    return session_evaluate(s, s->history + from, pos - from, &(struct moeflux_wish){0}, "reading again", e);
+    return sequence_run(s, s->history + from, pos - from, &(struct moeflux_outputs){0}, "reading again", e);
 }
 
-int moeflux_reuse(struct moeflux_session *s, const int32_t *ids, uint32_t n, uint32_t *n_reused,
-                  struct err *e)
+int moeflux_session_reuse(struct moeflux_session *s, const int32_t *ids, uint32_t n, uint32_t *n_reused,
+                          struct moeflux_err *e)
 {
     uint32_t same = 0;
     *n_reused = 0;
@@ -81,22 +81,22 @@ int moeflux_reuse(struct moeflux_session *s, const int32_t *ids, uint32_t n, uin
         return err_set(e, ERR_USAGE, "no tokens to evaluate");
     while (same < s->pos && same < n - 1 && s->history[same] == ids[same])
         same++;
-    int rc = session_ready(s, e);
+    int rc = sequence_make_ready(s, e);
     if (rc < 0)
         return rc;
     if (same < s->pos && !is_recurrent(s))
-        rc = moeflux_truncate(s, same, e);
+        rc = moeflux_session_truncate(s, same, e);
     else if (same < s->pos)
         rc = go_to(s, checkpoints_before(&s->checkpoints, same), e);
     *n_reused = s->pos;
     return rc;
 }
 
-int moeflux_checkpoint(struct moeflux_session *s, struct err *e)
+int moeflux_session_checkpoint(struct moeflux_session *s, struct moeflux_err *e)
 {
-    uint64_t bytes = s->model->view.fixed_bytes;
-    uint8_t *fixed = NULL;
-    int rc = session_ready(s, e);
+    uint64_t bytes = s->model->view.recurrent_state_bytes;
+    uint8_t *recurrent = NULL;
+    int rc = sequence_make_ready(s, e);
     if (rc < 0 || s->pos == 0)
         return rc;
     struct checkpoint *here = checkpoints_find(&s->checkpoints, s->pos);
@@ -104,33 +104,34 @@ int moeflux_checkpoint(struct moeflux_session *s, struct err *e)
         checkpoints_touch(&s->checkpoints, here);
         return 0;
     }
-    if (bytes && !(fixed = mem_new(bytes, 1, e)))
+    if (bytes && !(recurrent = mem_new(bytes, 1, e)))
         return ERR_MEMORY;
     if (bytes)
-        rc = exec_read(s->model->exec, &s->fixed, 0, fixed, bytes, e);
+        rc = exec_read(s->model->exec, &s->recurrent, 0, recurrent, bytes, e);
     if (rc == 0)
         rc = checkpoints_add(&s->checkpoints,
-                             &(struct checkpoint){.pos = s->pos, .parity = s->parity, .fixed = fixed}, e);
+                             &(struct checkpoint){.pos = s->pos, .parity = s->parity, .recurrent = recurrent},
+                             e);
     if (rc < 0)
-        free(fixed);
+        free(recurrent);
     return rc;
 }
 
-static int no_checkpoint(uint32_t pos, struct err *e)
+static int no_checkpoint(uint32_t pos, struct moeflux_err *e)
 {
     return err_set(e, ERR_USAGE, "there is no checkpoint at token %u", pos);
 }
 
-int moeflux_restore(struct moeflux_session *s, uint32_t pos, struct err *e)
+int moeflux_session_restore(struct moeflux_session *s, uint32_t pos, struct moeflux_err *e)
 {
     struct checkpoint *c = checkpoints_find(&s->checkpoints, pos);
     if (pos > 0 && !c)
         return no_checkpoint(pos, e);
-    int rc = session_ready(s, e);
+    int rc = sequence_make_ready(s, e);
     return rc < 0 ? rc : go_to(s, c, e);
 }
 
-int moeflux_forget(struct moeflux_session *s, uint32_t pos, struct err *e)
+int moeflux_session_drop_checkpoint(struct moeflux_session *s, uint32_t pos, struct moeflux_err *e)
 {
     struct checkpoint *c = checkpoints_find(&s->checkpoints, pos);
     if (!c)
@@ -139,7 +140,7 @@ int moeflux_forget(struct moeflux_session *s, uint32_t pos, struct err *e)
     return 0;
 }
 
-int moeflux_set_checkpoint_cap(struct moeflux_session *s, uint32_t n, struct err *e)
+int moeflux_session_set_checkpoint_cap(struct moeflux_session *s, uint32_t n, struct moeflux_err *e)
 {
     if (n == 0)
         return err_set(e, ERR_USAGE, "at most 0 checkpoints, expected at least 1");
@@ -148,17 +149,17 @@ int moeflux_set_checkpoint_cap(struct moeflux_session *s, uint32_t n, struct err
     return 0;
 }
 
-uint32_t moeflux_checkpoint_cap(const struct moeflux_session *s)
+uint32_t moeflux_session_checkpoint_cap(const struct moeflux_session *s)
 {
     return s->checkpoints.cap;
 }
 
-void moeflux_set_checkpoint_every(struct moeflux_session *s, uint32_t n)
+void moeflux_session_set_checkpoint_every(struct moeflux_session *s, uint32_t n)
 {
     s->checkpoint_every = n;
 }
 
-uint32_t moeflux_list_checkpoints(const struct moeflux_session *s, uint32_t *pos, uint32_t cap)
+uint32_t moeflux_session_list_checkpoints(const struct moeflux_session *s, uint32_t *pos, uint32_t cap)
 {
     const struct checkpoints *c = &s->checkpoints;
     for (uint32_t i = 0; i < c->n && i < cap; i++)
@@ -166,7 +167,7 @@ uint32_t moeflux_list_checkpoints(const struct moeflux_session *s, uint32_t *pos
     return (uint32_t)c->n;
 }
 
-uint64_t moeflux_checkpoint_bytes(const struct moeflux_session *s)
+uint64_t moeflux_session_checkpoint_bytes(const struct moeflux_session *s)
 {
-    return s->model->view.fixed_bytes;
+    return s->model->view.recurrent_state_bytes;
 }

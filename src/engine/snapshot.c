@@ -4,13 +4,13 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "base/f16.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "engine/engine.h"
-#include "ops/half.h"
 
 /* The first layer with rows counts from 1; files of the original moeflux have attention in every interval-th layer. */
-static uint32_t interval_of(const struct moeflux *m)
+static uint32_t interval_of(const struct moeflux_model *m)
 {
     for (uint32_t i = 0; i < m->dir.config.n_layers; i++)
         if (m->view.states[i].rows[0].n)
@@ -19,7 +19,7 @@ static uint32_t interval_of(const struct moeflux *m)
 }
 
 /* The first layer's that has rows, or that has none. */
-static const struct arch_state *first_state(const struct moeflux *m, bool has_rows)
+static const struct arch_state *first_state(const struct moeflux_model *m, bool has_rows)
 {
     static const struct arch_state none;
     for (uint32_t i = 0; i < m->dir.config.n_layers; i++)
@@ -28,7 +28,7 @@ static const struct arch_state *first_state(const struct moeflux *m, bool has_ro
     return &none;
 }
 
-struct snapshot snapshot_of_model(const struct moeflux *m)
+struct snapshot snapshot_of_model(const struct moeflux_model *m)
 {
     const struct arch_state *rows = first_state(m, true), *recurrent = first_state(m, false);
     return (struct snapshot){.words = {[SNAPSHOT_LAYERS] = m->dir.config.n_layers,
@@ -36,7 +36,7 @@ struct snapshot snapshot_of_model(const struct moeflux *m)
                                        [SNAPSHOT_HEADS] = rows->n_heads,
                                        [SNAPSHOT_HEAD_DIM] = rows->head_dim,
                                        [SNAPSHOT_WINDOW] = (uint32_t)recurrent->window_bytes,
-                                       [SNAPSHOT_RECURRENT] = (uint32_t)recurrent->recurrent_bytes,
+                                       [SNAPSHOT_RECURRENT] = (uint32_t)recurrent->delta_bytes,
                                        [SNAPSHOT_LATENT] = rows->is_latent ? rows->rows[0].n : 0,
                                        [SNAPSHOT_ROPE] = rows->is_latent ? rows->rows[1].n : 0}};
 }
@@ -49,37 +49,37 @@ void snapshot_copy_row(void *dst, enum kv_type to, const void *src, enum kv_type
     }
     for (uint32_t i = 0; i < n; i++) {
         float wide;
-        uint16_t half;
+        uint16_t narrow;
         if (to == KV_TYPE_F32) {
-            memcpy(&half, (const uint8_t *)src + (size_t)i * sizeof half, sizeof half);
-            wide = half_to_float(half);
+            memcpy(&narrow, (const uint8_t *)src + (size_t)i * sizeof narrow, sizeof narrow);
+            wide = f16_to_float(narrow);
             memcpy((uint8_t *)dst + (size_t)i * sizeof wide, &wide, sizeof wide);
         } else {
             memcpy(&wide, (const uint8_t *)src + (size_t)i * sizeof wide, sizeof wide);
-            half = half_from_float(wide);
-            memcpy((uint8_t *)dst + (size_t)i * sizeof half, &half, sizeof half);
+            narrow = f16_from_float(wide);
+            memcpy((uint8_t *)dst + (size_t)i * sizeof narrow, &narrow, sizeof narrow);
         }
     }
 }
 
 /* The layers' part. */
-static uint64_t body_bytes(const struct moeflux *m, const struct snapshot *h)
+static uint64_t body_bytes(const struct moeflux_model *m, const struct snapshot *h)
 {
     uint64_t bytes = 0, number = kv_type_bytes(h->kv);
     for (uint32_t i = 0; i < m->dir.config.n_layers; i++) {
         const struct arch_state *y = &m->view.states[i];
         uint64_t row = ((uint64_t)y->rows[0].n + y->rows[1].n) * number;
         bytes += row ? sizeof(int32_t) + h->n_tokens * row : 0;
-        bytes += y->window_bytes + y->recurrent_bytes;
+        bytes += y->window_bytes + y->delta_bytes;
     }
     return bytes;
 }
 
-static uint64_t checkpoint_bytes(const struct moeflux *m)
+static uint64_t checkpoint_bytes(const struct moeflux_model *m)
 {
     uint64_t bytes = sizeof(uint32_t);
     for (uint32_t i = 0; i < m->dir.config.n_layers; i++)
-        bytes += m->view.states[i].window_bytes + m->view.states[i].recurrent_bytes;
+        bytes += m->view.states[i].window_bytes + m->view.states[i].delta_bytes;
     return bytes;
 }
 
@@ -89,7 +89,7 @@ uint32_t snapshot_header_bytes(uint32_t version)
     return version < sizeof bytes / sizeof *bytes ? bytes[version] : 0;
 }
 
-uint64_t snapshot_bytes(const struct moeflux *m, const struct snapshot *h)
+uint64_t snapshot_bytes(const struct moeflux_model *m, const struct snapshot *h)
 {
     uint64_t bytes = snapshot_header_bytes(h->version) + body_bytes(m, h);
     if (h->version < 3)
@@ -123,7 +123,8 @@ uint32_t snapshot_encode(const struct snapshot *h, uint8_t *out)
     return snapshot_header_bytes(h->version);
 }
 
-static int decode_tail(struct snapshot *h, const uint8_t *in, const char *path, uint64_t bytes, struct err *e)
+static int decode_tail(struct snapshot *h, const uint8_t *in, const char *path, uint64_t bytes,
+                       struct moeflux_err *e)
 {
     struct tail t;
     memcpy(&t, in + WORDS_BYTES, sizeof t);
@@ -142,7 +143,7 @@ static int decode_tail(struct snapshot *h, const uint8_t *in, const char *path, 
     return 0;
 }
 
-int snapshot_read_header(struct snapshot *h, int fd, const char *path, uint64_t bytes, struct err *e)
+int snapshot_read_header(struct snapshot *h, int fd, const char *path, uint64_t bytes, struct moeflux_err *e)
 {
     uint8_t in[SNAPSHOT_MAX_HEADER] = {0};
     uint32_t head[2], want;
@@ -166,7 +167,8 @@ int snapshot_read_header(struct snapshot *h, int fd, const char *path, uint64_t 
     return h->version == 3 ? decode_tail(h, in, path, bytes, e) : 0;
 }
 
-int snapshot_check_words(const struct snapshot *h, const struct moeflux *m, const char *path, struct err *e)
+int snapshot_check_words(const struct snapshot *h, const struct moeflux_model *m, const char *path,
+                         struct moeflux_err *e)
 {
     static const char *const names[SNAPSHOT_WORDS] = {[SNAPSHOT_LAYERS] = "number of layers",
                                                       [SNAPSHOT_INTERVAL] = "interval of full attention",
@@ -184,7 +186,7 @@ int snapshot_check_words(const struct snapshot *h, const struct moeflux *m, cons
     return 0;
 }
 
-int moeflux_read_state_info(const char *path, struct moeflux_state_info *out, struct err *e)
+int moeflux_read_state_info(const char *path, struct moeflux_state_info *out, struct moeflux_err *e)
 {
     struct snapshot h;
     uint64_t bytes;

@@ -41,20 +41,21 @@ struct snapshot {
 };
 
 /* What the model says: the words. */
-struct snapshot snapshot_of_model(const struct moeflux *m);
+struct snapshot snapshot_of_model(const struct moeflux_model *m);
 /* Copies the n numbers of a row from one type to another. */
 void snapshot_copy_row(void *dst, enum kv_type to, const void *src, enum kv_type from, uint32_t n);
 /* Bytes of the header; 0: no such version. */
 uint32_t snapshot_header_bytes(uint32_t version);
 /* Bytes of the whole file. h: version, kv, n_tokens, n_checkpoints. */
-uint64_t snapshot_bytes(const struct moeflux *m, const struct snapshot *h);
+uint64_t snapshot_bytes(const struct moeflux_model *m, const struct snapshot *h);
 
 /* Fills out [SNAPSHOT_MAX_HEADER], returns the header's bytes. */
 uint32_t snapshot_encode(const struct snapshot *h, uint8_t *out);
 /* Reads the header of an open file of `bytes` bytes. ERR_IO; ERR_FORMAT: no snapshot, an unknown version, too short; of
  * version 3 also the header's checksum and the length. */
-int snapshot_read_header(struct snapshot *h, int fd, const char *path, uint64_t bytes, struct err *e);
+int snapshot_read_header(struct snapshot *h, int fd, const char *path, uint64_t bytes, struct moeflux_err *e);
 /* Compares the words with the model's. ERR_FORMAT names the first that differs. */
-int snapshot_check_words(const struct snapshot *h, const struct moeflux *m, const char *path, struct err *e);
+int snapshot_check_words(const struct snapshot *h, const struct moeflux_model *m, const char *path,
+                         struct moeflux_err *e);
 
 #endif

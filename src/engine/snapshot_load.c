@@ -6,6 +6,7 @@
 #include <xxhash.h>
 
 #include "args.h"
+#include "base/f16.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "engine/engine.h"
@@ -21,10 +22,10 @@ struct source {
     enum kv_type kv;       /* in the file */
     uint64_t at, total;
     int rc;
-    struct err *e;
+    struct moeflux_err *e;
 };
 
-static int source_open(struct source *r, const char *path, struct err *e)
+static int source_open(struct source *r, const char *path, struct moeflux_err *e)
 {
     *r = (struct source){.path = path, .e = e};
     r->fd = file_open_read(path, &r->total, e);
@@ -32,7 +33,7 @@ static int source_open(struct source *r, const char *path, struct err *e)
 }
 
 /* What it takes to read more than the header. */
-static int source_prepare(struct source *r, struct err *e)
+static int source_prepare(struct source *r, struct moeflux_err *e)
 {
     r->hash = XXH3_createState();
     r->piece = mem_new(SNAPSHOT_PIECE, 1, e);
@@ -65,25 +66,22 @@ static void get(struct source *r, void *to, uint64_t n)
         r->rc = err_set(r->e, ERR_INTERRUPTED, "%s: interrupted while it was read", r->path);
 }
 
-/* float32, as all numbers of a state but float16 rows are. */
-static void get_floats(struct source *r, void *to, uint64_t bytes)
+static bool all_finite(const void *numbers, uint64_t n, enum kv_type type)
 {
-    get(r, to, bytes);
-    for (uint64_t i = 0; r->rc == 0 && i < bytes; i += 4) {
-        uint32_t bits;
-        memcpy(&bits, (uint8_t *)to + i, sizeof bits);
-        if ((bits & 0x7f800000u) == 0x7f800000u)
-            r->rc = err_set(r->e, ERR_FORMAT, "%s: the number at offset %llu is not finite", r->path,
-                            (unsigned long long)(r->at - bytes + i));
-    }
+    return type == KV_TYPE_F16 ? f16_all_finite(numbers, n) : float_all_finite(numbers, n);
 }
 
+/* No number of a state is infinite or NaN: what is computed from one would be none either. */
 static void get_numbers(struct source *r, void *to, uint64_t bytes, enum kv_type type)
 {
-    if (type == KV_TYPE_F32)
-        get_floats(r, to, bytes);
-    else
-        get(r, to, bytes);
+    uint64_t size = kv_type_bytes(type), n = bytes / size, i = 0;
+    get(r, to, bytes);
+    if (r->rc < 0 || all_finite(to, n, type))
+        return;
+    while (all_finite((const uint8_t *)to + i * size, 1, type))
+        i++;
+    r->rc = err_set(r->e, ERR_FORMAT, "%s: the number at offset %llu is not finite", r->path,
+                    (unsigned long long)(r->at - bytes + i * size));
 }
 
 static void get_device(struct source *r, const struct exec_buffer *to, uint64_t off, uint64_t bytes,
@@ -147,8 +145,8 @@ static void get_layer(struct source *r, const struct arch_state *y, uint32_t n_t
     }
     get_rows(r, &y->rows[0], n_tokens);
     get_rows(r, &y->rows[1], n_tokens);
-    get_device(r, &r->s->fixed, y->window_off, y->window_bytes, KV_TYPE_F32);
-    get_device(r, &r->s->fixed, y->recurrent_off, y->recurrent_bytes, KV_TYPE_F32);
+    get_device(r, &r->s->recurrent, y->window_off, y->window_bytes, KV_TYPE_F32);
+    get_device(r, &r->s->recurrent, y->delta_off, y->delta_bytes, KV_TYPE_F32);
 }
 
 static void get_ids(struct source *r, uint32_t n)
@@ -165,27 +163,29 @@ static void get_ids(struct source *r, uint32_t n)
 /* `after`: the position of the one before. */
 static void get_checkpoint(struct source *r, uint32_t *after, uint32_t n_tokens)
 {
-    const struct moeflux *m = r->s->model;
+    const struct moeflux_model *m = r->s->model;
     uint32_t pos = 0;
     get(r, &pos, sizeof pos);
     if (r->rc == 0 && (pos <= *after || pos > n_tokens))
         r->rc = err_set(r->e, ERR_FORMAT, "%s: a checkpoint at token %u, expected %u to %u", r->path, pos,
                         *after + 1, n_tokens);
     *after = pos;
-    uint8_t *fixed = NULL;
-    if (r->rc == 0 && m->view.fixed_bytes && !(fixed = mem_new(m->view.fixed_bytes, 1, r->e)))
+    uint8_t *recurrent = NULL;
+    if (r->rc == 0 && m->view.recurrent_state_bytes &&
+        !(recurrent = mem_new(m->view.recurrent_state_bytes, 1, r->e)))
         r->rc = ERR_MEMORY;
     for (uint32_t i = 0; r->rc == 0 && i < m->dir.config.n_layers; i++) {
         const struct arch_state *y = &m->view.states[i];
-        if (!y->recurrent_bytes)
+        if (!y->delta_bytes)
             continue;
-        get_floats(r, fixed + y->window_off, y->window_bytes);
-        get_floats(r, fixed + y->recurrent_off, y->recurrent_bytes);
+        get_numbers(r, recurrent + y->window_off, y->window_bytes, KV_TYPE_F32);
+        get_numbers(r, recurrent + y->delta_off, y->delta_bytes, KV_TYPE_F32);
     }
     if (r->rc == 0)
-        r->rc = checkpoints_add(&r->s->checkpoints, &(struct checkpoint){.pos = pos, .fixed = fixed}, r->e);
+        r->rc = checkpoints_add(&r->s->checkpoints, &(struct checkpoint){.pos = pos, .recurrent = recurrent},
+                                r->e);
     if (r->rc < 0)
-        free(fixed);
+        free(recurrent);
 }
 
 static int get_all(struct source *r, const struct snapshot *h)
@@ -213,13 +213,14 @@ static int get_all(struct source *r, const struct snapshot *h)
 /* ---- what is checked before ---- */
 
 /* Versions 1 and 2 say how many tokens there are only in front of the rows. */
-static int find_length(const struct source *r, const struct moeflux *m, struct snapshot *h, struct err *e)
+static int find_length(const struct source *r, const struct moeflux_model *m, struct snapshot *h,
+                       struct moeflux_err *e)
 {
     uint64_t off = snapshot_header_bytes(h->version);
     int32_t n = 0;
     uint32_t i = 0;
     for (; i < m->dir.config.n_layers && !m->view.states[i].rows[0].n; i++)
-        off += m->view.states[i].window_bytes + m->view.states[i].recurrent_bytes;
+        off += m->view.states[i].window_bytes + m->view.states[i].delta_bytes;
     if (i == m->dir.config.n_layers)
         return err_set(e, ERR_UNSUPPORTED,
                        "%s: without attention layers version %u does not tell the position", r->path,
@@ -237,7 +238,7 @@ static int find_length(const struct source *r, const struct moeflux *m, struct s
 
 /* Layers that differ in length would add up to another size or be found when they are read. */
 static int check_length(const struct source *r, const struct moeflux_session *s, const struct snapshot *h,
-                        struct err *e)
+                        struct moeflux_err *e)
 {
     uint64_t want = snapshot_bytes(s->model, h);
     if (h->n_tokens > s->model->view.max_context || want != r->total)
@@ -249,7 +250,8 @@ static int check_length(const struct source *r, const struct moeflux_session *s,
     return 0;
 }
 
-static int check_model(const struct source *r, struct moeflux *m, const struct snapshot *h, struct err *e)
+static int check_model(const struct source *r, struct moeflux_model *m, const struct snapshot *h,
+                       struct moeflux_err *e)
 {
     static const char *const types[] = {[KV_TYPE_F32] = "float32", [KV_TYPE_F16] = "float16"};
     uint64_t fingerprint;
@@ -259,7 +261,7 @@ static int check_model(const struct source *r, struct moeflux *m, const struct s
     if (h->version == 3 && h->kv != m->kv_type)
         return err_set(e, ERR_FORMAT, "%s: its KV cache is %s, this one's %s", r->path, types[h->kv],
                        types[m->kv_type]);
-    rc = h->version == 3 ? moeflux_fingerprint(m, &fingerprint, e) : 0;
+    rc = h->version == 3 ? moeflux_model_fingerprint(m, &fingerprint, e) : 0;
     if (rc == 0 && h->version == 3 && fingerprint != h->fingerprint)
         return err_set(e, ERR_FORMAT,
                        "%s: a state of another model: its fingerprint is %016llx, this model's %016llx",
@@ -267,7 +269,8 @@ static int check_model(const struct source *r, struct moeflux *m, const struct s
     return rc;
 }
 
-static int check_file(struct source *r, const struct moeflux_session *s, struct snapshot *h, struct err *e)
+static int check_file(struct source *r, const struct moeflux_session *s, struct snapshot *h,
+                      struct moeflux_err *e)
 {
     int rc = snapshot_read_header(h, r->fd, r->path, r->total, e);
     if (rc == 0)
@@ -279,7 +282,7 @@ static int check_file(struct source *r, const struct moeflux_session *s, struct 
 
 /* ---- putting it in place ---- */
 
-static int fill(struct source *r, struct moeflux_session *to, const struct snapshot *h, struct err *e)
+static int fill(struct source *r, struct moeflux_session *to, const struct snapshot *h, struct moeflux_err *e)
 {
     struct exec *x = to->model->exec;
     r->s = to;
@@ -287,23 +290,25 @@ static int fill(struct source *r, struct moeflux_session *to, const struct snaps
     exec_begin(x); /* nothing may write to the states any more */
     int rc = exec_finish(x, e);
     if (rc == 0)
-        rc = session_reserve(to, h->n_tokens, e);
+        rc = sequence_reserve(to, h->n_tokens, e);
     return rc < 0 ? rc : get_all(r, h);
 }
 
 /* An empty session takes the state in and is emptied again when that fails. */
-static int load_here(struct source *r, struct moeflux_session *s, const struct snapshot *h, struct err *e)
+static int load_here(struct source *r, struct moeflux_session *s, const struct snapshot *h,
+                     struct moeflux_err *e)
 {
     int rc = fill(r, s, h, e);
     if (rc == 0)
-        session_moved(s, h->n_tokens, 0);
+        sequence_set_position(s, h->n_tokens, 0);
     else
-        moeflux_clear(s, NULL);
+        moeflux_session_clear(s, NULL);
     return rc;
 }
 
 /* Else a second one takes it in, and they change places when all is there. */
-static int load_beside(struct source *r, struct moeflux_session *s, const struct snapshot *h, struct err *e)
+static int load_beside(struct source *r, struct moeflux_session *s, const struct snapshot *h,
+                       struct moeflux_err *e)
 {
     struct moeflux_session *fresh;
     int rc = moeflux_session_new(&fresh, s->model, s->max_context, e);
@@ -314,7 +319,7 @@ static int load_beside(struct source *r, struct moeflux_session *s, const struct
     rc = load_here(r, fresh, h, e);
     if (rc == 0) {
         struct moeflux_session old = *s;
-        session_moved(s, s->pos, s->parity);
+        sequence_set_position(s, s->pos, s->parity);
         *s = *fresh;
         *fresh = old;
     }
@@ -322,11 +327,11 @@ static int load_beside(struct source *r, struct moeflux_session *s, const struct
     return rc;
 }
 
-int moeflux_load(struct moeflux_session *s, const char *path, struct err *e)
+int moeflux_session_load(struct moeflux_session *s, const char *path, struct moeflux_err *e)
 {
     struct source r;
     struct snapshot h;
-    int rc = session_ready(s, e);
+    int rc = sequence_make_ready(s, e);
     if (rc < 0)
         return rc;
     rc = source_open(&r, path, e);

@@ -20,10 +20,10 @@ struct writer {
     enum kv_type kv;       /* in the file */
     uint64_t done, total;
     int rc;
-    struct err *e;
+    struct moeflux_err *e;
 };
 
-static int writer_open(struct writer *w, struct moeflux_session *s, const char *path, struct err *e)
+static int writer_open(struct writer *w, struct moeflux_session *s, const char *path, struct moeflux_err *e)
 {
     *w = (struct writer){.s = s, .e = e, .side.fd = -1};
     w->hash = XXH3_createState();
@@ -102,20 +102,20 @@ static void put_layer(struct writer *w, const struct arch_state *y)
         put(w, &n, sizeof n);
     put_rows(w, &y->rows[0]);
     put_rows(w, &y->rows[1]);
-    put_device(w, &s->fixed, y->window_off + s->parity * y->window_bytes, y->window_bytes);
-    put_device(w, &s->fixed, y->recurrent_off, y->recurrent_bytes);
+    put_device(w, &s->recurrent, y->window_off + s->parity * y->window_bytes, y->window_bytes);
+    put_device(w, &s->recurrent, y->delta_off, y->delta_bytes);
 }
 
 static void put_checkpoint(struct writer *w, const struct checkpoint *c)
 {
-    const struct moeflux *m = w->s->model;
+    const struct moeflux_model *m = w->s->model;
     put(w, &c->pos, sizeof c->pos);
     for (uint32_t i = 0; i < m->dir.config.n_layers; i++) {
         const struct arch_state *y = &m->view.states[i];
-        if (!y->recurrent_bytes)
+        if (!y->delta_bytes)
             continue;
-        put(w, c->fixed + y->window_off + c->parity * y->window_bytes, y->window_bytes);
-        put(w, c->fixed + y->recurrent_off, y->recurrent_bytes);
+        put(w, c->recurrent + y->window_off + c->parity * y->window_bytes, y->window_bytes);
+        put(w, c->recurrent + y->delta_off, y->delta_bytes);
     }
 }
 
@@ -147,22 +147,23 @@ static struct snapshot snapshot_of(const struct moeflux_session *s, enum moeflux
     return h;
 }
 
-uint64_t moeflux_state_bytes(const struct moeflux_session *s, enum moeflux_state_format format)
+uint64_t moeflux_session_state_bytes(const struct moeflux_session *s, enum moeflux_state_format format)
 {
     return snapshot_of(s, format).bytes;
 }
 
-int moeflux_save(struct moeflux_session *s, const char *path, enum moeflux_state_format format, struct err *e)
+int moeflux_session_save(struct moeflux_session *s, const char *path, enum moeflux_state_format format,
+                         struct moeflux_err *e)
 {
     struct writer w;
     if (format != MOEFLUX_STATE_V2 && format != MOEFLUX_STATE_V3)
         return err_set(e, ERR_USAGE, "%s: state format %d, expected 2 or 3", path, (int)format);
-    int rc = session_ready(s, e);
+    int rc = sequence_make_ready(s, e);
     if (rc < 0)
         return rc;
     struct snapshot h = snapshot_of(s, format);
     if (format == MOEFLUX_STATE_V3)
-        rc = moeflux_fingerprint(s->model, &h.fingerprint, e);
+        rc = moeflux_model_fingerprint(s->model, &h.fingerprint, e);
     if (rc < 0)
         return rc;
     rc = writer_open(&w, s, path, e);

@@ -84,7 +84,7 @@ static void take_out(struct cache *c, uint32_t slot)
 
 /* --- slots --- */
 
-struct cache *cache_new(uint32_t n_slots, uint32_t n_layers, const struct ranking *r, struct err *e)
+struct cache *cache_new(uint32_t n_slots, uint32_t n_layers, const struct ranking *r, struct moeflux_err *e)
 {
     struct cache *c = mem_new(1, sizeof *c, e);
     if (!c)
@@ -173,7 +173,7 @@ bool cache_evict(struct cache *c, struct expert_key *key, uint32_t *slot)
 }
 
 int cache_pin(struct cache *c, struct expert_key key, uint32_t *slot, struct expert_key *evicted,
-              struct err *e)
+              struct moeflux_err *e)
 {
     uint32_t i = *place_of(c, key);
     *evicted = CACHE_NO_KEY;
@@ -224,7 +224,7 @@ void cache_unpin(struct cache *c, uint32_t slot)
     unpin(c, slot, is_empty(c, slot) ? -INFINITY : ranking_worth(c->ranking, c->slots[slot].key));
 }
 
-void cache_unpin_fresh(struct cache *c, uint32_t slot)
+void cache_unpin_prefetched(struct cache *c, uint32_t slot)
 {
     unpin(c, slot, is_empty(c, slot) ? -INFINITY : ranking_worth_if_used(c->ranking, c->slots[slot].key));
 }

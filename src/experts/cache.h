@@ -22,20 +22,20 @@ enum cache_state { CACHE_HIT, CACHE_BUSY, CACHE_MISS };
 #define CACHE_NO_SLOT UINT32_MAX
 
 /* The ranking outlives the cache. */
-struct cache *cache_new(uint32_t n_slots, uint32_t n_layers, const struct ranking *r, struct err *e);
+struct cache *cache_new(uint32_t n_slots, uint32_t n_layers, const struct ranking *r, struct moeflux_err *e);
 void cache_free(struct cache *c);
 
 /* Pins `key` and gives its slot in *slot; on a miss *evicted gets the expert that had to leave (CACHE_NO_KEY: none).
  * Returns a cache_state, or ERR_NO_FIT when every slot is pinned (nothing changes). Allocates nothing. */
 int cache_pin(struct cache *c, struct expert_key key, uint32_t *slot, struct expert_key *evicted,
-              struct err *e);
+              struct moeflux_err *e);
 /* The slot holds the expert's bytes now. */
 void cache_publish(struct cache *c, uint32_t slot);
 /* The slot could not be filled: the expert is not there; the slot is free when all have unpinned it. */
 void cache_abandon(struct cache *c, uint32_t slot);
 void cache_unpin(struct cache *c, uint32_t slot);
 /* As cache_unpin, for an expert that was not chosen yet: it is kept as if it was chosen now. */
-void cache_unpin_fresh(struct cache *c, uint32_t slot);
+void cache_unpin_prefetched(struct cache *c, uint32_t slot);
 /* As cache_unpin, for a copy that can be spared: it leaves before all others. */
 void cache_unpin_spare(struct cache *c, uint32_t slot);
 

@@ -8,27 +8,8 @@
 
 #define NO_LAYER UINT32_MAX
 
-int predictor_find(const char *name, enum predictor_kind *kind, struct err *e)
-{
-    static const struct {
-        const char *name;
-        enum predictor_kind kind;
-    } all[] = {{"auto", PREDICT_ROUTER},
-               {"none", PREDICT_NONE},
-               {"previous", PREDICT_PREVIOUS},
-               {"router", PREDICT_ROUTER},
-               {"both", PREDICT_BOTH}};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (strcmp(name, all[i].name) == 0) {
-            *kind = all[i].kind;
-            return 0;
-        }
-    return err_set(e, ERR_USAGE, "--prefetch: expected auto, none, previous, router or both, found \"%s\"",
-                   name);
-}
-
 int predictor_open(struct predictor *p, enum predictor_kind kind, uint32_t n_layers, uint32_t top_k,
-                   struct err *e)
+                   struct moeflux_err *e)
 {
     *p = (struct predictor){.kind = kind, .n_layers = n_layers, .top_k = top_k, .layer = NO_LAYER};
     p->previous = mem_new((uint64_t)n_layers * top_k, sizeof *p->previous, e);
@@ -71,12 +52,12 @@ static void name_all(struct predictor *p, const uint32_t *experts)
             p->named[p->n_named++] = experts[i];
 }
 
-void predictor_predict(struct predictor *p, uint32_t layer, const uint32_t *guess)
+void predictor_predict(struct predictor *p, uint32_t layer, const uint32_t *early)
 {
     p->n_named = 0;
     p->layer = layer;
-    if ((p->kind & PREDICT_ROUTER) && guess)
-        name_all(p, guess);
+    if ((p->kind & PREDICT_ROUTER) && early)
+        name_all(p, early);
     if ((p->kind & PREDICT_PREVIOUS) && p->has_previous[layer])
         name_all(p, p->previous + (uint64_t)layer * p->top_k);
 }

@@ -9,12 +9,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct err;
+struct moeflux_err;
 
 enum predictor_kind { PREDICT_NONE = 0, PREDICT_PREVIOUS = 1, PREDICT_ROUTER = 2, PREDICT_BOTH = 3 };
-
-/* "auto", "none", "previous", "router" or "both". ERR_USAGE names them. */
-int predictor_find(const char *name, enum predictor_kind *kind, struct err *e);
 
 struct predictor {
     enum predictor_kind kind;
@@ -28,13 +25,13 @@ struct predictor {
 };
 
 int predictor_open(struct predictor *p, enum predictor_kind kind, uint32_t n_layers, uint32_t top_k,
-                   struct err *e);
+                   struct moeflux_err *e);
 void predictor_close(struct predictor *p);
 /* Another sequence, or another place of it: what was seen before says nothing. The counts stay. */
 void predictor_forget(struct predictor *p);
 
-/* Names the experts of `layer` in p->named. guess: [top_k] the early router's choice, best first; NULL: there is none. */
-void predictor_predict(struct predictor *p, uint32_t layer, const uint32_t *guess);
+/* Names the experts of `layer` in p->named. early: [top_k] the early router's choice, best first; NULL: there is none. */
+void predictor_predict(struct predictor *p, uint32_t layer, const uint32_t *early);
 /* The layer has chosen [top_k]: judges the prediction for it, if there was one. */
 void predictor_observe(struct predictor *p, uint32_t layer, const uint32_t *choice);
 

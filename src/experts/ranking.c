@@ -10,18 +10,13 @@
 /* Tokens in which a use loses half of its weight. */
 enum { HALF_LIFE_TOKENS = 128 };
 
-int ranking_find(const char *name, uint32_t uses, double *half_life, struct err *e)
+double ranking_half_life(uint32_t uses)
 {
-    *half_life = (double)HALF_LIFE_TOKENS * uses;
-    if (strcmp(name, "auto") == 0 || strcmp(name, "frequency") == 0)
-        return 0;
-    *half_life = 0;
-    if (strcmp(name, "lru") == 0)
-        return 0;
-    return err_set(e, ERR_USAGE, "--cache-policy: expected auto, lru or frequency, found \"%s\"", name);
+    return (double)HALF_LIFE_TOKENS * uses;
 }
 
-int ranking_open(struct ranking *r, uint32_t n_layers, uint32_t n_experts, double half_life, struct err *e)
+int ranking_open(struct ranking *r, uint32_t n_layers, uint32_t n_experts, double half_life,
+                 struct moeflux_err *e)
 {
     uint64_t n = (uint64_t)n_layers * n_experts;
     *r = (struct ranking){.n_experts = n_experts, .half_life = half_life};

@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-struct err;
+struct moeflux_err;
 
 struct expert_key {
     uint32_t layer, expert;
@@ -21,10 +21,11 @@ struct ranking {
     double *worth;    /* [n_layers][n_experts]; -infinity: never used */
 };
 
-/* "auto", "lru" or "frequency": the half-life for a token that makes `uses` choices. ERR_USAGE names them. */
-int ranking_find(const char *name, uint32_t uses, double *half_life, struct err *e);
+/* The half-life that serves best, for a model whose tokens make `uses` choices each. */
+double ranking_half_life(uint32_t uses);
 
-int ranking_open(struct ranking *r, uint32_t n_layers, uint32_t n_experts, double half_life, struct err *e);
+int ranking_open(struct ranking *r, uint32_t n_layers, uint32_t n_experts, double half_life,
+                 struct moeflux_err *e);
 void ranking_close(struct ranking *r);
 
 /* The expert was chosen. */

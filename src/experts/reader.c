@@ -10,7 +10,6 @@
 #include "experts/reader_work.h"
 
 static const char *const MODE_NAMES[] = {"auto", "mmap", "pread", "uring", "direct"};
-enum { N_MODES = sizeof MODE_NAMES / sizeof *MODE_NAMES };
 
 struct reader {
     struct reader_work work;
@@ -20,17 +19,6 @@ struct reader {
     char why[1024]; /* "a; b": why this mode */
     char text[1200];
 };
-
-int reader_mode_find(const char *name, enum reader_mode *mode, struct err *e)
-{
-    for (int i = 0; i < N_MODES; i++)
-        if (strcmp(name, MODE_NAMES[i]) == 0) {
-            *mode = (enum reader_mode)i;
-            return 0;
-        }
-    return err_set(e, ERR_USAGE, "--expert-io: expected auto, mmap, pread, uring or direct, found \"%s\"",
-                   name);
-}
 
 const char *reader_mode_name(enum reader_mode mode)
 {
@@ -45,7 +33,8 @@ static void add_reason(struct reader *r, const char *text)
     snprintf(r->why + n, sizeof r->why - n, "%s%s", n ? "; " : "", text);
 }
 
-static int open_files(struct reader *r, enum reader_mode mode, const struct reader_options *o, struct err *e)
+static int open_files(struct reader *r, enum reader_mode mode, const struct reader_options *o,
+                      struct moeflux_err *e)
 {
     struct reader_files *f = &r->work.files;
     if (mode == READER_MMAP)
@@ -55,20 +44,20 @@ static int open_files(struct reader *r, enum reader_mode mode, const struct read
     return reader_files_open(f, r->work.model, e);
 }
 
-static int open_ring(struct reader *r, const struct reader_options *o, struct err *e)
+static int open_ring(struct reader *r, const struct reader_options *o, struct moeflux_err *e)
 {
     uint32_t depth = o->depth ? o->depth : READER_DEFAULT_DEPTH;
     int rc = reader_ring_new(&r->ring, &r->work, depth, e);
-    struct err why;
+    struct moeflux_err why;
     if (rc == 0 && o->n_regions && reader_ring_register(r->ring, o->regions, o->n_regions, &why) < 0)
         add_reason(r, why.text);
     return rc;
 }
 
 /* Direct reads do not need io_uring, only their depth does. */
-static int open_ring_or_pool(struct reader *r, const struct reader_options *o, struct err *e)
+static int open_ring_or_pool(struct reader *r, const struct reader_options *o, struct moeflux_err *e)
 {
-    struct err why = {0};
+    struct moeflux_err why = {0};
     int rc = open_ring(r, o, &why);
     if (rc != ERR_UNSUPPORTED) {
         if (rc < 0 && e)
@@ -80,7 +69,8 @@ static int open_ring_or_pool(struct reader *r, const struct reader_options *o, s
     return r->pool ? 0 : ERR_MEMORY;
 }
 
-static int open_as(struct reader *r, enum reader_mode mode, const struct reader_options *o, struct err *e)
+static int open_as(struct reader *r, enum reader_mode mode, const struct reader_options *o,
+                   struct moeflux_err *e)
 {
     r->mode = mode;
     int rc = open_files(r, mode, o, e);
@@ -99,9 +89,9 @@ static int open_as(struct reader *r, enum reader_mode mode, const struct reader_
 
 /* As open_as; a mode that cannot be had is a reason for the next one. */
 static int try_as(struct reader *r, enum reader_mode mode, const struct reader_options *o, bool *opened,
-                  struct err *e)
+                  struct moeflux_err *e)
 {
-    struct err why = {0};
+    struct moeflux_err why = {0};
     char text[560];
     int rc = open_as(r, mode, o, &why);
     *opened = rc == 0;
@@ -129,7 +119,7 @@ static bool fits(struct reader *r, uint64_t host_bytes)
     return yes;
 }
 
-static int open_auto(struct reader *r, const struct reader_options *o, struct err *e)
+static int open_auto(struct reader *r, const struct reader_options *o, struct moeflux_err *e)
 {
     static const enum reader_mode order[] = {READER_MMAP, READER_DIRECT, READER_URING, READER_PREAD};
     bool opened = false;
@@ -140,9 +130,9 @@ static int open_auto(struct reader *r, const struct reader_options *o, struct er
     return rc;
 }
 
-static int open_asked(struct reader *r, const struct reader_options *o, struct err *e)
+static int open_asked(struct reader *r, const struct reader_options *o, struct moeflux_err *e)
 {
-    struct err why = {0};
+    struct moeflux_err why = {0};
     add_reason(r, "as asked for");
     int rc = open_as(r, o->mode, o, &why);
     if (rc == ERR_UNSUPPORTED)
@@ -170,7 +160,8 @@ void reader_note_use(struct reader *r, const char *why_copied)
     describe(r, !why_copied);
 }
 
-int reader_open(struct reader **out, const struct model_dir *m, const struct reader_options *o, struct err *e)
+int reader_open(struct reader **out, const struct model_dir *m, const struct reader_options *o,
+                struct moeflux_err *e)
 {
     *out = NULL;
     struct reader *r = mem_new(1, sizeof *r, e);
@@ -214,7 +205,7 @@ uint8_t *reader_mapping(const struct reader *r, uint32_t file, uint64_t *bytes)
     return f->maps ? f->maps[file] : NULL;
 }
 
-int reader_check_mappings(const struct reader *r, struct err *e)
+int reader_check_mappings(const struct reader *r, struct moeflux_err *e)
 {
     return reader_files_check_mapped(&r->work.files, e);
 }
@@ -234,7 +225,7 @@ bool reader_is_done(struct reader *r, struct read_request *q)
     return done;
 }
 
-int reader_wait(struct reader *r, struct read_request *q, struct err *e)
+int reader_wait(struct reader *r, struct read_request *q, struct moeflux_err *e)
 {
     reader_work_wait(&r->work, q);
     if (q->code < 0 && e)

@@ -43,8 +43,7 @@ enum { READER_TARGET_ALIGN = 4096, READER_DEFAULT_DEPTH = 32 };
 /* Pieces of a direct read: of at least READER_PIECE_BYTES, but for the last of an extent. */
 enum { READER_PIECE_BYTES = 512 << 10, READER_MAX_PARTS = 24 };
 
-/* "auto", "mmap", "pread", "uring" or "direct". ERR_USAGE names them. */
-int reader_mode_find(const char *name, enum reader_mode *mode, struct err *e);
+/* "auto", "mmap", "pread", "uring" or "direct". */
 const char *reader_mode_name(enum reader_mode mode);
 
 struct read_request;
@@ -68,7 +67,7 @@ struct read_request {
     uint32_t n_parts, n_taken, n_open;
     bool queued, done;
     int code;
-    struct err err;
+    struct moeflux_err err;
 };
 
 /* For tests: stands between the system and the reader. Gets the bytes that a read of `part` brought to `dst`, or
@@ -99,7 +98,7 @@ struct reader_options {
 /* The model directory must outlive the reader. ERR_UNSUPPORTED: the mode that was asked for cannot be had, and why
  * (auto always finds one); ERR_IO; ERR_MEMORY. */
 int reader_open(struct reader **out, const struct model_dir *m, const struct reader_options *o,
-                struct err *e);
+                struct moeflux_err *e);
 /* Waits for what is under way. NULL is legal. */
 void reader_close(struct reader *r);
 
@@ -115,14 +114,14 @@ uint8_t *reader_mapping(const struct reader *r, uint32_t file, uint64_t *bytes);
 /* Says in reader_describe that experts are used where they are mapped, or (not NULL) why they are copied instead. */
 void reader_note_use(struct reader *r, const char *why_copied);
 /* Whether the mapped files are as long as they were at open: beyond its end a mapped file has no bytes. ERR_IO. */
-int reader_check_mappings(const struct reader *r, struct err *e);
+int reader_check_mappings(const struct reader *r, struct moeflux_err *e);
 
 /* Queues a request whose first four members are filled in. */
 void reader_start(struct reader *r, struct read_request *q);
 /* Whether reader_wait would return at once. */
 bool reader_is_done(struct reader *r, struct read_request *q);
 /* Returns when the request is finished: 0, ERR_IO or ERR_FORMAT naming layer, expert, file and offset. */
-int reader_wait(struct reader *r, struct read_request *q, struct err *e);
+int reader_wait(struct reader *r, struct read_request *q, struct moeflux_err *e);
 /* Somebody waits for it now. */
 void reader_demand(struct reader *r, struct read_request *q);
 /* Takes back what was not started yet of a request. */
@@ -139,7 +138,7 @@ struct reader_stats {
     uint64_t n_promoted;         /* speculative requests that were waited for while they were queued */
     uint64_t n_continued;        /* reads that came short or were interrupted, and went on */
     uint64_t busy_ns;            /* time with a read in flight */
-    uint64_t flight_ns;          /* summed over reads: flight_ns / busy_ns is the average queue depth */
+    uint64_t in_flight_ns;       /* summed over reads: in_flight_ns / busy_ns is the average queue depth */
     uint64_t n_parts, n_submits; /* pieces read; system calls that io_uring took for them */
 };
 struct reader_stats reader_get_stats(struct reader *r);

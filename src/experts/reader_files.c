@@ -10,12 +10,13 @@
 #include <unistd.h>
 
 #include "base/err.h"
+#include "base/file.h"
 #include "base/mem.h"
 #include "experts/reader.h"
 
 enum { PAGE = READER_TARGET_ALIGN, SECTOR = 512 };
 
-static int start(struct reader_files *f, const struct model_dir *m, struct err *e)
+static int start(struct reader_files *f, const struct model_dir *m, struct moeflux_err *e)
 {
     *f = (struct reader_files){.model = m};
     f->fds = mem_new(m->n_files, sizeof *f->fds, e);
@@ -26,8 +27,8 @@ static int start(struct reader_files *f, const struct model_dir *m, struct err *
 
 /* Calls fn for every extent of every expert until it returns something else than 0. */
 static int each_extent(struct reader_files *f,
-                       int (*fn)(struct reader_files *f, const struct extent *x, struct err *e),
-                       struct err *e)
+                       int (*fn)(struct reader_files *f, const struct extent *x, struct moeflux_err *e),
+                       struct moeflux_err *e)
 {
     const struct config *c = &f->model->config;
     struct extent parts[EXPERT_MAX_EXTENTS];
@@ -44,14 +45,14 @@ static int each_extent(struct reader_files *f,
     return 0;
 }
 
-static int borrow(struct reader_files *f, const struct extent *x, struct err *e)
+static int borrow(struct reader_files *f, const struct extent *x, struct moeflux_err *e)
 {
     (void)e;
     f->fds[x->file] = f->model->files[x->file].fd;
     return 0;
 }
 
-int reader_files_open(struct reader_files *f, const struct model_dir *m, struct err *e)
+int reader_files_open(struct reader_files *f, const struct model_dir *m, struct moeflux_err *e)
 {
     int rc = start(f, m, e);
     return rc < 0 ? rc : each_extent(f, borrow, e);
@@ -73,7 +74,7 @@ void reader_files_close(struct reader_files *f)
 
 /* --- mapped --- */
 
-static int map(struct reader_files *f, const struct extent *x, struct err *e)
+static int map(struct reader_files *f, const struct extent *x, struct moeflux_err *e)
 {
     const struct model_file *file = &f->model->files[x->file];
     if (f->maps[x->file])
@@ -89,7 +90,7 @@ static int map(struct reader_files *f, const struct extent *x, struct err *e)
     return 0;
 }
 
-int reader_files_open_mapped(struct reader_files *f, const struct model_dir *m, struct err *e)
+int reader_files_open_mapped(struct reader_files *f, const struct model_dir *m, struct moeflux_err *e)
 {
     int rc = start(f, m, e);
     if (rc < 0)
@@ -131,7 +132,7 @@ int64_t reader_files_copy(const struct reader_files *f, uint32_t file, uint8_t *
     return bytes_there(f->fds[file], (uint64_t)there, off);
 }
 
-int reader_files_check_mapped(const struct reader_files *f, struct err *e)
+int reader_files_check_mapped(const struct reader_files *f, struct moeflux_err *e)
 {
     for (uint32_t i = 0; f->maps && i < f->model->n_files; i++) {
         const struct model_file *file = &f->model->files[i];
@@ -149,15 +150,18 @@ int reader_files_check_mapped(const struct reader_files *f, struct err *e)
 
 /* --- direct --- */
 
-static int open_direct(struct reader_files *f, const struct extent *x, struct err *e)
+static int open_direct(struct reader_files *f, const struct extent *x, struct moeflux_err *e)
 {
     const struct model_file *file = &f->model->files[x->file];
     if (f->fds[x->file] >= 0)
         return 0;
-    int fd = open(file->path, O_RDONLY | O_CLOEXEC | O_DIRECT);
+    int fd = open(file->path, O_RDONLY | O_CLOEXEC | O_DIRECT | O_NONBLOCK);
     if (fd < 0)
         return err_errno(e, ERR_UNSUPPORTED, "%s cannot be opened for direct reads", file->path);
     f->fds[x->file] = fd;
+    int rc = file_need_regular(fd, file->path, NULL, e);
+    if (rc < 0)
+        return rc;
     struct stat now, then;
     if (fstat(fd, &now) < 0 || fstat(file->fd, &then) < 0)
         return err_errno(e, ERR_IO, "%s", file->path);
@@ -168,7 +172,7 @@ static int open_direct(struct reader_files *f, const struct extent *x, struct er
 
 /* Which block the file takes shows in what it reads. File systems may take the flag and refuse every read; device
  * memory may refuse to be read into. */
-static int find_block(struct reader_files *f, uint32_t file, uint8_t *target, struct err *e)
+static int find_block(struct reader_files *f, uint32_t file, uint8_t *target, struct moeflux_err *e)
 {
     if (pread(f->fds[file], target, SECTOR, SECTOR) >= 0)
         return 0;
@@ -180,7 +184,7 @@ static int find_block(struct reader_files *f, uint32_t file, uint8_t *target, st
     return err_errno(e, ERR_UNSUPPORTED, "%s: direct read", f->model->files[file].path);
 }
 
-static int check_aligned(struct reader_files *f, const struct extent *x, struct err *e)
+static int check_aligned(struct reader_files *f, const struct extent *x, struct moeflux_err *e)
 {
     const char *path = f->model->files[x->file].path;
     bool last = x->at + x->bytes == f->model->expert.bytes;
@@ -197,7 +201,7 @@ static int check_aligned(struct reader_files *f, const struct extent *x, struct 
     return 0;
 }
 
-static int open_all_direct(struct reader_files *f, uint8_t *target, struct err *e)
+static int open_all_direct(struct reader_files *f, uint8_t *target, struct moeflux_err *e)
 {
     int rc = each_extent(f, open_direct, e);
     for (uint32_t i = 0; i < f->model->n_files && rc == 0; i++)
@@ -207,7 +211,7 @@ static int open_all_direct(struct reader_files *f, uint8_t *target, struct err *
 }
 
 int reader_files_open_direct(struct reader_files *f, const struct model_dir *m, uint8_t *target,
-                             struct err *e)
+                             struct moeflux_err *e)
 {
     int rc = start(f, m, e);
     if (rc < 0)

@@ -12,13 +12,13 @@ struct reader_files {
 };
 
 /* The model's own descriptors. ERR_MEMORY. */
-int reader_files_open(struct reader_files *f, const struct model_dir *m, struct err *e);
+int reader_files_open(struct reader_files *f, const struct model_dir *m, struct moeflux_err *e);
 /* Mapped read-only besides. ERR_UNSUPPORTED tells why not. */
-int reader_files_open_mapped(struct reader_files *f, const struct model_dir *m, struct err *e);
+int reader_files_open_mapped(struct reader_files *f, const struct model_dir *m, struct moeflux_err *e);
 /* Descriptors with O_DIRECT, tried with a read to `target` (one page; NULL: some memory). ERR_UNSUPPORTED tells why
  * not: an extent that is not aligned, the file system, or the target. */
 int reader_files_open_direct(struct reader_files *f, const struct model_dir *m, uint8_t *target,
-                             struct err *e);
+                             struct moeflux_err *e);
 void reader_files_close(struct reader_files *f);
 
 /* As pread, from a mapped file: the bytes copied, 0 at the end of the file, or -errno. */
@@ -26,6 +26,6 @@ int64_t reader_files_copy(const struct reader_files *f, uint32_t file, uint8_t *
                           uint64_t off);
 
 /* ERR_IO names a mapped file that is shorter than it was at open. */
-int reader_files_check_mapped(const struct reader_files *f, struct err *e);
+int reader_files_check_mapped(const struct reader_files *f, struct moeflux_err *e);
 
 #endif

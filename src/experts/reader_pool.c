@@ -33,7 +33,7 @@ static void *worker(void *arg)
     return NULL;
 }
 
-struct reader_pool *reader_pool_new(struct reader_work *w, uint32_t n_threads, struct err *e)
+struct reader_pool *reader_pool_new(struct reader_work *w, uint32_t n_threads, struct moeflux_err *e)
 {
     struct reader_pool *p = mem_new(1, sizeof *p, e);
     if (!p)

@@ -7,7 +7,7 @@
 struct reader_pool;
 
 /* Sets work->depth. n_threads >= 1. NULL with `e` filled on failure. */
-struct reader_pool *reader_pool_new(struct reader_work *w, uint32_t n_threads, struct err *e);
+struct reader_pool *reader_pool_new(struct reader_work *w, uint32_t n_threads, struct moeflux_err *e);
 /* Reads what is queued, ends the threads. NULL is legal. */
 void reader_pool_free(struct reader_pool *p);
 

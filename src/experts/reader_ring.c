@@ -18,7 +18,7 @@ struct reader_ring {
     uint64_t wake_count;      /* what the read of wake_fd brings; unused */
     struct read_part **batch; /* [n_batch] what was prepared and not submitted; NULL: the read of wake_fd */
     uint32_t n_batch;
-    uint32_t n_flying;     /* parts that were submitted; the read of wake_fd is not counted */
+    uint32_t n_in_flight;  /* parts that were submitted; the read of wake_fd is not counted */
     int broken;            /* errno of a submission that failed for good; nothing is submitted after it */
     struct iovec *regions; /* [n_regions], registered; set before the first read */
     uint32_t n_regions;
@@ -72,7 +72,7 @@ static void count_submitted(struct reader_ring *r)
     uint32_t n_left = (uint32_t)size_min(io_uring_sq_ready(&r->ring), r->n_batch);
     uint32_t n_sent = r->n_batch - n_left;
     for (uint32_t i = 0; i < n_sent; i++)
-        r->n_flying += r->batch[i] != NULL;
+        r->n_in_flight += r->batch[i] != NULL;
     memmove(r->batch, r->batch + n_sent, n_left * sizeof *r->batch);
     r->n_batch = n_left;
 }
@@ -107,7 +107,7 @@ static void complete(struct reader_ring *r, const struct io_uring_cqe *cqe)
             prepare_wake(r);
         return;
     }
-    r->n_flying--;
+    r->n_in_flight--;
     if (reader_work_got(r->work, p, cqe->res))
         prepare(r, p);
 }
@@ -127,7 +127,7 @@ static void serve_broken(struct reader_ring *r)
 {
     struct io_uring_cqe *cqe;
     struct read_part *p;
-    while (r->n_flying > 0) {
+    while (r->n_in_flight > 0) {
         (void)io_uring_wait_cqe(&r->ring, &cqe);
         complete_all(r);
     }
@@ -156,7 +156,7 @@ static void *serve(void *arg)
 /* --- opening --- */
 
 /* Containers may allow the ring and forbid its use. */
-static int try_ring(struct reader_ring *r, struct err *e)
+static int try_ring(struct reader_ring *r, struct moeflux_err *e)
 {
     struct io_uring_cqe *cqe;
     io_uring_prep_nop(io_uring_get_sqe(&r->ring));
@@ -170,7 +170,7 @@ static int try_ring(struct reader_ring *r, struct err *e)
     return 0;
 }
 
-static int open_ring(struct reader_ring *r, uint32_t depth, struct err *e)
+static int open_ring(struct reader_ring *r, uint32_t depth, struct moeflux_err *e)
 {
     int rc = io_uring_queue_init(depth + 1, &r->ring, 0);
     errno = -rc;
@@ -184,7 +184,7 @@ static int open_ring(struct reader_ring *r, uint32_t depth, struct err *e)
     return try_ring(r, e);
 }
 
-static int start(struct reader_ring *r, uint32_t depth, struct err *e)
+static int start(struct reader_ring *r, uint32_t depth, struct moeflux_err *e)
 {
     int rc = open_ring(r, depth, e);
     if (rc < 0)
@@ -202,7 +202,7 @@ static int start(struct reader_ring *r, uint32_t depth, struct err *e)
 }
 
 int reader_ring_register(struct reader_ring *r, const struct reader_region *regions, uint32_t n,
-                         struct err *e)
+                         struct moeflux_err *e)
 {
     struct iovec *all = mem_new(n, sizeof *all, e);
     if (!all)
@@ -220,7 +220,7 @@ int reader_ring_register(struct reader_ring *r, const struct reader_region *regi
     return 0;
 }
 
-int reader_ring_new(struct reader_ring **out, struct reader_work *w, uint32_t depth, struct err *e)
+int reader_ring_new(struct reader_ring **out, struct reader_work *w, uint32_t depth, struct moeflux_err *e)
 {
     *out = NULL;
     struct reader_ring *r = mem_new(1, sizeof *r, e);

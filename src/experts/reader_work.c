@@ -68,16 +68,16 @@ static void wake(struct reader_work *w)
 static bool may_speculate(const struct reader_work *w)
 {
     uint64_t most = size_max(size_min(w->depth / 2, MAX_SPECULATIVE), 1);
-    bool is_idle = w->n_flying == w->n_flying_speculative;
-    return w->speculative.first && (w->stopping || (is_idle && w->n_flying_speculative < most));
+    bool is_idle = w->n_in_flight == w->n_in_flight_speculative;
+    return w->speculative.first && (w->stopping || (is_idle && w->n_in_flight_speculative < most));
 }
 
 static void count_flights(struct reader_work *w)
 {
     uint64_t now = clock_ns();
-    if (w->n_flying) {
+    if (w->n_in_flight) {
         w->stats.busy_ns += now - w->counted_ns;
-        w->stats.flight_ns += (now - w->counted_ns) * w->n_flying;
+        w->stats.in_flight_ns += (now - w->counted_ns) * w->n_in_flight;
     }
     w->counted_ns = now;
 }
@@ -85,7 +85,7 @@ static void count_flights(struct reader_work *w)
 static struct read_part *take(struct reader_work *w)
 {
     struct read_request *q = w->demanded.first;
-    if (w->n_flying == w->depth || (!q && !may_speculate(w)))
+    if (w->n_in_flight == w->depth || (!q && !may_speculate(w)))
         return NULL;
     q = q ? q : w->speculative.first;
     struct read_part *p = &q->parts[q->n_taken++];
@@ -93,8 +93,8 @@ static struct read_part *take(struct reader_work *w)
         unlink_request(w, q);
     count_flights(w);
     p->speculative = q->speculative;
-    w->n_flying++;
-    w->n_flying_speculative += p->speculative;
+    w->n_in_flight++;
+    w->n_in_flight_speculative += p->speculative;
     w->stats.n_parts++;
     return p;
 }
@@ -138,7 +138,7 @@ void reader_work_add(struct reader_work *w, struct read_request *q)
     q->n_taken = 0;
     q->queued = q->done = false;
     q->code = 0;
-    q->err = (struct err){0};
+    q->err = (struct moeflux_err){0};
     pthread_mutex_lock(&w->lock);
     if (w->files.block && (uintptr_t)q->dst % READER_TARGET_ALIGN) {
         q->code = err_set(&q->err, ERR_USAGE,
@@ -235,7 +235,7 @@ struct read_part *reader_work_take_or_sleep(struct reader_work *w, bool *over)
     pthread_mutex_lock(&w->lock);
     struct read_part *p = take(w);
     w->is_asleep = !p;
-    *over = !p && is_drained(w) && w->n_flying == 0;
+    *over = !p && is_drained(w) && w->n_in_flight == 0;
     pthread_mutex_unlock(&w->lock);
     return p;
 }
@@ -260,13 +260,13 @@ struct read_ask reader_work_ask(const struct reader_work *w, const struct read_p
 }
 
 /* Ends a part whose flight is over. True: it was the request's last one. */
-static bool end_part(struct reader_work *w, struct read_part *p, int code, const struct err *why)
+static bool end_part(struct reader_work *w, struct read_part *p, int code, const struct moeflux_err *why)
 {
     struct read_request *q = p->request;
     pthread_mutex_lock(&w->lock);
     count_flights(w);
-    w->n_flying--;
-    w->n_flying_speculative -= p->speculative;
+    w->n_in_flight--;
+    w->n_in_flight_speculative -= p->speculative;
     if (code < 0 && q->code == 0) {
         q->err = *why;
         cut_short(w, q, code); /* the other parts are of no use any more */
@@ -278,7 +278,7 @@ static bool end_part(struct reader_work *w, struct read_part *p, int code, const
     return last;
 }
 
-static void end(struct reader_work *w, struct read_part *p, int code, const struct err *why)
+static void end(struct reader_work *w, struct read_part *p, int code, const struct moeflux_err *why)
 {
     struct read_request *q = p->request;
     if (!end_part(w, p, code, why))
@@ -295,7 +295,7 @@ void reader_work_fail(struct reader_work *w, struct read_part *p, int number)
 {
     const struct read_request *q = p->request;
     const struct extent *x = &p->extent;
-    struct err e;
+    struct moeflux_err e;
     errno = number;
     err_errno(&e, ERR_IO, "layer %u expert %u: %.300s: %" PRIu64 " of %" PRIu64 " bytes at offset %" PRIu64,
               q->layer, q->expert, w->model->files[x->file].path, p->n_done, x->bytes, x->off);
@@ -306,7 +306,7 @@ static void fail_short(struct reader_work *w, struct read_part *p, uint64_t n)
 {
     const struct read_request *q = p->request;
     const struct extent *x = &p->extent;
-    struct err e;
+    struct moeflux_err e;
     err_set(&e, ERR_IO,
             "layer %u expert %u: %.300s: %" PRIu64 " of %" PRIu64 " bytes at offset %" PRIu64
             ", then the file ends",

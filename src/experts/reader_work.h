@@ -23,12 +23,12 @@ struct reader_work {
     pthread_mutex_t lock; /* all below, and the private members of requests */
     pthread_cond_t more, finished;
     struct read_list demanded, speculative;
-    uint32_t n_flying, n_flying_speculative;
+    uint32_t n_in_flight, n_in_flight_speculative;
     bool stopping;
     int wake_fd;    /* an eventfd that is told of new work; -1: `more` alone is */
     bool is_asleep; /* whoever reads wake_fd waits for it */
     struct reader_stats stats;
-    uint64_t counted_ns; /* until when busy_ns and flight_ns are summed */
+    uint64_t counted_ns; /* until when busy_ns and in_flight_ns are summed */
 };
 
 void reader_work_init(struct reader_work *w, const struct model_dir *m, const struct reader_hook *hook);

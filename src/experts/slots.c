@@ -16,7 +16,7 @@ uint64_t slots_stride(uint64_t expert_bytes)
 }
 
 int slots_open(struct slots *s, struct exec *x, enum exec_memory kind, uint32_t n, uint64_t expert_bytes,
-               struct err *e)
+               struct moeflux_err *e)
 {
     struct exec_caps caps = exec_get_caps(x);
     *s = (struct slots){.exec = x, .stride = slots_stride(expert_bytes), .n = n};
@@ -39,7 +39,7 @@ int slots_open(struct slots *s, struct exec *x, enum exec_memory kind, uint32_t 
 }
 
 int slots_open_in_place(struct slots *s, struct exec *x, const struct slots_file *files, uint32_t n_files,
-                        uint32_t n_each, uint64_t expert_bytes, struct err *e)
+                        uint32_t n_each, uint64_t expert_bytes, struct moeflux_err *e)
 {
     *s = (struct slots){.exec = x, .stride = expert_bytes, .n = n_files * n_each, .n_per_chunk = n_each};
     s->chunks = mem_new(n_files, sizeof *s->chunks, e);

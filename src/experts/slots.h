@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#include "ops/exec.h"
+#include "exec/exec.h"
 
 struct slots {
     struct exec *exec;
@@ -17,7 +17,7 @@ struct slots {
 uint64_t slots_stride(uint64_t expert_bytes);
 /* n slots in EXEC_DEVICE or EXEC_HOST memory. ERR_NO_FIT. */
 int slots_open(struct slots *s, struct exec *x, enum exec_memory kind, uint32_t n, uint64_t expert_bytes,
-               struct err *e);
+               struct moeflux_err *e);
 /* Slots that are mapped files: file i, n_each experts of `expert_bytes` one after the other from its start, becomes the
  * slots i * n_each on. The mappings are kept until slots_close. ERR_UNSUPPORTED: the device cannot take them. */
 struct slots_file {
@@ -25,7 +25,7 @@ struct slots_file {
     uint64_t bytes;
 };
 int slots_open_in_place(struct slots *s, struct exec *x, const struct slots_file *files, uint32_t n_files,
-                        uint32_t n_each, uint64_t expert_bytes, struct err *e);
+                        uint32_t n_each, uint64_t expert_bytes, struct moeflux_err *e);
 void slots_close(struct slots *s);
 
 uint64_t slots_address(const struct slots *s, uint32_t slot);

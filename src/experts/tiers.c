@@ -22,40 +22,39 @@ uint64_t tiers_address(const struct tiers *t, struct expert_key key)
 
 /* --- copies between device and host --- */
 
-static void depart(struct tiers *t, uint32_t slot, bool is_spare)
+static void add_copy(struct tiers *t, uint32_t slot, bool is_spare)
 {
-    uint32_t i = (t->first_departure + t->n_departures++) % MAX_DEPARTURES;
-    t->departures[i] = (struct departure){.slot = slot, .is_spare = is_spare};
+    uint32_t i = (t->first_copy + t->n_copies++) % MAX_COPIES;
+    t->copies[i] = (struct slot_copy){.slot = slot, .is_spare = is_spare};
     t->n_recorded++;
 }
 
-static void end_departure(struct tiers *t)
+static void end_copy(struct tiers *t)
 {
-    const struct departure *d = &t->departures[t->first_departure];
+    const struct slot_copy *d = &t->copies[t->first_copy];
     if (d->is_spare)
         cache_unpin_spare(t->host.cache, d->slot);
     else
         cache_unpin(t->host.cache, d->slot);
-    t->first_departure = (t->first_departure + 1) % MAX_DEPARTURES;
-    t->n_departures--;
+    t->first_copy = (t->first_copy + 1) % MAX_COPIES;
+    t->n_copies--;
 }
 
-static void end_departures(struct tiers *t)
+static void end_copies(struct tiers *t)
 {
-    while (t->n_departures > t->n_recorded &&
-           exec_move_is_done(t->exec, t->departures[t->first_departure].ticket))
-        end_departure(t);
+    while (t->n_copies > t->n_recorded && exec_move_is_done(t->exec, t->copies[t->first_copy].ticket))
+        end_copy(t);
 }
 
-int tiers_submit_moves(struct tiers *t, struct err *e)
+int tiers_submit_moves(struct tiers *t, struct moeflux_err *e)
 {
     uint64_t ticket;
     int rc = exec_move_submit(t->exec, &ticket, e);
     if (rc < 0 || ticket == 0)
         return rc;
     for (; t->n_recorded > 0; t->n_recorded--) {
-        uint32_t back = t->n_departures - t->n_recorded;
-        t->departures[(t->first_departure + back) % MAX_DEPARTURES].ticket = ticket;
+        uint32_t back = t->n_copies - t->n_recorded;
+        t->copies[(t->first_copy + back) % MAX_COPIES].ticket = ticket;
     }
     t->move_ticket = ticket;
     t->moved_down = false; /* the next batch of moves begins after this one */
@@ -68,7 +67,7 @@ static void demote(struct tiers *t, struct expert_key key, uint32_t device_slot)
     struct expert_key gone;
     uint32_t slot;
     set_entry(t, key, 0);
-    if (!t->keeps || key.layer == UINT32_MAX || t->n_departures == MAX_DEPARTURES)
+    if (!t->keeps || key.layer == UINT32_MAX || t->n_copies == MAX_COPIES)
         return;
     if (!cache_has(t->host.cache, key) && cache_least_worth(t->host.cache) >= ranking_worth(&t->ranking, key))
         return;
@@ -81,8 +80,8 @@ static void demote(struct tiers *t, struct expert_key key, uint32_t device_slot)
     }
     slots_move(&t->host.slots, slot, &t->device.slots, device_slot);
     cache_publish(t->host.cache, slot);
-    t->is_fresh[slot] = false;
-    depart(t, slot, false);
+    t->is_prefetched[slot] = false;
+    add_copy(t, slot, false);
     t->moved_down = true;
     t->n_demoted++;
 }
@@ -95,7 +94,7 @@ static void promote(struct tiers *t, struct want *w)
     t->moved_down = false;
     slots_move(&t->device.slots, w->slot, &t->host.slots, w->host_slot);
     cache_publish(t->device.cache, w->slot);
-    depart(t, w->host_slot, true);
+    add_copy(t, w->host_slot, true);
     t->n_promoted++;
 }
 
@@ -111,29 +110,30 @@ void tiers_make_room(struct tiers *t, uint32_t n)
 
 /* --- landing --- */
 
-static uint32_t choose_fresh(struct tiers *t, uint32_t slot)
+static uint32_t take_prefetched(struct tiers *t, uint32_t slot)
 {
-    bool was_fresh = t->is_fresh[slot];
-    t->is_fresh[slot] = false;
-    return was_fresh;
+    bool was_prefetched = t->is_prefetched[slot];
+    t->is_prefetched[slot] = false;
+    return was_prefetched;
 }
 
 /* Pins `key` in the landing tier and starts its read if it lies not there. */
-static int pin_landing(struct tiers *t, struct expert_key key, bool is_ahead, uint32_t *slot, struct err *e)
+static int pin_landing(struct tiers *t, struct expert_key key, bool is_prefetch, uint32_t *slot,
+                       struct moeflux_err *e)
 {
     struct expert_key gone;
     int state = cache_pin(t->landing->cache, key, slot, &gone, e);
     if (state != CACHE_MISS) {
         if (state == CACHE_BUSY)
-            flights_claim(&t->flights, *slot);
+            in_flight_claim(&t->in_flight, *slot);
         return state;
     }
     if (t->landing == &t->device)
         set_entry(t, gone, 0);
-    t->is_fresh[*slot] = is_ahead;
-    flights_start(&t->flights, key, *slot, slots_host(&t->landing->slots, *slot), is_ahead);
+    t->is_prefetched[*slot] = is_prefetch;
+    in_flight_start(&t->in_flight, key, *slot, slots_host(&t->landing->slots, *slot), is_prefetch);
     /* The flight has the pin; this one is the caller's. */
-    if (!is_ahead)
+    if (!is_prefetch)
         (void)cache_pin(t->landing->cache, key, slot, &gone, e);
     return state;
 }
@@ -148,21 +148,21 @@ static bool can_bring(const struct tiers *t, struct expert_key key)
 {
     if (cache_has(t->device.cache, key))
         return true;
-    if (!has_room(t->device.cache) || t->n_departures + 2 > MAX_DEPARTURES)
+    if (!has_room(t->device.cache) || t->n_copies + 2 > MAX_COPIES)
         return false;
-    return cache_has(t->landing->cache, key) || (has_room(t->landing->cache) && t->flights.n_free > 0);
+    return cache_has(t->landing->cache, key) || (has_room(t->landing->cache) && t->in_flight.n_free > 0);
 }
 
-static int bring_to_mapped(struct tiers *t, struct want *w, struct err *e)
+static int bring_to_mapped(struct tiers *t, struct want *w, struct moeflux_err *e)
 {
     int state = pin_landing(t, w->key, false, &w->slot, e);
     if (state < 0)
         return state;
-    t->n_prefetched_used += choose_fresh(t, w->slot);
+    t->n_prefetched_used += take_prefetched(t, w->slot);
     return state == CACHE_HIT ? WANT_DEVICE : WANT_READ;
 }
 
-static int bring_through_host(struct tiers *t, struct want *w, struct err *e)
+static int bring_through_host(struct tiers *t, struct want *w, struct moeflux_err *e)
 {
     struct expert_key gone;
     if (cache_has(t->device.cache, w->key)) {
@@ -175,11 +175,11 @@ static int bring_through_host(struct tiers *t, struct want *w, struct err *e)
     if (state < 0)
         return state;
     demote(t, gone, w->slot);
-    t->n_prefetched_used += choose_fresh(t, w->host_slot);
+    t->n_prefetched_used += take_prefetched(t, w->host_slot);
     return host == CACHE_HIT ? WANT_HOST : WANT_READ;
 }
 
-int tiers_bring(struct tiers *t, struct want *w, struct err *e)
+int tiers_bring(struct tiers *t, struct want *w, struct moeflux_err *e)
 {
     w->host_slot = CACHE_NO_SLOT;
     w->landed = false;
@@ -194,13 +194,13 @@ int tiers_bring(struct tiers *t, struct want *w, struct err *e)
 
 bool tiers_has_arrived(struct tiers *t, const struct want *w)
 {
-    return flights_is_done(&t->flights, w->host_slot == CACHE_NO_SLOT ? w->slot : w->host_slot);
+    return in_flight_is_done(&t->in_flight, w->host_slot == CACHE_NO_SLOT ? w->slot : w->host_slot);
 }
 
-int tiers_land(struct tiers *t, struct want *w, struct err *e)
+int tiers_land(struct tiers *t, struct want *w, struct moeflux_err *e)
 {
     bool goes_up = w->host_slot != CACHE_NO_SLOT;
-    int rc = flights_await(&t->flights, goes_up ? w->host_slot : w->slot, e);
+    int rc = in_flight_await(&t->in_flight, goes_up ? w->host_slot : w->slot, e);
     w->landed = true;
     if (rc < 0) {
         if (goes_up) {
@@ -219,28 +219,28 @@ int tiers_land(struct tiers *t, struct want *w, struct err *e)
 
 void tiers_settle(struct tiers *t)
 {
-    flights_settle(&t->flights);
-    end_departures(t);
+    in_flight_settle(&t->in_flight);
+    end_copies(t);
 }
 
-int tiers_make_progress(struct tiers *t, struct err *e)
+int tiers_make_progress(struct tiers *t, struct moeflux_err *e)
 {
-    uint32_t before = t->n_departures;
-    end_departures(t);
-    if (t->n_departures < before)
+    uint32_t before = t->n_copies;
+    end_copies(t);
+    if (t->n_copies < before)
         return 1;
-    if (t->flights.n_ahead > 0) {
-        flights_await_ahead(&t->flights);
+    if (t->in_flight.n_prefetching > 0) {
+        in_flight_await_prefetch(&t->in_flight);
         return 1;
     }
-    if (t->n_departures == 0)
+    if (t->n_copies == 0)
         return 0;
     int rc = tiers_submit_moves(t, e);
     if (rc == 0)
-        rc = exec_move_wait(t->exec, t->departures[t->first_departure].ticket, e);
+        rc = exec_move_wait(t->exec, t->copies[t->first_copy].ticket, e);
     if (rc < 0)
         return rc;
-    end_departures(t);
+    end_copies(t);
     return 1;
 }
 
@@ -248,7 +248,7 @@ int tiers_make_progress(struct tiers *t, struct err *e)
 
 void tiers_prefetch(struct tiers *t, uint32_t layer, const uint32_t *experts, uint32_t n, uint32_t most)
 {
-    for (uint32_t i = 0; i < n && t->flights.n_ahead < most && t->flights.n_free > most; i++) {
+    for (uint32_t i = 0; i < n && t->in_flight.n_prefetching < most && t->in_flight.n_free > most; i++) {
         const struct expert_key key = {layer, experts[i]};
         uint32_t slot;
         if (tiers_have(t, key))
@@ -266,15 +266,15 @@ bool tiers_fill(struct tiers *t, struct expert_key key)
         return true;
     if (cache_n_empty(t->landing->cache) == 0)
         return false;
-    while (t->flights.n_free == 0)
-        flights_await_ahead(&t->flights);
+    while (t->in_flight.n_free == 0)
+        in_flight_await_prefetch(&t->in_flight);
     if (pin_landing(t, key, true, &slot, NULL) < 0)
         return false;
-    t->is_fresh[slot] = false;
+    t->is_prefetched[slot] = false;
     return true;
 }
 
-void tiers_call_back(struct tiers *t, uint32_t layer)
+void tiers_cancel_prefetches(struct tiers *t, uint32_t layer)
 {
-    t->n_prefetched -= flights_call_back(&t->flights, layer);
+    t->n_prefetched -= in_flight_cancel_prefetches(&t->in_flight, layer);
 }

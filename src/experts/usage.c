@@ -41,7 +41,7 @@ static bool next_line(struct parser *p)
     return end != NULL;
 }
 
-static int refuse(const struct parser *p, const char *expected, struct err *e)
+static int refuse(const struct parser *p, const char *expected, struct moeflux_err *e)
 {
     enum { MOST_SHOWN = 60 };
     int n = (int)size_min((uint64_t)(p->end - p->line), MOST_SHOWN);
@@ -66,7 +66,7 @@ static bool take_number(const char **at, const char *end, bool last, uint32_t *o
     return true;
 }
 
-static int read_head(struct parser *p, struct err *e)
+static int read_head(struct parser *p, struct moeflux_err *e)
 {
     char expected[MAX_HEAD];
     snprintf(expected, sizeof expected, HEAD " %" PRIu32 " %" PRIu32, p->n_layers, p->n_experts);
@@ -77,7 +77,7 @@ static int read_head(struct parser *p, struct err *e)
 }
 
 /* Lines in order cannot say two things of one expert. `least`: the lowest place that may come. */
-static int read_line(struct parser *p, uint64_t *least, struct err *e)
+static int read_line(struct parser *p, uint64_t *least, struct moeflux_err *e)
 {
     const char *at = p->line;
     uint32_t layer, expert, count;
@@ -98,7 +98,7 @@ static int read_line(struct parser *p, uint64_t *least, struct err *e)
     return 0;
 }
 
-static int read_all(struct parser *p, struct err *e)
+static int read_all(struct parser *p, struct moeflux_err *e)
 {
     uint64_t least = 0;
     int rc = read_head(p, e);
@@ -122,7 +122,8 @@ static void add(uint32_t *counts, const uint32_t *more, uint64_t n)
             counts[i] = UINT32_MAX;
 }
 
-int usage_read(const char *path, uint32_t n_layers, uint32_t n_experts, uint32_t *counts, struct err *e)
+int usage_read(const char *path, uint32_t n_layers, uint32_t n_experts, uint32_t *counts,
+               struct moeflux_err *e)
 {
     uint64_t n = (uint64_t)n_layers * n_experts;
     struct stat st;
@@ -162,7 +163,7 @@ static void write_text(struct str *text, uint32_t n_layers, uint32_t n_experts, 
 }
 
 int usage_write(const char *path, uint32_t n_layers, uint32_t n_experts, const uint32_t *counts,
-                struct err *e)
+                struct moeflux_err *e)
 {
     struct str text = {0};
     write_text(&text, n_layers, n_experts, counts);
@@ -190,7 +191,7 @@ static int by_rank(const void *a, const void *b)
 }
 
 int usage_order(uint32_t n_layers, uint32_t n_experts, const uint32_t *counts, struct expert_key *keys,
-                uint32_t n, struct err *e)
+                uint32_t n, struct moeflux_err *e)
 {
     uint64_t n_all = (uint64_t)n_layers * n_experts;
     struct ranked *all = mem_new(n_all, sizeof *all, e);

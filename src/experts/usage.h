@@ -10,19 +10,20 @@
 
 #include "experts/ranking.h"
 
-struct err;
+struct moeflux_err;
 
 /* Adds what the file says to counts [n_layers][n_experts]; a sum stays at UINT32_MAX. Returns 1, or 0 where there is
  * no such file. ERR_IO; ERR_FORMAT names the line, what was expected and what was found; nothing changes then. */
-int usage_read(const char *path, uint32_t n_layers, uint32_t n_experts, uint32_t *counts, struct err *e);
+int usage_read(const char *path, uint32_t n_layers, uint32_t n_experts, uint32_t *counts,
+               struct moeflux_err *e);
 
 /* The file appears whole or not at all; an old one is replaced. ERR_IO, ERR_MEMORY. */
 int usage_write(const char *path, uint32_t n_layers, uint32_t n_experts, const uint32_t *counts,
-                struct err *e);
+                struct moeflux_err *e);
 
 /* The n most chosen experts (all that were chosen, if fewer) into keys [n], the most chosen first; of equals the one
  * of the lower layer, then the lower number. Returns how many, or ERR_MEMORY. */
 int usage_order(uint32_t n_layers, uint32_t n_experts, const uint32_t *counts, struct expert_key *keys,
-                uint32_t n, struct err *e);
+                uint32_t n, struct moeflux_err *e);
 
 #endif

@@ -11,7 +11,7 @@
 
 /* Gives `t` its canonical name and its declared bits, or *keep = false when it is not part of the text model. */
 static int adopt_tensor(struct tensor *t, const struct config *c, const struct quant_config *q, bool *keep,
-                        struct err *e)
+                        struct moeflux_err *e)
 {
     char *name;
     int rc = names_canonical(t->name, c->n_layers, &name, e);
@@ -28,7 +28,7 @@ static int adopt_tensor(struct tensor *t, const struct config *c, const struct q
 }
 
 static int adopt_tensors(struct tensor_list *l, const struct config *c, const struct quant_config *q,
-                         struct err *e)
+                         struct moeflux_err *e)
 {
     size_t kept = 0;
     int rc = 0;
@@ -49,7 +49,7 @@ static int adopt_tensors(struct tensor_list *l, const struct config *c, const st
     return 0;
 }
 
-int checkpoint_open(struct model_dir *m, const struct quant_config *q, struct err *e)
+int checkpoint_open(struct model_dir *m, const struct quant_config *q, struct moeflux_err *e)
 {
     struct safetensors s;
     int rc = safetensors_open(&s, m->path, e);

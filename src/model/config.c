@@ -5,10 +5,10 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/json.h"
 #include "base/mem.h"
 #include "model/config_parts.h"
 #include "model/family.h"
-#include "model/json.h"
 
 static int read_family(struct config *c, struct json_view *v)
 {
@@ -57,7 +57,7 @@ static int read_common(struct config *c, struct json_view *v)
     return v->rc < 0 ? v->rc : config_check_multiples(multiples, 2, v);
 }
 
-static int read_eos_of(struct config *c, const json_t *value, const char *where, struct err *e)
+static int read_eos_of(struct config *c, const json_t *value, const char *where, struct moeflux_err *e)
 {
     bool list = json_is_array(value);
     size_t n = list ? json_array_size(value) : 1;
@@ -79,7 +79,7 @@ static int read_eos_of(struct config *c, const json_t *value, const char *where,
     return 0;
 }
 
-int config_add_eos(struct config *c, const struct json_t *root, const char *where, struct err *e)
+int config_add_eos(struct config *c, const struct json_t *root, const char *where, struct moeflux_err *e)
 {
     const json_t *value = json_object_get(root, "eos_token_id");
     return !value || json_is_null(value) ? 0 : read_eos_of(c, value, where, e);
@@ -115,7 +115,7 @@ static int read_all(struct config *c, struct json_view *v)
     return rc < 0 ? rc : check_experts(c, v);
 }
 
-int config_read(struct config *c, const struct json_t *root, const char *where, struct err *e)
+int config_read(struct config *c, const struct json_t *root, const char *where, struct moeflux_err *e)
 {
     *c = (struct config){0};
     struct json_view top = {.objects = {root}, .where = where, .e = e};

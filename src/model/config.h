@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct err;
+struct moeflux_err;
 struct family;
 struct json_t;
 
@@ -95,10 +95,10 @@ static inline uint32_t config_longest_context(const struct config *c)
  * ERR_FORMAT: a key is missing, of the wrong type or out of range (the key is named);
  * ERR_UNSUPPORTED: what this program does not compute: an unknown model_type (those known are listed), a rope type, an
  * activation, biases and more. */
-int config_read(struct config *c, const struct json_t *root, const char *where, struct err *e);
+int config_read(struct config *c, const struct json_t *root, const char *where, struct moeflux_err *e);
 
 /* Adds the eos ids of a generation_config.json object to c->eos (each once). */
-int config_add_eos(struct config *c, const struct json_t *root, const char *where, struct err *e);
+int config_add_eos(struct config *c, const struct json_t *root, const char *where, struct moeflux_err *e);
 
 void config_free(struct config *c);
 

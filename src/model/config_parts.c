@@ -5,7 +5,7 @@
 
 #include "base/err.h"
 #include "model/config.h"
-#include "model/json.h"
+#include "base/json.h"
 
 static const double BIG = 1e30;
 

@@ -30,7 +30,7 @@ struct expert_layout expert_places_layout(const struct config *c, uint32_t bits)
     };
 }
 
-static int new_places(struct model_dir *m, uint32_t bits, struct err *e)
+static int new_places(struct model_dir *m, uint32_t bits, struct moeflux_err *e)
 {
     m->expert = expert_places_layout(&m->config, bits);
     m->places = mem_new(m->config.n_layers, sizeof *m->places, e);
@@ -39,7 +39,7 @@ static int new_places(struct model_dir *m, uint32_t bits, struct err *e)
 
 /* --- layer files --- */
 
-static int check_length(const struct model_dir *m, const struct model_file *f, struct err *e)
+static int check_length(const struct model_dir *m, const struct model_file *f, struct moeflux_err *e)
 {
     uint64_t expected = m->expert.bytes * m->config.n_experts;
     if (f->bytes == expected)
@@ -52,7 +52,7 @@ static int check_length(const struct model_dir *m, const struct model_file *f, s
                    f->bytes, expected, m->config.n_experts, m->expert.bytes);
 }
 
-static int add_layer_file(struct model_dir *m, const char *dir, uint32_t layer, struct err *e)
+static int add_layer_file(struct model_dir *m, const char *dir, uint32_t layer, struct moeflux_err *e)
 {
     char name[32];
     snprintf(name, sizeof name, "layer_%02u.bin", layer);
@@ -71,7 +71,7 @@ static int add_layer_file(struct model_dir *m, const char *dir, uint32_t layer, 
     return check_length(m, &m->files[m->n_files - 1], e);
 }
 
-int expert_places_from_files(struct model_dir *m, const char *dir, uint32_t bits, struct err *e)
+int expert_places_from_files(struct model_dir *m, const char *dir, uint32_t bits, struct moeflux_err *e)
 {
     int rc = new_places(m, bits, e);
     for (uint32_t i = 0; i < m->config.n_layers && rc == 0; i++)
@@ -118,7 +118,7 @@ static const struct tensor *find_stack(const struct model_dir *m, uint32_t layer
 }
 
 static int check_part(const struct model_dir *m, uint32_t layer, const struct stack_part *p,
-                      const struct tensor *t, struct err *e)
+                      const struct tensor *t, struct moeflux_err *e)
 {
     if (!t)
         return err_set(e, ERR_FORMAT, "%s: tensor model.layers.%u.mlp.switch_mlp.%s is missing", m->path,
@@ -136,7 +136,7 @@ static int check_part(const struct model_dir *m, uint32_t layer, const struct st
                    tensor_dtype_name(t->dtype), found, tensor_dtype_name(p->dtype), expected);
 }
 
-static int place_layer(struct model_dir *m, uint32_t layer, struct err *e)
+static int place_layer(struct model_dir *m, uint32_t layer, struct moeflux_err *e)
 {
     struct stack_part parts[EXPERT_MAX_EXTENTS];
     describe_parts(m, parts);
@@ -154,7 +154,7 @@ static int place_layer(struct model_dir *m, uint32_t layer, struct err *e)
     return 0;
 }
 
-int expert_places_from_stacks(struct model_dir *m, struct err *e)
+int expert_places_from_stacks(struct model_dir *m, struct moeflux_err *e)
 {
     uint32_t first = 0;
     while (!config_has_experts(&m->config, first))

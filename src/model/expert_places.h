@@ -18,9 +18,9 @@ struct expert_layout expert_places_layout(const struct config *c, uint32_t bits)
 
 /* Opens dir/layer_NN.bin for every layer with experts and checks the lengths. Fills m->expert, places, files and
  * expert_bytes. ERR_IO: a file is missing; ERR_FORMAT: wrong length. */
-int expert_places_from_files(struct model_dir *m, const char *dir, uint32_t bits, struct err *e);
+int expert_places_from_files(struct model_dir *m, const char *dir, uint32_t bits, struct moeflux_err *e);
 
 /* The same from m's switch_mlp tensors (already checked against each other). */
-int expert_places_from_stacks(struct model_dir *m, struct err *e);
+int expert_places_from_stacks(struct model_dir *m, struct moeflux_err *e);
 
 #endif

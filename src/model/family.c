@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "model/json.h"
+#include "base/json.h"
 
 static const struct family *const families[] = {
     &family_qwen35moe,

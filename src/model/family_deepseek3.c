@@ -6,7 +6,7 @@
 #include "model/config.h"
 #include "model/config_parts.h"
 #include "model/family.h"
-#include "model/json.h"
+#include "base/json.h"
 
 static int check_groups(const struct config *c, const struct json_view *v)
 {

@@ -7,7 +7,7 @@
 #include "model/config.h"
 #include "model/config_parts.h"
 #include "model/family.h"
-#include "model/json.h"
+#include "base/json.h"
 
 static int read_layer_types(struct config *c, struct json_view *v, const json_t *types)
 {

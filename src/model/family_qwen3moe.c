@@ -6,7 +6,7 @@
 #include "model/config.h"
 #include "model/config_parts.h"
 #include "model/family.h"
-#include "model/json.h"
+#include "base/json.h"
 
 /* A layer is dense if it is in mlp_only_layers or not one of every decoder_sparse_step. */
 static int read_layers(struct config *c, struct json_view *v)

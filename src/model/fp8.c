@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/f16.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "model/names.h"
@@ -26,7 +27,8 @@ static uint64_t blocks(uint64_t n, uint32_t block)
     return (n + block - 1) / block;
 }
 
-int fp8_scales(const struct model_dir *m, const struct tensor *w, const struct tensor **out, struct err *e)
+int fp8_scales(const struct model_dir *m, const struct tensor *w, const struct tensor **out,
+               struct moeflux_err *e)
 {
     const char *file = m->files[w->file].path;
     *out = NULL;
@@ -61,7 +63,7 @@ int fp8_scales(const struct model_dir *m, const struct tensor *w, const struct t
 
 /* Rows [row, row + n) of the scales as floats, in fresh memory; NULL with `e` filled. */
 static float *read_scales(const struct model_dir *m, const struct tensor *s, uint64_t row, uint64_t n,
-                          struct err *e)
+                          struct moeflux_err *e)
 {
     uint64_t width = tensor_dtype_bytes(s->dtype), count = n * s->shape[1];
     float *out = mem_new(count, sizeof *out, e);
@@ -73,7 +75,7 @@ static float *read_scales(const struct model_dir *m, const struct tensor *s, uin
         uint16_t half;
         if (width == 2) {
             memcpy(&half, raw + 2 * i, sizeof half);
-            out[i] = quant_bf16_to_f32(half);
+            out[i] = bf16_to_float(half);
         }
         if (!isfinite(out[i]))
             rc = err_set(e, ERR_FORMAT, "%s: tensor %s: element %" PRIu64 " is not finite",
@@ -87,7 +89,7 @@ static float *read_scales(const struct model_dir *m, const struct tensor *s, uin
 
 /* A value that bfloat16 cannot hold is as bad as one that the file says is none. */
 static int fail_value(const struct model_dir *m, const struct tensor *w, uint64_t at, uint8_t code,
-                      struct err *e)
+                      struct moeflux_err *e)
 {
     return err_set(e, ERR_FORMAT,
                    "%s: tensor %s: row %" PRIu64 " column %" PRIu64 " is %s (code 0x%02x), expected a number",
@@ -100,7 +102,7 @@ static uint64_t widen(const uint8_t *codes, uint64_t n, const float values[256],
 {
     for (uint64_t i = 0; i < n; i++) {
         /* Infinities and NaN keep their exponent through the rounding. */
-        uint16_t half = quant_f32_to_bf16(values[codes[i]] * scale);
+        uint16_t half = bf16_from_float(values[codes[i]] * scale);
         if ((half & 0x7f80) == 0x7f80)
             return i;
         memcpy(to + 2 * i, &half, sizeof half);
@@ -111,7 +113,7 @@ static uint64_t widen(const uint8_t *codes, uint64_t n, const float values[256],
 /* `at`: the first element's place in w. The codes lie at the end of the room: ascending, a value never overwrites a code
  * that is still to be read. */
 static int widen_all(const struct model_dir *m, const struct tensor *w, const float *scales, uint64_t at,
-                     uint64_t n, uint8_t *room, struct err *e)
+                     uint64_t n, uint8_t *room, struct moeflux_err *e)
 {
     uint64_t cols = w->shape[1], wide = blocks(cols, m->fp8.cols), top = at / cols / m->fp8.rows;
     const uint8_t *codes = room + 3 * n;
@@ -131,7 +133,7 @@ static int widen_all(const struct model_dir *m, const struct tensor *w, const fl
 }
 
 int fp8_read(const struct model_dir *m, const struct tensor *w, uint64_t first, uint64_t n, void *out,
-             struct err *e)
+             struct moeflux_err *e)
 {
     const struct tensor *s;
     int rc = fp8_scales(m, w, &s, e);

@@ -12,11 +12,12 @@
 float fp8_value(uint8_t code);
 
 /* Finds the scales of the F8_E4M3 matrix `w` and checks their shape by m->fp8. */
-int fp8_scales(const struct model_dir *m, const struct tensor *w, const struct tensor **out, struct err *e);
+int fp8_scales(const struct model_dir *m, const struct tensor *w, const struct tensor **out,
+               struct moeflux_err *e);
 
 /* Reads elements [first, first + n) of the F8_E4M3 matrix `w` as BF16. ERR_FORMAT: a code is NaN, a scale or a value
  * is not finite. `out` has room for 4 bytes an element. */
 int fp8_read(const struct model_dir *m, const struct tensor *w, uint64_t first, uint64_t n, void *out,
-             struct err *e);
+             struct moeflux_err *e);
 
 #endif

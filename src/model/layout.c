@@ -9,7 +9,7 @@
 #include "base/file.h"
 
 /* The first of two places where the file is; *out stays NULL when it is in neither. */
-static int first_of(const char *dir, const char *a, const char *b, char **out, struct err *e)
+static int first_of(const char *dir, const char *a, const char *b, char **out, struct moeflux_err *e)
 {
     const char *const places[] = {a, b};
     for (int i = 0; i < 2; i++) {
@@ -25,7 +25,7 @@ static int first_of(const char *dir, const char *a, const char *b, char **out, s
     return 0;
 }
 
-static int check_dir(const char *dir, struct err *e)
+static int check_dir(const char *dir, struct moeflux_err *e)
 {
     struct stat st;
     if (stat(dir, &st) < 0)
@@ -37,7 +37,7 @@ static int check_dir(const char *dir, struct err *e)
     return 0;
 }
 
-static int check_found(const struct layout *l, const char *dir, struct err *e)
+static int check_found(const struct layout *l, const char *dir, struct moeflux_err *e)
 {
     if (!l->manifest && !l->config)
         return err_set(e, ERR_IO, "%s: no model: neither model_weights.json nor config.json is there", dir);
@@ -48,7 +48,7 @@ static int check_found(const struct layout *l, const char *dir, struct err *e)
     return 0;
 }
 
-int layout_find(struct layout *l, const char *dir, struct err *e)
+int layout_find(struct layout *l, const char *dir, struct moeflux_err *e)
 {
     *l = (struct layout){0};
     int rc = check_dir(dir, e);

@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-struct err;
+struct moeflux_err;
 
 struct layout { /* owned paths; NULL: the directory has no such file */
     bool packed;
@@ -14,7 +14,7 @@ struct layout { /* owned paths; NULL: the directory has no such file */
 
 /* Finds the parts: packed with everything in `dir`; packed with dir/artifacts, dir/root and dir/mlx; or plain
  * (config.json). ERR_IO when `dir` cannot be searched or is none of them. */
-int layout_find(struct layout *l, const char *dir, struct err *e);
+int layout_find(struct layout *l, const char *dir, struct moeflux_err *e);
 void layout_free(struct layout *l);
 
 #endif

@@ -5,12 +5,12 @@
 #include <stdlib.h>
 
 #include "base/err.h"
+#include "base/json.h"
 #include "base/mem.h"
-#include "model/json.h"
 
 #define MAX_MANIFEST_BYTES ((uint64_t)64 << 20)
 
-static int read_bits(struct tensor *t, struct json_view *v, struct err *e)
+static int read_bits(struct tensor *t, struct json_view *v, struct moeflux_err *e)
 {
     if (t->dtype == DTYPE_U32) {
         t->bits = json_view_u32_or(v, "bits", 0, 1, 32);
@@ -26,9 +26,9 @@ static int read_bits(struct tensor *t, struct json_view *v, struct err *e)
 }
 
 static int read_entry(struct tensor *t, const json_t *entry, uint64_t bin_bytes, const char *path,
-                      struct err *e)
+                      struct moeflux_err *e)
 {
-    struct err why = {0};
+    struct moeflux_err why = {0};
     struct json_view v = {.objects = {entry}, .where = path, .e = &why};
     uint64_t off = json_view_u64(&v, "offset", 0, INT64_MAX);
     uint64_t bytes = json_view_u64(&v, "size", 0, INT64_MAX);
@@ -48,7 +48,7 @@ static int read_entry(struct tensor *t, const json_t *entry, uint64_t bin_bytes,
 }
 
 static int read_entries(json_t *tensors, uint32_t file, uint64_t bin_bytes, struct tensor_list *out,
-                        const char *path, struct err *e)
+                        const char *path, struct moeflux_err *e)
 {
     const char *name;
     json_t *entry;
@@ -70,7 +70,7 @@ static int read_entries(json_t *tensors, uint32_t file, uint64_t bin_bytes, stru
 }
 
 static int read_all(json_t *root, uint32_t file, uint64_t bin_bytes, struct tensor_list *out,
-                    const char *path, struct err *e)
+                    const char *path, struct moeflux_err *e)
 {
     size_t first = out->n;
     json_t *tensors = json_object_get(root, "tensors");
@@ -86,7 +86,7 @@ static int read_all(json_t *root, uint32_t file, uint64_t bin_bytes, struct tens
 }
 
 int manifest_read(const char *path, uint32_t file, uint64_t bin_bytes, struct tensor_list *out,
-                  struct json_t **root, struct err *e)
+                  struct json_t **root, struct moeflux_err *e)
 {
     json_t *parsed = NULL;
     int rc = json_read_file(path, MAX_MANIFEST_BYTES, &parsed, e);

@@ -12,6 +12,6 @@ enum { MANIFEST_ALIGN = 64 }; /* every tensor starts at a multiple of this */
  * in *root (json_decref), whose "config" may be needed. tensor.bits is what the manifest says (0 when it does not).
  * ERR_FORMAT names the manifest and the tensor: offsets, sizes, alignment, overlap, dtype. */
 int manifest_read(const char *path, uint32_t file, uint64_t bin_bytes, struct tensor_list *out,
-                  struct json_t **root, struct err *e);
+                  struct json_t **root, struct moeflux_err *e);
 
 #endif

@@ -16,7 +16,7 @@ static const char *path_of(const struct model_dir *m, const struct tensor *t)
 
 /* The .scales or .biases of a quantised weight. */
 static int check_part(const struct model_dir *m, const struct tensor *w, const char *tail, uint64_t *groups,
-                      struct err *e)
+                      struct moeflux_err *e)
 {
     char *name = names_replace_end(w->name, strlen("weight"), tail, e);
     if (!name)
@@ -43,7 +43,7 @@ static int check_part(const struct model_dir *m, const struct tensor *w, const c
                    t->name, found, weight);
 }
 
-static int check_weight(const struct model_dir *m, struct tensor *t, struct err *e)
+static int check_weight(const struct model_dir *m, struct tensor *t, struct moeflux_err *e)
 {
     if (!names_ends_with(t->name, ".weight") || t->n_dims < 2)
         return err_set(e, ERR_FORMAT, "%s: tensor %s: U32 is expected for matrices named .weight only",
@@ -71,7 +71,7 @@ static int check_weight(const struct model_dir *m, struct tensor *t, struct err 
                    scales ? (double)words / 2 / (double)scales : 0.0);
 }
 
-int model_check_quantised(struct model_dir *m, struct err *e)
+int model_check_quantised(struct model_dir *m, struct moeflux_err *e)
 {
     int rc = 0;
     for (size_t i = 0; i < m->n_tensors && rc == 0; i++) {
@@ -85,7 +85,7 @@ int model_check_quantised(struct model_dir *m, struct err *e)
     return rc;
 }
 
-int model_check_complete(struct model_dir *m, struct err *e)
+int model_check_complete(struct model_dir *m, struct moeflux_err *e)
 {
     struct schema s;
     m->config.has_kv_b = model_dir_find(m, "model.layers.0.self_attn.kv_b_proj.weight") != NULL;

@@ -8,12 +8,13 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/f16.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/mem.h"
 #include "model/checkpoint.h"
 #include "model/expert_places.h"
 #include "model/fp8.h"
-#include "model/json.h"
 #include "model/layout.h"
 #include "model/manifest.h"
 #include "model/model_check.h"
@@ -34,7 +35,7 @@ struct opening {
     json_t *config, *manifest; /* parsed files; NULL: not there */
 };
 
-static int read_config(struct opening *o, struct err *e)
+static int read_config(struct opening *o, struct moeflux_err *e)
 {
     struct config *c = &o->m->config;
     int rc;
@@ -59,14 +60,14 @@ static int read_config(struct opening *o, struct err *e)
     return rc;
 }
 
-static int check_tensors(struct model_dir *m, struct err *e)
+static int check_tensors(struct model_dir *m, struct moeflux_err *e)
 {
     int rc = model_check_quantised(m, e);
     return rc < 0 ? rc : model_check_complete(m, e);
 }
 
 /* On failure the caller still owns what is in `l`. */
-static int read_manifest(struct opening *o, struct tensor_list *l, struct err *e)
+static int read_manifest(struct opening *o, struct tensor_list *l, struct moeflux_err *e)
 {
     struct model_dir *m = o->m;
     int rc = manifest_read(o->layout.manifest, 0, m->files[0].bytes, l, &o->manifest, e);
@@ -81,7 +82,7 @@ static int read_manifest(struct opening *o, struct tensor_list *l, struct err *e
 }
 
 /* Bits of the experts in layer files, which do not say it themselves. */
-static int read_expert_bits(const struct opening *o, uint32_t *bits, struct err *e)
+static int read_expert_bits(const struct opening *o, uint32_t *bits, struct moeflux_err *e)
 {
     struct json_view v = {
         .objects = {json_object_get(o->manifest, "config")}, .where = o->layout.manifest, .e = e};
@@ -93,7 +94,7 @@ static int read_expert_bits(const struct opening *o, uint32_t *bits, struct err 
     return 0;
 }
 
-static int open_packed(struct opening *o, struct err *e)
+static int open_packed(struct opening *o, struct moeflux_err *e)
 {
     struct model_dir *m = o->m;
     struct tensor_list tensors = {0};
@@ -111,7 +112,7 @@ static int open_packed(struct opening *o, struct err *e)
     return rc < 0 ? rc : expert_places_from_files(m, o->layout.experts, expert_bits, e);
 }
 
-static int open_plain(struct opening *o, struct err *e)
+static int open_plain(struct opening *o, struct moeflux_err *e)
 {
     struct model_dir *m = o->m;
     struct quant_config q = {0};
@@ -140,7 +141,7 @@ static void count_dense_bytes(struct model_dir *m)
         m->dense_bytes -= m->expert_bytes;
 }
 
-int model_dir_open(struct model_dir *m, const char *path, struct err *e)
+int model_dir_open(struct model_dir *m, const char *path, struct moeflux_err *e)
 {
     *m = (struct model_dir){0};
     struct opening o = {.m = m};
@@ -183,7 +184,7 @@ const struct tensor *model_dir_find(const struct model_dir *m, const char *name)
 }
 
 static int find_part(const struct model_dir *m, const char *base, const char *tail, const struct tensor **out,
-                     struct err *e)
+                     struct moeflux_err *e)
 {
     char name[256];
     int n = snprintf(name, sizeof name, "%s%s", base, tail);
@@ -195,7 +196,7 @@ static int find_part(const struct model_dir *m, const char *base, const char *ta
 }
 
 static int check_shape(const struct model_dir *m, const struct tensor *t, uint64_t rows, uint64_t cols,
-                       struct err *e)
+                       struct moeflux_err *e)
 {
     if (t->n_dims >= 2 && tensor_rows(t) == rows && tensor_cols(t) == cols)
         return 0;
@@ -205,13 +206,15 @@ static int check_shape(const struct model_dir *m, const struct tensor *t, uint64
                    m->files[t->file].path, t->name, found, rows, cols);
 }
 
-static int fail_dtype(const struct model_dir *m, const struct tensor *t, const char *expected, struct err *e)
+static int fail_dtype(const struct model_dir *m, const struct tensor *t, const char *expected,
+                      struct moeflux_err *e)
 {
     return err_set(e, ERR_FORMAT, "%s: tensor %s: %s, expected %s", m->files[t->file].path, t->name,
                    tensor_dtype_name(t->dtype), expected);
 }
 
-static int quantised_matrix(const struct model_dir *m, const char *base, struct matrix *out, struct err *e)
+static int quantised_matrix(const struct model_dir *m, const char *base, struct matrix *out,
+                            struct moeflux_err *e)
 {
     const struct tensor *w = out->weight;
     if (w->bits != 4 && w->bits != 8)
@@ -234,7 +237,7 @@ static int quantised_matrix(const struct model_dir *m, const char *base, struct 
 }
 
 int model_dir_matrix(const struct model_dir *m, const char *base, uint32_t rows, uint32_t cols,
-                     struct matrix *out, struct err *e)
+                     struct matrix *out, struct moeflux_err *e)
 {
     *out = (struct matrix){.rows = rows, .cols = cols};
     int rc = find_part(m, base, ".weight", &out->weight, e);
@@ -255,7 +258,7 @@ int model_dir_matrix(const struct model_dir *m, const char *base, uint32_t rows,
 }
 
 int model_dir_vector(const struct model_dir *m, const char *name, uint64_t n, const struct tensor **out,
-                     struct err *e)
+                     struct moeflux_err *e)
 {
     int rc = find_part(m, name, "", out, e);
     if (rc < 0)
@@ -273,16 +276,16 @@ int model_dir_vector(const struct model_dir *m, const char *name, uint64_t n, co
 /* --- contents --- */
 
 static int check_finite(const struct model_dir *m, const struct tensor *t, uint64_t from, uint64_t n,
-                        const uint8_t *bytes, struct err *e)
+                        const uint8_t *bytes, struct moeflux_err *e)
 {
     uint64_t skip = from & 1;
-    if (n <= skip || quant_bf16_finite(bytes + skip, (n - skip) / 2))
+    if (n <= skip || bf16_all_finite(bytes + skip, (n - skip) / 2))
         return 0;
     return err_set(e, ERR_FORMAT, "%s: tensor %s: a value is not finite", m->files[t->file].path, t->name);
 }
 
 int model_dir_read(const struct model_dir *m, const struct tensor *t, uint64_t from, uint64_t n, void *dst,
-                   struct err *e)
+                   struct moeflux_err *e)
 {
     const struct model_file *f = &m->files[t->file];
     if (from > t->bytes || n > t->bytes - from)
@@ -304,11 +307,11 @@ static void widen_in_place(float *dst, uint64_t n)
     for (uint64_t i = 0; i < n; i++) {
         uint16_t bits;
         memcpy(&bits, src + 2 * i, sizeof bits);
-        dst[i] = quant_bf16_to_f32(bits);
+        dst[i] = bf16_to_float(bits);
     }
 }
 
-int model_dir_read_f32(const struct model_dir *m, const struct tensor *t, float *dst, struct err *e)
+int model_dir_read_f32(const struct model_dir *m, const struct tensor *t, float *dst, struct moeflux_err *e)
 {
     if (t->dtype != DTYPE_BF16 && t->dtype != DTYPE_F32)
         return fail_dtype(m, t, "BF16 or F32", e);
@@ -346,7 +349,7 @@ uint32_t model_dir_expert(const struct model_dir *m, uint32_t layer, uint32_t ex
 }
 
 int model_dir_check_expert(const struct model_dir *m, uint32_t layer, uint32_t expert, const uint8_t *slot,
-                           struct err *e)
+                           struct moeflux_err *e)
 {
     const struct expert_layout *l = &m->expert;
     const struct {
@@ -358,7 +361,7 @@ int model_dir_check_expert(const struct model_dir *m, uint32_t layer, uint32_t e
         {"down_proj.scales", l->down_s, l->down_b}, {"down_proj.biases", l->down_b, l->bytes},
     };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        if (!quant_bf16_finite(slot + parts[i].from, (parts[i].to - parts[i].from) / 2))
+        if (!bf16_all_finite(slot + parts[i].from, (parts[i].to - parts[i].from) / 2))
             return err_set(e, ERR_FORMAT, "%s: layer %u expert %u: %s: a value is not finite", m->path, layer,
                            expert, parts[i].name);
     return 0;

@@ -14,7 +14,7 @@
 
 #include "model/config.h"
 
-struct err;
+struct moeflux_err;
 
 enum dtype {
     DTYPE_U32,
@@ -101,7 +101,7 @@ struct model_dir {
 
 /* Opens and checks `path`. On failure nothing stays open.
  * The error names the file, the tensor, what was expected and what was found. */
-int model_dir_open(struct model_dir *m, const char *path, struct err *e);
+int model_dir_open(struct model_dir *m, const char *path, struct moeflux_err *e);
 void model_dir_close(struct model_dir *m);
 
 /* NULL when there is no such tensor. */
@@ -110,19 +110,19 @@ const struct tensor *model_dir_find(const struct model_dir *m, const char *name)
 /* A matrix by its base name ("model.layers.0.mlp.gate"): quantised (weight, scales, biases) or plain
  * BF16/F32 (weight). Checks presence, dtypes, shapes [rows][cols] and bits. */
 int model_dir_matrix(const struct model_dir *m, const char *base, uint32_t rows, uint32_t cols,
-                     struct matrix *out, struct err *e);
+                     struct matrix *out, struct moeflux_err *e);
 
 /* A BF16 or F32 tensor with exactly n elements, whatever its dimensions ("[C,4,1]"). */
 int model_dir_vector(const struct model_dir *m, const char *name, uint64_t n, const struct tensor **out,
-                     struct err *e);
+                     struct moeflux_err *e);
 
 /* Reads a tensor's bytes [from, from + n) into dst. Scales and biases (names ending in .scales or .biases) are
  * checked to be finite as they pass. */
 int model_dir_read(const struct model_dir *m, const struct tensor *t, uint64_t from, uint64_t n, void *dst,
-                   struct err *e);
+                   struct moeflux_err *e);
 
 /* Reads n BF16 or F32 elements and widens them to float; non-finite values are ERR_FORMAT. */
-int model_dir_read_f32(const struct model_dir *m, const struct tensor *t, float *dst, struct err *e);
+int model_dir_read_f32(const struct model_dir *m, const struct tensor *t, float *dst, struct moeflux_err *e);
 
 /* The extents of one expert, in ascending slot order, neighbours merged (packed: one). Returns their number, or 0
  * for a layer without experts. `out` has room for EXPERT_MAX_EXTENTS. */
@@ -130,6 +130,6 @@ uint32_t model_dir_expert(const struct model_dir *m, uint32_t layer, uint32_t ex
 
 /* Checks the scales and biases of an expert that was read whole into `slot`: ERR_FORMAT names layer, expert, part. */
 int model_dir_check_expert(const struct model_dir *m, uint32_t layer, uint32_t expert, const uint8_t *slot,
-                           struct err *e);
+                           struct moeflux_err *e);
 
 #endif

@@ -7,7 +7,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 
-int model_file_add(struct model_file **files, uint32_t *n, const char *path, struct err *e)
+int model_file_add(struct model_file **files, uint32_t *n, const char *path, struct moeflux_err *e)
 {
     struct model_file f = {0};
     struct model_file *grown = realloc(*files, (*n + 1) * sizeof **files);

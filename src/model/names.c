@@ -18,7 +18,7 @@ bool names_ends_with(const char *name, const char *suffix)
     return n >= k && strcmp(name + n - k, suffix) == 0;
 }
 
-char *names_replace_end(const char *name, size_t cut, const char *tail, struct err *e)
+char *names_replace_end(const char *name, size_t cut, const char *tail, struct moeflux_err *e)
 {
     size_t keep = strlen(name) - cut, n = keep + strlen(tail) + 1;
     char *out = mem_new(n, 1, e);
@@ -36,7 +36,7 @@ static bool of_a_later_layer(const char *rest, uint32_t n_layers)
     return *end == '.' && layer >= n_layers;
 }
 
-int names_canonical(const char *source, uint32_t n_layers, char **out, struct err *e)
+int names_canonical(const char *source, uint32_t n_layers, char **out, struct moeflux_err *e)
 {
     *out = NULL;
     const char *name = source;

@@ -6,15 +6,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct err;
+struct moeflux_err;
 
 /* The canonical form of a checkpoint's tensor name in *out (caller frees), or NULL in *out when the tensor is not
  * part of the text model: vision tower, multi-token prediction (also layers >= n_layers), rotary tables. */
-int names_canonical(const char *source, uint32_t n_layers, char **out, struct err *e);
+int names_canonical(const char *source, uint32_t n_layers, char **out, struct moeflux_err *e);
 
 bool names_ends_with(const char *name, const char *suffix);
 
 /* `name` with its last `cut` characters replaced by `tail`, in fresh memory; NULL with `e` filled. */
-char *names_replace_end(const char *name, size_t cut, const char *tail, struct err *e);
+char *names_replace_end(const char *name, size_t cut, const char *tail, struct moeflux_err *e);
 
 #endif

@@ -1,34 +1,13 @@
 #include "model/quant.h"
 
 #include <math.h>
+#include <string.h>
 
-enum { FINITE_BLOCK = 512 };
-
-/* bf16 values at any address. */
-typedef uint16_t bf16_bits __attribute__((aligned(1), may_alias));
-
-/* Fixed counts throughout, so that the compiler turns these loops into vector code without checks. */
-static uint16_t worst_exponent(const bf16_bits x[FINITE_BLOCK])
-{
-    uint16_t bad = 0;
-    for (int i = 0; i < FINITE_BLOCK; i++)
-        bad |= (uint16_t)((x[i] & 0x7f80u) == 0x7f80u);
-    return bad;
-}
-
-bool quant_bf16_finite(const void *values, uint64_t n)
-{
-    const bf16_bits *p = values;
-    for (; n >= FINITE_BLOCK; n -= FINITE_BLOCK, p += FINITE_BLOCK)
-        if (worst_exponent(p))
-            return false;
-    uint16_t rest[FINITE_BLOCK] = {0};
-    if (n > 0)
-        memcpy(rest, p, n * 2);
-    return !worst_exponent(rest);
-}
+#include "base/f16.h"
 
 /* --- encoding --- */
+
+/* Fixed counts throughout, so that the compiler turns these loops into vector code without checks. */
 
 /* Smallest and largest value. Compared as integers in the order of the floats, which vectorises and puts NaN beyond
  * the infinities, so that looking at the two ends is enough to see one. */
@@ -65,8 +44,8 @@ static void choose_scale(float lo, float hi, float levels, uint16_t *scale, uint
     if (!(fabsf(lo) > fabsf(hi)))
         s = -s;
     float steps = round_even(edge / s);
-    *scale = quant_f32_to_bf16(steps != 0 ? edge / steps : s);
-    *bias = quant_f32_to_bf16(steps != 0 ? edge : 0);
+    *scale = bf16_from_float(steps != 0 ? edge / steps : s);
+    *bias = bf16_from_float(steps != 0 ? edge : 0);
 }
 
 /* rint((x - bias) / scale), clamped. Clamping first is the same, the limits being whole; the value then is small
@@ -109,7 +88,7 @@ static bool encode_group(const float x[QUANT_GROUP], uint32_t bits, uint8_t *cod
     uint32_t code[QUANT_GROUP];
     find_range(x, &lo, &hi);
     choose_scale(lo, hi, levels, scale, bias);
-    float s = quant_bf16_to_f32(*scale), b = quant_bf16_to_f32(*bias);
+    float s = bf16_to_float(*scale), b = bf16_to_float(*bias);
     if (!isfinite(lo) || !isfinite(hi) || !isfinite(s) || !isfinite(b))
         return false;
     find_codes(x, s, b, levels, code);
@@ -147,7 +126,7 @@ void quant_decode(const uint8_t *codes, const uint16_t *scales, const uint16_t *
                   uint32_t bits, float *out)
 {
     for (uint64_t g = 0; g < n_groups; g++) {
-        float s = quant_bf16_to_f32(scales[g]), b = quant_bf16_to_f32(biases[g]);
+        float s = bf16_to_float(scales[g]), b = bf16_to_float(biases[g]);
         const uint8_t *c = codes + g * 8 * bits;
         float *y = out + g * QUANT_GROUP;
         for (int i = 0; i < QUANT_GROUP; i++) {

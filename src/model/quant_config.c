@@ -4,12 +4,13 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/json.h"
 #include "model/config.h"
-#include "model/json.h"
 
 enum { MAX_BLOCK = 1 << 20 };
 
-static int check_group(const struct json_t *object, const char *where, const char *base, struct err *e)
+static int check_group(const struct json_t *object, const char *where, const char *base,
+                       struct moeflux_err *e)
 {
     struct json_view v = {.objects = {object}, .where = where, .e = e};
     uint32_t group = json_view_u32_or(&v, "group_size", CONFIG_GROUP, 1, 1 << 20);
@@ -45,7 +46,8 @@ static int read_fp8(struct quant_config *q, struct json_view *v)
     return 0;
 }
 
-int quant_config_read(struct quant_config *q, const struct json_t *root, const char *where, struct err *e)
+int quant_config_read(struct quant_config *q, const struct json_t *root, const char *where,
+                      struct moeflux_err *e)
 {
     *q = (struct quant_config){.where = where};
     struct json_view top = {.objects = {root}, .where = where, .e = e};
@@ -69,7 +71,7 @@ int quant_config_read(struct quant_config *q, const struct json_t *root, const c
     return v.rc < 0 ? v.rc : check_group(block, where, "quantization", e);
 }
 
-int quant_config_bits(const struct quant_config *q, const char *base, uint32_t *bits, struct err *e)
+int quant_config_bits(const struct quant_config *q, const char *base, uint32_t *bits, struct moeflux_err *e)
 {
     *bits = q->bits;
     const json_t *own = json_object_get(q->block, base);

@@ -18,9 +18,10 @@ struct quant_config {
 
 /* Finds `quantization` or `quantization_config`. ERR_UNSUPPORTED: a scheme other than affine groups of 64 and
  * block-wise fp8. */
-int quant_config_read(struct quant_config *q, const struct json_t *root, const char *where, struct err *e);
+int quant_config_read(struct quant_config *q, const struct json_t *root, const char *where,
+                      struct moeflux_err *e);
 
 /* Bits of the matrix with this base name as the checkpoint spells it. */
-int quant_config_bits(const struct quant_config *q, const char *base, uint32_t *bits, struct err *e);
+int quant_config_bits(const struct quant_config *q, const char *base, uint32_t *bits, struct moeflux_err *e);
 
 #endif

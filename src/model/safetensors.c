@@ -9,8 +9,8 @@
 
 #include "base/err.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/mem.h"
-#include "model/json.h"
 #include "model/model_file.h"
 
 /* The published loaders' limit; the largest known headers are under 20 MB. */
@@ -31,7 +31,7 @@ static uint64_t load_le64(const uint8_t *p)
     return v;
 }
 
-static int read_text(const struct model_file *f, char **text, uint64_t *len, struct err *e)
+static int read_text(const struct model_file *f, char **text, uint64_t *len, struct moeflux_err *e)
 {
     uint8_t head[8];
     if (f->bytes < sizeof head)
@@ -52,7 +52,7 @@ static int read_text(const struct model_file *f, char **text, uint64_t *len, str
 }
 
 static int read_entry(const struct model_file *f, uint64_t data_at, const char *name, const json_t *entry,
-                      struct tensor *t, struct err *e)
+                      struct tensor *t, struct moeflux_err *e)
 {
     const json_t *offsets = json_object_get(entry, "data_offsets");
     const json_t *from = json_array_get(offsets, 0), *to = json_array_get(offsets, 1);
@@ -73,7 +73,7 @@ static int read_entry(const struct model_file *f, uint64_t data_at, const char *
 }
 
 static int read_entries(const struct model_file *f, uint32_t file, uint64_t data_at, json_t *root,
-                        struct tensor_list *out, struct err *e)
+                        struct tensor_list *out, struct moeflux_err *e)
 {
     const char *name;
     json_t *entry;
@@ -96,7 +96,8 @@ static int read_entries(const struct model_file *f, uint32_t file, uint64_t data
     return 0;
 }
 
-int safetensors_read_header(const struct model_file *f, uint32_t file, struct tensor_list *out, struct err *e)
+int safetensors_read_header(const struct model_file *f, uint32_t file, struct tensor_list *out,
+                            struct moeflux_err *e)
 {
     char *text = NULL;
     uint64_t len = 0;
@@ -116,7 +117,7 @@ int safetensors_read_header(const struct model_file *f, uint32_t file, struct te
 
 /* --- the directory --- */
 
-static int add_file(struct safetensors *s, const char *dir, const char *name, struct err *e)
+static int add_file(struct safetensors *s, const char *dir, const char *name, struct moeflux_err *e)
 {
     if (s->n_files == MAX_FILES)
         return err_set(e, ERR_FORMAT, "%s: more than %d safetensors files", dir, MAX_FILES);
@@ -141,7 +142,7 @@ static uint32_t file_of(const struct safetensors *s, const char *name)
 }
 
 static int open_mapped_files(struct safetensors *s, const char *dir, const char *index, json_t *map,
-                             struct err *e)
+                             struct moeflux_err *e)
 {
     const char *name;
     json_t *value;
@@ -158,7 +159,7 @@ static int open_mapped_files(struct safetensors *s, const char *dir, const char 
     return 0;
 }
 
-static int check_map(const struct safetensors *s, const char *index, json_t *map, struct err *e)
+static int check_map(const struct safetensors *s, const char *index, json_t *map, struct moeflux_err *e)
 {
     const char *name;
     json_t *value;
@@ -172,7 +173,7 @@ static int check_map(const struct safetensors *s, const char *index, json_t *map
     return 0;
 }
 
-static int read_headers(struct safetensors *s, const char *dir, struct err *e)
+static int read_headers(struct safetensors *s, const char *dir, struct moeflux_err *e)
 {
     int rc = 0;
     for (uint32_t i = 0; i < s->n_files && rc == 0; i++)
@@ -180,7 +181,7 @@ static int read_headers(struct safetensors *s, const char *dir, struct err *e)
     return rc < 0 ? rc : tensor_list_sort(&s->tensors, dir, e);
 }
 
-static int open_indexed(struct safetensors *s, const char *dir, const char *index, struct err *e)
+static int open_indexed(struct safetensors *s, const char *dir, const char *index, struct moeflux_err *e)
 {
     json_t *root = NULL;
     int rc = json_read_file(index, MAX_INDEX_BYTES, &root, e);
@@ -205,7 +206,7 @@ static int is_safetensors(const struct dirent *d)
     return dot && dot != d->d_name && !strcmp(dot, ".safetensors");
 }
 
-static int open_all(struct safetensors *s, const char *dir, struct err *e)
+static int open_all(struct safetensors *s, const char *dir, struct moeflux_err *e)
 {
     struct dirent **names;
     int n = scandir(dir, &names, is_safetensors, alphasort);
@@ -221,7 +222,7 @@ static int open_all(struct safetensors *s, const char *dir, struct err *e)
     return rc < 0 ? rc : read_headers(s, dir, e);
 }
 
-int safetensors_open(struct safetensors *s, const char *dir, struct err *e)
+int safetensors_open(struct safetensors *s, const char *dir, struct moeflux_err *e)
 {
     *s = (struct safetensors){0};
     char *index = file_join(dir, INDEX, e);

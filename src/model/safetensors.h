@@ -16,10 +16,10 @@ struct safetensors {
 /* Adds the tensors of one open file to `out` (file index `file`). Checks the header's length, its JSON, each tensor's
  * dtype, shape and offsets, and that no two share bytes. ERR_FORMAT names file and tensor. */
 int safetensors_read_header(const struct model_file *f, uint32_t file, struct tensor_list *out,
-                            struct err *e);
+                            struct moeflux_err *e);
 
 /* Opens the checkpoint in `dir`. Nothing stays open on failure. */
-int safetensors_open(struct safetensors *s, const char *dir, struct err *e);
+int safetensors_open(struct safetensors *s, const char *dir, struct moeflux_err *e);
 
 /* Half-opened and zeroed ones are legal. */
 void safetensors_close(struct safetensors *s);

@@ -12,7 +12,7 @@ struct builder {
     struct schema *out;
     const struct config *c;
     uint32_t layer;
-    struct err *e;
+    struct moeflux_err *e;
     int rc;
 };
 
@@ -120,7 +120,7 @@ static void feed_forward(struct builder *b)
         gated_mlp(b, c->family->shared, c->shared_inner);
 }
 
-int schema_build(struct schema *s, const struct config *c, struct err *e)
+int schema_build(struct schema *s, const struct config *c, struct moeflux_err *e)
 {
     static void (*const mixers[MIXER_KINDS])(struct builder * b) = {
         [MIXER_DELTA_NET] = delta_net, [MIXER_ATTENTION] = attention, [MIXER_LATENT] = latent};

@@ -17,7 +17,7 @@ struct schema {
     size_t n, cap;
 };
 
-int schema_build(struct schema *s, const struct config *c, struct err *e);
+int schema_build(struct schema *s, const struct config *c, struct moeflux_err *e);
 void schema_free(struct schema *s);
 
 #endif

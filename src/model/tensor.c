@@ -33,7 +33,7 @@ uint32_t tensor_dtype_bytes(enum dtype dtype)
     return dtype == DTYPE_OTHER ? 0 : dtypes[dtype].bytes;
 }
 
-static int read_shape(struct tensor *t, const json_t *shape, const char *where, struct err *e)
+static int read_shape(struct tensor *t, const json_t *shape, const char *where, struct moeflux_err *e)
 {
     size_t n = json_array_size(shape);
     if (!json_is_array(shape) || n > TENSOR_MAX_DIMS)
@@ -60,7 +60,7 @@ static bool shape_bytes(const struct tensor *t, uint32_t width, uint64_t *bytes)
 }
 
 int tensor_describe(struct tensor *t, const char *dtype, const struct json_t *shape, uint64_t off,
-                    uint64_t bytes, uint64_t area_bytes, const char *where, struct err *e)
+                    uint64_t bytes, uint64_t area_bytes, const char *where, struct moeflux_err *e)
 {
     size_t k = 0;
     while (k < N_DTYPES && strcmp(dtypes[k].name, dtype) != 0)
@@ -111,7 +111,7 @@ uint64_t tensor_cols(const struct tensor *t)
     return t->n_dims ? t->shape[t->n_dims - 1] : 1;
 }
 
-int tensor_list_add(struct tensor_list *l, const struct tensor *t, struct err *e)
+int tensor_list_add(struct tensor_list *l, const struct tensor *t, struct moeflux_err *e)
 {
     void *items = l->items;
     int rc = mem_grow(&items, &l->cap, l->n + 1, sizeof *l->items, e);
@@ -130,7 +130,7 @@ static int by_offset(const void *a, const void *b)
     return (x->off > y->off) - (x->off < y->off);
 }
 
-int tensor_list_check_overlap(struct tensor_list *l, size_t first, const char *where, struct err *e)
+int tensor_list_check_overlap(struct tensor_list *l, size_t first, const char *where, struct moeflux_err *e)
 {
     if (first < l->n)
         qsort(l->items + first, l->n - first, sizeof *l->items, by_offset);
@@ -153,7 +153,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-int tensor_list_sort(struct tensor_list *l, const char *where, struct err *e)
+int tensor_list_sort(struct tensor_list *l, const char *where, struct moeflux_err *e)
 {
     if (l->n > 0)
         qsort(l->items, l->n, sizeof *l->items, by_name);

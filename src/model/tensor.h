@@ -21,7 +21,7 @@ uint32_t tensor_dtype_bytes(enum dtype dtype);
  * ERR_FORMAT: unknown dtype, bad shape, bytes that are not shape times width, or outside the area. t->name and
  * `where` are for messages. */
 int tensor_describe(struct tensor *t, const char *dtype, const struct json_t *shape, uint64_t off,
-                    uint64_t bytes, uint64_t area_bytes, const char *where, struct err *e);
+                    uint64_t bytes, uint64_t area_bytes, const char *where, struct moeflux_err *e);
 
 /* "[2048, 32]" into out. */
 enum { TENSOR_SHAPE_TEXT = 8 * 22 + 4 };
@@ -33,13 +33,13 @@ uint64_t tensor_rows(const struct tensor *t);
 uint64_t tensor_cols(const struct tensor *t);
 
 /* Appends a copy of *t; the list owns t->name from here on, also on failure. */
-int tensor_list_add(struct tensor_list *l, const struct tensor *t, struct err *e);
+int tensor_list_add(struct tensor_list *l, const struct tensor *t, struct moeflux_err *e);
 
 /* ERR_FORMAT when two tensors [first, n) of the list share bytes. Reorders them (by offset). */
-int tensor_list_check_overlap(struct tensor_list *l, size_t first, const char *where, struct err *e);
+int tensor_list_check_overlap(struct tensor_list *l, size_t first, const char *where, struct moeflux_err *e);
 
 /* By name; ERR_FORMAT when a name is there twice. */
-int tensor_list_sort(struct tensor_list *l, const char *where, struct err *e);
+int tensor_list_sort(struct tensor_list *l, const char *where, struct moeflux_err *e);
 
 void tensor_list_free(struct tensor_list *l);
 

@@ -1,50 +1,70 @@
-/* attention.h - grouped-query attention between its projections, in three dispatches:
- *   prep:  q_h = rope(rms(q_h) * q_norm), k_g = rope(rms(k_g) * k_norm); k and v go into the cache
- *   score, merge (scores.h): out_h = softmax_p(q_h . k_p / sqrt(head_dim)) v_p, gated: * sigmoid(gate_h)
- * RoPE turns the pairs (i, i + rotary_dim / 2) of the first rotary_dim channels by the caller's cos and sin. */
+/* attention.h - softmax attention over a KV cache: what the kinds of attention share.
+ *   o_h = softmax_p(scale q_h . k_p) v_p over p <= pos + t, head h reads key head h / (n_heads / n_kv_heads)
+ *   with gates: o_h * sigmoid(gate_h)
+ * Keys and values lie in the KV cache (kv_cache.h).
+ * latent: it has no values; the first value_dim channels of a key are its value, and all heads share the keys.
+ * flat: keys and values lie outside the cache, each in memory of its own. */
 #ifndef MOEFLUX_OPS_ATTENTION_H
 #define MOEFLUX_OPS_ATTENTION_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "ops/exec.h"
+#include "exec/kernel.h"
+#include "exec/op.h"
 #include "ops/kv_cache.h"
-#include "ops/scores.h"
 
 struct attention_shape {
-    uint32_t n_heads, n_kv_heads, head_dim, rotary_dim;
-    float eps;
+    uint32_t n_heads, n_kv_heads, key_dim, value_dim;
+    bool latent, gated, flat;
+    float scale;
     enum kv_type kv_type;
-    bool gated; /* a gate stands behind each query */
+};
+
+/* How a Vulkan device runs it: the positions are split, and a second dispatch merges the parts. */
+struct attention_plan {
+    uint32_t subgroup, group, teams, members; /* see kernels/attention.comp */
+    uint32_t max_splits, min_positions;       /* at most so many splits, each of at least so many positions */
+    uint32_t most_positions;                  /* of a split */
+    uint32_t many_from;                       /* tokens of kernels/attention_many.comp; UINT32_MAX: never */
+    uint32_t long_from; /* positions from which on any number of tokens goes there; likewise */
 };
 
 struct attention {
-    struct kernel prep;
-    struct scores scores;
     struct attention_shape shape;
+    struct { /* vulkan */
+        struct kernel score, merge;
+        struct kernel many,
+            f16; /* score for the many tokens of a chunk, in float32 and with float16 products */
+        struct attention_plan plan;
+        uint32_t f16_from; /* tokens; UINT32_MAX: never */
+    } gpu;
 };
 
 struct attention_call {
-    uint64_t qkv;            /* f32 [n][stride]: n_heads x (query, gated: gate), keys, values */
-    uint64_t q_norm, k_norm; /* f32 [head_dim] */
-    uint64_t rope;           /* f32 [n][rotary_dim / 2][2]: cos, sin */
-    uint64_t blocks;         /* u64 table */
-    uint64_t q, partial;     /* scratch: f32 [n][n_heads][head_dim]; attention_partial_bytes */
-    uint64_t dst;            /* f32 [n][n_heads * head_dim] */
-    uint32_t n, pos, stride, layer_off;
-    bool half; /* many tokens may go through float16 where the device is fast at it */
+    uint64_t q;            /* f32 [n][q_stride]: n_heads x key_dim */
+    uint64_t blocks;       /* u64 table; not flat */
+    uint64_t keys, values; /* flat: [pos + n][n_kv_heads][key_dim], [pos + n][n_kv_heads][value_dim] */
+    uint64_t partial;      /* scratch: attention_partial_bytes */
+    uint64_t gates;        /* gated: f32 [n][gate_stride], head h's gates at (2 h + 1) value_dim */
+    uint64_t dst;          /* f32 [n][dst_stride]: n_heads x value_dim */
+    uint32_t n, pos, q_stride, dst_stride, gate_stride, layer_off;
+    uint32_t n_heads, n_kv_heads; /* of this call: as the shape's, or part of them in the same proportion */
+    bool use_f16;                 /* many tokens may go through float16 where the device is fast at it */
 };
 
-/* ERR_UNSUPPORTED unless n_heads % n_kv_heads = 0, head_dim is a multiple of 4, rotary_dim is even and at most
- * head_dim. qkv, q and the cache are aligned to 16 bytes. Of call.n >= scores.half_from tokens, queries, keys and values are
- * rounded to float16 before they are multiplied, if the call allows it (half). */
-int attention_open(struct attention *op, struct exec *x, const struct attention_shape *shape, struct err *e);
-/* The shape of its scores. */
-struct scores_shape attention_scores(const struct attention_shape *s);
-/* Bytes of `partial` for chunks of up to n tokens that see up to n_pos positions; 0 without heads. */
-uint64_t attention_partial_bytes(const struct attention_shape *s, const struct exec_caps *caps, uint32_t n,
-                                 uint32_t n_pos);
+/* ERR_UNSUPPORTED unless n_heads % n_kv_heads = 0 and the dims are multiples of 4; latent: one key head and value_dim
+ * at most key_dim; in the cache value_dim = key_dim. Queries, keys and values are aligned to 16 bytes. */
+int attention_open(struct attention *op, struct exec *x, const struct attention_shape *shape,
+                   struct moeflux_err *e);
+/* Bytes of `partial` for chunks of up to n tokens that see up to n_pos positions. */
+uint64_t attention_partial_bytes(const struct attention_shape *shape, const struct exec_caps *caps,
+                                 uint32_t n, uint32_t n_pos);
 void attention_run(const struct attention *op, struct exec *x, const struct attention_call *call);
+
+/* The implementations. */
+int attention_vulkan_open(struct attention *op, struct exec *x, struct moeflux_err *e);
+void attention_vulkan(const void *op, const void *call, struct exec *x);
+op_host_fn attention_ref;
 
 #endif

@@ -1,6 +1,4 @@
-/* delta.h - the gated delta net between its projections. One dispatch; for many tokens several: what does not
- * depend on the state for all tokens at once, the recurrence, the norms. Per token and value head j (key head
- * j / (n_v / n_k)):
+/* delta.h - the gated delta net between its projections. Per token and value head j (key head j / (n_v / n_k)):
  *   y = silu(causal conv over conv_kernel taps) of the q, k, v channels
  *   q = y_q / |y_q| / sqrt(k_dim), k = y_k / |y_k| (eps 1e-6 inside the root, on the sum of squares)
  *   decay = exp(-exp(a_log) softplus(a + dt_bias)), beta = sigmoid(b)
@@ -15,9 +13,10 @@
 
 #include <stdint.h>
 
-#include "ops/exec.h"
+#include "exec/kernel.h"
+#include "exec/op.h"
 
-/* Of the recurrence. */
+/* How a Vulkan device computes the recurrence. */
 enum delta_form {
     DELTA_FASTER, /* by the device and the number of tokens */
     DELTA_SINGLE, /* the one dispatch */
@@ -39,12 +38,16 @@ struct delta_shape {
 };
 
 struct delta {
-    struct kernel kernel;
-    struct kernel prep[2], scan, blocks, walk, out; /* prep; scan, or blocks and walk; out */
-    uint32_t n_prep;                                /* 2: keys and values are prepared apart */
-    uint32_t scan_from, walk_from; /* tokens from which on they are taken; UINT32_MAX: never */
-    uint32_t scan_rows, walk_rows; /* of a workgroup */
     struct delta_shape shape;
+    /* vulkan: one dispatch; for many tokens several: what does not depend on the state for all tokens at once, the
+     * recurrence, the norms */
+    struct {
+        struct kernel single;
+        struct kernel prep[2], scan, blocks, walk, out; /* prep; scan, or blocks and walk; out */
+        uint32_t n_prep;                                /* 2: keys and values are prepared apart */
+        uint32_t scan_from, walk_from; /* tokens from which on they are taken; UINT32_MAX: never */
+        uint32_t scan_rows, walk_rows; /* of a workgroup */
+    } gpu;
 };
 
 struct delta_call {
@@ -57,9 +60,14 @@ struct delta_call {
 };
 
 /* ERR_UNSUPPORTED: n_v is no multiple of n_k, conv_kernel < 2, or a head that does not fit the device's shared memory. */
-int delta_open(struct delta *op, struct exec *x, const struct delta_shape *shape, struct err *e);
-/* Floats of scratch for up to n tokens. */
-uint64_t delta_scratch(const struct delta_shape *s, uint32_t n);
+int delta_open(struct delta *op, struct exec *x, const struct delta_shape *shape, struct moeflux_err *e);
+/* Floats of scratch for up to n tokens; 0 on the host. */
+uint64_t delta_scratch(const struct delta_shape *s, const struct exec_caps *caps, uint32_t n);
 void delta_run(const struct delta *op, struct exec *x, const struct delta_call *call);
+
+/* The implementations. */
+int delta_vulkan_open(struct delta *op, struct exec *x, struct moeflux_err *e);
+void delta_vulkan(const void *op, const void *call, struct exec *x);
+op_host_fn delta_ref;
 
 #endif

@@ -5,18 +5,31 @@
 
 #include <stdint.h>
 
-#include "ops/exec.h"
-#include "ops/matvec.h"
+#include "exec/kernel.h"
+#include "exec/op.h"
+#include "ops/weights.h"
 
 struct embed {
-    struct kernel kernel;
     struct weights weights;
-    uint32_t workgroup;
+    struct { /* vulkan */
+        struct kernel kernel;
+        uint32_t workgroup;
+    } gpu;
+};
+
+struct embed_call {
+    uint64_t ids; /* i32 [n] */
+    uint64_t dst; /* f32 [n][cols] */
+    uint32_t n;
 };
 
 /* ERR_UNSUPPORTED when the shape breaks the rule above. */
-int embed_open(struct embed *op, struct exec *x, const struct weights *w, struct err *e);
-/* ids: address of i32 [n]; dst: address of f32 [n][cols]. */
-void embed_run(const struct embed *op, struct exec *x, uint64_t ids, uint64_t dst, uint32_t n);
+int embed_open(struct embed *op, struct exec *x, const struct weights *w, struct moeflux_err *e);
+void embed_run(const struct embed *op, struct exec *x, const struct embed_call *call);
+
+/* The implementations. */
+int embed_vulkan_open(struct embed *op, struct exec *x, struct moeflux_err *e);
+void embed_vulkan(const void *op, const void *call, struct exec *x);
+op_host_fn embed_ref;
 
 #endif

@@ -1,20 +1,21 @@
-/* experts.h - the routed experts of a layer and the shared one, if there is one, in two dispatches whatever top_k is:
+/* experts.h - the routed experts of a layer and the shared one, if there is one, two operations:
  *   up:    act[t][k] = silu(gate_e p) * (up_e p),  e = idx[t][k],  p = rms(x[t]) * norm
  *   down:  x[t] += sum_k weights[t][k] down_e act[t][k] + w_t shared_down (silu(g_t) * u_t)
  * g_t, u_t (the shared expert's gate and up rows) stand behind the n_experts router logits of shared_in[t]: the product
  * that made the logits made them too. With shared_gate a logit stands between, w_t is its sigmoid; else w_t = 1. Experts are found through a table of addresses
  * [n_experts] on the device; the caller fills in every expert that idx names before the batch is submitted.
  * Sums run in the router's order, then the shared part, then the residual. hidden, inner and shared_inner are
- * multiples of 64. Chunks of many tokens go the way of experts_many.h, in a few dispatches more. */
+ * multiples of 64. */
 #ifndef MOEFLUX_OPS_EXPERTS_H
 #define MOEFLUX_OPS_EXPERTS_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "ops/exec.h"
-#include "ops/experts_many.h"
-#include "ops/matvec.h"
+#include "exec/kernel.h"
+#include "exec/op.h"
+#include "ops/experts_grouped.h"
+#include "ops/weights.h"
 
 struct linear;
 
@@ -30,10 +31,12 @@ struct experts_shape {
 };
 
 struct experts {
-    struct kernel up, down;
     struct experts_shape shape;
-    uint32_t up_rows, down_rows; /* of a workgroup */
-    struct experts_many many;
+    struct { /* vulkan: two dispatches whatever top_k is; chunks of many tokens go by experts_grouped.h */
+        struct kernel up, down;
+        uint32_t up_rows, down_rows; /* of a workgroup */
+        struct experts_grouped grouped;
+    } gpu;
 };
 
 struct experts_call {
@@ -47,19 +50,28 @@ struct experts_call {
     /* tokens of the chunk of which these n are a part: it chooses the way, so that results do not depend on
      * how a chunk is divided */
     uint32_t chunk;
-    uint64_t scratch; /* f32 [experts_many_scratch(.., n, ..)]; 0: none, one way for all */
-    uint64_t half;    /* f16 [n][shared_inner], scratch of shared_out; 0: it stays float32 */
-    const struct linear
-        *shared_out; /* shared_down as a product, with scratch; unused without a shared expert */
-    uint64_t skip;   /* up: bit k leaves out the k-th expert of each token, for k < 64 */
-    bool more;       /* for a chunk that experts_takes_waves: experts that the table lacks (0) come later */
+    uint64_t scratch;                /* f32 [experts_scratch(.., n, ..)]; 0: none, one way for all */
+    uint64_t f16_scratch;            /* f16 [n][shared_inner], of shared_out; 0: it stays float32 */
+    const struct linear *shared_out; /* shared_down as a product; unused without a shared expert */
+    uint64_t skip;                   /* up: bit k leaves out the k-th expert of each token, for k < 64 */
+    bool more; /* for a chunk that experts_takes_waves: experts that the table lacks (0) come later */
 };
 
-int experts_open(struct experts *op, struct exec *x, const struct experts_shape *shape, struct err *e);
+/* Floats of scratch for chunks of up to n tokens; 0 on the host. */
+uint64_t experts_scratch(const struct experts_shape *s, const struct exec_caps *caps, uint32_t n,
+                         uint32_t shared_inner);
+int experts_open(struct experts *op, struct exec *x, const struct experts_shape *shape,
+                 struct moeflux_err *e);
 /* Whether the experts of a chunk of so many tokens may come in waves: up and down for each, with a table of the wave's
  * experts alone, the last one without `more`. */
 bool experts_takes_waves(const struct experts *op, uint32_t chunk);
 void experts_run_up(const struct experts *op, struct exec *x, const struct experts_call *call);
 void experts_run_down(const struct experts *op, struct exec *x, const struct experts_call *call);
+
+/* The implementations. */
+int experts_vulkan_open(struct experts *op, struct exec *x, struct moeflux_err *e);
+void experts_up_vulkan(const void *op, const void *call, struct exec *x);
+void experts_down_vulkan(const void *op, const void *call, struct exec *x);
+op_host_fn experts_up_ref, experts_down_ref;
 
 #endif

@@ -1,7 +1,7 @@
 #include "ops/kv_cache.h"
 
 #include "args.h"
-#include "ops/half.h"
+#include "base/f16.h"
 
 _Static_assert((int)KV_TYPE_F32 == KV_F32 && (int)KV_TYPE_F16 == KV_F16,
                "types of numbers of the operations and of the kernels");
@@ -11,25 +11,24 @@ uint32_t kv_type_bytes(enum kv_type t)
     return t == KV_TYPE_F16 ? 2 : 4;
 }
 
-void *ref_cache_row(const struct ref_cache *c, uint32_t pos, uint32_t value, uint32_t kv_head)
+void *kv_rows_at(const struct kv_rows *c, uint32_t pos, uint32_t value, uint32_t kv_head)
 {
     uint64_t block = ((const uint64_t *)(uintptr_t)c->blocks)[pos >> KV_BLOCK_SHIFT];
     uint64_t row = ((uint64_t)value << KV_BLOCK_SHIFT) + (pos & ((1u << KV_BLOCK_SHIFT) - 1));
     uint64_t number = (row * c->n_kv_heads + kv_head) * c->dim;
-    return (void *)(uintptr_t)(block + c->layer_off + number * kv_type_bytes((enum kv_type)c->kv_type));
+    return (void *)(uintptr_t)(block + c->layer_off + number * kv_type_bytes(c->type));
 }
 
-double ref_cache_get(const struct ref_cache *c, const void *row, uint32_t i)
+double kv_rows_get(enum kv_type type, const void *row, uint32_t i)
 {
-    return (double)(c->kv_type == KV_F16 ? half_to_float(((const uint16_t *)row)[i])
-                                         : ((const float *)row)[i]);
+    return (double)(type == KV_TYPE_F16 ? f16_to_float(((const uint16_t *)row)[i]) : ((const float *)row)[i]);
 }
 
-void ref_cache_put(const struct ref_cache *c, void *row, const float *from)
+void kv_rows_put(const struct kv_rows *c, void *row, const float *from)
 {
     for (uint32_t i = 0; i < c->dim; i++)
-        if (c->kv_type == KV_F16)
-            ((uint16_t *)row)[i] = half_from_float(from[i]);
+        if (c->type == KV_TYPE_F16)
+            ((uint16_t *)row)[i] = f16_from_float(from[i]);
         else
             ((float *)row)[i] = from[i];
 }

@@ -1,4 +1,4 @@
-/* kv_cache.h - rows of the KV cache, the pair of kernels/kv_cache.glsl: how their numbers are stored, and the references'
+/* kv_cache.h - rows of the KV cache, the pair of kernels/kv_cache.glsl: how their numbers are stored, and the host's
  * way to them. The cache comes in blocks of 1 << KV_BLOCK_SHIFT positions that a table of addresses on the device names;
  * a block holds, for each layer at its layer_off bytes, keys [positions][n_kv_heads][dim] and then values, if any. */
 #ifndef MOEFLUX_OPS_KV_CACHE_H
@@ -15,16 +15,18 @@ enum { KV_SPEC = 7, KV_FLAT_SPEC = 8, KV_N_SPEC = 9 };
 /* Bytes of one number. */
 uint32_t kv_type_bytes(enum kv_type t);
 
-/* The cache of one layer, as host pointers. */
-struct ref_cache {
-    uint64_t blocks;
-    uint32_t layer_off, n_kv_heads, dim, kv_type;
+/* The cache of one layer on the host. */
+struct kv_rows {
+    uint64_t blocks; /* u64 table of pointers */
+    uint32_t layer_off, n_kv_heads, dim;
+    enum kv_type type;
 };
 
 /* Where a head's key (value = 0) or value (1) at a position lies. */
-void *ref_cache_row(const struct ref_cache *c, uint32_t pos, uint32_t value, uint32_t kv_head);
-double ref_cache_get(const struct ref_cache *c, const void *row, uint32_t i);
-/* Channels [0, dim). */
-void ref_cache_put(const struct ref_cache *c, void *row, const float *from);
+void *kv_rows_at(const struct kv_rows *c, uint32_t pos, uint32_t value, uint32_t kv_head);
+/* Number i of a row. */
+double kv_rows_get(enum kv_type type, const void *row, uint32_t i);
+/* Writes channels [0, dim) of a row. */
+void kv_rows_put(const struct kv_rows *c, void *row, const float *from);
 
 #endif

@@ -1,7 +1,7 @@
-/* linear.h - products of matrices that share an input, fused into one dispatch:
+/* linear.h - products of matrices that share an input, fused into one:
  *   y[t] = [W_0; W_1; ...] f(x[t]),  f(x) = x, or rms(x) * norm = x / sqrt(mean(x^2) + eps) * norm
- * Each W_i [rows_i][cols] has its own storage format; where cols is no multiple of 64 all are plain, and the product is a
- * slow one. The outputs stand one after the other in a row of y. With `add` the result is added to y: the residual
+ * Each W_i [rows_i][cols] has its own storage format; where cols is no multiple of 64 all are plain, and a GPU takes a
+ * slow path. The outputs stand one after the other in a row of y. With `add` the result is added to y: the residual
  * connection.
  *
  * A stack is a matrix W whose parts meet different vectors of a token; step >= rows from one part to the next:
@@ -14,24 +14,26 @@
 #include <stdint.h>
 
 #include "args.h"
-#include "ops/exec.h"
-#include "ops/halve.h"
-#include "ops/matvec.h"
+#include "exec/kernel.h"
+#include "exec/op.h"
+#include "ops/cast_f16.h"
+#include "ops/weights.h"
+
+/* Which kernel a Vulkan device takes, by the number of tokens: kernels/linear.comp for one token (gemv) and four at a
+ * time for a few, kernels/matmul.comp (gemm) for many. The last three multiply float16 numbers, which
+ * kernels/cast_f16.comp makes of their input first. */
+enum linear_path {
+    LINEAR_GEMV,
+    LINEAR_GEMV_FEW,
+    LINEAR_GEMM,
+    LINEAR_GEMM_LARGE,
+    LINEAR_F16_GEMM_SMALL,
+    LINEAR_F16_GEMM,
+    LINEAR_F16_GEMM_LARGE,
+    LINEAR_PATHS
+};
 
 enum { LINEAR_MAX_PASSES = 4 };
-
-/* By the number of tokens: kernels/linear.comp for one, four at a time for a few; kernels/matmul.comp in small or
- * large tiles for many, the last three in float16: kernels/halve.comp rounds their input first. */
-enum linear_way {
-    LINEAR_ONE,
-    LINEAR_FEW,
-    LINEAR_MANY,
-    LINEAR_MOST,
-    LINEAR_HALF_FEW,
-    LINEAR_HALF_MANY,
-    LINEAR_HALF_MOST,
-    LINEAR_WAYS
-};
 
 /* One dispatch: neighbouring segments of the table. */
 struct linear_pass {
@@ -40,7 +42,7 @@ struct linear_pass {
     uint32_t later_blocks[LINEAR_MAX_SEGMENTS - 1]; /* see linear_args */
 };
 
-/* The dispatches of one way: one on a GPU. A software device computes both sides of every branch and so gets one for
+/* The dispatches of one path: one on a GPU. A software device computes both sides of every branch and so gets one for
  * each storage format. */
 struct linear_plan {
     struct linear_pass passes[LINEAR_MAX_PASSES];
@@ -48,13 +50,19 @@ struct linear_plan {
     uint32_t tokens; /* of a workgroup */
 };
 
+struct linear_vulkan {
+    struct linear_plan paths[LINEAR_PATHS];
+    uint32_t from[LINEAR_PATHS]; /* the fewest tokens of each path; UINT32_MAX: the device has it not */
+    struct cast_f16 cast;
+    struct exec_buffer segments; /* the paths' tables, one behind the other */
+};
+
 struct linear {
-    struct linear_plan ways[LINEAR_WAYS];
-    struct halve halve;
-    struct exec_buffer segments;     /* the ways' tables, one behind the other */
+    struct weights w[LINEAR_MAX_SEGMENTS]; /* of a stack its first matrix */
     uint32_t n_segments, cols, rows; /* rows: of all segments together, in a stack of one of its matrices */
     uint32_t n_stacked, step;
-    uint32_t from[LINEAR_WAYS]; /* the fewest tokens that go each way; UINT32_MAX: none do */
+    uint32_t f16_from; /* tokens from which on products may go through float16; UINT32_MAX: never */
+    struct linear_vulkan gpu;
 };
 
 struct linear_call {
@@ -63,24 +71,30 @@ struct linear_call {
     /* of a stack; 0: all meet one vector. x, x_stride and x_step are multiples of 4 floats where cols is one of 64 */
     uint32_t x_step, y_step;
     uint32_t first_stacked, n_stacked; /* of a stack: which; n_stacked 0: all */
-    uint32_t chunk; /* where the call is a part of a chunk: its tokens, which choose the way; 0: n does */
+    uint32_t chunk; /* where the call is a part of a chunk: its tokens, which choose the path; 0: n does */
     bool add;
     float eps; /* of the norm */
-    /* f16 [n][cols], of a stack [n][n_stacked * x_step], scratch: products may go through float16 where the device is
-     * fast at it. 0: float32 throughout */
-    uint64_t half;
-    bool
-        is_halved; /* x and y are f16, x aligned to 16 bytes; only where linear_is_half(n), and without norm and add */
+    /* f16 [n][cols], of a stack [n][n_stacked * x_step]: products may go through float16 where the device is fast at
+     * it. 0: float32 throughout */
+    uint64_t f16_scratch;
+    /* x and y are f16, x aligned to 16 bytes; only where linear_takes_f16(n), and without norm and add */
+    bool is_f16;
 };
 
 /* 1 to LINEAR_MAX_SEGMENTS matrices with equal cols. ERR_UNSUPPORTED names a shape that does not fit. */
-int linear_open(struct linear *op, struct exec *x, const struct weights *w, uint32_t n, struct err *e);
+int linear_open(struct linear *op, struct exec *x, const struct weights *w, uint32_t n,
+                struct moeflux_err *e);
 /* A stack: w is the first of n_stacked matrices, each of which begins `step` rows after the one before. */
 int linear_open_stack(struct linear *op, struct exec *x, const struct weights *w, uint32_t n_stacked,
-                      uint32_t step, struct err *e);
+                      uint32_t step, struct moeflux_err *e);
 void linear_close(struct linear *op, struct exec *x);
 /* Whether n tokens go through float16 when the call has scratch for it. */
-bool linear_is_half(const struct linear *op, uint32_t n);
+bool linear_takes_f16(const struct linear *op, uint32_t n);
 void linear_run(const struct linear *op, struct exec *x, const struct linear_call *call);
+
+/* The implementations. */
+int linear_vulkan_open(struct linear *op, struct exec *x, struct moeflux_err *e);
+void linear_vulkan(const void *op, const void *call, struct exec *x);
+op_host_fn linear_ref;
 
 #endif

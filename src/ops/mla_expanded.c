@@ -5,7 +5,7 @@
 #include "ops/mla.h"
 
 /* Bytes of the keys and values of some heads; positions that become them at once. */
-enum { ROOM_CPU = 32 << 20, ROOM_GPU = 192 << 20, BLOCK_CPU = 512, BLOCK_GPU = 4096 };
+enum { ROOM_SOFTWARE = 32 << 20, ROOM_GPU = 192 << 20, BLOCK_SOFTWARE = 512, BLOCK_GPU = 4096 };
 /* The fewest tokens: products in float16 begin with so many. */
 enum { FROM = 32 };
 /* Layers may store their matrices differently. */
@@ -14,7 +14,7 @@ enum { ALL_FORMATS = 15 };
  * DeepSeek-V3). In a microsecond an H200 computes 46 million products of matrices and 50 million of expanded channels, both
  * through float16, and 8.9 million of absorbed ones, which are float32 always; with float16 forbidden 10, 5.4 and 8.1. On
  * software devices a position takes as long in either form, since heads share the loads of latents. */
-static const struct mla_pair_cost HALF = {5.2, 0.93}, FLOAT = {1.3, 1.9}, SOFTWARE = {3, 10.5};
+static const struct mla_pair_cost F16 = {5.2, 0.93}, FLOAT = {1.3, 1.9}, SOFTWARE = {3, 10.5};
 
 static uint32_t key_dim(const struct mla_shape *s)
 {
@@ -23,17 +23,17 @@ static uint32_t key_dim(const struct mla_shape *s)
 
 static enum kv_type type_for(const struct exec_caps *caps)
 {
-    return caps->has_coop ? KV_TYPE_F16 : KV_TYPE_F32;
+    return caps->has_coopmat ? KV_TYPE_F16 : KV_TYPE_F32;
 }
 
 static uint64_t room_for(const struct exec_caps *caps)
 {
-    return caps->is_cpu ? ROOM_CPU : ROOM_GPU;
+    return caps->is_software ? ROOM_SOFTWARE : ROOM_GPU;
 }
 
 static uint32_t block_for(const struct exec_caps *caps)
 {
-    return caps->is_cpu ? BLOCK_CPU : BLOCK_GPU;
+    return caps->is_software ? BLOCK_SOFTWARE : BLOCK_GPU;
 }
 
 /* Bytes of one head's key and value. */
@@ -42,15 +42,15 @@ static uint64_t pair_bytes(const struct mla_shape *s, enum kv_type type)
     return (uint64_t)(key_dim(s) + s->v_dim) * kv_type_bytes(type);
 }
 
-static struct scores_shape scores_of(const struct mla_shape *s, enum kv_type type)
+static struct attention_shape attention_of(const struct mla_shape *s, enum kv_type type)
 {
-    return (struct scores_shape){.n_heads = s->n_heads,
-                                 .n_kv_heads = s->n_heads,
-                                 .key_dim = key_dim(s),
-                                 .value_dim = s->v_dim,
-                                 .flat = true,
-                                 .scale = s->scale,
-                                 .kv_type = type};
+    return (struct attention_shape){.n_heads = s->n_heads,
+                                    .n_kv_heads = s->n_heads,
+                                    .key_dim = key_dim(s),
+                                    .value_dim = s->v_dim,
+                                    .flat = true,
+                                    .scale = s->scale,
+                                    .kv_type = type};
 }
 
 /* The scratch memory's parts, each on a 16-byte boundary: all heads' key matrices, where they have to be transposed,
@@ -80,7 +80,7 @@ static uint32_t heads_for(const struct mla_shape *s, enum kv_type type, uint64_t
 
 static struct mla_pair_cost cost_for(const struct exec_caps *caps)
 {
-    return caps->is_cpu ? SOFTWARE : caps->has_coop ? HALF : FLOAT;
+    return caps->is_software ? SOFTWARE : caps->has_coopmat ? F16 : FLOAT;
 }
 
 /* What a head's query costs with one position. */
@@ -90,18 +90,18 @@ static struct mla_pair_cost pair_costs(const struct mla_shape *s, struct mla_pai
                                   .expanded = one.expanded * (key_dim(s) + s->v_dim)};
 }
 
-/* Scores need keys and values of fours of channels; the products with latents, and key matrices that are transposed, come
- * in groups of 64. */
+/* Attention needs keys and values of fours of channels; the products with latents, and key matrices that are transposed,
+ * come in groups of 64. */
 static bool fits(const struct mla_shape *s)
 {
     return s->v_dim % 4 == 0 && s->latent_dim % 64 == 0 && s->nope_dim % (s->keys_by_rows ? 4 : 64) == 0;
 }
 
-/* Whether the device takes this form for any chunk. The reference has one way for any number of tokens. */
+/* Whether the device takes this form for any chunk. */
 static bool is_ever_taken(const struct mla_shape *s, const struct exec_caps *caps)
 {
     const struct mla_pair_cost pair = pair_costs(s, cost_for(caps));
-    if (caps->is_reference || s->form == MLA_ABSORBED || !fits(s))
+    if (caps->is_host || s->form == MLA_ABSORBED || !fits(s))
         return false;
     return s->form == MLA_EXPANDED || pair.expanded < pair.absorbed;
 }
@@ -110,30 +110,29 @@ uint64_t mla_expanded_bytes(const struct mla_shape *s, const struct exec_caps *c
                             uint32_t n_pos)
 {
     enum kv_type type = type_for(caps);
-    const struct scores_shape scores = scores_of(s, type);
+    const struct attention_shape attention = attention_of(s, type);
     if (n < FROM || !is_ever_taken(s, caps))
         return 0;
     /* Fewer heads are at work where there are more positions, so that any number of them may take all the room. */
     uint64_t pairs = size_min((uint64_t)n_pos * s->n_heads, room_for(caps) / pair_bytes(s, type));
     const struct scratch at = lay_out(s, type, block_for(caps), 0, n_pos, 0);
     return at.partial + pairs * pair_bytes(s, type) + 2 * (uint64_t)16 +
-           scores_partial_bytes(&scores, caps, n, n_pos);
+           attention_partial_bytes(&attention, caps, n, n_pos);
 }
 
 /* For the key matrices that are transposed into scratch memory. */
 static int open_transposed(struct mla_expanded *op, struct exec *x, const struct mla_shape *s,
-                           uint64_t scratch, uint32_t group, struct err *e)
+                           uint64_t scratch, uint32_t group, struct moeflux_err *e)
 {
     const uint32_t transpose[] = {exec_get_caps(x).subgroup_size, group, ALL_FORMATS};
     const struct weights first = {
         .weight = scratch, .rows = s->nope_dim, .cols = s->latent_dim, .format = FORMAT_F32};
-    int rc =
-        exec_kernel_later(x, &op->transpose, "mla_keys", NULL, sizeof(struct mla_keys_args), transpose, 3, e);
+    int rc = exec_kernel_later(x, &op->transpose, "mla_keys", sizeof(struct mla_keys_args), transpose, 3, e);
     return rc < 0 ? rc : linear_open_stack(&op->keys, x, &first, s->n_heads, first.rows, e);
 }
 
 int mla_expanded_open(struct mla_expanded *op, struct exec *x, const struct mla_shape *s, uint64_t scratch,
-                      struct err *e)
+                      struct moeflux_err *e)
 {
     struct exec_caps caps = exec_get_caps(x);
     *op = (struct mla_expanded){.from = UINT32_MAX};
@@ -144,15 +143,14 @@ int mla_expanded_open(struct mla_expanded *op, struct exec *x, const struct mla_
     op->room = room_for(&caps);
     op->block = block_for(&caps);
     op->pair = pair_costs(s, cost_for(&caps));
-    uint32_t group = caps.is_cpu ? caps.subgroup_size : (uint32_t)size_min(256, caps.max_workgroup);
+    uint32_t group = caps.is_software ? caps.subgroup_size : (uint32_t)size_min(256, caps.max_workgroup);
     group = (uint32_t)size_max(group - group % caps.subgroup_size, caps.subgroup_size);
     const uint32_t rows[KV_N_SPEC] = {caps.subgroup_size, group, op->type, [KV_SPEC] = s->kv_type};
-    const struct scores_shape scores = scores_of(s, op->type);
-    int rc =
-        exec_kernel_later(x, &op->rows, "mla_rows", NULL, sizeof(struct mla_rows_args), rows, KV_N_SPEC, e);
+    const struct attention_shape attention = attention_of(s, op->type);
+    int rc = exec_kernel_later(x, &op->rows, "mla_rows", sizeof(struct mla_rows_args), rows, KV_N_SPEC, e);
     if (rc == 0 && !s->keys_by_rows)
         rc = open_transposed(op, x, s, scratch, group, e);
-    return rc < 0 ? rc : scores_open(&op->scores, x, &scores, e);
+    return rc < 0 ? rc : attention_open(&op->attention, x, &attention, e);
 }
 
 void mla_expanded_close(struct mla_expanded *op, struct exec *x)
@@ -162,7 +160,8 @@ void mla_expanded_close(struct mla_expanded *op, struct exec *x)
 
 bool mla_expanded_can(const struct mla_expanded *op, const struct mla_shape *s, const struct mla_call *call)
 {
-    if (call->n < op->from || (op->type == KV_TYPE_F16 && !linear_is_half(&call->matrices->values, call->n)))
+    if (call->n < op->from ||
+        (op->type == KV_TYPE_F16 && !linear_takes_f16(&call->matrices->values, call->n)))
         return false;
     return heads_for(s, op->type, op->room, call->pos + call->n) > 0;
 }
@@ -195,7 +194,7 @@ static void run_transpose(const struct mla_expanded *op, struct exec *x, const s
                                     .latent_dim = s->latent_dim,
                                     .nope_dim = s->nope_dim,
                                     .first_head = p->first};
-    exec_run(x, &op->transpose, &a, s->latent_dim / MLA_KEYS_TILE, s->nope_dim / 64, p->n_heads);
+    exec_dispatch(x, &op->transpose, &a, s->latent_dim / MLA_KEYS_TILE, s->nope_dim / 64, p->n_heads);
 }
 
 /* Keys and values of positions [pos, pos + n). */
@@ -220,10 +219,10 @@ static void run_block(const struct mla_expanded *op, struct exec *x, const struc
                                   .n = n,
                                   .n_stacked = p->n_heads,
                                   .chunk = p->n_pos,
-                                  .is_halved = op->type == KV_TYPE_F16};
+                                  .is_f16 = op->type == KV_TYPE_F16};
     if (pos == 0 && !s->keys_by_rows) /* the transposed matrices are elsewhere */
         exec_beside(x);
-    exec_run(x, &op->rows, &a, n, 1, 1);
+    exec_dispatch(x, &op->rows, &a, n, 1, 1);
     product.first_stacked = s->keys_by_rows ? p->first : 0;
     linear_run(s->keys_by_rows ? &call->matrices->keys : &op->keys, x, &product);
     product.y = p->at.values + rows * s->v_dim;
@@ -234,23 +233,23 @@ static void run_block(const struct mla_expanded *op, struct exec *x, const struc
     linear_run(&call->matrices->values, x, &product);
 }
 
-static void run_scores(const struct mla_expanded *op, struct exec *x, const struct mla_shape *s,
-                       const struct mla_call *call, const struct part *p)
+static void run_attention(const struct mla_expanded *op, struct exec *x, const struct mla_shape *s,
+                          const struct mla_call *call, const struct part *p)
 {
     uint64_t q = (uint64_t)p->first * key_dim(s), dst = (uint64_t)p->first * s->v_dim;
-    scores_run(&op->scores, x,
-               &(struct scores_call){.q = call->q + q * sizeof(float),
-                                     .keys = p->at.keys,
-                                     .values = p->at.values,
-                                     .partial = p->at.partial,
-                                     .dst = call->dst + dst * sizeof(float),
-                                     .n = call->n,
-                                     .pos = call->pos,
-                                     .q_stride = call->q_stride,
-                                     .dst_stride = s->n_heads * s->v_dim,
-                                     .n_heads = p->n_heads,
-                                     .n_kv_heads = p->n_heads,
-                                     .half = call->half});
+    attention_run(&op->attention, x,
+                  &(struct attention_call){.q = call->q + q * sizeof(float),
+                                           .keys = p->at.keys,
+                                           .values = p->at.values,
+                                           .partial = p->at.partial,
+                                           .dst = call->dst + dst * sizeof(float),
+                                           .n = call->n,
+                                           .pos = call->pos,
+                                           .q_stride = call->q_stride,
+                                           .dst_stride = s->n_heads * s->v_dim,
+                                           .n_heads = p->n_heads,
+                                           .n_kv_heads = p->n_heads,
+                                           .use_f16 = call->use_f16});
 }
 
 void mla_expanded_run(const struct mla_expanded *op, struct exec *x, const struct mla_shape *s,
@@ -264,6 +263,6 @@ void mla_expanded_run(const struct mla_expanded *op, struct exec *x, const struc
             run_transpose(op, x, s, call, &p);
         for (uint32_t pos = 0; pos < n_pos; pos += op->block)
             run_block(op, x, s, call, &p, pos, (uint32_t)size_min(op->block, n_pos - pos));
-        run_scores(op, x, s, call, &p);
+        run_attention(op, x, s, call, &p);
     }
 }

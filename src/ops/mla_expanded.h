@@ -1,18 +1,18 @@
-/* mla_expanded.h - the scores of latent attention (mla.h) in the form that makes keys and values, for the many tokens of
+/* mla_expanded.h - latent attention (mla.h) in the form that makes keys and values, for the many tokens of
  * a chunk. For each position p that they see, and each head h:
  *   k_hp = (embed_h^T c_p, k_p),  v_hp = unembed_h c_p,  out_h = softmax_p(scale (q_h, r_h) . k_hp) v_hp
  * A pair of a query and a position costs nope_dim + rope_dim + v_dim products, which are 2 latent_dim + rope_dim
  * otherwise, but every position seen, not every token, costs latent_dim (nope_dim + v_dim) of them. Keys and values
  * live in scratch memory while some of the heads need them: as many heads as there is room for.
- * Private to mla. */
+ * Only on Vulkan; the host computes the absorbed form. Private to mla. */
 #ifndef MOEFLUX_OPS_MLA_EXPANDED_H
 #define MOEFLUX_OPS_MLA_EXPANDED_H
 
-#include "ops/exec.h"
+#include "exec/kernel.h"
+#include "ops/attention.h"
 #include "ops/linear.h"
-#include "ops/scores.h"
 
-struct err;
+struct moeflux_err;
 struct mla_call;
 struct mla_shape;
 
@@ -24,7 +24,7 @@ struct mla_pair_cost {
 struct mla_expanded {
     struct kernel transpose, rows;
     struct linear keys; /* on the transposed key matrices in scratch memory; not of keys by rows */
-    struct scores scores;
+    struct attention attention;
     enum kv_type type; /* of keys, values and latents on their way */
     uint64_t room;     /* bytes for keys and values */
     uint32_t block;    /* positions that become them at once */
@@ -34,7 +34,7 @@ struct mla_expanded {
 
 /* Errors as mla_open. */
 int mla_expanded_open(struct mla_expanded *op, struct exec *x, const struct mla_shape *shape,
-                      uint64_t scratch, struct err *e);
+                      uint64_t scratch, struct moeflux_err *e);
 void mla_expanded_close(struct mla_expanded *op, struct exec *x);
 /* Bytes of scratch for chunks of up to n tokens that see up to n_pos positions. */
 uint64_t mla_expanded_bytes(const struct mla_shape *shape, const struct exec_caps *caps, uint32_t n,

@@ -10,9 +10,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "ops/exec.h"
-
-struct err;
+#include "exec/kernel.h"
+#include "exec/op.h"
 
 struct router_shape {
     uint32_t n_experts, top_k;
@@ -23,8 +22,8 @@ struct router_shape {
 };
 
 struct router {
-    struct kernel kernel;
     struct router_shape shape;
+    struct kernel kernel; /* vulkan */
 };
 
 struct router_call {
@@ -36,7 +35,12 @@ struct router_call {
 
 /* ERR_UNSUPPORTED unless 1 <= top_k <= n_experts and, for the sigmoid, n_groups divides n_experts, keep_groups is 1 to
  * n_groups and top_k experts stand in that many groups. */
-int router_open(struct router *op, struct exec *x, const struct router_shape *shape, struct err *e);
+int router_open(struct router *op, struct exec *x, const struct router_shape *shape, struct moeflux_err *e);
 void router_run(const struct router *op, struct exec *x, const struct router_call *call);
+
+/* The implementations. */
+int router_vulkan_open(struct router *op, struct exec *x, struct moeflux_err *e);
+void router_vulkan(const void *op, const void *call, struct exec *x);
+op_host_fn router_ref;
 
 #endif

@@ -2,28 +2,27 @@
 
 #include "args.h"
 #include "base/mem.h"
-#include "ops/matvec.h"
 
-static void swiglu_ref(const void *args)
+static const struct op swiglu_op = {.name = "swiglu", .vulkan = swiglu_vulkan, .reference = swiglu_ref};
+
+int swiglu_open(struct swiglu *op, struct exec *x, struct moeflux_err *e)
 {
-    const struct swiglu_args *a = args;
-    for (uint32_t t = 0; t < a->n; t++) {
-        const float *gate = ref_floats(a->src) + 2 * (uint64_t)t * a->inner, *up = gate + a->inner;
-        float *dst = ref_floats_mut(a->dst) + (uint64_t)t * a->inner;
-        for (uint32_t c = 0; c < a->inner; c++)
-            dst[c] = (float)(ref_silu((double)gate[c]) * (double)up[c]);
-    }
+    struct exec_caps c = exec_get_caps(x);
+    *op = (struct swiglu){.gpu.workgroup = (uint32_t)size_min(256, c.max_workgroup)};
+    return c.is_host ? 0
+                     : exec_kernel(x, &op->gpu.kernel, "swiglu", sizeof(struct swiglu_args),
+                                   &op->gpu.workgroup, 1, e);
 }
 
-int swiglu_open(struct swiglu *op, struct exec *x, struct err *e)
+void swiglu_run(const struct swiglu *op, struct exec *x, const struct swiglu_call *call)
 {
-    *op = (struct swiglu){.group = (uint32_t)size_min(256, exec_get_caps(x).max_workgroup)};
-    return exec_kernel(x, &op->kernel, "swiglu", swiglu_ref, sizeof(struct swiglu_args), &op->group, 1, e);
+    exec_op(x, &swiglu_op, op, call);
 }
 
-void swiglu_run(const struct swiglu *op, struct exec *x, uint64_t src, uint64_t dst, uint32_t n,
-                uint32_t inner)
+void swiglu_vulkan(const void *self, const void *what, struct exec *x)
 {
-    const struct swiglu_args a = {.src = src, .dst = dst, .n = n, .inner = inner};
-    exec_run(x, &op->kernel, &a, div_up(inner, 4 * op->group), n, 1);
+    const struct swiglu *op = self;
+    const struct swiglu_call *call = what;
+    const struct swiglu_args a = {.src = call->src, .dst = call->dst, .n = call->n, .inner = call->inner};
+    exec_dispatch(x, &op->gpu.kernel, &a, div_up(call->inner, 4 * op->gpu.workgroup), call->n, 1);
 }

@@ -5,18 +5,27 @@
 
 #include <stdint.h>
 
-#include "ops/exec.h"
-
-struct err;
+#include "exec/kernel.h"
+#include "exec/op.h"
 
 struct swiglu {
-    struct kernel kernel;
-    uint32_t group; /* invocations of a workgroup */
+    struct { /* vulkan */
+        struct kernel kernel;
+        uint32_t workgroup;
+    } gpu;
 };
 
-int swiglu_open(struct swiglu *op, struct exec *x, struct err *e);
-/* src: f32 [n][2 * inner], gate then up; dst: f32 [n][inner]. Both are aligned to 16 bytes. */
-void swiglu_run(const struct swiglu *op, struct exec *x, uint64_t src, uint64_t dst, uint32_t n,
-                uint32_t inner);
+struct swiglu_call {
+    uint64_t src; /* f32 [n][2 * inner], gate then up; aligned to 16 bytes, as dst */
+    uint64_t dst; /* f32 [n][inner] */
+    uint32_t n, inner;
+};
+
+int swiglu_open(struct swiglu *op, struct exec *x, struct moeflux_err *e);
+void swiglu_run(const struct swiglu *op, struct exec *x, const struct swiglu_call *call);
+
+/* The implementations. */
+void swiglu_vulkan(const void *op, const void *call, struct exec *x);
+op_host_fn swiglu_ref;
 
 #endif

@@ -5,9 +5,9 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "text/quote.h"
+#include "base/quote.h"
 
-int added_add(struct added *a, const char *text, size_t len, int32_t id, struct err *e)
+int added_add(struct added *a, const char *text, size_t len, int32_t id, struct moeflux_err *e)
 {
     void *tokens = a->tokens;
     int rc = mem_grow(&tokens, &a->cap, a->n + 1, sizeof *a->tokens, e);
@@ -30,7 +30,7 @@ static int compare(const void *left, const void *right)
     return order ? order : (a->len > b->len) - (a->len < b->len);
 }
 
-int added_sort(struct added *a, struct err *e)
+int added_sort(struct added *a, struct moeflux_err *e)
 {
     if (a->n)
         qsort(a->tokens, a->n, sizeof *a->tokens, compare);

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct err;
+struct moeflux_err;
 
 struct added_token {
     char *text; /* owned, len > 0 */
@@ -21,9 +21,9 @@ struct added {
 };
 
 /* Copies `text`. ERR_MEMORY. */
-int added_add(struct added *a, const char *text, size_t len, int32_t id, struct err *e);
+int added_add(struct added *a, const char *text, size_t len, int32_t id, struct moeflux_err *e);
 /* Must run after the last added_add. ERR_FORMAT names a text that is there twice. */
-int added_sort(struct added *a, struct err *e);
+int added_sort(struct added *a, struct moeflux_err *e);
 void added_free(struct added *a);
 
 /* The first place in text[from..len) where a token stands, the longest one there. Returns its id and fills *start

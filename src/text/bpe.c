@@ -23,7 +23,7 @@ static size_t slot_of(const struct bpe *b, uint64_t pair)
     return (h ^ h >> 32) & b->mask;
 }
 
-int bpe_init(struct bpe *b, size_t n_merges, struct err *e)
+int bpe_init(struct bpe *b, size_t n_merges, struct moeflux_err *e)
 {
     size_t n_slots = 16;
     while (n_slots / 2 < n_merges)
@@ -60,7 +60,7 @@ static const struct bpe_merge *find(const struct bpe *b, int32_t left, int32_t r
     return NULL;
 }
 
-static int add_ids(struct token_list *out, const int32_t *ids, size_t n, struct err *e)
+static int add_ids(struct token_list *out, const int32_t *ids, size_t n, struct moeflux_err *e)
 {
     for (size_t i = 0; i < n; i++)
         if (token_list_add(out, ids[i], e) < 0)
@@ -69,7 +69,7 @@ static int add_ids(struct token_list *out, const int32_t *ids, size_t n, struct 
 }
 
 static int encode_short(const struct bpe *b, const char *piece, size_t len, struct token_list *out,
-                        struct err *e)
+                        struct moeflux_err *e)
 {
     int32_t ids[SHORT_PIECE];
     const struct bpe_merge *pairs[SHORT_PIECE]; /* of ids[i] and ids[i + 1] */
@@ -185,7 +185,7 @@ static void merge_long(const struct bpe *b, struct symbol *symbols, uint64_t *he
 }
 
 static int encode_long(const struct bpe *b, const char *piece, uint32_t len, struct bpe_scratch *s,
-                       struct token_list *out, struct err *e)
+                       struct token_list *out, struct moeflux_err *e)
 {
     void *heap = s->heap;
     /* One entry a pair at the start; each of at most len - 1 merges takes one away and adds at most two. */
@@ -204,7 +204,7 @@ static int encode_long(const struct bpe *b, const char *piece, uint32_t len, str
 }
 
 int bpe_encode(const struct bpe *b, const char *piece, size_t len, struct bpe_scratch *s,
-               struct token_list *out, struct err *e)
+               struct token_list *out, struct moeflux_err *e)
 {
     if (len <= SHORT_PIECE)
         return encode_short(b, piece, len, out, e);

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct err;
+struct moeflux_err;
 struct token_list;
 
 struct bpe_merge {
@@ -29,7 +29,7 @@ struct bpe_scratch {
     size_t heap_cap;
 };
 
-int bpe_init(struct bpe *b, size_t n_merges, struct err *e);
+int bpe_init(struct bpe *b, size_t n_merges, struct moeflux_err *e);
 void bpe_free(struct bpe *b);
 /* Adds a merge; of two for the same pair the later counts, as the format's own readers have it. */
 void bpe_add(struct bpe *b, int32_t left, int32_t right, uint32_t rank, int32_t result);
@@ -37,7 +37,7 @@ void bpe_add(struct bpe *b, int32_t left, int32_t right, uint32_t rank, int32_t 
 /* Appends the ids of `piece`. Every byte of it must have a token. O(len log len). ERR_MEMORY; ERR_USAGE for a
  * piece of 4 GiB or more. */
 int bpe_encode(const struct bpe *b, const char *piece, size_t len, struct bpe_scratch *s,
-               struct token_list *out, struct err *e);
+               struct token_list *out, struct moeflux_err *e);
 void bpe_scratch_free(struct bpe_scratch *s);
 
 #endif

@@ -94,7 +94,7 @@ static const struct form {
                       .turn_after = ""},
 };
 
-int chat_find_kind(const struct tokenizer *t, enum chat_kind *kind, struct err *e)
+int chat_find_kind(const struct tokenizer *t, enum chat_kind *kind, struct moeflux_err *e)
 {
     const char *template = tokenizer_chat_template(t);
     if (tokenizer_added_id(t, TURN_OPEN) >= 0) {
@@ -123,7 +123,7 @@ int chat_find_kind(const struct tokenizer *t, enum chat_kind *kind, struct err *
     return 0;
 }
 
-static int need(const struct tokenizer *t, const char *token, struct err *e)
+static int need(const struct tokenizer *t, const char *token, struct moeflux_err *e)
 {
     if (!token || tokenizer_added_id(t, token) >= 0)
         return 0;
@@ -131,7 +131,7 @@ static int need(const struct tokenizer *t, const char *token, struct err *e)
 }
 
 int chat_init(struct chat *c, const struct tokenizer *t, enum chat_kind kind, enum chat_thinking thinking,
-              struct err *e)
+              struct moeflux_err *e)
 {
     const struct form *f = &forms[kind];
     bool thinks = thinking == CHAT_THINKING_AUTO ? f->thinks_by_itself : thinking == CHAT_THINKING_ON;
@@ -186,7 +186,7 @@ static void trim(const char **text, size_t *len)
 }
 
 /* Template text: its tags are control tokens. */
-static int add_template(const struct chat *c, const char *text, struct token_list *out, struct err *e)
+static int add_template(const struct chat *c, const char *text, struct token_list *out, struct moeflux_err *e)
 {
     return tokenizer_encode(c->tokenizer, text, strlen(text), SPECIALS_AS_TOKENS, out, NULL, e);
 }
@@ -194,7 +194,7 @@ static int add_template(const struct chat *c, const char *text, struct token_lis
 /* Text between template text: `before` and `after` may be what the template itself puts in, without tags. The three are
  * encoded as one stretch, as the published encoder sees them. */
 static int add_text(const struct chat *c, const char *before, const char *text, size_t len, const char *after,
-                    struct token_list *out, size_t *n_replaced, struct err *e)
+                    struct token_list *out, size_t *n_replaced, struct moeflux_err *e)
 {
     struct str body = {0};
     if (forms[c->kind].trims)
@@ -211,7 +211,7 @@ static int add_text(const struct chat *c, const char *before, const char *text, 
 
 /* One whole turn. */
 static int add_turn(const struct chat *c, const char *role, const char *text, size_t len,
-                    struct token_list *out, size_t *n_replaced, struct err *e)
+                    struct token_list *out, size_t *n_replaced, struct moeflux_err *e)
 {
     const struct form *f = &forms[c->kind];
     size_t n_before = out->n;
@@ -227,7 +227,7 @@ static int add_turn(const struct chat *c, const char *role, const char *text, si
 
 /* The published template puts an empty line after the system text too, but only with thinking on. */
 static int add_cogito_system(const struct chat *c, const char *system, size_t len, struct token_list *out,
-                             size_t *n_replaced, struct err *e)
+                             size_t *n_replaced, struct moeflux_err *e)
 {
     if (len == 0)
         return add_text(c, c->thinking ? COGITO_SWITCH "\n\n" COGITO_SELF : COGITO_SELF, "", 0, "", out,
@@ -237,7 +237,7 @@ static int add_cogito_system(const struct chat *c, const char *system, size_t le
 }
 
 int chat_begin(const struct chat *c, const char *system, size_t len, struct token_list *out,
-               size_t *n_replaced, struct err *e)
+               size_t *n_replaced, struct moeflux_err *e)
 {
     size_t n_before = out->n;
     int rc = add_template(c, forms[c->kind].begin, out, e);
@@ -252,7 +252,7 @@ int chat_begin(const struct chat *c, const char *system, size_t len, struct toke
 }
 
 int chat_user(const struct chat *c, const char *text, size_t len, struct token_list *out, size_t *n_replaced,
-              struct err *e)
+              struct moeflux_err *e)
 {
     const struct form *f = &forms[c->kind];
     size_t n_before = out->n;
@@ -264,7 +264,7 @@ int chat_user(const struct chat *c, const char *text, size_t len, struct token_l
     return rc;
 }
 
-int chat_end_answer(const struct chat *c, bool ended, struct token_list *out, struct err *e)
+int chat_end_answer(const struct chat *c, bool ended, struct token_list *out, struct moeflux_err *e)
 {
     const struct form *f = &forms[c->kind];
     size_t n_before = out->n;
@@ -277,7 +277,7 @@ int chat_end_answer(const struct chat *c, bool ended, struct token_list *out, st
 }
 
 int chat_exchange(const struct chat *c, const char *question, size_t question_len, const char *answer,
-                  size_t answer_len, struct token_list *out, size_t *n_replaced, struct err *e)
+                  size_t answer_len, struct token_list *out, size_t *n_replaced, struct moeflux_err *e)
 {
     const struct form *f = &forms[c->kind];
     size_t n_before = out->n;

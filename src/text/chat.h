@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct err;
+struct moeflux_err;
 struct str;
 struct tokenizer;
 struct token_list;
@@ -35,29 +35,29 @@ struct chat {
 
 /* Which template the model was trained with: by the control tokens of its tokenizer and, where several templates share
  * those, by its own template's text. ERR_UNSUPPORTED when that cannot be told. */
-int chat_find_kind(const struct tokenizer *t, enum chat_kind *kind, struct err *e);
+int chat_find_kind(const struct tokenizer *t, enum chat_kind *kind, struct moeflux_err *e);
 
 /* Resolves the template's control tokens. ERR_UNSUPPORTED names the one that the tokenizer lacks, or says that the
  * template has no thinking. */
 int chat_init(struct chat *c, const struct tokenizer *t, enum chat_kind kind, enum chat_thinking thinking,
-              struct err *e);
+              struct moeflux_err *e);
 
 /* Appends what stands before the first turn, with the system text in it (len 0: none). Must be called for every
  * conversation, once. On failure nothing is appended, as in the calls below. */
 int chat_begin(const struct chat *c, const char *system, size_t len, struct token_list *out,
-               size_t *n_replaced, struct err *e);
+               size_t *n_replaced, struct moeflux_err *e);
 /* Appends a user turn and the opening of the assistant's answer. With thinking on the answer starts inside the
  * think block. Qwen's message text is trimmed of white space at both ends, as the published template does. */
 int chat_user(const struct chat *c, const char *text, size_t len, struct token_list *out, size_t *n_replaced,
-              struct err *e);
+              struct moeflux_err *e);
 /* Appends what must follow a generated answer before the next turn: `ended` says whether the answer's last token
  * was the end-of-turn token. */
-int chat_end_answer(const struct chat *c, bool ended, struct token_list *out, struct err *e);
+int chat_end_answer(const struct chat *c, bool ended, struct token_list *out, struct moeflux_err *e);
 
 /* Appends a question and the answer that it once got, as the published template puts them before a later question: without
  * thinking. */
 int chat_exchange(const struct chat *c, const char *question, size_t question_len, const char *answer,
-                  size_t answer_len, struct token_list *out, size_t *n_replaced, struct err *e);
+                  size_t answer_len, struct token_list *out, size_t *n_replaced, struct moeflux_err *e);
 
 /* Sorts an answer's tokens into thinking, answer and control as they come. A tokenizer without the token </think> spells
  * it in several; they are held back until it is certain that they are not it. */

@@ -8,7 +8,7 @@
 
 #define MAX_DIGITS 18
 
-int jsonscan_fault(const struct jsonscan *s, const char *what, struct err *e)
+int jsonscan_fault(const struct jsonscan *s, const char *what, struct moeflux_err *e)
 {
     size_t line = 1;
     for (size_t i = 0; i < s->at && i < s->end; i++)
@@ -37,14 +37,14 @@ static bool take(struct jsonscan *s, char c)
     return true;
 }
 
-int jsonscan_open(struct jsonscan *s, char bracket, struct err *e)
+int jsonscan_open(struct jsonscan *s, char bracket, struct moeflux_err *e)
 {
     if (!take(s, bracket))
         return jsonscan_fault(s, bracket == '{' ? "an object" : "an array", e);
     return 0;
 }
 
-int jsonscan_more(struct jsonscan *s, char bracket, size_t idx, struct err *e)
+int jsonscan_more(struct jsonscan *s, char bracket, size_t idx, struct moeflux_err *e)
 {
     if (take(s, bracket))
         return 0;
@@ -83,7 +83,7 @@ static void add_utf8(struct str *out, uint32_t cp)
 }
 
 /* At the u of an escape with four hex digits, or of the first half of a surrogate pair. */
-static int take_unicode(struct jsonscan *s, struct str *out, struct err *e)
+static int take_unicode(struct jsonscan *s, struct str *out, struct moeflux_err *e)
 {
     uint32_t cp, low;
     if (hex4(s, s->at + 1, &cp) < 0 || cp == 0)
@@ -101,7 +101,7 @@ static int take_unicode(struct jsonscan *s, struct str *out, struct err *e)
 }
 
 /* After a backslash. */
-static int take_escape(struct jsonscan *s, struct str *out, struct err *e)
+static int take_escape(struct jsonscan *s, struct str *out, struct moeflux_err *e)
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
     if (s->at == s->end)
@@ -127,7 +127,7 @@ static size_t plain_run(const struct jsonscan *s)
 }
 
 /* The rest of a string that has escapes, into the scratch. */
-static int take_escaped(struct jsonscan *s, struct str *scratch, struct err *e)
+static int take_escaped(struct jsonscan *s, struct str *scratch, struct moeflux_err *e)
 {
     str_clear(scratch);
     for (;;) {
@@ -145,7 +145,7 @@ static int take_escaped(struct jsonscan *s, struct str *scratch, struct err *e)
     }
 }
 
-int jsonscan_string(struct jsonscan *s, struct str *scratch, struct jsonscan_text *out, struct err *e)
+int jsonscan_string(struct jsonscan *s, struct str *scratch, struct jsonscan_text *out, struct moeflux_err *e)
 {
     if (!take(s, '"'))
         return jsonscan_fault(s, "a string", e);
@@ -166,8 +166,9 @@ bool jsonscan_is(struct jsonscan_text text, const char *word)
 }
 
 int jsonscan_members(struct jsonscan *s, struct str *scratch,
-                     int (*member)(void *ctx, struct jsonscan *s, struct jsonscan_text key, struct err *e),
-                     void *ctx, struct err *e)
+                     int (*member)(void *ctx, struct jsonscan *s, struct jsonscan_text key,
+                                   struct moeflux_err *e),
+                     void *ctx, struct moeflux_err *e)
 {
     int rc = jsonscan_open(s, '{', e);
     if (rc < 0)
@@ -190,7 +191,7 @@ static bool is_digit(const struct jsonscan *s)
     return s->at < s->end && s->text[s->at] >= '0' && s->text[s->at] <= '9';
 }
 
-int jsonscan_integer(struct jsonscan *s, int64_t *value, struct err *e)
+int jsonscan_integer(struct jsonscan *s, int64_t *value, struct moeflux_err *e)
 {
     bool negative = take(s, '-');
     size_t start = s->at;
@@ -208,7 +209,7 @@ int jsonscan_integer(struct jsonscan *s, int64_t *value, struct err *e)
     return 0;
 }
 
-static int skip_string(struct jsonscan *s, struct err *e)
+static int skip_string(struct jsonscan *s, struct moeflux_err *e)
 {
     for (s->at++; s->at < s->end; s->at++) {
         if (s->text[s->at] == '"') {
@@ -222,7 +223,7 @@ static int skip_string(struct jsonscan *s, struct err *e)
     return jsonscan_fault(s, "the end of a string", e);
 }
 
-int jsonscan_skip(struct jsonscan *s, struct err *e)
+int jsonscan_skip(struct jsonscan *s, struct moeflux_err *e)
 {
     size_t depth = 0;
     do {

@@ -30,7 +30,7 @@ struct codepoints {
     size_t n, cap;
 };
 
-static int decompose(const char *text, size_t len, struct codepoints *out, struct err *e)
+static int decompose(const char *text, size_t len, struct codepoints *out, struct moeflux_err *e)
 {
     const utf8proc_uint8_t *p = (const utf8proc_uint8_t *)text;
     for (size_t at = 0; at < len;) {
@@ -66,7 +66,7 @@ static void sort_marks(int32_t *marks, size_t n, int32_t *tmp)
     memcpy(marks, tmp, n * sizeof *marks);
 }
 
-static int order_marks(struct codepoints *text, struct err *e)
+static int order_marks(struct codepoints *text, struct moeflux_err *e)
 {
     int32_t *tmp = mem_new(text->n, sizeof *tmp, e);
     if (!tmp)
@@ -83,7 +83,7 @@ static int order_marks(struct codepoints *text, struct err *e)
     return 0;
 }
 
-static int add_composed(struct codepoints *text, struct str *out, struct err *e)
+static int add_composed(struct codepoints *text, struct str *out, struct moeflux_err *e)
 {
     if (!text->data)
         return 0;
@@ -95,7 +95,7 @@ static int add_composed(struct codepoints *text, struct str *out, struct err *e)
     return str_ok(out) ? 0 : err_set(e, ERR_MEMORY, "out of memory for %zu characters of text", text->n);
 }
 
-int nfc_add(const char *text, size_t len, struct str *out, struct err *e)
+int nfc_add(const char *text, size_t len, struct str *out, struct moeflux_err *e)
 {
     if (is_plain(text, len)) {
         str_add(out, text, len);

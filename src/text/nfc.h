@@ -4,11 +4,11 @@
 
 #include <stddef.h>
 
-struct err;
+struct moeflux_err;
 struct str;
 
 /* Appends the NFC form of `text` (valid UTF-8) to `out`. Linear in time also for long runs of combining marks.
  * ERR_MEMORY. */
-int nfc_add(const char *text, size_t len, struct str *out, struct err *e);
+int nfc_add(const char *text, size_t len, struct str *out, struct moeflux_err *e);
 
 #endif

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/quote.h"
 #include "base/str.h"
-#include "text/quote.h"
 
 #define SPACES                                                                                               \
     "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{" \
@@ -20,7 +20,7 @@ struct translation {
     size_t len, at;
     bool in_set;
     struct str *out;
-    struct err *e;
+    struct moeflux_err *e;
 };
 
 static int refuse(const struct translation *t, const char *why)
@@ -155,7 +155,7 @@ static int translate_outside(struct translation *t)
     }
 }
 
-int pattern_translate(const char *pattern, size_t len, struct str *out, struct err *e)
+int pattern_translate(const char *pattern, size_t len, struct str *out, struct moeflux_err *e)
 {
     struct translation t = {.p = pattern, .len = len, .out = out, .e = e};
     while (t.at < len) {

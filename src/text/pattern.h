@@ -8,11 +8,11 @@
 
 #include <stddef.h>
 
-struct err;
+struct moeflux_err;
 struct str;
 
 /* Appends the PCRE2 form to `out`, to be compiled with UTF, UCP and MULTILINE (Ruby's ^ and $ always work by
  * line). ERR_UNSUPPORTED names the construct and its place; ERR_MEMORY. */
-int pattern_translate(const char *pattern, size_t len, struct str *out, struct err *e);
+int pattern_translate(const char *pattern, size_t len, struct str *out, struct moeflux_err *e);
 
 #endif

@@ -7,9 +7,9 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/quote.h"
 #include "base/str.h"
 #include "text/pattern.h"
-#include "text/quote.h"
 
 #define MAX_PATTERN_BYTES 65536
 /* Backtracking is bounded so that a bad pattern ends in an error. The patterns in use need a few steps a byte (a
@@ -23,7 +23,7 @@ struct pretokenize_split {
     enum pretokenize_join join;
 };
 
-static int compile_error(struct err *e, int code, const char *pattern, size_t len, size_t at)
+static int compile_error(struct moeflux_err *e, int code, const char *pattern, size_t len, size_t at)
 {
     PCRE2_UCHAR text[128];
     if (code == PCRE2_ERROR_NOMEMORY)
@@ -35,7 +35,7 @@ static int compile_error(struct err *e, int code, const char *pattern, size_t le
 
 /* Compiles the PCRE2 form `text` of `pattern`. */
 static int compile(const struct str *text, const char *pattern, size_t len, bool literal, pcre2_code **code,
-                   struct err *e)
+                   struct moeflux_err *e)
 {
     int number;
     PCRE2_SIZE at;
@@ -60,7 +60,7 @@ static int compile(const struct str *text, const char *pattern, size_t len, bool
 }
 
 int pretokenize_add(struct pretokenizer *p, const char *pattern, size_t len, bool literal,
-                    enum pretokenize_join join, struct err *e)
+                    enum pretokenize_join join, struct moeflux_err *e)
 {
     if (p->n_splits == PRETOKENIZE_MAX_SPLITS)
         return err_set(e, ERR_UNSUPPORTED, "more than %d splits", PRETOKENIZE_MAX_SPLITS);
@@ -99,7 +99,7 @@ struct run {
     pcre2_match_data *match;
     pcre2_match_context *context;
     struct pretokenize_sink sink;
-    struct err *e;
+    struct moeflux_err *e;
 };
 
 static int match_error(const struct run *r, int code, size_t split, size_t len)
@@ -194,7 +194,7 @@ static int cut(const struct run *r, size_t split, const char *text, size_t len)
 }
 
 int pretokenize_run(const struct pretokenizer *p, const char *text, size_t len, struct pretokenize_sink sink,
-                    struct err *e)
+                    struct moeflux_err *e)
 {
     struct run r = {.p = p, .sink = sink, .e = e};
     int rc;

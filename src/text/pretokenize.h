@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-struct err;
+struct moeflux_err;
 struct pretokenize_split; /* one compiled pattern */
 
 #define PRETOKENIZE_MAX_SPLITS 16
@@ -29,18 +29,18 @@ struct pretokenizer {
  * not compile, ERR_UNSUPPORTED for one that cannot be run faithfully (see pattern.h) or that matches the empty
  * text, and for too many splits. */
 int pretokenize_add(struct pretokenizer *p, const char *pattern, size_t len, bool literal,
-                    enum pretokenize_join join, struct err *e);
+                    enum pretokenize_join join, struct moeflux_err *e);
 void pretokenize_free(struct pretokenizer *p);
 
 /* Who gets the pieces, borrowed. A negative return stops the cutting and is handed on. */
 struct pretokenize_sink {
-    int (*piece)(void *ctx, const char *bytes, size_t len, struct err *e);
+    int (*piece)(void *ctx, const char *bytes, size_t len, struct moeflux_err *e);
     void *ctx;
 };
 
 /* Gives each piece of `text` (valid UTF-8) to the sink, in order. The pieces in a row are the text, none is empty.
  * ERR_UNSUPPORTED when a pattern needs more backtracking than is allowed, ERR_MEMORY. */
 int pretokenize_run(const struct pretokenizer *p, const char *text, size_t len, struct pretokenize_sink sink,
-                    struct err *e);
+                    struct moeflux_err *e);
 
 #endif

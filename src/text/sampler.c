@@ -39,7 +39,7 @@ static bool in_range(float v, float low, float high)
     return v >= low && v <= high; /* false for NaN */
 }
 
-int sampler_check(const struct sampler_options *o, struct err *e)
+int sampler_check(const struct sampler_options *o, struct moeflux_err *e)
 {
     if (!(o->temperature >= 0.0f) || isinf(o->temperature))
         return err_set(e, ERR_USAGE, "temperature is %g, expected 0 or more", (double)o->temperature);
@@ -72,7 +72,7 @@ static bool all_blocked(const struct sampler *s)
 }
 
 struct sampler *sampler_new(const struct sampler_options *o, uint32_t n_ids, const uint8_t *allowed,
-                            struct err *e)
+                            struct moeflux_err *e)
 {
     if (sampler_check(o, e) < 0)
         return NULL;
@@ -200,7 +200,7 @@ static int32_t index_in_word(const struct sampler *s, uint32_t w, float value)
 
 /* Fills the working copy and word_max. Returns the lowest index of the maximum; ERR_DEVICE for a NaN (after
  * blocking, so only where it could be chosen), and when every logit is -infinity. */
-static int32_t take_logits(struct sampler *s, const float *logits, struct err *e)
+static int32_t take_logits(struct sampler *s, const float *logits, struct moeflux_err *e)
 {
     float max = -INFINITY;
     uint32_t best = s->n_words;
@@ -441,7 +441,7 @@ static int32_t choose(struct sampler *s, const struct candidate *c, uint32_t n)
     return (int32_t)c[last].id;
 }
 
-int32_t sampler_pick(struct sampler *s, const float *logits, struct err *e)
+int32_t sampler_pick(struct sampler *s, const float *logits, struct moeflux_err *e)
 {
     const struct sampler_options *o = &s->options;
     int32_t best = take_logits(s, logits, e);

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct err;
+struct moeflux_err;
 struct sampler;
 
 struct sampler_options {
@@ -19,12 +19,12 @@ struct sampler_options {
 };
 
 /* ERR_USAGE names the option that is out of range (temperature < 0, top_p outside (0, 1], ...). */
-int sampler_check(const struct sampler_options *o, struct err *e);
+int sampler_check(const struct sampler_options *o, struct moeflux_err *e);
 
 /* n_ids: logits from this index on are never chosen (padded vocabularies); `allowed` (may be NULL) is a bitmap,
  * bit i of byte i / 8: 0 = id i has no token and is never chosen. It is copied. */
 struct sampler *sampler_new(const struct sampler_options *o, uint32_t n_ids, const uint8_t *allowed,
-                            struct err *e);
+                            struct moeflux_err *e);
 void sampler_free(struct sampler *s);
 
 /* Tells the sampler of a token that is now part of the text (prompt or answer), for the repeat penalty. */
@@ -36,6 +36,6 @@ void sampler_reset(struct sampler *s);
  * logits go lowest index first. -infinity is never chosen, +infinity always. Never
  * allocates.
  * Returns the id, or ERR_DEVICE when a logit that could be chosen is NaN (it names the index). */
-int32_t sampler_pick(struct sampler *s, const float *logits, struct err *e);
+int32_t sampler_pick(struct sampler *s, const float *logits, struct moeflux_err *e);
 
 #endif

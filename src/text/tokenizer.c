@@ -11,7 +11,7 @@
 #include "text/tokenizer_file.h"
 #include "text/utf8.h"
 
-int token_list_add(struct token_list *l, int32_t id, struct err *e)
+int token_list_add(struct token_list *l, int32_t id, struct moeflux_err *e)
 {
     if (l->n == l->cap) {
         void *ids = l->ids;
@@ -30,7 +30,7 @@ void token_list_free(struct token_list *l)
     *l = (struct token_list){0};
 }
 
-struct tokenizer *tokenizer_open(const char *path, struct err *e)
+struct tokenizer *tokenizer_open(const char *path, struct moeflux_err *e)
 {
     struct tokenizer *t = mem_new(1, sizeof *t, e);
     if (t && (tokenizer_file_read(path, t, e) < 0 || tokenizer_config_read(t, path, e) < 0)) {
@@ -63,7 +63,7 @@ struct encoding {
     struct bpe_scratch scratch;
 };
 
-static int encode_piece(void *ctx, const char *piece, size_t len, struct err *e)
+static int encode_piece(void *ctx, const char *piece, size_t len, struct moeflux_err *e)
 {
     struct encoding *x = ctx;
     if (x->t->ignore_merges) {
@@ -77,8 +77,9 @@ static int encode_piece(void *ctx, const char *piece, size_t len, struct err *e)
 
 /* Calls `rest` for the stretches between the set's tokens. */
 static int encode_between(struct encoding *x, const struct added *set, const char *text, size_t len,
-                          int (*rest)(struct encoding *x, const char *text, size_t len, struct err *e),
-                          struct err *e)
+                          int (*rest)(struct encoding *x, const char *text, size_t len,
+                                      struct moeflux_err *e),
+                          struct moeflux_err *e)
 {
     static const struct added none;
     if (x->specials == SPECIALS_AS_TEXT)
@@ -96,12 +97,12 @@ static int encode_between(struct encoding *x, const struct added *set, const cha
     return 0;
 }
 
-static int encode_plain(struct encoding *x, const char *text, size_t len, struct err *e)
+static int encode_plain(struct encoding *x, const char *text, size_t len, struct moeflux_err *e)
 {
     return pretokenize_run(&x->t->pretokenizer, text, len, (struct pretokenize_sink){encode_piece, x}, e);
 }
 
-static int encode_raw(struct encoding *x, const char *text, size_t len, struct err *e)
+static int encode_raw(struct encoding *x, const char *text, size_t len, struct moeflux_err *e)
 {
     if (!x->t->nfc)
         return encode_between(x, &x->t->added_normalised, text, len, encode_plain, e);
@@ -113,7 +114,7 @@ static int encode_raw(struct encoding *x, const char *text, size_t len, struct e
 }
 
 int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, enum token_specials specials,
-                     struct token_list *out, size_t *n_replaced, struct err *e)
+                     struct token_list *out, size_t *n_replaced, struct moeflux_err *e)
 {
     struct encoding x = {.t = t, .specials = specials, .out = out};
     struct str clean = {0};

@@ -11,19 +11,19 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct err;
+struct moeflux_err;
 struct tokenizer;
 
 struct token_list { /* grows; freed with token_list_free */
     int32_t *ids;
     size_t n, cap;
 };
-int token_list_add(struct token_list *l, int32_t id, struct err *e);
+int token_list_add(struct token_list *l, int32_t id, struct moeflux_err *e);
 void token_list_free(struct token_list *l);
 
 /* Reads `path` (a tokenizer.json) and what stands beside it (tokenizer_config.json, chat_template.jinja). NULL with `e` filled: ERR_IO, ERR_FORMAT (what is wrong and where),
  * ERR_UNSUPPORTED (a kind of tokenizer that is not byte-level BPE), ERR_MEMORY. */
-struct tokenizer *tokenizer_open(const char *path, struct err *e);
+struct tokenizer *tokenizer_open(const char *path, struct moeflux_err *e);
 void tokenizer_free(struct tokenizer *t);
 
 /* How added tokens ("<|im_start|>") inside the text are taken. */
@@ -32,7 +32,7 @@ enum token_specials { SPECIALS_AS_TEXT, SPECIALS_AS_TOKENS };
 /* Appends the ids of `text` (`len` bytes) to `out`. Invalid UTF-8 is replaced by U+FFFD; *n_replaced (may be
  * NULL) is increased by the number of replacements. A piece of any length costs O(n log n). */
 int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, enum token_specials specials,
-                     struct token_list *out, size_t *n_replaced, struct err *e);
+                     struct token_list *out, size_t *n_replaced, struct moeflux_err *e);
 
 /* The bytes that stand for `id`: *bytes and its length. Empty for an id without a token (padded vocabularies).
  * Borrowed from the tokenizer. */

@@ -5,8 +5,8 @@
 
 #include "base/err.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/mem.h"
-#include "text/json_fields.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_file.h"
 #include "text/vocab.h"
@@ -15,13 +15,14 @@
 
 /* --- post_processor --- */
 
-static int fail_post(const char *what, struct err *e)
+static int fail_post(const char *what, struct moeflux_err *e)
 {
     return err_set(e, ERR_UNSUPPORTED, "post_processor: %s", what);
 }
 
 /* The one id of a template's special token. */
-static int read_special(struct tokenizer *t, const json_t *template, const json_t *special, struct err *e)
+static int read_special(struct tokenizer *t, const json_t *template, const json_t *special,
+                        struct moeflux_err *e)
 {
     const char *name = json_string_value(json_object_get(special, "id"));
     const json_t *entry = name ? json_object_get(json_object_get(template, "special_tokens"), name) : NULL;
@@ -30,14 +31,14 @@ static int read_special(struct tokenizer *t, const json_t *template, const json_
     if (json_array_size(ids) != 1 || !json_is_integer(json_array_get(ids, 0)) || id < 0 ||
         id >= VOCAB_MAX_IDS)
         return err_set(e, ERR_FORMAT, "post_processor: special_tokens gives %s no single id",
-                       json_fields_quote(special, "id").text);
+                       json_quote_member(special, "id").text);
     if (t->bos >= 0)
         return fail_post("more than one token before a text", e);
     t->bos = (int32_t)id;
     return 0;
 }
 
-static int read_template(struct tokenizer *t, const json_t *template, struct err *e)
+static int read_template(struct tokenizer *t, const json_t *template, struct moeflux_err *e)
 {
     const json_t *single = json_object_get(template, "single"), *item;
     bool seen_text = false;
@@ -60,25 +61,25 @@ static int read_template(struct tokenizer *t, const json_t *template, struct err
     return 0;
 }
 
-static int read_post_step(struct tokenizer *t, const json_t *step, struct err *e)
+static int read_post_step(struct tokenizer *t, const json_t *step, struct moeflux_err *e)
 {
     const json_t *type = json_object_get(step, "type");
     /* ByteLevel only moves the offsets of tokens. */
-    if (json_fields_is(type, "ByteLevel"))
+    if (json_is_text(type, "ByteLevel"))
         return 0;
-    if (json_fields_is(type, "TemplateProcessing"))
+    if (json_is_text(type, "TemplateProcessing"))
         return read_template(t, step, e);
     return err_set(e, ERR_UNSUPPORTED, "post_processor: type %s, expected ByteLevel or TemplateProcessing",
-                   json_fields_quote(step, "type").text);
+                   json_quote_member(step, "type").text);
 }
 
-int tokenizer_config_post(struct tokenizer *t, const json_t *root, struct err *e)
+int tokenizer_config_post(struct tokenizer *t, const json_t *root, struct moeflux_err *e)
 {
-    const json_t *post = json_fields_get(root, "post_processor"), *step;
+    const json_t *post = json_member(root, "post_processor"), *step;
     t->bos = -1;
     if (!post)
         return 0;
-    if (!json_fields_is(json_object_get(post, "type"), "Sequence"))
+    if (!json_is_text(json_object_get(post, "type"), "Sequence"))
         return read_post_step(t, post, e);
     const json_t *steps = json_object_get(post, "processors");
     if (!json_is_array(steps))
@@ -97,7 +98,7 @@ int tokenizer_config_post(struct tokenizer *t, const json_t *root, struct err *e
 
 /* A file of the same directory; *text stays NULL when there is none. */
 static int read_beside(const char *path, const char *name, char **where, char **text, size_t *len,
-                       struct err *e)
+                       struct moeflux_err *e)
 {
     const char *slash = strrchr(path, '/');
     char *dir = mem_text(slash ? path : ".", e);
@@ -113,9 +114,9 @@ static int read_beside(const char *path, const char *name, char **where, char **
 }
 
 /* A token is given as its text or as an object with "content". */
-static int read_bos(struct tokenizer *t, const json_t *root, const char *where, struct err *e)
+static int read_bos(struct tokenizer *t, const json_t *root, const char *where, struct moeflux_err *e)
 {
-    const json_t *add = json_fields_get(root, "add_bos_token"), *token = json_fields_get(root, "bos_token");
+    const json_t *add = json_member(root, "add_bos_token"), *token = json_member(root, "bos_token");
     if (!add)
         return 0;
     if (!json_is_boolean(add))
@@ -138,20 +139,20 @@ static int read_bos(struct tokenizer *t, const json_t *root, const char *where, 
 /* The template's text, or that of the one called "default" in a list of them. */
 static const char *template_of(const json_t *root)
 {
-    const json_t *template = json_fields_get(root, "chat_template"), *item;
+    const json_t *template = json_member(root, "chat_template"), *item;
     if (!json_is_array(template))
         return json_string_value(template);
     size_t i;
     json_array_foreach(template, i, item)
     {
-        if (json_fields_is(json_object_get(item, "name"), "default"))
+        if (json_is_text(json_object_get(item, "name"), "default"))
             return json_string_value(json_object_get(item, "template"));
     }
     return NULL;
 }
 
 static int read_config_text(struct tokenizer *t, const char *text, size_t len, const char *where,
-                            struct err *e)
+                            struct moeflux_err *e)
 {
     json_error_t fault;
     json_t *root = json_loadb(text, len, 0, &fault);
@@ -167,7 +168,7 @@ static int read_config_text(struct tokenizer *t, const char *text, size_t len, c
     return rc;
 }
 
-int tokenizer_config_read(struct tokenizer *t, const char *path, struct err *e)
+int tokenizer_config_read(struct tokenizer *t, const char *path, struct moeflux_err *e)
 {
     char *where = NULL, *text = NULL;
     size_t len = 0;

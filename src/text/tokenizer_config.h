@@ -6,15 +6,15 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-struct err;
+struct moeflux_err;
 struct tokenizer;
 
 /* Reads the post_processor of a tokenizer.json: a template may put one token before a text (t->bos). ERR_UNSUPPORTED:
  * it asks for something else. */
-int tokenizer_config_post(struct tokenizer *t, const json_t *root, struct err *e);
+int tokenizer_config_post(struct tokenizer *t, const json_t *root, struct moeflux_err *e);
 
 /* Reads tokenizer_config.json (add_bos_token with bos_token, which wins over the post_processor; chat_template) and
  * chat_template.jinja in the directory of `path`, where they are there. `t` has its tokens already. */
-int tokenizer_config_read(struct tokenizer *t, const char *path, struct err *e);
+int tokenizer_config_read(struct tokenizer *t, const char *path, struct moeflux_err *e);
 
 #endif

@@ -5,8 +5,8 @@
 
 #include "base/err.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/str.h"
-#include "text/json_fields.h"
 #include "text/jsonscan.h"
 #include "text/tokenizer_config.h"
 #include "text/tokenizer_lists.h"
@@ -16,21 +16,21 @@
 
 /* ---- normalizer ---- */
 
-static int read_normalizer_step(struct tokenizer *t, const json_t *step, struct err *e)
+static int read_normalizer_step(struct tokenizer *t, const json_t *step, struct moeflux_err *e)
 {
-    if (!json_fields_is(json_object_get(step, "type"), "NFC"))
+    if (!json_is_text(json_object_get(step, "type"), "NFC"))
         return err_set(e, ERR_UNSUPPORTED, "normalizer: type %s, only \"NFC\" is supported",
-                       json_fields_quote(step, "type").text);
+                       json_quote_member(step, "type").text);
     t->nfc = true;
     return 0;
 }
 
-static int read_normalizer(struct tokenizer *t, const json_t *root, struct err *e)
+static int read_normalizer(struct tokenizer *t, const json_t *root, struct moeflux_err *e)
 {
-    const json_t *normalizer = json_fields_get(root, "normalizer");
+    const json_t *normalizer = json_member(root, "normalizer");
     if (!normalizer)
         return 0;
-    if (!json_fields_is(json_object_get(normalizer, "type"), "Sequence"))
+    if (!json_is_text(json_object_get(normalizer, "type"), "Sequence"))
         return read_normalizer_step(t, normalizer, e);
     const json_t *steps = json_object_get(normalizer, "normalizers");
     if (!json_is_array(steps))
@@ -49,31 +49,33 @@ static int read_normalizer(struct tokenizer *t, const json_t *root, struct err *
 /* ---- pre_tokenizer ---- */
 
 /* "Removed" would lose text that decoding cannot bring back. */
-static int read_behavior(const json_t *step, const char *where, enum pretokenize_join *join, struct err *e)
+static int read_behavior(const json_t *step, const char *where, enum pretokenize_join *join,
+                         struct moeflux_err *e)
 {
     static const char *const names[] = {[PRETOKENIZE_ISOLATED] = "Isolated",
                                         [PRETOKENIZE_CONTIGUOUS] = "Contiguous",
                                         [PRETOKENIZE_WITH_PREVIOUS] = "MergedWithPrevious",
                                         [PRETOKENIZE_WITH_NEXT] = "MergedWithNext"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (json_fields_is(json_object_get(step, "behavior"), names[i])) {
+        if (json_is_text(json_object_get(step, "behavior"), names[i])) {
             *join = (enum pretokenize_join)i;
             return 0;
         }
     return err_set(e, ERR_UNSUPPORTED,
                    "%s: behavior %s, expected Isolated, Contiguous, MergedWithPrevious or MergedWithNext",
-                   where, json_fields_quote(step, "behavior").text);
+                   where, json_quote_member(step, "behavior").text);
 }
 
-static int read_split(struct tokenizer *t, const json_t *step, const char *where, struct err *e)
+static int read_split(struct tokenizer *t, const json_t *step, const char *where, struct moeflux_err *e)
 {
     enum pretokenize_join join = PRETOKENIZE_ISOLATED;
     int rc = read_behavior(step, where, &join, e);
     if (rc < 0)
         return rc;
-    rc = json_fields_need_false(step, where, "invert", false, e);
-    if (rc < 0)
-        return rc;
+    struct json_view v = json_view_of(step, where, e);
+    json_view_need_false(&v, "invert", false);
+    if (v.rc < 0)
+        return v.rc;
     const json_t *pattern = json_object_get(step, "pattern");
     const json_t *regex = json_object_get(pattern, "Regex");
     const json_t *text = regex ? regex : json_object_get(pattern, "String");
@@ -84,46 +86,48 @@ static int read_split(struct tokenizer *t, const json_t *step, const char *where
 }
 
 /* Numbers are what Unicode calls so (Nd, Nl, No), alone or in runs. */
-static int read_digits(struct tokenizer *t, const json_t *step, const char *where, struct err *e)
+static int read_digits(struct tokenizer *t, const json_t *step, const char *where, struct moeflux_err *e)
 {
-    bool alone;
-    int rc = json_fields_bool(step, where, "individual_digits", &alone, e);
-    return rc < 0 ? rc
-                  : pretokenize_add(&t->pretokenizer, "\\p{N}", strlen("\\p{N}"), false,
-                                    alone ? PRETOKENIZE_ISOLATED : PRETOKENIZE_CONTIGUOUS, e);
+    struct json_view v = json_view_of(step, where, e);
+    bool alone = json_view_bool(&v, "individual_digits");
+    return v.rc < 0 ? v.rc
+                    : pretokenize_add(&t->pretokenizer, "\\p{N}", strlen("\\p{N}"), false,
+                                      alone ? PRETOKENIZE_ISOLATED : PRETOKENIZE_CONTIGUOUS, e);
 }
 
-static int read_byte_level(const json_t *step, const char *where, struct err *e)
+static int read_byte_level(const json_t *step, const char *where, struct moeflux_err *e)
 {
-    int rc = json_fields_need_false(step, where, "add_prefix_space", true, e);
-    return rc < 0 ? rc : json_fields_need_false(step, where, "use_regex", true, e);
+    struct json_view v = json_view_of(step, where, e);
+    json_view_need_false(&v, "add_prefix_space", true);
+    json_view_need_false(&v, "use_regex", true);
+    return v.rc;
 }
 
 /* ByteLevel turns text into the byte alphabet: what comes after it would see other characters, so it is last. */
 static int read_pretokenizer_step(struct tokenizer *t, const json_t *step, size_t idx, size_t n_steps,
-                                  struct err *e)
+                                  struct moeflux_err *e)
 {
     const json_t *type = json_object_get(step, "type");
     char where[48];
     snprintf(where, sizeof where, "pre_tokenizer step %zu of %zu", idx + 1, n_steps);
-    if (json_fields_is(type, "Split") && idx + 1 < n_steps)
+    if (json_is_text(type, "Split") && idx + 1 < n_steps)
         return read_split(t, step, where, e);
-    if (json_fields_is(type, "Digits") && idx + 1 < n_steps)
+    if (json_is_text(type, "Digits") && idx + 1 < n_steps)
         return read_digits(t, step, where, e);
-    if (json_fields_is(type, "ByteLevel") && idx + 1 == n_steps)
+    if (json_is_text(type, "ByteLevel") && idx + 1 == n_steps)
         return read_byte_level(step, where, e);
     return err_set(e, ERR_UNSUPPORTED,
                    "%s: type %s, expected \"Split\" or \"Digits\" steps and one \"ByteLevel\" at the end",
-                   where, json_fields_quote(step, "type").text);
+                   where, json_quote_member(step, "type").text);
 }
 
-static int read_pretokenizer(struct tokenizer *t, const json_t *root, struct err *e)
+static int read_pretokenizer(struct tokenizer *t, const json_t *root, struct moeflux_err *e)
 {
-    const json_t *pre = json_fields_get(root, "pre_tokenizer");
+    const json_t *pre = json_member(root, "pre_tokenizer");
     if (!pre)
         return err_set(e, ERR_UNSUPPORTED,
                        "pre_tokenizer is missing, only byte-level tokenizers are supported");
-    if (!json_fields_is(json_object_get(pre, "type"), "Sequence"))
+    if (!json_is_text(json_object_get(pre, "type"), "Sequence"))
         return read_pretokenizer_step(t, pre, 0, 1, e);
     const json_t *steps = json_object_get(pre, "pretokenizers");
     if (!json_is_array(steps) || json_array_size(steps) == 0)
@@ -141,33 +145,31 @@ static int read_pretokenizer(struct tokenizer *t, const json_t *root, struct err
 
 /* ---- model ---- */
 
-static int refuse_affixes(const json_t *model, struct err *e)
+static int refuse_affixes(const json_t *model, struct moeflux_err *e)
 {
     static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
     for (size_t i = 0; i < sizeof affixes / sizeof *affixes; i++) {
-        const json_t *v = json_fields_get(model, affixes[i]);
-        if (v && !json_fields_is(v, ""))
+        const json_t *v = json_member(model, affixes[i]);
+        if (v && !json_is_text(v, ""))
             return err_set(e, ERR_UNSUPPORTED, "model: %s is set, only null is supported", affixes[i]);
     }
-    const json_t *dropout = json_fields_get(model, "dropout");
+    const json_t *dropout = json_member(model, "dropout");
     if (dropout && json_number_value(dropout) != 0.0)
         return err_set(e, ERR_UNSUPPORTED, "model: dropout is set, only null is supported");
     return 0;
 }
 
-static int read_model_options(struct tokenizer *t, const json_t *model, struct err *e)
+static int read_model_options(struct tokenizer *t, const json_t *model, struct moeflux_err *e)
 {
     if (!json_is_object(model))
         return err_set(e, ERR_FORMAT, "model is missing or not an object");
-    if (!json_fields_is(json_object_get(model, "type"), "BPE"))
+    if (!json_is_text(json_object_get(model, "type"), "BPE"))
         return err_set(e, ERR_UNSUPPORTED, "model: type %s, only \"BPE\" is supported",
-                       json_fields_quote(model, "type").text);
-    int rc = json_fields_need_false(model, "model", "byte_fallback", false, e);
-    if (rc == 0)
-        rc = refuse_affixes(model, e);
-    if (rc == 0 && json_fields_get(model, "ignore_merges"))
-        rc = json_fields_bool(model, "model", "ignore_merges", &t->ignore_merges, e);
-    return rc;
+                       json_quote_member(model, "type").text);
+    struct json_view v = json_view_of(model, "model", e);
+    json_view_need_false(&v, "byte_fallback", false);
+    t->ignore_merges = json_view_bool_or(&v, "ignore_merges", false);
+    return v.rc < 0 ? v.rc : refuse_affixes(model, e);
 }
 
 /* ---- the file ---- */
@@ -179,7 +181,7 @@ struct search {
 };
 
 /* A member of the model; where it is one of the two large lists its place is noted. */
-static int locate_list(void *ctx, struct jsonscan *s, struct jsonscan_text key, struct err *e)
+static int locate_list(void *ctx, struct jsonscan *s, struct jsonscan_text key, struct moeflux_err *e)
 {
     struct tokenizer_lists *lists = ((struct search *)ctx)->lists;
     bool is_vocab = jsonscan_is(key, "vocab"), is_merges = jsonscan_is(key, "merges");
@@ -201,7 +203,7 @@ static int locate_list(void *ctx, struct jsonscan *s, struct jsonscan_text key, 
 }
 
 /* A member of the whole file. */
-static int locate_model(void *ctx, struct jsonscan *s, struct jsonscan_text key, struct err *e)
+static int locate_model(void *ctx, struct jsonscan *s, struct jsonscan_text key, struct moeflux_err *e)
 {
     struct search *search = ctx;
     if (jsonscan_is(key, "model") && jsonscan_peek(s) == '{')
@@ -209,7 +211,7 @@ static int locate_model(void *ctx, struct jsonscan *s, struct jsonscan_text key,
     return jsonscan_skip(s, e);
 }
 
-static int locate_lists(const char *text, size_t len, struct tokenizer_lists *lists, struct err *e)
+static int locate_lists(const char *text, size_t len, struct tokenizer_lists *lists, struct moeflux_err *e)
 {
     struct str scratch = {0};
     struct search search = {lists, &scratch};
@@ -233,7 +235,8 @@ static void add_gap(struct str *rest, const struct jsonscan *list)
 }
 
 /* The file without the two lists, as a tree. */
-static json_t *parse_rest(const char *text, size_t len, const struct tokenizer_lists *lists, struct err *e)
+static json_t *parse_rest(const char *text, size_t len, const struct tokenizer_lists *lists,
+                          struct moeflux_err *e)
 {
     bool vocab_first = lists->vocab.at < lists->merges.at;
     const struct jsonscan *a = vocab_first ? &lists->vocab : &lists->merges;
@@ -255,7 +258,7 @@ static json_t *parse_rest(const char *text, size_t len, const struct tokenizer_l
     return root;
 }
 
-static int read_text(struct tokenizer *t, const char *text, size_t len, struct err *e)
+static int read_text(struct tokenizer *t, const char *text, size_t len, struct moeflux_err *e)
 {
     struct tokenizer_lists lists = {0};
     int rc = locate_lists(text, len, &lists, e);
@@ -264,7 +267,7 @@ static int read_text(struct tokenizer *t, const char *text, size_t len, struct e
     json_t *root = parse_rest(text, len, &lists, e);
     if (!root)
         return e->code;
-    lists.added = json_fields_get(root, "added_tokens");
+    lists.added = json_member(root, "added_tokens");
     rc = read_model_options(t, json_object_get(root, "model"), e);
     if (rc == 0)
         rc = read_normalizer(t, root, e);
@@ -278,11 +281,11 @@ static int read_text(struct tokenizer *t, const char *text, size_t len, struct e
     return rc;
 }
 
-int tokenizer_file_read(const char *path, struct tokenizer *t, struct err *e)
+int tokenizer_file_read(const char *path, struct tokenizer *t, struct moeflux_err *e)
 {
     char *text = NULL;
     size_t len = 0;
-    struct err fault = {0};
+    struct moeflux_err fault = {0};
     int rc = file_read_text(path, MAX_FILE_BYTES, &text, &len, e);
     if (rc < 0)
         return rc;

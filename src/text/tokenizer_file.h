@@ -9,7 +9,7 @@
 #include "text/pretokenize.h"
 #include "text/vocab.h"
 
-struct err;
+struct moeflux_err;
 
 struct tokenizer {
     struct vocab vocab;
@@ -26,6 +26,6 @@ struct tokenizer {
 
 /* Fills the zeroed `t`. On failure it is partly filled: tokenizer_free takes it as it is. Errors as
  * tokenizer_open; each names `path`. */
-int tokenizer_file_read(const char *path, struct tokenizer *t, struct err *e);
+int tokenizer_file_read(const char *path, struct tokenizer *t, struct moeflux_err *e);
 
 #endif

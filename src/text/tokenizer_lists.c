@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/json.h"
 #include "base/mem.h"
-#include "text/json_fields.h"
 #include "text/nfc.h"
 #include "text/tokenizer_file.h"
 
@@ -17,7 +17,7 @@ struct reading {
     struct str scratch[3]; /* strings with escapes; lookups */
 };
 
-static int check_id(int64_t id, const char *where, const char *text, size_t len, struct err *e)
+static int check_id(int64_t id, const char *where, const char *text, size_t len, struct moeflux_err *e)
 {
     if (id >= 0 && id < VOCAB_MAX_IDS)
         return 0;
@@ -27,7 +27,7 @@ static int check_id(int64_t id, const char *where, const char *text, size_t len,
 
 /* ---- model.vocab, read twice: to size the tables, and to fill them ---- */
 
-static int count_token(void *ctx, struct jsonscan *s, struct jsonscan_text key, struct err *e)
+static int count_token(void *ctx, struct jsonscan *s, struct jsonscan_text key, struct moeflux_err *e)
 {
     struct reading *r = ctx;
     int64_t id;
@@ -41,7 +41,7 @@ static int count_token(void *ctx, struct jsonscan *s, struct jsonscan_text key, 
     return 0;
 }
 
-static int read_token(void *ctx, struct jsonscan *s, struct jsonscan_text key, struct err *e)
+static int read_token(void *ctx, struct jsonscan *s, struct jsonscan_text key, struct moeflux_err *e)
 {
     struct reading *r = ctx;
     int64_t id;
@@ -58,7 +58,7 @@ struct added_entry {
     bool normalised, special;
 };
 
-static int read_added_entry(const json_t *item, size_t idx, struct added_entry *a, struct err *e)
+static int read_added_entry(const json_t *item, size_t idx, struct added_entry *a, struct moeflux_err *e)
 {
     static const char *const unsupported[] = {"lstrip", "rstrip", "single_word"};
     const json_t *content = json_object_get(item, "content"), *id = json_object_get(item, "id");
@@ -70,16 +70,17 @@ static int read_added_entry(const json_t *item, size_t idx, struct added_entry *
         return err_set(e, ERR_FORMAT, "%s: id is missing or not an integer", where);
     a->text = json_string_value(content);
     a->len = json_string_length(content);
-    int rc = check_id((int64_t)json_integer_value(id), where, a->text, a->len, e);
+    struct json_view v = json_view_of(item, where, e);
+    v.rc = check_id((int64_t)json_integer_value(id), where, a->text, a->len, e);
     a->id = (int32_t)json_integer_value(id);
-    for (size_t i = 0; rc == 0 && i < sizeof unsupported / sizeof *unsupported; i++)
-        rc = json_fields_need_false(item, where, unsupported[i], false, e);
-    if (rc == 0)
-        rc = json_fields_bool(item, where, "normalized", &a->normalised, e);
-    return rc < 0 ? rc : json_fields_bool(item, where, "special", &a->special, e);
+    for (size_t i = 0; i < sizeof unsupported / sizeof *unsupported; i++)
+        json_view_need_false(&v, unsupported[i], false);
+    a->normalised = json_view_bool(&v, "normalized");
+    a->special = json_view_bool(&v, "special");
+    return v.rc;
 }
 
-static int count_added(struct reading *r, const json_t *added, struct err *e)
+static int count_added(struct reading *r, const json_t *added, struct moeflux_err *e)
 {
     size_t i;
     json_t *item;
@@ -97,7 +98,7 @@ static int count_added(struct reading *r, const json_t *added, struct err *e)
 }
 
 /* The token may stand in the model's vocabulary too; then both must agree. */
-static int give_added_id(struct reading *r, const struct added_entry *a, struct err *e)
+static int give_added_id(struct reading *r, const struct added_entry *a, struct moeflux_err *e)
 {
     int32_t known = vocab_find(&r->t->vocab, a->text, a->len, &r->scratch[0]);
     if (known >= 0 && known != a->id)
@@ -107,7 +108,7 @@ static int give_added_id(struct reading *r, const struct added_entry *a, struct 
 }
 
 /* Puts the token where it will be looked for. */
-static int list_added(struct reading *r, const struct added_entry *a, struct err *e)
+static int list_added(struct reading *r, const struct added_entry *a, struct moeflux_err *e)
 {
     struct tokenizer *t = r->t;
     int rc = added_add(&t->added, a->text, a->len, a->id, e);
@@ -123,7 +124,7 @@ static int list_added(struct reading *r, const struct added_entry *a, struct err
     return rc < 0 ? rc : added_add(&t->added_normalised, normal->data, normal->len, a->id, e);
 }
 
-static int read_added_token(struct reading *r, const json_t *item, size_t idx, struct err *e)
+static int read_added_token(struct reading *r, const json_t *item, size_t idx, struct moeflux_err *e)
 {
     struct added_entry a = {0};
     int rc = read_added_entry(item, idx, &a, e);
@@ -139,7 +140,7 @@ static int read_added_token(struct reading *r, const json_t *item, size_t idx, s
     return list_added(r, &a, e);
 }
 
-static int read_added(struct reading *r, const json_t *added, struct err *e)
+static int read_added(struct reading *r, const json_t *added, struct moeflux_err *e)
 {
     size_t i;
     json_t *item;
@@ -159,7 +160,7 @@ static int read_added(struct reading *r, const json_t *added, struct err *e)
 
 /* Bytes C0, C1 and F5..FF are in no UTF-8 text; every other byte must have its token, so that encoding never
  * meets one without. */
-static int find_byte_ids(struct tokenizer *t, struct err *e)
+static int find_byte_ids(struct tokenizer *t, struct moeflux_err *e)
 {
     for (int b = 0; b < 256; b++) {
         char byte = (char)b;
@@ -177,7 +178,7 @@ struct merge {
 
 /* "a b"; a token never has a space in it, it is written U+0120. */
 static int take_merge_string(struct reading *r, struct jsonscan *s, size_t rank, struct merge *m,
-                             struct err *e)
+                             struct moeflux_err *e)
 {
     struct jsonscan_text both;
     int rc = jsonscan_string(s, &r->scratch[0], &both, e);
@@ -194,7 +195,8 @@ static int take_merge_string(struct reading *r, struct jsonscan *s, size_t rank,
 }
 
 /* ["a", "b"] */
-static int take_merge_pair(struct reading *r, struct jsonscan *s, size_t rank, struct merge *m, struct err *e)
+static int take_merge_pair(struct reading *r, struct jsonscan *s, size_t rank, struct merge *m,
+                           struct moeflux_err *e)
 {
     int rc = jsonscan_open(s, '[', e);
     struct jsonscan_text *parts[2] = {&m->left, &m->right};
@@ -210,7 +212,8 @@ static int take_merge_pair(struct reading *r, struct jsonscan *s, size_t rank, s
     return rc;
 }
 
-static int find_part(struct reading *r, struct jsonscan_text part, size_t rank, int32_t *id, struct err *e)
+static int find_part(struct reading *r, struct jsonscan_text part, size_t rank, int32_t *id,
+                     struct moeflux_err *e)
 {
     *id = vocab_find(&r->t->vocab, part.bytes, part.len, &r->scratch[2]);
     if (*id >= 0)
@@ -219,7 +222,8 @@ static int find_part(struct reading *r, struct jsonscan_text part, size_t rank, 
                    quote_bytes(part.bytes, part.len).text);
 }
 
-static int read_merge(struct reading *r, struct jsonscan *s, size_t rank, struct str *whole, struct err *e)
+static int read_merge(struct reading *r, struct jsonscan *s, size_t rank, struct str *whole,
+                      struct moeflux_err *e)
 {
     struct merge m = {0};
     int32_t left, right, result;
@@ -244,7 +248,7 @@ static int read_merge(struct reading *r, struct jsonscan *s, size_t rank, struct
     return 0;
 }
 
-static int count_merges(struct jsonscan s, size_t *n, struct err *e)
+static int count_merges(struct jsonscan s, size_t *n, struct moeflux_err *e)
 {
     int rc = jsonscan_open(&s, '[', e);
     for (*n = 0; rc == 0 && (rc = jsonscan_more(&s, ']', *n, e)) > 0; ++*n)
@@ -252,7 +256,7 @@ static int count_merges(struct jsonscan s, size_t *n, struct err *e)
     return rc;
 }
 
-static int read_merges(struct reading *r, struct jsonscan s, struct err *e)
+static int read_merges(struct reading *r, struct jsonscan s, struct moeflux_err *e)
 {
     struct str whole = {0};
     size_t n = 0;
@@ -267,7 +271,7 @@ static int read_merges(struct reading *r, struct jsonscan s, struct err *e)
     return rc;
 }
 
-static int read_all(struct reading *r, const struct tokenizer_lists *lists, struct err *e)
+static int read_all(struct reading *r, const struct tokenizer_lists *lists, struct moeflux_err *e)
 {
     struct jsonscan first = lists->vocab, second = lists->vocab;
     int rc = jsonscan_members(&first, &r->scratch[0], count_token, r, e);
@@ -284,7 +288,7 @@ static int read_all(struct reading *r, const struct tokenizer_lists *lists, stru
     return rc < 0 ? rc : read_merges(r, lists->merges, e);
 }
 
-int tokenizer_lists_read(const struct tokenizer_lists *lists, struct tokenizer *t, struct err *e)
+int tokenizer_lists_read(const struct tokenizer_lists *lists, struct tokenizer *t, struct moeflux_err *e)
 {
     struct reading r = {.t = t, .last_id = -1};
     int rc = read_all(&r, lists, e);

@@ -6,7 +6,7 @@
 
 #include "text/jsonscan.h"
 
-struct err;
+struct moeflux_err;
 struct tokenizer;
 
 struct tokenizer_lists {
@@ -17,6 +17,6 @@ struct tokenizer_lists {
 
 /* Fills t->vocab, t->bpe and the added tokens. t->nfc must be known. ERR_FORMAT, ERR_UNSUPPORTED, ERR_MEMORY; the
  * text names the list and the entry. */
-int tokenizer_lists_read(const struct tokenizer_lists *lists, struct tokenizer *t, struct err *e);
+int tokenizer_lists_read(const struct tokenizer_lists *lists, struct tokenizer *t, struct moeflux_err *e);
 
 #endif

@@ -6,7 +6,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "text/quote.h"
+#include "base/quote.h"
 
 /* The byte that the character `cp` of the byte alphabet stands for, or -1. Printable Latin-1 stands for itself;
  * the other 68 bytes follow in order from U+0100: 00..20, 7F..A0, AD. */
@@ -56,7 +56,7 @@ static bool add_bytes(const char *text, size_t len, struct str *out)
     return true;
 }
 
-int vocab_init(struct vocab *v, int32_t n_ids, size_t n_tokens, struct err *e)
+int vocab_init(struct vocab *v, int32_t n_ids, size_t n_tokens, struct moeflux_err *e)
 {
     size_t n_slots = 16;
     while (n_slots / 2 < n_tokens)
@@ -93,7 +93,7 @@ static int32_t find(const struct vocab *v, const char *bytes, size_t len, bool i
 }
 
 /* Makes `id` findable. */
-static int list_token(struct vocab *v, int32_t id, const char *text, size_t len, struct err *e)
+static int list_token(struct vocab *v, int32_t id, const char *text, size_t len, struct moeflux_err *e)
 {
     const struct vocab_token *t = &v->tokens[id];
     uint32_t *entry = &v->table[find_slot(v, v->bytes.data + t->off, t->len, t->is_bytes)];
@@ -104,7 +104,7 @@ static int list_token(struct vocab *v, int32_t id, const char *text, size_t len,
     return 0;
 }
 
-int vocab_add(struct vocab *v, int32_t id, const char *text, size_t len, bool findable, struct err *e)
+int vocab_add(struct vocab *v, int32_t id, const char *text, size_t len, bool findable, struct moeflux_err *e)
 {
     struct vocab_token *t = &v->tokens[id];
     if (t->present)

@@ -11,7 +11,7 @@
 
 #include "base/str.h"
 
-struct err;
+struct moeflux_err;
 
 /* Ids are array indices: this bounds what a file can make us allocate. The largest vocabularies have 0.3 M. */
 #define VOCAB_MAX_IDS (1 << 22)
@@ -33,12 +33,13 @@ struct vocab {
 };
 
 /* Room for ids below n_ids (at most VOCAB_MAX_IDS) and n_tokens entries that can be found. */
-int vocab_init(struct vocab *v, int32_t n_ids, size_t n_tokens, struct err *e);
+int vocab_init(struct vocab *v, int32_t n_ids, size_t n_tokens, struct moeflux_err *e);
 void vocab_free(struct vocab *v);
 
 /* Gives `id` (in range) its text as the file writes it. `findable`: a token of the model, not an added one.
  * ERR_FORMAT when the id has a token or the findable text an id already. At most n_tokens findable ones. */
-int vocab_add(struct vocab *v, int32_t id, const char *text, size_t len, bool findable, struct err *e);
+int vocab_add(struct vocab *v, int32_t id, const char *text, size_t len, bool findable,
+              struct moeflux_err *e);
 
 /* The id of a token as the file writes it, or -1. `scratch` is overwritten. */
 int32_t vocab_find(const struct vocab *v, const char *text, size_t len, struct str *scratch);

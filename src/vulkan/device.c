@@ -36,11 +36,11 @@ static const char *result_name(VkResult r)
     }
 }
 
-int gpu_error(VkResult r, const char *call, struct err *e)
+int gpu_error(VkResult r, const char *call, struct moeflux_err *e)
 {
     const char *name = result_name(r);
     bool memory = r == VK_ERROR_OUT_OF_HOST_MEMORY || r == VK_ERROR_OUT_OF_DEVICE_MEMORY;
-    enum err_code code = memory ? ERR_NO_FIT : ERR_DEVICE;
+    int code = memory ? ERR_NO_FIT : ERR_DEVICE;
     if (name)
         return err_set(e, code, "%s: %s", call, name);
     return err_set(e, code, "%s: Vulkan error %d", call, (int)r);
@@ -187,7 +187,7 @@ static void describe(VkPhysicalDevice p, struct gpu_info *out)
     snprintf(out->missing, sizeof out->missing, "%s", missing_feature(p, &props.properties, &sub));
 }
 
-static int create_instance(VkInstance *out, struct err *e)
+static int create_instance(VkInstance *out, struct moeflux_err *e)
 {
     uint32_t version = 0;
     if (vkEnumerateInstanceVersion(&version) != VK_SUCCESS || version < VK_API_VERSION_1_3)
@@ -218,7 +218,7 @@ static int best_first(const void *a, const void *b)
 }
 
 /* All devices, best first. Returns their number (0 is an error). */
-static int find_devices(VkInstance instance, struct found *found, struct err *e)
+static int find_devices(VkInstance instance, struct found *found, struct moeflux_err *e)
 {
     VkPhysicalDevice p[MAX_DEVICES];
     uint32_t n = MAX_DEVICES;
@@ -237,7 +237,7 @@ static int find_devices(VkInstance instance, struct found *found, struct err *e)
     return (int)n;
 }
 
-int gpu_list(struct gpu_info *out, uint32_t cap, struct err *e)
+int gpu_list(struct gpu_info *out, uint32_t cap, struct moeflux_err *e)
 {
     VkInstance instance;
     int rc = create_instance(&instance, e);
@@ -265,7 +265,7 @@ static bool name_has(const char *name, const char *part)
     return n == 0;
 }
 
-static int choose(const struct found *found, int n, const char *which, struct err *e)
+static int choose(const struct found *found, int n, const char *which, struct moeflux_err *e)
 {
     if (!which)
         return found[0].info.missing[0] ? err_set(e, ERR_DEVICE, "no usable Vulkan device: %s lacks %s",
@@ -342,7 +342,7 @@ static uint64_t import_align(VkPhysicalDevice p)
     return host.minImportedHostPointerAlignment;
 }
 
-static int create_device(struct gpu *g, struct err *e)
+static int create_device(struct gpu *g, struct moeflux_err *e)
 {
     g->has_coop = has_matrices(g->instance, g->physical);
     VkPhysicalDeviceCooperativeMatrixFeaturesNV coop = {
@@ -442,7 +442,7 @@ static bool all_local_memory_is_mapped(const VkPhysicalDeviceMemoryProperties *m
     return false;
 }
 
-int gpu_open(struct gpu *g, const char *which, struct err *e)
+int gpu_open(struct gpu *g, const char *which, struct moeflux_err *e)
 {
     *g = (struct gpu){0};
     int rc = create_instance(&g->instance, e);

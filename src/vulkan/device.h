@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <vulkan/vulkan.h>
 
-struct err;
+struct moeflux_err;
 
 struct gpu_info { /* one physical device, before it is opened */
     char name[256];
@@ -48,11 +48,11 @@ struct gpu {
 
 /* Lists the devices, best first (discrete, integrated, virtual, cpu; more memory first). Fills up to `cap` entries
  * and returns how many there are. ERR_DEVICE: no Vulkan loader or driver. */
-int gpu_list(struct gpu_info *out, uint32_t cap, struct err *e);
+int gpu_list(struct gpu_info *out, uint32_t cap, struct moeflux_err *e);
 
 /* Opens the best usable device (which = NULL), or the one whose index in gpu_list or part of whose name (case
  * ignored) is `which`. ERR_DEVICE names what is missing. */
-int gpu_open(struct gpu *g, const char *which, struct err *e);
+int gpu_open(struct gpu *g, const char *which, struct moeflux_err *e);
 void gpu_close(struct gpu *g);
 
 /* Free device-local memory now, in bytes (VK_EXT_memory_budget where there is one, else the heaps' sizes). */
@@ -62,6 +62,6 @@ uint64_t gpu_free_bytes(const struct gpu *g);
 uint64_t gpu_used_bytes(const struct gpu *g);
 
 /* "vkCreateBuffer: VK_ERROR_OUT_OF_DEVICE_MEMORY" as ERR_DEVICE (ERR_NO_FIT for the out-of-memory results). */
-int gpu_error(VkResult r, const char *call, struct err *e);
+int gpu_error(VkResult r, const char *call, struct moeflux_err *e);
 
 #endif

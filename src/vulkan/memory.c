@@ -29,7 +29,7 @@ static int find_type(const struct gpu *g, uint32_t allowed, enum gpu_memory kind
     return -1;
 }
 
-static int allocate(struct gpu_buffer *b, const struct gpu *g, enum gpu_memory kind, struct err *e)
+static int allocate(struct gpu_buffer *b, const struct gpu *g, enum gpu_memory kind, struct moeflux_err *e)
 {
     VkMemoryRequirements need;
     vkGetBufferMemoryRequirements(g->device, b->buffer, &need);
@@ -64,7 +64,7 @@ static int allocate(struct gpu_buffer *b, const struct gpu *g, enum gpu_memory k
     return 0;
 }
 
-static int create_buffer(struct gpu_buffer *b, const struct gpu *g, const void *next, struct err *e)
+static int create_buffer(struct gpu_buffer *b, const struct gpu *g, const void *next, struct moeflux_err *e)
 {
     const uint32_t families[] = {g->queue_family, g->transfer_family};
     bool is_shared = g->queue_family != g->transfer_family;
@@ -89,7 +89,7 @@ static void find_address(struct gpu_buffer *b, const struct gpu *g)
 }
 
 int gpu_buffer_new(struct gpu_buffer *b, const struct gpu *g, enum gpu_memory kind, uint64_t bytes,
-                   struct err *e)
+                   struct moeflux_err *e)
 {
     /* Kernels read 16-bit numbers in pairs, so the last word is a whole one. */
     *b = (struct gpu_buffer){.bytes = size_round_up(size_max(bytes, 1), 4)};
@@ -119,7 +119,7 @@ static uint32_t importable_types(const struct gpu *g, const uint8_t *host)
     return p.memoryTypeBits;
 }
 
-static int import(struct gpu_buffer *b, const struct gpu *g, uint8_t *host, struct err *e)
+static int import(struct gpu_buffer *b, const struct gpu *g, uint8_t *host, struct moeflux_err *e)
 {
     VkMemoryRequirements need;
     vkGetBufferMemoryRequirements(g->device, b->buffer, &need);
@@ -143,7 +143,8 @@ static int import(struct gpu_buffer *b, const struct gpu *g, uint8_t *host, stru
     return r == VK_SUCCESS ? 0 : err_set(e, ERR_UNSUPPORTED, "%s cannot import mapped files", g->info.name);
 }
 
-int gpu_buffer_import(struct gpu_buffer *b, const struct gpu *g, uint8_t *host, uint64_t bytes, struct err *e)
+int gpu_buffer_import(struct gpu_buffer *b, const struct gpu *g, uint8_t *host, uint64_t bytes,
+                      struct moeflux_err *e)
 {
     const VkExternalMemoryBufferCreateInfo from = {
         .sType = VK_STRUCTURE_TYPE_EXTERNAL_MEMORY_BUFFER_CREATE_INFO,

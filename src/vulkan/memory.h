@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <vulkan/vulkan.h>
 
-struct err;
+struct moeflux_err;
 struct gpu;
 
 enum gpu_memory {
@@ -24,11 +24,11 @@ struct gpu_buffer {
 
 /* Not zeroed. ERR_NO_FIT says what was asked and what is free; ERR_UNSUPPORTED: more than one allocation may hold. */
 int gpu_buffer_new(struct gpu_buffer *b, const struct gpu *g, enum gpu_memory kind, uint64_t bytes,
-                   struct err *e);
+                   struct moeflux_err *e);
 /* A buffer over host memory that somebody else keeps until it is freed. host and bytes are multiples of
  * gpu.import_align. ERR_UNSUPPORTED: the device cannot, or not this memory. */
 int gpu_buffer_import(struct gpu_buffer *b, const struct gpu *g, uint8_t *host, uint64_t bytes,
-                      struct err *e);
+                      struct moeflux_err *e);
 void gpu_buffer_free(struct gpu_buffer *b, const struct gpu *g);
 
 #endif

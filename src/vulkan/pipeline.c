@@ -31,7 +31,7 @@ const char *pipeline_find_name(const char *name)
     return k ? k->name : NULL;
 }
 
-int pipeline_set_open(struct pipeline_set *s, const struct gpu *g, struct err *e)
+int pipeline_set_open(struct pipeline_set *s, const struct gpu *g, struct moeflux_err *e)
 {
     *s = (struct pipeline_set){0};
     VkPushConstantRange range = {.stageFlags = VK_SHADER_STAGE_COMPUTE_BIT, .size = PIPELINE_ARGS_BYTES};
@@ -52,7 +52,7 @@ void pipeline_set_close(struct pipeline_set *s, const struct gpu *g)
     *s = (struct pipeline_set){0};
 }
 
-int pipeline_make(struct pipeline_set *s, const struct gpu *g, int idx, struct err *e)
+int pipeline_make(struct pipeline_set *s, const struct gpu *g, int idx, struct moeflux_err *e)
 {
     struct pipeline *p = &s->all[idx];
     if (p->handle)
@@ -91,7 +91,7 @@ int pipeline_make(struct pipeline_set *s, const struct gpu *g, int idx, struct e
 }
 
 int pipeline_find(struct pipeline_set *s, const char *name, const uint32_t *spec, uint32_t n_spec,
-                  struct err *e)
+                  struct moeflux_err *e)
 {
     for (size_t i = 0; i < s->n; i++)
         if (strcmp(s->all[i].name, name) == 0 && s->all[i].n_spec == n_spec &&

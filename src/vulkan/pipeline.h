@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <vulkan/vulkan.h>
 
-struct err;
+struct moeflux_err;
 struct gpu;
 
 enum { PIPELINE_MAX_SPEC = 9, PIPELINE_ARGS_BYTES = 128 };
@@ -17,17 +17,17 @@ struct pipeline_set {
     size_t n, cap;
 };
 
-int pipeline_set_open(struct pipeline_set *s, const struct gpu *g, struct err *e);
+int pipeline_set_open(struct pipeline_set *s, const struct gpu *g, struct moeflux_err *e);
 void pipeline_set_close(struct pipeline_set *s, const struct gpu *g);
 
 /* A place for the pipeline of kernels/<name>.comp with specialisation constants 0 .. n_spec - 1 (each 4 bytes); the
  * same one for the same constants. Returns its index in s->all or a negative ERR_*. */
 int pipeline_find(struct pipeline_set *s, const char *name, const uint32_t *spec, uint32_t n_spec,
-                  struct err *e);
+                  struct moeflux_err *e);
 
 /* Creates the pipeline at `idx` unless it is there already. The driver compiles it: that takes from some milliseconds to
  * a second. */
-int pipeline_make(struct pipeline_set *s, const struct gpu *g, int idx, struct err *e);
+int pipeline_make(struct pipeline_set *s, const struct gpu *g, int idx, struct moeflux_err *e);
 
 struct pipeline {
     const char *name; /* static */

@@ -6,7 +6,7 @@
 #include "vulkan/memory.h"
 #include "vulkan/pipeline.h"
 
-static int open_batch(struct stream *s, struct stream_batch *b, struct err *e)
+static int open_batch(struct stream *s, struct stream_batch *b, struct moeflux_err *e)
 {
     VkCommandBufferAllocateInfo info = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
                                         .commandPool = s->pool,
@@ -25,7 +25,7 @@ static int open_batch(struct stream *s, struct stream_batch *b, struct err *e)
 }
 
 int stream_open(struct stream *s, const struct gpu *g, const struct pipeline_set *p, bool profile,
-                struct err *e)
+                struct moeflux_err *e)
 {
     *s = (struct stream){.gpu = g, .pipelines = p, .profile = p && profile && g->ns_per_tick > 0};
     VkCommandPoolCreateInfo pool = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
@@ -64,7 +64,7 @@ void stream_close(struct stream *s)
 /* How often a waiting host asks whether to go on. */
 #define SLICE_NS ((uint64_t)50000000)
 
-int stream_wait_for(struct stream *s, uint64_t ticket, uint64_t ns, struct err *e)
+int stream_wait_for(struct stream *s, uint64_t ticket, uint64_t ns, struct moeflux_err *e)
 {
     VkSemaphoreWaitInfo info = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO,
                                 .semaphoreCount = 1,
@@ -78,7 +78,7 @@ int stream_wait_for(struct stream *s, uint64_t ticket, uint64_t ns, struct err *
     return r == VK_SUCCESS ? 1 : gpu_error(r, "waiting for the device", e);
 }
 
-static int await(struct stream *s, uint64_t ticket, struct err *e)
+static int await(struct stream *s, uint64_t ticket, struct moeflux_err *e)
 {
     int rc;
     do {
@@ -105,7 +105,7 @@ static void collect_times(struct stream *s, struct stream_batch *b)
     }
 }
 
-int stream_wait(struct stream *s, uint64_t ticket, struct err *e)
+int stream_wait(struct stream *s, uint64_t ticket, struct moeflux_err *e)
 {
     if (ticket == 0)
         return 0;
@@ -145,7 +145,7 @@ static void stamp(struct stream *s, struct stream_timed what)
 void stream_begin(struct stream *s)
 {
     struct stream_batch *b = &s->ring[s->last_ticket % STREAM_RING];
-    s->err = (struct err){0};
+    s->err = (struct moeflux_err){0};
     s->open = b;
     s->parked = NULL;
     s->after = NULL;
@@ -266,7 +266,7 @@ static struct stream_batch *end_batch(struct stream *s)
     return s->err.code ? NULL : b;
 }
 
-static int queue_batch(struct stream *s, struct stream_batch *b, uint64_t *ticket, struct err *e)
+static int queue_batch(struct stream *s, struct stream_batch *b, uint64_t *ticket, struct moeflux_err *e)
 {
     VkCommandBufferSubmitInfo commands = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_SUBMIT_INFO,
                                           .commandBuffer = b->commands};
@@ -296,7 +296,7 @@ static int queue_batch(struct stream *s, struct stream_batch *b, uint64_t *ticke
     return 0;
 }
 
-int stream_submit(struct stream *s, uint64_t *ticket, struct err *e)
+int stream_submit(struct stream *s, uint64_t *ticket, struct moeflux_err *e)
 {
     struct stream_batch *b = end_batch(s);
     if (b)
@@ -316,7 +316,7 @@ bool stream_is_parked(const struct stream *s)
     return s->parked != NULL;
 }
 
-int stream_submit_parked(struct stream *s, uint64_t *ticket, struct err *e)
+int stream_submit_parked(struct stream *s, uint64_t *ticket, struct moeflux_err *e)
 {
     struct stream_batch *b = s->parked;
     s->parked = NULL;

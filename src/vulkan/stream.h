@@ -50,7 +50,7 @@ struct stream {
     const struct stream *after; /* the open batch starts when this one's ticket is reached; NULL: at once */
     uint64_t after_ticket;
     uint64_t n_submits, n_dispatches, wait_ns;
-    struct err err; /* the first error since begin */
+    struct moeflux_err err; /* the first error since begin */
     /* Called for every timed command of a finished batch. */
     void (*on_time)(void *ctx, const struct stream_timed *what, uint64_t ns);
     void *on_time_ctx;
@@ -61,7 +61,7 @@ struct stream {
 
 /* p: what the stream's dispatches name; NULL: copies and zeroings only, beside the work of other streams. */
 int stream_open(struct stream *s, const struct gpu *g, const struct pipeline_set *p, bool profile,
-                struct err *e);
+                struct moeflux_err *e);
 void stream_close(struct stream *s);
 
 void stream_begin(struct stream *s);
@@ -81,17 +81,17 @@ void stream_zero(struct stream *s, const struct gpu_buffer *dst, uint64_t off, u
 /* The batch being recorded starts on the device when `other` has reached `ticket`, and sees what it wrote. */
 void stream_after(struct stream *s, const struct stream *other, uint64_t ticket);
 /* Ends the batch with its writes visible to the host, and queues it. */
-int stream_submit(struct stream *s, uint64_t *ticket, struct err *e);
+int stream_submit(struct stream *s, uint64_t *ticket, struct moeflux_err *e);
 /* Ends the batch without queueing it: stream_submit_parked does that later, unless stream_begin was called in between,
  * which gives the parked batch up. So the host can record the next batch while the device works on this one. */
 void stream_park(struct stream *s);
 bool stream_is_parked(const struct stream *s);
-int stream_submit_parked(struct stream *s, uint64_t *ticket, struct err *e);
+int stream_submit_parked(struct stream *s, uint64_t *ticket, struct moeflux_err *e);
 /* Gives up what was recorded since begin. */
 void stream_abandon(struct stream *s);
-int stream_wait(struct stream *s, uint64_t ticket, struct err *e);
+int stream_wait(struct stream *s, uint64_t ticket, struct moeflux_err *e);
 /* As stream_wait, at most for `ns`, without asking go_on. Returns 1 when the ticket is reached, 0 when it is not. */
-int stream_wait_for(struct stream *s, uint64_t ticket, uint64_t ns, struct err *e);
+int stream_wait_for(struct stream *s, uint64_t ticket, uint64_t ns, struct moeflux_err *e);
 /* Whether stream_wait would return at once. */
 bool stream_is_done(const struct stream *s, uint64_t ticket);
 

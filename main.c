@@ -1,0 +1,76 @@
+#include <unistd.h>
+
+#include "base/err.h"
+#include "base/str.h"
+#include "cli/batch.h"
+#include "cli/bench.h"
+#include "cli/exit.h"
+#include "cli/inspect.h"
+#include "cli/interactive.h"
+#include "cli/options.h"
+#include "cli/output.h"
+#include "cli/perplexity.h"
+#include "cli/plan_report.h"
+#include "cli/prompt.h"
+#include "cli/run.h"
+#include "cli/signals.h"
+#include "cli/terminal/term.h"
+#include "cli/verbs.h"
+#include "moeflux.h"
+
+static int print_help(const struct options *o, struct output *out, struct moeflux_err *e)
+{
+    struct str text = {0};
+    options_help(o, &text);
+    output_add(out, str_text(&text), text.len);
+    str_free(&text);
+    return output_flush(out, e);
+}
+
+static int dispatch(const struct options *o, const struct term *t, struct output *out, struct moeflux_err *e)
+{
+    if (o->help)
+        return print_help(o, out, e);
+    switch (o->verb) {
+    case VERB_CONVERT:
+        return verbs_convert(o, t, e);
+    case VERB_INSPECT:
+        return inspect_run(o, out, e);
+    case VERB_LIST_DEVICES:
+        return verbs_list_devices(o, out, e);
+    case VERB_SELFTEST:
+        return verbs_selftest(o, out, e);
+    case VERB_PLAN:
+        return plan_report_run(o, out, e);
+    case VERB_BATCH:
+        return batch_run(o, t, out, e);
+    case VERB_BENCH:
+        return bench_run(o, t, out, e);
+    case VERB_PERPLEXITY:
+        return perplexity_run(o, t, out, e);
+    case VERB_VERSION:
+        output_text(out, "moeflux " MOEFLUX_VERSION "\n");
+        return output_flush(out, e);
+    default:
+        if (!prompt_is_given(o, t))
+            return interactive_run(o, t, out, e);
+        return o->resume ? err_set(e, ERR_USAGE, "--resume needs a terminal on stdin")
+                         : run_once(o, t, out, e);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    struct options o;
+    struct output out;
+    struct moeflux_err e = {0}, closing = {0};
+    struct term t = term_look();
+    signals_ignore_failed_writes();
+    output_init(&out, STDOUT_FILENO);
+    int rc = options_parse(&o, argc, argv, &e);
+    if (!rc)
+        rc = dispatch(&o, &t, &out, &e);
+    /* A failure that was found first is the one that is told. */
+    int closed = output_close(&out, &closing);
+    return rc ? exit_report(rc, &e) : exit_report(closed, &closing);
+}

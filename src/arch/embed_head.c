@@ -1,0 +1,53 @@
+#include "arch/embed_head.h"
+
+#include "arch/arch.h"
+#include "arch/loader.h"
+#include "arch/scratch.h"
+#include "model/config.h"
+
+int embed_head_load(struct embed_head *s, struct loader *l, const struct config *c, struct moeflux_err *e)
+{
+    struct weights embedding, head;
+    s->config = c;
+    int rc = loader_matrix(l, "model.embed_tokens", c->vocab_size, c->hidden, &embedding, e);
+    if (rc == 0)
+        rc = embed_open(&s->embed, l->exec, &embedding, e);
+    if (rc == 0)
+        rc = loader_vector(l, "model.norm.weight", c->hidden, &s->head_norm, e);
+    if (rc == 0 && !c->tied)
+        rc = loader_matrix(l, "lm_head", c->vocab_size, c->hidden, &head, e);
+    if (rc == 0)
+        rc = linear_open(&s->head, l->exec, c->tied ? &embedding : &head, 1, e);
+    return rc;
+}
+
+void embed_head_allocate(struct embed_head *s, const struct config *c, uint32_t n, struct scratch *to)
+{
+    scratch_floats(to, &s->x, (uint64_t)n * c->hidden);
+    scratch_floats(to, &s->logits, (uint64_t)ARCH_HEAD_ROWS * c->vocab_size);
+}
+
+void embed_head_close(struct embed_head *s, struct exec *x)
+{
+    linear_close(&s->head, x);
+    exec_buffer_free(x, &s->x);
+    exec_buffer_free(x, &s->logits);
+}
+
+void embed_head_embed(const struct embed_head *s, struct exec *x, const struct arch_chunk *c)
+{
+    embed_run(&s->embed, x, &(struct embed_call){.ids = c->ids, .dst = s->x.address, .n = c->n});
+}
+
+void embed_head_head(const struct embed_head *s, struct exec *x, uint32_t from, uint32_t n)
+{
+    uint32_t hidden = s->config->hidden;
+    linear_run(&s->head, x,
+               &(struct linear_call){.x = s->x.address + (uint64_t)from * hidden * sizeof(float),
+                                     .norm = s->head_norm,
+                                     .y = s->logits.address,
+                                     .x_stride = hidden,
+                                     .y_stride = s->config->vocab_size,
+                                     .n = n,
+                                     .eps = s->config->rms_eps});
+}

@@ -1,0 +1,34 @@
+/* embed_head.h - what stands before and behind the layers of every architecture: embedding, last norm, head. */
+#ifndef MOEFLUX_ARCH_EMBED_HEAD_H
+#define MOEFLUX_ARCH_EMBED_HEAD_H
+
+#include <stdint.h>
+
+#include "ops/embed.h"
+#include "exec/exec.h"
+#include "ops/linear.h"
+
+struct arch_chunk;
+struct config;
+struct moeflux_err;
+struct loader;
+struct scratch;
+
+struct embed_head {
+    const struct config *config;
+    struct embed embed;
+    struct linear head;
+    uint64_t head_norm;
+    struct exec_buffer x;      /* f32 [n][hidden]: the hidden states */
+    struct exec_buffer logits; /* f32 [ARCH_HEAD_ROWS][vocab_size] */
+};
+
+int embed_head_load(struct embed_head *s, struct loader *l, const struct config *c, struct moeflux_err *e);
+/* Its buffers for chunks of up to n tokens. */
+void embed_head_allocate(struct embed_head *s, const struct config *c, uint32_t n, struct scratch *to);
+void embed_head_close(struct embed_head *s, struct exec *x);
+
+void embed_head_embed(const struct embed_head *s, struct exec *x, const struct arch_chunk *c);
+void embed_head_head(const struct embed_head *s, struct exec *x, uint32_t from, uint32_t n);
+
+#endif

@@ -1,0 +1,131 @@
+#include "base/cores.h"
+
+#include <sched.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+enum { MAX_PATH = 1024, MAX_CPUS = 1 << 15 };
+
+static bool read_line(const char *path, char *line, int cap)
+{
+    FILE *f = fopen(path, "re");
+    bool got = f && fgets(line, cap, f);
+    if (f)
+        fclose(f);
+    return got;
+}
+
+/* The mask of the process, or NULL; freed with CPU_FREE. */
+static cpu_set_t *affinity(void)
+{
+    cpu_set_t *set = CPU_ALLOC(MAX_CPUS);
+    if (set && sched_getaffinity(0, CPU_ALLOC_SIZE(MAX_CPUS), set) == 0)
+        return set;
+    CPU_FREE(set);
+    return NULL;
+}
+
+uint32_t cores_allowed(void)
+{
+    cpu_set_t *set = affinity();
+    int n = set ? CPU_COUNT_S(CPU_ALLOC_SIZE(MAX_CPUS), set) : 1;
+    CPU_FREE(set);
+    return n > 1 ? (uint32_t)n : 1;
+}
+
+/* Whether an earlier processor of the set shares the core of `cpu`: a list like "3,67" or "0-1". */
+static bool is_second_of_core(const char *root, const cpu_set_t *set, uint32_t cpu)
+{
+    char path[MAX_PATH], line[256];
+    snprintf(path, sizeof path, "%s/sys/devices/system/cpu/cpu%u/topology/thread_siblings_list", root, cpu);
+    if (!read_line(path, line, sizeof line))
+        return false;
+    for (char *p = line, *end;; p = end + 1) {
+        unsigned long first = strtoul(p, &end, 10), last = first;
+        if (end == p)
+            return false;
+        if (*end == '-')
+            last = strtoul(end + 1, &end, 10);
+        for (; first <= last && first < cpu; first++)
+            if (CPU_ISSET_S(first, CPU_ALLOC_SIZE(MAX_CPUS), set))
+                return true;
+        if (*end != ',')
+            return false;
+    }
+}
+
+/* The group's quota in processors, rounded up; UINT64_MAX for none. */
+static uint64_t quota_in(const char *dir, bool second)
+{
+    char path[MAX_PATH + 32], line[128], *end;
+    snprintf(path, sizeof path, "%s/%s", dir, second ? "cpu.max" : "cpu.cfs_quota_us");
+    if (!read_line(path, line, sizeof line))
+        return UINT64_MAX;
+    long long quota = strtoll(line, &end, 10); /* "max" and -1 stand for none */
+    if (end == line || quota <= 0)
+        return UINT64_MAX;
+    if (!second) {
+        snprintf(path, sizeof path, "%s/cpu.cfs_period_us", dir);
+        end = read_line(path, line, sizeof line) ? line : NULL;
+    }
+    long long period = end ? strtoll(end, NULL, 10) : 0;
+    return period > 0 ? (uint64_t)((quota + period - 1) / period) : UINT64_MAX;
+}
+
+/* The path of this process's group, from a line like "0::/path" (second version) or "4:cpu,cpuacct:/path". */
+static bool find_group(const char *root, bool second, char *path, size_t cap)
+{
+    char file[MAX_PATH], line[MAX_PATH];
+    bool found = false;
+    snprintf(file, sizeof file, "%s/proc/self/cgroup", root);
+    FILE *f = fopen(file, "re");
+    while (f && !found && fgets(line, sizeof line, f)) {
+        char *names = strchr(line, ':'), *rest = names ? strchr(names + 1, ':') : NULL;
+        if (!rest)
+            continue;
+        *rest = '\0';
+        rest[1 + strcspn(rest + 1, "\n")] = '\0';
+        found = second && names[1] == '\0';
+        char *save = NULL;
+        for (char *name = strtok_r(names + 1, ",", &save); name && !second; name = strtok_r(NULL, ",", &save))
+            found = found || strcmp(name, "cpu") == 0;
+        if (found)
+            snprintf(path, cap, "%s", rest + 1);
+    }
+    if (f)
+        fclose(f);
+    return found;
+}
+
+static uint64_t cgroup_quota(const char *root, bool second)
+{
+    char group[MAX_PATH / 2], dir[MAX_PATH];
+    const char *mount = second ? "/sys/fs/cgroup" : "/sys/fs/cgroup/cpu";
+    uint64_t least = UINT64_MAX;
+    if (!find_group(root, second, group, sizeof group))
+        return least;
+    snprintf(dir, sizeof dir, "%s%s%s", root, mount, group);
+    size_t top = strlen(root) + strlen(mount);
+    /* In a container the path may be one that only the host sees; its mount is then the group itself. */
+    while (strlen(dir) >= top) {
+        least = size_min(least, quota_in(dir, second));
+        *strrchr(dir, '/') = '\0';
+    }
+    return least;
+}
+
+uint32_t cores_useful(const char *root)
+{
+    cpu_set_t *set = affinity();
+    uint64_t n = 0;
+    for (uint32_t cpu = 0; set && cpu < MAX_CPUS; cpu++)
+        if (CPU_ISSET_S(cpu, CPU_ALLOC_SIZE(MAX_CPUS), set) && !is_second_of_core(root, set, cpu))
+            n++;
+    CPU_FREE(set);
+    n = size_min(n, size_min(cgroup_quota(root, true), cgroup_quota(root, false)));
+    return n > 1 ? (uint32_t)n : 1;
+}

@@ -1,0 +1,15 @@
+/* cores.h - how many processors this process may use. */
+#ifndef MOEFLUX_BASE_CORES_H
+#define MOEFLUX_BASE_CORES_H
+
+#include <stdint.h>
+
+/* The processors of the affinity mask. At least 1. */
+uint32_t cores_allowed(void);
+
+/* How many threads a computation gains from: the processors of the affinity mask, those that share a core counted
+ * once, and no more than the CPU quota of the process's cgroups and their parents (version 2 and version 1), rounded up.
+ * `root` stands before /proc and /sys: "", or a test's directory. At least 1. */
+uint32_t cores_useful(const char *root);
+
+#endif

@@ -1,0 +1,35 @@
+/* f16.h - numbers of 16 bits: float16 (IEEE 754 binary16) and bf16 (the upper half of a float32). */
+#ifndef MOEFLUX_BASE_F16_H
+#define MOEFLUX_BASE_F16_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+static inline float bf16_to_float(uint16_t bits)
+{
+    uint32_t u = (uint32_t)bits << 16;
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+/* Nearest, ties to even. Not for NaN. */
+static inline uint16_t bf16_from_float(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+}
+
+/* As unpackHalf2x16 and packHalf2x16 of the kernels. */
+float f16_to_float(uint16_t bits);
+/* Nearest, ties to even. What is larger than 65504 in size, infinities too, becomes it; NaN stays NaN. */
+uint16_t f16_from_float(float x);
+
+/* Whether n values are all finite. Any alignment. */
+bool bf16_all_finite(const void *values, uint64_t n);
+bool f16_all_finite(const void *values, uint64_t n);
+bool float_all_finite(const void *values, uint64_t n);
+
+#endif

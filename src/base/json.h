@@ -1,0 +1,66 @@
+/* json.h - JSON files with limits, and typed reads of objects whose errors name the file and the key.
+ *
+ * A json_view looks a key up in up to four objects, the first that has it with a value other than null wins
+ * (text_config before the top level). The first failure sticks in the view: later reads return 0 or NULL and the
+ * caller asks for `rc` once at the end. */
+#ifndef MOEFLUX_BASE_JSON_H
+#define MOEFLUX_BASE_JSON_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/quote.h"
+
+struct moeflux_err;
+struct json_t;
+
+enum { JSON_MAX_NESTING = 64, JSON_VIEW_OBJECTS = 4 };
+
+/* Parses text[0..len). The root must be an object. ERR_FORMAT names `where` and the line: bad syntax, invalid
+ * UTF-8, a key given twice, nesting deeper than JSON_MAX_NESTING. The caller gives it back with json_decref. */
+int json_read(const char *text, size_t len, const char *where, struct json_t **root, struct moeflux_err *e);
+
+/* The same from a file of at most max_bytes. */
+int json_read_file(const char *path, uint64_t max_bytes, struct json_t **root, struct moeflux_err *e);
+
+/* The member `key` of an object, borrowed; NULL where it is absent or null, or `object` is none. */
+const struct json_t *json_member(const struct json_t *object, const char *key);
+/* Whether `value` (may be NULL) is this text. */
+bool json_is_text(const struct json_t *value, const char *text);
+/* A member's text for an error line; "" where it is none. */
+struct quote json_quote_member(const struct json_t *object, const char *key);
+
+struct json_view {
+    const struct json_t *objects[JSON_VIEW_OBJECTS]; /* NULL entries are skipped */
+    const char *where; /* begins the errors: the file's name, the object's place */
+    struct moeflux_err *e;
+    int rc;
+};
+
+/* A view of one object. `where` begins its errors. */
+struct json_view json_view_of(const struct json_t *object, const char *where, struct moeflux_err *e);
+
+/* The value of `key`, or NULL when no object has it (null counts as absent). Never fails. */
+const struct json_t *json_view_get(const struct json_view *v, const char *key);
+
+/* Whole numbers from lo to hi; the key must be there. */
+uint64_t json_view_u64(struct json_view *v, const char *key, uint64_t lo, uint64_t hi);
+uint32_t json_view_u32(struct json_view *v, const char *key, uint32_t lo, uint32_t hi);
+/* The same, `fallback` when the key is absent. */
+uint32_t json_view_u32_or(struct json_view *v, const char *key, uint32_t fallback, uint32_t lo, uint32_t hi);
+
+/* A finite number from lo to hi, or `fallback` when the key is absent. */
+double json_view_real_or(struct json_view *v, const char *key, double fallback, double lo, double hi);
+bool json_view_bool_or(struct json_view *v, const char *key, bool fallback);
+/* The key must be there. */
+bool json_view_bool(struct json_view *v, const char *key);
+/* ERR_UNSUPPORTED where the value is true, because it asks for something that this program does not do. */
+void json_view_need_false(struct json_view *v, const char *key, bool fallback);
+/* Borrowed; `fallback` (may be NULL) when the key is absent. */
+const char *json_view_text_or(struct json_view *v, const char *key, const char *fallback);
+/* An object or array by its key, or NULL when the key is absent. */
+const struct json_t *json_view_object(struct json_view *v, const char *key);
+const struct json_t *json_view_array(struct json_view *v, const char *key);
+
+#endif

@@ -1,0 +1,47 @@
+#include "cli/setup.h"
+
+#include "base/err.h"
+#include "cli/options.h"
+#include "cli/place.h"
+#include "cli/terminal/bar.h"
+#include "generate/generator.h"
+
+int setup_open(struct generator *s, const struct options *o, struct bar *bar, struct moeflux_err *e)
+{
+    struct moeflux_options engine = {.progress = bar_progress(bar)};
+    *s = (struct generator){0};
+    options_engine(o, &engine);
+    int rc = o->usage ? place_check("--usage", o->usage, e) : 0;
+    if (!rc)
+        rc = generator_open(s, &engine, e);
+    bar_end(bar);
+    return rc;
+}
+
+int setup_chat(struct generator *s, const struct options *o, const char *what, struct moeflux_err *e)
+{
+    if (!s->tokenizer)
+        return err_set(e, ERR_USAGE, "%s has no tokenizer.json, which %s needs (use --tokens-in)", o->model,
+                       what);
+    struct request_options r = options_request(o);
+    return generator_use_chat(s, request_thinking(&r), what, e);
+}
+
+int setup_start(struct generator *s, const struct options *o, uint32_t max_context, struct moeflux_err *e)
+{
+    uint64_t seed = (uint64_t)o->seed;
+    struct moeflux_err why;
+    int rc = o->seed < 0 ? generator_draw_seed(&seed, &why) : 0;
+    if (rc)
+        return err_set(e, rc, "%s (give one with -s)", why.text);
+    struct sampler_options sampling = options_sampling(o, seed);
+    return generator_start(s, max_context, &sampling, e);
+}
+
+int setup_save_usage(const struct generator *s, const struct options *o, int rc, struct moeflux_err *e)
+{
+    if (!o->usage || !s->model || (rc && rc != ERR_INTERRUPTED))
+        return rc;
+    int saved = moeflux_model_save_usage(s->model, o->usage, e);
+    return saved ? saved : rc;
+}

@@ -1,0 +1,220 @@
+#include "cli/terminal/line.h"
+
+#include <histedit.h>
+#include <langinfo.h>
+#include <locale.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <termios.h>
+#include <unistd.h>
+#include <wchar.h>
+
+#include "base/err.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/side_file.h"
+#include "base/str.h"
+#include "cli/exit.h"
+#include "cli/place.h"
+#include "cli/say.h"
+#include "cli/signals.h"
+#include "cli/terminal/term.h"
+
+enum { HISTORY_LINES = 1000 };
+
+struct line {
+    EditLine *edit;
+    History *history;
+    char *history_path; /* NULL: not kept */
+    const char *prompt;
+    struct str text;
+    mbstate_t partial; /* of a character that arrives in pieces */
+};
+
+static char *show_prompt(EditLine *edit)
+{
+    struct line *l = NULL;
+    el_get(edit, EL_CLIENTDATA, &l);
+    return (char *)(uintptr_t)l->prompt;
+}
+
+/* After Ctrl-Z the shell has the terminal in its own mode, which libedit does not notice by itself. */
+static void draw_again(EditLine *edit)
+{
+    el_set(edit, EL_PREP_TERM, 0);
+    el_set(edit, EL_PREP_TERM, 1);
+    el_resize(edit);
+    say_escape(term_erase_line);
+    el_set(edit, EL_REFRESH);
+}
+
+/* The waiting is done in signals_wait: at Ctrl-C the terminal throws away the keys before it, also those that poll has told
+ * of, and a read that waits for them would not hear it. libedit asks for reads that wait with each line. */
+static void read_without_waiting(void)
+{
+    struct termios terminal;
+    if (tcgetattr(STDIN_FILENO, &terminal) < 0 || terminal.c_cc[VMIN] == 0)
+        return;
+    terminal.c_cc[VMIN] = terminal.c_cc[VTIME] = 0;
+    tcsetattr(STDIN_FILENO, TCSANOW, &terminal);
+}
+
+static bool has_hung_up(void)
+{
+    struct pollfd terminal = {.fd = STDIN_FILENO};
+    return poll(&terminal, 1, 0) != 0;
+}
+
+/* libedit's own reader waits on when Ctrl-C comes; this one gives up, so that the prompt hears it. */
+static int read_char(EditLine *edit, wchar_t *out)
+{
+    struct line *l = NULL;
+    el_get(edit, EL_CLIENTDATA, &l);
+    for (;;) {
+        char byte;
+        enum signals_wake wake = signals_wait(STDIN_FILENO);
+        if (wake == SIGNALS_INTERRUPT || wake == SIGNALS_END)
+            return -1;
+        if (wake == SIGNALS_REDRAW) {
+            draw_again(edit);
+            continue;
+        }
+        read_without_waiting();
+        ssize_t n = read(STDIN_FILENO, &byte, 1);
+        if (n == 0 && !has_hung_up())
+            continue;
+        if (n <= 0)
+            return (int)n;
+        size_t used = mbrtowc(out, &byte, 1, &l->partial);
+        if (used == (size_t)-2)
+            continue;
+        if (used == (size_t)-1) {
+            memset(&l->partial, 0, sizeof l->partial);
+            *out = L'?';
+        }
+        return 1;
+    }
+}
+
+static void load_history(struct line *l)
+{
+    HistEvent event;
+    history(l->history, &event, H_SETSIZE, HISTORY_LINES);
+    history(l->history, &event, H_SETUNIQUE, 1);
+    l->history_path = place_of_state("history");
+    /* A link to /dev/null says that none is wanted. */
+    if (l->history_path && file_exists(l->history_path) && !file_is_regular(l->history_path)) {
+        free(l->history_path);
+        l->history_path = NULL;
+    }
+    if (l->history_path)
+        history(l->history, &event, H_LOAD, l->history_path);
+}
+
+/* Characters beyond ASCII are edited as characters only under a UTF-8 locale. Numbers stay in the C locale. */
+static void choose_locale(void)
+{
+    setlocale(LC_CTYPE, "");
+    if (strcmp(nl_langinfo(CODESET), "UTF-8") != 0)
+        setlocale(LC_CTYPE, "C.UTF-8");
+}
+
+struct line *line_open(struct moeflux_err *e)
+{
+    struct line *l = mem_new(1, sizeof *l, e);
+    if (!l)
+        return NULL;
+    choose_locale();
+    l->history = history_init();
+    l->edit = el_init("moeflux", stdin, stderr, stderr);
+    if (!l->history || !l->edit) {
+        line_close(l);
+        err_set(e, ERR_IO, "the terminal cannot be edited on (libedit)");
+        return NULL;
+    }
+    load_history(l);
+    el_set(l->edit, EL_CLIENTDATA, l);
+    el_set(l->edit, EL_PROMPT, show_prompt);
+    el_set(l->edit, EL_EDITOR, "emacs");
+    el_set(l->edit, EL_HIST, history, l->history);
+    el_set(l->edit, EL_GETCFN, read_char);
+    el_set(l->edit, EL_BIND, "^R", "em-inc-search-prev", NULL);
+    el_source(l->edit, NULL);
+    return l;
+}
+
+void line_close(struct line *l)
+{
+    if (!l)
+        return;
+    if (l->edit)
+        el_end(l->edit);
+    if (l->history)
+        history_end(l->history);
+    free(l->history_path);
+    str_free(&l->text);
+    free(l);
+}
+
+enum line_event line_read(struct line *l, const char *prompt, const char **text)
+{
+    int n = 0;
+    l->prompt = prompt;
+    memset(&l->partial, 0, sizeof l->partial);
+    str_clear(&l->text);
+    signals_catch_editing(true);
+    const char *got = el_gets(l->edit, &n);
+    signals_catch_editing(false);
+    bool interrupted = signals_interrupted();
+    signals_clear();
+    if (interrupted) {
+        const LineInfo *info = el_line(l->edit);
+        str_add(&l->text, info->buffer, (size_t)(info->lastchar - info->buffer));
+        el_reset(l->edit);
+        say("\n");
+    } else if (got && n > 0) {
+        while (n > 0 && (got[n - 1] == '\n' || got[n - 1] == '\r'))
+            n--;
+        str_add(&l->text, got, (size_t)n);
+    }
+    *text = str_text(&l->text);
+    return interrupted ? LINE_INTERRUPTED : got && str_ok(&l->text) ? LINE_TEXT : LINE_END;
+}
+
+/* libedit wants a stream. The file is the user's alone: its older versions see to that and need a file for it, its newer
+ * ones do not. */
+static int save_history(const struct line *l, struct moeflux_err *e)
+{
+    HistEvent event;
+    struct side_file f;
+    int rc = side_file_create(&f, l->history_path, e);
+    if (rc)
+        return rc;
+    int fd = dup(f.fd);
+    FILE *to = fd < 0 ? NULL : fdopen(fd, "w");
+    bool ok = to && fchmod(fd, S_IRUSR | S_IWUSR) == 0 && history(l->history, &event, H_SAVE_FP, to) >= 0;
+    if (to ? fclose(to) != 0 : fd >= 0 && close(fd) != 0)
+        ok = false;
+    rc = ok ? side_file_commit(&f, e) : err_errno(e, ERR_IO, "%s", l->history_path);
+    side_file_free(&f);
+    return rc;
+}
+
+void line_remember(struct line *l, const char *text)
+{
+    HistEvent event;
+    history(l->history, &event, H_ENTER, text);
+    if (!l->history_path)
+        return;
+    struct moeflux_err e;
+    if (save_history(l, &e) < 0) {
+        char warning[600];
+        snprintf(warning, sizeof warning, "%s; the history is kept for this run only", e.text);
+        exit_warn(warning);
+        free(l->history_path);
+        l->history_path = NULL;
+    }
+}

@@ -1,0 +1,90 @@
+#include "cli/terminal/printer.h"
+
+#include "cli/options.h"
+#include "cli/output.h"
+#include "cli/terminal/term.h"
+
+void printer_init(struct printer *p, struct output *out, const struct options *o, const struct term *t)
+{
+    *p = (struct printer){.out = out, .ids = o->tokens_out};
+    if (t->out_dress)
+        p->thinking = PRINTER_DIM;
+    else if (t->out || o->show_think)
+        p->thinking = PRINTER_PLAIN;
+}
+
+static void put(struct printer *p, const char *text, size_t n)
+{
+    if (n == 0)
+        return;
+    output_add(p->out, text, n);
+    p->line_open = text[n - 1] != '\n';
+    p->any = true;
+}
+
+static void end_line(struct printer *p)
+{
+    if (p->line_open)
+        put(p, "\n", 1);
+}
+
+static void leave_thinking(struct printer *p)
+{
+    if (!p->in_thinking)
+        return;
+    end_line(p);
+    if (p->thinking == PRINTER_DIM)
+        output_escape(p->out, term_plain);
+    else
+        output_text(p->out, "</think>\n");
+    output_text(p->out, "\n");
+    p->in_thinking = false;
+}
+
+static void enter_thinking(struct printer *p)
+{
+    if (p->in_thinking)
+        return;
+    end_line(p);
+    if (p->thinking == PRINTER_DIM)
+        output_escape(p->out, term_dim);
+    else
+        output_text(p->out, "<think>\n");
+    p->in_thinking = true;
+}
+
+static void put_text(struct printer *p, enum chat_part part, const char *text, size_t len)
+{
+    if (len == 0 || (part == CHAT_THINKING && p->thinking == PRINTER_HIDDEN))
+        return;
+    if (part == CHAT_THINKING)
+        enter_thinking(p);
+    else
+        leave_thinking(p);
+    put(p, text, len);
+}
+
+static int on_token(void *ctx, int32_t id, enum chat_part part, const char *text, size_t len,
+                    struct moeflux_err *e)
+{
+    struct printer *p = ctx;
+    if (!p->ids) {
+        put_text(p, part, text, len);
+    } else if (id >= 0) {
+        output_addf(p->out, "%s%d", p->any ? " " : "", id);
+        p->any = p->line_open = true;
+    }
+    return output_flush(p->out, e);
+}
+
+struct answer_sink printer_sink(struct printer *p)
+{
+    return (struct answer_sink){.token = on_token, .ctx = p};
+}
+
+int printer_end(struct printer *p, struct moeflux_err *e)
+{
+    leave_thinking(p);
+    end_line(p);
+    return output_flush(p->out, e);
+}

@@ -1,0 +1,39 @@
+/* convert.h - a checkpoint becomes a packed model directory.
+ *
+ * Sources: MLX 4-bit safetensors (copied), bf16 Hugging Face safetensors (quantised: group 64, 4 bits, Qwen's router
+ * gates 8), DeepSeek's fp8 safetensors (rounded to bf16 and quantised as those). Streams: peak memory stays under 1 GiB whatever the model's size. Writes DST.partial and renames it to DST at
+ * the end; run again after an interruption it keeps the layers that DST.partial holds completely.
+ *
+ * DST: model_weights.bin and .json, packed_experts/layer_NN.bin and layout.json, config.json, the tokenizer's and
+ * template's files where the source has them, checksums.json (XXH3-64 of every file). */
+#ifndef MOEFLUX_CONVERT_CONVERT_H
+#define MOEFLUX_CONVERT_CONVERT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/progress.h"
+
+struct moeflux_err;
+
+struct convert_options {
+    const char *src, *dst;
+    bool verify; /* read everything back before the rename: checksums, and some experts with the source */
+    uint32_t n_threads; /* 0: all cores */
+    struct moeflux_progress progress;
+};
+
+struct convert_result {
+    uint64_t bytes_read, bytes_written;
+    uint32_t n_tensors, n_expert_layers;
+    uint32_t n_layers_kept; /* taken over from an interrupted run */
+};
+
+/* Progress comes in steps "converting" and "verifying", from the worker threads, one at a time.
+ * ERR_USAGE: DST exists, or DST.partial belongs to another source, another program or a running conversion.
+ * ERR_NO_FIT: the disk has less room than needed (both numbers). ERR_FORMAT, ERR_UNSUPPORTED: the source.
+ * ERR_IO: reading, writing, or a verification that failed (the file is named and will be made again).
+ * ERR_INTERRUPTED: progress said so. After any failure DST does not exist and DST.partial stays for the next run. */
+int convert_run(const struct convert_options *o, struct convert_result *r, struct moeflux_err *e);
+
+#endif

@@ -1,0 +1,186 @@
+#include "convert/convert_dense.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/f16.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/pool.h"
+#include "base/side_file.h"
+#include "convert/convert_hash.h"
+#include "model/quant.h"
+#include "model/tensor.h"
+
+/* Elements [first, first + n) of an item's source. */
+struct block {
+    const struct convert_item *item;
+    uint64_t first, n;
+};
+
+struct dense {
+    const struct convert_plan *plan;
+    struct convert_work *work;
+    const struct side_file *file;
+    struct block *blocks;
+    size_t n, cap;
+};
+
+static int make_blocks(struct dense *d, struct moeflux_err *e)
+{
+    for (size_t i = 0; i < d->plan->n_items; i++) {
+        const struct convert_item *it = &d->plan->items[i];
+        uint64_t n = it->src->bytes / tensor_dtype_bytes(it->src->dtype);
+        for (uint64_t at = 0; at < n; at += CONVERT_BLOCK) {
+            void *blocks = d->blocks;
+            int rc = mem_grow(&blocks, &d->cap, d->n + 1, sizeof *d->blocks, e);
+            d->blocks = blocks;
+            if (rc < 0)
+                return rc;
+            d->blocks[d->n++] = (struct block){it, at, size_min(CONVERT_BLOCK, n - at)};
+        }
+    }
+    return 0;
+}
+
+static int fail_value(const struct convert_plan *p, const struct tensor *t, struct moeflux_err *e)
+{
+    return err_set(e, ERR_FORMAT, "%s: tensor %s: a value is not finite", p->src.files[t->file].path,
+                   t->name);
+}
+
+static bool is_finite(const struct tensor *t, const uint8_t *values, uint64_t n)
+{
+    if (t->dtype == DTYPE_BF16)
+        return bf16_all_finite(values, n);
+    return t->dtype != DTYPE_F32 || float_all_finite(values, n);
+}
+
+static void widen(const uint8_t *in, uint64_t n, uint8_t *out)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        uint16_t bits;
+        memcpy(&bits, in + 2 * i, sizeof bits);
+        float x = bf16_to_float(bits);
+        memcpy(out + 4 * i, &x, sizeof x);
+    }
+}
+
+static void plus_one(enum dtype dtype, const uint8_t *in, uint64_t n, uint8_t *out)
+{
+    for (uint64_t i = 0; i < n && dtype == DTYPE_BF16; i++) {
+        uint16_t bits;
+        memcpy(&bits, in + 2 * i, sizeof bits);
+        bits = bf16_from_float(bf16_to_float(bits) + 1.0f);
+        memcpy(out + 2 * i, &bits, sizeof bits);
+    }
+    for (uint64_t i = 0; i < n && dtype == DTYPE_F32; i++) {
+        float x;
+        memcpy(&x, in + 4 * i, sizeof x);
+        x += 1.0f;
+        memcpy(out + 4 * i, &x, sizeof x);
+    }
+}
+
+/* Writes n bytes that start `at` bytes into the output tensor. */
+static int put(const struct dense *d, const struct tensor *out, uint64_t at, const void *bytes, uint64_t n,
+               uint64_t *written, struct moeflux_err *e)
+{
+    *written += n;
+    return file_write_at(d->file->fd, d->file->path, bytes, n, out->off + at, e);
+}
+
+static int quantise(const struct dense *d, const struct block *b, struct convert_scratch s, uint64_t *written,
+                    struct moeflux_err *e)
+{
+    const struct convert_item *it = b->item;
+    uint64_t groups = b->n / QUANT_GROUP, group = b->first / QUANT_GROUP, per_group = it->out[0].bits * 8ull;
+    uint8_t *codes = s.out;
+    uint16_t *scales = (uint16_t *)(void *)(s.out + groups * per_group), *biases = scales + groups;
+    bool ok = convert_plan_dtype(it->src) == DTYPE_BF16
+                  ? quant_encode_bf16((void *)s.in, groups, it->out[0].bits, codes, scales, biases)
+                  : quant_encode_f32((void *)s.in, groups, it->out[0].bits, codes, scales, biases);
+    if (!ok)
+        return fail_value(d->plan, it->src, e);
+    int rc = put(d, &it->out[0], group * per_group, codes, groups * per_group, written, e);
+    if (rc == 0)
+        rc = put(d, &it->out[1], group * 2, scales, groups * 2, written, e);
+    return rc < 0 ? rc : put(d, &it->out[2], group * 2, biases, groups * 2, written, e);
+}
+
+static int write_block(const struct dense *d, const struct block *b, struct convert_scratch s,
+                       uint64_t *written, struct moeflux_err *e)
+{
+    const struct convert_item *it = b->item;
+    if (it->step == CONVERT_QUANTISE)
+        return quantise(d, b, s, written, e);
+    if (!is_finite(it->src, s.in, b->n))
+        return fail_value(d->plan, it->src, e);
+    uint64_t width = tensor_dtype_bytes(it->out[0].dtype);
+    const uint8_t *bytes = it->step == CONVERT_COPY ? s.in : s.out;
+    if (it->step == CONVERT_WIDEN)
+        widen(s.in, b->n, s.out);
+    else if (it->step == CONVERT_PLUS_ONE)
+        plus_one(it->src->dtype, s.in, b->n, s.out);
+    return put(d, &it->out[0], b->first * width, bytes, b->n * width, written, e);
+}
+
+static void do_block(void *ctx, uint32_t i)
+{
+    struct dense *d = ctx;
+    const struct block *b = &d->blocks[i];
+    const struct tensor *src = b->item->src;
+    uint64_t width = tensor_dtype_bytes(src->dtype), written = 0;
+    struct moeflux_err e;
+    if (!convert_work_ok(d->work))
+        return;
+    struct convert_scratch s = convert_work_take(d->work);
+    int rc = convert_plan_read(d->plan, src, b->first, b->n, s.in, &e);
+    if (rc == 0)
+        rc = write_block(d, b, s, &written, &e);
+    convert_work_give(d->work, s);
+    if (rc < 0)
+        convert_work_fail(d->work, rc, &e);
+    else
+        convert_work_advance(d->work, b->n * width, b->n * width, written);
+}
+
+static int write_all(struct dense *d, struct moeflux_err *e)
+{
+    const struct side_file *f = d->file;
+    int rc = make_blocks(d, e);
+    /* Sets the length at once: the gaps between tensors stay zero. */
+    if (rc == 0 && ftruncate(f->fd, (off_t)d->plan->weights_bytes) < 0)
+        rc = err_errno(e, ERR_IO, "%s", f->path);
+    if (rc < 0)
+        return rc;
+    if (d->n > UINT32_MAX)
+        return err_set(e, ERR_UNSUPPORTED, "%s: too large to convert", d->plan->src.path);
+    pool_for(d->work->pool, (uint32_t)d->n, do_block, d);
+    return convert_work_result(d->work, e);
+}
+
+int convert_dense_write(const struct convert_plan *p, struct convert_target *t, struct convert_work *w,
+                        struct moeflux_err *e)
+{
+    if (convert_target_find(t, CONVERT_WEIGHTS, p->weights_bytes)) {
+        convert_work_advance(w, p->dense_source_bytes, 0, 0);
+        return convert_work_result(w, e);
+    }
+    struct side_file f;
+    int rc = convert_target_create(t, CONVERT_WEIGHTS, &f, e);
+    if (rc < 0)
+        return rc;
+    struct dense d = {.plan = p, .work = w, .file = &f};
+    uint64_t xxh3 = 0;
+    rc = write_all(&d, e);
+    if (rc == 0)
+        rc = convert_hash_file(f.fd, f.path, p->weights_bytes, NULL, &xxh3, e);
+    free(d.blocks);
+    if (rc == 0)
+        return convert_target_finish(t, CONVERT_WEIGHTS, &f, p->weights_bytes, xxh3, e);
+    side_file_free(&f);
+    return rc;
+}

@@ -1,0 +1,180 @@
+#include "convert/convert_experts.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <xxhash.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/pool.h"
+#include "base/side_file.h"
+#include "model/quant.h"
+#include "model/tensor.h"
+
+void convert_experts_name(uint32_t layer, char out[CONVERT_NAME])
+{
+    snprintf(out, CONVERT_NAME, "packed_experts/layer_%02u.bin", layer);
+}
+
+/* --- one expert --- */
+
+static int copy_expert(const struct convert_plan *p, uint32_t layer, uint32_t expert, uint8_t *slot,
+                       struct moeflux_err *e)
+{
+    struct extent x[EXPERT_MAX_EXTENTS];
+    uint32_t n = model_dir_expert(&p->src, layer, expert, x);
+    int rc = 0;
+    for (uint32_t i = 0; i < n && rc == 0; i++) {
+        const struct model_file *f = &p->src.files[x[i].file];
+        rc = file_read_at(f->fd, f->path, slot + x[i].at, x[i].bytes, x[i].off, e);
+    }
+    return rc < 0 ? rc : model_dir_check_expert(&p->src, layer, expert, slot, e);
+}
+
+/* Quantises one matrix; its parts lie at w, s and b of the slot. */
+static int quantise_matrix(const struct convert_plan *p, const struct convert_run *run, uint8_t *slot,
+                           uint64_t w, uint64_t s, uint64_t b, uint8_t *block, struct moeflux_err *e)
+{
+    bool is_bf16 = convert_plan_dtype(run->t) == DTYPE_BF16;
+    for (uint64_t at = 0; at < run->n; at += CONVERT_BLOCK) {
+        uint64_t n = size_min(CONVERT_BLOCK, run->n - at), group = at / QUANT_GROUP;
+        int rc = convert_plan_read(p, run->t, run->first + at, n, block, e);
+        if (rc < 0)
+            return rc;
+        uint8_t *codes = slot + w + group * 8 * p->expert_bits;
+        uint16_t *scales = (uint16_t *)(void *)(slot + s) + group,
+                 *biases = (uint16_t *)(void *)(slot + b) + group;
+        bool ok =
+            is_bf16 ? quant_encode_bf16((void *)block, n / QUANT_GROUP, p->expert_bits, codes, scales, biases)
+                    : quant_encode_f32((void *)block, n / QUANT_GROUP, p->expert_bits, codes, scales, biases);
+        if (!ok)
+            return err_set(e, ERR_FORMAT, "%s: tensor %s: a value is not finite",
+                           p->src.files[run->t->file].path, run->t->name);
+    }
+    return 0;
+}
+
+static int quantise_expert(const struct convert_plan *p, uint32_t layer, uint32_t expert, uint8_t *slot,
+                           uint8_t *block, struct moeflux_err *e)
+{
+    const struct expert_layout *l = &p->expert;
+    const uint64_t at[3][3] = {
+        {l->gate_w, l->gate_s, l->gate_b}, {l->up_w, l->up_s, l->up_b}, {l->down_w, l->down_s, l->down_b}};
+    int rc = 0;
+    for (enum convert_proj proj = CONVERT_GATE; proj <= CONVERT_DOWN && rc == 0; proj++) {
+        struct convert_run run;
+        rc = convert_plan_expert(p, layer, expert, proj, &run, e);
+        if (rc == 0)
+            rc = quantise_matrix(p, &run, slot, at[proj][0], at[proj][1], at[proj][2], block, e);
+    }
+    return rc;
+}
+
+int convert_experts_make(const struct convert_plan *p, uint32_t layer, uint32_t expert, uint8_t *slot,
+                         uint8_t *block, struct moeflux_err *e)
+{
+    return p->quantised ? copy_expert(p, layer, expert, slot, e)
+                        : quantise_expert(p, layer, expert, slot, block, e);
+}
+
+/* --- one layer --- */
+
+/* The file's checksum wants its bytes in order, the workers finish in any: each waits for its turn before it adds
+ * its expert. pool_for hands indices out in ascending order, so the one whose turn it is always runs. */
+struct layer {
+    const struct convert_plan *plan;
+    struct convert_work *work;
+    const struct side_file *file;
+    uint32_t layer;
+    pthread_mutex_t lock;
+    pthread_cond_t turn;
+    uint32_t next;
+    bool failed;
+    XXH3_state_t *hash;
+};
+
+static void add_in_turn(struct layer *l, uint32_t expert, const uint8_t *slot, bool ok)
+{
+    pthread_mutex_lock(&l->lock);
+    while (ok && !l->failed && l->next != expert)
+        pthread_cond_wait(&l->turn, &l->lock);
+    l->failed = l->failed || !ok;
+    bool mine = !l->failed;
+    pthread_mutex_unlock(&l->lock);
+    if (mine)
+        XXH3_64bits_update(l->hash, slot, l->plan->expert.bytes);
+    pthread_mutex_lock(&l->lock);
+    l->next += mine;
+    pthread_cond_broadcast(&l->turn);
+    pthread_mutex_unlock(&l->lock);
+}
+
+static int write_expert(const struct layer *l, uint32_t expert, const uint8_t *slot, struct moeflux_err *e)
+{
+    uint64_t bytes = l->plan->expert.bytes, off = expert * bytes;
+    int rc = file_write_at(l->file->fd, l->file->path, slot, bytes, off, e);
+    /* Starts the disk now, so that the sync at the layer's end has little left to wait for. Only a hint. */
+    if (rc == 0)
+        sync_file_range(l->file->fd, (off_t)off, (off_t)bytes, SYNC_FILE_RANGE_WRITE);
+    return rc;
+}
+
+static void do_expert(void *ctx, uint32_t expert)
+{
+    struct layer *l = ctx;
+    const struct convert_plan *p = l->plan;
+    struct moeflux_err e;
+    struct convert_scratch s = convert_work_take(l->work);
+    bool started = convert_work_ok(l->work);
+    int rc = 0;
+    if (started)
+        rc = convert_experts_make(p, l->layer, expert, s.out, s.in, &e);
+    if (started && rc == 0)
+        rc = write_expert(l, expert, s.out, &e);
+    if (rc < 0)
+        convert_work_fail(l->work, rc, &e);
+    add_in_turn(l, expert, s.out, started && rc == 0);
+    convert_work_give(l->work, s);
+    uint64_t read = p->layer_source_bytes / p->src.config.n_experts;
+    if (started && rc == 0)
+        convert_work_advance(l->work, read, read, p->expert.bytes);
+}
+
+static int write_layer(struct layer *l, uint64_t *xxh3, struct moeflux_err *e)
+{
+    l->hash = XXH3_createState();
+    if (!l->hash)
+        return err_set(e, ERR_MEMORY, "out of memory for a checksum");
+    XXH3_64bits_reset(l->hash);
+    pthread_mutex_init(&l->lock, NULL);
+    pthread_cond_init(&l->turn, NULL);
+    pool_for(l->work->pool, l->plan->src.config.n_experts, do_expert, l);
+    pthread_cond_destroy(&l->turn);
+    pthread_mutex_destroy(&l->lock);
+    *xxh3 = XXH3_64bits_digest(l->hash);
+    XXH3_freeState(l->hash);
+    return convert_work_result(l->work, e);
+}
+
+int convert_experts_write(const struct convert_plan *p, uint32_t layer, struct convert_target *t,
+                          struct convert_work *w, bool *kept, struct moeflux_err *e)
+{
+    char name[CONVERT_NAME];
+    uint64_t xxh3 = 0, bytes = p->expert.bytes * p->src.config.n_experts;
+    convert_experts_name(layer, name);
+    *kept = convert_target_find(t, name, bytes) != NULL;
+    if (*kept) {
+        convert_work_advance(w, p->layer_source_bytes, 0, 0);
+        return convert_work_result(w, e);
+    }
+    struct side_file f;
+    int rc = convert_target_create(t, name, &f, e);
+    if (rc < 0)
+        return rc;
+    struct layer l = {.plan = p, .work = w, .file = &f, .layer = layer};
+    rc = write_layer(&l, &xxh3, e);
+    if (rc == 0)
+        return convert_target_finish(t, name, &f, bytes, xxh3, e);
+    side_file_free(&f);
+    return rc;
+}

@@ -1,0 +1,22 @@
+/* convert_experts.h - writes packed_experts/layer_NN.bin. */
+#ifndef MOEFLUX_CONVERT_CONVERT_EXPERTS_H
+#define MOEFLUX_CONVERT_CONVERT_EXPERTS_H
+
+#include "convert/convert_plan.h"
+#include "convert/convert_target.h"
+#include "convert/convert_work.h"
+
+/* "packed_experts/layer_07.bin" */
+void convert_experts_name(uint32_t layer, char out[CONVERT_NAME]);
+
+/* Makes one expert from the source: plan->expert.bytes bytes in `slot`; `block` has room for CONVERT_BLOCK weights of
+ * 4 bytes. ERR_FORMAT: a value is not finite. */
+int convert_experts_make(const struct convert_plan *p, uint32_t layer, uint32_t expert, uint8_t *slot,
+                         uint8_t *block, struct moeflux_err *e);
+
+/* Writes one layer; keeps it (and sets *kept) when an earlier run finished it. Source bytes count as progress either
+ * way. */
+int convert_experts_write(const struct convert_plan *p, uint32_t layer, struct convert_target *t,
+                          struct convert_work *w, bool *kept, struct moeflux_err *e);
+
+#endif

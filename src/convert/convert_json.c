@@ -1,0 +1,217 @@
+#include "convert/convert_json.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "model/tensor.h"
+
+/* Takes `root` over. jansson's setters fail only without memory and then leave NULL or an incomplete object, so the
+ * whole is checked by `ok`. */
+static char *dump(json_t *root, bool ok, struct moeflux_err *e)
+{
+    char *text = ok ? json_dumps(root, JSON_INDENT(1)) : NULL;
+    json_decref(root);
+    if (!text)
+        err_set(e, ERR_MEMORY, "out of memory for JSON");
+    return text;
+}
+
+static json_t *shape_of(const struct tensor *t)
+{
+    json_t *shape = json_array();
+    for (uint32_t i = 0; i < t->n_dims; i++)
+        json_array_append_new(shape, json_integer((json_int_t)t->shape[i]));
+    return shape;
+}
+
+/* --- manifest --- */
+
+static bool add_tensor(json_t *tensors, const struct tensor *t)
+{
+    json_t *entry =
+        json_pack("{s:I, s:I, s:o, s:s}", "offset", (json_int_t)t->off, "size", (json_int_t)t->bytes, "shape",
+                  shape_of(t), "dtype", tensor_dtype_name(t->dtype));
+    if (entry && t->dtype == DTYPE_U32)
+        json_object_set_new(entry, "bits", json_integer(t->bits));
+    return json_object_set_new(tensors, t->name, entry) == 0;
+}
+
+static json_t *eos_of(const struct config *c)
+{
+    json_t *ids = json_array();
+    for (uint32_t i = 0; i < c->n_eos; i++)
+        json_array_append_new(ids, json_integer(c->eos[i]));
+    return ids;
+}
+
+/* The source's configuration, flat, without what only the source's own layout needs. */
+static json_t *flat_config(const struct convert_plan *p)
+{
+    static const char *const dropped[] = {"text_config", "vision_config", "quantization",
+                                          "quantization_config"};
+    json_t *flat = json_copy(p->config);
+    json_object_update(flat, json_object_get(p->config, "text_config"));
+    for (size_t i = 0; i < sizeof dropped / sizeof *dropped; i++)
+        json_object_del(flat, dropped[i]);
+    json_object_set_new(flat, "eos_token_id", eos_of(&p->src.config));
+    json_object_set_new(flat, "default_bits", json_integer(p->bits));
+    json_object_set_new(flat, "default_group_size", json_integer(CONFIG_GROUP));
+    json_object_set_new(flat, "expert_bits", json_integer(p->expert_bits));
+    return flat;
+}
+
+static const char *base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash && slash[1] ? slash + 1 : path;
+}
+
+char *convert_json_manifest(const struct convert_plan *p, struct moeflux_err *e)
+{
+    json_t *tensors = json_object(), *root = json_object();
+    bool ok = tensors && root;
+    for (size_t i = 0; i < p->n_items; i++)
+        for (uint32_t k = 0; k < p->items[i].n_out; k++)
+            ok = ok && add_tensor(tensors, &p->items[i].out[k]);
+    json_t *model = json_string(base_name(p->src.path));
+    /* A directory's name need not be UTF-8. */
+    ok = ok && json_object_set_new(root, "model", model ? model : json_string("model")) == 0;
+    ok = ok &&
+         json_object_set_new(root, "num_tensors", json_integer((json_int_t)json_object_size(tensors))) == 0;
+    ok = json_object_set_new(root, "tensors", tensors) == 0 && ok;
+    ok = ok && json_object_set_new(root, "config", flat_config(p)) == 0;
+    return dump(root, ok, e);
+}
+
+/* --- layout --- */
+
+static bool add_component(json_t *list, const char *proj, const char *part, uint64_t *at, uint64_t rows,
+                          uint64_t cols, enum dtype dtype)
+{
+    char name[40];
+    struct tensor t = {.dtype = dtype, .n_dims = 2, .shape = {rows, cols}};
+    uint64_t bytes = rows * cols * tensor_dtype_bytes(dtype);
+    snprintf(name, sizeof name, "%s.%s", proj, part);
+    json_t *c = json_pack("{s:s, s:I, s:I, s:s, s:o}", "name", name, "offset", (json_int_t)*at, "size",
+                          (json_int_t)bytes, "dtype", tensor_dtype_name(dtype), "shape", shape_of(&t));
+    *at += bytes;
+    return json_array_append_new(list, c) == 0;
+}
+
+char *convert_json_layout(const struct convert_plan *p, struct moeflux_err *e)
+{
+    static const char *const names[] = {"gate_proj", "up_proj", "down_proj"};
+    const struct config *c = &p->src.config;
+    json_t *parts = json_array();
+    bool ok = parts != NULL;
+    uint64_t at = 0;
+    for (int i = 0; i < 3; i++) {
+        uint64_t rows = i < 2 ? c->moe_inner : c->hidden, cols = i < 2 ? c->hidden : c->moe_inner;
+        ok = ok && add_component(parts, names[i], "weight", &at, rows, cols * p->expert_bits / 32, DTYPE_U32);
+        ok = ok && add_component(parts, names[i], "scales", &at, rows, cols / CONFIG_GROUP, DTYPE_BF16);
+        ok = ok && add_component(parts, names[i], "biases", &at, rows, cols / CONFIG_GROUP, DTYPE_BF16);
+    }
+    json_t *root =
+        json_pack("{s:I, s:I, s:I, s:o}", "expert_size", (json_int_t)p->expert.bytes, "num_layers",
+                  (json_int_t)c->n_layers, "num_experts", (json_int_t)c->n_experts, "components", parts);
+    return dump(root, ok && root, e);
+}
+
+/* --- config.json --- */
+
+static void add_block(struct str *s, const struct convert_plan *p)
+{
+    str_addf(s, ",\n \"quantization\": {\n  \"group_size\": %d,\n  \"bits\": %u,\n  \"mode\": \"affine\"",
+             CONFIG_GROUP, p->bits);
+    for (size_t i = 0; i < p->n_items; i++) {
+        const struct convert_item *it = &p->items[i];
+        size_t n = strlen(it->out[0].name) - strlen(".weight");
+        if (it->step == CONVERT_QUANTISE && it->out[0].bits != p->bits)
+            str_addf(s, ",\n  \"language_model.%.*s\": {\n   \"group_size\": %d,\n   \"bits\": %u\n  }",
+                     (int)n, it->out[0].name, CONFIG_GROUP, it->out[0].bits);
+    }
+    str_add_text(s, "\n }\n}");
+}
+
+/* Where the member `key` of the outermost object stands, with the comma that goes with it: text[from..to), empty when it
+ * is not there. The text was parsed before, so it is valid. */
+static void find_member(const char *text, size_t n, const char *key, size_t *from, size_t *to)
+{
+    size_t depth = 0, start = 0, len = strlen(key);
+    bool quoted = false, in_value = false, is_it = false;
+    for (size_t i = 0; i < n; i++) {
+        char c = text[i];
+        if (quoted) {
+            i += c == '\\';
+            quoted = c != '"';
+        } else if (c == '"') {
+            quoted = true;
+            if (depth == 1 && !in_value)
+                is_it = n - i > len + 1 && memcmp(text + i + 1, key, len) == 0 && text[i + 1 + len] == '"';
+        } else if (depth == 1 && (c == ',' || c == '}')) {
+            *from = text[start] == '{' ? start + 1 : start;
+            *to = text[start] == '{' && c == ',' ? i + 1 : i;
+            if (is_it)
+                return;
+            start = i;
+            in_value = false;
+        } else if (depth == 1 && c == ':') {
+            in_value = true;
+        } else if (c == '{' || c == '[') {
+            start = depth++ == 0 ? i : start;
+        } else if (c == '}' || c == ']') {
+            depth--;
+        }
+    }
+    *from = *to = 0;
+}
+
+/* The text is kept as it is: numbers and order stay the author's. What it says of the source's own quantisation goes,
+ * and ours comes before the last brace. */
+char *convert_json_config(const struct convert_plan *p, struct moeflux_err *e)
+{
+    struct str s = {0};
+    size_t n = p->config_len, from = 0, to = 0;
+    if (!p->quantised) {
+        while (p->config_text[n - 1] != '}')
+            n--;
+        find_member(p->config_text, n, "quantization_config", &from, &to);
+        n--;
+        while (isspace((unsigned char)p->config_text[n - 1]))
+            n--;
+    }
+    str_add(&s, p->config_text, from);
+    str_add(&s, p->config_text + to, n > to ? n - to : 0);
+    if (!p->quantised)
+        add_block(&s, p);
+    if (str_ok(&s))
+        return s.data;
+    str_free(&s);
+    err_set(e, ERR_MEMORY, "out of memory for config.json");
+    return NULL;
+}
+
+/* --- checksums --- */
+
+char *convert_json_checksums(const struct convert_target *t, struct moeflux_err *e)
+{
+    json_t *files = json_object();
+    bool ok = files != NULL;
+    for (size_t i = 0; i < t->n_sums; i++) {
+        char hex[17];
+        if (!strcmp(t->sums[i].name, CONVERT_CHECKSUMS))
+            continue;
+        snprintf(hex, sizeof hex, "%016" PRIx64, t->sums[i].xxh3);
+        json_t *entry = json_pack("{s:I, s:s}", "bytes", (json_int_t)t->sums[i].bytes, "xxh3", hex);
+        ok = ok && json_object_set_new(files, t->sums[i].name, entry) == 0;
+    }
+    json_t *root = json_pack("{s:s, s:o}", "algorithm", "XXH3-64", "files", files);
+    return dump(root, ok && root, e);
+}

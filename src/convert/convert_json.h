@@ -1,0 +1,19 @@
+/* convert_json.h - the JSON files of a packed directory as texts (malloc'ed; NULL with `e` filled). */
+#ifndef MOEFLUX_CONVERT_CONVERT_JSON_H
+#define MOEFLUX_CONVERT_CONVERT_JSON_H
+
+#include "convert/convert_plan.h"
+#include "convert/convert_target.h"
+
+/* model_weights.json */
+char *convert_json_manifest(const struct convert_plan *p, struct moeflux_err *e);
+/* packed_experts/layout.json */
+char *convert_json_layout(const struct convert_plan *p, struct moeflux_err *e);
+/* config.json: the source's text; when the source was not quantised, with the quantization block added. */
+char *convert_json_config(const struct convert_plan *p, struct moeflux_err *e);
+#define CONVERT_CHECKSUMS "checksums.json"
+
+/* Of all other finished files: XXH3-64 as 16 hex digits. */
+char *convert_json_checksums(const struct convert_target *t, struct moeflux_err *e);
+
+#endif

@@ -1,0 +1,402 @@
+#include "convert/convert_plan.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <xxhash.h>
+
+#include "base/err.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "model/checkpoint.h"
+#include "model/expert_places.h"
+#include "model/family.h"
+#include "model/fp8.h"
+#include "model/layout.h"
+#include "model/manifest.h"
+#include "model/model_check.h"
+#include "model/names.h"
+#include "model/quant_config.h"
+#include "model/schema.h"
+#include "model/tensor.h"
+
+#define MAX_CONFIG_BYTES ((uint64_t)16 << 20)
+
+enum { CODE_BITS = 4 };
+
+/* --- the source --- */
+
+static int read_config(struct convert_plan *p, const struct layout *l, struct moeflux_err *e)
+{
+    int rc = file_read_text(l->config, MAX_CONFIG_BYTES, &p->config_text, &p->config_len, e);
+    return rc < 0 ? rc : json_read(p->config_text, p->config_len, l->config, &p->config, e);
+}
+
+static int add_generation_eos(struct config *c, const char *path, struct moeflux_err *e)
+{
+    json_t *root = NULL;
+    int rc = json_read_file(path, MAX_CONFIG_BYTES, &root, e);
+    if (rc == 0)
+        rc = config_add_eos(c, root, path, e);
+    json_decref(root);
+    return rc;
+}
+
+static int open_unquantised(struct convert_plan *p, const struct layout *l, const char *src,
+                            const struct quant_config *q, struct moeflux_err *e)
+{
+    struct model_dir *m = &p->src;
+    m->path = mem_text(src, e);
+    int rc = m->path ? config_read(&m->config, p->config, l->config, e) : ERR_MEMORY;
+    if (rc == 0 && l->generation_config)
+        rc = add_generation_eos(&m->config, l->generation_config, e);
+    m->fp8 = q->fp8;
+    if (rc == 0)
+        rc = checkpoint_open(m, q, e);
+    if (rc == 0)
+        rc = model_check_quantised(m, e);
+    if (rc == 0)
+        rc = model_check_complete(m, e);
+    p->bits = CODE_BITS;
+    p->expert_bits = CODE_BITS;
+    return rc;
+}
+
+static int open_source(struct convert_plan *p, const char *src, struct moeflux_err *e)
+{
+    struct layout l;
+    struct quant_config q;
+    int rc = layout_find(&l, src, e);
+    if (rc < 0)
+        return rc;
+    if (l.packed)
+        rc = err_set(e, ERR_USAGE, "%s: is converted already (it has a model_weights.json)", src);
+    if (rc == 0)
+        rc = read_config(p, &l, e);
+    if (rc == 0)
+        rc = quant_config_read(&q, p->config, l.config, e);
+    if (rc == 0 && q.block) {
+        p->quantised = true;
+        p->bits = q.bits;
+        rc = model_dir_open(&p->src, src, e);
+        p->expert_bits = p->src.expert.format == MATRIX_Q8 ? 8 : 4;
+    } else if (rc == 0) {
+        rc = open_unquantised(p, &l, src, &q, e);
+    }
+    layout_free(&l);
+    p->plus_one = rc == 0 && p->src.config.family->norms_less_one && checkpoint_is_hugging_face(&p->src);
+    return rc;
+}
+
+/* --- dense tensors --- */
+
+static struct convert_item *add_item(struct convert_plan *p, enum convert_step step, const struct tensor *src,
+                                     struct moeflux_err *e)
+{
+    void *items = p->items;
+    int rc = mem_grow(&items, &p->cap_items, p->n_items + 1, sizeof *p->items, e);
+    p->items = items;
+    if (rc < 0)
+        return NULL;
+    struct convert_item *it = &p->items[p->n_items++];
+    *it = (struct convert_item){.step = step, .src = src};
+    p->dense_source_bytes += src->bytes;
+    return it;
+}
+
+/* Gives item `it` its next output: `like` with another name, dtype and last dimension. */
+static int add_output(struct convert_plan *p, struct convert_item *it, const char *name, enum dtype dtype,
+                      uint64_t cols, struct moeflux_err *e)
+{
+    struct tensor *t = &it->out[it->n_out];
+    *t = *it->src;
+    t->bits = dtype == DTYPE_U32 ? it->src->bits : 0;
+    t->name = mem_text(name, e);
+    if (!t->name)
+        return ERR_MEMORY;
+    it->n_out++;
+    uint64_t elements = it->src->bytes / tensor_dtype_bytes(it->src->dtype) / tensor_cols(it->src) * cols;
+    t->dtype = dtype;
+    t->bytes = elements * tensor_dtype_bytes(dtype);
+    if (t->n_dims)
+        t->shape[t->n_dims - 1] = cols;
+    t->off = size_round_up(p->weights_bytes, MANIFEST_ALIGN);
+    p->weights_bytes = t->off + t->bytes;
+    return 0;
+}
+
+static int add_simple(struct convert_plan *p, enum convert_step step, const struct tensor *src,
+                      struct moeflux_err *e)
+{
+    struct convert_item *it = add_item(p, step, src, e);
+    enum dtype dtype = step == CONVERT_WIDEN ? DTYPE_F32 : src->dtype;
+    return it ? add_output(p, it, src->name, dtype, tensor_cols(src), e) : ERR_MEMORY;
+}
+
+static int add_quantised(struct convert_plan *p, const struct tensor *src, uint32_t bits,
+                         struct moeflux_err *e)
+{
+    static const char *const tails[] = {"weight", "scales", "biases"};
+    struct convert_item *it = add_item(p, CONVERT_QUANTISE, src, e);
+    if (!it)
+        return ERR_MEMORY;
+    uint64_t cols[] = {tensor_cols(src) * bits / 32, tensor_cols(src) / CONFIG_GROUP,
+                       tensor_cols(src) / CONFIG_GROUP};
+    int rc = 0;
+    for (int i = 0; i < 3 && rc == 0; i++) {
+        char *name = names_replace_end(src->name, strlen("weight"), tails[i], e);
+        rc = name ? add_output(p, it, name, i ? DTYPE_BF16 : DTYPE_U32, cols[i], e) : ERR_MEMORY;
+        free(name);
+    }
+    it->out[0].bits = bits;
+    return rc;
+}
+
+/* Bits of a matrix that is to be quantised; 0: it stays as it is. */
+static uint32_t bits_for(const struct convert_plan *p, const struct matrix *w)
+{
+    const char *name = w->weight->name;
+    char shared_gate[64];
+    const struct family *f = p->src.config.family;
+    if (p->quantised || w->cols % CONFIG_GROUP != 0)
+        return 0;
+    snprintf(shared_gate, sizeof shared_gate, ".mlp.%s.weight", f->shared_gate ? f->shared_gate : "");
+    bool is_gate = names_ends_with(name, ".mlp.gate.weight") || names_ends_with(name, shared_gate);
+    return is_gate ? f->gate_bits : CODE_BITS;
+}
+
+static int plan_matrix(struct convert_plan *p, const struct schema_item *s, struct moeflux_err *e)
+{
+    struct matrix w;
+    int rc = model_dir_matrix(&p->src, s->name, s->rows, s->cols, &w, e);
+    if (rc < 0)
+        return rc;
+    if (w.scales) {
+        rc = add_simple(p, CONVERT_COPY, w.weight, e);
+        if (rc == 0)
+            rc = add_simple(p, CONVERT_COPY, w.scales, e);
+        return rc < 0 ? rc : add_simple(p, CONVERT_COPY, w.biases, e);
+    }
+    uint32_t bits = bits_for(p, &w);
+    if (!bits && w.format == MATRIX_FP8)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "%s: tensor %s: F8_E4M3, expected BF16 or F32: it is not quantised",
+                       p->src.files[w.weight->file].path, w.weight->name);
+    return bits ? add_quantised(p, w.weight, bits, e) : add_simple(p, CONVERT_COPY, w.weight, e);
+}
+
+static bool is_shifted_norm(const char *name)
+{
+    static const char *const tails[] = {".input_layernorm.weight", ".post_attention_layernorm.weight",
+                                        ".self_attn.q_norm.weight", ".self_attn.k_norm.weight"};
+    for (size_t i = 0; i < sizeof tails / sizeof *tails; i++)
+        if (names_ends_with(name, tails[i]))
+            return true;
+    return !strcmp(name, "model.norm.weight");
+}
+
+static int plan_vector(struct convert_plan *p, const struct schema_item *s, struct moeflux_err *e)
+{
+    const struct tensor *t;
+    int rc = model_dir_vector(&p->src, s->name, s->cols, &t, e);
+    if (rc < 0)
+        return rc;
+    enum convert_step step = CONVERT_COPY;
+    if (names_ends_with(t->name, ".A_log") && t->dtype == DTYPE_BF16)
+        step = CONVERT_WIDEN;
+    else if (p->plus_one && is_shifted_norm(t->name))
+        step = CONVERT_PLUS_ONE;
+    rc = add_simple(p, step, t, e);
+    /* [C, 1, taps] and [C, taps, 1] are the same bytes; the packed format has the second. */
+    if (rc == 0 && p->plus_one && names_ends_with(t->name, ".conv1d.weight")) {
+        struct tensor *out = &p->items[p->n_items - 1].out[0];
+        out->shape[1] = out->shape[2];
+        out->shape[2] = 1;
+    }
+    return rc;
+}
+
+static int plan_dense(struct convert_plan *p, struct moeflux_err *e)
+{
+    struct schema s;
+    int rc = schema_build(&s, &p->src.config, e);
+    for (size_t i = 0; rc == 0 && i < s.n; i++)
+        rc = s.items[i].rows ? plan_matrix(p, &s.items[i], e) : plan_vector(p, &s.items[i], e);
+    schema_free(&s);
+    return rc;
+}
+
+/* --- experts of an unquantised source --- */
+
+static const char *const proj_names[] = {"gate_proj", "up_proj", "down_proj"};
+
+/* One matrix of one expert inside a tensor: number `at` of `of` equal blocks of [rows][cols] weights. */
+struct block {
+    const struct tensor *t;
+    uint64_t at, of;
+};
+
+/* The tensor that holds the matrix: a fused stack [E, 2I, H] (gate above up), a stack [E, rows, cols], or its own. */
+static struct block find_block(const struct convert_plan *p, uint32_t layer, uint32_t expert,
+                               enum convert_proj proj)
+{
+    char name[128];
+    uint64_t n = p->src.config.n_experts;
+    bool down = proj == CONVERT_DOWN;
+    const struct tensor *t;
+    snprintf(name, sizeof name, "model.layers.%u.mlp.experts.%s", layer, down ? "down_proj" : "gate_up_proj");
+    if ((t = model_dir_find(&p->src, name)))
+        return down ? (struct block){t, expert, n} : (struct block){t, 2ull * expert + proj, 2 * n};
+    snprintf(name, sizeof name, "model.layers.%u.mlp.switch_mlp.%s.weight", layer, proj_names[proj]);
+    if ((t = model_dir_find(&p->src, name)))
+        return (struct block){t, expert, n};
+    snprintf(name, sizeof name, "model.layers.%u.mlp.experts.%u.%s.weight", layer, expert, proj_names[proj]);
+    return (struct block){model_dir_find(&p->src, name), 0, 1};
+}
+
+static int check_block(const struct convert_plan *p, const struct block *b, uint64_t rows, uint64_t cols,
+                       struct moeflux_err *e)
+{
+    const struct tensor *t = b->t;
+    const char *file = p->src.files[t->file].path;
+    if (t->dtype != DTYPE_BF16 && t->dtype != DTYPE_F32 && t->dtype != DTYPE_F8_E4M3)
+        return err_set(e, ERR_FORMAT, "%s: tensor %s: %s, expected BF16, F32 or F8_E4M3", file, t->name,
+                       tensor_dtype_name(t->dtype));
+    uint64_t n = p->src.config.n_experts;
+    struct tensor wanted = {.n_dims = 2, .shape = {rows, cols}};
+    if (b->of > 1)
+        wanted = (struct tensor){.n_dims = 3, .shape = {n, rows * (b->of / n), cols}};
+    bool same = t->n_dims == wanted.n_dims;
+    for (uint32_t i = 0; same && i < t->n_dims; i++)
+        same = t->shape[i] == wanted.shape[i];
+    const struct tensor *scales;
+    if (same)
+        return t->dtype == DTYPE_F8_E4M3 ? fp8_scales(&p->src, t, &scales, e) : 0;
+    char found[TENSOR_SHAPE_TEXT], expected[TENSOR_SHAPE_TEXT];
+    tensor_shape_text(t, found);
+    tensor_shape_text(&wanted, expected);
+    return err_set(e, ERR_FORMAT, "%s: tensor %s: shape %s, expected %s", file, t->name, found, expected);
+}
+
+enum dtype convert_plan_dtype(const struct tensor *t)
+{
+    return t->dtype == DTYPE_F8_E4M3 ? DTYPE_BF16 : t->dtype;
+}
+
+int convert_plan_read(const struct convert_plan *p, const struct tensor *t, uint64_t first, uint64_t n,
+                      void *out, struct moeflux_err *e)
+{
+    const struct model_file *f = &p->src.files[t->file];
+    uint64_t width = tensor_dtype_bytes(t->dtype);
+    if (t->dtype == DTYPE_F8_E4M3)
+        return fp8_read(&p->src, t, first, n, out, e);
+    return file_read_at(f->fd, f->path, out, n * width, t->off + first * width, e);
+}
+
+int convert_plan_expert(const struct convert_plan *p, uint32_t layer, uint32_t expert, enum convert_proj proj,
+                        struct convert_run *out, struct moeflux_err *e)
+{
+    const struct config *c = &p->src.config;
+    uint64_t rows = proj == CONVERT_DOWN ? c->hidden : c->moe_inner;
+    uint64_t cols = proj == CONVERT_DOWN ? c->moe_inner : c->hidden;
+    struct block b = find_block(p, layer, expert, proj);
+    if (!b.t)
+        return err_set(e, ERR_FORMAT, "%s: layer %u expert %u: no tensor with its %s", p->src.path, layer,
+                       expert, proj_names[proj]);
+    int rc = check_block(p, &b, rows, cols, e);
+    if (rc < 0)
+        return rc;
+    uint64_t bytes = b.t->bytes / b.of;
+    *out = (struct convert_run){b.t, b.at * bytes / tensor_dtype_bytes(b.t->dtype), rows * cols};
+    return 0;
+}
+
+static int check_experts(const struct convert_plan *p, struct moeflux_err *e)
+{
+    const struct config *c = &p->src.config;
+    for (uint32_t layer = 0; layer < c->n_layers; layer++)
+        for (uint32_t i = 0; config_has_experts(c, layer) && i < c->n_experts; i++)
+            for (enum convert_proj proj = CONVERT_GATE; proj <= CONVERT_DOWN; proj++) {
+                struct convert_run run;
+                int rc = convert_plan_expert(p, layer, i, proj, &run, e);
+                if (rc < 0)
+                    return rc;
+            }
+    return 0;
+}
+
+/* Bytes of a source's expert weight, as the first one has them: for progress. */
+static uint64_t source_width(const struct convert_plan *p)
+{
+    struct convert_run run;
+    uint32_t layer = 0;
+    while (!config_has_experts(&p->src.config, layer))
+        layer++;
+    return convert_plan_expert(p, layer, 0, CONVERT_GATE, &run, NULL) == 0 ? tensor_dtype_bytes(run.t->dtype)
+                                                                           : 0;
+}
+
+static void size_experts(struct convert_plan *p)
+{
+    const struct config *c = &p->src.config;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        p->n_expert_layers += config_has_experts(c, i);
+    p->expert = expert_places_layout(c, p->expert_bits);
+    p->layer_source_bytes = p->expert.bytes * c->n_experts;
+    if (!p->quantised)
+        p->layer_source_bytes = 3ull * c->moe_inner * c->hidden * source_width(p) * c->n_experts;
+}
+
+/* --- the whole --- */
+
+/* Names, lengths and times of the source's files: enough to notice another source, cheap for hundreds of GB. */
+static int identify(struct convert_plan *p, struct moeflux_err *e)
+{
+    XXH64_hash_t h = XXH3_64bits(p->config_text, p->config_len);
+    for (uint32_t i = 0; i < p->src.n_files; i++) {
+        const struct model_file *f = &p->src.files[i];
+        struct stat st;
+        char line[512];
+        if (fstat(f->fd, &st) < 0)
+            return err_errno(e, ERR_IO, "%s", f->path);
+        const char *slash = strrchr(f->path, '/');
+        int n = snprintf(line, sizeof line, "%.300s %" PRIu64 " %lld.%09ld", slash ? slash + 1 : f->path,
+                         f->bytes, (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
+        h = XXH3_64bits_withSeed(line, (size_t)n, h);
+    }
+    p->identity = h;
+    return 0;
+}
+
+int convert_plan_open(struct convert_plan *p, const char *src, struct moeflux_err *e)
+{
+    *p = (struct convert_plan){0};
+    int rc = open_source(p, src, e);
+    if (rc == 0)
+        rc = plan_dense(p, e);
+    if (rc == 0 && !p->quantised)
+        rc = check_experts(p, e);
+    if (rc == 0)
+        rc = identify(p, e);
+    if (rc == 0)
+        size_experts(p);
+    else
+        convert_plan_close(p);
+    return rc;
+}
+
+void convert_plan_close(struct convert_plan *p)
+{
+    for (size_t i = 0; i < p->n_items; i++)
+        for (uint32_t k = 0; k < p->items[i].n_out; k++)
+            free(p->items[i].out[k].name);
+    free(p->items);
+    json_decref(p->config);
+    free(p->config_text);
+    model_dir_close(&p->src);
+    *p = (struct convert_plan){0};
+}

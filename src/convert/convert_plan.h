@@ -1,0 +1,64 @@
+/* convert_plan.h - what a conversion will do: every output tensor and where its bytes come from. Writes nothing. */
+#ifndef MOEFLUX_CONVERT_CONVERT_PLAN_H
+#define MOEFLUX_CONVERT_CONVERT_PLAN_H
+
+#include "model/model_dir.h"
+
+struct json_t;
+
+enum convert_step {
+    CONVERT_COPY,     /* the same bytes */
+    CONVERT_WIDEN,    /* BF16 becomes F32 */
+    CONVERT_PLUS_ONE, /* w + 1 in the tensor's dtype: norms that are stored around 0 */
+    CONVERT_QUANTISE, /* a BF16, F32 or F8_E4M3 matrix becomes weight, scales and biases */
+};
+
+struct convert_item {
+    enum convert_step step;
+    const struct tensor *src; /* borrowed from the plan */
+    uint32_t n_out;           /* 3 when quantised: weight, scales, biases; else 1 */
+    struct tensor out[3];     /* as they will lie in model_weights.bin */
+};
+
+struct convert_plan {
+    struct model_dir src; /* canonical names; for an unquantised source without expert places */
+    bool quantised;       /* the source holds MLX codes already */
+    bool plus_one;        /* its norms are stored around 0 */
+    uint32_t bits;        /* of ordinary matrices */
+    uint32_t expert_bits;
+    struct json_t *config; /* config.json, and its text */
+    char *config_text;
+    size_t config_len;
+    struct convert_item *items;
+    size_t n_items, cap_items;
+    uint64_t weights_bytes; /* of model_weights.bin */
+    uint64_t dense_source_bytes;
+    struct expert_layout expert;
+    uint32_t n_expert_layers;
+    uint64_t layer_source_bytes; /* of one layer's experts */
+    uint64_t identity;           /* of the source's files and config: changes when they change */
+};
+
+/* Elements first .. first + n - 1 of a tensor: one expert's matrix in an unquantised source. */
+struct convert_run {
+    const struct tensor *t;
+    uint64_t first, n;
+};
+
+enum convert_proj { CONVERT_GATE, CONVERT_UP, CONVERT_DOWN };
+
+int convert_plan_open(struct convert_plan *p, const char *src, struct moeflux_err *e);
+void convert_plan_close(struct convert_plan *p);
+
+/* Reads elements of a source tensor, 8-bit floats as BF16: convert_plan_dtype is what they are afterwards. `out` has
+ * room for 4 bytes an element. */
+enum dtype convert_plan_dtype(const struct tensor *t);
+int convert_plan_read(const struct convert_plan *p, const struct tensor *t, uint64_t first, uint64_t n,
+                      void *out, struct moeflux_err *e);
+
+/* Where an expert's gate, up or down matrix lies: in a fused or plain stack, or in a tensor of its own.
+ * ERR_FORMAT: it is not there, or has another shape or dtype. Unquantised sources only. */
+int convert_plan_expert(const struct convert_plan *p, uint32_t layer, uint32_t expert, enum convert_proj proj,
+                        struct convert_run *out, struct moeflux_err *e);
+
+#endif

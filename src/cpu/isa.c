@@ -1,0 +1,69 @@
+#include "cpu/isa.h"
+
+#include <stddef.h>
+#include <string.h>
+#ifdef __aarch64__
+#include <sys/auxv.h>
+#endif
+
+#include "base/err.h"
+
+#define DECLARE(set) extern const struct cpu_isa cpu_isa_##set;
+CPU_ISAS(DECLARE)
+
+#define HAS(set)     has_##set()
+#define ADDRESS(set) HAS(set) ? &cpu_isa_##set : NULL,
+#define NAME(set)    " " #set
+
+static bool has_portable(void)
+{
+    return true;
+}
+
+#if defined(__x86_64__)
+static bool has_avx2(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+
+static bool has_avx512(void)
+{
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vnni");
+}
+#elif defined(__aarch64__)
+static bool has_neon(void)
+{
+    return true;
+}
+
+static bool has_dotprod(void)
+{
+    return getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
+}
+#endif
+
+const struct cpu_isa *cpu_isa_at(uint32_t idx)
+{
+    const struct cpu_isa *const sets[CPU_N_ISAS] = {CPU_ISAS(ADDRESS)};
+    return idx < CPU_N_ISAS ? sets[idx] : NULL;
+}
+
+const struct cpu_isa *cpu_isa_find(const char *name, struct moeflux_err *e)
+{
+#define QUOTED(set) #set,
+    static const char *const names[CPU_N_ISAS] = {CPU_ISAS(QUOTED)};
+    for (uint32_t i = CPU_N_ISAS; i-- > 0;) {
+        const struct cpu_isa *isa = cpu_isa_at(i);
+        if (!name && isa)
+            return isa;
+        if (!name || strcmp(name, names[i]) != 0)
+            continue;
+        if (!isa)
+            err_set(e, ERR_UNSUPPORTED, "instruction set '%s': this processor does not have it", name);
+        return isa;
+    }
+    err_set(e, ERR_USAGE, "instruction set '%s' is unknown; there are%s", name, CPU_ISAS(NAME));
+    return NULL;
+}

@@ -1,0 +1,42 @@
+/* isa.h - the instruction sets that the program is built for, and the one that it uses.
+ *
+ * The sources named src/X/Y_isa.c are compiled once for each of them (Makefile) and export their functions with
+ * its name: VEC_NAME(y_run) of base/vec.h is y_run_avx2 and so on. All of them give the same bits. */
+#ifndef MOEFLUX_CPU_ISA_H
+#define MOEFLUX_CPU_ISA_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct moeflux_err;
+
+/* CPU_ISAS(each): each(NAME) for every set of the processor family that the program is built for, slow ones first. */
+#if defined(__x86_64__)
+#define CPU_ISAS(each) each(portable) each(avx2) each(avx512)
+enum { CPU_N_ISAS = 3 };
+#elif defined(__aarch64__)
+#define CPU_ISAS(each) each(portable) each(neon) each(dotprod)
+enum { CPU_N_ISAS = 3 };
+#else
+#define CPU_ISAS(each) each(portable)
+enum { CPU_N_ISAS = 1 };
+#endif
+
+/* One instruction set: its name and the functions of src/cpu that are compiled for it. */
+struct cpu_isa {
+    const char *name;
+    uint32_t idx; /* its number in CPU_ISAS: for tables of functions that X_isa.c exports */
+};
+
+/* The one of that name, or for NULL the fastest that this processor has.
+ * NULL with `e` filled: ERR_USAGE for a name that is none of CPU_ISAS, ERR_UNSUPPORTED where the processor lacks it. */
+const struct cpu_isa *cpu_isa_find(const char *name, struct moeflux_err *e);
+
+/* Number idx of CPU_ISAS when this processor has it, else NULL. */
+const struct cpu_isa *cpu_isa_at(uint32_t idx);
+
+/* Whether a result has the bits that all processors with a fused multiply-add compute. False where there is none:
+ * the results are as good, but exp, log and tanh round differently. */
+bool cpu_common_bits(void);
+
+#endif

@@ -1,0 +1,16 @@
+/* table.h - what the sources of this folder that are compiled for each instruction set put into its struct cpu_isa. */
+#ifndef MOEFLUX_CPU_TABLE_H
+#define MOEFLUX_CPU_TABLE_H
+
+#include "base/vec.h"
+#include "cpu/isa.h"
+
+extern const struct cpu_isa VEC_NAME(cpu_isa);
+
+enum {
+#define CPU_IDX_OF(set) CPU_IDX_##set,
+    CPU_ISAS(CPU_IDX_OF)
+#undef CPU_IDX_OF
+};
+
+#endif

@@ -1,0 +1,9 @@
+#include "cpu/table.h"
+
+#define TEXT_(name) #name
+#define TEXT(name)  TEXT_(name)
+
+const struct cpu_isa VEC_NAME(cpu_isa) = {
+    .name = TEXT(CPU_ISA),
+    .idx = VEC_JOIN(CPU_IDX, CPU_ISA),
+};

@@ -1,0 +1,230 @@
+#include "engine/load_plan.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "args.h"
+#include "base/mem.h"
+#include "engine/engine.h"
+#include "engine/host_memory.h"
+#include "engine/test_hooks.h"
+
+/* Tokens of a chunk unless the caller says otherwise. Results differ in the last digits between chunk sizes, so the choice
+ * follows the kind of the device and its total memory: never its speed, nor the memory that is free now. Larger chunks gain
+ * little more: lavapipe takes 28 s of processor time for 256 tokens by 32, 22 s by 128 and by 256; an H200 did 4,400 and
+ * 6,600 tok/s by 512 and 2,048. */
+enum { CHUNK_SOFTWARE = 128, CHUNK_GPU = 512, CHUNK_GPU_LARGE = 2048, MAX_READERS = 8 };
+/* Large chunks take half a gigabyte of activations: little on a device with so much memory. */
+#define LARGE_GPU ((uint64_t)20 << 30)
+/* lavapipe silently ends a shader's loops after 65,535 turns; the delta net takes about 60 for each token. */
+enum { CHUNK_SOFTWARE_MAX = 512, CHUNK_GPU_MAX = 4096 };
+enum { DEFAULT_CONTEXT = 8192 };
+/* What a driver takes of a device's own memory besides ours: kernels, command buffers (an H200: 63 MB). */
+enum { DRIVER_BYTES = 64 << 20 };
+
+static int choose_chunk(uint32_t *out, uint32_t requested, const struct exec_caps *caps,
+                        struct moeflux_err *e)
+{
+    uint32_t most = caps->is_software ? CHUNK_SOFTWARE_MAX : CHUNK_GPU_MAX;
+    if (requested > most)
+        return err_set(e, ERR_USAGE, "--chunk %u, expected at most %u on %s", requested, most, caps->name);
+    bool is_large = !caps->is_software && caps->total_bytes >= LARGE_GPU;
+    *out = requested           ? requested
+           : caps->is_software ? CHUNK_SOFTWARE
+           : is_large          ? CHUNK_GPU_LARGE
+                               : CHUNK_GPU;
+    return 0;
+}
+
+uint32_t load_plan_n_readers(uint32_t requested)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    return requested ? requested : (uint32_t)size_min(MAX_READERS, cores > 0 ? 2 * (uint64_t)cores : 1);
+}
+
+static uint32_t choose_context(uint32_t requested, const struct config *c)
+{
+    return (uint32_t)size_min(requested ? requested : DEFAULT_CONTEXT, config_longest_context(c));
+}
+
+/* The KV cache grows in blocks. Half of the recurrent states are the copy that lets a chunk be undone. */
+static void size_states(struct load_plan *p, const struct model_dir *m)
+{
+    struct moeflux_needs n;
+    model_info_needs(m, &n);
+    uint64_t pos_bytes = n.kv_bytes_per_pos / sizeof(float) * kv_type_bytes(p->kv_type);
+    p->state_bytes = n.recurrent_state_bytes + size_round_up(p->context, 1u << KV_BLOCK_SHIFT) * pos_bytes;
+    p->checkpoint_bytes = n.recurrent_state_bytes / 2;
+}
+
+static int set_prompt_type(struct exec *x, enum moeflux_prompt_type requested, struct moeflux_err *e)
+{
+    struct exec_caps caps = exec_get_caps(x);
+    if (requested == MOEFLUX_PROMPT_TYPE_F32)
+        exec_forbid_f16(x);
+    if (requested == MOEFLUX_PROMPT_TYPE_F16 && !caps.has_coopmat)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "--prompt-type f16: %s has no cooperative matrices of float16, expected auto or f32",
+                       caps.name);
+    return 0;
+}
+
+/* An enum of the caller's that has no such value. */
+static int check_choice(const char *option, int value, int last, struct moeflux_err *e)
+{
+    if (value >= 0 && value <= last)
+        return 0;
+    return err_set(e, ERR_USAGE, "moeflux_options.%s is %d, expected 0 to %d", option, value, last);
+}
+
+int load_plan_check(const struct moeflux_options *o, struct moeflux_err *e)
+{
+    int rc = check_choice("expert_io", (int)o->expert_io, MOEFLUX_EXPERT_IO_DIRECT, e);
+    if (rc == 0)
+        rc = check_choice("prefetch", (int)o->prefetch, MOEFLUX_PREFETCH_BOTH, e);
+    if (rc == 0)
+        rc = check_choice("cache_policy", (int)o->cache_policy, MOEFLUX_CACHE_POLICY_FREQUENCY, e);
+    if (rc == 0)
+        rc = check_choice("prompt_type", (int)o->prompt_type, MOEFLUX_PROMPT_TYPE_F16, e);
+    return rc < 0 ? rc : check_choice("kv_type", (int)o->kv_type, MOEFLUX_KV_TYPE_F16, e);
+}
+
+enum reader_mode load_plan_reader_mode(const struct moeflux_options *o)
+{
+    static const enum reader_mode modes[] = {[MOEFLUX_EXPERT_IO_AUTO] = READER_AUTO,
+                                             [MOEFLUX_EXPERT_IO_MMAP] = READER_MMAP,
+                                             [MOEFLUX_EXPERT_IO_PREAD] = READER_PREAD,
+                                             [MOEFLUX_EXPERT_IO_URING] = READER_URING,
+                                             [MOEFLUX_EXPERT_IO_DIRECT] = READER_DIRECT};
+    return modes[o->expert_io];
+}
+
+int load_plan_open_device(struct exec **out, const struct moeflux_options *o, const struct test_hooks *h,
+                          struct moeflux_err *e)
+{
+    int rc = exec_open(out, o->device, o->profile, h && h->staged, e);
+    if (rc < 0)
+        return rc;
+    if (h && h->as_gpu)
+        exec_pose_as_gpu(*out);
+    return set_prompt_type(*out, o->prompt_type, e);
+}
+
+/* Where prompts go through float16 anyway, a cache of it is as good, half as large, and its tiles need no rounding (H200,
+ * 16,384 tokens: 7,060 tok/s against 5,950). */
+static enum kv_type choose_kv_type(enum moeflux_kv_type requested, const struct exec_caps *caps)
+{
+    bool is_auto = requested == MOEFLUX_KV_TYPE_AUTO;
+    return requested == MOEFLUX_KV_TYPE_F16 || (is_auto && caps->has_coopmat) ? KV_TYPE_F16 : KV_TYPE_F32;
+}
+
+int load_plan_make(struct load_plan *out, const struct model_dir *m, const struct exec_caps *caps,
+                   const struct moeflux_options *o, struct moeflux_err *e)
+{
+    *out = (struct load_plan){.n_readers = load_plan_n_readers(o->n_threads),
+                              .context = choose_context(o->context, &m->config),
+                              .io = load_plan_reader_mode(o),
+                              .kv_type = choose_kv_type(o->kv_type, caps),
+                              .host_free_bytes = host_memory_free("")};
+    int rc = choose_chunk(&out->max_chunk, o->chunk, caps, e);
+    if (rc < 0)
+        return rc;
+    size_states(out, m);
+    out->driver_bytes = caps->is_unified ? 0 : DRIVER_BYTES;
+    out->activation_bytes = arch_scratch_bytes(&m->config, caps, out->max_chunk);
+    const struct budget_request w = {.memory_bytes = o->memory_bytes,
+                                     .gpu_memory_bytes = o->gpu_memory_bytes,
+                                     .scratch_bytes =
+                                         out->state_bytes + out->activation_bytes + out->driver_bytes,
+                                     .host_free_bytes = out->host_free_bytes,
+                                     .checkpoint_bytes = out->checkpoint_bytes};
+    rc = budget_for_experts(m, caps, &w, &out->budget, e);
+    if (rc < 0 || !o->pin)
+        return rc;
+    return expert_store_count_pinned(m, o->pin, out->budget.slot_bytes, &out->n_pinned, e);
+}
+
+/* --- for those who only want to know --- */
+
+static void fill(struct moeflux_plan *to, const struct load_plan *p, const struct model_dir *m,
+                 const struct exec_caps *caps)
+{
+    uint64_t one = expert_store_floor_bytes(m) / m->config.top_k;
+    *to =
+        (struct moeflux_plan){.is_unified = caps->is_unified,
+                              .device_free_bytes = caps->is_software ? p->host_free_bytes : caps->free_bytes,
+                              .host_free_bytes = p->host_free_bytes,
+                              .device_bytes = p->budget.device_bytes,
+                              .weights_bytes = m->dense_bytes,
+                              .state_bytes = p->state_bytes,
+                              .activation_bytes = p->activation_bytes,
+                              .driver_bytes = p->driver_bytes,
+                              .checkpoint_bytes = p->checkpoint_bytes,
+                              .n_checkpoints = p->budget.n_checkpoints,
+                              .slot_bytes = one,
+                              .n_experts = expert_store_full_bytes(m) / one,
+                              .n_slots = p->budget.slot_bytes / one,
+                              .n_host_slots = p->budget.host_bytes / one,
+                              .n_pinned = p->n_pinned,
+                              .context = p->context,
+                              .chunk = p->max_chunk};
+    to->experts_resident = to->n_slots == to->n_experts;
+    snprintf(to->device, sizeof to->device, "%s", caps->name);
+}
+
+/* Direct reads depend on the memory they land in: a page of it is asked, as open asks the slots. */
+static int describe_reads(struct moeflux_plan *to, const struct load_plan *p, const struct model_dir *m,
+                          struct exec *x, struct moeflux_err *e)
+{
+    struct exec_buffer page;
+    struct reader *r = NULL;
+    const struct exec_caps caps = exec_get_caps(x);
+    bool may_map = expert_store_may_map(&caps, m, p->io, p->budget.slot_bytes);
+    int rc = exec_buffer_new(x, &page, to->is_unified ? EXEC_DEVICE : EXEC_HOST, READER_TARGET_ALIGN, e);
+    const struct reader_region region = {page.host, READER_TARGET_ALIGN};
+    const struct reader_options o = {.mode = p->io,
+                                     .n_threads = p->n_readers,
+                                     .host_bytes = p->budget.map_bytes + (may_map ? p->budget.slot_bytes : 0),
+                                     .regions = &region,
+                                     .n_regions = rc == 0 ? 1 : 0};
+    if (rc == 0)
+        rc = reader_open(&r, m, &o, e);
+    if (rc == 0)
+        snprintf(to->expert_io, sizeof to->expert_io, "%s", reader_describe(r));
+    reader_close(r);
+    exec_buffer_free(x, &page);
+    return rc;
+}
+
+int moeflux_make_plan(const struct moeflux_options *o, struct moeflux_plan *out, struct moeflux_err *e)
+{
+    return test_hooks_make_plan(o, NULL, out, e);
+}
+
+int test_hooks_make_plan(const struct moeflux_options *o, const struct test_hooks *h,
+                         struct moeflux_plan *out, struct moeflux_err *e)
+{
+    struct model_dir m;
+    struct exec *x = NULL;
+    struct load_plan p;
+    *out = (struct moeflux_plan){0};
+    int rc = load_plan_check(o, e);
+    if (rc == 0)
+        rc = model_dir_open(&m, o->dir, e);
+    if (rc < 0)
+        return rc;
+    rc = load_plan_open_device(&x, o, h, e);
+    if (rc == 0) {
+        struct exec_caps caps = exec_get_caps(x);
+        rc = load_plan_make(&p, &m, &caps, o, e);
+        if (rc == 0)
+            fill(out, &p, &m, &caps);
+    }
+    if (rc == 0)
+        rc = describe_reads(out, &p, &m, x, e);
+    exec_close(x);
+    model_dir_close(&m);
+    return rc;
+}

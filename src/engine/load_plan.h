@@ -1,0 +1,50 @@
+/* load_plan.h - what is decided before anything is loaded: the chunk, the readers, and who gets how much memory. Open and
+ * moeflux_make_plan decide by the same function. */
+#ifndef MOEFLUX_ENGINE_LOAD_PLAN_H
+#define MOEFLUX_ENGINE_LOAD_PLAN_H
+
+#include <stdint.h>
+
+#include "engine/budget.h"
+#include "experts/reader.h"
+#include "ops/gqa.h"
+
+struct moeflux_err;
+struct exec;
+struct exec_caps;
+struct model_dir;
+struct moeflux_options;
+struct test_hooks;
+
+struct load_plan {
+    uint32_t max_chunk; /* most tokens of a chunk */
+    uint32_t n_readers; /* threads */
+    uint32_t context;   /* tokens of states that there is room for */
+    enum reader_mode io;
+    enum kv_type kv_type;
+    uint64_t state_bytes, activation_bytes, driver_bytes; /* of `context` tokens, of a chunk */
+    uint64_t checkpoint_bytes;                            /* of one */
+    uint64_t host_free_bytes;                             /* host_memory_free */
+    struct budget budget;
+    uint32_t n_pinned; /* of the device slots, for options.pin */
+};
+
+/* ERR_UNSUPPORTED: no architecture runs the model; ERR_USAGE: a chunk or a way of reading that there is not;
+ * ERR_NO_FIT with the numbers. */
+int load_plan_make(struct load_plan *out, const struct model_dir *m, const struct exec_caps *caps,
+                   const struct moeflux_options *o, struct moeflux_err *e);
+
+/* Whether the options' enums have values that there are; the functions below rely on it. ERR_USAGE names the one at fault. */
+int load_plan_check(const struct moeflux_options *o, struct moeflux_err *e);
+
+/* Opens the device that the options name; prompt_type says whether its caps have float16. h may be NULL. ERR_USAGE;
+ * ERR_UNSUPPORTED: float16 is asked for and the device has no matrix units for it. */
+int load_plan_open_device(struct exec **out, const struct moeflux_options *o, const struct test_hooks *h,
+                          struct moeflux_err *e);
+
+enum reader_mode load_plan_reader_mode(const struct moeflux_options *o);
+
+/* Threads that read: as asked for, else by the cores there are. */
+uint32_t load_plan_n_readers(uint32_t requested);
+
+#endif

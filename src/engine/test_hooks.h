@@ -1,0 +1,23 @@
+/* test_hooks.h - what tests may change about a device, and users may not.
+ *
+ * Each function is its namesake of moeflux.h with hooks; NULL: none. */
+#ifndef MOEFLUX_ENGINE_TEST_HOOKS_H
+#define MOEFLUX_ENGINE_TEST_HOOKS_H
+
+#include <stdbool.h>
+
+#include "moeflux.h"
+
+struct test_hooks {
+    bool staged; /* device memory counts as apart from host memory, even where it is the same */
+    bool as_gpu; /* a software device counts as a GPU: its kernels, chunks and budgets */
+};
+
+int test_hooks_open(struct moeflux_model **out, const struct moeflux_options *o, const struct test_hooks *h,
+                    struct moeflux_err *e);
+int test_hooks_make_plan(const struct moeflux_options *o, const struct test_hooks *h,
+                         struct moeflux_plan *out, struct moeflux_err *e);
+int test_hooks_measure(const struct moeflux_options *o, const struct test_hooks *h,
+                       struct moeflux_speeds *out, struct moeflux_err *e);
+
+#endif

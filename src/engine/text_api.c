@@ -1,0 +1,142 @@
+/* Tokenizer and sampler as moeflux.h shows them. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "moeflux.h"
+#include "text/sampler.h"
+#include "text/tokenizer.h"
+
+struct moeflux_tokenizer {
+    struct tokenizer *tokenizer;
+};
+
+struct moeflux_sampler {
+    struct sampler *sampler;
+};
+
+/* --- the tokenizer --- */
+
+int moeflux_tokenizer_open(struct moeflux_tokenizer **out, const char *path, struct moeflux_err *e)
+{
+    struct moeflux_err why = {0};
+    *out = NULL;
+    if (!path)
+        return err_set(e, ERR_USAGE, "no tokenizer.json was named: the model's directory may have none");
+    *out = mem_new(1, sizeof **out, &why);
+    if (*out)
+        (*out)->tokenizer = tokenizer_open(path, &why);
+    if (*out && (*out)->tokenizer)
+        return 0;
+    moeflux_tokenizer_close(*out);
+    *out = NULL;
+    return err_set(e, why.code, "%s", why.text);
+}
+
+void moeflux_tokenizer_close(struct moeflux_tokenizer *t)
+{
+    if (t)
+        tokenizer_free(t->tokenizer);
+    free(t);
+}
+
+int64_t moeflux_tokenizer_encode(const struct moeflux_tokenizer *t, const char *text, size_t len,
+                                 bool parse_special, int32_t *ids, size_t cap, struct moeflux_err *e)
+{
+    struct token_list list = {0};
+    int rc = tokenizer_encode(t->tokenizer, text, len, parse_special ? SPECIALS_AS_TOKENS : SPECIALS_AS_TEXT,
+                              &list, NULL, e);
+    if (rc == 0 && list.n > 0 && cap > 0)
+        memcpy(ids, list.ids, size_min(list.n, cap) * sizeof *ids);
+    int64_t n = rc < 0 ? rc : (int64_t)list.n;
+    token_list_free(&list);
+    return n;
+}
+
+size_t moeflux_tokenizer_bytes(const struct moeflux_tokenizer *t, int32_t id, const char **bytes)
+{
+    return tokenizer_bytes(t->tokenizer, id, bytes);
+}
+
+bool moeflux_tokenizer_is_special(const struct moeflux_tokenizer *t, int32_t id)
+{
+    return tokenizer_is_special(t->tokenizer, id);
+}
+
+int32_t moeflux_tokenizer_special_id(const struct moeflux_tokenizer *t, const char *text)
+{
+    return tokenizer_added_id(t->tokenizer, text);
+}
+
+int32_t moeflux_tokenizer_bos(const struct moeflux_tokenizer *t)
+{
+    return tokenizer_bos(t->tokenizer);
+}
+
+const char *moeflux_tokenizer_chat_template(const struct moeflux_tokenizer *t)
+{
+    return tokenizer_chat_template(t->tokenizer);
+}
+
+/* --- the sampler --- */
+
+struct moeflux_sampler_options moeflux_sampler_defaults(void)
+{
+    return (struct moeflux_sampler_options){.temperature = 1, .top_p = 1, .repeat_penalty = 1};
+}
+
+/* A bitmap of the ids that stand for something. */
+static uint8_t *known_ids(const struct moeflux_tokenizer *t, uint32_t n_ids, struct moeflux_err *e)
+{
+    uint8_t *known = mem_new((size_t)n_ids / 8 + 1, 1, e);
+    for (uint32_t i = 0; known && i < n_ids; i++)
+        if (tokenizer_has(t->tokenizer, (int32_t)i))
+            known[i / 8] |= (uint8_t)(1u << i % 8);
+    return known;
+}
+
+int moeflux_sampler_new(struct moeflux_sampler **out, const struct moeflux_sampler_options *o, uint32_t n_ids,
+                        const struct moeflux_tokenizer *t, struct moeflux_err *e)
+{
+    const struct sampler_options options = {.temperature = o->temperature,
+                                            .top_k = o->top_k,
+                                            .top_p = o->top_p,
+                                            .min_p = o->min_p,
+                                            .repeat_penalty = o->repeat_penalty,
+                                            .repeat_last = o->repeat_last,
+                                            .seed = o->seed};
+    struct moeflux_err why = {0};
+    uint8_t *known = t ? known_ids(t, n_ids, &why) : NULL;
+    *out = known || !t ? mem_new(1, sizeof **out, &why) : NULL;
+    if (*out)
+        (*out)->sampler = sampler_new(&options, n_ids, known, &why);
+    free(known);
+    if (*out && (*out)->sampler)
+        return 0;
+    moeflux_sampler_free(*out);
+    *out = NULL;
+    return err_set(e, why.code, "%s", why.text);
+}
+
+void moeflux_sampler_free(struct moeflux_sampler *s)
+{
+    if (s)
+        sampler_free(s->sampler);
+    free(s);
+}
+
+void moeflux_sampler_accept(struct moeflux_sampler *s, int32_t id)
+{
+    sampler_accept(s->sampler, id);
+}
+
+void moeflux_sampler_reset(struct moeflux_sampler *s)
+{
+    sampler_reset(s->sampler);
+}
+
+int32_t moeflux_sampler_pick(struct moeflux_sampler *s, const float *logits, struct moeflux_err *e)
+{
+    return sampler_pick(s->sampler, logits, e);
+}

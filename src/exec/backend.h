@@ -1,0 +1,73 @@
+/* backend.h - what a backend does for exec.h, and what all of them share. Private to src/exec. */
+#ifndef MOEFLUX_EXEC_BACKEND_H
+#define MOEFLUX_EXEC_BACKEND_H
+
+#include "base/err.h"
+#include "exec/exec.h"
+#include "exec/op.h"
+
+/* The functions of exec.h of the same name, errors that stick aside: exec.c looks at those first. */
+struct backend {
+    void (*close)(struct exec *x); /* frees x; half-opened ones are legal */
+    struct exec_caps (*caps)(const struct exec *x);
+    int (*buffer_new)(struct exec *x, struct exec_buffer *b, enum exec_memory kind, struct moeflux_err *e);
+    int (*buffer_import)(struct exec *x, struct exec_buffer *b, uint8_t *host, struct moeflux_err *e);
+    void (*buffer_free)(struct exec *x, struct exec_buffer *b);
+    void *(*stage)(struct exec *x, const struct exec_buffer *b, uint64_t off, uint64_t bytes,
+                   struct moeflux_err *e);
+    int (*stage_end)(struct exec *x, struct moeflux_err *e);
+    int (*read)(struct exec *x, const struct exec_buffer *b, uint64_t off, void *dst, uint64_t bytes,
+                struct moeflux_err *e);
+    void (*watch)(struct exec *x); /* x->watch has changed */
+    void (*set_pace)(struct exec *x, uint64_t ns);
+    int (*settle)(struct exec *x, uint64_t ns, struct moeflux_err *e);
+    void (*begin)(struct exec *x);
+    void (*run)(struct exec *x, const struct op *what, const void *op, const void *call);
+    void (*beside)(struct exec *x);
+    void (*copy)(struct exec *x, const struct exec_buffer *dst, uint64_t dst_off,
+                 const struct exec_buffer *src, uint64_t src_off, uint64_t bytes);
+    void (*zero)(struct exec *x, const struct exec_buffer *b, uint64_t off, uint64_t bytes);
+    void (*split)(struct exec *x);
+    int (*submit)(struct exec *x, uint64_t *ticket, struct moeflux_err *e);
+    int (*wait)(struct exec *x, uint64_t ticket, struct moeflux_err *e);
+    void (*abandon)(struct exec *x);
+    void (*add_stats)(const struct exec *x, struct exec_stats *out);
+    void (*reset_stats)(struct exec *x);
+    /* NULL where nothing can be recorded ahead. */
+    void (*park)(struct exec *x);
+    bool (*is_parked)(const struct exec *x);
+    int (*submit_parked)(struct exec *x, uint64_t *ticket, struct moeflux_err *e);
+    /* NULL where device memory is host memory. */
+    void (*move)(struct exec *x, const struct exec_buffer *dst, uint64_t dst_off,
+                 const struct exec_buffer *src, uint64_t src_off, uint64_t bytes);
+    void (*move_order)(struct exec *x);
+    int (*move_submit)(struct exec *x, uint64_t *ticket, struct moeflux_err *e);
+    bool (*move_is_done)(const struct exec *x, uint64_t ticket);
+    int (*move_wait)(struct exec *x, uint64_t ticket, struct moeflux_err *e);
+    void (*after_moves)(struct exec *x, uint64_t ticket);
+};
+
+/* The first member of every backend's own struct. */
+struct exec {
+    const struct backend *backend;
+    bool profile;
+    bool poses_as_gpu, forbids_f16; /* change the caps */
+    bool is_watched;
+    struct exec_watch watch;
+    struct moeflux_err
+        fault; /* the first error of the batch, or that the watch said stop; since exec_begin */
+    struct exec_stats stats;
+};
+
+/* Ends the batch with ERR_INTERRUPTED when the watch says stop. */
+void exec_ask_watch(struct exec *x);
+/* The place of a name in stats.times; the last one when there is no room. */
+uint32_t exec_find_label(struct exec *x, const char *name);
+void exec_book_time(struct exec *x, uint32_t label, uint64_t ns);
+
+int exec_vulkan_open(struct exec **out, const char *device, bool profile, bool staged, struct moeflux_err *e);
+/* run: which implementation of an operation a host backend takes. */
+int exec_host_open(struct exec **out, const char *name, op_host_fn *(*run)(const struct op *what),
+                   bool profile, struct moeflux_err *e);
+
+#endif

@@ -1,0 +1,281 @@
+/* The public entries: they choose the backend, keep the batch's first error, and ask the watch. */
+#include "exec/exec.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+#include "exec/backend.h"
+
+static op_host_fn *reference_of(const struct op *what)
+{
+    return what->reference;
+}
+
+int exec_open(struct exec **out, const char *device, bool profile, bool staged, struct moeflux_err *e)
+{
+    *out = NULL;
+    if (device && strcmp(device, "reference") == 0)
+        return exec_host_open(out, "reference (CPU, double accumulators)", reference_of, profile, e);
+    return exec_vulkan_open(out, device, profile, staged, e);
+}
+
+void exec_close(struct exec *x)
+{
+    if (x)
+        x->backend->close(x);
+}
+
+struct exec_caps exec_get_caps(const struct exec *x)
+{
+    return x->backend->caps(x);
+}
+
+void exec_pose_as_gpu(struct exec *x)
+{
+    x->poses_as_gpu = true;
+}
+
+void exec_forbid_f16(struct exec *x)
+{
+    x->forbids_f16 = true;
+}
+
+/* --- memory --- */
+
+int exec_buffer_new(struct exec *x, struct exec_buffer *b, enum exec_memory kind, uint64_t bytes,
+                    struct moeflux_err *e)
+{
+    *b = (struct exec_buffer){.bytes = bytes};
+    int rc = x->backend->buffer_new(x, b, kind, e);
+    if (rc == 0)
+        x->stats.held_bytes += bytes;
+    return rc;
+}
+
+int exec_buffer_import(struct exec *x, struct exec_buffer *b, uint8_t *host, uint64_t bytes,
+                       struct moeflux_err *e)
+{
+    *b = (struct exec_buffer){.bytes = bytes, .is_borrowed = true};
+    return x->backend->buffer_import(x, b, host, e);
+}
+
+void exec_buffer_free(struct exec *x, struct exec_buffer *b)
+{
+    if (x && b->address && !b->is_borrowed)
+        x->stats.held_bytes -= b->bytes;
+    if (x)
+        x->backend->buffer_free(x, b);
+    *b = (struct exec_buffer){0};
+}
+
+void *exec_stage(struct exec *x, const struct exec_buffer *b, uint64_t off, uint64_t bytes,
+                 struct moeflux_err *e)
+{
+    return b->host ? b->host + off : x->backend->stage(x, b, off, bytes, e);
+}
+
+int exec_stage_end(struct exec *x, struct moeflux_err *e)
+{
+    return x->backend->stage_end(x, e);
+}
+
+int exec_write(struct exec *x, const struct exec_buffer *b, uint64_t off, const void *src, uint64_t bytes,
+               struct moeflux_err *e)
+{
+    for (uint64_t done = 0; done < bytes;) {
+        uint64_t n = size_min(bytes - done, EXEC_STAGE_BYTES);
+        void *to = exec_stage(x, b, off + done, n, e);
+        if (!to)
+            return ERR_DEVICE;
+        memcpy(to, (const uint8_t *)src + done, n);
+        done += n;
+    }
+    return exec_stage_end(x, e);
+}
+
+int exec_read(struct exec *x, const struct exec_buffer *b, uint64_t off, void *dst, uint64_t bytes,
+              struct moeflux_err *e)
+{
+    return x->backend->read(x, b, off, dst, bytes, e);
+}
+
+/* --- the watch --- */
+
+void exec_watch(struct exec *x, const struct exec_watch *w)
+{
+    x->is_watched = w != NULL;
+    x->watch = w ? *w : (struct exec_watch){0};
+    x->backend->watch(x);
+}
+
+void exec_ask_watch(struct exec *x)
+{
+    if (!x->fault.code && x->watch.go_on && !x->watch.go_on(x->watch.ctx))
+        err_set(&x->fault, ERR_INTERRUPTED, "interrupted");
+}
+
+void exec_set_pace(struct exec *x, uint64_t ns)
+{
+    x->backend->set_pace(x, ns);
+}
+
+int exec_settle(struct exec *x, uint64_t ns, struct moeflux_err *e)
+{
+    return x->backend->settle(x, ns, e);
+}
+
+/* --- batches --- */
+
+void exec_begin(struct exec *x)
+{
+    x->fault = (struct moeflux_err){0};
+    x->backend->begin(x);
+}
+
+void exec_op(struct exec *x, const struct op *what, const void *op, const void *call)
+{
+    if (!x->fault.code)
+        x->backend->run(x, what, op, call);
+}
+
+void exec_beside(struct exec *x)
+{
+    x->backend->beside(x);
+}
+
+void exec_copy(struct exec *x, const struct exec_buffer *dst, uint64_t dst_off, const struct exec_buffer *src,
+               uint64_t src_off, uint64_t bytes)
+{
+    if (!x->fault.code)
+        x->backend->copy(x, dst, dst_off, src, src_off, bytes);
+}
+
+void exec_zero(struct exec *x, const struct exec_buffer *b, uint64_t off, uint64_t bytes)
+{
+    if (!x->fault.code)
+        x->backend->zero(x, b, off, bytes);
+}
+
+void exec_split(struct exec *x)
+{
+    if (x->is_watched && !x->fault.code)
+        x->backend->split(x);
+}
+
+int exec_submit(struct exec *x, uint64_t *ticket, struct moeflux_err *e)
+{
+    *ticket = 0;
+    if (x->is_watched)
+        exec_ask_watch(x);
+    if (!x->fault.code)
+        return x->backend->submit(x, ticket, e);
+    if (e)
+        *e = x->fault;
+    exec_abandon(x);
+    return (int)x->fault.code;
+}
+
+int exec_wait(struct exec *x, uint64_t ticket, struct moeflux_err *e)
+{
+    return x->backend->wait(x, ticket, e);
+}
+
+int exec_finish(struct exec *x, struct moeflux_err *e)
+{
+    uint64_t ticket;
+    int rc = exec_submit(x, &ticket, e);
+    return rc < 0 ? rc : exec_wait(x, ticket, e);
+}
+
+void exec_abandon(struct exec *x)
+{
+    x->backend->abandon(x);
+}
+
+void exec_park(struct exec *x)
+{
+    if (x->backend->park)
+        x->backend->park(x);
+}
+
+bool exec_is_parked(const struct exec *x)
+{
+    return x->backend->is_parked && x->backend->is_parked(x);
+}
+
+int exec_submit_parked(struct exec *x, uint64_t *ticket, struct moeflux_err *e)
+{
+    return x->backend->submit_parked(x, ticket, e);
+}
+
+/* --- moves --- */
+
+void exec_move(struct exec *x, const struct exec_buffer *dst, uint64_t dst_off, const struct exec_buffer *src,
+               uint64_t src_off, uint64_t bytes)
+{
+    x->backend->move(x, dst, dst_off, src, src_off, bytes);
+}
+
+void exec_move_order(struct exec *x)
+{
+    if (x->backend->move_order)
+        x->backend->move_order(x);
+}
+
+int exec_move_submit(struct exec *x, uint64_t *ticket, struct moeflux_err *e)
+{
+    *ticket = 0;
+    return x->backend->move_submit ? x->backend->move_submit(x, ticket, e) : 0;
+}
+
+bool exec_move_is_done(const struct exec *x, uint64_t ticket)
+{
+    return ticket == 0 || x->backend->move_is_done(x, ticket);
+}
+
+int exec_move_wait(struct exec *x, uint64_t ticket, struct moeflux_err *e)
+{
+    return ticket ? x->backend->move_wait(x, ticket, e) : 0;
+}
+
+void exec_after_moves(struct exec *x, uint64_t ticket)
+{
+    if (ticket)
+        x->backend->after_moves(x, ticket);
+}
+
+/* --- statistics --- */
+
+uint32_t exec_find_label(struct exec *x, const char *name)
+{
+    struct exec_stats *s = &x->stats;
+    for (uint32_t i = 0; i < s->n_times; i++)
+        if (strcmp(s->times[i].name, name) == 0)
+            return i;
+    if (s->n_times == EXEC_MAX_LABELS)
+        return EXEC_MAX_LABELS - 1;
+    s->times[s->n_times].name = name;
+    return s->n_times++;
+}
+
+void exec_book_time(struct exec *x, uint32_t label, uint64_t ns)
+{
+    x->stats.times[label].n++;
+    x->stats.times[label].ns += ns;
+}
+
+void exec_get_stats(const struct exec *x, struct exec_stats *out)
+{
+    *out = x->stats;
+    x->backend->add_stats(x, out);
+}
+
+void exec_reset_stats(struct exec *x)
+{
+    struct exec_stats *s = &x->stats;
+    s->n_submits = s->n_dispatches = s->wait_ns = 0;
+    s->n_compiled = s->compile_ns = 0;
+    for (uint32_t i = 0; i < s->n_times; i++)
+        s->times[i].n = s->times[i].ns = 0;
+    x->backend->reset_stats(x);
+}

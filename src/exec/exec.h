@@ -1,0 +1,149 @@
+/* exec.h - where operations run: a backend and its queue.
+ *
+ * Backends: vulkan (a GPU, or a software Vulkan device) and reference (this CPU, plain loops, double sums). Every
+ * operation takes the same call on each of them: an address is a device address on Vulkan and a host pointer on the
+ * host. Vulkan records operations into a batch; a host backend runs each at once. Recording is sticky: the first error
+ * is kept, later calls do nothing, exec_submit returns it. Operations of one batch run in order, each seeing what the
+ * ones before wrote. */
+#ifndef MOEFLUX_EXEC_EXEC_H
+#define MOEFLUX_EXEC_EXEC_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "vulkan/memory.h"
+
+struct moeflux_err;
+struct exec;
+
+enum exec_memory {
+    EXEC_DEVICE, /* fastest for operations; mapped only where device memory is host memory */
+    EXEC_INPUT,  /* small: the host writes, operations read */
+    EXEC_HOST,   /* host memory: staging of uploads, target of read-backs */
+};
+
+struct exec_buffer {
+    uint64_t address;
+    uint8_t *host; /* mapped bytes, or NULL */
+    uint64_t bytes;
+    bool is_borrowed;      /* host memory is somebody else's (exec_buffer_import) */
+    struct gpu_buffer gpu; /* private */
+};
+
+/* What a device is like. Nothing above the operations asks which backend it is. */
+struct exec_caps {
+    const char *name; /* of the device; borrowed */
+    bool is_host; /* operations run at once on this CPU: nothing is recorded ahead, kernels do not exist */
+    bool is_software; /* its lanes are this machine's cores: the host backends, software Vulkan devices */
+    bool is_unified;  /* EXEC_DEVICE memory is mapped */
+    bool has_wide;    /* kernels named X_wide can run, and are faster: a software Vulkan device */
+    bool has_coopmat; /* kernels named X_coop can run: float16 matrix units */
+    uint32_t subgroup_size, max_workgroup, max_shared_bytes;
+    uint64_t max_alloc_bytes;
+    uint64_t total_bytes; /* device memory in all: what decides choices that change results */
+    uint64_t free_bytes;  /* device memory now */
+    uint64_t used_bytes;  /* of it by this process, as the driver counts; 0: it does not say */
+};
+
+/* device: NULL (best Vulkan device), "reference", an index or a part of a name. profile: time every operation.
+ * staged: EXEC_DEVICE memory is not mapped, whatever the device (not on the host). */
+int exec_open(struct exec **out, const char *device, bool profile, bool staged, struct moeflux_err *e);
+void exec_close(struct exec *x); /* NULL is legal */
+struct exec_caps exec_get_caps(const struct exec *x);
+/* From now on the caps of a software device are those of a GPU, so that tests reach the kernels of GPUs on it. */
+void exec_pose_as_gpu(struct exec *x);
+
+/* From now on the caps have no has_coopmat: operations opened later are float32 throughout. */
+void exec_forbid_f16(struct exec *x);
+
+/* Uninitialised memory. ERR_NO_FIT, ERR_UNSUPPORTED (larger than one allocation may be). */
+int exec_buffer_new(struct exec *x, struct exec_buffer *b, enum exec_memory kind, uint64_t bytes,
+                    struct moeflux_err *e);
+/* A buffer over pages of host memory that somebody else keeps until it is freed, where device memory is host memory.
+ * host: at a page; bytes: rounded up to whole pages. ERR_UNSUPPORTED. */
+int exec_buffer_import(struct exec *x, struct exec_buffer *b, uint8_t *host, uint64_t bytes,
+                       struct moeflux_err *e);
+void exec_buffer_free(struct exec *x, struct exec_buffer *b);
+
+enum { EXEC_STAGE_BYTES = 8 << 20 };
+/* Where to write `bytes` (at most EXEC_STAGE_BYTES) that are to land in b at `off`: the buffer itself when it is
+ * mapped, else staging memory. The next exec_stage or exec_stage_end hands them over. NULL with `e` filled.
+ * Not while a batch is being recorded. */
+void *exec_stage(struct exec *x, const struct exec_buffer *b, uint64_t off, uint64_t bytes,
+                 struct moeflux_err *e);
+/* Hands over what was staged last and waits until all staged bytes have arrived. */
+int exec_stage_end(struct exec *x, struct moeflux_err *e);
+/* Copies host bytes into a buffer, any size; exec_stage for data that is already in memory. Waits. */
+int exec_write(struct exec *x, const struct exec_buffer *b, uint64_t off, const void *src, uint64_t bytes,
+               struct moeflux_err *e);
+/* Copies a buffer's bytes to the host, any size, through the staging memory. Waits for everything submitted; like
+ * exec_begin it gives up a parked batch, where the buffer is not mapped. */
+int exec_read(struct exec *x, const struct exec_buffer *b, uint64_t off, void *dst, uint64_t bytes,
+              struct moeflux_err *e);
+
+/* From here on submissions stay short: work is handed over before it adds up to what a fifth of a second takes on this
+ * device (pace.h), at most two such submissions wait at a time, and `w` is asked between them and while the host waits.
+ * When it says stop, what was recorded is given up and exec_submit, like every wait, returns ERR_INTERRUPTED. The
+ * results are the same, bit by bit, as without. NULL: no more. Not while a batch is being recorded. */
+struct exec_watch {
+    bool (*go_on)(void *ctx); /* false: stop. Called often */
+    void *ctx;
+};
+void exec_watch(struct exec *x, const struct exec_watch *w);
+/* For tests: submissions of at most `ns`, in place of the fifth of a second. */
+void exec_set_pace(struct exec *x, uint64_t ns);
+/* Waits at most `ns` until the device has finished everything. Returns 1, or 0: it has not. */
+int exec_settle(struct exec *x, uint64_t ns, struct moeflux_err *e);
+
+void exec_begin(struct exec *x);
+/* The next operation does not wait for the one before it: neither touches what the other writes. */
+void exec_beside(struct exec *x);
+/* Copies and zeroings in a row touch different bytes: they run side by side. */
+void exec_copy(struct exec *x, const struct exec_buffer *dst, uint64_t dst_off, const struct exec_buffer *src,
+               uint64_t src_off, uint64_t bytes);
+void exec_zero(struct exec *x, const struct exec_buffer *b, uint64_t off, uint64_t bytes);
+/* A good place to hand over what was recorded, where that is worth a submission; the batch goes on. */
+void exec_split(struct exec *x);
+/* Queues the batch; *ticket is for exec_wait. */
+int exec_submit(struct exec *x, uint64_t *ticket, struct moeflux_err *e);
+/* Returns when the batch is finished and its results in EXEC_HOST (and mapped) memory can be read. */
+int exec_wait(struct exec *x, uint64_t ticket, struct moeflux_err *e);
+/* Ends the batch for exec_submit_parked, which queues it if no exec_begin came in between (that gives it up). A host
+ * backend runs at once and never parks. */
+void exec_park(struct exec *x);
+bool exec_is_parked(const struct exec *x);
+int exec_submit_parked(struct exec *x, uint64_t *ticket, struct moeflux_err *e);
+/* exec_submit and exec_wait. */
+int exec_finish(struct exec *x, struct moeflux_err *e);
+/* Gives up the batch that is being recorded, if any. */
+void exec_abandon(struct exec *x);
+
+/* Copies beside the batches, on the device's copy engines where it has some: for data on its way to a later batch.
+ * They run in the order of their submissions; exec_move_order puts those recorded after it behind those before.
+ * Only where device memory is not mapped (is_unified is false). */
+void exec_move(struct exec *x, const struct exec_buffer *dst, uint64_t dst_off, const struct exec_buffer *src,
+               uint64_t src_off, uint64_t bytes);
+void exec_move_order(struct exec *x);
+/* Queues what was moved since the last time; *ticket, 0 when there was nothing, is for the next three. */
+int exec_move_submit(struct exec *x, uint64_t *ticket, struct moeflux_err *e);
+bool exec_move_is_done(const struct exec *x, uint64_t ticket);
+int exec_move_wait(struct exec *x, uint64_t ticket, struct moeflux_err *e);
+/* The batch being recorded runs after the moves up to `ticket`. */
+void exec_after_moves(struct exec *x, uint64_t ticket);
+
+struct exec_time {
+    const char *name;
+    uint64_t n, ns;
+};
+enum { EXEC_MAX_LABELS = 32 };
+struct exec_stats {
+    uint64_t held_bytes; /* of all buffers now, borrowed memory aside; not reset */
+    uint64_t n_submits, n_dispatches, wait_ns;
+    uint64_t n_compiled, compile_ns;         /* kernels that were first needed after they were opened */
+    struct exec_time times[EXEC_MAX_LABELS]; /* by the name of kernel or host operation, when profiling */
+    uint32_t n_times;
+};
+void exec_get_stats(const struct exec *x, struct exec_stats *out);
+void exec_reset_stats(struct exec *x);
+
+#endif

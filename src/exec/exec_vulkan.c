@@ -1,0 +1,349 @@
+/* The Vulkan backend: opening, memory, recording. */
+#include "exec/exec_vulkan.h"
+
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "exec/kernel.h"
+
+/* Of short watched batches every so many are timed. */
+enum { TIMED_BATCHES = 8 };
+
+/* --- opening --- */
+
+static void on_time(void *ctx, const struct stream_timed *what, uint64_t ns)
+{
+    struct exec_vulkan *v = ctx;
+    if (v->base.profile)
+        exec_book_time(&v->base, what->label, ns);
+    if (what->n_groups)
+        pace_learn(&v->pace, what->pipeline, what->n_groups, ns);
+}
+
+static void vulkan_close(struct exec *x)
+{
+    struct exec_vulkan *v = vulkan_of(x);
+    stream_close(&v->mover);
+    stream_close(&v->stream);
+    if (v->gpu.device) {
+        gpu_buffer_free(&v->staging, &v->gpu);
+        pipeline_set_close(&v->pipelines, &v->gpu);
+    }
+    gpu_close(&v->gpu);
+    free(v);
+}
+
+/* What the mapping of kernels named X_coop takes for given. */
+static bool has_coopmat(const struct gpu *g)
+{
+    return g->has_coop && g->subgroup_size == 32 && g->max_workgroup >= 256 && g->max_shared_bytes >= 32768;
+}
+
+static struct exec_caps vulkan_caps(const struct exec *x)
+{
+    const struct gpu *g = &vulkan_of_const(x)->gpu;
+    bool is_software = g->is_cpu && !x->poses_as_gpu;
+    return (struct exec_caps){.name = g->info.name,
+                              .is_software = is_software,
+                              .is_unified = g->is_unified,
+                              .has_wide = is_software && g->has_int64,
+                              .has_coopmat = has_coopmat(g) && !x->forbids_f16,
+                              .subgroup_size = g->subgroup_size,
+                              .max_workgroup = g->max_workgroup,
+                              .max_shared_bytes = g->max_shared_bytes,
+                              .max_alloc_bytes = g->max_alloc_bytes,
+                              .total_bytes = g->info.memory_bytes,
+                              .free_bytes = gpu_free_bytes(g),
+                              .used_bytes = gpu_used_bytes(g)};
+}
+
+/* --- memory --- */
+
+static int vulkan_buffer_new(struct exec *x, struct exec_buffer *b, enum exec_memory kind,
+                             struct moeflux_err *e)
+{
+    static const enum gpu_memory kinds[] = {
+        [EXEC_DEVICE] = GPU_DEVICE, [EXEC_INPUT] = GPU_INPUT, [EXEC_HOST] = GPU_HOST};
+    int rc = gpu_buffer_new(&b->gpu, &vulkan_of(x)->gpu, kinds[kind], b->bytes, e);
+    b->address = b->gpu.address;
+    b->host = b->gpu.host;
+    return rc;
+}
+
+static int vulkan_buffer_import(struct exec *x, struct exec_buffer *b, uint8_t *host, struct moeflux_err *e)
+{
+    const struct gpu *g = &vulkan_of(x)->gpu;
+    if (!g->is_unified || g->import_align == 0 || (uintptr_t)host % g->import_align)
+        return err_set(e, ERR_UNSUPPORTED, "%s cannot import host memory", g->info.name);
+    int rc = gpu_buffer_import(&b->gpu, g, host, size_round_up(b->bytes, g->import_align), e);
+    b->address = b->gpu.address;
+    b->host = b->gpu.host;
+    return rc;
+}
+
+static void vulkan_buffer_free(struct exec *x, struct exec_buffer *b)
+{
+    gpu_buffer_free(&b->gpu, &vulkan_of(x)->gpu);
+}
+
+/* --- kernels --- */
+
+int exec_kernel_later(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes,
+                      const uint32_t *spec, uint32_t n_spec, struct moeflux_err *e)
+{
+    *k = (struct kernel){.args_bytes = args_bytes};
+    const char *label = pipeline_find_name(name);
+    if (!label)
+        return err_set(e, ERR_DEVICE, "no kernel named %s is built in", name);
+    k->label = exec_find_label(x, label);
+    k->pipeline = pipeline_find(&vulkan_of(x)->pipelines, name, spec, n_spec, e);
+    return k->pipeline < 0 ? k->pipeline : 0;
+}
+
+int exec_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes, const uint32_t *spec,
+                uint32_t n_spec, struct moeflux_err *e)
+{
+    struct exec_vulkan *v = vulkan_of(x);
+    int rc = exec_kernel_later(x, k, name, args_bytes, spec, n_spec, e);
+    return rc < 0 ? rc : pipeline_make(&v->pipelines, &v->gpu, k->pipeline, e);
+}
+
+/* A kernel of exec_kernel_later, which somebody waits for now. */
+static int make_now(struct exec_vulkan *v, const struct kernel *k)
+{
+    uint64_t start = clock_ns();
+    int rc = pipeline_make(&v->pipelines, &v->gpu, k->pipeline, &v->base.fault);
+    v->base.stats.n_compiled++;
+    v->base.stats.compile_ns += clock_ns() - start;
+    return rc;
+}
+
+void exec_dispatch(struct exec *x, const struct kernel *k, const void *args, uint32_t gx, uint32_t gy,
+                   uint32_t gz)
+{
+    struct exec_vulkan *v = vulkan_of(x);
+    if (x->fault.code || (!v->pipelines.all[k->pipeline].handle && make_now(v, k) < 0))
+        return;
+    const struct stream_work w = {.pipeline = k->pipeline,
+                                  .label = k->label,
+                                  .args = args,
+                                  .args_bytes = k->args_bytes,
+                                  .groups = {gx, gy, gz}};
+    if (x->is_watched) {
+        vulkan_dispatch_watched(v, &w);
+        return;
+    }
+    vulkan_order_after(v, RECORDED_DISPATCH);
+    stream_dispatch(&v->stream, &w);
+}
+
+/* --- recording --- */
+
+void vulkan_order_after(struct exec_vulkan *v, enum recorded next)
+{
+    bool free = v->beside && next == RECORDED_DISPATCH && v->last == RECORDED_DISPATCH;
+    if (!free && (v->last == RECORDED_DISPATCH || (v->last == RECORDED_COPIES && next == RECORDED_DISPATCH)))
+        stream_barrier(&v->stream);
+    v->last = next;
+    v->beside = false;
+}
+
+void vulkan_begin_batch(struct exec_vulkan *v, bool is_timed)
+{
+    v->last = RECORDED_NOTHING;
+    v->stream.times_next = v->base.is_watched && (is_timed || v->n_batches++ % TIMED_BATCHES == 0);
+    v->open_ns = 0;
+    stream_begin(&v->stream);
+}
+
+static void vulkan_begin(struct exec *x)
+{
+    vulkan_begin_batch(vulkan_of(x), false);
+}
+
+static void vulkan_run(struct exec *x, const struct op *what, const void *op, const void *call)
+{
+    what->vulkan(op, call, x);
+}
+
+static void vulkan_beside(struct exec *x)
+{
+    vulkan_of(x)->beside = true;
+}
+
+static void vulkan_copy(struct exec *x, const struct exec_buffer *dst, uint64_t dst_off,
+                        const struct exec_buffer *src, uint64_t src_off, uint64_t bytes)
+{
+    struct exec_vulkan *v = vulkan_of(x);
+    vulkan_order_after(v, RECORDED_COPIES);
+    stream_copy(&v->stream, &dst->gpu, dst_off, &src->gpu, src_off, bytes);
+}
+
+static void vulkan_zero(struct exec *x, const struct exec_buffer *b, uint64_t off, uint64_t bytes)
+{
+    struct exec_vulkan *v = vulkan_of(x);
+    vulkan_order_after(v, RECORDED_COPIES);
+    stream_zero(&v->stream, &b->gpu, off, bytes);
+}
+
+static int vulkan_wait(struct exec *x, uint64_t ticket, struct moeflux_err *e)
+{
+    return stream_wait(&vulkan_of(x)->stream, ticket, e);
+}
+
+static int vulkan_settle(struct exec *x, uint64_t ns, struct moeflux_err *e)
+{
+    struct exec_vulkan *v = vulkan_of(x);
+    int rc = stream_wait_for(&v->stream, v->stream.last_ticket, ns, e);
+    if (rc == 1 && !v->gpu.is_unified)
+        rc = stream_wait_for(&v->mover, v->mover.last_ticket, ns, e);
+    return rc;
+}
+
+static void vulkan_abandon(struct exec *x)
+{
+    stream_abandon(&vulkan_of(x)->stream);
+}
+
+static void vulkan_park(struct exec *x)
+{
+    stream_park(&vulkan_of(x)->stream);
+}
+
+static bool vulkan_is_parked(const struct exec *x)
+{
+    return stream_is_parked(&vulkan_of_const(x)->stream);
+}
+
+static int vulkan_submit_parked(struct exec *x, uint64_t *ticket, struct moeflux_err *e)
+{
+    return stream_submit_parked(&vulkan_of(x)->stream, ticket, e);
+}
+
+/* --- moves --- */
+
+static void vulkan_move(struct exec *x, const struct exec_buffer *dst, uint64_t dst_off,
+                        const struct exec_buffer *src, uint64_t src_off, uint64_t bytes)
+{
+    struct exec_vulkan *v = vulkan_of(x);
+    if (!v->is_moving)
+        stream_begin(&v->mover);
+    v->is_moving = true;
+    stream_copy(&v->mover, &dst->gpu, dst_off, &src->gpu, src_off, bytes);
+}
+
+static void vulkan_move_order(struct exec *x)
+{
+    struct exec_vulkan *v = vulkan_of(x);
+    if (v->is_moving)
+        stream_barrier(&v->mover);
+}
+
+static int vulkan_move_submit(struct exec *x, uint64_t *ticket, struct moeflux_err *e)
+{
+    struct exec_vulkan *v = vulkan_of(x);
+    if (!v->is_moving)
+        return 0;
+    v->is_moving = false;
+    return stream_submit(&v->mover, ticket, e);
+}
+
+static bool vulkan_move_is_done(const struct exec *x, uint64_t ticket)
+{
+    return stream_is_done(&vulkan_of_const(x)->mover, ticket);
+}
+
+static int vulkan_move_wait(struct exec *x, uint64_t ticket, struct moeflux_err *e)
+{
+    return stream_wait(&vulkan_of(x)->mover, ticket, e);
+}
+
+static void vulkan_after_moves(struct exec *x, uint64_t ticket)
+{
+    struct exec_vulkan *v = vulkan_of(x);
+    stream_after(&v->stream, &v->mover, ticket);
+}
+
+/* --- statistics --- */
+
+static void vulkan_add_stats(const struct exec *x, struct exec_stats *out)
+{
+    const struct stream *s = &vulkan_of_const(x)->stream;
+    out->n_submits = s->n_submits;
+    out->n_dispatches = s->n_dispatches;
+    out->wait_ns = s->wait_ns;
+}
+
+static void vulkan_reset_stats(struct exec *x)
+{
+    struct stream *s = &vulkan_of(x)->stream;
+    s->n_submits = s->n_dispatches = s->wait_ns = 0;
+}
+
+static const struct backend vulkan_backend = {.close = vulkan_close,
+                                              .caps = vulkan_caps,
+                                              .buffer_new = vulkan_buffer_new,
+                                              .buffer_import = vulkan_buffer_import,
+                                              .buffer_free = vulkan_buffer_free,
+                                              .stage = vulkan_stage,
+                                              .stage_end = vulkan_stage_end,
+                                              .read = vulkan_read,
+                                              .watch = vulkan_watch,
+                                              .set_pace = vulkan_set_pace,
+                                              .settle = vulkan_settle,
+                                              .begin = vulkan_begin,
+                                              .run = vulkan_run,
+                                              .beside = vulkan_beside,
+                                              .copy = vulkan_copy,
+                                              .zero = vulkan_zero,
+                                              .split = vulkan_split,
+                                              .submit = vulkan_submit,
+                                              .wait = vulkan_wait,
+                                              .abandon = vulkan_abandon,
+                                              .add_stats = vulkan_add_stats,
+                                              .reset_stats = vulkan_reset_stats,
+                                              .park = vulkan_park,
+                                              .is_parked = vulkan_is_parked,
+                                              .submit_parked = vulkan_submit_parked,
+                                              .move = vulkan_move,
+                                              .move_order = vulkan_move_order,
+                                              .move_submit = vulkan_move_submit,
+                                              .move_is_done = vulkan_move_is_done,
+                                              .move_wait = vulkan_move_wait,
+                                              .after_moves = vulkan_after_moves};
+
+static int open_device(struct exec_vulkan *v, const char *device, bool staged, struct moeflux_err *e)
+{
+    int rc = gpu_open(&v->gpu, device, e);
+    v->gpu.is_unified &= !staged;
+    if (rc == 0)
+        rc = pipeline_set_open(&v->pipelines, &v->gpu, e);
+    if (rc == 0)
+        rc = stream_open(&v->stream, &v->gpu, &v->pipelines, v->base.profile, e);
+    if (rc == 0 && !v->gpu.is_unified)
+        rc = stream_open(&v->mover, &v->gpu, NULL, false, e);
+    if (rc < 0)
+        return rc;
+    v->stream.on_time = on_time;
+    v->stream.on_time_ctx = v;
+    exec_find_label(&v->base, "copy");
+    return 0;
+}
+
+int exec_vulkan_open(struct exec **out, const char *device, bool profile, bool staged, struct moeflux_err *e)
+{
+    struct exec_vulkan *v = mem_new(1, sizeof *v, e);
+    if (!v)
+        return ERR_MEMORY;
+    v->base.backend = &vulkan_backend;
+    v->base.profile = profile;
+    pace_init(&v->pace, PACING_SUBMISSION_NS);
+    int rc = open_device(v, device, staged, e);
+    if (rc < 0) {
+        vulkan_close(&v->base);
+        return rc;
+    }
+    *out = &v->base;
+    return 0;
+}

@@ -1,0 +1,71 @@
+/* exec_vulkan.h - what the files of the Vulkan backend share: recording, staging, pacing. Private to src/exec. */
+#ifndef MOEFLUX_EXEC_EXEC_VULKAN_H
+#define MOEFLUX_EXEC_EXEC_VULKAN_H
+
+#include "exec/backend.h"
+#include "exec/pace.h"
+#include "vulkan/device.h"
+#include "vulkan/pipeline.h"
+#include "vulkan/stream.h"
+
+enum recorded { RECORDED_NOTHING, RECORDED_COPIES, RECORDED_DISPATCH };
+
+struct exec_vulkan {
+    struct exec base;
+    bool is_moving;     /* a batch of moves is being recorded */
+    bool beside;        /* the next operation needs no order after the one before */
+    enum recorded last; /* in this batch */
+    struct gpu gpu;
+    struct pipeline_set pipelines;
+    struct stream stream;
+    struct stream mover; /* copies beside it */
+
+    /* Two parts of staging memory: one is filled while the other is copied. */
+    struct gpu_buffer staging;
+    uint64_t stage_tickets[2];
+    uint32_t stage_part;
+    struct {                  /* handed out by exec_stage, not copied yet */
+        struct gpu_buffer to; /* none: bytes = 0 */
+        uint64_t off, bytes;
+    } staged;
+
+    /* While watched: */
+    struct pace pace;
+    uint32_t n_batches;
+    uint64_t open_ns;     /* of the open batch, estimated */
+    uint64_t long_ticket; /* of the last batch that takes long */
+};
+
+static inline struct exec_vulkan *vulkan_of(struct exec *x)
+{
+    return (struct exec_vulkan *)x;
+}
+static inline const struct exec_vulkan *vulkan_of_const(const struct exec *x)
+{
+    return (const struct exec_vulkan *)x;
+}
+
+/* Recording. */
+void vulkan_begin_batch(struct exec_vulkan *v, bool is_timed);
+/* Orders what comes next after what was recorded; copies in a row need no order among themselves. */
+void vulkan_order_after(struct exec_vulkan *v, enum recorded next);
+
+/* Staging: exec_stage, exec_stage_end and exec_read of buffers that are not mapped. */
+void *vulkan_stage(struct exec *x, const struct exec_buffer *b, uint64_t off, uint64_t bytes,
+                   struct moeflux_err *e);
+int vulkan_stage_end(struct exec *x, struct moeflux_err *e);
+int vulkan_read(struct exec *x, const struct exec_buffer *b, uint64_t off, void *dst, uint64_t bytes,
+                struct moeflux_err *e);
+
+/* Pacing: how watched batches are cut into short submissions. */
+enum {
+    PACING_SUBMISSION_NS = 200000000
+}; /* a submission should take at most this; half a second is the limit */
+void vulkan_watch(struct exec *x);
+void vulkan_set_pace(struct exec *x, uint64_t ns);
+void vulkan_dispatch_watched(struct exec_vulkan *v, const struct stream_work *all);
+void vulkan_split(struct exec *x);
+/* Queues the open batch. While watched, the device is never given more than two long ones. */
+int vulkan_submit(struct exec *x, uint64_t *ticket, struct moeflux_err *e);
+
+#endif

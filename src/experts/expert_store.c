@@ -1,0 +1,620 @@
+#include "experts/expert_store.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "experts/reader.h"
+#include "experts/tiers.h"
+#include "experts/usage.h"
+#include "model/model_dir.h"
+#include "exec/exec.h"
+
+/* Reads under way at once. */
+enum { MAX_IN_FLIGHT = 64 };
+/* Host slots that reads land in, where the host tier is no cache: enough to keep the readers busy. */
+#define LANDING_BYTES ((uint64_t)256 << 20)
+
+struct expert_store {
+    struct exec *exec;
+    const struct model_dir *model;
+    uint32_t n_layers, n_experts;
+    struct tiers tiers;
+    struct reader *reader;
+    struct want *wants; /* [n_wants], those before n_brought are under way */
+    uint32_t n_wants, n_brought, n_landed, max_wants;
+    uint32_t *held; /* [n_held] device slots in use by batches not released yet */
+    uint32_t n_held;
+    uint32_t max_pinned, n_pinned; /* device slots whose experts stay for good: to be, so far */
+    uint32_t *counts;              /* [n_layers][n_experts]: how often chosen, earlier runs included */
+    uint64_t *layer_wait_ns;
+    uint32_t max_prefetching; /* reads ahead at once */
+    bool in_place;            /* device slots are the mapped files */
+    const char *usage, *pin;  /* borrowed until expert_store_load */
+    struct expert_store_stats stats;
+};
+
+static uint64_t n_all(const struct model_dir *m)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < m->config.n_layers; i++)
+        n += config_has_experts(&m->config, i) ? m->config.n_experts : 0;
+    return n;
+}
+
+uint64_t expert_store_floor_bytes(const struct model_dir *m)
+{
+    return m->config.top_k * slots_stride(m->expert.bytes);
+}
+
+uint64_t expert_store_full_bytes(const struct model_dir *m)
+{
+    return n_all(m) * slots_stride(m->expert.bytes);
+}
+
+/* --- opening --- */
+
+static uint32_t n_host_slots(const struct expert_store *s, const struct expert_store_options *o)
+{
+    uint64_t stride = slots_stride(s->model->expert.bytes);
+    uint64_t landing = size_min(LANDING_BYTES / stride, MAX_IN_FLIGHT);
+    uint64_t n = o->host_slots_bytes ? o->host_slots_bytes / stride : landing;
+    return (uint32_t)size_min(size_max(n, s->model->config.top_k), n_all(s->model));
+}
+
+/* Kernels load 16 bytes at once. */
+enum { KERNEL_ALIGN = 16 };
+
+/* Whether the layer is a file of its own with its experts one after the other, as convert writes them. */
+static bool is_plain_file(const struct model_dir *m, uint32_t layer)
+{
+    struct extent x[EXPERT_MAX_EXTENTS];
+    for (uint32_t i = 0; config_has_experts(&m->config, layer) && i < m->config.n_experts; i++)
+        if (model_dir_expert(m, layer, i, x) != 1 || x[0].off != i * m->expert.bytes)
+            return false;
+    return true;
+}
+
+bool expert_store_may_map(const struct exec_caps *caps, const struct model_dir *m, enum reader_mode io,
+                          uint64_t budget_bytes)
+{
+    bool may = (io == READER_AUTO || io == READER_MMAP) && caps->is_unified &&
+               budget_bytes >= expert_store_full_bytes(m) && m->expert.bytes % KERNEL_ALIGN == 0;
+    for (uint32_t i = 0; may && i < m->config.n_layers; i++)
+        may = is_plain_file(m, i);
+    return may;
+}
+
+/* The mapped files as slots. */
+static int open_slots_in_place(struct expert_store *s, struct moeflux_err *e)
+{
+    const struct model_dir *m = s->model;
+    struct slots_file *files = mem_new(s->n_layers, sizeof *files, e);
+    uint32_t n = 0;
+    for (uint32_t i = 0; files && i < s->n_layers; i++) {
+        struct extent x[EXPERT_MAX_EXTENTS];
+        if (model_dir_expert(m, i, 0, x) == 0)
+            continue;
+        files[n].host = reader_mapping(s->reader, x[0].file, &files[n].bytes);
+        n++;
+    }
+    int rc = files ? slots_open_in_place(&s->tiers.device.slots, s->exec, files, n, s->n_experts,
+                                         m->expert.bytes, e)
+                   : ERR_MEMORY;
+    free(files);
+    return rc;
+}
+
+/* Where device memory is host memory and every expert may stay, mapped files need no slots: the page cache holds them
+ * once, for all programs. False: it is not so here. A device that cannot import mapped files says so in
+ * expert_store_describe_reader; a reader that cannot be had is told when it is opened again. */
+static bool try_in_place(struct expert_store *s, const struct expert_store_options *o)
+{
+    struct moeflux_err why = {0};
+    const struct exec_caps caps = exec_get_caps(s->exec);
+    if (!expert_store_may_map(&caps, s->model, o->io, o->budget_bytes))
+        return false;
+    const struct reader_options r = {
+        .mode = o->io, .n_threads = o->n_threads, .host_bytes = o->host_bytes + o->budget_bytes};
+    if (reader_open(&s->reader, s->model, &r, &why) < 0)
+        return false;
+    if (reader_get_mode(s->reader) != READER_MMAP) {
+        reader_close(s->reader);
+        s->reader = NULL;
+        return false;
+    }
+    s->in_place = open_slots_in_place(s, &why) == 0;
+    reader_note_use(s->reader, s->in_place ? NULL : why.text);
+    return s->in_place;
+}
+
+static int open_slots(struct expert_store *s, uint32_t n_slots, const struct expert_store_options *o,
+                      struct moeflux_err *e)
+{
+    struct tiers *t = &s->tiers;
+    uint64_t bytes = s->model->expert.bytes;
+    t->landing = &t->device;
+    if (try_in_place(s, o))
+        return 0;
+    int rc = slots_open(&t->device.slots, s->exec, EXEC_DEVICE, n_slots, bytes, e);
+    if (rc == 0 && !slots_host(&t->device.slots, 0)) {
+        t->landing = &t->host;
+        t->keeps = o->host_slots_bytes > 0;
+        rc = slots_open(&t->host.slots, s->exec, EXEC_HOST, n_host_slots(s, o), bytes, e);
+    }
+    return rc;
+}
+
+static int open_cache(struct tier *t, struct expert_store *s, struct moeflux_err *e)
+{
+    t->cache = t->slots.n ? cache_new(t->slots.n, s->n_layers, &s->tiers.ranking, e) : NULL;
+    return t->cache || t->slots.n == 0 ? 0 : ERR_MEMORY;
+}
+
+static int open_tiers(struct expert_store *s, uint32_t n_slots, const struct expert_store_options *o,
+                      struct moeflux_err *e)
+{
+    struct tiers *t = &s->tiers;
+    uint64_t table_bytes = 8 * (uint64_t)s->n_layers * s->n_experts;
+    t->exec = s->exec;
+    t->n_experts = s->n_experts;
+    int rc = ranking_open(&t->ranking, s->n_layers, s->n_experts, o->half_life, e);
+    if (rc == 0)
+        rc = open_slots(s, n_slots, o, e);
+    if (rc == 0)
+        rc = open_cache(&t->device, s, e);
+    if (rc == 0)
+        rc = open_cache(&t->host, s, e);
+    if (rc == 0)
+        rc = exec_buffer_new(s->exec, &t->table, EXEC_INPUT, table_bytes, e);
+    if (rc == 0)
+        memset(t->table.host, 0, table_bytes);
+    return rc;
+}
+
+static int open_reader(struct expert_store *s, const struct expert_store_options *o, struct moeflux_err *e)
+{
+    struct tiers *t = &s->tiers;
+    const struct slots *landing = &t->landing->slots;
+    struct reader_region *regions = mem_new(landing->n_chunks, sizeof *regions, e);
+    if (!regions)
+        return ERR_MEMORY;
+    for (uint32_t i = 0; i < landing->n_chunks; i++)
+        slots_region(landing, i, &regions[i].base, &regions[i].bytes);
+    const struct reader_options r = {.mode = o->io,
+                                     .n_threads = o->n_threads,
+                                     .host_bytes = o->host_bytes,
+                                     .regions = regions,
+                                     .n_regions = landing->n_chunks};
+    int rc = s->reader ? 0 : reader_open(&s->reader, s->model, &r, e);
+    free(regions);
+    if (rc == 0)
+        rc = in_flight_open(&t->in_flight, s->reader, t->landing->cache, MAX_IN_FLIGHT, t->landing->slots.n,
+                            e);
+    return rc;
+}
+
+static int allocate(struct expert_store *s, uint32_t n_slots, const struct expert_store_options *o,
+                    struct moeflux_err *e)
+{
+    int rc = open_tiers(s, n_slots, o, e);
+    if (rc == 0)
+        rc = open_reader(s, o, e);
+    if (rc < 0)
+        return rc;
+    uint32_t n_landing = s->tiers.landing->slots.n, top_k = s->model->config.top_k;
+    s->max_wants = (uint32_t)size_max(s->n_experts, MAX_IN_FLIGHT);
+    s->tiers.is_prefetched = mem_new(n_landing, sizeof *s->tiers.is_prefetched, e);
+    s->wants = mem_new(s->max_wants, sizeof *s->wants, e);
+    s->held = mem_new(n_slots, sizeof *s->held, e);
+    s->counts = mem_new((uint64_t)s->n_layers * s->n_experts, sizeof *s->counts, e);
+    s->layer_wait_ns = mem_new(s->n_layers, sizeof *s->layer_wait_ns, e);
+    /* Prefetches must not take the slots that the chosen experts need. */
+    uint32_t n_free = n_landing - (s->tiers.landing == &s->tiers.device ? o->n_pinned : 0);
+    s->max_prefetching = n_free >= 2 * top_k ? (uint32_t)size_min(top_k, (n_free - top_k) / 2) : 0;
+    s->max_prefetching = (uint32_t)size_min(s->max_prefetching, MAX_IN_FLIGHT / 4);
+    bool has_all = s->tiers.is_prefetched && s->wants && s->held && s->counts && s->layer_wait_ns;
+    return has_all ? 0 : ERR_MEMORY;
+}
+
+int expert_store_open(struct expert_store **out, struct exec *x, const struct model_dir *m,
+                      const struct expert_store_options *o, struct moeflux_err *e)
+{
+    *out = NULL;
+    if (o->budget_bytes < expert_store_floor_bytes(m))
+        return err_set(
+            e, ERR_NO_FIT,
+            "the experts' cache would have %.1f MiB, one token of one layer needs %.1f MiB (%u experts)",
+            (double)o->budget_bytes / 1048576.0, (double)expert_store_floor_bytes(m) / 1048576.0,
+            m->config.top_k);
+    struct expert_store *s = mem_new(1, sizeof *s, e);
+    if (!s)
+        return ERR_MEMORY;
+    s->exec = x;
+    s->model = m;
+    s->n_layers = m->config.n_layers;
+    s->n_experts = m->config.n_experts;
+    s->usage = o->usage;
+    s->pin = o->pin;
+    s->max_pinned = o->n_pinned;
+    int rc = allocate(s, (uint32_t)size_min(o->budget_bytes / slots_stride(m->expert.bytes), n_all(m)), o, e);
+    if (rc < 0) {
+        expert_store_close(s);
+        return rc;
+    }
+    *out = s;
+    return 0;
+}
+
+void expert_store_close(struct expert_store *s)
+{
+    if (!s)
+        return;
+    struct tiers *t = &s->tiers;
+    if (s->in_place) /* slots over mappings, which the reader ends */
+        slots_close(&t->device.slots);
+    reader_close(s->reader);
+    in_flight_close(&t->in_flight);
+    cache_free(t->device.cache);
+    cache_free(t->host.cache);
+    slots_close(&t->device.slots);
+    slots_close(&t->host.slots);
+    exec_buffer_free(s->exec, &t->table);
+    ranking_close(&t->ranking);
+    free(t->is_prefetched);
+    free(s->wants);
+    free(s->held);
+    free(s->counts);
+    free(s->layer_wait_ns);
+    free(s);
+}
+
+uint64_t expert_store_table(const struct expert_store *s, uint32_t layer)
+{
+    return s->tiers.table.address + 8 * (uint64_t)layer * s->n_experts;
+}
+
+uint32_t expert_store_n_free_slots(const struct expert_store *s)
+{
+    return s->tiers.device.slots.n - s->n_pinned;
+}
+
+bool expert_store_holds_all(const struct expert_store *s)
+{
+    return s->tiers.device.slots.n == n_all(s->model);
+}
+
+const char *expert_store_describe_reader(const struct expert_store *s)
+{
+    return reader_describe(s->reader);
+}
+
+/* --- wanting and awaiting --- */
+
+static void count_found(struct expert_store *s, enum want_state found)
+{
+    s->stats.n_hits += found == WANT_DEVICE;
+    s->stats.n_host_hits += found == WANT_HOST;
+    s->stats.n_misses += found == WANT_READ;
+}
+
+/* Brings wants until all are under way or there is no room. */
+static int bring_some(struct expert_store *s, struct moeflux_err *e)
+{
+    while (s->n_brought < s->n_wants) {
+        struct want *w = &s->wants[s->n_brought];
+        int found = tiers_bring(&s->tiers, w, e);
+        if (found == WANT_LATER || found < 0)
+            return found < 0 ? found : 0;
+        s->n_brought++;
+        count_found(s, (enum want_state)found);
+        if (w->landed) {
+            s->n_landed++;
+            s->held[s->n_held++] = w->slot;
+        }
+    }
+    return 0;
+}
+
+static int land(struct expert_store *s, struct want *w, struct moeflux_err *e)
+{
+    int rc = tiers_land(&s->tiers, w, e);
+    s->n_landed++;
+    if (rc == 0)
+        s->held[s->n_held++] = w->slot;
+    return rc;
+}
+
+/* Sends up what has arrived. The first error is told, the others are landed all the same. */
+static int land_arrived(struct expert_store *s, struct moeflux_err *e)
+{
+    int first = 0;
+    for (uint32_t i = 0; i < s->n_brought; i++) {
+        struct want *w = &s->wants[i];
+        int rc = !w->landed && tiers_has_arrived(&s->tiers, w) ? land(s, w, first < 0 ? NULL : e) : 0;
+        first = first < 0 ? first : rc;
+    }
+    int moved = tiers_submit_moves(&s->tiers, first < 0 ? NULL : e);
+    return first < 0 ? first : moved;
+}
+
+/* Waits for the first want that is still under way, or for room. */
+static int wait_for_one(struct expert_store *s, struct moeflux_err *e)
+{
+    uint64_t start = clock_ns();
+    int rc = 0;
+    uint32_t i = 0;
+    while (i < s->n_brought && s->wants[i].landed)
+        i++;
+    if (i < s->n_brought)
+        rc = land(s, &s->wants[i], e);
+    else if ((rc = tiers_make_progress(&s->tiers, e)) == 0)
+        rc = err_set(e, ERR_NO_FIT, "layer %u expert %u: all expert slots are in use", s->wants[i].key.layer,
+                     s->wants[i].key.expert);
+    uint64_t ns = clock_ns() - start;
+    s->stats.wait_ns += ns;
+    s->layer_wait_ns[s->wants[0].key.layer] += ns;
+    return rc < 0 ? rc : 0;
+}
+
+bool expert_store_has(const struct expert_store *s, uint32_t layer, uint32_t expert)
+{
+    return tiers_have(&s->tiers, (struct expert_key){layer, expert});
+}
+
+uint64_t expert_store_address(const struct expert_store *s, uint32_t layer, uint32_t expert)
+{
+    return tiers_address(&s->tiers, (struct expert_key){layer, expert});
+}
+
+int expert_store_check(const struct expert_store *s, struct moeflux_err *e)
+{
+    return s->in_place ? reader_check_mappings(s->reader, e) : 0;
+}
+
+int expert_store_want(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n,
+                      uint64_t *present, struct moeflux_err *e)
+{
+    tiers_settle(&s->tiers);
+    s->n_wants = n;
+    s->n_brought = s->n_landed = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct expert_key key = {layer, experts[i]};
+        uint32_t *count = &s->counts[(uint64_t)layer * s->n_experts + experts[i]];
+        s->wants[i] = (struct want){.key = key};
+        *count += *count < UINT32_MAX;
+        ranking_use(&s->tiers.ranking, key);
+    }
+    int rc = bring_some(s, e);
+    tiers_cancel_prefetches(&s->tiers, layer);
+    int moved = tiers_submit_moves(&s->tiers, rc < 0 ? NULL : e);
+    rc = rc < 0 ? rc : moved;
+    if (present)
+        *present = 0;
+    for (uint32_t i = 0; present && i < s->n_brought && i < 64; i++)
+        *present |= (uint64_t)s->wants[i].landed << i;
+    if (rc < 0) {
+        s->n_wants = s->n_brought; /* what is under way must land before anything else */
+        expert_store_await(s, NULL);
+    }
+    return rc;
+}
+
+int expert_store_await(struct expert_store *s, struct moeflux_err *e)
+{
+    int first = 0;
+    while (s->n_landed < (first < 0 ? s->n_brought : s->n_wants)) {
+        uint32_t before = s->n_landed;
+        int rc = land_arrived(s, first < 0 ? NULL : e);
+        if (rc == 0 && first == 0)
+            rc = bring_some(s, e);
+        if (rc == 0 && s->n_landed == before)
+            rc = wait_for_one(s, first < 0 ? NULL : e);
+        first = first < 0 ? first : rc;
+    }
+    int moved = tiers_submit_moves(&s->tiers, first < 0 ? NULL : e);
+    exec_after_moves(s->exec, s->tiers.move_ticket);
+    if (first == 0 && !expert_store_holds_all(s))
+        tiers_make_room(&s->tiers, s->model->config.top_k);
+    if (first == 0 && moved == 0)
+        moved = tiers_submit_moves(&s->tiers, e);
+    return first < 0 ? first : moved;
+}
+
+void expert_store_release(struct expert_store *s)
+{
+    while (s->n_held > 0)
+        cache_unpin(s->tiers.device.cache, s->held[--s->n_held]);
+}
+
+void expert_store_prefetch(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n,
+                           bool many)
+{
+    /* Slots for as many again stay for what is wanted at the same time. */
+    uint32_t most = (uint32_t)size_min(s->tiers.landing->slots.n / 4, MAX_IN_FLIGHT / 2);
+    tiers_prefetch(&s->tiers, layer, experts, n,
+                   many ? (uint32_t)size_max(most, s->max_prefetching) : s->max_prefetching);
+}
+
+/* --- filling the cache at the start --- */
+
+static int stopped(struct moeflux_err *e)
+{
+    return err_set(e, ERR_INTERRUPTED, "interrupted while reading the experts");
+}
+
+/* Brings n keys to device slots. They stay pinned until expert_store_release. */
+static int load_keys(struct expert_store *s, const struct expert_key *keys, uint32_t n, struct moeflux_err *e)
+{
+    s->n_wants = n;
+    s->n_brought = s->n_landed = 0;
+    for (uint32_t i = 0; i < n; i++)
+        s->wants[i] = (struct want){.key = keys[i]};
+    exec_begin(s->exec);
+    int rc = expert_store_await(s, e);
+    if (rc < 0)
+        exec_abandon(s->exec);
+    return rc < 0 ? rc : exec_finish(s->exec, e);
+}
+
+/* As load_keys, any number of keys in batches; `stay`: they are never released. */
+static int load_list(struct expert_store *s, const struct expert_key *keys, uint32_t n, bool stay,
+                     const struct moeflux_progress *p, struct moeflux_err *e)
+{
+    uint64_t bytes = s->model->expert.bytes;
+    for (uint32_t done = 0; done < n;) {
+        uint32_t here = (uint32_t)size_min(n - done, s->max_wants);
+        int rc = load_keys(s, keys + done, here, e);
+        if (rc == 0 && stay) {
+            s->n_pinned += s->n_held;
+            s->n_held = 0;
+        }
+        expert_store_release(s);
+        if (rc < 0)
+            return rc;
+        done += here;
+        if (!progress_report(p, "reading experts", "B", done * bytes, n * bytes))
+            return stopped(e);
+    }
+    return 0;
+}
+
+static int load_all(struct expert_store *s, const struct moeflux_progress *p, struct moeflux_err *e)
+{
+    struct expert_key *keys = mem_new(n_all(s->model), sizeof *keys, e);
+    uint32_t n = 0;
+    if (!keys)
+        return ERR_MEMORY;
+    for (uint32_t layer = 0; layer < s->n_layers; layer++)
+        for (uint32_t i = 0; config_has_experts(&s->model->config, layer) && i < s->n_experts; i++)
+            keys[n++] = (struct expert_key){layer, i};
+    int rc = load_list(s, keys, n, false, p, e);
+    free(keys);
+    if (rc == 0 && s->tiers.host.slots.n > 0)
+        slots_close(&s->tiers.host.slots); /* nothing is read any more */
+    return rc;
+}
+
+/* The experts that a file names go to device slots, as many as `most` of them; what has no room there to the host. */
+static int load_named(struct expert_store *s, const uint32_t *counts, uint32_t most, bool stay,
+                      const struct moeflux_progress *p, struct moeflux_err *e)
+{
+    uint32_t n_host = s->tiers.host.slots.n;
+    uint32_t room = most + (stay || !s->tiers.keeps ? 0 : n_host);
+    struct expert_key *keys = mem_new(size_max(room, 1), sizeof *keys, e);
+    int n = keys ? usage_order(s->n_layers, s->n_experts, counts, keys, room, e) : ERR_MEMORY;
+    int rc = n < 0 ? n : load_list(s, keys, (uint32_t)size_min((uint64_t)n, most), stay, p, e);
+    for (uint32_t i = most; rc == 0 && i < (uint32_t)n; i++)
+        if (!tiers_fill(&s->tiers, keys[i]))
+            break;
+    free(keys);
+    return rc;
+}
+
+/* The counts of the pin file, [n_layers][n_experts], or NULL with `e` filled. */
+static uint32_t *read_pin_file(const struct model_dir *m, const char *pin, struct moeflux_err *e)
+{
+    const struct config *c = &m->config;
+    uint32_t *counts = mem_new((uint64_t)c->n_layers * c->n_experts, sizeof *counts, e);
+    int rc = counts ? usage_read(pin, c->n_layers, c->n_experts, counts, e) : ERR_MEMORY;
+    if (rc == 0)
+        err_set(e, ERR_IO, "--pin: there is no file %s", pin);
+    if (rc > 0)
+        return counts;
+    free(counts);
+    return NULL;
+}
+
+int expert_store_count_pinned(const struct model_dir *m, const char *pin, uint64_t budget_bytes,
+                              uint32_t *n_pinned, struct moeflux_err *e)
+{
+    uint64_t n_slots = budget_bytes / slots_stride(m->expert.bytes), room = 2 * (uint64_t)m->config.top_k;
+    uint64_t n_counts = (uint64_t)m->config.n_layers * m->config.n_experts, named = 0;
+    struct moeflux_err why = {0};
+    *n_pinned = 0;
+    uint32_t *counts = read_pin_file(m, pin, &why);
+    if (!counts)
+        return err_set(e, why.code, "%s", why.text);
+    for (uint64_t i = 0; i < n_counts; i++)
+        named += counts[i] > 0;
+    free(counts);
+    if (n_slots >= n_all(m) || named == 0)
+        return 0;
+    if (n_slots <= room)
+        return err_set(
+            e, ERR_NO_FIT,
+            "--pin: the cache has room for %llu experts, expected more than %llu (twice those of a token)",
+            (unsigned long long)n_slots, (unsigned long long)room);
+    *n_pinned = (uint32_t)size_min(named, size_min(n_slots / 2, n_slots - room));
+    return 0;
+}
+
+static int load_pinned(struct expert_store *s, const struct moeflux_progress *p, struct moeflux_err *e)
+{
+    struct moeflux_err why = {0};
+    uint32_t *counts = read_pin_file(s->model, s->pin, &why);
+    int rc = counts ? load_named(s, counts, s->max_pinned, true, p, e) : err_set(e, why.code, "%s", why.text);
+    free(counts);
+    return rc;
+}
+
+static void seed_ranking(struct expert_store *s)
+{
+    for (uint32_t layer = 0; layer < s->n_layers; layer++)
+        for (uint32_t i = 0; i < s->n_experts; i++)
+            ranking_seed(&s->tiers.ranking, (struct expert_key){layer, i},
+                         s->counts[(uint64_t)layer * s->n_experts + i]);
+}
+
+int expert_store_load(struct expert_store *s, const struct moeflux_progress *p, struct moeflux_err *e)
+{
+    int rc = s->usage ? usage_read(s->usage, s->n_layers, s->n_experts, s->counts, e) : 0;
+    if (rc < 0)
+        return rc;
+    seed_ranking(s);
+    if (expert_store_holds_all(s))
+        return load_all(s, p, e);
+    bool has_usage = rc > 0;
+    rc = s->max_pinned ? load_pinned(s, p, e) : 0;
+    if (rc == 0 && has_usage)
+        rc = load_named(s, s->counts, cache_n_empty(s->tiers.device.cache), false, p, e);
+    return rc;
+}
+
+/* --- numbers --- */
+
+struct expert_store_stats expert_store_get_stats(const struct expert_store *s)
+{
+    struct expert_store_stats t = s->stats;
+    t.reader = reader_get_stats(s->reader);
+    t.n_prefetched = s->tiers.n_prefetched;
+    t.n_prefetched_used = s->tiers.n_prefetched_used;
+    t.n_promoted = s->tiers.n_promoted;
+    t.n_demoted = s->tiers.n_demoted;
+    t.n_slots = s->tiers.device.slots.n;
+    t.n_host_slots = s->tiers.host.slots.n;
+    t.n_pinned = s->n_pinned;
+    t.slot_bytes = s->tiers.device.slots.stride;
+    return t;
+}
+
+uint64_t expert_store_layer_wait_ns(const struct expert_store *s, uint32_t layer)
+{
+    return s->layer_wait_ns[layer];
+}
+
+void expert_store_reset_stats(struct expert_store *s)
+{
+    struct tiers *t = &s->tiers;
+    s->stats = (struct expert_store_stats){0};
+    t->n_prefetched = t->n_prefetched_used = t->n_promoted = t->n_demoted = 0;
+    memset(s->layer_wait_ns, 0, s->n_layers * sizeof *s->layer_wait_ns);
+    reader_reset_stats(s->reader);
+}
+
+int expert_store_save_usage(const struct expert_store *s, const char *path, struct moeflux_err *e)
+{
+    return usage_write(path, s->n_layers, s->n_experts, s->counts, e);
+}

@@ -1,0 +1,129 @@
+#include "experts/in_flight.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
+
+int in_flight_open(struct in_flight *f, struct reader *r, struct cache *c, uint32_t n, uint32_t n_slots,
+                   struct moeflux_err *e)
+{
+    *f = (struct in_flight){.reader = r, .cache = c, .n = n, .n_free = n};
+    f->all = mem_new(n, sizeof *f->all, e);
+    f->free = mem_new(n, sizeof *f->free, e);
+    f->of_slot = mem_new(n_slots, sizeof *f->of_slot, e);
+    if (!f->all || !f->free || !f->of_slot) {
+        in_flight_close(f);
+        return ERR_MEMORY;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        f->all[i].slot = CACHE_NO_SLOT;
+        f->free[i] = n - 1 - i;
+    }
+    for (uint32_t i = 0; i < n_slots; i++)
+        f->of_slot[i] = CACHE_NO_SLOT;
+    return 0;
+}
+
+void in_flight_close(struct in_flight *f)
+{
+    free(f->all);
+    free(f->free);
+    free(f->of_slot);
+    *f = (struct in_flight){0};
+}
+
+void in_flight_start(struct in_flight *f, struct expert_key key, uint32_t slot, uint8_t *dst,
+                     bool is_prefetch)
+{
+    assert(f->n_free > 0);
+    uint32_t i = f->free[--f->n_free];
+    struct in_flight_read *x = &f->all[i];
+    x->slot = slot;
+    x->is_prefetch = is_prefetch;
+    f->n_prefetching += is_prefetch;
+    f->of_slot[slot] = i;
+    x->request.layer = key.layer;
+    x->request.expert = key.expert;
+    x->request.dst = dst;
+    x->request.speculative = is_prefetch;
+    reader_start(f->reader, &x->request);
+}
+
+void in_flight_claim(struct in_flight *f, uint32_t slot)
+{
+    struct in_flight_read *x = &f->all[f->of_slot[slot]];
+    f->n_prefetching -= x->is_prefetch;
+    x->is_prefetch = false;
+    reader_demand(f->reader, &x->request);
+}
+
+/* The read is over. */
+static int land(struct in_flight *f, uint32_t i, struct moeflux_err *e)
+{
+    struct in_flight_read *x = &f->all[i];
+    int rc = reader_wait(f->reader, &x->request, e);
+    f->of_slot[x->slot] = CACHE_NO_SLOT;
+    f->n_prefetching -= x->is_prefetch;
+    if (rc < 0) {
+        cache_abandon(f->cache, x->slot);
+    } else {
+        cache_publish(f->cache, x->slot);
+        if (x->is_prefetch)
+            cache_unpin_prefetched(f->cache, x->slot);
+        else
+            cache_unpin(f->cache, x->slot);
+    }
+    x->slot = CACHE_NO_SLOT;
+    f->free[f->n_free++] = i;
+    return rc;
+}
+
+void in_flight_settle(struct in_flight *f)
+{
+    for (uint32_t i = 0; f->n_free < f->n && i < f->n; i++)
+        if (f->all[i].slot != CACHE_NO_SLOT && f->all[i].is_prefetch &&
+            reader_is_done(f->reader, &f->all[i].request))
+            land(f, i, NULL);
+}
+
+bool in_flight_is_done(struct in_flight *f, uint32_t slot)
+{
+    uint32_t i = f->of_slot[slot];
+    return i == CACHE_NO_SLOT || reader_is_done(f->reader, &f->all[i].request);
+}
+
+int in_flight_await(struct in_flight *f, uint32_t slot, struct moeflux_err *e)
+{
+    uint32_t i = f->of_slot[slot];
+    return i == CACHE_NO_SLOT ? 0 : land(f, i, e);
+}
+
+uint32_t in_flight_cancel_prefetches(struct in_flight *f, uint32_t layer)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; f->n_prefetching > 0 && i < f->n; i++) {
+        struct in_flight_read *x = &f->all[i];
+        if (x->slot == CACHE_NO_SLOT || !x->is_prefetch || x->request.layer != layer)
+            continue;
+        enum reader_cancelled how = reader_cancel(f->reader, &x->request);
+        n += how == READER_CANCELLED;
+        if (how == READER_CANCELLED) {
+            f->of_slot[x->slot] = CACHE_NO_SLOT;
+            f->n_prefetching--;
+            cache_abandon(f->cache, x->slot);
+            x->slot = CACHE_NO_SLOT;
+            f->free[f->n_free++] = i;
+        }
+    }
+    return n;
+}
+
+void in_flight_await_prefetch(struct in_flight *f)
+{
+    for (uint32_t i = 0; i < f->n; i++)
+        if (f->all[i].slot != CACHE_NO_SLOT && f->all[i].is_prefetch) {
+            land(f, i, NULL);
+            return;
+        }
+}

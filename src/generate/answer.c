@@ -1,0 +1,146 @@
+#include "generate/answer.h"
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/progress.h"
+#include "generate/generator.h"
+
+/* What the loop carries from token to token. */
+struct writer {
+    struct answer *answer;
+    const struct generator *generator;
+    const struct answer_options *options;
+    struct chat_filter filter;
+    struct utf8_stream utf8;
+    enum chat_part part; /* of the characters that `utf8` holds back */
+    struct str shown;    /* bytes of the token at hand */
+    struct str fresh;    /* whole characters not given out yet */
+};
+
+static struct str *part_text(struct answer *a, enum chat_part part)
+{
+    return part == CHAT_THINKING ? &a->thinking : &a->text;
+}
+
+/* Gives out `fresh` as text of `part`. */
+static int give(struct writer *w, int32_t id, enum chat_part part, struct moeflux_err *e)
+{
+    const struct answer_sink *sink = &w->options->sink;
+    struct str *all = part_text(w->answer, part);
+    str_add(all, str_text(&w->fresh), w->fresh.len);
+    if (!str_ok(all) || !str_ok(&w->fresh))
+        return err_set(e, ERR_MEMORY, "out of memory for the answer");
+    int rc = sink->token ? sink->token(sink->ctx, id, part, str_text(&w->fresh), w->fresh.len, e) : 0;
+    str_clear(&w->fresh);
+    return rc;
+}
+
+/* A character must not be put together from bytes of two parts. */
+static int end_part(struct writer *w, struct moeflux_err *e)
+{
+    utf8_stream_end(&w->utf8, &w->fresh);
+    return w->fresh.len ? give(w, -1, w->part, e) : 0;
+}
+
+/* Which part the token belongs to; what is to be shown of it, in w->shown. */
+static enum chat_part part_of(struct writer *w, int32_t id)
+{
+    const struct tokenizer *t = w->generator->tokenizer;
+    const char *bytes;
+    if (w->options->chat)
+        return chat_filter_push(&w->filter, &w->generator->chat, id, &w->shown);
+    if (t && tokenizer_is_special(t, id))
+        return CHAT_CONTROL;
+    size_t n = t ? tokenizer_bytes(t, id, &bytes) : 0;
+    str_add(&w->shown, n ? bytes : "", n);
+    return CHAT_ANSWER;
+}
+
+static int write_token(struct writer *w, int32_t id, bool is_end, struct moeflux_err *e)
+{
+    str_clear(&w->shown);
+    enum chat_part part = is_end ? CHAT_CONTROL : part_of(w, id);
+    if (part != CHAT_CONTROL && part != w->part) {
+        int rc = end_part(w, e);
+        if (rc)
+            return rc;
+        w->part = part;
+    }
+    if (!str_ok(&w->shown))
+        return err_set(e, ERR_MEMORY, "out of memory for the answer");
+    utf8_stream_push(&w->utf8, str_text(&w->shown), w->shown.len, &w->fresh);
+    return give(w, id, part, e);
+}
+
+/* Samples until something ends the answer; a->stop says what. */
+static int loop(struct writer *w, struct generator *s, struct moeflux_err *e)
+{
+    struct answer *a = w->answer;
+    const struct answer_options *o = w->options;
+    for (;;) {
+        a->stop = ANSWER_INTERRUPTED;
+        if (!progress_report(&s->progress, "", "tok", 0, 0))
+            return 0;
+        int32_t id = sampler_pick(s->sampler, s->logits, e);
+        if (id < 0)
+            return id;
+        if (!a->first_token_ns)
+            a->first_token_ns = clock_ns();
+        int rc = token_list_add(&a->tokens, id, e);
+        if (rc)
+            return rc;
+        a->last_pending = true;
+        bool is_end = generator_is_eos(s, id) && !o->ignore_eos;
+        if ((rc = write_token(w, id, is_end, e)))
+            return rc;
+        a->stop = is_end ? ANSWER_EOS : a->tokens.n == (uint64_t)o->limit ? ANSWER_LENGTH : ANSWER_CONTEXT;
+        if (a->stop != ANSWER_CONTEXT || moeflux_session_position(s->sequence) >= s->max_context)
+            return 0;
+        if ((rc = generator_eval(s, &id, 1, NULL, e)))
+            return rc;
+        a->last_pending = false;
+        a->n_decoded++;
+    }
+}
+
+int answer_run(struct answer *a, struct generator *s, const struct answer_options *o, struct moeflux_err *e)
+{
+    struct writer w = {.answer = a, .generator = s, .options = o, .part = CHAT_ANSWER};
+    a->stop = ANSWER_LENGTH;
+    if (o->limit == 0)
+        return 0;
+    if (o->chat) {
+        chat_filter_init(&w.filter, &s->chat);
+        w.part = w.filter.inside_think ? CHAT_THINKING : CHAT_ANSWER;
+    }
+    int rc = loop(&w, s, e);
+    if (a->first_token_ns)
+        a->decode_ns = clock_ns() - a->first_token_ns;
+    if (rc == ERR_INTERRUPTED) {
+        a->stop = ANSWER_INTERRUPTED;
+        rc = 0;
+    }
+    str_clear(&w.shown);
+    if (o->chat)
+        chat_filter_end(&w.filter, &w.shown);
+    utf8_stream_push(&w.utf8, str_text(&w.shown), w.shown.len, &w.fresh);
+    if (!rc)
+        rc = end_part(&w, e);
+    str_free(&w.shown);
+    str_free(&w.fresh);
+    return rc;
+}
+
+const char *answer_stop_name(enum answer_stop stop)
+{
+    static const char *const names[] = {"eos", "length", "context", "interrupted"};
+    return names[stop];
+}
+
+void answer_free(struct answer *a)
+{
+    str_free(&a->text);
+    str_free(&a->thinking);
+    token_list_free(&a->tokens);
+    *a = (struct answer){0};
+}

@@ -1,0 +1,148 @@
+#include "generate/generator.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/mem.h"
+
+int generator_open(struct generator *s, const struct moeflux_options *o, struct moeflux_err *e)
+{
+    uint64_t start = clock_ns();
+    *s = (struct generator){.dir = o->dir, .progress = o->progress};
+    int rc = moeflux_model_open(&s->model, o, e);
+    if (rc)
+        return rc;
+    s->info = moeflux_model_get_info(s->model);
+    if (s->info.tokenizer_path && !(s->tokenizer = tokenizer_open(s->info.tokenizer_path, e))) {
+        generator_close(s);
+        return (int)e->code;
+    }
+    s->load_ns = clock_ns() - start;
+    return 0;
+}
+
+int generator_use_chat(struct generator *s, enum chat_thinking thinking, const char *what,
+                       struct moeflux_err *e)
+{
+    if (!s->tokenizer)
+        return err_set(e, ERR_USAGE, "%s has no tokenizer.json, which %s needs", s->dir, what);
+    enum chat_kind kind = CHAT_QWEN35;
+    int rc = chat_find_kind(s->tokenizer, &kind, e);
+    if (rc == 0)
+        rc = chat_init(&s->chat, s->tokenizer, kind, thinking, e);
+    s->has_chat = rc == 0;
+    return rc;
+}
+
+int generator_encode(const struct generator *s, const char *text, size_t len, enum token_specials specials,
+                     struct token_list *out, size_t *n_replaced, struct moeflux_err *e)
+{
+    int32_t bos = tokenizer_bos(s->tokenizer);
+    int rc = bos >= 0 ? token_list_add(out, bos, e) : 0;
+    if (rc == 0)
+        rc = tokenizer_encode(s->tokenizer, text, len, specials, out, n_replaced, e);
+    if (rc == 0 && bos >= 0 && out->n > 1 && out->ids[1] == bos) {
+        out->n--;
+        memmove(out->ids, out->ids + 1, out->n * sizeof *out->ids);
+    }
+    return rc;
+}
+
+/* Which ids may be sampled: padded vocabularies have rows that stand for nothing. */
+static uint8_t *allowed_ids(const struct generator *s, struct moeflux_err *e)
+{
+    uint8_t *bits = mem_new(s->info.vocab_size / 8 + 1, 1, e);
+    for (uint32_t id = 0; bits && id < s->info.vocab_size; id++)
+        if (tokenizer_has(s->tokenizer, (int32_t)id))
+            bits[id / 8] |= (uint8_t)(1u << (id % 8));
+    return bits;
+}
+
+int generator_draw_seed(uint64_t *seed, struct moeflux_err *e)
+{
+    uint32_t drawn;
+    if (getrandom(&drawn, sizeof drawn, 0) != (ssize_t)sizeof drawn)
+        return err_errno(e, ERR_IO, "no random seed could be drawn");
+    *seed = drawn;
+    return 0;
+}
+
+int generator_new_sampler(struct generator *s, const struct sampler_options *o, const int32_t *ids, size_t n,
+                          struct moeflux_err *e)
+{
+    struct sampler *fresh = sampler_new(o, s->info.vocab_size, s->allowed, e);
+    if (!fresh)
+        return (int)e->code;
+    sampler_free(s->sampler);
+    s->sampler = fresh;
+    s->seed = o->seed;
+    for (size_t i = 0; i < n; i++)
+        sampler_accept(fresh, ids[i]);
+    return 0;
+}
+
+int generator_start(struct generator *s, uint32_t max_context, const struct sampler_options *o,
+                    struct moeflux_err *e)
+{
+    uint32_t own = s->info.max_context;
+    s->max_context = max_context ? max_context : GENERATOR_DEFAULT_CONTEXT;
+    if (!max_context && own && own < s->max_context)
+        s->max_context = own;
+    int rc = moeflux_session_new(&s->sequence, s->model, s->max_context, e);
+    if (rc)
+        return rc;
+    if (!(s->logits = mem_new(s->info.vocab_size, sizeof(float), e)))
+        return ERR_MEMORY;
+    if (s->tokenizer && !(s->allowed = allowed_ids(s, e)))
+        return ERR_MEMORY;
+    return generator_new_sampler(s, o, NULL, 0, e);
+}
+
+static int evaluate(struct generator *s, const int32_t *ids, size_t n, const struct moeflux_outputs *outputs,
+                    struct moeflux_err *e)
+{
+    uint32_t before = moeflux_session_position(s->sequence);
+    int rc = moeflux_session_eval(s->sequence, ids, (uint32_t)n, outputs, e);
+    /* After an interruption the sequence has the first of them only, after a failure none. */
+    uint32_t after = moeflux_session_position(s->sequence);
+    for (uint32_t i = 0; before + i < after; i++)
+        sampler_accept(s->sampler, ids[i]);
+    return rc;
+}
+
+int generator_eval(struct generator *s, const int32_t *ids, size_t n, const struct moeflux_outputs *outputs,
+                   struct moeflux_err *e)
+{
+    struct moeflux_outputs all = outputs ? *outputs : (struct moeflux_outputs){0};
+    all.logits = s->logits;
+    return evaluate(s, ids, n, &all, e);
+}
+
+int generator_feed(struct generator *s, const int32_t *ids, size_t n, struct moeflux_err *e)
+{
+    struct moeflux_outputs none = {0};
+    return evaluate(s, ids, n, &none, e);
+}
+
+bool generator_is_eos(const struct generator *s, int32_t id)
+{
+    for (uint32_t i = 0; i < s->info.n_eos; i++)
+        if (s->info.eos[i] == id)
+            return true;
+    return false;
+}
+
+void generator_close(struct generator *s)
+{
+    free(s->logits);
+    free(s->allowed);
+    sampler_free(s->sampler);
+    moeflux_session_free(s->sequence);
+    tokenizer_free(s->tokenizer);
+    moeflux_model_close(s->model);
+    *s = (struct generator){0};
+}

@@ -1,0 +1,69 @@
+/* generator.h - an opened model with what a conversation needs beside it: tokenizer, template, sampler, sequence. */
+#ifndef MOEFLUX_GENERATE_GENERATOR_H
+#define MOEFLUX_GENERATE_GENERATOR_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "moeflux.h"
+#include "text/chat.h"
+#include "text/sampler.h"
+#include "text/tokenizer.h"
+
+enum { GENERATOR_DEFAULT_CONTEXT = 8192 };
+
+struct generator {
+    struct moeflux_model *model;
+    const char *dir;                  /* the model's; borrowed */
+    struct moeflux_progress progress; /* of loading and prompts; asked before each token whether to go on */
+    struct moeflux_model_info info;
+    struct tokenizer *tokenizer; /* NULL: the directory has none */
+    bool has_chat;               /* `chat` is usable */
+    struct chat chat;
+    struct moeflux_session *sequence; /* NULL until generator_start */
+    struct sampler *sampler;
+    uint8_t *allowed;     /* bitmap of the ids that may be sampled; NULL: all */
+    float *logits;        /* [vocab_size], after the last token */
+    uint32_t max_context; /* tokens */
+    uint64_t seed;
+    uint64_t load_ns;
+};
+
+/* Opens the model and its tokenizer. The directory's name and the context of `o->progress` must outlive it. */
+int generator_open(struct generator *s, const struct moeflux_options *o, struct moeflux_err *e);
+
+/* Makes the chat template usable. ERR_USAGE when there is no tokenizer (`what` names what needs it),
+ * ERR_UNSUPPORTED when the template is not known or the tokenizer lacks its tokens. */
+int generator_use_chat(struct generator *s, enum chat_thinking thinking, const char *what,
+                       struct moeflux_err *e);
+
+/* The ids of a text without template: before it the token that the model's files put before every text, unless the
+ * text begins with it. Appends to `out`, which is empty; the rest as tokenizer_encode. */
+int generator_encode(const struct generator *s, const char *text, size_t len, enum token_specials specials,
+                     struct token_list *out, size_t *n_replaced, struct moeflux_err *e);
+
+/* Makes the sequence and the sampler. max_context 0: the smaller of the model's own and GENERATOR_DEFAULT_CONTEXT. */
+int generator_start(struct generator *s, uint32_t max_context, const struct sampler_options *o,
+                    struct moeflux_err *e);
+
+/* A random seed of 32 bits. ERR_IO. */
+int generator_draw_seed(uint64_t *seed, struct moeflux_err *e);
+
+/* Evaluates the ids and tells the sampler of them; `outputs` may be NULL, its `logits` is set here. */
+int generator_eval(struct generator *s, const int32_t *ids, size_t n, const struct moeflux_outputs *outputs,
+                   struct moeflux_err *e);
+
+/* The same without logits: for a part of the prompt that more follows. */
+int generator_feed(struct generator *s, const int32_t *ids, size_t n, struct moeflux_err *e);
+
+/* A sampler of its own for what comes: with these options (their seed becomes the generator's), told of the tokens that the
+ * text begins with. On failure the old one stays. */
+int generator_new_sampler(struct generator *s, const struct sampler_options *o, const int32_t *ids, size_t n,
+                          struct moeflux_err *e);
+
+bool generator_is_eos(const struct generator *s, int32_t id);
+
+/* A zeroed or half-built generator is legal. */
+void generator_close(struct generator *s);
+
+#endif

@@ -1,0 +1,160 @@
+#include "generate/prompt_cache.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "base/file.h"
+#include "generate/generator.h"
+#include "generate/prefix.h"
+
+enum {
+    /* Of the file, so that it stays small: a checkpoint of a large model is 200 MB. */
+    MOST_CHECKPOINTS = 6,
+    /* The next prompt often is this one with another end, a template's or a question's. */
+    TAIL_TOKENS = 128,
+    /* A shorter piece is not worth an evaluation of its own. */
+    LEAST_GAP = 32,
+};
+
+static void tell(const struct prompt_cache *pc, const char *text)
+{
+    pc->options.tell(pc->options.ctx, text);
+}
+
+/* Whether the file begins as a snapshot does: then it can only be one, perhaps broken. */
+static bool is_snapshot(const char *path)
+{
+    /* "MFLX" as a little-endian number. */
+    static const char magic[] = {'X', 'L', 'F', 'M'};
+    char start[sizeof magic];
+    uint64_t size;
+    int fd = file_open_read(path, &size, NULL);
+    if (fd < 0)
+        return false;
+    size_t n = size < sizeof magic ? (size_t)size : sizeof magic;
+    bool same = file_read_at(fd, path, start, n, 0, NULL) == 0 && memcmp(start, magic, n) == 0;
+    close(fd);
+    return same;
+}
+
+static void warn(const struct prompt_cache *pc, const char *what, bool writes)
+{
+    char text[700];
+    snprintf(text, sizeof text, "%s; the prompt is computed without it%s", what,
+             !writes         ? ""
+             : pc->may_write ? ", the file will be replaced"
+                             : ", the file stays as it is");
+    tell(pc, text);
+}
+
+/* What the header tells: whether the file may be used, and whether it may be replaced. */
+static int look_at(struct prompt_cache *pc, struct generator *s, struct moeflux_err *e)
+{
+    struct moeflux_state_info info;
+    uint64_t own;
+    pc->may_write = is_snapshot(pc->options.path);
+    int rc = moeflux_read_state_info(pc->options.path, &info, e);
+    if (rc)
+        return rc;
+    rc = moeflux_model_fingerprint(s->model, &own, e);
+    if (rc)
+        return rc;
+    pc->may_write = info.has_tokens && info.fingerprint == own;
+    if (!info.has_tokens)
+        return err_set(e, ERR_FORMAT, "%s: a state of version %u holds no token ids", pc->options.path,
+                       info.version);
+    if (info.fingerprint != own)
+        return err_set(e, ERR_FORMAT, "%s: a state of another model", pc->options.path);
+    return 0;
+}
+
+int prompt_cache_load(struct prompt_cache *pc, const struct prompt_cache_options *o, struct generator *s,
+                      struct moeflux_err *e)
+{
+    bool writes = o->path && !o->read_only;
+    *pc = (struct prompt_cache){.options = *o, .may_write = writes};
+    if (!o->path)
+        return 0;
+    int rc = moeflux_session_set_checkpoint_cap(s->sequence, MOST_CHECKPOINTS, e);
+    if (rc || (writes && access(pc->options.path, F_OK) < 0 && errno == ENOENT))
+        return rc;
+    rc = look_at(pc, s, e);
+    if (!rc && (rc = moeflux_session_load(s->sequence, pc->options.path, e)) == ERR_NO_FIT)
+        pc->may_write = false;
+    if (rc == ERR_INTERRUPTED || rc == ERR_DEVICE)
+        return rc;
+    if (rc)
+        warn(pc, e->text, writes);
+    pc->loaded = rc == 0;
+    pc->n_held = pc->loaded ? moeflux_session_position(s->sequence) : 0;
+    pc->may_write = pc->may_write && writes;
+    return 0;
+}
+
+static void save(const struct prompt_cache *pc, struct generator *s)
+{
+    struct moeflux_err e;
+    int rc = moeflux_session_save(s->sequence, pc->options.path, pc->options.format, &e);
+    if (rc && rc != ERR_INTERRUPTED)
+        tell(pc, e.text);
+}
+
+static void tell_reuse(const struct prompt_cache *pc, size_t n)
+{
+    char text[600];
+    snprintf(text, sizeof text, "%.400s: %u of %zu tokens of the prompt reused", pc->options.path,
+             pc->n_reused, n);
+    if (pc->loaded)
+        tell(pc, text);
+}
+
+/* Where a later prompt may part from this one: behind the system text, where this one parts from the last (so that a third
+ * one will do so there too), and a little before the end. */
+static struct prefix_stops choose_stops(const struct prompt_cache *pc, uint32_t n_same, uint32_t n)
+{
+    uint32_t tail = n < 4 * TAIL_TOKENS ? 0 : n - TAIL_TOKENS, least = pc->n_reused + LEAST_GAP;
+    struct prefix_stops st = {0};
+    if (n_same >= least && n_same + 1 < n)
+        prefix_stop_at(&st, n_same, LEAST_GAP);
+    if (pc->n_system >= least && pc->n_system < n)
+        prefix_stop_at(&st, pc->n_system, LEAST_GAP);
+    if (tail >= least)
+        prefix_stop_at(&st, tail, LEAST_GAP);
+    return st;
+}
+
+int prompt_cache_eval(struct prompt_cache *pc, struct generator *s, const struct token_list *prompt,
+                      const struct moeflux_outputs *outputs, struct moeflux_err *e)
+{
+    const int32_t *ids = prompt->ids;
+    uint32_t n = (uint32_t)prompt->n;
+    if (!pc->options.path)
+        return generator_eval(s, ids, n, outputs, e);
+    bool in_pieces =
+        moeflux_session_checkpoint_bytes(s->sequence) > 0 && pc->options.format == MOEFLUX_STATE_V3;
+    uint32_t n_same = prefix_common(moeflux_session_history(s->sequence), pc->n_held, ids, n);
+    bool known = n_same >= n - 1 && pc->n_held <= n;
+    int rc = moeflux_session_reuse(s->sequence, ids, n, &pc->n_reused, e);
+    if (rc)
+        return rc;
+    tell_reuse(pc, n);
+    for (uint32_t i = 0; i < pc->n_reused; i++)
+        sampler_accept(s->sampler, ids[i]);
+    if (in_pieces && pc->may_write) {
+        /* Copies at chunks' ends cost no evaluation: for prompts that part in the middle. */
+        moeflux_session_set_checkpoint_every(s->sequence, n / 3 > 1024 ? n / 3 : 1024);
+        struct prefix_stops st = choose_stops(pc, n_same, n);
+        rc = prefix_feed(s, ids, n - 1, &st, e);
+    }
+    if (!rc && in_pieces && pc->may_write && !known)
+        save(pc, s);
+    uint32_t pos = moeflux_session_position(s->sequence);
+    if (!rc)
+        rc = generator_eval(s, ids + pos, n - pos, outputs, e);
+    if (!rc && !in_pieces && pc->may_write && !known)
+        save(pc, s);
+    return rc;
+}

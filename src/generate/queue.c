@@ -1,0 +1,157 @@
+#include "generate/queue.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "generate/generator.h"
+#include "generate/prefix.h"
+#include "moeflux.h"
+
+#define MAX_TOKENS ((size_t)1 << 22)
+
+/* What saving tokens must be worth. A piece of a prompt costs an evaluation, and a request before its turn keeps results
+ * waiting. Where experts are read from disk, nearly all are read for every piece, and a lost result is a long wait. */
+static const struct queue_worth worth_resident = {2, 1}, worth_streaming = {64, 32};
+
+int queue_init(struct queue *q, struct generator *g, struct moeflux_err *e)
+{
+    *q = (struct queue){.generator = g, .items = mem_new(QUEUE_MAX, sizeof *q->items, e)};
+    if (!q->items)
+        return ERR_MEMORY;
+    q->worth = g->info.experts_resident ? worth_resident : worth_streaming;
+    int rc = moeflux_session_set_checkpoint_cap(g->sequence, UINT32_MAX, e);
+    q->most_checkpoints = moeflux_session_checkpoint_cap(g->sequence);
+    return rc;
+}
+
+/* ---- what is held ---- */
+
+bool queue_has_room(const struct queue *q)
+{
+    size_t n_tokens = 0;
+    for (size_t i = 0; i < q->n; i++)
+        n_tokens += q->items[i].request.tokens.n;
+    return q->n < QUEUE_MAX && n_tokens < MAX_TOKENS;
+}
+
+struct queue_item *queue_add(struct queue *q)
+{
+    struct queue_item *item = &q->items[q->n++];
+    *item = (struct queue_item){0};
+    return item;
+}
+
+static void free_item(struct queue_item *item)
+{
+    free(item->result);
+    request_free(&item->request);
+}
+
+void queue_remove_last(struct queue *q)
+{
+    free_item(&q->items[--q->n]);
+}
+
+void queue_remove_first(struct queue *q, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        free_item(&q->items[i]);
+    q->n -= n;
+    if (n)
+        memmove(q->items, q->items + n, q->n * sizeof *q->items);
+}
+
+void queue_free(struct queue *q)
+{
+    queue_remove_first(q, q->n);
+    free(q->items);
+    *q = (struct queue){0};
+}
+
+/* ---- the order ---- */
+
+static uint32_t common_with_sequence(const struct queue *q, const struct queue_item *item)
+{
+    struct moeflux_session *s = q->generator->sequence;
+    return prefix_common(moeflux_session_history(s), moeflux_session_position(s), item->request.tokens.ids,
+                         item->request.tokens.n);
+}
+
+struct queue_item *queue_choose(struct queue *q)
+{
+    struct queue_item *best = NULL;
+    uint32_t most = 0;
+    for (size_t i = 0; i < q->n; i++) {
+        struct queue_item *item = &q->items[i];
+        uint32_t same = item->result ? 0 : common_with_sequence(q, item);
+        if (item->result || (best && same < most + q->worth.order))
+            continue;
+        best = item;
+        most = same;
+    }
+    return best;
+}
+
+/* ---- a prompt ---- */
+
+static int ascending(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Where the others part from this one, if going back there saves more than the piece costs; and where this one parted
+ * from the last, as those will that have not been read yet. */
+static struct prefix_stops choose_stops(const struct queue *q, const struct queue_item *item,
+                                        uint32_t n_before, uint32_t n_reused)
+{
+    uint32_t parts[QUEUE_MAX], n = 0, last = n_reused;
+    uint32_t worth = q->worth.piece,
+             n_there = moeflux_session_list_checkpoints(q->generator->sequence, NULL, 0);
+    uint32_t room = n_there + 1 < q->most_checkpoints ? q->most_checkpoints - 1 - n_there : 0;
+    const struct token_list *own = &item->request.tokens;
+    struct prefix_stops st = {0};
+    if (n_before >= n_reused + worth && n_before < own->n)
+        prefix_stop_at(&st, n_before, 1);
+    for (size_t i = 0; i < q->n; i++) {
+        const struct queue_item *other = &q->items[i];
+        if (other == item || other->result)
+            continue;
+        const struct token_list *ids = &other->request.tokens;
+        uint32_t same = prefix_common(own->ids, own->n - 1, ids->ids, ids->n - 1);
+        if (same > n_reused)
+            parts[n++] = same;
+    }
+    if (n)
+        qsort(parts, n, sizeof *parts, ascending);
+    /* The shallow ones first: they serve the most requests. */
+    for (uint32_t i = 0; i < n && st.n < room; i++)
+        if ((uint64_t)(n - i) * (parts[i] - last) >= worth) {
+            prefix_stop_at(&st, parts[i], 1);
+            last = parts[i];
+        }
+    return st;
+}
+
+int queue_prefill(struct queue *q, const struct queue_item *item, uint64_t seed, uint32_t *n_reused,
+                  struct moeflux_err *e)
+{
+    struct generator *g = q->generator;
+    const struct request *r = &item->request;
+    const int32_t *ids = r->tokens.ids;
+    uint32_t n = (uint32_t)r->tokens.n, n_before = common_with_sequence(q, item);
+    int rc = moeflux_session_reuse(g->sequence, ids, n, n_reused, e);
+    if (rc)
+        return rc;
+    struct sampler_options sampling = request_sampling(&r->options, seed);
+    rc = generator_new_sampler(g, &sampling, ids, *n_reused, e);
+    if (!rc && moeflux_session_checkpoint_bytes(g->sequence)) {
+        struct prefix_stops stops = choose_stops(q, item, n_before, *n_reused);
+        uint32_t to = stops.n ? stops.at[stops.n - 1] : *n_reused;
+        rc = prefix_feed(g, ids, to, &stops, e);
+    }
+    uint32_t pos = moeflux_session_position(g->sequence);
+    return rc ? rc : generator_eval(g, ids + pos, n - pos, NULL, e);
+}

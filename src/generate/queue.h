@@ -1,0 +1,53 @@
+/* queue.h - requests that wait for one model: which is computed next, and which states of its prompt are kept because the
+ * others begin with it too. */
+#ifndef MOEFLUX_GENERATE_QUEUE_H
+#define MOEFLUX_GENERATE_QUEUE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "generate/request.h"
+
+struct moeflux_err;
+struct generator;
+
+enum { QUEUE_MAX = 256 }; /* requests */
+
+struct queue_item {
+    struct request request;
+    char *result; /* the caller's, from malloc; NULL: not computed yet */
+};
+
+struct queue { /* zeroed at first; freed with queue_free */
+    struct generator *generator;
+    struct queue_item *items; /* [QUEUE_MAX], the first n in use, in the order in which they were added */
+    size_t n;
+    struct queue_worth {
+        uint32_t piece, order; /* tokens */
+    } worth;
+    uint32_t most_checkpoints;
+};
+
+/* For a generator with a sequence, which gets as many checkpoints as there is memory for. ERR_MEMORY. */
+int queue_init(struct queue *q, struct generator *g, struct moeflux_err *e);
+
+/* Requests and tokens that are held have limits. */
+bool queue_has_room(const struct queue *q);
+/* A zeroed item at the end, where there is room; borrowed until the next remove. */
+struct queue_item *queue_add(struct queue *q);
+void queue_remove_last(struct queue *q);
+void queue_remove_first(struct queue *q, size_t n);
+
+/* The next one to compute: the first without a result, or one that has much more in common with what was computed last.
+ * NULL: there is none. */
+struct queue_item *queue_choose(struct queue *q);
+
+/* Brings the sequence to the end of the item's prompt, with its logits, and gives it a sampler with `seed`. *n_reused:
+ * tokens that the sequence had already. As moeflux_session_reuse and generator_eval. */
+int queue_prefill(struct queue *q, const struct queue_item *item, uint64_t seed, uint32_t *n_reused,
+                  struct moeflux_err *e);
+
+void queue_free(struct queue *q);
+
+#endif

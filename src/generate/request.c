@@ -1,0 +1,293 @@
+#include "generate/request.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/json.h"
+#include "base/str.h"
+#include "generate/generator.h"
+#include "text/sampler.h"
+
+#define MAX_SEED   (((int64_t)1 << 53) - 1)
+#define MAX_TOKENS ((int64_t)1 << 30)
+
+/* Every field, and the other names of some. What is not here is refused: a mistyped "temp" must not be ignored. */
+static const struct {
+    const char *name, *field;
+} names[] = {
+    {"id", "id"},
+    {"prompt", "prompt"},
+    {"messages", "messages"},
+    {"system", "system"},
+    {"raw", "raw"},
+    {"think", "think"},
+    {"no_think", "no_think"},
+    {"n", "n"},
+    {"predict", "n"},
+    {"n_predict", "n"},
+    {"max_tokens", "n"},
+    {"ignore_eos", "ignore_eos"},
+    {"seed", "seed"},
+    {"temp", "temp"},
+    {"temperature", "temp"},
+    {"top_k", "top_k"},
+    {"top_p", "top_p"},
+    {"min_p", "min_p"},
+    {"repeat_penalty", "repeat_penalty"},
+    {"repeat_last_n", "repeat_last_n"},
+};
+
+struct sampler_options request_sampling(const struct request_options *o, uint64_t seed)
+{
+    return (struct sampler_options){
+        .temperature = o->temp,
+        .top_k = (uint32_t)o->top_k,
+        .top_p = o->top_p,
+        .min_p = o->min_p,
+        .repeat_penalty = o->repeat_penalty,
+        .repeat_last = (uint32_t)o->repeat_last,
+        .seed = seed,
+    };
+}
+
+enum chat_thinking request_thinking(const struct request_options *o)
+{
+    return o->think ? CHAT_THINKING_ON : o->no_think ? CHAT_THINKING_OFF : CHAT_THINKING_AUTO;
+}
+
+char *request_key(const struct json_t *id, uint64_t line)
+{
+    struct str key = {0};
+    if (json_is_string(id)) {
+        str_add_text(&key, "text ");
+        str_add(&key, json_string_value(id), json_string_length(id));
+    } else if (json_is_integer(id)) {
+        str_addf(&key, "number %" JSON_INTEGER_FORMAT, json_integer_value(id));
+    } else {
+        str_addf(&key, "line %" PRIu64, line);
+    }
+    if (str_ok(&key))
+        return key.data;
+    str_free(&key);
+    return NULL;
+}
+
+/* ---- fields ---- */
+
+/* The field that a name stands for, with "-" for "_" as flags have it; NULL: none. */
+static const char *field_of(const char *name)
+{
+    char plain[24];
+    size_t n = strlen(name);
+    if (n >= sizeof plain)
+        return NULL;
+    for (size_t i = 0; i <= n; i++)
+        plain[i] = (char)(name[i] == '-' ? '_' : name[i]);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(names[i].name, plain) == 0)
+            return names[i].field;
+    return NULL;
+}
+
+static int collect_fields(struct request *r, json_t *root, struct moeflux_err *e)
+{
+    const char *name;
+    json_t *value;
+    json_object_foreach(root, name, value)
+    {
+        const char *field = field_of(name);
+        if (!field)
+            return err_set(e, ERR_FORMAT, "line %" PRIu64 ": unknown field \"%.60s\"", r->line, name);
+        if (json_object_get(r->fields, field))
+            return err_set(e, ERR_FORMAT, "line %" PRIu64 ": %s is given twice", r->line, field);
+        if (json_object_set(r->fields, field, value) < 0)
+            return err_set(e, ERR_MEMORY, "out of memory for line %" PRIu64, r->line);
+    }
+    return 0;
+}
+
+static int parse(struct request *r, const char *text, size_t len, struct moeflux_err *e)
+{
+    json_error_t why;
+    json_t *root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &why);
+    if (!root)
+        return err_set(e, ERR_FORMAT, "line %" PRIu64 ": byte %d: %s", r->line, why.position, why.text);
+    if (!json_is_object(root)) {
+        json_decref(root);
+        return err_set(e, ERR_FORMAT, "line %" PRIu64 ": expected a JSON object", r->line);
+    }
+    /* Known before anything else can be wrong. */
+    json_t *id = json_object_get(root, "id");
+    bool id_ok = !id || json_is_null(id) || json_is_string(id) || json_is_integer(id);
+    if (id && id_ok && json_object_set(r->fields, "id", id) == 0)
+        r->id = id;
+    json_object_del(root, "id");
+    int rc = id_ok
+                 ? collect_fields(r, root, e)
+                 : err_set(e, ERR_FORMAT, "line %" PRIu64 ": id: expected a text or a whole number", r->line);
+    json_decref(root);
+    return rc;
+}
+
+static void get_whole(struct json_view *v, const char *key, int64_t lo, int64_t hi, int64_t *out)
+{
+    const json_t *value = json_view_get(v, key);
+    if (v->rc || !value)
+        return;
+    json_int_t n = json_integer_value(value);
+    if (!json_is_integer(value) || n < lo || n > hi)
+        v->rc = err_set(v->e, ERR_FORMAT, "%s: %s: expected a whole number from %" PRId64 " to %" PRId64,
+                        v->where, key, lo, hi);
+    else
+        *out = n;
+}
+
+/* The sampler knows which values make sense. */
+static void get_real(struct json_view *v, const char *key, float *out)
+{
+    *out = (float)json_view_real_or(v, key, (double)*out, -1e9, 1e9);
+}
+
+static int get_options(struct request *r, const char *where, struct moeflux_err *e)
+{
+    struct request_options *o = &r->options;
+    struct json_view v = {.objects = {r->fields}, .where = where, .e = e};
+    get_whole(&v, "n", REQUEST_NO_LIMIT, MAX_TOKENS, &o->predict);
+    get_whole(&v, "seed", -1, MAX_SEED, &o->seed);
+    get_whole(&v, "top_k", 0, MAX_TOKENS, &o->top_k);
+    get_whole(&v, "repeat_last_n", 0, 1 << 20, &o->repeat_last);
+    get_real(&v, "temp", &o->temp);
+    get_real(&v, "top_p", &o->top_p);
+    get_real(&v, "min_p", &o->min_p);
+    get_real(&v, "repeat_penalty", &o->repeat_penalty);
+    o->ignore_eos = json_view_bool_or(&v, "ignore_eos", o->ignore_eos);
+    o->raw = json_view_bool_or(&v, "raw", o->raw);
+    if (json_view_bool_or(&v, "think", false)) {
+        o->think = true;
+        o->no_think = false;
+    }
+    if (json_view_bool_or(&v, "no_think", false)) {
+        o->no_think = true;
+        o->think = json_view_bool_or(&v, "think", false);
+    }
+    /* A text that is raw has no place for the command line's. */
+    o->system = json_view_text_or(&v, "system", o->raw ? NULL : o->system);
+    o->prompt = json_view_text_or(&v, "prompt", NULL);
+    const json_t *messages = json_view_array(&v, "messages");
+    if (v.rc)
+        return v.rc;
+    if (!o->prompt == !messages)
+        return err_set(e, ERR_FORMAT, "%s: expected either prompt or messages", where);
+    if (o->think && o->no_think)
+        return err_set(e, ERR_FORMAT, "%s: think and no_think exclude each other", where);
+    if (o->raw && (messages || o->system))
+        return err_set(e, ERR_FORMAT, "%s: raw takes a prompt alone", where);
+    struct sampler_options sampling = request_sampling(o, 0);
+    struct moeflux_err why;
+    int rc = sampler_check(&sampling, &why);
+    return rc ? err_set(e, rc, "%s: %s", where, why.text) : 0;
+}
+
+int request_read(struct request *r, const char *text, size_t len, uint64_t line,
+                 const struct request_options *defaults, struct moeflux_err *e)
+{
+    char where[40];
+    snprintf(where, sizeof where, "line %" PRIu64, line);
+    *r = (struct request){.line = line, .id = json_null(), .options = *defaults, .fields = json_object()};
+    int rc = r->fields ? parse(r, text, len, e) : err_set(e, ERR_MEMORY, "out of memory for %s", where);
+    if (!(r->key = request_key(r->id, line)))
+        return err_set(e, ERR_MEMORY, "out of memory for %s", where);
+    return rc ? rc : get_options(r, where, e);
+}
+
+/* ---- tokens ---- */
+
+static bool is_blank(const char *text)
+{
+    return text[strspn(text, " \t\r\n")] == '\0';
+}
+
+static const char *message_text(const json_t *messages, size_t i, const char *role, const char *where,
+                                struct moeflux_err *e)
+{
+    const json_t *m = json_array_get(messages, i);
+    const char *found = json_string_value(json_object_get(m, "role"));
+    const char *text = json_string_value(json_object_get(m, "content"));
+    if (!found || strcmp(found, role) != 0)
+        err_set(e, ERR_FORMAT, "%s: message %zu: expected the role %s, found %.40s", where, i + 1, role,
+                found ? found : "none");
+    else if (!text)
+        err_set(e, ERR_FORMAT, "%s: message %zu: content: expected a text", where, i + 1);
+    else
+        return text;
+    return NULL;
+}
+
+/* [system], then user and assistant by turns; the last one is the user's. */
+static int encode_messages(struct request *r, struct generator *s, const json_t *messages, const char *where,
+                           struct moeflux_err *e)
+{
+    size_t n = json_array_size(messages), i = 0;
+    const char *first = json_string_value(json_object_get(json_array_get(messages, 0), "role"));
+    const char *system = r->options.system ? r->options.system : "";
+    if (first && strcmp(first, "system") == 0) {
+        if (json_object_get(r->fields, "system"))
+            return err_set(e, ERR_FORMAT, "%s: system is given twice", where);
+        if (!(system = message_text(messages, i++, "system", where, e)))
+            return ERR_FORMAT;
+    }
+    int rc = chat_begin(&s->chat, system, strlen(system), &r->tokens, NULL, e);
+    for (; !rc; i += 2) {
+        const char *question = message_text(messages, i, "user", where, e);
+        if (!question)
+            return ERR_FORMAT;
+        if (i + 1 == n)
+            return is_blank(question) ? err_set(e, ERR_FORMAT, "%s: the last message is empty", where)
+                                      : chat_user(&s->chat, question, strlen(question), &r->tokens, NULL, e);
+        const char *answer = message_text(messages, i + 1, "assistant", where, e);
+        if (!answer)
+            return ERR_FORMAT;
+        rc = chat_exchange(&s->chat, question, strlen(question), answer, strlen(answer), &r->tokens, NULL, e);
+    }
+    return rc;
+}
+
+static int encode_prompt(struct request *r, struct generator *s, const char *where, struct moeflux_err *e)
+{
+    const struct request_options *o = &r->options;
+    const char *system = o->system ? o->system : "";
+    if (o->raw ? !*o->prompt : is_blank(o->prompt))
+        return err_set(e, ERR_FORMAT, "%s: the prompt is empty", where);
+    if (o->raw)
+        return generator_encode(s, o->prompt, strlen(o->prompt), SPECIALS_AS_TOKENS, &r->tokens, NULL, e);
+    int rc = chat_begin(&s->chat, system, strlen(system), &r->tokens, NULL, e);
+    return rc ? rc : chat_user(&s->chat, o->prompt, strlen(o->prompt), &r->tokens, NULL, e);
+}
+
+int request_encode(struct request *r, struct generator *s, struct moeflux_err *e)
+{
+    char where[40];
+    snprintf(where, sizeof where, "line %" PRIu64, r->line);
+    const json_t *messages = json_object_get(r->fields, "messages");
+    /* Whether it thinks differs from request to request. */
+    int rc = r->options.raw ? 0 : generator_use_chat(s, request_thinking(&r->options), "a request", e);
+    if (!rc && messages && !json_is_null(messages))
+        rc = encode_messages(r, s, messages, where, e);
+    else if (!rc)
+        rc = encode_prompt(r, s, where, e);
+    if (!rc && r->tokens.n == 0)
+        rc = err_set(e, ERR_FORMAT, "%s: the prompt is empty", where);
+    return rc;
+}
+
+void request_free(struct request *r)
+{
+    json_decref(r->fields);
+    free(r->key);
+    token_list_free(&r->tokens);
+    *r = (struct request){0};
+}

@@ -1,0 +1,58 @@
+/* request.h - what is asked, and how it is to be answered, from a line of JSON. */
+#ifndef MOEFLUX_GENERATE_REQUEST_H
+#define MOEFLUX_GENERATE_REQUEST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "text/chat.h"
+#include "text/sampler.h"
+#include "text/tokenizer.h"
+
+struct moeflux_err;
+struct json_t;
+struct generator;
+
+enum { REQUEST_NO_LIMIT = -1 };
+
+struct request_options { /* texts are borrowed */
+    const char *prompt;  /* NULL: there are messages */
+    const char *system;  /* NULL: none */
+    bool raw;            /* the prompt as it is, without chat template */
+    bool think, no_think;
+    bool ignore_eos;
+    int64_t predict; /* tokens; REQUEST_NO_LIMIT */
+    int64_t seed;    /* -1: the caller chooses */
+    float temp, top_p, min_p, repeat_penalty;
+    int64_t top_k, repeat_last;
+};
+
+/* The sampler's options with `seed` put in. */
+struct sampler_options request_sampling(const struct request_options *o, uint64_t seed);
+enum chat_thinking request_thinking(const struct request_options *o);
+
+struct request {           /* zeroed at first; freed with request_free */
+    uint64_t line;         /* its number, from 1 */
+    struct json_t *fields; /* the object, every name as in the list of request.c; NULL when there is none */
+    struct json_t *id;     /* a text, a whole number or null; borrowed from `fields` or jansson's own null */
+    char *key;             /* what tells it from others: of the id, else of the line */
+    struct request_options options; /* the defaults with the request's fields put in */
+    struct token_list tokens;
+};
+
+/* Parses a line. On failure (ERR_FORMAT, ERR_USAGE: the text names the line and the field) id and key are there all the
+ * same, where the line tells them. ERR_MEMORY. */
+int request_read(struct request *r, const char *text, size_t len, uint64_t line,
+                 const struct request_options *defaults, struct moeflux_err *e);
+
+/* Makes the tokens of the prompt, or of the messages; the caller compares their number with the context. ERR_USAGE, ERR_FORMAT,
+ * ERR_UNSUPPORTED, ERR_MEMORY. */
+int request_encode(struct request *r, struct generator *s, struct moeflux_err *e);
+
+/* The key of an id, or of a line that has none; NULL without memory. */
+char *request_key(const struct json_t *id, uint64_t line);
+
+void request_free(struct request *r);
+
+#endif

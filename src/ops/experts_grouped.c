@@ -1,0 +1,189 @@
+#include "ops/experts_grouped.h"
+
+#include "args.h"
+#include "base/mem.h"
+#include "ops/experts.h"
+#include "ops/linear.h"
+#include "ops/gemm_plan.h"
+
+/* The least tokens of a tile on any device, which bounds the number of tiles; bytes of a tile's entry. */
+enum { LEAST_TILE = 8, TILE_BYTES = 16, GROUP = 256 };
+
+/* Adds tiles for `from` tokens an expert and more. */
+static int add_tiles(struct experts_grouped *op, struct exec *x, const struct experts_shape *s,
+                     enum gemm_tile size, uint32_t from, struct moeflux_err *e)
+{
+    const uint32_t formats = 1u << s->format;
+    const struct gemm_plan p =
+        op->is_f16 ? gemm_f16_plan_for(x, size, formats) : gemm_plan_for(x, size, formats);
+    struct experts_tiles *t = &op->tiles[op->n_tiles++];
+    *t = (struct experts_tiles){.rows = p.rows, .tokens = p.tokens, .from = from};
+    int rc = gemm_kernel(x, &t->up, "expert_up_many", sizeof(struct expert_up_many_args), &p, e);
+    return rc < 0 ? rc
+                  : gemm_kernel(x, &t->down, "expert_down_many", sizeof(struct expert_down_many_args), &p, e);
+}
+
+/* An expert's tokens are as many as chance gives it: a tile has room for more than the average. */
+static int open_tiles(struct experts_grouped *op, struct exec *x, const struct experts_shape *s,
+                      struct moeflux_err *e)
+{
+    static const uint32_t software[GEMM_TILES] = {UINT32_MAX, UINT32_MAX, 0, 12},
+                          gpu[GEMM_TILES] = {0, 12, 28, 192}, f16[GEMM_TILES] = {0, 12, 34, 72};
+    const uint32_t *from = exec_get_caps(x).is_software ? software : op->is_f16 ? f16 : gpu;
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < GEMM_TILES; i++)
+        if (from[i] < UINT32_MAX)
+            rc = add_tiles(op, x, s, (enum gemm_tile)i, from[i], e);
+    return rc;
+}
+
+int experts_grouped_open(struct experts_grouped *op, struct exec *x, const struct experts_shape *s,
+                         struct moeflux_err *e)
+{
+    struct exec_caps c = exec_get_caps(x);
+    *op = (struct experts_grouped){.from = UINT32_MAX};
+    /* The sort counts in shared memory. */
+    if (!gemm_is_possible(x) || 8 * ((uint64_t)s->n_experts + GROUP) > c.max_shared_bytes)
+        return 0;
+    op->from = c.is_software ? 4 : 16;
+    op->is_f16 = gemm_has_f16(x);
+    op->mix_group = (uint32_t)size_min(GROUP, c.max_workgroup);
+    const uint32_t sort[] = {op->mix_group, s->n_experts};
+    int rc = exec_kernel(x, &op->sort, "expert_sort", sizeof(struct expert_sort_args), sort, 2, e);
+    if (rc == 0)
+        rc = exec_kernel(x, &op->mix, "expert_mix", sizeof(struct expert_mix_args), sort, 1, e);
+    if (rc == 0 && op->is_f16)
+        rc = cast_f16_open(&op->cast, x, e);
+    return rc < 0 ? rc : open_tiles(op, x, s, e);
+}
+
+/* The scratch memory's parts, each on a 16-byte boundary. */
+struct scratch {
+    uint64_t tiles, rows, f16, shared_act, parts, end;
+};
+
+static struct scratch lay_out(const struct experts_shape *s, uint64_t from, uint32_t n, uint32_t shared_inner)
+{
+    uint64_t pairs = (uint64_t)n * s->top_k;
+    struct scratch at = {.tiles = from};
+    at.rows = at.tiles + TILE_BYTES * (1 + s->n_experts + pairs / LEAST_TILE);
+    at.f16 = at.rows + size_round_up(pairs * 4, 16);
+    at.shared_act = at.f16 + (uint64_t)n * s->hidden * 2;
+    at.parts = at.shared_act + (uint64_t)n * shared_inner * 4;
+    at.end = at.parts + pairs * s->hidden * 4;
+    return at;
+}
+
+uint64_t experts_grouped_scratch(const struct experts_shape *s, uint32_t n, uint32_t shared_inner)
+{
+    return lay_out(s, 0, n, shared_inner).end / 4;
+}
+
+bool experts_grouped_takes(const struct experts_grouped *op, const struct experts_call *call)
+{
+    return call->chunk >= op->from && call->scratch && call->skip == 0;
+}
+
+static const struct experts_tiles *tiles_for(const struct experts_grouped *op, const struct experts_shape *s,
+                                             const struct experts_call *call)
+{
+    uint32_t i = op->n_tiles - 1;
+    while (i > 0 && (uint64_t)call->chunk * s->top_k < (uint64_t)op->tiles[i].from * s->n_experts)
+        i--;
+    return &op->tiles[i];
+}
+
+/* Tiles there can be: every expert may leave one partly filled. */
+static uint32_t most_tiles(const struct experts_shape *s, const struct experts_call *call, uint32_t tokens)
+{
+    uint32_t pairs = call->n * s->top_k;
+    return pairs / tokens + (uint32_t)size_min(pairs, s->n_experts);
+}
+
+void experts_grouped_up(const struct experts_grouped *op, struct exec *x, const struct experts_shape *s,
+                        const struct experts_call *call)
+{
+    const struct experts_tiles *t = tiles_for(op, s, call);
+    const struct scratch at = lay_out(s, call->scratch, call->n, call->shared_down.cols);
+    const struct expert_sort_args sort = {.idx = call->idx,
+                                          .table = call->table,
+                                          .rows = at.rows,
+                                          .tiles = at.tiles,
+                                          .n_pairs = call->n * s->top_k,
+                                          .tile_tokens = t->tokens};
+    const struct expert_up_many_args up = {.x = op->is_f16 ? at.f16 : call->x,
+                                           .norm = op->is_f16 ? 0 : call->norm,
+                                           .table = call->table,
+                                           .rows = at.rows,
+                                           .tiles = at.tiles,
+                                           .act = call->act,
+                                           .top_k = s->top_k,
+                                           .hidden = s->hidden,
+                                           .inner = s->inner,
+                                           .format = s->format,
+                                           .gate_w = s->gate_w,
+                                           .gate_s = s->gate_s,
+                                           .gate_b = s->gate_b,
+                                           .up_w = s->up_w,
+                                           .up_s = s->up_s,
+                                           .up_b = s->up_b,
+                                           .eps = s->eps};
+    if (op->is_f16)
+        cast_f16_run(&op->cast, x,
+                     &(struct cast_f16_call){.x = call->x,
+                                             .norm = call->norm,
+                                             .dst = at.f16,
+                                             .n = call->n,
+                                             .cols = s->hidden,
+                                             .x_stride = s->hidden,
+                                             .eps = s->eps});
+    if (op->is_f16) /* sorting has nothing to do with it */
+        exec_beside(x);
+    exec_dispatch(x, &op->sort, &sort, 1, 1, 1);
+    exec_dispatch(x, &t->up, &up, div_up(s->inner, t->rows / 2), most_tiles(s, call, t->tokens), 1);
+}
+
+void experts_grouped_down(const struct experts_grouped *op, struct exec *x, const struct experts_shape *s,
+                          const struct experts_call *call)
+{
+    const struct experts_tiles *t = tiles_for(op, s, call);
+    const struct scratch at = lay_out(s, call->scratch, call->n, call->shared_down.cols);
+    const struct expert_down_many_args down = {.act = call->act,
+                                               .table = call->table,
+                                               .rows = at.rows,
+                                               .tiles = at.tiles,
+                                               .dst = at.parts,
+                                               .hidden = s->hidden,
+                                               .inner = s->inner,
+                                               .format = s->format,
+                                               .down_w = s->down_w,
+                                               .down_s = s->down_s,
+                                               .down_b = s->down_b};
+    const struct expert_mix_args mix = {.parts = at.parts,
+                                        .weights = call->weights,
+                                        .shared_in = call->shared_in,
+                                        .shared_act = at.shared_act,
+                                        .x = call->x,
+                                        .top_k = s->top_k,
+                                        .hidden = s->hidden,
+                                        .shared_at = s->n_experts + s->shared_gate,
+                                        .is_gated = s->shared_gate,
+                                        .shared_inner = call->shared_down.cols,
+                                        .shared_stride = call->shared_stride};
+    exec_dispatch(x, &t->down, &down, div_up(s->hidden, t->rows), most_tiles(s, call, t->tokens), 1);
+    if (call->more)
+        return;
+    exec_dispatch(x, &op->mix, &mix, div_up(s->hidden + call->shared_down.cols, 4 * op->mix_group), call->n,
+                  1);
+    if (call->shared_down.cols == 0)
+        return;
+    linear_run(call->shared_out, x,
+               &(struct linear_call){.x = at.shared_act,
+                                     .y = call->x,
+                                     .x_stride = call->shared_down.cols,
+                                     .y_stride = s->hidden,
+                                     .n = call->n,
+                                     .chunk = call->chunk,
+                                     .add = true,
+                                     .f16_scratch = call->f16_scratch});
+}

@@ -1,0 +1,40 @@
+/* gemm_plan.h - how a Vulkan device runs kernels/matmul.glsl, the products of many tokens: a weight is dequantised once for a
+ * tile of tokens, where kernels/matvec.glsl does it for every four. */
+#ifndef MOEFLUX_OPS_GEMM_PLAN_H
+#define MOEFLUX_OPS_GEMM_PLAN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct moeflux_err;
+struct exec;
+struct kernel;
+
+enum { GEMM_N_SPEC = 7 };
+/* The specialisation of matmul.glsl for a device, and what one workgroup computes. */
+struct gemm_plan {
+    uint32_t spec[GEMM_N_SPEC];
+    uint32_t rows, tokens; /* of a workgroup */
+    const char *variant;   /* of the kernel: "", "_wide" for software devices, "_coop" */
+};
+
+/* The device can run kernels/matmul.glsl. */
+bool gemm_is_possible(const struct exec *x);
+
+/* How many tokens a tile has: on a GPU 16, 32, 64 or 128, on a software device 8 or, GEMM_TILE_128, 16. A tile costs as
+ * much when it is partly filled; large ones make more of a weight, small ones keep more of the device busy. */
+enum gemm_tile { GEMM_TILE_16, GEMM_TILE_32, GEMM_TILE_64, GEMM_TILE_128, GEMM_TILES };
+
+/* formats: bit f is set when a matrix is stored as FORMAT_f. */
+struct gemm_plan gemm_plan_for(const struct exec *x, enum gemm_tile tile, uint32_t formats);
+
+/* The same with tiles in float16 and float32 sums, good to 2e-3 of the largest output; where the device can. A smaller
+ * tile where the device has no room for this one. */
+bool gemm_has_f16(const struct exec *x);
+struct gemm_plan gemm_f16_plan_for(const struct exec *x, enum gemm_tile tile, uint32_t formats);
+
+/* exec_kernel_later for a kernel on matmul.glsl. */
+int gemm_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes,
+                const struct gemm_plan *p, struct moeflux_err *e);
+
+#endif

@@ -1,0 +1,42 @@
+/* gemv_plan.h - how a Vulkan device runs kernels/matvec.glsl: products of one vector or a few. */
+#ifndef MOEFLUX_OPS_GEMV_PLAN_H
+#define MOEFLUX_OPS_GEMV_PLAN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct moeflux_err;
+struct exec;
+struct kernel;
+
+/* The constants of matvec.glsl in order. */
+enum {
+    GEMV_SUBGROUP,
+    GEMV_WORKGROUP,
+    GEMV_ROWS,
+    GEMV_TOKENS,
+    GEMV_TILE,
+    GEMV_FORMATS,
+    GEMV_SPLIT,
+    GEMV_N_SPEC
+};
+struct gemv_shape {
+    uint32_t rows; /* of the whole dispatch: all segments, experts */
+    uint32_t cols;
+    uint32_t tokens;   /* vectors at once: 1 or 4 */
+    uint32_t formats;  /* bit f is set when a matrix is stored as FORMAT_f */
+    uint32_t matrices; /* MATRICES of the kernel */
+};
+/* The specialisation of matvec.glsl for a device, and the rows (of each matrix) that one workgroup computes. */
+struct gemv_plan {
+    uint32_t spec[GEMV_N_SPEC];
+    uint32_t workgroup_rows, workgroup, tokens, matrices;
+    bool wide; /* run the variant for software devices, X_wide */
+};
+struct gemv_plan gemv_plan_for(const struct exec *x, const struct gemv_shape *shape);
+
+/* exec_kernel for a kernel on matvec.glsl that has a variant for software devices, `name`_wide. */
+int gemv_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes,
+                const struct gemv_plan *p, struct moeflux_err *e);
+
+#endif

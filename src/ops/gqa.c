@@ -1,0 +1,58 @@
+#include "ops/gqa.h"
+
+#include <math.h>
+
+#include "base/err.h"
+
+static const struct op prepare_op = {
+    .name = "gqa_prepare", .vulkan = gqa_prepare_vulkan, .reference = gqa_prepare_ref};
+
+static struct attention_shape attention_of(const struct gqa_shape *s)
+{
+    return (struct attention_shape){.n_heads = s->n_heads,
+                                    .n_kv_heads = s->n_kv_heads,
+                                    .key_dim = s->head_dim,
+                                    .value_dim = s->head_dim,
+                                    .gated = s->gated,
+                                    .scale = (float)(1 / sqrt((double)s->head_dim)),
+                                    .kv_type = s->kv_type};
+}
+
+int gqa_open(struct gqa *op, struct exec *x, const struct gqa_shape *s, struct moeflux_err *e)
+{
+    const struct attention_shape attention = attention_of(s);
+    *op = (struct gqa){.shape = *s};
+    int rc = attention_open(&op->attention, x, &attention, e);
+    if (rc == 0 && (s->rotary_dim % 2 || s->rotary_dim > s->head_dim))
+        rc = err_set(e, ERR_UNSUPPORTED, "attention: %u rotary channels of %u, expected an even number",
+                     s->rotary_dim, s->head_dim);
+    return rc < 0 || exec_get_caps(x).is_host ? rc : gqa_vulkan_open(op, x, e);
+}
+
+uint64_t gqa_partial_bytes(const struct gqa_shape *s, const struct exec_caps *caps, uint32_t n,
+                           uint32_t n_pos)
+{
+    const struct attention_shape attention = attention_of(s);
+    return s->n_heads ? attention_partial_bytes(&attention, caps, n, n_pos) : 0;
+}
+
+void gqa_run(const struct gqa *op, struct exec *x, const struct gqa_call *call)
+{
+    uint32_t width = op->shape.n_heads * op->shape.head_dim;
+    exec_op(x, &prepare_op, op, call);
+    attention_run(&op->attention, x,
+                  &(struct attention_call){.q = call->q,
+                                           .blocks = call->blocks,
+                                           .partial = call->partial,
+                                           .gates = call->qkv,
+                                           .dst = call->dst,
+                                           .n = call->n,
+                                           .pos = call->pos,
+                                           .q_stride = width,
+                                           .dst_stride = width,
+                                           .gate_stride = call->stride,
+                                           .n_heads = op->shape.n_heads,
+                                           .n_kv_heads = op->shape.n_kv_heads,
+                                           .layer_off = call->layer_off,
+                                           .use_f16 = call->use_f16});
+}

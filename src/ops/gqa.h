@@ -1,0 +1,51 @@
+/* gqa.h - grouped-query attention between its projections, two operations:
+ *   prepare:    q_h = rope(rms(q_h) * q_norm), k_g = rope(rms(k_g) * k_norm); k and v go into the cache
+ *   attention:  out_h = softmax_p(q_h . k_p / sqrt(head_dim)) v_p, gated: * sigmoid(gate_h)   (attention.h)
+ * RoPE turns the pairs (i, i + rotary_dim / 2) of the first rotary_dim channels by the caller's cos and sin. */
+#ifndef MOEFLUX_OPS_GQA_H
+#define MOEFLUX_OPS_GQA_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "ops/attention.h"
+
+struct gqa_shape {
+    uint32_t n_heads, n_kv_heads, head_dim, rotary_dim;
+    float eps;
+    enum kv_type kv_type;
+    bool gated; /* a gate stands behind each query */
+};
+
+struct gqa {
+    struct gqa_shape shape;
+    struct attention attention;
+    struct kernel prepare; /* vulkan */
+};
+
+struct gqa_call {
+    uint64_t qkv;            /* f32 [n][stride]: n_heads x (query, gated: gate), keys, values */
+    uint64_t q_norm, k_norm; /* f32 [head_dim] */
+    uint64_t rope;           /* f32 [n][rotary_dim / 2][2]: cos, sin */
+    uint64_t blocks;         /* u64 table of the cache's blocks */
+    uint64_t q, partial;     /* scratch: f32 [n][n_heads][head_dim]; gqa_partial_bytes */
+    uint64_t dst;            /* f32 [n][n_heads * head_dim] */
+    uint32_t n, pos, stride, layer_off;
+    bool use_f16; /* many tokens may go through float16 where the device is fast at it */
+};
+
+/* ERR_UNSUPPORTED unless n_heads % n_kv_heads = 0, head_dim is a multiple of 4, rotary_dim is even and at most
+ * head_dim. qkv, q and the cache are aligned to 16 bytes. Of call.n >= attention.gpu.f16_from tokens, queries, keys and
+ * values are rounded to float16 before they are multiplied, if the call allows it. */
+int gqa_open(struct gqa *op, struct exec *x, const struct gqa_shape *shape, struct moeflux_err *e);
+/* Bytes of `partial` for chunks of up to n tokens that see up to n_pos positions; 0 without heads. */
+uint64_t gqa_partial_bytes(const struct gqa_shape *s, const struct exec_caps *caps, uint32_t n,
+                           uint32_t n_pos);
+void gqa_run(const struct gqa *op, struct exec *x, const struct gqa_call *call);
+
+/* The implementations of prepare. */
+int gqa_vulkan_open(struct gqa *op, struct exec *x, struct moeflux_err *e);
+void gqa_prepare_vulkan(const void *op, const void *call, struct exec *x);
+op_host_fn gqa_prepare_ref;
+
+#endif

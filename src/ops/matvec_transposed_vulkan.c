@@ -1,0 +1,45 @@
+#include "args.h"
+#include "base/mem.h"
+#include "ops/matvec_transposed.h"
+
+int matvec_transposed_vulkan_open(struct matvec_transposed *op, struct exec *x, struct moeflux_err *e)
+{
+    enum { LANES = 32, TOKENS_SPEC = 3 };
+    struct exec_caps caps = exec_get_caps(x);
+    bool is_uneven = op->w.rows % 4 || op->w.cols % 64;
+    const char *name = is_uneven ? "matvec_transposed_plain" : "matvec_transposed";
+    const uint32_t bytes = sizeof(struct matvec_transposed_args), n_spec = is_uneven ? 4 : 5;
+    /* A software device has a core or two: no slices, whose sums it would have to add up. */
+    uint32_t group = caps.is_software ? caps.subgroup_size : (uint32_t)size_min(256, caps.max_workgroup);
+    group = (uint32_t)size_max(group - group % caps.subgroup_size, caps.subgroup_size);
+    uint32_t lanes = (uint32_t)size_min(LANES, group); /* with eight columns each; the others share them */
+    uint32_t spec[] = {caps.subgroup_size, group, 1u << op->w.format, 1, lanes};
+    op->gpu.cols = is_uneven ? group : 8 * lanes;
+    int rc = exec_kernel(x, &op->gpu.one, name, bytes, spec, n_spec, e);
+    spec[TOKENS_SPEC] = TRANSPOSED_TOKENS;
+    return rc < 0 ? rc : exec_kernel_later(x, &op->gpu.several, name, bytes, spec, n_spec, e);
+}
+
+void matvec_transposed_vulkan(const void *self, const void *what, struct exec *x)
+{
+    const struct matvec_transposed *op = self;
+    const struct matvec_transposed_call *call = what;
+    const struct matvec_transposed_args a = {.weight = op->w.weight,
+                                             .scales = op->w.scales,
+                                             .biases = op->w.biases,
+                                             .x = call->x,
+                                             .y = call->y,
+                                             .format = op->w.format,
+                                             .rows = op->w.rows,
+                                             .cols = op->w.cols,
+                                             .step = op->step,
+                                             .x_stride = call->x_stride,
+                                             .y_stride = call->y_stride,
+                                             .x_step = call->x_step,
+                                             .y_step = call->y_step,
+                                             .n = call->n,
+                                             .n_stacked = op->n_stacked};
+    bool is_one = call->n == 1;
+    exec_dispatch(x, is_one ? &op->gpu.one : &op->gpu.several, &a, div_up(op->w.cols, op->gpu.cols),
+                  is_one ? 1 : div_up(call->n, TRANSPOSED_TOKENS), op->n_stacked);
+}

@@ -1,0 +1,19 @@
+/* ref.h - what the reference implementations share: plain loops, double sums. */
+#ifndef MOEFLUX_OPS_REF_H
+#define MOEFLUX_OPS_REF_H
+
+#include <stdint.h>
+
+#include "exec/host.h"
+#include "ops/weights.h"
+
+/* Row `row` of a matrix as `cols` doubles (exact: q * scale + bias has one float32 value). */
+void ref_row(const struct weights *w, uint32_t row, double *out);
+/* sum a[i] * b[i] */
+double ref_dot(const double *a, const double *b, uint32_t n);
+/* out[c] = x[c] * norm[c] / sqrt(mean(x^2) + eps); norm NULL: out = x. */
+void ref_norm(const float *x, const float *norm, uint32_t n, double eps, double *out);
+double ref_sigmoid(double x);
+double ref_silu(double x);
+
+#endif

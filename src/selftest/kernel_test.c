@@ -1,0 +1,202 @@
+#include "selftest/kernel_test.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "args.h"
+#include "base/mem.h"
+#include "base/f16.h"
+
+/* splitmix64 */
+uint64_t kt_random(struct kernel_test *l)
+{
+    uint64_t z = (l->rng += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+float kt_uniform(struct kernel_test *l, float low, float high)
+{
+    return low + (high - low) * (float)(kt_random(l) >> 40) * 0x1p-24f;
+}
+
+struct test_buffer *kt_bytes(struct kernel_test *l, const void *bytes, uint64_t n)
+{
+    static struct test_buffer nothing; /* what a failed lab hands out; never written */
+    if (l->err.code || l->n_buffers == KT_MAX_BUFFERS) {
+        if (!l->err.code)
+            err_set(&l->err, ERR_MEMORY, "selftest: more than %d buffers in one case", KT_MAX_BUFFERS);
+        return &nothing;
+    }
+    struct test_buffer *t = &l->buffers[l->n_buffers++];
+    void *zeros = bytes ? NULL : mem_new(n, 1, &l->err);
+    for (int s = 0; s < KT_SIDES && !l->err.code; s++)
+        if (exec_buffer_new(l->side[s], &t->on[s], EXEC_DEVICE, n, &l->err) == 0)
+            exec_write(l->side[s], &t->on[s], 0, bytes ? bytes : zeros, n, &l->err);
+    free(zeros);
+    return t;
+}
+
+struct test_buffer *kt_floats(struct kernel_test *l, uint64_t n, float low, float high)
+{
+    float *v = mem_new(n, sizeof *v, &l->err);
+    for (uint64_t i = 0; v && i < n; i++)
+        v[i] = kt_uniform(l, low, high);
+    struct test_buffer *t = kt_bytes(l, v, v ? n * sizeof *v : 0);
+    free(v);
+    return t;
+}
+
+struct test_buffer *kt_cache(struct kernel_test *l, uint64_t n, enum kv_type type)
+{
+    uint16_t *halves = type == KV_TYPE_F16 ? mem_new(n, sizeof *halves, &l->err) : NULL;
+    if (!halves)
+        return kt_floats(l, n, -1, 1);
+    for (uint64_t i = 0; i < n; i++)
+        halves[i] = f16_from_float(kt_uniform(l, -1, 1));
+    struct test_buffer *t = kt_bytes(l, halves, n * sizeof *halves);
+    free(halves);
+    return t;
+}
+
+/* Scale and bias that centre codes of `bits` bits around 0 with about 1 / sqrt(cols) of spread; both signs occur. */
+static void random_groups(struct kernel_test *l, uint16_t *scales, uint16_t *biases, uint64_t n,
+                          uint32_t cols, uint32_t bits)
+{
+    float top = (float)((1u << bits) - 1);
+    for (uint64_t i = 0; i < n; i++) {
+        float s = kt_uniform(l, 0.5f, 1.5f) * 3.4f / (top * sqrtf((float)cols));
+        if (kt_random(l) & 1)
+            s = -s;
+        scales[i] = bf16_from_float(s);
+        biases[i] = bf16_from_float(-s * top / 2);
+    }
+}
+
+void kt_matrix(struct kernel_test *l, uint32_t rows, uint32_t cols, uint32_t format,
+               struct weights at[KT_SIDES])
+{
+    uint64_t n = (uint64_t)rows * cols, groups = n / 64;
+    struct test_buffer *w, *s = NULL, *b = NULL;
+    if (format == FORMAT_F32) {
+        w = kt_floats(l, n, -1.7f / sqrtf((float)cols), 1.7f / sqrtf((float)cols));
+    } else {
+        uint64_t bytes = format == FORMAT_Q4 ? n / 2 : format == FORMAT_Q8 ? n : 2 * n;
+        uint16_t *raw = mem_new(bytes / 2 + 2 * groups, 2, &l->err);
+        for (uint64_t i = 0; raw && i < bytes / 2; i++)
+            raw[i] = format == FORMAT_BF16 ? bf16_from_float(kt_uniform(l, -1.7f, 1.7f) / sqrtf((float)cols))
+                                           : (uint16_t)kt_random(l);
+        if (raw)
+            random_groups(l, raw + bytes / 2, raw + bytes / 2 + groups, groups, cols,
+                          format == FORMAT_Q4 ? 4 : 8);
+        w = kt_bytes(l, raw, raw ? bytes : 0);
+        if (raw && format != FORMAT_BF16) {
+            s = kt_bytes(l, raw + bytes / 2, 2 * groups);
+            b = kt_bytes(l, raw + bytes / 2 + groups, 2 * groups);
+        }
+        free(raw);
+    }
+    for (int side = 0; side < KT_SIDES; side++)
+        at[side] = (struct weights){.weight = w->on[side].address,
+                                    .scales = s ? s->on[side].address : 0,
+                                    .biases = b ? b->on[side].address : 0,
+                                    .rows = rows,
+                                    .cols = cols,
+                                    .format = format};
+}
+
+struct test_buffer *kt_table(struct kernel_test *l, struct test_buffer *const *buffers, uint32_t n)
+{
+    struct test_buffer *t = kt_bytes(l, NULL, 8 * (uint64_t)n);
+    for (int s = 0; s < KT_SIDES; s++)
+        for (uint32_t i = 0; i < n && !l->err.code; i++)
+            exec_write(l->side[s], &t->on[s], 8 * (uint64_t)i, &buffers[i]->on[s].address, 8, &l->err);
+    return t;
+}
+
+void kt_finish(struct kernel_test *l, int side)
+{
+    if (l->err.code)
+        exec_abandon(l->side[side]);
+    else
+        exec_finish(l->side[side], &l->err);
+}
+
+static int read_both(struct kernel_test *l, const struct test_buffer *t, uint64_t bytes, void *device,
+                     void *reference)
+{
+    if (l->err.code || !device || !reference)
+        return ERR_DEVICE;
+    int rc = exec_read(l->side[KT_DEVICE], &t->on[KT_DEVICE], 0, device, bytes, &l->err);
+    return rc < 0 ? rc : exec_read(l->side[KT_REFERENCE], &t->on[KT_REFERENCE], 0, reference, bytes, &l->err);
+}
+
+double kt_error(struct kernel_test *l, const struct test_buffer *t, uint64_t n)
+{
+    float *a = mem_new(n, sizeof *a, &l->err), *b = mem_new(n, sizeof *b, &l->err);
+    double worst = INFINITY, largest = 0;
+    if (read_both(l, t, n * sizeof *a, a, b) == 0) {
+        worst = 0;
+        for (uint64_t i = 0; i < n; i++) {
+            double d = fabs((double)a[i] - (double)b[i]);
+            worst = d <= worst ? worst : d; /* a NaN wins the comparison's other side */
+            largest = fmax(largest, fabs((double)b[i]));
+        }
+        if (isnan(worst))
+            worst = INFINITY;
+    }
+    free(a);
+    free(b);
+    return worst / (largest > 0 ? largest : 1);
+}
+
+double kt_f16_error(struct kernel_test *l, const struct test_buffer *t, uint64_t n)
+{
+    uint16_t *a = mem_new(n, sizeof *a, &l->err), *b = mem_new(n, sizeof *b, &l->err);
+    double worst = INFINITY;
+    if (read_both(l, t, n * sizeof *a, a, b) == 0) {
+        worst = 0;
+        for (uint64_t i = 0; i < n; i++) {
+            double want = (double)f16_to_float(b[i]), d = fabs((double)f16_to_float(a[i]) - want);
+            d /= fmax(fabs(want), 1);
+            worst = d <= worst ? worst : d;
+        }
+        if (isnan(worst))
+            worst = INFINITY;
+    }
+    free(a);
+    free(b);
+    return worst;
+}
+
+double kt_difference(struct kernel_test *l, const struct test_buffer *t, uint64_t n)
+{
+    uint32_t *a = mem_new(n, sizeof *a, &l->err), *b = mem_new(n, sizeof *b, &l->err);
+    double error = 1;
+    if (read_both(l, t, n * sizeof *a, a, b) == 0)
+        error = memcmp(a, b, n * sizeof *a) == 0 ? 0 : 1;
+    free(a);
+    free(b);
+    return error;
+}
+
+void kt_clear(struct kernel_test *l)
+{
+    for (uint32_t i = 0; i < l->n_buffers; i++)
+        for (int s = 0; s < KT_SIDES; s++)
+            exec_buffer_free(l->side[s], &l->buffers[i].on[s]);
+    l->n_buffers = 0;
+}
+
+void kt_report(struct kernel_test *l, const char *kernel, const char *shape, double error, double bound)
+{
+    if (!l->err.code) {
+        const struct selftest_row row = {kernel, shape, error, bound, error <= bound};
+        l->n_failed += !row.ok;
+        if (l->request->row)
+            l->request->row(l->request->ctx, &row);
+    }
+    kt_clear(l);
+}

@@ -1,0 +1,62 @@
+/* kernel_test.h - one operation on two backends: the same random inputs on both sides, and the difference of what they
+ * write. Private to the self-test. */
+#ifndef MOEFLUX_SELFTEST_KERNEL_TEST_H
+#define MOEFLUX_SELFTEST_KERNEL_TEST_H
+
+#include <stdint.h>
+
+#include "base/err.h"
+#include "exec/exec.h"
+#include "ops/kv_cache.h"
+#include "ops/weights.h"
+#include "selftest/selftest.h"
+
+enum { KT_DEVICE, KT_REFERENCE, KT_SIDES, KT_MAX_BUFFERS = 32 };
+
+struct test_buffer { /* the same bytes on both sides */
+    struct exec_buffer on[KT_SIDES];
+};
+
+struct kernel_test {
+    struct exec *side[KT_SIDES];
+    const struct selftest *request;
+    uint64_t rng;
+    int n_failed;
+    struct moeflux_err err; /* the first failure; later calls do nothing */
+    struct test_buffer buffers[KT_MAX_BUFFERS];
+    uint32_t n_buffers;
+};
+
+uint64_t kt_random(struct kernel_test *l);
+/* Uniform in [low, high). */
+float kt_uniform(struct kernel_test *l, float low, float high);
+/* n floats in [low, high). Borrowed until kt_clear. */
+struct test_buffer *kt_floats(struct kernel_test *l, uint64_t n, float low, float high);
+/* n numbers of a KV cache in [-1, 1). */
+struct test_buffer *kt_cache(struct kernel_test *l, uint64_t n, enum kv_type type);
+/* Given bytes; NULL: zeros. */
+struct test_buffer *kt_bytes(struct kernel_test *l, const void *bytes, uint64_t n);
+/* A random matrix whose outputs are about as large as its inputs; its place on each side in at[]. */
+void kt_matrix(struct kernel_test *l, uint32_t rows, uint32_t cols, uint32_t format,
+               struct weights at[KT_SIDES]);
+/* A table of one address per buffer: the same buffers on both sides. */
+struct test_buffer *kt_table(struct kernel_test *l, struct test_buffer *const *buffers, uint32_t n);
+
+/* Ends the side's batch after the operation was recorded on it. */
+void kt_finish(struct kernel_test *l, int side);
+/* Compares n floats of a buffer that both sides wrote. */
+double kt_error(struct kernel_test *l, const struct test_buffer *t, uint64_t n);
+/* The same for n float16 numbers, n even; each difference is relative to the larger of the reference's number and 1. */
+double kt_f16_error(struct kernel_test *l, const struct test_buffer *t, uint64_t n);
+/* As kt_error for integers: 0 when all are equal, else 1. */
+double kt_difference(struct kernel_test *l, const struct test_buffer *t, uint64_t n);
+/* Reports one case and frees its buffers. */
+void kt_report(struct kernel_test *l, const char *kernel, const char *shape, double error, double bound);
+void kt_clear(struct kernel_test *l);
+
+/* Cases that stand in files of their own. */
+void selftest_delta_cases(struct kernel_test *l);
+void selftest_mla_cases(struct kernel_test *l);
+void selftest_swiglu_cases(struct kernel_test *l);
+
+#endif

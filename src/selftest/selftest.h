@@ -1,0 +1,30 @@
+/* selftest.h - every kernel on a device against its reference, over a grid of shapes: the smallest legal ones, odd
+ * ones and those of real models. Inputs are random with a fixed seed. */
+#ifndef MOEFLUX_SELFTEST_SELFTEST_H
+#define MOEFLUX_SELFTEST_SELFTEST_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct moeflux_err;
+
+struct selftest_row {
+    const char *kernel; /* as in kernels/ */
+    const char *shape;  /* valid during the call */
+    double error;       /* largest |difference| / largest |reference|; NaN counts as infinite */
+    double bound;
+    bool ok;
+};
+
+struct selftest {
+    const char *device; /* as exec_open takes it */
+    const char *kernel; /* run only this one; NULL: all */
+    bool as_gpu;        /* on a software device: the kernels that GPUs run */
+    void (*row)(void *ctx, const struct selftest_row *row);
+    void *ctx;
+};
+
+/* Returns the number of cases over their bound, or a negative ERR_* when a case could not run. */
+int selftest_run(const struct selftest *s, struct moeflux_err *e);
+
+#endif

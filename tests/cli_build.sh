@@ -1,0 +1,60 @@
+#!/bin/sh
+# What the Makefile promises. Nothing is built: make says what it would do.
+. tests/cli.sh
+
+build=$(dirname "$MOEFLUX")
+build=${build#"$PWD"/}
+# The flags and variables of a make that runs the tests are not those of the ones that are tested.
+unset MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES CFLAGS CPPFLAGS LDFLAGS LDLIBS OPT SAN CI WERROR CC
+
+plan() { run 0 make -n BUILD="$build" "$@"; }
+
+claim the_program_is_hardened
+run 0 readelf -hdW "$MOEFLUX"
+out_has 'Type: *DYN'
+out_has 'BIND_NOW'
+run 0 readelf -lW "$MOEFLUX"
+out_has 'GNU_RELRO'
+plan -B "$build/src/base/err.o"
+out_has '-D_FORTIFY_SOURCE=2'
+out_has '-fstack-protector-strong'
+plan -B "$build/src/base/err.o" OPT=-O0
+! grep -q 'FORTIFY' "$tmp/out" || fault "_FORTIFY_SOURCE without optimisation"
+
+claim the_users_flags_are_added_to_ours
+plan -B "$build/src/base/err.o" CFLAGS='-march=native -ffp-contract=fast' CPPFLAGS=-DTHEIRS
+out_has ' -Wconversion .* -march=native '
+out_has ' -Isrc .* -DTHEIRS '
+# Results have the same bits whatever the user wishes.
+out_has '-ffp-contract=fast .*-ffp-contract=off'
+plan -B "$build/moeflux" LDFLAGS=-L/theirs LDLIBS=-ltheirs
+out_has '-z,now .*-L/theirs .*-ljansson .*-ltheirs'
+
+claim a_warning_is_an_error_in_ci_alone
+plan -B "$build/src/base/err.o"
+out_has '-Wall'
+! grep -q -e '-Werror' "$tmp/out" || fault "a user's build fails at a warning"
+plan -B "$build/src/base/err.o" WERROR=1
+out_has '-Werror'
+run 0 env CI=true make -n BUILD="$build" -B "$build/src/base/err.o"
+out_has '-Werror'
+
+claim a_shaders_header_rebuilds_only_those_that_include_it
+plan -B
+all=$(grep -c -e '-mfmt=c' "$tmp/out")
+fewest=$all
+plan
+! grep -q -e '-mfmt=c' "$tmp/out" || fault "the shaders are not up to date"
+for h in kernels/*.glsl kernels/*/*.glsl; do
+    [ -e "$h" ] || continue
+    plan -W "$h"
+    n=$(grep -c -e '-mfmt=c' "$tmp/out")
+    [ "$n" -gt 0 ] || fault "$h: no shader would be built"
+    [ "$n" -ge "$fewest" ] || fewest=$n
+done
+# Some are for one kernel alone.
+[ $((10 * fewest)) -le "$all" ] || fault "a header rebuilds $fewest shaders of $all at least"
+plan -W kernels/args.h
+[ "$(grep -c -e '-mfmt=c' "$tmp/out")" -eq "$all" ] || fault "args.h, which all include, does not rebuild all"
+
+report
