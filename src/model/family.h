@@ -34,8 +34,9 @@ struct family {
     const char *shared;      /* the shared expert, before ".gate_proj" and so on */
 
     /* Conversion. */
-    bool norms_less_one; /* Hugging Face's files hold the weights of norms less 1 */
-    uint32_t gate_bits;  /* of the router and of shared_gate; 0: they are not quantised */
+    const char *mlx_prefix; /* of MLX's names, before "model.": of models that came wrapped in others */
+    bool norms_less_one;    /* Hugging Face's files hold the weights of norms less 1 */
+    uint32_t gate_bits;     /* of the router and of shared_gate; 0: they are not quantised */
 };
 
 /* NULL: no family has this model_type, or this key. */
