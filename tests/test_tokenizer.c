@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/progress.h"
 #include "base/str.h"
 #include "text/tokenizer.h"
 #include "tokenizer_build.h"
@@ -275,6 +276,96 @@ static void a_failed_encode_appends_nothing(void **state)
     assert_int_equal(n_replaced, 0);
     token_list_free(&ids);
     tokenizer_free(t);
+}
+
+static struct tokenizer *open_with_split(const char *pattern, const char *added)
+{
+    json_t *root = tokenizer_build(), *patterns = json_pack("[s]", pattern);
+    struct moeflux_err e = {0};
+    tokenizer_build_splits(root, patterns);
+    json_decref(patterns);
+    if (added)
+        tokenizer_build_added(root, added, 259, false, false);
+    struct tokenizer *t = tokenizer_build_open(root, &e);
+    if (!t)
+        fail_msg("%s", e.text);
+    return t;
+}
+
+static struct str times(const char *unit, size_t n)
+{
+    struct str text = {0};
+    for (size_t i = 0; i < n; i++)
+        str_add_text(&text, unit);
+    assert_true(str_ok(&text));
+    return text;
+}
+
+static void expect_encode_fails(const struct tokenizer *t, const struct str *text, int code,
+                                const char *part)
+{
+    struct token_list ids = {0};
+    struct moeflux_err e = {0};
+    int rc = tokenizer_encode(t, text->data, text->len, SPECIALS_AS_TOKENS, &ids, NULL, &e);
+    if (rc != (int)code || !strstr(e.text, part))
+        fail_msg("%d %s, expected %s", rc, rc < 0 ? e.text : "", part);
+    assert_int_equal(ids.n, 0);
+    token_list_free(&ids);
+}
+
+struct patience {
+    uint32_t left, asked;
+};
+
+static bool ask(void *ctx, const char *what, const char *unit, uint64_t done, uint64_t total)
+{
+    struct patience *p = ctx;
+    (void)what;
+    (void)unit;
+    assert_true(done == 0 && total == 0);
+    p->asked++;
+    return p->left-- > 0;
+}
+
+/* One text for each thing that may take long: a run in a pattern, many starts, many pieces, a long piece, added tokens. */
+static void encoding_can_be_interrupted(void **state)
+{
+    static const struct {
+        const char *pattern, *unit, *added;
+        size_t n;
+    } cases[] = {
+        {"(?:[a-f]++|z)[xy]", "a", NULL, 100000},
+        {"\\p{N}", "a", NULL, 1000000},
+        {"\\s+|\\S+", "ab ", NULL, 300000},
+        {"\\s+|\\S+", "ab", NULL, 100000},
+        {"\\s+|\\S+", "<en", "<en<en<en<en<en<en!", 100000},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct tokenizer *t = open_with_split(cases[i].pattern, cases[i].added);
+        struct str text = times(cases[i].unit, cases[i].n);
+        for (uint32_t left = 0; left < 3; left++) {
+            struct patience p = {.left = left};
+            tokenizer_set_progress(t, &(struct moeflux_progress){.report = ask, .ctx = &p});
+            expect_encode_fails(t, &text, ERR_INTERRUPTED, "interrupted");
+            assert_int_equal(p.asked, left + 1);
+        }
+        str_free(&text);
+        tokenizer_free(t);
+    }
+}
+
+/* Each place would be compared with thousands of bytes. */
+static void added_tokens_that_a_text_almost_has_everywhere_are_an_error(void **state)
+{
+    (void)state;
+    struct str text = times("a", 8000), token = times("a", 8000);
+    str_add_text(&token, "b");
+    struct tokenizer *t = open_with_split("\\s+|\\S+", str_text(&token));
+    expect_encode_fails(t, &text, ERR_UNSUPPORTED, "added_tokens takes too many steps at byte ");
+    tokenizer_free(t);
+    str_free(&token);
+    str_free(&text);
 }
 
 static void a_megabyte_of_one_letter_comes_back(void **state)
@@ -713,6 +804,8 @@ int main(void)
         cmocka_unit_test(invalid_utf8_is_replaced_and_counted),
         cmocka_unit_test(encode_appends),
         cmocka_unit_test(a_failed_encode_appends_nothing),
+        cmocka_unit_test(encoding_can_be_interrupted),
+        cmocka_unit_test(added_tokens_that_a_text_almost_has_everywhere_are_an_error),
         cmocka_unit_test(a_megabyte_of_one_letter_comes_back),
         cmocka_unit_test(merges_may_be_strings_or_pairs),
         cmocka_unit_test(ignore_merges_takes_a_piece_that_is_a_token_whole),

@@ -21,6 +21,8 @@ int generator_open(struct generator *s, const struct moeflux_options *o, struct 
         generator_close(s);
         return (int)e->code;
     }
+    if (s->tokenizer)
+        tokenizer_set_progress(s->tokenizer, &o->progress);
     s->load_ns = clock_ns() - start;
     return 0;
 }
