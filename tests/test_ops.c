@@ -105,7 +105,8 @@ static void cast_f16_agrees_with_its_reference(void **state)
 static void linear_and_matvec_transposed_agree_with_their_references(void **state)
 {
     (void)state;
-    CHECK("matmul", "linear", "matvec_transposed", "matmul_wide", "linear_wide", "matmul_coop");
+    CHECK("matmul", "linear", "linear_plain", "matvec_transposed", "matvec_transposed_plain", "matmul_wide",
+          "linear_wide", "matmul_coop");
 }
 
 static void router_and_router_groups_agree_with_their_references(void **state)
