@@ -108,7 +108,8 @@ static void a_template_that_cannot_be_told_is_refused(void **state)
 {
     (void)state;
     expect_unknown(open_with(false, NULL), "neither chat_template.jinja nor a chat_template in");
-    expect_unknown(open_with(true, "{{'" ASSISTANT "<think>\\n'}}"), "is not one of Qwen3.5, Qwen3, DeepSeek-V3");
+    expect_unknown(open_with(true, "{{'" ASSISTANT "<think>\\n'}}"),
+                   "is not one of Qwen3.5, Qwen3, DeepSeek-V3");
     expect_unknown(open_with(false, "{{ messages }}"), "is not one of Qwen3.5, Qwen3, DeepSeek-V3");
     expect_unknown(tokenizer_build_open(tokenizer_build(), NULL), "has neither <|im_start|> nor " USER);
 }

@@ -1,8 +1,8 @@
 /* family.h - a family of models: what it is called, how its configuration is read, what its tensors are called.
  *
- * A family is one file, family_X.c, and a line in family.c. Its reader describes every layer (config.h); the floors above
- * see the description and never ask for the family: src/arch builds layers from it, schema.c their tensors. What a layer
- * lacks for a new family, a mixer or an option of one, goes there. */
+ * A family is one file, family_X.c, and a line in family.c. Its reader describes every layer (config.h). The floors above
+ * see the description, and of the family only its name and its tensors' names: src/arch builds layers from it, schema.c
+ * their tensors. What a layer lacks for a new family, a mixer or an option of one, goes there. */
 #ifndef MOEFLUX_MODEL_FAMILY_H
 #define MOEFLUX_MODEL_FAMILY_H
 
