@@ -132,6 +132,8 @@ struct moeflux_model_info {
     const char *architecture;   /* "Qwen3.5-MoE" */
     const char *device;         /* borrowed until moeflux_model_close, as every pointer here */
     const char *tokenizer_path; /* NULL: the directory has none */
+    const char *
+        chat_template; /* what the family talks in, for a model without a template: "qwen3.5"; NULL: unknown */
     uint32_t n_layers, hidden, vocab_size, n_experts, top_k;
     uint32_t max_context; /* the most tokens that a session may have */
     const int32_t *eos;   /* [n_eos] */

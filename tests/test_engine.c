@@ -12,7 +12,7 @@
 #include "tmp_tree.h"
 
 static const char ODD[] = "tests/models/qwen-odd/mlx", TINY[] = "tests/models/tiny",
-                  DEEPSEEK[] = "tests/models/deepseek-odd/mlx";
+                  DEEPSEEK[] = "tests/models/deepseek-odd/mlx", QWEN3[] = "tests/models/qwen3-odd/mlx";
 enum { ODD_VOCAB = 1003, ODD_SLOT = 24576, N_PROMPT = 70 };
 
 /* n_slots: device slots for experts, 0 for all of them. n_host: host slots below them, where device memory is, or with
@@ -241,6 +241,7 @@ static void chunk_sizes_agree(void **state)
     (void)state;
     check_chunk_sizes(ODD);
     check_chunk_sizes(DEEPSEEK);
+    check_chunk_sizes(QWEN3);
 }
 
 static void bad_tokens_change_nothing(void **state)

@@ -177,6 +177,7 @@ struct moeflux_model_info moeflux_model_get_info(const struct moeflux_model *m)
     return (struct moeflux_model_info){.architecture = m->dir.config.family->name,
                                        .device = exec_get_caps(m->exec).name,
                                        .tokenizer_path = m->dir.tokenizer_path,
+                                       .chat_template = m->dir.config.family->chat,
                                        .n_layers = c->n_layers,
                                        .hidden = c->hidden,
                                        .vocab_size = c->vocab_size,
