@@ -27,15 +27,17 @@
 enum { WINDOW = 256 }; /* requests that are held */
 #define WINDOW_TOKENS ((size_t)1 << 22)
 
-/* What saving tokens must be worth. A piece of a prompt costs an evaluation, and a request before its turn keeps results
- * waiting. Where experts are read from disk, nearly all are read for every piece, and a lost result is a long wait. */
+/* What saving tokens must be worth. A piece of a prompt costs an evaluation, and a request before its turn lets others
+ * wait. Where experts are read from disk, nearly all are read for every piece. */
 static const struct worth {
     uint32_t piece, order; /* tokens */
 } worth_resident = {2, 1}, worth_streaming = {64, 32};
 
 struct item {
-    struct request request;
-    char *result; /* the line; NULL: not computed yet */
+    struct request request; /* empty once there is a result */
+    uint64_t since;         /* n_chosen when its line was read */
+    char *result;           /* the line; NULL: not computed yet */
+    bool failed;            /* the result is an error */
 };
 
 struct batch { /* zeroed at first */
@@ -47,7 +49,8 @@ struct batch { /* zeroed at first */
     struct json_t *seen; /* key -> line, of the requests of this run */
     struct item *items;  /* [WINDOW], the first n_items in use, in the order of the lines */
     size_t n_items;
-    bool at_end; /* of the input */
+    uint64_t n_chosen; /* requests computed so far */
+    bool at_end;       /* of the input */
     struct worth worth;
     uint32_t most_checkpoints;
     uint64_t base_seed; /* of requests that have none: this and the number of the line */
@@ -90,34 +93,48 @@ static char *answer_line(const struct session *s, const struct request *r, const
     return line;
 }
 
+/* Takes `line` over; NULL stands for lack of memory. What was parsed of the request takes memory that is not needed any
+ * more. */
+static int set_result(struct item *item, char *line, struct err *e)
+{
+    item->result = line;
+    request_free(&item->request);
+    return line ? 0 : err_set(e, ERR_MEMORY, "out of memory for a result");
+}
+
 /* The request's own fault becomes its result; what would meet the next one too ends the run. */
-static int refuse_item(struct batch *b, struct item *item, int rc, struct err *e)
+static int refuse_item(struct item *item, int rc, struct err *e)
 {
     if (rc != ERR_FORMAT && rc != ERR_USAGE && rc != ERR_UNSUPPORTED)
         return rc;
-    b->n_failed++;
-    item->result = error_line(&item->request, e->text);
-    return item->result ? 0 : err_set(e, ERR_MEMORY, "out of memory for a result");
+    item->failed = true;
+    return set_result(item, error_line(&item->request, e->text), e);
 }
 
-/* Writes what is done at the front of the window; after an interruption what is done at all. */
-static int write_done(struct batch *b, bool all, struct err *e)
+static int write_result(struct batch *b, struct item *item, struct err *e)
 {
-    size_t kept = 0, i = 0;
+    int rc = results_add(&b->results, item->result, e);
+    b->n_failed += !rc && item->failed;
+    b->n_done += !rc && !item->failed;
+    free(item->result);
+    item->result = NULL;
+    return rc;
+}
+
+/* Writes the results that there are; with --ordered only those at the front of the window, unless the run `ends`. */
+static int write_done(struct batch *b, bool ends, struct err *e)
+{
+    size_t n_kept = 0;
     int rc = 0;
-    for (; i < b->n_items && !rc; i++) {
+    for (size_t i = 0; i < b->n_items; i++) {
         struct item *item = &b->items[i];
-        if (!item->result && !all)
-            break;
-        if (item->result)
-            rc = results_add(&b->results, item->result, e);
-        free(item->result);
-        request_free(&item->request);
-        item->result = NULL;
+        bool waits = b->options->ordered && !ends && n_kept;
+        if (rc || !item->result || waits)
+            b->items[n_kept++] = *item;
+        else
+            rc = write_result(b, item, e);
     }
-    for (; i < b->n_items; i++)
-        b->items[kept++] = b->items[i];
-    b->n_items = kept;
+    b->n_items = n_kept;
     return rc;
 }
 
@@ -134,11 +151,13 @@ static int remember(struct batch *b, const struct request *r, struct err *e)
     return 0;
 }
 
+/* text NULL: it was too long. */
 static int take_line(struct batch *b, const char *text, size_t len, struct err *e)
 {
     struct item *item = &b->items[b->n_items];
-    *item = (struct item){0};
-    int rc = request_read(&item->request, text, len, b->lines.n, b->options, e);
+    *item = (struct item){.since = b->n_chosen};
+    int rc = text ? request_read(&item->request, text, len, b->lines.n, b->options, e)
+                  : request_too_long(&item->request, b->lines.n, e);
     if (item->request.key && results_has(&b->results, item->request.key)) {
         b->n_there++;
         request_free(&item->request);
@@ -149,15 +168,20 @@ static int take_line(struct batch *b, const char *text, size_t len, struct err *
         rc = remember(b, &item->request, e);
     if (!rc)
         rc = request_encode(&item->request, &b->session, e);
-    return rc ? refuse_item(b, item, rc, e) : 0;
+    return rc ? refuse_item(item, rc, e) : 0;
 }
 
-static bool is_ours(const struct batch *b, const char *text, size_t len)
+static bool is_blank(const char *text, size_t len)
 {
-    size_t blanks = 0;
-    while (blanks < len && strchr(" \t\r", text[blanks]))
-        blanks++;
-    return blanks < len && (b->lines.n - 1) % b->options->shard_n == b->options->shard_i - 1;
+    size_t n = 0;
+    while (n < len && (text[n] == ' ' || text[n] == '\t' || text[n] == '\r'))
+        n++;
+    return n == len;
+}
+
+static bool is_ours(const struct batch *b)
+{
+    return (b->lines.n - 1) % b->options->shard_n == b->options->shard_i - 1;
 }
 
 static size_t count_tokens(const struct batch *b)
@@ -178,8 +202,9 @@ static int fill(struct batch *b, struct err *e)
         if (rc < 0 || rc == LINES_NOT_YET)
             return rc < 0 ? rc : 0;
         b->at_end = rc == LINES_END;
-        rc = rc == LINES_LINE && is_ours(b, text, len) ? take_line(b, text, len, e) : 0;
-        if (rc)
+        if (b->at_end || !is_ours(b) || (rc == LINES_LINE && is_blank(text, len)))
+            continue;
+        if ((rc = take_line(b, rc == LINES_LINE ? text : NULL, len, e)))
             return rc;
     }
     return 0;
@@ -192,15 +217,20 @@ static uint32_t common_with_sequence(const struct batch *b, const struct item *i
                          item->request.tokens.n);
 }
 
-/* The next one to compute: the first, or one that has much more in common with what was computed last. */
+/* The next one to compute: the first, or one that has much more in common with what was computed last. None waits for more
+ * than WINDOW others: those that begin alike may never end. */
 static struct item *choose(struct batch *b)
 {
     struct item *best = NULL;
     uint32_t most = 0;
     for (size_t i = 0; i < b->n_items; i++) {
         struct item *item = &b->items[i];
-        uint32_t same = item->result ? 0 : common_with_sequence(b, item);
-        if (item->result || (best && same < most + b->worth.order))
+        if (item->result)
+            continue;
+        if (!best && b->n_chosen - item->since >= WINDOW)
+            return item;
+        uint32_t same = common_with_sequence(b, item);
+        if (best && same < most + b->worth.order)
             continue;
         best = item;
         most = same;
@@ -281,6 +311,7 @@ static int compute(struct batch *b, struct item *item, struct err *e)
 {
     struct session *s = &b->session;
     const struct options *o = &item->request.options;
+    b->n_chosen++;
     struct answer a = {0};
     struct stats st = {0};
     struct answer_options ao = {
@@ -293,24 +324,35 @@ static int compute(struct batch *b, struct item *item, struct err *e)
         rc = prefill(b, item, &st, e);
     if (!rc)
         rc = answer_run(&a, s, &ao, e);
-    if (!rc && !(item->result = answer_line(s, &item->request, &a, &st)))
-        rc = err_set(e, ERR_MEMORY, "out of memory for a result");
+    if (!rc) {
+        b->n_prompt += item->request.tokens.n;
+        b->n_computed += st.n_prompt;
+        b->prefill_ns += st.prefill_ns;
+        rc = set_result(item, answer_line(s, &item->request, &a, &st), e);
+    } else {
+        rc = refuse_item(item, rc, e);
+    }
     answer_free(&a);
-    if (rc)
-        return refuse_item(b, item, rc, e);
-    b->n_done++;
-    b->n_prompt += item->request.tokens.n;
-    b->n_computed += st.n_prompt;
-    b->prefill_ns += st.prefill_ns;
-    return 0;
+    return rc;
 }
 
 /* ---- the run ---- */
+
+/* Of two failures the first is told; one of the results' file rather than an interruption. */
+static int worse(int rc, int of_results, const struct err *why, struct err *e)
+{
+    if (!of_results || (rc && rc != ERR_INTERRUPTED))
+        return rc;
+    *e = *why;
+    return of_results;
+}
 
 static int loop(struct batch *b, struct err *e)
 {
     for (;;) {
         int rc = fill(b, e);
+        if (!rc)
+            rc = write_done(b, false, e);
         struct item *item = rc ? NULL : choose(b);
         if (!rc && signals_asked())
             rc = err_set(e, ERR_INTERRUPTED, "interrupted");
@@ -318,9 +360,9 @@ static int loop(struct batch *b, struct err *e)
             rc = compute(b, item, e);
         /* What is done is kept, whatever ended the run. */
         struct err closing;
-        int written = write_done(b, rc != 0, rc ? &closing : e);
-        if (rc || written)
-            return rc ? rc : written;
+        rc = worse(rc, write_done(b, rc != 0, &closing), &closing, e);
+        if (rc)
+            return rc;
         if (b->at_end && b->n_items == 0)
             return 0;
     }
@@ -380,6 +422,7 @@ int batch_run(const struct options *o, const struct term *t, struct output *out,
     struct batch b = {.options = o, .results = {.fd = -1}, .lines = {.input.fd = -1}};
     if (signals_catch_interrupt(e))
         return ERR_IO;
+    signals_catch_termination();
     bar_init(&b.bar, t);
     int rc = lines_open(&b.lines, o->batch, e);
     if (!rc)
@@ -398,9 +441,10 @@ int batch_run(const struct options *o, const struct term *t, struct output *out,
     }
     rc = session_save_usage(&b.session, o, rc, e);
     uint64_t n_failed = b.n_failed;
-    int closed = finish(&b, rc ? NULL : e);
-    if (!rc && !closed && n_failed)
+    struct err closing;
+    rc = worse(rc, finish(&b, &closing), &closing, e);
+    if (!rc && n_failed)
         rc = err_set(e, ERR_FORMAT, "%" PRIu64 " of the requests failed; their results have an \"error\"",
                      n_failed);
-    return rc ? rc : closed;
+    return rc;
 }

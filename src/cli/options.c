@@ -69,6 +69,7 @@ static const struct flag run_flags[] = {
     HEADING("Many prompts:"),
     TEXT(NULL, "batch", "FILE", batch, "answer every line of JSON, - for stdin"),
     TEXT("o", "output", "FILE", output, "append the results; go on where they end"),
+    SWITCH(NULL, "ordered", ordered, "results in the order of the lines"),
     TEXT(NULL, "shard", "I/N", shard, "take every N-th line, from line I on"),
     HEADING("Output:"),
     SWITCH(NULL, "tokens-out", tokens_out, "print token ids instead of text"),
@@ -218,6 +219,8 @@ static int check_batch(struct options *o, struct err *e)
                     e);
     if (!rc)
         rc = check_needs(o->output, "--output", o->batch, "--batch", e);
+    if (!rc)
+        rc = check_needs(o->ordered, "--ordered", o->batch, "--batch", e);
     if (!rc)
         rc = check_needs(o->shard, "--shard", o->batch, "--batch", e);
     return rc ? rc : parse_shard(o, e);
