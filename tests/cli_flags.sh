@@ -84,6 +84,7 @@ fails 2 '\-\-logits-all goes with --logits' -m dir -p x --logits-all
 fails 2 '\-\-json and --logits - exclude' -m dir -p x --json --logits -
 fails 2 '\-\-logits - and -n exclude' -m dir -p x --logits - -n 3
 fails 2 '\-\-hidden: expected a file' -m dir -p x --hidden -
+fails 2 '\-\-logits and --hidden name the same file' -m dir -p x --logits x --hidden x
 fails 2 '\-\-bench and --selftest exclude' -m dir --bench --selftest
 fails 2 '\-\-bench-prompt: expected up to' -m dir --bench --bench-prompt 1,,2
 

@@ -243,6 +243,36 @@ run 0 "$MOEFLUX" "$@" --tokens-in "$tmp/ids" --logits "$tmp/last"
 run 0 "$MOEFLUX" "$@" --bench --bench-prompt 8 --bench-gen 0 --bench-reps 1
 set -- -m "$model" --temp 0 --no-think
 
+claim no_output_replaces_a_file_of_the_model
+cp -r "$model" "$tmp/own"
+ln "$tmp/own/model_weights.bin" "$tmp/hard"
+ln -s own/packed_experts/layer_03.bin "$tmp/soft"
+mkdir "$tmp/links"
+for file in "$tmp/own"/*; do ln -s "$file" "$tmp/links"; done
+(cd "$tmp/own" && find . -type f -exec sha256sum {} +) | sort >"$tmp/sums"
+echo '{"prompt": "x"}' >"$tmp/lines"
+for file in "$tmp/own/model_weights.bin" "$tmp/own/config.json" "$tmp/own/packed_experts/layer_00.bin" "$tmp/hard" \
+    "$tmp/soft" "$tmp/own/../own/tokenizer.json"; do
+    for flag in --logits --hidden --usage --prompt-cache; do
+        fails 2 "^moeflux: $flag: $file lies in the model directory $tmp/own and would" -m "$tmp/own" -p x $flag "$file"
+    done
+    fails 2 "^moeflux: --output: $file lies in" -m "$tmp/own" --batch "$tmp/lines" -o "$file"
+    fails 2 "^moeflux: --usage: $file lies in" -m "$tmp/own" --bench --usage "$file"
+done
+fails 2 'lies in the model directory' -m "$tmp/links" -p x --logits "$tmp/own/model_weights.bin"
+for flag in --logits --hidden; do
+    fails 2 "$flag: $tmp/own/new.safetensors lies in the model directory" -m "$tmp/own" -p x $flag "$tmp/own/new.safetensors"
+    fails 2 'lies in the model directory' -m "$tmp/own" -p x $flag "$tmp/own/packed_experts/new"
+done
+(cd "$tmp/own" && find . -type f -exec sha256sum {} +) | sort | cmp -s - "$tmp/sums" || fault 'the model has changed'
+# What a flag wrote there itself may stay there.
+for i in 1 2; do
+    run 0 "$MOEFLUX" -m "$tmp/own" -p "$sum" -n 1 --memory 1200K --usage "$tmp/own/usage" --prompt-cache "$tmp/own/cache"
+    run 0 "$MOEFLUX" -m "$tmp/own" --batch "$tmp/lines" -n 1 -o "$tmp/own/results"
+    [ "$i" -eq 1 ] || err_has '1 there already'
+done
+rm -r "$tmp/own" "$tmp/links" "$tmp/hard" "$tmp/soft"
+
 claim damaged_models_are_named
 rm -rf "$tmp/bare/packed_experts"
 cp -r "$model/packed_experts" "$tmp/bare"

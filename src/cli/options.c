@@ -240,6 +240,8 @@ static int check_output(const struct options *o, struct err *e)
         rc = check_needs(o->logits_all, "--logits-all", o->logits, "--logits", e);
     if (!rc)
         rc = check_needs(o->csv, "--csv", o->bench || o->list_devices, "--bench or --list-devices", e);
+    if (!rc && o->logits && o->hidden && strcmp(o->logits, o->hidden) == 0)
+        rc = err_set(e, ERR_USAGE, "--logits and --hidden name the same file, %s", o->hidden);
     if (!rc && o->hidden && strcmp(o->hidden, "-") == 0)
         rc = err_set(e, ERR_USAGE, "--hidden: expected a file, found \"-\"");
     return rc;
