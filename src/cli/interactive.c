@@ -273,6 +273,13 @@ static int loop(struct talk *t, struct err *e)
     return rc;
 }
 
+/* What could not be kept is lost now: the program fails. Why was told. */
+static int end(struct talk *t, int rc, struct err *e)
+{
+    bool kept = talk_keep_quietly(t, true) && !line_lost_history(t->line);
+    return rc || kept ? rc : err_set(e, ERR_IO, "%s", "");
+}
+
 static void greet(const struct talk *t)
 {
     const struct moeflux_info *info = &t->session.info;
@@ -323,7 +330,7 @@ int interactive_run(const struct options *o, const struct term *term, struct out
         greet(&t);
         talk_show(&t, SHOWN_TURNS);
         rc = loop(&t, e);
-        talk_keep_quietly(&t, true);
+        rc = end(&t, rc, e);
     }
     rc = session_save_usage(&t.session, o, rc, e);
     line_close(t.line);

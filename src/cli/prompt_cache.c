@@ -96,12 +96,12 @@ int prompt_cache_load(struct prompt_cache *pc, const struct options *o, struct s
     return 0;
 }
 
-static void save(const struct prompt_cache *pc, struct session *s)
+static void save(struct prompt_cache *pc, struct session *s)
 {
     struct err e;
     int rc = moeflux_save(s->sequence, pc->path, pc->format, &e);
     if (rc && rc != ERR_INTERRUPTED)
-        exit_warn(e.text);
+        pc->unwritten = e;
 }
 
 static void tell_reuse(const struct prompt_cache *pc, size_t n)

@@ -5,9 +5,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/err.h"
 #include "moeflux.h"
 
-struct err;
 struct options;
 struct session;
 struct token_list;
@@ -18,8 +18,9 @@ struct prompt_cache {
     bool loaded;                      /* the sequence is the file's */
     enum moeflux_state_format format; /* to write */
     uint32_t n_held;                  /* tokens of the file */
-    uint32_t n_system; /* tokens of the prompt up to the end of the system text; 0: not known */
-    uint32_t n_reused; /* tokens of the prompt that were not computed */
+    uint32_t n_system;    /* tokens of the prompt up to the end of the system text; 0: not known */
+    uint32_t n_reused;    /* tokens of the prompt that were not computed */
+    struct err unwritten; /* code 0: the file is written, or was not to be */
 };
 
 /* Whether the place can be written to, before anything is computed. ERR_IO. */
@@ -32,7 +33,7 @@ int prompt_cache_load(struct prompt_cache *pc, const struct options *o, struct s
 
 /* Evaluates the prompt behind what the sequence has of it, and says on stderr how much that was. Writes the file before
  * the last token's evaluation, so that the same prompt finds all of itself but one (version 2, which cannot be gone back
- * in, after it); a file that cannot be written is a warning. The sampler must not have been told of the prompt. */
+ * in, after it); why a file could not be written is in pc->unwritten: the answer goes before. The sampler must not have been told of the prompt. */
 int prompt_cache_eval(struct prompt_cache *pc, struct session *s, const struct token_list *prompt,
                       const struct moeflux_wish *wish, struct err *e);
 

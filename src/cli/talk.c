@@ -298,7 +298,7 @@ int talk_keep(struct talk *t, bool all, struct err *e)
     return rc;
 }
 
-void talk_keep_quietly(struct talk *t, bool all)
+bool talk_keep_quietly(struct talk *t, bool all)
 {
     struct err e;
     int rc = talk_keep(t, all, &e);
@@ -307,6 +307,7 @@ void talk_keep_quietly(struct talk *t, bool all)
     else if (rc)
         exit_report(rc, &e);
     signals_clear();
+    return rc == 0 || rc == ERR_INTERRUPTED;
 }
 
 static int check_saved(const struct talk *t, const char *name, const struct saved *s, struct err *e)
