@@ -7,6 +7,9 @@
 
 extern const struct cpu_isa VEC_NAME(cpu_isa);
 
+cpu_quantise_fn VEC_NAME(quantise);
+cpu_gemv_fn VEC_NAME(gemv);
+
 enum {
 #define CPU_IDX_OF(set) CPU_IDX_##set,
     CPU_ISAS(CPU_IDX_OF)
