@@ -1,7 +1,6 @@
 /* bench_cpu - the speed of the products of src/cpu, beside a plain read of memory and the peak of the multiply-add units.
- *   bench_cpu [--isa NAME] [--threads N] [--format q4|q8|bf16|f32] [--cols N] [--tokens N] [--reps N] [--megabytes N]
- * One token: many matrices that together are larger than the caches (--megabytes, default 256). --tokens: only that
- * number of tokens with gemm. What is compared is measured in turns, so that the machine's noise meets all alike. Printed
+ *   bench_cpu [--isa NAME] [--threads N] [--format q4|q8|bf16|f32] [--cols N] [--reps N] [--megabytes N]
+ * The matrix is larger than the caches (--megabytes, default 256; gemm with many tokens takes some of its rows). What is compared is measured in turns, so that the machine's noise meets all alike. Printed
  * are the median and the best of the repetitions, and the best for a second of one core's time, which other programs on
  * the machine change least. */
 #include <argtable2.h>
@@ -13,21 +12,30 @@
 #include "base/clock.h"
 #include "base/cores.h"
 #include "base/err.h"
+#include "base/mem.h"
 #include "base/team.h"
 #include "cpu/isa.h"
 #include "cpu_probe.h"
 
-enum { MAX_REPS = 200, BLOCK_ROWS = 64, MAX_WORK = 16 };
+enum {
+    MAX_REPS = 200,
+    BLOCK_ROWS = 64,
+    MAX_WORK = 32,
+    MAX_TOKENS = 512,
+    MAX_THREADS = 256,
+    GEMM_ROWS = 4096
+};
 
 struct bench {
     const struct cpu_isa *isa;
     struct team *team;
     struct cpu_matrix w;
     struct cpu_vector x[CPU_MAX_TOGETHER];
-    float *numbers, *y;
+    float *numbers, *y, *packed; /* [MAX_TOKENS][cols], [rows][CPU_MAX_TOGETHER] or more, as numbers */
+    void *scratch[MAX_THREADS];
     uint64_t bytes; /* of the whole matrix, scales and biases included */
     uint32_t n;     /* vectors or tokens */
-    double best_peak[64];
+    uint32_t shift; /* the first strip of gemm: another one each time, so that the rows are cold */
 };
 
 struct work {
@@ -77,8 +85,8 @@ static void prepare(struct bench *b, enum cpu_format format, uint32_t cols, uint
     fill_words((uint32_t *)(void *)memory, codes / 4, format <= CPU_Q8 ? UINT32_MAX : 0x007f007f,
                format <= CPU_Q8 ? 0 : 0x3f003f00);
     fill_words((uint32_t *)(void *)(memory + codes), groups / 2, 0x007f007f, 0x3c003c00);
-    b->numbers = must(malloc(CPU_MAX_TOGETHER * cols * sizeof(float)));
-    for (uint64_t i = 0; i < (uint64_t)CPU_MAX_TOGETHER * cols; i++)
+    b->numbers = must(malloc(MAX_TOKENS * cols * sizeof(float)));
+    for (uint64_t i = 0; i < (uint64_t)MAX_TOKENS * cols; i++)
         b->numbers[i] = (float)(i * 2654435761u % 1000) / 500 - 1;
     for (uint32_t i = 0; i < CPU_MAX_TOGETHER; i++) {
         cpu_vector_place(&b->x[i], cols, must(aligned_alloc(64, cpu_vector_bytes(cols))));
@@ -86,8 +94,13 @@ static void prepare(struct bench *b, enum cpu_format format, uint32_t cols, uint
         if (format <= CPU_Q8)
             b->isa->quantise(&b->x[i], b->x[i].x);
     }
-    b->y = must(malloc((uint64_t)rows * CPU_MAX_TOGETHER * sizeof(float)));
-    memset(b->y, 0, (uint64_t)rows * CPU_MAX_TOGETHER * sizeof(float));
+    b->packed = must(aligned_alloc(64, MAX_TOKENS * cols * sizeof(float)));
+    uint64_t y_bytes =
+        size_max((uint64_t)rows * CPU_MAX_TOGETHER, (uint64_t)GEMM_ROWS * MAX_TOKENS) * sizeof(float);
+    b->y = must(malloc(y_bytes));
+    memset(b->y, 0, y_bytes);
+    for (uint32_t i = 0; i < team_n_threads(b->team); i++)
+        b->scratch[i] = must(aligned_alloc(64, cpu_gemm_scratch_bytes(cols)));
 }
 
 static void run_gemv(void *ctx, uint32_t block, uint32_t thread)
@@ -102,6 +115,38 @@ static void run_gemv(void *ctx, uint32_t block, uint32_t thread)
                                        .y = b->y,
                                        .y_stride = b->w.rows};
     b->isa->gemv(&call);
+}
+
+static void run_gemm(void *ctx, uint32_t block, uint32_t thread)
+{
+    const struct bench *b = ctx;
+    uint64_t row = (b->shift + (uint64_t)block * BLOCK_ROWS) % b->w.rows;
+    struct cpu_matrix w = b->w;
+    w.weight = (const uint8_t *)w.weight + row * (w.cols * bits_of(w.format) / 8);
+    w.scales = (const uint8_t *)w.scales + row * (w.cols / CPU_BLOCK * 2);
+    w.biases = (const uint8_t *)w.biases + row * (w.cols / CPU_BLOCK * 2);
+    const struct cpu_gemm_call call = {.w = &w,
+                                       .packed = b->packed,
+                                       .n = b->n,
+                                       .last = BLOCK_ROWS,
+                                       .y = b->y + (uint64_t)block * BLOCK_ROWS,
+                                       .y_stride = GEMM_ROWS,
+                                       .scratch = b->scratch[thread]};
+    b->isa->gemm(&call);
+}
+
+static void run_pack(void *ctx, uint32_t block, uint32_t thread)
+{
+    const struct bench *b = ctx;
+    (void)thread;
+    const struct cpu_pack_call call = {.x = b->numbers,
+                                       .x_stride = b->w.cols,
+                                       .n = b->n,
+                                       .cols = b->w.cols,
+                                       .first = block,
+                                       .last = block + 1,
+                                       .packed = b->packed};
+    b->isa->pack(&call);
 }
 
 static void run_read(void *ctx, uint32_t block, uint32_t thread)
@@ -133,6 +178,10 @@ static void measure(struct bench *b, struct work *all, uint32_t n, uint32_t reps
             b->n = all[i].n;
             uint64_t begin = clock_ns();
             double used = processor_seconds();
+            if (all[i].run == run_gemm) {
+                b->shift = (b->shift + GEMM_ROWS) % b->w.rows;
+                team_for(b->team, cpu_n_tiles(b->n), run_pack, b);
+            }
             team_for(b->team, all[i].n_blocks, all[i].run, b);
             if (rep > 0) {
                 all[i].seconds[rep - 1] = (double)(clock_ns() - begin) * 1e-9;
@@ -171,6 +220,24 @@ static void one_token(struct bench *b, uint32_t reps)
         print(&all[i], reps);
 }
 
+static void many_tokens(struct bench *b, uint32_t reps)
+{
+    static const uint32_t tokens[] = {1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 48, 96, 192, 512};
+    static struct work all[MAX_WORK];
+    uint32_t n = 0, rows = b->w.rows < GEMM_ROWS ? b->w.rows / BLOCK_ROWS * BLOCK_ROWS : GEMM_ROWS;
+    for (; n < sizeof tokens / sizeof *tokens; n++) {
+        double amount = (double)rows * b->w.cols * tokens[n];
+        all[n] =
+            (struct work){"", run_gemm, rows / BLOCK_ROWS, tokens[n], amount, "G multiply-adds/s", {0}, {0}};
+        snprintf(all[n].name, sizeof all[n].name, "gemm, %u tokens", tokens[n]);
+    }
+    all[n++] = (struct work){"multiply-add units", run_peak, 64, 0, 64.0 * 1000 * 12 * 16,
+                             "G multiply-adds/s",  {0},      {0}};
+    measure(b, all, n, reps);
+    for (uint32_t i = 0; i < n; i++)
+        print(&all[i], reps);
+}
+
 int main(int argc, char **argv)
 {
     struct arg_str *isa = arg_str0(NULL, "isa", "NAME", NULL), *format = arg_str0(NULL, "format", "F", NULL);
@@ -201,12 +268,6 @@ int main(int argc, char **argv)
     printf("%s, %u threads, %s, %u x %u\n", b.isa->name, team_n_threads(b.team), formats[f], b.w.rows,
            b.w.cols);
     one_token(&b, n_reps);
-    struct work peak = {.name = "multiply-add units",
-                        .run = run_peak,
-                        .n_blocks = 64,
-                        .amount = 64.0 * 1000 * 12 * 16,
-                        .unit = "G multiply-adds/s"};
-    measure(&b, &peak, 1, n_reps);
-    print(&peak, n_reps);
+    many_tokens(&b, n_reps);
     return 0;
 }

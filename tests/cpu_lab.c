@@ -45,7 +45,8 @@ static void fill_groups(struct cpu_lab *l, uint64_t n, struct cpu_random *r)
     uint16_t *scales = l->scales, *biases = l->biases;
     for (uint64_t i = 0; i < n; i++) {
         float s = 0.02f + cpu_random_float(r) * 0.01f;
-        scales[i] = to_bf16(cpu_random_next(r) % 3 == 0 ? -s : s);
+        s = cpu_random_next(r) % 3 == 0 ? -s : s;
+        scales[i] = to_bf16(s);
         biases[i] = to_bf16(-s * (l->w.format == CPU_Q4 ? 7.5f : 127.5f) * (1 + cpu_random_float(r) / 8));
     }
 }

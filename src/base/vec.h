@@ -139,7 +139,11 @@ VEC_INLINE void vec_store_n(float *p, struct vec v, uint32_t n)
 
 VEC_INLINE struct vec vec_set1(float x)
 {
+#if defined(VEC_AVX)
+    return (struct vec){_mm256_set1_ps(x)};
+#else
     return VEC_MAKE(vec, x - (VEC_OF(float)){0}, x - (VEC_OF(float)){0});
+#endif
 }
 
 VEC_INLINE struct ivec ivec_set1(int32_t x)

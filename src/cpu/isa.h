@@ -30,6 +30,8 @@ struct cpu_isa {
     uint32_t idx; /* its number in CPU_ISAS: for tables of functions that X_isa.c exports */
     cpu_quantise_fn *quantise;
     cpu_gemv_fn *gemv;
+    cpu_pack_fn *pack;
+    cpu_gemm_fn *gemm;
 };
 
 /* The one of that name, or for NULL the fastest that this processor has.

@@ -16,6 +16,7 @@
  * A plain matrix: acc[c / 8 % 2][c % 8] = fma(w, x, .) over the columns c in order; a row's end is filled with zeros.
  *
  * Many tokens (gemm): y = fma(w, x, y) over the columns in order, from 0, with w = fma(code, scale, bias).
+ * Largest error / rms with 2,048 columns: about 4e-6.
  *
  * Nothing here allocates, checks or fails: the caller has checked shapes and gives memory. */
 #ifndef MOEFLUX_CPU_PRODUCT_H
@@ -49,7 +50,10 @@ enum {
     CPU_BLOCK = 64,       /* columns with one step */
     CPU_MAX_TOGETHER = 8, /* vectors that gemv takes at once */
     CPU_TILE_TOKENS = 6,  /* tokens that gemm takes at once, at most */
-    CPU_STRIP_ROWS = 64,  /* gemm is quickest on ranges of rows that begin at a multiple of this */
+    CPU_STRIP_ROWS = 64,  /* rows that gemm takes at once: a range should be a multiple of this */
+    CPU_CHUNK_TOKENS =
+        384,          /* tokens that gemm takes at once, so that their numbers stay in the second cache */
+    CPU_PANEL = 8192, /* floats of gemm's scratch for widened weights */
 };
 
 /* Bytes for the digits, steps and sums of a vector: a multiple of 64, as the memory's address should be. */
@@ -69,5 +73,34 @@ struct cpu_gemv_call {
     uint64_t y_stride;
 };
 typedef void cpu_gemv_fn(const struct cpu_gemv_call *call);
+
+/* The tokens of gemm come in tiles of at most CPU_TILE_TOKENS, as equal as they can be: [tile][column][token of the tile]. */
+uint32_t cpu_n_tiles(uint32_t n);
+/* The first token of a tile; for tile = cpu_n_tiles(n) it is n. The tile's numbers begin at this times cols. */
+uint32_t cpu_tile_begin(uint32_t n, uint32_t tile);
+
+/* Packs tiles first to last - 1 of the n tokens x + pick[i] * x_stride (NULL: i) into packed [n * cols]. */
+struct cpu_pack_call {
+    const float *x;
+    uint64_t x_stride;
+    const uint32_t *pick;
+    uint32_t n, cols, first, last;
+    float *packed;
+};
+typedef void cpu_pack_fn(const struct cpu_pack_call *call);
+
+/* y[i * y_stride + r] for rows first <= r < last and n tokens i. */
+struct cpu_gemm_call {
+    const struct cpu_matrix *w;
+    const float *packed;
+    uint32_t n, first, last;
+    float *y;
+    uint64_t y_stride;
+    void *scratch; /* cpu_gemm_scratch_bytes(cols), aligned to 64; not shared between threads */
+};
+typedef void cpu_gemm_fn(const struct cpu_gemm_call *call);
+
+/* A multiple of 64. */
+uint64_t cpu_gemm_scratch_bytes(uint32_t cols);
 
 #endif

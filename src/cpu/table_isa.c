@@ -8,4 +8,6 @@ const struct cpu_isa VEC_NAME(cpu_isa) = {
     .idx = VEC_JOIN(CPU_IDX, CPU_ISA),
     .quantise = VEC_NAME(quantise),
     .gemv = VEC_NAME(gemv),
+    .pack = VEC_NAME(pack),
+    .gemm = VEC_NAME(gemm),
 };
