@@ -247,7 +247,7 @@ int main(int argc, char **argv)
     struct arg_end *end = arg_end(4);
     void *table[] = {isa, format, threads, cols, reps, megabytes, end};
     static const char *const formats[] = {"q4", "q8", "bf16", "f32"};
-    struct err e = {0};
+    struct moeflux_err e = {0};
     static struct bench b;
     if (arg_parse(argc, argv, table) > 0) {
         arg_print_errors(stderr, end, "bench_cpu");

@@ -201,7 +201,7 @@ static void threads_and_the_division_of_the_rows_change_no_bit(void **state)
 {
     (void)state;
     enum { ROWS = 203, COLS = 320, N = 17 };
-    struct err e = {0};
+    struct moeflux_err e = {0};
     const struct cpu_isa *isa = cpu_isa_find(NULL, &e);
     for (enum cpu_format f = CPU_Q4; f <= CPU_F32; f++) {
         struct cpu_lab l;

@@ -223,7 +223,7 @@ static void run_block(void *ctx, uint32_t block, uint32_t thread)
 static void threads_and_the_division_of_the_rows_change_no_bit(void **state)
 {
     (void)state;
-    struct err e = {0};
+    struct moeflux_err e = {0};
     for (enum cpu_format f = CPU_Q4; f <= CPU_F32; f++) {
         struct cpu_lab l;
         static float want[MAX_ROWS], y[MAX_ROWS];

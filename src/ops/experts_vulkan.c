@@ -14,7 +14,10 @@ int experts_vulkan_open(struct experts *op, struct exec *x, struct moeflux_err *
     int rc = gemv_kernel(x, &op->gpu.up, "expert_up", sizeof(struct expert_up_args), &up, e);
     if (rc == 0)
         rc = gemv_kernel(x, &op->gpu.down, "expert_down", sizeof(struct expert_down_args), &down, e);
-    return rc < 0 ? rc : experts_grouped_open(&op->gpu.grouped, x, s, e);
+    if (rc == 0)
+        rc = experts_grouped_open(&op->gpu.grouped, x, s, e);
+    op->waves_from = op->gpu.grouped.from;
+    return rc;
 }
 
 void experts_up_vulkan(const void *self, const void *what, struct exec *x)
