@@ -11,7 +11,7 @@
 
 /* Up to FEW tokens go one by one, as if each were alone. ROWS: queries of a block of work; from so many on that share a key
  * head, keys are turned into panels. */
-enum { FEW = CPU_MAX_TOGETHER, ROWS = 32, PANEL_ROWS = 16 };
+enum { FEW = LOOPS_FEW, ROWS = 32, PANEL_ROWS = 16 };
 /* Positions are split in parts of multiples of SPLIT_STEP, for one token into MOST_SPLITS at most; of many tokens they are
  * split until there are ENOUGH_BLOCKS. Numbers of positions decide this, never numbers of threads. */
 enum { SPLIT_STEP = 64, MOST_SPLITS = 64, LONG_STEP = 256, ENOUGH_BLOCKS = 64 };

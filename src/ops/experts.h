@@ -12,7 +12,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "cpu/product.h"
 #include "exec/kernel.h"
 #include "exec/op.h"
 #include "ops/experts_grouped.h"
@@ -76,7 +75,7 @@ void experts_up_vulkan(const void *op, const void *call, struct exec *x);
 void experts_down_vulkan(const void *op, const void *call, struct exec *x);
 /* On the CPU: floats of scratch; the fewest tokens of a chunk whose experts may come in waves. */
 uint64_t experts_cpu_scratch(const struct experts_shape *s, uint32_t n);
-enum { EXPERTS_CPU_WAVES = CPU_MAX_TOGETHER + 1 };
+enum { EXPERTS_CPU_WAVES = 5 };
 op_host_fn experts_up_cpu, experts_down_cpu, experts_up_ref, experts_down_ref;
 
 #endif

@@ -20,19 +20,25 @@ struct job {
     const struct cpu_isa *isa;
     uint32_t *pairs; /* by expert */
     struct group *groups;
-    uint32_t n_groups;
-    /* Inputs: of up one a token, of down one a pair and behind them the shared expert's, one a token. */
+    uint32_t n_groups, cols; /* of the products */
+    /* Inputs as gemv takes them: of up one a token, of down one a pair and behind them the shared expert's, one a token. */
     struct cpu_vector *x;
+    uint32_t per_input; /* pairs that share one */
     float *floats;
     uint8_t *digits;
     uint64_t digits_bytes; /* of one */
-    uint32_t n_inputs;     /* of down: pairs */
-    uint32_t block_rows, n_blocks;
-    float *parts; /* of down: [thread][n_inputs + n][block_rows], or for many tokens [n_inputs][hidden] */
+    /* Inputs as gemm takes them: [pair, by expert][cols], and which they are. */
+    float *packed;
+    uint32_t *picks;
+    /* Of each thread: gemm's, and products of a block of rows. */
+    uint8_t *rooms;
+    uint64_t gemm_bytes, room_bytes;
+    uint32_t n_pairs, block_rows, n_blocks;
+    float *parts; /* of down: [thread][n_pairs + n][block_rows], or for many tokens [n_pairs][hidden] */
 };
 
-/* Up to so many tokens of a chunk meet their experts one by one, as if each were alone. */
-enum { FEW = EXPERTS_CPU_WAVES - 1, LEAST_ROWS = 8 };
+/* Up to FEW tokens of a chunk meet their experts as if each were alone; of a larger chunk, experts with that many. */
+enum { FEW = EXPERTS_CPU_WAVES - 1, LEAST_ROWS = 8, STRIP = CPU_STRIP_ROWS };
 
 static struct weights part(uint64_t expert, uint32_t w, uint32_t s, uint32_t b, uint32_t rows, uint32_t cols,
                            uint32_t format)
@@ -80,32 +86,32 @@ static bool sort_pairs(struct job *j, struct host *h, uint64_t skip)
     return true;
 }
 
-/* The inputs of some of a group's pairs, at most CPU_MAX_TOGETHER. by: pairs that share an input. */
-static uint32_t gather(const struct job *j, const struct group *g, uint32_t from, uint32_t by,
-                       struct cpu_vector x[CPU_MAX_TOGETHER])
+static bool is_few(const struct group *g)
 {
-    uint32_t n = (uint32_t)size_min(g->n - from, CPU_MAX_TOGETHER);
-    for (uint32_t i = 0; i < n; i++)
-        x[i] = j->x[j->pairs[g->first + from + i] / by];
-    return n;
+    return g->n <= FEW;
 }
 
-/* Products of rows with some inputs: [n][rows]. */
-static void multiply(const struct job *j, const struct weights *rows, const struct cpu_vector *x, uint32_t n,
-                     float *out)
-{
-    const struct cpu_matrix m = loops_matrix(rows);
-    j->isa->gemv(&(struct cpu_gemv_call){
-        .w = &m, .x = x, .n = n, .last = rows->rows, .y = out, .y_stride = rows->rows});
-}
+/* ---- products ---- */
 
-static bool make_inputs(struct job *j, struct host *h, uint32_t n, uint32_t cols, bool has_floats)
+/* Room for inputs and results. False: no memory. */
+static bool make_room(struct job *j, struct host *h, uint32_t n_inputs, uint32_t widest)
 {
-    j->digits_bytes = cpu_vector_bytes(cols);
-    j->x = host_scratch(h, n, sizeof *j->x);
-    j->digits = host_scratch(h, n, j->digits_bytes);
-    j->floats = host_scratch(h, has_floats ? (uint64_t)n * cols : 0, sizeof *j->floats);
-    return j->x && j->digits && j->floats;
+    uint32_t most = 0;
+    bool packs = false;
+    for (uint32_t i = 0; i < j->n_groups; i++) {
+        most = (uint32_t)size_max(most, j->groups[i].n);
+        packs |= !is_few(&j->groups[i]);
+    }
+    j->digits_bytes = cpu_vector_bytes(widest);
+    j->x = host_scratch(h, n_inputs, sizeof *j->x);
+    j->digits = host_scratch(h, n_inputs, j->digits_bytes);
+    j->floats = host_scratch(h, (uint64_t)n_inputs * widest, sizeof *j->floats);
+    j->packed = host_scratch(h, packs ? (uint64_t)j->n_pairs * j->cols : 0, sizeof *j->packed);
+    j->picks = host_scratch(h, packs ? j->n_pairs : 0, sizeof *j->picks);
+    j->gemm_bytes = packs ? cpu_gemm_scratch_bytes(j->cols) : 0;
+    j->room_bytes = j->gemm_bytes + size_round_up(2 * (uint64_t)most * j->block_rows * sizeof(float), 64);
+    j->rooms = host_scratch(h, team_n_threads(h->team), j->room_bytes);
+    return host_error(h) == 0;
 }
 
 static void place_input(const struct job *j, uint32_t i, const float *x, uint32_t cols)
@@ -114,10 +120,58 @@ static void place_input(const struct job *j, uint32_t i, const float *x, uint32_
     j->isa->quantise(&j->x[i], x);
 }
 
+/* Makes a group's inputs ready for gemm: rows of x, cols apart. */
+static void pack_group(const struct job *j, const struct group *g, const float *x)
+{
+    uint32_t *picks = j->picks + g->first;
+    for (uint32_t i = 0; i < g->n; i++)
+        picks[i] = j->pairs[g->first + i] / j->per_input;
+    j->isa->pack(&(struct cpu_pack_call){.x = x,
+                                         .x_stride = j->cols,
+                                         .pick = picks,
+                                         .n = g->n,
+                                         .cols = j->cols,
+                                         .last = cpu_n_tiles(g->n),
+                                         .packed = j->packed + (uint64_t)g->first * j->cols});
+}
+
+static float *products_of(const struct job *j, uint32_t thread)
+{
+    return (float *)(void *)(j->rooms + thread * j->room_bytes + j->gemm_bytes);
+}
+
+/* Rows of a group's matrix times the inputs of all its pairs: [pair][rows]. */
+static void multiply(const struct job *j, const struct group *g, const struct weights *rows, uint32_t thread,
+                     float *out)
+{
+    const struct cpu_matrix m = loops_matrix(rows);
+    if (!is_few(g)) {
+        j->isa->gemm(&(struct cpu_gemm_call){.w = &m,
+                                             .packed = j->packed + (uint64_t)g->first * j->cols,
+                                             .n = g->n,
+                                             .last = rows->rows,
+                                             .y = out,
+                                             .y_stride = rows->rows,
+                                             .scratch = j->rooms + thread * j->room_bytes});
+        return;
+    }
+    struct cpu_vector x[FEW];
+    for (uint32_t i = 0; i < g->n; i++)
+        x[i] = j->x[j->pairs[g->first + i] / j->per_input];
+    j->isa->gemv(&(struct cpu_gemv_call){
+        .w = &m, .x = x, .n = g->n, .last = rows->rows, .y = out, .y_stride = rows->rows});
+}
+
 static void divide_rows(struct job *j, uint32_t rows, uint32_t block_rows)
 {
     j->block_rows = (uint32_t)size_min(block_rows, rows);
     j->n_blocks = div_up(rows, j->block_rows);
+}
+
+/* For blocks that gemm may take. */
+static uint32_t whole_strips(const struct job *j, uint32_t block_rows)
+{
+    return j->call->chunk > FEW ? (uint32_t)size_max(block_rows / STRIP, 1) * STRIP : block_rows;
 }
 
 /* ---- up ---- */
@@ -133,6 +187,14 @@ static void prepare_token(void *ctx, uint32_t t, uint32_t thread)
     place_input(j, t, p, hidden);
 }
 
+static void pack_for_up(void *ctx, uint32_t i, uint32_t thread)
+{
+    const struct job *j = ctx;
+    (void)thread;
+    if (!is_few(&j->groups[i]))
+        pack_group(j, &j->groups[i], j->floats);
+}
+
 static void up_block(void *ctx, uint32_t block, uint32_t thread)
 {
     const struct job *j = ctx;
@@ -145,30 +207,32 @@ static void up_block(void *ctx, uint32_t block, uint32_t thread)
                          up = part(g->expert, s->up_w, s->up_s, s->up_b, s->inner, s->hidden, s->format);
     const struct weights gate_rows = weights_rows(&gate, first, n_rows),
                          up_rows = weights_rows(&up, first, n_rows);
-    float gates[CPU_MAX_TOGETHER * LOOPS_MAX_BLOCK_ROWS], ups[CPU_MAX_TOGETHER * LOOPS_MAX_BLOCK_ROWS];
-    (void)thread;
-    for (uint32_t from = 0, n; from < g->n; from += n) {
-        struct cpu_vector x[CPU_MAX_TOGETHER];
-        n = gather(j, g, from, s->top_k, x);
-        multiply(j, &gate_rows, x, n, gates);
-        multiply(j, &up_rows, x, n, ups);
-        for (uint32_t i = 0; i < n; i++)
-            j->loops->swiglu(gates + i * n_rows, ups + i * n_rows, n_rows,
-                             host_floats_mut(j->call->act) +
-                                 (uint64_t)j->pairs[g->first + from + i] * s->inner + first);
-    }
+    float *gates = products_of(j, thread), *ups = gates + (uint64_t)g->n * n_rows;
+    multiply(j, g, &gate_rows, thread, gates);
+    multiply(j, g, &up_rows, thread, ups);
+    for (uint32_t i = 0; i < g->n; i++)
+        j->loops->swiglu(gates + (uint64_t)i * n_rows, ups + (uint64_t)i * n_rows, n_rows,
+                         host_floats_mut(j->call->act) + (uint64_t)j->pairs[g->first + i] * s->inner + first);
 }
 
 int experts_up_cpu(const void *self, const void *what, struct host *h)
 {
     const struct experts_shape *s = &((const struct experts *)self)->shape;
     const struct experts_call *c = what;
-    struct job j = {.shape = s, .call = c, .loops = loops_of(h), .isa = h->isa};
-    if (!sort_pairs(&j, h, c->skip) || !make_inputs(&j, h, c->n, s->hidden, true))
-        return host_error(h);
+    struct job j = {.shape = s,
+                    .call = c,
+                    .loops = loops_of(h),
+                    .isa = h->isa,
+                    .n_pairs = c->n * s->top_k,
+                    .cols = s->hidden,
+                    .per_input = s->top_k};
     const struct weights gate = {.rows = s->inner, .cols = s->hidden, .format = s->format};
-    divide_rows(&j, s->inner, loops_block_rows(&gate));
+    divide_rows(&j, s->inner, whole_strips(&j, loops_block_rows(&gate)));
+    if (!sort_pairs(&j, h, c->skip) || !make_room(&j, h, c->n, s->hidden))
+        return host_error(h);
     team_for(h->team, c->n, prepare_token, &j);
+    if (c->chunk > FEW)
+        team_for(h->team, j.n_groups, pack_for_up, &j);
     team_for(h->team, j.n_groups * j.n_blocks, up_block, &j);
     return 0;
 }
@@ -201,12 +265,12 @@ static void prepare_act(void *ctx, uint32_t i, uint32_t thread)
     const struct job *j = ctx;
     const struct experts_call *c = j->call;
     (void)thread;
-    if (i < j->n_inputs) {
+    if (i < j->n_pairs) {
         place_input(j, i, host_floats(c->act) + (uint64_t)i * j->shape->inner, j->shape->inner);
         return;
     }
-    float *act = j->floats + (uint64_t)(i - j->n_inputs) * c->shared_down.cols;
-    shared_act(j, i - j->n_inputs, act);
+    float *act = j->floats + (uint64_t)(i - j->n_pairs) * c->shared_down.cols;
+    shared_act(j, i - j->n_pairs, act);
     if (weights_are_plain(&c->shared_down))
         j->x[i] = (struct cpu_vector){.x = act, .cols = c->shared_down.cols};
     else
@@ -214,26 +278,28 @@ static void prepare_act(void *ctx, uint32_t i, uint32_t thread)
 }
 
 /* Parts of a block of rows: of all pairs, then of the shared experts. */
-static void multiply_all(const struct job *j, uint32_t first, uint32_t n_rows, float *parts)
+static void multiply_all(const struct job *j, uint32_t first, uint32_t n_rows, uint32_t thread, float *parts)
 {
     const struct experts_call *c = j->call;
     for (uint32_t e = 0; e < j->n_groups; e++) {
         const struct group *g = &j->groups[e];
         const struct weights all = down_of(j->shape, g->expert), rows = weights_rows(&all, first, n_rows);
-        for (uint32_t from = 0, n; from < g->n; from += n) {
-            struct cpu_vector x[CPU_MAX_TOGETHER];
-            float some[CPU_MAX_TOGETHER * LOOPS_MAX_BLOCK_ROWS];
-            n = gather(j, g, from, 1, x);
-            multiply(j, &rows, x, n, some);
-            for (uint32_t i = 0; i < n; i++)
-                memcpy(parts + (uint64_t)j->pairs[g->first + from + i] * n_rows, some + i * n_rows,
-                       n_rows * sizeof *parts);
-        }
+        float *some = products_of(j, thread);
+        multiply(j, g, &rows, thread, some);
+        for (uint32_t i = 0; i < g->n; i++)
+            memcpy(parts + (uint64_t)j->pairs[g->first + i] * n_rows, some + i * n_rows,
+                   n_rows * sizeof *parts);
     }
     if (c->shared_down.cols == 0)
         return;
     const struct weights rows = weights_rows(&c->shared_down, first, n_rows);
-    multiply(j, &rows, &j->x[j->n_inputs], c->n, parts + (uint64_t)j->n_inputs * n_rows);
+    const struct cpu_matrix m = loops_matrix(&rows);
+    j->isa->gemv(&(struct cpu_gemv_call){.w = &m,
+                                         .x = &j->x[j->n_pairs],
+                                         .n = c->n,
+                                         .last = n_rows,
+                                         .y = parts + (uint64_t)j->n_pairs * n_rows,
+                                         .y_stride = n_rows});
 }
 
 static void down_block_of_few(void *ctx, uint32_t block, uint32_t thread)
@@ -242,8 +308,8 @@ static void down_block_of_few(void *ctx, uint32_t block, uint32_t thread)
     const struct experts_shape *s = j->shape;
     const struct experts_call *c = j->call;
     uint32_t first = block * j->block_rows, n_rows = (uint32_t)size_min(j->block_rows, s->hidden - first);
-    float *parts = j->parts + (uint64_t)thread * (j->n_inputs + c->n) * j->block_rows;
-    multiply_all(j, first, n_rows, parts);
+    float *parts = j->parts + (uint64_t)thread * (j->n_pairs + c->n) * j->block_rows;
+    multiply_all(j, first, n_rows, thread, parts);
     for (uint32_t t = 0; t < c->n; t++) {
         float sum[LOOPS_MAX_BLOCK_ROWS] = {0}, *x = host_floats_mut(c->x) + (uint64_t)t * s->hidden + first;
         for (uint32_t k = 0; k < s->top_k; k++) {
@@ -251,7 +317,7 @@ static void down_block_of_few(void *ctx, uint32_t block, uint32_t thread)
             j->loops->add_scaled(sum, parts + pair * n_rows, host_floats(c->weights)[pair], n_rows);
         }
         if (c->shared_down.cols > 0)
-            j->loops->add_scaled(sum, parts + (uint64_t)(j->n_inputs + t) * n_rows, shared_weight(j, t),
+            j->loops->add_scaled(sum, parts + (uint64_t)(j->n_pairs + t) * n_rows, shared_weight(j, t),
                                  n_rows);
         for (uint32_t r = 0; r < n_rows; r++)
             x[r] += sum[r];
@@ -261,19 +327,24 @@ static void down_block_of_few(void *ctx, uint32_t block, uint32_t thread)
 static int down_of_few(struct job *j, struct host *h)
 {
     const struct experts_call *c = j->call;
-    const struct weights down = {
-        .rows = j->shape->hidden, .cols = j->shape->inner, .format = j->shape->format};
-    uint32_t n_all = j->n_inputs + (c->shared_down.cols > 0 ? c->n : 0);
-    /* A block reads its rows of every expert. */
-    divide_rows(j, j->shape->hidden,
-                (uint32_t)size_max(loops_block_rows(&down) / 4 / LEAST_ROWS * LEAST_ROWS, LEAST_ROWS));
-    j->parts = host_scratch(h, (uint64_t)team_n_threads(h->team) * (j->n_inputs + c->n) * j->block_rows,
+    uint32_t n_all = j->n_pairs + (c->shared_down.cols > 0 ? c->n : 0);
+    j->parts = host_scratch(h, (uint64_t)team_n_threads(h->team) * (j->n_pairs + c->n) * j->block_rows,
                             sizeof *j->parts);
     if (!j->parts)
         return host_error(h);
     team_for(h->team, n_all, prepare_act, j);
     team_for(h->team, j->n_blocks, down_block_of_few, j);
     return 0;
+}
+
+static void pack_for_down(void *ctx, uint32_t i, uint32_t thread)
+{
+    const struct job *j = ctx;
+    const struct group *g = &j->groups[i];
+    if (!is_few(g))
+        pack_group(j, g, host_floats(j->call->act));
+    for (uint32_t p = 0; is_few(g) && p < g->n; p++)
+        prepare_act(ctx, j->pairs[g->first + p], thread);
 }
 
 static void down_block_of_many(void *ctx, uint32_t block, uint32_t thread)
@@ -284,16 +355,11 @@ static void down_block_of_many(void *ctx, uint32_t block, uint32_t thread)
     uint32_t first = block % j->n_blocks * j->block_rows;
     uint32_t n_rows = (uint32_t)size_min(j->block_rows, s->hidden - first);
     const struct weights all = down_of(s, g->expert), rows = weights_rows(&all, first, n_rows);
-    (void)thread;
-    for (uint32_t from = 0, n; from < g->n; from += n) {
-        struct cpu_vector x[CPU_MAX_TOGETHER];
-        float some[CPU_MAX_TOGETHER * LOOPS_MAX_BLOCK_ROWS];
-        n = gather(j, g, from, 1, x);
-        multiply(j, &rows, x, n, some);
-        for (uint32_t i = 0; i < n; i++)
-            memcpy(j->parts + (uint64_t)j->pairs[g->first + from + i] * s->hidden + first, some + i * n_rows,
-                   n_rows * sizeof *some);
-    }
+    float *some = products_of(j, thread);
+    multiply(j, g, &rows, thread, some);
+    for (uint32_t i = 0; i < g->n; i++)
+        memcpy(j->parts + (uint64_t)j->pairs[g->first + i] * s->hidden + first, some + (uint64_t)i * n_rows,
+               n_rows * sizeof *some);
 }
 
 /* Adds a token's parts, and makes the activations of its shared expert. */
@@ -325,10 +391,8 @@ static int down_of_many(struct job *j, struct host *h)
 {
     const struct experts_shape *s = j->shape;
     const struct experts_call *c = j->call;
-    const struct weights down = {.rows = s->hidden, .cols = s->inner, .format = s->format};
-    divide_rows(j, s->hidden, loops_block_rows(&down));
     j->parts = host_floats_mut(c->scratch);
-    team_for(h->team, j->n_inputs, prepare_act, j);
+    team_for(h->team, j->n_groups, pack_for_down, j);
     team_for(h->team, j->n_groups * j->n_blocks, down_block_of_many, j);
     if (c->more)
         return 0;
@@ -355,9 +419,20 @@ int experts_down_cpu(const void *self, const void *what, struct host *h)
 {
     const struct experts_shape *s = &((const struct experts *)self)->shape;
     const struct experts_call *c = what;
-    struct job j = {.shape = s, .call = c, .loops = loops_of(h), .isa = h->isa, .n_inputs = c->n * s->top_k};
-    uint32_t widest = (uint32_t)size_max(s->inner, c->shared_down.cols);
-    if (!sort_pairs(&j, h, 0) || !make_inputs(&j, h, j.n_inputs + c->n, widest, true))
+    struct job j = {.shape = s,
+                    .call = c,
+                    .loops = loops_of(h),
+                    .isa = h->isa,
+                    .n_pairs = c->n * s->top_k,
+                    .cols = s->inner,
+                    .per_input = 1};
+    const struct weights down = {.rows = s->hidden, .cols = s->inner, .format = s->format};
+    uint32_t rows = loops_block_rows(&down);
+    bool is_many = c->chunk > FEW;
+    /* A block of a few tokens reads its rows of every expert. */
+    divide_rows(&j, s->hidden, is_many ? whole_strips(&j, rows) : (uint32_t)size_max(rows / 4, LEAST_ROWS));
+    if (!sort_pairs(&j, h, 0) ||
+        !make_room(&j, h, j.n_pairs + c->n, (uint32_t)size_max(s->inner, c->shared_down.cols)))
         return host_error(h);
-    return c->chunk > FEW ? down_of_many(&j, h) : down_of_few(&j, h);
+    return is_many ? down_of_many(&j, h) : down_of_few(&j, h);
 }
