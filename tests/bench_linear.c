@@ -27,7 +27,7 @@ static int prepare(struct bench *b, const char *device, uint32_t rows, uint32_t 
 {
     static const uint32_t bits[] = {4, 8, 16, 32};
     uint64_t weights = (uint64_t)rows * cols;
-    int rc = exec_open(&b->x, device, true, false, e);
+    int rc = exec_open(&b->x, &(struct exec_options){.device = device, .profile = true}, e);
     if (rc == 0)
         rc = bench_fill(b->x, &b->weight, weights * bits[format] / 8, 0x3c123c21, e);
     if (rc == 0)

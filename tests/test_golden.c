@@ -29,7 +29,7 @@ static struct bounds bounds_of(const struct moeflux_model *m, const char *golden
 {
     const struct moeflux_model_info info = moeflux_model_get_info(m);
     bool is_plain = strstr(golden, "deepseek-plain");
-    bool is_gpu = !strstr(info.device, "llvmpipe") && !strstr(info.device, "reference");
+    bool is_gpu = !strstr(info.device, "llvmpipe") && !strstr(info.device, "CPU");
     if (!info.f16_products)
         return (struct bounds){n_tokens > 1000 ? 1e-3 : 2e-4, is_plain && is_gpu ? 4e-5 : 1e-5, 0.99999};
     if (is_plain)

@@ -70,7 +70,7 @@ static void check_example(const struct example *c)
     for (int i = 0; i < 2; i++) {
         struct moeflux_err e = {0};
         struct exec *x;
-        check_ok(exec_open(&x, devices[i], false, false, &e), &e);
+        check_ok(exec_open(&x, &(struct exec_options){.device = devices[i]}, &e), &e);
         check_on(x, c);
         exec_close(x);
     }
@@ -145,7 +145,7 @@ static void shapes_that_make_no_sense_are_refused(void **state)
     };
     struct moeflux_err e = {0};
     struct exec *x;
-    check_ok(exec_open(&x, "reference", false, false, &e), &e);
+    check_ok(exec_open(&x, &(struct exec_options){.device = "reference"}, &e), &e);
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         struct router op;
         assert_int_equal(router_open(&op, x, &shapes[i], &e), ERR_UNSUPPORTED);

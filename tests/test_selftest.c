@@ -11,7 +11,7 @@ static void open_test(struct kernel_test *l)
 {
     *l = (struct kernel_test){.rng = 1};
     for (int s = 0; s < KT_SIDES; s++)
-        check_ok(exec_open(&l->side[s], "reference", false, false, &l->err), &l->err);
+        check_ok(exec_open(&l->side[s], &(struct exec_options){.device = "reference"}, &l->err), &l->err);
 }
 
 static void close_test(struct kernel_test *l)

@@ -101,10 +101,21 @@ enum reader_mode load_plan_reader_mode(const struct moeflux_options *o)
     return modes[o->expert_io];
 }
 
+int load_plan_open_exec(struct exec **out, const struct moeflux_options *o, const struct test_hooks *h,
+                        struct moeflux_err *e)
+{
+    const struct exec_options x = {.device = o->device,
+                                   .profile = o->profile,
+                                   .staged = h && h->staged,
+                                   .n_threads = o->n_threads,
+                                   .isa = o->cpu_isa};
+    return exec_open(out, &x, e);
+}
+
 int load_plan_open_device(struct exec **out, const struct moeflux_options *o, const struct test_hooks *h,
                           struct moeflux_err *e)
 {
-    int rc = exec_open(out, o->device, o->profile, h && h->staged, e);
+    int rc = load_plan_open_exec(out, o, h, e);
     if (rc < 0)
         return rc;
     if (h && h->as_gpu)

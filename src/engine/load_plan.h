@@ -37,7 +37,10 @@ int load_plan_make(struct load_plan *out, const struct model_dir *m, const struc
 /* Whether the options' enums have valid values, which the functions below rely on. ERR_USAGE names the one at fault. */
 int load_plan_check(const struct moeflux_options *o, struct moeflux_err *e);
 
-/* Opens the device that the options name; prompt_type says whether its caps have float16. h may be NULL. ERR_USAGE;
+/* Opens the device that the options name, as it is. h may be NULL. */
+int load_plan_open_exec(struct exec **out, const struct moeflux_options *o, const struct test_hooks *h,
+                        struct moeflux_err *e);
+/* The same; prompt_type says whether its caps have float16. ERR_USAGE;
  * ERR_UNSUPPORTED: float16 is asked for and the device has no matrix units for it. */
 int load_plan_open_device(struct exec **out, const struct moeflux_options *o, const struct test_hooks *h,
                           struct moeflux_err *e);

@@ -323,7 +323,7 @@ static void measure_device(const struct model_dir *m, const struct moeflux_optio
 {
     struct exec *x = NULL;
     struct moeflux_err e = {0};
-    int rc = exec_open(&x, o->device, false, h && h->staged, &e);
+    int rc = load_plan_open_exec(&x, o, h, &e);
     if (rc == 0)
         snprintf(out->device, sizeof out->device, "%s", exec_get_caps(x).name);
     if (rc == 0)

@@ -176,7 +176,7 @@ uint64_t attention_partial_bytes(const struct attention_shape *s, const struct e
                                  uint32_t n_pos)
 {
     if (caps->is_host)
-        return 0;
+        return caps->is_native ? attention_cpu_partial_bytes(s, n_pos) : 0;
     const struct attention_plan p = plan_for(s, caps);
     /* n or fewer tokens never have more parts than these: see splits_for. What is whole has none. */
     uint32_t least = div_up(n_pos, p.most_positions);

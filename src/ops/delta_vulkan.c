@@ -28,7 +28,7 @@ static uint32_t prepared_row(const struct delta_shape *s)
 uint64_t delta_scratch(const struct delta_shape *s, const struct exec_caps *caps, uint32_t n)
 {
     if (caps->is_host)
-        return 0;
+        return caps->is_native ? delta_cpu_scratch(s, n) : 0;
     return (uint64_t)n * prepared_row(s) + (uint64_t)div_up(n, DELTA_BLOCK) * s->n_v * DELTA_COEFS;
 }
 

@@ -15,7 +15,10 @@ int experts_vulkan_open(struct experts *op, struct exec *x, struct moeflux_err *
     if (rc == 0)
         rc = gemv_kernel(x, &op->gpu.down, "experts_decode_down", sizeof(struct experts_decode_down_args),
                          &down, e);
-    return rc < 0 ? rc : experts_grouped_open(&op->gpu.grouped, x, s, e);
+    if (rc == 0)
+        rc = experts_grouped_open(&op->gpu.grouped, x, s, e);
+    op->waves_from = op->gpu.grouped.from;
+    return rc;
 }
 
 void experts_up_vulkan(const void *self, const void *what, struct exec *x)

@@ -95,6 +95,6 @@ void linear_run(const struct linear *op, struct exec *x, const struct linear_cal
 /* The implementations. */
 int linear_vulkan_open(struct linear *op, struct exec *x, struct moeflux_err *e);
 void linear_vulkan(const void *op, const void *call, struct exec *x);
-op_host_fn linear_ref;
+op_host_fn linear_cpu, linear_ref;
 
 #endif

@@ -350,7 +350,8 @@ static void moe_case(struct kernel_test *l, const struct moe_shape *c)
     struct test_buffer *norm = kt_floats(l, c->hidden, 0.5f, 1.5f);
     struct test_buffer *x = kt_floats(l, (uint64_t)c->n * c->hidden, -2, 2);
     struct test_buffer *act = kt_bytes(l, NULL, 4 * (uint64_t)c->n * c->top_k * c->inner);
-    struct test_buffer *scratch = kt_bytes(l, NULL, 4 * experts_grouped_scratch(&shape, c->n, c->shared));
+    const struct exec_caps caps = exec_get_caps(l->side[KT_DEVICE]);
+    struct test_buffer *scratch = kt_bytes(l, NULL, 4 * experts_scratch(&shape, &caps, c->n, c->shared));
     struct test_buffer *f16 = kt_bytes(l, NULL, 2 * size_max((uint64_t)c->n * c->shared, 2));
     uint32_t tokens = 0;
     char text[128];
@@ -677,11 +678,13 @@ int selftest_run(const struct selftest *s, struct moeflux_err *e)
     if (!l)
         return ERR_MEMORY;
     l->request = s;
-    int rc = exec_open(&l->side[KT_DEVICE], s->device, s->ran != NULL, false, e);
+    int rc =
+        exec_open(&l->side[KT_DEVICE],
+                  &(struct exec_options){.device = s->device, .isa = s->isa, .profile = s->ran != NULL}, e);
     if (rc == 0 && s->as_gpu)
         exec_pose_as_gpu(l->side[KT_DEVICE]);
     if (rc == 0)
-        rc = exec_open(&l->side[KT_REFERENCE], "reference", false, false, e);
+        rc = exec_open(&l->side[KT_REFERENCE], &(struct exec_options){.device = "reference"}, e);
     if (rc == 0)
         run_groups(l);
     /* What runs in place of float16 where that is forbidden. */
