@@ -186,7 +186,7 @@ VEC_INLINE struct vec pair_fold(struct pair x)
 
 VEC_INLINE struct pair pair_load_bf16(const void *p)
 {
-    return (struct pair){vec_load_bf16(p), vec_load_bf16((const uint16_t *)p + VEC_LANES)};
+    return (struct pair){vec_load_bf16(p), vec_load_bf16((const uint8_t *)p + sizeof(uint16_t) * VEC_LANES)};
 }
 #endif
 
