@@ -3,11 +3,11 @@
  * With every expert resident the router's choice never leaves the device and decode is one submission. Else each
  * layer's first list is submitted, the host reads the choice, brings the experts, and the second list opens the next
  * submission. When a chunk chose more experts than there are slots, its tokens go through the experts in waves. */
-#include <math.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/real.h"
 #include "engine/engine.h"
 
 /* Experts of a wave: enough to keep a device busy, few enough that it starts soon. Tables that may be in use. */
@@ -33,8 +33,8 @@ static void fill_inputs(struct moeflux_model *m, const int32_t *ids, uint32_t n,
         for (uint32_t i = 0; i < n_angles; i++) {
             /* The angle is rounded to float32, as the reference computes it. */
             float angle = (float)(pos + t) * m->inverse_frequencies[i];
-            *rope++ = (float)(cos((double)angle) * m->rope_multiplier);
-            *rope++ = (float)(sin((double)angle) * m->rope_multiplier);
+            *rope++ = (float)(real_cos((double)angle) * m->rope_multiplier);
+            *rope++ = (float)(real_sin((double)angle) * m->rope_multiplier);
         }
 }
 
