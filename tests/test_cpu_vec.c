@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/real.h"
 #include "check.h"
 #include "cpu/math.h"
 #include "cpu_bits.h"
@@ -272,12 +273,12 @@ static void sine_cosine_and_power_are_good_to_a_unit(void **state)
     struct cpu_random r = {4};
     for (uint32_t i = 0; i < N; i++) {
         double a = (double)cpu_random_float(&r) * 300000, p = -fabs((double)cpu_random_float(&r));
-        assert_true(fabs(math_sin(a) - sin(a)) <= 0x1p-52);
-        assert_true(fabs(math_cos(a) - cos(a)) <= 0x1p-52);
-        assert_true(fabs(math_pow(1e7, p) - pow(1e7, p)) <= 0x1p-51 * pow(1e7, p));
-        first[i] = (float)(math_sin(a) + math_cos(a) * math_pow(1e7, p));
-        double rest = math_sin(a) - (double)(float)math_sin(a); /* the last places of the double */
-        x[i] = (float)(rest + math_pow(10, p) - (double)(float)math_pow(10, p));
+        assert_true(fabs(real_sin(a) - sin(a)) <= 0x1p-52);
+        assert_true(fabs(real_cos(a) - cos(a)) <= 0x1p-52);
+        assert_true(fabs(real_pow(1e7, p) - pow(1e7, p)) <= 0x1p-51 * pow(1e7, p));
+        first[i] = (float)(real_sin(a) + real_cos(a) * real_pow(1e7, p));
+        double rest = real_sin(a) - (double)(float)real_sin(a); /* the last places of the double */
+        x[i] = (float)(rest + real_pow(10, p) - (double)(float)real_pow(10, p));
     }
     if (!cpu_common_bits())
         skip();

@@ -3,11 +3,11 @@
  * If every expert is resident, the router's choice stays on the device and decode is one submission. Else the list of each
  * layer that ends with the router is submitted, the host reads the choice and has the experts loaded, and the list of the
  * experts begins the next submission. If a chunk chose more experts than there are slots, they are computed in waves. */
-#include <math.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/real.h"
 #include "engine/engine.h"
 
 /* Experts of a wave: enough to keep a device busy, few enough to be loaded soon. Wave tables: as many as may be in use. */
@@ -33,8 +33,8 @@ static void fill_inputs(struct moeflux_model *m, const int32_t *ids, uint32_t n,
         for (uint32_t i = 0; i < n_angles; i++) {
             /* The angle is rounded to float32, as the reference computes it. */
             float angle = (float)(pos + t) * m->inverse_frequencies[i];
-            *rope++ = (float)(cos((double)angle) * m->rope_multiplier);
-            *rope++ = (float)(sin((double)angle) * m->rope_multiplier);
+            *rope++ = (float)(real_cos((double)angle) * m->rope_multiplier);
+            *rope++ = (float)(real_sin((double)angle) * m->rope_multiplier);
         }
 }
 
