@@ -19,8 +19,11 @@ enum { N_LAYERS = 4, N_EXPERTS = 16, TOP_K = 2, DENSE_MIB = 100, SCRATCH_MIB = 2
 
 static struct model_dir make_model(uint64_t expert_bytes)
 {
+    static struct config_layer layers[N_LAYERS];
+    for (uint32_t i = 0; i < N_LAYERS; i++)
+        layers[i].has_experts = true;
     return (struct model_dir){
-        .config = {.family = FAMILY_QWEN35MOE, .n_layers = N_LAYERS, .n_experts = N_EXPERTS, .top_k = TOP_K},
+        .config = {.layers = layers, .n_layers = N_LAYERS, .n_experts = N_EXPERTS, .top_k = TOP_K},
         .dense_bytes = DENSE_MIB * MIB,
         .expert = {.bytes = expert_bytes}};
 }

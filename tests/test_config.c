@@ -1,4 +1,4 @@
-/* Configurations of both families: where keys may stand, defaults, and every refusal with the key's name. */
+/* Configurations of all families: where keys may stand, defaults, and every refusal with the key's name. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,9 +13,11 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "model/config.h"
+#include "model/family.h"
 
 #define QWEN     "tests/models/qwen-odd/mlx/config.json"
 #define DEEPSEEK "tests/models/deepseek-odd/mlx/config.json"
+#define QWEN3    "tests/models/qwen3-odd/mlx/config.json"
 
 static json_t *load(const char *path)
 {
@@ -76,9 +78,13 @@ static void expect_same(const struct config *a, const struct config *b)
 {
 #define SAME(field) assert_memory_equal(&a->field, &b->field, sizeof a->field)
     assert_int_equal(a->n_layers, b->n_layers);
-    assert_memory_equal(a->layers, b->layers, a->n_layers * sizeof *a->layers);
+    for (uint32_t i = 0; i < a->n_layers; i++) {
+        assert_int_equal(a->layers[i].mixer, b->layers[i].mixer);
+        assert_int_equal(a->layers[i].has_experts, b->layers[i].has_experts);
+    }
     SAME(family), SAME(hidden), SAME(vocab_size), SAME(max_context), SAME(rms_eps), SAME(tied);
-    SAME(n_heads), SAME(n_kv_heads), SAME(head_dim), SAME(rotary_dim), SAME(rope_interleave);
+    SAME(n_heads), SAME(n_kv_heads), SAME(head_dim), SAME(attn_gated), SAME(rotary_dim);
+    SAME(rope_interleave), SAME(sigmoid);
     SAME(rope.yarn), SAME(rope.truncate), SAME(rope.theta), SAME(rope.factor), SAME(rope.original_context);
     SAME(rope.beta_fast), SAME(rope.beta_slow), SAME(rope.mscale), SAME(rope.mscale_all_dim);
     SAME(rope.attention_factor);
@@ -94,7 +100,7 @@ static void qwen_dimensions_are_read_from_the_nested_form(void **state)
 {
     (void)state;
     struct config c = read_ok(load(QWEN));
-    assert_int_equal(c.family, FAMILY_QWEN35MOE);
+    assert_ptr_equal(c.family, &family_qwen35moe);
     assert_int_equal(c.hidden, 192);
     assert_int_equal(c.n_layers, 6);
     assert_int_equal(c.vocab_size, 1003);
@@ -114,7 +120,7 @@ static void qwen_dimensions_are_read_from_the_nested_form(void **state)
     assert_int_equal(c.shared_inner, 192);
     assert_true(c.norm_topk);
     for (uint32_t i = 0; i < 6; i++) {
-        assert_int_equal(c.layers[i], i % 3 == 2 ? LAYER_ATTENTION : LAYER_DELTA);
+        assert_int_equal(c.layers[i].mixer, i % 3 == 2 ? MIXER_ATTENTION : MIXER_DELTA_NET);
         assert_true(config_has_experts(&c, i));
     }
     assert_int_equal(c.n_eos, 2);
@@ -127,7 +133,7 @@ static void deepseek_dimensions_are_read(void **state)
 {
     (void)state;
     struct config c = read_ok(load(DEEPSEEK));
-    assert_int_equal(c.family, FAMILY_DEEPSEEK3);
+    assert_ptr_equal(c.family, &family_deepseek3);
     assert_int_equal(c.q_lora_rank, 192);
     assert_int_equal(c.kv_lora_rank, 128);
     assert_int_equal(c.nope_dim, 64);
@@ -144,10 +150,65 @@ static void deepseek_dimensions_are_read(void **state)
     assert_true(c.rope.beta_fast == 32 && c.rope.beta_slow == 1);
     assert_true(c.rope.mscale == 1 && c.rope.mscale_all_dim == 1 && c.rope.attention_factor == 0);
     for (uint32_t i = 0; i < 5; i++) {
-        assert_int_equal(c.layers[i], LAYER_MLA);
+        assert_int_equal(c.layers[i].mixer, MIXER_LATENT);
         assert_int_equal(config_has_experts(&c, i), i >= 2);
     }
     assert_int_equal(c.n_eos, 1);
+    config_free(&c);
+}
+
+static void qwen3_dimensions_are_read(void **state)
+{
+    (void)state;
+    struct config c = read_ok(load(QWEN3));
+    assert_ptr_equal(c.family, &family_qwen3moe);
+    assert_int_equal(c.n_heads, 6);
+    assert_int_equal(c.n_kv_heads, 3);
+    assert_int_equal(c.head_dim, 20);
+    assert_int_equal(c.rotary_dim, 20);
+    assert_true(c.rope.theta == 1e6 && !c.rope.yarn && !c.rope_interleave);
+    assert_true(c.tied && c.norm_topk && !c.attn_gated && !c.sigmoid);
+    assert_int_equal(c.n_experts, 4);
+    assert_int_equal(c.top_k, 2);
+    assert_int_equal(c.shared_inner, 0);
+    assert_int_equal(c.dense_inner, 100);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(c.layers[i].mixer, MIXER_ATTENTION);
+        assert_int_equal(config_has_experts(&c, i), i != 1);
+    }
+    config_free(&c);
+}
+
+static void qwen3_s_sparse_step_and_newer_keys_are_read(void **state)
+{
+    (void)state;
+    json_t *root = load(QWEN3);
+    set(root, "decoder_sparse_step", "3");
+    set(root, "mlp_only_layers", NULL);
+    set(root, "num_experts", NULL);
+    set(root, "num_local_experts", "9");
+    set(root, "norm_topk_prob", NULL);
+    set(root, "rope_parameters",
+        "{\"rope_type\": \"yarn\", \"rope_theta\": 5000, \"factor\": 4,"
+        "\"original_max_position_embeddings\": 1024}");
+    struct config c = read_ok(root);
+    assert_int_equal(c.n_experts, 9);
+    assert_false(c.norm_topk);
+    assert_true(c.rope.yarn && c.rope.theta == 5000 && c.rope.factor == 4);
+    for (uint32_t i = 0; i < 3; i++)
+        assert_int_equal(config_has_experts(&c, i), i == 2);
+    config_free(&c);
+}
+
+/* Without dense layers nobody asks for the size of one. */
+static void qwen3_without_dense_layers_needs_no_intermediate_size(void **state)
+{
+    (void)state;
+    json_t *root = load(QWEN3);
+    set(root, "mlp_only_layers", "null");
+    set(root, "intermediate_size", NULL);
+    struct config c = read_ok(root);
+    assert_int_equal(c.dense_inner, 0);
     config_free(&c);
 }
 
@@ -247,8 +308,8 @@ static void defaults_fill_what_may_be_absent(void **state)
     assert_int_equal(c.conv_kernel, 4);
     assert_int_equal(c.max_context, 0);
     assert_int_equal(c.n_eos, 0);
-    assert_int_equal(c.layers[3], LAYER_ATTENTION);
-    assert_int_equal(c.layers[2], LAYER_DELTA);
+    assert_int_equal(c.layers[3].mixer, MIXER_ATTENTION);
+    assert_int_equal(c.layers[2].mixer, MIXER_DELTA_NET);
     config_free(&c);
 }
 
@@ -268,12 +329,12 @@ static void the_family_is_known_without_model_type(void **state)
     json_t *root = flatten(load(QWEN));
     set(root, "model_type", NULL);
     struct config c = read_ok(root);
-    assert_int_equal(c.family, FAMILY_QWEN35MOE);
+    assert_ptr_equal(c.family, &family_qwen35moe);
     config_free(&c);
     root = load(DEEPSEEK);
     set(root, "model_type", NULL);
     c = read_ok(root);
-    assert_int_equal(c.family, FAMILY_DEEPSEEK3);
+    assert_ptr_equal(c.family, &family_deepseek3);
     config_free(&c);
 }
 
@@ -326,7 +387,8 @@ static const struct refusal refusals[] = {
     {QWEN, "text_config.attention_bias", "0", ERR_FORMAT, "attention_bias"},
     {QWEN, "text_config.attn_output_gate", "false", ERR_UNSUPPORTED, "attn_output_gate"},
     {QWEN, "text_config.mlp_only_layers", "[1]", ERR_UNSUPPORTED, "mlp_only_layers"},
-    {QWEN, "text_config.model_type", "\"llama\"", ERR_UNSUPPORTED, "model_type is llama"},
+    {QWEN, "text_config.model_type", "\"llama\"", ERR_UNSUPPORTED,
+     "model_type is llama, expected qwen3_5_moe, qwen3_5_moe_text, qwen3_moe or deepseek_v3"},
     {QWEN, "text_config.model_type", "7", ERR_FORMAT, "model_type"},
     {QWEN, "text_config.rope_parameters", "{\"rope_type\": \"yarn\"}", ERR_UNSUPPORTED, "rope_type is yarn"},
     {QWEN, "text_config.rope_parameters", "{\"partial_rotary_factor\": 1.5}", ERR_FORMAT,
@@ -342,6 +404,23 @@ static const struct refusal refusals[] = {
     {QWEN, "eos_token_id", "[1, -1]", ERR_FORMAT, "eos_token_id"},
     {QWEN, "eos_token_id", "[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]", ERR_FORMAT, "eos_token_id"},
     {QWEN, "text_config.head_dim", "16384", ERR_FORMAT, "head_dim"},
+    {QWEN, "text_config.head_dim", "66", ERR_FORMAT, "head_dim is 66, expected a multiple of 4"},
+    {QWEN3, "model_type", NULL, ERR_FORMAT, "key model_type is missing"},
+    {QWEN3, "num_experts", NULL, ERR_FORMAT, "key num_experts is missing"},
+    {QWEN3, "use_sliding_window", "true", ERR_UNSUPPORTED, "use_sliding_window is true, expected false"},
+    {QWEN3, "attention_bias", "true", ERR_UNSUPPORTED, "attention_bias is true, expected false"},
+    {QWEN3, "mlp_only_layers", "[3]", ERR_FORMAT, "mlp_only_layers[0]: expected a layer below 3"},
+    {QWEN3, "mlp_only_layers", "[0, \"1\"]", ERR_FORMAT, "mlp_only_layers[1]: expected a layer below 3"},
+    {QWEN3, "mlp_only_layers", "[0, 1, 2]", ERR_UNSUPPORTED, "all 3 layers are dense"},
+    {QWEN3, "decoder_sparse_step", "4", ERR_UNSUPPORTED, "all 3 layers are dense"},
+    {QWEN3, "decoder_sparse_step", "0", ERR_FORMAT, "decoder_sparse_step"},
+    {QWEN3, "intermediate_size", NULL, ERR_FORMAT, "key intermediate_size is missing"},
+    {QWEN3, "intermediate_size", "98", ERR_FORMAT, "intermediate_size is 98, expected a multiple of 4"},
+    {QWEN3, "head_dim", "null", ERR_FORMAT, "head_dim is missing and hidden_size 128"},
+    {QWEN3, "num_key_value_heads", "4", ERR_FORMAT, "num_attention_heads is 6, expected a multiple of 4"},
+    {QWEN3, "num_experts_per_tok", "5", ERR_FORMAT, "num_experts_per_tok is 5, expected at most 4"},
+    {QWEN3, "rope_scaling", "{\"type\": \"linear\"}", ERR_UNSUPPORTED,
+     "rope_type is linear, expected default or yarn"},
     {DEEPSEEK, "n_group", "3", ERR_FORMAT, "n_routed_experts"},
     {DEEPSEEK, "n_group", "16", ERR_FORMAT, "n_group"},
     {DEEPSEEK, "topk_group", "5", ERR_FORMAT, "topk_group"},
@@ -350,11 +429,11 @@ static const struct refusal refusals[] = {
     {DEEPSEEK, "scoring_func", "\"softmax\"", ERR_UNSUPPORTED, "scoring_func"},
     {DEEPSEEK, "intermediate_size", NULL, ERR_FORMAT, "intermediate_size"},
     {DEEPSEEK, "intermediate_size", "330", ERR_FORMAT, "intermediate_size"},
-    {DEEPSEEK, "q_lora_rank", "100", ERR_FORMAT, "q_lora_rank"},
-    {DEEPSEEK, "kv_lora_rank", "100", ERR_FORMAT, "kv_lora_rank"},
-    {DEEPSEEK, "qk_rope_head_dim", "31", ERR_FORMAT, "qk_rope_head_dim"},
-    {DEEPSEEK, "v_head_dim", "20", ERR_FORMAT, "v_head_dim"},
-    {DEEPSEEK, "first_k_dense_replace", "5", ERR_UNSUPPORTED, "first_k_dense_replace"},
+    {DEEPSEEK, "kv_lora_rank", "102", ERR_FORMAT, "kv_lora_rank is 102, expected a multiple of 4"},
+    {DEEPSEEK, "qk_nope_head_dim", "66", ERR_FORMAT, "qk_nope_head_dim is 66, expected a multiple of 4"},
+    {DEEPSEEK, "qk_rope_head_dim", "30", ERR_FORMAT, "qk_rope_head_dim is 30, expected a multiple of 4"},
+    {DEEPSEEK, "mlp_only_layers", "[1]", ERR_UNSUPPORTED, "mlp_only_layers"},
+    {DEEPSEEK, "first_k_dense_replace", "5", ERR_UNSUPPORTED, "all 5 layers are dense"},
     {DEEPSEEK, "moe_layer_freq", "0", ERR_FORMAT, "moe_layer_freq"},
     {DEEPSEEK, "rope_parameters.rope_type", "\"linear\"", ERR_UNSUPPORTED, "rope_type is linear"},
     {DEEPSEEK, "rope_parameters.factor", NULL, ERR_FORMAT, "factor"},
@@ -426,6 +505,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(qwen_dimensions_are_read_from_the_nested_form),
         cmocka_unit_test(deepseek_dimensions_are_read),
+        cmocka_unit_test(qwen3_dimensions_are_read),
+        cmocka_unit_test(qwen3_s_sparse_step_and_newer_keys_are_read),
+        cmocka_unit_test(qwen3_without_dense_layers_needs_no_intermediate_size),
         cmocka_unit_test(flat_and_nested_forms_read_the_same),
         cmocka_unit_test(text_config_wins_over_the_top_level),
         cmocka_unit_test(an_interval_stands_in_for_layer_types),

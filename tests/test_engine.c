@@ -153,6 +153,24 @@ static void pinned_experts_leave_room_for_every_wave(void **state)
     tmp_tree_remove(tmp);
 }
 
+/* The first two layers of this model are dense. */
+static void counts_for_a_layer_without_experts_are_refused(void **state)
+{
+    (void)state;
+    char *tmp = tmp_tree_new();
+    const char *usage = tmp_tree_path(tmp, "usage");
+    tmp_tree_write_text(tmp, "usage", "moeflux usage 1 5 16\n1 3 5\n2 1 7\nend\n");
+    for (int is_pin = 0; is_pin < 2; is_pin++) {
+        struct moeflux_err e = {0};
+        struct moeflux_model *m;
+        struct moeflux_options o = {.dir = DEEPSEEK, .device = "reference", .memory_bytes = 20 * 28672};
+        *(is_pin ? &o.pin : &o.usage) = usage;
+        assert_int_equal(moeflux_model_open(&m, &o, &e), ERR_FORMAT);
+        assert_non_null(strstr(e.text, "layer 1, which has no experts"));
+    }
+    tmp_tree_remove(tmp);
+}
+
 static void a_cleared_session_repeats_itself(void **state)
 {
     (void)state;
@@ -413,6 +431,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_do_not_depend_on_the_cache),
         cmocka_unit_test(pinned_experts_leave_room_for_every_wave),
+        cmocka_unit_test(counts_for_a_layer_without_experts_are_refused),
         cmocka_unit_test(a_cleared_session_repeats_itself),
         cmocka_unit_test(two_sessions_do_not_disturb_each_other),
         cmocka_unit_test(chunk_sizes_agree),

@@ -14,6 +14,7 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "convert/convert.h"
+#include "model/family.h"
 #include "model/model_dir.h"
 #include "st_writer.h"
 #include "tmp_tree.h"
@@ -389,7 +390,7 @@ static void the_layout_of_cogito_opens(void **state)
     move(dir, "packed_experts", "root/packed_experts");
     tmp_tree_replace(dir, "artifacts/model_weights.json", "\"model_type\"", "\"kind\"");
     struct model_dir m = open_ok(dir);
-    assert_int_equal(m.config.family, FAMILY_DEEPSEEK3);
+    assert_ptr_equal(m.config.family, &family_deepseek3);
     assert_true(m.config.rope.yarn && m.config.rope.factor == 40.0);
     assert_int_equal(m.n_files, 1 + 3);
     assert_non_null(strstr(m.files[1].path, "root/packed_experts/layer_02.bin"));

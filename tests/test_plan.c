@@ -151,7 +151,7 @@ static void the_chunk_follows_total_memory_and_not_what_is_free(void **state)
     const uint64_t gib = (uint64_t)1 << 30;
     const struct {
         uint64_t total;
-        bool is_cpu;
+        bool is_software;
         uint32_t chunk;
     } devices[] = {
         {80 * gib, false, 2048}, {20 * gib, false, 2048}, {16 * gib, false, 512}, {64 * gib, true, 128}};
@@ -161,8 +161,8 @@ static void the_chunk_follows_total_memory_and_not_what_is_free(void **state)
     for (size_t i = 0; i < sizeof devices / sizeof *devices; i++)
         for (uint64_t part = 1; part <= 16; part *= 4) {
             const struct exec_caps caps = {.name = "a device",
-                                           .is_cpu = devices[i].is_cpu,
-                                           .is_unified = devices[i].is_cpu,
+                                           .is_software = devices[i].is_software,
+                                           .is_unified = devices[i].is_software,
                                            .subgroup_size = 32,
                                            .max_shared_bytes = 32768,
                                            .max_workgroup = 1024,

@@ -141,7 +141,7 @@ static double recurrent_error(struct talk *a, struct talk *b)
     float *x = read_back(a, &a->s->recurrent), *y = read_back(b, &b->s->recurrent), *from = x, *with = y;
     double worst = 0;
     for (uint32_t i = 0; i < c->n_layers; i++) {
-        if (c->layers[i] == LAYER_ATTENTION)
+        if (c->layers[i].mixer == MIXER_ATTENTION)
             continue;
         worst =
             fmax(worst, relative_error(from + a->s->parity * window, with + b->s->parity * window, window));

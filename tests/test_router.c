@@ -56,7 +56,7 @@ static void check_on(struct exec *x, const struct example *c)
     check_ok(exec_read(x, &idx, 0, chosen, k * sizeof *chosen, &e), &e);
     check_ok(exec_read(x, &weights, 0, w, k * sizeof *w, &e), &e);
     for (uint32_t i = 0; i < k; i++)
-        if (chosen[i] != c->idx[i] || fabsf(w[i] - c->weights[i]) > 2e-6f)
+        if (chosen[i] != c->idx[i] || !(fabsf(w[i] - c->weights[i]) <= 2e-6f))
             fail_msg("choice %u is expert %u with %.7f, expected %u with %.7f", i, chosen[i], (double)w[i],
                      c->idx[i], (double)c->weights[i]);
     struct exec_buffer *all[] = {&logits, &bias, &idx, &weights};

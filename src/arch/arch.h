@@ -1,21 +1,21 @@
-/* arch.h - what an architecture is to the engine: weights, and the lists of operations that make a layer.
+/* arch.h - a model's layers as the engine sees them: weights, and the lists of operations that make a layer. They are built
+ * from the description in config.h: a mixer (mixer.h), then experts (moe.h) or a dense part (dense.h).
  *
  * A layer is two lists: before_experts ends with the router's choice (idx, weights); experts_up and experts_down compute
  * the routed and shared experts and the residual. Between the two the engine makes sure that the chosen experts are in
  * their table; experts_up may run in two halves, the experts that are there first. Of a layer without experts
  * before_experts is all.
- * The lists serve any number of tokens of a chunk: one is decode, more are prefill. Adding an architecture: one file
- * that fills a struct arch, a line in arch_find, the operations it lacks. */
+ * The lists serve any number of tokens of a chunk: one is decode, more are prefill. */
 #ifndef MOEFLUX_ARCH_ARCH_H
 #define MOEFLUX_ARCH_ARCH_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "ops/gqa.h"
+#include "model/config.h"
 #include "exec/exec.h"
+#include "ops/kv_cache.h"
 
-struct config;
 struct moeflux_err;
 struct expert_layout;
 struct loader;
@@ -67,9 +67,12 @@ struct arch_state {
      * [parity] is the current one, and S f32 [n_v_heads][v_head_dim][k_head_dim]. Bytes of 0: none. */
     uint64_t window_off, window_bytes; /* of one window */
     uint64_t delta_off, delta_bytes;
+    /* Of layers with rows, as saved states call them: heads, channels of a head's key, whether a row is a latent. */
+    uint32_t n_heads, head_dim;
+    bool is_latent;
 };
 
-/* What an open architecture shows to the engine. */
+/* What open layers show to the engine. */
 struct arch_view {
     uint64_t kv_block_bytes;         /* one block of the KV cache, all layers */
     uint64_t recurrent_state_bytes;  /* 0: no layer is recurrent, the sequence can be cut anywhere */
@@ -82,32 +85,30 @@ struct arch_view {
     struct exec_buffer logits;       /* f32 [ARCH_HEAD_ROWS][vocab_size] */
 };
 
-struct arch {
-    const char *name; /* "Qwen3.5-MoE" */
-    /* Bytes of arch_view.scratch_bytes, before anything is open. */
-    uint64_t (*scratch_bytes)(const struct config *c, const struct exec_caps *caps, uint32_t max_chunk);
-    /* Loads the weights and prepares the operations. On failure *self is NULL. */
-    int (*open)(void **self, const struct arch_request *r, struct arch_view *view, struct moeflux_err *e);
-    void (*close)(void *self);
-    /* Each records into the open batch. */
-    void (*embed)(void *self, const struct arch_chunk *c);
-    void (*before_experts)(void *self, const struct arch_chunk *c, uint32_t layer);
-    /* For one token, after before_experts of an earlier layer: what `layer`'s router would choose for the hidden state
-     * as it is now, into view.predicted. */
-    void (*predict_experts)(void *self, const struct arch_chunk *c, uint32_t layer);
-    /* Whether the experts of a chunk of n tokens may come in waves: up and down for the experts of each, the last one
-     * without more_waves. Else all experts of a token are needed at once. */
-    bool (*takes_waves)(void *self, uint32_t n);
-    /* Tokens from .. from + n - 1 of the chunk. */
-    void (*experts_up)(void *self, const struct arch_chunk *c, const struct arch_experts *x);
-    void (*experts_down)(void *self, const struct arch_chunk *c, const struct arch_experts *x);
-    /* Logits of tokens from .. from + n - 1 (n <= ARCH_HEAD_ROWS) into view.logits. */
-    void (*head)(void *self, const struct arch_chunk *c, uint32_t from, uint32_t n);
-};
+struct arch;
 
-/* The architecture of a config, or NULL with ERR_UNSUPPORTED in `e`. */
-const struct arch *arch_find(const struct config *c, struct moeflux_err *e);
+/* Of what a layer keeps of a sequence: sizes are the model's, offsets as if there were no other layer. */
+struct arch_state arch_state_of(const struct config *c, uint32_t layer, enum kv_type type);
+/* Bytes of arch_view.scratch_bytes, before anything is open. */
+uint64_t arch_scratch_bytes(const struct config *c, const struct exec_caps *caps, uint32_t max_chunk);
 
-extern const struct arch arch_qwen35moe, arch_deepseek3;
+/* Loads the weights and prepares the operations. On failure *out is NULL. */
+int arch_open(struct arch **out, const struct arch_request *r, struct arch_view *view, struct moeflux_err *e);
+void arch_close(struct arch *a); /* NULL is legal */
+
+/* Each records into the open batch. */
+void arch_embed(const struct arch *a, const struct arch_chunk *c);
+void arch_before_experts(const struct arch *a, const struct arch_chunk *c, uint32_t layer);
+/* For one token, after before_experts of an earlier layer: what `layer`'s router would choose for the hidden state as it is
+ * now, into view.predicted. */
+void arch_predict_experts(const struct arch *a, uint32_t layer);
+/* Whether the experts of a chunk of n tokens may come in waves: up and down for the experts of each, the last one
+ * without more_waves. Else all experts of a token are needed at once. */
+bool arch_takes_waves(const struct arch *a, uint32_t n);
+/* Tokens from .. from + n - 1 of the chunk. */
+void arch_experts_up(const struct arch *a, const struct arch_chunk *c, const struct arch_experts *x);
+void arch_experts_down(const struct arch *a, const struct arch_chunk *c, const struct arch_experts *x);
+/* Logits of tokens from .. from + n - 1 (n <= ARCH_HEAD_ROWS) into view.logits. */
+void arch_head(const struct arch *a, uint32_t from, uint32_t n);
 
 #endif

@@ -81,7 +81,8 @@ static int load_tensor(struct loader *l, const struct tensor *t, uint64_t *addre
 {
     struct exec_buffer b;
     uint64_t off;
-    int rc = reserve(l, t->bytes, &b, &off, e);
+    /* Kernels read words, of which the last may be half a tensor's. */
+    int rc = reserve(l, size_round_up(t->bytes, sizeof(uint32_t)), &b, &off, e);
     for (uint64_t done = 0; rc == 0 && done < t->bytes;) {
         uint64_t n = size_min(t->bytes - done, EXEC_STAGE_BYTES);
         void *to = exec_stage(l->exec, &b, off + done, n, e);

@@ -1,45 +1,76 @@
 #include "arch/moe.h"
 
+#include <stdio.h>
+
 #include "arch/arch.h"
 #include "arch/loader.h"
 #include "arch/scratch.h"
 #include "base/err.h"
 #include "model/config.h"
+#include "model/family.h"
 #include "model/model_dir.h"
 
+enum { NAME = 64 };
+
+/* Below "model.layers.N."; `part`: a matrix of the shared expert, or "". */
+static const char *mlp_name(char out[NAME], const char *name, const char *part)
+{
+    snprintf(out, NAME, "mlp.%s%s", name, part);
+    return out;
+}
+
+/* Whether the shared expert has a weight of its own. */
+static bool has_shared_gate(const struct config *c)
+{
+    return c->shared_inner && c->family->shared_gate;
+}
+
 /* The rows stand in several products and are loaded once. */
-static int load_router(struct loader *l, const struct config *c, uint32_t layer,
-                       const struct moe_names *names, struct moe_layer *out, struct moeflux_err *e)
+static int load_router(struct loader *l, const struct config *c, uint32_t layer, struct moe_layer *out,
+                       struct moeflux_err *e)
 {
     struct loader_part parts[4] = {{"mlp.gate", c->n_experts}};
     struct weights w[4];
+    char names[3][NAME];
     uint32_t n = 1;
-    if (names->shared_gate)
-        parts[n++] = (struct loader_part){names->shared_gate, 1};
-    parts[n++] = (struct loader_part){names->shared[0], c->shared_inner};
-    parts[n++] = (struct loader_part){names->shared[1], c->shared_inner};
+    if (has_shared_gate(c))
+        parts[n++] = (struct loader_part){mlp_name(names[0], c->family->shared_gate, ""), 1};
+    if (c->shared_inner) {
+        const char *shared = c->family->shared;
+        parts[n++] = (struct loader_part){mlp_name(names[1], shared, ".gate_proj"), c->shared_inner};
+        parts[n++] = (struct loader_part){mlp_name(names[2], shared, ".up_proj"), c->shared_inner};
+    }
     int rc = loader_parts(l, layer, parts, n, c->hidden, w, e);
     if (rc == 0)
         rc = linear_open(&out->router_in, l->exec, w, n, e);
     if (rc == 0)
         rc = linear_open(&out->router_only, l->exec, w, 1, e);
-    return rc < 0 ? rc : linear_open(&out->shared_in, l->exec, w + 1, n - 1, e);
+    return rc < 0 || n == 1 ? rc : linear_open(&out->shared_in, l->exec, w + 1, n - 1, e);
 }
 
-int moe_load_layer(struct moe *m, struct loader *l, uint32_t layer, const struct moe_names *names,
-                   struct moe_layer *out, struct moeflux_err *e)
+static int load_shared_down(struct moe *m, struct loader *l, uint32_t layer, struct moe_layer *out,
+                            struct moeflux_err *e)
 {
-    const struct config *c = l->config;
-    const struct loader_part down = {names->shared[2], c->hidden};
-    int rc = load_router(l, c, layer, names, out, e);
-    if (rc == 0 && names->router_bias)
-        rc = loader_layer_vector(l, layer, names->router_bias, c->n_experts, &out->bias, e);
-    if (rc == 0)
-        rc = loader_parts(l, layer, &down, 1, c->shared_inner, &out->shared_down, e);
+    char name[NAME];
+    const struct loader_part down = {mlp_name(name, l->config->family->shared, ".down_proj"),
+                                     l->config->hidden};
+    int rc = loader_parts(l, layer, &down, 1, l->config->shared_inner, &out->shared_down, e);
     if (rc < 0)
         return rc;
     m->shared_formats |= 1u << out->shared_down.format;
     return linear_open(&out->shared_out, l->exec, &out->shared_down, 1, e);
+}
+
+int moe_load_layer(struct moe *m, struct loader *l, uint32_t layer, struct moe_layer *out,
+                   struct moeflux_err *e)
+{
+    const struct config *c = l->config;
+    char name[NAME];
+    int rc = load_router(l, c, layer, out, e);
+    if (rc == 0 && c->family->router_bias)
+        rc = loader_layer_vector(l, layer, mlp_name(name, c->family->router_bias, ""), c->n_experts,
+                                 &out->bias, e);
+    return rc < 0 || !c->shared_inner ? rc : load_shared_down(m, l, layer, out, e);
 }
 
 void moe_close_layer(struct moe_layer *y, struct exec *x)
@@ -50,10 +81,16 @@ void moe_close_layer(struct moe_layer *y, struct exec *x)
     linear_close(&y->shared_out, x);
 }
 
-int moe_open(struct moe *m, const struct arch_request *r, const struct router_shape *router,
-             struct moeflux_err *e)
+int moe_open(struct moe *m, const struct arch_request *r, struct moeflux_err *e)
 {
     const struct config *c = r->config;
+    const struct router_shape router = {.n_experts = c->n_experts,
+                                        .top_k = c->top_k,
+                                        .norm = c->norm_topk,
+                                        .sigmoid = c->sigmoid,
+                                        .n_groups = c->n_group,
+                                        .keep_groups = c->topk_group,
+                                        .scale = c->routed_scaling};
     const struct expert_layout *at = r->expert;
     m->exec = r->exec;
     m->config = c;
@@ -77,17 +114,17 @@ int moe_open(struct moe *m, const struct arch_request *r, const struct router_sh
                                           .down_b = (uint32_t)at->down_b,
                                           .eps = c->rms_eps,
                                           .shared_gate = m->shared_gate};
-    int rc = router_open(&m->router, r->exec, router, e);
+    int rc = router_open(&m->router, r->exec, &router, e);
     return rc < 0 ? rc : experts_open(&m->experts, r->exec, &experts, e);
 }
 
-void moe_allocate(struct moe *m, const struct config *c, const struct exec_caps *caps, bool shared_gate,
-                  uint32_t n, struct scratch *to)
+void moe_allocate(struct moe *m, const struct config *c, const struct exec_caps *caps, uint32_t n,
+                  struct scratch *to)
 {
     const struct experts_shape experts = {.n_experts = c->n_experts, .top_k = c->top_k, .hidden = c->hidden};
     uint64_t chosen = (uint64_t)n * c->top_k;
-    m->shared_gate = shared_gate;
-    m->router_rows = c->n_experts + shared_gate + 2 * c->shared_inner;
+    m->shared_gate = has_shared_gate(c);
+    m->router_rows = c->n_experts + m->shared_gate + 2 * c->shared_inner;
     scratch_floats(to, &m->routed, (uint64_t)n * m->router_rows);
     scratch_floats(to, &m->idx, chosen);
     scratch_floats(to, &m->weights, chosen);
@@ -117,7 +154,7 @@ void moe_show(const struct moe *m, struct arch_view *view)
  * error there is another expert. */
 static void run_router_in(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t n)
 {
-    bool apart = m->f16_scratch && linear_takes_f16(&y->shared_in, n);
+    bool apart = m->f16_scratch && m->config->shared_inner && linear_takes_f16(&y->shared_in, n);
     struct linear_call call = {.x = x,
                                .norm = y->norm,
                                .y = m->routed.address,

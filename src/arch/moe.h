@@ -1,6 +1,6 @@
-/* moe.h - the mixture of experts of a layer, as architectures share it:
+/* moe.h - the mixture of experts of a layer:
  *   [router logits, shared gate, shared gate and up rows] = W norm2(x); router | up; down        4 dispatches
- * The shared expert's gate is left out where a model has none. */
+ * The shared expert, or its gate alone, is left out where a model has none. */
 #ifndef MOEFLUX_ARCH_MOE_H
 #define MOEFLUX_ARCH_MOE_H
 
@@ -20,19 +20,13 @@ struct moeflux_err;
 struct loader;
 struct scratch;
 
-/* How a family names its tensors, below "model.layers.N.". */
-struct moe_names {
-    const char *router_bias; /* NULL: none */
-    const char *shared_gate; /* NULL: none */
-    const char *shared[3];   /* gate, up, down projection */
-};
-
 struct moe_layer {
     uint64_t norm;           /* f32 [hidden], before the experts */
     uint64_t bias;           /* f32 [n_experts], of the router; 0: none */
     struct linear router_in; /* router logits, shared gate logit, shared gate and up rows */
     struct linear
-        router_only;         /* router logits alone: for the guess, and where the others go through float16 */
+        router_only; /* router logits alone: for the guess, and where the others go through float16 */
+    /* The rest is of the shared expert. */
     struct linear shared_in; /* ... and the others */
     struct weights shared_down;
     struct linear shared_out; /* shared_down for chunks */
@@ -53,16 +47,15 @@ struct moe {
 };
 
 /* Loads layer `layer`, whose norm is there already. */
-int moe_load_layer(struct moe *m, struct loader *l, uint32_t layer, const struct moe_names *names,
-                   struct moe_layer *out, struct moeflux_err *e);
+int moe_load_layer(struct moe *m, struct loader *l, uint32_t layer, struct moe_layer *out,
+                   struct moeflux_err *e);
 void moe_close_layer(struct moe_layer *y, struct exec *x);
 
 /* After all layers are loaded and m->f16_scratch is set. */
-int moe_open(struct moe *m, const struct arch_request *r, const struct router_shape *router,
-             struct moeflux_err *e);
+int moe_open(struct moe *m, const struct arch_request *r, struct moeflux_err *e);
 /* Its buffers for chunks of up to n tokens. */
-void moe_allocate(struct moe *m, const struct config *c, const struct exec_caps *caps, bool shared_gate,
-                  uint32_t n, struct scratch *to);
+void moe_allocate(struct moe *m, const struct config *c, const struct exec_caps *caps, uint32_t n,
+                  struct scratch *to);
 void moe_close(struct moe *m);
 /* Its part of the view. */
 void moe_show(const struct moe *m, struct arch_view *view);

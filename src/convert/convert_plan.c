@@ -14,6 +14,7 @@
 #include "base/mem.h"
 #include "model/checkpoint.h"
 #include "model/expert_places.h"
+#include "model/family.h"
 #include "model/fp8.h"
 #include "model/layout.h"
 #include "model/manifest.h"
@@ -25,7 +26,7 @@
 
 #define MAX_CONFIG_BYTES ((uint64_t)16 << 20)
 
-enum { CODE_BITS = 4, GATE_BITS = 8 };
+enum { CODE_BITS = 4 };
 
 /* --- the source --- */
 
@@ -87,7 +88,7 @@ static int open_source(struct convert_plan *p, const char *src, struct moeflux_e
         rc = open_unquantised(p, &l, src, &q, e);
     }
     layout_free(&l);
-    p->plus_one = rc == 0 && p->src.config.family == FAMILY_QWEN35MOE && checkpoint_is_hugging_face(&p->src);
+    p->plus_one = rc == 0 && p->src.config.family->norms_less_one && checkpoint_is_hugging_face(&p->src);
     return rc;
 }
 
@@ -159,12 +160,13 @@ static int add_quantised(struct convert_plan *p, const struct tensor *src, uint3
 static uint32_t bits_for(const struct convert_plan *p, const struct matrix *w)
 {
     const char *name = w->weight->name;
-    bool router = names_ends_with(name, ".mlp.gate.weight");
+    char shared_gate[64];
+    const struct family *f = p->src.config.family;
     if (p->quantised || w->cols % CONFIG_GROUP != 0)
         return 0;
-    if (p->src.config.family == FAMILY_DEEPSEEK3)
-        return router ? 0 : CODE_BITS;
-    return router || names_ends_with(name, ".mlp.shared_expert_gate.weight") ? GATE_BITS : CODE_BITS;
+    snprintf(shared_gate, sizeof shared_gate, ".mlp.%s.weight", f->shared_gate ? f->shared_gate : "");
+    bool is_gate = names_ends_with(name, ".mlp.gate.weight") || names_ends_with(name, shared_gate);
+    return is_gate ? f->gate_bits : CODE_BITS;
 }
 
 static int plan_matrix(struct convert_plan *p, const struct schema_item *s, struct moeflux_err *e)

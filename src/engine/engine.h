@@ -16,8 +16,7 @@ enum { MOEFLUX_WAVE_TABLES = 16 };
 struct moeflux_model {
     struct model_dir dir;
     struct exec *exec;
-    const struct arch *arch;
-    void *self; /* of the architecture */
+    struct arch *arch;
     struct arch_view view;
     struct loader loader;
     struct expert_store *expert_store;

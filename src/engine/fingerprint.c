@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "engine/engine.h"
+#include "model/family.h"
 
 /* Bytes of a sample; three of each tensor, four of the first and last expert of each layer. */
 enum { SAMPLE = 1024, EXPERT_SAMPLE = 256 };
@@ -18,38 +19,13 @@ static void add(XXH3_state_t *h, const void *bytes, uint64_t n)
  * may be changed without touching a state. */
 static void add_config(XXH3_state_t *h, const struct config *c)
 {
-    const uint32_t counts[] = {(uint32_t)c->family,
-                               c->hidden,
-                               c->n_layers,
-                               c->vocab_size,
-                               c->tied,
-                               c->n_heads,
-                               c->n_kv_heads,
-                               c->head_dim,
-                               c->rotary_dim,
-                               c->n_k_heads,
-                               c->n_v_heads,
-                               c->k_head_dim,
-                               c->v_head_dim,
-                               c->conv_kernel,
-                               c->q_lora_rank,
-                               c->kv_lora_rank,
-                               c->nope_dim,
-                               c->rope_dim,
-                               c->v_dim,
-                               c->n_experts,
-                               c->top_k,
-                               c->moe_inner,
-                               c->shared_inner,
-                               c->first_dense,
-                               c->moe_freq,
-                               c->dense_inner,
-                               c->n_group,
-                               c->topk_group,
-                               c->norm_topk,
-                               c->rope_interleave,
-                               c->rope.yarn,
-                               c->rope.truncate};
+    const uint32_t counts[] = {
+        c->family->id, c->hidden,       c->n_layers,    c->vocab_size,   c->tied,         c->n_heads,
+        c->n_kv_heads, c->head_dim,     c->rotary_dim,  c->n_k_heads,    c->n_v_heads,    c->k_head_dim,
+        c->v_head_dim, c->conv_kernel,  c->q_lora_rank, c->kv_lora_rank, c->nope_dim,     c->rope_dim,
+        c->v_dim,      c->n_experts,    c->top_k,       c->moe_inner,    c->shared_inner, c->first_dense,
+        c->moe_freq,   c->dense_inner,  c->n_group,     c->topk_group,   c->norm_topk,    c->rope_interleave,
+        c->rope.yarn,  c->rope.truncate};
     const struct rope_config *r = &c->rope;
     const double constants[] = {(double)c->rms_eps,
                                 (double)c->routed_scaling,
@@ -64,7 +40,7 @@ static void add_config(XXH3_state_t *h, const struct config *c)
     add(h, counts, sizeof counts);
     add(h, constants, sizeof constants);
     for (uint32_t i = 0; i < c->n_layers; i++) {
-        uint32_t kind = (uint32_t)c->layers[i];
+        uint32_t kind = (uint32_t)c->layers[i].mixer;
         add(h, &kind, sizeof kind);
     }
 }

@@ -125,8 +125,8 @@ static struct arch_experts experts_of(const struct moeflux_model *m, uint32_t la
 
 static void run_experts(const struct pass *p, const struct arch_experts *x)
 {
-    p->m->arch->experts_up(p->m->self, &p->chunk, x);
-    p->m->arch->experts_down(p->m->self, &p->chunk, x);
+    arch_experts_up(p->m->arch, &p->chunk, x);
+    arch_experts_down(p->m->arch, &p->chunk, x);
 }
 
 /* Ends the batch and lets the experts go that it used. */
@@ -269,7 +269,7 @@ static int token_experts(const struct pass *p, uint32_t layer, bool has_predicti
     read_ahead(p, layer, has_prediction);
     if (present && present != all && top_k <= 64) {
         x.skip = ~present;
-        m->arch->experts_up(m->self, &p->chunk, &x);
+        arch_experts_up(m->arch, &p->chunk, &x);
         rc = exec_submit(m->exec, &ticket, e);
         exec_begin(m->exec);
         x.skip = present;
@@ -285,14 +285,14 @@ static int streamed_experts(const struct pass *p, uint32_t layer, struct moeflux
     struct moeflux_model *m = p->m;
     bool has_prediction = predicts_after(p, layer);
     if (has_prediction)
-        m->arch->predict_experts(m->self, &p->chunk, next_moe(m, layer));
+        arch_predict_experts(m->arch, next_moe(m, layer));
     int rc = await_choice(p, has_prediction, e);
     if (rc < 0)
         return rc;
     if (p->chunk.n == 1)
         return token_experts(p, layer, has_prediction, e);
     predictor_observe(&m->predictor, layer, choice_of(m) + (uint64_t)(p->chunk.n - 1) * m->dir.config.top_k);
-    bool by_expert = m->arch->takes_waves(m->self, p->chunk.n);
+    bool by_expert = arch_takes_waves(m->arch, p->chunk.n);
     return by_expert ? expert_waves(p, layer, e) : token_waves(p, layer, e);
 }
 
@@ -302,7 +302,7 @@ static int run_layers(const struct pass *p, struct moeflux_err *e)
     int rc = 0;
     for (uint32_t i = 0; rc == 0 && i < m->dir.config.n_layers; i++) {
         m->progress_at.layer = i;
-        m->arch->before_experts(m->self, &p->chunk, i);
+        arch_before_experts(m->arch, &p->chunk, i);
         if (!config_has_experts(&m->dir.config, i)) {
             exec_split(m->exec);
         } else if (m->resident) {
@@ -321,7 +321,7 @@ static int run_layers(const struct pass *p, struct moeflux_err *e)
 static void record_head(const struct pass *p, uint32_t from, uint32_t n)
 {
     struct moeflux_model *m = p->m;
-    m->arch->head(m->self, &p->chunk, from, n);
+    arch_head(m->arch, from, n);
     if (!m->view.logits.host)
         exec_copy(m->exec, &m->logits, 0, &m->view.logits, 0,
                   (uint64_t)n * m->dir.config.vocab_size * sizeof(float));
@@ -411,7 +411,7 @@ static int record_token(const struct pass *p, struct moeflux_err *e)
 {
     struct moeflux_model *m = p->m;
     exec_begin(m->exec);
-    m->arch->embed(m->self, &p->chunk);
+    arch_embed(m->arch, &p->chunk);
     int rc = run_layers(p, e);
     record_head(p, 0, 1);
     return rc;
@@ -482,7 +482,7 @@ static int run_chunk(const struct pass *p, bool last, struct moeflux_err *e)
     if (rc < 0)
         return rc;
     exec_begin(m->exec);
-    m->arch->embed(m->self, &p->chunk);
+    arch_embed(m->arch, &p->chunk);
     copy_hidden(p, 0);
     rc = run_layers(p, e);
     if (rc == 0 && p->outputs->each_logits)

@@ -128,15 +128,12 @@ int load_plan_make(struct load_plan *out, const struct model_dir *m, const struc
                               .io = load_plan_reader_mode(o),
                               .kv_type = choose_kv_type(o->kv_type, caps),
                               .host_free_bytes = host_memory_free("")};
-    const struct arch *arch = arch_find(&m->config, e);
-    if (!arch)
-        return ERR_UNSUPPORTED;
     int rc = choose_chunk(&out->max_chunk, o->chunk, caps, e);
     if (rc < 0)
         return rc;
     size_states(out, m);
     out->driver_bytes = caps->is_unified ? 0 : DRIVER_BYTES;
-    out->activation_bytes = arch->scratch_bytes(&m->config, caps, out->max_chunk);
+    out->activation_bytes = arch_scratch_bytes(&m->config, caps, out->max_chunk);
     const struct budget_request w = {.memory_bytes = o->memory_bytes,
                                      .gpu_memory_bytes = o->gpu_memory_bytes,
                                      .scratch_bytes =

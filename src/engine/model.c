@@ -8,13 +8,11 @@
 #include "engine/load_plan.h"
 #include "engine/test_hooks.h"
 #include "experts/ranking.h"
+#include "model/family.h"
 #include "model/rope.h"
 
 static int open_arch(struct moeflux_model *m, struct moeflux_err *e)
 {
-    m->arch = arch_find(&m->dir.config, e);
-    if (!m->arch)
-        return ERR_UNSUPPORTED;
     loader_init(&m->loader, m->exec, &m->dir, &m->progress);
     const struct arch_request r = {.exec = m->exec,
                                    .loader = &m->loader,
@@ -22,7 +20,7 @@ static int open_arch(struct moeflux_model *m, struct moeflux_err *e)
                                    .expert = &m->dir.expert,
                                    .max_chunk = m->max_chunk,
                                    .kv_type = m->kv_type};
-    int rc = m->arch->open(&m->self, &r, &m->view, e);
+    int rc = arch_open(&m->arch, &r, &m->view, e);
     assert(rc < 0 || m->view.states);
     return rc;
 }
@@ -155,8 +153,7 @@ void moeflux_model_close(struct moeflux_model *m)
         return; /* nothing can be given back while the device uses it */
     expert_store_close(m->expert_store);
     predictor_close(&m->predictor);
-    if (m->self)
-        m->arch->close(m->self);
+    arch_close(m->arch);
     if (m->exec) {
         loader_free(&m->loader);
         exec_buffer_free(m->exec, &m->ids);
@@ -177,7 +174,7 @@ void moeflux_model_close(struct moeflux_model *m)
 struct moeflux_model_info moeflux_model_get_info(const struct moeflux_model *m)
 {
     const struct config *c = &m->dir.config;
-    return (struct moeflux_model_info){.architecture = m->arch->name,
+    return (struct moeflux_model_info){.architecture = m->dir.config.family->name,
                                        .device = exec_get_caps(m->exec).name,
                                        .tokenizer_path = m->dir.tokenizer_path,
                                        .n_layers = c->n_layers,

@@ -5,6 +5,7 @@
 
 #include "base/mem.h"
 #include "engine/engine.h"
+#include "model/family.h"
 #include "selftest/selftest.h"
 #include "vulkan/device.h"
 
@@ -24,25 +25,6 @@ int moeflux_list_devices(struct moeflux_device *out, uint32_t cap, struct moeflu
     }
     free(all);
     return n;
-}
-
-static const char *family_name(enum family f)
-{
-    return f == FAMILY_QWEN35MOE ? "Qwen3.5-MoE" : "DeepSeek-V3";
-}
-
-static uint64_t kv_floats_per_pos(const struct config *c, enum layer_kind kind)
-{
-    if (kind == LAYER_ATTENTION)
-        return 2 * (uint64_t)c->n_kv_heads * c->head_dim;
-    return kind == LAYER_MLA ? (uint64_t)c->kv_lora_rank + c->rope_dim : 0;
-}
-
-/* A delta layer's window is kept twice: it is read and written in one dispatch. */
-static uint64_t recurrent_floats(const struct config *c)
-{
-    return 2 * (uint64_t)(c->conv_kernel - 1) * config_conv_dim(c) +
-           (uint64_t)c->n_v_heads * c->v_head_dim * c->k_head_dim;
 }
 
 /* Elements of the dense tensors: quantised codes count once, their scales and biases not. */
@@ -76,13 +58,14 @@ void model_info_needs(const struct model_dir *d, struct moeflux_needs *out)
                                   .dense_bytes = d->dense_bytes,
                                   .expert_bytes = d->expert_bytes,
                                   .one_expert_bytes = d->expert.bytes};
-    snprintf(out->architecture, sizeof out->architecture, "%s", family_name(c->family));
+    snprintf(out->architecture, sizeof out->architecture, "%s", c->family->name);
     for (uint32_t i = 0; i < c->n_layers; i++) {
-        out->n_attention += c->layers[i] != LAYER_DELTA;
-        out->kv_bytes_per_pos += kv_floats_per_pos(c, c->layers[i]) * sizeof(float);
-        /* Twice: a copy is kept so that a chunk can be undone. */
-        out->recurrent_state_bytes +=
-            c->layers[i] == LAYER_DELTA ? 2 * recurrent_floats(c) * sizeof(float) : 0;
+        const struct arch_state s = arch_state_of(c, i, KV_TYPE_F32);
+        out->n_attention += s.rows[0].n > 0;
+        out->kv_bytes_per_pos += ((uint64_t)s.rows[0].n + s.rows[1].n) * sizeof(float);
+        /* A window is kept twice, because it is read and written in one dispatch; and all of it, so that a chunk can be
+         * undone. */
+        out->recurrent_state_bytes += 2 * (2 * s.window_bytes + s.delta_bytes);
         n_moe += config_has_experts(c, i);
     }
     const struct tensor *embedding = model_dir_find(d, "model.embed_tokens.weight");
@@ -114,7 +97,7 @@ struct row_relay {
 static void relay_row(void *ctx, const struct selftest_row *r)
 {
     const struct row_relay *to = ctx;
-    const struct moeflux_selftest_row row = {r->kernel, r->shape, r->error, r->bound, r->ok};
+    const struct moeflux_selftest_row row = {r->kernel, r->shape, r->error, r->bound, r->ok, r->skipped};
     if (to->row)
         to->row(to->ctx, &row);
 }

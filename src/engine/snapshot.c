@@ -18,28 +18,27 @@ static uint32_t interval_of(const struct moeflux_model *m)
     return 0;
 }
 
-static const struct arch_state *first_recurrent(const struct moeflux_model *m)
+/* The first layer's that has rows, or that has none. */
+static const struct arch_state *first_state(const struct moeflux_model *m, bool has_rows)
 {
     static const struct arch_state none;
     for (uint32_t i = 0; i < m->dir.config.n_layers; i++)
-        if (m->view.states[i].delta_bytes)
+        if ((m->view.states[i].rows[0].n > 0) == has_rows)
             return &m->view.states[i];
     return &none;
 }
 
 struct snapshot snapshot_of_model(const struct moeflux_model *m)
 {
-    const struct config *c = &m->dir.config;
-    const struct arch_state *recurrent = first_recurrent(m);
-    bool mla = c->family == FAMILY_DEEPSEEK3;
-    return (struct snapshot){.words = {[SNAPSHOT_LAYERS] = c->n_layers,
+    const struct arch_state *rows = first_state(m, true), *recurrent = first_state(m, false);
+    return (struct snapshot){.words = {[SNAPSHOT_LAYERS] = m->dir.config.n_layers,
                                        [SNAPSHOT_INTERVAL] = interval_of(m),
-                                       [SNAPSHOT_HEADS] = mla ? c->n_heads : c->n_kv_heads,
-                                       [SNAPSHOT_HEAD_DIM] = mla ? c->nope_dim + c->rope_dim : c->head_dim,
+                                       [SNAPSHOT_HEADS] = rows->n_heads,
+                                       [SNAPSHOT_HEAD_DIM] = rows->head_dim,
                                        [SNAPSHOT_WINDOW] = (uint32_t)recurrent->window_bytes,
                                        [SNAPSHOT_RECURRENT] = (uint32_t)recurrent->delta_bytes,
-                                       [SNAPSHOT_LATENT] = mla ? c->kv_lora_rank : 0,
-                                       [SNAPSHOT_ROPE] = mla ? c->rope_dim : 0}};
+                                       [SNAPSHOT_LATENT] = rows->is_latent ? rows->rows[0].n : 0,
+                                       [SNAPSHOT_ROPE] = rows->is_latent ? rows->rows[1].n : 0}};
 }
 
 void snapshot_copy_row(void *dst, enum kv_type to, const void *src, enum kv_type from, uint32_t n)

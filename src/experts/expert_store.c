@@ -513,12 +513,25 @@ static int load_named(struct expert_store *s, const uint32_t *counts, uint32_t m
     return rc;
 }
 
+/* Adds a file's counts to those at hand, as usage_read does. A file of another model may name experts of a layer that has
+ * none here. */
+static int read_counts(const struct model_dir *m, const char *path, uint32_t *counts, struct moeflux_err *e)
+{
+    const struct config *c = &m->config;
+    int rc = usage_read(path, c->n_layers, c->n_experts, counts, e);
+    for (uint64_t i = 0; rc > 0 && i < (uint64_t)c->n_layers * c->n_experts; i++)
+        if (counts[i] && !config_has_experts(c, (uint32_t)(i / c->n_experts)))
+            return err_set(e, ERR_FORMAT, "%s: a count for layer %u, which has no experts", path,
+                           (uint32_t)(i / c->n_experts));
+    return rc;
+}
+
 /* The counts of the pin file, [n_layers][n_experts], or NULL with `e` filled. */
 static uint32_t *read_pin_file(const struct model_dir *m, const char *pin, struct moeflux_err *e)
 {
     const struct config *c = &m->config;
     uint32_t *counts = mem_new((uint64_t)c->n_layers * c->n_experts, sizeof *counts, e);
-    int rc = counts ? usage_read(pin, c->n_layers, c->n_experts, counts, e) : ERR_MEMORY;
+    int rc = counts ? read_counts(m, pin, counts, e) : ERR_MEMORY;
     if (rc == 0)
         err_set(e, ERR_IO, "--pin: there is no file %s", pin);
     if (rc > 0)
@@ -570,7 +583,7 @@ static void seed_ranking(struct expert_store *s)
 
 int expert_store_load(struct expert_store *s, const struct moeflux_progress *p, struct moeflux_err *e)
 {
-    int rc = s->usage ? usage_read(s->usage, s->n_layers, s->n_experts, s->counts, e) : 0;
+    int rc = s->usage ? read_counts(s->model, s->usage, s->counts, e) : 0;
     if (rc < 0)
         return rc;
     seed_ranking(s);

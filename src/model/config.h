@@ -1,7 +1,7 @@
-/* config.h - a model's dimensions and constants, read from config.json (or a manifest's "config") and checked.
+/* config.h - a model described: its layers, dimensions and constants, read from config.json (or a manifest's "config")
+ * and checked. A family's file (family.h) does the reading; above it only the description counts.
  *
- * Names: the field's terms; the keys each comes from stand in the model documentation. All counts are > 0 where
- * the family uses them and 0 where it does not. */
+ * Names: the field's terms. All counts are > 0 where the model uses them and 0 where it does not. */
 #ifndef MOEFLUX_MODEL_CONFIG_H
 #define MOEFLUX_MODEL_CONFIG_H
 
@@ -10,10 +10,21 @@
 #include <stdint.h>
 
 struct moeflux_err;
+struct family;
 struct json_t;
 
-enum family { FAMILY_QWEN35MOE, FAMILY_DEEPSEEK3 };
-enum layer_kind { LAYER_DELTA, LAYER_ATTENTION, LAYER_MLA };
+/* How the tokens of a layer meet. The numbers are in fingerprints of saved states: they stay. */
+enum mixer_kind {
+    MIXER_DELTA_NET,
+    MIXER_ATTENTION, /* grouped-query attention */
+    MIXER_LATENT,    /* multi-head latent attention */
+    MIXER_KINDS
+};
+
+struct config_layer {
+    enum mixer_kind mixer;
+    bool has_experts; /* else its feed-forward part is dense */
+};
 
 enum { CONFIG_MAX_EOS = 16, CONFIG_GROUP = 64 };
 
@@ -26,32 +37,34 @@ struct rope_config {
 };
 
 struct config {
-    enum family family;
+    const struct family *family;
     uint32_t hidden, n_layers, vocab_size;
     uint32_t max_context; /* max_position_embeddings; 0: not said */
     float rms_eps;
-    bool tied;               /* lm_head is the embedding */
-    enum layer_kind *layers; /* [n_layers], owned */
+    bool tied;                   /* lm_head is the embedding */
+    struct config_layer *layers; /* [n_layers], owned; one at least has experts */
 
-    /* full attention (Qwen) */
+    /* attention: n_heads is everybody's, the next three are of grouped-query attention, which has norms of queries and keys */
     uint32_t n_heads, n_kv_heads, head_dim;
-    uint32_t rotary_dim; /* rotated channels of a head: Qwen partial_rotary_factor * head_dim, MLA rope_dim */
+    bool attn_gated;     /* q_proj makes a gate beside each query */
+    uint32_t rotary_dim; /* rotated channels of a head; MLA: rope_dim */
     struct rope_config rope;
     bool rope_interleave; /* pairs (2i, 2i+1) instead of (i, i + rotary_dim/2) */
 
-    /* gated delta net (Qwen) */
+    /* gated delta net */
     uint32_t n_k_heads, n_v_heads, k_head_dim, v_head_dim, conv_kernel;
 
-    /* MLA (DeepSeek) */
+    /* multi-head latent attention */
     uint32_t q_lora_rank; /* 0: plain q_proj */
     uint32_t kv_lora_rank, nope_dim, rope_dim, v_dim;
     bool has_kv_b; /* the heads' matrices are kv_b_proj, else embed_q and unembed_out; the tensors say it */
 
     /* feed-forward */
     uint32_t n_experts, top_k, moe_inner;
-    uint32_t shared_inner; /* of all shared experts together */
-    uint32_t first_dense, moe_freq,
-        dense_inner; /* DeepSeek: layer i is dense iff i < first_dense or i % moe_freq */
+    uint32_t shared_inner; /* of all shared experts together; 0: there is none */
+    uint32_t dense_inner;
+    uint32_t first_dense, moe_freq; /* DeepSeek's way to say which layers are dense: for fingerprints alone */
+    bool sigmoid;                   /* the router's scores, in groups; else softmax */
     uint32_t n_group, topk_group;
     float routed_scaling;
     bool norm_topk;
@@ -69,9 +82,7 @@ static inline uint32_t config_conv_dim(const struct config *c)
 /* Whether layer i has routed experts. */
 static inline bool config_has_experts(const struct config *c, uint32_t i)
 {
-    if (c->family == FAMILY_QWEN35MOE)
-        return true;
-    return i >= c->first_dense && i % c->moe_freq == 0;
+    return c->layers[i].has_experts;
 }
 
 /* The longest context a sequence may have, for models that do not say theirs too. */
@@ -82,7 +93,8 @@ static inline uint32_t config_longest_context(const struct config *c)
 
 /* Reads a configuration object (nested text_config or flat). `where` names the file in messages.
  * ERR_FORMAT: a key is missing, of the wrong type or out of range (the key is named);
- * ERR_UNSUPPORTED: model_type, rope type, activation or bias that this program does not compute. */
+ * ERR_UNSUPPORTED: what this program does not compute: an unknown model_type (those known are listed), a rope type, an
+ * activation, biases and more. */
 int config_read(struct config *c, const struct json_t *root, const char *where, struct moeflux_err *e);
 
 /* Adds the eos ids of a generation_config.json object to c->eos (each once). */

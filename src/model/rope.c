@@ -47,11 +47,10 @@ double rope_multiplier(const struct config *c)
     return magnitude(r, 1);
 }
 
-double rope_softmax_scale(const struct config *c)
+double rope_softmax_scale(const struct config *c, uint32_t key_dim)
 {
     const struct rope_config *r = &c->rope;
-    bool mla = c->family == FAMILY_DEEPSEEK3;
-    double scale = 1 / sqrt(mla ? c->nope_dim + c->rope_dim : c->head_dim);
+    double scale = 1 / sqrt(key_dim);
     double m = r->yarn && r->mscale_all_dim > 0 ? magnitude(r, r->mscale_all_dim) : 1;
     return scale * m * m;
 }

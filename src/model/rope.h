@@ -14,7 +14,8 @@ void rope_frequencies(const struct config *c, float *out);
 /* The factor of every cos and sin; 1 for plain RoPE. */
 double rope_multiplier(const struct config *c);
 
-/* The factor of the attention scores: 1/sqrt(head), with YaRN's mscale_all_dim squared on top of it. */
-double rope_softmax_scale(const struct config *c);
+/* The factor of the attention scores over keys of key_dim channels: 1/sqrt(key_dim), of latent attention with YaRN's
+ * mscale_all_dim squared on top of it. */
+double rope_softmax_scale(const struct config *c, uint32_t key_dim);
 
 #endif

@@ -5,6 +5,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "model/family.h"
 
 /* Collects items; the first failure sticks. */
 struct builder {
@@ -39,7 +40,7 @@ static void in_layer(struct builder *b, const char *name, uint32_t rows, uint32_
 static void attention(struct builder *b)
 {
     const struct config *c = b->c;
-    in_layer(b, "self_attn.q_proj", c->n_heads * 2 * c->head_dim, c->hidden);
+    in_layer(b, "self_attn.q_proj", c->n_heads * (1 + c->attn_gated) * c->head_dim, c->hidden);
     in_layer(b, "self_attn.k_proj", c->n_kv_heads * c->head_dim, c->hidden);
     in_layer(b, "self_attn.v_proj", c->n_kv_heads * c->head_dim, c->hidden);
     in_layer(b, "self_attn.o_proj", c->hidden, c->n_heads * c->head_dim);
@@ -47,7 +48,7 @@ static void attention(struct builder *b)
     in_layer(b, "self_attn.k_norm.weight", 0, c->head_dim);
 }
 
-static void delta(struct builder *b)
+static void delta_net(struct builder *b)
 {
     const struct config *c = b->c;
     uint32_t values = c->n_v_heads * c->v_head_dim;
@@ -62,7 +63,7 @@ static void delta(struct builder *b)
     in_layer(b, "linear_attn.norm.weight", 0, c->v_head_dim);
 }
 
-static void mla(struct builder *b)
+static void latent(struct builder *b)
 {
     const struct config *c = b->c;
     uint32_t q = c->n_heads * (c->nope_dim + c->rope_dim);
@@ -84,35 +85,45 @@ static void mla(struct builder *b)
     in_layer(b, "self_attn.o_proj", c->hidden, c->n_heads * c->v_dim);
 }
 
-static void gated_mlp(struct builder *b, const char *prefix, uint32_t inner)
+/* `where`: NULL, or what stands between "mlp." and the matrices' names. */
+static void gated_mlp(struct builder *b, const char *where, uint32_t inner)
 {
     static const char *const parts[] = {"gate_proj", "up_proj", "down_proj"};
     for (int i = 0; i < 3; i++) {
-        char name[40];
-        snprintf(name, sizeof name, "%s%s", prefix, parts[i]);
+        char name[48];
+        snprintf(name, sizeof name, "mlp.%s%s%s", where ? where : "", where ? "." : "", parts[i]);
         in_layer(b, name, i < 2 ? inner : b->c->hidden, i < 2 ? b->c->hidden : inner);
     }
+}
+
+/* A tensor that not every family has. */
+static void in_mlp(struct builder *b, const char *name, uint32_t rows, uint32_t cols)
+{
+    char full[48];
+    if (!name)
+        return;
+    snprintf(full, sizeof full, "mlp.%s", name);
+    in_layer(b, full, rows, cols);
 }
 
 static void feed_forward(struct builder *b)
 {
     const struct config *c = b->c;
     if (!config_has_experts(c, b->layer)) {
-        gated_mlp(b, "mlp.", c->dense_inner);
+        gated_mlp(b, NULL, c->dense_inner);
         return;
     }
     in_layer(b, "mlp.gate", c->n_experts, c->hidden);
-    if (c->family == FAMILY_QWEN35MOE) {
-        in_layer(b, "mlp.shared_expert_gate", 1, c->hidden);
-        gated_mlp(b, "mlp.shared_expert.", c->shared_inner);
-    } else {
-        in_layer(b, "mlp.gate.e_score_correction_bias", 0, c->n_experts);
-        gated_mlp(b, "mlp.shared_experts.", c->shared_inner);
-    }
+    in_mlp(b, c->family->router_bias, 0, c->n_experts);
+    in_mlp(b, c->family->shared_gate, 1, c->hidden);
+    if (c->shared_inner)
+        gated_mlp(b, c->family->shared, c->shared_inner);
 }
 
 int schema_build(struct schema *s, const struct config *c, struct moeflux_err *e)
 {
+    static void (*const mixers[MIXER_KINDS])(struct builder * b) = {
+        [MIXER_DELTA_NET] = delta_net, [MIXER_ATTENTION] = attention, [MIXER_LATENT] = latent};
     *s = (struct schema){0};
     struct builder b = {.out = s, .c = c, .e = e};
     add(&b, "model.embed_tokens", c->vocab_size, c->hidden);
@@ -122,12 +133,7 @@ int schema_build(struct schema *s, const struct config *c, struct moeflux_err *e
     for (; b.layer < c->n_layers; b.layer++) {
         in_layer(&b, "input_layernorm.weight", 0, c->hidden);
         in_layer(&b, "post_attention_layernorm.weight", 0, c->hidden);
-        if (c->layers[b.layer] == LAYER_ATTENTION)
-            attention(&b);
-        else if (c->layers[b.layer] == LAYER_DELTA)
-            delta(&b);
-        else
-            mla(&b);
+        mixers[c->layers[b.layer].mixer](&b);
         feed_forward(&b);
     }
     if (b.rc < 0)

@@ -141,7 +141,7 @@ double kt_error(struct kernel_test *l, const struct test_buffer *t, uint64_t n)
         worst = 0;
         for (uint64_t i = 0; i < n; i++) {
             double d = fabs((double)a[i] - (double)b[i]);
-            worst = d <= worst ? worst : d; /* a NaN wins the comparison's other side */
+            worst = isnan(worst) || d <= worst ? worst : d; /* a NaN wins, and stays */
             largest = fmax(largest, fabs((double)b[i]));
         }
         if (isnan(worst))
@@ -161,7 +161,7 @@ double kt_f16_error(struct kernel_test *l, const struct test_buffer *t, uint64_t
         for (uint64_t i = 0; i < n; i++) {
             double want = (double)f16_to_float(b[i]), d = fabs((double)f16_to_float(a[i]) - want);
             d /= fmax(fabs(want), 1);
-            worst = d <= worst ? worst : d;
+            worst = isnan(worst) || d <= worst ? worst : d;
         }
         if (isnan(worst))
             worst = INFINITY;
@@ -193,10 +193,19 @@ void kt_clear(struct kernel_test *l)
 void kt_report(struct kernel_test *l, const char *kernel, const char *shape, double error, double bound)
 {
     if (!l->err.code) {
-        const struct selftest_row row = {kernel, shape, error, bound, error <= bound};
+        const struct selftest_row row = {kernel, shape, error, bound, error <= bound, false};
         l->n_failed += !row.ok;
         if (l->request->row)
             l->request->row(l->request->ctx, &row);
+    }
+    kt_clear(l);
+}
+
+void kt_skip(struct kernel_test *l, const char *kernel, const char *shape)
+{
+    if (!l->err.code && !l->is_again && l->request->row) {
+        const struct selftest_row row = {kernel, shape, 0, 0, true, true};
+        l->request->row(l->request->ctx, &row);
     }
     kt_clear(l);
 }

@@ -117,6 +117,10 @@ static void linear_case(struct kernel_test *l, const struct linear_shape *c)
         kt_matrix(l, c->rows[i], c->cols, c->formats[i], w[i]);
         rows += c->rows[i];
     }
+    char shape[96];
+    snprintf(shape, sizeof shape, "%ux%u %s%s%s%s, %u token%s%s", rows, c->cols, format_names[c->formats[0]],
+             c->n_segments > 1 ? " fused" : "", c->norm ? " norm" : "", c->add ? " add" : "", c->n,
+             c->n > 1 ? "s" : "", path_names[c->path]);
     struct test_buffer *x = kt_floats(l, (uint64_t)c->n * c->cols, -2, 2),
                        *norm = kt_floats(l, c->cols, 0.5f, 1.5f);
     struct test_buffer *y = kt_floats(l, (uint64_t)c->n * rows, -1, 1),
@@ -128,7 +132,7 @@ static void linear_case(struct kernel_test *l, const struct linear_shape *c)
             break;
         if (s == KT_DEVICE && c->path != LINEAR_GEMV && !force_path(&op, c->path)) {
             linear_close(&op, l->side[s]);
-            kt_clear(l);
+            kt_skip(l, "linear", shape);
             return;
         }
         const struct linear_call call = {.x = x->on[s].address,
@@ -145,10 +149,6 @@ static void linear_case(struct kernel_test *l, const struct linear_shape *c)
         kt_finish(l, s);
         linear_close(&op, l->side[s]);
     }
-    char shape[96];
-    snprintf(shape, sizeof shape, "%ux%u %s%s%s%s, %u token%s%s", rows, c->cols, format_names[c->formats[0]],
-             c->n_segments > 1 ? " fused" : "", c->norm ? " norm" : "", c->add ? " add" : "", c->n,
-             c->n > 1 ? "s" : "", path_names[c->path]);
     double bound = c->path == LINEAR_GEMV             ? product_bound(l, c->n, 32)
                    : c->path >= LINEAR_F16_GEMM_SMALL ? F16_BOUND
                                                       : PRODUCT_BOUND;
@@ -353,6 +353,10 @@ static void moe_case(struct kernel_test *l, const struct moe_shape *c)
     struct test_buffer *scratch = kt_bytes(l, NULL, 4 * experts_grouped_scratch(&shape, c->n, c->shared));
     struct test_buffer *f16 = kt_bytes(l, NULL, 2 * size_max((uint64_t)c->n * c->shared, 2));
     uint32_t tokens = 0;
+    char text[128];
+    snprintf(text, sizeof text, "%u of %u, %ux%u %s, shared %u%s, %u token%s", c->top_k, c->n_experts,
+             c->hidden, c->inner, format_names[c->format], c->shared, c->ungated ? " ungated" : "", c->n,
+             c->n > 1 ? "s" : "");
     for (int s = 0; s < KT_SIDES && !l->err.code; s++) {
         struct experts op;
         struct linear shared_out = {0};
@@ -361,7 +365,8 @@ static void moe_case(struct kernel_test *l, const struct moe_shape *c)
             break;
         if (s == KT_DEVICE && c->tile && !force_tile(&op.gpu.grouped, c->tile)) {
             linear_close(&shared_out, l->side[s]);
-            kt_clear(l);
+            snprintf(text + strlen(text), sizeof text - strlen(text), ", tiles no. %u", c->tile);
+            kt_skip(l, "expert_down", text);
             return;
         }
         tokens = s == KT_DEVICE && c->tile ? op.gpu.grouped.tiles[0].tokens : tokens;
@@ -385,17 +390,14 @@ static void moe_case(struct kernel_test *l, const struct moe_shape *c)
         kt_finish(l, s);
         linear_close(&shared_out, l->side[s]);
     }
-    char text[128], tiles[32];
-    snprintf(tiles, sizeof tiles, ", tiles of %u", tokens);
-    snprintf(text, sizeof text, "%u of %u, %ux%u %s, shared %u%s, %u token%s%s", c->top_k, c->n_experts,
-             c->hidden, c->inner, format_names[c->format], c->shared, c->ungated ? " ungated" : "", c->n,
-             c->n > 1 ? "s" : "", tokens ? tiles : "");
+    if (tokens)
+        snprintf(text + strlen(text), sizeof text - strlen(text), ", tiles of %u", tokens);
     double bound = product_bound(l, c->n, 16);
     double up = kt_error(l, act, (uint64_t)c->n * c->top_k * c->inner);
     double down_error = kt_error(l, x, (uint64_t)c->n * c->hidden);
     /* Float16 between the two is another layout than the reference's; what comes of it is compared. */
     if (l->request->row && !l->err.code && bound == PRODUCT_BOUND) {
-        const struct selftest_row row = {"expert_up", text, up, bound, up <= bound};
+        const struct selftest_row row = {"expert_up", text, up, bound, up <= bound, false};
         l->n_failed += !row.ok;
         l->request->row(l->request->ctx, &row);
     }
@@ -457,8 +459,8 @@ static void attention_case(struct kernel_test *l, const struct gqa_shape *c, uin
     double cache = c->kv_type == KV_TYPE_F32 ? kt_error(l, blocks[n_blocks - 1], block) : 0;
     double error = kt_error(l, out, (uint64_t)n * c->n_heads * c->head_dim);
     if (l->request->row && !l->err.code) {
-        const struct selftest_row row = {"gqa_prepare", text, fmax(heads, cache), SIMPLE_BOUND,
-                                         fmax(heads, cache) <= SIMPLE_BOUND};
+        const struct selftest_row row = {
+            "gqa_prepare", text, fmax(heads, cache), SIMPLE_BOUND, fmax(heads, cache) <= SIMPLE_BOUND, false};
         l->n_failed += !row.ok;
         l->request->row(l->request->ctx, &row);
     }
@@ -655,13 +657,22 @@ static void run_groups(struct kernel_test *l)
             groups[i].run(l);
 }
 
+static void tell_kernels(const struct exec *x, const struct selftest *s)
+{
+    struct exec_stats stats;
+    exec_get_stats(x, &stats);
+    for (uint32_t i = 0; i < stats.n_times; i++)
+        if (stats.times[i].n)
+            s->ran(s->ctx, stats.times[i].name, stats.times[i].n);
+}
+
 int selftest_run(const struct selftest *s, struct moeflux_err *e)
 {
     struct kernel_test *l = mem_new(1, sizeof *l, e);
     if (!l)
         return ERR_MEMORY;
     l->request = s;
-    int rc = exec_open(&l->side[KT_DEVICE], s->device, false, false, e);
+    int rc = exec_open(&l->side[KT_DEVICE], s->device, s->ran != NULL, false, e);
     if (rc == 0 && s->as_gpu)
         exec_pose_as_gpu(l->side[KT_DEVICE]);
     if (rc == 0)
@@ -671,8 +682,11 @@ int selftest_run(const struct selftest *s, struct moeflux_err *e)
     /* What runs in place of float16 where that is forbidden. */
     if (rc == 0 && exec_get_caps(l->side[KT_DEVICE]).has_coopmat) {
         exec_forbid_f16(l->side[KT_DEVICE]);
+        l->is_again = true;
         run_groups(l);
     }
+    if (rc == 0 && s->ran)
+        tell_kernels(l->side[KT_DEVICE], s);
     if (rc == 0 && l->err.code) {
         *e = l->err;
         rc = (int)l->err.code;

@@ -111,7 +111,7 @@ static void form_case(struct kernel_test *l, const struct mla_shape *c, uint32_t
             cache = fmax(cache, kt_error(l, b.blocks[i], b.block_numbers));
     double error = kt_error(l, b.out, (uint64_t)n * c->n_heads * c->v_dim);
     if (l->request->row && !l->err.code) {
-        const struct selftest_row row = {"mla_prepare", text, cache, PREP_BOUND, cache <= PREP_BOUND};
+        const struct selftest_row row = {"mla_prepare", text, cache, PREP_BOUND, cache <= PREP_BOUND, false};
         l->n_failed += !row.ok;
         l->request->row(l->request->ctx, &row);
     }

@@ -1,0 +1,150 @@
+/* Gated delta net:
+ *   [qkv, z, b, a] = W norm(x);  delta (ops/delta.h);  x += out_proj o                           3 dispatches
+ * In the recurrent state: two windows of the convolution, one of which is read while the other is written, then S. */
+#include <stdlib.h>
+
+#include "arch/loader.h"
+#include "arch/mixer.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "model/config.h"
+#include "ops/delta.h"
+#include "ops/linear.h"
+
+struct delta_layer {
+    struct linear in, out;
+    uint64_t conv, a_log, dt_bias, norm;
+};
+
+struct delta_net {
+    const struct mixer_room *room;
+    struct delta op;
+    struct delta_layer *layers; /* [n_layers] */
+};
+
+/* room->own */
+enum { PREPARED };
+
+static struct delta_shape shape_of(const struct config *c)
+{
+    return (struct delta_shape){.n_k = c->n_k_heads,
+                                .n_v = c->n_v_heads,
+                                .k_dim = c->k_head_dim,
+                                .v_dim = c->v_head_dim,
+                                .conv_kernel = c->conv_kernel,
+                                .eps = c->rms_eps};
+}
+
+/* Outputs of the fused product. */
+static uint32_t in_rows(const struct config *c)
+{
+    return config_conv_dim(c) + c->n_v_heads * (c->v_head_dim + 2);
+}
+
+static void delta_net_needs(const struct config *c, const struct exec_caps *caps, uint32_t max_chunk,
+                            struct mixer_needs *out)
+{
+    const struct delta_shape shape = shape_of(c);
+    uint64_t inner = (uint64_t)c->n_v_heads * c->v_head_dim;
+    *out = (struct mixer_needs){.proj = in_rows(c), .mixed = inner, .widest = inner};
+    out->own[PREPARED] = delta_scratch(&shape, caps, max_chunk);
+}
+
+static struct arch_state delta_net_state(const struct config *c, enum kv_type type)
+{
+    uint64_t window = (uint64_t)(c->conv_kernel - 1) * config_conv_dim(c) * sizeof(float);
+    (void)type;
+    return (struct arch_state){.window_bytes = window,
+                               .delta_off = 2 * window,
+                               .delta_bytes =
+                                   (uint64_t)c->n_v_heads * c->v_head_dim * c->k_head_dim * sizeof(float)};
+}
+
+static void delta_net_close(void *self)
+{
+    struct delta_net *d = self;
+    if (!d)
+        return;
+    for (uint32_t i = 0; d->layers && i < d->room->config->n_layers; i++) {
+        linear_close(&d->layers[i].in, d->room->exec);
+        linear_close(&d->layers[i].out, d->room->exec);
+    }
+    free(d->layers);
+    free(d);
+}
+
+static int delta_net_open(void **self, const struct mixer_room *room, struct moeflux_err *e)
+{
+    const struct delta_shape shape = shape_of(room->config);
+    struct delta_net *d = *self = mem_new(1, sizeof *d, e);
+    if (!d)
+        return ERR_MEMORY;
+    d->room = room;
+    d->layers = mem_new(room->config->n_layers, sizeof *d->layers, e);
+    int rc = d->layers ? delta_open(&d->op, room->exec, &shape, e) : ERR_MEMORY;
+    if (rc < 0) {
+        delta_net_close(d);
+        *self = NULL;
+    }
+    return rc;
+}
+
+static int delta_net_load(void *self, struct loader *l, uint32_t layer, struct moeflux_err *e)
+{
+    struct delta_net *d = self;
+    const struct config *c = d->room->config;
+    struct delta_layer *y = &d->layers[layer];
+    uint32_t channels = config_conv_dim(c), inner = c->n_v_heads * c->v_head_dim;
+    const struct loader_part in[] = {{"linear_attn.in_proj_qkv", channels},
+                                     {"linear_attn.in_proj_z", inner},
+                                     {"linear_attn.in_proj_b", c->n_v_heads},
+                                     {"linear_attn.in_proj_a", c->n_v_heads}};
+    const struct loader_part out[] = {{"linear_attn.out_proj", c->hidden}};
+    int rc = loader_fused(l, layer, in, 4, c->hidden, &y->in, e);
+    if (rc == 0)
+        rc = loader_fused(l, layer, out, 1, inner, &y->out, e);
+    if (rc == 0)
+        rc = loader_layer_vector(l, layer, "linear_attn.conv1d.weight", (uint64_t)channels * c->conv_kernel,
+                                 &y->conv, e);
+    if (rc == 0)
+        rc = loader_layer_vector(l, layer, "linear_attn.A_log", c->n_v_heads, &y->a_log, e);
+    if (rc == 0)
+        rc = loader_layer_vector(l, layer, "linear_attn.dt_bias", c->n_v_heads, &y->dt_bias, e);
+    if (rc == 0)
+        rc = loader_layer_vector(l, layer, "linear_attn.norm.weight", c->v_head_dim, &y->norm, e);
+    return rc;
+}
+
+static void delta_net_run(const void *self, const struct mixer_call *call)
+{
+    const struct delta_net *d = self;
+    const struct mixer_room *r = d->room;
+    const struct delta_layer *y = &d->layers[call->layer];
+    const struct arch_state *s = call->state;
+    uint64_t windows = call->chunk->recurrent + s->window_off;
+    bool parity = call->chunk->parity;
+    mixer_project(r, &y->in, call, in_rows(r->config));
+    delta_run(&d->op, r->exec,
+              &(struct delta_call){.proj = r->proj.address,
+                                   .conv = y->conv,
+                                   .a_log = y->a_log,
+                                   .dt_bias = y->dt_bias,
+                                   .norm = y->norm,
+                                   .window_in = windows + (parity ? s->window_bytes : 0),
+                                   .window_out = windows + (parity ? 0 : s->window_bytes),
+                                   .state = call->chunk->recurrent + s->delta_off,
+                                   .dst = r->mixed.address,
+                                   .scratch = r->own[MIXER_DELTA_NET][PREPARED].address,
+                                   .n = call->chunk->n,
+                                   .stride = in_rows(r->config)});
+    mixer_add(r, &y->out, call->chunk->n);
+}
+
+const struct mixer mixer_delta_net = {
+    .needs = delta_net_needs,
+    .state = delta_net_state,
+    .open = delta_net_open,
+    .close = delta_net_close,
+    .load = delta_net_load,
+    .run = delta_net_run,
+};

@@ -1,0 +1,149 @@
+/* Grouped-query attention with norms of queries and keys, with or without gates:
+ *   [q | gate, k, v] = W norm(x);  gqa (ops/gqa.h);  x += o_proj o
+ * In the KV cache: keys (normalised and rotated), then values, [n_kv_heads][head_dim] a position. */
+#include <stdlib.h>
+
+#include "arch/loader.h"
+#include "arch/mixer.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "model/config.h"
+#include "ops/gqa.h"
+#include "ops/linear.h"
+
+struct gqa_layer {
+    struct linear in, out;
+    uint64_t q_norm, k_norm;
+};
+
+struct gqa_mixer {
+    const struct mixer_room *room;
+    struct gqa op;
+    struct gqa_layer *layers; /* [n_layers] */
+};
+
+/* room->own */
+enum { Q, PARTIAL };
+
+static uint32_t query_rows(const struct config *c)
+{
+    return (1 + c->attn_gated) * c->n_heads * c->head_dim;
+}
+
+/* Outputs of the fused product. */
+static uint32_t in_rows(const struct config *c)
+{
+    return query_rows(c) + 2 * c->n_kv_heads * c->head_dim;
+}
+
+static struct gqa_shape shape_of(const struct config *c, enum kv_type type)
+{
+    return (struct gqa_shape){.n_heads = c->n_heads,
+                              .n_kv_heads = c->n_kv_heads,
+                              .head_dim = c->head_dim,
+                              .rotary_dim = c->rotary_dim,
+                              .eps = c->rms_eps,
+                              .kv_type = type,
+                              .gated = c->attn_gated};
+}
+
+static void mixer_needs(const struct config *c, const struct exec_caps *caps, uint32_t max_chunk,
+                        struct mixer_needs *out)
+{
+    const struct gqa_shape shape = shape_of(c, KV_TYPE_F32);
+    uint64_t ctx = (uint64_t)c->n_heads * c->head_dim;
+    *out = (struct mixer_needs){.proj = in_rows(c), .mixed = ctx, .widest = ctx};
+    out->own[Q] = max_chunk * ctx;
+    out->own[PARTIAL] = gqa_partial_bytes(&shape, caps, max_chunk, config_longest_context(c)) / sizeof(float);
+}
+
+static struct arch_state mixer_state(const struct config *c, enum kv_type type)
+{
+    uint32_t n = c->n_kv_heads * c->head_dim, row = n * kv_type_bytes(type);
+    uint64_t values = (uint64_t)row << KV_BLOCK_SHIFT;
+    return (struct arch_state){
+        .rows = {{.off = 0, .stride = row, .n = n}, {.off = values, .stride = row, .n = n}},
+        .n_heads = c->n_kv_heads,
+        .head_dim = c->head_dim};
+}
+
+static void mixer_close(void *self)
+{
+    struct gqa_mixer *q = self;
+    if (!q)
+        return;
+    for (uint32_t i = 0; q->layers && i < q->room->config->n_layers; i++) {
+        linear_close(&q->layers[i].in, q->room->exec);
+        linear_close(&q->layers[i].out, q->room->exec);
+    }
+    free(q->layers);
+    free(q);
+}
+
+static int mixer_open(void **self, const struct mixer_room *room, struct moeflux_err *e)
+{
+    const struct gqa_shape shape = shape_of(room->config, room->kv_type);
+    struct gqa_mixer *q = *self = mem_new(1, sizeof *q, e);
+    if (!q)
+        return ERR_MEMORY;
+    q->room = room;
+    q->layers = mem_new(room->config->n_layers, sizeof *q->layers, e);
+    int rc = q->layers ? gqa_open(&q->op, room->exec, &shape, e) : ERR_MEMORY;
+    if (rc < 0) {
+        mixer_close(q);
+        *self = NULL;
+    }
+    return rc;
+}
+
+static int mixer_load(void *self, struct loader *l, uint32_t layer, struct moeflux_err *e)
+{
+    struct gqa_mixer *q = self;
+    const struct config *c = q->room->config;
+    struct gqa_layer *y = &q->layers[layer];
+    const struct loader_part in[] = {{"self_attn.q_proj", query_rows(c)},
+                                     {"self_attn.k_proj", c->n_kv_heads * c->head_dim},
+                                     {"self_attn.v_proj", c->n_kv_heads * c->head_dim}};
+    const struct loader_part out[] = {{"self_attn.o_proj", c->hidden}};
+    int rc = loader_fused(l, layer, in, 3, c->hidden, &y->in, e);
+    if (rc == 0)
+        rc = loader_fused(l, layer, out, 1, c->n_heads * c->head_dim, &y->out, e);
+    if (rc == 0)
+        rc = loader_layer_vector(l, layer, "self_attn.q_norm.weight", c->head_dim, &y->q_norm, e);
+    if (rc == 0)
+        rc = loader_layer_vector(l, layer, "self_attn.k_norm.weight", c->head_dim, &y->k_norm, e);
+    return rc;
+}
+
+static void mixer_run(const void *self, const struct mixer_call *call)
+{
+    const struct gqa_mixer *q = self;
+    const struct mixer_room *r = q->room;
+    const struct gqa_layer *y = &q->layers[call->layer];
+    uint32_t rows = in_rows(r->config);
+    mixer_project(r, &y->in, call, rows);
+    gqa_run(&q->op, r->exec,
+            &(struct gqa_call){.qkv = r->proj.address,
+                               .q_norm = y->q_norm,
+                               .k_norm = y->k_norm,
+                               .rope = call->chunk->rope,
+                               .blocks = call->chunk->kv_blocks,
+                               .q = r->own[MIXER_ATTENTION][Q].address,
+                               .partial = r->own[MIXER_ATTENTION][PARTIAL].address,
+                               .dst = r->mixed.address,
+                               .n = call->chunk->n,
+                               .pos = call->chunk->pos,
+                               .stride = rows,
+                               .layer_off = (uint32_t)call->state->rows[0].off,
+                               .use_f16 = r->uses_f16});
+    mixer_add(r, &y->out, call->chunk->n);
+}
+
+const struct mixer mixer_gqa = {
+    .needs = mixer_needs,
+    .state = mixer_state,
+    .open = mixer_open,
+    .close = mixer_close,
+    .load = mixer_load,
+    .run = mixer_run,
+};

@@ -1,0 +1,45 @@
+#include "model/family.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/json.h"
+
+static const struct family *const families[] = {
+    &family_qwen35moe,
+    &family_qwen3moe,
+    &family_deepseek3,
+};
+enum { N_FAMILIES = sizeof families / sizeof *families };
+
+const struct family *family_find(const char *model_type)
+{
+    for (size_t i = 0; i < N_FAMILIES; i++)
+        for (const char *const *t = families[i]->types; *t; t++)
+            if (!strcmp(*t, model_type))
+                return families[i];
+    return NULL;
+}
+
+const struct family *family_of_keys(const struct json_view *v)
+{
+    for (size_t i = 0; i < N_FAMILIES; i++)
+        if (families[i]->own_key && json_view_get(v, families[i]->own_key))
+            return families[i];
+    return NULL;
+}
+
+const char *family_list(char out[FAMILY_LIST_TEXT])
+{
+    size_t n = 0, done = 0, at = 0;
+    for (size_t i = 0; i < N_FAMILIES; i++)
+        for (const char *const *t = families[i]->types; *t; t++)
+            n++;
+    out[0] = '\0';
+    for (size_t i = 0; i < N_FAMILIES; i++)
+        for (const char *const *t = families[i]->types; *t && at < FAMILY_LIST_TEXT; t++, done++) {
+            const char *between = done == 0 ? "" : done + 1 < n ? ", " : " or ";
+            at += (size_t)snprintf(out + at, FAMILY_LIST_TEXT - at, "%s%s", between, *t);
+        }
+    return out;
+}

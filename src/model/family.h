@@ -1,0 +1,49 @@
+/* family.h - a family of models: what it is called, how its configuration is read, what its tensors are called.
+ *
+ * A family is one file, family_X.c, and a line in family.c. Its reader describes every layer (config.h); the floors above
+ * see the description and never ask for the family: src/arch builds layers from it, schema.c their tensors. What a layer
+ * lacks for a new family, a mixer or an option of one, goes there. */
+#ifndef MOEFLUX_MODEL_FAMILY_H
+#define MOEFLUX_MODEL_FAMILY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct config;
+struct json_view;
+
+enum { FAMILY_MAX_TYPES = 3, FAMILY_LIST_TEXT = 256 };
+
+struct family {
+    const char *name; /* for people: "Qwen3.5-MoE" */
+    uint32_t id;      /* in fingerprints of saved states: stays, and is never given again */
+    const char *types[FAMILY_MAX_TYPES + 1]; /* values of model_type, NULL behind the last */
+    /* A key that no other family has: some converters leave model_type out of the manifest's config. NULL: there is none */
+    const char *own_key;
+    const char
+        *chat; /* the chat template of models that bring none, as text/chat.h names it; NULL: unknown */
+
+    /* Reads what config_read leaves to it: mixers, feed-forward parts, RoPE. c->layers is there, all zero. Errors as
+     * config_read's: what no operation computes is refused by its key. */
+    int (*read)(struct config *c, struct json_view *v);
+
+    /* Tensors below "model.layers.N.mlp."; NULL: the family has none. */
+    const char *router_bias;
+    const char *shared_gate; /* the weight of the shared expert: a matrix of one row */
+    const char *shared;      /* the shared expert, before ".gate_proj" and so on */
+
+    /* Conversion. */
+    bool norms_less_one; /* Hugging Face's files hold the weights of norms less 1 */
+    uint32_t gate_bits;  /* of the router and of shared_gate; 0: they are not quantised */
+};
+
+/* NULL: no family has this model_type, or this key. */
+const struct family *family_find(const char *model_type);
+const struct family *family_of_keys(const struct json_view *v);
+/* All model types: "a, b or c". Returns `out`. */
+const char *family_list(char out[FAMILY_LIST_TEXT]);
+
+extern const struct family family_qwen35moe, family_qwen3moe, family_deepseek3;
+
+#endif
