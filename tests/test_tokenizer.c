@@ -302,8 +302,7 @@ static struct str times(const char *unit, size_t n)
     return text;
 }
 
-static void expect_encode_fails(const struct tokenizer *t, const struct str *text, int code,
-                                const char *part)
+static void expect_encode_fails(const struct tokenizer *t, const struct str *text, int code, const char *part)
 {
     struct token_list ids = {0};
     struct moeflux_err e = {0};
