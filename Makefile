@@ -1,4 +1,4 @@
-# moeflux: `make`, `make check`, `make lint`, `make asan`, `make validate`, `make install`.
+# moeflux: `make`, `make check`, `make check-fast`, `make lint`, `make asan`, `make tsan`, `make validate`, `make install`.
 # Sources are found by folder; a new file needs no change here. CPPFLAGS, CFLAGS, LDFLAGS and LDLIBS are the user's: they
 # are added to what is needed. WERROR=1, or CI=true: a warning is an error.
 
@@ -47,7 +47,7 @@ kernels_wide := attention linear matmul expert_up expert_down expert_up_many exp
 kernels_coop := matmul expert_up_many expert_down_many attention_many
 SPIRV        := $(patsubst %,$(BUILD)/kernels/%.inc,$(KERNELS) $(foreach v,$(VARIANTS),$(kernels_$(v):%=%_$(v))))
 
-.PHONY: all tests check run-tests bench lint asan validate install clean
+.PHONY: all tests check check-fast run-tests bench lint asan tsan validate install clean
 .SECONDARY:
 .DELETE_ON_ERROR:
 .SECONDEXPANSION:
@@ -94,8 +94,17 @@ tests: $(TEST_BIN) $(SHIMS)
 
 check: run-tests
 
-run-tests: $(BUILD)/moeflux $(TEST_BIN) $(SHIMS)
+# ONLY: names of tests (scripts/run-tests), test_X and cli_X; all when it is empty.
+NAMES := $(notdir $(basename $(TESTS) $(wildcard tests/cli_*.sh)))
+run-tests: $(BUILD)/moeflux $(if $(ONLY),$(filter $(ONLY:%=$(BUILD)/tests/%),$(TEST_BIN)),$(TEST_BIN)) $(SHIMS)
 	scripts/run-tests $(BUILD) $(ONLY)
+
+# What can be run after each change: half a minute on two cores. Of test_golden the models on the reference.
+SLOW := cli_batch cli_deepseek cli_faults cli_run cli_selftest cli_sessions cli_skills cli_threads test_cogito test_engine \
+        test_ops test_prompts test_state test_state_random test_streaming test_token_loop
+check-fast: export MOEFLUX_TESTS = *reference*
+check-fast:
+	$(MAKE) ONLY="$(filter-out $(SLOW),$(NAMES))" run-tests
 
 # Measuring programs; tests/bench_X.c says what each measures and how it is called.
 bench: $(patsubst %.c,$(BUILD)/%,$(wildcard tests/bench_*.c))
@@ -110,10 +119,20 @@ asan: export ASAN_OPTIONS = $(ASAN_CHECKS):quarantine_size_mb=32
 asan: export UBSAN_OPTIONS = print_stacktrace=1
 asan: export MOEFLUX_TESTS = *odd*
 asan: export MOEFLUX_ROUNDS = 60
-asan: ONLY = $(filter-out test_cogito cli_skills cli_selftest,$(notdir $(basename $(TESTS) $(wildcard tests/cli_*.sh))))
+asan: ONLY = $(filter-out test_cogito cli_skills cli_selftest,$(NAMES))
 asan:
 	$(MAKE) BUILD=build-asan OPT="-O1 -g" ONLY="$(ONLY)" \
 	    SAN="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer" run-tests
+
+# What has threads (readers and their rings, the pool, the experts' supply, batches) with ThreadSanitizer, on the
+# reference: a driver has threads of its own. Its address space is not made for more than 28 random bits.
+tsan: export TSAN_OPTIONS = second_deadlock_stack=1
+tsan: export MOEFLUX_DEVICE = reference
+tsan: export MOEFLUX_TESTS = qwen_odd*
+tsan: NO_RANDOM = $(shell [ "$$(cat /proc/sys/vm/mmap_rnd_bits)" -le 28 ] || echo setarch -R)
+tsan:
+	$(NO_RANDOM) $(MAKE) BUILD=build-tsan SAN=-fsanitize=thread \
+	    ONLY="test_reader test_convert test_fp8 test_streaming cli_threads" run-tests
 
 # The tests that use the GPU, under the Vulkan validation layers.
 validate: $(BUILD)/moeflux $(TEST_BIN) $(SHIMS)
@@ -128,7 +147,7 @@ install: $(BUILD)/moeflux
 	install -D -m 644 man/moeflux.1 $(DESTDIR)$(PREFIX)/share/man/man1/moeflux.1
 
 clean:
-	rm -rf build build-asan
+	rm -rf build build-asan build-tsan
 
 -include $(OBJ:.o=.d) $(BUILD)/main.d $(TEST_BIN:=.d) $(TEST_LIB:.o=.d) $(SAN_OBJ:.o=.d) $(SPIRV:.inc=.d) \
          $(patsubst %.c,$(BUILD)/%.d,$(wildcard tests/bench_*.c))

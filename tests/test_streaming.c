@@ -166,9 +166,17 @@ static const char *layer_path(const struct subject *s, uint32_t layer)
     return tmp_tree_path(s->dirs[PACKED], name);
 }
 
+/* Whether the reference stands for the device. */
+static bool on_reference(void)
+{
+    const char *device = getenv("MOEFLUX_DEVICE");
+    return device && strcmp(device, "reference") == 0;
+}
+
 static bool can(const struct subject *s, const struct choice *c)
 {
-    return s->can[c->level[LAYOUT]][c->level[IO]];
+    /* All of the reference's memory is mapped. */
+    return s->can[c->level[LAYOUT]][c->level[IO]] && !(c->level[MEMORY] == STAGED && on_reference());
 }
 
 /* ---- one run ---- */
