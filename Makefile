@@ -140,8 +140,8 @@ run-tests: $(BUILD)/moeflux $(LIBS) $(if $(ONLY),$(filter $(ONLY:%=$(BUILD)/test
 	scripts/run-tests $(BUILD) $(ONLY)
 
 # What can be run after each change: half a minute on two cores. Of test_golden the models on the reference.
-SLOW := cli_batch cli_deepseek cli_faults cli_run cli_selftest cli_sessions cli_skills cli_threads test_cogito test_engine \
-        test_ops test_prompts test_state test_state_random test_streaming test_token_loop
+SLOW := cli_batch cli_deepseek cli_faults cli_qwen3 cli_run cli_selftest cli_sessions cli_skills cli_threads \
+        test_cogito test_engine test_ops test_prompts test_state test_state_random test_streaming test_token_loop
 check-fast: export MOEFLUX_TESTS = *reference*
 check-fast:
 	$(MAKE) ONLY="$(filter-out $(SLOW),$(NAMES))" run-tests
@@ -150,16 +150,17 @@ check-fast:
 bench: $(patsubst %.c,$(BUILD)/%,$(wildcard tests/bench_*.c))
 
 # The tests with AddressSanitizer, LeakSanitizer and UndefinedBehaviorSanitizer. Their reports go to files, so that a
-# test which expects a failing command does not take a report for the failure: see scripts/run-tests. Of
-# test_golden the models with the odd shapes are enough here: the long prompts of the other run the same code, as
-# do those of cli_skills and the large matrices of test_cogito and cli_selftest. The driver frees some 100 MB of small pieces where it makes
-# pipelines: a quarantine smaller than the 256 MB of the default saves a seventh of each start.
+# test which expects a failing command does not take a report for the failure: see scripts/run-tests. Of test_golden the
+# models with the odd shapes are enough here: the long prompts of the other run the same code, as do those of cli_skills
+# and the large matrices of test_cogito and cli_selftest; cli_build and cli_library run make and compilers. The driver
+# frees some 100 MB of small pieces where it makes pipelines: a quarantine smaller than the 256 MB of the default saves a
+# seventh of each start.
 ASAN_CHECKS := strict_string_checks=1:detect_stack_use_after_return=1:allocator_may_return_null=1
 asan: export ASAN_OPTIONS = $(ASAN_CHECKS):quarantine_size_mb=32
 asan: export UBSAN_OPTIONS = print_stacktrace=1
 asan: export MOEFLUX_TESTS = *odd*
 asan: export MOEFLUX_ROUNDS = 60
-asan: ONLY = $(filter-out test_cogito cli_skills cli_selftest cli_library,$(NAMES))
+asan: ONLY = $(filter-out test_cogito cli_build cli_skills cli_selftest cli_library,$(NAMES))
 asan:
 	$(MAKE) BUILD=build-asan OPT="-O1 -g" ONLY="$(ONLY)" \
 	    SAN="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer" run-tests
