@@ -7,6 +7,7 @@
 
 #include "args.h"
 #include "base/mem.h"
+#include "cpu/isa.h"
 #include "ops/gqa.h"
 #include "ops/embed.h"
 #include "ops/experts.h"
@@ -100,10 +101,10 @@ struct linear_shape {
     enum linear_path path; /* LINEAR_GEMV: as the number of tokens asks for */
 };
 
-/* Whether the operation has a path; from now on it takes no other. */
-static bool force_path(struct linear *op, enum linear_path path)
+/* Whether the operation has a path; from now on it takes no other. The host has none of them. */
+static bool force_path(struct linear *op, const struct exec *x, enum linear_path path)
 {
-    bool can = op->gpu.from[path] < UINT32_MAX;
+    bool can = !exec_get_caps(x).is_host && op->gpu.from[path] < UINT32_MAX;
     for (uint32_t i = 1; can && i < LINEAR_PATHS; i++)
         op->gpu.from[i] = i <= path ? 0 : UINT32_MAX;
     return can;
@@ -130,7 +131,7 @@ static void linear_case(struct kernel_test *l, const struct linear_shape *c)
         const struct weights mine[3] = {w[0][s], w[1][s], w[2][s]};
         if (linear_open(&op, l->side[s], mine, c->n_segments, &l->err) < 0)
             break;
-        if (s == KT_DEVICE && c->path != LINEAR_GEMV && !force_path(&op, c->path)) {
+        if (s == KT_DEVICE && c->path != LINEAR_GEMV && !force_path(&op, l->side[s], c->path)) {
             linear_close(&op, l->side[s]);
             kt_skip(l, "linear", shape);
             return;
@@ -397,11 +398,8 @@ static void moe_case(struct kernel_test *l, const struct moe_shape *c)
     double up = kt_error(l, act, (uint64_t)c->n * c->top_k * c->inner);
     double down_error = kt_error(l, x, (uint64_t)c->n * c->hidden);
     /* Float16 between the two is another layout than the reference's; what comes of it is compared. */
-    if (l->request->row && !l->err.code && bound == PRODUCT_BOUND) {
-        const struct selftest_row row = {"experts_decode_up", text, up, bound, up <= bound, false};
-        l->n_failed += !row.ok;
-        l->request->row(l->request->ctx, &row);
-    }
+    if (bound == PRODUCT_BOUND)
+        kt_row(l, "experts_decode_up", text, up, bound);
     kt_report(l, "experts_decode_down", text, down_error, bound);
 }
 
@@ -459,12 +457,7 @@ static void attention_case(struct kernel_test *l, const struct gqa_shape *c, uin
     /* Float16 numbers may be rounded to either neighbour: the results below show them. */
     double cache = c->kv_type == KV_TYPE_F32 ? kt_error(l, blocks[n_blocks - 1], block) : 0;
     double error = kt_error(l, out, (uint64_t)n * c->n_heads * c->head_dim);
-    if (l->request->row && !l->err.code) {
-        const struct selftest_row row = {
-            "gqa_prepare", text, fmax(heads, cache), SIMPLE_BOUND, fmax(heads, cache) <= SIMPLE_BOUND, false};
-        l->n_failed += !row.ok;
-        l->request->row(l->request->ctx, &row);
-    }
+    kt_row(l, "gqa_prepare", text, fmax(heads, cache), SIMPLE_BOUND);
     kt_report(l, "attention", text, error, is_f16 || c->kv_type == KV_TYPE_F16 ? 2e-3 : PRODUCT_BOUND);
 }
 
@@ -672,19 +665,13 @@ static void tell_kernels(const struct exec *x, const struct selftest *s)
             s->ran(s->ctx, stats.times[i].name, stats.times[i].n);
 }
 
-int selftest_run(const struct selftest *s, struct moeflux_err *e)
+/* All cases on one device. */
+static int run_on(struct kernel_test *l, const struct exec_options *o, struct moeflux_err *e)
 {
-    struct kernel_test *l = mem_new(1, sizeof *l, e);
-    if (!l)
-        return ERR_MEMORY;
-    l->request = s;
-    int rc =
-        exec_open(&l->side[KT_DEVICE],
-                  &(struct exec_options){.device = s->device, .isa = s->isa, .profile = s->ran != NULL}, e);
+    const struct selftest *s = l->request;
+    int rc = exec_open(&l->side[KT_DEVICE], o, e);
     if (rc == 0 && s->as_gpu)
         exec_pose_as_gpu(l->side[KT_DEVICE]);
-    if (rc == 0)
-        rc = exec_open(&l->side[KT_REFERENCE], &(struct exec_options){.device = "reference"}, e);
     if (rc == 0)
         run_groups(l);
     /* What runs in place of float16 where that is forbidden. */
@@ -700,8 +687,37 @@ int selftest_run(const struct selftest *s, struct moeflux_err *e)
         rc = (int)l->err.code;
     }
     kt_clear(l);
-    for (int i = 0; i < KT_SIDES; i++)
-        exec_close(l->side[i]);
+    exec_close(l->side[KT_DEVICE]);
+    l->side[KT_DEVICE] = NULL;
+    return rc;
+}
+
+/* The cpu: with each instruction set that the processor has, or the one that is asked for. */
+static int run_on_all(struct kernel_test *l, struct moeflux_err *e)
+{
+    const struct selftest *s = l->request;
+    struct exec_options o = {.device = s->device, .isa = s->isa, .profile = s->ran != NULL};
+    int rc = 0;
+    if (!s->device || strcmp(s->device, "cpu") != 0 || s->isa)
+        return run_on(l, &o, e);
+    for (uint32_t i = 0; rc == 0 && i < CPU_N_ISAS; i++) {
+        const struct cpu_isa *isa = cpu_isa_at(i);
+        o.isa = isa ? isa->name : NULL;
+        rc = isa ? run_on(l, &o, e) : 0;
+    }
+    return rc;
+}
+
+int selftest_run(const struct selftest *s, struct moeflux_err *e)
+{
+    struct kernel_test *l = mem_new(1, sizeof *l, e);
+    if (!l)
+        return ERR_MEMORY;
+    l->request = s;
+    int rc = exec_open(&l->side[KT_REFERENCE], &(struct exec_options){.device = "reference"}, e);
+    if (rc == 0)
+        rc = run_on_all(l, e);
+    exec_close(l->side[KT_REFERENCE]);
     int failed = l->n_failed;
     free(l);
     return rc < 0 ? rc : failed;
