@@ -1,0 +1,10 @@
+/* What libFuzzer calls: the target that the program was built for. */
+#include "fuzz/target.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+    FUZZ_TARGET(data, n);
+    return 0;
+}
