@@ -100,8 +100,11 @@ enum moeflux_kv_type { MOEFLUX_KV_TYPE_AUTO, MOEFLUX_KV_TYPE_F32, MOEFLUX_KV_TYP
 /* Zero or NULL in any member but `dir` means the default. */
 struct moeflux_options {
     const char *dir; /* model directory */
-    /* NULL: the best Vulkan device; "reference"; an index; or a part of a device's name */
+    /* NULL: the best Vulkan device; "cpu"; "reference"; an index; or a part of a device's name */
     const char *device;
+    /* Of the cpu: the instruction set that it uses, one of "portable", "avx2", "avx512", "neon", "dotprod"; NULL: the fastest
+     * that the processor has */
+    const char *cpu_isa;
     /* Host memory for experts and checkpoints; 0: from what is free. Where device memory is host memory, it bounds the cache
      * of experts itself. */
     uint64_t memory_bytes;
@@ -115,7 +118,7 @@ struct moeflux_options {
     const char *usage;
     enum moeflux_prompt_type prompt_type;
     enum moeflux_kv_type kv_type;
-    uint32_t n_threads; /* readers and host work; 0: by the number of cores */
+    uint32_t n_threads; /* of readers, and of the cpu's computations; 0: by the number of cores */
     uint32_t chunk;     /* most tokens evaluated at once; 0: by kind and total memory of the device */
     uint32_t context;   /* tokens of states that memory is kept free for; 0: 8192, or the model's maximum */
     bool profile;       /* time every kernel (moeflux_stats.ops) */
@@ -132,6 +135,8 @@ struct moeflux_model_info {
     const char *architecture;   /* "Qwen3.5-MoE" */
     const char *device;         /* borrowed until moeflux_model_close, as every pointer here */
     const char *tokenizer_path; /* NULL: the directory has none */
+    const char *
+        chat_template; /* what the family talks in, for a model without a template: "qwen3.5"; NULL: unknown */
     uint32_t n_layers, hidden, vocab_size, n_experts, top_k;
     uint32_t max_context; /* the most tokens that a session may have */
     const int32_t *eos;   /* [n_eos] */

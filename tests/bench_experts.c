@@ -76,7 +76,7 @@ static void prepare(struct bench *b, const char *device, bool float32)
 {
     const struct experts_shape *s = &b->shape;
     lay_out(b);
-    if (exec_open(&b->x, device, true, false, &b->err) < 0)
+    if (exec_open(&b->x, &(struct exec_options){.device = device, .profile = true}, &b->err) < 0)
         return;
     if (float32)
         exec_forbid_f16(b->x);
@@ -168,8 +168,8 @@ static struct times run_once(struct bench *b)
     exec_begin(b->x); /* collects the times */
     exec_abandon(b->x);
     exec_get_stats(b->x, &s);
-    return (struct times){time_of(&s, "expert_sort"), time_of(&s, "expert_up_many"),
-                          time_of(&s, "expert_down_many")};
+    return (struct times){time_of(&s, "experts_prefill_sort"), time_of(&s, "experts_prefill_up"),
+                          time_of(&s, "experts_prefill_down")};
 }
 
 /* Measures the only tiles of b->op. */
@@ -219,9 +219,10 @@ static void measure_tile(struct bench *b, const struct tile *t)
         return;
     *mine = (struct experts_tiles){.rows = p.rows, .tokens = p.tokens};
     b->op.gpu.grouped.n_tiles = 1;
-    gemm_kernel(b->x, &mine->up, "expert_up_many", sizeof(struct expert_up_many_args), &p, &b->err);
+    gemm_kernel(b->x, &mine->up, "experts_prefill_up", sizeof(struct experts_prefill_up_args), &p, &b->err);
     if (!b->err.code)
-        gemm_kernel(b->x, &mine->down, "expert_down_many", sizeof(struct expert_down_many_args), &p, &b->err);
+        gemm_kernel(b->x, &mine->down, "experts_prefill_down", sizeof(struct experts_prefill_down_args), &p,
+                    &b->err);
     tile_name(t, name, sizeof name);
     measure(b, name);
 }

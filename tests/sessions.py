@@ -141,6 +141,7 @@ def edit_asks_the_changed_question(state):
     t, _ = start(state, VISUAL='sh ' + shlex.quote(script))
     t.ask(SUM)
     for editor, told in (('true', 'is the same'), ('truncate -s 0 "$1"', 'empty'), ('false', 'ended with status 1'),
+                         (r'printf "a\000b" >"$1"', 'NUL byte'),
                          ('no-such-editor "$1"', 'ended with status 127')):
         with open(script, 'w') as f:
             f.write(editor)

@@ -30,6 +30,8 @@
 #define QWEN_MLX     "tests/models/qwen-odd/mlx"
 #define DEEPSEEK_HF  "tests/models/deepseek-odd/hf"
 #define DEEPSEEK_MLX "tests/models/deepseek-odd/mlx"
+#define QWEN3_HF     "tests/models/qwen3-odd/hf"
+#define QWEN3_MLX    "tests/models/qwen3-odd/mlx"
 #define TINY         "tests/models/tiny"
 
 /* Stands before the C library's: a disk with as much room as a test wants. */
@@ -121,6 +123,22 @@ static void a_bf16_deepseek_gives_the_bytes_of_the_quantised_one(void **state)
     run_ok(DEEPSEEK_HF, b);
     expect_same_model(a, b, 2, 5);
     tmp_tree_expect_same(b, DEEPSEEK_MLX, "config.json");
+    assert_false(file_exists(tmp_tree_path(b, "packed_experts/layer_01.bin")));
+    tmp_tree_remove(tmp);
+}
+
+/* Its layer 1 is dense, and matrices whose columns are no multiple of 64 stay as they are. */
+static void a_bf16_qwen3_gives_the_bytes_of_the_quantised_one(void **state)
+{
+    (void)state;
+    static const uint32_t layers[] = {0, 2};
+    char *tmp = tmp_tree_new();
+    const char *a = tmp_tree_path(tmp, "a"), *b = tmp_tree_path(tmp, "b");
+    run_ok(QWEN3_MLX, a);
+    run_ok(QWEN3_HF, b);
+    for (size_t i = 0; i < 2; i++)
+        expect_same_model(a, b, layers[i], layers[i] + 1);
+    tmp_tree_expect_same(b, QWEN3_MLX, "config.json");
     assert_false(file_exists(tmp_tree_path(b, "packed_experts/layer_01.bin")));
     tmp_tree_remove(tmp);
 }
@@ -677,6 +695,35 @@ static void a_layer_that_was_cut_after_it_was_finished_is_written_again(void **s
     tmp_tree_remove(tmp);
 }
 
+/* A write that fails half-way leaves a line without its end, which may look like a whole one with a shorter sum. */
+static void a_state_that_was_torn_anywhere_is_gone_on_with(void **state)
+{
+    static const off_t cuts[] = {1, 2, 9, 16, 17, 18, 40};
+    (void)state;
+    char *tmp = tmp_tree_new();
+    const char *whole = tmp_tree_path(tmp, "whole");
+    run_ok(TINY, whole);
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+        char name[16], partial[48];
+        struct convert_result r;
+        struct moeflux_err e;
+        size_t n;
+        snprintf(name, sizeof name, "dst%zu", i);
+        snprintf(partial, sizeof partial, "%s.partial/convert.state", name);
+        const char *dst = tmp_tree_path(tmp, name), *path = tmp_tree_path(tmp, partial);
+        assert_int_equal(run_stopped(TINY, dst, (struct stop){.after = 5000000}, false, &r, &e),
+                         ERR_INTERRUPTED);
+        free(tmp_tree_read(path, &n));
+        assert_int_equal(truncate(path, (off_t)n - cuts[i]), 0);
+        assert_int_equal(run_stopped(TINY, dst, (struct stop){.after = 8000000}, false, &r, &e),
+                         ERR_INTERRUPTED);
+        assert_int_equal(run(TINY, dst, &r, &e), 0);
+        expect_same_model(whole, dst, 0, 8);
+        tmp_tree_expect_same(whole, dst, "checksums.json");
+    }
+    tmp_tree_remove(tmp);
+}
+
 static void another_source_is_not_mixed_in(void **state)
 {
     (void)state;
@@ -698,7 +745,7 @@ static void another_source_is_not_mixed_in(void **state)
 static void a_good_conversion_verifies(void **state)
 {
     (void)state;
-    static const char *const sources[] = {TINY, QWEN_HF, DEEPSEEK_MLX, DEEPSEEK_HF};
+    static const char *const sources[] = {TINY, QWEN_HF, DEEPSEEK_MLX, DEEPSEEK_HF, QWEN3_HF};
     for (size_t i = 0; i < sizeof sources / sizeof *sources; i++) {
         char *tmp = tmp_tree_new();
         struct convert_result r;
@@ -737,6 +784,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_bf16_source_gives_the_bytes_of_the_quantised_one),
         cmocka_unit_test(a_bf16_deepseek_gives_the_bytes_of_the_quantised_one),
+        cmocka_unit_test(a_bf16_qwen3_gives_the_bytes_of_the_quantised_one),
         cmocka_unit_test(any_number_of_threads_gives_the_same_bytes),
         cmocka_unit_test(the_files_beside_the_weights_come_along),
         cmocka_unit_test(the_manifest_describes_the_published_layout),
@@ -758,6 +806,7 @@ int main(void)
         cmocka_unit_test(a_stopped_run_keeps_its_finished_layers_for_the_next),
         cmocka_unit_test(a_killed_run_is_taken_up_again),
         cmocka_unit_test(a_layer_that_was_cut_after_it_was_finished_is_written_again),
+        cmocka_unit_test(a_state_that_was_torn_anywhere_is_gone_on_with),
         cmocka_unit_test(another_source_is_not_mixed_in),
         cmocka_unit_test(a_good_conversion_verifies),
         cmocka_unit_test(a_layer_that_changed_on_the_disk_is_found_and_made_again),

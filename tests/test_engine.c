@@ -12,7 +12,7 @@
 #include "tmp_tree.h"
 
 static const char ODD[] = "tests/models/qwen-odd/mlx", TINY[] = "tests/models/tiny",
-                  DEEPSEEK[] = "tests/models/deepseek-odd/mlx";
+                  DEEPSEEK[] = "tests/models/deepseek-odd/mlx", QWEN3[] = "tests/models/qwen3-odd/mlx";
 enum { ODD_VOCAB = 1003, ODD_SLOT = 24576, N_PROMPT = 70 };
 
 /* n_slots: device slots for experts, 0 for all of them. n_host: host slots below them, where device memory is, or with
@@ -122,9 +122,11 @@ static void pinned_experts_leave_room_for_every_wave(void **state)
     check_ok(moeflux_model_save_usage(m, usage, &e), &e);
     moeflux_session_free(s);
     moeflux_model_close(m);
-    for (uint32_t slots = TOP_K; slots < 30; slots += slots < 9 ? 1 : 5)
+    static const uint32_t n_slots[] = {TOP_K, 2 * TOP_K, 2 * TOP_K + 1, 9, 20};
+    for (size_t i = 0; i < sizeof n_slots / sizeof *n_slots; i++)
         for (int staged = 0; staged < 2; staged++) {
             const struct test_hooks hooks = {.staged = staged};
+            uint32_t slots = n_slots[i];
             struct moeflux_options o = options_with(ODD, slots, 12, &hooks, 32);
             struct moeflux_plan p;
             struct moeflux_stats t;
@@ -239,6 +241,7 @@ static void chunk_sizes_agree(void **state)
     (void)state;
     check_chunk_sizes(ODD);
     check_chunk_sizes(DEEPSEEK);
+    check_chunk_sizes(QWEN3);
 }
 
 static void bad_tokens_change_nothing(void **state)

@@ -103,6 +103,7 @@ static void mutated_configurations_are_answered(void **state)
     (void)state;
     fuzz_config("tests/models/qwen-odd/mlx/config.json", 2);
     fuzz_config("tests/models/deepseek-odd/mlx/config.json", 3);
+    fuzz_config("tests/models/qwen3-odd/mlx/config.json", 6);
 }
 
 static void fuzz_directory(const char *src, uint64_t seed)
@@ -138,6 +139,7 @@ static void directories_with_a_mutated_manifest_are_answered(void **state)
     (void)state;
     fuzz_directory("tests/models/qwen-odd/mlx", 4);
     fuzz_directory("tests/models/deepseek-odd/mlx", 5);
+    fuzz_directory("tests/models/qwen3-odd/mlx", 7);
 }
 
 int main(void)

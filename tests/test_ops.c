@@ -105,41 +105,45 @@ static void cast_f16_agrees_with_its_reference(void **state)
 static void linear_and_matvec_transposed_agree_with_their_references(void **state)
 {
     (void)state;
-    CHECK("matmul", "linear", "matvec_transposed", "matmul_wide", "linear_wide", "matmul_coop");
+    CHECK("linear_prefill", "linear_decode", "linear_plain", "matvec_transposed_groups",
+          "matvec_transposed_plain", "linear_prefill_wide", "linear_decode_wide", "linear_prefill_coop");
 }
 
-static void router_and_router_groups_agree_with_their_references(void **state)
+static void router_softmax_and_router_sigmoid_agree_with_their_references(void **state)
 {
     (void)state;
-    CHECK("router", "router_groups");
+    CHECK("router_softmax");
+    CHECK("router_sigmoid");
 }
 
-static void expert_up_and_expert_down_agree_with_their_references(void **state)
+static void experts_up_and_experts_down_agree_with_their_references(void **state)
 {
     (void)state;
-    CHECK("expert_up", "expert_down", "expert_sort", "expert_up_many", "expert_down_many", "expert_mix",
-          "expert_up_wide", "expert_down_wide", "expert_up_many_wide", "expert_down_many_wide",
-          "expert_up_many_coop", "expert_down_many_coop");
+    CHECK("experts_decode_up", "experts_decode_down", "experts_prefill_sort", "experts_prefill_up",
+          "experts_prefill_down", "experts_prefill_mix", "experts_decode_up_wide", "experts_decode_down_wide",
+          "experts_prefill_up_wide", "experts_prefill_down_wide", "experts_prefill_up_coop",
+          "experts_prefill_down_coop");
 }
 
 static void delta_agrees_with_its_reference(void **state)
 {
     (void)state;
-    CHECK("delta", "delta_prep", "delta_scan", "delta_blocks", "delta_walk", "delta_out");
+    CHECK("delta_decode", "delta_prefill_prep", "delta_prefill_scan", "delta_prefill_blocks",
+          "delta_prefill_walk", "delta_prefill_out");
 }
 
-static void gqa_prepare_attention_attention_many_and_attention_merge_agree_with_their_references(void **state)
+static void gqa_prepare_and_attention_agree_with_their_references(void **state)
 {
     (void)state;
-    CHECK("gqa_prepare", "attention", "attention_many", "attention_merge", "attention_wide",
-          "attention_many_coop");
+    CHECK("gqa_prepare", "attention_decode", "attention_prefill", "attention_merge", "attention_decode_wide",
+          "attention_prefill_coop");
 }
 
 static void mla_prepare_and_attention_over_latents_agree_with_their_references(void **state)
 {
     (void)state;
-    CHECK("mla_prepare", "mla_keys", "mla_rows", "attention", "attention_many", "attention_merge",
-          "attention_wide", "attention_many_coop");
+    CHECK("mla_prepare", "mla_transpose_keys", "mla_gather_rows", "attention_decode", "attention_prefill",
+          "attention_merge", "attention_decode_wide", "attention_prefill_coop");
 }
 
 static void swiglu_agrees_with_its_reference(void **state)
@@ -154,11 +158,10 @@ int main(int argc, char **argv)
         cmocka_unit_test(embed_agrees_with_its_reference),
         cmocka_unit_test(cast_f16_agrees_with_its_reference),
         cmocka_unit_test(linear_and_matvec_transposed_agree_with_their_references),
-        cmocka_unit_test(router_and_router_groups_agree_with_their_references),
-        cmocka_unit_test(expert_up_and_expert_down_agree_with_their_references),
+        cmocka_unit_test(router_softmax_and_router_sigmoid_agree_with_their_references),
+        cmocka_unit_test(experts_up_and_experts_down_agree_with_their_references),
         cmocka_unit_test(delta_agrees_with_its_reference),
-        cmocka_unit_test(
-            gqa_prepare_attention_attention_many_and_attention_merge_agree_with_their_references),
+        cmocka_unit_test(gqa_prepare_and_attention_agree_with_their_references),
         cmocka_unit_test(mla_prepare_and_attention_over_latents_agree_with_their_references),
         cmocka_unit_test(swiglu_agrees_with_its_reference),
     };

@@ -10,6 +10,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "model/family.h"
 #include "model/tensor.h"
 
 /* Takes `root` over. jansson's setters fail only without memory and then leave NULL or an incomplete object, so the
@@ -134,8 +135,9 @@ static void add_block(struct str *s, const struct convert_plan *p)
         const struct convert_item *it = &p->items[i];
         size_t n = strlen(it->out[0].name) - strlen(".weight");
         if (it->step == CONVERT_QUANTISE && it->out[0].bits != p->bits)
-            str_addf(s, ",\n  \"language_model.%.*s\": {\n   \"group_size\": %d,\n   \"bits\": %u\n  }",
-                     (int)n, it->out[0].name, CONFIG_GROUP, it->out[0].bits);
+            str_addf(s, ",\n  \"%s%.*s\": {\n   \"group_size\": %d,\n   \"bits\": %u\n  }",
+                     p->src.config.family->mlx_prefix, (int)n, it->out[0].name, CONFIG_GROUP,
+                     it->out[0].bits);
     }
     str_add_text(s, "\n }\n}");
 }

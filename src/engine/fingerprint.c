@@ -1,4 +1,4 @@
-/* The fingerprint of a model: enough of it that two models with other numbers get two, little enough to be quick. */
+/* The fingerprint of a model: a hash of enough samples to tell models apart, and few enough to be quick. */
 #include <string.h>
 #include <xxhash.h>
 
@@ -15,8 +15,8 @@ static void add(XXH3_state_t *h, const void *bytes, uint64_t n)
     XXH3_64bits_update(h, bytes, n);
 }
 
-/* Counts and constants that change what the numbers mean. Not the ids that end a text, nor the longest context: both
- * may be changed without touching a state. */
+/* The dimensions and constants that states depend on. The EOS ids and the longest context are left out: a user may change
+ * them. */
 static void add_config(XXH3_state_t *h, const struct config *c)
 {
     const uint32_t counts[] = {

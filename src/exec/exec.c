@@ -6,17 +6,14 @@
 #include "base/mem.h"
 #include "exec/backend.h"
 
-static op_host_fn *reference_of(const struct op *what)
-{
-    return what->reference;
-}
-
-int exec_open(struct exec **out, const char *device, bool profile, bool staged, struct moeflux_err *e)
+int exec_open(struct exec **out, const struct exec_options *o, struct moeflux_err *e)
 {
     *out = NULL;
-    if (device && strcmp(device, "reference") == 0)
-        return exec_host_open(out, "reference (CPU, double accumulators)", reference_of, profile, e);
-    return exec_vulkan_open(out, device, profile, staged, e);
+    if (o->device && strcmp(o->device, "reference") == 0)
+        return exec_reference_open(out, o, e);
+    if (o->device && strcmp(o->device, "cpu") == 0)
+        return exec_cpu_open(out, o, e);
+    return exec_vulkan_open(out, o, e);
 }
 
 void exec_close(struct exec *x)

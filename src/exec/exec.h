@@ -1,8 +1,8 @@
 /* exec.h - where operations run: a backend and its queue.
  *
- * Backends: vulkan (a GPU, or a software Vulkan device) and reference (this CPU, plain loops, double sums). Every
- * operation takes the same call on each of them: an address is a device address on Vulkan and a host pointer on the
- * host. Vulkan records operations into a batch; a host backend runs each at once. Recording is sticky: the first error
+ * Backends: vulkan (a GPU, or a software Vulkan device), cpu (this machine's cores, native SIMD code) and reference (this
+ * CPU, plain loops, double sums). Every operation takes the same call on each of them: an address is a device address on
+ * Vulkan and a host pointer on the host. Vulkan records operations into a batch; a host backend runs each at once. Recording is sticky: the first error
  * is kept, later calls do nothing, exec_submit returns it. Operations of one batch run in order, each seeing what the
  * ones before wrote. */
 #ifndef MOEFLUX_EXEC_EXEC_H
@@ -33,7 +33,8 @@ struct exec_buffer {
 /* What a device is like. Nothing above the operations asks which backend it is. */
 struct exec_caps {
     const char *name; /* of the device; borrowed */
-    bool is_host; /* operations run at once on this CPU: nothing is recorded ahead, kernels do not exist */
+    bool is_host;   /* operations run at once on this CPU: nothing is recorded ahead, kernels do not exist */
+    bool is_native; /* of a host backend: made for speed. Else it is the reference */
     bool is_software; /* its lanes are this machine's cores: the host backends, software Vulkan devices */
     bool is_unified;  /* EXEC_DEVICE memory is mapped */
     bool has_wide;    /* kernels named X_wide can run, and are faster: a software Vulkan device */
@@ -45,9 +46,18 @@ struct exec_caps {
     uint64_t used_bytes;  /* of it by this process, as the driver counts; 0: it does not say */
 };
 
-/* device: NULL (best Vulkan device), "reference", an index or a part of a name. profile: time every operation.
- * staged: EXEC_DEVICE memory is not mapped, whatever the device (not on the host). */
-int exec_open(struct exec **out, const char *device, bool profile, bool staged, struct moeflux_err *e);
+/* Zero or NULL in any member means the default. */
+struct exec_options {
+    const char
+        *device; /* NULL: the best Vulkan device; "cpu", "reference"; an index or a part of a device's name */
+    bool profile; /* time every operation */
+    bool staged;  /* EXEC_DEVICE memory is not mapped, whatever the device (not on the host) */
+    /* Of the cpu: */
+    uint32_t n_threads; /* 0: as many as computations gain from (base/cores.h) */
+    const char *isa;    /* instruction set (cpu/isa.h); NULL: the fastest that this processor has */
+};
+
+int exec_open(struct exec **out, const struct exec_options *o, struct moeflux_err *e);
 void exec_close(struct exec *x); /* NULL is legal */
 struct exec_caps exec_get_caps(const struct exec *x);
 /* From now on the caps of a software device are those of a GPU, so that tests reach the kernels of GPUs on it. */

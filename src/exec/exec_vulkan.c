@@ -331,15 +331,15 @@ static int open_device(struct exec_vulkan *v, const char *device, bool staged, s
     return 0;
 }
 
-int exec_vulkan_open(struct exec **out, const char *device, bool profile, bool staged, struct moeflux_err *e)
+int exec_vulkan_open(struct exec **out, const struct exec_options *o, struct moeflux_err *e)
 {
     struct exec_vulkan *v = mem_new(1, sizeof *v, e);
     if (!v)
         return ERR_MEMORY;
     v->base.backend = &vulkan_backend;
-    v->base.profile = profile;
+    v->base.profile = o->profile;
     pace_init(&v->pace, PACING_SUBMISSION_NS);
-    int rc = open_device(v, device, staged, e);
+    int rc = open_device(v, o->device, o->staged, e);
     if (rc < 0) {
         vulkan_close(&v->base);
         return rc;

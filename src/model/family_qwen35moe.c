@@ -80,6 +80,7 @@ const struct family family_qwen35moe = {
     .read = read,
     .shared_gate = "shared_expert_gate",
     .shared = "shared_expert",
+    .mlx_prefix = "language_model.",
     .norms_less_one = true,
     .gate_bits = 8,
 };

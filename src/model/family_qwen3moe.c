@@ -47,5 +47,6 @@ const struct family family_qwen3moe = {
     .types = {"qwen3_moe"},
     .chat = "qwen3",
     .read = read,
+    .mlx_prefix = "",
     .gate_bits = 8,
 };

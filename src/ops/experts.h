@@ -32,6 +32,7 @@ struct experts_shape {
 
 struct experts {
     struct experts_shape shape;
+    uint32_t waves_from; /* the fewest tokens of a chunk whose experts may come in waves; UINT32_MAX: never */
     struct { /* vulkan: two dispatches whatever top_k is; chunks of many tokens go by experts_grouped.h */
         struct kernel up, down;
         uint32_t up_rows, down_rows; /* of a workgroup */
@@ -57,7 +58,7 @@ struct experts_call {
     bool more; /* for a chunk that experts_takes_waves: experts that the table lacks (0) come later */
 };
 
-/* Floats of scratch for chunks of up to n tokens; 0 on the host. */
+/* Floats of scratch for chunks of up to n tokens. */
 uint64_t experts_scratch(const struct experts_shape *s, const struct exec_caps *caps, uint32_t n,
                          uint32_t shared_inner);
 int experts_open(struct experts *op, struct exec *x, const struct experts_shape *shape,
@@ -72,6 +73,9 @@ void experts_run_down(const struct experts *op, struct exec *x, const struct exp
 int experts_vulkan_open(struct experts *op, struct exec *x, struct moeflux_err *e);
 void experts_up_vulkan(const void *op, const void *call, struct exec *x);
 void experts_down_vulkan(const void *op, const void *call, struct exec *x);
-op_host_fn experts_up_ref, experts_down_ref;
+/* On the CPU: floats of scratch; the fewest tokens of a chunk whose experts may come in waves. */
+uint64_t experts_cpu_scratch(const struct experts_shape *s, uint32_t n);
+enum { EXPERTS_CPU_WAVES = 5 };
+op_host_fn experts_up_cpu, experts_down_cpu, experts_up_ref, experts_down_ref;
 
 #endif

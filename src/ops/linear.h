@@ -19,8 +19,8 @@
 #include "ops/cast_f16.h"
 #include "ops/weights.h"
 
-/* Which kernel a Vulkan device takes, by the number of tokens: kernels/linear.comp for one token (gemv) and four at a
- * time for a few, kernels/matmul.comp (gemm) for many. The last three multiply float16 numbers, which
+/* Which kernel a Vulkan device takes, by the number of tokens: kernels/linear/decode.comp for one token (gemv) and four at a
+ * time for a few, kernels/linear/prefill.comp (gemm) for many. The last three multiply float16 numbers, which
  * kernels/cast_f16.comp makes of their input first. */
 enum linear_path {
     LINEAR_GEMV,
@@ -95,6 +95,6 @@ void linear_run(const struct linear *op, struct exec *x, const struct linear_cal
 /* The implementations. */
 int linear_vulkan_open(struct linear *op, struct exec *x, struct moeflux_err *e);
 void linear_vulkan(const void *op, const void *call, struct exec *x);
-op_host_fn linear_ref;
+op_host_fn linear_cpu, linear_ref;
 
 #endif

@@ -3,8 +3,10 @@
 #include "base/err.h"
 #include "base/mem.h"
 
-static const struct op prepare_op = {
-    .name = "mla_prepare", .vulkan = mla_prepare_vulkan, .reference = mla_prepare_ref};
+static const struct op prepare_op = {.name = "mla_prepare",
+                                     .vulkan = mla_prepare_vulkan,
+                                     .cpu = mla_prepare_cpu,
+                                     .reference = mla_prepare_ref};
 
 /* Tokens at once: enough to fill a device. 256 of 128 heads take 140 MB. */
 enum { SLICE_SOFTWARE = 32, SLICE_GPU = 256 };

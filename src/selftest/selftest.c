@@ -251,7 +251,7 @@ static void router_case(struct kernel_test *l, const struct router_shape *c, flo
              c->sigmoid ? c->keep_groups : 1, n_groups, n_groups > 1 ? "s" : "",
              c->norm ? "" : ", not renormalised", ties ? ", all tied" : "");
     double error = kt_difference(l, idx, (uint64_t)TOKENS * c->top_k);
-    kt_report(l, c->sigmoid ? "router_groups" : "router", shape,
+    kt_report(l, c->sigmoid ? "router_sigmoid" : "router_softmax", shape,
               error + kt_error(l, weights, (uint64_t)TOKENS * c->top_k), SIMPLE_BOUND);
 }
 
@@ -350,7 +350,8 @@ static void moe_case(struct kernel_test *l, const struct moe_shape *c)
     struct test_buffer *norm = kt_floats(l, c->hidden, 0.5f, 1.5f);
     struct test_buffer *x = kt_floats(l, (uint64_t)c->n * c->hidden, -2, 2);
     struct test_buffer *act = kt_bytes(l, NULL, 4 * (uint64_t)c->n * c->top_k * c->inner);
-    struct test_buffer *scratch = kt_bytes(l, NULL, 4 * experts_grouped_scratch(&shape, c->n, c->shared));
+    const struct exec_caps caps = exec_get_caps(l->side[KT_DEVICE]);
+    struct test_buffer *scratch = kt_bytes(l, NULL, 4 * experts_scratch(&shape, &caps, c->n, c->shared));
     struct test_buffer *f16 = kt_bytes(l, NULL, 2 * size_max((uint64_t)c->n * c->shared, 2));
     uint32_t tokens = 0;
     char text[128];
@@ -366,7 +367,7 @@ static void moe_case(struct kernel_test *l, const struct moe_shape *c)
         if (s == KT_DEVICE && c->tile && !force_tile(&op.gpu.grouped, c->tile)) {
             linear_close(&shared_out, l->side[s]);
             snprintf(text + strlen(text), sizeof text - strlen(text), ", tiles no. %u", c->tile);
-            kt_skip(l, "expert_down", text);
+            kt_skip(l, "experts_decode_down", text);
             return;
         }
         tokens = s == KT_DEVICE && c->tile ? op.gpu.grouped.tiles[0].tokens : tokens;
@@ -397,11 +398,11 @@ static void moe_case(struct kernel_test *l, const struct moe_shape *c)
     double down_error = kt_error(l, x, (uint64_t)c->n * c->hidden);
     /* Float16 between the two is another layout than the reference's; what comes of it is compared. */
     if (l->request->row && !l->err.code && bound == PRODUCT_BOUND) {
-        const struct selftest_row row = {"expert_up", text, up, bound, up <= bound, false};
+        const struct selftest_row row = {"experts_decode_up", text, up, bound, up <= bound, false};
         l->n_failed += !row.ok;
         l->request->row(l->request->ctx, &row);
     }
-    kt_report(l, "expert_down", text, down_error, bound);
+    kt_report(l, "experts_decode_down", text, down_error, bound);
 }
 
 /* use_f16: products may go through float16. */
@@ -638,13 +639,18 @@ static const struct {
 } groups[] = {
     {"embed", embed_cases},
     {"cast_f16", cast_f16_cases},
-    {"linear matvec_transposed matmul", linear_cases},
-    {"router", router_cases},
-    {"router_groups", group_cases},
-    {"expert_up expert_down expert_sort expert_up_many expert_down_many expert_mix", moe_cases},
-    {"delta delta_prep delta_scan delta_blocks delta_walk delta_out", selftest_delta_cases},
-    {"gqa_prepare attention attention_many attention_merge", attention_cases},
-    {"mla_prepare attention attention_merge", selftest_mla_cases},
+    {"linear_decode linear_prefill linear_plain matvec_transposed_groups matvec_transposed_plain",
+     linear_cases},
+    {"router_softmax", router_cases},
+    {"router_sigmoid", group_cases},
+    {"experts_decode_up experts_decode_down experts_prefill_sort experts_prefill_up experts_prefill_down "
+     "experts_prefill_mix",
+     moe_cases},
+    {"delta_decode delta_prefill_prep delta_prefill_scan delta_prefill_blocks delta_prefill_walk "
+     "delta_prefill_out",
+     selftest_delta_cases},
+    {"gqa_prepare attention_decode attention_prefill attention_merge", attention_cases},
+    {"mla_prepare mla_transpose_keys mla_gather_rows attention_decode", selftest_mla_cases},
     {"swiglu", selftest_swiglu_cases},
 };
 
@@ -672,11 +678,13 @@ int selftest_run(const struct selftest *s, struct moeflux_err *e)
     if (!l)
         return ERR_MEMORY;
     l->request = s;
-    int rc = exec_open(&l->side[KT_DEVICE], s->device, s->ran != NULL, false, e);
+    int rc =
+        exec_open(&l->side[KT_DEVICE],
+                  &(struct exec_options){.device = s->device, .isa = s->isa, .profile = s->ran != NULL}, e);
     if (rc == 0 && s->as_gpu)
         exec_pose_as_gpu(l->side[KT_DEVICE]);
     if (rc == 0)
-        rc = exec_open(&l->side[KT_REFERENCE], "reference", false, false, e);
+        rc = exec_open(&l->side[KT_REFERENCE], &(struct exec_options){.device = "reference"}, e);
     if (rc == 0)
         run_groups(l);
     /* What runs in place of float16 where that is forbidden. */

@@ -19,6 +19,7 @@ struct selftest_row {
 
 struct selftest {
     const char *device; /* as exec_open takes it */
+    const char *isa;    /* of the cpu: its instruction set */
     const char *kernel; /* run only this one; NULL: all */
     bool as_gpu;        /* on a software device: the kernels that GPUs run */
     void (*row)(void *ctx, const struct selftest_row *row);
