@@ -87,8 +87,9 @@ struct experts_shape moe_experts_shape(const struct config *c, const struct expe
                                   .top_k = c->top_k,
                                   .hidden = c->hidden,
                                   .inner = c->moe_inner,
-                                  .format = (uint32_t)at->format,
-                                  .formats = 1u << at->format,
+                                  .up_format = at->formats.up,
+                                  .down_format = at->formats.down,
+                                  .down_formats = 1u << at->formats.down,
                                   .gate_w = (uint32_t)at->gate_w,
                                   .gate_s = (uint32_t)at->gate_s,
                                   .gate_b = (uint32_t)at->gate_b,
@@ -119,7 +120,7 @@ int moe_open(struct moe *m, const struct arch_request *r, struct moeflux_err *e)
         return err_set(e, ERR_UNSUPPORTED, "an expert of %llu bytes, expected less than 4 GiB",
                        (unsigned long long)at->bytes);
     struct experts_shape experts = moe_experts_shape(c, at);
-    experts.formats |= m->shared_formats;
+    experts.down_formats |= m->shared_formats;
     int rc = router_open(&m->router, r->exec, &router, e);
     if (rc == 0)
         rc = experts_open(&m->experts, r->exec, &experts, e);
