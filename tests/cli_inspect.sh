@@ -17,6 +17,9 @@ out_has '  products  *[0-9.]* .B/s'
     fault "fewer than six rows: $(cat "$tmp/out")"
 out_has '100 %.*this plan'
 out_has '^The device: all experts are resident'
+out_has '  on the CPU  *[0-9.]* .B/s  the same product'
+out_has '  --experts cpu  *[0-9.]* ms'
+out_has '  --[a-z-]* [a-z0-9]*  *[0-9.]* ms  expected to be the fastest$'
 ! grep -q ' $' "$tmp/out" || fault "a line ends in a blank"
 
 claim no_measure_prints_what_files_and_memory_tell

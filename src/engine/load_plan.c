@@ -191,6 +191,9 @@ int load_plan_make(struct load_plan *out, const struct model_dir *m, const struc
                                      .n_cpu_layers = out->n_cpu_layers,
                                      .cpu_scratch_bytes = out->cpu_scratch_bytes};
     rc = budget_for_experts(m, caps, &w, &out->budget, e);
+    if (!caps->is_unified)
+        out->host_room_bytes =
+            o->memory_bytes ? size_min(o->memory_bytes, out->host_free_bytes) : out->host_free_bytes / 4 * 3;
     return rc < 0 || !o->pin ? rc : count_pinned(out, m, o->pin, e);
 }
 
@@ -224,6 +227,9 @@ static void fill(struct moeflux_plan *to, const struct load_plan *p, const struc
                               .cpu_scratch_bytes = p->cpu_scratch_bytes,
                               .context = p->context,
                               .chunk = p->max_chunk};
+    uint64_t fixed = p->state_bytes + p->activation_bytes + p->driver_bytes + m->dense_bytes;
+    to->device_room_bytes = p->budget.device_bytes - size_min(fixed, p->budget.device_bytes);
+    to->host_room_bytes = p->host_room_bytes;
     to->experts_resident = to->n_slots + to->n_cpu_slots == to->n_experts;
     snprintf(to->device, sizeof to->device, "%s", caps->name);
 }

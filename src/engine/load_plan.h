@@ -25,6 +25,7 @@ struct load_plan {
     uint64_t state_bytes, activation_bytes, driver_bytes; /* of `context` tokens, of a chunk */
     uint64_t checkpoint_bytes;                            /* of one */
     uint64_t host_free_bytes;                             /* host_memory_free */
+    uint64_t host_room_bytes; /* for experts, where device memory is not the host's */
     struct budget budget;
     uint32_t n_cpu_layers;      /* the first layers: their routed experts are the CPU's */
     uint64_t cpu_scratch_bytes; /* host memory for it, slots aside */
