@@ -103,7 +103,9 @@ static int share_host(const struct budget_request *w, uint64_t most, struct side
 {
     uint64_t least = plus(a.least, b.least), experts;
     if (most < least)
-        return refuse("free host memory is", most, least, e);
+        return refuse(w->memory_bytes && w->n_cpu_layers ? "--memory without the CPU's activations is"
+                                                         : "free host memory is",
+                      most, least, e);
     out->n_checkpoints = share_checkpoints(w, most, plus(a.need, b.need), least, &experts);
     divide(experts, a, b, to_a, to_b);
     return 0;
