@@ -77,6 +77,55 @@ static void logits_do_not_depend_on_the_budget(void **state)
         }
 }
 
+static bool count_down(void *ctx, const char *what, const char *unit, uint64_t done, uint64_t total)
+{
+    int64_t *left = ctx;
+    (void)what, (void)unit, (void)done, (void)total;
+    return (*left)-- > 0;
+}
+
+/* Wherever it stops: between the layers, or while the CPU computes. */
+static void an_interrupted_prompt_goes_on_where_it_stopped(void **state)
+{
+    (void)state;
+    struct moeflux_err e = {0};
+    struct moeflux_model *m;
+    struct moeflux_session *s;
+    int64_t left = INT64_MAX;
+    struct moeflux_options o = options_of(QWEN, 3);
+    int32_t ids[N_PROMPT];
+    int n_stopped = 0;
+    o.progress = (struct moeflux_progress){count_down, &left};
+    check_ok(moeflux_model_open(&m, &o, &e), &e);
+    check_ok(moeflux_session_new(&s, m, 64, &e), &e);
+    uint32_t vocab = moeflux_model_get_info(m).vocab_size;
+    float *want = calloc(vocab, sizeof *want), *got = calloc(vocab, sizeof *got);
+    for (uint32_t i = 0; i < N_PROMPT; i++)
+        ids[i] = (int32_t)((i * 37 + 11) % vocab);
+    check_ok(moeflux_session_eval(s, ids, N_PROMPT, &(struct moeflux_outputs){.logits = want}, &e), &e);
+    for (int64_t calls = 1; calls < 200; calls += 7) {
+        check_ok(moeflux_session_clear(s, &e), &e);
+        left = calls;
+        int rc = moeflux_session_eval(s, ids, N_PROMPT, &(struct moeflux_outputs){.logits = got}, &e);
+        left = INT64_MAX;
+        if (rc == 0)
+            break;
+        assert_int_equal(rc, ERR_INTERRUPTED);
+        n_stopped++;
+        uint32_t at = moeflux_session_position(s);
+        assert_true(at < N_PROMPT && at % CHUNK == 0);
+        check_ok(
+            moeflux_session_eval(s, ids + at, N_PROMPT - at, &(struct moeflux_outputs){.logits = got}, &e),
+            &e);
+        assert_memory_equal(got, want, vocab * sizeof *got);
+    }
+    assert_true(n_stopped > 3);
+    free(want);
+    free(got);
+    moeflux_session_free(s);
+    moeflux_model_close(m);
+}
+
 static void experts_of_the_cpu_never_cross_the_bus(void **state)
 {
     (void)state;
@@ -186,6 +235,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_do_not_depend_on_the_budget),
+        cmocka_unit_test(an_interrupted_prompt_goes_on_where_it_stopped),
         cmocka_unit_test(experts_of_the_cpu_never_cross_the_bus),
         cmocka_unit_test(the_plan_says_where_experts_go),
         cmocka_unit_test(usage_counts_both_sides),
