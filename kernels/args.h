@@ -19,11 +19,35 @@
 #define ARGS_SIZE(t, n) _Static_assert(sizeof(struct t) == (n), #t)
 #endif
 
-/* Storage of a matrix; the values of enum matrix_format. */
-#define FORMAT_Q4   0 /* u32 words of eight 4-bit codes; bf16 scale and bias per 64 columns */
-#define FORMAT_Q8   1 /* u32 words of four 8-bit codes; the same scales and biases */
-#define FORMAT_BF16 2
-#define FORMAT_F32  3
+/* How the numbers of a matrix are stored: a row a format,
+ *   ROW(name, number, bits, group, scheme, scale, x)
+ * bits of a code or a number; group: columns that share a scale; x: what the user of the table needs in each row.
+ *   AFFINE  value = code * scale + bias. A row's codes are a little-endian stream of bits, so that 8 codes are `bits` bytes;
+ *           scales and biases [rows][columns / group].
+ *   PLAIN   the numbers themselves
+ * src/base/format.h has what C makes of it, kernels/lib/dequant.glsl what the shaders do. */
+#define FORMAT_TABLE(ROW, x)                                                                                 \
+    ROW(Q4, 0, 4, 64, AFFINE, BF16, x)                                                                       \
+    ROW(Q8, 1, 8, 64, AFFINE, BF16, x)                                                                       \
+    ROW(BF16, 2, 16, 1, PLAIN, NONE, x)                                                                      \
+    ROW(F32, 3, 32, 1, PLAIN, NONE, x)
+#define SCHEME_PLAIN  0
+#define SCHEME_AFFINE 1
+/* The type of scales and biases; the value is its bytes. */
+#define SCALE_NONE 0
+#define SCALE_BF16 2
+#ifdef VULKAN
+#define FORMAT_NUMBER(name, number, bits, group, scheme, scale, x) const uint FORMAT_##name = number;
+FORMAT_TABLE(FORMAT_NUMBER, 0)
+#else
+#define FORMAT_NUMBER(name, number, bits, group, scheme, scale, x) FORMAT_##name = number,
+enum { FORMAT_TABLE(FORMAT_NUMBER, 0) FORMAT_COUNT };
+#endif
+#undef FORMAT_NUMBER
+
+/* Columns that the product kernels take at once. Rows of quantised numbers are a multiple of them; where rows of plain
+ * numbers are not, a slower kernel takes them. */
+#define PRODUCT_COLS 64
 
 /* Positions of one block of the KV cache: 1 << KV_BLOCK_SHIFT. */
 #define KV_BLOCK_SHIFT 8
@@ -88,7 +112,7 @@ struct cast_f16_args {
 };
 ARGS_SIZE(cast_f16_args, 40);
 
-struct router_args {
+struct router_softmax_args {
     ADDR logits;  /* [n][stride], the first n_experts of a row */
     ADDR idx;     /* u32 [n][top_k], best first */
     ADDR weights; /* [n][top_k] */
@@ -96,9 +120,9 @@ struct router_args {
     U32 norm; /* 1: weights sum to 1; 0: probabilities over all experts */
     U32 pad;
 };
-ARGS_SIZE(router_args, 48);
+ARGS_SIZE(router_softmax_args, 48);
 
-struct router_groups_args {
+struct router_sigmoid_args {
     ADDR logits;  /* [n][stride], the first n_experts of a row */
     ADDR bias;    /* [n_experts] */
     ADDR idx;     /* u32 [n][top_k], best first */
@@ -107,9 +131,9 @@ struct router_groups_args {
     U32 norm; /* 1: weights sum to `scale`; 0: they are the scores times it */
     F32 scale;
 };
-ARGS_SIZE(router_groups_args, 64);
+ARGS_SIZE(router_sigmoid_args, 64);
 
-struct expert_up_args {
+struct experts_decode_up_args {
     ADDR x;     /* [n][hidden] */
     ADDR norm;  /* f32 [hidden] */
     ADDR table; /* ADDR [n_experts]: where each expert of this layer lies; 0: not there */
@@ -120,9 +144,9 @@ struct expert_up_args {
     F32 eps;
     U32 skip_low, skip_high; /* bit k: the k-th expert of each token is left out */
 };
-ARGS_SIZE(expert_up_args, 96);
+ARGS_SIZE(experts_decode_up_args, 96);
 
-struct expert_down_args {
+struct experts_decode_down_args {
     ADDR act;       /* [n][top_k][inner] */
     ADDR table;     /* ADDR [n_experts] */
     ADDR idx;       /* u32 [n][top_k] */
@@ -136,18 +160,18 @@ struct expert_down_args {
     U32 is_gated; /* 1: the logit before the rows is the shared expert's weight */
     U32 pad;
 };
-ARGS_SIZE(expert_down_args, 128);
+ARGS_SIZE(experts_decode_down_args, 128);
 
-struct expert_sort_args {
+struct experts_prefill_sort_args {
     ADDR idx;   /* u32 [n_pairs]: the router's choice */
     ADDR table; /* ADDR [n_experts]; pairs of an expert with 0 are left out */
     ADDR rows;  /* out u32 [n_pairs]: pairs sorted by expert */
     ADDR tiles; /* out uvec4 [1 + tiles]: their number; expert, first of rows, number of pairs */
     U32 n_pairs, tile_tokens;
 };
-ARGS_SIZE(expert_sort_args, 40);
+ARGS_SIZE(experts_prefill_sort_args, 40);
 
-struct expert_up_many_args {
+struct experts_prefill_up_args {
     ADDR x;     /* [n][hidden]; with kernels named X_coop, x and act are f16 */
     ADDR norm;  /* f32 [hidden], or 0 */
     ADDR table; /* ADDR [n_experts] */
@@ -158,9 +182,9 @@ struct expert_up_many_args {
     F32 eps;
     U32 pad;
 };
-ARGS_SIZE(expert_up_many_args, 96);
+ARGS_SIZE(experts_prefill_up_args, 96);
 
-struct expert_down_many_args {
+struct experts_prefill_down_args {
     ADDR act;   /* [n][top_k][inner] */
     ADDR table; /* ADDR [n_experts] */
     ADDR rows, tiles;
@@ -168,9 +192,9 @@ struct expert_down_many_args {
     U32 hidden, inner, format;
     U32 down_w, down_s, down_b; /* byte offsets in an expert */
 };
-ARGS_SIZE(expert_down_many_args, 64);
+ARGS_SIZE(experts_prefill_down_args, 64);
 
-struct expert_mix_args {
+struct experts_prefill_mix_args {
     ADDR parts;      /* [n][top_k][hidden] */
     ADDR weights;    /* [n][top_k] */
     ADDR shared_in;  /* [n][shared_stride]: at shared_at the shared expert's gate and up rows */
@@ -179,7 +203,7 @@ struct expert_mix_args {
     U32 top_k, hidden, shared_at, shared_inner, shared_stride;
     U32 is_gated; /* 1: the logit before the rows is the shared expert's weight */
 };
-ARGS_SIZE(expert_mix_args, 64);
+ARGS_SIZE(experts_prefill_mix_args, 64);
 
 struct gqa_prepare_args {
     ADDR qkv;            /* [n][stride]: n_heads x (query head_dim, gated: gate head_dim), keys, values */
@@ -234,22 +258,22 @@ struct mla_prepare_args {
 };
 ARGS_SIZE(mla_prepare_args, 112);
 
-#define MLA_KEYS_TILE 32 /* of latent_dim, in a workgroup */
-struct mla_keys_args {
+#define MLA_TRANSPOSE_TILE 32 /* of latent_dim, in a workgroup */
+struct mla_transpose_keys_args {
     ADDR weight, scales, biases; /* [heads][latent_dim][nope_dim] */
     ADDR dst;                    /* f32 [heads that take part][nope_dim][latent_dim] */
     U32 format, latent_dim, nope_dim;
     U32 first_head; /* of those transposed */
 };
-ARGS_SIZE(mla_keys_args, 48);
+ARGS_SIZE(mla_transpose_keys_args, 48);
 
-struct mla_rows_args {
+struct mla_gather_rows_args {
     ADDR blocks; /* ADDR [position >> KV_BLOCK_SHIFT] */
     ADDR latent; /* out [n][latent_dim], in the kernel's own type, as the next */
     ADDR keys;   /* out [n][n_heads][nope_dim + rope_dim]: each head's rotary channels */
     U32 pos, n_heads, nope_dim, rope_dim, latent_dim, layer_off; /* pos: of the first row */
 };
-ARGS_SIZE(mla_rows_args, 48);
+ARGS_SIZE(mla_gather_rows_args, 48);
 
 struct swiglu_args {
     ADDR src; /* [n][2 * inner]: gate, up */
@@ -279,13 +303,13 @@ ARGS_SIZE(delta_args, 104);
 #define DELTA_RUN                     8
 #define DELTA_PREPARED(channels, n_v) (((channels) + 2 * (n_v) + 3) / 4 * 4)
 
-struct delta_scan_args {
+struct delta_prefill_scan_args {
     ADDR prepared; /* [n][row] */
     ADDR state;    /* [n_v][v_dim][k_dim], updated */
     ADDR dst;      /* [n][n_v * v_dim]: S q, before its norm */
     U32 n, row, n_k, n_v;
 };
-ARGS_SIZE(delta_scan_args, 40);
+ARGS_SIZE(delta_prefill_scan_args, 40);
 
 /* Tokens that delta_walk takes at once, and what delta_blocks finds out for it: f32 [blocks][n_v][DELTA_COEFS]. With the
  * tokens i, j = 0 .. 3 of a block, d their decays, e_ij the product of d over j < t <= i, e_i that over all t <= i:
@@ -297,23 +321,23 @@ ARGS_SIZE(delta_scan_args, 40);
 #define DELTA_BLOCK 4
 #define DELTA_COEFS 44
 
-struct delta_blocks_args {
+struct delta_prefill_blocks_args {
     ADDR prepared; /* [n][row] */
     ADDR coefs;
     U32 n, row, n_k, n_v, v_dim, pad;
 };
-ARGS_SIZE(delta_blocks_args, 40);
+ARGS_SIZE(delta_prefill_blocks_args, 40);
 
-struct delta_walk_args {
+struct delta_prefill_walk_args {
     ADDR prepared; /* [n][row] */
     ADDR coefs;
     ADDR state; /* [n_v][v_dim][k_dim], updated */
     ADDR dst;   /* [n][n_v * v_dim]: S q, before its norm */
     U32 n, row, n_k, n_v;
 };
-ARGS_SIZE(delta_walk_args, 48);
+ARGS_SIZE(delta_prefill_walk_args, 48);
 
-struct delta_out_args {
+struct delta_prefill_out_args {
     ADDR proj; /* [n][stride]: z [n_v][v_dim] at z_at */
     ADDR norm; /* f32 [v_dim] */
     ADDR dst;  /* [n][n_v * v_dim], in place */
@@ -321,6 +345,6 @@ struct delta_out_args {
     F32 eps;
     U32 pad;
 };
-ARGS_SIZE(delta_out_args, 48);
+ARGS_SIZE(delta_prefill_out_args, 48);
 
 #endif

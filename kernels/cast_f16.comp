@@ -1,8 +1,8 @@
-// cast_f16.comp - the vectors of a chunk in float16, for the products of matmul.glsl that take them so:
+// cast_f16.comp - the vectors of a chunk in float16, for the products of gemm.glsl that take them so:
 //   dst[t][c] = x[t][c] f_t norm[c],  f_t = 1 / sqrt(mean(x[t]^2) + eps), or 1 without norm
 // What is larger than 65504 in size becomes it. Grid: x = tokens. Tolerance: float16's rounding, 1e-3 of each output.
 #version 460
-#include "memory.glsl"
+#include "lib/memory.glsl"
 
 layout(local_size_x_id = 1) in;
 layout(constant_id = 0) const uint SUBGROUP = 32;

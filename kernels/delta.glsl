@@ -1,4 +1,4 @@
-// delta.glsl - the channels of the gated delta net, as delta.comp and delta_prep.comp see them. Includers define K_DIM,
+// delta.glsl - the channels of the gated delta net, as delta/decode.comp and delta/prefill_prep.comp see them. Includers define K_DIM,
 // V_DIM and TAPS and a struct with delta_args' members, named a.
 
 uint n_channels()

@@ -1,8 +1,8 @@
 // embed.comp - out[t] = row ids[t] of the embedding matrix, dequantised exactly.
 // Grid: x = blocks of WORKGROUP * 8 columns, y = tokens; an invocation writes eight columns.
 #version 460
-#include "memory.glsl"
-#include "matvec.glsl"
+#include "lib/memory.glsl"
+#include "lib/gemv.glsl"
 
 layout(push_constant, std430) uniform Args { embed_args a; };
 

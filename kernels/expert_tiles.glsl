@@ -1,4 +1,4 @@
-// expert_tiles.glsl - what this workgroup's tile of expert_sort.comp holds; the includer has its Args `a` with rows and
+// expert_tiles.glsl - what this workgroup's tile of experts/prefill_sort.comp holds; the includer has its Args `a` with rows and
 // tiles.
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Tiles { uvec4 v[]; };
 

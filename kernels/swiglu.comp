@@ -1,8 +1,8 @@
 // swiglu.comp - between the products of a dense feed-forward part: dst[t] = silu(gate[t]) * up[t].
 // Grid: x = blocks of WORKGROUP * 4 columns, y = tokens. Tolerance 2e-6.
 #version 460
-#include "memory.glsl"
-#include "math.glsl"
+#include "lib/memory.glsl"
+#include "lib/math.glsl"
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint WORKGROUP = 256;

@@ -135,6 +135,8 @@ struct moeflux_model_info {
     const char *architecture;   /* "Qwen3.5-MoE" */
     const char *device;         /* borrowed until moeflux_model_close, as every pointer here */
     const char *tokenizer_path; /* NULL: the directory has none */
+    const char *
+        chat_template; /* what the family talks in, for a model without a template: "qwen3.5"; NULL: unknown */
     uint32_t n_layers, hidden, vocab_size, n_experts, top_k;
     uint32_t max_context; /* the most tokens that a session may have */
     const int32_t *eos;   /* [n_eos] */
@@ -439,13 +441,14 @@ struct moeflux_forecast moeflux_make_forecast(const struct moeflux_needs *n, con
                                               const struct moeflux_speeds *s, double hits);
 
 /* Runs every operation on `device` (as in moeflux_options) against the reference over a grid of shapes, on the cpu with each
- * instruction set that the processor has. Calls `row` once per case: relative error against the bound. Returns the number
- * of failed cases. */
+ * instruction set that the processor has. Calls `row` once per case: relative error against the bound, or that the device
+ * has no kernel for it. Returns the number of failed cases. */
 struct moeflux_selftest_row {
     const char *kernel;
     const char *shape;
     double error, bound;
     bool ok;
+    bool skipped;       /* nothing was computed; `ok` holds */
     const char *device; /* its name */
 };
 int moeflux_selftest(const char *device, void (*row)(void *ctx, const struct moeflux_selftest_row *r),

@@ -12,6 +12,7 @@
 
 #include "args.h"
 #include "base/err.h"
+#include "base/format.h"
 #include "base/mem.h"
 #include "bench.h"
 #include "ops/experts.h"
@@ -56,10 +57,11 @@ static void write_words(struct bench *b, struct exec_buffer *to, const void *wor
 static void lay_out(struct bench *b)
 {
     struct experts_shape *s = &b->shape;
-    uint32_t w = s->inner * s->hidden * (s->format == FORMAT_Q4 ? 4 : 8) / 8,
-             g = s->inner * (s->hidden / 64) * 2;
-    uint32_t part = w + 2 * g;
-    s->formats = 1u << s->format;
+    const struct format *f = format_of(s->up_format);
+    uint64_t n = (uint64_t)s->inner * s->hidden;
+    uint32_t w = (uint32_t)format_code_bytes(f, n), g = (uint32_t)format_scale_bytes(f, n), part = w + 2 * g;
+    s->down_format = s->up_format;
+    s->down_formats = 1u << s->down_format;
     s->eps = 1e-6f;
     s->gate_s = w;
     s->gate_b = w + g;
@@ -168,8 +170,8 @@ static struct times run_once(struct bench *b)
     exec_begin(b->x); /* collects the times */
     exec_abandon(b->x);
     exec_get_stats(b->x, &s);
-    return (struct times){time_of(&s, "expert_sort"), time_of(&s, "expert_up_many"),
-                          time_of(&s, "expert_down_many")};
+    return (struct times){time_of(&s, "experts_prefill_sort"), time_of(&s, "experts_prefill_up"),
+                          time_of(&s, "experts_prefill_down")};
 }
 
 /* Measures the only tiles of b->op. */
@@ -213,15 +215,16 @@ static void measure_tile(struct bench *b, const struct tile *t)
 {
     const struct experts_shape *s = &b->shape;
     struct experts_tiles *mine = &b->op.gpu.grouped.tiles[0];
-    const struct gemm_plan p = tile_plan(b->x, t, s->formats);
+    const struct gemm_plan p = tile_plan(b->x, t, 1u << s->up_format);
     char name[64];
     if (b->err.code || !tile_fits(b->x, t, s->hidden) || !tile_fits(b->x, t, s->inner))
         return;
     *mine = (struct experts_tiles){.rows = p.rows, .tokens = p.tokens};
     b->op.gpu.grouped.n_tiles = 1;
-    gemm_kernel(b->x, &mine->up, "expert_up_many", sizeof(struct expert_up_many_args), &p, &b->err);
+    gemm_kernel(b->x, &mine->up, "experts_prefill_up", sizeof(struct experts_prefill_up_args), &p, &b->err);
     if (!b->err.code)
-        gemm_kernel(b->x, &mine->down, "expert_down_many", sizeof(struct expert_down_many_args), &p, &b->err);
+        gemm_kernel(b->x, &mine->down, "experts_prefill_down", sizeof(struct experts_prefill_down_args), &p,
+                    &b->err);
     tile_name(t, name, sizeof name);
     measure(b, name);
 }
@@ -276,7 +279,7 @@ int main(int argc, char **argv)
             b.shape.inner = v;
             break;
         case 'q':
-            b.shape.format = v == 8 ? FORMAT_Q8 : FORMAT_Q4;
+            b.shape.up_format = v == 8 ? FORMAT_Q8 : FORMAT_Q4;
             break;
         case 'r':
             b.reps = v;

@@ -102,6 +102,7 @@ fails 2 '\-\-logits-all goes with --logits' -m dir -p x --logits-all
 fails 2 '\-\-json and --logits - exclude' -m dir -p x --json --logits -
 fails 2 '\-\-logits - and -n exclude' -m dir -p x --logits - -n 3
 fails 2 '\-\-hidden: expected a file' -m dir -p x --hidden -
+fails 2 '\-\-logits and --hidden name the same file' -m dir -p x --logits x --hidden x
 fails 2 '\-\-bench and --selftest exclude' -m dir --bench --selftest
 fails 2 '\-\-bench-prompt: expected up to' -m dir --bench --bench-prompt 1,,2
 
@@ -127,12 +128,14 @@ printf ' \n\t\n' >"$tmp/blank"
 printf '1 2 three 4' >"$tmp/words"
 printf '1 -2 3' >"$tmp/negative"
 printf '1 99999999999999999999' >"$tmp/huge"
+printf '1 2\0003 4' >"$tmp/nul"
 fails 2 "$tmp/empty: the prompt is empty" -m dir -f "$tmp/empty"
 fails 2 "$tmp/blank: the prompt is empty" -m dir -f "$tmp/blank"
 fails 2 "$tmp/blank: no token ids" -m dir --tokens-in "$tmp/blank"
 fails 2 'word 3: expected a token id, found "three"' -m dir --tokens-in "$tmp/words"
 fails 2 'word 2: expected a token id, found "-2"' -m dir --tokens-in "$tmp/negative"
 fails 2 'word 2: expected a token id' -m dir --tokens-in "$tmp/huge"
+fails 2 'word 2: expected a token id, found a NUL byte' -m dir --tokens-in "$tmp/nul"
 run 2 "$MOEFLUX" -m dir <"$tmp/blank"
 one_line
 err_has 'stdin: the prompt is empty'

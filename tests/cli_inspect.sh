@@ -75,6 +75,17 @@ fails 3 '^moeflux: --memory is 0.00 MiB, the experts of one token and layer need
 fails 3 'the model needs at least .*--gpu-memory is 0.0 MiB' -m "$model" --plan --gpu-memory 1k
 fails 3 'the model needs at least' -m "$model" --bench --gpu-memory 1k
 
+claim the_plan_counts_pinned_experts_as_a_run_does
+echo 1 2 3 >"$tmp/ids"
+printf 'moeflux usage 1 6 12\n0 1 5\n0 2 5\n1 3 4\n2 3 1\n3 7 1\nend\n' >"$tmp/usage"
+run 0 "$MOEFLUX" -m "$model" --plan --memory 221184 --pin "$tmp/usage" --json
+json_is 'j["slots"], j["pinned"]' '(9, 3)'
+run 0 "$MOEFLUX" -m "$model" --plan --memory 221184 --pin "$tmp/usage"
+out_has '  of them pinned  *73.7 kB  3 of 72'
+fails 3 '\-\-pin: the cache has room for 6 experts, expected more than 6' -m "$model" --plan --memory 147456 --pin "$tmp/usage"
+fails 3 '\-\-pin: the cache has room for 6 experts' -m "$model" --tokens-in "$tmp/ids" --memory 147456 --pin "$tmp/usage"
+fails 1 '\-\-pin: there is no file .*/none' -m "$model" --plan --pin "$tmp/none"
+
 claim plan_and_inspect_refuse_what_makes_no_sense
 fails 2 '\-\-plan and --bench exclude' -m "$model" --plan --bench
 fails 2 '\-m DIR is missing' --plan

@@ -68,6 +68,22 @@ void cpu_lab_matrix(struct cpu_lab *l, enum cpu_format format, uint32_t rows, ui
         fill_groups(l, groups, &r);
 }
 
+/* room gives one byte more than it is asked for. */
+static const void *copy_odd(void **memory, const void *from, uint64_t bytes)
+{
+    *memory = room(bytes);
+    return memcpy((uint8_t *)*memory + 1, from, bytes);
+}
+
+void cpu_lab_move(struct cpu_lab *to, const struct cpu_matrix *from)
+{
+    uint64_t n = (uint64_t)from->rows * from->cols, groups = n / CPU_BLOCK * 2;
+    to->w = *from;
+    to->w.weight = copy_odd(&to->weight, from->weight, n * bits_of(from->format) / 8);
+    to->w.scales = copy_odd(&to->scales, from->scales, groups);
+    to->w.biases = copy_odd(&to->biases, from->biases, groups);
+}
+
 void cpu_lab_free(struct cpu_lab *l)
 {
     free(l->weight);

@@ -11,6 +11,8 @@ struct cpu_lab {
     void *weight, *scales, *biases;
 };
 void cpu_lab_matrix(struct cpu_lab *l, enum cpu_format format, uint32_t rows, uint32_t cols, uint64_t seed);
+/* The same matrix at odd addresses. */
+void cpu_lab_move(struct cpu_lab *to, const struct cpu_matrix *from);
 void cpu_lab_free(struct cpu_lab *l);
 
 /* n numbers of about 1, some of them ten times as large. Freed by the caller. */

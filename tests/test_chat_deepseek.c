@@ -63,7 +63,7 @@ static void start(struct chat *c, const struct tokenizer *t, enum chat_thinking 
 {
     struct moeflux_err e = {0};
     enum chat_kind kind;
-    check_ok(chat_find_kind(t, &kind, &e), &e);
+    check_ok(chat_find_kind(t, NULL, &kind, &e), &e);
     check_ok(chat_init(c, t, kind, thinking, &e), &e);
 }
 
@@ -83,13 +83,13 @@ static void the_template_is_told_by_the_models_own_files(void **state)
         struct tokenizer *t = open_with(true, templates[i]);
         enum chat_kind kind;
         struct moeflux_err e = {0};
-        check_ok(chat_find_kind(t, &kind, &e), &e);
+        check_ok(chat_find_kind(t, NULL, &kind, &e), &e);
         assert_int_equal(kind, i);
         tokenizer_free(t);
     }
     struct tokenizer *tiny = tokenizer_open("tests/models/tiny/tokenizer.json", NULL);
     enum chat_kind kind;
-    assert_int_equal(chat_find_kind(tiny, &kind, NULL), 0);
+    assert_int_equal(chat_find_kind(tiny, "qwen3.5", &kind, NULL), 0);
     assert_int_equal(kind, CHAT_QWEN35);
     tokenizer_free(tiny);
 }
@@ -98,7 +98,7 @@ static void expect_unknown(struct tokenizer *t, const char *text)
 {
     enum chat_kind kind;
     struct moeflux_err e = {0};
-    assert_int_equal(chat_find_kind(t, &kind, &e), ERR_UNSUPPORTED);
+    assert_int_equal(chat_find_kind(t, NULL, &kind, &e), ERR_UNSUPPORTED);
     if (!strstr(e.text, text))
         fail_msg("\"%s\", expected \"%s\"", e.text, text);
     tokenizer_free(t);
@@ -108,8 +108,9 @@ static void a_template_that_cannot_be_told_is_refused(void **state)
 {
     (void)state;
     expect_unknown(open_with(false, NULL), "neither chat_template.jinja nor a chat_template in");
-    expect_unknown(open_with(true, "{{'" ASSISTANT "<think>\\n'}}"), "is not one of Qwen3.5, DeepSeek-V3");
-    expect_unknown(open_with(false, "{{ messages }}"), "is not one of Qwen3.5, DeepSeek-V3");
+    expect_unknown(open_with(true, "{{'" ASSISTANT "<think>\\n'}}"),
+                   "is not one of Qwen3.5, Qwen3, DeepSeek-V3");
+    expect_unknown(open_with(false, "{{ messages }}"), "is not one of Qwen3.5, Qwen3, DeepSeek-V3");
     expect_unknown(tokenizer_build_open(tokenizer_build(), NULL), "has neither <|im_start|> nor " USER);
 }
 

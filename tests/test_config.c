@@ -1,4 +1,4 @@
-/* Configurations of both families: where keys may stand, defaults, and every refusal with the key's name. */
+/* Configurations of all families: where keys may stand, defaults, and every refusal with the key's name. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,12 +17,13 @@
 
 #define QWEN     "tests/models/qwen-odd/mlx/config.json"
 #define DEEPSEEK "tests/models/deepseek-odd/mlx/config.json"
+#define QWEN3    "tests/models/qwen3-odd/mlx/config.json"
 
 static json_t *load(const char *path)
 {
     struct moeflux_err e;
     json_t *root = NULL;
-    assert_int_equal(json_read_file(path, 1 << 20, &root, &e), 0);
+    assert_int_equal(json_read_file(path, 1 << 20, JSON_MAX_SMALL, &root, &e), 0);
     return root;
 }
 
@@ -153,6 +154,61 @@ static void deepseek_dimensions_are_read(void **state)
         assert_int_equal(config_has_experts(&c, i), i >= 2);
     }
     assert_int_equal(c.n_eos, 1);
+    config_free(&c);
+}
+
+static void qwen3_dimensions_are_read(void **state)
+{
+    (void)state;
+    struct config c = read_ok(load(QWEN3));
+    assert_ptr_equal(c.family, &family_qwen3moe);
+    assert_int_equal(c.n_heads, 6);
+    assert_int_equal(c.n_kv_heads, 3);
+    assert_int_equal(c.head_dim, 20);
+    assert_int_equal(c.rotary_dim, 20);
+    assert_true(c.rope.theta == 1e6 && !c.rope.yarn && !c.rope_interleave);
+    assert_true(c.tied && c.norm_topk && !c.attn_gated && !c.sigmoid);
+    assert_int_equal(c.n_experts, 4);
+    assert_int_equal(c.top_k, 2);
+    assert_int_equal(c.shared_inner, 0);
+    assert_int_equal(c.dense_inner, 100);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(c.layers[i].mixer, MIXER_ATTENTION);
+        assert_int_equal(config_has_experts(&c, i), i != 1);
+    }
+    config_free(&c);
+}
+
+static void qwen3_s_sparse_step_and_newer_keys_are_read(void **state)
+{
+    (void)state;
+    json_t *root = load(QWEN3);
+    set(root, "decoder_sparse_step", "3");
+    set(root, "mlp_only_layers", NULL);
+    set(root, "num_experts", NULL);
+    set(root, "num_local_experts", "9");
+    set(root, "norm_topk_prob", NULL);
+    set(root, "rope_parameters",
+        "{\"rope_type\": \"yarn\", \"rope_theta\": 5000, \"factor\": 4,"
+        "\"original_max_position_embeddings\": 1024}");
+    struct config c = read_ok(root);
+    assert_int_equal(c.n_experts, 9);
+    assert_false(c.norm_topk);
+    assert_true(c.rope.yarn && c.rope.theta == 5000 && c.rope.factor == 4);
+    for (uint32_t i = 0; i < 3; i++)
+        assert_int_equal(config_has_experts(&c, i), i == 2);
+    config_free(&c);
+}
+
+/* Without dense layers nobody asks for the size of one. */
+static void qwen3_without_dense_layers_needs_no_intermediate_size(void **state)
+{
+    (void)state;
+    json_t *root = load(QWEN3);
+    set(root, "mlp_only_layers", "null");
+    set(root, "intermediate_size", NULL);
+    struct config c = read_ok(root);
+    assert_int_equal(c.dense_inner, 0);
     config_free(&c);
 }
 
@@ -332,7 +388,7 @@ static const struct refusal refusals[] = {
     {QWEN, "text_config.attn_output_gate", "false", ERR_UNSUPPORTED, "attn_output_gate"},
     {QWEN, "text_config.mlp_only_layers", "[1]", ERR_UNSUPPORTED, "mlp_only_layers"},
     {QWEN, "text_config.model_type", "\"llama\"", ERR_UNSUPPORTED,
-     "model_type is llama, expected qwen3_5_moe, qwen3_5_moe_text or deepseek_v3"},
+     "model_type is llama, expected qwen3_5_moe, qwen3_5_moe_text, qwen3_moe or deepseek_v3"},
     {QWEN, "text_config.model_type", "7", ERR_FORMAT, "model_type"},
     {QWEN, "text_config.rope_parameters", "{\"rope_type\": \"yarn\"}", ERR_UNSUPPORTED, "rope_type is yarn"},
     {QWEN, "text_config.rope_parameters", "{\"partial_rotary_factor\": 1.5}", ERR_FORMAT,
@@ -349,6 +405,22 @@ static const struct refusal refusals[] = {
     {QWEN, "eos_token_id", "[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]", ERR_FORMAT, "eos_token_id"},
     {QWEN, "text_config.head_dim", "16384", ERR_FORMAT, "head_dim"},
     {QWEN, "text_config.head_dim", "66", ERR_FORMAT, "head_dim is 66, expected a multiple of 4"},
+    {QWEN3, "model_type", NULL, ERR_FORMAT, "key model_type is missing"},
+    {QWEN3, "num_experts", NULL, ERR_FORMAT, "key num_experts is missing"},
+    {QWEN3, "use_sliding_window", "true", ERR_UNSUPPORTED, "use_sliding_window is true, expected false"},
+    {QWEN3, "attention_bias", "true", ERR_UNSUPPORTED, "attention_bias is true, expected false"},
+    {QWEN3, "mlp_only_layers", "[3]", ERR_FORMAT, "mlp_only_layers[0]: expected a layer below 3"},
+    {QWEN3, "mlp_only_layers", "[0, \"1\"]", ERR_FORMAT, "mlp_only_layers[1]: expected a layer below 3"},
+    {QWEN3, "mlp_only_layers", "[0, 1, 2]", ERR_UNSUPPORTED, "all 3 layers are dense"},
+    {QWEN3, "decoder_sparse_step", "4", ERR_UNSUPPORTED, "all 3 layers are dense"},
+    {QWEN3, "decoder_sparse_step", "0", ERR_FORMAT, "decoder_sparse_step"},
+    {QWEN3, "intermediate_size", NULL, ERR_FORMAT, "key intermediate_size is missing"},
+    {QWEN3, "intermediate_size", "98", ERR_FORMAT, "intermediate_size is 98, expected a multiple of 4"},
+    {QWEN3, "head_dim", "null", ERR_FORMAT, "head_dim is missing and hidden_size 128"},
+    {QWEN3, "num_key_value_heads", "4", ERR_FORMAT, "num_attention_heads is 6, expected a multiple of 4"},
+    {QWEN3, "num_experts_per_tok", "5", ERR_FORMAT, "num_experts_per_tok is 5, expected at most 4"},
+    {QWEN3, "rope_scaling", "{\"type\": \"linear\"}", ERR_UNSUPPORTED,
+     "rope_type is linear, expected default or yarn"},
     {DEEPSEEK, "n_group", "3", ERR_FORMAT, "n_routed_experts"},
     {DEEPSEEK, "n_group", "16", ERR_FORMAT, "n_group"},
     {DEEPSEEK, "topk_group", "5", ERR_FORMAT, "topk_group"},
@@ -404,7 +476,8 @@ static void json_errors_name_the_file_and_the_line(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct moeflux_err e;
         json_t *root = NULL;
-        assert_int_equal(json_read(cases[i].text, strlen(cases[i].text), "f.json", &root, &e), ERR_FORMAT);
+        assert_int_equal(json_read(cases[i].text, strlen(cases[i].text), "f.json", JSON_MAX_SMALL, &root, &e),
+                         ERR_FORMAT);
         if (!strstr(e.text, cases[i].expected))
             fail_msg("\"%s\" has no \"%s\"", e.text, cases[i].expected);
     }
@@ -418,12 +491,12 @@ static void deep_nesting_is_refused_and_brackets_in_strings_do_not_count(void **
     json_t *root = NULL;
     memset(text, '[', sizeof text);
     memcpy(text, "{\"a\": ", 6);
-    assert_int_equal(json_read(text, sizeof text, "f.json", &root, &e), ERR_FORMAT);
+    assert_int_equal(json_read(text, sizeof text, "f.json", JSON_MAX_SMALL, &root, &e), ERR_FORMAT);
     assert_non_null(strstr(e.text, "nested deeper than 64"));
 
     memcpy(text, "{\"a\": \"", 7);
     memcpy(text + sizeof text - 4, "\\\"\"}", 4);
-    assert_int_equal(json_read(text, sizeof text, "f.json", &root, &e), 0);
+    assert_int_equal(json_read(text, sizeof text, "f.json", JSON_MAX_SMALL, &root, &e), 0);
     json_decref(root);
 }
 
@@ -432,6 +505,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(qwen_dimensions_are_read_from_the_nested_form),
         cmocka_unit_test(deepseek_dimensions_are_read),
+        cmocka_unit_test(qwen3_dimensions_are_read),
+        cmocka_unit_test(qwen3_s_sparse_step_and_newer_keys_are_read),
+        cmocka_unit_test(qwen3_without_dense_layers_needs_no_intermediate_size),
         cmocka_unit_test(flat_and_nested_forms_read_the_same),
         cmocka_unit_test(text_config_wins_over_the_top_level),
         cmocka_unit_test(an_interval_stands_in_for_layer_types),

@@ -21,8 +21,10 @@
 
 #include "base/err.h"
 #include "base/file.h"
+#include "base/format.h"
 #include "convert/convert.h"
 #include "model/model_dir.h"
+#include "sequence.h"
 #include "st_writer.h"
 #include "tmp_tree.h"
 
@@ -30,6 +32,8 @@
 #define QWEN_MLX     "tests/models/qwen-odd/mlx"
 #define DEEPSEEK_HF  "tests/models/deepseek-odd/hf"
 #define DEEPSEEK_MLX "tests/models/deepseek-odd/mlx"
+#define QWEN3_HF     "tests/models/qwen3-odd/hf"
+#define QWEN3_MLX    "tests/models/qwen3-odd/mlx"
 #define TINY         "tests/models/tiny"
 
 /* Stands before the C library's: a disk with as much room as a test wants. */
@@ -121,6 +125,22 @@ static void a_bf16_deepseek_gives_the_bytes_of_the_quantised_one(void **state)
     run_ok(DEEPSEEK_HF, b);
     expect_same_model(a, b, 2, 5);
     tmp_tree_expect_same(b, DEEPSEEK_MLX, "config.json");
+    assert_false(file_exists(tmp_tree_path(b, "packed_experts/layer_01.bin")));
+    tmp_tree_remove(tmp);
+}
+
+/* Its layer 1 is dense, and matrices whose columns are no multiple of 64 stay as they are. */
+static void a_bf16_qwen3_gives_the_bytes_of_the_quantised_one(void **state)
+{
+    (void)state;
+    static const uint32_t layers[] = {0, 2};
+    char *tmp = tmp_tree_new();
+    const char *a = tmp_tree_path(tmp, "a"), *b = tmp_tree_path(tmp, "b");
+    run_ok(QWEN3_MLX, a);
+    run_ok(QWEN3_HF, b);
+    for (size_t i = 0; i < 2; i++)
+        expect_same_model(a, b, layers[i], layers[i] + 1);
+    tmp_tree_expect_same(b, QWEN3_MLX, "config.json");
     assert_false(file_exists(tmp_tree_path(b, "packed_experts/layer_01.bin")));
     tmp_tree_remove(tmp);
 }
@@ -236,6 +256,101 @@ static void the_result_counts_what_was_done(void **state)
     assert_int_equal(r.n_layers_kept, 0);
     assert_int_equal(r.bytes_read, 2060480 + 1492992);
     assert_true(r.bytes_written > r.bytes_read);
+    tmp_tree_remove(tmp);
+}
+
+/* --- projections with formats of their own --- */
+
+/* Projections `what` in 8 bits: the same codes with the same scales, so the same numbers. */
+static void widen(struct st_writer *w, const struct tensor *t, const uint8_t *bytes, const char *what)
+{
+    if (!t || !strstr(t->name, what)) {
+        if (t)
+            st_writer_add_like(w, t->name, t, bytes);
+        return;
+    }
+    char shape[64];
+    uint8_t *codes = malloc(2 * t->bytes);
+    assert_non_null(codes);
+    for (uint64_t i = 0; i < 2 * t->bytes; i++)
+        codes[i] = bytes[i / 2] >> (4 * (i % 2)) & 15;
+    snprintf(shape, sizeof shape, "[%u, %u, %u]", (unsigned)t->shape[0], (unsigned)t->shape[1],
+             2 * (unsigned)t->shape[2]);
+    st_writer_add(w, t->name, "U32", shape, codes, 2 * t->bytes);
+    free(codes);
+}
+
+static void widen_down(struct st_writer *w, const struct tensor *t, const uint8_t *bytes)
+{
+    widen(w, t, bytes, "switch_mlp.down_proj.weight");
+}
+
+static void widen_up(struct st_writer *w, const struct tensor *t, const uint8_t *bytes)
+{
+    widen(w, t, bytes, "switch_mlp.up_proj.weight");
+}
+
+static void declare(const char *dir, const char *what)
+{
+    for (int i = 0; i < 6; i++) {
+        char text[160];
+        snprintf(text, sizeof text,
+                 "\"mode\": \"affine\", \"language_model.model.layers.%d.mlp.switch_mlp.%s\": {\"bits\": 8},",
+                 i, what);
+        tmp_tree_replace(dir, "config.json", "\"mode\": \"affine\",", text);
+    }
+}
+
+static void expect_logits(const char *dir, const float *want, const int32_t *ids, uint32_t n)
+{
+    float got[2048];
+    struct sequence q = sequence_open(dir, "reference", n, 0, 64);
+    assert_true(q.vocab <= 2048);
+    sequence_eval(&q, ids, n, got);
+    assert_memory_equal(got, want, q.vocab * sizeof *got);
+    sequence_close(&q);
+}
+
+static void down_projections_with_other_bits_than_the_rest_keep_them(void **state)
+{
+    (void)state;
+    enum { N = 5 };
+    char *tmp = tmp_tree_new();
+    const char *mlx = tmp_tree_path(tmp, "mlx"), *packed = tmp_tree_path(tmp, "packed");
+    int32_t ids[N];
+    float want[2048];
+    st_writer_rewrite(QWEN_MLX, mlx, widen_down);
+    declare(mlx, "down_proj");
+    run_ok(mlx, packed);
+    json_t *root = load(packed, "model_weights.json"), *config = json_object_get(root, "config");
+    assert_int_equal(json_integer_value(json_object_get(config, "expert_bits")), 4);
+    assert_int_equal(json_integer_value(json_object_get(config, "expert_down_bits")), 8);
+    json_decref(root);
+    struct model_dir m;
+    struct moeflux_err e;
+    assert_int_equal(model_dir_open(&m, packed, &e), 0);
+    assert_int_equal(m.expert.formats.up, FORMAT_Q4);
+    assert_int_equal(m.expert.formats.down, FORMAT_Q8);
+    assert_int_equal(m.expert.bytes, 20736 + 64 * 192 / 2);
+    model_dir_close(&m);
+    struct sequence q = sequence_open(QWEN_MLX, "reference", N, 0, 64);
+    sequence_ids(&q, 1, ids, N);
+    sequence_eval(&q, ids, N, want);
+    sequence_close(&q);
+    expect_logits(mlx, want, ids, N);
+    expect_logits(packed, want, ids, N);
+    tmp_tree_remove(tmp);
+}
+
+static void gate_and_up_projections_of_other_bits_are_refused(void **state)
+{
+    (void)state;
+    char *tmp = tmp_tree_new();
+    const char *mlx = tmp_tree_path(tmp, "mlx");
+    st_writer_rewrite(QWEN_MLX, mlx, widen_up);
+    declare(mlx, "up_proj");
+    expect_refused(mlx, tmp_tree_path(tmp, "packed"), ERR_UNSUPPORTED,
+                   "the experts' gate_proj has 4 bits and up_proj 8, expected equal formats");
     tmp_tree_remove(tmp);
 }
 
@@ -677,6 +792,35 @@ static void a_layer_that_was_cut_after_it_was_finished_is_written_again(void **s
     tmp_tree_remove(tmp);
 }
 
+/* A write that fails half-way leaves a line without its end, which may look like a whole one with a shorter sum. */
+static void a_state_that_was_torn_anywhere_is_gone_on_with(void **state)
+{
+    static const off_t cuts[] = {1, 2, 9, 16, 17, 18, 40};
+    (void)state;
+    char *tmp = tmp_tree_new();
+    const char *whole = tmp_tree_path(tmp, "whole");
+    run_ok(TINY, whole);
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+        char name[16], partial[48];
+        struct convert_result r;
+        struct moeflux_err e;
+        size_t n;
+        snprintf(name, sizeof name, "dst%zu", i);
+        snprintf(partial, sizeof partial, "%s.partial/convert.state", name);
+        const char *dst = tmp_tree_path(tmp, name), *path = tmp_tree_path(tmp, partial);
+        assert_int_equal(run_stopped(TINY, dst, (struct stop){.after = 5000000}, false, &r, &e),
+                         ERR_INTERRUPTED);
+        free(tmp_tree_read(path, &n));
+        assert_int_equal(truncate(path, (off_t)n - cuts[i]), 0);
+        assert_int_equal(run_stopped(TINY, dst, (struct stop){.after = 8000000}, false, &r, &e),
+                         ERR_INTERRUPTED);
+        assert_int_equal(run(TINY, dst, &r, &e), 0);
+        expect_same_model(whole, dst, 0, 8);
+        tmp_tree_expect_same(whole, dst, "checksums.json");
+    }
+    tmp_tree_remove(tmp);
+}
+
 static void another_source_is_not_mixed_in(void **state)
 {
     (void)state;
@@ -698,7 +842,7 @@ static void another_source_is_not_mixed_in(void **state)
 static void a_good_conversion_verifies(void **state)
 {
     (void)state;
-    static const char *const sources[] = {TINY, QWEN_HF, DEEPSEEK_MLX, DEEPSEEK_HF};
+    static const char *const sources[] = {TINY, QWEN_HF, DEEPSEEK_MLX, DEEPSEEK_HF, QWEN3_HF};
     for (size_t i = 0; i < sizeof sources / sizeof *sources; i++) {
         char *tmp = tmp_tree_new();
         struct convert_result r;
@@ -737,11 +881,14 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_bf16_source_gives_the_bytes_of_the_quantised_one),
         cmocka_unit_test(a_bf16_deepseek_gives_the_bytes_of_the_quantised_one),
+        cmocka_unit_test(a_bf16_qwen3_gives_the_bytes_of_the_quantised_one),
         cmocka_unit_test(any_number_of_threads_gives_the_same_bytes),
         cmocka_unit_test(the_files_beside_the_weights_come_along),
         cmocka_unit_test(the_manifest_describes_the_published_layout),
         cmocka_unit_test(checksums_are_the_plain_xxh3_of_every_file),
         cmocka_unit_test(the_result_counts_what_was_done),
+        cmocka_unit_test(down_projections_with_other_bits_than_the_rest_keep_them),
+        cmocka_unit_test(gate_and_up_projections_of_other_bits_are_refused),
         cmocka_unit_test(names_of_the_vision_class_convert_alike_without_vision_and_mtp),
         cmocka_unit_test(experts_one_by_one_convert_as_fused_ones),
         cmocka_unit_test(mlx_names_without_a_prefix_convert_alike),
@@ -758,6 +905,7 @@ int main(void)
         cmocka_unit_test(a_stopped_run_keeps_its_finished_layers_for_the_next),
         cmocka_unit_test(a_killed_run_is_taken_up_again),
         cmocka_unit_test(a_layer_that_was_cut_after_it_was_finished_is_written_again),
+        cmocka_unit_test(a_state_that_was_torn_anywhere_is_gone_on_with),
         cmocka_unit_test(another_source_is_not_mixed_in),
         cmocka_unit_test(a_good_conversion_verifies),
         cmocka_unit_test(a_layer_that_changed_on_the_disk_is_found_and_made_again),

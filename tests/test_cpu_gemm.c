@@ -258,6 +258,27 @@ static void a_token_that_is_no_number_poisons_its_own_outputs_alone(void **state
     }
 }
 
+static void a_matrix_may_lie_at_any_address(void **state)
+{
+    (void)state;
+    for (enum cpu_format f = CPU_Q4; f <= CPU_F32; f++) {
+        struct cpu_lab l, odd;
+        cpu_lab_matrix(&l, f, 70, 192, 660);
+        cpu_lab_move(&odd, &l.w);
+        float *x = cpu_lab_floats(3 * 192, 661);
+        uint32_t idx = 0;
+        for (const struct cpu_isa *isa; (isa = cpu_next_isa(&idx));) {
+            float *want = product(isa, &l.w, x, 3), *y = product(isa, &odd.w, x, 3);
+            cpu_bits_equal("odd addresses", isa->name, y, want, 3 * l.w.rows);
+            free(want);
+            free(y);
+        }
+        free(x);
+        cpu_lab_free(&l);
+        cpu_lab_free(&odd);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -268,6 +289,7 @@ int main(void)
         cmocka_unit_test(the_tiles_are_as_equal_as_they_can_be),
         cmocka_unit_test(threads_and_the_division_of_the_rows_change_no_bit),
         cmocka_unit_test(a_token_that_is_no_number_poisons_its_own_outputs_alone),
+        cmocka_unit_test(a_matrix_may_lie_at_any_address),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -337,6 +337,30 @@ static void very_small_and_large_vectors_keep_their_digits(void **state)
     }
 }
 
+static void a_matrix_may_lie_at_any_address(void **state)
+{
+    (void)state;
+    for (enum cpu_format f = CPU_Q4; f <= CPU_F32; f++) {
+        struct cpu_lab l, odd;
+        cpu_lab_matrix(&l, f, 70, 192, 660);
+        cpu_lab_move(&odd, &l.w);
+        float *x = cpu_lab_floats(3 * 192, 661);
+        uint32_t idx = 0;
+        float want[MAX_ROWS], y[MAX_ROWS];
+        for (const struct cpu_isa *isa; (isa = cpu_next_isa(&idx));) {
+            void *memory;
+            struct cpu_vector v = cpu_lab_vector(isa, &l.w, x, &memory);
+            run(isa, &l.w, &v, 1, want);
+            run(isa, &odd.w, &v, 1, y);
+            cpu_bits_equal("odd addresses", isa->name, y, want, l.w.rows);
+            free(memory);
+        }
+        free(x);
+        cpu_lab_free(&l);
+        cpu_lab_free(&odd);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -347,6 +371,7 @@ int main(void)
         cmocka_unit_test(a_value_that_is_no_number_poisons_every_output),
         cmocka_unit_test(zeros_give_zero),
         cmocka_unit_test(very_small_and_large_vectors_keep_their_digits),
+        cmocka_unit_test(a_matrix_may_lie_at_any_address),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

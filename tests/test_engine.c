@@ -12,7 +12,7 @@
 #include "tmp_tree.h"
 
 static const char ODD[] = "tests/models/qwen-odd/mlx", TINY[] = "tests/models/tiny",
-                  DEEPSEEK[] = "tests/models/deepseek-odd/mlx";
+                  DEEPSEEK[] = "tests/models/deepseek-odd/mlx", QWEN3[] = "tests/models/qwen3-odd/mlx";
 enum { ODD_VOCAB = 1003, ODD_SLOT = 24576, N_PROMPT = 70 };
 
 /* n_slots: device slots for experts, 0 for all of them. n_host: host slots below them, where device memory is, or with
@@ -122,9 +122,11 @@ static void pinned_experts_leave_room_for_every_wave(void **state)
     check_ok(moeflux_model_save_usage(m, usage, &e), &e);
     moeflux_session_free(s);
     moeflux_model_close(m);
-    for (uint32_t slots = TOP_K; slots < 30; slots += slots < 9 ? 1 : 5)
+    static const uint32_t n_slots[] = {TOP_K, 2 * TOP_K, 2 * TOP_K + 1, 9, 20};
+    for (size_t i = 0; i < sizeof n_slots / sizeof *n_slots; i++)
         for (int staged = 0; staged < 2; staged++) {
             const struct test_hooks hooks = {.staged = staged};
+            uint32_t slots = n_slots[i];
             struct moeflux_options o = options_with(ODD, slots, 12, &hooks, 32);
             struct moeflux_plan p;
             struct moeflux_stats t;
@@ -150,6 +152,24 @@ static void pinned_experts_leave_room_for_every_wave(void **state)
         }
     free(want);
     free(got);
+    tmp_tree_remove(tmp);
+}
+
+/* The first two layers of this model are dense. */
+static void counts_for_a_layer_without_experts_are_refused(void **state)
+{
+    (void)state;
+    char *tmp = tmp_tree_new();
+    const char *usage = tmp_tree_path(tmp, "usage");
+    tmp_tree_write_text(tmp, "usage", "moeflux usage 1 5 16\n1 3 5\n2 1 7\nend\n");
+    for (int is_pin = 0; is_pin < 2; is_pin++) {
+        struct moeflux_err e = {0};
+        struct moeflux_model *m;
+        struct moeflux_options o = {.dir = DEEPSEEK, .device = "reference", .memory_bytes = 20 * 28672};
+        *(is_pin ? &o.pin : &o.usage) = usage;
+        assert_int_equal(moeflux_model_open(&m, &o, &e), ERR_FORMAT);
+        assert_non_null(strstr(e.text, "layer 1, which has no experts"));
+    }
     tmp_tree_remove(tmp);
 }
 
@@ -221,6 +241,7 @@ static void chunk_sizes_agree(void **state)
     (void)state;
     check_chunk_sizes(ODD);
     check_chunk_sizes(DEEPSEEK);
+    check_chunk_sizes(QWEN3);
 }
 
 static void bad_tokens_change_nothing(void **state)
@@ -413,6 +434,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_do_not_depend_on_the_cache),
         cmocka_unit_test(pinned_experts_leave_room_for_every_wave),
+        cmocka_unit_test(counts_for_a_layer_without_experts_are_refused),
         cmocka_unit_test(a_cleared_session_repeats_itself),
         cmocka_unit_test(two_sessions_do_not_disturb_each_other),
         cmocka_unit_test(chunk_sizes_agree),

@@ -16,7 +16,7 @@ static const struct moeflux_speeds SPEEDS = {.disk_bytes_s = 1e9, .kernel_bytes_
 
 static void check_s(double found, double expected)
 {
-    if (fabs(found - expected) > 1e-12)
+    if (!(fabs(found - expected) <= 1e-12))
         fail_msg("%.9f s, expected %.9f", found, expected);
 }
 

@@ -77,8 +77,8 @@ static void fuzz_config(const char *path, uint64_t seed)
         struct config c;
         struct quant_config q;
         struct moeflux_err e = {0};
-        uint32_t bits;
-        int rc = json_read((char *)buf, n, "config.json", &root, &e);
+        uint32_t bits, group;
+        int rc = json_read((char *)buf, n, "config.json", JSON_MAX_SMALL, &root, &e);
         expect_answer(rc, &e);
         if (rc < 0)
             continue;
@@ -91,7 +91,8 @@ static void fuzz_config(const char *path, uint64_t seed)
         rc = quant_config_read(&q, root, "config.json", &e);
         expect_answer(rc, &e);
         if (rc == 0)
-            expect_answer(quant_config_bits(&q, "language_model.model.layers.0.mlp.gate", &bits, &e), &e);
+            expect_answer(
+                quant_config_matrix(&q, "language_model.model.layers.0.mlp.gate", &bits, &group, &e), &e);
         json_decref(root);
     }
     free(buf);
@@ -103,6 +104,7 @@ static void mutated_configurations_are_answered(void **state)
     (void)state;
     fuzz_config("tests/models/qwen-odd/mlx/config.json", 2);
     fuzz_config("tests/models/deepseek-odd/mlx/config.json", 3);
+    fuzz_config("tests/models/qwen3-odd/mlx/config.json", 6);
 }
 
 static void fuzz_directory(const char *src, uint64_t seed)
@@ -138,6 +140,7 @@ static void directories_with_a_mutated_manifest_are_answered(void **state)
     (void)state;
     fuzz_directory("tests/models/qwen-odd/mlx", 4);
     fuzz_directory("tests/models/deepseek-odd/mlx", 5);
+    fuzz_directory("tests/models/qwen3-odd/mlx", 7);
 }
 
 int main(void)

@@ -10,6 +10,15 @@
 #include "base/err.h"
 #include "base/str.h"
 #include "text/pretokenize.h"
+#include "text/steps.h"
+
+static int cut(const struct pretokenizer *p, const char *text, size_t len,
+               int (*piece)(void *ctx, const char *bytes, size_t len, struct moeflux_err *e), void *ctx,
+               struct moeflux_err *e)
+{
+    struct steps steps = steps_for(len, p->n_splits, NULL);
+    return pretokenize_run(p, text, len, &steps, (struct pretokenize_sink){piece, ctx}, e);
+}
 
 struct pieces {
     struct str text; /* each piece followed by a bar */
@@ -37,7 +46,7 @@ static void expect(const struct pretokenizer *p, const char *text, size_t len, c
 {
     struct pieces got = {0};
     struct moeflux_err e = {0};
-    if (pretokenize_run(p, text, len, (struct pretokenize_sink){add_piece, &got}, &e) < 0)
+    if (cut(p, text, len, add_piece, &got, &e) < 0)
         fail_msg("%s", e.text);
     assert_string_equal(str_text(&got.text), want);
     str_free(&got.text);
@@ -77,8 +86,7 @@ static void check_case(const struct pretokenizer *p, const json_t *pieces)
     {
         str_add(&text, json_string_value(piece), json_string_length(piece));
     }
-    assert_int_equal(
-        pretokenize_run(p, text.data, text.len, (struct pretokenize_sink){compare_piece, &w}, NULL), 0);
+    assert_int_equal(cut(p, text.data, text.len, compare_piece, &w, NULL), 0);
     assert_int_equal(w.n, json_array_size(pieces));
     str_free(&text);
 }
@@ -156,6 +164,23 @@ static void a_string_pattern_is_taken_literally(void **state)
     assert_int_equal(pretokenize_add(&p, ".*", 2, true, PRETOKENIZE_ISOLATED, NULL), 0);
     expect(&p, "ab.*c.*", 7, "ab|.*|c|.*|");
     pretokenize_free(&p);
+    /* Every character that stands for itself only behind a backslash, or never behind one. */
+    char every[127];
+    for (char c = 1; c < 127; c++)
+        every[c - 1] = c;
+    every[126] = '\0';
+    p = (struct pretokenizer){0};
+    assert_int_equal(pretokenize_add(&p, every, 127, true, PRETOKENIZE_ISOLATED, NULL), 0);
+    char text[2 * 128];
+    for (int i = 0; i < 2; i++) {
+        memcpy(text + i * 128, every, 127);
+        text[i * 128 + 127] = 'x';
+    }
+    struct pieces got = {0};
+    assert_int_equal(cut(&p, text, sizeof text, add_piece, &got, NULL), 0);
+    assert_int_equal(got.n, 4);
+    str_free(&got.text);
+    pretokenize_free(&p);
 }
 
 static void line_anchors_work_by_line(void **state)
@@ -187,7 +212,7 @@ static void patterns_that_engines_read_differently_are_refused(void **state)
     static const char *const patterns[] = {
         "\\h",      "\\w+", "\\b",  "\\R",     "\\1",    "\\Qa\\E", "\\K",    "[a[b]]", "[[:alpha:]]",
         "[a-z&&b]", "[]a]", "[^]]", "(*UTF)",  "(?m:a)", "(?s)a",   "(?#x)a", "(?|a)",  "a{,3}",
-        "a{2}+",    "a{",   "a{x}", "\\u00e9", "\\pL",   "\\x41",   "a\\",    "\\p{L",
+        "a{2}+",    "a{",   "a{x}", "\\u00e9", "\\pL",   "\\x41",   "a\\",    "\\p{L",  "a{2}?",
     };
     (void)state;
     for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++)
@@ -206,6 +231,11 @@ static void bad_patterns_are_refused(void **state)
     refused("a|", ERR_UNSUPPORTED, "empty");
     refused("(?=a)", ERR_UNSUPPORTED, "empty");
     refused("", ERR_UNSUPPORTED, "0 bytes");
+    refused("a+++", ERR_FORMAT, "quantifier");
+    refused("(a|+)", ERR_FORMAT, "quantifier");
+    refused("a{1001}", ERR_UNSUPPORTED, "a count over 1000");
+    refused("a{1,99999999999}", ERR_UNSUPPORTED, "a count over 1000");
+    refused("(?<=a{256})b", ERR_UNSUPPORTED, "looks back by 256 characters");
 }
 
 static void too_many_splits_are_refused(void **state)
@@ -229,18 +259,53 @@ static int count_piece(void *ctx, const char *bytes, size_t len, struct moeflux_
     return 0;
 }
 
-static void runaway_backtracking_is_an_error(void **state)
+/* Each is refused for n times `unit` and then `tail`, and the text names the place. */
+static void expect_too_many_steps(const char *pattern, const char *unit, size_t n, const char *tail)
 {
     struct pretokenizer p = {0};
+    struct str text = {0};
     struct moeflux_err e = {0};
-    size_t n = 0;
-    (void)state;
-    add(&p, "(?:[a-f]+)+[xy]");
-    int rc = pretokenize_run(&p, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", 48,
-                             (struct pretokenize_sink){count_piece, &n}, &e);
-    assert_int_equal(rc, ERR_UNSUPPORTED);
-    assert_non_null(strstr(e.text, "limit"));
+    size_t pieces = 0;
+    add(&p, "\\p{N}");
+    add(&p, pattern);
+    for (size_t i = 0; i < n; i++)
+        str_add_text(&text, unit);
+    str_add_text(&text, tail);
+    int rc = cut(&p, text.data, text.len, count_piece, &pieces, &e);
+    if (rc != ERR_UNSUPPORTED || !strstr(e.text, "split 2 of 2 takes too many steps at byte "))
+        fail_msg("%s: %d %s", pattern, rc, e.text);
+    str_free(&text);
     pretokenize_free(&p);
+}
+
+static void runaway_backtracking_is_an_error(void **state)
+{
+    (void)state;
+    expect_too_many_steps("(?:[a-f]+)+[xy]", "a", 48, "");
+    expect_too_many_steps(
+        "(?:a|a|b)(?:a|a)(?:a|a)(?:a|a)(?:a|a)(?:a|a)(?:a|a)(?:a|a)(?:a|a)(?:a|a)(?:a|a)(?:a|a)[xy]", "a",
+        2000, "bx");
+}
+
+/* PCRE2's own limits count neither the characters of a run that is not given back nor the starts of a match. */
+static void patterns_whose_time_squares_with_the_text_are_an_error(void **state)
+{
+    (void)state;
+    static const char *const patterns[] = {
+        "[a-f]++[xy]",
+        "(?:[a-f]++|z)[xy]",
+        "[a-e]++x|[a-f]++y|[a-g]++z",
+        "a*?(?:a++[xy])",
+        "(?=[^x]*+y)a",
+        "(?:ab?)*+[xy]",
+        "(?>a{2,})[xy]",
+        "(?>(?:a{1,900}){1,900})[xy]",
+        "(?<![b-z])(?>a*)[xy]",
+        "(?i)A++[xy]",
+        "\\S++[xy]a|\\p{Ll}++[xy]",
+    };
+    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++)
+        expect_too_many_steps(patterns[i], "a", 30000, "1yx");
 }
 
 static size_t count(const char *pattern, const char *unit, size_t times)
@@ -252,7 +317,7 @@ static size_t count(const char *pattern, const char *unit, size_t times)
     add(&p, pattern);
     for (size_t i = 0; i < times; i++)
         str_add_text(&text, unit);
-    if (pretokenize_run(&p, text.data, text.len, (struct pretokenize_sink){count_piece, &n}, &e) < 0)
+    if (cut(&p, text.data, text.len, count_piece, &n, &e) < 0)
         fail_msg("%s", e.text);
     str_free(&text);
     pretokenize_free(&p);
@@ -291,6 +356,7 @@ int main(void)
         cmocka_unit_test(bad_patterns_are_refused),
         cmocka_unit_test(too_many_splits_are_refused),
         cmocka_unit_test(runaway_backtracking_is_an_error),
+        cmocka_unit_test(patterns_whose_time_squares_with_the_text_are_an_error),
         cmocka_unit_test(long_pieces_do_not_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -17,7 +17,7 @@
 #include "tmp_tree.h"
 
 static const char ODD[] = "tests/models/qwen-odd/mlx", TINY[] = "tests/models/tiny",
-                  DEEPSEEK[] = "tests/models/deepseek-odd/mlx";
+                  DEEPSEEK[] = "tests/models/deepseek-odd/mlx", QWEN3[] = "tests/models/qwen3-odd/mlx";
 enum { CONTEXT = 1100, MAX_VOCAB = 2048, N_ROWS = 4, N_MORE = 8 };
 static const char *self;
 
@@ -145,6 +145,12 @@ static void deepseek_odd_goes_on_in_a_fresh_process(void **state)
     a_fresh_process_goes_on_with(DEEPSEEK);
 }
 
+static void qwen3_odd_goes_on_in_a_fresh_process(void **state)
+{
+    (void)state;
+    a_fresh_process_goes_on_with(QWEN3);
+}
+
 static void goes_on_across_backends(const char *model, const char *from, const char *to)
 {
     struct sequence q = sequence_open(model, from, 0, 0, CONTEXT);
@@ -177,6 +183,13 @@ static void deepseek_odd_goes_on_across_backends(void **state)
     (void)state;
     goes_on_across_backends(DEEPSEEK, NULL, "reference");
     goes_on_across_backends(DEEPSEEK, "reference", NULL);
+}
+
+static void qwen3_odd_goes_on_across_backends(void **state)
+{
+    (void)state;
+    goes_on_across_backends(QWEN3, NULL, "reference");
+    goes_on_across_backends(QWEN3, "reference", NULL);
 }
 
 /* ---- the reference implementation's state ---- */
@@ -323,11 +336,10 @@ static void qwen_odd_cut_goes_on_as_a_fresh_one(void **state)
 }
 
 /* Without recurrent layers nothing is evaluated again: the boundaries are those of the first run. */
-static void deepseek_odd_is_cut_anywhere(void **state)
+static void is_cut_anywhere(const char *model)
 {
-    (void)state;
     static const uint32_t p[] = {1, 65, 100, 101, 129, 259};
-    struct sequence q = sequence_open(DEEPSEEK, NULL, 64, 0, 512);
+    struct sequence q = sequence_open(model, NULL, 64, 0, 512);
     struct moeflux_stats stats;
     int32_t ids[260], more[3];
     float cut[MAX_VOCAB], plain[MAX_VOCAB];
@@ -346,6 +358,18 @@ static void deepseek_odd_is_cut_anywhere(void **state)
         assert_true(sequence_distance(&q, cut, plain) <= sequence_tolerance(&q));
     }
     sequence_close(&q);
+}
+
+static void deepseek_odd_is_cut_anywhere(void **state)
+{
+    (void)state;
+    is_cut_anywhere(DEEPSEEK);
+}
+
+static void qwen3_odd_is_cut_anywhere(void **state)
+{
+    (void)state;
+    is_cut_anywhere(QWEN3);
 }
 
 /* ---- reused ---- */
@@ -545,8 +569,11 @@ int main(int argc, char **argv)
         cmocka_unit_test(qwen_odd_goes_on_in_a_fresh_process),
         cmocka_unit_test(qwen_odd_goes_on_across_backends),
         cmocka_unit_test(deepseek_odd_goes_on_in_a_fresh_process),
+        cmocka_unit_test(qwen3_odd_goes_on_in_a_fresh_process),
         cmocka_unit_test(deepseek_odd_goes_on_across_backends),
+        cmocka_unit_test(qwen3_odd_goes_on_across_backends),
         cmocka_unit_test(deepseek_odd_is_cut_anywhere),
+        cmocka_unit_test(qwen3_odd_is_cut_anywhere),
         cmocka_unit_test(qwen_odd_s_reference_state_is_ours),
         cmocka_unit_test(deepseek_odd_s_reference_state_is_ours),
         cmocka_unit_test(a_cut_sequence_goes_on_as_a_fresh_one),

@@ -337,6 +337,8 @@ static const char ODD[] = "tests/models/qwen-odd/mlx",
                   ODD_GOLDEN[] = "tests/models/qwen-odd/golden.safetensors";
 static const char DEEPSEEK[] = "tests/models/deepseek-odd/mlx",
                   DEEPSEEK_GOLDEN[] = "tests/models/deepseek-odd/golden.safetensors";
+static const char QWEN3[] = "tests/models/qwen3-odd/mlx",
+                  QWEN3_GOLDEN[] = "tests/models/qwen3-odd/golden.safetensors";
 static const char TINY[] = "tests/models/tiny", TINY_GOLDEN[] = "tests/models/tiny/golden.safetensors";
 
 /* The odd model's experts do not end at a block: direct reads are not for it. */
@@ -383,6 +385,12 @@ static void deepseek_odd_logits_are_equal_over_all_pairs_on_a_device(void **stat
 {
     (void)state;
     pairs_agree(DEEPSEEK, DEEPSEEK_GOLDEN);
+}
+
+static void qwen3_odd_logits_are_equal_over_all_pairs_on_a_device(void **state)
+{
+    (void)state;
+    pairs_agree(QWEN3, QWEN3_GOLDEN);
 }
 
 static void tiny_logits_are_equal_over_all_pairs_on_a_device(void **state)
@@ -499,6 +507,7 @@ int main(void)
         cmocka_unit_test(all_combinations_give_the_same_logits),
         cmocka_unit_test(qwen_odd_logits_are_equal_over_all_pairs_on_a_device),
         cmocka_unit_test(deepseek_odd_logits_are_equal_over_all_pairs_on_a_device),
+        cmocka_unit_test(qwen3_odd_logits_are_equal_over_all_pairs_on_a_device),
         cmocka_unit_test(tiny_logits_are_equal_over_all_pairs_on_a_device),
     };
     const char *wanted = getenv("MOEFLUX_TESTS");

@@ -9,7 +9,9 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/progress.h"
 #include "base/str.h"
+#include "peak.h"
 #include "text/tokenizer.h"
 #include "tokenizer_build.h"
 
@@ -277,6 +279,95 @@ static void a_failed_encode_appends_nothing(void **state)
     tokenizer_free(t);
 }
 
+static struct tokenizer *open_with_split(const char *pattern, const char *added)
+{
+    json_t *root = tokenizer_build(), *patterns = json_pack("[s]", pattern);
+    struct moeflux_err e = {0};
+    tokenizer_build_splits(root, patterns);
+    json_decref(patterns);
+    if (added)
+        tokenizer_build_added(root, added, 259, false, false);
+    struct tokenizer *t = tokenizer_build_open(root, &e);
+    if (!t)
+        fail_msg("%s", e.text);
+    return t;
+}
+
+static struct str times(const char *unit, size_t n)
+{
+    struct str text = {0};
+    for (size_t i = 0; i < n; i++)
+        str_add_text(&text, unit);
+    assert_true(str_ok(&text));
+    return text;
+}
+
+static void expect_encode_fails(const struct tokenizer *t, const struct str *text, int code, const char *part)
+{
+    struct token_list ids = {0};
+    struct moeflux_err e = {0};
+    int rc = tokenizer_encode(t, text->data, text->len, SPECIALS_AS_TOKENS, &ids, NULL, &e);
+    if (rc != code || !strstr(e.text, part))
+        fail_msg("%d %s, expected %s", rc, rc < 0 ? e.text : "", part);
+    assert_int_equal(ids.n, 0);
+    token_list_free(&ids);
+}
+
+struct patience {
+    uint32_t left, asked;
+};
+
+static bool ask(void *ctx, const char *what, const char *unit, uint64_t done, uint64_t total)
+{
+    struct patience *p = ctx;
+    (void)what;
+    (void)unit;
+    assert_true(done == 0 && total == 0);
+    p->asked++;
+    return p->left-- > 0;
+}
+
+/* One text for each thing that may take long: a run in a pattern, many starts, many pieces, a long piece, added tokens. */
+static void encoding_can_be_interrupted(void **state)
+{
+    static const struct {
+        const char *pattern, *unit, *added;
+        size_t n;
+    } cases[] = {
+        {"(?:[a-f]++|z)[xy]", "a", NULL, 100000},
+        {"\\p{N}", "a", NULL, 1000000},
+        {"\\s+|\\S+", "ab ", NULL, 300000},
+        {"\\s+|\\S+", "ab", NULL, 100000},
+        {"\\s+|\\S+", "<en", "<en<en<en<en<en<en!", 100000},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct tokenizer *t = open_with_split(cases[i].pattern, cases[i].added);
+        struct str text = times(cases[i].unit, cases[i].n);
+        for (uint32_t left = 0; left < 3; left++) {
+            struct patience p = {.left = left};
+            tokenizer_set_progress(t, &(struct moeflux_progress){.report = ask, .ctx = &p});
+            expect_encode_fails(t, &text, ERR_INTERRUPTED, "interrupted");
+            assert_int_equal(p.asked, left + 1);
+        }
+        str_free(&text);
+        tokenizer_free(t);
+    }
+}
+
+/* Each place would be compared with thousands of bytes. */
+static void added_tokens_that_a_text_almost_has_everywhere_are_an_error(void **state)
+{
+    (void)state;
+    struct str text = times("a", 8000), token = times("a", 8000);
+    str_add_text(&token, "b");
+    struct tokenizer *t = open_with_split("\\s+|\\S+", str_text(&token));
+    expect_encode_fails(t, &text, ERR_UNSUPPORTED, "added_tokens takes too many steps at byte ");
+    tokenizer_free(t);
+    str_free(&token);
+    str_free(&text);
+}
+
 static void a_megabyte_of_one_letter_comes_back(void **state)
 {
     struct str text = {0};
@@ -441,7 +532,7 @@ static const struct bad_file bad_files[] = {
     {"model vocab new", "258", ERR_FORMAT, "id 258 is given twice, to \"new\" and to \"<end>\""},
     {"model vocab <end>", "259", ERR_FORMAT, "\"<end>\" has id 258, but 259 in model.vocab"},
     {"added_tokens", "{}", ERR_FORMAT, "added_tokens is not an array"},
-    {"added_tokens", "[7]", ERR_FORMAT, "added_tokens[0]: content"},
+    {"added_tokens", "[7]", ERR_FORMAT, "added_tokens[0]: expected an object"},
     {"added_tokens 0 content", "\"\"", ERR_FORMAT, "added_tokens[0]: content"},
     {"added_tokens 0 id", NULL, ERR_FORMAT, "id is missing"},
     {"added_tokens 0 id", "-3", ERR_FORMAT, "\"<end>\" is -3"},
@@ -618,7 +709,7 @@ static void malformed_json_is_refused_with_its_line(void **state)
     refused_text(HEAD "\"vocab\":{\"a\n\":0},\"merges\":[]}}", "the end of a string");
     refused_text(HEAD "\"vocab\":{\"\xff\":0},\"merges\":[]}}", "model.vocab is not valid UTF-8");
     refused_text(HEAD "\"merges\":[\"\xff a\"],\"vocab\":{}}}", "model.merges is not valid UTF-8");
-    refused_text("{\n\"model\":{\"vocab\":{\n},\n\"merges\":[\n]},\n\"x\":nul}", "(line 6)");
+    refused_text("{\n\"model\":{\"vocab\":{\n},\n\"merges\":[\n]},\n\"x\":nul}", "line 6");
     refused_text(HEAD "\"vocab\":{},\"merges\":[]}} x", "end of file");
 }
 
@@ -632,7 +723,7 @@ static void deep_nesting_is_refused(void **state)
 {
     static const char *const heads[] = {"{\"x\":", HEAD "\"merges\":[\"a b\"],\"vocab\":{\"a\":"};
     static const char *const tails[] = {",\"model\":{\"vocab\":{},\"merges\":[]}}", "}}}"};
-    static const char *const parts[] = {"depth", "expected an integer"};
+    static const char *const parts[] = {"nested deeper than 64 levels", "expected an integer"};
     (void)state;
     for (size_t i = 0; i < 2; i++) {
         struct str text = {0};
@@ -644,6 +735,66 @@ static void deep_nesting_is_refused(void **state)
         refused_text(text.data, parts[i]);
         str_free(&text);
     }
+}
+
+/* `text` as a file: the child opens it and finds it refused. */
+struct hostile {
+    const struct str *text;
+    const char *part;
+};
+
+static void open_hostile(void *ctx)
+{
+    const struct hostile *h = ctx;
+    struct moeflux_err e = {0};
+    struct tokenizer *t = tokenizer_build_open_text(h->text->data, h->text->len, &e);
+    if (t || e.code != ERR_FORMAT || !strstr(e.text, h->part)) {
+        fprintf(stderr, "expected \"%s\": %s\n", h->part, t ? "was taken" : e.text);
+        abort();
+    }
+}
+
+static void hostile_files_take_little_memory(void **state)
+{
+    enum { BYTES = 24 << 20, SLACK = 16 << 20 };
+    /* What stands behind a place in a good file: `before` it, `unit` again and again, `after`. */
+    static const struct {
+        const char *place, *before, *unit, *after, *part;
+    } cases[] = {
+        {"{", "\"x\":[", "{},", "0],", "bytes beside vocab"},
+        {"{", "\"x\":[", "\n", "0],", "bytes beside vocab"},
+        {"{", "\"x\":\"", "a", "\",", "bytes beside vocab"},
+        {"\"model\":{", "\"x\":[", "[],", "1],", "bytes beside vocab"},
+        {"\"added_tokens\":[", "", "{},", "", "added_tokens[0]: content"},
+        {"\"added_tokens\":[", "{\"x\":[", "{},", "0]},", "JSON values, expected at most"},
+        {"\"added_tokens\":[", "", "\n", "", "bytes beside vocab"},
+        {"\"merges\":[", "", "1,", "", "model.merges: more than"},
+        {"\"merges\":[", "", "\n", "", "bytes beside vocab"},
+        {"\"vocab\":{", "", "\"\":1,", "", "model.vocab: more than"},
+    };
+    (void)state;
+    json_t *root = tokenizer_build();
+    char *good = json_dumps(root, JSON_COMPACT);
+    json_decref(root);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct str text = {0};
+        char *place = strstr(good, cases[i].place);
+        assert_non_null(place);
+        place += strlen(cases[i].place);
+        str_add(&text, good, (size_t)(place - good));
+        str_add_text(&text, cases[i].before);
+        while (text.len < BYTES)
+            str_add_text(&text, cases[i].unit);
+        str_add_text(&text, cases[i].after);
+        str_add_text(&text, place);
+        assert_true(str_ok(&text));
+        /* The text as it is read, and a part of it copied once. */
+        uint64_t bytes = peak_of(open_hostile, &(struct hostile){&text, cases[i].part});
+        if (bytes > 2 * (uint64_t)BYTES + SLACK)
+            fail_msg("%s: %llu bytes of memory", cases[i].part, (unsigned long long)bytes);
+        str_free(&text);
+    }
+    free(good);
 }
 
 static void escapes_in_names_are_read(void **state)
@@ -713,6 +864,8 @@ int main(void)
         cmocka_unit_test(invalid_utf8_is_replaced_and_counted),
         cmocka_unit_test(encode_appends),
         cmocka_unit_test(a_failed_encode_appends_nothing),
+        cmocka_unit_test(encoding_can_be_interrupted),
+        cmocka_unit_test(added_tokens_that_a_text_almost_has_everywhere_are_an_error),
         cmocka_unit_test(a_megabyte_of_one_letter_comes_back),
         cmocka_unit_test(merges_may_be_strings_or_pairs),
         cmocka_unit_test(ignore_merges_takes_a_piece_that_is_a_token_whole),
@@ -723,6 +876,7 @@ int main(void)
         cmocka_unit_test(members_that_are_there_twice_are_refused),
         cmocka_unit_test(malformed_json_is_refused_with_its_line),
         cmocka_unit_test(deep_nesting_is_refused),
+        cmocka_unit_test(hostile_files_take_little_memory),
         cmocka_unit_test(escapes_in_names_are_read),
         cmocka_unit_test(every_truncation_is_refused),
         cmocka_unit_test(a_missing_file_is_named),

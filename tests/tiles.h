@@ -1,4 +1,4 @@
-/* tiles.h - shapes of float16 tiles (kernels/matmul.glsl, COOP) for measuring programs to compare. */
+/* tiles.h - shapes of float16 tiles (kernels/lib/gemm.glsl, COOP) for measuring programs to compare. */
 #ifndef MOEFLUX_TESTS_TILES_H
 #define MOEFLUX_TESTS_TILES_H
 

@@ -3,7 +3,7 @@
  *
  * A layer is two lists: before_experts ends with the router's choice (idx, weights); experts_up and experts_down compute
  * the routed and shared experts and the residual. Between the two the engine makes sure that the chosen experts are in
- * their table; experts_up may run in two halves, the experts that are there first. Of a layer without experts
+ * their table; experts_up may run twice, first for the experts that are resident already. Of a layer without experts
  * before_experts is all.
  * The lists serve any number of tokens of a chunk: one is decode, more are prefill. */
 #ifndef MOEFLUX_ARCH_ARCH_H
@@ -26,7 +26,7 @@ struct arch_chunk {
     uint64_t ids;       /* i32 [n] */
     uint64_t rope;      /* f32 [n][rotary_dim / 2][2]: cos, sin */
     uint64_t kv_blocks; /* u64 table of the KV cache's blocks */
-    uint64_t recurrent; /* the state of constant size; zero at position 0 */
+    uint64_t recurrent; /* the recurrent state of all layers; zero at position 0 */
     uint32_t parity;    /* 0 or 1, flips with every chunk of a sequence (states that are read and written) */
 };
 

@@ -25,7 +25,7 @@ struct moe_layer {
     uint64_t bias;           /* f32 [n_experts], of the router; 0: none */
     struct linear router_in; /* router logits, shared gate logit, shared gate and up rows */
     struct linear
-        router_only; /* router logits alone: for the guess, and where the others go through float16 */
+        router_only; /* router logits alone: for predictions, and where the others are computed in float16 */
     /* The rest is of the shared expert. */
     struct linear shared_in; /* ... and the others */
     struct weights shared_down;

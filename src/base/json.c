@@ -8,32 +8,60 @@
 #include "base/err.h"
 #include "base/file.h"
 
-/* jansson recurses and allows 2048 levels; ours is checked before it sees the text. */
-static int check_nesting(const char *text, size_t len, const char *where, struct moeflux_err *e)
+/* What a text has outside of its strings. */
+struct shape {
+    size_t n_values;
+    unsigned too_deep; /* the line of the first place; 0: none */
+};
+
+static struct shape shape_of(const char *text, size_t len)
 {
+    struct shape s = {0};
     unsigned depth = 0, line = 1;
     bool in_string = false;
     for (size_t i = 0; i < len; i++) {
         char c = text[i];
-        if (c == '\n')
-            line++;
+        line += c == '\n';
         if (in_string && c == '\\')
             i++;
         else if (c == '"')
             in_string = !in_string;
-        else if (!in_string && (c == '[' || c == '{') && ++depth > JSON_MAX_NESTING)
-            return err_set(e, ERR_FORMAT, "%s: line %u: nested deeper than %d levels", where, line,
-                           JSON_MAX_NESTING);
-        else if (!in_string && (c == ']' || c == '}') && depth > 0)
-            depth--;
+        if (in_string)
+            continue;
+        bool opens = c == '[' || c == '{';
+        s.n_values += opens || c == ',';
+        depth += opens;
+        if (depth > JSON_MAX_NESTING && !s.too_deep)
+            s.too_deep = line;
+        depth -= (c == ']' || c == '}') && depth > 0;
     }
+    return s;
+}
+
+size_t json_count_values(const char *text, size_t len)
+{
+    return shape_of(text, len).n_values;
+}
+
+/* jansson recurses and allows 2048 levels, and has no other limit. */
+static int check_shape(const char *text, size_t len, const char *where, size_t max_values,
+                       struct moeflux_err *e)
+{
+    struct shape s = shape_of(text, len);
+    if (s.too_deep)
+        return err_set(e, ERR_FORMAT, "%s: line %u: nested deeper than %d levels", where, s.too_deep,
+                       JSON_MAX_NESTING);
+    if (s.n_values > max_values)
+        return err_set(e, ERR_FORMAT, "%s: %zu JSON values, expected at most %zu", where, s.n_values,
+                       max_values);
     return 0;
 }
 
-int json_read(const char *text, size_t len, const char *where, struct json_t **root, struct moeflux_err *e)
+int json_read(const char *text, size_t len, const char *where, size_t max_values, struct json_t **root,
+              struct moeflux_err *e)
 {
     json_error_t why;
-    int rc = check_nesting(text, len, where, e);
+    int rc = check_shape(text, len, where, max_values, e);
     if (rc < 0)
         return rc;
     json_t *value = json_loadb(text, len, JSON_REJECT_DUPLICATES, &why);
@@ -49,14 +77,15 @@ int json_read(const char *text, size_t len, const char *where, struct json_t **r
     return 0;
 }
 
-int json_read_file(const char *path, uint64_t max_bytes, struct json_t **root, struct moeflux_err *e)
+int json_read_file(const char *path, uint64_t max_bytes, size_t max_values, struct json_t **root,
+                   struct moeflux_err *e)
 {
     char *text;
     size_t len;
     int rc = file_read_text(path, max_bytes, &text, &len, e);
     if (rc < 0)
         return rc;
-    rc = json_read(text, len, path, root, e);
+    rc = json_read(text, len, path, max_values, root, e);
     free(text);
     return rc;
 }

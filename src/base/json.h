@@ -17,12 +17,21 @@ struct json_t;
 
 enum { JSON_MAX_NESTING = 64, JSON_VIEW_OBJECTS = 4 };
 
-/* Parses text[0..len). The root must be an object. ERR_FORMAT names `where` and the line: bad syntax, invalid
- * UTF-8, a key given twice, nesting deeper than JSON_MAX_NESTING. The caller gives it back with json_decref. */
-int json_read(const char *text, size_t len, const char *where, struct json_t **root, struct moeflux_err *e);
+/* A value of a tree takes up to JSON_VALUE_BYTES of memory beside its texts, 80 times its own text ("{},"), so the values are
+ * counted before there is a tree. The limits, for configurations and for lists of tensors or tokens: */
+enum { JSON_VALUE_BYTES = 320, JSON_MAX_SMALL = 1 << 17, JSON_MAX_LARGE = 1 << 21 };
+
+/* How many values a text has, for valid JSON at least as many as there are: its commas and brackets that open. */
+size_t json_count_values(const char *text, size_t len);
+
+/* Parses text[0..len). The root must be an object. ERR_FORMAT names `where` and the line: more than max_values values, bad
+ * syntax, invalid UTF-8, a key given twice, nesting deeper than JSON_MAX_NESTING. The caller gives it back with json_decref. */
+int json_read(const char *text, size_t len, const char *where, size_t max_values, struct json_t **root,
+              struct moeflux_err *e);
 
 /* The same from a file of at most max_bytes. */
-int json_read_file(const char *path, uint64_t max_bytes, struct json_t **root, struct moeflux_err *e);
+int json_read_file(const char *path, uint64_t max_bytes, size_t max_values, struct json_t **root,
+                   struct moeflux_err *e);
 
 /* The member `key` of an object, borrowed; NULL where it is absent or null, or `object` is none. */
 const struct json_t *json_member(const struct json_t *object, const char *key);

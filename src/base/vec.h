@@ -182,6 +182,27 @@ VEC_INLINE struct vec vec_neg(struct vec x)
     return VEC_MAKE(vec, -x.a, -x.b);
 }
 
+#if !defined(VEC_AVX) && !defined(VEC_NEON)
+/* One lane of vec_fma. The C library's fmaf is slow where the processor has none, and a call where gcc may not assume it.
+ * In double the product is exact and the sum is wrong by `rest`; rounded to an odd last bit instead of to the nearest
+ * it keeps what the rounding to float, which has 29 bits less, needs to know. */
+static inline float vec_fma_lane(float x, float y, float z)
+{
+#ifdef FP_FAST_FMAF
+    return fmaf(x, y, z);
+#else
+    double product = (double)x * (double)y, sum = product + (double)z, added = sum - product;
+    double rest = (product - (sum - added)) + ((double)z - added);
+    uint64_t bits;
+    memcpy(&bits, &sum, sizeof bits);
+    if ((bits & 1) == 0 && (rest > 0 || rest < 0))
+        bits = (rest > 0) == (sum > 0) ? bits + 1 : bits - 1;
+    memcpy(&sum, &bits, sizeof sum);
+    return (float)sum;
+#endif
+}
+#endif
+
 /* x * y + z, rounded once. */
 VEC_INLINE struct vec vec_fma(struct vec x, struct vec y, struct vec z)
 {
@@ -190,11 +211,10 @@ VEC_INLINE struct vec vec_fma(struct vec x, struct vec y, struct vec z)
 #elif defined(VEC_NEON)
     return (struct vec){vfmaq_f32(z.a, x.a, y.a), vfmaq_f32(z.b, x.b, y.b)};
 #else
-    /* fmaf rounds once on every processor, in software where the unit is missing. */
     float r[VEC_LANES];
     for (int l = 0; l < VEC_PART; l++) {
-        r[l] = fmaf(x.a[l], y.a[l], z.a[l]);
-        r[l + VEC_PART] = fmaf(x.b[l], y.b[l], z.b[l]);
+        r[l] = vec_fma_lane(x.a[l], y.a[l], z.a[l]);
+        r[l + VEC_PART] = vec_fma_lane(x.b[l], y.b[l], z.b[l]);
     }
     return vec_load(r);
 #endif

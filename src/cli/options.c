@@ -73,6 +73,7 @@ static const struct flag run_flags[] = {
     HEADING("Many prompts:"),
     TEXT(NULL, "batch", "FILE", batch, "answer every line of JSON, - for stdin"),
     TEXT("o", "output", "FILE", output, "append the results; go on where they end"),
+    SWITCH(NULL, "ordered", ordered, "results in the order of the lines"),
     TEXT(NULL, "shard", "I/N", shard, "take every N-th line, from line I on"),
     HEADING("Output:"),
     SWITCH(NULL, "tokens-out", tokens_out, "print token ids instead of text"),
@@ -223,6 +224,8 @@ static int check_batch(struct options *o, struct moeflux_err *e)
     if (!rc)
         rc = check_needs(o->output, "--output", o->batch, "--batch", e);
     if (!rc)
+        rc = check_needs(o->ordered, "--ordered", o->batch, "--batch", e);
+    if (!rc)
         rc = check_needs(o->shard, "--shard", o->batch, "--batch", e);
     return rc ? rc : parse_shard(o, e);
 }
@@ -241,6 +244,8 @@ static int check_output(const struct options *o, struct moeflux_err *e)
         rc = check_needs(o->logits_all, "--logits-all", o->logits, "--logits", e);
     if (!rc)
         rc = check_needs(o->csv, "--csv", o->bench || o->list_devices, "--bench or --list-devices", e);
+    if (!rc && o->logits && o->hidden && strcmp(o->logits, o->hidden) == 0)
+        rc = err_set(e, ERR_USAGE, "--logits and --hidden name the same file, %s", o->hidden);
     if (!rc && o->hidden && strcmp(o->hidden, "-") == 0)
         rc = err_set(e, ERR_USAGE, "--hidden: expected a file, found \"-\"");
     return rc;

@@ -56,6 +56,8 @@ void plan_report_print(const struct moeflux_plan *p, struct output *out)
     if (p->driver_bytes)
         print_bytes(out, "the driver's own", p->driver_bytes, "set aside");
     print_experts(out, "experts on device", p->n_slots, p);
+    if (p->n_pinned)
+        print_experts(out, "of them pinned", p->n_pinned, p);
     if (!p->is_unified)
         print_experts(out, "experts on host", p->n_host_slots, p);
     output_addf(out, "  %-20s %s\n", "experts read by", p->expert_io);
@@ -82,6 +84,7 @@ struct json_t *plan_report_json(const struct moeflux_plan *p)
         {"experts", p->n_experts},
         {"slots", p->n_slots},
         {"host_slots", p->n_host_slots},
+        {"pinned", p->n_pinned},
     };
     json_t *object = json_object();
     json_object_set_new(object, "device", output_json_text(p->device, strlen(p->device)));

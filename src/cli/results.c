@@ -12,6 +12,7 @@
 
 #include "base/err.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/str.h"
 #include "cli/exit.h"
 #include "cli/output.h"
@@ -23,7 +24,8 @@ static const char beginning[] = "{\"id\": ";
 /* Remembers a line's key. False: it is no result. */
 static bool take_line(struct results *r, const char *text, size_t len)
 {
-    json_t *root = json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
+    bool fits = json_count_values(text, len) <= JSON_MAX_LARGE;
+    json_t *root = fits ? json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL) : NULL;
     json_t *id = json_object_get(root, "id"), *line = json_object_get(root, "line");
     bool ok = id && json_is_integer(line) && json_integer_value(line) > 0 &&
               (json_object_get(root, "text") || json_object_get(root, "error"));
@@ -114,19 +116,39 @@ bool results_has(const struct results *r, const char *key)
     return json_object_get(r->there, key) != NULL;
 }
 
+/* Where the next line begins; -1 in what is no regular file. */
+static off_t end_of(int fd)
+{
+    struct stat st;
+    return fstat(fd, &st) == 0 && S_ISREG(st.st_mode) ? st.st_size : -1;
+}
+
+static int append(struct results *r, const struct str *whole, struct moeflux_err *e)
+{
+    struct moeflux_err why;
+    off_t end = end_of(r->fd);
+    int rc = file_write(r->fd, r->path, whole->data, whole->len, &why);
+    /* A full disk takes a part of the line. */
+    bool cut = rc && end >= 0 && ftruncate(r->fd, end) < 0;
+    return rc ? err_set(e, rc, "%.400s%s", why.text, cut ? "; the last line is cut, run again" : "") : 0;
+}
+
 int results_add(struct results *r, const char *line, struct moeflux_err *e)
 {
     struct str whole = {0};
+    if (r->failed)
+        return err_set(e, ERR_IO, "%s: an earlier write has failed", r->path ? r->path : "stdout");
     str_add_text(&whole, line);
     str_add_text(&whole, "\n");
     int rc = str_ok(&whole) ? 0 : err_set(e, ERR_MEMORY, "out of memory for a result");
     if (!rc && r->path) {
-        rc = file_write(r->fd, r->path, whole.data, whole.len, e);
+        rc = append(r, &whole, e);
     } else if (!rc) {
         output_add(r->out, whole.data, whole.len);
         rc = output_flush(r->out, e);
     }
     str_free(&whole);
+    r->failed = rc != 0;
     return rc;
 }
 

@@ -23,7 +23,7 @@
 #include "text/printable.h"
 
 enum { MAX_NAME = 64, FORMAT = 1, NAME_COLUMNS = 20 };
-#define MAX_BYTES ((uint64_t)1 << 30)
+#define MAX_BYTES ((uint64_t)256 << 20)
 
 int saved_check_name(const char *name, struct moeflux_err *e)
 {
@@ -300,7 +300,7 @@ int saved_read(const char *name, struct saved *out, struct moeflux_err *e)
     if (!rc)
         rc = file_read_text(path, MAX_BYTES, &text, &n, e);
     if (!rc)
-        rc = json_read(text, n, path, &root, e);
+        rc = json_read(text, n, path, JSON_MAX_LARGE, &root, e);
     if (!rc) {
         out->seen = XXH3_64bits(text, n);
         struct json_view v = {.objects = {root}, .where = path, .e = e};

@@ -290,7 +290,7 @@ VEC_INLINE struct pair codes_dot(struct codes c, const int8_t *digits, int bits)
         int32_t s[3];
         for (size_t k = 0; k < 3; k++)
             s[k] = codes_sum(&c, i / VEC_LANES, i % VEC_LANES, digits + k * DIGIT_BYTES);
-        f[i] = fmaf(fmaf((float)s[0], 256, (float)s[1]), 256, (float)s[2]);
+        f[i] = vec_fma_lane(vec_fma_lane((float)s[0], 256, (float)s[1]), 256, (float)s[2]);
     }
     return pair_load(f);
 }

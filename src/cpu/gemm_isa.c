@@ -5,11 +5,25 @@
 #include "cpu/product.h"
 
 /* What a thread works with: 64 rows (a strip) in four subs of 16, the lanes of a pair. Some columns of one or more subs
- * are widened to floats, transposed to [sub][column][16 rows] (a panel), and used for all tokens before the next ones. */
+ * are widened to floats, transposed to [sub][column][16 rows] (a panel), and used for all tokens before the next ones.
+ * As many rows are widened at once as a register has lanes: with more the words of their codes would not stay in them. */
+#ifdef __AVX512F__
+#define FLOATS      struct pair
+#define WORDS       struct ipair
+#define FLOATS_(op) pair_##op
+#define WORDS_(op)  ipair_##op
+#else
+#define FLOATS      struct vec
+#define WORDS       struct ivec
+#define FLOATS_(op) vec_##op
+#define WORDS_(op)  ivec_##op
+#endif
 enum {
     SUB = PAIR_LANES,
     SUBS = CPU_STRIP_ROWS / SUB,
-    CHUNK = 32, /* bytes of a row that are turned at once */
+    ROWS = sizeof(FLOATS) / sizeof(float), /* that are widened at once */
+    WORDS_A_TURN = 8,                      /* of each row: 32 bytes */
+    TURN_BYTES = 4 * WORDS_A_TURN,
     CHUNK_TILES = CPU_CHUNK_TOKENS / CPU_TILE_TOKENS,
 #ifdef __AVX512F__
     MAX_SUMS = 24, /* pairs, beside 4 of weights in 32 registers */
@@ -31,7 +45,7 @@ struct strip {
 /* The groups of a row are turned 16 at a time: 32 bytes. */
 static uint64_t table_groups(uint32_t groups)
 {
-    return size_round_up(groups, CHUNK / 2);
+    return size_round_up(groups, TURN_BYTES / 2);
 }
 
 VEC_INLINE uint64_t row_bytes(const struct cpu_matrix *w, uint32_t bits)
@@ -39,139 +53,162 @@ VEC_INLINE uint64_t row_bytes(const struct cpu_matrix *w, uint32_t bits)
     return (uint64_t)w->cols * bits / 8;
 }
 
-/* 32 bytes of each of 16 rows. */
-VEC_INLINE void turn(const uint8_t *const rows[SUB], uint64_t at, struct ipair out[VEC_LANES])
+/* 32 bytes of each row: word i of all rows to out[i]. */
+VEC_INLINE void turn(const uint8_t *const rows[ROWS], uint64_t at, WORDS out[WORDS_A_TURN])
 {
-    const void *from[SUB];
-    struct ivec low[VEC_LANES], high[VEC_LANES];
-    for (int i = 0; i < SUB; i++)
+    const void *from[ROWS];
+    for (int i = 0; i < ROWS; i++)
         from[i] = rows[i] + at;
+#ifdef __AVX512F__
+    struct ivec low[WORDS_A_TURN], high[WORDS_A_TURN];
     vec_turn(from, low);
     vec_turn(from + VEC_LANES, high);
-    for (int i = 0; i < VEC_LANES; i++)
+    for (int i = 0; i < WORDS_A_TURN; i++)
         out[i] = ipair_of(low[i], high[i]);
+#else
+    vec_turn(from, out);
+#endif
 }
 
 /* As turn, of rows that end after n bytes; zeros follow. */
-static void turn_last(const uint8_t *const rows[SUB], uint64_t at, uint64_t n, struct ipair out[VEC_LANES])
+static void turn_last(const uint8_t *const rows[ROWS], uint64_t at, uint64_t n, WORDS out[WORDS_A_TURN])
 {
-    uint8_t copy[SUB][CHUNK] = {{0}};
-    const uint8_t *from[SUB];
-    for (int i = 0; i < SUB; i++) {
+    uint8_t copy[ROWS][TURN_BYTES] = {{0}};
+    const uint8_t *from[ROWS];
+    for (int i = 0; i < ROWS; i++) {
         memcpy(copy[i], rows[i] + at, n);
         from[i] = copy[i];
     }
     turn(from, 0, out);
 }
 
-/* Pointers to the 16 rows of a sub; the last row stands for those that are missing. */
-VEC_INLINE void rows_of(const struct strip *s, uint32_t sub, const void *base, uint64_t bytes,
-                        const uint8_t *rows[SUB])
+/* Pointers to ROWS rows from `first` on; the last one of the call stands for those that are missing. */
+VEC_INLINE void rows_of(const struct strip *s, uint32_t first, const void *base, uint64_t bytes,
+                        const uint8_t *rows[ROWS])
 {
-    for (uint32_t i = 0; i < SUB; i++) {
-        uint32_t r = s->first + sub * SUB + i;
+    for (uint32_t i = 0; i < ROWS; i++) {
+        uint32_t r = s->first + first + i;
         r = r < s->call->last ? r : s->call->last - 1;
         rows[i] = (const uint8_t *)base + r * bytes;
     }
 }
 
-/* bf16 [row][group] to float [group][SUB]. */
-static void turn_groups(const struct strip *s, uint32_t sub, const void *values, float *out)
+/* The two bf16 of each word, SUB floats apart. */
+VEC_INLINE void store_halves(WORDS v, float *to)
 {
-    const uint8_t *rows[SUB];
+    FLOATS_(store)(to, FLOATS_(bits)(WORDS_(left)(v, 16)));
+    FLOATS_(store)(to + SUB, FLOATS_(bits)(WORDS_(and)(v, WORDS_(set1)((int32_t)0xffff0000))));
+}
+
+/* bf16 [row][group] to float [group][SUB] for ROWS rows. */
+static void turn_groups(const struct strip *s, uint32_t first, const void *values, float *to)
+{
+    const uint8_t *rows[ROWS];
     uint64_t bytes = (uint64_t)s->groups * 2;
-    rows_of(s, sub, values, bytes, rows);
-    for (uint64_t at = 0; at < bytes; at += CHUNK) {
-        struct ipair v[VEC_LANES];
-        if (bytes - at >= CHUNK)
+    rows_of(s, first, values, bytes, rows);
+    for (uint64_t at = 0; at < bytes; at += TURN_BYTES) {
+        WORDS v[WORDS_A_TURN];
+        if (bytes - at >= TURN_BYTES)
             turn(rows, at, v);
         else
             turn_last(rows, at, bytes - at, v);
-        for (int i = 0; i < VEC_LANES; i++, out += 2 * SUB) {
-            pair_store(out, pair_bits(ipair_left(v[i], 16)));
-            pair_store(out + SUB, pair_bits(ipair_and(v[i], (int32_t)0xffff0000)));
-        }
+        for (int i = 0; i < WORDS_A_TURN; i++, to += (size_t)2 * SUB)
+            store_halves(v[i], to);
     }
 }
 
 static void turn_all_groups(const struct strip *s)
 {
-    for (uint32_t sub = 0; sub < s->subs; sub++) {
-        uint64_t at = (uint64_t)sub * table_groups(s->groups) * SUB;
-        turn_groups(s, sub, s->call->w->scales, s->scales + at);
-        turn_groups(s, sub, s->call->w->biases, s->biases + at);
+    for (uint32_t row = 0; row < s->subs * SUB; row += ROWS) {
+        uint64_t at = row / SUB * table_groups(s->groups) * SUB + row % SUB;
+        turn_groups(s, row, s->call->w->scales, s->scales + at);
+        turn_groups(s, row, s->call->w->biases, s->biases + at);
     }
 }
 
-/* Columns from .. from + n of one sub. Prefetches the bytes that are needed next: those of the next columns, or at the
+/* The codes of one word of each row. scales[k]: the scale for a code that is left where it lies, k codes from the right:
+ * divided by a power of two, which is exact. The topmost would be a negative number there and is shifted. */
+VEC_INLINE void widen_word(WORDS v, const FLOATS *scales, FLOATS bias, uint32_t bits, float *to)
+{
+    uint32_t n = 32 / bits;
+#pragma GCC unroll 8
+    for (uint32_t k = 0; k < n; k++, to += SUB) {
+        int32_t mask = (int32_t)(((1u << bits) - 1) << (k * bits % 32));
+        WORDS code = k + 1 < n ? WORDS_(and)(v, WORDS_(set1)(mask)) : WORDS_(right)(v, (int)(k * bits));
+        FLOATS_(store)(to, FLOATS_(fma)(FLOATS_(from_int)(code), scales[k + 1 < n ? k : 0], bias));
+    }
+}
+
+/* Columns from .. from + n of ROWS rows. Prefetches the bytes that are needed next: those of the next columns, or at the
  * end of the rows the first ones of the next strip. */
-VEC_INLINE void widen_affine(const struct strip *s, uint32_t sub, uint32_t from, uint32_t n, uint32_t bits,
+VEC_INLINE void widen_affine(const struct strip *s, uint32_t first, uint32_t from, uint32_t n, uint32_t bits,
                              float *to)
 {
     const struct cpu_matrix *w = s->call->w;
-    const uint8_t *rows[SUB];
+    const uint8_t *rows[ROWS];
     uint64_t bytes = row_bytes(w, bits), begin = (uint64_t)from * bits / 8,
-             end = begin + (uint64_t)n * bits / 8;
-    uint64_t next = from + n < w->cols ? end : CPU_STRIP_ROWS * bytes;
-    uint64_t table = ((uint64_t)sub * table_groups(s->groups) + from / CPU_BLOCK) * SUB;
-    rows_of(s, sub, w->weight, bytes, rows);
-    for (uint64_t at = begin; at < end; at += CHUNK) {
-        struct ipair v[VEC_LANES];
-        const uint64_t group = table + (at - begin) / (CPU_BLOCK / 8 * bits) * SUB;
-        struct pair scale = pair_load(s->scales + group), bias = pair_load(s->biases + group);
-        for (int i = 0; i < SUB && at % 64 == 0; i++)
-            __builtin_prefetch(rows[i] + next + (at - begin));
-        turn(rows, at, v);
-        for (int i = 0; i < VEC_LANES; i++)
-#pragma GCC unroll 8
-            for (uint32_t shift = 0; shift < 32; shift += bits, to += SUB) {
-                struct ipair code = ipair_and(ipair_right(v[i], (int)shift), (1 << bits) - 1);
-                pair_store(to, pair_fma(pair_from_int(code), scale, bias));
-            }
-    }
-}
-
-VEC_INLINE void widen_plain(const struct strip *s, uint32_t sub, uint32_t from, uint32_t n, uint32_t bits,
-                            float *to)
-{
-    const struct cpu_matrix *w = s->call->w;
-    const uint8_t *rows[SUB];
-    uint64_t end = (uint64_t)(from + n) * bits / 8;
-    rows_of(s, sub, w->weight, row_bytes(w, bits), rows);
-    for (uint64_t at = (uint64_t)from * bits / 8; at < end; at += CHUNK) {
-        struct ipair v[VEC_LANES];
-        if (end - at >= CHUNK)
+             group_bytes = (uint64_t)CPU_BLOCK / 8 * bits;
+    uint64_t next = from + n < w->cols ? (uint64_t)n * bits / 8 : CPU_STRIP_ROWS * bytes - begin;
+    uint64_t table = (first / SUB * table_groups(s->groups) + from / CPU_BLOCK) * SUB + first % SUB;
+    rows_of(s, first, w->weight, bytes, rows);
+    for (uint32_t c = 0; c < n; c += CPU_BLOCK, begin += group_bytes, table += SUB) {
+        FLOATS scales[8], bias = FLOATS_(load)(s->biases + table);
+        scales[0] = FLOATS_(load)(s->scales + table);
+        for (uint32_t k = 1; k < 32 / bits; k++)
+            scales[k] = FLOATS_(mul)(scales[k - 1], FLOATS_(set1)(1.0f / (float)(1u << bits)));
+        for (int i = 0; i < ROWS && begin % 64 == 0; i++)
+            __builtin_prefetch(rows[i] + begin + next);
+        for (uint64_t at = begin; at < begin + group_bytes; at += TURN_BYTES) {
+            WORDS v[WORDS_A_TURN];
             turn(rows, at, v);
-        else
-            turn_last(rows, at, end - at, v);
-        for (int i = 0; i < VEC_LANES; i++, to += SUB) {
-            if (bits == 32) {
-                pair_store(to, pair_bits(v[i]));
-                continue;
-            }
-            pair_store(to, pair_bits(ipair_left(v[i], 16)));
-            to += SUB;
-            pair_store(to, pair_bits(ipair_and(v[i], (int32_t)0xffff0000)));
+            for (int i = 0; i < WORDS_A_TURN; i++, to += (size_t)32 / bits * SUB)
+                widen_word(v[i], scales, bias, bits, to);
         }
     }
 }
 
+VEC_INLINE void widen_plain(const struct strip *s, uint32_t first, uint32_t from, uint32_t n, uint32_t bits,
+                            float *to)
+{
+    const struct cpu_matrix *w = s->call->w;
+    const uint8_t *rows[ROWS];
+    uint64_t end = (uint64_t)(from + n) * bits / 8;
+    rows_of(s, first, w->weight, row_bytes(w, bits), rows);
+    for (uint64_t at = (uint64_t)from * bits / 8; at < end; at += TURN_BYTES) {
+        WORDS v[WORDS_A_TURN];
+        if (end - at >= TURN_BYTES)
+            turn(rows, at, v);
+        else
+            turn_last(rows, at, end - at, v);
+        for (int i = 0; i < WORDS_A_TURN; i++, to += (size_t)32 / bits * SUB) {
+            if (bits == 32)
+                FLOATS_(store)(to, FLOATS_(bits)(v[i]));
+            else
+                store_halves(v[i], to);
+        }
+    }
+}
+
+/* Columns from .. from + n of one sub. */
 VEC_INLINE void widen(const struct strip *s, uint32_t sub, uint32_t from, uint32_t n, enum cpu_format format,
                       float *to)
 {
-    switch (format) {
-    case CPU_Q4:
-        widen_affine(s, sub, from, n, 4, to);
-        break;
-    case CPU_Q8:
-        widen_affine(s, sub, from, n, 8, to);
-        break;
-    case CPU_BF16:
-        widen_plain(s, sub, from, n, 16, to);
-        break;
-    case CPU_F32:
-        widen_plain(s, sub, from, n, 32, to);
-        break;
+    for (uint32_t row = 0; row < SUB; row += ROWS) {
+        uint32_t first = sub * SUB + row;
+        switch (format) {
+        case CPU_Q4:
+            widen_affine(s, first, from, n, 4, to + row);
+            break;
+        case CPU_Q8:
+            widen_affine(s, first, from, n, 8, to + row);
+            break;
+        case CPU_BF16:
+            widen_plain(s, first, from, n, 16, to + row);
+            break;
+        case CPU_F32:
+            widen_plain(s, first, from, n, 32, to + row);
+            break;
+        }
     }
 }
 

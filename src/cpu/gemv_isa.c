@@ -10,23 +10,24 @@ enum {
     AHEAD = 4096, /* bytes that are asked for before they are needed */
 };
 
-/* Eight bf16 of which n are there, then zeros. */
-VEC_INLINE struct vec load_groups(const uint16_t *p, uint32_t n)
+/* Values g to g + 7 of n bf16; zeros for those that are not there. */
+VEC_INLINE struct vec load_groups(const uint8_t *p, uint32_t g, uint32_t n)
 {
-    if (n >= VEC_LANES)
+    p += (uint64_t)g * 2;
+    if (n - g >= VEC_LANES)
         return vec_load_bf16(p);
     uint16_t some[VEC_LANES] = {0};
-    for (uint32_t i = 0; i < n; i++)
-        some[i] = p[i];
+    for (uint32_t i = 0; i < n - g; i++, p += 2)
+        memcpy(&some[i], p, 2);
     return vec_load_bf16(some);
 }
 
 /* The biases' part, in the accumulator of the even blocks. */
-VEC_INLINE struct pair begin(const uint16_t *biases, uint32_t groups, const struct cpu_vector *x)
+VEC_INLINE struct pair begin(const uint8_t *biases, uint32_t groups, const struct cpu_vector *x)
 {
     struct vec acc = vec_zero();
     for (uint32_t g = 0; g < groups; g += VEC_LANES)
-        acc = vec_fma(load_groups(biases + g, groups - g), vec_load(x->sums + g), acc);
+        acc = vec_fma(load_groups(biases, g, groups), vec_load(x->sums + g), acc);
     return pair_of(acc, vec_zero());
 }
 
@@ -37,16 +38,16 @@ VEC_INLINE void affine_row(const struct cpu_gemv_call *call, uint32_t row, const
     const struct cpu_matrix *w = call->w;
     uint32_t groups = w->cols / CPU_BLOCK;
     const uint8_t *codes = (const uint8_t *)w->weight + row * (groups * codes_bytes(bits));
-    const uint16_t *scales = (const uint16_t *)w->scales + (uint64_t)row * groups;
+    const uint8_t *scales = (const uint8_t *)w->scales + (uint64_t)row * groups * 2;
     struct pair acc[TOGETHER];
     for (int i = 0; i < n; i++)
-        acc[i] = begin((const uint16_t *)w->biases + (uint64_t)row * groups, groups, &x[i]);
+        acc[i] = begin((const uint8_t *)w->biases + (uint64_t)row * groups * 2, groups, &x[i]);
 
     for (uint32_t from = 0; from < groups; from += GROUPS) {
         float factors[TOGETHER][GROUPS];
         uint32_t end = groups - from < GROUPS ? groups : from + GROUPS;
         for (uint32_t g = from; g < end; g += VEC_LANES) {
-            struct vec s = load_groups(scales + g, end - g);
+            struct vec s = load_groups(scales, g, end);
             for (int i = 0; i < n; i++)
                 vec_store(&factors[i][g - from], vec_mul(s, vec_load(x[i].steps + g)));
         }

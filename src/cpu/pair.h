@@ -47,6 +47,11 @@ VEC_INLINE void pair_store(float *p, struct pair x)
     _mm512_storeu_ps(p, x.v);
 }
 
+VEC_INLINE struct pair pair_mul(struct pair x, struct pair y)
+{
+    return (struct pair){_mm512_mul_ps(x.v, y.v)};
+}
+
 VEC_INLINE struct pair pair_fma(struct pair x, struct pair y, struct pair z)
 {
     return (struct pair){_mm512_fmadd_ps(x.v, y.v, z.v)};
@@ -62,9 +67,14 @@ VEC_INLINE struct pair pair_bits(struct ipair x)
     return (struct pair){_mm512_castsi512_ps(x.v)};
 }
 
-VEC_INLINE struct ipair ipair_and(struct ipair x, int32_t y)
+VEC_INLINE struct ipair ipair_set1(int32_t x)
 {
-    return (struct ipair){_mm512_and_si512(x.v, _mm512_set1_epi32(y))};
+    return (struct ipair){_mm512_set1_epi32(x)};
+}
+
+VEC_INLINE struct ipair ipair_and(struct ipair x, struct ipair y)
+{
+    return (struct ipair){_mm512_and_si512(x.v, y.v)};
 }
 
 VEC_INLINE struct ipair ipair_left(struct ipair x, int by)
@@ -129,6 +139,11 @@ VEC_INLINE void pair_store(float *p, struct pair x)
     vec_store(p + VEC_LANES, x.high);
 }
 
+VEC_INLINE struct pair pair_mul(struct pair x, struct pair y)
+{
+    return (struct pair){vec_mul(x.low, y.low), vec_mul(x.high, y.high)};
+}
+
 VEC_INLINE struct pair pair_fma(struct pair x, struct pair y, struct pair z)
 {
     return (struct pair){vec_fma(x.low, y.low, z.low), vec_fma(x.high, y.high, z.high)};
@@ -144,9 +159,14 @@ VEC_INLINE struct pair pair_bits(struct ipair x)
     return (struct pair){vec_bits(x.low), vec_bits(x.high)};
 }
 
-VEC_INLINE struct ipair ipair_and(struct ipair x, int32_t y)
+VEC_INLINE struct ipair ipair_set1(int32_t x)
 {
-    return (struct ipair){ivec_and(x.low, ivec_set1(y)), ivec_and(x.high, ivec_set1(y))};
+    return (struct ipair){ivec_set1(x), ivec_set1(x)};
+}
+
+VEC_INLINE struct ipair ipair_and(struct ipair x, struct ipair y)
+{
+    return (struct ipair){ivec_and(x.low, y.low), ivec_and(x.high, y.high)};
 }
 
 VEC_INLINE struct ipair ipair_left(struct ipair x, int by)
@@ -166,7 +186,7 @@ VEC_INLINE struct vec pair_fold(struct pair x)
 
 VEC_INLINE struct pair pair_load_bf16(const void *p)
 {
-    return (struct pair){vec_load_bf16(p), vec_load_bf16((const uint16_t *)p + VEC_LANES)};
+    return (struct pair){vec_load_bf16(p), vec_load_bf16((const uint8_t *)p + sizeof(uint16_t) * VEC_LANES)};
 }
 #endif
 

@@ -18,6 +18,9 @@
  * Many tokens (gemm): y = fma(w, x, y) over the columns in order, from 0, with w = fma(code, scale, bias).
  * Largest error / rms with 2,048 columns: about 4e-6.
  *
+ * Which of the two a product takes may depend on the evaluation alone, its tokens and each expert's, never on the processor:
+ * gemv for up to CPU_FEW_TOKENS, where it is the faster one with every instruction set, else gemm.
+ *
  * Nothing here allocates, checks or fails: the caller has checked shapes and gives memory. */
 #ifndef MOEFLUX_CPU_PRODUCT_H
 #define MOEFLUX_CPU_PRODUCT_H
@@ -47,13 +50,13 @@ struct cpu_vector {
 };
 
 enum {
-    CPU_BLOCK = 64,       /* columns with one step */
-    CPU_MAX_TOGETHER = 8, /* vectors that gemv takes at once */
-    CPU_TILE_TOKENS = 6,  /* tokens that gemm takes at once, at most */
-    CPU_STRIP_ROWS = 64,  /* rows that gemm takes at once: a range should be a multiple of this */
-    CPU_CHUNK_TOKENS =
-        384,          /* tokens that gemm takes at once, so that their numbers stay in the second cache */
-    CPU_PANEL = 8192, /* floats of gemm's scratch for widened weights */
+    CPU_BLOCK = 64,         /* columns with one step */
+    CPU_FEW_TOKENS = 5,     /* see above */
+    CPU_MAX_TOGETHER = 8,   /* vectors that gemv takes at once */
+    CPU_TILE_TOKENS = 6,    /* tokens whose sums gemm keeps in registers, at most */
+    CPU_CHUNK_TOKENS = 384, /* tokens that use the widened weights before others: they fit the second cache */
+    CPU_STRIP_ROWS = 64,    /* rows that gemm takes at once: a range should be a multiple of this */
+    CPU_PANEL = 8192,       /* floats of gemm's scratch for widened weights */
 };
 
 /* Bytes for the digits, steps and sums of a vector: a multiple of 64, as the memory's address should be. */

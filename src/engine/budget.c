@@ -13,7 +13,7 @@ static uint64_t minus(uint64_t a, uint64_t b)
     return a > b ? a - b : 0;
 }
 
-/* The largest number stands for "more than there can be". */
+/* UINT64_MAX stands for a sum that overflows. */
 static uint64_t plus(uint64_t a, uint64_t b)
 {
     uint64_t sum;
@@ -31,7 +31,7 @@ static uint64_t with_margin(uint64_t free_bytes)
     return free_bytes / 10 * 9;
 }
 
-/* The smaller of what was asked for and what is free; the margin is for a user who did not say a number. */
+/* The smaller of what was requested and what is free. Without a request a margin is left. */
 static uint64_t limit_of(uint64_t requested, uint64_t free_bytes)
 {
     return requested ? size_min(requested, free_bytes) : with_margin(free_bytes);
@@ -57,7 +57,8 @@ static int check_device(const struct model_dir *m, const struct budget_request *
         w->gpu_memory_bytes && device == w->gpu_memory_bytes ? "--gpu-memory is" : "free are", mib(device));
 }
 
-/* Shares `room` between checkpoints and experts. `need`: of all experts that would lie there, `least`: what they keep. */
+/* Divides `room` between checkpoints and experts. Returns the number of checkpoints. need: bytes of all experts that belong
+ * there; least: bytes that experts get in any case. */
 static uint32_t share_checkpoints(const struct budget_request *w, uint64_t room, uint64_t need,
                                   uint64_t least, uint64_t *experts)
 {
@@ -71,8 +72,8 @@ static uint32_t share_checkpoints(const struct budget_request *w, uint64_t room,
     return n ? (uint32_t)n : 1;
 }
 
-/* Experts without a slot have their place in host memory, as far as it goes. It is never smaller than the reads of one
- * layer, which land in it. */
+/* Experts without a device slot are cached in host memory as far as it goes. All reads land there, so it holds at least
+ * one token's experts of one layer. */
 static int share_host(const struct model_dir *m, const struct budget_request *w, struct budget *out,
                       struct moeflux_err *e)
 {

@@ -1,6 +1,6 @@
 /* checkpoints.h - copies of a sequence's recurrent state in host memory, by position. Knows nothing of devices.
  *
- * Ascending by position. The least recently used one leaves when there are more than the cap, never the last one. */
+ * Ascending by position. If there are more than the cap, the least recently used one is dropped, but never the last one. */
 #ifndef MOEFLUX_ENGINE_CHECKPOINTS_H
 #define MOEFLUX_ENGINE_CHECKPOINTS_H
 
@@ -27,9 +27,10 @@ struct checkpoint *checkpoints_find(struct checkpoints *c, uint32_t pos);
 /* The last one at or before `pos`, or NULL. */
 struct checkpoint *checkpoints_before(struct checkpoints *c, uint32_t pos);
 void checkpoints_touch(struct checkpoints *c, struct checkpoint *used);
-/* Adds one, as used just now, at a position that has none, and takes its bytes over. ERR_MEMORY: nothing changed. */
+/* Adds one at a position that has none, counts it as used now, and takes ownership of its bytes. ERR_MEMORY: nothing
+ * changed. */
 int checkpoints_add(struct checkpoints *c, const struct checkpoint *one, struct moeflux_err *e);
-/* Lets go of what is above the cap. */
+/* Drops checkpoints until there are no more than the cap. */
 void checkpoints_trim(struct checkpoints *c);
 void checkpoints_drop(struct checkpoints *c, struct checkpoint *which);
 void checkpoints_drop_behind(struct checkpoints *c, uint32_t pos);

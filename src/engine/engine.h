@@ -1,4 +1,4 @@
-/* engine.h - the insides that the engine's files share. The outside is moeflux.h. */
+/* engine.h - the private structs of models and sessions. The public interface is moeflux.h. */
 #ifndef MOEFLUX_ENGINE_ENGINE_H
 #define MOEFLUX_ENGINE_ENGINE_H
 
@@ -29,7 +29,7 @@ struct moeflux_model {
     uint32_t n_checkpoints; /* the most that a session may have */
 
     struct exec_buffer ids, rope; /* inputs of a chunk */
-    /* host copy of view.idx, behind it of view.predicted; unused where those are mapped */
+    /* host copy of view.idx followed by view.predicted; unused where those are mapped */
     struct exec_buffer choice;
     struct exec_buffer logits;  /* host copy of view.logits; likewise */
     struct exec_buffer hidden;  /* host copies of x, [n_layers + 1][max_chunk][hidden]; made on first use */
@@ -39,22 +39,22 @@ struct moeflux_model {
     uint32_t *wanted;           /* [n_experts]: the different experts of a wave */
     uint8_t *is_wanted;         /* [n_experts] */
 
-    /* Where the predictor's last token stands: another sequence or place has nothing to do with it. */
+    /* The sequence and position that the predictor has seen last. For any other it must forget. */
     const struct moeflux_session *predicted_session;
     uint32_t predicted_pos;
 
-    /* The next token's batch that is recorded ahead (exec_is_parked): whose, and for which position. */
+    /* The sequence and position of the batch that is recorded ahead (exec_is_parked). */
     const struct moeflux_session *parked_session;
     uint32_t parked_pos;
 
     bool has_fingerprint;
     uint64_t fingerprint;
-    /* The evaluation under way, for the progress callback: tokens before this chunk, in it, in all; its layer. */
+    /* Progress of the current evaluation: tokens before this chunk, in it, in all; the current layer. */
     struct {
         uint32_t before, here, total, layer;
-        const char *what; /* the work's name in reports */
+        const char *what; /* name in progress reports */
     } progress_at;
-    uint64_t step_ns; /* that the last chunk or token took; at first: very long */
+    uint64_t step_ns; /* duration of the last chunk or token; UINT64_MAX before the first */
     bool is_stopped;  /* the progress callback said stop; the device may still be at work */
 
     uint64_t state_bytes; /* of all sessions */
@@ -66,46 +66,45 @@ struct moeflux_session {
     uint32_t max_context, pos;
     uint32_t parity;                     /* which of the double-buffered states is current */
     struct exec_buffer recurrent;        /* arch_view.recurrent_state_bytes */
-    struct exec_buffer recurrent_backup; /* its copy from before a chunk that may be stopped */
-    bool needs_restore;                  /* a chunk was stopped: its bytes are those of recurrent_backup */
+    struct exec_buffer recurrent_backup; /* copy of `recurrent` from before a chunk that may be stopped */
+    bool needs_restore;                  /* a chunk was stopped: recurrent_backup has the valid state */
     struct exec_buffer *blocks;          /* KV cache, [n_blocks] */
     uint32_t n_blocks, max_blocks;
     struct exec_buffer table; /* u64 [max_blocks]: the blocks' addresses */
     int32_t *history;         /* [max_context]: the tokens' ids, -1: not known */
     struct checkpoints checkpoints;
-    uint32_t checkpoint_every; /* tokens; 0: never by itself */
-    /* A failure left a recurrent state that belongs to no position; pos is 0. Nothing may use it before sequence_make_ready. */
+    uint32_t checkpoint_every; /* tokens; 0: never */
+    /* A failure left an invalid recurrent state; pos is 0. sequence_make_ready clears it. */
     bool needs_clear;
 };
 
-/* Fills what moeflux_get_needs tells from an open directory. */
+/* moeflux_get_needs for an open directory. */
 void model_info_needs(const struct model_dir *d, struct moeflux_needs *out);
 
-/* Makes room for positions below `end`. ERR_NO_FIT; what was there stays. */
+/* Allocates the KV cache for positions below `end`. ERR_NO_FIT: the sequence does not change. */
 int sequence_reserve(struct moeflux_session *s, uint32_t end, struct moeflux_err *e);
 
-/* Mends a sequence that was stopped and clears one that a failure left stale. Every use of the states begins with it. */
+/* Recovers a sequence that was stopped, and clears one with needs_clear. Must be called before any use of the states. */
 int sequence_make_ready(struct moeflux_session *s, struct moeflux_err *e);
 
-/* The sequence has `pos` tokens now: drops the checkpoints behind them, and what was recorded or predicted for it. */
+/* The sequence has `pos` tokens now. Drops later checkpoints, and what was recorded or predicted for it. */
 void sequence_set_position(struct moeflux_session *s, uint32_t pos, uint32_t parity);
 
-/* After a chunk at s->pos failed: back to there if the states can be, else to the newest checkpoint. */
+/* After a chunk at s->pos failed: restores the states of s->pos if possible, else goes to the newest checkpoint. */
 void sequence_roll_back(struct moeflux_session *s);
 
-/* Appends n tokens in chunks, as moeflux_session_eval does; there is room for them. `what` names the work in progress reports.
- * ids may be the place in s->history where they belong. */
+/* Appends n tokens in chunks, as moeflux_session_eval does. The caller has reserved memory for them. `what` names the work in
+ * progress reports. ids may point into s->history, to the place where the ids belong. */
 int sequence_run(struct moeflux_session *s, const int32_t *ids, uint32_t n,
                  const struct moeflux_outputs *outputs, const char *what, struct moeflux_err *e);
-/* Waits for a device that is still at work on an evaluation that was stopped, and puts the session's states back that
- * were torn by it. Asks the progress callback meanwhile: ERR_INTERRUPTED. */
+/* After a stopped evaluation: waits for the device and restores the recurrent state from its backup. Calls the progress
+ * callback meanwhile. ERR_INTERRUPTED. */
 int sequence_recover(struct moeflux_session *s, struct moeflux_err *e);
-/* As long as is worth waiting when things are given back: whether the device has finished. */
+/* Waits a moment for the device after a stopped evaluation; whether it has finished. */
 bool model_is_idle(struct moeflux_model *m);
 
-/* Evaluates one chunk of n <= max_chunk tokens at s->pos and advances it. `last`: the end of the prompt, where
- * outputs->logits are due. On failure the session's states are undefined, but ERR_INTERRUPTED with m->is_stopped leaves
- * them to sequence_recover. */
+/* Evaluates one chunk of n <= max_chunk tokens at s->pos and advances it. last: outputs->logits are those of this chunk. On
+ * failure the session's states are undefined; after ERR_INTERRUPTED with m->is_stopped, sequence_recover restores them. */
 int forward_chunk(struct moeflux_session *s, const int32_t *ids, uint32_t n, bool last,
                   const struct moeflux_outputs *outputs, struct moeflux_err *e);
 

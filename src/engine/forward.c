@@ -1,8 +1,8 @@
-/* The way of a chunk of tokens: embed, the layers, the head.
+/* The forward pass of a chunk of tokens: embedding, layers, head.
  *
- * With every expert resident the router's choice never leaves the device and decode is one submission. Else each
- * layer's first list is submitted, the host reads the choice, brings the experts, and the second list opens the next
- * submission. When a chunk chose more experts than there are slots, its tokens go through the experts in waves. */
+ * If every expert is resident, the router's choice stays on the device and decode is one submission. Else the list of each
+ * layer that ends with the router is submitted, the host reads the choice and has the experts loaded, and the list of the
+ * experts begins the next submission. If a chunk chose more experts than there are slots, they are computed in waves. */
 #include <string.h>
 
 #include "base/clock.h"
@@ -10,7 +10,7 @@
 #include "base/real.h"
 #include "engine/engine.h"
 
-/* Experts of a wave: enough to keep a device busy, few enough that it starts soon. Tables that may be in use. */
+/* Experts of a wave: enough to keep a device busy, few enough to be loaded soon. Wave tables: as many as may be in use. */
 enum { WAVE_EXPERTS = 32, WAVE_TABLES = MOEFLUX_WAVE_TABLES };
 
 struct pass {
@@ -18,10 +18,10 @@ struct pass {
     struct moeflux_model *m;
     struct arch_chunk chunk;
     const struct moeflux_outputs *outputs;
-    bool is_watched; /* it may take long: submissions stay short, and the caller may stop it */
+    bool is_watched; /* it may take long: submissions are kept short, and the caller may stop it */
 };
 
-/* A token that takes longer than this may be stopped, like every chunk. */
+/* Single tokens that take longer than this can be stopped, as chunks can. */
 #define QUICK_NS ((uint64_t)250000000)
 
 static void fill_inputs(struct moeflux_model *m, const int32_t *ids, uint32_t n, uint32_t pos)
@@ -38,7 +38,7 @@ static void fill_inputs(struct moeflux_model *m, const int32_t *ids, uint32_t n,
         }
 }
 
-/* The state of layer `layer` (0: the embedding) for whoever asked for hidden states. */
+/* Copies the output of layer `layer` (0: the embedding) if hidden states are asked for. */
 static void copy_hidden(const struct pass *p, uint32_t layer)
 {
     struct moeflux_model *m = p->m;
@@ -52,7 +52,7 @@ static const uint32_t *choice_of(const struct moeflux_model *m)
     return (const uint32_t *)(const void *)(m->view.idx.host ? m->view.idx.host : m->choice.host);
 }
 
-/* The guess for the layer after; NULL when none was recorded. */
+/* The predicted experts of the next layer; NULL if none were recorded. */
 static const uint32_t *prediction_of(const struct moeflux_model *m)
 {
     const uint8_t *copied = m->choice.host ? m->choice.host + m->view.idx.bytes : NULL;
@@ -68,14 +68,14 @@ static uint32_t next_moe(const struct moeflux_model *m, uint32_t layer)
     return next;
 }
 
-/* The next layer's router is asked early when its answer is of use: one token, and a layer to come. */
+/* Whether the next layer's router is applied early: for single tokens, if a layer with experts follows. */
 static bool predicts_after(const struct pass *p, uint32_t layer)
 {
     return p->chunk.n == 1 && (p->m->predictor.kind & PREDICT_ROUTER) &&
            next_moe(p->m, layer) < p->m->dir.config.n_layers;
 }
 
-/* Ends the batch with the router's choice readable by the host, and opens the next. */
+/* Ends the batch, so that the host can read the router's choice, and begins the next one. */
 static int await_choice(const struct pass *p, bool has_prediction, struct moeflux_err *e)
 {
     struct moeflux_model *m = p->m;
@@ -129,7 +129,7 @@ static void run_experts(const struct pass *p, const struct arch_experts *x)
     arch_experts_down(p->m->arch, &p->chunk, x);
 }
 
-/* Ends the batch and lets the experts go that it used. */
+/* Ends the batch and releases the experts that it used. */
 static int finish_wave(struct moeflux_model *m, struct moeflux_err *e)
 {
     int rc = exec_finish(m->exec, e);
@@ -153,7 +153,7 @@ static int token_waves(const struct pass *p, uint32_t layer, struct moeflux_err 
     for (uint32_t from = 0; rc == 0 && from < p->chunk.n;) {
         uint32_t n_wanted, n = gather_wave(p, from, &n_wanted);
         const struct arch_experts x = experts_of(m, layer, from, n);
-        if (from > 0) /* the wave before still uses its slots */
+        if (from > 0) /* the wave before this one still uses its slots */
             rc = finish_wave(m, e);
         if (rc == 0)
             rc = bring(m, layer, m->wanted, n_wanted, e);
@@ -164,7 +164,7 @@ static int token_waves(const struct pass *p, uint32_t layer, struct moeflux_err 
     return rc;
 }
 
-/* The different experts of the chunk, those that are there first, so that none of them leaves before its turn. */
+/* The different experts of the chunk. Cached ones come first, so that they are used before they could be evicted. */
 static uint32_t gather_all(const struct pass *p, uint32_t layer)
 {
     struct moeflux_model *m = p->m;
@@ -180,7 +180,7 @@ static uint32_t gather_all(const struct pass *p, uint32_t layer)
     return n;
 }
 
-/* A table of the wave's experts alone. */
+/* A table that has the addresses of this wave's experts alone. */
 static uint64_t wave_table(struct moeflux_model *m, uint32_t wave, uint32_t layer, const uint32_t *experts,
                            uint32_t n)
 {
@@ -192,8 +192,8 @@ static uint64_t wave_table(struct moeflux_model *m, uint32_t wave, uint32_t laye
     return m->waves.address + off;
 }
 
-/* Many tokens choose nearly every expert: those of the next layer that are not there are read while this one and the
- * next one's dense part compute. */
+/* A chunk of many tokens chooses nearly every expert. So those of the next layer are read while this layer's experts and the
+ * next layer's mixer compute. */
 static void read_ahead_of_chunk(const struct pass *p, uint32_t layer)
 {
     struct moeflux_model *m = p->m;
@@ -207,8 +207,8 @@ static void read_ahead_of_chunk(const struct pass *p, uint32_t layer)
     expert_store_prefetch(m->expert_store, next, m->wanted, n_experts, true);
 }
 
-/* The experts of many tokens, each brought once and multiplied with all its tokens. While a wave of them computes, the
- * next one is read; a wave waits for those before it only when slots run out. */
+/* The experts of many tokens: each is loaded once and multiplied with all its tokens. While one wave computes, the next one
+ * is read. A wave waits for earlier ones only if slots run out. */
 static int expert_waves(const struct pass *p, uint32_t layer, struct moeflux_err *e)
 {
     struct moeflux_model *m = p->m;
@@ -237,12 +237,12 @@ static int expert_waves(const struct pass *p, uint32_t layer, struct moeflux_err
             exec_begin(m->exec);
         }
     }
-    if (rc == 0) /* the disk has nothing to do until the next layer */
+    if (rc == 0) /* the disk is idle until the next layer */
         read_ahead_of_chunk(p, layer);
     return rc;
 }
 
-/* What the layers after this one are likely to want is read while the disk is idle. */
+/* Prefetches the predicted experts of the next layer. */
 static void read_ahead(const struct pass *p, uint32_t layer, bool has_prediction)
 {
     struct moeflux_model *m = p->m;
@@ -253,9 +253,8 @@ static void read_ahead(const struct pass *p, uint32_t layer, bool has_prediction
     expert_store_prefetch(m->expert_store, next, m->predictor.named, m->predictor.n_named, false);
 }
 
-/* The experts of one token. Those that are there are computed while the others are read; every expert writes its own
- * part of the activations, and the sum over them runs afterwards in the router's order, so that the result does not
- * depend on who came when. */
+/* The experts of one token. Cached ones are computed while the others are read. Each expert writes its own part of the
+ * activations; they are summed afterwards in the router's order. So the result does not depend on the order of arrival. */
 static int token_experts(const struct pass *p, uint32_t layer, bool has_prediction, struct moeflux_err *e)
 {
     struct moeflux_model *m = p->m;
@@ -317,7 +316,7 @@ static int run_layers(const struct pass *p, struct moeflux_err *e)
     return rc;
 }
 
-/* Records the head for tokens from .. from + n - 1 and the way of their logits to the host. */
+/* Records the head for tokens from .. from + n - 1 and the copy of their logits to the host. */
 static void record_head(const struct pass *p, uint32_t from, uint32_t n)
 {
     struct moeflux_model *m = p->m;
@@ -332,7 +331,7 @@ static const float *logits_of(const struct moeflux_model *m)
     return (const float *)(const void *)(m->view.logits.host ? m->view.logits.host : m->logits.host);
 }
 
-/* Logits of tokens from .. from + n - 1 on the host; the batch before is finished with them. */
+/* Finishes the batch with the logits of tokens from .. from + n - 1, which are then on the host. */
 static int run_head(const struct pass *p, uint32_t from, uint32_t n, const float **rows,
                     struct moeflux_err *e)
 {
@@ -417,8 +416,8 @@ static int record_token(const struct pass *p, struct moeflux_err *e)
     return rc;
 }
 
-/* Decode with every expert resident: nothing but the token's id is new to the host, so the next token's batch is
- * recorded while the device works on this one. */
+/* Decode with every expert resident. The commands of a token do not depend on its id, so those of the next token are
+ * recorded while the device computes this one. */
 static int decode_resident(struct moeflux_session *s, const struct moeflux_outputs *outputs,
                            struct moeflux_err *e)
 {
@@ -446,7 +445,7 @@ static int decode_resident(struct moeflux_session *s, const struct moeflux_outpu
     return rc < 0 ? rc : waited;
 }
 
-/* Whether the caller wants the evaluation to go on. A single token is no prompt to show. */
+/* Whether the progress callback lets the evaluation go on. A single token is not shown as progress. */
 static bool go_on(void *ctx)
 {
     struct moeflux_model *m = ctx;
@@ -458,8 +457,8 @@ static bool go_on(void *ctx)
     return yes;
 }
 
-/* The state of constant size is overwritten in the course of a chunk. The positions of the KV cache are not: those of a
- * stopped chunk are written again by the next. */
+/* A chunk overwrites the recurrent state, so a stopped one is undone from this backup. The KV cache needs none: the next
+ * chunk writes the same positions again. */
 static int back_up_recurrent(const struct pass *p, struct moeflux_err *e)
 {
     struct moeflux_session *s = p->s;

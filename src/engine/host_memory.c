@@ -62,7 +62,7 @@ static uint64_t minus(uint64_t a, uint64_t b)
     return a > b ? a - b : 0;
 }
 
-/* What one group leaves. Its use counts the page cache, which the files that are read would soon fill to the limit. */
+/* What one group leaves. Its usage includes the page cache, which does not count here: it is dropped when memory is needed. */
 static uint64_t left_by(const char *dir, const struct cgroup *v)
 {
     uint64_t limit = number_in(dir, v->limit, NULL), usage = number_in(dir, v->usage, NULL);

@@ -19,10 +19,10 @@
 enum { CHUNK_SOFTWARE = 128, CHUNK_CPU = 512, CHUNK_GPU = 512, CHUNK_GPU_LARGE = 2048, MAX_READERS = 8 };
 /* Large chunks take half a gigabyte of activations: little on a device with so much memory. */
 #define LARGE_GPU ((uint64_t)20 << 30)
-/* lavapipe silently ends a shader's loops after 65,535 turns; the delta net takes about 60 for each token. */
+/* lavapipe silently ends a shader's loops after 65,535 iterations; the delta net takes about 60 per token. */
 enum { CHUNK_SOFTWARE_MAX = 512, CHUNK_GPU_MAX = 4096 };
 enum { DEFAULT_CONTEXT = 8192 };
-/* What a driver takes of a device's own memory besides ours: kernels, command buffers (an H200: 63 MB). */
+/* Device memory that the driver of a discrete device takes: kernels, command buffers (an H200: 63 MB). */
 enum { DRIVER_BYTES = 64 << 20 };
 
 static int choose_chunk(uint32_t *out, uint32_t requested, const struct exec_caps *caps,
@@ -51,7 +51,7 @@ static uint32_t choose_context(uint32_t requested, const struct config *c)
     return (uint32_t)size_min(requested ? requested : DEFAULT_CONTEXT, config_longest_context(c));
 }
 
-/* The KV cache grows in blocks. Half of the recurrent states are the copy that lets a chunk be undone. */
+/* The KV cache grows in blocks. Half of the recurrent states are backups (moeflux_session.recurrent_backup). */
 static void size_states(struct load_plan *p, const struct model_dir *m)
 {
     struct moeflux_needs n;
@@ -73,7 +73,7 @@ static int set_prompt_type(struct exec *x, enum moeflux_prompt_type requested, s
     return 0;
 }
 
-/* An enum of the caller's that has no such value. */
+/* The caller's enums may have any value. */
 static int check_choice(const char *option, int value, int last, struct moeflux_err *e)
 {
     if (value >= 0 && value <= last)
@@ -125,8 +125,8 @@ int load_plan_open_device(struct exec **out, const struct moeflux_options *o, co
     return set_prompt_type(*out, o->prompt_type, e);
 }
 
-/* Where prompts go through float16 anyway, a cache of it is as good, half as large, and its tiles need no rounding (H200,
- * 16,384 tokens: 7,060 tok/s against 5,950). */
+/* If prompts are computed in float16, a float16 cache loses nothing more. It takes half the memory, and attention need not
+ * convert it (H200, 16,384 tokens: 7,060 tok/s against 5,950). */
 static enum kv_type choose_kv_type(enum moeflux_kv_type requested, const struct exec_caps *caps)
 {
     bool is_auto = requested == MOEFLUX_KV_TYPE_AUTO;
@@ -160,7 +160,7 @@ int load_plan_make(struct load_plan *out, const struct model_dir *m, const struc
     return expert_store_count_pinned(m, o->pin, out->budget.slot_bytes, &out->n_pinned, e);
 }
 
-/* --- for those who only want to know --- */
+/* --- the plan as moeflux.h shows it --- */
 
 static void fill(struct moeflux_plan *to, const struct load_plan *p, const struct model_dir *m,
                  const struct exec_caps *caps)
@@ -188,7 +188,7 @@ static void fill(struct moeflux_plan *to, const struct load_plan *p, const struc
     snprintf(to->device, sizeof to->device, "%s", caps->name);
 }
 
-/* Direct reads depend on the memory they land in: a page of it is asked, as open asks the slots. */
+/* Whether direct reads work depends on the memory they land in. It is tried with one page of the memory that slots have. */
 static int describe_reads(struct moeflux_plan *to, const struct load_plan *p, const struct model_dir *m,
                           struct exec *x, struct moeflux_err *e)
 {

@@ -1,5 +1,5 @@
-/* load_plan.h - what is decided before anything is loaded: the chunk, the readers, and who gets how much memory. Open and
- * moeflux_make_plan decide by the same function. */
+/* load_plan.h - what is decided before anything is loaded: chunk, readers, memory. moeflux_model_open and moeflux_make_plan
+ * decide by the same function. */
 #ifndef MOEFLUX_ENGINE_LOAD_PLAN_H
 #define MOEFLUX_ENGINE_LOAD_PLAN_H
 
@@ -29,12 +29,12 @@ struct load_plan {
     uint32_t n_pinned; /* of the device slots, for options.pin */
 };
 
-/* ERR_UNSUPPORTED: no architecture runs the model; ERR_USAGE: a chunk or a way of reading that there is not;
- * ERR_NO_FIT with the numbers. */
+/* ERR_UNSUPPORTED: no architecture runs the model; ERR_USAGE: the chunk is too large; ERR_NO_FIT with the numbers; and the
+ * errors of expert_store_count_pinned. */
 int load_plan_make(struct load_plan *out, const struct model_dir *m, const struct exec_caps *caps,
                    const struct moeflux_options *o, struct moeflux_err *e);
 
-/* Whether the options' enums have values that there are; the functions below rely on it. ERR_USAGE names the one at fault. */
+/* Whether the options' enums have valid values, which the functions below rely on. ERR_USAGE names the one at fault. */
 int load_plan_check(const struct moeflux_options *o, struct moeflux_err *e);
 
 /* Opens the device that the options name, as it is. h may be NULL. */
@@ -47,7 +47,7 @@ int load_plan_open_device(struct exec **out, const struct moeflux_options *o, co
 
 enum reader_mode load_plan_reader_mode(const struct moeflux_options *o);
 
-/* Threads that read: as asked for, else by the cores there are. */
+/* Threads that read: as requested, else by the number of cores. */
 uint32_t load_plan_n_readers(uint32_t requested);
 
 #endif

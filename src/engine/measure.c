@@ -1,10 +1,10 @@
-/* What the disk and the device of this machine do, measured on the model's own files and with the run's own kernels. */
+/* Speeds of disk and device, measured with the model's own files and the kernels of a run. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "args.h"
 #include "base/clock.h"
+#include "base/format.h"
 #include "base/mem.h"
 #include "engine/engine.h"
 #include "engine/load_plan.h"
@@ -13,7 +13,7 @@
 
 #define DISK_NS  ((uint64_t)1000000000)
 #define BATCH_NS ((uint64_t)20000000)
-/* Far more than the caches of a GPU hold; a software device computes and does not wait for memory. */
+/* Far larger than the caches of a GPU. A software device is limited by its cores, so little is enough. */
 #define MATRIX_GPU_BYTES      ((uint64_t)256 << 20)
 #define MATRIX_SOFTWARE_BYTES ((uint64_t)16 << 20)
 #define MATRIX_HOST_BYTES     ((uint64_t)2 << 20)
@@ -56,7 +56,7 @@ static int prepare(struct wave *w, struct moeflux_err *e)
     if (!w->memory)
         return err_set(e, ERR_MEMORY, "out of memory: %llu bytes were asked for",
                        (unsigned long long)(c->top_k * w->stride));
-    /* Pages that were never written would be made while the clock runs. */
+    /* Else the first reads would also pay for page faults. */
     memset(w->memory, 1, c->top_k * w->stride);
     for (uint32_t i = 0; i < c->n_layers * c->n_experts; i++)
         if (config_has_experts(c, i / c->n_experts))
@@ -101,7 +101,7 @@ static int read_for_a_second(struct wave *w, struct moeflux_speeds *out, struct 
     return 0;
 }
 
-/* A mode that the caller asked for is measured; else the first that works of direct, uring and pread. */
+/* Measures the mode that the caller asked for, else the first that works of direct, uring and pread. */
 static int open_reader(struct wave *w, const struct moeflux_options *o, struct moeflux_err *e)
 {
     struct reader_options r = {.mode = load_plan_reader_mode(o),
@@ -141,7 +141,7 @@ struct product {
 
 static uint64_t row_bytes(void)
 {
-    return MATRIX_COLS / 2 + MATRIX_COLS / 64 * 4;
+    return format_all_bytes(format_of(FORMAT_Q4), MATRIX_COLS);
 }
 
 static void product_close(struct product *p)
@@ -155,7 +155,9 @@ static void product_close(struct product *p)
 static int product_open(struct product *p, struct exec *x, uint32_t rows, struct moeflux_err *e)
 {
     *p = (struct product){.exec = x, .bytes = rows * row_bytes()};
-    uint64_t codes = (uint64_t)rows * MATRIX_COLS / 2, scales = (uint64_t)rows * MATRIX_COLS / 64 * 2;
+    const struct format *f = format_of(FORMAT_Q4);
+    uint64_t codes = rows * format_code_bytes(f, MATRIX_COLS),
+             scales = rows * format_scale_bytes(f, MATRIX_COLS);
     int rc = exec_buffer_new(x, &p->matrix, EXEC_DEVICE, p->bytes, e);
     if (rc == 0)
         rc = exec_buffer_new(x, &p->x, EXEC_DEVICE, MATRIX_COLS * sizeof(float), e);
@@ -191,7 +193,7 @@ static void record_products(void *ctx, uint32_t n)
 
 struct timing {
     struct exec *exec;
-    void (*record)(void *ctx, uint32_t n); /* what is timed, n times, into a batch */
+    void (*record)(void *ctx, uint32_t n); /* records n repetitions of what is timed */
     void *ctx;
     double round_trip_s; /* of the submission, not counted */
 };
@@ -207,8 +209,8 @@ static int time_batch(const struct timing *t, uint32_t n, uint64_t *ns, struct m
     return rc;
 }
 
-/* Seconds of one, at the best of some batches: others may use the device too. The first batch warms up and says how
- * many make a batch long enough for the clock. */
+/* Seconds of one repetition: the fastest of several batches, since others may use the device too. The first batch warms up;
+ * the second tells how many repetitions make a batch long enough for the clock. */
 static int time_one(const struct timing *t, double *each_s, struct moeflux_err *e)
 {
     uint64_t ns, best = UINT64_MAX;
@@ -266,7 +268,7 @@ static int measure_kernel(struct exec *x, struct moeflux_speeds *out, struct moe
     return rc;
 }
 
-/* What a kernel costs that has next to nothing to do: on a GPU a product of a layer's size is that already. */
+/* The cost of a dispatch that computes next to nothing. On a GPU a product of a layer's size already does. */
 static int measure_dispatch(struct exec *x, struct moeflux_speeds *out, struct moeflux_err *e)
 {
     struct product p;
@@ -282,7 +284,7 @@ static int measure_dispatch(struct exec *x, struct moeflux_speeds *out, struct m
     return rc;
 }
 
-/* Copies as experts make them: one after the other, on the copy engines where there are some. */
+/* Copies of experts: one after the other, on the copy engines where there are some. */
 static int time_moves(struct exec *x, const struct exec_buffer *to, const struct exec_buffer *from,
                       uint64_t piece, uint64_t *ns, struct moeflux_err *e)
 {

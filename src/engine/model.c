@@ -150,7 +150,7 @@ int test_hooks_open(struct moeflux_model **out, const struct moeflux_options *o,
 void moeflux_model_close(struct moeflux_model *m)
 {
     if (!m || !model_is_idle(m))
-        return; /* nothing can be given back while the device uses it */
+        return; /* the device still uses the memory */
     expert_store_close(m->expert_store);
     predictor_close(&m->predictor);
     arch_close(m->arch);
@@ -177,6 +177,7 @@ struct moeflux_model_info moeflux_model_get_info(const struct moeflux_model *m)
     return (struct moeflux_model_info){.architecture = m->dir.config.family->name,
                                        .device = exec_get_caps(m->exec).name,
                                        .tokenizer_path = m->dir.tokenizer_path,
+                                       .chat_template = m->dir.config.family->chat,
                                        .n_layers = c->n_layers,
                                        .hidden = c->hidden,
                                        .vocab_size = c->vocab_size,

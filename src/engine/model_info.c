@@ -1,4 +1,4 @@
-/* What can be told without running a model: devices, needs, the self-test. */
+/* What moeflux.h offers without an opened model: devices, the needs of a model, the self-test. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +27,7 @@ int moeflux_list_devices(struct moeflux_device *out, uint32_t cap, struct moeflu
     return n;
 }
 
-/* Elements of the dense tensors: quantised codes count once, their scales and biases not. */
+/* Parameters of the dense tensors. Scales and biases of quantised ones do not count. */
 static uint64_t dense_params(const struct model_dir *d)
 {
     uint64_t n = 0;
@@ -63,15 +63,14 @@ void model_info_needs(const struct model_dir *d, struct moeflux_needs *out)
         const struct arch_state s = arch_state_of(c, i, KV_TYPE_F32);
         out->n_attention += s.rows[0].n > 0;
         out->kv_bytes_per_pos += ((uint64_t)s.rows[0].n + s.rows[1].n) * sizeof(float);
-        /* A window is kept twice, because it is read and written in one dispatch; and all of it, so that a chunk can be
-         * undone. */
+        /* A dispatch reads one window and writes the other. All of it twice: the backup lets a chunk be undone. */
         out->recurrent_state_bytes += 2 * (2 * s.window_bytes + s.delta_bytes);
         n_moe += config_has_experts(c, i);
     }
     const struct tensor *embedding = model_dir_find(d, "model.embed_tokens.weight");
     out->n_params = dense_params(d) + n_moe * c->n_experts * expert_params;
     out->n_active_params = dense_params(d) + n_moe * c->top_k * expert_params;
-    /* All dense weights are read for a token but the embedding, of which it takes one row. */
+    /* A token reads all dense weights but the embedding, of which it reads one row. */
     out->token_dense_bytes = d->dense_bytes - (c->tied || !embedding ? 0 : embedding->bytes / 8 * 9);
     out->token_expert_bytes = n_moe * c->top_k * d->expert.bytes;
     out->floor_bytes = d->dense_bytes + out->recurrent_state_bytes + 1024 * out->kv_bytes_per_pos +
@@ -97,7 +96,8 @@ struct row_relay {
 static void relay_row(void *ctx, const struct selftest_row *r)
 {
     const struct row_relay *to = ctx;
-    const struct moeflux_selftest_row row = {r->kernel, r->shape, r->error, r->bound, r->ok, r->device};
+    const struct moeflux_selftest_row row = {r->kernel, r->shape,   r->error, r->bound,
+                                             r->ok,     r->skipped, r->device};
     if (to->row)
         to->row(to->ctx, &row);
 }

@@ -1,5 +1,5 @@
-/* Going back: cuts, checkpoints, and the reuse of a prefix. Attention's rows below a position stay valid whatever comes
- * behind, so that only the recurrent state has to be brought back. */
+/* Going back: truncation, checkpoints, reuse of a prefix. The KV cache of earlier positions stays valid, so only the recurrent
+ * state has to be restored. */
 #include <stdlib.h>
 
 #include "base/mem.h"
@@ -10,7 +10,7 @@ static bool is_recurrent(const struct moeflux_session *s)
     return s->model->view.recurrent_state_bytes > 0;
 }
 
-/* A failed evaluation may have left batches behind that still write. */
+/* Batches of a failed evaluation may still write. */
 static int drain(struct exec *x, struct moeflux_err *e)
 {
     exec_begin(x);

@@ -1,4 +1,4 @@
-/* One sequence: its KV cache, recurrent states and position. */
+/* Sessions: the memory of a sequence and its evaluation in chunks. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -59,7 +59,7 @@ void moeflux_session_free(struct moeflux_session *s)
     sequence_set_position(s, 0, 0);
     checkpoints_free(&s->checkpoints);
     if (!model_is_idle(m))
-        return; /* its memory is still being used */
+        return; /* the device still uses the memory */
     m->state_bytes -= s->recurrent_backup.address ? 2 * s->recurrent.bytes : 0;
     for (uint32_t i = 0; i < s->n_blocks; i++) {
         m->state_bytes -= s->blocks[i].bytes;
@@ -116,7 +116,7 @@ bool model_is_idle(struct moeflux_model *m)
     return !m->is_stopped || exec_settle(m->exec, PATIENCE_NS, NULL) != 0;
 }
 
-/* Waits for what is left of an evaluation that was stopped. */
+/* Waits until the device has finished a stopped evaluation. */
 static int await_device(struct moeflux_model *m, struct moeflux_err *e)
 {
     enum { SLICE_NS = 50000000 };
@@ -176,7 +176,7 @@ static int check(const struct moeflux_session *s, const int32_t *ids, uint32_t n
     return 0;
 }
 
-/* A long prompt leaves checkpoints where its chunks end. One that memory does not hold is only a slower way back. */
+/* A long prompt makes checkpoints where its chunks end. Too little memory for one is no failure: going back is slower then. */
 static int checkpoint_by_itself(struct moeflux_session *s, uint32_t n_new, struct moeflux_err *e)
 {
     uint32_t every = s->checkpoint_every;
@@ -186,7 +186,7 @@ static int checkpoint_by_itself(struct moeflux_session *s, uint32_t n_new, struc
     return rc == ERR_MEMORY ? 0 : rc;
 }
 
-/* The chunk that was stopped is undone, now or, if the device is still busy with it, before the next evaluation. */
+/* Undoes the chunk that was stopped: now, or before the next evaluation if the device is still busy with it. */
 static int stop_at(struct moeflux_session *s, uint32_t done, uint32_t n, struct moeflux_err *e)
 {
     int rc = model_is_idle(s->model) ? sequence_recover(s, e) : 0;

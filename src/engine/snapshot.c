@@ -99,7 +99,7 @@ uint64_t snapshot_bytes(const struct moeflux_model *m, const struct snapshot *h)
 
 /* ---- the header ---- */
 
-/* Version 3's fields behind the words. */
+/* Version 3's fields after the words. */
 struct tail {
     uint32_t kv, n_tokens, n_checkpoints, zero;
     uint64_t fingerprint, bytes, check;

@@ -18,7 +18,7 @@
 
 enum { SNAPSHOT_MAGIC = 0x4D464C58, SNAPSHOT_MAX_HEADER = 80, SNAPSHOT_PIECE = 1 << 20 };
 
-/* What the model fixes; the file has to have the same. */
+/* Properties of the model that the file must have too. */
 enum snapshot_word {
     SNAPSHOT_LAYERS,
     SNAPSHOT_INTERVAL,
@@ -40,7 +40,7 @@ struct snapshot {
     uint64_t fingerprint, bytes;
 };
 
-/* What the model says: the words. */
+/* The words of the model. */
 struct snapshot snapshot_of_model(const struct moeflux_model *m);
 /* Copies the n numbers of a row from one type to another. */
 void snapshot_copy_row(void *dst, enum kv_type to, const void *src, enum kv_type from, uint32_t n);

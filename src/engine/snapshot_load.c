@@ -1,4 +1,5 @@
-/* Reads a sequence's state: header and lengths first, then piece by piece into memory that nobody uses yet. */
+/* Reads a sequence's state. Header and lengths are checked first; the rest goes piece by piece into memory that is not in
+ * use yet. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -95,8 +96,7 @@ static void get_device(struct source *r, const struct exec_buffer *to, uint64_t 
     }
 }
 
-/* Rows that do not touch, or are of another type in the file. What lies between them belongs to rows of the other kind,
- * and is kept. */
+/* Rows with gaps between them, or of another type in the file. The gaps hold rows of the other kind, which do not change. */
 static void get_apart(struct source *r, const struct exec_buffer *to, const struct arch_rows *rows,
                       uint32_t n)
 {
@@ -212,7 +212,7 @@ static int get_all(struct source *r, const struct snapshot *h)
 
 /* ---- what is checked before ---- */
 
-/* Versions 1 and 2 say how many tokens there are only in front of the rows. */
+/* Versions 1 and 2 have the number of tokens only before the rows. */
 static int find_length(const struct source *r, const struct moeflux_model *m, struct snapshot *h,
                        struct moeflux_err *e)
 {
@@ -236,7 +236,7 @@ static int find_length(const struct source *r, const struct moeflux_model *m, st
     return 0;
 }
 
-/* Layers that differ in length would add up to another size or be found when they are read. */
+/* All layers must have the same number of tokens: else the size is wrong, or reading finds it. */
 static int check_length(const struct source *r, const struct moeflux_session *s, const struct snapshot *h,
                         struct moeflux_err *e)
 {
@@ -287,14 +287,14 @@ static int fill(struct source *r, struct moeflux_session *to, const struct snaps
     struct exec *x = to->model->exec;
     r->s = to;
     r->kv = h->kv;
-    exec_begin(x); /* nothing may write to the states any more */
+    exec_begin(x); /* waits for whatever may still write to the states */
     int rc = exec_finish(x, e);
     if (rc == 0)
         rc = sequence_reserve(to, h->n_tokens, e);
     return rc < 0 ? rc : get_all(r, h);
 }
 
-/* An empty session takes the state in and is emptied again when that fails. */
+/* An empty session is loaded in place, and cleared again if that fails. */
 static int load_here(struct source *r, struct moeflux_session *s, const struct snapshot *h,
                      struct moeflux_err *e)
 {
@@ -306,7 +306,7 @@ static int load_here(struct source *r, struct moeflux_session *s, const struct s
     return rc;
 }
 
-/* Else a second one takes it in, and they change places when all is there. */
+/* Else a second session is loaded, and swapped with the first one at the end. */
 static int load_beside(struct source *r, struct moeflux_session *s, const struct snapshot *h,
                        struct moeflux_err *e)
 {

@@ -48,7 +48,7 @@ static void put(struct writer *w, const void *bytes, uint64_t n)
     if (w->rc < 0)
         return;
     XXH3_64bits_update(w->hash, bytes, n);
-    w->rc = file_write(w->side.fd, w->side.temporary, bytes, n, w->e);
+    w->rc = file_write(w->side.fd, w->side.path, bytes, n, w->e);
     w->done += n;
     if (w->rc == 0 && !progress_report(&w->s->model->progress, "writing the state", "B", w->done, w->total))
         w->rc = err_set(w->e, ERR_INTERRUPTED, "%s: interrupted while it was written", w->side.path);
@@ -63,7 +63,7 @@ static void put_device(struct writer *w, const struct exec_buffer *from, uint64_
     }
 }
 
-/* Rows that do not touch, or are of another type in the file. */
+/* Rows with gaps between them, or of another type in the file. */
 static void put_apart(struct writer *w, const struct exec_buffer *from, const struct arch_rows *r, uint32_t n)
 {
     enum kv_type type = w->s->model->kv_type;

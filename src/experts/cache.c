@@ -8,10 +8,10 @@
 #include "base/mem.h"
 
 #define NO_PLACE UINT32_MAX
-/* Worths are far above it: a copy that can be spared stands below every other, the oldest lowest. */
+/* Far below every worth: spare copies are evicted before all others, the oldest first. */
 #define SPARE (-1e15)
 
-/* Full slots that nobody pins form a heap, the least worth on top; empty ones stand in a stack. */
+/* Full slots without pins form a heap with the least worth on top; empty slots form a stack. */
 struct slot {
     struct expert_key key;
     uint32_t n_users;

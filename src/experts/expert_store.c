@@ -12,9 +12,9 @@
 #include "model/model_dir.h"
 #include "exec/exec.h"
 
-/* Reads under way at once. */
+/* Reads in flight at once. */
 enum { MAX_IN_FLIGHT = 64 };
-/* Host slots that reads land in, where the host tier is no cache: enough to keep the readers busy. */
+/* Host slots that reads land in, where host memory is no cache: enough to keep the readers busy. */
 #define LANDING_BYTES ((uint64_t)256 << 20)
 
 struct expert_store {
@@ -23,14 +23,14 @@ struct expert_store {
     uint32_t n_layers, n_experts;
     struct tiers tiers;
     struct reader *reader;
-    struct want *wants; /* [n_wants], those before n_brought are under way */
+    struct want *wants; /* [n_wants], those before n_brought have their slots */
     uint32_t n_wants, n_brought, n_landed, max_wants;
     uint32_t *held; /* [n_held] device slots in use by batches not released yet */
     uint32_t n_held;
-    uint32_t max_pinned, n_pinned; /* device slots whose experts stay for good: to be, so far */
+    uint32_t max_pinned, n_pinned; /* device slots of --pin: as planned, as loaded so far */
     uint32_t *counts;              /* [n_layers][n_experts]: how often chosen, earlier runs included */
     uint64_t *layer_wait_ns;
-    uint32_t max_prefetching; /* reads ahead at once */
+    uint32_t max_prefetching; /* prefetches in flight at once */
     bool in_place;            /* device slots are the mapped files */
     const char *usage, *pin;  /* borrowed until expert_store_load */
     struct expert_store_stats stats;
@@ -67,7 +67,7 @@ static uint32_t n_host_slots(const struct expert_store *s, const struct expert_s
 /* Kernels load 16 bytes at once. */
 enum { KERNEL_ALIGN = 16 };
 
-/* Whether the layer is a file of its own with its experts one after the other, as convert writes them. */
+/* Whether the layer has a file of its own with its experts one after the other, as convert writes them. */
 static bool is_plain_file(const struct model_dir *m, uint32_t layer)
 {
     struct extent x[EXPERT_MAX_EXTENTS];
@@ -107,9 +107,9 @@ static int open_slots_in_place(struct expert_store *s, struct moeflux_err *e)
     return rc;
 }
 
-/* Where device memory is host memory and every expert may stay, mapped files need no slots: the page cache holds them
- * once, for all programs. False: it is not so here. A device that cannot import mapped files says so in
- * expert_store_describe_reader; a reader that cannot be had is told when it is opened again. */
+/* Where device memory is host memory and every expert fits, the mapped files serve as slots: the page cache holds them once
+ * for all programs. False: not possible here. If the device cannot import mapped files, expert_store_describe_reader says
+ * so; if the reader cannot be opened, opening it again for slots tells why. */
 static bool try_in_place(struct expert_store *s, const struct expert_store_options *o)
 {
     struct moeflux_err why = {0};
@@ -253,7 +253,7 @@ void expert_store_close(struct expert_store *s)
     if (!s)
         return;
     struct tiers *t = &s->tiers;
-    if (s->in_place) /* slots over mappings, which the reader ends */
+    if (s->in_place) /* the slots lie in mappings, which reader_close unmaps */
         slots_close(&t->device.slots);
     reader_close(s->reader);
     in_flight_close(&t->in_flight);
@@ -300,7 +300,7 @@ static void count_found(struct expert_store *s, enum want_state found)
     s->stats.n_misses += found == WANT_READ;
 }
 
-/* Brings wants until all are under way or there is no room. */
+/* Starts wants until all are started or no slot is free. */
 static int bring_some(struct expert_store *s, struct moeflux_err *e)
 {
     while (s->n_brought < s->n_wants) {
@@ -327,7 +327,7 @@ static int land(struct expert_store *s, struct want *w, struct moeflux_err *e)
     return rc;
 }
 
-/* Sends up what has arrived. The first error is told, the others are landed all the same. */
+/* Copies to the device what has arrived. The first error is returned; the other reads are still waited for. */
 static int land_arrived(struct expert_store *s, struct moeflux_err *e)
 {
     int first = 0;
@@ -340,7 +340,7 @@ static int land_arrived(struct expert_store *s, struct moeflux_err *e)
     return first < 0 ? first : moved;
 }
 
-/* Waits for the first want that is still under way, or for room. */
+/* Waits for the first want that is still in flight, else for a slot. */
 static int wait_for_one(struct expert_store *s, struct moeflux_err *e)
 {
     uint64_t start = clock_ns();
@@ -396,7 +396,7 @@ int expert_store_want(struct expert_store *s, uint32_t layer, const uint32_t *ex
     for (uint32_t i = 0; present && i < s->n_brought && i < 64; i++)
         *present |= (uint64_t)s->wants[i].landed << i;
     if (rc < 0) {
-        s->n_wants = s->n_brought; /* what is under way must land before anything else */
+        s->n_wants = s->n_brought; /* what is in flight must land before anything else */
         expert_store_await(s, NULL);
     }
     return rc;
@@ -432,7 +432,7 @@ void expert_store_release(struct expert_store *s)
 void expert_store_prefetch(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n,
                            bool many)
 {
-    /* Slots for as many again stay for what is wanted at the same time. */
+    /* At least as many slots stay for what is wanted at the same time. */
     uint32_t most = (uint32_t)size_min(s->tiers.landing->slots.n / 4, MAX_IN_FLIGHT / 2);
     tiers_prefetch(&s->tiers, layer, experts, n,
                    many ? (uint32_t)size_max(most, s->max_prefetching) : s->max_prefetching);
@@ -445,7 +445,7 @@ static int stopped(struct moeflux_err *e)
     return err_set(e, ERR_INTERRUPTED, "interrupted while reading the experts");
 }
 
-/* Brings n keys to device slots. They stay pinned until expert_store_release. */
+/* Loads n keys into device slots, where they are held until expert_store_release. */
 static int load_keys(struct expert_store *s, const struct expert_key *keys, uint32_t n, struct moeflux_err *e)
 {
     s->n_wants = n;
@@ -459,7 +459,7 @@ static int load_keys(struct expert_store *s, const struct expert_key *keys, uint
     return rc < 0 ? rc : exec_finish(s->exec, e);
 }
 
-/* As load_keys, any number of keys in batches; `stay`: they are never released. */
+/* As load_keys, for any number of keys. stay: they are never released. */
 static int load_list(struct expert_store *s, const struct expert_key *keys, uint32_t n, bool stay,
                      const struct moeflux_progress *p, struct moeflux_err *e)
 {
@@ -493,11 +493,11 @@ static int load_all(struct expert_store *s, const struct moeflux_progress *p, st
     int rc = load_list(s, keys, n, false, p, e);
     free(keys);
     if (rc == 0 && s->tiers.host.slots.n > 0)
-        slots_close(&s->tiers.host.slots); /* nothing is read any more */
+        slots_close(&s->tiers.host.slots); /* no more reads will follow */
     return rc;
 }
 
-/* The experts that a file names go to device slots, as many as `most` of them; what has no room there to the host. */
+/* Loads the most used experts of a file: `most` of them into device slots, the next into host slots. */
 static int load_named(struct expert_store *s, const uint32_t *counts, uint32_t most, bool stay,
                       const struct moeflux_progress *p, struct moeflux_err *e)
 {
@@ -513,12 +513,25 @@ static int load_named(struct expert_store *s, const uint32_t *counts, uint32_t m
     return rc;
 }
 
+/* Adds a file's counts to those at hand, as usage_read does. A file of another model may name experts of a layer that has
+ * none here. */
+static int read_counts(const struct model_dir *m, const char *path, uint32_t *counts, struct moeflux_err *e)
+{
+    const struct config *c = &m->config;
+    int rc = usage_read(path, c->n_layers, c->n_experts, counts, e);
+    for (uint64_t i = 0; rc > 0 && i < (uint64_t)c->n_layers * c->n_experts; i++)
+        if (counts[i] && !config_has_experts(c, (uint32_t)(i / c->n_experts)))
+            return err_set(e, ERR_FORMAT, "%s: a count for layer %u, which has no experts", path,
+                           (uint32_t)(i / c->n_experts));
+    return rc;
+}
+
 /* The counts of the pin file, [n_layers][n_experts], or NULL with `e` filled. */
 static uint32_t *read_pin_file(const struct model_dir *m, const char *pin, struct moeflux_err *e)
 {
     const struct config *c = &m->config;
     uint32_t *counts = mem_new((uint64_t)c->n_layers * c->n_experts, sizeof *counts, e);
-    int rc = counts ? usage_read(pin, c->n_layers, c->n_experts, counts, e) : ERR_MEMORY;
+    int rc = counts ? read_counts(m, pin, counts, e) : ERR_MEMORY;
     if (rc == 0)
         err_set(e, ERR_IO, "--pin: there is no file %s", pin);
     if (rc > 0)
@@ -570,7 +583,7 @@ static void seed_ranking(struct expert_store *s)
 
 int expert_store_load(struct expert_store *s, const struct moeflux_progress *p, struct moeflux_err *e)
 {
-    int rc = s->usage ? usage_read(s->usage, s->n_layers, s->n_experts, s->counts, e) : 0;
+    int rc = s->usage ? read_counts(s->model, s->usage, s->counts, e) : 0;
     if (rc < 0)
         return rc;
     seed_ranking(s);

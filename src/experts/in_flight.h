@@ -1,8 +1,8 @@
 /* in_flight.h - reads on their way into the slots of a tier.
  *
- * A flight holds one pin of its slot from in_flight_start until it has landed: then the slot is full (or, when the read
- * failed, the expert is not there) and the pin is gone. Whoever needs the bytes pins the slot too and calls
- * in_flight_await. Not locked: one thread. */
+ * A read holds one pin of its slot from in_flight_start until it is finished. Then the slot is full, or, if the read
+ * failed, the expert is not resident. Whoever needs the bytes pins the slot too and calls in_flight_await.
+ * Not locked: one thread. */
 #ifndef MOEFLUX_EXPERTS_IN_FLIGHT_H
 #define MOEFLUX_EXPERTS_IN_FLIGHT_H
 
@@ -14,8 +14,8 @@
 
 struct in_flight_read {
     struct read_request request;
-    uint32_t slot;    /* CACHE_NO_SLOT: the flight is free */
-    bool is_prefetch; /* nobody has chosen the expert yet */
+    uint32_t slot;    /* CACHE_NO_SLOT: this entry is free */
+    bool is_prefetch; /* the expert is not chosen yet */
 };
 
 struct in_flight {
@@ -24,32 +24,31 @@ struct in_flight {
     struct in_flight_read *all; /* [n] */
     uint32_t *free;             /* [n_free] */
     uint32_t n, n_free;
-    uint32_t n_prefetching; /* flights that nobody has chosen yet */
-    uint32_t *of_slot;      /* [n_slots]: the flight to the slot, or CACHE_NO_SLOT */
+    uint32_t n_prefetching; /* reads with is_prefetch */
+    uint32_t *of_slot;      /* [n_slots]: the read into the slot, or CACHE_NO_SLOT */
 };
 
 /* The reader and the cache outlive it. */
 int in_flight_open(struct in_flight *f, struct reader *r, struct cache *c, uint32_t n, uint32_t n_slots,
                    struct moeflux_err *e);
-/* Nothing may be under way (reader_close waits for that). */
+/* Nothing may be in flight (reader_close waits for that). */
 void in_flight_close(struct in_flight *f);
 
-/* Reads `key` to `dst`, the bytes of `slot`, which the caller has got as CACHE_MISS and whose pin the flight takes
- * over. There must be a free flight (n_free). */
+/* Reads `key` to `dst`, the bytes of `slot`. The caller has pinned the slot (CACHE_MISS), and the read takes over its pin.
+ * There must be a free entry (n_free). */
 void in_flight_start(struct in_flight *f, struct expert_key key, uint32_t slot, uint8_t *dst,
                      bool is_prefetch);
-/* The expert whose slot is CACHE_BUSY was chosen: its read is ahead of nothing any more. */
+/* The expert whose slot is CACHE_BUSY was chosen: its read is no prefetch any more. */
 void in_flight_claim(struct in_flight *f, uint32_t slot);
-/* Lands what has arrived. */
+/* Finishes prefetches that have arrived. */
 void in_flight_settle(struct in_flight *f);
 /* Whether in_flight_await would not wait. */
 bool in_flight_is_done(struct in_flight *f, uint32_t slot);
-/* Waits for the flight to the slot, if there is one: 0, or why the expert could not be read. */
+/* Waits for the read into the slot, if there is one: 0, or why the expert could not be read. */
 int in_flight_await(struct in_flight *f, uint32_t slot, struct moeflux_err *e);
-/* Takes back reads ahead for the layer, where still possible; those begun end after their parts in flight. Returns how
- * many had not begun. */
+/* Cancels prefetches for the layer. Those that have begun end after their parts in flight. Returns how many had not begun. */
 uint32_t in_flight_cancel_prefetches(struct in_flight *f, uint32_t layer);
-/* Lands one read ahead, waiting for it; nothing when there is none. */
+/* Waits for one prefetch and finishes it, if there is one. */
 void in_flight_await_prefetch(struct in_flight *f);
 
 #endif

@@ -1,8 +1,8 @@
 /* predictor.h - which experts a layer is likely to choose, before its router has.
  *
- * Two sources: what the layer chose for the token before, and the layer's own router applied early, to the hidden
- * state of the layer before (the engine computes that one and hands it in). The numbers are measured on the way:
- * recall = n_right / n_predictable, precision = n_right / n_predicted. */
+ * Two sources: what the layer chose for the token before, and the layer's own router applied early, to the hidden state of
+ * the layer before (computed by the engine). Counted are recall = n_right / n_predictable and
+ * precision = n_right / n_predicted. */
 #ifndef MOEFLUX_EXPERTS_PREDICTOR_H
 #define MOEFLUX_EXPERTS_PREDICTOR_H
 
@@ -18,21 +18,21 @@ struct predictor {
     uint32_t n_layers, top_k;
     uint32_t *previous; /* [n_layers][top_k] */
     bool *has_previous; /* [n_layers] */
-    uint32_t *named;    /* [n_named] the open prediction: most likely first, all different */
+    uint32_t *named;    /* [n_named] the current prediction: most likely first, all different */
     uint32_t n_named;
-    uint32_t layer; /* that it is for */
+    uint32_t layer; /* of the current prediction */
     uint64_t n_predicted, n_right, n_predictable;
 };
 
 int predictor_open(struct predictor *p, enum predictor_kind kind, uint32_t n_layers, uint32_t top_k,
                    struct moeflux_err *e);
 void predictor_close(struct predictor *p);
-/* Another sequence, or another place of it: what was seen before says nothing. The counts stay. */
+/* Forgets the token before, for another sequence or position. The counts stay. */
 void predictor_forget(struct predictor *p);
 
-/* Names the experts of `layer` in p->named. early: [top_k] the early router's choice, best first; NULL: there is none. */
+/* Predicts the experts of `layer` into p->named. early: [top_k] the choice of the early router, best first, or NULL. */
 void predictor_predict(struct predictor *p, uint32_t layer, const uint32_t *early);
-/* The layer has chosen [top_k]: judges the prediction for it, if there was one. */
+/* The layer has chosen [top_k]: counts how much of its prediction was right, if there was one. */
 void predictor_observe(struct predictor *p, uint32_t layer, const uint32_t *choice);
 
 #endif

@@ -1,8 +1,8 @@
 /* ranking.h - how much each expert is worth keeping: the policy of the caches.
  *
- * Every use of an expert adds a weight that halves every half_life uses of any expert (least recently and frequently
- * used: Lee et al., "LRFU", 2001). All weights fade alike, so their order changes only by a use, and a cache can keep
- * its slots in a heap. Kept as logarithms, so that nothing ever overflows. half_life 0 counts the last use alone: LRU. */
+ * Every use of an expert adds a weight that halves every half_life uses of any expert (LRFU: Lee et al., 2001). All weights
+ * decay alike, so their order changes only by a use, and a cache can keep its slots in a heap. They are stored as logarithms,
+ * which do not overflow. half_life 0 counts the last use alone: LRU. */
 #ifndef MOEFLUX_EXPERTS_RANKING_H
 #define MOEFLUX_EXPERTS_RANKING_H
 
@@ -32,9 +32,9 @@ void ranking_close(struct ranking *r);
 void ranking_use(struct ranking *r, struct expert_key key);
 /* The expert was chosen `count` times in earlier runs: before all uses of this one. */
 void ranking_seed(struct ranking *r, struct expert_key key, uint32_t count);
-/* What the expert is worth; only the order of such numbers means something. */
+/* The worth of the expert. Only the order of worths has a meaning. */
 double ranking_worth(const struct ranking *r, struct expert_key key);
-/* What it would be worth if it was chosen now: for one that is expected to be. */
+/* Its worth if it were chosen now: for prefetched experts. */
 double ranking_worth_if_used(const struct ranking *r, struct expert_key key);
 
 #endif

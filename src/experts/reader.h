@@ -2,17 +2,16 @@
  *
  *   reader_start -> the bytes arrive in request->dst from another thread -> reader_wait
  * A request is the caller's memory and stays untouched until reader_wait returned for it or reader_cancel dropped it.
- * Direct reads of large extents are made in pieces: several are in flight at once, and what is in flight is soon over
- * when something more urgent comes. Through the page cache an extent is one read.
+ * Direct reads of large extents are made in pieces, so that several are in flight at once and a more urgent request does not
+ * wait long. Through the page cache an extent is one read.
  * Every extent is read in full or the request fails; scales and biases are checked to be finite, so bad bytes never
- * reach a kernel. A failed request spoils its own dst only: the reader goes on.
+ * reach a kernel. A failed request leaves garbage in its own dst; the reader goes on.
  *
- * Where the bytes go is not the reader's business: a slot that kernels see, or staging. Memory of a device that is
- * imported from a mapping of the files is a property of the slots too: such a slot is filled without a reader.
+ * The reader does not know what dst is: a device slot, a host slot, or staging memory.
  *
- * Demanded requests go before speculative ones: a speculative part starts only when no demanded one waits or is in
- * flight, and few fly at once, so that the disk is soon free for a demanded one. reader_demand and reader_wait make a
- * request demanded.
+ * Demanded requests go before speculative ones. A speculative part starts only if no demanded one waits or is in flight, and
+ * few are in flight at once, so that the disk is soon free for a demanded one. reader_demand and reader_wait make a request
+ * demanded.
  *
  * Locked inside: any thread may call, one at a time for a request. */
 #ifndef MOEFLUX_EXPERTS_READER_H
@@ -87,9 +86,9 @@ struct reader_options {
     uint32_t n_threads;  /* of mmap, pread and of direct without io_uring; at least 1 */
     uint32_t depth;      /* parts in flight at once with io_uring; 0: READER_DEFAULT_DEPTH */
     uint64_t host_bytes; /* host memory there is for mapped files; for auto */
-    /* Where requests' dst will lie; the memory, not the array, is kept until reader_close. The first page may be overwritten at open:
-     * some device memory refuses direct reads. io_uring gets all of it registered, where the system allows so much
-     * locked memory. None: not tried, not registered. */
+    /* The memory that requests' dst will lie in; it must stay until reader_close, the array need not. Open may overwrite the
+     * first page, to try whether direct reads work there. io_uring registers all of it where the system allows so much locked
+     * memory. None: not tried, not registered. */
     const struct reader_region *regions;
     uint32_t n_regions;
     const struct reader_hook *hook; /* NULL; outlives the reader */

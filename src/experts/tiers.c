@@ -61,7 +61,7 @@ int tiers_submit_moves(struct tiers *t, struct moeflux_err *e)
     return 0;
 }
 
-/* The device slot is about to be overwritten: its expert comes down if it is worth a place on the host. */
+/* The device slot is about to be overwritten: copies its expert to the host, if it is worth a slot there. */
 static void demote(struct tiers *t, struct expert_key key, uint32_t device_slot)
 {
     struct expert_key gone;
@@ -73,7 +73,7 @@ static void demote(struct tiers *t, struct expert_key key, uint32_t device_slot)
         return;
     int state = cache_pin(t->host.cache, key, &slot, &gone, NULL);
     if (state != CACHE_MISS) {
-        /* The copy that was a spare is the only one now. */
+        /* The spare copy on the host is the only one now. */
         if (state >= 0)
             cache_unpin(t->host.cache, slot);
         return;
@@ -88,7 +88,7 @@ static void demote(struct tiers *t, struct expert_key key, uint32_t device_slot)
 
 static void promote(struct tiers *t, struct want *w)
 {
-    /* What comes down from a device slot leaves before something else goes up to it. */
+    /* A device slot is read by a demotion before a promotion overwrites it. */
     if (t->moved_down)
         exec_move_order(t->exec);
     t->moved_down = false;
@@ -117,7 +117,7 @@ static uint32_t take_prefetched(struct tiers *t, uint32_t slot)
     return was_prefetched;
 }
 
-/* Pins `key` in the landing tier and starts its read if it lies not there. */
+/* Pins `key` in the landing tier and starts its read if it is not there. */
 static int pin_landing(struct tiers *t, struct expert_key key, bool is_prefetch, uint32_t *slot,
                        struct moeflux_err *e)
 {
@@ -132,7 +132,7 @@ static int pin_landing(struct tiers *t, struct expert_key key, bool is_prefetch,
         set_entry(t, gone, 0);
     t->is_prefetched[*slot] = is_prefetch;
     in_flight_start(&t->in_flight, key, *slot, slots_host(&t->landing->slots, *slot), is_prefetch);
-    /* The flight has the pin; this one is the caller's. */
+    /* The read has the pin; this one is the caller's. */
     if (!is_prefetch)
         (void)cache_pin(t->landing->cache, key, slot, &gone, e);
     return state;
@@ -143,7 +143,7 @@ static bool has_room(const struct cache *c)
     return cache_least_worth(c) < (double)INFINITY;
 }
 
-/* Whether the want can be brought now: slots that are not pinned, a flight if it must be read. */
+/* Whether the want can be started now: unpinned slots, and an entry of in_flight if it must be read. */
 static bool can_bring(const struct tiers *t, struct expert_key key)
 {
     if (cache_has(t->device.cache, key))
@@ -169,7 +169,7 @@ static int bring_through_host(struct tiers *t, struct want *w, struct moeflux_er
         int state = cache_pin(t->device.cache, w->key, &w->slot, &gone, e);
         return state < 0 ? state : WANT_DEVICE;
     }
-    /* The host slot first: what comes down from the device may take the last free one. */
+    /* The host slot first: a demotion may take the last free one. */
     int host = pin_landing(t, w->key, false, &w->host_slot, e);
     int state = host < 0 ? host : cache_pin(t->device.cache, w->key, &w->slot, &gone, e);
     if (state < 0)

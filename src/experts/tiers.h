@@ -1,9 +1,9 @@
-/* tiers.h - where experts lie: device slots, below them host slots where device memory is not mapped, below them the
- * files; and how an expert gets from one to the other.
+/* tiers.h - the tiers of experts: device slots, host slots (where device memory is not mapped), files. Moves experts
+ * between them.
  *
- * An expert is in one tier. One that went up leaves its host slot as a spare copy, the first to be overwritten; one
- * that must leave the device comes down if it is worth more than what it would replace. Everything that moves is
- * pinned until the copy is over. Private to expert_store.c, which says when. */
+ * An expert is in one tier. After its promotion to the device, its host slot is a spare copy, the first to be overwritten.
+ * An expert that is evicted from the device is demoted to a host slot, if it is worth more than what it would replace. All
+ * slots of a copy are pinned until it is finished. Private to expert_store.c, which says when. */
 #ifndef MOEFLUX_EXPERTS_TIERS_H
 #define MOEFLUX_EXPERTS_TIERS_H
 
@@ -16,10 +16,10 @@ struct tier {
     struct cache *cache;
 };
 
-struct slot_copy { /* a host slot that a copy reads or writes */
+struct slot_copy { /* a copy between host and device that may be in flight */
     uint64_t ticket;
-    uint32_t slot;
-    bool is_spare; /* its expert lies on the device now */
+    uint32_t slot; /* of the host */
+    bool is_spare; /* the expert is on the device now */
 };
 enum { MAX_COPIES = 256 };
 
@@ -29,7 +29,7 @@ struct tiers {
     struct tier *landing;     /* where reads land */
     bool keeps;               /* the host tier is a cache, not only a place to land */
     struct in_flight in_flight;
-    bool *is_prefetched;      /* [landing slots]: read ahead and not chosen yet */
+    bool *is_prefetched;      /* [landing slots]: prefetched and not chosen yet */
     struct exec_buffer table; /* u64 [n_layers][n_experts], written by the host */
     uint32_t n_experts;
     struct ranking ranking;
@@ -40,40 +40,39 @@ struct tiers {
     uint64_t n_prefetched, n_prefetched_used, n_promoted, n_demoted;
 };
 
-/* What is wanted and where it stands. */
+/* One wanted expert. */
 struct want {
     struct expert_key key;
     uint32_t slot;      /* on the device, pinned */
-    uint32_t host_slot; /* pinned, to be copied up; CACHE_NO_SLOT: nothing is */
+    uint32_t host_slot; /* pinned, to be copied to the device; CACHE_NO_SLOT: nothing is copied */
     bool landed;
 };
 enum want_state { WANT_DEVICE, WANT_HOST, WANT_READ, WANT_LATER };
 
-/* Pins slots for the want and starts its read if it lies nowhere. Returns where it was found, WANT_LATER when there is
- * no room until other wants have landed (nothing changes), or an error. */
+/* Pins slots for the want and starts its read if no tier has it. Returns where it was found, WANT_LATER if there is no slot
+ * until other wants have landed (nothing changes), or an error. */
 int tiers_bring(struct tiers *t, struct want *w, struct moeflux_err *e);
 /* Whether tiers_land would not wait. */
 bool tiers_has_arrived(struct tiers *t, const struct want *w);
-/* Waits for the bytes and sends them up. On failure the want's slots are not pinned any more. */
+/* Waits for the bytes and copies them to the device. On failure the want's slots are not pinned any more. */
 int tiers_land(struct tiers *t, struct want *w, struct moeflux_err *e);
-/* Whether the expert lies somewhere but on disk, or is on its way from there. */
+/* Whether the expert is in a slot, or being read into one. */
 bool tiers_have(const struct tiers *t, struct expert_key key);
 /* The device address of an expert that has landed and is pinned. */
 uint64_t tiers_address(const struct tiers *t, struct expert_key key);
-/* Waits for something that makes room other than a want: reads ahead, copies. Returns 1, 0 when there is nothing, or
- * the device's error. */
+/* Waits for a prefetch or a copy, which frees a slot. Returns 1, 0 if there is none, or the device's error. */
 int tiers_make_progress(struct tiers *t, struct moeflux_err *e);
-/* Queues what was recorded to be moved. */
+/* Submits the copies that were recorded. */
 int tiers_submit_moves(struct tiers *t, struct moeflux_err *e);
-/* Frees device slots for the next n wants, in the background of what computes now. */
+/* Demotes experts until n device slots are free for the next wants, while the device computes. */
 void tiers_make_room(struct tiers *t, uint32_t n);
-/* Starts reads ahead; see expert_store_prefetch. */
+/* See expert_store_prefetch. most: prefetches in flight. */
 void tiers_prefetch(struct tiers *t, uint32_t layer, const uint32_t *experts, uint32_t n, uint32_t most);
-/* Reads an expert into the landing tier; false: no room. Not counted as read ahead. */
+/* Reads an expert into the landing tier; false: no slot is free. Not counted as a prefetch. */
 bool tiers_fill(struct tiers *t, struct expert_key key);
-/* Lands what was read ahead and has arrived; gives host slots free whose copies are over. */
+/* Finishes prefetches that have arrived and copies that are done. */
 void tiers_settle(struct tiers *t);
-/* Takes back reads ahead of a layer. */
+/* Cancels the prefetches of a layer. */
 void tiers_cancel_prefetches(struct tiers *t, uint32_t layer);
 
 #endif

@@ -12,7 +12,7 @@
 
 struct moeflux_err;
 
-/* Adds what the file says to counts [n_layers][n_experts]; a sum stays at UINT32_MAX. Returns 1, or 0 where there is
+/* Adds the counts of the file to counts [n_layers][n_experts]; sums saturate at UINT32_MAX. Returns 1, or 0 where there is
  * no such file. ERR_IO; ERR_FORMAT names the line, what was expected and what was found; nothing changes then. */
 int usage_read(const char *path, uint32_t n_layers, uint32_t n_experts, uint32_t *counts,
                struct moeflux_err *e);

@@ -21,6 +21,8 @@ int generator_open(struct generator *s, const struct moeflux_options *o, struct 
         generator_close(s);
         return (int)e->code;
     }
+    if (s->tokenizer)
+        tokenizer_set_progress(s->tokenizer, &o->progress);
     s->load_ns = clock_ns() - start;
     return 0;
 }
@@ -31,7 +33,7 @@ int generator_use_chat(struct generator *s, enum chat_thinking thinking, const c
     if (!s->tokenizer)
         return err_set(e, ERR_USAGE, "%s has no tokenizer.json, which %s needs", s->dir, what);
     enum chat_kind kind = CHAT_QWEN35;
-    int rc = chat_find_kind(s->tokenizer, &kind, e);
+    int rc = chat_find_kind(s->tokenizer, s->info.chat_template, &kind, e);
     if (rc == 0)
         rc = chat_init(&s->chat, s->tokenizer, kind, thinking, e);
     s->has_chat = rc == 0;

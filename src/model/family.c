@@ -7,6 +7,7 @@
 
 static const struct family *const families[] = {
     &family_qwen35moe,
+    &family_qwen3moe,
     &family_deepseek3,
 };
 enum { N_FAMILIES = sizeof families / sizeof *families };

@@ -1,8 +1,8 @@
 /* family.h - a family of models: what it is called, how its configuration is read, what its tensors are called.
  *
- * A family is one file, family_X.c, and a line in family.c. Its reader describes every layer (config.h); the floors above
- * see the description and never ask for the family: src/arch builds layers from it, schema.c their tensors. What a layer
- * lacks for a new family, a mixer or an option of one, goes there. */
+ * A family is one file, family_X.c, and a line in family.c. Its reader describes every layer (config.h). The floors above
+ * see the description, and of the family only its name and its tensors' names: src/arch builds layers from it, schema.c
+ * their tensors. What a layer lacks for a new family, a mixer or an option of one, goes there. */
 #ifndef MOEFLUX_MODEL_FAMILY_H
 #define MOEFLUX_MODEL_FAMILY_H
 
@@ -34,8 +34,9 @@ struct family {
     const char *shared;      /* the shared expert, before ".gate_proj" and so on */
 
     /* Conversion. */
-    bool norms_less_one; /* Hugging Face's files hold the weights of norms less 1 */
-    uint32_t gate_bits;  /* of the router and of shared_gate; 0: they are not quantised */
+    const char *mlx_prefix; /* of MLX's names, before "model.": of models that came wrapped in others */
+    bool norms_less_one;    /* Hugging Face's files hold the weights of norms less 1 */
+    uint32_t gate_bits;     /* of the router and of shared_gate; 0: they are not quantised */
 };
 
 /* NULL: no family has this model_type, or this key. */
@@ -44,6 +45,6 @@ const struct family *family_of_keys(const struct json_view *v);
 /* All model types: "a, b or c". Returns `out`. */
 const char *family_list(char out[FAMILY_LIST_TEXT]);
 
-extern const struct family family_qwen35moe, family_deepseek3;
+extern const struct family family_qwen35moe, family_qwen3moe, family_deepseek3;
 
 #endif

@@ -88,4 +88,5 @@ const struct family family_deepseek3 = {
     .read = read,
     .router_bias = "gate.e_score_correction_bias",
     .shared = "shared_experts",
+    .mlx_prefix = "",
 };

@@ -105,7 +105,7 @@ int safetensors_read_header(const struct model_file *f, uint32_t file, struct te
     size_t first = out->n;
     int rc = read_text(f, &text, &len, e);
     if (rc == 0)
-        rc = json_read(text, len, f->path, &root, e);
+        rc = json_read(text, len, f->path, JSON_MAX_LARGE, &root, e);
     if (rc == 0)
         rc = read_entries(f, file, 8 + len, root, out, e);
     if (rc == 0)
@@ -184,7 +184,7 @@ static int read_headers(struct safetensors *s, const char *dir, struct moeflux_e
 static int open_indexed(struct safetensors *s, const char *dir, const char *index, struct moeflux_err *e)
 {
     json_t *root = NULL;
-    int rc = json_read_file(index, MAX_INDEX_BYTES, &root, e);
+    int rc = json_read_file(index, MAX_INDEX_BYTES, JSON_MAX_LARGE, &root, e);
     if (rc < 0)
         return rc;
     json_t *map = json_object_get(root, "weight_map");

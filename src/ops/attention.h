@@ -23,19 +23,19 @@ struct attention_shape {
 
 /* How a Vulkan device runs it: the positions are split, and a second dispatch merges the parts. */
 struct attention_plan {
-    uint32_t subgroup, group, teams, members; /* see kernels/attention.comp */
+    uint32_t subgroup, group, teams, members; /* see kernels/attention/decode.comp */
     uint32_t max_splits, min_positions;       /* at most so many splits, each of at least so many positions */
     uint32_t most_positions;                  /* of a split */
-    uint32_t many_from;                       /* tokens of kernels/attention_many.comp; UINT32_MAX: never */
-    uint32_t long_from; /* positions from which on any number of tokens goes there; likewise */
+    uint32_t prefill_from; /* tokens of kernels/attention/prefill.comp; UINT32_MAX: never */
+    uint32_t long_from;    /* positions from which on any number of tokens goes there; likewise */
 };
 
 struct attention {
     struct attention_shape shape;
     struct { /* vulkan */
         struct kernel score, merge;
-        struct kernel many,
-            f16; /* score for the many tokens of a chunk, in float32 and with float16 products */
+        struct kernel prefill,
+            f16; /* score for the tokens of a chunk, in float32 and with float16 products */
         struct attention_plan plan;
         uint32_t f16_from; /* tokens; UINT32_MAX: never */
     } gpu;

@@ -6,15 +6,15 @@
 /* Most positions of one split. lavapipe silently ends a shader's loops after 65,535 turns, all loops together. */
 enum { SOFTWARE_SPLIT_POSITIONS = 16384, NO_LIMIT = 1 << 30 };
 
-/* BLOCK of attention.comp: the positions that a subgroup takes at once. */
+/* BLOCK of attention/decode.comp: the positions that a subgroup takes at once. */
 enum { POSITIONS_AT_ONCE = 4 };
 
-/* ROWS of attention_many.comp; its workgroups that keep a GPU busy; positions that are worth a split; tokens from which
+/* ROWS of attention/prefill.comp; its workgroups that keep a GPU busy; positions that are worth a split; tokens from which
  * its tiles are better filled than not; value channels that its registers and shared memory have room for. */
-enum { MANY_ROWS = 64, MANY_GROUPS = 512, MANY_SPLIT_POSITIONS = 256, MANY_TOKENS = 16 };
-enum { MANY_MAX_DIM = 256, MANY_MAX_LATENT = 512 };
+enum { PREFILL_ROWS = 64, PREFILL_GROUPS = 512, PREFILL_SPLIT_POSITIONS = 256, PREFILL_TOKENS = 16 };
+enum { PREFILL_MAX_DIM = 256, PREFILL_MAX_LATENT = 512 };
 /* Positions from which on one token's heads, where they fill a tile, are faster there, too: on an H200 128 heads over
- * latents of 512 + 64 take 0.36 ms for 2,000 and 0.37 for 16,384 positions, in attention.comp 0.18 for 5,000 and 0.56
+ * latents of 512 + 64 take 0.36 ms for 2,000 and 0.37 for 16,384 positions, in attention/decode.comp 0.18 for 5,000 and 0.56
  * for 16,384. */
 enum { LONG_POSITIONS = 12288 };
 /* Channels of keys and values for which one subgroup's registers have room in attention_many_coop; of more, two share
@@ -77,14 +77,14 @@ static struct attention_plan plan_for(const struct attention_shape *s, const str
     p.max_splits = (uint32_t)size_max(1, wanted_groups(caps) / (n_groups / p.teams));
     p.min_positions = POSITIONS_AT_ONCE * p.members;
     p.most_positions = caps->is_software ? SOFTWARE_SPLIT_POSITIONS : NO_LIMIT;
-    bool has_many = !caps->is_software && caps->max_workgroup >= 256 &&
-                    s->value_dim <= (s->latent ? MANY_MAX_LATENT : MANY_MAX_DIM);
-    p.many_from = has_many ? MANY_TOKENS : UINT32_MAX;
-    p.long_from = has_many && s->n_heads / s->n_kv_heads >= MANY_ROWS ? LONG_POSITIONS : UINT32_MAX;
+    bool has_prefill = !caps->is_software && caps->max_workgroup >= 256 &&
+                       s->value_dim <= (s->latent ? PREFILL_MAX_LATENT : PREFILL_MAX_DIM);
+    p.prefill_from = has_prefill ? PREFILL_TOKENS : UINT32_MAX;
+    p.long_from = has_prefill && s->n_heads / s->n_kv_heads >= PREFILL_ROWS ? LONG_POSITIONS : UINT32_MAX;
     return p;
 }
 
-static int open_few(struct attention *op, struct exec *x, struct moeflux_err *e)
+static int open_decode(struct attention *op, struct exec *x, struct moeflux_err *e)
 {
     const struct attention_shape *s = &op->shape;
     const struct attention_plan *p = &op->gpu.plan;
@@ -102,9 +102,9 @@ static int open_few(struct attention *op, struct exec *x, struct moeflux_err *e)
                                        [KV_FLAT_SPEC] = s->flat};
     const uint32_t merge[] = {p->subgroup, group - group % p->subgroup};
     /* Prompts alone have keys and values outside the cache. */
-    int rc = (s->flat ? exec_kernel_later : exec_kernel)(x, &op->gpu.score,
-                                                         caps.has_wide ? "attention_wide" : "attention",
-                                                         sizeof(struct attention_args), score, KV_N_SPEC, e);
+    int rc = (s->flat ? exec_kernel_later : exec_kernel)(
+        x, &op->gpu.score, caps.has_wide ? "attention_decode_wide" : "attention_decode",
+        sizeof(struct attention_args), score, KV_N_SPEC, e);
     if (rc == 0)
         rc = exec_kernel(x, &op->gpu.merge, "attention_merge", sizeof(struct attention_merge_args), merge, 2,
                          e);
@@ -115,10 +115,10 @@ static int open_few(struct attention *op, struct exec *x, struct moeflux_err *e)
 static uint64_t f16_shared_bytes(const struct attention_shape *s)
 {
     uint64_t key = s->key_dim / 8 + 1, value = s->value_dim / 8 + 1;
-    return 16 * (size_max(MANY_ROWS * key, 32 * (key + value)) + (uint64_t)MANY_ROWS * (9 + 5));
+    return 16 * (size_max(PREFILL_ROWS * key, 32 * (key + value)) + (uint64_t)PREFILL_ROWS * (9 + 5));
 }
 
-static int open_many(struct attention *op, struct exec *x, struct moeflux_err *e)
+static int open_prefill(struct attention *op, struct exec *x, struct moeflux_err *e)
 {
     const struct attention_shape *s = &op->shape;
     struct exec_caps caps = exec_get_caps(x);
@@ -127,17 +127,17 @@ static int open_many(struct attention *op, struct exec *x, struct moeflux_err *e
         [KV_FLAT_SPEC] = s->flat};
     int rc = 0;
     op->gpu.f16_from = UINT32_MAX;
-    if (op->gpu.plan.many_from == UINT32_MAX)
+    if (op->gpu.plan.prefill_from == UINT32_MAX)
         return 0;
     /* Prompts alone need it, but for long sequences. */
     rc = (op->gpu.plan.long_from < UINT32_MAX ? exec_kernel : exec_kernel_later)(
-        x, &op->gpu.many, "attention_many", sizeof(struct attention_args), tiles, KV_N_SPEC, e);
+        x, &op->gpu.prefill, "attention_prefill", sizeof(struct attention_args), tiles, KV_N_SPEC, e);
     if (rc < 0 || s->latent || !gemm_has_f16(x) || s->key_dim % 16 || s->value_dim % 16 ||
         f16_shared_bytes(s) > caps.max_shared_bytes)
         return rc;
-    op->gpu.f16_from = MANY_TOKENS;
+    op->gpu.f16_from = PREFILL_TOKENS;
     tiles[1] = s->key_dim + s->value_dim > MOST_ALONE ? 256 : 128;
-    return exec_kernel_later(x, &op->gpu.f16, "attention_many_coop", sizeof(struct attention_args), tiles,
+    return exec_kernel_later(x, &op->gpu.f16, "attention_prefill_coop", sizeof(struct attention_args), tiles,
                              KV_N_SPEC, e);
 }
 
@@ -145,28 +145,28 @@ int attention_vulkan_open(struct attention *op, struct exec *x, struct moeflux_e
 {
     const struct exec_caps caps = exec_get_caps(x);
     op->gpu.plan = plan_for(&op->shape, &caps);
-    int rc = open_few(op, x, e);
-    return rc < 0 ? rc : open_many(op, x, e);
+    int rc = open_decode(op, x, e);
+    return rc < 0 ? rc : open_prefill(op, x, e);
 }
 
 /* Workgroups of attention_many along the rows. */
-static uint32_t many_tiles(const struct attention_shape *s, uint32_t n)
+static uint32_t prefill_tiles(const struct attention_shape *s, uint32_t n)
 {
-    return div_up(n * (s->n_heads / s->n_kv_heads), MANY_ROWS);
+    return div_up(n * (s->n_heads / s->n_kv_heads), PREFILL_ROWS);
 }
 
-static bool is_many(const struct attention_plan *p, uint32_t n, uint32_t n_pos)
+static bool takes_prefill(const struct attention_plan *p, uint32_t n, uint32_t n_pos)
 {
-    return n >= p->many_from || n_pos >= p->long_from;
+    return n >= p->prefill_from || n_pos >= p->long_from;
 }
 
 /* Splits for n tokens that see n_pos positions: enough workgroups, none of them idle. */
 static uint32_t splits_for(const struct attention *op, uint32_t n_kv_heads, uint32_t n, uint32_t n_pos)
 {
     const struct attention_plan *p = &op->gpu.plan;
-    if (is_many(p, n, n_pos)) {
-        uint64_t groups = (uint64_t)n_kv_heads * many_tiles(&op->shape, n);
-        return (uint32_t)size_max(1, size_min(MANY_GROUPS / groups, n_pos / MANY_SPLIT_POSITIONS));
+    if (takes_prefill(p, n, n_pos)) {
+        uint64_t groups = (uint64_t)n_kv_heads * prefill_tiles(&op->shape, n);
+        return (uint32_t)size_max(1, size_min(PREFILL_GROUPS / groups, n_pos / PREFILL_SPLIT_POSITIONS));
     }
     uint64_t useful = size_min(p->max_splits / n, div_up(n_pos, p->min_positions));
     return (uint32_t)size_max(div_up(n_pos, p->most_positions), useful);
@@ -181,8 +181,8 @@ uint64_t attention_partial_bytes(const struct attention_shape *s, const struct e
     /* n or fewer tokens never have more parts than these: see splits_for. What is whole has none. */
     uint32_t least = div_up(n_pos, p.most_positions);
     uint64_t parts = s->n_heads * size_max(s->gated || least > 1 ? (uint64_t)n * least : 0, p.max_splits);
-    if (is_many(&p, n, n_pos))
-        parts = size_max(parts, (uint64_t)MANY_GROUPS * MANY_ROWS);
+    if (takes_prefill(&p, n, n_pos))
+        parts = size_max(parts, (uint64_t)PREFILL_GROUPS * PREFILL_ROWS);
     return parts * (s->value_dim + 2) * sizeof(float);
 }
 
@@ -190,11 +190,11 @@ static void run_score(const struct attention *op, struct exec *x, const struct a
                       const struct attention_args *a)
 {
     const struct attention_plan *p = &op->gpu.plan;
-    if (!is_many(p, call->n, call->pos + call->n))
+    if (!takes_prefill(p, call->n, call->pos + call->n))
         exec_dispatch(x, &op->gpu.score, a, call->n_heads / (p->group * p->teams) * a->n_splits, call->n, 1);
     else
-        exec_dispatch(x, call->n >= op->gpu.f16_from && call->use_f16 ? &op->gpu.f16 : &op->gpu.many, a,
-                      many_tiles(&op->shape, call->n), call->n_kv_heads * a->n_splits, 1);
+        exec_dispatch(x, call->n >= op->gpu.f16_from && call->use_f16 ? &op->gpu.f16 : &op->gpu.prefill, a,
+                      prefill_tiles(&op->shape, call->n), call->n_kv_heads * a->n_splits, 1);
 }
 
 void attention_vulkan(const void *self, const void *what, struct exec *x)

@@ -83,11 +83,11 @@ static int open_walk(struct delta *op, struct exec *x, const struct delta_shape 
                    walk[] = {caps.subgroup_size, t.workgroup, t.parts, t.each, t.stage, s->k_dim, s->v_dim};
     op->gpu.walk_from = s->form == DELTA_BLOCKS ? 1 : caps.is_software ? FROM_SOFTWARE : WALK_FROM;
     op->gpu.walk_rows = tile_rows(&t);
-    int rc =
-        exec_kernel_later(x, &op->gpu.blocks, "delta_blocks", sizeof(struct delta_blocks_args), blocks, 2, e);
+    int rc = exec_kernel_later(x, &op->gpu.blocks, "delta_prefill_blocks",
+                               sizeof(struct delta_prefill_blocks_args), blocks, 2, e);
     return rc < 0 ? rc
-                  : exec_kernel_later(x, &op->gpu.walk, "delta_walk", sizeof(struct delta_walk_args), walk, 7,
-                                      e);
+                  : exec_kernel_later(x, &op->gpu.walk, "delta_prefill_walk",
+                                      sizeof(struct delta_prefill_walk_args), walk, 7, e);
 }
 
 static int open_scan(struct delta *op, struct exec *x, const struct delta_shape *s, struct moeflux_err *e)
@@ -97,7 +97,8 @@ static int open_scan(struct delta *op, struct exec *x, const struct delta_shape 
     const uint32_t scan[] = {subgroup, parts, s->k_dim, s->v_dim};
     op->gpu.scan_from = s->form != DELTA_FASTER ? 1 : caps.is_software ? FROM_SOFTWARE : SCAN_FROM;
     op->gpu.scan_rows = subgroup / parts;
-    return exec_kernel_later(x, &op->gpu.scan, "delta_scan", sizeof(struct delta_scan_args), scan, 4, e);
+    return exec_kernel_later(x, &op->gpu.scan, "delta_prefill_scan", sizeof(struct delta_prefill_scan_args),
+                             scan, 4, e);
 }
 
 /* A software device would compute both sides of the branch between keys and values in every workgroup. */
@@ -112,7 +113,8 @@ static int open_prep(struct delta *op, struct exec *x, const struct delta_shape 
         const uint32_t prep[] = {caps.subgroup_size, (uint32_t)size_round_up(lanes, caps.subgroup_size),
                                  s->k_dim,           s->v_dim,
                                  s->conv_kernel,     part};
-        rc = exec_kernel_later(x, &op->gpu.prep[i], "delta_prep", sizeof(struct delta_args), prep, 6, e);
+        rc = exec_kernel_later(x, &op->gpu.prep[i], "delta_prefill_prep", sizeof(struct delta_args), prep, 6,
+                               e);
     }
     return rc;
 }
@@ -128,7 +130,8 @@ static int open_chunk_kernels(struct delta *op, struct exec *x, const struct del
         return 0;
     int rc = open_prep(op, x, s, e);
     if (rc == 0)
-        rc = exec_kernel_later(x, &op->gpu.out, "delta_out", sizeof(struct delta_out_args), out, 2, e);
+        rc = exec_kernel_later(x, &op->gpu.out, "delta_prefill_out", sizeof(struct delta_prefill_out_args),
+                               out, 2, e);
     if (rc == 0)
         rc = open_scan(op, x, s, e);
     return rc == 0 && s->form != DELTA_TOKENS ? open_walk(op, x, s, e) : rc;
@@ -147,20 +150,20 @@ int delta_vulkan_open(struct delta *op, struct exec *x, struct moeflux_err *e)
         size_round_up(size_min((uint64_t)s->v_dim * parts, caps.is_software ? 128 : 1024), subgroup);
     uint32_t workgroup = (uint32_t)size_min(lanes, caps.max_workgroup - caps.max_workgroup % subgroup);
     const uint32_t spec[] = {subgroup, workgroup, parts, s->k_dim, s->v_dim, s->conv_kernel};
-    int rc = exec_kernel(x, &op->gpu.single, "delta", sizeof(struct delta_args), spec, 6, e);
+    int rc = exec_kernel(x, &op->gpu.single, "delta_decode", sizeof(struct delta_args), spec, 6, e);
     return rc < 0 ? rc : open_chunk_kernels(op, x, s, e);
 }
 
 static void run_scan(const struct delta *op, struct exec *x, const struct delta_call *call)
 {
     const struct delta_shape *s = &op->shape;
-    const struct delta_scan_args scan = {.prepared = call->scratch,
-                                         .state = call->state,
-                                         .dst = call->dst,
-                                         .n = call->n,
-                                         .row = prepared_row(s),
-                                         .n_k = s->n_k,
-                                         .n_v = s->n_v};
+    const struct delta_prefill_scan_args scan = {.prepared = call->scratch,
+                                                 .state = call->state,
+                                                 .dst = call->dst,
+                                                 .n = call->n,
+                                                 .row = prepared_row(s),
+                                                 .n_k = s->n_k,
+                                                 .n_v = s->n_v};
     exec_dispatch(x, &op->gpu.scan, &scan, s->n_v, div_up(s->v_dim, op->gpu.scan_rows), 1);
 }
 
@@ -168,21 +171,21 @@ static void run_walk(const struct delta *op, struct exec *x, const struct delta_
 {
     const struct delta_shape *s = &op->shape;
     uint64_t coefs = call->scratch + (uint64_t)call->n * prepared_row(s) * sizeof(float);
-    const struct delta_blocks_args blocks = {.prepared = call->scratch,
-                                             .coefs = coefs,
-                                             .n = call->n,
-                                             .row = prepared_row(s),
-                                             .n_k = s->n_k,
-                                             .n_v = s->n_v,
-                                             .v_dim = s->v_dim};
-    const struct delta_walk_args walk = {.prepared = call->scratch,
-                                         .coefs = coefs,
-                                         .state = call->state,
-                                         .dst = call->dst,
-                                         .n = call->n,
-                                         .row = prepared_row(s),
-                                         .n_k = s->n_k,
-                                         .n_v = s->n_v};
+    const struct delta_prefill_blocks_args blocks = {.prepared = call->scratch,
+                                                     .coefs = coefs,
+                                                     .n = call->n,
+                                                     .row = prepared_row(s),
+                                                     .n_k = s->n_k,
+                                                     .n_v = s->n_v,
+                                                     .v_dim = s->v_dim};
+    const struct delta_prefill_walk_args walk = {.prepared = call->scratch,
+                                                 .coefs = coefs,
+                                                 .state = call->state,
+                                                 .dst = call->dst,
+                                                 .n = call->n,
+                                                 .row = prepared_row(s),
+                                                 .n_k = s->n_k,
+                                                 .n_v = s->n_v};
     exec_dispatch(x, &op->gpu.blocks, &blocks, div_up(call->n, DELTA_BLOCK), s->n_k, 1);
     exec_dispatch(x, &op->gpu.walk, &walk, s->n_v, div_up(s->v_dim, op->gpu.walk_rows), 1);
 }
@@ -205,14 +208,14 @@ static void run_chunk(const struct delta *op, struct exec *x, const struct delta
 {
     const struct delta_shape *s = &op->shape;
     struct delta_args prep = *a;
-    const struct delta_out_args out = {.proj = call->proj,
-                                       .norm = call->norm,
-                                       .dst = call->dst,
-                                       .n = call->n,
-                                       .stride = call->stride,
-                                       .z_at = n_channels(s),
-                                       .n_v = s->n_v,
-                                       .eps = s->eps};
+    const struct delta_prefill_out_args out = {.proj = call->proj,
+                                               .norm = call->norm,
+                                               .dst = call->dst,
+                                               .n = call->n,
+                                               .stride = call->stride,
+                                               .z_at = n_channels(s),
+                                               .n_v = s->n_v,
+                                               .eps = s->eps};
     prep.dst = call->scratch;
     run_prep(op, x, &prep);
     if (call->n >= op->gpu.walk_from)

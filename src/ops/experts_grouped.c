@@ -9,18 +9,24 @@
 /* The least tokens of a tile on any device, which bounds the number of tiles; bytes of a tile's entry. */
 enum { LEAST_TILE = 8, TILE_BYTES = 16, GROUP = 256 };
 
+static struct gemm_plan plan_for(const struct experts_grouped *op, const struct exec *x, enum gemm_tile size,
+                                 uint32_t format)
+{
+    return op->is_f16 ? gemm_f16_plan_for(x, size, 1u << format) : gemm_plan_for(x, size, 1u << format);
+}
+
 /* Adds tiles for `from` tokens an expert and more. */
 static int add_tiles(struct experts_grouped *op, struct exec *x, const struct experts_shape *s,
                      enum gemm_tile size, uint32_t from, struct moeflux_err *e)
 {
-    const uint32_t formats = 1u << s->format;
-    const struct gemm_plan p =
-        op->is_f16 ? gemm_f16_plan_for(x, size, formats) : gemm_plan_for(x, size, formats);
+    const struct gemm_plan up = plan_for(op, x, size, s->up_format),
+                           down = plan_for(op, x, size, s->down_format);
     struct experts_tiles *t = &op->tiles[op->n_tiles++];
-    *t = (struct experts_tiles){.rows = p.rows, .tokens = p.tokens, .from = from};
-    int rc = gemm_kernel(x, &t->up, "expert_up_many", sizeof(struct expert_up_many_args), &p, e);
+    *t = (struct experts_tiles){.rows = up.rows, .tokens = up.tokens, .from = from};
+    int rc = gemm_kernel(x, &t->up, "experts_prefill_up", sizeof(struct experts_prefill_up_args), &up, e);
     return rc < 0 ? rc
-                  : gemm_kernel(x, &t->down, "expert_down_many", sizeof(struct expert_down_many_args), &p, e);
+                  : gemm_kernel(x, &t->down, "experts_prefill_down", sizeof(struct experts_prefill_down_args),
+                                &down, e);
 }
 
 /* An expert's tokens are as many as chance gives it: a tile has room for more than the average. */
@@ -49,9 +55,11 @@ int experts_grouped_open(struct experts_grouped *op, struct exec *x, const struc
     op->is_f16 = gemm_has_f16(x);
     op->mix_group = (uint32_t)size_min(GROUP, c.max_workgroup);
     const uint32_t sort[] = {op->mix_group, s->n_experts};
-    int rc = exec_kernel(x, &op->sort, "expert_sort", sizeof(struct expert_sort_args), sort, 2, e);
+    int rc = exec_kernel(x, &op->sort, "experts_prefill_sort", sizeof(struct experts_prefill_sort_args), sort,
+                         2, e);
     if (rc == 0)
-        rc = exec_kernel(x, &op->mix, "expert_mix", sizeof(struct expert_mix_args), sort, 1, e);
+        rc = exec_kernel(x, &op->mix, "experts_prefill_mix", sizeof(struct experts_prefill_mix_args), sort, 1,
+                         e);
     if (rc == 0 && op->is_f16)
         rc = cast_f16_open(&op->cast, x, e);
     return rc < 0 ? rc : open_tiles(op, x, s, e);
@@ -105,29 +113,29 @@ void experts_grouped_up(const struct experts_grouped *op, struct exec *x, const 
 {
     const struct experts_tiles *t = tiles_for(op, s, call);
     const struct scratch at = lay_out(s, call->scratch, call->n, call->shared_down.cols);
-    const struct expert_sort_args sort = {.idx = call->idx,
-                                          .table = call->table,
-                                          .rows = at.rows,
-                                          .tiles = at.tiles,
-                                          .n_pairs = call->n * s->top_k,
-                                          .tile_tokens = t->tokens};
-    const struct expert_up_many_args up = {.x = op->is_f16 ? at.f16 : call->x,
-                                           .norm = op->is_f16 ? 0 : call->norm,
-                                           .table = call->table,
-                                           .rows = at.rows,
-                                           .tiles = at.tiles,
-                                           .act = call->act,
-                                           .top_k = s->top_k,
-                                           .hidden = s->hidden,
-                                           .inner = s->inner,
-                                           .format = s->format,
-                                           .gate_w = s->gate_w,
-                                           .gate_s = s->gate_s,
-                                           .gate_b = s->gate_b,
-                                           .up_w = s->up_w,
-                                           .up_s = s->up_s,
-                                           .up_b = s->up_b,
-                                           .eps = s->eps};
+    const struct experts_prefill_sort_args sort = {.idx = call->idx,
+                                                   .table = call->table,
+                                                   .rows = at.rows,
+                                                   .tiles = at.tiles,
+                                                   .n_pairs = call->n * s->top_k,
+                                                   .tile_tokens = t->tokens};
+    const struct experts_prefill_up_args up = {.x = op->is_f16 ? at.f16 : call->x,
+                                               .norm = op->is_f16 ? 0 : call->norm,
+                                               .table = call->table,
+                                               .rows = at.rows,
+                                               .tiles = at.tiles,
+                                               .act = call->act,
+                                               .top_k = s->top_k,
+                                               .hidden = s->hidden,
+                                               .inner = s->inner,
+                                               .format = s->up_format,
+                                               .gate_w = s->gate_w,
+                                               .gate_s = s->gate_s,
+                                               .gate_b = s->gate_b,
+                                               .up_w = s->up_w,
+                                               .up_s = s->up_s,
+                                               .up_b = s->up_b,
+                                               .eps = s->eps};
     if (op->is_f16)
         cast_f16_run(&op->cast, x,
                      &(struct cast_f16_call){.x = call->x,
@@ -148,28 +156,28 @@ void experts_grouped_down(const struct experts_grouped *op, struct exec *x, cons
 {
     const struct experts_tiles *t = tiles_for(op, s, call);
     const struct scratch at = lay_out(s, call->scratch, call->n, call->shared_down.cols);
-    const struct expert_down_many_args down = {.act = call->act,
-                                               .table = call->table,
-                                               .rows = at.rows,
-                                               .tiles = at.tiles,
-                                               .dst = at.parts,
-                                               .hidden = s->hidden,
-                                               .inner = s->inner,
-                                               .format = s->format,
-                                               .down_w = s->down_w,
-                                               .down_s = s->down_s,
-                                               .down_b = s->down_b};
-    const struct expert_mix_args mix = {.parts = at.parts,
-                                        .weights = call->weights,
-                                        .shared_in = call->shared_in,
-                                        .shared_act = at.shared_act,
-                                        .x = call->x,
-                                        .top_k = s->top_k,
-                                        .hidden = s->hidden,
-                                        .shared_at = s->n_experts + s->shared_gate,
-                                        .is_gated = s->shared_gate,
-                                        .shared_inner = call->shared_down.cols,
-                                        .shared_stride = call->shared_stride};
+    const struct experts_prefill_down_args down = {.act = call->act,
+                                                   .table = call->table,
+                                                   .rows = at.rows,
+                                                   .tiles = at.tiles,
+                                                   .dst = at.parts,
+                                                   .hidden = s->hidden,
+                                                   .inner = s->inner,
+                                                   .format = s->down_format,
+                                                   .down_w = s->down_w,
+                                                   .down_s = s->down_s,
+                                                   .down_b = s->down_b};
+    const struct experts_prefill_mix_args mix = {.parts = at.parts,
+                                                 .weights = call->weights,
+                                                 .shared_in = call->shared_in,
+                                                 .shared_act = at.shared_act,
+                                                 .x = call->x,
+                                                 .top_k = s->top_k,
+                                                 .hidden = s->hidden,
+                                                 .shared_at = s->n_experts + s->shared_gate,
+                                                 .is_gated = s->shared_gate,
+                                                 .shared_inner = call->shared_down.cols,
+                                                 .shared_stride = call->shared_stride};
     exec_dispatch(x, &t->down, &down, div_up(s->hidden, t->rows), most_tiles(s, call, t->tokens), 1);
     if (call->more)
         return;

@@ -44,7 +44,7 @@ bool gemm_has_f16(const struct exec *x)
     return exec_get_caps(x).has_coopmat;
 }
 
-/* Of a workgroup of kernels/matmul_coop.glsl: invocations, matrices of sums along rows and tokens of each subgroup of 32,
+/* Of a workgroup of kernels/lib/gemm_coop.glsl: invocations, matrices of sums along rows and tokens of each subgroup of 32,
  * subgroups along the tokens. */
 struct f16_shape {
     uint32_t group, rows, across, along;

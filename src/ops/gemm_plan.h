@@ -1,5 +1,5 @@
-/* gemm_plan.h - how a Vulkan device runs kernels/matmul.glsl, the products of many tokens: a weight is dequantised once for a
- * tile of tokens, where kernels/matvec.glsl does it for every four. */
+/* gemm_plan.h - how a Vulkan device runs kernels/lib/gemm.glsl, the products of many tokens: a weight is dequantised once for a
+ * tile of tokens, where kernels/lib/gemv.glsl does it for every four. */
 #ifndef MOEFLUX_OPS_GEMM_PLAN_H
 #define MOEFLUX_OPS_GEMM_PLAN_H
 
@@ -11,14 +11,14 @@ struct exec;
 struct kernel;
 
 enum { GEMM_N_SPEC = 7 };
-/* The specialisation of matmul.glsl for a device, and what one workgroup computes. */
+/* The specialisation of gemm.glsl for a device, and what one workgroup computes. */
 struct gemm_plan {
     uint32_t spec[GEMM_N_SPEC];
     uint32_t rows, tokens; /* of a workgroup */
     const char *variant;   /* of the kernel: "", "_wide" for software devices, "_coop" */
 };
 
-/* The device can run kernels/matmul.glsl. */
+/* The device can run kernels/lib/gemm.glsl. */
 bool gemm_is_possible(const struct exec *x);
 
 /* How many tokens a tile has: on a GPU 16, 32, 64 or 128, on a software device 8 or, GEMM_TILE_128, 16. A tile costs as
@@ -33,7 +33,7 @@ struct gemm_plan gemm_plan_for(const struct exec *x, enum gemm_tile tile, uint32
 bool gemm_has_f16(const struct exec *x);
 struct gemm_plan gemm_f16_plan_for(const struct exec *x, enum gemm_tile tile, uint32_t formats);
 
-/* exec_kernel_later for a kernel on matmul.glsl. */
+/* exec_kernel_later for a kernel on gemm.glsl. */
 int gemm_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes,
                 const struct gemm_plan *p, struct moeflux_err *e);
 

@@ -1,4 +1,4 @@
-/* gemv_plan.h - how a Vulkan device runs kernels/matvec.glsl: products of one vector or a few. */
+/* gemv_plan.h - how a Vulkan device runs kernels/lib/gemv.glsl: products of one vector or a few. */
 #ifndef MOEFLUX_OPS_GEMV_PLAN_H
 #define MOEFLUX_OPS_GEMV_PLAN_H
 
@@ -9,7 +9,7 @@ struct moeflux_err;
 struct exec;
 struct kernel;
 
-/* The constants of matvec.glsl in order. */
+/* The constants of gemv.glsl in order. */
 enum {
     GEMV_SUBGROUP,
     GEMV_WORKGROUP,
@@ -27,7 +27,7 @@ struct gemv_shape {
     uint32_t formats;  /* bit f is set when a matrix is stored as FORMAT_f */
     uint32_t matrices; /* MATRICES of the kernel */
 };
-/* The specialisation of matvec.glsl for a device, and the rows (of each matrix) that one workgroup computes. */
+/* The specialisation of gemv.glsl for a device, and the rows (of each matrix) that one workgroup computes. */
 struct gemv_plan {
     uint32_t spec[GEMV_N_SPEC];
     uint32_t workgroup_rows, workgroup, tokens, matrices;
@@ -35,7 +35,7 @@ struct gemv_plan {
 };
 struct gemv_plan gemv_plan_for(const struct exec *x, const struct gemv_shape *shape);
 
-/* exec_kernel for a kernel on matvec.glsl that has a variant for software devices, `name`_wide. */
+/* exec_kernel for a kernel on gemv.glsl that has a variant for software devices, `name`_wide. */
 int gemv_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes,
                 const struct gemv_plan *p, struct moeflux_err *e);
 

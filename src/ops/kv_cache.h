@@ -1,4 +1,4 @@
-/* kv_cache.h - rows of the KV cache, the pair of kernels/kv_cache.glsl: how their numbers are stored, and the host's
+/* kv_cache.h - rows of the KV cache, the pair of kernels/lib/kv_cache.glsl: how their numbers are stored, and the host's
  * way to them. The cache comes in blocks of 1 << KV_BLOCK_SHIFT positions that a table of addresses on the device names;
  * a block holds, for each layer at its layer_off bytes, keys [positions][n_kv_heads][dim] and then values, if any. */
 #ifndef MOEFLUX_OPS_KV_CACHE_H

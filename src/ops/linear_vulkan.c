@@ -5,15 +5,15 @@
 #include "ops/gemv_plan.h"
 #include "ops/linear.h"
 
-/* Tokens at once in kernels/linear.comp and kernels/linear_plain.comp. */
+/* Tokens at once in kernels/linear/decode.comp and kernels/linear/plain.comp. */
 enum { FEW_TOKENS = 4 };
-/* The constants of kernels/linear_plain.comp. */
+/* The constants of kernels/linear/plain.comp. */
 enum { PLAIN_N_SPEC = 4 };
 
-/* Groups of 64 do not divide the columns: kernels/linear_plain.comp alone takes them. */
+/* kernels/linear/plain.comp alone takes them. */
 static bool is_uneven(const struct linear *op)
 {
-    return op->cols % 64 != 0;
+    return weights_are_uneven(&op->w[0]);
 }
 
 /* What a path's kernel computes in a workgroup, and how it is made. */
@@ -74,8 +74,8 @@ static int make_kernel(struct exec *x, struct kernel *k, const struct tile *t, s
     const uint32_t bytes = sizeof(struct linear_args);
     if (t->kind == TILE_PLAIN)
         return exec_kernel(x, k, "linear_plain", bytes, t->plain, PLAIN_N_SPEC, e);
-    return t->kind == TILE_GEMM ? gemm_kernel(x, k, "matmul", bytes, &t->gemm, e)
-                                : gemv_kernel(x, k, "linear", bytes, &t->gemv, e);
+    return t->kind == TILE_GEMM ? gemm_kernel(x, k, "linear_prefill", bytes, &t->gemm, e)
+                                : gemv_kernel(x, k, "linear_decode", bytes, &t->gemv, e);
 }
 
 /* Appends the segments whose format is in `formats` to the table as one pass. */

@@ -91,10 +91,11 @@ static struct mla_pair_cost pair_costs(const struct mla_shape *s, struct mla_pai
 }
 
 /* Attention needs keys and values of fours of channels; the products with latents, and key matrices that are transposed,
- * come in groups of 64. */
+ * come in PRODUCT_COLS. */
 static bool fits(const struct mla_shape *s)
 {
-    return s->v_dim % 4 == 0 && s->latent_dim % 64 == 0 && s->nope_dim % (s->keys_by_rows ? 4 : 64) == 0;
+    return s->v_dim % 4 == 0 && s->latent_dim % PRODUCT_COLS == 0 &&
+           s->nope_dim % (s->keys_by_rows ? 4 : PRODUCT_COLS) == 0;
 }
 
 /* Whether the device takes this form for any chunk. */
@@ -127,7 +128,8 @@ static int open_transposed(struct mla_expanded *op, struct exec *x, const struct
     const uint32_t transpose[] = {exec_get_caps(x).subgroup_size, group, ALL_FORMATS};
     const struct weights first = {
         .weight = scratch, .rows = s->nope_dim, .cols = s->latent_dim, .format = FORMAT_F32};
-    int rc = exec_kernel_later(x, &op->transpose, "mla_keys", sizeof(struct mla_keys_args), transpose, 3, e);
+    int rc = exec_kernel_later(x, &op->transpose, "mla_transpose_keys",
+                               sizeof(struct mla_transpose_keys_args), transpose, 3, e);
     return rc < 0 ? rc : linear_open_stack(&op->keys, x, &first, s->n_heads, first.rows, e);
 }
 
@@ -147,7 +149,8 @@ int mla_expanded_open(struct mla_expanded *op, struct exec *x, const struct mla_
     group = (uint32_t)size_max(group - group % caps.subgroup_size, caps.subgroup_size);
     const uint32_t rows[KV_N_SPEC] = {caps.subgroup_size, group, op->type, [KV_SPEC] = s->kv_type};
     const struct attention_shape attention = attention_of(s, op->type);
-    int rc = exec_kernel_later(x, &op->rows, "mla_rows", sizeof(struct mla_rows_args), rows, KV_N_SPEC, e);
+    int rc = exec_kernel_later(x, &op->rows, "mla_gather_rows", sizeof(struct mla_gather_rows_args), rows,
+                               KV_N_SPEC, e);
     if (rc == 0 && !s->keys_by_rows)
         rc = open_transposed(op, x, s, scratch, group, e);
     return rc < 0 ? rc : attention_open(&op->attention, x, &attention, e);
@@ -186,15 +189,16 @@ static void run_transpose(const struct mla_expanded *op, struct exec *x, const s
                           const struct mla_call *call, const struct part *p)
 {
     const struct weights *w = &call->matrices->stored;
-    const struct mla_keys_args a = {.weight = w->weight,
-                                    .scales = w->scales,
-                                    .biases = w->biases,
-                                    .dst = p->at.matrices,
-                                    .format = w->format,
-                                    .latent_dim = s->latent_dim,
-                                    .nope_dim = s->nope_dim,
-                                    .first_head = p->first};
-    exec_dispatch(x, &op->transpose, &a, s->latent_dim / MLA_KEYS_TILE, s->nope_dim / 64, p->n_heads);
+    const struct mla_transpose_keys_args a = {.weight = w->weight,
+                                              .scales = w->scales,
+                                              .biases = w->biases,
+                                              .dst = p->at.matrices,
+                                              .format = w->format,
+                                              .latent_dim = s->latent_dim,
+                                              .nope_dim = s->nope_dim,
+                                              .first_head = p->first};
+    exec_dispatch(x, &op->transpose, &a, s->latent_dim / MLA_TRANSPOSE_TILE, s->nope_dim / PRODUCT_COLS,
+                  p->n_heads);
 }
 
 /* Keys and values of positions [pos, pos + n). */
@@ -202,15 +206,15 @@ static void run_block(const struct mla_expanded *op, struct exec *x, const struc
                       const struct mla_call *call, const struct part *p, uint32_t pos, uint32_t n)
 {
     uint64_t rows = (uint64_t)pos * p->n_heads * kv_type_bytes(op->type);
-    const struct mla_rows_args a = {.blocks = call->blocks,
-                                    .latent = p->at.latents,
-                                    .keys = p->at.keys + rows * key_dim(s),
-                                    .pos = pos,
-                                    .n_heads = p->n_heads,
-                                    .nope_dim = s->nope_dim,
-                                    .rope_dim = s->rope_dim,
-                                    .latent_dim = s->latent_dim,
-                                    .layer_off = call->layer_off};
+    const struct mla_gather_rows_args a = {.blocks = call->blocks,
+                                           .latent = p->at.latents,
+                                           .keys = p->at.keys + rows * key_dim(s),
+                                           .pos = pos,
+                                           .n_heads = p->n_heads,
+                                           .nope_dim = s->nope_dim,
+                                           .rope_dim = s->rope_dim,
+                                           .latent_dim = s->latent_dim,
+                                           .layer_off = call->layer_off};
     struct linear_call product = {.x = p->at.latents,
                                   .y = a.keys,
                                   .x_stride = s->latent_dim,

@@ -9,24 +9,25 @@ int router_vulkan_open(struct router *op, struct exec *x, struct moeflux_err *e)
     const uint32_t spec[] = {subgroup, div_up(s->n_experts, subgroup), div_up(s->top_k, subgroup),
                              s->n_groups};
     return s->sigmoid
-               ? exec_kernel(x, &op->kernel, "router_groups", sizeof(struct router_groups_args), spec, 4, e)
-               : exec_kernel(x, &op->kernel, "router", sizeof(struct router_args), spec, 3, e);
+               ? exec_kernel(x, &op->kernel, "router_sigmoid", sizeof(struct router_sigmoid_args), spec, 4, e)
+               : exec_kernel(x, &op->kernel, "router_softmax", sizeof(struct router_softmax_args), spec, 3,
+                             e);
 }
 
 static void run_groups(const struct router *op, struct exec *x, const struct router_call *call)
 {
-    const struct router_groups_args a = {.logits = call->logits,
-                                         .bias = call->bias,
-                                         .idx = call->idx,
-                                         .weights = call->weights,
-                                         .n = call->n,
-                                         .stride = call->stride,
-                                         .n_experts = op->shape.n_experts,
-                                         .top_k = op->shape.top_k,
-                                         .n_groups = op->shape.n_groups,
-                                         .keep_groups = op->shape.keep_groups,
-                                         .norm = op->shape.norm,
-                                         .scale = op->shape.scale};
+    const struct router_sigmoid_args a = {.logits = call->logits,
+                                          .bias = call->bias,
+                                          .idx = call->idx,
+                                          .weights = call->weights,
+                                          .n = call->n,
+                                          .stride = call->stride,
+                                          .n_experts = op->shape.n_experts,
+                                          .top_k = op->shape.top_k,
+                                          .n_groups = op->shape.n_groups,
+                                          .keep_groups = op->shape.keep_groups,
+                                          .norm = op->shape.norm,
+                                          .scale = op->shape.scale};
     exec_dispatch(x, &op->kernel, &a, call->n, 1, 1);
 }
 
@@ -38,13 +39,13 @@ void router_vulkan(const void *self, const void *what, struct exec *x)
         run_groups(op, x, call);
         return;
     }
-    const struct router_args a = {.logits = call->logits,
-                                  .idx = call->idx,
-                                  .weights = call->weights,
-                                  .n = call->n,
-                                  .stride = call->stride,
-                                  .n_experts = op->shape.n_experts,
-                                  .top_k = op->shape.top_k,
-                                  .norm = op->shape.norm};
+    const struct router_softmax_args a = {.logits = call->logits,
+                                          .idx = call->idx,
+                                          .weights = call->weights,
+                                          .n = call->n,
+                                          .stride = call->stride,
+                                          .n_experts = op->shape.n_experts,
+                                          .top_k = op->shape.top_k,
+                                          .norm = op->shape.norm};
     exec_dispatch(x, &op->kernel, &a, call->n, 1, 1);
 }

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "args.h"
-#include "base/mem.h"
 #include "base/f16.h"
+#include "base/format.h"
+#include "base/mem.h"
 
 /* splitmix64 */
 uint64_t kt_random(struct kernel_test *l)
@@ -78,21 +78,20 @@ static void random_groups(struct kernel_test *l, uint16_t *scales, uint16_t *bia
 void kt_matrix(struct kernel_test *l, uint32_t rows, uint32_t cols, uint32_t format,
                struct weights at[KT_SIDES])
 {
-    uint64_t n = (uint64_t)rows * cols, groups = n / 64;
+    const struct format *f = format_of(format);
+    uint64_t n = (uint64_t)rows * cols, groups = n / f->group, bytes = format_code_bytes(f, n);
     struct test_buffer *w, *s = NULL, *b = NULL;
     if (format == FORMAT_F32) {
         w = kt_floats(l, n, -1.7f / sqrtf((float)cols), 1.7f / sqrtf((float)cols));
     } else {
-        uint64_t bytes = format == FORMAT_Q4 ? n / 2 : format == FORMAT_Q8 ? n : 2 * n;
-        uint16_t *raw = mem_new(bytes / 2 + 2 * groups, 2, &l->err);
+        bool is_plain = f->scheme == SCHEME_PLAIN;
+        uint16_t *raw = mem_new(bytes / 2 + (is_plain ? 0 : 2 * groups), 2, &l->err);
         for (uint64_t i = 0; raw && i < bytes / 2; i++)
-            raw[i] = format == FORMAT_BF16 ? bf16_from_float(kt_uniform(l, -1.7f, 1.7f) / sqrtf((float)cols))
-                                           : (uint16_t)kt_random(l);
-        if (raw)
-            random_groups(l, raw + bytes / 2, raw + bytes / 2 + groups, groups, cols,
-                          format == FORMAT_Q4 ? 4 : 8);
+            raw[i] = is_plain ? bf16_from_float(kt_uniform(l, -1.7f, 1.7f) / sqrtf((float)cols))
+                              : (uint16_t)kt_random(l);
         w = kt_bytes(l, raw, raw ? bytes : 0);
-        if (raw && format != FORMAT_BF16) {
+        if (raw && !is_plain) {
+            random_groups(l, raw + bytes / 2, raw + bytes / 2 + groups, groups, cols, f->bits);
             s = kt_bytes(l, raw + bytes / 2, 2 * groups);
             b = kt_bytes(l, raw + bytes / 2 + groups, 2 * groups);
         }
@@ -141,7 +140,7 @@ double kt_error(struct kernel_test *l, const struct test_buffer *t, uint64_t n)
         worst = 0;
         for (uint64_t i = 0; i < n; i++) {
             double d = fabs((double)a[i] - (double)b[i]);
-            worst = d <= worst ? worst : d; /* a NaN wins the comparison's other side */
+            worst = isnan(worst) || d <= worst ? worst : d; /* a NaN wins, and stays */
             largest = fmax(largest, fabs((double)b[i]));
         }
         if (isnan(worst))
@@ -161,7 +160,7 @@ double kt_f16_error(struct kernel_test *l, const struct test_buffer *t, uint64_t
         for (uint64_t i = 0; i < n; i++) {
             double want = (double)f16_to_float(b[i]), d = fabs((double)f16_to_float(a[i]) - want);
             d /= fmax(fabs(want), 1);
-            worst = d <= worst ? worst : d;
+            worst = isnan(worst) || d <= worst ? worst : d;
         }
         if (isnan(worst))
             worst = INFINITY;
@@ -195,7 +194,7 @@ void kt_row(struct kernel_test *l, const char *kernel, const char *shape, double
     if (l->err.code)
         return;
     const struct selftest_row row = {
-        kernel, shape, error, bound, error <= bound, exec_get_caps(l->side[KT_DEVICE]).name};
+        kernel, shape, error, bound, error <= bound, false, exec_get_caps(l->side[KT_DEVICE]).name};
     l->n_failed += !row.ok;
     if (l->request->row)
         l->request->row(l->request->ctx, &row);
@@ -204,5 +203,15 @@ void kt_row(struct kernel_test *l, const char *kernel, const char *shape, double
 void kt_report(struct kernel_test *l, const char *kernel, const char *shape, double error, double bound)
 {
     kt_row(l, kernel, shape, error, bound);
+    kt_clear(l);
+}
+
+void kt_skip(struct kernel_test *l, const char *kernel, const char *shape)
+{
+    if (!l->err.code && !l->is_again && l->request->row) {
+        const struct selftest_row row = {
+            kernel, shape, 0, 0, true, true, exec_get_caps(l->side[KT_DEVICE]).name};
+        l->request->row(l->request->ctx, &row);
+    }
     kt_clear(l);
 }

@@ -22,6 +22,7 @@ struct kernel_test {
     const struct selftest *request;
     uint64_t rng;
     int n_failed;
+    bool is_again;          /* the cases have run with all kernels of the device */
     struct moeflux_err err; /* the first failure; later calls do nothing */
     struct test_buffer buffers[KT_MAX_BUFFERS];
     uint32_t n_buffers;
@@ -54,6 +55,9 @@ double kt_difference(struct kernel_test *l, const struct test_buffer *t, uint64_
 void kt_row(struct kernel_test *l, const char *kernel, const char *shape, double error, double bound);
 /* Reports the last result of a case and frees its buffers. */
 void kt_report(struct kernel_test *l, const char *kernel, const char *shape, double error, double bound);
+/* Reports a case that cannot run on the device, and frees its buffers. Says nothing where the device is kept from kernels
+ * that it has: these cases have run. */
+void kt_skip(struct kernel_test *l, const char *kernel, const char *shape);
 void kt_clear(struct kernel_test *l);
 
 /* Cases that stand in files of their own. */

@@ -14,6 +14,7 @@ struct selftest_row {
     double error;       /* largest |difference| / largest |reference|; NaN counts as infinite */
     double bound;
     bool ok;
+    bool skipped;       /* the device has no kernel for this case: nothing was computed, `ok` holds */
     const char *device; /* its name */
 };
 
@@ -23,6 +24,8 @@ struct selftest {
     const char *kernel; /* run only this one; NULL: all */
     bool as_gpu;        /* on a software device: the kernels that GPUs run */
     void (*row)(void *ctx, const struct selftest_row *row);
+    /* At the end, once for each kernel that the device ran, with its name and variant. NULL: nobody asks. */
+    void (*ran)(void *ctx, const char *kernel, uint64_t times);
     void *ctx;
 };
 

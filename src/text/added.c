@@ -6,6 +6,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/quote.h"
+#include "text/steps.h"
 
 int added_add(struct added *a, const char *text, size_t len, int32_t id, struct moeflux_err *e)
 {
@@ -64,12 +65,12 @@ static size_t lower_bound(const struct added *a, size_t low, size_t high, size_t
     return low;
 }
 
-/* The longest token that `text` starts with: the sorted list is walked like a tree, one byte a level. */
-static const struct added_token *longest(const struct added *a, const char *text, size_t len)
+/* The longest token that `text` starts with: the sorted list is walked like a tree, one byte a level. *levels: how many. */
+static const struct added_token *longest(const struct added *a, const char *text, size_t len, size_t *levels)
 {
     const struct added_token *found = NULL;
-    size_t low = 0, high = a->n;
-    for (size_t depth = 0; depth < len && low < high; depth++) {
+    size_t low = 0, high = a->n, depth = 0;
+    for (; depth < len && low < high; depth++) {
         int byte = (uint8_t)text[depth];
         low = lower_bound(a, low, high, depth, byte);
         high = lower_bound(a, low, high, depth, byte + 1);
@@ -77,28 +78,33 @@ static const struct added_token *longest(const struct added *a, const char *text
         if (low < high && a->tokens[low].len == depth + 1)
             found = &a->tokens[low];
     }
+    *levels = depth;
     return found;
 }
 
-int32_t added_next(const struct added *a, const char *text, size_t len, size_t from, size_t *start,
-                   size_t *end)
+int added_next(const struct added *a, const char *text, size_t len, size_t from, struct steps *steps,
+               int32_t *id, size_t *start, size_t *end, struct moeflux_err *e)
 {
-    for (size_t at = from; a->n && at < len; at++) {
+    for (size_t at = from, levels; a->n && at < len; at++) {
         if (!a->starts[(uint8_t)text[at]])
             continue;
-        const struct added_token *t = longest(a, text + at, len - at);
+        const struct added_token *t = longest(a, text + at, len - at, &levels);
+        if (!steps_take(steps, levels))
+            return steps_error(steps, "added_tokens", at, len, e);
         if (!t)
             continue;
         *start = at;
         *end = at + t->len;
-        return t->id;
+        *id = t->id;
+        return 1;
     }
     *start = *end = len;
-    return -1;
+    return 0;
 }
 
 int32_t added_find(const struct added *a, const char *text, size_t len)
 {
-    const struct added_token *t = longest(a, text, len);
+    size_t levels;
+    const struct added_token *t = longest(a, text, len, &levels);
     return t && t->len == len ? t->id : -1;
 }

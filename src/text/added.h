@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 struct moeflux_err;
+struct steps;
 
 struct added_token {
     char *text; /* owned, len > 0 */
@@ -26,10 +27,10 @@ int added_add(struct added *a, const char *text, size_t len, int32_t id, struct 
 int added_sort(struct added *a, struct moeflux_err *e);
 void added_free(struct added *a);
 
-/* The first place in text[from..len) where a token stands, the longest one there. Returns its id and fills *start
- * and *end; -1 with *start = *end = len when there is none. */
-int32_t added_next(const struct added *a, const char *text, size_t len, size_t from, size_t *start,
-                   size_t *end);
+/* The first place in text[from..len) where a token stands, the longest one there. Returns 1 and fills *id, *start and
+ * *end; 0 with *start = *end = len when there is none; ERR_UNSUPPORTED, ERR_INTERRUPTED. */
+int added_next(const struct added *a, const char *text, size_t len, size_t from, struct steps *steps,
+               int32_t *id, size_t *start, size_t *end, struct moeflux_err *e);
 
 /* The id of the token that is exactly this text, or -1. */
 int32_t added_find(const struct added *a, const char *text, size_t len);

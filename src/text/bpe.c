@@ -1,9 +1,11 @@
 #include "text/bpe.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "text/steps.h"
 #include "text/tokenizer.h"
 
 #define EMPTY     UINT64_MAX
@@ -11,6 +13,8 @@
 #define NO_SYMBOL UINT32_MAX
 /* Up to here scanning all pairs again after each merge beats a heap; ordinary words never get there. */
 #define SHORT_PIECE 48
+/* A heap of a million entries has 20 levels, most of them in slow memory. */
+#define STEPS_A_MERGE 64
 
 static uint64_t pair_of(int32_t left, int32_t right)
 {
@@ -163,9 +167,13 @@ static size_t refresh(const struct bpe *b, struct symbol *symbols, uint32_t at, 
     return n + 1;
 }
 
-static void merge_long(const struct bpe *b, struct symbol *symbols, uint64_t *heap, size_t n)
+/* False: it was interrupted. */
+static bool merge_long(const struct bpe *b, struct symbol *symbols, uint64_t *heap, size_t n,
+                       struct steps *steps)
 {
     while (n) {
+        if (steps && !steps_ask(steps, STEPS_A_MERGE))
+            return false;
         uint32_t at = (uint32_t)heap[0], rank = (uint32_t)(heap[0] >> 32);
         heap[0] = heap[--n];
         if (n)
@@ -182,6 +190,7 @@ static void merge_long(const struct bpe *b, struct symbol *symbols, uint64_t *he
         n = refresh(b, symbols, at, heap, n);
         n = refresh(b, symbols, left->prev, heap, n);
     }
+    return true;
 }
 
 static int encode_long(const struct bpe *b, const char *piece, uint32_t len, struct bpe_scratch *s,
@@ -196,7 +205,8 @@ static int encode_long(const struct bpe *b, const char *piece, uint32_t len, str
     if (rc < 0)
         return rc;
     struct symbol *symbols = s->symbols;
-    merge_long(b, symbols, s->heap, start_long(b, piece, len, symbols, s->heap));
+    if (!merge_long(b, symbols, s->heap, start_long(b, piece, len, symbols, s->heap), s->steps))
+        return err_set(e, ERR_INTERRUPTED, "interrupted while a piece of %u bytes of text was encoded", len);
     for (uint32_t i = 0; i != NO_SYMBOL; i = symbols[i].next)
         if (token_list_add(out, symbols[i].id, e) < 0)
             return ERR_MEMORY;

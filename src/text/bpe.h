@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 struct moeflux_err;
+struct steps;
 struct token_list;
 
 struct bpe_merge {
@@ -27,6 +28,7 @@ struct bpe_scratch {
     size_t symbols_cap;
     uint64_t *heap;
     size_t heap_cap;
+    struct steps *steps; /* asked whether to go on with a long piece; may be NULL */
 };
 
 int bpe_init(struct bpe *b, size_t n_merges, struct moeflux_err *e);
@@ -34,8 +36,8 @@ void bpe_free(struct bpe *b);
 /* Adds a merge; of two for the same pair the later counts, as the format's own readers have it. */
 void bpe_add(struct bpe *b, int32_t left, int32_t right, uint32_t rank, int32_t result);
 
-/* Appends the ids of `piece`. Every byte of it must have a token. O(len log len). ERR_MEMORY; ERR_USAGE for a
- * piece of 4 GiB or more. */
+/* Appends the ids of `piece`. Every byte of it must have a token. O(len log len). ERR_MEMORY, ERR_INTERRUPTED; ERR_USAGE
+ * for a piece of 4 GiB or more. */
 int bpe_encode(const struct bpe *b, const char *piece, size_t len, struct bpe_scratch *s,
                struct token_list *out, struct moeflux_err *e);
 void bpe_scratch_free(struct bpe_scratch *s);

@@ -28,14 +28,21 @@
     "You are Cogito, an AI assistant created by Deep Cogito, which is an AI research lab based in San "      \
     "Francisco."
 
+/* What the templates with such turns share. */
+#define CHATML                                                                                               \
+    .system = "system\n", .begin = "", .user_before = TURN_OPEN, .role = "user\n",                           \
+    .user_after = TURN_CLOSE "\n", .past = TURN_OPEN, .past_role = "assistant\n", .turn_close = TURN_CLOSE,  \
+    .turn_after = "\n"
+
 enum { MAX_NEEDED = 6 };
 
 static const struct form {
     const char *needed[MAX_NEEDED]; /* control tokens */
     const char *needed_thinking[2]; /* and these with thinking on */
-    bool has_thinking, thinks_by_itself;
+    bool has_thinking, thinks_by_itself, always_thinks;
     bool trims;
-    const char *begin;                    /* of a conversation */
+    const char *system; /* the role of a turn for the system text; NULL: the text stands alone */
+    const char *begin;  /* of a conversation */
     const char *user_before, *user_after; /* around a message */
     const char *role;                     /* text in front of it, one stretch with it */
     const char *answer, *answer_thinking; /* openings */
@@ -48,16 +55,23 @@ static const struct form {
                      .has_thinking = true,
                      .thinks_by_itself = true,
                      .trims = true,
-                     .begin = "",
-                     .user_before = TURN_OPEN,
-                     .role = "user\n",
-                     .user_after = TURN_CLOSE "\n",
+                     CHATML,
                      .answer = TURN_OPEN "assistant\n" THINK_OPEN "\n\n" THINK_CLOSE "\n\n",
-                     .answer_thinking = TURN_OPEN "assistant\n" THINK_OPEN "\n",
-                     .past = TURN_OPEN,
-                     .past_role = "assistant\n",
-                     .turn_close = TURN_CLOSE,
-                     .turn_after = "\n"},
+                     .answer_thinking = TURN_OPEN "assistant\n" THINK_OPEN "\n"},
+    [CHAT_QWEN3] = {.needed = {TURN_OPEN, TURN_CLOSE},
+                    .needed_thinking = {THINK_OPEN, THINK_CLOSE},
+                    .has_thinking = true,
+                    .thinks_by_itself = true,
+                    CHATML,
+                    .answer = TURN_OPEN "assistant\n" THINK_OPEN "\n\n" THINK_CLOSE "\n\n",
+                    .answer_thinking = TURN_OPEN "assistant\n"},
+    [CHAT_QWEN3_THINKING] = {.needed = {TURN_OPEN, TURN_CLOSE, THINK_OPEN, THINK_CLOSE},
+                             .has_thinking = true,
+                             .thinks_by_itself = true,
+                             .always_thinks = true,
+                             CHATML,
+                             .answer_thinking = TURN_OPEN "assistant\n" THINK_OPEN "\n"},
+    [CHAT_CHATML] = {.needed = {TURN_OPEN, TURN_CLOSE}, CHATML, .answer = TURN_OPEN "assistant\n"},
     [CHAT_DEEPSEEK3] = {.needed = {BEGIN, END, USER, ASSISTANT},
                         .begin = BEGIN,
                         .user_before = USER,
@@ -94,22 +108,71 @@ static const struct form {
                       .turn_after = ""},
 };
 
-int chat_find_kind(const struct tokenizer *t, enum chat_kind *kind, struct moeflux_err *e)
+static int fail_unknown(struct moeflux_err *e)
+{
+    return err_set(e, ERR_UNSUPPORTED,
+                   "chat template: the model's is not one of Qwen3.5, Qwen3, DeepSeek-V3, DeepSeek-V3.1 and "
+                   "Cogito-V2 (--raw needs none)");
+}
+
+static int fail_missing(const char *tag, struct moeflux_err *e)
+{
+    return err_set(e, ERR_UNSUPPORTED,
+                   "chat template: beside tokenizer.json there is neither chat_template.jinja nor a "
+                   "chat_template in tokenizer_config.json, and several are written with %s "
+                   "(--raw needs none)",
+                   tag);
+}
+
+/* Whether what follows a template's <think> closes the block at once: newlines, as they are or as jinja writes them. */
+static bool is_closed_at_once(const char *after)
+{
+    while (*after == '\n' || (after[0] == '\\' && after[1] == 'n'))
+        after += *after == '\n' ? 1 : 2;
+    return strncmp(after, THINK_CLOSE, strlen(THINK_CLOSE)) == 0;
+}
+
+/* By what stands before an answer: templates name the think block elsewhere too, to cut it out of past answers. */
+static int find_chatml(const char *template, enum chat_kind *kind, struct moeflux_err *e)
+{
+    static const char prompt[] = "add_generation_prompt";
+    const char *tail = NULL;
+    bool opens = false, closes = false;
+    for (const char *p = template; (p = strstr(p, prompt)); p += strlen(prompt))
+        tail = p;
+    if (!tail)
+        return fail_unknown(e);
+    for (const char *p = tail; (p = strstr(p, THINK_OPEN)); p += strlen(THINK_OPEN)) {
+        bool closed = is_closed_at_once(p + strlen(THINK_OPEN));
+        closes |= closed;
+        opens |= !closed;
+    }
+    if (opens)
+        *kind = closes || strstr(tail, "enable_thinking") ? CHAT_QWEN35 : CHAT_QWEN3_THINKING;
+    else
+        *kind = closes ? CHAT_QWEN3 : CHAT_CHATML;
+    return 0;
+}
+
+static int find_family(const char *family, enum chat_kind *kind, struct moeflux_err *e)
+{
+    if (!family || (strcmp(family, "qwen3.5") != 0 && strcmp(family, "qwen3") != 0))
+        return fail_missing(TURN_OPEN, e);
+    *kind = strcmp(family, "qwen3") == 0 ? CHAT_QWEN3 : CHAT_QWEN35;
+    return 0;
+}
+
+int chat_find_kind(const struct tokenizer *t, const char *family, enum chat_kind *kind, struct moeflux_err *e)
 {
     const char *template = tokenizer_chat_template(t);
-    if (tokenizer_added_id(t, TURN_OPEN) >= 0) {
-        *kind = CHAT_QWEN35;
-        return 0;
-    }
+    if (tokenizer_added_id(t, TURN_OPEN) >= 0)
+        return template ? find_chatml(template, kind, e) : find_family(family, kind, e);
     if (tokenizer_added_id(t, USER) < 0 || tokenizer_added_id(t, ASSISTANT) < 0)
         return err_set(e, ERR_UNSUPPORTED,
                        "chat template: the tokenizer has neither " TURN_OPEN " nor " USER " and " ASSISTANT
                        " (--raw needs no template)");
     if (!template)
-        return err_set(e, ERR_UNSUPPORTED,
-                       "chat template: beside tokenizer.json there is neither chat_template.jinja nor a "
-                       "chat_template in tokenizer_config.json, and several are written with " USER
-                       " (--raw needs none)");
+        return fail_missing(USER, e);
     if (strstr(template, COGITO_SWITCH))
         *kind = CHAT_COGITO2;
     else if (strstr(template, ASSISTANT THINK_CLOSE))
@@ -117,9 +180,7 @@ int chat_find_kind(const struct tokenizer *t, enum chat_kind *kind, struct moefl
     else if (strstr(template, ASSISTANT) && !strstr(template, ASSISTANT THINK_OPEN))
         *kind = CHAT_DEEPSEEK3;
     else
-        return err_set(e, ERR_UNSUPPORTED,
-                       "chat template: the model's is not one of Qwen3.5, DeepSeek-V3, DeepSeek-V3.1 and "
-                       "Cogito-V2 (--raw needs none)");
+        return fail_unknown(e);
     return 0;
 }
 
@@ -138,6 +199,8 @@ int chat_init(struct chat *c, const struct tokenizer *t, enum chat_kind kind, en
     int rc = 0;
     if (thinks && !f->has_thinking)
         return err_set(e, ERR_UNSUPPORTED, "chat template: the model's has no thinking (leave --think out)");
+    if (!thinks && f->always_thinks)
+        return err_set(e, ERR_UNSUPPORTED, "chat template: the model's always thinks (leave --no-think out)");
     for (int i = 0; i < MAX_NEEDED && rc == 0; i++)
         rc = need(t, f->needed[i], e);
     for (int i = 0; i < 2 && rc == 0 && thinks; i++)
@@ -145,6 +208,7 @@ int chat_init(struct chat *c, const struct tokenizer *t, enum chat_kind kind, en
     if (rc < 0)
         return rc;
     *c = (struct chat){.tokenizer = t, .kind = kind, .thinking = thinks};
+    c->opens_inside = thinks && strstr(f->answer_thinking, THINK_OPEN);
     c->think_open = tokenizer_added_id(t, THINK_OPEN);
     c->think_close = tokenizer_added_id(t, THINK_CLOSE);
     c->turn_close = tokenizer_added_id(t, f->turn_close);
@@ -239,13 +303,14 @@ static int add_cogito_system(const struct chat *c, const char *system, size_t le
 int chat_begin(const struct chat *c, const char *system, size_t len, struct token_list *out,
                size_t *n_replaced, struct moeflux_err *e)
 {
+    const struct form *f = &forms[c->kind];
     size_t n_before = out->n;
-    int rc = add_template(c, forms[c->kind].begin, out, e);
+    int rc = add_template(c, f->begin, out, e);
     if (rc == 0 && c->kind == CHAT_COGITO2)
         rc = add_cogito_system(c, system, len, out, n_replaced, e);
     else if (rc == 0 && len > 0)
-        rc = c->kind == CHAT_QWEN35 ? add_turn(c, "system\n", system, len, out, n_replaced, e)
-                                    : add_text(c, "", system, len, "", out, n_replaced, e);
+        rc = f->system ? add_turn(c, f->system, system, len, out, n_replaced, e)
+                       : add_text(c, "", system, len, "", out, n_replaced, e);
     if (rc < 0)
         out->n = n_before;
     return rc;
@@ -297,8 +362,9 @@ int chat_exchange(const struct chat *c, const char *question, size_t question_le
 
 void chat_filter_init(struct chat_filter *f, const struct chat *c)
 {
-    /* With thinking off the prompt itself closes the block, so the answer starts here. */
-    *f = (struct chat_filter){.inside_think = c->thinking, .at_start = true};
+    /* With thinking off the prompt itself closes the block, so the answer starts here. What the prompt opened has its
+     * newline. */
+    *f = (struct chat_filter){.inside_think = c->opens_inside, .at_start = !c->opens_inside};
 }
 
 static size_t n_newlines(const char *text, size_t len)
@@ -362,6 +428,9 @@ enum chat_part chat_filter_push(struct chat_filter *f, const struct chat *c, int
         return show_answer(f, bytes, len, shown);
     if (c->think_close < 0)
         return show_thinking(f, bytes, len, shown);
+    if (f->at_start && len > 0 && n_newlines(bytes, len) == len)
+        return CHAT_CONTROL;
+    f->at_start = false;
     str_add(shown, bytes, len);
     return CHAT_THINKING;
 }

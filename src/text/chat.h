@@ -2,6 +2,9 @@
  *
  *   Qwen3.5        <|im_start|>role\ntext<|im_end|>\n per turn, then <|im_start|>assistant\n<think>\n (thinking) or
  *                  <|im_start|>assistant\n<think>\n\n</think>\n\n (not)
+ *   Qwen3          the same, but the model opens the think block itself; text is not trimmed
+ *   Qwen3-Thinking the same, always with <think>\n (2507)
+ *   ChatML         the same without thinking (Qwen3-Instruct-2507, Qwen3-Coder)
  *   DeepSeek-V3    BOS, system text, then <｜User｜>text<｜Assistant｜>answer EOS per turn
  *   DeepSeek-V3.1  the same, <think> or </think> after <｜Assistant｜>
  *   Cogito-V2      as DeepSeek-V3; who it is stands before the system text, what switches thinking on before that, and
@@ -20,7 +23,15 @@ struct str;
 struct tokenizer;
 struct token_list;
 
-enum chat_kind { CHAT_QWEN35, CHAT_DEEPSEEK3, CHAT_DEEPSEEK31, CHAT_COGITO2 };
+enum chat_kind {
+    CHAT_QWEN35,
+    CHAT_QWEN3,
+    CHAT_QWEN3_THINKING,
+    CHAT_CHATML,
+    CHAT_DEEPSEEK3,
+    CHAT_DEEPSEEK31,
+    CHAT_COGITO2
+};
 
 /* AUTO: as the model's own template does when nothing is said. */
 enum chat_thinking { CHAT_THINKING_AUTO, CHAT_THINKING_ON, CHAT_THINKING_OFF };
@@ -29,16 +40,19 @@ struct chat {
     const struct tokenizer *tokenizer;
     enum chat_kind kind;
     bool thinking;
+    bool opens_inside;               /* the prompt opens the think block */
     int32_t think_open, think_close; /* ids of <think> and </think>; -1 where the tokenizer has none */
     int32_t turn_close;              /* the token that ends an answer */
 };
 
-/* Which template the model was trained with: by the control tokens of its tokenizer and, where several templates share
- * those, by its own template's text. ERR_UNSUPPORTED when that cannot be told. */
-int chat_find_kind(const struct tokenizer *t, enum chat_kind *kind, struct moeflux_err *e);
+/* Which template the model was trained with: by the control tokens of its tokenizer and its own template's text.
+ * family: the template of the model's family, for a model that brings none: "qwen3.5" or "qwen3"; NULL: not known.
+ * ERR_UNSUPPORTED when it cannot be told. */
+int chat_find_kind(const struct tokenizer *t, const char *family, enum chat_kind *kind,
+                   struct moeflux_err *e);
 
 /* Resolves the template's control tokens. ERR_UNSUPPORTED names the one that the tokenizer lacks, or says that the
- * template has no thinking. */
+ * template has no thinking, or nothing else. */
 int chat_init(struct chat *c, const struct tokenizer *t, enum chat_kind kind, enum chat_thinking thinking,
               struct moeflux_err *e);
 
@@ -47,7 +61,7 @@ int chat_init(struct chat *c, const struct tokenizer *t, enum chat_kind kind, en
 int chat_begin(const struct chat *c, const char *system, size_t len, struct token_list *out,
                size_t *n_replaced, struct moeflux_err *e);
 /* Appends a user turn and the opening of the assistant's answer. With thinking on the answer starts inside the
- * think block. Qwen's message text is trimmed of white space at both ends, as the published template does. */
+ * think block, but Qwen3's, which opens it. Qwen3.5's message text is trimmed of white space at both ends, as the published template does. */
 int chat_user(const struct chat *c, const char *text, size_t len, struct token_list *out, size_t *n_replaced,
               struct moeflux_err *e);
 /* Appends what must follow a generated answer before the next turn: `ended` says whether the answer's last token
@@ -63,7 +77,7 @@ int chat_exchange(const struct chat *c, const char *question, size_t question_le
  * it in several; they are held back until it is certain that they are not it. */
 struct chat_filter {
     bool inside_think;
-    bool at_start; /* leading newlines after </think> are not part of the answer */
+    bool at_start; /* newlines right after <think> or </think> belong to the tag */
     size_t n_held; /* characters of </think> that have come */
 };
 enum chat_part { CHAT_ANSWER, CHAT_THINKING, CHAT_CONTROL };

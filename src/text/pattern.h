@@ -11,8 +11,16 @@
 struct moeflux_err;
 struct str;
 
+/* Callouts in the PCRE2 form, from which its work can be counted and ended: PATTERN_START wherever a match is tried,
+ * PATTERN_MARK before what repeats without limit (how far it got shows at the next one), and behind every quantifier and
+ * group. So what lies between two of them is bounded by the pattern's length and PATTERN_MAX_COUNT. */
+enum { PATTERN_START = 1, PATTERN_MARK = 2, PATTERN_MAX_COUNT = 1000 };
+
 /* Appends the PCRE2 form to `out`, to be compiled with UTF, UCP and MULTILINE (Ruby's ^ and $ always work by
  * line). ERR_UNSUPPORTED names the construct and its place; ERR_MEMORY. */
 int pattern_translate(const char *pattern, size_t len, struct str *out, struct moeflux_err *e);
+
+/* The same for a text that matches itself only. */
+int pattern_quote(const char *text, size_t len, struct str *out, struct moeflux_err *e);
 
 #endif

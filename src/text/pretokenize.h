@@ -9,6 +9,7 @@
 
 struct moeflux_err;
 struct pretokenize_split; /* one compiled pattern */
+struct steps;
 
 #define PRETOKENIZE_MAX_SPLITS 16
 
@@ -39,8 +40,9 @@ struct pretokenize_sink {
 };
 
 /* Gives each piece of `text` (valid UTF-8) to the sink, in order. The pieces in a row are the text, none is empty.
- * ERR_UNSUPPORTED when a pattern needs more backtracking than is allowed, ERR_MEMORY. */
-int pretokenize_run(const struct pretokenizer *p, const char *text, size_t len, struct pretokenize_sink sink,
-                    struct moeflux_err *e);
+ * ERR_UNSUPPORTED when a pattern needs more steps or memory than is allowed: it names the split and the place;
+ * ERR_INTERRUPTED, ERR_MEMORY. */
+int pretokenize_run(const struct pretokenizer *p, const char *text, size_t len, struct steps *steps,
+                    struct pretokenize_sink sink, struct moeflux_err *e);
 
 #endif

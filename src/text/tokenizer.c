@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "text/nfc.h"
+#include "text/steps.h"
 #include "text/tokenizer_config.h"
 #include "text/tokenizer_file.h"
 #include "text/utf8.h"
@@ -54,6 +55,11 @@ void tokenizer_free(struct tokenizer *t)
     free(t);
 }
 
+void tokenizer_set_progress(struct tokenizer *t, const struct moeflux_progress *p)
+{
+    t->progress = *p;
+}
+
 /* One call of tokenizer_encode. */
 struct encoding {
     const struct tokenizer *t;
@@ -61,6 +67,7 @@ struct encoding {
     struct token_list *out;
     struct str normal; /* the normalised form of the stretch at hand */
     struct bpe_scratch scratch;
+    struct steps steps;
 };
 
 static int encode_piece(void *ctx, const char *piece, size_t len, struct moeflux_err *e)
@@ -86,9 +93,11 @@ static int encode_between(struct encoding *x, const struct added *set, const cha
         set = &none;
     for (size_t at = 0; at < len;) {
         size_t start, end;
-        int32_t id = added_next(set, text, len, at, &start, &end);
-        int rc = start > at ? rest(x, text + at, start - at, e) : 0;
-        if (rc == 0 && id >= 0)
+        int32_t id;
+        int found = added_next(set, text, len, at, &x->steps, &id, &start, &end, e), rc = found;
+        if (found >= 0)
+            rc = start > at ? rest(x, text + at, start - at, e) : 0;
+        if (rc == 0 && found)
             rc = token_list_add(x->out, id, e);
         if (rc < 0)
             return rc;
@@ -99,7 +108,8 @@ static int encode_between(struct encoding *x, const struct added *set, const cha
 
 static int encode_plain(struct encoding *x, const char *text, size_t len, struct moeflux_err *e)
 {
-    return pretokenize_run(&x->t->pretokenizer, text, len, (struct pretokenize_sink){encode_piece, x}, e);
+    return pretokenize_run(&x->t->pretokenizer, text, len, &x->steps,
+                           (struct pretokenize_sink){encode_piece, x}, e);
 }
 
 static int encode_raw(struct encoding *x, const char *text, size_t len, struct moeflux_err *e)
@@ -121,6 +131,8 @@ int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, en
     size_t n_before = out->n;
     size_t n = utf8_clean(text, len, &clean);
     int rc = 0;
+    x.steps = steps_for(clean.len, t->pretokenizer.n_splits, &t->progress);
+    x.scratch.steps = &x.steps;
     if (!str_ok(&clean))
         rc = err_set(e, ERR_MEMORY, "out of memory for %zu bytes of text", len);
     if (rc == 0)

@@ -3,7 +3,7 @@
  * encode: cut at added tokens -> normalise (NFC) -> split (the file's own patterns, PCRE2) -> byte-level BPE.
  * decode: the bytes of the tokens in a row. Spec: the file format of Hugging Face tokenizers, the parts that
  * byte-level BPE models use; whatever else the file asks for is refused, never ignored.
- * A tokenizer is read-only after tokenizer_open: any number of threads may use it. */
+ * A tokenizer is read-only after tokenizer_open and tokenizer_set_progress: any number of threads may use it. */
 #ifndef MOEFLUX_TEXT_TOKENIZER_H
 #define MOEFLUX_TEXT_TOKENIZER_H
 
@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 struct moeflux_err;
+struct moeflux_progress;
 struct tokenizer;
 
 struct token_list { /* grows; freed with token_list_free */
@@ -29,8 +30,12 @@ void tokenizer_free(struct tokenizer *t);
 /* How added tokens ("<|im_start|>") inside the text are taken. */
 enum token_specials { SPECIALS_AS_TEXT, SPECIALS_AS_TOKENS };
 
+/* Whom tokenizer_encode asks whether to go on, at least every few milliseconds, by whatever thread encodes. */
+void tokenizer_set_progress(struct tokenizer *t, const struct moeflux_progress *p);
+
 /* Appends the ids of `text` (`len` bytes) to `out`. Invalid UTF-8 is replaced by U+FFFD; *n_replaced (may be
- * NULL) is increased by the number of replacements. A piece of any length costs O(n log n). */
+ * NULL) is increased by the number of replacements. A text of any length costs O(n log n): where the model's patterns would
+ * need more it is refused (ERR_UNSUPPORTED names the pattern and the place). ERR_INTERRUPTED, ERR_MEMORY. */
 int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, enum token_specials specials,
                      struct token_list *out, size_t *n_replaced, struct moeflux_err *e);
 

@@ -11,7 +11,9 @@
 #include "text/tokenizer_file.h"
 #include "text/vocab.h"
 
-#define MAX_CONFIG_BYTES ((uint64_t)16 << 20)
+/* The file repeats the added tokens, of which some models have thousands. */
+#define MAX_CONFIG_BYTES  ((uint64_t)16 << 20)
+#define MAX_CONFIG_VALUES (1 << 19)
 
 /* --- post_processor --- */
 
@@ -154,13 +156,10 @@ static const char *template_of(const json_t *root)
 static int read_config_text(struct tokenizer *t, const char *text, size_t len, const char *where,
                             struct moeflux_err *e)
 {
-    json_error_t fault;
-    json_t *root = json_loadb(text, len, 0, &fault);
-    if (!root)
-        return err_set(e, ERR_FORMAT, "%s: line %d: %s", where, fault.line,
-                       quote_bytes(fault.text, strlen(fault.text)).text);
-    int rc = json_is_object(root) ? read_bos(t, root, where, e)
-                                  : err_set(e, ERR_FORMAT, "%s: expected a JSON object", where);
+    json_t *root = NULL;
+    int rc = json_read(text, len, where, MAX_CONFIG_VALUES, &root, e);
+    if (rc == 0)
+        rc = read_bos(t, root, where, e);
     const char *template = template_of(root);
     if (rc == 0 && template && !(t->chat_template = mem_text(template, e)))
         rc = ERR_MEMORY;

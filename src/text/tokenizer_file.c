@@ -12,7 +12,9 @@
 #include "text/tokenizer_lists.h"
 #include "text/utf8.h"
 
+/* The lists are read as they come and may be large; what is beside them becomes a tree. */
 #define MAX_FILE_BYTES ((uint64_t)256 << 20)
+#define MAX_REST_BYTES ((size_t)16 << 20)
 
 /* ---- normalizer ---- */
 
@@ -180,34 +182,44 @@ struct search {
     struct str *scratch;
 };
 
-/* A member of the model; where it is one of the two large lists its place is noted. */
-static int locate_list(void *ctx, struct jsonscan *s, struct jsonscan_text key, struct moeflux_err *e)
+/* Takes a list, which opens with `bracket`, and notes its place. */
+static int locate_list(struct jsonscan *s, struct jsonscan *list, const char *name, char bracket,
+                       struct moeflux_err *e)
 {
-    struct tokenizer_lists *lists = ((struct search *)ctx)->lists;
-    bool is_vocab = jsonscan_is(key, "vocab"), is_merges = jsonscan_is(key, "merges");
-    struct jsonscan *list = is_vocab ? &lists->vocab : &lists->merges;
-    const char *name = is_vocab ? "vocab" : "merges";
-    char bracket = jsonscan_peek(s);
+    char first = jsonscan_peek(s);
     size_t start = s->at;
     int rc = jsonscan_skip(s, e);
-    if (rc < 0 || (!is_vocab && !is_merges))
+    if (rc < 0)
         return rc;
     if (list->text)
-        return err_set(e, ERR_FORMAT, "model.%s is there twice", name);
-    if (bracket != (is_vocab ? '{' : '['))
-        return err_set(e, ERR_FORMAT, "model.%s is not %s", name, is_vocab ? "an object" : "an array");
+        return err_set(e, ERR_FORMAT, "%s is there twice", name);
+    if (first != bracket)
+        return err_set(e, ERR_FORMAT, "%s is not %s", name, bracket == '{' ? "an object" : "an array");
     if (!utf8_is_valid(s->text + start, s->at - start))
-        return err_set(e, ERR_FORMAT, "model.%s is not valid UTF-8", name);
+        return err_set(e, ERR_FORMAT, "%s is not valid UTF-8", name);
     *list = (struct jsonscan){s->text, start, s->at};
     return 0;
 }
 
+static int locate_in_model(void *ctx, struct jsonscan *s, struct jsonscan_text key, struct moeflux_err *e)
+{
+    struct tokenizer_lists *lists = ((struct search *)ctx)->lists;
+    if (jsonscan_is(key, "vocab"))
+        return locate_list(s, &lists->vocab, "model.vocab", '{', e);
+    if (jsonscan_is(key, "merges"))
+        return locate_list(s, &lists->merges, "model.merges", '[', e);
+    return jsonscan_skip(s, e);
+}
+
 /* A member of the whole file. */
-static int locate_model(void *ctx, struct jsonscan *s, struct jsonscan_text key, struct moeflux_err *e)
+static int locate_in_file(void *ctx, struct jsonscan *s, struct jsonscan_text key, struct moeflux_err *e)
 {
     struct search *search = ctx;
-    if (jsonscan_is(key, "model") && jsonscan_peek(s) == '{')
-        return jsonscan_members(s, search->scratch, locate_list, search, e);
+    char first = jsonscan_peek(s);
+    if (jsonscan_is(key, "model") && first == '{')
+        return jsonscan_members(s, search->scratch, locate_in_model, search, e);
+    if (jsonscan_is(key, "added_tokens") && first != 'n')
+        return locate_list(s, &search->lists->added, "added_tokens", '[', e);
     return jsonscan_skip(s, e);
 }
 
@@ -216,7 +228,7 @@ static int locate_lists(const char *text, size_t len, struct tokenizer_lists *li
     struct str scratch = {0};
     struct search search = {lists, &scratch};
     struct jsonscan s = {text, 0, len};
-    int rc = jsonscan_members(&s, &scratch, locate_model, &search, e);
+    int rc = jsonscan_members(&s, &scratch, locate_in_file, &search, e);
     str_free(&scratch);
     if (rc == 0 && !lists->vocab.text)
         rc = err_set(e, ERR_FORMAT, "model.vocab is missing");
@@ -225,50 +237,67 @@ static int locate_lists(const char *text, size_t len, struct tokenizer_lists *li
     return rc;
 }
 
-/* Appends "null" for the list and its line ends, so that the parser's line numbers stay true. */
-static void add_gap(struct str *rest, const struct jsonscan *list)
+/* What is left of the file without the lists. */
+struct rest {
+    struct str text;
+    bool too_long;
+};
+
+static void add_part(struct rest *r, const char *bytes, size_t n)
 {
-    str_add_text(rest, "null");
-    for (size_t i = list->at; i < list->end; i++)
-        if (list->text[i] == '\n')
-            str_add_text(rest, "\n");
+    r->too_long = r->too_long || n > MAX_REST_BYTES - r->text.len;
+    if (!r->too_long)
+        str_add(&r->text, bytes, n);
 }
 
-/* The file without the two lists, as a tree. */
-static json_t *parse_rest(const char *text, size_t len, const struct tokenizer_lists *lists,
-                          struct moeflux_err *e)
+/* Appends "null" for the list and its line ends, so that the parser's line numbers stay true. */
+static void add_gap(struct rest *r, const struct jsonscan *list)
 {
-    bool vocab_first = lists->vocab.at < lists->merges.at;
-    const struct jsonscan *a = vocab_first ? &lists->vocab : &lists->merges;
-    const struct jsonscan *b = vocab_first ? &lists->merges : &lists->vocab;
-    struct str rest = {0};
-    json_error_t fault;
-    str_add(&rest, text, a->at);
-    add_gap(&rest, a);
-    str_add(&rest, text + a->end, b->at - a->end);
-    add_gap(&rest, b);
-    str_add(&rest, text + b->end, len - b->end);
-    json_t *root = str_ok(&rest) ? json_loadb(rest.data, rest.len, JSON_REJECT_DUPLICATES, &fault) : NULL;
-    if (!str_ok(&rest) || (!root && json_error_code(&fault) == json_error_out_of_memory))
-        err_set(e, ERR_MEMORY, "out of memory for %zu bytes of JSON", len);
-    else if (!root)
-        err_set(e, ERR_FORMAT, "not valid JSON: %s (line %d)",
-                quote_bytes(fault.text, strlen(fault.text)).text, fault.line);
-    str_free(&rest);
-    return root;
+    add_part(r, "null", strlen("null"));
+    for (size_t i = list->at; i < list->end && !r->too_long; i++)
+        if (list->text[i] == '\n')
+            add_part(r, "\n", 1);
+}
+
+static int copy_rest(const char *text, size_t len, const struct tokenizer_lists *lists, struct rest *rest,
+                     struct moeflux_err *e)
+{
+    const struct jsonscan *all[] = {&lists->vocab, &lists->merges, &lists->added};
+    enum { N = sizeof all / sizeof *all };
+    size_t at = 0;
+    for (int i = 0; i < N; i++) {
+        const struct jsonscan *next = NULL;
+        for (int k = 0; k < N; k++)
+            if (all[k]->text && all[k]->at >= at && (!next || all[k]->at < next->at))
+                next = all[k];
+        if (!next)
+            break;
+        add_part(rest, text + at, next->at - at);
+        add_gap(rest, next);
+        at = next->end;
+    }
+    add_part(rest, text + at, len - at);
+    if (!str_ok(&rest->text))
+        return err_set(e, ERR_MEMORY, "out of memory for %zu bytes of JSON", len);
+    if (rest->too_long)
+        return err_set(e, ERR_FORMAT, "more than %zu bytes beside vocab, merges and added_tokens",
+                       MAX_REST_BYTES);
+    return 0;
 }
 
 static int read_text(struct tokenizer *t, const char *text, size_t len, struct moeflux_err *e)
 {
     struct tokenizer_lists lists = {0};
+    struct rest rest = {0};
+    json_t *root = NULL;
     int rc = locate_lists(text, len, &lists, e);
-    if (rc < 0)
-        return rc;
-    json_t *root = parse_rest(text, len, &lists, e);
-    if (!root)
-        return e->code;
-    lists.added = json_member(root, "added_tokens");
-    rc = read_model_options(t, json_object_get(root, "model"), e);
+    if (rc == 0)
+        rc = copy_rest(text, len, &lists, &rest, e);
+    if (rc == 0)
+        rc = json_read(rest.text.data, rest.text.len, "JSON", JSON_MAX_SMALL, &root, e);
+    str_free(&rest.text);
+    if (rc == 0)
+        rc = read_model_options(t, json_object_get(root, "model"), e);
     if (rc == 0)
         rc = read_normalizer(t, root, e);
     if (rc == 0)

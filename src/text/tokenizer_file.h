@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 
+#include "base/progress.h"
 #include "text/added.h"
 #include "text/bpe.h"
 #include "text/pretokenize.h"
@@ -19,9 +20,10 @@ struct tokenizer {
     int32_t bos;         /* put before a text; -1: none */
     char *chat_template; /* the file's own text; NULL: the directory has none */
     struct pretokenizer pretokenizer;
-    struct added added;            /* every added token by the file's own content */
-    struct added added_raw;        /* what is looked for in the raw text */
-    struct added added_normalised; /* what is looked for in normalised text, itself normalised */
+    struct moeflux_progress progress; /* asked while a text is encoded */
+    struct added added;               /* every added token by the file's own content */
+    struct added added_raw;           /* what is looked for in the raw text */
+    struct added added_normalised;    /* what is looked for in normalised text, itself normalised */
 };
 
 /* Fills the zeroed `t`. On failure it is partly filled: tokenizer_free takes it as it is. Errors as

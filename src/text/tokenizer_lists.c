@@ -1,5 +1,6 @@
 #include "text/tokenizer_lists.h"
 
+#include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -8,6 +9,9 @@
 #include "base/mem.h"
 #include "text/nfc.h"
 #include "text/tokenizer_file.h"
+
+/* A merge makes a token, nearly always one of its own. */
+enum { MAX_MERGES = VOCAB_MAX_IDS, MAX_ENTRY_VALUES = 256 };
 
 /* The state of one reading. */
 struct reading {
@@ -36,7 +40,8 @@ static int count_token(void *ctx, struct jsonscan *s, struct jsonscan_text key, 
         rc = check_id(id, "model.vocab", key.bytes, key.len, e);
     if (rc < 0)
         return rc;
-    r->n_tokens++;
+    if (++r->n_tokens > VOCAB_MAX_IDS)
+        return err_set(e, ERR_FORMAT, "model.vocab: more than %d tokens", VOCAB_MAX_IDS);
     r->last_id = id > r->last_id ? id : r->last_id;
     return 0;
 }
@@ -58,12 +63,12 @@ struct added_entry {
     bool normalised, special;
 };
 
-static int read_added_entry(const json_t *item, size_t idx, struct added_entry *a, struct moeflux_err *e)
+/* `where`: the entry's place, which begins the errors. */
+static int read_added_entry(const json_t *item, const char *where, struct added_entry *a,
+                            struct moeflux_err *e)
 {
     static const char *const unsupported[] = {"lstrip", "rstrip", "single_word"};
     const json_t *content = json_object_get(item, "content"), *id = json_object_get(item, "id");
-    char where[48];
-    snprintf(where, sizeof where, "added_tokens[%zu]", idx);
     if (!json_is_string(content) || json_string_length(content) == 0)
         return err_set(e, ERR_FORMAT, "%s: content is missing, empty or not a string", where);
     if (!json_is_integer(id))
@@ -80,20 +85,38 @@ static int read_added_entry(const json_t *item, size_t idx, struct added_entry *
     return v.rc;
 }
 
-static int count_added(struct reading *r, const json_t *added, struct moeflux_err *e)
+/* Calls `take` for every entry: each is a tree for a moment, the whole list never, as it may be large. */
+static int each_added(struct reading *r, struct jsonscan s,
+                      int (*take)(struct reading *r, const struct added_entry *a, const char *where,
+                                  struct moeflux_err *e),
+                      struct moeflux_err *e)
 {
-    size_t i;
-    json_t *item;
-    if (added && !json_is_array(added))
-        return err_set(e, ERR_FORMAT, "added_tokens is not an array");
-    json_array_foreach(added, i, item)
-    {
+    int rc = s.text ? jsonscan_open(&s, '[', e) : 0;
+    for (size_t i = 0; s.text && rc == 0 && (rc = jsonscan_more(&s, ']', i, e)) > 0; i++) {
+        char where[48];
         struct added_entry a = {0};
-        int rc = read_added_entry(item, i, &a, e);
-        if (rc < 0)
-            return rc;
-        r->last_id = a.id > r->last_id ? a.id : r->last_id;
+        json_t *item = NULL;
+        bool is_object = jsonscan_peek(&s) == '{';
+        size_t start = s.at;
+        snprintf(where, sizeof where, "added_tokens[%zu]", i);
+        rc = is_object ? jsonscan_skip(&s, e) : err_set(e, ERR_FORMAT, "%s: expected an object", where);
+        if (rc == 0)
+            rc = json_read(s.text + start, s.at - start, where, MAX_ENTRY_VALUES, &item, e);
+        if (rc == 0)
+            rc = read_added_entry(item, where, &a, e);
+        if (rc == 0)
+            rc = take(r, &a, where, e);
+        json_decref(item);
     }
+    return rc;
+}
+
+static int count_added(struct reading *r, const struct added_entry *a, const char *where,
+                       struct moeflux_err *e)
+{
+    (void)where;
+    (void)e;
+    r->last_id = a->id > r->last_id ? a->id : r->last_id;
     return 0;
 }
 
@@ -124,33 +147,25 @@ static int list_added(struct reading *r, const struct added_entry *a, struct moe
     return rc < 0 ? rc : added_add(&t->added_normalised, normal->data, normal->len, a->id, e);
 }
 
-static int read_added_token(struct reading *r, const json_t *item, size_t idx, struct moeflux_err *e)
+static int read_added_token(struct reading *r, const struct added_entry *a, const char *where,
+                            struct moeflux_err *e)
 {
-    struct added_entry a = {0};
-    int rc = read_added_entry(item, idx, &a, e);
-    if (rc == 0)
-        rc = give_added_id(r, &a, e);
+    int rc = give_added_id(r, a, e);
     if (rc < 0)
         return rc;
-    struct vocab_token *token = &r->t->vocab.tokens[a.id];
+    struct vocab_token *token = &r->t->vocab.tokens[a->id];
     if (token->added)
-        return err_set(e, ERR_FORMAT, "added_tokens[%zu]: id %d is given twice", idx, a.id);
+        return err_set(e, ERR_FORMAT, "%s: id %d is given twice", where, a->id);
     token->added = true;
-    token->special = a.special;
-    return list_added(r, &a, e);
+    token->special = a->special;
+    return list_added(r, a, e);
 }
 
-static int read_added(struct reading *r, const json_t *added, struct moeflux_err *e)
+static int read_added(struct reading *r, struct jsonscan added, struct moeflux_err *e)
 {
-    size_t i;
-    json_t *item;
-    json_array_foreach(added, i, item)
-    {
-        int rc = read_added_token(r, item, i, e);
-        if (rc < 0)
-            return rc;
-    }
-    int rc = added_sort(&r->t->added, e);
+    int rc = each_added(r, added, read_added_token, e);
+    if (rc == 0)
+        rc = added_sort(&r->t->added, e);
     if (rc == 0)
         rc = added_sort(&r->t->added_raw, e);
     return rc < 0 ? rc : added_sort(&r->t->added_normalised, e);
@@ -252,7 +267,8 @@ static int count_merges(struct jsonscan s, size_t *n, struct moeflux_err *e)
 {
     int rc = jsonscan_open(&s, '[', e);
     for (*n = 0; rc == 0 && (rc = jsonscan_more(&s, ']', *n, e)) > 0; ++*n)
-        rc = jsonscan_skip(&s, e);
+        rc = *n < MAX_MERGES ? jsonscan_skip(&s, e)
+                             : err_set(e, ERR_FORMAT, "model.merges: more than %d", MAX_MERGES);
     return rc;
 }
 
@@ -276,7 +292,7 @@ static int read_all(struct reading *r, const struct tokenizer_lists *lists, stru
     struct jsonscan first = lists->vocab, second = lists->vocab;
     int rc = jsonscan_members(&first, &r->scratch[0], count_token, r, e);
     if (rc == 0)
-        rc = count_added(r, lists->added, e);
+        rc = each_added(r, lists->added, count_added, e);
     if (rc == 0)
         rc = vocab_init(&r->t->vocab, (int32_t)(r->last_id + 1), r->n_tokens, e);
     if (rc == 0)

@@ -2,8 +2,6 @@
 #ifndef MOEFLUX_TEXT_TOKENIZER_LISTS_H
 #define MOEFLUX_TEXT_TOKENIZER_LISTS_H
 
-#include <jansson.h>
-
 #include "text/jsonscan.h"
 
 struct moeflux_err;
@@ -12,7 +10,7 @@ struct tokenizer;
 struct tokenizer_lists {
     struct jsonscan vocab;  /* the whole object model.vocab, valid UTF-8 */
     struct jsonscan merges; /* the whole array model.merges, valid UTF-8 */
-    const json_t *added;    /* added_tokens; NULL: none */
+    struct jsonscan added;  /* the whole array added_tokens, valid UTF-8; text NULL: there is none */
 };
 
 /* Fills t->vocab, t->bpe and the added tokens. t->nfc must be known. ERR_FORMAT, ERR_UNSUPPORTED, ERR_MEMORY; the

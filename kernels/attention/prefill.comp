@@ -1,0 +1,248 @@
+// attention/prefill.comp - attention/decode.comp's result for the many tokens of a chunk: a tile of queries meets a tile of
+// positions at a time.
+//
+// The queries of a key/value head are rows (token, head): row r is token r / group, head kv_head * group + r % group. A
+// workgroup has ROWS rows of one key/value head. Per tile of POSITIONS keys: scores, masked after each row's own
+// position; the row's new maximum; its sums so far scaled down to it; the tile's values added. A tile past the last
+// position of all rows is not visited.
+// Grid: x = tiles of ROWS rows, y = n_kv_heads * n_splits: workgroups that run at about the same time read the same
+// keys and values. The last tiles, which see the most positions, start first.
+// Two mappings, chosen at build:
+//   tiles (GPUs): 16 x 16 invocations, float32. Tolerance 1e-5 of the largest output after the merge.
+//   matrices (COOP, attention_many_coop; attention/prefill_coop.glsl): queries, keys, values and weights in float16, scores and
+//     sums in float32, 16 x 16 x 16 at a time by VK_NV_cooperative_matrix; KEY_DIM and VALUE_DIM are multiples of 16. Tolerance 2e-3.
+#version 460
+#include "lib/memory.glsl"
+#include "lib/kv_cache.glsl"
+
+layout(local_size_x_id = 1) in;
+layout(constant_id = 0) const uint SUBGROUP = 32;
+layout(constant_id = 1) const uint WORKGROUP = 256;
+layout(constant_id = 2) const uint KEY_DIM = 256;
+layout(constant_id = 3) const uint VALUE_DIM = 256;
+layout(constant_id = 5) const uint LATENT = 0; // a key's first VALUE_DIM channels are its value
+
+layout(push_constant, std430) uniform Args { attention_args a; };
+
+const uint ROWS = 64;
+const float LOWEST = -3.0e38; // finite, so that a difference of two is never NaN
+
+// What a workgroup computes: set by find_work.
+uint kv_head, split, group, first_row, n_rows; // n_rows: of the whole chunk
+uint from, to;                                 // positions
+
+void find_work(uint positions)
+{
+    kv_head = gl_WorkGroupID.y / a.n_splits;
+    split = gl_WorkGroupID.y % a.n_splits;
+    group = a.n_heads / a.n_kv_heads;
+    n_rows = a.n * group;
+    first_row = ((n_rows - 1) / ROWS - gl_WorkGroupID.x) * ROWS;
+    // Every row's splits begin at the same positions, each a tile's first.
+    uint n_pos = a.pos + a.n;
+    uint share = ((n_pos + a.n_splits - 1) / a.n_splits + positions - 1) / positions * positions;
+    uint last_token = min(first_row + ROWS - 1, n_rows - 1) / group;
+    from = min(split * share, n_pos);
+    to = max(from, min(from + share, a.pos + last_token + 1));
+}
+
+uint row_token(uint row)
+{
+    return min(first_row + row, n_rows - 1) / group;
+}
+
+uint row_head(uint row)
+{
+    return kv_head * group + min(first_row + row, n_rows - 1) % group;
+}
+
+// Where a row's query begins, in fours of channels.
+uint query_row(uint row)
+{
+    return (row_token(row) * a.q_stride + row_head(row) * KEY_DIM) / 4;
+}
+
+// Positions from this one on are hidden from a row.
+uint row_end(uint row)
+{
+    return min(to, a.pos + row_token(row) + 1);
+}
+
+// Positions past the last repeat it.
+uvec2 key_row(uint p)
+{
+    p = min(p, max(to, 1) - 1);
+    if (FLAT != 0)
+        return flat_row(a.keys, p, kv_head, a.n_kv_heads, KEY_DIM);
+    return cache_row(a.keys, a.layer_off, p, 0, kv_head, a.n_kv_heads, KEY_DIM);
+}
+
+uvec2 value_row(uint p)
+{
+    p = min(p, max(to, 1) - 1);
+    if (FLAT != 0)
+        return flat_row(a.values, p, kv_head, a.n_kv_heads, VALUE_DIM);
+    return cache_row(a.keys, a.layer_off, p, LATENT != 0 ? 0 : 1, kv_head, a.n_kv_heads, KEY_DIM);
+}
+
+// Where a row's result begins, in floats.
+uint partial_row(uint row)
+{
+    uint token = row_token(row), head = row_head(row);
+    if (a.is_whole != 0)
+        return token * a.dst_stride + head * VALUE_DIM;
+    return ((token * a.n_heads + head) * a.n_splits + split) * (VALUE_DIM + 2);
+}
+
+#ifdef COOP
+#include "attention/prefill_coop.glsl"
+#else
+// Invocation (x, y) of 16 x 16 has rows y + 16 i; of scores the positions x + 16 j, of the sums every 16th four channels.
+const uint SIDE = 16;
+const uint POSITIONS = 64;
+const uint EACH = ROWS / SIDE; // rows, and positions, of an invocation
+const uint DEPTH = 4;          // fours of channels of a step of the scores
+const uint STRIDE = DEPTH + 1; // odd: neighbouring rows lie in different banks
+const uint FOURS = KEY_DIM / 4, VALUE_FOURS = VALUE_DIM / 4;
+const uint VALUES = VALUE_DIM > 256 ? 4 : 8; // positions of a step of the sums
+const uint COLS = (VALUE_FOURS + SIDE - 1) / SIDE;
+const uint Q_AND_K = (ROWS + POSITIONS) * STRIDE, V = VALUES * VALUE_FOURS;
+shared vec4 stage[Q_AND_K > V ? Q_AND_K : V]; // a step's queries and keys; a step's values
+shared float scores[ROWS * (POSITIONS + 1)];  // then weights
+shared float parts[ROWS * 4];                 // of a row's four quarters
+shared float tops[ROWS], sums[ROWS], keeps[ROWS];
+
+uint x, y;
+vec4 acc[EACH][COLS];
+
+void stage_queries_and_keys(uint at, uint depth)
+{
+    for (uint u = gl_LocalInvocationID.x; u < (ROWS + POSITIONS) * DEPTH; u += WORKGROUP) {
+        uint row = u / DEPTH, c4 = depth + u % DEPTH;
+        vec4 v = vec4(0.0);
+        if (c4 < FOURS && row < ROWS)
+            v = F32x4s(a.q).v[query_row(row) + c4] * a.scale;
+        else if (c4 < FOURS)
+            v = cache_four(key_row(at + row - ROWS), c4);
+        stage[row * STRIDE + u % DEPTH] = v;
+    }
+}
+
+void score_tile(uint at)
+{
+    float s[EACH][EACH];
+    [[unroll]] for (uint i = 0; i < EACH; i++)
+        [[unroll]] for (uint j = 0; j < EACH; j++)
+            s[i][j] = 0.0;
+    for (uint depth = 0; depth < FOURS; depth += DEPTH) {
+        barrier();
+        stage_queries_and_keys(at, depth);
+        barrier();
+        [[unroll]] for (uint c = 0; c < DEPTH; c++) {
+            vec4 k[EACH];
+            [[unroll]] for (uint j = 0; j < EACH; j++)
+                k[j] = stage[(ROWS + x + SIDE * j) * STRIDE + c];
+            [[unroll]] for (uint i = 0; i < EACH; i++) {
+                vec4 q = stage[(y + SIDE * i) * STRIDE + c];
+                [[unroll]] for (uint j = 0; j < EACH; j++)
+                    s[i][j] = fma(q.w, k[j].w, fma(q.z, k[j].z, fma(q.y, k[j].y, fma(q.x, k[j].x, s[i][j]))));
+            }
+        }
+    }
+    [[unroll]] for (uint i = 0; i < EACH; i++)
+        [[unroll]] for (uint j = 0; j < EACH; j++) {
+            uint row = y + SIDE * i, p = x + SIDE * j;
+            scores[row * (POSITIONS + 1) + p] = at + p < row_end(row) ? s[i][j] : LOWEST;
+        }
+    barrier();
+}
+
+// Scores become weights: four invocations for each row.
+void weigh_tile()
+{
+    uint row = gl_LocalInvocationID.x / 4, mine = row * (POSITIONS + 1) + gl_LocalInvocationID.x % 4 * (POSITIONS / 4);
+    float top = tops[row], high = top, sum = 0.0;
+    for (uint i = 0; i < POSITIONS / 4; i++)
+        high = max(high, scores[mine + i]);
+    parts[gl_LocalInvocationID.x] = high;
+    barrier();
+    high = max(max(parts[4 * row], parts[4 * row + 1]), max(parts[4 * row + 2], parts[4 * row + 3]));
+    barrier();
+    for (uint i = 0; i < POSITIONS / 4; i++) {
+        float s = scores[mine + i], w = s > LOWEST ? exp(s - high) : 0.0;
+        scores[mine + i] = w;
+        sum += w;
+    }
+    parts[gl_LocalInvocationID.x] = sum;
+    barrier();
+    if (gl_LocalInvocationID.x % 4 == 0) {
+        float keep = exp(top - high);
+        keeps[row] = keep;
+        tops[row] = high;
+        sums[row] = sums[row] * keep + parts[4 * row] + parts[4 * row + 1] + parts[4 * row + 2] + parts[4 * row + 3];
+    }
+    barrier();
+}
+
+void add_tile(uint at)
+{
+    [[unroll]] for (uint i = 0; i < EACH; i++)
+        [[unroll]] for (uint j = 0; j < COLS; j++)
+            acc[i][j] *= keeps[y + SIDE * i];
+    for (uint p = 0; p < POSITIONS; p += VALUES) {
+        barrier();
+        for (uint u = gl_LocalInvocationID.x; u < V; u += WORKGROUP)
+            stage[u] = cache_four(value_row(at + p + u / VALUE_FOURS), u % VALUE_FOURS);
+        barrier();
+        [[unroll]] for (uint v = 0; v < VALUES; v++) {
+            float w[EACH];
+            [[unroll]] for (uint i = 0; i < EACH; i++)
+                w[i] = scores[(y + SIDE * i) * (POSITIONS + 1) + p + v];
+            [[unroll]] for (uint j = 0; j < COLS; j++) {
+                vec4 value = stage[v * VALUE_FOURS + min(x + SIDE * j, VALUE_FOURS - 1)];
+                [[unroll]] for (uint i = 0; i < EACH; i++)
+                    acc[i][j] = fma(vec4(w[i]), value, acc[i][j]);
+            }
+        }
+    }
+}
+
+void store_results()
+{
+    [[unroll]] for (uint i = 0; i < EACH; i++) {
+        uint row = y + SIDE * i, dst = partial_row(row);
+        if (first_row + row >= n_rows)
+            continue;
+        float factor = a.is_whole != 0 ? 1.0 / sums[row] : 1.0;
+        [[unroll]] for (uint j = 0; j < COLS; j++)
+            [[unroll]] for (uint c = 0; c < 4; c++)
+                if (x + SIDE * j < VALUE_FOURS)
+                    F32s(a.partial).v[dst + 4 * (x + SIDE * j) + c] = acc[i][j][c] * factor;
+        if (x == 0 && a.is_whole == 0) {
+            F32s(a.partial).v[dst + VALUE_DIM] = tops[row];
+            F32s(a.partial).v[dst + VALUE_DIM + 1] = sums[row];
+        }
+    }
+}
+
+void main()
+{
+    x = gl_LocalInvocationID.x % SIDE;
+    y = gl_LocalInvocationID.x / SIDE;
+    find_work(POSITIONS);
+    [[unroll]] for (uint i = 0; i < EACH; i++)
+        [[unroll]] for (uint j = 0; j < COLS; j++)
+            acc[i][j] = vec4(0.0);
+    if (gl_LocalInvocationID.x < ROWS) {
+        tops[gl_LocalInvocationID.x] = LOWEST;
+        sums[gl_LocalInvocationID.x] = 0.0;
+    }
+    barrier();
+    for (uint at = from; at < to; at += POSITIONS) {
+        score_tile(at);
+        weigh_tile();
+        add_tile(at);
+    }
+    store_results();
+}
+#endif

@@ -1,0 +1,247 @@
+// attention/prefill_coop.glsl - attention/prefill.comp's tiles on cooperative matrices.
+//
+// 64 rows meet 32 positions at a time. Four groups of subgroups have 16 rows each; the SHARE subgroups of a group share
+// their rows: each computes its part of the positions' scores and of the values' channels, and all of them the softmax.
+// While a tile is computed the next one is on its way to registers.
+#ifndef ATTENTION_COOP_GLSL
+#define ATTENTION_COOP_GLSL
+
+#extension GL_NV_cooperative_matrix : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_KHR_memory_scope_semantics : require
+
+const uint SHARE = WORKGROUP / 128; // 1 or 2
+const uint POSITIONS = 32;
+const uint KEY_UNITS = KEY_DIM / 8, VALUE_UNITS = VALUE_DIM / 8; // of eight channels
+const uint KEY_BLOCKS = KEY_DIM / 16, VALUE_BLOCKS = VALUE_DIM / 16;
+// Of a subgroup: matrices of scores, and of sums; the last subgroup of a group may have fewer.
+const uint MY_SCORES = POSITIONS / 16 / SHARE, MY_VALUES = (VALUE_BLOCKS + SHARE - 1) / SHARE;
+// Units of an invocation.
+const uint MY_KEY_UNITS = (POSITIONS * KEY_UNITS + WORKGROUP - 1) / WORKGROUP;
+const uint MY_VALUE_UNITS = (POSITIONS * VALUE_UNITS + WORKGROUP - 1) / WORKGROUP;
+// In uvec4 of eight halves or four floats: odd numbers, so that neighbouring rows lie in different banks.
+const uint K_STRIDE = KEY_UNITS + 1, V_STRIDE = VALUE_UNITS + 1;
+const uint S_STRIDE = POSITIONS / 4 + 1;
+const uint P_STRIDE = POSITIONS / 8 + 1;
+const uint V_TILE = POSITIONS * K_STRIDE; // where the values begin
+const uint Q_SIZE = ROWS * K_STRIDE, KV_SIZE = V_TILE + POSITIONS * V_STRIDE;
+shared uvec4 tile[Q_SIZE > KV_SIZE ? Q_SIZE : KV_SIZE]; // keys, values; at first the queries
+shared uvec4 scores[ROWS * S_STRIDE];                   // also 16 x 16 numbers of each subgroup
+shared uvec4 weights[ROWS * P_STRIDE];
+
+const float LOG2_E = 1.44269504;
+// A row's sums are scaled down only when its maximum has grown by this power of two: weights stay in float16's range.
+const float SLACK = 8.0;
+
+uint group_row, member; // of this subgroup: its first row, its place in the group
+fcoopmatNV<16, gl_ScopeSubgroup, 16, 16> q[KEY_BLOCKS];
+fcoopmatNV<32, gl_ScopeSubgroup, 16, 16> acc[MY_VALUES];
+float top, sum; // of this lane's row, top in powers of two: two lanes share a row, each has half of its sum
+uvec4 next_keys[MY_KEY_UNITS], next_values[MY_VALUE_UNITS];
+
+uint halves2(vec2 v)
+{
+    return packHalf2x16(clamp(v, vec2(-65504.0), vec2(65504.0)));
+}
+
+uvec4 halves8(vec4 a, vec4 b)
+{
+    return uvec4(halves2(a.xy), halves2(a.zw), halves2(b.xy), halves2(b.zw));
+}
+
+// The subgroups of a group see what they wrote.
+void meet()
+{
+    if (SHARE > 1)
+        barrier();
+    else
+        subgroupBarrier();
+}
+
+// Where this subgroup's 16 x 16 numbers lie in `scores`, S_STRIDE from row to row.
+uint own_square()
+{
+    return group_row * S_STRIDE + 4 * member;
+}
+
+void load_queries()
+{
+    float scale = a.scale * LOG2_E;
+    for (uint u = gl_LocalInvocationID.x; u < ROWS * KEY_UNITS; u += WORKGROUP) {
+        uint row = u / KEY_UNITS, unit = u % KEY_UNITS, at = query_row(row) + 2 * unit;
+        tile[row * K_STRIDE + unit] = halves8(F32x4s(a.q).v[at] * scale, F32x4s(a.q).v[at + 1] * scale);
+    }
+    barrier();
+    [[unroll]] for (uint d = 0; d < KEY_BLOCKS; d++)
+        coopMatLoadNV(q[d], tile, group_row * K_STRIDE + 2 * d, K_STRIDE, false);
+    [[unroll]] for (uint d = 0; d < MY_VALUES; d++)
+        acc[d] = fcoopmatNV<32, gl_ScopeSubgroup, 16, 16>(0.0);
+    top = LOWEST;
+    sum = 0.0;
+}
+
+// Channels 8 * unit .. of a row.
+uvec4 load_eight(uvec2 row, uint unit)
+{
+    if (KV_TYPE == KV_F16)
+        return F16x8s(row).v[unit];
+    return halves8(F32x4s(row).v[2 * unit], F32x4s(row).v[2 * unit + 1]);
+}
+
+// Asks for a tile. Its rows follow each other: a tile lies in one block of the cache. Rows past the last repeat it.
+void ask_tile(uint at)
+{
+    uvec2 keys = key_row(at), values = value_row(at);
+    uint key_step = KV_BYTES * a.n_kv_heads * KEY_DIM, value_step = KV_BYTES * a.n_kv_heads * VALUE_DIM;
+    uint last = min(POSITIONS, to - at) - 1;
+    [[unroll]] for (uint i = 0; i < MY_KEY_UNITS; i++) {
+        uint u = gl_LocalInvocationID.x + i * WORKGROUP;
+        next_keys[i] = load_eight(addr_add(keys, min(u / KEY_UNITS, last) * key_step), u % KEY_UNITS);
+    }
+    [[unroll]] for (uint i = 0; i < MY_VALUE_UNITS; i++) {
+        uint u = gl_LocalInvocationID.x + i * WORKGROUP;
+        next_values[i] = load_eight(addr_add(values, min(u / VALUE_UNITS, last) * value_step), u % VALUE_UNITS);
+    }
+}
+
+// Puts the tile that was asked for into shared memory.
+void keep_tile()
+{
+    [[unroll]] for (uint i = 0; i < MY_KEY_UNITS; i++) {
+        uint u = gl_LocalInvocationID.x + i * WORKGROUP;
+        if (u < POSITIONS * KEY_UNITS)
+            tile[u / KEY_UNITS * K_STRIDE + u % KEY_UNITS] = next_keys[i];
+    }
+    [[unroll]] for (uint i = 0; i < MY_VALUE_UNITS; i++) {
+        uint u = gl_LocalInvocationID.x + i * WORKGROUP;
+        if (u < POSITIONS * VALUE_UNITS)
+            tile[V_TILE + u / VALUE_UNITS * V_STRIDE + u % VALUE_UNITS] = next_values[i];
+    }
+}
+
+void score_tile()
+{
+    fcoopmatNV<32, gl_ScopeSubgroup, 16, 16> s[MY_SCORES];
+    uint first = 16 * MY_SCORES * member; // of the positions
+    [[unroll]] for (uint j = 0; j < MY_SCORES; j++)
+        s[j] = fcoopmatNV<32, gl_ScopeSubgroup, 16, 16>(0.0);
+    [[unroll]] for (uint d = 0; d < KEY_BLOCKS; d++)
+        [[unroll]] for (uint j = 0; j < MY_SCORES; j++) {
+            fcoopmatNV<16, gl_ScopeSubgroup, 16, 16> k;
+            coopMatLoadNV(k, tile, (first + 16 * j) * K_STRIDE + 2 * d, K_STRIDE, true);
+            s[j] = coopMatMulAddNV(q[d], k, s[j]);
+        }
+    [[unroll]] for (uint j = 0; j < MY_SCORES; j++)
+        coopMatStoreNV(s[j], scores, group_row * S_STRIDE + first / 4 + 4 * j, S_STRIDE, false);
+}
+
+// acc *= what each row's lanes say.
+void scale_sums(float keep)
+{
+    uint row = own_square() + gl_SubgroupInvocationID / 2 * S_STRIDE, part = gl_SubgroupInvocationID % 2;
+    subgroupBarrier();
+    scores[row + 2 * part] = uvec4(floatBitsToUint(keep));
+    scores[row + 2 * part + 1] = uvec4(floatBitsToUint(keep));
+    subgroupBarrier();
+    fcoopmatNV<32, gl_ScopeSubgroup, 16, 16> f;
+    coopMatLoadNV(f, scores, own_square(), S_STRIDE, false);
+    [[unroll]] for (uint d = 0; d < MY_VALUES; d++)
+        for (uint i = 0; i < f.length(); i++)
+            acc[d][i] *= f[i];
+}
+
+// Scores become weights; a lane has every other four of its row's positions.
+void weigh_tile(uint at)
+{
+    const uint FOURS = POSITIONS / 8;
+    uint part = gl_SubgroupInvocationID % 2 * FOURS;
+    uint mine = group_row + gl_SubgroupInvocationID / 2, end = row_end(mine);
+    vec4 s[FOURS];
+    float high = LOWEST;
+    meet();
+    [[unroll]] for (uint i = 0; i < FOURS; i++) {
+        uint p = at + 4 * (part + i);
+        s[i] = uintBitsToFloat(scores[mine * S_STRIDE + part + i]);
+        s[i] = mix(vec4(LOWEST), s[i], lessThan(uvec4(p, p + 1, p + 2, p + 3), uvec4(end)));
+        high = max(high, max(max(s[i].x, s[i].y), max(s[i].z, s[i].w)));
+    }
+    high = max(high, subgroupShuffleXor(high, 1));
+    bool grows = high > top + SLACK;
+    if (SHARE > 1)
+        barrier(); // the scores' memory serves the next step
+    if (subgroupMax(grows ? 1u : 0u) != 0u) {
+        float keep = grows ? exp2(top - high) : 1.0;
+        top = grows ? high : top;
+        sum *= keep;
+        scale_sums(keep);
+    }
+    [[unroll]] for (uint i = 0; i < FOURS; i++) {
+        bvec4 seen = greaterThan(s[i], vec4(LOWEST));
+        s[i] = mix(vec4(0.0), exp2(s[i] - top), seen);
+        sum += s[i].x + s[i].y + s[i].z + s[i].w;
+    }
+    if (member == 0)
+        [[unroll]] for (uint i = 0; i < FOURS / 2; i++)
+            weights[mine * P_STRIDE + part / 2 + i] = halves8(s[2 * i], s[2 * i + 1]);
+    meet();
+}
+
+void add_tile()
+{
+    uint first = MY_VALUES * member;
+    [[unroll]] for (uint j = 0; j < POSITIONS / 16; j++) {
+        fcoopmatNV<16, gl_ScopeSubgroup, 16, 16> w;
+        coopMatLoadNV(w, weights, group_row * P_STRIDE + 2 * j, P_STRIDE, false);
+        [[unroll]] for (uint d = 0; d < MY_VALUES; d++)
+            if (VALUE_BLOCKS % SHARE == 0 || first + d < VALUE_BLOCKS) {
+                fcoopmatNV<16, gl_ScopeSubgroup, 16, 16> v;
+                coopMatLoadNV(v, tile, V_TILE + 16 * j * V_STRIDE + 2 * (first + d), V_STRIDE, false);
+                acc[d] = coopMatMulAddNV(w, v, acc[d]);
+            }
+    }
+}
+
+void store_results()
+{
+    uint part = gl_SubgroupInvocationID % 2 * 2, first = MY_VALUES * member;
+    uint mine = group_row + gl_SubgroupInvocationID / 2, dst = partial_row(mine);
+    uint row = own_square() + gl_SubgroupInvocationID / 2 * S_STRIDE;
+    bool is_real = first_row + mine < n_rows;
+    float both = sum + subgroupShuffleXor(sum, 1), factor = a.is_whole != 0 ? 1.0 / both : 1.0;
+    [[unroll]] for (uint d = 0; d < MY_VALUES; d++) {
+        subgroupBarrier();
+        coopMatStoreNV(acc[d], scores, own_square(), S_STRIDE, false);
+        subgroupBarrier();
+        [[unroll]] for (uint i = 0; i < 8; i++)
+            if (is_real && first + d < VALUE_BLOCKS)
+                F32s(a.partial).v[dst + 16 * (first + d) + 4 * part + i] =
+                    uintBitsToFloat(scores[row + part + i / 4][i % 4]) * factor;
+    }
+    if (is_real && part == 0 && member == 0 && a.is_whole == 0) {
+        F32s(a.partial).v[dst + VALUE_DIM] = top <= LOWEST ? LOWEST : top / LOG2_E;
+        F32s(a.partial).v[dst + VALUE_DIM + 1] = both;
+    }
+}
+
+void main()
+{
+    find_work(POSITIONS);
+    group_row = gl_SubgroupID % 4 * 16;
+    member = gl_SubgroupID / 4;
+    if (from < to)
+        ask_tile(from);
+    load_queries();
+    for (uint at = from; at < to; at += POSITIONS) {
+        barrier();
+        keep_tile();
+        barrier();
+        if (at + POSITIONS < to)
+            ask_tile(at + POSITIONS);
+        score_tile();
+        weigh_tile(at);
+        add_tile();
+    }
+    store_results();
+}
+
+#endif

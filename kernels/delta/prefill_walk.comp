@@ -1,0 +1,189 @@
+// delta/prefill_walk.comp - delta/prefill_scan.comp's recurrence over a chunk's tokens, a block of four at a time. With a_i = S k_i and
+// b_i = S q_i for the state S before the block (row by row; d, e, beta as in args.h: decays and their products):
+//   u_i = beta_i (v_i - e_i a_i) - sum_j<i beta_i e_ij (k_j k_i) u_j
+//   dst_i = e_i b_i + sum_j<=i e_ij (k_j q_i) u_j
+//   S = e_3 S + sum_j e_3j u_j k_j
+// which is the recurrence, written out. What depends on the tokens alone comes from delta/prefill_blocks.comp. So the lanes
+// that share a row exchange their parts once for four tokens, and S is scaled once.
+//
+// PARTS lanes share EACH rows of S and keep them in registers: of the eight sums a_i, b_i each lane gets one. Queries, keys
+// and values of STAGE tokens lie in shared memory; the next ones are on their way meanwhile.
+// Grid: x = n_v heads, y = blocks of ROWS rows. float32, tolerance 1e-5.
+#version 460
+#include "lib/memory.glsl"
+
+layout(local_size_x_id = 1) in;
+layout(constant_id = 0) const uint SUBGROUP = 32; // at least 8
+layout(constant_id = 1) const uint WORKGROUP = 128;
+layout(constant_id = 2) const uint PARTS = 8; // 8, 16 or 32, at most SUBGROUP
+layout(constant_id = 3) const uint EACH = 2;
+layout(constant_id = 4) const uint STAGE = 16;  // a multiple of DELTA_BLOCK
+layout(constant_id = 5) const uint K_DIM = 128; // both multiples of 4
+layout(constant_id = 6) const uint V_DIM = 128;
+
+layout(push_constant, std430) uniform Args { delta_prefill_walk_args a; };
+
+const uint SUMS = 2 * DELTA_BLOCK;
+const uint FOURS = K_DIM / 4, COLS = (FOURS + PARTS - 1) / PARTS; // COLS: fours of columns of a lane
+const uint SIDE = SUBGROUP / PARTS;           // neighbouring lanes that have the same columns
+const uint ROWS = WORKGROUP / PARTS * EACH;   // a multiple of 4
+const uint COEFS = DELTA_COEFS / 4;
+const uint QK = STAGE * 2 * FOURS, V = STAGE * ROWS / 4, C = STAGE / DELTA_BLOCK * COEFS; // fours of a stage
+const uint HELD_QK = (QK + WORKGROUP - 1) / WORKGROUP, HELD_V = (V + WORKGROUP - 1) / WORKGROUP,
+           HELD_C = (C + WORKGROUP - 1) / WORKGROUP;
+shared vec4 qk[QK], values[V], coefs[C]; // [token][q, k], [token][row], [block]
+
+uint head, key_head, part, row0; // row0: of the workgroup
+vec4 next_qk[HELD_QK], next_values[HELD_V], next_coefs[HELD_C];
+
+// Tokens past the last are 0, as delta_blocks takes them to be.
+void load(uint first)
+{
+    [[unroll]] for (uint i = 0; i < HELD_QK; i++) {
+        uint u = i * WORKGROUP + gl_LocalInvocationID.x, t = first + u / (2 * FOURS), c = u % (2 * FOURS);
+        uint at = t * (a.row / 4) + (c < FOURS ? key_head * FOURS : (a.n_k + key_head - 1) * FOURS) + c;
+        next_qk[i] = u < QK && t < a.n ? F32x4s(a.prepared).v[at] : vec4(0.0);
+    }
+    [[unroll]] for (uint i = 0; i < HELD_V; i++) {
+        uint u = i * WORKGROUP + gl_LocalInvocationID.x, t = first + u / (ROWS / 4), row = row0 + u % (ROWS / 4) * 4;
+        uint at = (t * a.row + 2 * a.n_k * K_DIM + head * V_DIM + row) / 4;
+        next_values[i] = u < V && t < a.n && row < V_DIM ? F32x4s(a.prepared).v[at] : vec4(0.0);
+    }
+    [[unroll]] for (uint i = 0; i < HELD_C; i++) {
+        uint u = i * WORKGROUP + gl_LocalInvocationID.x, block = first / DELTA_BLOCK + u / COEFS;
+        bool there = u < C && block * DELTA_BLOCK < a.n;
+        next_coefs[i] = there ? F32x4s(a.coefs).v[(block * a.n_v + head) * COEFS + u % COEFS] : vec4(0.0);
+    }
+}
+
+void keep()
+{
+    [[unroll]] for (uint i = 0; i < HELD_QK; i++)
+        if (i * WORKGROUP + gl_LocalInvocationID.x < QK)
+            qk[i * WORKGROUP + gl_LocalInvocationID.x] = next_qk[i];
+    [[unroll]] for (uint i = 0; i < HELD_V; i++)
+        if (i * WORKGROUP + gl_LocalInvocationID.x < V)
+            values[i * WORKGROUP + gl_LocalInvocationID.x] = next_values[i];
+    [[unroll]] for (uint i = 0; i < HELD_C; i++)
+        if (i * WORKGROUP + gl_LocalInvocationID.x < C)
+            coefs[i * WORKGROUP + gl_LocalInvocationID.x] = next_coefs[i];
+}
+
+// Of a token's q (0) or k (1) the j-th four of columns of this lane; 0 past K_DIM, so that S there never counts.
+vec4 column(uint token, uint which, uint j)
+{
+    uint c = j * PARTS + part;
+    if (FOURS % PARTS == 0)
+        return qk[(token * 2 + which) * FOURS + c];
+    return c < FOURS ? qk[(token * 2 + which) * FOURS + c] : vec4(0.0);
+}
+
+// A sum for which two lanes have a part each: the one of them whose bit is set gets that of `high`, the other that of `low`.
+float exchange(float low, float high, uint bit)
+{
+    bool upper = (part & bit) != 0;
+    return (upper ? high : low) + subgroupShuffleXor(upper ? low : high, bit * SIDE);
+}
+
+// Both lanes get all sums.
+void add_up(inout float x[SUMS], uint bit)
+{
+    if (bit < PARTS)
+        [[unroll]] for (uint i = 0; i < SUMS; i++)
+            x[i] += subgroupShuffleXor(x[i], bit * SIDE);
+}
+
+// Sum number part % SUMS over the lanes that share a row. No loop over the bits: drivers leave loops alone around one that
+// they cannot unroll, and the arrays of such loops end up in memory.
+float share(float x[SUMS])
+{
+    add_up(x, 8);
+    add_up(x, 16);
+    vec4 y;
+    [[unroll]] for (uint i = 0; i < 4; i++)
+        y[i] = exchange(x[i], x[i + 4], 4);
+    return exchange(exchange(y.x, y.z, 2), exchange(y.y, y.w, 2), 1);
+}
+
+// dst of a row for the block's tokens; returns e_3j u_j.
+vec4 solve(float sum, uint block, uint first, uint row)
+{
+    uint at = block / DELTA_BLOCK * COEFS, mine = part % SUMS, token = mine % DELTA_BLOCK, lane = gl_SubgroupInvocationID % SIDE;
+    vec4 two = coefs[at + 7 + mine / 2], low = coefs[at + 4], last = coefs[at + 5], seen = coefs[at + token];
+    vec2 factors = mine % 2 == 0 ? two.xy : two.zw;
+    uint v = (block + token) * ROWS + row - row0;
+    float r = fma(factors.y, sum, factors.x * values[v / 4][v % 4]);
+    vec4 u;
+    u.x = subgroupShuffle(r, lane);
+    u.y = fma(-low.x, u.x, subgroupShuffle(r, lane + SIDE));
+    u.z = fma(-low.z, u.y, fma(-low.y, u.x, subgroupShuffle(r, lane + 2 * SIDE)));
+    u.w = fma(-last.z, u.z, fma(-last.y, u.y, fma(-last.x, u.x, subgroupShuffle(r, lane + 3 * SIDE))));
+    float o = fma(seen.w, u.w, fma(seen.z, u.z, fma(seen.y, u.y, fma(seen.x, u.x, r))));
+    if (mine >= DELTA_BLOCK && part < SUMS && first + token < a.n && row < V_DIM)
+        F32s(a.dst).v[((first + token) * a.n_v + head) * V_DIM + row] = o;
+    return coefs[at + 6] * u;
+}
+
+vec4 s[EACH][COLS];
+
+// block: its first token in the stage; first: in the chunk; row: the lane's first.
+void take_block(uint block, uint first, uint row)
+{
+    vec4 k[DELTA_BLOCK][COLS];
+    float sums[EACH][SUMS];
+    [[unroll]] for (uint e = 0; e < EACH; e++)
+        [[unroll]] for (uint i = 0; i < SUMS; i++)
+            sums[e][i] = 0.0;
+    [[unroll]] for (uint j = 0; j < COLS; j++)
+        [[unroll]] for (uint i = 0; i < DELTA_BLOCK; i++) {
+            vec4 q = column(block + i, 0, j);
+            k[i][j] = column(block + i, 1, j);
+            [[unroll]] for (uint e = 0; e < EACH; e++)
+                [[unroll]] for (uint c = 0; c < 4; c++) {
+                    sums[e][i] = fma(s[e][j][c], k[i][j][c], sums[e][i]);
+                    sums[e][DELTA_BLOCK + i] = fma(s[e][j][c], q[c], sums[e][DELTA_BLOCK + i]);
+                }
+        }
+    float decay = coefs[block / DELTA_BLOCK * COEFS + 4].w;
+    [[unroll]] for (uint e = 0; e < EACH; e++) {
+        vec4 u = solve(share(sums[e]), block, first, row + e);
+        [[unroll]] for (uint j = 0; j < COLS; j++) {
+            s[e][j] *= decay;
+            [[unroll]] for (uint i = 0; i < DELTA_BLOCK; i++)
+                s[e][j] = fma(vec4(u[i]), k[i][j], s[e][j]);
+        }
+    }
+}
+
+// The place of a row's j-th four of columns in the state; of rows past the last, the last's.
+uint state_at(uint row, uint j)
+{
+    return (head * V_DIM + min(row, V_DIM - 1)) * FOURS + min(j * PARTS + part, FOURS - 1);
+}
+
+void main()
+{
+    head = gl_WorkGroupID.x;
+    key_head = head / (a.n_v / a.n_k);
+    row0 = gl_WorkGroupID.y * ROWS;
+    part = gl_SubgroupInvocationID / SIDE;
+    uint row = row0 + (gl_SubgroupID * SIDE + gl_SubgroupInvocationID % SIDE) * EACH;
+    [[unroll]] for (uint e = 0; e < EACH; e++)
+        [[unroll]] for (uint j = 0; j < COLS; j++)
+            s[e][j] = F32x4s(a.state).v[state_at(row + e, j)];
+
+    load(0);
+    for (uint first = 0; first < a.n; first += STAGE) {
+        barrier();
+        keep();
+        barrier();
+        load(first + STAGE);
+        for (uint block = 0; block < STAGE && first + block < a.n; block += DELTA_BLOCK)
+            take_block(block, first + block, row);
+    }
+
+    [[unroll]] for (uint e = 0; e < EACH; e++)
+        [[unroll]] for (uint j = 0; j < COLS; j++)
+            if (row + e < V_DIM && j * PARTS + part < FOURS)
+                F32x4s(a.state).v[state_at(row + e, j)] = s[e][j];
+}

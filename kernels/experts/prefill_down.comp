@@ -1,0 +1,38 @@
+// experts/prefill_down.comp - the down projections of a chunk's pairs, sorted by expert: dst[t][k] = down_e act[t][k], down
+// [hidden][inner] of the tile's expert. experts/prefill_mix.comp adds them up.
+//
+// Grid: x = blocks of BLOCK_ROWS rows of `hidden`, y = tiles of experts/prefill_sort.comp. float32 sums. Tolerance 1e-5 of the
+// largest output.
+#version 460
+#include "lib/memory.glsl"
+#include "lib/gemm.glsl"
+
+layout(push_constant, std430) uniform Args { experts_prefill_down_args a; };
+#include "expert_tiles.glsl"
+
+uint input_row(uint t)
+{
+    return tile_pair(this_tile(), t) * a.inner;
+}
+
+void main()
+{
+    if (!tile_is_there())
+        return;
+    uvec4 tile = this_tile();
+    uvec2 expert = Addrs(a.table).v[tile.x];
+    Matrix m = Matrix(addr_add(expert, a.down_w), addr_add(expert, a.down_s), addr_add(expert, a.down_b), a.format,
+                      a.hidden, a.inner);
+    uint row = gl_WorkGroupID.x * BLOCK_ROWS;
+    float acc[MAX_ACC], factors[16];
+    multiply(acc, factors, m, m, row, row + BLOCK_ROWS / 2, Input(a.act, uvec2(0)), 0.0);
+
+    [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+        uint pair = tile_pair(tile, tile_token(t));
+        [[unroll]] for (uint r = 0; r < ROWS; r++) {
+            uint mine = row + half_row(r) + (r < ROWS / 2 ? 0 : BLOCK_ROWS / 2);
+            if (mine < a.hidden && tile_token(t) < tile.z)
+                F32s(a.dst).v[pair * a.hidden + mine] = acc[r * TOKENS + t];
+        }
+    }
+}

@@ -1,0 +1,45 @@
+// experts/prefill_mix.comp - the experts' outputs of a chunk into the residual, and what the shared expert's down projection
+// meets:
+//   x[t] += sum_k weights[t][k] parts[t][k]          in the router's order
+//   shared_act[t] = w_t silu(g_t) * u_t              g_t, u_t behind the router logits of shared_in[t]; w_t = sigmoid
+//                                                    of the logit before them, or 1 where there is no gate
+//
+// Grid: x = blocks of WORKGROUP * 4 columns of [hidden | shared_inner], y = tokens. Tolerance 2e-6.
+#version 460
+#include "lib/memory.glsl"
+#include "lib/math.glsl"
+
+layout(local_size_x_id = 0) in;
+layout(constant_id = 0) const uint WORKGROUP = 256;
+
+layout(push_constant, std430) uniform Args { experts_prefill_mix_args a; };
+
+void mix_columns(uint t, uint c4)
+{
+    uint row4 = a.hidden / 4;
+    vec4 sum = vec4(0.0);
+    for (uint k = 0; k < a.top_k; k++) {
+        uint pair = t * a.top_k + k;
+        sum += F32s(a.weights).v[pair] * F32x4s(a.parts).v[pair * row4 + c4];
+    }
+    F32x4s(a.x).v[t * row4 + c4] += sum;
+}
+
+void activate_shared(uint t, uint c)
+{
+    uint i = t * a.shared_stride + a.shared_at;
+    float gate = a.is_gated != 0 ? sigmoid(F32s(a.shared_in).v[i - 1]) : 1.0;
+    vec4 v;
+    [[unroll]] for (uint j = 0; j < 4; j++)
+        v[j] = gate * silu(F32s(a.shared_in).v[i + c + j]) * F32s(a.shared_in).v[i + a.shared_inner + c + j];
+    F32x4s(a.shared_act).v[(t * a.shared_inner + c) / 4] = v;
+}
+
+void main()
+{
+    uint c = 4 * (gl_WorkGroupID.x * WORKGROUP + gl_LocalInvocationID.x);
+    if (c < a.hidden)
+        mix_columns(gl_WorkGroupID.y, c / 4);
+    else if (c < a.hidden + a.shared_inner)
+        activate_shared(gl_WorkGroupID.y, c - a.hidden);
+}

@@ -1,0 +1,77 @@
+// experts/prefill_sort.comp - the (token, slot) pairs of a chunk sorted by expert, and the tiles of up to tile_tokens pairs of
+// one expert that the products of a chunk work on.
+//
+//   rows[]: the pairs token * top_k + slot, those of expert 0 first;  tiles[0].x: how many tiles there are,
+//   tiles[1 + i] = (expert, first of rows, number, 0)
+//
+// Pairs of an expert that the table does not have are left out: they belong to another wave.
+// One workgroup counts, sums up and scatters. The order of the pairs of one expert is left open: no result depends on
+// it, because every pair is computed by itself.
+#version 460
+#include "lib/memory.glsl"
+
+layout(local_size_x_id = 0) in;
+layout(constant_id = 0) const uint WORKGROUP = 256;
+layout(constant_id = 1) const uint N_EXPERTS = 256;
+
+layout(buffer_reference, std430, buffer_reference_align = 16) writeonly buffer Tiles { uvec4 v[]; };
+layout(push_constant, std430) uniform Args { experts_prefill_sort_args a; };
+
+shared uint counts[N_EXPERTS];
+shared uint ends[N_EXPERTS];  // where the next pair of an expert goes
+shared uvec2 sums[WORKGROUP]; // of a subgroup's experts: pairs, tiles
+
+bool is_here(uint expert)
+{
+    uvec2 address = Addrs(a.table).v[expert];
+    return (address.x | address.y) != 0;
+}
+
+// The n pairs of an expert, which stand from `first` on, as tiles from `tile` on.
+void put_tiles(uint expert, uint n, uint first, uint tile)
+{
+    ends[expert] = first;
+    for (uint from = 0; from < n; from += a.tile_tokens)
+        Tiles(a.tiles).v[1 + tile++] = uvec4(expert, first + from, min(n - from, a.tile_tokens), 0);
+}
+
+void main()
+{
+    for (uint e = gl_LocalInvocationID.x; e < N_EXPERTS; e += WORKGROUP)
+        counts[e] = 0;
+    barrier();
+    for (uint i = gl_LocalInvocationID.x; i < a.n_pairs; i += WORKGROUP)
+        atomicAdd(counts[U32s(a.idx).v[i]], 1);
+    barrier();
+    for (uint e = gl_LocalInvocationID.x; e < N_EXPERTS; e += WORKGROUP)
+        if (!is_here(e))
+            counts[e] = 0;
+    barrier();
+    uvec2 before = uvec2(0); // pairs and tiles of the experts before those of this round
+    for (uint from = 0; from < N_EXPERTS; from += WORKGROUP) {
+        uint e = from + gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID, n = 0;
+        if (e < N_EXPERTS)
+            n = counts[e];
+        uvec2 mine = uvec2(n, (n + a.tile_tokens - 1) / a.tile_tokens), upto = subgroupInclusiveAdd(mine);
+        if (gl_SubgroupInvocationID == gl_SubgroupSize - 1)
+            sums[gl_SubgroupID] = upto;
+        barrier();
+        uvec2 at = before + upto - mine;
+        for (uint i = 0; i < gl_NumSubgroups; i++) {
+            if (i < gl_SubgroupID)
+                at += sums[i];
+            before += sums[i];
+        }
+        if (e < N_EXPERTS)
+            put_tiles(e, n, at.x, at.y);
+        barrier();
+    }
+    if (gl_LocalInvocationID.x == 0)
+        Tiles(a.tiles).v[0] = uvec4(before.y, 0, 0, 0);
+    barrier();
+    for (uint i = gl_LocalInvocationID.x; i < a.n_pairs; i += WORKGROUP) {
+        uint expert = U32s(a.idx).v[i];
+        if (counts[expert] != 0)
+            U32s(a.rows).v[atomicAdd(ends[expert], 1)] = i;
+    }
+}

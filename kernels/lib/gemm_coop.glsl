@@ -1,0 +1,245 @@
+// gemm_coop.glsl - gemm.glsl on cooperative matrices.
+//
+// The inputs come in float16 with their norm applied (cast_f16.comp), the weights are rounded to it, and both are
+// multiplied 16 x 16 x 16 at a time by VK_NV_cooperative_matrix, sums in float32. While a step is multiplied the next
+// one is on its way. Two invocations load a row: each asks for 32 neighbouring columns at a time and for the scales and
+// biases of eight groups at once, as with few tokens a product waits for its weights.
+#ifndef GEMM_COOP_GLSL
+#define GEMM_COOP_GLSL
+
+#extension GL_NV_cooperative_matrix : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_KHR_memory_scope_semantics : require
+
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Halves { uvec4 v[]; };
+
+// Subgroups of 32 lanes, each with ROWS x ACROSS matrices of sums.
+const uint ALONG_ROWS = WORKGROUP / 32 / ALONG;
+const uint ACROSS = TOKENS / 8;
+const uint BLOCK_ROWS = 16 * ROWS * ALONG_ROWS;
+const uint TILE_TOKENS = 16 * ACROSS * ALONG;
+// In uvec4 of eight halves; an odd number: neighbouring rows lie in different banks.
+const uint STRIDE = DEPTH / 8 + 1;
+shared uvec4 ws[BLOCK_ROWS * STRIDE];
+shared uvec4 xs[TILE_TOKENS * STRIDE];
+shared float sums[8 * WORKGROUP]; // a matrix of each subgroup
+
+// The row of this invocation's r-th accumulator in its half of the block.
+uint half_row(uint r)
+{
+    return gl_SubgroupID % ALONG_ROWS * (8 * ROWS) + r % (ROWS / 2) * 16 + gl_SubgroupInvocationID % 16;
+}
+
+uint tile_token(uint t)
+{
+    return gl_SubgroupID / ALONG_ROWS * (16 * ACROSS) + t / 8 * 16 + t % 8 * 2 + gl_SubgroupInvocationID / 16;
+}
+
+uvec4 halves(Eight e)
+{
+    return uvec4(packHalf2x16(e.a.xy), packHalf2x16(e.a.zw), packHalf2x16(e.b.xy), packHalf2x16(e.b.zw));
+}
+
+// Codes below 1024 in both halves of a word as weights, with half of the instructions that float32 takes: 1024 + code
+// is a half whose mantissa ends with the code. Scales and biases of bf16 are halves as they are, except for those below
+// 2e-5 or so in size. The rounding is float32's where fma() rounds once.
+f16vec2 two_of(uint codes, f16vec2 s, f16vec2 b)
+{
+    return fma(unpackFloat2x16(codes | 0x64006400u) - f16vec2(1024.0), s, b);
+}
+
+uvec4 halves_q4(uint word, float scale, float bias)
+{
+    f16vec2 s = f16vec2(scale), b = f16vec2(bias), e[4]; // columns i and i + 4
+    [[unroll]] for (uint i = 0; i < 4; i++)
+        e[i] = two_of((word >> (4 * i)) & 0x000f000fu, s, b);
+    return uvec4(packFloat2x16(f16vec2(e[0].x, e[1].x)), packFloat2x16(f16vec2(e[2].x, e[3].x)),
+                 packFloat2x16(f16vec2(e[0].y, e[1].y)), packFloat2x16(f16vec2(e[2].y, e[3].y)));
+}
+
+uvec4 halves_q8(uvec2 words, float scale, float bias)
+{
+    f16vec2 s = f16vec2(scale), b = f16vec2(bias);
+    uvec4 v;
+    [[unroll]] for (uint i = 0; i < 2; i++) {
+        f16vec2 even = two_of(words[i] & 0x00ff00ffu, s, b), odd = two_of((words[i] >> 8) & 0x00ff00ffu, s, b);
+        v[2 * i] = packFloat2x16(f16vec2(even.x, odd.x));
+        v[2 * i + 1] = packFloat2x16(f16vec2(even.y, odd.y));
+    }
+    return v;
+}
+
+const uint X_UNITS = TILE_TOKENS * DEPTH / 8;
+const uint MY_X = X_UNITS / WORKGROUP; // of an invocation
+// Rows of an invocation, and the groups of 64 columns of a step, of which it has the first or the second half.
+const uint MY_ROWS = 2 * BLOCK_ROWS / WORKGROUP, GROUPS = DEPTH / 64;
+
+struct Run { // 32 neighbouring elements of a row as they are stored
+    uvec4 v[8]; // as many as there are
+};
+
+// Columns 32 * i .. of a row.
+Run load_run(const uint format, Matrix m, uint row, uint i)
+{
+    uint n = format == FORMAT_Q4 ? 1 : format == FORMAT_Q8 ? 2 : format == FORMAT_BF16 ? 4 : 8;
+    uint at = (row * (m.cols >> 5) + i) * n;
+    Run e;
+    [[unroll]] for (uint j = 0; j < 8; j++)
+        e.v[j] = j < n ? Halves(m.weight).v[at + j] : uvec4(0);
+    return e;
+}
+
+// Columns 8 * i .. of a run.
+uvec4 halves_of(const uint format, Run e, uint i, float s, float b)
+{
+    if (format == FORMAT_Q4)
+        return halves_q4(e.v[0][i], s, b);
+    if (format == FORMAT_Q8)
+        return halves_q8(i % 2 == 0 ? e.v[i / 2].xy : e.v[i / 2].zw, s, b);
+    if (format == FORMAT_BF16)
+        return halves(Eight(four_bf16(e.v[i].x, e.v[i].y), four_bf16(e.v[i].z, e.v[i].w)));
+    return halves(Eight(uintBitsToFloat(e.v[2 * i]), uintBitsToFloat(e.v[2 * i + 1])));
+}
+
+// Eight groups' scales or biases: words 4 * i .. of their array, which ends with word `last`.
+uvec4 load_groups(uvec2 p, uint i, uint last)
+{
+    uvec4 v;
+    [[unroll]] for (uint j = 0; j < 4; j++)
+        v[j] = Words(p).v[min(4 * i + j, last)];
+    return v;
+}
+
+float group_of(uvec4 v, uint i)
+{
+    uint pair = (i & 4u) == 0 ? ((i & 2u) == 0 ? v.x : v.y) : ((i & 2u) == 0 ? v.z : v.w);
+    return uintBitsToFloat((i & 1u) == 0 ? pair << 16 : pair & 0xffff0000u);
+}
+
+fcoopmatNV<32, gl_ScopeSubgroup, 16, 16> sum_of[ROWS][ACROSS];
+
+void multiply_step(uint rows, uint tokens)
+{
+    [[unroll]] for (uint k = 0; k < DEPTH / 16; k++) {
+        fcoopmatNV<16, gl_ScopeSubgroup, 16, 16> v[ACROSS];
+        [[unroll]] for (uint j = 0; j < ACROSS; j++)
+            coopMatLoadNV(v[j], xs, (tokens + 16 * j) * STRIDE + 2 * k, STRIDE, true);
+        [[unroll]] for (uint i = 0; i < ROWS; i++) {
+            fcoopmatNV<16, gl_ScopeSubgroup, 16, 16> w;
+            uint row = i / (ROWS / 2) * (BLOCK_ROWS / 2) + rows + i % (ROWS / 2) * 16;
+            coopMatLoadNV(w, ws, row * STRIDE + 2 * k, STRIDE, false);
+            [[unroll]] for (uint j = 0; j < ACROSS; j++)
+                sum_of[i][j] = coopMatMulAddNV(w, v[j], sum_of[i][j]);
+        }
+    }
+}
+
+// What an invocation has asked for: of the vectors, of its rows.
+uvec4 next_x[MY_X];
+Run next_run[MY_ROWS * GROUPS];
+uvec4 scales[MY_ROWS], biases[MY_ROWS]; // of the eight groups of which the step's are some
+Matrix matrix_of[MY_ROWS];
+uint row_of[MY_ROWS];
+
+void choose_rows(Matrix first, Matrix second, uint row, uint second_row)
+{
+    [[unroll]] for (uint i = 0; i < MY_ROWS; i++) {
+        uint tile_row = gl_LocalInvocationID.x / 2 + i * (WORKGROUP / 2);
+        bool in_first = tile_row < BLOCK_ROWS / 2;
+        matrix_of[i] = first;
+        if (!in_first)
+            matrix_of[i] = second;
+        row_of[i] = min(in_first ? row + tile_row : second_row + tile_row - BLOCK_ROWS / 2, matrix_of[i].rows - 1);
+    }
+}
+
+// Asks for DEPTH columns of the invocation's rows from column `from` on; is_first: nothing was asked for before.
+void ask_rows(const uint format, uint from, bool is_first)
+{
+    [[unroll]] for (uint i = 0; i < MY_ROWS; i++) {
+        Matrix m = matrix_of[i];
+        uint groups = m.cols >> 6, at = row_of[i] * groups + (from >> 6);
+        if (format <= FORMAT_Q8 && (is_first || (at & 7u) == 0)) {
+            uint last = (m.rows * groups - 1) >> 1;
+            scales[i] = load_groups(m.scales, at >> 3, last);
+            biases[i] = load_groups(m.biases, at >> 3, last);
+        }
+        [[unroll]] for (uint g = 0; g < GROUPS; g++)
+            next_run[i * GROUPS + g] =
+                load_run(format, m, row_of[i], (from >> 5) + 2 * g + (gl_LocalInvocationID.x & 1u));
+    }
+}
+
+// Puts what was asked for, the columns from `from` on, into shared memory.
+void keep_rows(const uint format, uint from)
+{
+    [[unroll]] for (uint i = 0; i < MY_ROWS; i++) {
+        uint tile_row = gl_LocalInvocationID.x / 2 + i * (WORKGROUP / 2);
+        uint at = row_of[i] * (matrix_of[i].cols >> 6) + (from >> 6);
+        [[unroll]] for (uint g = 0; g < GROUPS; g++) {
+            float s = group_of(scales[i], at + g), b = group_of(biases[i], at + g);
+            [[unroll]] for (uint j = 0; j < 4; j++)
+                ws[tile_row * STRIDE + 8 * g + 4 * (gl_LocalInvocationID.x & 1u) + j] =
+                    halves_of(format, next_run[i * GROUPS + g], j, s, b);
+        }
+    }
+}
+
+void multiply_as(const uint format, Matrix first, Matrix second, uint row, uint second_row, Input x)
+{
+    // Rows of the subgroup's first matrices in the first half of the block, of the others in the second.
+    uint rows = gl_SubgroupID % ALONG_ROWS * (8 * ROWS), tokens = gl_SubgroupID / ALONG_ROWS * (16 * ACROSS);
+    uint id = gl_LocalInvocationID.x, at[MY_X];
+    [[unroll]] for (uint i = 0; i < MY_X; i++) {
+        uint u = id + i * WORKGROUP;
+        at[i] = input_row(u / (DEPTH / 8)) / 8 + u % (DEPTH / 8);
+        next_x[i] = Halves(x.x).v[at[i]];
+    }
+    choose_rows(first, second, row, second_row);
+    ask_rows(format, 0, true);
+
+    for (uint from = 0; from < first.cols; from += DEPTH) {
+        barrier();
+        [[unroll]] for (uint i = 0; i < MY_X; i++)
+            xs[(id + i * WORKGROUP) / (DEPTH / 8) * STRIDE + id % (DEPTH / 8)] = next_x[i];
+        keep_rows(format, from);
+        barrier();
+        // The last step loads itself again: a branch would cost more.
+        uint next = min(from + DEPTH, first.cols - DEPTH);
+        [[unroll]] for (uint i = 0; i < MY_X; i++)
+            next_x[i] = Halves(x.x).v[at[i] + next / 8];
+        ask_rows(format, next, false);
+        multiply_step(rows, tokens);
+    }
+}
+
+// As for WIDE; the factors are applied already.
+void multiply(out float acc[MAX_ACC], out float factors[16], Matrix first, Matrix second, uint row,
+              uint second_row, Input x, float eps)
+{
+    [[unroll]] for (uint i = 0; i < ROWS; i++)
+        [[unroll]] for (uint j = 0; j < ACROSS; j++)
+            sum_of[i][j] = fcoopmatNV<32, gl_ScopeSubgroup, 16, 16>(0.0);
+    if (is_format(FORMAT_Q4, first.format))
+        multiply_as(FORMAT_Q4, first, second, row, second_row, x);
+    else if (is_format(FORMAT_Q8, first.format))
+        multiply_as(FORMAT_Q8, first, second, row, second_row, x);
+    else if (is_format(FORMAT_BF16, first.format))
+        multiply_as(FORMAT_BF16, first, second, row, second_row, x);
+    else if (is_format(FORMAT_F32, first.format))
+        multiply_as(FORMAT_F32, first, second, row, second_row, x);
+
+    [[unroll]] for (uint i = 0; i < ROWS; i++)
+        [[unroll]] for (uint j = 0; j < ACROSS; j++) {
+            subgroupBarrier();
+            coopMatStoreNV(sum_of[i][j], sums, gl_SubgroupID * 256, 16, false);
+            subgroupBarrier();
+            uint mine = gl_SubgroupID * 256 + gl_SubgroupInvocationID % 16 * 16 + gl_SubgroupInvocationID / 16;
+            [[unroll]] for (uint t = 0; t < 8; t++)
+                acc[i * TOKENS + j * 8 + t] = sums[mine + 2 * t];
+        }
+    [[unroll]] for (uint t = 0; t < TOKENS; t++)
+        factors[t] = 1.0;
+}
+
+#endif

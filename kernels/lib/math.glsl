@@ -1,0 +1,69 @@
+// math.glsl - elementary functions whose error Vulkan leaves open, to about one unit in the last place.
+// The decay of the delta net multiplies its error over the whole context, so exp may not be off by 3 ulp.
+
+float not_a_number()
+{
+    return uintBitsToFloat(0x7fc00000u);
+}
+
+// By its bits: compilers may assume of a comparison that there is no NaN.
+bool is_nan(float x)
+{
+    return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u;
+}
+
+// exp(x); a NaN stays one. Below -87 the result is 0 (its true value is a denormal), above 88 it stays at exp(88).
+// Cody-Waite reduction x = k ln2 + r, |r| <= ln2 / 2, and the degree-7 Taylor polynomial (1e-8 relative there).
+// ln2's high part has 9 bits to spare, so k * high is exact with or without fused multiply-add.
+float exp_exact(float x)
+{
+    if (is_nan(x))
+        return not_a_number();
+    if (x < -87.0)
+        return 0.0;
+    x = min(x, 88.0);
+    precise float k = roundEven(x * 1.44269504);
+    precise float r = x - k * 0.693359375;
+    r = r + k * 2.12194440e-4;
+    precise float p = 1.98412698e-4;
+    p = p * r + 1.38888889e-3;
+    p = p * r + 8.33333333e-3;
+    p = p * r + 4.16666667e-2;
+    p = p * r + 1.66666667e-1;
+    p = p * r + 0.5;
+    precise float q = r * r * p + r + 1.0;
+    return q * uintBitsToFloat(uint(int(k) + 127) << 23);
+}
+
+// log(1 + e) for 0 <= e <= 1: 2 atanh(s), s = e / (2 + e) <= 1/3; the first term left out is 1.4e-9 relative.
+float log1p_unit(float e)
+{
+    precise float s = e / (2.0 + e);
+    precise float z = s * s;
+    precise float p = 1.0 / 15.0;
+    p = p * z + 1.0 / 13.0;
+    p = p * z + 1.0 / 11.0;
+    p = p * z + 1.0 / 9.0;
+    p = p * z + 1.0 / 7.0;
+    p = p * z + 1.0 / 5.0;
+    p = p * z + 1.0 / 3.0;
+    return 2.0 * (s * z * p + s);
+}
+
+float softplus(float x)
+{
+    return max(x, 0.0) + log1p_unit(exp_exact(-abs(x)));
+}
+
+// 1 / (1 + exp(-x)) without overflow on either side. The device's own exp is wrong by at most 3 + 2 |x| ulp:
+// 1e-6 where the result still counts; exact, it would be most of the code of a small kernel.
+float sigmoid(float x)
+{
+    float e = exp(-abs(x));
+    return (x >= 0.0 ? 1.0 : e) / (1.0 + e);
+}
+
+float silu(float x)
+{
+    return x * sigmoid(x);
+}

@@ -1,0 +1,89 @@
+// linear/decode.comp - y[t] (+)= W rms(x[t]) for several matrices W that share an input.
+//
+//   y[t][first_row + r] = f_t * sum_c W[r][c] x[t][c] norm[c]   f_t = 1 / sqrt(mean(x[t]^2) + eps), or 1 without norm
+//
+// Grid: x = the segments' row blocks one after the other, y = tokens / TOKENS, z = matrices of a stack from
+// first_stacked on: each with its own part of x and of y. A workgroup computes SUBGROUPS / SPLIT * BLOCK_ROWS rows of
+// one segment. x goes through shared memory in tiles of TILE columns; the norm's factor is applied at the end, so one
+// pass is enough. float32 sums. Tolerance 1e-5 of the largest output.
+#version 460
+#include "lib/memory.glsl"
+#include "lib/gemv.glsl"
+
+layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Segments { linear_segment v[]; };
+layout(push_constant, std430) uniform Args { linear_args a; };
+
+// The places are in the arguments, so that only one load stands before the first weights.
+linear_segment find_segment()
+{
+    uint i = 0;
+    [[unroll]] for (uint j = 0; j < LINEAR_MAX_SEGMENTS - 1; j++)
+        i += gl_WorkGroupID.x >= a.later_blocks[j] ? 1 : 0;
+    return Segments(a.segments).v[i];
+}
+
+// Columns [from, from + 4 * n4) of x[t] into shared memory, weighted by the norm; returns their squares' sum.
+float load_tile(uint t, uint token, uint from, uint n4)
+{
+    float squares = 0.0;
+    bool has_norm = !addr_is_null(a.norm);
+    uint at = (token * a.x_stride + gl_WorkGroupID.z * a.x_step + from) / 4;
+    for (uint first = gl_LocalInvocationID.x; first < n4; first += LOADS * WORKGROUP) {
+        vec4 v[LOADS], w[LOADS];
+        [[unroll]] for (uint k = 0; k < LOADS; k++) {
+            uint i = min(first + k * WORKGROUP, n4 - 1);
+            v[k] = F32x4s(a.x).v[at + i];
+            w[k] = vec4(1.0);
+            if (has_norm)
+                w[k] = F32x4s(a.norm).v[from / 4 + i];
+        }
+        [[unroll]] for (uint k = 0; k < LOADS; k++)
+            if (first + k * WORKGROUP < n4) {
+                squares += dot(v[k], v[k]);
+                xs_put(t, first + k * WORKGROUP, v[k] * w[k]);
+            }
+    }
+    return squares;
+}
+
+void main()
+{
+    linear_segment seg = find_segment();
+    uint first = (a.first_stacked + gl_WorkGroupID.z) * a.step, end = first + seg.rows; // of the stack's rows
+    Matrix m[1] = {Matrix(seg.weight, seg.scales, seg.biases, seg.format, end, a.cols)};
+    uint row = first + (gl_WorkGroupID.x - seg.first_block) * (SUBGROUPS / SPLIT) * BLOCK_ROWS + block_row();
+    uint token = gl_WorkGroupID.y * TOKENS;
+    float acc[MAX_ACC];
+    float squares[4], factor[4];
+    [[unroll]] for (uint i = 0; i < ROWS * TOKENS; i++)
+        acc[i] = 0.0;
+    [[unroll]] for (uint t = 0; t < TOKENS; t++)
+        squares[t] = 0.0;
+
+    for (uint from = 0; from < a.cols; from += TILE) {
+        uint n = min(TILE, a.cols - from);
+        fetch_product(m, row, from, n);
+        if (from > 0)
+            barrier();
+        [[unroll]] for (uint t = 0; t < TOKENS; t++)
+            squares[t] += load_tile(t, min(token + t, a.n - 1), from, n / 4);
+        if (from + TILE >= a.cols)
+            share_sums(squares);
+        barrier();
+        if (row < end)
+            add_product(acc, m, row, from, n);
+    }
+
+    finish_product(acc);
+    [[unroll]] for (uint t = 0; t < TOKENS; t++)
+        factor[t] = addr_is_null(a.norm) ? 1.0 : inversesqrt(shared_sum(t) / float(a.cols) + a.eps);
+    [[unroll]] for (uint r = 0; r < ROWS; r++) {
+        [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+            uint mine = row + lane_row(r);
+            uint at = (token + t) * a.y_stride + gl_WorkGroupID.z * a.y_step + seg.first_row + mine - first;
+            float y = acc[r * TOKENS + t] * factor[t];
+            if (lane_stores(r) && mine < end && token + t < a.n)
+                F32s(a.y).v[at] = a.store == LINEAR_ADD ? F32s(a.y).v[at] + y : y;
+        }
+    }
+}

@@ -1,0 +1,99 @@
+// matvec_transposed/groups.comp - a stack of matrices, each multiplied by its own vector from the left:
+//   y[t][h * y_step + c] = sum_r W[h * step + r][c] x[t][h * x_step + r],   r < rows, c < cols
+// rows a multiple of 4, cols of 64. Grid: x = cols / (8 * LANES), y = tokens / TOKENS, z = matrices. A lane has eight
+// columns that lie side by side; SLICES lanes share them and take every SLICES-th four of the rows. float32 sums.
+// Tolerance 1e-5 of the largest output.
+#version 460
+#include "lib/memory.glsl"
+
+layout(local_size_x_id = 1) in;
+layout(constant_id = 0) const uint SUBGROUP = 32;
+layout(constant_id = 1) const uint WORKGROUP = 256; // a multiple of LANES
+layout(constant_id = 2) const uint FORMATS = 15;
+layout(constant_id = 3) const uint TOKENS = 1; // at most TRANSPOSED_TOKENS
+layout(constant_id = 4) const uint LANES = 32;
+
+#include "lib/dequant.glsl"
+
+layout(push_constant, std430) uniform Args { matvec_transposed_args a; };
+
+const uint SLICES = WORKGROUP / LANES, MAX_ACC = 8 * TRANSPOSED_TOKENS;
+// The slices' sums of one token, column c of lane l at [(slice * 8 + c) * STRIDE + l]: neither the lanes that write them
+// nor those that add them up, column by column, meet in a bank.
+const uint STRIDE = LANES + 4;
+shared float sums[SLICES * 8 * STRIDE];
+
+// Four numbers of x from row 4 * four on of each token. Where all lanes need the same, each loads one token's: a software
+// device pays for loads. The first eight lanes are always there, since columns come in 64s.
+void load_inputs(uint token, uint four, out vec4 xs[TRANSPOSED_TOKENS])
+{
+    uint x = gl_WorkGroupID.z * (a.x_step / 4) + four;
+    if (SLICES == 1 && TOKENS > 1 && SUBGROUP >= TOKENS) {
+        uint mine = min(token + gl_SubgroupInvocationID % TOKENS, a.n - 1);
+        vec4 v = F32x4s(a.x).v[mine * (a.x_stride / 4) + x];
+        [[unroll]] for (uint t = 0; t < TOKENS; t++)
+            xs[t] = vec4(subgroupShuffle(v.x, t), subgroupShuffle(v.y, t), subgroupShuffle(v.z, t),
+                         subgroupShuffle(v.w, t));
+        return;
+    }
+    [[unroll]] for (uint t = 0; t < TOKENS; t++)
+        xs[t] = F32x4s(a.x).v[min(token + t, a.n - 1) * (a.x_stride / 4) + x];
+}
+
+// The products of the lane's columns with the rows of its slice.
+void add_slice(const uint format, Matrix m, uint unit, uint slice, uint token, inout float acc[MAX_ACC])
+{
+    uint first = gl_WorkGroupID.z * a.step;
+    for (uint four = slice; four < a.rows / 4; four += SLICES) {
+        vec4 xs[TRANSPOSED_TOKENS];
+        load_inputs(token, four, xs);
+        [[unroll]] for (uint i = 0; i < 4; i++) {
+            float w[8];
+            load_unit(format, m, first + 4 * four + i, unit, w);
+            [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+                [[unroll]] for (uint c = 0; c < 8; c++)
+                    acc[8 * t + c] += xs[t][i] * w[c];
+            }
+        }
+    }
+}
+
+// Of the token in acc[8 * t ..]; all lanes come here.
+void add_up(uint t, float acc[MAX_ACC], uint y)
+{
+    uint lane = gl_LocalInvocationID.x % LANES, slice = gl_LocalInvocationID.x / LANES;
+    if (t > 0)
+        barrier();
+    [[unroll]] for (uint c = 0; c < 8; c++)
+        sums[(slice * 8 + c) * STRIDE + lane] = acc[8 * t + c];
+    barrier();
+    for (uint i = gl_LocalInvocationID.x; i < min(8 * LANES, a.cols - 8 * LANES * gl_WorkGroupID.x); i += WORKGROUP) {
+        float sum = 0.0;
+        for (uint s = 0; s < SLICES; s++)
+            sum += sums[(s * 8 + i % 8) * STRIDE + i / 8];
+        F32s(a.y).v[y + i] = sum;
+    }
+}
+
+void main()
+{
+    Matrix m = Matrix(a.weight, a.scales, a.biases, a.format, 0, a.cols);
+    uint lane = gl_LocalInvocationID.x % LANES, slice = gl_LocalInvocationID.x / LANES;
+    uint unit = gl_WorkGroupID.x * LANES + lane, token = gl_WorkGroupID.y * TOKENS;
+    float acc[MAX_ACC];
+    [[unroll]] for (uint i = 0; i < 8 * TOKENS; i++)
+        acc[i] = 0.0;
+    if (unit < a.cols / 8) {
+        if (is_format(FORMAT_Q4, a.format))
+            add_slice(FORMAT_Q4, m, unit, slice, token, acc);
+        else if (is_format(FORMAT_Q8, a.format))
+            add_slice(FORMAT_Q8, m, unit, slice, token, acc);
+        else if (is_format(FORMAT_BF16, a.format))
+            add_slice(FORMAT_BF16, m, unit, slice, token, acc);
+        else
+            add_slice(FORMAT_F32, m, unit, slice, token, acc);
+    }
+    [[unroll]] for (uint t = 0; t < TOKENS; t++)
+        if (token + t < a.n)
+            add_up(t, acc, (token + t) * a.y_stride + gl_WorkGroupID.z * a.y_step + 8 * LANES * gl_WorkGroupID.x);
+}

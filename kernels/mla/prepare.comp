@@ -1,0 +1,91 @@
+// mla/prepare.comp - what stands between the products of latent attention and its scores: RoPE of the queries' rotary
+// channels into q_out, which may be their own place; and the position's row of the cache, the latent's rms norm and the
+// rotary key after RoPE.
+// Grid: x = 1 for the cache's row, then blocks of WORKGROUP pairs of the queries' channels; y = tokens. Tolerance 2e-6.
+#version 460
+#include "lib/memory.glsl"
+#include "lib/kv_cache.glsl"
+
+layout(local_size_x_id = 1) in;
+layout(constant_id = 0) const uint SUBGROUP = 32;
+layout(constant_id = 1) const uint WORKGROUP = 256;
+
+const uint SUBGROUPS = WORKGROUP / SUBGROUP;
+
+layout(push_constant, std430) uniform Args { mla_prepare_args a; };
+
+shared float sums[SUBGROUPS];
+
+float workgroup_sum(float x)
+{
+    x = subgroupAdd(x);
+    if (SUBGROUPS == 1)
+        return x;
+    if (gl_SubgroupInvocationID == 0)
+        sums[gl_SubgroupID] = x;
+    barrier();
+    x = 0.0;
+    for (uint i = 0; i < SUBGROUPS; i++)
+        x += sums[i];
+    return x;
+}
+
+// Rotary channel c of those from src on, turned.
+float turned(uint token, uvec2 from, uint src, uint c)
+{
+    uint pairs = a.rope_dim / 2, i = a.interleaved != 0 ? c / 2 : c % pairs;
+    bool is_first = a.interleaved != 0 ? c % 2 == 0 : c < pairs;
+    uint step = a.interleaved != 0 ? 1 : pairs, other = is_first ? c + step : c - step;
+    float co = F32s(a.rope).v[(token * pairs + i) * 2], si = F32s(a.rope).v[(token * pairs + i) * 2 + 1];
+    float across = F32s(from).v[src + other] * si;
+    return fma(F32s(from).v[src + c], co, is_first ? -across : across);
+}
+
+// Channels 2 * i and 2 * i + 1 of a row of the cache.
+void store_two(uvec2 row, uint i, vec2 v)
+{
+    if (KV_TYPE == KV_F16) {
+        U32s(row).v[i] = packHalf2x16(clamp(v, vec2(-65504.0), vec2(65504.0)));
+    } else {
+        F32s(row).v[2 * i] = v.x;
+        F32s(row).v[2 * i + 1] = v.y;
+    }
+}
+
+void write_row(uint token)
+{
+    uint src = token * a.kv_stride + a.kv_at, rope_src = src + a.latent_dim;
+    uvec2 dst = cache_row(a.blocks, a.layer_off, a.pos + token, 0, 0, 1, a.latent_dim + a.rope_dim);
+    float squares = 0.0;
+    for (uint c = gl_LocalInvocationID.x; c < a.latent_dim; c += WORKGROUP) {
+        float v = F32s(a.kv).v[src + c];
+        squares = fma(v, v, squares);
+    }
+    float factor = inversesqrt(workgroup_sum(squares) / float(a.latent_dim) + a.eps);
+    for (uint i = gl_LocalInvocationID.x; i < a.latent_dim / 2; i += WORKGROUP) {
+        vec2 v = vec2(F32s(a.kv).v[src + 2 * i], F32s(a.kv).v[src + 2 * i + 1]);
+        store_two(dst, i, v * factor * vec2(F32s(a.norm).v[2 * i], F32s(a.norm).v[2 * i + 1]));
+    }
+    for (uint i = gl_LocalInvocationID.x; i < a.rope_dim / 2; i += WORKGROUP)
+        store_two(dst, a.latent_dim / 2 + i,
+                  vec2(turned(token, a.kv, rope_src, 2 * i), turned(token, a.kv, rope_src, 2 * i + 1)));
+}
+
+void main()
+{
+    uint token = gl_WorkGroupID.y;
+    if (gl_WorkGroupID.x == 0) {
+        write_row(token);
+        return;
+    }
+    uint pairs = a.rope_dim / 2, at = (gl_WorkGroupID.x - 1) * WORKGROUP + gl_LocalInvocationID.x;
+    uint h = at / pairs, i = at % pairs;
+    uint src = token * a.q_stride + h * (a.nope_dim + a.rope_dim) + a.nope_dim;
+    uint dst = token * a.out_stride + h * a.out_step + a.out_at;
+    if (h >= a.n_heads)
+        return;
+    uint x = a.interleaved != 0 ? 2 * i : i, y = a.interleaved != 0 ? 2 * i + 1 : i + pairs;
+    float u = turned(token, a.q, src, x), v = turned(token, a.q, src, y);
+    F32s(a.q_out).v[dst + x] = u;
+    F32s(a.q_out).v[dst + y] = v;
+}

@@ -1,0 +1,108 @@
+// router/sigmoid.comp - the top_k experts of each token out of its best groups of experts, best first, and their weights:
+//   s = sigmoid(logit), t = s + bias; a group's score is the sum of its two largest t (of one, where it has one expert);
+//   the keep_groups best groups stay, and of their experts the top_k largest t are chosen
+//   weight = s / (sum of the chosen s + 1e-20) * scale, or without norm s * scale
+// Of equal groups and experts the one with the lower index comes first. Groups that leave are left out, not set to 0:
+// t may be negative. Grid: x = tokens, one subgroup each; a group is scored by one lane. Tolerance 2e-6.
+#version 460
+#include "lib/memory.glsl"
+#include "lib/math.glsl"
+
+layout(local_size_x_id = 0) in;
+layout(constant_id = 0) const uint SUBGROUP = 32;
+layout(constant_id = 1) const uint PER_LANE = 8; // ceil(n_experts / SUBGROUP)
+layout(constant_id = 2) const uint KEEP = 1;     // ceil(top_k / SUBGROUP)
+layout(constant_id = 3) const uint GROUPS = 8;   // n_groups
+
+layout(push_constant, std430) uniform Args { router_sigmoid_args a; };
+
+#include "router/choose.glsl"
+
+const float LOWEST = -3.0e38;
+shared float biased[PER_LANE * SUBGROUP];
+shared float group_score[GROUPS];
+shared uint group_stays[GROUPS];
+
+// The device's own exp may be off by several units in the last place, and the choice hangs on the last.
+float exact_sigmoid(float x)
+{
+    float e = exp_exact(-abs(x));
+    return (x >= 0.0 ? 1.0 : e) / (1.0 + e);
+}
+
+float score(uint token, uint expert)
+{
+    return exact_sigmoid(F32s(a.logits).v[token * a.stride + expert]);
+}
+
+void score_group(uint g, uint size)
+{
+    float best = LOWEST, second = LOWEST;
+    for (uint e = g * size; e < (g + 1) * size; e++) {
+        float t = biased[e];
+        second = max(second, min(best, t));
+        best = max(best, t);
+    }
+    group_score[g] = size == 1 ? best : best + second;
+}
+
+// Whether fewer than keep_groups come before it.
+void judge_group(uint g)
+{
+    float mine = group_score[g];
+    uint before = 0;
+    for (uint i = 0; i < GROUPS; i++)
+        before += group_score[i] > mine || (group_score[i] == mine && i < g) ? 1 : 0;
+    group_stays[g] = before < a.keep_groups ? 1 : 0;
+}
+
+void keep_best_groups()
+{
+    uint size = a.n_experts / GROUPS;
+    for (uint g = gl_SubgroupInvocationID; g < GROUPS; g += SUBGROUP)
+        score_group(g, size);
+    barrier();
+    for (uint g = gl_SubgroupInvocationID; g < GROUPS; g += SUBGROUP)
+        judge_group(g);
+    barrier();
+}
+
+void main()
+{
+    uint token = gl_WorkGroupID.x, lane = gl_SubgroupInvocationID, size = a.n_experts / GROUPS;
+    uint l[PER_LANE], nans = 0;
+    [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
+        uint e = i * SUBGROUP + lane, mine = min(e, a.n_experts - 1);
+        float t = score(token, mine) + F32s(a.bias).v[mine];
+        biased[e] = t;
+        nans += is_nan(t) ? 1 : 0;
+        l[i] = e < a.n_experts ? ordered(t) : NONE;
+    }
+    barrier();
+    if (GROUPS > 1) {
+        keep_best_groups();
+        [[unroll]] for (uint i = 0; i < PER_LANE; i++)
+            l[i] = l[i] != NONE && group_stays[min((i * SUBGROUP + lane) / size, GROUPS - 1)] != 0 ? l[i] : NONE;
+    }
+
+    uint kept[KEEP], kept_expert[KEEP];
+    choose(l, a.top_k, kept, kept_expert);
+
+    float w[KEEP], mine = 0.0;
+    [[unroll]] for (uint j = 0; j < KEEP; j++) {
+        // A NaN among the logits may be the largest or the last: the index stays legal.
+        kept_expert[j] = min(kept_expert[j], a.n_experts - 1);
+        w[j] = j * SUBGROUP + lane < a.top_k ? score(token, kept_expert[j]) : 0.0;
+        mine += w[j];
+    }
+    float factor = a.norm != 0 ? a.scale / (subgroupAdd(mine) + 1e-20) : a.scale;
+    if (subgroupAdd(nans) > 0)
+        factor = not_a_number();
+    [[unroll]] for (uint j = 0; j < KEEP; j++) {
+        uint k = j * SUBGROUP + lane;
+        if (k < a.top_k) {
+            U32s(a.idx).v[token * a.top_k + k] = kept_expert[j];
+            F32s(a.weights).v[token * a.top_k + k] = w[j] * factor;
+        }
+    }
+}

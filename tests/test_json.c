@@ -1,0 +1,114 @@
+/* Parsed JSON: what its values are counted as, and the memory that a hostile text may make it take. */
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "base/str.h"
+#include "check.h"
+#include "peak.h"
+
+static void values_are_commas_and_brackets_outside_of_strings(void **state)
+{
+    static const struct {
+        const char *text;
+        size_t n;
+    } cases[] = {
+        {"{}", 1}, {"{\"a\": 1, \"b\": [1, 2, 3]}", 5}, {"{\"[{,\\\",[\": 1}", 1}, {"{\"a\": [[], {}]}", 5},
+        {"", 0},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_int_equal(json_count_values(cases[i].text, strlen(cases[i].text)), cases[i].n);
+}
+
+static void one_value_more_than_allowed_is_refused(void **state)
+{
+    static const char text[] = "{\"a\": [1, 2, 3], \"b\": {}}";
+    (void)state;
+    struct moeflux_err e = {0};
+    json_t *root = NULL;
+    size_t n = json_count_values(text, strlen(text));
+    check_ok(json_read(text, strlen(text), "f.json", n, &root, &e), &e);
+    json_decref(root);
+    assert_int_equal(json_read(text, strlen(text), "f.json", n - 1, &root, &e), ERR_FORMAT);
+    assert_string_equal(e.text, "f.json: 6 JSON values, expected at most 5");
+}
+
+/* {"x": [unit, unit, ... unit]} */
+static struct str list_of(const char *unit, size_t n)
+{
+    struct str s = {0};
+    str_add_text(&s, "{\"x\":[");
+    for (size_t i = 0; i < n; i++) {
+        str_add_text(&s, i ? "," : "");
+        str_add_text(&s, unit);
+    }
+    str_add_text(&s, "]}");
+    assert_true(str_ok(&s));
+    return s;
+}
+
+struct reading {
+    const struct str *text;
+    size_t most;
+    int rc;
+};
+
+static void read_it(void *ctx)
+{
+    struct reading *r = ctx;
+    json_t *root = NULL;
+    struct moeflux_err e;
+    int rc = json_read(r->text->data, r->text->len, "f.json", r->most, &root, &e);
+    if (rc != r->rc)
+        abort();
+    json_decref(root);
+}
+
+static const char *const units[] = {
+    "{}", "[]", "1", "\"\"", "{\"a\":{}}", "{\"a\":{\"a\":{\"a\":{\"a\":{}}}}}", "[[[[1]]]]"};
+
+/* The page tables' and the allocator's own. */
+enum { SLACK = 8 << 20 };
+
+static void a_tree_takes_no_more_than_its_limit_says(void **state)
+{
+    (void)state;
+#ifdef __SANITIZE_ADDRESS__
+    skip(); /* its allocator puts bytes around each piece of memory */
+#endif
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+        struct str text = list_of(units[i], 100000);
+        size_t n = json_count_values(text.data, text.len);
+        uint64_t bytes = peak_of(read_it, &(struct reading){&text, n, 0}),
+                 most = (uint64_t)n * JSON_VALUE_BYTES + text.len;
+        if (bytes > most + SLACK || bytes < text.len / 2)
+            fail_msg("%s: %llu bytes of memory, expected at most %llu", units[i], (unsigned long long)bytes,
+                     (unsigned long long)most);
+        str_free(&text);
+    }
+}
+
+static void text_of_too_many_values_takes_no_memory(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+        struct str text = list_of(units[i], 2000000);
+        uint64_t bytes = peak_of(read_it, &(struct reading){&text, JSON_MAX_SMALL, ERR_FORMAT});
+        if (bytes > SLACK)
+            fail_msg("%s: %llu bytes of memory", units[i], (unsigned long long)bytes);
+        str_free(&text);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(values_are_commas_and_brackets_outside_of_strings),
+        cmocka_unit_test(one_value_more_than_allowed_is_refused),
+        cmocka_unit_test(a_tree_takes_no_more_than_its_limit_says),
+        cmocka_unit_test(text_of_too_many_values_takes_no_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
