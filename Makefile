@@ -202,11 +202,11 @@ $(BUILD)/fuzz/seeds: $(BUILD)/tests/fuzz/seeds_main.o $(FUZZ_OBJ) $(TEST_LIB) $(
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(ALL_LDLIBS) -lcmocka
 
-# All of them one after the other: each for SECONDS, or RUNS inputs. ONLY=NAME...: these.
+# All of them one after the other: each for SECONDS, or RUNS inputs if that is less. ONLY=NAME...: these.
 SECONDS ?= 5
 RUNS    ?=
 fuzz-run: fuzz
-	scripts/fuzz build-fuzz $(if $(RUNS),runs=$(RUNS),seconds=$(SECONDS)) $(or $(ONLY),$(FUZZ_TARGETS))
+	scripts/fuzz build-fuzz $(if $(SECONDS),seconds=$(SECONDS)) $(if $(RUNS),runs=$(RUNS)) $(or $(ONLY),$(FUZZ_TARGETS))
 
 # The tests that use the GPU, under the Vulkan validation layers.
 validate: $(BUILD)/moeflux $(TEST_BIN) $(SHIMS)
