@@ -681,8 +681,6 @@ int selftest_run(const struct selftest *s, struct moeflux_err *e)
     int rc =
         exec_open(&l->side[KT_DEVICE],
                   &(struct exec_options){.device = s->device, .isa = s->isa, .profile = s->ran != NULL}, e);
-    if (rc == 0 && s->as_gpu)
-        exec_pose_as_gpu(l->side[KT_DEVICE]);
     if (rc == 0)
         rc = exec_open(&l->side[KT_REFERENCE], &(struct exec_options){.device = "reference"}, e);
     if (rc == 0)
