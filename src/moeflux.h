@@ -440,14 +440,16 @@ struct moeflux_forecast {
 struct moeflux_forecast moeflux_make_forecast(const struct moeflux_needs *n, const struct moeflux_plan *plan,
                                               const struct moeflux_speeds *s, double hits);
 
-/* Runs every kernel on `device` (as in moeflux_options) against the reference over a grid of shapes. Calls `row`
- * once per case: relative error against the bound, or that the device has no kernel for it. Returns the number of failed cases. */
+/* Runs every operation on `device` (as in moeflux_options) against the reference over a grid of shapes, on the cpu with each
+ * instruction set that the processor has. Calls `row` once per case: relative error against the bound, or that the device
+ * has no kernel for it. Returns the number of failed cases. */
 struct moeflux_selftest_row {
     const char *kernel;
     const char *shape;
     double error, bound;
     bool ok;
-    bool skipped; /* nothing was computed; `ok` holds */
+    bool skipped;       /* nothing was computed; `ok` holds */
+    const char *device; /* its name */
 };
 int moeflux_selftest(const char *device, void (*row)(void *ctx, const struct moeflux_selftest_row *r),
                      void *ctx, struct moeflux_err *e);

@@ -43,6 +43,9 @@ static void open_does_what_the_plan_says(void **state)
         struct moeflux_model *m;
         struct moeflux_stats s;
         check_ok(test_hooks_make_plan(&o, &hooks, &plan, &e), &e);
+        /* The host has no memory apart. */
+        if (hooks.staged && plan.is_unified)
+            continue;
         check_ok(test_hooks_open(&m, &o, &hooks, &e), &e);
         moeflux_model_get_stats(m, &s);
         assert_int_equal(plan.n_slots, s.n_slots);

@@ -217,14 +217,15 @@ static void an_odd_later_turn_may_begin_anywhere(void **state)
 static void odd_submissions_in_pieces_change_nothing(void **state)
 {
     (void)state;
-    const char *device = getenv("MOEFLUX_DEVICE");
-    if (device && strcmp(device, "reference") == 0)
-        skip();
     static float want[MAX_VOCAB];
     struct moeflux_stats whole, cut;
     struct talk t;
     struct moeflux_err e = {0};
     start(&t, ODD, 64);
+    if (exec_get_caps(t.m->exec).is_host) { /* runs at once: there are no submissions */
+        end(&t);
+        skip();
+    }
     for (uint32_t i = 0; i < 3; i++) { /* the first times kernels are tried out */
         check_ok(moeflux_session_clear(t.s, &e), &e);
         moeflux_model_reset_stats(t.m);

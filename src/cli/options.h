@@ -45,8 +45,8 @@ struct options {
     const char *resume;                             /* a session's name */
     bool raw, think, no_think, show_think;
 
-    const char *batch, *output; /* files; batch may be "-", output NULL: stdout */
     bool ordered;               /* results in the order of the lines */
+    const char *batch, *output; /* files; batch may be "-", output NULL: stdout */
     const char *shard;          /* as given; the two that follow are what it says */
     uint32_t shard_i, shard_n;  /* every shard_n-th line from line shard_i on, 1 <= shard_i <= shard_n */
 

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "args.h"
 #include "base/clock.h"
+#include "base/format.h"
 #include "base/mem.h"
 #include "engine/engine.h"
 #include "engine/load_plan.h"
@@ -141,7 +141,7 @@ struct product {
 
 static uint64_t row_bytes(void)
 {
-    return MATRIX_COLS / 2 + MATRIX_COLS / 64 * 4;
+    return format_all_bytes(format_of(FORMAT_Q4), MATRIX_COLS);
 }
 
 static void product_close(struct product *p)
@@ -155,7 +155,9 @@ static void product_close(struct product *p)
 static int product_open(struct product *p, struct exec *x, uint32_t rows, struct moeflux_err *e)
 {
     *p = (struct product){.exec = x, .bytes = rows * row_bytes()};
-    uint64_t codes = (uint64_t)rows * MATRIX_COLS / 2, scales = (uint64_t)rows * MATRIX_COLS / 64 * 2;
+    const struct format *f = format_of(FORMAT_Q4);
+    uint64_t codes = rows * format_code_bytes(f, MATRIX_COLS),
+             scales = rows * format_scale_bytes(f, MATRIX_COLS);
     int rc = exec_buffer_new(x, &p->matrix, EXEC_DEVICE, p->bytes, e);
     if (rc == 0)
         rc = exec_buffer_new(x, &p->x, EXEC_DEVICE, MATRIX_COLS * sizeof(float), e);

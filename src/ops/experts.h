@@ -5,7 +5,7 @@
  * that made the logits made them too. With shared_gate a logit stands between, w_t is its sigmoid; else w_t = 1. Experts are found through a table of addresses
  * [n_experts] on the device; the caller fills in every expert that idx names before the batch is submitted.
  * Sums run in the router's order, then the shared part, then the residual. hidden, inner and shared_inner are
- * multiples of 64. */
+ * multiples of PRODUCT_COLS and of their formats' groups. */
 #ifndef MOEFLUX_OPS_EXPERTS_H
 #define MOEFLUX_OPS_EXPERTS_H
 
@@ -21,9 +21,10 @@ struct linear;
 
 struct experts_shape {
     uint32_t n_experts, top_k, hidden, inner;
-    uint32_t format; /* of the routed experts: FORMAT_Q4 or FORMAT_Q8 */
-    /* bit f: routed experts or some layer's shared down projection are stored as FORMAT_f */
-    uint32_t formats;
+    uint32_t up_format,
+        down_format; /* FORMAT_*, of the routed experts' gate and up, and of their down projections */
+    /* bit f: the routed or some layer's shared down projections are stored as FORMAT_f */
+    uint32_t down_formats;
     /* byte offsets of the parts in an expert */
     uint32_t gate_w, gate_s, gate_b, up_w, up_s, up_b, down_w, down_s, down_b;
     float eps;

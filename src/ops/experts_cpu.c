@@ -48,7 +48,7 @@ static struct weights part(uint64_t expert, uint32_t w, uint32_t s, uint32_t b, 
 
 static struct weights down_of(const struct experts_shape *s, uint64_t expert)
 {
-    return part(expert, s->down_w, s->down_s, s->down_b, s->hidden, s->inner, s->format);
+    return part(expert, s->down_w, s->down_s, s->down_b, s->hidden, s->inner, s->down_format);
 }
 
 /* ---- who meets which expert ---- */
@@ -202,9 +202,9 @@ static void up_block(void *ctx, uint32_t block, uint32_t thread)
     const struct group *g = &j->groups[block / j->n_blocks];
     uint32_t first = block % j->n_blocks * j->block_rows;
     uint32_t n_rows = (uint32_t)size_min(j->block_rows, s->inner - first);
-    const struct weights gate =
-                             part(g->expert, s->gate_w, s->gate_s, s->gate_b, s->inner, s->hidden, s->format),
-                         up = part(g->expert, s->up_w, s->up_s, s->up_b, s->inner, s->hidden, s->format);
+    const struct weights gate = part(g->expert, s->gate_w, s->gate_s, s->gate_b, s->inner, s->hidden,
+                                     s->up_format),
+                         up = part(g->expert, s->up_w, s->up_s, s->up_b, s->inner, s->hidden, s->up_format);
     const struct weights gate_rows = weights_rows(&gate, first, n_rows),
                          up_rows = weights_rows(&up, first, n_rows);
     float *gates = products_of(j, thread), *ups = gates + (uint64_t)g->n * n_rows;
@@ -226,7 +226,7 @@ int experts_up_cpu(const void *self, const void *what, struct host *h)
                     .n_pairs = c->n * s->top_k,
                     .cols = s->hidden,
                     .per_input = s->top_k};
-    const struct weights gate = {.rows = s->inner, .cols = s->hidden, .format = s->format};
+    const struct weights gate = {.rows = s->inner, .cols = s->hidden, .format = s->up_format};
     divide_rows(&j, s->inner, whole_strips(&j, loops_block_rows(&gate)));
     if (!sort_pairs(&j, h, c->skip) || !make_room(&j, h, c->n, s->hidden))
         return host_error(h);
@@ -426,7 +426,7 @@ int experts_down_cpu(const void *self, const void *what, struct host *h)
                     .n_pairs = c->n * s->top_k,
                     .cols = s->inner,
                     .per_input = 1};
-    const struct weights down = {.rows = s->hidden, .cols = s->inner, .format = s->format};
+    const struct weights down = {.rows = s->hidden, .cols = s->inner, .format = s->down_format};
     uint32_t rows = loops_block_rows(&down);
     bool is_many = c->chunk > FEW;
     /* A block of a few tokens reads its rows of every expert. */

@@ -9,19 +9,24 @@
 /* The least tokens of a tile on any device, which bounds the number of tiles; bytes of a tile's entry. */
 enum { LEAST_TILE = 8, TILE_BYTES = 16, GROUP = 256 };
 
+static struct gemm_plan plan_for(const struct experts_grouped *op, const struct exec *x, enum gemm_tile size,
+                                 uint32_t format)
+{
+    return op->is_f16 ? gemm_f16_plan_for(x, size, 1u << format) : gemm_plan_for(x, size, 1u << format);
+}
+
 /* Adds tiles for `from` tokens an expert and more. */
 static int add_tiles(struct experts_grouped *op, struct exec *x, const struct experts_shape *s,
                      enum gemm_tile size, uint32_t from, struct moeflux_err *e)
 {
-    const uint32_t formats = 1u << s->format;
-    const struct gemm_plan p =
-        op->is_f16 ? gemm_f16_plan_for(x, size, formats) : gemm_plan_for(x, size, formats);
+    const struct gemm_plan up = plan_for(op, x, size, s->up_format),
+                           down = plan_for(op, x, size, s->down_format);
     struct experts_tiles *t = &op->tiles[op->n_tiles++];
-    *t = (struct experts_tiles){.rows = p.rows, .tokens = p.tokens, .from = from};
-    int rc = gemm_kernel(x, &t->up, "experts_prefill_up", sizeof(struct experts_prefill_up_args), &p, e);
+    *t = (struct experts_tiles){.rows = up.rows, .tokens = up.tokens, .from = from};
+    int rc = gemm_kernel(x, &t->up, "experts_prefill_up", sizeof(struct experts_prefill_up_args), &up, e);
     return rc < 0 ? rc
                   : gemm_kernel(x, &t->down, "experts_prefill_down", sizeof(struct experts_prefill_down_args),
-                                &p, e);
+                                &down, e);
 }
 
 /* An expert's tokens are as many as chance gives it: a tile has room for more than the average. */
@@ -120,7 +125,7 @@ void experts_grouped_up(const struct experts_grouped *op, struct exec *x, const 
                                                .top_k = s->top_k,
                                                .hidden = s->hidden,
                                                .inner = s->inner,
-                                               .format = s->format,
+                                               .format = s->up_format,
                                                .gate_w = s->gate_w,
                                                .gate_s = s->gate_s,
                                                .gate_b = s->gate_b,
@@ -155,7 +160,7 @@ void experts_grouped_down(const struct experts_grouped *op, struct exec *x, cons
                                                    .dst = at.parts,
                                                    .hidden = s->hidden,
                                                    .inner = s->inner,
-                                                   .format = s->format,
+                                                   .format = s->down_format,
                                                    .down_w = s->down_w,
                                                    .down_s = s->down_s,
                                                    .down_b = s->down_b};

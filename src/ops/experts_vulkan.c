@@ -6,8 +6,8 @@
 int experts_vulkan_open(struct experts *op, struct exec *x, struct moeflux_err *e)
 {
     const struct experts_shape *s = &op->shape;
-    const struct gemv_shape up_shape = {s->inner * s->top_k, s->hidden, 1, 1u << s->format, 2};
-    const struct gemv_shape down_shape = {s->hidden, (s->top_k + 1) * s->inner, 1, s->formats, 1};
+    const struct gemv_shape up_shape = {s->inner * s->top_k, s->hidden, 1, 1u << s->up_format, 2};
+    const struct gemv_shape down_shape = {s->hidden, (s->top_k + 1) * s->inner, 1, s->down_formats, 1};
     struct gemv_plan up = gemv_plan_for(x, &up_shape), down = gemv_plan_for(x, &down_shape);
     op->gpu.up_rows = up.workgroup_rows;
     op->gpu.down_rows = down.workgroup_rows;
@@ -40,7 +40,7 @@ void experts_up_vulkan(const void *self, const void *what, struct exec *x)
                                              .top_k = s->top_k,
                                              .hidden = s->hidden,
                                              .inner = s->inner,
-                                             .format = s->format,
+                                             .format = s->up_format,
                                              .gate_w = s->gate_w,
                                              .gate_s = s->gate_s,
                                              .gate_b = s->gate_b,
@@ -76,14 +76,14 @@ void experts_down_vulkan(const void *self, const void *what, struct exec *x)
         .top_k = s->top_k,
         .hidden = s->hidden,
         .inner = s->inner,
-        .format = s->format,
+        .format = s->down_format,
         .down_w = s->down_w,
         .down_s = s->down_s,
         .down_b = s->down_b,
         .shared_at = s->n_experts + s->shared_gate,
         .is_gated = s->shared_gate,
         .shared_inner = call->shared_down.cols,
-        .shared_format = call->shared_down.cols ? call->shared_down.format : s->format,
+        .shared_format = call->shared_down.cols ? call->shared_down.format : s->down_format,
         .shared_stride = call->shared_stride};
     exec_dispatch(x, &op->gpu.down, &a, div_up(s->hidden, op->gpu.down_rows), call->n, 1);
 }

@@ -1,5 +1,6 @@
 #include "ops/gemv_plan.h"
 
+#include "args.h"
 #include "base/mem.h"
 #include "exec/exec.h"
 
@@ -14,8 +15,8 @@ static uint32_t round_down_pow2(uint32_t n)
 static uint32_t tile_for(const struct exec_caps *c, uint32_t cols, uint32_t tokens)
 {
     uint32_t most = (c->max_shared_bytes / 2 / tokens - 128) / 4;
-    most -= most % 64;
-    return (uint32_t)size_round_up(div_up(cols, div_up(cols, most)), 64);
+    most -= most % PRODUCT_COLS;
+    return (uint32_t)size_round_up(div_up(cols, div_up(cols, most)), PRODUCT_COLS);
 }
 
 /* Rows that share a subgroup save reads of the vector; subgroups that share rows make up for rows that are few, so that

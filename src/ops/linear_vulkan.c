@@ -10,10 +10,10 @@ enum { FEW_TOKENS = 4 };
 /* The constants of kernels/linear/plain.comp. */
 enum { PLAIN_N_SPEC = 4 };
 
-/* Groups of 64 do not divide the columns: kernels/linear/plain.comp alone takes them. */
+/* kernels/linear/plain.comp alone takes them. */
 static bool is_uneven(const struct linear *op)
 {
-    return op->cols % 64 != 0;
+    return weights_are_uneven(&op->w[0]);
 }
 
 /* What a path's kernel computes in a workgroup, and how it is made. */

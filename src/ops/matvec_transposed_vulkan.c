@@ -6,7 +6,7 @@ int matvec_transposed_vulkan_open(struct matvec_transposed *op, struct exec *x, 
 {
     enum { LANES = 32, TOKENS_SPEC = 3 };
     struct exec_caps caps = exec_get_caps(x);
-    bool is_uneven = op->w.rows % 4 || op->w.cols % 64;
+    bool is_uneven = op->w.rows % 4 || weights_are_uneven(&op->w);
     const char *name = is_uneven ? "matvec_transposed_plain" : "matvec_transposed_groups";
     const uint32_t bytes = sizeof(struct matvec_transposed_args), n_spec = is_uneven ? 4 : 5;
     uint32_t group = (uint32_t)size_min(256, caps.max_workgroup);

@@ -80,10 +80,11 @@ static struct mla_pair_cost pair_costs(const struct mla_shape *s, struct mla_pai
 }
 
 /* Attention needs keys and values of fours of channels; the products with latents, and key matrices that are transposed,
- * come in groups of 64. */
+ * come in PRODUCT_COLS. */
 static bool fits(const struct mla_shape *s)
 {
-    return s->v_dim % 4 == 0 && s->latent_dim % 64 == 0 && s->nope_dim % (s->keys_by_rows ? 4 : 64) == 0;
+    return s->v_dim % 4 == 0 && s->latent_dim % PRODUCT_COLS == 0 &&
+           s->nope_dim % (s->keys_by_rows ? 4 : PRODUCT_COLS) == 0;
 }
 
 /* Whether the device takes this form for any chunk. */
@@ -184,7 +185,8 @@ static void run_transpose(const struct mla_expanded *op, struct exec *x, const s
                                               .latent_dim = s->latent_dim,
                                               .nope_dim = s->nope_dim,
                                               .first_head = p->first};
-    exec_dispatch(x, &op->transpose, &a, s->latent_dim / MLA_TRANSPOSE_TILE, s->nope_dim / 64, p->n_heads);
+    exec_dispatch(x, &op->transpose, &a, s->latent_dim / MLA_TRANSPOSE_TILE, s->nope_dim / PRODUCT_COLS,
+                  p->n_heads);
 }
 
 /* Keys and values of positions [pos, pos + n). */

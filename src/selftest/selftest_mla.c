@@ -110,11 +110,7 @@ static void form_case(struct kernel_test *l, const struct mla_shape *c, uint32_t
         if (c->kv_type == KV_TYPE_F32) /* float16 may be rounded to either neighbour: the results show it */
             cache = fmax(cache, kt_error(l, b.blocks[i], b.block_numbers));
     double error = kt_error(l, b.out, (uint64_t)n * c->n_heads * c->v_dim);
-    if (l->request->row && !l->err.code) {
-        const struct selftest_row row = {"mla_prepare", text, cache, PREP_BOUND, cache <= PREP_BOUND, false};
-        l->n_failed += !row.ok;
-        l->request->row(l->request->ctx, &row);
-    }
+    kt_row(l, "mla_prepare", text, cache, PREP_BOUND);
     bool is_f16 = c->kv_type == KV_TYPE_F16 || (n >= 32 && exec_get_caps(l->side[KT_DEVICE]).has_coopmat);
     kt_report(l, "mla", text, error, is_f16 ? F16_BOUND : ATTENTION_BOUND);
 }
