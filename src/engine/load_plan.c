@@ -120,8 +120,6 @@ int load_plan_open_device(struct exec **out, const struct moeflux_options *o, co
     int rc = load_plan_open_exec(out, o, h, e);
     if (rc < 0)
         return rc;
-    if (h && h->as_gpu)
-        exec_pose_as_gpu(*out);
     return set_prompt_type(*out, o->prompt_type, e);
 }
 

@@ -684,8 +684,6 @@ static int run_on(struct kernel_test *l, const struct exec_options *o, struct mo
 {
     const struct selftest *s = l->request;
     int rc = exec_open(&l->side[KT_DEVICE], o, e);
-    if (rc == 0 && s->as_gpu)
-        exec_pose_as_gpu(l->side[KT_DEVICE]);
     if (rc == 0)
         run_groups(l);
     /* What runs in place of float16 where that is forbidden. */
