@@ -282,6 +282,12 @@ struct swiglu_args {
 };
 ARGS_SIZE(swiglu_args, 24);
 
+struct add_args {
+    ADDR y, x; /* f32 [n] */
+    U32 n, unused;
+};
+ARGS_SIZE(add_args, 24);
+
 struct delta_args {
     ADDR proj;                  /* [n][stride]: conv channels, z [n_v][v_dim], b [n_v], a [n_v] */
     ADDR conv;                  /* f32 [channels][conv_kernel] */

@@ -123,6 +123,12 @@ static void swiglu_agrees_with_its_reference(void **state)
     CHECK("swiglu");
 }
 
+static void add_agrees_with_its_reference(void **state)
+{
+    (void)state;
+    CHECK("add");
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -135,6 +141,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(gqa_prepare_and_attention_agree_with_their_references),
         cmocka_unit_test(mla_prepare_and_attention_over_latents_agree_with_their_references),
         cmocka_unit_test(swiglu_agrees_with_its_reference),
+        cmocka_unit_test(add_agrees_with_its_reference),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

@@ -16,9 +16,11 @@
 /* Far larger than the caches of a GPU. A software device is limited by its cores, so little is enough. */
 #define MATRIX_GPU_BYTES      ((uint64_t)256 << 20)
 #define MATRIX_SOFTWARE_BYTES ((uint64_t)16 << 20)
-#define MATRIX_HOST_BYTES     ((uint64_t)2 << 20)
-#define MATRIX_LEAST_BYTES    ((uint64_t)1 << 20)
-#define COPY_BYTES            ((uint64_t)64 << 20)
+/* Larger than the caches of most processors: experts come from memory. */
+#define MATRIX_CPU_BYTES   ((uint64_t)128 << 20)
+#define MATRIX_HOST_BYTES  ((uint64_t)2 << 20)
+#define MATRIX_LEAST_BYTES ((uint64_t)1 << 20)
+#define COPY_BYTES         ((uint64_t)64 << 20)
 enum { MATRIX_COLS = 2048, SMALL_ROWS_GPU = 512, SMALL_ROWS_SOFTWARE = 8, N_BATCHES = 5, MAX_REPEATS = 200 };
 
 /* --- the disk --- */
@@ -251,7 +253,8 @@ static int measure_kernel(struct exec *x, struct moeflux_speeds *out, struct moe
 {
     struct exec_caps caps = exec_get_caps(x);
     struct product p;
-    uint64_t bytes = caps.is_host       ? MATRIX_HOST_BYTES
+    uint64_t bytes = caps.is_native     ? MATRIX_CPU_BYTES
+                     : caps.is_host     ? MATRIX_HOST_BYTES
                      : caps.is_software ? MATRIX_SOFTWARE_BYTES
                                         : MATRIX_GPU_BYTES;
     int rc = product_open(&p, x, (uint32_t)(bytes / row_bytes()), e);
@@ -320,6 +323,16 @@ static int measure_copy(struct exec *x, const struct model_dir *m, struct moeflu
     return rc;
 }
 
+/* The CPU beside a device: what experts would be computed at. A CPU that cannot be measured has no speed. */
+static void measure_cpu(const struct moeflux_options *o, struct moeflux_speeds *out)
+{
+    struct exec *x = NULL;
+    struct moeflux_speeds cpu = {0};
+    if (load_plan_open_cpu(&x, o, NULL) == 0 && measure_kernel(x, &cpu, NULL) == 0)
+        out->cpu_bytes_s = cpu.kernel_bytes_s;
+    exec_close(x);
+}
+
 static void measure_device(const struct model_dir *m, const struct moeflux_options *o,
                            const struct test_hooks *h, struct moeflux_speeds *out)
 {
@@ -338,7 +351,10 @@ static void measure_device(const struct model_dir *m, const struct moeflux_optio
         rc = measure_copy(x, m, out, &e);
     if (rc < 0)
         snprintf(out->device_fault, sizeof out->device_fault, "%s", e.text);
+    bool is_apart = rc == 0 && !exec_get_caps(x).is_host;
     exec_close(x);
+    if (is_apart)
+        measure_cpu(o, out);
 }
 
 int moeflux_measure(const struct moeflux_options *o, struct moeflux_speeds *out, struct moeflux_err *e)

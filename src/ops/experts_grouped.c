@@ -169,13 +169,14 @@ void experts_grouped_down(const struct experts_grouped *op, struct exec *x, cons
                                                  .shared_in = call->shared_in,
                                                  .shared_act = at.shared_act,
                                                  .x = call->x,
-                                                 .top_k = s->top_k,
+                                                 .top_k = call->only_shared ? 0 : s->top_k,
                                                  .hidden = s->hidden,
                                                  .shared_at = s->n_experts + s->shared_gate,
                                                  .is_gated = s->shared_gate,
                                                  .shared_inner = call->shared_down.cols,
                                                  .shared_stride = call->shared_stride};
-    exec_dispatch(x, &t->down, &down, div_up(s->hidden, t->rows), most_tiles(s, call, t->tokens), 1);
+    if (!call->only_shared)
+        exec_dispatch(x, &t->down, &down, div_up(s->hidden, t->rows), most_tiles(s, call, t->tokens), 1);
     if (call->more)
         return;
     exec_dispatch(x, &op->mix, &mix, div_up(s->hidden + call->shared_down.cols, 4 * op->mix_group), call->n,

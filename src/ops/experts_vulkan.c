@@ -73,7 +73,7 @@ void experts_down_vulkan(const void *self, const void *what, struct exec *x)
         .shared_b = call->shared_down.biases,
         .x = call->x,
         .n = call->n,
-        .top_k = s->top_k,
+        .top_k = call->only_shared ? 0 : s->top_k,
         .hidden = s->hidden,
         .inner = s->inner,
         .format = s->down_format,

@@ -342,8 +342,23 @@ static struct test_buffer *random_choice(struct kernel_test *l, const struct moe
     return kt_bytes(l, idx, 4 * (uint64_t)c->n * c->top_k);
 }
 
-/* down_format: of the routed experts' down projections. */
-static void moe_case(struct kernel_test *l, const struct moe_shape *c, uint32_t down_format)
+static void run_experts(struct exec *x, const struct experts *op, const struct experts_call *all, bool apart)
+{
+    struct experts_call call = *all;
+    exec_begin(x);
+    experts_run_up(op, x, &call);
+    if (apart) {
+        call.shared_down = (struct weights){0};
+        experts_run_down(op, x, &call);
+        call.shared_down = all->shared_down;
+        call.only_shared = true;
+    }
+    experts_run_down(op, x, &call);
+}
+
+/* down_format: of the routed experts' down projections. apart: the device computes the shared expert by itself, behind the
+ * others. */
+static void moe_case_of(struct kernel_test *l, const struct moe_shape *c, uint32_t down_format, bool apart)
 {
     uint64_t bytes;
     struct experts_shape shape = moe_layout(c, down_format, &bytes);
@@ -365,9 +380,9 @@ static void moe_case(struct kernel_test *l, const struct moe_shape *c, uint32_t 
     struct test_buffer *f16 = kt_bytes(l, NULL, 2 * size_max((uint64_t)c->n * c->shared, 2));
     uint32_t tokens = 0;
     char text[128];
-    snprintf(text, sizeof text, "%u of %u, %ux%u %s%s, shared %u%s, %u token%s", c->top_k, c->n_experts,
+    snprintf(text, sizeof text, "%u of %u, %ux%u %s%s, shared %u%s%s, %u token%s", c->top_k, c->n_experts,
              c->hidden, c->inner, format_of(c->format)->name, down_format == c->format ? "" : " and Q8",
-             c->shared, c->ungated ? " ungated" : "", c->n, c->n > 1 ? "s" : "");
+             c->shared, c->ungated ? " ungated" : "", apart ? " apart" : "", c->n, c->n > 1 ? "s" : "");
     for (int s = 0; s < KT_SIDES && !l->err.code; s++) {
         struct experts op;
         struct linear shared_out = {0};
@@ -395,9 +410,7 @@ static void moe_case(struct kernel_test *l, const struct moe_shape *c, uint32_t 
                                           .scratch = scratch->on[s].address,
                                           .f16_scratch = f16->on[s].address,
                                           .shared_out = &shared_out};
-        exec_begin(l->side[s]);
-        experts_run_up(&op, l->side[s], &call);
-        experts_run_down(&op, l->side[s], &call);
+        run_experts(l->side[s], &op, &call, apart && s == KT_DEVICE);
         kt_finish(l, s);
         linear_close(&shared_out, l->side[s]);
     }
@@ -567,6 +580,11 @@ static void group_cases(struct kernel_test *l)
     router_case(l, &(struct router_shape){60, 16, false, true, 6, 2, 1.0f}, 0, true);
 }
 
+static void moe_case(struct kernel_test *l, const struct moe_shape *c, uint32_t down_format)
+{
+    moe_case_of(l, c, down_format, false);
+}
+
 static void moe_cases(struct kernel_test *l)
 {
     static const struct moe_shape shapes[] = {
@@ -584,6 +602,9 @@ static void moe_cases(struct kernel_test *l)
     /* Down projections with more bits than the others. */
     moe_case(l, &(struct moe_shape){12, 3, 192, 64, 192, FORMAT_Q4, 1, false, 0}, FORMAT_Q8);
     moe_case(l, &(struct moe_shape){9, 2, 320, 192, 64, FORMAT_Q4, 70, false, 0}, FORMAT_Q8);
+    moe_case_of(l, &(struct moe_shape){12, 3, 192, 64, 192, FORMAT_Q4, 1, false, 0}, FORMAT_Q4, true);
+    moe_case_of(l, &(struct moe_shape){12, 4, 256, 64, 128, FORMAT_Q8, 3, true, 0}, FORMAT_Q8, true);
+    moe_case_of(l, &(struct moe_shape){12, 3, 192, 64, 64, FORMAT_Q4, 40, false, 0}, FORMAT_Q4, true);
     /* Tiles of every size, whatever the number of tokens: experts without any, with some, with more than a tile; rows of
      * less than a tile's and of more; groups by the eight and others. */
     for (uint32_t tile = 1; tile <= EXPERTS_MAX_TILES; tile++) {
@@ -658,6 +679,7 @@ static const struct {
     {"gqa_prepare attention_decode attention_prefill attention_merge", attention_cases},
     {"mla_prepare mla_transpose_keys mla_gather_rows attention_decode", selftest_mla_cases},
     {"swiglu", selftest_swiglu_cases},
+    {"add", selftest_add_cases},
 };
 
 static void run_groups(struct kernel_test *l)
