@@ -56,11 +56,8 @@ TEST_LIB := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(TESTS) $(ISA_TEST) $(wild
 
 # kernels/X.comp is the kernel X, kernels/X/Y.comp the kernel X_Y.
 KERNELS      := $(patsubst kernels/%.comp,%,$(sort $(wildcard kernels/*.comp kernels/*/*.comp)))
-# Some are built again as NAME_VARIANT, with -DVARIANT in capitals: for software devices (kernels/lib/memory.glsl, gemv.glsl,
-# gemm.glsl), and for cooperative matrices.
-VARIANTS     := wide coop
-kernels_wide := attention/decode linear/decode linear/prefill experts/decode_up experts/decode_down \
-                experts/prefill_up experts/prefill_down
+# Some are built again as NAME_VARIANT, with -DVARIANT in capitals: for cooperative matrices.
+VARIANTS     := coop
 kernels_coop := linear/prefill experts/prefill_up experts/prefill_down attention/prefill
 SPIRV        := $(patsubst %,$(BUILD)/kernels/%.inc,$(KERNELS) $(foreach v,$(VARIANTS),$(kernels_$(v):%=%_$(v))))
 
@@ -202,11 +199,11 @@ $(BUILD)/fuzz/seeds: $(BUILD)/tests/fuzz/seeds_main.o $(FUZZ_OBJ) $(TEST_LIB) $(
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(ALL_LDLIBS) -lcmocka
 
-# All of them one after the other: each for SECONDS, or RUNS inputs. ONLY=NAME...: these.
+# All of them one after the other: each for SECONDS, or RUNS inputs if that is less. ONLY=NAME...: these.
 SECONDS ?= 5
 RUNS    ?=
 fuzz-run: fuzz
-	scripts/fuzz build-fuzz $(if $(RUNS),runs=$(RUNS),seconds=$(SECONDS)) $(or $(ONLY),$(FUZZ_TARGETS))
+	scripts/fuzz build-fuzz $(if $(SECONDS),seconds=$(SECONDS)) $(if $(RUNS),runs=$(RUNS)) $(or $(ONLY),$(FUZZ_TARGETS))
 
 # The tests that use the GPU, under the Vulkan validation layers.
 validate: $(BUILD)/moeflux $(TEST_BIN) $(SHIMS)

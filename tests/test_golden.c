@@ -16,26 +16,32 @@ struct bounds {
     double logits, hidden, cosine;
 };
 
-/* Of case i of a golden file. Exceptions, the last two found with the reference implementation, its products' inputs,
- * weights and cache rounded to float16:
- *   deepseek-plain is sensitive. In float32, products of few tokens on GPUs (kernels/matvec_lanes.glsl) round about five
- *   times as much as others: 2.0e-5 of its hidden states on an H200, token by token as well as at once. lavapipe and the
- *   reference are held to the bound of all models.
- *   Prompts through float16: 3.0e-2 without any other choice of experts.
- *   in deepseek-odd's cases 3 and 4 the router's closest call is 1.1e-4 and 4.8e-5, so rounding may turn it, and another
- *   expert moves the logits. In its other cases it is at least 9e-4. */
+/* Of case i of a golden file. Exceptions:
+ *   deepseek-plain is sensitive. In float32, products of few tokens on Vulkan devices (kernels/lib/gemv_lanes.glsl) round
+ *   about five times as much as others: 2.0e-5 of its hidden states on an H200, token by token as well as at once, and
+ *   1.9e-5 on lavapipe. The host backends are held to the bound of all models.
+ *   Prompts through float16: 3.0e-2 without any other choice of experts, found with the reference implementation, its
+ *   products' inputs, weights and cache rounded to float16.
+ *   In deepseek-odd's cases 3 and 4 the router's closest call is 1.1e-4 and 4.8e-5, so rounding may turn it, and another
+ *   expert moves the logits (found in the same way). In its other cases it is at least 9e-4.
+ *   deepseek-small, deepseek-lone and the qwen3 models have short rows, in which fewer roundings cancel: prompts through
+ *   float16 are off by 2.4e-3 of the hidden states of the first on an H200. */
 static struct bounds bounds_of(const struct moeflux_model *m, const char *golden, uint32_t i,
                                uint64_t n_tokens)
 {
     const struct moeflux_model_info info = moeflux_model_get_info(m);
     bool is_plain = strstr(golden, "deepseek-plain");
-    bool is_gpu = !strstr(info.device, "llvmpipe") && !strstr(info.device, "CPU");
+    bool is_narrow =
+        strstr(golden, "deepseek-small") || strstr(golden, "deepseek-lone") || strstr(golden, "qwen3");
+    bool is_vulkan = !strstr(info.device, "CPU");
     if (!info.f16_products)
-        return (struct bounds){n_tokens > 1000 ? 1e-3 : 2e-4, is_plain && is_gpu ? 4e-5 : 1e-5, 0.99999};
+        return (struct bounds){n_tokens > 1000 ? 1e-3 : 2e-4, is_plain && is_vulkan ? 4e-5 : 1e-5, 0.99999};
     if (is_plain)
         return (struct bounds){4e-2, 5e-3, 0.9999};
     if (strstr(golden, "deepseek-odd") && (i == 3 || i == 4))
         return (struct bounds){6e-2, 2e-3, 0.999};
+    if (is_narrow)
+        return (struct bounds){2e-2, 4e-3, 0.99999};
     return (struct bounds){2e-2, 2e-3, 0.99999};
 }
 

@@ -94,6 +94,8 @@ struct arch;
 struct arch_state arch_state_of(const struct config *c, uint32_t layer, enum kv_type type);
 /* Bytes of arch_view.scratch_bytes, before anything is open. */
 uint64_t arch_scratch_bytes(const struct config *c, const struct exec_caps *caps, uint32_t max_chunk);
+/* Bytes that the cpu's operations take by themselves meanwhile; 0 on other devices. */
+uint64_t arch_host_bytes(const struct config *c, const struct exec_caps *caps, uint32_t max_chunk);
 
 /* Loads the weights and prepares the operations. On failure *out is NULL. */
 int arch_open(struct arch **out, const struct arch_request *r, struct arch_view *view, struct moeflux_err *e);

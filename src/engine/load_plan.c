@@ -14,9 +14,10 @@
 
 /* Tokens of a chunk unless the caller says otherwise. Results differ in the last digits between chunk sizes, so the choice
  * follows the kind of the device and its total memory: never its speed, nor the memory that is free now. Larger chunks gain
- * little more: lavapipe takes 28 s of processor time for 256 tokens by 32, 22 s by 128 and by 256; an H200 did 4,400 and
- * 6,600 tok/s by 512 and 2,048. */
-enum { CHUNK_SOFTWARE = 128, CHUNK_GPU = 512, CHUNK_GPU_LARGE = 2048, MAX_READERS = 8 };
+ * little more: lavapipe takes 28 s of processor time for 256 tokens by 32, 22 s by 128 and by 256; the cpu 3.4 s for 512 tokens
+ * by 64, 3.1 by 128, 2.9 by 256 and 512 (64 experts, of which models have more); an H200 did 4,400 and 6,600 tok/s by 512 and
+ * 2,048. */
+enum { CHUNK_SOFTWARE = 128, CHUNK_CPU = 512, CHUNK_GPU = 512, CHUNK_GPU_LARGE = 2048, MAX_READERS = 8 };
 /* Large chunks take half a gigabyte of activations: little on a device with so much memory. */
 #define LARGE_GPU ((uint64_t)20 << 30)
 /* lavapipe silently ends a shader's loops after 65,535 iterations; the delta net takes about 60 per token. */
@@ -28,11 +29,12 @@ enum { DRIVER_BYTES = 64 << 20 };
 static int choose_chunk(uint32_t *out, uint32_t requested, const struct exec_caps *caps,
                         struct moeflux_err *e)
 {
-    uint32_t most = caps->is_software ? CHUNK_SOFTWARE_MAX : CHUNK_GPU_MAX;
+    uint32_t most = caps->is_software && !caps->is_native ? CHUNK_SOFTWARE_MAX : CHUNK_GPU_MAX;
     if (requested > most)
         return err_set(e, ERR_USAGE, "--chunk %u, expected at most %u on %s", requested, most, caps->name);
     bool is_large = !caps->is_software && caps->total_bytes >= LARGE_GPU;
     *out = requested           ? requested
+           : caps->is_native   ? CHUNK_CPU
            : caps->is_software ? CHUNK_SOFTWARE
            : is_large          ? CHUNK_GPU_LARGE
                                : CHUNK_GPU;
@@ -119,8 +121,6 @@ int load_plan_open_device(struct exec **out, const struct moeflux_options *o, co
     int rc = load_plan_open_exec(out, o, h, e);
     if (rc < 0)
         return rc;
-    if (h && h->as_gpu)
-        exec_pose_as_gpu(*out);
     return set_prompt_type(*out, o->prompt_type, e);
 }
 
@@ -181,7 +181,8 @@ int load_plan_make(struct load_plan *out, const struct model_dir *m, const struc
         return rc;
     size_states(out, m);
     out->driver_bytes = caps->is_unified ? 0 : DRIVER_BYTES;
-    out->activation_bytes = arch_scratch_bytes(&m->config, caps, out->max_chunk);
+    out->activation_bytes = arch_scratch_bytes(&m->config, caps, out->max_chunk) +
+                            arch_host_bytes(&m->config, caps, out->max_chunk);
     const struct budget_request w = {.memory_bytes = o->memory_bytes,
                                      .gpu_memory_bytes = o->gpu_memory_bytes,
                                      .scratch_bytes =
