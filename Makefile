@@ -56,11 +56,8 @@ TEST_LIB := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(TESTS) $(ISA_TEST) $(wild
 
 # kernels/X.comp is the kernel X, kernels/X/Y.comp the kernel X_Y.
 KERNELS      := $(patsubst kernels/%.comp,%,$(sort $(wildcard kernels/*.comp kernels/*/*.comp)))
-# Some are built again as NAME_VARIANT, with -DVARIANT in capitals: for software devices (kernels/lib/memory.glsl, gemv.glsl,
-# gemm.glsl), and for cooperative matrices.
-VARIANTS     := wide coop
-kernels_wide := attention/decode linear/decode linear/prefill experts/decode_up experts/decode_down \
-                experts/prefill_up experts/prefill_down
+# Some are built again as NAME_VARIANT, with -DVARIANT in capitals: for cooperative matrices.
+VARIANTS     := coop
 kernels_coop := linear/prefill experts/prefill_up experts/prefill_down attention/prefill
 SPIRV        := $(patsubst %,$(BUILD)/kernels/%.inc,$(KERNELS) $(foreach v,$(VARIANTS),$(kernels_$(v):%=%_$(v))))
 

@@ -115,12 +115,16 @@ int verbs_list_devices(const struct options *o, struct output *out, struct moefl
 struct selftest {
     struct output *out;
     unsigned n_cases, n_skipped;
+    char device[128]; /* of the last case */
 };
 
 static void print_case(void *ctx, const struct moeflux_selftest_row *r)
 {
     struct selftest *st = ctx;
     struct moeflux_err ignored;
+    if (strcmp(st->device, r->device) != 0)
+        output_addf(st->out, "%s%s\n", st->n_cases ? "\n" : "", r->device);
+    snprintf(st->device, sizeof st->device, "%s", r->device);
     if (st->n_cases++ == 0)
         output_addf(st->out, "%-24s %-32s %10s %10s\n", "kernel", "shape", "error", "bound");
     if (r->skipped)

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "args.h"
 #include "base/clock.h"
+#include "base/format.h"
 #include "base/mem.h"
 #include "engine/engine.h"
 #include "engine/load_plan.h"
@@ -16,9 +16,11 @@
 /* Far larger than the caches of a GPU. A software device is limited by its cores, so little is enough. */
 #define MATRIX_GPU_BYTES      ((uint64_t)256 << 20)
 #define MATRIX_SOFTWARE_BYTES ((uint64_t)16 << 20)
-#define MATRIX_HOST_BYTES     ((uint64_t)2 << 20)
-#define MATRIX_LEAST_BYTES    ((uint64_t)1 << 20)
-#define COPY_BYTES            ((uint64_t)64 << 20)
+/* Larger than the caches of most processors: experts come from memory. */
+#define MATRIX_CPU_BYTES   ((uint64_t)128 << 20)
+#define MATRIX_HOST_BYTES  ((uint64_t)2 << 20)
+#define MATRIX_LEAST_BYTES ((uint64_t)1 << 20)
+#define COPY_BYTES         ((uint64_t)64 << 20)
 enum { MATRIX_COLS = 2048, SMALL_ROWS_GPU = 512, SMALL_ROWS_SOFTWARE = 8, N_BATCHES = 5, MAX_REPEATS = 200 };
 
 /* --- the disk --- */
@@ -141,7 +143,7 @@ struct product {
 
 static uint64_t row_bytes(void)
 {
-    return MATRIX_COLS / 2 + MATRIX_COLS / 64 * 4;
+    return format_all_bytes(format_of(FORMAT_Q4), MATRIX_COLS);
 }
 
 static void product_close(struct product *p)
@@ -155,7 +157,9 @@ static void product_close(struct product *p)
 static int product_open(struct product *p, struct exec *x, uint32_t rows, struct moeflux_err *e)
 {
     *p = (struct product){.exec = x, .bytes = rows * row_bytes()};
-    uint64_t codes = (uint64_t)rows * MATRIX_COLS / 2, scales = (uint64_t)rows * MATRIX_COLS / 64 * 2;
+    const struct format *f = format_of(FORMAT_Q4);
+    uint64_t codes = rows * format_code_bytes(f, MATRIX_COLS),
+             scales = rows * format_scale_bytes(f, MATRIX_COLS);
     int rc = exec_buffer_new(x, &p->matrix, EXEC_DEVICE, p->bytes, e);
     if (rc == 0)
         rc = exec_buffer_new(x, &p->x, EXEC_DEVICE, MATRIX_COLS * sizeof(float), e);
@@ -249,7 +253,8 @@ static int measure_kernel(struct exec *x, struct moeflux_speeds *out, struct moe
 {
     struct exec_caps caps = exec_get_caps(x);
     struct product p;
-    uint64_t bytes = caps.is_host       ? MATRIX_HOST_BYTES
+    uint64_t bytes = caps.is_native     ? MATRIX_CPU_BYTES
+                     : caps.is_host     ? MATRIX_HOST_BYTES
                      : caps.is_software ? MATRIX_SOFTWARE_BYTES
                                         : MATRIX_GPU_BYTES;
     int rc = product_open(&p, x, (uint32_t)(bytes / row_bytes()), e);
@@ -318,6 +323,16 @@ static int measure_copy(struct exec *x, const struct model_dir *m, struct moeflu
     return rc;
 }
 
+/* The CPU beside a device: what experts would be computed at. A CPU that cannot be measured has no speed. */
+static void measure_cpu(const struct moeflux_options *o, struct moeflux_speeds *out)
+{
+    struct exec *x = NULL;
+    struct moeflux_speeds cpu = {0};
+    if (load_plan_open_cpu(&x, o, NULL) == 0 && measure_kernel(x, &cpu, NULL) == 0)
+        out->cpu_bytes_s = cpu.kernel_bytes_s;
+    exec_close(x);
+}
+
 static void measure_device(const struct model_dir *m, const struct moeflux_options *o,
                            const struct test_hooks *h, struct moeflux_speeds *out)
 {
@@ -336,7 +351,10 @@ static void measure_device(const struct model_dir *m, const struct moeflux_optio
         rc = measure_copy(x, m, out, &e);
     if (rc < 0)
         snprintf(out->device_fault, sizeof out->device_fault, "%s", e.text);
+    bool is_apart = rc == 0 && !exec_get_caps(x).is_host;
     exec_close(x);
+    if (is_apart)
+        measure_cpu(o, out);
 }
 
 int moeflux_measure(const struct moeflux_options *o, struct moeflux_speeds *out, struct moeflux_err *e)

@@ -96,7 +96,8 @@ struct row_relay {
 static void relay_row(void *ctx, const struct selftest_row *r)
 {
     const struct row_relay *to = ctx;
-    const struct moeflux_selftest_row row = {r->kernel, r->shape, r->error, r->bound, r->ok, r->skipped};
+    const struct moeflux_selftest_row row = {r->kernel, r->shape,   r->error, r->bound,
+                                             r->ok,     r->skipped, r->device};
     if (to->row)
         to->row(to->ctx, &row);
 }
