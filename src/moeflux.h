@@ -100,7 +100,8 @@ enum moeflux_kv_type { MOEFLUX_KV_TYPE_AUTO, MOEFLUX_KV_TYPE_F32, MOEFLUX_KV_TYP
 /* Zero or NULL in any member but `dir` means the default. */
 struct moeflux_options {
     const char *dir; /* model directory */
-    /* NULL: the best Vulkan device; "cpu"; "reference"; an index; or a part of a device's name */
+    /* NULL or "auto": a discrete GPU, else an integrated one, else the cpu. "cpu"; "reference"; else a Vulkan device, software
+     * ones too: its index (moeflux_device), its name or a part of that */
     const char *device;
     /* Of the cpu: the instruction set that it uses, one of "portable", "avx2", "avx512", "neon", "dotprod"; NULL: the fastest
      * that the processor has */
@@ -363,7 +364,7 @@ int32_t moeflux_sampler_pick(struct moeflux_sampler *s, const float *logits, str
 struct moeflux_device {
     uint32_t idx;
     char name[256];
-    char kind[16];    /* "discrete", "integrated", "cpu", "virtual", "other" */
+    char kind[16];    /* "discrete", "integrated", "virtual", "other", "software" */
     char driver[256]; /* name and version */
     uint64_t memory_bytes;
     uint32_t subgroup_size;

@@ -50,8 +50,8 @@ run 0 "$MOEFLUX" inspect "$other" --no-measure --memory 114688
 out_has '^architecture  *DeepSeek-V3'
 out_has 'experts on device  *[0-9.]* kB  4 of 48'
 
-claim without_a_device_the_disk_is_measured
-run 0 env VK_DRIVER_FILES=/nonexistent VK_ICD_FILENAMES=/nonexistent "$MOEFLUX" inspect "$model"
+claim without_the_device_that_was_asked_for_the_disk_is_measured
+run 0 env VK_DRIVER_FILES=/nonexistent VK_ICD_FILENAMES=/nonexistent "$MOEFLUX" inspect "$model" --device 0
 out_has '^It cannot run here: .*Vulkan'
 out_has '  disk  *[0-9.]* .B/s'
 out_has '  device  *unknown  .*Vulkan'

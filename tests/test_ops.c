@@ -1,7 +1,8 @@
-/* Every kernel against its reference on the default device. Kernels that only work together run once, together. On a
+/* Every kernel against its reference, on MOEFLUX_DEVICE or else on the first Vulkan device. Kernels that only work together run once, together. On a
  * software device the kernels of GPUs run too: nothing else tests them where there is no GPU.
  * usage: test_ops [TESTS], a part of the tests, as "mla*" */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "check.h"
@@ -56,8 +57,13 @@ static void count_runs(void *ctx, const char *kernel, uint64_t times)
 static void check_kernels(const char *kernel, struct seen *seen)
 {
     struct moeflux_err e = {0};
-    const struct selftest s = {
-        .kernel = kernel, .as_gpu = seen->as_gpu, .row = print_row, .ran = count_runs, .ctx = seen};
+    const char *device = getenv("MOEFLUX_DEVICE");
+    const struct selftest s = {.device = device ? device : "0",
+                               .kernel = kernel,
+                               .as_gpu = seen->as_gpu,
+                               .row = print_row,
+                               .ran = count_runs,
+                               .ctx = seen};
     printf("%s%s\n", kernel, seen->as_gpu ? ", as on a GPU" : "");
     int n_before = seen->n_cases, rc = selftest_run(&s, &e);
     if (rc < 0)

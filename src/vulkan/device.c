@@ -56,7 +56,7 @@ static const char *kind_name(VkPhysicalDeviceType t)
     case VK_PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU:
         return "virtual";
     case VK_PHYSICAL_DEVICE_TYPE_CPU:
-        return "cpu";
+        return "software";
     default:
         return "other";
     }
@@ -64,7 +64,7 @@ static const char *kind_name(VkPhysicalDeviceType t)
 
 static int kind_rank(const char *kind)
 {
-    static const char *const order[] = {"discrete", "integrated", "virtual", "other", "cpu"};
+    static const char *const order[] = {"discrete", "integrated", "virtual", "other", "software"};
     for (int i = 0; i < 5; i++)
         if (strcmp(kind, order[i]) == 0)
             return i;
@@ -265,17 +265,22 @@ static bool name_has(const char *name, const char *part)
     return n == 0;
 }
 
+bool gpu_is_preferred(const struct gpu_info *info)
+{
+    return !info->missing[0] &&
+           (strcmp(info->kind, "discrete") == 0 || strcmp(info->kind, "integrated") == 0);
+}
+
 static int choose(const struct found *found, int n, const char *which, struct moeflux_err *e)
 {
-    if (!which)
-        return found[0].info.missing[0] ? err_set(e, ERR_DEVICE, "no usable Vulkan device: %s lacks %s",
-                                                  found[0].info.name, found[0].info.missing)
-                                        : 0;
     char *end;
     unsigned long idx = strtoul(which, &end, 10);
     int pick = -1;
     if (*which && !*end && idx < (unsigned long)n)
         pick = (int)idx;
+    for (int i = 0; i < n && pick < 0; i++)
+        if (*end && strcmp(found[i].info.name, which) == 0)
+            pick = i;
     for (int i = 0; i < n && pick < 0; i++)
         if (*end && name_has(found[i].info.name, which))
             pick = i;
@@ -442,6 +447,15 @@ static bool all_local_memory_is_mapped(const VkPhysicalDeviceMemoryProperties *m
     return false;
 }
 
+static int open_found(struct gpu *g, const struct found *found, struct moeflux_err *e)
+{
+    g->physical = found->physical;
+    g->info = found->info;
+    read_limits(g);
+    g->is_unified = all_local_memory_is_mapped(&g->memory);
+    return create_device(g, e);
+}
+
 int gpu_open(struct gpu *g, const char *which, struct moeflux_err *e)
 {
     *g = (struct gpu){0};
@@ -452,17 +466,34 @@ int gpu_open(struct gpu *g, const char *which, struct moeflux_err *e)
     rc = found ? find_devices(g->instance, found, e) : ERR_MEMORY;
     if (rc > 0)
         rc = choose(found, rc, which, e);
-    if (rc >= 0) {
-        g->physical = found[rc].physical;
-        g->info = found[rc].info;
-        read_limits(g);
-        g->is_unified = all_local_memory_is_mapped(&g->memory);
-        rc = create_device(g, e);
-    }
+    if (rc >= 0)
+        rc = open_found(g, &found[rc], e);
     free(found);
     if (rc < 0)
         gpu_close(g);
-    return rc < 0 ? rc : 0;
+    return rc;
+}
+
+int gpu_open_preferred(struct gpu *g, struct moeflux_err *e)
+{
+    struct moeflux_err none = {0};
+    *g = (struct gpu){0};
+    struct found *found = mem_new(MAX_DEVICES, sizeof *found, e);
+    if (!found)
+        return ERR_MEMORY;
+    int rc = create_instance(&g->instance, &none);
+    if (rc == 0)
+        rc = find_devices(g->instance, found, &none);
+    if (rc > 0)
+        rc = gpu_is_preferred(&found[0].info) ? open_found(g, &found[0], e) : 1;
+    else if (rc == ERR_DEVICE)
+        rc = 1;
+    else if (e)
+        *e = none;
+    free(found);
+    if (rc != 0)
+        gpu_close(g);
+    return rc;
 }
 
 void gpu_close(struct gpu *g)
