@@ -26,4 +26,36 @@ run 0 "$MOEFLUX" "$@" --device 0 --stats --json
 err_has '^kernels  *[1-9][0-9]* compiled in '
 json_is '0 < j["stats"]["compiled_kernels"] < 50 and 0 < j["stats"]["compile_s"]' True
 
+# In the loader's place lies a file that is no library.
+mkdir "$tmp/no-loader"
+echo none >"$tmp/no-loader/libvulkan.so.1"
+without_loader() {
+    status=$1
+    shift
+    run "$status" env LD_LIBRARY_PATH="$tmp/no-loader" "$MOEFLUX" "$@"
+}
+
+claim nothing_is_linked_to_the_vulkan_loader
+run 0 ldd "$MOEFLUX"
+! grep -q vulkan "$tmp/out" || fault "$(grep vulkan "$tmp/out")"
+
+claim without_the_vulkan_loader_the_cpu_computes
+run 0 "$MOEFLUX" "$@" --device cpu --tokens-out
+cp "$tmp/out" "$tmp/want"
+without_loader 0 "$@" --tokens-out
+err_empty
+out_is "$(cat "$tmp/want")"
+without_loader 0 -m "$model" --plan
+err_empty
+
+claim a_device_that_was_asked_for_needs_the_vulkan_loader
+without_loader 1 "$@" --device 0
+one_line
+err_has '^moeflux: --device 0: the Vulkan loader cannot be loaded .*libvulkan.so.1'
+run 1 env VK_DRIVER_FILES=/nonexistent VK_ICD_FILENAMES=/nonexistent "$MOEFLUX" "$@" --device llvmpipe
+one_line
+err_has '^moeflux: --device llvmpipe: .*no Vulkan driver is installed'
+run 0 env VK_DRIVER_FILES=/nonexistent VK_ICD_FILENAMES=/nonexistent "$MOEFLUX" "$@" --tokens-out
+out_is "$(cat "$tmp/want")"
+
 report

@@ -4,7 +4,8 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <vulkan/vulkan.h>
+
+#include "vulkan/loader.h"
 
 struct moeflux_err;
 
@@ -18,6 +19,7 @@ struct gpu_info { /* one physical device, before it is opened */
 };
 
 struct gpu {
+    struct vk vk;
     VkInstance instance;
     VkPhysicalDevice physical;
     VkDevice device;
