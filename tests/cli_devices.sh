@@ -58,4 +58,63 @@ err_has '^moeflux: --device llvmpipe: .*no Vulkan driver is installed'
 run 0 env VK_DRIVER_FILES=/nonexistent VK_ICD_FILENAMES=/nonexistent "$MOEFLUX" "$@" --tokens-out
 out_is "$(cat "$tmp/want")"
 
+claim devices_are_listed_with_the_cpu
+run 0 "$MOEFLUX" --list-devices
+err_empty
+out_has '^cpu  .*  [1-9][0-9]*  [0-9.]* .B/s  yes$'
+run 0 "$MOEFLUX" --list-devices --json -t 1
+json_is '[(d["threads"], d["usable"], d["memory_bytes_s"] > 1e8) for d in j["devices"] if d["device"] == "cpu"]' "[(1, 'yes', True)]"
+json_is 'sum(d["default"] == "yes" for d in j["devices"])' 1
+without_loader 0 --list-devices --json
+json_is '[(d["device"], d["default"]) for d in j["devices"]]' "[('cpu', 'yes')]"
+
+claim inspect_measures_memory_and_names_a_faster_device
+run 0 "$MOEFLUX" inspect "$model" --device cpu -t 1
+out_has '^  memory  *[0-9.]* .B/s  read by 1 thread$'
+run 0 "$MOEFLUX" inspect "$model" --device reference
+out_has '^--device [^ ]* would be faster: .* multiplies at '
+
+claim every_instruction_set_gives_the_same_logits
+sets=$("$MOEFLUX" --selftest --device cpu --cpu-isa none 2>&1 | sed 's/.*there are //')
+n=0
+for isa in $sets; do
+    "$MOEFLUX" -m "$model" --cpu-isa "$isa" --device cpu --plan >"$tmp/out" 2>"$tmp/err" || {
+        err_has 'this processor does not have it'
+        continue
+    }
+    out_has "^Plan for CPU ($isa, "
+    run 0 "$MOEFLUX" -m "$model" --device cpu --cpu-isa "$isa" --tokens-in "$tmp/ids" --logits-all --logits "$tmp/logits-$isa"
+    cmp -s "$tmp/logits-portable" "$tmp/logits-$isa" || fault "$isa and portable differ"
+    n=$((n + 1))
+done
+[ "$n" -gt 0 ] || fault "no instruction set ran: $sets"
+
+claim the_flag_wins_over_the_environment
+run 0 env MOEFLUX_CPU_ISA=portable "$MOEFLUX" -m "$model" --device cpu --plan
+out_has '^Plan for CPU (portable, '
+run 0 env MOEFLUX_CPU_ISA=none "$MOEFLUX" -m "$model" --device cpu --cpu-isa portable --plan
+out_has '^Plan for CPU (portable, '
+run 2 env MOEFLUX_CPU_ISA=none "$MOEFLUX" -m "$model" --device cpu --plan
+err_has "instruction set 'none' is unknown; there are portable "
+# It is a wish for the CPU: other devices do not mind.
+run 0 env MOEFLUX_CPU_ISA=none "$MOEFLUX" -m "$model" --device reference --plan
+
+claim threads_and_the_affinity_mask_are_obeyed
+run 0 "$MOEFLUX" -m "$model" --device cpu -t 3 --plan
+out_has '^Plan for CPU (.*, 3 threads)'
+run 0 taskset -c "$(taskset -cp $$ | sed 's/.*: //; s/[-,].*//')" "$MOEFLUX" -m "$model" --device cpu --plan
+out_has '^Plan for CPU (.*, 1 thread)'
+
+claim flags_that_do_not_apply_are_refused
+for verb in --plan --bench; do
+    fails 2 '\-\-gpu-memory goes with a GPU' -m "$model" $verb --device cpu --gpu-memory 1G
+done
+fails 2 '\-\-gpu-memory goes with a GPU' "$@" --device cpu --gpu-memory 1G
+fails 2 '\-\-gpu-memory goes with a GPU' inspect "$model" --device cpu --gpu-memory 1G
+fails 2 "instruction set 'sse9' is unknown; there are portable " "$@" --device cpu --cpu-isa sse9
+fails 2 "instruction set 'sse9' is unknown" --selftest --device cpu --cpu-isa sse9
+case $(uname -m) in x86_64) other=neon ;; *) other=avx2 ;; esac
+fails 2 "instruction set '$other' is of another family of processors" "$@" --device cpu --cpu-isa $other
+fails 2 '\-\-cpu-isa portable goes with --device cpu' "$@" --device reference --cpu-isa portable
+
 report

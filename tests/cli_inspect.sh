@@ -72,8 +72,8 @@ json_is 'j["slots"] == j["experts"], j["experts_resident"]' '(True, True)'
 
 claim what_does_not_fit_has_status_3
 fails 3 '^moeflux: --memory is 0.00 MiB, the experts of one token and layer need' -m "$model" --plan --memory 1k
-fails 3 'the model needs at least .*--gpu-memory is 0.0 MiB' -m "$model" --plan --gpu-memory 1k
-fails 3 'the model needs at least' -m "$model" --bench --gpu-memory 1k
+fails 3 'the model needs at least .*--gpu-memory is 0.0 MiB' -m "$model" --device reference --plan --gpu-memory 1k
+fails 3 'the model needs at least' -m "$model" --device reference --bench --gpu-memory 1k
 
 claim the_plan_counts_pinned_experts_as_a_run_does
 echo 1 2 3 >"$tmp/ids"

@@ -223,7 +223,7 @@ fails 2 '2147483647' "$@" --tokens-in "$tmp/ids" --logits "$tmp/refused"
 [ ! -e "$tmp/refused" ] || fault "a refused run wrote logits"
 
 claim a_model_that_does_not_fit_is_refused_with_numbers
-fails 3 '[0-9]' "$@" -p "$sum" --gpu-memory 1K --memory 1K
+fails 3 '[0-9]' "$@" -p "$sum" --device reference --gpu-memory 1K --memory 1K
 
 claim a_directory_without_tokenizer_takes_ids_only
 cp -r "$model" "$tmp/bare"
