@@ -34,7 +34,7 @@ static const char EXPERT_IO[] = "auto, mmap, pread, uring or direct", PREFETCH[]
 static const struct flag run_flags[] = {
     HEADING("Model:"),
     TEXT("m", "model", "DIR", model, "the model's directory"),
-    TEXT(NULL, "device", "NAME", device, "auto, cpu, reference, or a GPU's index or name (auto)"),
+    TEXT(NULL, "device", "NAME", device, "auto, cpu, reference, GPU's index or name (auto)"),
     TEXT(NULL, "cpu-isa", "NAME", cpu_isa, "portable, avx2, avx512, neon, dotprod (the best)"),
     SWITCH(NULL, "list-devices", list_devices, "list the devices"),
     INT("c", "ctx-size", "N", ctx_size, 1, MAX_TOKENS, "most tokens of prompt and answers (8192)"),
