@@ -19,11 +19,35 @@
 #define ARGS_SIZE(t, n) _Static_assert(sizeof(struct t) == (n), #t)
 #endif
 
-/* Storage of a matrix; the values of enum matrix_format. */
-#define FORMAT_Q4   0 /* u32 words of eight 4-bit codes; bf16 scale and bias per 64 columns */
-#define FORMAT_Q8   1 /* u32 words of four 8-bit codes; the same scales and biases */
-#define FORMAT_BF16 2
-#define FORMAT_F32  3
+/* How the numbers of a matrix are stored: a row a format,
+ *   ROW(name, number, bits, group, scheme, scale, x)
+ * bits of a code or a number; group: columns that share a scale; x: what the user of the table needs in each row.
+ *   AFFINE  value = code * scale + bias. A row's codes are a little-endian stream of bits, so that 8 codes are `bits` bytes;
+ *           scales and biases [rows][columns / group].
+ *   PLAIN   the numbers themselves
+ * src/base/format.h has what C makes of it, kernels/lib/dequant.glsl what the shaders do. */
+#define FORMAT_TABLE(ROW, x)                                                                                 \
+    ROW(Q4, 0, 4, 64, AFFINE, BF16, x)                                                                       \
+    ROW(Q8, 1, 8, 64, AFFINE, BF16, x)                                                                       \
+    ROW(BF16, 2, 16, 1, PLAIN, NONE, x)                                                                      \
+    ROW(F32, 3, 32, 1, PLAIN, NONE, x)
+#define SCHEME_PLAIN  0
+#define SCHEME_AFFINE 1
+/* The type of scales and biases; the value is its bytes. */
+#define SCALE_NONE 0
+#define SCALE_BF16 2
+#ifdef VULKAN
+#define FORMAT_NUMBER(name, number, bits, group, scheme, scale, x) const uint FORMAT_##name = number;
+FORMAT_TABLE(FORMAT_NUMBER, 0)
+#else
+#define FORMAT_NUMBER(name, number, bits, group, scheme, scale, x) FORMAT_##name = number,
+enum { FORMAT_TABLE(FORMAT_NUMBER, 0) FORMAT_COUNT };
+#endif
+#undef FORMAT_NUMBER
+
+/* Columns that the product kernels take at once. Rows of quantised numbers are a multiple of them; where rows of plain
+ * numbers are not, a slower kernel takes them. */
+#define PRODUCT_COLS 64
 
 /* Positions of one block of the KV cache: 1 << KV_BLOCK_SHIFT. */
 #define KV_BLOCK_SHIFT 8
@@ -258,6 +282,12 @@ struct swiglu_args {
 };
 ARGS_SIZE(swiglu_args, 24);
 
+struct add_args {
+    ADDR y, x; /* f32 [n] */
+    U32 n, unused;
+};
+ARGS_SIZE(add_args, 24);
+
 struct delta_args {
     ADDR proj;                  /* [n][stride]: conv channels, z [n_v][v_dim], b [n_v], a [n_v] */
     ADDR conv;                  /* f32 [channels][conv_kernel] */
@@ -273,9 +303,6 @@ ARGS_SIZE(delta_args, 104);
 
 /* delta_prep: delta_args with dst = prepared, f32 [n][DELTA_PREPARED(...)]: q, k (of unit length, q also scaled), v, and
  * for each value head its decay and beta. A workgroup has DELTA_RUN tokens. */
-#define DELTA_PREP_ALL                0 /* what a kernel prepares */
-#define DELTA_PREP_KEYS               1
-#define DELTA_PREP_VALUES             2
 #define DELTA_RUN                     8
 #define DELTA_PREPARED(channels, n_v) (((channels) + 2 * (n_v) + 3) / 4 * 4)
 

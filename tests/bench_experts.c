@@ -12,6 +12,7 @@
 
 #include "args.h"
 #include "base/err.h"
+#include "base/format.h"
 #include "base/mem.h"
 #include "bench.h"
 #include "ops/experts.h"
@@ -56,10 +57,11 @@ static void write_words(struct bench *b, struct exec_buffer *to, const void *wor
 static void lay_out(struct bench *b)
 {
     struct experts_shape *s = &b->shape;
-    uint32_t w = s->inner * s->hidden * (s->format == FORMAT_Q4 ? 4 : 8) / 8,
-             g = s->inner * (s->hidden / 64) * 2;
-    uint32_t part = w + 2 * g;
-    s->formats = 1u << s->format;
+    const struct format *f = format_of(s->up_format);
+    uint64_t n = (uint64_t)s->inner * s->hidden;
+    uint32_t w = (uint32_t)format_code_bytes(f, n), g = (uint32_t)format_scale_bytes(f, n), part = w + 2 * g;
+    s->down_format = s->up_format;
+    s->down_formats = 1u << s->down_format;
     s->eps = 1e-6f;
     s->gate_s = w;
     s->gate_b = w + g;
@@ -213,7 +215,7 @@ static void measure_tile(struct bench *b, const struct tile *t)
 {
     const struct experts_shape *s = &b->shape;
     struct experts_tiles *mine = &b->op.gpu.grouped.tiles[0];
-    const struct gemm_plan p = tile_plan(b->x, t, s->formats);
+    const struct gemm_plan p = tile_plan(b->x, t, 1u << s->up_format);
     char name[64];
     if (b->err.code || !tile_fits(b->x, t, s->hidden) || !tile_fits(b->x, t, s->inner))
         return;
@@ -277,7 +279,7 @@ int main(int argc, char **argv)
             b.shape.inner = v;
             break;
         case 'q':
-            b.shape.format = v == 8 ? FORMAT_Q8 : FORMAT_Q4;
+            b.shape.up_format = v == 8 ? FORMAT_Q8 : FORMAT_Q4;
             break;
         case 'r':
             b.reps = v;

@@ -26,12 +26,12 @@
 enum { MAX_PATH = 4096 };
 static atomic_ullong n_reads, n_calls;
 
-static void path_of(int fd, char path[MAX_PATH])
+static void path_of(int fd, char target[MAX_PATH])
 {
     char name[64];
     snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
-    ssize_t n = readlink(name, path, MAX_PATH - 1);
-    path[n > 0 ? n : 0] = '\0';
+    ssize_t n = readlink(name, target, MAX_PATH - 1);
+    target[n > 0 ? n : 0] = '\0';
 }
 
 static bool holds_experts(int fd)

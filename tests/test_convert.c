@@ -21,8 +21,10 @@
 
 #include "base/err.h"
 #include "base/file.h"
+#include "base/format.h"
 #include "convert/convert.h"
 #include "model/model_dir.h"
+#include "sequence.h"
 #include "st_writer.h"
 #include "tmp_tree.h"
 
@@ -254,6 +256,101 @@ static void the_result_counts_what_was_done(void **state)
     assert_int_equal(r.n_layers_kept, 0);
     assert_int_equal(r.bytes_read, 2060480 + 1492992);
     assert_true(r.bytes_written > r.bytes_read);
+    tmp_tree_remove(tmp);
+}
+
+/* --- projections with formats of their own --- */
+
+/* Projections `what` in 8 bits: the same codes with the same scales, so the same numbers. */
+static void widen(struct st_writer *w, const struct tensor *t, const uint8_t *bytes, const char *what)
+{
+    if (!t || !strstr(t->name, what)) {
+        if (t)
+            st_writer_add_like(w, t->name, t, bytes);
+        return;
+    }
+    char shape[64];
+    uint8_t *codes = malloc(2 * t->bytes);
+    assert_non_null(codes);
+    for (uint64_t i = 0; i < 2 * t->bytes; i++)
+        codes[i] = bytes[i / 2] >> (4 * (i % 2)) & 15;
+    snprintf(shape, sizeof shape, "[%u, %u, %u]", (unsigned)t->shape[0], (unsigned)t->shape[1],
+             2 * (unsigned)t->shape[2]);
+    st_writer_add(w, t->name, "U32", shape, codes, 2 * t->bytes);
+    free(codes);
+}
+
+static void widen_down(struct st_writer *w, const struct tensor *t, const uint8_t *bytes)
+{
+    widen(w, t, bytes, "switch_mlp.down_proj.weight");
+}
+
+static void widen_up(struct st_writer *w, const struct tensor *t, const uint8_t *bytes)
+{
+    widen(w, t, bytes, "switch_mlp.up_proj.weight");
+}
+
+static void declare(const char *dir, const char *what)
+{
+    for (int i = 0; i < 6; i++) {
+        char text[160];
+        snprintf(text, sizeof text,
+                 "\"mode\": \"affine\", \"language_model.model.layers.%d.mlp.switch_mlp.%s\": {\"bits\": 8},",
+                 i, what);
+        tmp_tree_replace(dir, "config.json", "\"mode\": \"affine\",", text);
+    }
+}
+
+static void expect_logits(const char *dir, const float *want, const int32_t *ids, uint32_t n)
+{
+    float got[2048];
+    struct sequence q = sequence_open(dir, "reference", n, 0, 64);
+    assert_true(q.vocab <= 2048);
+    sequence_eval(&q, ids, n, got);
+    assert_memory_equal(got, want, q.vocab * sizeof *got);
+    sequence_close(&q);
+}
+
+static void down_projections_with_other_bits_than_the_rest_keep_them(void **state)
+{
+    (void)state;
+    enum { N = 5 };
+    char *tmp = tmp_tree_new();
+    const char *mlx = tmp_tree_path(tmp, "mlx"), *packed = tmp_tree_path(tmp, "packed");
+    int32_t ids[N];
+    float want[2048];
+    st_writer_rewrite(QWEN_MLX, mlx, widen_down);
+    declare(mlx, "down_proj");
+    run_ok(mlx, packed);
+    json_t *root = load(packed, "model_weights.json"), *config = json_object_get(root, "config");
+    assert_int_equal(json_integer_value(json_object_get(config, "expert_bits")), 4);
+    assert_int_equal(json_integer_value(json_object_get(config, "expert_down_bits")), 8);
+    json_decref(root);
+    struct model_dir m;
+    struct moeflux_err e;
+    assert_int_equal(model_dir_open(&m, packed, &e), 0);
+    assert_int_equal(m.expert.formats.up, FORMAT_Q4);
+    assert_int_equal(m.expert.formats.down, FORMAT_Q8);
+    assert_int_equal(m.expert.bytes, 20736 + 64 * 192 / 2);
+    model_dir_close(&m);
+    struct sequence q = sequence_open(QWEN_MLX, "reference", N, 0, 64);
+    sequence_ids(&q, 1, ids, N);
+    sequence_eval(&q, ids, N, want);
+    sequence_close(&q);
+    expect_logits(mlx, want, ids, N);
+    expect_logits(packed, want, ids, N);
+    tmp_tree_remove(tmp);
+}
+
+static void gate_and_up_projections_of_other_bits_are_refused(void **state)
+{
+    (void)state;
+    char *tmp = tmp_tree_new();
+    const char *mlx = tmp_tree_path(tmp, "mlx");
+    st_writer_rewrite(QWEN_MLX, mlx, widen_up);
+    declare(mlx, "up_proj");
+    expect_refused(mlx, tmp_tree_path(tmp, "packed"), ERR_UNSUPPORTED,
+                   "the experts' gate_proj has 4 bits and up_proj 8, expected equal formats");
     tmp_tree_remove(tmp);
 }
 
@@ -790,6 +887,8 @@ int main(void)
         cmocka_unit_test(the_manifest_describes_the_published_layout),
         cmocka_unit_test(checksums_are_the_plain_xxh3_of_every_file),
         cmocka_unit_test(the_result_counts_what_was_done),
+        cmocka_unit_test(down_projections_with_other_bits_than_the_rest_keep_them),
+        cmocka_unit_test(gate_and_up_projections_of_other_bits_are_refused),
         cmocka_unit_test(names_of_the_vision_class_convert_alike_without_vision_and_mtp),
         cmocka_unit_test(experts_one_by_one_convert_as_fused_ones),
         cmocka_unit_test(mlx_names_without_a_prefix_convert_alike),

@@ -77,7 +77,7 @@ static void fuzz_config(const char *path, uint64_t seed)
         struct config c;
         struct quant_config q;
         struct moeflux_err e = {0};
-        uint32_t bits;
+        uint32_t bits, group;
         int rc = json_read((char *)buf, n, "config.json", JSON_MAX_SMALL, &root, &e);
         expect_answer(rc, &e);
         if (rc < 0)
@@ -91,7 +91,8 @@ static void fuzz_config(const char *path, uint64_t seed)
         rc = quant_config_read(&q, root, "config.json", &e);
         expect_answer(rc, &e);
         if (rc == 0)
-            expect_answer(quant_config_bits(&q, "language_model.model.layers.0.mlp.gate", &bits, &e), &e);
+            expect_answer(
+                quant_config_matrix(&q, "language_model.model.layers.0.mlp.gate", &bits, &group, &e), &e);
         json_decref(root);
     }
     free(buf);

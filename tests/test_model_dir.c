@@ -13,6 +13,7 @@
 
 #include "base/err.h"
 #include "base/file.h"
+#include "base/format.h"
 #include "convert/convert.h"
 #include "model/family.h"
 #include "model/model_dir.h"
@@ -119,7 +120,8 @@ static void both_layouts_give_the_same_tensors_and_experts(void **state)
     assert_int_equal(a.expert_bytes, 1492992);
     assert_int_equal(b.expert_bytes, 1492992);
     assert_int_equal(a.dense_bytes, b.dense_bytes);
-    assert_int_equal(a.expert.format, b.expert.format);
+    assert_int_equal(a.expert.formats.up, b.expert.formats.up);
+    assert_int_equal(a.expert.formats.down, b.expert.formats.down);
     assert_int_equal(a.expert.down_b, b.expert.down_b);
     uint8_t x[20736], y[20736];
     for (uint32_t l = 0; l < 6; l++)
@@ -149,7 +151,8 @@ static void the_published_parts_of_an_expert_follow_each_other(void **state)
     struct fixture *f = *state;
     struct model_dir m = open_ok(f->packed);
     const struct expert_layout *l = &m.expert;
-    assert_int_equal(l->format, MATRIX_Q4);
+    assert_int_equal(l->formats.gate, FORMAT_Q4);
+    assert_int_equal(l->formats.down, FORMAT_Q4);
     const uint64_t found[] = {l->gate_w, l->gate_s, l->gate_b, l->up_w,  l->up_s,
                               l->up_b,   l->down_w, l->down_s, l->down_b};
     const uint64_t expected[] = {0, 6144, 6528, 6912, 13056, 13440, 13824, 19968, 20352};
@@ -166,9 +169,9 @@ static void matrices_carry_their_own_bits(void **state)
         struct matrix w;
         struct moeflux_err e;
         assert_int_equal(model_dir_matrix(&m, "model.layers.0.mlp.gate", 12, 192, &w, &e), 0);
-        assert_int_equal(w.format, MATRIX_Q8);
+        assert_int_equal(w.format, FORMAT_Q8);
         assert_int_equal(model_dir_matrix(&m, "lm_head", 1003, 192, &w, &e), 0);
-        assert_int_equal(w.format, MATRIX_Q4);
+        assert_int_equal(w.format, FORMAT_Q4);
         assert_int_equal(w.weight->bytes, 1003 * 96);
         assert_int_equal(w.scales->bytes, 1003 * 6);
         model_dir_close(&m);
@@ -238,7 +241,7 @@ static void dense_layers_of_deepseek_have_no_experts(void **state)
     assert_int_equal(model_dir_expert(&m, 2, 0, x), 9);
     assert_int_equal(m.expert_bytes, 1327104);
     assert_int_equal(model_dir_matrix(&m, "model.layers.2.mlp.gate", 16, 256, &w, &e), 0);
-    assert_int_equal(w.format, MATRIX_BF16);
+    assert_int_equal(w.format, FORMAT_BF16);
     assert_null(w.scales);
     model_dir_close(&m);
 }
@@ -298,7 +301,7 @@ static void a_manifest_without_bits_takes_them_from_the_shapes(void **state)
     struct matrix w;
     struct moeflux_err e;
     assert_int_equal(model_dir_matrix(&m, "model.layers.0.mlp.gate", 12, 192, &w, &e), 0);
-    assert_int_equal(w.format, MATRIX_Q8);
+    assert_int_equal(w.format, FORMAT_Q8);
     model_dir_close(&m);
     tmp_tree_remove(tmp);
 }
@@ -634,7 +637,7 @@ static void stacks_that_are_missing_or_odd_are_refused(void **state)
     expect_refused(dir, ERR_FORMAT, "declared with 4 bits");
     tmp_tree_replace(dir, "config.json", "\"mode\": \"affine\",",
                      "\"mode\": \"affine\", \"language_model.lm_head\": {\"bits\": 3},");
-    expect_refused(dir, ERR_UNSUPPORTED, "lm_head.weight has 3 bits, expected 4 or 8");
+    expect_refused(dir, ERR_UNSUPPORTED, "lm_head.weight has 3 bits in groups of 64, expected 4 or 8");
     tmp_tree_remove(tmp);
 }
 

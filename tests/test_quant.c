@@ -13,9 +13,11 @@
 #include "base/err.h"
 #include "base/f16.h"
 #include "base/file.h"
+#include "base/format.h"
 #include "fuzz.h"
 #include "model/quant.h"
 #include "model/safetensors.h"
+#include "ops/ref.h"
 
 static uint8_t *read_tensor(const struct safetensors *s, const struct tensor *t)
 {
@@ -36,6 +38,15 @@ static const struct tensor *need(const struct safetensors *s, const char *base, 
     return t;
 }
 
+/* An affine format, whether or not it has a row in the table. */
+static struct format affine(uint32_t bits, uint32_t group)
+{
+    struct format f = *format_of(FORMAT_Q4);
+    f.bits = bits;
+    f.group = group;
+    return f;
+}
+
 /* Whether bytes equal those of tensor base.tail from element row `row0` on. */
 static void expect_equal(const struct safetensors *s, const char *base, const char *tail, const void *bytes)
 {
@@ -50,11 +61,11 @@ static void expect_equal(const struct safetensors *s, const char *base, const ch
 static void expect_quantised(const struct safetensors *mlx, const char *base, const uint16_t *w, uint64_t n)
 {
     const struct tensor *codes = need(mlx, base, ".weight");
-    uint32_t bits = (uint32_t)(codes->bytes * 8 / n);
+    const struct format *f = format_of(format_find_affine((uint32_t)(codes->bytes * 8 / n), 64));
     uint8_t *c = malloc(codes->bytes);
     uint16_t *s = malloc(n / 64 * 2), *b = malloc(n / 64 * 2);
     assert_true(c && s && b);
-    assert_true(quant_encode_bf16(w, n / 64, bits, c, s, b));
+    assert_true(quant_encode_bf16(w, n / 64, f, c, s, b));
     expect_equal(mlx, base, ".weight", c);
     expect_equal(mlx, base, ".scales", s);
     expect_equal(mlx, base, ".biases", b);
@@ -135,9 +146,10 @@ static void f32_and_bf16_sources_of_the_same_values_give_the_same_codes(void **s
         w[i] = (uint16_t)(fuzz_below(&f, 2) << 15 | (0x3c00 + fuzz_below(&f, 0x400)));
         x[i] = bf16_to_float(w[i]);
     }
-    for (uint32_t bits = 4; bits <= 8; bits += 4) {
-        assert_true(quant_encode_bf16(w, 10, bits, c1, s1, b1));
-        assert_true(quant_encode_f32(x, 10, bits, c2, s2, b2));
+    for (uint32_t bits = 2; bits <= 8; bits++) {
+        const struct format f64 = affine(bits, 64);
+        assert_true(quant_encode_bf16(w, 10, &f64, c1, s1, b1));
+        assert_true(quant_encode_f32(x, 10, &f64, c2, s2, b2));
         assert_memory_equal(c1, c2, (size_t)80 * bits);
         assert_memory_equal(s1, s2, sizeof s1);
         assert_memory_equal(b1, b2, sizeof b1);
@@ -150,19 +162,20 @@ static void decoded_values_stay_within_a_step_of_the_source(void **state)
 {
     (void)state;
     struct fuzz f = {11};
-    float x[64], y[64];
-    uint8_t codes[64];
+    static const uint32_t groups[] = {32, 64, 128};
+    float x[QUANT_MAX_GROUP], y[QUANT_MAX_GROUP];
+    uint8_t codes[QUANT_MAX_GROUP];
     uint16_t s, b;
-    for (int round = 0; round < 2000; round++) {
+    for (int round = 0; round < 4000; round++) {
+        const struct format how = affine(2 + (uint32_t)fuzz_below(&f, 7), groups[fuzz_below(&f, 3)]);
         float size = ldexpf(1, (int)fuzz_below(&f, 20) - 10), shift = size * (float)fuzz_below(&f, 5) / 4;
-        for (int i = 0; i < 64; i++)
+        for (uint32_t i = 0; i < how.group; i++)
             x[i] = size * ((float)fuzz_below(&f, 1 << 20) / (1 << 19) - 1) + shift;
-        uint32_t bits = round & 1 ? 8 : 4;
-        assert_true(quant_encode_f32(x, 1, bits, codes, &s, &b));
-        quant_decode(codes, &s, &b, 1, bits, y);
+        assert_true(quant_encode_f32(x, 1, &how, codes, &s, &b));
+        quant_decode(codes, &s, &b, 1, &how, y);
         float step = fabsf(bf16_to_float(s)), top = fabsf(bf16_to_float(b));
-        float levels = (float)((1 << bits) - 1);
-        for (int i = 0; i < 64; i++)
+        float levels = (float)((1 << how.bits) - 1);
+        for (uint32_t i = 0; i < how.group; i++)
             assert_true(fabsf(x[i] - y[i]) <= step + (step * levels + top) / 256 + 1e-6f * top);
     }
 }
@@ -177,8 +190,8 @@ static void groups_of_one_value_come_back_exactly(void **state)
     for (size_t k = 0; k < sizeof values / sizeof *values; k++) {
         for (int i = 0; i < 64; i++)
             x[i] = bf16_to_float(bf16_from_float(values[k]));
-        assert_true(quant_encode_f32(x, 1, 4, codes, &s, &b));
-        quant_decode(codes, &s, &b, 1, 4, y);
+        assert_true(quant_encode_f32(x, 1, format_of(FORMAT_Q4), codes, &s, &b));
+        quant_decode(codes, &s, &b, 1, format_of(FORMAT_Q4), y);
         for (int i = 0; i < 64; i++)
             assert_true(fabsf(y[i] - x[i]) <= 1e-7f);
     }
@@ -195,7 +208,7 @@ static void infinities_and_nan_anywhere_are_refused(void **state)
             uint16_t w[128] = {0};
             w[5] = 0x3f80;
             w[at] = bad[k];
-            assert_false(quant_encode_bf16(w, 2, 4, codes, s, b));
+            assert_false(quant_encode_bf16(w, 2, format_of(FORMAT_Q4), codes, s, b));
         }
 }
 
@@ -204,7 +217,97 @@ static void a_range_whose_width_overflows_is_refused(void **state)
     (void)state;
     uint16_t w[64] = {0x7f7f, 0xff7f}, s, b;
     uint8_t codes[64];
-    assert_false(quant_encode_bf16(w, 1, 4, codes, &s, &b));
+    assert_false(quant_encode_bf16(w, 1, format_of(FORMAT_Q4), codes, &s, &b));
+}
+
+/* --- what MLX writes in every width and group (mlx_affine.py) --- */
+
+enum { MLX_COLS = 256 };
+
+struct mlx_row {
+    uint32_t bits, group;
+    uint32_t codes[MLX_COLS / 4], scales[MLX_COLS / 32], biases[MLX_COLS / 32], values[MLX_COLS];
+};
+
+/* "1f,2e" */
+static void read_words(char *text, uint32_t *out, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++, text++)
+        out[i] = (uint32_t)strtoul(text, &text, 16);
+    assert_int_equal(text[-1], '\0');
+}
+
+/* false: the file has ended. */
+static bool read_row(FILE *in, struct mlx_row *r)
+{
+    char codes[1024], scales[128], biases[128], values[4096];
+    if (fscanf(in, "%u %u %1023s %127s %127s %4095s", &r->bits, &r->group, codes, scales, biases, values) !=
+        6)
+        return false;
+    assert_true(r->bits <= 8 && r->group >= 32);
+    read_words(codes, r->codes, MLX_COLS * r->bits / 32);
+    read_words(scales, r->scales, MLX_COLS / r->group);
+    read_words(biases, r->biases, MLX_COLS / r->group);
+    read_words(values, r->values, MLX_COLS);
+    return true;
+}
+
+static void narrow(const uint32_t *in, uint32_t n, uint16_t *out)
+{
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = (uint16_t)in[i];
+}
+
+static void every_width_and_group_of_mlx_is_read_bit_for_bit(void **state)
+{
+    (void)state;
+    FILE *in = fopen("tests/data/mlx_affine.txt", "r");
+    struct mlx_row r;
+    uint32_t n = 0, n_rows = 0;
+    assert_non_null(in);
+    for (; read_row(in, &r); n++) {
+        const struct format f = affine(r.bits, r.group);
+        uint16_t scales[MLX_COLS / 32], biases[MLX_COLS / 32];
+        float values[MLX_COLS], want[MLX_COLS];
+        double row[MLX_COLS];
+        narrow(r.scales, MLX_COLS / r.group, scales);
+        narrow(r.biases, MLX_COLS / r.group, biases);
+        memcpy(want, r.values, sizeof want);
+        quant_decode((const uint8_t *)r.codes, scales, biases, MLX_COLS / r.group, &f, values);
+        assert_memory_equal(values, want, sizeof want);
+        assert_int_equal(format_all_bytes(&f, MLX_COLS), MLX_COLS * r.bits / 8 + MLX_COLS / r.group * 4);
+        uint32_t format = format_find_affine(r.bits, r.group);
+        if (format == FORMAT_COUNT)
+            continue;
+        const struct weights w = {.weight = (uintptr_t)r.codes,
+                                  .scales = (uintptr_t)scales,
+                                  .biases = (uintptr_t)biases,
+                                  .rows = 1,
+                                  .cols = MLX_COLS,
+                                  .format = format};
+        ref_row(&w, 0, row);
+        for (uint32_t c = 0; c < MLX_COLS; c++)
+            assert_true(row[c] == (double)want[c]);
+        n_rows++;
+    }
+    fclose(in);
+    assert_int_equal(n, 18);
+    assert_int_equal(n_rows, 2);
+}
+
+static void the_formats_of_the_table_are_found_by_bits_and_group(void **state)
+{
+    (void)state;
+    char text[FORMAT_LIST_TEXT];
+    assert_int_equal(format_find_affine(4, 64), FORMAT_Q4);
+    assert_int_equal(format_find_affine(8, 64), FORMAT_Q8);
+    assert_int_equal(format_find_affine(16, 1), FORMAT_COUNT);
+    assert_int_equal(format_find_affine(4, 65), FORMAT_COUNT);
+    assert_true(format_has_group(64) && !format_has_group(1));
+    assert_string_equal(format_list_bits(text), "4 or 8");
+    assert_string_equal(format_list_groups(text), "64");
+    assert_true(format_takes_cols(format_of(FORMAT_Q4), 128) && !format_takes_cols(format_of(FORMAT_Q4), 96));
+    assert_int_equal(format_all_bytes(format_of(FORMAT_BF16), 33), 66);
 }
 
 int main(void)
@@ -216,6 +319,8 @@ int main(void)
         cmocka_unit_test(groups_of_one_value_come_back_exactly),
         cmocka_unit_test(infinities_and_nan_anywhere_are_refused),
         cmocka_unit_test(a_range_whose_width_overflows_is_refused),
+        cmocka_unit_test(every_width_and_group_of_mlx_is_read_bit_for_bit),
+        cmocka_unit_test(the_formats_of_the_table_are_found_by_bits_and_group),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/format.h"
 #include "base/mem.h"
 #include "check.h"
 #include "model/config.h"
@@ -92,7 +93,8 @@ static void cogito_has_the_published_experts_and_states(void **state)
     uint64_t n_layers = 0;
     for (uint32_t i = 0; i < c.n_layers; i++)
         n_layers += config_has_experts(&c, i);
-    uint64_t bytes = expert_places_layout(&c, 4).bytes;
+    const struct expert_formats q4 = {FORMAT_Q4, FORMAT_Q4, FORMAT_Q4};
+    uint64_t bytes = expert_places_layout(&c, &q4).bytes;
     assert_int_equal(n_layers, 58);
     assert_int_equal(bytes, 24772608);
     assert_int_equal(bytes * c.n_experts * n_layers, 367823683584ULL);

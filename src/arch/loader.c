@@ -102,8 +102,7 @@ int loader_matrix(struct loader *l, const char *base, uint32_t rows, uint32_t co
     int rc = model_dir_matrix(l->dir, base, rows, cols, &m, e);
     if (rc < 0)
         return rc;
-    /* enum matrix_format and FORMAT_* have the same values; pinned below. */
-    *out = (struct weights){.rows = rows, .cols = cols, .format = (uint32_t)m.format};
+    *out = (struct weights){.rows = rows, .cols = cols, .format = m.format};
     rc = load_tensor(l, m.weight, &out->weight, e);
     if (rc == 0 && m.scales)
         rc = load_tensor(l, m.scales, &out->scales, e);
@@ -164,8 +163,3 @@ int loader_finish(struct loader *l, struct moeflux_err *e)
 {
     return exec_stage_end(l->exec, e);
 }
-
-#include "args.h"
-_Static_assert((int)MATRIX_Q4 == FORMAT_Q4 && (int)MATRIX_Q8 == FORMAT_Q8 &&
-                   (int)MATRIX_BF16 == FORMAT_BF16 && (int)MATRIX_F32 == FORMAT_F32,
-               "storage formats of the model floor and of the kernels");

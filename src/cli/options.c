@@ -29,7 +29,8 @@
 
 /* In the order of the enums of moeflux.h. */
 static const char EXPERT_IO[] = "auto, mmap, pread, uring or direct", PREFETCH[] = "auto, none, previous, router or both",
-                  CACHE_POLICY[] = "auto, lru or frequency", NUMBER_TYPE[] = "auto, f32 or f16";
+                  CACHE_POLICY[] = "auto, lru or frequency", NUMBER_TYPE[] = "auto, f32 or f16",
+                  EXPERTS[] = "gpu or cpu";
 
 static const struct flag run_flags[] = {
     HEADING("Model:"),
@@ -41,6 +42,8 @@ static const struct flag run_flags[] = {
     INT("t", "threads", "N", threads, 1, 4096, "threads that compute, read and help (all cores)"),
     BYTES(NULL, "memory", "SIZE", memory, "host memory for experts and checkpoints, as 4G"),
     BYTES(NULL, "gpu-memory", "SIZE", gpu_memory, "device memory for everything"),
+    CHOICE("experts", "WHERE", experts, EXPERTS, "who computes the routed experts: gpu, cpu (gpu)"),
+    INT(NULL, "n-cpu-moe", "N", n_cpu_moe, 0, MAX_TOKENS, "the CPU does, in the first N layers"),
     CHOICE("expert-io", "MODE", expert_io, EXPERT_IO, "auto, mmap, pread, uring or direct (auto)"),
     CHOICE("prefetch", "WHAT", prefetch, PREFETCH, "auto, none, previous, router or both ahead (auto)"),
     CHOICE("kv-type", "TYPE", kv_type, NUMBER_TYPE, "numbers of the KV cache: auto, f32, f16 (auto)"),
@@ -112,6 +115,8 @@ static const struct flag inspect_flags[] = {
     INT("c", "ctx-size", "N", ctx_size, 1, MAX_TOKENS, "tokens to keep room for (8192)"),
     BYTES(NULL, "memory", "SIZE", memory, "host memory for experts and checkpoints"),
     BYTES(NULL, "gpu-memory", "SIZE", gpu_memory, "device memory for everything"),
+    CHOICE("experts", "WHERE", experts, EXPERTS, "who computes the routed experts: gpu, cpu (gpu)"),
+    INT(NULL, "n-cpu-moe", "N", n_cpu_moe, 0, MAX_TOKENS, "the CPU does, in the first N layers"),
     CHOICE("expert-io", "MODE", expert_io, EXPERT_IO, "auto, mmap, pread, uring or direct (auto)"),
     INT("t", "threads", "N", threads, 1, 4096, "threads that compute and read (all cores)"),
     CHOICE("kv-type", "TYPE", kv_type, NUMBER_TYPE, "numbers of the KV cache: auto, f32, f16 (auto)"),
@@ -129,6 +134,8 @@ static void set_defaults(struct options *o)
 {
     *o = (struct options){
         .predict = OPTIONS_NOT_GIVEN,
+        .experts = OPTIONS_NOT_GIVEN,
+        .n_cpu_moe = OPTIONS_NOT_GIVEN,
         .seed = -1,
         .temp = 0.7f,
         .top_k = 20,
@@ -149,6 +156,13 @@ static int refuse(bool together, const char *a, const char *b, struct moeflux_er
 static int check_needs(bool given, const char *flag, bool has, const char *other, struct moeflux_err *e)
 {
     return given && !has ? err_set(e, ERR_USAGE, "%s goes with %s only", flag, other) : 0;
+}
+
+/* Where experts are computed. */
+static int check_experts(const struct options *o, struct moeflux_err *e)
+{
+    bool both = o->experts != OPTIONS_NOT_GIVEN && o->n_cpu_moe != OPTIONS_NOT_GIVEN;
+    return refuse(both, "--experts", "--n-cpu-moe", e);
 }
 
 static int check_prompt(const struct options *o, struct moeflux_err *e)
@@ -308,6 +322,8 @@ static int check_run(struct options *o, struct moeflux_err *e)
     if (!rc)
         rc = check_device(o, e);
     if (!rc)
+        rc = check_experts(o, e);
+    if (!rc)
         rc = check_prompt(o, e);
     if (!rc)
         rc = check_state(o, e);
@@ -340,8 +356,10 @@ int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *
     }
     if (argc > 1 && strcmp(argv[1], "inspect") == 0) {
         o->verb = VERB_INSPECT;
-        int rc = flags_parse(inspect_flags, COUNT(inspect_flags), argc - 1, argv + 1, o, &o->help, e);
-        return rc || o->help ? rc : check_device(o, e);
+        int parsed = flags_parse(inspect_flags, COUNT(inspect_flags), argc - 1, argv + 1, o, &o->help, e);
+        if (!parsed && !o->help)
+            parsed = check_device(o, e);
+        return parsed ? parsed : check_experts(o, e);
     }
     int rc = flags_parse(run_flags, COUNT(run_flags), argc, argv, o, &o->help, e);
     if (rc)
@@ -381,7 +399,8 @@ const char *options_cpu_isa(const struct options *o)
     const char *wish = getenv("MOEFLUX_CPU_ISA");
     if (o->cpu_isa)
         return o->cpu_isa;
-    return wish && *wish && takes_cpu(o->device) ? wish : NULL;
+    bool computes = o->experts == 1 || o->n_cpu_moe > 0 || takes_cpu(o->device);
+    return wish && *wish && computes ? wish : NULL;
 }
 
 void options_engine(const struct options *o, struct moeflux_options *out)
@@ -389,6 +408,7 @@ void options_engine(const struct options *o, struct moeflux_options *out)
     out->dir = o->model;
     out->device = o->device;
     out->cpu_isa = options_cpu_isa(o);
+    out->n_cpu_layers = o->experts == 1 ? UINT32_MAX : o->n_cpu_moe > 0 ? (uint32_t)o->n_cpu_moe : 0;
     out->memory_bytes = o->memory;
     out->gpu_memory_bytes = o->gpu_memory;
     out->expert_io = (enum moeflux_expert_io)o->expert_io;

@@ -35,6 +35,8 @@ struct options {
 
     const char *model, *device, *cpu_isa, *usage, *pin;
     int expert_io, prefetch, cache_policy, kv_type, prompt_type; /* enums of moeflux.h */
+    int experts;                                                 /* 0: gpu, 1: cpu; OPTIONS_NOT_GIVEN */
+    int64_t n_cpu_moe;                                           /* layers; OPTIONS_NOT_GIVEN */
     int64_t ctx_size; /* 0: the smaller of GENERATOR_DEFAULT_CONTEXT and the model's maximum */
     int64_t threads, chunk;
     uint64_t memory, gpu_memory; /* bytes; 0: from what is free */
@@ -45,8 +47,8 @@ struct options {
     const char *resume;                             /* a session's name */
     bool raw, think, no_think, show_think;
 
-    const char *batch, *output; /* files; batch may be "-", output NULL: stdout */
     bool ordered;               /* results in the order of the lines */
+    const char *batch, *output; /* files; batch may be "-", output NULL: stdout */
     const char *shard;          /* as given; the two that follow are what it says */
     uint32_t shard_i, shard_n;  /* every shard_n-th line from line shard_i on, 1 <= shard_i <= shard_n */
 

@@ -14,7 +14,7 @@ enum { N_HIT_RATES = sizeof HIT_RATES / sizeof *HIT_RATES };
 /* The hits of a router without favourites: the share of the experts that device and host hold together. */
 static double held(const struct moeflux_plan *p)
 {
-    double share = (double)(p->n_slots + p->n_host_slots) / (double)p->n_experts;
+    double share = (double)(p->n_slots + p->n_host_slots + p->n_cpu_slots) / (double)p->n_experts;
     return share < 1 ? share : 1;
 }
 
@@ -55,6 +55,8 @@ static void print_device(const struct moeflux_speeds *s, struct output *out)
         return;
     }
     print_speed(out, "products", s->kernel_bytes_s, "4-bit matrix by vector");
+    if (s->cpu_bytes_s > 0)
+        print_speed(out, "on the CPU", s->cpu_bytes_s, "the same product");
     if (s->copy_bytes_s > 0)
         print_speed(out, "host to device", s->copy_bytes_s, "experts copied");
     output_addf(out, "  %-20s %9.1f us  and %.1f us for a submission\n", "a small kernel",
@@ -67,7 +69,7 @@ static void advise_on(const struct moeflux_plan *p, const struct moeflux_forecas
                       size_t cap)
 {
     char more[32];
-    uint64_t n_held = p->n_slots + p->n_host_slots;
+    uint64_t n_held = p->n_slots + p->n_host_slots + p->n_cpu_slots;
     uint64_t missing = p->n_experts > n_held ? p->n_experts - n_held : 0;
     number_show_bytes(more, sizeof more, (double)missing * (double)p->slot_bytes);
     double percent = 100 * hits, all = f->apart_s * 1e3;
@@ -142,6 +144,31 @@ static void print_rows(const struct moeflux_needs *n, const struct moeflux_plan 
     }
 }
 
+/* --- where to compute experts --- */
+
+/* The flags that ask for it. */
+static void show_flags(const struct moeflux_needs *n, uint32_t n_cpu_layers, char *text, size_t cap)
+{
+    if (n_cpu_layers == 0 || n_cpu_layers >= n->n_layers)
+        snprintf(text, cap, "--experts %s", n_cpu_layers ? "cpu" : "gpu");
+    else
+        snprintf(text, cap, "--n-cpu-moe %u", n_cpu_layers);
+}
+
+static void print_placement(const struct moeflux_needs *n, const struct moeflux_plan *plan,
+                            const struct moeflux_speeds *s, struct output *out)
+{
+    struct moeflux_placement p;
+    char flags[32];
+    if (!plan || !moeflux_compare_placements(n, plan, s, &p))
+        return;
+    show_flags(n, p.best_cpu_layers, flags, sizeof flags);
+    output_text(out, "\nA token, by where its experts are computed\n");
+    output_addf(out, "  %-20s %9.2f ms\n  %-20s %9.2f ms\n", "--experts gpu", p.gpu_s * 1e3, "--experts cpu",
+                p.cpu_s * 1e3);
+    output_addf(out, "  %-20s %9.2f ms  expected to be the fastest\n", flags, p.best_s * 1e3);
+}
+
 void speed_report_print(const struct moeflux_needs *n, const struct moeflux_plan *plan,
                         const struct moeflux_speeds *s, struct output *out)
 {
@@ -159,6 +186,7 @@ void speed_report_print(const struct moeflux_needs *n, const struct moeflux_plan
     output_text(out, "  tok/s: nothing is read ahead; at best: everything is.\n");
     if (s->kernel_bytes_s <= 0 || s->disk_bytes_s <= 0)
         output_text(out, "  What could not be measured counts as nothing.\n");
+    print_placement(n, plan, s, out);
     advise(n, plan, s, text, sizeof text);
     if (text[0])
         output_addf(out, "\n%s.\n", text);
@@ -188,6 +216,7 @@ static json_t *speeds_json(const struct moeflux_speeds *s)
     json_object_set_new(object, "device", output_json_text(s->device, strlen(s->device)));
     json_object_set_new(object, "kernel_bytes_s", number_or_null(s->kernel_bytes_s));
     json_object_set_new(object, "copy_bytes_s", number_or_null(s->copy_bytes_s));
+    json_object_set_new(object, "cpu_bytes_s", number_or_null(s->cpu_bytes_s));
     json_object_set_new(object, "dispatch_s", number_or_null(s->dispatch_s));
     json_object_set_new(object, "round_trip_s", number_or_null(s->round_trip_s));
     json_object_set_new(object, "memory_bytes_s", number_or_null(s->memory_bytes_s));
@@ -197,6 +226,18 @@ static json_t *speeds_json(const struct moeflux_speeds *s)
     json_object_set_new(object, "faster_bytes_s", number_or_null(s->faster_bytes_s));
     json_object_set_new(object, "device_fault", output_json_text(s->device_fault, strlen(s->device_fault)));
     return object;
+}
+
+static json_t *placement_json(const struct moeflux_needs *n, const struct moeflux_plan *plan,
+                              const struct moeflux_speeds *s)
+{
+    struct moeflux_placement p;
+    char flags[32];
+    if (!plan || !moeflux_compare_placements(n, plan, s, &p))
+        return json_null();
+    show_flags(n, p.best_cpu_layers, flags, sizeof flags);
+    return json_pack("{s:f, s:f, s:f, s:s}", "gpu_s", p.gpu_s, "cpu_s", p.cpu_s, "best_s", p.best_s, "best",
+                     flags);
 }
 
 static json_t *row_json(double hits, const struct moeflux_forecast *f)
@@ -227,5 +268,6 @@ void speed_report_json(const struct moeflux_needs *n, const struct moeflux_plan 
         struct moeflux_forecast f = moeflux_make_forecast(n, plan, s, held(plan));
         json_object_set_new(object, "here", row_json(held(plan), &f));
     }
+    json_object_set_new(object, "placement", placement_json(n, plan, s));
     json_object_set_new(object, "advice", text[0] ? json_string(text) : json_null());
 }

@@ -140,18 +140,17 @@ int verbs_list_devices(const struct options *o, struct output *out, struct moefl
 struct selftest {
     struct output *out;
     unsigned n_cases, n_skipped;
-    char isa[16]; /* of the last case */
+    char device[128]; /* of the last case */
 };
 
 static void print_case(void *ctx, const struct moeflux_selftest_row *r)
 {
     struct selftest *st = ctx;
     struct moeflux_err ignored;
-    bool is_other = strcmp(st->isa, r->isa) != 0;
-    if (is_other)
-        output_addf(st->out, "%sCPU, %s\n", st->n_cases ? "\n" : "", r->isa);
-    snprintf(st->isa, sizeof st->isa, "%s", r->isa);
-    if (st->n_cases++ == 0 || is_other)
+    if (strcmp(st->device, r->device) != 0)
+        output_addf(st->out, "%s%s\n", st->n_cases ? "\n" : "", r->device);
+    snprintf(st->device, sizeof st->device, "%s", r->device);
+    if (st->n_cases++ == 0)
         output_addf(st->out, "%-24s %-32s %10s %10s\n", "kernel", "shape", "error", "bound");
     if (r->skipped)
         output_addf(st->out, "%-24s %-32s %10s %10s  SKIP\n", r->kernel, r->shape, "-", "-");

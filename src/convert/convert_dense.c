@@ -7,6 +7,7 @@
 
 #include "base/f16.h"
 #include "base/file.h"
+#include "base/format.h"
 #include "base/mem.h"
 #include "base/pool.h"
 #include "base/side_file.h"
@@ -96,18 +97,20 @@ static int quantise(const struct dense *d, const struct block *b, struct convert
                     struct moeflux_err *e)
 {
     const struct convert_item *it = b->item;
-    uint64_t groups = b->n / QUANT_GROUP, group = b->first / QUANT_GROUP, per_group = it->out[0].bits * 8ull;
+    const struct format *f = format_of(it->format);
+    uint64_t groups = b->n / f->group, code_bytes = format_code_bytes(f, b->n);
+    uint64_t scales_at = format_scale_bytes(f, b->first), scale_bytes = format_scale_bytes(f, b->n);
     uint8_t *codes = s.out;
-    uint16_t *scales = (uint16_t *)(void *)(s.out + groups * per_group), *biases = scales + groups;
+    uint16_t *scales = (uint16_t *)(void *)(s.out + code_bytes), *biases = scales + groups;
     bool ok = convert_plan_dtype(it->src) == DTYPE_BF16
-                  ? quant_encode_bf16((void *)s.in, groups, it->out[0].bits, codes, scales, biases)
-                  : quant_encode_f32((void *)s.in, groups, it->out[0].bits, codes, scales, biases);
+                  ? quant_encode_bf16((void *)s.in, groups, f, codes, scales, biases)
+                  : quant_encode_f32((void *)s.in, groups, f, codes, scales, biases);
     if (!ok)
         return fail_value(d->plan, it->src, e);
-    int rc = put(d, &it->out[0], group * per_group, codes, groups * per_group, written, e);
+    int rc = put(d, &it->out[0], format_code_bytes(f, b->first), codes, code_bytes, written, e);
     if (rc == 0)
-        rc = put(d, &it->out[1], group * 2, scales, groups * 2, written, e);
-    return rc < 0 ? rc : put(d, &it->out[2], group * 2, biases, groups * 2, written, e);
+        rc = put(d, &it->out[1], scales_at, scales, scale_bytes, written, e);
+    return rc < 0 ? rc : put(d, &it->out[2], scales_at, biases, scale_bytes, written, e);
 }
 
 static int write_block(const struct dense *d, const struct block *b, struct convert_scratch s,

@@ -5,6 +5,7 @@
 #include <xxhash.h>
 
 #include "base/file.h"
+#include "base/format.h"
 #include "base/mem.h"
 #include "base/pool.h"
 #include "base/side_file.h"
@@ -31,22 +32,27 @@ static int copy_expert(const struct convert_plan *p, uint32_t layer, uint32_t ex
     return rc < 0 ? rc : model_dir_check_expert(&p->src, layer, expert, slot, e);
 }
 
-/* Quantises one matrix; its parts lie at w, s and b of the slot. */
+/* Where a projection lies in a slot, and how it is stored there. */
+struct place {
+    uint64_t w, s, b;
+    uint32_t format;
+};
+
 static int quantise_matrix(const struct convert_plan *p, const struct convert_run *run, uint8_t *slot,
-                           uint64_t w, uint64_t s, uint64_t b, uint8_t *block, struct moeflux_err *e)
+                           const struct place *to, uint8_t *block, struct moeflux_err *e)
 {
+    const struct format *f = format_of(to->format);
     bool is_bf16 = convert_plan_dtype(run->t) == DTYPE_BF16;
     for (uint64_t at = 0; at < run->n; at += CONVERT_BLOCK) {
-        uint64_t n = size_min(CONVERT_BLOCK, run->n - at), group = at / QUANT_GROUP;
+        uint64_t n = size_min(CONVERT_BLOCK, run->n - at), groups = n / f->group;
         int rc = convert_plan_read(p, run->t, run->first + at, n, block, e);
         if (rc < 0)
             return rc;
-        uint8_t *codes = slot + w + group * 8 * p->expert_bits;
-        uint16_t *scales = (uint16_t *)(void *)(slot + s) + group,
-                 *biases = (uint16_t *)(void *)(slot + b) + group;
-        bool ok =
-            is_bf16 ? quant_encode_bf16((void *)block, n / QUANT_GROUP, p->expert_bits, codes, scales, biases)
-                    : quant_encode_f32((void *)block, n / QUANT_GROUP, p->expert_bits, codes, scales, biases);
+        uint8_t *codes = slot + to->w + format_code_bytes(f, at);
+        uint16_t *scales = (uint16_t *)(void *)(slot + to->s) + at / f->group,
+                 *biases = (uint16_t *)(void *)(slot + to->b) + at / f->group;
+        bool ok = is_bf16 ? quant_encode_bf16((void *)block, groups, f, codes, scales, biases)
+                          : quant_encode_f32((void *)block, groups, f, codes, scales, biases);
         if (!ok)
             return err_set(e, ERR_FORMAT, "%s: tensor %s: a value is not finite",
                            p->src.files[run->t->file].path, run->t->name);
@@ -58,14 +64,15 @@ static int quantise_expert(const struct convert_plan *p, uint32_t layer, uint32_
                            uint8_t *block, struct moeflux_err *e)
 {
     const struct expert_layout *l = &p->expert;
-    const uint64_t at[3][3] = {
-        {l->gate_w, l->gate_s, l->gate_b}, {l->up_w, l->up_s, l->up_b}, {l->down_w, l->down_s, l->down_b}};
+    const struct place at[] = {[CONVERT_GATE] = {l->gate_w, l->gate_s, l->gate_b, l->formats.gate},
+                               [CONVERT_UP] = {l->up_w, l->up_s, l->up_b, l->formats.up},
+                               [CONVERT_DOWN] = {l->down_w, l->down_s, l->down_b, l->formats.down}};
     int rc = 0;
     for (enum convert_proj proj = CONVERT_GATE; proj <= CONVERT_DOWN && rc == 0; proj++) {
         struct convert_run run;
         rc = convert_plan_expert(p, layer, expert, proj, &run, e);
         if (rc == 0)
-            rc = quantise_matrix(p, &run, slot, at[proj][0], at[proj][1], at[proj][2], block, e);
+            rc = quantise_matrix(p, &run, slot, &at[proj], block, e);
     }
     return rc;
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/format.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "model/family.h"
@@ -57,14 +58,18 @@ static json_t *flat_config(const struct convert_plan *p)
 {
     static const char *const dropped[] = {"text_config", "vision_config", "quantization",
                                           "quantization_config"};
+    uint32_t bits = format_of(p->expert.formats.up)->bits,
+             down_bits = format_of(p->expert.formats.down)->bits;
     json_t *flat = json_copy(p->config);
     json_object_update(flat, json_object_get(p->config, "text_config"));
     for (size_t i = 0; i < sizeof dropped / sizeof *dropped; i++)
         json_object_del(flat, dropped[i]);
     json_object_set_new(flat, "eos_token_id", eos_of(&p->src.config));
     json_object_set_new(flat, "default_bits", json_integer(p->bits));
-    json_object_set_new(flat, "default_group_size", json_integer(CONFIG_GROUP));
-    json_object_set_new(flat, "expert_bits", json_integer(p->expert_bits));
+    json_object_set_new(flat, "default_group_size", json_integer(p->group));
+    json_object_set_new(flat, "expert_bits", json_integer(bits));
+    if (down_bits != bits)
+        json_object_set_new(flat, "expert_down_bits", json_integer(down_bits));
     return flat;
 }
 
@@ -110,14 +115,17 @@ char *convert_json_layout(const struct convert_plan *p, struct moeflux_err *e)
 {
     static const char *const names[] = {"gate_proj", "up_proj", "down_proj"};
     const struct config *c = &p->src.config;
+    const struct expert_formats *l = &p->expert.formats;
+    const struct format *const formats[] = {format_of(l->gate), format_of(l->up), format_of(l->down)};
     json_t *parts = json_array();
     bool ok = parts != NULL;
     uint64_t at = 0;
     for (int i = 0; i < 3; i++) {
+        const struct format *f = formats[i];
         uint64_t rows = i < 2 ? c->moe_inner : c->hidden, cols = i < 2 ? c->hidden : c->moe_inner;
-        ok = ok && add_component(parts, names[i], "weight", &at, rows, cols * p->expert_bits / 32, DTYPE_U32);
-        ok = ok && add_component(parts, names[i], "scales", &at, rows, cols / CONFIG_GROUP, DTYPE_BF16);
-        ok = ok && add_component(parts, names[i], "biases", &at, rows, cols / CONFIG_GROUP, DTYPE_BF16);
+        ok = ok && add_component(parts, names[i], "weight", &at, rows, cols * f->bits / 32, DTYPE_U32);
+        ok = ok && add_component(parts, names[i], "scales", &at, rows, cols / f->group, DTYPE_BF16);
+        ok = ok && add_component(parts, names[i], "biases", &at, rows, cols / f->group, DTYPE_BF16);
     }
     json_t *root =
         json_pack("{s:I, s:I, s:I, s:o}", "expert_size", (json_int_t)p->expert.bytes, "num_layers",
@@ -129,14 +137,14 @@ char *convert_json_layout(const struct convert_plan *p, struct moeflux_err *e)
 
 static void add_block(struct str *s, const struct convert_plan *p)
 {
-    str_addf(s, ",\n \"quantization\": {\n  \"group_size\": %d,\n  \"bits\": %u,\n  \"mode\": \"affine\"",
-             CONFIG_GROUP, p->bits);
+    str_addf(s, ",\n \"quantization\": {\n  \"group_size\": %u,\n  \"bits\": %u,\n  \"mode\": \"affine\"",
+             p->group, p->bits);
     for (size_t i = 0; i < p->n_items; i++) {
         const struct convert_item *it = &p->items[i];
         size_t n = strlen(it->out[0].name) - strlen(".weight");
         if (it->step == CONVERT_QUANTISE && it->out[0].bits != p->bits)
-            str_addf(s, ",\n  \"%s%.*s\": {\n   \"group_size\": %d,\n   \"bits\": %u\n  }",
-                     p->src.config.family->mlx_prefix, (int)n, it->out[0].name, CONFIG_GROUP,
+            str_addf(s, ",\n  \"%s%.*s\": {\n   \"group_size\": %u,\n   \"bits\": %u\n  }",
+                     p->src.config.family->mlx_prefix, (int)n, it->out[0].name, it->out[0].group,
                      it->out[0].bits);
     }
     str_add_text(s, "\n }\n}");

@@ -10,6 +10,7 @@
 
 #include "base/err.h"
 #include "base/file.h"
+#include "base/format.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "model/checkpoint.h"
@@ -26,7 +27,8 @@
 
 #define MAX_CONFIG_BYTES ((uint64_t)16 << 20)
 
-enum { CODE_BITS = 4 };
+/* What unquantised matrices become. */
+enum { CODE_FORMAT = FORMAT_Q4 };
 
 /* --- the source --- */
 
@@ -61,8 +63,9 @@ static int open_unquantised(struct convert_plan *p, const struct layout *l, cons
         rc = model_check_quantised(m, e);
     if (rc == 0)
         rc = model_check_complete(m, e);
-    p->bits = CODE_BITS;
-    p->expert_bits = CODE_BITS;
+    p->bits = format_of(CODE_FORMAT)->bits;
+    p->group = format_of(CODE_FORMAT)->group;
+    p->expert.formats = (struct expert_formats){CODE_FORMAT, CODE_FORMAT, CODE_FORMAT};
     return rc;
 }
 
@@ -82,8 +85,9 @@ static int open_source(struct convert_plan *p, const char *src, struct moeflux_e
     if (rc == 0 && q.block) {
         p->quantised = true;
         p->bits = q.bits;
+        p->group = q.group;
         rc = model_dir_open(&p->src, src, e);
-        p->expert_bits = p->src.expert.format == MATRIX_Q8 ? 8 : 4;
+        p->expert.formats = p->src.expert.formats;
     } else if (rc == 0) {
         rc = open_unquantised(p, &l, src, &q, e);
     }
@@ -115,6 +119,7 @@ static int add_output(struct convert_plan *p, struct convert_item *it, const cha
     struct tensor *t = &it->out[it->n_out];
     *t = *it->src;
     t->bits = dtype == DTYPE_U32 ? it->src->bits : 0;
+    t->group = dtype == DTYPE_U32 ? it->src->group : 0;
     t->name = mem_text(name, e);
     if (!t->name)
         return ERR_MEMORY;
@@ -137,36 +142,38 @@ static int add_simple(struct convert_plan *p, enum convert_step step, const stru
     return it ? add_output(p, it, src->name, dtype, tensor_cols(src), e) : ERR_MEMORY;
 }
 
-static int add_quantised(struct convert_plan *p, const struct tensor *src, uint32_t bits,
+static int add_quantised(struct convert_plan *p, const struct tensor *src, uint32_t format,
                          struct moeflux_err *e)
 {
+    const struct format *f = format_of(format);
     static const char *const tails[] = {"weight", "scales", "biases"};
     struct convert_item *it = add_item(p, CONVERT_QUANTISE, src, e);
     if (!it)
         return ERR_MEMORY;
-    uint64_t cols[] = {tensor_cols(src) * bits / 32, tensor_cols(src) / CONFIG_GROUP,
-                       tensor_cols(src) / CONFIG_GROUP};
+    uint64_t n = tensor_cols(src), cols[] = {n * f->bits / 32, n / f->group, n / f->group};
     int rc = 0;
     for (int i = 0; i < 3 && rc == 0; i++) {
         char *name = names_replace_end(src->name, strlen("weight"), tails[i], e);
         rc = name ? add_output(p, it, name, i ? DTYPE_BF16 : DTYPE_U32, cols[i], e) : ERR_MEMORY;
         free(name);
     }
-    it->out[0].bits = bits;
+    it->out[0].bits = f->bits;
+    it->out[0].group = f->group;
+    it->format = format;
     return rc;
 }
 
-/* Bits of a matrix that is to be quantised; 0: it stays as it is. */
-static uint32_t bits_for(const struct convert_plan *p, const struct matrix *w)
+/* What a matrix becomes; FORMAT_COUNT: it stays as it is. */
+static uint32_t format_for(const struct convert_plan *p, const struct matrix *w)
 {
     const char *name = w->weight->name;
     char shared_gate[64];
     const struct family *f = p->src.config.family;
-    if (p->quantised || w->cols % CONFIG_GROUP != 0)
-        return 0;
+    if (p->quantised || !format_takes_cols(format_of(CODE_FORMAT), w->cols))
+        return FORMAT_COUNT;
     snprintf(shared_gate, sizeof shared_gate, ".mlp.%s.weight", f->shared_gate ? f->shared_gate : "");
     bool is_gate = names_ends_with(name, ".mlp.gate.weight") || names_ends_with(name, shared_gate);
-    return is_gate ? f->gate_bits : CODE_BITS;
+    return is_gate ? format_find_affine(f->gate_bits, format_of(CODE_FORMAT)->group) : CODE_FORMAT;
 }
 
 static int plan_matrix(struct convert_plan *p, const struct schema_item *s, struct moeflux_err *e)
@@ -181,12 +188,13 @@ static int plan_matrix(struct convert_plan *p, const struct schema_item *s, stru
             rc = add_simple(p, CONVERT_COPY, w.scales, e);
         return rc < 0 ? rc : add_simple(p, CONVERT_COPY, w.biases, e);
     }
-    uint32_t bits = bits_for(p, &w);
-    if (!bits && w.format == MATRIX_FP8)
+    uint32_t format = format_for(p, &w);
+    bool stays = format == FORMAT_COUNT;
+    if (stays && w.weight->dtype == DTYPE_F8_E4M3)
         return err_set(e, ERR_UNSUPPORTED,
                        "%s: tensor %s: F8_E4M3, expected BF16 or F32: it is not quantised",
                        p->src.files[w.weight->file].path, w.weight->name);
-    return bits ? add_quantised(p, w.weight, bits, e) : add_simple(p, CONVERT_COPY, w.weight, e);
+    return stays ? add_simple(p, CONVERT_COPY, w.weight, e) : add_quantised(p, w.weight, format, e);
 }
 
 static bool is_shifted_norm(const char *name)
@@ -345,7 +353,7 @@ static void size_experts(struct convert_plan *p)
     const struct config *c = &p->src.config;
     for (uint32_t i = 0; i < c->n_layers; i++)
         p->n_expert_layers += config_has_experts(c, i);
-    p->expert = expert_places_layout(c, p->expert_bits);
+    p->expert = expert_places_layout(c, &p->expert.formats);
     p->layer_source_bytes = p->expert.bytes * c->n_experts;
     if (!p->quantised)
         p->layer_source_bytes = 3ull * c->moe_inner * c->hidden * source_width(p) * c->n_experts;

@@ -16,16 +16,16 @@ enum convert_step {
 struct convert_item {
     enum convert_step step;
     const struct tensor *src; /* borrowed from the plan */
+    uint32_t format;          /* when quantised: FORMAT_*, what it becomes */
     uint32_t n_out;           /* 3 when quantised: weight, scales, biases; else 1 */
     struct tensor out[3];     /* as they will lie in model_weights.bin */
 };
 
 struct convert_plan {
-    struct model_dir src; /* canonical names; for an unquantised source without expert places */
-    bool quantised;       /* the source holds MLX codes already */
-    bool plus_one;        /* its norms are stored around 0 */
-    uint32_t bits;        /* of ordinary matrices */
-    uint32_t expert_bits;
+    struct model_dir src;  /* canonical names; for an unquantised source without expert places */
+    bool quantised;        /* the source holds MLX codes already */
+    bool plus_one;         /* its norms are stored around 0 */
+    uint32_t bits, group;  /* of ordinary matrices */
     struct json_t *config; /* config.json, and its text */
     char *config_text;
     size_t config_len;

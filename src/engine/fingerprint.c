@@ -3,6 +3,7 @@
 #include <xxhash.h>
 
 #include "base/file.h"
+#include "base/format.h"
 #include "base/mem.h"
 #include "engine/engine.h"
 #include "model/family.h"
@@ -70,13 +71,13 @@ static int add_tensor(XXH3_state_t *h, const struct model_dir *d, const struct t
     return rc;
 }
 
-/* Bytes of an expert at `at` in its slot. */
+/* Bytes of an expert at `at` in its slot, as many as the projection of this format has in scales. */
 static int add_expert_part(XXH3_state_t *h, const struct model_dir *d, const struct extent *extents,
-                           uint32_t n_extents, uint64_t at, struct moeflux_err *e)
+                           uint32_t n_extents, uint32_t format, uint64_t at, struct moeflux_err *e)
 {
     uint8_t sample[EXPERT_SAMPLE];
-    uint64_t part = (uint64_t)d->config.moe_inner * (d->config.hidden / CONFIG_GROUP) * 2;
-    uint64_t n = size_min(part, sizeof sample);
+    const uint64_t weights = (uint64_t)d->config.moe_inner * d->config.hidden;
+    uint64_t n = size_min(format_scale_bytes(format_of(format), weights), sizeof sample);
     for (uint32_t i = 0; i < n_extents; i++) {
         const struct extent *x = &extents[i];
         if (at < x->at || at + n > x->at + x->bytes)
@@ -94,12 +95,16 @@ static int add_expert(XXH3_state_t *h, const struct model_dir *d, uint32_t layer
                       struct moeflux_err *e)
 {
     const struct expert_layout *y = &d->expert;
-    const uint64_t parts[] = {y->gate_s, y->up_s, y->down_s, y->down_w};
+    const struct expert_formats *f = &y->formats;
+    const struct {
+        uint32_t format;
+        uint64_t at;
+    } parts[] = {{f->gate, y->gate_s}, {f->up, y->up_s}, {f->down, y->down_s}, {f->down, y->down_w}};
     struct extent extents[EXPERT_MAX_EXTENTS];
     uint32_t n = model_dir_expert(d, layer, expert, extents);
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < sizeof parts / sizeof *parts; i++)
-        rc = add_expert_part(h, d, extents, n, parts[i], e);
+        rc = add_expert_part(h, d, extents, n, parts[i].format, parts[i].at, e);
     return rc;
 }
 

@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "args.h"
 #include "base/clock.h"
 #include "base/cores.h"
+#include "base/format.h"
 #include "base/mem.h"
 #include "cpu/memory_speed.h"
 #include "engine/engine.h"
@@ -145,7 +145,7 @@ struct product {
 
 static uint64_t row_bytes(void)
 {
-    return MATRIX_COLS / 2 + MATRIX_COLS / 64 * 4;
+    return format_all_bytes(format_of(FORMAT_Q4), MATRIX_COLS);
 }
 
 static void product_close(struct product *p)
@@ -159,7 +159,9 @@ static void product_close(struct product *p)
 static int product_open(struct product *p, struct exec *x, uint32_t rows, struct moeflux_err *e)
 {
     *p = (struct product){.exec = x, .bytes = rows * row_bytes()};
-    uint64_t codes = (uint64_t)rows * MATRIX_COLS / 2, scales = (uint64_t)rows * MATRIX_COLS / 64 * 2;
+    const struct format *f = format_of(FORMAT_Q4);
+    uint64_t codes = rows * format_code_bytes(f, MATRIX_COLS),
+             scales = rows * format_scale_bytes(f, MATRIX_COLS);
     int rc = exec_buffer_new(x, &p->matrix, EXEC_DEVICE, p->bytes, e);
     if (rc == 0)
         rc = exec_buffer_new(x, &p->x, EXEC_DEVICE, MATRIX_COLS * sizeof(float), e);
@@ -323,6 +325,16 @@ static int measure_copy(struct exec *x, const struct model_dir *m, struct moeflu
     return rc;
 }
 
+/* The CPU beside a device: what experts would be computed at. A CPU that cannot be measured has no speed. */
+static void measure_cpu(const struct moeflux_options *o, struct moeflux_speeds *out)
+{
+    struct exec *x = NULL;
+    struct moeflux_speeds cpu = {0};
+    if (load_plan_open_cpu(&x, o, NULL) == 0 && measure_kernel(x, &cpu, NULL) == 0)
+        out->cpu_bytes_s = cpu.kernel_bytes_s;
+    exec_close(x);
+}
+
 static void measure_device(const struct model_dir *m, const struct moeflux_options *o,
                            const struct test_hooks *h, struct moeflux_speeds *out, bool *is_native)
 {
@@ -343,7 +355,10 @@ static void measure_device(const struct model_dir *m, const struct moeflux_optio
         snprintf(out->device_fault, sizeof out->device_fault, "%s", e.text);
     else
         *is_native = exec_get_caps(x).is_native;
+    bool is_apart = rc == 0 && !exec_get_caps(x).is_host;
     exec_close(x);
+    if (is_apart)
+        measure_cpu(o, out);
 }
 
 /* --- other devices, and memory --- */

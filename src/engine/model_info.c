@@ -129,47 +129,30 @@ int moeflux_get_needs(const char *dir, struct moeflux_needs *out, struct moeflux
 struct row_relay {
     void (*row)(void *ctx, const struct moeflux_selftest_row *r);
     void *ctx;
-    const char *isa;
 };
 
 static void relay_row(void *ctx, const struct selftest_row *r)
 {
     const struct row_relay *to = ctx;
-    const struct moeflux_selftest_row row = {to->isa,  r->kernel, r->shape,  r->error,
-                                             r->bound, r->ok,     r->skipped};
+    const struct moeflux_selftest_row row = {r->kernel, r->shape,   r->error, r->bound,
+                                             r->ok,     r->skipped, r->device};
     if (to->row)
         to->row(to->ctx, &row);
-}
-
-static int selftest_each_isa(struct row_relay *relay, struct moeflux_err *e)
-{
-    int n_failed = 0;
-    for (uint32_t i = 0; i < CPU_N_ISAS && n_failed >= 0; i++) {
-        const struct cpu_isa *isa = cpu_isa_at(i);
-        if (!isa)
-            continue;
-        relay->isa = isa->name;
-        const struct selftest s = {.device = "cpu", .isa = isa->name, .row = relay_row, .ctx = relay};
-        int n = selftest_run(&s, e);
-        n_failed = n < 0 ? n : n_failed + n;
-    }
-    return n_failed;
 }
 
 int moeflux_selftest(const char *device, const char *cpu_isa,
                      void (*row)(void *ctx, const struct moeflux_selftest_row *r), void *ctx,
                      struct moeflux_err *e)
 {
-    struct row_relay relay = {row, ctx, cpu_isa ? cpu_isa : ""};
+    struct row_relay relay = {row, ctx};
     struct exec *x;
     const struct moeflux_options o = {.device = device, .cpu_isa = cpu_isa};
+    struct selftest s = {.device = device, .isa = cpu_isa, .row = relay_row, .ctx = &relay};
     int rc = load_plan_open_exec(&x, &o, NULL, e);
     if (rc < 0)
         return rc;
-    bool is_native = exec_get_caps(x).is_native;
+    if (exec_get_caps(x).is_native)
+        s.device = "cpu";
     exec_close(x);
-    if (is_native && !cpu_isa)
-        return selftest_each_isa(&relay, e);
-    const struct selftest s = {.device = device, .isa = cpu_isa, .row = relay_row, .ctx = &relay};
     return selftest_run(&s, e);
 }

@@ -51,7 +51,7 @@ struct backend {
 struct exec {
     const struct backend *backend;
     bool profile;
-    bool poses_as_gpu, forbids_f16; /* change the caps */
+    bool forbids_f16; /* changes the caps */
     bool is_watched;
     struct exec_watch watch;
     struct moeflux_err

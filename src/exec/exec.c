@@ -31,11 +31,6 @@ struct exec_caps exec_get_caps(const struct exec *x)
     return x->backend->caps(x);
 }
 
-void exec_pose_as_gpu(struct exec *x)
-{
-    x->poses_as_gpu = true;
-}
-
 void exec_forbid_f16(struct exec *x)
 {
     x->forbids_f16 = true;

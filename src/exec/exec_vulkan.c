@@ -43,11 +43,9 @@ static bool has_coopmat(const struct gpu *g)
 static struct exec_caps vulkan_caps(const struct exec *x)
 {
     const struct gpu *g = &vulkan_of_const(x)->gpu;
-    bool is_software = g->is_cpu && !x->poses_as_gpu;
     return (struct exec_caps){.name = g->info.name,
-                              .is_software = is_software,
+                              .is_software = g->is_cpu,
                               .is_unified = g->is_unified,
-                              .has_wide = is_software && g->has_int64,
                               .has_coopmat = has_coopmat(g) && !x->forbids_f16,
                               .subgroup_size = g->subgroup_size,
                               .max_workgroup = g->max_workgroup,

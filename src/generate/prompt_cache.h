@@ -22,11 +22,11 @@ struct prompt_cache_options {
 
 struct prompt_cache { /* zeroed at first */
     struct prompt_cache_options options;
-    bool may_write;    /* the file is of this model, broken, or not there */
-    bool loaded;       /* the sequence is the file's */
-    uint32_t n_held;   /* tokens of the file */
-    uint32_t n_system; /* tokens of the prompt up to the end of the system text; 0: not known */
-    uint32_t n_reused; /* tokens of the prompt that were not computed */
+    bool may_write;               /* the file is of this model, broken, or not there */
+    bool loaded;                  /* the sequence is the file's */
+    uint32_t n_held;              /* tokens of the file */
+    uint32_t n_system;            /* tokens of the prompt up to the end of the system text; 0: not known */
+    uint32_t n_reused;            /* tokens of the prompt that were not computed */
     struct moeflux_err unwritten; /* code 0: the file is written, or was not to be */
 };
 

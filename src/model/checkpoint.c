@@ -9,7 +9,7 @@
 #include "model/safetensors.h"
 #include "model/tensor.h"
 
-/* Gives `t` its canonical name and its declared bits, or *keep = false when it is not part of the text model. */
+/* Gives `t` its canonical name and its declared bits and group, or *keep = false when it is not part of the text model. */
 static int adopt_tensor(struct tensor *t, const struct config *c, const struct quant_config *q, bool *keep,
                         struct moeflux_err *e)
 {
@@ -20,7 +20,7 @@ static int adopt_tensor(struct tensor *t, const struct config *c, const struct q
         return rc;
     if (t->dtype == DTYPE_U32 && names_ends_with(t->name, ".weight")) {
         t->name[strlen(t->name) - strlen(".weight")] = '\0';
-        rc = quant_config_bits(q, t->name, &t->bits, e);
+        rc = quant_config_matrix(q, t->name, &t->bits, &t->group, e);
     }
     free(t->name);
     t->name = name;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "args.h"
 #include "base/err.h"
 #include "base/json.h"
 #include "base/mem.h"
@@ -51,8 +52,8 @@ static int read_common(struct config *c, struct json_view *v)
     c->norm_topk = json_view_bool_or(v, "norm_topk_prob", true);
     c->routed_scaling = 1;
     const struct config_multiple multiples[] = {
-        {"hidden_size", c->hidden, CONFIG_GROUP},
-        {"moe_intermediate_size", c->moe_inner, CONFIG_GROUP},
+        {"hidden_size", c->hidden, PRODUCT_COLS},
+        {"moe_intermediate_size", c->moe_inner, PRODUCT_COLS},
     };
     return v->rc < 0 ? v->rc : config_check_multiples(multiples, 2, v);
 }

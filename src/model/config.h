@@ -26,7 +26,7 @@ struct config_layer {
     bool has_experts; /* else its feed-forward part is dense */
 };
 
-enum { CONFIG_MAX_EOS = 16, CONFIG_GROUP = 64 };
+enum { CONFIG_MAX_EOS = 16 };
 
 struct rope_config {
     bool yarn;     /* false: plain RoPE */

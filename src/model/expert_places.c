@@ -6,33 +6,35 @@
 
 #include "base/err.h"
 #include "base/file.h"
+#include "base/format.h"
 #include "base/mem.h"
 #include "model/model_file.h"
 #include "model/tensor.h"
 
-struct expert_layout expert_places_layout(const struct config *c, uint32_t bits)
+/* Appends a projection of n weights. */
+static void place_projection(uint32_t format, uint64_t n, uint64_t *w, uint64_t *s, uint64_t *b,
+                             uint64_t *end)
 {
-    uint64_t w = (uint64_t)c->moe_inner * c->hidden * bits / 8;
-    uint64_t s = (uint64_t)c->moe_inner * c->hidden / CONFIG_GROUP * 2;
-    uint64_t b = w + 2 * s;
-    return (struct expert_layout){
-        .format = bits == 8 ? MATRIX_Q8 : MATRIX_Q4,
-        .gate_w = 0,
-        .gate_s = w,
-        .gate_b = w + s,
-        .up_w = b,
-        .up_s = b + w,
-        .up_b = b + w + s,
-        .down_w = 2 * b,
-        .down_s = 2 * b + w,
-        .down_b = 2 * b + w + s,
-        .bytes = 3 * b,
-    };
+    const struct format *f = format_of(format);
+    *w = *end;
+    *s = *w + format_code_bytes(f, n);
+    *b = *s + format_scale_bytes(f, n);
+    *end += format_all_bytes(f, n);
 }
 
-static int new_places(struct model_dir *m, uint32_t bits, struct moeflux_err *e)
+struct expert_layout expert_places_layout(const struct config *c, const struct expert_formats *f)
 {
-    m->expert = expert_places_layout(&m->config, bits);
+    uint64_t n = (uint64_t)c->moe_inner * c->hidden;
+    struct expert_layout l = {.formats = *f};
+    place_projection(f->gate, n, &l.gate_w, &l.gate_s, &l.gate_b, &l.bytes);
+    place_projection(f->up, n, &l.up_w, &l.up_s, &l.up_b, &l.bytes);
+    place_projection(f->down, n, &l.down_w, &l.down_s, &l.down_b, &l.bytes);
+    return l;
+}
+
+static int new_places(struct model_dir *m, const struct expert_formats *f, struct moeflux_err *e)
+{
+    m->expert = expert_places_layout(&m->config, f);
     m->places = mem_new(m->config.n_layers, sizeof *m->places, e);
     return m->places ? 0 : ERR_MEMORY;
 }
@@ -44,9 +46,13 @@ static int check_length(const struct model_dir *m, const struct model_file *f, s
     uint64_t expected = m->expert.bytes * m->config.n_experts;
     if (f->bytes == expected)
         return 0;
-    if (f->bytes == expert_places_layout(&m->config, 2).bytes * m->config.n_experts)
-        return err_set(e, ERR_UNSUPPORTED, "%s: the experts have 2 bits, expected %d", f->path,
-                       m->expert.format == MATRIX_Q8 ? 8 : 4);
+    /* The 2-bit experts of other engines have the same file names. */
+    struct format two_bits = *format_of(m->expert.formats.up);
+    two_bits.bits = 2;
+    uint64_t n = (uint64_t)m->config.moe_inner * m->config.hidden;
+    if (f->bytes == 3 * format_all_bytes(&two_bits, n) * m->config.n_experts)
+        return err_set(e, ERR_UNSUPPORTED, "%s: the experts have 2 bits, expected %u", f->path,
+                       format_of(m->expert.formats.up)->bits);
     return err_set(e, ERR_FORMAT,
                    "%s: %" PRIu64 " bytes, expected %" PRIu64 " (%u experts of %" PRIu64 " bytes)", f->path,
                    f->bytes, expected, m->config.n_experts, m->expert.bytes);
@@ -71,9 +77,10 @@ static int add_layer_file(struct model_dir *m, const char *dir, uint32_t layer, 
     return check_length(m, &m->files[m->n_files - 1], e);
 }
 
-int expert_places_from_files(struct model_dir *m, const char *dir, uint32_t bits, struct moeflux_err *e)
+int expert_places_from_files(struct model_dir *m, const char *dir, const struct expert_formats *f,
+                             struct moeflux_err *e)
 {
-    int rc = new_places(m, bits, e);
+    int rc = new_places(m, f, e);
     for (uint32_t i = 0; i < m->config.n_layers && rc == 0; i++)
         if (config_has_experts(&m->config, i))
             rc = add_layer_file(m, dir, i, e);
@@ -94,17 +101,18 @@ static void describe_parts(const struct model_dir *m, struct stack_part parts[EX
     const struct config *c = &m->config;
     const struct expert_layout *l = &m->expert;
     uint64_t n = c->n_experts, h = c->hidden, in = c->moe_inner;
-    uint64_t per_word = l->format == MATRIX_Q8 ? 4 : 8;
+    const struct format *gate = format_of(l->formats.gate), *up = format_of(l->formats.up),
+                        *down = format_of(l->formats.down);
     const struct stack_part all[EXPERT_MAX_EXTENTS] = {
-        {"gate_proj.weight", l->gate_w, {n, in, h / per_word}, DTYPE_U32},
-        {"gate_proj.scales", l->gate_s, {n, in, h / CONFIG_GROUP}, DTYPE_BF16},
-        {"gate_proj.biases", l->gate_b, {n, in, h / CONFIG_GROUP}, DTYPE_BF16},
-        {"up_proj.weight", l->up_w, {n, in, h / per_word}, DTYPE_U32},
-        {"up_proj.scales", l->up_s, {n, in, h / CONFIG_GROUP}, DTYPE_BF16},
-        {"up_proj.biases", l->up_b, {n, in, h / CONFIG_GROUP}, DTYPE_BF16},
-        {"down_proj.weight", l->down_w, {n, h, in / per_word}, DTYPE_U32},
-        {"down_proj.scales", l->down_s, {n, h, in / CONFIG_GROUP}, DTYPE_BF16},
-        {"down_proj.biases", l->down_b, {n, h, in / CONFIG_GROUP}, DTYPE_BF16},
+        {"gate_proj.weight", l->gate_w, {n, in, h * gate->bits / 32}, DTYPE_U32},
+        {"gate_proj.scales", l->gate_s, {n, in, h / gate->group}, DTYPE_BF16},
+        {"gate_proj.biases", l->gate_b, {n, in, h / gate->group}, DTYPE_BF16},
+        {"up_proj.weight", l->up_w, {n, in, h * up->bits / 32}, DTYPE_U32},
+        {"up_proj.scales", l->up_s, {n, in, h / up->group}, DTYPE_BF16},
+        {"up_proj.biases", l->up_b, {n, in, h / up->group}, DTYPE_BF16},
+        {"down_proj.weight", l->down_w, {n, h, in * down->bits / 32}, DTYPE_U32},
+        {"down_proj.scales", l->down_s, {n, h, in / down->group}, DTYPE_BF16},
+        {"down_proj.biases", l->down_b, {n, h, in / down->group}, DTYPE_BF16},
     };
     for (int i = 0; i < EXPERT_MAX_EXTENTS; i++)
         parts[i] = all[i];
@@ -154,19 +162,41 @@ static int place_layer(struct model_dir *m, uint32_t layer, struct moeflux_err *
     return 0;
 }
 
-int expert_places_from_stacks(struct model_dir *m, struct moeflux_err *e)
+static int find_format(const struct model_dir *m, uint32_t layer, const char *part, uint32_t *format,
+                       struct moeflux_err *e)
+{
+    const struct tensor *t = find_stack(m, layer, part);
+    if (!t)
+        return err_set(e, ERR_FORMAT, "%s: tensor model.layers.%u.mlp.switch_mlp.%s is missing", m->path,
+                       layer, part);
+    return tensor_affine_format(t, m->files[t->file].path, format, e);
+}
+
+/* As the first layer with experts has them. */
+static int find_formats(const struct model_dir *m, struct expert_formats *f, struct moeflux_err *e)
 {
     uint32_t first = 0;
     while (!config_has_experts(&m->config, first))
         first++;
-    const struct tensor *t = find_stack(m, first, "gate_proj.weight");
-    if (!t)
-        return err_set(e, ERR_FORMAT, "%s: tensor model.layers.%u.mlp.switch_mlp.gate_proj.weight is missing",
-                       m->path, first);
-    if (t->bits != 4 && t->bits != 8)
-        return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s has %u bits, expected 4 or 8",
-                       m->files[t->file].path, t->name, t->bits);
-    int rc = new_places(m, t->bits, e);
+    int rc = find_format(m, first, "gate_proj.weight", &f->gate, e);
+    if (rc == 0)
+        rc = find_format(m, first, "up_proj.weight", &f->up, e);
+    if (rc == 0)
+        rc = find_format(m, first, "down_proj.weight", &f->down, e);
+    if (rc == 0 && f->gate != f->up)
+        return err_set(
+            e, ERR_UNSUPPORTED,
+            "%s: layer %u: the experts' gate_proj has %u bits and up_proj %u, expected equal formats",
+            m->path, first, format_of(f->gate)->bits, format_of(f->up)->bits);
+    return rc;
+}
+
+int expert_places_from_stacks(struct model_dir *m, struct moeflux_err *e)
+{
+    struct expert_formats f = {0};
+    int rc = find_formats(m, &f, e);
+    if (rc == 0)
+        rc = new_places(m, &f, e);
     for (uint32_t i = 0; i < m->config.n_layers && rc == 0; i++)
         if (config_has_experts(&m->config, i))
             rc = place_layer(m, i, e);

@@ -13,12 +13,13 @@ struct expert_place { /* of one layer */
     } runs[EXPERT_MAX_EXTENTS];
 };
 
-/* The slot of an expert with codes of `bits` (4 or 8): gate, up, down, each weight, scales, biases. */
-struct expert_layout expert_places_layout(const struct config *c, uint32_t bits);
+/* The slot of an expert: gate, up, down, each weight, scales, biases. */
+struct expert_layout expert_places_layout(const struct config *c, const struct expert_formats *f);
 
 /* Opens dir/layer_NN.bin for every layer with experts and checks the lengths. Fills m->expert, places, files and
  * expert_bytes. ERR_IO: a file is missing; ERR_FORMAT: wrong length. */
-int expert_places_from_files(struct model_dir *m, const char *dir, uint32_t bits, struct moeflux_err *e);
+int expert_places_from_files(struct model_dir *m, const char *dir, const struct expert_formats *f,
+                             struct moeflux_err *e);
 
 /* The same from m's switch_mlp tensors (already checked against each other). */
 int expert_places_from_stacks(struct model_dir *m, struct moeflux_err *e);

@@ -3,6 +3,7 @@
 #include <jansson.h>
 #include <string.h>
 
+#include "args.h"
 #include "base/err.h"
 #include "model/config.h"
 #include "model/config_parts.h"
@@ -43,7 +44,7 @@ static int check(const struct config *c, const struct json_view *v)
 {
     const struct config_multiple multiples[] = {
         {"linear_num_value_heads", c->n_v_heads, c->n_k_heads},
-        {"shared_expert_intermediate_size", c->shared_inner, CONFIG_GROUP},
+        {"shared_expert_intermediate_size", c->shared_inner, PRODUCT_COLS},
     };
     return config_check_multiples(multiples, sizeof multiples / sizeof *multiples, v);
 }

@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "model/quant_config.h"
 
 #define MAX_MANIFEST_BYTES ((uint64_t)64 << 20)
 
@@ -14,6 +15,7 @@ static int read_bits(struct tensor *t, struct json_view *v, struct moeflux_err *
 {
     if (t->dtype == DTYPE_U32) {
         t->bits = json_view_u32_or(v, "bits", 0, 1, 32);
+        t->group = QUANT_DEFAULT_GROUP; /* manifests do not say it */
         return v->rc;
     }
     if (t->dtype != DTYPE_BF16 && t->dtype != DTYPE_F32)

@@ -58,17 +58,17 @@ static int check_weight(const struct model_dir *m, struct tensor *t, struct moef
         return err_set(e, ERR_FORMAT,
                        "%s: tensor %s: %" PRIu64 " scales and %" PRIu64 " biases a row, expected equal",
                        path_of(m, t), t->name, scales, biases);
-    /* bits = 32 words / (64 groups) */
-    bool whole = scales > 0 && words % (2 * scales) == 0 && words / (2 * scales) <= 32;
+    uint64_t cols = scales * t->group, bits = cols > 0 ? 32 * words / cols : 0;
+    bool whole = bits >= 1 && bits <= 32 && bits * cols == 32 * words;
     if (whole && t->bits == 0)
-        t->bits = (uint32_t)(words / (2 * scales));
-    if (whole && words / (2 * scales) == t->bits)
+        t->bits = (uint32_t)bits;
+    if (whole && bits == t->bits)
         return 0;
     return err_set(e, ERR_FORMAT,
                    "%s: tensor %s: declared with %u bits, but a row has %" PRIu64 " words and %" PRIu64
-                   " groups of 64 (%.3g bits)",
-                   path_of(m, t), t->name, t->bits, words, scales,
-                   scales ? (double)words / 2 / (double)scales : 0.0);
+                   " groups of %u (%.3g bits)",
+                   path_of(m, t), t->name, t->bits, words, scales, t->group,
+                   cols ? 32 * (double)words / (double)cols : 0.0);
 }
 
 int model_check_quantised(struct model_dir *m, struct moeflux_err *e)

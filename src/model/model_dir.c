@@ -10,6 +10,7 @@
 #include "base/err.h"
 #include "base/f16.h"
 #include "base/file.h"
+#include "base/format.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "model/checkpoint.h"
@@ -81,16 +82,22 @@ static int read_manifest(struct opening *o, struct tensor_list *l, struct moeflu
     return 0;
 }
 
-/* Bits of the experts in layer files, which do not say it themselves. */
-static int read_expert_bits(const struct opening *o, uint32_t *bits, struct moeflux_err *e)
+/* Of the experts in layer files, which do not say it themselves. */
+static int read_expert_formats(const struct opening *o, struct expert_formats *f, struct moeflux_err *e)
 {
     struct json_view v = {
         .objects = {json_object_get(o->manifest, "config")}, .where = o->layout.manifest, .e = e};
-    *bits = json_view_u32_or(&v, "expert_bits", 4, 1, 32);
+    uint32_t bits = json_view_u32_or(&v, "expert_bits", 4, 1, 32);
+    uint32_t down = json_view_u32_or(&v, "expert_down_bits", bits, 1, 32);
+    char known[FORMAT_LIST_TEXT];
     if (v.rc < 0)
         return v.rc;
-    if (*bits != 4 && *bits != 8)
-        return err_set(e, ERR_UNSUPPORTED, "%s: expert_bits is %u, expected 4 or 8", v.where, *bits);
+    f->gate = f->up = format_find_affine(bits, QUANT_DEFAULT_GROUP);
+    f->down = format_find_affine(down, QUANT_DEFAULT_GROUP);
+    if (f->up == FORMAT_COUNT || f->down == FORMAT_COUNT)
+        return err_set(e, ERR_UNSUPPORTED, "%s: %s is %u, expected %s", v.where,
+                       f->up == FORMAT_COUNT ? "expert_bits" : "expert_down_bits",
+                       f->up == FORMAT_COUNT ? bits : down, format_list_bits(known));
     return 0;
 }
 
@@ -98,7 +105,7 @@ static int open_packed(struct opening *o, struct moeflux_err *e)
 {
     struct model_dir *m = o->m;
     struct tensor_list tensors = {0};
-    uint32_t expert_bits = 0;
+    struct expert_formats formats = {0};
     int rc = model_file_add(&m->files, &m->n_files, o->layout.weights, e);
     if (rc == 0)
         rc = read_manifest(o, &tensors, e);
@@ -108,8 +115,8 @@ static int open_packed(struct opening *o, struct moeflux_err *e)
     if (rc == 0)
         rc = check_tensors(m, e);
     if (rc == 0)
-        rc = read_expert_bits(o, &expert_bits, e);
-    return rc < 0 ? rc : expert_places_from_files(m, o->layout.experts, expert_bits, e);
+        rc = read_expert_formats(o, &formats, e);
+    return rc < 0 ? rc : expert_places_from_files(m, o->layout.experts, &formats, e);
 }
 
 static int open_plain(struct opening *o, struct moeflux_err *e)
@@ -217,22 +224,22 @@ static int quantised_matrix(const struct model_dir *m, const char *base, struct 
                             struct moeflux_err *e)
 {
     const struct tensor *w = out->weight;
-    if (w->bits != 4 && w->bits != 8)
-        return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s has %u bits, expected 4 or 8",
-                       m->files[w->file].path, w->name, w->bits);
-    out->format = w->bits == 8 ? MATRIX_Q8 : MATRIX_Q4;
-    int rc = find_part(m, base, ".scales", &out->scales, e);
+    int rc = tensor_affine_format(w, m->files[w->file].path, &out->format, e);
+    if (rc < 0)
+        return rc;
+    const struct format *f = format_of(out->format);
+    rc = find_part(m, base, ".scales", &out->scales, e);
     if (rc == 0)
         rc = find_part(m, base, ".biases", &out->biases, e);
     if (rc == 0)
-        rc = check_shape(m, out->scales, out->rows, out->cols / CONFIG_GROUP, e);
+        rc = check_shape(m, out->scales, out->rows, out->cols / f->group, e);
     if (rc == 0)
-        rc = check_shape(m, out->biases, out->rows, out->cols / CONFIG_GROUP, e);
+        rc = check_shape(m, out->biases, out->rows, out->cols / f->group, e);
     if (rc == 0)
-        rc = check_shape(m, w, out->rows, (uint64_t)out->cols * w->bits / 32, e);
-    if (rc == 0 && out->cols % CONFIG_GROUP != 0)
-        return err_set(e, ERR_FORMAT, "%s: tensor %s: %u inputs, expected a multiple of %d",
-                       m->files[w->file].path, w->name, out->cols, CONFIG_GROUP);
+        rc = check_shape(m, w, out->rows, (uint64_t)out->cols * f->bits / 32, e);
+    if (rc == 0 && !format_takes_cols(f, out->cols))
+        return err_set(e, ERR_FORMAT, "%s: tensor %s: %u inputs, expected a multiple of %u",
+                       m->files[w->file].path, w->name, out->cols, f->group);
     return rc;
 }
 
@@ -247,13 +254,13 @@ int model_dir_matrix(const struct model_dir *m, const char *base, uint32_t rows,
         return quantised_matrix(m, base, out, e);
     if (out->weight->dtype == DTYPE_F8_E4M3) {
         const struct tensor *block_scales;
-        out->format = MATRIX_FP8;
+        out->format = FORMAT_COUNT;
         rc = check_shape(m, out->weight, rows, cols, e);
         return rc < 0 ? rc : fp8_scales(m, out->weight, &block_scales, e);
     }
     if (out->weight->dtype != DTYPE_BF16 && out->weight->dtype != DTYPE_F32)
         return fail_dtype(m, out->weight, "U32, BF16 or F32", e);
-    out->format = out->weight->dtype == DTYPE_BF16 ? MATRIX_BF16 : MATRIX_F32;
+    out->format = out->weight->dtype == DTYPE_BF16 ? FORMAT_BF16 : FORMAT_F32;
     return check_shape(m, out->weight, rows, cols, e);
 }
 

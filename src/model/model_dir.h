@@ -34,8 +34,8 @@ struct tensor {
     enum dtype dtype;
     uint32_t n_dims;
     uint64_t shape[TENSOR_MAX_DIMS];
-    uint32_t bits; /* of a quantised weight (U32); else 0 */
-    uint32_t file; /* index into model_dir.files */
+    uint32_t bits, group; /* of a quantised weight (U32): of a code, and columns that share a scale; else 0 */
+    uint32_t file;        /* index into model_dir.files */
     uint64_t off, bytes;
 };
 
@@ -45,25 +45,16 @@ struct model_file {
     uint64_t bytes;
 };
 
-/* How a matrix's weights are stored: MLX affine codes with bf16 scale and bias per group of 64 inputs, or plain. */
-enum matrix_format {
-    MATRIX_Q4,
-    MATRIX_Q8,
-    MATRIX_BF16,
-    MATRIX_F32,
-    MATRIX_FP8, /* DeepSeek's checkpoints, which are converted before they run (fp8.h) */
-};
-
-/* Weights that share a scale in such a checkpoint; zero in every other. */
+/* Weights that share a scale in a checkpoint with 8-bit floats (fp8.h); zero in every other. */
 struct fp8_blocks {
     uint32_t rows, cols;
 };
 
-struct matrix { /* W [rows][cols]; borrowed from the model_dir */
-    enum matrix_format format;
+struct matrix {      /* W [rows][cols]; borrowed from the model_dir */
+    uint32_t format; /* FORMAT_*; FORMAT_COUNT: 8-bit floats (fp8.h), which are converted before they run */
     uint32_t rows, cols;
     const struct tensor *weight;
-    const struct tensor *scales, *biases; /* NULL for plain formats and FP8 */
+    const struct tensor *scales, *biases; /* NULL where the format has none */
 };
 
 /* One contiguous run of an expert's bytes. */
@@ -75,10 +66,15 @@ struct extent {
 };
 enum { EXPERT_MAX_EXTENTS = 9 };
 
+/* FORMAT_* of each projection, affine. gate and up are one operation and have one format. */
+struct expert_formats {
+    uint32_t gate, up, down;
+};
+
 /* Where the nine parts of an expert lie in a slot (bytes from its start); the same for every expert of a model.
  * gate, up: [moe_inner][hidden]; down: [hidden][moe_inner]. */
 struct expert_layout {
-    enum matrix_format format; /* MATRIX_Q4 or MATRIX_Q8 */
+    struct expert_formats formats;
     uint64_t gate_w, gate_s, gate_b, up_w, up_s, up_b, down_w, down_s, down_b;
     uint64_t bytes; /* of the whole expert */
 };

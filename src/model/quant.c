@@ -4,22 +4,24 @@
 #include <string.h>
 
 #include "base/f16.h"
+#include "base/format.h"
 
 /* --- encoding --- */
 
-/* Fixed counts throughout, so that the compiler turns these loops into vector code without checks. */
+/* Where `group` is a constant the compiler turns the loops into vector code without checks; it has to be inline for that. */
+#define INLINE static inline __attribute__((always_inline))
 
 /* Smallest and largest value. Compared as integers in the order of the floats, which vectorises and puts NaN beyond
  * the infinities, so that looking at the two ends is enough to see one. */
-static void find_range(const float x[QUANT_GROUP], float *lo, float *hi)
+INLINE void find_range(const float *x, uint32_t group, float *lo, float *hi)
 {
-    int32_t key[QUANT_GROUP], min = INT32_MAX, max = INT32_MIN;
-    memcpy(key, x, sizeof key);
-    for (int i = 0; i < QUANT_GROUP; i++)
+    int32_t key[QUANT_MAX_GROUP], min = INT32_MAX, max = INT32_MIN;
+    memcpy(key, x, group * sizeof *key);
+    for (uint32_t i = 0; i < group; i++)
         key[i] ^= (key[i] >> 31) & INT32_MAX;
-    for (int i = 0; i < QUANT_GROUP; i++)
+    for (uint32_t i = 0; i < group; i++)
         min = key[i] < min ? key[i] : min;
-    for (int i = 0; i < QUANT_GROUP; i++)
+    for (uint32_t i = 0; i < group; i++)
         max = key[i] > max ? key[i] : max;
     min ^= (min >> 31) & INT32_MAX;
     max ^= (max >> 31) & INT32_MAX;
@@ -50,88 +52,101 @@ static void choose_scale(float lo, float hi, float levels, uint16_t *scale, uint
 
 /* rint((x - bias) / scale), clamped. Clamping first is the same, the limits being whole; the value then is small
  * enough for adding 2^23, which rounds to a whole number, ties to even, and leaves it in the low bits. */
-static void find_codes(const float x[QUANT_GROUP], float scale, float bias, float levels,
-                       uint32_t code[QUANT_GROUP])
+INLINE void find_codes(const float *x, uint32_t group, float scale, float bias, float levels, uint32_t *code)
 {
-    float y[QUANT_GROUP];
-    for (int i = 0; i < QUANT_GROUP; i++) {
+    float y[QUANT_MAX_GROUP];
+    for (uint32_t i = 0; i < group; i++) {
         float v = (x[i] - bias) / scale;
         v = v > 0 ? v : 0;
         v = v < levels ? v : levels;
         y[i] = v + 8388608.0f;
     }
-    memcpy(code, y, sizeof y);
-    for (int i = 0; i < QUANT_GROUP; i++)
+    memcpy(code, y, group * sizeof *y);
+    for (uint32_t i = 0; i < group; i++)
         code[i] &= 0xff;
 }
 
-static void pack(const uint32_t code[QUANT_GROUP], uint32_t bits, uint8_t *out)
+INLINE void pack(const uint32_t *code, uint32_t group, uint32_t bits, uint8_t *out)
 {
-    uint8_t bytes[QUANT_GROUP];
-    if (bits == 4) {
-        uint64_t pair[QUANT_GROUP / 2];
-        memcpy(pair, code, sizeof pair);
-        for (int i = 0; i < QUANT_GROUP / 2; i++)
-            bytes[i] = (uint8_t)(pair[i] | pair[i] >> 28);
-        memcpy(out, bytes, QUANT_GROUP / 2);
+    if (bits == 8) {
+        for (uint32_t i = 0; i < group; i++)
+            out[i] = (uint8_t)code[i];
+    } else if (bits == 4) {
+        uint64_t pair[QUANT_MAX_GROUP / 2];
+        memcpy(pair, code, group * sizeof *code);
+        for (uint32_t i = 0; i < group / 2; i++)
+            out[i] = (uint8_t)(pair[i] | pair[i] >> 28);
     } else {
-        for (int i = 0; i < QUANT_GROUP; i++)
-            bytes[i] = (uint8_t)code[i];
-        memcpy(out, bytes, QUANT_GROUP);
+        for (uint32_t i = 0; i < group; i += 8) {
+            uint64_t eight = 0;
+            for (uint32_t k = 0; k < 8; k++)
+                eight |= (uint64_t)code[i + k] << (k * bits);
+            for (uint32_t k = 0; k < bits; k++)
+                *out++ = (uint8_t)(eight >> (8 * k));
+        }
     }
 }
 
-static bool encode_group(const float x[QUANT_GROUP], uint32_t bits, uint8_t *codes, uint16_t *scale,
+INLINE bool encode_group(const float *x, uint32_t group, uint32_t bits, uint8_t *codes, uint16_t *scale,
                          uint16_t *bias)
 {
     float lo, hi, levels = (float)((1u << bits) - 1);
-    uint32_t code[QUANT_GROUP];
-    find_range(x, &lo, &hi);
+    uint32_t code[QUANT_MAX_GROUP];
+    find_range(x, group, &lo, &hi);
     choose_scale(lo, hi, levels, scale, bias);
     float s = bf16_to_float(*scale), b = bf16_to_float(*bias);
     if (!isfinite(lo) || !isfinite(hi) || !isfinite(s) || !isfinite(b))
         return false;
-    find_codes(x, s, b, levels, code);
-    pack(code, bits, codes);
+    find_codes(x, group, s, b, levels, code);
+    pack(code, group, bits, codes);
     return true;
 }
 
-bool quant_encode_bf16(const uint16_t *w, uint64_t n_groups, uint32_t bits, uint8_t *codes, uint16_t *scales,
-                       uint16_t *biases)
+INLINE bool encode_group_bf16(const uint16_t *w, uint32_t group, uint32_t bits, uint8_t *codes,
+                              uint16_t *scale, uint16_t *bias)
 {
-    float x[QUANT_GROUP];
-    uint32_t wide[QUANT_GROUP];
-    for (uint64_t g = 0; g < n_groups; g++) {
-        for (int i = 0; i < QUANT_GROUP; i++)
-            wide[i] = (uint32_t)w[g * QUANT_GROUP + (uint64_t)i] << 16;
-        memcpy(x, wide, sizeof x);
-        if (!encode_group(x, bits, codes + g * 8 * bits, &scales[g], &biases[g]))
-            return false;
-    }
-    return true;
+    float x[QUANT_MAX_GROUP];
+    uint32_t wide[QUANT_MAX_GROUP];
+    for (uint32_t i = 0; i < group; i++)
+        wide[i] = (uint32_t)w[i] << 16;
+    memcpy(x, wide, group * sizeof *x);
+    return encode_group(x, group, bits, codes, scale, bias);
 }
 
-bool quant_encode_f32(const float *w, uint64_t n_groups, uint32_t bits, uint8_t *codes, uint16_t *scales,
-                      uint16_t *biases)
+/* The groups of 64 numbers that most files have get code of their own. */
+bool quant_encode_bf16(const uint16_t *w, uint64_t n_groups, const struct format *f, uint8_t *codes,
+                       uint16_t *scales, uint16_t *biases)
 {
-    for (uint64_t g = 0; g < n_groups; g++)
-        if (!encode_group(w + g * QUANT_GROUP, bits, codes + g * 8 * bits, &scales[g], &biases[g]))
-            return false;
-    return true;
+    uint64_t bytes = format_code_bytes(f, f->group);
+    bool ok = true;
+    for (uint64_t g = 0; ok && g < n_groups; g++)
+        ok = f->group == 64
+                 ? encode_group_bf16(w + g * 64, 64, f->bits, codes + g * bytes, &scales[g], &biases[g])
+                 : encode_group_bf16(w + g * f->group, f->group, f->bits, codes + g * bytes, &scales[g],
+                                     &biases[g]);
+    return ok;
+}
+
+bool quant_encode_f32(const float *w, uint64_t n_groups, const struct format *f, uint8_t *codes,
+                      uint16_t *scales, uint16_t *biases)
+{
+    uint64_t bytes = format_code_bytes(f, f->group);
+    bool ok = true;
+    for (uint64_t g = 0; ok && g < n_groups; g++)
+        ok = f->group == 64 ? encode_group(w + g * 64, 64, f->bits, codes + g * bytes, &scales[g], &biases[g])
+                            : encode_group(w + g * f->group, f->group, f->bits, codes + g * bytes, &scales[g],
+                                           &biases[g]);
+    return ok;
 }
 
 /* --- decoding --- */
 
 void quant_decode(const uint8_t *codes, const uint16_t *scales, const uint16_t *biases, uint64_t n_groups,
-                  uint32_t bits, float *out)
+                  const struct format *f, float *out)
 {
     for (uint64_t g = 0; g < n_groups; g++) {
         float s = bf16_to_float(scales[g]), b = bf16_to_float(biases[g]);
-        const uint8_t *c = codes + g * 8 * bits;
-        float *y = out + g * QUANT_GROUP;
-        for (int i = 0; i < QUANT_GROUP; i++) {
-            uint32_t code = bits == 8 ? c[i] : ((uint32_t)c[i / 2] >> (4 * (i & 1))) & 15u;
-            y[i] = (float)code * s + b;
-        }
+        for (uint64_t i = g * f->group; i < (g + 1) * f->group; i++)
+            out[i] = (float)format_code(codes, f->bits, i) * s + b;
     }
 }

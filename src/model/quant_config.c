@@ -4,22 +4,24 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/format.h"
 #include "base/json.h"
-#include "model/config.h"
 
 enum { MAX_BLOCK = 1 << 20 };
 
-static int check_group(const struct json_t *object, const char *where, const char *base,
-                       struct moeflux_err *e)
+/* *group: that of an object that does not say it, then the object's. */
+static int read_group(const struct json_t *object, const char *where, const char *base, uint32_t *group,
+                      struct moeflux_err *e)
 {
     struct json_view v = {.objects = {object}, .where = where, .e = e};
-    uint32_t group = json_view_u32_or(&v, "group_size", CONFIG_GROUP, 1, 1 << 20);
+    char known[FORMAT_LIST_TEXT];
+    *group = json_view_u32_or(&v, "group_size", *group, 1, 1 << 20);
     const char *mode = json_view_text_or(&v, "mode", "affine");
     if (v.rc < 0)
         return v.rc;
-    if (group != CONFIG_GROUP)
-        return err_set(e, ERR_UNSUPPORTED, "%s: %s: group_size is %u, expected %d", where, base, group,
-                       CONFIG_GROUP);
+    if (!format_has_group(*group))
+        return err_set(e, ERR_UNSUPPORTED, "%s: %s: group_size is %u, expected %s", where, base, *group,
+                       format_list_groups(known));
     if (strcmp(mode, "affine") != 0)
         return err_set(e, ERR_UNSUPPORTED, "%s: %s: mode is %s, expected affine", where, base, mode);
     return 0;
@@ -49,7 +51,7 @@ static int read_fp8(struct quant_config *q, struct json_view *v)
 int quant_config_read(struct quant_config *q, const struct json_t *root, const char *where,
                       struct moeflux_err *e)
 {
-    *q = (struct quant_config){.where = where};
+    *q = (struct quant_config){.where = where, .group = QUANT_DEFAULT_GROUP};
     struct json_view top = {.objects = {root}, .where = where, .e = e};
     const json_t *block = json_view_object(&top, "quantization");
     if (!block)
@@ -64,20 +66,21 @@ int quant_config_read(struct quant_config *q, const struct json_t *root, const c
         return read_fp8(q, &v);
     if (method && !json_view_get(&v, "group_size"))
         return err_set(e, ERR_UNSUPPORTED,
-                       "%s: quantization method %s, expected MLX affine groups of 64, fp8 or none", where,
-                       method);
+                       "%s: quantization method %s, expected MLX affine groups, fp8 or none", where, method);
     q->block = block;
     q->bits = json_view_u32(&v, "bits", 1, 32);
-    return v.rc < 0 ? v.rc : check_group(block, where, "quantization", e);
+    return v.rc < 0 ? v.rc : read_group(block, where, "quantization", &q->group, e);
 }
 
-int quant_config_bits(const struct quant_config *q, const char *base, uint32_t *bits, struct moeflux_err *e)
+int quant_config_matrix(const struct quant_config *q, const char *base, uint32_t *bits, uint32_t *group,
+                        struct moeflux_err *e)
 {
     *bits = q->bits;
+    *group = q->group;
     const json_t *own = json_object_get(q->block, base);
     if (!json_is_object(own))
         return 0;
     struct json_view v = {.objects = {own}, .where = q->where, .e = e};
     *bits = json_view_u32_or(&v, "bits", q->bits, 1, 32);
-    return v.rc < 0 ? v.rc : check_group(own, q->where, base, e);
+    return v.rc < 0 ? v.rc : read_group(own, q->where, base, group, e);
 }

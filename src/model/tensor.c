@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/format.h"
 #include "base/mem.h"
 
 static const struct {
@@ -88,6 +89,17 @@ int tensor_describe(struct tensor *t, const char *dtype, const struct json_t *sh
     t->off = off;
     t->bytes = bytes;
     return 0;
+}
+
+int tensor_affine_format(const struct tensor *t, const char *where, uint32_t *format, struct moeflux_err *e)
+{
+    char bits[FORMAT_LIST_TEXT], groups[FORMAT_LIST_TEXT];
+    *format = format_find_affine(t->bits, t->group);
+    if (*format < FORMAT_COUNT)
+        return 0;
+    return err_set(e, ERR_UNSUPPORTED,
+                   "%s: tensor %s has %u bits in groups of %u, expected %s in groups of %s", where, t->name,
+                   t->bits, t->group, format_list_bits(bits), format_list_groups(groups));
 }
 
 void tensor_shape_text(const struct tensor *t, char out[TENSOR_SHAPE_TEXT])

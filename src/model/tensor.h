@@ -23,6 +23,9 @@ uint32_t tensor_dtype_bytes(enum dtype dtype);
 int tensor_describe(struct tensor *t, const char *dtype, const struct json_t *shape, uint64_t off,
                     uint64_t bytes, uint64_t area_bytes, const char *where, struct moeflux_err *e);
 
+/* The format of a quantised weight by its bits and group; `where` is for the message. ERR_UNSUPPORTED: none is it. */
+int tensor_affine_format(const struct tensor *t, const char *where, uint32_t *format, struct moeflux_err *e);
+
 /* "[2048, 32]" into out. */
 enum { TENSOR_SHAPE_TEXT = 8 * 22 + 4 };
 void tensor_shape_text(const struct tensor *t, char out[TENSOR_SHAPE_TEXT]);

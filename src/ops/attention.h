@@ -34,7 +34,8 @@ struct attention {
     struct attention_shape shape;
     struct { /* vulkan */
         struct kernel score, merge;
-        struct kernel prefill, f16; /* score for the tokens of a chunk, in float32 and with float16 products */
+        struct kernel prefill,
+            f16; /* score for the tokens of a chunk, in float32 and with float16 products */
         struct attention_plan plan;
         uint32_t f16_from; /* tokens; UINT32_MAX: never */
     } gpu;

@@ -67,33 +67,55 @@ void VEC_NAME(delta_gates)(const struct delta_gate *g)
 
 /* ---- the state ---- */
 
+/* acc[i] += 8 or fewer columns of row i of the state, times k; all rows are `stride` floats apart. */
+VEC_INLINE void read_columns(const float *state, uint64_t stride, const float *k, uint32_t left, int n,
+                             struct vec *acc)
+{
+    struct vec key = vec_load(k);
+#pragma GCC unroll 8
+    for (int i = 0; i < n; i++)
+        acc[i] = vec_fma(load_some(state + (uint64_t)i * stride, left), key, acc[i]);
+}
+
+/* state = decay state + update k, acc[i] += state q */
+VEC_INLINE void write_columns(float *state, uint64_t stride, const float *k, const float *q, struct vec decay,
+                              const struct vec *update, uint32_t left, int n, struct vec *acc)
+{
+    struct vec key = vec_load(k), query = vec_load(q);
+#pragma GCC unroll 8
+    for (int i = 0; i < n; i++) {
+        float *at = state + (uint64_t)i * stride;
+        struct vec next = vec_fma(update[i], key, vec_mul(decay, load_some(at, left)));
+        acc[i] = vec_fma(next, query, acc[i]);
+        store_some(at, next, left);
+    }
+}
+
 /* One token and n rows of the state from r on. */
 VEC_INLINE void step(const struct delta_head *h, uint32_t t, uint32_t r, int n)
 {
     const float *q = h->q + t * h->stride, *k = h->k + t * h->stride, *v = h->v + t * h->stride + r;
     float *state = h->state + (uint64_t)r * h->k_dim, *out = h->out + t * h->out_stride + r;
     float decay = h->decay[t * h->stride], beta = h->beta[t * h->stride];
+    uint32_t whole = h->k_dim / VEC_LANES * VEC_LANES, rest = h->k_dim - whole;
     struct vec acc[ROWS], update[ROWS], all = vec_set1(decay);
+#pragma GCC unroll 8
     for (int i = 0; i < n; i++)
         acc[i] = vec_zero();
-    for (uint32_t c = 0; c < h->k_dim; c += VEC_LANES) {
-        struct vec key = vec_load(k + c);
-        for (int i = 0; i < n; i++)
-            acc[i] = vec_fma(load_some(state + (uint64_t)i * h->k_dim + c, h->k_dim - c), key, acc[i]);
-    }
+    for (uint32_t c = 0; c < whole; c += VEC_LANES)
+        read_columns(state + c, h->k_dim, k + c, VEC_LANES, n, acc);
+    if (rest)
+        read_columns(state + whole, h->k_dim, k + whole, rest, n, acc);
+#pragma GCC unroll 8
     for (int i = 0; i < n; i++) {
         update[i] = vec_set1(beta * (v[i] - decay * vec_sum(acc[i])));
         acc[i] = vec_zero();
     }
-    for (uint32_t c = 0; c < h->k_dim; c += VEC_LANES) {
-        struct vec key = vec_load(k + c), query = vec_load(q + c);
-        for (int i = 0; i < n; i++) {
-            float *at = state + (uint64_t)i * h->k_dim + c;
-            struct vec next = vec_fma(update[i], key, vec_mul(all, load_some(at, h->k_dim - c)));
-            acc[i] = vec_fma(next, query, acc[i]);
-            store_some(at, next, h->k_dim - c);
-        }
-    }
+    for (uint32_t c = 0; c < whole; c += VEC_LANES)
+        write_columns(state + c, h->k_dim, k + c, q + c, all, update, VEC_LANES, n, acc);
+    if (rest)
+        write_columns(state + whole, h->k_dim, k + whole, q + whole, all, update, rest, n, acc);
+#pragma GCC unroll 8
     for (int i = 0; i < n; i++)
         out[i] = vec_sum(acc[i]);
 }

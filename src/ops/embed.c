@@ -1,5 +1,6 @@
 #include "ops/embed.h"
 
+#include "args.h"
 #include "base/err.h"
 
 static const struct op embed_op = {
@@ -8,8 +9,12 @@ static const struct op embed_op = {
 int embed_open(struct embed *op, struct exec *x, const struct weights *w, struct moeflux_err *e)
 {
     *op = (struct embed){.weights = *w};
-    if (w->cols == 0 || w->cols % 64)
-        return err_set(e, ERR_UNSUPPORTED, "embedding: %u columns, expected a multiple of 64", w->cols);
+    int rc = weights_check(w, "embedding", e);
+    if (rc < 0)
+        return rc;
+    if (weights_are_uneven(w))
+        return err_set(e, ERR_UNSUPPORTED, "embedding: %u columns, expected a multiple of %d", w->cols,
+                       PRODUCT_COLS);
     return exec_get_caps(x).is_host ? 0 : embed_vulkan_open(op, x, e);
 }
 

@@ -1,5 +1,5 @@
 /* embed.h - rows of the embedding matrix: out[t] = W[ids[t]], dequantised exactly.
- * W [vocab][cols] in any storage format, cols a multiple of 64; ids i32 [n], each < vocab (the caller checks). */
+ * W [vocab][cols] in any storage format, cols a multiple of PRODUCT_COLS; ids i32 [n], each < vocab (the caller checks). */
 #ifndef MOEFLUX_OPS_EMBED_H
 #define MOEFLUX_OPS_EMBED_H
 

@@ -1,5 +1,6 @@
 #include "ops/experts.h"
 
+#include "args.h"
 #include "base/err.h"
 
 static const struct op up_op = {
@@ -13,9 +14,16 @@ int experts_open(struct experts *op, struct exec *x, const struct experts_shape 
 {
     const struct exec_caps caps = exec_get_caps(x);
     *op = (struct experts){.shape = *s, .waves_from = caps.is_native ? EXPERTS_CPU_WAVES : UINT32_MAX};
-    if (s->hidden % 64 || s->inner % 64 || s->inner == 0 || s->hidden == 0)
-        return err_set(e, ERR_UNSUPPORTED, "experts: hidden %u and inner %u, expected multiples of 64",
-                       s->hidden, s->inner);
+    const struct weights up = {.rows = s->inner, .cols = s->hidden, .format = s->up_format},
+                         down = {.rows = s->hidden, .cols = s->inner, .format = s->down_format};
+    int rc = weights_check(&up, "experts", e);
+    if (rc == 0)
+        rc = weights_check(&down, "experts", e);
+    if (rc < 0)
+        return rc;
+    if (weights_are_uneven(&up) || weights_are_uneven(&down))
+        return err_set(e, ERR_UNSUPPORTED, "experts: hidden %u and inner %u, expected multiples of %d",
+                       s->hidden, s->inner, PRODUCT_COLS);
     return caps.is_host ? 0 : experts_vulkan_open(op, x, e);
 }
 

@@ -38,7 +38,7 @@ struct job {
 };
 
 /* Up to FEW tokens of a chunk meet their experts as if each were alone; of a larger chunk, experts with that many. */
-enum { FEW = EXPERTS_CPU_WAVES - 1, LEAST_ROWS = 8, STRIP = CPU_STRIP_ROWS };
+enum { FEW = EXPERTS_CPU_WAVES - 1, LEAST_ROWS = 8, BLOCKS_A_THREAD = 4, STRIP = CPU_STRIP_ROWS };
 
 static struct weights part(uint64_t expert, uint32_t w, uint32_t s, uint32_t b, uint32_t rows, uint32_t cols,
                            uint32_t format)
@@ -48,7 +48,7 @@ static struct weights part(uint64_t expert, uint32_t w, uint32_t s, uint32_t b, 
 
 static struct weights down_of(const struct experts_shape *s, uint64_t expert)
 {
-    return part(expert, s->down_w, s->down_s, s->down_b, s->hidden, s->inner, s->format);
+    return part(expert, s->down_w, s->down_s, s->down_b, s->hidden, s->inner, s->down_format);
 }
 
 /* ---- who meets which expert ---- */
@@ -93,8 +93,8 @@ static bool is_few(const struct group *g)
 
 /* ---- products ---- */
 
-/* Room for inputs and results. False: no memory. */
-static bool make_room(struct job *j, struct host *h, uint32_t n_inputs, uint32_t widest)
+/* Room for inputs and results; n_floats of floats. False: no memory. */
+static bool make_room(struct job *j, struct host *h, uint32_t n_inputs, uint32_t widest, uint64_t n_floats)
 {
     uint32_t most = 0;
     bool packs = false;
@@ -105,7 +105,7 @@ static bool make_room(struct job *j, struct host *h, uint32_t n_inputs, uint32_t
     j->digits_bytes = cpu_vector_bytes(widest);
     j->x = host_scratch(h, n_inputs, sizeof *j->x);
     j->digits = host_scratch(h, n_inputs, j->digits_bytes);
-    j->floats = host_scratch(h, (uint64_t)n_inputs * widest, sizeof *j->floats);
+    j->floats = host_scratch(h, n_floats, sizeof *j->floats);
     j->packed = host_scratch(h, packs ? (uint64_t)j->n_pairs * j->cols : 0, sizeof *j->packed);
     j->picks = host_scratch(h, packs ? j->n_pairs : 0, sizeof *j->picks);
     j->gemm_bytes = packs ? cpu_gemm_scratch_bytes(j->cols) : 0;
@@ -202,9 +202,9 @@ static void up_block(void *ctx, uint32_t block, uint32_t thread)
     const struct group *g = &j->groups[block / j->n_blocks];
     uint32_t first = block % j->n_blocks * j->block_rows;
     uint32_t n_rows = (uint32_t)size_min(j->block_rows, s->inner - first);
-    const struct weights gate =
-                             part(g->expert, s->gate_w, s->gate_s, s->gate_b, s->inner, s->hidden, s->format),
-                         up = part(g->expert, s->up_w, s->up_s, s->up_b, s->inner, s->hidden, s->format);
+    const struct weights gate = part(g->expert, s->gate_w, s->gate_s, s->gate_b, s->inner, s->hidden,
+                                     s->up_format),
+                         up = part(g->expert, s->up_w, s->up_s, s->up_b, s->inner, s->hidden, s->up_format);
     const struct weights gate_rows = weights_rows(&gate, first, n_rows),
                          up_rows = weights_rows(&up, first, n_rows);
     float *gates = products_of(j, thread), *ups = gates + (uint64_t)g->n * n_rows;
@@ -226,9 +226,9 @@ int experts_up_cpu(const void *self, const void *what, struct host *h)
                     .n_pairs = c->n * s->top_k,
                     .cols = s->hidden,
                     .per_input = s->top_k};
-    const struct weights gate = {.rows = s->inner, .cols = s->hidden, .format = s->format};
+    const struct weights gate = {.rows = s->inner, .cols = s->hidden, .format = s->up_format};
     divide_rows(&j, s->inner, whole_strips(&j, loops_block_rows(&gate)));
-    if (!sort_pairs(&j, h, c->skip) || !make_room(&j, h, c->n, s->hidden))
+    if (!sort_pairs(&j, h, c->skip) || !make_room(&j, h, c->n, s->hidden, (uint64_t)c->n * s->hidden))
         return host_error(h);
     team_for(h->team, c->n, prepare_token, &j);
     if (c->chunk > FEW)
@@ -373,11 +373,11 @@ static void mix_token(void *ctx, uint32_t t, uint32_t thread)
           *sum = j->parts + (uint64_t)t * s->top_k * s->hidden;
     const float *w = host_floats(c->weights) + (uint64_t)t * s->top_k;
     (void)thread;
-    for (uint32_t r = 0; r < s->hidden; r++)
+    for (uint32_t r = 0; s->top_k > 0 && r < s->hidden; r++)
         sum[r] *= w[0];
     for (uint32_t k = 1; k < s->top_k; k++)
         j->loops->add_scaled(sum, sum + (uint64_t)k * s->hidden, w[k], s->hidden);
-    for (uint32_t r = 0; r < s->hidden; r++)
+    for (uint32_t r = 0; s->top_k > 0 && r < s->hidden; r++)
         x[r] += sum[r];
     if (inner == 0)
         return;
@@ -410,15 +410,33 @@ static int down_of_many(struct job *j, struct host *h)
                       h);
 }
 
+/* Rows of a block for a few tokens, in which every expert's rows are read: as many as leave each thread some blocks, so that
+ * the reads of an expert are long. */
+static uint32_t few_rows(uint32_t hidden, uint32_t n_threads)
+{
+    uint32_t rows = hidden / (BLOCKS_A_THREAD * n_threads) / LEAST_ROWS * LEAST_ROWS;
+    return (uint32_t)size_max(size_min(rows, LOOPS_MAX_BLOCK_ROWS), LEAST_ROWS);
+}
+
 uint64_t experts_cpu_scratch(const struct experts_shape *s, uint32_t n)
 {
     return n > FEW ? (uint64_t)n * s->top_k * s->hidden : 0;
 }
 
+uint64_t experts_cpu_host_bytes(const struct experts_shape *s, uint32_t n)
+{
+    uint64_t pairs = (uint64_t)n * s->top_k;
+    uint64_t up =
+        n * (s->hidden * sizeof(float) + cpu_vector_bytes(s->hidden)) + pairs * s->hidden * sizeof(float);
+    uint64_t down = pairs * (s->inner * sizeof(float) + cpu_vector_bytes(s->inner));
+    return size_max(up, down);
+}
+
 int experts_down_cpu(const void *self, const void *what, struct host *h)
 {
-    const struct experts_shape *s = &((const struct experts *)self)->shape;
+    struct experts_shape shape = ((const struct experts *)self)->shape, *s = &shape;
     const struct experts_call *c = what;
+    shape.top_k = c->only_shared ? 0 : shape.top_k;
     struct job j = {.shape = s,
                     .call = c,
                     .loops = loops_of(h),
@@ -426,13 +444,15 @@ int experts_down_cpu(const void *self, const void *what, struct host *h)
                     .n_pairs = c->n * s->top_k,
                     .cols = s->inner,
                     .per_input = 1};
-    const struct weights down = {.rows = s->hidden, .cols = s->inner, .format = s->format};
+    const struct weights down = {.rows = s->hidden, .cols = s->inner, .format = s->down_format};
     uint32_t rows = loops_block_rows(&down);
     bool is_many = c->chunk > FEW;
     /* A block of a few tokens reads its rows of every expert. */
-    divide_rows(&j, s->hidden, is_many ? whole_strips(&j, rows) : (uint32_t)size_max(rows / 4, LEAST_ROWS));
+    divide_rows(&j, s->hidden,
+                is_many ? whole_strips(&j, rows) : (uint32_t)few_rows(s->hidden, team_n_threads(h->team)));
     if (!sort_pairs(&j, h, 0) ||
-        !make_room(&j, h, j.n_pairs + c->n, (uint32_t)size_max(s->inner, c->shared_down.cols)))
+        !make_room(&j, h, j.n_pairs + c->n, (uint32_t)size_max(s->inner, c->shared_down.cols),
+                   (uint64_t)c->n * c->shared_down.cols))
         return host_error(h);
     return is_many ? down_of_many(&j, h) : down_of_few(&j, h);
 }

@@ -17,8 +17,9 @@ static void ref_up_slot(const struct experts_shape *s, const struct experts_call
                         const double *p, double *row)
 {
     uint64_t expert = expert_of(c, slot);
-    const struct weights gate = part(expert, s->gate_w, s->gate_s, s->gate_b, s->inner, s->hidden, s->format),
-                         up = part(expert, s->up_w, s->up_s, s->up_b, s->inner, s->hidden, s->format);
+    const struct weights gate =
+                             part(expert, s->gate_w, s->gate_s, s->gate_b, s->inner, s->hidden, s->up_format),
+                         up = part(expert, s->up_w, s->up_s, s->up_b, s->inner, s->hidden, s->up_format);
     for (uint32_t r = 0; r < s->inner; r++) {
         ref_row(&gate, r, row);
         double g = ref_dot(row, p, s->hidden);
@@ -56,7 +57,7 @@ static void ref_down_routed(const struct experts_shape *s, const struct experts_
                             double *sum, double *in, double *row)
 {
     const struct weights w =
-        part(expert_of(c, slot), s->down_w, s->down_s, s->down_b, s->hidden, s->inner, s->format);
+        part(expert_of(c, slot), s->down_w, s->down_s, s->down_b, s->hidden, s->inner, s->down_format);
     for (uint32_t i = 0; i < s->inner; i++)
         in[i] = (double)host_floats(c->act)[slot * s->inner + i];
     ref_add_product(sum, &w, (double)host_floats(c->weights)[slot], in, row);
@@ -83,7 +84,7 @@ int experts_down_ref(const void *self, const void *what, struct host *h)
     for (uint32_t t = 0; sum && in && row && t < c->n; t++) {
         for (uint32_t r = 0; r < s->hidden; r++)
             sum[r] = 0;
-        for (uint32_t k = 0; k < s->top_k; k++)
+        for (uint32_t k = 0; k < s->top_k && !c->only_shared; k++)
             ref_down_routed(s, c, (uint64_t)t * s->top_k + k, sum, in, row);
         if (c->shared_down.cols)
             ref_down_shared(s, c, t, sum, in, row);

@@ -12,13 +12,12 @@ static int check(const struct weights *w, uint32_t n, struct moeflux_err *e)
     if (n == 0 || n > LINEAR_MAX_SEGMENTS)
         return err_set(e, ERR_UNSUPPORTED, "linear: %u matrices, expected 1 to %d", n, LINEAR_MAX_SEGMENTS);
     for (uint32_t i = 0; i < n; i++) {
-        if (w[i].cols == 0 || w[i].cols != w[0].cols || w[i].rows == 0)
+        int rc = weights_check(&w[i], "linear", e);
+        if (rc < 0)
+            return rc;
+        if (w[i].cols != w[0].cols)
             return err_set(e, ERR_UNSUPPORTED, "linear: matrix %u is [%u][%u], expected %u columns", i,
                            w[i].rows, w[i].cols, w[0].cols);
-        if (w[i].cols % 64 && !weights_are_plain(&w[i]))
-            return err_set(e, ERR_UNSUPPORTED,
-                           "linear: matrix %u has %u columns, expected a multiple of 64 of quantised numbers",
-                           i, w[i].cols);
     }
     return 0;
 }

@@ -1,7 +1,7 @@
 /* linear.h - products of matrices that share an input, fused into one:
  *   y[t] = [W_0; W_1; ...] f(x[t]),  f(x) = x, or rms(x) * norm = x / sqrt(mean(x^2) + eps) * norm
- * Each W_i [rows_i][cols] has its own storage format; where cols is no multiple of 64 all are plain, and a GPU takes a
- * slow path. The outputs stand one after the other in a row of y. With `add` the result is added to y: the residual
+ * Each W_i [rows_i][cols] has its own storage format; where cols is no multiple of PRODUCT_COLS all are plain, and a GPU
+ * takes a slow path. The outputs stand one after the other in a row of y. With `add` the result is added to y: the residual
  * connection.
  *
  * A stack is a matrix W whose parts meet different vectors of a token; step >= rows from one part to the next:
@@ -33,21 +33,12 @@ enum linear_path {
     LINEAR_PATHS
 };
 
-enum { LINEAR_MAX_PASSES = 4 };
-
-/* One dispatch: neighbouring segments of the table. */
-struct linear_pass {
-    struct kernel kernel;
-    uint32_t first, n_segments, blocks;
-    uint32_t later_blocks[LINEAR_MAX_SEGMENTS - 1]; /* see linear_args */
-};
-
-/* The dispatches of one path: one on a GPU. A software device computes both sides of every branch and so gets one for
- * each storage format. */
+/* The dispatch of one path. */
 struct linear_plan {
-    struct linear_pass passes[LINEAR_MAX_PASSES];
-    uint32_t n_passes;
-    uint32_t tokens; /* of a workgroup */
+    struct kernel kernel;
+    uint32_t blocks;                                /* of rows */
+    uint32_t later_blocks[LINEAR_MAX_SEGMENTS - 1]; /* see linear_args */
+    uint32_t tokens;                                /* of a workgroup */
 };
 
 struct linear_vulkan {
@@ -68,7 +59,7 @@ struct linear {
 struct linear_call {
     uint64_t x, norm, y; /* addresses: f32 [n][x_stride]; f32 [cols] or 0; f32 [n][y_stride] */
     uint32_t x_stride, y_stride, n;
-    /* of a stack; 0: all meet one vector. x, x_stride and x_step are multiples of 4 floats where cols is one of 64 */
+    /* of a stack; 0: all meet one vector. x, x_stride and x_step are multiples of 4 floats unless the path is the slow one */
     uint32_t x_step, y_step;
     uint32_t first_stacked, n_stacked; /* of a stack: which; n_stacked 0: all */
     uint32_t chunk; /* where the call is a part of a chunk: its tokens, which choose the path; 0: n does */
@@ -95,6 +86,8 @@ void linear_run(const struct linear *op, struct exec *x, const struct linear_cal
 /* The implementations. */
 int linear_vulkan_open(struct linear *op, struct exec *x, struct moeflux_err *e);
 void linear_vulkan(const void *op, const void *call, struct exec *x);
+/* Memory that the native implementation takes by itself for n tokens of so many columns. */
+uint64_t linear_cpu_host_bytes(uint32_t cols, uint32_t n);
 op_host_fn linear_cpu, linear_ref;
 
 #endif

@@ -147,6 +147,11 @@ static int make_room(struct job *j, struct host *host)
     return host_error(host);
 }
 
+uint64_t linear_cpu_host_bytes(uint32_t cols, uint32_t n)
+{
+    return 2 * (uint64_t)n * cols * sizeof(float);
+}
+
 int linear_cpu(const void *self, const void *what, struct host *host)
 {
     const struct linear *op = self;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "args.h"
+#include "base/format.h"
 #include "base/mem.h"
 #include "cpu/isa.h"
 
@@ -43,7 +44,6 @@ enum { BLOCK_BYTES = 32768, LEAST_ROWS = 8 };
 
 uint32_t loops_block_rows(const struct weights *w)
 {
-    static const uint32_t bits[] = {[FORMAT_Q4] = 4, [FORMAT_Q8] = 8, [FORMAT_BF16] = 16, [FORMAT_F32] = 32};
-    uint64_t rows = BLOCK_BYTES / size_max((uint64_t)w->cols * bits[w->format] / 8, 1);
+    uint64_t rows = BLOCK_BYTES / size_max(format_code_bytes(format_of(w->format), w->cols), 1);
     return (uint32_t)size_max(size_min(rows, LOOPS_MAX_BLOCK_ROWS) / LEAST_ROWS * LEAST_ROWS, LEAST_ROWS);
 }

@@ -11,11 +11,14 @@ int matvec_transposed_open(struct matvec_transposed *op, struct exec *x, const s
                            uint32_t n_stacked, uint32_t step, struct moeflux_err *e)
 {
     *op = (struct matvec_transposed){.w = *w, .n_stacked = n_stacked, .step = step};
-    bool is_uneven = w->rows % 4 || w->cols % 64;
-    if (w->rows == 0 || w->cols == 0 || (is_uneven && !weights_are_plain(w)))
-        return err_set(e, ERR_UNSUPPORTED,
-                       "transposed product: a quantised matrix is [%u][%u], expected multiples of 4 and 64",
-                       w->rows, w->cols);
+    int rc = weights_check(w, "transposed product", e);
+    if (rc < 0)
+        return rc;
+    if (w->rows % 4 && !weights_are_plain(w))
+        return err_set(
+            e, ERR_UNSUPPORTED,
+            "transposed product: a matrix of quantised numbers has %u rows, expected a multiple of 4",
+            w->rows);
     return exec_get_caps(x).is_host ? 0 : matvec_transposed_vulkan_open(op, x, e);
 }
 

@@ -1,7 +1,7 @@
 /* matvec_transposed.h - products with a stack of transposed matrices, each stored by rows with its groups along them:
  *   y[t][h * y_step + c] = sum_r W[h * step + r][c] x[t][h * x_step + r],   r < rows, c < cols, h < n_stacked
  * The stack may be one of linear.h, too. Every number of tokens goes through float32. Plain matrices may
- * have any number of rows and columns; a GPU takes a slow path where these are no multiples of 4 and 64. */
+ * have any number of rows and columns; a GPU takes a slow path where these are no multiples of 4 and PRODUCT_COLS. */
 #ifndef MOEFLUX_OPS_MATVEC_TRANSPOSED_H
 #define MOEFLUX_OPS_MATVEC_TRANSPOSED_H
 
@@ -26,8 +26,7 @@ struct matvec_transposed_call {
     uint32_t n;
 };
 
-/* ERR_UNSUPPORTED: a quantised matrix whose rows are no multiple of 4 or its columns none of 64. Nothing is to be
- * closed. */
+/* ERR_UNSUPPORTED: a quantised matrix whose rows are no multiple of 4, or as weights_check. Nothing is to be closed. */
 int matvec_transposed_open(struct matvec_transposed *op, struct exec *x, const struct weights *w,
                            uint32_t n_stacked, uint32_t step, struct moeflux_err *e);
 void matvec_transposed_run(const struct matvec_transposed *op, struct exec *x,

@@ -2,34 +2,39 @@
 
 #include <math.h>
 
-#include "args.h"
 #include "base/f16.h"
+#include "base/format.h"
 
-static void affine_row(const struct weights *w, uint32_t row, uint32_t bits, double *out)
+static void affine_row(const struct weights *w, uint32_t row, double *out)
 {
-    const uint32_t *words = host_words(w->weight) + (uint64_t)row * w->cols * bits / 32;
-    const uint16_t *scales = (const uint16_t *)(uintptr_t)w->scales + (uint64_t)row * (w->cols / 64);
-    const uint16_t *biases = (const uint16_t *)(uintptr_t)w->biases + (uint64_t)row * (w->cols / 64);
-    uint32_t per = 32 / bits, mask = (1u << bits) - 1;
+    const struct format *f = format_of(w->format);
+    uint64_t first = (uint64_t)row * w->cols;
+    const uint8_t *codes = (const uint8_t *)host_at(w->weight) + format_code_bytes(f, first);
+    const uint16_t *scales = (const uint16_t *)host_at(w->scales) + first / f->group;
+    const uint16_t *biases = (const uint16_t *)host_at(w->biases) + first / f->group;
     for (uint32_t c = 0; c < w->cols; c++) {
-        uint32_t code = (words[c / per] >> (c % per * bits)) & mask;
+        double scale = (double)bf16_to_float(scales[c / f->group]),
+               bias = (double)bf16_to_float(biases[c / f->group]);
         /* Rounded to float32 once, as every reader of the format sees it. */
-        out[c] = (double)(float)(code * (double)bf16_to_float(scales[c / 64]) +
-                                 (double)bf16_to_float(biases[c / 64]));
+        out[c] = (double)(float)(format_code(codes, f->bits, c) * scale + bias);
     }
+}
+
+static void plain_row(const struct weights *w, uint32_t row, double *out)
+{
+    uint64_t first = (uint64_t)row * w->cols;
+    const uint16_t *bf16 = host_at(w->weight);
+    for (uint32_t c = 0; c < w->cols; c++)
+        out[c] = w->format == FORMAT_BF16 ? (double)bf16_to_float(bf16[first + c])
+                                          : (double)host_floats(w->weight)[first + c];
 }
 
 void ref_row(const struct weights *w, uint32_t row, double *out)
 {
-    if (w->format == FORMAT_Q4 || w->format == FORMAT_Q8) {
-        affine_row(w, row, w->format == FORMAT_Q4 ? 4 : 8, out);
-        return;
-    }
-    uint64_t first = (uint64_t)row * w->cols;
-    for (uint32_t c = 0; c < w->cols; c++)
-        out[c] = w->format == FORMAT_BF16
-                     ? (double)bf16_to_float(((const uint16_t *)(uintptr_t)w->weight)[first + c])
-                     : (double)host_floats(w->weight)[first + c];
+    if (weights_are_plain(w))
+        plain_row(w, row, out);
+    else
+        affine_row(w, row, out);
 }
 
 double ref_dot(const double *a, const double *b, uint32_t n)

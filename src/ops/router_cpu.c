@@ -95,6 +95,14 @@ static void sigmoid_token(const struct job *j, const float *logits, float *room,
         weights[k] = s[idx[k]] / (shape->norm ? sum : 1) * shape->scale;
 }
 
+static void spread_nan(const struct router_shape *s, const float *logits, float *weights)
+{
+    for (uint32_t i = 0; i < s->n_experts; i++)
+        if (isnan(logits[i]))
+            for (uint32_t k = 0; k < s->top_k; k++)
+                weights[k] = NAN;
+}
+
 static void route_token(void *ctx, uint32_t i, uint32_t thread)
 {
     const struct job *j = ctx;
@@ -104,6 +112,7 @@ static void route_token(void *ctx, uint32_t i, uint32_t thread)
     float *weights = host_floats_mut(j->call->weights) + (uint64_t)i * s->top_k;
     float *room = j->room + 3 * (uint64_t)thread * s->n_experts;
     (s->sigmoid ? sigmoid_token : softmax_token)(j, logits, room, idx, weights);
+    spread_nan(s, logits, weights);
 }
 
 int router_cpu(const void *self, const void *what, struct host *h)

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "args.h"
-#include "base/mem.h"
 #include "base/f16.h"
+#include "base/format.h"
+#include "base/mem.h"
 
 /* splitmix64 */
 uint64_t kt_random(struct kernel_test *l)
@@ -78,21 +78,20 @@ static void random_groups(struct kernel_test *l, uint16_t *scales, uint16_t *bia
 void kt_matrix(struct kernel_test *l, uint32_t rows, uint32_t cols, uint32_t format,
                struct weights at[KT_SIDES])
 {
-    uint64_t n = (uint64_t)rows * cols, groups = n / 64;
+    const struct format *f = format_of(format);
+    uint64_t n = (uint64_t)rows * cols, groups = n / f->group, bytes = format_code_bytes(f, n);
     struct test_buffer *w, *s = NULL, *b = NULL;
     if (format == FORMAT_F32) {
         w = kt_floats(l, n, -1.7f / sqrtf((float)cols), 1.7f / sqrtf((float)cols));
     } else {
-        uint64_t bytes = format == FORMAT_Q4 ? n / 2 : format == FORMAT_Q8 ? n : 2 * n;
-        uint16_t *raw = mem_new(bytes / 2 + 2 * groups, 2, &l->err);
+        bool is_plain = f->scheme == SCHEME_PLAIN;
+        uint16_t *raw = mem_new(bytes / 2 + (is_plain ? 0 : 2 * groups), 2, &l->err);
         for (uint64_t i = 0; raw && i < bytes / 2; i++)
-            raw[i] = format == FORMAT_BF16 ? bf16_from_float(kt_uniform(l, -1.7f, 1.7f) / sqrtf((float)cols))
-                                           : (uint16_t)kt_random(l);
-        if (raw)
-            random_groups(l, raw + bytes / 2, raw + bytes / 2 + groups, groups, cols,
-                          format == FORMAT_Q4 ? 4 : 8);
+            raw[i] = is_plain ? bf16_from_float(kt_uniform(l, -1.7f, 1.7f) / sqrtf((float)cols))
+                              : (uint16_t)kt_random(l);
         w = kt_bytes(l, raw, raw ? bytes : 0);
-        if (raw && format != FORMAT_BF16) {
+        if (raw && !is_plain) {
+            random_groups(l, raw + bytes / 2, raw + bytes / 2 + groups, groups, cols, f->bits);
             s = kt_bytes(l, raw + bytes / 2, 2 * groups);
             b = kt_bytes(l, raw + bytes / 2 + groups, 2 * groups);
         }
@@ -190,21 +189,28 @@ void kt_clear(struct kernel_test *l)
     l->n_buffers = 0;
 }
 
+void kt_row(struct kernel_test *l, const char *kernel, const char *shape, double error, double bound)
+{
+    if (l->err.code)
+        return;
+    const struct selftest_row row = {
+        kernel, shape, error, bound, error <= bound, false, exec_get_caps(l->side[KT_DEVICE]).name};
+    l->n_failed += !row.ok;
+    if (l->request->row)
+        l->request->row(l->request->ctx, &row);
+}
+
 void kt_report(struct kernel_test *l, const char *kernel, const char *shape, double error, double bound)
 {
-    if (!l->err.code) {
-        const struct selftest_row row = {kernel, shape, error, bound, error <= bound, false};
-        l->n_failed += !row.ok;
-        if (l->request->row)
-            l->request->row(l->request->ctx, &row);
-    }
+    kt_row(l, kernel, shape, error, bound);
     kt_clear(l);
 }
 
 void kt_skip(struct kernel_test *l, const char *kernel, const char *shape)
 {
     if (!l->err.code && !l->is_again && l->request->row) {
-        const struct selftest_row row = {kernel, shape, 0, 0, true, true};
+        const struct selftest_row row = {
+            kernel, shape, 0, 0, true, true, exec_get_caps(l->side[KT_DEVICE]).name};
         l->request->row(l->request->ctx, &row);
     }
     kt_clear(l);

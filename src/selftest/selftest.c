@@ -6,7 +6,9 @@
 #include <string.h>
 
 #include "args.h"
+#include "base/format.h"
 #include "base/mem.h"
+#include "cpu/isa.h"
 #include "ops/gqa.h"
 #include "ops/embed.h"
 #include "ops/experts.h"
@@ -22,6 +24,7 @@
 static const double PRODUCT_BOUND = 1e-5, SIMPLE_BOUND = 2e-6;
 /* Products that go through float16. */
 static const double F16_BOUND = 2e-3;
+static const double F16_ATTENTION_BOUND = 3e-3; /* queries, keys, probabilities and values are rounded */
 
 /* Of a product for n tokens that goes through float16 from `from` tokens on. */
 static double product_bound(const struct kernel_test *l, uint32_t n, uint32_t from)
@@ -29,7 +32,6 @@ static double product_bound(const struct kernel_test *l, uint32_t n, uint32_t fr
     return n >= from && gemm_has_f16(l->side[KT_DEVICE]) ? F16_BOUND : PRODUCT_BOUND;
 }
 
-static const char *const format_names[] = {"q4", "q8", "bf16", "f32"};
 static const char *const path_names[LINEAR_PATHS] = {
     [LINEAR_GEMV] = "",
     [LINEAR_GEMV_FEW] = ", four at a time",
@@ -56,7 +58,7 @@ static void embed_case(struct kernel_test *l, uint32_t vocab, uint32_t cols, uin
         kt_finish(l, s);
     }
     char shape[64];
-    snprintf(shape, sizeof shape, "%ux%u %s", vocab, cols, format_names[format]);
+    snprintf(shape, sizeof shape, "%ux%u %s", vocab, cols, format_of(format)->name);
     kt_report(l, "embed", shape, kt_error(l, out, 3 * (uint64_t)cols), 0);
 }
 
@@ -100,10 +102,10 @@ struct linear_shape {
     enum linear_path path; /* LINEAR_GEMV: as the number of tokens asks for */
 };
 
-/* Whether the operation has a path; from now on it takes no other. */
-static bool force_path(struct linear *op, enum linear_path path)
+/* Whether the operation has a path; from now on it takes no other. The host has none of them. */
+static bool force_path(struct linear *op, const struct exec *x, enum linear_path path)
 {
-    bool can = op->gpu.from[path] < UINT32_MAX;
+    bool can = !exec_get_caps(x).is_host && op->gpu.from[path] < UINT32_MAX;
     for (uint32_t i = 1; can && i < LINEAR_PATHS; i++)
         op->gpu.from[i] = i <= path ? 0 : UINT32_MAX;
     return can;
@@ -118,9 +120,9 @@ static void linear_case(struct kernel_test *l, const struct linear_shape *c)
         rows += c->rows[i];
     }
     char shape[96];
-    snprintf(shape, sizeof shape, "%ux%u %s%s%s%s, %u token%s%s", rows, c->cols, format_names[c->formats[0]],
-             c->n_segments > 1 ? " fused" : "", c->norm ? " norm" : "", c->add ? " add" : "", c->n,
-             c->n > 1 ? "s" : "", path_names[c->path]);
+    snprintf(shape, sizeof shape, "%ux%u %s%s%s%s, %u token%s%s", rows, c->cols,
+             format_of(c->formats[0])->name, c->n_segments > 1 ? " fused" : "", c->norm ? " norm" : "",
+             c->add ? " add" : "", c->n, c->n > 1 ? "s" : "", path_names[c->path]);
     struct test_buffer *x = kt_floats(l, (uint64_t)c->n * c->cols, -2, 2),
                        *norm = kt_floats(l, c->cols, 0.5f, 1.5f);
     struct test_buffer *y = kt_floats(l, (uint64_t)c->n * rows, -1, 1),
@@ -130,7 +132,7 @@ static void linear_case(struct kernel_test *l, const struct linear_shape *c)
         const struct weights mine[3] = {w[0][s], w[1][s], w[2][s]};
         if (linear_open(&op, l->side[s], mine, c->n_segments, &l->err) < 0)
             break;
-        if (s == KT_DEVICE && c->path != LINEAR_GEMV && !force_path(&op, c->path)) {
+        if (s == KT_DEVICE && c->path != LINEAR_GEMV && !force_path(&op, l->side[s], c->path)) {
             linear_close(&op, l->side[s]);
             kt_skip(l, "linear", shape);
             return;
@@ -183,7 +185,7 @@ static void stack_case(struct kernel_test *l, uint32_t heads, uint32_t rows, uin
         linear_close(&op, l->side[s]);
     }
     char shape[96];
-    snprintf(shape, sizeof shape, "%u of %ux%u %s, %u token%s", heads, rows, cols, format_names[format], n,
+    snprintf(shape, sizeof shape, "%u of %ux%u %s, %u token%s", heads, rows, cols, format_of(format)->name, n,
              n > 1 ? "s" : "");
     kt_report(l, "linear", shape, kt_error(l, y, (uint64_t)n * y_stride), product_bound(l, n, 32));
 }
@@ -215,7 +217,7 @@ static void transposed_case(struct kernel_test *l, uint32_t heads, uint32_t rows
         kt_finish(l, s);
     }
     char shape[96];
-    snprintf(shape, sizeof shape, "%u of %ux%u %s, %u token%s", heads, rows, cols, format_names[format], n,
+    snprintf(shape, sizeof shape, "%u of %ux%u %s, %u token%s", heads, rows, cols, format_of(format)->name, n,
              n > 1 ? "s" : "");
     kt_report(l, "matvec_transposed", shape, kt_error(l, y, (uint64_t)n * y_stride), PRODUCT_BOUND);
 }
@@ -274,47 +276,54 @@ static bool force_tile(struct experts_grouped *op, uint32_t tile)
     return has;
 }
 
-/* One expert's nine parts as convert lays them out. */
-static struct experts_shape moe_layout(const struct moe_shape *c, uint64_t *bytes)
+/* Places a projection behind *end. */
+static void place_part(uint32_t format, uint64_t n, uint32_t *w, uint32_t *scales, uint32_t *biases,
+                       uint64_t *end)
 {
-    uint32_t bits = c->format == FORMAT_Q4 ? 4 : 8;
-    uint32_t w = c->inner * c->hidden * bits / 8, g = c->inner * (c->hidden / 64) * 2, part = w + 2 * g;
-    *bytes = 3 * (uint64_t)part;
-    return (struct experts_shape){.n_experts = c->n_experts,
-                                  .top_k = c->top_k,
-                                  .hidden = c->hidden,
-                                  .inner = c->inner,
-                                  .format = c->format,
-                                  .formats = 1u << c->format | 1u << FORMAT_Q4,
-                                  .gate_s = w,
-                                  .gate_b = w + g,
-                                  .up_w = part,
-                                  .up_s = part + w,
-                                  .up_b = part + w + g,
-                                  .down_w = 2 * part,
-                                  .down_s = 2 * part + w,
-                                  .down_b = 2 * part + w + g,
-                                  .eps = 1e-6f,
-                                  .shared_gate = !c->ungated};
+    const struct format *f = format_of(format);
+    *w = (uint32_t)*end;
+    *scales = (uint32_t)(*end + format_code_bytes(f, n));
+    *biases = *scales + (uint32_t)format_scale_bytes(f, n);
+    *end += format_all_bytes(f, n);
+}
+
+/* One expert's nine parts as convert lays them out. */
+static struct experts_shape moe_layout(const struct moe_shape *c, uint32_t down_format, uint64_t *bytes)
+{
+    struct experts_shape s = {.n_experts = c->n_experts,
+                              .top_k = c->top_k,
+                              .hidden = c->hidden,
+                              .inner = c->inner,
+                              .up_format = c->format,
+                              .down_format = down_format,
+                              .down_formats = 1u << down_format | 1u << FORMAT_Q4,
+                              .eps = 1e-6f,
+                              .shared_gate = !c->ungated};
+    uint64_t n = (uint64_t)c->inner * c->hidden;
+    *bytes = 0;
+    place_part(s.up_format, n, &s.gate_w, &s.gate_s, &s.gate_b, bytes);
+    place_part(s.up_format, n, &s.up_w, &s.up_s, &s.up_b, bytes);
+    place_part(s.down_format, n, &s.down_w, &s.down_s, &s.down_b, bytes);
+    return s;
 }
 
 /* A random expert: three matrices packed one behind the other. */
-static struct test_buffer *random_expert(struct kernel_test *l, const struct moe_shape *c, uint64_t bytes)
+static struct test_buffer *random_expert(struct kernel_test *l, const struct experts_shape *s, uint64_t bytes)
 {
     uint8_t *raw = mem_new(bytes, 1, &l->err);
     uint64_t at = 0;
     for (int i = 0; raw && i < 3; i++) {
-        uint32_t rows = i < 2 ? c->inner : c->hidden, cols = i < 2 ? c->hidden : c->inner;
+        uint32_t rows = i < 2 ? s->inner : s->hidden, cols = i < 2 ? s->hidden : s->inner;
         struct weights w[KT_SIDES];
         uint32_t first = l->n_buffers;
-        kt_matrix(l, rows, cols, c->format, w);
+        kt_matrix(l, rows, cols, i < 2 ? s->up_format : s->down_format, w);
         for (uint32_t t = first; t < l->n_buffers; t++) {
             const struct exec_buffer *b = &l->buffers[t].on[KT_REFERENCE];
             if (!l->err.code)
                 memcpy(raw + at, b->host, b->bytes);
             at += b->bytes;
-            for (int s = 0; s < KT_SIDES; s++)
-                exec_buffer_free(l->side[s], &l->buffers[t].on[s]);
+            for (int side = 0; side < KT_SIDES; side++)
+                exec_buffer_free(l->side[side], &l->buffers[t].on[side]);
         }
         l->n_buffers = first;
     }
@@ -333,13 +342,29 @@ static struct test_buffer *random_choice(struct kernel_test *l, const struct moe
     return kt_bytes(l, idx, 4 * (uint64_t)c->n * c->top_k);
 }
 
-static void moe_case(struct kernel_test *l, const struct moe_shape *c)
+static void run_experts(struct exec *x, const struct experts *op, const struct experts_call *all, bool apart)
+{
+    struct experts_call call = *all;
+    exec_begin(x);
+    experts_run_up(op, x, &call);
+    if (apart) {
+        call.shared_down = (struct weights){0};
+        experts_run_down(op, x, &call);
+        call.shared_down = all->shared_down;
+        call.only_shared = true;
+    }
+    experts_run_down(op, x, &call);
+}
+
+/* down_format: of the routed experts' down projections. apart: the device computes the shared expert by itself, behind the
+ * others. */
+static void moe_case_of(struct kernel_test *l, const struct moe_shape *c, uint32_t down_format, bool apart)
 {
     uint64_t bytes;
-    struct experts_shape shape = moe_layout(c, &bytes);
+    struct experts_shape shape = moe_layout(c, down_format, &bytes);
     struct test_buffer *experts[16];
     for (uint32_t i = 0; i < c->n_experts; i++)
-        experts[i] = random_expert(l, c, bytes);
+        experts[i] = random_expert(l, &shape, bytes);
     struct test_buffer *table = kt_table(l, experts, c->n_experts), *idx = random_choice(l, c);
     struct weights down[KT_SIDES] = {0};
     if (c->shared)
@@ -355,9 +380,9 @@ static void moe_case(struct kernel_test *l, const struct moe_shape *c)
     struct test_buffer *f16 = kt_bytes(l, NULL, 2 * size_max((uint64_t)c->n * c->shared, 2));
     uint32_t tokens = 0;
     char text[128];
-    snprintf(text, sizeof text, "%u of %u, %ux%u %s, shared %u%s, %u token%s", c->top_k, c->n_experts,
-             c->hidden, c->inner, format_names[c->format], c->shared, c->ungated ? " ungated" : "", c->n,
-             c->n > 1 ? "s" : "");
+    snprintf(text, sizeof text, "%u of %u, %ux%u %s%s, shared %u%s%s, %u token%s", c->top_k, c->n_experts,
+             c->hidden, c->inner, format_of(c->format)->name, down_format == c->format ? "" : " and Q8",
+             c->shared, c->ungated ? " ungated" : "", apart ? " apart" : "", c->n, c->n > 1 ? "s" : "");
     for (int s = 0; s < KT_SIDES && !l->err.code; s++) {
         struct experts op;
         struct linear shared_out = {0};
@@ -385,9 +410,7 @@ static void moe_case(struct kernel_test *l, const struct moe_shape *c)
                                           .scratch = scratch->on[s].address,
                                           .f16_scratch = f16->on[s].address,
                                           .shared_out = &shared_out};
-        exec_begin(l->side[s]);
-        experts_run_up(&op, l->side[s], &call);
-        experts_run_down(&op, l->side[s], &call);
+        run_experts(l->side[s], &op, &call, apart && s == KT_DEVICE);
         kt_finish(l, s);
         linear_close(&shared_out, l->side[s]);
     }
@@ -397,11 +420,8 @@ static void moe_case(struct kernel_test *l, const struct moe_shape *c)
     double up = kt_error(l, act, (uint64_t)c->n * c->top_k * c->inner);
     double down_error = kt_error(l, x, (uint64_t)c->n * c->hidden);
     /* Float16 between the two is another layout than the reference's; what comes of it is compared. */
-    if (l->request->row && !l->err.code && bound == PRODUCT_BOUND) {
-        const struct selftest_row row = {"experts_decode_up", text, up, bound, up <= bound, false};
-        l->n_failed += !row.ok;
-        l->request->row(l->request->ctx, &row);
-    }
+    if (bound == PRODUCT_BOUND)
+        kt_row(l, "experts_decode_up", text, up, bound);
     kt_report(l, "experts_decode_down", text, down_error, bound);
 }
 
@@ -459,18 +479,14 @@ static void attention_case(struct kernel_test *l, const struct gqa_shape *c, uin
     /* Float16 numbers may be rounded to either neighbour: the results below show them. */
     double cache = c->kv_type == KV_TYPE_F32 ? kt_error(l, blocks[n_blocks - 1], block) : 0;
     double error = kt_error(l, out, (uint64_t)n * c->n_heads * c->head_dim);
-    if (l->request->row && !l->err.code) {
-        const struct selftest_row row = {
-            "gqa_prepare", text, fmax(heads, cache), SIMPLE_BOUND, fmax(heads, cache) <= SIMPLE_BOUND, false};
-        l->n_failed += !row.ok;
-        l->request->row(l->request->ctx, &row);
-    }
-    kt_report(l, "attention", text, error, is_f16 || c->kv_type == KV_TYPE_F16 ? 2e-3 : PRODUCT_BOUND);
+    kt_row(l, "gqa_prepare", text, fmax(heads, cache), SIMPLE_BOUND);
+    kt_report(l, "attention", text, error,
+              is_f16 || c->kv_type == KV_TYPE_F16 ? F16_ATTENTION_BOUND : PRODUCT_BOUND);
 }
 
 static void embed_cases(struct kernel_test *l)
 {
-    for (uint32_t format = 0; format < 4; format++)
+    for (uint32_t format = 0; format < FORMAT_COUNT; format++)
         embed_case(l, 1003, 192, format);
     embed_case(l, 3, 64, FORMAT_Q4);
     embed_case(l, 64, 7168, FORMAT_Q4);
@@ -564,6 +580,11 @@ static void group_cases(struct kernel_test *l)
     router_case(l, &(struct router_shape){60, 16, false, true, 6, 2, 1.0f}, 0, true);
 }
 
+static void moe_case(struct kernel_test *l, const struct moe_shape *c, uint32_t down_format)
+{
+    moe_case_of(l, c, down_format, false);
+}
+
 static void moe_cases(struct kernel_test *l)
 {
     static const struct moe_shape shapes[] = {
@@ -577,14 +598,20 @@ static void moe_cases(struct kernel_test *l)
         {12, 3, 192, 64, 0, FORMAT_Q4, 70, true, 0},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        moe_case(l, &shapes[i]);
+        moe_case(l, &shapes[i], shapes[i].format);
+    /* Down projections with more bits than the others. */
+    moe_case(l, &(struct moe_shape){12, 3, 192, 64, 192, FORMAT_Q4, 1, false, 0}, FORMAT_Q8);
+    moe_case(l, &(struct moe_shape){9, 2, 320, 192, 64, FORMAT_Q4, 70, false, 0}, FORMAT_Q8);
+    moe_case_of(l, &(struct moe_shape){12, 3, 192, 64, 192, FORMAT_Q4, 1, false, 0}, FORMAT_Q4, true);
+    moe_case_of(l, &(struct moe_shape){12, 4, 256, 64, 128, FORMAT_Q8, 3, true, 0}, FORMAT_Q8, true);
+    moe_case_of(l, &(struct moe_shape){12, 3, 192, 64, 64, FORMAT_Q4, 40, false, 0}, FORMAT_Q4, true);
     /* Tiles of every size, whatever the number of tokens: experts without any, with some, with more than a tile; rows of
      * less than a tile's and of more; groups by the eight and others. */
     for (uint32_t tile = 1; tile <= EXPERTS_MAX_TILES; tile++) {
-        moe_case(l, &(struct moe_shape){12, 3, 192, 64, 64, FORMAT_Q4, 75, false, tile});
-        moe_case(l, &(struct moe_shape){9, 2, 512, 192, 64, FORMAT_Q8, 37, false, tile});
-        moe_case(l, &(struct moe_shape){16, 1, 1024, 128, 64, FORMAT_Q4, 19, true, tile});
-        moe_case(l, &(struct moe_shape){5, 1, 128, 576, 64, FORMAT_Q4, 150, false, tile});
+        moe_case(l, &(struct moe_shape){12, 3, 192, 64, 64, FORMAT_Q4, 75, false, tile}, FORMAT_Q4);
+        moe_case(l, &(struct moe_shape){9, 2, 512, 192, 64, FORMAT_Q8, 37, false, tile}, FORMAT_Q8);
+        moe_case(l, &(struct moe_shape){16, 1, 1024, 128, 64, FORMAT_Q4, 19, true, tile}, FORMAT_Q4);
+        moe_case(l, &(struct moe_shape){5, 1, 128, 576, 64, FORMAT_Q4, 150, false, tile}, FORMAT_Q4);
     }
 }
 
@@ -652,15 +679,17 @@ static const struct {
     {"gqa_prepare attention_decode attention_prefill attention_merge", attention_cases},
     {"mla_prepare mla_transpose_keys mla_gather_rows attention_decode", selftest_mla_cases},
     {"swiglu", selftest_swiglu_cases},
+    {"add", selftest_add_cases},
 };
 
 static void run_groups(struct kernel_test *l)
 {
     const char *only = l->request->kernel;
-    l->rng = 20250607; /* the same numbers whatever ran before */
-    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
+    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
+        l->rng = 20250607; /* the same numbers whatever ran before */
         if (!l->err.code && (!only || strstr(groups[i].kernels, only)))
             groups[i].run(l);
+    }
 }
 
 static void tell_kernels(const struct exec *x, const struct selftest *s)
@@ -672,19 +701,11 @@ static void tell_kernels(const struct exec *x, const struct selftest *s)
             s->ran(s->ctx, stats.times[i].name, stats.times[i].n);
 }
 
-int selftest_run(const struct selftest *s, struct moeflux_err *e)
+/* All cases on one device. */
+static int run_on(struct kernel_test *l, const struct exec_options *o, struct moeflux_err *e)
 {
-    struct kernel_test *l = mem_new(1, sizeof *l, e);
-    if (!l)
-        return ERR_MEMORY;
-    l->request = s;
-    int rc =
-        exec_open(&l->side[KT_DEVICE],
-                  &(struct exec_options){.device = s->device, .isa = s->isa, .profile = s->ran != NULL}, e);
-    if (rc == 0 && s->as_gpu)
-        exec_pose_as_gpu(l->side[KT_DEVICE]);
-    if (rc == 0)
-        rc = exec_open(&l->side[KT_REFERENCE], &(struct exec_options){.device = "reference"}, e);
+    const struct selftest *s = l->request;
+    int rc = exec_open(&l->side[KT_DEVICE], o, e);
     if (rc == 0)
         run_groups(l);
     /* What runs in place of float16 where that is forbidden. */
@@ -700,8 +721,37 @@ int selftest_run(const struct selftest *s, struct moeflux_err *e)
         rc = (int)l->err.code;
     }
     kt_clear(l);
-    for (int i = 0; i < KT_SIDES; i++)
-        exec_close(l->side[i]);
+    exec_close(l->side[KT_DEVICE]);
+    l->side[KT_DEVICE] = NULL;
+    return rc;
+}
+
+/* The cpu: with each instruction set that the processor has, or the one that is asked for. */
+static int run_on_all(struct kernel_test *l, struct moeflux_err *e)
+{
+    const struct selftest *s = l->request;
+    struct exec_options o = {.device = s->device, .isa = s->isa, .profile = s->ran != NULL};
+    int rc = 0;
+    if (!s->device || strcmp(s->device, "cpu") != 0 || s->isa)
+        return run_on(l, &o, e);
+    for (uint32_t i = 0; rc == 0 && i < CPU_N_ISAS; i++) {
+        const struct cpu_isa *isa = cpu_isa_at(i);
+        o.isa = isa ? isa->name : NULL;
+        rc = isa ? run_on(l, &o, e) : 0;
+    }
+    return rc;
+}
+
+int selftest_run(const struct selftest *s, struct moeflux_err *e)
+{
+    struct kernel_test *l = mem_new(1, sizeof *l, e);
+    if (!l)
+        return ERR_MEMORY;
+    l->request = s;
+    int rc = exec_open(&l->side[KT_REFERENCE], &(struct exec_options){.device = "reference"}, e);
+    if (rc == 0)
+        rc = run_on_all(l, e);
+    exec_close(l->side[KT_REFERENCE]);
     int failed = l->n_failed;
     free(l);
     return rc < 0 ? rc : failed;

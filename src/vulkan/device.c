@@ -403,13 +403,8 @@ static int create_device(struct gpu *g, struct moeflux_err *e)
         extensions[n_extensions++] = VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME;
         g->import_align = import_align(&g->vk, g->physical);
     }
-    VkPhysicalDeviceFeatures there;
-    g->vk.GetPhysicalDeviceFeatures(g->physical, &there);
-    g->has_int64 = there.shaderInt64;
-    const VkPhysicalDeviceFeatures core = {.shaderInt64 = there.shaderInt64};
     VkDeviceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
                                .pNext = &v12,
-                               .pEnabledFeatures = &core,
                                .queueCreateInfoCount = g->transfer_family == g->queue_family ? 1 : 2,
                                .pQueueCreateInfos = queues,
                                .enabledExtensionCount = n_extensions,

@@ -29,13 +29,12 @@ struct gpu {
     uint32_t transfer_family;
     struct gpu_info info;
     VkPhysicalDeviceMemoryProperties memory;
-    bool is_cpu;     /* a software device: lanes are SIMD lanes of this machine's cores */
+    bool is_cpu;     /* a software device: its lanes and its memory are this machine's */
     bool is_unified; /* device memory is host memory: mapped, cached, coherent */
     bool has_budget; /* VK_EXT_memory_budget */
     /* of host memory that can be imported (VK_EXT_external_memory_host); 0: none can */
     uint64_t import_align;
-    bool has_int64; /* shaderInt64: kernels named X_wide can run */
-    bool has_coop;  /* VK_NV_cooperative_matrix, 16 x 16 x 16, float16 in and float32 out: X_coop can run */
+    bool has_coop; /* VK_NV_cooperative_matrix, 16 x 16 x 16, float16 in and float32 out: X_coop can run */
     uint32_t subgroup_size;  /* every pipeline has exactly this */
     bool sets_subgroup_size; /* it is asked for when a pipeline is created; else the device knows no other */
     uint32_t max_workgroup;  /* invocations */

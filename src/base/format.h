@@ -1,0 +1,53 @@
+/* format.h - how the numbers of a matrix are stored: the rows of kernels/args.h's table, and the bytes that follow from
+ * them. A format is known by its number, FORMAT_*. */
+#ifndef MOEFLUX_BASE_FORMAT_H
+#define MOEFLUX_BASE_FORMAT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "args.h"
+
+struct format {
+    const char *name;
+    uint32_t bits;        /* of a code or a number */
+    uint32_t group;       /* columns that share a scale and a bias; 1: plain */
+    uint32_t scheme;      /* SCHEME_* */
+    uint32_t scale_bytes; /* of one scale, of one bias; 0: plain */
+    bool has_bias;
+};
+
+/* number < FORMAT_COUNT. */
+const struct format *format_of(uint32_t number);
+
+/* The number of the affine format with codes of so many bits in such groups; FORMAT_COUNT: no row is it. */
+uint32_t format_find_affine(uint32_t bits, uint32_t group);
+/* Whether some affine format has such groups. */
+bool format_has_group(uint32_t group);
+
+/* What affine formats there are, for messages: "4 or 8", "64". */
+enum { FORMAT_LIST_TEXT = 64 };
+const char *format_list_bits(char out[FORMAT_LIST_TEXT]);
+const char *format_list_groups(char out[FORMAT_LIST_TEXT]);
+
+/* Whether rows of so many columns have whole groups. */
+bool format_takes_cols(const struct format *f, uint64_t cols);
+
+/* Bytes of `n` neighbouring codes or numbers that begin a group, and of their scales. Whole groups; of a plain format any
+ * number. Rows lie one behind the other, so n may be that of a row or of a matrix. */
+uint64_t format_code_bytes(const struct format *f, uint64_t n);
+uint64_t format_scale_bytes(const struct format *f, uint64_t n);
+/* The same with their scales and biases. */
+uint64_t format_all_bytes(const struct format *f, uint64_t n);
+
+/* Code i of a stream of codes of 1 to 8 bits. Reads no byte that has no bit of it. */
+static inline uint32_t format_code(const uint8_t *codes, uint32_t bits, uint64_t i)
+{
+    uint64_t at = i * bits;
+    uint32_t from = (uint32_t)(at % 8), word = codes[at / 8];
+    if (from + bits > 8)
+        word |= (uint32_t)codes[at / 8 + 1] << 8;
+    return (word >> from) & ((1u << bits) - 1);
+}
+
+#endif
