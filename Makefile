@@ -13,9 +13,10 @@ OPT     ?= -O2 -g
 SAN     ?=
 WERROR  ?= $(filter-out 0 false,$(CI))
 
-LIB_PACKAGES := vulkan jansson libpcre2-8 libutf8proc liburing libxxhash sleef
+# Of Vulkan only the headers: the loader is opened at run time (src/vulkan/loader.h).
+LIB_PACKAGES := jansson libpcre2-8 libutf8proc liburing libxxhash sleef
 PACKAGES     := $(LIB_PACKAGES) libedit argtable2
-PKG_CFLAGS   := $(shell pkg-config --cflags $(PACKAGES))
+PKG_CFLAGS   := $(shell pkg-config --cflags vulkan $(PACKAGES))
 PKG_LIBS     := $(shell pkg-config --libs $(PACKAGES))
 
 WARN := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla \
@@ -32,7 +33,7 @@ HARDEN    := $(if $(SAN),,$(FORTIFY) $(call known,-fstack-protector-strong -fsta
 ALL_CFLAGS   := $(OPT) $(SAN) $(WARN) $(HARDEN) -fPIC -fvisibility=hidden -pthread $(CFLAGS) -std=c11 -ffp-contract=off
 ALL_CPPFLAGS := -D_GNU_SOURCE -Isrc -Ikernels -I$(BUILD) $(PKG_CFLAGS) $(CPPFLAGS)
 ALL_LDFLAGS  := $(SAN) -pie -pthread -Wl,-z,relro,-z,now $(LDFLAGS)
-ALL_LDLIBS   := $(PKG_LIBS) -lm $(LDLIBS)
+ALL_LDLIBS   := $(PKG_LIBS) -lm -ldl $(LDLIBS)
 
 # X_isa.c is compiled once for each instruction set of the processor's family (src/cpu/isa.h). With -O2 gcc 12 keeps the tiles
 # of the products in memory.
@@ -101,7 +102,7 @@ $(BUILD)/libmoeflux.a: $(LIB_OBJ)
 	$(AR) rcs $@ $(@:.a=.o)
 
 $(BUILD)/$(SONAME): $(LIB_OBJ)
-	$(CC) -shared -Wl,-soname,$(SONAME) -Wl,-z,defs,-z,relro,-z,now $(SAN) -pthread $(LDFLAGS) -o $@ $^ $(shell pkg-config --libs $(LIB_PACKAGES)) -lm
+	$(CC) -shared -Wl,-soname,$(SONAME) -Wl,-z,defs,-z,relro,-z,now $(SAN) -pthread $(LDFLAGS) -o $@ $^ $(shell pkg-config --libs $(LIB_PACKAGES)) -lm -ldl
 
 # One C initialiser of SPIR-V words a kernel; src/vulkan/pipeline.c includes the table of all of them.
 variant = $(filter $(VARIANTS),$(lastword $(subst _, ,$(1))))

@@ -53,8 +53,8 @@ run 0 "$MOEFLUX" inspect "$other" --no-measure --memory 114688
 out_has '^architecture  *DeepSeek-V3'
 out_has 'experts on device  *[0-9.]* kB  4 of 48'
 
-claim without_a_device_the_disk_is_measured
-run 0 env VK_DRIVER_FILES=/nonexistent VK_ICD_FILENAMES=/nonexistent "$MOEFLUX" inspect "$model"
+claim without_the_device_that_was_asked_for_the_disk_is_measured
+run 0 env VK_DRIVER_FILES=/nonexistent VK_ICD_FILENAMES=/nonexistent "$MOEFLUX" inspect "$model" --device 0
 out_has '^It cannot run here: .*Vulkan'
 out_has '  disk  *[0-9.]* .B/s'
 out_has '  device  *unknown  .*Vulkan'
@@ -75,8 +75,8 @@ json_is 'j["slots"] == j["experts"], j["experts_resident"]' '(True, True)'
 
 claim what_does_not_fit_has_status_3
 fails 3 '^moeflux: --memory is 0.00 MiB, the experts of one token and layer need' -m "$model" --plan --memory 1k
-fails 3 'the model needs at least .*--gpu-memory is 0.0 MiB' -m "$model" --plan --gpu-memory 1k
-fails 3 'the model needs at least' -m "$model" --bench --gpu-memory 1k
+fails 3 'the model needs at least .*--gpu-memory is 0.0 MiB' -m "$model" --device reference --plan --gpu-memory 1k
+fails 3 'the model needs at least' -m "$model" --device reference --bench --gpu-memory 1k
 
 claim the_plan_counts_pinned_experts_as_a_run_does
 echo 1 2 3 >"$tmp/ids"

@@ -1,6 +1,7 @@
-/* Every kernel against its reference on the default device. Kernels that only work together run once, together.
+/* Every kernel against its reference on MOEFLUX_DEVICE, else the first Vulkan device. Kernels that only work together run once, together.
  * usage: test_ops [TESTS], a part of the tests, as "mla*" */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "check.h"
@@ -46,7 +47,12 @@ static bool is_variant(const char *kernel)
 static void check(const char *const *kernels)
 {
     struct seen seen = {.kernels = kernels};
-    const struct selftest s = {.kernel = kernels[0], .row = print_row, .ran = count_runs, .ctx = &seen};
+    const char *device = getenv("MOEFLUX_DEVICE");
+    const struct selftest s = {.device = device ? device : "0",
+                               .kernel = kernels[0],
+                               .row = print_row,
+                               .ran = count_runs,
+                               .ctx = &seen};
     struct moeflux_err e = {0};
     int rc = selftest_run(&s, &e);
     if (rc < 0)

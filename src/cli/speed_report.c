@@ -40,6 +40,14 @@ static void print_disk(const struct moeflux_needs *n, const struct moeflux_speed
     print_speed(out, "disk", s->disk_bytes_s, note);
 }
 
+static void print_memory(const struct moeflux_speeds *s, struct output *out)
+{
+    char note[64];
+    snprintf(note, sizeof note, "read by %u thread%s", s->n_threads, s->n_threads > 1 ? "s" : "");
+    if (s->memory_bytes_s > 0)
+        print_speed(out, "memory", s->memory_bytes_s, note);
+}
+
 static void print_device(const struct moeflux_speeds *s, struct output *out)
 {
     if (s->device_fault[0]) {
@@ -167,6 +175,7 @@ void speed_report_print(const struct moeflux_needs *n, const struct moeflux_plan
     char text[256];
     output_text(out, "\nMeasured\n");
     print_disk(n, s, out);
+    print_memory(s, out);
     print_device(s, out);
     if (s->disk_bytes_s <= 0 && s->kernel_bytes_s <= 0)
         return;
@@ -181,6 +190,13 @@ void speed_report_print(const struct moeflux_needs *n, const struct moeflux_plan
     advise(n, plan, s, text, sizeof text);
     if (text[0])
         output_addf(out, "\n%s.\n", text);
+    if (s->faster_device[0]) {
+        char theirs[32], ours[32];
+        number_show_bytes(theirs, sizeof theirs, s->faster_bytes_s);
+        number_show_bytes(ours, sizeof ours, s->kernel_bytes_s);
+        output_addf(out, "\n--device %s would be faster: %s multiplies at %s/s, %s at %s/s.\n",
+                    s->faster_device, s->faster_name, theirs, s->device, ours);
+    }
 }
 
 /* --- JSON --- */
@@ -203,6 +219,11 @@ static json_t *speeds_json(const struct moeflux_speeds *s)
     json_object_set_new(object, "cpu_bytes_s", number_or_null(s->cpu_bytes_s));
     json_object_set_new(object, "dispatch_s", number_or_null(s->dispatch_s));
     json_object_set_new(object, "round_trip_s", number_or_null(s->round_trip_s));
+    json_object_set_new(object, "memory_bytes_s", number_or_null(s->memory_bytes_s));
+    json_object_set_new(object, "threads", json_integer(s->n_threads));
+    json_object_set_new(object, "faster_device",
+                        s->faster_device[0] ? json_string(s->faster_device) : json_null());
+    json_object_set_new(object, "faster_bytes_s", number_or_null(s->faster_bytes_s));
     json_object_set_new(object, "device_fault", output_json_text(s->device_fault, strlen(s->device_fault)));
     return object;
 }

@@ -104,6 +104,15 @@ enum reader_mode load_plan_reader_mode(const struct moeflux_options *o)
     return modes[o->expert_io];
 }
 
+/* What is said of a device that computes elsewhere is a mistake. */
+static int check_device(struct exec_caps caps, const struct moeflux_options *o, struct moeflux_err *e)
+{
+    if (!caps.is_native && !o->n_cpu_layers && o->cpu_isa)
+        return err_set(e, ERR_USAGE, "--cpu-isa %s goes with --device cpu; the device is %s", o->cpu_isa,
+                       caps.name);
+    return 0;
+}
+
 int load_plan_open_exec(struct exec **out, const struct moeflux_options *o, const struct test_hooks *h,
                         struct moeflux_err *e)
 {
@@ -112,7 +121,14 @@ int load_plan_open_exec(struct exec **out, const struct moeflux_options *o, cons
                                    .staged = h && h->staged,
                                    .n_threads = o->n_threads,
                                    .isa = o->cpu_isa};
-    return exec_open(out, &x, e);
+    int rc = exec_open(out, &x, e);
+    if (rc == 0)
+        rc = check_device(exec_get_caps(*out), o, e);
+    if (rc < 0) {
+        exec_close(*out);
+        *out = NULL;
+    }
+    return rc;
 }
 
 int load_plan_open_device(struct exec **out, const struct moeflux_options *o, const struct test_hooks *h,

@@ -47,8 +47,9 @@ struct exec_caps {
 
 /* Zero or NULL in any member means the default. */
 struct exec_options {
-    const char
-        *device; /* NULL: the best Vulkan device; "cpu", "reference"; an index or a part of a device's name */
+    /* NULL or "auto": a discrete GPU, else an integrated one, else the cpu; "cpu"; "reference"; else a Vulkan device: its
+     * index, its name or a part of that */
+    const char *device;
     bool profile; /* time every operation */
     bool staged;  /* EXEC_DEVICE memory is not mapped, whatever the device (not on the host) */
     /* Of the cpu: */

@@ -311,9 +311,10 @@ static const struct backend vulkan_backend = {.close = vulkan_close,
                                               .move_wait = vulkan_move_wait,
                                               .after_moves = vulkan_after_moves};
 
+/* 1: no device was named, and there is no GPU. */
 static int open_device(struct exec_vulkan *v, const char *device, bool staged, struct moeflux_err *e)
 {
-    int rc = gpu_open(&v->gpu, device, e);
+    int rc = device ? gpu_open(&v->gpu, device, e) : gpu_open_preferred(&v->gpu, e);
     v->gpu.is_unified &= !staged;
     if (rc == 0)
         rc = pipeline_set_open(&v->pipelines, &v->gpu, e);
@@ -321,7 +322,7 @@ static int open_device(struct exec_vulkan *v, const char *device, bool staged, s
         rc = stream_open(&v->stream, &v->gpu, &v->pipelines, v->base.profile, e);
     if (rc == 0 && !v->gpu.is_unified)
         rc = stream_open(&v->mover, &v->gpu, NULL, false, e);
-    if (rc < 0)
+    if (rc != 0)
         return rc;
     v->stream.on_time = on_time;
     v->stream.on_time_ctx = v;
@@ -338,7 +339,7 @@ int exec_vulkan_open(struct exec **out, const struct exec_options *o, struct moe
     v->base.profile = o->profile;
     pace_init(&v->pace, PACING_SUBMISSION_NS);
     int rc = open_device(v, o->device, o->staged, e);
-    if (rc < 0) {
+    if (rc != 0) {
         vulkan_close(&v->base);
         return rc;
     }

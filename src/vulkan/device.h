@@ -4,20 +4,22 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <vulkan/vulkan.h>
+
+#include "vulkan/loader.h"
 
 struct moeflux_err;
 
 struct gpu_info { /* one physical device, before it is opened */
     char name[256];
     char driver[256];
-    const char *kind;      /* "discrete", "integrated", "cpu", "virtual", "other" */
+    const char *kind;      /* "discrete", "integrated", "virtual", "other", "software" */
     uint64_t memory_bytes; /* sum of the device-local heaps */
     uint32_t subgroup_size;
     char missing[128]; /* the feature that this program needs and the device lacks; "" when it can be used */
 };
 
 struct gpu {
+    struct vk vk;
     VkInstance instance;
     VkPhysicalDevice physical;
     VkDevice device;
@@ -45,13 +47,19 @@ struct gpu {
     bool cuts_dispatches;
 };
 
-/* Lists the devices, best first (discrete, integrated, virtual, cpu; more memory first). Fills up to `cap` entries
+/* Lists the devices, best first (discrete, integrated, virtual, other, software; more memory first). Fills up to `cap` entries
  * and returns how many there are. ERR_DEVICE: no Vulkan loader or driver. */
 int gpu_list(struct gpu_info *out, uint32_t cap, struct moeflux_err *e);
 
-/* Opens the best usable device (which = NULL), or the one whose index in gpu_list or part of whose name (case
- * ignored) is `which`. ERR_DEVICE names what is missing. */
+/* Opens the device whose index in gpu_list, whose name, or part of whose name (case ignored) is `which`. ERR_DEVICE names
+ * what is missing. */
 int gpu_open(struct gpu *g, const char *which, struct moeflux_err *e);
+
+/* Whether a device is used without being named: a discrete or an integrated GPU that lacks nothing. */
+bool gpu_is_preferred(const struct gpu_info *info);
+/* Opens the first such device of gpu_list. Returns 1, with nothing opened, where there is none: no Vulkan counts as that. A
+ * GPU that fails to open is an error. */
+int gpu_open_preferred(struct gpu *g, struct moeflux_err *e);
 void gpu_close(struct gpu *g);
 
 /* Free device-local memory now, in bytes (VK_EXT_memory_budget where there is one, else the heaps' sizes). */
