@@ -22,7 +22,8 @@ run 0 "$MOEFLUX" -m "$model" --device 0 --plan --json
 json_is 'j["device"].startswith("CPU (")' False
 
 claim kernels_compiled_late_are_counted
-run 0 "$MOEFLUX" "$@" --device 0 --stats --json
+seq 1 40 >"$tmp/long"
+run 0 "$MOEFLUX" -m "$model" --tokens-in "$tmp/long" --temp 0 -n 2 --ignore-eos --device 0 --stats --json
 err_has '^kernels  *[1-9][0-9]* compiled in '
 json_is '0 < j["stats"]["compiled_kernels"] < 50 and 0 < j["stats"]["compile_s"]' True
 

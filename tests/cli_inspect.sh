@@ -8,7 +8,7 @@ json() { python3 -c 'import json, sys; j = json.load(open(sys.argv[1])); print(e
 json_is() { [ "$(json "$1")" = "$2" ] || fault "$1 is $(json "$1"), expected $2"; }
 
 claim inspect_measures_and_says_what_helps
-run 0 "$MOEFLUX" inspect "$model"
+run 0 "$MOEFLUX" inspect "$model" --device 0
 err_empty
 out_has '^Plan for '
 out_has '  disk  *[0-9.]* .B/s  .* read by [a-z]*, 3 experts at once'
@@ -90,15 +90,15 @@ fails 3 '\-\-pin: the cache has room for 6 experts' -m "$model" --tokens-in "$tm
 fails 1 '\-\-pin: there is no file .*/none' -m "$model" --plan --pin "$tmp/none"
 
 claim plan_says_which_experts_the_cpu_computes
-run 0 "$MOEFLUX" -m "$model" --plan --n-cpu-moe 2 --json
+run 0 "$MOEFLUX" -m "$model" --device 0 --plan --n-cpu-moe 2 --json
 json_is 'j["cpu_layers"], j["cpu_experts"], j["cpu_slots"], j["slots"], j["experts"]' '(2, 24, 24, 48, 72)'
 json_is 'j["experts_resident"]' True
-run 0 "$MOEFLUX" -m "$model" --plan --experts cpu
+run 0 "$MOEFLUX" -m "$model" --device 0 --plan --experts cpu
 out_has '  experts on device  *0 B  0 of 72, 0 %$'
 out_has '  experts on CPU  *1.77 MB  72 of 72, 100 %: read once, at the start'
-run 0 "$MOEFLUX" -m "$model" --plan --n-cpu-moe 1000 --json
+run 0 "$MOEFLUX" -m "$model" --device 0 --plan --n-cpu-moe 1000 --json
 json_is 'j["cpu_layers"], j["slots"]' '(6, 0)'
-run 0 "$MOEFLUX" -m "$model" --tokens-in "$tmp/ids" -n 3 --temp 0 --n-cpu-moe 1 --stats --tokens-out
+run 0 "$MOEFLUX" -m "$model" --device 0 --tokens-in "$tmp/ids" -n 3 --temp 0 --n-cpu-moe 1 --stats --tokens-out
 grep -q '^CPU  *[1-9][0-9]* chosen experts computed in ' "$tmp/err" || fault "the CPU computed nothing: $(cat "$tmp/err")"
 for device in cpu reference; do
     fails 2 'need a GPU for the rest of the model' -m "$model" --plan --experts cpu --device $device
