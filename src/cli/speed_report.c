@@ -183,7 +183,7 @@ void speed_report_print(const struct moeflux_needs *n, const struct moeflux_plan
     output_addf(out, "  %7s  %11s %9s %9s %10s %10s\n", "hits", "compute ms", "copy ms", "disk ms", "tok/s",
                 "at best");
     print_rows(n, plan, s, out);
-    output_text(out, "  tok/s: nothing is read ahead; at best: everything is.\n");
+    output_text(out, "  tok/s: without prefetch; at best: every read overlaps with computing.\n");
     if (s->kernel_bytes_s <= 0 || s->disk_bytes_s <= 0)
         output_text(out, "  What could not be measured counts as nothing.\n");
     print_placement(n, plan, s, out);
