@@ -24,7 +24,7 @@ Eight eight_plain(const uint format, Matrix m, uint row, uint i, float s, float 
 {
     uint at = row * (m.cols >> 3) + i;
     if (format == FORMAT_Q8)
-        return eight_q8(two_at(m.weight, at), s, b);
+        return affine_eight(FORMAT_Q8, two_at(m.weight, at), s, b);
     if (format == FORMAT_BF16) {
         uvec2 low = two_at(m.weight, 2 * at), high = two_at(m.weight, 2 * at + 1);
         return Eight(four_bf16(low.x, low.y), four_bf16(high.x, high.y));
@@ -65,7 +65,7 @@ void multiply_as(inout float acc[MAX_ACC], inout float squares[MAX_LOADS], const
             Matrix m = first;
             if (r >= ROWS / 2)
                 m = second;
-            load_group(format, m, mine[r], unit / 2, s[r], b[r]);
+            load_group(format, m, mine[r], 32 * unit, s[r], b[r]);
             if (format == FORMAT_Q4) {
                 q[r][0] = two_at(m.weight, (mine[r] * (m.cols >> 5) + unit) * 2);
                 q[r][1] = two_at(m.weight, (mine[r] * (m.cols >> 5) + unit) * 2 + 1);
@@ -93,7 +93,7 @@ void multiply_as(inout float acc[MAX_ACC], inout float squares[MAX_LOADS], const
                     m = second;
                 if (format == FORMAT_Q4) {
                     uvec2 pair = k < 2 ? q[r][0] : q[r][1];
-                    w[r] = eight_q4((k & 1u) == 0 ? pair.x : pair.y, s[r], b[r]);
+                    w[r] = affine_eight(FORMAT_Q4, uvec2((k & 1u) == 0 ? pair.x : pair.y, 0), s[r], b[r]);
                 } else {
                     w[r] = eight_plain(format, m, mine[r], unit * 4 + k, s[r], b[r]);
                 }
@@ -119,14 +119,7 @@ void multiply(out float acc[MAX_ACC], out float factors[16], Matrix first, Matri
         acc[i] = 0.0;
     [[unroll]] for (uint i = 0; i < LOADS; i++)
         squares[i] = 0.0;
-    if (is_format(FORMAT_Q4, first.format))
-        multiply_as(acc, squares, FORMAT_Q4, first, second, row, second_row, x);
-    else if (is_format(FORMAT_Q8, first.format))
-        multiply_as(acc, squares, FORMAT_Q8, first, second, row, second_row, x);
-    else if (is_format(FORMAT_BF16, first.format))
-        multiply_as(acc, squares, FORMAT_BF16, first, second, row, second_row, x);
-    else if (is_format(FORMAT_F32, first.format))
-        multiply_as(acc, squares, FORMAT_F32, first, second, row, second_row, x);
+    BY_FORMAT(first.format, multiply_as(acc, squares, FORMAT, first, second, row, second_row, x))
     [[unroll]] for (uint t = 0; t < TOKENS; t++) {
         uint from = 2 * (t % PER_LOAD);
         float sum = subgroupShuffle(squares[t / PER_LOAD], from) + subgroupShuffle(squares[t / PER_LOAD], from + 1);

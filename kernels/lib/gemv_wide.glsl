@@ -3,7 +3,7 @@
 // whatever its width, so memory is read in 64-bit words; a broadcast costs almost nothing. Nothing is gained by loading
 // ahead, and SPLIT is 1. Weights are dequantised exactly, products accumulate in float32.
 
-const uint UNIT = 64; // columns of one step
+const uint UNIT = PRODUCT_COLS; // columns of one step
 // One vec4 of padding per row of the transposed layout.
 const uint XS_STRIDE = 8 * (TILE / 32 + 1);
 const uint BLOCK_ROWS = ROWS * SUBGROUP; // of a subgroup
@@ -46,29 +46,24 @@ bool lane_stores(uint r)
     return true;
 }
 
-struct Eight { // eight neighbouring elements of a vector
-    vec4 a, b;
-};
-
-float dot8(float w[8], Eight e, float acc)
+float dot8(Eight w, Eight e, float acc)
 {
-    acc = fma(w[0], e.a.x, acc);
-    acc = fma(w[1], e.a.y, acc);
-    acc = fma(w[2], e.a.z, acc);
-    acc = fma(w[3], e.a.w, acc);
-    acc = fma(w[4], e.b.x, acc);
-    acc = fma(w[5], e.b.y, acc);
-    acc = fma(w[6], e.b.z, acc);
-    return fma(w[7], e.b.w, acc);
+    acc = fma(w.a.x, e.a.x, acc);
+    acc = fma(w.a.y, e.a.y, acc);
+    acc = fma(w.a.z, e.a.z, acc);
+    acc = fma(w.a.w, e.a.w, acc);
+    acc = fma(w.b.x, e.b.x, acc);
+    acc = fma(w.b.y, e.b.y, acc);
+    acc = fma(w.b.z, e.b.z, acc);
+    return fma(w.b.w, e.b.w, acc);
 }
 
 // Columns 8 * i .. 8 * i + 7 of a row; q: the words of columns 32 * (i / 4) .. of a q4 row.
-void eight_weights(out float w[8], const uint format, Matrix m, uint row, uint i, uvec4 q, float s, float b)
+Eight eight_weights(const uint format, Matrix m, uint row, uint i, uvec4 q, float s, float b)
 {
     if (format == FORMAT_Q4)
-        weights8_q4(w, q[i & 3u], s, b);
-    else
-        weights8(w, format, m.weight, row * m.cols + 8 * i, s, b);
+        return affine_eight(format, uvec2(q[i & 3u], 0), s, b);
+    return eight_at(format, m.weight, row * (m.cols >> 3) + i, s, b);
 }
 
 // The eight elements 8 * k .. of the 32 that the lanes hold, four each: lane l of v0 has 4l .. 4l + 3; where a subgroup
@@ -98,7 +93,7 @@ void add_unit_as(inout float acc[MAX_ACC], const uint first, const uint format, 
     uint lane = gl_SubgroupInvocationID & (SUBGROUP >= 8 ? 7u : 3u);
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         mine[r] = min(row + lane_row(r), m.rows - 1);
-        load_group(format, m, mine[r], unit, s[r], b[r]);
+        load_group(format, m, mine[r], UNIT * unit, s[r], b[r]);
     }
     // Not unrolled: drivers take long over large bodies.
     [[dont_unroll]] for (uint part = 0; part < 2; part++) {
@@ -116,8 +111,7 @@ void add_unit_as(inout float acc[MAX_ACC], const uint first, const uint format, 
             [[unroll]] for (uint t = 0; t < TOKENS; t++)
                 e[t] = broadcast_eight(k, v0[t], v1[t]);
             [[unroll]] for (uint r = 0; r < ROWS; r++) {
-                float w[8];
-                eight_weights(w, format, m, mine[r], unit * 8 + part * 4 + k, q[r], s[r], b[r]);
+                Eight w = eight_weights(format, m, mine[r], unit * 8 + part * 4 + k, q[r], s[r], b[r]);
                 [[unroll]] for (uint t = 0; t < TOKENS; t++)
                     acc[first + r * TOKENS + t] = dot8(w, e[t], acc[first + r * TOKENS + t]);
             }
@@ -127,17 +121,9 @@ void add_unit_as(inout float acc[MAX_ACC], const uint first, const uint format, 
 
 // acc[first + r * TOKENS + t] += W[row + lane_row(r)][columns of `unit`] . x[t][unit xu of the tile] for all r and t.
 // Rows past the last are computed from the last row and never stored.
-// The branch on the format stands outside of everything: inside, it would multiply the work of shader compilers.
 void add_unit(inout float acc[MAX_ACC], const uint first, Matrix m, uint row, uint unit, uint xu)
 {
-    if (is_format(FORMAT_Q4, m.format))
-        add_unit_as(acc, first, FORMAT_Q4, m, row, unit, xu);
-    else if (is_format(FORMAT_Q8, m.format))
-        add_unit_as(acc, first, FORMAT_Q8, m, row, unit, xu);
-    else if (is_format(FORMAT_BF16, m.format))
-        add_unit_as(acc, first, FORMAT_BF16, m, row, unit, xu);
-    else if (is_format(FORMAT_F32, m.format))
-        add_unit_as(acc, first, FORMAT_F32, m, row, unit, xu);
+    BY_FORMAT(m.format, add_unit_as(acc, first, FORMAT, m, row, unit, xu))
 }
 
 void fetch_product(Matrix m[MATRICES], uint row, uint from, uint n)

@@ -33,7 +33,7 @@ enum linear_path {
     LINEAR_PATHS
 };
 
-enum { LINEAR_MAX_PASSES = 4 };
+enum { LINEAR_MAX_PASSES = FORMAT_COUNT };
 
 /* One dispatch: neighbouring segments of the table. */
 struct linear_pass {
