@@ -1,4 +1,5 @@
-# moeflux: `make`, `make check`, `make lint`, `make asan`, `make tsan`, `make validate`, `make install`.
+# moeflux: `make`, `make check`, `make check-fast`, `make lint`, `make asan`, `make tsan`, `make fuzz-run`,
+# `make validate`, `make install`.
 # Sources are found by folder; a new file needs no change here. CPPFLAGS, CFLAGS, LDFLAGS and LDLIBS are the user's: they
 # are added to what is needed. WERROR=1, or CI=true: a warning is an error.
 
@@ -12,9 +13,10 @@ OPT     ?= -O2 -g
 SAN     ?=
 WERROR  ?= $(filter-out 0 false,$(CI))
 
-LIB_PACKAGES := vulkan jansson libpcre2-8 libutf8proc liburing libxxhash sleef
+# Of Vulkan only the headers: the loader is opened at run time (src/vulkan/loader.h).
+LIB_PACKAGES := jansson libpcre2-8 libutf8proc liburing libxxhash sleef
 PACKAGES     := $(LIB_PACKAGES) libedit argtable2
-PKG_CFLAGS   := $(shell pkg-config --cflags $(PACKAGES))
+PKG_CFLAGS   := $(shell pkg-config --cflags vulkan $(PACKAGES))
 PKG_LIBS     := $(shell pkg-config --libs $(PACKAGES))
 
 WARN := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla \
@@ -31,7 +33,7 @@ HARDEN    := $(if $(SAN),,$(FORTIFY) $(call known,-fstack-protector-strong -fsta
 ALL_CFLAGS   := $(OPT) $(SAN) $(WARN) $(HARDEN) -fPIC -fvisibility=hidden -pthread $(CFLAGS) -std=c11 -ffp-contract=off
 ALL_CPPFLAGS := -D_GNU_SOURCE -Isrc -Ikernels -I$(BUILD) $(PKG_CFLAGS) $(CPPFLAGS)
 ALL_LDFLAGS  := $(SAN) -pie -pthread -Wl,-z,relro,-z,now $(LDFLAGS)
-ALL_LDLIBS   := $(PKG_LIBS) -lm $(LDLIBS)
+ALL_LDLIBS   := $(PKG_LIBS) -lm -ldl $(LDLIBS)
 
 # X_isa.c is compiled once for each instruction set of the processor's family (src/cpu/isa.h). With -O2 gcc 12 keeps the tiles
 # of the products in memory.
@@ -55,15 +57,17 @@ TEST_LIB := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(TESTS) $(ISA_TEST) $(wild
 
 # kernels/X.comp is the kernel X, kernels/X/Y.comp the kernel X_Y.
 KERNELS      := $(patsubst kernels/%.comp,%,$(sort $(wildcard kernels/*.comp kernels/*/*.comp)))
-# Some are built again as NAME_VARIANT, with -DVARIANT in capitals: for software devices (kernels/lib/memory.glsl, gemv.glsl,
-# gemm.glsl), and for cooperative matrices.
-VARIANTS     := wide coop
-kernels_wide := attention/decode linear/decode linear/prefill experts/decode_up experts/decode_down \
-                experts/prefill_up experts/prefill_down
+# Some are built again as NAME_VARIANT, with -DVARIANT in capitals: for cooperative matrices.
+VARIANTS     := coop
 kernels_coop := linear/prefill experts/prefill_up experts/prefill_down attention/prefill
 SPIRV        := $(patsubst %,$(BUILD)/kernels/%.inc,$(KERNELS) $(foreach v,$(VARIANTS),$(kernels_$(v):%=%_$(v))))
 
-.PHONY: all lib tests check run-tests bench lint asan tsan validate install clean
+# The fuzzers' targets (tests/fuzz/target.h), which test_fuzz_seeds runs too.
+FUZZ_OBJ     := $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/entry.c %/seeds_main.c,$(wildcard tests/fuzz/*.c)))
+FUZZ_TARGETS := $(shell sed -n 's/^void target_\([a-z]*\)(const uint8_t .data, size_t n);.*/\1/p' tests/fuzz/target.h)
+FUZZERS      := $(FUZZ_TARGETS:%=$(BUILD)/fuzz/%)
+
+.PHONY: all lib tests check check-fast run-tests bench lint asan tsan fuzz fuzzers fuzz-run validate install clean
 .SECONDARY:
 .DELETE_ON_ERROR:
 .SECONDEXPANSION:
@@ -98,7 +102,7 @@ $(BUILD)/libmoeflux.a: $(LIB_OBJ)
 	$(AR) rcs $@ $(@:.a=.o)
 
 $(BUILD)/$(SONAME): $(LIB_OBJ)
-	$(CC) -shared -Wl,-soname,$(SONAME) -Wl,-z,defs,-z,relro,-z,now $(SAN) -pthread $(LDFLAGS) -o $@ $^ $(shell pkg-config --libs $(LIB_PACKAGES)) -lm
+	$(CC) -shared -Wl,-soname,$(SONAME) -Wl,-z,defs,-z,relro,-z,now $(SAN) -pthread $(LDFLAGS) -o $@ $^ $(shell pkg-config --libs $(LIB_PACKAGES)) -lm -ldl
 
 # One C initialiser of SPIR-V words a kernel; src/vulkan/pipeline.c includes the table of all of them.
 variant = $(filter $(VARIANTS),$(lastword $(subst _, ,$(1))))
@@ -120,6 +124,10 @@ $(BUILD)/src/vulkan/pipeline.o: $(BUILD)/kernels/table.inc
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_LIB) $(OBJ) $(SAN_OBJ)
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(ALL_LDLIBS) -lcmocka
 
+$(BUILD)/tests/test_fuzz_seeds: $(FUZZ_OBJ)
+$(BUILD)/tests/fuzz/%.o: ALL_CPPFLAGS += -Itests
+$(BUILD)/tests/test_fuzz_seeds.o: ALL_CPPFLAGS += -Itests
+
 # tests/test_token_loop.c counts the program's own allocations.
 COUNTED := malloc calloc realloc aligned_alloc posix_memalign mmap
 $(BUILD)/tests/test_token_loop: ALL_LDFLAGS += $(COUNTED:%=-Wl,--wrap=%)
@@ -134,31 +142,69 @@ tests: $(TEST_BIN) $(SHIMS)
 
 check: run-tests
 
-run-tests: $(BUILD)/moeflux $(LIBS) $(TEST_BIN) $(SHIMS)
+# ONLY: names of tests (scripts/run-tests), test_X and cli_X; all when it is empty.
+NAMES := $(notdir $(basename $(TESTS) $(wildcard tests/cli_*.sh)))
+run-tests: $(BUILD)/moeflux $(LIBS) $(if $(ONLY),$(filter $(ONLY:%=$(BUILD)/tests/%),$(TEST_BIN)),$(TEST_BIN)) $(SHIMS)
 	scripts/run-tests $(BUILD) $(ONLY)
+
+# What can be run after each change: half a minute on two cores. Of test_golden the models on the reference.
+SLOW := cli_batch cli_deepseek cli_faults cli_qwen3 cli_run cli_selftest cli_sessions cli_skills cli_threads \
+        test_cogito test_engine test_ops test_prompts test_state test_state_random test_streaming test_token_loop
+check-fast: export MOEFLUX_TESTS = *reference*
+check-fast:
+	$(MAKE) ONLY="$(filter-out $(SLOW),$(NAMES))" run-tests
 
 # Measuring programs; tests/bench_X.c says what each measures and how it is called.
 bench: $(patsubst %.c,$(BUILD)/%,$(wildcard tests/bench_*.c))
 
 # The tests with AddressSanitizer, LeakSanitizer and UndefinedBehaviorSanitizer. Their reports go to files, so that a
-# test which expects a failing command does not take a report for the failure: see scripts/run-tests. Of
-# test_golden the models with the odd shapes are enough here: the long prompts of the other run the same code, as
-# do those of cli_skills and the large matrices of test_cogito and cli_selftest. The driver frees some 100 MB of small pieces where it makes
-# pipelines: a quarantine smaller than the 256 MB of the default saves a seventh of each start.
+# test which expects a failing command does not take a report for the failure: see scripts/run-tests. Of test_golden the
+# models with the odd shapes are enough here: the long prompts of the other run the same code, as do those of cli_skills
+# and the large matrices of test_cogito and cli_selftest; cli_build and cli_library run make and compilers. The driver
+# frees some 100 MB of small pieces where it makes pipelines: a quarantine smaller than the 256 MB of the default saves a
+# seventh of each start.
 ASAN_CHECKS := strict_string_checks=1:detect_stack_use_after_return=1:allocator_may_return_null=1
 asan: export ASAN_OPTIONS = $(ASAN_CHECKS):quarantine_size_mb=32
 asan: export UBSAN_OPTIONS = print_stacktrace=1
 asan: export MOEFLUX_TESTS = *odd*
 asan: export MOEFLUX_ROUNDS = 60
-asan: ONLY = $(filter-out test_cogito cli_skills cli_selftest cli_library,$(notdir $(basename $(TESTS) $(wildcard tests/cli_*.sh))))
+asan: ONLY = $(filter-out test_cogito cli_build cli_skills cli_selftest cli_library,$(NAMES))
 asan:
 	$(MAKE) BUILD=build-asan OPT="-O1 -g" ONLY="$(ONLY)" \
 	    SAN="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer" run-tests
 
-# The threads of a computation under ThreadSanitizer.
+# What has threads (the team, readers and their rings, the pool, the experts' supply, batches) with ThreadSanitizer, on the
+# reference: a driver has threads of its own. Its address space is not made for more than 28 random bits.
+tsan: export TSAN_OPTIONS = second_deadlock_stack=1
+tsan: export MOEFLUX_DEVICE = reference
+tsan: export MOEFLUX_TESTS = qwen_odd*
+tsan: NO_RANDOM = $(shell [ "$$(cat /proc/sys/vm/mmap_rnd_bits)" -le 28 ] || echo setarch -R)
 tsan:
-	$(MAKE) BUILD=build-tsan OPT="-O1 -g" SAN=-fsanitize=thread build-tsan/tests/test_team
-	build-tsan/tests/test_team
+	$(NO_RANDOM) $(MAKE) BUILD=build-tsan SAN=-fsanitize=thread \
+	    ONLY="test_team test_reader test_convert test_fp8 test_streaming cli_threads" run-tests
+
+# The fuzzers: libFuzzer's, so built with clang, with AddressSanitizer and UndefinedBehaviorSanitizer.
+FUZZ_CC := clang
+fuzz:
+	$(MAKE) BUILD=build-fuzz CC="$(FUZZ_CC)" OPT="-O2 -g" WERROR= \
+	    SAN="-fsanitize=address,undefined,fuzzer-no-link -fno-sanitize-recover=undefined -fno-omit-frame-pointer \
+	         -fsanitize-coverage-ignorelist=tests/fuzz/uncovered.txt" fuzzers
+
+fuzzers: $(FUZZERS) $(BUILD)/fuzz/seeds
+
+$(FUZZERS): $(BUILD)/fuzz/%: tests/fuzz/entry.c $(FUZZ_OBJ) $(TEST_LIB) $(OBJ) $(SAN_OBJ)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CPPFLAGS) -Itests -DFUZZ_TARGET=target_$* $(ALL_CFLAGS) $(ALL_LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(ALL_LDLIBS) -lcmocka
+
+$(BUILD)/fuzz/seeds: $(BUILD)/tests/fuzz/seeds_main.o $(FUZZ_OBJ) $(TEST_LIB) $(OBJ) $(SAN_OBJ)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(ALL_LDLIBS) -lcmocka
+
+# All of them one after the other: each for SECONDS, or RUNS inputs if that is less. ONLY=NAME...: these.
+SECONDS ?= 5
+RUNS    ?=
+fuzz-run: fuzz
+	scripts/fuzz build-fuzz $(if $(SECONDS),seconds=$(SECONDS)) $(if $(RUNS),runs=$(RUNS)) $(or $(ONLY),$(FUZZ_TARGETS))
 
 # The tests that use the GPU, under the Vulkan validation layers.
 validate: $(BUILD)/moeflux $(TEST_BIN) $(SHIMS)
@@ -181,7 +227,7 @@ install: $(BUILD)/moeflux $(LIBS)
 	    moeflux.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/moeflux.pc
 
 clean:
-	rm -rf build build-asan build-tsan
+	rm -rf build build-asan build-tsan build-fuzz
 
--include $(OBJ:.o=.d) $(BUILD)/main.d $(TEST_BIN:=.d) $(TEST_LIB:.o=.d) $(SAN_OBJ:.o=.d) $(SPIRV:.inc=.d) \
+-include $(OBJ:.o=.d) $(BUILD)/main.d $(TEST_BIN:=.d) $(TEST_LIB:.o=.d) $(FUZZ_OBJ:.o=.d) $(BUILD)/tests/fuzz/seeds_main.d $(SAN_OBJ:.o=.d) $(SPIRV:.inc=.d) \
          $(patsubst %.c,$(BUILD)/%.d,$(wildcard tests/bench_*.c))

@@ -10,6 +10,7 @@
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/perplexity.h"
+#include "cli/place.h"
 #include "cli/plan_report.h"
 #include "cli/prompt.h"
 #include "cli/run.h"
@@ -31,6 +32,10 @@ static int dispatch(const struct options *o, const struct term *t, struct output
 {
     if (o->help)
         return print_help(o, out, e);
+    bool evaluates =
+        o->verb == VERB_RUN || o->verb == VERB_BATCH || o->verb == VERB_BENCH || o->verb == VERB_PERPLEXITY;
+    if (evaluates && place_check_outputs(o, e))
+        return ERR_USAGE;
     switch (o->verb) {
     case VERB_CONVERT:
         return verbs_convert(o, t, e);

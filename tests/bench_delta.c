@@ -45,7 +45,7 @@ static int fill(struct exec *x, struct exec_buffer *b, uint64_t n, float low, fl
 
 static int prepare(struct bench *b, const char *device, struct moeflux_err *e)
 {
-    int rc = exec_open(&b->x, device, true, false, e);
+    int rc = exec_open(&b->x, &(struct exec_options){.device = device, .profile = true}, e);
     if (rc < 0)
         return rc;
     b->shape = (struct delta_shape){

@@ -78,7 +78,7 @@ static void prepare(struct bench *b, const char *device, bool float32)
 {
     const struct experts_shape *s = &b->shape;
     lay_out(b);
-    if (exec_open(&b->x, device, true, false, &b->err) < 0)
+    if (exec_open(&b->x, &(struct exec_options){.device = device, .profile = true}, &b->err) < 0)
         return;
     if (float32)
         exec_forbid_f16(b->x);

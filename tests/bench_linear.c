@@ -28,7 +28,7 @@ static int prepare(struct bench *b, const char *device, uint32_t rows, uint32_t 
 {
     const struct format *f = format_of(format);
     uint64_t weights = (uint64_t)rows * cols;
-    int rc = exec_open(&b->x, device, true, false, e);
+    int rc = exec_open(&b->x, &(struct exec_options){.device = device, .profile = true}, e);
     if (rc == 0)
         rc = bench_fill(b->x, &b->weight, format_code_bytes(f, weights), 0x3c123c21, e);
     if (rc == 0)
@@ -111,8 +111,8 @@ static int measure_ways(struct bench *b, uint32_t n, uint32_t format, uint32_t r
         if (!tile_fits(b->x, t, op.cols))
             continue;
         plan->tokens = p.tokens;
-        plan->passes[0].blocks = (op.rows + p.rows - 1) / p.rows;
-        rc = gemm_kernel(b->x, &plan->passes[0].kernel, "linear_prefill", sizeof(struct linear_args), &p, e);
+        plan->blocks = (op.rows + p.rows - 1) / p.rows;
+        rc = gemm_kernel(b->x, &plan->kernel, "linear_prefill", sizeof(struct linear_args), &p, e);
         tile_name(t, name, sizeof name);
         if (rc == 0)
             rc = measure_way(b, LINEAR_F16_GEMM_SMALL, name, n, reps, e);

@@ -56,7 +56,7 @@ static int make_matrices(struct bench *b, struct moeflux_err *e)
 
 static int prepare(struct bench *b, const char *device, bool f32, bool kv_b, struct moeflux_err *e)
 {
-    int rc = exec_open(&b->x, device, true, false, e);
+    int rc = exec_open(&b->x, &(struct exec_options){.device = device, .profile = true}, e);
     if (rc < 0)
         return rc;
     if (f32)

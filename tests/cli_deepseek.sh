@@ -62,7 +62,7 @@ cat >"$tmp/batch" <<'END'
 {"id": 2, "system": "Be brief and kind to all.", "prompt": "ho"}
 {"id": 3, "system": "Be brief and kind to all.", "messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}, {"role": "user", "content": "hi"}]}
 END
-run 0 "$MOEFLUX" -m "$model" --temp 0 -n 6 --ignore-eos --batch "$tmp/batch"
+run 0 "$MOEFLUX" -m "$model" --temp 0 -n 6 --ignore-eos --ordered --batch "$tmp/batch"
 cp "$tmp/out" "$tmp/many"
 for prompt in hi ho; do
     run 0 "$MOEFLUX" -m "$model" --temp 0 -n 6 --ignore-eos --system 'Be brief and kind to all.' -p $prompt --json

@@ -80,6 +80,7 @@ choices --expert-io 'auto, mmap, pread, uring or direct' auto mmap pread uring d
 choices --prefetch 'auto, none, previous, router or both' auto none previous router both
 choices --cache-policy 'auto, lru or frequency' auto lru frequency
 choices --kv-type 'auto, f32 or f16' auto f32 f16
+choices --experts 'gpu or cpu' gpu cpu
 choices --prompt-type 'auto, f32 or f16' auto f32 f16
 
 claim sampling_out_of_range_is_refused
@@ -90,6 +91,9 @@ fails 2 'min.p' -m dir -p x --min-p -0.1
 fails 2 'repeat.penalty' -m dir -p x --repeat-penalty 0
 
 claim flags_that_exclude_each_other_are_named
+fails 2 '\-\-experts and --n-cpu-moe exclude' -m dir -p x --experts cpu --n-cpu-moe 3
+fails 2 '\-\-experts and --n-cpu-moe exclude' inspect dir --experts gpu --n-cpu-moe 0
+fails 2 '\-\-n-cpu-moe: expected a whole number from 0' -m dir -p x --n-cpu-moe -1
 fails 2 '\-p and -f exclude' -m dir -p x -f y
 fails 2 '\-p and --tokens-in exclude' -m dir -p x --tokens-in y
 fails 2 '\-f and --tokens-in exclude' -m dir -f x --tokens-in y
@@ -102,6 +106,7 @@ fails 2 '\-\-logits-all goes with --logits' -m dir -p x --logits-all
 fails 2 '\-\-json and --logits - exclude' -m dir -p x --json --logits -
 fails 2 '\-\-logits - and -n exclude' -m dir -p x --logits - -n 3
 fails 2 '\-\-hidden: expected a file' -m dir -p x --hidden -
+fails 2 '\-\-logits and --hidden name the same file' -m dir -p x --logits x --hidden x
 fails 2 '\-\-bench and --selftest exclude' -m dir --bench --selftest
 fails 2 '\-\-bench-prompt: expected up to' -m dir --bench --bench-prompt 1,,2
 
@@ -127,12 +132,14 @@ printf ' \n\t\n' >"$tmp/blank"
 printf '1 2 three 4' >"$tmp/words"
 printf '1 -2 3' >"$tmp/negative"
 printf '1 99999999999999999999' >"$tmp/huge"
+printf '1 2\0003 4' >"$tmp/nul"
 fails 2 "$tmp/empty: the prompt is empty" -m dir -f "$tmp/empty"
 fails 2 "$tmp/blank: the prompt is empty" -m dir -f "$tmp/blank"
 fails 2 "$tmp/blank: no token ids" -m dir --tokens-in "$tmp/blank"
 fails 2 'word 3: expected a token id, found "three"' -m dir --tokens-in "$tmp/words"
 fails 2 'word 2: expected a token id, found "-2"' -m dir --tokens-in "$tmp/negative"
 fails 2 'word 2: expected a token id' -m dir --tokens-in "$tmp/huge"
+fails 2 'word 2: expected a token id, found a NUL byte' -m dir --tokens-in "$tmp/nul"
 run 2 "$MOEFLUX" -m dir <"$tmp/blank"
 one_line
 err_has 'stdin: the prompt is empty'

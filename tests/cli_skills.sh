@@ -62,7 +62,7 @@ ask 'The code of Nina is 6250.' "$(text 90 Rosa 8046 Victor 3917 Nina 6250 Quinn
 
 What is the code of Nina?"
 [ "$asked" -eq 20 ] || fault "$asked questions were asked"
-run 0 "$MOEFLUX" -m "$model" --no-think --temp 0 -n 60 --batch "$tmp/questions"
+run 0 "$MOEFLUX" -m "$model" --no-think --temp 0 -n 60 --ordered --batch "$tmp/questions"
 python3 - "$tmp/answers" "$tmp/out" >"$tmp/wrong" <<'END' || fault "$(cat "$tmp/wrong")"
 import json, sys
 answers = open(sys.argv[1]).read().splitlines()

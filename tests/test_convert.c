@@ -792,6 +792,35 @@ static void a_layer_that_was_cut_after_it_was_finished_is_written_again(void **s
     tmp_tree_remove(tmp);
 }
 
+/* A write that fails half-way leaves a line without its end, which may look like a whole one with a shorter sum. */
+static void a_state_that_was_torn_anywhere_is_gone_on_with(void **state)
+{
+    static const off_t cuts[] = {1, 2, 9, 16, 17, 18, 40};
+    (void)state;
+    char *tmp = tmp_tree_new();
+    const char *whole = tmp_tree_path(tmp, "whole");
+    run_ok(TINY, whole);
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+        char name[16], partial[48];
+        struct convert_result r;
+        struct moeflux_err e;
+        size_t n;
+        snprintf(name, sizeof name, "dst%zu", i);
+        snprintf(partial, sizeof partial, "%s.partial/convert.state", name);
+        const char *dst = tmp_tree_path(tmp, name), *path = tmp_tree_path(tmp, partial);
+        assert_int_equal(run_stopped(TINY, dst, (struct stop){.after = 5000000}, false, &r, &e),
+                         ERR_INTERRUPTED);
+        free(tmp_tree_read(path, &n));
+        assert_int_equal(truncate(path, (off_t)n - cuts[i]), 0);
+        assert_int_equal(run_stopped(TINY, dst, (struct stop){.after = 8000000}, false, &r, &e),
+                         ERR_INTERRUPTED);
+        assert_int_equal(run(TINY, dst, &r, &e), 0);
+        expect_same_model(whole, dst, 0, 8);
+        tmp_tree_expect_same(whole, dst, "checksums.json");
+    }
+    tmp_tree_remove(tmp);
+}
+
 static void another_source_is_not_mixed_in(void **state)
 {
     (void)state;
@@ -876,6 +905,7 @@ int main(void)
         cmocka_unit_test(a_stopped_run_keeps_its_finished_layers_for_the_next),
         cmocka_unit_test(a_killed_run_is_taken_up_again),
         cmocka_unit_test(a_layer_that_was_cut_after_it_was_finished_is_written_again),
+        cmocka_unit_test(a_state_that_was_torn_anywhere_is_gone_on_with),
         cmocka_unit_test(another_source_is_not_mixed_in),
         cmocka_unit_test(a_good_conversion_verifies),
         cmocka_unit_test(a_layer_that_changed_on_the_disk_is_found_and_made_again),

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/real.h"
 #include "check.h"
 #include "cpu/math.h"
 #include "cpu_bits.h"
@@ -178,6 +179,39 @@ static void each_operation_agrees_with_the_c_library(void **state)
         }
 }
 
+/* Products whose sum with z lies at or beside the middle of two floats, of all sizes, normal or not. */
+static void fill_with_middles(void)
+{
+    struct cpu_random r = {5};
+    for (uint32_t i = 0; i < N; i++) {
+        uint64_t kind = cpu_random_next(&r);
+        int size = (int)(kind % 150) - 149, apart = (int)(kind >> 8 & 63) - 8;
+        x[i] = ldexpf(1 + (float)(kind >> 16 & 4095) * 0x1p-12f, size);
+        y[i] = 1 + (float)(kind >> 32 & 4095) * 0x1p-12f;
+        float sum = x[i] * y[i], half = ldexpf(cpu_random_float(&r) > 0 ? 1 : -1, size - apart);
+        z[i] = kind >> 63 ? half : kind >> 62 & 1 ? -sum : ldexpf(sum, apart) + half;
+    }
+}
+
+static void expect_fmaf(void)
+{
+    uint32_t idx = 0;
+    for (uint32_t i = 0; i < N; i++)
+        first[i] = fmaf(x[i], y[i], z[i]);
+    for (const struct cpu_isa *isa; (isa = cpu_next_isa(&idx));) {
+        vec_probe(isa->idx)(PROBE_fma, x, y, z, out, N);
+        cpu_bits_equal("fma", isa->name, out, first, N);
+    }
+}
+
+static void a_multiply_add_is_rounded_once(void **state)
+{
+    fill_all(state);
+    expect_fmaf();
+    fill_with_middles();
+    expect_fmaf();
+}
+
 static void the_sum_of_eight_is_the_tree(void **state)
 {
     (void)state;
@@ -239,12 +273,12 @@ static void sine_cosine_and_power_are_good_to_a_unit(void **state)
     struct cpu_random r = {4};
     for (uint32_t i = 0; i < N; i++) {
         double a = (double)cpu_random_float(&r) * 300000, p = -fabs((double)cpu_random_float(&r));
-        assert_true(fabs(math_sin(a) - sin(a)) <= 0x1p-52);
-        assert_true(fabs(math_cos(a) - cos(a)) <= 0x1p-52);
-        assert_true(fabs(math_pow(1e7, p) - pow(1e7, p)) <= 0x1p-51 * pow(1e7, p));
-        first[i] = (float)(math_sin(a) + math_cos(a) * math_pow(1e7, p));
-        double rest = math_sin(a) - (double)(float)math_sin(a); /* the last places of the double */
-        x[i] = (float)(rest + math_pow(10, p) - (double)(float)math_pow(10, p));
+        assert_true(fabs(real_sin(a) - sin(a)) <= 0x1p-52);
+        assert_true(fabs(real_cos(a) - cos(a)) <= 0x1p-52);
+        assert_true(fabs(real_pow(1e7, p) - pow(1e7, p)) <= 0x1p-51 * pow(1e7, p));
+        first[i] = (float)(real_sin(a) + real_cos(a) * real_pow(1e7, p));
+        double rest = real_sin(a) - (double)(float)real_sin(a); /* the last places of the double */
+        x[i] = (float)(rest + real_pow(10, p) - (double)(float)real_pow(10, p));
     }
     if (!cpu_common_bits())
         skip();
@@ -281,6 +315,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(every_instruction_set_gives_the_same_bits, fill_all),
         cmocka_unit_test_setup(each_operation_agrees_with_the_c_library, fill_all),
+        cmocka_unit_test(a_multiply_add_is_rounded_once),
         cmocka_unit_test_setup(the_sum_of_eight_is_the_tree, fill_all),
         cmocka_unit_test_setup(a_square_is_turned, fill_all),
         cmocka_unit_test_setup(short_floats_are_rounded_to_the_nearest, fill_all),

@@ -28,7 +28,7 @@ static struct moeflux_options options_with(const char *dir, uint32_t n_slots, ui
     if (n_slots)
         o.gpu_memory_bytes =
             p.weights_bytes + p.state_bytes + p.activation_bytes + p.driver_bytes + n_slots * p.slot_bytes;
-    if (n_host && (hooks->staged || !p.is_unified))
+    if (n_host && !p.is_unified)
         o.memory_bytes = n_host * p.slot_bytes;
     return o;
 }

@@ -30,20 +30,19 @@ static void write_floats(struct exec *x, struct exec_buffer *b, const float *v, 
     check_ok(exec_write(x, b, 0, v, n * sizeof *v, &e), &e);
 }
 
-static void check_on(struct exec *x, const struct example *c)
+/* One token: its experts and their weights. */
+static void route(struct exec *x, const struct router_shape *shape, const float *raw, const float *biases,
+                  uint32_t *chosen, float *w)
 {
     struct moeflux_err e = {0};
     struct router op;
     struct exec_buffer logits, bias, idx, weights;
-    float raw[MAX_EXPERTS], w[MAX_K];
-    uint32_t k = c->shape.top_k, n = c->shape.n_experts, chosen[MAX_K];
-    for (uint32_t i = 0; i < n; i++)
-        raw[i] = logit(c->scores[i]);
+    uint32_t k = shape->top_k, n = shape->n_experts;
     write_floats(x, &logits, raw, n);
-    write_floats(x, &bias, c->bias, n);
-    check_ok(exec_buffer_new(x, &idx, EXEC_DEVICE, sizeof chosen, &e), &e);
-    check_ok(exec_buffer_new(x, &weights, EXEC_DEVICE, sizeof w, &e), &e);
-    check_ok(router_open(&op, x, &c->shape, &e), &e);
+    write_floats(x, &bias, biases, n);
+    check_ok(exec_buffer_new(x, &idx, EXEC_DEVICE, k * sizeof *chosen, &e), &e);
+    check_ok(exec_buffer_new(x, &weights, EXEC_DEVICE, k * sizeof *w, &e), &e);
+    check_ok(router_open(&op, x, shape, &e), &e);
     exec_begin(x);
     router_run(&op, x,
                &(struct router_call){.logits = logits.address,
@@ -55,23 +54,74 @@ static void check_on(struct exec *x, const struct example *c)
     check_ok(exec_finish(x, &e), &e);
     check_ok(exec_read(x, &idx, 0, chosen, k * sizeof *chosen, &e), &e);
     check_ok(exec_read(x, &weights, 0, w, k * sizeof *w, &e), &e);
-    for (uint32_t i = 0; i < k; i++)
-        if (chosen[i] != c->idx[i] || !(fabsf(w[i] - c->weights[i]) <= 2e-6f))
-            fail_msg("choice %u is expert %u with %.7f, expected %u with %.7f", i, chosen[i], (double)w[i],
-                     c->idx[i], (double)c->weights[i]);
     struct exec_buffer *all[] = {&logits, &bias, &idx, &weights};
     for (int i = 0; i < 4; i++)
         exec_buffer_free(x, all[i]);
 }
 
+static void check_on(struct exec *x, const struct example *c)
+{
+    float raw[MAX_EXPERTS], w[MAX_K];
+    uint32_t chosen[MAX_K];
+    for (uint32_t i = 0; i < c->shape.n_experts; i++)
+        raw[i] = logit(c->scores[i]);
+    route(x, &c->shape, raw, c->bias, chosen, w);
+    for (uint32_t i = 0; i < c->shape.top_k; i++)
+        if (chosen[i] != c->idx[i] || !(fabsf(w[i] - c->weights[i]) <= 2e-6f))
+            fail_msg("choice %u is expert %u with %.7f, expected %u with %.7f", i, chosen[i], (double)w[i],
+                     c->idx[i], (double)c->weights[i]);
+}
+
+/* With a NaN of either sign, or an infinity that softmax subtracts from itself, in each place of the logits. */
+static void check_nans_on(struct exec *x, const struct router_shape *shape)
+{
+    const float broken[] = {copysignf(NAN, 1), copysignf(NAN, -1), INFINITY}, bias[MAX_EXPERTS] = {0};
+    for (int b = 0; b < (shape->sigmoid ? 2 : 3); b++)
+        for (uint32_t at = 0; at < shape->n_experts; at++) {
+            float raw[MAX_EXPERTS], w[MAX_K];
+            uint32_t chosen[MAX_K];
+            for (uint32_t i = 0; i < shape->n_experts; i++)
+                raw[i] = i == at ? broken[b] : 0.5f * (float)i;
+            route(x, shape, raw, bias, chosen, w);
+            for (uint32_t k = 0; k < shape->top_k; k++)
+                if (!isnan(w[k]) || chosen[k] >= shape->n_experts)
+                    fail_msg("logit %u is %g: choice %u is expert %u with %g", at, (double)broken[b], k,
+                             chosen[k], (double)w[k]);
+        }
+}
+
+/* The reference, the native implementation and the device under test. */
+static struct exec *open_device(int i)
+{
+    const char *const devices[] = {"reference", "cpu", getenv("MOEFLUX_DEVICE")};
+    struct moeflux_err e = {0};
+    struct exec *x;
+    check_ok(exec_open(&x, &(struct exec_options){.device = devices[i]}, &e), &e);
+    return x;
+}
+
 static void check_example(const struct example *c)
 {
-    const char *const devices[] = {"reference", getenv("MOEFLUX_DEVICE")};
-    for (int i = 0; i < 2; i++) {
-        struct moeflux_err e = {0};
-        struct exec *x;
-        check_ok(exec_open(&x, devices[i], false, false, &e), &e);
+    for (int i = 0; i < 3; i++) {
+        struct exec *x = open_device(i);
         check_on(x, c);
+        exec_close(x);
+    }
+}
+
+static void a_nan_among_the_logits_reaches_every_weight(void **state)
+{
+    (void)state;
+    static const struct router_shape shapes[] = {
+        {5, 2, true, false, 0, 0, 0},
+        {9, 3, false, false, 0, 0, 0},
+        {8, 3, true, true, 4, 2, 1.5f},
+        {8, 1, false, true, 1, 1, 1.0f},
+    };
+    for (int i = 0; i < 3; i++) {
+        struct exec *x = open_device(i);
+        for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++)
+            check_nans_on(x, &shapes[k]);
         exec_close(x);
     }
 }
@@ -145,7 +195,7 @@ static void shapes_that_make_no_sense_are_refused(void **state)
     };
     struct moeflux_err e = {0};
     struct exec *x;
-    check_ok(exec_open(&x, "reference", false, false, &e), &e);
+    check_ok(exec_open(&x, &(struct exec_options){.device = "reference"}, &e), &e);
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         struct router op;
         assert_int_equal(router_open(&op, x, &shapes[i], &e), ERR_UNSUPPORTED);
@@ -163,6 +213,7 @@ int main(void)
         cmocka_unit_test(ties_go_to_the_lower_group_and_expert),
         cmocka_unit_test(weights_may_stay_scores),
         cmocka_unit_test(as_many_as_there_are_can_be_chosen),
+        cmocka_unit_test(a_nan_among_the_logits_reaches_every_weight),
         cmocka_unit_test(shapes_that_make_no_sense_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -402,16 +402,50 @@ static void minus_infinity_is_never_chosen(void **state)
     }
 }
 
+static void plus_infinity_is_an_error_that_names_the_index(void **state)
+{
+    static const float logits[5] = {0.0f, -INFINITY, 1.0f, INFINITY, INFINITY};
+    static const uint8_t allowed[1] = {0x07};
+    (void)state;
+    for (uint32_t k = 0; k < 5; k++)
+        for (int greedy = 0; greedy < 2; greedy++) {
+            struct sampler_options o = plain;
+            struct moeflux_err e = {0};
+            o.top_k = k;
+            o.temperature = greedy ? 0.0f : 1.0f;
+            struct sampler *s = start(o, 5, NULL);
+            assert_int_equal(sampler_pick(s, logits, &e), ERR_DEVICE);
+            assert_non_null(strstr(e.text, "token 3 of 5 is +infinity"));
+            sampler_free(s);
+            /* Ids that cannot be chosen may have any logit. */
+            s = start(o, 5, allowed);
+            assert_true((pick(s, logits) & ~2) == 0);
+            sampler_free(s);
+        }
+}
+
+static void a_penalty_may_make_a_logit_infinite(void **state)
+{
+    static const float logits[3] = {0.0f, 3e38f, 1.0f};
+    (void)state;
+    struct sampler_options o = plain;
+    o.repeat_penalty = 0.5f;
+    o.repeat_last = 4;
+    struct sampler *s = start(o, 3, NULL);
+    sampler_accept(s, 1);
+    assert_int_equal(pick(s, logits), 1);
+    sampler_free(s);
+}
+
 static void extreme_values_still_give_an_id(void **state)
 {
-    static const float logits[4] = {-3e38f, 3e38f, 0.0f, 3e38f}, infinite[4] = {0.0f, INFINITY, 0.0f, 1.0f};
+    static const float logits[4] = {-3e38f, 3e38f, 0.0f, 3e38f};
     (void)state;
     for (int mode = 0; mode < 2; mode++) {
         struct sampler_options o = plain;
         o.temperature = mode ? 1e-45f : 1e38f;
         struct sampler *s = start(o, 4, NULL);
         for (int i = 0; i < 100; i++) {
-            assert_int_equal(pick(s, infinite), 1);
             int32_t id = pick(s, logits);
             assert_true(mode == 0 || id == 1 || id == 3);
         }
@@ -481,6 +515,8 @@ int main(void)
         cmocka_unit_test(ids_that_are_not_allowed_are_never_chosen),
         cmocka_unit_test(a_logit_that_is_no_number_is_an_error),
         cmocka_unit_test(minus_infinity_is_never_chosen),
+        cmocka_unit_test(plus_infinity_is_an_error_that_names_the_index),
+        cmocka_unit_test(a_penalty_may_make_a_logit_infinite),
         cmocka_unit_test(extreme_values_still_give_an_id),
         cmocka_unit_test(options_out_of_range_are_named),
         cmocka_unit_test(a_vocabulary_with_nothing_to_choose_is_refused),

@@ -11,7 +11,7 @@ static void open_test(struct kernel_test *l)
 {
     *l = (struct kernel_test){.rng = 1};
     for (int s = 0; s < KT_SIDES; s++)
-        check_ok(exec_open(&l->side[s], "reference", false, false, &l->err), &l->err);
+        check_ok(exec_open(&l->side[s], &(struct exec_options){.device = "reference"}, &l->err), &l->err);
 }
 
 static void close_test(struct kernel_test *l)
@@ -30,7 +30,7 @@ static void a_number_behind_a_nan_does_not_hide_it(void **state)
         for (int at = 0; at < N; at++) {
             struct test_buffer *t = kt_floats(&l, N, 1, 2);
             assert_true(t && kt_error(&l, t, N) == 0);
-            ((float *)t->on[side].host)[at] = NAN;
+            memcpy(t->on[side].host + (size_t)at * sizeof(float), &(float){NAN}, sizeof(float));
             assert_true(kt_error(&l, t, N) == INFINITY);
             kt_clear(&l);
         }
@@ -47,7 +47,7 @@ static void a_half_behind_a_nan_does_not_hide_it(void **state)
             const uint16_t ones[N] = {0x3c00, 0x3c00, 0x3c00, 0x3c00, 0x3c00, 0x3c00, 0x3c00, 0x3c00};
             struct test_buffer *t = kt_bytes(&l, ones, sizeof ones);
             assert_true(t && kt_f16_error(&l, t, N) == 0);
-            ((uint16_t *)t->on[side].host)[at] = 0x7e00;
+            memcpy(t->on[side].host + (size_t)at * sizeof(uint16_t), &(uint16_t){0x7e00}, sizeof(uint16_t));
             assert_true(kt_f16_error(&l, t, N) == INFINITY);
             kt_clear(&l);
         }

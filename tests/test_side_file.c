@@ -174,7 +174,7 @@ static void a_group_that_cannot_be_kept_gets_no_more_than_everybody(void **state
         struct moeflux_err e = {0};
         if (syscall(SYS_setgroups, 0, NULL) || setgid(12345) || setuid(12345))
             _exit(2);
-        _exit(side_file_put(path, 0, "new", 3, &e) < 0);
+        _exit(side_file_put(path, 0, "new", 3, &e) < 0 ? 1 : 0);
     }
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);

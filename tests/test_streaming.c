@@ -70,9 +70,10 @@ struct subject {
     struct moeflux_needs needs;
     uint32_t n_moe_layers;
     uint64_t slot_bytes;
-    uint64_t fixed_bytes[3];          /* device memory not for experts: reference, device, device staged */
+    uint64_t fixed_bytes[3];          /* device memory not for experts: cpu, device, device staged */
     int32_t ids[N_PROMPT + N_DECODE]; /* real text, so that the routing is real */
     bool can[2][4];                   /* by layout and way of reading */
+    bool has_staged;                  /* the device has memory apart */
 };
 
 static void learn_ids(struct subject *s, const char *golden)
@@ -98,11 +99,12 @@ static struct moeflux_options options_for(const struct subject *s, const struct 
                                                      MOEFLUX_PREFETCH_ROUTER, MOEFLUX_PREFETCH_BOTH};
     static const enum moeflux_cache_policy policy[] = {MOEFLUX_CACHE_POLICY_LRU,
                                                        MOEFLUX_CACHE_POLICY_FREQUENCY};
-    bool staged = c->level[MEMORY] == STAGED, is_reference = device && strcmp(device, "reference") == 0;
+    bool staged = c->level[MEMORY] == STAGED;
+    uint32_t place = device && strcmp(device, "cpu") == 0 ? 0 : 1 + staged;
     return (struct moeflux_options){.dir = s->dirs[c->level[LAYOUT]],
                                     .device = device,
                                     .memory_bytes = bytes,
-                                    .gpu_memory_bytes = s->fixed_bytes[is_reference ? 0 : 1 + staged] + bytes,
+                                    .gpu_memory_bytes = s->fixed_bytes[place] + bytes,
                                     .expert_io = io[c->level[IO]],
                                     .prefetch = prefetch[c->level[PREFETCH]],
                                     .cache_policy = policy[c->level[POLICY]],
@@ -118,18 +120,19 @@ static int open_choice(struct moeflux_model **m, const struct subject *s, const 
 }
 
 /* What the plan of a run sets aside before experts get anything. */
-static uint64_t fixed_of(const struct subject *s, const char *device, bool staged)
+static uint64_t fixed_of(struct subject *s, const char *device, bool staged)
 {
     const struct moeflux_options o = {.dir = s->dirs[PLAIN], .device = device, .chunk = CHUNK};
     struct moeflux_plan p;
     struct moeflux_err e = {0};
     check_ok(test_hooks_make_plan(&o, &(struct test_hooks){.staged = staged}, &p, &e), &e);
+    s->has_staged |= staged && !p.is_unified;
     return p.weights_bytes + p.state_bytes + p.activation_bytes + p.driver_bytes;
 }
 
 static void find_fixed_bytes(struct subject *s)
 {
-    s->fixed_bytes[0] = fixed_of(s, "reference", false);
+    s->fixed_bytes[0] = fixed_of(s, "cpu", false);
     for (int staged = 0; staged < 2; staged++)
         s->fixed_bytes[1 + staged] = fixed_of(s, getenv("MOEFLUX_DEVICE"), staged);
 }
@@ -142,7 +145,7 @@ static void probe(struct subject *s)
             const struct choice c = {.level = {[LAYOUT] = layout, [IO] = io, [BUDGET] = HALF}};
             struct moeflux_model *m;
             struct moeflux_err e = {0};
-            int rc = open_choice(&m, s, &c, "reference", &e);
+            int rc = open_choice(&m, s, &c, "cpu", &e);
             s->can[layout][io] = rc == 0;
             if (rc < 0 && (rc != ERR_UNSUPPORTED || io < URING))
                 fail_msg("%s, %s: %s", level_name(&c, LAYOUT), level_name(&c, IO), e.text);
@@ -179,7 +182,7 @@ static const char *layer_path(const struct subject *s, uint32_t layer)
 
 static bool can(const struct subject *s, const struct choice *c)
 {
-    return s->can[c->level[LAYOUT]][c->level[IO]];
+    return s->can[c->level[LAYOUT]][c->level[IO]] && (c->level[MEMORY] == MAPPED || s->has_staged);
 }
 
 /* ---- one run ---- */
@@ -240,7 +243,7 @@ static void check_counters(const struct subject *s, struct moeflux_model *m, con
     hold(c->level[MEMORY] == MAPPED || resident || t.n_host_slots > 0);
 }
 
-/* Cold; on a device again in the cache that this left. The reference device is slow. */
+/* Cold, and again in the cache that this left. */
 static void run(const struct subject *s, const struct choice *c, const char *device, float *rows,
                 const float *want)
 {
@@ -253,8 +256,7 @@ static void run(const struct subject *s, const struct choice *c, const char *dev
     if (open_choice(&m, s, c, device, &e) < 0)
         fail_msg("%s: %s", name, e.text);
     check_ok(moeflux_session_new(&q, m, N_PROMPT + N_DECODE, &e), &e);
-    int n_turns = device && !strcmp(device, "reference") ? 1 : 2;
-    for (int turn = 0; turn < n_turns; turn++) {
+    for (int turn = 0; turn < 2; turn++) {
         memset(rows, 0, bytes);
         evaluate(s, m, q, rows);
         if (want && memcmp(rows, want, bytes) != 0)
@@ -287,7 +289,7 @@ static void compare(const struct subject *s, const struct choice *choices, uint3
 
 /* ---- which combinations ---- */
 
-/* Those that the reference device has: all its memory is mapped. */
+/* Those that the host has: all its memory is mapped. */
 static uint32_t all_mapped_choices(struct choice *out)
 {
     for (uint32_t i = 0; i < N_PRODUCT / 2; i++)
@@ -360,7 +362,7 @@ static void all_combinations_give_the_same_logits(void **state)
     struct subject s;
     struct choice choices[N_PRODUCT];
     open_subject(&s, ODD, ODD_GOLDEN);
-    compare(&s, choices, all_mapped_choices(choices), "reference");
+    compare(&s, choices, all_mapped_choices(choices), "cpu");
     close_subject(&s);
 }
 

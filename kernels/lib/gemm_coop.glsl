@@ -220,7 +220,7 @@ void multiply_as(const uint format, Matrix first, Matrix second, uint row, uint 
     }
 }
 
-// As for WIDE; the factors are applied already.
+// The factors are applied already.
 void multiply(out float acc[MAX_ACC], out float factors[16], Matrix first, Matrix second, uint row,
               uint second_row, Input x, float eps)
 {

@@ -1,4 +1,4 @@
-// gemm_tiles.glsl - gemm.glsl for GPUs, float32: DEPTH columns of BLOCK_ROWS rows and of TILE_TOKENS tokens go through
+// gemm_tiles.glsl - gemm.glsl in float32: DEPTH columns of BLOCK_ROWS rows and of TILE_TOKENS tokens go through
 // shared memory, 16 x 16 invocations compute ROWS x TOKENS sums each.
 #ifndef GEMM_TILES_GLSL
 #define GEMM_TILES_GLSL
@@ -79,7 +79,6 @@ void add_step(inout float acc[MAX_ACC])
     }
 }
 
-// As for WIDE, with half_row and tile_token of this invocation; all invocations must call it.
 void multiply(out float acc[MAX_ACC], out float factors[16], Matrix first, Matrix second, uint row,
               uint second_row, Input x, float eps)
 {

@@ -1,9 +1,7 @@
 // gemv.glsl - rows of quantised matrices times vectors kept in shared memory: the core of every product kernel.
 //
-// A block of ROWS rows (of each of MATRICES matrices, when a kernel needs two at once) meets TOKENS vectors. Two
-// mappings, chosen at build, offer the same functions:
-//   columns on lanes (gemv_lanes.glsl): lanes share rows, each takes pieces of 16 bytes. For GPUs.
-//   rows on lanes (gemv_wide.glsl, kernels named X_wide): each lane owns rows. For software devices.
+// A block of ROWS rows (of each of MATRICES matrices, when a kernel needs two at once) meets TOKENS vectors.
+// gemv_lanes.glsl has the products: lanes share rows, each takes pieces of 16 bytes.
 //     fetch_product   starts loading the first weights of a tile: call it before the barrier that publishes the tile
 //     add_product     adds the tile's products to the sums
 //     finish_product  ends the sums; lane_row and lane_stores say which of them a lane has to store
@@ -27,18 +25,10 @@ const uint SUBGROUPS = WORKGROUP / SUBGROUP;
 const uint MAX_ROWS = 4, MAX_ACC = 16;
 
 #include "lib/dequant.glsl"
-#ifdef WIDE
-#include "lib/gemv_wide.glsl"
-#else
 #include "lib/gemv_lanes.glsl"
-#endif
 
 // vec4s that an invocation loads at once where it brings a tile to shared memory.
-#ifdef WIDE
-const uint LOADS = 1;
-#else
 const uint LOADS = TILE > 32 * WORKGROUP ? 8 : (TILE / 4 + WORKGROUP - 1) / WORKGROUP;
-#endif
 
 shared float xs_sums[TOKENS * SUBGROUPS];
 

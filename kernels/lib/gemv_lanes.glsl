@@ -1,4 +1,4 @@
-// gemv_lanes.glsl - the products of gemv.glsl with columns on lanes, for GPUs: a piece is 16 bytes of a row, 32, 16, 8 or 4
+// gemv_lanes.glsl - the products of gemv.glsl with columns on lanes: a piece is 16 bytes of a row, 32, 16, 8 or 4
 // columns by format, or eight codes where their width is neither 4 nor 8 bits. Lanes take neighbouring pieces, SPLIT
 // subgroups a share each, and subgroup reductions end it.
 //

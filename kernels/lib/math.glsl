@@ -1,11 +1,24 @@
 // math.glsl - elementary functions whose error Vulkan leaves open, to about one unit in the last place.
 // The decay of the delta net multiplies its error over the whole context, so exp may not be off by 3 ulp.
 
-// exp(x). Below -87 the result is 0 (its true value is a denormal), above 88 it stays at exp(88).
+float not_a_number()
+{
+    return uintBitsToFloat(0x7fc00000u);
+}
+
+// By its bits: compilers may assume of a comparison that there is no NaN.
+bool is_nan(float x)
+{
+    return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u;
+}
+
+// exp(x); a NaN stays one. Below -87 the result is 0 (its true value is a denormal), above 88 it stays at exp(88).
 // Cody-Waite reduction x = k ln2 + r, |r| <= ln2 / 2, and the degree-7 Taylor polynomial (1e-8 relative there).
 // ln2's high part has 9 bits to spare, so k * high is exact with or without fused multiply-add.
 float exp_exact(float x)
 {
+    if (is_nan(x))
+        return not_a_number();
     if (x < -87.0)
         return 0.0;
     x = min(x, 88.0);

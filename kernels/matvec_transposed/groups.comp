@@ -23,19 +23,10 @@ const uint SLICES = WORKGROUP / LANES, MAX_ACC = 8 * TRANSPOSED_TOKENS;
 const uint STRIDE = LANES + 4;
 shared float sums[SLICES * 8 * STRIDE];
 
-// Four numbers of x from row 4 * four on of each token. Where all lanes need the same, each loads one token's: a software
-// device pays for loads. The first eight lanes are always there, since columns come in 64s.
+// Four numbers of x from row 4 * four on of each token.
 void load_inputs(uint token, uint four, out vec4 xs[TRANSPOSED_TOKENS])
 {
     uint x = gl_WorkGroupID.z * (a.x_step / 4) + four;
-    if (SLICES == 1 && TOKENS > 1 && SUBGROUP >= TOKENS) {
-        uint mine = min(token + gl_SubgroupInvocationID % TOKENS, a.n - 1);
-        vec4 v = F32x4s(a.x).v[mine * (a.x_stride / 4) + x];
-        [[unroll]] for (uint t = 0; t < TOKENS; t++)
-            xs[t] = vec4(subgroupShuffle(v.x, t), subgroupShuffle(v.y, t), subgroupShuffle(v.z, t),
-                         subgroupShuffle(v.w, t));
-        return;
-    }
     [[unroll]] for (uint t = 0; t < TOKENS; t++)
         xs[t] = F32x4s(a.x).v[min(token + t, a.n - 1) * (a.x_stride / 4) + x];
 }

@@ -70,11 +70,12 @@ void keep_best_groups()
 void main()
 {
     uint token = gl_WorkGroupID.x, lane = gl_SubgroupInvocationID, size = a.n_experts / GROUPS;
-    uint l[PER_LANE];
+    uint l[PER_LANE], nans = 0;
     [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
         uint e = i * SUBGROUP + lane, mine = min(e, a.n_experts - 1);
         float t = score(token, mine) + F32s(a.bias).v[mine];
         biased[e] = t;
+        nans += is_nan(t) ? 1 : 0;
         l[i] = e < a.n_experts ? ordered(t) : NONE;
     }
     barrier();
@@ -89,12 +90,14 @@ void main()
 
     float w[KEEP], mine = 0.0;
     [[unroll]] for (uint j = 0; j < KEEP; j++) {
-        // A NaN among the logits is the largest or the last: the index stays legal, the model's logits show it.
+        // A NaN among the logits may be the largest or the last: the index stays legal.
         kept_expert[j] = min(kept_expert[j], a.n_experts - 1);
         w[j] = j * SUBGROUP + lane < a.top_k ? score(token, kept_expert[j]) : 0.0;
         mine += w[j];
     }
     float factor = a.norm != 0 ? a.scale / (subgroupAdd(mine) + 1e-20) : a.scale;
+    if (subgroupAdd(nans) > 0)
+        factor = not_a_number();
     [[unroll]] for (uint j = 0; j < KEEP; j++) {
         uint k = j * SUBGROUP + lane;
         if (k < a.top_k) {

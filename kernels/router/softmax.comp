@@ -27,11 +27,12 @@ float sum_of_all(uint l[PER_LANE], float best)
 void main()
 {
     uint token = gl_WorkGroupID.x, lane = gl_SubgroupInvocationID;
-    uint l[PER_LANE], first = NONE;
+    uint l[PER_LANE], first = NONE, nans = 0;
     [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
         uint e = i * SUBGROUP + lane;
         float v = F32s(a.logits).v[token * a.stride + min(e, a.n_experts - 1)];
         l[i] = e < a.n_experts ? ordered(v) : NONE;
+        nans += is_nan(v) ? 1 : 0;
         first = max(first, l[i]);
     }
     float best = value_of(subgroupMax(first)), sum = 0.0;
@@ -48,10 +49,12 @@ void main()
     }
     if (a.norm != 0)
         sum = subgroupAdd(mine);
+    if (subgroupAdd(nans) > 0)
+        sum = not_a_number();
     [[unroll]] for (uint j = 0; j < KEEP; j++) {
         uint k = j * SUBGROUP + lane;
         if (k < a.top_k) {
-            // A NaN among the logits is the largest or the last: the index stays legal, the model's logits show it.
+            // A NaN among the logits may be the largest or the last: the index stays legal.
             U32s(a.idx).v[token * a.top_k + k] = min(kept_expert[j], a.n_experts - 1);
             F32s(a.weights).v[token * a.top_k + k] = w[j] / sum;
         }

@@ -113,6 +113,21 @@ uint64_t arch_scratch_bytes(const struct config *c, const struct exec_caps *caps
     return count.bytes;
 }
 
+uint64_t arch_host_bytes(const struct config *c, const struct exec_caps *caps, uint32_t max_chunk)
+{
+    const struct experts_shape experts = {.top_k = c->top_k, .hidden = c->hidden, .inner = c->moe_inner};
+    uint64_t widest = size_max(size_max(c->hidden, c->shared_inner), c->dense_inner);
+    for (uint32_t kind = 0; kind < MIXER_KINDS; kind++) {
+        struct mixer_needs needs = {0};
+        if (has_mixer(c, kind))
+            mixers[kind]->needs(c, caps, max_chunk, &needs);
+        widest = size_max(widest, needs.widest);
+    }
+    return caps->is_native ? size_max(linear_cpu_host_bytes((uint32_t)widest, max_chunk),
+                                      experts_cpu_host_bytes(&experts, max_chunk))
+                           : 0;
+}
+
 static int open_mixers(struct arch *a, struct moeflux_err *e)
 {
     int rc = 0;
@@ -257,6 +272,17 @@ void arch_experts_up(const struct arch *a, const struct arch_chunk *c, const str
 void arch_experts_down(const struct arch *a, const struct arch_chunk *c, const struct arch_experts *x)
 {
     moe_down(&a->moe, &a->layers[x->layer].moe, a->room.x, c->n, x);
+}
+
+void arch_shared_expert(const struct arch *a, const struct arch_chunk *c, uint32_t layer, uint64_t table)
+{
+    if (a->room.config->shared_inner)
+        moe_shared(&a->moe, &a->layers[layer].moe, a->room.x, layer, table, c->n);
+}
+
+void arch_add_experts(const struct arch *a, const struct arch_chunk *c, uint64_t sum)
+{
+    moe_add(&a->moe, a->room.x, sum, c->n);
 }
 
 void arch_head(const struct arch *a, uint32_t from, uint32_t n)

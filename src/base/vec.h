@@ -72,26 +72,54 @@ VEC_INLINE struct vec vec_bits(struct ivec x)
 /* ---- memory; any alignment */
 VEC_INLINE struct vec vec_load(const float *p)
 {
+#if defined(VEC_AVX)
+    /* Not memcpy: gcc 12 moves 32 bytes through the stack in two parts. */
+    return (struct vec){_mm256_loadu_ps(p)};
+#elif defined(VEC_NEON)
+    return (struct vec){vld1q_f32(p), vld1q_f32(p + 4)};
+#else
     struct vec v;
     memcpy(&v, p, sizeof v);
     return v;
+#endif
 }
 
 VEC_INLINE void vec_store(float *p, struct vec v)
 {
+#if defined(VEC_AVX)
+    _mm256_storeu_ps(p, v.a);
+#elif defined(VEC_NEON)
+    vst1q_f32(p, v.a);
+    vst1q_f32(p + 4, v.b);
+#else
     memcpy(p, &v, sizeof v);
+#endif
 }
 
 VEC_INLINE struct ivec ivec_load(const void *p)
 {
+#if defined(VEC_AVX)
+    return (struct ivec){(VEC_OF(int32_t))_mm256_loadu_si256((const __m256i *)p)};
+#elif defined(VEC_NEON)
+    return (struct ivec){vreinterpretq_s32_u8(vld1q_u8(p)),
+                         vreinterpretq_s32_u8(vld1q_u8((const uint8_t *)p + 16))};
+#else
     struct ivec v;
     memcpy(&v, p, sizeof v);
     return v;
+#endif
 }
 
 VEC_INLINE void ivec_store(void *p, struct ivec v)
 {
+#if defined(VEC_AVX)
+    _mm256_storeu_si256((__m256i *)p, (__m256i)v.a);
+#elif defined(VEC_NEON)
+    vst1q_u8(p, vreinterpretq_u8_s32(v.a));
+    vst1q_u8((uint8_t *)p + 16, vreinterpretq_u8_s32(v.b));
+#else
     memcpy(p, &v, sizeof v);
+#endif
 }
 
 /* The first n of 8 lanes; the others are 0, and stay as they are in memory. */
@@ -111,7 +139,11 @@ VEC_INLINE void vec_store_n(float *p, struct vec v, uint32_t n)
 
 VEC_INLINE struct vec vec_set1(float x)
 {
+#if defined(VEC_AVX)
+    return (struct vec){_mm256_set1_ps(x)};
+#else
     return VEC_MAKE(vec, x - (VEC_OF(float)){0}, x - (VEC_OF(float)){0});
+#endif
 }
 
 VEC_INLINE struct ivec ivec_set1(int32_t x)
@@ -150,6 +182,27 @@ VEC_INLINE struct vec vec_neg(struct vec x)
     return VEC_MAKE(vec, -x.a, -x.b);
 }
 
+#if !defined(VEC_AVX) && !defined(VEC_NEON)
+/* One lane of vec_fma. The C library's fmaf is slow where the processor has none, and a call where gcc may not assume it.
+ * In double the product is exact and the sum is wrong by `rest`; rounded to an odd last bit instead of to the nearest
+ * it keeps what the rounding to float, which has 29 bits less, needs to know. */
+static inline float vec_fma_lane(float x, float y, float z)
+{
+#ifdef FP_FAST_FMAF
+    return fmaf(x, y, z);
+#else
+    double product = (double)x * (double)y, sum = product + (double)z, added = sum - product;
+    double rest = (product - (sum - added)) + ((double)z - added);
+    uint64_t bits;
+    memcpy(&bits, &sum, sizeof bits);
+    if ((bits & 1) == 0 && (rest > 0 || rest < 0))
+        bits = (rest > 0) == (sum > 0) ? bits + 1 : bits - 1;
+    memcpy(&sum, &bits, sizeof sum);
+    return (float)sum;
+#endif
+}
+#endif
+
 /* x * y + z, rounded once. */
 VEC_INLINE struct vec vec_fma(struct vec x, struct vec y, struct vec z)
 {
@@ -158,12 +211,12 @@ VEC_INLINE struct vec vec_fma(struct vec x, struct vec y, struct vec z)
 #elif defined(VEC_NEON)
     return (struct vec){vfmaq_f32(z.a, x.a, y.a), vfmaq_f32(z.b, x.b, y.b)};
 #else
-    /* fmaf rounds once on every processor, in software where the unit is missing. */
+    float r[VEC_LANES];
     for (int l = 0; l < VEC_PART; l++) {
-        z.a[l] = fmaf(x.a[l], y.a[l], z.a[l]);
-        z.b[l] = fmaf(x.b[l], y.b[l], z.b[l]);
+        r[l] = vec_fma_lane(x.a[l], y.a[l], z.a[l]);
+        r[l + VEC_PART] = vec_fma_lane(x.b[l], y.b[l], z.b[l]);
     }
-    return z;
+    return vec_load(r);
 #endif
 }
 
@@ -174,11 +227,12 @@ VEC_INLINE struct vec vec_sqrt(struct vec x)
 #elif defined(VEC_NEON)
     return (struct vec){vsqrtq_f32(x.a), vsqrtq_f32(x.b)};
 #else
+    float r[VEC_LANES];
     for (int l = 0; l < VEC_PART; l++) {
-        x.a[l] = sqrtf(x.a[l]);
-        x.b[l] = sqrtf(x.b[l]);
+        r[l] = sqrtf(x.a[l]);
+        r[l + VEC_PART] = sqrtf(x.b[l]);
     }
-    return x;
+    return vec_load(r);
 #endif
 }
 
@@ -301,12 +355,12 @@ VEC_INLINE struct ivec ivec_nearest(struct vec x)
 #elif defined(VEC_NEON)
     return (struct ivec){vcvtnq_s32_f32(x.a), vcvtnq_s32_f32(x.b)};
 #else
-    struct ivec v;
+    int32_t r[VEC_LANES];
     for (int l = 0; l < VEC_PART; l++) {
-        v.a[l] = (int32_t)rintf(x.a[l]);
-        v.b[l] = (int32_t)rintf(x.b[l]);
+        r[l] = (int32_t)rintf(x.a[l]);
+        r[l + VEC_PART] = (int32_t)rintf(x.b[l]);
     }
-    return v;
+    return ivec_load(r);
 #endif
 }
 

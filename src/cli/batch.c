@@ -74,29 +74,47 @@ static char *answer_line(const struct generator *s, const struct request *r, con
     return line;
 }
 
+/* Takes `line` over; NULL stands for lack of memory. What was parsed of the request takes memory that is not needed any
+ * more. */
+static int set_result(struct queue_item *item, char *line, struct moeflux_err *e)
+{
+    item->result = line;
+    request_free(&item->request);
+    return line ? 0 : err_set(e, ERR_MEMORY, "out of memory for a result");
+}
+
 /* The request's own fault becomes its result; what would meet the next one too ends the run. */
-static int refuse_item(struct batch *b, struct queue_item *item, int rc, struct moeflux_err *e)
+static int refuse_item(struct queue_item *item, int rc, struct moeflux_err *e)
 {
     if (rc != ERR_FORMAT && rc != ERR_USAGE && rc != ERR_UNSUPPORTED)
         return rc;
-    b->n_failed++;
-    item->result = error_line(&item->request, e->text);
-    return item->result ? 0 : err_set(e, ERR_MEMORY, "out of memory for a result");
+    item->failed = true;
+    return set_result(item, error_line(&item->request, e->text), e);
 }
 
-/* Writes what is done at the front of the window; after an interruption what is done at all. */
-static int write_done(struct batch *b, bool all, struct moeflux_err *e)
+static int write_result(struct batch *b, struct queue_item *item, struct moeflux_err *e)
 {
-    size_t n = 0;
+    int rc = results_add(&b->results, item->result, e);
+    b->n_failed += !rc && item->failed;
+    b->n_done += !rc && !item->failed;
+    return rc;
+}
+
+/* Writes the results that there are; with --ordered only those at the front of the queue, unless the run `ends`. */
+static int write_done(struct batch *b, bool ends, struct moeflux_err *e)
+{
     int rc = 0;
-    for (; n < b->queue.n && !rc; n++) {
-        const struct queue_item *item = &b->queue.items[n];
-        if (!item->result && !all)
+    for (size_t i = 0; i < b->queue.n && !rc;) {
+        if (!b->queue.items[i].result && b->options->ordered && !ends)
             break;
-        if (item->result)
-            rc = results_add(&b->results, item->result, e);
+        if (!b->queue.items[i].result) {
+            i++;
+            continue;
+        }
+        rc = write_result(b, &b->queue.items[i], e);
+        if (!rc)
+            queue_remove(&b->queue, i);
     }
-    queue_remove_first(&b->queue, n);
     return rc;
 }
 
@@ -113,13 +131,15 @@ static int remember(struct batch *b, const struct request *r, struct moeflux_err
     return 0;
 }
 
+/* text NULL: it was too long. */
 static int take_line(struct batch *b, const char *text, size_t len, struct moeflux_err *e)
 {
     struct queue_item *item = queue_add(&b->queue);
-    int rc = request_read(&item->request, text, len, b->lines.n, &b->defaults, e);
+    int rc = text ? request_read(&item->request, text, len, b->lines.n, &b->defaults, e)
+                  : request_too_long(&item->request, b->lines.n, LINES_MAX_BYTES, e);
     if (item->request.key && results_has(&b->results, item->request.key)) {
         b->n_there++;
-        queue_remove_last(&b->queue);
+        queue_remove(&b->queue, b->queue.n - 1);
         return 0;
     }
     if (!rc)
@@ -129,15 +149,20 @@ static int take_line(struct batch *b, const char *text, size_t len, struct moefl
     if (!rc && item->request.tokens.n > b->generator.max_context)
         rc = err_set(e, ERR_USAGE, "line %" PRIu64 ": the prompt has %zu tokens, the context holds %u (-c)",
                      b->lines.n, item->request.tokens.n, b->generator.max_context);
-    return rc ? refuse_item(b, item, rc, e) : 0;
+    return rc ? refuse_item(item, rc, e) : 0;
 }
 
-static bool is_ours(const struct batch *b, const char *text, size_t len)
+static bool is_blank(const char *text, size_t len)
 {
-    size_t blanks = 0;
-    while (blanks < len && strchr(" \t\r", text[blanks]))
-        blanks++;
-    return blanks < len && (b->lines.n - 1) % b->options->shard_n == b->options->shard_i - 1;
+    size_t n = 0;
+    while (n < len && (text[n] == ' ' || text[n] == '\t' || text[n] == '\r'))
+        n++;
+    return n == len;
+}
+
+static bool is_ours(const struct batch *b)
+{
+    return (b->lines.n - 1) % b->options->shard_n == b->options->shard_i - 1;
 }
 
 /* Takes what lines there are; waits for one only when there is nothing else to do. */
@@ -150,8 +175,9 @@ static int fill(struct batch *b, struct moeflux_err *e)
         if (rc < 0 || rc == LINES_NOT_YET)
             return rc < 0 ? rc : 0;
         b->at_end = rc == LINES_END;
-        rc = rc == LINES_LINE && is_ours(b, text, len) ? take_line(b, text, len, e) : 0;
-        if (rc)
+        if (b->at_end || !is_ours(b) || (rc == LINES_LINE && is_blank(text, len)))
+            continue;
+        if ((rc = take_line(b, rc == LINES_LINE ? text : NULL, len, e)))
             return rc;
     }
     return 0;
@@ -188,24 +214,35 @@ static int compute(struct batch *b, struct queue_item *item, struct moeflux_err 
         rc = prefill(b, item, &st, e);
     if (!rc)
         rc = answer_run(&a, s, &ao, e);
-    if (!rc && !(item->result = answer_line(s, &item->request, &a, &st)))
-        rc = err_set(e, ERR_MEMORY, "out of memory for a result");
+    if (!rc) {
+        b->n_prompt += item->request.tokens.n;
+        b->n_computed += st.n_prompt;
+        b->prefill_ns += st.prefill_ns;
+        rc = set_result(item, answer_line(s, &item->request, &a, &st), e);
+    } else {
+        rc = refuse_item(item, rc, e);
+    }
     answer_free(&a);
-    if (rc)
-        return refuse_item(b, item, rc, e);
-    b->n_done++;
-    b->n_prompt += item->request.tokens.n;
-    b->n_computed += st.n_prompt;
-    b->prefill_ns += st.prefill_ns;
-    return 0;
+    return rc;
 }
 
 /* ---- the run ---- */
+
+/* Of two failures the first is told; one of the results' file rather than an interruption. */
+static int worse(int rc, int of_results, const struct moeflux_err *why, struct moeflux_err *e)
+{
+    if (!of_results || (rc && rc != ERR_INTERRUPTED))
+        return rc;
+    *e = *why;
+    return of_results;
+}
 
 static int loop(struct batch *b, struct moeflux_err *e)
 {
     for (;;) {
         int rc = fill(b, e);
+        if (!rc)
+            rc = write_done(b, false, e);
         struct queue_item *item = rc ? NULL : queue_choose(&b->queue);
         if (!rc && signals_asked())
             rc = err_set(e, ERR_INTERRUPTED, "interrupted");
@@ -213,9 +250,9 @@ static int loop(struct batch *b, struct moeflux_err *e)
             rc = compute(b, item, e);
         /* What is done is kept, whatever ended the run. */
         struct moeflux_err closing;
-        int written = write_done(b, rc != 0, rc ? &closing : e);
-        if (rc || written)
-            return rc ? rc : written;
+        rc = worse(rc, write_done(b, rc != 0, &closing), &closing, e);
+        if (rc)
+            return rc;
         if (b->at_end && b->queue.n == 0)
             return 0;
     }
@@ -262,6 +299,7 @@ int batch_run(const struct options *o, const struct term *t, struct output *out,
         .options = o, .defaults = options_request(o), .results = {.fd = -1}, .lines = {.input.fd = -1}};
     if (signals_catch_interrupt(e))
         return ERR_IO;
+    signals_catch_termination();
     bar_init(&b.bar, t);
     int rc = lines_open(&b.lines, o->batch, e);
     if (!rc)
@@ -280,9 +318,10 @@ int batch_run(const struct options *o, const struct term *t, struct output *out,
     }
     rc = setup_save_usage(&b.generator, o, rc, e);
     uint64_t n_failed = b.n_failed;
-    int closed = finish(&b, rc ? NULL : e);
-    if (!rc && !closed && n_failed)
+    struct moeflux_err closing;
+    rc = worse(rc, finish(&b, &closing), &closing, e);
+    if (!rc && n_failed)
         rc = err_set(e, ERR_FORMAT, "%" PRIu64 " of the requests failed; their results have an \"error\"",
                      n_failed);
-    return rc ? rc : closed;
+    return rc;
 }

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
+#include "cli/finite.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/prompt.h"
@@ -91,6 +92,16 @@ static void take_ids(struct bench *b, int32_t *out, size_t n)
         out[i] = b->ids.ids[b->at++ % b->ids.n];
 }
 
+/* Adds the time that it took to *ns; what a broken computation takes is no measurement. */
+static int evaluate(struct generator *s, const int32_t *ids, size_t n, uint64_t *ns, struct moeflux_err *e)
+{
+    uint64_t start = clock_ns();
+    int rc = generator_eval(s, ids, n, NULL, e);
+    *ns += clock_ns() - start;
+    return rc ? rc
+              : finite_logits(s->logits, s->info.vocab_size, moeflux_session_position(s->sequence) - 1, e);
+}
+
 /* Nanoseconds for n tokens from an empty sequence: at once, or one by one after one that is not timed. */
 static int measure(struct bench *b, bool decode, uint32_t n, uint64_t *ns, struct moeflux_err *e)
 {
@@ -99,16 +110,16 @@ static int measure(struct bench *b, bool decode, uint32_t n, uint64_t *ns, struc
     if (!ids)
         return ERR_MEMORY;
     take_ids(b, ids, (size_t)n + 1);
+    uint64_t untimed = 0;
+    *ns = 0;
     int rc = moeflux_session_clear(s->sequence, e);
     if (!rc && decode)
-        rc = generator_eval(s, ids + n, 1, NULL, e);
-    uint64_t start = clock_ns();
+        rc = evaluate(s, ids + n, 1, &untimed, e);
     if (!decode && !rc)
-        rc = generator_eval(s, ids, n, NULL, e);
+        rc = evaluate(s, ids, n, ns, e);
     for (uint32_t i = 0; decode && i < n && !rc; i++)
         rc = signals_interrupted() ? err_set(e, ERR_INTERRUPTED, "interrupted")
-                                   : generator_eval(s, ids + i, 1, NULL, e);
-    *ns = clock_ns() - start;
+                                   : evaluate(s, ids + i, 1, ns, e);
     free(ids);
     return rc;
 }

@@ -1,6 +1,7 @@
 #include "cli/exit.h"
 
 #include "cli/say.h"
+#include "cli/signals.h"
 
 int exit_status(int rc)
 {
@@ -10,7 +11,7 @@ int exit_status(int rc)
     case ERR_NO_FIT:
         return EXIT_NO_FIT;
     case ERR_INTERRUPTED:
-        return EXIT_INTERRUPTED;
+        return signals_status();
     default:
         return rc < 0 ? EXIT_FAILED : EXIT_OK;
     }

@@ -6,7 +6,7 @@
 
 enum exit_status { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_NO_FIT = 3, EXIT_INTERRUPTED = 130 };
 
-/* The status that a return code (0 or ERR_*) stands for. */
+/* The status that a return code (0 or ERR_*) stands for; of ERR_INTERRUPTED it depends on the signal. */
 int exit_status(int rc);
 
 /* Prints "moeflux: TEXT" on stderr: something that the user should know and that stops nothing. */

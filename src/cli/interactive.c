@@ -274,6 +274,13 @@ static int loop(struct talk *t, struct moeflux_err *e)
     return rc;
 }
 
+/* What could not be kept is lost now: the program fails. Why was told. */
+static int end(struct talk *t, int rc, struct moeflux_err *e)
+{
+    bool kept = talk_keep_quietly(t, true) && !line_lost_history(t->line);
+    return rc || kept ? rc : err_set(e, ERR_IO, "%s", "");
+}
+
 static void greet(const struct talk *t)
 {
     const struct moeflux_model_info *info = &t->generator.info;
@@ -325,7 +332,7 @@ int interactive_run(const struct options *o, const struct term *term, struct out
         greet(&t);
         talk_show(&t, SHOWN_TURNS);
         rc = loop(&t, e);
-        talk_keep_quietly(&t, true);
+        rc = end(&t, rc, e);
     }
     rc = setup_save_usage(&t.generator, o, rc, e);
     line_close(t.line);

@@ -4,8 +4,6 @@
 
 #include "base/err.h"
 
-#define MAX_LINE ((size_t)1 << 30)
-
 int lines_open(struct lines *l, const char *path, struct moeflux_err *e)
 {
     *l = (struct lines){.input.fd = -1};
@@ -23,10 +21,19 @@ static int read_more(struct lines *l, bool wait, struct moeflux_err *e)
     }
     int rc = input_read(&l->input, wait, &l->held, e);
     l->ended = rc == INPUT_END;
-    if (rc == INPUT_BYTES && l->held.len > MAX_LINE)
-        return err_set(e, ERR_FORMAT, "%s: line %llu is over %zu bytes", l->input.name,
-                       (unsigned long long)l->n + 1, MAX_LINE);
     return rc;
+}
+
+/* The `len` bytes from `at` on are a line; `end`: of its line end. */
+static int give(struct lines *l, size_t len, size_t end, const char **text, size_t *out_len)
+{
+    bool fits = !l->too_long && len <= LINES_MAX_BYTES;
+    *text = str_text(&l->held) + l->at;
+    *out_len = len;
+    l->at += len + end;
+    l->n++;
+    l->too_long = false;
+    return fits ? LINES_LINE : LINES_TOO_LONG;
 }
 
 int lines_next(struct lines *l, bool wait, const char **text, size_t *len, struct moeflux_err *e)
@@ -36,15 +43,15 @@ int lines_next(struct lines *l, bool wait, const char **text, size_t *len, struc
         const char *start = str_text(&l->held) + l->at;
         size_t left = l->held.len - l->at;
         const char *stop = memchr(start + seen, '\n', left - seen);
-        if (stop || (l->ended && left)) {
-            *text = start;
-            *len = stop ? (size_t)(stop - start) : left;
-            l->at += *len + (stop != NULL);
-            l->n++;
-            return LINES_LINE;
-        }
+        if (stop || (l->ended && (left || l->too_long)))
+            return give(l, stop ? (size_t)(stop - start) : left, stop != NULL, text, len);
         if (l->ended)
             return LINES_END;
+        l->too_long |= left > LINES_MAX_BYTES;
+        if (l->too_long) {
+            str_free(&l->held);
+            l->at = left = 0;
+        }
         seen = left;
         int rc = read_more(l, wait, e);
         if (rc < 0)

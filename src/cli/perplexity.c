@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
+#include "cli/finite.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/prompt.h"
@@ -47,11 +48,10 @@ static int score(void *ctx, uint32_t pos, const float *row, struct moeflux_err *
     struct scoring *s = ctx;
     if (pos + 1 >= s->n_window)
         return 0;
+    struct moeflux_err why;
+    if (finite_logits(row, s->generator.info.vocab_size, pos, &why))
+        return err_set(e, ERR_DEVICE, "window %" PRIu64 ", %.400s", s->n_windows + 1, why.text);
     double x = surprise(row, s->generator.info.vocab_size, s->window[pos + 1]);
-    if (!isfinite(x))
-        return err_set(e, ERR_DEVICE,
-                       "the logits after token %" PRIu32 " of window %" PRIu64 " are not finite", pos,
-                       s->n_windows + 1);
     s->sum += x;
     s->squares += x * x;
     s->n++;

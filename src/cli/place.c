@@ -1,12 +1,16 @@
 #include "cli/place.h"
 
+#include <dirent.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/err.h"
+#include "base/file.h"
 #include "base/str.h"
+#include "cli/options.h"
 
 int place_check(const char *flag, const char *path, struct moeflux_err *e)
 {
@@ -19,6 +23,87 @@ int place_check(const char *flag, const char *path, struct moeflux_err *e)
     dir[n] = '\0';
     return access(dir, W_OK) == 0 ? 0 : err_errno(e, ERR_IO, "%s %s", flag, path);
 }
+
+/* ---- outputs and the model ---- */
+
+static bool same_file(const struct stat *a, const struct stat *b)
+{
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+/* Whether the file is in the directory `fd`, which is closed, or in one below. Links count as what they lead to: there are
+ * model directories of nothing but links. */
+static bool holds(int fd, const struct stat *file, int depth)
+{
+    DIR *d = fd < 0 ? NULL : fdopendir(fd);
+    bool found = false;
+    for (struct dirent *x; d && !found && (x = readdir(d));) {
+        struct stat st;
+        if (strcmp(x->d_name, ".") == 0 || strcmp(x->d_name, "..") == 0 ||
+            fstatat(dirfd(d), x->d_name, &st, 0) < 0)
+            continue;
+        found = same_file(&st, file);
+        if (!found && depth > 0 && S_ISDIR(st.st_mode))
+            found = holds(openat(dirfd(d), x->d_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC), file, depth - 1);
+    }
+    if (d)
+        closedir(d);
+    return found;
+}
+
+static bool is_in_model(const char *model, const struct stat *file)
+{
+    struct stat dir;
+    enum { DEPTH = 2 };
+    return (stat(model, &dir) == 0 && same_file(&dir, file)) ||
+           holds(open(model, O_RDONLY | O_DIRECTORY | O_CLOEXEC), file, DEPTH);
+}
+
+/* An empty file begins with anything. */
+static bool begins_with(const char *path, const char *beginning)
+{
+    char start[32];
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, start, sizeof start);
+    if (fd >= 0)
+        close(fd);
+    size_t len = strlen(beginning);
+    return n == 0 || (n >= (ssize_t)len && memcmp(start, beginning, len) == 0);
+}
+
+/* beginning: of the files that the flag writes; NULL: none of them may be in the directory. */
+static int check_output(const char *flag, const char *path, const char *beginning, const char *model,
+                        struct moeflux_err *e)
+{
+    struct stat st;
+    if (!path || strcmp(path, "-") == 0)
+        return 0;
+    char *parent = beginning ? NULL : file_parent(path, NULL);
+    bool exists = stat(path, &st) == 0;
+    bool refused = exists ? is_in_model(model, &st) && !(beginning && begins_with(path, beginning))
+                          : parent && stat(parent, &st) == 0 && is_in_model(model, &st);
+    free(parent);
+    return refused ? err_set(e, ERR_USAGE, "%s: %s lies in the model directory %s%s", flag, path, model,
+                             exists ? " and would be replaced" : "; choose another place")
+                   : 0;
+}
+
+int place_check_outputs(const struct options *o, struct moeflux_err *e)
+{
+    const struct {
+        const char *flag, *path, *beginning;
+    } outputs[] = {
+        {"--logits", o->logits, NULL},           {"--hidden", o->hidden, NULL},
+        {"--usage", o->usage, "moeflux usage "}, {"--prompt-cache", o->prompt_cache, "XLFM"},
+        {"--output", o->output, "{\"id\": "},
+    };
+    int rc = 0;
+    for (size_t i = 0; !rc && i < sizeof outputs / sizeof *outputs; i++)
+        rc = check_output(outputs[i].flag, outputs[i].path, outputs[i].beginning, o->model, e);
+    return rc;
+}
+
+/* ---- the user's state ---- */
 
 /* Makes every directory of `path` above its last part; what is there already is fine. */
 static void make_parents(const char *path)

@@ -25,11 +25,13 @@ struct probe {
 /* Creates the files that the options name (as temporary ones). */
 int probe_open(struct probe *p, const struct options *o, struct output *out, struct moeflux_err *e);
 
-/* The prompt is known: writes headers and tokens, and fills the outputs. The probe must outlive the evaluation. */
+/* The prompt is known: writes headers and tokens, and fills the outputs. The probe must outlive the evaluation, which ends with
+ * ERR_DEVICE at the first number that is not finite. */
 int probe_begin(struct probe *p, const struct moeflux_model_info *info, const struct token_list *prompt,
                 struct moeflux_outputs *outputs, struct moeflux_err *e);
 
-/* The prompt was evaluated; `last` [vocab_size] are the logits after it. Gives the files their names. */
+/* The prompt was evaluated; `last` [vocab_size] are the logits after it. Gives the files their names. ERR_DEVICE: one of
+ * them is not finite. */
 int probe_finish(struct probe *p, const float *last, struct moeflux_err *e);
 
 /* Drops what was not finished. A zeroed struct is legal. */

@@ -49,6 +49,9 @@ static int parse_ids(const char *name, const struct str *text, struct token_list
         size_t kept = n < sizeof word ? n : sizeof word - 1;
         memcpy(word, at, kept);
         word[kept] = '\0';
+        if (memchr(word, '\0', kept))
+            return err_set(e, ERR_USAGE, "%s: word %zu: expected a token id, found a NUL byte", name,
+                           ids->n + 1);
         if (n >= sizeof word || !number_int(word, 0, INT32_MAX, &id))
             return err_set(e, ERR_USAGE, "%s: word %zu: expected a token id, found \"%s\"", name, ids->n + 1,
                            word);

@@ -116,19 +116,39 @@ bool results_has(const struct results *r, const char *key)
     return json_object_get(r->there, key) != NULL;
 }
 
+/* Where the next line begins; -1 in what is no regular file. */
+static off_t end_of(int fd)
+{
+    struct stat st;
+    return fstat(fd, &st) == 0 && S_ISREG(st.st_mode) ? st.st_size : -1;
+}
+
+static int append(struct results *r, const struct str *whole, struct moeflux_err *e)
+{
+    struct moeflux_err why;
+    off_t end = end_of(r->fd);
+    int rc = file_write(r->fd, r->path, whole->data, whole->len, &why);
+    /* A full disk takes a part of the line. */
+    bool cut = rc && end >= 0 && ftruncate(r->fd, end) < 0;
+    return rc ? err_set(e, rc, "%.400s%s", why.text, cut ? "; the last line is cut, run again" : "") : 0;
+}
+
 int results_add(struct results *r, const char *line, struct moeflux_err *e)
 {
     struct str whole = {0};
+    if (r->failed)
+        return err_set(e, ERR_IO, "%s: an earlier write has failed", r->path ? r->path : "stdout");
     str_add_text(&whole, line);
     str_add_text(&whole, "\n");
     int rc = str_ok(&whole) ? 0 : err_set(e, ERR_MEMORY, "out of memory for a result");
     if (!rc && r->path) {
-        rc = file_write(r->fd, r->path, whole.data, whole.len, e);
+        rc = append(r, &whole, e);
     } else if (!rc) {
         output_add(r->out, whole.data, whole.len);
         rc = output_flush(r->out, e);
     }
     str_free(&whole);
+    r->failed = rc != 0;
     return rc;
 }
 

@@ -13,6 +13,7 @@ struct results {
     const char *path;     /* NULL: stdout */
     int fd;               /* of the file; -1: none */
     struct output *out;   /* stdout */
+    bool failed;          /* a write has: nothing more is written */
     struct json_t *there; /* keys (request_key) of what the file had at the start */
 };
 
@@ -24,7 +25,8 @@ int results_open(struct results *r, const char *path, struct output *out, struct
 /* Whether an earlier run has answered this one. */
 bool results_has(const struct results *r, const char *key);
 
-/* Writes one line, at once and whole. ERR_IO, ERR_MEMORY. */
+/* Writes one line, at once. Of one that cannot be written nothing stays in the file. ERR_IO, also after an earlier one;
+ * ERR_MEMORY. */
 int results_add(struct results *r, const char *line, struct moeflux_err *e);
 
 /* Waits until the results are on the disk, and closes. ERR_IO. */

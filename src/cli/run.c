@@ -221,6 +221,8 @@ static int run_all(struct run *r, struct moeflux_err *e)
         rc = print_json(r, e);
     if (!rc && o->stats)
         stats_print(&r->stats, &r->answer, &r->generator);
+    if (!rc && r->cache.unwritten.code)
+        rc = err_set(e, r->cache.unwritten.code, "%s", r->cache.unwritten.text);
     if (!rc && r->answer.stop == ANSWER_INTERRUPTED)
         rc = err_set(e, ERR_INTERRUPTED, "interrupted");
     return rc;

@@ -11,6 +11,7 @@
 #include "cli/exit.h"
 
 static volatile sig_atomic_t n_interrupts;
+static volatile sig_atomic_t interrupted_by; /* the first signal since the program began; 0: none */
 static volatile sig_atomic_t impatient = 1;
 static volatile sig_atomic_t held;
 
@@ -30,14 +31,16 @@ static void wake(void)
 
 static void on_interrupt(int signal_number)
 {
-    (void)signal_number;
-    if (n_interrupts && impatient)
+    bool first = !n_interrupts;
+    if (!first && impatient && signal_number == SIGINT)
         _exit(EXIT_INTERRUPTED);
+    if (!interrupted_by)
+        interrupted_by = signal_number;
     n_interrupts = 1;
     wake();
-    static const char notice[] = "\nmoeflux: ending after the request at hand; Ctrl-C again ends at once\n";
+    static const char notice[] = "\nmoeflux: ending after the request at hand; Ctrl-C ends at once\n";
     int saved = errno;
-    if (held && write(STDERR_FILENO, notice, sizeof notice - 1) < 0)
+    if (held && first && write(STDERR_FILENO, notice, sizeof notice - 1) < 0)
         errno = saved;
 }
 
@@ -63,6 +66,22 @@ int signals_catch_interrupt(struct moeflux_err *e)
         return err_errno(e, ERR_IO, "eventfd");
     catch_signal(SIGINT, on_interrupt);
     return 0;
+}
+
+void signals_catch_termination(void)
+{
+    static const int numbers[] = {SIGTERM, SIGHUP};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        struct sigaction before;
+        sigaction(numbers[i], NULL, &before);
+        if (before.sa_handler != SIG_IGN)
+            catch_signal(numbers[i], on_interrupt);
+    }
+}
+
+int signals_status(void)
+{
+    return interrupted_by ? 128 + interrupted_by : EXIT_INTERRUPTED;
 }
 
 static void on_change(int signal_number)

@@ -15,13 +15,20 @@ void signals_ignore_failed_writes(void);
  * after it: what waits for input waits in signals_wait. ERR_IO. */
 int signals_catch_interrupt(struct moeflux_err *e);
 
-/* While on, signals_interrupted stays false: the work at hand is to be finished. The first SIGINT says so on stderr. */
+/* SIGTERM and SIGHUP count as SIGINT, unless they are ignored (nohup). Only a second SIGINT ends the program at once:
+ * systems send several of the others. */
+void signals_catch_termination(void);
+
+/* The exit status of a run that a signal has ended: 128 and its number. */
+int signals_status(void);
+
+/* While on, signals_interrupted stays false: the work at hand is to be finished. The first signal says so on stderr. */
 void signals_hold(bool on);
 
 /* As signals_interrupted, held or not. */
 bool signals_asked(void);
 
-/* Whether SIGINT arrived since the last signals_clear. */
+/* Whether SIGINT (or one that counts as it) arrived since the last signals_clear. */
 bool signals_interrupted(void);
 void signals_clear(void);
 

@@ -299,7 +299,7 @@ int talk_keep(struct talk *t, bool all, struct moeflux_err *e)
     return rc;
 }
 
-void talk_keep_quietly(struct talk *t, bool all)
+bool talk_keep_quietly(struct talk *t, bool all)
 {
     struct moeflux_err e;
     int rc = talk_keep(t, all, &e);
@@ -308,6 +308,7 @@ void talk_keep_quietly(struct talk *t, bool all)
     else if (rc)
         exit_report(rc, &e);
     signals_clear();
+    return rc == 0 || rc == ERR_INTERRUPTED;
 }
 
 static int check_saved(const struct talk *t, const char *name, const struct saved *s, struct moeflux_err *e)

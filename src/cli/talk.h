@@ -52,8 +52,8 @@ int talk_clear(struct talk *t, struct moeflux_err *e);
 
 /* Writes a conversation that has a name: its text always, its state when it has grown much, or (`all`) has changed. */
 int talk_keep(struct talk *t, bool all, struct moeflux_err *e);
-/* The same at a moment when a failure can only be told. */
-void talk_keep_quietly(struct talk *t, bool all);
+/* The same at a moment when a failure can only be told. False: it was. */
+bool talk_keep_quietly(struct talk *t, bool all);
 /* Replaces the conversation by a saved one. On failure there still is the old one. */
 int talk_load(struct talk *t, const char *name, struct moeflux_err *e);
 

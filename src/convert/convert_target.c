@@ -66,7 +66,16 @@ static int set_sum(struct convert_target *t, const struct convert_sum *s, struct
     return rc;
 }
 
-/* Lines that do not parse are the torn end of an interrupted write: what they stood for is written again. */
+/* "name bytes xxh3". False for the torn end of an interrupted write, whose sum may lack digits. */
+static bool parse_sum(const char *line, struct convert_sum *s)
+{
+    int n = 0;
+    return sscanf(line, "%63s %" SCNu64 " %n", s->name, &s->bytes, &n) == 2 && n > 0 &&
+           strlen(line + n) == 16 && strspn(line + n, "0123456789abcdef") == 16 &&
+           sscanf(line + n, "%" SCNx64, &s->xxh3) == 1;
+}
+
+/* What a torn line stood for is written again. */
 static int parse_state(struct convert_target *t, char *text, const char *path, struct moeflux_err *e)
 {
     char *line = text, *end = strchr(text, '\n');
@@ -81,7 +90,7 @@ static int parse_state(struct convert_target *t, char *text, const char *path, s
     for (line = end + 1; rc == 0 && (end = strchr(line, '\n')); line = end + 1) {
         struct convert_sum s = {0};
         *end = '\0';
-        if (sscanf(line, "%63s %" SCNu64 " %16" SCNx64, s.name, &s.bytes, &s.xxh3) == 3)
+        if (parse_sum(line, &s))
             rc = set_sum(t, &s, e);
     }
     return rc;
@@ -107,8 +116,12 @@ static int load_state(struct convert_target *t, struct moeflux_err *e)
     int rc = path ? lock_state(t, path, e) : ERR_MEMORY;
     if (rc == 0)
         rc = file_read_text(path, MAX_STATE_BYTES, &text, &len, e);
+    bool torn = rc == 0 && len > 0 && text[len - 1] != '\n';
     if (rc == 0)
         rc = parse_state(t, text, path, e);
+    /* The next line must not become the rest of a torn one. */
+    if (rc == 0 && torn)
+        rc = file_write(t->state_fd, path, "\n", 1, e);
     free(text);
     free(path);
     return rc;

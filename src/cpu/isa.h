@@ -8,6 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "cpu/product.h"
+
 struct moeflux_err;
 
 /* CPU_ISAS(each): each(NAME) for every set of the processor family that the program is built for, slow ones first. */
@@ -26,10 +28,14 @@ enum { CPU_N_ISAS = 1 };
 struct cpu_isa {
     const char *name;
     uint32_t idx; /* its number in CPU_ISAS: for tables of functions that X_isa.c exports */
+    cpu_quantise_fn *quantise;
+    cpu_gemv_fn *gemv;
+    cpu_pack_fn *pack;
+    cpu_gemm_fn *gemm;
 };
 
 /* The one of that name, or for NULL the fastest that this processor has.
- * NULL with `e` filled: ERR_USAGE for a name that is none of CPU_ISAS, ERR_UNSUPPORTED where the processor lacks it. */
+ * NULL with `e` filled (ERR_USAGE): the name is none of CPU_ISAS, or the processor lacks it. */
 const struct cpu_isa *cpu_isa_find(const char *name, struct moeflux_err *e);
 
 /* Number idx of CPU_ISAS when this processor has it, else NULL. */

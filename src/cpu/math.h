@@ -1,4 +1,4 @@
-/* math.h - exp, log, tanh and their kin over 8 lanes; sine, cosine and power in double.
+/* math.h - exp, log, tanh and their kin over 8 lanes.
  *
  * SLEEF's deterministic functions: the same bits on every processor with a fused multiply-add, in 8 lanes, 4 or one.
  * Errors: exp, log, log1p (up to 1e38), tanh at most 1 unit in the last place, what is made of them at most 4. */
@@ -14,11 +14,6 @@ float math_exp_1(float x);
 float math_log_1(float x);
 float math_log1p_1(float x);
 float math_tanh_1(float x);
-
-/* For tables: one value at a time. */
-double math_sin(double x);
-double math_cos(double x);
-double math_pow(double x, double y);
 
 #if defined(VEC_AVX)
 #define MATH_LANES(name, sleef)                                                                              \

@@ -7,6 +7,11 @@
 
 extern const struct cpu_isa VEC_NAME(cpu_isa);
 
+cpu_quantise_fn VEC_NAME(quantise);
+cpu_gemv_fn VEC_NAME(gemv);
+cpu_pack_fn VEC_NAME(pack);
+cpu_gemm_fn VEC_NAME(gemm);
+
 enum {
 #define CPU_IDX_OF(set) CPU_IDX_##set,
     CPU_ISAS(CPU_IDX_OF)

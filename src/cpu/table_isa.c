@@ -6,4 +6,8 @@
 const struct cpu_isa VEC_NAME(cpu_isa) = {
     .name = TEXT(CPU_ISA),
     .idx = VEC_JOIN(CPU_IDX, CPU_ISA),
+    .quantise = VEC_NAME(quantise),
+    .gemv = VEC_NAME(gemv),
+    .pack = VEC_NAME(pack),
+    .gemm = VEC_NAME(gemm),
 };

@@ -48,7 +48,7 @@ static void put(struct writer *w, const void *bytes, uint64_t n)
     if (w->rc < 0)
         return;
     XXH3_64bits_update(w->hash, bytes, n);
-    w->rc = file_write(w->side.fd, w->side.temporary, bytes, n, w->e);
+    w->rc = file_write(w->side.fd, w->side.path, bytes, n, w->e);
     w->done += n;
     if (w->rc == 0 && !progress_report(&w->s->model->progress, "writing the state", "B", w->done, w->total))
         w->rc = err_set(w->e, ERR_INTERRUPTED, "%s: interrupted while it was written", w->side.path);

@@ -1,8 +1,8 @@
 /* exec.h - where operations run: a backend and its queue.
  *
- * Backends: vulkan (a GPU, or a software Vulkan device) and reference (this CPU, plain loops, double sums). Every
- * operation takes the same call on each of them: an address is a device address on Vulkan and a host pointer on the
- * host. Vulkan records operations into a batch; a host backend runs each at once. Recording is sticky: the first error
+ * Backends: vulkan (a GPU, or a software Vulkan device), cpu (this machine's cores, native SIMD code) and reference (this
+ * CPU, plain loops, double sums). Every operation takes the same call on each of them: an address is a device address on
+ * Vulkan and a host pointer on the host. Vulkan records operations into a batch; a host backend runs each at once. Recording is sticky: the first error
  * is kept, later calls do nothing, exec_submit returns it. Operations of one batch run in order, each seeing what the
  * ones before wrote. */
 #ifndef MOEFLUX_EXEC_EXEC_H
@@ -33,10 +33,10 @@ struct exec_buffer {
 /* What a device is like. Nothing above the operations asks which backend it is. */
 struct exec_caps {
     const char *name; /* of the device; borrowed */
-    bool is_host; /* operations run at once on this CPU: nothing is recorded ahead, kernels do not exist */
+    bool is_host;   /* operations run at once on this CPU: nothing is recorded ahead, kernels do not exist */
+    bool is_native; /* of a host backend: made for speed. Else it is the reference */
     bool is_software; /* its lanes are this machine's cores: the host backends, software Vulkan devices */
     bool is_unified;  /* EXEC_DEVICE memory is mapped */
-    bool has_wide;    /* kernels named X_wide can run, and are faster: a software Vulkan device */
     bool has_coopmat; /* kernels named X_coop can run: float16 matrix units */
     uint32_t subgroup_size, max_workgroup, max_shared_bytes;
     uint64_t max_alloc_bytes;
@@ -45,14 +45,21 @@ struct exec_caps {
     uint64_t used_bytes;  /* of it by this process, as the driver counts; 0: it does not say */
 };
 
-/* device: NULL (best Vulkan device), "reference", an index or a part of a name. profile: time every operation.
- * staged: EXEC_DEVICE memory is not mapped, whatever the device (not on the host). */
-int exec_open(struct exec **out, const char *device, bool profile, bool staged, struct moeflux_err *e);
+/* Zero or NULL in any member means the default. */
+struct exec_options {
+    /* NULL or "auto": a discrete GPU, else an integrated one, else the cpu; "cpu"; "reference"; else a Vulkan device: its
+     * index, its name or a part of that */
+    const char *device;
+    bool profile; /* time every operation */
+    bool staged;  /* EXEC_DEVICE memory is not mapped, whatever the device (not on the host) */
+    /* Of the cpu: */
+    uint32_t n_threads; /* 0: as many as computations gain from (base/cores.h) */
+    const char *isa;    /* instruction set (cpu/isa.h); NULL: the fastest that this processor has */
+};
+
+int exec_open(struct exec **out, const struct exec_options *o, struct moeflux_err *e);
 void exec_close(struct exec *x); /* NULL is legal */
 struct exec_caps exec_get_caps(const struct exec *x);
-/* From now on the caps of a software device are those of a GPU, so that tests reach the kernels of GPUs on it. */
-void exec_pose_as_gpu(struct exec *x);
-
 /* From now on the caps have no has_coopmat: operations opened later are float32 throughout. */
 void exec_forbid_f16(struct exec *x);
 

@@ -1,17 +1,24 @@
-/* A backend that computes on this CPU: every operation runs at once, buffers are host memory. */
+/* The backends that compute on this machine's cores: every operation runs at once, buffers are host memory. */
+#include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/clock.h"
+#include "base/cores.h"
 #include "base/mem.h"
+#include "base/team.h"
+#include "cpu/isa.h"
 #include "exec/backend.h"
 #include "exec/host.h"
 
-enum { BUFFER_ALIGN = 4096, SCRATCH_ALIGN = 64 };
+enum { BUFFER_ALIGN = 4096, SCRATCH_ALIGN = 64, HUGE_PAGE = 2 << 20, MAX_NAME = 96 };
 
 /* Scratch memory of one operation. What does not fit the block gets memory of its own, and the next operation a block
  * that is large enough for all of it. */
-struct host {
+struct host_memory {
     uint8_t *block;
     uint64_t bytes, used; /* of the block */
     uint64_t wanted;      /* by this operation, in all */
@@ -22,8 +29,9 @@ struct host {
 
 struct exec_host {
     struct exec base;
-    const char *name;
-    op_host_fn *(*run)(const struct op *what);
+    char name[MAX_NAME];
+    bool is_native;
+    struct host_memory memory;
     struct host host;
 };
 
@@ -36,74 +44,87 @@ static struct exec_host *host_of(struct exec *x)
 
 void *host_scratch(struct host *h, uint64_t n, uint64_t size)
 {
+    struct host_memory *m = h->memory;
     uint64_t bytes = 0;
     void *p = NULL;
-    h->failed |= !size_mul(n, size, &bytes) || bytes > PTRDIFF_MAX - BUFFER_ALIGN;
-    if (h->failed)
+    m->failed |= !size_mul(n, size, &bytes) || bytes > PTRDIFF_MAX - BUFFER_ALIGN;
+    if (m->failed)
         return NULL;
     bytes = size_round_up(size_max(bytes, 1), SCRATCH_ALIGN);
-    h->wanted += bytes;
-    if (bytes <= h->bytes - h->used) {
-        p = h->block + h->used;
-        h->used += bytes;
-    } else if (h->n_extra < sizeof h->extra / sizeof *h->extra) {
-        p = h->extra[h->n_extra] = aligned_alloc(SCRATCH_ALIGN, bytes);
-        h->n_extra += p != NULL;
+    m->wanted += bytes;
+    if (bytes <= m->bytes - m->used) {
+        p = m->block + m->used;
+        m->used += bytes;
+    } else if (m->n_extra < sizeof m->extra / sizeof *m->extra) {
+        p = m->extra[m->n_extra] = aligned_alloc(SCRATCH_ALIGN, bytes);
+        m->n_extra += p != NULL;
     }
-    h->failed |= !p;
-    return p ? memset(p, 0, bytes) : NULL;
+    m->failed |= !p;
+    return p;
 }
 
 int host_error(const struct host *h)
 {
-    return h->failed ? ERR_MEMORY : 0;
+    return h->memory->failed ? ERR_MEMORY : 0;
 }
 
-static void end_scratch(struct host *h)
+static void end_scratch(struct host_memory *m)
 {
-    for (uint32_t i = 0; i < h->n_extra; i++)
-        free(h->extra[i]);
-    if (h->n_extra > 0) {
-        free(h->block);
-        h->block = aligned_alloc(SCRATCH_ALIGN, h->wanted);
-        h->bytes = h->block ? h->wanted : 0;
+    for (uint32_t i = 0; i < m->n_extra; i++)
+        free(m->extra[i]);
+    if (m->n_extra > 0) {
+        free(m->block);
+        m->block = aligned_alloc(SCRATCH_ALIGN, m->wanted);
+        m->bytes = m->block ? m->wanted : 0;
     }
-    h->n_extra = 0;
-    h->used = h->wanted = 0;
-    h->failed = false;
+    m->n_extra = 0;
+    m->used = m->wanted = 0;
+    m->failed = false;
 }
 
 /* --- the backend --- */
 
 static void host_close(struct exec *x)
 {
-    free(host_of(x)->host.block);
+    team_free(host_of(x)->host.team);
+    free(host_of(x)->memory.block);
     free(x);
+}
+
+static uint64_t machine_bytes(void)
+{
+    long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
+    return pages > 0 && bytes > 0 ? (uint64_t)pages * (uint64_t)bytes : UINT64_MAX;
 }
 
 static struct exec_caps host_caps(const struct exec *x)
 {
-    return (struct exec_caps){.name = ((const struct exec_host *)x)->name,
+    const struct exec_host *h = (const struct exec_host *)x;
+    return (struct exec_caps){.name = h->name,
                               .is_host = true,
+                              .is_native = h->is_native,
                               .is_software = true,
                               .is_unified = true,
                               .subgroup_size = 8,
                               .max_workgroup = 1024,
                               .max_shared_bytes = 32768,
                               .max_alloc_bytes = PTRDIFF_MAX,
-                              .total_bytes = UINT64_MAX,
+                              .total_bytes = machine_bytes(),
                               .free_bytes = UINT64_MAX};
 }
 
 static int host_buffer_new(struct exec *x, struct exec_buffer *b, enum exec_memory kind,
                            struct moeflux_err *e)
 {
+    uint64_t align = b->bytes >= HUGE_PAGE ? HUGE_PAGE : BUFFER_ALIGN;
+    uint64_t bytes = b->bytes < PTRDIFF_MAX - HUGE_PAGE ? size_round_up(b->bytes + 1, align) : 0;
     (void)x;
     (void)kind;
-    b->host = b->bytes < PTRDIFF_MAX - BUFFER_ALIGN
-                  ? aligned_alloc(BUFFER_ALIGN, size_round_up(b->bytes + 1, BUFFER_ALIGN))
-                  : NULL;
+    b->host = bytes ? aligned_alloc(align, bytes) : NULL;
     b->address = (uint64_t)(uintptr_t)b->host;
+    /* Fewer misses of the table of pages, where the system gives such pages. */
+    if (b->host && align == HUGE_PAGE)
+        madvise(b->host, bytes, MADV_HUGEPAGE);
     return b->host ? 0
                    : err_set(e, ERR_NO_FIT, "out of memory: %llu bytes were asked for",
                              (unsigned long long)b->bytes);
@@ -176,8 +197,10 @@ static void host_run(struct exec *x, const struct op *what, const void *op, cons
 {
     struct exec_host *h = host_of(x);
     uint64_t start = x->profile ? clock_ns() : 0;
-    int rc = h->run(what)(op, call, &h->host);
-    end_scratch(&h->host);
+    op_host_fn *run = h->is_native ? what->cpu : what->reference;
+    assert(run);
+    int rc = run(op, call, &h->host);
+    end_scratch(&h->memory);
     x->stats.n_dispatches++;
     if (x->profile)
         exec_book_time(x, exec_find_label(x, what->name), clock_ns() - start);
@@ -244,16 +267,46 @@ static const struct backend host_backend = {.close = host_close,
                                             .add_stats = host_add_stats,
                                             .reset_stats = nothing};
 
-int exec_host_open(struct exec **out, const char *name, op_host_fn *(*run)(const struct op *what),
-                   bool profile, struct moeflux_err *e)
+static struct exec_host *host_new(const struct exec_options *o, struct moeflux_err *e)
 {
     struct exec_host *h = mem_new(1, sizeof *h, e);
     if (!h)
-        return ERR_MEMORY;
+        return NULL;
     h->base.backend = &host_backend;
-    h->base.profile = profile;
-    h->name = name;
-    h->run = run;
+    h->base.profile = o->profile;
+    h->host.memory = &h->memory;
+    return h;
+}
+
+int exec_reference_open(struct exec **out, const struct exec_options *o, struct moeflux_err *e)
+{
+    struct exec_host *h = host_new(o, e);
+    if (!h)
+        return ERR_MEMORY;
+    snprintf(h->name, sizeof h->name, "reference (CPU, double accumulators)");
+    *out = &h->base;
+    return 0;
+}
+
+int exec_cpu_open(struct exec **out, const struct exec_options *o, struct moeflux_err *e)
+{
+    uint32_t n_threads = o->n_threads ? o->n_threads : cores_useful("");
+    struct moeflux_err own = {0};
+    const struct cpu_isa *isa = cpu_isa_find(o->isa, e ? e : &own);
+    if (!isa)
+        return e ? (int)e->code : (int)own.code;
+    struct exec_host *h = host_new(o, e);
+    if (!h)
+        return ERR_MEMORY;
+    h->is_native = true;
+    h->host.isa = isa;
+    h->host.team = team_new(n_threads, e);
+    if (!h->host.team) {
+        host_close(&h->base);
+        return ERR_MEMORY;
+    }
+    snprintf(h->name, sizeof h->name, "CPU (%s, %u thread%s)", isa->name, n_threads,
+             n_threads > 1 ? "s" : "");
     *out = &h->base;
     return 0;
 }

@@ -3,6 +3,7 @@
  * Every operation X has a struct X (made ready by X_open) and a struct X_call that says what to compute in shapes and
  * addresses, and nothing of how. X_run hands both to exec_op, which takes the backend's implementation:
  *   vulkan     records dispatches (exec/kernel.h)
+ *   cpu        native SIMD code, its work handed out to a team of threads in blocks
  *   reference  plain loops with double sums: the oracle that the others are tested against */
 #ifndef MOEFLUX_EXEC_OP_H
 #define MOEFLUX_EXEC_OP_H
@@ -18,7 +19,7 @@ typedef int op_host_fn(const void *op, const void *call, struct host *h);
 struct op {
     const char *name; /* in times of host backends */
     void (*vulkan)(const void *op, const void *call, struct exec *x);
-    op_host_fn *reference;
+    op_host_fn *cpu, *reference;
 };
 
 /* Runs a call: records it, or computes it now. Errors stick, as all of a batch. */

@@ -81,9 +81,11 @@ static int loop(struct writer *w, struct generator *s, struct moeflux_err *e)
         a->stop = ANSWER_INTERRUPTED;
         if (!progress_report(&s->progress, "", "tok", 0, 0))
             return 0;
-        int32_t id = sampler_pick(s->sampler, s->logits, e);
+        struct moeflux_err why;
+        int32_t id = sampler_pick(s->sampler, s->logits, &why);
         if (id < 0)
-            return id;
+            return err_set(e, why.code, "position %u: %.400s", moeflux_session_position(s->sequence) - 1,
+                           why.text);
         if (!a->first_token_ns)
             a->first_token_ns = clock_ns();
         int rc = token_list_add(&a->tokens, id, e);

@@ -94,12 +94,12 @@ int prompt_cache_load(struct prompt_cache *pc, const struct prompt_cache_options
     return 0;
 }
 
-static void save(const struct prompt_cache *pc, struct generator *s)
+static void save(struct prompt_cache *pc, struct generator *s)
 {
     struct moeflux_err e;
     int rc = moeflux_session_save(s->sequence, pc->options.path, pc->options.format, &e);
     if (rc && rc != ERR_INTERRUPTED)
-        tell(pc, e.text);
+        pc->unwritten = e;
 }
 
 static void tell_reuse(const struct prompt_cache *pc, size_t n)

@@ -5,9 +5,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/err.h"
 #include "moeflux.h"
 
-struct moeflux_err;
 struct generator;
 struct token_list;
 
@@ -22,11 +22,12 @@ struct prompt_cache_options {
 
 struct prompt_cache { /* zeroed at first */
     struct prompt_cache_options options;
-    bool may_write;    /* the file is of this model, broken, or not there */
-    bool loaded;       /* the sequence is the file's */
-    uint32_t n_held;   /* tokens of the file */
-    uint32_t n_system; /* tokens of the prompt up to the end of the system text; 0: not known */
-    uint32_t n_reused; /* tokens of the prompt that were not computed */
+    bool may_write;               /* the file is of this model, broken, or not there */
+    bool loaded;                  /* the sequence is the file's */
+    uint32_t n_held;              /* tokens of the file */
+    uint32_t n_system;            /* tokens of the prompt up to the end of the system text; 0: not known */
+    uint32_t n_reused;            /* tokens of the prompt that were not computed */
+    struct moeflux_err unwritten; /* code 0: the file is written, or was not to be */
 };
 
 /* Loads the file into the empty sequence. What cannot be used is told: a broken file will be replaced,
@@ -37,7 +38,8 @@ int prompt_cache_load(struct prompt_cache *pc, const struct prompt_cache_options
 
 /* Evaluates the prompt behind what the sequence has of it, and tells how much that was. Writes the file before
  * the last token's evaluation, so that the same prompt finds all of itself but one (version 2, which cannot be gone back
- * in, after it); a file that cannot be written is told. The sampler must not have been told of the prompt. */
+ * in, after it); why a file could not be written is in pc->unwritten: the answer goes before. The sampler must not
+ * have been told of the prompt. */
 int prompt_cache_eval(struct prompt_cache *pc, struct generator *s, const struct token_list *prompt,
                       const struct moeflux_outputs *outputs, struct moeflux_err *e);
 

@@ -11,8 +11,8 @@
 
 #define MAX_TOKENS ((size_t)1 << 22)
 
-/* What saving tokens must be worth. A piece of a prompt costs an evaluation, and a request before its turn keeps results
- * waiting. Where experts are read from disk, nearly all are read for every piece, and a lost result is a long wait. */
+/* What saving tokens must be worth. A piece of a prompt costs an evaluation, and a request before its turn lets others
+ * wait. Where experts are read from disk, nearly all are read for every piece, and a lost result is a long wait. */
 static const struct queue_worth worth_resident = {2, 1}, worth_streaming = {64, 32};
 
 int queue_init(struct queue *q, struct generator *g, struct moeflux_err *e)
@@ -39,7 +39,7 @@ bool queue_has_room(const struct queue *q)
 struct queue_item *queue_add(struct queue *q)
 {
     struct queue_item *item = &q->items[q->n++];
-    *item = (struct queue_item){0};
+    *item = (struct queue_item){.since = q->n_chosen};
     return item;
 }
 
@@ -49,23 +49,17 @@ static void free_item(struct queue_item *item)
     request_free(&item->request);
 }
 
-void queue_remove_last(struct queue *q)
+void queue_remove(struct queue *q, size_t idx)
 {
-    free_item(&q->items[--q->n]);
-}
-
-void queue_remove_first(struct queue *q, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        free_item(&q->items[i]);
-    q->n -= n;
-    if (n)
-        memmove(q->items, q->items + n, q->n * sizeof *q->items);
+    free_item(&q->items[idx]);
+    q->n--;
+    memmove(q->items + idx, q->items + idx + 1, (q->n - idx) * sizeof *q->items);
 }
 
 void queue_free(struct queue *q)
 {
-    queue_remove_first(q, q->n);
+    while (q->n > 0)
+        queue_remove(q, q->n - 1);
     free(q->items);
     *q = (struct queue){0};
 }
@@ -85,12 +79,19 @@ struct queue_item *queue_choose(struct queue *q)
     uint32_t most = 0;
     for (size_t i = 0; i < q->n; i++) {
         struct queue_item *item = &q->items[i];
-        uint32_t same = item->result ? 0 : common_with_sequence(q, item);
-        if (item->result || (best && same < most + q->worth.order))
+        if (item->result)
+            continue;
+        if (!best && q->n_chosen - item->since >= QUEUE_MAX) {
+            best = item;
+            break;
+        }
+        uint32_t same = common_with_sequence(q, item);
+        if (best && same < most + q->worth.order)
             continue;
         best = item;
         most = same;
     }
+    q->n_chosen += best != NULL;
     return best;
 }
 

@@ -15,14 +15,17 @@ struct generator;
 enum { QUEUE_MAX = 256 }; /* requests */
 
 struct queue_item {
-    struct request request;
-    char *result; /* the caller's, from malloc; NULL: not computed yet */
+    struct request request; /* empty once there is a result */
+    uint64_t since;         /* queue.n_chosen when it was added */
+    char *result;           /* the caller's, from malloc; NULL: not computed yet */
+    bool failed;            /* the caller's: the result is an error */
 };
 
 struct queue { /* zeroed at first; freed with queue_free */
     struct generator *generator;
     struct queue_item *items; /* [QUEUE_MAX], the first n in use, in the order in which they were added */
     size_t n;
+    uint64_t n_chosen; /* requests computed so far */
     struct queue_worth {
         uint32_t piece, order; /* tokens */
     } worth;
@@ -36,11 +39,10 @@ int queue_init(struct queue *q, struct generator *g, struct moeflux_err *e);
 bool queue_has_room(const struct queue *q);
 /* A zeroed item at the end, where there is room; borrowed until the next remove. */
 struct queue_item *queue_add(struct queue *q);
-void queue_remove_last(struct queue *q);
-void queue_remove_first(struct queue *q, size_t n);
+void queue_remove(struct queue *q, size_t idx);
 
 /* The next one to compute: the first without a result, or one that has much more in common with what was computed last.
- * NULL: there is none. */
+ * None waits for more than QUEUE_MAX others: requests with a common prefix may never end. NULL: there is none. */
 struct queue_item *queue_choose(struct queue *q);
 
 /* Brings the sequence to the end of the item's prompt, with its logits, and gives it a sampler with `seed`. *n_reused:

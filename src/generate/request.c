@@ -14,6 +14,7 @@
 
 #define MAX_SEED   (((int64_t)1 << 53) - 1)
 #define MAX_TOKENS ((int64_t)1 << 30)
+#define MAX_VALUES (1 << 18)
 
 /* Every field, and the other names of some. What is not here is refused: a mistyped "temp" must not be ignored. */
 static const struct {
@@ -113,6 +114,8 @@ static int collect_fields(struct request *r, json_t *root, struct moeflux_err *e
 static int parse(struct request *r, const char *text, size_t len, struct moeflux_err *e)
 {
     json_error_t why;
+    if (json_count_values(text, len) > MAX_VALUES)
+        return err_set(e, ERR_FORMAT, "line %" PRIu64 ": more than %d values", r->line, MAX_VALUES);
     json_t *root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &why);
     if (!root)
         return err_set(e, ERR_FORMAT, "line %" PRIu64 ": byte %d: %s", r->line, why.position, why.text);
@@ -190,6 +193,14 @@ static int get_options(struct request *r, const char *where, struct moeflux_err 
     struct moeflux_err why;
     int rc = sampler_check(&sampling, &why);
     return rc ? err_set(e, rc, "%s: %s", where, why.text) : 0;
+}
+
+int request_too_long(struct request *r, uint64_t line, size_t max_bytes, struct moeflux_err *e)
+{
+    *r = (struct request){.line = line, .id = json_null()};
+    if (!(r->key = request_key(r->id, line)))
+        return err_set(e, ERR_MEMORY, "out of memory for line %" PRIu64, line);
+    return err_set(e, ERR_FORMAT, "line %" PRIu64 ": more than %zu bytes", line, max_bytes);
 }
 
 int request_read(struct request *r, const char *text, size_t len, uint64_t line,

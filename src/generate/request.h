@@ -41,6 +41,9 @@ struct request {           /* zeroed at first; freed with request_free */
     struct token_list tokens;
 };
 
+/* A line that was too long to be read. Returns ERR_FORMAT with its text, or ERR_MEMORY. */
+int request_too_long(struct request *r, uint64_t line, size_t max_bytes, struct moeflux_err *e);
+
 /* Parses a line. On failure (ERR_FORMAT, ERR_USAGE: the text names the line and the field) id and key are there all the
  * same, where the line tells them. ERR_MEMORY. */
 int request_read(struct request *r, const char *text, size_t len, uint64_t line,

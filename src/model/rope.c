@@ -2,6 +2,8 @@
 
 #include <math.h>
 
+#include "base/real.h"
+
 /* Where the correction range is empty the published code divides by this. */
 static const double TWO_PI = 6.28318530717958647692, EMPTY_RANGE = 0.001;
 
@@ -9,7 +11,7 @@ static const double TWO_PI = 6.28318530717958647692, EMPTY_RANGE = 0.001;
 static double correction(const struct config *c, double n)
 {
     const struct rope_config *r = &c->rope;
-    return c->rotary_dim * log(r->original_context / (n * TWO_PI)) / (2 * log(r->theta));
+    return c->rotary_dim * real_log(r->original_context / (n * TWO_PI)) / (2 * real_log(r->theta));
 }
 
 void rope_frequencies(const struct config *c, float *out)
@@ -24,7 +26,7 @@ void rope_frequencies(const struct config *c, float *out)
     }
     double range = high != low ? high - low : EMPTY_RANGE;
     for (uint32_t i = 0; i < c->rotary_dim / 2; i++) {
-        double wave = pow(r->theta, 2.0 * i / c->rotary_dim);
+        double wave = real_pow(r->theta, 2.0 * i / c->rotary_dim);
         double ramp = fmin(fmax((i - low) / range, 0), 1);
         out[i] = (float)(r->yarn ? (1 - ramp) / wave + ramp / (r->factor * wave) : 1 / wave);
     }
@@ -32,7 +34,7 @@ void rope_frequencies(const struct config *c, float *out)
 
 static double magnitude(const struct rope_config *r, double k)
 {
-    return r->factor > 1 ? 0.1 * k * log(r->factor) + 1 : 1;
+    return r->factor > 1 ? 0.1 * k * real_log(r->factor) + 1 : 1;
 }
 
 double rope_multiplier(const struct config *c)

@@ -3,7 +3,7 @@
 #include "base/err.h"
 
 static const struct op attention_op = {
-    .name = "attention", .vulkan = attention_vulkan, .reference = attention_ref};
+    .name = "attention", .vulkan = attention_vulkan, .cpu = attention_cpu, .reference = attention_ref};
 
 static int check(const struct attention_shape *s, struct moeflux_err *e)
 {

@@ -34,7 +34,8 @@ struct attention {
     struct attention_shape shape;
     struct { /* vulkan */
         struct kernel score, merge;
-        struct kernel prefill, f16; /* score for the tokens of a chunk, in float32 and with float16 products */
+        struct kernel prefill,
+            f16; /* score for the tokens of a chunk, in float32 and with float16 products */
         struct attention_plan plan;
         uint32_t f16_from; /* tokens; UINT32_MAX: never */
     } gpu;
@@ -64,6 +65,7 @@ void attention_run(const struct attention *op, struct exec *x, const struct atte
 /* The implementations. */
 int attention_vulkan_open(struct attention *op, struct exec *x, struct moeflux_err *e);
 void attention_vulkan(const void *op, const void *call, struct exec *x);
-op_host_fn attention_ref;
+uint64_t attention_cpu_partial_bytes(const struct attention_shape *s, uint32_t n_pos);
+op_host_fn attention_cpu, attention_ref;
 
 #endif

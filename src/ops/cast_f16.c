@@ -4,7 +4,7 @@
 #include "base/mem.h"
 
 static const struct op cast_f16_op = {
-    .name = "cast_f16", .vulkan = cast_f16_vulkan, .reference = cast_f16_ref};
+    .name = "cast_f16", .vulkan = cast_f16_vulkan, .cpu = cast_f16_cpu, .reference = cast_f16_ref};
 
 int cast_f16_open(struct cast_f16 *op, struct exec *x, struct moeflux_err *e)
 {

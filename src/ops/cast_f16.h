@@ -25,6 +25,6 @@ void cast_f16_run(const struct cast_f16 *op, struct exec *x, const struct cast_f
 
 /* The implementations. */
 void cast_f16_vulkan(const void *op, const void *call, struct exec *x);
-op_host_fn cast_f16_ref;
+op_host_fn cast_f16_cpu, cast_f16_ref;
 
 #endif

@@ -2,7 +2,8 @@
 
 #include "base/err.h"
 
-static const struct op delta_op = {.name = "delta", .vulkan = delta_vulkan, .reference = delta_ref};
+static const struct op delta_op = {
+    .name = "delta", .vulkan = delta_vulkan, .cpu = delta_cpu, .reference = delta_ref};
 
 int delta_open(struct delta *op, struct exec *x, const struct delta_shape *s, struct moeflux_err *e)
 {

@@ -43,8 +43,7 @@ struct delta {
      * recurrence, the norms */
     struct {
         struct kernel single;
-        struct kernel prep[2], scan, blocks, walk, out; /* prep; scan, or blocks and walk; out */
-        uint32_t n_prep;                                /* 2: keys and values are prepared apart */
+        struct kernel prep, scan, blocks, walk, out; /* prep; scan, or blocks and walk; out */
         uint32_t scan_from, walk_from; /* tokens from which on they are taken; UINT32_MAX: never */
         uint32_t scan_rows, walk_rows; /* of a workgroup */
     } gpu;
@@ -55,19 +54,20 @@ struct delta_call {
     uint64_t conv, a_log, dt_bias, norm; /* f32 [channels][conv_kernel], [n_v], [n_v], [v_dim] */
     uint64_t window_in, window_out, state;
     uint64_t dst;     /* f32 [n][n_v * v_dim] */
-    uint64_t scratch; /* f32 [delta_scratch], 16-byte aligned; 0: none, one dispatch for all */
+    uint64_t scratch; /* f32 [delta_scratch], 16-byte aligned; 0: none, a slower way */
     uint32_t n, stride;
 };
 
 /* ERR_UNSUPPORTED: n_v is no multiple of n_k, conv_kernel < 2, or a head that does not fit the device's shared memory. */
 int delta_open(struct delta *op, struct exec *x, const struct delta_shape *shape, struct moeflux_err *e);
-/* Floats of scratch for up to n tokens; 0 on the host. */
+/* Floats of scratch for up to n tokens. */
 uint64_t delta_scratch(const struct delta_shape *s, const struct exec_caps *caps, uint32_t n);
 void delta_run(const struct delta *op, struct exec *x, const struct delta_call *call);
 
 /* The implementations. */
 int delta_vulkan_open(struct delta *op, struct exec *x, struct moeflux_err *e);
 void delta_vulkan(const void *op, const void *call, struct exec *x);
-op_host_fn delta_ref;
+uint64_t delta_cpu_scratch(const struct delta_shape *s, uint32_t n);
+op_host_fn delta_cpu, delta_ref;
 
 #endif

@@ -3,7 +3,8 @@
 #include "args.h"
 #include "base/err.h"
 
-static const struct op embed_op = {.name = "embed", .vulkan = embed_vulkan, .reference = embed_ref};
+static const struct op embed_op = {
+    .name = "embed", .vulkan = embed_vulkan, .cpu = embed_cpu, .reference = embed_ref};
 
 int embed_open(struct embed *op, struct exec *x, const struct weights *w, struct moeflux_err *e)
 {

@@ -4,6 +4,7 @@
  * g_t, u_t (the shared expert's gate and up rows) stand behind the n_experts router logits of shared_in[t]: the product
  * that made the logits made them too. With shared_gate a logit stands between, w_t is its sigmoid; else w_t = 1. Experts are found through a table of addresses
  * [n_experts] on the device; the caller fills in every expert that idx names before the batch is submitted.
+ * A part of down alone: routed experts where shared_down.cols is 0, the shared one with only_shared (no up, no act).
  * Sums run in the router's order, then the shared part, then the residual. hidden, inner and shared_inner are
  * multiples of PRODUCT_COLS and of their formats' groups. */
 #ifndef MOEFLUX_OPS_EXPERTS_H
@@ -33,6 +34,7 @@ struct experts_shape {
 
 struct experts {
     struct experts_shape shape;
+    uint32_t waves_from; /* the fewest tokens of a chunk whose experts may come in waves; UINT32_MAX: never */
     struct { /* vulkan: two dispatches whatever top_k is; chunks of many tokens go by experts_grouped.h */
         struct kernel up, down;
         uint32_t up_rows, down_rows; /* of a workgroup */
@@ -55,10 +57,11 @@ struct experts_call {
     uint64_t f16_scratch;            /* f16 [n][shared_inner], of shared_out; 0: it stays float32 */
     const struct linear *shared_out; /* shared_down as a product; unused without a shared expert */
     uint64_t skip;                   /* up: bit k leaves out the k-th expert of each token, for k < 64 */
-    bool more; /* for a chunk that experts_takes_waves: experts that the table lacks (0) come later */
+    bool only_shared; /* down: the routed experts are computed elsewhere; idx and table are valid */
+    bool more;        /* for a chunk that experts_takes_waves: experts that the table lacks (0) come later */
 };
 
-/* Floats of scratch for chunks of up to n tokens; 0 on the host. */
+/* Floats of scratch for chunks of up to n tokens. */
 uint64_t experts_scratch(const struct experts_shape *s, const struct exec_caps *caps, uint32_t n,
                          uint32_t shared_inner);
 int experts_open(struct experts *op, struct exec *x, const struct experts_shape *shape,
@@ -73,6 +76,11 @@ void experts_run_down(const struct experts *op, struct exec *x, const struct exp
 int experts_vulkan_open(struct experts *op, struct exec *x, struct moeflux_err *e);
 void experts_up_vulkan(const void *op, const void *call, struct exec *x);
 void experts_down_vulkan(const void *op, const void *call, struct exec *x);
-op_host_fn experts_up_ref, experts_down_ref;
+/* Memory that the native implementations take by themselves for n tokens. */
+uint64_t experts_cpu_host_bytes(const struct experts_shape *s, uint32_t n);
+/* On the CPU: floats of scratch; the fewest tokens of a chunk whose experts may come in waves. */
+uint64_t experts_cpu_scratch(const struct experts_shape *s, uint32_t n);
+enum { EXPERTS_CPU_WAVES = 5 };
+op_host_fn experts_up_cpu, experts_down_cpu, experts_up_ref, experts_down_ref;
 
 #endif

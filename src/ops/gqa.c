@@ -4,8 +4,10 @@
 
 #include "base/err.h"
 
-static const struct op prepare_op = {
-    .name = "gqa_prepare", .vulkan = gqa_prepare_vulkan, .reference = gqa_prepare_ref};
+static const struct op prepare_op = {.name = "gqa_prepare",
+                                     .vulkan = gqa_prepare_vulkan,
+                                     .cpu = gqa_prepare_cpu,
+                                     .reference = gqa_prepare_ref};
 
 static struct attention_shape attention_of(const struct gqa_shape *s)
 {

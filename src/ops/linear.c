@@ -4,7 +4,8 @@
 
 #include "base/err.h"
 
-static const struct op linear_op = {.name = "linear", .vulkan = linear_vulkan, .reference = linear_ref};
+static const struct op linear_op = {
+    .name = "linear", .vulkan = linear_vulkan, .cpu = linear_cpu, .reference = linear_ref};
 
 static int check(const struct weights *w, uint32_t n, struct moeflux_err *e)
 {

@@ -2,8 +2,10 @@
 
 #include "base/err.h"
 
-static const struct op matvec_transposed_op = {
-    .name = "matvec_transposed", .vulkan = matvec_transposed_vulkan, .reference = matvec_transposed_ref};
+static const struct op matvec_transposed_op = {.name = "matvec_transposed",
+                                               .vulkan = matvec_transposed_vulkan,
+                                               .cpu = matvec_transposed_cpu,
+                                               .reference = matvec_transposed_ref};
 
 int matvec_transposed_open(struct matvec_transposed *op, struct exec *x, const struct weights *w,
                            uint32_t n_stacked, uint32_t step, struct moeflux_err *e)

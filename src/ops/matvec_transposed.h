@@ -35,6 +35,6 @@ void matvec_transposed_run(const struct matvec_transposed *op, struct exec *x,
 /* The implementations. */
 int matvec_transposed_vulkan_open(struct matvec_transposed *op, struct exec *x, struct moeflux_err *e);
 void matvec_transposed_vulkan(const void *op, const void *call, struct exec *x);
-op_host_fn matvec_transposed_ref;
+op_host_fn matvec_transposed_cpu, matvec_transposed_ref;
 
 #endif

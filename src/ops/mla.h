@@ -94,6 +94,6 @@ struct mla_prepare_call {
 };
 int mla_vulkan_open(struct mla *op, struct exec *x, struct moeflux_err *e);
 void mla_prepare_vulkan(const void *op, const void *call, struct exec *x);
-op_host_fn mla_prepare_ref;
+op_host_fn mla_prepare_cpu, mla_prepare_ref;
 
 #endif

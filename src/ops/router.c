@@ -2,7 +2,8 @@
 
 #include "base/err.h"
 
-static const struct op router_op = {.name = "router", .vulkan = router_vulkan, .reference = router_ref};
+static const struct op router_op = {
+    .name = "router", .vulkan = router_vulkan, .cpu = router_cpu, .reference = router_ref};
 
 static int check(const struct router_shape *s, struct moeflux_err *e)
 {

@@ -3,7 +3,8 @@
  *   sigmoid: s = sigmoid(logit), t = s + bias. The experts stand in n_groups equal groups one after the other; a group's
  *            score is the sum of its two largest t; the keep_groups best groups stay, and of their experts the top_k
  *            largest t are chosen. Weights are s * scale, with norm s / (sum of the chosen s + 1e-20) * scale. (The
- *            bias-corrected choice of DeepSeek-V3, arXiv 2412.19437, section 2.1.2.) */
+ *            bias-corrected choice of DeepSeek-V3, arXiv 2412.19437, section 2.1.2.)
+ * A NaN among a token's logits makes all its weights NaN, so that it reaches the model's logits; its experts are legal. */
 #ifndef MOEFLUX_OPS_ROUTER_H
 #define MOEFLUX_OPS_ROUTER_H
 
@@ -41,6 +42,6 @@ void router_run(const struct router *op, struct exec *x, const struct router_cal
 /* The implementations. */
 int router_vulkan_open(struct router *op, struct exec *x, struct moeflux_err *e);
 void router_vulkan(const void *op, const void *call, struct exec *x);
-op_host_fn router_ref;
+op_host_fn router_cpu, router_ref;
 
 #endif

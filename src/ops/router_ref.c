@@ -91,6 +91,14 @@ static void ref_sigmoid_token(const struct router_shape *shape, const float *s, 
         weights[k] = (float)((double)s[idx[k]] / (shape->norm ? sum : 1) * (double)shape->scale);
 }
 
+static void ref_spread_nan(const struct router_shape *shape, const float *logits, float *weights)
+{
+    for (uint32_t i = 0; i < shape->n_experts; i++)
+        if (isnan(logits[i]))
+            for (uint32_t k = 0; k < shape->top_k; k++)
+                weights[k] = NAN;
+}
+
 int router_ref(const void *self, const void *what, struct host *h)
 {
     const struct router *op = self;
@@ -104,11 +112,12 @@ int router_ref(const void *self, const void *what, struct host *h)
               *t = s + shape->n_experts;
         if (!shape->sigmoid) {
             ref_softmax_token(shape, logits, idx, weights);
-            continue;
+        } else {
+            ref_scores(shape, host_floats(call->bias), logits, s, t);
+            ref_drop_groups(shape, t, t + shape->n_experts);
+            ref_sigmoid_token(shape, s, t, idx, weights);
         }
-        ref_scores(shape, host_floats(call->bias), logits, s, t);
-        ref_drop_groups(shape, t, t + shape->n_experts);
-        ref_sigmoid_token(shape, s, t, idx, weights);
+        ref_spread_nan(shape, logits, weights);
     }
     return host_error(h);
 }

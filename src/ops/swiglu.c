@@ -3,7 +3,8 @@
 #include "args.h"
 #include "base/mem.h"
 
-static const struct op swiglu_op = {.name = "swiglu", .vulkan = swiglu_vulkan, .reference = swiglu_ref};
+static const struct op swiglu_op = {
+    .name = "swiglu", .vulkan = swiglu_vulkan, .cpu = swiglu_cpu, .reference = swiglu_ref};
 
 int swiglu_open(struct swiglu *op, struct exec *x, struct moeflux_err *e)
 {

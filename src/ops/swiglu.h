@@ -26,6 +26,6 @@ void swiglu_run(const struct swiglu *op, struct exec *x, const struct swiglu_cal
 
 /* The implementations. */
 void swiglu_vulkan(const void *op, const void *call, struct exec *x);
-op_host_fn swiglu_ref;
+op_host_fn swiglu_cpu, swiglu_ref;
 
 #endif

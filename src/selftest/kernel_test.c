@@ -189,21 +189,28 @@ void kt_clear(struct kernel_test *l)
     l->n_buffers = 0;
 }
 
+void kt_row(struct kernel_test *l, const char *kernel, const char *shape, double error, double bound)
+{
+    if (l->err.code)
+        return;
+    const struct selftest_row row = {
+        kernel, shape, error, bound, error <= bound, false, exec_get_caps(l->side[KT_DEVICE]).name};
+    l->n_failed += !row.ok;
+    if (l->request->row)
+        l->request->row(l->request->ctx, &row);
+}
+
 void kt_report(struct kernel_test *l, const char *kernel, const char *shape, double error, double bound)
 {
-    if (!l->err.code) {
-        const struct selftest_row row = {kernel, shape, error, bound, error <= bound, false};
-        l->n_failed += !row.ok;
-        if (l->request->row)
-            l->request->row(l->request->ctx, &row);
-    }
+    kt_row(l, kernel, shape, error, bound);
     kt_clear(l);
 }
 
 void kt_skip(struct kernel_test *l, const char *kernel, const char *shape)
 {
     if (!l->err.code && !l->is_again && l->request->row) {
-        const struct selftest_row row = {kernel, shape, 0, 0, true, true};
+        const struct selftest_row row = {
+            kernel, shape, 0, 0, true, true, exec_get_caps(l->side[KT_DEVICE]).name};
         l->request->row(l->request->ctx, &row);
     }
     kt_clear(l);

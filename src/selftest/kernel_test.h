@@ -51,7 +51,9 @@ double kt_error(struct kernel_test *l, const struct test_buffer *t, uint64_t n);
 double kt_f16_error(struct kernel_test *l, const struct test_buffer *t, uint64_t n);
 /* As kt_error for integers: 0 when all are equal, else 1. */
 double kt_difference(struct kernel_test *l, const struct test_buffer *t, uint64_t n);
-/* Reports one case and frees its buffers. */
+/* Reports a result; of a failed test nothing. */
+void kt_row(struct kernel_test *l, const char *kernel, const char *shape, double error, double bound);
+/* Reports the last result of a case and frees its buffers. */
 void kt_report(struct kernel_test *l, const char *kernel, const char *shape, double error, double bound);
 /* Reports a case that cannot run on the device, and frees its buffers. Says nothing where the device is kept from kernels
  * that it has: these cases have run. */
@@ -62,5 +64,6 @@ void kt_clear(struct kernel_test *l);
 void selftest_delta_cases(struct kernel_test *l);
 void selftest_mla_cases(struct kernel_test *l);
 void selftest_swiglu_cases(struct kernel_test *l);
+void selftest_add_cases(struct kernel_test *l);
 
 #endif

@@ -1,4 +1,4 @@
-/* selftest.h - every kernel on a device against its reference, over a grid of shapes: the smallest legal ones, odd
+/* selftest.h - every operation on a device against its reference, over a grid of shapes: the smallest legal ones, odd
  * ones and those of real models. Inputs are random with a fixed seed. */
 #ifndef MOEFLUX_SELFTEST_SELFTEST_H
 #define MOEFLUX_SELFTEST_SELFTEST_H
@@ -14,13 +14,14 @@ struct selftest_row {
     double error;       /* largest |difference| / largest |reference|; NaN counts as infinite */
     double bound;
     bool ok;
-    bool skipped; /* the device has no kernel for this case: nothing was computed, `ok` holds */
+    bool skipped;       /* the device has no kernel for this case: nothing was computed, `ok` holds */
+    const char *device; /* its name */
 };
 
 struct selftest {
     const char *device; /* as exec_open takes it */
+    const char *isa;    /* of the cpu: its instruction set; NULL: each that the processor has */
     const char *kernel; /* run only this one; NULL: all */
-    bool as_gpu;        /* on a software device: the kernels that GPUs run */
     void (*row)(void *ctx, const struct selftest_row *row);
     /* At the end, once for each kernel that the device ran, with its name and variant. NULL: nobody asks. */
     void (*ran)(void *ctx, const char *kernel, uint64_t times);

@@ -6,6 +6,7 @@
 #include "selftest/kernel_test.h"
 #include "ops/linear.h"
 #include "ops/mla.h"
+#include "ops/add.h"
 #include "ops/swiglu.h"
 
 /* Products of up to 512 terms, scores, products again. From 32 tokens on the products may go through float16. */
@@ -110,11 +111,7 @@ static void form_case(struct kernel_test *l, const struct mla_shape *c, uint32_t
         if (c->kv_type == KV_TYPE_F32) /* float16 may be rounded to either neighbour: the results show it */
             cache = fmax(cache, kt_error(l, b.blocks[i], b.block_numbers));
     double error = kt_error(l, b.out, (uint64_t)n * c->n_heads * c->v_dim);
-    if (l->request->row && !l->err.code) {
-        const struct selftest_row row = {"mla_prepare", text, cache, PREP_BOUND, cache <= PREP_BOUND, false};
-        l->n_failed += !row.ok;
-        l->request->row(l->request->ctx, &row);
-    }
+    kt_row(l, "mla_prepare", text, cache, PREP_BOUND);
     bool is_f16 = c->kv_type == KV_TYPE_F16 || (n >= 32 && exec_get_caps(l->side[KT_DEVICE]).has_coopmat);
     kt_report(l, "mla", text, error, is_f16 ? F16_BOUND : ATTENTION_BOUND);
 }
@@ -232,4 +229,27 @@ void selftest_swiglu_cases(struct kernel_test *l)
     swiglu_case(l, 4, 1);
     swiglu_case(l, 320, 3);
     swiglu_case(l, 18432, 2);
+}
+
+static void add_case(struct kernel_test *l, uint32_t n)
+{
+    struct test_buffer *y = kt_floats(l, n, -8, 8), *x = kt_floats(l, n, -8, 8);
+    for (int s = 0; s < KT_SIDES && !l->err.code; s++) {
+        struct add op;
+        if (add_open(&op, l->side[s], &l->err) < 0)
+            break;
+        exec_begin(l->side[s]);
+        add_run(&op, l->side[s], &(struct add_call){.y = y->on[s].address, .x = x->on[s].address, .n = n});
+        kt_finish(l, s);
+    }
+    char text[64];
+    snprintf(text, sizeof text, "%u", n);
+    kt_report(l, "add", text, kt_error(l, x, n), PREP_BOUND);
+}
+
+void selftest_add_cases(struct kernel_test *l)
+{
+    add_case(l, 4);
+    add_case(l, 1028);
+    add_case(l, 64 * 2048);
 }

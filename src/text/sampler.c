@@ -198,7 +198,17 @@ static int32_t index_in_word(const struct sampler *s, uint32_t w, float value)
     return (int32_t)i;
 }
 
-/* Fills the working copy and word_max. Returns the lowest index of the maximum; ERR_DEVICE for a NaN (after
+/* The maximum is +infinity: as a logit (of an id that could be chosen) that is a fault; by a penalty below 1 it is just a
+ * large one. */
+static int check_infinity(const struct sampler *s, const float *logits, struct moeflux_err *e)
+{
+    for (uint32_t i = 0; i < s->n_ids; i++)
+        if (logits[i] == INFINITY && s->logits[i] == INFINITY)
+            return err_set(e, ERR_DEVICE, "the logit of token %u of %u is +infinity", i, s->n_ids);
+    return 0;
+}
+
+/* Fills the working copy and word_max. Returns the lowest index of the maximum; ERR_DEVICE for a NaN or +infinity (after
  * blocking, so only where it could be chosen), and when every logit is -infinity. */
 static int32_t take_logits(struct sampler *s, const float *logits, struct moeflux_err *e)
 {
@@ -218,7 +228,8 @@ static int32_t take_logits(struct sampler *s, const float *logits, struct moeflu
     }
     if (best == s->n_words)
         return err_set(e, ERR_DEVICE, "all logits of %u tokens are -infinity, none can be chosen", s->n_ids);
-    return index_in_word(s, best, max);
+    int rc = max == INFINITY ? check_infinity(s, logits, e) : 0;
+    return rc ? rc : index_in_word(s, best, max);
 }
 
 static uint32_t bits_of(float f)

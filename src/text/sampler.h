@@ -33,9 +33,9 @@ void sampler_accept(struct sampler *s, int32_t id);
 void sampler_reset(struct sampler *s);
 
 /* Order: repeat penalty (once for each distinct token), top-k, temperature, softmax, top-p, min-p, draw. Equal
- * logits go lowest index first. -infinity is never chosen, +infinity always. Never
- * allocates.
- * Returns the id, or ERR_DEVICE when a logit that could be chosen is NaN (it names the index). */
+ * logits go lowest index first. -infinity is never chosen. Never allocates.
+ * Returns the id, or ERR_DEVICE when a logit that could be chosen is NaN or +infinity (it names the index), or when all
+ * of them are -infinity. */
 int32_t sampler_pick(struct sampler *s, const float *logits, struct moeflux_err *e);
 
 #endif

@@ -50,7 +50,10 @@ static int read_back(const char *path, struct str *text, struct moeflux_err *e)
     int rc = file_read_text(path, MAX_BYTES, &data, &n, e);
     if (rc)
         return rc;
-    n = strlen(data);
+    if (strlen(data) != n) {
+        free(data);
+        return err_set(e, ERR_FORMAT, "%s: the text has a NUL byte", path);
+    }
     while (n > 0 && strchr(" \t\r\n", data[n - 1]))
         n--;
     str_clear(text);

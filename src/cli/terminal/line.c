@@ -1,5 +1,6 @@
 #include "cli/terminal/line.h"
 
+#include <errno.h>
 #include <histedit.h>
 #include <langinfo.h>
 #include <locale.h>
@@ -29,6 +30,7 @@ struct line {
     EditLine *edit;
     History *history;
     char *history_path; /* NULL: not kept */
+    bool lost_history;
     const char *prompt;
     struct str text;
     mbstate_t partial; /* of a character that arrives in pieces */
@@ -195,9 +197,14 @@ static int save_history(const struct line *l, struct moeflux_err *e)
         return rc;
     int fd = dup(f.fd);
     FILE *to = fd < 0 ? NULL : fdopen(fd, "w");
-    bool ok = to && fchmod(fd, S_IRUSR | S_IWUSR) == 0 && history(l->history, &event, H_SAVE_FP, to) >= 0;
-    if (to ? fclose(to) != 0 : fd >= 0 && close(fd) != 0)
+    bool ok = to && fchmod(fd, S_IRUSR | S_IWUSR) == 0 && history(l->history, &event, H_SAVE_FP, to) >= 0 &&
+              fflush(to) == 0 && !ferror(to);
+    int fault = ok ? 0 : errno;
+    if ((to ? fclose(to) != 0 : fd >= 0 && close(fd) != 0) && ok) {
+        fault = errno;
         ok = false;
+    }
+    errno = fault;
     rc = ok ? side_file_commit(&f, e) : err_errno(e, ERR_IO, "%s", l->history_path);
     side_file_free(&f);
     return rc;
@@ -216,5 +223,11 @@ void line_remember(struct line *l, const char *text)
         exit_warn(warning);
         free(l->history_path);
         l->history_path = NULL;
+        l->lost_history = true;
     }
+}
+
+bool line_lost_history(const struct line *l)
+{
+    return l->lost_history;
 }

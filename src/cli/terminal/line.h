@@ -12,7 +12,7 @@ enum line_event { LINE_TEXT, LINE_END, LINE_INTERRUPTED };
 
 /* Takes stdin for reading and stderr for the prompt, so that stdout carries answers alone. The history lies in
  * $XDG_STATE_HOME/moeflux/history, else in ~/.local/state/moeflux/history; a place that cannot be written is told
- * once on stderr and does no harm. NULL with `e` filled on failure. */
+ * once on stderr, and the conversation goes on. NULL with `e` filled on failure. */
 struct line *line_open(struct moeflux_err *e);
 void line_close(struct line *l);
 
@@ -22,5 +22,7 @@ enum line_event line_read(struct line *l, const char *prompt, const char **text)
 
 /* Puts `text` into the history and saves it. */
 void line_remember(struct line *l, const char *text);
+/* Whether the history could not be saved, which has been told. */
+bool line_lost_history(const struct line *l);
 
 #endif

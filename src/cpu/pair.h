@@ -1,0 +1,193 @@
+/* pair.h - 16 floats or integers: two of vec.h side by side. One register with AVX-512. */
+#ifndef MOEFLUX_CPU_PAIR_H
+#define MOEFLUX_CPU_PAIR_H
+
+#include "base/vec.h"
+
+enum { PAIR_LANES = 2 * VEC_LANES };
+
+#ifdef __AVX512F__
+struct pair {
+    __m512 v;
+};
+struct ipair {
+    __m512i v;
+};
+
+VEC_INLINE struct pair pair_of(struct vec low, struct vec high)
+{
+    return (struct pair){_mm512_insertf32x8(_mm512_castps256_ps512(low.a), high.a, 1)};
+}
+
+VEC_INLINE struct ipair ipair_of(struct ivec low, struct ivec high)
+{
+    return (struct ipair){_mm512_inserti64x4(_mm512_castsi256_si512((__m256i)low.a), (__m256i)high.a, 1)};
+}
+
+VEC_INLINE struct pair pair_set1(float x)
+{
+    return (struct pair){_mm512_set1_ps(x)};
+}
+
+/* values[0] in the first 8 lanes, values[1] in the others. */
+VEC_INLINE struct pair pair_set2(const float *values)
+{
+    const __m512i idx = _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
+    __m512d both = _mm512_castpd128_pd512(_mm_load_sd((const double *)(const void *)values));
+    return (struct pair){_mm512_permutexvar_ps(idx, _mm512_castpd_ps(both))};
+}
+
+VEC_INLINE struct pair pair_load(const float *p)
+{
+    return (struct pair){_mm512_loadu_ps(p)};
+}
+
+VEC_INLINE void pair_store(float *p, struct pair x)
+{
+    _mm512_storeu_ps(p, x.v);
+}
+
+VEC_INLINE struct pair pair_mul(struct pair x, struct pair y)
+{
+    return (struct pair){_mm512_mul_ps(x.v, y.v)};
+}
+
+VEC_INLINE struct pair pair_fma(struct pair x, struct pair y, struct pair z)
+{
+    return (struct pair){_mm512_fmadd_ps(x.v, y.v, z.v)};
+}
+
+VEC_INLINE struct pair pair_from_int(struct ipair x)
+{
+    return (struct pair){_mm512_cvtepi32_ps(x.v)};
+}
+
+VEC_INLINE struct pair pair_bits(struct ipair x)
+{
+    return (struct pair){_mm512_castsi512_ps(x.v)};
+}
+
+VEC_INLINE struct ipair ipair_set1(int32_t x)
+{
+    return (struct ipair){_mm512_set1_epi32(x)};
+}
+
+VEC_INLINE struct ipair ipair_and(struct ipair x, struct ipair y)
+{
+    return (struct ipair){_mm512_and_si512(x.v, y.v)};
+}
+
+VEC_INLINE struct ipair ipair_left(struct ipair x, int by)
+{
+    return (struct ipair){_mm512_slli_epi32(x.v, (unsigned)by)};
+}
+
+VEC_INLINE struct ipair ipair_right(struct ipair x, int by)
+{
+    return (struct ipair){_mm512_srli_epi32(x.v, (unsigned)by)};
+}
+
+/* The sum of both halves. */
+VEC_INLINE struct vec pair_fold(struct pair x)
+{
+    return (struct vec){_mm256_add_ps(_mm512_castps512_ps256(x.v), _mm512_extractf32x8_ps(x.v, 1))};
+}
+
+VEC_INLINE struct pair pair_load_bf16(const void *p)
+{
+    __m256i h = _mm256_loadu_si256((const __m256i *)p);
+    return (struct pair){_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16))};
+}
+
+#else
+
+struct pair {
+    struct vec low, high;
+};
+struct ipair {
+    struct ivec low, high;
+};
+
+VEC_INLINE struct pair pair_of(struct vec low, struct vec high)
+{
+    return (struct pair){low, high};
+}
+
+VEC_INLINE struct ipair ipair_of(struct ivec low, struct ivec high)
+{
+    return (struct ipair){low, high};
+}
+
+VEC_INLINE struct pair pair_set1(float x)
+{
+    return (struct pair){vec_set1(x), vec_set1(x)};
+}
+
+VEC_INLINE struct pair pair_set2(const float *values)
+{
+    return (struct pair){vec_set1(values[0]), vec_set1(values[1])};
+}
+
+VEC_INLINE struct pair pair_load(const float *p)
+{
+    return (struct pair){vec_load(p), vec_load(p + VEC_LANES)};
+}
+
+VEC_INLINE void pair_store(float *p, struct pair x)
+{
+    vec_store(p, x.low);
+    vec_store(p + VEC_LANES, x.high);
+}
+
+VEC_INLINE struct pair pair_mul(struct pair x, struct pair y)
+{
+    return (struct pair){vec_mul(x.low, y.low), vec_mul(x.high, y.high)};
+}
+
+VEC_INLINE struct pair pair_fma(struct pair x, struct pair y, struct pair z)
+{
+    return (struct pair){vec_fma(x.low, y.low, z.low), vec_fma(x.high, y.high, z.high)};
+}
+
+VEC_INLINE struct pair pair_from_int(struct ipair x)
+{
+    return (struct pair){vec_from_int(x.low), vec_from_int(x.high)};
+}
+
+VEC_INLINE struct pair pair_bits(struct ipair x)
+{
+    return (struct pair){vec_bits(x.low), vec_bits(x.high)};
+}
+
+VEC_INLINE struct ipair ipair_set1(int32_t x)
+{
+    return (struct ipair){ivec_set1(x), ivec_set1(x)};
+}
+
+VEC_INLINE struct ipair ipair_and(struct ipair x, struct ipair y)
+{
+    return (struct ipair){ivec_and(x.low, y.low), ivec_and(x.high, y.high)};
+}
+
+VEC_INLINE struct ipair ipair_left(struct ipair x, int by)
+{
+    return (struct ipair){ivec_left(x.low, by), ivec_left(x.high, by)};
+}
+
+VEC_INLINE struct ipair ipair_right(struct ipair x, int by)
+{
+    return (struct ipair){ivec_right(x.low, by), ivec_right(x.high, by)};
+}
+
+VEC_INLINE struct vec pair_fold(struct pair x)
+{
+    return vec_add(x.low, x.high);
+}
+
+VEC_INLINE struct pair pair_load_bf16(const void *p)
+{
+    return (struct pair){vec_load_bf16(p), vec_load_bf16((const uint8_t *)p + sizeof(uint16_t) * VEC_LANES)};
+}
+#endif
+
+#endif

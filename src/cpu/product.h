@@ -1,0 +1,109 @@
+/* product.h - products of matrices, packed as they lie in the file, with one vector or with many tokens.
+ *
+ * y = W x. All instruction sets and any division of the rows give the same bits, because the order of the sums is part of
+ * the contract:
+ *
+ * One vector (gemv; also several at once, each as if it were alone). x is taken as 24-bit fixed point: for each block of
+ * 64 columns a step, the largest |x| of the block / 8323071 but at least FLT_MIN, and x = step * (d0 * 65536 + d1 * 256 +
+ * d2), rounded, the digits signed bytes. A block of zeros has step 0; one with a NaN or an infinity has step NaN and
+ * makes the output NaN. Lane l of 8 sums code * digit over columns 8 l to 8 l + 7 of the block, exactly, for each digit:
+ *     f = fma(fma(sum of d0, 256, sum of d1), 256, sum of d2)
+ *     acc[b % 2][l] = fma(f, scale of the block's group * step, acc[b % 2][l])        b: the block
+ * acc[1] begins at 0, acc[0] at the biases' part: lane l sums fma(bias, sum of the group's x, .) over groups l, l + 8, ..
+ * in order. A group's x are summed in 8 lanes, lane l over columns 8 l to 8 l + 7, then by the tree of vec_sum. What is
+ * missing of a pair of blocks or of 8 groups counts as zeros. y = vec_sum(acc[0] + acc[1]).
+ * The error is that of float32: largest / rms of the outputs about 2e-6.
+ * A plain matrix: acc[c / 8 % 2][c % 8] = fma(w, x, .) over the columns c in order; a row's end is filled with zeros.
+ *
+ * Many tokens (gemm): y = fma(w, x, y) over the columns in order, from 0, with w = fma(code, scale, bias).
+ * Largest error / rms with 2,048 columns: about 4e-6.
+ *
+ * Which of the two a product takes may depend on the evaluation alone, its tokens and each expert's, never on the processor:
+ * gemv for up to CPU_FEW_TOKENS, where it is the faster one with every instruction set, else gemm.
+ *
+ * Nothing here allocates, checks or fails: the caller has checked shapes and gives memory. */
+#ifndef MOEFLUX_CPU_PRODUCT_H
+#define MOEFLUX_CPU_PRODUCT_H
+
+#include <stdint.h>
+
+/* Affine: codes of 4 or 8 bits in groups of 64 columns with a bf16 scale and bias. Plain: numbers. */
+enum cpu_format { CPU_Q4, CPU_Q8, CPU_BF16, CPU_F32 };
+
+/* Row-major, rows without gaps, any alignment. Affine: cols a multiple of 64. */
+struct cpu_matrix {
+    const void *weight;          /* codes [rows][cols / 64 * bits * 8 bytes], or numbers [rows][cols] */
+    const void *scales, *biases; /* affine: bf16 [rows][cols / 64] */
+    uint32_t rows, cols;
+    enum cpu_format format;
+};
+
+/* A vector as gemv reads it. */
+struct cpu_vector {
+    const float *x; /* [cols]; what plain matrices are multiplied with */
+    uint32_t cols;
+    /* For affine matrices. Both padded with zeros to a multiple of 8 blocks. */
+    float *steps, *sums;
+    /* [pairs of blocks][3 digits][even columns, odd columns][2 blocks][32]: byte 4 l + i of the last is that of column
+     * 8 l + 2 i (+ 1) of the block. */
+    int8_t *digits;
+};
+
+enum {
+    CPU_BLOCK = 64,         /* columns with one step */
+    CPU_FEW_TOKENS = 5,     /* see above */
+    CPU_MAX_TOGETHER = 8,   /* vectors that gemv takes at once */
+    CPU_TILE_TOKENS = 6,    /* tokens whose sums gemm keeps in registers, at most */
+    CPU_CHUNK_TOKENS = 384, /* tokens that use the widened weights before others: they fit the second cache */
+    CPU_STRIP_ROWS = 64,    /* rows that gemm takes at once: a range should be a multiple of this */
+    CPU_PANEL = 8192,       /* floats of gemm's scratch for widened weights */
+};
+
+/* Bytes for the digits, steps and sums of a vector: a multiple of 64, as the memory's address should be. */
+uint64_t cpu_vector_bytes(uint32_t cols);
+/* Points v into `memory`; the instruction set's `quantise` fills it. */
+void cpu_vector_place(struct cpu_vector *v, uint32_t cols, void *memory);
+
+/* Fills a placed vector from x [cols], cols a multiple of 64. x is remembered and must stay. */
+typedef void cpu_quantise_fn(struct cpu_vector *v, const float *x);
+
+/* y[i * y_stride + r] for rows first <= r < last and n vectors i. 1 <= n <= CPU_MAX_TOGETHER. */
+struct cpu_gemv_call {
+    const struct cpu_matrix *w;
+    const struct cpu_vector *x; /* [n] */
+    uint32_t n, first, last;
+    float *y;
+    uint64_t y_stride;
+};
+typedef void cpu_gemv_fn(const struct cpu_gemv_call *call);
+
+/* The tokens of gemm come in tiles of at most CPU_TILE_TOKENS, as equal as they can be: [tile][column][token of the tile]. */
+uint32_t cpu_n_tiles(uint32_t n);
+/* The first token of a tile; for tile = cpu_n_tiles(n) it is n. The tile's numbers begin at this times cols. */
+uint32_t cpu_tile_begin(uint32_t n, uint32_t tile);
+
+/* Packs tiles first to last - 1 of the n tokens x + pick[i] * x_stride (NULL: i) into packed [n * cols]. */
+struct cpu_pack_call {
+    const float *x;
+    uint64_t x_stride;
+    const uint32_t *pick;
+    uint32_t n, cols, first, last;
+    float *packed;
+};
+typedef void cpu_pack_fn(const struct cpu_pack_call *call);
+
+/* y[i * y_stride + r] for rows first <= r < last and n tokens i. */
+struct cpu_gemm_call {
+    const struct cpu_matrix *w;
+    const float *packed;
+    uint32_t n, first, last;
+    float *y;
+    uint64_t y_stride;
+    void *scratch; /* cpu_gemm_scratch_bytes(cols), aligned to 64; not shared between threads */
+};
+typedef void cpu_gemm_fn(const struct cpu_gemm_call *call);
+
+/* A multiple of 64. */
+uint64_t cpu_gemm_scratch_bytes(uint32_t cols);
+
+#endif

@@ -1,0 +1,30 @@
+#include "base/team.h"
+#include "ops/cast_f16.h"
+#include "ops/loops.h"
+
+struct job {
+    const struct cast_f16_call *call;
+    const struct loops *loops;
+    float *rows; /* one a thread */
+};
+
+static void cast_token(void *ctx, uint32_t t, uint32_t thread)
+{
+    const struct job *j = ctx;
+    const struct cast_f16_call *c = j->call;
+    float *row = j->rows + (uint64_t)thread * c->cols;
+    j->loops->norm(host_floats(c->x) + (uint64_t)t * c->x_stride, c->norm ? host_floats(c->norm) : NULL,
+                   c->cols, c->eps, row);
+    j->loops->store_f16(row, c->cols, (uint16_t *)host_at(c->dst) + (uint64_t)t * c->cols);
+}
+
+int cast_f16_cpu(const void *self, const void *what, struct host *h)
+{
+    const struct cast_f16_call *call = what;
+    struct job j = {call, loops_of(h), NULL};
+    (void)self;
+    j.rows = host_scratch(h, (uint64_t)team_n_threads(h->team) * call->cols, sizeof *j.rows);
+    if (j.rows)
+        team_for(h->team, call->n, cast_token, &j);
+    return host_error(h);
+}

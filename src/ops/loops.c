@@ -1,0 +1,49 @@
+#include "ops/loops.h"
+
+#include <string.h>
+
+#include "args.h"
+#include "base/format.h"
+#include "base/mem.h"
+#include "cpu/isa.h"
+
+#define DECLARE(set) extern const struct loops loops_##set;
+CPU_ISAS(DECLARE)
+
+const struct loops *loops_of(const struct host *h)
+{
+#define ADDRESS(set) &loops_##set,
+    static const struct loops *const all[CPU_N_ISAS] = {CPU_ISAS(ADDRESS)};
+    return all[h->isa->idx];
+}
+
+void loops_put_row(const struct loops *l, enum kv_type type, const float *from, uint32_t n, void *row)
+{
+    if (type == KV_TYPE_F16)
+        l->store_f16(from, n, row);
+    else
+        memcpy(row, from, n * sizeof *from);
+}
+
+_Static_assert((int)CPU_Q4 == FORMAT_Q4 && (int)CPU_Q8 == FORMAT_Q8 && (int)CPU_BF16 == FORMAT_BF16 &&
+                   (int)CPU_F32 == FORMAT_F32,
+               "storage formats of the operations and of the products");
+
+struct cpu_matrix loops_matrix(const struct weights *w)
+{
+    return (struct cpu_matrix){.weight = host_at(w->weight),
+                               .scales = host_at(w->scales),
+                               .biases = host_at(w->biases),
+                               .rows = w->rows,
+                               .cols = w->cols,
+                               .format = (enum cpu_format)w->format};
+}
+
+/* A core reads so much in a few microseconds. */
+enum { BLOCK_BYTES = 32768, LEAST_ROWS = 8 };
+
+uint32_t loops_block_rows(const struct weights *w)
+{
+    uint64_t rows = BLOCK_BYTES / size_max(format_code_bytes(format_of(w->format), w->cols), 1);
+    return (uint32_t)size_max(size_min(rows, LOOPS_MAX_BLOCK_ROWS) / LEAST_ROWS * LEAST_ROWS, LEAST_ROWS);
+}

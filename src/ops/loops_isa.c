@@ -1,0 +1,191 @@
+#include "ops/loops.h"
+
+#include "args.h"
+#include "base/vec.h"
+#include "cpu/math.h"
+
+/* Of the files beside this one. */
+void VEC_NAME(attention_tile)(struct attention_tile *t);
+void VEC_NAME(delta_prepare)(const struct delta_unit *u);
+void VEC_NAME(delta_gates)(const struct delta_gate *g);
+void VEC_NAME(delta_walk)(const struct delta_head *h);
+extern const struct loops VEC_NAME(loops);
+
+enum { SUMS = 4, GROUP = 64 };
+
+/* 8 or fewer numbers; what is missing counts as 0. */
+VEC_INLINE struct vec load_some(const float *p, uint32_t n)
+{
+    return n >= VEC_LANES ? vec_load(p) : vec_load_n(p, n);
+}
+
+VEC_INLINE void store_some(float *p, struct vec v, uint32_t n)
+{
+    if (n >= VEC_LANES)
+        vec_store(p, v);
+    else
+        vec_store_n(p, v, n);
+}
+
+static float sum_of_squares(const float *x, uint32_t n)
+{
+    struct vec acc[SUMS] = {vec_zero(), vec_zero(), vec_zero(), vec_zero()};
+    for (uint32_t c = 0; c < n; c += VEC_LANES) {
+        struct vec v = load_some(x + c, n - c);
+        struct vec *to = &acc[c / VEC_LANES % SUMS];
+        *to = vec_fma(v, v, *to);
+    }
+    return vec_sum(vec_add(vec_add(acc[0], acc[1]), vec_add(acc[2], acc[3])));
+}
+
+static void norm_loop(const float *x, const float *norm, uint32_t n, float eps, float *out)
+{
+    if (!norm) {
+        memcpy(out, x, n * sizeof *x);
+        return;
+    }
+    struct vec by = vec_set1(1 / sqrtf(sum_of_squares(x, n) / (float)n + eps));
+    for (uint32_t c = 0; c < n; c += VEC_LANES) {
+        struct vec v = vec_mul(load_some(x + c, n - c), by);
+        store_some(out + c, vec_mul(v, load_some(norm + c, n - c)), n - c);
+    }
+}
+
+static void swiglu_loop(const float *gate, const float *up, uint32_t n, float *out)
+{
+    for (uint32_t c = 0; c < n; c += VEC_LANES)
+        store_some(out + c, vec_mul(math_silu(load_some(gate + c, n - c)), load_some(up + c, n - c)), n - c);
+}
+
+static void sigmoid_loop(const float *x, uint32_t n, float *out)
+{
+    for (uint32_t c = 0; c < n; c += VEC_LANES)
+        store_some(out + c, math_sigmoid(load_some(x + c, n - c)), n - c);
+}
+
+static void exp_below_loop(const float *x, uint32_t n, float top, float *out)
+{
+    for (uint32_t c = 0; c < n; c += VEC_LANES)
+        store_some(out + c, math_exp(vec_sub(load_some(x + c, n - c), vec_set1(top))), n - c);
+}
+
+static void add_scaled_loop(float *sum, const float *x, float by, uint32_t n)
+{
+    for (uint32_t c = 0; c < n; c += VEC_LANES)
+        store_some(sum + c, vec_fma(vec_set1(by), load_some(x + c, n - c), load_some(sum + c, n - c)), n - c);
+}
+
+static void store_f16_loop(const float *x, uint32_t n, void *out)
+{
+    uint16_t *h = out;
+    uint32_t whole = n / VEC_LANES * VEC_LANES;
+    for (uint32_t c = 0; c < whole; c += VEC_LANES)
+        vec_store_f16(h + c, vec_load(x + c));
+    if (whole < n) {
+        uint16_t last[VEC_LANES];
+        vec_store_f16(last, vec_load_n(x + whole, n - whole));
+        memcpy(h + whole, last, (n - whole) * sizeof *h);
+    }
+}
+
+static void load_f16_loop(const void *x, uint32_t n, float *out)
+{
+    const uint16_t *h = x;
+    uint32_t whole = n / VEC_LANES * VEC_LANES;
+    for (uint32_t c = 0; c < whole; c += VEC_LANES)
+        vec_store(out + c, vec_load_f16(h + c));
+    if (whole < n) {
+        uint16_t last[VEC_LANES] = {0};
+        memcpy(last, h + whole, (n - whole) * sizeof *h);
+        vec_store_n(out + whole, vec_load_f16(last), n - whole);
+    }
+}
+
+/* A group of 64 columns, n of which are wanted. */
+static void widen_group(const uint8_t *codes, int bits, float scale, float bias, uint32_t n, float *out)
+{
+    int32_t wide[GROUP];
+    for (int c = 0; c < GROUP; c++)
+        wide[c] = bits == 4 ? codes[c / 2] >> (c % 2 * 4) & 15 : codes[c];
+    for (uint32_t c = 0; c < n; c += VEC_LANES)
+        store_some(out + c, vec_fma(vec_from_int(ivec_load(wide + c)), vec_set1(scale), vec_set1(bias)),
+                   n - c);
+}
+
+static void widen_affine(const struct weights *w, uint32_t row, uint32_t first, uint32_t n, int bits,
+                         float *out)
+{
+    uint64_t groups = w->cols / GROUP, at = row * groups + first / GROUP;
+    const uint8_t *codes = (const uint8_t *)host_at(w->weight) + at * (GROUP / 8) * (uint64_t)bits;
+    const uint16_t *scales = (const uint16_t *)host_at(w->scales) + at;
+    const uint16_t *biases = (const uint16_t *)host_at(w->biases) + at;
+    for (uint32_t c = 0, g = 0; c < n; c += GROUP, g++) {
+        float scale, bias;
+        uint32_t s = (uint32_t)scales[g] << 16, b = (uint32_t)biases[g] << 16;
+        memcpy(&scale, &s, sizeof scale);
+        memcpy(&bias, &b, sizeof bias);
+        widen_group(codes + g * (GROUP / 8) * (uint32_t)bits, bits, scale, bias,
+                    n - c < GROUP ? n - c : GROUP, out + c);
+    }
+}
+
+static void widen_loop(const struct weights *w, uint32_t row, uint32_t first, uint32_t n, float *out)
+{
+    uint64_t at = (uint64_t)row * w->cols + first;
+    if (w->format == FORMAT_Q4) {
+        widen_affine(w, row, first, n, 4, out);
+    } else if (w->format == FORMAT_Q8) {
+        widen_affine(w, row, first, n, 8, out);
+    } else if (w->format == FORMAT_F32) {
+        memcpy(out, host_floats(w->weight) + at, n * sizeof *out);
+    } else {
+        const uint16_t *from = (const uint16_t *)host_at(w->weight) + at;
+        for (uint32_t c = 0; c < n; c++) {
+            uint32_t u = (uint32_t)from[c] << 16;
+            memcpy(out + c, &u, sizeof u);
+        }
+    }
+}
+
+static void add_rows_loop(float *y, const float *x, const float *rows, uint32_t n_rows, uint32_t n,
+                          bool first)
+{
+    enum { VECS = LOOPS_COLS / VEC_LANES };
+    struct vec acc[VECS];
+    for (uint32_t i = 0; i < VECS; i++)
+        acc[i] = first || VEC_LANES * i >= n ? vec_zero() : load_some(y + VEC_LANES * i, n - VEC_LANES * i);
+    for (uint32_t r = 0; r < n_rows; r++) {
+        struct vec by = vec_set1(x[r]);
+        for (uint32_t i = 0; i < VECS; i++)
+            acc[i] = vec_fma(vec_load(rows + (uint64_t)r * LOOPS_COLS + VEC_LANES * i), by, acc[i]);
+    }
+    for (uint32_t i = 0; VEC_LANES * i < n; i++)
+        store_some(y + VEC_LANES * i, acc[i], n - VEC_LANES * i);
+}
+
+static void turn_loop(float *x, const float *angles, uint32_t n, uint32_t apart)
+{
+    uint32_t step = apart ? 1 : 2, to = apart ? apart : 1;
+    for (uint32_t i = 0; i < n; i++) {
+        float *u = x + (uint64_t)i * step, *v = u + to, a = *u, b = *v;
+        *u = a * angles[2 * i] - b * angles[2 * i + 1];
+        *v = b * angles[2 * i] + a * angles[2 * i + 1];
+    }
+}
+
+const struct loops VEC_NAME(loops) = {
+    .norm = norm_loop,
+    .swiglu = swiglu_loop,
+    .sigmoid = sigmoid_loop,
+    .exp_below = exp_below_loop,
+    .add_scaled = add_scaled_loop,
+    .store_f16 = store_f16_loop,
+    .load_f16 = load_f16_loop,
+    .widen = widen_loop,
+    .add_rows = add_rows_loop,
+    .turn = turn_loop,
+    .attention_tile = VEC_NAME(attention_tile),
+    .delta_prepare = VEC_NAME(delta_prepare),
+    .delta_gates = VEC_NAME(delta_gates),
+    .delta_walk = VEC_NAME(delta_walk),
+};

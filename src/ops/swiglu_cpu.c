@@ -1,0 +1,26 @@
+#include "base/team.h"
+#include "ops/loops.h"
+#include "ops/swiglu.h"
+
+struct job {
+    const struct swiglu_call *call;
+    const struct loops *loops;
+};
+
+static void swiglu_token(void *ctx, uint32_t t, uint32_t thread)
+{
+    const struct job *j = ctx;
+    uint32_t inner = j->call->inner;
+    const float *gate = host_floats(j->call->src) + 2 * (uint64_t)t * inner;
+    (void)thread;
+    j->loops->swiglu(gate, gate + inner, inner, host_floats_mut(j->call->dst) + (uint64_t)t * inner);
+}
+
+int swiglu_cpu(const void *self, const void *what, struct host *h)
+{
+    const struct swiglu_call *call = what;
+    struct job j = {call, loops_of(h)};
+    (void)self;
+    team_for(h->team, call->n, swiglu_token, &j);
+    return host_error(h);
+}

@@ -1,0 +1,88 @@
+/* The tokenizer's file and its patterns. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/str.h"
+#include "fuzz/target.h"
+#include "text/pretokenize.h"
+#include "text/steps.h"
+#include "text/tokenizer.h"
+#include "text/utf8.h"
+
+/* Whatever the file says, a tokenizer that opened encodes or refuses, and decodes every id it gave. */
+static void use_tokenizer(const struct tokenizer *t)
+{
+    static const char text[] = "abcab <end> 12 e\xcc\x81\xff\n\n  \xe4\xb8\xad!";
+    for (int specials = 0; specials < 2; specials++) {
+        struct token_list ids = {0};
+        struct moeflux_err e = {0};
+        int rc = tokenizer_encode(t, text, sizeof text - 1, (enum token_specials)specials, &ids, NULL, &e);
+        target_need(target_answered(rc, &e) ? ids.n > 0 : ids.n == 0, "ids that the result does not have");
+        for (size_t i = 0; i < ids.n; i++) {
+            const char *bytes;
+            target_need(tokenizer_has(t, ids.ids[i]), "an id without a token");
+            target_need(tokenizer_bytes(t, ids.ids[i], &bytes) <= 1 << 20, "a token without end");
+        }
+        token_list_free(&ids);
+    }
+    target_need(tokenizer_bos(t) < (int64_t)1 << 22, "a first token that cannot be");
+    tokenizer_added_id(t, "<end>");
+}
+
+void target_tokenizer(const uint8_t *data, size_t n)
+{
+    struct moeflux_err e = {0};
+    struct tokenizer *t = tokenizer_open(target_file(data, n), &e);
+    if (t)
+        use_tokenizer(t);
+    else
+        target_need(!target_answered((int)e.code, &e), "a failure without an error");
+    tokenizer_free(t);
+}
+
+enum { MOST_STEPS = 1 << 14 };
+
+/* The pieces in a row are the text, and none is empty. */
+struct pieces {
+    const char *next;
+    size_t left;
+};
+
+static int take_piece(void *ctx, const char *bytes, size_t len, struct moeflux_err *e)
+{
+    struct pieces *p = ctx;
+    (void)e;
+    target_need(bytes == p->next && len > 0 && len <= p->left, "a piece that is not the text's next");
+    p->next += len;
+    p->left -= len;
+    return 0;
+}
+
+void target_pattern(const uint8_t *data, size_t n)
+{
+    struct pretokenizer p = {0};
+    struct moeflux_err e = {0};
+    struct str clean = {0}, text = {0};
+    const uint8_t *end = n ? memchr(data, '\0', n) : NULL;
+    size_t len = end ? (size_t)(end - data) : n, at = end ? len + 1 : n;
+    utf8_clean((const char *)data + at, n - at, &clean);
+    /* Short texts do not show what squares with their length. */
+    for (int i = 0; i < 16; i++)
+        str_add(&text, str_text(&clean), clean.len);
+    bool literal = len > 0 && data[0] == '=';
+    enum pretokenize_join join = (enum pretokenize_join)(len % 4);
+    int rc = pretokenize_add(&p, (const char *)data, len, literal, join, &e);
+    if (target_answered(rc, &e)) {
+        struct pieces got = {text.data, text.len};
+        struct steps steps = steps_for(text.len, p.n_splits, NULL);
+        /* Fewer, for more inputs a second. */
+        steps.left = steps.left < MOST_STEPS ? steps.left : MOST_STEPS;
+        rc = pretokenize_run(&p, str_text(&text), text.len, &steps,
+                             (struct pretokenize_sink){take_piece, &got}, &e);
+        target_need(!target_answered(rc, &e) || got.left == 0, "pieces that are not the whole text");
+    }
+    pretokenize_free(&p);
+    str_free(&clean);
+    str_free(&text);
+}

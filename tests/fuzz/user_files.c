@@ -1,0 +1,95 @@
+/* Files and lines that a user gives: conversations, use counts, requests, token ids. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "cli/lines.h"
+#include "cli/options.h"
+#include "cli/prompt.h"
+#include "cli/saved.h"
+#include "experts/usage.h"
+#include "fuzz/target.h"
+#include "generate/generator.h"
+#include "generate/request.h"
+
+void target_session(const uint8_t *data, size_t n)
+{
+    static const char *path;
+    struct saved s;
+    struct moeflux_err e = {0};
+    if (!path) {
+        target_need(setenv("XDG_STATE_HOME", target_dir(), 1) == 0, "no place for a session");
+        path = saved_text_path("input", &e);
+    }
+    target_put(path, data, n);
+    if (!target_answered(saved_read("input", &s, &e), &e))
+        return;
+    const struct conversation *c = &s.conversation;
+    for (size_t i = 0; i < c->n_turns; i++) {
+        const struct turn *t = &c->turns[i];
+        target_need(t->at < t->asked && t->asked <= c->tokens.n, "a turn beyond the tokens");
+        target_need(i == 0 || c->turns[i - 1].asked <= t->at, "turns that do not ascend");
+        target_need(t->answered || i + 1 == c->n_turns, "a question without an answer before the last");
+    }
+    saved_free(&s);
+}
+
+void target_usage(const uint8_t *data, size_t n)
+{
+    enum { LAYERS = 3, EXPERTS = 5 };
+    uint32_t counts[LAYERS * EXPERTS] = {7, 0, UINT32_MAX}, was[LAYERS * EXPERTS];
+    struct moeflux_err e = {0};
+    memcpy(was, counts, sizeof was);
+    int good = target_answered(usage_read(target_file(data, n), LAYERS, EXPERTS, counts, &e), &e);
+    target_need(good || memcmp(counts, was, sizeof was) == 0, "counts of a refused file");
+    for (int i = 0; i < LAYERS * EXPERTS; i++)
+        target_need(counts[i] >= was[i], "a count that became less");
+}
+
+static void use_line(struct generator *s, const char *text, size_t len, uint64_t line)
+{
+    static const struct request_options defaults = {
+        .predict = 8, .seed = -1, .temp = 1, .top_p = 1, .repeat_penalty = 1, .raw = true};
+    struct request r = {0};
+    struct moeflux_err e = {0};
+    if (target_answered(request_read(&r, text, len, line, &defaults, &e), &e)) {
+        target_need(r.key && r.fields && r.id, "a request without its parts");
+        if (target_answered(request_encode(&r, s, &e), &e))
+            target_need(r.tokens.n > 0, "a request without tokens");
+    }
+    request_free(&r);
+}
+
+void target_batch(const uint8_t *data, size_t n)
+{
+    static struct generator s;
+    struct lines l;
+    struct moeflux_err e = {0};
+    const char *text;
+    size_t len;
+    int rc;
+    if (!s.tokenizer)
+        s = (struct generator){.dir = "tests/models/tiny",
+                               .max_context = 256,
+                               .tokenizer = tokenizer_open("tests/models/tiny/tokenizer.json", &e)};
+    target_need(s.tokenizer != NULL, "no tokenizer; run it from the repository's root");
+    target_need(lines_open(&l, target_file(data, n), &e) == 0, "no lines");
+    while ((rc = lines_next(&l, true, &text, &len, &e)) > 0)
+        if (rc == LINES_LINE)
+            use_line(&s, text, len, l.n);
+    target_answered(rc, &e);
+    lines_close(&l);
+}
+
+void target_tokens(const uint8_t *data, size_t n)
+{
+    const struct options o = {.tokens_in = target_file(data, n)};
+    struct prompt p;
+    struct moeflux_err e = {0};
+    if (!target_answered(prompt_read(&p, &o, &e), &e))
+        return;
+    target_need(p.is_ids && p.ids.n > 0, "a prompt without ids");
+    for (size_t i = 0; i < p.ids.n; i++)
+        target_need(p.ids.ids[i] >= 0, "a negative id");
+    prompt_free(&p);
+}

@@ -1,0 +1,184 @@
+/* The inputs that fuzzing starts from. */
+#include <dirent.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/str.h"
+#include "check.h"
+#include "cli/saved.h"
+#include "experts/usage.h"
+#include "fuzz/target.h"
+#include "sequence.h"
+#include "small_model.h"
+#include "snapshot_writer.h"
+#include "tmp_tree.h"
+#include "tokenizer_build.h"
+
+struct seeds {
+    const char *dir;
+    unsigned n;
+};
+
+/* `before`: what the target takes before a file's bytes; may be "". */
+static void put(struct seeds *s, const char *target, const char *before, const void *bytes, size_t n)
+{
+    char path[512];
+    struct str all = {0};
+    snprintf(path, sizeof path, "%s/%s", s->dir, target);
+    mkdir(path, 0777);
+    snprintf(path, sizeof path, "%s/%s/seed-%u", s->dir, target, s->n++);
+    str_add_text(&all, before);
+    str_add(&all, bytes, n);
+    assert_true(str_ok(&all));
+    target_put(path, (const uint8_t *)all.data, all.len);
+    str_free(&all);
+}
+
+static void put_text(struct seeds *s, const char *target, const char *text)
+{
+    put(s, target, "", text, strlen(text));
+}
+
+static void put_file(struct seeds *s, const char *target, const char *before, const char *path)
+{
+    size_t n;
+    uint8_t *bytes = tmp_tree_read(path, &n);
+    put(s, target, before, bytes, n);
+    free(bytes);
+}
+
+static void put_header(struct seeds *s, const char *target, const char *before, const char *path)
+{
+    uint64_t len;
+    uint8_t *bytes = tmp_tree_read(path, NULL);
+    memcpy(&len, bytes, sizeof len);
+    put(s, target, before, bytes + 8, len);
+    free(bytes);
+}
+
+static void write_models(struct seeds *s)
+{
+    static const char *const sources[] = {"tests/models/qwen-odd/mlx", "tests/models/qwen3-odd/mlx",
+                                          "tests/models/deepseek-odd/mlx", "tests/models/deepseek-odd/hf",
+                                          "tests/models/qwen3-plain/mlx"};
+    char path[512];
+    for (size_t i = 0; i < sizeof sources / sizeof *sources; i++) {
+        snprintf(path, sizeof path, "%s/config.json", sources[i]);
+        put_file(s, "config", "", path);
+    }
+    put_file(s, "config", "", "tests/models/tiny/config.json");
+    put_file(s, "model", "p", "tests/models/qwen3-odd/mlx/config.json");
+    put_header(s, "model", "h", "tests/models/qwen3-odd/mlx/model.safetensors");
+    put_text(s, "safetensors",
+             "{\"__metadata__\":{\"format\":\"pt\"},\"model.a.weight\":{\"dtype\":\"U32\",\"shape\":[2,8],"
+             "\"data_offsets\":[0,64]},"
+             "\"model.a.scales\":{\"dtype\":\"BF16\",\"shape\":[2,1],\"data_offsets\":[64,68]},"
+             "\"model.b\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[68,72]},"
+             "\"model.c\":{\"dtype\":\"F8_E4M3\",\"shape\":[1,1,1,1,3],\"data_offsets\":[72,75]}}");
+    put(s, "safetensors", "#", "\x02\0\0\0\0\0\0\0{}", 10);
+    const char *packed = small_model_make(target_new_dir("seed-model"), 9);
+    put_file(s, "config", "", tmp_tree_path(packed, "config.json"));
+    put_file(s, "model", "c", tmp_tree_path(packed, "config.json"));
+    put_file(s, "manifest", "", tmp_tree_path(packed, "model_weights.json"));
+    put_file(s, "model", "m", tmp_tree_path(packed, "model_weights.json"));
+    put(s, "model", "w", "\0\0\1\0\x80\x7f\x80\x7f\1\0\2\0\0\0\xc0\x7f", 16);
+    put_text(s, "manifest",
+             "{\"model\":\"m\",\"num_tensors\":2,\"tensors\":{"
+             "\"lm_head.weight\":{\"offset\":0,\"size\":512,\"shape\":[4,32],\"dtype\":\"U32\",\"bits\":4},"
+             "\"lm_head.scales\":{\"offset\":512,\"size\":32,\"shape\":[4,4],\"dtype\":\"BF16\"}},"
+             "\"config\":{\"hidden_size\":256,\"expert_bits\":4}}");
+    /* Plain; packed; packed below artifacts and root. */
+    put(s, "layout", "", "\0\1\2", 3);
+    put(s, "layout", "", "\0\3\4\x14", 4);
+    put(s, "layout", "", "\x16\x17\x15\x09\x0b\x0c\x1c", 7);
+}
+
+static void write_tokenizers(struct seeds *s)
+{
+    static const char qwen[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| "
+                               "?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+    static const char *const patterns[] = {
+        qwen, "\\p{N}{1,3}", "(?<=[0-9])[a-z]++x|(?>a*)b", "(?:ab?)*+[xy]|[^x]*?y{2,}", "=.*",
+    };
+    static const char text[] = "It's 12 e\xcc\x81x \n\n aab!";
+    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
+        struct str both = {0};
+        str_add(&both, patterns[i], strlen(patterns[i]) + 1);
+        str_add(&both, text, sizeof text - 1);
+        put(s, "pattern", "", both.data, both.len);
+        json_t *root = tokenizer_build(), *list = json_pack("[s]", patterns[i]);
+        tokenizer_build_splits(root, list);
+        char *json = json_dumps(root, JSON_COMPACT);
+        put_text(s, "tokenizer", json);
+        free(json);
+        json_decref(list);
+        json_decref(root);
+        str_free(&both);
+    }
+    json_t *root = tokenizer_build();
+    json_object_set_new(
+        root, "post_processor",
+        json_loads(
+            "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<end>\"}},"
+            "{\"Sequence\":{\"id\":\"A\"}}],\"special_tokens\":{\"<end>\":{\"id\":\"<end>\",\"ids\":[258]}}}",
+            0, NULL));
+    tokenizer_build_added(root, "e\xcc\x81", 259, true, false);
+    char *json = json_dumps(root, JSON_INDENT(1));
+    put_text(s, "tokenizer", json);
+    free(json);
+    json_decref(root);
+}
+
+static void write_states(struct seeds *s)
+{
+    struct str file = {0};
+    for (uint32_t version = 1; version <= 2; version++) {
+        snapshot_write(&file, version, 1, NULL);
+        put(s, "snapshot", "", file.data, file.len);
+    }
+    str_free(&file);
+    const char *path = tmp_tree_path(target_dir(), "state");
+    static const int32_t ids[] = {5, 6, 7};
+    struct moeflux_err e = {0};
+    /* That of states.c. */
+    struct sequence q =
+        sequence_open(small_model_make(target_new_dir("seed-states"), 1), "reference", 0, 0, 64);
+    for (int i = 0; i < 3; i++) {
+        sequence_eval(&q, ids + i, 1, NULL);
+        if (i == 1)
+            check_ok(moeflux_session_checkpoint(q.s, &e), &e);
+        check_ok(moeflux_session_save(q.s, path, MOEFLUX_STATE_V3, &e), &e);
+        put_file(s, "snapshot", "", path);
+        put_file(s, "snapshot", "#", path);
+    }
+    sequence_close(&q);
+}
+
+static void write_user_files(struct seeds *s)
+{
+    put_text(s, "session",
+             "{\"moeflux_session\":1,\"model\":\"/m\",\"fingerprint\":\"0123456789abcdef\",\"system\":\"Be "
+             "brief.\",\"turns\":["
+             "{\"question\":\"a\",\"thinking\":\"b\",\"answer\":\"c\",\"stop_reason\":\"eos\",\"tokens_"
+             "before\":0,\"tokens_asked\":2},"
+             "{\"question\":\"d\",\"tokens_before\":3,\"tokens_asked\":4}],\"tokens\":[1,2,3,4]}");
+    put_text(s, "usage", "moeflux usage 1 3 5\n0 1 7\n0 4 1\n2 0 4294967295\n2 4 7\nend\n");
+    put_text(
+        s, "batch",
+        "{\"id\": \"a\", \"prompt\": \"one two\", \"n_predict\": 3, \"temperature\": 0.5, \"seed\": 1}\n\n"
+        "{\"id\": 5, \"messages\": [{\"role\": \"user\", \"content\": \"hi\"}], \"top_k\": 3}\r\nno "
+        "JSON\n{\"prompt\": \"x\"}");
+    put_text(s, "tokens", "1 2 3\n\t2147483647 0\r\n17");
+}
+
+void target_write_seeds(const char *dir)
+{
+    struct seeds s = {.dir = dir};
+    write_models(&s);
+    write_tokenizers(&s);
+    write_states(&s);
+    write_user_files(&s);
+}

@@ -1,0 +1,133 @@
+/* A model's logits on the CPU are the same to the bit whatever computes them: each instruction set, numbers of threads,
+ * ways of reading, sizes of the cache, all against one hash that is the same on every processor (tests/cpu_bits.txt).
+ * MOEFLUX_TESTS names a part of the tests, as "tiny*". */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "check.h"
+#include "cpu_bits.h"
+#include "moeflux.h"
+
+/* One token alone, a few, and chunks of many with an end that is none. */
+enum { N_PROMPT = 41, CHUNK = 16, N_DECODE = 3, N_ROWS = 2 + N_DECODE };
+
+struct way {
+    const char *isa;
+    uint32_t n_threads;
+    enum moeflux_expert_io io;
+    uint32_t slots; /* 0: all experts stay */
+    bool f16_cache;
+};
+
+static void evaluate(struct moeflux_session *s, const int32_t *ids, uint32_t n, float *logits)
+{
+    struct moeflux_err e = {0};
+    check_ok(moeflux_session_eval(s, ids, n, &(struct moeflux_outputs){.logits = logits}, &e), &e);
+}
+
+/* [N_ROWS][vocab] */
+static float *run(const char *dir, const struct way *w, uint32_t *vocab)
+{
+    struct moeflux_model *m;
+    struct moeflux_session *s;
+    struct moeflux_plan p;
+    struct moeflux_err e = {0};
+    int32_t ids[N_PROMPT + N_DECODE + 3];
+    struct moeflux_options o = {.dir = dir,
+                                .device = "cpu",
+                                .cpu_isa = w->isa,
+                                .n_threads = w->n_threads,
+                                .expert_io = w->io,
+                                .kv_type = w->f16_cache ? MOEFLUX_KV_TYPE_F16 : MOEFLUX_KV_TYPE_F32,
+                                .context = 64,
+                                .chunk = CHUNK};
+    check_ok(moeflux_make_plan(&o, &p, &e), &e);
+    o.memory_bytes = w->slots * p.slot_bytes;
+    check_ok(moeflux_model_open(&m, &o, &e), &e);
+    check_ok(moeflux_session_new(&s, m, 64, &e), &e);
+    *vocab = moeflux_model_get_info(m).vocab_size;
+    for (uint32_t i = 0; i < sizeof ids / sizeof *ids; i++)
+        ids[i] = (int32_t)((i * 7919u + i * i / 3 + 11) % *vocab);
+    float *rows = malloc((size_t)N_ROWS * *vocab * sizeof *rows);
+    assert_non_null(rows);
+    evaluate(s, ids, N_PROMPT, rows);
+    evaluate(s, ids + N_PROMPT, 3, rows + *vocab);
+    for (uint32_t i = 0; i < N_DECODE; i++)
+        evaluate(s, ids + N_PROMPT + 3 + i, 1, rows + (uint64_t)(2 + i) * *vocab);
+    moeflux_session_free(s);
+    moeflux_model_close(m);
+    return rows;
+}
+
+/* name: of the hash. least: slots of the smallest cache. */
+static void agree(const char *dir, const char *name, uint32_t least, bool f16_cache)
+{
+    const struct way others[] = {
+        {NULL, 2, MOEFLUX_EXPERT_IO_AUTO, 0, f16_cache},
+        {NULL, 5, MOEFLUX_EXPERT_IO_PREAD, 0, f16_cache},
+        {NULL, 1, MOEFLUX_EXPERT_IO_PREAD, least, f16_cache},
+        {NULL, 2, MOEFLUX_EXPERT_IO_MMAP, 2 * least + 1, f16_cache},
+    };
+    uint32_t vocab, idx = 0;
+    float *want = run(dir, &(struct way){NULL, 1, MOEFLUX_EXPERT_IO_AUTO, 0, f16_cache}, &vocab);
+    cpu_bits_check(name, "the fastest set", want, (uint64_t)N_ROWS * vocab);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        float *got = run(dir, &others[i], &vocab);
+        char what[96];
+        snprintf(what, sizeof what, "%s, %u threads, %u slots", name, others[i].n_threads, others[i].slots);
+        cpu_bits_equal(what, "the fastest set", got, want, (uint64_t)N_ROWS * vocab);
+        free(got);
+    }
+    for (const struct cpu_isa *isa; (isa = cpu_next_isa(&idx));) {
+        float *got = run(dir, &(struct way){isa->name, 2, MOEFLUX_EXPERT_IO_AUTO, 0, f16_cache}, &vocab);
+        cpu_bits_equal(name, isa->name, got, want, (uint64_t)N_ROWS * vocab);
+        free(got);
+    }
+    free(want);
+}
+
+static void qwen_odd_has_the_same_bits_however_it_runs(void **state)
+{
+    (void)state;
+    agree("tests/models/qwen-odd/mlx", "model-qwen-odd", 3, false);
+}
+
+static void qwen_odd_with_a_f16_cache_has_the_same_bits_however_it_runs(void **state)
+{
+    (void)state;
+    agree("tests/models/qwen-odd/mlx", "model-qwen-odd-f16", 3, true);
+}
+
+static void deepseek_odd_has_the_same_bits_however_it_runs(void **state)
+{
+    (void)state;
+    agree("tests/models/deepseek-odd/mlx", "model-deepseek-odd", 4, false);
+}
+
+static void deepseek_plain_has_the_same_bits_however_it_runs(void **state)
+{
+    (void)state;
+    agree("tests/models/deepseek-plain/mlx", "model-deepseek-plain", 3, false);
+}
+
+static void tiny_has_the_same_bits_however_it_runs(void **state)
+{
+    (void)state;
+    agree("tests/models/tiny", "model-tiny", 4, false);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(qwen_odd_has_the_same_bits_however_it_runs),
+        cmocka_unit_test(qwen_odd_with_a_f16_cache_has_the_same_bits_however_it_runs),
+        cmocka_unit_test(deepseek_odd_has_the_same_bits_however_it_runs),
+        cmocka_unit_test(deepseek_plain_has_the_same_bits_however_it_runs),
+        cmocka_unit_test(tiny_has_the_same_bits_however_it_runs),
+    };
+    const char *wanted = getenv("MOEFLUX_TESTS");
+    if (wanted)
+        cmocka_set_test_filter(wanted);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
