@@ -18,7 +18,7 @@ layout(constant_id = 1) const uint WORKGROUP = 256; // tiles: 256; matrices 64, 
 layout(constant_id = 2) const uint ROWS = 4;        // of an invocation: 2, 4 or 8; matrices 2 or 4
 layout(constant_id = 3) const uint TOKENS = 4;      // of an invocation: tiles 1 to 8, matrices 8 or 16
 layout(constant_id = 4) const uint DEPTH = 32; // columns of a step: tiles at least 1024 / TILE_TOKENS, matrices 64 or 128
-layout(constant_id = 5) const uint FORMATS = 15; // bit f: some matrix of the dispatch is stored as FORMAT_f
+layout(constant_id = 5) const uint FORMATS = 0xffffffff; // bit f: some matrix of the dispatch is stored as FORMAT_f
 layout(constant_id = 6) const uint ALONG = 4;    // matrices: subgroups along the tokens, the others along the rows
 
 const uint MAX_ACC = 64;
@@ -32,35 +32,6 @@ struct Input {
 
 // Where the vector of token t of this workgroup's tile starts, in numbers; for tokens past the last, any legal place.
 uint input_row(uint t);
-
-struct Eight { // eight neighbouring elements of a row
-    vec4 a, b;
-};
-
-Eight eight_q4(uint word, float s, float b)
-{
-    Eight e;
-    [[unroll]] for (uint i = 0; i < 4; i++) {
-        e.a[i] = code_value((word >> (4 * i)) & 15u) * s + b;
-        e.b[i] = code_value((word >> (4 * i + 16)) & 15u) * s + b;
-    }
-    return e;
-}
-
-Eight eight_q8(uvec2 words, float s, float b)
-{
-    Eight e;
-    [[unroll]] for (uint i = 0; i < 4; i++) {
-        e.a[i] = code_value((words.x >> (8 * i)) & 255u) * s + b;
-        e.b[i] = code_value((words.y >> (8 * i)) & 255u) * s + b;
-    }
-    return e;
-}
-
-vec4 four_bf16(uint low, uint high)
-{
-    return uintBitsToFloat(uvec4(low << 16, low & 0xffff0000u, high << 16, high & 0xffff0000u));
-}
 
 // Each mapping offers
 //   half_row, tile_token  the row (in its half of the block) and the token (of the tile) of an invocation's accumulators

@@ -17,8 +17,8 @@ layout(constant_id = 0) const uint SUBGROUP = 32;
 layout(constant_id = 1) const uint WORKGROUP = 256;
 layout(constant_id = 2) const uint ROWS = 1;   // ROWS * MATRICES is at most 4
 layout(constant_id = 3) const uint TOKENS = 1; // at most 4
-layout(constant_id = 4) const uint TILE = 2048; // columns held in shared memory at a time, a multiple of 64
-layout(constant_id = 5) const uint FORMATS = 15; // bit f: some matrix of the dispatch is stored as FORMAT_f
+layout(constant_id = 4) const uint TILE = 2048; // columns held in shared memory at a time, a multiple of PRODUCT_COLS
+layout(constant_id = 5) const uint FORMATS = 0xffffffff; // bit f: some matrix of the dispatch is stored as FORMAT_f
 layout(constant_id = 6) const uint SPLIT = 1; // subgroups that share a block of rows, each with its columns
 
 const uint SUBGROUPS = WORKGROUP / SUBGROUP;

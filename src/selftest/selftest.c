@@ -539,6 +539,10 @@ static void linear_cases(struct kernel_test *l)
         stack_case(l, 3, 64, 32, FORMAT_BF16, n);
         stack_case(l, 2, 7, 25, FORMAT_F32, n);
     }
+    for (uint32_t format = 0; format < FORMAT_COUNT; format++) {
+        linear_case(l, &(struct linear_shape){1, {131}, {format}, 384, 1, true, false, LINEAR_GEMV});
+        linear_case(l, &(struct linear_shape){1, {131}, {format}, 384, 75, false, true, LINEAR_GEMV});
+    }
     stack_case(l, 16, 512, 128, FORMAT_Q4, 1);
     stack_case(l, 16, 128, 512, FORMAT_Q4, 40);
     transposed_case(l, 3, 4, 64, FORMAT_Q4, 1);
