@@ -37,10 +37,10 @@
 #define SCALE_NONE 0
 #define SCALE_BF16 2
 #ifdef VULKAN
-#define FORMAT_NUMBER(name, number, bits, group, scheme, scale, x) const uint FORMAT_##name = number;
+#define FORMAT_NUMBER(name, number, bits, group, scheme, scale, x) const uint FORMAT_##name = (number);
 FORMAT_TABLE(FORMAT_NUMBER, 0)
 #else
-#define FORMAT_NUMBER(name, number, bits, group, scheme, scale, x) FORMAT_##name = number,
+#define FORMAT_NUMBER(name, number, bits, group, scheme, scale, x) FORMAT_##name = (number),
 enum { FORMAT_TABLE(FORMAT_NUMBER, 0) FORMAT_COUNT };
 #endif
 #undef FORMAT_NUMBER

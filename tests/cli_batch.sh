@@ -218,7 +218,7 @@ fails 2 'exclude each other' "$@" --batch "$tmp/in" --bench
 # computed after 200 of them.
 for i in $(seq 500); do
     [ "$i" -eq 2 ] && text='It was a dark night and' || text='Once upon a time there was'
-    echo "{\"id\": $i, \"raw\": true, \"prompt\": \"$text\", \"n\": 30, \"ignore_eos\": true}"
+    echo "{\"id\": $i, \"raw\": true, \"prompt\": \"$text\", \"n\": 100, \"ignore_eos\": true}"
 done >"$tmp/long"
 # start: a run over them, up to its third result
 start() {
@@ -247,7 +247,7 @@ for signal in INT:130 TERM:143 HUP:129; do
     wait $pid || got=$?
     [ "$got" -eq "${signal#*:}" ] || fault "$signal: status $got"
     err_has 'ending after the request at hand'
-    results_are '3 <= len(r) < 250 and all(len(x["tokens"]) == 30 for x in r)' True
+    results_are '3 <= len(r) < 250 and all(len(x["tokens"]) == 100 for x in r)' True
     go_on "$@"
 done
 
@@ -292,7 +292,7 @@ results_are "$answered" "[(1, '79'), (2, '80')]"
 claim a_full_file_ends_the_run_at_once_with_whole_lines
 rm "$tmp/results"
 head -n 20 "$tmp/long" >"$tmp/more"
-run 1 bash -c 'ulimit -f 4; exec "$0" "$@"' "$MOEFLUX" "$@" --batch "$tmp/more" -o "$tmp/results"
+run 1 bash -c 'ulimit -f 10; exec "$0" "$@"' "$MOEFLUX" "$@" --batch "$tmp/more" -o "$tmp/results"
 [ "$(tail -n 1 "$tmp/err")" = "moeflux: $tmp/results: write: File too large" ] || fault "$(cat "$tmp/err")"
 n=$(wc -l <"$tmp/results")
 err_has "^moeflux: $n answered, 0 failed;"

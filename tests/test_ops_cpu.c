@@ -6,10 +6,21 @@
 #include "cpu/isa.h"
 #include "selftest/selftest.h"
 
-static const char *const kernels[] = {"embed",  "cast_f16",      "linear",    "matvec_transposed",
-                                      "router", "router_groups", "expert_up", "expert_down",
-                                      "delta",  "gqa_prepare",   "attention", "mla_prepare",
-                                      "mla",    "swiglu"};
+static const char *const kernels[] = {"add",
+                                      "attention",
+                                      "cast_f16",
+                                      "delta",
+                                      "embed",
+                                      "experts_decode_down",
+                                      "experts_decode_up",
+                                      "gqa_prepare",
+                                      "linear",
+                                      "matvec_transposed",
+                                      "mla",
+                                      "mla_prepare",
+                                      "router_sigmoid",
+                                      "router_softmax",
+                                      "swiglu"};
 enum { N_KERNELS = sizeof kernels / sizeof *kernels };
 
 static void count_row(void *ctx, const struct selftest_row *row)

@@ -6,8 +6,8 @@
 
 #define FORMAT_ROW(row_name, number, row_bits, row_group, row_scheme, scale, x)                              \
     [number] = {.name = #row_name,                                                                           \
-                .bits = row_bits,                                                                            \
-                .group = row_group,                                                                          \
+                .bits = (row_bits),                                                                          \
+                .group = (row_group),                                                                        \
                 .scheme = SCHEME_##row_scheme,                                                               \
                 .scale_bytes = SCALE_##scale,                                                                \
                 .has_bias = SCHEME_##row_scheme == SCHEME_AFFINE},

@@ -307,7 +307,7 @@ static int measure_copy(struct exec *x, const struct model_dir *m, struct moeflu
                         struct moeflux_err *e)
 {
     struct exec_buffer from = {0}, to = {0};
-    uint64_t piece = expert_store_floor_bytes(m) / m->config.top_k;
+    uint64_t piece = expert_store_floor_bytes(m) / size_max(m->config.top_k, 1);
     uint64_t bytes = size_max(COPY_BYTES / piece, 1) * piece, ns, best = UINT64_MAX;
     if (exec_get_caps(x).is_unified)
         return 0;
@@ -418,7 +418,7 @@ int moeflux_measure(const struct moeflux_options *o, struct moeflux_speeds *out,
 int test_hooks_measure(const struct moeflux_options *o, const struct test_hooks *h,
                        struct moeflux_speeds *out, struct moeflux_err *e)
 {
-    struct model_dir m;
+    struct model_dir m = {0};
     bool is_native = false;
     *out = (struct moeflux_speeds){0};
     int rc = load_plan_check(o, e);

@@ -222,6 +222,7 @@ static void host_zero(struct exec *x, const struct exec_buffer *b, uint64_t off,
     memset(b->host + off, 0, bytes);
 }
 
+/* The signature is the backend table's. NOLINTNEXTLINE(readability-non-const-parameter) */
 static int host_submit(struct exec *x, uint64_t *ticket, struct moeflux_err *e)
 {
     (void)ticket;

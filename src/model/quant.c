@@ -23,8 +23,8 @@ INLINE void find_range(const float *x, uint32_t group, float *lo, float *hi)
         min = key[i] < min ? key[i] : min;
     for (uint32_t i = 0; i < group; i++)
         max = key[i] > max ? key[i] : max;
-    min ^= (min >> 31) & INT32_MAX;
-    max ^= (max >> 31) & INT32_MAX;
+    min ^= min < 0 ? INT32_MAX : 0;
+    max ^= max < 0 ? INT32_MAX : 0;
     memcpy(lo, &min, sizeof *lo);
     memcpy(hi, &max, sizeof *hi);
 }
@@ -54,7 +54,7 @@ static void choose_scale(float lo, float hi, float levels, uint16_t *scale, uint
  * enough for adding 2^23, which rounds to a whole number, ties to even, and leaves it in the low bits. */
 INLINE void find_codes(const float *x, uint32_t group, float scale, float bias, float levels, uint32_t *code)
 {
-    float y[QUANT_MAX_GROUP];
+    float y[QUANT_MAX_GROUP] = {0};
     for (uint32_t i = 0; i < group; i++) {
         float v = (x[i] - bias) / scale;
         v = v > 0 ? v : 0;
@@ -106,7 +106,7 @@ INLINE bool encode_group_bf16(const uint16_t *w, uint32_t group, uint32_t bits, 
                               uint16_t *scale, uint16_t *bias)
 {
     float x[QUANT_MAX_GROUP];
-    uint32_t wide[QUANT_MAX_GROUP];
+    uint32_t wide[QUANT_MAX_GROUP] = {0};
     for (uint32_t i = 0; i < group; i++)
         wide[i] = (uint32_t)w[i] << 16;
     memcpy(x, wide, group * sizeof *x);

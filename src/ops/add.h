@@ -23,7 +23,7 @@ int add_open(struct add *op, struct exec *x, struct moeflux_err *e);
 void add_run(const struct add *op, struct exec *x, const struct add_call *call);
 
 /* The implementations. */
-void add_vulkan(const void *op, const void *call, struct exec *x);
+void add_vulkan(const void *self, const void *what, struct exec *x);
 op_host_fn add_cpu, add_ref;
 
 #endif

@@ -64,7 +64,7 @@ void attention_run(const struct attention *op, struct exec *x, const struct atte
 
 /* The implementations. */
 int attention_vulkan_open(struct attention *op, struct exec *x, struct moeflux_err *e);
-void attention_vulkan(const void *op, const void *call, struct exec *x);
+void attention_vulkan(const void *self, const void *what, struct exec *x);
 uint64_t attention_cpu_partial_bytes(const struct attention_shape *s, uint32_t n_pos);
 op_host_fn attention_cpu, attention_ref;
 

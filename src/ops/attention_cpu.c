@@ -73,7 +73,7 @@ static uint32_t whole_vectors(uint32_t dim)
 uint64_t attention_cpu_partial_bytes(const struct attention_shape *s, uint32_t n_pos)
 {
     uint64_t splits = size_min(MOST_SPLITS, div_up(n_pos, SPLIT_STEP));
-    uint64_t rows = size_max(s->n_heads * splits, ENOUGH_BLOCKS * ROWS);
+    uint64_t rows = size_max(s->n_heads * splits, (uint64_t)ENOUGH_BLOCKS * ROWS);
     return rows * (whole_vectors(s->value_dim) + 2) * sizeof(float);
 }
 
@@ -276,6 +276,8 @@ static void run_block(void *ctx, uint32_t block, uint32_t thread)
     uint32_t n_heads = (uint32_t)size_min(j->by.heads, j->call->n_kv_heads - kv_head);
     struct room r;
     struct attention_tile tiles[MOST_HEADS];
+    if (n_heads == 0)
+        return;
     place(&r, j->memory + thread * j->thread_floats, j->key_dim, j->value_dim);
     r.tile.n_rows = (uint32_t)size_min(ROWS, j->by.n_rows - first_row);
     r.tile.by_panel = j->by.n_rows >= PANEL_ROWS;
@@ -320,6 +322,8 @@ static void run_tokens(const struct attention_shape *s, const struct attention_c
 {
     j->call = c;
     j->by = divide(s, c);
+    if (j->by.heads == 0)
+        return;
     team_for(h->team, div_up(c->n_kv_heads, j->by.heads) * j->by.row_blocks * j->by.n_splits, run_block, j);
     if (j->by.n_splits > 1)
         team_for(h->team, c->n * c->n_heads, merge_head, j);

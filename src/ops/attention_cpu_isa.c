@@ -43,7 +43,7 @@ VEC_INLINE void dots(const struct attention_tile *t, uint32_t row, uint32_t pos,
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
         for (int p = 0; p < n; p++)
-            t->weights[(row + (uint32_t)r) * POSITIONS + pos + (uint32_t)p] =
+            t->weights[(uint64_t)(row + (uint32_t)r) * POSITIONS + pos + (uint32_t)p] =
                 vec_sum(pair_fold(acc[r * n + p]));
 }
 
@@ -93,7 +93,7 @@ VEC_INLINE void panel_rows(const struct attention_tile *t, uint32_t row, int row
         struct pair key[PANEL_PAIRS];
 #pragma GCC unroll 2
         for (int v = 0; v < PANEL_PAIRS; v++)
-            key[v] = pair_load(t->panel + (uint64_t)c * POSITIONS + v * PAIR_LANES);
+            key[v] = pair_load(t->panel + (uint64_t)c * POSITIONS + (size_t)v * PAIR_LANES);
 #pragma GCC unroll 8
         for (int r = 0; r < rows; r++) {
             struct pair by = pair_set1(q[(uint64_t)r * t->key_dim + c]);
@@ -106,7 +106,8 @@ VEC_INLINE void panel_rows(const struct attention_tile *t, uint32_t row, int row
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 2
         for (int v = 0; v < PANEL_PAIRS; v++)
-            pair_store(t->weights + (row + (uint32_t)r) * POSITIONS + v * PAIR_LANES, acc[r][v]);
+            pair_store(t->weights + (uint64_t)(row + (uint32_t)r) * POSITIONS + (size_t)v * PAIR_LANES,
+                       acc[r][v]);
 }
 
 static void score_by_panel(const struct attention_tile *t)
@@ -144,14 +145,14 @@ static void weigh(const struct attention_tile *t, uint32_t row)
         s[p] = -INFINITY;
     struct vec most = vec_load(s);
     for (int v = 1; v < POSITION_VECS; v++)
-        most = vec_max(most, vec_load(s + v * VEC_LANES));
+        most = vec_max(most, vec_load(s + (size_t)v * VEC_LANES));
     float top = vec_largest(most);
     if (top > t->top[row])
         rescale(t, row, top);
     struct vec sum = vec_load(total), by = vec_set1(t->top[row]);
     for (int v = 0; v < POSITION_VECS; v++) {
-        struct vec w = math_exp(vec_sub(vec_load(s + v * VEC_LANES), by));
-        vec_store(s + v * VEC_LANES, w);
+        struct vec w = math_exp(vec_sub(vec_load(s + (size_t)v * VEC_LANES), by));
+        vec_store(s + (size_t)v * VEC_LANES, w);
         sum = vec_add(sum, w);
     }
     vec_store(total, sum);
@@ -170,7 +171,7 @@ static struct values make_value_panel(const struct attention_tile *t)
     struct values v = {t->value_panel, PAIR_LANES, (uint64_t)POSITIONS * PAIR_LANES};
     for (uint32_t p = 0; p < t->n; p++)
         for (uint32_t c = 0; c < t->value_dim; c += PAIR_LANES)
-            pair_store(t->value_panel + c * POSITIONS + p * PAIR_LANES,
+            pair_store(t->value_panel + (size_t)c * POSITIONS + (size_t)p * PAIR_LANES,
                        pair_load(t->values + p * t->value_stride + c));
     return v;
 }
@@ -188,14 +189,14 @@ VEC_INLINE void add_values(const struct attention_tile *t, const struct values *
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 2
         for (int v = 0; v < n; v++)
-            acc[r * n + v] = pair_load(sums + (uint64_t)r * t->value_dim + v * PAIR_LANES);
+            acc[r * n + v] = pair_load(sums + (uint64_t)r * t->value_dim + (size_t)v * PAIR_LANES);
     for (uint32_t p = 0; p < t->n; p++, at += from->stride) {
         struct pair value[VALUE_PAIRS];
 #pragma GCC unroll 2
         for (int v = 0; v < n; v++) {
             value[v] = pair_load(at + (uint32_t)v * from->pair_stride);
             if (row == 0)
-                __builtin_prefetch(next + p * t->key_stride + (uint32_t)v * PAIR_LANES);
+                __builtin_prefetch(next + (size_t)p * t->key_stride + (size_t)v * PAIR_LANES);
         }
 #pragma GCC unroll 8
         for (int r = 0; r < rows; r++) {
@@ -209,7 +210,7 @@ VEC_INLINE void add_values(const struct attention_tile *t, const struct values *
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 2
         for (int v = 0; v < n; v++)
-            pair_store(sums + (uint64_t)r * t->value_dim + v * PAIR_LANES, acc[r * n + v]);
+            pair_store(sums + (uint64_t)r * t->value_dim + (size_t)v * PAIR_LANES, acc[r * n + v]);
 }
 
 VEC_INLINE void add_values_of_rows(const struct attention_tile *t, const struct values *from, uint32_t row,

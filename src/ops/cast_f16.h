@@ -24,7 +24,7 @@ int cast_f16_open(struct cast_f16 *op, struct exec *x, struct moeflux_err *e);
 void cast_f16_run(const struct cast_f16 *op, struct exec *x, const struct cast_f16_call *call);
 
 /* The implementations. */
-void cast_f16_vulkan(const void *op, const void *call, struct exec *x);
+void cast_f16_vulkan(const void *self, const void *what, struct exec *x);
 op_host_fn cast_f16_cpu, cast_f16_ref;
 
 #endif

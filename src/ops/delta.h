@@ -66,7 +66,7 @@ void delta_run(const struct delta *op, struct exec *x, const struct delta_call *
 
 /* The implementations. */
 int delta_vulkan_open(struct delta *op, struct exec *x, struct moeflux_err *e);
-void delta_vulkan(const void *op, const void *call, struct exec *x);
+void delta_vulkan(const void *self, const void *what, struct exec *x);
 uint64_t delta_cpu_scratch(const struct delta_shape *s, uint32_t n);
 op_host_fn delta_cpu, delta_ref;
 

@@ -29,7 +29,7 @@ void embed_run(const struct embed *op, struct exec *x, const struct embed_call *
 
 /* The implementations. */
 int embed_vulkan_open(struct embed *op, struct exec *x, struct moeflux_err *e);
-void embed_vulkan(const void *op, const void *call, struct exec *x);
+void embed_vulkan(const void *self, const void *what, struct exec *x);
 op_host_fn embed_cpu, embed_ref;
 
 #endif

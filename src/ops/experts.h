@@ -74,8 +74,8 @@ void experts_run_down(const struct experts *op, struct exec *x, const struct exp
 
 /* The implementations. */
 int experts_vulkan_open(struct experts *op, struct exec *x, struct moeflux_err *e);
-void experts_up_vulkan(const void *op, const void *call, struct exec *x);
-void experts_down_vulkan(const void *op, const void *call, struct exec *x);
+void experts_up_vulkan(const void *self, const void *what, struct exec *x);
+void experts_down_vulkan(const void *self, const void *what, struct exec *x);
 /* Memory that the native implementations take by themselves for n tokens. */
 uint64_t experts_cpu_host_bytes(const struct experts_shape *s, uint32_t n);
 /* On the CPU: floats of scratch; the fewest tokens of a chunk whose experts may come in waves. */

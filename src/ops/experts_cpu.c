@@ -287,7 +287,7 @@ static void multiply_all(const struct job *j, uint32_t first, uint32_t n_rows, u
         float *some = products_of(j, thread);
         multiply(j, g, &rows, thread, some);
         for (uint32_t i = 0; i < g->n; i++)
-            memcpy(parts + (uint64_t)j->pairs[g->first + i] * n_rows, some + i * n_rows,
+            memcpy(parts + (uint64_t)j->pairs[g->first + i] * n_rows, some + (uint64_t)i * n_rows,
                    n_rows * sizeof *parts);
     }
     if (c->shared_down.cols == 0)

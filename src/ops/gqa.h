@@ -45,7 +45,7 @@ void gqa_run(const struct gqa *op, struct exec *x, const struct gqa_call *call);
 
 /* The implementations of prepare. */
 int gqa_vulkan_open(struct gqa *op, struct exec *x, struct moeflux_err *e);
-void gqa_prepare_vulkan(const void *op, const void *call, struct exec *x);
+void gqa_prepare_vulkan(const void *self, const void *what, struct exec *x);
 op_host_fn gqa_prepare_cpu, gqa_prepare_ref;
 
 #endif

@@ -142,7 +142,7 @@ static int make_room(struct job *j, struct host *host)
     j->digits = host_scratch(host, j->quantises ? inputs : 0, j->digits_bytes);
     j->packed = packs ? host_scratch(host, inputs * j->op->cols, sizeof *j->packed) : NULL;
     j->gemm_bytes = packs ? cpu_gemm_scratch_bytes(j->op->cols) : 0;
-    j->room_bytes = j->gemm_bytes + (c->add ? c->n * LOOPS_MAX_BLOCK_ROWS * sizeof(float) : 0);
+    j->room_bytes = j->gemm_bytes + (c->add ? (uint64_t)c->n * LOOPS_MAX_BLOCK_ROWS * sizeof(float) : 0);
     j->rooms = host_scratch(host, team_n_threads(host->team), j->room_bytes);
     return host_error(host);
 }

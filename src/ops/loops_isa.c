@@ -124,7 +124,7 @@ static void widen_affine(const struct weights *w, uint32_t row, uint32_t first, 
         uint32_t s = (uint32_t)scales[g] << 16, b = (uint32_t)biases[g] << 16;
         memcpy(&scale, &s, sizeof scale);
         memcpy(&bias, &b, sizeof bias);
-        widen_group(codes + g * (GROUP / 8) * (uint32_t)bits, bits, scale, bias,
+        widen_group(codes + (size_t)g * (GROUP / 8) * (uint32_t)bits, bits, scale, bias,
                     n - c < GROUP ? n - c : GROUP, out + c);
     }
 }
@@ -153,14 +153,15 @@ static void add_rows_loop(float *y, const float *x, const float *rows, uint32_t 
     enum { VECS = LOOPS_COLS / VEC_LANES };
     struct vec acc[VECS];
     for (uint32_t i = 0; i < VECS; i++)
-        acc[i] = first || VEC_LANES * i >= n ? vec_zero() : load_some(y + VEC_LANES * i, n - VEC_LANES * i);
+        acc[i] = first || VEC_LANES * i >= n ? vec_zero()
+                                             : load_some(y + (size_t)VEC_LANES * i, n - VEC_LANES * i);
     for (uint32_t r = 0; r < n_rows; r++) {
         struct vec by = vec_set1(x[r]);
         for (uint32_t i = 0; i < VECS; i++)
-            acc[i] = vec_fma(vec_load(rows + (uint64_t)r * LOOPS_COLS + VEC_LANES * i), by, acc[i]);
+            acc[i] = vec_fma(vec_load(rows + (uint64_t)r * LOOPS_COLS + (size_t)VEC_LANES * i), by, acc[i]);
     }
     for (uint32_t i = 0; VEC_LANES * i < n; i++)
-        store_some(y + VEC_LANES * i, acc[i], n - VEC_LANES * i);
+        store_some(y + (size_t)VEC_LANES * i, acc[i], n - VEC_LANES * i);
 }
 
 static void turn_loop(float *x, const float *angles, uint32_t n, uint32_t apart)
@@ -168,8 +169,8 @@ static void turn_loop(float *x, const float *angles, uint32_t n, uint32_t apart)
     uint32_t step = apart ? 1 : 2, to = apart ? apart : 1;
     for (uint32_t i = 0; i < n; i++) {
         float *u = x + (uint64_t)i * step, *v = u + to, a = *u, b = *v;
-        *u = a * angles[2 * i] - b * angles[2 * i + 1];
-        *v = b * angles[2 * i] + a * angles[2 * i + 1];
+        *u = a * angles[2 * (size_t)i] - b * angles[2 * (size_t)i + 1];
+        *v = b * angles[2 * (size_t)i] + a * angles[2 * (size_t)i + 1];
     }
 }
 

@@ -34,7 +34,7 @@ void matvec_transposed_run(const struct matvec_transposed *op, struct exec *x,
 
 /* The implementations. */
 int matvec_transposed_vulkan_open(struct matvec_transposed *op, struct exec *x, struct moeflux_err *e);
-void matvec_transposed_vulkan(const void *op, const void *call, struct exec *x);
+void matvec_transposed_vulkan(const void *self, const void *what, struct exec *x);
 op_host_fn matvec_transposed_cpu, matvec_transposed_ref;
 
 #endif

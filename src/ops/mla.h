@@ -93,7 +93,7 @@ struct mla_prepare_call {
     uint32_t stride, step, at;
 };
 int mla_vulkan_open(struct mla *op, struct exec *x, struct moeflux_err *e);
-void mla_prepare_vulkan(const void *op, const void *call, struct exec *x);
+void mla_prepare_vulkan(const void *self, const void *what, struct exec *x);
 op_host_fn mla_prepare_cpu, mla_prepare_ref;
 
 #endif

@@ -41,7 +41,7 @@ void router_run(const struct router *op, struct exec *x, const struct router_cal
 
 /* The implementations. */
 int router_vulkan_open(struct router *op, struct exec *x, struct moeflux_err *e);
-void router_vulkan(const void *op, const void *call, struct exec *x);
+void router_vulkan(const void *self, const void *what, struct exec *x);
 op_host_fn router_cpu, router_ref;
 
 #endif

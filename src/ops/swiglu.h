@@ -25,7 +25,7 @@ int swiglu_open(struct swiglu *op, struct exec *x, struct moeflux_err *e);
 void swiglu_run(const struct swiglu *op, struct exec *x, const struct swiglu_call *call);
 
 /* The implementations. */
-void swiglu_vulkan(const void *op, const void *call, struct exec *x);
+void swiglu_vulkan(const void *self, const void *what, struct exec *x);
 op_host_fn swiglu_cpu, swiglu_ref;
 
 #endif
