@@ -121,7 +121,7 @@ double cpu_lab_weight(const struct cpu_matrix *w, uint32_t row, uint32_t col)
     if (w->format == CPU_BF16)
         return from_bf16(((const uint16_t *)w->weight)[i]);
     const uint8_t *codes = w->weight;
-    uint32_t code = w->format == CPU_Q8 ? codes[i] : codes[i / 2] >> (i % 2 * 4) & 15;
+    uint32_t code = w->format == CPU_Q8 ? codes[i] : (uint32_t)codes[i / 2] >> (i % 2 * 4) & 15;
     const uint16_t *scales = w->scales, *biases = w->biases;
     return code * from_bf16(scales[i / CPU_BLOCK]) + from_bf16(biases[i / CPU_BLOCK]);
 }
