@@ -27,12 +27,13 @@ WARN := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-protot
 known     = $(foreach f,$(1),$(shell $(CC) -Werror $(f) -x c -c -o /dev/null /dev/null 2>/dev/null && echo $(f)))
 OPTIMISES := $(filter-out -O0,$(lastword $(filter -O%,$(OPT) $(CFLAGS))))
 FORTIFY   := $(if $(OPTIMISES),$(if $(findstring _FORTIFY_SOURCE,$(CPPFLAGS) $(CFLAGS)),,-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2))
+comma     := ,
 HARDEN    := $(if $(SAN),,$(FORTIFY) $(call known,-fstack-protector-strong -fstack-clash-protection -fcf-protection))
 
 # Behind the user's flags: what the code is written in, and what keeps the bits of its results the same.
 ALL_CFLAGS   := $(OPT) $(SAN) $(WARN) $(HARDEN) -fPIC -fvisibility=hidden -pthread $(CFLAGS) -std=c11 -ffp-contract=off
 ALL_CPPFLAGS := -D_GNU_SOURCE -Isrc -Ikernels -I$(BUILD) $(PKG_CFLAGS) $(CPPFLAGS)
-ALL_LDFLAGS  := $(SAN) -pie -pthread -Wl,-z,relro,-z,now $(LDFLAGS)
+ALL_LDFLAGS  := $(SAN) $(if $(findstring address,$(SAN)),-Wl$(comma)--export-dynamic-symbol=dlclose) -pie -pthread -Wl,-z,relro,-z,now $(LDFLAGS)
 ALL_LDLIBS   := $(PKG_LIBS) -lm -ldl $(LDLIBS)
 
 # X_isa.c is compiled once for each instruction set of the processor's family (src/cpu/isa.h). With -O2 gcc 12 keeps the tiles

@@ -84,7 +84,7 @@ static int open_side(struct moeflux_model *m, struct expert_side *s, const struc
 {
     uint64_t tables = (uint64_t)MOEFLUX_WAVE_TABLES * m->dir.config.n_experts * sizeof(uint64_t);
     int rc = s->exec ? exec_buffer_new(s->exec, &s->waves, EXEC_INPUT, tables, e) : 0;
-    if (rc == 0)
+    if (rc == 0 && s->exec)
         memset(s->waves.host, 0, s->waves.bytes);
     if (rc < 0 || o->budget_bytes == 0)
         return rc;
