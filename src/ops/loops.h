@@ -60,8 +60,8 @@ struct cpu_matrix loops_matrix(const struct weights *w);
 uint32_t loops_block_rows(const struct weights *w);
 enum { LOOPS_MAX_BLOCK_ROWS = 256, LOOPS_COLS = 64 };
 
-/* So many tokens and fewer are computed as if each were alone; of more, gemm is the faster way (bench_cpu). At least as many
- * as the head takes at once, so that a token's logits do not depend on those that are asked for with them. */
-enum { LOOPS_FEW = 4 };
+/* So many tokens and fewer are computed as if each were alone. At least as many as the head takes at once, so that a token's
+ * logits do not depend on those that are asked for with them. */
+enum { LOOPS_FEW = CPU_FEW_TOKENS };
 
 #endif
