@@ -6,10 +6,20 @@
 #include "cpu/isa.h"
 #include "selftest/selftest.h"
 
-static const char *const kernels[] = {"embed",  "cast_f16",      "linear",    "matvec_transposed",
-                                      "router", "router_groups", "expert_up", "expert_down",
-                                      "delta",  "gqa_prepare",   "attention", "mla_prepare",
-                                      "mla",    "swiglu"};
+static const char *const kernels[] = {"embed",
+                                      "cast_f16",
+                                      "linear",
+                                      "matvec_transposed",
+                                      "router_softmax",
+                                      "router_sigmoid",
+                                      "experts_decode_up",
+                                      "experts_decode_down",
+                                      "delta",
+                                      "gqa_prepare",
+                                      "attention",
+                                      "mla_prepare",
+                                      "mla",
+                                      "swiglu"};
 enum { N_KERNELS = sizeof kernels / sizeof *kernels };
 
 static void count_row(void *ctx, const struct selftest_row *row)
