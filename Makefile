@@ -13,9 +13,10 @@ OPT     ?= -O2 -g
 SAN     ?=
 WERROR  ?= $(filter-out 0 false,$(CI))
 
-LIB_PACKAGES := vulkan jansson libpcre2-8 libutf8proc liburing libxxhash sleef
+# Of Vulkan only the headers: the loader is opened at run time (src/vulkan/loader.h).
+LIB_PACKAGES := jansson libpcre2-8 libutf8proc liburing libxxhash sleef
 PACKAGES     := $(LIB_PACKAGES) libedit argtable2
-PKG_CFLAGS   := $(shell pkg-config --cflags $(PACKAGES))
+PKG_CFLAGS   := $(shell pkg-config --cflags vulkan $(PACKAGES))
 PKG_LIBS     := $(shell pkg-config --libs $(PACKAGES))
 
 WARN := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla \
@@ -32,7 +33,7 @@ HARDEN    := $(if $(SAN),,$(FORTIFY) $(call known,-fstack-protector-strong -fsta
 ALL_CFLAGS   := $(OPT) $(SAN) $(WARN) $(HARDEN) -fPIC -fvisibility=hidden -pthread $(CFLAGS) -std=c11 -ffp-contract=off
 ALL_CPPFLAGS := -D_GNU_SOURCE -Isrc -Ikernels -I$(BUILD) $(PKG_CFLAGS) $(CPPFLAGS)
 ALL_LDFLAGS  := $(SAN) -pie -pthread -Wl,-z,relro,-z,now $(LDFLAGS)
-ALL_LDLIBS   := $(PKG_LIBS) -lm $(LDLIBS)
+ALL_LDLIBS   := $(PKG_LIBS) -lm -ldl $(LDLIBS)
 
 # X_isa.c is compiled once for each instruction set of the processor's family (src/cpu/isa.h). With -O2 gcc 12 keeps the tiles
 # of the products in memory.
@@ -56,11 +57,8 @@ TEST_LIB := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(TESTS) $(ISA_TEST) $(wild
 
 # kernels/X.comp is the kernel X, kernels/X/Y.comp the kernel X_Y.
 KERNELS      := $(patsubst kernels/%.comp,%,$(sort $(wildcard kernels/*.comp kernels/*/*.comp)))
-# Some are built again as NAME_VARIANT, with -DVARIANT in capitals: for software devices (kernels/lib/memory.glsl, gemv.glsl,
-# gemm.glsl), and for cooperative matrices.
-VARIANTS     := wide coop
-kernels_wide := attention/decode linear/decode linear/prefill experts/decode_up experts/decode_down \
-                experts/prefill_up experts/prefill_down
+# Some are built again as NAME_VARIANT, with -DVARIANT in capitals: for cooperative matrices.
+VARIANTS     := coop
 kernels_coop := linear/prefill experts/prefill_up experts/prefill_down attention/prefill
 SPIRV        := $(patsubst %,$(BUILD)/kernels/%.inc,$(KERNELS) $(foreach v,$(VARIANTS),$(kernels_$(v):%=%_$(v))))
 
@@ -104,7 +102,7 @@ $(BUILD)/libmoeflux.a: $(LIB_OBJ)
 	$(AR) rcs $@ $(@:.a=.o)
 
 $(BUILD)/$(SONAME): $(LIB_OBJ)
-	$(CC) -shared -Wl,-soname,$(SONAME) -Wl,-z,defs,-z,relro,-z,now $(SAN) -pthread $(LDFLAGS) -o $@ $^ $(shell pkg-config --libs $(LIB_PACKAGES)) -lm
+	$(CC) -shared -Wl,-soname,$(SONAME) -Wl,-z,defs,-z,relro,-z,now $(SAN) -pthread $(LDFLAGS) -o $@ $^ $(shell pkg-config --libs $(LIB_PACKAGES)) -lm -ldl
 
 # One C initialiser of SPIR-V words a kernel; src/vulkan/pipeline.c includes the table of all of them.
 variant = $(filter $(VARIANTS),$(lastword $(subst _, ,$(1))))
@@ -202,11 +200,11 @@ $(BUILD)/fuzz/seeds: $(BUILD)/tests/fuzz/seeds_main.o $(FUZZ_OBJ) $(TEST_LIB) $(
 	@mkdir -p $(@D)
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(ALL_LDLIBS) -lcmocka
 
-# All of them one after the other: each for SECONDS, or RUNS inputs. ONLY=NAME...: these.
+# All of them one after the other: each for SECONDS, or RUNS inputs if that is less. ONLY=NAME...: these.
 SECONDS ?= 5
 RUNS    ?=
 fuzz-run: fuzz
-	scripts/fuzz build-fuzz $(if $(RUNS),runs=$(RUNS),seconds=$(SECONDS)) $(or $(ONLY),$(FUZZ_TARGETS))
+	scripts/fuzz build-fuzz $(if $(SECONDS),seconds=$(SECONDS)) $(if $(RUNS),runs=$(RUNS)) $(or $(ONLY),$(FUZZ_TARGETS))
 
 # The tests that use the GPU, under the Vulkan validation layers.
 validate: $(BUILD)/moeflux $(TEST_BIN) $(SHIMS)

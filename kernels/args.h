@@ -282,6 +282,12 @@ struct swiglu_args {
 };
 ARGS_SIZE(swiglu_args, 24);
 
+struct add_args {
+    ADDR y, x; /* f32 [n] */
+    U32 n, unused;
+};
+ARGS_SIZE(add_args, 24);
+
 struct delta_args {
     ADDR proj;                  /* [n][stride]: conv channels, z [n_v][v_dim], b [n_v], a [n_v] */
     ADDR conv;                  /* f32 [channels][conv_kernel] */
@@ -297,9 +303,6 @@ ARGS_SIZE(delta_args, 104);
 
 /* delta_prep: delta_args with dst = prepared, f32 [n][DELTA_PREPARED(...)]: q, k (of unit length, q also scaled), v, and
  * for each value head its decay and beta. A workgroup has DELTA_RUN tokens. */
-#define DELTA_PREP_ALL                0 /* what a kernel prepares */
-#define DELTA_PREP_KEYS               1
-#define DELTA_PREP_VALUES             2
 #define DELTA_RUN                     8
 #define DELTA_PREPARED(channels, n_v) (((channels) + 2 * (n_v) + 3) / 4 * 4)
 

@@ -100,15 +100,21 @@ enum moeflux_kv_type { MOEFLUX_KV_TYPE_AUTO, MOEFLUX_KV_TYPE_F32, MOEFLUX_KV_TYP
 /* Zero or NULL in any member but `dir` means the default. */
 struct moeflux_options {
     const char *dir; /* model directory */
-    /* NULL: the best Vulkan device; "cpu"; "reference"; an index; or a part of a device's name */
+    /* NULL or "auto": a discrete GPU, else an integrated one, else the cpu. "cpu"; "reference"; else a Vulkan device, software
+     * ones too: its index (moeflux_device), its name or a part of that */
     const char *device;
     /* Of the cpu: the instruction set that it uses, one of "portable", "avx2", "avx512", "neon", "dotprod"; NULL: the fastest
-     * that the processor has */
+     * that the processor has. On another device it is an error */
     const char *cpu_isa;
+    /* So many layers, counted from the first as llama.cpp counts them (dense ones too), have their routed experts computed by
+     * the CPU and kept in host memory, whatever is in a cache; the device computes the rest. More than the model has: all.
+     * MOEFLUX_ERR_USAGE: the device is no GPU. */
+    uint32_t n_cpu_layers;
     /* Host memory for experts and checkpoints; 0: from what is free. Where device memory is host memory, it bounds the cache
      * of experts itself. */
     uint64_t memory_bytes;
-    uint64_t gpu_memory_bytes; /* device memory for weights, states and experts; 0: from what is free */
+    /* Device memory for weights, states and experts; 0: from what is free. */
+    uint64_t gpu_memory_bytes;
     enum moeflux_expert_io expert_io;
     enum moeflux_prefetch prefetch;
     enum moeflux_cache_policy cache_policy;
@@ -143,6 +149,7 @@ struct moeflux_model_info {
     uint32_t n_eos;
     const char *expert_io; /* how experts are read, and why */
     bool experts_resident; /* every expert is in the cache: nothing is read after open */
+    uint32_t n_cpu_layers; /* the first layers: their routed experts are computed by the CPU */
     bool f16_products;     /* prompts are computed with float16 products and float32 sums */
 };
 struct moeflux_model_info moeflux_model_get_info(const struct moeflux_model *m);
@@ -172,6 +179,9 @@ struct moeflux_stats {                     /* since open or the last moeflux_mod
     uint64_t n_hits, n_host_hits, n_misses;
     uint64_t n_slots, n_host_slots, slot_bytes; /* of the cache */
     uint64_t n_pinned;                          /* slots whose experts never leave (moeflux_options.pin) */
+    /* Chosen experts, summed over tokens and layers, that the CPU computed (moeflux_options.n_cpu_layers); its time. */
+    uint64_t n_cpu_experts, cpu_experts_ns;
+    uint64_t n_cpu_slots;                    /* of the slots: in host memory, for the CPU */
     uint64_t n_predicted, n_predicted_right; /* experts named before the router chose; those that it chose */
     uint64_t n_predictable;                  /* experts chosen where there was a prediction */
     uint64_t n_prefetched;                   /* reads that were started for a prediction */
@@ -361,17 +371,24 @@ int32_t moeflux_sampler_pick(struct moeflux_sampler *s, const float *logits, str
 /* --- devices, memory, speed --- */
 
 struct moeflux_device {
-    uint32_t idx;
+    char option[16]; /* what moeflux_options.device names it by: an index, "cpu" */
     char name[256];
-    char kind[16];    /* "discrete", "integrated", "cpu", "virtual", "other" */
-    char driver[256]; /* name and version */
+    char kind[16];    /* "discrete", "integrated", "virtual", "other", "software": Vulkan devices; "cpu" */
+    char driver[256]; /* name and version; of the cpu: "" */
     uint64_t memory_bytes;
-    uint32_t subgroup_size;
+    uint32_t subgroup_size; /* 0: the cpu */
+    char isa[16];           /* of the cpu, like the next: the instruction set that it uses; else "" */
+    uint32_t n_threads;     /* that it computes with */
     bool usable;
+    bool is_default;   /* taken when no device is named */
     char why_not[128]; /* the feature that is missing */
 };
-/* Fills up to `cap` entries, best first; returns how many devices there are, or MOEFLUX_ERR_DEVICE (no Vulkan). */
+/* Fills up to `cap` entries, GPUs first, then the cpu, then software devices; returns how many devices there are. Without
+ * Vulkan there is the cpu alone. */
 int moeflux_list_devices(struct moeflux_device *out, uint32_t cap, struct moeflux_err *e);
+
+/* How fast the cpu's threads read memory together. n_threads: 0: as many as it would take. Some tenths of a second. */
+int moeflux_measure_memory(uint32_t n_threads, double *bytes_s, struct moeflux_err *e);
 
 /* What a model needs, from its files alone (no device). */
 struct moeflux_needs {
@@ -407,9 +424,14 @@ struct moeflux_plan {
     uint64_t slot_bytes;                         /* memory of one expert */
     uint64_t n_experts;                          /* of all layers together */
     uint64_t n_slots, n_host_slots;              /* experts that device and host have room for */
-    uint64_t n_pinned;     /* device slots whose experts never leave (moeflux_options.pin) */
-    bool experts_resident; /* every expert has a slot: nothing is read after open */
-    char expert_io[1200];  /* how experts are read, and why */
+    uint64_t n_pinned;                   /* device slots whose experts never leave (moeflux_options.pin) */
+    uint32_t n_cpu_layers;               /* the first layers: the CPU computes their routed experts */
+    uint64_t n_cpu_experts, n_cpu_slots; /* theirs, of n_experts; those that host memory has room for */
+    /* The most that experts can have on the device, and on the host where that is other memory (else 0). */
+    uint64_t device_room_bytes, host_room_bytes;
+    uint64_t cpu_scratch_bytes; /* host memory that computing them takes */
+    bool experts_resident;      /* every expert has a slot: nothing is read after open */
+    char expert_io[1200];       /* how experts are read, and why */
 };
 /* Fails as moeflux_model_open would: MOEFLUX_ERR_NO_FIT with the numbers, _UNSUPPORTED, _DEVICE. */
 int moeflux_make_plan(const struct moeflux_options *o, struct moeflux_plan *out, struct moeflux_err *e);
@@ -425,7 +447,14 @@ struct moeflux_speeds {
     double dispatch_s;      /* of one small kernel, with the barrier after it */
     double round_trip_s;    /* of a submission and the wait for it */
     double copy_bytes_s;    /* host to device; 0 too where that is the same memory */
+    double cpu_bytes_s;     /* the same product on the CPU's cores; 0 too where the device is the CPU */
     char device_fault[512]; /* why the device has no speeds; "": it has */
+    double memory_bytes_s;  /* of this machine's memory, read by n_threads */
+    uint32_t n_threads;
+    /* Another device whose products are faster: how it is named in moeflux_options.device, and their speed. "": none */
+    char faster_device[16];
+    char faster_name[256];
+    double faster_bytes_s;
 };
 /* Takes about a second for the disk and less for the device. Fails only if the directory cannot be opened. */
 int moeflux_measure(const struct moeflux_options *o, struct moeflux_speeds *out, struct moeflux_err *e);
@@ -440,8 +469,17 @@ struct moeflux_forecast {
 struct moeflux_forecast moeflux_make_forecast(const struct moeflux_needs *n, const struct moeflux_plan *plan,
                                               const struct moeflux_speeds *s, double hits);
 
+/* How long a token should take by where its routed experts are computed, in seconds. It is advice: nothing follows it. */
+struct moeflux_placement {
+    double gpu_s, cpu_s, best_s; /* all on the device, all on the CPU, the first best_cpu_layers on the CPU */
+    uint32_t best_cpu_layers;    /* of moeflux_options.n_cpu_layers */
+};
+/* False, and nothing is filled: the speeds of device and CPU are not both known. */
+bool moeflux_compare_placements(const struct moeflux_needs *n, const struct moeflux_plan *plan,
+                                const struct moeflux_speeds *s, struct moeflux_placement *out);
+
 /* Runs every operation on `device` (as in moeflux_options) against the reference over a grid of shapes, on the cpu with each
- * instruction set that the processor has. Calls `row` once per case: relative error against the bound, or that the device
+ * instruction set that the processor has, or with `cpu_isa` alone. Calls `row` once per case: relative error against the bound, or that the device
  * has no kernel for it. Returns the number of failed cases. */
 struct moeflux_selftest_row {
     const char *kernel;
@@ -451,8 +489,9 @@ struct moeflux_selftest_row {
     bool skipped;       /* nothing was computed; `ok` holds */
     const char *device; /* its name */
 };
-int moeflux_selftest(const char *device, void (*row)(void *ctx, const struct moeflux_selftest_row *r),
-                     void *ctx, struct moeflux_err *e);
+int moeflux_selftest(const char *device, const char *cpu_isa,
+                     void (*row)(void *ctx, const struct moeflux_selftest_row *r), void *ctx,
+                     struct moeflux_err *e);
 
 #ifdef __GNUC__
 #pragma GCC visibility pop

@@ -111,8 +111,8 @@ static int measure_ways(struct bench *b, uint32_t n, uint32_t format, uint32_t r
         if (!tile_fits(b->x, t, op.cols))
             continue;
         plan->tokens = p.tokens;
-        plan->passes[0].blocks = (op.rows + p.rows - 1) / p.rows;
-        rc = gemm_kernel(b->x, &plan->passes[0].kernel, "linear_prefill", sizeof(struct linear_args), &p, e);
+        plan->blocks = (op.rows + p.rows - 1) / p.rows;
+        rc = gemm_kernel(b->x, &plan->kernel, "linear_prefill", sizeof(struct linear_args), &p, e);
         tile_name(t, name, sizeof name);
         if (rc == 0)
             rc = measure_way(b, LINEAR_F16_GEMM_SMALL, name, n, reps, e);

@@ -80,6 +80,7 @@ choices --expert-io 'auto, mmap, pread, uring or direct' auto mmap pread uring d
 choices --prefetch 'auto, none, previous, router or both' auto none previous router both
 choices --cache-policy 'auto, lru or frequency' auto lru frequency
 choices --kv-type 'auto, f32 or f16' auto f32 f16
+choices --experts 'gpu or cpu' gpu cpu
 choices --prompt-type 'auto, f32 or f16' auto f32 f16
 
 claim sampling_out_of_range_is_refused
@@ -90,6 +91,9 @@ fails 2 'min.p' -m dir -p x --min-p -0.1
 fails 2 'repeat.penalty' -m dir -p x --repeat-penalty 0
 
 claim flags_that_exclude_each_other_are_named
+fails 2 '\-\-experts and --n-cpu-moe exclude' -m dir -p x --experts cpu --n-cpu-moe 3
+fails 2 '\-\-experts and --n-cpu-moe exclude' inspect dir --experts gpu --n-cpu-moe 0
+fails 2 '\-\-n-cpu-moe: expected a whole number from 0' -m dir -p x --n-cpu-moe -1
 fails 2 '\-p and -f exclude' -m dir -p x -f y
 fails 2 '\-p and --tokens-in exclude' -m dir -p x --tokens-in y
 fails 2 '\-f and --tokens-in exclude' -m dir -f x --tokens-in y

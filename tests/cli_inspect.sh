@@ -8,7 +8,7 @@ json() { python3 -c 'import json, sys; j = json.load(open(sys.argv[1])); print(e
 json_is() { [ "$(json "$1")" = "$2" ] || fault "$1 is $(json "$1"), expected $2"; }
 
 claim inspect_measures_and_says_what_helps
-run 0 "$MOEFLUX" inspect "$model"
+run 0 "$MOEFLUX" inspect "$model" --device 0
 err_empty
 out_has '^Plan for '
 out_has '  disk  *[0-9.]* .B/s  .* read by [a-z]*, 3 experts at once'
@@ -17,6 +17,9 @@ out_has '  products  *[0-9.]* .B/s'
     fault "fewer than six rows: $(cat "$tmp/out")"
 out_has '100 %.*this plan'
 out_has '^The device: all experts are resident'
+out_has '  on the CPU  *[0-9.]* .B/s  the same product'
+out_has '  --experts cpu  *[0-9.]* ms'
+out_has '  --[a-z-]* [a-z0-9]*  *[0-9.]* ms  expected to be the fastest$'
 ! grep -q ' $' "$tmp/out" || fault "a line ends in a blank"
 
 claim no_measure_prints_what_files_and_memory_tell
@@ -50,8 +53,8 @@ run 0 "$MOEFLUX" inspect "$other" --no-measure --memory 114688
 out_has '^architecture  *DeepSeek-V3'
 out_has 'experts on device  *[0-9.]* kB  4 of 48'
 
-claim without_a_device_the_disk_is_measured
-run 0 env VK_DRIVER_FILES=/nonexistent VK_ICD_FILENAMES=/nonexistent "$MOEFLUX" inspect "$model"
+claim without_the_device_that_was_asked_for_the_disk_is_measured
+run 0 env VK_DRIVER_FILES=/nonexistent VK_ICD_FILENAMES=/nonexistent "$MOEFLUX" inspect "$model" --device 0
 out_has '^It cannot run here: .*Vulkan'
 out_has '  disk  *[0-9.]* .B/s'
 out_has '  device  *unknown  .*Vulkan'
@@ -72,8 +75,8 @@ json_is 'j["slots"] == j["experts"], j["experts_resident"]' '(True, True)'
 
 claim what_does_not_fit_has_status_3
 fails 3 '^moeflux: --memory is 0.00 MiB, the experts of one token and layer need' -m "$model" --plan --memory 1k
-fails 3 'the model needs at least .*--gpu-memory is 0.0 MiB' -m "$model" --plan --gpu-memory 1k
-fails 3 'the model needs at least' -m "$model" --bench --gpu-memory 1k
+fails 3 'the model needs at least .*--gpu-memory is 0.0 MiB' -m "$model" --device reference --plan --gpu-memory 1k
+fails 3 'the model needs at least' -m "$model" --device reference --bench --gpu-memory 1k
 
 claim the_plan_counts_pinned_experts_as_a_run_does
 echo 1 2 3 >"$tmp/ids"
@@ -85,6 +88,23 @@ out_has '  of them pinned  *73.7 kB  3 of 72'
 fails 3 '\-\-pin: the cache has room for 6 experts, expected more than 6' -m "$model" --plan --memory 147456 --pin "$tmp/usage"
 fails 3 '\-\-pin: the cache has room for 6 experts' -m "$model" --tokens-in "$tmp/ids" --memory 147456 --pin "$tmp/usage"
 fails 1 '\-\-pin: there is no file .*/none' -m "$model" --plan --pin "$tmp/none"
+
+claim plan_says_which_experts_the_cpu_computes
+run 0 "$MOEFLUX" -m "$model" --device 0 --plan --n-cpu-moe 2 --json
+json_is 'j["cpu_layers"], j["cpu_experts"], j["cpu_slots"], j["slots"], j["experts"]' '(2, 24, 24, 48, 72)'
+json_is 'j["experts_resident"]' True
+run 0 "$MOEFLUX" -m "$model" --device 0 --plan --experts cpu
+out_has '  experts on device  *0 B  0 of 72, 0 %$'
+out_has '  experts on CPU  *1.77 MB  72 of 72, 100 %: read once, at the start'
+run 0 "$MOEFLUX" -m "$model" --device 0 --plan --n-cpu-moe 1000 --json
+json_is 'j["cpu_layers"], j["slots"]' '(6, 0)'
+run 0 "$MOEFLUX" -m "$model" --device 0 --tokens-in "$tmp/ids" -n 3 --temp 0 --n-cpu-moe 1 --stats --tokens-out
+grep -q '^CPU  *[1-9][0-9]* chosen experts computed in ' "$tmp/err" || fault "the CPU computed nothing: $(cat "$tmp/err")"
+for device in cpu reference; do
+    fails 2 'need a GPU for the rest of the model' -m "$model" --plan --experts cpu --device $device
+    fails 2 'need a GPU for the rest of the model' -m "$model" --tokens-in "$tmp/ids" --n-cpu-moe 1 --device $device
+    fails 2 'need a GPU for the rest of the model' inspect "$model" --n-cpu-moe 1 --device $device
+done
 
 claim plan_and_inspect_refuse_what_makes_no_sense
 fails 2 '\-\-plan and --bench exclude' -m "$model" --plan --bench

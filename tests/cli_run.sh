@@ -113,7 +113,6 @@ json_is 'j["text"]' 85
 json_is 'j["prompt_tokens"]' 22
 json_is 'j["stop_reason"]' eos
 json_is 'j["seed"]' 11
-json_is '0 < j["stats"]["compiled_kernels"] < 50 and 0 < j["stats"]["compile_s"]' True
 json_is 'len(j["tokens"]) >= 2 and j["tokens"][-1]' 1928
 json_is 'j["prefill_tok_s"] > 0 and j["decode_tok_s"] > 0 and j["time_to_first_token_s"] > 0 and j["load_s"] > 0' True
 json_is '"thinking" in j' False
@@ -156,7 +155,6 @@ out_is 85
 err_has '^seed  *5$'
 err_has '^prompt  *22 tokens .* tok/s$'
 err_has '^decode  *[0-9]* tokens .* tok/s$'
-err_has '^kernels  *[1-9][0-9]* compiled in '
 err_has '^first token '
 err_has 'stop: eos$'
 
@@ -225,7 +223,7 @@ fails 2 '2147483647' "$@" --tokens-in "$tmp/ids" --logits "$tmp/refused"
 [ ! -e "$tmp/refused" ] || fault "a refused run wrote logits"
 
 claim a_model_that_does_not_fit_is_refused_with_numbers
-fails 3 '[0-9]' "$@" -p "$sum" --gpu-memory 1K --memory 1K
+fails 3 '[0-9]' "$@" -p "$sum" --device reference --gpu-memory 1K --memory 1K
 
 claim a_directory_without_tokenizer_takes_ids_only
 cp -r "$model" "$tmp/bare"
@@ -358,12 +356,6 @@ out_has '^layers  *8, 2 of them'
 run 0 "$MOEFLUX" inspect "$model" --json
 json_is 'j["experts"], j["top_k"], j["layers"], j["vocab_size"]' '(32, 4, 8, 2048)'
 json_is '0 < j["floor_bytes"] <= j["resident_bytes"] and j["token_expert_bytes"] == 8 * 4 * j["one_expert_bytes"]' True
-
-claim devices_are_listed
-run 0 "$MOEFLUX" --list-devices
-out_has '^index  *name '
-run 0 "$MOEFLUX" --list-devices --json
-json_is 'len(j["devices"]) > 0 and all(d["name"] for d in j["devices"])' True
 
 claim a_full_disk_is_told_and_a_reader_that_leaves_is_not
 got=0

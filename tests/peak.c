@@ -29,7 +29,8 @@ static uint64_t measure(void (*work)(void *ctx), void *ctx)
     int fd = open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
     if (fd >= 0 && write(fd, "5", 1) < 0)
         perror("clear_refs");
-    close(fd);
+    if (fd >= 0)
+        close(fd);
     uint64_t before = status_of("VmRSS");
     work(ctx);
     return status_of("VmHWM") - before;

@@ -367,6 +367,55 @@ static int remove_root(void **state)
 
 #define with_root(f) cmocka_unit_test_setup_teardown(f, make_root, remove_root)
 
+/* --- experts on the CPU beside the device --- */
+
+static struct budget_request split(uint32_t n_cpu_layers, uint64_t memory, uint64_t gpu_memory,
+                                   uint64_t host_free)
+{
+    struct budget_request w = request(memory, gpu_memory, host_free);
+    w.n_cpu_layers = n_cpu_layers;
+    w.cpu_scratch_bytes = MIB;
+    return w;
+}
+
+static void experts_of_the_cpu_are_host_memory(void **state)
+{
+    (void)state;
+    /* Three of four layers; the card has room for all. */
+    struct budget b = share(discrete(GIB), split(3, 0, 0, GIB));
+    assert_int_equal(b.slot_bytes, ALL / 4);
+    assert_int_equal(b.cpu_slot_bytes, ALL / 4 * 3);
+    assert_int_equal(b.host_bytes, 0);
+    b = share(unified(GIB), split(3, 0, 0, GIB));
+    assert_int_equal(b.slot_bytes, ALL / 4);
+    assert_int_equal(b.cpu_slot_bytes, ALL / 4 * 3);
+    assert_int_equal(b.map_bytes, GIB - FIXED - ALL - MIB);
+    /* All layers: the card needs no room for experts. */
+    b = share(discrete(FIXED * 10 / 9 + MIB), split(4, 0, 0, GIB));
+    assert_int_equal(b.slot_bytes + b.host_bytes, 0);
+    assert_int_equal(b.cpu_slot_bytes, ALL);
+}
+
+static void host_memory_is_shared_out_by_what_each_side_lacks(void **state)
+{
+    (void)state;
+    /* The device lacks 32 - 16 experts, the CPU 32: 1 to 2 of 24 MiB, of which the activations take one. */
+    struct budget b = share(discrete(GIB), split(2, 25 * MIB, FIXED + 16 * MIB, GIB));
+    assert_int_equal(b.slot_bytes, 16 * MIB);
+    assert_int_equal(b.host_bytes, 8 * MIB);
+    assert_int_equal(b.cpu_slot_bytes, 16 * MIB);
+    b = share(unified(GIB), split(1, 24 * MIB, 0, GIB));
+    assert_int_equal(b.slot_bytes, 18 * MIB);
+    assert_int_equal(b.cpu_slot_bytes, 6 * MIB);
+    /* Neither gets less than a token's experts. */
+    b = share(unified(GIB), split(1, 2 * TOP_K * MIB, 0, GIB));
+    assert_int_equal(b.slot_bytes, TOP_K * MIB);
+    assert_int_equal(b.cpu_slot_bytes, TOP_K * MIB);
+    check_refused(unified(GIB), split(1, 2 * TOP_K * MIB - 1, 0, GIB), "--memory is 4.00 MiB");
+    check_refused(discrete(GIB), split(4, TOP_K * MIB, 0, GIB),
+                  "--memory without the CPU's activations is 1.00 MiB");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -390,6 +439,8 @@ int main(void)
         with_root(a_parents_limit_counts_and_page_cache_is_free),
         with_root(the_first_version_of_cgroups_counts_too),
         cmocka_unit_test(this_machine_has_some_memory),
+        cmocka_unit_test(experts_of_the_cpu_are_host_memory),
+        cmocka_unit_test(host_memory_is_shared_out_by_what_each_side_lacks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

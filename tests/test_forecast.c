@@ -64,6 +64,39 @@ static void what_is_not_known_counts_as_nothing(void **state)
     check_s(f.overlapped_s, 0);
 }
 
+/* A card for a quarter of the experts, the host for the others: 10 layers of 4 experts of a byte each, one a token. */
+static void the_placement_follows_bus_and_memory(void **state)
+{
+    (void)state;
+    struct moeflux_needs n = NEEDS;
+    n.n_experts = 4;
+    struct moeflux_plan plan = {
+        .n_experts = 40, .slot_bytes = 1, .device_room_bytes = 8, .host_room_bytes = 40};
+    struct moeflux_speeds s = SPEEDS;
+    struct moeflux_placement p;
+    assert_false(moeflux_compare_placements(&n, &plan, &s, &p)); /* the CPU was not measured */
+    /* Memory twice as fast as the bus: what does not fit the card is computed where it lies. */
+    s.kernel_bytes_s = 1e12;
+    s.cpu_bytes_s = 8e9;
+    assert_true(moeflux_compare_placements(&n, &plan, &s, &p));
+    assert_int_equal(p.best_cpu_layers, 8);
+    check_s(p.best_s, 1.2e-6 + 0.8e-3 / 8);
+    check_s(p.cpu_s, 1e-6 + 1e-3 / 8);
+    check_s(p.gpu_s, 2e-6 + 0.8e-3 / 4);
+    /* A slow CPU, or a card that holds everything: the GPU. */
+    s.cpu_bytes_s = 1e9;
+    assert_true(moeflux_compare_placements(&n, &plan, &s, &p));
+    assert_int_equal(p.best_cpu_layers, 0);
+    s.cpu_bytes_s = 8e9;
+    plan.device_room_bytes = 40;
+    assert_true(moeflux_compare_placements(&n, &plan, &s, &p));
+    assert_int_equal(p.best_cpu_layers, 0);
+    /* No room on the card: the CPU. */
+    plan.device_room_bytes = 0;
+    assert_true(moeflux_compare_placements(&n, &plan, &s, &p));
+    assert_int_equal(p.best_cpu_layers, 10);
+}
+
 static struct moeflux_options odd(void)
 {
     return (struct moeflux_options){.dir = ODD, .device = "reference"};
@@ -91,7 +124,7 @@ static void copies_are_measured_where_the_device_has_its_own_memory(void **state
     struct moeflux_options o = {.dir = ODD, .device = getenv("MOEFLUX_DEVICE")};
     struct moeflux_speeds s;
     check_ok(test_hooks_measure(&o, &(struct test_hooks){.staged = true}, &s, &e), &e);
-    assert_true(s.copy_bytes_s > 0);
+    assert_true(s.copy_bytes_s > 0 && s.cpu_bytes_s > 0);
     assert_string_equal(s.device_fault, "");
 }
 
@@ -114,6 +147,7 @@ int main(void)
         cmocka_unit_test(hits_in_host_memory_are_copied_and_not_read),
         cmocka_unit_test(a_resident_model_waits_once_for_a_token),
         cmocka_unit_test(what_is_not_known_counts_as_nothing),
+        cmocka_unit_test(the_placement_follows_bus_and_memory),
         cmocka_unit_test(disk_and_device_have_speeds),
         cmocka_unit_test(copies_are_measured_where_the_device_has_its_own_memory),
         cmocka_unit_test(a_missing_device_leaves_the_disk_measured),

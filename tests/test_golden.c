@@ -16,26 +16,32 @@ struct bounds {
     double logits, hidden, cosine;
 };
 
-/* Of case i of a golden file. Exceptions, the last two found with the reference implementation, its products' inputs,
- * weights and cache rounded to float16:
- *   deepseek-plain is sensitive. In float32, products of few tokens on GPUs (kernels/matvec_lanes.glsl) round about five
- *   times as much as others: 2.0e-5 of its hidden states on an H200, token by token as well as at once. lavapipe and the
- *   reference are held to the bound of all models.
- *   Prompts through float16: 3.0e-2 without any other choice of experts.
- *   in deepseek-odd's cases 3 and 4 the router's closest call is 1.1e-4 and 4.8e-5, so rounding may turn it, and another
- *   expert moves the logits. In its other cases it is at least 9e-4. */
+/* Of case i of a golden file. Exceptions:
+ *   deepseek-plain is sensitive. In float32, products of few tokens on Vulkan devices (kernels/lib/gemv_lanes.glsl) round
+ *   about five times as much as others: 2.0e-5 of its hidden states on an H200, token by token as well as at once, and
+ *   1.9e-5 on lavapipe. The host backends are held to the bound of all models.
+ *   Prompts through float16: 3.0e-2 without any other choice of experts, found with the reference implementation, its
+ *   products' inputs, weights and cache rounded to float16.
+ *   In deepseek-odd's cases 3 and 4 the router's closest call is 1.1e-4 and 4.8e-5, so rounding may turn it, and another
+ *   expert moves the logits (found in the same way). In its other cases it is at least 9e-4.
+ *   deepseek-small, deepseek-lone and the qwen3 models have short rows, in which fewer roundings cancel: prompts through
+ *   float16 are off by 2.4e-3 of the hidden states of the first on an H200. */
 static struct bounds bounds_of(const struct moeflux_model *m, const char *golden, uint32_t i,
                                uint64_t n_tokens)
 {
     const struct moeflux_model_info info = moeflux_model_get_info(m);
     bool is_plain = strstr(golden, "deepseek-plain");
-    bool is_gpu = !strstr(info.device, "llvmpipe") && !strstr(info.device, "CPU");
+    bool is_narrow =
+        strstr(golden, "deepseek-small") || strstr(golden, "deepseek-lone") || strstr(golden, "qwen3");
+    bool is_vulkan = !strstr(info.device, "CPU");
     if (!info.f16_products)
-        return (struct bounds){n_tokens > 1000 ? 1e-3 : 2e-4, is_plain && is_gpu ? 4e-5 : 1e-5, 0.99999};
+        return (struct bounds){n_tokens > 1000 ? 1e-3 : 2e-4, is_plain && is_vulkan ? 4e-5 : 1e-5, 0.99999};
     if (is_plain)
         return (struct bounds){4e-2, 5e-3, 0.9999};
     if (strstr(golden, "deepseek-odd") && (i == 3 || i == 4))
         return (struct bounds){6e-2, 2e-3, 0.999};
+    if (is_narrow)
+        return (struct bounds){2e-2, 4e-3, 0.99999};
     return (struct bounds){2e-2, 2e-3, 0.99999};
 }
 
@@ -210,6 +216,30 @@ static void run_model(const char *dir, const char *golden, uint64_t memory, cons
 {
     if (run_as(MOEFLUX_PROMPT_TYPE_AUTO, dir, golden, memory, device))
         run_as(MOEFLUX_PROMPT_TYPE_F32, dir, golden, memory, device);
+}
+
+/* Routed experts of the first layers on the CPU, the rest on the device: all of them held to the float32 bounds. */
+static void run_split(const char *dir, const char *golden, uint32_t n_cpu_layers, uint64_t memory)
+{
+    struct golden g;
+    struct moeflux_model *m;
+    struct moeflux_stats t;
+    struct moeflux_err e = {0};
+    const struct moeflux_options o = {.dir = dir,
+                                      .memory_bytes = memory,
+                                      .n_cpu_layers = n_cpu_layers,
+                                      .device = getenv("MOEFLUX_DEVICE"),
+                                      .prompt_type = MOEFLUX_PROMPT_TYPE_F32};
+    golden_open(&g, golden);
+    check_ok(moeflux_model_open(&m, &o, &e), &e);
+    printf("%s, experts of %u layers on the CPU%s\n", dir, moeflux_model_get_info(m).n_cpu_layers,
+           moeflux_model_get_info(m).experts_resident ? "" : ", streaming");
+    assert_int_equal(moeflux_model_get_info(m).experts_resident, memory == 0);
+    run_cases(m, &g, golden);
+    moeflux_model_get_stats(m, &t);
+    assert_true(t.n_cpu_experts > 0 && t.n_cpu_slots > 0);
+    moeflux_model_close(m);
+    golden_close(&g);
 }
 
 static void convert_and_run(const char *src, const char *golden)
@@ -423,6 +453,30 @@ static void qwen3_plain_agrees_on_the_reference_backend(void **state)
     run_model("tests/models/qwen3-plain/mlx", "tests/models/qwen3-plain/golden.safetensors", 0, "reference");
 }
 
+static void split_models_agree(void **state)
+{
+    (void)state;
+    static const char *const models[][2] = {
+        {"tests/models/tiny", "tests/models/tiny/golden.safetensors"},
+        {"tests/models/qwen-odd/mlx", "tests/models/qwen-odd/golden.safetensors"},
+        {"tests/models/qwen3-odd/mlx", "tests/models/qwen3-odd/golden.safetensors"},
+        {"tests/models/deepseek-odd/mlx", "tests/models/deepseek-odd/golden.safetensors"},
+    };
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        struct moeflux_needs n;
+        struct moeflux_err e = {0};
+        check_ok(moeflux_get_needs(models[i][0], &n, &e), &e);
+        /* Dense layers count: one more than they are has one with experts at least. */
+        uint32_t first = 1 + n.n_layers - (uint32_t)(n.token_expert_bytes / n.one_expert_bytes / n.top_k);
+        /* A little more than a token's experts for each side. */
+        uint64_t little = 3 * (uint64_t)n.top_k * (n.one_expert_bytes + 4096);
+        run_split(models[i][0], models[i][1], UINT32_MAX, 0);
+        run_split(models[i][0], models[i][1], UINT32_MAX, little);
+        run_split(models[i][0], models[i][1], first, 0);
+        run_split(models[i][0], models[i][1], first, little);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -456,6 +510,7 @@ int main(void)
         cmocka_unit_test(qwen3_plain_converted_agrees),
         cmocka_unit_test(qwen3_plain_agrees_on_the_reference_backend),
         cmocka_unit_test(tiny_agrees),
+        cmocka_unit_test(split_models_agree),
     };
     const char *wanted = getenv("MOEFLUX_TESTS");
     if (wanted)

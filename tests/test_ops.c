@@ -1,43 +1,25 @@
-/* Every kernel against its reference on the default device. Kernels that only work together run once, together. On a
- * software device the kernels of GPUs run too: nothing else tests them where there is no GPU.
+/* Every kernel against its reference on MOEFLUX_DEVICE, else the first Vulkan device. Kernels that only work together run once, together.
  * usage: test_ops [TESTS], a part of the tests, as "mla*" */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "check.h"
 #include "selftest/selftest.h"
 
-enum { MAX_KERNELS = 16, MAX_SKIPPED = 64 };
+enum { MAX_KERNELS = 16 };
 
 struct seen {
     const char *const *kernels;  /* up to a NULL */
     uint64_t times[MAX_KERNELS]; /* that each of them ran */
     int n_cases;
-    bool as_gpu;
-    char skipped[MAX_SKIPPED][128]; /* on the device as it is */
-    int n_skipped;
 };
-
-/* A case that runs on the device as it is or as a GPU is not left out: "SKIP" lines are counted (scripts/run-tests). */
-static void skip_case(struct seen *seen, const struct selftest_row *row)
-{
-    char text[128];
-    snprintf(text, sizeof text, "%s %s", row->kernel, row->shape);
-    if (!seen->as_gpu) {
-        assert_true(seen->n_skipped < MAX_SKIPPED);
-        memcpy(seen->skipped[seen->n_skipped++], text, sizeof text);
-        return;
-    }
-    for (int i = 0; i < seen->n_skipped; i++)
-        if (strcmp(seen->skipped[i], text) == 0)
-            printf("SKIP %s: the device has no kernel for it\n", text);
-}
 
 static void print_row(void *ctx, const struct selftest_row *row)
 {
     struct seen *seen = ctx;
     if (row->skipped) {
-        skip_case(seen, row);
+        printf("SKIP %s %s: the device has no kernel for it\n", row->kernel, row->shape);
         return;
     }
     printf("%-12s %-48s %.2e (bound %.0e)%s\n", row->kernel, row->shape, row->error, row->bound,
@@ -53,24 +35,11 @@ static void count_runs(void *ctx, const char *kernel, uint64_t times)
             seen->times[i] += times;
 }
 
-static void check_kernels(const char *kernel, struct seen *seen)
-{
-    struct moeflux_err e = {0};
-    const struct selftest s = {
-        .kernel = kernel, .as_gpu = seen->as_gpu, .row = print_row, .ran = count_runs, .ctx = seen};
-    printf("%s%s\n", kernel, seen->as_gpu ? ", as on a GPU" : "");
-    int n_before = seen->n_cases, rc = selftest_run(&s, &e);
-    if (rc < 0)
-        fail_msg("%s: %s", kernel, e.text);
-    assert_int_equal(rc, 0);
-    assert_true(seen->n_cases > n_before);
-}
-
 /* What only some devices have. */
 static bool is_variant(const char *kernel)
 {
     const char *suffix = strrchr(kernel, '_');
-    return suffix && (strcmp(suffix, "_wide") == 0 || strcmp(suffix, "_coop") == 0);
+    return suffix && strcmp(suffix, "_coop") == 0;
 }
 
 /* Runs the cases in which the first of `kernels` takes part: none fails, and all of `kernels` ran on the device, except
@@ -78,9 +47,18 @@ static bool is_variant(const char *kernel)
 static void check(const char *const *kernels)
 {
     struct seen seen = {.kernels = kernels};
-    check_kernels(kernels[0], &seen);
-    seen.as_gpu = true;
-    check_kernels(kernels[0], &seen);
+    const char *device = getenv("MOEFLUX_DEVICE");
+    const struct selftest s = {.device = device ? device : "0",
+                               .kernel = kernels[0],
+                               .row = print_row,
+                               .ran = count_runs,
+                               .ctx = &seen};
+    struct moeflux_err e = {0};
+    int rc = selftest_run(&s, &e);
+    if (rc < 0)
+        fail_msg("%s: %s", kernels[0], e.text);
+    assert_int_equal(rc, 0);
+    assert_true(seen.n_cases > 0);
     for (int i = 0; i < MAX_KERNELS && kernels[i]; i++) {
         if (seen.times[i] == 0 && is_variant(kernels[i]))
             printf("SKIP %s: the device does not run it\n", kernels[i]);
@@ -106,7 +84,7 @@ static void linear_and_matvec_transposed_agree_with_their_references(void **stat
 {
     (void)state;
     CHECK("linear_prefill", "linear_decode", "linear_plain", "matvec_transposed_groups",
-          "matvec_transposed_plain", "linear_prefill_wide", "linear_decode_wide", "linear_prefill_coop");
+          "matvec_transposed_plain", "linear_prefill_coop");
 }
 
 static void router_softmax_and_router_sigmoid_agree_with_their_references(void **state)
@@ -120,8 +98,7 @@ static void experts_up_and_experts_down_agree_with_their_references(void **state
 {
     (void)state;
     CHECK("experts_decode_up", "experts_decode_down", "experts_prefill_sort", "experts_prefill_up",
-          "experts_prefill_down", "experts_prefill_mix", "experts_decode_up_wide", "experts_decode_down_wide",
-          "experts_prefill_up_wide", "experts_prefill_down_wide", "experts_prefill_up_coop",
+          "experts_prefill_down", "experts_prefill_mix", "experts_prefill_up_coop",
           "experts_prefill_down_coop");
 }
 
@@ -135,7 +112,7 @@ static void delta_agrees_with_its_reference(void **state)
 static void gqa_prepare_and_attention_agree_with_their_references(void **state)
 {
     (void)state;
-    CHECK("gqa_prepare", "attention_decode", "attention_prefill", "attention_merge", "attention_decode_wide",
+    CHECK("gqa_prepare", "attention_decode", "attention_prefill", "attention_merge",
           "attention_prefill_coop");
 }
 
@@ -143,13 +120,19 @@ static void mla_prepare_and_attention_over_latents_agree_with_their_references(v
 {
     (void)state;
     CHECK("mla_prepare", "mla_transpose_keys", "mla_gather_rows", "attention_decode", "attention_prefill",
-          "attention_merge", "attention_decode_wide", "attention_prefill_coop");
+          "attention_merge", "attention_prefill_coop");
 }
 
 static void swiglu_agrees_with_its_reference(void **state)
 {
     (void)state;
     CHECK("swiglu");
+}
+
+static void add_agrees_with_its_reference(void **state)
+{
+    (void)state;
+    CHECK("add");
 }
 
 int main(int argc, char **argv)
@@ -164,6 +147,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(gqa_prepare_and_attention_agree_with_their_references),
         cmocka_unit_test(mla_prepare_and_attention_over_latents_agree_with_their_references),
         cmocka_unit_test(swiglu_agrees_with_its_reference),
+        cmocka_unit_test(add_agrees_with_its_reference),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

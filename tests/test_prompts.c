@@ -10,7 +10,6 @@
 #include "base/mem.h"
 #include "check.h"
 #include "engine/engine.h"
-#include "engine/test_hooks.h"
 #include "tmp_tree.h"
 
 static const char ODD[] = "tests/models/qwen-odd/mlx", TINY[] = "tests/models/tiny";
@@ -27,7 +26,7 @@ struct talk {
     float logits[MAX_VOCAB];
 };
 
-static void start(struct talk *t, const char *dir, uint32_t chunk, bool as_gpu)
+static void start(struct talk *t, const char *dir, uint32_t chunk)
 {
     struct moeflux_err e = {0};
     const struct moeflux_options o = {.dir = dir,
@@ -36,7 +35,7 @@ static void start(struct talk *t, const char *dir, uint32_t chunk, bool as_gpu)
                                       .prompt_type = MOEFLUX_PROMPT_TYPE_F32,
                                       .kv_type = MOEFLUX_KV_TYPE_F32,
                                       .device = getenv("MOEFLUX_DEVICE")};
-    check_ok(test_hooks_open(&t->m, &o, &(struct test_hooks){.as_gpu = as_gpu}, &e), &e);
+    check_ok(moeflux_model_open(&t->m, &o, &e), &e);
     assert_false(moeflux_model_get_info(t->m).f16_products);
     t->vocab = moeflux_model_get_info(t->m).vocab_size;
     assert_true(t->vocab <= MAX_VOCAB);
@@ -81,21 +80,20 @@ static double relative_error(const float *got, const float *want, uint64_t n)
 
 /* --- chunks --- */
 
-static void chunks_agree(const char *dir, bool as_gpu, const uint32_t *chunks, size_t n_chunks, uint32_t n)
+static void chunks_agree(const char *dir, const uint32_t *chunks, size_t n_chunks, uint32_t n)
 {
     static float want[2][MAX_VOCAB];
     for (size_t i = 0; i < n_chunks; i++) {
         struct talk t;
         double error[2];
-        start(&t, dir, chunks[i], as_gpu);
+        start(&t, dir, chunks[i]);
         for (uint32_t j = 0; j < 2; j++) { /* the prompt, and one token that builds on what it left */
             eval(&t, j ? n : 0, n + j);
             if (i == 0)
                 memcpy(want[j], t.logits, sizeof want[j]);
             error[j] = relative_error(t.logits, want[j], t.vocab);
         }
-        printf("%s%s, chunks of %3u: %.1e, %.1e\n", dir, as_gpu ? " as a GPU" : "", chunks[i], error[0],
-               error[1]);
+        printf("%s, chunks of %3u: %.1e, %.1e\n", dir, chunks[i], error[0], error[1]);
         assert_true(error[0] <= BOUND && error[1] <= BOUND);
         end(&t);
     }
@@ -106,19 +104,13 @@ static const uint32_t chunks_to_try[] = {1, 7, 64, 65, N_PROMPT};
 static void odd_chunks_agree(void **state)
 {
     (void)state;
-    chunks_agree(ODD, false, chunks_to_try, 5, N_PROMPT);
+    chunks_agree(ODD, chunks_to_try, 5, N_PROMPT);
 }
 
 static void tiny_chunks_agree(void **state)
 {
     (void)state;
-    chunks_agree(TINY, false, (const uint32_t[]){1, 64, N_PROMPT}, 3, N_PROMPT);
-}
-
-static void odd_chunks_agree_with_the_kernels_of_gpus(void **state)
-{
-    (void)state;
-    chunks_agree(ODD, true, (const uint32_t[]){1, 7, 64, 65, 130}, 5, 130);
+    chunks_agree(TINY, (const uint32_t[]){1, 64, N_PROMPT}, 3, N_PROMPT);
 }
 
 /* --- what a prompt leaves behind --- */
@@ -177,8 +169,8 @@ static void states_agree(const char *dir, uint32_t chunk)
 {
     enum { N = 300 };
     struct talk a, b;
-    start(&a, dir, chunk, false);
-    start(&b, dir, chunk, false);
+    start(&a, dir, chunk);
+    start(&b, dir, chunk);
     eval(&a, 0, N);
     for (uint32_t i = 0; i < N; i++)
         eval(&b, i, i + 1);
@@ -207,7 +199,7 @@ static void an_odd_later_turn_may_begin_anywhere(void **state)
     static float want[MAX_VOCAB];
     struct talk t;
     struct moeflux_err e = {0};
-    start(&t, ODD, 32, false);
+    start(&t, ODD, 32);
     eval(&t, 0, N);
     memcpy(want, t.logits, sizeof want);
     for (size_t i = 0; i < sizeof turns / sizeof *turns; i++) {
@@ -222,13 +214,18 @@ static void an_odd_later_turn_may_begin_anywhere(void **state)
 /* --- submissions --- */
 
 /* With next to no time for a submission every dispatch runs in pieces: the results must not show it. */
-static void pieces_change_nothing(bool as_gpu)
+static void odd_submissions_in_pieces_change_nothing(void **state)
 {
+    (void)state;
     static float want[MAX_VOCAB];
     struct moeflux_stats whole, cut;
     struct talk t;
     struct moeflux_err e = {0};
-    start(&t, ODD, 64, as_gpu);
+    start(&t, ODD, 64);
+    if (exec_get_caps(t.m->exec).is_host) { /* runs at once: there are no submissions */
+        end(&t);
+        skip();
+    }
     for (uint32_t i = 0; i < 3; i++) { /* the first times kernels are tried out */
         check_ok(moeflux_session_clear(t.s, &e), &e);
         moeflux_model_reset_stats(t.m);
@@ -251,25 +248,11 @@ static void pieces_change_nothing(bool as_gpu)
     end(&t);
 }
 
-static void odd_submissions_in_pieces_change_nothing(void **state)
-{
-    (void)state;
-    struct talk t;
-    start(&t, ODD, 64, false);
-    bool is_host = exec_get_caps(t.m->exec).is_host;
-    end(&t);
-    if (is_host) /* runs at once: there are no submissions */
-        skip();
-    pieces_change_nothing(false);
-    pieces_change_nothing(true);
-}
-
 /* --- memory --- */
 
 /* All buffers of a model whose sequence has grown to its longest, against the plan's sum. The rows of the KV cache are
  * reserved, not computed. */
-static void memory_is_as_planned(const char *dir, uint32_t context, uint32_t chunk, bool as_gpu,
-                                 uint32_t n_slots)
+static void memory_is_as_planned(const char *dir, uint32_t context, uint32_t chunk, uint32_t n_slots)
 {
     struct moeflux_err e = {0};
     struct moeflux_model *m;
@@ -281,11 +264,10 @@ static void memory_is_as_planned(const char *dir, uint32_t context, uint32_t chu
                                 .chunk = chunk,
                                 .expert_io = MOEFLUX_EXPERT_IO_PREAD,
                                 .device = getenv("MOEFLUX_DEVICE")};
-    const struct test_hooks hooks = {.as_gpu = as_gpu};
-    check_ok(test_hooks_make_plan(&o, &hooks, &p, &e), &e);
+    check_ok(moeflux_make_plan(&o, &p, &e), &e);
     o.memory_bytes = n_slots * p.slot_bytes;
-    check_ok(test_hooks_make_plan(&o, &hooks, &p, &e), &e);
-    check_ok(test_hooks_open(&m, &o, &hooks, &e), &e);
+    check_ok(moeflux_make_plan(&o, &p, &e), &e);
+    check_ok(moeflux_model_open(&m, &o, &e), &e);
     check_ok(moeflux_session_new(&s, m, context, &e), &e);
     check_ok(sequence_reserve(s, context, &e), &e);
     exec_get_stats(m->exec, &held);
@@ -293,9 +275,8 @@ static void memory_is_as_planned(const char *dir, uint32_t context, uint32_t chu
     uint64_t planned =
         p.weights_bytes + p.state_bytes + p.activation_bytes + (p.n_slots + p.n_host_slots) * p.slot_bytes;
     double off = ((double)held.held_bytes - (double)planned) / (double)planned;
-    printf("%s%s, %u tokens, chunks of %u, %u experts: planned %.3f MB, held %.3f MB, %+.1f %%\n", dir,
-           as_gpu ? " as a GPU" : "", context, p.chunk, (uint32_t)p.n_slots, (double)planned / 1e6,
-           (double)held.held_bytes / 1e6, 100 * off);
+    printf("%s, %u tokens, chunks of %u, %u experts: planned %.3f MB, held %.3f MB, %+.1f %%\n", dir, context,
+           p.chunk, (uint32_t)p.n_slots, (double)planned / 1e6, (double)held.held_bytes / 1e6, 100 * off);
     assert_true(fabs(off) <= 0.05);
     moeflux_session_free(s);
     moeflux_model_close(m);
@@ -309,14 +290,13 @@ static void memory_at_32768_tokens_is_as_planned(void **state)
     tmp_tree_copy(TINY, dir);
     tmp_tree_replace(dir, "config.json", "\"max_position_embeddings\": 8192",
                      "\"max_position_embeddings\": 32768");
-    memory_is_as_planned(dir, 32768, 32, false, 0);
-    memory_is_as_planned(dir, 32768, 512, false, 0);
-    memory_is_as_planned(dir, 32768, 64, false, 40);
-    memory_is_as_planned(dir, 32768, 512, true, 0);
+    memory_is_as_planned(dir, 32768, 32, 0);
+    memory_is_as_planned(dir, 32768, 512, 0);
+    memory_is_as_planned(dir, 32768, 64, 40);
     /* A model that does not say how long its context may be. */
     tmp_tree_replace(dir, "config.json", "\"max_position_embeddings\": 32768",
                      "\"max_position_unheard_of\": 1");
-    memory_is_as_planned(dir, 32768, 512, false, 0);
+    memory_is_as_planned(dir, 32768, 512, 0);
     tmp_tree_remove(tmp);
 }
 
@@ -325,7 +305,6 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(odd_chunks_agree),
         cmocka_unit_test(tiny_chunks_agree),
-        cmocka_unit_test(odd_chunks_agree_with_the_kernels_of_gpus),
         cmocka_unit_test(an_odd_prompt_leaves_the_states_of_its_tokens),
         cmocka_unit_test(an_odd_later_turn_may_begin_anywhere),
         cmocka_unit_test(odd_submissions_in_pieces_change_nothing),

@@ -18,7 +18,6 @@ layout(constant_id = 3) const uint K_DIM = 128;
 layout(constant_id = 4) const uint V_DIM = 128;
 layout(constant_id = 5) const uint TAPS = 4; // conv_kernel
 
-const uint SUBGROUPS = WORKGROUP / SUBGROUP;
 const uint ROW_STEP = WORKGROUP / PARTS;
 const uint ROWS = (V_DIM + ROW_STEP - 1) / ROW_STEP; // of a lane
 const uint COLS = (K_DIM + PARTS - 1) / PARTS;       // of a lane
@@ -44,7 +43,6 @@ float convolved(uint t, uint channel)
 // A head's channels after the convolution: q, k, v.
 shared float conv_out[2 * K_DIM + V_DIM];
 shared float core[V_DIM];
-shared float sums[2 * SUBGROUPS];
 
 // The model's channel that stands at place c of conv_out.
 uint channel_of(uint head, uint c)
@@ -79,43 +77,22 @@ void keep_window(uint head)
     }
 }
 
-// Sums over the workgroup of two values per invocation.
-vec2 workgroup_sum2(float x, float y)
-{
-    x = subgroupAdd(x);
-    y = subgroupAdd(y);
-    if (gl_SubgroupInvocationID == 0) {
-        sums[2 * gl_SubgroupID] = x;
-        sums[2 * gl_SubgroupID + 1] = y;
-    }
-    barrier();
-    vec2 total = vec2(0.0);
-    for (uint i = 0; i < SUBGROUPS; i++)
-        total += vec2(sums[2 * i], sums[2 * i + 1]);
-    barrier();
-    return total;
-}
-
-// Squares' sums of q and k. A GPU's subgroups each do all of it, which is quicker than a barrier; on a software device
-// every invocation does its share.
+// Squares' sums of q and k. The subgroups each do all of it, which is quicker than a barrier.
 vec2 qk_squares()
 {
     float qq = 0.0, kk = 0.0;
-    uint first = PARTS == 1 ? gl_LocalInvocationID.x : gl_SubgroupInvocationID;
-    for (uint c = first; c < K_DIM; c += PARTS == 1 ? WORKGROUP : SUBGROUP) {
+    for (uint c = gl_SubgroupInvocationID; c < K_DIM; c += SUBGROUP) {
         qq += conv_out[c] * conv_out[c];
         kk += conv_out[K_DIM + c] * conv_out[K_DIM + c];
     }
-    return PARTS == 1 ? workgroup_sum2(qq, kk) : vec2(subgroupAdd(qq), subgroupAdd(kk));
+    return vec2(subgroupAdd(qq), subgroupAdd(kk));
 }
 
-// Squares' sum of core; oo: of what this invocation wrote to it.
-float core_squares(float oo)
+// Squares' sum of core.
+float core_squares()
 {
-    if (PARTS == 1)
-        return workgroup_sum2(oo, 0.0).x;
+    float oo = 0.0;
     barrier();
-    oo = 0.0;
     for (uint c = gl_SubgroupInvocationID; c < V_DIM; c += SUBGROUP)
         oo += core[c] * core[c];
     return subgroupAdd(oo);
@@ -149,28 +126,16 @@ float row_sum(float x)
     return x;
 }
 
-// q and k of the token for this lane's columns. Where a lane owns whole rows, all lanes of a subgroup need the same
-// element at a time: they hold SUBGROUP of them each and broadcast, because a load costs a software device far more.
-const uint HELD = PARTS == 1 ? (K_DIM + SUBGROUP - 1) / SUBGROUP : COLS;
-float q_held[HELD], k_held[HELD];
+// q and k of the token for this lane's columns.
+float q[COLS], k[COLS];
 
 void hold_qk(uint part, float q_scale, float k_scale)
 {
-    [[unroll]] for (uint i = 0; i < HELD; i++) {
-        uint c = PARTS == 1 ? i * SUBGROUP + gl_SubgroupInvocationID : i * PARTS + part;
-        q_held[i] = conv_out[min(c, K_DIM - 1)] * q_scale;
-        k_held[i] = conv_out[K_DIM + min(c, K_DIM - 1)] * k_scale;
+    [[unroll]] for (uint j = 0; j < COLS; j++) {
+        uint c = j * PARTS + part;
+        q[j] = conv_out[min(c, K_DIM - 1)] * q_scale;
+        k[j] = conv_out[K_DIM + min(c, K_DIM - 1)] * k_scale;
     }
-}
-
-float q_of(uint j)
-{
-    return PARTS == 1 ? subgroupBroadcast(q_held[j / SUBGROUP], j % SUBGROUP) : q_held[j];
-}
-
-float k_of(uint j)
-{
-    return PARTS == 1 ? subgroupBroadcast(k_held[j / SUBGROUP], j % SUBGROUP) : k_held[j];
 }
 
 // Whether row `row` and column c of a lane's share exist; constants where the shares come out even.
@@ -210,28 +175,25 @@ void main()
 
         hold_qk(part, q_scale, k_scale);
 
-        float oo = 0.0;
         [[unroll]] for (uint i = 0; i < ROWS; i++) {
             uint row = row0 + i * ROW_STEP;
             float m = 0.0, o = 0.0;
             [[unroll]] for (uint j = 0; j < COLS; j++) {
                 s[i][j] *= decay;
-                m = fma(s[i][j], k_of(j), m);
+                m = fma(s[i][j], k[j], m);
             }
             m = row_sum(m);
             float update = beta * ((has_row(row) ? conv_out[2 * K_DIM + min(row, V_DIM - 1)] : 0.0) - m);
             // Columns past K_DIM hold 0 and are not stored; they must not reach the sums.
             [[unroll]] for (uint j = 0; j < COLS; j++) {
-                s[i][j] = has_col(j * PARTS + part) ? fma(update, k_of(j), s[i][j]) : 0.0;
-                o = fma(s[i][j], q_of(j), o);
+                s[i][j] = has_col(j * PARTS + part) ? fma(update, k[j], s[i][j]) : 0.0;
+                o = fma(s[i][j], q[j], o);
             }
             o = row_sum(o);
-            if (part == 0 && has_row(row)) {
+            if (part == 0 && has_row(row))
                 core[row] = o;
-                oo += o * o;
-            }
         }
-        float factor = inversesqrt(core_squares(oo) / float(V_DIM) + a.eps);
+        float factor = inversesqrt(core_squares() / float(V_DIM) + a.eps);
         [[unroll]] for (uint i = 0; i < OUTS; i++) {
             uint c = i * WORKGROUP + gl_LocalInvocationID.x;
             if (c < V_DIM)

@@ -2,9 +2,8 @@
 // does not depend on the state, for every token at once. Convolution and silu of the q, k, v channels, q and k
 // scaled to unit length, q also by 1 / sqrt(k_dim), decay and beta of each value head; the new window.
 //
-// Grid: x = runs of DELTA_RUN tokens, y = n_k key heads, then n_v value heads, or as PART says one of them; one head's
-// channels a workgroup: each number before the convolution is read once, and not once for each tap. float32, tolerance
-// 1e-5.
+// Grid: x = runs of DELTA_RUN tokens, y = n_k key heads, then n_v value heads; one head's channels a
+// workgroup: each number before the convolution is read once, and not once for each tap. float32, tolerance 1e-5.
 #version 460
 #include "lib/memory.glsl"
 #include "lib/math.glsl"
@@ -15,7 +14,6 @@ layout(constant_id = 1) const uint WORKGROUP = 128;
 layout(constant_id = 2) const uint K_DIM = 128;
 layout(constant_id = 3) const uint V_DIM = 128;
 layout(constant_id = 4) const uint TAPS = 4; // conv_kernel
-layout(constant_id = 5) const uint PART = DELTA_PREP_ALL;
 
 const uint SUBGROUPS = WORKGROUP / SUBGROUP;
 const uint HELD = (K_DIM + WORKGROUP - 1) / WORKGROUP; // channels of q, or k, of an invocation
@@ -129,8 +127,8 @@ void main()
 {
     uint y = gl_WorkGroupID.y, row = DELTA_PREPARED(n_channels(), a.n_v);
     first = gl_WorkGroupID.x * DELTA_RUN;
-    if (PART == DELTA_PREP_KEYS || (PART == DELTA_PREP_ALL && y < a.n_k))
+    if (y < a.n_k)
         prepare_key(y, row);
     else
-        prepare_value(PART == DELTA_PREP_ALL ? y - a.n_k : y, row);
+        prepare_value(y - a.n_k, row);
 }

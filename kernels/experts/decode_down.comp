@@ -61,11 +61,7 @@ void load_shared(uint token, uint from, uint n)
     }
 }
 
-#ifdef WIDE
-#include "experts/decode_down_wide.glsl"
-#else
 #include "experts/decode_down_lanes.glsl"
-#endif
 
 void main()
 {

@@ -40,14 +40,7 @@ void fetch_walk_as(const uint format, uint token, uint row, Walk w)
 
 void fetch_walk(uint token, uint row, Walk w)
 {
-    if (is_format(FORMAT_Q4, w.format))
-        fetch_walk_as(FORMAT_Q4, token, row, w);
-    else if (is_format(FORMAT_Q8, w.format))
-        fetch_walk_as(FORMAT_Q8, token, row, w);
-    else if (is_format(FORMAT_BF16, w.format))
-        fetch_walk_as(FORMAT_BF16, token, row, w);
-    else if (is_format(FORMAT_F32, w.format))
-        fetch_walk_as(FORMAT_F32, token, row, w);
+    BY_FORMAT(w.format, fetch_walk_as(FORMAT, token, row, w))
 }
 
 // tile: where the tile starts.
@@ -64,14 +57,7 @@ void add_walk_as(inout float acc[MAX_ACC], const uint format, uint token, uint r
 
 void add_walk(inout float acc[MAX_ACC], uint token, uint row, Walk w, uint tile)
 {
-    if (is_format(FORMAT_Q4, w.format))
-        add_walk_as(acc, FORMAT_Q4, token, row, w, tile);
-    else if (is_format(FORMAT_Q8, w.format))
-        add_walk_as(acc, FORMAT_Q8, token, row, w, tile);
-    else if (is_format(FORMAT_BF16, w.format))
-        add_walk_as(acc, FORMAT_BF16, token, row, w, tile);
-    else if (is_format(FORMAT_F32, w.format))
-        add_walk_as(acc, FORMAT_F32, token, row, w, tile);
+    BY_FORMAT(w.format, add_walk_as(acc, FORMAT, token, row, w, tile))
 }
 
 void fetch_tile(uint token, uint row, uint from, uint n)

@@ -1,11 +1,10 @@
 // gemm.glsl - rows of quantised matrices times the vectors of many tokens: the core of the products of a chunk.
 //
-// A block of rows meets a tile of tokens; a weight is dequantised once for all tokens of the tile. Three mappings, chosen
+// A block of rows meets a tile of tokens; a weight is dequantised once for all tokens of the tile. Two mappings, chosen
 // at build:
-//   gemm_tiles.glsl: GPUs, float32.
-//   gemm_coop.glsl (COOP, kernels named X_coop): GPUs with matrices; the inputs come in float16, sums are float32. Its
+//   gemm_tiles.glsl: float32.
+//   gemm_coop.glsl (COOP, kernels named X_coop): devices with matrices; the inputs come in float16, sums are float32. Its
 //     results differ from the others' by 1e-3 of the largest output.
-//   gemm_wide.glsl (WIDE, kernels named X_wide): software devices.
 // The first half of the rows of an invocation comes from one matrix, the second from another: parts of one block, or
 // an expert's gate and up projections, which so meet in one invocation.
 // Weights are dequantised exactly (q * scale is exact in float32, so q * scale + bias has one right value), products
@@ -17,9 +16,9 @@ layout(local_size_x_id = 1) in;
 layout(constant_id = 0) const uint SUBGROUP = 32;
 layout(constant_id = 1) const uint WORKGROUP = 256; // tiles: 256; matrices 64, 128 or 256
 layout(constant_id = 2) const uint ROWS = 4;        // of an invocation: 2, 4 or 8; matrices 2 or 4
-layout(constant_id = 3) const uint TOKENS = 4;      // of an invocation: wide 8 or 16, tiles 1 to 8, matrices 8 or 16
+layout(constant_id = 3) const uint TOKENS = 4;      // of an invocation: tiles 1 to 8, matrices 8 or 16
 layout(constant_id = 4) const uint DEPTH = 32; // columns of a step: tiles at least 1024 / TILE_TOKENS, matrices 64 or 128
-layout(constant_id = 5) const uint FORMATS = 15; // bit f: some matrix of the dispatch is stored as FORMAT_f
+layout(constant_id = 5) const uint FORMATS = 0xffffffff; // bit f: some matrix of the dispatch is stored as FORMAT_f
 layout(constant_id = 6) const uint ALONG = 4;    // matrices: subgroups along the tokens, the others along the rows
 
 const uint MAX_ACC = 64;
@@ -34,38 +33,13 @@ struct Input {
 // Where the vector of token t of this workgroup's tile starts, in numbers; for tokens past the last, any legal place.
 uint input_row(uint t);
 
-struct Eight { // eight neighbouring elements of a row
-    vec4 a, b;
-};
-
-Eight eight_q4(uint word, float s, float b)
-{
-    Eight e;
-    [[unroll]] for (uint i = 0; i < 4; i++) {
-        e.a[i] = code_value((word >> (4 * i)) & 15u) * s + b;
-        e.b[i] = code_value((word >> (4 * i + 16)) & 15u) * s + b;
-    }
-    return e;
-}
-
-Eight eight_q8(uvec2 words, float s, float b)
-{
-    Eight e;
-    [[unroll]] for (uint i = 0; i < 4; i++) {
-        e.a[i] = code_value((words.x >> (8 * i)) & 255u) * s + b;
-        e.b[i] = code_value((words.y >> (8 * i)) & 255u) * s + b;
-    }
-    return e;
-}
-
-vec4 four_bf16(uint low, uint high)
-{
-    return uintBitsToFloat(uvec4(low << 16, low & 0xffff0000u, high << 16, high & 0xffff0000u));
-}
-
-#ifdef WIDE
-#include "lib/gemm_wide.glsl"
-#elif defined(COOP)
+// Each mapping offers
+//   half_row, tile_token  the row (in its half of the block) and the token (of the tile) of an invocation's accumulators
+//   multiply  acc[r * TOKENS + t] = row half_row(r) of this invocation's half of the rows . the vector of token
+//     tile_token(t): `first` from `row` on for r < ROWS / 2, `second` from `second_row` on for the others; factors[t] =
+//     1 / sqrt(mean(x[t]^2) + eps). Rows past a matrix's last are computed from the last row. Both matrices have one
+//     format. All invocations must call it.
+#ifdef COOP
 #include "lib/gemm_coop.glsl"
 #else
 #include "lib/gemm_tiles.glsl"

@@ -71,34 +71,40 @@ uvec4 halves_q8(uvec2 words, float scale, float bias)
 
 const uint X_UNITS = TILE_TOKENS * DEPTH / 8;
 const uint MY_X = X_UNITS / WORKGROUP; // of an invocation
-// Rows of an invocation, and the groups of 64 columns of a step, of which it has the first or the second half.
+// Rows of an invocation, and the 64s of columns of a step, of which it has the first or the second half. A group is a half,
+// one or two of them.
 const uint MY_ROWS = 2 * BLOCK_ROWS / WORKGROUP, GROUPS = DEPTH / 64;
 
 struct Run { // 32 neighbouring elements of a row as they are stored
-    uvec4 v[8]; // as many as there are
+    uvec4 v[8]; // as many as there are, of codes that are no whole pieces of 16 bytes eight in each of the first four
 };
 
 // Columns 32 * i .. of a row.
 Run load_run(const uint format, Matrix m, uint row, uint i)
 {
-    uint n = format == FORMAT_Q4 ? 1 : format == FORMAT_Q8 ? 2 : format == FORMAT_BF16 ? 4 : 8;
-    uint at = (row * (m.cols >> 5) + i) * n;
+    uint n = format_bits(format) / 4, at = row * (m.cols >> 5) + i;
     Run e;
-    [[unroll]] for (uint j = 0; j < 8; j++)
-        e.v[j] = j < n ? Halves(m.weight).v[at + j] : uvec4(0);
+    if (format_bits(format) % 4 == 0)
+        [[unroll]] for (uint j = 0; j < 8; j++)
+            e.v[j] = j < n ? Halves(m.weight).v[at * n + j] : uvec4(0);
+    else
+        [[unroll]] for (uint j = 0; j < 8; j++)
+            e.v[j] = j < 4 ? uvec4(load_codes(format, m.weight, 4 * at + j), 0, 0) : uvec4(0);
     return e;
 }
 
 // Columns 8 * i .. of a run.
 uvec4 halves_of(const uint format, Run e, uint i, float s, float b)
 {
-    if (format == FORMAT_Q4)
+    if (format_code_bits(format) == 4)
         return halves_q4(e.v[0][i], s, b);
-    if (format == FORMAT_Q8)
+    if (format_code_bits(format) == 8)
         return halves_q8(i % 2 == 0 ? e.v[i / 2].xy : e.v[i / 2].zw, s, b);
     if (format == FORMAT_BF16)
         return halves(Eight(four_bf16(e.v[i].x, e.v[i].y), four_bf16(e.v[i].z, e.v[i].w)));
-    return halves(Eight(uintBitsToFloat(e.v[2 * i]), uintBitsToFloat(e.v[2 * i + 1])));
+    if (format == FORMAT_F32)
+        return halves(Eight(uintBitsToFloat(e.v[2 * i]), uintBitsToFloat(e.v[2 * i + 1])));
+    return halves(affine_eight(format, e.v[i].xy, s, b));
 }
 
 // Eight groups' scales or biases: words 4 * i .. of their array, which ends with word `last`.
@@ -158,8 +164,8 @@ void ask_rows(const uint format, uint from, bool is_first)
 {
     [[unroll]] for (uint i = 0; i < MY_ROWS; i++) {
         Matrix m = matrix_of[i];
-        uint groups = m.cols >> 6, at = row_of[i] * groups + (from >> 6);
-        if (format <= FORMAT_Q8 && (is_first || (at & 7u) == 0)) {
+        uint shift = format_group_shift(format), groups = m.cols >> shift, at = row_of[i] * groups + (from >> shift);
+        if (format_is_affine(format) && (is_first || (at & 7u) == 0)) {
             uint last = (m.rows * groups - 1) >> 1;
             scales[i] = load_groups(m.scales, at >> 3, last);
             biases[i] = load_groups(m.biases, at >> 3, last);
@@ -175,9 +181,10 @@ void keep_rows(const uint format, uint from)
 {
     [[unroll]] for (uint i = 0; i < MY_ROWS; i++) {
         uint tile_row = gl_LocalInvocationID.x / 2 + i * (WORKGROUP / 2);
-        uint at = row_of[i] * (matrix_of[i].cols >> 6) + (from >> 6);
+        uint shift = format_group_shift(format), at = row_of[i] * (matrix_of[i].cols >> shift) + (from >> shift);
         [[unroll]] for (uint g = 0; g < GROUPS; g++) {
-            float s = group_of(scales[i], at + g), b = group_of(biases[i], at + g);
+            uint group = at + (64 * g >> shift) + (shift < 6 ? gl_LocalInvocationID.x & 1u : 0);
+            float s = group_of(scales[i], group), b = group_of(biases[i], group);
             [[unroll]] for (uint j = 0; j < 4; j++)
                 ws[tile_row * STRIDE + 8 * g + 4 * (gl_LocalInvocationID.x & 1u) + j] =
                     halves_of(format, next_run[i * GROUPS + g], j, s, b);
@@ -213,21 +220,14 @@ void multiply_as(const uint format, Matrix first, Matrix second, uint row, uint 
     }
 }
 
-// As for WIDE; the factors are applied already.
+// The factors are applied already.
 void multiply(out float acc[MAX_ACC], out float factors[16], Matrix first, Matrix second, uint row,
               uint second_row, Input x, float eps)
 {
     [[unroll]] for (uint i = 0; i < ROWS; i++)
         [[unroll]] for (uint j = 0; j < ACROSS; j++)
             sum_of[i][j] = fcoopmatNV<32, gl_ScopeSubgroup, 16, 16>(0.0);
-    if (is_format(FORMAT_Q4, first.format))
-        multiply_as(FORMAT_Q4, first, second, row, second_row, x);
-    else if (is_format(FORMAT_Q8, first.format))
-        multiply_as(FORMAT_Q8, first, second, row, second_row, x);
-    else if (is_format(FORMAT_BF16, first.format))
-        multiply_as(FORMAT_BF16, first, second, row, second_row, x);
-    else if (is_format(FORMAT_F32, first.format))
-        multiply_as(FORMAT_F32, first, second, row, second_row, x);
+    BY_FORMAT(first.format, multiply_as(FORMAT, first, second, row, second_row, x))
 
     [[unroll]] for (uint i = 0; i < ROWS; i++)
         [[unroll]] for (uint j = 0; j < ACROSS; j++) {

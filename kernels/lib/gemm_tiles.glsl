@@ -1,4 +1,4 @@
-// gemm_tiles.glsl - gemm.glsl for GPUs, float32: DEPTH columns of BLOCK_ROWS rows and of TILE_TOKENS tokens go through
+// gemm_tiles.glsl - gemm.glsl in float32: DEPTH columns of BLOCK_ROWS rows and of TILE_TOKENS tokens go through
 // shared memory, 16 x 16 invocations compute ROWS x TOKENS sums each.
 #ifndef GEMM_TILES_GLSL
 #define GEMM_TILES_GLSL
@@ -34,47 +34,8 @@ void keep_weights(uint tile_row, uint part, Eight e)
 }
 const uint W_UNITS = BLOCK_ROWS * DEPTH / 8; // of eight columns
 
-// Eight neighbouring elements of a row as they are stored.
-struct Stored {
-    uvec4 low, high; // as many words as there are
-    float s, b;
-};
-
-// Columns 8 * i .. of a row.
-Stored load_eight(const uint format, Matrix m, uint row, uint i)
-{
-    uint at = row * (m.cols >> 3) + i;
-    Stored e;
-    e.low = e.high = uvec4(0);
-    load_group(format, m, row, i >> 3, e.s, e.b);
-    if (format == FORMAT_Q4)
-        e.low.x = Words(m.weight).v[at];
-    if (format == FORMAT_Q8)
-        e.low.xy = uvec2(Words(m.weight).v[2 * at], Words(m.weight).v[2 * at + 1]);
-    [[unroll]] for (uint j = 0; j < 4; j++) {
-        if (format == FORMAT_BF16)
-            e.low[j] = Words(m.weight).v[4 * at + j];
-        if (format == FORMAT_F32) {
-            e.low[j] = Words(m.weight).v[8 * at + j];
-            e.high[j] = Words(m.weight).v[8 * at + 4 + j];
-        }
-    }
-    return e;
-}
-
-Eight eight_of(const uint format, Stored e)
-{
-    if (format == FORMAT_Q4)
-        return eight_q4(e.low.x, e.s, e.b);
-    if (format == FORMAT_Q8)
-        return eight_q8(e.low.xy, e.s, e.b);
-    if (format == FORMAT_BF16)
-        return Eight(four_bf16(e.low.x, e.low.y), four_bf16(e.low.z, e.low.w));
-    return Eight(uintBitsToFloat(e.low), uintBitsToFloat(e.high));
-}
-
 // The u-th unit of eight of the block's rows and DEPTH columns from column `from` on.
-Stored load_unit(const uint format, Matrix first, Matrix second, uint row, uint second_row, uint from, uint u)
+Eight load_unit(const uint format, Matrix first, Matrix second, uint row, uint second_row, uint from, uint u)
 {
     uint tile_row = u / (DEPTH / 8), part = u % (DEPTH / 8);
     bool in_first = tile_row < BLOCK_ROWS / 2;
@@ -85,25 +46,17 @@ Stored load_unit(const uint format, Matrix first, Matrix second, uint row, uint 
     return load_eight(format, m, min(mine, m.rows - 1), from / 8 + part);
 }
 
-
 // DEPTH columns of the block's rows, from column `from` on, into shared memory.
 void stage_weights(const uint format, Matrix first, Matrix second, uint row, uint second_row, uint from)
 {
     for (uint u = gl_LocalInvocationID.x; u < W_UNITS; u += WORKGROUP)
         keep_weights(u / (DEPTH / 8), u % (DEPTH / 8),
-                     eight_of(format, load_unit(format, first, second, row, second_row, from, u)));
+                     load_unit(format, first, second, row, second_row, from, u));
 }
 
 void stage_block(Matrix first, Matrix second, uint row, uint second_row, uint from)
 {
-    if (is_format(FORMAT_Q4, first.format))
-        stage_weights(FORMAT_Q4, first, second, row, second_row, from);
-    else if (is_format(FORMAT_Q8, first.format))
-        stage_weights(FORMAT_Q8, first, second, row, second_row, from);
-    else if (is_format(FORMAT_BF16, first.format))
-        stage_weights(FORMAT_BF16, first, second, row, second_row, from);
-    else if (is_format(FORMAT_F32, first.format))
-        stage_weights(FORMAT_F32, first, second, row, second_row, from);
+    BY_FORMAT(first.format, stage_weights(FORMAT, first, second, row, second_row, from))
 }
 
 void add_step(inout float acc[MAX_ACC])
@@ -126,7 +79,6 @@ void add_step(inout float acc[MAX_ACC])
     }
 }
 
-// As for WIDE, with half_row and tile_token of this invocation; all invocations must call it.
 void multiply(out float acc[MAX_ACC], out float factors[16], Matrix first, Matrix second, uint row,
               uint second_row, Input x, float eps)
 {

@@ -1,9 +1,7 @@
 // gemv.glsl - rows of quantised matrices times vectors kept in shared memory: the core of every product kernel.
 //
-// A block of ROWS rows (of each of MATRICES matrices, when a kernel needs two at once) meets TOKENS vectors. Two
-// mappings, chosen at build, offer the same functions:
-//   columns on lanes (gemv_lanes.glsl): lanes share rows, each takes pieces of 16 bytes. For GPUs.
-//   rows on lanes (gemv_wide.glsl, kernels named X_wide): each lane owns rows. For software devices.
+// A block of ROWS rows (of each of MATRICES matrices, when a kernel needs two at once) meets TOKENS vectors.
+// gemv_lanes.glsl has the products: lanes share rows, each takes pieces of 16 bytes.
 //     fetch_product   starts loading the first weights of a tile: call it before the barrier that publishes the tile
 //     add_product     adds the tile's products to the sums
 //     finish_product  ends the sums; lane_row and lane_stores say which of them a lane has to store
@@ -19,26 +17,18 @@ layout(constant_id = 0) const uint SUBGROUP = 32;
 layout(constant_id = 1) const uint WORKGROUP = 256;
 layout(constant_id = 2) const uint ROWS = 1;   // ROWS * MATRICES is at most 4
 layout(constant_id = 3) const uint TOKENS = 1; // at most 4
-layout(constant_id = 4) const uint TILE = 2048; // columns held in shared memory at a time, a multiple of 64
-layout(constant_id = 5) const uint FORMATS = 15; // bit f: some matrix of the dispatch is stored as FORMAT_f
+layout(constant_id = 4) const uint TILE = 2048; // columns held in shared memory at a time, a multiple of PRODUCT_COLS
+layout(constant_id = 5) const uint FORMATS = 0xffffffff; // bit f: some matrix of the dispatch is stored as FORMAT_f
 layout(constant_id = 6) const uint SPLIT = 1; // subgroups that share a block of rows, each with its columns
 
 const uint SUBGROUPS = WORKGROUP / SUBGROUP;
 const uint MAX_ROWS = 4, MAX_ACC = 16;
 
 #include "lib/dequant.glsl"
-#ifdef WIDE
-#include "lib/gemv_wide.glsl"
-#else
 #include "lib/gemv_lanes.glsl"
-#endif
 
 // vec4s that an invocation loads at once where it brings a tile to shared memory.
-#ifdef WIDE
-const uint LOADS = 1;
-#else
 const uint LOADS = TILE > 32 * WORKGROUP ? 8 : (TILE / 4 + WORKGROUP - 1) / WORKGROUP;
-#endif
 
 shared float xs_sums[TOKENS * SUBGROUPS];
 

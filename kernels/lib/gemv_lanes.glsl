@@ -1,6 +1,6 @@
-// gemv_lanes.glsl - the products of gemv.glsl with columns on lanes, for GPUs: a piece is 16 bytes of a row, 32,
-// 16, 8 or 4 columns by format; lanes take neighbouring pieces, SPLIT subgroups a share each, and subgroup reductions
-// end it.
+// gemv_lanes.glsl - the products of gemv.glsl with columns on lanes: a piece is 16 bytes of a row, 32, 16, 8 or 4
+// columns by format, or eight codes where their width is neither 4 nor 8 bits. Lanes take neighbouring pieces, SPLIT
+// subgroups a share each, and subgroup reductions end it.
 //
 // What a GPU waits for in a product of a few microseconds is memory and instructions, not arithmetic. So each lane has
 // two steps (a piece of each of its rows) in flight, the first ones before the barrier that publishes the vector; and
@@ -48,10 +48,22 @@ bool lane_stores(uint r)
     return gl_SubgroupID % SPLIT == 0 && gl_SubgroupInvocationID == r % SUBGROUP;
 }
 
+// Codes of 4 and 8 bits have a way of their own; others come eight at a time.
+bool comes_in_eights(const uint format)
+{
+    return format_code_bits(format) % 4 != 0;
+}
+
 // vec4s of columns in a piece
 uint piece_vecs(const uint format)
 {
-    return format == FORMAT_Q4 ? 8 : format == FORMAT_Q8 ? 4 : format == FORMAT_BF16 ? 2 : 1;
+    return comes_in_eights(format) ? 2 : 32 / format_bits(format);
+}
+
+// ... and those that take() gives at once.
+uint take_vecs(const uint format)
+{
+    return comes_in_eights(format) || format_code_bits(format) == 4 ? 2 : 1;
 }
 
 // The pieces of this lane: i, i + piece_step(), ...
@@ -75,9 +87,12 @@ struct Step {
 // Piece i of row r's matrix, whose row starts at element `row_at`.
 void load_piece(inout Step s, uint r, const uint format, uvec2 weight, uvec2 scales, uvec2 biases, uint row_at, uint i)
 {
-    uint vecs = piece_vecs(format), group = (row_at >> 6) + i * vecs / 16;
-    s.q[r] = Words4(weight).v[row_at / (4 * vecs) + i];
-    if (format <= FORMAT_Q8) {
+    uint vecs = piece_vecs(format), shift = format_group_shift(format), group = (row_at >> shift) + (i * (4 * vecs) >> shift);
+    if (comes_in_eights(format))
+        s.q[r] = uvec4(load_codes(format, weight, row_at / 8 + i), 0, 0);
+    else
+        s.q[r] = Words4(weight).v[row_at / (4 * vecs) + i];
+    if (format_is_affine(format)) {
         s.scales[r] = Words(scales).v[group >> 1];
         s.biases[r] = Words(biases).v[group >> 1];
         s.odd |= (group & 1u) << r;
@@ -89,12 +104,16 @@ float bf16_of(uint pair, bool odd)
     return uintBitsToFloat(odd ? pair & 0xffff0000u : pair << 16);
 }
 
-// The first columns of what is left of a piece, as 1 + q / 2^bits or the weights themselves: q4 eight of them, the
-// others four. What they are made of is rotated away.
+// The first columns of what is left of a piece, four or eight, as 1 + q / 2^bits, as codes where they come in eights, or the
+// weights themselves. What they are made of is rotated away.
 void take(const uint format, inout uvec4 q, out vec4 low, out vec4 high)
 {
     high = vec4(0.0);
-    if (format == FORMAT_Q4) {
+    if (comes_in_eights(format)) {
+        Eight e = affine_eight(format, q.xy, 1.0, 0.0);
+        low = e.a;
+        high = e.b;
+    } else if (format_code_bits(format) == 4) {
         vec2 a = unpackHalf2x16(((q.x << 6) & 0x03c003c0u) | 0x3c003c00u);
         vec2 b = unpackHalf2x16(((q.x << 2) & 0x03c003c0u) | 0x3c003c00u);
         vec2 c = unpackHalf2x16(((q.x >> 2) & 0x03c003c0u) | 0x3c003c00u);
@@ -102,7 +121,7 @@ void take(const uint format, inout uvec4 q, out vec4 low, out vec4 high)
         low = vec4(a.x, b.x, c.x, d.x);
         high = vec4(a.y, b.y, c.y, d.y);
         q = q.yzwx;
-    } else if (format == FORMAT_Q8) {
+    } else if (format_code_bits(format) == 8) {
         vec2 a = unpackHalf2x16(((q.x << 2) & 0x03fc03fcu) | 0x3c003c00u);
         vec2 b = unpackHalf2x16(((q.x >> 6) & 0x03fc03fcu) | 0x3c003c00u);
         low = vec4(a.x, b.x, a.y, b.y);
@@ -128,7 +147,7 @@ float sum_on(vec4 x, float sum)
 // Adds one step: columns from 4 * c4 on of the tile.
 void add_step(inout float acc[MAX_ACC], const uint format, Step s, uint c4)
 {
-    const uint n_rows = MATRICES * ROWS, vecs = format == FORMAT_Q4 ? 2 : 1;
+    const uint n_rows = MATRICES * ROWS, vecs = take_vecs(format);
     float part[MAX_ACC], x_sum[4];
     [[unroll]] for (uint i = 0; i < n_rows * TOKENS; i++)
         part[i] = 0.0;
@@ -141,7 +160,7 @@ void add_step(inout float acc[MAX_ACC], const uint format, Step s, uint c4)
         [[unroll]] for (uint t = 0; t < TOKENS; t++) {
             x[t] = xs[at + t * XS_STRIDE];
             x_sum[t] = sum_on(x[t], x_sum[t]);
-            if (format == FORMAT_Q4) {
+            if (vecs == 2) {
                 y[t] = xs[at + t * XS_STRIDE + UNITS + 1];
                 x_sum[t] = sum_on(y[t], x_sum[t]);
             }
@@ -151,21 +170,25 @@ void add_step(inout float acc[MAX_ACC], const uint format, Step s, uint c4)
             take(format, s.q[r], low, high);
             [[unroll]] for (uint t = 0; t < TOKENS; t++) {
                 part[r * TOKENS + t] = dot_on(low, x[t], part[r * TOKENS + t]);
-                if (format == FORMAT_Q4)
+                if (vecs == 2)
                     part[r * TOKENS + t] = dot_on(high, y[t], part[r * TOKENS + t]);
             }
         }
     }
     [[unroll]] for (uint r = 0; r < n_rows; r++) {
         float scale = 1.0, bias = 0.0;
-        if (format <= FORMAT_Q8) {
+        if (format_is_affine(format)) {
             bool odd = (s.odd >> r & 1u) != 0;
-            scale = bf16_of(s.scales[r], odd) * (format == FORMAT_Q4 ? 16.0 : 256.0);
-            bias = bf16_of(s.biases[r], odd) - scale;
+            scale = bf16_of(s.scales[r], odd);
+            bias = bf16_of(s.biases[r], odd);
+            if (!comes_in_eights(format)) {
+                scale *= float(1u << format_code_bits(format));
+                bias -= scale;
+            }
         }
         [[unroll]] for (uint t = 0; t < TOKENS; t++) {
             uint i = r * TOKENS + t;
-            acc[i] = format <= FORMAT_Q8 ? fma(scale, part[i], fma(bias, x_sum[t], acc[i])) : acc[i] + part[i];
+            acc[i] = format_is_affine(format) ? fma(scale, part[i], fma(bias, x_sum[t], acc[i])) : acc[i] + part[i];
         }
     }
 }
@@ -202,29 +225,14 @@ void add_as(inout float acc[MAX_ACC], const uint format, Matrix m[MATRICES], uin
     }
 }
 
-// The branches on the format stand outside of everything: inside, they multiply the work of shader compilers.
 void fetch_product(Matrix m[MATRICES], uint row, uint from, uint n)
 {
-    if (is_format(FORMAT_Q4, m[0].format))
-        fetch_as(FORMAT_Q4, m, row, from, n);
-    else if (is_format(FORMAT_Q8, m[0].format))
-        fetch_as(FORMAT_Q8, m, row, from, n);
-    else if (is_format(FORMAT_BF16, m[0].format))
-        fetch_as(FORMAT_BF16, m, row, from, n);
-    else if (is_format(FORMAT_F32, m[0].format))
-        fetch_as(FORMAT_F32, m, row, from, n);
+    BY_FORMAT(m[0].format, fetch_as(FORMAT, m, row, from, n))
 }
 
 void add_product(inout float acc[MAX_ACC], Matrix m[MATRICES], uint row, uint from, uint n)
 {
-    if (is_format(FORMAT_Q4, m[0].format))
-        add_as(acc, FORMAT_Q4, m, row, from, n);
-    else if (is_format(FORMAT_Q8, m[0].format))
-        add_as(acc, FORMAT_Q8, m, row, from, n);
-    else if (is_format(FORMAT_BF16, m[0].format))
-        add_as(acc, FORMAT_BF16, m, row, from, n);
-    else if (is_format(FORMAT_F32, m[0].format))
-        add_as(acc, FORMAT_F32, m, row, from, n);
+    BY_FORMAT(m[0].format, add_as(acc, FORMAT, m, row, from, n))
 }
 
 // Ends the sums: every lane that stores one has its total. All subgroups of the workgroup call it.

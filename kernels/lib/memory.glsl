@@ -7,9 +7,6 @@
 #extension GL_KHR_shader_subgroup_ballot : require
 #extension GL_KHR_shader_subgroup_shuffle : require
 #extension GL_GOOGLE_include_directive : require
-#ifdef WIDE
-#extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
-#endif
 
 #include "args.h"
 
@@ -19,21 +16,7 @@ layout(buffer_reference, std430, buffer_reference_align = 4) buffer U32s { uint 
 layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer Words { uint v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Addrs { uvec2 v[]; };
 
-// Two words, element i of an array of them, and four numbers. A lane's load costs a software device 5 to 10 ns a word of
-// up to 64 bits.
-#ifdef WIDE
-layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer Longs { uint64_t v[]; };
-
-uvec2 two_at(uvec2 p, uint i)
-{
-    return unpack32(Longs(p).v[i]);
-}
-
-vec4 four_at(uvec2 p, uint i)
-{
-    return uintBitsToFloat(uvec4(two_at(p, 2 * i), two_at(p, 2 * i + 1)));
-}
-#else
+// Two words, element i of an array of them, and four numbers.
 layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Twos { uvec2 v[]; };
 
 uvec2 two_at(uvec2 p, uint i)
@@ -45,7 +28,6 @@ vec4 four_at(uvec2 p, uint i)
 {
     return F32x4s(p).v[i];
 }
-#endif
 
 // The address `bytes` past p.
 uvec2 addr_add(uvec2 p, uint bytes)

@@ -1,20 +1,20 @@
 // mla/transpose_keys.comp - the heads' key matrices as the expanded form of latent attention needs them: of a stack of matrices
 // each transposed and dequantised, exactly.
-//   dst[h][j][k] = W[first_head + h][k][j],  k < latent_dim, j < nope_dim, both multiples of 64
-// Grid: x = latent_dim / MLA_TRANSPOSE_TILE, y = nope_dim / 64, z = heads.
+//   dst[h][j][k] = W[first_head + h][k][j],  k < latent_dim, j < nope_dim, both multiples of PRODUCT_COLS
+// Grid: x = latent_dim / MLA_TRANSPOSE_TILE, y = nope_dim / PRODUCT_COLS, z = heads.
 #version 460
 #include "lib/memory.glsl"
 
 layout(local_size_x_id = 1) in;
 layout(constant_id = 0) const uint SUBGROUP = 32;
 layout(constant_id = 1) const uint WORKGROUP = 256;
-layout(constant_id = 2) const uint FORMATS = 15;
+layout(constant_id = 2) const uint FORMATS = 0xffffffff;
 
 #include "lib/dequant.glsl"
 
 layout(push_constant, std430) uniform Args { mla_transpose_keys_args a; };
 
-const uint TILE = MLA_TRANSPOSE_TILE, COLS = 64;
+const uint TILE = MLA_TRANSPOSE_TILE, COLS = PRODUCT_COLS;
 shared float tile[COLS * (TILE + 1)]; // transposed; an odd stride: neighbouring rows lie in different banks
 
 void main()
@@ -23,17 +23,12 @@ void main()
     Matrix m = Matrix(a.weight, a.scales, a.biases, a.format, 0, a.nope_dim);
     for (uint u = gl_LocalInvocationID.x; u < TILE * COLS / 8; u += WORKGROUP) {
         uint row = (a.first_head + h) * a.latent_dim + first + u / (COLS / 8), unit = u % (COLS / 8);
-        float w[8];
-        if (is_format(FORMAT_Q4, a.format))
-            load_unit(FORMAT_Q4, m, row, col / 8 + unit, w);
-        else if (is_format(FORMAT_Q8, a.format))
-            load_unit(FORMAT_Q8, m, row, col / 8 + unit, w);
-        else if (is_format(FORMAT_BF16, a.format))
-            load_unit(FORMAT_BF16, m, row, col / 8 + unit, w);
-        else
-            load_unit(FORMAT_F32, m, row, col / 8 + unit, w);
-        [[unroll]] for (uint i = 0; i < 8; i++)
-            tile[(8 * unit + i) * (TILE + 1) + u / (COLS / 8)] = w[i];
+        Eight w;
+        BY_FORMAT(a.format, w = load_eight(FORMAT, m, row, col / 8 + unit))
+        [[unroll]] for (uint i = 0; i < 4; i++) {
+            tile[(8 * unit + i) * (TILE + 1) + u / (COLS / 8)] = w.a[i];
+            tile[(8 * unit + 4 + i) * (TILE + 1) + u / (COLS / 8)] = w.b[i];
+        }
     }
     barrier();
     for (uint u = gl_LocalInvocationID.x; u < TILE * COLS; u += WORKGROUP)

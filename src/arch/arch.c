@@ -274,6 +274,17 @@ void arch_experts_down(const struct arch *a, const struct arch_chunk *c, const s
     moe_down(&a->moe, &a->layers[x->layer].moe, a->room.x, c->n, x);
 }
 
+void arch_shared_expert(const struct arch *a, const struct arch_chunk *c, uint32_t layer, uint64_t table)
+{
+    if (a->room.config->shared_inner)
+        moe_shared(&a->moe, &a->layers[layer].moe, a->room.x, layer, table, c->n);
+}
+
+void arch_add_experts(const struct arch *a, const struct arch_chunk *c, uint64_t sum)
+{
+    moe_add(&a->moe, a->room.x, sum, c->n);
+}
+
 void arch_head(const struct arch *a, uint32_t from, uint32_t n)
 {
     embed_head_head(&a->embed_head, a->room.exec, from, n);

@@ -48,6 +48,8 @@ struct arch_request {
     const struct expert_layout *expert;
     uint32_t max_chunk;   /* most tokens of a chunk */
     enum kv_type kv_type; /* of the KV cache */
+    /* the routed experts of some layers are computed elsewhere: arch_shared_expert and arch_add_experts will be called */
+    bool has_host_experts;
 };
 
 /* One kind of rows in the KV cache: position p's stands in block p >> KV_BLOCK_SHIFT, at off plus stride times p's
@@ -81,6 +83,7 @@ struct arch_view {
     uint32_t max_context;            /* the model's own, or what is taken where it does not say */
     struct exec_buffer x;            /* f32 [max_chunk][hidden]: the hidden states */
     struct exec_buffer idx;          /* u32 [max_chunk][top_k]: the router's choice */
+    struct exec_buffer weights;      /* f32 [max_chunk][top_k]: of the choice */
     struct exec_buffer predicted;    /* u32 [top_k]: what predict_experts() made */
     struct exec_buffer logits;       /* f32 [ARCH_HEAD_ROWS][vocab_size] */
 };
@@ -110,6 +113,10 @@ bool arch_takes_waves(const struct arch *a, uint32_t n);
 /* Tokens from .. from + n - 1 of the chunk. */
 void arch_experts_up(const struct arch *a, const struct arch_chunk *c, const struct arch_experts *x);
 void arch_experts_down(const struct arch *a, const struct arch_chunk *c, const struct arch_experts *x);
+/* In place of the two, where the routed experts are computed elsewhere (host_experts.h): the shared expert, if there is
+ * one, and what they sum up to, f32 [n][hidden], in memory of any kind. table: any that the device can read. */
+void arch_shared_expert(const struct arch *a, const struct arch_chunk *c, uint32_t layer, uint64_t table);
+void arch_add_experts(const struct arch *a, const struct arch_chunk *c, uint64_t sum);
 /* Logits of tokens from .. from + n - 1 (n <= ARCH_HEAD_ROWS) into view.logits. */
 void arch_head(const struct arch *a, uint32_t from, uint32_t n);
 

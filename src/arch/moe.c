@@ -81,6 +81,28 @@ void moe_close_layer(struct moe_layer *y, struct exec *x)
     linear_close(&y->shared_out, x);
 }
 
+struct experts_shape moe_experts_shape(const struct config *c, const struct expert_layout *at)
+{
+    return (struct experts_shape){.n_experts = c->n_experts,
+                                  .top_k = c->top_k,
+                                  .hidden = c->hidden,
+                                  .inner = c->moe_inner,
+                                  .up_format = at->formats.up,
+                                  .down_format = at->formats.down,
+                                  .down_formats = 1u << at->formats.down,
+                                  .gate_w = (uint32_t)at->gate_w,
+                                  .gate_s = (uint32_t)at->gate_s,
+                                  .gate_b = (uint32_t)at->gate_b,
+                                  .up_w = (uint32_t)at->up_w,
+                                  .up_s = (uint32_t)at->up_s,
+                                  .up_b = (uint32_t)at->up_b,
+                                  .down_w = (uint32_t)at->down_w,
+                                  .down_s = (uint32_t)at->down_s,
+                                  .down_b = (uint32_t)at->down_b,
+                                  .eps = c->rms_eps,
+                                  .shared_gate = has_shared_gate(c)};
+}
+
 int moe_open(struct moe *m, const struct arch_request *r, struct moeflux_err *e)
 {
     const struct config *c = r->config;
@@ -97,26 +119,12 @@ int moe_open(struct moe *m, const struct arch_request *r, struct moeflux_err *e)
     if (at->bytes > UINT32_MAX)
         return err_set(e, ERR_UNSUPPORTED, "an expert of %llu bytes, expected less than 4 GiB",
                        (unsigned long long)at->bytes);
-    const struct experts_shape experts = {.n_experts = c->n_experts,
-                                          .top_k = c->top_k,
-                                          .hidden = c->hidden,
-                                          .inner = c->moe_inner,
-                                          .up_format = at->formats.up,
-                                          .down_format = at->formats.down,
-                                          .down_formats = 1u << at->formats.down | m->shared_formats,
-                                          .gate_w = (uint32_t)at->gate_w,
-                                          .gate_s = (uint32_t)at->gate_s,
-                                          .gate_b = (uint32_t)at->gate_b,
-                                          .up_w = (uint32_t)at->up_w,
-                                          .up_s = (uint32_t)at->up_s,
-                                          .up_b = (uint32_t)at->up_b,
-                                          .down_w = (uint32_t)at->down_w,
-                                          .down_s = (uint32_t)at->down_s,
-                                          .down_b = (uint32_t)at->down_b,
-                                          .eps = c->rms_eps,
-                                          .shared_gate = m->shared_gate};
+    struct experts_shape experts = moe_experts_shape(c, at);
+    experts.down_formats |= m->shared_formats;
     int rc = router_open(&m->router, r->exec, &router, e);
-    return rc < 0 ? rc : experts_open(&m->experts, r->exec, &experts, e);
+    if (rc == 0)
+        rc = experts_open(&m->experts, r->exec, &experts, e);
+    return rc < 0 || !r->has_host_experts ? rc : add_open(&m->add, r->exec, e);
 }
 
 void moe_allocate(struct moe *m, const struct config *c, const struct exec_caps *caps, uint32_t n,
@@ -148,6 +156,7 @@ void moe_close(struct moe *m)
 void moe_show(const struct moe *m, struct arch_view *view)
 {
     view->idx = m->idx;
+    view->weights = m->weights;
     view->predicted = m->predicted;
 }
 
@@ -237,4 +246,18 @@ void moe_down(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32
 {
     const struct experts_call call = call_of(m, y, x, chunk, part);
     experts_run_down(&m->experts, m->exec, &call);
+}
+
+void moe_shared(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t layer, uint64_t table,
+                uint32_t n)
+{
+    struct experts_call call =
+        call_of(m, y, x, n, &(struct arch_experts){.layer = layer, .table = table, .n = n});
+    call.only_shared = true;
+    experts_run_down(&m->experts, m->exec, &call);
+}
+
+void moe_add(const struct moe *m, uint64_t x, uint64_t sum, uint32_t n)
+{
+    add_run(&m->add, m->exec, &(struct add_call){.y = sum, .x = x, .n = n * m->config->hidden});
 }

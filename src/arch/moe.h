@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "exec/exec.h"
+#include "ops/add.h"
 #include "ops/experts.h"
 #include "ops/linear.h"
 #include "ops/router.h"
@@ -16,6 +17,7 @@ struct arch_experts;
 struct arch_request;
 struct arch_view;
 struct config;
+struct expert_layout;
 struct moeflux_err;
 struct loader;
 struct scratch;
@@ -37,6 +39,7 @@ struct moe {
     const struct config *config;
     struct router router;
     struct experts experts;
+    struct add add; /* with arch_request.has_host_experts */
     bool shared_gate;
     uint64_t f16_scratch;
     /* f16 [n][the larger of hidden and shared_inner]: prompts may go through float16; 0: not */
@@ -51,6 +54,8 @@ int moe_load_layer(struct moe *m, struct loader *l, uint32_t layer, struct moe_l
                    struct moeflux_err *e);
 void moe_close_layer(struct moe_layer *y, struct exec *x);
 
+/* Of the routed experts. */
+struct experts_shape moe_experts_shape(const struct config *c, const struct expert_layout *at);
 /* After all layers are loaded and m->f16_scratch is set. */
 int moe_open(struct moe *m, const struct arch_request *r, struct moeflux_err *e);
 /* Its buffers for chunks of up to n tokens. */
@@ -68,5 +73,10 @@ void moe_up(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t
             const struct arch_experts *part);
 void moe_down(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t chunk,
               const struct arch_experts *part);
+/* Without the routed experts: x += the shared one. table: any that operations can read. */
+void moe_shared(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t layer, uint64_t table,
+                uint32_t n);
+/* x += sum, f32 [n][hidden]. */
+void moe_add(const struct moe *m, uint64_t x, uint64_t sum, uint32_t n);
 
 #endif

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/utsname.h>
 
 #include "base/mem.h"
 
@@ -128,4 +129,23 @@ uint32_t cores_useful(const char *root)
     CPU_FREE(set);
     n = size_min(n, size_min(cgroup_quota(root, true), cgroup_quota(root, false)));
     return n > 1 ? (uint32_t)n : 1;
+}
+
+void cores_name(const char *root, char *name, size_t cap)
+{
+    char path[MAX_PATH], line[512];
+    struct utsname machine;
+    snprintf(name, cap, "%s", uname(&machine) == 0 ? machine.machine : "CPU");
+    snprintf(path, sizeof path, "%s/proc/cpuinfo", root);
+    FILE *f = fopen(path, "re");
+    while (f && fgets(line, sizeof line, f)) {
+        const char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || !colon)
+            continue;
+        colon += 1 + strspn(colon + 1, " \t");
+        snprintf(name, cap, "%.*s", (int)strcspn(colon, "\n"), colon);
+        break;
+    }
+    if (f)
+        fclose(f);
 }

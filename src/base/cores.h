@@ -2,6 +2,7 @@
 #ifndef MOEFLUX_BASE_CORES_H
 #define MOEFLUX_BASE_CORES_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 /* The processors of the affinity mask. At least 1. */
@@ -11,5 +12,8 @@ uint32_t cores_allowed(void);
  * once, and no more than the CPU quota of the process's cgroups and their parents (version 2 and version 1), rounded up.
  * `root` stands before /proc and /sys: "", or a test's directory. At least 1. */
 uint32_t cores_useful(const char *root);
+
+/* What the processor is called, from /proc/cpuinfo; the machine's kind ("aarch64") where it has no name there. */
+void cores_name(const char *root, char *name, size_t cap);
 
 #endif

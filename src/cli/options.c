@@ -2,6 +2,7 @@
 
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
@@ -28,17 +29,21 @@
 
 /* In the order of the enums of moeflux.h. */
 static const char EXPERT_IO[] = "auto, mmap, pread, uring or direct", PREFETCH[] = "auto, none, previous, router or both",
-                  CACHE_POLICY[] = "auto, lru or frequency", NUMBER_TYPE[] = "auto, f32 or f16";
+                  CACHE_POLICY[] = "auto, lru or frequency", NUMBER_TYPE[] = "auto, f32 or f16",
+                  EXPERTS[] = "gpu or cpu";
 
 static const struct flag run_flags[] = {
     HEADING("Model:"),
     TEXT("m", "model", "DIR", model, "the model's directory"),
-    TEXT(NULL, "device", "NAME", device, "index, part of a device's name, or \"reference\""),
-    SWITCH(NULL, "list-devices", list_devices, "list the Vulkan devices"),
+    TEXT(NULL, "device", "NAME", device, "auto, cpu, reference, GPU's index or name (auto)"),
+    TEXT(NULL, "cpu-isa", "NAME", cpu_isa, "portable, avx2, avx512, neon, dotprod (the best)"),
+    SWITCH(NULL, "list-devices", list_devices, "list the devices"),
     INT("c", "ctx-size", "N", ctx_size, 1, MAX_TOKENS, "most tokens of prompt and answers (8192)"),
-    INT("t", "threads", "N", threads, 1, 4096, "threads that read and help (all cores)"),
+    INT("t", "threads", "N", threads, 1, 4096, "threads that compute, read and help (all cores)"),
     BYTES(NULL, "memory", "SIZE", memory, "host memory for experts and checkpoints, as 4G"),
     BYTES(NULL, "gpu-memory", "SIZE", gpu_memory, "device memory for everything"),
+    CHOICE("experts", "WHERE", experts, EXPERTS, "who computes the routed experts: gpu, cpu (gpu)"),
+    INT(NULL, "n-cpu-moe", "N", n_cpu_moe, 0, MAX_TOKENS, "the CPU does, in the first N layers"),
     CHOICE("expert-io", "MODE", expert_io, EXPERT_IO, "auto, mmap, pread, uring or direct (auto)"),
     CHOICE("prefetch", "WHAT", prefetch, PREFETCH, "auto, none, previous, router or both ahead (auto)"),
     CHOICE("kv-type", "TYPE", kv_type, NUMBER_TYPE, "numbers of the KV cache: auto, f32, f16 (auto)"),
@@ -90,7 +95,7 @@ static const struct flag run_flags[] = {
     LIST(NULL, "bench-gen", "N,..", bench_gen, 0, MAX_LENGTH, "generation lengths to measure, 0: none (64)"),
     INT(NULL, "bench-reps", "N", bench_reps, 1, 1000, "repetitions of each (5)"),
     TEXT(NULL, "perplexity", "FILE", perplexity, "how well the model foretells a text, - for stdin"),
-    SWITCH(NULL, "selftest", selftest, "compare every kernel with the reference"),
+    SWITCH(NULL, "selftest", selftest, "compare every operation with the reference"),
     SWITCH("h", "help", help, "print this help"),
     SWITCH(NULL, "version", version, "print the version"),
 };
@@ -106,11 +111,14 @@ static const struct flag convert_flags[] = {
 static const struct flag inspect_flags[] = {
     OPERAND("DIR", model, "model directory"),
     TEXT(NULL, "device", "NAME", device, "as for a run, below too"),
+    TEXT(NULL, "cpu-isa", "NAME", cpu_isa, "portable, avx2, avx512, neon, dotprod (the best)"),
     INT("c", "ctx-size", "N", ctx_size, 1, MAX_TOKENS, "tokens to keep room for (8192)"),
     BYTES(NULL, "memory", "SIZE", memory, "host memory for experts and checkpoints"),
     BYTES(NULL, "gpu-memory", "SIZE", gpu_memory, "device memory for everything"),
+    CHOICE("experts", "WHERE", experts, EXPERTS, "who computes the routed experts: gpu, cpu (gpu)"),
+    INT(NULL, "n-cpu-moe", "N", n_cpu_moe, 0, MAX_TOKENS, "the CPU does, in the first N layers"),
     CHOICE("expert-io", "MODE", expert_io, EXPERT_IO, "auto, mmap, pread, uring or direct (auto)"),
-    INT("t", "threads", "N", threads, 1, 4096, "threads that read (all cores)"),
+    INT("t", "threads", "N", threads, 1, 4096, "threads that compute and read (all cores)"),
     CHOICE("kv-type", "TYPE", kv_type, NUMBER_TYPE, "numbers of the KV cache: auto, f32, f16 (auto)"),
     CHOICE("prompt-type", "TYPE", prompt_type, NUMBER_TYPE, "products of prompts: auto, f32, f16 (auto)"),
     INT(NULL, "chunk", "N", chunk, 1, 1 << 20, "tokens of a prompt computed at once"),
@@ -126,6 +134,8 @@ static void set_defaults(struct options *o)
 {
     *o = (struct options){
         .predict = OPTIONS_NOT_GIVEN,
+        .experts = OPTIONS_NOT_GIVEN,
+        .n_cpu_moe = OPTIONS_NOT_GIVEN,
         .seed = -1,
         .temp = 0.7f,
         .top_k = 20,
@@ -146,6 +156,13 @@ static int refuse(bool together, const char *a, const char *b, struct moeflux_er
 static int check_needs(bool given, const char *flag, bool has, const char *other, struct moeflux_err *e)
 {
     return given && !has ? err_set(e, ERR_USAGE, "%s goes with %s only", flag, other) : 0;
+}
+
+/* Where experts are computed. */
+static int check_experts(const struct options *o, struct moeflux_err *e)
+{
+    bool both = o->experts != OPTIONS_NOT_GIVEN && o->n_cpu_moe != OPTIONS_NOT_GIVEN;
+    return refuse(both, "--experts", "--n-cpu-moe", e);
 }
 
 static int check_prompt(const struct options *o, struct moeflux_err *e)
@@ -280,10 +297,32 @@ static int check_modes(const struct options *o, struct moeflux_err *e)
     return rc;
 }
 
+/* Whether the CPU computes where the options leave it at that. */
+static bool takes_cpu(const char *device)
+{
+    struct moeflux_device all[2];
+    struct moeflux_err ignored;
+    if (device && strcmp(device, "auto") != 0)
+        return strcmp(device, "cpu") == 0;
+    /* The default one comes first. */
+    return moeflux_list_devices(all, 2, &ignored) > 0 && strcmp(all[0].kind, "cpu") == 0;
+}
+
+static int check_device(const struct options *o, struct moeflux_err *e)
+{
+    if (!o->gpu_memory || !takes_cpu(o->device))
+        return 0;
+    return err_set(e, ERR_USAGE, "--gpu-memory goes with a GPU; here the CPU computes, and --memory counts");
+}
+
 static int check_run(struct options *o, struct moeflux_err *e)
 {
     struct sampler_options sampling = options_sampling(o, 0);
     int rc = check_modes(o, e);
+    if (!rc)
+        rc = check_device(o, e);
+    if (!rc)
+        rc = check_experts(o, e);
     if (!rc)
         rc = check_prompt(o, e);
     if (!rc)
@@ -317,7 +356,10 @@ int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *
     }
     if (argc > 1 && strcmp(argv[1], "inspect") == 0) {
         o->verb = VERB_INSPECT;
-        return flags_parse(inspect_flags, COUNT(inspect_flags), argc - 1, argv + 1, o, &o->help, e);
+        int parsed = flags_parse(inspect_flags, COUNT(inspect_flags), argc - 1, argv + 1, o, &o->help, e);
+        if (!parsed && !o->help)
+            parsed = check_device(o, e);
+        return parsed ? parsed : check_experts(o, e);
     }
     int rc = flags_parse(run_flags, COUNT(run_flags), argc, argv, o, &o->help, e);
     if (rc)
@@ -347,15 +389,26 @@ void options_help(const struct options *o, struct str *out)
                       "       moeflux -m DIR --bench          speed of prefill and decode\n"
                       "       moeflux convert SRC DST         a checkpoint to a model directory\n"
                       "       moeflux inspect DIR             what a model is, needs and can reach here\n"
-                      "       moeflux --selftest              check this device's kernels\n");
+                      "       moeflux --selftest              check this device's operations\n");
     flags_help(run_flags, COUNT(run_flags), out);
     str_add_text(out, "\nmoeflux convert --help and man moeflux say more.\n");
+}
+
+const char *options_cpu_isa(const struct options *o)
+{
+    const char *wish = getenv("MOEFLUX_CPU_ISA");
+    if (o->cpu_isa)
+        return o->cpu_isa;
+    bool computes = o->experts == 1 || o->n_cpu_moe > 0 || takes_cpu(o->device);
+    return wish && *wish && computes ? wish : NULL;
 }
 
 void options_engine(const struct options *o, struct moeflux_options *out)
 {
     out->dir = o->model;
     out->device = o->device;
+    out->cpu_isa = options_cpu_isa(o);
+    out->n_cpu_layers = o->experts == 1 ? UINT32_MAX : o->n_cpu_moe > 0 ? (uint32_t)o->n_cpu_moe : 0;
     out->memory_bytes = o->memory;
     out->gpu_memory_bytes = o->gpu_memory;
     out->expert_io = (enum moeflux_expert_io)o->expert_io;

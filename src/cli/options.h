@@ -33,8 +33,10 @@ struct options {
     enum verb verb;
     bool help, version;
 
-    const char *model, *device, *usage, *pin;
+    const char *model, *device, *cpu_isa, *usage, *pin;
     int expert_io, prefetch, cache_policy, kv_type, prompt_type; /* enums of moeflux.h */
+    int experts;                                                 /* 0: gpu, 1: cpu; OPTIONS_NOT_GIVEN */
+    int64_t n_cpu_moe;                                           /* layers; OPTIONS_NOT_GIVEN */
     int64_t ctx_size; /* 0: the smaller of GENERATOR_DEFAULT_CONTEXT and the model's maximum */
     int64_t threads, chunk;
     uint64_t memory, gpu_memory; /* bytes; 0: from what is free */
@@ -74,6 +76,9 @@ int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *
 
 /* The help text of the command line that was parsed (the main one, convert's or inspect's). */
 void options_help(const struct options *o, struct str *out);
+
+/* The CPU's instruction set: of the flag, else of MOEFLUX_CPU_ISA, which is a wish for the CPU alone; NULL: the best. */
+const char *options_cpu_isa(const struct options *o);
 
 /* What the engine is to be opened with; `progress` stays as it is. */
 void options_engine(const struct options *o, struct moeflux_options *out);

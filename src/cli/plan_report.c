@@ -28,6 +28,15 @@ static void print_experts(struct output *out, const char *name, uint64_t n, cons
     print_bytes(out, name, n * p->slot_bytes, note);
 }
 
+/* What the CPU computes beside the device. */
+static void print_cpu(struct output *out, const struct moeflux_plan *p)
+{
+    char layers[64];
+    snprintf(layers, sizeof layers, "for those of the first %" PRIu32 " layers", p->n_cpu_layers);
+    print_experts(out, "experts on CPU", p->n_cpu_slots, p);
+    print_bytes(out, "CPU's activations", p->cpu_scratch_bytes, layers);
+}
+
 static void print_checkpoints(struct output *out, const struct moeflux_plan *p)
 {
     char each[32], note[96];
@@ -56,6 +65,8 @@ void plan_report_print(const struct moeflux_plan *p, struct output *out)
     if (p->driver_bytes)
         print_bytes(out, "the driver's own", p->driver_bytes, "set aside");
     print_experts(out, "experts on device", p->n_slots, p);
+    if (p->n_cpu_layers)
+        print_cpu(out, p);
     if (p->n_pinned)
         print_experts(out, "of them pinned", p->n_pinned, p);
     if (!p->is_unified)
@@ -85,6 +96,10 @@ struct json_t *plan_report_json(const struct moeflux_plan *p)
         {"slots", p->n_slots},
         {"host_slots", p->n_host_slots},
         {"pinned", p->n_pinned},
+        {"cpu_layers", p->n_cpu_layers},
+        {"cpu_experts", p->n_cpu_experts},
+        {"cpu_slots", p->n_cpu_slots},
+        {"cpu_scratch_bytes", p->cpu_scratch_bytes},
     };
     json_t *object = json_object();
     json_object_set_new(object, "device", output_json_text(p->device, strlen(p->device)));

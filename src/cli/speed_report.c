@@ -14,7 +14,7 @@ enum { N_HIT_RATES = sizeof HIT_RATES / sizeof *HIT_RATES };
 /* The hits of a router without favourites: the share of the experts that device and host hold together. */
 static double held(const struct moeflux_plan *p)
 {
-    double share = (double)(p->n_slots + p->n_host_slots) / (double)p->n_experts;
+    double share = (double)(p->n_slots + p->n_host_slots + p->n_cpu_slots) / (double)p->n_experts;
     return share < 1 ? share : 1;
 }
 
@@ -40,6 +40,14 @@ static void print_disk(const struct moeflux_needs *n, const struct moeflux_speed
     print_speed(out, "disk", s->disk_bytes_s, note);
 }
 
+static void print_memory(const struct moeflux_speeds *s, struct output *out)
+{
+    char note[64];
+    snprintf(note, sizeof note, "read by %u thread%s", s->n_threads, s->n_threads > 1 ? "s" : "");
+    if (s->memory_bytes_s > 0)
+        print_speed(out, "memory", s->memory_bytes_s, note);
+}
+
 static void print_device(const struct moeflux_speeds *s, struct output *out)
 {
     if (s->device_fault[0]) {
@@ -47,6 +55,8 @@ static void print_device(const struct moeflux_speeds *s, struct output *out)
         return;
     }
     print_speed(out, "products", s->kernel_bytes_s, "4-bit matrix by vector");
+    if (s->cpu_bytes_s > 0)
+        print_speed(out, "on the CPU", s->cpu_bytes_s, "the same product");
     if (s->copy_bytes_s > 0)
         print_speed(out, "host to device", s->copy_bytes_s, "experts copied");
     output_addf(out, "  %-20s %9.1f us  and %.1f us for a submission\n", "a small kernel",
@@ -59,7 +69,7 @@ static void advise_on(const struct moeflux_plan *p, const struct moeflux_forecas
                       size_t cap)
 {
     char more[32];
-    uint64_t n_held = p->n_slots + p->n_host_slots;
+    uint64_t n_held = p->n_slots + p->n_host_slots + p->n_cpu_slots;
     uint64_t missing = p->n_experts > n_held ? p->n_experts - n_held : 0;
     number_show_bytes(more, sizeof more, (double)missing * (double)p->slot_bytes);
     double percent = 100 * hits, all = f->apart_s * 1e3;
@@ -134,12 +144,38 @@ static void print_rows(const struct moeflux_needs *n, const struct moeflux_plan 
     }
 }
 
+/* --- where to compute experts --- */
+
+/* The flags that ask for it. */
+static void show_flags(const struct moeflux_needs *n, uint32_t n_cpu_layers, char *text, size_t cap)
+{
+    if (n_cpu_layers == 0 || n_cpu_layers >= n->n_layers)
+        snprintf(text, cap, "--experts %s", n_cpu_layers ? "cpu" : "gpu");
+    else
+        snprintf(text, cap, "--n-cpu-moe %u", n_cpu_layers);
+}
+
+static void print_placement(const struct moeflux_needs *n, const struct moeflux_plan *plan,
+                            const struct moeflux_speeds *s, struct output *out)
+{
+    struct moeflux_placement p;
+    char flags[32];
+    if (!plan || !moeflux_compare_placements(n, plan, s, &p))
+        return;
+    show_flags(n, p.best_cpu_layers, flags, sizeof flags);
+    output_text(out, "\nA token, by where its experts are computed\n");
+    output_addf(out, "  %-20s %9.2f ms\n  %-20s %9.2f ms\n", "--experts gpu", p.gpu_s * 1e3, "--experts cpu",
+                p.cpu_s * 1e3);
+    output_addf(out, "  %-20s %9.2f ms  expected to be the fastest\n", flags, p.best_s * 1e3);
+}
+
 void speed_report_print(const struct moeflux_needs *n, const struct moeflux_plan *plan,
                         const struct moeflux_speeds *s, struct output *out)
 {
     char text[256];
     output_text(out, "\nMeasured\n");
     print_disk(n, s, out);
+    print_memory(s, out);
     print_device(s, out);
     if (s->disk_bytes_s <= 0 && s->kernel_bytes_s <= 0)
         return;
@@ -147,12 +183,20 @@ void speed_report_print(const struct moeflux_needs *n, const struct moeflux_plan
     output_addf(out, "  %7s  %11s %9s %9s %10s %10s\n", "hits", "compute ms", "copy ms", "disk ms", "tok/s",
                 "at best");
     print_rows(n, plan, s, out);
-    output_text(out, "  tok/s: nothing is read ahead; at best: everything is.\n");
+    output_text(out, "  tok/s: without prefetch; at best: every read overlaps with computing.\n");
     if (s->kernel_bytes_s <= 0 || s->disk_bytes_s <= 0)
         output_text(out, "  What could not be measured counts as nothing.\n");
+    print_placement(n, plan, s, out);
     advise(n, plan, s, text, sizeof text);
     if (text[0])
         output_addf(out, "\n%s.\n", text);
+    if (s->faster_device[0]) {
+        char theirs[32], ours[32];
+        number_show_bytes(theirs, sizeof theirs, s->faster_bytes_s);
+        number_show_bytes(ours, sizeof ours, s->kernel_bytes_s);
+        output_addf(out, "\n--device %s would be faster: %s multiplies at %s/s, %s at %s/s.\n",
+                    s->faster_device, s->faster_name, theirs, s->device, ours);
+    }
 }
 
 /* --- JSON --- */
@@ -172,10 +216,28 @@ static json_t *speeds_json(const struct moeflux_speeds *s)
     json_object_set_new(object, "device", output_json_text(s->device, strlen(s->device)));
     json_object_set_new(object, "kernel_bytes_s", number_or_null(s->kernel_bytes_s));
     json_object_set_new(object, "copy_bytes_s", number_or_null(s->copy_bytes_s));
+    json_object_set_new(object, "cpu_bytes_s", number_or_null(s->cpu_bytes_s));
     json_object_set_new(object, "dispatch_s", number_or_null(s->dispatch_s));
     json_object_set_new(object, "round_trip_s", number_or_null(s->round_trip_s));
+    json_object_set_new(object, "memory_bytes_s", number_or_null(s->memory_bytes_s));
+    json_object_set_new(object, "threads", json_integer(s->n_threads));
+    json_object_set_new(object, "faster_device",
+                        s->faster_device[0] ? json_string(s->faster_device) : json_null());
+    json_object_set_new(object, "faster_bytes_s", number_or_null(s->faster_bytes_s));
     json_object_set_new(object, "device_fault", output_json_text(s->device_fault, strlen(s->device_fault)));
     return object;
+}
+
+static json_t *placement_json(const struct moeflux_needs *n, const struct moeflux_plan *plan,
+                              const struct moeflux_speeds *s)
+{
+    struct moeflux_placement p;
+    char flags[32];
+    if (!plan || !moeflux_compare_placements(n, plan, s, &p))
+        return json_null();
+    show_flags(n, p.best_cpu_layers, flags, sizeof flags);
+    return json_pack("{s:f, s:f, s:f, s:s}", "gpu_s", p.gpu_s, "cpu_s", p.cpu_s, "best_s", p.best_s, "best",
+                     flags);
 }
 
 static json_t *row_json(double hits, const struct moeflux_forecast *f)
@@ -206,5 +268,6 @@ void speed_report_json(const struct moeflux_needs *n, const struct moeflux_plan 
         struct moeflux_forecast f = moeflux_make_forecast(n, plan, s, held(plan));
         json_object_set_new(object, "here", row_json(held(plan), &f));
     }
+    json_object_set_new(object, "placement", placement_json(n, plan, s));
     json_object_set_new(object, "advice", text[0] ? json_string(text) : json_null());
 }

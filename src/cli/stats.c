@@ -63,6 +63,8 @@ static void print_experts(const struct moeflux_stats *es, const char *io, struct
     number_show_bytes(slots, sizeof slots, (double)es->n_host_slots * (double)es->slot_bytes);
     if (es->n_host_slots)
         str_addf(to, "; host: %" PRIu64 ", %s", es->n_host_slots, slots);
+    if (es->n_cpu_slots)
+        str_addf(to, "; the CPU's: %" PRIu64 " of the slots", es->n_cpu_slots);
     str_addf(to, "\n%-12s %s\n", "read by", io);
 }
 
@@ -79,6 +81,13 @@ static void print_hits(const struct moeflux_stats *es, struct str *to)
     if (es->n_promoted || es->n_demoted)
         str_addf(to, "%-12s %" PRIu64 " to the device, %" PRIu64 " to the host\n", "moved", es->n_promoted,
                  es->n_demoted);
+}
+
+static void print_cpu(const struct moeflux_stats *es, struct str *to)
+{
+    if (es->n_cpu_experts)
+        str_addf(to, "%-12s %" PRIu64 " chosen experts computed in %.3f s, with what it waited for them\n",
+                 "CPU", es->n_cpu_experts, (double)es->cpu_experts_ns / 1e9);
 }
 
 static void print_prefetch(const struct moeflux_stats *es, struct str *to)
@@ -167,6 +176,7 @@ static void print_all(const struct stats *st, const struct answer *a, const stru
     str_addf(to, es.device_used_bytes ? "; %s of device memory in all\n" : "\n", state);
     print_experts(&es, s->info.expert_io, to);
     print_hits(&es, to);
+    print_cpu(&es, to);
     print_prefetch(&es, to);
     print_waits(&es, to);
     print_worst_layers(s, to);
@@ -221,6 +231,8 @@ static void add_counts(json_t *object, const struct moeflux_stats *es, uint64_t 
         {"slots", es->n_slots},
         {"host_slots", es->n_host_slots},
         {"slot_bytes", es->slot_bytes},
+        {"cpu_slots", es->n_cpu_slots},
+        {"cpu_experts", es->n_cpu_experts},
         {"predicted", es->n_predicted},
         {"predicted_right", es->n_predicted_right},
         {"predictable", es->n_predictable},

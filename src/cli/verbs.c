@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -55,34 +56,56 @@ int verbs_convert(const struct options *o, const struct term *t, struct moeflux_
 enum { MAX_DEVICES = 32 };
 
 static const struct table_column device_columns[] = {
-    {"index", "index", 0},
+    {"device", "device", -1},
     {"name", "name", -1},
     {"kind", "kind", -1},
     {"driver", "driver", -1},
     {NULL, "memory", -1},
     {"memory_bytes", NULL, 0},
     {"subgroup_size", "subgroup", 0},
+    {"instruction_set", "instructions", -1},
+    {"threads", "threads", 0},
+    {NULL, "reads", -1},
+    {"memory_bytes_s", NULL, 0},
+    {"default", NULL, -1},
     {"usable", "usable", -1},
 };
 enum { N_DEVICE_COLUMNS = sizeof device_columns / sizeof *device_columns };
 
 struct device_texts {
-    char memory[32], usable[160];
+    char memory[32], reads[40], usable[160];
 };
 
-static void fill_row(struct table_cell *row, const struct moeflux_device *d, struct device_texts *texts)
+/* Only the CPU's row has threads, an instruction set and a speed of memory. */
+static void fill_cpu_cells(struct table_cell *row, const struct moeflux_device *d, double bytes_s,
+                           struct device_texts *texts)
+{
+    bool is_cpu = d->n_threads > 0, is_known = is_cpu && bytes_s > 0;
+    char speed[32];
+    number_show_bytes(speed, sizeof speed, bytes_s);
+    snprintf(texts->reads, sizeof texts->reads, is_known ? "%s/s" : "-", speed);
+    row[6].number = is_cpu ? (double)NAN : d->subgroup_size;
+    row[7].text = d->isa;
+    row[8].number = is_cpu ? d->n_threads : (double)NAN;
+    row[9].text = texts->reads;
+    row[10].number = is_known ? bytes_s : (double)NAN;
+}
+
+static void fill_row(struct table_cell *row, const struct moeflux_device *d, double bytes_s,
+                     struct device_texts *texts)
 {
     number_show_bytes(texts->memory, sizeof texts->memory, (double)d->memory_bytes);
     snprintf(texts->usable, sizeof texts->usable, "%s%s",
              d->usable ? "yes" : "no: ", d->usable ? "" : d->why_not);
-    row[0].number = d->idx;
+    row[0].text = d->option;
     row[1].text = d->name;
     row[2].text = d->kind;
     row[3].text = d->driver;
     row[4].text = texts->memory;
     row[5].number = (double)d->memory_bytes;
-    row[6].number = d->subgroup_size;
-    row[7].text = texts->usable;
+    fill_cpu_cells(row, d, bytes_s, texts);
+    row[11].text = d->is_default ? "yes" : "no";
+    row[12].text = texts->usable;
 }
 
 int verbs_list_devices(const struct options *o, struct output *out, struct moeflux_err *e)
@@ -91,15 +114,17 @@ int verbs_list_devices(const struct options *o, struct output *out, struct moefl
     struct device_texts texts[MAX_DEVICES];
     struct table_cell cells[MAX_DEVICES * N_DEVICE_COLUMNS];
     int n = moeflux_list_devices(devices, MAX_DEVICES, e);
-    if (n < 0)
-        return n;
-    if (n == 0)
-        return err_set(e, ERR_DEVICE,
-                       "there is no Vulkan device (is a driver installed? VK_DRIVER_FILES names one)");
+    double bytes_s = 0;
+    int rc = n < 0 ? n : moeflux_measure_memory((uint32_t)o->threads, &bytes_s, e);
+    if (rc < 0)
+        return rc;
     if (n > MAX_DEVICES)
         n = MAX_DEVICES;
-    for (size_t i = 0; i < (size_t)n; i++)
-        fill_row(&cells[i * N_DEVICE_COLUMNS], &devices[i], &texts[i]);
+    for (size_t i = 0; i < (size_t)n; i++) {
+        if (devices[i].n_threads > 0 && o->threads > 0)
+            devices[i].n_threads = (uint32_t)o->threads;
+        fill_row(&cells[i * N_DEVICE_COLUMNS], &devices[i], bytes_s, &texts[i]);
+    }
     struct table table = {device_columns, N_DEVICE_COLUMNS, (size_t)n, cells};
     if (o->json) {
         json_t *object = json_object();
@@ -140,7 +165,7 @@ static void print_case(void *ctx, const struct moeflux_selftest_row *r)
 int verbs_selftest(const struct options *o, struct output *out, struct moeflux_err *e)
 {
     struct selftest st = {.out = out};
-    int n_failed = moeflux_selftest(o->device, print_case, &st, e);
+    int n_failed = moeflux_selftest(o->device, options_cpu_isa(o), print_case, &st, e);
     if (n_failed < 0)
         return n_failed;
     output_addf(out, "%u cases, %d failed, %u skipped: this device has no kernels for them\n", st.n_cases,

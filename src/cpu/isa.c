@@ -54,6 +54,7 @@ const struct cpu_isa *cpu_isa_find(const char *name, struct moeflux_err *e)
 {
 #define QUOTED(set) #set,
     static const char *const names[CPU_N_ISAS] = {CPU_ISAS(QUOTED)};
+    static const char *const others[] = {"avx2", "avx512", "neon", "dotprod"};
     for (uint32_t i = CPU_N_ISAS; i-- > 0;) {
         const struct cpu_isa *isa = cpu_isa_at(i);
         if (!name && isa)
@@ -61,9 +62,15 @@ const struct cpu_isa *cpu_isa_find(const char *name, struct moeflux_err *e)
         if (!name || strcmp(name, names[i]) != 0)
             continue;
         if (!isa)
-            err_set(e, ERR_UNSUPPORTED, "instruction set '%s': this processor does not have it", name);
+            err_set(e, ERR_USAGE, "instruction set '%s': this processor does not have it", name);
         return isa;
     }
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (strcmp(name, others[i]) == 0) {
+            err_set(e, ERR_USAGE, "instruction set '%s' is of another family of processors; there are%s",
+                    name, CPU_ISAS(NAME));
+            return NULL;
+        }
     err_set(e, ERR_USAGE, "instruction set '%s' is unknown; there are%s", name, CPU_ISAS(NAME));
     return NULL;
 }

@@ -35,7 +35,7 @@ struct cpu_isa {
 };
 
 /* The one of that name, or for NULL the fastest that this processor has.
- * NULL with `e` filled: ERR_USAGE for a name that is none of CPU_ISAS, ERR_UNSUPPORTED where the processor lacks it. */
+ * NULL with `e` filled (ERR_USAGE): the name is none of CPU_ISAS, or the processor lacks it. */
 const struct cpu_isa *cpu_isa_find(const char *name, struct moeflux_err *e);
 
 /* Number idx of CPU_ISAS when this processor has it, else NULL. */

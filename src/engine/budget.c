@@ -43,10 +43,21 @@ static int refuse(const char *flag, uint64_t bytes, uint64_t least, struct moefl
                    mib(bytes), mib(least));
 }
 
-static int check_device(const struct model_dir *m, const struct budget_request *w, uint64_t device,
-                        struct moeflux_err *e)
+/* What the experts of one side ask for. */
+struct side {
+    uint64_t need, least; /* both 0: it has none */
+};
+
+static struct side side_of(const struct model_dir *m, uint32_t first, uint32_t end)
 {
-    uint64_t fixed = plus(m->dense_bytes, w->scratch_bytes), least = expert_store_floor_bytes(m);
+    uint64_t need = expert_store_full_bytes(m, (struct expert_layers){first, end});
+    return (struct side){need, need ? expert_store_floor_bytes(m) : 0};
+}
+
+static int check_device(const struct model_dir *m, const struct budget_request *w, uint64_t device,
+                        uint64_t least, struct moeflux_err *e)
+{
+    uint64_t fixed = plus(m->dense_bytes, w->scratch_bytes);
     if (device >= fixed && device - fixed >= least)
         return 0;
     return err_set(
@@ -72,28 +83,70 @@ static uint32_t share_checkpoints(const struct budget_request *w, uint64_t room,
     return n ? (uint32_t)n : 1;
 }
 
+/* Divides `room`, which holds the least of both, in proportion to what they need. */
+static void divide(uint64_t room, struct side a, struct side b, uint64_t *to_a, uint64_t *to_b)
+{
+    if (plus(a.need, b.need) <= room) {
+        *to_a = a.need;
+        *to_b = b.need;
+        return;
+    }
+    double part = (double)a.need / ((double)a.need + (double)b.need);
+    *to_a = size_min(size_max((uint64_t)((double)room * part), a.least), room - b.least);
+    *to_a = size_min(*to_a, a.need);
+    *to_b = size_min(room - *to_a, b.need);
+}
+
+/* Shares host memory among the experts of two sides and checkpoints. */
+static int share_host(const struct budget_request *w, uint64_t most, struct side a, struct side b,
+                      uint64_t *to_a, uint64_t *to_b, struct budget *out, struct moeflux_err *e)
+{
+    uint64_t least = plus(a.least, b.least), experts;
+    if (most < least)
+        return refuse(w->memory_bytes && w->n_cpu_layers ? "--memory without the CPU's activations is"
+                                                         : "free host memory is",
+                      most, least, e);
+    out->n_checkpoints = share_checkpoints(w, most, plus(a.need, b.need), least, &experts);
+    divide(experts, a, b, to_a, to_b);
+    return 0;
+}
+
 /* Experts without a device slot are cached in host memory as far as it goes. All reads land there, so it holds at least
  * one token's experts of one layer. */
-static int share_host(const struct model_dir *m, const struct budget_request *w, struct budget *out,
-                      struct moeflux_err *e)
+static int share_apart(const struct model_dir *m, const struct budget_request *w, struct side gpu,
+                       struct side cpu, struct budget *out, struct moeflux_err *e)
 {
-    uint64_t least = expert_store_floor_bytes(m),
-             missing = minus(expert_store_full_bytes(m), out->slot_bytes);
+    uint64_t missing = minus(gpu.need, out->slot_bytes), floor = missing ? expert_store_floor_bytes(m) : 0;
     uint64_t most =
         w->memory_bytes ? limit_of(w->memory_bytes, w->host_free_bytes) : w->host_free_bytes / 4 * 3;
-    if (missing == 0)
-        least = 0;
-    if (most < least)
-        return refuse("free host memory is", most, least, e);
-    out->n_checkpoints = share_checkpoints(w, most, size_max(missing, least), least, &out->host_bytes);
-    return 0;
+    const struct side tier = {size_max(missing, floor), floor};
+    return share_host(w, minus(most, w->cpu_scratch_bytes), tier, cpu, &out->host_bytes, &out->cpu_slot_bytes,
+                      out, e);
+}
+
+/* Device memory is host memory, and has `room` for experts. */
+static int share_unified(const struct model_dir *m, const struct budget_request *w, uint64_t room,
+                         struct side gpu, struct side cpu, struct budget *out, struct moeflux_err *e)
+{
+    uint64_t most = room;
+    if (cpu.need) {
+        uint64_t fixed = plus(plus(m->dense_bytes, w->scratch_bytes), w->cpu_scratch_bytes);
+        most = minus(with_margin(w->host_free_bytes), fixed);
+        gpu.need = size_min(gpu.need, room);
+    }
+    most = w->memory_bytes ? size_min(most, w->memory_bytes) : most;
+    return share_host(w, most, gpu, cpu, &out->slot_bytes, &out->cpu_slot_bytes, out, e);
 }
 
 int budget_for_experts(const struct model_dir *m, const struct exec_caps *caps,
                        const struct budget_request *w, struct budget *out, struct moeflux_err *e)
 {
+    const struct side cpu = side_of(m, 0, w->n_cpu_layers),
+                      gpu = side_of(m, w->n_cpu_layers, m->config.n_layers);
     uint64_t fixed = plus(m->dense_bytes, w->scratch_bytes), least = expert_store_floor_bytes(m);
     *out = (struct budget){0};
+    if (caps->is_unified)
+        least = size_max(least, plus(gpu.least, cpu.least));
     if (w->memory_bytes && w->memory_bytes < least)
         return refuse("--memory is", w->memory_bytes, least, e);
     /* A software device names a heap of a fixed size and allocates from the host. */
@@ -101,19 +154,17 @@ int budget_for_experts(const struct model_dir *m, const struct exec_caps *caps,
         limit_of(w->gpu_memory_bytes, caps->is_software ? w->host_free_bytes : caps->free_bytes);
     if (caps->is_unified)
         out->device_bytes = size_min(out->device_bytes, limit_of(w->gpu_memory_bytes, w->host_free_bytes));
-    int rc = check_device(m, w, out->device_bytes, e);
+    int rc = check_device(m, w, out->device_bytes, gpu.least, e);
     if (rc < 0)
         return rc;
-    uint64_t room = out->device_bytes - fixed, need = expert_store_full_bytes(m);
-    if (caps->is_unified) {
-        room = w->memory_bytes ? size_min(room, w->memory_bytes) : room;
-        out->n_checkpoints = share_checkpoints(w, room, need, least, &out->slot_bytes);
-    } else {
-        out->slot_bytes = size_min(room, need);
-        rc = share_host(m, w, out, e);
-    }
+    uint64_t room = out->device_bytes - fixed;
+    if (!caps->is_unified)
+        out->slot_bytes = size_min(room, gpu.need);
+    rc = caps->is_unified ? share_unified(m, w, room, gpu, cpu, out, e) : share_apart(m, w, gpu, cpu, out, e);
     uint64_t taken = plus(w->checkpoint_bytes * out->n_checkpoints,
                           caps->is_unified ? fixed + out->slot_bytes : out->host_bytes);
+    if (w->n_cpu_layers)
+        taken = plus(taken, plus(out->cpu_slot_bytes, w->cpu_scratch_bytes));
     out->map_bytes = minus(w->host_free_bytes, taken);
     return rc;
 }

@@ -17,20 +17,88 @@ static double on_device(const struct moeflux_plan *p)
     return held ? (double)p->n_slots / (double)held : 1;
 }
 
+/* The share of the experts that the CPU computes. */
+static double on_cpu(const struct moeflux_plan *p)
+{
+    return p && p->n_experts ? (double)p->n_cpu_experts / (double)p->n_experts : 0;
+}
+
+/* How often the host waits for the device: for the choice of every layer, unless all experts are resident on it. */
+static double n_waits(const struct moeflux_needs *n, const struct moeflux_plan *p)
+{
+    if (!p || !p->experts_resident)
+        return n->n_layers;
+    return p->n_cpu_layers + 1.0;
+}
+
 struct moeflux_forecast moeflux_make_forecast(const struct moeflux_needs *n, const struct moeflux_plan *plan,
                                               const struct moeflux_speeds *s, double hits)
 {
     struct moeflux_forecast f = {0};
-    double experts = (double)n->token_expert_bytes;
-    /* Unless all experts are resident, the host waits for the choice of every layer. */
-    double waits = plan && plan->experts_resident ? 1 : n->n_layers;
-    f.compute_s = seconds((double)n->token_dense_bytes + experts, s->kernel_bytes_s) +
-                  n->n_layers * DISPATCHES_PER_LAYER * s->dispatch_s + waits * s->round_trip_s;
+    double experts = (double)n->token_expert_bytes, cpu = experts * on_cpu(plan), device = experts - cpu;
+    f.compute_s = seconds((double)n->token_dense_bytes + device, s->kernel_bytes_s) +
+                  seconds(cpu, s->cpu_bytes_s) + n->n_layers * DISPATCHES_PER_LAYER * s->dispatch_s +
+                  n_waits(n, plan) * s->round_trip_s;
     f.disk_s = seconds(experts * (1 - hits), s->disk_bytes_s);
-    f.copy_s = seconds(experts * (1 - hits * on_device(plan)), s->copy_bytes_s);
+    f.copy_s = seconds(device * (1 - hits * on_device(plan)), s->copy_bytes_s);
     f.apart_s = f.compute_s + f.copy_s + f.disk_s;
     /* Reads overlap with the device only if they are prefetched. Copies are not overlapped with products: a copy waits for
      * its read, and a product for the copy. */
     f.overlapped_s = f.disk_s > f.compute_s + f.copy_s ? f.disk_s : f.compute_s + f.copy_s;
     return f;
+}
+
+/* --- where to compute experts --- */
+
+/* The plan with the experts of the first n_cpu layers on the CPU. Layers without experts come first, as in every family. */
+static struct moeflux_plan moved(const struct moeflux_needs *n, const struct moeflux_plan *plan,
+                                 uint32_t n_cpu)
+{
+    struct moeflux_plan p = *plan;
+    uint64_t n_moe = plan->n_experts / n->n_experts, n_dense = n->n_layers - n_moe;
+    uint64_t room = plan->device_room_bytes / plan->slot_bytes;
+    uint64_t host = plan->host_room_bytes / plan->slot_bytes;
+    p.n_cpu_layers = n_cpu;
+    p.n_cpu_experts = n_cpu > n_dense ? (n_cpu - n_dense) * n->n_experts : 0;
+    uint64_t need = plan->n_experts - p.n_cpu_experts;
+    if (plan->is_unified) { /* one memory, shared out in proportion */
+        uint64_t all = size_min(room, plan->n_experts);
+        p.n_cpu_slots = all * p.n_cpu_experts / plan->n_experts;
+        p.n_slots = all - p.n_cpu_slots;
+        p.n_host_slots = 0;
+    } else {
+        p.n_slots = size_min(room, need);
+        uint64_t wanted = need - p.n_slots + p.n_cpu_experts, there = size_min(host, wanted);
+        p.n_cpu_slots = there * p.n_cpu_experts / size_max(wanted, 1);
+        p.n_host_slots = there - p.n_cpu_slots;
+    }
+    p.experts_resident = p.n_slots == need && p.n_cpu_slots == p.n_cpu_experts;
+    return p;
+}
+
+/* Of a router without favourites. */
+static double token_s(const struct moeflux_needs *n, const struct moeflux_plan *plan,
+                      const struct moeflux_speeds *s, uint32_t n_cpu)
+{
+    const struct moeflux_plan p = moved(n, plan, n_cpu);
+    double held = (double)(p.n_slots + p.n_host_slots + p.n_cpu_slots) / (double)p.n_experts;
+    return moeflux_make_forecast(n, &p, s, held < 1 ? held : 1).apart_s;
+}
+
+bool moeflux_compare_placements(const struct moeflux_needs *n, const struct moeflux_plan *plan,
+                                const struct moeflux_speeds *s, struct moeflux_placement *out)
+{
+    if (s->kernel_bytes_s <= 0 || s->cpu_bytes_s <= 0)
+        return false;
+    *out = (struct moeflux_placement){.gpu_s = token_s(n, plan, s, 0),
+                                      .cpu_s = token_s(n, plan, s, n->n_layers)};
+    out->best_s = out->gpu_s;
+    for (uint32_t i = 1; i <= n->n_layers; i++) {
+        double t = token_s(n, plan, s, i);
+        if (t < out->best_s) {
+            out->best_s = t;
+            out->best_cpu_layers = i;
+        }
+    }
+    return true;
 }

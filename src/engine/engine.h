@@ -3,6 +3,7 @@
 #define MOEFLUX_ENGINE_ENGINE_H
 
 #include "arch/arch.h"
+#include "arch/host_experts.h"
 #include "arch/loader.h"
 #include "engine/checkpoints.h"
 #include "experts/predictor.h"
@@ -13,16 +14,32 @@
 
 enum { MOEFLUX_WAVE_TABLES = 16 };
 
+/* Who computes the routed experts of some layers, and where those live. */
+struct expert_side {
+    struct exec *exec;
+    struct expert_store *store; /* NULL: no layer is on this side */
+    struct exec_buffer waves;   /* u64 [MOEFLUX_WAVE_TABLES][n_experts]: tables of one wave of experts each */
+};
+enum expert_side_kind { SIDE_DEVICE, SIDE_HOST, EXPERT_SIDES };
+
 struct moeflux_model {
     struct model_dir dir;
     struct exec *exec;
     struct arch *arch;
     struct arch_view view;
     struct loader loader;
-    struct expert_store *expert_store;
+    struct expert_side sides[EXPERT_SIDES];
+    uint32_t n_cpu_layers; /* the first layers are SIDE_HOST's, the others SIDE_DEVICE's */
+    struct {               /* SIDE_HOST */
+        struct host_experts experts;
+        /* Chunks on their way between the two, in host memory that the device sees: hidden states, the router's weights (unused
+         * where those are mapped), the experts' sum. */
+        struct exec_buffer x, weights, sum;
+        uint64_t n_computed, ns; /* statistics */
+    } host;
     struct predictor predictor;
     struct moeflux_progress progress;
-    bool resident;         /* every expert is in a slot: no layer waits for the router's choice */
+    bool resident;         /* every expert is in a device slot: no layer waits for the router's choice */
     bool computes_at_once; /* the reference backend: nothing can be recorded ahead */
     uint32_t max_chunk;
     enum kv_type kv_type;
@@ -35,7 +52,6 @@ struct moeflux_model {
     struct exec_buffer hidden;  /* host copies of x, [n_layers + 1][max_chunk][hidden]; made on first use */
     float *inverse_frequencies; /* [rotary_dim / 2] */
     double rope_multiplier;     /* of cos and sin */
-    struct exec_buffer waves;   /* u64 [MOEFLUX_WAVE_TABLES][n_experts]: tables of one wave of experts each */
     uint32_t *wanted;           /* [n_experts]: the different experts of a wave */
     uint8_t *is_wanted;         /* [n_experts] */
 

@@ -2,7 +2,11 @@
  *
  * If every expert is resident, the router's choice stays on the device and decode is one submission. Else the list of each
  * layer that ends with the router is submitted, the host reads the choice and has the experts loaded, and the list of the
- * experts begins the next submission. If a chunk chose more experts than there are slots, they are computed in waves. */
+ * experts begins the next submission. If a chunk chose more experts than there are slots, they are computed in waves.
+ *
+ * The routed experts of the first layers may be the CPU's (SIDE_HOST). Then the choice comes with the hidden states and
+ * weights, the host computes the experts while the device computes the shared one, and the next submission adds their sum.
+ * Whose a layer is never changes, so results do not depend on what is in memory. */
 #include <string.h>
 
 #include "base/clock.h"
@@ -59,6 +63,18 @@ static const uint32_t *prediction_of(const struct moeflux_model *m)
     return (const uint32_t *)(const void *)(m->view.predicted.host ? m->view.predicted.host : copied);
 }
 
+static struct expert_side *side_of(struct moeflux_model *m, uint32_t layer)
+{
+    return &m->sides[layer < m->n_cpu_layers ? SIDE_HOST : SIDE_DEVICE];
+}
+
+static void release_all(struct moeflux_model *m)
+{
+    for (int i = 0; i < EXPERT_SIDES; i++)
+        if (m->sides[i].store)
+            expert_store_release(m->sides[i].store);
+}
+
 /* The next layer that has experts, or n_layers. */
 static uint32_t next_moe(const struct moeflux_model *m, uint32_t layer)
 {
@@ -68,11 +84,19 @@ static uint32_t next_moe(const struct moeflux_model *m, uint32_t layer)
     return next;
 }
 
+/* Whether there may be something to read for the next layer with experts, *next. */
+static bool reads_ahead(const struct pass *p, uint32_t layer, uint32_t *next)
+{
+    *next = next_moe(p->m, layer);
+    return p->m->predictor.kind != PREDICT_NONE && *next < p->m->dir.config.n_layers &&
+           !expert_store_holds_all(side_of(p->m, *next)->store);
+}
+
 /* Whether the next layer's router is applied early: for single tokens, if a layer with experts follows. */
 static bool predicts_after(const struct pass *p, uint32_t layer)
 {
-    return p->chunk.n == 1 && (p->m->predictor.kind & PREDICT_ROUTER) &&
-           next_moe(p->m, layer) < p->m->dir.config.n_layers;
+    uint32_t next;
+    return p->chunk.n == 1 && (p->m->predictor.kind & PREDICT_ROUTER) && reads_ahead(p, layer, &next);
 }
 
 /* Ends the batch, so that the host can read the router's choice, and begins the next one. */
@@ -86,16 +110,17 @@ static int await_choice(const struct pass *p, bool has_prediction, struct moeflu
             exec_copy(m->exec, &m->choice, m->view.idx.bytes, &m->view.predicted, 0, bytes);
     }
     int rc = exec_finish(m->exec, e);
-    expert_store_release(m->expert_store);
+    release_all(m);
     exec_begin(m->exec);
     return rc;
 }
 
 /* Collects the different experts of tokens from `from` on, as many tokens as the slots allow. Returns the tokens. */
-static uint32_t gather_wave(const struct pass *p, uint32_t from, uint32_t *n_wanted)
+static uint32_t gather_wave(const struct pass *p, const struct expert_side *side, uint32_t from,
+                            uint32_t *n_wanted)
 {
     struct moeflux_model *m = p->m;
-    uint32_t top_k = m->dir.config.top_k, slots = expert_store_n_free_slots(m->expert_store), t = from;
+    uint32_t top_k = m->dir.config.top_k, slots = expert_store_n_free_slots(side->store), t = from;
     *n_wanted = 0;
     for (; t < p->chunk.n; t++) {
         const uint32_t *choice = choice_of(m) + (uint64_t)t * top_k;
@@ -116,47 +141,72 @@ static uint32_t gather_wave(const struct pass *p, uint32_t from, uint32_t *n_wan
     return t - from;
 }
 
-static struct arch_experts experts_of(const struct moeflux_model *m, uint32_t layer, uint32_t from,
+static struct arch_experts experts_of(const struct expert_side *side, uint32_t layer, uint32_t from,
                                       uint32_t n)
 {
     return (struct arch_experts){
-        .layer = layer, .table = expert_store_table(m->expert_store, layer), .from = from, .n = n};
+        .layer = layer, .table = expert_store_table(side->store, layer), .from = from, .n = n};
+}
+
+static struct host_chunk host_chunk_of(const struct pass *p)
+{
+    struct moeflux_model *m = p->m;
+    const uint8_t *weights = m->view.weights.host ? m->view.weights.host : m->host.weights.host;
+    return (struct host_chunk){.x = (const float *)(const void *)m->host.x.host,
+                               .weights = (const float *)(const void *)weights,
+                               .idx = choice_of(m),
+                               .sum = (float *)(void *)m->host.sum.host,
+                               .n = p->chunk.n};
+}
+
+static void run_up(const struct pass *p, const struct arch_experts *x)
+{
+    const struct host_chunk here = host_chunk_of(p);
+    if (x->layer < p->m->n_cpu_layers)
+        host_experts_up(&p->m->host.experts, &here, x);
+    else
+        arch_experts_up(p->m->arch, &p->chunk, x);
 }
 
 static void run_experts(const struct pass *p, const struct arch_experts *x)
 {
-    arch_experts_up(p->m->arch, &p->chunk, x);
-    arch_experts_down(p->m->arch, &p->chunk, x);
+    const struct host_chunk here = host_chunk_of(p);
+    run_up(p, x);
+    if (x->layer < p->m->n_cpu_layers)
+        host_experts_down(&p->m->host.experts, &here, x);
+    else
+        arch_experts_down(p->m->arch, &p->chunk, x);
 }
 
 /* Ends the batch and releases the experts that it used. */
-static int finish_wave(struct moeflux_model *m, struct moeflux_err *e)
+static int finish_wave(const struct expert_side *side, struct moeflux_err *e)
 {
-    int rc = exec_finish(m->exec, e);
-    expert_store_release(m->expert_store);
-    exec_begin(m->exec);
+    int rc = exec_finish(side->exec, e);
+    expert_store_release(side->store);
+    exec_begin(side->exec);
     return rc;
 }
 
-static int bring(struct moeflux_model *m, uint32_t layer, const uint32_t *experts, uint32_t n,
+static int bring(const struct expert_side *side, uint32_t layer, const uint32_t *experts, uint32_t n,
                  struct moeflux_err *e)
 {
-    int rc = expert_store_want(m->expert_store, layer, experts, n, NULL, e);
-    return rc < 0 ? rc : expert_store_await(m->expert_store, e);
+    int rc = expert_store_want(side->store, layer, experts, n, NULL, e);
+    return rc < 0 ? rc : expert_store_await(side->store, e);
 }
 
 /* The experts of a few tokens: as many tokens at once as the slots allow. */
 static int token_waves(const struct pass *p, uint32_t layer, struct moeflux_err *e)
 {
     struct moeflux_model *m = p->m;
+    const struct expert_side *side = side_of(m, layer);
     int rc = 0;
     for (uint32_t from = 0; rc == 0 && from < p->chunk.n;) {
-        uint32_t n_wanted, n = gather_wave(p, from, &n_wanted);
-        const struct arch_experts x = experts_of(m, layer, from, n);
+        uint32_t n_wanted, n = gather_wave(p, side, from, &n_wanted);
+        const struct arch_experts x = experts_of(side, layer, from, n);
         if (from > 0) /* the wave before this one still uses its slots */
-            rc = finish_wave(m, e);
+            rc = finish_wave(side, e);
         if (rc == 0)
-            rc = bring(m, layer, m->wanted, n_wanted, e);
+            rc = bring(side, layer, m->wanted, n_wanted, e);
         if (rc == 0)
             run_experts(p, &x);
         from += n;
@@ -168,12 +218,13 @@ static int token_waves(const struct pass *p, uint32_t layer, struct moeflux_err 
 static uint32_t gather_all(const struct pass *p, uint32_t layer)
 {
     struct moeflux_model *m = p->m;
+    const struct expert_store *store = side_of(m, layer)->store;
     uint32_t n_pairs = p->chunk.n * m->dir.config.top_k, n = 0;
     for (uint32_t i = 0; i < n_pairs; i++)
         m->is_wanted[choice_of(m)[i]] = 1;
     for (int there = 1; there >= 0; there--)
         for (uint32_t x = 0; x < m->dir.config.n_experts; x++)
-            if (m->is_wanted[x] && expert_store_has(m->expert_store, layer, x) == there) {
+            if (m->is_wanted[x] && expert_store_has(store, layer, x) == there) {
                 m->is_wanted[x] = 0;
                 m->wanted[n++] = x;
             }
@@ -184,12 +235,13 @@ static uint32_t gather_all(const struct pass *p, uint32_t layer)
 static uint64_t wave_table(struct moeflux_model *m, uint32_t wave, uint32_t layer, const uint32_t *experts,
                            uint32_t n)
 {
+    const struct expert_side *side = side_of(m, layer);
     uint64_t off = (uint64_t)(wave % WAVE_TABLES) * m->dir.config.n_experts * sizeof(uint64_t);
-    uint64_t *table = (uint64_t *)(void *)(m->waves.host + off);
+    uint64_t *table = (uint64_t *)(void *)(side->waves.host + off);
     memset(table, 0, m->dir.config.n_experts * sizeof *table);
     for (uint32_t i = 0; i < n; i++)
-        table[experts[i]] = expert_store_address(m->expert_store, layer, experts[i]);
-    return m->waves.address + off;
+        table[experts[i]] = expert_store_address(side->store, layer, experts[i]);
+    return side->waves.address + off;
 }
 
 /* A chunk of many tokens chooses nearly every expert. So those of the next layer are read while this layer's experts and the
@@ -197,14 +249,13 @@ static uint64_t wave_table(struct moeflux_model *m, uint32_t wave, uint32_t laye
 static void read_ahead_of_chunk(const struct pass *p, uint32_t layer)
 {
     struct moeflux_model *m = p->m;
-    uint32_t next = next_moe(m, layer), n_experts = m->dir.config.n_experts;
+    uint32_t next, n_experts = m->dir.config.n_experts;
     uint64_t n_pairs = (uint64_t)p->chunk.n * m->dir.config.top_k;
-    if (m->predictor.kind == PREDICT_NONE || next == m->dir.config.n_layers ||
-        n_pairs < 4 * (uint64_t)n_experts)
+    if (n_pairs < 4 * (uint64_t)n_experts || !reads_ahead(p, layer, &next))
         return;
     for (uint32_t i = 0; i < n_experts; i++)
         m->wanted[i] = i;
-    expert_store_prefetch(m->expert_store, next, m->wanted, n_experts, true);
+    expert_store_prefetch(side_of(m, next)->store, next, m->wanted, n_experts, true);
 }
 
 /* The experts of many tokens: each is loaded once and multiplied with all its tokens. While one wave computes, the next one
@@ -212,20 +263,21 @@ static void read_ahead_of_chunk(const struct pass *p, uint32_t layer)
 static int expert_waves(const struct pass *p, uint32_t layer, struct moeflux_err *e)
 {
     struct moeflux_model *m = p->m;
-    uint32_t n_all = gather_all(p, layer), slots = expert_store_n_free_slots(m->expert_store), n_held = 0,
+    const struct expert_side *side = side_of(m, layer);
+    uint32_t n_all = gather_all(p, layer), slots = expert_store_n_free_slots(side->store), n_held = 0,
              wave = 0;
     uint32_t most = (uint32_t)size_max(size_min(slots / 2, WAVE_EXPERTS), m->dir.config.top_k);
-    struct arch_experts x = experts_of(m, layer, 0, p->chunk.n);
+    struct arch_experts x = experts_of(side, layer, 0, p->chunk.n);
     int rc = 0;
     for (uint32_t from = 0, n; rc == 0 && from < n_all; from += n, wave++) {
         uint64_t ticket;
         n = (uint32_t)size_min(most, n_all - from);
         if (n_held + n > slots || (wave > 0 && wave % WAVE_TABLES == 0)) {
-            rc = finish_wave(m, e);
+            rc = finish_wave(side, e);
             n_held = 0;
         }
         if (rc == 0)
-            rc = bring(m, layer, m->wanted + from, n, e);
+            rc = bring(side, layer, m->wanted + from, n, e);
         if (rc < 0)
             return rc;
         n_held += n;
@@ -233,8 +285,8 @@ static int expert_waves(const struct pass *p, uint32_t layer, struct moeflux_err
         x.more_waves = from + n < n_all;
         run_experts(p, &x);
         if (x.more_waves) {
-            rc = exec_submit(m->exec, &ticket, e);
-            exec_begin(m->exec);
+            rc = exec_submit(side->exec, &ticket, e);
+            exec_begin(side->exec);
         }
     }
     if (rc == 0) /* the disk is idle until the next layer */
@@ -246,11 +298,11 @@ static int expert_waves(const struct pass *p, uint32_t layer, struct moeflux_err
 static void read_ahead(const struct pass *p, uint32_t layer, bool has_prediction)
 {
     struct moeflux_model *m = p->m;
-    uint32_t next = next_moe(m, layer);
-    if (m->predictor.kind == PREDICT_NONE || next == m->dir.config.n_layers)
+    uint32_t next;
+    if (!reads_ahead(p, layer, &next))
         return;
     predictor_predict(&m->predictor, next, has_prediction ? prediction_of(m) : NULL);
-    expert_store_prefetch(m->expert_store, next, m->predictor.named, m->predictor.n_named, false);
+    expert_store_prefetch(side_of(m, next)->store, next, m->predictor.named, m->predictor.n_named, false);
 }
 
 /* The experts of one token. Cached ones are computed while the others are read. Each expert writes its own part of the
@@ -258,41 +310,97 @@ static void read_ahead(const struct pass *p, uint32_t layer, bool has_prediction
 static int token_experts(const struct pass *p, uint32_t layer, bool has_prediction, struct moeflux_err *e)
 {
     struct moeflux_model *m = p->m;
+    const struct expert_side *side = side_of(m, layer);
     uint32_t top_k = m->dir.config.top_k;
-    struct arch_experts x = experts_of(m, layer, 0, 1);
+    struct arch_experts x = experts_of(side, layer, 0, 1);
     uint64_t all = top_k < 64 ? ((uint64_t)1 << top_k) - 1 : UINT64_MAX, present = 0, ticket;
     predictor_observe(&m->predictor, layer, choice_of(m));
-    int rc = expert_store_want(m->expert_store, layer, choice_of(m), top_k, &present, e);
+    int rc = expert_store_want(side->store, layer, choice_of(m), top_k, &present, e);
     if (rc < 0)
         return rc;
     read_ahead(p, layer, has_prediction);
     if (present && present != all && top_k <= 64) {
         x.skip = ~present;
-        arch_experts_up(m->arch, &p->chunk, &x);
-        rc = exec_submit(m->exec, &ticket, e);
-        exec_begin(m->exec);
+        run_up(p, &x);
+        rc = exec_submit(side->exec, &ticket, e);
+        exec_begin(side->exec);
         x.skip = present;
     }
-    int arrived = expert_store_await(m->expert_store, rc < 0 ? NULL : e);
+    int arrived = expert_store_await(side->store, rc < 0 ? NULL : e);
     if (rc == 0 && arrived == 0)
         run_experts(p, &x);
     return rc < 0 ? rc : arrived;
 }
 
-static int streamed_experts(const struct pass *p, uint32_t layer, struct moeflux_err *e)
+/* Whether the experts of the chunk come in waves of experts, not of tokens. */
+static bool takes_waves(const struct pass *p, uint32_t layer)
+{
+    const struct moeflux_model *m = p->m;
+    return layer < m->n_cpu_layers ? host_experts_takes_waves(&m->host.experts, p->chunk.n)
+                                   : arch_takes_waves(m->arch, p->chunk.n);
+}
+
+/* The experts that the router chose, which the host knows now. */
+static int chosen_experts(const struct pass *p, uint32_t layer, bool has_prediction, struct moeflux_err *e)
 {
     struct moeflux_model *m = p->m;
-    bool has_prediction = predicts_after(p, layer);
-    if (has_prediction)
-        arch_predict_experts(m->arch, next_moe(m, layer));
-    int rc = await_choice(p, has_prediction, e);
-    if (rc < 0)
-        return rc;
     if (p->chunk.n == 1)
         return token_experts(p, layer, has_prediction, e);
     predictor_observe(&m->predictor, layer, choice_of(m) + (uint64_t)(p->chunk.n - 1) * m->dir.config.top_k);
-    bool by_expert = arch_takes_waves(m->arch, p->chunk.n);
-    return by_expert ? expert_waves(p, layer, e) : token_waves(p, layer, e);
+    return takes_waves(p, layer) ? expert_waves(p, layer, e) : token_waves(p, layer, e);
+}
+
+/* Records the copies of what the CPU needs besides the choice. The shared expert changes the hidden states meanwhile, so they
+ * are copied even where they are mapped. */
+static void copy_to_host(const struct pass *p)
+{
+    struct moeflux_model *m = p->m;
+    const struct config *c = &m->dir.config;
+    exec_copy(m->exec, &m->host.x, 0, &m->view.x, 0, (uint64_t)p->chunk.n * c->hidden * sizeof(float));
+    if (m->host.weights.host)
+        exec_copy(m->exec, &m->host.weights, 0, &m->view.weights, 0,
+                  (uint64_t)p->chunk.n * c->top_k * sizeof(float));
+}
+
+/* The chosen experts on the CPU. The device computes the shared one meanwhile, and adds the sum in the batch that begins. */
+static int experts_on_cpu(const struct pass *p, uint32_t layer, bool has_prediction, struct moeflux_err *e)
+{
+    struct moeflux_model *m = p->m;
+    const struct expert_side *side = side_of(m, layer);
+    uint64_t ticket, start = clock_ns();
+    int rc = 0;
+    if (m->dir.config.shared_inner) {
+        arch_shared_expert(m->arch, &p->chunk, layer, m->sides[SIDE_DEVICE].waves.address);
+        rc = exec_submit(m->exec, &ticket, e);
+        exec_begin(m->exec);
+    }
+    memset(m->host.sum.host, 0, (uint64_t)p->chunk.n * m->dir.config.hidden * sizeof(float));
+    exec_begin(side->exec);
+    if (rc == 0)
+        rc = chosen_experts(p, layer, has_prediction, e);
+    int done = exec_finish(side->exec, rc < 0 ? NULL : e);
+    expert_store_release(side->store);
+    rc = rc < 0 ? rc : done;
+    if (rc == 0)
+        arch_add_experts(m->arch, &p->chunk, m->host.sum.address);
+    m->host.n_computed += rc == 0 ? (uint64_t)p->chunk.n * m->dir.config.top_k : 0;
+    m->host.ns += clock_ns() - start;
+    return rc;
+}
+
+/* The experts of a layer whose choice the host has to see. */
+static int awaited_experts(const struct pass *p, uint32_t layer, struct moeflux_err *e)
+{
+    struct moeflux_model *m = p->m;
+    bool has_prediction = predicts_after(p, layer), on_cpu = layer < m->n_cpu_layers;
+    if (has_prediction)
+        arch_predict_experts(m->arch, next_moe(m, layer));
+    if (on_cpu)
+        copy_to_host(p);
+    int rc = await_choice(p, has_prediction, e);
+    if (rc < 0)
+        return rc;
+    return on_cpu ? experts_on_cpu(p, layer, has_prediction, e) : chosen_experts(p, layer, has_prediction, e);
 }
 
 static int run_layers(const struct pass *p, struct moeflux_err *e)
@@ -300,16 +408,17 @@ static int run_layers(const struct pass *p, struct moeflux_err *e)
     struct moeflux_model *m = p->m;
     int rc = 0;
     for (uint32_t i = 0; rc == 0 && i < m->dir.config.n_layers; i++) {
+        const struct expert_side *side = side_of(m, i);
         m->progress_at.layer = i;
         arch_before_experts(m->arch, &p->chunk, i);
         if (!config_has_experts(&m->dir.config, i)) {
             exec_split(m->exec);
-        } else if (m->resident) {
-            const struct arch_experts x = experts_of(m, i, 0, p->chunk.n);
+        } else if (i >= m->n_cpu_layers && expert_store_holds_all(side->store)) {
+            const struct arch_experts x = experts_of(side, i, 0, p->chunk.n);
             run_experts(p, &x);
             exec_split(m->exec);
         } else {
-            rc = streamed_experts(p, i, e);
+            rc = awaited_experts(p, i, e);
         }
         copy_hidden(p, i + 1);
     }
@@ -492,8 +601,24 @@ static int run_chunk(const struct pass *p, bool last, struct moeflux_err *e)
         rc = exec_finish(m->exec, e);
     if (rc < 0)
         exec_abandon(m->exec);
-    expert_store_release(m->expert_store);
+    release_all(m);
     return rc;
+}
+
+/* Of both sides. */
+static int check_stores(const struct moeflux_model *m, struct moeflux_err *e)
+{
+    int rc = 0;
+    for (int i = 0; rc == 0 && i < EXPERT_SIDES; i++)
+        rc = m->sides[i].store ? expert_store_check(m->sides[i].store, e) : 0;
+    return rc;
+}
+
+static void watch(struct moeflux_model *m, const struct exec_watch *w)
+{
+    exec_watch(m->exec, w);
+    if (m->n_cpu_layers)
+        exec_watch(m->sides[SIDE_HOST].exec, w);
 }
 
 int forward_chunk(struct moeflux_session *s, const int32_t *ids, uint32_t n, bool last,
@@ -505,15 +630,15 @@ int forward_chunk(struct moeflux_session *s, const int32_t *ids, uint32_t n, boo
     bool plain = m->resident && !p.is_watched && outputs->logits && !outputs->each_logits && !outputs->hidden;
     int rc = outputs->hidden ? make_hidden_buffer(m, e) : 0;
     if (rc == 0)
-        rc = expert_store_check(m->expert_store, e);
+        rc = check_stores(m, e);
     if (rc < 0)
         return rc;
     uint64_t start = clock_ns();
     fill_inputs(m, ids, n, s->pos);
     if (p.is_watched)
-        exec_watch(m->exec, &(struct exec_watch){go_on, m});
+        watch(m, &(struct exec_watch){go_on, m});
     rc = plain ? decode_resident(s, outputs, e) : run_chunk(&p, last, e);
-    exec_watch(m->exec, NULL);
+    watch(m, NULL);
     m->step_ns = clock_ns() - start;
     m->is_stopped &= rc == ERR_INTERRUPTED;
     s->needs_restore &= rc < 0;

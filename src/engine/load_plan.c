@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "arch/host_experts.h"
 #include "args.h"
 #include "base/mem.h"
 #include "engine/engine.h"
@@ -103,6 +104,15 @@ enum reader_mode load_plan_reader_mode(const struct moeflux_options *o)
     return modes[o->expert_io];
 }
 
+/* What is said of a device that computes elsewhere is a mistake. */
+static int check_device(struct exec_caps caps, const struct moeflux_options *o, struct moeflux_err *e)
+{
+    if (!caps.is_native && !o->n_cpu_layers && o->cpu_isa)
+        return err_set(e, ERR_USAGE, "--cpu-isa %s goes with --device cpu; the device is %s", o->cpu_isa,
+                       caps.name);
+    return 0;
+}
+
 int load_plan_open_exec(struct exec **out, const struct moeflux_options *o, const struct test_hooks *h,
                         struct moeflux_err *e)
 {
@@ -111,7 +121,14 @@ int load_plan_open_exec(struct exec **out, const struct moeflux_options *o, cons
                                    .staged = h && h->staged,
                                    .n_threads = o->n_threads,
                                    .isa = o->cpu_isa};
-    return exec_open(out, &x, e);
+    int rc = exec_open(out, &x, e);
+    if (rc == 0)
+        rc = check_device(exec_get_caps(*out), o, e);
+    if (rc < 0) {
+        exec_close(*out);
+        *out = NULL;
+    }
+    return rc;
 }
 
 int load_plan_open_device(struct exec **out, const struct moeflux_options *o, const struct test_hooks *h,
@@ -120,8 +137,6 @@ int load_plan_open_device(struct exec **out, const struct moeflux_options *o, co
     int rc = load_plan_open_exec(out, o, h, e);
     if (rc < 0)
         return rc;
-    if (h && h->as_gpu)
-        exec_pose_as_gpu(*out);
     return set_prompt_type(*out, o->prompt_type, e);
 }
 
@@ -133,6 +148,40 @@ static enum kv_type choose_kv_type(enum moeflux_kv_type requested, const struct 
     return requested == MOEFLUX_KV_TYPE_F16 || (is_auto && caps->has_coopmat) ? KV_TYPE_F16 : KV_TYPE_F32;
 }
 
+int load_plan_open_cpu(struct exec **out, const struct moeflux_options *o, struct moeflux_err *e)
+{
+    const struct exec_options x = {
+        .device = "cpu", .profile = o->profile, .n_threads = o->n_threads, .isa = o->cpu_isa};
+    return exec_open(out, &x, e);
+}
+
+/* Which layers' experts are the CPU's. It follows the options alone, so that results do not depend on what is free. */
+static int choose_side(struct load_plan *p, const struct model_dir *m, const struct exec_caps *caps,
+                       const struct moeflux_options *o, struct moeflux_err *e)
+{
+    p->n_cpu_layers = (uint32_t)size_min(o->n_cpu_layers, m->config.n_layers);
+    if (p->n_cpu_layers && caps->is_host)
+        return err_set(
+            e, ERR_USAGE,
+            "--experts cpu and --n-cpu-moe need a GPU for the rest of the model; %s computes everything: "
+            "leave them out, or name a GPU with --device",
+            caps->name);
+    p->cpu_scratch_bytes = p->n_cpu_layers ? host_experts_bytes(&m->config, p->max_chunk) : 0;
+    return 0;
+}
+
+static int count_pinned(struct load_plan *p, const struct model_dir *m, const char *pin,
+                        struct moeflux_err *e)
+{
+    const struct expert_layers device = {p->n_cpu_layers, m->config.n_layers}, cpu = {0, p->n_cpu_layers};
+    int rc = 0;
+    if (p->budget.slot_bytes)
+        rc = expert_store_count_pinned(m, device, pin, p->budget.slot_bytes, &p->n_pinned[0], e);
+    if (rc == 0 && p->budget.cpu_slot_bytes)
+        rc = expert_store_count_pinned(m, cpu, pin, p->budget.cpu_slot_bytes, &p->n_pinned[1], e);
+    return rc;
+}
+
 int load_plan_make(struct load_plan *out, const struct model_dir *m, const struct exec_caps *caps,
                    const struct moeflux_options *o, struct moeflux_err *e)
 {
@@ -142,6 +191,8 @@ int load_plan_make(struct load_plan *out, const struct model_dir *m, const struc
                               .kv_type = choose_kv_type(o->kv_type, caps),
                               .host_free_bytes = host_memory_free("")};
     int rc = choose_chunk(&out->max_chunk, o->chunk, caps, e);
+    if (rc == 0)
+        rc = choose_side(out, m, caps, o, e);
     if (rc < 0)
         return rc;
     size_states(out, m);
@@ -153,11 +204,14 @@ int load_plan_make(struct load_plan *out, const struct model_dir *m, const struc
                                      .scratch_bytes =
                                          out->state_bytes + out->activation_bytes + out->driver_bytes,
                                      .host_free_bytes = out->host_free_bytes,
-                                     .checkpoint_bytes = out->checkpoint_bytes};
+                                     .checkpoint_bytes = out->checkpoint_bytes,
+                                     .n_cpu_layers = out->n_cpu_layers,
+                                     .cpu_scratch_bytes = out->cpu_scratch_bytes};
     rc = budget_for_experts(m, caps, &w, &out->budget, e);
-    if (rc < 0 || !o->pin)
-        return rc;
-    return expert_store_count_pinned(m, o->pin, out->budget.slot_bytes, &out->n_pinned, e);
+    if (!caps->is_unified)
+        out->host_room_bytes =
+            o->memory_bytes ? size_min(o->memory_bytes, out->host_free_bytes) : out->host_free_bytes / 4 * 3;
+    return rc < 0 || !o->pin ? rc : count_pinned(out, m, o->pin, e);
 }
 
 /* --- the plan as moeflux.h shows it --- */
@@ -166,6 +220,8 @@ static void fill(struct moeflux_plan *to, const struct load_plan *p, const struc
                  const struct exec_caps *caps)
 {
     uint64_t one = expert_store_floor_bytes(m) / m->config.top_k;
+    uint64_t device = expert_store_full_bytes(m, (struct expert_layers){p->n_cpu_layers, m->config.n_layers}),
+             cpu = expert_store_full_bytes(m, (struct expert_layers){0, p->n_cpu_layers});
     *to =
         (struct moeflux_plan){.is_unified = caps->is_unified,
                               .device_free_bytes = caps->is_software ? p->host_free_bytes : caps->free_bytes,
@@ -178,29 +234,38 @@ static void fill(struct moeflux_plan *to, const struct load_plan *p, const struc
                               .checkpoint_bytes = p->checkpoint_bytes,
                               .n_checkpoints = p->budget.n_checkpoints,
                               .slot_bytes = one,
-                              .n_experts = expert_store_full_bytes(m) / one,
+                              .n_experts = (device + cpu) / one,
                               .n_slots = p->budget.slot_bytes / one,
                               .n_host_slots = p->budget.host_bytes / one,
-                              .n_pinned = p->n_pinned,
+                              .n_pinned = p->n_pinned[0] + p->n_pinned[1],
+                              .n_cpu_layers = p->n_cpu_layers,
+                              .n_cpu_experts = cpu / one,
+                              .n_cpu_slots = p->budget.cpu_slot_bytes / one,
+                              .cpu_scratch_bytes = p->cpu_scratch_bytes,
                               .context = p->context,
                               .chunk = p->max_chunk};
-    to->experts_resident = to->n_slots == to->n_experts;
+    uint64_t fixed = p->state_bytes + p->activation_bytes + p->driver_bytes + m->dense_bytes;
+    to->device_room_bytes = p->budget.device_bytes - size_min(fixed, p->budget.device_bytes);
+    to->host_room_bytes = p->host_room_bytes;
+    to->experts_resident = to->n_slots + to->n_cpu_slots == to->n_experts;
     snprintf(to->device, sizeof to->device, "%s", caps->name);
 }
 
-/* Whether direct reads work depends on the memory they land in. It is tried with one page of the memory that slots have. */
+/* Whether direct reads work depends on the memory they land in. It is tried with one page of the memory that slots have:
+ * slots of x, of the layers and so many bytes. */
 static int describe_reads(struct moeflux_plan *to, const struct load_plan *p, const struct model_dir *m,
-                          struct exec *x, struct moeflux_err *e)
+                          struct exec *x, struct expert_layers layers, uint64_t slot_bytes,
+                          struct moeflux_err *e)
 {
     struct exec_buffer page;
     struct reader *r = NULL;
     const struct exec_caps caps = exec_get_caps(x);
-    bool may_map = expert_store_may_map(&caps, m, p->io, p->budget.slot_bytes);
-    int rc = exec_buffer_new(x, &page, to->is_unified ? EXEC_DEVICE : EXEC_HOST, READER_TARGET_ALIGN, e);
+    bool may_map = expert_store_may_map(&caps, m, layers, p->io, slot_bytes);
+    int rc = exec_buffer_new(x, &page, caps.is_unified ? EXEC_DEVICE : EXEC_HOST, READER_TARGET_ALIGN, e);
     const struct reader_region region = {page.host, READER_TARGET_ALIGN};
     const struct reader_options o = {.mode = p->io,
                                      .n_threads = p->n_readers,
-                                     .host_bytes = p->budget.map_bytes + (may_map ? p->budget.slot_bytes : 0),
+                                     .host_bytes = p->budget.map_bytes + (may_map ? slot_bytes : 0),
                                      .regions = &region,
                                      .n_regions = rc == 0 ? 1 : 0};
     if (rc == 0)
@@ -209,6 +274,21 @@ static int describe_reads(struct moeflux_plan *to, const struct load_plan *p, co
         snprintf(to->expert_io, sizeof to->expert_io, "%s", reader_describe(r));
     reader_close(r);
     exec_buffer_free(x, &page);
+    return rc;
+}
+
+/* Of the experts that the device computes, if there are any, else of the CPU's. */
+static int describe_side(struct moeflux_plan *to, const struct load_plan *p, const struct model_dir *m,
+                         struct exec *x, const struct moeflux_options *o, struct moeflux_err *e)
+{
+    const struct expert_layers device = {p->n_cpu_layers, m->config.n_layers}, host = {0, p->n_cpu_layers};
+    struct exec *cpu = NULL;
+    int rc = p->n_cpu_layers ? load_plan_open_cpu(&cpu, o, e) : 0;
+    if (rc == 0 && p->budget.slot_bytes)
+        rc = describe_reads(to, p, m, x, device, p->budget.slot_bytes, e);
+    else if (rc == 0)
+        rc = describe_reads(to, p, m, cpu, host, p->budget.cpu_slot_bytes, e);
+    exec_close(cpu);
     return rc;
 }
 
@@ -237,7 +317,7 @@ int test_hooks_make_plan(const struct moeflux_options *o, const struct test_hook
             fill(out, &p, &m, &caps);
     }
     if (rc == 0)
-        rc = describe_reads(out, &p, &m, x, e);
+        rc = describe_side(out, &p, &m, x, o, e);
     exec_close(x);
     model_dir_close(&m);
     return rc;

@@ -25,11 +25,15 @@ struct load_plan {
     uint64_t state_bytes, activation_bytes, driver_bytes; /* of `context` tokens, of a chunk */
     uint64_t checkpoint_bytes;                            /* of one */
     uint64_t host_free_bytes;                             /* host_memory_free */
+    uint64_t host_room_bytes; /* for experts, where device memory is not the host's */
     struct budget budget;
-    uint32_t n_pinned; /* of the device slots, for options.pin */
+    uint32_t n_cpu_layers;      /* the first layers: their routed experts are the CPU's */
+    uint64_t cpu_scratch_bytes; /* host memory for it, slots aside */
+    uint32_t n_pinned[2];       /* of the device's slots, of the CPU's; for options.pin */
 };
 
-/* ERR_UNSUPPORTED: no architecture runs the model; ERR_USAGE: the chunk is too large; ERR_NO_FIT with the numbers; and the
+/* ERR_UNSUPPORTED: no architecture runs the model; ERR_USAGE: the chunk is too large, or experts on the CPU without a GPU
+ * beside it; ERR_NO_FIT with the numbers; and the
  * errors of expert_store_count_pinned. */
 int load_plan_make(struct load_plan *out, const struct model_dir *m, const struct exec_caps *caps,
                    const struct moeflux_options *o, struct moeflux_err *e);
@@ -44,6 +48,9 @@ int load_plan_open_exec(struct exec **out, const struct moeflux_options *o, cons
  * ERR_UNSUPPORTED: float16 is asked for and the device has no matrix units for it. */
 int load_plan_open_device(struct exec **out, const struct moeflux_options *o, const struct test_hooks *h,
                           struct moeflux_err *e);
+
+/* The CPU that computes routed experts beside the device. */
+int load_plan_open_cpu(struct exec **out, const struct moeflux_options *o, struct moeflux_err *e);
 
 enum reader_mode load_plan_reader_mode(const struct moeflux_options *o);
 

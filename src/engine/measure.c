@@ -4,21 +4,25 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/cores.h"
 #include "base/format.h"
 #include "base/mem.h"
+#include "cpu/memory_speed.h"
 #include "engine/engine.h"
+#include "engine/host_memory.h"
 #include "engine/load_plan.h"
 #include "engine/test_hooks.h"
 #include "ops/linear.h"
 
 #define DISK_NS  ((uint64_t)1000000000)
 #define BATCH_NS ((uint64_t)20000000)
-/* Far larger than the caches of a GPU. A software device is limited by its cores, so little is enough. */
-#define MATRIX_GPU_BYTES      ((uint64_t)256 << 20)
-#define MATRIX_SOFTWARE_BYTES ((uint64_t)16 << 20)
-#define MATRIX_HOST_BYTES     ((uint64_t)2 << 20)
-#define MATRIX_LEAST_BYTES    ((uint64_t)1 << 20)
-#define COPY_BYTES            ((uint64_t)64 << 20)
+/* Far larger than the caches of a GPU, of a CPU. A software device is limited by its cores, so little is enough. */
+#define MATRIX_GPU_BYTES       ((uint64_t)256 << 20)
+#define MATRIX_CPU_BYTES       ((uint64_t)256 << 20)
+#define MATRIX_SOFTWARE_BYTES  ((uint64_t)16 << 20)
+#define MATRIX_REFERENCE_BYTES ((uint64_t)2 << 20)
+#define MATRIX_LEAST_BYTES     ((uint64_t)1 << 20)
+#define COPY_BYTES             ((uint64_t)64 << 20)
 enum { MATRIX_COLS = 2048, SMALL_ROWS_GPU = 512, SMALL_ROWS_SOFTWARE = 8, N_BATCHES = 5, MAX_REPEATS = 200 };
 
 /* --- the disk --- */
@@ -251,7 +255,8 @@ static int measure_kernel(struct exec *x, struct moeflux_speeds *out, struct moe
 {
     struct exec_caps caps = exec_get_caps(x);
     struct product p;
-    uint64_t bytes = caps.is_host       ? MATRIX_HOST_BYTES
+    uint64_t bytes = caps.is_native     ? MATRIX_CPU_BYTES
+                     : caps.is_host     ? MATRIX_REFERENCE_BYTES
                      : caps.is_software ? MATRIX_SOFTWARE_BYTES
                                         : MATRIX_GPU_BYTES;
     int rc = product_open(&p, x, (uint32_t)(bytes / row_bytes()), e);
@@ -320,8 +325,18 @@ static int measure_copy(struct exec *x, const struct model_dir *m, struct moeflu
     return rc;
 }
 
+/* The CPU beside a device: what experts would be computed at. A CPU that cannot be measured has no speed. */
+static void measure_cpu(const struct moeflux_options *o, struct moeflux_speeds *out)
+{
+    struct exec *x = NULL;
+    struct moeflux_speeds cpu = {0};
+    if (load_plan_open_cpu(&x, o, NULL) == 0 && measure_kernel(x, &cpu, NULL) == 0)
+        out->cpu_bytes_s = cpu.kernel_bytes_s;
+    exec_close(x);
+}
+
 static void measure_device(const struct model_dir *m, const struct moeflux_options *o,
-                           const struct test_hooks *h, struct moeflux_speeds *out)
+                           const struct test_hooks *h, struct moeflux_speeds *out, bool *is_native)
 {
     struct exec *x = NULL;
     struct moeflux_err e = {0};
@@ -338,7 +353,61 @@ static void measure_device(const struct model_dir *m, const struct moeflux_optio
         rc = measure_copy(x, m, out, &e);
     if (rc < 0)
         snprintf(out->device_fault, sizeof out->device_fault, "%s", e.text);
+    else
+        *is_native = exec_get_caps(x).is_native;
+    bool is_apart = rc == 0 && !exec_get_caps(x).is_host;
     exec_close(x);
+    if (is_apart)
+        measure_cpu(o, out);
+}
+
+/* --- other devices, and memory --- */
+
+int moeflux_measure_memory(uint32_t n_threads, double *bytes_s, struct moeflux_err *e)
+{
+    uint64_t spare = host_memory_free("") / 4;
+    return memory_speed_measure(n_threads ? n_threads : cores_useful(""), spare, bytes_s, e);
+}
+
+/* Whether an opened device is the one of the list. */
+static bool is_same(const struct moeflux_speeds *s, bool is_native, const struct moeflux_device *d)
+{
+    return strcmp(d->kind, "cpu") == 0 ? is_native : strcmp(d->name, s->device) == 0;
+}
+
+static double products_of(const struct moeflux_device *d, const struct moeflux_options *o)
+{
+    struct exec *x = NULL;
+    struct moeflux_err ignored;
+    struct moeflux_speeds s = {0};
+    const struct exec_options open = {.device = d->option, .n_threads = o->n_threads};
+    int rc = exec_open(&x, &open, &ignored);
+    if (rc == 0)
+        rc = measure_round_trip(x, &s, &ignored);
+    if (rc == 0)
+        rc = measure_kernel(x, &s, &ignored);
+    exec_close(x);
+    return rc == 0 ? s.kernel_bytes_s : 0;
+}
+
+/* Software devices run on the same cores as the CPU's own code, so they are not asked. */
+static void measure_others(const struct moeflux_options *o, bool is_native, struct moeflux_speeds *out)
+{
+    enum { MAX_LISTED = 16 };
+    struct moeflux_device all[MAX_LISTED];
+    struct moeflux_err ignored;
+    int n = moeflux_list_devices(all, MAX_LISTED, &ignored);
+    for (int i = 0; i < n && i < MAX_LISTED; i++) {
+        const struct moeflux_device *d = &all[i];
+        if (!d->usable || is_same(out, is_native, d) || strcmp(d->kind, "software") == 0)
+            continue;
+        double speed = products_of(d, o);
+        if (speed <= out->kernel_bytes_s || speed <= out->faster_bytes_s)
+            continue;
+        out->faster_bytes_s = speed;
+        snprintf(out->faster_device, sizeof out->faster_device, "%s", d->option);
+        snprintf(out->faster_name, sizeof out->faster_name, "%s", d->name);
+    }
 }
 
 int moeflux_measure(const struct moeflux_options *o, struct moeflux_speeds *out, struct moeflux_err *e)
@@ -350,6 +419,7 @@ int test_hooks_measure(const struct moeflux_options *o, const struct test_hooks 
                        struct moeflux_speeds *out, struct moeflux_err *e)
 {
     struct model_dir m;
+    bool is_native = false;
     *out = (struct moeflux_speeds){0};
     int rc = load_plan_check(o, e);
     if (rc == 0)
@@ -357,7 +427,14 @@ int test_hooks_measure(const struct moeflux_options *o, const struct test_hooks 
     if (rc < 0)
         return rc;
     measure_disk(&m, o, out);
-    measure_device(&m, o, h, out);
+    measure_device(&m, o, h, out, &is_native);
     model_dir_close(&m);
+    /* A machine too full for the test has no speed of memory. */
+    struct moeflux_err ignored;
+    out->n_threads = o->n_threads ? o->n_threads : cores_useful("");
+    if (moeflux_measure_memory(out->n_threads, &out->memory_bytes_s, &ignored) < 0)
+        out->memory_bytes_s = 0;
+    if (!out->device_fault[0])
+        measure_others(o, is_native, out);
     return 0;
 }

@@ -8,6 +8,7 @@
 #include "engine/load_plan.h"
 #include "engine/test_hooks.h"
 #include "experts/ranking.h"
+#include "experts/usage.h"
 #include "model/family.h"
 #include "model/rope.h"
 
@@ -19,7 +20,8 @@ static int open_arch(struct moeflux_model *m, struct moeflux_err *e)
                                    .config = &m->dir.config,
                                    .expert = &m->dir.expert,
                                    .max_chunk = m->max_chunk,
-                                   .kv_type = m->kv_type};
+                                   .kv_type = m->kv_type,
+                                   .has_host_experts = m->n_cpu_layers > 0};
     int rc = arch_open(&m->arch, &r, &m->view, e);
     assert(rc < 0 || m->view.states);
     return rc;
@@ -45,9 +47,6 @@ static int make_inputs(struct moeflux_model *m, struct moeflux_err *e)
         rc = exec_buffer_new(m->exec, &m->ids, EXEC_INPUT, n * sizeof(int32_t), e);
     if (rc == 0)
         rc = exec_buffer_new(m->exec, &m->rope, EXEC_INPUT, n * c->rotary_dim * sizeof(float), e);
-    if (rc == 0)
-        rc = exec_buffer_new(m->exec, &m->waves, EXEC_INPUT,
-                             (uint64_t)MOEFLUX_WAVE_TABLES * c->n_experts * sizeof(uint64_t), e);
     if (rc == 0 && !m->view.idx.host)
         rc = exec_buffer_new(m->exec, &m->choice, EXEC_HOST, m->view.idx.bytes + m->view.predicted.bytes, e);
     if (rc == 0 && !m->view.logits.host)
@@ -59,13 +58,64 @@ static int make_inputs(struct moeflux_model *m, struct moeflux_err *e)
     return m->wanted && m->is_wanted ? 0 : ERR_MEMORY;
 }
 
-static int open_experts(struct moeflux_model *m, const struct expert_store_options *s, struct moeflux_err *e)
+/* The CPU that computes experts beside the device, and what crosses between the two. */
+static int open_host(struct moeflux_model *m, const struct moeflux_options *o, struct moeflux_err *e)
 {
-    int rc = expert_store_open(&m->expert_store, m->exec, &m->dir, s, e);
-    if (rc < 0)
+    const struct config *c = &m->dir.config;
+    uint64_t hidden = (uint64_t)m->max_chunk * c->hidden * sizeof(float);
+    struct expert_side *s = &m->sides[SIDE_HOST];
+    if (m->n_cpu_layers == 0)
+        return 0;
+    int rc = load_plan_open_cpu(&s->exec, o, e);
+    if (rc == 0)
+        rc = host_experts_open(&m->host.experts, s->exec, &m->dir, m->n_cpu_layers, m->max_chunk, e);
+    if (rc == 0)
+        rc = exec_buffer_new(m->exec, &m->host.x, EXEC_HOST, hidden, e);
+    if (rc == 0)
+        rc = exec_buffer_new(m->exec, &m->host.sum, EXEC_HOST, hidden, e);
+    if (rc == 0 && !m->view.weights.host)
+        rc = exec_buffer_new(m->exec, &m->host.weights, EXEC_HOST, m->view.weights.bytes, e);
+    return rc;
+}
+
+/* budget of 0: the side has no layers with experts. */
+static int open_side(struct moeflux_model *m, struct expert_side *s, const struct expert_store_options *o,
+                     struct moeflux_err *e)
+{
+    uint64_t tables = (uint64_t)MOEFLUX_WAVE_TABLES * m->dir.config.n_experts * sizeof(uint64_t);
+    int rc = s->exec ? exec_buffer_new(s->exec, &s->waves, EXEC_INPUT, tables, e) : 0;
+    if (rc == 0)
+        memset(s->waves.host, 0, s->waves.bytes);
+    if (rc < 0 || o->budget_bytes == 0)
         return rc;
-    m->resident = expert_store_holds_all(m->expert_store);
-    return expert_store_load(m->expert_store, &m->progress, e);
+    rc = expert_store_open(&s->store, s->exec, &m->dir, o, e);
+    return rc < 0 ? rc : expert_store_load(s->store, &m->progress, e);
+}
+
+static bool holds_all(const struct moeflux_model *m)
+{
+    bool all = true;
+    for (int i = 0; i < EXPERT_SIDES; i++)
+        all &= !m->sides[i].store || expert_store_holds_all(m->sides[i].store);
+    return all;
+}
+
+static int open_experts(struct moeflux_model *m, const struct expert_store_options *options,
+                        struct moeflux_err *e)
+{
+    m->sides[SIDE_DEVICE].exec = m->exec;
+    int rc = 0;
+    for (int i = 0; rc == 0 && i < EXPERT_SIDES; i++)
+        rc = open_side(m, &m->sides[i], &options[i], e);
+    m->resident = rc == 0 && m->n_cpu_layers == 0 && holds_all(m);
+    return rc;
+}
+
+static void close_side(struct expert_side *s)
+{
+    expert_store_close(s->store);
+    if (s->exec)
+        exec_buffer_free(s->exec, &s->waves);
 }
 
 static enum predictor_kind predictor_of(enum moeflux_prefetch requested)
@@ -80,17 +130,18 @@ static enum predictor_kind predictor_of(enum moeflux_prefetch requested)
 
 /* Which experts stay in the cache, and which are prefetched. */
 static int choose_policies(struct moeflux_model *m, const struct moeflux_options *o,
-                           struct expert_store_options *to, struct moeflux_err *e)
+                           struct expert_store_options to[EXPERT_SIDES], struct moeflux_err *e)
 {
     const struct config *c = &m->dir.config;
     bool is_lru = o->cache_policy == MOEFLUX_CACHE_POLICY_LRU;
-    to->half_life = is_lru ? 0 : ranking_half_life(c->n_layers * c->top_k);
+    for (int i = 0; i < EXPERT_SIDES; i++)
+        to[i].half_life = is_lru ? 0 : ranking_half_life(c->n_layers * c->top_k);
     return predictor_open(&m->predictor, predictor_of(o->prefetch), c->n_layers, c->top_k, e);
 }
 
 /* What is decided before anything is allocated. */
-static int choose(struct moeflux_model *m, const struct moeflux_options *o, struct expert_store_options *to,
-                  struct moeflux_err *e)
+static int choose(struct moeflux_model *m, const struct moeflux_options *o,
+                  struct expert_store_options to[EXPERT_SIDES], struct moeflux_err *e)
 {
     struct exec_caps caps = exec_get_caps(m->exec);
     struct load_plan p;
@@ -99,12 +150,18 @@ static int choose(struct moeflux_model *m, const struct moeflux_options *o, stru
     m->max_chunk = p.max_chunk;
     m->kv_type = p.kv_type;
     m->n_checkpoints = p.budget.n_checkpoints;
-    to->n_threads = p.n_readers;
-    to->io = p.io;
-    to->budget_bytes = p.budget.slot_bytes;
-    to->host_slots_bytes = p.budget.host_bytes;
-    to->host_bytes = p.budget.map_bytes;
-    to->n_pinned = p.n_pinned;
+    m->n_cpu_layers = p.n_cpu_layers;
+    for (int i = 0; i < EXPERT_SIDES; i++) {
+        to[i].n_threads = p.n_readers;
+        to[i].io = p.io;
+        to[i].host_bytes = p.budget.map_bytes;
+        to[i].n_pinned = p.n_pinned[i];
+    }
+    to[SIDE_DEVICE].layers = (struct expert_layers){p.n_cpu_layers, m->dir.config.n_layers};
+    to[SIDE_DEVICE].budget_bytes = p.budget.slot_bytes;
+    to[SIDE_DEVICE].host_slots_bytes = p.budget.host_bytes;
+    to[SIDE_HOST].layers = (struct expert_layers){0, p.n_cpu_layers};
+    to[SIDE_HOST].budget_bytes = p.budget.cpu_slot_bytes;
     return rc;
 }
 
@@ -122,22 +179,25 @@ int test_hooks_open(struct moeflux_model **out, const struct moeflux_options *o,
         return ERR_MEMORY;
     m->progress = o->progress;
     m->step_ns = UINT64_MAX;
-    struct expert_store_options experts = {.usage = o->usage, .pin = o->pin};
+    struct expert_store_options experts[EXPERT_SIDES] = {{.usage = o->usage, .pin = o->pin},
+                                                         {.usage = o->usage, .pin = o->pin}};
     int rc = load_plan_check(o, e);
     if (rc == 0)
         rc = model_dir_open(&m->dir, o->dir, e);
     if (rc == 0)
-        rc = choose_policies(m, o, &experts, e);
+        rc = choose_policies(m, o, experts, e);
     if (rc == 0)
         rc = load_plan_open_device(&m->exec, o, h, e);
     if (rc == 0)
-        rc = choose(m, o, &experts, e);
+        rc = choose(m, o, experts, e);
     if (rc == 0)
         rc = open_arch(m, e);
     if (rc == 0)
         rc = make_inputs(m, e);
     if (rc == 0)
-        rc = open_experts(m, &experts, e);
+        rc = open_host(m, o, e);
+    if (rc == 0)
+        rc = open_experts(m, experts, e);
     if (rc < 0) {
         moeflux_model_close(m);
         return rc;
@@ -151,18 +211,24 @@ void moeflux_model_close(struct moeflux_model *m)
 {
     if (!m || !model_is_idle(m))
         return; /* the device still uses the memory */
-    expert_store_close(m->expert_store);
+    for (int i = 0; i < EXPERT_SIDES; i++)
+        close_side(&m->sides[i]);
     predictor_close(&m->predictor);
     arch_close(m->arch);
     if (m->exec) {
         loader_free(&m->loader);
         exec_buffer_free(m->exec, &m->ids);
         exec_buffer_free(m->exec, &m->rope);
-        exec_buffer_free(m->exec, &m->waves);
+        exec_buffer_free(m->exec, &m->host.x);
+        exec_buffer_free(m->exec, &m->host.weights);
+        exec_buffer_free(m->exec, &m->host.sum);
         exec_buffer_free(m->exec, &m->choice);
         exec_buffer_free(m->exec, &m->logits);
         exec_buffer_free(m->exec, &m->hidden);
     }
+    if (m->host.experts.exec)
+        host_experts_close(&m->host.experts);
+    exec_close(m->sides[SIDE_HOST].exec);
     exec_close(m->exec);
     model_dir_close(&m->dir);
     free(m->inverse_frequencies);
@@ -174,6 +240,7 @@ void moeflux_model_close(struct moeflux_model *m)
 struct moeflux_model_info moeflux_model_get_info(const struct moeflux_model *m)
 {
     const struct config *c = &m->dir.config;
+    const struct expert_store *store = m->sides[m->sides[SIDE_DEVICE].store ? SIDE_DEVICE : SIDE_HOST].store;
     return (struct moeflux_model_info){.architecture = m->dir.config.family->name,
                                        .device = exec_get_caps(m->exec).name,
                                        .tokenizer_path = m->dir.tokenizer_path,
@@ -185,16 +252,38 @@ struct moeflux_model_info moeflux_model_get_info(const struct moeflux_model *m)
                                        .top_k = c->top_k,
                                        .max_context = m->view.max_context,
                                        .eos = c->eos,
-                                       .expert_io = expert_store_describe_reader(m->expert_store),
+                                       .expert_io = expert_store_describe_reader(store),
                                        .n_eos = c->n_eos,
-                                       .experts_resident = m->resident,
+                                       .experts_resident = holds_all(m),
+                                       .n_cpu_layers = m->n_cpu_layers,
                                        .f16_products = exec_get_caps(m->exec).has_coopmat};
+}
+
+static void add_store_stats(struct moeflux_stats *to, const struct expert_store *store)
+{
+    struct expert_store_stats s = expert_store_get_stats(store);
+    to->read_bytes += s.reader.bytes;
+    to->read_ns += s.reader.busy_ns;
+    to->read_depth_ns += s.reader.in_flight_ns;
+    to->n_reads += s.reader.n_reads;
+    to->wait_read_ns += s.wait_ns;
+    to->n_hits += s.n_hits;
+    to->n_host_hits += s.n_host_hits;
+    to->n_misses += s.n_misses;
+    to->n_prefetched += s.n_prefetched;
+    to->n_prefetched_used += s.n_prefetched_used;
+    to->n_promoted += s.n_promoted;
+    to->n_demoted += s.n_demoted;
+    to->n_slots += s.n_slots;
+    to->n_host_slots += s.n_host_slots;
+    to->n_pinned += s.n_pinned;
+    to->slot_bytes = s.slot_bytes;
 }
 
 void moeflux_model_get_stats(const struct moeflux_model *m, struct moeflux_stats *out)
 {
     struct exec_stats x;
-    struct expert_store_stats s = expert_store_get_stats(m->expert_store);
+    const struct expert_store *cpu = m->sides[SIDE_HOST].store;
     exec_get_stats(m->exec, &x);
     *out = (struct moeflux_stats){.n_prefill_tokens = m->n_prefill_tokens,
                                   .prefill_ns = m->prefill_ns,
@@ -202,31 +291,21 @@ void moeflux_model_get_stats(const struct moeflux_model *m, struct moeflux_stats
                                   .decode_ns = m->decode_ns,
                                   .n_submits = x.n_submits,
                                   .n_dispatches = x.n_dispatches,
-                                  .read_bytes = s.reader.bytes,
-                                  .read_ns = s.reader.busy_ns,
-                                  .read_depth_ns = s.reader.in_flight_ns,
-                                  .n_reads = s.reader.n_reads,
-                                  .wait_read_ns = s.wait_ns,
                                   .wait_gpu_ns = x.wait_ns,
                                   .n_compiled = x.n_compiled,
                                   .compile_ns = x.compile_ns,
-                                  .n_hits = s.n_hits,
-                                  .n_host_hits = s.n_host_hits,
-                                  .n_misses = s.n_misses,
+                                  .n_cpu_experts = m->host.n_computed,
+                                  .cpu_experts_ns = m->host.ns,
+                                  .n_cpu_slots = cpu ? expert_store_get_stats(cpu).n_slots : 0,
                                   .n_predicted = m->predictor.n_predicted,
                                   .n_predicted_right = m->predictor.n_right,
                                   .n_predictable = m->predictor.n_predictable,
-                                  .n_prefetched = s.n_prefetched,
-                                  .n_prefetched_used = s.n_prefetched_used,
-                                  .n_promoted = s.n_promoted,
-                                  .n_demoted = s.n_demoted,
-                                  .n_slots = s.n_slots,
-                                  .n_host_slots = s.n_host_slots,
-                                  .n_pinned = s.n_pinned,
-                                  .slot_bytes = s.slot_bytes,
                                   .weights_bytes = m->loader.device_bytes,
                                   .state_bytes = m->state_bytes,
                                   .device_used_bytes = exec_get_caps(m->exec).used_bytes};
+    for (int i = 0; i < EXPERT_SIDES; i++)
+        if (m->sides[i].store)
+            add_store_stats(out, m->sides[i].store);
     for (uint32_t i = 0; i < x.n_times && out->n_ops < MOEFLUX_MAX_OPS; i++) {
         if (x.times[i].n == 0)
             continue;
@@ -239,16 +318,29 @@ void moeflux_model_reset_stats(struct moeflux_model *m)
 {
     m->n_prefill_tokens = m->prefill_ns = m->n_decode_tokens = m->decode_ns = 0;
     m->predictor.n_predicted = m->predictor.n_right = m->predictor.n_predictable = 0;
-    expert_store_reset_stats(m->expert_store);
+    m->host.n_computed = m->host.ns = 0;
+    for (int i = 0; i < EXPERT_SIDES; i++)
+        if (m->sides[i].store)
+            expert_store_reset_stats(m->sides[i].store);
     exec_reset_stats(m->exec);
 }
 
 uint64_t moeflux_model_layer_wait_ns(const struct moeflux_model *m, uint32_t layer)
 {
-    return layer < m->dir.config.n_layers ? expert_store_layer_wait_ns(m->expert_store, layer) : 0;
+    const struct expert_store *s = m->sides[layer < m->n_cpu_layers ? SIDE_HOST : SIDE_DEVICE].store;
+    return s && layer < m->dir.config.n_layers ? expert_store_layer_wait_ns(s, layer) : 0;
 }
 
 int moeflux_model_save_usage(const struct moeflux_model *m, const char *path, struct moeflux_err *e)
 {
-    return expert_store_save_usage(m->expert_store, path, e);
+    const struct config *c = &m->dir.config;
+    uint32_t *counts = mem_new((uint64_t)c->n_layers * c->n_experts, sizeof *counts, e);
+    if (!counts)
+        return ERR_MEMORY;
+    for (int i = 0; i < EXPERT_SIDES; i++)
+        if (m->sides[i].store)
+            expert_store_copy_counts(m->sides[i].store, counts);
+    int rc = usage_write(path, c->n_layers, c->n_experts, counts, e);
+    free(counts);
+    return rc;
 }

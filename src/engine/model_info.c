@@ -2,29 +2,67 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/cores.h"
 #include "base/mem.h"
+#include "cpu/isa.h"
 #include "engine/engine.h"
+#include "engine/load_plan.h"
 #include "model/family.h"
 #include "selftest/selftest.h"
 #include "vulkan/device.h"
 
+/* Room for the Vulkan devices of one machine. */
+enum { MAX_GPUS = 64 };
+
+static void describe_cpu(struct moeflux_device *d)
+{
+    long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
+    *d = (struct moeflux_device){
+        .option = "cpu", .kind = "cpu", .usable = true, .n_threads = cores_useful("")};
+    cores_name("", d->name, sizeof d->name);
+    snprintf(d->isa, sizeof d->isa, "%s", cpu_isa_find(NULL, NULL)->name);
+    if (pages > 0 && page_bytes > 0)
+        d->memory_bytes = (uint64_t)pages * (uint64_t)page_bytes;
+}
+
+static void describe_gpu(struct moeflux_device *d, const struct gpu_info *from, uint32_t idx)
+{
+    *d = (struct moeflux_device){.memory_bytes = from->memory_bytes,
+                                 .subgroup_size = from->subgroup_size,
+                                 .usable = !from->missing[0],
+                                 .is_default = idx == 0 && gpu_is_preferred(from)};
+    snprintf(d->option, sizeof d->option, "%u", idx);
+    snprintf(d->name, sizeof d->name, "%s", from->name);
+    snprintf(d->kind, sizeof d->kind, "%s", from->kind);
+    snprintf(d->driver, sizeof d->driver, "%s", from->driver);
+    snprintf(d->why_not, sizeof d->why_not, "%s", from->missing);
+}
+
 int moeflux_list_devices(struct moeflux_device *out, uint32_t cap, struct moeflux_err *e)
 {
-    struct gpu_info *all = mem_new(cap, sizeof *all, e);
-    int n = all ? gpu_list(all, cap, e) : ERR_MEMORY;
-    for (int i = 0; i < n && (uint32_t)i < cap; i++) {
-        out[i] = (struct moeflux_device){.idx = (uint32_t)i,
-                                         .memory_bytes = all[i].memory_bytes,
-                                         .subgroup_size = all[i].subgroup_size,
-                                         .usable = !all[i].missing[0]};
-        snprintf(out[i].name, sizeof out[i].name, "%s", all[i].name);
-        snprintf(out[i].kind, sizeof out[i].kind, "%s", all[i].kind);
-        snprintf(out[i].driver, sizeof out[i].driver, "%s", all[i].driver);
-        snprintf(out[i].why_not, sizeof out[i].why_not, "%s", all[i].missing);
+    struct moeflux_err none = {0};
+    struct gpu_info *all = mem_new(MAX_GPUS, sizeof *all, e);
+    uint32_t at = 0, n_preferred = 0;
+    int n = all ? gpu_list(all, MAX_GPUS, &none) : ERR_MEMORY;
+    /* No loader, no driver: there is the CPU. */
+    if (n == ERR_DEVICE)
+        n = 0;
+    else if (n < 0 && all && e)
+        *e = none;
+    while (n > (int)n_preferred && gpu_is_preferred(&all[n_preferred]))
+        n_preferred++;
+    for (int i = 0; i <= n && at < cap; i++) {
+        if (i == (int)n_preferred) {
+            describe_cpu(&out[at]);
+            out[at++].is_default = n_preferred == 0;
+        }
+        if (i < n && at < cap)
+            describe_gpu(&out[at++], &all[i], (uint32_t)i);
     }
     free(all);
-    return n;
+    return n < 0 ? n : n + 1;
 }
 
 /* Parameters of the dense tensors. Scales and biases of quantised ones do not count. */
@@ -102,10 +140,19 @@ static void relay_row(void *ctx, const struct selftest_row *r)
         to->row(to->ctx, &row);
 }
 
-int moeflux_selftest(const char *device, void (*row)(void *ctx, const struct moeflux_selftest_row *r),
-                     void *ctx, struct moeflux_err *e)
+int moeflux_selftest(const char *device, const char *cpu_isa,
+                     void (*row)(void *ctx, const struct moeflux_selftest_row *r), void *ctx,
+                     struct moeflux_err *e)
 {
     struct row_relay relay = {row, ctx};
-    const struct selftest s = {.device = device, .row = relay_row, .ctx = &relay};
+    struct exec *x;
+    const struct moeflux_options o = {.device = device, .cpu_isa = cpu_isa};
+    struct selftest s = {.device = device, .isa = cpu_isa, .row = relay_row, .ctx = &relay};
+    int rc = load_plan_open_exec(&x, &o, NULL, e);
+    if (rc < 0)
+        return rc;
+    if (exec_get_caps(x).is_native)
+        s.device = "cpu";
+    exec_close(x);
     return selftest_run(&s, e);
 }

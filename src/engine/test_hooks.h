@@ -10,7 +10,6 @@
 
 struct test_hooks {
     bool staged; /* device memory counts as apart from host memory, even where it is the same */
-    bool as_gpu; /* a software device counts as a GPU: its kernels, chunks and budgets */
 };
 
 int test_hooks_open(struct moeflux_model **out, const struct moeflux_options *o, const struct test_hooks *h,

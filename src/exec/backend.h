@@ -51,7 +51,7 @@ struct backend {
 struct exec {
     const struct backend *backend;
     bool profile;
-    bool poses_as_gpu, forbids_f16; /* change the caps */
+    bool forbids_f16; /* changes the caps */
     bool is_watched;
     struct exec_watch watch;
     struct moeflux_err
@@ -65,6 +65,7 @@ void exec_ask_watch(struct exec *x);
 uint32_t exec_find_label(struct exec *x, const char *name);
 void exec_book_time(struct exec *x, uint32_t label, uint64_t ns);
 
+/* Returns 1 when no device is named and there is no GPU. */
 int exec_vulkan_open(struct exec **out, const struct exec_options *o, struct moeflux_err *e);
 int exec_cpu_open(struct exec **out, const struct exec_options *o, struct moeflux_err *e);
 int exec_reference_open(struct exec **out, const struct exec_options *o, struct moeflux_err *e);

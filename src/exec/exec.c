@@ -9,11 +9,15 @@
 int exec_open(struct exec **out, const struct exec_options *o, struct moeflux_err *e)
 {
     *out = NULL;
-    if (o->device && strcmp(o->device, "reference") == 0)
-        return exec_reference_open(out, o, e);
-    if (o->device && strcmp(o->device, "cpu") == 0)
-        return exec_cpu_open(out, o, e);
-    return exec_vulkan_open(out, o, e);
+    struct exec_options named = *o;
+    if (o->device && strcmp(o->device, "auto") == 0)
+        named.device = NULL;
+    if (named.device && strcmp(named.device, "reference") == 0)
+        return exec_reference_open(out, &named, e);
+    if (named.device && strcmp(named.device, "cpu") == 0)
+        return exec_cpu_open(out, &named, e);
+    int rc = exec_vulkan_open(out, &named, e);
+    return rc > 0 ? exec_cpu_open(out, &named, e) : rc;
 }
 
 void exec_close(struct exec *x)
@@ -25,11 +29,6 @@ void exec_close(struct exec *x)
 struct exec_caps exec_get_caps(const struct exec *x)
 {
     return x->backend->caps(x);
-}
-
-void exec_pose_as_gpu(struct exec *x)
-{
-    x->poses_as_gpu = true;
 }
 
 void exec_forbid_f16(struct exec *x)

@@ -37,7 +37,6 @@ struct exec_caps {
     bool is_native; /* of a host backend: made for speed. Else it is the reference */
     bool is_software; /* its lanes are this machine's cores: the host backends, software Vulkan devices */
     bool is_unified;  /* EXEC_DEVICE memory is mapped */
-    bool has_wide;    /* kernels named X_wide can run, and are faster: a software Vulkan device */
     bool has_coopmat; /* kernels named X_coop can run: float16 matrix units */
     uint32_t subgroup_size, max_workgroup, max_shared_bytes;
     uint64_t max_alloc_bytes;
@@ -48,8 +47,9 @@ struct exec_caps {
 
 /* Zero or NULL in any member means the default. */
 struct exec_options {
-    const char
-        *device; /* NULL: the best Vulkan device; "cpu", "reference"; an index or a part of a device's name */
+    /* NULL or "auto": a discrete GPU, else an integrated one, else the cpu; "cpu"; "reference"; else a Vulkan device: its
+     * index, its name or a part of that */
+    const char *device;
     bool profile; /* time every operation */
     bool staged;  /* EXEC_DEVICE memory is not mapped, whatever the device (not on the host) */
     /* Of the cpu: */
@@ -60,9 +60,6 @@ struct exec_options {
 int exec_open(struct exec **out, const struct exec_options *o, struct moeflux_err *e);
 void exec_close(struct exec *x); /* NULL is legal */
 struct exec_caps exec_get_caps(const struct exec *x);
-/* From now on the caps of a software device are those of a GPU, so that tests reach the kernels of GPUs on it. */
-void exec_pose_as_gpu(struct exec *x);
-
 /* From now on the caps have no has_coopmat: operations opened later are float32 throughout. */
 void exec_forbid_f16(struct exec *x);
 

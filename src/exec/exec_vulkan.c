@@ -43,11 +43,9 @@ static bool has_coopmat(const struct gpu *g)
 static struct exec_caps vulkan_caps(const struct exec *x)
 {
     const struct gpu *g = &vulkan_of_const(x)->gpu;
-    bool is_software = g->is_cpu && !x->poses_as_gpu;
     return (struct exec_caps){.name = g->info.name,
-                              .is_software = is_software,
+                              .is_software = g->is_cpu,
                               .is_unified = g->is_unified,
-                              .has_wide = is_software && g->has_int64,
                               .has_coopmat = has_coopmat(g) && !x->forbids_f16,
                               .subgroup_size = g->subgroup_size,
                               .max_workgroup = g->max_workgroup,
@@ -313,9 +311,10 @@ static const struct backend vulkan_backend = {.close = vulkan_close,
                                               .move_wait = vulkan_move_wait,
                                               .after_moves = vulkan_after_moves};
 
+/* 1: no device was named, and there is no GPU. */
 static int open_device(struct exec_vulkan *v, const char *device, bool staged, struct moeflux_err *e)
 {
-    int rc = gpu_open(&v->gpu, device, e);
+    int rc = device ? gpu_open(&v->gpu, device, e) : gpu_open_preferred(&v->gpu, e);
     v->gpu.is_unified &= !staged;
     if (rc == 0)
         rc = pipeline_set_open(&v->pipelines, &v->gpu, e);
@@ -323,7 +322,7 @@ static int open_device(struct exec_vulkan *v, const char *device, bool staged, s
         rc = stream_open(&v->stream, &v->gpu, &v->pipelines, v->base.profile, e);
     if (rc == 0 && !v->gpu.is_unified)
         rc = stream_open(&v->mover, &v->gpu, NULL, false, e);
-    if (rc < 0)
+    if (rc != 0)
         return rc;
     v->stream.on_time = on_time;
     v->stream.on_time_ctx = v;
@@ -340,7 +339,7 @@ int exec_vulkan_open(struct exec **out, const struct exec_options *o, struct moe
     v->base.profile = o->profile;
     pace_init(&v->pace, PACING_SUBMISSION_NS);
     int rc = open_device(v, o->device, o->staged, e);
-    if (rc < 0) {
+    if (rc != 0) {
         vulkan_close(&v->base);
         return rc;
     }

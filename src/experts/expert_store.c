@@ -20,6 +20,7 @@ enum { MAX_IN_FLIGHT = 64 };
 struct expert_store {
     struct exec *exec;
     const struct model_dir *model;
+    struct expert_layers layers; /* the store's own; others have empty rows in its tables */
     uint32_t n_layers, n_experts;
     struct tiers tiers;
     struct reader *reader;
@@ -36,10 +37,10 @@ struct expert_store {
     struct expert_store_stats stats;
 };
 
-static uint64_t n_all(const struct model_dir *m)
+static uint64_t n_all(const struct model_dir *m, struct expert_layers layers)
 {
     uint64_t n = 0;
-    for (uint32_t i = 0; i < m->config.n_layers; i++)
+    for (uint32_t i = layers.first; i < layers.end; i++)
         n += config_has_experts(&m->config, i) ? m->config.n_experts : 0;
     return n;
 }
@@ -49,9 +50,9 @@ uint64_t expert_store_floor_bytes(const struct model_dir *m)
     return m->config.top_k * slots_stride(m->expert.bytes);
 }
 
-uint64_t expert_store_full_bytes(const struct model_dir *m)
+uint64_t expert_store_full_bytes(const struct model_dir *m, struct expert_layers layers)
 {
-    return n_all(m) * slots_stride(m->expert.bytes);
+    return n_all(m, layers) * slots_stride(m->expert.bytes);
 }
 
 /* --- opening --- */
@@ -61,7 +62,7 @@ static uint32_t n_host_slots(const struct expert_store *s, const struct expert_s
     uint64_t stride = slots_stride(s->model->expert.bytes);
     uint64_t landing = size_min(LANDING_BYTES / stride, MAX_IN_FLIGHT);
     uint64_t n = o->host_slots_bytes ? o->host_slots_bytes / stride : landing;
-    return (uint32_t)size_min(size_max(n, s->model->config.top_k), n_all(s->model));
+    return (uint32_t)size_min(size_max(n, s->model->config.top_k), n_all(s->model, s->layers));
 }
 
 /* Kernels load 16 bytes at once. */
@@ -77,12 +78,12 @@ static bool is_plain_file(const struct model_dir *m, uint32_t layer)
     return true;
 }
 
-bool expert_store_may_map(const struct exec_caps *caps, const struct model_dir *m, enum reader_mode io,
-                          uint64_t budget_bytes)
+bool expert_store_may_map(const struct exec_caps *caps, const struct model_dir *m,
+                          struct expert_layers layers, enum reader_mode io, uint64_t budget_bytes)
 {
     bool may = (io == READER_AUTO || io == READER_MMAP) && caps->is_unified &&
-               budget_bytes >= expert_store_full_bytes(m) && m->expert.bytes % KERNEL_ALIGN == 0;
-    for (uint32_t i = 0; may && i < m->config.n_layers; i++)
+               budget_bytes >= expert_store_full_bytes(m, layers) && m->expert.bytes % KERNEL_ALIGN == 0;
+    for (uint32_t i = layers.first; may && i < layers.end; i++)
         may = is_plain_file(m, i);
     return may;
 }
@@ -93,7 +94,7 @@ static int open_slots_in_place(struct expert_store *s, struct moeflux_err *e)
     const struct model_dir *m = s->model;
     struct slots_file *files = mem_new(s->n_layers, sizeof *files, e);
     uint32_t n = 0;
-    for (uint32_t i = 0; files && i < s->n_layers; i++) {
+    for (uint32_t i = s->layers.first; files && i < s->layers.end; i++) {
         struct extent x[EXPERT_MAX_EXTENTS];
         if (model_dir_expert(m, i, 0, x) == 0)
             continue;
@@ -114,7 +115,7 @@ static bool try_in_place(struct expert_store *s, const struct expert_store_optio
 {
     struct moeflux_err why = {0};
     const struct exec_caps caps = exec_get_caps(s->exec);
-    if (!expert_store_may_map(&caps, s->model, o->io, o->budget_bytes))
+    if (!expert_store_may_map(&caps, s->model, s->layers, o->io, o->budget_bytes))
         return false;
     const struct reader_options r = {
         .mode = o->io, .n_threads = o->n_threads, .host_bytes = o->host_bytes + o->budget_bytes};
@@ -234,12 +235,14 @@ int expert_store_open(struct expert_store **out, struct exec *x, const struct mo
         return ERR_MEMORY;
     s->exec = x;
     s->model = m;
+    s->layers = o->layers;
     s->n_layers = m->config.n_layers;
     s->n_experts = m->config.n_experts;
     s->usage = o->usage;
     s->pin = o->pin;
     s->max_pinned = o->n_pinned;
-    int rc = allocate(s, (uint32_t)size_min(o->budget_bytes / slots_stride(m->expert.bytes), n_all(m)), o, e);
+    int rc = allocate(
+        s, (uint32_t)size_min(o->budget_bytes / slots_stride(m->expert.bytes), n_all(m, s->layers)), o, e);
     if (rc < 0) {
         expert_store_close(s);
         return rc;
@@ -283,7 +286,7 @@ uint32_t expert_store_n_free_slots(const struct expert_store *s)
 
 bool expert_store_holds_all(const struct expert_store *s)
 {
-    return s->tiers.device.slots.n == n_all(s->model);
+    return s->tiers.device.slots.n == n_all(s->model, s->layers);
 }
 
 const char *expert_store_describe_reader(const struct expert_store *s)
@@ -483,11 +486,11 @@ static int load_list(struct expert_store *s, const struct expert_key *keys, uint
 
 static int load_all(struct expert_store *s, const struct moeflux_progress *p, struct moeflux_err *e)
 {
-    struct expert_key *keys = mem_new(n_all(s->model), sizeof *keys, e);
+    struct expert_key *keys = mem_new(n_all(s->model, s->layers), sizeof *keys, e);
     uint32_t n = 0;
     if (!keys)
         return ERR_MEMORY;
-    for (uint32_t layer = 0; layer < s->n_layers; layer++)
+    for (uint32_t layer = s->layers.first; layer < s->layers.end; layer++)
         for (uint32_t i = 0; config_has_experts(&s->model->config, layer) && i < s->n_experts; i++)
             keys[n++] = (struct expert_key){layer, i};
     int rc = load_list(s, keys, n, false, p, e);
@@ -513,25 +516,30 @@ static int load_named(struct expert_store *s, const uint32_t *counts, uint32_t m
     return rc;
 }
 
-/* Adds a file's counts to those at hand, as usage_read does. A file of another model may name experts of a layer that has
- * none here. */
-static int read_counts(const struct model_dir *m, const char *path, uint32_t *counts, struct moeflux_err *e)
+/* Adds a file's counts of the layers to those at hand, as usage_read does. A file of another model may name experts of a
+ * layer that has none here. */
+static int read_counts(const struct model_dir *m, struct expert_layers layers, const char *path,
+                       uint32_t *counts, struct moeflux_err *e)
 {
     const struct config *c = &m->config;
     int rc = usage_read(path, c->n_layers, c->n_experts, counts, e);
-    for (uint64_t i = 0; rc > 0 && i < (uint64_t)c->n_layers * c->n_experts; i++)
-        if (counts[i] && !config_has_experts(c, (uint32_t)(i / c->n_experts)))
-            return err_set(e, ERR_FORMAT, "%s: a count for layer %u, which has no experts", path,
-                           (uint32_t)(i / c->n_experts));
+    for (uint64_t i = 0; rc > 0 && i < (uint64_t)c->n_layers * c->n_experts; i++) {
+        uint32_t layer = (uint32_t)(i / c->n_experts);
+        if (counts[i] && !config_has_experts(c, layer))
+            return err_set(e, ERR_FORMAT, "%s: a count for layer %u, which has no experts", path, layer);
+        if (layer < layers.first || layer >= layers.end)
+            counts[i] = 0;
+    }
     return rc;
 }
 
 /* The counts of the pin file, [n_layers][n_experts], or NULL with `e` filled. */
-static uint32_t *read_pin_file(const struct model_dir *m, const char *pin, struct moeflux_err *e)
+static uint32_t *read_pin_file(const struct model_dir *m, struct expert_layers layers, const char *pin,
+                               struct moeflux_err *e)
 {
     const struct config *c = &m->config;
     uint32_t *counts = mem_new((uint64_t)c->n_layers * c->n_experts, sizeof *counts, e);
-    int rc = counts ? read_counts(m, pin, counts, e) : ERR_MEMORY;
+    int rc = counts ? read_counts(m, layers, pin, counts, e) : ERR_MEMORY;
     if (rc == 0)
         err_set(e, ERR_IO, "--pin: there is no file %s", pin);
     if (rc > 0)
@@ -540,20 +548,20 @@ static uint32_t *read_pin_file(const struct model_dir *m, const char *pin, struc
     return NULL;
 }
 
-int expert_store_count_pinned(const struct model_dir *m, const char *pin, uint64_t budget_bytes,
-                              uint32_t *n_pinned, struct moeflux_err *e)
+int expert_store_count_pinned(const struct model_dir *m, struct expert_layers layers, const char *pin,
+                              uint64_t budget_bytes, uint32_t *n_pinned, struct moeflux_err *e)
 {
     uint64_t n_slots = budget_bytes / slots_stride(m->expert.bytes), room = 2 * (uint64_t)m->config.top_k;
     uint64_t n_counts = (uint64_t)m->config.n_layers * m->config.n_experts, named = 0;
     struct moeflux_err why = {0};
     *n_pinned = 0;
-    uint32_t *counts = read_pin_file(m, pin, &why);
+    uint32_t *counts = read_pin_file(m, layers, pin, &why);
     if (!counts)
         return err_set(e, why.code, "%s", why.text);
     for (uint64_t i = 0; i < n_counts; i++)
         named += counts[i] > 0;
     free(counts);
-    if (n_slots >= n_all(m) || named == 0)
+    if (n_slots >= n_all(m, layers) || named == 0)
         return 0;
     if (n_slots <= room)
         return err_set(
@@ -567,7 +575,7 @@ int expert_store_count_pinned(const struct model_dir *m, const char *pin, uint64
 static int load_pinned(struct expert_store *s, const struct moeflux_progress *p, struct moeflux_err *e)
 {
     struct moeflux_err why = {0};
-    uint32_t *counts = read_pin_file(s->model, s->pin, &why);
+    uint32_t *counts = read_pin_file(s->model, s->layers, s->pin, &why);
     int rc = counts ? load_named(s, counts, s->max_pinned, true, p, e) : err_set(e, why.code, "%s", why.text);
     free(counts);
     return rc;
@@ -583,7 +591,7 @@ static void seed_ranking(struct expert_store *s)
 
 int expert_store_load(struct expert_store *s, const struct moeflux_progress *p, struct moeflux_err *e)
 {
-    int rc = s->usage ? read_counts(s->model, s->usage, s->counts, e) : 0;
+    int rc = s->usage ? read_counts(s->model, s->layers, s->usage, s->counts, e) : 0;
     if (rc < 0)
         return rc;
     seed_ranking(s);
@@ -627,7 +635,8 @@ void expert_store_reset_stats(struct expert_store *s)
     reader_reset_stats(s->reader);
 }
 
-int expert_store_save_usage(const struct expert_store *s, const char *path, struct moeflux_err *e)
+void expert_store_copy_counts(const struct expert_store *s, uint32_t *counts)
 {
-    return usage_write(path, s->n_layers, s->n_experts, s->counts, e);
+    uint64_t first = (uint64_t)s->layers.first * s->n_experts, end = (uint64_t)s->layers.end * s->n_experts;
+    memcpy(counts + first, s->counts + first, (end - first) * sizeof *counts);
 }

@@ -23,7 +23,13 @@ struct exec_caps;
 struct model_dir;
 struct expert_store;
 
+/* The layers [first, end) of a model, of which a store provides the experts. */
+struct expert_layers {
+    uint32_t first, end;
+};
+
 struct expert_store_options {
+    struct expert_layers layers;
     uint64_t budget_bytes; /* for device slots; at least expert_store_floor_bytes */
     /* for host slots, where device memory is not mapped; 0: as few as reads need, and no cache */
     uint64_t host_slots_bytes;
@@ -37,19 +43,19 @@ struct expert_store_options {
 
 /* The smallest budget: one token's experts of one layer. */
 uint64_t expert_store_floor_bytes(const struct model_dir *m);
-/* The budget that holds every expert of the model. */
-uint64_t expert_store_full_bytes(const struct model_dir *m);
+/* The budget that holds every expert of the layers; 0: they have none. */
+uint64_t expert_store_full_bytes(const struct model_dir *m, struct expert_layers layers);
 
-/* How many experts the file `pin` pins: all that it names, but at most half of the slots that the budget pays for, and no
+/* How many experts of the layers the file `pin` pins: all that it names, but at most half of the slots that the budget pays for, and no
  * more than leave slots for two tokens' experts of one layer. 0 where every expert has a slot. ERR_IO: there is no such
  * file; ERR_FORMAT; ERR_NO_FIT: no slot can be pinned. */
-int expert_store_count_pinned(const struct model_dir *m, const char *pin, uint64_t budget_bytes,
-                              uint32_t *n_pinned, struct moeflux_err *e);
+int expert_store_count_pinned(const struct model_dir *m, struct expert_layers layers, const char *pin,
+                              uint64_t budget_bytes, uint32_t *n_pinned, struct moeflux_err *e);
 
-/* Whether the mapped files can serve as slots: device memory is host memory, the budget holds every expert, and each layer
+/* Whether the mapped files can serve as slots: device memory is host memory, the budget holds every expert of the layers, and each
  * has a file with its experts one after the other. The budget is then used for the mapping. */
-bool expert_store_may_map(const struct exec_caps *caps, const struct model_dir *m, enum reader_mode io,
-                          uint64_t budget_bytes);
+bool expert_store_may_map(const struct exec_caps *caps, const struct model_dir *m,
+                          struct expert_layers layers, enum reader_mode io, uint64_t budget_bytes);
 
 /* ERR_NO_FIT with the numbers: the budget is below the floor, or cannot be allocated. */
 int expert_store_open(struct expert_store **out, struct exec *x, const struct model_dir *m,
@@ -60,7 +66,7 @@ void expert_store_close(struct expert_store *s); /* NULL is legal */
 uint64_t expert_store_table(const struct expert_store *s, uint32_t layer);
 /* Device slots that any expert may take: all but those of pinned experts. At least one token's experts of one layer. */
 uint32_t expert_store_n_free_slots(const struct expert_store *s);
-/* Whether every expert has a device slot of its own. */
+/* Whether every expert of the store's layers has a device slot of its own. */
 bool expert_store_holds_all(const struct expert_store *s);
 /* How experts are read and why (reader_describe). */
 const char *expert_store_describe_reader(const struct expert_store *s);
@@ -100,7 +106,8 @@ struct expert_store_stats {
 struct expert_store_stats expert_store_get_stats(const struct expert_store *s);
 uint64_t expert_store_layer_wait_ns(const struct expert_store *s, uint32_t layer);
 void expert_store_reset_stats(struct expert_store *s);
-/* usage_write of all counts, including those read at open. */
-int expert_store_save_usage(const struct expert_store *s, const char *path, struct moeflux_err *e);
+/* Puts the counts of the store's layers, including those read at open, in their place: counts is u32 [n_layers][n_experts]
+ * of the whole model. */
+void expert_store_copy_counts(const struct expert_store *s, uint32_t *counts);
 
 #endif

@@ -1,4 +1,4 @@
-/* prefix.h - prompts that begin alike: what the sequence has of a prompt already is not computed again.
+/* prefix.h - prompts with a common prefix: what the KV cache and the states hold of it is not computed again.
  *
  * Where the model has recurrent layers, the sequence can go back to checkpoints only, so that a prompt is evaluated in
  * pieces which end where a later one may part from it. */

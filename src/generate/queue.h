@@ -42,7 +42,7 @@ struct queue_item *queue_add(struct queue *q);
 void queue_remove(struct queue *q, size_t idx);
 
 /* The next one to compute: the first without a result, or one that has much more in common with what was computed last.
- * None waits for more than QUEUE_MAX others: those that begin alike may never end. NULL: there is none. */
+ * None waits for more than QUEUE_MAX others: requests with a common prefix may never end. NULL: there is none. */
 struct queue_item *queue_choose(struct queue *q);
 
 /* Brings the sequence to the end of the item's prompt, with its logits, and gives it a sampler with `seed`. *n_reused:

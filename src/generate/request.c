@@ -111,27 +111,10 @@ static int collect_fields(struct request *r, json_t *root, struct moeflux_err *e
     return 0;
 }
 
-/* A parsed value takes far more memory than its text. This counts too many rather than too few: what opens or separates
- * values outside of texts. */
-static size_t count_values(const char *text, size_t len)
-{
-    size_t n = 0;
-    bool in_text = false;
-    for (size_t i = 0; i < len; i++) {
-        if (in_text && text[i] == '\\')
-            i++;
-        else if (text[i] == '"')
-            in_text = !in_text;
-        else
-            n += !in_text && (text[i] == ',' || text[i] == '[' || text[i] == '{');
-    }
-    return n;
-}
-
 static int parse(struct request *r, const char *text, size_t len, struct moeflux_err *e)
 {
     json_error_t why;
-    if (count_values(text, len) > MAX_VALUES)
+    if (json_count_values(text, len) > MAX_VALUES)
         return err_set(e, ERR_FORMAT, "line %" PRIu64 ": more than %d values", r->line, MAX_VALUES);
     json_t *root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &why);
     if (!root)

@@ -3,11 +3,14 @@
 #include "ops/attention.h"
 #include "ops/gemm_plan.h"
 
-/* Most positions of one split. lavapipe silently ends a shader's loops after 65,535 turns, all loops together. */
+/* Most positions of one split. lavapipe silently ends a shader's loops after 65,535 turns, all loops together;
+ * attention/prefill.comp takes up to three turns a position. */
 enum { SOFTWARE_SPLIT_POSITIONS = 16384, NO_LIMIT = 1 << 30 };
 
 /* BLOCK of attention/decode.comp: the positions that a subgroup takes at once. */
 enum { POSITIONS_AT_ONCE = 4 };
+/* Its workgroups that keep a GPU busy. */
+enum { WANTED_GROUPS = 256 };
 
 /* ROWS of attention/prefill.comp; its workgroups that keep a GPU busy; positions that are worth a split; tokens from which
  * its tiles are better filled than not; value channels that its registers and shared memory have room for. */
@@ -22,26 +25,19 @@ enum { LONG_POSITIONS = 12288 };
  * heads), keys and values of 256 take 3.9 ms alone, when registers spill, and 2.3 shared. */
 enum { MOST_ALONE = 384 };
 
-/* Workgroups that keep a GPU busy; a software device has few cores and no latency to hide. */
-static uint32_t wanted_groups(const struct exec_caps *c)
-{
-    return c->is_software ? 1 : 256;
-}
-
 static uint32_t vecs_for(uint32_t dim, uint32_t subgroup)
 {
     return div_up(dim, 4 * subgroup);
 }
 
 /* Query heads of a team: more share the loads of a key head, but their queries and sums fill a GPU's registers (eight
- * of 256 channels are too many), and a software device's compiler takes long over what is unrolled (eight of 256
- * channels 9 s, sixteen 23). */
+ * of 256 channels are too many). */
 static uint32_t group_for(const struct exec_caps *c, const struct attention_shape *s)
 {
     uint32_t all = s->n_heads / s->n_kv_heads, keys = vecs_for(s->key_dim, c->subgroup_size);
-    uint32_t both = keys + vecs_for(s->value_dim, c->subgroup_size), most = c->is_software ? 8 : 4;
+    uint32_t both = keys + vecs_for(s->value_dim, c->subgroup_size), most = 4;
     if (s->latent)
-        most = c->is_software ? 64 / keys : (uint32_t)size_min(4, 24 / both);
+        most = (uint32_t)size_min(most, 24 / both);
     uint32_t group = (uint32_t)size_max(1, size_min(all, most));
     while (all % group)
         group--;
@@ -51,7 +47,7 @@ static uint32_t group_for(const struct exec_caps *c, const struct attention_shap
 /* Subgroups of a workgroup that share heads: what each of them adds up takes its share of shared memory. */
 static uint32_t members_for(const struct exec_caps *c, uint64_t bytes)
 {
-    uint32_t n = c->is_software ? 1 : (uint32_t)size_min(8, c->max_workgroup / c->subgroup_size);
+    uint32_t n = (uint32_t)size_min(8, c->max_workgroup / c->subgroup_size);
     while (n > 1 && n * bytes + 4096 > c->max_shared_bytes)
         n--;
     return n;
@@ -60,7 +56,7 @@ static uint32_t members_for(const struct exec_caps *c, uint64_t bytes)
 /* Where all heads share their keys, subgroups with heads of their own share the loads. */
 static uint32_t teams_for(const struct exec_caps *c, uint32_t n_groups)
 {
-    uint32_t n = c->is_software ? 1 : (uint32_t)size_min(8, c->max_workgroup / c->subgroup_size);
+    uint32_t n = (uint32_t)size_min(8, c->max_workgroup / c->subgroup_size);
     while (n_groups % n)
         n--;
     return n;
@@ -74,11 +70,11 @@ static struct attention_plan plan_for(const struct attention_shape *s, const str
     p.teams = s->latent ? teams_for(caps, n_groups) : 1;
     if (!s->latent)
         p.members = members_for(caps, sums);
-    p.max_splits = (uint32_t)size_max(1, wanted_groups(caps) / (n_groups / p.teams));
+    p.max_splits = (uint32_t)size_max(1, WANTED_GROUPS / (n_groups / p.teams));
     p.min_positions = POSITIONS_AT_ONCE * p.members;
     p.most_positions = caps->is_software ? SOFTWARE_SPLIT_POSITIONS : NO_LIMIT;
-    bool has_prefill = !caps->is_software && caps->max_workgroup >= 256 &&
-                       s->value_dim <= (s->latent ? PREFILL_MAX_LATENT : PREFILL_MAX_DIM);
+    bool has_prefill =
+        caps->max_workgroup >= 256 && s->value_dim <= (s->latent ? PREFILL_MAX_LATENT : PREFILL_MAX_DIM);
     p.prefill_from = has_prefill ? PREFILL_TOKENS : UINT32_MAX;
     p.long_from = has_prefill && s->n_heads / s->n_kv_heads >= PREFILL_ROWS ? LONG_POSITIONS : UINT32_MAX;
     return p;
@@ -89,8 +85,7 @@ static int open_decode(struct attention *op, struct exec *x, struct moeflux_err 
     const struct attention_shape *s = &op->shape;
     const struct attention_plan *p = &op->gpu.plan;
     struct exec_caps caps = exec_get_caps(x);
-    uint32_t group =
-        (uint32_t)size_min(caps.max_workgroup, size_round_up(caps.is_software ? 64 : 256, p->subgroup));
+    uint32_t group = (uint32_t)size_min(caps.max_workgroup, size_round_up(256, p->subgroup));
     const uint32_t score[KV_N_SPEC] = {p->subgroup,
                                        p->teams * p->members * p->subgroup,
                                        p->group,
@@ -102,9 +97,8 @@ static int open_decode(struct attention *op, struct exec *x, struct moeflux_err 
                                        [KV_FLAT_SPEC] = s->flat};
     const uint32_t merge[] = {p->subgroup, group - group % p->subgroup};
     /* Prompts alone have keys and values outside the cache. */
-    int rc = (s->flat ? exec_kernel_later : exec_kernel)(
-        x, &op->gpu.score, caps.has_wide ? "attention_decode_wide" : "attention_decode",
-        sizeof(struct attention_args), score, KV_N_SPEC, e);
+    int rc = (s->flat ? exec_kernel_later : exec_kernel)(x, &op->gpu.score, "attention_decode",
+                                                         sizeof(struct attention_args), score, KV_N_SPEC, e);
     if (rc == 0)
         rc = exec_kernel(x, &op->gpu.merge, "attention_merge", sizeof(struct attention_merge_args), merge, 2,
                          e);
@@ -164,11 +158,11 @@ static bool takes_prefill(const struct attention_plan *p, uint32_t n, uint32_t n
 static uint32_t splits_for(const struct attention *op, uint32_t n_kv_heads, uint32_t n, uint32_t n_pos)
 {
     const struct attention_plan *p = &op->gpu.plan;
+    uint64_t useful = size_min(p->max_splits / n, div_up(n_pos, p->min_positions));
     if (takes_prefill(p, n, n_pos)) {
         uint64_t groups = (uint64_t)n_kv_heads * prefill_tiles(&op->shape, n);
-        return (uint32_t)size_max(1, size_min(PREFILL_GROUPS / groups, n_pos / PREFILL_SPLIT_POSITIONS));
+        useful = size_min(PREFILL_GROUPS / groups, n_pos / PREFILL_SPLIT_POSITIONS);
     }
-    uint64_t useful = size_min(p->max_splits / n, div_up(n_pos, p->min_positions));
     return (uint32_t)size_max(div_up(n_pos, p->most_positions), useful);
 }
 

@@ -43,8 +43,7 @@ struct delta {
      * recurrence, the norms */
     struct {
         struct kernel single;
-        struct kernel prep[2], scan, blocks, walk, out; /* prep; scan, or blocks and walk; out */
-        uint32_t n_prep;                                /* 2: keys and values are prepared apart */
+        struct kernel prep, scan, blocks, walk, out; /* prep; scan, or blocks and walk; out */
         uint32_t scan_from, walk_from; /* tokens from which on they are taken; UINT32_MAX: never */
         uint32_t scan_rows, walk_rows; /* of a workgroup */
     } gpu;

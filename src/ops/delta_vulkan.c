@@ -5,11 +5,11 @@
 #include "base/mem.h"
 #include "ops/delta.h"
 
-/* Lanes that share a row of S: a whole subgroup on a GPU, so that a lane needs few elements of q and k and rows are read
- * side by side; a software device does better without the exchange between lanes. */
+/* Lanes that share a row of S: a whole subgroup, so that a lane needs few elements of q and k and rows are read side by
+ * side. */
 static uint32_t parts_for(const struct exec_caps *c, uint32_t k_dim)
 {
-    uint32_t parts = c->is_software ? 1 : c->subgroup_size;
+    uint32_t parts = c->subgroup_size;
     while (parts > 1 && parts > k_dim)
         parts /= 2;
     return parts;
@@ -32,13 +32,13 @@ uint64_t delta_scratch(const struct delta_shape *s, const struct exec_caps *caps
     return (uint64_t)n * prepared_row(s) + (uint64_t)div_up(n, DELTA_BLOCK) * s->n_v * DELTA_COEFS;
 }
 
-/* Lanes that share a row of delta_scan. Tokens from which on it and delta_walk are the faster way (H200, lavapipe). */
-enum { SCAN_PARTS = 8, SCAN_FROM = 16, WALK_FROM = 32, FROM_SOFTWARE = 8, PREP_WORKGROUP = 128 };
-/* A workgroup of delta_walk on a GPU has 32 rows of 128 columns, so that the rows of 32 heads keep 128 workgroups busy: two
- * for 8 lanes each take half the reads of shared memory that one would. The tokens of a stage take longer than memory
- * does to answer. A software device has the reads to save alone. bench_delta --tiles compares (H200, 2,048 tokens of
- * 35B-A3B: 290 us; stages of 8 tokens 330, of 32 290, one row for 8 lanes 330, four 599). */
-enum { WALK_WORKGROUP = 128, WALK_EACH = 2, WALK_EACH_SOFTWARE = 4, WALK_STAGE = 16, WALK_COLS = 16 };
+/* Lanes that share a row of delta_scan. Tokens from which on it and delta_walk are the faster way (H200). */
+enum { SCAN_PARTS = 8, SCAN_FROM = 16, WALK_FROM = 32, PREP_WORKGROUP = 128 };
+/* A workgroup of delta_walk has 32 rows of 128 columns, so that the rows of 32 heads keep 128 workgroups busy: two for 8
+ * lanes each take half the reads of shared memory that one would. The tokens of a stage take longer than memory does to
+ * answer. bench_delta --tiles compares (H200, 2,048 tokens of 35B-A3B: 290 us; stages of 8 tokens 330, of 32 290, one row
+ * for 8 lanes 330, four 599). */
+enum { WALK_WORKGROUP = 128, WALK_EACH = 2, WALK_STAGE = 16, WALK_COLS = 16 };
 
 static uint32_t tile_rows(const struct delta_tile *t)
 {
@@ -54,7 +54,7 @@ static struct delta_tile choose_tile(const struct delta_shape *s, const struct e
 {
     struct delta_tile t = {.workgroup = (uint32_t)size_round_up(WALK_WORKGROUP, c->subgroup_size),
                            .parts = 2 * DELTA_BLOCK,
-                           .each = c->is_software ? WALK_EACH_SOFTWARE : WALK_EACH,
+                           .each = WALK_EACH,
                            .stage = WALK_STAGE};
     if (s->tile.workgroup)
         return s->tile;
@@ -81,7 +81,7 @@ static int open_walk(struct delta *op, struct exec *x, const struct delta_shape 
         return 0;
     const uint32_t blocks[] = {caps.subgroup_size, s->k_dim},
                    walk[] = {caps.subgroup_size, t.workgroup, t.parts, t.each, t.stage, s->k_dim, s->v_dim};
-    op->gpu.walk_from = s->form == DELTA_BLOCKS ? 1 : caps.is_software ? FROM_SOFTWARE : WALK_FROM;
+    op->gpu.walk_from = s->form == DELTA_BLOCKS ? 1 : WALK_FROM;
     op->gpu.walk_rows = tile_rows(&t);
     int rc = exec_kernel_later(x, &op->gpu.blocks, "delta_prefill_blocks",
                                sizeof(struct delta_prefill_blocks_args), blocks, 2, e);
@@ -95,28 +95,19 @@ static int open_scan(struct delta *op, struct exec *x, const struct delta_shape 
     struct exec_caps caps = exec_get_caps(x);
     uint32_t subgroup = caps.subgroup_size, parts = (uint32_t)size_min(SCAN_PARTS, subgroup);
     const uint32_t scan[] = {subgroup, parts, s->k_dim, s->v_dim};
-    op->gpu.scan_from = s->form != DELTA_FASTER ? 1 : caps.is_software ? FROM_SOFTWARE : SCAN_FROM;
+    op->gpu.scan_from = s->form != DELTA_FASTER ? 1 : SCAN_FROM;
     op->gpu.scan_rows = subgroup / parts;
     return exec_kernel_later(x, &op->gpu.scan, "delta_prefill_scan", sizeof(struct delta_prefill_scan_args),
                              scan, 4, e);
 }
 
-/* A software device would compute both sides of the branch between keys and values in every workgroup. */
 static int open_prep(struct delta *op, struct exec *x, const struct delta_shape *s, struct moeflux_err *e)
 {
     struct exec_caps caps = exec_get_caps(x);
     uint64_t lanes = size_min(PREP_WORKGROUP, size_max(s->k_dim, s->v_dim));
-    int rc = 0;
-    op->gpu.n_prep = caps.is_software ? 2 : 1;
-    for (uint32_t i = 0; rc == 0 && i < op->gpu.n_prep; i++) {
-        uint32_t part = op->gpu.n_prep == 1 ? DELTA_PREP_ALL : i == 0 ? DELTA_PREP_KEYS : DELTA_PREP_VALUES;
-        const uint32_t prep[] = {caps.subgroup_size, (uint32_t)size_round_up(lanes, caps.subgroup_size),
-                                 s->k_dim,           s->v_dim,
-                                 s->conv_kernel,     part};
-        rc = exec_kernel_later(x, &op->gpu.prep[i], "delta_prefill_prep", sizeof(struct delta_args), prep, 6,
-                               e);
-    }
-    return rc;
+    const uint32_t prep[] = {caps.subgroup_size, (uint32_t)size_round_up(lanes, caps.subgroup_size), s->k_dim,
+                             s->v_dim, s->conv_kernel};
+    return exec_kernel_later(x, &op->gpu.prep, "delta_prefill_prep", sizeof(struct delta_args), prep, 5, e);
 }
 
 static int open_chunk_kernels(struct delta *op, struct exec *x, const struct delta_shape *s,
@@ -146,8 +137,7 @@ int delta_vulkan_open(struct delta *op, struct exec *x, struct moeflux_err *e)
                        "delta net: heads of %u and %u channels do not fit %u bytes of shared memory",
                        s->k_dim, s->v_dim, caps.max_shared_bytes);
     uint32_t parts = parts_for(&caps, s->k_dim), subgroup = caps.subgroup_size;
-    uint64_t lanes =
-        size_round_up(size_min((uint64_t)s->v_dim * parts, caps.is_software ? 128 : 1024), subgroup);
+    uint64_t lanes = size_round_up(size_min((uint64_t)s->v_dim * parts, 1024), subgroup);
     uint32_t workgroup = (uint32_t)size_min(lanes, caps.max_workgroup - caps.max_workgroup % subgroup);
     const uint32_t spec[] = {subgroup, workgroup, parts, s->k_dim, s->v_dim, s->conv_kernel};
     int rc = exec_kernel(x, &op->gpu.single, "delta_decode", sizeof(struct delta_args), spec, 6, e);
@@ -190,18 +180,6 @@ static void run_walk(const struct delta *op, struct exec *x, const struct delta_
     exec_dispatch(x, &op->gpu.walk, &walk, s->n_v, div_up(s->v_dim, op->gpu.walk_rows), 1);
 }
 
-static void run_prep(const struct delta *op, struct exec *x, const struct delta_args *a)
-{
-    uint32_t runs = div_up(a->n, DELTA_RUN);
-    if (op->gpu.n_prep == 1) {
-        exec_dispatch(x, &op->gpu.prep[0], a, runs, a->n_k + a->n_v, 1);
-        return;
-    }
-    exec_dispatch(x, &op->gpu.prep[0], a, runs, a->n_k, 1);
-    exec_beside(x); /* other channels */
-    exec_dispatch(x, &op->gpu.prep[1], a, runs, a->n_v, 1);
-}
-
 /* `a` is what the single kernel would get. */
 static void run_chunk(const struct delta *op, struct exec *x, const struct delta_call *call,
                       const struct delta_args *a)
@@ -217,7 +195,7 @@ static void run_chunk(const struct delta *op, struct exec *x, const struct delta
                                                .n_v = s->n_v,
                                                .eps = s->eps};
     prep.dst = call->scratch;
-    run_prep(op, x, &prep);
+    exec_dispatch(x, &op->gpu.prep, &prep, div_up(call->n, DELTA_RUN), s->n_k + s->n_v, 1);
     if (call->n >= op->gpu.walk_from)
         run_walk(op, x, call);
     else

@@ -4,6 +4,7 @@
  * g_t, u_t (the shared expert's gate and up rows) stand behind the n_experts router logits of shared_in[t]: the product
  * that made the logits made them too. With shared_gate a logit stands between, w_t is its sigmoid; else w_t = 1. Experts are found through a table of addresses
  * [n_experts] on the device; the caller fills in every expert that idx names before the batch is submitted.
+ * A part of down alone: routed experts where shared_down.cols is 0, the shared one with only_shared (no up, no act).
  * Sums run in the router's order, then the shared part, then the residual. hidden, inner and shared_inner are
  * multiples of PRODUCT_COLS and of their formats' groups. */
 #ifndef MOEFLUX_OPS_EXPERTS_H
@@ -56,7 +57,8 @@ struct experts_call {
     uint64_t f16_scratch;            /* f16 [n][shared_inner], of shared_out; 0: it stays float32 */
     const struct linear *shared_out; /* shared_down as a product; unused without a shared expert */
     uint64_t skip;                   /* up: bit k leaves out the k-th expert of each token, for k < 64 */
-    bool more; /* for a chunk that experts_takes_waves: experts that the table lacks (0) come later */
+    bool only_shared; /* down: the routed experts are computed elsewhere; idx and table are valid */
+    bool more;        /* for a chunk that experts_takes_waves: experts that the table lacks (0) come later */
 };
 
 /* Floats of scratch for chunks of up to n tokens. */

@@ -373,11 +373,11 @@ static void mix_token(void *ctx, uint32_t t, uint32_t thread)
           *sum = j->parts + (uint64_t)t * s->top_k * s->hidden;
     const float *w = host_floats(c->weights) + (uint64_t)t * s->top_k;
     (void)thread;
-    for (uint32_t r = 0; r < s->hidden; r++)
+    for (uint32_t r = 0; s->top_k > 0 && r < s->hidden; r++)
         sum[r] *= w[0];
     for (uint32_t k = 1; k < s->top_k; k++)
         j->loops->add_scaled(sum, sum + (uint64_t)k * s->hidden, w[k], s->hidden);
-    for (uint32_t r = 0; r < s->hidden; r++)
+    for (uint32_t r = 0; s->top_k > 0 && r < s->hidden; r++)
         x[r] += sum[r];
     if (inner == 0)
         return;
@@ -434,8 +434,9 @@ uint64_t experts_cpu_host_bytes(const struct experts_shape *s, uint32_t n)
 
 int experts_down_cpu(const void *self, const void *what, struct host *h)
 {
-    const struct experts_shape *s = &((const struct experts *)self)->shape;
+    struct experts_shape shape = ((const struct experts *)self)->shape, *s = &shape;
     const struct experts_call *c = what;
+    shape.top_k = c->only_shared ? 0 : shape.top_k;
     struct job j = {.shape = s,
                     .call = c,
                     .loops = loops_of(h),

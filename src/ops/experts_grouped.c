@@ -33,13 +33,10 @@ static int add_tiles(struct experts_grouped *op, struct exec *x, const struct ex
 static int open_tiles(struct experts_grouped *op, struct exec *x, const struct experts_shape *s,
                       struct moeflux_err *e)
 {
-    static const uint32_t software[GEMM_TILES] = {UINT32_MAX, UINT32_MAX, 0, 12},
-                          gpu[GEMM_TILES] = {0, 12, 28, 192}, f16[GEMM_TILES] = {0, 12, 34, 72};
-    const uint32_t *from = exec_get_caps(x).is_software ? software : op->is_f16 ? f16 : gpu;
+    static const uint32_t f32[GEMM_TILES] = {0, 12, 28, 192}, f16[GEMM_TILES] = {0, 12, 34, 72};
     int rc = 0;
     for (uint32_t i = 0; rc == 0 && i < GEMM_TILES; i++)
-        if (from[i] < UINT32_MAX)
-            rc = add_tiles(op, x, s, (enum gemm_tile)i, from[i], e);
+        rc = add_tiles(op, x, s, (enum gemm_tile)i, op->is_f16 ? f16[i] : f32[i], e);
     return rc;
 }
 
@@ -51,7 +48,7 @@ int experts_grouped_open(struct experts_grouped *op, struct exec *x, const struc
     /* The sort counts in shared memory. */
     if (!gemm_is_possible(x) || 8 * ((uint64_t)s->n_experts + GROUP) > c.max_shared_bytes)
         return 0;
-    op->from = c.is_software ? 4 : 16;
+    op->from = 16;
     op->is_f16 = gemm_has_f16(x);
     op->mix_group = (uint32_t)size_min(GROUP, c.max_workgroup);
     const uint32_t sort[] = {op->mix_group, s->n_experts};
@@ -172,13 +169,14 @@ void experts_grouped_down(const struct experts_grouped *op, struct exec *x, cons
                                                  .shared_in = call->shared_in,
                                                  .shared_act = at.shared_act,
                                                  .x = call->x,
-                                                 .top_k = s->top_k,
+                                                 .top_k = call->only_shared ? 0 : s->top_k,
                                                  .hidden = s->hidden,
                                                  .shared_at = s->n_experts + s->shared_gate,
                                                  .is_gated = s->shared_gate,
                                                  .shared_inner = call->shared_down.cols,
                                                  .shared_stride = call->shared_stride};
-    exec_dispatch(x, &t->down, &down, div_up(s->hidden, t->rows), most_tiles(s, call, t->tokens), 1);
+    if (!call->only_shared)
+        exec_dispatch(x, &t->down, &down, div_up(s->hidden, t->rows), most_tiles(s, call, t->tokens), 1);
     if (call->more)
         return;
     exec_dispatch(x, &op->mix, &mix, div_up(s->hidden + call->shared_down.cols, 4 * op->mix_group), call->n,

@@ -84,7 +84,7 @@ int experts_down_ref(const void *self, const void *what, struct host *h)
     for (uint32_t t = 0; sum && in && row && t < c->n; t++) {
         for (uint32_t r = 0; r < s->hidden; r++)
             sum[r] = 0;
-        for (uint32_t k = 0; k < s->top_k; k++)
+        for (uint32_t k = 0; k < s->top_k && !c->only_shared; k++)
             ref_down_routed(s, c, (uint64_t)t * s->top_k + k, sum, in, row);
         if (c->shared_down.cols)
             ref_down_shared(s, c, t, sum, in, row);

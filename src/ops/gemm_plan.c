@@ -5,13 +5,12 @@
 #include "args.h"
 #include "exec/kernel.h"
 
-/* Invocations of a workgroup along the rows and along the tokens, on a GPU. */
+/* Invocations of a workgroup along the rows and along the tokens. */
 enum { SIDE = 16 };
 
 bool gemm_is_possible(const struct exec *x)
 {
-    struct exec_caps c = exec_get_caps(x);
-    return c.is_software ? c.has_wide : c.max_workgroup >= SIDE * SIDE;
+    return exec_get_caps(x).max_workgroup >= SIDE * SIDE;
 }
 
 struct gemm_plan gemm_plan_for(const struct exec *x, enum gemm_tile tile, uint32_t formats)
@@ -24,13 +23,6 @@ struct gemm_plan gemm_plan_for(const struct exec *x, enum gemm_tile tile, uint32
                             [GEMM_TILE_64] = {4, 4, 32},
                             [GEMM_TILE_128] = {8, 8, 16}};
     struct exec_caps c = exec_get_caps(x);
-    if (c.is_software) {
-        uint32_t rows = 4, tokens = tile == GEMM_TILE_128 ? 16 : 8;
-        return (struct gemm_plan){.spec = {c.subgroup_size, c.subgroup_size, rows, tokens, 32, formats, 1},
-                                  .rows = rows * c.subgroup_size,
-                                  .tokens = tokens,
-                                  .variant = "_wide"};
-    }
     uint32_t rows = shapes[tile].rows, tokens = shapes[tile].tokens;
     return (struct gemm_plan){
         .spec = {c.subgroup_size, SIDE * SIDE, rows, tokens, shapes[tile].depth, formats, 1},

@@ -15,14 +15,14 @@ enum { GEMM_N_SPEC = 7 };
 struct gemm_plan {
     uint32_t spec[GEMM_N_SPEC];
     uint32_t rows, tokens; /* of a workgroup */
-    const char *variant;   /* of the kernel: "", "_wide" for software devices, "_coop" */
+    const char *variant;   /* of the kernel: "", "_coop" */
 };
 
 /* The device can run kernels/lib/gemm.glsl. */
 bool gemm_is_possible(const struct exec *x);
 
-/* How many tokens a tile has: on a GPU 16, 32, 64 or 128, on a software device 8 or, GEMM_TILE_128, 16. A tile costs as
- * much when it is partly filled; large ones make more of a weight, small ones keep more of the device busy. */
+/* How many tokens a tile has. It costs as much when it is partly filled; large ones make more of a weight, small ones
+ * keep more of the device busy. */
 enum gemm_tile { GEMM_TILE_16, GEMM_TILE_32, GEMM_TILE_64, GEMM_TILE_128, GEMM_TILES };
 
 /* formats: bit f is set when a matrix is stored as FORMAT_f. */

@@ -2,12 +2,9 @@
 #ifndef MOEFLUX_OPS_GEMV_PLAN_H
 #define MOEFLUX_OPS_GEMV_PLAN_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
-struct moeflux_err;
 struct exec;
-struct kernel;
 
 /* The constants of gemv.glsl in order. */
 enum {
@@ -30,13 +27,8 @@ struct gemv_shape {
 /* The specialisation of gemv.glsl for a device, and the rows (of each matrix) that one workgroup computes. */
 struct gemv_plan {
     uint32_t spec[GEMV_N_SPEC];
-    uint32_t workgroup_rows, workgroup, tokens, matrices;
-    bool wide; /* run the variant for software devices, X_wide */
+    uint32_t workgroup_rows, workgroup, tokens;
 };
-struct gemv_plan gemv_plan_for(const struct exec *x, const struct gemv_shape *shape);
-
-/* exec_kernel for a kernel on gemv.glsl that has a variant for software devices, `name`_wide. */
-int gemv_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes,
-                const struct gemv_plan *p, struct moeflux_err *e);
+struct gemv_plan gemv_plan_for(const struct exec *x, const struct gemv_shape *s);
 
 #endif

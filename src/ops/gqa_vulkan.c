@@ -7,7 +7,7 @@ int gqa_vulkan_open(struct gqa *op, struct exec *x, struct moeflux_err *e)
     const struct gqa_shape *s = &op->shape;
     struct exec_caps caps = exec_get_caps(x);
     uint32_t subgroup = caps.subgroup_size;
-    uint32_t group = caps.is_software ? subgroup : (uint32_t)size_round_up(s->head_dim, subgroup);
+    uint32_t group = (uint32_t)size_round_up(s->head_dim, subgroup);
     group = (uint32_t)size_min(group, caps.max_workgroup - caps.max_workgroup % subgroup);
     const uint32_t spec[KV_N_SPEC] = {subgroup, group, div_up(s->head_dim, group), [KV_SPEC] = s->kv_type};
     return exec_kernel(x, &op->prepare, "gqa_prepare", sizeof(struct gqa_prepare_args), spec, KV_N_SPEC, e);

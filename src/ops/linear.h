@@ -33,21 +33,12 @@ enum linear_path {
     LINEAR_PATHS
 };
 
-enum { LINEAR_MAX_PASSES = 4 };
-
-/* One dispatch: neighbouring segments of the table. */
-struct linear_pass {
-    struct kernel kernel;
-    uint32_t first, n_segments, blocks;
-    uint32_t later_blocks[LINEAR_MAX_SEGMENTS - 1]; /* see linear_args */
-};
-
-/* The dispatches of one path: one on a GPU. A software device computes both sides of every branch and so gets one for
- * each storage format. */
+/* The dispatch of one path. */
 struct linear_plan {
-    struct linear_pass passes[LINEAR_MAX_PASSES];
-    uint32_t n_passes;
-    uint32_t tokens; /* of a workgroup */
+    struct kernel kernel;
+    uint32_t blocks;                                /* of rows */
+    uint32_t later_blocks[LINEAR_MAX_SEGMENTS - 1]; /* see linear_args */
+    uint32_t tokens;                                /* of a workgroup */
 };
 
 struct linear_vulkan {

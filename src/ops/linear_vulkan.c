@@ -62,9 +62,8 @@ static struct tile tile_for(const struct exec *x, enum linear_path path, const s
                                  : gemm_plan_for(x, gemm_tile_for(path), formats);
         return (struct tile){.kind = TILE_GEMM, .gemm = p, .rows = p.rows, .tokens = p.tokens};
     }
-    /* Rows on lanes: a workgroup has rows of one matrix. Columns on lanes: all of them keep the device busy. */
-    uint32_t rows = exec_get_caps(x).is_software ? op->rows : op->rows * op->n_stacked;
-    const struct gemv_shape shape = {rows, op->cols, path == LINEAR_GEMV_FEW ? FEW_TOKENS : 1, formats, 1};
+    const struct gemv_shape shape = {op->rows * op->n_stacked, op->cols,
+                                     path == LINEAR_GEMV_FEW ? FEW_TOKENS : 1, formats, 1};
     struct gemv_plan p = gemv_plan_for(x, &shape);
     return (struct tile){.kind = TILE_GEMV, .gemv = p, .rows = p.workgroup_rows, .tokens = p.tokens};
 }
@@ -75,54 +74,34 @@ static int make_kernel(struct exec *x, struct kernel *k, const struct tile *t, s
     if (t->kind == TILE_PLAIN)
         return exec_kernel(x, k, "linear_plain", bytes, t->plain, PLAIN_N_SPEC, e);
     return t->kind == TILE_GEMM ? gemm_kernel(x, k, "linear_prefill", bytes, &t->gemm, e)
-                                : gemv_kernel(x, k, "linear_decode", bytes, &t->gemv, e);
+                                : exec_kernel(x, k, "linear_decode", bytes, t->gemv.spec, GEMV_N_SPEC, e);
 }
 
-/* Appends the segments whose format is in `formats` to the table as one pass. */
-static int plan_pass(struct linear *op, enum linear_path path, struct exec *x, uint32_t formats,
-                     struct linear_segment *table, struct moeflux_err *e)
-{
-    struct tile p = tile_for(x, path, op, formats);
-    struct linear_plan *plan = &op->gpu.paths[path];
-    struct linear_pass *pass = &plan->passes[plan->n_passes];
-    uint32_t row = 0;
-    plan->tokens = p.tokens;
-    memset(pass->later_blocks, 0xff, sizeof pass->later_blocks);
-    if (plan->n_passes > 0)
-        pass->first = pass[-1].first + pass[-1].n_segments;
-    for (uint32_t i = 0; i < op->n_segments; row += op->w[i++].rows) {
-        const struct weights *w = &op->w[i];
-        if (!(formats >> w->format & 1))
-            continue;
-        if (pass->n_segments > 0)
-            pass->later_blocks[pass->n_segments - 1] = pass->blocks;
-        table[pass->first + pass->n_segments++] = (struct linear_segment){.weight = w->weight,
-                                                                          .scales = w->scales,
-                                                                          .biases = w->biases,
-                                                                          .rows = w->rows,
-                                                                          .format = w->format,
-                                                                          .first_row = row,
-                                                                          .first_block = pass->blocks};
-        pass->blocks += div_up(w->rows, p.rows);
-    }
-    if (pass->n_segments == 0)
-        return 0;
-    plan->n_passes++;
-    return make_kernel(x, &pass->kernel, &p, e);
-}
-
+/* table: the path's, an entry for each segment. */
 static int plan_path(struct linear *op, enum linear_path path, struct exec *x, struct linear_segment *table,
                      struct moeflux_err *e)
 {
-    uint32_t formats = 0;
+    struct linear_plan *plan = &op->gpu.paths[path];
+    uint32_t formats = 0, row = 0;
     for (uint32_t i = 0; i < op->n_segments; i++)
         formats |= 1u << op->w[i].format;
-    if (!exec_get_caps(x).is_software)
-        return plan_pass(op, path, x, formats, table, e);
-    int rc = 0;
-    for (uint32_t f = 0; rc == 0 && f < LINEAR_MAX_PASSES; f++)
-        rc = plan_pass(op, path, x, formats & 1u << f, table, e);
-    return rc;
+    struct tile t = tile_for(x, path, op, formats);
+    plan->tokens = t.tokens;
+    memset(plan->later_blocks, 0xff, sizeof plan->later_blocks);
+    for (uint32_t i = 0; i < op->n_segments; row += op->w[i++].rows) {
+        const struct weights *w = &op->w[i];
+        if (i > 0)
+            plan->later_blocks[i - 1] = plan->blocks;
+        table[i] = (struct linear_segment){.weight = w->weight,
+                                           .scales = w->scales,
+                                           .biases = w->biases,
+                                           .rows = w->rows,
+                                           .format = w->format,
+                                           .first_row = row,
+                                           .first_block = plan->blocks};
+        plan->blocks += div_up(w->rows, t.rows);
+    }
+    return make_kernel(x, &plan->kernel, &t, e);
 }
 
 /* Rows times tokens of 32 tiles of 64 x 64 and of 256 of 128 x 128; of 128 in float16, of 64 x 64 and of 128 x 128. */
@@ -133,20 +112,16 @@ enum {
     F16_LARGE_WORK = 128 * 128 * 128
 };
 
-/* The number of tokens from which each path is the fastest. On lavapipe (2048 x 2048, q4) four tokens take 15 ms one
- * way, up to eight 1.9 ms the other. */
+/* The number of tokens from which each path is the fastest. */
 static void set_limits(struct linear *op, const struct exec *x)
 {
-    static const uint32_t software[LINEAR_PATHS] = {0, UINT32_MAX, 2, 9}, gpu[LINEAR_PATHS] = {0, 2, 16, 256},
-                          neither[LINEAR_PATHS] = {0, 2, UINT32_MAX, UINT32_MAX};
-    bool is_software = exec_get_caps(x).is_software, has_f16 = gemm_has_f16(x) && !is_uneven(op);
+    bool has_gemm = gemm_is_possible(x) && !is_uneven(op), has_f16 = gemm_has_f16(x) && !is_uneven(op);
     uint32_t rows = op->rows * op->n_stacked, *from = op->gpu.from;
-    memcpy(from, !gemm_is_possible(x) || is_uneven(op) ? neither : is_software ? software : gpu, sizeof gpu);
+    from[LINEAR_GEMV] = 0;
+    from[LINEAR_GEMV_FEW] = 2;
     /* Few tiles leave most of a GPU idle. */
-    if (from[LINEAR_GEMM] < UINT32_MAX && !is_software)
-        from[LINEAR_GEMM] = (uint32_t)size_max(from[LINEAR_GEMM], GEMM_WORK / rows);
-    if (from[LINEAR_GEMM_LARGE] < UINT32_MAX && !is_software)
-        from[LINEAR_GEMM_LARGE] = (uint32_t)size_max(from[LINEAR_GEMM_LARGE], GEMM_LARGE_WORK / rows);
+    from[LINEAR_GEMM] = has_gemm ? (uint32_t)size_max(16, GEMM_WORK / rows) : UINT32_MAX;
+    from[LINEAR_GEMM_LARGE] = has_gemm ? (uint32_t)size_max(256, GEMM_LARGE_WORK / rows) : UINT32_MAX;
     from[LINEAR_F16_GEMM_SMALL] = has_f16 ? 32 : UINT32_MAX;
     from[LINEAR_F16_GEMM] = has_f16 ? (uint32_t)size_max(64, F16_WORK / rows) : UINT32_MAX;
     from[LINEAR_F16_GEMM_LARGE] = has_f16 ? (uint32_t)size_max(512, F16_LARGE_WORK / rows) : UINT32_MAX;
@@ -213,6 +188,8 @@ void linear_vulkan(const void *self, const void *what, struct exec *x)
     struct linear_args a = {.x = call->x,
                             .norm = call->norm,
                             .y = call->y,
+                            .segments = table,
+                            .n_segments = op->n_segments,
                             .cols = op->cols,
                             .x_stride = call->x_stride,
                             .y_stride = call->y_stride,
@@ -228,13 +205,6 @@ void linear_vulkan(const void *self, const void *what, struct exec *x)
                             .eps = call->eps};
     if (path >= LINEAR_F16_GEMM_SMALL && !call->is_f16)
         cast_input(op, x, call, &a);
-    for (uint32_t i = 0; i < plan->n_passes; i++) {
-        const struct linear_pass *pass = &plan->passes[i];
-        a.segments = table + pass->first * sizeof(struct linear_segment);
-        a.n_segments = pass->n_segments;
-        memcpy(a.later_blocks, pass->later_blocks, sizeof a.later_blocks);
-        if (i > 0) /* other rows */
-            exec_beside(x);
-        exec_dispatch(x, &pass->kernel, &a, pass->blocks, div_up(call->n, plan->tokens), a.n_stacked);
-    }
+    memcpy(a.later_blocks, plan->later_blocks, sizeof a.later_blocks);
+    exec_dispatch(x, &plan->kernel, &a, plan->blocks, div_up(call->n, plan->tokens), a.n_stacked);
 }

@@ -9,8 +9,7 @@ int matvec_transposed_vulkan_open(struct matvec_transposed *op, struct exec *x, 
     bool is_uneven = op->w.rows % 4 || weights_are_uneven(&op->w);
     const char *name = is_uneven ? "matvec_transposed_plain" : "matvec_transposed_groups";
     const uint32_t bytes = sizeof(struct matvec_transposed_args), n_spec = is_uneven ? 4 : 5;
-    /* A software device has a core or two: no slices, whose sums it would have to add up. */
-    uint32_t group = caps.is_software ? caps.subgroup_size : (uint32_t)size_min(256, caps.max_workgroup);
+    uint32_t group = (uint32_t)size_min(256, caps.max_workgroup);
     group = (uint32_t)size_max(group - group % caps.subgroup_size, caps.subgroup_size);
     uint32_t lanes = (uint32_t)size_min(LANES, group); /* with eight columns each; the others share them */
     uint32_t spec[] = {caps.subgroup_size, group, 1u << op->w.format, 1, lanes};

@@ -9,7 +9,7 @@ static const struct op prepare_op = {.name = "mla_prepare",
                                      .reference = mla_prepare_ref};
 
 /* Tokens at once: enough to fill a device. 256 of 128 heads take 140 MB. */
-enum { SLICE_SOFTWARE = 32, SLICE_GPU = 256 };
+enum { SLICE_HOST = 32, SLICE_GPU = 256 };
 
 static struct attention_shape attention_of(const struct mla_shape *s)
 {
@@ -24,7 +24,7 @@ static struct attention_shape attention_of(const struct mla_shape *s)
 
 static uint32_t slice_for(const struct exec_caps *caps)
 {
-    return caps->is_software ? SLICE_SOFTWARE : SLICE_GPU;
+    return caps->is_host ? SLICE_HOST : SLICE_GPU;
 }
 
 int mla_open(struct mla *op, struct exec *x, const struct mla_shape *s, uint64_t scratch,

@@ -5,16 +5,15 @@
 #include "ops/mla.h"
 
 /* Bytes of the keys and values of some heads; positions that become them at once. */
-enum { ROOM_SOFTWARE = 32 << 20, ROOM_GPU = 192 << 20, BLOCK_SOFTWARE = 512, BLOCK_GPU = 4096 };
+enum { ROOM = 192 << 20, BLOCK = 4096 };
 /* The fewest tokens: products in float16 begin with so many. */
 enum { FROM = 32 };
 /* Layers may store their matrices differently. */
 enum { ALL_FORMATS = 15 };
 /* What a channel of a query and a position costs in either form, in products of the matrices (bench_mla, dims of
  * DeepSeek-V3). In a microsecond an H200 computes 46 million products of matrices and 50 million of expanded channels, both
- * through float16, and 8.9 million of absorbed ones, which are float32 always; with float16 forbidden 10, 5.4 and 8.1. On
- * software devices a position takes as long in either form, since heads share the loads of latents. */
-static const struct mla_pair_cost F16 = {5.2, 0.93}, FLOAT = {1.3, 1.9}, SOFTWARE = {3, 10.5};
+ * through float16, and 8.9 million of absorbed ones, which are float32 always; with float16 forbidden 10, 5.4 and 8.1. */
+static const struct mla_pair_cost F16 = {5.2, 0.93}, FLOAT = {1.3, 1.9};
 
 static uint32_t key_dim(const struct mla_shape *s)
 {
@@ -24,16 +23,6 @@ static uint32_t key_dim(const struct mla_shape *s)
 static enum kv_type type_for(const struct exec_caps *caps)
 {
     return caps->has_coopmat ? KV_TYPE_F16 : KV_TYPE_F32;
-}
-
-static uint64_t room_for(const struct exec_caps *caps)
-{
-    return caps->is_software ? ROOM_SOFTWARE : ROOM_GPU;
-}
-
-static uint32_t block_for(const struct exec_caps *caps)
-{
-    return caps->is_software ? BLOCK_SOFTWARE : BLOCK_GPU;
 }
 
 /* Bytes of one head's key and value. */
@@ -59,14 +48,14 @@ struct scratch {
     uint64_t matrices, latents, keys, values, partial;
 };
 
-static struct scratch lay_out(const struct mla_shape *s, enum kv_type type, uint32_t block, uint32_t n_heads,
-                              uint32_t n_pos, uint64_t from)
+static struct scratch lay_out(const struct mla_shape *s, enum kv_type type, uint32_t n_heads, uint32_t n_pos,
+                              uint64_t from)
 {
     uint64_t number = kv_type_bytes(type), rows = (uint64_t)n_pos * n_heads;
     struct scratch at = {.matrices = from};
     uint64_t matrix = s->keys_by_rows ? 0 : (uint64_t)s->nope_dim * s->latent_dim * sizeof(float);
     at.latents = at.matrices + s->n_heads * matrix;
-    at.keys = at.latents + size_min(block, n_pos) * s->latent_dim * number;
+    at.keys = at.latents + size_min(BLOCK, n_pos) * s->latent_dim * number;
     at.values = size_round_up(at.keys + rows * key_dim(s) * number, 16);
     at.partial = size_round_up(at.values + rows * s->v_dim * number, 16);
     return at;
@@ -80,7 +69,7 @@ static uint32_t heads_for(const struct mla_shape *s, enum kv_type type, uint64_t
 
 static struct mla_pair_cost cost_for(const struct exec_caps *caps)
 {
-    return caps->is_software ? SOFTWARE : caps->has_coopmat ? F16 : FLOAT;
+    return caps->has_coopmat ? F16 : FLOAT;
 }
 
 /* What a head's query costs with one position. */
@@ -115,8 +104,8 @@ uint64_t mla_expanded_bytes(const struct mla_shape *s, const struct exec_caps *c
     if (n < FROM || !is_ever_taken(s, caps))
         return 0;
     /* Fewer heads are at work where there are more positions, so that any number of them may take all the room. */
-    uint64_t pairs = size_min((uint64_t)n_pos * s->n_heads, room_for(caps) / pair_bytes(s, type));
-    const struct scratch at = lay_out(s, type, block_for(caps), 0, n_pos, 0);
+    uint64_t pairs = size_min((uint64_t)n_pos * s->n_heads, ROOM / pair_bytes(s, type));
+    const struct scratch at = lay_out(s, type, 0, n_pos, 0);
     return at.partial + pairs * pair_bytes(s, type) + 2 * (uint64_t)16 +
            attention_partial_bytes(&attention, caps, n, n_pos);
 }
@@ -142,10 +131,9 @@ int mla_expanded_open(struct mla_expanded *op, struct exec *x, const struct mla_
         return 0;
     op->from = FROM;
     op->type = type_for(&caps);
-    op->room = room_for(&caps);
-    op->block = block_for(&caps);
+    op->room = ROOM;
     op->pair = pair_costs(s, cost_for(&caps));
-    uint32_t group = caps.is_software ? caps.subgroup_size : (uint32_t)size_min(256, caps.max_workgroup);
+    uint32_t group = (uint32_t)size_min(256, caps.max_workgroup);
     group = (uint32_t)size_max(group - group % caps.subgroup_size, caps.subgroup_size);
     const uint32_t rows[KV_N_SPEC] = {caps.subgroup_size, group, op->type, [KV_SPEC] = s->kv_type};
     const struct attention_shape attention = attention_of(s, op->type);
@@ -260,13 +248,13 @@ void mla_expanded_run(const struct mla_expanded *op, struct exec *x, const struc
                       const struct mla_call *call, uint64_t scratch)
 {
     uint32_t n_pos = call->pos + call->n, n_heads = heads_for(s, op->type, op->room, n_pos);
-    const struct scratch at = lay_out(s, op->type, op->block, n_heads, n_pos, scratch);
+    const struct scratch at = lay_out(s, op->type, n_heads, n_pos, scratch);
     for (uint32_t first = 0; first < s->n_heads; first += n_heads) {
         const struct part p = {at, first, (uint32_t)size_min(n_heads, s->n_heads - first), n_pos};
         if (!s->keys_by_rows)
             run_transpose(op, x, s, call, &p);
-        for (uint32_t pos = 0; pos < n_pos; pos += op->block)
-            run_block(op, x, s, call, &p, pos, (uint32_t)size_min(op->block, n_pos - pos));
+        for (uint32_t pos = 0; pos < n_pos; pos += BLOCK)
+            run_block(op, x, s, call, &p, pos, (uint32_t)size_min(BLOCK, n_pos - pos));
         run_attention(op, x, s, call, &p);
     }
 }

@@ -27,7 +27,6 @@ struct mla_expanded {
     struct attention attention;
     enum kv_type type; /* of keys, values and latents on their way */
     uint64_t room;     /* bytes for keys and values */
-    uint32_t block;    /* positions that become them at once */
     uint32_t from;     /* the fewest tokens it takes */
     struct mla_pair_cost pair;
 };

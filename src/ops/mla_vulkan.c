@@ -5,7 +5,7 @@
 int mla_vulkan_open(struct mla *op, struct exec *x, struct moeflux_err *e)
 {
     struct exec_caps caps = exec_get_caps(x);
-    uint32_t group = caps.is_software ? caps.subgroup_size : (uint32_t)size_min(256, caps.max_workgroup);
+    uint32_t group = (uint32_t)size_min(256, caps.max_workgroup);
     op->gpu.prepare_group = (uint32_t)size_max(group - group % caps.subgroup_size, caps.subgroup_size);
     const uint32_t spec[KV_N_SPEC] = {caps.subgroup_size,
                                       op->gpu.prepare_group, [KV_SPEC] = op->shape.kv_type};

@@ -64,5 +64,6 @@ void kt_clear(struct kernel_test *l);
 void selftest_delta_cases(struct kernel_test *l);
 void selftest_mla_cases(struct kernel_test *l);
 void selftest_swiglu_cases(struct kernel_test *l);
+void selftest_add_cases(struct kernel_test *l);
 
 #endif

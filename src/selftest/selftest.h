@@ -22,7 +22,6 @@ struct selftest {
     const char *device; /* as exec_open takes it */
     const char *isa;    /* of the cpu: its instruction set; NULL: each that the processor has */
     const char *kernel; /* run only this one; NULL: all */
-    bool as_gpu;        /* on a software device: the kernels that GPUs run */
     void (*row)(void *ctx, const struct selftest_row *row);
     /* At the end, once for each kernel that the device ran, with its name and variant. NULL: nobody asks. */
     void (*ran)(void *ctx, const char *kernel, uint64_t times);

@@ -6,6 +6,7 @@
 #include "selftest/kernel_test.h"
 #include "ops/linear.h"
 #include "ops/mla.h"
+#include "ops/add.h"
 #include "ops/swiglu.h"
 
 /* Products of up to 512 terms, scores, products again. From 32 tokens on the products may go through float16. */
@@ -228,4 +229,27 @@ void selftest_swiglu_cases(struct kernel_test *l)
     swiglu_case(l, 4, 1);
     swiglu_case(l, 320, 3);
     swiglu_case(l, 18432, 2);
+}
+
+static void add_case(struct kernel_test *l, uint32_t n)
+{
+    struct test_buffer *y = kt_floats(l, n, -8, 8), *x = kt_floats(l, n, -8, 8);
+    for (int s = 0; s < KT_SIDES && !l->err.code; s++) {
+        struct add op;
+        if (add_open(&op, l->side[s], &l->err) < 0)
+            break;
+        exec_begin(l->side[s]);
+        add_run(&op, l->side[s], &(struct add_call){.y = y->on[s].address, .x = x->on[s].address, .n = n});
+        kt_finish(l, s);
+    }
+    char text[64];
+    snprintf(text, sizeof text, "%u", n);
+    kt_report(l, "add", text, kt_error(l, x, n), PREP_BOUND);
+}
+
+void selftest_add_cases(struct kernel_test *l)
+{
+    add_case(l, 4);
+    add_case(l, 1028);
+    add_case(l, 64 * 2048);
 }

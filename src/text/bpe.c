@@ -131,9 +131,10 @@ static void sift_up(uint64_t *heap, size_t at)
     heap[at] = entry;
 }
 
-/* Links the symbols and puts every pair that can be merged on the heap. Returns the number of entries. */
-static size_t start_long(const struct bpe *b, const char *piece, uint32_t len, struct symbol *symbols,
-                         uint64_t *heap)
+/* Links the symbols and puts every pair that can be merged on the heap. *count: the number of entries. False: it was
+ * interrupted. */
+static bool start_long(const struct bpe *b, const char *piece, uint32_t len, struct symbol *symbols,
+                       uint64_t *heap, struct steps *steps, size_t *count)
 {
     size_t n = 0;
     for (uint32_t i = 0; i < len; i++) {
@@ -142,6 +143,8 @@ static size_t start_long(const struct bpe *b, const char *piece, uint32_t len, s
     }
     for (uint32_t i = 0; i + 1 < len; i++) {
         const struct bpe_merge *m = find(b, symbols[i].id, symbols[i + 1].id);
+        if (steps && !steps_ask(steps, 1))
+            return false;
         if (!m)
             continue;
         symbols[i].rank = m->rank;
@@ -149,7 +152,8 @@ static size_t start_long(const struct bpe *b, const char *piece, uint32_t len, s
     }
     for (size_t i = n / 2; i-- > 0;)
         sift_down(heap, n, i);
-    return n;
+    *count = n;
+    return true;
 }
 
 /* Looks the pair that starts at `at` up again after one of its halves changed. Returns the heap's new count. */
@@ -205,7 +209,9 @@ static int encode_long(const struct bpe *b, const char *piece, uint32_t len, str
     if (rc < 0)
         return rc;
     struct symbol *symbols = s->symbols;
-    if (!merge_long(b, symbols, s->heap, start_long(b, piece, len, symbols, s->heap), s->steps))
+    size_t n = 0;
+    if (!start_long(b, piece, len, symbols, s->heap, s->steps, &n) ||
+        !merge_long(b, symbols, s->heap, n, s->steps))
         return err_set(e, ERR_INTERRUPTED, "interrupted while a piece of %u bytes of text was encoded", len);
     for (uint32_t i = 0; i != NO_SYMBOL; i = symbols[i].next)
         if (token_list_add(out, symbols[i].id, e) < 0)

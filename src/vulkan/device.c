@@ -56,7 +56,7 @@ static const char *kind_name(VkPhysicalDeviceType t)
     case VK_PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU:
         return "virtual";
     case VK_PHYSICAL_DEVICE_TYPE_CPU:
-        return "cpu";
+        return "software";
     default:
         return "other";
     }
@@ -64,17 +64,17 @@ static const char *kind_name(VkPhysicalDeviceType t)
 
 static int kind_rank(const char *kind)
 {
-    static const char *const order[] = {"discrete", "integrated", "virtual", "other", "cpu"};
+    static const char *const order[] = {"discrete", "integrated", "virtual", "other", "software"};
     for (int i = 0; i < 5; i++)
         if (strcmp(kind, order[i]) == 0)
             return i;
     return 5;
 }
 
-static uint64_t local_bytes(VkPhysicalDevice p)
+static uint64_t local_bytes(const struct vk *vk, VkPhysicalDevice p)
 {
     VkPhysicalDeviceMemoryProperties m;
-    vkGetPhysicalDeviceMemoryProperties(p, &m);
+    vk->GetPhysicalDeviceMemoryProperties(p, &m);
     uint64_t sum = 0;
     for (uint32_t i = 0; i < m.memoryHeapCount; i++)
         if (m.memoryHeaps[i].flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT)
@@ -82,11 +82,11 @@ static uint64_t local_bytes(VkPhysicalDevice p)
     return sum;
 }
 
-static bool has_compute_queue(VkPhysicalDevice p, uint32_t *family, bool *timestamps)
+static bool has_compute_queue(const struct vk *vk, VkPhysicalDevice p, uint32_t *family, bool *timestamps)
 {
     VkQueueFamilyProperties q[32];
     uint32_t n = 32;
-    vkGetPhysicalDeviceQueueFamilyProperties(p, &n, q);
+    vk->GetPhysicalDeviceQueueFamilyProperties(p, &n, q);
     for (uint32_t i = 0; i < n; i++)
         if (q[i].queueFlags & VK_QUEUE_COMPUTE_BIT) {
             *family = i;
@@ -97,11 +97,11 @@ static bool has_compute_queue(VkPhysicalDevice p, uint32_t *family, bool *timest
 }
 
 /* A family that can copy and nothing else drives the copy engines; without one the compute queue copies. */
-static uint32_t transfer_family(VkPhysicalDevice p, uint32_t compute_family)
+static uint32_t transfer_family(const struct vk *vk, VkPhysicalDevice p, uint32_t compute_family)
 {
     VkQueueFamilyProperties q[32];
     uint32_t n = 32;
-    vkGetPhysicalDeviceQueueFamilyProperties(p, &n, q);
+    vk->GetPhysicalDeviceQueueFamilyProperties(p, &n, q);
     for (uint32_t i = 0; i < n; i++)
         if ((q[i].queueFlags & (VK_QUEUE_TRANSFER_BIT | VK_QUEUE_COMPUTE_BIT | VK_QUEUE_GRAPHICS_BIT)) ==
             VK_QUEUE_TRANSFER_BIT)
@@ -110,28 +110,29 @@ static uint32_t transfer_family(VkPhysicalDevice p, uint32_t compute_family)
 }
 
 /* Of a device with Vulkan 1.3. */
-static VkPhysicalDeviceVulkan13Properties subgroup_limits(VkPhysicalDevice p)
+static VkPhysicalDeviceVulkan13Properties subgroup_limits(const struct vk *vk, VkPhysicalDevice p)
 {
     VkPhysicalDeviceVulkan13Properties v13 = {.sType =
                                                   VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_PROPERTIES};
     VkPhysicalDeviceProperties2 props = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2,
                                          .pNext = &v13};
-    vkGetPhysicalDeviceProperties2(p, &props);
+    vk->GetPhysicalDeviceProperties2(p, &props);
     v13.pNext = NULL;
     return v13;
 }
 
 /* The kernels are specialised for one subgroup size: the pipeline asks for it, or the device knows no other. */
-static bool has_fixed_subgroups(VkPhysicalDevice p)
+static bool has_fixed_subgroups(const struct vk *vk, VkPhysicalDevice p)
 {
-    VkPhysicalDeviceVulkan13Properties v13 = subgroup_limits(p);
+    VkPhysicalDeviceVulkan13Properties v13 = subgroup_limits(vk, p);
     return v13.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT ||
            v13.minSubgroupSize == v13.maxSubgroupSize;
 }
 
 /* What the kernels and the streams are written for. All but the subgroup operations are Vulkan 1.3 core features,
  * named here because a driver may report a 1.3 device that lacks one. */
-static const char *missing_feature(VkPhysicalDevice p, const VkPhysicalDeviceProperties *props,
+static const char *missing_feature(const struct vk *vk, VkPhysicalDevice p,
+                                   const VkPhysicalDeviceProperties *props,
                                    const VkPhysicalDeviceSubgroupProperties *sub)
 {
     VkPhysicalDeviceVulkan13Features v13 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES};
@@ -145,7 +146,7 @@ static const char *missing_feature(VkPhysicalDevice p, const VkPhysicalDevicePro
 
     if (props->apiVersion < VK_API_VERSION_1_3)
         return "Vulkan 1.3";
-    vkGetPhysicalDeviceFeatures2(p, &f);
+    vk->GetPhysicalDeviceFeatures2(p, &f);
     if (!v12.bufferDeviceAddress)
         return "bufferDeviceAddress";
     if (!v12.timelineSemaphore)
@@ -164,41 +165,53 @@ static const char *missing_feature(VkPhysicalDevice p, const VkPhysicalDevicePro
         return "subgroup arithmetic, ballot and shuffle in compute shaders";
     if (sub->subgroupSize < 4)
         return "subgroups of at least 4 lanes";
-    if (!has_fixed_subgroups(p))
+    if (!has_fixed_subgroups(vk, p))
         return "a choice of the subgroup size in compute shaders";
-    if (!has_compute_queue(p, &family, &timestamps))
+    if (!has_compute_queue(vk, p, &family, &timestamps))
         return "a compute queue";
     return "";
 }
 
-static void describe(VkPhysicalDevice p, struct gpu_info *out)
+static void describe(const struct vk *vk, VkPhysicalDevice p, struct gpu_info *out)
 {
     VkPhysicalDeviceDriverProperties driver = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES};
     VkPhysicalDeviceSubgroupProperties sub = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_PROPERTIES,
                                               .pNext = &driver};
     VkPhysicalDeviceProperties2 props = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2,
                                          .pNext = &sub};
-    vkGetPhysicalDeviceProperties2(p, &props);
+    vk->GetPhysicalDeviceProperties2(p, &props);
     *out = (struct gpu_info){.kind = kind_name(props.properties.deviceType),
-                             .memory_bytes = local_bytes(p),
+                             .memory_bytes = local_bytes(vk, p),
                              .subgroup_size = sub.subgroupSize};
     snprintf(out->name, sizeof out->name, "%s", props.properties.deviceName);
     snprintf(out->driver, sizeof out->driver, "%.120s %.120s", driver.driverName, driver.driverInfo);
-    snprintf(out->missing, sizeof out->missing, "%s", missing_feature(p, &props.properties, &sub));
+    snprintf(out->missing, sizeof out->missing, "%s", missing_feature(vk, p, &props.properties, &sub));
 }
 
-static int create_instance(VkInstance *out, struct moeflux_err *e)
+static int create_instance(struct vk *vk, VkInstance *out, struct moeflux_err *e)
 {
     uint32_t version = 0;
-    if (vkEnumerateInstanceVersion(&version) != VK_SUCCESS || version < VK_API_VERSION_1_3)
+    *out = VK_NULL_HANDLE;
+    int rc = vk_open(vk, e);
+    if (rc < 0)
+        return rc;
+    if (vk->EnumerateInstanceVersion(&version) != VK_SUCCESS || version < VK_API_VERSION_1_3)
         return err_set(e, ERR_DEVICE, "Vulkan 1.3 is needed, the installed loader speaks %u.%u",
                        VK_API_VERSION_MAJOR(version), VK_API_VERSION_MINOR(version));
     VkApplicationInfo app = {.sType = VK_STRUCTURE_TYPE_APPLICATION_INFO,
                              .pApplicationName = "moeflux",
                              .apiVersion = VK_API_VERSION_1_3};
     VkInstanceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO, .pApplicationInfo = &app};
-    VkResult r = vkCreateInstance(&info, NULL, out);
-    return r == VK_SUCCESS ? 0 : gpu_error(r, "vkCreateInstance", e);
+    VkResult r = vk->CreateInstance(&info, NULL, out);
+    return r == VK_SUCCESS ? vk_find_of_instance(vk, *out, e) : gpu_error(r, "vkCreateInstance", e);
+}
+
+/* Half-opened ones too. */
+static void destroy_instance(struct vk *vk, VkInstance instance)
+{
+    if (instance && vk->DestroyInstance)
+        vk->DestroyInstance(instance, NULL);
+    vk_close(vk);
 }
 
 struct found {
@@ -218,20 +231,20 @@ static int best_first(const void *a, const void *b)
 }
 
 /* All devices, best first. Returns their number (0 is an error). */
-static int find_devices(VkInstance instance, struct found *found, struct moeflux_err *e)
+static int find_devices(const struct vk *vk, VkInstance instance, struct found *found, struct moeflux_err *e)
 {
     VkPhysicalDevice p[MAX_DEVICES];
     uint32_t n = MAX_DEVICES;
-    VkResult r = vkEnumeratePhysicalDevices(instance, &n, p);
+    VkResult r = vk->EnumeratePhysicalDevices(instance, &n, p);
     if (r != VK_SUCCESS && r != VK_INCOMPLETE)
         return gpu_error(r, "vkEnumeratePhysicalDevices", e);
     if (n == 0)
         return err_set(e, ERR_DEVICE,
-                       "no Vulkan device was found (for a machine without a GPU install "
+                       "no Vulkan device was found (a GPU's comes with its driver; a software one with "
                        "mesa-vulkan-drivers)");
     for (uint32_t i = 0; i < n; i++) {
         found[i].physical = p[i];
-        describe(p[i], &found[i].info);
+        describe(vk, p[i], &found[i].info);
     }
     qsort(found, n, sizeof *found, best_first);
     return (int)n;
@@ -239,16 +252,18 @@ static int find_devices(VkInstance instance, struct found *found, struct moeflux
 
 int gpu_list(struct gpu_info *out, uint32_t cap, struct moeflux_err *e)
 {
+    struct vk vk;
     VkInstance instance;
-    int rc = create_instance(&instance, e);
-    if (rc < 0)
-        return rc;
     struct found *found = mem_new(MAX_DEVICES, sizeof *found, e);
-    int n = found ? find_devices(instance, found, e) : ERR_MEMORY;
+    if (!found)
+        return ERR_MEMORY;
+    int n = create_instance(&vk, &instance, e);
+    if (n == 0)
+        n = find_devices(&vk, instance, found, e);
     for (int i = 0; i < n && (uint32_t)i < cap; i++)
         out[i] = found[i].info;
     free(found);
-    vkDestroyInstance(instance, NULL);
+    destroy_instance(&vk, instance);
     return n;
 }
 
@@ -265,17 +280,22 @@ static bool name_has(const char *name, const char *part)
     return n == 0;
 }
 
+bool gpu_is_preferred(const struct gpu_info *info)
+{
+    return !info->missing[0] &&
+           (strcmp(info->kind, "discrete") == 0 || strcmp(info->kind, "integrated") == 0);
+}
+
 static int choose(const struct found *found, int n, const char *which, struct moeflux_err *e)
 {
-    if (!which)
-        return found[0].info.missing[0] ? err_set(e, ERR_DEVICE, "no usable Vulkan device: %s lacks %s",
-                                                  found[0].info.name, found[0].info.missing)
-                                        : 0;
     char *end;
     unsigned long idx = strtoul(which, &end, 10);
     int pick = -1;
     if (*which && !*end && idx < (unsigned long)n)
         pick = (int)idx;
+    for (int i = 0; i < n && pick < 0; i++)
+        if (*end && strcmp(found[i].info.name, which) == 0)
+            pick = i;
     for (int i = 0; i < n && pick < 0; i++)
         if (*end && name_has(found[i].info.name, which))
             pick = i;
@@ -288,13 +308,13 @@ static int choose(const struct found *found, int n, const char *which, struct mo
     return pick;
 }
 
-static bool has_extension(VkPhysicalDevice p, const char *name)
+static bool has_extension(const struct vk *vk, VkPhysicalDevice p, const char *name)
 {
     uint32_t n = 0;
     bool found = false;
-    vkEnumerateDeviceExtensionProperties(p, NULL, &n, NULL);
+    vk->EnumerateDeviceExtensionProperties(p, NULL, &n, NULL);
     VkExtensionProperties *all = calloc(n ? n : 1, sizeof *all);
-    if (all && vkEnumerateDeviceExtensionProperties(p, NULL, &n, all) == VK_SUCCESS)
+    if (all && vk->EnumerateDeviceExtensionProperties(p, NULL, &n, all) == VK_SUCCESS)
         for (uint32_t i = 0; i < n && !found; i++)
             found = strcmp(all[i].extensionName, name) == 0;
     free(all);
@@ -302,20 +322,20 @@ static bool has_extension(VkPhysicalDevice p, const char *name)
 }
 
 /* Whether the device multiplies 16 x 16 float16 matrices into float32 ones in a subgroup. */
-static bool has_matrices(VkInstance instance, VkPhysicalDevice p)
+static bool has_matrices(const struct vk *vk, VkInstance instance, VkPhysicalDevice p)
 {
     enum { MOST = 64 };
     PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesNV list =
-        (PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesNV)(void (*)(void))vkGetInstanceProcAddr(
+        (PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesNV)vk->GetInstanceProcAddr(
             instance, "vkGetPhysicalDeviceCooperativeMatrixPropertiesNV");
     VkPhysicalDeviceCooperativeMatrixFeaturesNV coop = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_NV};
     VkPhysicalDeviceVulkan12Features v12 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES,
                                             .pNext = &coop};
     VkPhysicalDeviceFeatures2 f = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &v12};
-    if (!list || !has_extension(p, VK_NV_COOPERATIVE_MATRIX_EXTENSION_NAME))
+    if (!list || !has_extension(vk, p, VK_NV_COOPERATIVE_MATRIX_EXTENSION_NAME))
         return false;
-    vkGetPhysicalDeviceFeatures2(p, &f);
+    vk->GetPhysicalDeviceFeatures2(p, &f);
     VkCooperativeMatrixPropertiesNV all[MOST];
     uint32_t n = MOST;
     for (uint32_t i = 0; i < n; i++)
@@ -332,19 +352,19 @@ static bool has_matrices(VkInstance instance, VkPhysicalDevice p)
     return false;
 }
 
-static uint64_t import_align(VkPhysicalDevice p)
+static uint64_t import_align(const struct vk *vk, VkPhysicalDevice p)
 {
     VkPhysicalDeviceExternalMemoryHostPropertiesEXT host = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_MEMORY_HOST_PROPERTIES_EXT};
     VkPhysicalDeviceProperties2 props = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2,
                                          .pNext = &host};
-    vkGetPhysicalDeviceProperties2(p, &props);
+    vk->GetPhysicalDeviceProperties2(p, &props);
     return host.minImportedHostPointerAlignment;
 }
 
 static int create_device(struct gpu *g, struct moeflux_err *e)
 {
-    g->has_coop = has_matrices(g->instance, g->physical);
+    g->has_coop = has_matrices(&g->vk, g->instance, g->physical);
     VkPhysicalDeviceCooperativeMatrixFeaturesNV coop = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_NV,
         .cooperativeMatrix = VK_TRUE};
@@ -374,31 +394,29 @@ static int create_device(struct gpu *g, struct moeflux_err *e)
     };
     const char *extensions[3];
     uint32_t n_extensions = 0;
-    g->has_budget = has_extension(g->physical, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
+    g->has_budget = has_extension(&g->vk, g->physical, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
     if (g->has_budget)
         extensions[n_extensions++] = VK_EXT_MEMORY_BUDGET_EXTENSION_NAME;
     if (g->has_coop)
         extensions[n_extensions++] = VK_NV_COOPERATIVE_MATRIX_EXTENSION_NAME;
-    if (has_extension(g->physical, VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME)) {
+    if (has_extension(&g->vk, g->physical, VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME)) {
         extensions[n_extensions++] = VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME;
-        g->import_align = import_align(g->physical);
+        g->import_align = import_align(&g->vk, g->physical);
     }
-    VkPhysicalDeviceFeatures there;
-    vkGetPhysicalDeviceFeatures(g->physical, &there);
-    g->has_int64 = there.shaderInt64;
-    const VkPhysicalDeviceFeatures core = {.shaderInt64 = there.shaderInt64};
     VkDeviceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
                                .pNext = &v12,
-                               .pEnabledFeatures = &core,
                                .queueCreateInfoCount = g->transfer_family == g->queue_family ? 1 : 2,
                                .pQueueCreateInfos = queues,
                                .enabledExtensionCount = n_extensions,
                                .ppEnabledExtensionNames = extensions};
-    VkResult r = vkCreateDevice(g->physical, &info, NULL, &g->device);
+    VkResult r = g->vk.CreateDevice(g->physical, &info, NULL, &g->device);
     if (r != VK_SUCCESS)
         return gpu_error(r, "vkCreateDevice", e);
-    vkGetDeviceQueue(g->device, g->queue_family, 0, &g->queue);
-    vkGetDeviceQueue(g->device, g->transfer_family, 0, &g->transfer_queue);
+    int rc = vk_find_of_device(&g->vk, g->device, e);
+    if (rc < 0)
+        return rc;
+    g->vk.GetDeviceQueue(g->device, g->queue_family, 0, &g->queue);
+    g->vk.GetDeviceQueue(g->device, g->transfer_family, 0, &g->transfer_queue);
     return 0;
 }
 
@@ -409,15 +427,15 @@ static void read_limits(struct gpu *g)
     VkPhysicalDeviceMaintenance4Properties m4 = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_4_PROPERTIES, .pNext = &m3};
     VkPhysicalDeviceProperties2 p = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &m4};
-    vkGetPhysicalDeviceProperties2(g->physical, &p);
+    g->vk.GetPhysicalDeviceProperties2(g->physical, &p);
     const VkPhysicalDeviceLimits *l = &p.properties.limits;
     bool timestamps = false;
-    has_compute_queue(g->physical, &g->queue_family, &timestamps);
-    g->transfer_family = transfer_family(g->physical, g->queue_family);
-    vkGetPhysicalDeviceMemoryProperties(g->physical, &g->memory);
+    has_compute_queue(&g->vk, g->physical, &g->queue_family, &timestamps);
+    g->transfer_family = transfer_family(&g->vk, g->physical, g->queue_family);
+    g->vk.GetPhysicalDeviceMemoryProperties(g->physical, &g->memory);
     g->max_workgroup = (uint32_t)size_min(l->maxComputeWorkGroupInvocations, l->maxComputeWorkGroupSize[0]);
     g->subgroup_size = g->info.subgroup_size;
-    VkPhysicalDeviceVulkan13Properties v13 = subgroup_limits(g->physical);
+    VkPhysicalDeviceVulkan13Properties v13 = subgroup_limits(&g->vk, g->physical);
     g->sets_subgroup_size = v13.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT;
     if (g->sets_subgroup_size)
         g->max_workgroup = (uint32_t)size_min(g->max_workgroup,
@@ -442,35 +460,64 @@ static bool all_local_memory_is_mapped(const VkPhysicalDeviceMemoryProperties *m
     return false;
 }
 
+static int open_found(struct gpu *g, const struct found *found, struct moeflux_err *e)
+{
+    g->physical = found->physical;
+    g->info = found->info;
+    read_limits(g);
+    g->is_unified = all_local_memory_is_mapped(&g->memory);
+    return create_device(g, e);
+}
+
 int gpu_open(struct gpu *g, const char *which, struct moeflux_err *e)
 {
+    struct moeflux_err why = {0};
     *g = (struct gpu){0};
-    int rc = create_instance(&g->instance, e);
-    if (rc < 0)
-        return rc;
     struct found *found = mem_new(MAX_DEVICES, sizeof *found, e);
-    rc = found ? find_devices(g->instance, found, e) : ERR_MEMORY;
+    if (!found)
+        return ERR_MEMORY;
+    int rc = create_instance(&g->vk, &g->instance, &why);
+    if (rc == 0)
+        rc = find_devices(&g->vk, g->instance, found, &why);
+    if (rc < 0)
+        err_set(e, (enum moeflux_err_code)rc, "--device %s: %s", which, why.text);
     if (rc > 0)
         rc = choose(found, rc, which, e);
-    if (rc >= 0) {
-        g->physical = found[rc].physical;
-        g->info = found[rc].info;
-        read_limits(g);
-        g->is_unified = all_local_memory_is_mapped(&g->memory);
-        rc = create_device(g, e);
-    }
+    if (rc >= 0)
+        rc = open_found(g, &found[rc], e);
     free(found);
     if (rc < 0)
         gpu_close(g);
-    return rc < 0 ? rc : 0;
+    return rc;
+}
+
+int gpu_open_preferred(struct gpu *g, struct moeflux_err *e)
+{
+    struct moeflux_err none = {0};
+    *g = (struct gpu){0};
+    struct found *found = mem_new(MAX_DEVICES, sizeof *found, e);
+    if (!found)
+        return ERR_MEMORY;
+    int rc = create_instance(&g->vk, &g->instance, &none);
+    if (rc == 0)
+        rc = find_devices(&g->vk, g->instance, found, &none);
+    if (rc > 0)
+        rc = gpu_is_preferred(&found[0].info) ? open_found(g, &found[0], e) : 1;
+    else if (rc == ERR_DEVICE)
+        rc = 1;
+    else if (e)
+        *e = none;
+    free(found);
+    if (rc != 0)
+        gpu_close(g);
+    return rc;
 }
 
 void gpu_close(struct gpu *g)
 {
-    if (g->device)
-        vkDestroyDevice(g->device, NULL);
-    if (g->instance)
-        vkDestroyInstance(g->instance, NULL);
+    if (g->device && g->vk.DestroyDevice)
+        g->vk.DestroyDevice(g->device, NULL);
+    destroy_instance(&g->vk, g->instance);
     *g = (struct gpu){0};
 }
 
@@ -481,7 +528,7 @@ static VkPhysicalDeviceMemoryBudgetPropertiesEXT budget_of(const struct gpu *g)
     VkPhysicalDeviceMemoryProperties2 m = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2,
                                            .pNext = &budget};
     if (g->has_budget)
-        vkGetPhysicalDeviceMemoryProperties2(g->physical, &m);
+        g->vk.GetPhysicalDeviceMemoryProperties2(g->physical, &m);
     return budget;
 }
 

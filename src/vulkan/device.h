@@ -4,20 +4,22 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <vulkan/vulkan.h>
+
+#include "vulkan/loader.h"
 
 struct moeflux_err;
 
 struct gpu_info { /* one physical device, before it is opened */
     char name[256];
     char driver[256];
-    const char *kind;      /* "discrete", "integrated", "cpu", "virtual", "other" */
+    const char *kind;      /* "discrete", "integrated", "virtual", "other", "software" */
     uint64_t memory_bytes; /* sum of the device-local heaps */
     uint32_t subgroup_size;
     char missing[128]; /* the feature that this program needs and the device lacks; "" when it can be used */
 };
 
 struct gpu {
+    struct vk vk;
     VkInstance instance;
     VkPhysicalDevice physical;
     VkDevice device;
@@ -27,13 +29,12 @@ struct gpu {
     uint32_t transfer_family;
     struct gpu_info info;
     VkPhysicalDeviceMemoryProperties memory;
-    bool is_cpu;     /* a software device: lanes are SIMD lanes of this machine's cores */
+    bool is_cpu;     /* a software device: its lanes and its memory are this machine's */
     bool is_unified; /* device memory is host memory: mapped, cached, coherent */
     bool has_budget; /* VK_EXT_memory_budget */
     /* of host memory that can be imported (VK_EXT_external_memory_host); 0: none can */
     uint64_t import_align;
-    bool has_int64; /* shaderInt64: kernels named X_wide can run */
-    bool has_coop;  /* VK_NV_cooperative_matrix, 16 x 16 x 16, float16 in and float32 out: X_coop can run */
+    bool has_coop; /* VK_NV_cooperative_matrix, 16 x 16 x 16, float16 in and float32 out: X_coop can run */
     uint32_t subgroup_size;  /* every pipeline has exactly this */
     bool sets_subgroup_size; /* it is asked for when a pipeline is created; else the device knows no other */
     uint32_t max_workgroup;  /* invocations */
@@ -46,13 +47,19 @@ struct gpu {
     bool cuts_dispatches;
 };
 
-/* Lists the devices, best first (discrete, integrated, virtual, cpu; more memory first). Fills up to `cap` entries
+/* Lists the devices, best first (discrete, integrated, virtual, other, software; more memory first). Fills up to `cap` entries
  * and returns how many there are. ERR_DEVICE: no Vulkan loader or driver. */
 int gpu_list(struct gpu_info *out, uint32_t cap, struct moeflux_err *e);
 
-/* Opens the best usable device (which = NULL), or the one whose index in gpu_list or part of whose name (case
- * ignored) is `which`. ERR_DEVICE names what is missing. */
+/* Opens the device whose index in gpu_list, whose name, or part of whose name (case ignored) is `which`. ERR_DEVICE names
+ * what is missing. */
 int gpu_open(struct gpu *g, const char *which, struct moeflux_err *e);
+
+/* Whether a device is used without being named: a discrete or an integrated GPU that lacks nothing. */
+bool gpu_is_preferred(const struct gpu_info *info);
+/* Opens the first such device of gpu_list. Returns 1, with nothing opened, where there is none: no Vulkan counts as that. A
+ * GPU that fails to open is an error. */
+int gpu_open_preferred(struct gpu *g, struct moeflux_err *e);
 void gpu_close(struct gpu *g);
 
 /* Free device-local memory now, in bytes (VK_EXT_memory_budget where there is one, else the heaps' sizes). */

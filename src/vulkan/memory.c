@@ -32,7 +32,7 @@ static int find_type(const struct gpu *g, uint32_t allowed, enum gpu_memory kind
 static int allocate(struct gpu_buffer *b, const struct gpu *g, enum gpu_memory kind, struct moeflux_err *e)
 {
     VkMemoryRequirements need;
-    vkGetBufferMemoryRequirements(g->device, b->buffer, &need);
+    g->vk.GetBufferMemoryRequirements(g->device, b->buffer, &need);
     int type = find_type(g, need.memoryTypeBits, kind);
     if (type < 0)
         return err_set(e, ERR_DEVICE, "%s has no memory type for %llu bytes", g->info.name,
@@ -43,13 +43,13 @@ static int allocate(struct gpu_buffer *b, const struct gpu *g, enum gpu_memory k
                                  .pNext = &flags,
                                  .allocationSize = need.size,
                                  .memoryTypeIndex = (uint32_t)type};
-    VkResult r = vkAllocateMemory(g->device, &info, NULL, &b->memory);
+    VkResult r = g->vk.AllocateMemory(g->device, &info, NULL, &b->memory);
     if (r == VK_ERROR_OUT_OF_DEVICE_MEMORY || r == VK_ERROR_OUT_OF_HOST_MEMORY)
         return err_set(e, ERR_NO_FIT, "%s: %.1f MiB of device memory were asked for, %.1f MiB are free",
                        g->info.name, (double)need.size / 1048576.0, (double)gpu_free_bytes(g) / 1048576.0);
     if (r != VK_SUCCESS)
         return gpu_error(r, "vkAllocateMemory", e);
-    r = vkBindBufferMemory(g->device, b->buffer, b->memory, 0);
+    r = g->vk.BindBufferMemory(g->device, b->buffer, b->memory, 0);
     if (r != VK_SUCCESS)
         return gpu_error(r, "vkBindBufferMemory", e);
     if (!(g->memory.memoryTypes[type].propertyFlags & VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT))
@@ -57,7 +57,7 @@ static int allocate(struct gpu_buffer *b, const struct gpu *g, enum gpu_memory k
     if (kind == GPU_DEVICE && !g->is_unified)
         return 0; /* write-combined memory behind a bus: reads of it would be very slow, so it is not offered */
     void *host;
-    r = vkMapMemory(g->device, b->memory, 0, VK_WHOLE_SIZE, 0, &host);
+    r = g->vk.MapMemory(g->device, b->memory, 0, VK_WHOLE_SIZE, 0, &host);
     if (r != VK_SUCCESS)
         return gpu_error(r, "vkMapMemory", e);
     b->host = host;
@@ -77,7 +77,7 @@ static int create_buffer(struct gpu_buffer *b, const struct gpu *g, const void *
         .size = b->bytes,
         .usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT |
                  VK_BUFFER_USAGE_TRANSFER_DST_BIT | VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT};
-    VkResult r = vkCreateBuffer(g->device, &info, NULL, &b->buffer);
+    VkResult r = g->vk.CreateBuffer(g->device, &info, NULL, &b->buffer);
     return r == VK_SUCCESS ? 0 : gpu_error(r, "vkCreateBuffer", e);
 }
 
@@ -85,7 +85,7 @@ static void find_address(struct gpu_buffer *b, const struct gpu *g)
 {
     VkBufferDeviceAddressInfo where = {.sType = VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO,
                                        .buffer = b->buffer};
-    b->address = vkGetBufferDeviceAddress(g->device, &where);
+    b->address = g->vk.GetBufferDeviceAddress(g->device, &where);
 }
 
 int gpu_buffer_new(struct gpu_buffer *b, const struct gpu *g, enum gpu_memory kind, uint64_t bytes,
@@ -110,8 +110,7 @@ int gpu_buffer_new(struct gpu_buffer *b, const struct gpu *g, enum gpu_memory ki
 /* Memory types that host memory can be imported as. */
 static uint32_t importable_types(const struct gpu *g, const uint8_t *host)
 {
-    PFN_vkGetMemoryHostPointerPropertiesEXT get = (PFN_vkGetMemoryHostPointerPropertiesEXT)(void (*)(
-        void))vkGetDeviceProcAddr(g->device, "vkGetMemoryHostPointerPropertiesEXT");
+    PFN_vkGetMemoryHostPointerPropertiesEXT get = g->vk.GetMemoryHostPointerPropertiesEXT;
     VkMemoryHostPointerPropertiesEXT p = {.sType = VK_STRUCTURE_TYPE_MEMORY_HOST_POINTER_PROPERTIES_EXT};
     if (!get ||
         get(g->device, VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT, host, &p) != VK_SUCCESS)
@@ -122,7 +121,7 @@ static uint32_t importable_types(const struct gpu *g, const uint8_t *host)
 static int import(struct gpu_buffer *b, const struct gpu *g, uint8_t *host, struct moeflux_err *e)
 {
     VkMemoryRequirements need;
-    vkGetBufferMemoryRequirements(g->device, b->buffer, &need);
+    g->vk.GetBufferMemoryRequirements(g->device, b->buffer, &need);
     int type = find_type(g, need.memoryTypeBits & importable_types(g, host), GPU_DEVICE);
     if (type < 0 || need.size > b->bytes)
         return err_set(e, ERR_UNSUPPORTED, "%s cannot import mapped files", g->info.name);
@@ -137,9 +136,9 @@ static int import(struct gpu_buffer *b, const struct gpu *g, uint8_t *host, stru
                                  .pNext = &from,
                                  .allocationSize = b->bytes,
                                  .memoryTypeIndex = (uint32_t)type};
-    VkResult r = vkAllocateMemory(g->device, &info, NULL, &b->memory);
+    VkResult r = g->vk.AllocateMemory(g->device, &info, NULL, &b->memory);
     if (r == VK_SUCCESS)
-        r = vkBindBufferMemory(g->device, b->buffer, b->memory, 0);
+        r = g->vk.BindBufferMemory(g->device, b->buffer, b->memory, 0);
     return r == VK_SUCCESS ? 0 : err_set(e, ERR_UNSUPPORTED, "%s cannot import mapped files", g->info.name);
 }
 
@@ -168,8 +167,8 @@ int gpu_buffer_import(struct gpu_buffer *b, const struct gpu *g, uint8_t *host, 
 void gpu_buffer_free(struct gpu_buffer *b, const struct gpu *g)
 {
     if (b->buffer)
-        vkDestroyBuffer(g->device, b->buffer, NULL);
+        g->vk.DestroyBuffer(g->device, b->buffer, NULL);
     if (b->memory)
-        vkFreeMemory(g->device, b->memory, NULL);
+        g->vk.FreeMemory(g->device, b->memory, NULL);
     *b = (struct gpu_buffer){0};
 }

@@ -3,7 +3,8 @@
 #define MOEFLUX_VULKAN_MEMORY_H
 
 #include <stdint.h>
-#include <vulkan/vulkan.h>
+
+#include "vulkan/loader.h"
 
 struct moeflux_err;
 struct gpu;

@@ -38,16 +38,16 @@ int pipeline_set_open(struct pipeline_set *s, const struct gpu *g, struct moeflu
     VkPipelineLayoutCreateInfo info = {.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO,
                                        .pushConstantRangeCount = 1,
                                        .pPushConstantRanges = &range};
-    VkResult r = vkCreatePipelineLayout(g->device, &info, NULL, &s->layout);
+    VkResult r = g->vk.CreatePipelineLayout(g->device, &info, NULL, &s->layout);
     return r == VK_SUCCESS ? 0 : gpu_error(r, "vkCreatePipelineLayout", e);
 }
 
 void pipeline_set_close(struct pipeline_set *s, const struct gpu *g)
 {
     for (size_t i = 0; i < s->n; i++)
-        vkDestroyPipeline(g->device, s->all[i].handle, NULL);
+        g->vk.DestroyPipeline(g->device, s->all[i].handle, NULL);
     if (s->layout)
-        vkDestroyPipelineLayout(g->device, s->layout, NULL);
+        g->vk.DestroyPipelineLayout(g->device, s->layout, NULL);
     free(s->all);
     *s = (struct pipeline_set){0};
 }
@@ -61,7 +61,7 @@ int pipeline_make(struct pipeline_set *s, const struct gpu *g, int idx, struct m
     VkShaderModuleCreateInfo code = {
         .sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO, .codeSize = k->bytes, .pCode = k->words};
     VkShaderModule module;
-    VkResult r = vkCreateShaderModule(g->device, &code, NULL, &module);
+    VkResult r = g->vk.CreateShaderModule(g->device, &code, NULL, &module);
     if (r != VK_SUCCESS)
         return gpu_error(r, k->name, e);
     VkSpecializationMapEntry entries[PIPELINE_MAX_SPEC];
@@ -85,8 +85,8 @@ int pipeline_make(struct pipeline_set *s, const struct gpu *g, int idx, struct m
                   .pName = "main",
                   .pSpecializationInfo = &values},
         .layout = s->layout};
-    r = vkCreateComputePipelines(g->device, VK_NULL_HANDLE, 1, &info, NULL, &p->handle);
-    vkDestroyShaderModule(g->device, module, NULL);
+    r = g->vk.CreateComputePipelines(g->device, VK_NULL_HANDLE, 1, &info, NULL, &p->handle);
+    g->vk.DestroyShaderModule(g->device, module, NULL);
     return r == VK_SUCCESS ? 0 : gpu_error(r, k->name, e);
 }
 

@@ -4,7 +4,8 @@
 
 #include <stddef.h>
 #include <stdint.h>
-#include <vulkan/vulkan.h>
+
+#include "vulkan/loader.h"
 
 struct moeflux_err;
 struct gpu;

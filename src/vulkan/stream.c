@@ -12,7 +12,7 @@ static int open_batch(struct stream *s, struct stream_batch *b, struct moeflux_e
                                         .commandPool = s->pool,
                                         .level = VK_COMMAND_BUFFER_LEVEL_PRIMARY,
                                         .commandBufferCount = 1};
-    VkResult r = vkAllocateCommandBuffers(s->gpu->device, &info, &b->commands);
+    VkResult r = s->gpu->vk.AllocateCommandBuffers(s->gpu->device, &info, &b->commands);
     if (r != VK_SUCCESS)
         return gpu_error(r, "vkAllocateCommandBuffers", e);
     if (s->gpu->ns_per_tick <= 0 || !s->pipelines)
@@ -20,7 +20,7 @@ static int open_batch(struct stream *s, struct stream_batch *b, struct moeflux_e
     VkQueryPoolCreateInfo q = {.sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO,
                                .queryType = VK_QUERY_TYPE_TIMESTAMP,
                                .queryCount = STREAM_MAX_TIMES};
-    r = vkCreateQueryPool(s->gpu->device, &q, NULL, &b->times);
+    r = s->gpu->vk.CreateQueryPool(s->gpu->device, &q, NULL, &b->times);
     return r == VK_SUCCESS ? 0 : gpu_error(r, "vkCreateQueryPool", e);
 }
 
@@ -31,13 +31,13 @@ int stream_open(struct stream *s, const struct gpu *g, const struct pipeline_set
     VkCommandPoolCreateInfo pool = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
                                     .flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT,
                                     .queueFamilyIndex = p ? g->queue_family : g->transfer_family};
-    VkResult r = vkCreateCommandPool(g->device, &pool, NULL, &s->pool);
+    VkResult r = s->gpu->vk.CreateCommandPool(g->device, &pool, NULL, &s->pool);
     if (r != VK_SUCCESS)
         return gpu_error(r, "vkCreateCommandPool", e);
     VkSemaphoreTypeCreateInfo type = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO,
                                       .semaphoreType = VK_SEMAPHORE_TYPE_TIMELINE};
     VkSemaphoreCreateInfo sem = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO, .pNext = &type};
-    r = vkCreateSemaphore(g->device, &sem, NULL, &s->timeline);
+    r = s->gpu->vk.CreateSemaphore(g->device, &sem, NULL, &s->timeline);
     int rc = r == VK_SUCCESS ? 0 : gpu_error(r, "vkCreateSemaphore", e);
     for (int i = 0; i < STREAM_RING && rc == 0; i++)
         rc = open_batch(s, &s->ring[i], e);
@@ -50,14 +50,14 @@ void stream_close(struct stream *s)
 {
     if (!s->gpu)
         return;
-    vkDeviceWaitIdle(s->gpu->device);
+    s->gpu->vk.DeviceWaitIdle(s->gpu->device);
     for (int i = 0; i < STREAM_RING; i++)
         if (s->ring[i].times)
-            vkDestroyQueryPool(s->gpu->device, s->ring[i].times, NULL);
+            s->gpu->vk.DestroyQueryPool(s->gpu->device, s->ring[i].times, NULL);
     if (s->timeline)
-        vkDestroySemaphore(s->gpu->device, s->timeline, NULL);
+        s->gpu->vk.DestroySemaphore(s->gpu->device, s->timeline, NULL);
     if (s->pool)
-        vkDestroyCommandPool(s->gpu->device, s->pool, NULL);
+        s->gpu->vk.DestroyCommandPool(s->gpu->device, s->pool, NULL);
     *s = (struct stream){0};
 }
 
@@ -71,7 +71,7 @@ int stream_wait_for(struct stream *s, uint64_t ticket, uint64_t ns, struct moefl
                                 .pSemaphores = &s->timeline,
                                 .pValues = &ticket};
     uint64_t start = clock_ns();
-    VkResult r = vkWaitSemaphores(s->gpu->device, &info, ns);
+    VkResult r = s->gpu->vk.WaitSemaphores(s->gpu->device, &info, ns);
     s->wait_ns += clock_ns() - start;
     if (r == VK_TIMEOUT)
         return 0;
@@ -96,8 +96,8 @@ static void collect_times(struct stream *s, struct stream_batch *b)
     uint32_t n = b->n_times;
     b->n_times = 0;
     if (n < 2 || !s->on_time ||
-        vkGetQueryPoolResults(s->gpu->device, b->times, 0, n, sizeof stamps, stamps, sizeof *stamps,
-                              VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT) != VK_SUCCESS)
+        s->gpu->vk.GetQueryPoolResults(s->gpu->device, b->times, 0, n, sizeof stamps, stamps, sizeof *stamps,
+                                       VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT) != VK_SUCCESS)
         return;
     for (uint32_t i = 0; i + 1 < n; i++) {
         uint64_t ticks = stamps[i + 1] > stamps[i] ? stamps[i + 1] - stamps[i] : 0;
@@ -121,7 +121,7 @@ int stream_wait(struct stream *s, uint64_t ticket, struct moeflux_err *e)
 bool stream_is_done(const struct stream *s, uint64_t ticket)
 {
     uint64_t reached = 0;
-    return vkGetSemaphoreCounterValue(s->gpu->device, s->timeline, &reached) == VK_SUCCESS &&
+    return s->gpu->vk.GetSemaphoreCounterValue(s->gpu->device, s->timeline, &reached) == VK_SUCCESS &&
            reached >= ticket;
 }
 
@@ -139,7 +139,7 @@ static void stamp(struct stream *s, struct stream_timed what)
         return;
     if (b->n_times > 0)
         b->timed[b->n_times - 1] = what;
-    vkCmdWriteTimestamp2(b->commands, VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT, b->times, b->n_times++);
+    s->gpu->vk.CmdWriteTimestamp2(b->commands, VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT, b->times, b->n_times++);
 }
 
 void stream_begin(struct stream *s)
@@ -160,13 +160,13 @@ void stream_begin(struct stream *s)
     b->is_timed = b->times && (s->profile || s->times_next);
     VkCommandBufferBeginInfo info = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
                                      .flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT};
-    VkResult r = vkBeginCommandBuffer(b->commands, &info);
+    VkResult r = s->gpu->vk.BeginCommandBuffer(b->commands, &info);
     stick(s, r, "vkBeginCommandBuffer");
     s->recording = r == VK_SUCCESS;
     if (!s->recording)
         return;
     if (b->is_timed)
-        vkResetQueryPool(s->gpu->device, b->times, 0, STREAM_MAX_TIMES);
+        s->gpu->vk.ResetQueryPool(s->gpu->device, b->times, 0, STREAM_MAX_TIMES);
     stream_barrier(s); /* after the batch before, which may still run */
     stamp(s, (struct stream_timed){0});
 }
@@ -178,12 +178,13 @@ void stream_dispatch(struct stream *s, const struct stream_work *w)
     VkCommandBuffer c = s->open->commands;
     const uint32_t *at = w->first, *n = w->groups;
     uint64_t n_groups = (uint64_t)n[0] * n[1] * n[2];
-    vkCmdBindPipeline(c, VK_PIPELINE_BIND_POINT_COMPUTE, s->pipelines->all[w->pipeline].handle);
-    vkCmdPushConstants(c, s->pipelines->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, w->args_bytes, w->args);
+    s->gpu->vk.CmdBindPipeline(c, VK_PIPELINE_BIND_POINT_COMPUTE, s->pipelines->all[w->pipeline].handle);
+    s->gpu->vk.CmdPushConstants(c, s->pipelines->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, w->args_bytes,
+                                w->args);
     if (at[0] || at[1] || at[2])
-        vkCmdDispatchBase(c, at[0], at[1], at[2], n[0], n[1], n[2]);
+        s->gpu->vk.CmdDispatchBase(c, at[0], at[1], at[2], n[0], n[1], n[2]);
     else
-        vkCmdDispatch(c, n[0], n[1], n[2]);
+        s->gpu->vk.CmdDispatch(c, n[0], n[1], n[2]);
     s->open->n_dispatches++;
     stamp(s, (struct stream_timed){.label = (uint16_t)w->label,
                                    .pipeline = (uint16_t)w->pipeline,
@@ -218,7 +219,7 @@ static void barrier(struct stream *s, VkPipelineStageFlags2 to_stage, VkAccessFl
                           .dstAccessMask = to_access};
     VkDependencyInfo d = {
         .sType = VK_STRUCTURE_TYPE_DEPENDENCY_INFO, .memoryBarrierCount = 1, .pMemoryBarriers = &m};
-    vkCmdPipelineBarrier2(s->open->commands, &d);
+    s->gpu->vk.CmdPipelineBarrier2(s->open->commands, &d);
 }
 
 void stream_barrier(struct stream *s)
@@ -234,7 +235,7 @@ void stream_copy(struct stream *s, const struct gpu_buffer *dst, uint64_t dst_of
     if (s->err.code || !s->recording || bytes == 0)
         return;
     VkBufferCopy region = {.srcOffset = src_off, .dstOffset = dst_off, .size = bytes};
-    vkCmdCopyBuffer(s->open->commands, src->buffer, dst->buffer, 1, &region);
+    s->gpu->vk.CmdCopyBuffer(s->open->commands, src->buffer, dst->buffer, 1, &region);
     stamp(s, (struct stream_timed){0});
 }
 
@@ -242,7 +243,7 @@ void stream_zero(struct stream *s, const struct gpu_buffer *dst, uint64_t off, u
 {
     if (s->err.code || !s->recording || bytes == 0)
         return;
-    vkCmdFillBuffer(s->open->commands, dst->buffer, off, bytes, 0);
+    s->gpu->vk.CmdFillBuffer(s->open->commands, dst->buffer, off, bytes, 0);
     stamp(s, (struct stream_timed){0});
 }
 
@@ -259,7 +260,7 @@ static struct stream_batch *end_batch(struct stream *s)
     if (s->recording) {
         if (!s->err.code)
             barrier(s, VK_PIPELINE_STAGE_2_HOST_BIT, VK_ACCESS_2_HOST_READ_BIT);
-        stick(s, vkEndCommandBuffer(b->commands), "vkEndCommandBuffer");
+        stick(s, s->gpu->vk.EndCommandBuffer(b->commands), "vkEndCommandBuffer");
     }
     s->recording = false;
     s->open = NULL;
@@ -286,7 +287,7 @@ static int queue_batch(struct stream *s, struct stream_batch *b, uint64_t *ticke
                           .signalSemaphoreInfoCount = 1,
                           .pSignalSemaphoreInfos = &signal};
     VkQueue queue = s->pipelines ? s->gpu->queue : s->gpu->transfer_queue;
-    VkResult r = vkQueueSubmit2(queue, 1, &info, VK_NULL_HANDLE);
+    VkResult r = s->gpu->vk.QueueSubmit2(queue, 1, &info, VK_NULL_HANDLE);
     if (r != VK_SUCCESS)
         return gpu_error(r, "vkQueueSubmit2", e);
     s->n_submits++;
@@ -326,7 +327,7 @@ int stream_submit_parked(struct stream *s, uint64_t *ticket, struct moeflux_err 
 void stream_abandon(struct stream *s)
 {
     if (s->recording)
-        vkEndCommandBuffer(s->open->commands);
+        s->gpu->vk.EndCommandBuffer(s->open->commands);
     if (s->open)
         s->open->n_times = 0;
     s->recording = false;

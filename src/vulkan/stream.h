@@ -9,9 +9,9 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <vulkan/vulkan.h>
 
 #include "base/err.h"
+#include "vulkan/loader.h"
 
 struct gpu;
 struct gpu_buffer;

@@ -117,7 +117,7 @@ static int open_weights(const char *dir, uint32_t file)
 static void run_with_changes(const char *dir, const uint8_t *data, size_t n)
 {
     static int fds[1 + SMALL_LAYERS];
-    struct change done[MAX_CHANGES];
+    struct change done[MAX_CHANGES] = {0};
     size_t k = 0;
     for (uint32_t i = 0; fds[SMALL_LAYERS] == 0 && i < 1 + SMALL_LAYERS; i++)
         fds[i] = open_weights(dir, i);

@@ -98,14 +98,10 @@ static void write_models(struct seeds *s)
 
 static void write_tokenizers(struct seeds *s)
 {
+    static const char qwen[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| "
+                               "?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
     static const char *const patterns[] = {
-        "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| "
-        "?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|"
-        "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
-        "\\p{N}{1,3}",
-        "(?<=[0-9])[a-z]++x|(?>a*)b",
-        "(?:ab?)*+[xy]|[^x]*?y{2,}",
-        "=.*",
+        qwen, "\\p{N}{1,3}", "(?<=[0-9])[a-z]++x|(?>a*)b", "(?:ab?)*+[xy]|[^x]*?y{2,}", "=.*",
     };
     static const char text[] = "It's 12 e\xcc\x81x \n\n aab!";
     for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {

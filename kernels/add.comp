@@ -1,0 +1,16 @@
+// add.comp - x[i] += y[i]. y may lie in host memory: each number is read once, neighbours by neighbouring lanes.
+// Grid: x = blocks of WORKGROUP * 4 numbers. Exact.
+#version 460
+#include "lib/memory.glsl"
+
+layout(local_size_x_id = 0) in;
+layout(constant_id = 0) const uint WORKGROUP = 256;
+
+layout(push_constant, std430) uniform Args { add_args a; };
+
+void main()
+{
+    uint i = gl_WorkGroupID.x * WORKGROUP + gl_LocalInvocationID.x;
+    if (i < a.n / 4)
+        F32x4s(a.x).v[i] += F32x4s(a.y).v[i];
+}

@@ -1,0 +1,114 @@
+#include "arch/host_experts.h"
+
+#include <stdio.h>
+
+#include "arch/arch.h"
+#include "arch/moe.h"
+#include "base/err.h"
+#include "model/model_dir.h"
+
+static uint64_t act_floats(const struct config *c, uint32_t n)
+{
+    return (uint64_t)n * c->top_k * c->moe_inner;
+}
+
+uint64_t host_experts_bytes(const struct config *c, uint32_t max_chunk)
+{
+    const struct experts_shape s = {.n_experts = c->n_experts, .top_k = c->top_k, .hidden = c->hidden};
+    /* Hidden states and their sum on the way to and from the device, act, scratch. */
+    return sizeof(float) * (2 * (uint64_t)max_chunk * c->hidden + act_floats(c, max_chunk) +
+                            experts_cpu_scratch(&s, max_chunk));
+}
+
+static int load_norm(struct host_experts *h, const struct model_dir *m, uint32_t layer, struct moeflux_err *e)
+{
+    char name[96];
+    const struct tensor *t;
+    uint32_t hidden = h->config->hidden;
+    snprintf(name, sizeof name, "model.layers.%u.post_attention_layernorm.weight", layer);
+    int rc = model_dir_vector(m, name, hidden, &t, e);
+    float *to = (float *)(void *)h->norms.host + (uint64_t)layer * hidden;
+    return rc < 0 ? rc : model_dir_read_f32(m, t, to, e);
+}
+
+static int allocate(struct host_experts *h, const struct experts_shape *s, uint32_t n_layers,
+                    uint32_t max_chunk, struct moeflux_err *e)
+{
+    const struct exec_caps caps = exec_get_caps(h->exec);
+    uint64_t act = act_floats(h->config, max_chunk), scratch = experts_scratch(s, &caps, max_chunk, 0);
+    int rc =
+        exec_buffer_new(h->exec, &h->norms, EXEC_DEVICE, sizeof(float) * n_layers * h->config->hidden, e);
+    if (rc == 0)
+        rc = exec_buffer_new(h->exec, &h->act, EXEC_DEVICE, sizeof(float) * act, e);
+    if (rc == 0)
+        rc = exec_buffer_new(h->exec, &h->scratch, EXEC_DEVICE, sizeof(float) * scratch, e);
+    return rc;
+}
+
+int host_experts_open(struct host_experts *h, struct exec *x, const struct model_dir *m, uint32_t n_layers,
+                      uint32_t max_chunk, struct moeflux_err *e)
+{
+    const struct experts_shape shape = moe_experts_shape(&m->config, &m->expert);
+    *h = (struct host_experts){.exec = x, .config = &m->config};
+    int rc = experts_open(&h->experts, x, &shape, e);
+    if (rc == 0)
+        rc = allocate(h, &shape, n_layers, max_chunk, e);
+    for (uint32_t i = 0; rc == 0 && i < n_layers; i++)
+        if (config_has_experts(&m->config, i))
+            rc = load_norm(h, m, i, e);
+    if (rc < 0)
+        host_experts_close(h);
+    return rc;
+}
+
+void host_experts_close(struct host_experts *h)
+{
+    exec_buffer_free(h->exec, &h->norms);
+    exec_buffer_free(h->exec, &h->act);
+    exec_buffer_free(h->exec, &h->scratch);
+    *h = (struct host_experts){0};
+}
+
+bool host_experts_takes_waves(const struct host_experts *h, uint32_t n)
+{
+    return experts_takes_waves(&h->experts, n);
+}
+
+static uint64_t at(const void *p)
+{
+    return (uint64_t)(uintptr_t)p;
+}
+
+/* down adds to call.x, up reads it: x is the sum for one and the hidden states for the other. */
+static struct experts_call call_of(const struct host_experts *h, const struct host_chunk *c, const float *x,
+                                   const struct arch_experts *part)
+{
+    const struct config *config = h->config;
+    uint64_t first = (uint64_t)part->from * config->top_k;
+    const float *norms = (const float *)(const void *)h->norms.host;
+    return (struct experts_call){.x = at(x + (uint64_t)part->from * config->hidden),
+                                 .norm = at(norms + (uint64_t)part->layer * config->hidden),
+                                 .table = part->table,
+                                 .idx = at(c->idx + first),
+                                 .weights = at(c->weights + first),
+                                 .act = h->act.address + first * config->moe_inner * sizeof(float),
+                                 .n = part->n,
+                                 .chunk = c->n,
+                                 .scratch = h->scratch.address,
+                                 .skip = part->skip,
+                                 .more = part->more_waves};
+}
+
+void host_experts_up(const struct host_experts *h, const struct host_chunk *c,
+                     const struct arch_experts *part)
+{
+    const struct experts_call call = call_of(h, c, c->x, part);
+    experts_run_up(&h->experts, h->exec, &call);
+}
+
+void host_experts_down(const struct host_experts *h, const struct host_chunk *c,
+                       const struct arch_experts *part)
+{
+    const struct experts_call call = call_of(h, c, c->sum, part);
+    experts_run_down(&h->experts, h->exec, &call);
+}

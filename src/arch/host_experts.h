@@ -1,0 +1,49 @@
+/* host_experts.h - the routed experts of a model's first layers on this machine's cores, beside a device that computes
+ * everything else.
+ *
+ * The device hands over a chunk's hidden states and the router's choice; what the experts sum up to goes back to it
+ * (arch_add_experts). The shared expert stays on the device. Experts are found as on a device: through a table of
+ * addresses, here pointers. */
+#ifndef MOEFLUX_ARCH_HOST_EXPERTS_H
+#define MOEFLUX_ARCH_HOST_EXPERTS_H
+
+#include <stdint.h>
+
+#include "exec/exec.h"
+#include "ops/experts.h"
+
+struct arch_experts;
+struct config;
+struct model_dir;
+struct moeflux_err;
+
+struct host_experts {
+    struct exec *exec; /* a host backend; NULL: not open */
+    const struct config *config;
+    struct experts experts;
+    struct exec_buffer norms;        /* f32 [n_layers][hidden], before the experts */
+    struct exec_buffer act, scratch; /* f32 [max_chunk][top_k][moe_inner]; of the operation */
+};
+
+/* A chunk in host memory. */
+struct host_chunk {
+    const float *x, *weights; /* [n][hidden], [n][top_k] */
+    const uint32_t *idx;      /* [n][top_k] */
+    float *sum;               /* [n][hidden], zero before the first down */
+    uint32_t n;
+};
+
+/* Host memory that chunks of so many tokens take. */
+uint64_t host_experts_bytes(const struct config *c, uint32_t max_chunk);
+/* For the layers below n_layers. ERR_IO, ERR_FORMAT, ERR_MEMORY. */
+int host_experts_open(struct host_experts *h, struct exec *x, const struct model_dir *m, uint32_t n_layers,
+                      uint32_t max_chunk, struct moeflux_err *e);
+void host_experts_close(struct host_experts *h); /* one that is not open is legal */
+/* As arch_takes_waves, arch_experts_up and arch_experts_down; down adds to the sum. */
+bool host_experts_takes_waves(const struct host_experts *h, uint32_t n);
+void host_experts_up(const struct host_experts *h, const struct host_chunk *c,
+                     const struct arch_experts *part);
+void host_experts_down(const struct host_experts *h, const struct host_chunk *c,
+                       const struct arch_experts *part);
+
+#endif

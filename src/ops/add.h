@@ -1,0 +1,29 @@
+/* add.h - a sum that was made elsewhere joins the hidden states: x[i] += y[i]. */
+#ifndef MOEFLUX_OPS_ADD_H
+#define MOEFLUX_OPS_ADD_H
+
+#include <stdint.h>
+
+#include "exec/kernel.h"
+#include "exec/op.h"
+
+struct add {
+    struct { /* vulkan */
+        struct kernel kernel;
+        uint32_t workgroup;
+    } gpu;
+};
+
+struct add_call {
+    uint64_t y, x; /* f32 [n], aligned to 16 bytes; y may be host memory (EXEC_HOST) */
+    uint32_t n;    /* a multiple of 4 */
+};
+
+int add_open(struct add *op, struct exec *x, struct moeflux_err *e);
+void add_run(const struct add *op, struct exec *x, const struct add_call *call);
+
+/* The implementations. */
+void add_vulkan(const void *op, const void *call, struct exec *x);
+op_host_fn add_cpu, add_ref;
+
+#endif

@@ -1,0 +1,121 @@
+#!/bin/sh
+# Which device computes, and what a machine without a GPU, or without Vulkan, can do.
+. tests/cli.sh
+
+model=tests/models/qwen-odd/mlx
+json() { python3 -c 'import json, sys; j = json.load(open(sys.argv[1])); print(eval(sys.argv[2]))' "$tmp/out" "$1"; }
+json_is() { [ "$(json "$1")" = "$2" ] || fault "$1 is $(json "$1"), expected $2"; }
+echo 1 2 3 5 8 >"$tmp/ids"
+set -- -m "$model" --tokens-in "$tmp/ids" --temp 0 -n 4 --ignore-eos
+
+# A software device is used when it is named, never by itself: the CPU is faster.
+claim without_a_gpu_the_cpu_computes
+"$MOEFLUX" --list-devices --json >"$tmp/out"
+gpus=$(json 'sum(d["kind"] in ("discrete", "integrated") and d["usable"] == "yes" for d in j["devices"])')
+for device in auto ''; do
+    run 0 "$MOEFLUX" -m "$model" ${device:+--device "$device"} --plan --json
+    [ "$gpus" -gt 0 ] || json_is 'j["device"].startswith("CPU (")' True
+done
+
+claim a_software_device_computes_when_it_is_named
+run 0 "$MOEFLUX" -m "$model" --device 0 --plan --json
+json_is 'j["device"].startswith("CPU (")' False
+
+claim kernels_compiled_late_are_counted
+seq 1 40 >"$tmp/long"
+run 0 "$MOEFLUX" -m "$model" --tokens-in "$tmp/long" --temp 0 -n 2 --ignore-eos --device 0 --stats --json
+err_has '^kernels  *[1-9][0-9]* compiled in '
+json_is '0 < j["stats"]["compiled_kernels"] < 50 and 0 < j["stats"]["compile_s"]' True
+
+# In the loader's place lies a file that is no library.
+mkdir "$tmp/no-loader"
+echo none >"$tmp/no-loader/libvulkan.so.1"
+without_loader() {
+    status=$1
+    shift
+    run "$status" env LD_LIBRARY_PATH="$tmp/no-loader" "$MOEFLUX" "$@"
+}
+
+claim nothing_is_linked_to_the_vulkan_loader
+run 0 ldd "$MOEFLUX"
+! grep -q vulkan "$tmp/out" || fault "$(grep vulkan "$tmp/out")"
+
+claim without_the_vulkan_loader_the_cpu_computes
+run 0 "$MOEFLUX" "$@" --device cpu --tokens-out
+cp "$tmp/out" "$tmp/want"
+without_loader 0 "$@" --tokens-out
+err_empty
+out_is "$(cat "$tmp/want")"
+without_loader 0 -m "$model" --plan
+err_empty
+
+claim a_device_that_was_asked_for_needs_the_vulkan_loader
+without_loader 1 "$@" --device 0
+one_line
+err_has '^moeflux: --device 0: the Vulkan loader cannot be loaded .*libvulkan.so.1'
+run 1 env VK_DRIVER_FILES=/nonexistent VK_ICD_FILENAMES=/nonexistent "$MOEFLUX" "$@" --device llvmpipe
+one_line
+err_has '^moeflux: --device llvmpipe: .*no Vulkan driver is installed'
+run 0 env VK_DRIVER_FILES=/nonexistent VK_ICD_FILENAMES=/nonexistent "$MOEFLUX" "$@" --tokens-out
+out_is "$(cat "$tmp/want")"
+
+claim devices_are_listed_with_the_cpu
+run 0 "$MOEFLUX" --list-devices
+err_empty
+out_has '^cpu  .*  [1-9][0-9]*  [0-9.]* .B/s  yes$'
+run 0 "$MOEFLUX" --list-devices --json -t 1
+json_is '[(d["threads"], d["usable"], d["memory_bytes_s"] > 1e8) for d in j["devices"] if d["device"] == "cpu"]' "[(1, 'yes', True)]"
+json_is 'sum(d["default"] == "yes" for d in j["devices"])' 1
+without_loader 0 --list-devices --json
+json_is '[(d["device"], d["default"]) for d in j["devices"]]' "[('cpu', 'yes')]"
+
+claim inspect_measures_memory_and_names_a_faster_device
+run 0 "$MOEFLUX" inspect "$model" --device cpu -t 1
+out_has '^  memory  *[0-9.]* .B/s  read by 1 thread$'
+run 0 "$MOEFLUX" inspect "$model" --device reference
+out_has '^--device [^ ]* would be faster: .* multiplies at '
+
+claim every_instruction_set_gives_the_same_logits
+sets=$("$MOEFLUX" --selftest --device cpu --cpu-isa none 2>&1 | sed 's/.*there are //')
+n=0
+for isa in $sets; do
+    "$MOEFLUX" -m "$model" --cpu-isa "$isa" --device cpu --plan >"$tmp/out" 2>"$tmp/err" || {
+        err_has 'this processor does not have it'
+        continue
+    }
+    out_has "^Plan for CPU ($isa, "
+    run 0 "$MOEFLUX" -m "$model" --device cpu --cpu-isa "$isa" --tokens-in "$tmp/ids" --logits-all --logits "$tmp/logits-$isa"
+    cmp -s "$tmp/logits-portable" "$tmp/logits-$isa" || fault "$isa and portable differ"
+    n=$((n + 1))
+done
+[ "$n" -gt 0 ] || fault "no instruction set ran: $sets"
+
+claim the_flag_wins_over_the_environment
+run 0 env MOEFLUX_CPU_ISA=portable "$MOEFLUX" -m "$model" --device cpu --plan
+out_has '^Plan for CPU (portable, '
+run 0 env MOEFLUX_CPU_ISA=none "$MOEFLUX" -m "$model" --device cpu --cpu-isa portable --plan
+out_has '^Plan for CPU (portable, '
+run 2 env MOEFLUX_CPU_ISA=none "$MOEFLUX" -m "$model" --device cpu --plan
+err_has "instruction set 'none' is unknown; there are portable "
+# It is a wish for the CPU: other devices do not mind.
+run 0 env MOEFLUX_CPU_ISA=none "$MOEFLUX" -m "$model" --device reference --plan
+
+claim threads_and_the_affinity_mask_are_obeyed
+run 0 "$MOEFLUX" -m "$model" --device cpu -t 3 --plan
+out_has '^Plan for CPU (.*, 3 threads)'
+run 0 taskset -c "$(taskset -cp $$ | sed 's/.*: //; s/[-,].*//')" "$MOEFLUX" -m "$model" --device cpu --plan
+out_has '^Plan for CPU (.*, 1 thread)'
+
+claim flags_that_do_not_apply_are_refused
+for verb in --plan --bench; do
+    fails 2 '\-\-gpu-memory goes with a GPU' -m "$model" $verb --device cpu --gpu-memory 1G
+done
+fails 2 '\-\-gpu-memory goes with a GPU' "$@" --device cpu --gpu-memory 1G
+fails 2 '\-\-gpu-memory goes with a GPU' inspect "$model" --device cpu --gpu-memory 1G
+fails 2 "instruction set 'sse9' is unknown; there are portable " "$@" --device cpu --cpu-isa sse9
+fails 2 "instruction set 'sse9' is unknown" --selftest --device cpu --cpu-isa sse9
+case $(uname -m) in x86_64) other=neon ;; *) other=avx2 ;; esac
+fails 2 "instruction set '$other' is of another family of processors" "$@" --device cpu --cpu-isa $other
+fails 2 '\-\-cpu-isa portable goes with --device cpu' "$@" --device reference --cpu-isa portable
+
+report
