@@ -13,8 +13,8 @@ static void embed_token(void *ctx, uint32_t t, uint32_t thread)
     const struct job *j = ctx;
     uint32_t cols = j->op->weights.cols;
     (void)thread;
-    j->loops->widen(&j->op->weights, host_words(j->call->ids)[t], 0, cols,
-                    host_floats_mut(j->call->dst) + (uint64_t)t * cols);
+    const struct loops_part row = {host_words(j->call->ids)[t], 1, 0, cols};
+    j->loops->widen(&j->op->weights, &row, host_floats_mut(j->call->dst) + (uint64_t)t * cols, cols);
 }
 
 int embed_cpu(const void *self, const void *what, struct host *h)

@@ -2,6 +2,7 @@
 
 #include "args.h"
 #include "base/err.h"
+#include "ops/loops.h"
 
 static const struct op up_op = {
     .name = "experts_up", .vulkan = experts_up_vulkan, .cpu = experts_up_cpu, .reference = experts_up_ref};
@@ -13,7 +14,7 @@ static const struct op down_op = {.name = "experts_down",
 int experts_open(struct experts *op, struct exec *x, const struct experts_shape *s, struct moeflux_err *e)
 {
     const struct exec_caps caps = exec_get_caps(x);
-    *op = (struct experts){.shape = *s, .waves_from = caps.is_native ? EXPERTS_CPU_WAVES : UINT32_MAX};
+    *op = (struct experts){.shape = *s, .waves_from = caps.is_native ? LOOPS_FEW + 1 : UINT32_MAX};
     const struct weights up = {.rows = s->inner, .cols = s->hidden, .format = s->up_format},
                          down = {.rows = s->hidden, .cols = s->inner, .format = s->down_format};
     int rc = weights_check(&up, "experts", e);

@@ -78,9 +78,8 @@ void experts_up_vulkan(const void *self, const void *what, struct exec *x);
 void experts_down_vulkan(const void *self, const void *what, struct exec *x);
 /* Memory that the native implementations take by themselves for n tokens. */
 uint64_t experts_cpu_host_bytes(const struct experts_shape *s, uint32_t n);
-/* On the CPU: floats of scratch; the fewest tokens of a chunk whose experts may come in waves. */
+/* On the CPU: floats of scratch. */
 uint64_t experts_cpu_scratch(const struct experts_shape *s, uint32_t n);
-enum { EXPERTS_CPU_WAVES = 5 };
 op_host_fn experts_up_cpu, experts_down_cpu, experts_up_ref, experts_down_ref;
 
 #endif

@@ -38,7 +38,7 @@ struct job {
 };
 
 /* Up to FEW tokens of a chunk meet their experts as if each were alone; of a larger chunk, experts with that many. */
-enum { FEW = EXPERTS_CPU_WAVES - 1, LEAST_ROWS = 8, BLOCKS_A_THREAD = 4, STRIP = CPU_STRIP_ROWS };
+enum { FEW = LOOPS_FEW, LEAST_ROWS = 8, BLOCKS_A_THREAD = 4, STRIP = CPU_STRIP_ROWS };
 
 static struct weights part(uint64_t expert, uint32_t w, uint32_t s, uint32_t b, uint32_t rows, uint32_t cols,
                            uint32_t format)

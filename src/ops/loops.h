@@ -18,6 +18,11 @@ struct delta_gate;
 struct delta_head;
 struct delta_unit;
 
+/* Rows and columns of a matrix; of quantised ones whole groups. */
+struct loops_part {
+    uint32_t row, n_rows, col, n_cols;
+};
+
 struct loops {
     /* out[c] = x[c] / sqrt(mean(x^2) + eps) * norm[c]; norm NULL: out = x. */
     void (*norm)(const float *x, const float *norm, uint32_t n, float eps, float *out);
@@ -32,8 +37,8 @@ struct loops {
     /* Numbers of a KV cache or a product's input; what does not fit float16 becomes its largest number. */
     void (*store_f16)(const float *x, uint32_t n, void *out);
     void (*load_f16)(const void *x, uint32_t n, float *out);
-    /* Columns [first, first + n) of a row; first a multiple of 64. */
-    void (*widen)(const struct weights *w, uint32_t row, uint32_t first, uint32_t n, float *out);
+    /* Some of a matrix as floats; rows of `out` are `stride` apart. */
+    void (*widen)(const struct weights *w, const struct loops_part *part, float *out, uint64_t stride);
     /* y[c] = y[c] + sum_r x[r] * rows[r][c] in the order of the rows, c < n; from 0 when `first`. rows: [n_rows][LOOPS_COLS]. */
     void (*add_rows)(float *y, const float *x, const float *rows, uint32_t n_rows, uint32_t n, bool first);
     /* Turns pairs of channels, n of them, by (cos, sin): (x[i], x[i + apart]) where apart > 0, else (x[2 i], x[2 i + 1]). In
@@ -60,8 +65,8 @@ struct cpu_matrix loops_matrix(const struct weights *w);
 uint32_t loops_block_rows(const struct weights *w);
 enum { LOOPS_MAX_BLOCK_ROWS = 256, LOOPS_COLS = 64 };
 
-/* So many tokens and fewer are computed as if each were alone; of more, gemm is the faster way (bench_cpu). At least as many
- * as the head takes at once, so that a token's logits do not depend on those that are asked for with them. */
-enum { LOOPS_FEW = 4 };
+/* So many tokens and fewer are computed as if each were alone. At least as many as the head takes at once, so that a token's
+ * logits do not depend on those that are asked for with them. */
+enum { LOOPS_FEW = CPU_FEW_TOKENS };
 
 #endif

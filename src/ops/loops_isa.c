@@ -101,49 +101,51 @@ static void load_f16_loop(const void *x, uint32_t n, float *out)
     }
 }
 
-/* A group of 64 columns, n of which are wanted. */
-static void widen_group(const uint8_t *codes, int bits, float scale, float bias, uint32_t n, float *out)
+/* Two steps that compilers turn into vectors. */
+VEC_INLINE void widen_group(const uint8_t *codes, int bits, float scale, float bias, float *out)
 {
+    uint8_t bytes[GROUP];
     int32_t wide[GROUP];
-    for (int c = 0; c < GROUP; c++)
-        wide[c] = bits == 4 ? codes[c / 2] >> (c % 2 * 4) & 15 : codes[c];
-    for (uint32_t c = 0; c < n; c += VEC_LANES)
-        store_some(out + c, vec_fma(vec_from_int(ivec_load(wide + c)), vec_set1(scale), vec_set1(bias)),
-                   n - c);
-}
-
-static void widen_affine(const struct weights *w, uint32_t row, uint32_t first, uint32_t n, int bits,
-                         float *out)
-{
-    uint64_t groups = w->cols / GROUP, at = row * groups + first / GROUP;
-    const uint8_t *codes = (const uint8_t *)host_at(w->weight) + at * (GROUP / 8) * (uint64_t)bits;
-    const uint16_t *scales = (const uint16_t *)host_at(w->scales) + at;
-    const uint16_t *biases = (const uint16_t *)host_at(w->biases) + at;
-    for (uint32_t c = 0, g = 0; c < n; c += GROUP, g++) {
-        float scale, bias;
-        uint32_t s = (uint32_t)scales[g] << 16, b = (uint32_t)biases[g] << 16;
-        memcpy(&scale, &s, sizeof scale);
-        memcpy(&bias, &b, sizeof bias);
-        widen_group(codes + (size_t)g * (GROUP / 8) * (uint32_t)bits, bits, scale, bias,
-                    n - c < GROUP ? n - c : GROUP, out + c);
+    for (int c = 0; bits == 4 && c < GROUP / 2; c++) {
+        bytes[2 * c] = codes[c] & 15;
+        bytes[2 * c + 1] = codes[c] >> 4;
     }
+    for (int c = 0; c < GROUP; c++)
+        wide[c] = bits == 4 ? bytes[c] : codes[c];
+    for (int c = 0; c < GROUP; c += VEC_LANES)
+        vec_store(out + c, vec_fma(vec_from_int(ivec_load(wide + c)), vec_set1(scale), vec_set1(bias)));
 }
 
-static void widen_loop(const struct weights *w, uint32_t row, uint32_t first, uint32_t n, float *out)
+VEC_INLINE float bf16_at(const uint16_t *p, uint64_t i)
 {
-    uint64_t at = (uint64_t)row * w->cols + first;
-    if (w->format == FORMAT_Q4) {
-        widen_affine(w, row, first, n, 4, out);
-    } else if (w->format == FORMAT_Q8) {
-        widen_affine(w, row, first, n, 8, out);
-    } else if (w->format == FORMAT_F32) {
-        memcpy(out, host_floats(w->weight) + at, n * sizeof *out);
-    } else {
-        const uint16_t *from = (const uint16_t *)host_at(w->weight) + at;
-        for (uint32_t c = 0; c < n; c++) {
-            uint32_t u = (uint32_t)from[c] << 16;
-            memcpy(out + c, &u, sizeof u);
-        }
+    uint32_t u = (uint32_t)p[i] << 16;
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+VEC_INLINE void widen_affine(const struct weights *w, uint32_t row, uint32_t first, uint32_t n, int bits,
+                             float *out)
+{
+    uint64_t at = (uint64_t)row * (w->cols / GROUP) + first / GROUP;
+    const uint8_t *codes = (const uint8_t *)host_at(w->weight) + at * (GROUP / 8) * (uint64_t)bits;
+    for (uint32_t c = 0; c < n; c += GROUP, at++, codes += GROUP / 8 * bits)
+        widen_group(codes, bits, bf16_at(host_at(w->scales), at), bf16_at(host_at(w->biases), at), out + c);
+}
+
+static void widen_loop(const struct weights *w, const struct loops_part *part, float *out, uint64_t stride)
+{
+    for (uint32_t r = part->row; r < part->row + part->n_rows; r++, out += stride) {
+        uint64_t at = (uint64_t)r * w->cols + part->col;
+        if (w->format == FORMAT_Q4)
+            widen_affine(w, r, part->col, part->n_cols, 4, out);
+        else if (w->format == FORMAT_Q8)
+            widen_affine(w, r, part->col, part->n_cols, 8, out);
+        else if (w->format == FORMAT_F32)
+            memcpy(out, host_floats(w->weight) + at, part->n_cols * sizeof *out);
+        else
+            for (uint32_t c = 0; c < part->n_cols; c++)
+                out[c] = bf16_at(host_at(w->weight), at + c);
     }
 }
 
@@ -153,15 +155,14 @@ static void add_rows_loop(float *y, const float *x, const float *rows, uint32_t 
     enum { VECS = LOOPS_COLS / VEC_LANES };
     struct vec acc[VECS];
     for (uint32_t i = 0; i < VECS; i++)
-        acc[i] = first || VEC_LANES * i >= n ? vec_zero()
-                                             : load_some(y + (size_t)VEC_LANES * i, n - VEC_LANES * i);
+        acc[i] = first || VEC_LANES * i >= n ? vec_zero() : load_some(y + VEC_LANES * i, n - VEC_LANES * i);
     for (uint32_t r = 0; r < n_rows; r++) {
         struct vec by = vec_set1(x[r]);
         for (uint32_t i = 0; i < VECS; i++)
-            acc[i] = vec_fma(vec_load(rows + (uint64_t)r * LOOPS_COLS + (size_t)VEC_LANES * i), by, acc[i]);
+            acc[i] = vec_fma(vec_load(rows + (uint64_t)r * LOOPS_COLS + VEC_LANES * i), by, acc[i]);
     }
     for (uint32_t i = 0; VEC_LANES * i < n; i++)
-        store_some(y + (size_t)VEC_LANES * i, acc[i], n - VEC_LANES * i);
+        store_some(y + VEC_LANES * i, acc[i], n - VEC_LANES * i);
 }
 
 static void turn_loop(float *x, const float *angles, uint32_t n, uint32_t apart)
@@ -169,8 +170,8 @@ static void turn_loop(float *x, const float *angles, uint32_t n, uint32_t apart)
     uint32_t step = apart ? 1 : 2, to = apart ? apart : 1;
     for (uint32_t i = 0; i < n; i++) {
         float *u = x + (uint64_t)i * step, *v = u + to, a = *u, b = *v;
-        *u = a * angles[2 * (size_t)i] - b * angles[2 * (size_t)i + 1];
-        *v = b * angles[2 * (size_t)i] + a * angles[2 * (size_t)i + 1];
+        *u = a * angles[2 * i] - b * angles[2 * i + 1];
+        *v = b * angles[2 * i] + a * angles[2 * i + 1];
     }
 }
 

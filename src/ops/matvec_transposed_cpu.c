@@ -29,8 +29,7 @@ static void run_block(void *ctx, uint32_t block, uint32_t thread)
         memset(rows, 0, sizeof rows);
     for (uint32_t from = 0; from < w->rows; from += ROWS) {
         uint32_t n_rows = (uint32_t)size_min(ROWS, w->rows - from);
-        for (uint32_t r = 0; r < n_rows; r++)
-            j->loops->widen(w, h * j->op->step + from + r, first, n, rows[r]);
+        j->loops->widen(w, &(struct loops_part){h * j->op->step + from, n_rows, first, n}, rows[0], COLS);
         for (uint32_t t = 0; t < c->n; t++) {
             const float *x = host_floats(c->x) + (uint64_t)t * c->x_stride + (uint64_t)h * c->x_step + from;
             float *y = host_floats_mut(c->y) + (uint64_t)t * c->y_stride + (uint64_t)h * c->y_step + first;

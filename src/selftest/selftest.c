@@ -102,10 +102,16 @@ struct linear_shape {
     enum linear_path path; /* LINEAR_GEMV: as the number of tokens asks for */
 };
 
-/* Whether the operation has a path; from now on it takes no other. The host has none of them. */
-static bool force_path(struct linear *op, const struct exec *x, enum linear_path path)
+/* What a device can be made to take one of. The host has none. */
+static bool has_kernels(const struct kernel_test *l)
 {
-    bool can = !exec_get_caps(x).is_host && op->gpu.from[path] < UINT32_MAX;
+    return !exec_get_caps(l->side[KT_DEVICE]).is_host;
+}
+
+/* Whether the operation has a path; from now on it takes no other. */
+static bool force_path(struct linear *op, enum linear_path path)
+{
+    bool can = op->gpu.from[path] < UINT32_MAX;
     for (uint32_t i = 1; can && i < LINEAR_PATHS; i++)
         op->gpu.from[i] = i <= path ? 0 : UINT32_MAX;
     return can;
@@ -132,7 +138,7 @@ static void linear_case(struct kernel_test *l, const struct linear_shape *c)
         const struct weights mine[3] = {w[0][s], w[1][s], w[2][s]};
         if (linear_open(&op, l->side[s], mine, c->n_segments, &l->err) < 0)
             break;
-        if (s == KT_DEVICE && c->path != LINEAR_GEMV && !force_path(&op, l->side[s], c->path)) {
+        if (s == KT_DEVICE && c->path != LINEAR_GEMV && !force_path(&op, c->path)) {
             linear_close(&op, l->side[s]);
             kt_skip(l, "linear", shape);
             return;
@@ -523,7 +529,7 @@ static void linear_cases(struct kernel_test *l)
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         linear_case(l, &shapes[i]);
-    for (enum linear_path path = LINEAR_GEMV_FEW; path < LINEAR_PATHS; path++) {
+    for (enum linear_path path = LINEAR_GEMV_FEW; has_kernels(l) && path < LINEAR_PATHS; path++) {
         linear_case(l, &(struct linear_shape){
                            3, {131, 1, 77}, {FORMAT_Q4, FORMAT_Q8, FORMAT_Q4}, 512, 75, true, true, path});
         linear_case(l,
@@ -611,7 +617,7 @@ static void moe_cases(struct kernel_test *l)
     moe_case_of(l, &(struct moe_shape){12, 3, 192, 64, 64, FORMAT_Q4, 40, false, 0}, FORMAT_Q4, true);
     /* Tiles of every size, whatever the number of tokens: experts without any, with some, with more than a tile; rows of
      * less than a tile's and of more; groups by the eight and others. */
-    for (uint32_t tile = 1; tile <= EXPERTS_MAX_TILES; tile++) {
+    for (uint32_t tile = 1; has_kernels(l) && tile <= EXPERTS_MAX_TILES; tile++) {
         moe_case(l, &(struct moe_shape){12, 3, 192, 64, 64, FORMAT_Q4, 75, false, tile}, FORMAT_Q4);
         moe_case(l, &(struct moe_shape){9, 2, 512, 192, 64, FORMAT_Q8, 37, false, tile}, FORMAT_Q8);
         moe_case(l, &(struct moe_shape){16, 1, 1024, 128, 64, FORMAT_Q4, 19, true, tile}, FORMAT_Q4);
