@@ -60,10 +60,12 @@ const char *target_file(const uint8_t *data, size_t n)
     return path;
 }
 
+/* In place: some file systems write a file that was cut to nothing first out to the disk at once. */
 void target_put(const char *path, const uint8_t *data, size_t n)
 {
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    target_need(fd >= 0 && write(fd, data, n) == (ssize_t)n, "no room for a file");
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    target_need(fd >= 0 && write(fd, data, n) == (ssize_t)n && ftruncate(fd, (off_t)n) == 0,
+                "no room for a file");
     close(fd);
 }
 
