@@ -168,8 +168,10 @@ int verbs_selftest(const struct options *o, struct output *out, struct moeflux_e
     int n_failed = moeflux_selftest(o->device, options_cpu_isa(o), print_case, &st, e);
     if (n_failed < 0)
         return n_failed;
-    output_addf(out, "%u cases, %d failed, %u skipped: this device has no kernels for them\n", st.n_cases,
-                n_failed, st.n_skipped);
+    output_addf(out, "%u cases, %d failed", st.n_cases, n_failed);
+    if (st.n_skipped)
+        output_addf(out, ", %u skipped: this device has no kernels for them", st.n_skipped);
+    output_addf(out, "\n");
     int rc = output_flush(out, e);
     if (rc)
         return rc;
