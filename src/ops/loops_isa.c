@@ -106,7 +106,7 @@ VEC_INLINE void widen_group(const uint8_t *codes, int bits, float scale, float b
 {
     uint8_t bytes[GROUP];
     int32_t wide[GROUP];
-    for (int c = 0; bits == 4 && c < GROUP / 2; c++) {
+    for (size_t c = 0; bits == 4 && c < GROUP / 2; c++) {
         bytes[2 * c] = codes[c] & 15;
         bytes[2 * c + 1] = codes[c] >> 4;
     }
@@ -128,8 +128,9 @@ VEC_INLINE void widen_affine(const struct weights *w, uint32_t row, uint32_t fir
                              float *out)
 {
     uint64_t at = (uint64_t)row * (w->cols / GROUP) + first / GROUP;
-    const uint8_t *codes = (const uint8_t *)host_at(w->weight) + at * (GROUP / 8) * (uint64_t)bits;
-    for (uint32_t c = 0; c < n; c += GROUP, at++, codes += GROUP / 8 * bits)
+    uint64_t bytes = (uint64_t)bits * (GROUP / 8);
+    const uint8_t *codes = (const uint8_t *)host_at(w->weight) + at * bytes;
+    for (uint32_t c = 0; c < n; c += GROUP, at++, codes += bytes)
         widen_group(codes, bits, bf16_at(host_at(w->scales), at), bf16_at(host_at(w->biases), at), out + c);
 }
 
@@ -154,24 +155,24 @@ static void add_rows_loop(float *y, const float *x, const float *rows, uint32_t 
 {
     enum { VECS = LOOPS_COLS / VEC_LANES };
     struct vec acc[VECS];
-    for (uint32_t i = 0; i < VECS; i++)
-        acc[i] = first || VEC_LANES * i >= n ? vec_zero() : load_some(y + VEC_LANES * i, n - VEC_LANES * i);
-    for (uint32_t r = 0; r < n_rows; r++) {
+    for (uint32_t i = 0, c = 0; i < VECS; i++, c += VEC_LANES)
+        acc[i] = first || c >= n ? vec_zero() : load_some(y + c, n - c);
+    for (uint32_t r = 0; r < n_rows; r++, rows += LOOPS_COLS) {
         struct vec by = vec_set1(x[r]);
-        for (uint32_t i = 0; i < VECS; i++)
-            acc[i] = vec_fma(vec_load(rows + (uint64_t)r * LOOPS_COLS + VEC_LANES * i), by, acc[i]);
+        for (uint32_t i = 0, c = 0; i < VECS; i++, c += VEC_LANES)
+            acc[i] = vec_fma(vec_load(rows + c), by, acc[i]);
     }
-    for (uint32_t i = 0; VEC_LANES * i < n; i++)
-        store_some(y + VEC_LANES * i, acc[i], n - VEC_LANES * i);
+    for (uint32_t i = 0, c = 0; c < n; i++, c += VEC_LANES)
+        store_some(y + c, acc[i], n - c);
 }
 
 static void turn_loop(float *x, const float *angles, uint32_t n, uint32_t apart)
 {
     uint32_t step = apart ? 1 : 2, to = apart ? apart : 1;
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n; i++, angles += 2) {
         float *u = x + (uint64_t)i * step, *v = u + to, a = *u, b = *v;
-        *u = a * angles[2 * i] - b * angles[2 * i + 1];
-        *v = b * angles[2 * i] + a * angles[2 * i + 1];
+        *u = a * angles[0] - b * angles[1];
+        *v = b * angles[0] + a * angles[1];
     }
 }
 
