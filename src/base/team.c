@@ -3,6 +3,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -14,7 +15,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 
-enum { CACHE_LINE = 64, SPIN_NS = 30000 };
+enum { CACHE_LINE = 64, SPIN_NS = 30000, ALERT_NS = 1000000 };
 
 /* The blocks of a thread that nobody took yet: the next one below, the end above. */
 struct share {
@@ -39,6 +40,7 @@ struct team {
     struct worker *workers;
     uint32_t n_threads, n_started; /* the caller's counts as started */
     uint64_t spin_ns;
+    _Atomic uint64_t alert_until; /* clock_ns; workers look for a call until then */
     /* The call: written while no block is out, read by who has taken one. */
     team_fn *fn;
     void *ctx;
@@ -65,8 +67,9 @@ static void pause_a_little(void)
     }
 }
 
-/* Looks at *word until it is (want_equal) or is not `value`. False when that took too long. */
-static bool spin_until(const struct team *t, atomic_uint *word, uint32_t value, bool want_equal)
+/* Looks at *word until it is (want_equal) or is not `value`. False when that took too long: spin_ns, or until `end`. */
+static bool spin_until(const struct team *t, atomic_uint *word, uint32_t value, bool want_equal,
+                       const _Atomic uint64_t *end)
 {
     uint64_t begin = 0;
     for (;;) {
@@ -80,8 +83,11 @@ static bool spin_until(const struct team *t, atomic_uint *word, uint32_t value, 
         uint64_t now = clock_ns();
         if (begin == 0)
             begin = now;
-        if (now - begin > t->spin_ns)
+        if (now - begin <= t->spin_ns)
+            continue;
+        if (!end || now >= atomic_load_explicit(end, memory_order_relaxed))
             return false;
+        sched_yield();
     }
 }
 
@@ -119,11 +125,12 @@ static void *worker_main(void *arg)
     struct team *t = w->team;
     uint32_t seen = 0;
     while (!atomic_load(&t->stopping)) {
-        if (!spin_until(t, &t->n_calls, seen, false)) {
+        if (!spin_until(t, &t->n_calls, seen, false, &t->alert_until)) {
             atomic_fetch_add(&t->n_asleep, 1);
-            while (atomic_load(&t->n_calls) == seen)
-                futex_wait(&t->n_calls, seen);
+            futex_wait(&t->n_calls, seen); /* returns at once when there is a call, and on an alert */
             atomic_fetch_sub(&t->n_asleep, 1);
+            if (atomic_load(&t->n_calls) == seen)
+                continue;
         }
         seen = atomic_load(&t->n_calls);
         work(t, w->thread);
@@ -172,7 +179,7 @@ fail:
 
 static void wait_for_the_others(struct team *t)
 {
-    if (spin_until(t, &t->n_left, 0, true))
+    if (spin_until(t, &t->n_left, 0, true, NULL))
         return;
     atomic_store(&t->caller_sleeps, true);
     for (uint32_t left; (left = atomic_load(&t->n_left)) > 0;)
@@ -199,6 +206,15 @@ void team_for(struct team *t, uint32_t n_blocks, team_fn *fn, void *ctx)
     call_workers(t, n_blocks - 1);
     work(t, 0);
     wait_for_the_others(t);
+}
+
+void team_alert(struct team *t)
+{
+    if (t->n_threads == 1 || t->spin_ns == 0)
+        return;
+    atomic_store_explicit(&t->alert_until, clock_ns() + ALERT_NS, memory_order_relaxed);
+    if (atomic_load(&t->n_asleep) > 0)
+        futex_wake(&t->n_calls, INT_MAX);
 }
 
 uint32_t team_n_threads(const struct team *t)

@@ -24,6 +24,10 @@ struct team *team_new(uint32_t n_threads, struct moeflux_err *e);
 /* Calls fn once for each block and returns when all are done. One caller at a time; not from within fn. */
 void team_for(struct team *t, uint32_t n_blocks, team_fn *fn, void *ctx);
 
+/* A call follows within about a millisecond: threads that sleep wake up for it and look for it that long, making way for
+ * others. Waking them costs tens of microseconds. */
+void team_alert(struct team *t);
+
 uint32_t team_n_threads(const struct team *t);
 
 /* Ends the threads. NULL is legal. */

@@ -6,6 +6,7 @@
  *
  * The routed experts of the first layers may be the CPU's (SIDE_HOST). Then the choice comes with the hidden states and
  * weights, the host computes the experts while the device computes the shared one, and the next submission adds their sum.
+ * That one is recorded before the host computes, so that it is ready when the sum is.
  * Whose a layer is never changes, so results do not depend on what is in memory. */
 #include <string.h>
 
@@ -97,22 +98,6 @@ static bool predicts_after(const struct pass *p, uint32_t layer)
 {
     uint32_t next;
     return p->chunk.n == 1 && (p->m->predictor.kind & PREDICT_ROUTER) && reads_ahead(p, layer, &next);
-}
-
-/* Ends the batch, so that the host can read the router's choice, and begins the next one. */
-static int await_choice(const struct pass *p, bool has_prediction, struct moeflux_err *e)
-{
-    struct moeflux_model *m = p->m;
-    uint64_t bytes = (uint64_t)m->dir.config.top_k * sizeof(uint32_t);
-    if (!m->view.idx.host) {
-        exec_copy(m->exec, &m->choice, 0, &m->view.idx, 0, p->chunk.n * bytes);
-        if (has_prediction)
-            exec_copy(m->exec, &m->choice, m->view.idx.bytes, &m->view.predicted, 0, bytes);
-    }
-    int rc = exec_finish(m->exec, e);
-    release_all(m);
-    exec_begin(m->exec);
-    return rc;
 }
 
 /* Collects the different experts of tokens from `from` on, as many tokens as the slots allow. Returns the tokens. */
@@ -295,19 +280,19 @@ static int expert_waves(const struct pass *p, uint32_t layer, struct moeflux_err
 }
 
 /* Prefetches the predicted experts of the next layer. */
-static void read_ahead(const struct pass *p, uint32_t layer, bool has_prediction)
+static void read_ahead(const struct pass *p, uint32_t layer)
 {
     struct moeflux_model *m = p->m;
     uint32_t next;
     if (!reads_ahead(p, layer, &next))
         return;
-    predictor_predict(&m->predictor, next, has_prediction ? prediction_of(m) : NULL);
+    predictor_predict(&m->predictor, next, predicts_after(p, layer) ? prediction_of(m) : NULL);
     expert_store_prefetch(side_of(m, next)->store, next, m->predictor.named, m->predictor.n_named, false);
 }
 
 /* The experts of one token. Cached ones are computed while the others are read. Each expert writes its own part of the
  * activations; they are summed afterwards in the router's order. So the result does not depend on the order of arrival. */
-static int token_experts(const struct pass *p, uint32_t layer, bool has_prediction, struct moeflux_err *e)
+static int token_experts(const struct pass *p, uint32_t layer, struct moeflux_err *e)
 {
     struct moeflux_model *m = p->m;
     const struct expert_side *side = side_of(m, layer);
@@ -318,7 +303,7 @@ static int token_experts(const struct pass *p, uint32_t layer, bool has_predicti
     int rc = expert_store_want(side->store, layer, choice_of(m), top_k, &present, e);
     if (rc < 0)
         return rc;
-    read_ahead(p, layer, has_prediction);
+    read_ahead(p, layer);
     if (present && present != all && top_k <= 64) {
         x.skip = ~present;
         run_up(p, &x);
@@ -341,11 +326,11 @@ static bool takes_waves(const struct pass *p, uint32_t layer)
 }
 
 /* The experts that the router chose, which the host knows now. */
-static int chosen_experts(const struct pass *p, uint32_t layer, bool has_prediction, struct moeflux_err *e)
+static int chosen_experts(const struct pass *p, uint32_t layer, struct moeflux_err *e)
 {
     struct moeflux_model *m = p->m;
     if (p->chunk.n == 1)
-        return token_experts(p, layer, has_prediction, e);
+        return token_experts(p, layer, e);
     predictor_observe(&m->predictor, layer, choice_of(m) + (uint64_t)(p->chunk.n - 1) * m->dir.config.top_k);
     return takes_waves(p, layer) ? expert_waves(p, layer, e) : token_waves(p, layer, e);
 }
@@ -362,66 +347,126 @@ static void copy_to_host(const struct pass *p)
                   (uint64_t)p->chunk.n * c->top_k * sizeof(float));
 }
 
-/* The chosen experts on the CPU. The device computes the shared one meanwhile, and adds the sum in the batch that begins. */
-static int experts_on_cpu(const struct pass *p, uint32_t layer, bool has_prediction, struct moeflux_err *e)
+/* Records what the host needs to see of a layer: the router's choice, a prediction, what the CPU computes with. */
+static void show_choice(const struct pass *p, uint32_t layer)
+{
+    struct moeflux_model *m = p->m;
+    uint64_t bytes = (uint64_t)m->dir.config.top_k * sizeof(uint32_t);
+    bool has_prediction = predicts_after(p, layer);
+    if (has_prediction)
+        arch_predict_experts(m->arch, next_moe(m, layer));
+    if (layer < m->n_cpu_layers)
+        copy_to_host(p);
+    if (m->view.idx.host)
+        return;
+    exec_copy(m->exec, &m->choice, 0, &m->view.idx, 0, p->chunk.n * bytes);
+    if (has_prediction)
+        exec_copy(m->exec, &m->choice, m->view.idx.bytes, &m->view.predicted, 0, bytes);
+}
+
+/* Records layers from `layer` on, up to one whose choice the host has to see. Returns that one, or n_layers. */
+static uint32_t record_layers(const struct pass *p, uint32_t layer)
+{
+    struct moeflux_model *m = p->m;
+    for (; layer < m->dir.config.n_layers; layer++) {
+        const struct expert_side *side = side_of(m, layer);
+        m->progress_at.layer = layer;
+        arch_before_experts(m->arch, &p->chunk, layer);
+        if (config_has_experts(&m->dir.config, layer)) {
+            if (layer < m->n_cpu_layers || !expert_store_holds_all(side->store)) {
+                show_choice(p, layer);
+                return layer;
+            }
+            const struct arch_experts x = experts_of(side, layer, 0, p->chunk.n);
+            run_experts(p, &x);
+        }
+        exec_split(m->exec);
+        copy_hidden(p, layer + 1);
+    }
+    return layer;
+}
+
+/* The chosen experts on the device; *next: as record_layers. */
+static int experts_on_device(const struct pass *p, uint32_t layer, uint32_t *next, struct moeflux_err *e)
+{
+    struct moeflux_model *m = p->m;
+    int rc = exec_finish(m->exec, e);
+    release_all(m);
+    exec_begin(m->exec);
+    if (rc == 0)
+        rc = chosen_experts(p, layer, e);
+    copy_hidden(p, layer + 1);
+    *next = rc == 0 ? record_layers(p, layer + 1) : layer;
+    return rc;
+}
+
+/* Submits the batch that ends with the choice, and behind it the shared expert. *choice: the ticket of the first. */
+static int submit_choice(const struct pass *p, uint32_t layer, uint64_t *choice, struct moeflux_err *e)
+{
+    struct moeflux_model *m = p->m;
+    uint64_t shared;
+    int rc = exec_submit(m->exec, choice, e);
+    exec_begin(m->exec);
+    if (rc < 0 || !m->dir.config.shared_inner)
+        return rc;
+    arch_shared_expert(m->arch, &p->chunk, layer, m->sides[SIDE_DEVICE].waves.address);
+    rc = exec_submit(m->exec, &shared, e);
+    exec_begin(m->exec);
+    return rc;
+}
+
+/* Records the sum of the CPU's experts and the layers behind; returns as record_layers. */
+static uint32_t record_sum(const struct pass *p, uint32_t layer)
+{
+    arch_add_experts(p->m->arch, &p->chunk, p->m->host.sum.address);
+    copy_hidden(p, layer + 1);
+    return record_layers(p, layer + 1);
+}
+
+/* The chosen experts into host.sum. */
+static int compute_on_cpu(const struct pass *p, uint32_t layer, struct moeflux_err *e)
 {
     struct moeflux_model *m = p->m;
     const struct expert_side *side = side_of(m, layer);
-    uint64_t ticket, start = clock_ns();
-    int rc = 0;
-    if (m->dir.config.shared_inner) {
-        arch_shared_expert(m->arch, &p->chunk, layer, m->sides[SIDE_DEVICE].waves.address);
-        rc = exec_submit(m->exec, &ticket, e);
-        exec_begin(m->exec);
-    }
+    uint64_t start = clock_ns();
     memset(m->host.sum.host, 0, (uint64_t)p->chunk.n * m->dir.config.hidden * sizeof(float));
     exec_begin(side->exec);
-    if (rc == 0)
-        rc = chosen_experts(p, layer, has_prediction, e);
+    int rc = chosen_experts(p, layer, e);
     int done = exec_finish(side->exec, rc < 0 ? NULL : e);
     expert_store_release(side->store);
     rc = rc < 0 ? rc : done;
-    if (rc == 0)
-        arch_add_experts(m->arch, &p->chunk, m->host.sum.address);
     m->host.n_computed += rc == 0 ? (uint64_t)p->chunk.n * m->dir.config.top_k : 0;
     m->host.ns += clock_ns() - start;
     return rc;
 }
 
-/* The experts of a layer whose choice the host has to see. */
-static int awaited_experts(const struct pass *p, uint32_t layer, struct moeflux_err *e)
+/* The chosen experts on the CPU, while the device computes the shared one; *next: as record_layers. The batch that adds their
+ * sum is recorded while the device is on its way to the choice. A watched one is submitted in pieces: it has to wait. */
+static int experts_on_cpu(const struct pass *p, uint32_t layer, uint32_t *next, struct moeflux_err *e)
 {
     struct moeflux_model *m = p->m;
-    bool has_prediction = predicts_after(p, layer), on_cpu = layer < m->n_cpu_layers;
-    if (has_prediction)
-        arch_predict_experts(m->arch, next_moe(m, layer));
-    if (on_cpu)
-        copy_to_host(p);
-    int rc = await_choice(p, has_prediction, e);
+    uint64_t choice;
+    int rc = submit_choice(p, layer, &choice, e);
     if (rc < 0)
         return rc;
-    return on_cpu ? experts_on_cpu(p, layer, has_prediction, e) : chosen_experts(p, layer, has_prediction, e);
+    exec_alert(m->sides[SIDE_HOST].exec);
+    if (!p->is_watched)
+        *next = record_sum(p, layer);
+    rc = exec_wait(m->exec, choice, e);
+    release_all(m);
+    if (rc == 0)
+        rc = compute_on_cpu(p, layer, e);
+    if (rc == 0 && p->is_watched)
+        *next = record_sum(p, layer);
+    return rc;
 }
 
 static int run_layers(const struct pass *p, struct moeflux_err *e)
 {
     struct moeflux_model *m = p->m;
     int rc = 0;
-    for (uint32_t i = 0; rc == 0 && i < m->dir.config.n_layers; i++) {
-        const struct expert_side *side = side_of(m, i);
-        m->progress_at.layer = i;
-        arch_before_experts(m->arch, &p->chunk, i);
-        if (!config_has_experts(&m->dir.config, i)) {
-            exec_split(m->exec);
-        } else if (i >= m->n_cpu_layers && expert_store_holds_all(side->store)) {
-            const struct arch_experts x = experts_of(side, i, 0, p->chunk.n);
-            run_experts(p, &x);
-            exec_split(m->exec);
-        } else {
-            rc = awaited_experts(p, i, e);
-        }
-        copy_hidden(p, i + 1);
-    }
+    for (uint32_t i = record_layers(p, 0); rc == 0 && i < m->dir.config.n_layers;)
+        rc = i < m->n_cpu_layers ? experts_on_cpu(p, i, &i, e) : experts_on_device(p, i, &i, e);
     return rc;
 }
 

@@ -33,6 +33,7 @@ struct backend {
     void (*abandon)(struct exec *x);
     void (*add_stats)(const struct exec *x, struct exec_stats *out);
     void (*reset_stats)(struct exec *x);
+    void (*alert)(struct exec *x); /* NULL where no thread of this process computes */
     /* NULL where nothing can be recorded ahead. */
     void (*park)(struct exec *x);
     bool (*is_parked)(const struct exec *x);

@@ -204,6 +204,12 @@ int exec_submit_parked(struct exec *x, uint64_t *ticket, struct moeflux_err *e)
     return x->backend->submit_parked(x, ticket, e);
 }
 
+void exec_alert(struct exec *x)
+{
+    if (x->backend->alert)
+        x->backend->alert(x);
+}
+
 /* --- moves --- */
 
 void exec_move(struct exec *x, const struct exec_buffer *dst, uint64_t dst_off, const struct exec_buffer *src,

@@ -125,6 +125,9 @@ int exec_finish(struct exec *x, struct moeflux_err *e);
 /* Gives up the batch that is being recorded, if any. */
 void exec_abandon(struct exec *x);
 
+/* Operations come in some hundred microseconds: threads that sleep get ready for them. On a device: nothing. */
+void exec_alert(struct exec *x);
+
 /* Copies beside the batches, on the device's copy engines where it has some: for data on its way to a later batch.
  * They run in the order of their submissions; exec_move_order puts those recorded after it behind those before.
  * Only where device memory is not mapped (is_unified is false). */

@@ -245,6 +245,12 @@ static void host_add_stats(const struct exec *x, struct exec_stats *out)
     (void)out;
 }
 
+static void host_alert(struct exec *x)
+{
+    if (host_of(x)->host.team)
+        team_alert(host_of(x)->host.team);
+}
+
 static const struct backend host_backend = {.close = host_close,
                                             .caps = host_caps,
                                             .buffer_new = host_buffer_new,
@@ -265,6 +271,7 @@ static const struct backend host_backend = {.close = host_close,
                                             .submit = host_submit,
                                             .wait = host_wait,
                                             .abandon = nothing,
+                                            .alert = host_alert,
                                             .add_stats = host_add_stats,
                                             .reset_stats = nothing};
 
