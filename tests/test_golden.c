@@ -8,6 +8,7 @@
 #include "check.h"
 #include "convert/convert.h"
 #include "golden.h"
+#include "little_memory.h"
 #include "moeflux.h"
 #include "tmp_tree.h"
 
@@ -219,22 +220,23 @@ static void run_model(const char *dir, const char *golden, uint64_t memory, cons
 }
 
 /* Routed experts of the first layers on the CPU, the rest on the device: all of them held to the float32 bounds. */
-static void run_split(const char *dir, const char *golden, uint32_t n_cpu_layers, uint64_t memory)
+static void run_split(const char *dir, const char *golden, uint32_t n_cpu_layers, bool is_little)
 {
     struct golden g;
     struct moeflux_model *m;
     struct moeflux_stats t;
     struct moeflux_err e = {0};
-    const struct moeflux_options o = {.dir = dir,
-                                      .memory_bytes = memory,
-                                      .n_cpu_layers = n_cpu_layers,
-                                      .device = getenv("MOEFLUX_DEVICE"),
-                                      .prompt_type = MOEFLUX_PROMPT_TYPE_F32};
+    struct moeflux_options o = {.dir = dir,
+                                .n_cpu_layers = n_cpu_layers,
+                                .device = getenv("MOEFLUX_DEVICE"),
+                                .prompt_type = MOEFLUX_PROMPT_TYPE_F32};
     golden_open(&g, golden);
+    if (is_little)
+        little_memory(&o, false);
     check_ok(moeflux_model_open(&m, &o, &e), &e);
     printf("%s, experts of %u layers on the CPU%s\n", dir, moeflux_model_get_info(m).n_cpu_layers,
            moeflux_model_get_info(m).experts_resident ? "" : ", streaming");
-    assert_int_equal(moeflux_model_get_info(m).experts_resident, memory == 0);
+    assert_int_equal(moeflux_model_get_info(m).experts_resident, !is_little);
     run_cases(m, &g, golden);
     moeflux_model_get_stats(m, &t);
     assert_true(t.n_cpu_experts > 0 && t.n_cpu_slots > 0);
@@ -473,12 +475,10 @@ static void split_models_agree(void **state)
         check_ok(moeflux_get_needs(models[i][0], &n, &e), &e);
         /* Dense layers count: one more than they are has one with experts at least. */
         uint32_t first = 1 + n.n_layers - (uint32_t)(n.token_expert_bytes / n.one_expert_bytes / n.top_k);
-        /* A little more than a token's experts for each side. */
-        uint64_t little = 3 * (uint64_t)n.top_k * (n.one_expert_bytes + 4096);
-        run_split(models[i][0], models[i][1], UINT32_MAX, 0);
-        run_split(models[i][0], models[i][1], UINT32_MAX, little);
-        run_split(models[i][0], models[i][1], first, 0);
-        run_split(models[i][0], models[i][1], first, little);
+        for (int is_little = 0; is_little < 2; is_little++) {
+            run_split(models[i][0], models[i][1], UINT32_MAX, is_little);
+            run_split(models[i][0], models[i][1], first, is_little);
+        }
     }
 }
 

@@ -6,12 +6,13 @@
 
 #include "check.h"
 #include "engine/test_hooks.h"
+#include "little_memory.h"
 #include "moeflux.h"
 #include "tmp_tree.h"
 
 static const char QWEN[] = "tests/models/qwen-odd/mlx", DEEPSEEK[] = "tests/models/deepseek-odd/mlx";
 
-enum { N_PROMPT = 21, N_DECODE = 3, N_ROWS = N_DECODE + 1, CHUNK = 8, PAGE = 4096 };
+enum { N_PROMPT = 21, MAX_PROMPT = 64, N_DECODE = 3, N_ROWS = N_DECODE + 1, CHUNK = 8 };
 
 static struct moeflux_options options_of(const char *dir, uint32_t n_cpu_layers)
 {
@@ -24,22 +25,24 @@ static uint32_t n_moe_layers(const struct moeflux_needs *n)
     return (uint32_t)(n->token_expert_bytes / n->one_expert_bytes / n->top_k);
 }
 
-/* Logits after the prompt and each of N_DECODE tokens: rows [N_ROWS][vocab], to be freed. */
-static float *evaluate(const struct moeflux_options *o, bool staged, struct moeflux_stats *stats)
+/* Logits after a prompt of so many tokens and after each of N_DECODE: rows [N_ROWS][vocab], to be freed. */
+static float *evaluate_prompt(const struct moeflux_options *o, uint32_t n_prompt, bool staged,
+                              struct moeflux_stats *stats)
 {
     struct moeflux_err e = {0};
     struct moeflux_model *m;
     struct moeflux_session *s;
-    int32_t ids[N_PROMPT + N_DECODE];
+    int32_t ids[MAX_PROMPT + N_DECODE];
+    assert_true(n_prompt <= MAX_PROMPT);
     check_ok(test_hooks_open(&m, o, &(struct test_hooks){.staged = staged}, &e), &e);
     uint32_t vocab = moeflux_model_get_info(m).vocab_size;
     float *rows = calloc((size_t)N_ROWS * vocab, sizeof *rows);
-    for (uint32_t i = 0; i < N_PROMPT + N_DECODE; i++)
+    for (uint32_t i = 0; i < n_prompt + N_DECODE; i++)
         ids[i] = (int32_t)((i * 37 + 11) % vocab);
-    check_ok(moeflux_session_new(&s, m, 64, &e), &e);
-    check_ok(moeflux_session_eval(s, ids, N_PROMPT, &(struct moeflux_outputs){.logits = rows}, &e), &e);
+    check_ok(moeflux_session_new(&s, m, MAX_PROMPT + N_DECODE, &e), &e);
+    check_ok(moeflux_session_eval(s, ids, n_prompt, &(struct moeflux_outputs){.logits = rows}, &e), &e);
     for (uint32_t i = 0; i < N_DECODE; i++)
-        check_ok(moeflux_session_eval(s, ids + N_PROMPT + i, 1,
+        check_ok(moeflux_session_eval(s, ids + n_prompt + i, 1,
                                       &(struct moeflux_outputs){.logits = rows + (size_t)(i + 1) * vocab},
                                       &e),
                  &e);
@@ -47,6 +50,11 @@ static float *evaluate(const struct moeflux_options *o, bool staged, struct moef
     moeflux_session_free(s);
     moeflux_model_close(m);
     return rows;
+}
+
+static float *evaluate(const struct moeflux_options *o, bool staged, struct moeflux_stats *stats)
+{
+    return evaluate_prompt(o, N_PROMPT, staged, stats);
 }
 
 /* Also where device memory is apart from host memory, with a host tier of the device's own. */
@@ -65,7 +73,7 @@ static void logits_do_not_depend_on_the_budget(void **state)
             float *want = evaluate(&o, false, &resident);
             assert_int_equal(resident.n_cpu_experts, (uint64_t)(N_PROMPT + N_DECODE) * n_cpu * n.top_k);
             for (int staged = 0; staged < 2; staged++) {
-                o.memory_bytes = 3 * (uint64_t)n.top_k * (n.one_expert_bytes + PAGE);
+                little_memory(&o, staged);
                 float *got = evaluate(&o, staged, &little);
                 assert_memory_equal(got, want, (size_t)N_ROWS * n.vocab_size * sizeof *got);
                 assert_int_equal(little.n_cpu_experts, resident.n_cpu_experts);
@@ -134,11 +142,46 @@ static void experts_of_the_cpu_never_cross_the_bus(void **state)
     struct moeflux_stats s;
     check_ok(moeflux_get_needs(QWEN, &n, &e), &e);
     struct moeflux_options o = options_of(QWEN, UINT32_MAX);
-    o.memory_bytes = 3 * (uint64_t)n.top_k * (n.one_expert_bytes + PAGE);
+    little_memory(&o, true);
     free(evaluate(&o, true, &s));
     assert_int_equal(s.n_promoted + s.n_demoted + s.n_host_slots, 0);
     assert_int_equal(s.n_slots, s.n_cpu_slots);
     assert_true(s.n_reads > 0);
+}
+
+/* Their experts are copied to the device, where that has memory of its own: the logits are those of a device that computes
+ * everything, whatever the memory. */
+static void large_chunks_are_the_devices(void **state)
+{
+    (void)state;
+    enum { TOKENS_OF_AN_EXPERT = 8, PROMPT_SLOTS = 64 };
+    static const char *const dirs[] = {QWEN, DEEPSEEK};
+    for (size_t d = 0; d < 2; d++) {
+        struct moeflux_needs n;
+        struct moeflux_err e = {0};
+        struct moeflux_stats stats;
+        check_ok(moeflux_get_needs(dirs[d], &n, &e), &e);
+        uint32_t n_moe = n_moe_layers(&n), n_dense = n.n_layers - n_moe;
+        uint32_t n_large = (TOKENS_OF_AN_EXPERT * n.n_experts + n.top_k - 1) / n.top_k;
+        struct moeflux_options o = options_of(dirs[d], 0);
+        o.chunk = n_large;
+        float *want = evaluate_prompt(&o, n_large, true, &stats);
+        for (uint32_t n_cpu = 1; n_cpu <= n_moe; n_cpu += n_moe - 1)
+            for (int little = 0; little < 2; little++) {
+                o.n_cpu_layers = n_dense + n_cpu;
+                o.memory_bytes = o.gpu_memory_bytes = 0;
+                if (little)
+                    little_memory(&o, true);
+                float *got = evaluate_prompt(&o, n_large, true, &stats);
+                assert_memory_equal(got, want, n.vocab_size * sizeof *got);
+                assert_int_equal(stats.n_cpu_experts, (uint64_t)N_DECODE * n_cpu * n.top_k);
+                assert_true(n_cpu * n.n_experts <= PROMPT_SLOTS || stats.n_promoted > 0);
+                free(got);
+                free(evaluate_prompt(&o, n_large - 1, true, &stats));
+                assert_int_equal(stats.n_cpu_experts, (uint64_t)(n_large - 1 + N_DECODE) * n_cpu * n.top_k);
+            }
+        free(want);
+    }
 }
 
 static void the_plan_says_where_experts_go(void **state)
@@ -180,7 +223,7 @@ static void usage_counts_both_sides(void **state)
     uint64_t per_side[2] = {0};
     check_ok(moeflux_get_needs(QWEN, &n, &e), &e);
     struct moeflux_options o = options_of(QWEN, 1);
-    o.memory_bytes = 3 * (uint64_t)n.top_k * (n.one_expert_bytes + PAGE);
+    little_memory(&o, false);
     for (int turn = 1; turn <= 2; turn++) {
         o.usage = turn == 2 ? path : NULL;
         check_ok(moeflux_model_open(&m, &o, &e), &e);
@@ -237,6 +280,7 @@ int main(void)
         cmocka_unit_test(logits_do_not_depend_on_the_budget),
         cmocka_unit_test(an_interrupted_prompt_goes_on_where_it_stopped),
         cmocka_unit_test(experts_of_the_cpu_never_cross_the_bus),
+        cmocka_unit_test(large_chunks_are_the_devices),
         cmocka_unit_test(the_plan_says_where_experts_go),
         cmocka_unit_test(usage_counts_both_sides),
         cmocka_unit_test(a_split_without_a_gpu_is_refused),

@@ -20,7 +20,9 @@ struct expert_side {
     struct expert_store *store; /* NULL: no layer is on this side */
     struct exec_buffer waves;   /* u64 [MOEFLUX_WAVE_TABLES][n_experts]: tables of one wave of experts each */
 };
-enum expert_side_kind { SIDE_DEVICE, SIDE_HOST, EXPERT_SIDES };
+/* SIDE_PROMPT: the device too, for large chunks of the layers that are otherwise SIDE_HOST's (load_plan_takes_device). Its few
+ * slots are for experts on their way through. */
+enum expert_side_kind { SIDE_DEVICE, SIDE_HOST, SIDE_PROMPT, EXPERT_SIDES };
 
 struct moeflux_model {
     struct model_dir dir;
@@ -29,7 +31,7 @@ struct moeflux_model {
     struct arch_view view;
     struct loader loader;
     struct expert_side sides[EXPERT_SIDES];
-    uint32_t n_cpu_layers; /* the first layers are SIDE_HOST's, the others SIDE_DEVICE's */
+    uint32_t n_cpu_layers; /* the first layers are SIDE_HOST's (SIDE_PROMPT's), the others SIDE_DEVICE's */
     struct {               /* SIDE_HOST */
         struct host_experts experts;
         /* Chunks on their way between the two, in host memory that the device sees: hidden states, the router's weights (unused

@@ -6,14 +6,16 @@
  *
  * The routed experts of the first layers may be the CPU's (SIDE_HOST). Then the choice comes with the hidden states and
  * weights, the host computes the experts while the device computes the shared one, and the next submission adds their sum.
- * That one is recorded before the host computes, so that it is ready when the sum is.
- * Whose a layer is never changes, so results do not depend on what is in memory. */
+ * That one is recorded before the host computes, so that it is ready when the sum is. In a large chunk the device computes
+ * them too, with copies (SIDE_PROMPT). The layer and the chunk's size say whose it is, so results do not depend on what is in
+ * memory. */
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/real.h"
 #include "engine/engine.h"
+#include "engine/load_plan.h"
 
 /* Experts of a wave: enough to keep a device busy, few enough to be loaded soon. Wave tables: as many as may be in use. */
 enum { WAVE_EXPERTS = 32, WAVE_TABLES = MOEFLUX_WAVE_TABLES };
@@ -64,9 +66,23 @@ static const uint32_t *prediction_of(const struct moeflux_model *m)
     return (const uint32_t *)(const void *)(m->view.predicted.host ? m->view.predicted.host : copied);
 }
 
-static struct expert_side *side_of(struct moeflux_model *m, uint32_t layer)
+static enum expert_side_kind kind_of(const struct pass *p, uint32_t layer)
 {
-    return &m->sides[layer < m->n_cpu_layers ? SIDE_HOST : SIDE_DEVICE];
+    const struct moeflux_model *m = p->m;
+    if (layer >= m->n_cpu_layers)
+        return SIDE_DEVICE;
+    bool goes = m->sides[SIDE_PROMPT].store && load_plan_takes_device(&m->dir.config, p->chunk.n);
+    return goes ? SIDE_PROMPT : SIDE_HOST;
+}
+
+static bool is_on_cpu(const struct pass *p, uint32_t layer)
+{
+    return kind_of(p, layer) == SIDE_HOST;
+}
+
+static const struct expert_side *side_of(const struct pass *p, uint32_t layer)
+{
+    return &p->m->sides[kind_of(p, layer)];
 }
 
 static void release_all(struct moeflux_model *m)
@@ -90,7 +106,7 @@ static bool reads_ahead(const struct pass *p, uint32_t layer, uint32_t *next)
 {
     *next = next_moe(p->m, layer);
     return p->m->predictor.kind != PREDICT_NONE && *next < p->m->dir.config.n_layers &&
-           !expert_store_holds_all(side_of(p->m, *next)->store);
+           !expert_store_holds_all(side_of(p, *next)->store);
 }
 
 /* Whether the next layer's router is applied early: for single tokens, if a layer with experts follows. */
@@ -147,7 +163,7 @@ static struct host_chunk host_chunk_of(const struct pass *p)
 static void run_up(const struct pass *p, const struct arch_experts *x)
 {
     const struct host_chunk here = host_chunk_of(p);
-    if (x->layer < p->m->n_cpu_layers)
+    if (is_on_cpu(p, x->layer))
         host_experts_up(&p->m->host.experts, &here, x);
     else
         arch_experts_up(p->m->arch, &p->chunk, x);
@@ -157,7 +173,7 @@ static void run_experts(const struct pass *p, const struct arch_experts *x)
 {
     const struct host_chunk here = host_chunk_of(p);
     run_up(p, x);
-    if (x->layer < p->m->n_cpu_layers)
+    if (is_on_cpu(p, x->layer))
         host_experts_down(&p->m->host.experts, &here, x);
     else
         arch_experts_down(p->m->arch, &p->chunk, x);
@@ -183,7 +199,7 @@ static int bring(const struct expert_side *side, uint32_t layer, const uint32_t 
 static int token_waves(const struct pass *p, uint32_t layer, struct moeflux_err *e)
 {
     struct moeflux_model *m = p->m;
-    const struct expert_side *side = side_of(m, layer);
+    const struct expert_side *side = side_of(p, layer);
     int rc = 0;
     for (uint32_t from = 0; rc == 0 && from < p->chunk.n;) {
         uint32_t n_wanted, n = gather_wave(p, side, from, &n_wanted);
@@ -203,7 +219,7 @@ static int token_waves(const struct pass *p, uint32_t layer, struct moeflux_err 
 static uint32_t gather_all(const struct pass *p, uint32_t layer)
 {
     struct moeflux_model *m = p->m;
-    const struct expert_store *store = side_of(m, layer)->store;
+    const struct expert_store *store = side_of(p, layer)->store;
     uint32_t n_pairs = p->chunk.n * m->dir.config.top_k, n = 0;
     for (uint32_t i = 0; i < n_pairs; i++)
         m->is_wanted[choice_of(m)[i]] = 1;
@@ -217,10 +233,11 @@ static uint32_t gather_all(const struct pass *p, uint32_t layer)
 }
 
 /* A table that has the addresses of this wave's experts alone. */
-static uint64_t wave_table(struct moeflux_model *m, uint32_t wave, uint32_t layer, const uint32_t *experts,
+static uint64_t wave_table(const struct pass *p, uint32_t wave, uint32_t layer, const uint32_t *experts,
                            uint32_t n)
 {
-    const struct expert_side *side = side_of(m, layer);
+    const struct moeflux_model *m = p->m;
+    const struct expert_side *side = side_of(p, layer);
     uint64_t off = (uint64_t)(wave % WAVE_TABLES) * m->dir.config.n_experts * sizeof(uint64_t);
     uint64_t *table = (uint64_t *)(void *)(side->waves.host + off);
     memset(table, 0, m->dir.config.n_experts * sizeof *table);
@@ -240,7 +257,7 @@ static void read_ahead_of_chunk(const struct pass *p, uint32_t layer)
         return;
     for (uint32_t i = 0; i < n_experts; i++)
         m->wanted[i] = i;
-    expert_store_prefetch(side_of(m, next)->store, next, m->wanted, n_experts, true);
+    expert_store_prefetch(side_of(p, next)->store, next, m->wanted, n_experts, true);
 }
 
 /* The experts of many tokens: each is loaded once and multiplied with all its tokens. While one wave computes, the next one
@@ -248,7 +265,7 @@ static void read_ahead_of_chunk(const struct pass *p, uint32_t layer)
 static int expert_waves(const struct pass *p, uint32_t layer, struct moeflux_err *e)
 {
     struct moeflux_model *m = p->m;
-    const struct expert_side *side = side_of(m, layer);
+    const struct expert_side *side = side_of(p, layer);
     uint32_t n_all = gather_all(p, layer), slots = expert_store_n_free_slots(side->store), n_held = 0,
              wave = 0;
     uint32_t most = (uint32_t)size_max(size_min(slots / 2, WAVE_EXPERTS), m->dir.config.top_k);
@@ -266,7 +283,7 @@ static int expert_waves(const struct pass *p, uint32_t layer, struct moeflux_err
         if (rc < 0)
             return rc;
         n_held += n;
-        x.table = wave_table(m, wave, layer, m->wanted + from, n);
+        x.table = wave_table(p, wave, layer, m->wanted + from, n);
         x.more_waves = from + n < n_all;
         run_experts(p, &x);
         if (x.more_waves) {
@@ -287,7 +304,7 @@ static void read_ahead(const struct pass *p, uint32_t layer)
     if (!reads_ahead(p, layer, &next))
         return;
     predictor_predict(&m->predictor, next, predicts_after(p, layer) ? prediction_of(m) : NULL);
-    expert_store_prefetch(side_of(m, next)->store, next, m->predictor.named, m->predictor.n_named, false);
+    expert_store_prefetch(side_of(p, next)->store, next, m->predictor.named, m->predictor.n_named, false);
 }
 
 /* The experts of one token. Cached ones are computed while the others are read. Each expert writes its own part of the
@@ -295,7 +312,7 @@ static void read_ahead(const struct pass *p, uint32_t layer)
 static int token_experts(const struct pass *p, uint32_t layer, struct moeflux_err *e)
 {
     struct moeflux_model *m = p->m;
-    const struct expert_side *side = side_of(m, layer);
+    const struct expert_side *side = side_of(p, layer);
     uint32_t top_k = m->dir.config.top_k;
     struct arch_experts x = experts_of(side, layer, 0, 1);
     uint64_t all = top_k < 64 ? ((uint64_t)1 << top_k) - 1 : UINT64_MAX, present = 0, ticket;
@@ -321,8 +338,8 @@ static int token_experts(const struct pass *p, uint32_t layer, struct moeflux_er
 static bool takes_waves(const struct pass *p, uint32_t layer)
 {
     const struct moeflux_model *m = p->m;
-    return layer < m->n_cpu_layers ? host_experts_takes_waves(&m->host.experts, p->chunk.n)
-                                   : arch_takes_waves(m->arch, p->chunk.n);
+    return is_on_cpu(p, layer) ? host_experts_takes_waves(&m->host.experts, p->chunk.n)
+                               : arch_takes_waves(m->arch, p->chunk.n);
 }
 
 /* The experts that the router chose, which the host knows now. */
@@ -355,7 +372,7 @@ static void show_choice(const struct pass *p, uint32_t layer)
     bool has_prediction = predicts_after(p, layer);
     if (has_prediction)
         arch_predict_experts(m->arch, next_moe(m, layer));
-    if (layer < m->n_cpu_layers)
+    if (is_on_cpu(p, layer))
         copy_to_host(p);
     if (m->view.idx.host)
         return;
@@ -369,11 +386,11 @@ static uint32_t record_layers(const struct pass *p, uint32_t layer)
 {
     struct moeflux_model *m = p->m;
     for (; layer < m->dir.config.n_layers; layer++) {
-        const struct expert_side *side = side_of(m, layer);
+        const struct expert_side *side = side_of(p, layer);
         m->progress_at.layer = layer;
         arch_before_experts(m->arch, &p->chunk, layer);
         if (config_has_experts(&m->dir.config, layer)) {
-            if (layer < m->n_cpu_layers || !expert_store_holds_all(side->store)) {
+            if (is_on_cpu(p, layer) || !expert_store_holds_all(side->store)) {
                 show_choice(p, layer);
                 return layer;
             }
@@ -427,7 +444,7 @@ static uint32_t record_sum(const struct pass *p, uint32_t layer)
 static int compute_on_cpu(const struct pass *p, uint32_t layer, struct moeflux_err *e)
 {
     struct moeflux_model *m = p->m;
-    const struct expert_side *side = side_of(m, layer);
+    const struct expert_side *side = side_of(p, layer);
     uint64_t start = clock_ns();
     memset(m->host.sum.host, 0, (uint64_t)p->chunk.n * m->dir.config.hidden * sizeof(float));
     exec_begin(side->exec);
@@ -466,7 +483,7 @@ static int run_layers(const struct pass *p, struct moeflux_err *e)
     struct moeflux_model *m = p->m;
     int rc = 0;
     for (uint32_t i = record_layers(p, 0); rc == 0 && i < m->dir.config.n_layers;)
-        rc = i < m->n_cpu_layers ? experts_on_cpu(p, i, &i, e) : experts_on_device(p, i, &i, e);
+        rc = is_on_cpu(p, i) ? experts_on_cpu(p, i, &i, e) : experts_on_device(p, i, &i, e);
     return rc;
 }
 

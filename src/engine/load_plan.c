@@ -23,6 +23,10 @@ enum { CHUNK_SOFTWARE = 128, CHUNK_CPU = 512, CHUNK_GPU = 512, CHUNK_GPU_LARGE =
 /* lavapipe silently ends a shader's loops after 65,535 iterations; the delta net takes about 60 per token. */
 enum { CHUNK_SOFTWARE_MAX = 512, CHUNK_GPU_MAX = 4096 };
 enum { DEFAULT_CONTEXT = 8192 };
+/* Tokens of an expert, on average, from which copying it to the device is faster than computing it on the CPU; slots for such
+ * copies. */
+enum { PROMPT_TOKENS = 8, PROMPT_SLOTS = 64 };
+#define PROMPT_BYTES ((uint64_t)512 << 20)
 /* Device memory that the driver of a discrete device takes: kernels, command buffers (an H200: 63 MB). */
 enum { DRIVER_BYTES = 64 << 20 };
 
@@ -155,6 +159,25 @@ int load_plan_open_cpu(struct exec **out, const struct moeflux_options *o, struc
     return exec_open(out, &x, e);
 }
 
+bool load_plan_takes_device(const struct config *c, uint32_t n)
+{
+    return (uint64_t)n * c->top_k >= (uint64_t)PROMPT_TOKENS * c->n_experts;
+}
+
+/* Two waves, one that computes and one that is copied. Where device memory is host memory, nothing needs to be copied, and the
+ * CPU is as near to it. */
+static void size_prompt_slots(struct load_plan *p, const struct model_dir *m, const struct exec_caps *caps)
+{
+    const struct expert_layers layers = {0, p->n_cpu_layers};
+    uint64_t all = expert_store_full_bytes(m, layers), least = 2 * expert_store_floor_bytes(m);
+    uint64_t one = expert_store_floor_bytes(m) / m->config.top_k;
+    if (caps->is_unified || all == 0 || !load_plan_takes_device(&m->config, p->max_chunk))
+        return;
+    p->prompt_slot_bytes = size_max(least, size_min(PROMPT_SLOTS * one, PROMPT_BYTES / one * one));
+    p->prompt_slot_bytes = size_min(p->prompt_slot_bytes, all);
+    p->cpu_scratch_bytes += expert_store_landing_bytes(m, layers);
+}
+
 /* Which layers' experts are the CPU's. It follows the options alone, so that results do not depend on what is free. */
 static int choose_side(struct load_plan *p, const struct model_dir *m, const struct exec_caps *caps,
                        const struct moeflux_options *o, struct moeflux_err *e)
@@ -166,7 +189,10 @@ static int choose_side(struct load_plan *p, const struct model_dir *m, const str
             "--experts cpu and --n-cpu-moe need a GPU for the rest of the model; %s computes everything: "
             "leave them out, or name a GPU with --device",
             caps->name);
-    p->cpu_scratch_bytes = p->n_cpu_layers ? host_experts_bytes(&m->config, p->max_chunk) : 0;
+    if (p->n_cpu_layers == 0)
+        return 0;
+    p->cpu_scratch_bytes = host_experts_bytes(&m->config, p->max_chunk);
+    size_prompt_slots(p, m, caps);
     return 0;
 }
 
@@ -198,7 +224,7 @@ int load_plan_make(struct load_plan *out, const struct model_dir *m, const struc
     size_states(out, m);
     out->driver_bytes = caps->is_unified ? 0 : DRIVER_BYTES;
     out->activation_bytes = arch_scratch_bytes(&m->config, caps, out->max_chunk) +
-                            arch_host_bytes(&m->config, caps, out->max_chunk);
+                            arch_host_bytes(&m->config, caps, out->max_chunk) + out->prompt_slot_bytes;
     const struct budget_request w = {.memory_bytes = o->memory_bytes,
                                      .gpu_memory_bytes = o->gpu_memory_bytes,
                                      .scratch_bytes =

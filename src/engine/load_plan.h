@@ -3,12 +3,14 @@
 #ifndef MOEFLUX_ENGINE_LOAD_PLAN_H
 #define MOEFLUX_ENGINE_LOAD_PLAN_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "engine/budget.h"
 #include "experts/reader.h"
 #include "ops/gqa.h"
 
+struct config;
 struct moeflux_err;
 struct exec;
 struct exec_caps;
@@ -29,7 +31,9 @@ struct load_plan {
     struct budget budget;
     uint32_t n_cpu_layers;      /* the first layers: their routed experts are the CPU's */
     uint64_t cpu_scratch_bytes; /* host memory for it, slots aside */
-    uint32_t n_pinned[2];       /* of the device's slots, of the CPU's; for options.pin */
+    uint64_t
+        prompt_slot_bytes; /* of activation_bytes: slots for experts that the device computes for large chunks; 0: it does not */
+    uint32_t n_pinned[2]; /* of the device's slots, of the CPU's; for options.pin */
 };
 
 /* ERR_UNSUPPORTED: no architecture runs the model; ERR_USAGE: the chunk is too large, or experts on the CPU without a GPU
@@ -37,6 +41,10 @@ struct load_plan {
  * errors of expert_store_count_pinned. */
 int load_plan_make(struct load_plan *out, const struct model_dir *m, const struct exec_caps *caps,
                    const struct moeflux_options *o, struct moeflux_err *e);
+
+/* Whether the device computes a chunk of n tokens in the CPU's layers too, with copies of their experts. That pays when each
+ * expert has many tokens; the chunk alone decides, so that results do not depend on memory or speed. */
+bool load_plan_takes_device(const struct config *c, uint32_t n);
 
 /* Whether the options' enums have valid values, which the functions below rely on. ERR_USAGE names the one at fault. */
 int load_plan_check(const struct moeflux_options *o, struct moeflux_err *e);

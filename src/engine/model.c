@@ -94,16 +94,15 @@ static int open_side(struct moeflux_model *m, struct expert_side *s, const struc
 
 static bool holds_all(const struct moeflux_model *m)
 {
-    bool all = true;
-    for (int i = 0; i < EXPERT_SIDES; i++)
-        all &= !m->sides[i].store || expert_store_holds_all(m->sides[i].store);
-    return all;
+    const struct expert_store *device = m->sides[SIDE_DEVICE].store, *cpu = m->sides[SIDE_HOST].store;
+    return (!device || expert_store_holds_all(device)) && (!cpu || expert_store_holds_all(cpu));
 }
 
 static int open_experts(struct moeflux_model *m, const struct expert_store_options *options,
                         struct moeflux_err *e)
 {
     m->sides[SIDE_DEVICE].exec = m->exec;
+    m->sides[SIDE_PROMPT].exec = options[SIDE_PROMPT].budget_bytes ? m->exec : NULL;
     int rc = 0;
     for (int i = 0; rc == 0 && i < EXPERT_SIDES; i++)
         rc = open_side(m, &m->sides[i], &options[i], e);
@@ -155,13 +154,17 @@ static int choose(struct moeflux_model *m, const struct moeflux_options *o,
         to[i].n_threads = p.n_readers;
         to[i].io = p.io;
         to[i].host_bytes = p.budget.map_bytes;
-        to[i].n_pinned = p.n_pinned[i];
     }
+    to[SIDE_DEVICE].n_pinned = p.n_pinned[0];
+    to[SIDE_HOST].n_pinned = p.n_pinned[1];
     to[SIDE_DEVICE].layers = (struct expert_layers){p.n_cpu_layers, m->dir.config.n_layers};
     to[SIDE_DEVICE].budget_bytes = p.budget.slot_bytes;
     to[SIDE_DEVICE].host_slots_bytes = p.budget.host_bytes;
     to[SIDE_HOST].layers = (struct expert_layers){0, p.n_cpu_layers};
     to[SIDE_HOST].budget_bytes = p.budget.cpu_slot_bytes;
+    to[SIDE_PROMPT].layers = to[SIDE_HOST].layers;
+    to[SIDE_PROMPT].budget_bytes = p.prompt_slot_bytes;
+    to[SIDE_PROMPT].host_bytes += p.budget.cpu_slot_bytes; /* they are the same files */
     return rc;
 }
 
@@ -179,8 +182,8 @@ int test_hooks_open(struct moeflux_model **out, const struct moeflux_options *o,
         return ERR_MEMORY;
     m->progress = o->progress;
     m->step_ns = UINT64_MAX;
-    struct expert_store_options experts[EXPERT_SIDES] = {{.usage = o->usage, .pin = o->pin},
-                                                         {.usage = o->usage, .pin = o->pin}};
+    struct expert_store_options experts[EXPERT_SIDES] = {
+        [SIDE_DEVICE] = {.usage = o->usage, .pin = o->pin}, [SIDE_HOST] = {.usage = o->usage, .pin = o->pin}};
     int rc = load_plan_check(o, e);
     if (rc == 0)
         rc = model_dir_open(&m->dir, o->dir, e);
@@ -274,10 +277,16 @@ static void add_store_stats(struct moeflux_stats *to, const struct expert_store 
     to->n_prefetched_used += s.n_prefetched_used;
     to->n_promoted += s.n_promoted;
     to->n_demoted += s.n_demoted;
+    to->slot_bytes = s.slot_bytes;
+}
+
+/* Slots that experts stay in. */
+static void add_slots(struct moeflux_stats *to, const struct expert_store *store)
+{
+    struct expert_store_stats s = expert_store_get_stats(store);
     to->n_slots += s.n_slots;
     to->n_host_slots += s.n_host_slots;
     to->n_pinned += s.n_pinned;
-    to->slot_bytes = s.slot_bytes;
 }
 
 void moeflux_model_get_stats(const struct moeflux_model *m, struct moeflux_stats *out)
@@ -304,8 +313,11 @@ void moeflux_model_get_stats(const struct moeflux_model *m, struct moeflux_stats
                                   .state_bytes = m->state_bytes,
                                   .device_used_bytes = exec_get_caps(m->exec).used_bytes};
     for (int i = 0; i < EXPERT_SIDES; i++)
-        if (m->sides[i].store)
+        if (m->sides[i].store) {
             add_store_stats(out, m->sides[i].store);
+            if (i != SIDE_PROMPT)
+                add_slots(out, m->sides[i].store);
+        }
     for (uint32_t i = 0; i < x.n_times && out->n_ops < MOEFLUX_MAX_OPS; i++) {
         if (x.times[i].n == 0)
             continue;
@@ -327,8 +339,10 @@ void moeflux_model_reset_stats(struct moeflux_model *m)
 
 uint64_t moeflux_model_layer_wait_ns(const struct moeflux_model *m, uint32_t layer)
 {
-    const struct expert_store *s = m->sides[layer < m->n_cpu_layers ? SIDE_HOST : SIDE_DEVICE].store;
-    return s && layer < m->dir.config.n_layers ? expert_store_layer_wait_ns(s, layer) : 0;
+    uint64_t ns = 0;
+    for (int i = 0; layer < m->dir.config.n_layers && i < EXPERT_SIDES; i++)
+        ns += m->sides[i].store ? expert_store_layer_wait_ns(m->sides[i].store, layer) : 0;
+    return ns;
 }
 
 int moeflux_model_save_usage(const struct moeflux_model *m, const char *path, struct moeflux_err *e)
@@ -339,7 +353,7 @@ int moeflux_model_save_usage(const struct moeflux_model *m, const char *path, st
         return ERR_MEMORY;
     for (int i = 0; i < EXPERT_SIDES; i++)
         if (m->sides[i].store)
-            expert_store_copy_counts(m->sides[i].store, counts);
+            expert_store_add_counts(m->sides[i].store, counts);
     int rc = usage_write(path, c->n_layers, c->n_experts, counts, e);
     free(counts);
     return rc;

@@ -57,12 +57,16 @@ uint64_t expert_store_full_bytes(const struct model_dir *m, struct expert_layers
 
 /* --- opening --- */
 
-static uint32_t n_host_slots(const struct expert_store *s, const struct expert_store_options *o)
+static uint32_t n_host_slots(const struct model_dir *m, struct expert_layers layers, uint64_t bytes)
 {
-    uint64_t stride = slots_stride(s->model->expert.bytes);
-    uint64_t landing = size_min(LANDING_BYTES / stride, MAX_IN_FLIGHT);
-    uint64_t n = o->host_slots_bytes ? o->host_slots_bytes / stride : landing;
-    return (uint32_t)size_min(size_max(n, s->model->config.top_k), n_all(s->model, s->layers));
+    uint64_t stride = slots_stride(m->expert.bytes);
+    uint64_t n = bytes ? bytes / stride : size_min(LANDING_BYTES / stride, MAX_IN_FLIGHT);
+    return (uint32_t)size_min(size_max(n, m->config.top_k), n_all(m, layers));
+}
+
+uint64_t expert_store_landing_bytes(const struct model_dir *m, struct expert_layers layers)
+{
+    return n_host_slots(m, layers, 0) * slots_stride(m->expert.bytes);
 }
 
 /* Kernels load 16 bytes at once. */
@@ -143,7 +147,8 @@ static int open_slots(struct expert_store *s, uint32_t n_slots, const struct exp
     if (rc == 0 && !slots_host(&t->device.slots, 0)) {
         t->landing = &t->host;
         t->keeps = o->host_slots_bytes > 0;
-        rc = slots_open(&t->host.slots, s->exec, EXEC_HOST, n_host_slots(s, o), bytes, e);
+        rc = slots_open(&t->host.slots, s->exec, EXEC_HOST,
+                        n_host_slots(s->model, s->layers, o->host_slots_bytes), bytes, e);
     }
     return rc;
 }
@@ -635,8 +640,9 @@ void expert_store_reset_stats(struct expert_store *s)
     reader_reset_stats(s->reader);
 }
 
-void expert_store_copy_counts(const struct expert_store *s, uint32_t *counts)
+void expert_store_add_counts(const struct expert_store *s, uint32_t *counts)
 {
     uint64_t first = (uint64_t)s->layers.first * s->n_experts, end = (uint64_t)s->layers.end * s->n_experts;
-    memcpy(counts + first, s->counts + first, (end - first) * sizeof *counts);
+    for (uint64_t i = first; i < end; i++)
+        counts[i] += (uint32_t)size_min(s->counts[i], UINT32_MAX - counts[i]);
 }

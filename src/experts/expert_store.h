@@ -46,6 +46,9 @@ uint64_t expert_store_floor_bytes(const struct model_dir *m);
 /* The budget that holds every expert of the layers; 0: they have none. */
 uint64_t expert_store_full_bytes(const struct model_dir *m, struct expert_layers layers);
 
+/* Host memory that reads land in on their way to a device of its own, with host_slots_bytes of 0. */
+uint64_t expert_store_landing_bytes(const struct model_dir *m, struct expert_layers layers);
+
 /* How many experts of the layers the file `pin` pins: all that it names, but at most half of the slots that the budget pays for, and no
  * more than leave slots for two tokens' experts of one layer. 0 where every expert has a slot. ERR_IO: there is no such
  * file; ERR_FORMAT; ERR_NO_FIT: no slot can be pinned. */
@@ -106,8 +109,8 @@ struct expert_store_stats {
 struct expert_store_stats expert_store_get_stats(const struct expert_store *s);
 uint64_t expert_store_layer_wait_ns(const struct expert_store *s, uint32_t layer);
 void expert_store_reset_stats(struct expert_store *s);
-/* Puts the counts of the store's layers, including those read at open, in their place: counts is u32 [n_layers][n_experts]
- * of the whole model. */
-void expert_store_copy_counts(const struct expert_store *s, uint32_t *counts);
+/* Adds the counts of the store's layers, including those read at open: counts is u32 [n_layers][n_experts] of the whole
+ * model. */
+void expert_store_add_counts(const struct expert_store *s, uint32_t *counts);
 
 #endif

@@ -1,0 +1,20 @@
+#include "little_memory.h"
+
+#include "check.h"
+#include "engine/test_hooks.h"
+
+void little_memory(struct moeflux_options *o, bool staged)
+{
+    struct moeflux_err e = {0};
+    struct moeflux_needs n;
+    struct moeflux_plan p;
+    o->memory_bytes = o->gpu_memory_bytes = 0;
+    check_ok(moeflux_get_needs(o->dir, &n, &e), &e);
+    check_ok(test_hooks_make_plan(o, &(struct test_hooks){.staged = staged}, &p, &e), &e);
+    o->memory_bytes = 3 * n.top_k * p.slot_bytes;
+    if (p.is_unified)
+        return;
+    o->memory_bytes += p.cpu_scratch_bytes;
+    o->gpu_memory_bytes = p.weights_bytes + p.state_bytes + p.activation_bytes + p.driver_bytes +
+                          3 * n.top_k * p.slot_bytes / 2;
+}
