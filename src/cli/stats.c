@@ -171,9 +171,12 @@ static void print_all(const struct stats *st, const struct answer *a, const stru
     number_show_bytes(state, sizeof state, (double)es.state_bytes);
     str_addf(to, "%-12s %s weights, %s states", "memory", weights, state);
     number_show_bytes(state, sizeof state, (double)checkpoints);
-    str_addf(to, checkpoints ? ", %s checkpoints" : "", state);
+    if (checkpoints)
+        str_addf(to, ", %s checkpoints", state);
     number_show_bytes(state, sizeof state, (double)es.device_used_bytes);
-    str_addf(to, es.device_used_bytes ? "; %s of device memory in all\n" : "\n", state);
+    if (es.device_used_bytes)
+        str_addf(to, "; %s of device memory in all", state);
+    str_addf(to, "\n");
     print_experts(&es, s->info.expert_io, to);
     print_hits(&es, to);
     print_cpu(&es, to);
