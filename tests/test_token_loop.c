@@ -11,6 +11,7 @@
 
 #include "check.h"
 #include "convert/convert.h"
+#include "device.h"
 #include "moeflux.h"
 #include "tmp_tree.h"
 
@@ -91,7 +92,7 @@ static void start(struct running *r, const struct moeflux_options *o)
     struct moeflux_err e = {0};
     struct moeflux_options here = *o;
     if (!here.device)
-        here.device = getenv("MOEFLUX_DEVICE");
+        here.device = device_name();
     *r = (struct running){0};
     check_ok(moeflux_model_open(&r->m, &here, &e), &e);
     r->vocab = moeflux_model_get_info(r->m).vocab_size;
