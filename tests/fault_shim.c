@@ -151,14 +151,15 @@ ssize_t pwrite(int fd, const void *buf, size_t n, off_t offset)
     return syscall(SYS_pwrite64, fd, buf, half ? n / 2 : n, offset);
 }
 
+/* Nobody cuts the power here, and a real sync takes tens of milliseconds: one that does not fail does nothing. */
 int fsync(int fd)
 {
-    return fails_on("fsync", fd, NULL) ? -1 : (int)syscall(SYS_fsync, fd);
+    return fails_on("fsync", fd, NULL) ? -1 : 0;
 }
 
 int fdatasync(int fildes)
 {
-    return fails_on("fdatasync", fildes, NULL) ? -1 : (int)syscall(SYS_fdatasync, fildes);
+    return fails_on("fdatasync", fildes, NULL) ? -1 : 0;
 }
 
 int ftruncate(int fd, off_t length)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "check.h"
+#include "device.h"
 #include "engine/test_hooks.h"
 #include "little_memory.h"
 #include "moeflux.h"
@@ -17,7 +18,7 @@ enum { N_PROMPT = 21, MAX_PROMPT = 64, N_DECODE = 3, N_ROWS = N_DECODE + 1, CHUN
 static struct moeflux_options options_of(const char *dir, uint32_t n_cpu_layers)
 {
     return (struct moeflux_options){
-        .dir = dir, .device = getenv("MOEFLUX_DEVICE"), .chunk = CHUNK, .n_cpu_layers = n_cpu_layers};
+        .dir = dir, .device = device_name(), .chunk = CHUNK, .n_cpu_layers = n_cpu_layers};
 }
 
 static uint32_t n_moe_layers(const struct moeflux_needs *n)
@@ -61,28 +62,30 @@ static float *evaluate(const struct moeflux_options *o, bool staged, struct moef
 static void logits_do_not_depend_on_the_budget(void **state)
 {
     (void)state;
-    static const char *const dirs[] = {QWEN, DEEPSEEK};
-    for (size_t d = 0; d < 2; d++)
-        for (int all = 0; all < 2; all++) {
-            struct moeflux_needs n;
-            struct moeflux_err e = {0};
-            struct moeflux_stats resident, little;
-            check_ok(moeflux_get_needs(dirs[d], &n, &e), &e);
-            uint32_t n_dense = n.n_layers - n_moe_layers(&n), n_cpu = all ? n_moe_layers(&n) : 1;
-            struct moeflux_options o = options_of(dirs[d], n_dense + n_cpu);
-            float *want = evaluate(&o, false, &resident);
-            assert_int_equal(resident.n_cpu_experts, (uint64_t)(N_PROMPT + N_DECODE) * n_cpu * n.top_k);
-            for (int staged = 0; staged < 2; staged++) {
-                little_memory(&o, staged);
-                float *got = evaluate(&o, staged, &little);
-                assert_memory_equal(got, want, (size_t)N_ROWS * n.vocab_size * sizeof *got);
-                assert_int_equal(little.n_cpu_experts, resident.n_cpu_experts);
-                assert_true(little.n_cpu_slots < resident.n_cpu_slots);
-                assert_true(little.n_reads > 0 && little.n_cpu_slots >= n.top_k);
-                free(got);
-            }
-            free(want);
+    static const struct {
+        const char *dir;
+        bool all; /* layers with experts; else one */
+    } splits[] = {{QWEN, false}, {DEEPSEEK, true}};
+    for (size_t i = 0; i < sizeof splits / sizeof *splits; i++) {
+        struct moeflux_needs n;
+        struct moeflux_err e = {0};
+        struct moeflux_stats resident, little;
+        check_ok(moeflux_get_needs(splits[i].dir, &n, &e), &e);
+        uint32_t n_dense = n.n_layers - n_moe_layers(&n), n_cpu = splits[i].all ? n_moe_layers(&n) : 1;
+        struct moeflux_options o = options_of(splits[i].dir, n_dense + n_cpu);
+        float *want = evaluate(&o, false, &resident);
+        assert_int_equal(resident.n_cpu_experts, (uint64_t)(N_PROMPT + N_DECODE) * n_cpu * n.top_k);
+        for (int staged = 0; staged < 2; staged++) {
+            little_memory(&o, staged);
+            float *got = evaluate(&o, staged, &little);
+            assert_memory_equal(got, want, (size_t)N_ROWS * n.vocab_size * sizeof *got);
+            assert_int_equal(little.n_cpu_experts, resident.n_cpu_experts);
+            assert_true(little.n_cpu_slots < resident.n_cpu_slots);
+            assert_true(little.n_reads > 0 && little.n_cpu_slots >= n.top_k);
+            free(got);
         }
+        free(want);
+    }
 }
 
 static bool count_down(void *ctx, const char *what, const char *unit, uint64_t done, uint64_t total)
@@ -155,32 +158,31 @@ static void large_chunks_are_the_devices(void **state)
 {
     (void)state;
     enum { TOKENS_OF_AN_EXPERT = 8, PROMPT_SLOTS = 64 };
-    static const char *const dirs[] = {QWEN, DEEPSEEK};
-    for (size_t d = 0; d < 2; d++) {
+    static const struct {
+        const char *dir;
+        bool all, little; /* layers with experts, else one; memory */
+    } splits[] = {{QWEN, true, true}, {DEEPSEEK, false, false}};
+    for (size_t i = 0; i < sizeof splits / sizeof *splits; i++) {
         struct moeflux_needs n;
         struct moeflux_err e = {0};
         struct moeflux_stats stats;
-        check_ok(moeflux_get_needs(dirs[d], &n, &e), &e);
-        uint32_t n_moe = n_moe_layers(&n), n_dense = n.n_layers - n_moe;
+        check_ok(moeflux_get_needs(splits[i].dir, &n, &e), &e);
+        uint32_t n_dense = n.n_layers - n_moe_layers(&n), n_cpu = splits[i].all ? n_moe_layers(&n) : 1;
         uint32_t n_large = (TOKENS_OF_AN_EXPERT * n.n_experts + n.top_k - 1) / n.top_k;
-        struct moeflux_options o = options_of(dirs[d], 0);
+        struct moeflux_options o = options_of(splits[i].dir, 0);
         o.chunk = n_large;
         float *want = evaluate_prompt(&o, n_large, true, &stats);
-        for (uint32_t n_cpu = 1; n_cpu <= n_moe; n_cpu += n_moe - 1)
-            for (int little = 0; little < 2; little++) {
-                o.n_cpu_layers = n_dense + n_cpu;
-                o.memory_bytes = o.gpu_memory_bytes = 0;
-                if (little)
-                    little_memory(&o, true);
-                float *got = evaluate_prompt(&o, n_large, true, &stats);
-                assert_memory_equal(got, want, n.vocab_size * sizeof *got);
-                assert_int_equal(stats.n_cpu_experts, (uint64_t)N_DECODE * n_cpu * n.top_k);
-                assert_true(n_cpu * n.n_experts <= PROMPT_SLOTS || stats.n_promoted > 0);
-                free(got);
-                free(evaluate_prompt(&o, n_large - 1, true, &stats));
-                assert_int_equal(stats.n_cpu_experts, (uint64_t)(n_large - 1 + N_DECODE) * n_cpu * n.top_k);
-            }
+        o.n_cpu_layers = n_dense + n_cpu;
+        if (splits[i].little)
+            little_memory(&o, true);
+        float *got = evaluate_prompt(&o, n_large, true, &stats);
+        assert_memory_equal(got, want, n.vocab_size * sizeof *got);
+        assert_int_equal(stats.n_cpu_experts, (uint64_t)N_DECODE * n_cpu * n.top_k);
+        assert_true(n_cpu * n.n_experts <= PROMPT_SLOTS || stats.n_promoted > 0);
+        free(evaluate_prompt(&o, n_large - 1, true, &stats));
+        assert_int_equal(stats.n_cpu_experts, (uint64_t)(n_large - 1 + N_DECODE) * n_cpu * n.top_k);
         free(want);
+        free(got);
     }
 }
 
@@ -204,7 +206,10 @@ static void the_plan_says_where_experts_go(void **state)
             assert_int_equal(p.n_slots, (uint64_t)(n.n_layers - on_cpu) * n.n_experts);
             assert_int_equal(p.n_experts, (uint64_t)n.n_layers * n.n_experts);
             assert_true(p.experts_resident && p.cpu_scratch_bytes > 0 && p.expert_io[0]);
-            free(evaluate(&o, staged, &s));
+            struct moeflux_model *m;
+            check_ok(test_hooks_open(&m, &o, &hooks, &e), &e);
+            moeflux_model_get_stats(m, &s);
+            moeflux_model_close(m);
             assert_int_equal(s.n_slots, p.n_slots + p.n_cpu_slots);
             assert_int_equal(s.n_cpu_slots, p.n_cpu_slots);
         }

@@ -11,6 +11,7 @@
 
 #include "check.h"
 #include "convert/convert.h"
+#include "device.h"
 #include "moeflux.h"
 #include "tmp_tree.h"
 
@@ -91,7 +92,7 @@ static void start(struct running *r, const struct moeflux_options *o)
     struct moeflux_err e = {0};
     struct moeflux_options here = *o;
     if (!here.device)
-        here.device = getenv("MOEFLUX_DEVICE");
+        here.device = device_name();
     *r = (struct running){0};
     check_ok(moeflux_model_open(&r->m, &here, &e), &e);
     r->vocab = moeflux_model_get_info(r->m).vocab_size;
@@ -135,6 +136,12 @@ static const enum moeflux_prefetch PREFETCH[] = {MOEFLUX_PREFETCH_NONE, MOEFLUX_
                                                  MOEFLUX_PREFETCH_ROUTER, MOEFLUX_PREFETCH_BOTH};
 enum { N_PREFETCH = sizeof PREFETCH / sizeof *PREFETCH };
 
+/* On a Vulkan device the last of these combinations only: where a token takes long the others find nothing more. */
+static uint32_t first_combination(void)
+{
+    return device_is_vulkan() ? N_PREFETCH - 1 : 0;
+}
+
 /* ---- the tests ---- */
 
 static void qwen_odd_allocations_are_seen(void **state)
@@ -158,7 +165,7 @@ static void qwen_odd_streaming_decodes_without_allocation(void **state)
     (void)state;
     static const enum moeflux_expert_io modes[] = {MOEFLUX_EXPERT_IO_MMAP, MOEFLUX_EXPERT_IO_PREAD,
                                                    MOEFLUX_EXPERT_IO_URING, MOEFLUX_EXPERT_IO_PREAD};
-    for (uint32_t i = 0; i < N_PREFETCH; i++)
+    for (uint32_t i = first_combination(); i < N_PREFETCH; i++)
         allocates_nothing(&(struct moeflux_options){.dir = ODD,
                                                     .memory_bytes = (i % 2 ? 30 : 5) * ODD_SLOT,
                                                     .expert_io = modes[i],
@@ -176,7 +183,7 @@ static void direct_reads_decode_without_allocation(void **state)
     char *tmp = tmp_tree_new();
     const char *dir = tmp_tree_path(tmp, "packed");
     check_ok(convert_run(&(struct convert_options){.src = TINY, .dst = dir}, &r, &e), &e);
-    for (uint32_t i = 0; i < N_PREFETCH; i++)
+    for (uint32_t i = first_combination(); i < N_PREFETCH; i++)
         allocates_nothing(&(struct moeflux_options){.dir = dir,
                                                     .memory_bytes = 64 * TINY_SLOT,
                                                     .expert_io = MOEFLUX_EXPERT_IO_DIRECT,

@@ -5,8 +5,8 @@ import errno, json, os, re, resource, shutil, subprocess, sys, tempfile
 from terminal import GREEDY, MODEL, PROGRAM, Terminal, preloaded
 
 FOREVER = 10**9
-# The reference starts fastest; with so little memory it reads experts again and again.
-RUN = ['-m', MODEL, '--device', 'reference', '--temp', '0', '--memory', '400K', '-t', '2', '--expert-io', 'pread']
+# With so little memory it reads experts again and again.
+RUN = ['-m', MODEL, '--device', 'cpu', '--temp', '0', '--memory', '400K', '-t', '2', '--expert-io', 'pread']
 SOURCE = 'tests/models/qwen-odd/mlx'
 FULL, BROKEN = (errno.ENOSPC, 'No space left on device'), (errno.EIO, 'Input/output error')
 
@@ -202,7 +202,7 @@ def a_conversion_that_fails_is_gone_on_with(folder):
 def files_that_cannot_be_mapped_are_named_or_read_otherwise(folder):
     disk = Calls(folder)
     disk.root = disk.environment['MOEFLUX_FAULT_ROOT'] = os.path.realpath(MODEL)
-    plain = ['-m', MODEL, '--device', 'reference', *GREEDY, '-p', 'What is 47 + 38?']
+    plain = ['-m', MODEL, '--device', 'cpu', *GREEDY, '-p', 'What is 47 + 38?']
     assert disk.run([*plain, '--expert-io', 'mmap']).stdout == '85\n'
     calls = disk.take_log()
     assert calls and {call[0] for call in calls} == {'mmap'}, calls
@@ -219,13 +219,13 @@ def files_that_cannot_be_mapped_are_named_or_read_otherwise(folder):
 
 # ---- conversations ----
 
-REFERENCE = [*GREEDY, '--device', 'reference']
+ON_CPU = [*GREEDY, '--device', 'cpu']
 SUM, ICELAND = 'What is 47 + 38?', 'What is the capital of Iceland?'
 
 
 def converse(disk, arguments, *lines, status=0):
     """What is said after each line."""
-    t = Terminal([*REFERENCE, *arguments], disk.root, **disk.environment)
+    t = Terminal([*ON_CPU, *arguments], disk.root, **disk.environment)
     t.wait_for_prompt()
     said = [re.sub(r'\x1b\[[0-9;]*[A-Za-z]', '', t.ask(line)) for line in lines]
     t.type(b'\x04')

@@ -1,5 +1,5 @@
 /* kernel_test.h - one operation on two backends: the same random inputs on both sides, and the difference of what they
- * write. Private to the self-test. */
+ * write. Several devices in turn may be compared with one run of the reference. Private to the self-test. */
 #ifndef MOEFLUX_SELFTEST_KERNEL_TEST_H
 #define MOEFLUX_SELFTEST_KERNEL_TEST_H
 
@@ -17,8 +17,24 @@ struct test_buffer { /* the same bytes on both sides */
     struct exec_buffer on[KT_SIDES];
 };
 
+/* What becomes of the reference's results. All passes of a test run the same cases. */
+enum kt_pass {
+    KT_ALONE,  /* nothing: no pass follows */
+    KT_KEEP,   /* they are kept for later passes */
+    KT_RECALL, /* those of an earlier pass are compared with; the reference computes nothing */
+};
+
+struct kt_result {
+    void *bytes;
+    uint64_t n_bytes;
+};
+
 struct kernel_test {
     struct exec *side[KT_SIDES];
+    enum kt_pass pass;
+    struct kt_result *kept; /* [room], in the order of the comparisons */
+    size_t n_kept, room;
+    size_t next; /* of the kept ones, in KT_RECALL */
     const struct selftest *request;
     uint64_t rng;
     int n_failed;
@@ -43,6 +59,8 @@ void kt_matrix(struct kernel_test *l, uint32_t rows, uint32_t cols, uint32_t for
 /* A table of one address per buffer: the same buffers on both sides. */
 struct test_buffer *kt_table(struct kernel_test *l, struct test_buffer *const *buffers, uint32_t n);
 
+/* The sides that compute a case: all, or the device's alone. */
+int kt_n_sides(const struct kernel_test *l);
 /* Ends the side's batch after the operation was recorded on it. */
 void kt_finish(struct kernel_test *l, int side);
 /* Compares n floats of a buffer that both sides wrote. */
@@ -59,6 +77,8 @@ void kt_report(struct kernel_test *l, const char *kernel, const char *shape, dou
  * that it has: these cases have run. */
 void kt_skip(struct kernel_test *l, const char *kernel, const char *shape);
 void kt_clear(struct kernel_test *l);
+/* Frees the reference's results. */
+void kt_forget(struct kernel_test *l);
 
 /* Cases that stand in files of their own. */
 void selftest_delta_cases(struct kernel_test *l);

@@ -48,7 +48,7 @@ static void embed_case(struct kernel_test *l, uint32_t vocab, uint32_t cols, uin
     const uint32_t ids[] = {0, vocab - 1, vocab / 2};
     kt_matrix(l, vocab, cols, format, w);
     struct test_buffer *in = kt_bytes(l, ids, sizeof ids), *out = kt_bytes(l, NULL, (uint64_t)3 * 4 * cols);
-    for (int s = 0; s < KT_SIDES && !l->err.code; s++) {
+    for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
         struct embed op;
         if (embed_open(&op, l->side[s], &w[s], &l->err) < 0)
             break;
@@ -68,7 +68,7 @@ static void cast_f16_case(struct kernel_test *l, uint32_t n, uint32_t cols, bool
     struct test_buffer *x = kt_floats(l, (uint64_t)n * (cols + 4), -70000, 70000);
     struct test_buffer *norm = kt_floats(l, cols, 0.5f, 1.5f),
                        *dst = kt_bytes(l, NULL, 2 * (uint64_t)n * cols);
-    for (int s = 0; s < KT_SIDES && !l->err.code; s++) {
+    for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
         struct cast_f16 op;
         if (cast_f16_open(&op, l->side[s], &l->err) < 0)
             break;
@@ -133,7 +133,7 @@ static void linear_case(struct kernel_test *l, const struct linear_shape *c)
                        *norm = kt_floats(l, c->cols, 0.5f, 1.5f);
     struct test_buffer *y = kt_floats(l, (uint64_t)c->n * rows, -1, 1),
                        *f16 = kt_bytes(l, NULL, 2 * (uint64_t)c->n * c->cols);
-    for (int s = 0; s < KT_SIDES && !l->err.code; s++) {
+    for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
         struct linear op;
         const struct weights mine[3] = {w[0][s], w[1][s], w[2][s]};
         if (linear_open(&op, l->side[s], mine, c->n_segments, &l->err) < 0)
@@ -173,7 +173,7 @@ static void stack_case(struct kernel_test *l, uint32_t heads, uint32_t rows, uin
     kt_matrix(l, heads * (rows + ROOM), cols, format, w);
     struct test_buffer *x = kt_floats(l, (uint64_t)n * x_stride, -2, 2);
     struct test_buffer *y = kt_floats(l, (uint64_t)n * y_stride, -1, 1);
-    for (int s = 0; s < KT_SIDES && !l->err.code; s++) {
+    for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
         struct linear op;
         const struct weights first = weights_rows(&w[s], 0, rows);
         if (linear_open_stack(&op, l->side[s], &first, heads, rows + ROOM, &l->err) < 0)
@@ -206,7 +206,7 @@ static void transposed_case(struct kernel_test *l, uint32_t heads, uint32_t rows
     kt_matrix(l, heads * (rows + ROOM), cols, format, w);
     struct test_buffer *x = kt_floats(l, (uint64_t)n * x_stride, -2, 2);
     struct test_buffer *y = kt_floats(l, (uint64_t)n * y_stride, -1, 1);
-    for (int s = 0; s < KT_SIDES && !l->err.code; s++) {
+    for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
         struct matvec_transposed op;
         const struct weights first = weights_rows(&w[s], 0, rows);
         if (matvec_transposed_open(&op, l->side[s], &first, heads, rows + ROOM, &l->err) < 0)
@@ -240,7 +240,7 @@ static void router_case(struct kernel_test *l, const struct router_shape *c, flo
         logits = kt_bytes(l, NULL, 4 * (uint64_t)TOKENS * (n_experts + 3));
         bias = kt_bytes(l, NULL, 4 * (uint64_t)n_experts);
     }
-    for (int s = 0; s < KT_SIDES && !l->err.code; s++) {
+    for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
         struct router op;
         if (router_open(&op, l->side[s], c, &l->err) < 0)
             break;
@@ -389,7 +389,7 @@ static void moe_case_of(struct kernel_test *l, const struct moe_shape *c, uint32
     snprintf(text, sizeof text, "%u of %u, %ux%u %s%s, shared %u%s%s, %u token%s", c->top_k, c->n_experts,
              c->hidden, c->inner, format_of(c->format)->name, down_format == c->format ? "" : " and Q8",
              c->shared, c->ungated ? " ungated" : "", apart ? " apart" : "", c->n, c->n > 1 ? "s" : "");
-    for (int s = 0; s < KT_SIDES && !l->err.code; s++) {
+    for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
         struct experts op;
         struct linear shared_out = {0};
         if (experts_open(&op, l->side[s], &shape, &l->err) < 0 ||
@@ -452,7 +452,7 @@ static void attention_case(struct kernel_test *l, const struct gqa_shape *c, uin
     struct test_buffer *out = kt_bytes(l, NULL, 4 * (uint64_t)n * c->n_heads * c->head_dim);
     const struct exec_caps caps = exec_get_caps(l->side[KT_DEVICE]);
     uint64_t partial_bytes = gqa_partial_bytes(c, &caps, n, pos + n);
-    for (int s = 0; s < KT_SIDES && !l->err.code; s++) {
+    for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
         struct gqa op;
         struct exec_buffer partial;
         if (gqa_open(&op, l->side[s], c, &l->err) < 0 ||
@@ -736,7 +736,8 @@ static int run_on(struct kernel_test *l, const struct exec_options *o, struct mo
     return rc;
 }
 
-/* The cpu: with each instruction set that the processor has, or the one that is asked for. */
+/* The cpu: with each instruction set that the processor has, or the one that is asked for. The reference, which takes most
+ * of the time, computes the cases once for all sets. */
 static int run_on_all(struct kernel_test *l, struct moeflux_err *e)
 {
     const struct selftest *s = l->request;
@@ -746,9 +747,14 @@ static int run_on_all(struct kernel_test *l, struct moeflux_err *e)
         return run_on(l, &o, e);
     for (uint32_t i = 0; rc == 0 && i < CPU_N_ISAS; i++) {
         const struct cpu_isa *isa = cpu_isa_at(i);
-        o.isa = isa ? isa->name : NULL;
-        rc = isa ? run_on(l, &o, e) : 0;
+        if (!isa)
+            continue;
+        o.isa = isa->name;
+        l->pass = l->n_kept ? KT_RECALL : KT_KEEP;
+        l->next = 0;
+        rc = run_on(l, &o, e);
     }
+    kt_forget(l);
     return rc;
 }
 

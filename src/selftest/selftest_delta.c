@@ -74,7 +74,7 @@ static void delta_case(struct kernel_test *l, const struct delta_shape *c, uint3
 {
     struct bench b;
     lay_out(l, c, kind, n, &b);
-    for (int s = 0; s < KT_SIDES && !l->err.code; s++) {
+    for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
         struct delta op;
         if (delta_open(&op, l->side[s], c, &l->err) < 0)
             break;

@@ -99,7 +99,7 @@ static void form_case(struct kernel_test *l, const struct mla_shape *c, uint32_t
 {
     uint32_t pos = b.pos, n = b.n;
     lay_out(l, c, format, &b);
-    for (int s = 0; s < KT_SIDES && !l->err.code; s++)
+    for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++)
         run_side(l, c, &b, s);
     char text[112];
     snprintf(text, sizeof text, "%u heads of %u + %u, latent %u, v %u, %u + %u positions%s%s%s", c->n_heads,
@@ -209,7 +209,7 @@ static void swiglu_case(struct kernel_test *l, uint32_t inner, uint32_t n)
 {
     struct test_buffer *src = kt_floats(l, 2 * (uint64_t)n * inner, -8, 8),
                        *dst = kt_bytes(l, NULL, 4 * (uint64_t)n * inner);
-    for (int s = 0; s < KT_SIDES && !l->err.code; s++) {
+    for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
         struct swiglu op;
         if (swiglu_open(&op, l->side[s], &l->err) < 0)
             break;
@@ -234,7 +234,7 @@ void selftest_swiglu_cases(struct kernel_test *l)
 static void add_case(struct kernel_test *l, uint32_t n)
 {
     struct test_buffer *y = kt_floats(l, n, -8, 8), *x = kt_floats(l, n, -8, 8);
-    for (int s = 0; s < KT_SIDES && !l->err.code; s++) {
+    for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
         struct add op;
         if (add_open(&op, l->side[s], &l->err) < 0)
             break;
