@@ -188,6 +188,7 @@ struct moeflux_stats {                     /* since open or the last moeflux_mod
     uint64_t n_prefetched_used;              /* of those: chosen while they were in the cache or in flight */
     uint64_t n_promoted, n_demoted;          /* experts copied from host to device, from device to host */
     uint64_t weights_bytes, state_bytes;     /* device memory of dense weights, of this model's sessions */
+    uint64_t weights_mapped_bytes; /* of weights_bytes: used where the files are mapped, not copied */
     uint64_t device_used_bytes; /* device memory of the process, as the driver counts; 0: it does not say */
     uint64_t gpu_ns;            /* sum of ops, if profile was asked for */
     struct moeflux_op_time ops[MOEFLUX_MAX_OPS];

@@ -44,6 +44,7 @@ struct moeflux_model {
     uint32_t max_chunk;
     enum kv_type kv_type;
     uint32_t n_checkpoints; /* the most that a session may have */
+    bool maps_weights;      /* load_plan.maps_weights */
 
     struct exec_buffer ids, rope; /* inputs of a chunk */
     /* host copy of view.idx followed by view.predicted; unused where those are mapped */

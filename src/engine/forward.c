@@ -605,10 +605,10 @@ static int run_chunk(const struct pass *p, bool last, struct moeflux_err *e)
     return rc;
 }
 
-/* Of both sides. */
-static int check_stores(const struct moeflux_model *m, struct moeflux_err *e)
+/* What is used in mapped files: the dense weights, the experts of both sides. */
+static int check_files(const struct moeflux_model *m, struct moeflux_err *e)
 {
-    int rc = 0;
+    int rc = loader_check(&m->loader, e);
     for (int i = 0; rc == 0 && i < EXPERT_SIDES; i++)
         rc = m->sides[i].store ? expert_store_check(m->sides[i].store, e) : 0;
     return rc;
@@ -630,7 +630,7 @@ int forward_chunk(struct moeflux_session *s, const int32_t *ids, uint32_t n, boo
     bool plain = m->resident && !p.is_watched && outputs->logits && !outputs->each_logits && !outputs->hidden;
     int rc = outputs->hidden ? make_hidden_buffer(m, e) : 0;
     if (rc == 0)
-        rc = check_stores(m, e);
+        rc = check_files(m, e);
     if (rc < 0)
         return rc;
     uint64_t start = clock_ns();

@@ -3,6 +3,7 @@
 #ifndef MOEFLUX_ENGINE_LOAD_PLAN_H
 #define MOEFLUX_ENGINE_LOAD_PLAN_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "engine/budget.h"
@@ -30,6 +31,7 @@ struct load_plan {
     uint32_t n_cpu_layers;      /* the first layers: their routed experts are the CPU's */
     uint64_t cpu_scratch_bytes; /* host memory for it, slots aside */
     uint32_t n_pinned[2];       /* of the device's slots, of the CPU's; for options.pin */
+    bool maps_weights;          /* the dense weights are used where their files are mapped */
 };
 
 /* ERR_UNSUPPORTED: no architecture runs the model; ERR_USAGE: the chunk is too large, or experts on the CPU without a GPU

@@ -22,7 +22,9 @@ static int open_arch(struct moeflux_model *m, struct moeflux_err *e)
                                    .max_chunk = m->max_chunk,
                                    .kv_type = m->kv_type,
                                    .has_host_experts = m->n_cpu_layers > 0};
-    int rc = arch_open(&m->arch, &r, &m->view, e);
+    int rc = m->maps_weights ? loader_use_in_place(&m->loader, e) : 0;
+    if (rc == 0)
+        rc = arch_open(&m->arch, &r, &m->view, e);
     assert(rc < 0 || m->view.states);
     return rc;
 }
@@ -151,6 +153,7 @@ static int choose(struct moeflux_model *m, const struct moeflux_options *o,
     m->kv_type = p.kv_type;
     m->n_checkpoints = p.budget.n_checkpoints;
     m->n_cpu_layers = p.n_cpu_layers;
+    m->maps_weights = p.maps_weights;
     for (int i = 0; i < EXPERT_SIDES; i++) {
         to[i].n_threads = p.n_readers;
         to[i].io = p.io;
@@ -301,6 +304,7 @@ void moeflux_model_get_stats(const struct moeflux_model *m, struct moeflux_stats
                                   .n_predicted_right = m->predictor.n_right,
                                   .n_predictable = m->predictor.n_predictable,
                                   .weights_bytes = m->loader.device_bytes,
+                                  .weights_mapped_bytes = m->loader.mapped_bytes,
                                   .state_bytes = m->state_bytes,
                                   .device_used_bytes = exec_get_caps(m->exec).used_bytes};
     for (int i = 0; i < EXPERT_SIDES; i++)

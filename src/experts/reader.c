@@ -202,7 +202,7 @@ uint8_t *reader_mapping(const struct reader *r, uint32_t file, uint64_t *bytes)
 {
     const struct reader_files *f = &r->work.files;
     *bytes = f->model->files[file].bytes;
-    return f->maps ? f->maps[file] : NULL;
+    return f->maps ? f->maps[file].at : NULL;
 }
 
 int reader_check_mappings(const struct reader *r, struct moeflux_err *e)
