@@ -537,6 +537,44 @@ static void weights_that_shrink_end_the_evaluation_and_no_more(void **state)
     close_subject(&s);
 }
 
+/* Copies from the page cache take the processors that compute: to read ahead would only copy what is not chosen. */
+static void auto_reads_ahead_only_what_a_disk_brings(void **state)
+{
+    (void)state;
+    static const struct {
+        enum moeflux_expert_io io;
+        const char *mode;
+        bool predicts;
+    } cases[] = {{MOEFLUX_EXPERT_IO_AUTO, "pread (", false},
+                 {MOEFLUX_EXPERT_IO_PREAD, "pread (", false},
+                 {MOEFLUX_EXPERT_IO_MMAP, "mmap (", true}};
+    struct subject s;
+    open_subject(&s, TINY, TINY_GOLDEN);
+    float *rows = calloc((uint64_t)N_ROWS * s.needs.vocab_size, sizeof *rows);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct choice c = {.level = {[LAYOUT] = PACKED, [BUDGET] = HALF}};
+        struct moeflux_options o = options_for(&s, &c);
+        struct moeflux_model *m;
+        struct moeflux_session *q;
+        struct moeflux_stats t;
+        struct moeflux_err e = {0};
+        o.expert_io = cases[i].io;
+        o.prefetch = MOEFLUX_PREFETCH_AUTO;
+        check_ok(moeflux_model_open(&m, &o, &e), &e);
+        check_ok(moeflux_session_new(&q, m, N_PROMPT + N_DECODE, &e), &e);
+        evaluate(&s, m, q, rows);
+        moeflux_model_get_stats(m, &t);
+        const char *io = moeflux_model_get_info(m).expert_io;
+        if (strncmp(io, cases[i].mode, strlen(cases[i].mode)) != 0 ||
+            (t.n_predicted > 0) != cases[i].predicts)
+            fail_msg("%s: %" PRIu64 " experts were predicted", io, t.n_predicted);
+        moeflux_session_free(q);
+        moeflux_model_close(m);
+    }
+    free(rows);
+    close_subject(&s);
+}
+
 static void choices_that_there_are_not_are_refused(void **state)
 {
     (void)state;
@@ -574,13 +612,14 @@ int main(void)
         cmocka_unit_test(choices_that_there_are_not_are_refused),
         cmocka_unit_test(all_combinations_give_the_same_logits),
     };
-    const struct CMUnitTest of_mapped_weights[] = {
+    const struct CMUnitTest of_the_cpu[] = {
+        cmocka_unit_test(auto_reads_ahead_only_what_a_disk_brings),
         cmocka_unit_test(weights_that_shrink_end_the_evaluation_and_no_more),
     };
     const char *wanted = getenv("MOEFLUX_TESTS");
     if (wanted)
         cmocka_set_test_filter(wanted);
     int n_failed = is_host() ? cmocka_run_group_tests(of_the_host, NULL, NULL) : 0;
-    n_failed += is_native() ? cmocka_run_group_tests(of_mapped_weights, NULL, NULL) : 0;
+    n_failed += is_native() ? cmocka_run_group_tests(of_the_cpu, NULL, NULL) : 0;
     return n_failed + cmocka_run_group_tests(everywhere, NULL, NULL);
 }

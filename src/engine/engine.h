@@ -18,6 +18,7 @@ enum { MOEFLUX_WAVE_TABLES = 16 };
 struct expert_side {
     struct exec *exec;
     struct expert_store *store; /* NULL: no layer is on this side */
+    bool reads_ahead;           /* experts are prefetched, if there is a predictor */
     struct exec_buffer waves;   /* u64 [MOEFLUX_WAVE_TABLES][n_experts]: tables of one wave of experts each */
 };
 enum expert_side_kind { SIDE_DEVICE, SIDE_HOST, EXPERT_SIDES };

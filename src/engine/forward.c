@@ -89,7 +89,7 @@ static bool reads_ahead(const struct pass *p, uint32_t layer, uint32_t *next)
 {
     *next = next_moe(p->m, layer);
     return p->m->predictor.kind != PREDICT_NONE && *next < p->m->dir.config.n_layers &&
-           !expert_store_holds_all(side_of(p->m, *next)->store);
+           side_of(p->m, *next)->reads_ahead && !expert_store_holds_all(side_of(p->m, *next)->store);
 }
 
 /* Whether the next layer's router is applied early: for single tokens, if a layer with experts follows. */

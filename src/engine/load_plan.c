@@ -276,6 +276,7 @@ static int describe_reads(struct moeflux_plan *to, const struct load_plan *p, co
     const struct reader_options o = {.mode = p->io,
                                      .n_threads = p->n_readers,
                                      .host_bytes = p->budget.map_bytes + (may_map ? slot_bytes : 0),
+                                     .in_place = may_map,
                                      .regions = &region,
                                      .n_regions = rc == 0 ? 1 : 0};
     if (rc == 0)

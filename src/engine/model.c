@@ -82,7 +82,7 @@ static int open_host(struct moeflux_model *m, const struct moeflux_options *o, s
 
 /* budget of 0: the side has no layers with experts. */
 static int open_side(struct moeflux_model *m, struct expert_side *s, const struct expert_store_options *o,
-                     struct moeflux_err *e)
+                     enum moeflux_prefetch prefetch, struct moeflux_err *e)
 {
     uint64_t tables = (uint64_t)MOEFLUX_WAVE_TABLES * m->dir.config.n_experts * sizeof(uint64_t);
     int rc = s->exec ? exec_buffer_new(s->exec, &s->waves, EXEC_INPUT, tables, e) : 0;
@@ -91,6 +91,7 @@ static int open_side(struct moeflux_model *m, struct expert_side *s, const struc
     if (rc < 0 || o->budget_bytes == 0)
         return rc;
     rc = expert_store_open(&s->store, s->exec, &m->dir, o, e);
+    s->reads_ahead = rc == 0 && (prefetch != MOEFLUX_PREFETCH_AUTO || !expert_store_copies_cached(s->store));
     return rc < 0 ? rc : expert_store_load(s->store, &m->progress, e);
 }
 
@@ -103,12 +104,12 @@ static bool holds_all(const struct moeflux_model *m)
 }
 
 static int open_experts(struct moeflux_model *m, const struct expert_store_options *options,
-                        struct moeflux_err *e)
+                        enum moeflux_prefetch prefetch, struct moeflux_err *e)
 {
     m->sides[SIDE_DEVICE].exec = m->exec;
     int rc = 0;
     for (int i = 0; rc == 0 && i < EXPERT_SIDES; i++)
-        rc = open_side(m, &m->sides[i], &options[i], e);
+        rc = open_side(m, &m->sides[i], &options[i], prefetch, e);
     m->resident = rc == 0 && m->n_cpu_layers == 0 && holds_all(m);
     return rc;
 }
@@ -200,7 +201,7 @@ int test_hooks_open(struct moeflux_model **out, const struct moeflux_options *o,
     if (rc == 0)
         rc = open_host(m, o, e);
     if (rc == 0)
-        rc = open_experts(m, experts, e);
+        rc = open_experts(m, experts, o->prefetch, e);
     if (rc < 0) {
         moeflux_model_close(m);
         return rc;
