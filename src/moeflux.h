@@ -62,8 +62,8 @@ struct moeflux_progress {
 struct moeflux_model;
 struct moeflux_session;
 
-/* How experts are read. AUTO: mmap where all experts fit in 3/4 of the host memory, else the first that works of direct,
- * uring and pread. */
+/* How experts are read. AUTO: where all experts fit in 3/4 of the host memory mmap if they are used in place, else pread;
+ * where they do not fit the first that works of direct, uring and pread. */
 enum moeflux_expert_io {
     MOEFLUX_EXPERT_IO_AUTO,
     MOEFLUX_EXPERT_IO_MMAP,
@@ -73,7 +73,8 @@ enum moeflux_expert_io {
 };
 
 /* Which experts of the next layer are read before its router has chosen: those of the token before, those that its router
- * chooses for the hidden state of this layer, or both. AUTO: ROUTER. */
+ * chooses for the hidden state of this layer, or both. AUTO: ROUTER; NONE on the CPU where the page cache is expected to hold
+ * all experts (expert_io). */
 enum moeflux_prefetch {
     MOEFLUX_PREFETCH_AUTO,
     MOEFLUX_PREFETCH_NONE,
