@@ -407,6 +407,8 @@ int expert_store_want(struct expert_store *s, uint32_t layer, const uint32_t *ex
     int rc = pin_some(s, e);
     tiers_cancel_prefetches(&s->tiers, layer);
     in_flight_begin(&s->tiers.in_flight);
+    if (rc == 0 && s->tiers.in_flight.exec) /* what the page cache held is there now */
+        rc = land_arrived(s, e);
     int moved = tiers_submit_moves(&s->tiers, rc < 0 ? NULL : e);
     rc = rc < 0 ? rc : moved;
     if (present)
