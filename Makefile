@@ -169,7 +169,7 @@ asan: export ASAN_OPTIONS = $(ASAN_CHECKS):quarantine_size_mb=32
 asan: export UBSAN_OPTIONS = print_stacktrace=1
 asan: export MOEFLUX_TESTS = *odd*
 asan: export MOEFLUX_ROUNDS = 60
-asan: ONLY = $(filter-out test_cogito cli_build cli_skills cli_selftest cli_library,$(NAMES))
+asan: ONLY = $(filter-out test_cogito cli_build cli_skills cli_selftest cli_library,$(NAMES)) test_streaming-cpu
 asan:
 	$(MAKE) BUILD=build-asan OPT="-O1 -g" ONLY="$(ONLY)" \
 	    SAN="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer" run-tests

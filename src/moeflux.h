@@ -62,8 +62,8 @@ struct moeflux_progress {
 struct moeflux_model;
 struct moeflux_session;
 
-/* How experts are read. AUTO: mmap where all experts fit in 3/4 of the host memory, else the first that works of direct,
- * uring and pread. */
+/* How experts are read. AUTO: where all experts fit in 3/4 of the host memory mmap if they are used in place, else pread;
+ * where they do not fit the first that works of direct, uring and pread. */
 enum moeflux_expert_io {
     MOEFLUX_EXPERT_IO_AUTO,
     MOEFLUX_EXPERT_IO_MMAP,
@@ -73,7 +73,8 @@ enum moeflux_expert_io {
 };
 
 /* Which experts of the next layer are read before its router has chosen: those of the token before, those that its router
- * chooses for the hidden state of this layer, or both. AUTO: ROUTER. */
+ * chooses for the hidden state of this layer, or both. AUTO: ROUTER; NONE on the CPU where the page cache is expected to hold
+ * all experts (expert_io). */
 enum moeflux_prefetch {
     MOEFLUX_PREFETCH_AUTO,
     MOEFLUX_PREFETCH_NONE,
@@ -188,6 +189,7 @@ struct moeflux_stats {                     /* since open or the last moeflux_mod
     uint64_t n_prefetched_used;              /* of those: chosen while they were in the cache or in flight */
     uint64_t n_promoted, n_demoted;          /* experts copied from host to device, from device to host */
     uint64_t weights_bytes, state_bytes;     /* device memory of dense weights, of this model's sessions */
+    uint64_t weights_mapped_bytes; /* of weights_bytes: used where the files are mapped, not copied */
     uint64_t device_used_bytes; /* device memory of the process, as the driver counts; 0: it does not say */
     uint64_t gpu_ns;            /* sum of ops, if profile was asked for */
     struct moeflux_op_time ops[MOEFLUX_MAX_OPS];

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -18,7 +19,7 @@
 #include "base/str.h"
 #include "experts/reader.h"
 
-enum { MAX_ROUNDS = 99, ALIGN = 4096 };
+enum { MAX_ROUNDS = 99, ALIGN = 4096, HUGE_PAGE = 2 << 20 };
 
 struct bench {
     struct model_dir model;
@@ -255,8 +256,10 @@ static void prepare(struct bench *b)
     b->order = mem_new((uint64_t)c->n_layers * c->n_experts, sizeof *b->order, &e);
     b->requests = mem_new(b->n_requests, sizeof *b->requests, &e);
     if (!b->order || !b->requests ||
-        posix_memalign((void **)&b->memory, ALIGN, b->n_requests * b->stride) != 0)
+        posix_memalign((void **)&b->memory, HUGE_PAGE, b->n_requests * b->stride) != 0)
         die("out of memory", NULL);
+    /* As the slots of a host device are. */
+    madvise(b->memory, b->n_requests * b->stride, MADV_HUGEPAGE);
     memset(b->memory, 1, b->n_requests * b->stride);
     for (uint32_t i = 0; i < c->n_layers * c->n_experts; i++)
         if (config_has_experts(c, i / c->n_experts))

@@ -827,10 +827,10 @@ static void a_mode_that_cannot_be_had_is_refused_with_the_reason(void **state)
     model_dir_close(&m);
 }
 
-static void check_auto(const struct model_dir *m, uint64_t host_bytes, enum reader_mode mode,
+static void check_auto(const struct model_dir *m, uint64_t host_bytes, bool in_place, enum reader_mode mode,
                        const char *word)
 {
-    const struct reader_options o = {.n_threads = 2, .host_bytes = host_bytes};
+    const struct reader_options o = {.n_threads = 2, .host_bytes = host_bytes, .in_place = in_place};
     struct reader *r = open_reader(m, &o);
     if (reader_get_mode(r) != mode || !strstr(reader_describe(r), word))
         fail_msg("expected %s because \"%s\", found %s", reader_mode_name(mode), word, reader_describe(r));
@@ -848,14 +848,16 @@ static void auto_says_what_it_took_and_why(void **state)
     check_ok(model_dir_open(&m, TINY, &e), &e);
     bool ring = can_open(&m, READER_URING), direct = can_open(&f.model, READER_DIRECT);
     uint64_t bytes = f.model.expert_bytes;
-    check_auto(&f.model, bytes / 3 * 4 + 8, READER_MMAP, "6.8 MiB of experts fit in 3/4 of 0.0 GiB");
-    check_auto(&f.model, bytes,
+    check_auto(&f.model, bytes / 3 * 4 + 8, true, READER_MMAP, "6.8 MiB of experts fit in 3/4 of 0.0 GiB");
+    check_auto(&f.model, bytes / 3 * 4 + 8, false, READER_PREAD, "6.8 MiB of experts fit in 3/4 of 0.0 GiB");
+    check_auto(&f.model, bytes, true,
                direct ? READER_DIRECT
                : ring ? READER_URING
                       : READER_PREAD,
                "6.8 MiB of experts do not fit in 3/4 of 0.0 GiB");
-    check_auto(&m, 4 * bytes, READER_MMAP, "mmap (2 threads)");
-    check_auto(&m, 0, ring ? READER_URING : READER_PREAD, "no direct: ");
+    check_auto(&m, 4 * bytes, true, READER_MMAP, "mmap (2 threads)");
+    check_auto(&m, 4 * bytes, false, READER_PREAD, "pread (2 threads)");
+    check_auto(&m, 0, false, ring ? READER_URING : READER_PREAD, "no direct: ");
     model_dir_close(&m);
     close_packed(&f);
 }

@@ -1,7 +1,9 @@
 /* The logits do not depend on how experts come: ways of reading, sizes and policies of the cache, what is read ahead,
  * threads, tiers of memory, the layout on disk, warm and cold. And the counters say of each run what their contract promises.
- * MOEFLUX_DEVICE names another device than the default one for the runs on a device; MOEFLUX_TESTS a part of the
- * tests, as "qwen_odd*". */
+ *
+ * MOEFLUX_DEVICE names another device than the default one. On "cpu" and "reference" everything runs, staging aside: they
+ * have no memory of their own. Readers, policies and predictors are the same for all devices, so on another one only that
+ * varies which meets its memory and its queue. MOEFLUX_TESTS names a part of the tests, as "qwen_odd*". */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,13 +20,26 @@
 
 enum { N_PROMPT = 8, N_DECODE = 4, N_ROWS = N_DECODE + 1, PAGE = 4096, CHUNK = 16 };
 
+static bool is_native(void)
+{
+    const char *device = getenv("MOEFLUX_DEVICE");
+    return device && strcmp(device, "cpu") == 0;
+}
+
+/* Of the host: without memory of its own. */
+static bool is_host(void)
+{
+    const char *device = getenv("MOEFLUX_DEVICE");
+    return is_native() || (device && strcmp(device, "reference") == 0);
+}
+
 /* ---- what is varied ---- */
 
 enum { LAYOUT, IO, BUDGET, PREFETCH, THREADS, POLICY, MEMORY, N_FACTORS };
 enum { PLAIN, PACKED };
 enum { MMAP, PREAD, URING, DIRECT };
 enum { ALL, HALF, LITTLE };
-enum { NO_PREFETCH };
+enum { NO_PREFETCH, PREVIOUS, ROUTER, BOTH };
 enum { MAPPED, STAGED };
 enum { MAX_LEVELS = 4 };
 
@@ -70,7 +85,7 @@ struct subject {
     struct moeflux_needs needs;
     uint32_t n_moe_layers;
     uint64_t slot_bytes;
-    uint64_t fixed_bytes[3];          /* device memory not for experts: cpu, device, device staged */
+    uint64_t fixed_bytes[2];          /* device memory not for experts: as it is, staged */
     int32_t ids[N_PROMPT + N_DECODE]; /* real text, so that the routing is real */
     bool can[2][4];                   /* by layout and way of reading */
     bool has_staged;                  /* the device has memory apart */
@@ -87,7 +102,7 @@ static void learn_ids(struct subject *s, const char *golden)
 }
 
 /* Host and device get room for as many experts, whether that is one place or two. */
-static struct moeflux_options options_for(const struct subject *s, const struct choice *c, const char *device)
+static struct moeflux_options options_for(const struct subject *s, const struct choice *c)
 {
     uint64_t all = (uint64_t)s->n_moe_layers * s->needs.n_experts;
     /* A token and a half of one layer: every layer takes the slots of the one before. */
@@ -99,12 +114,10 @@ static struct moeflux_options options_for(const struct subject *s, const struct 
                                                      MOEFLUX_PREFETCH_ROUTER, MOEFLUX_PREFETCH_BOTH};
     static const enum moeflux_cache_policy policy[] = {MOEFLUX_CACHE_POLICY_LRU,
                                                        MOEFLUX_CACHE_POLICY_FREQUENCY};
-    bool staged = c->level[MEMORY] == STAGED;
-    uint32_t place = device && strcmp(device, "cpu") == 0 ? 0 : 1 + staged;
     return (struct moeflux_options){.dir = s->dirs[c->level[LAYOUT]],
-                                    .device = device,
+                                    .device = getenv("MOEFLUX_DEVICE"),
                                     .memory_bytes = bytes,
-                                    .gpu_memory_bytes = s->fixed_bytes[place] + bytes,
+                                    .gpu_memory_bytes = s->fixed_bytes[c->level[MEMORY]] + bytes,
                                     .expert_io = io[c->level[IO]],
                                     .prefetch = prefetch[c->level[PREFETCH]],
                                     .cache_policy = policy[c->level[POLICY]],
@@ -113,28 +126,22 @@ static struct moeflux_options options_for(const struct subject *s, const struct 
 }
 
 static int open_choice(struct moeflux_model **m, const struct subject *s, const struct choice *c,
-                       const char *device, struct moeflux_err *e)
+                       struct moeflux_err *e)
 {
-    const struct moeflux_options o = options_for(s, c, device);
+    const struct moeflux_options o = options_for(s, c);
     return test_hooks_open(m, &o, &(struct test_hooks){.staged = c->level[MEMORY] == STAGED}, e);
 }
 
 /* What the plan of a run sets aside before experts get anything. */
-static uint64_t fixed_of(struct subject *s, const char *device, bool staged)
+static uint64_t fixed_of(struct subject *s, bool staged)
 {
-    const struct moeflux_options o = {.dir = s->dirs[PLAIN], .device = device, .chunk = CHUNK};
+    const struct moeflux_options o = {
+        .dir = s->dirs[PLAIN], .device = getenv("MOEFLUX_DEVICE"), .chunk = CHUNK};
     struct moeflux_plan p;
     struct moeflux_err e = {0};
     check_ok(test_hooks_make_plan(&o, &(struct test_hooks){.staged = staged}, &p, &e), &e);
     s->has_staged |= staged && !p.is_unified;
     return p.weights_bytes + p.state_bytes + p.activation_bytes + p.driver_bytes;
-}
-
-static void find_fixed_bytes(struct subject *s)
-{
-    s->fixed_bytes[0] = fixed_of(s, "cpu", false);
-    for (int staged = 0; staged < 2; staged++)
-        s->fixed_bytes[1 + staged] = fixed_of(s, getenv("MOEFLUX_DEVICE"), staged);
 }
 
 /* Which ways of reading a layout has. What cannot be had says so, and only io_uring and direct reads may. */
@@ -145,7 +152,10 @@ static void probe(struct subject *s)
             const struct choice c = {.level = {[LAYOUT] = layout, [IO] = io, [BUDGET] = HALF}};
             struct moeflux_model *m;
             struct moeflux_err e = {0};
-            int rc = open_choice(&m, s, &c, "cpu", &e);
+            struct moeflux_options o = options_for(s, &c);
+            o.device = "cpu"; /* opens fast, and a device reads no other way */
+            o.gpu_memory_bytes = 0;
+            int rc = moeflux_model_open(&m, &o, &e);
             s->can[layout][io] = rc == 0;
             if (rc < 0 && (rc != ERR_UNSUPPORTED || io < URING))
                 fail_msg("%s, %s: %s", level_name(&c, LAYOUT), level_name(&c, IO), e.text);
@@ -163,7 +173,8 @@ static void open_subject(struct subject *s, const char *plain, const char *golde
     check_ok(moeflux_get_needs(plain, &s->needs, &e), &e);
     s->n_moe_layers = (uint32_t)(s->needs.token_expert_bytes / s->needs.one_expert_bytes / s->needs.top_k);
     s->slot_bytes = size_round_up(s->needs.one_expert_bytes, PAGE);
-    find_fixed_bytes(s);
+    for (int staged = 0; staged < 2; staged++)
+        s->fixed_bytes[staged] = fixed_of(s, staged);
     learn_ids(s, golden);
     probe(s);
 }
@@ -241,11 +252,12 @@ static void check_counters(const struct subject *s, struct moeflux_model *m, con
     hold(waited == t.wait_read_ns);
     hold(t.n_host_slots > 0 || t.n_host_hits + t.n_promoted + t.n_demoted == 0);
     hold(c->level[MEMORY] == MAPPED || resident || t.n_host_slots > 0);
+    hold((t.weights_mapped_bytes > 0) == (is_native() && c->level[IO] == MMAP));
+    hold(t.weights_mapped_bytes <= t.weights_bytes);
 }
 
 /* Cold, and again in the cache that this left. */
-static void run(const struct subject *s, const struct choice *c, const char *device, float *rows,
-                const float *want)
+static void run(const struct subject *s, const struct choice *c, float *rows, const float *want)
 {
     char name[128];
     struct moeflux_model *m;
@@ -253,7 +265,7 @@ static void run(const struct subject *s, const struct choice *c, const char *dev
     struct moeflux_err e = {0};
     uint64_t bytes = (uint64_t)N_ROWS * s->needs.vocab_size * sizeof(float);
     describe(c, name, sizeof name);
-    if (open_choice(&m, s, c, device, &e) < 0)
+    if (open_choice(&m, s, c, &e) < 0)
         fail_msg("%s: %s", name, e.text);
     check_ok(moeflux_session_new(&q, m, N_PROMPT + N_DECODE, &e), &e);
     for (int turn = 0; turn < 2; turn++) {
@@ -269,25 +281,38 @@ static void run(const struct subject *s, const struct choice *c, const char *dev
 }
 
 /* Runs the choices against the plainest one. */
-static void compare(const struct subject *s, const struct choice *choices, uint32_t n, const char *device)
+static void compare(const struct subject *s, const struct choice *choices, uint32_t n)
 {
     uint64_t floats = (uint64_t)N_ROWS * s->needs.vocab_size;
     float *want = calloc(floats, sizeof *want), *got = calloc(floats, sizeof *got);
     const struct choice plainest = {.level = {[LAYOUT] = PLAIN, [IO] = PREAD, [BUDGET] = ALL}};
     uint32_t n_run = 0;
-    run(s, &plainest, device, want, NULL);
+    run(s, &plainest, want, NULL);
     for (uint32_t i = 0; i < n; i++)
         if (can(s, &choices[i])) {
-            run(s, &choices[i], device, got, want);
+            run(s, &choices[i], got, want);
             n_run++;
         }
-    printf("%s on %s: %u combinations ran, %u cannot be had\n", s->dirs[PLAIN], device ? device : "a device",
-           n_run, n - n_run);
+    printf("%s: %u combinations ran, %u cannot be had\n", s->dirs[PLAIN], n_run, n - n_run);
     free(want);
     free(got);
 }
 
 /* ---- which combinations ---- */
+
+/* Whether a run on a device adds to those on the host. Its memory decides where reads land: in mappings that it
+ * imports, in buffers that io_uring registers, in memory that direct reads may refuse. It records the prediction of the next
+ * layer's router. Layouts, other reads, the predictor of the previous token and the readers' threads it does not meet. */
+static bool concerns_device(const struct choice *c)
+{
+    return c->level[LAYOUT] == PACKED && c->level[IO] != PREAD && c->level[THREADS] == 0 &&
+           (c->level[PREFETCH] == NO_PREFETCH || c->level[PREFETCH] == BOTH);
+}
+
+static bool is_sought(const struct subject *s, const struct choice *c)
+{
+    return can(s, c) && (is_host() || concerns_device(c));
+}
 
 /* Those that the host has: all its memory is mapped. */
 static uint32_t all_mapped_choices(struct choice *out)
@@ -311,7 +336,7 @@ static uint32_t new_pairs(const struct choice *c, bool covered[N_FACTORS][MAX_LE
     return n;
 }
 
-/* The fewest choices, as far as greed finds them, with every pair of levels that can be had. */
+/* The fewest choices, as far as greed finds them, with every pair of levels that is sought. */
 static uint32_t covering_choices(const struct subject *s, struct choice *out)
 {
     bool covered[N_FACTORS][MAX_LEVELS][N_FACTORS][MAX_LEVELS] = {0};
@@ -319,7 +344,7 @@ static uint32_t covering_choices(const struct subject *s, struct choice *out)
         uint32_t most = 0;
         for (uint32_t i = 0; i < N_PRODUCT; i++) {
             const struct choice c = nth_choice(i);
-            uint32_t gain = can(s, &c) ? new_pairs(&c, covered, false) : 0;
+            uint32_t gain = is_sought(s, &c) ? new_pairs(&c, covered, false) : 0;
             if (gain > most) {
                 most = gain;
                 out[n] = c;
@@ -362,7 +387,7 @@ static void all_combinations_give_the_same_logits(void **state)
     struct subject s;
     struct choice choices[N_PRODUCT];
     open_subject(&s, ODD, ODD_GOLDEN);
-    compare(&s, choices, all_mapped_choices(choices), "cpu");
+    compare(&s, choices, all_mapped_choices(choices));
     close_subject(&s);
 }
 
@@ -371,29 +396,29 @@ static void pairs_agree(const char *model, const char *golden)
     struct subject s;
     struct choice choices[N_PRODUCT];
     open_subject(&s, model, golden);
-    compare(&s, choices, covering_choices(&s, choices), getenv("MOEFLUX_DEVICE"));
+    compare(&s, choices, covering_choices(&s, choices));
     close_subject(&s);
 }
 
-static void qwen_odd_logits_are_equal_over_all_pairs_on_a_device(void **state)
+static void qwen_odd_logits_are_equal_over_all_pairs(void **state)
 {
     (void)state;
     pairs_agree(ODD, ODD_GOLDEN);
 }
 
-static void deepseek_odd_logits_are_equal_over_all_pairs_on_a_device(void **state)
+static void deepseek_odd_logits_are_equal_over_all_pairs(void **state)
 {
     (void)state;
     pairs_agree(DEEPSEEK, DEEPSEEK_GOLDEN);
 }
 
-static void qwen3_odd_logits_are_equal_over_all_pairs_on_a_device(void **state)
+static void qwen3_odd_logits_are_equal_over_all_pairs(void **state)
 {
     (void)state;
     pairs_agree(QWEN3, QWEN3_GOLDEN);
 }
 
-static void tiny_logits_are_equal_over_all_pairs_on_a_device(void **state)
+static void tiny_logits_are_equal_over_all_pairs(void **state)
 {
     (void)state;
     pairs_agree(TINY, TINY_GOLDEN);
@@ -410,16 +435,20 @@ static void cut_layers(const struct subject *s, uint8_t **contents, size_t *n_by
     }
 }
 
-/* In place: the program has the files open. */
+/* In place: the program has the file open. */
+static void restore(const char *path, uint8_t *contents, size_t n_bytes)
+{
+    FILE *f = fopen(path, "r+b");
+    assert_non_null(f);
+    assert_int_equal(fwrite(contents, 1, n_bytes, f), n_bytes);
+    assert_int_equal(fclose(f), 0);
+    free(contents);
+}
+
 static void restore_layers(const struct subject *s, uint8_t **contents, const size_t *n_bytes)
 {
-    for (uint32_t i = 0; i < s->needs.n_layers; i++) {
-        FILE *f = fopen(layer_path(s, i), "r+b");
-        assert_non_null(f);
-        assert_int_equal(fwrite(contents[i], 1, n_bytes[i], f), n_bytes[i]);
-        assert_int_equal(fclose(f), 0);
-        free(contents[i]);
-    }
+    for (uint32_t i = 0; i < s->needs.n_layers; i++)
+        restore(layer_path(s, i), contents[i], n_bytes[i]);
 }
 
 static void check_shrinking(const struct subject *s, const struct choice *c, float *rows, const float *want)
@@ -433,7 +462,7 @@ static void check_shrinking(const struct subject *s, const struct choice *c, flo
     char name[128];
     describe(c, name, sizeof name);
     assert_true(s->needs.n_layers <= MAX_LAYERS);
-    check_ok(open_choice(&m, s, c, getenv("MOEFLUX_DEVICE"), &e), &e);
+    check_ok(open_choice(&m, s, c, &e), &e);
     check_ok(moeflux_session_new(&q, m, N_PROMPT + N_DECODE, &e), &e);
     evaluate(s, m, q, rows);
     check_ok(moeflux_session_clear(q, &e), &e);
@@ -444,7 +473,10 @@ static void check_shrinking(const struct subject *s, const struct choice *c, flo
         rc = moeflux_session_eval(q, s->ids + N_PROMPT + i, 1, &(struct moeflux_outputs){.logits = rows}, &e);
     if (rc != ERR_IO || !strstr(e.text, "layer ") || !strstr(e.text, "expert ") || !strstr(e.text, ".bin"))
         fail_msg("%s: %d, %s", name, rc, e.text);
-    assert_int_equal(moeflux_session_position(q), 0);
+    /* A token that takes long has a backup of the state before it. */
+    uint32_t pos = moeflux_session_position(q);
+    assert_true(pos == 0 || (pos >= N_PROMPT && pos < N_PROMPT + N_DECODE));
+    check_ok(moeflux_session_clear(q, &e), &e);
     restore_layers(s, contents, n_bytes);
     evaluate(s, m, q, rows);
     if (memcmp(rows, want, (uint64_t)N_ROWS * s->needs.vocab_size * sizeof *rows) != 0)
@@ -461,17 +493,88 @@ static void a_file_that_shrinks_ends_the_evaluation_and_no_more(void **state)
     uint64_t floats = (uint64_t)N_ROWS * s.needs.vocab_size;
     float *want = calloc(floats, sizeof *want), *got = calloc(floats, sizeof *got);
     const struct choice plainest = {.level = {[LAYOUT] = PLAIN, [IO] = PREAD, [BUDGET] = ALL}};
-    run(&s, &plainest, getenv("MOEFLUX_DEVICE"), want, NULL);
+    run(&s, &plainest, want, NULL);
     for (uint32_t i = 0; i < 2 * factors[IO].n; i++) {
         const struct choice c = {.level = {[LAYOUT] = PACKED,
                                            [IO] = i / 2,
                                            [BUDGET] = LITTLE,
                                            [PREFETCH] = i % factors[PREFETCH].n,
-                                           [MEMORY] = i % 2}};
+                                           [MEMORY] = !is_host() && i % 2}};
         check_shrinking(&s, &c, got, want);
     }
     free(want);
     free(got);
+    close_subject(&s);
+}
+
+/* Mapped, as the experts are: both are looked at before an evaluation. */
+static void weights_that_shrink_end_the_evaluation_and_no_more(void **state)
+{
+    (void)state;
+    struct subject s;
+    struct moeflux_model *m;
+    struct moeflux_session *q;
+    struct moeflux_err e = {0};
+    size_t n_bytes;
+    open_subject(&s, TINY, TINY_GOLDEN);
+    const char *path = tmp_tree_path(s.dirs[PACKED], "model_weights.bin");
+    uint8_t *contents = tmp_tree_read(path, &n_bytes);
+    uint64_t floats = (uint64_t)N_ROWS * s.needs.vocab_size;
+    float *want = calloc(floats, sizeof *want), *got = calloc(floats, sizeof *got);
+    const struct choice c = {.level = {[LAYOUT] = PACKED, [IO] = MMAP, [BUDGET] = HALF}};
+    check_ok(open_choice(&m, &s, &c, &e), &e);
+    check_ok(moeflux_session_new(&q, m, N_PROMPT + N_DECODE, &e), &e);
+    evaluate(&s, m, q, want);
+    check_ok(moeflux_session_clear(q, &e), &e);
+    assert_int_equal(truncate(path, (off_t)n_bytes - 1), 0);
+    int rc = moeflux_session_eval(q, s.ids, 1, &(struct moeflux_outputs){.logits = got}, &e);
+    if (rc != ERR_IO || !strstr(e.text, "model_weights.bin has ") || !strstr(e.text, "when it was opened"))
+        fail_msg("%d, %s", rc, e.text);
+    restore(path, contents, n_bytes);
+    evaluate(&s, m, q, got);
+    assert_memory_equal(got, want, floats * sizeof *got);
+    moeflux_session_free(q);
+    moeflux_model_close(m);
+    free(want);
+    free(got);
+    close_subject(&s);
+}
+
+/* Copies from the page cache take the processors that compute: to read ahead would only copy what is not chosen. */
+static void auto_reads_ahead_only_what_a_disk_brings(void **state)
+{
+    (void)state;
+    static const struct {
+        enum moeflux_expert_io io;
+        const char *mode;
+        bool predicts;
+    } cases[] = {{MOEFLUX_EXPERT_IO_AUTO, "pread (", false},
+                 {MOEFLUX_EXPERT_IO_PREAD, "pread (", false},
+                 {MOEFLUX_EXPERT_IO_MMAP, "mmap (", true}};
+    struct subject s;
+    open_subject(&s, TINY, TINY_GOLDEN);
+    float *rows = calloc((uint64_t)N_ROWS * s.needs.vocab_size, sizeof *rows);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct choice c = {.level = {[LAYOUT] = PACKED, [BUDGET] = HALF}};
+        struct moeflux_options o = options_for(&s, &c);
+        struct moeflux_model *m;
+        struct moeflux_session *q;
+        struct moeflux_stats t;
+        struct moeflux_err e = {0};
+        o.expert_io = cases[i].io;
+        o.prefetch = MOEFLUX_PREFETCH_AUTO;
+        check_ok(moeflux_model_open(&m, &o, &e), &e);
+        check_ok(moeflux_session_new(&q, m, N_PROMPT + N_DECODE, &e), &e);
+        evaluate(&s, m, q, rows);
+        moeflux_model_get_stats(m, &t);
+        const char *io = moeflux_model_get_info(m).expert_io;
+        if (strncmp(io, cases[i].mode, strlen(cases[i].mode)) != 0 ||
+            (t.n_predicted > 0) != cases[i].predicts)
+            fail_msg("%s: %" PRIu64 " experts were predicted", io, t.n_predicted);
+        moeflux_session_free(q);
+        moeflux_model_close(m);
+    }
+    free(rows);
     close_subject(&s);
 }
 
@@ -500,18 +603,26 @@ static void choices_that_there_are_not_are_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
+    const struct CMUnitTest everywhere[] = {
+        cmocka_unit_test(a_file_that_shrinks_ends_the_evaluation_and_no_more),
+        cmocka_unit_test(qwen_odd_logits_are_equal_over_all_pairs),
+        cmocka_unit_test(deepseek_odd_logits_are_equal_over_all_pairs),
+        cmocka_unit_test(qwen3_odd_logits_are_equal_over_all_pairs),
+        cmocka_unit_test(tiny_logits_are_equal_over_all_pairs),
+    };
+    const struct CMUnitTest of_the_host[] = {
         cmocka_unit_test(packed_models_are_read_in_every_way),
         cmocka_unit_test(choices_that_there_are_not_are_refused),
-        cmocka_unit_test(a_file_that_shrinks_ends_the_evaluation_and_no_more),
         cmocka_unit_test(all_combinations_give_the_same_logits),
-        cmocka_unit_test(qwen_odd_logits_are_equal_over_all_pairs_on_a_device),
-        cmocka_unit_test(deepseek_odd_logits_are_equal_over_all_pairs_on_a_device),
-        cmocka_unit_test(qwen3_odd_logits_are_equal_over_all_pairs_on_a_device),
-        cmocka_unit_test(tiny_logits_are_equal_over_all_pairs_on_a_device),
+    };
+    const struct CMUnitTest of_the_cpu[] = {
+        cmocka_unit_test(auto_reads_ahead_only_what_a_disk_brings),
+        cmocka_unit_test(weights_that_shrink_end_the_evaluation_and_no_more),
     };
     const char *wanted = getenv("MOEFLUX_TESTS");
     if (wanted)
         cmocka_set_test_filter(wanted);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    int n_failed = is_host() ? cmocka_run_group_tests(of_the_host, NULL, NULL) : 0;
+    n_failed += is_native() ? cmocka_run_group_tests(of_the_cpu, NULL, NULL) : 0;
+    return n_failed + cmocka_run_group_tests(everywhere, NULL, NULL);
 }

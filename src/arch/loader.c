@@ -1,5 +1,7 @@
 #include "arch/loader.h"
 
+#include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -9,9 +11,12 @@
 #include "ops/linear.h"
 
 /* Small tensors are packed into allocations of this size; one of a quarter of it or more gets its own, so that little
- * is lost at the end of a chunk. */
-#define CHUNK_BYTES ((uint64_t)8 << 20)
+ * is lost at the end of a chunk. Where matrices stay in their files there is little to pack. */
+#define CHUNK_BYTES       ((uint64_t)8 << 20)
+#define SMALL_CHUNK_BYTES ((uint64_t)256 << 10)
 enum { ALIGN = 256 };
+/* In place: numbers of four bytes are read as such; products may load a whole register behind a tensor's end. */
+enum { IN_PLACE_ALIGN = 4, IN_PLACE_TAIL = 64, PAGE = 4096 };
 
 void loader_init(struct loader *l, struct exec *x, const struct model_dir *dir,
                  const struct moeflux_progress *p)
@@ -23,6 +28,9 @@ void loader_free(struct loader *l)
 {
     for (size_t i = 0; i < l->n_chunks; i++)
         exec_buffer_free(l->exec, &l->chunks[i]);
+    for (uint32_t i = 0; l->maps && i < l->dir->n_files; i++)
+        mapped_close(&l->maps[i]);
+    free(l->maps);
     free(l->chunks);
     *l = (struct loader){0};
 }
@@ -46,9 +54,10 @@ static int add_chunk(struct loader *l, uint64_t bytes, struct moeflux_err *e)
 static int reserve(struct loader *l, uint64_t bytes, struct exec_buffer *b, uint64_t *off,
                    struct moeflux_err *e)
 {
+    uint64_t chunk = l->maps ? SMALL_CHUNK_BYTES : CHUNK_BYTES;
     int rc = 0;
     *off = 0;
-    if (bytes >= CHUNK_BYTES / 4) {
+    if (bytes >= chunk / 4) {
         rc = add_chunk(l, bytes, e);
         if (rc == 0)
             *b = l->chunks[l->n_chunks - 1];
@@ -57,7 +66,7 @@ static int reserve(struct loader *l, uint64_t bytes, struct exec_buffer *b, uint
     uint64_t at = size_round_up(l->used, ALIGN);
     if (l->used == 0 || at + bytes > l->chunks[l->packing].bytes) {
         uint64_t left = l->dir->dense_bytes - size_min(l->loaded_bytes, l->dir->dense_bytes);
-        rc = add_chunk(l, size_max(bytes, size_min(CHUNK_BYTES, left + left / 4)), e);
+        rc = add_chunk(l, size_max(bytes, size_min(chunk, left + left / 4)), e);
         if (rc < 0)
             return rc;
         l->packing = l->n_chunks - 1;
@@ -77,10 +86,60 @@ static int tell(struct loader *l, uint64_t bytes, struct moeflux_err *e)
     return 0;
 }
 
+/* --- in place --- */
+
+int loader_use_in_place(struct loader *l, struct moeflux_err *e)
+{
+    l->maps = mem_new(l->dir->n_files, sizeof *l->maps, e);
+    return l->maps ? 0 : ERR_MEMORY;
+}
+
+/* Whether the tensor can be read where it lies in its file. */
+static bool can_stay(const struct loader *l, const struct tensor *t)
+{
+    const struct model_file *f = &l->dir->files[t->file];
+    struct mapped *m = l->maps ? &l->maps[t->file] : NULL;
+    if (!m || t->bytes == 0 || t->off % IN_PLACE_ALIGN ||
+        t->off + t->bytes + IN_PLACE_TAIL > size_round_up(f->bytes, PAGE))
+        return false;
+    return m->at || mapped_open(m, f->fd, f->path, f->bytes, NULL) == 0;
+}
+
+/* Brings the tensor's pages in and checks them, as reading it does. */
+static int use_in_place(struct loader *l, const struct tensor *t, uint64_t *address, struct moeflux_err *e)
+{
+    const struct mapped *m = &l->maps[t->file];
+    int64_t n = mapped_fetch(m, t->off, t->bytes);
+    errno = n < 0 ? (int)-n : 0;
+    if (n < 0)
+        return err_errno(e, ERR_IO, "%s: tensor %s", m->path, t->name);
+    if ((uint64_t)n < t->bytes)
+        return err_set(e, ERR_IO,
+                       "%s: %" PRIi64 " of %" PRIu64 " bytes at offset %" PRIu64 ", then the file ends",
+                       m->path, n, t->bytes, t->off);
+    l->device_bytes += t->bytes;
+    l->mapped_bytes += t->bytes;
+    *address = (uint64_t)(uintptr_t)(m->at + t->off);
+    int rc = model_dir_check_tensor(l->dir, t, m->at + t->off, e);
+    return rc < 0 ? rc : tell(l, t->bytes, e);
+}
+
+int loader_check(const struct loader *l, struct moeflux_err *e)
+{
+    int rc = 0;
+    for (uint32_t i = 0; l->maps && i < l->dir->n_files && rc == 0; i++)
+        rc = l->maps[i].at ? mapped_check(&l->maps[i], e) : 0;
+    return rc;
+}
+
+/* --- loading --- */
+
 static int load_tensor(struct loader *l, const struct tensor *t, uint64_t *address, struct moeflux_err *e)
 {
     struct exec_buffer b;
     uint64_t off;
+    if (can_stay(l, t))
+        return use_in_place(l, t, address, e);
     /* Kernels read words, of which the last may be half a tensor's. */
     int rc = reserve(l, size_round_up(t->bytes, sizeof(uint32_t)), &b, &off, e);
     for (uint64_t done = 0; rc == 0 && done < t->bytes;) {

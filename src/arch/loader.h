@@ -1,10 +1,12 @@
-/* loader.h - named tensors of a model directory become weights on the device. */
+/* loader.h - named tensors of a model directory become weights on the device. Where operations read host memory, matrices
+ * may stay where they lie in the mapped files. */
 #ifndef MOEFLUX_ARCH_LOADER_H
 #define MOEFLUX_ARCH_LOADER_H
 
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/mapped.h"
 #include "base/progress.h"
 #include "exec/exec.h"
 #include "ops/weights.h"
@@ -24,14 +26,20 @@ struct loader {
     size_t packing; /* the chunk that small tensors go to; n_chunks when there is none yet */
     uint64_t used;  /* its bytes */
     uint64_t loaded_bytes, device_bytes;
+    struct mapped *maps; /* [dir->n_files] of those that hold matrices used in place; NULL: all are copied */
+    uint64_t mapped_bytes; /* of device_bytes, what is used in place */
 };
 
 void loader_init(struct loader *l, struct exec *x, const struct model_dir *dir,
                  const struct moeflux_progress *p);
+/* From here on matrices are used in place where they can be. For a native host backend. */
+int loader_use_in_place(struct loader *l, struct moeflux_err *e);
 /* Frees the weights. */
 void loader_free(struct loader *l);
 /* Waits until everything loaded has arrived. */
 int loader_finish(struct loader *l, struct moeflux_err *e);
+/* To be called before each evaluation. ERR_IO: a mapped file became shorter. */
+int loader_check(const struct loader *l, struct moeflux_err *e);
 
 /* Loads the matrix `base` [rows][cols]. ERR_FORMAT names what is missing or wrong; ERR_INTERRUPTED. */
 int loader_matrix(struct loader *l, const char *base, uint32_t rows, uint32_t cols, struct weights *out,

@@ -169,7 +169,8 @@ static void print_all(const struct stats *st, const struct answer *a, const stru
     print_answer(st, a, to);
     number_show_bytes(weights, sizeof weights, (double)es.weights_bytes);
     number_show_bytes(state, sizeof state, (double)es.state_bytes);
-    str_addf(to, "%-12s %s weights, %s states", "memory", weights, state);
+    str_addf(to, "%-12s %s weights%s, %s states", "memory", weights,
+             es.weights_mapped_bytes ? " (mapped)" : "", state);
     number_show_bytes(state, sizeof state, (double)checkpoints);
     if (checkpoints)
         str_addf(to, ", %s checkpoints", state);
@@ -245,6 +246,7 @@ static void add_counts(json_t *object, const struct moeflux_stats *es, uint64_t 
         {"promoted", es->n_promoted},
         {"demoted", es->n_demoted},
         {"weights_bytes", es->weights_bytes},
+        {"weights_mapped_bytes", es->weights_mapped_bytes},
         {"state_bytes", es->state_bytes},
         {"device_used_bytes", es->device_used_bytes},
         {"checkpoint_bytes", checkpoint_bytes},

@@ -18,6 +18,7 @@ enum { MOEFLUX_WAVE_TABLES = 16 };
 struct expert_side {
     struct exec *exec;
     struct expert_store *store; /* NULL: no layer is on this side */
+    bool reads_ahead;           /* experts are prefetched, if there is a predictor */
     struct exec_buffer waves;   /* u64 [MOEFLUX_WAVE_TABLES][n_experts]: tables of one wave of experts each */
 };
 /* SIDE_PROMPT: the device too, for large chunks of the layers that are otherwise SIDE_HOST's (load_plan_takes_device). Its few
@@ -46,6 +47,7 @@ struct moeflux_model {
     uint32_t max_chunk;
     enum kv_type kv_type;
     uint32_t n_checkpoints; /* the most that a session may have */
+    bool maps_weights;      /* load_plan.maps_weights */
 
     struct exec_buffer ids, rope; /* inputs of a chunk */
     /* host copy of view.idx followed by view.predicted; unused where those are mapped */

@@ -106,7 +106,7 @@ static bool reads_ahead(const struct pass *p, uint32_t layer, uint32_t *next)
 {
     *next = next_moe(p->m, layer);
     return p->m->predictor.kind != PREDICT_NONE && *next < p->m->dir.config.n_layers &&
-           !expert_store_holds_all(side_of(p, *next)->store);
+           side_of(p, *next)->reads_ahead && !expert_store_holds_all(side_of(p, *next)->store);
 }
 
 /* Whether the next layer's router is applied early: for single tokens, if a layer with experts follows. */
@@ -667,10 +667,10 @@ static int run_chunk(const struct pass *p, bool last, struct moeflux_err *e)
     return rc;
 }
 
-/* Of both sides. */
-static int check_stores(const struct moeflux_model *m, struct moeflux_err *e)
+/* What is used in mapped files: the dense weights, the experts of both sides. */
+static int check_files(const struct moeflux_model *m, struct moeflux_err *e)
 {
-    int rc = 0;
+    int rc = loader_check(&m->loader, e);
     for (int i = 0; rc == 0 && i < EXPERT_SIDES; i++)
         rc = m->sides[i].store ? expert_store_check(m->sides[i].store, e) : 0;
     return rc;
@@ -692,7 +692,7 @@ int forward_chunk(struct moeflux_session *s, const int32_t *ids, uint32_t n, boo
     bool plain = m->resident && !p.is_watched && outputs->logits && !outputs->each_logits && !outputs->hidden;
     int rc = outputs->hidden ? make_hidden_buffer(m, e) : 0;
     if (rc == 0)
-        rc = check_stores(m, e);
+        rc = check_files(m, e);
     if (rc < 0)
         return rc;
     uint64_t start = clock_ns();

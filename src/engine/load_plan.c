@@ -208,6 +208,15 @@ static int count_pinned(struct load_plan *p, const struct model_dir *m, const ch
     return rc;
 }
 
+/* Whether the mapped files can be the dense weights. A copy is the program's own; mapped pages the system may give up for
+ * others, and not before it must where the whole model leaves a quarter of the memory. So the rule is that of the experts'
+ * reader, for all of the model, and who asks for experts that are not mapped has none of it mapped. */
+static bool maps_weights(const struct load_plan *p, const struct model_dir *m, const struct exec_caps *caps)
+{
+    return caps->is_native && (p->io == READER_AUTO || p->io == READER_MMAP) &&
+           m->dense_bytes + m->expert_bytes <= p->host_free_bytes / 4 * 3;
+}
+
 int load_plan_make(struct load_plan *out, const struct model_dir *m, const struct exec_caps *caps,
                    const struct moeflux_options *o, struct moeflux_err *e)
 {
@@ -221,6 +230,7 @@ int load_plan_make(struct load_plan *out, const struct model_dir *m, const struc
         rc = choose_side(out, m, caps, o, e);
     if (rc < 0)
         return rc;
+    out->maps_weights = maps_weights(out, m, caps);
     size_states(out, m);
     out->driver_bytes = caps->is_unified ? 0 : DRIVER_BYTES;
     out->activation_bytes = arch_scratch_bytes(&m->config, caps, out->max_chunk) +
@@ -292,6 +302,7 @@ static int describe_reads(struct moeflux_plan *to, const struct load_plan *p, co
     const struct reader_options o = {.mode = p->io,
                                      .n_threads = p->n_readers,
                                      .host_bytes = p->budget.map_bytes + (may_map ? slot_bytes : 0),
+                                     .in_place = may_map,
                                      .regions = &region,
                                      .n_regions = rc == 0 ? 1 : 0};
     if (rc == 0)

@@ -31,9 +31,10 @@ struct load_plan {
     struct budget budget;
     uint32_t n_cpu_layers;      /* the first layers: their routed experts are the CPU's */
     uint64_t cpu_scratch_bytes; /* host memory for it, slots aside */
-    uint64_t
-        prompt_slot_bytes; /* of activation_bytes: slots for experts that the device computes for large chunks; 0: it does not */
+    /* Of activation_bytes: slots for experts that the device computes for large chunks; 0: it does not. */
+    uint64_t prompt_slot_bytes;
     uint32_t n_pinned[2]; /* of the device's slots, of the CPU's; for options.pin */
+    bool maps_weights;    /* the dense weights are used where their files are mapped */
 };
 
 /* ERR_UNSUPPORTED: no architecture runs the model; ERR_USAGE: the chunk is too large, or experts on the CPU without a GPU

@@ -22,7 +22,9 @@ static int open_arch(struct moeflux_model *m, struct moeflux_err *e)
                                    .max_chunk = m->max_chunk,
                                    .kv_type = m->kv_type,
                                    .has_host_experts = m->n_cpu_layers > 0};
-    int rc = arch_open(&m->arch, &r, &m->view, e);
+    int rc = m->maps_weights ? loader_use_in_place(&m->loader, e) : 0;
+    if (rc == 0)
+        rc = arch_open(&m->arch, &r, &m->view, e);
     assert(rc < 0 || m->view.states);
     return rc;
 }
@@ -80,7 +82,7 @@ static int open_host(struct moeflux_model *m, const struct moeflux_options *o, s
 
 /* budget of 0: the side has no layers with experts. */
 static int open_side(struct moeflux_model *m, struct expert_side *s, const struct expert_store_options *o,
-                     struct moeflux_err *e)
+                     enum moeflux_prefetch prefetch, struct moeflux_err *e)
 {
     uint64_t tables = (uint64_t)MOEFLUX_WAVE_TABLES * m->dir.config.n_experts * sizeof(uint64_t);
     int rc = s->exec ? exec_buffer_new(s->exec, &s->waves, EXEC_INPUT, tables, e) : 0;
@@ -89,6 +91,7 @@ static int open_side(struct moeflux_model *m, struct expert_side *s, const struc
     if (rc < 0 || o->budget_bytes == 0)
         return rc;
     rc = expert_store_open(&s->store, s->exec, &m->dir, o, e);
+    s->reads_ahead = rc == 0 && (prefetch != MOEFLUX_PREFETCH_AUTO || !expert_store_copies_cached(s->store));
     return rc < 0 ? rc : expert_store_load(s->store, &m->progress, e);
 }
 
@@ -99,13 +102,13 @@ static bool holds_all(const struct moeflux_model *m)
 }
 
 static int open_experts(struct moeflux_model *m, const struct expert_store_options *options,
-                        struct moeflux_err *e)
+                        enum moeflux_prefetch prefetch, struct moeflux_err *e)
 {
     m->sides[SIDE_DEVICE].exec = m->exec;
     m->sides[SIDE_PROMPT].exec = options[SIDE_PROMPT].budget_bytes ? m->exec : NULL;
     int rc = 0;
     for (int i = 0; rc == 0 && i < EXPERT_SIDES; i++)
-        rc = open_side(m, &m->sides[i], &options[i], e);
+        rc = open_side(m, &m->sides[i], &options[i], prefetch, e);
     m->resident = rc == 0 && m->n_cpu_layers == 0 && holds_all(m);
     return rc;
 }
@@ -150,6 +153,7 @@ static int choose(struct moeflux_model *m, const struct moeflux_options *o,
     m->kv_type = p.kv_type;
     m->n_checkpoints = p.budget.n_checkpoints;
     m->n_cpu_layers = p.n_cpu_layers;
+    m->maps_weights = p.maps_weights;
     for (int i = 0; i < EXPERT_SIDES; i++) {
         to[i].n_threads = p.n_readers;
         to[i].io = p.io;
@@ -200,7 +204,7 @@ int test_hooks_open(struct moeflux_model **out, const struct moeflux_options *o,
     if (rc == 0)
         rc = open_host(m, o, e);
     if (rc == 0)
-        rc = open_experts(m, experts, e);
+        rc = open_experts(m, experts, o->prefetch, e);
     if (rc < 0) {
         moeflux_model_close(m);
         return rc;
@@ -310,6 +314,7 @@ void moeflux_model_get_stats(const struct moeflux_model *m, struct moeflux_stats
                                   .n_predicted_right = m->predictor.n_right,
                                   .n_predictable = m->predictor.n_predictable,
                                   .weights_bytes = m->loader.device_bytes,
+                                  .weights_mapped_bytes = m->loader.mapped_bytes,
                                   .state_bytes = m->state_bytes,
                                   .device_used_bytes = exec_get_caps(m->exec).used_bytes};
     for (int i = 0; i < EXPERT_SIDES; i++)

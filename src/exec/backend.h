@@ -34,6 +34,8 @@ struct backend {
     void (*add_stats)(const struct exec *x, struct exec_stats *out);
     void (*reset_stats)(struct exec *x);
     void (*alert)(struct exec *x); /* NULL where no thread of this process computes */
+    /* NULL where operations do not run on threads of ours. */
+    void (*each)(struct exec *x, uint32_t n, void (*fn)(void *ctx, uint32_t i, uint32_t thread), void *ctx);
     /* NULL where nothing can be recorded ahead. */
     void (*park)(struct exec *x);
     bool (*is_parked)(const struct exec *x);

@@ -152,6 +152,16 @@ void exec_zero(struct exec *x, const struct exec_buffer *b, uint64_t off, uint64
         x->backend->zero(x, b, off, bytes);
 }
 
+void exec_for(struct exec *x, uint32_t n, void (*fn)(void *ctx, uint32_t i, uint32_t thread), void *ctx)
+{
+    if (x->backend->each) {
+        x->backend->each(x, n, fn, ctx);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        fn(ctx, i, 0);
+}
+
 void exec_split(struct exec *x)
 {
     if (x->is_watched && !x->fault.code)

@@ -109,6 +109,9 @@ void exec_beside(struct exec *x);
 void exec_copy(struct exec *x, const struct exec_buffer *dst, uint64_t dst_off, const struct exec_buffer *src,
                uint64_t src_off, uint64_t bytes);
 void exec_zero(struct exec *x, const struct exec_buffer *b, uint64_t off, uint64_t bytes);
+/* Runs fn(ctx, i, thread) for all i < n and returns when all are done: on the threads that operations run on, where those are
+ * this CPU's, else on the caller's. Not from within fn. */
+void exec_for(struct exec *x, uint32_t n, void (*fn)(void *ctx, uint32_t i, uint32_t thread), void *ctx);
 /* A good place to hand over what was recorded, where that is worth a submission; the batch goes on. */
 void exec_split(struct exec *x);
 /* Queues the batch; *ticket is for exec_wait. */

@@ -222,6 +222,16 @@ static void host_zero(struct exec *x, const struct exec_buffer *b, uint64_t off,
     memset(b->host + off, 0, bytes);
 }
 
+static void host_each(struct exec *x, uint32_t n, void (*fn)(void *ctx, uint32_t i, uint32_t thread),
+                      void *ctx)
+{
+    if (host_of(x)->host.team)
+        team_for(host_of(x)->host.team, n, fn, ctx);
+    else
+        for (uint32_t i = 0; i < n; i++)
+            fn(ctx, i, 0);
+}
+
 /* The signature is the backend table's. NOLINTNEXTLINE(readability-non-const-parameter) */
 static int host_submit(struct exec *x, uint64_t *ticket, struct moeflux_err *e)
 {
@@ -267,6 +277,7 @@ static const struct backend host_backend = {.close = host_close,
                                             .beside = nothing,
                                             .copy = host_copy,
                                             .zero = host_zero,
+                                            .each = host_each,
                                             .split = nothing,
                                             .submit = host_submit,
                                             .wait = host_wait,

@@ -121,8 +121,10 @@ static bool try_in_place(struct expert_store *s, const struct expert_store_optio
     const struct exec_caps caps = exec_get_caps(s->exec);
     if (!expert_store_may_map(&caps, s->model, s->layers, o->io, o->budget_bytes))
         return false;
-    const struct reader_options r = {
-        .mode = o->io, .n_threads = o->n_threads, .host_bytes = o->host_bytes + o->budget_bytes};
+    const struct reader_options r = {.mode = o->io,
+                                     .n_threads = o->n_threads,
+                                     .host_bytes = o->host_bytes + o->budget_bytes,
+                                     .in_place = true};
     if (reader_open(&s->reader, s->model, &r, &why) < 0)
         return false;
     if (reader_get_mode(s->reader) != READER_MMAP) {
@@ -197,8 +199,8 @@ static int open_reader(struct expert_store *s, const struct expert_store_options
     int rc = s->reader ? 0 : reader_open(&s->reader, s->model, &r, e);
     free(regions);
     if (rc == 0)
-        rc = in_flight_open(&t->in_flight, s->reader, t->landing->cache, MAX_IN_FLIGHT, t->landing->slots.n,
-                            e);
+        rc = in_flight_open(&t->in_flight, exec_get_caps(s->exec).is_native ? s->exec : NULL, s->reader,
+                            t->landing->cache, MAX_IN_FLIGHT, t->landing->slots.n, e);
     return rc;
 }
 
@@ -294,6 +296,11 @@ bool expert_store_holds_all(const struct expert_store *s)
     return s->tiers.device.slots.n == n_all(s->model, s->layers);
 }
 
+bool expert_store_copies_cached(const struct expert_store *s)
+{
+    return exec_get_caps(s->exec).is_native && reader_expects_cached(s->reader);
+}
+
 const char *expert_store_describe_reader(const struct expert_store *s)
 {
     return reader_describe(s->reader);
@@ -308,8 +315,7 @@ static void count_found(struct expert_store *s, enum want_state found)
     s->stats.n_misses += found == WANT_READ;
 }
 
-/* Starts wants until all are started or no slot is free. */
-static int bring_some(struct expert_store *s, struct moeflux_err *e)
+static int pin_some(struct expert_store *s, struct moeflux_err *e)
 {
     while (s->n_brought < s->n_wants) {
         struct want *w = &s->wants[s->n_brought];
@@ -324,6 +330,14 @@ static int bring_some(struct expert_store *s, struct moeflux_err *e)
         }
     }
     return 0;
+}
+
+/* Starts wants until all are started or no slot is free. */
+static int bring_some(struct expert_store *s, struct moeflux_err *e)
+{
+    int rc = pin_some(s, e);
+    in_flight_begin(&s->tiers.in_flight);
+    return rc;
 }
 
 static int land(struct expert_store *s, struct want *w, struct moeflux_err *e)
@@ -395,8 +409,11 @@ int expert_store_want(struct expert_store *s, uint32_t layer, const uint32_t *ex
         *count += *count < UINT32_MAX;
         ranking_use(&s->tiers.ranking, key);
     }
-    int rc = bring_some(s, e);
+    int rc = pin_some(s, e);
     tiers_cancel_prefetches(&s->tiers, layer);
+    in_flight_begin(&s->tiers.in_flight);
+    if (rc == 0 && s->tiers.in_flight.exec) /* what the page cache held is there now */
+        rc = land_arrived(s, e);
     int moved = tiers_submit_moves(&s->tiers, rc < 0 ? NULL : e);
     rc = rc < 0 ? rc : moved;
     if (present)

@@ -71,6 +71,8 @@ uint64_t expert_store_table(const struct expert_store *s, uint32_t layer);
 uint32_t expert_store_n_free_slots(const struct expert_store *s);
 /* Whether every expert of the store's layers has a device slot of its own. */
 bool expert_store_holds_all(const struct expert_store *s);
+/* Whether experts come from the page cache by copies that the device's own threads make: nothing is gained by reading ahead. */
+bool expert_store_copies_cached(const struct expert_store *s);
 /* How experts are read and why (reader_describe). */
 const char *expert_store_describe_reader(const struct expert_store *s);
 /* Fills the cache: with every expert if all have a slot, else with those that the files of counts name, the most used first.

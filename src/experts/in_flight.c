@@ -4,15 +4,18 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
+#include "exec/exec.h"
 
-int in_flight_open(struct in_flight *f, struct reader *r, struct cache *c, uint32_t n, uint32_t n_slots,
-                   struct moeflux_err *e)
+int in_flight_open(struct in_flight *f, struct exec *exec, struct reader *r, struct cache *c, uint32_t n,
+                   uint32_t n_slots, struct moeflux_err *e)
 {
-    *f = (struct in_flight){.reader = r, .cache = c, .n = n, .n_free = n};
+    *f = (struct in_flight){.exec = exec, .reader = r, .cache = c, .n = n, .n_free = n};
+    f->waiting = mem_new(n, sizeof *f->waiting, e);
+    f->pieces = mem_new((uint64_t)n * READER_MAX_PARTS, sizeof *f->pieces, e);
     f->all = mem_new(n, sizeof *f->all, e);
     f->free = mem_new(n, sizeof *f->free, e);
     f->of_slot = mem_new(n_slots, sizeof *f->of_slot, e);
-    if (!f->all || !f->free || !f->of_slot) {
+    if (!f->all || !f->free || !f->of_slot || !f->waiting || !f->pieces) {
         in_flight_close(f);
         return ERR_MEMORY;
     }
@@ -30,6 +33,8 @@ void in_flight_close(struct in_flight *f)
     free(f->all);
     free(f->free);
     free(f->of_slot);
+    free(f->waiting);
+    free(f->pieces);
     *f = (struct in_flight){0};
 }
 
@@ -47,7 +52,36 @@ void in_flight_start(struct in_flight *f, struct expert_key key, uint32_t slot, 
     x->request.expert = key.expert;
     x->request.dst = dst;
     x->request.speculative = is_prefetch;
-    reader_start(f->reader, &x->request);
+    if (f->exec && !is_prefetch)
+        f->waiting[f->n_waiting++] = i;
+    else
+        reader_start(f->reader, &x->request);
+}
+
+static void copy_piece(void *ctx, uint32_t i, uint32_t thread)
+{
+    const struct in_flight *f = ctx;
+    const struct in_flight_piece *p = &f->pieces[i];
+    (void)thread;
+    reader_copy(f->reader, &f->all[p->read].request, p->i);
+}
+
+void in_flight_begin(struct in_flight *f)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < f->n_waiting; i++) {
+        uint32_t read = f->waiting[i], n_pieces = reader_split(f->reader, &f->all[read].request);
+        for (uint32_t k = 0; k < n_pieces; k++)
+            f->pieces[n++] = (struct in_flight_piece){read, k};
+    }
+    if (n > 0)
+        exec_for(f->exec, n, copy_piece, f);
+    for (uint32_t i = 0; i < f->n_waiting; i++) {
+        struct read_request *q = &f->all[f->waiting[i]].request;
+        if (n == 0 || !reader_is_done(f->reader, q))
+            reader_start(f->reader, q);
+    }
+    f->n_waiting = 0;
 }
 
 void in_flight_claim(struct in_flight *f, uint32_t slot)

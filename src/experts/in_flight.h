@@ -12,13 +12,26 @@
 #include "experts/cache.h"
 #include "experts/reader.h"
 
+struct exec;
+
 struct in_flight_read {
     struct read_request request;
     uint32_t slot;    /* CACHE_NO_SLOT: this entry is free */
     bool is_prefetch; /* the expert is not chosen yet */
 };
 
+/* A piece of a read, of reader_split. */
+struct in_flight_piece {
+    uint32_t read, i;
+};
+
 struct in_flight {
+    /* Reads of what was chosen begin with in_flight_begin, which copies on the threads of `exec` what the page cache holds.
+     * NULL: all begin at once. */
+    struct exec *exec;
+    uint32_t *waiting; /* [n_waiting] for in_flight_begin */
+    uint32_t n_waiting;
+    struct in_flight_piece *pieces; /* room for those of n reads */
     struct reader *reader;
     struct cache *cache;        /* of the tier that reads land in */
     struct in_flight_read *all; /* [n] */
@@ -28,9 +41,9 @@ struct in_flight {
     uint32_t *of_slot;      /* [n_slots]: the read into the slot, or CACHE_NO_SLOT */
 };
 
-/* The reader and the cache outlive it. */
-int in_flight_open(struct in_flight *f, struct reader *r, struct cache *c, uint32_t n, uint32_t n_slots,
-                   struct moeflux_err *e);
+/* All outlive it. exec: see above. */
+int in_flight_open(struct in_flight *f, struct exec *exec, struct reader *r, struct cache *c, uint32_t n,
+                   uint32_t n_slots, struct moeflux_err *e);
 /* Nothing may be in flight (reader_close waits for that). */
 void in_flight_close(struct in_flight *f);
 
@@ -38,6 +51,8 @@ void in_flight_close(struct in_flight *f);
  * There must be a free entry (n_free). */
 void in_flight_start(struct in_flight *f, struct expert_key key, uint32_t slot, uint8_t *dst,
                      bool is_prefetch);
+/* Begins the reads that were started since the last time. Before anything waits for one of them. */
+void in_flight_begin(struct in_flight *f);
 /* The expert whose slot is CACHE_BUSY was chosen: its read is no prefetch any more. */
 void in_flight_claim(struct in_flight *f, uint32_t slot);
 /* Finishes prefetches that have arrived. */

@@ -16,6 +16,7 @@ struct reader {
     struct reader_pool *pool; /* or */
     struct reader_ring *ring;
     enum reader_mode mode;
+    uint64_t host_bytes;
     char why[1024]; /* "a; b": why this mode */
     char text[1200];
 };
@@ -107,25 +108,33 @@ static int try_as(struct reader *r, enum reader_mode mode, const struct reader_o
     return 0;
 }
 
-static bool fits(struct reader *r, uint64_t host_bytes)
+static bool fits(const struct reader *r)
+{
+    return r->work.model->expert_bytes <= r->host_bytes / 4 * 3;
+}
+
+static void say_whether_it_fits(struct reader *r)
 {
     char text[128];
     uint64_t experts = r->work.model->expert_bytes;
-    bool yes = experts <= host_bytes / 4 * 3, large = experts >> 30 != 0;
+    bool large = experts >> 30 != 0;
     snprintf(text, sizeof text, "%.1f %s of experts %s in 3/4 of %.1f GiB",
              (double)experts / (large ? 1073741824.0 : 1048576.0), large ? "GiB" : "MiB",
-             yes ? "fit" : "do not fit", (double)host_bytes / 1073741824.0);
+             fits(r) ? "fit" : "do not fit", (double)r->host_bytes / 1073741824.0);
     add_reason(r, text);
-    return yes;
 }
 
 static int open_auto(struct reader *r, const struct reader_options *o, struct moeflux_err *e)
 {
-    static const enum reader_mode order[] = {READER_MMAP, READER_DIRECT, READER_URING, READER_PREAD};
+    static const enum reader_mode order[] = {READER_DIRECT, READER_URING, READER_PREAD};
     bool opened = false;
     int rc = 0;
-    uint32_t first = fits(r, o->host_bytes) ? 0 : 1;
-    for (uint32_t i = first; i < sizeof order / sizeof *order && rc == 0 && !opened; i++)
+    say_whether_it_fits(r);
+    if (fits(r) && o->in_place)
+        rc = try_as(r, READER_MMAP, o, &opened, e);
+    if (fits(r) && !opened && rc == 0)
+        rc = try_as(r, READER_PREAD, o, &opened, e);
+    for (uint32_t i = 0; i < sizeof order / sizeof *order && rc == 0 && !opened; i++)
         rc = try_as(r, order[i], o, &opened, e);
     return rc;
 }
@@ -168,6 +177,7 @@ int reader_open(struct reader **out, const struct model_dir *m, const struct rea
     if (!r)
         return ERR_MEMORY;
     reader_work_init(&r->work, m, o->hook);
+    r->host_bytes = o->host_bytes;
     int rc = o->mode == READER_AUTO ? open_auto(r, o, e) : open_asked(r, o, e);
     if (rc < 0) {
         reader_close(r);
@@ -202,7 +212,12 @@ uint8_t *reader_mapping(const struct reader *r, uint32_t file, uint64_t *bytes)
 {
     const struct reader_files *f = &r->work.files;
     *bytes = f->model->files[file].bytes;
-    return f->maps ? f->maps[file] : NULL;
+    return f->maps ? f->maps[file].at : NULL;
+}
+
+bool reader_expects_cached(const struct reader *r)
+{
+    return r->mode == READER_PREAD && fits(r);
 }
 
 int reader_check_mappings(const struct reader *r, struct moeflux_err *e)
@@ -215,6 +230,16 @@ int reader_check_mappings(const struct reader *r, struct moeflux_err *e)
 void reader_start(struct reader *r, struct read_request *q)
 {
     reader_work_add(&r->work, q);
+}
+
+uint32_t reader_split(struct reader *r, struct read_request *q)
+{
+    return r->mode == READER_PREAD ? reader_work_split(&r->work, q) : 0;
+}
+
+void reader_copy(struct reader *r, struct read_request *q, uint32_t i)
+{
+    reader_work_copy(&r->work, q, i);
 }
 
 bool reader_is_done(struct reader *r, struct read_request *q)

@@ -26,7 +26,9 @@
 struct reader;
 
 enum reader_mode {
-    /* mmap where all experts fit in 3/4 of host_bytes, else direct, else uring, else pread: the first that works. */
+    /* Where all experts fit in 3/4 of host_bytes mmap for those that are used in place, pread for those that are copied (from
+     * the page cache it takes a third of the time that mapping and copying takes). Else direct, uring, pread: the first that
+     * works. */
     READER_AUTO,
     /* Files are mapped, threads copy. A file that shrinks or cannot be read fails the request; only one that is cut
      * in the microseconds of a copy, after its pages were found good, ends the program by SIGBUS. */
@@ -63,7 +65,7 @@ struct read_request {
     /* private */
     struct read_request *next, *prev;
     struct read_part parts[READER_MAX_PARTS];
-    uint32_t n_parts, n_taken, n_open;
+    uint32_t n_parts, n_taken, n_open, n_copied;
     bool queued, done;
     int code;
     struct moeflux_err err;
@@ -86,6 +88,7 @@ struct reader_options {
     uint32_t n_threads;  /* of mmap, pread and of direct without io_uring; at least 1 */
     uint32_t depth;      /* parts in flight at once with io_uring; 0: READER_DEFAULT_DEPTH */
     uint64_t host_bytes; /* host memory there is for mapped files; for auto */
+    bool in_place;       /* the mapped files are to be used where they lie; for auto */
     /* The memory that requests' dst will lie in; it must stay until reader_close, the array need not. Open may overwrite the
      * first page, to try whether direct reads work there. io_uring registers all of it where the system allows so much locked
      * memory. None: not tried, not registered. */
@@ -110,6 +113,8 @@ const char *reader_describe(const struct reader *r);
 /* For READER_MMAP: the mapping of model.files[file], *bytes long; NULL in other modes, or of a file without experts.
  * A request whose dst is the expert's place in the mapping only brings the pages in and checks them. */
 uint8_t *reader_mapping(const struct reader *r, uint32_t file, uint64_t *bytes);
+/* Whether the page cache is expected to hold what is read: mode pread, and all experts fit as for auto. */
+bool reader_expects_cached(const struct reader *r);
 /* Says in reader_describe that experts are used where they are mapped, or (not NULL) why they are copied instead. */
 void reader_note_use(struct reader *r, const char *why_copied);
 /* Whether the mapped files are as long as they were at open: beyond its end a mapped file has no bytes. ERR_IO. */
@@ -117,6 +122,12 @@ int reader_check_mappings(const struct reader *r, struct moeflux_err *e);
 
 /* Queues a request whose first four members are filled in. */
 void reader_start(struct reader *r, struct read_request *q);
+/* What the page cache holds is read at the cost of a processor, without a disk. A caller whose threads would only leave their
+ * processors to the reader's reads that itself, instead of reader_start:
+ *     n = reader_split -> reader_copy of each i < n, in any threads, as far as it is cached -> reader_is_done, or reader_start
+ * reader_split: of a request whose first four members are filled in; 0 in modes other than pread. */
+uint32_t reader_split(struct reader *r, struct read_request *q);
+void reader_copy(struct reader *r, struct read_request *q, uint32_t i);
 /* Whether reader_wait would return at once. */
 bool reader_is_done(struct reader *r, struct read_request *q);
 /* Returns when the request is finished: 0, ERR_IO or ERR_FORMAT naming layer, expert, file and offset. */

@@ -5,7 +5,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -62,8 +61,7 @@ void reader_files_close(struct reader_files *f)
 {
     uint32_t n = f->model ? f->model->n_files : 0;
     for (uint32_t i = 0; f->maps && i < n; i++)
-        if (f->maps[i])
-            munmap(f->maps[i], f->model->files[i].bytes);
+        mapped_close(&f->maps[i]);
     for (uint32_t i = 0; f->block && i < n; i++)
         if (f->fds[i] >= 0)
             close(f->fds[i]);
@@ -77,17 +75,10 @@ void reader_files_close(struct reader_files *f)
 static int map(struct reader_files *f, const struct extent *x, struct moeflux_err *e)
 {
     const struct model_file *file = &f->model->files[x->file];
-    if (f->maps[x->file])
+    if (f->maps[x->file].at)
         return 0;
-    void *at = mmap(NULL, file->bytes, PROT_READ, MAP_SHARED, file->fd, 0);
-    if (at == MAP_FAILED)
-        return err_errno(e, ERR_UNSUPPORTED, "%s cannot be mapped", file->path);
-    f->maps[x->file] = at;
     f->fds[x->file] = file->fd;
-    /* Without it a fault of a file that was cut could not be told from a good page without a signal. */
-    if (madvise(at, 1, MADV_POPULATE_READ) < 0 && errno == EINVAL)
-        return err_set(e, ERR_UNSUPPORTED, "the system is older than Linux 5.14");
-    return 0;
+    return mapped_open(&f->maps[x->file], file->fd, file->path, file->bytes, e);
 }
 
 int reader_files_open_mapped(struct reader_files *f, const struct model_dir *m, struct moeflux_err *e)
@@ -102,50 +93,24 @@ int reader_files_open_mapped(struct reader_files *f, const struct model_dir *m, 
     return rc;
 }
 
-/* How many of the n bytes at `off` the file has now, or -errno. */
-static int64_t bytes_there(int fd, uint64_t n, uint64_t off)
-{
-    struct stat st;
-    if (fstat(fd, &st) < 0)
-        return -errno;
-    uint64_t size = (uint64_t)st.st_size;
-    return (int64_t)(size > off ? size_min(n, size - off) : 0);
-}
-
 int64_t reader_files_copy(const struct reader_files *f, uint32_t file, uint8_t *dst, uint64_t n, uint64_t off)
 {
-    int64_t there = bytes_there(f->fds[file], n, off);
-    if (there <= 0)
+    const struct mapped *m = &f->maps[file];
+    int64_t there = mapped_fetch(m, off, n);
+    if (there <= 0 || dst == m->at + off)
         return there;
-    uint8_t *from = f->maps[file] + off, *page = from - (uintptr_t)from % PAGE;
-    size_t span = (size_t)(from + there - page);
-    /* One read for the whole range; page faults would read ahead in the system's small steps. */
-    madvise(page, span, MADV_WILLNEED);
-    if (madvise(page, span, MADV_POPULATE_READ) < 0)
-        return errno == EFAULT ? -EIO : -errno;
     /* The bytes are in a slot then: the mapping's pages stay the page cache's, not ours, against the memory budget. */
-    if (dst != from) {
-        memcpy(dst, from, (size_t)there);
-        madvise(page, span, MADV_DONTNEED);
-    }
-    /* The rest of the last page of a file that was cut reads as zeros, without a fault. */
-    return bytes_there(f->fds[file], (uint64_t)there, off);
+    memcpy(dst, m->at + off, (size_t)there);
+    mapped_drop(m, off, (uint64_t)there);
+    return mapped_there(m, off, (uint64_t)there);
 }
 
 int reader_files_check_mapped(const struct reader_files *f, struct moeflux_err *e)
 {
-    for (uint32_t i = 0; f->maps && i < f->model->n_files; i++) {
-        const struct model_file *file = &f->model->files[i];
-        struct stat st;
-        if (!f->maps[i])
-            continue;
-        if (fstat(f->fds[i], &st) < 0)
-            return err_errno(e, ERR_IO, "%s", file->path);
-        if ((uint64_t)st.st_size < file->bytes)
-            return err_set(e, ERR_IO, "%s has %" PRIu64 " bytes, it had %" PRIu64 " when it was opened",
-                           file->path, (uint64_t)st.st_size, file->bytes);
-    }
-    return 0;
+    int rc = 0;
+    for (uint32_t i = 0; f->maps && i < f->model->n_files && rc == 0; i++)
+        rc = f->maps[i].at ? mapped_check(&f->maps[i], e) : 0;
+    return rc;
 }
 
 /* --- direct --- */

@@ -2,13 +2,14 @@
 #ifndef MOEFLUX_EXPERTS_READER_FILES_H
 #define MOEFLUX_EXPERTS_READER_FILES_H
 
+#include "base/mapped.h"
 #include "model/model_dir.h"
 
 struct reader_files {
     const struct model_dir *model;
-    int *fds;       /* [model.n_files]; -1: holds no expert */
-    uint32_t block; /* direct reads are made of blocks of so many bytes; 0: reads are not direct */
-    uint8_t **maps; /* [model.n_files], each [model.files[i].bytes]; NULL unless mapped */
+    int *fds;            /* [model.n_files]; -1: holds no expert */
+    uint32_t block;      /* direct reads are made of blocks of so many bytes; 0: reads are not direct */
+    struct mapped *maps; /* [model.n_files], not open: holds no expert; NULL unless mapped */
 };
 
 /* The model's own descriptors. ERR_MEMORY. */

@@ -2,11 +2,14 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
 
+/* What one thread copies at once from the page cache: an expert is shared out among threads. */
+enum { COPY_PIECES = 8, COPY_PIECE_BYTES = 128 << 10 };
 /* A read that is interrupted so often without a byte in between is not going to come. */
 enum { MAX_STALLS = 1000, MAX_ASK = 1 << 30 };
 /* Speculative parts in flight: enough to keep a disk busy, few enough to be over soon. */
@@ -85,7 +88,7 @@ static void count_flights(struct reader_work *w)
 static struct read_part *take(struct reader_work *w)
 {
     struct read_request *q = w->demanded.first;
-    if (w->n_in_flight == w->depth || (!q && !may_speculate(w)))
+    if (w->n_in_flight >= w->depth || (!q && !may_speculate(w)))
         return NULL;
     q = q ? q : w->speculative.first;
     struct read_part *p = &q->parts[q->n_taken++];
@@ -111,15 +114,18 @@ static void publish(struct reader_work *w, struct read_request *q)
 
 /* --- requests --- */
 
-static void fill_parts(const struct reader_work *w, struct read_request *q)
+/* Divides the expert into pieces of `piece` bytes, or larger ones where there were too many. */
+static void fill_parts(const struct reader_work *w, struct read_request *q, uint64_t piece)
 {
     struct extent extents[EXPERT_MAX_EXTENTS];
     uint32_t n = model_dir_expert(w->model, q->layer, q->expert, extents);
     /* Each extent adds at most one piece that is not full, so that all find room. Pieces end at whole blocks. */
-    uint64_t piece = size_round_up(w->model->expert.bytes / (READER_MAX_PARTS - n) + 1, READER_TARGET_ALIGN);
-    piece = size_max(piece, READER_PIECE_BYTES);
-    if (!w->files.block) /* the page cache is filled faster by one large read */
-        piece = size_max(w->model->expert.bytes, 1);
+    uint64_t least = size_round_up(w->model->expert.bytes / (READER_MAX_PARTS - n) + 1, READER_TARGET_ALIGN);
+    piece = size_max(piece, least);
+    q->n_taken = q->n_copied = 0;
+    q->queued = q->done = false;
+    q->code = 0;
+    q->err = (struct moeflux_err){0};
     q->n_parts = 0;
     for (uint32_t i = 0; i < n; i++)
         for (uint64_t at = 0; at < extents[i].bytes; at += piece) {
@@ -134,11 +140,8 @@ static void fill_parts(const struct reader_work *w, struct read_request *q)
 
 void reader_work_add(struct reader_work *w, struct read_request *q)
 {
-    fill_parts(w, q);
-    q->n_taken = 0;
-    q->queued = q->done = false;
-    q->code = 0;
-    q->err = (struct moeflux_err){0};
+    /* The page cache is filled faster by one large read. */
+    fill_parts(w, q, w->files.block ? READER_PIECE_BYTES : size_max(w->model->expert.bytes, 1));
     pthread_mutex_lock(&w->lock);
     if (w->files.block && (uintptr_t)q->dst % READER_TARGET_ALIGN) {
         q->code = err_set(&q->err, ERR_USAGE,
@@ -149,6 +152,46 @@ void reader_work_add(struct reader_work *w, struct read_request *q)
         append(w, q);
         wake(w);
     }
+    pthread_mutex_unlock(&w->lock);
+}
+
+uint32_t reader_work_split(struct reader_work *w, struct read_request *q)
+{
+    uint64_t bytes = w->model->expert.bytes;
+    fill_parts(w, q, size_max(size_round_up(bytes / COPY_PIECES, READER_TARGET_ALIGN), COPY_PIECE_BYTES));
+    pthread_mutex_lock(&w->lock);
+    count_flights(w);
+    w->n_in_flight++;
+    pthread_mutex_unlock(&w->lock);
+    return q->n_parts;
+}
+
+/* Copies a part if the page cache holds all of it. A hook is not asked: it is for what a disk may do. */
+static bool copy_cached(const struct reader_work *w, const struct read_part *p)
+{
+    const struct extent *x = &p->extent;
+    struct iovec to = {p->request->dst + x->at, x->bytes};
+    ssize_t n = preadv2(w->files.fds[x->file], &to, 1, (off_t)x->off, RWF_NOWAIT);
+    return n >= 0 && (uint64_t)n == x->bytes;
+}
+
+void reader_work_copy(struct reader_work *w, struct read_request *q, uint32_t i)
+{
+    bool is_copied = copy_cached(w, &q->parts[i]);
+    pthread_mutex_lock(&w->lock);
+    q->n_copied += is_copied;
+    bool last = --q->n_open == 0, whole = q->n_copied == q->n_parts;
+    if (last) {
+        count_flights(w);
+        w->n_in_flight--;
+    }
+    pthread_mutex_unlock(&w->lock);
+    if (!last || !whole)
+        return;
+    q->code = model_dir_check_expert(w->model, q->layer, q->expert, q->dst, &q->err);
+    pthread_mutex_lock(&w->lock);
+    w->stats.n_parts += q->n_parts;
+    publish(w, q);
     pthread_mutex_unlock(&w->lock);
 }
 

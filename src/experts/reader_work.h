@@ -36,6 +36,9 @@ void reader_work_init(struct reader_work *w, const struct model_dir *m, const st
 void reader_work_free(struct reader_work *w);
 
 void reader_work_add(struct reader_work *w, struct read_request *q);
+/* reader_split and reader_copy, of files that are read through the page cache. */
+uint32_t reader_work_split(struct reader_work *w, struct read_request *q);
+void reader_work_copy(struct reader_work *w, struct read_request *q, uint32_t i);
 enum reader_cancelled reader_work_cancel(struct reader_work *w, struct read_request *q);
 void reader_work_demand(struct reader_work *w, struct read_request *q);
 /* Blocks until the request is done; makes it demanded. */

@@ -286,6 +286,8 @@ static int check_finite(const struct model_dir *m, const struct tensor *t, uint6
                         const uint8_t *bytes, struct moeflux_err *e)
 {
     uint64_t skip = from & 1;
+    if (!names_ends_with(t->name, ".scales") && !names_ends_with(t->name, ".biases"))
+        return 0;
     if (n <= skip || bf16_all_finite(bytes + skip, (n - skip) / 2))
         return 0;
     return err_set(e, ERR_FORMAT, "%s: tensor %s: a value is not finite", m->files[t->file].path, t->name);
@@ -300,11 +302,13 @@ int model_dir_read(const struct model_dir *m, const struct tensor *t, uint64_t f
                        "%s: tensor %s: bytes %" PRIu64 " + %" PRIu64 " of %" PRIu64 " were asked for",
                        f->path, t->name, from, n, t->bytes);
     int rc = file_read_at(f->fd, f->path, dst, n, t->off + from, e);
-    if (rc < 0)
-        return rc;
-    if (names_ends_with(t->name, ".scales") || names_ends_with(t->name, ".biases"))
-        return check_finite(m, t, from, n, dst, e);
-    return 0;
+    return rc < 0 ? rc : check_finite(m, t, from, n, dst, e);
+}
+
+int model_dir_check_tensor(const struct model_dir *m, const struct tensor *t, const uint8_t *bytes,
+                           struct moeflux_err *e)
+{
+    return check_finite(m, t, 0, t->bytes, bytes, e);
 }
 
 /* The bf16 values lie in the upper half of dst: ascending, a float never overwrites one that is still to be read. */

@@ -117,6 +117,10 @@ int model_dir_vector(const struct model_dir *m, const char *name, uint64_t n, co
 int model_dir_read(const struct model_dir *m, const struct tensor *t, uint64_t from, uint64_t n, void *dst,
                    struct moeflux_err *e);
 
+/* The check of model_dir_read, of a tensor that is in memory already. */
+int model_dir_check_tensor(const struct model_dir *m, const struct tensor *t, const uint8_t *bytes,
+                           struct moeflux_err *e);
+
 /* Reads n BF16 or F32 elements and widens them to float; non-finite values are ERR_FORMAT. */
 int model_dir_read_f32(const struct model_dir *m, const struct tensor *t, float *dst, struct moeflux_err *e);
 
