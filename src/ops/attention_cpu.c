@@ -10,8 +10,8 @@
 #include "ops/loops.h"
 
 /* Up to FEW tokens go one by one, as if each were alone. ROWS: queries of a block of work; from PANEL_ROWS on that share a
- * key head, keys are turned into panels. */
-enum { FEW = LOOPS_FEW, ROWS = 128, PANEL_ROWS = 16 };
+ * key head, keys are turned into panels: for fewer that takes longer than it saves. */
+enum { FEW = LOOPS_FEW, ROWS = 128, PANEL_ROWS = 32 };
 /* Key heads whose rows lie side by side are read together when one alone has less than a page. */
 enum { MOST_HEADS = 8, PAGE_FLOATS = 1024 };
 /* Positions are split in parts of multiples of SPLIT_STEP, for one token into MOST_SPLITS at most; of many tokens they are
