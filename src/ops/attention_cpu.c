@@ -173,6 +173,11 @@ static const uint8_t *rows_at(const struct job *j, const struct attention_tile *
     return (const uint8_t *)(const void *)wide;
 }
 
+static bool lies_in_place(const struct room *r, const struct attention_tile *t)
+{
+    return t->keys != (const uint8_t *)r->wide_keys && t->values != (const uint8_t *)r->wide_values;
+}
+
 /* Positions from `first` on, as many as a tile has. Where the values are the first channels of the keys, the channels behind
  * them belong to the key and are left out when the results are written. */
 static void show_positions(const struct job *j, const struct room *r, struct attention_tile *t,
@@ -189,7 +194,7 @@ static void show_positions(const struct job *j, const struct room *r, struct att
     if (!s->latent)
         t->values = rows_at(j, t, 1, kv_head, r->wide_values, &t->value_stride);
     t->next_keys = t->keys;
-    if (t->keys != (const uint8_t *)r->wide_keys && first + t->n < end)
+    if (lies_in_place(r, t) && first + t->n < end)
         t->next_keys = row_at(j, first + t->n, 0, kv_head);
 }
 
@@ -294,7 +299,7 @@ static void run_block(void *ctx, uint32_t block, uint32_t thread)
     for (uint32_t pos = split * j->by.split; pos < end; pos += ATTENTION_POSITIONS)
         for (uint32_t h = 0; h < n_heads; h += tiles[h].n_heads) {
             show_positions(j, &r, &tiles[h], kv_head + h, pos, end);
-            if (tiles[h].keys != (const uint8_t *)r.wide_keys && !r.tile.by_panel)
+            if (!r.tile.by_panel && lies_in_place(&r, &tiles[h]))
                 tiles[h].n_heads = n_heads;
             j->loops->attention_tile(&tiles[h]);
         }
