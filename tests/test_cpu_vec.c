@@ -170,8 +170,8 @@ static void each_operation_agrees_with_the_c_library(void **state)
     uint32_t idx = 0;
     for (const struct cpu_isa *isa; (isa = cpu_next_isa(&idx));)
         for (uint32_t what = 0; what < N_PROBES; what++) {
-            if (what == PROBE_largest || what == PROBE_sum || what == PROBE_bits || what == PROBE_turn ||
-                what == PROBE_bf16 || what == PROBE_f16 || what == PROBE_f16_wide)
+            if (what == PROBE_largest || what == PROBE_sum || what == PROBE_sums || what == PROBE_bits ||
+                what == PROBE_turn || what == PROBE_bf16 || what == PROBE_f16 || what == PROBE_f16_wide)
                 continue;
             vec_probe(isa->idx)(what, arguments(what), y, z, out, N);
             for (uint32_t i = 0; i < N; i++)
@@ -212,7 +212,7 @@ static void a_multiply_add_is_rounded_once(void **state)
     expect_fmaf();
 }
 
-static void the_sum_of_eight_is_the_tree(void **state)
+static void the_sum_of_eight_is_the_tree_also_of_eight_at_once(void **state)
 {
     (void)state;
     uint32_t idx = 0;
@@ -225,6 +225,10 @@ static void the_sum_of_eight_is_the_tree(void **state)
                 first[i + l] = first[i];
         }
         cpu_bits_equal("sum", isa->name, out, first, N);
+        for (uint32_t i = 0; i < N; i++)
+            first[i] = out[i / 64 * 64 + i % 8 * 8];
+        vec_probe(isa->idx)(PROBE_sums, x, y, z, out, N);
+        cpu_bits_equal("sums", isa->name, out, first, N);
     }
 }
 
@@ -316,7 +320,7 @@ int main(void)
         cmocka_unit_test_setup(every_instruction_set_gives_the_same_bits, fill_all),
         cmocka_unit_test_setup(each_operation_agrees_with_the_c_library, fill_all),
         cmocka_unit_test(a_multiply_add_is_rounded_once),
-        cmocka_unit_test_setup(the_sum_of_eight_is_the_tree, fill_all),
+        cmocka_unit_test_setup(the_sum_of_eight_is_the_tree_also_of_eight_at_once, fill_all),
         cmocka_unit_test_setup(a_square_is_turned, fill_all),
         cmocka_unit_test_setup(short_floats_are_rounded_to_the_nearest, fill_all),
         cmocka_unit_test(sine_cosine_and_power_are_good_to_a_unit),

@@ -4,11 +4,12 @@
 
 #include <stdint.h>
 
-/* x, y, z are the arguments. turn, bf16 and f16 read 64 values of x at a time; sum gives 8 times the sum of 8. */
+/* x, y, z are the arguments. turn, sums, bf16 and f16 read 64 values of x at a time; sum gives 8 times the sum of 8,
+ * sums 8 times the 8 sums of 8. */
 #define VEC_PROBES(each)                                                                                     \
     each(add) each(sub) each(mul) each(div) each(neg) each(fma) each(sqrt) each(max) each(min) each(abs)     \
-        each(select) each(nearest) each(largest) each(sum) each(bits) each(turn) each(bf16) each(f16)        \
-            each(f16_wide) each(exp) each(log) each(log1p) each(tanh) each(sigmoid) each(silu)               \
+        each(select) each(nearest) each(largest) each(sum) each(sums) each(bits) each(turn) each(bf16)       \
+            each(f16) each(f16_wide) each(exp) each(log) each(log1p) each(tanh) each(sigmoid) each(silu)     \
                 each(softplus)
 
 enum vec_probe {

@@ -65,12 +65,17 @@ static void square(enum vec_probe what, const float *x, float *out)
     const void *rows[VEC_LANES];
     struct ivec turned[VEC_LANES];
     uint16_t half[VEC_LANES];
-    for (int i = 0; i < VEC_LANES; i++)
+    struct vec all[VEC_LANES];
+    for (int i = 0; i < VEC_LANES; i++) {
         rows[i] = x + VEC_LANES * i;
+        all[i] = vec_load(x + VEC_LANES * i);
+    }
     vec_turn(rows, turned);
     for (int i = 0; i < VEC_LANES; i++) {
         float *to = out + VEC_LANES * i;
         struct vec v = vec_load(x + VEC_LANES * i);
+        if (what == PROBE_sums)
+            vec_store(to, vec_sums(all));
         if (what == PROBE_turn)
             ivec_store(to, turned[i]);
         if (what == PROBE_bf16) {
@@ -89,7 +94,8 @@ static void square(enum vec_probe what, const float *x, float *out)
 void VEC_NAME(vec_probe)(enum vec_probe what, const float *x, const float *y, const float *z, float *out,
                          uint64_t n)
 {
-    if (what == PROBE_turn || what == PROBE_bf16 || what == PROBE_f16 || what == PROBE_f16_wide) {
+    if (what == PROBE_turn || what == PROBE_sums || what == PROBE_bf16 || what == PROBE_f16 ||
+        what == PROBE_f16_wide) {
         for (uint64_t i = 0; i < n; i += 64)
             square(what, x + i, out + i);
         return;

@@ -387,6 +387,29 @@ VEC_INLINE float vec_sum(struct vec x)
 #endif
 }
 
+/* Lane l: vec_sum(x[l]). */
+VEC_INLINE struct vec vec_sums(const struct vec x[VEC_LANES])
+{
+#ifdef VEC_AVX
+    __m256 half[4], quarter[2];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) /* each half of it one of two vectors folded */
+        half[i] = _mm256_permute2f128_ps(x[i].a, x[i + 4].a, 0x20) +
+                  _mm256_permute2f128_ps(x[i].a, x[i + 4].a, 0x31);
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++)
+        quarter[i] = _mm256_shuffle_ps(half[2 * i], half[2 * i + 1], 0x44) +
+                     _mm256_shuffle_ps(half[2 * i], half[2 * i + 1], 0xee);
+    return (struct vec){_mm256_shuffle_ps(quarter[0], quarter[1], 0x88) +
+                        _mm256_shuffle_ps(quarter[0], quarter[1], 0xdd)};
+#else
+    float sums[VEC_LANES];
+    for (int l = 0; l < VEC_LANES; l++)
+        sums[l] = vec_sum(x[l]);
+    return vec_load(sums);
+#endif
+}
+
 /* The largest lane; of NaNs nothing is promised. */
 VEC_INLINE float vec_largest(struct vec x)
 {

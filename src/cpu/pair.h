@@ -99,6 +99,11 @@ VEC_INLINE struct pair pair_load_bf16(const void *p)
     return (struct pair){_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16))};
 }
 
+VEC_INLINE struct pair pair_load_f16(const void *p)
+{
+    return (struct pair){_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p))};
+}
+
 #else
 
 struct pair {
@@ -187,6 +192,11 @@ VEC_INLINE struct vec pair_fold(struct pair x)
 VEC_INLINE struct pair pair_load_bf16(const void *p)
 {
     return (struct pair){vec_load_bf16(p), vec_load_bf16((const uint8_t *)p + sizeof(uint16_t) * VEC_LANES)};
+}
+
+VEC_INLINE struct pair pair_load_f16(const void *p)
+{
+    return (struct pair){vec_load_f16(p), vec_load_f16((const uint8_t *)p + sizeof(uint16_t) * VEC_LANES)};
 }
 #endif
 

@@ -10,8 +10,8 @@
 #include "ops/loops.h"
 
 /* Up to FEW tokens go one by one, as if each were alone. ROWS: queries of a block of work; from PANEL_ROWS on that share a
- * key head, keys are turned into panels. */
-enum { FEW = LOOPS_FEW, ROWS = 128, PANEL_ROWS = 16 };
+ * key head, keys are turned into panels: for fewer that takes longer than it saves. */
+enum { FEW = LOOPS_FEW, ROWS = 128, PANEL_ROWS = 32 };
 /* Key heads whose rows lie side by side are read together when one alone has less than a page. */
 enum { MOST_HEADS = 8, PAGE_FLOATS = 1024 };
 /* Positions are split in parts of multiples of SPLIT_STEP, for one token into MOST_SPLITS at most; of many tokens they are
@@ -148,17 +148,17 @@ static const void *row_at(const struct job *j, uint32_t pos, uint32_t value, uin
            i * (value ? s->value_dim : s->key_dim) * kv_type_bytes(s->kv_type);
 }
 
-/* A tile's rows as floats with zeros behind their channels: where they lie, or in `wide`. */
-static const float *rows_at(const struct job *j, const struct attention_tile *t, uint32_t value,
-                            uint32_t kv_head, float *wide, uint64_t *stride)
+/* A tile's rows where they lie, or as floats with zeros behind their channels in `wide`. */
+static const uint8_t *rows_at(const struct job *j, const struct attention_tile *t, uint32_t value,
+                              uint32_t kv_head, float *wide, uint64_t *stride)
 {
     const struct attention_shape *s = j->shape;
     uint32_t dim = value ? s->value_dim : s->key_dim, padded = whole_vectors(dim);
     const uint8_t *from = row_at(j, t->first, value, kv_head);
     uint64_t step = (uint64_t)j->call->n_kv_heads * dim;
-    if (s->kv_type == KV_TYPE_F32 && dim == padded) {
+    if (dim == padded && (s->kv_type == KV_TYPE_F32 || t->f16)) {
         *stride = step;
-        return (const float *)(const void *)from;
+        return from;
     }
     for (uint32_t p = 0; p < t->n; p++) {
         float *to = wide + (uint64_t)p * padded;
@@ -170,7 +170,12 @@ static const float *rows_at(const struct job *j, const struct attention_tile *t,
         memset(to + dim, 0, (padded - dim) * sizeof *to);
     }
     *stride = padded;
-    return wide;
+    return (const uint8_t *)(const void *)wide;
+}
+
+static bool lies_in_place(const struct room *r, const struct attention_tile *t)
+{
+    return t->keys != (const uint8_t *)r->wide_keys && t->values != (const uint8_t *)r->wide_values;
 }
 
 /* Positions from `first` on, as many as a tile has. Where the values are the first channels of the keys, the channels behind
@@ -178,16 +183,19 @@ static const float *rows_at(const struct job *j, const struct attention_tile *t,
 static void show_positions(const struct job *j, const struct room *r, struct attention_tile *t,
                            uint32_t kv_head, uint32_t first, uint32_t end)
 {
-    const uint32_t block = 1u << KV_BLOCK_SHIFT;
+    const struct attention_shape *s = j->shape;
     t->first = first;
     t->n = (uint32_t)size_min(end - first, ATTENTION_POSITIONS);
+    t->f16 =
+        s->kv_type == KV_TYPE_F16 && !t->by_panel && s->key_dim == j->key_dim && s->value_dim == j->value_dim;
     t->keys = rows_at(j, t, 0, kv_head, r->wide_keys, &t->key_stride);
-    bool goes_on = t->keys != r->wide_keys && (first + t->n) % block != 0;
-    t->next_keys = t->keys + (goes_on ? t->n * t->key_stride : 0);
     t->values = t->keys;
     t->value_stride = t->key_stride;
-    if (!j->shape->latent)
+    if (!s->latent)
         t->values = rows_at(j, t, 1, kv_head, r->wide_values, &t->value_stride);
+    t->next_keys = t->keys;
+    if (lies_in_place(r, t) && first + t->n < end)
+        t->next_keys = row_at(j, first + t->n, 0, kv_head);
 }
 
 /* ---- results ---- */
@@ -279,6 +287,7 @@ static void run_block(void *ctx, uint32_t block, uint32_t thread)
     if (n_heads == 0)
         return;
     place(&r, j->memory + thread * j->thread_floats, j->key_dim, j->value_dim);
+    r.tile.n_heads = 1;
     r.tile.n_rows = (uint32_t)size_min(ROWS, j->by.n_rows - first_row);
     r.tile.by_panel = j->by.n_rows >= PANEL_ROWS;
     memset(r.zeros, 0, j->key_dim * sizeof *r.zeros);
@@ -288,8 +297,10 @@ static void run_block(void *ctx, uint32_t block, uint32_t thread)
     }
     uint32_t end = (uint32_t)size_min((uint64_t)(split + 1) * j->by.split, tiles[0].ends[r.tile.n_rows - 1]);
     for (uint32_t pos = split * j->by.split; pos < end; pos += ATTENTION_POSITIONS)
-        for (uint32_t h = 0; h < n_heads; h++) {
+        for (uint32_t h = 0; h < n_heads; h += tiles[h].n_heads) {
             show_positions(j, &r, &tiles[h], kv_head + h, pos, end);
+            if (!r.tile.by_panel && lies_in_place(&r, &tiles[h]))
+                tiles[h].n_heads = n_heads;
             j->loops->attention_tile(&tiles[h]);
         }
     for (uint32_t h = 0; h < n_heads; h++)

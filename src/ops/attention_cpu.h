@@ -1,4 +1,4 @@
-/* attention_cpu.h - a tile of attention on the CPU: some queries that share a key head meet some positions.
+/* attention_cpu.h - a tile of attention on the CPU: some queries of one or more key heads meet some positions.
  *
  * The softmax is online: top is the largest score so far, what was added up before is scaled when it grows. A score is a
  * sum in 16 lanes, or one chain of multiply-adds where many queries share the keys (by_panel); weights are added up in lane
@@ -14,20 +14,21 @@
 enum { ATTENTION_POSITIONS = 32 };
 
 struct attention_tile {
-    uint32_t n_rows, key_dim,
-        value_dim; /* dims are multiples of 16, with zeros behind the channels that there are */
-    bool by_panel;
-    float *q;       /* [n_rows][key_dim], times the scale */
-    uint32_t *ends; /* [n_rows]: a row sees the positions below */
-    /* Positions first .. first + n - 1, n <= ATTENTION_POSITIONS; rows of keys and values are so many floats apart. */
+    /* Key heads side by side in memory, n_rows queries each; more than one only without by_panel. Dims are multiples of
+     * 16, with zeros behind the channels that there are. */
+    uint32_t n_heads, n_rows, key_dim, value_dim;
+    bool by_panel, f16; /* f16: keys and values are float16, not where the keys are turned into panels */
+    float *q;           /* [rows][key_dim], times the scale */
+    uint32_t *ends;     /* [rows]: a row sees the positions below */
+    /* Positions first .. first + n - 1, n <= ATTENTION_POSITIONS; rows of keys and values are so many numbers apart. */
     uint32_t first, n;
-    const float *keys, *values;
-    const float *next_keys; /* what is needed soon */
+    const uint8_t *keys, *values;
+    const uint8_t *next_keys; /* of the tile that follows */
     uint64_t key_stride, value_stride;
-    /* Room: [key_dim][ATTENTION_POSITIONS], [value_dim][ATTENTION_POSITIONS], [n_rows][ATTENTION_POSITIONS]. */
+    /* Room: [key_dim][ATTENTION_POSITIONS], [value_dim][ATTENTION_POSITIONS], [rows][ATTENTION_POSITIONS]. */
     float *panel, *value_panel, *weights;
     const float *zeros; /* [key_dim] */
-    /* What is added up: [n_rows], [n_rows][8], [n_rows][value_dim]. Begins with -INFINITY, 0 and 0. */
+    /* What is added up: [rows], [rows][8], [rows][value_dim]. Begins with -INFINITY, 0 and 0. */
     float *top, *total, *sums;
 };
 
