@@ -109,6 +109,8 @@ struct moeflux_options {
     const char *cpu_isa;
     /* So many layers, counted from the first as llama.cpp counts them (dense ones too), have their routed experts computed by
      * the CPU and kept in host memory, whatever is in a cache; the device computes the rest. More than the model has: all.
+     * Chunks that give an expert eight tokens on average are an exception: a device with memory of its own computes copies of
+     * the experts.
      * MOEFLUX_ERR_USAGE: the device is no GPU. */
     uint32_t n_cpu_layers;
     /* Host memory for experts and checkpoints; 0: from what is free. Where device memory is host memory, it bounds the cache
