@@ -20,6 +20,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -95,6 +96,16 @@ ssize_t pread(int fd, void *buf, size_t nbytes, off_t offset)
     if (!strcmp(kind, "slow"))
         nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
     return real_pread(fd, buf, !strcmp(kind, "short") && nbytes > 1000 ? 1000 : nbytes, offset);
+}
+
+/* The page cache holds no experts here: each is read from the disk, by pread. */
+ssize_t preadv2(int fd, const struct iovec *iov, int n, off_t offset, int flags)
+{
+    if (getenv("MOEFLUX_FAULT") && holds_experts(fd))
+        return fail(EAGAIN);
+    ssize_t (*real)(int, const struct iovec *, int, off_t, int);
+    *(void **)&real = dlsym(RTLD_NEXT, "preadv2");
+    return real(fd, iov, n, offset, flags);
 }
 
 /* ---- calls that change or map files ---- */

@@ -469,13 +469,16 @@ static void check_shrinking(const struct subject *s, const struct choice *c, flo
     check_ok(moeflux_session_eval(q, s->ids, N_PROMPT, &(struct moeflux_outputs){.logits = rows}, &e), &e);
     cut_layers(s, contents, n_bytes);
     int rc = 0;
-    for (uint32_t i = 0; i < N_DECODE && rc == 0; i++)
-        rc = moeflux_session_eval(q, s->ids + N_PROMPT + i, 1, &(struct moeflux_outputs){.logits = rows}, &e);
+    uint32_t n_good = 0;
+    for (; n_good < N_DECODE && rc == 0; n_good += rc == 0)
+        rc = moeflux_session_eval(q, s->ids + N_PROMPT + n_good, 1, &(struct moeflux_outputs){.logits = rows},
+                                  &e);
     if (rc != ERR_IO || !strstr(e.text, "layer ") || !strstr(e.text, "expert ") || !strstr(e.text, ".bin"))
         fail_msg("%s: %d, %s", name, rc, e.text);
-    /* A token that takes long has a backup of the state before it. */
-    uint32_t pos = moeflux_session_position(q);
-    assert_true(pos == 0 || (pos >= N_PROMPT && pos < N_PROMPT + N_DECODE));
+    /* Of a slow device's token the state before it is kept. */
+    uint32_t position = moeflux_session_position(q);
+    if (position != 0 && position != N_PROMPT + n_good)
+        fail_msg("%s: at %u after %u tokens", name, position, N_PROMPT + n_good);
     check_ok(moeflux_session_clear(q, &e), &e);
     restore_layers(s, contents, n_bytes);
     evaluate(s, m, q, rows);
