@@ -2,15 +2,16 @@
 # moeflux --selftest; tests/test_ops.c runs the same cases.
 . tests/cli.sh
 
+# One run: the reference takes most of its time.
+run 0 "$MOEFLUX" --selftest --device cpu
+awk '/^CPU \(/ { if (n) print n; n = 0 } /  ok$/ { n++ } END { print n }' "$tmp/out" >"$tmp/cases"
+
 claim the_selftest_counts_its_cases
-run 0 "$MOEFLUX" --selftest --device reference
-n=$(grep -c '  ok$' "$tmp/out")
-out_has "^$n cases, 0 failed$"
+[ "$(head -n 1 "$tmp/cases")" -gt 100 ] || fault "$(head -n 1 "$tmp/cases") cases"
+out_has "^$(awk '{ n += $1 } END { print n }' "$tmp/cases") cases, 0 failed$"
 
 claim the_selftest_compares_each_instruction_set_of_the_cpu
-run 0 "$MOEFLUX" --selftest --device cpu
-sets=$(grep -c '^CPU (' "$tmp/out")
 out_has '^CPU (portable, '
-out_has "^$((n * sets)) cases, 0 failed$"
+[ "$(uniq "$tmp/cases" | wc -l)" -eq 1 ] || fault "the sets have $(tr '\n' ' ' <"$tmp/cases")cases"
 
 report

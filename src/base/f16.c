@@ -54,15 +54,6 @@ bool float_all_finite(const void *values, uint64_t n)
 
 /* ---- float16 ---- */
 
-float f16_to_float(uint16_t bits)
-{
-    int exponent = bits >> 10 & 31, mantissa = bits & 1023;
-    float v = exponent == 0    ? ldexpf((float)mantissa, -24)
-              : exponent == 31 ? mantissa ? NAN : INFINITY
-                               : ldexpf((float)(mantissa + 1024), exponent - 25);
-    return bits >> 15 ? -v : v;
-}
-
 uint16_t f16_from_float(float x)
 {
     uint16_t sign = signbit(x) ? 0x8000 : 0;

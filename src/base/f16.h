@@ -22,9 +22,19 @@ static inline uint16_t bf16_from_float(float x)
     return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
 
-/* As unpackHalf2x16 and packHalf2x16 of the kernels. */
-float f16_to_float(uint16_t bits);
-/* Nearest, ties to even. What is larger than 65504 in size, infinities too, becomes it; NaN stays NaN. */
+/* As unpackHalf2x16 of the kernels. */
+static inline float f16_to_float(uint16_t bits)
+{
+    uint32_t exponent = bits >> 10 & 31, mantissa = bits & 1023;
+    uint32_t u = (exponent == 31 ? 0x7f800000u : (exponent + 112) << 23) | mantissa << 13;
+    float x;
+    memcpy(&x, &u, sizeof x);
+    if (exponent == 0)
+        x = (float)mantissa * 0x1p-24f;
+    return bits >> 15 ? -x : x;
+}
+
+/* As packHalf2x16: nearest, ties to even. What is larger than 65504 in size, infinities too, becomes it; NaN stays NaN. */
 uint16_t f16_from_float(float x);
 
 /* Whether n values are all finite. Any alignment. */

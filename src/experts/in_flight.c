@@ -46,6 +46,7 @@ void in_flight_start(struct in_flight *f, struct expert_key key, uint32_t slot, 
     struct in_flight_read *x = &f->all[i];
     x->slot = slot;
     x->is_prefetch = is_prefetch;
+    x->is_cut = false;
     f->n_prefetching += is_prefetch;
     f->of_slot[slot] = i;
     x->request.layer = key.layer;
@@ -89,7 +90,14 @@ void in_flight_claim(struct in_flight *f, uint32_t slot)
     struct in_flight_read *x = &f->all[f->of_slot[slot]];
     f->n_prefetching -= x->is_prefetch;
     x->is_prefetch = false;
-    reader_demand(f->reader, &x->request);
+    if (!x->is_cut) {
+        reader_demand(f->reader, &x->request);
+        return;
+    }
+    reader_wait(f->reader, &x->request, NULL);
+    x->is_cut = false;
+    x->request.speculative = false;
+    reader_start(f->reader, &x->request);
 }
 
 /* The read is over. */
@@ -142,6 +150,7 @@ uint32_t in_flight_cancel_prefetches(struct in_flight *f, uint32_t layer)
             continue;
         enum reader_cancelled how = reader_cancel(f->reader, &x->request);
         n += how == READER_CANCELLED;
+        x->is_cut |= how == READER_CUT_SHORT;
         if (how == READER_CANCELLED) {
             f->of_slot[x->slot] = CACHE_NO_SLOT;
             f->n_prefetching--;

@@ -18,6 +18,7 @@ struct in_flight_read {
     struct read_request request;
     uint32_t slot;    /* CACHE_NO_SLOT: this entry is free */
     bool is_prefetch; /* the expert is not chosen yet */
+    bool is_cut;      /* a prefetch that was cancelled half way: it brings no expert */
 };
 
 /* A piece of a read, of reader_split. */
@@ -53,7 +54,8 @@ void in_flight_start(struct in_flight *f, struct expert_key key, uint32_t slot, 
                      bool is_prefetch);
 /* Begins the reads that were started since the last time. Before anything waits for one of them. */
 void in_flight_begin(struct in_flight *f);
-/* The expert whose slot is CACHE_BUSY was chosen: its read is no prefetch any more. */
+/* The expert whose slot is CACHE_BUSY was chosen: its read is no prefetch any more. One that was cancelled half way starts
+ * again, behind its parts in flight. */
 void in_flight_claim(struct in_flight *f, uint32_t slot);
 /* Finishes prefetches that have arrived. */
 void in_flight_settle(struct in_flight *f);

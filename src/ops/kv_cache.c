@@ -19,11 +19,6 @@ void *kv_rows_at(const struct kv_rows *c, uint32_t pos, uint32_t value, uint32_t
     return (void *)(uintptr_t)(block + c->layer_off + number * kv_type_bytes(c->type));
 }
 
-double kv_rows_get(enum kv_type type, const void *row, uint32_t i)
-{
-    return (double)(type == KV_TYPE_F16 ? f16_to_float(((const uint16_t *)row)[i]) : ((const float *)row)[i]);
-}
-
 void kv_rows_put(const struct kv_rows *c, void *row, const float *from)
 {
     for (uint32_t i = 0; i < c->dim; i++)

@@ -6,6 +6,8 @@
 
 #include <stdint.h>
 
+#include "base/f16.h"
+
 /* How the numbers are stored. The values stand in files of states. */
 enum kv_type { KV_TYPE_F32 = 0, KV_TYPE_F16 = 1 };
 
@@ -25,7 +27,11 @@ struct kv_rows {
 /* Where a head's key (value = 0) or value (1) at a position lies. */
 void *kv_rows_at(const struct kv_rows *c, uint32_t pos, uint32_t value, uint32_t kv_head);
 /* Number i of a row. */
-double kv_rows_get(enum kv_type type, const void *row, uint32_t i);
+static inline double kv_rows_get(enum kv_type type, const void *row, uint32_t i)
+{
+    return (double)(type == KV_TYPE_F16 ? f16_to_float(((const uint16_t *)row)[i]) : ((const float *)row)[i]);
+}
+
 /* Writes channels [0, dim) of a row. */
 void kv_rows_put(const struct kv_rows *c, void *row, const float *from);
 
