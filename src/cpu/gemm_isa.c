@@ -212,10 +212,11 @@ VEC_INLINE void widen(const struct strip *s, uint32_t sub, uint32_t from, uint32
     }
 }
 
-/* t tokens times `subs` subs over n columns. x: [column][t]. sums: those of the first token, `stride` apart from sub to
- * sub; they begin at zero where `from_zero`. */
-VEC_INLINE void tile(const float *panel, uint64_t panel_stride, const float *x, uint32_t n, float *sums,
-                     uint64_t stride, bool from_zero, int t, int subs)
+/* t tokens times `subs` subs over n columns. x: [column][t]; next: the x that is needed then, which is fetched meanwhile,
+ * because a chunk's x come from beyond the second cache. sums: those of the first token, `stride` apart from sub to sub;
+ * they begin at zero where `from_zero`. */
+VEC_INLINE void tile(const float *panel, uint64_t panel_stride, const float *x, const float *next, uint32_t n,
+                     float *sums, uint64_t stride, bool from_zero, int t, int subs)
 {
     struct pair acc[CPU_TILE_TOKENS][SUBS];
 #pragma GCC unroll 6
@@ -223,8 +224,9 @@ VEC_INLINE void tile(const float *panel, uint64_t panel_stride, const float *x, 
 #pragma GCC unroll 4
         for (int k = 0; k < subs; k++)
             acc[i][k] = from_zero ? pair_set1(0) : pair_load(sums + (uint64_t)k * stride + (uint64_t)i * SUB);
-    for (uint32_t c = 0; c < n; c++, panel += SUB, x += t) {
+    for (uint32_t c = 0; c < n; c++, panel += SUB, x += t, next += t) {
         struct pair w[SUBS];
+        __builtin_prefetch(next);
 #pragma GCC unroll 4
         for (int k = 0; k < subs; k++)
             w[k] = pair_load(panel + (uint64_t)k * panel_stride);
@@ -252,13 +254,14 @@ struct part {
     uint32_t n_tokens, first_tile, last_tile;
 };
 
-VEC_INLINE void one_tile(const struct part *p, const float *x, float *sums, uint32_t t, int subs)
+VEC_INLINE void one_tile(const struct part *p, const float *x, const float *next, float *sums, uint32_t t,
+                         int subs)
 {
     switch (t) {
 #define TILE(T)                                                                                              \
     case T:                                                                                                  \
         if ((T)*subs <= MAX_SUMS)                                                                            \
-            tile(p->panel, p->panel_stride, x, p->n, sums, p->sums_stride, p->from == 0, T, subs);           \
+            tile(p->panel, p->panel_stride, x, next, p->n, sums, p->sums_stride, p->from == 0, T, subs);     \
         break;
         TILE(1)
         TILE(2)
@@ -272,13 +275,26 @@ VEC_INLINE void one_tile(const struct part *p, const float *x, float *sums, uint
     }
 }
 
+/* Column `col` of a tile. */
+VEC_INLINE const float *tile_at(const struct part *p, uint32_t i, uint32_t cols, uint32_t col, uint32_t *t)
+{
+    uint32_t begin = cpu_tile_begin(p->n_tokens, i);
+    *t = cpu_tile_begin(p->n_tokens, i + 1) - begin;
+    return p->x + (uint64_t)begin * cols + (uint64_t)col * *t;
+}
+
 VEC_INLINE void all_tiles(const struct part *p, uint32_t cols, int subs)
 {
-    uint32_t first = cpu_tile_begin(p->n_tokens, p->first_tile);
-    for (uint32_t i = p->first_tile; i < p->last_tile; i++) {
-        uint32_t begin = cpu_tile_begin(p->n_tokens, i), t = cpu_tile_begin(p->n_tokens, i + 1) - begin;
-        one_tile(p, p->x + (uint64_t)begin * cols + (uint64_t)p->from * t,
-                 p->sums + (uint64_t)(begin - first) * SUB, t, subs);
+    float *sums = p->sums;
+    uint32_t t, next_t, then = p->from + p->n < cols ? p->from + p->n : p->from;
+    const float *x = tile_at(p, p->first_tile, cols, p->from, &t), *next;
+    for (uint32_t i = p->first_tile; i < p->last_tile; i++, x = next, t = next_t) {
+        if (i + 1 < p->last_tile)
+            next = tile_at(p, i + 1, cols, p->from, &next_t);
+        else
+            next = tile_at(p, p->first_tile, cols, then, &next_t);
+        one_tile(p, x, next, sums, t, subs);
+        sums += (uint64_t)t * SUB;
     }
 }
 
