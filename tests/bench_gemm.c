@@ -163,7 +163,7 @@ static double median(double *v, uint32_t n)
 /* The median of the turns' ratios. */
 static double ratio(const double *a, const double *b, uint32_t n)
 {
-    double r[MAX_REPS];
+    double r[MAX_REPS] = {0};
     for (uint32_t i = 0; i < n; i++)
         r[i] = a[i] / b[i];
     return median(r, n);

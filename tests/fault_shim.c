@@ -99,13 +99,13 @@ ssize_t pread(int fd, void *buf, size_t nbytes, off_t offset)
 }
 
 /* The page cache holds no experts here: each is read from the disk, by pread. */
-ssize_t preadv2(int fd, const struct iovec *iov, int n, off_t offset, int flags)
+ssize_t preadv2(int fp, const struct iovec *iovec, int count, off_t offset, int flags)
 {
-    if (getenv("MOEFLUX_FAULT") && holds_experts(fd))
+    if (getenv("MOEFLUX_FAULT") && holds_experts(fp))
         return fail(EAGAIN);
     ssize_t (*real)(int, const struct iovec *, int, off_t, int);
     *(void **)&real = dlsym(RTLD_NEXT, "preadv2");
-    return real(fd, iov, n, offset, flags);
+    return real(fp, iovec, count, offset, flags);
 }
 
 /* ---- calls that change or map files ---- */

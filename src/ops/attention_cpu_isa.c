@@ -76,7 +76,7 @@ VEC_INLINE struct ahead ahead_of(const struct attention_tile *t, bool value, uin
     uint64_t dim = value ? t->value_dim : t->key_dim, stride = value ? t->value_stride : t->key_stride;
     if (stride != t->n_heads * dim)
         return (struct ahead){row_ahead(t, value, pos, head, f16), LINE, bytes_of(stride, f16)};
-    return (struct ahead){row_ahead(t, value, pos, 0, f16) + bytes_of(head * n * dim, f16),
+    return (struct ahead){row_ahead(t, value, pos, 0, f16) + bytes_of((uint64_t)head * n * dim, f16),
                           (uint64_t)n * LINE, LINE};
 }
 
