@@ -144,13 +144,15 @@ tests: $(TEST_BIN) $(SHIMS)
 check: run-tests
 
 # ONLY: names of tests (scripts/run-tests), test_X and cli_X; all when it is empty.
-NAMES := $(notdir $(basename $(TESTS) $(wildcard tests/cli_*.sh))) $(addsuffix -cpu,test_golden test_engine test_prompts test_token_loop)
+BOTH  := $(shell sed -n "s/^both='\(.*\)'/\1/p" scripts/run-tests)
+NAMES := $(notdir $(basename $(TESTS) $(wildcard tests/cli_*.sh))) $(BOTH:%=%-cpu)
 run-tests: $(BUILD)/moeflux $(LIBS) $(if $(ONLY),$(filter $(ONLY:%=$(BUILD)/tests/%),$(TEST_BIN)),$(TEST_BIN)) $(SHIMS)
 	scripts/run-tests $(BUILD) $(ONLY)
 
 # What can be run after each change: half a minute on two cores. Of test_golden the models on the reference.
 SLOW := cli_batch cli_deepseek cli_faults cli_qwen3 cli_run cli_selftest cli_sessions cli_skills cli_threads \
-        test_cogito test_engine test_golden test_ops test_prompts test_prompts-cpu test_token_loop-cpu test_state test_state_random test_streaming test_token_loop
+        test_cogito test_engine test_golden test_ops test_prompts test_prompts-cpu test_state test_state_random \
+        test_streaming test_streaming-cpu test_token_loop test_token_loop-cpu
 check-fast: export MOEFLUX_TESTS = *reference*
 check-fast:
 	$(MAKE) ONLY="$(filter-out $(SLOW),$(NAMES))" run-tests
@@ -169,7 +171,7 @@ asan: export ASAN_OPTIONS = $(ASAN_CHECKS):quarantine_size_mb=32
 asan: export UBSAN_OPTIONS = print_stacktrace=1
 asan: export MOEFLUX_TESTS = *odd*
 asan: export MOEFLUX_ROUNDS = 60
-asan: ONLY = $(filter-out test_cogito cli_build cli_skills cli_selftest cli_library,$(NAMES)) test_streaming-cpu
+asan: ONLY = $(filter-out test_cogito cli_build cli_skills cli_selftest cli_library,$(NAMES))
 asan:
 	$(MAKE) BUILD=build-asan OPT="-O1 -g" ONLY="$(ONLY)" \
 	    SAN="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer" run-tests

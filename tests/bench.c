@@ -1,6 +1,7 @@
 #include "bench.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <time.h>
 
 #include "base/err.h"
@@ -59,4 +60,16 @@ void bench_print_parts(const struct bench_time *t)
     for (uint32_t i = 0; i < t->stats.n_times; i++)
         if (t->stats.times[i].ns)
             printf(" %s %.1f", t->stats.times[i].name, (double)t->stats.times[i].ns / 1e3);
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double bench_median(double *v, uint32_t n)
+{
+    qsort(v, n, sizeof *v, by_value);
+    return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
 }

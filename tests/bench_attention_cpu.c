@@ -18,6 +18,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/team.h"
+#include "bench.h"
 #include "cpu_probe.h"
 #include "ops/attention.h"
 
@@ -161,27 +162,16 @@ static int run_once(struct bench *b, const struct attention *op, uint32_t positi
     return rc;
 }
 
-static int order(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *v, uint32_t n)
-{
-    qsort(v, n, sizeof *v, order);
-    return v[n / 2];
-}
-
 static void print(const char *name, const struct attention_shape *s, uint32_t positions, struct times *t,
                   uint32_t reps)
 {
     double bytes = (double)cache_bytes(s, positions);
-    double pairs = (double)positions * s->n_heads * (s->key_dim + s->value_dim), run = median(t->run, reps);
+    double pairs = (double)positions * s->n_heads * (s->key_dim + s->value_dim),
+           run = bench_median(t->run, reps);
     printf("%-18s %s %7u %8.3f %7.1f %6.2f %8.1f %6.2f %6.2f\n", name,
-           s->kv_type == KV_TYPE_F16 ? "f16" : "f32", positions, median(t->wall, reps) * 1e3,
-           bytes / run * 1e-9, median(t->by_read, reps), pairs / run * 1e-9, median(t->by_peak, reps),
-           median(t->of_limit, reps));
+           s->kv_type == KV_TYPE_F16 ? "f16" : "f32", positions, bench_median(t->wall, reps) * 1e3,
+           bytes / run * 1e-9, bench_median(t->by_read, reps), pairs / run * 1e-9,
+           bench_median(t->by_peak, reps), bench_median(t->of_limit, reps));
 }
 
 static int measure(struct bench *b, const char *name, const struct attention_shape *s, uint32_t positions,

@@ -148,25 +148,13 @@ static void keep(const struct bench *b, struct speeds *s, uint32_t at, double am
     s->processor[at] = amount * 1e-9 / (end.processor - begin.processor);
 }
 
-static int order(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *v, uint32_t n)
-{
-    qsort(v, n, sizeof *v, order);
-    return v[n / 2];
-}
-
 /* The median of the turns' ratios. */
 static double ratio(const double *a, const double *b, uint32_t n)
 {
     double r[MAX_REPS] = {0};
     for (uint32_t i = 0; i < n; i++)
         r[i] = a[i] / b[i];
-    return median(r, n);
+    return bench_median(r, n);
 }
 
 static void print(struct speeds *own, struct speeds *blas, struct speeds *peak, bool has_blas, uint32_t n)
@@ -174,10 +162,11 @@ static void print(struct speeds *own, struct speeds *blas, struct speeds *peak, 
     double wall = has_blas ? ratio(own->wall, blas->wall, n) : 0;
     double processor = has_blas ? ratio(own->processor, blas->processor, n) : 0;
     double share = ratio(own->processor, peak->processor, n);
-    printf(" %6.1f (%6.1f), of the peak %.2f", median(own->wall, n), median(own->processor, n), share);
+    printf(" %6.1f (%6.1f), of the peak %.2f", bench_median(own->wall, n), bench_median(own->processor, n),
+           share);
     if (has_blas)
-        printf(", sgemm %6.1f (%6.1f), ratio %.2f (%.2f)", median(blas->wall, n), median(blas->processor, n),
-               wall, processor);
+        printf(", sgemm %6.1f (%6.1f), ratio %.2f (%.2f)", bench_median(blas->wall, n),
+               bench_median(blas->processor, n), wall, processor);
     printf("\n");
 }
 

@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "bench.h"
 #include "base/str.h"
 #include "experts/reader.h"
 
@@ -157,18 +158,6 @@ static double fio_round(struct bench *b, enum reader_mode mode, bool ring)
 
 /* --- the table --- */
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *values, uint32_t n)
-{
-    qsort(values, n, sizeof *values, by_value);
-    return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
-
 /* Pages that are mapped cannot be dropped: each cold round has a reader of its own, warm ones go on with r. */
 static double reader_round(struct bench *b, enum reader_mode mode, struct reader *r,
                            struct reader_stats *stats)
@@ -193,9 +182,9 @@ static void print_ratio(double *ours, double *theirs, uint32_t n)
         has_fio = has_fio && theirs[i] > 0;
         ratios[i] = ours[i] / theirs[i];
     }
-    printf("%7.3f %7.3f ", median(ours, n) / 1e9, median(theirs, n) / 1e9);
+    printf("%7.3f %7.3f ", bench_median(ours, n) / 1e9, bench_median(theirs, n) / 1e9);
     if (has_fio)
-        printf("%6.2f", median(ratios, n));
+        printf("%6.2f", bench_median(ratios, n));
     else
         printf("%6s", "-");
 }

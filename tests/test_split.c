@@ -137,7 +137,7 @@ static void an_interrupted_prompt_goes_on_where_it_stopped(void **state)
     moeflux_model_close(m);
 }
 
-static void experts_of_the_cpu_never_cross_the_bus(void **state)
+static void experts_of_small_chunks_never_cross_the_bus(void **state)
 {
     (void)state;
     struct moeflux_needs n;
@@ -284,7 +284,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_do_not_depend_on_the_budget),
         cmocka_unit_test(an_interrupted_prompt_goes_on_where_it_stopped),
-        cmocka_unit_test(experts_of_the_cpu_never_cross_the_bus),
+        cmocka_unit_test(experts_of_small_chunks_never_cross_the_bus),
         cmocka_unit_test(large_chunks_are_the_devices),
         cmocka_unit_test(the_plan_says_where_experts_go),
         cmocka_unit_test(usage_counts_both_sides),

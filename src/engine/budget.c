@@ -103,9 +103,7 @@ static int share_host(const struct budget_request *w, uint64_t most, struct side
 {
     uint64_t least = plus(a.least, b.least), experts;
     if (most < least)
-        return refuse(w->memory_bytes && w->n_cpu_layers ? "--memory without the CPU's activations is"
-                                                         : "free host memory is",
-                      most, least, e);
+        return refuse("free host memory is", most, least, e);
     out->n_checkpoints = share_checkpoints(w, most, plus(a.need, b.need), least, &experts);
     divide(experts, a, b, to_a, to_b);
     return 0;
@@ -120,6 +118,14 @@ static int share_apart(const struct model_dir *m, const struct budget_request *w
     uint64_t most =
         w->memory_bytes ? limit_of(w->memory_bytes, w->host_free_bytes) : w->host_free_bytes / 4 * 3;
     const struct side tier = {size_max(missing, floor), floor};
+    uint64_t least = plus(floor, cpu.least);
+    if (w->n_cpu_layers && most < plus(w->cpu_scratch_bytes, least))
+        return err_set(
+            e, ERR_NO_FIT,
+            "%s %.2f MiB, the CPU's activations need %.2f MiB and the experts of one token and layer "
+            "%.2f MiB",
+            w->memory_bytes ? "--memory leaves" : "free host memory is", mib(most), mib(w->cpu_scratch_bytes),
+            mib(least));
     return share_host(w, minus(most, w->cpu_scratch_bytes), tier, cpu, &out->host_bytes, &out->cpu_slot_bytes,
                       out, e);
 }

@@ -32,8 +32,9 @@ struct moeflux_model {
     struct arch_view view;
     struct loader loader;
     struct expert_side sides[EXPERT_SIDES];
-    uint32_t n_cpu_layers; /* the first layers are SIDE_HOST's (SIDE_PROMPT's), the others SIDE_DEVICE's */
-    struct {               /* SIDE_HOST */
+    uint32_t n_cpu_layers;  /* the first layers are SIDE_HOST's (SIDE_PROMPT's), the others SIDE_DEVICE's */
+    uint32_t max_cpu_chunk; /* load_plan.max_cpu_chunk */
+    struct {                /* SIDE_HOST */
         struct host_experts experts;
         /* Chunks on their way between the two, in host memory that the device sees: hidden states, the router's weights (unused
          * where those are mapped), the experts' sum. */

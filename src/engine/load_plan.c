@@ -159,9 +159,15 @@ int load_plan_open_cpu(struct exec **out, const struct moeflux_options *o, struc
     return exec_open(out, &x, e);
 }
 
+/* The smallest chunk that the device computes. */
+static uint64_t device_chunk(const struct config *c)
+{
+    return ((uint64_t)PROMPT_TOKENS * c->n_experts + c->top_k - 1) / c->top_k;
+}
+
 bool load_plan_takes_device(const struct config *c, uint32_t n)
 {
-    return (uint64_t)n * c->top_k >= (uint64_t)PROMPT_TOKENS * c->n_experts;
+    return n >= device_chunk(c);
 }
 
 /* Two waves, one that computes and one that is copied. Where device memory is host memory, nothing needs to be copied, and the
@@ -175,7 +181,8 @@ static void size_prompt_slots(struct load_plan *p, const struct model_dir *m, co
         return;
     p->prompt_slot_bytes = size_max(least, size_min(PROMPT_SLOTS * one, PROMPT_BYTES / one * one));
     p->prompt_slot_bytes = size_min(p->prompt_slot_bytes, all);
-    p->cpu_scratch_bytes += expert_store_landing_bytes(m, layers);
+    p->max_cpu_chunk = (uint32_t)device_chunk(&m->config) - 1;
+    p->cpu_scratch_bytes = expert_store_landing_bytes(m, layers);
 }
 
 /* Which layers' experts are the CPU's. It follows the options alone, so that results do not depend on what is free. */
@@ -191,8 +198,9 @@ static int choose_side(struct load_plan *p, const struct model_dir *m, const str
             caps->name);
     if (p->n_cpu_layers == 0)
         return 0;
-    p->cpu_scratch_bytes = host_experts_bytes(&m->config, p->max_chunk);
+    p->max_cpu_chunk = p->max_chunk;
     size_prompt_slots(p, m, caps);
+    p->cpu_scratch_bytes += host_experts_bytes(&m->config, p->max_cpu_chunk);
     return 0;
 }
 

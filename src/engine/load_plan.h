@@ -30,6 +30,7 @@ struct load_plan {
     uint64_t host_room_bytes; /* for experts, where device memory is not the host's */
     struct budget budget;
     uint32_t n_cpu_layers;      /* the first layers: their routed experts are the CPU's */
+    uint32_t max_cpu_chunk;     /* the largest chunk that the CPU computes experts of */
     uint64_t cpu_scratch_bytes; /* host memory for it, slots aside */
     /* Of activation_bytes: slots for experts that the device computes for large chunks; 0: it does not. */
     uint64_t prompt_slot_bytes;

@@ -64,13 +64,13 @@ static int make_inputs(struct moeflux_model *m, struct moeflux_err *e)
 static int open_host(struct moeflux_model *m, const struct moeflux_options *o, struct moeflux_err *e)
 {
     const struct config *c = &m->dir.config;
-    uint64_t hidden = (uint64_t)m->max_chunk * c->hidden * sizeof(float);
+    uint64_t hidden = (uint64_t)m->max_cpu_chunk * c->hidden * sizeof(float);
     struct expert_side *s = &m->sides[SIDE_HOST];
     if (m->n_cpu_layers == 0)
         return 0;
     int rc = load_plan_open_cpu(&s->exec, o, e);
     if (rc == 0)
-        rc = host_experts_open(&m->host.experts, s->exec, &m->dir, m->n_cpu_layers, m->max_chunk, e);
+        rc = host_experts_open(&m->host.experts, s->exec, &m->dir, m->n_cpu_layers, m->max_cpu_chunk, e);
     if (rc == 0)
         rc = exec_buffer_new(m->exec, &m->host.x, EXEC_HOST, hidden, e);
     if (rc == 0)
@@ -153,6 +153,7 @@ static int choose(struct moeflux_model *m, const struct moeflux_options *o,
     m->kv_type = p.kv_type;
     m->n_checkpoints = p.budget.n_checkpoints;
     m->n_cpu_layers = p.n_cpu_layers;
+    m->max_cpu_chunk = p.max_cpu_chunk;
     m->maps_weights = p.maps_weights;
     for (int i = 0; i < EXPERT_SIDES; i++) {
         to[i].n_threads = p.n_readers;
