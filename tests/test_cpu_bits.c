@@ -111,6 +111,18 @@ static void deepseek_plain_has_the_same_bits_however_it_runs(void **state)
     agree("tests/models/deepseek-plain/mlx", "model-deepseek-plain", 3, false);
 }
 
+static void qwen3_odd_has_the_same_bits_however_it_runs(void **state)
+{
+    (void)state;
+    agree("tests/models/qwen3-odd/mlx", "model-qwen3-odd", 2, false);
+}
+
+static void qwen3_plain_has_the_same_bits_however_it_runs(void **state)
+{
+    (void)state;
+    agree("tests/models/qwen3-plain/mlx", "model-qwen3-plain", 3, false);
+}
+
 static void tiny_has_the_same_bits_however_it_runs(void **state)
 {
     (void)state;
@@ -124,6 +136,8 @@ int main(void)
         cmocka_unit_test(qwen_odd_with_a_f16_cache_has_the_same_bits_however_it_runs),
         cmocka_unit_test(deepseek_odd_has_the_same_bits_however_it_runs),
         cmocka_unit_test(deepseek_plain_has_the_same_bits_however_it_runs),
+        cmocka_unit_test(qwen3_odd_has_the_same_bits_however_it_runs),
+        cmocka_unit_test(qwen3_plain_has_the_same_bits_however_it_runs),
         cmocka_unit_test(tiny_has_the_same_bits_however_it_runs),
     };
     const char *wanted = getenv("MOEFLUX_TESTS");

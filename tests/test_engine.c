@@ -95,7 +95,9 @@ static void logits_do_not_depend_on_the_cache(void **state)
 {
     (void)state;
     float(*all)[ODD_VOCAB] = run_fresh(0, 0, false);
-    for (uint32_t slots = 3; slots <= 36; slots *= 4)
+    /* The fewest that a token needs; on hosts more, too. */
+    uint32_t most_slots = device_is_vulkan() ? 3 : 36;
+    for (uint32_t slots = 3; slots <= most_slots; slots *= 4)
         for (int staged = 0; staged < 2; staged++) {
             float(*some)[ODD_VOCAB] = run_fresh(slots, 39 - slots, staged);
             assert_memory_equal(some, all, sizeof(float[4][ODD_VOCAB]));
@@ -124,9 +126,10 @@ static void pinned_experts_leave_room_for_every_wave(void **state)
     moeflux_session_free(s);
     moeflux_model_close(m);
     static const uint32_t n_slots[] = {TOP_K, 2 * TOP_K, 2 * TOP_K + 1, 9, 20};
+    size_t n_opens = device_is_vulkan() ? 3 : sizeof n_slots / sizeof *n_slots;
     /* Hosts have one memory: there are no copies to stage. */
     const struct test_hooks hooks = {.staged = device_is_vulkan()};
-    for (size_t i = 0; i < sizeof n_slots / sizeof *n_slots; i++) {
+    for (size_t i = 0; i < n_opens; i++) {
         uint32_t slots = n_slots[i];
         struct moeflux_options o = options_with(ODD, slots, 12, &hooks, 32);
         struct moeflux_plan p;
@@ -398,7 +401,7 @@ static void stop_everywhere(uint32_t n_slots)
                                       .device = device_name()};
     int32_t ids[N_PROMPT];
     float part[ODD_VOCAB], whole[ODD_VOCAB];
-    uint32_t n_in_chunks = 0, n_stops = device_is_vulkan() ? 5 : 16;
+    uint32_t n_in_chunks = 0, n_stops = device_is_vulkan() ? 3 : 16;
     check_ok(moeflux_model_open(&m, &o, &e), &e);
     struct moeflux_session *s = open_session(m), *other = open_session(m);
     make_prompt(ids, N_PROMPT);

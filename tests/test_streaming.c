@@ -302,11 +302,12 @@ static void compare(const struct subject *s, const struct choice *choices, uint3
 
 /* Whether a run on a device adds to those on the host. Its memory decides where reads land: in mappings that it
  * imports, in buffers that io_uring registers, in memory that direct reads may refuse. It records the prediction of the next
- * layer's router. Layouts, other reads, the predictor of the previous token and the readers' threads it does not meet. */
+ * layer's router. Layouts, other reads, the predictor of the previous token, the readers' threads and which expert leaves the
+ * cache it does not meet. */
 static bool concerns_device(const struct choice *c)
 {
     return c->level[LAYOUT] == PACKED && c->level[IO] != PREAD && c->level[THREADS] == 0 &&
-           (c->level[PREFETCH] == NO_PREFETCH || c->level[PREFETCH] == BOTH);
+           c->level[POLICY] == 0 && (c->level[PREFETCH] == NO_PREFETCH || c->level[PREFETCH] == BOTH);
 }
 
 static bool is_sought(const struct subject *s, const struct choice *c)
@@ -503,6 +504,9 @@ static void a_file_that_shrinks_ends_the_evaluation_and_no_more(void **state)
                                            [BUDGET] = LITTLE,
                                            [PREFETCH] = i % factors[PREFETCH].n,
                                            [MEMORY] = !is_host() && i % 2}};
+        /* A device meets each way once, in either memory. */
+        if (!is_host() && i % 2 != i / 2 % 2)
+            continue;
         check_shrinking(&s, &c, got, want);
     }
     free(want);
@@ -608,12 +612,13 @@ int main(void)
 {
     const struct CMUnitTest everywhere[] = {
         cmocka_unit_test(a_file_that_shrinks_ends_the_evaluation_and_no_more),
+        /* With shared experts, whose products fill the waits, and without. */
         cmocka_unit_test(qwen_odd_logits_are_equal_over_all_pairs),
-        cmocka_unit_test(deepseek_odd_logits_are_equal_over_all_pairs),
         cmocka_unit_test(qwen3_odd_logits_are_equal_over_all_pairs),
-        cmocka_unit_test(tiny_logits_are_equal_over_all_pairs),
     };
     const struct CMUnitTest of_the_host[] = {
+        cmocka_unit_test(deepseek_odd_logits_are_equal_over_all_pairs),
+        cmocka_unit_test(tiny_logits_are_equal_over_all_pairs),
         cmocka_unit_test(packed_models_are_read_in_every_way),
         cmocka_unit_test(choices_that_there_are_not_are_refused),
         cmocka_unit_test(all_combinations_give_the_same_logits),
