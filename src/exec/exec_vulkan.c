@@ -140,9 +140,12 @@ void exec_dispatch(struct exec *x, const struct kernel *k, const void *args, uin
 
 void vulkan_order_after(struct exec_vulkan *v, enum recorded next)
 {
-    bool free = v->beside && next == RECORDED_DISPATCH && v->last == RECORDED_DISPATCH;
-    if (!free && (v->last == RECORDED_DISPATCH || (v->last == RECORDED_COPIES && next == RECORDED_DISPATCH)))
+    if (v->last == RECORDED_DISPATCH && next == RECORDED_DISPATCH) {
+        if (!v->beside)
+            stream_dispatch_barrier(&v->stream);
+    } else if (v->last == RECORDED_DISPATCH || (v->last == RECORDED_COPIES && next == RECORDED_DISPATCH)) {
         stream_barrier(&v->stream);
+    }
     v->last = next;
     v->beside = false;
 }
