@@ -5,11 +5,12 @@
 #include "base/mem.h"
 #include "ops/delta.h"
 
-/* Lanes that share a row of S: a whole subgroup, so that a lane needs few elements of q and k and rows are read side by
- * side. */
+/* Lanes that share a row of S: enough to read 128 bytes side by side, few enough for short sums over the row. */
+enum { DECODE_PARTS = 8 };
+
 static uint32_t parts_for(const struct exec_caps *c, uint32_t k_dim)
 {
-    uint32_t parts = c->subgroup_size;
+    uint32_t parts = (uint32_t)size_min(DECODE_PARTS, c->subgroup_size);
     while (parts > 1 && parts > k_dim)
         parts /= 2;
     return parts;
