@@ -17,12 +17,13 @@ float value_of(uint key)
     return uintBitsToFloat((key & 0x80000000u) != 0 ? key & 0x7fffffffu : ~key);
 }
 
-// Chosen ones are replaced by NONE.
-void choose(inout uint l[PER_LANE], uint top_k, out uint kept[KEEP], out uint kept_at[KEEP])
+// Chosen ones are replaced by NONE. Returns the last.
+uint choose(inout uint l[PER_LANE], uint top_k, out uint kept[KEEP], out uint kept_at[KEEP])
 {
     uint lane = gl_SubgroupInvocationID;
     [[unroll]] for (uint j = 0; j < KEEP; j++)
         kept[j] = kept_at[j] = 0;
+    uint expert = 0;
     for (uint k = 0; k < top_k; k++) {
         uint top = NONE, at = 0xffffffffu;
         [[unroll]] for (uint i = 0; i < PER_LANE; i++)
@@ -31,7 +32,7 @@ void choose(inout uint l[PER_LANE], uint top_k, out uint kept[KEEP], out uint ke
                 at = i * SUBGROUP + lane;
             }
         uint winner = subgroupMax(top);
-        uint expert = subgroupMin(top == winner ? at : 0xffffffffu);
+        expert = subgroupMin(top == winner ? at : 0xffffffffu);
         [[unroll]] for (uint i = 0; i < PER_LANE; i++)
             l[i] = i * SUBGROUP + lane == expert ? NONE : l[i];
         [[unroll]] for (uint j = 0; j < KEEP; j++)
@@ -40,4 +41,5 @@ void choose(inout uint l[PER_LANE], uint top_k, out uint kept[KEEP], out uint ke
                 kept_at[j] = expert;
             }
     }
+    return expert;
 }
