@@ -24,6 +24,7 @@ const uint COLS = (K_DIM + PARTS - 1) / PARTS;       // of a lane
 const uint OUTS = (V_DIM + WORKGROUP - 1) / WORKGROUP; // of an invocation
 const uint CHANNELS = 2 * K_DIM + V_DIM;
 const uint CONVS = (CHANNELS + WORKGROUP - 1) / WORKGROUP; // likewise
+const uint MIDDLE = WORKGROUP / SUBGROUP / 2 * SUBGROUP;
 const bool BY_FOURS = K_DIM % (4 * PARTS) == 0;
 
 layout(push_constant, std430) uniform Args { delta_args a; };
@@ -56,7 +57,9 @@ uint place(uint i)
 void load_taps(uint head, uint t)
 {
     [[unroll]] for (uint i = 0; i < CONVS; i++) {
-        uint channel = channel_of(head, min(place(i), CHANNELS - 1));
+        if (place(i) >= CHANNELS)
+            break;
+        uint channel = channel_of(head, place(i));
         [[unroll]] for (uint j = 0; j < TAPS; j++) {
             tap_x[i][j] = before_conv(t + j, channel);
             tap_w[i][j] = F32s(a.conv).v[channel * TAPS + j];
@@ -68,11 +71,12 @@ void load_taps(uint head, uint t)
 void convolve()
 {
     [[unroll]] for (uint i = 0; i < CONVS; i++) {
+        if (place(i) >= CHANNELS)
+            break;
         float y = 0.0;
         [[unroll]] for (uint j = 0; j < TAPS; j++)
             y = fma(tap_x[i][j], tap_w[i][j], y);
-        if (place(i) < CHANNELS)
-            conv_out[place(i)] = silu(y);
+        conv_out[place(i)] = silu(y);
     }
 }
 
@@ -88,44 +92,86 @@ void keep_window(uint head)
     }
 }
 
-// q q, k k and k q. The subgroups each do all of it, which is quicker than a barrier.
-vec3 qk_products()
+// What all lanes need of a token, found out by the last subgroup alone: a scalar that every subgroup computes takes as long as
+// a row of the state.
+struct Scalars {
+    float decay, beta;
+    float q_scale, k_scale, kq; // kq: of the channels before they are scaled
+};
+shared Scalars scalars;
+
+bool is_last_subgroup()
+{
+    return gl_SubgroupID == WORKGROUP / SUBGROUP - 1;
+}
+
+// One load for the four: lane 0 has a, 1 its bias, 2 a_log, 3 b.
+float load_gate(uint head, uint token)
+{
+    uint lane = gl_SubgroupInvocationID, b_at = token * a.stride + n_channels() + a.n_v * V_DIM;
+    uvec2 from = lane == 1 ? a.dt_bias : lane == 2 ? a.a_log : a.proj;
+    return F32s(from).v[head + (lane == 0 ? b_at + a.n_v : lane == 3 ? b_at : 0)];
+}
+
+void find_gates(float gate)
+{
+    float step = softplus(subgroupBroadcast(gate, 0) + subgroupBroadcast(gate, 1));
+    float decay = exp_exact(-exp_exact(subgroupBroadcast(gate, 2)) * step);
+    float beta = sigmoid(subgroupBroadcast(gate, 3));
+    if (gl_SubgroupInvocationID == 0) {
+        scalars.decay = decay;
+        scalars.beta = beta;
+    }
+}
+
+void find_scales()
 {
     vec3 sum = vec3(0.0);
     for (uint c = gl_SubgroupInvocationID; c < K_DIM; c += SUBGROUP) {
         float q = conv_out[c], k = conv_out[K_DIM + c];
         sum += vec3(q * q, k * k, k * q);
     }
-    return subgroupAdd(sum);
+    sum = subgroupAdd(sum);
+    if (gl_SubgroupInvocationID == 0) {
+        scalars.q_scale = inversesqrt(sum.x + 1e-6) * inversesqrt(float(K_DIM));
+        scalars.k_scale = inversesqrt(sum.y + 1e-6);
+        scalars.kq = sum.z;
+    }
 }
 
-// Squares' sum of core.
-float core_squares()
+// The channels that an invocation stores: those in the middle of a large workgroup have nothing else to do besides rows.
+uint out_channel(uint i)
 {
-    float oo = 0.0;
-    barrier();
-    for (uint c = gl_SubgroupInvocationID; c < V_DIM; c += SUBGROUP)
-        oo += core[c] * core[c];
-    return subgroupAdd(oo);
+    return i * WORKGROUP + (gl_LocalInvocationID.x + MIDDLE) % WORKGROUP;
 }
 
-// What an invocation needs of a token behind the channels, loaded early.
-struct Gates {
-    float decay_in, bias, log, beta_in;
-    float z[OUTS], norm[OUTS];
-};
-
-void load_gates(uint head, uint token, out Gates g)
+// Whether a subgroup has any.
+bool has_outputs()
 {
-    uint row = token * a.stride, z_at = row + n_channels() + head * V_DIM, b_at = row + n_channels() + a.n_v * V_DIM;
-    g.decay_in = F32s(a.proj).v[b_at + a.n_v + head];
-    g.beta_in = F32s(a.proj).v[b_at + head];
-    g.bias = F32s(a.dt_bias).v[head];
-    g.log = F32s(a.a_log).v[head];
+    return OUTS > 1 || (gl_SubgroupID * SUBGROUP + MIDDLE) % WORKGROUP < V_DIM;
+}
+
+float z[OUTS], norm[OUTS];
+
+void load_outputs(uint head, uint token)
+{
     [[unroll]] for (uint i = 0; i < OUTS; i++) {
-        uint c = min(i * WORKGROUP + gl_LocalInvocationID.x, V_DIM - 1);
-        g.z[i] = F32s(a.proj).v[z_at + c];
-        g.norm[i] = F32s(a.norm).v[c];
+        uint c = min(out_channel(i), V_DIM - 1);
+        z[i] = F32s(a.proj).v[token * a.stride + n_channels() + head * V_DIM + c];
+        norm[i] = F32s(a.norm).v[c];
+    }
+}
+
+void store_outputs(uint head, uint token)
+{
+    float squares = 0.0;
+    for (uint c = gl_SubgroupInvocationID; c < V_DIM; c += SUBGROUP)
+        squares += core[c] * core[c];
+    float factor = inversesqrt(subgroupAdd(squares) / float(V_DIM) + a.eps);
+    [[unroll]] for (uint i = 0; i < OUTS; i++) {
+        uint c = out_channel(i);
+        if (c < V_DIM)
+            F32s(a.dst).v[(token * a.n_v + head) * V_DIM + c] = core[c] * factor * norm[i] * silu(z[i]);
     }
 }
 
@@ -188,31 +234,35 @@ void store_state(uint head, uint part, uint row0)
     }
 }
 
-// One token's step of the state, from conv_out to core. As o = S_new q = decay (S q) + u (k q), both sums over a row
-// need the old state alone.
-void step_state(uint part, uint row0, float decay, float beta)
+float q[COLS], k[COLS]; // this lane's columns of the token's, as they come out of the convolution
+
+void load_qk(uint part)
 {
-    vec3 products = qk_products();
-    float k_scale = inversesqrt(products.y + 1e-6);
-    float q_scale = inversesqrt(products.x + 1e-6) * inversesqrt(float(K_DIM));
-    float q[COLS], k[COLS];
     [[unroll]] for (uint j = 0; j < COLS; j++) {
         uint c = column(part, j);
         q[j] = has_col(c) ? conv_out[min(c, K_DIM - 1)] : 0.0;
         k[j] = has_col(c) ? conv_out[K_DIM + min(c, K_DIM - 1)] : 0.0;
     }
-    [[unroll]] for (uint i = 0; i < ROWS; i++) {
-        uint row = row0 + i * ROW_STEP;
-        vec2 sums = vec2(0.0);
-        [[unroll]] for (uint j = 0; j < COLS; j++)
-            sums = fma(vec2(s[i][j]), vec2(k[j], q[j]), sums);
-        sums = decay * row_sums(sums);
-        float update = beta * (conv_out[2 * K_DIM + min(row, V_DIM - 1)] - sums.x * k_scale) * k_scale;
-        [[unroll]] for (uint j = 0; j < COLS; j++)
-            s[i][j] = fma(update, k[j], decay * s[i][j]);
-        if (part == 0 && has_row(row))
-            core[row] = fma(update, products.z, sums.y) * q_scale;
-    }
+}
+
+// S k and S q of a row. As o = S_new q = decay (S q) + u (k q), both need the old state alone.
+vec2 row_products(uint i)
+{
+    vec2 sums = vec2(0.0);
+    [[unroll]] for (uint j = 0; j < COLS; j++)
+        sums = fma(vec2(s[i][j]), vec2(k[j], q[j]), sums);
+    return row_sums(sums);
+}
+
+void update_row(uint i, uint part, uint row, vec2 products)
+{
+    Scalars by = scalars;
+    float v = conv_out[2 * K_DIM + min(row, V_DIM - 1)];
+    float update = by.beta * (v - by.decay * products.x * by.k_scale) * by.k_scale;
+    [[unroll]] for (uint j = 0; j < COLS; j++)
+        s[i][j] = fma(update, k[j], by.decay * s[i][j]);
+    if (part == 0 && has_row(row))
+        core[row] = fma(update, by.kq, by.decay * products.y) * by.q_scale;
 }
 
 void main()
@@ -220,24 +270,31 @@ void main()
     uint head = gl_WorkGroupID.x, part = gl_LocalInvocationID.x % PARTS, row0 = gl_LocalInvocationID.x / PARTS;
     for (uint t = 0; t < a.n; t++) {
         // All loads come before the first store and the first wait.
-        Gates g;
+        float gate = is_last_subgroup() ? load_gate(head, t) : 0.0;
         load_taps(head, t);
-        load_gates(head, t, g);
+        if (has_outputs())
+            load_outputs(head, t);
         if (t == 0)
             load_state(head, part, row0);
         convolve();
-        float decay = exp_exact(-exp_exact(g.log) * softplus(g.decay_in + g.bias));
+        if (is_last_subgroup())
+            find_gates(gate);
         barrier();
-        step_state(part, row0, decay, sigmoid(g.beta_in));
+        if (is_last_subgroup())
+            find_scales();
+        load_qk(part);
+        vec2 products[ROWS];
+        [[unroll]] for (uint i = 0; i < ROWS; i++)
+            products[i] = row_products(i);
+        barrier();
+        [[unroll]] for (uint i = 0; i < ROWS; i++)
+            update_row(i, part, row0 + i * ROW_STEP, products[i]);
         if (t + 1 == a.n) {
             keep_window(head);
             store_state(head, part, row0);
         }
-        float factor = inversesqrt(core_squares() / float(V_DIM) + a.eps);
-        [[unroll]] for (uint i = 0; i < OUTS; i++) {
-            uint c = i * WORKGROUP + gl_LocalInvocationID.x;
-            if (c < V_DIM)
-                F32s(a.dst).v[(t * a.n_v + head) * V_DIM + c] = core[c] * factor * g.norm[i] * silu(g.z[i]);
-        }
+        barrier();
+        if (has_outputs())
+            store_outputs(head, t);
     }
 }
