@@ -161,7 +161,7 @@ static int run_chain(const struct chain *c, uint32_t n, uint32_t rounds, uint64_
 static int measure_chain(const struct chain *c, uint32_t n, uint32_t reps, const char *name,
                          struct moeflux_err *e)
 {
-    enum { MAX_REPS = 64, ROUNDS = 5 };
+    enum { MAX_REPS = 64, ROUNDS = 20 };
     double us[MAX_REPS];
     int rc = 0;
     reps = reps < MAX_REPS ? reps : MAX_REPS;
@@ -210,7 +210,7 @@ static int measure_shapes(struct chain *c, uint32_t format, uint32_t reps, struc
                     struct linear_plan *plan = &c->op[i].gpu.paths[LINEAR_GEMV];
                     plan->blocks = div_up(c->op[i].rows, p.workgroup_rows);
                     rc = gemv_kernel(c->b->x, &plan->kernel, "linear_decode_token",
-                                     sizeof(struct linear_decode_token_args), &p, e);
+                                     sizeof(struct linear_decode_token_args), p.spec, GEMV_N_SPEC, e);
                 }
                 if (rc == 0)
                     rc = measure_chain(c, 1, reps, name, e);

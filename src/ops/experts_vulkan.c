@@ -11,10 +11,11 @@ int experts_vulkan_open(struct experts *op, struct exec *x, struct moeflux_err *
     struct gemv_plan up = gemv_plan_for(x, &up_shape), down = gemv_plan_for(x, &down_shape);
     op->gpu.up_rows = up.workgroup_rows;
     op->gpu.down_rows = down.workgroup_rows;
-    int rc = gemv_kernel(x, &op->gpu.up, "experts_decode_up", sizeof(struct experts_decode_up_args), &up, e);
+    int rc = gemv_kernel(x, &op->gpu.up, "experts_decode_up", sizeof(struct experts_decode_up_args), up.spec,
+                         GEMV_N_SPEC, e);
     if (rc == 0)
         rc = gemv_kernel(x, &op->gpu.down, "experts_decode_down", sizeof(struct experts_decode_down_args),
-                         &down, e);
+                         down.spec, GEMV_N_SPEC, e);
     if (rc == 0)
         rc = experts_grouped_open(&op->gpu.grouped, x, s, e);
     op->waves_from = op->gpu.grouped.from;

@@ -116,10 +116,10 @@ struct gemv_plan gemv_plan_for(const struct exec *x, const struct gemv_shape *s)
                               .tokens = s->tokens};
 }
 
-int gemv_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes,
-                const struct gemv_plan *p, struct moeflux_err *e)
+int gemv_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes, const uint32_t *spec,
+                uint32_t n_spec, struct moeflux_err *e)
 {
     char full[64];
     snprintf(full, sizeof full, "%s%s", name, exec_get_caps(x).has_denorm ? "_denorm" : "");
-    return exec_kernel(x, k, full, args_bytes, p->spec, GEMV_N_SPEC, e);
+    return exec_kernel(x, k, full, args_bytes, spec, n_spec, e);
 }

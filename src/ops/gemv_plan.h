@@ -35,8 +35,8 @@ struct gemv_plan {
 /* A row's sum has the same order for any number of rows and tokens, as far as a row fits the device's shared memory. */
 struct gemv_plan gemv_plan_for(const struct exec *x, const struct gemv_shape *s);
 
-/* Makes a kernel that the device runs in the variant which suits it (NAME, NAME_denorm). */
-int gemv_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes,
-                const struct gemv_plan *p, struct moeflux_err *e);
+/* exec_kernel with the variant that suits the device (NAME, NAME_denorm); spec begins with a plan's. */
+int gemv_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes, const uint32_t *spec,
+                uint32_t n_spec, struct moeflux_err *e);
 
 #endif

@@ -77,9 +77,9 @@ static int make_kernel(struct exec *x, struct kernel *k, const struct tile *t, b
         return exec_kernel(x, k, "linear_plain", bytes, t->plain, PLAIN_N_SPEC, e);
     if (t->kind == TILE_GEMM)
         return gemm_kernel(x, k, "linear_prefill", bytes, &t->gemm, e);
-    if (is_token)
-        return gemv_kernel(x, k, "linear_decode_token", sizeof(struct linear_decode_token_args), &t->gemv, e);
-    return gemv_kernel(x, k, "linear_decode", bytes, &t->gemv, e);
+    return is_token ? gemv_kernel(x, k, "linear_decode_token", sizeof(struct linear_decode_token_args),
+                                  t->gemv.spec, GEMV_N_SPEC, e)
+                    : gemv_kernel(x, k, "linear_decode", bytes, t->gemv.spec, GEMV_N_SPEC, e);
 }
 
 static uint64_t lowest_address(const struct linear *op)
