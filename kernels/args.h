@@ -92,7 +92,7 @@ struct linear_args {
 };
 ARGS_SIZE(linear_args, 112);
 
-/* One token, matrices of one format: addresses in the arguments in place of a table. */
+/* One token: addresses in the arguments in place of a table. */
 #define LINEAR_TOKEN_SEGMENTS 4
 struct linear_decode_token_args {
     ADDR base;    /* the lowest address of the segments */
@@ -102,8 +102,9 @@ struct linear_decode_token_args {
         biases[LINEAR_TOKEN_SEGMENTS];           /* words from `base` on */
     U32 end_row[LINEAR_TOKEN_SEGMENTS];          /* of the output: the next segment's first */
     U32 later_blocks[LINEAR_TOKEN_SEGMENTS - 1]; /* as in linear_args */
-    U32 cols, format;
-    U32 store; /* LINEAR_SET, LINEAR_ADD */
+    U32 cols;
+    U32 formats; /* of each segment, 8 bits */
+    U32 store;   /* LINEAR_SET, LINEAR_ADD */
     F32 eps;
     U32 pad;
 };

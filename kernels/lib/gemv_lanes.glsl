@@ -296,11 +296,12 @@ void load_step(out Step s, const uint format, Matrix m[MATRICES], uint row, uint
                        from / (4 * piece_vecs(format)) + i);
 }
 
-// With STEPS: whether there is a k-th piece for each lane, or for some.
+// With STEPS: whether this lane has a k-th piece; a constant where all lanes have as many.
 bool has_step(const uint format, uint k)
 {
     uint pieces = TILE / (4 * piece_vecs(format));
-    return pieces % piece_step() == 0 || first_piece() + k * piece_step() < pieces;
+    return k * piece_step() < pieces &&
+           (pieces % piece_step() == 0 || first_piece() + k * piece_step() < pieces);
 }
 
 void fetch_as(const uint format, Matrix m[MATRICES], uint row, uint from, uint n)

@@ -1,4 +1,4 @@
-// linear/decode_token.comp - linear/decode.comp for one token and few matrices of one format: what it needs to know of them is
+// linear/decode_token.comp - linear/decode.comp for one token and few matrices: what it needs to know of them is
 // in the arguments, so that no load stands before the first weights.
 //
 // Grid: x = the segments' row blocks one after the other. A workgroup computes SUBGROUPS / SPLIT * BLOCK_ROWS rows of one
@@ -25,7 +25,7 @@ void main()
         }
     uint rows = a.end_row[i] - first_row, cols = STEPS > 0 ? TILE : a.cols;
     Matrix m[1] = {Matrix(segment_address(a.weight[i]), segment_address(a.scales[i]), segment_address(a.biases[i]),
-                          a.format, rows, cols)};
+                          (a.formats >> 8 * i) & 0xffu, rows, cols)};
     uint row = (gl_WorkGroupID.x - first_block) * (SUBGROUPS / SPLIT) * BLOCK_ROWS + block_row();
     float acc[MAX_ACC];
     float squares[4];

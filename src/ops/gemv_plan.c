@@ -40,16 +40,19 @@ static uint32_t piece_cols(uint32_t format)
     return bits % 4 ? 8 : 128 / bits;
 }
 
-/* Rows that are one tile of one format, where a lane can hold its part of some rows in registers. Up to two pieces a lane
- * one subgroup takes a row; of longer rows each of several takes as little as it can. */
+/* Rows that are one tile, where a lane can hold its part of some rows in registers. Up to two pieces a lane one subgroup
+ * takes a row; of longer rows each of several takes as little as it can. The format with the most pieces decides; too few lanes
+ * would have work in one with less than half as many. */
 static bool share_whole(const struct exec_caps *c, uint32_t cols, uint32_t formats, struct share *out)
 {
-    uint32_t format = 0, best = 0;
-    while (!(formats >> format & 1))
-        format++;
-    if (formats != 1u << format)
+    uint32_t pieces = 0, fewest = UINT32_MAX, best = 0, subgroup = c->subgroup_size;
+    for (uint32_t i = 0; i < FORMAT_COUNT; i++)
+        if (formats >> i & 1) {
+            pieces = (uint32_t)size_max(pieces, cols / piece_cols(i));
+            fewest = (uint32_t)size_min(fewest, cols / piece_cols(i));
+        }
+    if (pieces > 2 * fewest)
         return false;
-    uint32_t pieces = cols / piece_cols(format), subgroup = c->subgroup_size;
     for (uint32_t split = 1; split <= MAX_SPLIT && split * subgroup <= c->max_workgroup; split++) {
         uint32_t steps = div_up(pieces, split * subgroup), filled = pieces * 256 / (steps * split * subgroup);
         if (steps > MAX_STEPS || filled < best)

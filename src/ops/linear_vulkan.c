@@ -109,7 +109,6 @@ static bool describe_token(const struct linear *op, uint32_t workgroup_rows,
     struct linear_decode_token_args all = {.base = lowest_address(op), .cols = op->cols};
     uint32_t row = 0, block = 0;
     bool suits = op->n_stacked == 1 && op->n_segments <= LINEAR_TOKEN_SEGMENTS;
-    all.format = op->w[0].format;
     memset(all.later_blocks, 0xff, sizeof all.later_blocks);
     for (uint32_t i = 0; i < op->n_segments && suits; i++) {
         const struct weights *w = &op->w[i];
@@ -119,7 +118,8 @@ static bool describe_token(const struct linear *op, uint32_t workgroup_rows,
         row += w->rows;
         block += div_up(w->rows, workgroup_rows);
         all.end_row[i] = row;
-        suits = w->format == all.format && words_from(all.base, w->weight, &all.weight[i]);
+        all.formats |= w->format << 8 * i;
+        suits = words_from(all.base, w->weight, &all.weight[i]);
         if (suits && has_scales)
             suits = words_from(all.base, w->scales, &all.scales[i]) &&
                     words_from(all.base, w->biases, &all.biases[i]);
