@@ -92,6 +92,24 @@ struct linear_args {
 };
 ARGS_SIZE(linear_args, 112);
 
+/* One token: addresses in the arguments in place of a table. */
+#define LINEAR_TOKEN_SEGMENTS 4
+struct linear_decode_token_args {
+    ADDR base;    /* the lowest address of the segments */
+    ADDR x, norm; /* [cols]; norm 0: x is taken as it is */
+    ADDR y;       /* [rows of all segments] */
+    U32 weight[LINEAR_TOKEN_SEGMENTS], scales[LINEAR_TOKEN_SEGMENTS],
+        biases[LINEAR_TOKEN_SEGMENTS];           /* words from `base` on */
+    U32 end_row[LINEAR_TOKEN_SEGMENTS];          /* of the output: the next segment's first */
+    U32 later_blocks[LINEAR_TOKEN_SEGMENTS - 1]; /* as in linear_args */
+    U32 cols;
+    U32 formats; /* of each segment, 8 bits */
+    U32 store;   /* LINEAR_SET, LINEAR_ADD */
+    F32 eps;
+    U32 pad;
+};
+ARGS_SIZE(linear_decode_token_args, 128);
+
 #define TRANSPOSED_TOKENS 8 /* tokens at once, of many */
 struct matvec_transposed_args {
     ADDR weight, scales, biases; /* of the first matrix; the next begins `step` rows on */

@@ -47,6 +47,8 @@ static struct exec_caps vulkan_caps(const struct exec *x)
                               .is_software = g->is_cpu,
                               .is_unified = g->is_unified,
                               .has_coopmat = has_coopmat(g) && !x->forbids_f16,
+                              .has_denorm = g->has_denorm && !x->forbids_denorm,
+                              .n_processors = g->n_processors,
                               .subgroup_size = g->subgroup_size,
                               .max_workgroup = g->max_workgroup,
                               .max_shared_bytes = g->max_shared_bytes,

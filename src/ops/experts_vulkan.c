@@ -35,11 +35,11 @@ static int open_up(struct experts *op, struct exec *x, struct moeflux_err *e)
     op->gpu.up_rows = plan.workgroup_rows;
     op->gpu.chooses = s->chooses;
     const uint32_t bytes = sizeof(struct experts_decode_up_args);
-    int rc = exec_kernel(x, &op->gpu.up, "experts_decode_up", bytes, spec, UP_N_SPEC, e);
+    int rc = gemv_kernel(x, &op->gpu.up, "experts_decode_up", bytes, spec, UP_N_SPEC, e);
     spec[UP_CHOOSES] = 1;
     return rc < 0 || !s->chooses
                ? rc
-               : exec_kernel(x, &op->gpu.choosing_up, "experts_decode_up", bytes, spec, UP_N_SPEC, e);
+               : gemv_kernel(x, &op->gpu.choosing_up, "experts_decode_up", bytes, spec, UP_N_SPEC, e);
 }
 
 /* Columns of all slots that half of shared memory holds. */
@@ -70,10 +70,11 @@ static int open_down(struct experts *op, struct exec *x, struct moeflux_err *e)
                                         [GEMV_TILE] = slots * area,
                                         [GEMV_FORMATS] = s->down_formats,
                                         [GEMV_SPLIT] = 1,
+                                        [GEMV_STEPS] = 0,
                                         [DOWN_LANES] = lanes,
                                         [DOWN_TEAMS] = teams};
     op->gpu.down_rows = teams * (c.subgroup_size / lanes) * DOWN_ROWS;
-    return exec_kernel(x, &op->gpu.down, "experts_decode_down", sizeof(struct experts_decode_down_args), spec,
+    return gemv_kernel(x, &op->gpu.down, "experts_decode_down", sizeof(struct experts_decode_down_args), spec,
                        DOWN_N_SPEC, e);
 }
 

@@ -5,6 +5,8 @@
 #include <stdint.h>
 
 struct exec;
+struct kernel;
+struct moeflux_err;
 
 /* The constants of gemv.glsl in order. */
 enum {
@@ -15,6 +17,7 @@ enum {
     GEMV_TILE,
     GEMV_FORMATS,
     GEMV_SPLIT,
+    GEMV_STEPS,
     GEMV_N_SPEC
 };
 struct gemv_shape {
@@ -29,6 +32,11 @@ struct gemv_plan {
     uint32_t spec[GEMV_N_SPEC];
     uint32_t workgroup_rows, workgroup, tokens;
 };
+/* A row's sum has the same order for any number of rows and tokens, as far as a row fits the device's shared memory. */
 struct gemv_plan gemv_plan_for(const struct exec *x, const struct gemv_shape *s);
+
+/* exec_kernel with the variant that suits the device (NAME, NAME_denorm); spec begins with a plan's. */
+int gemv_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes, const uint32_t *spec,
+                uint32_t n_spec, struct moeflux_err *e);
 
 #endif

@@ -792,7 +792,8 @@ static const struct {
 } groups[] = {
     {"embed", embed_cases},
     {"cast_f16", cast_f16_cases},
-    {"linear_decode linear_prefill linear_plain matvec_transposed_groups matvec_transposed_plain",
+    {"linear_decode linear_decode_token linear_prefill linear_plain matvec_transposed_groups "
+     "matvec_transposed_plain",
      linear_cases},
     {"router_softmax", router_cases},
     {"router_sigmoid", group_cases},
@@ -834,9 +835,11 @@ static int run_on(struct kernel_test *l, const struct exec_options *o, struct mo
     int rc = exec_open(&l->side[KT_DEVICE], o, e);
     if (rc == 0)
         run_groups(l);
-    /* What runs in place of float16 where that is forbidden. */
-    if (rc == 0 && exec_get_caps(l->side[KT_DEVICE]).has_coopmat) {
+    /* What runs in place of kernels that not every device has. */
+    if (rc == 0 &&
+        (exec_get_caps(l->side[KT_DEVICE]).has_coopmat || exec_get_caps(l->side[KT_DEVICE]).has_denorm)) {
         exec_forbid_f16(l->side[KT_DEVICE]);
+        exec_forbid_denorm(l->side[KT_DEVICE]);
         l->is_again = true;
         run_groups(l);
     }
