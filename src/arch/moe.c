@@ -223,6 +223,7 @@ void moe_choose(const struct moe *m, const struct moe_layer *y, uint32_t n)
 
 void moe_predict(const struct moe *m, const struct moe_layer *y, uint64_t x)
 {
+    exec_beside(m->exec); /* the layer's own choice */
     linear_run(&y->router_only, m->exec,
                &(struct linear_call){.x = x,
                                      .norm = y->norm,
