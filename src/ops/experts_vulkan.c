@@ -6,8 +6,8 @@
 int experts_vulkan_open(struct experts *op, struct exec *x, struct moeflux_err *e)
 {
     const struct experts_shape *s = &op->shape;
-    const struct gemv_shape up_shape = {s->inner * s->top_k, s->hidden, 1, 1u << s->up_format, 2};
-    const struct gemv_shape down_shape = {s->hidden, (s->top_k + 1) * s->inner, 1, s->down_formats, 1};
+    const struct gemv_shape up_shape = {s->inner * s->top_k, s->hidden, 1, 1u << s->up_format, 2, 0};
+    const struct gemv_shape down_shape = {s->hidden, (s->top_k + 1) * s->inner, 1, s->down_formats, 1, 0};
     struct gemv_plan up = gemv_plan_for(x, &up_shape), down = gemv_plan_for(x, &down_shape);
     op->gpu.up_rows = up.workgroup_rows;
     op->gpu.down_rows = down.workgroup_rows;
