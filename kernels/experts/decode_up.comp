@@ -53,26 +53,6 @@ void choose_expert(uint token, uint slot, bool stores)
         store_choice(kept, kept_at, s, NORM_TOPK != 0, nans, N_EXPERTS, TOP_K, a.idx, a.weights, token * TOP_K);
 }
 
-float load_tile(uint token, uint from, uint n4)
-{
-    float squares = 0.0;
-    uint at = (token * a.hidden + from) / 4;
-    for (uint first = gl_LocalInvocationID.x; first < n4; first += LOADS * WORKGROUP) {
-        vec4 v[LOADS], w[LOADS];
-        [[unroll]] for (uint k = 0; k < LOADS; k++) {
-            uint i = min(first + k * WORKGROUP, n4 - 1);
-            v[k] = F32x4s(a.x).v[at + i];
-            w[k] = F32x4s(a.norm).v[from / 4 + i];
-        }
-        [[unroll]] for (uint k = 0; k < LOADS; k++)
-            if (first + k * WORKGROUP < n4) {
-                squares += dot(v[k], v[k]);
-                xs_put(0, first + k * WORKGROUP, v[k] * w[k]);
-            }
-    }
-    return squares;
-}
-
 // Whether this workgroup writes the choice: of the shared expert's, which have nothing to find, or of the last choice's.
 bool stores_choice(uint slot)
 {
@@ -135,11 +115,11 @@ void main()
         fetch_product(m, row, from, n);
         if (from > 0)
             barrier();
-        squares[0] += load_tile(token, from, n / 4);
+        squares[0] += put_vector(0, a.x, token * a.hidden, a.norm, from, n / 4);
         if (from + TILE >= a.hidden)
             share_sums(squares);
         barrier();
-        if (row < m[0].rows)
+        if (STEPS > 0 || row < m[0].rows)
             add_product(acc, m, row, from, n);
     }
 
@@ -147,8 +127,8 @@ void main()
     float factor = inversesqrt(shared_sum(0) / float(a.hidden) + a.eps);
     float weight = is_shared && IS_GATED != 0 ? sigmoid(gate) : 1.0;
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
-        uint mine = row + lane_row(r);
-        if (lane_stores(r) && mine < m[0].rows)
+        uint mine = block_start(row, m[0].rows) + lane_row(r);
+        if (lane_stores(r) && mine >= row && mine < m[0].rows)
             F32s(a.act).v[act_at + mine] = weight * silu(acc[r] * factor) * (acc[ROWS + r] * factor);
     }
 }

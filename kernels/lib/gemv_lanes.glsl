@@ -72,6 +72,13 @@ uint block_row()
     return gl_SubgroupID / SPLIT * BLOCK_ROWS;
 }
 
+// Where the block that should start at `row` does start. With STEPS a matrix has at least ROWS rows, and a block that would
+// reach beyond the last one starts earlier: so its rows are at constant distances. Else every row is looked after alone.
+uint block_start(uint row, uint rows)
+{
+    return STEPS > 0 ? min(row, rows - ROWS) : row;
+}
+
 // The number (matrix * ROWS + row) * TOKENS + token of the i-th sum that this lane ends with, i < LANE_SUMS.
 uint lane_sum(uint i)
 {
@@ -292,7 +299,7 @@ void load_step(out Step s, const uint format, Matrix m[MATRICES], uint row, uint
     [[unroll]] for (uint k = 0; k < MATRICES; k++)
         [[unroll]] for (uint r = 0; r < ROWS; r++)
             load_piece(s, k * ROWS + r, format, m[k].weight, m[k].scales, m[k].biases,
-                       min(row + r, m[k].rows - 1) * (STEPS > 0 ? TILE : m[k].cols),
+                       STEPS > 0 ? (block_start(row, m[k].rows) + r) * TILE : min(row + r, m[k].rows - 1) * m[k].cols,
                        from / (4 * piece_vecs(format)) + i);
 }
 
@@ -304,6 +311,7 @@ bool has_step(const uint format, uint k)
            (pieces % piece_step() == 0 || first_piece() + k * piece_step() < pieces);
 }
 
+// With STEPS no condition stands around these two: compilers take one for a reason to load late, behind the barrier.
 void fetch_as(const uint format, Matrix m[MATRICES], uint row, uint from, uint n)
 {
     uint pieces = n / (4 * piece_vecs(format)), i = first_piece();

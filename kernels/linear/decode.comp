@@ -47,7 +47,7 @@ void main()
         if (from + TILE >= cols)
             share_sums(squares);
         barrier();
-        if (row < end)
+        if (STEPS > 0 || row < end)
             add_product(acc, m, row, from, n);
     }
 
@@ -55,10 +55,10 @@ void main()
     [[unroll]] for (uint t = 0; t < TOKENS; t++)
         factor[t] = addr_is_null(a.norm) ? 1.0 : inversesqrt(shared_sum(t) / float(cols) + a.eps);
     [[unroll]] for (uint i = 0; i < LANE_SUMS; i++) {
-        uint mine = row + lane_sum(i) / TOKENS, t = lane_sum(i) % TOKENS;
+        uint mine = block_start(row, end) + lane_sum(i) / TOKENS, t = lane_sum(i) % TOKENS;
         uint at = (token + t) * a.y_stride + gl_WorkGroupID.z * a.y_step + seg.first_row + mine - first;
         float y = acc[i] * factor[t];
-        if (lane_stores(i) && mine < end && token + t < a.n)
+        if (lane_stores(i) && mine >= row && mine < end && token + t < a.n)
             F32s(a.y).v[at] = a.store == LINEAR_ADD ? F32s(a.y).v[at] + y : y;
     }
 }

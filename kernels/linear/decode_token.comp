@@ -42,15 +42,15 @@ void main()
         if (from + TILE >= cols)
             share_sums(squares);
         barrier();
-        if (row < rows)
+        if (STEPS > 0 || row < rows)
             add_product(acc, m, row, from, n);
     }
 
     finish_product(acc);
     float factor = addr_is_null(a.norm) ? 1.0 : inversesqrt(shared_sum(0) / float(cols) + a.eps);
     [[unroll]] for (uint k = 0; k < LANE_SUMS; k++) {
-        uint mine = row + lane_sum(k), at = first_row + mine;
-        if (lane_stores(k) && mine < rows)
+        uint mine = block_start(row, rows) + lane_sum(k), at = first_row + mine;
+        if (lane_stores(k) && mine >= row && mine < rows)
             F32s(a.y).v[at] = a.store == LINEAR_ADD ? F32s(a.y).v[at] + acc[k] * factor : acc[k] * factor;
     }
 }

@@ -23,7 +23,7 @@ static int open_up(struct experts *op, struct exec *x, struct moeflux_err *e)
 {
     const struct experts_shape *s = &op->shape;
     uint32_t formats = 1u << s->up_format | (s->shared_inner ? s->up_formats : 0);
-    const struct gemv_shape shape = {(uint32_t)experts_act_floats(s, true), s->hidden, 1, formats, 2};
+    const struct gemv_shape shape = {(uint32_t)experts_act_floats(s, true), s->hidden, 1, formats, 2, 0};
     const struct gemv_plan plan = gemv_plan_for(x, &shape);
     uint32_t spec[UP_N_SPEC] = {[UP_EXPERTS] = s->n_experts,
                                 [UP_TOP_K] = s->top_k,

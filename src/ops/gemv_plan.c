@@ -92,19 +92,14 @@ struct gemv_plan gemv_plan_for(const struct exec *x, const struct gemv_shape *s)
     uint32_t processors = c.n_processors ? c.n_processors : c.is_software ? 1 : FEW_PROCESSORS;
     uint32_t rows = s->tokens > 1 ? 2 : 4 / s->matrices;
     struct share h;
-    bool whole = tile_for(&c, s->cols, 1) == s->cols && share_whole(&c, s->cols, s->formats, &h);
+    bool whole = tile == s->cols && share_whole(&c, s->cols, s->formats, &h);
     if (!whole)
         h = share_in_loops(&c, s, tile);
     else if (s->rows / (h.lanes / subgroup * rows) > 16 * processors)
         h.lanes = 256;
-    if (whole && tile < s->cols) {
-        /* The same pieces meet in a lane as in one tile. */
-        uint32_t all = h.split * subgroup * 128;
-        h.steps = 0;
-        tile = tile > all ? tile - tile % all : tile;
-    }
     uint32_t subgroups = subgroups_for(&c, h.lanes, h.split), blocks = subgroups / h.split;
-    while (rows > 1 && div_up(s->rows, blocks * rows) * 16 < processors * 15)
+    while (rows > 1 &&
+           ((s->least && rows > s->least) || div_up(s->rows, blocks * rows) * 16 < processors * 15))
         rows /= 2;
     return (struct gemv_plan){.spec = {[GEMV_SUBGROUP] = subgroup,
                                        [GEMV_WORKGROUP] = subgroups * subgroup,

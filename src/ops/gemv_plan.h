@@ -26,13 +26,13 @@ struct gemv_shape {
     uint32_t tokens;   /* vectors at once: 1 or 4 */
     uint32_t formats;  /* bit f is set when a matrix is stored as FORMAT_f */
     uint32_t matrices; /* MATRICES of the kernel */
+    uint32_t least;    /* rows of the smallest matrix; 0: four or more */
 };
 /* The specialisation of gemv.glsl for a device, and the rows (of each matrix) that one workgroup computes. */
 struct gemv_plan {
     uint32_t spec[GEMV_N_SPEC];
     uint32_t workgroup_rows, workgroup, tokens;
 };
-/* A row's sum has the same order for any number of rows and tokens, as far as a row fits the device's shared memory. */
 struct gemv_plan gemv_plan_for(const struct exec *x, const struct gemv_shape *s);
 
 /* exec_kernel with the variant that suits the device (NAME, NAME_denorm); spec begins with a plan's. */

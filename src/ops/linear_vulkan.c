@@ -63,8 +63,10 @@ static struct tile tile_for(const struct exec *x, enum linear_path path, const s
                                  : gemm_plan_for(x, gemm_tile_for(path), formats);
         return (struct tile){.kind = TILE_GEMM, .gemm = p, .rows = p.rows, .tokens = p.tokens};
     }
-    const struct gemv_shape shape = {op->rows * op->n_stacked, op->cols,
-                                     path == LINEAR_GEMV_FEW ? FEW_TOKENS : 1, formats, 1};
+    uint32_t tokens = path == LINEAR_GEMV_FEW ? FEW_TOKENS : 1, least = UINT32_MAX;
+    for (uint32_t i = 0; i < op->n_segments; i++)
+        least = (uint32_t)size_min(least, op->w[i].rows);
+    const struct gemv_shape shape = {op->rows * op->n_stacked, op->cols, tokens, formats, 1, least};
     struct gemv_plan p = gemv_plan_for(x, &shape);
     return (struct tile){.kind = TILE_GEMV, .gemv = p, .rows = p.workgroup_rows, .tokens = p.tokens};
 }

@@ -96,8 +96,9 @@ static void cast_f16_cases(struct kernel_test *l)
     cast_f16_case(l, 1, 1444, false);
 }
 
+enum { LINEAR_TEST_SEGMENTS = LINEAR_TOKEN_SEGMENTS + 1 };
 struct linear_shape {
-    uint32_t n_segments, rows[3], formats[3], cols, n;
+    uint32_t n_segments, rows[LINEAR_TEST_SEGMENTS], formats[LINEAR_TEST_SEGMENTS], cols, n;
     bool norm, add;
     enum linear_path path; /* LINEAR_GEMV: as the number of tokens asks for */
 };
@@ -119,7 +120,7 @@ static bool force_path(struct linear *op, enum linear_path path)
 
 static void linear_case(struct kernel_test *l, const struct linear_shape *c)
 {
-    struct weights w[3][KT_SIDES];
+    struct weights w[LINEAR_TEST_SEGMENTS][KT_SIDES] = {0};
     uint32_t rows = 0;
     for (uint32_t i = 0; i < c->n_segments; i++) {
         kt_matrix(l, c->rows[i], c->cols, c->formats[i], w[i]);
@@ -135,7 +136,9 @@ static void linear_case(struct kernel_test *l, const struct linear_shape *c)
                        *f16 = kt_bytes(l, NULL, 2 * (uint64_t)c->n * c->cols);
     for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
         struct linear op;
-        const struct weights mine[3] = {w[0][s], w[1][s], w[2][s]};
+        struct weights mine[LINEAR_TEST_SEGMENTS];
+        for (int i = 0; i < LINEAR_TEST_SEGMENTS; i++)
+            mine[i] = w[i][s];
         if (linear_open(&op, l->side[s], mine, c->n_segments, &l->err) < 0)
             break;
         if (s == KT_DEVICE && c->path != LINEAR_GEMV && !force_path(&op, c->path)) {
@@ -601,6 +604,26 @@ static void linear_cases(struct kernel_test *l)
         {1, {200}, {FORMAT_Q8}, 64, 64, false, false, LINEAR_GEMV},
         {3, {12, 1, 384}, {FORMAT_Q8, FORMAT_BF16, FORMAT_Q4}, 192, 65, true, false, LINEAR_GEMV},
         {3, {130, 33, 1}, {FORMAT_Q4, FORMAT_F32, FORMAT_Q4}, 320, 259, true, true, LINEAR_GEMV},
+        /* One token: two formats; formats that differ too much; a part of the lanes' last pieces; more segments than the
+         * arguments have room for. */
+        {4,
+         {33, 257, 1, 64},
+         {FORMAT_Q8, FORMAT_Q8, FORMAT_Q4, FORMAT_Q4},
+         2048,
+         1,
+         true,
+         false,
+         LINEAR_GEMV},
+        {2, {40, 70}, {FORMAT_Q4, FORMAT_F32}, 2048, 1, false, true, LINEAR_GEMV},
+        {1, {70}, {FORMAT_Q4}, 1472, 1, true, false, LINEAR_GEMV},
+        {5,
+         {64, 37, 3, 130, 9},
+         {FORMAT_Q4, FORMAT_Q4, FORMAT_Q4, FORMAT_Q4, FORMAT_Q4},
+         512,
+         1,
+         true,
+         true,
+         LINEAR_GEMV},
         /* Columns that are not divided by 64. */
         {1, {5}, {FORMAT_F32}, 1, 1, false, false, LINEAR_GEMV},
         {1, {37}, {FORMAT_BF16}, 33, 1, true, false, LINEAR_GEMV},
