@@ -92,6 +92,24 @@ struct linear_args {
 };
 ARGS_SIZE(linear_args, 112);
 
+/* One token: addresses in the arguments in place of a table. */
+#define LINEAR_TOKEN_SEGMENTS 4
+struct linear_decode_token_args {
+    ADDR base;    /* the lowest address of the segments */
+    ADDR x, norm; /* [cols]; norm 0: x is taken as it is */
+    ADDR y;       /* [rows of all segments] */
+    U32 weight[LINEAR_TOKEN_SEGMENTS], scales[LINEAR_TOKEN_SEGMENTS],
+        biases[LINEAR_TOKEN_SEGMENTS];           /* words from `base` on */
+    U32 end_row[LINEAR_TOKEN_SEGMENTS];          /* of the output: the next segment's first */
+    U32 later_blocks[LINEAR_TOKEN_SEGMENTS - 1]; /* as in linear_args */
+    U32 cols;
+    U32 formats; /* of each segment, 8 bits */
+    U32 store;   /* LINEAR_SET, LINEAR_ADD */
+    F32 eps;
+    U32 pad;
+};
+ARGS_SIZE(linear_decode_token_args, 128);
+
 #define TRANSPOSED_TOKENS 8 /* tokens at once, of many */
 struct matvec_transposed_args {
     ADDR weight, scales, biases; /* of the first matrix; the next begins `step` rows on */
@@ -133,34 +151,48 @@ struct router_sigmoid_args {
 };
 ARGS_SIZE(router_sigmoid_args, 64);
 
+/* The first constant_id of the experts' own constants, behind those of lib/gemv.glsl. */
+#define EXPERTS_FIRST_SPEC 12
+
+struct experts_shared_up { /* the shared expert's gate and up rows [shared_inner][hidden], both stored alike */
+    ADDR gate_w, gate_s, gate_b, up_w, up_s, up_b;
+    U32 format, pad;
+};
+ARGS_SIZE(experts_shared_up, 56);
+
 struct experts_decode_up_args {
-    ADDR x;     /* [n][hidden] */
-    ADDR norm;  /* f32 [hidden] */
-    ADDR table; /* ADDR [n_experts]: where each expert of this layer lies; 0: not there */
-    ADDR idx;   /* u32 [n][top_k] */
-    ADDR act;   /* [n][top_k][inner] */
-    U32 n, top_k, hidden, inner, format;
+    ADDR x;       /* [n][hidden] */
+    ADDR norm;    /* f32 [hidden] */
+    ADDR table;   /* ADDR [n_experts]: where each expert of this layer lies; 0: not there */
+    ADDR idx;     /* u32 [n][top_k] */
+    ADDR weights; /* out [n][top_k], where the choice is made here */
+    ADDR act;     /* out [n][top_k * inner + shared_inner], then ADDR [n][top_k] */
+    ADDR logits;  /* [n][stride]: of the router, of the shared expert's gate */
+    ADDR shared_up; /* experts_shared_up */
+    U32 hidden, inner, format, stride;
     U32 gate_w, gate_s, gate_b, up_w, up_s, up_b; /* byte offsets in an expert */
     F32 eps;
     U32 skip_low, skip_high; /* bit k: the k-th expert of each token is left out */
+    U32 first_slot;          /* top_k: the shared expert alone */
+    U32 n, pad;
 };
-ARGS_SIZE(experts_decode_up_args, 96);
+ARGS_SIZE(experts_decode_up_args, 128);
 
 struct experts_decode_down_args {
-    ADDR act;       /* [n][top_k][inner] */
-    ADDR table;     /* ADDR [n_experts] */
-    ADDR idx;       /* u32 [n][top_k] */
+    ADDR act;       /* [n][top_k * inner + shared_inner], then ADDR [n][top_k]: where the experts lie */
     ADDR weights;   /* [n][top_k] */
-    ADDR shared_in; /* [n][shared_stride]: at shared_at the shared expert's gate and up rows */
+    ADDR shared_in; /* [n][shared_stride]: at shared_at the shared expert's gate and up rows; 0: they are in act */
     ADDR shared_w, shared_s, shared_b; /* down projection of the shared expert [hidden][shared_inner] */
     ADDR x;                            /* [n][hidden], added to */
-    U32 n, top_k, hidden, inner, format;
+    U32 top_k, hidden, inner, format;
     U32 down_w, down_s, down_b; /* byte offsets in an expert */
     U32 shared_at, shared_inner, shared_format, shared_stride;
-    U32 is_gated; /* 1: the logit before the rows is the shared expert's weight */
-    U32 pad;
+    U32 is_gated;   /* 1: the logit before the rows is the shared expert's weight */
+    U32 act_stride; /* of a token's activations */
+    U32 n;
+    U32 first_slot, end_slot; /* of the slots that take part; top_k: the shared expert */
 };
-ARGS_SIZE(experts_decode_down_args, 128);
+ARGS_SIZE(experts_decode_down_args, 120);
 
 struct experts_prefill_sort_args {
     ADDR idx;   /* u32 [n_pairs]: the router's choice */

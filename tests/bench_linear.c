@@ -1,10 +1,14 @@
 /* bench_linear - the speed of the dense products of a chunk.
- *   bench_linear [--device D] [--ways] ROWS COLS TOKENS [FORMAT [REPS]]   FORMAT: 0 q4, 1 q8, 2 bf16, 3 f32
+ *   bench_linear [--device D] [--ways | --chain N [--shapes]] ROWS COLS TOKENS [FORMAT [REPS]]
+ * FORMAT: 0 q4, 1 q8, 2 bf16, 3 f32
  * Prints the device's time a product and billions of multiply-adds a second, the fastest of REPS; for software
  * devices also the same for a second of processor time, which does not change with what else the machine does.
  * --ways: with every kernel that the operation has for more than one token ("*": the one that it would take when
  * float16 is allowed), and on devices with float16 tiles with those of tests/tiles.h. The time to round the vectors to
- * float16 is not counted; GB/s: the weights, read once. The weights stay in a large cache from one run to the next. */
+ * float16 is not counted; GB/s: the weights, read once. The weights stay in a large cache from one run to the next.
+ * --chain N: N matrices one after the other, each waiting for the one before, as in decoding; the time of one by the host's
+ * clock, of many rounds less that of one. So their weights come from memory where N of them are larger than the caches.
+ * --shapes: with one token, workgroups of several shapes in place of the one that is chosen ("*"). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +17,9 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/format.h"
+#include "base/mem.h"
 #include "bench.h"
+#include "ops/gemv_plan.h"
 #include "ops/linear.h"
 #include "tiles.h"
 
@@ -24,11 +30,11 @@ struct bench {
 };
 
 static int prepare(struct bench *b, const char *device, uint32_t rows, uint32_t cols, uint32_t n,
-                   uint32_t format, struct moeflux_err *e)
+                   uint32_t format, bool profile, struct moeflux_err *e)
 {
     const struct format *f = format_of(format);
     uint64_t weights = (uint64_t)rows * cols;
-    int rc = exec_open(&b->x, &(struct exec_options){.device = device, .profile = true}, e);
+    int rc = exec_open(&b->x, &(struct exec_options){.device = device, .profile = profile}, e);
     if (rc == 0)
         rc = bench_fill(b->x, &b->weight, format_code_bytes(f, weights), 0x3c123c21, e);
     if (rc == 0)
@@ -121,23 +127,158 @@ static int measure_ways(struct bench *b, uint32_t n, uint32_t format, uint32_t r
     return rc;
 }
 
+enum { MAX_CHAIN = 64 };
+struct chain {
+    struct bench *b; /* its vectors */
+    struct exec_buffer weight[MAX_CHAIN], groups[MAX_CHAIN];
+    struct linear op[MAX_CHAIN];
+    uint32_t n;
+};
+
+/* The host's time of `rounds` through the chain. */
+static int run_chain(const struct chain *c, uint32_t n, uint32_t rounds, uint64_t *ns, struct moeflux_err *e)
+{
+    struct exec *x = c->b->x;
+    exec_begin(x);
+    for (uint32_t i = 0; i < rounds * c->n; i++) {
+        const struct linear *op = &c->op[i % c->n];
+        const struct linear_call call = {.x = c->b->in.address,
+                                         .norm = c->b->norm.address,
+                                         .y = c->b->out.address,
+                                         .x_stride = op->cols,
+                                         .y_stride = op->rows,
+                                         .n = n,
+                                         .eps = 1e-6f};
+        linear_run(op, x, &call);
+    }
+    uint64_t start = clock_ns();
+    int rc = exec_finish(x, e);
+    *ns = clock_ns() - start;
+    return rc;
+}
+
+/* The median of `reps`. */
+static int measure_chain(const struct chain *c, uint32_t n, uint32_t reps, const char *name,
+                         struct moeflux_err *e)
+{
+    enum { MAX_REPS = 64, ROUNDS = 20 };
+    double us[MAX_REPS];
+    int rc = 0;
+    reps = reps < MAX_REPS ? reps : MAX_REPS;
+    for (uint32_t i = 0; rc == 0 && i < reps; i++) {
+        uint64_t one = 0, all = 0;
+        rc = run_chain(c, n, 1, &one, e);
+        if (rc == 0)
+            rc = run_chain(c, n, 1 + ROUNDS, &all, e);
+        us[i] = (double)(all - one) / 1e3 / ROUNDS / c->n;
+    }
+    if (rc < 0)
+        return rc;
+    const struct linear *op = &c->op[0];
+    double bytes = (double)format_all_bytes(format_of(op->w[0].format), (uint64_t)op->rows * op->cols);
+    double median = bench_median(us, reps);
+    printf("%6ux%-5u %u token%s %-34s %8.2f us (least %.2f) %6.0f GB/s\n", op->rows, op->cols, n,
+           n == 1 ? "" : "s", name, median, us[0], bytes / median / 1e3);
+    fflush(stdout);
+    return 0;
+}
+
+static int measure_shapes(struct chain *c, uint32_t format, uint32_t reps, struct moeflux_err *e)
+{
+    const struct exec_caps caps = exec_get_caps(c->b->x);
+    const struct gemv_shape shape = {c->op[0].rows, c->op[0].cols, 1, 1u << format, 1, c->op[0].rows};
+    const struct gemv_plan chosen = gemv_plan_for(c->b->x, &shape);
+    uint32_t pieces = c->op[0].cols * format_of(format)->bits / 128;
+    int rc = 0;
+    for (uint32_t lanes = 128; rc == 0 && lanes <= 512; lanes *= 2)
+        for (uint32_t split = 1; rc == 0 && split <= 8; split *= 2)
+            for (uint32_t rows = 1; rc == 0 && rows <= 4; rows *= 2) {
+                uint32_t steps = div_up(pieces, split * caps.subgroup_size);
+                struct gemv_plan p = chosen;
+                if (lanes < split * caps.subgroup_size || lanes > caps.max_workgroup || steps > 4)
+                    continue;
+                p.spec[GEMV_WORKGROUP] = lanes;
+                p.spec[GEMV_ROWS] = rows;
+                p.spec[GEMV_SPLIT] = split;
+                p.spec[GEMV_STEPS] = steps;
+                p.workgroup_rows = lanes / caps.subgroup_size / split * rows;
+                char name[64];
+                snprintf(name, sizeof name, "%s%u lanes, split %u, %u rows, %u groups",
+                         memcmp(&p, &chosen, sizeof p) == 0 ? "*" : "", lanes, split, rows,
+                         div_up(c->op[0].rows, p.workgroup_rows));
+                for (uint32_t i = 0; rc == 0 && i < c->n; i++) {
+                    struct linear_plan *plan = &c->op[i].gpu.paths[LINEAR_GEMV];
+                    plan->blocks = div_up(c->op[i].rows, p.workgroup_rows);
+                    rc = gemv_kernel(c->b->x, &plan->kernel, "linear_decode_token",
+                                     sizeof(struct linear_decode_token_args), p.spec, GEMV_N_SPEC, e);
+                }
+                if (rc == 0)
+                    rc = measure_chain(c, 1, reps, name, e);
+            }
+    return rc;
+}
+
+static int chain(struct bench *b, uint32_t length, bool shapes, uint32_t n, uint32_t format, uint32_t reps,
+                 struct moeflux_err *e)
+{
+    struct chain c = {.b = b, .n = length};
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < length; i++) {
+        struct weights w = b->op.w[0];
+        rc = bench_fill(b->x, &c.weight[i], b->weight.bytes, 0x3c123c21, e);
+        if (rc == 0)
+            rc = bench_fill(b->x, &c.groups[i], b->groups.bytes, 0x3c003c00, e);
+        w.weight = c.weight[i].address;
+        w.scales = w.biases = c.groups[i].address;
+        if (rc == 0)
+            rc = linear_open(&c.op[i], b->x, &w, 1, e);
+    }
+    if (rc == 0)
+        rc = measure_chain(&c, n, reps, "", e);
+    if (rc == 0 && shapes)
+        rc = measure_shapes(&c, format, reps, e);
+    for (uint32_t i = 0; i < length; i++) {
+        linear_close(&c.op[i], b->x);
+        exec_buffer_free(b->x, &c.weight[i]);
+        exec_buffer_free(b->x, &c.groups[i]);
+    }
+    return rc;
+}
+
+/* A flag with a value; -1: it is not next. */
+static long take_value(int *argc, char ***argv, const char *name)
+{
+    long v = -1;
+    if (*argc > 2 && strcmp((*argv)[1], name) == 0) {
+        v = strtol((*argv)[2], NULL, 10);
+        *argc -= 2;
+        *argv += 2;
+    }
+    return v;
+}
+
+static bool take_flag(int *argc, char ***argv, const char *name)
+{
+    bool is_next = *argc > 1 && strcmp((*argv)[1], name) == 0;
+    *argc -= is_next;
+    *argv += is_next;
+    return is_next;
+}
+
 int main(int argc, char **argv)
 {
     const char *device = NULL;
-    bool ways = false;
     if (argc > 2 && strcmp(argv[1], "--device") == 0) {
         device = argv[2];
         argc -= 2;
         argv += 2;
     }
-    if (argc > 1 && strcmp(argv[1], "--ways") == 0) {
-        ways = true;
-        argc--;
-        argv++;
-    }
-    if (argc < 4)
-        return fprintf(stderr,
-                       "usage: bench_linear [--device D] [--ways] ROWS COLS TOKENS [FORMAT [REPS]]\n"),
+    bool ways = take_flag(&argc, &argv, "--ways");
+    long length = take_value(&argc, &argv, "--chain");
+    bool shapes = take_flag(&argc, &argv, "--shapes");
+    if (argc < 4 || length == 0 || length > MAX_CHAIN)
+        return fprintf(stderr, "usage: bench_linear [--device D] [--ways | --chain N [--shapes]] ROWS COLS "
+                               "TOKENS [FORMAT [REPS]]\n"),
                2;
     uint32_t v[5] = {0, 0, 0, FORMAT_Q4, 5};
     for (int i = 1; i < argc && i <= 5; i++)
@@ -146,18 +287,21 @@ int main(int argc, char **argv)
     struct bench b = {0};
     struct bench_time time, best = {0};
     uint64_t start = clock_ns();
-    int rc = prepare(&b, device, v[0], v[1], v[2], v[3] & 3, &e);
+    bool is_chain = length > 0;
+    int rc = prepare(&b, device, v[0], v[1], v[2], v[3] & 3, !is_chain, &e);
     double opened = (double)(clock_ns() - start) / 1e9;
     if (rc == 0 && ways)
         rc = measure_ways(&b, v[2], v[3] & 3, v[4], &e);
-    for (uint32_t i = 0; rc == 0 && !ways && i < v[4]; i++) {
+    if (rc == 0 && is_chain)
+        rc = chain(&b, (uint32_t)length, shapes, v[2], v[3] & 3, v[4], &e);
+    for (uint32_t i = 0; rc == 0 && !ways && !is_chain && i < v[4]; i++) {
         rc = run(&b, v[2], false, &time, &e);
         bench_keep(&best, &time);
     }
     if (rc < 0)
         return fprintf(stderr, "bench_linear: %s\n", e.text), 1;
     double work = (double)v[0] * v[1] * v[2];
-    if (!ways)
+    if (!ways && !is_chain)
         printf("%ux%u, %u tokens: %.3f ms, %.2f G/s, %.2f G/s of processor time (open %.2f s)\n", v[0], v[1],
                v[2], (double)best.device_ns / 1e6, work / (double)best.device_ns,
                work / (double)best.processor_ns, opened);

@@ -39,7 +39,7 @@ static void count_runs(void *ctx, const char *kernel, uint64_t times)
 static bool is_variant(const char *kernel)
 {
     const char *suffix = strrchr(kernel, '_');
-    return suffix && strcmp(suffix, "_coop") == 0;
+    return suffix && (strcmp(suffix, "_coop") == 0 || strcmp(suffix, "_denorm") == 0);
 }
 
 /* Runs the cases in which the first of `kernels` takes part: none fails, and all of `kernels` ran on the device, except
@@ -83,8 +83,9 @@ static void cast_f16_agrees_with_its_reference(void **state)
 static void linear_and_matvec_transposed_agree_with_their_references(void **state)
 {
     (void)state;
-    CHECK("linear_prefill", "linear_decode", "linear_plain", "matvec_transposed_groups",
-          "matvec_transposed_plain", "linear_prefill_coop");
+    CHECK("linear_prefill", "linear_decode", "linear_decode_token", "linear_plain",
+          "matvec_transposed_groups", "matvec_transposed_plain", "linear_prefill_coop",
+          "linear_decode_denorm", "linear_decode_token_denorm");
 }
 
 static void router_softmax_and_router_sigmoid_agree_with_their_references(void **state)
@@ -99,7 +100,7 @@ static void experts_up_and_experts_down_agree_with_their_references(void **state
     (void)state;
     CHECK("experts_decode_up", "experts_decode_down", "experts_prefill_sort", "experts_prefill_up",
           "experts_prefill_down", "experts_prefill_mix", "experts_prefill_up_coop",
-          "experts_prefill_down_coop");
+          "experts_prefill_down_coop", "experts_decode_up_denorm", "experts_decode_down_denorm");
 }
 
 static void delta_agrees_with_its_reference(void **state)

@@ -5,7 +5,9 @@
 #include <string.h>
 
 #include "check.h"
+#include "args.h"
 #include "exec/exec.h"
+#include "ops/experts.h"
 #include "ops/router.h"
 
 enum { MAX_EXPERTS = 16, MAX_K = 8 };
@@ -185,6 +187,122 @@ static void as_many_as_there_are_can_be_chosen(void **state)
                                     .weights = {0.9f, 0.8f, 0.7f, 0.3f}});
 }
 
+/* Experts of zeros, whose first half makes the choice, if the device has it so. */
+struct chooser {
+    struct router router;
+    struct experts experts;
+    struct exec_buffer zeros, table, act, idx, weights, x, norm;
+};
+
+static void make(struct exec *x, struct exec_buffer *b, uint64_t bytes)
+{
+    struct moeflux_err e = {0};
+    uint8_t *zeros = test_calloc(bytes, 1);
+    check_ok(exec_buffer_new(x, b, EXEC_DEVICE, bytes, &e), &e);
+    check_ok(exec_write(x, b, 0, zeros, bytes, &e), &e);
+    test_free(zeros);
+}
+
+static void open_chooser(struct chooser *c, struct exec *x, const struct router_shape *r)
+{
+    enum { WIDTH = 64 };
+    struct moeflux_err e = {0};
+    const struct experts_shape shape = {.n_experts = r->n_experts,
+                                        .top_k = r->top_k,
+                                        .hidden = WIDTH,
+                                        .inner = WIDTH,
+                                        .up_format = FORMAT_F32,
+                                        .down_format = FORMAT_F32,
+                                        .down_formats = 1u << FORMAT_F32,
+                                        .eps = 1e-6f,
+                                        .chooses = true,
+                                        .norm_topk = r->norm};
+    check_ok(router_open(&c->router, x, r, &e), &e);
+    check_ok(experts_open(&c->experts, x, &shape, &e), &e);
+    make(x, &c->zeros, 4 * WIDTH * WIDTH);
+    make(x, &c->table, 8 * (uint64_t)r->n_experts);
+    for (uint32_t i = 0; i < r->n_experts; i++)
+        check_ok(exec_write(x, &c->table, 8 * (uint64_t)i, &c->zeros.address, 8, &e), &e);
+    make(x, &c->act, 4 * experts_act_row(&shape));
+    make(x, &c->idx, 4 * (uint64_t)r->top_k);
+    make(x, &c->weights, 4 * (uint64_t)r->top_k);
+    make(x, &c->x, 4 * WIDTH);
+    make(x, &c->norm, 4 * WIDTH);
+}
+
+static void close_chooser(struct chooser *c, struct exec *x)
+{
+    struct exec_buffer *all[] = {&c->zeros, &c->table, &c->act, &c->idx, &c->weights, &c->x, &c->norm};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        exec_buffer_free(x, all[i]);
+}
+
+static void choose(struct chooser *c, struct exec *x, const float *raw, uint32_t *chosen, float *w)
+{
+    struct moeflux_err e = {0};
+    const struct router_shape *r = &c->router.shape;
+    struct exec_buffer logits;
+    write_floats(x, &logits, raw, r->n_experts);
+    exec_begin(x);
+    experts_run_up(&c->experts, x,
+                   &(struct experts_call){.x = c->x.address,
+                                          .norm = c->norm.address,
+                                          .table = c->table.address,
+                                          .idx = c->idx.address,
+                                          .weights = c->weights.address,
+                                          .act = c->act.address,
+                                          .router = &c->router,
+                                          .shared_in = logits.address,
+                                          .shared_stride = r->n_experts,
+                                          .n = 1,
+                                          .chunk = 1});
+    check_ok(exec_finish(x, &e), &e);
+    check_ok(exec_read(x, &c->idx, 0, chosen, r->top_k * sizeof *chosen, &e), &e);
+    check_ok(exec_read(x, &c->weights, 0, w, r->top_k * sizeof *w, &e), &e);
+    exec_buffer_free(x, &logits);
+}
+
+/* Logits of kind: all different, few different ones, all the same, one of them broken. */
+static void draw_logits(float *raw, uint32_t n, int kind)
+{
+    static const float broken[] = {NAN, INFINITY, -INFINITY, 0};
+    for (uint32_t i = 0; i < n; i++) {
+        float v = (float)(random() % 20000) / 1000.0f - 10.0f;
+        raw[i] = kind == 0 ? v : kind == 1 ? roundf(v / 5) : -0.25f;
+    }
+    if (kind > 2)
+        raw[(uint32_t)random() % n] = broken[kind - 3];
+    if (kind == 3) /* of either sign */
+        raw[(uint32_t)random() % n] = copysignf(NAN, -1);
+}
+
+/* Streaming depends on it: there the router's own kernel makes the choice. */
+static void experts_choose_as_the_router_does_bit_by_bit(void **state)
+{
+    (void)state;
+    enum { MOST = 300, KINDS = 7, ROUNDS = 4 };
+    static const struct router_shape shapes[] = {
+        {5, 2, true, false, 0, 0, 0}, {256, 8, true, false, 0, 0, 0}, {MOST, 10, false, false, 0, 0, 0}};
+    for (int i = 0; i < 3; i++) {
+        struct exec *x = open_device(i);
+        for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++) {
+            struct chooser c;
+            open_chooser(&c, x, &shapes[k]);
+            for (int round = 0; round < KINDS * ROUNDS; round++) {
+                float raw[MOST], bias[MOST] = {0}, w[MOST], w_experts[MOST];
+                uint32_t idx[MOST], idx_experts[MOST], top_k = shapes[k].top_k;
+                draw_logits(raw, shapes[k].n_experts, round % KINDS);
+                route(x, &shapes[k], raw, bias, idx, w);
+                choose(&c, x, raw, idx_experts, w_experts);
+                assert_memory_equal(idx, idx_experts, top_k * sizeof *idx);
+                assert_memory_equal(w, w_experts, top_k * sizeof *w);
+            }
+            close_chooser(&c, x);
+        }
+        exec_close(x);
+    }
+}
+
 static void shapes_that_make_no_sense_are_refused(void **state)
 {
     (void)state;
@@ -214,6 +332,7 @@ int main(void)
         cmocka_unit_test(weights_may_stay_scores),
         cmocka_unit_test(as_many_as_there_are_can_be_chosen),
         cmocka_unit_test(a_nan_among_the_logits_reaches_every_weight),
+        cmocka_unit_test(experts_choose_as_the_router_does_bit_by_bit),
         cmocka_unit_test(shapes_that_make_no_sense_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -22,26 +22,17 @@ const uint ROW_STEP = WORKGROUP / PARTS;
 const uint ROWS = (V_DIM + ROW_STEP - 1) / ROW_STEP; // of a lane
 const uint COLS = (K_DIM + PARTS - 1) / PARTS;       // of a lane
 const uint OUTS = (V_DIM + WORKGROUP - 1) / WORKGROUP; // of an invocation
+const uint CHANNELS = 2 * K_DIM + V_DIM;
+const uint CONVS = (CHANNELS + WORKGROUP - 1) / WORKGROUP; // likewise
+const uint MIDDLE = WORKGROUP / SUBGROUP / 2 * SUBGROUP;
+const bool BY_FOURS = K_DIM % (4 * PARTS) == 0;
 
 layout(push_constant, std430) uniform Args { delta_args a; };
 
 #include "delta.glsl"
 
-// silu of the causal convolution at token t.
-float convolved(uint t, uint channel)
-{
-    float x[TAPS], w[TAPS], y = 0.0;
-    [[unroll]] for (uint j = 0; j < TAPS; j++) {
-        x[j] = before_conv(t + j, channel);
-        w[j] = F32s(a.conv).v[channel * TAPS + j];
-    }
-    [[unroll]] for (uint j = 0; j < TAPS; j++)
-        y = fma(x[j], w[j], y);
-    return silu(y);
-}
-
 // A head's channels after the convolution: q, k, v.
-shared float conv_out[2 * K_DIM + V_DIM];
+shared float conv_out[CHANNELS];
 shared float core[V_DIM];
 
 // The model's channel that stands at place c of conv_out.
@@ -55,87 +46,147 @@ uint channel_of(uint head, uint c)
     return 2 * a.n_k * K_DIM + head * V_DIM + c - 2 * K_DIM;
 }
 
-void convolve(uint head, uint token)
+// What an invocation convolves at the i-th of its places: token t and its predecessors, oldest first, and the taps.
+float tap_x[CONVS][TAPS], tap_w[CONVS][TAPS];
+
+uint place(uint i)
 {
-    for (uint c = gl_LocalInvocationID.x; c < 2 * K_DIM + V_DIM; c += WORKGROUP) {
-        conv_out[c] = convolved(token, channel_of(head, c));
+    return i * WORKGROUP + gl_LocalInvocationID.x;
+}
+
+void load_taps(uint head, uint t)
+{
+    [[unroll]] for (uint i = 0; i < CONVS; i++) {
+        if (place(i) >= CHANNELS)
+            break;
+        uint channel = channel_of(head, place(i));
+        [[unroll]] for (uint j = 0; j < TAPS; j++) {
+            tap_x[i][j] = before_conv(t + j, channel);
+            tap_w[i][j] = F32s(a.conv).v[channel * TAPS + j];
+        }
     }
 }
 
-// The last invocations start: in a large workgroup they have nothing to convolve.
+// silu of the causal convolution.
+void convolve()
+{
+    [[unroll]] for (uint i = 0; i < CONVS; i++) {
+        if (place(i) >= CHANNELS)
+            break;
+        float y = 0.0;
+        [[unroll]] for (uint j = 0; j < TAPS; j++)
+            y = fma(tap_x[i][j], tap_w[i][j], y);
+        conv_out[place(i)] = silu(y);
+    }
+}
+
+// What the next chunk needs of the last token and its predecessors.
 void keep_window(uint head)
 {
     bool first = head % (a.n_v / a.n_k) == 0;
-    uint start = WORKGROUP - 1 - gl_LocalInvocationID.x;
-    for (uint c = start + (first ? 0 : 2 * K_DIM); c < 2 * K_DIM + V_DIM; c += WORKGROUP) {
-        uint channel = channel_of(head, c);
-        float x[TAPS];
-        [[unroll]] for (uint i = 0; i + 1 < TAPS; i++)
-            x[i] = before_conv(a.n + i, channel);
-        [[unroll]] for (uint i = 0; i + 1 < TAPS; i++)
-            F32s(a.window_out).v[i * n_channels() + channel] = x[i];
+    [[unroll]] for (uint i = 0; i < CONVS; i++) {
+        uint c = place(i), channel = channel_of(head, min(c, CHANNELS - 1));
+        if (c < CHANNELS && (first || c >= 2 * K_DIM))
+            [[unroll]] for (uint j = 1; j < TAPS; j++)
+                F32s(a.window_out).v[(j - 1) * n_channels() + channel] = tap_x[i][j];
     }
 }
 
-// Squares' sums of q and k. The subgroups each do all of it, which is quicker than a barrier.
-vec2 qk_squares()
-{
-    float qq = 0.0, kk = 0.0;
-    for (uint c = gl_SubgroupInvocationID; c < K_DIM; c += SUBGROUP) {
-        qq += conv_out[c] * conv_out[c];
-        kk += conv_out[K_DIM + c] * conv_out[K_DIM + c];
-    }
-    return vec2(subgroupAdd(qq), subgroupAdd(kk));
-}
-
-// Squares' sum of core.
-float core_squares()
-{
-    float oo = 0.0;
-    barrier();
-    for (uint c = gl_SubgroupInvocationID; c < V_DIM; c += SUBGROUP)
-        oo += core[c] * core[c];
-    return subgroupAdd(oo);
-}
-
-// What an invocation needs of a token behind the channels, loaded early.
-struct Gates {
-    float decay_in, bias, log, beta_in;
-    float z[OUTS], norm[OUTS];
+// What all lanes need of a token, found out by the last subgroup alone: a scalar that every subgroup computes takes as long as
+// a row of the state.
+struct Scalars {
+    float decay, beta;
+    float q_scale, k_scale, kq; // kq: of the channels before they are scaled
 };
+shared Scalars scalars;
 
-void load_gates(uint head, uint token, out Gates g)
+bool is_last_subgroup()
 {
-    uint row = token * a.stride, z_at = row + n_channels() + head * V_DIM, b_at = row + n_channels() + a.n_v * V_DIM;
-    g.decay_in = F32s(a.proj).v[b_at + a.n_v + head];
-    g.beta_in = F32s(a.proj).v[b_at + head];
-    g.bias = F32s(a.dt_bias).v[head];
-    g.log = F32s(a.a_log).v[head];
-    [[unroll]] for (uint i = 0; i < OUTS; i++) {
-        uint c = min(i * WORKGROUP + gl_LocalInvocationID.x, V_DIM - 1);
-        g.z[i] = F32s(a.proj).v[z_at + c];
-        g.norm[i] = F32s(a.norm).v[c];
+    return gl_SubgroupID == WORKGROUP / SUBGROUP - 1;
+}
+
+// One load for the four: lane 0 has a, 1 its bias, 2 a_log, 3 b.
+float load_gate(uint head, uint token)
+{
+    uint lane = gl_SubgroupInvocationID, b_at = token * a.stride + n_channels() + a.n_v * V_DIM;
+    uvec2 from = lane == 1 ? a.dt_bias : lane == 2 ? a.a_log : a.proj;
+    return F32s(from).v[head + (lane == 0 ? b_at + a.n_v : lane == 3 ? b_at : 0)];
+}
+
+void find_gates(float gate)
+{
+    float step = softplus(subgroupBroadcast(gate, 0) + subgroupBroadcast(gate, 1));
+    float decay = exp_exact(-exp_exact(subgroupBroadcast(gate, 2)) * step);
+    float beta = sigmoid(subgroupBroadcast(gate, 3));
+    if (gl_SubgroupInvocationID == 0) {
+        scalars.decay = decay;
+        scalars.beta = beta;
     }
 }
 
-// Sum over the PARTS neighbouring lanes that share a row.
-float row_sum(float x)
+void find_scales()
+{
+    vec3 sum = vec3(0.0);
+    for (uint c = gl_SubgroupInvocationID; c < K_DIM; c += SUBGROUP) {
+        float q = conv_out[c], k = conv_out[K_DIM + c];
+        sum += vec3(q * q, k * k, k * q);
+    }
+    sum = subgroupAdd(sum);
+    if (gl_SubgroupInvocationID == 0) {
+        scalars.q_scale = inversesqrt(sum.x + 1e-6) * inversesqrt(float(K_DIM));
+        scalars.k_scale = inversesqrt(sum.y + 1e-6);
+        scalars.kq = sum.z;
+    }
+}
+
+// The channels that an invocation stores: those in the middle of a large workgroup have nothing else to do besides rows.
+uint out_channel(uint i)
+{
+    return i * WORKGROUP + (gl_LocalInvocationID.x + MIDDLE) % WORKGROUP;
+}
+
+// Whether a subgroup has any.
+bool has_outputs()
+{
+    return OUTS > 1 || (gl_SubgroupID * SUBGROUP + MIDDLE) % WORKGROUP < V_DIM;
+}
+
+float z[OUTS], norm[OUTS];
+
+void load_outputs(uint head, uint token)
+{
+    [[unroll]] for (uint i = 0; i < OUTS; i++) {
+        uint c = min(out_channel(i), V_DIM - 1);
+        z[i] = F32s(a.proj).v[token * a.stride + n_channels() + head * V_DIM + c];
+        norm[i] = F32s(a.norm).v[c];
+    }
+}
+
+void store_outputs(uint head, uint token)
+{
+    float squares = 0.0;
+    for (uint c = gl_SubgroupInvocationID; c < V_DIM; c += SUBGROUP)
+        squares += core[c] * core[c];
+    float factor = inversesqrt(subgroupAdd(squares) / float(V_DIM) + a.eps);
+    [[unroll]] for (uint i = 0; i < OUTS; i++) {
+        uint c = out_channel(i);
+        if (c < V_DIM)
+            F32s(a.dst).v[(token * a.n_v + head) * V_DIM + c] = core[c] * factor * norm[i] * silu(z[i]);
+    }
+}
+
+// Sums over the PARTS neighbouring lanes that share a row.
+vec2 row_sums(vec2 x)
 {
     for (uint mask = 1; mask < PARTS; mask <<= 1)
         x += subgroupShuffleXor(x, mask);
     return x;
 }
 
-// q and k of the token for this lane's columns.
-float q[COLS], k[COLS];
-
-void hold_qk(uint part, float q_scale, float k_scale)
+// Column j of a lane's share: by fours where rows come out even, so that 16 bytes are loaded at once.
+uint column(uint part, uint j)
 {
-    [[unroll]] for (uint j = 0; j < COLS; j++) {
-        uint c = j * PARTS + part;
-        q[j] = conv_out[min(c, K_DIM - 1)] * q_scale;
-        k[j] = conv_out[K_DIM + min(c, K_DIM - 1)] * k_scale;
-    }
+    return BY_FOURS ? (j / 4 * PARTS + part) * 4 + j % 4 : j * PARTS + part;
 }
 
 // Whether row `row` and column c of a lane's share exist; constants where the shares come out even.
@@ -149,64 +200,101 @@ bool has_col(uint c)
     return K_DIM % PARTS == 0 || c < K_DIM;
 }
 
+float s[ROWS][COLS]; // this lane's share of the state
+
+void load_state(uint head, uint part, uint row0)
+{
+    [[unroll]] for (uint i = 0; i < ROWS; i++) {
+        uint row = row0 + i * ROW_STEP, at = (head * V_DIM + min(row, V_DIM - 1)) * K_DIM;
+        [[unroll]] for (uint j = 0; j < COLS; j += BY_FOURS ? 4 : 1) {
+            uint c = column(part, j);
+            if (BY_FOURS) {
+                vec4 v = F32x4s(a.state).v[(at + c) / 4];
+                [[unroll]] for (uint l = 0; l < 4; l++)
+                    s[i][min(j + l, COLS - 1)] = v[l];
+            } else {
+                s[i][j] = has_row(row) && has_col(c) ? F32s(a.state).v[at + c] : 0.0;
+            }
+        }
+    }
+}
+
+void store_state(uint head, uint part, uint row0)
+{
+    [[unroll]] for (uint i = 0; i < ROWS; i++) {
+        uint row = row0 + i * ROW_STEP, at = (head * V_DIM + row) * K_DIM;
+        [[unroll]] for (uint j = 0; j < COLS; j += BY_FOURS ? 4 : 1) {
+            uint c = column(part, j), last = COLS - 1;
+            if (BY_FOURS && has_row(row))
+                F32x4s(a.state).v[(at + c) / 4] =
+                    vec4(s[i][j], s[i][min(j + 1, last)], s[i][min(j + 2, last)], s[i][min(j + 3, last)]);
+            if (!BY_FOURS && has_row(row) && has_col(c))
+                F32s(a.state).v[at + c] = s[i][j];
+        }
+    }
+}
+
+float q[COLS], k[COLS]; // this lane's columns of the token's, as they come out of the convolution
+
+void load_qk(uint part)
+{
+    [[unroll]] for (uint j = 0; j < COLS; j++) {
+        uint c = column(part, j);
+        q[j] = has_col(c) ? conv_out[min(c, K_DIM - 1)] : 0.0;
+        k[j] = has_col(c) ? conv_out[K_DIM + min(c, K_DIM - 1)] : 0.0;
+    }
+}
+
+// S k and S q of a row. As o = S_new q = decay (S q) + u (k q), both need the old state alone.
+vec2 row_products(uint i)
+{
+    vec2 sums = vec2(0.0);
+    [[unroll]] for (uint j = 0; j < COLS; j++)
+        sums = fma(vec2(s[i][j]), vec2(k[j], q[j]), sums);
+    return row_sums(sums);
+}
+
+void update_row(uint i, uint part, uint row, vec2 products)
+{
+    Scalars by = scalars;
+    float v = conv_out[2 * K_DIM + min(row, V_DIM - 1)];
+    float update = by.beta * (v - by.decay * products.x * by.k_scale) * by.k_scale;
+    [[unroll]] for (uint j = 0; j < COLS; j++)
+        s[i][j] = fma(update, k[j], by.decay * s[i][j]);
+    if (part == 0 && has_row(row))
+        core[row] = fma(update, by.kq, by.decay * products.y) * by.q_scale;
+}
+
 void main()
 {
     uint head = gl_WorkGroupID.x, part = gl_LocalInvocationID.x % PARTS, row0 = gl_LocalInvocationID.x / PARTS;
-    float s[ROWS][COLS];
-    [[unroll]] for (uint i = 0; i < ROWS; i++) {
-        uint row = row0 + i * ROW_STEP;
-        [[unroll]] for (uint j = 0; j < COLS; j++) {
-            uint c = j * PARTS + part;
-            s[i][j] = has_row(row) && has_col(c) ? F32s(a.state).v[(head * V_DIM + row) * K_DIM + c] : 0.0;
-        }
-    }
-
-    keep_window(head);
     for (uint t = 0; t < a.n; t++) {
-        Gates g;
-        load_gates(head, t, g);
-        convolve(head, t);
+        // All loads come before the first store and the first wait.
+        float gate = is_last_subgroup() ? load_gate(head, t) : 0.0;
+        load_taps(head, t);
+        if (has_outputs())
+            load_outputs(head, t);
+        if (t == 0)
+            load_state(head, part, row0);
+        convolve();
+        if (is_last_subgroup())
+            find_gates(gate);
         barrier();
-        vec2 squares = qk_squares();
-        float q_scale = inversesqrt(squares.x + 1e-6) * inversesqrt(float(K_DIM));
-        float k_scale = inversesqrt(squares.y + 1e-6);
-        float decay = exp_exact(-exp_exact(g.log) * softplus(g.decay_in + g.bias));
-        float beta = sigmoid(g.beta_in);
-
-        hold_qk(part, q_scale, k_scale);
-
-        [[unroll]] for (uint i = 0; i < ROWS; i++) {
-            uint row = row0 + i * ROW_STEP;
-            float m = 0.0, o = 0.0;
-            [[unroll]] for (uint j = 0; j < COLS; j++) {
-                s[i][j] *= decay;
-                m = fma(s[i][j], k[j], m);
-            }
-            m = row_sum(m);
-            float update = beta * ((has_row(row) ? conv_out[2 * K_DIM + min(row, V_DIM - 1)] : 0.0) - m);
-            // Columns past K_DIM hold 0 and are not stored; they must not reach the sums.
-            [[unroll]] for (uint j = 0; j < COLS; j++) {
-                s[i][j] = has_col(j * PARTS + part) ? fma(update, k[j], s[i][j]) : 0.0;
-                o = fma(s[i][j], q[j], o);
-            }
-            o = row_sum(o);
-            if (part == 0 && has_row(row))
-                core[row] = o;
+        if (is_last_subgroup())
+            find_scales();
+        load_qk(part);
+        vec2 products[ROWS];
+        [[unroll]] for (uint i = 0; i < ROWS; i++)
+            products[i] = row_products(i);
+        barrier();
+        [[unroll]] for (uint i = 0; i < ROWS; i++)
+            update_row(i, part, row0 + i * ROW_STEP, products[i]);
+        if (t + 1 == a.n) {
+            keep_window(head);
+            store_state(head, part, row0);
         }
-        float factor = inversesqrt(core_squares() / float(V_DIM) + a.eps);
-        [[unroll]] for (uint i = 0; i < OUTS; i++) {
-            uint c = i * WORKGROUP + gl_LocalInvocationID.x;
-            if (c < V_DIM)
-                F32s(a.dst).v[(t * a.n_v + head) * V_DIM + c] = core[c] * factor * g.norm[i] * silu(g.z[i]);
-        }
-    }
-
-    [[unroll]] for (uint i = 0; i < ROWS; i++) {
-        uint row = row0 + i * ROW_STEP;
-        [[unroll]] for (uint j = 0; j < COLS; j++) {
-            uint c = j * PARTS + part;
-            if (has_row(row) && has_col(c))
-                F32s(a.state).v[(head * V_DIM + row) * K_DIM + c] = s[i][j];
-        }
+        barrier();
+        if (has_outputs())
+            store_outputs(head, t);
     }
 }

@@ -1,93 +1,186 @@
 // experts/decode_down.comp - the second half of the feed-forward part, with the residual:
-//   x[t] += sum_k weights[t][k] down_{idx[t][k]} act[t][k]  +  w_t shared_down (silu(g_t) * u_t)
-// g_t, u_t: what the router's product wrote behind the router logits (shared_in); w_t = sigmoid of the logit before
-// them, or 1 where the shared expert has no gate.
+//   x[t] += sum_k weights[t][k] down_{idx[t][k]} act[t][k]  +  shared_down act[t][top_k]
+// decode_up.comp left the activations, w_t multiplied into the shared expert's, and where the experts lie. With shared_in
+// the router's product made the shared expert's gate and up rows, g_t and u_t behind its logits: act[t][top_k] is
+// w_t silu(g_t) * u_t; w_t = sigmoid of the logit before them, or 1 where the shared expert has no gate.
 //
-// The activations of all chosen experts and of the shared one, weights multiplied in, stand one after the other in
-// shared memory as one long vector (tiles of TILE columns), so that every row is a single sum: experts in the
-// router's order, then the shared one. Grid: x = row blocks of `hidden`, y = tokens. float32 sums. Tolerance 1e-5.
+// A slot is an expert in the router's order, then the shared one. TEAMS subgroups compute a slot, each its own rows: LANES
+// lanes share a row's columns, ROWS rows a lane, one 16-byte piece after the other. Rows are summed over a slot's columns,
+// then over the slots in order, then the residual. Slots that have no subgroup come in further rounds, columns that shared
+// memory has no room for as well. Grid: x = row blocks of `hidden`, y = tokens. float32 sums. Tolerance 1e-5.
 #version 460
 #include "lib/memory.glsl"
 #include "lib/gemv.glsl"
 #include "lib/math.glsl"
 
+layout(constant_id = 12) const uint LANES = 16; // a power of two, at most SUBGROUP
+layout(constant_id = 13) const uint TEAMS = 1;
+
+const uint SLOTS = SUBGROUPS / TEAMS;          // of a round
+const uint AREA = TILE / SLOTS;                // columns of a slot in shared memory, a multiple of PRODUCT_COLS
+const uint SIDE = SUBGROUP / LANES;            // rows that lie side by side in a subgroup
+const uint GROUP_ROWS = TEAMS * SIDE * ROWS;   // of a workgroup
+const uint OUTS = (GROUP_ROWS + WORKGROUP - 1) / WORKGROUP;
+
 layout(push_constant, std430) uniform Args { experts_decode_down_args a; };
 
-// Where the shared expert's columns start, in the long vector and in the tile [from, from + n).
-uint routed_cols()
+shared float sums[SLOTS * GROUP_ROWS];
+
+// Rows of a subgroup's matrix: first, first + SIDE, ...
+uint first_row()
 {
-    return a.top_k * a.inner;
+    return gl_WorkGroupID.x * GROUP_ROWS + gl_SubgroupID % TEAMS * SIDE * ROWS + gl_SubgroupInvocationID / LANES;
 }
 
-uint routed_in_tile(uint from, uint n)
+struct Slot {
+    uvec2 weight, scales, biases;
+    uint format, cols;
+    float factor;
+};
+
+Slot slot_of(uint token, uint slot)
 {
-    return min(max(routed_cols(), from) - from, n);
+    Slot s = Slot(a.shared_w, a.shared_s, a.shared_b, a.shared_format, a.shared_inner, 1.0);
+    if (slot < a.top_k) {
+        uint at = token * a.top_k + slot;
+        uvec2 expert = Addrs(addr_add(a.act, 4 * a.n * a.act_stride)).v[at];
+        s = Slot(addr_add(expert, a.down_w), addr_add(expert, a.down_s), addr_add(expert, a.down_b), a.format, a.inner,
+                 F32s(a.weights).v[at]);
+    }
+    s.cols = slot < a.end_slot ? s.cols : 0;
+    return s;
 }
 
-// The routed experts' columns of the tile, weights multiplied in.
-void load_routed(uint token, uint from, uint n)
+// Columns of a slot from `from` on that are in shared memory.
+uint cols_here(Slot s, uint from)
 {
-    uint n4 = routed_in_tile(from, n) / 4, at = (token * routed_cols() + from) / 4;
-    for (uint first = gl_LocalInvocationID.x; first < n4; first += LOADS * WORKGROUP) {
-        vec4 v[LOADS];
-        float w[LOADS];
-        [[unroll]] for (uint j = 0; j < LOADS; j++) {
-            uint i = min(first + j * WORKGROUP, n4 - 1);
-            v[j] = F32x4s(a.act).v[at + i];
-            w[j] = F32s(a.weights).v[token * a.top_k + (from + 4 * i) / a.inner];
-        }
-        [[unroll]] for (uint j = 0; j < LOADS; j++)
-            if (first + j * WORKGROUP < n4)
-                xs_put(0, first + j * WORKGROUP, v[j] * w[j]);
+    return min(max(s.cols, from) - from, AREA);
+}
+
+void load_rows(out Step p, const uint format, Slot s, uint piece)
+{
+    p.odd = 0;
+    [[unroll]] for (uint r = 0; r < ROWS; r++)
+        load_piece(p, r, format, s.weight, s.scales, s.biases, min(first_row() + r * SIDE, a.hidden - 1) * s.cols,
+                   piece);
+}
+
+void fetch_slot_as(const uint format, Slot s, uint from)
+{
+    uint cols = 4 * piece_vecs(format), pieces = cols_here(s, from) / cols;
+    uint i = gl_SubgroupInvocationID % LANES;
+    if (i < pieces)
+        load_rows(now, format, s, from / cols + i);
+    if (i + LANES < pieces)
+        load_rows(next, format, s, from / cols + i + LANES);
+}
+
+void add_slot_as(inout float acc[MAX_ACC], const uint format, Slot s, uint from)
+{
+    uint vecs = piece_vecs(format), pieces = cols_here(s, from) / (4 * vecs);
+    uint area = gl_SubgroupID / TEAMS * AREA / 4;
+    [[dont_unroll]] for (uint i = gl_SubgroupInvocationID % LANES; i < pieces; i += LANES) {
+        add_step(acc, format, now, area + i * vecs);
+        now = next;
+        if (i + 2 * LANES < pieces)
+            load_rows(next, format, s, from / (4 * vecs) + i + 2 * LANES);
     }
 }
 
-// The shared expert's columns of the tile; the last invocations start, the first have most of the routed ones.
-void load_shared(uint token, uint from, uint n)
+void fetch_slot(Slot s, uint from)
 {
-    uint i = token * a.shared_stride + a.shared_at, before = routed_in_tile(from, n);
-    for (uint c = before + 4 * (WORKGROUP - 1 - gl_LocalInvocationID.x); c < n; c += 4 * WORKGROUP) {
-        uint g = i + from + c - routed_cols();
-        vec4 v, u;
-        float gate = F32s(a.shared_in).v[i - a.is_gated];
-        [[unroll]] for (uint j = 0; j < 4; j++) {
-            v[j] = F32s(a.shared_in).v[g + j];
-            u[j] = F32s(a.shared_in).v[g + a.shared_inner + j];
-        }
-        gate = a.is_gated != 0 ? sigmoid(gate) : 1.0;
-        [[unroll]] for (uint j = 0; j < 4; j++)
-            v[j] = gate * silu(v[j]) * u[j];
-        xs_put(0, c / 4, v);
+    BY_FORMAT(s.format, fetch_slot_as(FORMAT, s, from))
+}
+
+void add_slot(inout float acc[MAX_ACC], Slot s, uint from)
+{
+    BY_FORMAT(s.format, add_slot_as(acc, FORMAT, s, from))
+}
+
+// Four columns of the shared expert's activations, from the rows of the router's product.
+vec4 shared_act(uint token, uint col)
+{
+    uint i = token * a.shared_stride + a.shared_at, g = i + col;
+    float gate = 1.0;
+    vec4 v, u;
+    [[unroll]] for (uint j = 0; j < 4; j++) {
+        v[j] = F32s(a.shared_in).v[g + j];
+        u[j] = F32s(a.shared_in).v[g + a.shared_inner + j];
+    }
+    if (a.is_gated != 0)
+        gate = sigmoid(F32s(a.shared_in).v[i - 1]);
+    [[unroll]] for (uint j = 0; j < 4; j++)
+        v[j] = gate * silu(v[j]) * u[j];
+    return v;
+}
+
+// Columns from `from` on of the round's slots, from `first` on.
+void load_acts(uint token, uint first, uint from)
+{
+    for (uint i = gl_LocalInvocationID.x; i < SLOTS * AREA / 4; i += WORKGROUP) {
+        uint slot = first + i / (AREA / 4), col = from + 4 * (i % (AREA / 4));
+        if (slot >= a.end_slot || col >= (slot < a.top_k ? a.inner : a.shared_inner))
+            continue;
+        if (slot == a.top_k && !addr_is_null(a.shared_in))
+            xs_put(0, i, shared_act(token, col));
+        else
+            xs_put(0, i, F32x4s(a.act).v[(token * a.act_stride + slot * a.inner + col) / 4]);
     }
 }
 
-#include "experts/decode_down_lanes.glsl"
+// A row's sum over the lanes that share it, for the slot of this subgroup.
+void share_rows(float acc[MAX_ACC], float factor)
+{
+    [[unroll]] for (uint r = 0; r < ROWS; r++) {
+        float v = acc[r];
+        [[unroll]] for (uint mask = 1; mask < LANES; mask <<= 1)
+            v += subgroupShuffleXor(v, mask);
+        if (gl_SubgroupInvocationID % LANES == 0)
+            sums[gl_SubgroupID / TEAMS * GROUP_ROWS + gl_SubgroupID % TEAMS * SIDE * ROWS + r * SIDE +
+                 gl_SubgroupInvocationID / LANES] = v * factor;
+    }
+}
+
+uint out_row(uint i)
+{
+    return i * WORKGROUP + gl_LocalInvocationID.x;
+}
+
+bool has_out(uint i)
+{
+    return out_row(i) < GROUP_ROWS && gl_WorkGroupID.x * GROUP_ROWS + out_row(i) < a.hidden;
+}
 
 void main()
 {
-    uint token = gl_WorkGroupID.y;
-    uint row = gl_WorkGroupID.x * (SUBGROUPS / SPLIT) * BLOCK_ROWS + block_row();
-    uint total = a.top_k * a.inner + a.shared_inner;
-    float acc[MAX_ACC];
-    [[unroll]] for (uint r = 0; r < ROWS; r++)
-        acc[r] = 0.0;
-
-    for (uint from = 0; from < total; from += TILE) {
-        uint n = min(TILE, total - from);
-        fetch_tile(token, row, from, n);
-        if (from > 0)
+    uint token = gl_WorkGroupID.y, x_at = token * a.hidden + gl_WorkGroupID.x * GROUP_ROWS;
+    uint longest = max(a.inner, a.shared_inner);
+    float before[OUTS], total[OUTS];
+    [[unroll]] for (uint i = 0; i < OUTS; i++) {
+        before[i] = has_out(i) ? F32s(a.x).v[x_at + out_row(i)] : 0.0;
+        total[i] = 0.0;
+    }
+    for (uint first = a.first_slot; first < a.end_slot; first += SLOTS) {
+        Slot s = slot_of(token, first + gl_SubgroupID / TEAMS);
+        float acc[MAX_ACC];
+        [[unroll]] for (uint r = 0; r < ROWS; r++)
+            acc[r] = 0.0;
+        for (uint from = 0; from < longest; from += AREA) {
+            fetch_slot(s, from);
+            if (first > a.first_slot || from > 0)
+                barrier();
+            load_acts(token, first, from);
             barrier();
-        load_routed(token, from, n);
-        load_shared(token, from, n);
+            add_slot(acc, s, from);
+        }
+        share_rows(acc, s.factor);
         barrier();
-        if (row < a.hidden)
-            add_tile(acc, token, row, from, n);
+        [[unroll]] for (uint i = 0; i < OUTS; i++)
+            if (has_out(i))
+                for (uint k = 0; k < min(SLOTS, a.end_slot - first); k++)
+                    total[i] += sums[k * GROUP_ROWS + out_row(i)];
     }
-
-    finish_product(acc);
-    [[unroll]] for (uint r = 0; r < ROWS; r++) {
-        uint mine = row + lane_row(r);
-        if (lane_stores(r) && mine < a.hidden)
-            F32s(a.x).v[token * a.hidden + mine] += acc[r];
-    }
+    [[unroll]] for (uint i = 0; i < OUTS; i++)
+        if (has_out(i))
+            F32s(a.x).v[x_at + out_row(i)] = before[i] + total[i];
 }

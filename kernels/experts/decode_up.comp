@@ -1,7 +1,12 @@
-// experts/decode_up.comp - the first half of the chosen experts: act[t][k] = silu(gate p) * (up p), p = rms(x[t]) * norm,
-// gate and up [inner][hidden] of expert idx[t][k], found through the layer's table of addresses.
+// experts/decode_up.comp - the first half of the chosen experts and of the shared one, p = rms(x[t]) * norm:
+//   act[t][k] = silu(gate p) * (up p), gate and up [inner][hidden] of expert idx[t][k], found through the layer's table
+//   act[t][top_k] = w_t silu(gate p) * (up p) of the shared expert, w_t the sigmoid of its gate's logit, or 1
+// and behind all tokens' activations the addresses of their experts, so that the second half need not look them up.
 //
-// Grid: x = row blocks of `inner`, y = top_k, z = tokens. float32 sums. Tolerance 1e-5 of the largest output.
+// Grid: x = row blocks of `inner` or of the shared expert's, y = slots: the experts in the router's order, then the
+// shared one; z = tokens. float32 sums. Tolerance 1e-5 of the largest output.
+// CHOOSES: the choice is made here, as router/softmax.comp makes it. Each workgroup of a routed expert finds its own:
+// that takes less time than a dispatch. One of the last slot writes idx and weights.
 // The caller makes sure that every expert named by idx and not skipped is in the table.
 #version 460
 #define MATRICES 2
@@ -9,41 +14,96 @@
 #include "lib/gemv.glsl"
 #include "lib/math.glsl"
 
-layout(push_constant, std430) uniform Args { experts_decode_up_args a; };
+layout(constant_id = 12) const uint N_EXPERTS = 256;
+layout(constant_id = 13) const uint TOP_K = 8;
+layout(constant_id = 14) const uint SHARED = 512; // rows of the shared expert's gate and up; 0: it is not computed here
+layout(constant_id = 15) const uint IS_GATED = 0; // 1: the shared expert has a gate
+layout(constant_id = 16) const uint CHOOSES = 0;
+layout(constant_id = 17) const uint NORM_TOPK = 0; // 1: the chosen weights sum to 1
 
-float load_tile(uint token, uint from, uint n4)
+const uint PER_LANE = (N_EXPERTS + SUBGROUP - 1) / SUBGROUP;
+const uint KEEP = (TOP_K + SUBGROUP - 1) / SUBGROUP;
+
+layout(push_constant, std430) uniform Args { experts_decode_up_args a; };
+layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer SharedUps { experts_shared_up v; };
+layout(buffer_reference, std430, buffer_reference_align = 8) writeonly buffer AddrsOut { uvec2 v[]; };
+
+#include "router/choose.glsl"
+#include "router/softmax.glsl"
+
+shared uvec2 found; // where the expert of this workgroup lies
+
+// On one subgroup: finds the `slot`-th choice, and with `stores` all of them. The table's entries are loaded beside the
+// logits: looked up behind the choice, an entry would take as long again.
+void choose_expert(uint token, uint slot, bool stores)
 {
-    float squares = 0.0;
-    uint at = (token * a.hidden + from) / 4;
-    for (uint first = gl_LocalInvocationID.x; first < n4; first += LOADS * WORKGROUP) {
-        vec4 v[LOADS], w[LOADS];
-        [[unroll]] for (uint k = 0; k < LOADS; k++) {
-            uint i = min(first + k * WORKGROUP, n4 - 1);
-            v[k] = F32x4s(a.x).v[at + i];
-            w[k] = F32x4s(a.norm).v[from / 4 + i];
-        }
-        [[unroll]] for (uint k = 0; k < LOADS; k++)
-            if (first + k * WORKGROUP < n4) {
-                squares += dot(v[k], v[k]);
-                xs_put(0, first + k * WORKGROUP, v[k] * w[k]);
-            }
+    uint l[PER_LANE], kept[KEEP], kept_at[KEEP];
+    uvec2 lies[PER_LANE];
+    [[unroll]] for (uint i = 0; i < PER_LANE; i++)
+        lies[i] = Addrs(a.table).v[min(i * SUBGROUP + gl_SubgroupInvocationID, N_EXPERTS - 1)];
+    uint nans = load_logits(a.logits, token * a.stride, N_EXPERTS, l);
+    Softmax s;
+    if (stores)
+        s = softmax_of_all(l, NORM_TOPK == 0);
+    uint expert = min(choose(l, stores ? TOP_K : slot + 1, kept, kept_at), N_EXPERTS - 1);
+    [[unroll]] for (uint i = 0; i < PER_LANE; i++)
+        if (i * SUBGROUP + gl_SubgroupInvocationID == expert)
+            found = lies[i];
+    if (stores)
+        store_choice(kept, kept_at, s, NORM_TOPK != 0, nans, N_EXPERTS, TOP_K, a.idx, a.weights, token * TOP_K);
+}
+
+// Whether this workgroup writes the choice: of the shared expert's, which have nothing to find, or of the last choice's.
+bool stores_choice(uint slot)
+{
+    return gl_WorkGroupID.x == 0 && slot == (SHARED > 0 ? TOP_K : TOP_K - 1);
+}
+
+uvec2 find_expert(uint token, uint slot)
+{
+    if (CHOOSES != 0) {
+        if (gl_SubgroupID == 0 && (slot < TOP_K || stores_choice(slot)))
+            choose_expert(token, slot, stores_choice(slot));
+        barrier();
+        return found;
     }
-    return squares;
+    return slot < TOP_K ? Addrs(a.table).v[U32s(a.idx).v[token * TOP_K + slot]] : uvec2(0);
+}
+
+bool is_skipped(uint slot)
+{
+    return slot < TOP_K && slot < 64 && ((slot < 32 ? a.skip_low >> slot : a.skip_high >> (slot - 32)) & 1u) != 0;
+}
+
+void matrices_of(uvec2 expert, bool is_shared, out Matrix m[2])
+{
+    m[0] = Matrix(addr_add(expert, a.gate_w), addr_add(expert, a.gate_s), addr_add(expert, a.gate_b), a.format,
+                  a.inner, a.hidden);
+    m[1] = Matrix(addr_add(expert, a.up_w), addr_add(expert, a.up_s), addr_add(expert, a.up_b), a.format, a.inner,
+                  a.hidden);
+    if (is_shared) {
+        experts_shared_up e = SharedUps(a.shared_up).v;
+        m[0] = Matrix(e.gate_w, e.gate_s, e.gate_b, e.format, SHARED, a.hidden);
+        m[1] = Matrix(e.up_w, e.up_s, e.up_b, e.format, SHARED, a.hidden);
+    }
 }
 
 void main()
 {
-    uint token = gl_WorkGroupID.z;
-    uint k = gl_WorkGroupID.y;
-    if (((k < 32 ? a.skip_low >> k : a.skip_high >> (k - 32)) & 1u) != 0 && k < 64)
+    uint token = gl_WorkGroupID.z, slot = gl_WorkGroupID.y + a.first_slot;
+    bool is_shared = SHARED > 0 && slot == TOP_K;
+    uint first_row = gl_WorkGroupID.x * (SUBGROUPS / SPLIT) * BLOCK_ROWS, row = first_row + block_row();
+    if (is_skipped(slot) || first_row >= (is_shared ? SHARED : a.inner))
         return;
-    uint slot = token * a.top_k + k;
-    uint row = gl_WorkGroupID.x * (SUBGROUPS / SPLIT) * BLOCK_ROWS + block_row();
-    uvec2 expert = Addrs(a.table).v[U32s(a.idx).v[slot]];
-    Matrix m[2] = {Matrix(addr_add(expert, a.gate_w), addr_add(expert, a.gate_s), addr_add(expert, a.gate_b),
-                          a.format, a.inner, a.hidden),
-                   Matrix(addr_add(expert, a.up_w), addr_add(expert, a.up_s), addr_add(expert, a.up_b), a.format,
-                          a.inner, a.hidden)};
+    uint act_at = token * (TOP_K * a.inner + SHARED) + slot * a.inner;
+    float gate = 0.0;
+    if (is_shared && IS_GATED != 0)
+        gate = F32s(a.logits).v[token * a.stride + N_EXPERTS];
+    uvec2 expert = find_expert(token, slot);
+    if (!is_shared && gl_WorkGroupID.x == 0 && gl_LocalInvocationID.x == 0)
+        AddrsOut(addr_add(a.act, 4 * a.n * (TOP_K * a.inner + SHARED))).v[token * TOP_K + slot] = expert;
+    Matrix m[2];
+    matrices_of(expert, is_shared, m);
     float acc[MAX_ACC];
     float squares[4];
     squares[0] = 0.0;
@@ -55,19 +115,20 @@ void main()
         fetch_product(m, row, from, n);
         if (from > 0)
             barrier();
-        squares[0] += load_tile(token, from, n / 4);
+        squares[0] += put_vector(0, a.x, token * a.hidden, a.norm, from, n / 4);
         if (from + TILE >= a.hidden)
             share_sums(squares);
         barrier();
-        if (row < a.inner)
+        if (STEPS > 0 || row < m[0].rows)
             add_product(acc, m, row, from, n);
     }
 
     finish_product(acc);
     float factor = inversesqrt(shared_sum(0) / float(a.hidden) + a.eps);
+    float weight = is_shared && IS_GATED != 0 ? sigmoid(gate) : 1.0;
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
-        uint mine = row + lane_row(r);
-        if (lane_stores(r) && mine < a.inner)
-            F32s(a.act).v[slot * a.inner + mine] = silu(acc[r] * factor) * (acc[ROWS + r] * factor);
+        uint mine = block_start(row, m[0].rows) + lane_row(r);
+        if (lane_stores(r) && mine >= row && mine < m[0].rows)
+            F32s(a.act).v[act_at + mine] = weight * silu(acc[r] * factor) * (acc[ROWS + r] * factor);
     }
 }

@@ -5,6 +5,7 @@
 //     fetch_product   starts loading the first weights of a tile: call it before the barrier that publishes the tile
 //     add_product     adds the tile's products to the sums
 //     finish_product  ends the sums; lane_row and lane_stores say which of them a lane has to store
+// ROWS, TOKENS and MATRICES are powers of two.
 #ifndef GEMV_GLSL
 #define GEMV_GLSL
 
@@ -20,6 +21,9 @@ layout(constant_id = 3) const uint TOKENS = 1; // at most 4
 layout(constant_id = 4) const uint TILE = 2048; // columns held in shared memory at a time, a multiple of PRODUCT_COLS
 layout(constant_id = 5) const uint FORMATS = 0xffffffff; // bit f: some matrix of the dispatch is stored as FORMAT_f
 layout(constant_id = 6) const uint SPLIT = 1; // subgroups that share a block of rows, each with its columns
+// 0: a lane takes what there is in a loop. Else a row is one tile of TILE columns, of which a lane takes STEPS pieces at
+// most, in whatever format: all are loaded at once, and the loops are unrolled.
+layout(constant_id = 7) const uint STEPS = 0;
 
 const uint SUBGROUPS = WORKGROUP / SUBGROUP;
 const uint MAX_ROWS = 4, MAX_ACC = 16;
@@ -31,6 +35,30 @@ const uint MAX_ROWS = 4, MAX_ACC = 16;
 const uint LOADS = TILE > 32 * WORKGROUP ? 8 : (TILE / 4 + WORKGROUP - 1) / WORKGROUP;
 
 shared float xs_sums[TOKENS * SUBGROUPS];
+
+// Brings columns [from, from + 4 * n4) of vector t, whose first is element `at` of x, to shared memory, weighted by the norm
+// unless that is 0. Returns this invocation's sum of their squares.
+float put_vector(uint t, uvec2 x, uint at, uvec2 norm, uint from, uint n4)
+{
+    float squares = 0.0;
+    bool has_norm = !addr_is_null(norm);
+    for (uint first = gl_LocalInvocationID.x; first < n4; first += LOADS * WORKGROUP) {
+        vec4 v[LOADS], w[LOADS];
+        [[unroll]] for (uint k = 0; k < LOADS; k++) {
+            uint i = min(first + k * WORKGROUP, n4 - 1);
+            v[k] = F32x4s(x).v[(at + from) / 4 + i];
+            w[k] = vec4(1.0);
+            if (has_norm)
+                w[k] = F32x4s(norm).v[from / 4 + i];
+        }
+        [[unroll]] for (uint k = 0; k < LOADS; k++)
+            if (first + k * WORKGROUP < n4) {
+                squares += dot(v[k], v[k]);
+                xs_put(t, first + k * WORKGROUP, v[k] * w[k]);
+            }
+    }
+    return squares;
+}
 
 // This invocation's share of a sum over the workgroup for each vector. All subgroups call it before a barrier,
 // shared_sum after it.

@@ -1,26 +1,60 @@
 // gemv_lanes.glsl - the products of gemv.glsl with columns on lanes: a piece is 16 bytes of a row, 32, 16, 8 or 4
 // columns by format, or eight codes where their width is neither 4 nor 8 bits. Lanes take neighbouring pieces, SPLIT
-// subgroups a share each, and subgroup reductions end it.
+// subgroups a share each, and sums over the lanes end it.
 //
-// What a GPU waits for in a product of a few microseconds is memory and instructions, not arithmetic. So each lane has
-// two steps (a piece of each of its rows) in flight, the first ones before the barrier that publishes the vector; and
-// the code is small, loops stay loops: a dispatch finds the instruction caches filled with the kernels before it. (On
-// an H200 the same product unrolled to 44 KB of code was slower than a plain loop with half as many loads in flight.)
+// What a GPU waits for in a product of a few microseconds is memory and instructions, not arithmetic. So a lane has at
+// least two steps (a piece of each of its rows) in flight, the first ones before the barrier that publishes the vector.
+// Where a row is few steps (STEPS) all of them are, and everything is unrolled; else loops stay loops: a dispatch finds
+// the instruction caches filled with the kernels before it. (On an H200 a product unrolled to 44 KB of code was slower
+// than a plain loop with half as many loads in flight.)
 //
-// A code is put into the mantissa of a half: v = 1 + q / 2^bits. Then w = scale q + bias = S v + B, S = 2^bits scale,
-// B = bias - S, and a piece (which lies in one group) is S sum(v x) + B sum(x): three instructions a weight, one of
-// them an integer's. sum(v x) is about five times as large as the piece's true sum, so a product's rounding errors grow
-// as much, to about 1e-6 of the largest output. float32 sums: piece by piece, then lanes, then SPLIT.
+// Codes become floats exactly, in one of two ways:
+// - DENORM: masked into place they are float16 denormals, which the device preserves: q 2^-24, or q 2^-20 for the odd
+//   columns of 4-bit codes, which have sums of their own. Then w = S v + bias with S = 2^24 scale. 2.6 instructions a
+//   weight of 4 bits.
+// - else a code is put into the mantissa of a half: v = 1 + q / 2^bits, w = scale q + bias = S v + B, S = 2^bits scale,
+//   B = bias - S: 3 instructions. sum(v x) is about five times as large as the piece's true sum, so a product's rounding
+//   errors grow as much, to about 1e-6 of the largest output.
+// A piece lies in one group: it adds S sum(v x) + B sum(x). float32 sums: piece by piece, then lanes, then SPLIT. The
+// order of a row's sum depends on SUBGROUP, SPLIT, TILE and nothing else.
 
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Words4 { uvec4 v[]; };
+
+#ifdef DENORM
+#extension GL_EXT_shader_16bit_storage : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_EXT_spirv_intrinsics : require
+// DenormPreserve for 16 bits
+spirv_execution_mode(extensions = ["SPV_KHR_float_controls"], capabilities = [4464], 4459, 16);
+layout(buffer_reference, std430, buffer_reference_align = 2) readonly buffer Shorts { uint16_t v[]; };
+const bool HAS_DENORM = true;
+
+// The halves of a word of two codes of up to 10 bits, times 2^-24.
+vec2 codes_of(uint word)
+{
+    return vec2(unpackFloat2x16(word));
+}
+#else
+const bool HAS_DENORM = false;
+
+vec2 codes_of(uint word)
+{
+    return vec2(0.0);
+}
+#endif
 
 const uint UNITS = TILE / 32;
 // One vec4 of padding per row of the transposed layout keeps both its writes and its reads free of bank conflicts.
 const uint XS_STRIDE = 8 * (UNITS + 1);
 const uint BLOCK_ROWS = ROWS; // of the SPLIT subgroups that share them
 
+// Sums of a block; each lane ends with LANE_SUMS of them, EACH neighbouring lanes with the same.
+const uint SUMS = MATRICES * ROWS * TOKENS;
+const uint LANE_SUMS = SUMS > SUBGROUP ? SUMS / SUBGROUP : 1;
+const uint EACH = SUMS > SUBGROUP ? 1 : SUBGROUP / SUMS;
+
 shared vec4 xs[TOKENS * XS_STRIDE];
-shared float split_sums[SPLIT > 1 ? SUBGROUPS * MATRICES * ROWS * TOKENS : 1];
+shared float split_sums[SPLIT > 1 ? SUBGROUPS * SUMS : 1];
 
 // Columns 4 * c4 .. 4 * c4 + 3 of vector t in the tile: the eight vec4 of 32 columns lie in eight rows.
 uint xs_index(uint t, uint c4)
@@ -38,14 +72,30 @@ uint block_row()
     return gl_SubgroupID / SPLIT * BLOCK_ROWS;
 }
 
-uint lane_row(uint r)
+// Where the block that should start at `row` does start. With STEPS a matrix has at least ROWS rows, and a block that would
+// reach beyond the last one starts earlier: so its rows are at constant distances. Else every row is looked after alone.
+uint block_start(uint row, uint rows)
 {
-    return r;
+    return STEPS > 0 ? min(row, rows - ROWS) : row;
 }
 
-bool lane_stores(uint r)
+// The number (matrix * ROWS + row) * TOKENS + token of the i-th sum that this lane ends with, i < LANE_SUMS.
+uint lane_sum(uint i)
 {
-    return gl_SubgroupID % SPLIT == 0 && gl_SubgroupInvocationID == r % SUBGROUP;
+    return gl_SubgroupInvocationID / EACH * LANE_SUMS + i;
+}
+
+// Whether it is this lane's to store. With two matrices a lane of the first one's has the second one's sum as well.
+bool lane_stores(uint i)
+{
+    return i < LANE_SUMS && gl_SubgroupID % SPLIT == 0 && gl_SubgroupInvocationID % EACH == 0 &&
+           (MATRICES == 1 || gl_SubgroupInvocationID < SUBGROUP / 2);
+}
+
+// With one vector: the row of lane_sum(i).
+uint lane_row(uint i)
+{
+    return lane_sum(i);
 }
 
 // Codes of 4 and 8 bits have a way of their own; others come eight at a time.
@@ -66,6 +116,12 @@ uint take_vecs(const uint format)
     return comes_in_eights(format) || format_code_bits(format) == 4 ? 2 : 1;
 }
 
+// Whether odd columns have sums of their own.
+bool sums_odd_apart(const uint format)
+{
+    return HAS_DENORM && format_code_bits(format) == 4;
+}
+
 // The pieces of this lane: i, i + piece_step(), ...
 uint first_piece()
 {
@@ -77,7 +133,7 @@ uint piece_step()
     return SPLIT * SUBGROUP;
 }
 
-// A piece of each row as it lies in memory, with the words that hold its group's scale and bias.
+// A piece of each row as it lies in memory, with its group's scale and bias or, without DENORM, the words that hold them.
 struct Step {
     uvec4 q[MAX_ROWS];
     uint scales[MAX_ROWS], biases[MAX_ROWS];
@@ -93,9 +149,14 @@ void load_piece(inout Step s, uint r, const uint format, uvec2 weight, uvec2 sca
     else
         s.q[r] = Words4(weight).v[row_at / (4 * vecs) + i];
     if (format_is_affine(format)) {
+#ifdef DENORM
+        s.scales[r] = uint(Shorts(scales).v[group]);
+        s.biases[r] = uint(Shorts(biases).v[group]);
+#else
         s.scales[r] = Words(scales).v[group >> 1];
         s.biases[r] = Words(biases).v[group >> 1];
         s.odd |= (group & 1u) << r;
+#endif
     }
 }
 
@@ -104,8 +165,8 @@ float bf16_of(uint pair, bool odd)
     return uintBitsToFloat(odd ? pair & 0xffff0000u : pair << 16);
 }
 
-// The first columns of what is left of a piece, four or eight, as 1 + q / 2^bits, as codes where they come in eights, or the
-// weights themselves. What they are made of is rotated away.
+// The first columns of what is left of a piece, four or eight, as described above, as codes where they come in eights, or
+// the weights themselves. What they are made of is rotated away.
 void take(const uint format, inout uvec4 q, out vec4 low, out vec4 high)
 {
     high = vec4(0.0);
@@ -113,6 +174,17 @@ void take(const uint format, inout uvec4 q, out vec4 low, out vec4 high)
         Eight e = affine_eight(format, q.xy, 1.0, 0.0);
         low = e.a;
         high = e.b;
+    } else if (HAS_DENORM && format_code_bits(format) == 4) {
+        uint later = q.x >> 8;
+        vec2 a = codes_of(q.x & 0x000f000fu), b = codes_of(q.x & 0x00f000f0u);
+        vec2 c = codes_of(later & 0x000f000fu), d = codes_of(later & 0x00f000f0u);
+        low = vec4(a.x, b.x, c.x, d.x);
+        high = vec4(a.y, b.y, c.y, d.y);
+        q = q.yzwx;
+    } else if (HAS_DENORM && format_code_bits(format) == 8) {
+        vec2 a = codes_of(q.x & 0x00ff00ffu), b = codes_of((q.x >> 8) & 0x00ff00ffu);
+        low = vec4(a.x, b.x, a.y, b.y);
+        q = q.yzwx;
     } else if (format_code_bits(format) == 4) {
         vec2 a = unpackHalf2x16(((q.x << 6) & 0x03c003c0u) | 0x3c003c00u);
         vec2 b = unpackHalf2x16(((q.x << 2) & 0x03c003c0u) | 0x3c003c00u);
@@ -134,9 +206,15 @@ void take(const uint format, inout uvec4 q, out vec4 low, out vec4 high)
     }
 }
 
-float dot_on(vec4 w, vec4 x, float sum)
+// Four products, of the even and the odd columns.
+void dot_on(const uint format, vec4 w, vec4 x, inout float even, inout float odd)
 {
-    return fma(w.w, x.w, fma(w.z, x.z, fma(w.y, x.y, fma(w.x, x.x, sum))));
+    if (sums_odd_apart(format)) {
+        even = fma(w.z, x.z, fma(w.x, x.x, even));
+        odd = fma(w.w, x.w, fma(w.y, x.y, odd));
+    } else {
+        even = fma(w.w, x.w, fma(w.z, x.z, fma(w.y, x.y, fma(w.x, x.x, even))));
+    }
 }
 
 float sum_on(vec4 x, float sum)
@@ -144,56 +222,75 @@ float sum_on(vec4 x, float sum)
     return sum + ((x.x + x.y) + (x.z + x.w));
 }
 
-// Adds one step: columns from 4 * c4 on of the tile.
-void add_step(inout float acc[MAX_ACC], const uint format, Step s, uint c4)
+// The sums of one step so far.
+struct Parts {
+    float even[MAX_ACC], odd[MAX_ACC], x[4];
+};
+
+// Adds what take() gives; `at`: where its columns are in xs.
+void add_columns(inout Parts p, const uint format, inout Step s, uint at)
 {
-    const uint n_rows = MATRICES * ROWS, vecs = take_vecs(format);
-    float part[MAX_ACC], x_sum[4];
-    [[unroll]] for (uint i = 0; i < n_rows * TOKENS; i++)
-        part[i] = 0.0;
-    [[unroll]] for (uint t = 0; t < TOKENS; t++)
-        x_sum[t] = 0.0;
-    // All vec4s of a piece lie in different rows of the same column of the transposed layout.
-    uint at = xs_index(0, c4), end = at + piece_vecs(format) * (UNITS + 1);
-    [[dont_unroll]] for (; at < end; at += vecs * (UNITS + 1)) {
-        vec4 x[4], y[4];
-        [[unroll]] for (uint t = 0; t < TOKENS; t++) {
-            x[t] = xs[at + t * XS_STRIDE];
-            x_sum[t] = sum_on(x[t], x_sum[t]);
-            if (vecs == 2) {
-                y[t] = xs[at + t * XS_STRIDE + UNITS + 1];
-                x_sum[t] = sum_on(y[t], x_sum[t]);
-            }
-        }
-        [[unroll]] for (uint r = 0; r < n_rows; r++) {
-            vec4 low, high;
-            take(format, s.q[r], low, high);
-            [[unroll]] for (uint t = 0; t < TOKENS; t++) {
-                part[r * TOKENS + t] = dot_on(low, x[t], part[r * TOKENS + t]);
-                if (vecs == 2)
-                    part[r * TOKENS + t] = dot_on(high, y[t], part[r * TOKENS + t]);
-            }
+    const uint vecs = take_vecs(format);
+    vec4 x[4], y[4];
+    [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+        x[t] = xs[at + t * XS_STRIDE];
+        p.x[t] = sum_on(x[t], p.x[t]);
+        if (vecs == 2) {
+            y[t] = xs[at + t * XS_STRIDE + UNITS + 1];
+            p.x[t] = sum_on(y[t], p.x[t]);
         }
     }
-    [[unroll]] for (uint r = 0; r < n_rows; r++) {
-        float scale = 1.0, bias = 0.0;
-        if (format_is_affine(format)) {
-            bool odd = (s.odd >> r & 1u) != 0;
-            scale = bf16_of(s.scales[r], odd);
-            bias = bf16_of(s.biases[r], odd);
-            if (!comes_in_eights(format)) {
-                scale *= float(1u << format_code_bits(format));
-                bias -= scale;
-            }
-        }
+    [[unroll]] for (uint r = 0; r < MATRICES * ROWS; r++) {
+        vec4 low, high;
+        take(format, s.q[r], low, high);
         [[unroll]] for (uint t = 0; t < TOKENS; t++) {
             uint i = r * TOKENS + t;
-            acc[i] = format_is_affine(format) ? fma(scale, part[i], fma(bias, x_sum[t], acc[i])) : acc[i] + part[i];
+            dot_on(format, low, x[t], p.even[i], p.odd[i]);
+            if (vecs == 2)
+                dot_on(format, high, y[t], p.even[i], p.odd[i]);
         }
     }
 }
 
-Step now, next; // of this lane
+// Adds one step: columns from 4 * c4 on of the tile.
+void add_step(inout float acc[MAX_ACC], const uint format, Step s, uint c4)
+{
+    const uint n_rows = MATRICES * ROWS, vecs = take_vecs(format), pitch = vecs * (UNITS + 1);
+    Parts p;
+    [[unroll]] for (uint i = 0; i < SUMS; i++)
+        p.even[i] = p.odd[i] = 0.0;
+    [[unroll]] for (uint t = 0; t < TOKENS; t++)
+        p.x[t] = 0.0;
+    // All vec4s of a piece lie in different rows of the same column of the transposed layout.
+    uint at = xs_index(0, c4);
+    if (STEPS > 0) {
+        [[unroll]] for (uint k = 0; k < piece_vecs(format) / vecs; k++)
+            add_columns(p, format, s, at + k * pitch);
+    } else {
+        [[dont_unroll]] for (uint end = at + piece_vecs(format) * (UNITS + 1); at < end; at += pitch)
+            add_columns(p, format, s, at);
+    }
+    [[unroll]] for (uint r = 0; r < n_rows; r++) {
+        float scale = 1.0, bias = 0.0;
+        if (format_is_affine(format)) {
+            bool odd = !HAS_DENORM && (s.odd >> r & 1u) != 0;
+            scale = bf16_of(s.scales[r], odd);
+            bias = bf16_of(s.biases[r], odd);
+            if (!comes_in_eights(format)) {
+                scale *= HAS_DENORM ? 16777216.0 : float(1u << format_code_bits(format));
+                bias -= HAS_DENORM ? 0.0 : scale;
+            }
+        }
+        [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+            uint i = r * TOKENS + t;
+            float part = sums_odd_apart(format) ? fma(p.odd[i], 0.0625, p.even[i]) : p.even[i];
+            acc[i] = format_is_affine(format) ? fma(scale, part, fma(bias, p.x[t], acc[i])) : acc[i] + part;
+        }
+    }
+}
+
+Step now, next;                       // of this lane, in a loop
+Step held[STEPS > 0 ? STEPS : 1];     // or all of them
 
 // Piece i of the tile that starts at column `from`.
 void load_step(out Step s, const uint format, Matrix m[MATRICES], uint row, uint from, uint i)
@@ -202,26 +299,48 @@ void load_step(out Step s, const uint format, Matrix m[MATRICES], uint row, uint
     [[unroll]] for (uint k = 0; k < MATRICES; k++)
         [[unroll]] for (uint r = 0; r < ROWS; r++)
             load_piece(s, k * ROWS + r, format, m[k].weight, m[k].scales, m[k].biases,
-                       min(row + r, m[k].rows - 1) * m[k].cols, from / (4 * piece_vecs(format)) + i);
+                       STEPS > 0 ? (block_start(row, m[k].rows) + r) * TILE : min(row + r, m[k].rows - 1) * m[k].cols,
+                       from / (4 * piece_vecs(format)) + i);
 }
 
+// With STEPS: whether this lane has a k-th piece; a constant where all lanes have as many.
+bool has_step(const uint format, uint k)
+{
+    uint pieces = TILE / (4 * piece_vecs(format));
+    return k * piece_step() < pieces &&
+           (pieces % piece_step() == 0 || first_piece() + k * piece_step() < pieces);
+}
+
+// With STEPS no condition stands around these two: compilers take one for a reason to load late, behind the barrier.
 void fetch_as(const uint format, Matrix m[MATRICES], uint row, uint from, uint n)
 {
     uint pieces = n / (4 * piece_vecs(format)), i = first_piece();
-    if (i < pieces)
-        load_step(now, format, m, row, from, i);
-    if (i + piece_step() < pieces)
-        load_step(next, format, m, row, from, i + piece_step());
+    if (STEPS > 0) {
+        [[unroll]] for (uint k = 0; k < STEPS; k++)
+            if (has_step(format, k))
+                load_step(held[k], format, m, row, 0, i + k * piece_step());
+    } else {
+        if (i < pieces)
+            load_step(now, format, m, row, from, i);
+        if (i + piece_step() < pieces)
+            load_step(next, format, m, row, from, i + piece_step());
+    }
 }
 
 void add_as(inout float acc[MAX_ACC], const uint format, Matrix m[MATRICES], uint row, uint from, uint n)
 {
     uint vecs = piece_vecs(format), pieces = n / (4 * vecs);
-    [[dont_unroll]] for (uint i = first_piece(); i < pieces; i += piece_step()) {
-        add_step(acc, format, now, i * vecs);
-        now = next;
-        if (i + 2 * piece_step() < pieces)
-            load_step(next, format, m, row, from, i + 2 * piece_step());
+    if (STEPS > 0) {
+        [[unroll]] for (uint k = 0; k < STEPS; k++)
+            if (has_step(format, k))
+                add_step(acc, format, held[k], (first_piece() + k * piece_step()) * vecs);
+    } else {
+        [[dont_unroll]] for (uint i = first_piece(); i < pieces; i += piece_step()) {
+            add_step(acc, format, now, i * vecs);
+            now = next;
+            if (i + 2 * piece_step() < pieces)
+                load_step(next, format, m, row, from, i + 2 * piece_step());
+        }
     }
 }
 
@@ -235,22 +354,43 @@ void add_product(inout float acc[MAX_ACC], Matrix m[MATRICES], uint row, uint fr
     BY_FORMAT(m[0].format, add_as(acc, FORMAT, m, row, from, n))
 }
 
-// Ends the sums: every lane that stores one has its total. All subgroups of the workgroup call it.
+// Adds up SUMS values over the lanes. Of two lanes that add, each goes on with half of the values while there is more than
+// one; so a sum costs two exchanges where one by one it would be five. The tree is the same for each value and for any SUMS.
+void add_lanes(inout float v[MAX_ACC])
+{
+    uint n = SUMS;
+    [[unroll]] for (uint bit = SUBGROUP / 2; bit > 0; bit /= 2) {
+        bool is_high = (gl_SubgroupInvocationID & bit) != 0;
+        if (n > 1) {
+            n /= 2;
+            [[unroll]] for (uint i = 0; i < MAX_ACC / 2; i++)
+                if (i < n) {
+                    float keep = is_high ? v[i + n] : v[i], give = is_high ? v[i] : v[i + n];
+                    v[i] = keep + subgroupShuffleXor(give, bit);
+                }
+        } else {
+            v[0] += subgroupShuffleXor(v[0], bit);
+        }
+    }
+}
+
+// Ends the sums: every lane that stores one has its total, the i-th of its own in acc[i], with two matrices the second one's
+// in acc[ROWS + i]. All subgroups of the workgroup call it.
 void finish_product(inout float acc[MAX_ACC])
 {
-    const uint n = MATRICES * ROWS * TOKENS;
-    [[unroll]] for (uint i = 0; i < n; i++)
-        acc[i] = subgroupAdd(acc[i]);
-    if (SPLIT == 1)
-        return;
-    if (gl_SubgroupInvocationID == 0)
-        [[unroll]] for (uint i = 0; i < n; i++)
-            split_sums[gl_SubgroupID * n + i] = acc[i];
-    barrier();
-    uint first = gl_SubgroupID - gl_SubgroupID % SPLIT;
-    [[unroll]] for (uint i = 0; i < n; i++) {
-        acc[i] = split_sums[first * n + i];
-        [[unroll]] for (uint k = 1; k < SPLIT; k++)
-            acc[i] += split_sums[(first + k) * n + i];
+    add_lanes(acc);
+    if (SPLIT > 1) {
+        if (gl_SubgroupInvocationID % EACH == 0)
+            [[unroll]] for (uint i = 0; i < LANE_SUMS; i++)
+                split_sums[gl_SubgroupID * SUMS + lane_sum(i)] = acc[i];
+        barrier();
+        uint first = (gl_SubgroupID - gl_SubgroupID % SPLIT) * SUMS;
+        [[unroll]] for (uint i = 0; i < LANE_SUMS; i++) {
+            acc[i] = split_sums[first + lane_sum(i)];
+            [[unroll]] for (uint k = 1; k < SPLIT; k++)
+                acc[i] += split_sums[first + k * SUMS + lane_sum(i)];
+        }
     }
+    if (MATRICES == 2)
+        acc[ROWS] = subgroupShuffleXor(acc[0], SUBGROUP / 2);
 }

@@ -22,68 +22,43 @@ linear_segment find_segment()
     return Segments(a.segments).v[i];
 }
 
-// Columns [from, from + 4 * n4) of x[t] into shared memory, weighted by the norm; returns their squares' sum.
-float load_tile(uint t, uint token, uint from, uint n4)
-{
-    float squares = 0.0;
-    bool has_norm = !addr_is_null(a.norm);
-    uint at = (token * a.x_stride + gl_WorkGroupID.z * a.x_step + from) / 4;
-    for (uint first = gl_LocalInvocationID.x; first < n4; first += LOADS * WORKGROUP) {
-        vec4 v[LOADS], w[LOADS];
-        [[unroll]] for (uint k = 0; k < LOADS; k++) {
-            uint i = min(first + k * WORKGROUP, n4 - 1);
-            v[k] = F32x4s(a.x).v[at + i];
-            w[k] = vec4(1.0);
-            if (has_norm)
-                w[k] = F32x4s(a.norm).v[from / 4 + i];
-        }
-        [[unroll]] for (uint k = 0; k < LOADS; k++)
-            if (first + k * WORKGROUP < n4) {
-                squares += dot(v[k], v[k]);
-                xs_put(t, first + k * WORKGROUP, v[k] * w[k]);
-            }
-    }
-    return squares;
-}
-
 void main()
 {
     linear_segment seg = find_segment();
     uint first = (a.first_stacked + gl_WorkGroupID.z) * a.step, end = first + seg.rows; // of the stack's rows
     Matrix m[1] = {Matrix(seg.weight, seg.scales, seg.biases, seg.format, end, a.cols)};
     uint row = first + (gl_WorkGroupID.x - seg.first_block) * (SUBGROUPS / SPLIT) * BLOCK_ROWS + block_row();
-    uint token = gl_WorkGroupID.y * TOKENS;
+    uint token = gl_WorkGroupID.y * TOKENS, cols = STEPS > 0 ? TILE : a.cols;
     float acc[MAX_ACC];
     float squares[4], factor[4];
-    [[unroll]] for (uint i = 0; i < ROWS * TOKENS; i++)
+    [[unroll]] for (uint i = 0; i < SUMS; i++)
         acc[i] = 0.0;
     [[unroll]] for (uint t = 0; t < TOKENS; t++)
         squares[t] = 0.0;
 
-    for (uint from = 0; from < a.cols; from += TILE) {
-        uint n = min(TILE, a.cols - from);
+    for (uint from = 0; from < cols; from += TILE) {
+        uint n = min(TILE, cols - from);
         fetch_product(m, row, from, n);
         if (from > 0)
             barrier();
         [[unroll]] for (uint t = 0; t < TOKENS; t++)
-            squares[t] += load_tile(t, min(token + t, a.n - 1), from, n / 4);
-        if (from + TILE >= a.cols)
+            squares[t] += put_vector(t, a.x, min(token + t, a.n - 1) * a.x_stride + gl_WorkGroupID.z * a.x_step, a.norm,
+                                     from, n / 4);
+        if (from + TILE >= cols)
             share_sums(squares);
         barrier();
-        if (row < end)
+        if (STEPS > 0 || row < end)
             add_product(acc, m, row, from, n);
     }
 
     finish_product(acc);
     [[unroll]] for (uint t = 0; t < TOKENS; t++)
-        factor[t] = addr_is_null(a.norm) ? 1.0 : inversesqrt(shared_sum(t) / float(a.cols) + a.eps);
-    [[unroll]] for (uint r = 0; r < ROWS; r++) {
-        [[unroll]] for (uint t = 0; t < TOKENS; t++) {
-            uint mine = row + lane_row(r);
-            uint at = (token + t) * a.y_stride + gl_WorkGroupID.z * a.y_step + seg.first_row + mine - first;
-            float y = acc[r * TOKENS + t] * factor[t];
-            if (lane_stores(r) && mine < end && token + t < a.n)
-                F32s(a.y).v[at] = a.store == LINEAR_ADD ? F32s(a.y).v[at] + y : y;
-        }
+        factor[t] = addr_is_null(a.norm) ? 1.0 : inversesqrt(shared_sum(t) / float(cols) + a.eps);
+    [[unroll]] for (uint i = 0; i < LANE_SUMS; i++) {
+        uint mine = block_start(row, end) + lane_sum(i) / TOKENS, t = lane_sum(i) % TOKENS;
+        uint at = (token + t) * a.y_stride + gl_WorkGroupID.z * a.y_step + seg.first_row + mine - first;
+        float y = acc[i] * factor[t];
+        if (lane_stores(i) && mine >= row && mine < end && token + t < a.n)
+            F32s(a.y).v[at] = a.store == LINEAR_ADD ? F32s(a.y).v[at] + y : y;
     }
 }

@@ -17,27 +17,33 @@ float value_of(uint key)
     return uintBitsToFloat((key & 0x80000000u) != 0 ? key & 0x7fffffffu : ~key);
 }
 
-// Chosen ones are replaced by NONE.
-void choose(inout uint l[PER_LANE], uint top_k, out uint kept[KEEP], out uint kept_at[KEEP])
+// Chosen ones are replaced by NONE. Returns the last.
+uint choose(inout uint l[PER_LANE], uint top_k, out uint kept[KEEP], out uint kept_at[KEEP])
 {
     uint lane = gl_SubgroupInvocationID;
     [[unroll]] for (uint j = 0; j < KEEP; j++)
         kept[j] = kept_at[j] = 0;
+    uint expert = 0;
     for (uint k = 0; k < top_k; k++) {
-        uint top = NONE, at = 0xffffffffu;
+        uint top = NONE, first = 0;
         [[unroll]] for (uint i = 0; i < PER_LANE; i++)
-            if (l[i] > top) {
-                top = l[i];
-                at = i * SUBGROUP + lane;
-            }
+            top = max(top, l[i]);
         uint winner = subgroupMax(top);
-        uint expert = subgroupMin(top == winner ? at : 0xffffffffu);
+        [[unroll]] for (uint i = PER_LANE; i > 0; i--)
+            first = l[i - 1] == top ? i - 1 : first;
+        // Lanes that have it: hardly ever more than one.
+        uvec4 have = subgroupBallot(top == winner);
+        uint owner = subgroupBallotFindLSB(have);
+        if (subgroupBallotBitCount(have) > 1)
+            owner = subgroupMin(top == winner ? first * SUBGROUP + lane : 0xffffffffu) % SUBGROUP;
         [[unroll]] for (uint i = 0; i < PER_LANE; i++)
-            l[i] = i * SUBGROUP + lane == expert ? NONE : l[i];
+            l[i] = lane == owner && i == first ? NONE : l[i];
+        expert = subgroupShuffle(first, owner) * SUBGROUP + owner;
         [[unroll]] for (uint j = 0; j < KEEP; j++)
             if (j * SUBGROUP + lane == k) {
                 kept[j] = winner;
                 kept_at[j] = expert;
             }
     }
+    return expert;
 }

@@ -249,9 +249,14 @@ void arch_before_experts(const struct arch *a, const struct arch_chunk *c, uint3
         a->mixers[mixer],
         &(struct mixer_call){.chunk = c, .state = &a->states[layer], .norm = y->norm, .layer = layer});
     if (config_has_experts(a->room.config, layer))
-        moe_route(&a->moe, &y->moe, a->room.x, c->n);
+        moe_score(&a->moe, &y->moe, a->room.x, c->n);
     else
         dense_run(&a->dense, &y->dense, a->room.x, y->moe.norm, c->n);
+}
+
+void arch_choose_experts(const struct arch *a, const struct arch_chunk *c, uint32_t layer)
+{
+    moe_choose(&a->moe, &a->layers[layer].moe, c->n);
 }
 
 void arch_predict_experts(const struct arch *a, uint32_t layer)

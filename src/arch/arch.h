@@ -1,10 +1,10 @@
 /* arch.h - a model's layers as the engine sees them: weights, and the lists of operations that make a layer. They are built
  * from the description in config.h: a mixer (mixer.h), then experts (moe.h) or a dense part (dense.h).
  *
- * A layer is two lists: before_experts ends with the router's choice (idx, weights); experts_up and experts_down compute
- * the routed and shared experts and the residual. Between the two the engine makes sure that the chosen experts are in
- * their table; experts_up may run twice, first for the experts that are resident already. Of a layer without experts
- * before_experts is all.
+ * A layer is two lists: before_experts ends with the router's logits; experts_up and experts_down compute the routed and
+ * shared experts and the residual. Where every expert is in the table, experts_up makes the router's choice. Else
+ * choose_experts does (idx, weights), and the engine makes sure that the chosen experts are in their table; experts_up may
+ * run twice, first for the experts that are resident already. Of a layer without experts before_experts is all.
  * The lists serve any number of tokens of a chunk: one is decode, more are prefill. */
 #ifndef MOEFLUX_ARCH_ARCH_H
 #define MOEFLUX_ARCH_ARCH_H
@@ -35,7 +35,9 @@ struct arch_experts {
     uint32_t layer;
     uint64_t table;   /* addresses of this layer's experts */
     uint32_t from, n; /* tokens */
+    bool chooses;     /* up: the choice is not made yet */
     uint64_t skip;    /* up: bit k leaves out the k-th expert of each token (k < 64) */
+    bool skip_shared; /* up: it was run before, with other experts left out */
     bool more_waves;  /* down: experts that the table lacks come in a later wave */
 };
 
@@ -104,6 +106,7 @@ void arch_close(struct arch *a); /* NULL is legal */
 /* Each records into the open batch. */
 void arch_embed(const struct arch *a, const struct arch_chunk *c);
 void arch_before_experts(const struct arch *a, const struct arch_chunk *c, uint32_t layer);
+void arch_choose_experts(const struct arch *a, const struct arch_chunk *c, uint32_t layer);
 /* For one token, after before_experts of an earlier layer: what `layer`'s router would choose for the hidden state as it is
  * now, into view.predicted. */
 void arch_predict_experts(const struct arch *a, uint32_t layer);

@@ -25,10 +25,26 @@ static bool has_shared_gate(const struct config *c)
     return c->shared_inner && c->family->shared_gate;
 }
 
+/* The products of `n` matrices: the router's, then the shared expert's gate, where it has one, gate and up rows. */
+static int open_router(const struct config *c, struct exec *x, const struct weights *w, uint32_t n,
+                       struct moe_layer *out, struct moeflux_err *e)
+{
+    int rc = linear_open(&out->router_in, x, w, n, e);
+    if (rc == 0)
+        rc = linear_open(&out->router_only, x, w, 1, e);
+    if (rc < 0 || n == 1)
+        return rc;
+    rc = linear_open(&out->router_gate, x, w, 1 + has_shared_gate(c), e);
+    if (rc == 0)
+        rc = linear_open(&out->shared_in, x, w + 1, n - 1, e);
+    return rc < 0 ? rc : experts_shared_open(&out->shared_up, x, &w[n - 2], &w[n - 1], e);
+}
+
 /* The rows stand in several products and are loaded once. */
-static int load_router(struct loader *l, const struct config *c, uint32_t layer, struct moe_layer *out,
+static int load_router(struct moe *m, struct loader *l, uint32_t layer, struct moe_layer *out,
                        struct moeflux_err *e)
 {
+    const struct config *c = l->config;
     struct loader_part parts[4] = {{"mlp.gate", c->n_experts}};
     struct weights w[4];
     char names[3][NAME];
@@ -41,11 +57,13 @@ static int load_router(struct loader *l, const struct config *c, uint32_t layer,
         parts[n++] = (struct loader_part){mlp_name(names[2], shared, ".up_proj"), c->shared_inner};
     }
     int rc = loader_parts(l, layer, parts, n, c->hidden, w, e);
-    if (rc == 0)
-        rc = linear_open(&out->router_in, l->exec, w, n, e);
-    if (rc == 0)
-        rc = linear_open(&out->router_only, l->exec, w, 1, e);
-    return rc < 0 || n == 1 ? rc : linear_open(&out->shared_in, l->exec, w + 1, n - 1, e);
+    if (rc < 0)
+        return rc;
+    if (n > 1) {
+        m->up_formats |= 1u << w[n - 1].format;
+        m->has_mixed_up |= w[n - 2].format != w[n - 1].format || weights_are_uneven(&w[n - 1]);
+    }
+    return open_router(c, l->exec, w, n, out, e);
 }
 
 static int load_shared_down(struct moe *m, struct loader *l, uint32_t layer, struct moe_layer *out,
@@ -66,7 +84,7 @@ int moe_load_layer(struct moe *m, struct loader *l, uint32_t layer, struct moe_l
 {
     const struct config *c = l->config;
     char name[NAME];
-    int rc = load_router(l, c, layer, out, e);
+    int rc = load_router(m, l, layer, out, e);
     if (rc == 0 && c->family->router_bias)
         rc = loader_layer_vector(l, layer, mlp_name(name, c->family->router_bias, ""), c->n_experts,
                                  &out->bias, e);
@@ -77,6 +95,8 @@ void moe_close_layer(struct moe_layer *y, struct exec *x)
 {
     linear_close(&y->router_in, x);
     linear_close(&y->router_only, x);
+    linear_close(&y->router_gate, x);
+    experts_shared_close(&y->shared_up, x);
     linear_close(&y->shared_in, x);
     linear_close(&y->shared_out, x);
 }
@@ -90,6 +110,7 @@ struct experts_shape moe_experts_shape(const struct config *c, const struct expe
                                   .up_format = at->formats.up,
                                   .down_format = at->formats.down,
                                   .down_formats = 1u << at->formats.down,
+                                  .up_formats = 1u << at->formats.up,
                                   .gate_w = (uint32_t)at->gate_w,
                                   .gate_s = (uint32_t)at->gate_s,
                                   .gate_b = (uint32_t)at->gate_b,
@@ -121,6 +142,10 @@ int moe_open(struct moe *m, const struct arch_request *r, struct moeflux_err *e)
                        (unsigned long long)at->bytes);
     struct experts_shape experts = moe_experts_shape(c, at);
     experts.down_formats |= m->shared_formats;
+    experts.up_formats |= m->up_formats;
+    experts.shared_inner = m->has_mixed_up ? 0 : c->shared_inner;
+    experts.chooses = !c->sigmoid;
+    experts.norm_topk = c->norm_topk;
     int rc = router_open(&m->router, r->exec, &router, e);
     if (rc == 0)
         rc = experts_open(&m->experts, r->exec, &experts, e);
@@ -130,14 +155,18 @@ int moe_open(struct moe *m, const struct arch_request *r, struct moeflux_err *e)
 void moe_allocate(struct moe *m, const struct config *c, const struct exec_caps *caps, uint32_t n,
                   struct scratch *to)
 {
-    const struct experts_shape experts = {.n_experts = c->n_experts, .top_k = c->top_k, .hidden = c->hidden};
+    const struct experts_shape experts = {.n_experts = c->n_experts,
+                                          .top_k = c->top_k,
+                                          .hidden = c->hidden,
+                                          .inner = c->moe_inner,
+                                          .shared_inner = c->shared_inner};
     uint64_t chosen = (uint64_t)n * c->top_k;
     m->shared_gate = has_shared_gate(c);
     m->router_rows = c->n_experts + m->shared_gate + 2 * c->shared_inner;
     scratch_floats(to, &m->routed, (uint64_t)n * m->router_rows);
     scratch_floats(to, &m->idx, chosen);
     scratch_floats(to, &m->weights, chosen);
-    scratch_floats(to, &m->act, chosen * c->moe_inner);
+    scratch_floats(to, &m->act, n * experts_act_row(&experts));
     scratch_floats(to, &m->grouped, experts_scratch(&experts, caps, n, c->shared_inner));
     scratch_floats(to, &m->predicted_logits, c->n_experts);
     scratch_floats(to, &m->predicted, c->top_k);
@@ -162,8 +191,9 @@ void moe_show(const struct moe *m, struct arch_view *view)
 
 /* What the router and the shared expert see. The router's logits are float32 whatever the device is fast at: a small
  * error there is another expert. */
-static void run_router_in(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t n)
+void moe_score(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t n)
 {
+    bool up = experts_makes_shared(&m->experts, n);
     bool apart = m->f16_scratch && m->config->shared_inner && linear_takes_f16(&y->shared_in, n);
     struct linear_call call = {.x = x,
                                .norm = y->norm,
@@ -172,17 +202,16 @@ static void run_router_in(const struct moe *m, const struct moe_layer *y, uint64
                                .y_stride = m->router_rows,
                                .n = n,
                                .eps = m->config->rms_eps};
-    linear_run(apart ? &y->router_only : &y->router_in, m->exec, &call);
-    if (!apart)
+    linear_run(up ? &y->router_gate : apart ? &y->router_only : &y->router_in, m->exec, &call);
+    if (up || !apart)
         return;
     call.y += m->config->n_experts * sizeof(float);
     call.f16_scratch = m->f16_scratch;
     linear_run(&y->shared_in, m->exec, &call);
 }
 
-void moe_route(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t n)
+void moe_choose(const struct moe *m, const struct moe_layer *y, uint32_t n)
 {
-    run_router_in(m, y, x, n);
     router_run(&m->router, m->exec,
                &(struct router_call){.logits = m->routed.address,
                                      .bias = y->bias,
@@ -194,6 +223,7 @@ void moe_route(const struct moe *m, const struct moe_layer *y, uint64_t x, uint3
 
 void moe_predict(const struct moe *m, const struct moe_layer *y, uint64_t x)
 {
+    exec_beside(m->exec); /* the layer's own choice */
     linear_run(&y->router_only, m->exec,
                &(struct linear_call){.x = x,
                                      .norm = y->norm,
@@ -216,13 +246,17 @@ static struct experts_call call_of(const struct moe *m, const struct moe_layer *
 {
     uint64_t slot = (uint64_t)part->from * m->config->top_k * sizeof(float);
     uint64_t row = (uint64_t)m->router_rows * sizeof(float);
+    uint64_t act = experts_act_row(&m->experts.shape) * sizeof(float);
     return (struct experts_call){.x = x + (uint64_t)part->from * m->config->hidden * sizeof(float),
                                  .norm = y->norm,
                                  .table = part->table,
                                  .idx = m->idx.address + slot,
                                  .weights = m->weights.address + slot,
-                                 .act = m->act.address + slot * m->config->moe_inner,
+                                 .act = m->act.address + part->from * act,
+                                 .router = part->chooses ? &m->router : NULL,
+                                 .router_bias = y->bias,
                                  .shared_in = m->routed.address + part->from * row,
+                                 .shared_up = experts_makes_shared(&m->experts, chunk) ? &y->shared_up : NULL,
                                  .shared_down = y->shared_down,
                                  .shared_stride = m->router_rows,
                                  .n = part->n,
@@ -231,6 +265,7 @@ static struct experts_call call_of(const struct moe *m, const struct moe_layer *
                                  .f16_scratch = m->f16_scratch,
                                  .shared_out = &y->shared_out,
                                  .skip = part->skip,
+                                 .skip_shared = part->skip_shared,
                                  .more = part->more_waves};
 }
 
@@ -254,6 +289,8 @@ void moe_shared(const struct moe *m, const struct moe_layer *y, uint64_t x, uint
     struct experts_call call =
         call_of(m, y, x, n, &(struct arch_experts){.layer = layer, .table = table, .n = n});
     call.only_shared = true;
+    if (call.shared_up)
+        experts_run_up(&m->experts, m->exec, &call);
     experts_run_down(&m->experts, m->exec, &call);
 }
 

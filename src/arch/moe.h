@@ -1,5 +1,7 @@
 /* moe.h - the mixture of experts of a layer:
- *   [router logits, shared gate, shared gate and up rows] = W norm2(x); router | up; down        4 dispatches
+ *   [router logits, shared gate] = W norm2(x); up, with the choice and the shared expert; down      3 dispatches
+ * of a token whose choice nobody else has to see. Else the choice is a dispatch of its own. Of a chunk, and where up
+ * cannot, the first product makes the shared expert's gate and up rows too.
  * The shared expert, or its gate alone, is left out where a model has none. */
 #ifndef MOEFLUX_ARCH_MOE_H
 #define MOEFLUX_ARCH_MOE_H
@@ -28,8 +30,10 @@ struct moe_layer {
     struct linear router_in; /* router logits, shared gate logit, shared gate and up rows */
     struct linear
         router_only; /* router logits alone: for predictions, and where the others are computed in float16 */
+    struct linear router_gate; /* and the shared gate logit: where up computes the other rows */
     /* The rest is of the shared expert. */
     struct linear shared_in; /* ... and the others */
+    struct experts_shared shared_up;
     struct weights shared_down;
     struct linear shared_out; /* shared_down for chunks */
 };
@@ -45,6 +49,8 @@ struct moe {
     /* f16 [n][the larger of hidden and shared_inner]: prompts may go through float16; 0: not */
     uint32_t router_rows;    /* outputs of router_in */
     uint32_t shared_formats; /* bit f: some layer's shared_down is stored as FORMAT_f */
+    uint32_t up_formats;     /* likewise its gate and up rows */
+    bool has_mixed_up;       /* in some layer these two are stored differently */
     struct exec_buffer routed, idx, weights, act, grouped;
     struct exec_buffer predicted_logits, predicted, predicted_weights; /* of one token */
 };
@@ -65,8 +71,10 @@ void moe_close(struct moe *m);
 /* Its part of the view. */
 void moe_show(const struct moe *m, struct arch_view *view);
 
-/* The router's choice for the hidden states x, f32 [n][hidden]. */
-void moe_route(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t n);
+/* The router's logits for the hidden states x, f32 [n][hidden], and what else is computed beside them. */
+void moe_score(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t n);
+/* The choice, for those who have to see it before the experts are computed. Else moe_up makes it (arch_experts.chooses). */
+void moe_choose(const struct moe *m, const struct moe_layer *y, uint32_t n);
 void moe_predict(const struct moe *m, const struct moe_layer *y, uint64_t x);
 /* x: of the whole chunk, `chunk` tokens. */
 void moe_up(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t chunk,

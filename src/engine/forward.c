@@ -327,6 +327,7 @@ static int token_experts(const struct pass *p, uint32_t layer, struct moeflux_er
         rc = exec_submit(side->exec, &ticket, e);
         exec_begin(side->exec);
         x.skip = present;
+        x.skip_shared = true;
     }
     int arrived = expert_store_await(side->store, rc < 0 ? NULL : e);
     if (rc == 0 && arrived == 0)
@@ -364,12 +365,13 @@ static void copy_to_host(const struct pass *p)
                   (uint64_t)p->chunk.n * c->top_k * sizeof(float));
 }
 
-/* Records what the host needs to see of a layer: the router's choice, a prediction, what the CPU computes with. */
+/* Makes the choice and records what the host needs to see of a layer: the router's choice, a prediction, what the CPU computes with. */
 static void show_choice(const struct pass *p, uint32_t layer)
 {
     struct moeflux_model *m = p->m;
     uint64_t bytes = (uint64_t)m->dir.config.top_k * sizeof(uint32_t);
     bool has_prediction = predicts_after(p, layer);
+    arch_choose_experts(m->arch, &p->chunk, layer);
     if (has_prediction)
         arch_predict_experts(m->arch, next_moe(m, layer));
     if (is_on_cpu(p, layer))
@@ -394,7 +396,8 @@ static uint32_t record_layers(const struct pass *p, uint32_t layer)
                 show_choice(p, layer);
                 return layer;
             }
-            const struct arch_experts x = experts_of(side, layer, 0, p->chunk.n);
+            struct arch_experts x = experts_of(side, layer, 0, p->chunk.n);
+            x.chooses = true;
             run_experts(p, &x);
         }
         exec_split(m->exec);

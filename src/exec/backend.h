@@ -55,6 +55,7 @@ struct exec {
     const struct backend *backend;
     bool profile;
     bool forbids_f16; /* changes the caps */
+    bool forbids_denorm;
     bool is_watched;
     struct exec_watch watch;
     struct moeflux_err

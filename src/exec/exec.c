@@ -36,6 +36,11 @@ void exec_forbid_f16(struct exec *x)
     x->forbids_f16 = true;
 }
 
+void exec_forbid_denorm(struct exec *x)
+{
+    x->forbids_denorm = true;
+}
+
 /* --- memory --- */
 
 int exec_buffer_new(struct exec *x, struct exec_buffer *b, enum exec_memory kind, uint64_t bytes,

@@ -47,6 +47,8 @@ static struct exec_caps vulkan_caps(const struct exec *x)
                               .is_software = g->is_cpu,
                               .is_unified = g->is_unified,
                               .has_coopmat = has_coopmat(g) && !x->forbids_f16,
+                              .has_denorm = g->has_denorm && !x->forbids_denorm,
+                              .n_processors = g->n_processors,
                               .subgroup_size = g->subgroup_size,
                               .max_workgroup = g->max_workgroup,
                               .max_shared_bytes = g->max_shared_bytes,
@@ -140,9 +142,12 @@ void exec_dispatch(struct exec *x, const struct kernel *k, const void *args, uin
 
 void vulkan_order_after(struct exec_vulkan *v, enum recorded next)
 {
-    bool free = v->beside && next == RECORDED_DISPATCH && v->last == RECORDED_DISPATCH;
-    if (!free && (v->last == RECORDED_DISPATCH || (v->last == RECORDED_COPIES && next == RECORDED_DISPATCH)))
+    if (v->last == RECORDED_DISPATCH && next == RECORDED_DISPATCH) {
+        if (!v->beside)
+            stream_dispatch_barrier(&v->stream);
+    } else if (v->last == RECORDED_DISPATCH || (v->last == RECORDED_COPIES && next == RECORDED_DISPATCH)) {
         stream_barrier(&v->stream);
+    }
     v->last = next;
     v->beside = false;
 }

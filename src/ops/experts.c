@@ -2,7 +2,9 @@
 
 #include "args.h"
 #include "base/err.h"
+#include "base/mem.h"
 #include "ops/loops.h"
+#include "ops/router.h"
 
 static const struct op up_op = {
     .name = "experts_up", .vulkan = experts_up_vulkan, .cpu = experts_up_cpu, .reference = experts_up_ref};
@@ -28,6 +30,17 @@ int experts_open(struct experts *op, struct exec *x, const struct experts_shape 
     return caps.is_host ? 0 : experts_vulkan_open(op, x, e);
 }
 
+/* In front of act's end there is room for the experts' addresses. */
+uint64_t experts_act_row(const struct experts_shape *s)
+{
+    return experts_act_floats(s, true) + size_round_up(2 * (uint64_t)s->top_k, 4);
+}
+
+uint64_t experts_act_floats(const struct experts_shape *s, bool has_shared)
+{
+    return (uint64_t)s->top_k * s->inner + (has_shared ? s->shared_inner : 0);
+}
+
 uint64_t experts_scratch(const struct experts_shape *s, const struct exec_caps *caps, uint32_t n,
                          uint32_t shared_inner)
 {
@@ -41,8 +54,33 @@ bool experts_takes_waves(const struct experts *op, uint32_t chunk)
     return chunk >= op->waves_from;
 }
 
+bool experts_makes_shared(const struct experts *op, uint32_t chunk)
+{
+    return op->shape.shared_inner > 0 && chunk < op->gpu.makes_shared_below;
+}
+
+int experts_shared_open(struct experts_shared *s, struct exec *x, const struct weights *gate,
+                        const struct weights *up, struct moeflux_err *e)
+{
+    *s = (struct experts_shared){.gate = *gate, .up = *up};
+    return exec_get_caps(x).is_host ? 0 : experts_shared_vulkan_open(s, x, e);
+}
+
+void experts_shared_close(struct experts_shared *s, struct exec *x)
+{
+    exec_buffer_free(x, &s->gpu);
+}
+
 void experts_run_up(const struct experts *op, struct exec *x, const struct experts_call *call)
 {
+    if (call->router && !experts_vulkan_chooses(op, call))
+        router_run(call->router, x,
+                   &(struct router_call){.logits = call->shared_in,
+                                         .bias = call->router_bias,
+                                         .idx = call->idx,
+                                         .weights = call->weights,
+                                         .n = call->n,
+                                         .stride = call->shared_stride});
     exec_op(x, &up_op, op, call);
 }
 

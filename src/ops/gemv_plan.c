@@ -1,8 +1,16 @@
 #include "ops/gemv_plan.h"
 
+#include <stdio.h>
+
 #include "args.h"
+#include "base/format.h"
 #include "base/mem.h"
-#include "exec/exec.h"
+#include "exec/kernel.h"
+
+/* Where the device does not say how many processors it has. */
+enum { FEW_PROCESSORS = 32 };
+/* Subgroups that share a block of rows at most, and the pieces of each row that a lane holds at once. */
+enum { MAX_SPLIT = 8, MAX_STEPS = 2 };
 
 static uint32_t round_down_pow2(uint32_t n)
 {
@@ -19,29 +27,97 @@ static uint32_t tile_for(const struct exec_caps *c, uint32_t cols, uint32_t toke
     return (uint32_t)size_round_up(div_up(cols, div_up(cols, most)), PRODUCT_COLS);
 }
 
-/* Rows that share a subgroup save reads of the vector; subgroups that share rows make up for rows that are few, so that
- * a lane has one step or two, which it keeps in flight. */
+/* How the columns of a tile are shared out. */
+struct share {
+    uint32_t split, steps; /* steps 0: in a loop */
+    uint32_t lanes;        /* of a workgroup, about */
+};
+
+/* Columns of a piece, as kernels/lib/gemv_lanes.glsl has them. */
+static uint32_t piece_cols(uint32_t format)
+{
+    uint32_t bits = format_of(format)->bits;
+    return bits % 4 ? 8 : 128 / bits;
+}
+
+/* Rows that are one tile, where a lane can hold its part of some rows in registers. Up to two pieces a lane one subgroup
+ * takes a row; of longer rows each of several takes as little as it can. The format with the most pieces decides; too few lanes
+ * would have work in one with less than half as many. */
+static bool share_whole(const struct exec_caps *c, uint32_t cols, uint32_t formats, struct share *out)
+{
+    uint32_t pieces = 0, fewest = UINT32_MAX, best = 0, subgroup = c->subgroup_size;
+    for (uint32_t i = 0; i < FORMAT_COUNT; i++)
+        if (formats >> i & 1) {
+            pieces = (uint32_t)size_max(pieces, cols / piece_cols(i));
+            fewest = (uint32_t)size_min(fewest, cols / piece_cols(i));
+        }
+    if (pieces > 2 * fewest)
+        return false;
+    for (uint32_t split = 1; split <= MAX_SPLIT && split * subgroup <= c->max_workgroup; split++) {
+        uint32_t steps = div_up(pieces, split * subgroup), filled = pieces * 256 / (steps * split * subgroup);
+        if (steps > MAX_STEPS || filled < best)
+            continue;
+        best = filled;
+        *out = (struct share){.split = split, .steps = steps, .lanes = split == 1 ? 128 : 256};
+        if (split == 1)
+            break;
+    }
+    return best > 0;
+}
+
+/* Subgroups that share rows make up for rows that are few, so that a lane has one step or two, which it keeps in flight. */
+static struct share share_in_loops(const struct exec_caps *c, const struct gemv_shape *s, uint32_t tile)
+{
+    struct share h = {.split = 1, .lanes = tile > 4096 ? 512 : 256};
+    if (s->rows < 4096 && s->tokens == 1)
+        while (h.split < 4 && 2 * h.split * c->subgroup_size <= h.lanes &&
+               h.split * c->subgroup_size < div_up(tile, 32))
+            h.split *= 2;
+    return h;
+}
+
+/* Of a workgroup: as many as there are lanes for, in whole groups of those that share rows. */
+static uint32_t subgroups_for(const struct exec_caps *c, uint32_t lanes, uint32_t split)
+{
+    uint32_t n = (uint32_t)size_min(size_max(lanes, (uint64_t)split * c->subgroup_size), c->max_workgroup) /
+                 c->subgroup_size;
+    return split * round_down_pow2((uint32_t)size_max(1, n / split));
+}
+
+/* Rows that share a subgroup save reads of the vector; but every processor should have a workgroup. */
 struct gemv_plan gemv_plan_for(const struct exec *x, const struct gemv_shape *s)
 {
     const struct exec_caps c = exec_get_caps(x);
     uint32_t tile = tile_for(&c, s->cols, s->tokens), subgroup = c.subgroup_size;
-    uint32_t lanes = (uint32_t)size_min(tile > 4096 ? 512 : 256, c.max_workgroup);
-    uint32_t subgroups = (uint32_t)size_max(1, round_down_pow2(lanes / subgroup));
+    uint32_t processors = c.n_processors ? c.n_processors : c.is_software ? 1 : FEW_PROCESSORS;
     uint32_t rows = s->tokens > 1 ? 2 : 4 / s->matrices;
-    uint32_t split = 1;
-    if (s->rows < 4096 && s->tokens == 1)
-        while (split < 4 && split < subgroups && split * subgroup < div_up(tile, 32))
-            split *= 2;
-    if (s->rows < 2048 && s->matrices == 1)
-        rows = 2;
+    struct share h;
+    bool whole = tile == s->cols && share_whole(&c, s->cols, s->formats, &h);
+    if (!whole)
+        h = share_in_loops(&c, s, tile);
+    else if (s->rows / (h.lanes / subgroup * rows) > 16 * processors)
+        h.lanes = 256;
+    uint32_t subgroups = subgroups_for(&c, h.lanes, h.split), blocks = subgroups / h.split;
+    while (rows > 1 &&
+           ((s->least && rows > s->least) || div_up(s->rows, blocks * rows) * 16 < processors * 15))
+        rows /= 2;
     return (struct gemv_plan){.spec = {[GEMV_SUBGROUP] = subgroup,
                                        [GEMV_WORKGROUP] = subgroups * subgroup,
                                        [GEMV_ROWS] = rows,
                                        [GEMV_TOKENS] = s->tokens,
                                        [GEMV_TILE] = tile,
                                        [GEMV_FORMATS] = s->formats,
-                                       [GEMV_SPLIT] = split},
-                              .workgroup_rows = subgroups / split * rows,
+                                       [GEMV_SPLIT] = h.split,
+                                       [GEMV_STEPS] = h.steps},
+                              .workgroup_rows = blocks * rows,
                               .workgroup = subgroups * subgroup,
                               .tokens = s->tokens};
+}
+
+int gemv_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes, const uint32_t *spec,
+                uint32_t n_spec, struct moeflux_err *e)
+{
+    char full[64];
+    snprintf(full, sizeof full, "%s%s", name, exec_get_caps(x).has_denorm ? "_denorm" : "");
+    return exec_kernel(x, k, full, args_bytes, spec, n_spec, e);
 }

@@ -5,6 +5,8 @@
 #include <stdint.h>
 
 struct exec;
+struct kernel;
+struct moeflux_err;
 
 /* The constants of gemv.glsl in order. */
 enum {
@@ -15,6 +17,7 @@ enum {
     GEMV_TILE,
     GEMV_FORMATS,
     GEMV_SPLIT,
+    GEMV_STEPS,
     GEMV_N_SPEC
 };
 struct gemv_shape {
@@ -23,6 +26,7 @@ struct gemv_shape {
     uint32_t tokens;   /* vectors at once: 1 or 4 */
     uint32_t formats;  /* bit f is set when a matrix is stored as FORMAT_f */
     uint32_t matrices; /* MATRICES of the kernel */
+    uint32_t least;    /* rows of the smallest matrix; 0: four or more */
 };
 /* The specialisation of gemv.glsl for a device, and the rows (of each matrix) that one workgroup computes. */
 struct gemv_plan {
@@ -30,5 +34,9 @@ struct gemv_plan {
     uint32_t workgroup_rows, workgroup, tokens;
 };
 struct gemv_plan gemv_plan_for(const struct exec *x, const struct gemv_shape *s);
+
+/* exec_kernel with the variant that suits the device (NAME, NAME_denorm); spec begins with a plan's. */
+int gemv_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes, const uint32_t *spec,
+                uint32_t n_spec, struct moeflux_err *e);
 
 #endif

@@ -19,8 +19,8 @@
 #include "ops/cast_f16.h"
 #include "ops/weights.h"
 
-/* Which kernel a Vulkan device takes, by the number of tokens: kernels/linear/decode.comp for one token (gemv) and four at a
- * time for a few, kernels/linear/prefill.comp (gemm) for many. The last three multiply float16 numbers, which
+/* Which kernel a Vulkan device takes, by the number of tokens: kernels/linear/decode_token.comp or, where it does not suit,
+ * kernels/linear/decode.comp for one token (gemv), the latter for four at a time of a few, kernels/linear/prefill.comp (gemm) for many. The last three multiply float16 numbers, which
  * kernels/cast_f16.comp makes of their input first. */
 enum linear_path {
     LINEAR_GEMV,
@@ -46,6 +46,8 @@ struct linear_vulkan {
     uint32_t from[LINEAR_PATHS]; /* the fewest tokens of each path; UINT32_MAX: the device has it not */
     struct cast_f16 cast;
     struct exec_buffer segments; /* the paths' tables, one behind the other */
+    /* Of LINEAR_GEMV where kernels/linear/decode_token.comp is its kernel: all but the call's part. base 0: it is not. */
+    struct linear_decode_token_args token;
 };
 
 struct linear {

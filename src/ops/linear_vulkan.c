@@ -1,5 +1,6 @@
 #include <string.h>
 
+#include "base/format.h"
 #include "base/mem.h"
 #include "ops/gemm_plan.h"
 #include "ops/gemv_plan.h"
@@ -62,19 +63,72 @@ static struct tile tile_for(const struct exec *x, enum linear_path path, const s
                                  : gemm_plan_for(x, gemm_tile_for(path), formats);
         return (struct tile){.kind = TILE_GEMM, .gemm = p, .rows = p.rows, .tokens = p.tokens};
     }
-    const struct gemv_shape shape = {op->rows * op->n_stacked, op->cols,
-                                     path == LINEAR_GEMV_FEW ? FEW_TOKENS : 1, formats, 1};
+    uint32_t tokens = path == LINEAR_GEMV_FEW ? FEW_TOKENS : 1, least = UINT32_MAX;
+    for (uint32_t i = 0; i < op->n_segments; i++)
+        least = (uint32_t)size_min(least, op->w[i].rows);
+    const struct gemv_shape shape = {op->rows * op->n_stacked, op->cols, tokens, formats, 1, least};
     struct gemv_plan p = gemv_plan_for(x, &shape);
     return (struct tile){.kind = TILE_GEMV, .gemv = p, .rows = p.workgroup_rows, .tokens = p.tokens};
 }
 
-static int make_kernel(struct exec *x, struct kernel *k, const struct tile *t, struct moeflux_err *e)
+static int make_kernel(struct exec *x, struct kernel *k, const struct tile *t, bool is_token,
+                       struct moeflux_err *e)
 {
     const uint32_t bytes = sizeof(struct linear_args);
     if (t->kind == TILE_PLAIN)
         return exec_kernel(x, k, "linear_plain", bytes, t->plain, PLAIN_N_SPEC, e);
-    return t->kind == TILE_GEMM ? gemm_kernel(x, k, "linear_prefill", bytes, &t->gemm, e)
-                                : exec_kernel(x, k, "linear_decode", bytes, t->gemv.spec, GEMV_N_SPEC, e);
+    if (t->kind == TILE_GEMM)
+        return gemm_kernel(x, k, "linear_prefill", bytes, &t->gemm, e);
+    return is_token ? gemv_kernel(x, k, "linear_decode_token", sizeof(struct linear_decode_token_args),
+                                  t->gemv.spec, GEMV_N_SPEC, e)
+                    : gemv_kernel(x, k, "linear_decode", bytes, t->gemv.spec, GEMV_N_SPEC, e);
+}
+
+static uint64_t lowest_address(const struct linear *op)
+{
+    uint64_t low = UINT64_MAX;
+    for (uint32_t i = 0; i < op->n_segments; i++) {
+        const struct weights *w = &op->w[i];
+        low = size_min(low, w->weight);
+        if (format_of(w->format)->scale_bytes)
+            low = size_min(low, size_min(w->scales, w->biases));
+    }
+    return low / 4 * 4;
+}
+
+/* Words from base to address, a multiple of 4; false where the count does not fit. */
+static bool words_from(uint64_t base, uint64_t address, uint32_t *out)
+{
+    uint64_t words = (address - base) / 4;
+    *out = (uint32_t)words;
+    return words <= UINT32_MAX && address % 4 == 0;
+}
+
+/* Whether kernels/linear/decode_token.comp suits; then *a tells it of the segments. */
+static bool describe_token(const struct linear *op, uint32_t workgroup_rows,
+                           struct linear_decode_token_args *a)
+{
+    struct linear_decode_token_args all = {.base = lowest_address(op), .cols = op->cols};
+    uint32_t row = 0, block = 0;
+    bool suits = op->n_stacked == 1 && op->n_segments <= LINEAR_TOKEN_SEGMENTS;
+    memset(all.later_blocks, 0xff, sizeof all.later_blocks);
+    for (uint32_t i = 0; i < op->n_segments && suits; i++) {
+        const struct weights *w = &op->w[i];
+        bool has_scales = format_of(w->format)->scale_bytes > 0;
+        if (i > 0)
+            all.later_blocks[i - 1] = block;
+        row += w->rows;
+        block += div_up(w->rows, workgroup_rows);
+        all.end_row[i] = row;
+        all.formats |= w->format << 8 * i;
+        suits = words_from(all.base, w->weight, &all.weight[i]);
+        if (suits && has_scales)
+            suits = words_from(all.base, w->scales, &all.scales[i]) &&
+                    words_from(all.base, w->biases, &all.biases[i]);
+    }
+    if (suits)
+        *a = all;
+    return suits;
 }
 
 /* table: the path's, an entry for each segment. */
@@ -101,7 +155,8 @@ static int plan_path(struct linear *op, enum linear_path path, struct exec *x, s
                                            .first_block = plan->blocks};
         plan->blocks += div_up(w->rows, t.rows);
     }
-    return make_kernel(x, &plan->kernel, &t, e);
+    bool is_token = path == LINEAR_GEMV && t.kind == TILE_GEMV && describe_token(op, t.rows, &op->gpu.token);
+    return make_kernel(x, &plan->kernel, &t, is_token, e);
 }
 
 /* Rows times tokens of 32 tiles of 64 x 64 and of 256 of 128 x 128; of 128 in float16, of 64 x 64 and of 128 x 128. */
@@ -177,12 +232,28 @@ static enum linear_path path_of(const struct linear *op, const struct linear_cal
     return (enum linear_path)path;
 }
 
+static void run_token(const struct linear *op, struct exec *x, const struct linear_call *call)
+{
+    const struct linear_plan *plan = &op->gpu.paths[LINEAR_GEMV];
+    struct linear_decode_token_args a = op->gpu.token;
+    a.x = call->x;
+    a.norm = call->norm;
+    a.y = call->y;
+    a.store = call->add ? LINEAR_ADD : LINEAR_SET;
+    a.eps = call->eps;
+    exec_dispatch(x, &plan->kernel, &a, plan->blocks, 1, 1);
+}
+
 void linear_vulkan(const void *self, const void *what, struct exec *x)
 {
     const struct linear *op = self;
     const struct linear_call *call = what;
     enum linear_path path = path_of(op, call);
     const struct linear_plan *plan = &op->gpu.paths[path];
+    if (path == LINEAR_GEMV && op->gpu.token.base) {
+        run_token(op, x, call);
+        return;
+    }
     uint64_t table =
         op->gpu.segments.address + (uint64_t)path * op->n_segments * sizeof(struct linear_segment);
     struct linear_args a = {.x = call->x,

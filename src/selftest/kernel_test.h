@@ -11,7 +11,7 @@
 #include "ops/weights.h"
 #include "selftest/selftest.h"
 
-enum { KT_DEVICE, KT_REFERENCE, KT_SIDES, KT_MAX_BUFFERS = 32 };
+enum { KT_DEVICE, KT_REFERENCE, KT_SIDES, KT_MAX_BUFFERS = 40 };
 
 struct test_buffer { /* the same bytes on both sides */
     struct exec_buffer on[KT_SIDES];

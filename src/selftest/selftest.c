@@ -96,8 +96,9 @@ static void cast_f16_cases(struct kernel_test *l)
     cast_f16_case(l, 1, 1444, false);
 }
 
+enum { LINEAR_TEST_SEGMENTS = LINEAR_TOKEN_SEGMENTS + 1 };
 struct linear_shape {
-    uint32_t n_segments, rows[3], formats[3], cols, n;
+    uint32_t n_segments, rows[LINEAR_TEST_SEGMENTS], formats[LINEAR_TEST_SEGMENTS], cols, n;
     bool norm, add;
     enum linear_path path; /* LINEAR_GEMV: as the number of tokens asks for */
 };
@@ -119,7 +120,7 @@ static bool force_path(struct linear *op, enum linear_path path)
 
 static void linear_case(struct kernel_test *l, const struct linear_shape *c)
 {
-    struct weights w[3][KT_SIDES];
+    struct weights w[LINEAR_TEST_SEGMENTS][KT_SIDES] = {0};
     uint32_t rows = 0;
     for (uint32_t i = 0; i < c->n_segments; i++) {
         kt_matrix(l, c->rows[i], c->cols, c->formats[i], w[i]);
@@ -135,7 +136,9 @@ static void linear_case(struct kernel_test *l, const struct linear_shape *c)
                        *f16 = kt_bytes(l, NULL, 2 * (uint64_t)c->n * c->cols);
     for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
         struct linear op;
-        const struct weights mine[3] = {w[0][s], w[1][s], w[2][s]};
+        struct weights mine[LINEAR_TEST_SEGMENTS];
+        for (int i = 0; i < LINEAR_TEST_SEGMENTS; i++)
+            mine[i] = w[i][s];
         if (linear_open(&op, l->side[s], mine, c->n_segments, &l->err) < 0)
             break;
         if (s == KT_DEVICE && c->path != LINEAR_GEMV && !force_path(&op, c->path)) {
@@ -269,6 +272,10 @@ struct moe_shape {
     uint32_t format, n;
     bool ungated;  /* the shared expert */
     uint32_t tile; /* 1 + the size of tiles to use; 0: as the number of tokens asks for */
+    /* Other ways than the router's product making the shared rows and the choice being there, of few tokens: */
+    bool makes_shared, chooses, plain_weights;
+    uint32_t shared_up_format;
+    bool ties; /* of all logits */
 };
 
 /* Whether the operation has tiles of so many sizes; from now on it has the last of these alone. */
@@ -304,7 +311,11 @@ static struct experts_shape moe_layout(const struct moe_shape *c, uint32_t down_
                               .down_format = down_format,
                               .down_formats = 1u << down_format | 1u << FORMAT_Q4,
                               .eps = 1e-6f,
-                              .shared_gate = !c->ungated};
+                              .shared_gate = !c->ungated,
+                              .shared_inner = c->makes_shared ? c->shared : 0,
+                              .up_formats = 1u << c->format | 1u << c->shared_up_format,
+                              .chooses = c->chooses,
+                              .norm_topk = !c->plain_weights};
     uint64_t n = (uint64_t)c->inner * c->hidden;
     *bytes = 0;
     place_part(s.up_format, n, &s.gate_w, &s.gate_s, &s.gate_b, bytes);
@@ -352,6 +363,12 @@ static void run_experts(struct exec *x, const struct experts *op, const struct e
 {
     struct experts_call call = *all;
     exec_begin(x);
+    if (apart && all->shared_up) { /* as where some experts arrive later */
+        call.skip = 1;
+        experts_run_up(op, x, &call);
+        call.skip = ~(uint64_t)1;
+        call.skip_shared = true;
+    }
     experts_run_up(op, x, &call);
     if (apart) {
         call.shared_down = (struct weights){0};
@@ -362,69 +379,136 @@ static void run_experts(struct exec *x, const struct experts *op, const struct e
     experts_run_down(op, x, &call);
 }
 
-/* down_format: of the routed experts' down projections. apart: the device computes the shared expert by itself, behind the
- * others. */
+struct moe_case {
+    const struct moe_shape *shape;
+    struct experts_shape layout;
+    bool
+        apart; /* the device computes the shared expert by itself, behind the others, and the first expert before them */
+    uint32_t stride; /* of the router's product */
+    struct test_buffer *table, *idx, *weights, *shared_in, *norm, *x, *act, *scratch, *f16;
+    struct weights shared_gate[KT_SIDES], shared_up[KT_SIDES], shared_down[KT_SIDES];
+};
+
+/* More experts than these are some of them again. */
+enum { DIFFERENT_EXPERTS = 16 };
+
+static void prepare_experts(struct kernel_test *l, struct moe_case *m, uint64_t bytes)
+{
+    struct test_buffer *experts[256];
+    uint32_t n = m->shape->n_experts;
+    for (uint32_t i = 0; i < n; i++)
+        experts[i] =
+            i < DIFFERENT_EXPERTS ? random_expert(l, &m->layout, bytes) : experts[i % DIFFERENT_EXPERTS];
+    m->table = kt_table(l, experts, n);
+}
+
+static void prepare_moe(struct kernel_test *l, struct moe_case *m, uint32_t down_format)
+{
+    const struct moe_shape *c = m->shape;
+    const struct exec_caps caps = exec_get_caps(l->side[KT_DEVICE]);
+    uint64_t bytes;
+    m->layout = moe_layout(c, down_format, &bytes);
+    prepare_experts(l, m, bytes);
+    if (c->shared)
+        kt_matrix(l, c->hidden, c->shared, FORMAT_Q4, m->shared_down);
+    if (c->makes_shared) {
+        kt_matrix(l, c->shared, c->hidden, c->shared_up_format, m->shared_gate);
+        kt_matrix(l, c->shared, c->hidden, c->shared_up_format, m->shared_up);
+    }
+    m->stride = c->n_experts + !c->ungated + 2 * c->shared;
+    m->idx = random_choice(l, c);
+    m->weights = kt_floats(l, (uint64_t)c->n * c->top_k, 0, 0.5f);
+    m->shared_in = c->ties ? kt_bytes(l, NULL, 4 * (uint64_t)c->n * m->stride)
+                           : kt_floats(l, (uint64_t)c->n * m->stride, -2, 2);
+    m->norm = kt_floats(l, c->hidden, 0.5f, 1.5f);
+    m->x = kt_floats(l, (uint64_t)c->n * c->hidden, -2, 2);
+    m->act = kt_bytes(l, NULL, 4 * c->n * experts_act_row(&m->layout));
+    m->scratch = kt_bytes(l, NULL, 4 * experts_scratch(&m->layout, &caps, c->n, c->shared));
+    m->f16 = kt_bytes(l, NULL, 2 * size_max((uint64_t)c->n * c->shared, 2));
+}
+
+/* Returns the tokens of a tile, where the shape names one; UINT32_MAX where the device has no such tile. */
+static uint32_t run_moe_side(struct kernel_test *l, const struct moe_case *m, int s)
+{
+    const struct moe_shape *c = m->shape;
+    struct experts op = {0};
+    struct linear shared_out = {0};
+    struct router router;
+    struct experts_shared shared_up = {0};
+    struct exec *x = l->side[s];
+    uint32_t tokens = 0;
+    const struct router_shape route = {
+        .n_experts = c->n_experts, .top_k = c->top_k, .norm = !c->plain_weights};
+    if (experts_open(&op, x, &m->layout, &l->err) < 0 || router_open(&router, x, &route, &l->err) < 0 ||
+        (c->shared && linear_open(&shared_out, x, &m->shared_down[s], 1, &l->err) < 0) ||
+        (c->makes_shared &&
+         experts_shared_open(&shared_up, x, &m->shared_gate[s], &m->shared_up[s], &l->err) < 0))
+        return 0;
+    if (s == KT_DEVICE && c->tile)
+        tokens = force_tile(&op.gpu.grouped, c->tile) ? op.gpu.grouped.tiles[0].tokens : UINT32_MAX;
+    const struct experts_call call = {.x = m->x->on[s].address,
+                                      .norm = m->norm->on[s].address,
+                                      .table = m->table->on[s].address,
+                                      .idx = m->idx->on[s].address,
+                                      .weights = m->weights->on[s].address,
+                                      .act = m->act->on[s].address,
+                                      .router = c->chooses ? &router : NULL,
+                                      .shared_in = m->shared_in->on[s].address,
+                                      .shared_up = c->makes_shared ? &shared_up : NULL,
+                                      .shared_down = m->shared_down[s],
+                                      .shared_stride = m->stride,
+                                      .n = c->n,
+                                      .chunk = c->n,
+                                      .scratch = m->scratch->on[s].address,
+                                      .f16_scratch = m->f16->on[s].address,
+                                      .shared_out = &shared_out};
+    if (tokens != UINT32_MAX) {
+        run_experts(x, &op, &call, m->apart && s == KT_DEVICE);
+        kt_finish(l, s);
+    }
+    linear_close(&shared_out, x);
+    experts_shared_close(&shared_up, x);
+    return tokens;
+}
+
+static void name_moe(const struct moe_case *m, char *text, size_t room)
+{
+    const struct moe_shape *c = m->shape;
+    uint32_t down = m->layout.down_format;
+    snprintf(text, room, "%s%s%u of %u, %ux%u %s%s, %s %u%s%s%s%s, %u token%s", c->chooses ? "chosen " : "",
+             c->plain_weights ? "as they are " : "", c->top_k, c->n_experts, c->hidden, c->inner,
+             format_of(c->format)->name, down == c->format ? "" : " and Q8",
+             c->makes_shared ? "with" : "shared", c->shared,
+             c->makes_shared && c->shared_up_format != c->format ? " in another format" : "",
+             c->ungated ? " ungated" : "", m->apart ? " apart" : "", c->ties ? " tied" : "", c->n,
+             c->n > 1 ? "s" : "");
+}
+
+/* down_format: of the routed experts' down projections. */
 static void moe_case_of(struct kernel_test *l, const struct moe_shape *c, uint32_t down_format, bool apart)
 {
-    uint64_t bytes;
-    struct experts_shape shape = moe_layout(c, down_format, &bytes);
-    struct test_buffer *experts[16];
-    for (uint32_t i = 0; i < c->n_experts; i++)
-        experts[i] = random_expert(l, &shape, bytes);
-    struct test_buffer *table = kt_table(l, experts, c->n_experts), *idx = random_choice(l, c);
-    struct weights down[KT_SIDES] = {0};
-    if (c->shared)
-        kt_matrix(l, c->hidden, c->shared, FORMAT_Q4, down);
-    uint32_t stride = c->n_experts + !c->ungated + 2 * c->shared;
-    struct test_buffer *weights = kt_floats(l, (uint64_t)c->n * c->top_k, 0, 0.5f);
-    struct test_buffer *shared = kt_floats(l, (uint64_t)c->n * stride, -2, 2);
-    struct test_buffer *norm = kt_floats(l, c->hidden, 0.5f, 1.5f);
-    struct test_buffer *x = kt_floats(l, (uint64_t)c->n * c->hidden, -2, 2);
-    struct test_buffer *act = kt_bytes(l, NULL, 4 * (uint64_t)c->n * c->top_k * c->inner);
-    const struct exec_caps caps = exec_get_caps(l->side[KT_DEVICE]);
-    struct test_buffer *scratch = kt_bytes(l, NULL, 4 * experts_scratch(&shape, &caps, c->n, c->shared));
-    struct test_buffer *f16 = kt_bytes(l, NULL, 2 * size_max((uint64_t)c->n * c->shared, 2));
+    struct moe_case m = {.shape = c, .apart = apart};
     uint32_t tokens = 0;
-    char text[128];
-    snprintf(text, sizeof text, "%u of %u, %ux%u %s%s, shared %u%s%s, %u token%s", c->top_k, c->n_experts,
-             c->hidden, c->inner, format_of(c->format)->name, down_format == c->format ? "" : " and Q8",
-             c->shared, c->ungated ? " ungated" : "", apart ? " apart" : "", c->n, c->n > 1 ? "s" : "");
+    char text[160];
+    prepare_moe(l, &m, down_format);
+    name_moe(&m, text, sizeof text);
     for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
-        struct experts op;
-        struct linear shared_out = {0};
-        if (experts_open(&op, l->side[s], &shape, &l->err) < 0 ||
-            (c->shared && linear_open(&shared_out, l->side[s], &down[s], 1, &l->err) < 0))
-            break;
-        if (s == KT_DEVICE && c->tile && !force_tile(&op.gpu.grouped, c->tile)) {
-            linear_close(&shared_out, l->side[s]);
+        uint32_t got = run_moe_side(l, &m, s);
+        tokens = s == KT_DEVICE ? got : tokens;
+        if (tokens == UINT32_MAX) {
             snprintf(text + strlen(text), sizeof text - strlen(text), ", tiles no. %u", c->tile);
             kt_skip(l, "experts_decode_down", text);
             return;
         }
-        tokens = s == KT_DEVICE && c->tile ? op.gpu.grouped.tiles[0].tokens : tokens;
-        const struct experts_call call = {.x = x->on[s].address,
-                                          .norm = norm->on[s].address,
-                                          .table = table->on[s].address,
-                                          .idx = idx->on[s].address,
-                                          .weights = weights->on[s].address,
-                                          .act = act->on[s].address,
-                                          .shared_in = shared->on[s].address,
-                                          .shared_down = down[s],
-                                          .shared_stride = stride,
-                                          .n = c->n,
-                                          .chunk = c->n,
-                                          .scratch = scratch->on[s].address,
-                                          .f16_scratch = f16->on[s].address,
-                                          .shared_out = &shared_out};
-        run_experts(l->side[s], &op, &call, apart && s == KT_DEVICE);
-        kt_finish(l, s);
-        linear_close(&shared_out, l->side[s]);
     }
     if (tokens)
         snprintf(text + strlen(text), sizeof text - strlen(text), ", tiles of %u", tokens);
     double bound = product_bound(l, c->n, 16);
-    double up = kt_error(l, act, (uint64_t)c->n * c->top_k * c->inner);
-    double down_error = kt_error(l, x, (uint64_t)c->n * c->hidden);
+    double up = kt_error(l, m.act, c->n * experts_act_floats(&m.layout, c->makes_shared));
+    double down_error = kt_error(l, m.x, (uint64_t)c->n * c->hidden);
+    if (c->chooses)
+        up = fmax(up, kt_difference(l, m.idx, (uint64_t)c->n * c->top_k) +
+                          kt_error(l, m.weights, (uint64_t)c->n * c->top_k));
     /* Float16 between the two is another layout than the reference's; what comes of it is compared. */
     if (bound == PRODUCT_BOUND)
         kt_row(l, "experts_decode_up", text, up, bound);
@@ -520,6 +604,26 @@ static void linear_cases(struct kernel_test *l)
         {1, {200}, {FORMAT_Q8}, 64, 64, false, false, LINEAR_GEMV},
         {3, {12, 1, 384}, {FORMAT_Q8, FORMAT_BF16, FORMAT_Q4}, 192, 65, true, false, LINEAR_GEMV},
         {3, {130, 33, 1}, {FORMAT_Q4, FORMAT_F32, FORMAT_Q4}, 320, 259, true, true, LINEAR_GEMV},
+        /* One token: two formats; formats that differ too much; a part of the lanes' last pieces; more segments than the
+         * arguments have room for. */
+        {4,
+         {33, 257, 1, 64},
+         {FORMAT_Q8, FORMAT_Q8, FORMAT_Q4, FORMAT_Q4},
+         2048,
+         1,
+         true,
+         false,
+         LINEAR_GEMV},
+        {2, {40, 70}, {FORMAT_Q4, FORMAT_F32}, 2048, 1, false, true, LINEAR_GEMV},
+        {1, {70}, {FORMAT_Q4}, 1472, 1, true, false, LINEAR_GEMV},
+        {5,
+         {64, 37, 3, 130, 9},
+         {FORMAT_Q4, FORMAT_Q4, FORMAT_Q4, FORMAT_Q4, FORMAT_Q4},
+         512,
+         1,
+         true,
+         true,
+         LINEAR_GEMV},
         /* Columns that are not divided by 64. */
         {1, {5}, {FORMAT_F32}, 1, 1, false, false, LINEAR_GEMV},
         {1, {37}, {FORMAT_BF16}, 33, 1, true, false, LINEAR_GEMV},
@@ -595,33 +699,68 @@ static void moe_case(struct kernel_test *l, const struct moe_shape *c, uint32_t 
     moe_case_of(l, c, down_format, false);
 }
 
+/* One token, and the few that the same kernels take: up chooses, and computes the shared expert's gate and up rows. */
+static void choosing_cases(struct kernel_test *l)
+{
+    static const struct moe_shape shapes[] = {
+        {12, 3, 192, 64, 192, FORMAT_Q4, 1, .makes_shared = true, .shared_up_format = FORMAT_Q4},
+        {12, 3, 192, 192, 64, FORMAT_Q4, 3, .makes_shared = true, .chooses = true,
+         .shared_up_format = FORMAT_Q8},
+        {256, 8, 2048, 512, 512, FORMAT_Q4, 1, .makes_shared = true, .chooses = true,
+         .shared_up_format = FORMAT_Q4},
+        {100, 10, 256, 64, 128, FORMAT_Q8, 2, .makes_shared = true, .chooses = true, .plain_weights = true,
+         .ungated = true, .shared_up_format = FORMAT_BF16},
+        {70, 16, 128, 64, 0, FORMAT_Q4, 1, .chooses = true, .ungated = true},
+        {40, 33, 128, 64, 64, FORMAT_Q4, 2, .chooses = true, .ties = true},
+        {33, 5, 64, 64, 64, FORMAT_Q4, 1, .makes_shared = true, .chooses = true, .ties = true,
+         .shared_up_format = FORMAT_Q4},
+        {12, 3, 192, 64, 64, FORMAT_Q4, 40, .chooses = true},
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        moe_case(l, &shapes[i], shapes[i].format);
+    moe_case_of(l, &shapes[0], FORMAT_Q4, true);
+    moe_case_of(l,
+                &(struct moe_shape){12, 4, 256, 64, 128, FORMAT_Q8, 3, .makes_shared = true, .ungated = true,
+                                    .shared_up_format = FORMAT_Q8},
+                FORMAT_Q8, true);
+}
+
 static void moe_cases(struct kernel_test *l)
 {
     static const struct moe_shape shapes[] = {
-        {2, 1, 64, 64, 64, FORMAT_Q4, 1, false, 0},        {12, 3, 192, 64, 192, FORMAT_Q4, 5, false, 0},
-        {12, 4, 256, 64, 128, FORMAT_Q8, 2, false, 0},     {12, 8, 2048, 512, 512, FORMAT_Q4, 1, false, 0},
-        {12, 10, 512, 1024, 1024, FORMAT_Q4, 1, false, 0}, {16, 16, 128, 320, 64, FORMAT_Q4, 2, false, 0},
-        {12, 3, 192, 64, 192, FORMAT_Q4, 70, false, 0},    {5, 2, 128, 320, 64, FORMAT_Q8, 33, false, 0},
-        {1, 1, 64, 64, 64, FORMAT_Q4, 17, false, 0},       {12, 4, 256, 64, 128, FORMAT_Q4, 1, true, 0},
-        {12, 3, 192, 64, 64, FORMAT_Q4, 40, true, 0},      {12, 3, 192, 64, 0, FORMAT_Q4, 1, true, 0},
-        {16, 8, 2048, 768, 0, FORMAT_Q4, 1, true, 0},      {9, 2, 128, 320, 0, FORMAT_Q8, 3, true, 0},
-        {12, 3, 192, 64, 0, FORMAT_Q4, 70, true, 0},
+        {2, 1, 64, 64, 64, FORMAT_Q4, 1, .tile = 0},
+        {12, 3, 192, 64, 192, FORMAT_Q4, 5, .tile = 0},
+        {12, 4, 256, 64, 128, FORMAT_Q8, 2, .tile = 0},
+        {12, 8, 2048, 512, 512, FORMAT_Q4, 1, .tile = 0},
+        {12, 10, 512, 1024, 1024, FORMAT_Q4, 1, .tile = 0},
+        {16, 16, 128, 320, 64, FORMAT_Q4, 2, .tile = 0},
+        {12, 3, 192, 64, 192, FORMAT_Q4, 70, .tile = 0},
+        {5, 2, 128, 320, 64, FORMAT_Q8, 33, .tile = 0},
+        {1, 1, 64, 64, 64, FORMAT_Q4, 17, .tile = 0},
+        {12, 4, 256, 64, 128, FORMAT_Q4, 1, .ungated = true},
+        {12, 3, 192, 64, 64, FORMAT_Q4, 40, .ungated = true},
+        {12, 3, 192, 64, 0, FORMAT_Q4, 1, .ungated = true},
+        {16, 8, 2048, 768, 0, FORMAT_Q4, 1, .ungated = true},
+        {9, 2, 128, 320, 0, FORMAT_Q8, 3, .ungated = true},
+        {12, 3, 192, 64, 0, FORMAT_Q4, 70, .ungated = true},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         moe_case(l, &shapes[i], shapes[i].format);
     /* Down projections with more bits than the others. */
-    moe_case(l, &(struct moe_shape){12, 3, 192, 64, 192, FORMAT_Q4, 1, false, 0}, FORMAT_Q8);
-    moe_case(l, &(struct moe_shape){9, 2, 320, 192, 64, FORMAT_Q4, 70, false, 0}, FORMAT_Q8);
-    moe_case_of(l, &(struct moe_shape){12, 3, 192, 64, 192, FORMAT_Q4, 1, false, 0}, FORMAT_Q4, true);
-    moe_case_of(l, &(struct moe_shape){12, 4, 256, 64, 128, FORMAT_Q8, 3, true, 0}, FORMAT_Q8, true);
-    moe_case_of(l, &(struct moe_shape){12, 3, 192, 64, 64, FORMAT_Q4, 40, false, 0}, FORMAT_Q4, true);
+    moe_case(l, &(struct moe_shape){12, 3, 192, 64, 192, FORMAT_Q4, 1, .tile = 0}, FORMAT_Q8);
+    moe_case(l, &(struct moe_shape){9, 2, 320, 192, 64, FORMAT_Q4, 70, .tile = 0}, FORMAT_Q8);
+    moe_case_of(l, &(struct moe_shape){12, 3, 192, 64, 192, FORMAT_Q4, 1, .tile = 0}, FORMAT_Q4, true);
+    moe_case_of(l, &(struct moe_shape){12, 4, 256, 64, 128, FORMAT_Q8, 3, .ungated = true}, FORMAT_Q8, true);
+    moe_case_of(l, &(struct moe_shape){12, 3, 192, 64, 64, FORMAT_Q4, 40, .tile = 0}, FORMAT_Q4, true);
+    choosing_cases(l);
     /* Tiles of every size, whatever the number of tokens: experts without any, with some, with more than a tile; rows of
      * less than a tile's and of more; groups by the eight and others. */
     for (uint32_t tile = 1; has_kernels(l) && tile <= EXPERTS_MAX_TILES; tile++) {
-        moe_case(l, &(struct moe_shape){12, 3, 192, 64, 64, FORMAT_Q4, 75, false, tile}, FORMAT_Q4);
-        moe_case(l, &(struct moe_shape){9, 2, 512, 192, 64, FORMAT_Q8, 37, false, tile}, FORMAT_Q8);
-        moe_case(l, &(struct moe_shape){16, 1, 1024, 128, 64, FORMAT_Q4, 19, true, tile}, FORMAT_Q4);
-        moe_case(l, &(struct moe_shape){5, 1, 128, 576, 64, FORMAT_Q4, 150, false, tile}, FORMAT_Q4);
+        moe_case(l, &(struct moe_shape){12, 3, 192, 64, 64, FORMAT_Q4, 75, .tile = tile}, FORMAT_Q4);
+        moe_case(l, &(struct moe_shape){9, 2, 512, 192, 64, FORMAT_Q8, 37, .tile = tile}, FORMAT_Q8);
+        moe_case(l, &(struct moe_shape){16, 1, 1024, 128, 64, FORMAT_Q4, 19, .ungated = true, .tile = tile},
+                 FORMAT_Q4);
+        moe_case(l, &(struct moe_shape){5, 1, 128, 576, 64, FORMAT_Q4, 150, .tile = tile}, FORMAT_Q4);
     }
 }
 
@@ -676,7 +815,8 @@ static const struct {
 } groups[] = {
     {"embed", embed_cases},
     {"cast_f16", cast_f16_cases},
-    {"linear_decode linear_prefill linear_plain matvec_transposed_groups matvec_transposed_plain",
+    {"linear_decode linear_decode_token linear_prefill linear_plain matvec_transposed_groups "
+     "matvec_transposed_plain",
      linear_cases},
     {"router_softmax", router_cases},
     {"router_sigmoid", group_cases},
@@ -718,9 +858,11 @@ static int run_on(struct kernel_test *l, const struct exec_options *o, struct mo
     int rc = exec_open(&l->side[KT_DEVICE], o, e);
     if (rc == 0)
         run_groups(l);
-    /* What runs in place of float16 where that is forbidden. */
-    if (rc == 0 && exec_get_caps(l->side[KT_DEVICE]).has_coopmat) {
+    /* What runs in place of kernels that not every device has. */
+    if (rc == 0 &&
+        (exec_get_caps(l->side[KT_DEVICE]).has_coopmat || exec_get_caps(l->side[KT_DEVICE]).has_denorm)) {
         exec_forbid_f16(l->side[KT_DEVICE]);
+        exec_forbid_denorm(l->side[KT_DEVICE]);
         l->is_again = true;
         run_groups(l);
     }

@@ -352,6 +352,34 @@ static bool has_matrices(const struct vk *vk, VkInstance instance, VkPhysicalDev
     return false;
 }
 
+/* Whether float16 code may ask for denormals to be kept, whatever float32 does with its own. */
+static bool has_denorm(const struct vk *vk, VkPhysicalDevice p)
+{
+    VkPhysicalDeviceVulkan12Properties props12 = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_PROPERTIES};
+    VkPhysicalDeviceProperties2 props = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2,
+                                         .pNext = &props12};
+    VkPhysicalDeviceVulkan12Features v12 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES};
+    VkPhysicalDeviceVulkan11Features v11 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES,
+                                            .pNext = &v12};
+    VkPhysicalDeviceFeatures2 f = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &v11};
+    vk->GetPhysicalDeviceProperties2(p, &props);
+    vk->GetPhysicalDeviceFeatures2(p, &f);
+    return v12.shaderFloat16 && v11.storageBuffer16BitAccess && props12.shaderDenormPreserveFloat16 &&
+           props12.denormBehaviorIndependence != VK_SHADER_FLOAT_CONTROLS_INDEPENDENCE_NONE;
+}
+
+static uint32_t count_processors(const struct vk *vk, VkPhysicalDevice p)
+{
+    VkPhysicalDeviceShaderSMBuiltinsPropertiesNV sm = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_SM_BUILTINS_PROPERTIES_NV};
+    VkPhysicalDeviceProperties2 props = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2,
+                                         .pNext = &sm};
+    if (has_extension(vk, p, VK_NV_SHADER_SM_BUILTINS_EXTENSION_NAME))
+        vk->GetPhysicalDeviceProperties2(p, &props);
+    return sm.shaderSMCount;
+}
+
 static uint64_t import_align(const struct vk *vk, VkPhysicalDevice p)
 {
     VkPhysicalDeviceExternalMemoryHostPropertiesEXT host = {
@@ -365,6 +393,7 @@ static uint64_t import_align(const struct vk *vk, VkPhysicalDevice p)
 static int create_device(struct gpu *g, struct moeflux_err *e)
 {
     g->has_coop = has_matrices(&g->vk, g->instance, g->physical);
+    g->has_denorm = has_denorm(&g->vk, g->physical);
     VkPhysicalDeviceCooperativeMatrixFeaturesNV coop = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_NV,
         .cooperativeMatrix = VK_TRUE};
@@ -379,8 +408,11 @@ static int create_device(struct gpu *g, struct moeflux_err *e)
                                             .bufferDeviceAddress = VK_TRUE,
                                             .timelineSemaphore = VK_TRUE,
                                             .hostQueryReset = VK_TRUE,
-                                            .shaderFloat16 = g->has_coop,
+                                            .shaderFloat16 = g->has_coop || g->has_denorm,
                                             .vulkanMemoryModel = g->has_coop};
+    VkPhysicalDeviceVulkan11Features v11 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES,
+                                            .pNext = &v12,
+                                            .storageBuffer16BitAccess = g->has_denorm};
     float priority = 1.0f;
     const VkDeviceQueueCreateInfo queues[] = {
         {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
@@ -404,7 +436,7 @@ static int create_device(struct gpu *g, struct moeflux_err *e)
         g->import_align = import_align(&g->vk, g->physical);
     }
     VkDeviceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
-                               .pNext = &v12,
+                               .pNext = &v11,
                                .queueCreateInfoCount = g->transfer_family == g->queue_family ? 1 : 2,
                                .pQueueCreateInfos = queues,
                                .enabledExtensionCount = n_extensions,
@@ -440,6 +472,7 @@ static void read_limits(struct gpu *g)
     if (g->sets_subgroup_size)
         g->max_workgroup = (uint32_t)size_min(g->max_workgroup,
                                               (uint64_t)g->subgroup_size * v13.maxComputeWorkgroupSubgroups);
+    g->n_processors = count_processors(&g->vk, g->physical);
     g->max_shared_bytes = l->maxComputeSharedMemorySize;
     for (int i = 0; i < 3; i++)
         g->max_groups[i] = l->maxComputeWorkGroupCount[i];

@@ -35,7 +35,10 @@ struct gpu {
     /* of host memory that can be imported (VK_EXT_external_memory_host); 0: none can */
     uint64_t import_align;
     bool has_coop; /* VK_NV_cooperative_matrix, 16 x 16 x 16, float16 in and float32 out: X_coop can run */
-    uint32_t subgroup_size;  /* every pipeline has exactly this */
+    /* float16 arithmetic that keeps denormals, and 16-bit numbers in memory: X_denorm can run */
+    bool has_denorm;
+    uint32_t n_processors;  /* shader cores, as the device tells (VK_NV_shader_sm_builtins); 0: it does not */
+    uint32_t subgroup_size; /* every pipeline has exactly this */
     bool sets_subgroup_size; /* it is asked for when a pipeline is created; else the device knows no other */
     uint32_t max_workgroup;  /* invocations */
     uint32_t max_shared_bytes;

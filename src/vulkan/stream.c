@@ -228,16 +228,20 @@ static VkAccessFlags2 work_reads(const struct stream *s)
     return s->pipelines ? copies | VK_ACCESS_2_SHADER_STORAGE_READ_BIT : copies;
 }
 
+static void record_barrier(struct stream *s, const VkMemoryBarrier2 *m)
+{
+    VkDependencyInfo d = {
+        .sType = VK_STRUCTURE_TYPE_DEPENDENCY_INFO, .memoryBarrierCount = 1, .pMemoryBarriers = m};
+    s->gpu->vk.CmdPipelineBarrier2(s->open->commands, &d);
+}
+
 static void barrier(struct stream *s, VkPipelineStageFlags2 to_stage, VkAccessFlags2 to_access)
 {
-    VkMemoryBarrier2 m = {.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER_2,
-                          .srcStageMask = work_stages(s),
-                          .srcAccessMask = work_writes(s),
-                          .dstStageMask = to_stage,
-                          .dstAccessMask = to_access};
-    VkDependencyInfo d = {
-        .sType = VK_STRUCTURE_TYPE_DEPENDENCY_INFO, .memoryBarrierCount = 1, .pMemoryBarriers = &m};
-    s->gpu->vk.CmdPipelineBarrier2(s->open->commands, &d);
+    record_barrier(s, &(VkMemoryBarrier2){.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER_2,
+                                          .srcStageMask = work_stages(s),
+                                          .srcAccessMask = work_writes(s),
+                                          .dstStageMask = to_stage,
+                                          .dstAccessMask = to_access});
 }
 
 void stream_barrier(struct stream *s)
@@ -245,6 +249,18 @@ void stream_barrier(struct stream *s)
     if (s->err.code || !s->recording)
         return;
     barrier(s, work_stages(s), work_reads(s) | work_writes(s));
+}
+
+void stream_dispatch_barrier(struct stream *s)
+{
+    if (s->err.code || !s->recording)
+        return;
+    const VkAccessFlags2 write = VK_ACCESS_2_SHADER_STORAGE_WRITE_BIT;
+    record_barrier(s, &(VkMemoryBarrier2){.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER_2,
+                                          .srcStageMask = VK_PIPELINE_STAGE_2_COMPUTE_SHADER_BIT,
+                                          .srcAccessMask = write,
+                                          .dstStageMask = VK_PIPELINE_STAGE_2_COMPUTE_SHADER_BIT,
+                                          .dstAccessMask = VK_ACCESS_2_SHADER_STORAGE_READ_BIT | write});
 }
 
 void stream_copy(struct stream *s, const struct gpu_buffer *dst, uint64_t dst_off,

@@ -75,6 +75,8 @@ struct stream_work {
 void stream_dispatch(struct stream *s, const struct stream_work *w);
 /* Everything recorded before is finished and visible to everything after (kernels and copies). */
 void stream_barrier(struct stream *s);
+/* The same from dispatches to dispatches alone, which is quicker. */
+void stream_dispatch_barrier(struct stream *s);
 void stream_copy(struct stream *s, const struct gpu_buffer *dst, uint64_t dst_off,
                  const struct gpu_buffer *src, uint64_t src_off, uint64_t bytes);
 void stream_zero(struct stream *s, const struct gpu_buffer *dst, uint64_t off, uint64_t bytes);

@@ -1,0 +1,60 @@
+// softmax.glsl - the softmax router of one token, on one subgroup; choose.glsl says which lane has what. Includers have its
+// constants and lib/math.glsl.
+//   norm: weights = softmax over the chosen logits; else softmax over all n_experts, chosen ones taken.
+
+// The logits from place `at` on, as choose() takes them. Returns how many of this lane's are NaN.
+uint load_logits(uvec2 logits, uint at, uint n_experts, out uint l[PER_LANE])
+{
+    uint nans = 0;
+    [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
+        uint e = i * SUBGROUP + gl_SubgroupInvocationID;
+        float v = F32s(logits).v[at + min(e, n_experts - 1)];
+        l[i] = e < n_experts ? ordered(v) : NONE;
+        nans += is_nan(v) ? 1 : 0;
+    }
+    return nans;
+}
+
+// The largest of all, and with `sums` the sum of e^(logit - best) over all.
+struct Softmax {
+    float best, sum;
+};
+
+Softmax softmax_of_all(uint l[PER_LANE], bool sums)
+{
+    uint first = NONE;
+    [[unroll]] for (uint i = 0; i < PER_LANE; i++)
+        first = max(first, l[i]);
+    Softmax s;
+    s.best = value_of(subgroupMax(first));
+    float mine = 0.0;
+    [[unroll]] for (uint i = 0; sums && i < PER_LANE; i++)
+        mine += l[i] == NONE ? 0.0 : exp_exact(value_of(l[i]) - s.best);
+    s.sum = subgroupAdd(mine);
+    return s;
+}
+
+// Writes what choose() kept, from place `at` on. A NaN among the logits, of which this lane has `nans`, makes all weights
+// NaN.
+void store_choice(uint kept[KEEP], uint kept_at[KEEP], Softmax s, bool norm, uint nans, uint n_experts, uint top_k,
+                  uvec2 idx, uvec2 weights, uint at)
+{
+    uint lane = gl_SubgroupInvocationID;
+    float w[KEEP], mine = 0.0;
+    [[unroll]] for (uint j = 0; j < KEEP; j++) {
+        w[j] = j * SUBGROUP + lane < top_k ? exp_exact(value_of(kept[j]) - s.best) : 0.0;
+        mine += w[j];
+    }
+    float sum = norm ? subgroupAdd(mine) : s.sum;
+    if (subgroupAdd(nans) > 0)
+        sum = not_a_number();
+    [[unroll]] for (uint j = 0; j < KEEP; j++) {
+        uint k = j * SUBGROUP + lane;
+        if (k < top_k) {
+            // A NaN among the logits may be the largest or the last: the index stays legal.
+            U32s(idx).v[at + k] = min(kept_at[j], n_experts - 1);
+            precise float weight = w[j] / sum;
+            F32s(weights).v[at + k] = weight;
+        }
+    }
+}
