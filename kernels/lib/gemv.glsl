@@ -74,7 +74,7 @@ void share_sums(float value[4])
 float shared_sum(uint t)
 {
     float total = 0.0;
-    for (uint i = 0; i < SUBGROUPS; i++)
+    [[unroll]] for (uint i = 0; i < SUBGROUPS; i++)
         total += xs_sums[t * SUBGROUPS + i];
     return total;
 }
