@@ -1,4 +1,4 @@
-/* gqa.h - grouped-query attention between its projections, two operations:
+/* gqa.h - grouped-query attention between its projections, two operations, of one token on Vulkan a single one:
  *   prepare:    q_h = rope(rms(q_h) * q_norm), k_g = rope(rms(k_g) * k_norm); k and v go into the cache
  *   attention:  out_h = softmax_p(q_h . k_p / sqrt(head_dim)) v_p, gated: * sigmoid(gate_h)   (attention.h)
  * RoPE turns the pairs (i, i + rotary_dim / 2) of the first rotary_dim channels by the caller's cos and sin. */

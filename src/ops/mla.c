@@ -93,8 +93,10 @@ static struct scratch lay_out(const struct mla_shape *s, uint64_t from, uint32_t
     struct scratch at = {.q = from};
     at.ctx = at.q + (uint64_t)n * s->n_heads * (s->latent_dim + s->rope_dim) * sizeof(float);
     at.f16 = at.ctx + (uint64_t)n * s->n_heads * s->latent_dim * sizeof(float);
-    at.partial = at.f16 + (uint64_t)n * s->n_heads * size_max(s->latent_dim, s->nope_dim + s->rope_dim) *
-                              sizeof(uint16_t);
+    at.partial =
+        at.f16 + size_round_up((uint64_t)n * s->n_heads * size_max(s->latent_dim, s->nope_dim + s->rope_dim) *
+                                   sizeof(uint16_t),
+                               16);
     return at;
 }
 
