@@ -246,11 +246,25 @@ struct attention_prefill_args {
 };
 ARGS_SIZE(attention_prefill_args, 72);
 
+struct attention_latent_args {
+    ADDR q;       /* [n][q_stride]: n_heads x key_dim */
+    ADDR blocks;  /* the cache's table */
+    ADDR weights; /* f16 [rows][width] */
+    ADDR chunks;  /* f32 [width / 64][rows][2] */
+    ADDR partial; /* out, with `rows` in place of n * n_heads */
+    U32 n, pos, n_heads, layer_off, n_splits, q_stride;
+    U32 rows, width; /* n * n_heads, pos + n: to the next multiple of 128 */
+    U32 share;       /* chunks of 64 positions of a split */
+    F32 scale;
+};
+ARGS_SIZE(attention_latent_args, 80);
+
 struct attention_merge_args {
     ADDR partial;
     ADDR qkv; /* [n][stride]: the gates; 0: none */
     ADDR dst; /* [n][dst_stride]: n_heads x value_dim */
-    U32 n, n_heads, value_dim, n_splits, stride, dst_stride;
+    U32 rows; /* of partial: n * n_heads or more */
+    U32 n_heads, value_dim, n_splits, stride, dst_stride;
 };
 ARGS_SIZE(attention_merge_args, 48);
 

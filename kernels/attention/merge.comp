@@ -37,7 +37,7 @@ void main()
     uint h = gl_WorkGroupID.x / pieces, token = gl_WorkGroupID.y;
     uint own = gl_WorkGroupID.x % pieces * COLS + gl_LocalInvocationID.x % COLS, col = min(own, fours - 1);
     uint group = gl_LocalInvocationID.x / COLS, first = (token * a.n_heads + h) * a.n_splits;
-    uint row = first * fours + col, stats = a.n * a.n_heads * a.n_splits * a.value_dim / 2 + first;
+    uint row = first * fours + col, stats = a.rows * a.n_splits * (a.value_dim / 2) + first;
     vec4 part[BATCH];
     ask(row, fours, group, part);
 

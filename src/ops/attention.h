@@ -37,6 +37,7 @@ struct attention {
         struct kernel decode, merge;
         struct kernel decode_fresh; /* of one token, prepared there: see attention_prepares */
         struct kernel prefill, f16; /* of a chunk's tokens, in float32 and with float16 products */
+        struct kernel latent_scores, latent_values; /* see attention_latent.h */
         struct kernel prefill_merge;
         uint32_t merge_cols, prefill_merge_cols; /* fours of channels of a workgroup */
         struct attention_plan plan;
@@ -60,7 +61,7 @@ struct attention_call {
     uint64_t dst;          /* f32 [n][dst_stride]: n_heads x value_dim */
     uint32_t n, pos, q_stride, dst_stride, gate_stride, layer_off;
     uint32_t n_heads, n_kv_heads; /* of this call: as the shape's, or part of them in the same proportion */
-    bool use_f16;                 /* many tokens may go through float16 where the device is fast at it */
+    bool use_f16; /* many tokens, and latents, may go through float16 where the device is fast at it */
     const struct attention_fresh *fresh; /* NULL: queries are ready, keys and values in the cache */
 };
 

@@ -1,6 +1,7 @@
 #include "args.h"
 #include "base/mem.h"
 #include "ops/attention.h"
+#include "ops/attention_latent.h"
 #include "ops/gemm_plan.h"
 
 /* Most positions of one split. lavapipe silently ends a shader's loops after 65,535 turns, all loops together;
@@ -106,7 +107,8 @@ static struct attention_plan plan_for(const struct attention_shape *s, const str
     bool has_prefill =
         caps->max_workgroup >= 256 && s->value_dim <= (s->latent ? PREFILL_MAX_LATENT : PREFILL_MAX_DIM);
     p.prefill_from = has_prefill ? PREFILL_TOKENS : UINT32_MAX;
-    p.long_from = has_prefill && s->latent && s->n_heads / s->n_kv_heads >= PREFILL_ROWS ? LONG_POSITIONS : UINT32_MAX;
+    p.long_from =
+        has_prefill && s->latent && s->n_heads / s->n_kv_heads >= PREFILL_ROWS ? LONG_POSITIONS : UINT32_MAX;
     return p;
 }
 
@@ -188,6 +190,8 @@ int attention_vulkan_open(struct attention *op, struct exec *x, struct moeflux_e
     const struct exec_caps caps = exec_get_caps(x);
     op->gpu.plan = plan_for(&op->shape, &caps);
     int rc = open_decode(op, x, e);
+    if (rc == 0 && op->shape.kv_type == KV_TYPE_F16 && attention_latent_is_possible(&op->shape, &caps))
+        rc = attention_latent_open(op, x, e);
     return rc < 0 ? rc : open_prefill(op, x, e);
 }
 
@@ -225,7 +229,9 @@ uint64_t attention_partial_bytes(const struct attention_shape *s, const struct e
     uint64_t parts = s->n_heads * size_max(s->gated || least > 1 ? (uint64_t)n * least : 0, p.max_splits);
     if (takes_prefill(&p, n, n_pos))
         parts = size_max(parts, (uint64_t)PREFILL_GROUPS * PREFILL_ROWS);
-    return parts * (s->value_dim + 2) * sizeof(float);
+    uint64_t bytes = parts * (s->value_dim + 2) * sizeof(float);
+    return attention_latent_is_possible(s, caps) ? size_max(bytes, attention_latent_bytes(s, n, n_pos))
+                                                 : bytes;
 }
 
 static void run_prefill(const struct attention *op, struct exec *x, const struct attention_call *call,
@@ -279,14 +285,14 @@ static void run_decode(const struct attention *op, struct exec *x, const struct 
                   call->n_kv_heads * op->gpu.plan.blocks * splits, call->n, 1);
 }
 
-static void run_merge(const struct attention *op, struct exec *x, const struct attention_call *call,
-                      uint32_t splits)
+void attention_merge_run(const struct attention *op, struct exec *x, const struct attention_call *call,
+                         uint32_t rows, uint32_t splits)
 {
     const struct attention_shape *s = &op->shape;
     const struct attention_merge_args a = {.partial = call->partial,
                                            .qkv = s->gated ? call->gates : 0,
                                            .dst = call->dst,
-                                           .n = call->n,
+                                           .rows = rows,
                                            .n_heads = call->n_heads,
                                            .value_dim = s->value_dim,
                                            .n_splits = splits,
@@ -302,12 +308,17 @@ void attention_vulkan(const void *self, const void *what, struct exec *x)
 {
     const struct attention *op = self;
     const struct attention_call *call = what;
-    uint32_t n_pos = call->pos + call->n, splits = splits_for(op, call->n_kv_heads, call->n, n_pos);
+    uint32_t n_pos = call->pos + call->n;
+    if (call->use_f16 && attention_latent_takes(op, call->n, n_pos)) {
+        attention_latent_run(op, x, call);
+        return;
+    }
+    uint32_t splits = splits_for(op, call->n_kv_heads, call->n, n_pos);
     bool is_whole = splits == 1 && !op->shape.gated;
-    if (takes_prefill(&op->gpu.plan, call->n, n_pos) && !call->fresh)
+    if (takes_prefill(&op->gpu.plan, call->n, n_pos))
         run_prefill(op, x, call, splits, is_whole);
     else
         run_decode(op, x, call, splits, is_whole);
     if (!is_whole)
-        run_merge(op, x, call, splits);
+        attention_merge_run(op, x, call, call->n * call->n_heads, splits);
 }

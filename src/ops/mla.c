@@ -159,7 +159,8 @@ static void run_slice(const struct mla *op, struct exec *x, const struct mla_cal
                                            .dst_stride = s->n_heads * s->latent_dim,
                                            .n_heads = s->n_heads,
                                            .n_kv_heads = 1,
-                                           .layer_off = call->layer_off});
+                                           .layer_off = call->layer_off,
+                                           .use_f16 = call->use_f16});
     linear_run(&call->matrices->values, x,
                &(struct linear_call){.x = at.ctx,
                                      .y = call->dst,
