@@ -229,14 +229,15 @@ struct attention_decode_args {
     ADDR values;  /* of FLAT rows [positions][n_kv_heads][value_dim] */
     ADDR partial; /* out */
     ADDR q_norm, k_norm, rope; /* to be prepared: as in gqa_prepare_args */
+    ADDR dst, counters;        /* is_merged: out [n_heads][value_dim]; zeros, one of each block of heads */
     U32 n, pos, n_heads, n_kv_heads, layer_off, n_splits, is_whole;
     F32 scale;
     U32 q_stride, dst_stride;
     U32 rotary_dim, is_gated; /* to be prepared */
     F32 eps;
-    U32 pad;
+    U32 is_merged; /* 1: the last workgroup joins the splits; to be prepared */
 };
-ARGS_SIZE(attention_decode_args, 112);
+ARGS_SIZE(attention_decode_args, 128);
 
 struct attention_prefill_args {
     ADDR q, keys, values, partial; /* as in attention_decode_args */

@@ -76,6 +76,7 @@ static int prepare(struct bench *b, struct moeflux_err *e)
 
 static void finish(struct bench *b)
 {
+    gqa_close(&b->op, b->x);
     struct exec_buffer *all[] = {&b->cache, &b->table, &b->qkv,     &b->norm,
                                  &b->rope,  &b->q,     &b->partial, &b->out};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)

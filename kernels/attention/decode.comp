@@ -6,6 +6,9 @@
 // does; the one with the last position does that with the new key, too, writes the position's row of the cache and takes key
 // and value from shared memory: others do not see the row before the next dispatch.
 //
+// is_merged (PREPARE, not whole): the workgroup that is the last of its heads' to finish does what merge.comp does, and no
+// other dispatch follows. The splits are added up in order, whoever does it.
+//
 // Grid: x = blocks of TEAMS * HEADS query heads of one key/value head, times n_splits; y = tokens. The subgroups of a workgroup
 // form TEAMS of MEMBERS, each team for HEADS heads of its own; teams walk the same rows at about the same time, so that one load
 // serves all (caches near the processors do it). Members take STEP positions in turn. LANES lanes share a position's row, 16
@@ -17,6 +20,7 @@
 #version 460
 #include "lib/memory.glsl"
 #include "lib/kv_cache.glsl"
+#include "lib/math.glsl"
 
 layout(local_size_x_id = 1) in;
 layout(constant_id = 0) const uint SUBGROUP = 32;
@@ -29,8 +33,14 @@ layout(constant_id = 6) const uint TEAMS = 1;
 layout(constant_id = 9) const uint LANES = 32; // a power of two
 layout(constant_id = 10) const uint FOURS = 1;  // of channels in a unit: 2 where that is 16 bytes and rows are whole ones
 layout(constant_id = 11) const uint PREPARE = 0;
+layout(constant_id = 12) const uint MERGED = 1; // most splits that the last workgroup merges
 
 layout(push_constant, std430) uniform Args { attention_decode_args a; };
+
+// What other workgroups of this dispatch wrote.
+layout(buffer_reference, std430, buffer_reference_align = 16) coherent buffer Parts { vec4 v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 8) coherent buffer PartStats { vec2 v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 4) coherent buffer Counters { uint v[]; };
 
 const uint BLOCK = 4; // rows of a lane at once
 const uint SUBGROUPS = WORKGROUP / SUBGROUP, MEMBERS = SUBGROUPS / TEAMS;
@@ -53,9 +63,12 @@ const uint NEW_KEY = TEAMS * HEADS * KEY_DIM / 4, NEW_VALUE = NEW_KEY + KEY_DIM 
 const uint TREE = MEMBERS > 1 ? TEAMS * (MEMBERS / 2) * HEADS * VALUE_VECS * LANES : 1;
 shared vec4 stage[TREE > PREPARED ? TREE : PREPARED];
 shared vec2 stats[SUBGROUPS * HEADS];
+shared float split_weights[PREPARE != 0 ? TEAMS * HEADS * MERGED : 1];
+shared uint is_last;
 
 vec4 q[HEADS][KEY_VECS], acc[HEADS][VALUE_VECS]; // this lane's channels
 float m[MINE], l[MINE];                          // of this lane's heads; l of its own positions
+float s[SCORES];                                 // of BLOCK rows; after the reduction OWN
 uvec4 keys[BLOCK][KEY_UNITS], values[BLOCK][VALUE_UNITS];
 
 // What a subgroup computes: set by find_work.
@@ -290,29 +303,29 @@ float dot_on(vec4 x, vec4 y, float sum)
     return fma(x.w, y.w, fma(x.z, y.z, fma(x.y, y.y, fma(x.x, y.x, sum))));
 }
 
+
+// One step of the reduction: lanes `bit` apart share out the N = SCORES >> j sums that are left of each.
+#define HALVE(j)                                                                                                  \
+    if (LANES >> j > 0 && SCORES >> j > 0) {                                                                      \
+        bool high = (lane & (LANES >> j)) != 0;                                                                   \
+        [[unroll]] for (uint i = 0; i < SCORES >> j; i++) {                                                       \
+            float keep = high ? s[i + (SCORES >> j)] : s[i], give = high ? s[i] : s[i + (SCORES >> j)];           \
+            s[i] = keep + subgroupShuffleXor(give, LANES >> j);                                                   \
+        }                                                                                                         \
+    } else if (LANES >> j > 0) {                                                                                  \
+        s[0] += subgroupShuffleXor(s[0], LANES >> j);                                                             \
+    }
+
 // Adds up s over the LANES lanes of a row: afterwards score (key, head) = (i / HEADS, i % HEADS), i = lane / COPIES * OWN + o,
 // stands in s[o].
-void reduce(inout float s[SCORES])
+void reduce()
 {
-    [[unroll]] for (uint j = 1; j <= 7; j++) {
-        uint bit = LANES >> j, half_n = SCORES >> j;
-        if (bit > 0 && half_n > 0) {
-            bool high = (lane & bit) != 0;
-            [[unroll]] for (uint i = 0; i < SCORES / 2; i++)
-                if (i < half_n) {
-                    float keep = high ? s[i + half_n] : s[i], give = high ? s[i] : s[i + half_n];
-                    s[i] = keep + subgroupShuffleXor(give, bit);
-                }
-        } else if (bit > 0) {
-            s[0] += subgroupShuffleXor(s[0], bit);
-        }
-    }
+    HALVE(1) HALVE(2) HALVE(3) HALVE(4) HALVE(5) HALVE(6) HALVE(7)
 }
 
 // This lane's scores of the STEP rows from p on; LOWEST for positions from `to` on.
-void score(uint p, out float mine[OWN])
+void score(uint p)
 {
-    float s[SCORES];
     [[unroll]] for (uint i = 0; i < SCORES; i++)
         s[i] = 0.0;
     [[unroll]] for (uint b = 0; b < BLOCK; b++)
@@ -321,21 +334,16 @@ void score(uint p, out float mine[OWN])
             [[unroll]] for (uint g = 0; g < HEADS; g++)
                 s[b * HEADS + g] = dot_on(q[g][i], k, s[b * HEADS + g]);
         }
-    reduce(s);
+    reduce();
     [[unroll]] for (uint o = 0; o < OWN; o++) {
         uint b = (lane / COPIES * OWN + o) / HEADS;
-        mine[o] = p + b * ROWS + gl_SubgroupInvocationID / LANES < to ? s[o] : LOWEST;
+        s[o] = p + b * ROWS + gl_SubgroupInvocationID / LANES < to ? s[o] : LOWEST;
     }
 }
 
-// Lets m grow where a score is too large for it. All lanes of a head have the same m.
-void raise_top(float s[OWN])
+// Lets m grow to the largest score of each head. All lanes of a head have the same m.
+void raise_top()
 {
-    bool grows = false;
-    [[unroll]] for (uint o = 0; o < OWN; o++)
-        grows = grows || s[o] > m[o % MINE] + SLACK;
-    if (subgroupBallotBitCount(subgroupBallot(grows)) == 0)
-        return;
     float keep[MINE];
     [[unroll]] for (uint h = 0; h < MINE; h++) {
         float top = m[h];
@@ -356,9 +364,13 @@ void raise_top(float s[OWN])
 }
 
 // Folds the rows into m, l and acc.
-void fold(float s[OWN])
+void fold()
 {
-    raise_top(s);
+    bool grows = false;
+    [[unroll]] for (uint o = 0; o < OWN; o++)
+        grows = grows || s[o] > m[o % MINE] + SLACK;
+    if (subgroupBallotBitCount(subgroupBallot(grows)) != 0)
+        raise_top();
     [[unroll]] for (uint o = 0; o < OWN; o++) {
         s[o] = exp2(s[o] - m[o % MINE]);
         l[o % MINE] += s[o];
@@ -413,9 +425,8 @@ void join_stats()
         sum = fma(of.y, exp2(of.x - top), sum);
     }
     if (a.is_whole == 0 && member == 0 && gl_SubgroupInvocationID < HEADS && first + g < group) {
-        uint at = a.n * a.n_heads * a.n_splits * VALUE_DIM + 2 * (result_row(head_of(first + g)) / VALUE_DIM);
-        F32s(a.partial).v[at] = top;
-        F32s(a.partial).v[at + 1] = sum;
+        uint at = a.n * a.n_heads * a.n_splits * (VALUE_DIM / 2) + result_row(head_of(first + g)) / VALUE_DIM;
+        PartStats(a.partial).v[at] = vec2(top, sum);
     }
     float factor = exp2(stats[gl_SubgroupID * HEADS + g].x - top) / (a.is_whole != 0 ? sum : 1.0);
     [[unroll]] for (uint h = 0; h < HEADS; h++) {
@@ -454,9 +465,78 @@ void store_results()
         [[unroll]] for (uint i = 0; i < VALUE_VECS; i++) {
             uint c4 = (i / FOURS * LANES + lane) * FOURS + i % FOURS;
             if (first + g < group && c4 < VALUE_DIM / 4)
-                F32x4s(a.partial).v[row + c4] = acc[g][i];
+                Parts(a.partial).v[row + c4] = acc[g][i];
         }
     }
+}
+
+// --- is_merged ---
+
+// Weights of the splits of the block's heads: a subgroup finds a head's. `head`: the block's first.
+void weigh_splits(uint head)
+{
+    uint stats_at = a.n_heads * a.n_splits * (VALUE_DIM / 2);
+    for (uint h = gl_SubgroupID; h < TEAMS * HEADS; h += SUBGROUPS) {
+        uint at = stats_at + head_of(head + h) * a.n_splits;
+        float top = LOWEST, total = 0.0;
+        for (uint i = gl_SubgroupInvocationID; i < a.n_splits; i += SUBGROUP)
+            top = max(top, PartStats(a.partial).v[at + i].x);
+        top = subgroupMax(top);
+        for (uint i = gl_SubgroupInvocationID; i < a.n_splits; i += SUBGROUP) {
+            vec2 of = PartStats(a.partial).v[at + i];
+            float w = exp2(of.x - top);
+            split_weights[h * MERGED + i] = w;
+            total = fma(of.y, w, total);
+        }
+        total = subgroupAdd(total);
+        for (uint i = gl_SubgroupInvocationID; i < a.n_splits; i += SUBGROUP)
+            split_weights[h * MERGED + i] /= total;
+    }
+}
+
+// Four channels of the head that is h-th of the block: of all splits.
+vec4 merged(uint h, uint head, uint c4)
+{
+    const uint BATCH = 8; // splits that are loaded at once
+    uint at = head * a.n_splits * (VALUE_DIM / 4) + c4;
+    vec4 sum = vec4(0.0);
+    for (uint from = 0; from < a.n_splits; from += BATCH) {
+        vec4 part[BATCH];
+        [[unroll]] for (uint i = 0; i < BATCH; i++)
+            part[i] = Parts(a.partial).v[at + min(from + i, a.n_splits - 1) * (VALUE_DIM / 4)];
+        [[unroll]] for (uint i = 0; i < BATCH; i++)
+            if (from + i < a.n_splits)
+                sum = fma(vec4(split_weights[h * MERGED + from + i]), part[i], sum);
+    }
+    return sum;
+}
+
+void merge()
+{
+    uint counter = gl_WorkGroupID.x / a.n_splits, head = first - team * HEADS, id = gl_LocalInvocationID.x;
+    memoryBarrierBuffer();
+    barrier();
+    if (id == 0)
+        is_last = atomicAdd(Counters(a.counters).v[counter], 1) == a.n_splits - 1 ? 1 : 0;
+    barrier();
+    if (is_last == 0)
+        return;
+    memoryBarrierBuffer();
+    weigh_splits(head);
+    barrier();
+    for (uint i = id; i < TEAMS * HEADS * (VALUE_DIM / 4); i += WORKGROUP) {
+        uint h = i / (VALUE_DIM / 4), c4 = i % (VALUE_DIM / 4), of = head_of(head + h);
+        if (head + h < group) {
+            vec4 sum = merged(h, of, c4);
+            if (a.is_gated != 0) {
+                vec4 gate = four_at(a.q, (2 * of + 1) * (VALUE_DIM / 4) + c4);
+                sum *= vec4(sigmoid(gate.x), sigmoid(gate.y), sigmoid(gate.z), sigmoid(gate.w));
+            }
+            F32x4s(a.dst).v[of * (VALUE_DIM / 4) + c4] = sum;
+        }
+    }
+    if (id == 0)
+        Counters(a.counters).v[counter] = 0; // for the next dispatch
 }
 
 void main()
@@ -468,15 +548,14 @@ void main()
         prepare();
     load_queries();
     for (uint p = from + member * STEP; p < to; p += MEMBERS * STEP) {
-        float s[OWN];
         if (LATENT == 0)
             ask_values(p);
         if (PREPARE != 0 && p + STEP > a.pos)
             take_new_row(p);
-        score(p, s);
+        score(p);
         if (LATENT == 0)
             ask_keys(p + MEMBERS * STEP);
-        fold(s);
+        fold();
         if (LATENT != 0)
             ask_keys(p + MEMBERS * STEP);
     }
@@ -484,4 +563,6 @@ void main()
     join_stats();
     join_members();
     store_results();
+    if (PREPARE != 0 && a.is_merged != 0)
+        merge();
 }

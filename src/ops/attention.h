@@ -40,6 +40,7 @@ struct attention {
         struct kernel latent_scores, latent_values; /* see attention_latent.h */
         struct kernel prefill_merge;
         uint32_t merge_cols, prefill_merge_cols; /* fours of channels of a workgroup */
+        struct exec_buffer counters;             /* u32 [n_kv_heads][plan.blocks], 0 between dispatches */
         struct attention_plan plan;
         uint32_t f16_from; /* tokens; UINT32_MAX: never */
     } gpu;
@@ -69,6 +70,7 @@ struct attention_call {
  * at most key_dim; in the cache value_dim = key_dim. Queries, gates, keys, values, partial and dst are aligned to 16 bytes. */
 int attention_open(struct attention *op, struct exec *x, const struct attention_shape *shape,
                    struct moeflux_err *e);
+void attention_close(struct attention *op, struct exec *x);
 /* Takes calls with `fresh`: of one token, no latents, not flat. */
 bool attention_prepares(const struct attention *op);
 /* Bytes of `partial` for chunks of up to n tokens that see up to n_pos positions. */

@@ -14,7 +14,9 @@ enum { ROWS_AT_ONCE = 4, LANE_CHANNELS = 8, LANE_FOURS = 24 };
 /* Its lanes that keep a GPU busy: workgroups of 512 on 132 processors. */
 enum { WANTED_LANES = 132 * 512, MOST_LANES = 512 };
 /* Its constants, behind those of kv_cache.h. */
-enum { LANES_SPEC = KV_N_SPEC, FOURS_SPEC, PREPARE_SPEC, DECODE_N_SPEC };
+enum { LANES_SPEC = KV_N_SPEC, FOURS_SPEC, PREPARE_SPEC, MERGED_SPEC, DECODE_N_SPEC };
+/* Splits that one workgroup merges in less time than a dispatch takes, and positions that need no more of them. */
+enum { MERGED_SPLITS = 32, MERGED_POSITIONS = 4096 };
 /* Fours of channels of a workgroup of attention/merge.comp; its invocations. */
 enum { MERGE_COLS = 16, MERGE_GROUP = 256 };
 
@@ -70,7 +72,8 @@ static uint64_t decode_shared_bytes(const struct attention_plan *p, const struct
                                          fours_of(p, s->value_dim) * p->lanes
                                    : 0;
     uint64_t prepared = ((uint64_t)p->teams * p->heads * s->key_dim + s->key_dim + s->value_dim) / 4;
-    return 16 * size_max(tree, prepared) + (uint64_t)8 * p->teams * p->members * p->heads;
+    uint64_t merged = (uint64_t)p->teams * p->heads * MERGED_SPLITS;
+    return 16 * size_max(tree, prepared) + (uint64_t)8 * p->teams * p->members * p->heads + 4 * (merged + 1);
 }
 
 /* Teams share the loads of rows; members share a team's positions. */
@@ -129,6 +132,16 @@ static int open_merge(struct attention *op, struct exec *x, struct moeflux_err *
     return rc;
 }
 
+static int open_counters(struct attention *op, struct exec *x, struct moeflux_err *e)
+{
+    uint32_t n = op->shape.n_kv_heads * op->gpu.plan.blocks, zeros[64] = {0};
+    int rc = exec_buffer_new(x, &op->gpu.counters, EXEC_DEVICE, n * sizeof *zeros, e);
+    for (uint32_t i = 0; rc == 0 && i < n; i += 64)
+        rc = exec_write(x, &op->gpu.counters, i * sizeof *zeros, zeros, size_min(64, n - i) * sizeof *zeros,
+                        e);
+    return rc;
+}
+
 static int open_decode(struct attention *op, struct exec *x, struct moeflux_err *e)
 {
     const struct attention_shape *s = &op->shape;
@@ -143,7 +156,8 @@ static int open_decode(struct attention *op, struct exec *x, struct moeflux_err 
                                     [KV_SPEC] = s->kv_type,
                                     [KV_FLAT_SPEC] = s->flat,
                                     [LANES_SPEC] = p->lanes,
-                                    [FOURS_SPEC] = p->fours};
+                                    [FOURS_SPEC] = p->fours,
+                                    [MERGED_SPEC] = MERGED_SPLITS};
     bool prepares = !s->latent && !s->flat;
     /* Prompts alone have keys and values outside the cache, or several tokens that are not prepared here. */
     int rc = (s->flat || prepares ? exec_kernel_later : exec_kernel)(
@@ -152,6 +166,8 @@ static int open_decode(struct attention *op, struct exec *x, struct moeflux_err 
     if (rc == 0 && prepares)
         rc = exec_kernel(x, &op->gpu.decode_fresh, "attention_decode", sizeof(struct attention_decode_args),
                          spec, DECODE_N_SPEC, e);
+    if (rc == 0 && prepares)
+        rc = open_counters(op, x, e);
     return rc < 0 ? rc : open_merge(op, x, e);
 }
 
@@ -204,6 +220,12 @@ static uint32_t prefill_tiles(const struct attention_shape *s, uint32_t n)
 static bool takes_prefill(const struct attention_plan *p, uint32_t n, uint32_t n_pos)
 {
     return n >= p->prefill_from || n_pos >= p->long_from;
+}
+
+/* The last workgroup of a token's attention merges the splits. */
+static bool is_merged(const struct attention_call *call)
+{
+    return call->fresh && call->pos < MERGED_POSITIONS;
 }
 
 /* Splits for n tokens that see n_pos positions: enough workgroups, none of them idle. */
@@ -268,6 +290,8 @@ static void run_decode(const struct attention *op, struct exec *x, const struct 
                                             .q_norm = fresh->q_norm,
                                             .k_norm = fresh->k_norm,
                                             .rope = fresh->rope,
+                                            .dst = call->dst,
+                                            .counters = op->gpu.counters.address,
                                             .n = call->n,
                                             .pos = call->pos,
                                             .n_heads = call->n_heads,
@@ -280,7 +304,8 @@ static void run_decode(const struct attention *op, struct exec *x, const struct 
                                             .dst_stride = call->dst_stride,
                                             .rotary_dim = fresh->rotary_dim,
                                             .is_gated = s->gated,
-                                            .eps = fresh->eps};
+                                            .eps = fresh->eps,
+                                            .is_merged = !is_whole && is_merged(call)};
     exec_dispatch(x, call->fresh ? &op->gpu.decode_fresh : &op->gpu.decode, &a,
                   call->n_kv_heads * op->gpu.plan.blocks * splits, call->n, 1);
 }
@@ -314,11 +339,13 @@ void attention_vulkan(const void *self, const void *what, struct exec *x)
         return;
     }
     uint32_t splits = splits_for(op, call->n_kv_heads, call->n, n_pos);
+    if (is_merged(call))
+        splits = (uint32_t)size_min(splits, MERGED_SPLITS);
     bool is_whole = splits == 1 && !op->shape.gated;
     if (takes_prefill(&op->gpu.plan, call->n, n_pos))
         run_prefill(op, x, call, splits, is_whole);
     else
         run_decode(op, x, call, splits, is_whole);
-    if (!is_whole)
+    if (!is_whole && !is_merged(call))
         attention_merge_run(op, x, call, call->n * call->n_heads, splits);
 }

@@ -31,6 +31,11 @@ int gqa_open(struct gqa *op, struct exec *x, const struct gqa_shape *s, struct m
     return rc < 0 || exec_get_caps(x).is_host ? rc : gqa_vulkan_open(op, x, e);
 }
 
+void gqa_close(struct gqa *op, struct exec *x)
+{
+    attention_close(&op->attention, x);
+}
+
 uint64_t gqa_partial_bytes(const struct gqa_shape *s, const struct exec_caps *caps, uint32_t n,
                            uint32_t n_pos)
 {

@@ -38,6 +38,7 @@ struct gqa_call {
  * head_dim. qkv, q and the cache are aligned to 16 bytes. Of call.n >= attention.gpu.f16_from tokens, queries, keys and
  * values are rounded to float16 before they are multiplied, if the call allows it. */
 int gqa_open(struct gqa *op, struct exec *x, const struct gqa_shape *shape, struct moeflux_err *e);
+void gqa_close(struct gqa *op, struct exec *x);
 /* Bytes of `partial` for chunks of up to n tokens that see up to n_pos positions; 0 without heads. */
 uint64_t gqa_partial_bytes(const struct gqa_shape *s, const struct exec_caps *caps, uint32_t n,
                            uint32_t n_pos);

@@ -46,6 +46,7 @@ int mla_open(struct mla *op, struct exec *x, const struct mla_shape *s, uint64_t
 
 void mla_close(struct mla *op, struct exec *x)
 {
+    attention_close(&op->attention, x);
     mla_expanded_close(&op->expanded, x);
 }
 

@@ -146,6 +146,7 @@ int mla_expanded_open(struct mla_expanded *op, struct exec *x, const struct mla_
 
 void mla_expanded_close(struct mla_expanded *op, struct exec *x)
 {
+    attention_close(&op->attention, x);
     linear_close(&op->keys, x);
 }
 
