@@ -3,8 +3,8 @@
 // over the split's share of the positions; is_whole: sum_p 2^(s_p - m) v_p / l. LATENT: a position has one row for all heads;
 // the row is the key, and its first VALUE_DIM channels are the value.
 // PREPARE (one token): the queries come as they are projected. Every workgroup norms and turns its own as gqa/prepare.comp
-// does; the one with the last position does that with the new key, too, writes the position's row of the cache and takes key
-// and value from shared memory: others do not see the row before the next dispatch.
+// does; the one with the last position does that with the new key, too, and writes the position's row of the cache, which others
+// do not see before the next dispatch: a member of each team begins with key and value in shared memory, and all end before it.
 //
 // is_merged (PREPARE, not whole): the workgroup that is the last of its heads' to finish does what merge.comp does, and no
 // other dispatch follows. The splits are added up in order, whoever does it.
@@ -74,7 +74,8 @@ uvec4 keys[BLOCK][KEY_UNITS], values[BLOCK][VALUE_UNITS];
 // What a subgroup computes: set by find_work.
 uint lane, team, member, split, token, kv_head, group;
 uint first;    // of the team's heads, in the group
-uint from, to; // positions
+uint from, to; // positions in the cache
+bool has_new;  // PREPARE: the split ends with the last position, which is not there yet
 
 void find_work()
 {
@@ -91,6 +92,8 @@ void find_work()
     uint share = ((n_pos + a.n_splits - 1) / a.n_splits + STEP - 1) / STEP * STEP;
     from = min(split * share, n_pos);
     to = min(from + share, n_pos);
+    has_new = PREPARE != 0 && from < to && to == n_pos;
+    to -= has_new ? 1 : 0;
 }
 
 // Heads behind the group's last repeat it; their results go nowhere.
@@ -130,27 +133,11 @@ vec4 four_of(uvec4 unit, uint i)
                   : vec4(unpackHalf2x16(unit.z), unpackHalf2x16(unit.w));
 }
 
-// The unit of a row that PREPARE made: at `src` in stage.
-uvec4 new_unit(uint src, uint u)
-{
-    vec4 x = stage[src + u * FOURS], y = FOURS == 2 ? stage[src + u * FOURS + 1] : vec4(0.0);
-    if (KV_TYPE == KV_F32)
-        return floatBitsToUint(x);
-    return uvec4(packHalf2x16(x.xy), packHalf2x16(x.zw), packHalf2x16(y.xy), packHalf2x16(y.zw));
-}
-
-// The last row that this split reads from memory. With PREPARE the last position's is being written: that of a sequence's
-// first token is read all the same, and not used.
-uint last_row()
-{
-    return PREPARE != 0 ? min(to, max(a.pos, 1)) - 1 : to - 1;
-}
-
 // This lane's part of the STEP rows from p on, a multiple of STEP: they lie in one block of the cache. Rows past the last
 // repeat it.
 void ask_keys(uint p)
 {
-    uint last = last_row(), base = min(p, last) / STEP * STEP, mine = gl_SubgroupInvocationID / LANES;
+    uint last = to - 1, base = min(p, last) / STEP * STEP, mine = gl_SubgroupInvocationID / LANES;
     uvec2 rows = key_row(base);
     [[unroll]] for (uint b = 0; b < BLOCK; b++) {
         uint i = min(base + b * ROWS + mine, last) - base;
@@ -164,7 +151,7 @@ void ask_keys(uint p)
 
 void ask_values(uint p)
 {
-    uint last = last_row(), base = min(p, last) / STEP * STEP, mine = gl_SubgroupInvocationID / LANES;
+    uint last = to - 1, base = min(p, last) / STEP * STEP, mine = gl_SubgroupInvocationID / LANES;
     uvec2 rows = value_row(base);
     [[unroll]] for (uint b = 0; b < BLOCK; b++) {
         uint i = min(base + b * ROWS + mine, last) - base;
@@ -174,21 +161,6 @@ void ask_values(uint p)
             values[b][j] = VALUE_ROW % LANES == 0 || u < VALUE_ROW ? unit_at(row, u) : uvec4(0);
         }
     }
-}
-
-// Puts the last position's row, which PREPARE made, in its place among the STEP rows from p on.
-void take_new_row(uint p)
-{
-    uint mine = gl_SubgroupInvocationID / LANES;
-    [[unroll]] for (uint b = 0; b < BLOCK; b++)
-        if (p + b * ROWS + mine == a.pos) {
-            [[unroll]] for (uint j = 0; j < KEY_UNITS; j++)
-                if (j * LANES + lane < KEY_ROW)
-                    keys[b][j] = new_unit(NEW_KEY, j * LANES + lane);
-            [[unroll]] for (uint j = 0; j < VALUE_UNITS; j++)
-                if (j * LANES + lane < VALUE_ROW)
-                    values[b][j] = new_unit(NEW_VALUE, j * LANES + lane);
-        }
 }
 
 // --- PREPARE ---
@@ -270,7 +242,6 @@ void prepare_row(uint i)
 
 void prepare()
 {
-    bool has_new = from < to && to == a.pos + 1;
     for (uint i = gl_SubgroupID; i < TEAMS * HEADS + (has_new ? 2 : 0); i += SUBGROUPS)
         prepare_row(i);
     barrier();
@@ -278,12 +249,18 @@ void prepare()
 
 // --- scores and sums ---
 
+// The first of a lane's fours of channels in its i-th vector.
+uint four_at_lane(uint i)
+{
+    return (i / FOURS * LANES + lane) * FOURS + i % FOURS;
+}
+
 void load_queries()
 {
     [[unroll]] for (uint g = 0; g < HEADS; g++) {
         uint row = (token * a.q_stride + head_of(first + g) * KEY_DIM) / 4;
         [[unroll]] for (uint i = 0; i < KEY_VECS; i++) {
-            uint c4 = (i / FOURS * LANES + lane) * FOURS + i % FOURS;
+            uint c4 = four_at_lane(i);
             q[g][i] = vec4(0.0);
             if (c4 < KEY_DIM / 4)
                 q[g][i] = PREPARE != 0 ? stage[(team * HEADS + g) * KEY_DIM / 4 + c4]
@@ -303,6 +280,27 @@ float dot_on(vec4 x, vec4 y, float sum)
     return fma(x.w, y.w, fma(x.z, y.z, fma(x.y, y.y, fma(x.x, y.x, sum))));
 }
 
+
+// The new position's row as the first one: its score is m, its weight 1.
+void begin_with_new()
+{
+    [[unroll]] for (uint g = 0; g < HEADS; g++) {
+        float dot = 0.0;
+        [[unroll]] for (uint i = 0; i < KEY_VECS; i++)
+            if (four_at_lane(i) < KEY_DIM / 4)
+                dot = dot_on(q[g][i], stage[NEW_KEY + four_at_lane(i)], dot);
+        [[unroll]] for (uint j = 1; j <= 7; j++)
+            if (LANES >> j > 0)
+                dot += subgroupShuffleXor(dot, LANES >> j);
+        [[unroll]] for (uint h = 0; h < MINE; h++)
+            m[h] = (lane / COPIES * OWN + h) % HEADS == g ? dot : m[h];
+        [[unroll]] for (uint i = 0; i < VALUE_VECS; i++)
+            if (gl_SubgroupInvocationID < LANES && four_at_lane(i) < VALUE_DIM / 4)
+                acc[g][i] = stage[NEW_VALUE + four_at_lane(i)];
+    }
+    [[unroll]] for (uint h = 0; h < MINE; h++)
+        l[h] = gl_SubgroupInvocationID < HEAD_LANES ? 1.0 : 0.0;
+}
 
 // One step of the reduction: lanes `bit` apart share out the N = SCORES >> j sums that are left of each.
 #define HALVE(j)                                                                                                  \
@@ -463,7 +461,7 @@ void store_results()
     [[unroll]] for (uint g = 0; g < HEADS; g++) {
         uint row = result_row(head_of(first + g)) / 4;
         [[unroll]] for (uint i = 0; i < VALUE_VECS; i++) {
-            uint c4 = (i / FOURS * LANES + lane) * FOURS + i % FOURS;
+            uint c4 = four_at_lane(i);
             if (first + g < group && c4 < VALUE_DIM / 4)
                 Parts(a.partial).v[row + c4] = acc[g][i];
         }
@@ -547,11 +545,11 @@ void main()
     if (PREPARE != 0)
         prepare();
     load_queries();
+    if (has_new && member == 0)
+        begin_with_new();
     for (uint p = from + member * STEP; p < to; p += MEMBERS * STEP) {
         if (LATENT == 0)
             ask_values(p);
-        if (PREPARE != 0 && p + STEP > a.pos)
-            take_new_row(p);
         score(p);
         if (LATENT == 0)
             ask_keys(p + MEMBERS * STEP);

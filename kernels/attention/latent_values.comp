@@ -15,11 +15,18 @@ float next_tops[4];
 
 uint first_row; // of the tile
 
+uvec2 next_rows; // where the chunk that is asked for next begins
+
+void find_rows(uint chunk, uint to)
+{
+    next_rows = latent_rows(min(chunk, to - 1) * CHUNK);
+}
+
 // Asks for a chunk: weights of every 32nd row, values of every 16th position.
 void ask(uint chunk)
 {
     uint id = gl_LocalInvocationID.x, from = chunk * CHUNK;
-    uvec2 rows = latent_rows(min(from, last_position() / CHUNK * CHUNK));
+    uvec2 rows = next_rows;
     [[unroll]] for (uint i = 0; i < 4; i++)
         next_values[i] = latent_at(rows, from, id / 16 + 16 * i, gl_WorkGroupID.x * (TILE / UNIT) + id % 16);
     [[unroll]] for (uint i = 0; i < 4; i++) {
@@ -88,16 +95,21 @@ void main()
     uint from = min(gl_WorkGroupID.y * a.share, n_chunks), to = min(from + a.share, n_chunks);
     uint row = gl_SubgroupID / 2 * 32, col = gl_SubgroupID % 2 * 64;
     first_row = gl_WorkGroupID.z * TILE;
-    if (from < to)
+    if (from < to) {
+        find_rows(from, to);
         ask(from);
+        find_rows(from + 1, to);
+    }
     find_tops(from, to);
     clear_sums();
     for (uint chunk = from; chunk < to; chunk++) {
         barrier();
         keep();
         barrier();
-        if (chunk + 1 < to)
+        if (chunk + 1 < to) {
             ask(chunk + 1);
+            find_rows(chunk + 2, to);
+        }
         multiply(row, col);
     }
     uint at = ((first_row + row) * a.n_splits + gl_WorkGroupID.y) * VALUE_DIM + gl_WorkGroupID.x * TILE + col;

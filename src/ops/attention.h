@@ -38,9 +38,9 @@ struct attention {
         struct kernel decode_fresh; /* of one token, prepared there: see attention_prepares */
         struct kernel prefill, f16; /* of a chunk's tokens, in float32 and with float16 products */
         struct kernel latent_scores, latent_values; /* see attention_latent.h */
-        struct kernel prefill_merge;
-        uint32_t merge_cols, prefill_merge_cols; /* fours of channels of a workgroup */
-        struct exec_buffer counters;             /* u32 [n_kv_heads][plan.blocks], 0 between dispatches */
+        struct kernel few_merge;                    /* merge, of few splits */
+        uint32_t merge_cols, few_merge_cols;        /* fours of channels of a workgroup */
+        struct exec_buffer counters;                /* u32 [n_kv_heads][plan.blocks], 0 between dispatches */
         struct attention_plan plan;
         uint32_t f16_from; /* tokens; UINT32_MAX: never */
     } gpu;

@@ -7,12 +7,12 @@
  * busy; bytes of the weights between the passes, where one token has less, so that they stay near the processors. */
 enum { TILE = 128, CHUNK = 64, SHARED_BYTES = 40960, WANTED_GROUPS = 132, WEIGHT_BYTES = 32 << 20 };
 /* Rows and positions from which on it is faster than kernels/attention/decode.comp. */
-enum { LEAST_ROWS = 16, LEAST_POSITIONS = 1 };
+enum { LEAST_ROWS = 16, LEAST_POSITIONS = 768 };
 
 bool attention_latent_is_possible(const struct attention_shape *s, const struct exec_caps *caps)
 {
-    return s->latent && caps->has_coopmat && caps->max_shared_bytes >= SHARED_BYTES && s->key_dim % 64 == 0 &&
-           s->value_dim % TILE == 0;
+    return s->latent && s->kv_type == KV_TYPE_F16 && caps->has_coopmat &&
+           caps->max_shared_bytes >= SHARED_BYTES && s->key_dim % 64 == 0 && s->value_dim % TILE == 0;
 }
 
 int attention_latent_open(struct attention *op, struct exec *x, struct moeflux_err *e)

@@ -9,7 +9,7 @@
 
 #include "ops/attention.h"
 
-/* The device and the shape's dims allow it, with a cache in float16. */
+/* The device and the shape's dims allow it; the cache is in float16. */
 bool attention_latent_is_possible(const struct attention_shape *s, const struct exec_caps *caps);
 int attention_latent_open(struct attention *op, struct exec *x, struct moeflux_err *e);
 /* It is worth it for n tokens that see n_pos positions; false where it was not opened. */

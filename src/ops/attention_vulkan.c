@@ -17,8 +17,8 @@ enum { WANTED_LANES = 132 * 512, MOST_LANES = 512 };
 enum { LANES_SPEC = KV_N_SPEC, FOURS_SPEC, PREPARE_SPEC, MERGED_SPEC, DECODE_N_SPEC };
 /* Splits that one workgroup merges in less time than a dispatch takes, and positions that need no more of them. */
 enum { MERGED_SPLITS = 32, MERGED_POSITIONS = 4096 };
-/* Fours of channels of a workgroup of attention/merge.comp; its invocations. */
-enum { MERGE_COLS = 16, MERGE_GROUP = 256 };
+/* Fours of channels of a workgroup of attention/merge.comp; its invocations; splits that are worth sharing out among them. */
+enum { MERGE_COLS = 16, MERGE_GROUP = 256, MERGE_MANY = 4 };
 
 /* ROWS of attention/prefill.comp; its workgroups that keep a GPU busy; positions that are worth a split; tokens from which
  * its tiles are better filled than not; value channels that its registers and shared memory have room for. */
@@ -122,13 +122,13 @@ static int open_merge(struct attention *op, struct exec *x, struct moeflux_err *
     uint32_t group = (uint32_t)size_min(size_round_up(MERGE_GROUP, subgroup), most);
     uint32_t whole = (uint32_t)size_min(size_round_up(op->shape.value_dim / 4, subgroup), most);
     op->gpu.merge_cols = group % MERGE_COLS ? group : MERGE_COLS;
-    op->gpu.prefill_merge_cols = whole;
-    const uint32_t few[] = {subgroup, group, op->gpu.merge_cols}, many[] = {subgroup, whole, whole};
+    op->gpu.few_merge_cols = whole;
+    const uint32_t many[] = {subgroup, group, op->gpu.merge_cols}, few[] = {subgroup, whole, whole};
     int rc =
-        exec_kernel(x, &op->gpu.merge, "attention_merge", sizeof(struct attention_merge_args), few, 3, e);
+        exec_kernel(x, &op->gpu.merge, "attention_merge", sizeof(struct attention_merge_args), many, 3, e);
     if (rc == 0)
-        rc = exec_kernel_later(x, &op->gpu.prefill_merge, "attention_merge",
-                               sizeof(struct attention_merge_args), many, 3, e);
+        rc = exec_kernel(x, &op->gpu.few_merge, "attention_merge", sizeof(struct attention_merge_args), few,
+                         3, e);
     return rc;
 }
 
@@ -206,7 +206,7 @@ int attention_vulkan_open(struct attention *op, struct exec *x, struct moeflux_e
     const struct exec_caps caps = exec_get_caps(x);
     op->gpu.plan = plan_for(&op->shape, &caps);
     int rc = open_decode(op, x, e);
-    if (rc == 0 && op->shape.kv_type == KV_TYPE_F16 && attention_latent_is_possible(&op->shape, &caps))
+    if (rc == 0 && attention_latent_is_possible(&op->shape, &caps))
         rc = attention_latent_open(op, x, e);
     return rc < 0 ? rc : open_prefill(op, x, e);
 }
@@ -323,9 +323,9 @@ void attention_merge_run(const struct attention *op, struct exec *x, const struc
                                            .n_splits = splits,
                                            .stride = call->gate_stride,
                                            .dst_stride = call->dst_stride};
-    bool is_few = call->n < PREFILL_TOKENS;
-    uint32_t cols = is_few ? op->gpu.merge_cols : op->gpu.prefill_merge_cols;
-    exec_dispatch(x, is_few ? &op->gpu.merge : &op->gpu.prefill_merge, &a,
+    bool is_few = splits < MERGE_MANY;
+    uint32_t cols = is_few ? op->gpu.few_merge_cols : op->gpu.merge_cols;
+    exec_dispatch(x, is_few ? &op->gpu.few_merge : &op->gpu.merge, &a,
                   call->n_heads * div_up(s->value_dim / 4, cols), call->n, 1);
 }
 

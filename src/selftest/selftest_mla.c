@@ -13,7 +13,7 @@
 static const double PREP_BOUND = 2e-6, ATTENTION_BOUND = 1e-5, F16_BOUND = 4e-3;
 
 /* A long sequence has the same few blocks again and again: its chunk then fits into one slice of the absorbed form. */
-enum { LAYER_OFF = 256, KV_AT = 7, DIFFERENT_BLOCKS = 4, MAX_BLOCKS = 160 };
+enum { LAYER_OFF = 256, KV_AT = 7, DIFFERENT_BLOCKS = 4, MAX_BLOCKS = 260 };
 
 /* The memory of a case. */
 struct bench {
@@ -184,13 +184,13 @@ void selftest_mla_cases(struct kernel_test *l)
     mla_case(l, &v3, FORMAT_Q4, 255, 2);
     mla_case(l, &v3, FORMAT_Q4, 700, 20);
     mla_case(l, &lite_f16, FORMAT_Q4, 0, 1);
-    mla_case(l, &lite_f16, FORMAT_Q4, 127, 1);
-    mla_case(l, &lite_f16, FORMAT_Q4, 126, 3);
-    mla_case(l, &lite_f16, FORMAT_Q4, 700, 37);
-    mla_case(l, &many_f16, FORMAT_Q4, 255, 1);
+    mla_case(l, &lite_f16, FORMAT_Q4, 767, 1);
+    mla_case(l, &lite_f16, FORMAT_Q4, 894, 3);
+    mla_case(l, &lite_f16, FORMAT_Q4, 1000, 37);
+    mla_case(l, &many_f16, FORMAT_Q4, 1023, 1);
     mla_case(l, &many_f16, FORMAT_Q4, 1000, 5);
-    mla_case(l, &many_f16, FORMAT_Q4, 40000, 1);
-    mla_case(l, &v3_f16, FORMAT_Q4, 200, 1);
+    mla_case(l, &many_f16, FORMAT_Q4, 66000, 1);
+    mla_case(l, &v3_f16, FORMAT_Q4, 800, 1);
     form_case(l, &uneven, FORMAT_Q4, (struct bench){.n = 40});
     form_case(l, &v3, FORMAT_Q4, (struct bench){.n = 40});
     expanded_case(l, &narrow, FORMAT_BF16, 250, 40, 0);
