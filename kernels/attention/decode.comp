@@ -473,40 +473,36 @@ void store_results()
 // Weights of the splits of the block's heads: a subgroup finds a head's. `head`: the block's first.
 void weigh_splits(uint head)
 {
+    const uint EACH = (MERGED + SUBGROUP - 1) / SUBGROUP; // of a lane
     uint stats_at = a.n_heads * a.n_splits * (VALUE_DIM / 2);
     for (uint h = gl_SubgroupID; h < TEAMS * HEADS; h += SUBGROUPS) {
-        uint at = stats_at + head_of(head + h) * a.n_splits;
+        vec2 of[EACH];
         float top = LOWEST, total = 0.0;
-        for (uint i = gl_SubgroupInvocationID; i < a.n_splits; i += SUBGROUP)
-            top = max(top, PartStats(a.partial).v[at + i].x);
-        top = subgroupMax(top);
-        for (uint i = gl_SubgroupInvocationID; i < a.n_splits; i += SUBGROUP) {
-            vec2 of = PartStats(a.partial).v[at + i];
-            float w = exp2(of.x - top);
-            split_weights[h * MERGED + i] = w;
-            total = fma(of.y, w, total);
+        [[unroll]] for (uint i = 0; i < EACH; i++) {
+            uint n = i * SUBGROUP + gl_SubgroupInvocationID;
+            of[i] = PartStats(a.partial).v[stats_at + head_of(head + h) * a.n_splits + min(n, a.n_splits - 1)];
+            top = max(top, of[i].x);
         }
+        top = subgroupMax(top);
+        [[unroll]] for (uint i = 0; i < EACH; i++)
+            total += i * SUBGROUP + gl_SubgroupInvocationID < a.n_splits ? of[i].y * exp2(of[i].x - top) : 0.0;
         total = subgroupAdd(total);
-        for (uint i = gl_SubgroupInvocationID; i < a.n_splits; i += SUBGROUP)
-            split_weights[h * MERGED + i] /= total;
+        [[unroll]] for (uint i = 0; i < EACH; i++) {
+            uint n = i * SUBGROUP + gl_SubgroupInvocationID;
+            if (n < MERGED)
+                split_weights[h * MERGED + n] = n < a.n_splits ? exp2(of[i].x - top) / total : 0.0;
+        }
     }
 }
 
-// Four channels of the head that is h-th of the block: of all splits.
-vec4 merged(uint h, uint head, uint c4)
+const uint BATCH = 16; // splits that are loaded at once
+
+// Four channels of a head, of the splits from `from` on.
+void ask_parts(uint head, uint c4, uint from, out vec4 part[BATCH])
 {
-    const uint BATCH = 8; // splits that are loaded at once
     uint at = head * a.n_splits * (VALUE_DIM / 4) + c4;
-    vec4 sum = vec4(0.0);
-    for (uint from = 0; from < a.n_splits; from += BATCH) {
-        vec4 part[BATCH];
-        [[unroll]] for (uint i = 0; i < BATCH; i++)
-            part[i] = Parts(a.partial).v[at + min(from + i, a.n_splits - 1) * (VALUE_DIM / 4)];
-        [[unroll]] for (uint i = 0; i < BATCH; i++)
-            if (from + i < a.n_splits)
-                sum = fma(vec4(split_weights[h * MERGED + from + i]), part[i], sum);
-    }
-    return sum;
+    [[unroll]] for (uint i = 0; i < BATCH; i++)
+        part[i] = Parts(a.partial).v[at + min(from + i, a.n_splits - 1) * (VALUE_DIM / 4)];
 }
 
 void merge()
@@ -520,18 +516,31 @@ void merge()
     if (is_last == 0)
         return;
     memoryBarrierBuffer();
+    vec4 part[BATCH];
+    uint h = id / (VALUE_DIM / 4), c4 = id % (VALUE_DIM / 4);
+    ask_parts(head_of(head + h), c4, 0, part);
     weigh_splits(head);
     barrier();
     for (uint i = id; i < TEAMS * HEADS * (VALUE_DIM / 4); i += WORKGROUP) {
-        uint h = i / (VALUE_DIM / 4), c4 = i % (VALUE_DIM / 4), of = head_of(head + h);
-        if (head + h < group) {
-            vec4 sum = merged(h, of, c4);
-            if (a.is_gated != 0) {
-                vec4 gate = four_at(a.q, (2 * of + 1) * (VALUE_DIM / 4) + c4);
-                sum *= vec4(sigmoid(gate.x), sigmoid(gate.y), sigmoid(gate.z), sigmoid(gate.w));
-            }
-            F32x4s(a.dst).v[of * (VALUE_DIM / 4) + c4] = sum;
+        h = i / (VALUE_DIM / 4);
+        c4 = i % (VALUE_DIM / 4);
+        if (i != id)
+            ask_parts(head_of(head + h), c4, 0, part);
+        vec4 sum = vec4(0.0);
+        for (uint from = 0; from < a.n_splits; from += BATCH) {
+            if (from > 0)
+                ask_parts(head_of(head + h), c4, from, part);
+            [[unroll]] for (uint k = 0; k < BATCH; k++)
+                if (from + k < MERGED) // behind the last split the weights are 0
+                    sum = fma(vec4(split_weights[h * MERGED + from + k]), part[k], sum);
         }
+        uint row = head_of(head + h) * (VALUE_DIM / 4);
+        if (a.is_gated != 0) {
+            vec4 gate = four_at(a.q, 2 * row + VALUE_DIM / 4 + c4);
+            sum *= vec4(sigmoid(gate.x), sigmoid(gate.y), sigmoid(gate.z), sigmoid(gate.w));
+        }
+        if (head + h < group)
+            F32x4s(a.dst).v[row + c4] = sum;
     }
     if (id == 0)
         Counters(a.counters).v[counter] = 0; // for the next dispatch
@@ -545,6 +554,8 @@ void main()
     if (PREPARE != 0)
         prepare();
     load_queries();
+    if (PREPARE != 0)
+        barrier(); // queries stay in registers: the loop has no time to read them again and again
     if (has_new && member == 0)
         begin_with_new();
     for (uint p = from + member * STEP; p < to; p += MEMBERS * STEP) {

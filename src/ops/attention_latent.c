@@ -6,8 +6,9 @@
 /* TILE and CHUNK of kernels/attention/latent.glsl; a workgroup's shared memory; workgroups of the second pass that keep a GPU
  * busy; bytes of the weights between the passes, where one token has less, so that they stay near the processors. */
 enum { TILE = 128, CHUNK = 64, SHARED_BYTES = 40960, WANTED_GROUPS = 132, WEIGHT_BYTES = 32 << 20 };
-/* Rows and positions from which on it is faster than kernels/attention/decode.comp. */
-enum { LEAST_ROWS = 16, LEAST_POSITIONS = 768 };
+/* Pairs of a row and a position from which on it is faster than kernels/attention/decode.comp, as a tile costs the same with
+ * few rows: 2,048 positions of 128 heads. */
+enum { LEAST_PAIRS = 128 * 2048 };
 
 bool attention_latent_is_possible(const struct attention_shape *s, const struct exec_caps *caps)
 {
@@ -31,8 +32,7 @@ int attention_latent_open(struct attention *op, struct exec *x, struct moeflux_e
 
 bool attention_latent_takes(const struct attention *op, uint32_t n, uint32_t n_pos)
 {
-    return op->gpu.latent_scores.args_bytes > 0 && n * op->shape.n_heads >= LEAST_ROWS &&
-           n_pos >= LEAST_POSITIONS;
+    return op->gpu.latent_scores.args_bytes > 0 && (uint64_t)n * op->shape.n_heads * n_pos >= LEAST_PAIRS;
 }
 
 /* How some tokens of a chunk are computed. */

@@ -13,7 +13,8 @@ enum { FROM = 32 };
 enum { ALL_FORMATS = 15 };
 /* What a channel of a query and a position costs in either form, in products of the matrices (bench_mla, dims of
  * DeepSeek-V3). In a microsecond an H200 computes 46 million products of matrices and 50 million of expanded channels, both
- * through float16, and 54 million of absorbed ones on matrix units, 8.9 million in float32; with float16 forbidden 10, 5.4 and 8.1. */
+ * through float16, and of absorbed channels 54 million on matrix units and 8.9 million in float32; with float16 forbidden
+ * 10, 5.4 and 8.1. */
 static const struct mla_pair_cost F16 = {0.85, 0.93}, F16_FLOAT = {5.2, 0.93}, FLOAT = {1.3, 1.9};
 
 static uint32_t key_dim(const struct mla_shape *s)
