@@ -58,12 +58,14 @@ TEST_LIB := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(TESTS) $(ISA_TEST) $(wild
 
 # kernels/X.comp is the kernel X, kernels/X/Y.comp the kernel X_Y.
 KERNELS      := $(patsubst kernels/%.comp,%,$(sort $(wildcard kernels/*.comp kernels/*/*.comp)))
+# There for cooperative matrices alone.
+coop_only    := attention/latent_scores attention/latent_values
 # Some are built again as NAME_VARIANT, with -DVARIANT in capitals: for cooperative matrices, for devices that keep float16
 # denormals.
 VARIANTS     := coop denorm
-kernels_coop := linear/prefill experts/prefill_up experts/prefill_down attention/prefill
+kernels_coop := linear/prefill experts/prefill_up experts/prefill_down attention/prefill $(coop_only)
 kernels_denorm := linear/decode linear/decode_token experts/decode_up experts/decode_down
-SPIRV        := $(patsubst %,$(BUILD)/kernels/%.inc,$(KERNELS) $(foreach v,$(VARIANTS),$(kernels_$(v):%=%_$(v))))
+SPIRV        := $(patsubst %,$(BUILD)/kernels/%.inc,$(filter-out $(coop_only),$(KERNELS)) $(foreach v,$(VARIANTS),$(kernels_$(v):%=%_$(v))))
 
 # The fuzzers' targets (tests/fuzz/target.h), which test_fuzz_seeds runs too.
 FUZZ_OBJ     := $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/entry.c %/seeds_main.c,$(wildcard tests/fuzz/*.c)))

@@ -252,23 +252,52 @@ struct gqa_prepare_args {
 };
 ARGS_SIZE(gqa_prepare_args, 96);
 
-struct attention_args {
-    ADDR q;       /* [n][q_stride]: n_heads x key_dim */
+/* Where attention's kernels leave what attention_merge joins: the weighted values f32 [n][n_heads][n_splits][value_dim], and
+ * behind them [n][n_heads][n_splits][2]: maximum in powers of two, sum of the weights. is_whole: the only split writes the
+ * results themselves, [n][dst_stride]: n_heads x value_dim. */
+struct attention_decode_args {
+    ADDR q;       /* [n][q_stride]: n_heads x key_dim; to be prepared: gqa_prepare_args' qkv */
     ADDR keys;    /* the cache's table of blocks; of FLAT rows the keys [positions][n_kv_heads][key_dim] */
     ADDR values;  /* of FLAT rows [positions][n_kv_heads][value_dim] */
-    ADDR partial; /* out [n][n_heads][n_splits][value_dim + 2]: weighted values, maximum, sum */
-    U32 n, pos, n_heads, n_kv_heads, key_dim, value_dim, layer_off, n_splits;
-    U32 is_whole; /* 1: the only split writes the results themselves, [n][dst_stride]: n_heads x value_dim */
+    ADDR partial; /* out */
+    ADDR q_norm, k_norm, rope; /* to be prepared: as in gqa_prepare_args */
+    ADDR dst, counters;        /* is_merged: out [n_heads][value_dim]; zeros, one of each block of heads */
+    U32 n, pos, n_heads, n_kv_heads, layer_off, n_splits, is_whole;
     F32 scale;
-    U32 kv_type, q_stride, dst_stride, pad;
+    U32 q_stride, dst_stride;
+    U32 rotary_dim, is_gated; /* to be prepared */
+    F32 eps;
+    U32 is_merged; /* 1: the last workgroup joins the splits; to be prepared */
 };
-ARGS_SIZE(attention_args, 88);
+ARGS_SIZE(attention_decode_args, 128);
+
+struct attention_prefill_args {
+    ADDR q, keys, values, partial; /* as in attention_decode_args */
+    U32 n, pos, n_heads, n_kv_heads, layer_off, n_splits, is_whole;
+    F32 scale;
+    U32 q_stride, dst_stride;
+};
+ARGS_SIZE(attention_prefill_args, 72);
+
+struct attention_latent_args {
+    ADDR q;       /* [n][q_stride]: n_heads x key_dim */
+    ADDR blocks;  /* the cache's table */
+    ADDR weights; /* f16 [rows][width] */
+    ADDR chunks;  /* f32 [width / 64][rows][2] */
+    ADDR partial; /* out, with `rows` in place of n * n_heads */
+    U32 n, pos, n_heads, layer_off, n_splits, q_stride;
+    U32 rows, width; /* n * n_heads, pos + n: to the next multiple of 128 */
+    U32 share;       /* chunks of 64 positions of a split */
+    F32 scale;
+};
+ARGS_SIZE(attention_latent_args, 80);
 
 struct attention_merge_args {
-    ADDR partial; /* [n][n_heads][n_splits][value_dim + 2] */
-    ADDR qkv;     /* [n][stride]: the gates; 0: none */
-    ADDR dst;     /* [n][dst_stride]: n_heads x value_dim */
-    U32 n, n_heads, value_dim, n_splits, stride, dst_stride;
+    ADDR partial;
+    ADDR qkv; /* [n][stride]: the gates; 0: none */
+    ADDR dst; /* [n][dst_stride]: n_heads x value_dim */
+    U32 rows; /* of partial: n * n_heads or more */
+    U32 n_heads, value_dim, n_splits, stride, dst_stride;
 };
 ARGS_SIZE(attention_merge_args, 48);
 

@@ -1,235 +1,577 @@
-// attention/decode.comp - causal attention of the chunk's queries over the cache, with an online softmax:
-//   partial[t][h][split] = (sum_p e^(s_p - m) v_p, m, l = sum_p e^(s_p - m)),  s_p = scale q . k_p,  p <= pos + t
-// over the split's share of the positions; is_whole: sum_p e^(s_p - m) v_p / l. A key/value head is loaded once for
-// GROUP of its query heads. LATENT: a position has one row for all heads; the row is the key, and its first value_dim
-// channels are the value.
+// attention/decode.comp - causal attention of few queries over the cache, with an online softmax:
+//   partial[t][h][split] = sum_p 2^(s_p - m) v_p,  stats = (m, l = sum_p 2^(s_p - m)),  s_p = log2(e) scale q . k_p,  p <= pos + t
+// over the split's share of the positions; is_whole: sum_p 2^(s_p - m) v_p / l. LATENT: a position has one row for all heads;
+// the row is the key, and its first VALUE_DIM channels are the value.
+// PREPARE (one token): the queries come as they are projected. Every workgroup norms and turns its own as gqa/prepare.comp
+// does; the one with the last position does that with the new key, too, and writes the position's row of the cache, which others
+// do not see before the next dispatch: a member of each team begins with key and value in shared memory, and all end before it.
 //
-// Grid: x = n_heads / (GROUP * TEAMS) * n_splits, y = tokens. The subgroups of a workgroup form TEAMS, each for GROUP
-// heads of its own; they walk the same rows at about the same time, so that one load serves all (caches near the
-// processors do it). The MEMBERS of a team take blocks of BLOCK positions in turn, each with its own (m, l, sums) per
-// query head, merged through shared memory at the end, in subgroup order. A lane holds 4 * KEY_VECS channels of every
-// head's query, 4 * VALUE_VECS of its sums, and m and l of the heads that are its own (head g: lane g % SUBGROUP), so
-// that exponentials are computed once, not by every lane. A split without positions writes l = 0.
-// Code that stands once and loads of 16 bytes keep the kernel short: see gemv_lanes.glsl. float32; the device's exp.
-// Tolerance 1e-5 of the largest output after the merge.
+// is_merged (PREPARE, not whole): the workgroup that is the last of its heads' to finish does what merge.comp does, and no
+// other dispatch follows. The splits are added up in order, whoever does it.
+//
+// Grid: x = blocks of TEAMS * HEADS query heads of one key/value head, times n_splits; y = tokens. The subgroups of a workgroup
+// form TEAMS of MEMBERS, each team for HEADS heads of its own; teams walk the same rows at about the same time, so that one load
+// serves all (caches near the processors do it). Members take STEP positions in turn. LANES lanes share a position's row, 16
+// bytes of it at a time, and ROWS = SUBGROUP / LANES rows are looked at side by side.
+// A lane multiplies its channels of BLOCK keys with those of HEADS queries; a reduction that halves the number of sums with the
+// number of lanes leaves it with OWN scores, so that exponentials are computed once. m grows only when a score is larger by
+// more than SLACK: then sums are scaled down. Members are added up in a fixed tree. A split without positions writes l = 0.
+// float32; the device's exp2. Tolerance 1e-5 of the largest output after the merge.
 #version 460
 #include "lib/memory.glsl"
 #include "lib/kv_cache.glsl"
+#include "lib/math.glsl"
 
 layout(local_size_x_id = 1) in;
 layout(constant_id = 0) const uint SUBGROUP = 32;
 layout(constant_id = 1) const uint WORKGROUP = 128;
-layout(constant_id = 2) const uint GROUP = 4; // query heads of a team, all of one key/value head
-layout(constant_id = 3) const uint KEY_VECS = 2;   // ceil(key_dim / (4 * SUBGROUP))
-layout(constant_id = 4) const uint VALUE_VECS = 2; // ceil(value_dim / (4 * SUBGROUP))
+layout(constant_id = 2) const uint KEY_DIM = 256;
+layout(constant_id = 3) const uint VALUE_DIM = 256;
+layout(constant_id = 4) const uint HEADS = 4; // query heads of a team: 1, 2 or 4
 layout(constant_id = 5) const uint LATENT = 0;
 layout(constant_id = 6) const uint TEAMS = 1;
+layout(constant_id = 9) const uint LANES = 32; // a power of two
+layout(constant_id = 10) const uint FOURS = 1;  // of channels in a unit: 2 where that is 16 bytes and rows are whole ones
+layout(constant_id = 11) const uint PREPARE = 0;
+layout(constant_id = 12) const uint MERGED = 1; // most splits that the last workgroup merges
 
-const uint BLOCK = 4;
-const uint MEMBERS = WORKGROUP / SUBGROUP / TEAMS;
-const uint OWN = (GROUP + SUBGROUP - 1) / SUBGROUP; // heads of a lane
+layout(push_constant, std430) uniform Args { attention_decode_args a; };
+
+// What other workgroups of this dispatch wrote.
+layout(buffer_reference, std430, buffer_reference_align = 16) coherent buffer Parts { vec4 v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 8) coherent buffer PartStats { vec2 v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 4) coherent buffer Counters { uint v[]; };
+
+const uint BLOCK = 4; // rows of a lane at once
+const uint SUBGROUPS = WORKGROUP / SUBGROUP, MEMBERS = SUBGROUPS / TEAMS;
+const uint ROWS = SUBGROUP / LANES, STEP = BLOCK * ROWS;
+const uint KEY_ROW = KEY_DIM / (4 * FOURS), VALUE_ROW = VALUE_DIM / (4 * FOURS);        // units of a row
+const uint KEY_UNITS = (KEY_ROW + LANES - 1) / LANES, VALUE_UNITS = (VALUE_ROW + LANES - 1) / LANES; // of a lane
+const uint KEY_VECS = KEY_UNITS * FOURS, VALUE_VECS = VALUE_UNITS * FOURS;
+// Scores of a lane after the reduction: OWN, the same on COPIES neighbours; of MINE heads. HEAD_LANES neighbours have all heads.
+const uint SCORES = BLOCK * HEADS;
+const uint OWN = SCORES > LANES ? SCORES / LANES : 1, COPIES = LANES > SCORES ? LANES / SCORES : 1;
+const uint MINE = OWN < HEADS ? OWN : HEADS, HEAD_LANES = COPIES * HEADS / MINE;
+
 const float LOWEST = -3.0e38; // finite, so that a difference of two is never NaN
+const float LOG2_E = 1.44269504;
+const float SLACK = 8.0;
 
-layout(push_constant, std430) uniform Args { attention_args a; };
+// The sums of half of the members, in fours of channels; before that what PREPARE makes: the block's queries, key, value.
+const uint PREPARED = PREPARE != 0 ? (TEAMS * HEADS * KEY_DIM + KEY_DIM + VALUE_DIM) / 4 : 1;
+const uint NEW_KEY = TEAMS * HEADS * KEY_DIM / 4, NEW_VALUE = NEW_KEY + KEY_DIM / 4;
+const uint TREE = MEMBERS > 1 ? TEAMS * (MEMBERS / 2) * HEADS * VALUE_VECS * LANES : 1;
+shared vec4 stage[TREE > PREPARED ? TREE : PREPARED];
+shared vec2 stats[SUBGROUPS * HEADS];
+shared float split_weights[PREPARE != 0 ? TEAMS * HEADS * MERGED : 1];
+shared uint is_last;
 
-shared vec4 merged[MEMBERS > 1 ? TEAMS * MEMBERS * GROUP * VALUE_VECS * SUBGROUP : 1];
-shared float part_max[TEAMS * MEMBERS * OWN * SUBGROUP], part_sum[TEAMS * MEMBERS * OWN * SUBGROUP];
+vec4 q[HEADS][KEY_VECS], acc[HEADS][VALUE_VECS]; // this lane's channels
+float m[MINE], l[MINE];                          // of this lane's heads; l of its own positions
+float s[SCORES];                                 // of BLOCK rows; after the reduction OWN
+uvec4 keys[BLOCK][KEY_UNITS], values[BLOCK][VALUE_UNITS];
 
-vec4 q[GROUP][KEY_VECS], acc[GROUP][VALUE_VECS]; // this lane's channels
-float m[OWN], l[OWN];                            // of this lane's heads
+// What a subgroup computes: set by find_work.
+uint lane, team, member, split, token, kv_head, group;
+uint first;    // of the team's heads, in the group
+uint from, to; // positions in the cache
+bool has_new;  // PREPARE: the split ends with the last position, which is not there yet
 
-uvec2 key_row(uint p, uint kv_head)
+void find_work()
 {
-    if (FLAT != 0)
-        return flat_row(a.keys, p, kv_head, a.n_kv_heads, a.key_dim);
-    return cache_row(a.keys, a.layer_off, p, 0, kv_head, a.n_kv_heads, a.key_dim);
+    lane = gl_SubgroupInvocationID % LANES;
+    team = gl_SubgroupID % TEAMS;
+    member = gl_SubgroupID / TEAMS;
+    group = a.n_heads / a.n_kv_heads;
+    uint blocks = (group + TEAMS * HEADS - 1) / (TEAMS * HEADS), block = gl_WorkGroupID.x / a.n_splits;
+    split = gl_WorkGroupID.x % a.n_splits;
+    kv_head = block / blocks;
+    first = (block % blocks * TEAMS + team) * HEADS;
+    token = gl_WorkGroupID.y;
+    uint n_pos = a.pos + token + 1;
+    uint share = ((n_pos + a.n_splits - 1) / a.n_splits + STEP - 1) / STEP * STEP;
+    from = min(split * share, n_pos);
+    to = min(from + share, n_pos);
+    has_new = PREPARE != 0 && from < to && to == n_pos;
+    to -= has_new ? 1 : 0;
 }
 
-uvec2 value_row(uint p, uint kv_head)
+// Heads behind the group's last repeat it; their results go nowhere.
+uint head_of(uint in_group)
 {
-    if (FLAT != 0)
-        return flat_row(a.values, p, kv_head, a.n_kv_heads, a.value_dim);
-    return cache_row(a.keys, a.layer_off, p, 1, kv_head, a.n_kv_heads, a.key_dim);
+    return kv_head * group + min(in_group, group - 1);
 }
 
-// This lane's channels of the block's rows; rows past the last position repeat it.
-void load_keys(uint from, uint last, uint kv_head, out vec4 k[BLOCK][KEY_VECS])
+uvec2 key_row(uint p)
 {
+    if (FLAT != 0)
+        return flat_row(a.keys, p, kv_head, a.n_kv_heads, KEY_DIM);
+    return cache_row(a.keys, a.layer_off, p, 0, kv_head, a.n_kv_heads, KEY_DIM);
+}
+
+uvec2 value_row(uint p)
+{
+    if (FLAT != 0)
+        return flat_row(a.values, p, kv_head, a.n_kv_heads, VALUE_DIM);
+    return cache_row(a.keys, a.layer_off, p, 1, kv_head, a.n_kv_heads, KEY_DIM);
+}
+
+uvec4 unit_at(uvec2 row, uint u)
+{
+    if (KV_TYPE == KV_F32)
+        return floatBitsToUint(four_at(row, u));
+    if (FOURS == 2)
+        return F16x8s(row).v[u];
+    return uvec4(two_at(row, u), 0, 0);
+}
+
+vec4 four_of(uvec4 unit, uint i)
+{
+    if (KV_TYPE == KV_F32)
+        return uintBitsToFloat(unit);
+    return i == 0 ? vec4(unpackHalf2x16(unit.x), unpackHalf2x16(unit.y))
+                  : vec4(unpackHalf2x16(unit.z), unpackHalf2x16(unit.w));
+}
+
+// This lane's part of the STEP rows from p on, a multiple of STEP: they lie in one block of the cache. Rows past the last
+// repeat it.
+void ask_keys(uint p)
+{
+    uint last = to - 1, base = min(p, last) / STEP * STEP, mine = gl_SubgroupInvocationID / LANES;
+    uvec2 rows = key_row(base);
     [[unroll]] for (uint b = 0; b < BLOCK; b++) {
-        uvec2 row = key_row(min(from + b, last), kv_head);
-        [[unroll]] for (uint i = 0; i < KEY_VECS; i++) {
-            uint c4 = i * SUBGROUP + gl_SubgroupInvocationID;
-            k[b][i] = 4 * c4 < a.key_dim ? cache_four(row, c4) : vec4(0.0);
+        uint i = min(base + b * ROWS + mine, last) - base;
+        uvec2 row = addr_add(rows, i * (KV_BYTES * KEY_DIM) * a.n_kv_heads);
+        [[unroll]] for (uint j = 0; j < KEY_UNITS; j++) {
+            uint u = j * LANES + lane;
+            keys[b][j] = KEY_ROW % LANES == 0 || u < KEY_ROW ? unit_at(row, u) : uvec4(0);
         }
     }
 }
 
-void load_values(uint from, uint last, uint kv_head, vec4 k[BLOCK][KEY_VECS], out vec4 v[BLOCK][VALUE_VECS])
+void ask_values(uint p)
 {
+    uint last = to - 1, base = min(p, last) / STEP * STEP, mine = gl_SubgroupInvocationID / LANES;
+    uvec2 rows = value_row(base);
     [[unroll]] for (uint b = 0; b < BLOCK; b++) {
-        uvec2 row = value_row(min(from + b, last), kv_head);
-        [[unroll]] for (uint i = 0; i < VALUE_VECS; i++) {
-            uint c4 = i * SUBGROUP + gl_SubgroupInvocationID;
-            if (LATENT != 0)
-                v[b][i] = k[b][i]; // what is behind value_dim is never stored
+        uint i = min(base + b * ROWS + mine, last) - base;
+        uvec2 row = addr_add(rows, i * (KV_BYTES * VALUE_DIM) * a.n_kv_heads);
+        [[unroll]] for (uint j = 0; j < VALUE_UNITS; j++) {
+            uint u = j * LANES + lane;
+            values[b][j] = VALUE_ROW % LANES == 0 || u < VALUE_ROW ? unit_at(row, u) : uvec4(0);
+        }
+    }
+}
+
+// --- PREPARE ---
+
+const uint PAIRS = (KEY_DIM / 2 + SUBGROUP - 1) / SUBGROUP; // of neighbouring channels, of a lane
+
+// A channel, and what it is turned by: another channel.
+struct Channel {
+    float v, norm, other, other_norm, co, si;
+};
+
+Channel load_channel(uint src, uvec2 norm, uint c)
+{
+    uint pairs = a.rotary_dim / 2, pair = c < pairs ? c : c - pairs;
+    Channel ch = Channel(F32s(a.q).v[src + c], F32s(norm).v[c], 0.0, 0.0, 1.0, 0.0);
+    if (c < a.rotary_dim) {
+        uint other = c < pairs ? c + pairs : pair;
+        ch.other = F32s(a.q).v[src + other];
+        ch.other_norm = F32s(norm).v[other];
+        ch.co = F32s(a.rope).v[2 * pair];
+        ch.si = c < pairs ? -F32s(a.rope).v[2 * pair + 1] : F32s(a.rope).v[2 * pair + 1];
+    }
+    return ch;
+}
+
+// Channels 2 * i and 2 * i + 1 of a row of the cache. Returns them as they are stored.
+vec2 store_two(uvec2 row, uint i, vec2 v, bool is_mine)
+{
+    if (KV_TYPE == KV_F16) {
+        uint two = packHalf2x16(clamp(v, vec2(-65504.0), vec2(65504.0)));
+        if (is_mine)
+            U32s(row).v[i] = two;
+        return unpackHalf2x16(two);
+    }
+    if (is_mine) {
+        F32s(row).v[2 * i] = v.x;
+        F32s(row).v[2 * i + 1] = v.y;
+    }
+    return v;
+}
+
+// Rows of the workgroup's block: its queries, then the new key and the new value. One subgroup makes a row.
+void prepare_row(uint i)
+{
+    bool is_query = i < TEAMS * HEADS, is_value = i == TEAMS * HEADS + 1;
+    uint step = 1 + a.is_gated, head = head_of(first - team * HEADS + i);
+    uint src = (is_query ? step * head : step * a.n_heads + (is_value ? a.n_kv_heads : 0) + kv_head) * KEY_DIM;
+    uvec2 norm = is_query ? a.q_norm : a.k_norm, row = is_value ? value_row(a.pos) : key_row(a.pos);
+    Channel ch[PAIRS][2];
+    float squares = 0.0;
+    [[unroll]] for (uint j = 0; j < PAIRS; j++)
+        [[unroll]] for (uint k = 0; k < 2; k++) {
+            uint c = 2 * (j * SUBGROUP + gl_SubgroupInvocationID) + k;
+            ch[j][k] = load_channel(src, norm, min(c, KEY_DIM - 1));
+            squares += c < KEY_DIM ? ch[j][k].v * ch[j][k].v : 0.0;
+        }
+    float factor = inversesqrt(subgroupAdd(squares) / float(KEY_DIM) + a.eps);
+    [[unroll]] for (uint j = 0; j < PAIRS; j++) {
+        uint pair = j * SUBGROUP + gl_SubgroupInvocationID;
+        vec2 v;
+        [[unroll]] for (uint k = 0; k < 2; k++) {
+            Channel c = ch[j][k];
+            v[k] = c.v * (factor * c.norm) * c.co + c.other * (factor * c.other_norm) * c.si;
+            v[k] = is_value ? c.v : v[k];
+        }
+        if (2 * pair < KEY_DIM) {
+            if (is_query)
+                v *= a.scale * LOG2_E;
             else
-                v[b][i] = 4 * c4 < a.value_dim ? cache_four(row, c4) : vec4(0.0);
+                v = store_two(row, pair, v, first == team * HEADS);
+            uint at = i * KEY_DIM / 4 + pair / 2;
+            if (pair % 2 == 0)
+                stage[at].xy = v;
+            else
+                stage[at].zw = v;
         }
     }
 }
 
-void load_queries(uint token, uint head)
+void prepare()
 {
-    [[unroll]] for (uint g = 0; g < GROUP; g++) {
-        uint row = (token * a.q_stride + (head + g) * a.key_dim) / 4;
+    for (uint i = gl_SubgroupID; i < TEAMS * HEADS + (has_new ? 2 : 0); i += SUBGROUPS)
+        prepare_row(i);
+    barrier();
+}
+
+// --- scores and sums ---
+
+// The first of a lane's fours of channels in its i-th vector.
+uint four_at_lane(uint i)
+{
+    return (i / FOURS * LANES + lane) * FOURS + i % FOURS;
+}
+
+void load_queries()
+{
+    [[unroll]] for (uint g = 0; g < HEADS; g++) {
+        uint row = (token * a.q_stride + head_of(first + g) * KEY_DIM) / 4;
         [[unroll]] for (uint i = 0; i < KEY_VECS; i++) {
-            uint c4 = i * SUBGROUP + gl_SubgroupInvocationID;
-            q[g][i] = 4 * c4 < a.key_dim ? four_at(a.q, row + c4) * a.scale : vec4(0.0);
+            uint c4 = four_at_lane(i);
+            q[g][i] = vec4(0.0);
+            if (c4 < KEY_DIM / 4)
+                q[g][i] = PREPARE != 0 ? stage[(team * HEADS + g) * KEY_DIM / 4 + c4]
+                                       : four_at(a.q, row + c4) * (a.scale * LOG2_E);
         }
         [[unroll]] for (uint i = 0; i < VALUE_VECS; i++)
             acc[g][i] = vec4(0.0);
     }
-    [[unroll]] for (uint h = 0; h < OWN; h++) {
+    [[unroll]] for (uint h = 0; h < MINE; h++) {
         m[h] = LOWEST;
         l[h] = 0.0;
     }
 }
 
-float dot_on(vec4 a, vec4 b, float sum)
+float dot_on(vec4 x, vec4 y, float sum)
 {
-    return fma(a.w, b.w, fma(a.z, b.z, fma(a.y, b.y, fma(a.x, b.x, sum))));
+    return fma(x.w, y.w, fma(x.z, y.z, fma(x.y, y.y, fma(x.x, y.x, sum))));
 }
 
-// Scores of the block for this lane's heads; positions from `to` on get LOWEST.
-void score_block(uint from, uint to, vec4 k[BLOCK][KEY_VECS], inout float own[OWN][BLOCK])
-{
-    [[unroll]] for (uint g = 0; g < GROUP; g++)
-        [[unroll]] for (uint b = 0; b < BLOCK; b++) {
-            float s = 0.0;
-            [[unroll]] for (uint i = 0; i < KEY_VECS; i++)
-                s = dot_on(q[g][i], k[b][i], s);
-            s = subgroupAdd(s);
-            if (g % SUBGROUP == gl_SubgroupInvocationID)
-                own[g / SUBGROUP][b] = from + b < to ? s : LOWEST;
-        }
-}
 
-// Folds the block into m, l and acc.
-void fold_block(float own[OWN][BLOCK], vec4 v[BLOCK][VALUE_VECS])
+// The new position's row as the first one: its score is m, its weight 1.
+void begin_with_new()
 {
-    float old[OWN], weight[OWN][BLOCK];
-    [[unroll]] for (uint h = 0; h < OWN; h++) {
-        float top = m[h];
-        [[unroll]] for (uint b = 0; b < BLOCK; b++)
-            top = max(top, own[h][b]);
-        old[h] = exp(m[h] - top);
-        m[h] = top;
-        l[h] *= old[h];
-        [[unroll]] for (uint b = 0; b < BLOCK; b++) {
-            weight[h][b] = exp(own[h][b] - top);
-            l[h] += weight[h][b];
-        }
-    }
-    [[unroll]] for (uint g = 0; g < GROUP; g++) {
-        float keep = subgroupBroadcast(old[g / SUBGROUP], g % SUBGROUP);
+    [[unroll]] for (uint g = 0; g < HEADS; g++) {
+        float dot = 0.0;
+        [[unroll]] for (uint i = 0; i < KEY_VECS; i++)
+            if (four_at_lane(i) < KEY_DIM / 4)
+                dot = dot_on(q[g][i], stage[NEW_KEY + four_at_lane(i)], dot);
+        [[unroll]] for (uint j = 1; j <= 7; j++)
+            if (LANES >> j > 0)
+                dot += subgroupShuffleXor(dot, LANES >> j);
+        [[unroll]] for (uint h = 0; h < MINE; h++)
+            m[h] = (lane / COPIES * OWN + h) % HEADS == g ? dot : m[h];
         [[unroll]] for (uint i = 0; i < VALUE_VECS; i++)
-            acc[g][i] *= keep;
-        [[unroll]] for (uint b = 0; b < BLOCK; b++) {
-            float w = subgroupBroadcast(weight[g / SUBGROUP][b], g % SUBGROUP);
-            [[unroll]] for (uint i = 0; i < VALUE_VECS; i++)
-                acc[g][i] = fma(vec4(w), v[b][i], acc[g][i]);
+            if (gl_SubgroupInvocationID < LANES && four_at_lane(i) < VALUE_DIM / 4)
+                acc[g][i] = stage[NEW_VALUE + four_at_lane(i)];
+    }
+    [[unroll]] for (uint h = 0; h < MINE; h++)
+        l[h] = gl_SubgroupInvocationID < HEAD_LANES ? 1.0 : 0.0;
+}
+
+// One step of the reduction: lanes `bit` apart share out the N = SCORES >> j sums that are left of each.
+#define HALVE(j)                                                                                                  \
+    if (LANES >> j > 0 && SCORES >> j > 0) {                                                                      \
+        bool high = (lane & (LANES >> j)) != 0;                                                                   \
+        [[unroll]] for (uint i = 0; i < SCORES >> j; i++) {                                                       \
+            float keep = high ? s[i + (SCORES >> j)] : s[i], give = high ? s[i] : s[i + (SCORES >> j)];           \
+            s[i] = keep + subgroupShuffleXor(give, LANES >> j);                                                   \
+        }                                                                                                         \
+    } else if (LANES >> j > 0) {                                                                                  \
+        s[0] += subgroupShuffleXor(s[0], LANES >> j);                                                             \
+    }
+
+// Adds up s over the LANES lanes of a row: afterwards score (key, head) = (i / HEADS, i % HEADS), i = lane / COPIES * OWN + o,
+// stands in s[o].
+void reduce()
+{
+    HALVE(1) HALVE(2) HALVE(3) HALVE(4) HALVE(5) HALVE(6) HALVE(7)
+}
+
+// This lane's scores of the STEP rows from p on; LOWEST for positions from `to` on.
+void score(uint p)
+{
+    [[unroll]] for (uint i = 0; i < SCORES; i++)
+        s[i] = 0.0;
+    [[unroll]] for (uint b = 0; b < BLOCK; b++)
+        [[unroll]] for (uint i = 0; i < KEY_VECS; i++) {
+            vec4 k = four_of(keys[b][i / FOURS], i % FOURS);
+            [[unroll]] for (uint g = 0; g < HEADS; g++)
+                s[b * HEADS + g] = dot_on(q[g][i], k, s[b * HEADS + g]);
         }
+    reduce();
+    [[unroll]] for (uint o = 0; o < OWN; o++) {
+        uint b = (lane / COPIES * OWN + o) / HEADS;
+        s[o] = p + b * ROWS + gl_SubgroupInvocationID / LANES < to ? s[o] : LOWEST;
     }
 }
 
-// This lane's share of the results joined over the team: its heads' largest score and sum, and the factor of its own
-// sums.
-void join_heads(uint out_row, uint head_stride, out float factor[OWN])
+// Lets m grow to the largest score of each head. All lanes of a head have the same m.
+void raise_top()
 {
-    uint lane = gl_SubgroupInvocationID, team = gl_SubgroupID / MEMBERS * MEMBERS;
-    [[unroll]] for (uint h = 0; h < OWN; h++) {
-        part_max[(gl_SubgroupID * OWN + h) * SUBGROUP + lane] = m[h];
-        part_sum[(gl_SubgroupID * OWN + h) * SUBGROUP + lane] = l[h];
+    float keep[MINE];
+    [[unroll]] for (uint h = 0; h < MINE; h++) {
+        float top = m[h];
+        [[unroll]] for (uint o = 0; o < OWN; o++)
+            top = o % MINE == h ? max(top, s[o]) : top;
+        [[unroll]] for (uint j = 0; j < 7; j++)
+            if (HEAD_LANES << j < SUBGROUP)
+                top = max(top, subgroupShuffleXor(top, HEAD_LANES << j));
+        keep[h] = exp2(m[h] - top);
+        m[h] = top;
+        l[h] *= keep[h];
     }
-    if (MEMBERS > 1)
-        barrier();
-    [[unroll]] for (uint h = 0; h < OWN; h++) {
-        float top = LOWEST, sum = 0.0;
-        for (uint i = team; i < team + MEMBERS; i++)
-            top = max(top, part_max[(i * OWN + h) * SUBGROUP + lane]);
-        for (uint i = team; i < team + MEMBERS; i++)
-            sum += part_sum[(i * OWN + h) * SUBGROUP + lane] *
-                   exp(part_max[(i * OWN + h) * SUBGROUP + lane] - top);
-        factor[h] = a.is_whole != 0 ? exp(m[h] - top) / sum : exp(m[h] - top);
-        uint g = h * SUBGROUP + lane;
-        if (a.is_whole == 0 && gl_SubgroupID == team && g < GROUP) {
-            F32s(a.partial).v[out_row + g * head_stride + a.value_dim] = top;
-            F32s(a.partial).v[out_row + g * head_stride + a.value_dim + 1] = sum;
-        }
+    [[unroll]] for (uint g = 0; g < HEADS; g++) {
+        float f = subgroupShuffle(keep[g % MINE], g / OWN * COPIES);
+        [[unroll]] for (uint i = 0; i < VALUE_VECS; i++)
+            acc[g][i] *= f;
     }
 }
 
-void store_partial(uint row, uint c4, vec4 v)
+// Folds the rows into m, l and acc.
+void fold()
 {
-    if (4 * c4 < a.value_dim)
-        [[unroll]] for (uint j = 0; j < 4; j++)
-            F32s(a.partial).v[row + 4 * c4 + j] = v[j];
+    bool grows = false;
+    [[unroll]] for (uint o = 0; o < OWN; o++)
+        grows = grows || s[o] > m[o % MINE] + SLACK;
+    if (subgroupBallotBitCount(subgroupBallot(grows)) != 0)
+        raise_top();
+    [[unroll]] for (uint o = 0; o < OWN; o++) {
+        s[o] = exp2(s[o] - m[o % MINE]);
+        l[o % MINE] += s[o];
+    }
+    uint row = gl_SubgroupInvocationID - lane;
+    [[unroll]] for (uint b = 0; b < BLOCK; b++)
+        [[unroll]] for (uint g = 0; g < HEADS; g++) {
+            float w = subgroupShuffle(s[(b * HEADS + g) % OWN], row + (b * HEADS + g) / OWN * COPIES);
+            [[unroll]] for (uint i = 0; i < VALUE_VECS; i++) {
+                uvec4 unit = LATENT != 0 ? keys[b][i / FOURS] : values[b][i / FOURS];
+                acc[g][i] = fma(vec4(w), four_of(unit, i % FOURS), acc[g][i]);
+            }
+        }
 }
 
-// Joins the team's results and writes them. `out_row`: of its first head; heads lie `head_stride` apart.
-void merge(uint out_row, uint head_stride)
+// --- results ---
+
+// Adds up l and acc over the rows that the subgroup had side by side.
+void join_rows()
 {
-    const uint head_size = VALUE_VECS * SUBGROUP;
-    uint team = gl_SubgroupID / MEMBERS, member = gl_SubgroupID % MEMBERS;
-    float factor[OWN];
-    join_heads(out_row, head_stride, factor);
-    [[unroll]] for (uint g = 0; g < GROUP; g++) {
-        float f = subgroupBroadcast(factor[g / SUBGROUP], g % SUBGROUP);
-        [[unroll]] for (uint i = 0; i < VALUE_VECS; i++) {
-            uint c4 = i * SUBGROUP + gl_SubgroupInvocationID;
-            if (MEMBERS > 1)
-                merged[(gl_SubgroupID * GROUP + g) * head_size + c4] = acc[g][i] * f;
-            else
-                store_partial(out_row + g * head_stride, c4, acc[g][i] * f);
-        }
-    }
-    if (MEMBERS == 1)
-        return;
+    [[unroll]] for (uint h = 0; h < MINE; h++)
+        [[unroll]] for (uint j = 0; j < 7; j++)
+            if (HEAD_LANES << j < SUBGROUP)
+                l[h] += subgroupShuffleXor(l[h], HEAD_LANES << j);
+    [[unroll]] for (uint g = 0; g < HEADS; g++)
+        [[unroll]] for (uint i = 0; i < VALUE_VECS; i++)
+            [[unroll]] for (uint j = 0; j < 7; j++)
+                if (LANES << j < SUBGROUP)
+                    acc[g][i] += subgroupShuffleXor(acc[g][i], LANES << j);
+}
+
+uint result_row(uint head)
+{
+    if (a.is_whole != 0)
+        return token * a.dst_stride + head * VALUE_DIM;
+    return ((token * a.n_heads + head) * a.n_splits + split) * VALUE_DIM;
+}
+
+// Scales acc to what the members of the team have in common, and writes that.
+void join_stats()
+{
+    if (gl_SubgroupInvocationID < HEAD_LANES && lane % COPIES == 0)
+        [[unroll]] for (uint h = 0; h < MINE; h++)
+            stats[gl_SubgroupID * HEADS + lane / COPIES * OWN + h] = vec2(m[h], l[h]);
     barrier();
-    uint lane = member * SUBGROUP + gl_SubgroupInvocationID;
-    for (uint at = lane; at < GROUP * head_size; at += MEMBERS * SUBGROUP) {
-        vec4 sum = vec4(0.0);
-        for (uint i = 0; i < MEMBERS; i++)
-            sum += merged[(team * MEMBERS + i) * GROUP * head_size + at];
-        store_partial(out_row + at / head_size * head_stride, at % head_size, sum);
+    uint g = gl_SubgroupInvocationID % HEADS;
+    float top = LOWEST, sum = 0.0;
+    [[unroll]] for (uint i = 0; i < MEMBERS; i++)
+        top = max(top, stats[(i * TEAMS + team) * HEADS + g].x);
+    [[unroll]] for (uint i = 0; i < MEMBERS; i++) {
+        vec2 of = stats[(i * TEAMS + team) * HEADS + g];
+        sum = fma(of.y, exp2(of.x - top), sum);
     }
+    if (a.is_whole == 0 && member == 0 && gl_SubgroupInvocationID < HEADS && first + g < group) {
+        uint at = a.n * a.n_heads * a.n_splits * (VALUE_DIM / 2) + result_row(head_of(first + g)) / VALUE_DIM;
+        PartStats(a.partial).v[at] = vec2(top, sum);
+    }
+    float factor = exp2(stats[gl_SubgroupID * HEADS + g].x - top) / (a.is_whole != 0 ? sum : 1.0);
+    [[unroll]] for (uint h = 0; h < HEADS; h++) {
+        float f = subgroupShuffle(factor, h);
+        [[unroll]] for (uint i = 0; i < VALUE_VECS; i++)
+            acc[h][i] *= f;
+    }
+}
+
+// Adds up acc over the team's members: the second half of them to the first, again and again.
+void join_members()
+{
+    [[unroll]] for (uint j = 1; j <= 4; j++) {
+        uint n = MEMBERS >> j, at = ((member % max(n, 1) * TEAMS + team) * HEADS * VALUE_VECS) * LANES + lane;
+        if (n > 0) {
+            if (member >= n && member < 2 * n && gl_SubgroupInvocationID < LANES)
+                [[unroll]] for (uint g = 0; g < HEADS; g++)
+                    [[unroll]] for (uint i = 0; i < VALUE_VECS; i++)
+                        stage[at + (g * VALUE_VECS + i) * LANES] = acc[g][i];
+            barrier();
+            if (member < n)
+                [[unroll]] for (uint g = 0; g < HEADS; g++)
+                    [[unroll]] for (uint i = 0; i < VALUE_VECS; i++)
+                        acc[g][i] += stage[at + (g * VALUE_VECS + i) * LANES];
+            barrier();
+        }
+    }
+}
+
+void store_results()
+{
+    if (member != 0 || gl_SubgroupInvocationID >= LANES)
+        return;
+    [[unroll]] for (uint g = 0; g < HEADS; g++) {
+        uint row = result_row(head_of(first + g)) / 4;
+        [[unroll]] for (uint i = 0; i < VALUE_VECS; i++) {
+            uint c4 = four_at_lane(i);
+            if (first + g < group && c4 < VALUE_DIM / 4)
+                Parts(a.partial).v[row + c4] = acc[g][i];
+        }
+    }
+}
+
+// --- is_merged ---
+
+// Weights of the splits of the block's heads: a subgroup finds a head's. `head`: the block's first.
+void weigh_splits(uint head)
+{
+    const uint EACH = (MERGED + SUBGROUP - 1) / SUBGROUP; // of a lane
+    uint stats_at = a.n_heads * a.n_splits * (VALUE_DIM / 2);
+    for (uint h = gl_SubgroupID; h < TEAMS * HEADS; h += SUBGROUPS) {
+        vec2 of[EACH];
+        float top = LOWEST, total = 0.0;
+        [[unroll]] for (uint i = 0; i < EACH; i++) {
+            uint n = i * SUBGROUP + gl_SubgroupInvocationID;
+            of[i] = PartStats(a.partial).v[stats_at + head_of(head + h) * a.n_splits + min(n, a.n_splits - 1)];
+            top = max(top, of[i].x);
+        }
+        top = subgroupMax(top);
+        [[unroll]] for (uint i = 0; i < EACH; i++)
+            total += i * SUBGROUP + gl_SubgroupInvocationID < a.n_splits ? of[i].y * exp2(of[i].x - top) : 0.0;
+        total = subgroupAdd(total);
+        [[unroll]] for (uint i = 0; i < EACH; i++) {
+            uint n = i * SUBGROUP + gl_SubgroupInvocationID;
+            if (n < MERGED)
+                split_weights[h * MERGED + n] = n < a.n_splits ? exp2(of[i].x - top) / total : 0.0;
+        }
+    }
+}
+
+const uint BATCH = 16; // splits that are loaded at once
+
+// Four channels of a head, of the splits from `from` on.
+void ask_parts(uint head, uint c4, uint from, out vec4 part[BATCH])
+{
+    uint at = head * a.n_splits * (VALUE_DIM / 4) + c4;
+    [[unroll]] for (uint i = 0; i < BATCH; i++)
+        part[i] = Parts(a.partial).v[at + min(from + i, a.n_splits - 1) * (VALUE_DIM / 4)];
+}
+
+void merge()
+{
+    uint counter = gl_WorkGroupID.x / a.n_splits, head = first - team * HEADS, id = gl_LocalInvocationID.x;
+    memoryBarrierBuffer();
+    barrier();
+    if (id == 0)
+        is_last = atomicAdd(Counters(a.counters).v[counter], 1) == a.n_splits - 1 ? 1 : 0;
+    barrier();
+    if (is_last == 0)
+        return;
+    memoryBarrierBuffer();
+    vec4 part[BATCH];
+    uint h = id / (VALUE_DIM / 4), c4 = id % (VALUE_DIM / 4);
+    ask_parts(head_of(head + h), c4, 0, part);
+    weigh_splits(head);
+    barrier();
+    for (uint i = id; i < TEAMS * HEADS * (VALUE_DIM / 4); i += WORKGROUP) {
+        h = i / (VALUE_DIM / 4);
+        c4 = i % (VALUE_DIM / 4);
+        if (i != id)
+            ask_parts(head_of(head + h), c4, 0, part);
+        vec4 sum = vec4(0.0);
+        for (uint from = 0; from < a.n_splits; from += BATCH) {
+            if (from > 0)
+                ask_parts(head_of(head + h), c4, from, part);
+            [[unroll]] for (uint k = 0; k < BATCH; k++)
+                if (from + k < MERGED) // behind the last split the weights are 0
+                    sum = fma(vec4(split_weights[h * MERGED + from + k]), part[k], sum);
+        }
+        uint row = head_of(head + h) * (VALUE_DIM / 4);
+        if (a.is_gated != 0) {
+            vec4 gate = four_at(a.q, 2 * row + VALUE_DIM / 4 + c4);
+            sum *= vec4(sigmoid(gate.x), sigmoid(gate.y), sigmoid(gate.z), sigmoid(gate.w));
+        }
+        if (head + h < group)
+            F32x4s(a.dst).v[row + c4] = sum;
+    }
+    if (id == 0)
+        Counters(a.counters).v[counter] = 0; // for the next dispatch
 }
 
 void main()
 {
-    uint team = gl_SubgroupID / MEMBERS, member = gl_SubgroupID % MEMBERS;
-    uint split = gl_WorkGroupID.x % a.n_splits, head = (gl_WorkGroupID.x / a.n_splits * TEAMS + team) * GROUP;
-    uint kv_head = head / (a.n_heads / a.n_kv_heads);
-    uint token = gl_WorkGroupID.y;
-    uint n_pos = a.pos + token + 1;
-    uint share = (n_pos + a.n_splits - 1) / a.n_splits;
-    uint from = min(split * share, n_pos), to = min(from + share, n_pos);
-
-    load_queries(token, head);
-    for (uint p = from + member * BLOCK; p < to; p += MEMBERS * BLOCK) {
-        vec4 k[BLOCK][KEY_VECS], v[BLOCK][VALUE_VECS];
-        float own[OWN][BLOCK];
-        load_keys(p, to - 1, kv_head, k);
-        load_values(p, to - 1, kv_head, k, v);
-        [[unroll]] for (uint h = 0; h < OWN; h++)
-            [[unroll]] for (uint b = 0; b < BLOCK; b++)
-                own[h][b] = LOWEST;
-        score_block(p, to, k, own);
-        fold_block(own, v);
+    find_work();
+    if (from < to)
+        ask_keys(from + member * STEP);
+    if (PREPARE != 0)
+        prepare();
+    load_queries();
+    if (PREPARE != 0)
+        barrier(); // queries stay in registers: the loop has no time to read them again and again
+    if (has_new && member == 0)
+        begin_with_new();
+    for (uint p = from + member * STEP; p < to; p += MEMBERS * STEP) {
+        if (LATENT == 0)
+            ask_values(p);
+        score(p);
+        if (LATENT == 0)
+            ask_keys(p + MEMBERS * STEP);
+        fold();
+        if (LATENT != 0)
+            ask_keys(p + MEMBERS * STEP);
     }
-    uint part = a.value_dim + 2;
-    if (a.is_whole != 0)
-        merge(token * a.dst_stride + head * a.value_dim, a.value_dim);
-    else
-        merge(((token * a.n_heads + head) * a.n_splits + split) * part, a.n_splits * part);
+    join_rows();
+    join_stats();
+    join_members();
+    store_results();
+    if (PREPARE != 0 && a.is_merged != 0)
+        merge();
 }

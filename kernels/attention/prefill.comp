@@ -22,10 +22,11 @@ layout(constant_id = 2) const uint KEY_DIM = 256;
 layout(constant_id = 3) const uint VALUE_DIM = 256;
 layout(constant_id = 5) const uint LATENT = 0; // a key's first VALUE_DIM channels are its value
 
-layout(push_constant, std430) uniform Args { attention_args a; };
+layout(push_constant, std430) uniform Args { attention_prefill_args a; };
 
 const uint ROWS = 64;
 const float LOWEST = -3.0e38; // finite, so that a difference of two is never NaN
+const float LOG2_E = 1.44269504;
 
 // What a workgroup computes: set by find_work.
 uint kv_head, split, group, first_row, n_rows; // n_rows: of the whole chunk
@@ -85,13 +86,26 @@ uvec2 value_row(uint p)
     return cache_row(a.keys, a.layer_off, p, LATENT != 0 ? 0 : 1, kv_head, a.n_kv_heads, KEY_DIM);
 }
 
+// A row's place among those of all tokens, heads and splits.
+uint partial_index(uint row)
+{
+    return (row_token(row) * a.n_heads + row_head(row)) * a.n_splits + split;
+}
+
 // Where a row's result begins, in floats.
 uint partial_row(uint row)
 {
-    uint token = row_token(row), head = row_head(row);
     if (a.is_whole != 0)
-        return token * a.dst_stride + head * VALUE_DIM;
-    return ((token * a.n_heads + head) * a.n_splits + split) * (VALUE_DIM + 2);
+        return row_token(row) * a.dst_stride + row_head(row) * VALUE_DIM;
+    return partial_index(row) * VALUE_DIM;
+}
+
+// top: in powers of two.
+void store_stats(uint row, float top, float sum)
+{
+    uint at = a.n * a.n_heads * a.n_splits * VALUE_DIM + 2 * partial_index(row);
+    F32s(a.partial).v[at] = top;
+    F32s(a.partial).v[at + 1] = sum;
 }
 
 #ifdef COOP
@@ -218,10 +232,8 @@ void store_results()
             [[unroll]] for (uint c = 0; c < 4; c++)
                 if (x + SIDE * j < VALUE_FOURS)
                     F32s(a.partial).v[dst + 4 * (x + SIDE * j) + c] = acc[i][j][c] * factor;
-        if (x == 0 && a.is_whole == 0) {
-            F32s(a.partial).v[dst + VALUE_DIM] = tops[row];
-            F32s(a.partial).v[dst + VALUE_DIM + 1] = sums[row];
-        }
+        if (x == 0 && a.is_whole == 0)
+            store_stats(row, tops[row] <= LOWEST ? LOWEST : tops[row] * LOG2_E, sums[row]);
     }
 }
 

@@ -29,7 +29,6 @@ shared uvec4 tile[Q_SIZE > KV_SIZE ? Q_SIZE : KV_SIZE]; // keys, values; at firs
 shared uvec4 scores[ROWS * S_STRIDE];                   // also 16 x 16 numbers of each subgroup
 shared uvec4 weights[ROWS * P_STRIDE];
 
-const float LOG2_E = 1.44269504;
 // A row's sums are scaled down only when its maximum has grown by this power of two: weights stay in float16's range.
 const float SLACK = 8.0;
 
@@ -217,10 +216,8 @@ void store_results()
                 F32s(a.partial).v[dst + 16 * (first + d) + 4 * part + i] =
                     uintBitsToFloat(scores[row + part + i / 4][i % 4]) * factor;
     }
-    if (is_real && part == 0 && member == 0 && a.is_whole == 0) {
-        F32s(a.partial).v[dst + VALUE_DIM] = top <= LOWEST ? LOWEST : top / LOG2_E;
-        F32s(a.partial).v[dst + VALUE_DIM + 1] = both;
-    }
+    if (is_real && part == 0 && member == 0 && a.is_whole == 0)
+        store_stats(mine, top, both);
 }
 
 void main()

@@ -76,6 +76,7 @@ static void mixer_close(void *self)
         linear_close(&q->layers[i].in, q->room->exec);
         linear_close(&q->layers[i].out, q->room->exec);
     }
+    gqa_close(&q->op, q->room->exec);
     free(q->layers);
     free(q);
 }

@@ -28,6 +28,16 @@ int attention_open(struct attention *op, struct exec *x, const struct attention_
     return rc < 0 || exec_get_caps(x).is_host ? rc : attention_vulkan_open(op, x, e);
 }
 
+void attention_close(struct attention *op, struct exec *x)
+{
+    exec_buffer_free(x, &op->gpu.counters);
+}
+
+bool attention_prepares(const struct attention *op)
+{
+    return op->gpu.decode_fresh.args_bytes > 0;
+}
+
 void attention_run(const struct attention *op, struct exec *x, const struct attention_call *call)
 {
     exec_op(x, &attention_op, op, call);

@@ -23,26 +23,38 @@ struct attention_shape {
 
 /* How a Vulkan device runs it: the positions are split, and a second dispatch merges the parts. */
 struct attention_plan {
-    uint32_t subgroup, group, teams, members; /* see kernels/attention/decode.comp */
-    uint32_t max_splits, min_positions;       /* at most so many splits, each of at least so many positions */
-    uint32_t most_positions;                  /* of a split */
-    uint32_t prefill_from; /* tokens of kernels/attention/prefill.comp; UINT32_MAX: never */
-    uint32_t long_from;    /* positions from which on any number of tokens goes there; likewise */
+    uint32_t subgroup, lanes, fours, heads, teams, members; /* see kernels/attention/decode.comp */
+    uint32_t blocks;                                        /* of a key/value head's query heads */
+    uint32_t max_splits, min_positions; /* at most so many splits, each of at least so many positions */
+    uint32_t most_positions;            /* of a split */
+    uint32_t prefill_from;              /* tokens of kernels/attention/prefill.comp; UINT32_MAX: never */
+    uint32_t long_from; /* positions from which on any number of tokens goes there; likewise */
 };
 
 struct attention {
     struct attention_shape shape;
     struct { /* vulkan */
-        struct kernel score, merge;
-        struct kernel prefill,
-            f16; /* score for the tokens of a chunk, in float32 and with float16 products */
+        struct kernel decode, merge;
+        struct kernel decode_fresh; /* of one token, prepared there: see attention_prepares */
+        struct kernel prefill, f16; /* of a chunk's tokens, in float32 and with float16 products */
+        struct kernel latent_scores, latent_values; /* see attention_latent.h */
+        struct kernel few_merge;                    /* merge, of few splits */
+        uint32_t merge_cols, few_merge_cols;        /* fours of channels of a workgroup */
+        struct exec_buffer counters;                /* u32 [n_kv_heads][plan.blocks], 0 between dispatches */
         struct attention_plan plan;
         uint32_t f16_from; /* tokens; UINT32_MAX: never */
     } gpu;
 };
 
+/* Of one token whose queries, key and value come as they are projected: see ops/gqa.h, prepare. */
+struct attention_fresh {
+    uint64_t q_norm, k_norm, rope;
+    uint32_t rotary_dim;
+    float eps;
+};
+
 struct attention_call {
-    uint64_t q;            /* f32 [n][q_stride]: n_heads x key_dim */
+    uint64_t q;            /* f32 [n][q_stride]: n_heads x key_dim; fresh: gqa_call's qkv */
     uint64_t blocks;       /* u64 table; not flat */
     uint64_t keys, values; /* flat: [pos + n][n_kv_heads][key_dim], [pos + n][n_kv_heads][value_dim] */
     uint64_t partial;      /* scratch: attention_partial_bytes */
@@ -50,13 +62,17 @@ struct attention_call {
     uint64_t dst;          /* f32 [n][dst_stride]: n_heads x value_dim */
     uint32_t n, pos, q_stride, dst_stride, gate_stride, layer_off;
     uint32_t n_heads, n_kv_heads; /* of this call: as the shape's, or part of them in the same proportion */
-    bool use_f16;                 /* many tokens may go through float16 where the device is fast at it */
+    bool use_f16; /* many tokens, and latents, may go through float16 where the device is fast at it */
+    const struct attention_fresh *fresh; /* NULL: queries are ready, keys and values in the cache */
 };
 
 /* ERR_UNSUPPORTED unless n_heads % n_kv_heads = 0 and the dims are multiples of 4; latent: one key head and value_dim
- * at most key_dim; in the cache value_dim = key_dim. Queries, keys and values are aligned to 16 bytes. */
+ * at most key_dim; in the cache value_dim = key_dim. Queries, gates, keys, values, partial and dst are aligned to 16 bytes. */
 int attention_open(struct attention *op, struct exec *x, const struct attention_shape *shape,
                    struct moeflux_err *e);
+void attention_close(struct attention *op, struct exec *x);
+/* Takes calls with `fresh`: of one token, no latents, not flat. */
+bool attention_prepares(const struct attention *op);
 /* Bytes of `partial` for chunks of up to n tokens that see up to n_pos positions. */
 uint64_t attention_partial_bytes(const struct attention_shape *shape, const struct exec_caps *caps,
                                  uint32_t n, uint32_t n_pos);

@@ -1,16 +1,24 @@
 #include "args.h"
 #include "base/mem.h"
 #include "ops/attention.h"
+#include "ops/attention_latent.h"
 #include "ops/gemm_plan.h"
 
 /* Most positions of one split. lavapipe silently ends a shader's loops after 65,535 turns, all loops together;
  * attention/prefill.comp takes up to three turns a position. */
 enum { SOFTWARE_SPLIT_POSITIONS = 16384, NO_LIMIT = 1 << 30 };
 
-/* BLOCK of attention/decode.comp: the positions that a subgroup takes at once. */
-enum { POSITIONS_AT_ONCE = 4 };
-/* Its workgroups that keep a GPU busy. */
-enum { WANTED_GROUPS = 256 };
+/* BLOCK of attention/decode.comp: the rows that a lane takes at once; the most channels of a row that it should have; room
+ * in a lane's registers for fours of channels, of queries and of sums. */
+enum { ROWS_AT_ONCE = 4, LANE_CHANNELS = 8, LANE_FOURS = 24 };
+/* Its lanes that keep a GPU busy: workgroups of 512 on 132 processors. */
+enum { WANTED_LANES = 132 * 512, MOST_LANES = 512 };
+/* Its constants, behind those of kv_cache.h. */
+enum { LANES_SPEC = KV_N_SPEC, FOURS_SPEC, PREPARE_SPEC, MERGED_SPEC, DECODE_N_SPEC };
+/* Splits that one workgroup merges in less time than a dispatch takes, and positions that need no more of them. */
+enum { MERGED_SPLITS = 32, MERGED_POSITIONS = 4096 };
+/* Fours of channels of a workgroup of attention/merge.comp; its invocations; splits that are worth sharing out among them. */
+enum { MERGE_COLS = 16, MERGE_GROUP = 256, MERGE_MANY = 4 };
 
 /* ROWS of attention/prefill.comp; its workgroups that keep a GPU busy; positions that are worth a split; tokens from which
  * its tiles are better filled than not; value channels that its registers and shared memory have room for. */
@@ -25,84 +33,142 @@ enum { LONG_POSITIONS = 12288 };
  * heads), keys and values of 256 take 3.9 ms alone, when registers spill, and 2.3 shared. */
 enum { MOST_ALONE = 384 };
 
-static uint32_t vecs_for(uint32_t dim, uint32_t subgroup)
+static uint32_t power_of_two_from(uint32_t n)
 {
-    return div_up(dim, 4 * subgroup);
+    uint32_t p = 1;
+    while (p < n)
+        p *= 2;
+    return p;
 }
 
-/* Query heads of a team: more share the loads of a key head, but their queries and sums fill a GPU's registers (eight
- * of 256 channels are too many). */
-static uint32_t group_for(const struct exec_caps *c, const struct attention_shape *s)
+/* Lanes that share a row. The rows that a subgroup looks at side by side lie in one block of the cache. */
+static uint32_t lanes_for(uint32_t subgroup, uint32_t dim)
 {
-    uint32_t all = s->n_heads / s->n_kv_heads, keys = vecs_for(s->key_dim, c->subgroup_size);
-    uint32_t both = keys + vecs_for(s->value_dim, c->subgroup_size), most = 4;
-    if (s->latent)
-        most = (uint32_t)size_min(most, 24 / both);
-    uint32_t group = (uint32_t)size_max(1, size_min(all, most));
-    while (all % group)
-        group--;
-    return group;
+    uint32_t least = div_up(subgroup * ROWS_AT_ONCE, 1 << KV_BLOCK_SHIFT);
+    uint32_t lanes = power_of_two_from((uint32_t)size_max(div_up(dim, LANE_CHANNELS), least));
+    return (uint32_t)size_min(lanes, subgroup);
 }
 
-/* Subgroups of a workgroup that share heads: what each of them adds up takes its share of shared memory. */
-static uint32_t members_for(const struct exec_caps *c, uint64_t bytes)
+/* Fours of channels of a lane. */
+static uint32_t fours_of(const struct attention_plan *p, uint32_t dim)
 {
-    uint32_t n = (uint32_t)size_min(8, c->max_workgroup / c->subgroup_size);
-    while (n > 1 && n * bytes + 4096 > c->max_shared_bytes)
-        n--;
-    return n;
+    return div_up(dim, 4 * p->fours * p->lanes) * p->fours;
 }
 
-/* Where all heads share their keys, subgroups with heads of their own share the loads. */
-static uint32_t teams_for(const struct exec_caps *c, uint32_t n_groups)
+/* Query heads of a team: more share the loads of a key head, but their queries and sums fill a GPU's registers. */
+static uint32_t heads_for(const struct attention_plan *p, const struct attention_shape *s)
 {
-    uint32_t n = (uint32_t)size_min(8, c->max_workgroup / c->subgroup_size);
-    while (n_groups % n)
-        n--;
-    return n;
+    uint32_t all = power_of_two_from(s->n_heads / s->n_kv_heads);
+    uint32_t both = fours_of(p, s->key_dim) + fours_of(p, s->value_dim), heads = 4;
+    while (heads > 1 && (heads > all || heads * both > LANE_FOURS))
+        heads /= 2;
+    return heads;
+}
+
+/* Bytes of shared memory of attention/decode.comp. */
+static uint64_t decode_shared_bytes(const struct attention_plan *p, const struct attention_shape *s)
+{
+    uint64_t tree = p->members > 1 ? (uint64_t)p->teams * (p->members / 2) * p->heads *
+                                         fours_of(p, s->value_dim) * p->lanes
+                                   : 0;
+    uint64_t prepared = ((uint64_t)p->teams * p->heads * s->key_dim + s->key_dim + s->value_dim) / 4;
+    uint64_t merged = (uint64_t)p->teams * p->heads * MERGED_SPLITS;
+    return 16 * size_max(tree, prepared) + (uint64_t)8 * p->teams * p->members * p->heads + 4 * (merged + 1);
+}
+
+/* Teams share the loads of rows; members share a team's positions. */
+static void share_out(struct attention_plan *p, const struct attention_shape *s, const struct exec_caps *c)
+{
+    uint32_t subgroups = (uint32_t)size_min(MOST_LANES, c->max_workgroup) / p->subgroup;
+    uint32_t teams = div_up(s->n_heads / s->n_kv_heads, p->heads), most = s->latent ? 8 : 4;
+    p->members = 1;
+    p->teams = (uint32_t)size_min(teams, size_min(most, subgroups));
+    while (p->teams > 1 && decode_shared_bytes(p, s) > c->max_shared_bytes)
+        p->teams--;
+    p->blocks = div_up(teams, p->teams);
+    p->teams = div_up(teams, p->blocks);
+    while (!s->latent && 2 * p->members <= 8 && 2 * p->members * p->teams <= subgroups) {
+        p->members *= 2;
+        if (decode_shared_bytes(p, s) > c->max_shared_bytes) {
+            p->members /= 2;
+            break;
+        }
+    }
 }
 
 static struct attention_plan plan_for(const struct attention_shape *s, const struct exec_caps *caps)
 {
-    struct attention_plan p = {.subgroup = caps->subgroup_size, .group = group_for(caps, s), .members = 1};
-    uint64_t sums = (uint64_t)p.group * vecs_for(s->value_dim, p.subgroup) * p.subgroup * 4 * sizeof(float);
-    uint32_t n_groups = s->n_heads / p.group;
-    p.teams = s->latent ? teams_for(caps, n_groups) : 1;
-    if (!s->latent)
-        p.members = members_for(caps, sums);
-    p.max_splits = (uint32_t)size_max(1, WANTED_GROUPS / (n_groups / p.teams));
-    p.min_positions = POSITIONS_AT_ONCE * p.members;
+    struct attention_plan p = {.subgroup = caps->subgroup_size};
+    p.lanes = lanes_for(p.subgroup, (uint32_t)size_max(s->key_dim, s->value_dim));
+    p.fours = s->kv_type == KV_TYPE_F16 && s->key_dim % 8 == 0 && s->value_dim % 8 == 0 ? 2 : 1;
+    p.heads = heads_for(&p, s);
+    share_out(&p, s, caps);
+    uint32_t lanes = p.teams * p.members * p.subgroup;
+    p.max_splits = (uint32_t)size_max(1, WANTED_LANES / lanes / (s->n_kv_heads * p.blocks));
+    p.min_positions = ROWS_AT_ONCE * p.subgroup / p.lanes * p.members;
     p.most_positions = caps->is_software ? SOFTWARE_SPLIT_POSITIONS : NO_LIMIT;
     bool has_prefill =
         caps->max_workgroup >= 256 && s->value_dim <= (s->latent ? PREFILL_MAX_LATENT : PREFILL_MAX_DIM);
     p.prefill_from = has_prefill ? PREFILL_TOKENS : UINT32_MAX;
-    p.long_from = has_prefill && s->n_heads / s->n_kv_heads >= PREFILL_ROWS ? LONG_POSITIONS : UINT32_MAX;
+    p.long_from =
+        has_prefill && s->latent && s->n_heads / s->n_kv_heads >= PREFILL_ROWS ? LONG_POSITIONS : UINT32_MAX;
     return p;
+}
+
+static int open_merge(struct attention *op, struct exec *x, struct moeflux_err *e)
+{
+    struct exec_caps caps = exec_get_caps(x);
+    uint32_t subgroup = caps.subgroup_size, most = caps.max_workgroup - caps.max_workgroup % subgroup;
+    uint32_t group = (uint32_t)size_min(size_round_up(MERGE_GROUP, subgroup), most);
+    uint32_t whole = (uint32_t)size_min(size_round_up(op->shape.value_dim / 4, subgroup), most);
+    op->gpu.merge_cols = group % MERGE_COLS ? group : MERGE_COLS;
+    op->gpu.few_merge_cols = whole;
+    const uint32_t many[] = {subgroup, group, op->gpu.merge_cols}, few[] = {subgroup, whole, whole};
+    int rc =
+        exec_kernel(x, &op->gpu.merge, "attention_merge", sizeof(struct attention_merge_args), many, 3, e);
+    if (rc == 0)
+        rc = exec_kernel(x, &op->gpu.few_merge, "attention_merge", sizeof(struct attention_merge_args), few,
+                         3, e);
+    return rc;
+}
+
+static int open_counters(struct attention *op, struct exec *x, struct moeflux_err *e)
+{
+    uint32_t n = op->shape.n_kv_heads * op->gpu.plan.blocks, zeros[64] = {0};
+    int rc = exec_buffer_new(x, &op->gpu.counters, EXEC_DEVICE, n * sizeof *zeros, e);
+    for (uint32_t i = 0; rc == 0 && i < n; i += 64)
+        rc = exec_write(x, &op->gpu.counters, i * sizeof *zeros, zeros, size_min(64, n - i) * sizeof *zeros,
+                        e);
+    return rc;
 }
 
 static int open_decode(struct attention *op, struct exec *x, struct moeflux_err *e)
 {
     const struct attention_shape *s = &op->shape;
     const struct attention_plan *p = &op->gpu.plan;
-    struct exec_caps caps = exec_get_caps(x);
-    uint32_t group = (uint32_t)size_min(caps.max_workgroup, size_round_up(256, p->subgroup));
-    const uint32_t score[KV_N_SPEC] = {p->subgroup,
-                                       p->teams * p->members * p->subgroup,
-                                       p->group,
-                                       vecs_for(s->key_dim, p->subgroup),
-                                       vecs_for(s->value_dim, p->subgroup),
-                                       s->latent,
-                                       p->teams,
-                                       [KV_SPEC] = s->kv_type,
-                                       [KV_FLAT_SPEC] = s->flat};
-    const uint32_t merge[] = {p->subgroup, group - group % p->subgroup};
-    /* Prompts alone have keys and values outside the cache. */
-    int rc = (s->flat ? exec_kernel_later : exec_kernel)(x, &op->gpu.score, "attention_decode",
-                                                         sizeof(struct attention_args), score, KV_N_SPEC, e);
-    if (rc == 0)
-        rc = exec_kernel(x, &op->gpu.merge, "attention_merge", sizeof(struct attention_merge_args), merge, 2,
-                         e);
-    return rc;
+    uint32_t spec[DECODE_N_SPEC] = {p->subgroup,
+                                    p->teams * p->members * p->subgroup,
+                                    s->key_dim,
+                                    s->value_dim,
+                                    p->heads,
+                                    s->latent,
+                                    p->teams,
+                                    [KV_SPEC] = s->kv_type,
+                                    [KV_FLAT_SPEC] = s->flat,
+                                    [LANES_SPEC] = p->lanes,
+                                    [FOURS_SPEC] = p->fours,
+                                    [MERGED_SPEC] = MERGED_SPLITS};
+    bool prepares = !s->latent && !s->flat;
+    /* Prompts alone have keys and values outside the cache, or several tokens that are not prepared here. */
+    int rc = (s->flat || prepares ? exec_kernel_later : exec_kernel)(
+        x, &op->gpu.decode, "attention_decode", sizeof(struct attention_decode_args), spec, DECODE_N_SPEC, e);
+    spec[PREPARE_SPEC] = 1;
+    if (rc == 0 && prepares)
+        rc = exec_kernel(x, &op->gpu.decode_fresh, "attention_decode", sizeof(struct attention_decode_args),
+                         spec, DECODE_N_SPEC, e);
+    if (rc == 0 && prepares)
+        rc = open_counters(op, x, e);
+    return rc < 0 ? rc : open_merge(op, x, e);
 }
 
 /* Shared memory of attention_many_coop: the queries or 32 keys and values, scores, weights. */
@@ -125,14 +191,14 @@ static int open_prefill(struct attention *op, struct exec *x, struct moeflux_err
         return 0;
     /* Prompts alone need it, but for long sequences. */
     rc = (op->gpu.plan.long_from < UINT32_MAX ? exec_kernel : exec_kernel_later)(
-        x, &op->gpu.prefill, "attention_prefill", sizeof(struct attention_args), tiles, KV_N_SPEC, e);
+        x, &op->gpu.prefill, "attention_prefill", sizeof(struct attention_prefill_args), tiles, KV_N_SPEC, e);
     if (rc < 0 || s->latent || !gemm_has_f16(x) || s->key_dim % 16 || s->value_dim % 16 ||
         f16_shared_bytes(s) > caps.max_shared_bytes)
         return rc;
     op->gpu.f16_from = PREFILL_TOKENS;
     tiles[1] = s->key_dim + s->value_dim > MOST_ALONE ? 256 : 128;
-    return exec_kernel_later(x, &op->gpu.f16, "attention_prefill_coop", sizeof(struct attention_args), tiles,
-                             KV_N_SPEC, e);
+    return exec_kernel_later(x, &op->gpu.f16, "attention_prefill_coop", sizeof(struct attention_prefill_args),
+                             tiles, KV_N_SPEC, e);
 }
 
 int attention_vulkan_open(struct attention *op, struct exec *x, struct moeflux_err *e)
@@ -140,6 +206,8 @@ int attention_vulkan_open(struct attention *op, struct exec *x, struct moeflux_e
     const struct exec_caps caps = exec_get_caps(x);
     op->gpu.plan = plan_for(&op->shape, &caps);
     int rc = open_decode(op, x, e);
+    if (rc == 0 && attention_latent_is_possible(&op->shape, &caps))
+        rc = attention_latent_open(op, x, e);
     return rc < 0 ? rc : open_prefill(op, x, e);
 }
 
@@ -152,6 +220,12 @@ static uint32_t prefill_tiles(const struct attention_shape *s, uint32_t n)
 static bool takes_prefill(const struct attention_plan *p, uint32_t n, uint32_t n_pos)
 {
     return n >= p->prefill_from || n_pos >= p->long_from;
+}
+
+/* The last workgroup of a token's attention merges the splits. */
+static bool is_merged(const struct attention_call *call)
+{
+    return call->fresh && call->pos < MERGED_POSITIONS;
 }
 
 /* Splits for n tokens that see n_pos positions: enough workgroups, none of them idle. */
@@ -177,54 +251,101 @@ uint64_t attention_partial_bytes(const struct attention_shape *s, const struct e
     uint64_t parts = s->n_heads * size_max(s->gated || least > 1 ? (uint64_t)n * least : 0, p.max_splits);
     if (takes_prefill(&p, n, n_pos))
         parts = size_max(parts, (uint64_t)PREFILL_GROUPS * PREFILL_ROWS);
-    return parts * (s->value_dim + 2) * sizeof(float);
+    uint64_t bytes = parts * (s->value_dim + 2) * sizeof(float);
+    return attention_latent_is_possible(s, caps) ? size_max(bytes, attention_latent_bytes(s, n, n_pos))
+                                                 : bytes;
 }
 
-static void run_score(const struct attention *op, struct exec *x, const struct attention_call *call,
-                      const struct attention_args *a)
+static void run_prefill(const struct attention *op, struct exec *x, const struct attention_call *call,
+                        uint32_t splits, bool is_whole)
 {
-    const struct attention_plan *p = &op->gpu.plan;
-    if (!takes_prefill(p, call->n, call->pos + call->n))
-        exec_dispatch(x, &op->gpu.score, a, call->n_heads / (p->group * p->teams) * a->n_splits, call->n, 1);
-    else
-        exec_dispatch(x, call->n >= op->gpu.f16_from && call->use_f16 ? &op->gpu.f16 : &op->gpu.prefill, a,
-                      prefill_tiles(&op->shape, call->n), call->n_kv_heads * a->n_splits, 1);
+    const struct attention_shape *s = &op->shape;
+    const struct attention_prefill_args a = {.q = call->q,
+                                             .keys = s->flat ? call->keys : call->blocks,
+                                             .values = call->values,
+                                             .partial = is_whole ? call->dst : call->partial,
+                                             .n = call->n,
+                                             .pos = call->pos,
+                                             .n_heads = call->n_heads,
+                                             .n_kv_heads = call->n_kv_heads,
+                                             .layer_off = call->layer_off,
+                                             .n_splits = splits,
+                                             .is_whole = is_whole,
+                                             .scale = s->scale,
+                                             .q_stride = call->q_stride,
+                                             .dst_stride = call->dst_stride};
+    exec_dispatch(x, call->n >= op->gpu.f16_from && call->use_f16 ? &op->gpu.f16 : &op->gpu.prefill, &a,
+                  prefill_tiles(s, call->n), call->n_kv_heads * splits, 1);
+}
+
+static void run_decode(const struct attention *op, struct exec *x, const struct attention_call *call,
+                       uint32_t splits, bool is_whole)
+{
+    const struct attention_shape *s = &op->shape;
+    const struct attention_fresh none = {0}, *fresh = call->fresh ? call->fresh : &none;
+    const struct attention_decode_args a = {.q = call->q,
+                                            .keys = s->flat ? call->keys : call->blocks,
+                                            .values = call->values,
+                                            .partial = is_whole ? call->dst : call->partial,
+                                            .q_norm = fresh->q_norm,
+                                            .k_norm = fresh->k_norm,
+                                            .rope = fresh->rope,
+                                            .dst = call->dst,
+                                            .counters = op->gpu.counters.address,
+                                            .n = call->n,
+                                            .pos = call->pos,
+                                            .n_heads = call->n_heads,
+                                            .n_kv_heads = call->n_kv_heads,
+                                            .layer_off = call->layer_off,
+                                            .n_splits = splits,
+                                            .is_whole = is_whole,
+                                            .scale = s->scale,
+                                            .q_stride = call->q_stride,
+                                            .dst_stride = call->dst_stride,
+                                            .rotary_dim = fresh->rotary_dim,
+                                            .is_gated = s->gated,
+                                            .eps = fresh->eps,
+                                            .is_merged = !is_whole && is_merged(call)};
+    exec_dispatch(x, call->fresh ? &op->gpu.decode_fresh : &op->gpu.decode, &a,
+                  call->n_kv_heads * op->gpu.plan.blocks * splits, call->n, 1);
+}
+
+void attention_merge_run(const struct attention *op, struct exec *x, const struct attention_call *call,
+                         uint32_t rows, uint32_t splits)
+{
+    const struct attention_shape *s = &op->shape;
+    const struct attention_merge_args a = {.partial = call->partial,
+                                           .qkv = s->gated ? call->gates : 0,
+                                           .dst = call->dst,
+                                           .rows = rows,
+                                           .n_heads = call->n_heads,
+                                           .value_dim = s->value_dim,
+                                           .n_splits = splits,
+                                           .stride = call->gate_stride,
+                                           .dst_stride = call->dst_stride};
+    bool is_few = splits < MERGE_MANY;
+    uint32_t cols = is_few ? op->gpu.few_merge_cols : op->gpu.merge_cols;
+    exec_dispatch(x, is_few ? &op->gpu.few_merge : &op->gpu.merge, &a,
+                  call->n_heads * div_up(s->value_dim / 4, cols), call->n, 1);
 }
 
 void attention_vulkan(const void *self, const void *what, struct exec *x)
 {
     const struct attention *op = self;
     const struct attention_call *call = what;
-    const struct attention_shape *s = &op->shape;
-    uint32_t splits = splits_for(op, call->n_kv_heads, call->n, call->pos + call->n);
-    bool is_whole = splits == 1 && !s->gated;
-    const struct attention_args score = {.q = call->q,
-                                         .keys = s->flat ? call->keys : call->blocks,
-                                         .values = call->values,
-                                         .partial = is_whole ? call->dst : call->partial,
-                                         .n = call->n,
-                                         .pos = call->pos,
-                                         .n_heads = call->n_heads,
-                                         .n_kv_heads = call->n_kv_heads,
-                                         .key_dim = s->key_dim,
-                                         .value_dim = s->value_dim,
-                                         .layer_off = call->layer_off,
-                                         .n_splits = splits,
-                                         .is_whole = is_whole,
-                                         .scale = s->scale,
-                                         .kv_type = s->kv_type,
-                                         .q_stride = call->q_stride,
-                                         .dst_stride = call->dst_stride};
-    const struct attention_merge_args merge = {.partial = call->partial,
-                                               .qkv = s->gated ? call->gates : 0,
-                                               .dst = call->dst,
-                                               .n = call->n,
-                                               .n_heads = call->n_heads,
-                                               .value_dim = s->value_dim,
-                                               .n_splits = splits,
-                                               .stride = call->gate_stride,
-                                               .dst_stride = call->dst_stride};
-    run_score(op, x, call, &score);
-    if (!is_whole)
-        exec_dispatch(x, &op->gpu.merge, &merge, call->n_heads, call->n, 1);
+    uint32_t n_pos = call->pos + call->n;
+    if (call->use_f16 && attention_latent_takes(op, call->n, n_pos)) {
+        attention_latent_run(op, x, call);
+        return;
+    }
+    uint32_t splits = splits_for(op, call->n_kv_heads, call->n, n_pos);
+    if (is_merged(call))
+        splits = (uint32_t)size_min(splits, MERGED_SPLITS);
+    bool is_whole = splits == 1 && !op->shape.gated;
+    if (takes_prefill(&op->gpu.plan, call->n, n_pos))
+        run_prefill(op, x, call, splits, is_whole);
+    else
+        run_decode(op, x, call, splits, is_whole);
+    if (!is_whole && !is_merged(call))
+        attention_merge_run(op, x, call, call->n * call->n_heads, splits);
 }

@@ -31,6 +31,11 @@ int gqa_open(struct gqa *op, struct exec *x, const struct gqa_shape *s, struct m
     return rc < 0 || exec_get_caps(x).is_host ? rc : gqa_vulkan_open(op, x, e);
 }
 
+void gqa_close(struct gqa *op, struct exec *x)
+{
+    attention_close(&op->attention, x);
+}
+
 uint64_t gqa_partial_bytes(const struct gqa_shape *s, const struct exec_caps *caps, uint32_t n,
                            uint32_t n_pos)
 {
@@ -40,10 +45,14 @@ uint64_t gqa_partial_bytes(const struct gqa_shape *s, const struct exec_caps *ca
 
 void gqa_run(const struct gqa *op, struct exec *x, const struct gqa_call *call)
 {
-    uint32_t width = op->shape.n_heads * op->shape.head_dim;
-    exec_op(x, &prepare_op, op, call);
+    const struct gqa_shape *s = &op->shape;
+    const struct attention_fresh fresh = {call->q_norm, call->k_norm, call->rope, s->rotary_dim, s->eps};
+    uint32_t width = s->n_heads * s->head_dim;
+    bool is_fresh = call->n == 1 && attention_prepares(&op->attention);
+    if (!is_fresh)
+        exec_op(x, &prepare_op, op, call);
     attention_run(&op->attention, x,
-                  &(struct attention_call){.q = call->q,
+                  &(struct attention_call){.q = is_fresh ? call->qkv : call->q,
                                            .blocks = call->blocks,
                                            .partial = call->partial,
                                            .gates = call->qkv,
@@ -53,8 +62,9 @@ void gqa_run(const struct gqa *op, struct exec *x, const struct gqa_call *call)
                                            .q_stride = width,
                                            .dst_stride = width,
                                            .gate_stride = call->stride,
-                                           .n_heads = op->shape.n_heads,
-                                           .n_kv_heads = op->shape.n_kv_heads,
+                                           .n_heads = s->n_heads,
+                                           .n_kv_heads = s->n_kv_heads,
                                            .layer_off = call->layer_off,
-                                           .use_f16 = call->use_f16});
+                                           .use_f16 = call->use_f16,
+                                           .fresh = is_fresh ? &fresh : NULL});
 }

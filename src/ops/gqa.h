@@ -1,4 +1,4 @@
-/* gqa.h - grouped-query attention between its projections, two operations:
+/* gqa.h - grouped-query attention between its projections, two operations, of one token on Vulkan a single one:
  *   prepare:    q_h = rope(rms(q_h) * q_norm), k_g = rope(rms(k_g) * k_norm); k and v go into the cache
  *   attention:  out_h = softmax_p(q_h . k_p / sqrt(head_dim)) v_p, gated: * sigmoid(gate_h)   (attention.h)
  * RoPE turns the pairs (i, i + rotary_dim / 2) of the first rotary_dim channels by the caller's cos and sin. */
@@ -38,6 +38,7 @@ struct gqa_call {
  * head_dim. qkv, q and the cache are aligned to 16 bytes. Of call.n >= attention.gpu.f16_from tokens, queries, keys and
  * values are rounded to float16 before they are multiplied, if the call allows it. */
 int gqa_open(struct gqa *op, struct exec *x, const struct gqa_shape *shape, struct moeflux_err *e);
+void gqa_close(struct gqa *op, struct exec *x);
 /* Bytes of `partial` for chunks of up to n tokens that see up to n_pos positions; 0 without heads. */
 uint64_t gqa_partial_bytes(const struct gqa_shape *s, const struct exec_caps *caps, uint32_t n,
                            uint32_t n_pos);

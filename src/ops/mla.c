@@ -46,6 +46,7 @@ int mla_open(struct mla *op, struct exec *x, const struct mla_shape *s, uint64_t
 
 void mla_close(struct mla *op, struct exec *x)
 {
+    attention_close(&op->attention, x);
     mla_expanded_close(&op->expanded, x);
 }
 
@@ -93,8 +94,10 @@ static struct scratch lay_out(const struct mla_shape *s, uint64_t from, uint32_t
     struct scratch at = {.q = from};
     at.ctx = at.q + (uint64_t)n * s->n_heads * (s->latent_dim + s->rope_dim) * sizeof(float);
     at.f16 = at.ctx + (uint64_t)n * s->n_heads * s->latent_dim * sizeof(float);
-    at.partial = at.f16 + (uint64_t)n * s->n_heads * size_max(s->latent_dim, s->nope_dim + s->rope_dim) *
-                              sizeof(uint16_t);
+    at.partial =
+        at.f16 + size_round_up((uint64_t)n * s->n_heads * size_max(s->latent_dim, s->nope_dim + s->rope_dim) *
+                                   sizeof(uint16_t),
+                               16);
     return at;
 }
 
@@ -157,7 +160,8 @@ static void run_slice(const struct mla *op, struct exec *x, const struct mla_cal
                                            .dst_stride = s->n_heads * s->latent_dim,
                                            .n_heads = s->n_heads,
                                            .n_kv_heads = 1,
-                                           .layer_off = call->layer_off});
+                                           .layer_off = call->layer_off,
+                                           .use_f16 = call->use_f16});
     linear_run(&call->matrices->values, x,
                &(struct linear_call){.x = at.ctx,
                                      .y = call->dst,

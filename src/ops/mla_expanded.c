@@ -2,6 +2,7 @@
 
 #include "args.h"
 #include "base/mem.h"
+#include "ops/attention_latent.h"
 #include "ops/mla.h"
 
 /* Bytes of the keys and values of some heads; positions that become them at once. */
@@ -12,8 +13,9 @@ enum { FROM = 32 };
 enum { ALL_FORMATS = 15 };
 /* What a channel of a query and a position costs in either form, in products of the matrices (bench_mla, dims of
  * DeepSeek-V3). In a microsecond an H200 computes 46 million products of matrices and 50 million of expanded channels, both
- * through float16, and 8.9 million of absorbed ones, which are float32 always; with float16 forbidden 10, 5.4 and 8.1. */
-static const struct mla_pair_cost F16 = {5.2, 0.93}, FLOAT = {1.3, 1.9};
+ * through float16, and of absorbed channels 54 million on matrix units and 8.9 million in float32; with float16 forbidden
+ * 10, 5.4 and 8.1. */
+static const struct mla_pair_cost F16 = {0.85, 0.93}, F16_FLOAT = {5.2, 0.93}, FLOAT = {1.3, 1.9};
 
 static uint32_t key_dim(const struct mla_shape *s)
 {
@@ -67,9 +69,15 @@ static uint32_t heads_for(const struct mla_shape *s, enum kv_type type, uint64_t
     return (uint32_t)size_min(room / (pair_bytes(s, type) * n_pos), s->n_heads);
 }
 
-static struct mla_pair_cost cost_for(const struct exec_caps *caps)
+static struct mla_pair_cost cost_for(const struct mla_shape *s, const struct exec_caps *caps)
 {
-    return caps->has_coopmat ? F16 : FLOAT;
+    const struct attention_shape absorbed = {.key_dim = s->latent_dim + s->rope_dim,
+                                             .value_dim = s->latent_dim,
+                                             .latent = true,
+                                             .kv_type = s->kv_type};
+    if (!caps->has_coopmat)
+        return FLOAT;
+    return attention_latent_is_possible(&absorbed, caps) ? F16 : F16_FLOAT;
 }
 
 /* What a head's query costs with one position. */
@@ -90,7 +98,7 @@ static bool fits(const struct mla_shape *s)
 /* Whether the device takes this form for any chunk. */
 static bool is_ever_taken(const struct mla_shape *s, const struct exec_caps *caps)
 {
-    const struct mla_pair_cost pair = pair_costs(s, cost_for(caps));
+    const struct mla_pair_cost pair = pair_costs(s, cost_for(s, caps));
     if (caps->is_host || s->form == MLA_ABSORBED || !fits(s))
         return false;
     return s->form == MLA_EXPANDED || pair.expanded < pair.absorbed;
@@ -132,7 +140,7 @@ int mla_expanded_open(struct mla_expanded *op, struct exec *x, const struct mla_
     op->from = FROM;
     op->type = type_for(&caps);
     op->room = ROOM;
-    op->pair = pair_costs(s, cost_for(&caps));
+    op->pair = pair_costs(s, cost_for(s, &caps));
     uint32_t group = (uint32_t)size_min(256, caps.max_workgroup);
     group = (uint32_t)size_max(group - group % caps.subgroup_size, caps.subgroup_size);
     const uint32_t rows[KV_N_SPEC] = {caps.subgroup_size, group, op->type, [KV_SPEC] = s->kv_type};
@@ -146,6 +154,7 @@ int mla_expanded_open(struct mla_expanded *op, struct exec *x, const struct mla_
 
 void mla_expanded_close(struct mla_expanded *op, struct exec *x)
 {
+    attention_close(&op->attention, x);
     linear_close(&op->keys, x);
 }
 

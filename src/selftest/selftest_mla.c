@@ -13,7 +13,7 @@
 static const double PREP_BOUND = 2e-6, ATTENTION_BOUND = 1e-5, F16_BOUND = 4e-3;
 
 /* A long sequence has the same few blocks again and again: its chunk then fits into one slice of the absorbed form. */
-enum { LAYER_OFF = 256, KV_AT = 7, DIFFERENT_BLOCKS = 4, MAX_BLOCKS = 160 };
+enum { LAYER_OFF = 256, KV_AT = 7, DIFFERENT_BLOCKS = 4, MAX_BLOCKS = 260 };
 
 /* The memory of a case. */
 struct bench {
@@ -155,6 +155,10 @@ void selftest_mla_cases(struct kernel_test *l)
         uneven = {32, 64, 4, 64, 6, true, 0.1f, 1e-6f, KV_TYPE_F32, MLA_FASTER, false},
         crowd = {64, 64, 4, 64, 20, false, 0.1f, 1e-3f, KV_TYPE_F32, MLA_FASTER, false},
         v3 = {16, 128, 64, 512, 128, true, 0.135f, 1e-6f, KV_TYPE_F32, MLA_FASTER, false},
+        /* on matrix units, where there are some: rows that fill tiles, and that do not */
+        v3_f16 = {128, 128, 64, 512, 128, true, 0.135f, 1e-6f, KV_TYPE_F16, MLA_FASTER, false},
+        lite_f16 = {16, 64, 64, 128, 64, true, 0.135f, 1e-6f, KV_TYPE_F16, MLA_FASTER, false},
+        many_f16 = {48, 64, 64, 128, 20, false, 0.135f, 1e-6f, KV_TYPE_F16, MLA_FASTER, false},
         /* dims that groups of 64 do not divide */
         small = {3, 32, 16, 128, 20, true, 0.15f, 1e-6f, KV_TYPE_F32, MLA_FASTER, false},
         lone = {5, 30, 12, 100, 7, false, 0.15f, 1e-6f, KV_TYPE_F32, MLA_FASTER, false},
@@ -179,6 +183,15 @@ void selftest_mla_cases(struct kernel_test *l)
     mla_case(l, &v3, FORMAT_Q4, 300, 1);
     mla_case(l, &v3, FORMAT_Q4, 255, 2);
     mla_case(l, &v3, FORMAT_Q4, 700, 20);
+    mla_case(l, &lite_f16, FORMAT_Q4, 0, 1);
+    mla_case(l, &lite_f16, FORMAT_Q4, 700, 1);
+    mla_case(l, &lite_f16, FORMAT_Q4, 16383, 1);
+    mla_case(l, &lite_f16, FORMAT_Q4, 900, 37);
+    mla_case(l, &lite_f16, FORMAT_Q4, 0, 270);
+    mla_case(l, &many_f16, FORMAT_Q4, 5503, 1);
+    mla_case(l, &many_f16, FORMAT_Q4, 1100, 5);
+    mla_case(l, &many_f16, FORMAT_Q4, 66000, 1);
+    mla_case(l, &v3_f16, FORMAT_Q4, 2100, 1);
     form_case(l, &uneven, FORMAT_Q4, (struct bench){.n = 40});
     form_case(l, &v3, FORMAT_Q4, (struct bench){.n = 40});
     expanded_case(l, &narrow, FORMAT_BF16, 250, 40, 0);
