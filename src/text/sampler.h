@@ -1,4 +1,5 @@
-/* sampler.h - logits to the next token id. Deterministic: the same seed, options and logits give the same ids. */
+/* sampler.h - logits to the next token id. Deterministic: the same seed, options and logits give the same ids, here and on a
+ * device (ops/sample.h): weights and their sums are integers (kernels/sample/weight.h). */
 #ifndef MOEFLUX_TEXT_SAMPLER_H
 #define MOEFLUX_TEXT_SAMPLER_H
 
@@ -18,6 +19,17 @@ struct sampler_options {
     uint64_t seed;
 };
 
+/* The options as both compute with them. The set that is kept has an order, larger logits first, equal ones by id, but it is
+ * drawn from by ascending id: the first id whose weight and those before it add up to more than sum * random / 2^64. */
+struct sampler_rule {
+    float penalty, inverse_penalty;
+    float scale;     /* log2(e) / temperature; 0: greedy */
+    uint32_t top_k;  /* 0: all */
+    uint32_t top_p;  /* of 2^32; 0: all */
+    uint32_t min_p;  /* of 2^31, the weight of the largest logit */
+    uint64_t random; /* of 2^64 */
+};
+
 /* ERR_USAGE names the option that is out of range (temperature < 0, top_p outside (0, 1], ...). */
 int sampler_check(const struct sampler_options *o, struct moeflux_err *e);
 
@@ -33,9 +45,12 @@ void sampler_accept(struct sampler *s, int32_t id);
 void sampler_reset(struct sampler *s);
 
 /* Order: repeat penalty (once for each distinct token), top-k, temperature, softmax, top-p, min-p, draw. Equal
- * logits go lowest index first. -infinity is never chosen. Never allocates.
+ * logits go lowest index first. -infinity is never chosen, nor is what has less than 2^-32 of the largest probability.
+ * Never allocates.
  * Returns the id, or ERR_DEVICE when a logit that could be chosen is NaN or +infinity (it names the index), or when all
  * of them are -infinity. */
 int32_t sampler_pick(struct sampler *s, const float *logits, struct moeflux_err *e);
+/* What sampler_pick will go by, after `ahead` more picks. */
+struct sampler_rule sampler_next_rule(const struct sampler *s, uint32_t ahead);
 
 #endif
