@@ -294,12 +294,12 @@ struct delta_args {
     ADDR a_log, dt_bias;        /* f32 [n_v] */
     ADDR norm;                  /* f32 [v_dim] */
     ADDR window_in, window_out; /* [conv_kernel - 1][channels], oldest first; two different buffers */
-    ADDR state;                 /* [n_v][v_dim][k_dim], updated */
+    ADDR state, state_out;      /* [n_v][v_dim][k_dim]: before and after, may be the same */
     ADDR dst;                   /* [n][n_v * v_dim] */
     U32 n, stride, n_k, n_v, k_dim, v_dim, conv_kernel;
     F32 eps;
 };
-ARGS_SIZE(delta_args, 104);
+ARGS_SIZE(delta_args, 112);
 
 /* delta_prep: delta_args with dst = prepared, f32 [n][DELTA_PREPARED(...)]: q, k (of unit length, q also scaled), v, and
  * for each value head its decay and beta. A workgroup has DELTA_RUN tokens. */
@@ -307,12 +307,12 @@ ARGS_SIZE(delta_args, 104);
 #define DELTA_PREPARED(channels, n_v) (((channels) + 2 * (n_v) + 3) / 4 * 4)
 
 struct delta_prefill_scan_args {
-    ADDR prepared; /* [n][row] */
-    ADDR state;    /* [n_v][v_dim][k_dim], updated */
-    ADDR dst;      /* [n][n_v * v_dim]: S q, before its norm */
+    ADDR prepared;         /* [n][row] */
+    ADDR state, state_out; /* [n_v][v_dim][k_dim]: before and after, may be the same */
+    ADDR dst;              /* [n][n_v * v_dim]: S q, before its norm */
     U32 n, row, n_k, n_v;
 };
-ARGS_SIZE(delta_prefill_scan_args, 40);
+ARGS_SIZE(delta_prefill_scan_args, 48);
 
 /* Tokens that delta_walk takes at once, and what delta_blocks finds out for it: f32 [blocks][n_v][DELTA_COEFS]. With the
  * tokens i, j = 0 .. 3 of a block, d their decays, e_ij the product of d over j < t <= i, e_i that over all t <= i:
@@ -334,11 +334,11 @@ ARGS_SIZE(delta_prefill_blocks_args, 40);
 struct delta_prefill_walk_args {
     ADDR prepared; /* [n][row] */
     ADDR coefs;
-    ADDR state; /* [n_v][v_dim][k_dim], updated */
-    ADDR dst;   /* [n][n_v * v_dim]: S q, before its norm */
+    ADDR state, state_out; /* [n_v][v_dim][k_dim]: before and after, may be the same */
+    ADDR dst;              /* [n][n_v * v_dim]: S q, before its norm */
     U32 n, row, n_k, n_v;
 };
-ARGS_SIZE(delta_prefill_walk_args, 48);
+ARGS_SIZE(delta_prefill_walk_args, 56);
 
 struct delta_prefill_out_args {
     ADDR proj; /* [n][stride]: z [n_v][v_dim] at z_at */

@@ -206,7 +206,7 @@ void main()
         [[unroll]] for (uint j = 0; j < COLS; j++) {
             uint c = j * PARTS + part;
             if (has_row(row) && has_col(c))
-                F32s(a.state).v[(head * V_DIM + row) * K_DIM + c] = s[i][j];
+                F32s(a.state_out).v[(head * V_DIM + row) * K_DIM + c] = s[i][j];
         }
     }
 }

@@ -573,6 +573,7 @@ static struct pass pass_at(struct moeflux_session *s, uint32_t n, uint32_t pos, 
                                    .rope = m->rope.address,
                                    .kv_blocks = s->table.address,
                                    .recurrent = s->recurrent.address,
+                                   .recurrent_out = s->recurrent.address,
                                    .parity = parity}};
 }
 
