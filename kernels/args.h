@@ -288,6 +288,30 @@ struct add_args {
 };
 ARGS_SIZE(add_args, 24);
 
+/* The choice of the next token (ops/sample.h). sample_largest: a workgroup has SAMPLE_BLOCK ids and leaves in `found` four
+ * words: the largest key (sample/weight.h), its lowest id, the lowest ids of a NaN and of +infinity (SAMPLE_NO_ID: none). */
+#define SAMPLE_BLOCK 2048
+#define SAMPLE_NO_ID 0xffffffffu
+/* What is wrong with the logits. */
+#define SAMPLE_OK       0
+#define SAMPLE_NAN      1
+#define SAMPLE_INFINITE 2
+#define SAMPLE_NOTHING  3 /* all are -infinity */
+
+struct sample_args {
+    ADDR logits;  /* f32 [n] */
+    ADDR blocked; /* u32 [n / 32, rounded up] bit set: never chosen */
+    ADDR recent;  /* i32 [n_recent]: the penalty's; i32 `last` is another one */
+    ADDR last;
+    ADDR found;   /* u32 [blocks][4] */
+    ADDR id;      /* i32: the choice, 0 if there is none */
+    ADDR result;  /* u32 [2]: the same, and SAMPLE_OK; or the first id at fault, and the fault */
+    U32 n, n_recent, penalises;
+    F32 penalty, inverse_penalty;
+    U32 pad;
+};
+ARGS_SIZE(sample_args, 80);
+
 struct delta_args {
     ADDR proj;                  /* [n][stride]: conv channels, z [n_v][v_dim], b [n_v], a [n_v] */
     ADDR conv;                  /* f32 [channels][conv_kernel] */

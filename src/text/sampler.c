@@ -69,7 +69,9 @@ static float normal_of(double x)
 static struct sampler_rule rule_of(const struct sampler_options *o)
 {
     double temperature = (double)o->temperature, penalty = (double)normal_of((double)o->repeat_penalty);
+    bool penalises = o->repeat_penalty != 1.0f && o->repeat_last > 0;
     return (struct sampler_rule){
+        .repeat_last = penalises ? o->repeat_last : 0,
         .penalty = (float)penalty,
         .inverse_penalty = normal_of(1 / penalty),
         .scale = temperature > 0 && o->top_k != 1 ? normal_of(LOG2_E / temperature) : 0,
@@ -108,6 +110,7 @@ struct sampler *sampler_new(const struct sampler_options *o, uint32_t n_ids, con
         return NULL;
     s->options = *o;
     s->rule = rule_of(o);
+    s->rule.n_ids = n_ids;
     s->n_ids = n_ids;
     s->n_words = div_up(n_ids, WORD_BITS);
     if (!(s->blocked = mem_new(s->n_words, sizeof *s->blocked, e)) ||
@@ -182,14 +185,14 @@ static uint64_t random_of(uint64_t seed, uint64_t n)
  * neither and cost two tests. */
 static void copy_word(struct sampler *s, uint32_t w, const float *logits)
 {
-    float *word = s->logits + (size_t)w * WORD_BITS, penalty = s->rule.penalty;
+    float *word = s->logits + (size_t)w * WORD_BITS;
     size_t n = size_min(s->n_ids - w * WORD_BITS, WORD_BITS);
     memcpy(word, logits + (size_t)w * WORD_BITS, n * sizeof *word);
     for (size_t i = 0; i < WORD_BITS; i++)
         word[i] = sample_float(sample_flush(sample_bits(word[i])));
-    for (uint64_t bits = penalty == 1.0f ? 0 : s->repeated[w]; bits; bits &= bits - 1) {
+    for (uint64_t bits = s->rule.repeat_last ? s->repeated[w] : 0; bits; bits &= bits - 1) {
         float *at = &word[__builtin_ctzll(bits)];
-        *at = sample_float(sample_penalise(sample_bits(*at), penalty, s->rule.inverse_penalty));
+        *at = sample_float(sample_penalise(sample_bits(*at), s->rule.penalty, s->rule.inverse_penalty));
     }
     for (uint64_t bits = s->blocked[w]; bits; bits &= bits - 1)
         word[__builtin_ctzll(bits)] = -INFINITY;
@@ -220,13 +223,21 @@ static int32_t index_in_word(const struct sampler *s, uint32_t w, float value)
     return (int32_t)i;
 }
 
+int sampler_refuse(uint32_t fault, uint32_t id, uint32_t n_ids, struct moeflux_err *e)
+{
+    if (fault == SAMPLE_NOTHING)
+        return err_set(e, ERR_DEVICE, "all logits of %u tokens are -infinity, none can be chosen", n_ids);
+    return err_set(e, ERR_DEVICE, "the logit of token %u of %u is %s", id, n_ids,
+                   fault == SAMPLE_NAN ? "not a number" : "+infinity");
+}
+
 /* The maximum is +infinity: as a logit (of an id that could be chosen) that is a fault; by a penalty below 1 it is just a
  * large one. */
 static int check_infinity(const struct sampler *s, const float *logits, struct moeflux_err *e)
 {
     for (uint32_t i = 0; i < s->n_ids; i++)
         if (logits[i] == INFINITY && s->logits[i] == INFINITY)
-            return err_set(e, ERR_DEVICE, "the logit of token %u of %u is +infinity", i, s->n_ids);
+            return sampler_refuse(SAMPLE_INFINITE, i, s->n_ids, e);
     return 0;
 }
 
@@ -240,8 +251,7 @@ static int32_t take_logits(struct sampler *s, const float *logits, struct moeflu
         copy_word(s, w, logits);
         float word_max = max_of_word(s->logits + (size_t)w * WORD_BITS);
         if (isnan(word_max))
-            return err_set(e, ERR_DEVICE, "the logit of token %d of %u is not a number",
-                           index_in_word(s, w, word_max), s->n_ids);
+            return sampler_refuse(SAMPLE_NAN, (uint32_t)index_in_word(s, w, word_max), s->n_ids, e);
         s->word_max[w] = word_max;
         if (word_max > max) {
             max = word_max;
@@ -249,7 +259,7 @@ static int32_t take_logits(struct sampler *s, const float *logits, struct moeflu
         }
     }
     if (best == s->n_words)
-        return err_set(e, ERR_DEVICE, "all logits of %u tokens are -infinity, none can be chosen", s->n_ids);
+        return sampler_refuse(SAMPLE_NOTHING, 0, s->n_ids, e);
     int rc = max == INFINITY ? check_infinity(s, logits, e) : 0;
     return rc ? rc : index_in_word(s, best, max);
 }
@@ -395,6 +405,26 @@ struct sampler_rule sampler_next_rule(const struct sampler *s, uint32_t ahead)
     struct sampler_rule r = s->rule;
     r.random = random_of(s->options.seed, s->n_picked + ahead + 1);
     return r;
+}
+
+const uint64_t *sampler_blocked(const struct sampler *s)
+{
+    return s->blocked;
+}
+
+uint32_t sampler_recent(const struct sampler *s, const int32_t *next, int32_t *out)
+{
+    uint32_t n = s->rule.repeat_last, kept = 0;
+    for (uint32_t i = next ? 2 : 1; i < n; i++)
+        out[kept++] = s->recent[(s->recent_at + i) % n];
+    if (next && n > 1)
+        out[kept++] = *next;
+    return kept;
+}
+
+void sampler_skip(struct sampler *s)
+{
+    s->n_picked++;
 }
 
 int32_t sampler_pick(struct sampler *s, const float *logits, struct moeflux_err *e)

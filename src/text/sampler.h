@@ -22,6 +22,8 @@ struct sampler_options {
 /* The options as both compute with them. The set that is kept has an order, larger logits first, equal ones by id, but it is
  * drawn from by ascending id: the first id whose weight and those before it add up to more than sum * random / 2^64. */
 struct sampler_rule {
+    uint32_t n_ids;
+    uint32_t repeat_last; /* 0: no penalty */
     float penalty, inverse_penalty;
     float scale;     /* log2(e) / temperature; 0: greedy */
     uint32_t top_k;  /* 0: all */
@@ -50,7 +52,21 @@ void sampler_reset(struct sampler *s);
  * Returns the id, or ERR_DEVICE when a logit that could be chosen is NaN or +infinity (it names the index), or when all
  * of them are -infinity. */
 int32_t sampler_pick(struct sampler *s, const float *logits, struct moeflux_err *e);
+
+/* For a choice that is made elsewhere (ops/sample.h), of the next token or of the one after it. */
+
 /* What sampler_pick will go by, after `ahead` more picks. */
 struct sampler_rule sampler_next_rule(const struct sampler *s, uint32_t ahead);
+/* [n_ids / 64, rounded up] bit set: never chosen. Borrowed. */
+const uint64_t *sampler_blocked(const struct sampler *s);
+/* The tokens that the penalty looks at beside the one that is accepted next, or, if that is *next, beside the one after it:
+ * the oldest first, negative ones stand for none. At most repeat_last - 1; returns how many. */
+uint32_t sampler_recent(const struct sampler *s, const int32_t *next, int32_t *out);
+/* The next pick was made elsewhere. */
+void sampler_skip(struct sampler *s);
+
+/* Fills `e` with what sampler_pick says of logits with a fault, SAMPLE_NAN .. SAMPLE_NOTHING (args.h), and returns ERR_DEVICE.
+ * id: the first that is at fault. */
+int sampler_refuse(uint32_t fault, uint32_t id, uint32_t n_ids, struct moeflux_err *e);
 
 #endif
