@@ -15,27 +15,7 @@ layout(push_constant, std430) uniform Args { sample_args a; };
 
 void main()
 {
-    Largest best = nothing();
-    for (uint i = gl_LocalInvocationID.x; i < (a.n + SAMPLE_BLOCK - 1) / SAMPLE_BLOCK; i += WORKGROUP) {
-        uint at = i * 4;
-        best = merge(best, Largest(U32s(a.found).v[at], U32s(a.found).v[at + 1], U32s(a.found).v[at + 2],
-                                   U32s(a.found).v[at + 3]));
-    }
-    best = merge_workgroup(best);
-    if (gl_LocalInvocationID.x != 0)
-        return;
-    uint fault = SAMPLE_OK, id = best.id;
-    if (best.nan != SAMPLE_NO_ID) {
-        fault = SAMPLE_NAN;
-        id = best.nan;
-    } else if (best.inf != SAMPLE_NO_ID) {
-        fault = SAMPLE_INFINITE;
-        id = best.inf;
-    } else if (best.key <= sample_key(0xff800000u)) {
-        fault = SAMPLE_NOTHING;
-        id = 0u;
-    }
-    U32s(a.id).v[0] = fault == SAMPLE_OK ? id : 0u;
-    U32s(a.result).v[0] = id;
-    U32s(a.result).v[1] = fault;
+    Largest best = merge_blocks();
+    if (gl_LocalInvocationID.x == 0)
+        answer(best, best.id);
 }

@@ -34,7 +34,7 @@ void mark_repeated(uint first)
 Largest look_at(uint id, uint bits, uint blocked)
 {
     uint at = id % SAMPLE_BLOCK;
-    if (id >= a.n || (blocked >> id % 32 & 1u) != 0u)
+    if ((blocked >> id % 32 & 1u) != 0u)
         return nothing();
     uint nan = (bits & 0x7fffffffu) > 0x7f800000u ? id : SAMPLE_NO_ID;
     uint inf = bits == 0x7f800000u ? id : SAMPLE_NO_ID;
@@ -56,8 +56,15 @@ void main()
     if (a.penalises != 0u)
         mark_repeated(first);
     Largest best = nothing();
-    [[unroll]] for (uint i = 0; i < EACH; i++)
-        best = merge(best, look_at(first + i * WORKGROUP + gl_LocalInvocationID.x, bits[i], blocked[i]));
+    [[unroll]] for (uint i = 0; i < EACH; i++) {
+        uint id = first + i * WORKGROUP + gl_LocalInvocationID.x;
+        if (id >= a.n)
+            break;
+        Largest here = look_at(id, bits[i], blocked[i]);
+        if (a.scale != 0.0)
+            U32s(a.keys).v[id] = here.key;
+        best = merge(best, here);
+    }
     best = merge_workgroup(best);
     if (gl_LocalInvocationID.x == 0) {
         uint at = gl_WorkGroupID.x * 4;

@@ -1,4 +1,5 @@
-// largest.glsl - the largest logit of some ids, and what is wrong with them. Includers define SUBGROUP and WORKGROUP.
+// largest.glsl - the largest logit of some ids, and what is wrong with them. Includers define SUBGROUP and WORKGROUP, and
+// sample_args named a.
 
 struct Largest {
     uint key, id;  // of the largest logit, the lowest id; key 0: all are blocked
@@ -35,4 +36,34 @@ Largest merge_workgroup(Largest a)
     for (uint i = gl_SubgroupInvocationID; i < WORKGROUP / SUBGROUP; i += SUBGROUP)
         a = merge(a, of_subgroup[i]);
     return merge_subgroup(a);
+}
+
+// What sample/largest.comp found in all blocks; as merge_workgroup.
+Largest merge_blocks()
+{
+    Largest best = nothing();
+    for (uint i = gl_LocalInvocationID.x; i < (a.n + SAMPLE_BLOCK - 1) / SAMPLE_BLOCK; i += WORKGROUP) {
+        uint at = i * 4;
+        best = merge(best, Largest(U32s(a.found).v[at], U32s(a.found).v[at + 1], U32s(a.found).v[at + 2],
+                                   U32s(a.found).v[at + 3]));
+    }
+    return merge_workgroup(best);
+}
+
+uint fault_of(Largest best)
+{
+    if (best.nan != SAMPLE_NO_ID)
+        return SAMPLE_NAN;
+    if (best.inf != SAMPLE_NO_ID)
+        return SAMPLE_INFINITE;
+    return best.key <= sample_key(0xff800000u) ? SAMPLE_NOTHING : SAMPLE_OK;
+}
+
+// Hands out the choice, or what is wrong with the logits.
+void answer(Largest best, uint id)
+{
+    uint fault = fault_of(best);
+    U32s(a.id).v[0] = fault == SAMPLE_OK ? id : 0u;
+    U32s(a.result).v[0] = fault == SAMPLE_OK ? id : fault == SAMPLE_NAN ? best.nan : fault == SAMPLE_INFINITE ? best.inf : 0u;
+    U32s(a.result).v[1] = fault;
 }

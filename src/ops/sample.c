@@ -14,12 +14,12 @@ int sample_open(struct sample *op, struct exec *x, uint32_t n, struct moeflux_er
 
 uint64_t sample_scratch(uint32_t n)
 {
-    return (uint64_t)div_up(n, SAMPLE_BLOCK) * 4 * sizeof(uint32_t);
+    return ((uint64_t)div_up(n, SAMPLE_BLOCK) * 4 + (uint64_t)n * 3) * sizeof(uint32_t);
 }
 
 bool sample_takes(const struct sample *op, const struct sampler_rule *r)
 {
-    return r->n_ids == op->n && r->repeat_last <= SAMPLE_MAX_RECENT && r->scale == 0.0f;
+    return r->n_ids == op->n && op->n <= SAMPLE_MAX_IDS && r->repeat_last <= SAMPLE_MAX_RECENT;
 }
 
 void sample_run(const struct sample *op, struct exec *x, const struct sample_call *call)

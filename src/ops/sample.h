@@ -15,7 +15,7 @@ enum { SAMPLE_MAX_RECENT = 4096 };
 struct sample {
     uint32_t n; /* ids */
     struct {    /* vulkan */
-        struct kernel largest, greedy;
+        struct kernel largest, greedy, draw;
     } gpu;
 };
 
