@@ -68,7 +68,7 @@ FUZZ_OBJ     := $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/entry.c %/seeds_main.
 FUZZ_TARGETS := $(shell sed -n 's/^void target_\([a-z]*\)(const uint8_t .data, size_t n);.*/\1/p' tests/fuzz/target.h)
 FUZZERS      := $(FUZZ_TARGETS:%=$(BUILD)/fuzz/%)
 
-.PHONY: all lib tests check check-fast run-tests bench lint asan tsan fuzz fuzzers fuzz-run validate install clean
+.PHONY: FORCE all lib tests check check-fast run-tests bench lint asan tsan fuzz fuzzers fuzz-run validate install clean
 .SECONDARY:
 .DELETE_ON_ERROR:
 .SECONDEXPANSION:
@@ -121,6 +121,15 @@ $(BUILD)/kernels/table.inc: $(SPIRV) scripts/kernel-table
 	scripts/kernel-table $(SPIRV) > $@
 
 $(BUILD)/src/vulkan/pipeline.o: $(BUILD)/kernels/table.inc
+
+# What --bench names the build by: the commit, where there is one. Written when it is another one.
+$(BUILD)/build_id.h: FORCE
+	@mkdir -p $(@D)
+	@id=$$(git rev-parse --short=9 HEAD 2>/dev/null); \
+	echo "#define MOEFLUX_BUILD \"$(VERSION)$${id:+ ($$id)}\"" > $@.new; \
+	if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
+
+$(BUILD)/main.o: $(BUILD)/build_id.h
 
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_LIB) $(OBJ) $(SAN_OBJ)
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(ALL_LDLIBS) -lcmocka
@@ -213,8 +222,8 @@ fuzz-run: fuzz
 validate: $(BUILD)/moeflux $(TEST_BIN) $(SHIMS)
 	scripts/validate $(BUILD)
 
-# clang-tidy compiles the sources, so the generated one has to be there.
-lint: $(if $(KERNELS),$(BUILD)/kernels/table.inc)
+# clang-tidy compiles the sources, so the generated ones have to be there.
+lint: $(if $(KERNELS),$(BUILD)/kernels/table.inc) $(BUILD)/build_id.h
 	CPPFLAGS="$(ALL_CPPFLAGS)" scripts/lint
 
 VERSION = $(shell sed -n 's/^\#define MOEFLUX_VERSION "\(.*\)"/\1/p' src/moeflux.h)

@@ -1,6 +1,7 @@
 #include <unistd.h>
 
 #include "base/err.h"
+#include "build_id.h"
 #include "base/str.h"
 #include "cli/batch.h"
 #include "cli/bench.h"
@@ -50,7 +51,7 @@ static int dispatch(const struct options *o, const struct term *t, struct output
     case VERB_BATCH:
         return batch_run(o, t, out, e);
     case VERB_BENCH:
-        return bench_run(o, t, out, e);
+        return bench_run(o, MOEFLUX_BUILD, t, out, e);
     case VERB_PERPLEXITY:
         return perplexity_run(o, t, out, e);
     case VERB_VERSION:

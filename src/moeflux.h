@@ -143,6 +143,7 @@ void moeflux_model_close(struct moeflux_model *m);
 struct moeflux_model_info {
     const char *architecture;   /* "Qwen3.5-MoE" */
     const char *device;         /* borrowed until moeflux_model_close, as every pointer here */
+    const char *backend;        /* "vulkan", "cpu" or "reference" */
     const char *tokenizer_path; /* NULL: the directory has none */
     const char *
         chat_template; /* what the family talks in, for a model without a template: "qwen3.5"; NULL: unknown */

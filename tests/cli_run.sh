@@ -340,14 +340,40 @@ set -- -m "$model" --temp 0 --no-think
 
 claim bench_prints_a_table_csv_and_json
 run 0 "$MOEFLUX" "$@" --bench --bench-prompt 4,8 --bench-gen 3 --bench-reps 3
-out_has '^prefill  *8  *3  *[0-9.]'
-out_has '^decode  *3  *3  *[0-9.]'
+out_has 'on .*, random ids, experts resident, build [0-9.]* *'
+out_has '^model  *size  *params B  *bits  *backend  *test  *reps  *tok/s'
+out_has '^Qwen3.5-MoE 18.2M.A7.2M  *10.3 MB  *0.02  *4.53  *[a-z]*  *prefill 8  *3  *[0-9.]'
+out_has ' decode 3  *3  *[0-9.]'
 run 0 "$MOEFLUX" "$@" --bench --bench-prompt 4,8 --bench-gen 3 --bench-reps 2 --csv
-[ "$(awk -F, 'NF == 8' "$tmp/out" | wc -l)" -eq 4 ] || fault "not 4 lines of 8 fields"
+[ "$(awk -F, 'NF == 15' "$tmp/out" | wc -l)" -eq 4 ] || fault "not 4 lines of 15 fields"
+# Scripts count columns: new ones may only follow.
+[ "$(head -n 1 "$tmp/out")" = "test,tokens,reps,median_tok_s,min_tok_s,max_tok_s,spread_percent,median_ms_per_token,\
+depth,model,model_bytes,params,bits_per_weight,backend,build" ] || fault "the columns are $(head -n 1 "$tmp/out")"
 run 0 "$MOEFLUX" "$@" --bench --bench-prompt 4 --bench-gen 3 --bench-reps 2 --json
 json_is '[(r["test"], r["tokens"], r["reps"]) for r in j["results"]]' "[('prefill', 4, 2), ('decode', 3, 2)]"
 json_is 'all(0 < r["min_tok_s"] <= r["median_tok_s"] <= r["max_tok_s"] for r in j["results"])' True
+json_is 'sorted(j)' "['architecture', 'backend', 'build', 'device', 'experts_resident', 'ids', 'load_s', 'model', \
+'results', 'stats']"
+json_is '{(r["model_bytes"], r["params"], r["depth"]) for r in j["results"]}' '{(10319520, 18209760, 0)}'
 fails 2 'the longest measurement takes 8 tokens' "$@" --bench --bench-prompt 8 --bench-gen 0 -c 7
+
+claim bench_measures_behind_a_context_that_is_evaluated_once
+fails 2 'the longest measurement takes 48 tokens' "$@" --bench --bench-prompt 8 --bench-gen 0 --bench-depth 4,40 -c 47
+run 0 "$MOEFLUX" "$@" --bench --bench-prompt 8 --bench-gen 3 --bench-reps 2 --bench-depth 0,40
+out_has ' prefill 8  '
+out_has ' decode 3 @ d40  '
+run 0 "$MOEFLUX" "$@" --bench --bench-prompt 8 --bench-gen 3 --bench-reps 2 --bench-depth 0,40 --json
+json_is '[(r["test"], r["tokens"], r["depth"]) for r in j["results"]]' \
+    "[('prefill', 8, 0), ('decode', 3, 0), ('prefill', 8, 40), ('decode', 3, 40)]"
+# Counted from the last warm-up on: at most 4 experts of 8 layers for 8 tokens and 1 + 3, each twice. Evaluating the 40 before
+# every repetition would choose nearly all 32 of each layer once more.
+counted='j["stats"]["hits"] + j["stats"]["misses"]'
+set -- "$@" --memory 1200K --bench --bench-prompt 8 --bench-gen 3 --bench-reps 2 --json
+run 0 "$MOEFLUX" "$@"
+json_is "0 < $counted <= 768" True
+run 0 "$MOEFLUX" "$@" --bench-depth 40
+json_is "0 < $counted <= 768" True
+set -- -m "$model" --temp 0 --no-think
 
 claim inspect_says_what_the_model_is
 run 0 "$MOEFLUX" inspect "$model"

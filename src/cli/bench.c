@@ -1,37 +1,20 @@
 #include "cli/bench.h"
 
-#include <jansson.h>
-#include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
+#include "cli/bench_table.h"
 #include "cli/finite.h"
 #include "cli/options.h"
-#include "cli/output.h"
 #include "cli/prompt.h"
 #include "cli/setup.h"
 #include "cli/signals.h"
 #include "cli/stats.h"
-#include "cli/table.h"
 #include "cli/terminal/bar.h"
 #include "cli/terminal/term.h"
 #include "generate/generator.h"
-
-enum { MAX_ROWS = 2 * NUMBER_LIST_MAX, N_COLUMNS = 8 };
-
-static const struct table_column columns[N_COLUMNS] = {
-    {"test", "test", -1},
-    {"tokens", "tokens", 0},
-    {"reps", "reps", 0},
-    {"median_tok_s", "tok/s", 2},
-    {"min_tok_s", "min", 2},
-    {"max_tok_s", "max", 2},
-    {"spread_percent", "spread %", 1},
-    {"median_ms_per_token", "ms/token", 3},
-};
 
 struct bench {
     const struct options *options;
@@ -40,8 +23,7 @@ struct bench {
     struct token_list ids; /* what is evaluated: ids[i % n] */
     const char *source;    /* "random ids" or "prompt" */
     size_t at;
-    struct table_cell cells[MAX_ROWS * N_COLUMNS];
-    size_t n_rows;
+    struct bench_table *table;
 };
 
 /* splitmix64: the same seed gives the same ids on every machine. */
@@ -121,8 +103,16 @@ static int decode_all(struct bench *b, const int32_t *ids, uint32_t n, uint64_t 
     return rc;
 }
 
-/* Nanoseconds for n tokens from an empty sequence: at once, or one by one after one that is not timed. */
-static int measure(struct bench *b, bool decode, uint32_t n, uint64_t *ns, struct moeflux_err *e)
+/* Goes back to the first `depth` tokens: the same states in front of every measurement. */
+static int go_back(struct bench *b, uint32_t depth, struct moeflux_err *e)
+{
+    struct moeflux_session *s = b->generator.sequence;
+    return depth ? moeflux_session_truncate(s, depth, e) : moeflux_session_clear(s, e);
+}
+
+/* Nanoseconds for n tokens behind `depth` others: at once, or one by one after one that is not timed. */
+static int measure(struct bench *b, bool decode, uint32_t n, uint32_t depth, uint64_t *ns,
+                   struct moeflux_err *e)
 {
     struct generator *s = &b->generator;
     int32_t *ids = mem_new((uint64_t)n + 1, sizeof *ids, e);
@@ -131,7 +121,7 @@ static int measure(struct bench *b, bool decode, uint32_t n, uint64_t *ns, struc
     take_ids(b, ids, (size_t)n + 1);
     uint64_t untimed = 0;
     *ns = 0;
-    int rc = moeflux_session_clear(s->sequence, e);
+    int rc = go_back(b, depth, e);
     if (!rc && decode)
         rc = evaluate(s, ids + n, 1, &untimed, e);
     if (!decode && !rc)
@@ -142,108 +132,97 @@ static int measure(struct bench *b, bool decode, uint32_t n, uint64_t *ns, struc
     return rc;
 }
 
-static int compare(const void *a, const void *b)
+/* Evaluates `depth` tokens, once for all that is measured behind them. Without room for a checkpoint a recurrent model
+ * evaluates them again before each repetition, which is not timed either. */
+static int fill(struct bench *b, uint32_t depth, struct moeflux_err *e)
 {
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
+    struct moeflux_session *s = b->generator.sequence;
+    int rc = moeflux_session_clear(s, e);
+    if (rc || !depth)
+        return rc;
+    int32_t *ids = mem_new(depth, sizeof *ids, e);
+    if (!ids)
+        return ERR_MEMORY;
+    uint64_t untimed = 0;
+    take_ids(b, ids, depth);
+    rc = evaluate(&b->generator, ids, depth, &untimed, e);
+    free(ids);
+    return rc ? rc : moeflux_session_checkpoint(s, e);
 }
 
-static void add_row(struct bench *b, bool decode, uint32_t n, double *rates, size_t reps)
-{
-    struct table_cell *row = &b->cells[b->n_rows++ * N_COLUMNS];
-    qsort(rates, reps, sizeof *rates, compare);
-    double median = (rates[reps / 2] + rates[(reps - 1) / 2]) / 2;
-    row[0].text = decode ? "decode" : "prefill";
-    row[1].number = n;
-    row[2].number = (double)reps;
-    row[3].number = median;
-    row[4].number = rates[0];
-    row[5].number = rates[reps - 1];
-    row[6].number = 100 * (rates[reps - 1] - rates[0]) / median;
-    row[7].number = 1e3 / median;
-}
-
-static int bench_one(struct bench *b, bool decode, uint32_t n, struct moeflux_err *e)
+static int bench_one(struct bench *b, bool decode, uint32_t n, uint32_t depth, struct moeflux_err *e)
 {
     size_t reps = (size_t)b->options->bench_reps;
     double *rates = mem_new(reps, sizeof *rates, e);
     int rc = rates ? 0 : ERR_MEMORY;
     for (size_t i = 0; i < reps && !rc; i++) {
         uint64_t ns;
-        char what[48];
-        snprintf(what, sizeof what, "%s %u", decode ? "decode" : "prefill", n);
-        if (!(rc = measure(b, decode, n, &ns, e)))
+        if (!(rc = measure(b, decode, n, depth, &ns, e)))
             rates[i] = stats_rate(n, ns ? ns : 1);
     }
     bar_end(&b->bar);
     if (!rc)
-        add_row(b, decode, n, rates, reps);
+        bench_table_add(b->table, decode, n, depth, rates, reps);
     free(rates);
     return rc;
 }
 
 /* Pipelines, caches and clocks settle in first runs that are not counted. Each length of prefill has one: short prompts
  * have other pipelines than long ones. */
-static int warm_up(struct bench *b, struct moeflux_err *e)
+static int warm_up(struct bench *b, uint32_t depth, struct moeflux_err *e)
 {
     const struct number_list *prompts = &b->options->bench_prompt;
     uint64_t ns;
     int rc = 0;
     for (uint32_t i = 0; i < prompts->n && !rc; i++)
-        rc = measure(b, false, prompts->values[i] ? prompts->values[i] : 2, &ns, e);
+        rc = measure(b, false, prompts->values[i] ? prompts->values[i] : 2, depth, &ns, e);
     if (!rc)
-        rc = measure(b, true, 2, &ns, e);
+        rc = measure(b, true, 2, depth, &ns, e);
     moeflux_model_reset_stats(b->generator.model);
+    return rc;
+}
+
+static int measure_depth(struct bench *b, uint32_t depth, struct moeflux_err *e)
+{
+    const struct number_list *lists[2] = {&b->options->bench_prompt, &b->options->bench_gen};
+    int rc = fill(b, depth, e);
+    if (!rc)
+        rc = warm_up(b, depth, e);
+    /* A length of 0 leaves that kind of measurement out. */
+    for (int kind = 0; kind < 2; kind++)
+        for (uint32_t i = 0; i < lists[kind]->n && !rc; i++)
+            if (lists[kind]->values[i])
+                rc = bench_one(b, kind == 1, lists[kind]->values[i], depth, e);
     return rc;
 }
 
 static int measure_all(struct bench *b, struct moeflux_err *e)
 {
-    const struct number_list *lists[2] = {&b->options->bench_prompt, &b->options->bench_gen};
-    int rc = warm_up(b, e);
-    /* A length of 0 leaves that kind of measurement out. */
-    for (int kind = 0; kind < 2; kind++)
-        for (uint32_t i = 0; i < lists[kind]->n && !rc; i++)
-            if (lists[kind]->values[i])
-                rc = bench_one(b, kind == 1, lists[kind]->values[i], e);
+    const struct number_list *depths = &b->options->bench_depth;
+    int rc = 0;
+    for (uint32_t i = 0; i < depths->n && !rc; i++)
+        rc = measure_depth(b, depths->values[i], e);
     return rc;
 }
 
-static uint32_t needed_context(const struct options *o)
+static uint32_t largest(const struct number_list *l)
 {
-    uint32_t most = 4;
-    for (uint32_t i = 0; i < o->bench_prompt.n; i++)
-        most = o->bench_prompt.values[i] > most ? o->bench_prompt.values[i] : most;
-    for (uint32_t i = 0; i < o->bench_gen.n; i++)
-        most = o->bench_gen.values[i] >= most ? o->bench_gen.values[i] + 1 : most;
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < l->n; i++)
+        most = l->values[i] > most ? l->values[i] : most;
     return most;
 }
 
-static int print(const struct bench *b, struct output *out, struct moeflux_err *e)
+/* Of the longest measurement, the warm-up's among them. */
+static uint32_t needed_context(const struct options *o)
 {
-    const struct options *o = b->options;
-    const struct moeflux_model_info *info = &b->generator.info;
-    struct table table = {columns, N_COLUMNS, b->n_rows, b->cells};
-    if (o->json) {
-        json_t *object = json_object();
-        json_object_set_new(object, "model", output_json_text(o->model, strlen(o->model)));
-        json_object_set_new(object, "architecture", json_string(info->architecture));
-        json_object_set_new(object, "device", json_string(info->device));
-        json_object_set_new(object, "ids", json_string(b->source));
-        json_object_set_new(object, "load_s", json_real((double)b->generator.load_ns / 1e9));
-        json_object_set_new(object, "experts_resident", json_boolean(info->experts_resident));
-        json_object_set_new(object, "results", table_json(&table));
-        json_object_set_new(object, "stats", stats_engine_json(&b->generator));
-        return output_json(out, object, e);
-    }
-    if (!o->csv)
-        output_addf(out, "%s on %s, %s, %s\n", info->architecture, info->device, b->source,
-                    info->experts_resident ? "experts resident" : "experts streamed");
-    table_print(&table, o->csv ? TABLE_CSV : TABLE_PLAIN, out);
-    return output_flush(out, e);
+    uint32_t prompt = largest(&o->bench_prompt), gen = largest(&o->bench_gen) + 1;
+    uint32_t most = prompt > gen ? prompt : gen;
+    return (most > 4 ? most : 4) + largest(&o->bench_depth);
 }
 
-int bench_run(const struct options *o, const struct term *t, struct output *out, struct moeflux_err *e)
+int bench_run(const struct options *o, const char *build, const struct term *t, struct output *out,
+              struct moeflux_err *e)
 {
     struct bench b = {.options = o};
     struct options sized = *o;
@@ -263,17 +242,22 @@ int bench_run(const struct options *o, const struct term *t, struct output *out,
         rc = generator_new_sampler(&b.generator, &greedy, NULL, 0, e);
     if (!rc)
         rc = o->prompt || o->file || o->tokens_in ? read_prompt_ids(&b, e) : make_random_ids(&b, e);
+    if (!rc && !(b.table = mem_new(1, sizeof *b.table, e)))
+        rc = ERR_MEMORY;
+    if (!rc)
+        rc = bench_table_init(b.table, build, o->model, &b.generator, e);
     if (!rc)
         rc = measure_all(&b, e);
     bar_end(&b.bar);
     if (!rc)
-        rc = print(&b, out, e);
+        rc = bench_table_print(b.table, o, &b.generator, b.source, out, e);
     if (!rc && o->stats) {
         struct stats none = {0};
         stats_print(&none, NULL, &b.generator);
     }
     rc = setup_save_usage(&b.generator, o, rc, e);
     token_list_free(&b.ids);
+    free(b.table);
     generator_close(&b.generator);
     return rc;
 }

@@ -7,6 +7,8 @@ struct options;
 struct output;
 struct term;
 
-int bench_run(const struct options *o, const struct term *t, struct output *out, struct moeflux_err *e);
+/* build: what the table names the program by. */
+int bench_run(const struct options *o, const char *build, const struct term *t, struct output *out,
+              struct moeflux_err *e);
 
 #endif

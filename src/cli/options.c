@@ -93,6 +93,7 @@ static const struct flag run_flags[] = {
     SWITCH(NULL, "bench", bench, "measure prefill and decode speed"),
     LIST(NULL, "bench-prompt", "N,..", bench_prompt, 0, MAX_LENGTH, "prompt lengths to measure, 0: none (512)"),
     LIST(NULL, "bench-gen", "N,..", bench_gen, 0, MAX_LENGTH, "generation lengths to measure, 0: none (64)"),
+    LIST(NULL, "bench-depth", "N,..", bench_depth, 0, MAX_LENGTH, "tokens of context before each (0)"),
     INT(NULL, "bench-reps", "N", bench_reps, 1, 1000, "repetitions of each (5)"),
     TEXT(NULL, "perplexity", "FILE", perplexity, "how well the model foretells a text, - for stdin"),
     SWITCH(NULL, "selftest", selftest, "compare every operation with the reference"),
@@ -144,6 +145,7 @@ static void set_defaults(struct options *o)
         .repeat_last = 64,
         .bench_prompt = {1, {512}},
         .bench_gen = {1, {64}},
+        .bench_depth = {1, {0}},
         .bench_reps = 5,
     };
 }

@@ -64,7 +64,7 @@ struct options {
     bool logits_all;
 
     bool list_devices, selftest, bench, plan;
-    struct number_list bench_prompt, bench_gen;
+    struct number_list bench_prompt, bench_gen, bench_depth;
     int64_t bench_reps;
 
     const char *src, *dst; /* convert; inspect uses `model` */

@@ -49,6 +49,9 @@ static void add_cell(struct output *out, const char *text, int width, bool left,
 
 static void print_plain(const struct table *t, struct output *out)
 {
+    size_t last = t->n_columns - 1;
+    while (last > 0 && !t->columns[last].title)
+        last--;
     /* row = -1 is the line of titles. */
     for (long row = -1; row < (long)t->n_rows; row++)
         for (size_t c = 0; c < t->n_columns; c++) {
@@ -57,7 +60,7 @@ static void print_plain(const struct table *t, struct output *out)
             if (!column->title)
                 continue;
             const char *text = row < 0 ? column->title : cell_text(t, (size_t)row, c, "-", buf, sizeof buf);
-            add_cell(out, text, column_width(t, c), column->digits < 0, c + 1 == t->n_columns);
+            add_cell(out, text, column_width(t, c), column->digits < 0, c == last);
         }
 }
 

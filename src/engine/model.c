@@ -252,8 +252,12 @@ struct moeflux_model_info moeflux_model_get_info(const struct moeflux_model *m)
 {
     const struct config *c = &m->dir.config;
     const struct expert_store *store = m->sides[m->sides[SIDE_DEVICE].store ? SIDE_DEVICE : SIDE_HOST].store;
+    const struct exec_caps caps = exec_get_caps(m->exec);
     return (struct moeflux_model_info){.architecture = m->dir.config.family->name,
-                                       .device = exec_get_caps(m->exec).name,
+                                       .device = caps.name,
+                                       .backend = !caps.is_host    ? "vulkan"
+                                                  : caps.is_native ? "cpu"
+                                                                   : "reference",
                                        .tokenizer_path = m->dir.tokenizer_path,
                                        .chat_template = m->dir.config.family->chat,
                                        .n_layers = c->n_layers,
@@ -267,7 +271,7 @@ struct moeflux_model_info moeflux_model_get_info(const struct moeflux_model *m)
                                        .n_eos = c->n_eos,
                                        .experts_resident = holds_all(m),
                                        .n_cpu_layers = m->n_cpu_layers,
-                                       .f16_products = exec_get_caps(m->exec).has_coopmat};
+                                       .f16_products = caps.has_coopmat};
 }
 
 static void add_store_stats(struct moeflux_stats *to, const struct expert_store *store)
