@@ -47,15 +47,7 @@ static int32_t step_apart(struct sequence *q, struct moeflux_sampler *s, int32_t
     return next;
 }
 
-static struct sequence start(const char *model)
-{
-    struct sequence q = sequence_open(model, NULL, 0, 0, CONTEXT);
-    int32_t ids[PROMPT];
-    sequence_ids(&q, 1, ids, PROMPT);
-    sequence_eval(&q, ids, PROMPT, NULL);
-    return q;
-}
-
+/* An empty sequence, then the prompt. */
 static void restart(struct sequence *q)
 {
     struct moeflux_err e = {0};
@@ -75,31 +67,28 @@ static void run_apart(struct sequence *q, const struct moeflux_sampler_options *
     moeflux_sampler_free(s);
 }
 
-static void check_same_tokens(const struct moeflux_sampler_options *o, bool more)
+static void check_same_tokens(struct sequence *models, const struct moeflux_sampler_options *o, bool more)
 {
     for (int i = 0; i < N_MODELS; i++) {
-        struct sequence q = start(MODELS[i]);
-        struct moeflux_sampler *s = new_sampler(&q, o);
+        struct sequence *q = &models[i];
+        struct moeflux_sampler *s = new_sampler(q, o);
         int32_t want[STEPS], id = 1;
-        run_apart(&q, o, want, STEPS);
-        restart(&q);
-        id = step(&q, s, id, more);
-        for (int k = 1; k + 1 < STEPS; k++) {
+        restart(q);
+        run_apart(q, o, want, STEPS);
+        restart(q);
+        for (int k = 1; k < STEPS; k++) {
+            id = step(q, s, id, more);
             assert_int_equal(id, want[k]);
-            id = step(&q, s, id, more);
         }
-        assert_int_equal(id, want[STEPS - 1]);
         moeflux_sampler_free(s);
-        sequence_close(&q);
     }
 }
 
 static void greedy_tokens_are_those_of_the_host(void **state)
 {
-    (void)state;
     const struct moeflux_sampler_options o = greedy();
-    check_same_tokens(&o, true);
-    check_same_tokens(&o, false);
+    check_same_tokens(*state, &o, true);
+    check_same_tokens(*state, &o, false);
 }
 
 /* Steps that a busy machine makes slow are the host's; not all of them can be. */
@@ -129,12 +118,11 @@ static void a_device_that_holds_all_experts_chooses(void **state)
 static void a_repeat_penalty_is_the_hosts(void **state)
 {
     static const uint32_t last[] = {2, 64};
-    (void)state;
     struct moeflux_sampler_options o = greedy();
     o.repeat_penalty = 1.7f;
     for (size_t i = 0; i < sizeof last / sizeof *last; i++) {
         o.repeat_last = last[i];
-        check_same_tokens(&o, true);
+        check_same_tokens(*state, &o, true);
     }
 }
 
@@ -150,9 +138,8 @@ static void sampled_tokens_are_those_of_the_host(void **state)
          .seed = 2},
         {.temperature = 1.5f, .top_p = 0.9f, .min_p = 0.02f, .repeat_penalty = 1, .seed = 3},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        check_same_tokens(&all[i], true);
+        check_same_tokens(*state, &all[i], true);
 }
 
 /* The logits of another token after `n` steps equal those of a sequence without steps. */
@@ -174,86 +161,82 @@ static void check_after(struct sequence *q, const int32_t *ids, int n)
 
 static void a_token_begun_in_vain_leaves_no_trace(void **state)
 {
-    (void)state;
     const struct moeflux_sampler_options o = greedy();
     for (int i = 0; i < N_MODELS; i++)
-        for (int n = 2; n < 4; n++) {
-            struct sequence q = start(MODELS[i]);
-            struct moeflux_sampler *s = new_sampler(&q, &o);
-            int32_t ids[4] = {1};
+        for (int n = 2; n < 6; n++) {
+            struct sequence *q = (struct sequence *)*state + i;
+            struct moeflux_sampler *s = new_sampler(q, &o);
+            int32_t ids[6] = {1};
+            restart(q);
             for (int k = 0; k < n; k++)
-                ids[k + 1] = step(&q, s, ids[k], true);
-            check_after(&q, ids, n);
+                ids[k + 1] = step(q, s, ids[k], true);
+            check_after(q, ids, n);
             moeflux_sampler_free(s);
-            sequence_close(&q);
         }
 }
 
 static void a_checkpoint_amid_steps_is_exact(void **state)
 {
-    (void)state;
     const struct moeflux_sampler_options o = greedy();
     struct moeflux_err e = {0};
-    struct sequence q = start(MODELS[1]);
-    struct moeflux_sampler *s = new_sampler(&q, &o);
+    struct sequence *q = (struct sequence *)*state + 1;
+    restart(q);
+    struct moeflux_sampler *s = new_sampler(q, &o);
     int32_t ids[9] = {1};
     for (int k = 0; k < 4; k++)
-        ids[k + 1] = step(&q, s, ids[k], true);
-    check_ok(moeflux_session_checkpoint(q.s, &e), &e);
+        ids[k + 1] = step(q, s, ids[k], true);
+    check_ok(moeflux_session_checkpoint(q->s, &e), &e);
     for (int k = 4; k < 8; k++)
-        ids[k + 1] = step(&q, s, ids[k], true);
-    check_ok(moeflux_session_restore(q.s, PROMPT + 4, &e), &e);
+        ids[k + 1] = step(q, s, ids[k], true);
+    check_ok(moeflux_session_restore(q->s, PROMPT + 4, &e), &e);
     for (int k = 4; k < 8; k++)
-        assert_int_equal(step(&q, s, ids[k], true), ids[k + 1]);
-    check_ok(moeflux_session_truncate(q.s, PROMPT + 4, &e), &e);
-    check_after(&q, ids, 4);
+        assert_int_equal(step(q, s, ids[k], true), ids[k + 1]);
+    check_ok(moeflux_session_truncate(q->s, PROMPT + 4, &e), &e);
+    check_after(q, ids, 4);
     moeflux_sampler_free(s);
-    sequence_close(&q);
 }
 
 static void another_token_or_sampler_than_the_one_under_way_is_obeyed(void **state)
 {
-    (void)state;
     struct moeflux_sampler_options o = moeflux_sampler_defaults(), other = o;
     other.repeat_penalty = 3;
     other.repeat_last = 8;
-    struct sequence q = start(MODELS[1]);
-    struct moeflux_sampler *a = new_sampler(&q, &o), *b = new_sampler(&q, &other),
-                           *host_a = new_sampler(&q, &o), *host_b = new_sampler(&q, &other);
+    struct sequence *q = (struct sequence *)*state + 1;
+    restart(q);
+    struct moeflux_sampler *a = new_sampler(q, &o), *b = new_sampler(q, &other), *host_a = new_sampler(q, &o),
+                           *host_b = new_sampler(q, &other);
     int32_t given[8] = {1, 0, 0, 30, 0, 5, 6, 0}, want[8], found[8];
     for (int twice = 0; twice < 2; twice++) {
         int32_t *out = twice ? found : want, id = 1;
         for (int k = 0; k < 8; k++) {
             bool is_b = k == 2 || k > 5;
             id = given[k] ? given[k] : id;
-            out[k] = id =
-                twice ? step(&q, is_b ? b : a, id, true) : step_apart(&q, is_b ? host_b : host_a, id);
+            out[k] = id = twice ? step(q, is_b ? b : a, id, true) : step_apart(q, is_b ? host_b : host_a, id);
         }
-        restart(&q);
+        restart(q);
     }
     assert_memory_equal(found, want, sizeof want);
     moeflux_sampler_free(a);
     moeflux_sampler_free(b);
     moeflux_sampler_free(host_a);
     moeflux_sampler_free(host_b);
-    sequence_close(&q);
 }
 
 static void two_sessions_by_turns_do_not_meet(void **state)
 {
-    (void)state;
     const struct moeflux_sampler_options o = greedy();
     struct moeflux_err e = {0};
-    struct sequence q = start(MODELS[1]), r = q;
+    struct sequence *q = (struct sequence *)*state + 1, r = *q;
+    restart(q);
     int32_t want[2][STEPS];
-    run_apart(&q, &o, want[0], STEPS);
-    restart(&q);
-    check_ok(moeflux_session_new(&r.s, q.m, CONTEXT, &e), &e);
+    run_apart(q, &o, want[0], STEPS);
+    restart(q);
+    check_ok(moeflux_session_new(&r.s, q->m, CONTEXT, &e), &e);
     run_apart(&r, &o, want[1], STEPS);
     check_ok(moeflux_session_clear(r.s, &e), &e);
-    struct moeflux_sampler *s[2] = {new_sampler(&q, &o), new_sampler(&q, &o)};
+    struct moeflux_sampler *s[2] = {new_sampler(q, &o), new_sampler(q, &o)};
     for (int k = 0; k + 1 < STEPS; k++) {
-        assert_int_equal(step(&q, s[0], want[0][k], true), want[0][k + 1]);
+        assert_int_equal(step(q, s[0], want[0][k], true), want[0][k + 1]);
         for (int twice = 0; twice < 1 + k % 2 && k + 2 < STEPS; twice++)
             if (moeflux_session_position(r.s) < STEPS - 1) {
                 uint32_t at = moeflux_session_position(r.s);
@@ -263,39 +246,52 @@ static void two_sessions_by_turns_do_not_meet(void **state)
     moeflux_session_free(r.s); /* with a token under way */
     moeflux_sampler_free(s[0]);
     moeflux_sampler_free(s[1]);
-    sequence_close(&q);
 }
 
 static void a_full_context_ends_the_steps(void **state)
 {
-    (void)state;
     const struct moeflux_sampler_options o = greedy();
     struct moeflux_err e = {0};
-    struct sequence q = start(MODELS[1]);
-    struct moeflux_sampler *s = new_sampler(&q, &o);
+    struct sequence *q = (struct sequence *)*state + 1;
+    restart(q);
+    struct moeflux_sampler *s = new_sampler(q, &o);
     int32_t id = 1;
-    while (moeflux_session_position(q.s) < CONTEXT)
-        id = step(&q, s, id, true);
-    sequence_refused(moeflux_session_step(q.s, id, s, true, &id, &e), &e, MOEFLUX_ERR_USAGE,
+    while (moeflux_session_position(q->s) < CONTEXT)
+        id = step(q, s, id, true);
+    sequence_refused(moeflux_session_step(q->s, id, s, true, &id, &e), &e, MOEFLUX_ERR_USAGE,
                      "do not fit the context");
     moeflux_sampler_free(s);
-    sequence_close(&q);
 }
 
 static void a_sampler_of_other_ids_is_refused(void **state)
 {
-    (void)state;
     const struct moeflux_sampler_options o = greedy();
     struct moeflux_err e = {0};
-    struct sequence q = start(MODELS[1]), more = q;
+    struct sequence *q = (struct sequence *)*state + 1, more = *q;
+    restart(q);
     more.vocab++;
     struct moeflux_sampler *s = new_sampler(&more, &o);
     int32_t id;
-    sequence_refused(moeflux_session_step(q.s, 1, s, true, &id, &e), &e, MOEFLUX_ERR_USAGE,
+    sequence_refused(moeflux_session_step(q->s, 1, s, true, &id, &e), &e, MOEFLUX_ERR_USAGE,
                      "ids, the model has");
-    assert_int_equal(moeflux_session_position(q.s), PROMPT);
+    assert_int_equal(moeflux_session_position(q->s), PROMPT);
     moeflux_sampler_free(s);
-    sequence_close(&q);
+}
+
+static int open_models(void **state)
+{
+    struct sequence *all = *state = malloc(N_MODELS * sizeof *all);
+    for (int i = 0; i < N_MODELS; i++)
+        all[i] = sequence_open(MODELS[i], NULL, 0, 0, CONTEXT);
+    return 0;
+}
+
+static int close_models(void **state)
+{
+    for (int i = 0; i < N_MODELS; i++)
+        sequence_close((struct sequence *)*state + i);
+    free(*state);
+    return 0;
 }
 
 int main(void)
@@ -312,5 +308,5 @@ int main(void)
         cmocka_unit_test(a_full_context_ends_the_steps),
         cmocka_unit_test(a_sampler_of_other_ids_is_refused),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, open_models, close_models);
 }

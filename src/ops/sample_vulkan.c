@@ -22,9 +22,7 @@ int sample_vulkan_open(struct sample *op, struct exec *x, struct moeflux_err *e)
     int rc = exec_kernel(x, &op->gpu.largest, "sample_largest", sizeof(struct sample_args), spec, 2, e);
     if (rc == 0)
         rc = exec_kernel(x, &op->gpu.greedy, "sample_greedy", sizeof(struct sample_args), spec, 2, e);
-    return rc < 0
-               ? rc
-               : exec_kernel_later(x, &op->gpu.draw, "sample_draw", sizeof(struct sample_args), draw, 2, e);
+    return rc < 0 ? rc : exec_kernel(x, &op->gpu.draw, "sample_draw", sizeof(struct sample_args), draw, 2, e);
 }
 
 void sample_vulkan(const void *self, const void *what, struct exec *x)
