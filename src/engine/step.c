@@ -202,7 +202,7 @@ static int step_on_device(struct moeflux_session *s, int32_t id, struct sampler 
         sequence_roll_back(s);
         return rc;
     }
-    memcpy(result, r->results.host + s->pos % 2 * 2 * sizeof *result, 2 * sizeof *result);
+    memcpy(result, r->results.host + s->pos % 2 * (2 * sizeof *result), 2 * sizeof *result);
     r->id = (int32_t)result[0];
     accept(s, id, sampler);
     return 0;

@@ -31,7 +31,7 @@ void sample_vulkan(const void *self, const void *what, struct exec *x)
     const struct sample_call *call = what;
     const struct sampler_rule *r = call->rule;
     uint32_t n_blocks = div_up(op->n, SAMPLE_BLOCK);
-    uint64_t keys = call->scratch + n_blocks * 4 * sizeof(uint32_t);
+    uint64_t keys = call->scratch + (uint64_t)n_blocks * 4 * sizeof(uint32_t);
     const struct sample_args a = {.logits = call->logits,
                                   .blocked = call->blocked,
                                   .recent = call->recent,
