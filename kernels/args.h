@@ -291,8 +291,8 @@ ARGS_SIZE(add_args, 24);
 /* The choice of the next token (ops/sample.h, text/sampler.h). sample_largest: a workgroup has SAMPLE_BLOCK ids and leaves in
  * `found` four words: the largest key (sample/weight.h), its lowest id, the lowest ids of a NaN and of +infinity
  * (SAMPLE_NO_ID: none). At most SAMPLE_MAX_IDS ids. */
-#define SAMPLE_BLOCK 2048
-#define SAMPLE_NO_ID 0xffffffffu
+#define SAMPLE_BLOCK   2048
+#define SAMPLE_NO_ID   0xffffffffu
 #define SAMPLE_MAX_IDS (1 << 20)
 /* What is wrong with the logits. */
 #define SAMPLE_OK       0
@@ -305,14 +305,14 @@ struct sample_args {
     ADDR blocked; /* u32 [n / 32, rounded up] bit set: never chosen */
     ADDR recent;  /* i32 [n_recent]: the penalty's; i32 `last` is another one */
     ADDR last;
-    ADDR found;   /* u32 [blocks][4] */
-    ADDR keys;    /* u32 [n]: of the logits after the penalty, 0: blocked. Not for greedy choices, nor the next */
-    ADDR list;    /* u32 [n][2]: id and key of those that may be drawn */
-    ADDR id;      /* i32: the choice, 0 if there is none */
-    ADDR result;  /* u32 [2]: the same, and SAMPLE_OK; or the first id at fault, and the fault */
+    ADDR found;  /* u32 [blocks][4] */
+    ADDR keys;   /* u32 [n]: after the penalty, 0: blocked. Like the next not for greedy choices */
+    ADDR list;   /* u32 [n][2]: id and key of those that may be drawn */
+    ADDR id;     /* i32: the choice, 0 if there is none */
+    ADDR result; /* u32 [2]: the same, and SAMPLE_OK; or the first id at fault, and the fault */
     U32 n, n_recent, penalises;
     F32 penalty, inverse_penalty;
-    F32 scale;            /* the next as in struct sampler_rule; 0: greedy */
+    F32 scale; /* the next as in struct sampler_rule; 0: greedy */
     U32 top_k, top_p, min_p, random_low, random_high;
     U32 pad;
 };

@@ -136,14 +136,15 @@ enum { N_OPTIONS = sizeof OPTIONS / sizeof *OPTIONS };
 static void a_hundred_thousand_tokens_are_the_hosts(void **state)
 {
     (void)state;
-    struct room r;
-    open_room(&r, device_name(), 300);
     for (uint64_t seed = 0; seed < 5; seed++) {
+        struct room r;
+        /* Of 1,500 ids more may be drawn than a workgroup has invocations. */
+        open_room(&r, device_name(), seed % 2 ? 1500 : 300);
         fill_rows(&r, seed);
         for (size_t i = 0; i < N_OPTIONS; i++)
             compare(&r, &OPTIONS[i], NULL, 2000);
+        close_room(&r);
     }
-    close_room(&r);
 }
 
 static void vocabularies_of_any_size_are_chosen_from(void **state)

@@ -1,8 +1,9 @@
 // sample/draw.comp - the second of two: top-k, top-p, min-p and the draw of text/sampler.h, after sample/largest.comp.
 //
-// All ids that may be drawn, and with them the k first, are gathered in a list, in any order. What remains are searches in it:
-// the first id in some order with which the ids up to it weigh enough. They go by the digits of what gives the order, seven bits
-// at a time: the sums of the weights by digit say which digit the id has.
+// All ids that may be drawn, and with them the k first, are gathered in a list, in any order. In a short one an invocation has one
+// id and adds up the weights of those before it. What remains in a long one are searches: the first id in some order with which
+// the ids up to it weigh enough. They go by the digits of what gives the order, seven bits at a time: the sums of the weights by
+// digit say which digit the id has.
 // Grid: one workgroup. Exact: weights are integers of 32 bits, their sums of 64.
 #version 460
 #include "lib/memory.glsl"
@@ -115,7 +116,56 @@ void gather(uint max_key)
     barrier();
 }
 
-// ---- sums and searches ----
+// ---- a short list: at most WORKGROUP ids ----
+
+shared uint few_id[WORKGROUP], few_key[WORKGROUP], few_weight[WORKGROUP], chosen;
+
+// The sum of the weights of the ids before this one, in the order of the keys or of the ids, and the sum of all.
+void sum_few(uint id, uint key, bool by_id, out uvec2 before, out uvec2 all)
+{
+    before = all = uvec2(0);
+    for (uint j = 0; j < n_list; j++) {
+        bool first = by_id || few_key[j] == key ? few_id[j] < id : few_key[j] > key;
+        all = add64(all, uvec2(few_weight[j], 0u));
+        before = add64(before, uvec2(first ? few_weight[j] : 0u, 0u));
+    }
+}
+
+// From now on this invocation's id weighs w.
+void set_weight(uint w)
+{
+    barrier();
+    few_weight[gl_LocalInvocationID.x] = w;
+    barrier();
+}
+
+uint draw_of_few(uint max_key)
+{
+    uint i = gl_LocalInvocationID.x, at = 2 * min(i, n_list - 1), id = U32s(a.list).v[at], key = U32s(a.list).v[at + 1];
+    uint w = i < n_list ? weight_of(key, max_key) : 0u;
+    uvec2 before, all;
+    few_id[i] = id;
+    few_key[i] = key;
+    if (a.top_k > 0u) {
+        set_weight(1u);
+        sum_few(id, key, false, before, all);
+        w = before.x < a.top_k ? w : 0u;
+    }
+    set_weight(w);
+    if (a.top_p > 0u) {
+        sum_few(id, key, false, before, all);
+        w = less64(before, share_of(all, a.top_p)) ? w : 0u;
+    }
+    set_weight(w < a.min_p ? 0u : w);
+    sum_few(id, key, true, before, all);
+    uvec2 point = point_of(all), up_to = add64(before, uvec2(few_weight[i], 0u));
+    if (!less64(point, before) && less64(point, up_to))
+        chosen = id;
+    barrier();
+    return chosen;
+}
+
+// ---- a long list: sums and searches ----
 
 // What is kept: ids up to this one in the order of the keys, larger ones first, then of the ids.
 uint last_key = 0u, last_id = SAMPLE_NO_ID;
@@ -247,6 +297,8 @@ uint draw(uint max_key)
 {
     find_least_key();
     gather(max_key);
+    if (n_list <= WORKGROUP)
+        return draw_of_few(max_key);
     if (a.top_k > 0u && a.top_k < n_list)
         keep_up_to(search(COUNT, uvec2(a.top_k, 0u), false, max_key));
     if (a.top_p > 0u)

@@ -28,7 +28,7 @@ struct arch_chunk {
     uint64_t kv_blocks; /* u64 table of the KV cache's blocks */
     /* The recurrent state of all layers before and after the chunk, zero at position 0. The same address: updated in place. */
     uint64_t recurrent, recurrent_out;
-    uint32_t parity;    /* 0 or 1, flips with every chunk of a sequence (states that are read and written) */
+    uint32_t parity; /* 0 or 1, flips with every chunk of a sequence (states that are read and written) */
 };
 
 /* The experts of a layer for some of a chunk's tokens. */
