@@ -349,18 +349,48 @@ struct add_args {
 };
 ARGS_SIZE(add_args, 24);
 
+/* The choice of the next token (ops/sample.h, text/sampler.h). sample_largest: a workgroup has SAMPLE_BLOCK ids and leaves in
+ * `found` four words: the largest key (sample/weight.h), its lowest id, the lowest ids of a NaN and of +infinity
+ * (SAMPLE_NO_ID: none). At most SAMPLE_MAX_IDS ids. */
+#define SAMPLE_BLOCK   2048
+#define SAMPLE_NO_ID   0xffffffffu
+#define SAMPLE_MAX_IDS (1 << 20)
+/* What is wrong with the logits. */
+#define SAMPLE_OK       0
+#define SAMPLE_NAN      1
+#define SAMPLE_INFINITE 2
+#define SAMPLE_NOTHING  3 /* all are -infinity */
+
+struct sample_args {
+    ADDR logits;  /* f32 [n] */
+    ADDR blocked; /* u32 [n / 32, rounded up] bit set: never chosen */
+    ADDR recent;  /* i32 [n_recent]: the penalty's; i32 `last` is another one */
+    ADDR last;
+    ADDR found;  /* u32 [blocks][4] */
+    ADDR keys;   /* u32 [n]: after the penalty, 0: blocked. Like the next not for greedy choices */
+    ADDR list;   /* u32 [n][2]: id and key of those that may be drawn */
+    ADDR id;     /* i32: the choice, 0 if there is none */
+    ADDR result; /* u32 [2]: the same, and SAMPLE_OK; or the first id at fault, and the fault */
+    U32 n, n_recent, penalises;
+    F32 penalty, inverse_penalty;
+    F32 scale; /* the next as in struct sampler_rule; 0: greedy */
+    U32 top_k, top_p, min_p, random_low, random_high;
+    U32 pad;
+};
+ARGS_SIZE(sample_args, 120);
+
 struct delta_args {
     ADDR proj;                  /* [n][stride]: conv channels, z [n_v][v_dim], b [n_v], a [n_v] */
     ADDR conv;                  /* f32 [channels][conv_kernel] */
     ADDR a_log, dt_bias;        /* f32 [n_v] */
     ADDR norm;                  /* f32 [v_dim] */
     ADDR window_in, window_out; /* [conv_kernel - 1][channels], oldest first; two different buffers */
-    ADDR state;                 /* [n_v][v_dim][k_dim], updated */
+    ADDR state, state_out;      /* [n_v][v_dim][k_dim]: before and after, may be the same */
     ADDR dst;                   /* [n][n_v * v_dim] */
     U32 n, stride, n_k, n_v, k_dim, v_dim, conv_kernel;
     F32 eps;
 };
-ARGS_SIZE(delta_args, 104);
+ARGS_SIZE(delta_args, 112);
 
 /* delta_prep: delta_args with dst = prepared, f32 [n][DELTA_PREPARED(...)]: q, k (of unit length, q also scaled), v, and
  * for each value head its decay and beta. A workgroup has DELTA_RUN tokens. */
@@ -368,12 +398,12 @@ ARGS_SIZE(delta_args, 104);
 #define DELTA_PREPARED(channels, n_v) (((channels) + 2 * (n_v) + 3) / 4 * 4)
 
 struct delta_prefill_scan_args {
-    ADDR prepared; /* [n][row] */
-    ADDR state;    /* [n_v][v_dim][k_dim], updated */
-    ADDR dst;      /* [n][n_v * v_dim]: S q, before its norm */
+    ADDR prepared;         /* [n][row] */
+    ADDR state, state_out; /* [n_v][v_dim][k_dim]: before and after, may be the same */
+    ADDR dst;              /* [n][n_v * v_dim]: S q, before its norm */
     U32 n, row, n_k, n_v;
 };
-ARGS_SIZE(delta_prefill_scan_args, 40);
+ARGS_SIZE(delta_prefill_scan_args, 48);
 
 /* Tokens that delta_walk takes at once, and what delta_blocks finds out for it: f32 [blocks][n_v][DELTA_COEFS]. With the
  * tokens i, j = 0 .. 3 of a block, d their decays, e_ij the product of d over j < t <= i, e_i that over all t <= i:
@@ -395,11 +425,11 @@ ARGS_SIZE(delta_prefill_blocks_args, 40);
 struct delta_prefill_walk_args {
     ADDR prepared; /* [n][row] */
     ADDR coefs;
-    ADDR state; /* [n_v][v_dim][k_dim], updated */
-    ADDR dst;   /* [n][n_v * v_dim]: S q, before its norm */
+    ADDR state, state_out; /* [n_v][v_dim][k_dim]: before and after, may be the same */
+    ADDR dst;              /* [n][n_v * v_dim]: S q, before its norm */
     U32 n, row, n_k, n_v;
 };
-ARGS_SIZE(delta_prefill_walk_args, 48);
+ARGS_SIZE(delta_prefill_walk_args, 56);
 
 struct delta_prefill_out_args {
     ADDR proj; /* [n][stride]: z [n_v][v_dim] at z_at */

@@ -373,6 +373,14 @@ void moeflux_sampler_reset(struct moeflux_sampler *s);
 /* The next token's id, or MOEFLUX_ERR_DEVICE: a logit that could be chosen is NaN. Never allocates. */
 int32_t moeflux_sampler_pick(struct moeflux_sampler *s, const float *logits, struct moeflux_err *e);
 
+/* Appends the token `id` and chooses the one behind it: moeflux_session_eval, moeflux_sampler_accept and
+ * moeflux_sampler_pick with the same results, but where a GPU holds all experts it chooses too, if it can by the sampler's
+ * options. Then, with `more`, it begins to evaluate the choice before this returns: the next call with the same token and
+ * sampler finds it under way. Any other call waits for it and drops it; the session is as if it had not begun. The sampler
+ * has as many ids as the model. */
+int moeflux_session_step(struct moeflux_session *s, int32_t id, struct moeflux_sampler *sampler, bool more,
+                         int32_t *next, struct moeflux_err *e);
+
 /* --- devices, memory, speed --- */
 
 struct moeflux_device {

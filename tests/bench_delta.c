@@ -87,6 +87,7 @@ static int run(struct bench *b, const struct delta *op, struct bench_time *t, st
                                     .window_in = b->windows.address,
                                     .window_out = b->windows.address + window,
                                     .state = b->state.address,
+                                    .state_out = b->state.address,
                                     .dst = b->out.address,
                                     .scratch = b->scratch.address,
                                     .n = b->n,

@@ -125,6 +125,12 @@ static void mla_prepare_and_attention_over_latents_agree_with_their_references(v
           "attention_latent_values_coop");
 }
 
+static void sample_chooses_what_its_reference_chooses(void **state)
+{
+    (void)state;
+    CHECK("sample_largest", "sample_greedy", "sample_draw");
+}
+
 static void swiglu_agrees_with_its_reference(void **state)
 {
     (void)state;
@@ -148,6 +154,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(delta_agrees_with_its_reference),
         cmocka_unit_test(gqa_prepare_and_attention_agree_with_their_references),
         cmocka_unit_test(mla_prepare_and_attention_over_latents_agree_with_their_references),
+        cmocka_unit_test(sample_chooses_what_its_reference_chooses),
         cmocka_unit_test(swiglu_agrees_with_its_reference),
         cmocka_unit_test(add_agrees_with_its_reference),
     };

@@ -269,6 +269,46 @@ static void the_same_seed_gives_the_same_ids(void **state)
     free(logits);
 }
 
+/* The ids come from a program that follows sampler.h's definition in another language, by sorting. */
+static void the_ids_of_a_seed_follow_from_the_definition(void **state)
+{
+    enum { N = 500, PICKS = 12, CASES = 4 };
+    static const struct sampler_options options[CASES] = {
+        {.temperature = 1.0f, .top_p = 1.0f, .repeat_penalty = 1.0f, .seed = 42},
+        {.temperature = 0.7f,
+         .top_k = 20,
+         .top_p = 0.9f,
+         .min_p = 0.05f,
+         .repeat_penalty = 1.3f,
+         .repeat_last = 8,
+         .seed = 7},
+        {.temperature = 1.5f, .top_p = 0.9f, .repeat_penalty = 1.0f, .seed = UINT64_MAX},
+        {.temperature = 0.6f,
+         .top_p = 1.0f,
+         .min_p = 0.1f,
+         .repeat_penalty = 1.2f,
+         .repeat_last = 3,
+         .seed = 5},
+    };
+    static const int32_t ids[CASES][PICKS] = {
+        {348, 59, 99, 140, 12, 420, 82, 403, 137, 290, 82, 244},
+        {196, 0, 420, 334, 244, 82, 275, 87, 54, 242, 12, 472},
+        {428, 431, 86, 196, 334, 409, 467, 99, 383, 0, 0, 403},
+        {196, 356, 69, 16, 59, 201, 483, 250, 215, 285, 242, 54},
+    };
+    float logits[N];
+    (void)state;
+    fill(logits, N, 77);
+    for (int c = 0; c < CASES; c++) {
+        struct sampler *s = start(options[c], N, NULL);
+        for (int i = 0; i < PICKS; i++) {
+            assert_int_equal(pick(s, logits), ids[c][i]);
+            sampler_accept(s, ids[c][i]);
+        }
+        sampler_free(s);
+    }
+}
+
 static int descending(const void *a, const void *b)
 {
     float x = *(const float *)a, y = *(const float *)b;
@@ -510,6 +550,7 @@ int main(void)
         cmocka_unit_test(repeat_penalty_counts_each_recent_token_once),
         cmocka_unit_test(repeat_last_forgets_older_tokens),
         cmocka_unit_test(the_same_seed_gives_the_same_ids),
+        cmocka_unit_test(the_ids_of_a_seed_follow_from_the_definition),
         cmocka_unit_test(top_k_of_a_large_vocabulary_agrees_with_a_sort),
         cmocka_unit_test(top_p_of_a_thousand_agrees_with_a_sort),
         cmocka_unit_test(ids_that_are_not_allowed_are_never_chosen),

@@ -132,6 +132,26 @@ static void allocates_nothing(const struct moeflux_options *o, const char *what)
     end(&r);
 }
 
+/* Each token chosen by a sampler, the next one under way where the device can begin it. */
+static void steps_allocate_nothing(const struct moeflux_sampler_options *o)
+{
+    enum { WARM = 5, COUNTED = 50 };
+    struct running r;
+    struct moeflux_sampler *sampler;
+    struct moeflux_err e = {0};
+    int32_t id = 1;
+    start(&r, &(struct moeflux_options){.dir = ODD});
+    check_ok(moeflux_sampler_new(&sampler, o, r.vocab, NULL, &e), &e);
+    for (int i = 0; i < WARM; i++)
+        check_ok(moeflux_session_step(r.s, id, sampler, true, &id, &e), &e);
+    uint64_t before = n_allocations;
+    for (int i = 0; i < COUNTED; i++)
+        check_ok(moeflux_session_step(r.s, id, sampler, true, &id, &e), &e);
+    assert_int_equal(n_allocations - before, 0);
+    moeflux_sampler_free(sampler);
+    end(&r);
+}
+
 static const enum moeflux_prefetch PREFETCH[] = {MOEFLUX_PREFETCH_NONE, MOEFLUX_PREFETCH_PREVIOUS,
                                                  MOEFLUX_PREFETCH_ROUTER, MOEFLUX_PREFETCH_BOTH};
 enum { N_PREFETCH = sizeof PREFETCH / sizeof *PREFETCH };
@@ -158,6 +178,14 @@ static void qwen_odd_resident_decodes_without_allocation(void **state)
 {
     (void)state;
     allocates_nothing(&(struct moeflux_options){.dir = ODD}, "resident");
+}
+
+static void qwen_odd_steps_take_no_allocation(void **state)
+{
+    (void)state;
+    steps_allocate_nothing(&(struct moeflux_sampler_options){.top_p = 1, .repeat_penalty = 1});
+    steps_allocate_nothing(&(struct moeflux_sampler_options){
+        .temperature = 1, .top_k = 20, .top_p = 0.9f, .repeat_penalty = 1.1f, .repeat_last = 64});
 }
 
 static void qwen_odd_streaming_decodes_without_allocation(void **state)
@@ -231,6 +259,7 @@ int main(void)
         cmocka_unit_test(a_thousand_tokens_take_no_more_memory_than_two_hundred),
         cmocka_unit_test(qwen_odd_allocations_are_seen),
         cmocka_unit_test(qwen_odd_resident_decodes_without_allocation),
+        cmocka_unit_test(qwen_odd_steps_take_no_allocation),
         cmocka_unit_test(qwen_odd_streaming_decodes_without_allocation),
         cmocka_unit_test(direct_reads_decode_without_allocation),
     };

@@ -226,10 +226,10 @@ void store_state(uint head, uint part, uint row0)
         [[unroll]] for (uint j = 0; j < COLS; j += BY_FOURS ? 4 : 1) {
             uint c = column(part, j), last = COLS - 1;
             if (BY_FOURS && has_row(row))
-                F32x4s(a.state).v[(at + c) / 4] =
+                F32x4s(a.state_out).v[(at + c) / 4] =
                     vec4(s[i][j], s[i][min(j + 1, last)], s[i][min(j + 2, last)], s[i][min(j + 3, last)]);
             if (!BY_FOURS && has_row(row) && has_col(c))
-                F32s(a.state).v[at + c] = s[i][j];
+                F32s(a.state_out).v[at + c] = s[i][j];
         }
     }
 }

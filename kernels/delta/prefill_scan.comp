@@ -80,5 +80,5 @@ void main()
 
     [[unroll]] for (uint j = 0; j < COLS4; j++)
         if (mine < V_DIM && j * PARTS + part < K_DIM / 4)
-            F32x4s(a.state).v[at + j * PARTS + part] = s[j];
+            F32x4s(a.state_out).v[at + j * PARTS + part] = s[j];
 }

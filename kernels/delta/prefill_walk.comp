@@ -185,5 +185,5 @@ void main()
     [[unroll]] for (uint e = 0; e < EACH; e++)
         [[unroll]] for (uint j = 0; j < COLS; j++)
             if (row + e < V_DIM && j * PARTS + part < FOURS)
-                F32x4s(a.state).v[state_at(row + e, j)] = s[e][j];
+                F32x4s(a.state_out).v[state_at(row + e, j)] = s[e][j];
 }

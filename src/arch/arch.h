@@ -26,8 +26,9 @@ struct arch_chunk {
     uint64_t ids;       /* i32 [n] */
     uint64_t rope;      /* f32 [n][rotary_dim / 2][2]: cos, sin */
     uint64_t kv_blocks; /* u64 table of the KV cache's blocks */
-    uint64_t recurrent; /* the recurrent state of all layers; zero at position 0 */
-    uint32_t parity;    /* 0 or 1, flips with every chunk of a sequence (states that are read and written) */
+    /* The recurrent state of all layers before and after the chunk, zero at position 0. The same address: updated in place. */
+    uint64_t recurrent, recurrent_out;
+    uint32_t parity; /* 0 or 1, flips with every chunk of a sequence (states that are read and written) */
 };
 
 /* The experts of a layer for some of a chunk's tokens. */

@@ -121,8 +121,9 @@ static void delta_net_run(const void *self, const struct mixer_call *call)
     const struct mixer_room *r = d->room;
     const struct delta_layer *y = &d->layers[call->layer];
     const struct arch_state *s = call->state;
-    uint64_t windows = call->chunk->recurrent + s->window_off;
     bool parity = call->chunk->parity;
+    uint64_t current = s->window_off + (parity ? s->window_bytes : 0);
+    uint64_t other = s->window_off + (parity ? 0 : s->window_bytes);
     mixer_project(r, &y->in, call, in_rows(r->config));
     delta_run(&d->op, r->exec,
               &(struct delta_call){.proj = r->proj.address,
@@ -130,9 +131,10 @@ static void delta_net_run(const void *self, const struct mixer_call *call)
                                    .a_log = y->a_log,
                                    .dt_bias = y->dt_bias,
                                    .norm = y->norm,
-                                   .window_in = windows + (parity ? s->window_bytes : 0),
-                                   .window_out = windows + (parity ? 0 : s->window_bytes),
+                                   .window_in = call->chunk->recurrent + current,
+                                   .window_out = call->chunk->recurrent_out + other,
                                    .state = call->chunk->recurrent + s->delta_off,
+                                   .state_out = call->chunk->recurrent_out + s->delta_off,
                                    .dst = r->mixed.address,
                                    .scratch = r->own[MIXER_DELTA_NET][PREPARED].address,
                                    .n = call->chunk->n,

@@ -84,6 +84,25 @@ static int evaluate(struct generator *s, const int32_t *ids, size_t n, uint64_t 
               : finite_logits(s->logits, s->info.vocab_size, moeflux_session_position(s->sequence) - 1, e);
 }
 
+/* n tokens one by one, from ids[0] on. Where all experts are resident they are the likeliest ones, as in a run with --temp 0;
+ * else those given, since the ids decide which experts have to be read. */
+static int decode_all(struct bench *b, const int32_t *ids, uint32_t n, uint64_t *ns, struct moeflux_err *e)
+{
+    struct generator *s = &b->generator;
+    int32_t id = ids[0];
+    int rc = 0;
+    for (uint32_t i = 0; i < n && !rc; i++) {
+        uint64_t start = clock_ns();
+        if (signals_interrupted())
+            return err_set(e, ERR_INTERRUPTED, "interrupted");
+        if (!s->info.experts_resident)
+            rc = evaluate(s, ids + i, 1, ns, e);
+        else if (!(rc = generator_step(s, id, i + 1 < n, &id, e)))
+            *ns += clock_ns() - start;
+    }
+    return rc;
+}
+
 /* Goes back to the first `depth` tokens: the same states in front of every measurement. */
 static int go_back(struct bench *b, uint32_t depth, struct moeflux_err *e)
 {
@@ -107,9 +126,8 @@ static int measure(struct bench *b, bool decode, uint32_t n, uint32_t depth, uin
         rc = evaluate(s, ids + n, 1, &untimed, e);
     if (!decode && !rc)
         rc = evaluate(s, ids, n, ns, e);
-    for (uint32_t i = 0; decode && i < n && !rc; i++)
-        rc = signals_interrupted() ? err_set(e, ERR_INTERRUPTED, "interrupted")
-                                   : evaluate(s, ids + i, 1, ns, e);
+    if (decode && !rc)
+        rc = decode_all(b, ids, n, ns, e);
     free(ids);
     return rc;
 }
@@ -219,6 +237,9 @@ int bench_run(const struct options *o, const char *build, const struct term *t, 
                      context, (long long)o->ctx_size);
     if (!rc)
         rc = setup_start(&b.generator, o, (uint32_t)sized.ctx_size, e);
+    const struct sampler_options greedy = {.top_p = 1, .repeat_penalty = 1};
+    if (!rc)
+        rc = generator_new_sampler(&b.generator, &greedy, NULL, 0, e);
     if (!rc)
         rc = o->prompt || o->file || o->tokens_in ? read_prompt_ids(&b, e) : make_random_ids(&b, e);
     if (!rc && !(b.table = mem_new(1, sizeof *b.table, e)))

@@ -11,6 +11,7 @@
 #include "model/model_dir.h"
 #include "moeflux.h"
 #include "exec/exec.h"
+#include "ops/sample.h"
 
 enum { MOEFLUX_WAVE_TABLES = 16 };
 
@@ -24,6 +25,34 @@ struct expert_side {
 /* SIDE_PROMPT: the device too, for large chunks of the layers that are otherwise SIDE_HOST's (load_plan_takes_device). Its few
  * slots are for experts on their way through. */
 enum expert_side_kind { SIDE_DEVICE, SIDE_HOST, SIDE_PROMPT, EXPERT_SIDES };
+
+/* A choice of a token as the device is asked for it. */
+struct choice {
+    struct sampler_rule rule;
+    uint32_t n_recent;
+    int32_t recent[SAMPLE_MAX_RECENT]; /* sampler_recent */
+};
+
+/* Decoding with choices on the device (step.c). Whatever a token reads and writes there is twice, by the token's position,
+ * since the next token may be under way. */
+struct step_room {
+    struct sample sample;
+    struct exec_buffer ids;     /* i32 [2]: tokens that the host knows */
+    struct exec_buffer rope;    /* f32 [2][rotary_dim] */
+    struct exec_buffer recent;  /* i32 [2][SAMPLE_MAX_RECENT] */
+    struct exec_buffer blocked; /* sampler_blocked, of blocked_copy's bits */
+    struct exec_buffer chosen;  /* i32 [2] */
+    struct exec_buffer results; /* u32 [2][2], on the host */
+    struct exec_buffer scratch; /* sample_scratch */
+    uint64_t *blocked_copy;
+    float *logits;                         /* [vocab_size]: where the host chooses */
+    const struct moeflux_session *session; /* whose next token is under way; NULL: none */
+    uint32_t pos;                          /* its place, */
+    int32_t id;                            /* the token itself, */
+    struct choice asked;                   /* what it is to choose by, */
+    struct choice wanted;                  /* and what the token at hand is */
+    uint64_t ticket;
+};
 
 struct moeflux_model {
     struct model_dir dir;
@@ -68,6 +97,8 @@ struct moeflux_model {
     const struct moeflux_session *parked_session;
     uint32_t parked_pos;
 
+    struct step_room step;
+
     bool has_fingerprint;
     uint64_t fingerprint;
     /* Progress of the current evaluation: tokens before this chunk, in it, in all; the current layer. */
@@ -85,11 +116,13 @@ struct moeflux_model {
 struct moeflux_session {
     struct moeflux_model *model;
     uint32_t max_context, pos;
-    uint32_t parity;                     /* which of the double-buffered states is current */
-    struct exec_buffer recurrent;        /* arch_view.recurrent_state_bytes */
-    struct exec_buffer recurrent_backup; /* copy of `recurrent` from before a chunk that may be stopped */
-    bool needs_restore;                  /* a chunk was stopped: recurrent_backup has the valid state */
-    struct exec_buffer *blocks;          /* KV cache, [n_blocks] */
+    uint32_t parity;              /* which of the double-buffered states is current */
+    struct exec_buffer recurrent; /* arch_view.recurrent_state_bytes */
+    /* Copy of `recurrent` from before a chunk that may be stopped, or where the next token's state goes: then the two change
+     * places when it is accepted. */
+    struct exec_buffer recurrent_backup;
+    bool needs_restore;         /* a chunk was stopped: recurrent_backup has the valid state */
+    struct exec_buffer *blocks; /* KV cache, [n_blocks] */
     uint32_t n_blocks, max_blocks;
     struct exec_buffer table; /* u64 [max_blocks]: the blocks' addresses */
     int32_t *history;         /* [max_context]: the tokens' ids, -1: not known */
@@ -102,6 +135,8 @@ struct moeflux_session {
 /* moeflux_get_needs for an open directory. */
 void model_info_needs(const struct model_dir *d, struct moeflux_needs *out);
 
+/* Whether n tokens can be appended. ERR_USAGE. */
+int sequence_check(const struct moeflux_session *s, const int32_t *ids, uint32_t n, struct moeflux_err *e);
 /* Allocates the KV cache for positions below `end`. ERR_NO_FIT: the sequence does not change. */
 int sequence_reserve(struct moeflux_session *s, uint32_t end, struct moeflux_err *e);
 
@@ -128,5 +163,21 @@ bool model_is_idle(struct moeflux_model *m);
  * failure the session's states are undefined; after ERR_INTERRUPTED with m->is_stopped, sequence_recover restores them. */
 int forward_chunk(struct moeflux_session *s, const int32_t *ids, uint32_t n, bool last,
                   const struct moeflux_outputs *outputs, struct moeflux_err *e);
+
+/* Single tokens that take longer than this can be stopped, as chunks can. */
+#define QUICK_NS ((uint64_t)250000000)
+
+/* What evaluations share. */
+int forward_check_files(const struct moeflux_model *m, struct moeflux_err *e);
+/* cos and sin of positions pos .. pos + n - 1, f32 [n][rotary_dim / 2][2]. */
+void forward_fill_rope(const struct moeflux_model *m, float *rope, uint32_t n, uint32_t pos);
+/* Records one token from its id to its logits in view.logits, in a batch of its own. All experts are resident. */
+int forward_record_token(struct moeflux_session *s, const struct arch_chunk *c, struct moeflux_err *e);
+
+/* What choices on the device need: at open. step_close: a zeroed room is legal. */
+int step_open(struct moeflux_model *m, struct moeflux_err *e);
+void step_close(struct moeflux_model *m);
+/* Waits for a token that is under way; its results are dropped. Before any other use of the model. */
+int step_settle(struct moeflux_model *m, struct moeflux_err *e);
 
 #endif

@@ -28,14 +28,9 @@ struct pass {
     bool is_watched; /* it may take long: submissions are kept short, and the caller may stop it */
 };
 
-/* Single tokens that take longer than this can be stopped, as chunks can. */
-#define QUICK_NS ((uint64_t)250000000)
-
-static void fill_inputs(struct moeflux_model *m, const int32_t *ids, uint32_t n, uint32_t pos)
+void forward_fill_rope(const struct moeflux_model *m, float *rope, uint32_t n, uint32_t pos)
 {
     uint32_t n_angles = m->dir.config.rotary_dim / 2;
-    float *rope = (float *)(void *)m->rope.host;
-    memcpy(m->ids.host, ids, n * sizeof *ids);
     for (uint32_t t = 0; t < n; t++)
         for (uint32_t i = 0; i < n_angles; i++) {
             /* The angle is rounded to float32, as the reference computes it. */
@@ -43,6 +38,12 @@ static void fill_inputs(struct moeflux_model *m, const int32_t *ids, uint32_t n,
             *rope++ = (float)(real_cos((double)angle) * m->rope_multiplier);
             *rope++ = (float)(real_sin((double)angle) * m->rope_multiplier);
         }
+}
+
+static void fill_inputs(struct moeflux_model *m, const int32_t *ids, uint32_t n, uint32_t pos)
+{
+    memcpy(m->ids.host, ids, n * sizeof *ids);
+    forward_fill_rope(m, (float *)(void *)m->rope.host, n, pos);
 }
 
 /* Copies the output of layer `layer` (0: the embedding) if hidden states are asked for. */
@@ -576,17 +577,31 @@ static struct pass pass_at(struct moeflux_session *s, uint32_t n, uint32_t pos, 
                                    .rope = m->rope.address,
                                    .kv_blocks = s->table.address,
                                    .recurrent = s->recurrent.address,
+                                   .recurrent_out = s->recurrent.address,
                                    .parity = parity}};
 }
 
-/* One token from its id to its logits, in one batch. */
+static int record_layers_of_token(const struct pass *p, struct moeflux_err *e)
+{
+    exec_begin(p->m->exec);
+    arch_embed(p->m->arch, &p->chunk);
+    return run_layers(p, e);
+}
+
+/* One token from its id to its logits on the host, in one batch. */
 static int record_token(const struct pass *p, struct moeflux_err *e)
 {
-    struct moeflux_model *m = p->m;
-    exec_begin(m->exec);
-    arch_embed(m->arch, &p->chunk);
-    int rc = run_layers(p, e);
+    int rc = record_layers_of_token(p, e);
     record_head(p, 0, 1);
+    return rc;
+}
+
+int forward_record_token(struct moeflux_session *s, const struct arch_chunk *c, struct moeflux_err *e)
+{
+    struct moeflux_outputs none = {0};
+    const struct pass p = {.s = s, .m = s->model, .outputs = &none, .chunk = *c};
+    int rc = record_layers_of_token(&p, e);
+    arch_head(s->model->arch, 0, 1);
     return rc;
 }
 
@@ -671,7 +686,7 @@ static int run_chunk(const struct pass *p, bool last, struct moeflux_err *e)
 }
 
 /* What is used in mapped files: the dense weights, the experts of both sides. */
-static int check_files(const struct moeflux_model *m, struct moeflux_err *e)
+int forward_check_files(const struct moeflux_model *m, struct moeflux_err *e)
 {
     int rc = loader_check(&m->loader, e);
     for (int i = 0; rc == 0 && i < EXPERT_SIDES; i++)
@@ -695,7 +710,7 @@ int forward_chunk(struct moeflux_session *s, const int32_t *ids, uint32_t n, boo
     bool plain = m->resident && !p.is_watched && outputs->logits && !outputs->each_logits && !outputs->hidden;
     int rc = outputs->hidden ? make_hidden_buffer(m, e) : 0;
     if (rc == 0)
-        rc = check_files(m, e);
+        rc = forward_check_files(m, e);
     if (rc < 0)
         return rc;
     uint64_t start = clock_ns();

@@ -242,7 +242,8 @@ int load_plan_make(struct load_plan *out, const struct model_dir *m, const struc
     size_states(out, m);
     out->driver_bytes = caps->is_unified ? 0 : DRIVER_BYTES;
     out->activation_bytes = arch_scratch_bytes(&m->config, caps, out->max_chunk) +
-                            arch_host_bytes(&m->config, caps, out->max_chunk) + out->prompt_slot_bytes;
+                            arch_host_bytes(&m->config, caps, out->max_chunk) + out->prompt_slot_bytes +
+                            (caps->is_host ? 0 : sample_scratch(m->config.vocab_size));
     const struct budget_request w = {.memory_bytes = o->memory_bytes,
                                      .gpu_memory_bytes = o->gpu_memory_bytes,
                                      .scratch_bytes =

@@ -203,6 +203,8 @@ int test_hooks_open(struct moeflux_model **out, const struct moeflux_options *o,
     if (rc == 0)
         rc = make_inputs(m, e);
     if (rc == 0)
+        rc = step_open(m, e);
+    if (rc == 0)
         rc = open_host(m, o, e);
     if (rc == 0)
         rc = open_experts(m, experts, o->prefetch, e);
@@ -225,6 +227,7 @@ void moeflux_model_close(struct moeflux_model *m)
     arch_close(m->arch);
     if (m->exec) {
         loader_free(&m->loader);
+        step_close(m);
         exec_buffer_free(m->exec, &m->ids);
         exec_buffer_free(m->exec, &m->rope);
         exec_buffer_free(m->exec, &m->host.x);

@@ -113,6 +113,7 @@ void sequence_set_position(struct moeflux_session *s, uint32_t pos, uint32_t par
 bool model_is_idle(struct moeflux_model *m)
 {
     enum { PATIENCE_NS = 250000000 };
+    step_settle(m, NULL);
     return !m->is_stopped || exec_settle(m->exec, PATIENCE_NS, NULL) != 0;
 }
 
@@ -120,7 +121,10 @@ bool model_is_idle(struct moeflux_model *m)
 static int await_device(struct moeflux_model *m, struct moeflux_err *e)
 {
     enum { SLICE_NS = 50000000 };
-    int rc = 1;
+    int rc = step_settle(m, e);
+    if (rc < 0)
+        return rc;
+    rc = 1;
     while (m->is_stopped && (rc = exec_settle(m->exec, SLICE_NS, e)) == 0)
         if (!progress_report(&m->progress, "reading the prompt", "tok", 0, 0))
             return err_set(e, ERR_INTERRUPTED, "interrupted while the device was busy");
@@ -162,7 +166,7 @@ int sequence_make_ready(struct moeflux_session *s, struct moeflux_err *e)
     return rc == 0 && s->needs_clear ? moeflux_session_clear(s, e) : rc;
 }
 
-static int check(const struct moeflux_session *s, const int32_t *ids, uint32_t n, struct moeflux_err *e)
+int sequence_check(const struct moeflux_session *s, const int32_t *ids, uint32_t n, struct moeflux_err *e)
 {
     uint32_t vocab = s->model->dir.config.vocab_size;
     if (n == 0)
@@ -244,7 +248,7 @@ int moeflux_session_eval(struct moeflux_session *s, const int32_t *ids, uint32_t
 {
     int rc = sequence_make_ready(s, e);
     if (rc == 0)
-        rc = check(s, ids, n, e);
+        rc = sequence_check(s, ids, n, e);
     if (rc == 0)
         rc = sequence_reserve(s, s->pos + n, e);
     return rc < 0 ? rc : sequence_run(s, ids, n, outputs, "reading the prompt", e);

@@ -4,6 +4,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "engine/step.h"
 #include "moeflux.h"
 #include "text/sampler.h"
 #include "text/tokenizer.h"
@@ -134,6 +135,12 @@ void moeflux_sampler_accept(struct moeflux_sampler *s, int32_t id)
 void moeflux_sampler_reset(struct moeflux_sampler *s)
 {
     sampler_reset(s->sampler);
+}
+
+int moeflux_session_step(struct moeflux_session *s, int32_t id, struct moeflux_sampler *sampler, bool more,
+                         int32_t *next, struct moeflux_err *e)
+{
+    return step_run(s, id, sampler->sampler, more, next, e);
 }
 
 int32_t moeflux_sampler_pick(struct moeflux_sampler *s, const float *logits, struct moeflux_err *e)

@@ -72,36 +72,58 @@ static int write_token(struct writer *w, int32_t id, bool is_end, struct moeflux
     return give(w, id, part, e);
 }
 
+/* The first token, from the logits that the prompt left. */
+static int pick_first(struct generator *s, int32_t *id, struct moeflux_err *e)
+{
+    struct moeflux_err why;
+    *id = sampler_pick(s->sampler, s->logits, &why);
+    return *id < 0 ? err_set(e, why.code, "position %u: %.400s", moeflux_session_position(s->sequence) - 1,
+                             why.text)
+                   : 0;
+}
+
+/* Writes a token. Returns 1 if the answer goes on; else a->stop says what ended it. */
+static int take(struct writer *w, const struct generator *s, int32_t id, struct moeflux_err *e)
+{
+    struct answer *a = w->answer;
+    const struct answer_options *o = w->options;
+    bool is_end = generator_is_eos(s, id) && !o->ignore_eos;
+    int rc = token_list_add(&a->tokens, id, e);
+    a->last_pending |= rc == 0;
+    if (rc == 0)
+        rc = write_token(w, id, is_end, e);
+    if (rc)
+        return rc;
+    a->stop = is_end ? ANSWER_EOS : a->tokens.n == (uint64_t)o->limit ? ANSWER_LENGTH : ANSWER_CONTEXT;
+    return a->stop == ANSWER_CONTEXT && moeflux_session_position(s->sequence) < s->max_context;
+}
+
+/* Evaluates the last token and chooses the next one. */
+static int step(struct answer *a, const struct answer_options *o, struct generator *s, int32_t *id,
+                struct moeflux_err *e)
+{
+    uint32_t before = moeflux_session_position(s->sequence);
+    int rc = generator_step(s, *id, a->tokens.n + 1 != (uint64_t)o->limit, id, e);
+    a->last_pending = moeflux_session_position(s->sequence) == before;
+    a->n_decoded += !a->last_pending;
+    return rc;
+}
+
 /* Samples until something ends the answer; a->stop says what. */
 static int loop(struct writer *w, struct generator *s, struct moeflux_err *e)
 {
     struct answer *a = w->answer;
-    const struct answer_options *o = w->options;
+    int32_t id = -1;
     for (;;) {
         a->stop = ANSWER_INTERRUPTED;
         if (!progress_report(&s->progress, "", "tok", 0, 0))
             return 0;
-        struct moeflux_err why;
-        int32_t id = sampler_pick(s->sampler, s->logits, &why);
-        if (id < 0)
-            return err_set(e, why.code, "position %u: %.400s", moeflux_session_position(s->sequence) - 1,
-                           why.text);
-        if (!a->first_token_ns)
+        int rc = id < 0 ? pick_first(s, &id, e) : step(a, w->options, s, &id, e);
+        if (rc == 0 && !a->first_token_ns)
             a->first_token_ns = clock_ns();
-        int rc = token_list_add(&a->tokens, id, e);
-        if (rc)
+        rc = rc == 0 ? take(w, s, id, e) : rc;
+        if (rc != 1)
             return rc;
-        a->last_pending = true;
-        bool is_end = generator_is_eos(s, id) && !o->ignore_eos;
-        if ((rc = write_token(w, id, is_end, e)))
-            return rc;
-        a->stop = is_end ? ANSWER_EOS : a->tokens.n == (uint64_t)o->limit ? ANSWER_LENGTH : ANSWER_CONTEXT;
-        if (a->stop != ANSWER_CONTEXT || moeflux_session_position(s->sequence) >= s->max_context)
-            return 0;
-        if ((rc = generator_eval(s, &id, 1, NULL, e)))
-            return rc;
-        a->last_pending = false;
-        a->n_decoded++;
     }
 }
 

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
+#include "engine/step.h"
 
 int generator_open(struct generator *s, const struct moeflux_options *o, struct moeflux_err *e)
 {
@@ -122,6 +123,11 @@ int generator_eval(struct generator *s, const int32_t *ids, size_t n, const stru
     struct moeflux_outputs all = outputs ? *outputs : (struct moeflux_outputs){0};
     all.logits = s->logits;
     return evaluate(s, ids, n, &all, e);
+}
+
+int generator_step(struct generator *s, int32_t id, bool more, int32_t *next, struct moeflux_err *e)
+{
+    return step_run(s->sequence, id, s->sampler, more, next, e);
 }
 
 int generator_feed(struct generator *s, const int32_t *ids, size_t n, struct moeflux_err *e)

@@ -23,7 +23,7 @@ struct generator {
     struct moeflux_session *sequence; /* NULL until generator_start */
     struct sampler *sampler;
     uint8_t *allowed;     /* bitmap of the ids that may be sampled; NULL: all */
-    float *logits;        /* [vocab_size], after the last token */
+    float *logits;        /* [vocab_size], after the last token of generator_eval */
     uint32_t max_context; /* tokens */
     uint64_t seed;
     uint64_t load_ns;
@@ -53,7 +53,11 @@ int generator_draw_seed(uint64_t *seed, struct moeflux_err *e);
 int generator_eval(struct generator *s, const int32_t *ids, size_t n, const struct moeflux_outputs *outputs,
                    struct moeflux_err *e);
 
-/* The same without logits: for a part of the prompt that more follows. */
+/* Evaluates one token, tells the sampler of it, and lets it choose the next one; s->logits are no longer those of the last
+ * token. more: the next one will be wanted, as far as is known (moeflux_session_step). */
+int generator_step(struct generator *s, int32_t id, bool more, int32_t *next, struct moeflux_err *e);
+
+/* generator_eval without logits: for a part of the prompt that more follows. */
 int generator_feed(struct generator *s, const int32_t *ids, size_t n, struct moeflux_err *e);
 
 /* A sampler of its own for what comes: with these options (their seed becomes the generator's), told of the tokens that the

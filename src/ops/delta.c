@@ -1,6 +1,9 @@
 #include "ops/delta.h"
 
+#include <string.h>
+
 #include "base/err.h"
+#include "exec/host.h"
 
 static const struct op delta_op = {
     .name = "delta", .vulkan = delta_vulkan, .cpu = delta_cpu, .reference = delta_ref};
@@ -12,6 +15,13 @@ int delta_open(struct delta *op, struct exec *x, const struct delta_shape *s, st
         return err_set(e, ERR_UNSUPPORTED, "delta net: %u value heads over %u key heads, %u taps", s->n_v,
                        s->n_k, s->conv_kernel);
     return exec_get_caps(x).is_host ? 0 : delta_vulkan_open(op, x, e);
+}
+
+void delta_host_state(const struct delta_shape *s, const struct delta_call *call)
+{
+    if (call->state_out != call->state)
+        memcpy(host_floats_mut(call->state_out), host_floats(call->state),
+               (uint64_t)s->n_v * s->v_dim * s->k_dim * sizeof(float));
 }
 
 void delta_run(const struct delta *op, struct exec *x, const struct delta_call *call)

@@ -5,7 +5,8 @@
  *   S = decay S;  m = S k;  S = S + beta (y_v - m) k^T;  o = S q
  *   dst_j = rms(o) * norm * silu(z_j)
  * State S f32 [n_v][v_dim][k_dim]; window f32 [conv_kernel - 1][channels], oldest first, values before the
- * convolution, channels = 2 n_k k_dim + n_v v_dim. The window is read from one buffer and written to another.
+ * convolution, channels = 2 n_k k_dim + n_v v_dim. The window is read from one buffer and written to another; so may be the
+ * state, which then stays as it was.
  * The recurrence goes token by token or, solved for the updates u of four tokens in a row, block by block: the chunked form of
  * Gated DeltaNet (arXiv 2412.06464) with blocks so short that the state stays in registers. */
 #ifndef MOEFLUX_OPS_DELTA_H
@@ -52,9 +53,10 @@ struct delta {
 struct delta_call {
     uint64_t proj;                       /* f32 [n][stride]: channels, z [n_v * v_dim], b [n_v], a [n_v] */
     uint64_t conv, a_log, dt_bias, norm; /* f32 [channels][conv_kernel], [n_v], [n_v], [v_dim] */
-    uint64_t window_in, window_out, state;
-    uint64_t dst;     /* f32 [n][n_v * v_dim] */
-    uint64_t scratch; /* f32 [delta_scratch], 16-byte aligned; 0: none, a slower way */
+    uint64_t window_in, window_out;
+    uint64_t state, state_out; /* before and after; the same: in place */
+    uint64_t dst;              /* f32 [n][n_v * v_dim] */
+    uint64_t scratch;          /* f32 [delta_scratch], 16-byte aligned; 0: none, a slower way */
     uint32_t n, stride;
 };
 
@@ -67,6 +69,8 @@ void delta_run(const struct delta *op, struct exec *x, const struct delta_call *
 /* The implementations. */
 int delta_vulkan_open(struct delta *op, struct exec *x, struct moeflux_err *e);
 void delta_vulkan(const void *self, const void *what, struct exec *x);
+/* Brings the state to where the host implementations update it. */
+void delta_host_state(const struct delta_shape *s, const struct delta_call *call);
 uint64_t delta_cpu_scratch(const struct delta_shape *s, uint32_t n);
 op_host_fn delta_cpu, delta_ref;
 

@@ -127,7 +127,8 @@ static void walk_head(void *ctx, uint32_t head, uint32_t thread)
                                  .norm = host_floats(c->norm),
                                  .stride = j->at.row,
                                  .z_stride = c->stride,
-                                 .state = host_floats_mut(c->state) + (uint64_t)head * s->v_dim * s->k_dim,
+                                 .state =
+                                     host_floats_mut(c->state_out) + (uint64_t)head * s->v_dim * s->k_dim,
                                  .out = host_floats_mut(c->dst) + (uint64_t)head * s->v_dim,
                                  .out_stride = (uint64_t)s->n_v * s->v_dim,
                                  .n = c->n,
@@ -158,6 +159,7 @@ int delta_cpu(const void *self, const void *what, struct host *host)
     for (uint32_t i = 0; i + 1 < s->conv_kernel; i++)
         memcpy(host_floats_mut(c->window_out) + (uint64_t)i * j.n_channels, before_conv(&j, c->n + i),
                j.n_channels * sizeof(float));
+    delta_host_state(s, c);
     team_for(host->team, s->n_v, walk_head, &j);
     return 0;
 }

@@ -55,7 +55,7 @@ static void ref_step(const struct work *a, uint32_t t, uint32_t head, double *q,
     uint32_t key_head = head / (a->s->n_v / a->s->n_k), dk = a->s->k_dim, dv = a->s->v_dim;
     const float *ba =
         host_floats(a->c->proj) + (uint64_t)t * a->c->stride + channels(a) + (uint64_t)a->s->n_v * dv;
-    float *state = host_floats_mut(a->c->state) + (uint64_t)head * dv * dk;
+    float *state = host_floats_mut(a->c->state_out) + (uint64_t)head * dv * dk;
     unit_vector(a, t, key_head * dk, dk, sqrt((double)dk), q);
     unit_vector(a, t, (a->s->n_k + key_head) * dk, dk, 1, k);
     double step = softplus((double)ba[a->s->n_v + head] + (double)host_floats(a->c->dt_bias)[head]);
@@ -94,6 +94,7 @@ int delta_ref(const void *self, const void *what, struct host *host)
     const struct work w = {&((const struct delta *)self)->shape, what};
     const struct delta_shape *s = w.s;
     double *scratch = host_scratch(host, 2 * (uint64_t)s->k_dim + s->v_dim, sizeof *scratch);
+    delta_host_state(s, w.c);
     for (uint32_t head = 0; scratch && head < s->n_v; head++)
         for (uint32_t t = 0; t < w.c->n; t++) {
             double *o = scratch + 2 * (size_t)s->k_dim;

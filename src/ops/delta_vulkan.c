@@ -152,6 +152,7 @@ static void run_scan(const struct delta *op, struct exec *x, const struct delta_
     const struct delta_shape *s = &op->shape;
     const struct delta_prefill_scan_args scan = {.prepared = call->scratch,
                                                  .state = call->state,
+                                                 .state_out = call->state_out,
                                                  .dst = call->dst,
                                                  .n = call->n,
                                                  .row = prepared_row(s),
@@ -174,6 +175,7 @@ static void run_walk(const struct delta *op, struct exec *x, const struct delta_
     const struct delta_prefill_walk_args walk = {.prepared = call->scratch,
                                                  .coefs = coefs,
                                                  .state = call->state,
+                                                 .state_out = call->state_out,
                                                  .dst = call->dst,
                                                  .n = call->n,
                                                  .row = prepared_row(s),
@@ -219,6 +221,7 @@ void delta_vulkan(const void *self, const void *what, struct exec *x)
                                  .window_in = call->window_in,
                                  .window_out = call->window_out,
                                  .state = call->state,
+                                 .state_out = call->state_out,
                                  .dst = call->dst,
                                  .n = call->n,
                                  .stride = call->stride,

@@ -83,6 +83,7 @@ void kt_forget(struct kernel_test *l);
 /* Cases that stand in files of their own. */
 void selftest_delta_cases(struct kernel_test *l);
 void selftest_mla_cases(struct kernel_test *l);
+void selftest_sample_cases(struct kernel_test *l);
 void selftest_swiglu_cases(struct kernel_test *l);
 void selftest_add_cases(struct kernel_test *l);
 

@@ -860,6 +860,7 @@ static const struct {
      selftest_delta_cases},
     {"gqa_prepare attention_decode attention_prefill attention_merge", attention_cases},
     {"mla_prepare mla_transpose_keys mla_gather_rows attention_decode", selftest_mla_cases},
+    {"sample_largest sample_greedy sample_draw", selftest_sample_cases},
     {"swiglu", selftest_swiglu_cases},
     {"add", selftest_add_cases},
 };

@@ -22,7 +22,8 @@ static const char *const form_names[] = {"", ", in one", ", by tokens", ", by bl
 
 struct bench {
     uint32_t channels, stride;
-    struct test_buffer *proj, *conv, *a_log, *bias, *norm, *window, *out_window, *state, *out, *scratch;
+    struct test_buffer *proj, *conv, *a_log, *bias, *norm, *window, *out_window, *state, *state_out, *out,
+        *scratch;
 };
 
 /* n rows as they stand before the convolution, and behind each the gates of a token. */
@@ -65,6 +66,8 @@ static void lay_out(struct kernel_test *l, const struct delta_shape *c, enum kin
     b->norm = kt_floats(l, c->v_dim, 0.5f, 1.5f);
     b->out_window = kt_bytes(l, NULL, 4 * (uint64_t)(c->conv_kernel - 1) * b->channels);
     b->state = kt_floats(l, (uint64_t)c->n_v * c->v_dim * c->k_dim, -1, 1);
+    /* In place for even numbers of tokens. */
+    b->state_out = n % 2 ? kt_bytes(l, NULL, 4 * (uint64_t)c->n_v * c->v_dim * c->k_dim) : b->state;
     b->out = kt_bytes(l, NULL, 4 * (uint64_t)n * c->n_v * c->v_dim);
     const struct exec_caps caps = exec_get_caps(l->side[KT_DEVICE]);
     b->scratch = kt_bytes(l, NULL, 4 * delta_scratch(c, &caps, n));
@@ -86,6 +89,7 @@ static void delta_case(struct kernel_test *l, const struct delta_shape *c, uint3
                                         .window_in = b.window->on[s].address,
                                         .window_out = b.out_window->on[s].address,
                                         .state = b.state->on[s].address,
+                                        .state_out = b.state_out->on[s].address,
                                         .dst = b.out->on[s].address,
                                         .scratch = b.scratch->on[s].address,
                                         .n = n,
@@ -99,6 +103,7 @@ static void delta_case(struct kernel_test *l, const struct delta_shape *c, uint3
              c->k_dim, c->conv_kernel, n, n > 1 ? "s" : "", kind_names[kind], form_names[c->form]);
     double error = fmax(kt_error(l, b.out, (uint64_t)n * c->n_v * c->v_dim),
                         kt_error(l, b.state, (uint64_t)c->n_v * c->v_dim * c->k_dim));
+    error = fmax(error, kt_error(l, b.state_out, (uint64_t)c->n_v * c->v_dim * c->k_dim));
     error = fmax(error, kt_error(l, b.out_window, (uint64_t)(c->conv_kernel - 1) * b.channels));
     kt_report(l, "delta", text, error, BOUND);
 }

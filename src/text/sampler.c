@@ -1,5 +1,6 @@
 #include "text/sampler.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -7,31 +8,35 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "sample/weight.h"
 
 #define MAX_REPEAT_LAST (1u << 20)
 #define WORD_BITS       64u
 #define LANES           16u
 #define NOT_AN_ID       (-1)
+#define LOG2_E          1.4426950408889634
 
-/* Logits and weights are worked on 64 ids at a time, one word of the bitmaps: loops of a fixed length that the
- * compiler turns into vector code. */
+/* Logits are worked on 64 ids at a time, one word of the bitmaps: loops of a fixed length that the compiler turns into
+ * vector code. */
 struct candidate {
-    float weight; /* the logit, later exp((logit - max) / temperature) */
+    float logit;
+    uint32_t weight; /* of 2^31 (sample/weight.h), not 0 */
     uint32_t id;
 };
 
 struct sampler {
     struct sampler_options options;
+    struct sampler_rule rule; /* without its random number */
     uint32_t n_ids, n_words;
     uint64_t *blocked;            /* [n_words] bit set: never chosen */
     uint64_t *repeated;           /* [n_words] bit set: n_recent is not 0 */
     uint32_t *n_recent;           /* [n_ids] how often the id stands in `recent` */
     int32_t *recent;              /* [repeat_last] ring; NOT_AN_ID: nothing to penalise */
     uint32_t recent_at;           /* where the next one goes */
-    float *logits;                /* [n_words * 64] working copy, later weights; the tail is -infinity */
+    float *logits;                /* [n_words * 64] working copy; the tail is -infinity */
     float *word_max;              /* [n_words] the largest logit of each word */
     struct candidate *candidates; /* [n_ids] */
-    uint64_t rng;
+    uint64_t n_picked;
 };
 
 static bool in_range(float v, float low, float high)
@@ -53,6 +58,26 @@ int sampler_check(const struct sampler_options *o, struct moeflux_err *e)
         return err_set(e, ERR_USAGE, "repeat-last is %u, expected at most %u", o->repeat_last,
                        MAX_REPEAT_LAST);
     return 0;
+}
+
+/* A positive number that no device takes for 0. */
+static float normal_of(double x)
+{
+    return (float)fmin(fmax(x, (double)FLT_MIN), (double)FLT_MAX);
+}
+
+static struct sampler_rule rule_of(const struct sampler_options *o)
+{
+    double temperature = (double)o->temperature, penalty = (double)normal_of((double)o->repeat_penalty);
+    bool penalises = o->repeat_penalty != 1.0f && o->repeat_last > 0;
+    return (struct sampler_rule){
+        .repeat_last = penalises ? o->repeat_last : 0,
+        .penalty = (float)penalty,
+        .inverse_penalty = normal_of(1 / penalty),
+        .scale = temperature > 0 && o->top_k != 1 ? normal_of(LOG2_E / temperature) : 0,
+        .top_k = o->top_k,
+        .top_p = o->top_p < 1.0f ? (uint32_t)fmax(round((double)o->top_p * 0x1p32), 1) : 0,
+        .min_p = (uint32_t)ceil((double)o->min_p * 0x1p31)};
 }
 
 /* The bits past n_ids in the last word are blocked too. */
@@ -84,6 +109,8 @@ struct sampler *sampler_new(const struct sampler_options *o, uint32_t n_ids, con
     if (!s)
         return NULL;
     s->options = *o;
+    s->rule = rule_of(o);
+    s->rule.n_ids = n_ids;
     s->n_ids = n_ids;
     s->n_words = div_up(n_ids, WORD_BITS);
     if (!(s->blocked = mem_new(s->n_words, sizeof *s->blocked, e)) ||
@@ -142,33 +169,31 @@ void sampler_reset(struct sampler *s)
     for (uint32_t i = 0; i < s->options.repeat_last; i++)
         s->recent[i] = NOT_AN_ID;
     s->recent_at = 0;
-    s->rng = s->options.seed;
+    s->n_picked = 0;
 }
 
-/* splitmix64, the upper 53 bits: a multiple of 2^-53 in [0, 1). */
-static double draw(struct sampler *s)
+/* The n-th number of splitmix64, from 1. */
+static uint64_t random_of(uint64_t seed, uint64_t n)
 {
-    uint64_t z = (s->rng += 0x9e3779b97f4a7c15u);
+    uint64_t z = seed + n * 0x9e3779b97f4a7c15u;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    z ^= z >> 31;
-    return (double)(z >> 11) * 0x1p-53;
-}
-
-static float penalise(float logit, float penalty)
-{
-    return logit > 0.0f ? logit / penalty : logit * penalty;
+    return z ^ (z >> 31);
 }
 
 /* The working copy of one word: blocked ids get -infinity, repeated ones their penalty. Nearly all words have
  * neither and cost two tests. */
 static void copy_word(struct sampler *s, uint32_t w, const float *logits)
 {
-    float *word = s->logits + (size_t)w * WORD_BITS, penalty = s->options.repeat_penalty;
+    float *word = s->logits + (size_t)w * WORD_BITS;
     size_t n = size_min(s->n_ids - w * WORD_BITS, WORD_BITS);
     memcpy(word, logits + (size_t)w * WORD_BITS, n * sizeof *word);
-    for (uint64_t bits = penalty == 1.0f ? 0 : s->repeated[w]; bits; bits &= bits - 1)
-        word[__builtin_ctzll(bits)] = penalise(word[__builtin_ctzll(bits)], penalty);
+    for (size_t i = 0; i < WORD_BITS; i++)
+        word[i] = sample_float(sample_flush(sample_bits(word[i])));
+    for (uint64_t bits = s->rule.repeat_last ? s->repeated[w] : 0; bits; bits &= bits - 1) {
+        float *at = &word[__builtin_ctzll(bits)];
+        *at = sample_float(sample_penalise(sample_bits(*at), s->rule.penalty, s->rule.inverse_penalty));
+    }
     for (uint64_t bits = s->blocked[w]; bits; bits &= bits - 1)
         word[__builtin_ctzll(bits)] = -INFINITY;
 }
@@ -198,13 +223,21 @@ static int32_t index_in_word(const struct sampler *s, uint32_t w, float value)
     return (int32_t)i;
 }
 
+int sampler_refuse(uint32_t fault, uint32_t id, uint32_t n_ids, struct moeflux_err *e)
+{
+    if (fault == SAMPLE_NOTHING)
+        return err_set(e, ERR_DEVICE, "all logits of %u tokens are -infinity, none can be chosen", n_ids);
+    return err_set(e, ERR_DEVICE, "the logit of token %u of %u is %s", id, n_ids,
+                   fault == SAMPLE_NAN ? "not a number" : "+infinity");
+}
+
 /* The maximum is +infinity: as a logit (of an id that could be chosen) that is a fault; by a penalty below 1 it is just a
  * large one. */
 static int check_infinity(const struct sampler *s, const float *logits, struct moeflux_err *e)
 {
     for (uint32_t i = 0; i < s->n_ids; i++)
         if (logits[i] == INFINITY && s->logits[i] == INFINITY)
-            return err_set(e, ERR_DEVICE, "the logit of token %u of %u is +infinity", i, s->n_ids);
+            return sampler_refuse(SAMPLE_INFINITE, i, s->n_ids, e);
     return 0;
 }
 
@@ -218,8 +251,7 @@ static int32_t take_logits(struct sampler *s, const float *logits, struct moeflu
         copy_word(s, w, logits);
         float word_max = max_of_word(s->logits + (size_t)w * WORD_BITS);
         if (isnan(word_max))
-            return err_set(e, ERR_DEVICE, "the logit of token %d of %u is not a number",
-                           index_in_word(s, w, word_max), s->n_ids);
+            return sampler_refuse(SAMPLE_NAN, (uint32_t)index_in_word(s, w, word_max), s->n_ids, e);
         s->word_max[w] = word_max;
         if (word_max > max) {
             max = word_max;
@@ -227,206 +259,130 @@ static int32_t take_logits(struct sampler *s, const float *logits, struct moeflu
         }
     }
     if (best == s->n_words)
-        return err_set(e, ERR_DEVICE, "all logits of %u tokens are -infinity, none can be chosen", s->n_ids);
+        return sampler_refuse(SAMPLE_NOTHING, 0, s->n_ids, e);
     int rc = max == INFINITY ? check_infinity(s, logits, e) : 0;
     return rc ? rc : index_in_word(s, best, max);
 }
 
-static uint32_t bits_of(float f)
+/* Whether `a` goes before `b`: the larger logit, then the lower id. */
+static bool before(const struct candidate *a, const struct candidate *b)
 {
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    return bits;
+    return a->logit > b->logit || (a->logit == b->logit && a->id < b->id);
 }
 
-static float float_of(uint32_t bits)
-{
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-
-/* exp(x) for x <= 0, as 2^n * e^r with r within half a step of 0; relative error below 3e-7. Unlike the C library's
- * it becomes vector code, and it is the same arithmetic on every machine. */
-static inline float exp_of(float x)
-{
-    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
-    /* At -88 and below the scale's bits are 0, and so is the weight. Negative floats grow with their bits. */
-    const uint32_t lowest = 0xc2b00000u;
-    float y = float_of(bits_of(x) < lowest ? bits_of(x) : lowest);
-    float n = (y * 1.44269504f + magic) - magic;
-    float r = (y - n * 0.693359375f) + n * 2.12194440e-4f;
-    float p = 1.0f / 5040.0f;
-    p = p * r + 1.0f / 720.0f;
-    p = p * r + 1.0f / 120.0f;
-    p = p * r + 1.0f / 24.0f;
-    p = p * r + 1.0f / 6.0f;
-    p = p * r + 0.5f;
-    p = p * r + 1.0f;
-    p = p * r + 1.0f;
-    return p * float_of((uint32_t)((int32_t)n + 127) << 23);
-}
-
-/* Whether `a` goes before `b`: the larger weight, then the lower id. */
-static bool before(struct candidate a, struct candidate b)
-{
-    return a.weight > b.weight || (a.weight == b.weight && a.id < b.id);
-}
-
-/* A heap with the last (sign < 0) or the first (sign > 0) candidate at its top. */
-static bool above(struct candidate a, struct candidate b, int sign)
-{
-    return sign > 0 ? before(a, b) : before(b, a);
-}
-
-static void sift_down(struct candidate *heap, uint32_t n, uint32_t at, int sign)
+/* A heap with the last candidate at its top. */
+static void sift_down(struct candidate *heap, uint32_t n, uint32_t at)
 {
     struct candidate c = heap[at];
     for (size_t child; (child = 2 * (size_t)at + 1) < n; at = (uint32_t)child) {
-        if (child + 1 < n && above(heap[child + 1], heap[child], sign))
+        if (child + 1 < n && before(&heap[child], &heap[child + 1]))
             child++;
-        if (!above(heap[child], c, sign))
+        if (!before(&c, &heap[child]))
             break;
         heap[at] = heap[child];
     }
     heap[at] = c;
 }
 
-static void make_heap(struct candidate *heap, uint32_t n, int sign)
-{
-    for (uint32_t i = n / 2; i-- > 0;)
-        sift_down(heap, n, i, sign);
-}
-
-/* The k first of all candidates, in no order, with logits as weights. The heap's top is the worst of those kept;
- * once the heap is full nearly every word is turned away by one comparison with it. Returns how many there are. */
-static uint32_t take_top(struct sampler *s, uint32_t k)
+/* The last of the k first ids. The heap's top is the worst of those kept; once the heap is full nearly every word is turned
+ * away by one comparison with it. */
+static struct candidate last_of_top(struct sampler *s, uint32_t k)
 {
     struct candidate *heap = s->candidates;
     uint32_t n = 0;
     for (uint32_t w = 0; w < s->n_words; w++) {
-        if (n == k && s->word_max[w] <= heap[0].weight)
+        if (n == k && s->word_max[w] <= heap[0].logit)
             continue;
         for (uint32_t i = w * WORD_BITS; i < (w + 1) * WORD_BITS; i++) {
-            struct candidate c = {s->logits[i], i};
-            if (n < k && c.weight > -INFINITY) {
+            struct candidate c = {.logit = s->logits[i], .id = i};
+            if (n < k && c.logit > -INFINITY) {
                 heap[n++] = c;
-                if (n == k)
-                    make_heap(heap, n, -1);
-            } else if (n == k && c.weight > heap[0].weight) {
+                for (uint32_t at = n / 2; n == k && at-- > 0;)
+                    sift_down(heap, n, at);
+            } else if (n == k && c.logit > heap[0].logit) {
                 /* Ids come in order, so a tie with the worst is lost. */
                 heap[0] = c;
-                sift_down(heap, n, 0, -1);
+                sift_down(heap, n, 0);
             }
+        }
+    }
+    return n == k ? heap[0] : (struct candidate){.logit = -INFINITY, .id = s->n_ids};
+}
+
+/* The candidates up to `last` in the order of before(), those without weight left out, by ascending id. */
+static uint32_t collect(struct sampler *s, const struct candidate *last, float max)
+{
+    struct candidate *out = s->candidates;
+    uint32_t n = 0, max_bits = sample_bits(max);
+    for (uint32_t w = 0; w < s->n_words; w++) {
+        float top = s->word_max[w];
+        if (top < last->logit || !sample_weight(sample_exponent(sample_bits(top), max_bits, s->rule.scale)))
+            continue;
+        for (uint32_t i = w * WORD_BITS; i < (w + 1) * WORD_BITS; i++) {
+            struct candidate c = {.logit = s->logits[i], .id = i};
+            if (c.logit < last->logit || before(last, &c))
+                continue;
+            c.weight = sample_weight(sample_exponent(sample_bits(c.logit), max_bits, s->rule.scale));
+            if (c.weight)
+                out[n++] = c;
         }
     }
     return n;
 }
 
-static double weigh_candidates(struct sampler *s, uint32_t n, float max)
+static uint64_t total_weight(const struct candidate *c, uint32_t n)
 {
-    double sum = 0.0;
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += c[i].weight;
+    return sum;
+}
+
+/* ceil(sum * share / 2^32) */
+static uint64_t share_of(uint64_t sum, uint32_t share)
+{
+    uint64_t low = (sum & UINT32_MAX) * share, high = (sum >> 32) * share;
+    return high + (low >> 32) + ((low & UINT32_MAX) != 0);
+}
+
+/* floor(sum * random / 2^64) */
+static uint64_t point_of(uint64_t sum, uint64_t random)
+{
+    uint64_t a = sum & UINT32_MAX, b = sum >> 32, c = random & UINT32_MAX, d = random >> 32;
+    uint64_t bc = b * c, ad = a * d, middle = (a * c >> 32) + (bc & UINT32_MAX) + (ad & UINT32_MAX);
+    return b * d + (bc >> 32) + (ad >> 32) + (middle >> 32);
+}
+
+/* Keeps the smallest set of first candidates whose weights reach `enough`; they stay in their order. The last one's logit is
+ * found eight bits at a time, by the weights of those that have the bits found so far. Returns how many. */
+static uint32_t take_nucleus(struct candidate *c, uint32_t n, uint64_t enough)
+{
+    uint32_t found = 0, mask = 0, kept = 0;
+    uint64_t sum = 0;
+    for (uint32_t shift = 32; shift > 0;) {
+        uint64_t sums[256] = {0};
+        uint32_t digit = 255;
+        shift -= 8;
+        for (uint32_t i = 0; i < n; i++) {
+            uint32_t key = sample_key(sample_bits(c[i].logit));
+            sums[key >> shift & 255] += (key & mask) == found ? c[i].weight : 0;
+        }
+        while (sum + sums[digit] < enough)
+            sum += sums[digit--];
+        found |= digit << shift;
+        mask |= 255u << shift;
+    }
     for (uint32_t i = 0; i < n; i++) {
-        s->candidates[i].weight = exp_of((s->candidates[i].weight - max) / s->options.temperature);
-        sum += (double)s->candidates[i].weight;
+        uint32_t key = sample_key(sample_bits(c[i].logit));
+        if (key > found || (key == found && sum < enough))
+            c[kept++] = c[i];
+        sum += key == found ? c[i].weight : 0;
     }
-    return sum;
-}
-
-/* Turns the whole working copy into weights. Returns their sum. */
-static double weigh_all(struct sampler *s, float max)
-{
-    float temperature = s->options.temperature;
-    double sum = 0.0;
-    for (uint32_t w = 0; w < s->n_words; w++) {
-        float *word = s->logits + (size_t)w * WORD_BITS, lanes[LANES] = {0};
-        for (size_t i = 0; i < WORD_BITS; i++)
-            word[i] = exp_of((word[i] - max) / temperature);
-        for (size_t i = 0; i < WORD_BITS; i += LANES)
-            for (size_t k = 0; k < LANES; k++)
-                lanes[k] += word[i + k];
-        for (size_t k = 0; k < LANES; k++)
-            sum += (double)lanes[k];
-    }
-    return sum;
-}
-
-/* A weight's place in a list of ranges of falling weight, eight to a power of two, by its bits. */
-static uint32_t range_of(float weight)
-{
-    return (bits_of(1.0f) - bits_of(weight)) >> 20;
-}
-#define N_RANGES 1017 /* range_of(0) + 1 */
-
-/* The last range that the smallest set of first ids needs for its weights to reach `enough`. */
-static uint32_t last_range(const struct sampler *s, double enough)
-{
-    double sums[N_RANGES] = {0}, sum = 0.0;
-    uint32_t last = 0;
-    for (size_t i = 0; i < (size_t)s->n_words * WORD_BITS; i++)
-        sums[range_of(s->logits[i])] += (double)s->logits[i];
-    while (last < N_RANGES - 1 && (sum += sums[last]) < enough)
-        last++;
-    return last;
-}
-
-/* Appends the weights in the ranges first..last that are not 0 to the n candidates. Returns the new count. */
-static uint32_t take_ranges(struct sampler *s, uint32_t n, uint32_t first, uint32_t last)
-{
-    for (uint32_t i = 0; i < s->n_ids; i++) {
-        float weight = s->logits[i];
-        uint32_t range = range_of(weight);
-        s->candidates[n] = (struct candidate){weight, i};
-        n += weight > 0.0f && range >= first && range <= last;
-    }
-    return n;
-}
-
-/* Keeps the smallest set of first candidates whose weights reach `enough`, but at least one if `one`. It pops a
- * heap only that often: the set is small and the rest stays unsorted. Returns how many. */
-static uint32_t take_nucleus(struct candidate *c, uint32_t n, double enough, bool one)
-{
-    double sum = 0.0;
-    uint32_t left = n;
-    make_heap(c, n, 1);
-    while (left && (sum < enough || (one && left == n))) {
-        struct candidate first = c[0];
-        sum += (double)first.weight;
-        c[0] = c[--left];
-        if (left)
-            sift_down(c, left, 0, 1);
-        c[left] = first;
-    }
-    memmove(c, c + left, (n - left) * sizeof *c);
-    return n - left;
-}
-
-/* The candidates that top-k and top-p leave. */
-static uint32_t take_of_top_k(struct sampler *s, float max)
-{
-    const struct sampler_options *o = &s->options;
-    uint32_t n = take_top(s, o->top_k);
-    double sum = weigh_candidates(s, n, max);
-    return o->top_p < 1.0f ? take_nucleus(s->candidates, n, (double)o->top_p * sum, true) : n;
-}
-
-/* The candidates that top-p leaves of all ids. Those in the ranges before the last one are in for certain; only
- * the last one must be put in order. */
-static uint32_t take_of_all(struct sampler *s, float max)
-{
-    double sum = weigh_all(s, max), sure = 0.0;
-    if (s->options.top_p >= 1.0f)
-        return take_ranges(s, 0, 0, N_RANGES - 1);
-    double enough = (double)s->options.top_p * sum;
-    uint32_t last = last_range(s, enough), n_sure = last ? take_ranges(s, 0, 0, last - 1) : 0;
-    for (uint32_t i = 0; i < n_sure; i++)
-        sure += (double)s->candidates[i].weight;
-    uint32_t n = take_ranges(s, n_sure, last, last);
-    return n_sure + take_nucleus(s->candidates + n_sure, n - n_sure, enough - sure, n_sure == 0);
+    return kept;
 }
 
 /* Keeps what weighs at least `least`. Returns how many. */
-static uint32_t take_heavy(struct candidate *c, uint32_t n, float least)
+static uint32_t take_heavy(struct candidate *c, uint32_t n, uint32_t least)
 {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < n; i++)
@@ -435,33 +391,58 @@ static uint32_t take_heavy(struct candidate *c, uint32_t n, float least)
     return kept;
 }
 
-static int32_t choose(struct sampler *s, const struct candidate *c, uint32_t n)
+static int32_t choose(const struct candidate *c, uint32_t n, uint64_t random)
 {
-    double sum = 0.0, passed = 0.0;
-    for (uint32_t i = 0; i < n; i++)
-        sum += (double)c[i].weight;
-    double point = draw(s) * sum;
-    uint32_t last = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        passed += (double)c[i].weight;
-        if (passed > point)
-            return (int32_t)c[i].id;
-        if (c[i].weight > 0.0f)
-            last = i;
-    }
-    return (int32_t)c[last].id;
+    uint64_t point = point_of(total_weight(c, n), random), passed = c[0].weight;
+    uint32_t i = 0;
+    while (passed <= point)
+        passed += c[++i].weight;
+    return (int32_t)c[i].id;
+}
+
+struct sampler_rule sampler_next_rule(const struct sampler *s, uint32_t ahead)
+{
+    struct sampler_rule r = s->rule;
+    r.random = random_of(s->options.seed, s->n_picked + ahead + 1);
+    return r;
+}
+
+const uint64_t *sampler_blocked(const struct sampler *s)
+{
+    return s->blocked;
+}
+
+uint32_t sampler_recent(const struct sampler *s, const int32_t *next, int32_t *out)
+{
+    uint32_t n = s->rule.repeat_last, kept = 0;
+    for (uint32_t i = next ? 2 : 1; i < n; i++)
+        out[kept++] = s->recent[(s->recent_at + i) % n];
+    if (next && n > 1)
+        out[kept++] = *next;
+    return kept;
+}
+
+void sampler_skip(struct sampler *s)
+{
+    s->n_picked++;
 }
 
 int32_t sampler_pick(struct sampler *s, const float *logits, struct moeflux_err *e)
 {
-    const struct sampler_options *o = &s->options;
+    const struct sampler_rule r = sampler_next_rule(s, 0);
     int32_t best = take_logits(s, logits, e);
-    if (best < 0 || o->temperature == 0.0f || o->top_k == 1 || isinf(s->logits[best]))
+    if (best < 0)
         return best;
-    bool some = o->top_k && o->top_k < s->n_ids;
-    uint32_t n = some ? take_of_top_k(s, s->logits[best]) : take_of_all(s, s->logits[best]);
-    /* The largest weight is 1, so min-p is a weight as it stands. */
-    if (o->min_p > 0.0f)
-        n = take_heavy(s->candidates, n, o->min_p);
-    return choose(s, s->candidates, n);
+    s->n_picked++;
+    float max = s->logits[best];
+    if (r.scale == 0.0f || isinf(max))
+        return best;
+    struct candidate last = {.logit = -INFINITY, .id = s->n_ids};
+    if (r.top_k && r.top_k < s->n_ids)
+        last = last_of_top(s, r.top_k);
+    uint32_t n = collect(s, &last, max);
+    if (r.top_p)
+        n = take_nucleus(s->candidates, n, share_of(total_weight(s->candidates, n), r.top_p));
+    /* The largest weight is 2^31, so min-p is a weight as it stands. */
+    return choose(s->candidates, take_heavy(s->candidates, n, r.min_p), r.random);
 }

@@ -1,4 +1,5 @@
-/* sampler.h - logits to the next token id. Deterministic: the same seed, options and logits give the same ids. */
+/* sampler.h - logits to the next token id. Deterministic: the same seed, options and logits give the same ids, here and on a
+ * device (ops/sample.h): weights and their sums are integers (kernels/sample/weight.h). */
 #ifndef MOEFLUX_TEXT_SAMPLER_H
 #define MOEFLUX_TEXT_SAMPLER_H
 
@@ -18,6 +19,19 @@ struct sampler_options {
     uint64_t seed;
 };
 
+/* The options as both compute with them. The set that is kept has an order, larger logits first, equal ones by id, but it is
+ * drawn from by ascending id: the first id whose weight and those before it add up to more than sum * random / 2^64. */
+struct sampler_rule {
+    uint32_t n_ids;
+    uint32_t repeat_last; /* 0: no penalty */
+    float penalty, inverse_penalty;
+    float scale;     /* log2(e) / temperature; 0: greedy */
+    uint32_t top_k;  /* 0: all */
+    uint32_t top_p;  /* of 2^32; 0: all */
+    uint32_t min_p;  /* of 2^31, the weight of the largest logit */
+    uint64_t random; /* of 2^64 */
+};
+
 /* ERR_USAGE names the option that is out of range (temperature < 0, top_p outside (0, 1], ...). */
 int sampler_check(const struct sampler_options *o, struct moeflux_err *e);
 
@@ -33,9 +47,26 @@ void sampler_accept(struct sampler *s, int32_t id);
 void sampler_reset(struct sampler *s);
 
 /* Order: repeat penalty (once for each distinct token), top-k, temperature, softmax, top-p, min-p, draw. Equal
- * logits go lowest index first. -infinity is never chosen. Never allocates.
+ * logits go lowest index first. -infinity is never chosen, nor is what has less than 2^-32 of the largest probability.
+ * Never allocates.
  * Returns the id, or ERR_DEVICE when a logit that could be chosen is NaN or +infinity (it names the index), or when all
  * of them are -infinity. */
 int32_t sampler_pick(struct sampler *s, const float *logits, struct moeflux_err *e);
+
+/* For a choice that is made elsewhere (ops/sample.h), of the next token or of the one after it. */
+
+/* What sampler_pick will go by, after `ahead` more picks. */
+struct sampler_rule sampler_next_rule(const struct sampler *s, uint32_t ahead);
+/* [n_ids / 64, rounded up] bit set: never chosen. Borrowed. */
+const uint64_t *sampler_blocked(const struct sampler *s);
+/* The tokens that the penalty looks at beside the one that is accepted next, or, if that is *next, beside the one after it:
+ * the oldest first, negative ones stand for none. At most repeat_last - 1; returns how many. */
+uint32_t sampler_recent(const struct sampler *s, const int32_t *next, int32_t *out);
+/* The next pick was made elsewhere. */
+void sampler_skip(struct sampler *s);
+
+/* Fills `e` with what sampler_pick says of logits with a fault, SAMPLE_NAN .. SAMPLE_NOTHING (args.h), and returns ERR_DEVICE.
+ * id: the first that is at fault. */
+int sampler_refuse(uint32_t fault, uint32_t id, uint32_t n_ids, struct moeflux_err *e);
 
 #endif

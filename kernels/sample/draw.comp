@@ -1,0 +1,323 @@
+// sample/draw.comp - the second of two: top-k, top-p, min-p and the draw of text/sampler.h, after sample/largest.comp.
+//
+// All ids that may be drawn, and with them the k first, are gathered in a list, in any order. In a short one an invocation has one
+// id and adds up the weights of those before it. What remains in a long one are searches: the first id in some order with which
+// the ids up to it weigh enough. They go by the digits of what gives the order, seven bits at a time: the sums of the weights by
+// digit say which digit the id has.
+// Grid: one workgroup. Exact: weights are integers of 32 bits, their sums of 64.
+#version 460
+#include "lib/memory.glsl"
+#include "sample/weight.h"
+
+layout(local_size_x_id = 1) in;
+layout(constant_id = 0) const uint SUBGROUP = 32;
+layout(constant_id = 1) const uint WORKGROUP = 1024; // at least BINS
+
+layout(push_constant, std430) uniform Args { sample_args a; };
+
+#include "sample/largest.glsl"
+
+const uint DIGIT = 7, BINS = 1 << DIGIT;
+// Digits of a key, then those of an id.
+const uint KEY_DIGITS = 5, ID_DIGITS = 3;
+
+// ---- 64 bits: the low word, then the high one ----
+
+uvec2 add64(uvec2 x, uvec2 y)
+{
+    uint carry, low = uaddCarry(x.x, y.x, carry);
+    return uvec2(low, x.y + y.y + carry);
+}
+
+bool less64(uvec2 x, uvec2 y)
+{
+    return x.y < y.y || (x.y == y.y && x.x < y.x);
+}
+
+uvec2 product(uint x, uint y)
+{
+    uvec2 p;
+    umulExtended(x, y, p.y, p.x);
+    return p;
+}
+
+// ceil(sum * share / 2^32)
+uvec2 share_of(uvec2 sum, uint share)
+{
+    uvec2 low = product(sum.x, share);
+    return add64(product(sum.y, share), add64(uvec2(low.y, 0u), uvec2(low.x != 0u ? 1u : 0u, 0u)));
+}
+
+// floor(sum * random / 2^64)
+uvec2 point_of(uvec2 sum)
+{
+    uvec2 low = product(sum.x, a.random_low), b = product(sum.y, a.random_low), c = product(sum.x, a.random_high);
+    uvec2 middle = add64(add64(uvec2(low.y, 0u), uvec2(b.x, 0u)), uvec2(c.x, 0u));
+    uvec2 high = add64(uvec2(b.y, 0u), uvec2(c.y, 0u));
+    return add64(add64(product(sum.y, a.random_high), high), uvec2(middle.y, 0u));
+}
+
+// ---- the list ----
+
+shared uint n_list, least_key;
+
+// With k of few, no key below the k-th largest one of the blocks is among the k first.
+void find_least_key()
+{
+    uint n_blocks = (a.n + SAMPLE_BLOCK - 1) / SAMPLE_BLOCK;
+    if (gl_LocalInvocationID.x == 0) {
+        n_list = 0u;
+        least_key = 1u;
+    }
+    barrier();
+    for (uint i = gl_LocalInvocationID.x; i < n_blocks && a.top_k > 0u; i += WORKGROUP) {
+        uint key = U32s(a.found).v[i * 4], rank = 0u;
+        for (uint j = 0; j < n_blocks; j++) {
+            uint other = U32s(a.found).v[j * 4];
+            rank += other > key || (other == key && j < i) ? 1u : 0u;
+        }
+        if (rank + 1u == a.top_k)
+            least_key = max(key, 1u);
+    }
+    barrier();
+}
+
+uint weight_of(uint key, uint max_key)
+{
+    return sample_weight(sample_exponent(sample_key_bits(key), sample_key_bits(max_key), a.scale));
+}
+
+void append(uint id, uint key, bool yes)
+{
+    uint before = subgroupExclusiveAdd(yes ? 1u : 0u), n = subgroupAdd(yes ? 1u : 0u), at = 0u;
+    if (n == 0u)
+        return;
+    if (subgroupElect())
+        at = atomicAdd(n_list, n);
+    at = subgroupBroadcastFirst(at) + before;
+    if (yes) {
+        U32s(a.list).v[2 * at] = id;
+        U32s(a.list).v[2 * at + 1] = key;
+    }
+}
+
+void gather(uint max_key)
+{
+    for (uint first = 0; first < a.n; first += SAMPLE_BLOCK) {
+        uint top = U32s(a.found).v[first / SAMPLE_BLOCK * 4];
+        if (top < least_key || weight_of(top, max_key) == 0u)
+            continue;
+        for (uint at = 0; at < SAMPLE_BLOCK; at += WORKGROUP) {
+            uint id = first + at + gl_LocalInvocationID.x, key = U32s(a.keys).v[min(id, a.n - 1)];
+            append(id, key, id < a.n && key >= least_key && weight_of(key, max_key) > 0u);
+        }
+    }
+    memoryBarrierBuffer();
+    barrier();
+}
+
+// ---- a short list: at most WORKGROUP ids ----
+
+shared uint few_id[WORKGROUP], few_key[WORKGROUP], few_weight[WORKGROUP], chosen;
+
+// The sum of the weights of the ids before this one, in the order of the keys or of the ids, and the sum of all.
+void sum_few(uint id, uint key, bool by_id, out uvec2 before, out uvec2 all)
+{
+    before = all = uvec2(0);
+    for (uint j = 0; j < n_list; j++) {
+        bool first = by_id || few_key[j] == key ? few_id[j] < id : few_key[j] > key;
+        all = add64(all, uvec2(few_weight[j], 0u));
+        before = add64(before, uvec2(first ? few_weight[j] : 0u, 0u));
+    }
+}
+
+// From now on this invocation's id weighs w.
+void set_weight(uint w)
+{
+    barrier();
+    few_weight[gl_LocalInvocationID.x] = w;
+    barrier();
+}
+
+uint draw_of_few(uint max_key)
+{
+    uint i = gl_LocalInvocationID.x, at = 2 * min(i, n_list - 1), id = U32s(a.list).v[at], key = U32s(a.list).v[at + 1];
+    uint w = i < n_list ? weight_of(key, max_key) : 0u;
+    uvec2 before, all;
+    few_id[i] = id;
+    few_key[i] = key;
+    if (a.top_k > 0u) {
+        set_weight(1u);
+        sum_few(id, key, false, before, all);
+        w = before.x < a.top_k ? w : 0u;
+    }
+    set_weight(w);
+    if (a.top_p > 0u) {
+        sum_few(id, key, false, before, all);
+        w = less64(before, share_of(all, a.top_p)) ? w : 0u;
+    }
+    set_weight(w < a.min_p ? 0u : w);
+    sum_few(id, key, true, before, all);
+    uvec2 point = point_of(all), up_to = add64(before, uvec2(few_weight[i], 0u));
+    if (!less64(point, before) && less64(point, up_to))
+        chosen = id;
+    barrier();
+    return chosen;
+}
+
+// ---- a long list: sums and searches ----
+
+// What is kept: ids up to this one in the order of the keys, larger ones first, then of the ids.
+uint last_key = 0u, last_id = SAMPLE_NO_ID;
+
+const uint COUNT = 0, WEIGHT = 1, HEAVY = 2; // what an id counts: 1, its weight, its weight if that reaches min_p
+
+uint measure(uint what, uint id, uint key, uint max_key)
+{
+    if (key < last_key || (key == last_key && id > last_id))
+        return 0u;
+    uint w = what == COUNT ? 1u : weight_of(key, max_key);
+    return what == HEAVY && w < a.min_p ? 0u : w;
+}
+
+// Sums by digit in three parts of 11 bits, so that a million of them fit 32.
+shared uint bins[3][BINS];
+shared uvec2 sums[BINS]; // up to each digit
+shared uvec2 sum_before;
+shared uint digit_found;
+
+void add_to_bin(uint bin, uint w)
+{
+    uvec3 parts = uvec3(w & 2047u, w >> 11 & 2047u, w >> 22);
+    bool alike = subgroupMin(bin) == subgroupMax(bin);
+    if (alike)
+        parts = subgroupAdd(parts);
+    if (w == 0u && !alike)
+        return;
+    if (!alike || subgroupElect()) {
+        atomicAdd(bins[0][bin], parts.x);
+        atomicAdd(bins[1][bin], parts.y);
+        atomicAdd(bins[2][bin], parts.z);
+    }
+}
+
+uvec2 sum_of_bin(uint i)
+{
+    uvec2 low = uvec2(bins[0][i], 0u), middle = uvec2(bins[1][i] << 11, bins[1][i] >> 21);
+    return add64(add64(low, middle), uvec2(bins[2][i] << 22, bins[2][i] >> 10));
+}
+
+// The list's digit d: of ~key, or of the id from KEY_DIGITS on; those above it must equal `found`.
+uint digit_of(uint d, uint id, uint key, uvec2 found, out bool fits)
+{
+    bool of_key = d < KEY_DIGITS;
+    uint shift = DIGIT * ((of_key ? KEY_DIGITS : KEY_DIGITS + ID_DIGITS) - 1 - d), value = of_key ? ~key : id;
+    uint above = shift + DIGIT < 32 ? (value ^ (of_key ? found.x : found.y)) >> shift + DIGIT : 0u;
+    fits = above == 0u;
+    return value >> shift & BINS - 1;
+}
+
+void clear_bins()
+{
+    barrier();
+    for (uint i = gl_LocalInvocationID.x; i < 3 * BINS; i += WORKGROUP)
+        bins[i / BINS][i % BINS] = 0u;
+    barrier();
+}
+
+uvec2 total(uint what, uint max_key)
+{
+    clear_bins();
+    for (uint first = 0; first < n_list; first += WORKGROUP) {
+        uint i = min(first + gl_LocalInvocationID.x, n_list - 1);
+        uint w = measure(what, U32s(a.list).v[2 * i], U32s(a.list).v[2 * i + 1], max_key);
+        add_to_bin(0, first + gl_LocalInvocationID.x < n_list ? w : 0u);
+    }
+    barrier();
+    return sum_of_bin(0);
+}
+
+// Which digit reaches `enough`, and what those before it sum up to, into digit_found and sum_before.
+void find_digit(uvec2 sum, uvec2 enough)
+{
+    uint i = gl_LocalInvocationID.x;
+    barrier();
+    if (i < BINS)
+        sums[i] = sum_of_bin(i);
+    for (uint step = 1; step < BINS; step *= 2) {
+        barrier();
+        uvec2 other = i < BINS && i >= step ? sums[i - step] : uvec2(0);
+        barrier();
+        if (i < BINS)
+            sums[i] = add64(sums[i], other);
+    }
+    barrier();
+    if (i < BINS) {
+        uvec2 before = i > 0u ? add64(sum, sums[i - 1]) : sum;
+        if (less64(before, enough) && !less64(add64(sum, sums[i]), enough)) {
+            digit_found = i;
+            sum_before = before;
+        }
+    }
+    barrier();
+}
+
+// The first id, in the order of the keys or from ID_DIGITS alone in that of the ids, with which those up to it sum up to
+// `enough`, which all of them do: its ~key (0 in the order of the ids) and itself.
+uvec2 search(uint what, uvec2 enough, bool by_id, uint max_key)
+{
+    uvec2 found = uvec2(0), sum = uvec2(0);
+    for (uint d = by_id ? KEY_DIGITS : 0; d < KEY_DIGITS + ID_DIGITS; d++) {
+        clear_bins();
+        for (uint first = 0; first < n_list; first += WORKGROUP) {
+            uint i = min(first + gl_LocalInvocationID.x, n_list - 1);
+            uint id = U32s(a.list).v[2 * i], key = U32s(a.list).v[2 * i + 1];
+            bool fits;
+            uint digit = digit_of(d, id, key, found, fits);
+            fits = fits && first + gl_LocalInvocationID.x < n_list && (by_id || d < KEY_DIGITS || ~key == found.x);
+            add_to_bin(digit, fits ? measure(what, id, key, max_key) : 0u);
+        }
+        find_digit(sum, enough);
+        sum = sum_before;
+        if (d < KEY_DIGITS)
+            found.x |= digit_found << DIGIT * (KEY_DIGITS - 1 - d);
+        else
+            found.y |= digit_found << DIGIT * (KEY_DIGITS + ID_DIGITS - 1 - d);
+    }
+    return found;
+}
+
+void keep_up_to(uvec2 found)
+{
+    last_key = ~found.x;
+    last_id = found.y;
+}
+
+uint draw(uint max_key)
+{
+    find_least_key();
+    gather(max_key);
+    if (n_list <= WORKGROUP)
+        return draw_of_few(max_key);
+    if (a.top_k > 0u && a.top_k < n_list)
+        keep_up_to(search(COUNT, uvec2(a.top_k, 0u), false, max_key));
+    if (a.top_p > 0u)
+        keep_up_to(search(WEIGHT, share_of(total(WEIGHT, max_key), a.top_p), false, max_key));
+    uvec2 point = point_of(total(HEAVY, max_key));
+    return search(HEAVY, add64(point, uvec2(1u, 0u)), true, max_key).y;
+}
+
+shared Largest best;
+
+void main()
+{
+    Largest found = merge_blocks();
+    if (gl_LocalInvocationID.x == 0)
+        best = found;
+    barrier();
+    uint id = best.id;
+    if (fault_of(best) == SAMPLE_OK && best.key != sample_key(0x7f800000u))
+        id = draw(best.key);
+    if (gl_LocalInvocationID.x == 0)
+        answer(best, id);
+}

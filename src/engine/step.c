@@ -1,0 +1,262 @@
+/* Decoding token by token: the next token's evaluation begins before the host knows the token.
+ *
+ * Where all experts are resident on a device, it chooses the token too. The choice stays there, the embedding of the next
+ * token reads it, so the next token is submitted while this one is computed. The host follows one token behind, and when it
+ * wants no more or another token, that one was in vain: its row of the KV cache is written again, and its recurrent state
+ * went to recurrent_backup, which becomes the current one only with the token. */
+#include "engine/step.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "args.h"
+#include "base/clock.h"
+#include "base/mem.h"
+#include "engine/engine.h"
+
+/* ---- memory ---- */
+
+static int make_buffers(struct moeflux_model *m, struct moeflux_err *e)
+{
+    struct step_room *r = &m->step;
+    uint64_t vocab = m->dir.config.vocab_size, rope = m->dir.config.rotary_dim * sizeof(float);
+    const struct {
+        struct exec_buffer *b;
+        enum exec_memory kind;
+        uint64_t bytes;
+    } buffers[] = {
+        {&r->ids, EXEC_INPUT, 2 * sizeof(int32_t)},
+        {&r->rope, EXEC_INPUT, 2 * size_max(rope, 4)},
+        {&r->recent, EXEC_INPUT, 2 * sizeof r->asked.recent},
+        {&r->blocked, EXEC_INPUT, size_round_up(vocab, 64) / 8},
+        {&r->chosen, EXEC_DEVICE, 2 * sizeof(int32_t)},
+        {&r->results, EXEC_HOST, 4 * sizeof(uint32_t)},
+        {&r->scratch, EXEC_DEVICE, sample_scratch((uint32_t)vocab)},
+    };
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < sizeof buffers / sizeof *buffers; i++)
+        rc = exec_buffer_new(m->exec, buffers[i].b, buffers[i].kind, buffers[i].bytes, e);
+    return rc;
+}
+
+int step_open(struct moeflux_model *m, struct moeflux_err *e)
+{
+    struct step_room *r = &m->step;
+    uint32_t vocab = m->dir.config.vocab_size;
+    r->logits = mem_new(vocab, sizeof *r->logits, e);
+    if (!r->logits)
+        return ERR_MEMORY;
+    if (m->computes_at_once)
+        return 0;
+    r->blocked_copy = mem_new(div_up(vocab, 64), sizeof *r->blocked_copy, e);
+    int rc = r->blocked_copy ? sample_open(&r->sample, m->exec, vocab, e) : ERR_MEMORY;
+    if (rc == 0)
+        rc = make_buffers(m, e);
+    if (rc == 0)
+        memset(r->blocked.host, 0, r->blocked.bytes);
+    return rc;
+}
+
+void step_close(struct moeflux_model *m)
+{
+    struct step_room *r = &m->step;
+    struct exec_buffer *buffers[] = {&r->ids,    &r->rope,    &r->recent, &r->blocked,
+                                     &r->chosen, &r->results, &r->scratch};
+    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
+        exec_buffer_free(m->exec, buffers[i]);
+    free(r->blocked_copy);
+    free(r->logits);
+}
+
+/* ---- the token that is under way ---- */
+
+int step_settle(struct moeflux_model *m, struct moeflux_err *e)
+{
+    bool is_under_way = m->step.session != NULL;
+    m->step.session = NULL;
+    return is_under_way ? exec_wait(m->exec, m->step.ticket, e) : 0;
+}
+
+static void make_choice(struct choice *c, const struct sampler *sampler, uint32_t ahead, const int32_t *next)
+{
+    c->rule = sampler_next_rule(sampler, ahead);
+    c->n_recent = c->rule.repeat_last ? sampler_recent(sampler, next, c->recent) : 0;
+}
+
+static bool is_same(const struct choice *a, const struct choice *b)
+{
+    const struct sampler_rule *p = &a->rule, *q = &b->rule;
+    return p->repeat_last == q->repeat_last && p->penalty == q->penalty && p->scale == q->scale &&
+           p->top_k == q->top_k && p->top_p == q->top_p && p->min_p == q->min_p && p->random == q->random &&
+           a->n_recent == b->n_recent && memcmp(a->recent, b->recent, a->n_recent * sizeof *a->recent) == 0;
+}
+
+/* Whether the token under way is this one, to choose as the sampler would. */
+static bool has_begun(const struct moeflux_session *s, int32_t id, const struct sampler *sampler)
+{
+    const struct moeflux_model *m = s->model;
+    const struct step_room *r = &m->step;
+    return r->session == s && r->pos == s->pos && r->id == id && is_same(&r->asked, &r->wanted) &&
+           memcmp(r->blocked_copy, sampler_blocked(sampler), r->blocked.bytes) == 0;
+}
+
+static bool device_chooses(const struct moeflux_model *m, const struct sampler *sampler)
+{
+    const struct sampler_rule rule = sampler_next_rule(sampler, 0);
+    return m->resident && !m->computes_at_once && m->step_ns <= QUICK_NS &&
+           sample_takes(&m->step.sample, &rule);
+}
+
+/* Submits the token at `pos`, whose id is at `id`, with the choice of the one behind it. It reads the recurrent state of
+ * `from` and leaves its own in `to`. */
+static int submit(struct moeflux_session *s, uint32_t pos, uint64_t id, const struct choice *c,
+                  const struct exec_buffer *from, const struct exec_buffer *to, uint64_t *ticket,
+                  struct moeflux_err *e)
+{
+    struct moeflux_model *m = s->model;
+    struct step_room *r = &m->step;
+    uint64_t at = pos % 2, rope = at * (r->rope.bytes / 2), recent = at * (r->recent.bytes / 2);
+    forward_fill_rope(m, (float *)(void *)(r->rope.host + rope), 1, pos);
+    memcpy(r->recent.host + recent, c->recent, c->n_recent * sizeof *c->recent);
+    const struct arch_chunk chunk = {.n = 1,
+                                     .pos = pos,
+                                     .ids = id,
+                                     .rope = r->rope.address + rope,
+                                     .kv_blocks = s->table.address,
+                                     .recurrent = from->address,
+                                     .recurrent_out = to->address,
+                                     .parity = s->parity ^ ((pos - s->pos) & 1)};
+    int rc = forward_record_token(s, &chunk, e);
+    sample_run(&r->sample, m->exec,
+               &(struct sample_call){.rule = &c->rule,
+                                     .logits = m->view.logits.address,
+                                     .blocked = r->blocked.address,
+                                     .recent = r->recent.address + recent,
+                                     .last = id,
+                                     .scratch = r->scratch.address,
+                                     .id = r->chosen.address + at * sizeof(int32_t),
+                                     .result = r->results.address + at * 2 * sizeof(uint32_t),
+                                     .n_recent = c->n_recent});
+    if (rc == 0)
+        return exec_submit(m->exec, ticket, e);
+    exec_abandon(m->exec);
+    return rc;
+}
+
+/* Begins the token at hand. */
+static int begin(struct moeflux_session *s, int32_t id, const struct sampler *sampler, uint64_t *ticket,
+                 struct moeflux_err *e)
+{
+    struct step_room *r = &s->model->step;
+    uint64_t at = s->pos % 2 * sizeof id;
+    memcpy(r->ids.host + at, &id, sizeof id);
+    memcpy(r->blocked_copy, sampler_blocked(sampler), r->blocked.bytes);
+    memcpy(r->blocked.host, r->blocked_copy, r->blocked.bytes);
+    return submit(s, s->pos, r->ids.address + at, &r->wanted, &s->recurrent, &s->recurrent_backup, ticket, e);
+}
+
+/* Begins the token behind the one at hand, which is the device's choice. If that fails, it is begun when its time comes. */
+static void begin_next(struct moeflux_session *s, int32_t id, const struct sampler *sampler)
+{
+    struct step_room *r = &s->model->step;
+    uint32_t pos = s->pos + 1;
+    if (pos >= s->max_context || sequence_reserve(s, pos + 1, NULL) < 0)
+        return;
+    make_choice(&r->asked, sampler, 1, &id);
+    if (submit(s, pos, r->chosen.address + s->pos % 2 * sizeof id, &r->asked, &s->recurrent_backup,
+               &s->recurrent, &r->ticket, NULL) < 0)
+        return;
+    r->session = s;
+    r->pos = pos;
+}
+
+/* The token at hand is part of the sequence. */
+static void accept(struct moeflux_session *s, int32_t id, struct sampler *sampler)
+{
+    const struct exec_buffer recurrent = s->recurrent;
+    s->recurrent = s->recurrent_backup;
+    s->recurrent_backup = recurrent;
+    s->history[s->pos++] = id;
+    s->parity ^= 1;
+    sampler_accept(sampler, id);
+}
+
+static int step_on_device(struct moeflux_session *s, int32_t id, struct sampler *sampler, bool more,
+                          uint32_t result[2], struct moeflux_err *e)
+{
+    struct moeflux_model *m = s->model;
+    struct step_room *r = &m->step;
+    uint64_t ticket = r->ticket;
+    bool begun = has_begun(s, id, sampler);
+    int rc = begun ? 0 : sequence_make_ready(s, e);
+    if (rc == 0 && !begun)
+        rc = begin(s, id, sampler, &ticket, e);
+    if (rc < 0)
+        return rc;
+    r->session = NULL;
+    if (more)
+        begin_next(s, id, sampler);
+    rc = exec_wait(m->exec, ticket, e);
+    if (rc < 0) {
+        step_settle(m, NULL);
+        sequence_roll_back(s);
+        return rc;
+    }
+    memcpy(result, r->results.host + s->pos % 2 * (2 * sizeof *result), 2 * sizeof *result);
+    r->id = (int32_t)result[0];
+    accept(s, id, sampler);
+    return 0;
+}
+
+/* ---- the step ---- */
+
+static int refuse(const struct moeflux_session *s, const struct moeflux_err *why, struct moeflux_err *e)
+{
+    return err_set(e, why->code, "position %u: %.400s", s->pos - 1, why->text);
+}
+
+static int step_on_host(struct moeflux_session *s, int32_t id, struct sampler *sampler, int32_t *next,
+                        struct moeflux_err *e)
+{
+    float *logits = s->model->step.logits;
+    struct moeflux_err why;
+    int rc = moeflux_session_eval(s, &id, 1, &(struct moeflux_outputs){.logits = logits}, e);
+    if (rc < 0)
+        return rc;
+    sampler_accept(sampler, id);
+    *next = sampler_pick(sampler, logits, &why);
+    return *next < 0 ? refuse(s, &why, e) : 0;
+}
+
+int step_run(struct moeflux_session *s, int32_t id, struct sampler *sampler, bool more, int32_t *next,
+             struct moeflux_err *e)
+{
+    struct moeflux_model *m = s->model;
+    uint32_t result[2] = {0}, vocab = m->dir.config.vocab_size, n_ids = sampler_next_rule(sampler, 0).n_ids;
+    struct moeflux_err why;
+    if (n_ids != vocab)
+        return err_set(e, ERR_USAGE, "a sampler of %u ids, the model has %u", n_ids, vocab);
+    if (!device_chooses(m, sampler))
+        return step_on_host(s, id, sampler, next, e);
+    uint64_t start = clock_ns();
+    make_choice(&m->step.wanted, sampler, 0, NULL);
+    int rc = sequence_check(s, &id, 1, e);
+    if (rc == 0)
+        rc = forward_check_files(m, e);
+    if (rc == 0)
+        rc = sequence_reserve(s, s->pos + 1, e);
+    if (rc == 0)
+        rc = step_on_device(s, id, sampler, more, result, e);
+    if (rc < 0)
+        return rc;
+    m->step_ns = clock_ns() - start;
+    m->n_decode_tokens++;
+    m->decode_ns += m->step_ns;
+    if (result[1] != SAMPLE_OK) {
+        sampler_refuse(result[1], result[0], m->step.sample.n, &why);
+        return refuse(s, &why, e);
+    }
+    sampler_skip(sampler);
+    *next = (int32_t)result[0];
+    return 0;
+}
