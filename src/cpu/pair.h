@@ -47,6 +47,11 @@ VEC_INLINE void pair_store(float *p, struct pair x)
     _mm512_storeu_ps(p, x.v);
 }
 
+VEC_INLINE struct ipair ipair_load(const int32_t *p)
+{
+    return (struct ipair){_mm512_loadu_si512(p)};
+}
+
 VEC_INLINE struct pair pair_mul(struct pair x, struct pair y)
 {
     return (struct pair){_mm512_mul_ps(x.v, y.v)};
@@ -142,6 +147,11 @@ VEC_INLINE void pair_store(float *p, struct pair x)
 {
     vec_store(p, x.low);
     vec_store(p + VEC_LANES, x.high);
+}
+
+VEC_INLINE struct ipair ipair_load(const int32_t *p)
+{
+    return (struct ipair){ivec_load(p), ivec_load(p + VEC_LANES)};
 }
 
 VEC_INLINE struct pair pair_mul(struct pair x, struct pair y)

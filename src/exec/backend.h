@@ -54,7 +54,7 @@ struct backend {
 struct exec {
     const struct backend *backend;
     bool profile;
-    bool forbids_f16; /* changes the caps */
+    bool keeps_f32; /* changes the caps */
     bool is_watched;
     struct exec_watch watch;
     struct moeflux_err

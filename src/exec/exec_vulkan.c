@@ -46,7 +46,7 @@ static struct exec_caps vulkan_caps(const struct exec *x)
     return (struct exec_caps){.name = g->info.name,
                               .is_software = g->is_cpu,
                               .is_unified = g->is_unified,
-                              .has_coopmat = has_coopmat(g) && !x->forbids_f16,
+                              .has_coopmat = has_coopmat(g) && !x->keeps_f32,
                               .subgroup_size = g->subgroup_size,
                               .max_workgroup = g->max_workgroup,
                               .max_shared_bytes = g->max_shared_bytes,
