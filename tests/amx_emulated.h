@@ -16,7 +16,7 @@ struct amx_emulated {
 static _Thread_local struct amx_emulated amx;
 
 /* Bytes beyond those that a register is configured to have are spoilt. */
-static inline void amx_load(int r, const void *from)
+static __attribute__((noinline)) void amx_load(int r, const void *from)
 {
     const uint64_t n = (uint64_t)amx.config.rows[r] * amx.config.row_bytes[r];
     assert(amx.config.palette == 1 && amx.config.row_bytes[r] == AMX_ROW_BYTES && n <= AMX_BYTES);
@@ -24,7 +24,7 @@ static inline void amx_load(int r, const void *from)
     memcpy(amx.of[r], from, n);
 }
 
-static inline void amx_store(int r, void *to)
+static __attribute__((noinline)) void amx_store(int r, void *to)
 {
     assert(amx.config.palette == 1);
     memcpy(to, amx.of[r], (uint64_t)amx.config.rows[r] * amx.config.row_bytes[r]);
@@ -37,7 +37,7 @@ static inline int32_t amx_word(const uint8_t *from)
     return v;
 }
 
-static inline void amx_add_product(int r, int a, int b)
+static __attribute__((noinline)) void amx_add_product(int r, int a, int b)
 {
     assert(amx.config.rows[r] == amx.config.rows[a] && amx.config.rows[b] == amx.config.row_bytes[a] / 4 &&
            amx.config.row_bytes[r] == amx.config.row_bytes[b]);

@@ -70,7 +70,8 @@ static float rule(const struct cpu_matrix *w, uint32_t row, const float *x)
         float step = step_of(x);
         int32_t sums[3] = {0};
         for (uint32_t c = 0; c < CPU_BLOCK; c++) {
-            int32_t v = (int32_t)fixed_point((double)x[c], step), code = (int32_t)code_of(w, row, b * CPU_BLOCK + c);
+            int32_t v = (int32_t)fixed_point((double)x[c], step),
+                    code = (int32_t)code_of(w, row, b * CPU_BLOCK + c);
             for (int k = 2; k >= 0; k--) {
                 int32_t digit = k > 0 ? (int8_t)(v & 255) : v;
                 sums[k] += code * digit;

@@ -1,12 +1,9 @@
 /* gemm_fixed.h - the body of gemm_fixed (product.h), over the tile registers of amx.h.
  *
  * A block of 64 columns is one step of the tile registers: 16 tokens x 64 digits times 64 codes x 16 rows, once for each
- * of the three digits. The integers then leave for memory, where the vector units turn them into floats and add them up.
- * The three steps of a block are under way while those of the block before are stored and the ones before that added. */
+ * of the three digits. The integers then leave for memory, from where the vector units add them up as floats. */
 #ifndef MOEFLUX_CPU_GEMM_FIXED_H
 #define MOEFLUX_CPU_GEMM_FIXED_H
-
-#include <stdbool.h>
 
 #include "cpu/amx.h"
 #include "cpu/pair.h"
@@ -16,6 +13,11 @@ enum {
     FIXED_SUB = PAIR_LANES, /* rows: a register's columns */
     FIXED_SUBS = CPU_STRIP_ROWS / FIXED_SUB,
     FIXED_TURN = 32, /* bytes of each row that are turned at once */
+#ifdef __AVX512F__
+    FIXED_UNROLL = 16, /* the sums of 16 tokens stay in registers */
+#else
+    FIXED_UNROLL = 1,
+#endif
 };
 
 struct fixed_strip {
@@ -33,24 +35,24 @@ VEC_INLINE uint64_t fixed_table(uint32_t groups)
 
 /* ---- codes and scales, transposed ---- */
 
-/* Pointers to 8 rows from `first` on; the last one of the call stands for those that are missing. */
-VEC_INLINE void fixed_rows(const struct fixed_strip *s, uint32_t first, const void *base, uint64_t bytes,
-                           const void *rows[VEC_LANES])
+/* Pointers to the rows of a sub; the last one of the call stands for those that are missing. */
+VEC_INLINE void fixed_rows(const struct fixed_strip *s, uint32_t sub, const void *base, uint64_t bytes,
+                           const void *rows[FIXED_SUB])
 {
-    for (uint32_t i = 0; i < VEC_LANES; i++) {
-        uint32_t r = s->first + first + i;
+    for (uint32_t i = 0; i < FIXED_SUB; i++) {
+        uint32_t r = s->first + sub * FIXED_SUB + i;
         r = r < s->call->last ? r : s->call->last - 1;
         rows[i] = (const uint8_t *)base + r * bytes;
     }
 }
 
 /* Bytes at .. at + FIXED_TURN of each row: word i of all rows to out[i]. n: bytes that there are; zeros follow. */
-VEC_INLINE void fixed_turn(const void *const rows[VEC_LANES], uint64_t at, uint64_t n,
-                           struct ivec out[VEC_LANES])
+VEC_INLINE void fixed_turn(const void *const rows[FIXED_SUB], uint64_t at, uint64_t n,
+                           struct ipair out[VEC_LANES])
 {
-    uint8_t copy[VEC_LANES][FIXED_TURN];
-    const void *from[VEC_LANES];
-    for (int i = 0; i < VEC_LANES; i++) {
+    uint8_t copy[FIXED_SUB][FIXED_TURN];
+    const void *from[FIXED_SUB];
+    for (int i = 0; i < FIXED_SUB; i++) {
         from[i] = (const uint8_t *)rows[i] + at;
         if (n >= FIXED_TURN)
             continue;
@@ -58,60 +60,54 @@ VEC_INLINE void fixed_turn(const void *const rows[VEC_LANES], uint64_t at, uint6
         memcpy(copy[i], from[i], n);
         from[i] = copy[i];
     }
-    vec_turn(from, out);
+    ipair_turn(from, out);
 }
 
-/* bf16 [row][group] to float [group][FIXED_SUB] for 8 rows. */
-static void fixed_turn_groups(const struct fixed_strip *s, uint32_t first, const void *values, float *to)
+/* bf16 [row][group] to float [group][FIXED_SUB] for the rows of a sub. */
+static void fixed_turn_groups(const struct fixed_strip *s, uint32_t sub, const void *values, float *to)
 {
-    const void *rows[VEC_LANES];
+    const void *rows[FIXED_SUB];
     uint64_t bytes = (uint64_t)s->groups * 2;
-    fixed_rows(s, first, values, bytes, rows);
+    fixed_rows(s, sub, values, bytes, rows);
+    to += sub * fixed_table(s->groups) * FIXED_SUB;
     for (uint64_t at = 0; at < bytes; at += FIXED_TURN) {
-        struct ivec v[VEC_LANES];
+        struct ipair v[VEC_LANES];
         fixed_turn(rows, at, bytes - at, v);
         for (int i = 0; i < VEC_LANES; i++, to += (size_t)2 * FIXED_SUB) {
-            vec_store(to, vec_bits(ivec_left(v[i], 16)));
-            vec_store(to + FIXED_SUB, vec_bits(ivec_and(v[i], ivec_set1((int32_t)0xffff0000))));
+            ipair_store(to, ipair_left(v[i], 16));
+            ipair_store(to + FIXED_SUB, ipair_and(v[i], ipair_set1((int32_t)0xffff0000)));
         }
     }
 }
 
-static void fixed_turn_all_groups(const struct fixed_strip *s)
+/* Even and odd columns of two words of 4 codes each. */
+VEC_INLINE void fixed_part_bytes(struct ipair a, struct ipair b, struct ipair *even, struct ipair *odd)
 {
-    for (uint32_t row = 0; row < s->subs * FIXED_SUB; row += VEC_LANES) {
-        uint64_t at = row / FIXED_SUB * fixed_table(s->groups) * FIXED_SUB + row % FIXED_SUB;
-        fixed_turn_groups(s, row, s->call->w->scales, s->scales + at);
-        fixed_turn_groups(s, row, s->call->w->biases, s->biases + at);
-    }
+    const struct ipair low = ipair_set1(0x00ff00ff), half = ipair_set1(0xffff);
+    struct ipair of[2][2] = {{ipair_and(a, low), ipair_and(b, low)},
+                             {ipair_and(ipair_right(a, 8), low), ipair_and(ipair_right(b, 8), low)}};
+    for (int i = 0; i < 2; i++)
+        for (int k = 0; k < 2; k++)
+            of[i][k] = ipair_or(of[i][k], ipair_right(of[i][k], 8));
+    *even = ipair_or(ipair_and(of[0][0], half), ipair_left(of[0][1], 16));
+    *odd = ipair_or(ipair_and(of[1][0], half), ipair_left(of[1][1], 16));
 }
 
-/* One block of 8 rows. Row i of the register holds the codes of the even columns from 8 i on, row 8 + i those of the odd
+/* One block of a sub. Row i of the register holds the codes of the even columns from 8 i on, row 8 + i those of the odd
  * ones, as the digits of a vector lie. */
-VEC_INLINE void fixed_unpack(const void *const rows[VEC_LANES], uint64_t at, int bits, uint8_t *to)
+VEC_INLINE void fixed_unpack(const void *const rows[FIXED_SUB], uint64_t at, int bits, uint8_t *to)
 {
-    struct ivec v[2 * VEC_LANES];
+    struct ipair v[2 * VEC_LANES];
     fixed_turn(rows, at, FIXED_TURN, v);
     if (bits == 8)
         fixed_turn(rows, at + FIXED_TURN, FIXED_TURN, v + VEC_LANES);
     for (size_t i = 0; i < VEC_LANES; i++) {
-        struct ivec even, odd;
-        if (bits == 4) {
-            const struct ivec low = ivec_set1(0x0f0f0f0f);
-            even = ivec_and(v[i], low);
-            odd = ivec_and(ivec_right(v[i], 4), low);
-        } else {
-            const struct ivec low = ivec_set1(0x00ff00ff), half = ivec_set1(0xffff);
-            struct ivec a = v[2 * i], b = v[2 * i + 1];
-            struct ivec ae = ivec_and(a, low), be = ivec_and(b, low);
-            struct ivec ao = ivec_and(ivec_right(a, 8), low), bo = ivec_and(ivec_right(b, 8), low);
-            even = ivec_or(ivec_and(ivec_or(ae, ivec_right(ae, 8)), half),
-                           ivec_left(ivec_or(be, ivec_right(be, 8)), 16));
-            odd = ivec_or(ivec_and(ivec_or(ao, ivec_right(ao, 8)), half),
-                          ivec_left(ivec_or(bo, ivec_right(bo, 8)), 16));
-        }
-        ivec_store(to + i * AMX_ROW_BYTES, even);
-        ivec_store(to + (VEC_LANES + i) * AMX_ROW_BYTES, odd);
+        const struct ipair low = ipair_set1(0x0f0f0f0f);
+        struct ipair even = ipair_and(v[i], low), odd = ipair_and(ipair_right(v[i], 4), low);
+        if (bits == 8)
+            fixed_part_bytes(v[2 * i], v[2 * i + 1], &even, &odd);
+        ipair_store(to + i * AMX_ROW_BYTES, even);
+        ipair_store(to + (VEC_LANES + i) * AMX_ROW_BYTES, odd);
     }
 }
 
@@ -121,14 +117,13 @@ VEC_INLINE void fixed_unpack_panel(const struct fixed_strip *s, uint32_t from, u
     const struct cpu_matrix *w = s->call->w;
     uint64_t block_bytes = (uint64_t)bits * CPU_BLOCK / 8, bytes = s->groups * block_bytes;
     uint64_t next = from + n < s->groups ? n * block_bytes : CPU_STRIP_ROWS * bytes - from * block_bytes;
-    for (uint32_t row = 0; row < s->subs * FIXED_SUB; row += VEC_LANES) {
-        const void *rows[VEC_LANES];
-        uint8_t *to = s->codes + (uint64_t)(row / FIXED_SUB) * CPU_FIXED_PANEL * AMX_BYTES +
-                      row % FIXED_SUB * sizeof(float);
-        fixed_rows(s, row, w->weight, bytes, rows);
+    for (uint32_t sub = 0; sub < s->subs; sub++) {
+        const void *rows[FIXED_SUB];
+        uint8_t *to = s->codes + (uint64_t)sub * CPU_FIXED_PANEL * AMX_BYTES;
+        fixed_rows(s, sub, w->weight, bytes, rows);
         for (uint32_t b = from; b < from + n; b++, to += AMX_BYTES) {
             uint64_t at = b * block_bytes;
-            for (int i = 0; i < VEC_LANES && at % 64 == 0; i++)
+            for (int i = 0; i < FIXED_SUB && at % 64 == 0; i++)
                 __builtin_prefetch((const uint8_t *)rows[i] + at + next);
             fixed_unpack(rows, at, bits, to);
         }
@@ -160,7 +155,7 @@ VEC_INLINE void fixed_add(const struct fixed_part *p, const struct fixed_sums *c
                 bias = pair_load(p->biases + (uint64_t)block * FIXED_SUB), by = pair_set1(256);
     const float *steps = p->steps + (uint64_t)block * (uint32_t)t,
                 *x_sums = p->x_sums + (uint64_t)block * (uint32_t)t;
-#pragma GCC unroll 16
+#pragma GCC unroll FIXED_UNROLL
     for (int i = 0; i < t; i++) {
         struct pair f = pair_from_int(ipair_load(c->of[0][i]));
         f = pair_fma(f, by, pair_from_int(ipair_load(c->of[1][i])));
@@ -170,47 +165,39 @@ VEC_INLINE void fixed_add(const struct fixed_part *p, const struct fixed_sums *c
     }
 }
 
-#ifndef FIXED_LAG
-#define FIXED_LAG 2
-#endif
+/* Digit d of block g into register r, from which that of the block before leaves first. a: a register for the digits. */
 #define FIXED_DIGIT(d, r, a)                                                                                 \
     do {                                                                                                     \
-        if (FIXED_LAG == 2 && g > 0 && g <= p->n)                                                            \
+        if (g > 0 && g <= p->n)                                                                              \
             AMX_STORE(r, c[(g - 1) % 2].of[d]);                                                              \
         if (g < p->n) {                                                                                      \
-            AMX_LOAD(a, digits + (d) * digit_bytes);                                                         \
+            AMX_LOAD(a, digits + (d)*digit_bytes);                                                           \
             AMX_ZERO(r);                                                                                     \
             AMX_ADD_PRODUCT(r, a, 6);                                                                        \
         }                                                                                                    \
     } while (0)
 
-/* t: tokens, as the registers are configured. */
+/* t: tokens, as the registers are configured. In each turn block g is multiplied, g - 1 stored and g - 2 added: none of them
+ * waits for another. */
 VEC_INLINE void fixed_run(const struct fixed_part *p, int t)
 {
     struct fixed_sums c[2];
     struct pair acc[AMX_ROWS];
     const uint64_t digit_bytes = (uint64_t)t * AMX_ROW_BYTES;
     const int8_t *digits = p->digits;
-#pragma GCC unroll 16
+#pragma GCC unroll FIXED_UNROLL
     for (int i = 0; i < t; i++)
         acc[i] = p->from_zero ? pair_set1(0) : pair_load(p->sums + (uint64_t)i * FIXED_SUB);
-    for (uint32_t g = 0; g < p->n + FIXED_LAG; g++, digits += 3 * digit_bytes) {
+    for (uint32_t g = 0; g < p->n + 2; g++, digits += 3 * digit_bytes) {
         if (g < p->n)
             AMX_LOAD(6, p->codes + (uint64_t)g * AMX_BYTES);
         FIXED_DIGIT(0, 0, 3);
         FIXED_DIGIT(1, 1, 4);
         FIXED_DIGIT(2, 2, 5);
-        if (FIXED_LAG == 1 && g >= FIXED_LAG)
-            fixed_add(p, &c[g % 2], g - FIXED_LAG, t, acc);
-        if (FIXED_LAG < 2 && g < p->n) {
-            AMX_STORE(0, c[(g + FIXED_LAG) % 2].of[0]);
-            AMX_STORE(1, c[(g + FIXED_LAG) % 2].of[1]);
-            AMX_STORE(2, c[(g + FIXED_LAG) % 2].of[2]);
-        }
-        if (FIXED_LAG != 1 && g >= FIXED_LAG)
-            fixed_add(p, &c[g % 2], g - FIXED_LAG, t, acc);
+        if (g >= 2)
+            fixed_add(p, &c[g % 2], g - 2, t, acc);
     }
-#pragma GCC unroll 16
+#pragma GCC unroll FIXED_UNROLL
     for (int i = 0; i < t; i++)
         pair_store(p->sums + (uint64_t)i * FIXED_SUB, acc[i]);
 }
@@ -301,7 +288,10 @@ VEC_INLINE void fixed_strips(const struct cpu_gemm_fixed_call *call, int bits)
     for (s.first = call->first; s.first < call->last; s.first += CPU_STRIP_ROWS) {
         uint32_t left = call->last - s.first;
         s.subs = left < CPU_STRIP_ROWS ? (left + FIXED_SUB - 1) / FIXED_SUB : FIXED_SUBS;
-        fixed_turn_all_groups(&s);
+        for (uint32_t sub = 0; sub < s.subs; sub++) {
+            fixed_turn_groups(&s, sub, call->w->scales, s.scales);
+            fixed_turn_groups(&s, sub, call->w->biases, s.biases);
+        }
         for (uint32_t i = 0; i < tiles; i += most) {
             uint32_t last = tiles - i < most ? tiles : i + most;
             for (uint32_t from = 0; from < s.groups; from += CPU_FIXED_PANEL) {

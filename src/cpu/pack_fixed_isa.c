@@ -34,8 +34,7 @@ void VEC_NAME(pack_fixed)(const struct cpu_pack_fixed_call *call)
         for (uint32_t i = 0; i < to->tile_tokens; i++) {
             uint32_t token = tile * to->tile_tokens + i;
             bool is_there = token < to->n;
-            const struct cpu_vector *v =
-                is_there ? &call->x[call->pick ? call->pick[token] : token] : NULL;
+            const struct cpu_vector *v = is_there ? &call->x[call->pick ? call->pick[token] : token] : NULL;
             pack_token(to, tile, i, v);
         }
 }

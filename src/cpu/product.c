@@ -71,6 +71,5 @@ uint64_t cpu_gemm_fixed_scratch_bytes(uint32_t cols)
 {
     uint64_t sums = (uint64_t)CPU_STRIP_ROWS * CPU_FIXED_TOKENS;
     uint64_t groups = 2 * (uint64_t)CPU_STRIP_ROWS * size_round_up(cols / CPU_BLOCK, GROUPS_AT_ONCE);
-    return (sums + groups) * sizeof(float) +
-           (uint64_t)CPU_STRIP_ROWS / 16 * CPU_FIXED_PANEL * CODES_BYTES;
+    return (sums + groups) * sizeof(float) + (uint64_t)CPU_STRIP_ROWS / 16 * CPU_FIXED_PANEL * CODES_BYTES;
 }

@@ -18,7 +18,7 @@
  * Many tokens (gemm): y = fma(w, x, y) over the columns in order, from 0, with w = fma(code, scale, bias).
  * Largest error / rms with 2,048 columns: about 4e-6.
  *
- * Many tokens in fixed point (gemm_fixed), for affine matrices and the set that has it, amx: x as for one vector; f as there
+ * Many tokens in fixed point (gemm_fixed), where cpu_format_takes_fixed and the set has it, amx: x as for one vector; f as there
  * of the sums over all columns of block b
  *     y = fma(bias, sum of the group's x, fma(f, scale * step, y))     over the blocks in order, from 0
  * Largest error / rms with 2,048 columns: about 2e-6.
@@ -30,10 +30,17 @@
 #ifndef MOEFLUX_CPU_PRODUCT_H
 #define MOEFLUX_CPU_PRODUCT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* Affine: codes of 4 or 8 bits in groups of 64 columns with a bf16 scale and bias. Plain: numbers. */
 enum cpu_format { CPU_Q4, CPU_Q8, CPU_BF16, CPU_F32 };
+
+/* Whether gemm_fixed takes it. */
+static inline bool cpu_format_takes_fixed(enum cpu_format f)
+{
+    return f == CPU_Q4 || f == CPU_Q8;
+}
 
 /* Row-major, rows without gaps, any alignment. Affine: cols a multiple of 64. */
 struct cpu_matrix {
@@ -137,7 +144,7 @@ typedef void cpu_pack_fixed_fn(const struct cpu_pack_fixed_call *call);
 
 /* y[i * y_stride + r] for rows first <= r < last and the tokens i. */
 struct cpu_gemm_fixed_call {
-    const struct cpu_matrix *w; /* affine */
+    const struct cpu_matrix *w; /* cpu_format_takes_fixed */
     const struct cpu_fixed *x;
     uint32_t first, last;
     float *y;

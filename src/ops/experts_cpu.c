@@ -152,8 +152,8 @@ static void pack_group(const struct job *j, const struct group *g, const float *
         picks[i] = j->pairs[g->first + i] / j->per_input;
     if (j->takes_fixed) {
         const struct cpu_fixed *to = &j->fixed[g - j->groups];
-        j->isa->pack_fixed(&(struct cpu_pack_fixed_call){
-            .x = j->x, .pick = picks, .to = to, .last = cpu_fixed_tiles(to)});
+        j->isa->pack_fixed(
+            &(struct cpu_pack_fixed_call){.x = j->x, .pick = picks, .to = to, .last = cpu_fixed_tiles(to)});
         return;
     }
     j->isa->pack(&(struct cpu_pack_call){.x = x,
@@ -266,7 +266,7 @@ int experts_up_cpu(const void *self, const void *what, struct host *h)
                     .cols = s->hidden,
                     .per_input = s->top_k};
     const struct weights gate = {.rows = s->inner, .cols = s->hidden, .format = s->up_format};
-    j.takes_fixed = h->takes_fixed && !weights_are_plain(&gate);
+    j.takes_fixed = h->takes_fixed && cpu_format_takes_fixed(loops_matrix(&gate).format);
     divide_rows(&j, s->inner, whole_strips(&j, loops_block_rows(&gate)));
     if (!sort_pairs(&j, h, c->skip) || !make_room(&j, h, c->n, s->hidden, (uint64_t)c->n * s->hidden))
         return host_error(h);
@@ -494,7 +494,7 @@ int experts_down_cpu(const void *self, const void *what, struct host *h)
     const struct weights down = {.rows = s->hidden, .cols = s->inner, .format = s->down_format};
     uint32_t rows = loops_block_rows(&down);
     bool is_many = c->chunk > FEW;
-    j.takes_fixed = h->takes_fixed && is_many && !weights_are_plain(&down);
+    j.takes_fixed = h->takes_fixed && is_many && cpu_format_takes_fixed(loops_matrix(&down).format);
     /* A block of a few tokens reads its rows of every expert. */
     divide_rows(&j, s->hidden,
                 is_many ? whole_strips(&j, rows) : (uint32_t)few_rows(s->hidden, team_n_threads(h->team)));

@@ -10,15 +10,15 @@ struct job {
     const struct loops *loops;
     const struct cpu_isa *isa;
     uint32_t n_stacked;
-    bool quantises; /* some matrix needs its input so: an affine one for gemv or gemm_fixed */
+    bool quantises;    /* some matrix needs its input so: an affine one for gemv or gemm_fixed */
     bool packs, fixes; /* some matrix takes gemm, gemm_fixed */
     /* The inputs, of matrix h of the stack those of token t at [h * n + t]. */
     float *normed; /* [n_stacked * n][cols]; NULL: as they are */
     struct cpu_vector *x;
     uint8_t *digits;
-    uint64_t digits_bytes; /* of one */
-    float *packed;         /* for gemm, of matrix h at h * n * cols */
-    uint32_t n_packs;      /* of a matrix */
+    uint64_t digits_bytes;   /* of one */
+    float *packed;           /* for gemm, of matrix h at h * n * cols */
+    uint32_t n_packs;        /* of a matrix */
     struct cpu_fixed *fixed; /* for gemm_fixed, of matrix h */
     /* Of each thread: gemm's or gemm_fixed's, and results that are to be added. */
     uint8_t *rooms;
@@ -83,16 +83,14 @@ static void pack_fixed_some(void *ctx, uint32_t i, uint32_t thread)
     const struct job *j = ctx;
     uint32_t tiles = cpu_fixed_tiles(j->fixed), h = i / tiles, tile = i % tiles;
     (void)thread;
-    j->isa->pack_fixed(&(struct cpu_pack_fixed_call){.x = j->x + (uint64_t)h * j->call->n,
-                                                     .to = &j->fixed[h],
-                                                     .first = tile,
-                                                     .last = tile + 1});
+    j->isa->pack_fixed(&(struct cpu_pack_fixed_call){
+        .x = j->x + (uint64_t)h * j->call->n, .to = &j->fixed[h], .first = tile, .last = tile + 1});
 }
 
 /* Whether so many tokens of the call meet the matrix as gemm_fixed has them. */
 static bool takes_fixed(const struct host *host, const struct linear_call *c, const struct weights *w)
 {
-    return host->takes_fixed && !is_few(c) && !weights_are_plain(w);
+    return host->takes_fixed && !is_few(c) && cpu_format_takes_fixed(loops_matrix(w).format);
 }
 
 /* Rows of matrix h with all tokens; y: the first row's place. */
@@ -103,13 +101,9 @@ static void run_rows(const struct job *j, const struct cpu_matrix *rows, uint32_
     uint8_t *room = j->rooms + thread * j->room_bytes;
     float *sums = (float *)(void *)(room + j->gemm_bytes), *to = c->add ? sums : y;
     uint64_t stride = c->add ? rows->rows : c->y_stride;
-    if (j->fixed && rows->format <= CPU_Q8)
-        j->isa->gemm_fixed(&(struct cpu_gemm_fixed_call){.w = rows,
-                                                         .x = &j->fixed[h],
-                                                         .last = rows->rows,
-                                                         .y = to,
-                                                         .y_stride = stride,
-                                                         .scratch = room});
+    if (j->fixed && cpu_format_takes_fixed(rows->format))
+        j->isa->gemm_fixed(&(struct cpu_gemm_fixed_call){
+            .w = rows, .x = &j->fixed[h], .last = rows->rows, .y = to, .y_stride = stride, .scratch = room});
     else if (j->packed)
         j->isa->gemm(&(struct cpu_gemm_call){.w = rows,
                                              .packed = j->packed + (uint64_t)h * c->n * j->op->cols,
