@@ -248,17 +248,16 @@ static void fixed_panel(const struct fixed_strip *s, uint32_t from, uint32_t n, 
     }
 }
 
+/* A token's rows together: where y's rows are apart by a power of two, all tokens' lines share few places of the cache. */
 static void fixed_store(const struct fixed_strip *s, uint32_t first, uint32_t last)
 {
     const struct cpu_gemm_fixed_call *call = s->call;
-    uint32_t t = call->x->tile_tokens, begin = first * t, end = last * t;
-    const float *from = s->sums;
-    for (uint32_t sub = 0; sub < s->subs; sub++)
-        for (uint32_t i = begin; i < end; i++, from += FIXED_SUB) {
+    uint32_t t = call->x->tile_tokens, begin = first * t, n_tokens = (last - first) * t;
+    for (uint32_t i = 0; i < n_tokens && begin + i < call->x->n; i++)
+        for (uint32_t sub = 0; sub < s->subs; sub++) {
+            const float *from = s->sums + ((uint64_t)sub * n_tokens + i) * FIXED_SUB;
             uint32_t row = s->first + sub * FIXED_SUB, n = call->last - row;
-            float *to = call->y + i * call->y_stride + row;
-            if (i >= call->x->n)
-                continue;
+            float *to = call->y + (begin + i) * call->y_stride + row;
             if (n >= FIXED_SUB)
                 pair_store(to, pair_load(from));
             else
