@@ -42,9 +42,10 @@ MACHINE           := $(shell $(CC) -dumpmachine)
 AVX2              := -mavx2 -mfma -mf16c
 ISA_FLAGS_avx2    := $(AVX2)
 ISA_FLAGS_avx512  := $(AVX2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
+ISA_FLAGS_amx     := $(ISA_FLAGS_avx512)
 ISA_FLAGS_dotprod := -march=armv8.2-a+dotprod
 ISA_OPT           := $(OPT:-O2=-O3)
-ISAS     := portable $(if $(findstring x86_64,$(MACHINE)),avx2 avx512) $(if $(findstring aarch64,$(MACHINE)),neon dotprod)
+ISAS     := portable $(if $(findstring x86_64,$(MACHINE)),avx2 avx512 amx) $(if $(findstring aarch64,$(MACHINE)),neon dotprod)
 ISA_SRC  := $(wildcard src/*/*_isa.c)
 ISA_TEST := $(wildcard tests/*_isa.c)
 

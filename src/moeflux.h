@@ -92,7 +92,8 @@ enum moeflux_cache_policy {
 };
 
 /* The factors of matrix products in prompts. AUTO: float16 where the device has matrix units for it, else float32. Sums are
- * float32 always. */
+ * float32 always. On the cpu AUTO lets the set "amx" take fixed point of 24 bits for a prompt's products with quantised
+ * weights: as exact as float32, but the bits are others than those of all other sets. */
 enum moeflux_prompt_type { MOEFLUX_PROMPT_TYPE_AUTO, MOEFLUX_PROMPT_TYPE_F32, MOEFLUX_PROMPT_TYPE_F16 };
 
 /* The numbers of the KV cache. AUTO: the type of prompts. */
@@ -104,8 +105,8 @@ struct moeflux_options {
     /* NULL or "auto": a discrete GPU, else an integrated one, else the cpu. "cpu"; "reference"; else a Vulkan device, software
      * ones too: its index (moeflux_device), its name or a part of that */
     const char *device;
-    /* Of the cpu: the instruction set that it uses, one of "portable", "avx2", "avx512", "neon", "dotprod"; NULL: the fastest
-     * that the processor has. On another device it is an error */
+    /* Of the cpu: the instruction set that it uses, one of "portable", "avx2", "avx512", "amx", "neon", "dotprod"; NULL: the
+     * fastest that the processor has. On another device it is an error */
     const char *cpu_isa;
     /* So many layers, counted from the first as llama.cpp counts them (dense ones too), have their routed experts computed by
      * the CPU and kept in host memory, whatever is in a cache; the device computes the rest. More than the model has: all.

@@ -81,7 +81,7 @@ static void prepare(struct bench *b, const char *device, bool float32)
     if (exec_open(&b->x, &(struct exec_options){.device = device, .profile = true}, &b->err) < 0)
         return;
     if (float32)
-        exec_forbid_f16(b->x);
+        exec_keep_f32(b->x);
     uint64_t step = size_round_up(b->expert_bytes, 4096);
     fill(b, &b->pool, step * s->n_experts, 0x3c123c21);
     uint64_t *table = calloc(s->n_experts, sizeof *table);

@@ -62,7 +62,7 @@ static int prepare(struct bench *b, const char *device, bool f32, bool kv_b, str
     if (rc < 0)
         return rc;
     if (f32)
-        exec_forbid_f16(b->x);
+        exec_keep_f32(b->x);
     struct exec_caps caps = exec_get_caps(b->x);
     b->shape = (struct mla_shape){.n_heads = 128,
                                   .nope_dim = 128,

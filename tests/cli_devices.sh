@@ -75,7 +75,7 @@ out_has '^  memory  *[0-9.]* .B/s  read by 1 thread$'
 run 0 "$MOEFLUX" inspect "$model" --device reference
 out_has '^--device [^ ]* would be faster: .* multiplies at '
 
-claim every_instruction_set_gives_the_same_logits
+claim every_instruction_set_gives_the_same_logits_in_float32
 sets=$("$MOEFLUX" --selftest --device cpu --cpu-isa none 2>&1 | sed 's/.*there are //')
 n=0
 for isa in $sets; do
@@ -84,11 +84,25 @@ for isa in $sets; do
         continue
     }
     out_has "^Plan for CPU ($isa, "
-    run 0 "$MOEFLUX" -m "$model" --device cpu --cpu-isa "$isa" --tokens-in "$tmp/ids" --logits-all --logits "$tmp/logits-$isa"
+    run 0 "$MOEFLUX" -m "$model" --device cpu --cpu-isa "$isa" --prompt-type f32 --tokens-in "$tmp/long" --logits-all --logits "$tmp/logits-$isa"
     cmp -s "$tmp/logits-portable" "$tmp/logits-$isa" || fault "$isa and portable differ"
     n=$((n + 1))
 done
 [ "$n" -gt 0 ] || fault "no instruction set ran: $sets"
+
+# The kernel lists amx_int8 whether or not it lets the process use it.
+claim amx_is_a_set_of_its_own
+case " $sets " in *' amx '*)
+    if [ -e "$tmp/logits-amx" ]; then
+        run 0 "$MOEFLUX" -m "$model" --device cpu --cpu-isa amx --tokens-in "$tmp/long" --logits-all --logits "$tmp/tiles"
+        cmp -s "$tmp/logits-portable" "$tmp/tiles" && fault 'the tiles were not used'
+        run 0 "$MOEFLUX" --list-devices
+        out_has '^cpu .* amx '
+    else
+        fails 2 "instruction set 'amx': this processor does not have it" "$@" --device cpu --cpu-isa amx
+    fi ;;
+*) fails 2 "instruction set 'amx' is of another family of processors" "$@" --device cpu --cpu-isa amx ;;
+esac
 
 claim the_flag_wins_over_the_environment
 run 0 env MOEFLUX_CPU_ISA=portable "$MOEFLUX" -m "$model" --device cpu --plan

@@ -1,5 +1,6 @@
 /* A model's logits on the CPU are the same to the bit whatever computes them: each instruction set, numbers of threads,
  * ways of reading, sizes of the cache, all against one hash that is the same on every processor (tests/cpu_bits.txt).
+ * Prompts are float32 throughout; processors with AMX have bits of their own where they need not be, which have a hash too.
  * MOEFLUX_TESTS names a part of the tests, as "tiny*". */
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +19,7 @@ struct way {
     enum moeflux_expert_io io;
     uint32_t slots; /* 0: all experts stay */
     bool f16_cache;
+    enum moeflux_prompt_type prompt_type;
 };
 
 static void evaluate(struct moeflux_session *s, const int32_t *ids, uint32_t n, float *logits)
@@ -40,6 +42,7 @@ static float *run(const char *dir, const struct way *w, uint32_t *vocab)
                                 .n_threads = w->n_threads,
                                 .expert_io = w->io,
                                 .kv_type = w->f16_cache ? MOEFLUX_KV_TYPE_F16 : MOEFLUX_KV_TYPE_F32,
+                                .prompt_type = w->prompt_type,
                                 .context = 64,
                                 .chunk = CHUNK};
     check_ok(moeflux_make_plan(&o, &p, &e), &e);
@@ -60,17 +63,18 @@ static float *run(const char *dir, const struct way *w, uint32_t *vocab)
     return rows;
 }
 
-/* name: of the hash. least: slots of the smallest cache. */
-static void agree(const char *dir, const char *name, uint32_t least, bool f16_cache)
+/* With the fastest set. name: of the hash. least: slots of the smallest cache. Returns the logits. */
+static float *agree_as(const char *dir, const char *name, uint32_t least, bool f16_cache,
+                       enum moeflux_prompt_type type, uint32_t *n_vocab)
 {
     const struct way others[] = {
-        {NULL, 2, MOEFLUX_EXPERT_IO_AUTO, 0, f16_cache},
-        {NULL, 5, MOEFLUX_EXPERT_IO_PREAD, 0, f16_cache},
-        {NULL, 1, MOEFLUX_EXPERT_IO_PREAD, least, f16_cache},
-        {NULL, 2, MOEFLUX_EXPERT_IO_MMAP, 2 * least + 1, f16_cache},
+        {NULL, 2, MOEFLUX_EXPERT_IO_AUTO, 0, f16_cache, type},
+        {NULL, 5, MOEFLUX_EXPERT_IO_PREAD, 0, f16_cache, type},
+        {NULL, 1, MOEFLUX_EXPERT_IO_PREAD, least, f16_cache, type},
+        {NULL, 2, MOEFLUX_EXPERT_IO_MMAP, 2 * least + 1, f16_cache, type},
     };
-    uint32_t vocab, idx = 0;
-    float *want = run(dir, &(struct way){NULL, 1, MOEFLUX_EXPERT_IO_AUTO, 0, f16_cache}, &vocab);
+    uint32_t vocab;
+    float *want = run(dir, &(struct way){NULL, 1, MOEFLUX_EXPERT_IO_AUTO, 0, f16_cache, type}, &vocab);
     cpu_bits_check(name, "the fastest set", want, (uint64_t)N_ROWS * vocab);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         float *got = run(dir, &others[i], &vocab);
@@ -79,8 +83,22 @@ static void agree(const char *dir, const char *name, uint32_t least, bool f16_ca
         cpu_bits_equal(what, "the fastest set", got, want, (uint64_t)N_ROWS * vocab);
         free(got);
     }
+    *n_vocab = vocab;
+    return want;
+}
+
+static void agree(const char *dir, const char *name, uint32_t least, bool f16_cache)
+{
+    uint32_t vocab, idx = 0;
+    float *want = agree_as(dir, name, least, f16_cache, MOEFLUX_PROMPT_TYPE_F32, &vocab);
     for (const struct cpu_isa *isa; (isa = cpu_next_isa(&idx));) {
-        float *got = run(dir, &(struct way){isa->name, 2, MOEFLUX_EXPERT_IO_AUTO, 0, f16_cache}, &vocab);
+        if (isa->gemm_fixed) {
+            char own[64];
+            snprintf(own, sizeof own, "%s-%s", name, isa->name);
+            free(agree_as(dir, own, least, f16_cache, MOEFLUX_PROMPT_TYPE_AUTO, &vocab));
+        }
+        const struct way w = {isa->name, 2, MOEFLUX_EXPERT_IO_AUTO, 0, f16_cache, MOEFLUX_PROMPT_TYPE_F32};
+        float *got = run(dir, &w, &vocab);
         cpu_bits_equal(name, isa->name, got, want, (uint64_t)N_ROWS * vocab);
         free(got);
     }

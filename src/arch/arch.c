@@ -123,8 +123,8 @@ uint64_t arch_host_bytes(const struct config *c, const struct exec_caps *caps, u
             mixers[kind]->needs(c, caps, max_chunk, &needs);
         widest = size_max(widest, needs.widest);
     }
-    return caps->is_native ? size_max(linear_cpu_host_bytes((uint32_t)widest, max_chunk),
-                                      experts_cpu_host_bytes(&experts, max_chunk))
+    return caps->is_native ? size_max(linear_cpu_host_bytes((uint32_t)widest, max_chunk, caps->has_fixed),
+                                      experts_cpu_host_bytes(&experts, max_chunk, caps->has_fixed))
                            : 0;
 }
 

@@ -36,7 +36,7 @@ static const struct flag run_flags[] = {
     HEADING("Model:"),
     TEXT("m", "model", "DIR", model, "the model's directory"),
     TEXT(NULL, "device", "NAME", device, "auto, cpu, reference, GPU's index or name (auto)"),
-    TEXT(NULL, "cpu-isa", "NAME", cpu_isa, "portable, avx2, avx512, neon, dotprod (the best)"),
+    TEXT(NULL, "cpu-isa", "NAME", cpu_isa, "portable, avx2, avx512, amx, neon, dotprod (best)"),
     SWITCH(NULL, "list-devices", list_devices, "list the devices"),
     INT("c", "ctx-size", "N", ctx_size, 1, MAX_TOKENS, "most tokens of prompt and answers (8192)"),
     INT("t", "threads", "N", threads, 1, 4096, "threads that compute, read and help (all cores)"),
@@ -112,7 +112,7 @@ static const struct flag convert_flags[] = {
 static const struct flag inspect_flags[] = {
     OPERAND("DIR", model, "model directory"),
     TEXT(NULL, "device", "NAME", device, "as for a run, below too"),
-    TEXT(NULL, "cpu-isa", "NAME", cpu_isa, "portable, avx2, avx512, neon, dotprod (the best)"),
+    TEXT(NULL, "cpu-isa", "NAME", cpu_isa, "portable, avx2, avx512, amx, neon, dotprod (best)"),
     INT("c", "ctx-size", "N", ctx_size, 1, MAX_TOKENS, "tokens to keep room for (8192)"),
     BYTES(NULL, "memory", "SIZE", memory, "host memory for experts and checkpoints"),
     BYTES(NULL, "gpu-memory", "SIZE", gpu_memory, "device memory for everything"),

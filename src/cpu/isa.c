@@ -2,8 +2,12 @@
 
 #include <stddef.h>
 #include <string.h>
-#ifdef __aarch64__
+#if defined(__aarch64__)
 #include <sys/auxv.h>
+#elif defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 #include "base/err.h"
@@ -32,6 +36,16 @@ static bool has_avx512(void)
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512vnni");
 }
+
+/* The system gives a process the tile registers when it asks for them; asking again is harmless. */
+static bool has_amx(void)
+{
+    enum { ASK = 0x1023, TILES = 18, BIT_TILE = 1 << 24, BIT_INT8 = 1 << 25 };
+    uint32_t a, b, c, d = 0;
+    bool is_there =
+        has_avx512() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & BIT_TILE) && (d & BIT_INT8);
+    return is_there && syscall(SYS_arch_prctl, ASK, TILES) == 0;
+}
 #elif defined(__aarch64__)
 static bool has_neon(void)
 {
@@ -54,7 +68,7 @@ const struct cpu_isa *cpu_isa_find(const char *name, struct moeflux_err *e)
 {
 #define QUOTED(set) #set,
     static const char *const names[CPU_N_ISAS] = {CPU_ISAS(QUOTED)};
-    static const char *const others[] = {"avx2", "avx512", "neon", "dotprod"};
+    static const char *const others[] = {"avx2", "avx512", "amx", "neon", "dotprod"};
     for (uint32_t i = CPU_N_ISAS; i-- > 0;) {
         const struct cpu_isa *isa = cpu_isa_at(i);
         if (!name && isa)

@@ -1,7 +1,8 @@
 /* isa.h - the instruction sets that the program is built for, and the one that it uses.
  *
  * The sources named src/X/Y_isa.c are compiled once for each of them (Makefile) and export their functions with
- * its name: VEC_NAME(y_run) of base/vec.h is y_run_avx2 and so on. All of them give the same bits. */
+ * its name: VEC_NAME(y_run) of base/vec.h is y_run_avx2 and so on. All of them give the same bits; amx has gemm_fixed
+ * besides, with bits of its own. */
 #ifndef MOEFLUX_CPU_ISA_H
 #define MOEFLUX_CPU_ISA_H
 
@@ -14,8 +15,8 @@ struct moeflux_err;
 
 /* CPU_ISAS(each): each(NAME) for every set of the processor family that the program is built for, slow ones first. */
 #if defined(__x86_64__)
-#define CPU_ISAS(each) each(portable) each(avx2) each(avx512)
-enum { CPU_N_ISAS = 3 };
+#define CPU_ISAS(each) each(portable) each(avx2) each(avx512) each(amx)
+enum { CPU_N_ISAS = 4 };
 #elif defined(__aarch64__)
 #define CPU_ISAS(each) each(portable) each(neon) each(dotprod)
 enum { CPU_N_ISAS = 3 };
@@ -32,6 +33,8 @@ struct cpu_isa {
     cpu_gemv_fn *gemv;
     cpu_pack_fn *pack;
     cpu_gemm_fn *gemm;
+    cpu_pack_fixed_fn *pack_fixed;
+    cpu_gemm_fixed_fn *gemm_fixed; /* NULL: gemm is faster */
 };
 
 /* The one of that name, or for NULL the fastest that this processor has.

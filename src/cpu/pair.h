@@ -47,6 +47,11 @@ VEC_INLINE void pair_store(float *p, struct pair x)
     _mm512_storeu_ps(p, x.v);
 }
 
+VEC_INLINE struct ipair ipair_load(const int32_t *p)
+{
+    return (struct ipair){_mm512_loadu_si512(p)};
+}
+
 VEC_INLINE struct pair pair_mul(struct pair x, struct pair y)
 {
     return (struct pair){_mm512_mul_ps(x.v, y.v)};
@@ -75,6 +80,43 @@ VEC_INLINE struct ipair ipair_set1(int32_t x)
 VEC_INLINE struct ipair ipair_and(struct ipair x, struct ipair y)
 {
     return (struct ipair){_mm512_and_si512(x.v, y.v)};
+}
+
+VEC_INLINE struct ipair ipair_or(struct ipair x, struct ipair y)
+{
+    return (struct ipair){_mm512_or_si512(x.v, y.v)};
+}
+
+VEC_INLINE void ipair_store(void *p, struct ipair x)
+{
+    _mm512_storeu_si512(p, x.v);
+}
+
+/* Words 4 at .. 4 at + 3 of the rows to out[0] .. out[3]: four squares of 4 x 4, each within a quarter of a register. */
+VEC_INLINE void ipair_turn_four(const void *const rows[PAIR_LANES], int at, struct ipair out[4])
+{
+    __m512i r[4], t[4];
+    for (int i = 0; i < 4; i++) {
+        r[i] = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)rows[i] + at));
+        r[i] = _mm512_mask_broadcast_i32x4(r[i], 0x00f0, _mm_loadu_si128((const __m128i *)rows[4 + i] + at));
+        r[i] = _mm512_mask_broadcast_i32x4(r[i], 0x0f00, _mm_loadu_si128((const __m128i *)rows[8 + i] + at));
+        r[i] = _mm512_mask_broadcast_i32x4(r[i], 0xf000, _mm_loadu_si128((const __m128i *)rows[12 + i] + at));
+    }
+    for (int i = 0; i < 2; i++) {
+        t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
+        t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
+    }
+    for (int i = 0; i < 2; i++) {
+        out[2 * i].v = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+        out[2 * i + 1].v = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+    }
+}
+
+/* As vec_turn, of 16 rows: word i of all of them to out[i]. */
+VEC_INLINE void ipair_turn(const void *const rows[PAIR_LANES], struct ipair out[VEC_LANES])
+{
+    ipair_turn_four(rows, 0, out);
+    ipair_turn_four(rows, 1, out + 4);
 }
 
 VEC_INLINE struct ipair ipair_left(struct ipair x, int by)
@@ -144,6 +186,11 @@ VEC_INLINE void pair_store(float *p, struct pair x)
     vec_store(p + VEC_LANES, x.high);
 }
 
+VEC_INLINE struct ipair ipair_load(const int32_t *p)
+{
+    return (struct ipair){ivec_load(p), ivec_load(p + VEC_LANES)};
+}
+
 VEC_INLINE struct pair pair_mul(struct pair x, struct pair y)
 {
     return (struct pair){vec_mul(x.low, y.low), vec_mul(x.high, y.high)};
@@ -172,6 +219,27 @@ VEC_INLINE struct ipair ipair_set1(int32_t x)
 VEC_INLINE struct ipair ipair_and(struct ipair x, struct ipair y)
 {
     return (struct ipair){ivec_and(x.low, y.low), ivec_and(x.high, y.high)};
+}
+
+VEC_INLINE struct ipair ipair_or(struct ipair x, struct ipair y)
+{
+    return (struct ipair){ivec_or(x.low, y.low), ivec_or(x.high, y.high)};
+}
+
+VEC_INLINE void ipair_store(void *p, struct ipair x)
+{
+    ivec_store(p, x.low);
+    ivec_store((int32_t *)p + VEC_LANES, x.high);
+}
+
+/* As vec_turn, of 16 rows: word i of all of them to out[i]. */
+VEC_INLINE void ipair_turn(const void *const rows[PAIR_LANES], struct ipair out[VEC_LANES])
+{
+    struct ivec low[VEC_LANES], high[VEC_LANES];
+    vec_turn(rows, low);
+    vec_turn(rows + VEC_LANES, high);
+    for (int i = 0; i < VEC_LANES; i++)
+        out[i] = ipair_of(low[i], high[i]);
 }
 
 VEC_INLINE struct ipair ipair_left(struct ipair x, int by)

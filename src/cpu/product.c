@@ -3,7 +3,7 @@
 #include "base/mem.h"
 
 /* Digits of a pair of blocks: three of a byte for each column. */
-enum { PAIR_BYTES = 3 * 2 * CPU_BLOCK, GROUPS_AT_ONCE = 16 };
+enum { PAIR_BYTES = 3 * 2 * CPU_BLOCK, GROUPS_AT_ONCE = 16, FIXED_STEP = 4, CODES_BYTES = 16 * CPU_BLOCK };
 
 static uint64_t padded_blocks(uint32_t cols)
 {
@@ -40,4 +40,36 @@ uint64_t cpu_gemm_scratch_bytes(uint32_t cols)
     uint64_t sums = (uint64_t)CPU_STRIP_ROWS * CPU_CHUNK_TOKENS;
     uint64_t groups = 2 * (uint64_t)CPU_STRIP_ROWS * size_round_up(div_up(cols, CPU_BLOCK), GROUPS_AT_ONCE);
     return (sums + groups + CPU_PANEL) * sizeof(float);
+}
+
+uint32_t cpu_fixed_tiles(const struct cpu_fixed *f)
+{
+    return div_up(f->n, f->tile_tokens);
+}
+
+static uint32_t fixed_tile_tokens(uint32_t n)
+{
+    return (uint32_t)size_round_up(div_up(n, div_up(n, CPU_FIXED_TILE)), FIXED_STEP);
+}
+
+uint64_t cpu_fixed_bytes(uint32_t cols, uint32_t n)
+{
+    uint32_t t = fixed_tile_tokens(n);
+    uint64_t columns = (uint64_t)div_up(n, t) * t * (cols / CPU_BLOCK);
+    return size_round_up(2 * columns * sizeof(float), 64) + columns * 3 * CPU_BLOCK;
+}
+
+void cpu_fixed_place(struct cpu_fixed *f, uint32_t cols, uint32_t n, void *memory)
+{
+    *f = (struct cpu_fixed){.n = n, .cols = cols, .tile_tokens = fixed_tile_tokens(n), .steps = memory};
+    uint64_t columns = (uint64_t)cpu_fixed_tiles(f) * f->tile_tokens * (cols / CPU_BLOCK);
+    f->sums = f->steps + columns;
+    f->digits = (int8_t *)memory + size_round_up(2 * columns * sizeof(float), 64);
+}
+
+uint64_t cpu_gemm_fixed_scratch_bytes(uint32_t cols)
+{
+    uint64_t sums = (uint64_t)CPU_STRIP_ROWS * CPU_FIXED_TOKENS;
+    uint64_t groups = 2 * (uint64_t)CPU_STRIP_ROWS * size_round_up(cols / CPU_BLOCK, GROUPS_AT_ONCE);
+    return (sums + groups) * sizeof(float) + (uint64_t)CPU_STRIP_ROWS / 16 * CPU_FIXED_PANEL * CODES_BYTES;
 }

@@ -18,6 +18,11 @@
  * Many tokens (gemm): y = fma(w, x, y) over the columns in order, from 0, with w = fma(code, scale, bias).
  * Largest error / rms with 2,048 columns: about 4e-6.
  *
+ * Many tokens in fixed point (gemm_fixed), where cpu_format_takes_fixed and the set has it, amx: x as for one vector; f as there
+ * of the sums over all columns of block b
+ *     y = fma(bias, sum of the group's x, fma(f, scale * step, y))     over the blocks in order, from 0
+ * Largest error / rms with 2,048 columns: about 2e-6.
+ *
  * Which of the two a product takes may depend on the evaluation alone, its tokens and each expert's, never on the processor:
  * gemv for up to CPU_FEW_TOKENS, where it is the faster one with every instruction set, else gemm.
  *
@@ -25,10 +30,17 @@
 #ifndef MOEFLUX_CPU_PRODUCT_H
 #define MOEFLUX_CPU_PRODUCT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* Affine: codes of 4 or 8 bits in groups of 64 columns with a bf16 scale and bias. Plain: numbers. */
 enum cpu_format { CPU_Q4, CPU_Q8, CPU_BF16, CPU_F32 };
+
+/* Whether gemm_fixed takes it. */
+static inline bool cpu_format_takes_fixed(enum cpu_format f)
+{
+    return f == CPU_Q4 || f == CPU_Q8;
+}
 
 /* Row-major, rows without gaps, any alignment. Affine: cols a multiple of 64. */
 struct cpu_matrix {
@@ -57,6 +69,9 @@ enum {
     CPU_CHUNK_TOKENS = 384, /* tokens that use the widened weights before others: they fit the second cache */
     CPU_STRIP_ROWS = 64,    /* rows that gemm takes at once: a range should be a multiple of this */
     CPU_PANEL = 8192,       /* floats of gemm's scratch for widened weights */
+    CPU_FIXED_TILE = 16,    /* tokens that gemm_fixed takes at once, at most */
+    CPU_FIXED_TOKENS = 384, /* tokens that use unpacked codes before others; a multiple of 4, 8, 12 and 16 */
+    CPU_FIXED_PANEL = 8,    /* blocks of 64 columns whose codes are unpacked at once */
 };
 
 /* Bytes for the digits, steps and sums of a vector: a multiple of 64, as the memory's address should be. */
@@ -105,5 +120,40 @@ typedef void cpu_gemm_fn(const struct cpu_gemm_call *call);
 
 /* A multiple of 64. */
 uint64_t cpu_gemm_scratch_bytes(uint32_t cols);
+
+/* Tokens as gemm_fixed reads them: in tiles as equal as they can be, filled up to tile_tokens with zeros. */
+struct cpu_fixed {
+    uint32_t n, cols, tile_tokens; /* 4, 8, 12 or 16 */
+    float *steps, *sums;           /* [tile][block][tile_tokens] */
+    int8_t *digits;                /* [tile][block][3 digits][tile_tokens][even columns, odd columns][32] */
+};
+
+/* A multiple of 64, as the memory's address should be. n >= 1, cols a multiple of 64. */
+uint64_t cpu_fixed_bytes(uint32_t cols, uint32_t n);
+void cpu_fixed_place(struct cpu_fixed *f, uint32_t cols, uint32_t n, void *memory);
+uint32_t cpu_fixed_tiles(const struct cpu_fixed *f);
+
+/* Packs tiles first to last - 1 of the filled vectors x[pick[i]] (NULL: x[i]). */
+struct cpu_pack_fixed_call {
+    const struct cpu_vector *x;
+    const uint32_t *pick;
+    const struct cpu_fixed *to;
+    uint32_t first, last;
+};
+typedef void cpu_pack_fixed_fn(const struct cpu_pack_fixed_call *call);
+
+/* y[i * y_stride + r] for rows first <= r < last and the tokens i. */
+struct cpu_gemm_fixed_call {
+    const struct cpu_matrix *w; /* cpu_format_takes_fixed */
+    const struct cpu_fixed *x;
+    uint32_t first, last;
+    float *y;
+    uint64_t y_stride;
+    void *scratch; /* cpu_gemm_fixed_scratch_bytes(cols), aligned to 64; not shared between threads */
+};
+typedef void cpu_gemm_fixed_fn(const struct cpu_gemm_fixed_call *call);
+
+/* A multiple of 64. */
+uint64_t cpu_gemm_fixed_scratch_bytes(uint32_t cols);
 
 #endif

@@ -11,6 +11,8 @@ cpu_quantise_fn VEC_NAME(quantise);
 cpu_gemv_fn VEC_NAME(gemv);
 cpu_pack_fn VEC_NAME(pack);
 cpu_gemm_fn VEC_NAME(gemm);
+cpu_pack_fixed_fn VEC_NAME(pack_fixed);
+cpu_gemm_fixed_fn gemm_fixed_amx;
 
 enum {
 #define CPU_IDX_OF(set) CPU_IDX_##set,

@@ -70,7 +70,7 @@ static int set_prompt_type(struct exec *x, enum moeflux_prompt_type requested, s
 {
     struct exec_caps caps = exec_get_caps(x);
     if (requested == MOEFLUX_PROMPT_TYPE_F32)
-        exec_forbid_f16(x);
+        exec_keep_f32(x);
     if (requested == MOEFLUX_PROMPT_TYPE_F16 && !caps.has_coopmat)
         return err_set(e, ERR_UNSUPPORTED,
                        "--prompt-type f16: %s has no cooperative matrices of float16, expected auto or f32",
@@ -156,7 +156,10 @@ int load_plan_open_cpu(struct exec **out, const struct moeflux_options *o, struc
 {
     const struct exec_options x = {
         .device = "cpu", .profile = o->profile, .n_threads = o->n_threads, .isa = o->cpu_isa};
-    return exec_open(out, &x, e);
+    int rc = exec_open(out, &x, e);
+    if (rc == 0 && o->prompt_type == MOEFLUX_PROMPT_TYPE_F32)
+        exec_keep_f32(*out);
+    return rc;
 }
 
 /* The smallest chunk that the device computes. */

@@ -54,8 +54,7 @@ struct backend {
 struct exec {
     const struct backend *backend;
     bool profile;
-    bool forbids_f16; /* changes the caps */
-    bool forbids_denorm;
+    bool keeps_f32, forbids_denorm; /* change the caps */
     bool is_watched;
     struct exec_watch watch;
     struct moeflux_err

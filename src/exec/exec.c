@@ -31,9 +31,9 @@ struct exec_caps exec_get_caps(const struct exec *x)
     return x->backend->caps(x);
 }
 
-void exec_forbid_f16(struct exec *x)
+void exec_keep_f32(struct exec *x)
 {
-    x->forbids_f16 = true;
+    x->keeps_f32 = true;
 }
 
 void exec_forbid_denorm(struct exec *x)

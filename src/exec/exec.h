@@ -39,8 +39,9 @@ struct exec_caps {
     bool is_unified;  /* EXEC_DEVICE memory is mapped */
     bool has_coopmat; /* kernels named X_coop can run: float16 matrix units */
     bool has_denorm;  /* kernels named X_denorm can run: float16 denormals are kept */
-    uint32_t n_processors; /* that workgroups are spread over; 0: unknown */
+    bool has_fixed;   /* products of many tokens have bits of their own: gemm_fixed of cpu/product.h */
     uint32_t subgroup_size, max_workgroup, max_shared_bytes;
+    uint32_t n_processors; /* that workgroups are spread over; 0: unknown */
     uint64_t max_alloc_bytes;
     uint64_t total_bytes; /* device memory in all: what decides choices that change results */
     uint64_t free_bytes;  /* device memory now */
@@ -62,9 +63,9 @@ struct exec_options {
 int exec_open(struct exec **out, const struct exec_options *o, struct moeflux_err *e);
 void exec_close(struct exec *x); /* NULL is legal */
 struct exec_caps exec_get_caps(const struct exec *x);
-/* From now on the caps have no has_coopmat: operations opened later are float32 throughout. */
-void exec_forbid_f16(struct exec *x);
-/* ... and no has_denorm: what devices without it run. */
+/* From now on the caps have neither has_coopmat nor has_fixed: operations opened later are float32 throughout. */
+void exec_keep_f32(struct exec *x);
+/* From now on the caps have no has_denorm: operations opened later are those of devices without it. */
 void exec_forbid_denorm(struct exec *x);
 
 /* Uninitialised memory. ERR_NO_FIT, ERR_UNSUPPORTED (larger than one allocation may be). */

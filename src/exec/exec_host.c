@@ -97,6 +97,11 @@ static uint64_t machine_bytes(void)
     return pages > 0 && bytes > 0 ? (uint64_t)pages * (uint64_t)bytes : UINT64_MAX;
 }
 
+static bool takes_fixed(const struct exec_host *h)
+{
+    return h->host.isa && h->host.isa->gemm_fixed && !h->base.keeps_f32;
+}
+
 static struct exec_caps host_caps(const struct exec *x)
 {
     const struct exec_host *h = (const struct exec_host *)x;
@@ -105,6 +110,7 @@ static struct exec_caps host_caps(const struct exec *x)
                               .is_native = h->is_native,
                               .is_software = true,
                               .is_unified = true,
+                              .has_fixed = takes_fixed(h),
                               .subgroup_size = 8,
                               .max_workgroup = 1024,
                               .max_shared_bytes = 32768,
@@ -199,6 +205,7 @@ static void host_run(struct exec *x, const struct op *what, const void *op, cons
     uint64_t start = x->profile ? clock_ns() : 0;
     op_host_fn *run = h->is_native ? what->cpu : what->reference;
     assert(run);
+    h->host.takes_fixed = takes_fixed(h);
     int rc = run(op, call, &h->host);
     end_scratch(&h->memory);
     x->stats.n_dispatches++;

@@ -46,7 +46,7 @@ static struct exec_caps vulkan_caps(const struct exec *x)
     return (struct exec_caps){.name = g->info.name,
                               .is_software = g->is_cpu,
                               .is_unified = g->is_unified,
-                              .has_coopmat = has_coopmat(g) && !x->forbids_f16,
+                              .has_coopmat = has_coopmat(g) && !x->keeps_f32,
                               .has_denorm = g->has_denorm && !x->forbids_denorm,
                               .n_processors = g->n_processors,
                               .subgroup_size = g->subgroup_size,

@@ -108,8 +108,8 @@ int experts_shared_vulkan_open(struct experts_shared *s, struct exec *x, struct 
 bool experts_vulkan_chooses(const struct experts *op, const struct experts_call *call);
 void experts_up_vulkan(const void *self, const void *what, struct exec *x);
 void experts_down_vulkan(const void *self, const void *what, struct exec *x);
-/* Memory that the native implementations take by themselves for n tokens. */
-uint64_t experts_cpu_host_bytes(const struct experts_shape *s, uint32_t n);
+/* Memory that the native implementations take by themselves for n tokens. has_fixed: of the caps. */
+uint64_t experts_cpu_host_bytes(const struct experts_shape *s, uint32_t n, bool has_fixed);
 /* On the CPU: floats of scratch. */
 uint64_t experts_cpu_scratch(const struct experts_shape *s, uint32_t n);
 op_host_fn experts_up_cpu, experts_down_cpu, experts_up_ref, experts_down_ref;

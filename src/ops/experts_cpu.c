@@ -27,10 +27,12 @@ struct job {
     float *floats;
     uint8_t *digits;
     uint64_t digits_bytes; /* of one */
-    /* Inputs as gemm takes them: [pair, by expert][cols], and which they are. */
+    /* Inputs as gemm takes them: [pair, by expert][cols], and which they are. Or as gemm_fixed does, of each group. */
     float *packed;
     uint32_t *picks;
-    /* Of each thread: gemm's, and products of a block of rows. */
+    bool takes_fixed;
+    struct cpu_fixed *fixed;
+    /* Of each thread: gemm's or gemm_fixed's, and products of a block of rows. */
     uint8_t *rooms;
     uint64_t gemm_bytes, room_bytes;
     uint32_t n_pairs, block_rows, n_blocks;
@@ -93,6 +95,23 @@ static bool is_few(const struct group *g)
 
 /* ---- products ---- */
 
+/* Inputs for gemm_fixed, of the groups that take it. */
+static void place_fixed(struct job *j, struct host *h)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < j->n_groups; i++)
+        bytes += is_few(&j->groups[i]) ? 0 : cpu_fixed_bytes(j->cols, j->groups[i].n);
+    j->fixed = host_scratch(h, j->n_groups, sizeof *j->fixed);
+    uint8_t *memory = host_scratch(h, bytes, 1);
+    for (uint32_t i = 0; j->fixed && memory && i < j->n_groups; i++) {
+        uint32_t n = j->groups[i].n;
+        if (is_few(&j->groups[i]))
+            continue;
+        cpu_fixed_place(&j->fixed[i], j->cols, n, memory);
+        memory += cpu_fixed_bytes(j->cols, n);
+    }
+}
+
 /* Room for inputs and results; n_floats of floats. False: no memory. */
 static bool make_room(struct job *j, struct host *h, uint32_t n_inputs, uint32_t widest, uint64_t n_floats)
 {
@@ -106,9 +125,14 @@ static bool make_room(struct job *j, struct host *h, uint32_t n_inputs, uint32_t
     j->x = host_scratch(h, n_inputs, sizeof *j->x);
     j->digits = host_scratch(h, n_inputs, j->digits_bytes);
     j->floats = host_scratch(h, n_floats, sizeof *j->floats);
-    j->packed = host_scratch(h, packs ? (uint64_t)j->n_pairs * j->cols : 0, sizeof *j->packed);
     j->picks = host_scratch(h, packs ? j->n_pairs : 0, sizeof *j->picks);
-    j->gemm_bytes = packs ? cpu_gemm_scratch_bytes(j->cols) : 0;
+    if (packs && j->takes_fixed)
+        place_fixed(j, h);
+    else
+        j->packed = host_scratch(h, packs ? (uint64_t)j->n_pairs * j->cols : 0, sizeof *j->packed);
+    j->gemm_bytes = !packs           ? 0
+                    : j->takes_fixed ? cpu_gemm_fixed_scratch_bytes(j->cols)
+                                     : cpu_gemm_scratch_bytes(j->cols);
     j->room_bytes = j->gemm_bytes + size_round_up(2 * (uint64_t)most * j->block_rows * sizeof(float), 64);
     j->rooms = host_scratch(h, team_n_threads(h->team), j->room_bytes);
     return host_error(h) == 0;
@@ -120,12 +144,18 @@ static void place_input(const struct job *j, uint32_t i, const float *x, uint32_
     j->isa->quantise(&j->x[i], x);
 }
 
-/* Makes a group's inputs ready for gemm: rows of x, cols apart. */
+/* Makes a group's inputs ready for gemm: rows of x, cols apart; or for gemm_fixed: those of j->x. */
 static void pack_group(const struct job *j, const struct group *g, const float *x)
 {
     uint32_t *picks = j->picks + g->first;
     for (uint32_t i = 0; i < g->n; i++)
         picks[i] = j->pairs[g->first + i] / j->per_input;
+    if (j->takes_fixed) {
+        const struct cpu_fixed *to = &j->fixed[g - j->groups];
+        j->isa->pack_fixed(
+            &(struct cpu_pack_fixed_call){.x = j->x, .pick = picks, .to = to, .last = cpu_fixed_tiles(to)});
+        return;
+    }
     j->isa->pack(&(struct cpu_pack_call){.x = x,
                                          .x_stride = j->cols,
                                          .pick = picks,
@@ -145,6 +175,15 @@ static void multiply(const struct job *j, const struct group *g, const struct we
                      float *out)
 {
     const struct cpu_matrix m = loops_matrix(rows);
+    if (!is_few(g) && j->takes_fixed) {
+        j->isa->gemm_fixed(&(struct cpu_gemm_fixed_call){.w = &m,
+                                                         .x = &j->fixed[g - j->groups],
+                                                         .last = rows->rows,
+                                                         .y = out,
+                                                         .y_stride = rows->rows,
+                                                         .scratch = j->rooms + thread * j->room_bytes});
+        return;
+    }
     if (!is_few(g)) {
         j->isa->gemm(&(struct cpu_gemm_call){.w = &m,
                                              .packed = j->packed + (uint64_t)g->first * j->cols,
@@ -227,6 +266,7 @@ int experts_up_cpu(const void *self, const void *what, struct host *h)
                     .cols = s->hidden,
                     .per_input = s->top_k};
     const struct weights gate = {.rows = s->inner, .cols = s->hidden, .format = s->up_format};
+    j.takes_fixed = h->takes_fixed && cpu_format_takes_fixed(loops_matrix(&gate).format);
     divide_rows(&j, s->inner, whole_strips(&j, loops_block_rows(&gate)));
     if (!sort_pairs(&j, h, c->skip) || !make_room(&j, h, c->n, s->hidden, (uint64_t)c->n * s->hidden))
         return host_error(h);
@@ -341,10 +381,10 @@ static void pack_for_down(void *ctx, uint32_t i, uint32_t thread)
 {
     const struct job *j = ctx;
     const struct group *g = &j->groups[i];
+    for (uint32_t p = 0; (is_few(g) || j->takes_fixed) && p < g->n; p++)
+        prepare_act(ctx, j->pairs[g->first + p], thread);
     if (!is_few(g))
         pack_group(j, g, host_floats(j->call->act));
-    for (uint32_t p = 0; is_few(g) && p < g->n; p++)
-        prepare_act(ctx, j->pairs[g->first + p], thread);
 }
 
 static void down_block_of_many(void *ctx, uint32_t block, uint32_t thread)
@@ -423,12 +463,19 @@ uint64_t experts_cpu_scratch(const struct experts_shape *s, uint32_t n)
     return n > FEW ? (uint64_t)n * s->top_k * s->hidden : 0;
 }
 
-uint64_t experts_cpu_host_bytes(const struct experts_shape *s, uint32_t n)
+/* Packed inputs of all pairs. The tiles of more than FEW tokens have at most half as many places again. */
+static uint64_t packed_bytes(uint32_t cols, uint64_t pairs, bool has_fixed)
+{
+    uint64_t floats = pairs * cols * sizeof(float);
+    return has_fixed ? size_max(floats, cpu_fixed_bytes(cols, (uint32_t)(pairs + pairs / 2))) : floats;
+}
+
+uint64_t experts_cpu_host_bytes(const struct experts_shape *s, uint32_t n, bool has_fixed)
 {
     uint64_t pairs = (uint64_t)n * s->top_k;
-    uint64_t up =
-        n * (s->hidden * sizeof(float) + cpu_vector_bytes(s->hidden)) + pairs * s->hidden * sizeof(float);
-    uint64_t down = pairs * (s->inner * sizeof(float) + cpu_vector_bytes(s->inner));
+    uint64_t up = n * (s->hidden * sizeof(float) + cpu_vector_bytes(s->hidden)) +
+                  packed_bytes(s->hidden, pairs, has_fixed);
+    uint64_t down = pairs * cpu_vector_bytes(s->inner) + packed_bytes(s->inner, pairs, has_fixed);
     return size_max(up, down);
 }
 
@@ -447,6 +494,7 @@ int experts_down_cpu(const void *self, const void *what, struct host *h)
     const struct weights down = {.rows = s->hidden, .cols = s->inner, .format = s->down_format};
     uint32_t rows = loops_block_rows(&down);
     bool is_many = c->chunk > FEW;
+    j.takes_fixed = h->takes_fixed && is_many && cpu_format_takes_fixed(loops_matrix(&down).format);
     /* A block of a few tokens reads its rows of every expert. */
     divide_rows(&j, s->hidden,
                 is_many ? whole_strips(&j, rows) : (uint32_t)few_rows(s->hidden, team_n_threads(h->team)));

@@ -88,8 +88,8 @@ void linear_run(const struct linear *op, struct exec *x, const struct linear_cal
 /* The implementations. */
 int linear_vulkan_open(struct linear *op, struct exec *x, struct moeflux_err *e);
 void linear_vulkan(const void *self, const void *what, struct exec *x);
-/* Memory that the native implementation takes by itself for n tokens of so many columns. */
-uint64_t linear_cpu_host_bytes(uint32_t cols, uint32_t n);
+/* Memory that the native implementation takes by itself for n tokens of so many columns. has_fixed: of the caps. */
+uint64_t linear_cpu_host_bytes(uint32_t cols, uint32_t n, bool has_fixed);
 op_host_fn linear_cpu, linear_ref;
 
 #endif

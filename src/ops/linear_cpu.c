@@ -10,15 +10,17 @@ struct job {
     const struct loops *loops;
     const struct cpu_isa *isa;
     uint32_t n_stacked;
-    bool quantises; /* for gemv; some matrix is no plain one */
+    bool quantises;    /* some matrix needs its input so: an affine one for gemv or gemm_fixed */
+    bool packs, fixes; /* some matrix takes gemm, gemm_fixed */
     /* The inputs, of matrix h of the stack those of token t at [h * n + t]. */
     float *normed; /* [n_stacked * n][cols]; NULL: as they are */
     struct cpu_vector *x;
     uint8_t *digits;
-    uint64_t digits_bytes; /* of one */
-    float *packed;         /* for gemm, of matrix h at h * n * cols */
-    uint32_t n_packs;      /* of a matrix */
-    /* Of each thread: gemm's, and results that are to be added. */
+    uint64_t digits_bytes;   /* of one */
+    float *packed;           /* for gemm, of matrix h at h * n * cols */
+    uint32_t n_packs;        /* of a matrix */
+    struct cpu_fixed *fixed; /* for gemm_fixed, of matrix h */
+    /* Of each thread: gemm's or gemm_fixed's, and results that are to be added. */
     uint8_t *rooms;
     uint64_t gemm_bytes, room_bytes;
     /* Blocks of rows, those of a segment one after the other, of a stack for each of its matrices. */
@@ -76,6 +78,21 @@ static void pack_some(void *ctx, uint32_t i, uint32_t thread)
                                 .packed = j->packed + (uint64_t)h * n * cols});
 }
 
+static void pack_fixed_some(void *ctx, uint32_t i, uint32_t thread)
+{
+    const struct job *j = ctx;
+    uint32_t tiles = cpu_fixed_tiles(j->fixed), h = i / tiles, tile = i % tiles;
+    (void)thread;
+    j->isa->pack_fixed(&(struct cpu_pack_fixed_call){
+        .x = j->x + (uint64_t)h * j->call->n, .to = &j->fixed[h], .first = tile, .last = tile + 1});
+}
+
+/* Whether so many tokens of the call meet the matrix as gemm_fixed has them. */
+static bool takes_fixed(const struct host *host, const struct linear_call *c, const struct weights *w)
+{
+    return host->takes_fixed && !is_few(c) && cpu_format_takes_fixed(loops_matrix(w).format);
+}
+
 /* Rows of matrix h with all tokens; y: the first row's place. */
 static void run_rows(const struct job *j, const struct cpu_matrix *rows, uint32_t h, uint32_t thread,
                      float *y)
@@ -84,7 +101,10 @@ static void run_rows(const struct job *j, const struct cpu_matrix *rows, uint32_
     uint8_t *room = j->rooms + thread * j->room_bytes;
     float *sums = (float *)(void *)(room + j->gemm_bytes), *to = c->add ? sums : y;
     uint64_t stride = c->add ? rows->rows : c->y_stride;
-    if (j->packed)
+    if (j->fixed && cpu_format_takes_fixed(rows->format))
+        j->isa->gemm_fixed(&(struct cpu_gemm_fixed_call){
+            .w = rows, .x = &j->fixed[h], .last = rows->rows, .y = to, .y_stride = stride, .scratch = room});
+    else if (j->packed)
         j->isa->gemm(&(struct cpu_gemm_call){.w = rows,
                                              .packed = j->packed + (uint64_t)h * c->n * j->op->cols,
                                              .n = c->n,
@@ -118,38 +138,53 @@ static void run_block(void *ctx, uint32_t block, uint32_t thread)
     run_rows(j, &rows, h, thread, host_floats_mut(c->y) + (uint64_t)h * c->y_step + row + first);
 }
 
-static void divide(struct job *j)
+static void divide(struct job *j, const struct host *host)
 {
     for (uint32_t i = 0; i < j->op->n_segments; i++) {
         const struct weights *w = &j->op->w[i];
         uint32_t rows = loops_block_rows(w);
         if (!is_few(j->call))
             rows = (uint32_t)size_max(rows / CPU_STRIP_ROWS, 1) * CPU_STRIP_ROWS;
-        j->quantises |= !weights_are_plain(w) && is_few(j->call);
+        bool is_fixed = takes_fixed(host, j->call, w);
+        j->quantises |= is_fixed || (!weights_are_plain(w) && is_few(j->call));
+        j->fixes |= is_fixed;
+        j->packs |= !is_fixed && !is_few(j->call);
         j->block_rows[i] = rows;
         j->first_block[i + 1] = j->first_block[i] + div_up(w->rows, rows);
     }
+}
+
+static void place_fixed(struct job *j, struct host *host)
+{
+    uint64_t bytes = cpu_fixed_bytes(j->op->cols, j->call->n);
+    j->fixed = host_scratch(host, j->n_stacked, sizeof *j->fixed);
+    uint8_t *memory = host_scratch(host, j->n_stacked, bytes);
+    for (uint32_t h = 0; j->fixed && memory && h < j->n_stacked; h++)
+        cpu_fixed_place(&j->fixed[h], j->op->cols, j->call->n, memory + h * bytes);
 }
 
 static int make_room(struct job *j, struct host *host)
 {
     const struct linear_call *c = j->call;
     uint64_t inputs = (uint64_t)c->n * j->n_stacked;
-    bool packs = !is_few(c);
     j->digits_bytes = cpu_vector_bytes(j->op->cols);
     j->normed = c->norm ? host_scratch(host, inputs * j->op->cols, sizeof *j->normed) : NULL;
-    j->x = packs ? NULL : host_scratch(host, inputs, sizeof *j->x);
+    j->x = is_few(c) || j->fixes ? host_scratch(host, inputs, sizeof *j->x) : NULL;
     j->digits = host_scratch(host, j->quantises ? inputs : 0, j->digits_bytes);
-    j->packed = packs ? host_scratch(host, inputs * j->op->cols, sizeof *j->packed) : NULL;
-    j->gemm_bytes = packs ? cpu_gemm_scratch_bytes(j->op->cols) : 0;
+    j->packed = j->packs ? host_scratch(host, inputs * j->op->cols, sizeof *j->packed) : NULL;
+    if (j->fixes)
+        place_fixed(j, host);
+    j->gemm_bytes = size_max(j->packs ? cpu_gemm_scratch_bytes(j->op->cols) : 0,
+                             j->fixes ? cpu_gemm_fixed_scratch_bytes(j->op->cols) : 0);
     j->room_bytes = j->gemm_bytes + (c->add ? (uint64_t)c->n * LOOPS_MAX_BLOCK_ROWS * sizeof(float) : 0);
     j->rooms = host_scratch(host, team_n_threads(host->team), j->room_bytes);
     return host_error(host);
 }
 
-uint64_t linear_cpu_host_bytes(uint32_t cols, uint32_t n)
+uint64_t linear_cpu_host_bytes(uint32_t cols, uint32_t n, bool has_fixed)
 {
-    return 2 * (uint64_t)n * cols * sizeof(float);
+    uint64_t fixed = n * cpu_vector_bytes(cols) + cpu_fixed_bytes(cols, n);
+    return 2 * (uint64_t)n * cols * sizeof(float) + (has_fixed ? fixed : 0);
 }
 
 int linear_cpu(const void *self, const void *what, struct host *host)
@@ -162,7 +197,7 @@ int linear_cpu(const void *self, const void *what, struct host *host)
                     .isa = host->isa,
                     .n_stacked = c->n_stacked ? c->n_stacked : op->n_stacked,
                     .n_packs = div_up(cpu_n_tiles(c->n), PACK_TILES)};
-    divide(&j);
+    divide(&j, host);
     int rc = make_room(&j, host);
     if (rc < 0)
         return rc;
@@ -170,6 +205,8 @@ int linear_cpu(const void *self, const void *what, struct host *host)
         team_for(host->team, c->n * j.n_stacked, prepare_input, &j);
     if (j.packed)
         team_for(host->team, j.n_packs * j.n_stacked, pack_some, &j);
+    if (j.fixed)
+        team_for(host->team, cpu_fixed_tiles(j.fixed) * j.n_stacked, pack_fixed_some, &j);
     team_for(host->team, j.first_block[op->n_segments] * j.n_stacked, run_block, &j);
     return 0;
 }

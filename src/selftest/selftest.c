@@ -891,13 +891,15 @@ static int run_on(struct kernel_test *l, const struct exec_options *o, struct mo
     int rc = exec_open(&l->side[KT_DEVICE], o, e);
     if (rc == 0)
         run_groups(l);
-    /* What runs in place of kernels that not every device has. */
-    if (rc == 0 &&
-        (exec_get_caps(l->side[KT_DEVICE]).has_coopmat || exec_get_caps(l->side[KT_DEVICE]).has_denorm)) {
-        exec_forbid_f16(l->side[KT_DEVICE]);
+    /* What runs in place of kernels that not every device has, and where everything has to be float32. */
+    const struct exec_caps caps = rc == 0 ? exec_get_caps(l->side[KT_DEVICE]) : (struct exec_caps){0};
+    if (caps.has_coopmat || caps.has_denorm || caps.has_fixed) {
+        exec_keep_f32(l->side[KT_DEVICE]);
         exec_forbid_denorm(l->side[KT_DEVICE]);
         l->is_again = true;
+        l->next = 0;
         run_groups(l);
+        l->is_again = false;
     }
     if (rc == 0 && s->ran)
         tell_kernels(l->side[KT_DEVICE], s);
