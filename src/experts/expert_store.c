@@ -410,7 +410,7 @@ int expert_store_want(struct expert_store *s, uint32_t layer, const uint32_t *ex
         ranking_use(&s->tiers.ranking, key);
     }
     int rc = pin_some(s, e);
-    tiers_cancel_prefetches(&s->tiers, layer);
+    tiers_cancel_prefetches(&s->tiers, layer, NULL, 0);
     in_flight_begin(&s->tiers.in_flight);
     if (rc == 0 && s->tiers.in_flight.exec) /* what the page cache held is there now */
         rc = land_arrived(s, e);
@@ -459,6 +459,7 @@ void expert_store_prefetch(struct expert_store *s, uint32_t layer, const uint32_
 {
     /* At least as many slots stay for what is wanted at the same time. */
     uint32_t most = (uint32_t)size_min(s->tiers.landing->slots.n / 4, MAX_IN_FLIGHT / 2);
+    tiers_cancel_prefetches(&s->tiers, layer, experts, n);
     tiers_prefetch(&s->tiers, layer, experts, n,
                    many ? (uint32_t)size_max(most, s->max_prefetching) : s->max_prefetching);
 }

@@ -95,8 +95,9 @@ int expert_store_want(struct expert_store *s, uint32_t layer, const uint32_t *ex
 int expert_store_await(struct expert_store *s, struct moeflux_err *e);
 /* The batches that used the wanted experts are finished. */
 void expert_store_release(struct expert_store *s);
-/* Prefetches those of the experts that are in no slot, as far as there is room and the disk is idle. many: nearly all of
- * them will be wanted, so as many are read as there is room for. */
+/* Prefetches those of the experts that are in no slot, as far as there is room and the disk is idle. Others of the layer, which
+ * an earlier call named, are not prefetched any more. many: nearly all of them will be wanted, so as many are read as there
+ * is room for. */
 void expert_store_prefetch(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n,
                            bool many);
 
