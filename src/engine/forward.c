@@ -167,14 +167,19 @@ static void run_up(const struct pass *p, const struct arch_experts *x)
         arch_experts_up(p->m->arch, &p->chunk, x);
 }
 
-static void run_experts(const struct pass *p, const struct arch_experts *x)
+static void run_down(const struct pass *p, const struct arch_experts *x)
 {
     const struct host_chunk here = host_chunk_of(p);
-    run_up(p, x);
     if (is_on_cpu(p, x->layer))
         host_experts_down(&p->m->host.experts, &here, x);
     else
         arch_experts_down(p->m->arch, &p->chunk, x);
+}
+
+static void run_experts(const struct pass *p, const struct arch_experts *x)
+{
+    run_up(p, x);
+    run_down(p, x);
 }
 
 /* Ends the batch and releases the experts that it used. */
@@ -325,6 +330,35 @@ static void predict_again(const struct pass *p, uint32_t layer)
     read_ahead(p, layer, UINT32_MAX);
 }
 
+/* The first half of those experts of a token that are there; in a batch of its own, so that it begins now. */
+static int submit_up(const struct pass *p, const struct expert_side *side, struct arch_experts *x,
+                     uint64_t which, struct moeflux_err *e)
+{
+    uint64_t ticket;
+    x->skip = ~which;
+    run_up(p, x);
+    int rc = exec_submit(side->exec, &ticket, e);
+    exec_begin(side->exec);
+    return rc;
+}
+
+/* Each expert begins as it comes, where an operation that was recorded is over: the cores have nothing else to do, and then
+ * less is left to compute once the last one is there. *done: those that began. */
+static int up_as_they_come(const struct pass *p, const struct expert_side *side, struct arch_experts *x,
+                           uint64_t all, uint64_t *done, struct moeflux_err *e)
+{
+    uint64_t present = *done;
+    int rc = 0;
+    while (rc == 0 && present != all) {
+        rc = expert_store_await_some(side->store, &present, e);
+        if (rc == 0 && present != *done && present != all)
+            rc = submit_up(p, side, x, present & ~*done, e);
+        if (rc == 0 && present != all)
+            *done = present;
+    }
+    return rc;
+}
+
 /* The experts of one token. Cached ones are computed while the others are read. Each expert writes its own part of the
  * activations; they are summed afterwards in the router's order. So the result does not depend on the order of arrival. */
 static int token_experts(const struct pass *p, uint32_t layer, struct moeflux_err *e)
@@ -333,20 +367,19 @@ static int token_experts(const struct pass *p, uint32_t layer, struct moeflux_er
     const struct expert_side *side = side_of(p, layer);
     uint32_t top_k = m->dir.config.top_k;
     struct arch_experts x = experts_of(side, layer, 0, 1);
-    uint64_t all = top_k < 64 ? ((uint64_t)1 << top_k) - 1 : UINT64_MAX, present = 0, ticket;
+    uint64_t all = top_k < 64 ? ((uint64_t)1 << top_k) - 1 : UINT64_MAX, done = 0;
     predictor_observe(&m->predictor, layer, choice_of(m));
-    int rc = expert_store_want(side->store, layer, choice_of(m), top_k, &present, e);
+    int rc = expert_store_want(side->store, layer, choice_of(m), top_k, &done, e);
     if (rc < 0)
         return rc;
     read_ahead_of_next(p, layer);
-    if (present && present != all && top_k <= 64) {
-        x.skip = ~present;
-        run_up(p, &x);
-        rc = exec_submit(side->exec, &ticket, e);
-        exec_begin(side->exec);
-        x.skip = present;
-    }
+    done = top_k <= 64 && done != all ? done : 0;
+    if (done)
+        rc = submit_up(p, side, &x, done, e);
+    if (rc == 0 && side->computes_at_once && top_k <= 64)
+        rc = up_as_they_come(p, side, &x, all, &done, e);
     int arrived = expert_store_await(side->store, rc < 0 ? NULL : e);
+    x.skip = done;
     if (rc == 0 && arrived == 0)
         run_experts(p, &x);
     return rc < 0 ? rc : arrived;
