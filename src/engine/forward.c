@@ -92,7 +92,7 @@ static void release_all(struct moeflux_model *m)
             expert_store_release(m->sides[i].store);
 }
 
-/* The next layer that has experts, or n_layers. */
+/* The next layer that has experts, or n_layers; UINT32_MAX stands before the first layer. */
 static uint32_t next_moe(const struct moeflux_model *m, uint32_t layer)
 {
     uint32_t next = layer + 1;
@@ -315,19 +315,21 @@ static void read_ahead_of_next(const struct pass *p, uint32_t layer)
 {
     uint32_t next = next_moe(p->m, layer);
     bool comes_again = p->m->computes_at_once && predicts(p, next);
-    read_ahead(p, next, comes_again ? (p->m->dir.config.top_k + 1) / 2 : UINT32_MAX);
+    read_ahead(p, next, comes_again ? div_up(p->m->dir.config.top_k, 2) : UINT32_MAX);
 }
 
 /* Where a prediction can be seen at once, a second one before the layer's mixer replaces the first, which was made before the
- * last layer's experts: with a random router 0.78 of the chosen experts are named instead of 0.67, the likeliest four by 0.9.
- * So the first one names the likelier half. For the first layer there is only this one. */
+ * last layer's experts. With a random router 0.78 of the chosen experts are named instead of 0.67, the likeliest four by 0.9.
+ * For the first layer there is only this one, for the embedding: 0.44, the likeliest two by 0.7. What is read in vain takes
+ * the disk's time, so both name the likelier half, of the first layer a quarter. */
 static void predict_again(const struct pass *p, uint32_t layer)
 {
     struct moeflux_model *m = p->m;
     if (!m->computes_at_once || !config_has_experts(&m->dir.config, layer) || !predicts(p, layer))
         return;
+    bool is_first = layer == next_moe(m, UINT32_MAX);
     arch_predict_experts(m->arch, layer);
-    read_ahead(p, layer, UINT32_MAX);
+    read_ahead(p, layer, div_up(m->dir.config.top_k, is_first ? 4 : 2));
 }
 
 /* The first half of those experts of a token that are there; in a batch of its own, so that it begins now. */
