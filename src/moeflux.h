@@ -73,8 +73,8 @@ enum moeflux_expert_io {
 };
 
 /* Which experts of the next layer are read before its router has chosen: those of the token before, those that its router
- * chooses for the hidden state of this layer, or both. AUTO: ROUTER; NONE on the CPU where the page cache is expected to hold
- * all experts (expert_io). */
+ * chooses for the hidden state of this layer (on the CPU once more for what this layer's experts made of it), or both.
+ * AUTO: ROUTER; NONE on the CPU where the page cache is expected to hold all experts (expert_io). */
 enum moeflux_prefetch {
     MOEFLUX_PREFETCH_AUTO,
     MOEFLUX_PREFETCH_NONE,

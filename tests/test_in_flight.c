@@ -9,6 +9,7 @@
 #include "experts/ranking.h"
 #include "model/model_dir.h"
 
+enum { N_SLOTS = 3 };
 static const char ODD[] = "tests/models/qwen-odd/mlx"; /* nine extents an expert */
 
 /* Holds each read until it is opened. */
@@ -70,12 +71,12 @@ static void open_place(struct place *p)
     const struct reader_options o = {.mode = READER_PREAD, .n_threads = 1, .depth = 1, .hook = &p->hook};
     check_ok(reader_open(&p->reader, &p->model, &o, &e), &e);
     check_ok(ranking_open(&p->ranking, p->model.config.n_layers, p->model.config.n_experts, 0, &e), &e);
-    p->cache = cache_new(2, p->model.config.n_layers, &p->ranking, &e);
+    p->cache = cache_new(N_SLOTS, p->model.config.n_layers, &p->ranking, &e);
     assert_non_null(p->cache);
-    check_ok(in_flight_open(&p->reads, NULL, p->reader, p->cache, 2, 2, &e), &e);
-    p->dst = malloc(p->model.expert.bytes);
+    check_ok(in_flight_open(&p->reads, NULL, p->reader, p->cache, N_SLOTS, N_SLOTS, &e), &e);
+    p->dst = malloc(N_SLOTS * p->model.expert.bytes);
     assert_non_null(p->dst);
-    memset(p->dst, 0xa5, p->model.expert.bytes);
+    memset(p->dst, 0xa5, N_SLOTS * p->model.expert.bytes);
 }
 
 static void close_place(struct place *p)
@@ -88,6 +89,7 @@ static void close_place(struct place *p)
     free(p->dst);
 }
 
+/* Of a read into slot 0. */
 static void check_bytes(const struct place *p, struct expert_key key)
 {
     struct extent x[EXPERT_MAX_EXTENTS];
@@ -115,7 +117,7 @@ static void an_expert_whose_prefetch_was_cut_short_is_read_again(void **state)
     assert_int_equal(cache_pin(p.cache, key, &slot, &evicted, &e), CACHE_MISS);
     in_flight_start(&p.reads, key, slot, p.dst, true);
     wait_for_first(&p.gate);
-    assert_int_equal(in_flight_cancel_prefetches(&p.reads, key.layer), 0); /* it has begun */
+    assert_int_equal(in_flight_cancel_prefetches(&p.reads, key.layer, NULL, 0), 0); /* it has begun */
     open_gate(&p.gate);
     assert_int_equal(cache_pin(p.cache, key, &again, &evicted, &e), CACHE_BUSY);
     assert_int_equal(again, slot);
@@ -128,10 +130,48 @@ static void an_expert_whose_prefetch_was_cut_short_is_read_again(void **state)
     close_place(&p);
 }
 
+static void prefetch(struct place *p, struct expert_key key)
+{
+    struct expert_key evicted;
+    struct moeflux_err e = {0};
+    uint32_t slot;
+    assert_int_equal(cache_pin(p->cache, key, &slot, &evicted, &e), CACHE_MISS);
+    in_flight_start(&p->reads, key, slot, p->dst + slot * p->model.expert.bytes, true);
+}
+
+/* A better prediction came: what it names too goes on, begun or not. */
+static void prefetches_that_are_kept_go_on_and_others_are_dropped(void **state)
+{
+    (void)state;
+    const uint32_t kept[] = {2, 3};
+    struct place p;
+    struct moeflux_err e = {0};
+    open_place(&p);
+    prefetch(&p, (struct expert_key){1, 3});
+    wait_for_first(&p.gate);
+    prefetch(&p, (struct expert_key){1, 1});
+    prefetch(&p, (struct expert_key){1, 2});
+    assert_int_equal(in_flight_cancel_prefetches(&p.reads, 1, kept, 2), 1);
+    assert_false(cache_has(p.cache, (struct expert_key){1, 1}));
+    assert_int_equal(p.reads.n_prefetching, 2);
+    open_gate(&p.gate);
+    for (uint32_t i = 0; i < 2; i++) {
+        struct expert_key evicted, key = {1, kept[i]};
+        uint32_t slot;
+        assert_int_equal(cache_pin(p.cache, key, &slot, &evicted, &e), CACHE_BUSY);
+        in_flight_claim(&p.reads, slot);
+        check_ok(in_flight_await(&p.reads, slot, &e), &e);
+        assert_int_equal(cache_pin(p.cache, key, &slot, &evicted, &e), CACHE_HIT);
+    }
+    check_bytes(&p, (struct expert_key){1, 3});
+    close_place(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_expert_whose_prefetch_was_cut_short_is_read_again),
+        cmocka_unit_test(prefetches_that_are_kept_go_on_and_others_are_dropped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -585,6 +585,31 @@ static void auto_reads_ahead_only_what_a_disk_brings(void **state)
     close_subject(&s);
 }
 
+/* The cpu sees what an early router chose at once. So the first layer's is applied too, to the embedding. */
+static void every_layer_of_a_token_is_predicted(void **state)
+{
+    (void)state;
+    struct subject s;
+    struct moeflux_model *m;
+    struct moeflux_session *q;
+    struct moeflux_stats t;
+    struct moeflux_err e = {0};
+    open_subject(&s, TINY, TINY_GOLDEN);
+    float *rows = calloc((uint64_t)N_ROWS * s.needs.vocab_size, sizeof *rows);
+    const struct choice c = {
+        .level = {[LAYOUT] = PACKED, [IO] = PREAD, [BUDGET] = HALF, [PREFETCH] = ROUTER}};
+    check_ok(open_choice(&m, &s, &c, &e), &e);
+    check_ok(moeflux_session_new(&q, m, N_PROMPT + N_DECODE, &e), &e);
+    evaluate(&s, m, q, rows);
+    moeflux_model_get_stats(m, &t);
+    assert_int_equal(t.n_predictable, t.n_decode_tokens * s.n_moe_layers * s.needs.top_k);
+    assert_true(t.n_decode_tokens > 0);
+    moeflux_session_free(q);
+    moeflux_model_close(m);
+    free(rows);
+    close_subject(&s);
+}
+
 static void choices_that_there_are_not_are_refused(void **state)
 {
     (void)state;
@@ -625,6 +650,7 @@ int main(void)
     };
     const struct CMUnitTest of_the_cpu[] = {
         cmocka_unit_test(auto_reads_ahead_only_what_a_disk_brings),
+        cmocka_unit_test(every_layer_of_a_token_is_predicted),
         cmocka_unit_test(weights_that_shrink_end_the_evaluation_and_no_more),
     };
     const char *wanted = getenv("MOEFLUX_TESTS");

@@ -20,6 +20,7 @@ struct expert_side {
     struct exec *exec;
     struct expert_store *store; /* NULL: no layer is on this side */
     bool reads_ahead;           /* experts are prefetched, if there is a predictor */
+    bool computes_at_once;      /* an operation that was recorded is over */
     struct exec_buffer waves;   /* u64 [MOEFLUX_WAVE_TABLES][n_experts]: tables of one wave of experts each */
 };
 /* SIDE_PROMPT: the device too, for large chunks of the layers that are otherwise SIDE_HOST's (load_plan_takes_device). Its few

@@ -90,6 +90,7 @@ static int open_side(struct moeflux_model *m, struct expert_side *s, const struc
         memset(s->waves.host, 0, s->waves.bytes);
     if (rc < 0 || o->budget_bytes == 0)
         return rc;
+    s->computes_at_once = exec_get_caps(s->exec).is_host;
     rc = expert_store_open(&s->store, s->exec, &m->dir, o, e);
     s->reads_ahead = rc == 0 && (prefetch != MOEFLUX_PREFETCH_AUTO || !expert_store_copies_cached(s->store));
     return rc < 0 ? rc : expert_store_load(s->store, &m->progress, e);

@@ -396,6 +396,22 @@ int expert_store_check(const struct expert_store *s, struct moeflux_err *e)
     return s->in_place ? reader_check_mappings(s->reader, e) : 0;
 }
 
+/* Bit i: wants[i] is there, for the first 64. */
+static uint64_t landed_of(const struct expert_store *s)
+{
+    uint64_t landed = 0;
+    for (uint32_t i = 0; i < s->n_brought && i < 64; i++)
+        landed |= (uint64_t)s->wants[i].landed << i;
+    return landed;
+}
+
+/* After a failure: what is in flight must land before anything else. */
+static void give_up(struct expert_store *s)
+{
+    s->n_wants = s->n_brought;
+    expert_store_await(s, NULL);
+}
+
 int expert_store_want(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n,
                       uint64_t *present, struct moeflux_err *e)
 {
@@ -410,33 +426,47 @@ int expert_store_want(struct expert_store *s, uint32_t layer, const uint32_t *ex
         ranking_use(&s->tiers.ranking, key);
     }
     int rc = pin_some(s, e);
-    tiers_cancel_prefetches(&s->tiers, layer);
+    tiers_cancel_prefetches(&s->tiers, layer, NULL, 0);
     in_flight_begin(&s->tiers.in_flight);
     if (rc == 0 && s->tiers.in_flight.exec) /* what the page cache held is there now */
         rc = land_arrived(s, e);
     int moved = tiers_submit_moves(&s->tiers, rc < 0 ? NULL : e);
     rc = rc < 0 ? rc : moved;
     if (present)
-        *present = 0;
-    for (uint32_t i = 0; present && i < s->n_brought && i < 64; i++)
-        *present |= (uint64_t)s->wants[i].landed << i;
-    if (rc < 0) {
-        s->n_wants = s->n_brought; /* what is in flight must land before anything else */
-        expert_store_await(s, NULL);
-    }
+        *present = landed_of(s);
+    if (rc < 0)
+        give_up(s);
     return rc;
+}
+
+/* Waits until one more want has landed. fails: an earlier one failed, so that nothing new is started. */
+static int land_some(struct expert_store *s, bool fails, struct moeflux_err *e)
+{
+    uint32_t before = s->n_landed;
+    int rc = land_arrived(s, e);
+    if (rc == 0 && !fails)
+        rc = bring_some(s, e);
+    if (rc == 0 && s->n_landed == before)
+        rc = wait_for_one(s, e);
+    return rc;
+}
+
+int expert_store_await_some(struct expert_store *s, uint64_t *present, struct moeflux_err *e)
+{
+    int rc = s->n_landed < s->n_wants ? land_some(s, false, e) : 0;
+    if (rc < 0) {
+        give_up(s);
+        return rc;
+    }
+    *present = landed_of(s);
+    return 0;
 }
 
 int expert_store_await(struct expert_store *s, struct moeflux_err *e)
 {
     int first = 0;
     while (s->n_landed < (first < 0 ? s->n_brought : s->n_wants)) {
-        uint32_t before = s->n_landed;
-        int rc = land_arrived(s, first < 0 ? NULL : e);
-        if (rc == 0 && first == 0)
-            rc = bring_some(s, e);
-        if (rc == 0 && s->n_landed == before)
-            rc = wait_for_one(s, first < 0 ? NULL : e);
+        int rc = land_some(s, first < 0, first < 0 ? NULL : e);
         first = first < 0 ? first : rc;
     }
     int moved = tiers_submit_moves(&s->tiers, first < 0 ? NULL : e);
@@ -459,6 +489,7 @@ void expert_store_prefetch(struct expert_store *s, uint32_t layer, const uint32_
 {
     /* At least as many slots stay for what is wanted at the same time. */
     uint32_t most = (uint32_t)size_min(s->tiers.landing->slots.n / 4, MAX_IN_FLIGHT / 2);
+    tiers_cancel_prefetches(&s->tiers, layer, experts, n);
     tiers_prefetch(&s->tiers, layer, experts, n,
                    many ? (uint32_t)size_max(most, s->max_prefetching) : s->max_prefetching);
 }

@@ -5,7 +5,7 @@
  * copied to the device when they are chosen, and back to the host when they are evicted.
  *
  *   expert_store_want     which are resident; reads of the others are in flight
- *   expert_store_await    all are resident
+ *   expert_store_await    all are resident (expert_store_await_some: one more is)
  *   expert_store_release  when the batches that use them are finished
  * Not locked: for the thread that records the batches. */
 #ifndef MOEFLUX_EXPERTS_EXPERT_STORE_H
@@ -91,12 +91,16 @@ uint64_t expert_store_address(const struct expert_store *s, uint32_t layer, uint
  * expert_store_release. */
 int expert_store_want(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n,
                       uint64_t *present, struct moeflux_err *e);
+/* Waits until one more of what was wanted is read, or all are. present: as of expert_store_want. expert_store_await has to follow.
+ */
+int expert_store_await_some(struct expert_store *s, uint64_t *present, struct moeflux_err *e);
 /* Waits until all that was wanted is read. The batch being recorded will run after the copies to the device. */
 int expert_store_await(struct expert_store *s, struct moeflux_err *e);
 /* The batches that used the wanted experts are finished. */
 void expert_store_release(struct expert_store *s);
-/* Prefetches those of the experts that are in no slot, as far as there is room and the disk is idle. many: nearly all of
- * them will be wanted, so as many are read as there is room for. */
+/* Prefetches those of the experts that are in no slot, as far as there is room and the disk is idle. Others of the layer, which
+ * an earlier call named, are not prefetched any more. many: nearly all of them will be wanted, so as many are read as there
+ * is room for. */
 void expert_store_prefetch(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n,
                            bool many);
 

@@ -141,12 +141,22 @@ int in_flight_await(struct in_flight *f, uint32_t slot, struct moeflux_err *e)
     return i == CACHE_NO_SLOT ? 0 : land(f, i, e);
 }
 
-uint32_t in_flight_cancel_prefetches(struct in_flight *f, uint32_t layer)
+static bool is_among(uint32_t expert, const uint32_t *experts, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (experts[i] == expert)
+            return true;
+    return false;
+}
+
+uint32_t in_flight_cancel_prefetches(struct in_flight *f, uint32_t layer, const uint32_t *kept,
+                                     uint32_t n_kept)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; f->n_prefetching > 0 && i < f->n; i++) {
         struct in_flight_read *x = &f->all[i];
-        if (x->slot == CACHE_NO_SLOT || !x->is_prefetch || x->request.layer != layer)
+        if (x->slot == CACHE_NO_SLOT || !x->is_prefetch || x->request.layer != layer ||
+            is_among(x->request.expert, kept, n_kept))
             continue;
         enum reader_cancelled how = reader_cancel(f->reader, &x->request);
         n += how == READER_CANCELLED;

@@ -63,8 +63,10 @@ void in_flight_settle(struct in_flight *f);
 bool in_flight_is_done(struct in_flight *f, uint32_t slot);
 /* Waits for the read into the slot, if there is one: 0, or why the expert could not be read. */
 int in_flight_await(struct in_flight *f, uint32_t slot, struct moeflux_err *e);
-/* Cancels prefetches for the layer. Those that have begun end after their parts in flight. Returns how many had not begun. */
-uint32_t in_flight_cancel_prefetches(struct in_flight *f, uint32_t layer);
+/* Cancels prefetches for the layer but those of the experts kept [n_kept]. Those that have begun end after their parts in
+ * flight. Returns how many had not begun. */
+uint32_t in_flight_cancel_prefetches(struct in_flight *f, uint32_t layer, const uint32_t *kept,
+                                     uint32_t n_kept);
 /* Waits for one prefetch and finishes it, if there is one. */
 void in_flight_await_prefetch(struct in_flight *f);
 

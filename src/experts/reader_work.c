@@ -13,7 +13,7 @@ enum { COPY_PIECES = 8, COPY_PIECE_BYTES = 128 << 10 };
 /* A read that is interrupted so often without a byte in between is not going to come. */
 enum { MAX_STALLS = 1000, MAX_ASK = 1 << 30 };
 /* Speculative parts in flight: enough to keep a disk busy, few enough to be over soon. */
-enum { MAX_SPECULATIVE = 4 };
+enum { MAX_SPECULATIVE = 8 };
 
 void reader_work_init(struct reader_work *w, const struct model_dir *m, const struct reader_hook *hook)
 {

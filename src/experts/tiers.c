@@ -274,7 +274,7 @@ bool tiers_fill(struct tiers *t, struct expert_key key)
     return true;
 }
 
-void tiers_cancel_prefetches(struct tiers *t, uint32_t layer)
+void tiers_cancel_prefetches(struct tiers *t, uint32_t layer, const uint32_t *kept, uint32_t n_kept)
 {
-    t->n_prefetched -= in_flight_cancel_prefetches(&t->in_flight, layer);
+    t->n_prefetched -= in_flight_cancel_prefetches(&t->in_flight, layer, kept, n_kept);
 }

@@ -72,7 +72,7 @@ void tiers_prefetch(struct tiers *t, uint32_t layer, const uint32_t *experts, ui
 bool tiers_fill(struct tiers *t, struct expert_key key);
 /* Finishes prefetches that have arrived and copies that are done. */
 void tiers_settle(struct tiers *t);
-/* Cancels the prefetches of a layer. */
-void tiers_cancel_prefetches(struct tiers *t, uint32_t layer);
+/* Cancels the prefetches of a layer but those of the experts kept [n_kept]. */
+void tiers_cancel_prefetches(struct tiers *t, uint32_t layer, const uint32_t *kept, uint32_t n_kept);
 
 #endif
