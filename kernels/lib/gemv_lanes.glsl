@@ -355,7 +355,7 @@ bool has_step(const uint format, uint k)
            (pieces % piece_step() == 0 || first_piece() + k * piece_step() < pieces);
 }
 
-// With STEPS no condition stands around these two: compilers take one for a reason to load late, behind the barrier.
+// Rows beyond the last one are another block's as well: with STEPS no condition has to stand around these two.
 void fetch_as(const uint format, Matrix m[MATRICES], uint row, uint from, uint n)
 {
     uint pieces = n / (4 * piece_vecs(format)), i = first_piece();
