@@ -7,7 +7,8 @@
 // A slot is an expert in the router's order, then the shared one. TEAMS subgroups compute a slot, each its own rows: LANES
 // lanes share a row's columns, ROWS rows a lane, one 16-byte piece after the other. Rows are summed over a slot's columns,
 // then over the slots in order, then the residual. Slots that have no subgroup come in further rounds, columns that shared
-// memory has no room for as well. Grid: x = row blocks of `hidden`, y = tokens. float32 sums. Tolerance 1e-5.
+// memory has no room for as well. With STEPS there is one round, every slot has AREA columns in one format, and a lane takes
+// STEPS pieces of each row: no condition stands around a load, none waits for another. Grid: x = row blocks of `hidden`, y = tokens. float32 sums. Tolerance 1e-5.
 #version 460
 #include "lib/memory.glsl"
 #include "lib/gemv.glsl"
@@ -20,6 +21,7 @@ const uint SLOTS = SUBGROUPS / TEAMS;          // of a round
 const uint AREA = TILE / SLOTS;                // columns of a slot in shared memory, a multiple of PRODUCT_COLS
 const uint SIDE = SUBGROUP / LANES;            // rows that lie side by side in a subgroup
 const uint GROUP_ROWS = TEAMS * SIDE * ROWS;   // of a workgroup
+const uint ACTS = (SLOTS * AREA / 4 + WORKGROUP - 1) / WORKGROUP; // vec4s of activations that an invocation brings
 const uint OUTS = (GROUP_ROWS + WORKGROUP - 1) / WORKGROUP;
 
 layout(push_constant, std430) uniform Args { experts_decode_down_args a; };
@@ -40,6 +42,8 @@ struct Slot {
 
 Slot slot_of(uint token, uint slot)
 {
+    if (STEPS > 0) // what the others compute is not added up
+        slot = min(slot, a.end_slot - 1);
     Slot s = Slot(a.shared_w, a.shared_s, a.shared_b, a.shared_format, a.shared_inner, 1.0);
     if (slot < a.top_k) {
         uint at = token * a.top_k + slot;
@@ -47,7 +51,7 @@ Slot slot_of(uint token, uint slot)
         s = Slot(addr_add(expert, a.down_w), addr_add(expert, a.down_s), addr_add(expert, a.down_b), a.format, a.inner,
                  F32s(a.weights).v[at]);
     }
-    s.cols = slot < a.end_slot ? s.cols : 0;
+    s.cols = STEPS > 0 ? AREA : slot < a.end_slot ? s.cols : 0;
     return s;
 }
 
@@ -59,31 +63,44 @@ uint cols_here(Slot s, uint from)
 
 void load_rows(out Step p, const uint format, Slot s, uint piece)
 {
+    uint first = first_row(), last = a.hidden - 1;
+    if (STEPS > 0) // blocks of rows are there or not
+        first = min(first, last - (ROWS - 1) * SIDE);
     p.odd = 0;
     [[unroll]] for (uint r = 0; r < ROWS; r++)
-        load_piece(p, r, format, s.weight, s.scales, s.biases, min(first_row() + r * SIDE, a.hidden - 1) * s.cols,
-                   piece);
+        load_piece(p, r, format, s.weight, s.scales, s.biases,
+                   (STEPS > 0 ? first + r * SIDE : min(first + r * SIDE, last)) * s.cols, piece);
 }
 
 void fetch_slot_as(const uint format, Slot s, uint from)
 {
     uint cols = 4 * piece_vecs(format), pieces = cols_here(s, from) / cols;
     uint i = gl_SubgroupInvocationID % LANES;
-    if (i < pieces)
-        load_rows(now, format, s, from / cols + i);
-    if (i + LANES < pieces)
-        load_rows(next, format, s, from / cols + i + LANES);
+    if (STEPS > 0) {
+        [[unroll]] for (uint k = 0; k < STEPS; k++)
+            load_rows(held[k], format, s, i + k * LANES);
+    } else {
+        if (i < pieces)
+            load_rows(now, format, s, from / cols + i);
+        if (i + LANES < pieces)
+            load_rows(next, format, s, from / cols + i + LANES);
+    }
 }
 
 void add_slot_as(inout float acc[MAX_ACC], const uint format, Slot s, uint from)
 {
     uint vecs = piece_vecs(format), pieces = cols_here(s, from) / (4 * vecs);
-    uint area = gl_SubgroupID / TEAMS * AREA / 4;
-    [[dont_unroll]] for (uint i = gl_SubgroupInvocationID % LANES; i < pieces; i += LANES) {
-        add_step(acc, format, now, area + i * vecs);
-        now = next;
-        if (i + 2 * LANES < pieces)
-            load_rows(next, format, s, from / (4 * vecs) + i + 2 * LANES);
+    uint area = gl_SubgroupID / TEAMS * AREA / 4, lane = gl_SubgroupInvocationID % LANES;
+    if (STEPS > 0) {
+        [[unroll]] for (uint k = 0; k < STEPS; k++)
+            add_step(acc, format, held[k], area + (lane + k * LANES) * vecs);
+    } else {
+        [[dont_unroll]] for (uint i = lane; i < pieces; i += LANES) {
+            add_step(acc, format, now, area + i * vecs);
+            now = next;
+            if (i + 2 * LANES < pieces)
+                load_rows(next, format, s, from / (4 * vecs) + i + 2 * LANES);
+        }
     }
 }
 
@@ -128,6 +145,18 @@ void load_acts(uint token, uint first, uint from)
     }
 }
 
+// All of them, which lie side by side.
+void load_all_acts(uint token)
+{
+    uint at = (token * a.act_stride + a.first_slot * AREA) / 4, n = (a.end_slot - a.first_slot) * (AREA / 4);
+    vec4 v[ACTS];
+    [[unroll]] for (uint k = 0; k < ACTS; k++)
+        v[k] = F32x4s(a.act).v[at + min(k * WORKGROUP + gl_LocalInvocationID.x, n - 1)];
+    [[unroll]] for (uint k = 0; k < ACTS; k++)
+        if (k * WORKGROUP + gl_LocalInvocationID.x < n)
+            xs_put(0, k * WORKGROUP + gl_LocalInvocationID.x, v[k]);
+}
+
 // A row's sum over the lanes that share it, for the slot of this subgroup.
 void share_rows(float acc[MAX_ACC], float factor)
 {
@@ -169,7 +198,10 @@ void main()
             fetch_slot(s, from);
             if (first > a.first_slot || from > 0)
                 barrier();
-            load_acts(token, first, from);
+            if (STEPS > 0)
+                load_all_acts(token);
+            else
+                load_acts(token, first, from);
             barrier();
             add_slot(acc, s, from);
         }
@@ -177,8 +209,8 @@ void main()
         barrier();
         [[unroll]] for (uint i = 0; i < OUTS; i++)
             if (has_out(i))
-                for (uint k = 0; k < min(SLOTS, a.end_slot - first); k++)
-                    total[i] += sums[k * GROUP_ROWS + out_row(i)];
+                [[unroll]] for (uint k = 0; k < SLOTS; k++)
+                    total[i] += first + k < a.end_slot ? sums[k * GROUP_ROWS + out_row(i)] : 0.0;
     }
     [[unroll]] for (uint i = 0; i < OUTS; i++)
         if (has_out(i))

@@ -50,8 +50,9 @@ struct experts {
     struct experts_shape shape;
     uint32_t waves_from; /* the fewest tokens of a chunk whose experts may come in waves; UINT32_MAX: never */
     struct { /* vulkan: two dispatches whatever top_k is; chunks of many tokens go by experts_grouped.h */
-        struct kernel up, choosing_up, down;
-        bool chooses;                /* choosing_up is open */
+        struct kernel up, choosing_up, down, whole_down;
+        bool chooses;        /* choosing_up is open */
+        bool has_whole_down; /* for calls whose shared expert is as wide as the others and stored alike */
         uint32_t makes_shared_below; /* tokens of a chunk; elsewhere 0 */
         uint32_t up_rows, down_rows; /* of a workgroup */
         struct experts_grouped grouped;

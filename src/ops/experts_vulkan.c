@@ -1,4 +1,5 @@
 #include "args.h"
+#include "base/format.h"
 #include "base/mem.h"
 #include "ops/experts.h"
 #include "ops/gemv_plan.h"
@@ -50,6 +51,19 @@ static uint32_t most_cols(const struct exec_caps *c)
 
 /* Subgroups of a workgroup are for slots first, so that each has one expert, then for more rows. */
 enum { DOWN_ROWS = 4, DOWN_GROUP = 256 };
+/* Pieces of a row that a lane holds at once; vec4s of activations. */
+enum { MAX_STEPS = 2, MAX_ACTS = 8 };
+
+/* The steps of whole_down; 0: it is not possible. */
+static uint32_t whole_steps(const struct experts_shape *s, const uint32_t spec[DOWN_N_SPEC])
+{
+    uint32_t bits = format_of(s->down_format)->bits, lanes = spec[DOWN_LANES];
+    uint32_t pieces = s->inner / (bits % 4 ? 8 : 128 / bits), subgroup = spec[GEMV_SUBGROUP];
+    bool fits = spec[GEMV_TILE] == (s->top_k + 1) * s->inner && pieces % lanes == 0 &&
+                pieces / lanes <= MAX_STEPS && s->hidden % (subgroup / lanes * DOWN_ROWS) == 0 &&
+                div_up(spec[GEMV_TILE] / 4, spec[GEMV_WORKGROUP]) <= MAX_ACTS;
+    return fits ? pieces / lanes : 0;
+}
 
 static int open_down(struct experts *op, struct exec *x, struct moeflux_err *e)
 {
@@ -63,19 +77,25 @@ static int open_down(struct experts *op, struct exec *x, struct moeflux_err *e)
     /* Pieces of 16 bytes of a row: those of 4-bit codes are the widest. */
     while (2 * lanes <= c.subgroup_size && s->inner / 32 % (2 * lanes) == 0)
         lanes *= 2;
-    const uint32_t spec[DOWN_N_SPEC] = {[GEMV_SUBGROUP] = c.subgroup_size,
-                                        [GEMV_WORKGROUP] = slots * teams * c.subgroup_size,
-                                        [GEMV_ROWS] = DOWN_ROWS,
-                                        [GEMV_TOKENS] = 1,
-                                        [GEMV_TILE] = slots * area,
-                                        [GEMV_FORMATS] = s->down_formats,
-                                        [GEMV_SPLIT] = 1,
-                                        [GEMV_STEPS] = 0,
-                                        [DOWN_LANES] = lanes,
-                                        [DOWN_TEAMS] = teams};
+    uint32_t spec[DOWN_N_SPEC] = {[GEMV_SUBGROUP] = c.subgroup_size,
+                                  [GEMV_WORKGROUP] = slots * teams * c.subgroup_size,
+                                  [GEMV_ROWS] = DOWN_ROWS,
+                                  [GEMV_TOKENS] = 1,
+                                  [GEMV_TILE] = slots * area,
+                                  [GEMV_FORMATS] = s->down_formats,
+                                  [GEMV_SPLIT] = 1,
+                                  [GEMV_STEPS] = 0,
+                                  [DOWN_LANES] = lanes,
+                                  [DOWN_TEAMS] = teams};
     op->gpu.down_rows = teams * (c.subgroup_size / lanes) * DOWN_ROWS;
-    return gemv_kernel(x, &op->gpu.down, "experts_decode_down", sizeof(struct experts_decode_down_args), spec,
-                       DOWN_N_SPEC, e);
+    const uint32_t bytes = sizeof(struct experts_decode_down_args);
+    int rc = gemv_kernel(x, &op->gpu.down, "experts_decode_down", bytes, spec, DOWN_N_SPEC, e);
+    spec[GEMV_STEPS] = whole_steps(s, spec);
+    spec[GEMV_FORMATS] = 1u << s->down_format;
+    op->gpu.has_whole_down = spec[GEMV_STEPS] > 0;
+    return rc < 0 || !op->gpu.has_whole_down
+               ? rc
+               : gemv_kernel(x, &op->gpu.whole_down, "experts_decode_down", bytes, spec, DOWN_N_SPEC, e);
 }
 
 int experts_vulkan_open(struct experts *op, struct exec *x, struct moeflux_err *e)
@@ -182,5 +202,9 @@ void experts_down_vulkan(const void *self, const void *what, struct exec *x)
                                                .n = call->n,
                                                .first_slot = call->only_shared ? s->top_k : 0,
                                                .end_slot = s->top_k + has_shared};
-    exec_dispatch(x, &op->gpu.down, &a, div_up(s->hidden, op->gpu.down_rows), call->n, 1);
+    bool is_whole = op->gpu.has_whole_down &&
+                    (!has_shared ||
+                     (a.shared_in == 0 && a.shared_inner == s->inner && a.shared_format == s->down_format));
+    exec_dispatch(x, is_whole ? &op->gpu.whole_down : &op->gpu.down, &a, div_up(s->hidden, op->gpu.down_rows),
+                  call->n, 1);
 }
