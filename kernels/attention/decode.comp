@@ -495,7 +495,7 @@ void weigh_splits(uint head)
     }
 }
 
-const uint BATCH = 16; // splits that are loaded at once
+const uint BATCH = 8; // splits that are loaded at once
 
 // Four channels of a head, of the splits from `from` on.
 void ask_parts(uint head, uint c4, uint from, out vec4 part[BATCH])

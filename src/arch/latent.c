@@ -1,6 +1,7 @@
 /* Multi-head latent attention:
  *   [q_a, kv_a] = W norm(x);  q = q_b norm(q_a);  mla (ops/mla.h);  x += o_proj o                8 dispatches, 5 of mla
  *   without q_a: [q, kv_a] = W norm(x)                                                           one less
+ *   latents on matrix units, of long sequences                                                   one more
  * In the KV cache: a latent (normalised) with its rotary key (rotated, every channel in its own place) behind it. */
 #include <stdlib.h>
 

@@ -15,8 +15,9 @@ enum { ROWS_AT_ONCE = 4, LANE_CHANNELS = 8, LANE_FOURS = 24 };
 enum { WANTED_LANES = 132 * 512, MOST_LANES = 512 };
 /* Its constants, behind those of kv_cache.h. */
 enum { LANES_SPEC = KV_N_SPEC, FOURS_SPEC, PREPARE_SPEC, MERGED_SPEC, DECODE_N_SPEC };
-/* Splits that one workgroup merges in less time than a dispatch takes, and positions that need no more of them. */
-enum { MERGED_SPLITS = 32, MERGED_POSITIONS = 4096 };
+/* Most splits that the last workgroup merges, and positions up to which that takes less time than a dispatch: on an H200 14.7
+ * us in all for 2,048 positions, in two dispatches 12.8. */
+enum { MERGED_SPLITS = 32, MERGED_POSITIONS = 1024 };
 /* Fours of channels of a workgroup of attention/merge.comp; its invocations; splits that are worth sharing out among them. */
 enum { MERGE_COLS = 16, MERGE_GROUP = 256, MERGE_MANY = 4 };
 
@@ -33,6 +34,11 @@ enum { LONG_POSITIONS = 12288 };
  * heads), keys and values of 256 take 3.9 ms alone, when registers spill, and 2.3 shared. */
 enum { MOST_ALONE = 384 };
 
+static uint32_t at_least_one(uint32_t n)
+{
+    return n ? n : 1;
+}
+
 static uint32_t power_of_two_from(uint32_t n)
 {
     uint32_t p = 1;
@@ -46,7 +52,7 @@ static uint32_t lanes_for(uint32_t subgroup, uint32_t dim)
 {
     uint32_t least = div_up(subgroup * ROWS_AT_ONCE, 1 << KV_BLOCK_SHIFT);
     uint32_t lanes = power_of_two_from((uint32_t)size_max(div_up(dim, LANE_CHANNELS), least));
-    return (uint32_t)size_min(lanes, subgroup);
+    return at_least_one((uint32_t)size_min(lanes, subgroup));
 }
 
 /* Fours of channels of a lane. */
@@ -76,17 +82,18 @@ static uint64_t decode_shared_bytes(const struct attention_plan *p, const struct
     return 16 * size_max(tree, prepared) + (uint64_t)8 * p->teams * p->members * p->heads + 4 * (merged + 1);
 }
 
-/* Teams share the loads of rows; members share a team's positions. */
-static void share_out(struct attention_plan *p, const struct attention_shape *s, const struct exec_caps *c)
+/* Teams share the loads of rows; members share a team's positions. Returns the lanes of a workgroup. */
+static uint32_t share_out(struct attention_plan *p, const struct attention_shape *s,
+                          const struct exec_caps *c)
 {
     uint32_t subgroups = (uint32_t)size_min(MOST_LANES, c->max_workgroup) / p->subgroup;
     uint32_t teams = div_up(s->n_heads / s->n_kv_heads, p->heads), most = s->latent ? 8 : 4;
     p->members = 1;
-    p->teams = (uint32_t)size_min(teams, size_min(most, subgroups));
+    p->teams = at_least_one((uint32_t)size_min(teams, size_min(most, subgroups)));
     while (p->teams > 1 && decode_shared_bytes(p, s) > c->max_shared_bytes)
         p->teams--;
-    p->blocks = div_up(teams, p->teams);
-    p->teams = div_up(teams, p->blocks);
+    p->blocks = at_least_one(div_up(teams, at_least_one(p->teams)));
+    p->teams = at_least_one(div_up(teams, p->blocks));
     while (!s->latent && 2 * p->members <= 8 && 2 * p->members * p->teams <= subgroups) {
         p->members *= 2;
         if (decode_shared_bytes(p, s) > c->max_shared_bytes) {
@@ -94,6 +101,7 @@ static void share_out(struct attention_plan *p, const struct attention_shape *s,
             break;
         }
     }
+    return at_least_one(p->teams * p->members * p->subgroup);
 }
 
 static struct attention_plan plan_for(const struct attention_shape *s, const struct exec_caps *caps)
@@ -102,9 +110,8 @@ static struct attention_plan plan_for(const struct attention_shape *s, const str
     p.lanes = lanes_for(p.subgroup, (uint32_t)size_max(s->key_dim, s->value_dim));
     p.fours = s->kv_type == KV_TYPE_F16 && s->key_dim % 8 == 0 && s->value_dim % 8 == 0 ? 2 : 1;
     p.heads = heads_for(&p, s);
-    share_out(&p, s, caps);
-    uint32_t lanes = p.teams * p.members * p.subgroup;
-    p.max_splits = (uint32_t)size_max(1, WANTED_LANES / lanes / (s->n_kv_heads * p.blocks));
+    uint32_t lanes = share_out(&p, s, caps) * p.blocks * s->n_kv_heads;
+    p.max_splits = at_least_one(WANTED_LANES / at_least_one(lanes));
     p.min_positions = ROWS_AT_ONCE * p.subgroup / p.lanes * p.members;
     p.most_positions = caps->is_software ? SOFTWARE_SPLIT_POSITIONS : NO_LIMIT;
     bool has_prefill =
