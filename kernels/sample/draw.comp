@@ -59,32 +59,41 @@ uvec2 point_of(uvec2 sum)
 
 // ---- the list ----
 
-shared uint n_list, least_key;
+// Loads under way at once: one waits as long as a thousand instructions take.
+const uint EACH = 8;
+const uint BLOCKS = SAMPLE_MAX_IDS / SAMPLE_BLOCK;
 
-// With k of few, no key below the k-th largest one of the blocks is among the k first.
-void find_least_key()
-{
-    uint n_blocks = (a.n + SAMPLE_BLOCK - 1) / SAMPLE_BLOCK;
-    if (gl_LocalInvocationID.x == 0) {
-        n_list = 0u;
-        least_key = 1u;
-    }
-    barrier();
-    for (uint i = gl_LocalInvocationID.x; i < n_blocks && a.top_k > 0u; i += WORKGROUP) {
-        uint key = U32s(a.found).v[i * 4], rank = 0u;
-        for (uint j = 0; j < n_blocks; j++) {
-            uint other = U32s(a.found).v[j * 4];
-            rank += other > key || (other == key && j < i) ? 1u : 0u;
-        }
-        if (rank + 1u == a.top_k)
-            least_key = max(key, 1u);
-    }
-    barrier();
-}
+shared uint n_list, least_key;
+shared uint top[BLOCKS], taken[BLOCKS], n_taken; // the largest key of each block; blocks that the list has ids of
 
 uint weight_of(uint key, uint max_key)
 {
     return sample_weight(sample_exponent(sample_key_bits(key), sample_key_bits(max_key), a.scale));
+}
+
+// With k of few, no key below the k-th largest one of the blocks is among the k first.
+void take_blocks(uint max_key)
+{
+    uint n_blocks = (a.n + SAMPLE_BLOCK - 1) / SAMPLE_BLOCK;
+    for (uint i = gl_LocalInvocationID.x; i < n_blocks; i += WORKGROUP)
+        top[i] = U32s(a.found).v[i * 4];
+    if (gl_LocalInvocationID.x == 0) {
+        n_list = n_taken = 0u;
+        least_key = 1u;
+    }
+    barrier();
+    for (uint i = gl_LocalInvocationID.x; i < n_blocks && a.top_k > 0u && a.top_k <= n_blocks; i += WORKGROUP) {
+        uint rank = 1u;
+        for (uint j = 0; j < n_blocks; j++)
+            rank += top[j] > top[i] || (top[j] == top[i] && j < i) ? 1u : 0u;
+        if (rank == a.top_k)
+            least_key = max(top[i], 1u);
+    }
+    barrier();
+    for (uint i = gl_LocalInvocationID.x; i < n_blocks; i += WORKGROUP)
+        if (top[i] >= least_key && weight_of(top[i], max_key) > 0u)
+            taken[atomicAdd(n_taken, 1u)] = i;
+    barrier();
 }
 
 void append(uint id, uint key, bool yes)
@@ -103,14 +112,16 @@ void append(uint id, uint key, bool yes)
 
 void gather(uint max_key)
 {
-    for (uint first = 0; first < a.n; first += SAMPLE_BLOCK) {
-        uint top = U32s(a.found).v[first / SAMPLE_BLOCK * 4];
-        if (top < least_key || weight_of(top, max_key) == 0u)
-            continue;
-        for (uint at = 0; at < SAMPLE_BLOCK; at += WORKGROUP) {
-            uint id = first + at + gl_LocalInvocationID.x, key = U32s(a.keys).v[min(id, a.n - 1)];
-            append(id, key, id < a.n && key >= least_key && weight_of(key, max_key) > 0u);
+    take_blocks(max_key);
+    for (uint first = 0; first < n_taken * SAMPLE_BLOCK; first += EACH * WORKGROUP) {
+        uint id[EACH], key[EACH];
+        [[unroll]] for (uint i = 0; i < EACH; i++) {
+            uint at = first + i * WORKGROUP + gl_LocalInvocationID.x;
+            id[i] = at < n_taken * SAMPLE_BLOCK ? taken[at / SAMPLE_BLOCK] * SAMPLE_BLOCK + at % SAMPLE_BLOCK : a.n;
+            key[i] = U32s(a.keys).v[min(id[i], a.n - 1)];
         }
+        [[unroll]] for (uint i = 0; i < EACH; i++)
+            append(id[i], key[i], id[i] < a.n && key[i] >= least_key && weight_of(key[i], max_key) > 0u);
     }
     memoryBarrierBuffer();
     barrier();
@@ -174,7 +185,7 @@ const uint COUNT = 0, WEIGHT = 1, HEAVY = 2; // what an id counts: 1, its weight
 
 uint measure(uint what, uint id, uint key, uint max_key)
 {
-    if (key < last_key || (key == last_key && id > last_id))
+    if (key == 0u || key < last_key || (key == last_key && id > last_id))
         return 0u;
     uint w = what == COUNT ? 1u : weight_of(key, max_key);
     return what == HEAVY && w < a.min_p ? 0u : w;
@@ -186,19 +197,13 @@ shared uvec2 sums[BINS]; // up to each digit
 shared uvec2 sum_before;
 shared uint digit_found;
 
-void add_to_bin(uint bin, uint w)
+void add_to_bin(uint bin, uvec2 sum)
 {
-    uvec3 parts = uvec3(w & 2047u, w >> 11 & 2047u, w >> 22);
-    bool alike = subgroupMin(bin) == subgroupMax(bin);
-    if (alike)
-        parts = subgroupAdd(parts);
-    if (w == 0u && !alike)
+    if (sum == uvec2(0))
         return;
-    if (!alike || subgroupElect()) {
-        atomicAdd(bins[0][bin], parts.x);
-        atomicAdd(bins[1][bin], parts.y);
-        atomicAdd(bins[2][bin], parts.z);
-    }
+    atomicAdd(bins[0][bin], sum.x & 2047u);
+    atomicAdd(bins[1][bin], sum.x >> 11 & 2047u);
+    atomicAdd(bins[2][bin], sum.x >> 22 | sum.y << 10);
 }
 
 uvec2 sum_of_bin(uint i)
@@ -225,16 +230,54 @@ void clear_bins()
     barrier();
 }
 
+// EACH elements of the list, id and key; a key of 0 behind its end.
+void load(uint first, out uvec2 e[EACH])
+{
+    [[unroll]] for (uint i = 0; i < EACH; i++) {
+        uint at = first + i * WORKGROUP + gl_LocalInvocationID.x, in_list = min(at, n_list - 1);
+        e[i] = uvec2(U32s(a.list).v[2 * in_list], at < n_list ? U32s(a.list).v[2 * in_list + 1] : 0u);
+    }
+}
+
 uvec2 total(uint what, uint max_key)
 {
+    uvec2 sum = uvec2(0);
     clear_bins();
-    for (uint first = 0; first < n_list; first += WORKGROUP) {
-        uint i = min(first + gl_LocalInvocationID.x, n_list - 1);
-        uint w = measure(what, U32s(a.list).v[2 * i], U32s(a.list).v[2 * i + 1], max_key);
-        add_to_bin(0, first + gl_LocalInvocationID.x < n_list ? w : 0u);
+    for (uint first = 0; first < n_list; first += EACH * WORKGROUP) {
+        uvec2 e[EACH];
+        load(first, e);
+        [[unroll]] for (uint i = 0; i < EACH; i++)
+            sum = add64(sum, uvec2(measure(what, e[i].x, e[i].y, max_key), 0u));
     }
+    add_to_bin(0, sum);
     barrier();
     return sum_of_bin(0);
+}
+
+// The sums of the list by digit d, of what has the digits found before it. Neighbours in the list often have the same one: an
+// invocation adds up such weights by itself.
+void sum_digits(uint what, uint d, uvec2 found, bool by_id, uint max_key)
+{
+    uvec2 sum = uvec2(0);
+    uint bin = 0u;
+    clear_bins();
+    for (uint first = 0; first < n_list; first += EACH * WORKGROUP) {
+        uvec2 e[EACH];
+        load(first, e);
+        [[unroll]] for (uint i = 0; i < EACH; i++) {
+            bool fits;
+            uint digit = digit_of(d, e[i].x, e[i].y, found, fits);
+            if (!fits || !(by_id || d < KEY_DIGITS || ~e[i].y == found.x))
+                continue;
+            if (digit != bin) {
+                add_to_bin(bin, sum);
+                sum = uvec2(0);
+                bin = digit;
+            }
+            sum = add64(sum, uvec2(measure(what, e[i].x, e[i].y, max_key), 0u));
+        }
+    }
+    add_to_bin(bin, sum);
 }
 
 // Which digit reaches `enough`, and what those before it sum up to, into digit_found and sum_before.
@@ -268,15 +311,7 @@ uvec2 search(uint what, uvec2 enough, bool by_id, uint max_key)
 {
     uvec2 found = uvec2(0), sum = uvec2(0);
     for (uint d = by_id ? KEY_DIGITS : 0; d < KEY_DIGITS + ID_DIGITS; d++) {
-        clear_bins();
-        for (uint first = 0; first < n_list; first += WORKGROUP) {
-            uint i = min(first + gl_LocalInvocationID.x, n_list - 1);
-            uint id = U32s(a.list).v[2 * i], key = U32s(a.list).v[2 * i + 1];
-            bool fits;
-            uint digit = digit_of(d, id, key, found, fits);
-            fits = fits && first + gl_LocalInvocationID.x < n_list && (by_id || d < KEY_DIGITS || ~key == found.x);
-            add_to_bin(digit, fits ? measure(what, id, key, max_key) : 0u);
-        }
+        sum_digits(what, d, found, by_id, max_key);
         find_digit(sum, enough);
         sum = sum_before;
         if (d < KEY_DIGITS)
@@ -295,7 +330,6 @@ void keep_up_to(uvec2 found)
 
 uint draw(uint max_key)
 {
-    find_least_key();
     gather(max_key);
     if (n_list <= WORKGROUP)
         return draw_of_few(max_key);
