@@ -60,11 +60,7 @@ VEC_INLINE void turn(const uint8_t *const rows[ROWS], uint64_t at, WORDS out[WOR
     for (int i = 0; i < ROWS; i++)
         from[i] = rows[i] + at;
 #ifdef __AVX512F__
-    struct ivec low[WORDS_A_TURN], high[WORDS_A_TURN];
-    vec_turn(from, low);
-    vec_turn(from + VEC_LANES, high);
-    for (int i = 0; i < WORDS_A_TURN; i++)
-        out[i] = ipair_of(low[i], high[i]);
+    ipair_turn(from, out);
 #else
     vec_turn(from, out);
 #endif

@@ -19,11 +19,6 @@ VEC_INLINE struct pair pair_of(struct vec low, struct vec high)
     return (struct pair){_mm512_insertf32x8(_mm512_castps256_ps512(low.a), high.a, 1)};
 }
 
-VEC_INLINE struct ipair ipair_of(struct ivec low, struct ivec high)
-{
-    return (struct ipair){_mm512_inserti64x4(_mm512_castsi256_si512((__m256i)low.a), (__m256i)high.a, 1)};
-}
-
 VEC_INLINE struct pair pair_set1(float x)
 {
     return (struct pair){_mm512_set1_ps(x)};
