@@ -59,8 +59,9 @@ TEST_LIB := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(TESTS) $(ISA_TEST) $(wild
 # kernels/X.comp is the kernel X, kernels/X/Y.comp the kernel X_Y.
 KERNELS      := $(patsubst kernels/%.comp,%,$(sort $(wildcard kernels/*.comp kernels/*/*.comp)))
 # Some are built again as NAME_VARIANT, with -DVARIANT in capitals: for cooperative matrices.
-VARIANTS     := coop
+VARIANTS     := coop frag
 kernels_coop := linear/prefill experts/prefill_up experts/prefill_down attention/prefill
+kernels_frag := experts/prefill_up experts/prefill_down
 SPIRV        := $(patsubst %,$(BUILD)/kernels/%.inc,$(KERNELS) $(foreach v,$(VARIANTS),$(kernels_$(v):%=%_$(v))))
 
 # The fuzzers' targets (tests/fuzz/target.h), which test_fuzz_seeds runs too.

@@ -47,6 +47,7 @@ static struct exec_caps vulkan_caps(const struct exec *x)
                               .is_software = g->is_cpu,
                               .is_unified = g->is_unified,
                               .has_coopmat = has_coopmat(g) && !x->forbids_f16,
+                              .has_coopmat_8 = has_coopmat(g) && g->has_coop_8 && !x->forbids_f16,
                               .subgroup_size = g->subgroup_size,
                               .max_workgroup = g->max_workgroup,
                               .max_shared_bytes = g->max_shared_bytes,

@@ -34,7 +34,8 @@ struct gpu {
     bool has_budget; /* VK_EXT_memory_budget */
     /* of host memory that can be imported (VK_EXT_external_memory_host); 0: none can */
     uint64_t import_align;
-    bool has_coop; /* VK_NV_cooperative_matrix, 16 x 16 x 16, float16 in and float32 out: X_coop can run */
+    bool has_coop;   /* VK_NV_cooperative_matrix, 16 x 16 x 16, float16 in and float32 out: X_coop can run */
+    bool has_coop_8; /* of inputs and sums 16 x 8 as well */
     uint32_t subgroup_size;  /* every pipeline has exactly this */
     bool sets_subgroup_size; /* it is asked for when a pipeline is created; else the device knows no other */
     uint32_t max_workgroup;  /* invocations */
