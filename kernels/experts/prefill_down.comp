@@ -15,6 +15,11 @@ uint input_row(uint t)
     return tile_pair(this_tile(), t) * a.inner;
 }
 
+uint input_tokens()
+{
+    return this_tile().z;
+}
+
 void main()
 {
     if (!tile_is_there())
@@ -24,15 +29,18 @@ void main()
     Matrix m = Matrix(addr_add(expert, a.down_w), addr_add(expert, a.down_s), addr_add(expert, a.down_b), a.format,
                       a.hidden, a.inner);
     uint row = gl_WorkGroupID.x * BLOCK_ROWS;
-    float acc[MAX_ACC], factors[16];
-    multiply(acc, factors, m, m, row, row + BLOCK_ROWS / 2, Input(a.act, uvec2(0)), 0.0);
+    float factors[16];
+    multiply(factors, m, m, row, row + BLOCK_ROWS / 2, Input(a.act, uvec2(0)), 0.0);
 
     [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+        if (t % PART == 0)
+            take(t / PART);
+        bool is_there = tile_token(t) < tile.z;
         uint pair = tile_pair(tile, tile_token(t));
         [[unroll]] for (uint r = 0; r < ROWS; r++) {
             uint mine = row + half_row(r) + (r < ROWS / 2 ? 0 : BLOCK_ROWS / 2);
-            if (mine < a.hidden && tile_token(t) < tile.z)
-                F32s(a.dst).v[pair * a.hidden + mine] = acc[r * TOKENS + t];
+            if (is_there && mine < a.hidden)
+                F32s(a.dst).v[pair * a.hidden + mine] = acc[r * PART + t % PART];
         }
     }
 }

@@ -16,11 +16,16 @@ uint input_row(uint t)
     return tile_pair(this_tile(), t) / a.top_k * a.hidden;
 }
 
+uint input_tokens()
+{
+    return this_tile().z;
+}
+
 // Element i of act. Neighbouring invocations have neighbouring rows: in float16 one of them writes both.
 void keep(uint i, float v, bool is_there)
 {
 #ifdef COOP
-    float next = subgroupShuffleXor(v, 1);
+    float next = next_row(v);
     if (is_there && i % 2 == 0)
         U32s(a.act).v[i / 2] = packHalf2x16(clamp(vec2(v, next), vec2(-65504.0), vec2(65504.0)));
 #else
@@ -40,15 +45,18 @@ void main()
     Matrix ups = Matrix(addr_add(expert, a.up_w), addr_add(expert, a.up_s), addr_add(expert, a.up_b), a.format, a.inner,
                         a.hidden);
     uint row = gl_WorkGroupID.x * (BLOCK_ROWS / 2);
-    float acc[MAX_ACC], factors[16];
-    multiply(acc, factors, gates, ups, row, row, Input(a.x, a.norm), a.eps);
+    float factors[16];
+    multiply(factors, gates, ups, row, row, Input(a.x, a.norm), a.eps);
 
     [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+        if (t % PART == 0)
+            take(t / PART);
         uint pair = tile_pair(tile, tile_token(t));
+        bool is_there = tile_token(t) < tile.z;
         [[unroll]] for (uint r = 0; r < ROWS / 2; r++) {
-            float g = acc[r * TOKENS + t] * factors[t], u = acc[(r + ROWS / 2) * TOKENS + t] * factors[t];
+            float g = acc[r * PART + t % PART] * factors[t], u = acc[(r + ROWS / 2) * PART + t % PART] * factors[t];
             uint mine = row + half_row(r);
-            keep(pair * a.inner + mine, silu(g) * u, mine < a.inner && tile_token(t) < tile.z);
+            keep(pair * a.inner + stored_col(mine), silu(g) * u, is_there && mine < a.inner);
         }
     }
 }

@@ -5,6 +5,8 @@
 //   gemm_tiles.glsl: float32.
 //   gemm_coop.glsl (COOP, kernels named X_coop): devices with matrices; the inputs come in float16, sums are float32. Its
 //     results differ from the others' by 1e-3 of the largest output.
+//   gemm_frag.glsl (FRAG, kernels named X_frag): the same for few tokens and 4-bit weights, on devices whose matrices lie
+//     as it needs them; of the constants TOKENS is 2, 4 or 8, ROWS a multiple of 4.
 // The first half of the rows of an invocation comes from one matrix, the second from another: parts of one block, or
 // an expert's gate and up projections, which so meet in one invocation.
 // Weights are dequantised exactly (q * scale is exact in float32, so q * scale + bias has one right value), products
@@ -22,8 +24,19 @@ layout(constant_id = 5) const uint FORMATS = 0xffffffff; // bit f: some matrix o
 layout(constant_id = 6) const uint ALONG = 4;    // matrices: subgroups along the tokens, the others along the rows
 
 const uint MAX_ACC = 64;
+float acc[MAX_ACC]; // the sums that were taken last
 
 #include "lib/dequant.glsl"
+
+// Where column c of a row of float16 inputs is stored.
+uint stored_col(uint c)
+{
+#ifdef FRAG
+    return c & ~127u | (c >> 3 & 3u) << 5 | (c >> 5 & 3u) << 3 | c & 7u;
+#else
+    return c;
+#endif
+}
 
 // What the rows meet: float32 vectors, times `norm` where it is not null; float16 ones as they are.
 struct Input {
@@ -33,13 +46,21 @@ struct Input {
 // Where the vector of token t of this workgroup's tile starts, in numbers; for tokens past the last, any legal place.
 uint input_row(uint t);
 
+// Tokens that this workgroup's tile has, at most TILE_TOKENS.
+uint input_tokens();
+
 // Each mapping offers
-//   half_row, tile_token  the row (in its half of the block) and the token (of the tile) of an invocation's accumulators
-//   multiply  acc[r * TOKENS + t] = row half_row(r) of this invocation's half of the rows . the vector of token
-//     tile_token(t): `first` from `row` on for r < ROWS / 2, `second` from `second_row` on for the others; factors[t] =
+//   half_row, tile_token  the row (in its half of the block) and the token (of the tile) of an invocation's sums
+//   multiply  computes them: row half_row(r) of this invocation's half of the rows . the vector of token tile_token(t):
+//     `first` from `row` on for r < ROWS / 2, `second` from `second_row` on for the others; factors[t] =
 //     1 / sqrt(mean(x[t]^2) + eps). Rows past a matrix's last are computed from the last row. Both matrices have one
 //     format. All invocations must call it.
-#ifdef COOP
+//   take  acc[r * PART + t] = the sum of row r and token PART * i + t, of i < TOKENS / PART: a part, because the registers
+//     have no room for all. All invocations must call it.
+#ifdef FRAG
+#define COOP
+#include "lib/gemm_frag.glsl"
+#elif defined(COOP)
 #include "lib/gemm_coop.glsl"
 #else
 #include "lib/gemm_tiles.glsl"

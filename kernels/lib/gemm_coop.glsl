@@ -8,10 +8,9 @@
 #define GEMM_COOP_GLSL
 
 #extension GL_NV_cooperative_matrix : require
-#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_KHR_memory_scope_semantics : require
 
-layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Halves { uvec4 v[]; };
+#include "lib/halves.glsl"
 
 // Subgroups of 32 lanes, each with ROWS x ACROSS matrices of sums.
 const uint ALONG_ROWS = WORKGROUP / 32 / ALONG;
@@ -30,43 +29,15 @@ uint half_row(uint r)
     return gl_SubgroupID % ALONG_ROWS * (8 * ROWS) + r % (ROWS / 2) * 16 + gl_SubgroupInvocationID % 16;
 }
 
+// What the lane with the next row has, for even rows.
+float next_row(float v)
+{
+    return subgroupShuffleXor(v, 1);
+}
+
 uint tile_token(uint t)
 {
     return gl_SubgroupID / ALONG_ROWS * (16 * ACROSS) + t / 8 * 16 + t % 8 * 2 + gl_SubgroupInvocationID / 16;
-}
-
-uvec4 halves(Eight e)
-{
-    return uvec4(packHalf2x16(e.a.xy), packHalf2x16(e.a.zw), packHalf2x16(e.b.xy), packHalf2x16(e.b.zw));
-}
-
-// Codes below 1024 in both halves of a word as weights, with half of the instructions that float32 takes: 1024 + code
-// is a half whose mantissa ends with the code. Scales and biases of bf16 are halves as they are, except for those below
-// 2e-5 or so in size. The rounding is float32's where fma() rounds once.
-f16vec2 two_of(uint codes, f16vec2 s, f16vec2 b)
-{
-    return fma(unpackFloat2x16(codes | 0x64006400u) - f16vec2(1024.0), s, b);
-}
-
-uvec4 halves_q4(uint word, float scale, float bias)
-{
-    f16vec2 s = f16vec2(scale), b = f16vec2(bias), e[4]; // columns i and i + 4
-    [[unroll]] for (uint i = 0; i < 4; i++)
-        e[i] = two_of((word >> (4 * i)) & 0x000f000fu, s, b);
-    return uvec4(packFloat2x16(f16vec2(e[0].x, e[1].x)), packFloat2x16(f16vec2(e[2].x, e[3].x)),
-                 packFloat2x16(f16vec2(e[0].y, e[1].y)), packFloat2x16(f16vec2(e[2].y, e[3].y)));
-}
-
-uvec4 halves_q8(uvec2 words, float scale, float bias)
-{
-    f16vec2 s = f16vec2(scale), b = f16vec2(bias);
-    uvec4 v;
-    [[unroll]] for (uint i = 0; i < 2; i++) {
-        f16vec2 even = two_of(words[i] & 0x00ff00ffu, s, b), odd = two_of((words[i] >> 8) & 0x00ff00ffu, s, b);
-        v[2 * i] = packFloat2x16(f16vec2(even.x, odd.x));
-        v[2 * i + 1] = packFloat2x16(f16vec2(even.y, odd.y));
-    }
-    return v;
 }
 
 const uint X_UNITS = TILE_TOKENS * DEPTH / 8;
@@ -74,38 +45,6 @@ const uint MY_X = X_UNITS / WORKGROUP; // of an invocation
 // Rows of an invocation, and the 64s of columns of a step, of which it has the first or the second half. A group is a half,
 // one or two of them.
 const uint MY_ROWS = 2 * BLOCK_ROWS / WORKGROUP, GROUPS = DEPTH / 64;
-
-struct Run { // 32 neighbouring elements of a row as they are stored
-    uvec4 v[8]; // as many as there are, of codes that are no whole pieces of 16 bytes eight in each of the first four
-};
-
-// Columns 32 * i .. of a row.
-Run load_run(const uint format, Matrix m, uint row, uint i)
-{
-    uint n = format_bits(format) / 4, at = row * (m.cols >> 5) + i;
-    Run e;
-    if (format_bits(format) % 4 == 0)
-        [[unroll]] for (uint j = 0; j < 8; j++)
-            e.v[j] = j < n ? Halves(m.weight).v[at * n + j] : uvec4(0);
-    else
-        [[unroll]] for (uint j = 0; j < 8; j++)
-            e.v[j] = j < 4 ? uvec4(load_codes(format, m.weight, 4 * at + j), 0, 0) : uvec4(0);
-    return e;
-}
-
-// Columns 8 * i .. of a run.
-uvec4 halves_of(const uint format, Run e, uint i, float s, float b)
-{
-    if (format_code_bits(format) == 4)
-        return halves_q4(e.v[0][i], s, b);
-    if (format_code_bits(format) == 8)
-        return halves_q8(i % 2 == 0 ? e.v[i / 2].xy : e.v[i / 2].zw, s, b);
-    if (format == FORMAT_BF16)
-        return halves(Eight(four_bf16(e.v[i].x, e.v[i].y), four_bf16(e.v[i].z, e.v[i].w)));
-    if (format == FORMAT_F32)
-        return halves(Eight(uintBitsToFloat(e.v[2 * i]), uintBitsToFloat(e.v[2 * i + 1])));
-    return halves(affine_eight(format, e.v[i].xy, s, b));
-}
 
 // Eight groups' scales or biases: words 4 * i .. of their array, which ends with word `last`.
 uvec4 load_groups(uvec2 p, uint i, uint last)
@@ -197,6 +136,7 @@ void multiply_as(const uint format, Matrix first, Matrix second, uint row, uint 
     // Rows of the subgroup's first matrices in the first half of the block, of the others in the second.
     uint rows = gl_SubgroupID % ALONG_ROWS * (8 * ROWS), tokens = gl_SubgroupID / ALONG_ROWS * (16 * ACROSS);
     uint id = gl_LocalInvocationID.x, at[MY_X];
+    bool has_tokens = tokens < input_tokens(); // of a tile that is partly filled some subgroups have none
     [[unroll]] for (uint i = 0; i < MY_X; i++) {
         uint u = id + i * WORKGROUP;
         at[i] = input_row(u / (DEPTH / 8)) / 8 + u % (DEPTH / 8);
@@ -216,30 +156,33 @@ void multiply_as(const uint format, Matrix first, Matrix second, uint row, uint 
         [[unroll]] for (uint i = 0; i < MY_X; i++)
             next_x[i] = Halves(x.x).v[at[i] + next / 8];
         ask_rows(format, next, false);
-        multiply_step(rows, tokens);
+        if (has_tokens)
+            multiply_step(rows, tokens);
     }
 }
 
 // The factors are applied already.
-void multiply(out float acc[MAX_ACC], out float factors[16], Matrix first, Matrix second, uint row,
-              uint second_row, Input x, float eps)
+void multiply(out float factors[16], Matrix first, Matrix second, uint row, uint second_row, Input x, float eps)
 {
     [[unroll]] for (uint i = 0; i < ROWS; i++)
         [[unroll]] for (uint j = 0; j < ACROSS; j++)
             sum_of[i][j] = fcoopmatNV<32, gl_ScopeSubgroup, 16, 16>(0.0);
     BY_FORMAT(first.format, multiply_as(FORMAT, first, second, row, second_row, x))
-
-    [[unroll]] for (uint i = 0; i < ROWS; i++)
-        [[unroll]] for (uint j = 0; j < ACROSS; j++) {
-            subgroupBarrier();
-            coopMatStoreNV(sum_of[i][j], sums, gl_SubgroupID * 256, 16, false);
-            subgroupBarrier();
-            uint mine = gl_SubgroupID * 256 + gl_SubgroupInvocationID % 16 * 16 + gl_SubgroupInvocationID / 16;
-            [[unroll]] for (uint t = 0; t < 8; t++)
-                acc[i * TOKENS + j * 8 + t] = sums[mine + 2 * t];
-        }
     [[unroll]] for (uint t = 0; t < TOKENS; t++)
         factors[t] = 1.0;
+}
+
+const uint PART = 8;
+
+void take(uint j)
+{
+    [[unroll]] for (uint i = 0; i < ROWS; i++) {
+        subgroupBarrier();
+        coopMatStoreNV(sum_of[i][j], sums, gl_SubgroupID * 256, 16, true);
+        subgroupBarrier();
+        [[unroll]] for (uint t = 0; t < PART; t++)
+            acc[i * PART + t] = sums[gl_SubgroupID * 256 + 32 * t + gl_SubgroupInvocationID];
+    }
 }
 
 #endif

@@ -79,7 +79,14 @@ void add_step(inout float acc[MAX_ACC])
     }
 }
 
-void multiply(out float acc[MAX_ACC], out float factors[16], Matrix first, Matrix second, uint row,
+const uint PART = TOKENS;
+
+// All of them are there.
+void take(uint i)
+{
+}
+
+void multiply(out float factors[16], Matrix first, Matrix second, uint row,
               uint second_row, Input x, float eps)
 {
     uint at[MAX_X_PASSES];

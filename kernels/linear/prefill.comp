@@ -26,11 +26,16 @@ uint input_row(uint t)
     return min(gl_WorkGroupID.y * TILE_TOKENS + t, a.n - 1) * a.x_stride + gl_WorkGroupID.z * a.x_step;
 }
 
+uint input_tokens()
+{
+    return min(a.n - gl_WorkGroupID.y * TILE_TOKENS, TILE_TOKENS);
+}
+
 void store(uint at, bool is_mine, float y)
 {
 #ifdef COOP
-    // Two neighbouring rows, which two neighbouring lanes have, are one word.
-    float next = subgroupShuffleXor(y, 1);
+    // Two neighbouring rows, which two lanes have, are one word.
+    float next = next_row(y);
     if (a.store == LINEAR_F16) {
         if (is_mine && at % 2 == 0)
             U32s(a.y).v[at / 2] = packHalf2x16(clamp(vec2(y, next), vec2(-65504.0), vec2(65504.0)));
@@ -47,16 +52,19 @@ void main()
     uint first = (a.first_stacked + gl_WorkGroupID.z) * a.step, end = first + seg.rows; // of the stack's rows
     Matrix m = Matrix(seg.weight, seg.scales, seg.biases, seg.format, end, a.cols);
     uint row = first + (gl_WorkGroupID.x - seg.first_block) * BLOCK_ROWS;
-    float acc[MAX_ACC], factors[16];
-    multiply(acc, factors, m, m, row, row + BLOCK_ROWS / 2, Input(a.x, a.norm), a.eps);
+    float factors[16];
+    multiply(factors, m, m, row, row + BLOCK_ROWS / 2, Input(a.x, a.norm), a.eps);
 
-    [[unroll]] for (uint r = 0; r < ROWS; r++) {
-        uint mine = row + half_row(r) + (r < ROWS / 2 ? 0 : BLOCK_ROWS / 2);
-        [[unroll]] for (uint t = 0; t < TOKENS; t++) {
-            uint token = gl_WorkGroupID.y * TILE_TOKENS + tile_token(t);
-            float y = acc[r * TOKENS + t] * factors[t];
+    [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+        if (t % PART == 0)
+            take(t / PART);
+        uint token = gl_WorkGroupID.y * TILE_TOKENS + tile_token(t);
+        bool is_there = token < a.n;
+        [[unroll]] for (uint r = 0; r < ROWS; r++) {
+            uint mine = row + half_row(r) + (r < ROWS / 2 ? 0 : BLOCK_ROWS / 2);
+            float y = acc[r * PART + t % PART] * factors[t];
             uint at = token * a.y_stride + gl_WorkGroupID.z * a.y_step + seg.first_row + mine - first;
-            store(at, mine < end && token < a.n, y);
+            store(at, is_there && mine < end, y);
         }
     }
 }

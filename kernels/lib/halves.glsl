@@ -1,0 +1,77 @@
+// halves.glsl - stored weights as float16, for matrix units. The includer has FORMATS.
+#ifndef HALVES_GLSL
+#define HALVES_GLSL
+
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+
+#include "lib/dequant.glsl"
+
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Halves { uvec4 v[]; };
+
+uvec4 halves(Eight e)
+{
+    return uvec4(packHalf2x16(e.a.xy), packHalf2x16(e.a.zw), packHalf2x16(e.b.xy), packHalf2x16(e.b.zw));
+}
+
+// Codes below 1024 in both halves of a word as weights, with half of the instructions that float32 takes: 1024 + code
+// is a half whose mantissa ends with the code. Scales and biases of bf16 are halves as they are, except for those below
+// 2e-5 or so in size. The rounding is float32's where fma() rounds once.
+f16vec2 two_of(uint codes, f16vec2 s, f16vec2 b)
+{
+    return fma(unpackFloat2x16(codes | 0x64006400u) - f16vec2(1024.0), s, b);
+}
+
+uvec4 halves_q4(uint word, float scale, float bias)
+{
+    f16vec2 s = f16vec2(scale), b = f16vec2(bias), e[4]; // columns i and i + 4
+    [[unroll]] for (uint i = 0; i < 4; i++)
+        e[i] = two_of((word >> (4 * i)) & 0x000f000fu, s, b);
+    return uvec4(packFloat2x16(f16vec2(e[0].x, e[1].x)), packFloat2x16(f16vec2(e[2].x, e[3].x)),
+                 packFloat2x16(f16vec2(e[0].y, e[1].y)), packFloat2x16(f16vec2(e[2].y, e[3].y)));
+}
+
+uvec4 halves_q8(uvec2 words, float scale, float bias)
+{
+    f16vec2 s = f16vec2(scale), b = f16vec2(bias);
+    uvec4 v;
+    [[unroll]] for (uint i = 0; i < 2; i++) {
+        f16vec2 even = two_of(words[i] & 0x00ff00ffu, s, b), odd = two_of((words[i] >> 8) & 0x00ff00ffu, s, b);
+        v[2 * i] = packFloat2x16(f16vec2(even.x, odd.x));
+        v[2 * i + 1] = packFloat2x16(f16vec2(even.y, odd.y));
+    }
+    return v;
+}
+
+struct Run { // 32 neighbouring elements of a row as they are stored
+    uvec4 v[8]; // as many as there are, of codes that are no whole pieces of 16 bytes eight in each of the first four
+};
+
+// Columns 32 * i .. of a row.
+Run load_run(const uint format, Matrix m, uint row, uint i)
+{
+    uint n = format_bits(format) / 4, at = row * (m.cols >> 5) + i;
+    Run e;
+    if (format_bits(format) % 4 == 0)
+        [[unroll]] for (uint j = 0; j < 8; j++)
+            e.v[j] = j < n ? Halves(m.weight).v[at * n + j] : uvec4(0);
+    else
+        [[unroll]] for (uint j = 0; j < 8; j++)
+            e.v[j] = j < 4 ? uvec4(load_codes(format, m.weight, 4 * at + j), 0, 0) : uvec4(0);
+    return e;
+}
+
+// Columns 8 * i .. of a run.
+uvec4 halves_of(const uint format, Run e, uint i, float s, float b)
+{
+    if (format_code_bits(format) == 4)
+        return halves_q4(e.v[0][i], s, b);
+    if (format_code_bits(format) == 8)
+        return halves_q8(i % 2 == 0 ? e.v[i / 2].xy : e.v[i / 2].zw, s, b);
+    if (format == FORMAT_BF16)
+        return halves(Eight(four_bf16(e.v[i].x, e.v[i].y), four_bf16(e.v[i].z, e.v[i].w)));
+    if (format == FORMAT_F32)
+        return halves(Eight(uintBitsToFloat(e.v[2 * i]), uintBitsToFloat(e.v[2 * i + 1])));
+    return halves(affine_eight(format, e.v[i].xy, s, b));
+}
+
+#endif
