@@ -61,11 +61,10 @@ TEST_LIB := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(TESTS) $(ISA_TEST) $(wild
 KERNELS      := $(patsubst kernels/%.comp,%,$(sort $(wildcard kernels/*.comp kernels/*/*.comp)))
 # There for cooperative matrices alone.
 coop_only    := attention/latent_scores attention/latent_values
-# Some are built again as NAME_VARIANT, with -DVARIANT in capitals: for cooperative matrices, for few tokens in
-# registers, for devices that keep float16 denormals.
-VARIANTS     := coop frag denorm
+# Some are built again as NAME_VARIANT, with -DVARIANT in capitals: for cooperative matrices, for devices that keep float16
+# denormals.
+VARIANTS     := coop denorm
 kernels_coop := linear/prefill experts/prefill_up experts/prefill_down attention/prefill $(coop_only)
-kernels_frag := experts/prefill_up experts/prefill_down
 kernels_denorm := linear/decode linear/decode_token experts/decode_up experts/decode_down
 SPIRV        := $(patsubst %,$(BUILD)/kernels/%.inc,$(filter-out $(coop_only),$(KERNELS)) $(foreach v,$(VARIANTS),$(kernels_$(v):%=%_$(v))))
 

@@ -127,16 +127,8 @@ struct cast_f16_args {
     ADDR dst;  /* f16 [n][cols] */
     U32 n, cols, x_stride;
     F32 eps;
-    U32 is_blocked; /* 1: of each 128 columns the eights 0, 4, 8, 12, then 1, 5, 9, 13 and so on */
-    U32 pad;
 };
-ARGS_SIZE(cast_f16_args, 48);
-
-#define FRAG_PROBE_WORDS 19 /* of a lane */
-struct frag_probe_args {
-    ADDR dst; /* out u32 [32][FRAG_PROBE_WORDS] */
-};
-ARGS_SIZE(frag_probe_args, 8);
+ARGS_SIZE(cast_f16_args, 40);
 
 struct router_softmax_args {
     ADDR logits;  /* [n][stride], the first n_experts of a row */

@@ -43,8 +43,6 @@ void main()
         if (!addr_is_null(a.norm))
             v *= F32x4s(a.norm).v[c];
         v = clamp(v, vec4(-65504.0), vec4(65504.0));
-        // The two fours of an eight stay together.
-        uint at = a.is_blocked == 0 ? c : c & ~31u | (c >> 1 & 3u) << 3 | (c >> 3 & 3u) << 1 | c & 1u;
-        Pairs(a.dst).v[token * cols4 + at] = uvec2(packHalf2x16(v.xy), packHalf2x16(v.zw));
+        Pairs(a.dst).v[token * cols4 + c] = uvec2(packHalf2x16(v.xy), packHalf2x16(v.zw));
     }
 }

@@ -39,9 +39,7 @@ static void count_runs(void *ctx, const char *kernel, uint64_t times)
 static bool is_variant(const char *kernel)
 {
     const char *suffix = strrchr(kernel, '_');
-    return strcmp(kernel, "frag_probe") == 0 ||
-           (suffix &&
-            (strcmp(suffix, "_coop") == 0 || strcmp(suffix, "_frag") == 0 || strcmp(suffix, "_denorm") == 0));
+    return suffix && (strcmp(suffix, "_coop") == 0 || strcmp(suffix, "_denorm") == 0);
 }
 
 /* Runs the cases in which the first of `kernels` takes part: none fails, and all of `kernels` ran on the device, except
@@ -102,8 +100,7 @@ static void experts_up_and_experts_down_agree_with_their_references(void **state
     (void)state;
     CHECK("experts_decode_up", "experts_decode_down", "experts_prefill_sort", "experts_prefill_up",
           "experts_prefill_down", "experts_prefill_mix", "experts_prefill_up_coop",
-          "experts_prefill_down_coop", "experts_prefill_up_frag", "experts_prefill_down_frag", "frag_probe",
-          "experts_decode_up_denorm", "experts_decode_down_denorm");
+          "experts_prefill_down_coop", "experts_decode_up_denorm", "experts_decode_down_denorm");
 }
 
 static void delta_agrees_with_its_reference(void **state)

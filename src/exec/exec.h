@@ -35,12 +35,11 @@ struct exec_caps {
     const char *name; /* of the device; borrowed */
     bool is_host;   /* operations run at once on this CPU: nothing is recorded ahead, kernels do not exist */
     bool is_native; /* of a host backend: made for speed. Else it is the reference */
-    bool is_software;   /* its lanes are this machine's cores: the host backends, software Vulkan devices */
-    bool is_unified;    /* EXEC_DEVICE memory is mapped */
-    bool has_coopmat;   /* kernels named X_coop can run: float16 matrix units */
-    bool has_coopmat_8; /* with inputs and sums of 8 columns as well; see gemm_frag_probe */
-    bool has_denorm;    /* kernels named X_denorm can run: float16 denormals are kept */
-    bool has_fixed;     /* products of many tokens have bits of their own: gemm_fixed of cpu/product.h */
+    bool is_software; /* its lanes are this machine's cores: the host backends, software Vulkan devices */
+    bool is_unified;  /* EXEC_DEVICE memory is mapped */
+    bool has_coopmat; /* kernels named X_coop can run: float16 matrix units */
+    bool has_denorm;  /* kernels named X_denorm can run: float16 denormals are kept */
+    bool has_fixed;   /* products of many tokens have bits of their own: gemm_fixed of cpu/product.h */
     uint32_t subgroup_size, max_workgroup, max_shared_bytes;
     uint32_t n_processors; /* that workgroups are spread over; 0: unknown */
     uint64_t max_alloc_bytes;

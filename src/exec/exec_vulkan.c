@@ -47,7 +47,6 @@ static struct exec_caps vulkan_caps(const struct exec *x)
                               .is_software = g->is_cpu,
                               .is_unified = g->is_unified,
                               .has_coopmat = has_coopmat(g) && !x->keeps_f32,
-                              .has_coopmat_8 = has_coopmat(g) && g->has_coop_8 && !x->keeps_f32,
                               .has_denorm = g->has_denorm && !x->forbids_denorm,
                               .n_processors = g->n_processors,
                               .subgroup_size = g->subgroup_size,

@@ -32,7 +32,6 @@ void cast_f16_vulkan(const void *self, const void *what, struct exec *x)
                                     .n = call->n,
                                     .cols = call->cols,
                                     .x_stride = call->x_stride,
-                                    .eps = call->eps,
-                                    .is_blocked = call->is_blocked};
+                                    .eps = call->eps};
     exec_dispatch(x, &op->kernel, &a, call->n, 1, 1);
 }

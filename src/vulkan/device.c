@@ -321,8 +321,8 @@ static bool has_extension(const struct vk *vk, VkPhysicalDevice p, const char *n
     return found;
 }
 
-/* Whether the device multiplies 16 x 16 float16 matrices with 16 x n ones into float32 in a subgroup. */
-static bool has_matrices(const struct vk *vk, VkInstance instance, VkPhysicalDevice p, uint32_t n_cols)
+/* Whether the device multiplies 16 x 16 float16 matrices into float32 ones in a subgroup. */
+static bool has_matrices(const struct vk *vk, VkInstance instance, VkPhysicalDevice p)
 {
     enum { MOST = 64 };
     PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesNV list =
@@ -344,7 +344,7 @@ static bool has_matrices(const struct vk *vk, VkInstance instance, VkPhysicalDev
     if (!coop.cooperativeMatrix || !v12.shaderFloat16 || !v12.vulkanMemoryModel || list(p, &n, all) < 0)
         return false;
     for (uint32_t i = 0; i < n; i++)
-        if (all[i].MSize == 16 && all[i].NSize == n_cols && all[i].KSize == 16 &&
+        if (all[i].MSize == 16 && all[i].NSize == 16 && all[i].KSize == 16 &&
             all[i].scope == VK_SCOPE_SUBGROUP_NV && all[i].AType == VK_COMPONENT_TYPE_FLOAT16_NV &&
             all[i].BType == VK_COMPONENT_TYPE_FLOAT16_NV && all[i].CType == VK_COMPONENT_TYPE_FLOAT32_NV &&
             all[i].DType == VK_COMPONENT_TYPE_FLOAT32_NV)
@@ -392,8 +392,7 @@ static uint64_t import_align(const struct vk *vk, VkPhysicalDevice p)
 
 static int create_device(struct gpu *g, struct moeflux_err *e)
 {
-    g->has_coop = has_matrices(&g->vk, g->instance, g->physical, 16);
-    g->has_coop_8 = g->has_coop && has_matrices(&g->vk, g->instance, g->physical, 8);
+    g->has_coop = has_matrices(&g->vk, g->instance, g->physical);
     g->has_denorm = has_denorm(&g->vk, g->physical);
     VkPhysicalDeviceCooperativeMatrixFeaturesNV coop = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_NV,

@@ -34,8 +34,7 @@ struct gpu {
     bool has_budget; /* VK_EXT_memory_budget */
     /* of host memory that can be imported (VK_EXT_external_memory_host); 0: none can */
     uint64_t import_align;
-    bool has_coop;   /* VK_NV_cooperative_matrix, 16 x 16 x 16, float16 in and float32 out: X_coop can run */
-    bool has_coop_8; /* of inputs and sums 16 x 8 as well */
+    bool has_coop; /* VK_NV_cooperative_matrix, 16 x 16 x 16, float16 in and float32 out: X_coop can run */
     /* float16 arithmetic that keeps denormals, and 16-bit numbers in memory: X_denorm can run */
     bool has_denorm;
     uint32_t n_processors;  /* shader cores, as the device tells (VK_NV_shader_sm_builtins); 0: it does not */
