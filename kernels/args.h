@@ -154,20 +154,21 @@ ARGS_SIZE(router_sigmoid_args, 64);
 /* The first constant_id of the experts' own constants, behind those of lib/gemv.glsl. */
 #define EXPERTS_FIRST_SPEC 12
 
-struct experts_shared_up { /* the shared expert's gate and up rows [shared_inner][hidden], both stored alike */
+struct
+    experts_shared_up { /* the shared expert's gate and up rows [shared_inner][hidden], both stored alike */
     ADDR gate_w, gate_s, gate_b, up_w, up_s, up_b;
     U32 format, pad;
 };
 ARGS_SIZE(experts_shared_up, 56);
 
 struct experts_decode_up_args {
-    ADDR x;       /* [n][hidden] */
-    ADDR norm;    /* f32 [hidden] */
-    ADDR table;   /* ADDR [n_experts]: where each expert of this layer lies; 0: not there */
-    ADDR idx;     /* u32 [n][top_k] */
-    ADDR weights; /* out [n][top_k], where the choice is made here */
-    ADDR act;     /* out [n][top_k * inner + shared_inner], then ADDR [n][top_k] */
-    ADDR logits;  /* [n][stride]: of the router, of the shared expert's gate */
+    ADDR x;         /* [n][hidden] */
+    ADDR norm;      /* f32 [hidden] */
+    ADDR table;     /* ADDR [n_experts]: where each expert of this layer lies; 0: not there */
+    ADDR idx;       /* u32 [n][top_k] */
+    ADDR weights;   /* out [n][top_k], where the choice is made here */
+    ADDR act;       /* out [n][top_k * inner + shared_inner], then ADDR [n][top_k] */
+    ADDR logits;    /* [n][stride]: of the router, of the shared expert's gate */
     ADDR shared_up; /* experts_shared_up */
     U32 hidden, inner, format, stride;
     U32 gate_w, gate_s, gate_b, up_w, up_s, up_b; /* byte offsets in an expert */
@@ -179,9 +180,10 @@ struct experts_decode_up_args {
 ARGS_SIZE(experts_decode_up_args, 128);
 
 struct experts_decode_down_args {
-    ADDR act;       /* [n][top_k * inner + shared_inner], then ADDR [n][top_k]: where the experts lie */
-    ADDR weights;   /* [n][top_k] */
-    ADDR shared_in; /* [n][shared_stride]: at shared_at the shared expert's gate and up rows; 0: they are in act */
+    ADDR act;     /* [n][top_k * inner + shared_inner], then ADDR [n][top_k]: where the experts lie */
+    ADDR weights; /* [n][top_k] */
+    ADDR
+        shared_in; /* [n][shared_stride]: at shared_at the shared expert's gate and up rows; 0: they are in act */
     ADDR shared_w, shared_s, shared_b; /* down projection of the shared expert [hidden][shared_inner] */
     ADDR x;                            /* [n][hidden], added to */
     U32 top_k, hidden, inner, format;

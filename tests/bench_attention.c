@@ -118,7 +118,7 @@ static int measure_chain(struct bench *b, double *us, struct moeflux_err *e)
     double v[REPS];
     int rc = 0;
     for (uint32_t i = 0; rc == 0 && i < REPS; i++) {
-        double one, two;
+        double one = 0, two = 0;
         rc = run_ns(b, CALLS, &one, e);
         if (rc == 0)
             rc = run_ns(b, 2 * CALLS, &two, e);

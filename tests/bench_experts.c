@@ -193,9 +193,9 @@ static void measure(struct bench *b, const char *name)
     if (b->err.code)
         return;
     double bytes = (double)b->n_used * (double)b->expert_bytes / 3;
-    printf("%6u  %-28s %8.1f %8.1f %8.1f %8.1f %8.0f %8.0f\n", b->n, name, (double)best.sort / 1e3 / PER_BATCH,
-           (double)best.up / 1e3 / PER_BATCH, (double)best.down / 1e3 / PER_BATCH,
-           (double)(best.sort + best.up + best.down) / 1e3 / PER_BATCH,
+    printf("%6u  %-28s %8.1f %8.1f %8.1f %8.1f %8.0f %8.0f\n", b->n, name,
+           (double)best.sort / 1e3 / PER_BATCH, (double)best.up / 1e3 / PER_BATCH,
+           (double)best.down / 1e3 / PER_BATCH, (double)(best.sort + best.up + best.down) / 1e3 / PER_BATCH,
            2 * PER_BATCH * bytes / (double)best.up, PER_BATCH * bytes / (double)best.down);
     fflush(stdout);
 }

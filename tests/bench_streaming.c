@@ -219,7 +219,8 @@ static uint32_t number(const char *text, uint32_t most)
 static uint32_t read_list(char *text, int (*read)(const char *word), int *to)
 {
     uint32_t n = 0;
-    for (char *word = strtok(text, ","); word && n < MAX_LIST; word = strtok(NULL, ","))
+    char *rest = NULL;
+    for (char *word = strtok_r(text, ",", &rest); word && n < MAX_LIST; word = strtok_r(NULL, ",", &rest))
         to[n++] = read(word);
     return n;
 }

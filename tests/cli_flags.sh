@@ -109,7 +109,7 @@ fails 2 '\-\-hidden: expected a file' -m dir -p x --hidden -
 fails 2 '\-\-logits and --hidden name the same file' -m dir -p x --logits x --hidden x
 fails 2 '\-\-bench and --selftest exclude' -m dir --bench --selftest
 fails 2 '\-\-bench-prompt: expected up to' -m dir --bench --bench-prompt 1,,2
-for value in -1 1, ,1 4k 16777217; do
+for value in -1 '1,' ',1' 4k 16777217; do
     fails 2 '\-\-bench-depth: expected up to' -m dir --bench --bench-depth "$value"
 done
 

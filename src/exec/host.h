@@ -12,7 +12,7 @@ struct team;
 struct host {
     struct team *team; /* of the cpu, like the next; NULL on the reference */
     const struct cpu_isa *isa;
-    bool takes_fixed; /* many tokens go through isa->gemm_fixed, where a matrix can */
+    bool takes_fixed;           /* many tokens go through isa->gemm_fixed, where a matrix can */
     struct host_memory *memory; /* private */
 };
 

@@ -49,7 +49,7 @@ static struct pass plan_pass(const struct attention_shape *s, uint32_t n, uint32
     p.rows = (uint32_t)size_round_up((uint64_t)p.n * s->n_heads, TILE);
     uint32_t n_chunks = div_up(n_pos, CHUNK), groups = s->value_dim / TILE * (p.rows / TILE);
     p.splits = (uint32_t)size_max(1, size_min(n_chunks, WANTED_GROUPS / groups));
-    p.share = div_up(n_chunks, p.splits);
+    p.share = (uint32_t)size_max(1, div_up(n_chunks, p.splits));
     p.splits = div_up(n_chunks, p.share);
     uint64_t parts = (uint64_t)p.rows * p.splits * (s->value_dim + 2) * sizeof(float);
     p.weights = size_round_up(parts, 16);

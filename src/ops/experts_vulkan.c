@@ -72,8 +72,9 @@ static int open_down(struct experts *op, struct exec *x, struct moeflux_err *e)
     uint32_t longest = (uint32_t)size_max(s->inner, s->shared_inner), lanes = 1, most = most_cols(&c);
     uint32_t slots = (uint32_t)size_min(s->top_k + 1, c.max_workgroup / c.subgroup_size);
     slots = (uint32_t)size_max(1, size_min(slots, most / PRODUCT_COLS));
-    uint32_t area = (uint32_t)size_min(longest, most / slots / PRODUCT_COLS * PRODUCT_COLS);
-    uint32_t teams = (uint32_t)size_max(1, size_min(DOWN_GROUP, c.max_workgroup) / (slots * c.subgroup_size));
+    uint32_t area = (uint32_t)size_min(longest, (uint64_t)(most / slots / PRODUCT_COLS) * PRODUCT_COLS);
+    uint32_t teams =
+        (uint32_t)size_max(1, size_min(DOWN_GROUP, c.max_workgroup) / ((uint64_t)slots * c.subgroup_size));
     /* Pieces of 16 bytes of a row: those of 4-bit codes are the widest. */
     while (2 * lanes <= c.subgroup_size && s->inner / 32 % (2 * lanes) == 0)
         lanes *= 2;

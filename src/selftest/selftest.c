@@ -271,12 +271,12 @@ struct moe_shape {
     uint32_t n_experts, top_k, hidden, inner;
     uint32_t shared; /* 0: no shared expert */
     uint32_t format, n;
-    bool ungated;  /* the shared expert */
     uint32_t tile; /* 1 + the size of tiles to use; 0: as the number of tokens asks for */
+    bool ungated;  /* the shared expert */
+    bool ties;     /* of all logits */
     /* Other ways than the router's product making the shared rows and the choice being there, of few tokens: */
     bool makes_shared, chooses, plain_weights;
     uint32_t shared_up_format;
-    bool ties; /* of all logits */
 };
 
 /* Whether the operation has tiles of so many sizes; from now on it has the last of these alone. */
@@ -423,7 +423,7 @@ static void prepare_moe(struct kernel_test *l, struct moe_case *m, uint32_t down
                            : kt_floats(l, (uint64_t)c->n * m->stride, -2, 2);
     m->norm = kt_floats(l, c->hidden, 0.5f, 1.5f);
     m->x = kt_floats(l, (uint64_t)c->n * c->hidden, -2, 2);
-    m->act = kt_bytes(l, NULL, 4 * c->n * experts_act_row(&m->layout));
+    m->act = kt_bytes(l, NULL, 4 * (uint64_t)c->n * experts_act_row(&m->layout));
     m->scratch = kt_bytes(l, NULL, 4 * experts_scratch(&m->layout, &caps, c->n, c->shared));
     m->f16 = kt_bytes(l, NULL, 2 * size_max((uint64_t)c->n * c->shared, 2));
 }
@@ -623,24 +623,10 @@ static void linear_cases(struct kernel_test *l)
         {3, {130, 33, 1}, {FORMAT_Q4, FORMAT_F32, FORMAT_Q4}, 320, 259, true, true, LINEAR_GEMV},
         /* One token: two formats; formats that differ too much; a part of the lanes' last pieces; more segments than the
          * arguments have room for. */
-        {4,
-         {33, 257, 1, 64},
-         {FORMAT_Q8, FORMAT_Q8, FORMAT_Q4, FORMAT_Q4},
-         2048,
-         1,
-         true,
-         false,
-         LINEAR_GEMV},
+        {4, {33, 257, 1, 64}, {FORMAT_Q8, FORMAT_Q8, FORMAT_Q4}, 2048, 1, true, false, LINEAR_GEMV},
         {2, {40, 70}, {FORMAT_Q4, FORMAT_F32}, 2048, 1, false, true, LINEAR_GEMV},
         {1, {70}, {FORMAT_Q4}, 1472, 1, true, false, LINEAR_GEMV},
-        {5,
-         {64, 37, 3, 130, 9},
-         {FORMAT_Q4, FORMAT_Q4, FORMAT_Q4, FORMAT_Q4, FORMAT_Q4},
-         512,
-         1,
-         true,
-         true,
-         LINEAR_GEMV},
+        {5, {64, 37, 3, 130, 9}, {FORMAT_Q4}, 512, 1, true, true, LINEAR_GEMV}, /* zeros: FORMAT_Q4 */
         /* Columns that are not divided by 64. */
         {1, {5}, {FORMAT_F32}, 1, 1, false, false, LINEAR_GEMV},
         {1, {37}, {FORMAT_BF16}, 33, 1, true, false, LINEAR_GEMV},
