@@ -177,15 +177,15 @@ bench: $(patsubst %.c,$(BUILD)/%,$(wildcard tests/bench_*.c))
 # The tests with AddressSanitizer, LeakSanitizer and UndefinedBehaviorSanitizer. Their reports go to files, so that a
 # test which expects a failing command does not take a report for the failure: see scripts/run-tests. Of test_golden the
 # models with the odd shapes are enough here: the long prompts of the other run the same code, as do those of cli_skills
-# and the large matrices of test_cogito and cli_selftest; cli_build and cli_library run make and compilers; test_sample and
-# other widths of subgroups are about kernels, which no sanitizer sees. The driver frees some 100 MB of small pieces where it makes pipelines: a quarantine smaller than the 256 MB of the default saves a
+# and the large matrices of test_cogito and cli_selftest; cli_build and cli_library run make and compilers; test_sample is
+# about kernels, which no sanitizer sees. The driver frees some 100 MB of small pieces where it makes pipelines: a quarantine smaller than the 256 MB of the default saves a
 # seventh of each start.
 ASAN_CHECKS := strict_string_checks=1:detect_stack_use_after_return=1:allocator_may_return_null=1
 asan: export ASAN_OPTIONS = $(ASAN_CHECKS):quarantine_size_mb=32
 asan: export UBSAN_OPTIONS = print_stacktrace=1
 asan: export MOEFLUX_TESTS = *odd*
 asan: export MOEFLUX_ROUNDS = 60
-asan: ONLY = $(filter-out test_cogito test_sample test_golden-128 test_golden-512 cli_build cli_skills cli_selftest cli_library,$(NAMES))
+asan: ONLY = $(filter-out test_cogito test_sample cli_build cli_skills cli_selftest cli_library,$(NAMES))
 asan:
 	$(MAKE) BUILD=build-asan OPT="-O1 -g" ONLY="$(ONLY)" \
 	    SAN="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer" run-tests
@@ -203,7 +203,7 @@ tsan:
 # The fuzzers: libFuzzer's, so built with clang, with AddressSanitizer and UndefinedBehaviorSanitizer.
 FUZZ_CC := clang
 fuzz:
-	$(MAKE) BUILD=build-fuzz CC="$(FUZZ_CC)" OPT="-O2 -g" WERROR= \
+	$(MAKE) BUILD=build-fuzz CC="$(FUZZ_CC)" OPT="-O1 -g" WERROR= \
 	    SAN="-fsanitize=address,undefined,fuzzer-no-link -fno-sanitize-recover=undefined -fno-omit-frame-pointer \
 	         -fsanitize-coverage-ignorelist=tests/fuzz/uncovered.txt" fuzzers
 
