@@ -177,15 +177,16 @@ bench: $(patsubst %.c,$(BUILD)/%,$(wildcard tests/bench_*.c))
 # The tests with AddressSanitizer, LeakSanitizer and UndefinedBehaviorSanitizer. Their reports go to files, so that a
 # test which expects a failing command does not take a report for the failure: see scripts/run-tests. Of test_golden the
 # models with the odd shapes are enough here: the long prompts of the other run the same code, as do those of cli_skills
-# and the large matrices of test_cogito and cli_selftest; cli_build and cli_library run make and compilers; test_sample is
-# about kernels, which no sanitizer sees. The driver frees some 100 MB of small pieces where it makes pipelines: a quarantine
-# smaller than the 256 MB of the default saves a seventh of each start.
+# and the large matrices of test_cogito and cli_selftest; cli_build and cli_library run make and compilers; test_sample and
+# test_ops are about kernels, which no sanitizer sees (test_ops_cpu stays); test_engine runs on the CPU alone: what it does
+# with a device, test_streaming, test_step and test_token_loop do as well. The driver frees some 100 MB of small pieces where
+# it makes pipelines: a quarantine smaller than the 256 MB of the default saves a seventh of each start.
 ASAN_CHECKS := strict_string_checks=1:detect_stack_use_after_return=1:allocator_may_return_null=1
 asan: export ASAN_OPTIONS = $(ASAN_CHECKS):quarantine_size_mb=32
 asan: export UBSAN_OPTIONS = print_stacktrace=1
 asan: export MOEFLUX_TESTS = *odd*
 asan: export MOEFLUX_ROUNDS = 60
-asan: ONLY = $(filter-out test_cogito test_sample cli_build cli_skills cli_selftest cli_library,$(NAMES))
+asan: ONLY = $(filter-out test_cogito test_sample test_ops test_engine cli_build cli_skills cli_selftest cli_library,$(NAMES))
 asan:
 	$(MAKE) BUILD=build-asan OPT="-O1 -g" ONLY="$(ONLY)" \
 	    SAN="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer" run-tests
