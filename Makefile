@@ -157,10 +157,11 @@ tests: $(TEST_BIN) $(SHIMS)
 
 check: run-tests
 
-# ONLY: names of tests (scripts/run-tests), test_X and cli_X; all when it is empty.
+# ONLY: names of tests (scripts/run-tests), test_X, test_X-HOW and cli_X; all when it is empty.
 BOTH  := $(shell sed -n "s/^both='\(.*\)'/\1/p" scripts/run-tests)
 NAMES := $(notdir $(basename $(TESTS) $(wildcard tests/cli_*.sh))) $(BOTH:%=%-cpu)
-run-tests: $(BUILD)/moeflux $(LIBS) $(if $(ONLY),$(filter $(ONLY:%=$(BUILD)/tests/%),$(TEST_BIN)),$(TEST_BIN)) $(SHIMS)
+ONLY_BIN = $(foreach name,$(ONLY),$(BUILD)/tests/$(firstword $(subst -, ,$(name))))
+run-tests: $(BUILD)/moeflux $(LIBS) $(if $(ONLY),$(filter $(ONLY_BIN),$(TEST_BIN)),$(TEST_BIN)) $(SHIMS)
 	scripts/run-tests $(BUILD) $(ONLY)
 
 # What can be run after each change: half a minute on two cores. Of test_golden the models on the reference.
