@@ -8,7 +8,8 @@
 // lanes share a row's columns, ROWS rows a lane, one 16-byte piece after the other. Rows are summed over a slot's columns,
 // then over the slots in order, then the residual. Slots that have no subgroup come in further rounds, columns that shared
 // memory has no room for as well. With STEPS there is one round, every slot has AREA columns in one format, and a lane takes
-// STEPS pieces of each row: no condition stands around a load, none waits for another. Grid: x = row blocks of `hidden`, y = tokens. float32 sums. Tolerance 1e-5.
+// STEPS pieces of each row: no condition stands around a load, none waits for another.
+// Grid: x = row blocks of `hidden`, y = tokens. float32 sums. Tolerance 1e-5.
 #version 460
 #include "lib/memory.glsl"
 #include "lib/gemv.glsl"
