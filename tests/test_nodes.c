@@ -16,6 +16,7 @@
 #include "base/nodes.h"
 #include "base/team.h"
 #include "check.h"
+#include "exec/exec.h"
 #include "fake_nodes.h"
 #include "tmp_tree.h"
 
@@ -495,6 +496,29 @@ static void a_policy_of_the_user_s_is_kept(void **state)
     assert_int_equal(mode, MPOL_INTERLEAVE);
 }
 
+/* ---- the device ---- */
+
+static void the_cpu_names_its_nodes_where_there_are_several(void **state)
+{
+    struct moeflux_err e = {0};
+    struct machine m;
+    (void)state;
+    open_machine(&m);
+    for (uint32_t n = 1; n <= 2; n++) {
+        struct exec *x;
+        char *root = fake_nodes_new(n);
+        const struct exec_options o = {.device = "cpu", .n_threads = 4, .system_root = root};
+        check_ok(exec_open(&x, &o, &e), &e);
+        const struct exec_caps caps = exec_get_caps(x);
+        assert_int_equal(caps.shares != NULL, n > 1);
+        assert_int_equal(strstr(caps.name, "4 threads on 2 NUMA nodes)") != NULL, n > 1);
+        assert_int_equal(strstr(caps.name, "4 threads)") != NULL, n == 1);
+        exec_close(x);
+        tmp_tree_remove(root);
+    }
+    tmp_tree_remove(m.root);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -511,6 +535,7 @@ int main(void)
         cmocka_unit_test(copied_weights_lie_by_their_rows),
         cmocka_unit_test(reading_by_node_brings_all_pages_and_leaves_the_thread_s_policy),
         cmocka_unit_test(a_policy_of_the_user_s_is_kept),
+        cmocka_unit_test(the_cpu_names_its_nodes_where_there_are_several),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
