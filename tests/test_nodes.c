@@ -51,12 +51,19 @@ static void open_machine(struct machine *m)
     m->root = tmp_tree_new();
 }
 
-/* format: of the processors' numbers. */
-static void put(const struct machine *m, const char *name, const char *format, uint32_t a, uint32_t b)
+/* A list of one processor and the rest of it, as ",7-9". */
+static void put(const struct machine *m, const char *name, uint32_t cpu, const char *rest)
 {
     char text[256];
-    snprintf(text, sizeof text, format, a, b);
+    snprintf(text, sizeof text, "%u%s\n", cpu, rest);
     fake_nodes_put(m->root, name, text);
+}
+
+static void put_both(const struct machine *m, const char *name)
+{
+    char rest[16];
+    snprintf(rest, sizeof rest, ",%u", m->cpus[1]);
+    put(m, name, m->cpus[0], rest);
 }
 
 static void expect(const struct machine *m, uint32_t n, const uint32_t *ids, const uint32_t *cpus)
@@ -82,12 +89,12 @@ static void processors_stand_node_by_node(void **state)
     struct machine m;
     (void)state;
     open_machine(&m);
-    put(&m, "online", "0-1\n", 0, 0);
-    put(&m, "node0/cpulist", "%u\n", m.cpus[1], 0);
-    put(&m, "node1/cpulist", "%u\n", m.cpus[0], 0);
+    fake_nodes_put(m.root, "online", "0-1\n");
+    put(&m, "node0/cpulist", m.cpus[1], "");
+    put(&m, "node1/cpulist", m.cpus[0], "");
     expect(&m, 2, (uint32_t[]){0, 1}, (uint32_t[]){m.cpus[1], m.cpus[0]});
-    put(&m, "node0/cpulist", "%u,%u\n", m.cpus[0], m.cpus[1]);
-    put(&m, "node1/cpulist", "\n", 0, 0);
+    put_both(&m, "node0/cpulist");
+    fake_nodes_put(m.root, "node1/cpulist", "\n");
     expect(&m, 1, (uint32_t[]){0}, m.cpus);
     tmp_tree_remove(m.root);
 }
@@ -98,11 +105,11 @@ static void nodes_without_processors_of_ours_do_not_count(void **state)
     (void)state;
     open_machine(&m);
     /* 1 has memory alone, 2 processors that are offline or not in the mask, and there is no 3. */
-    put(&m, "online", "0-2,8\n", 0, 0);
-    put(&m, "node0/cpulist", "%u,20000-20007\n", m.cpus[0], 0);
-    put(&m, "node1/cpulist", "\n", 0, 0);
-    put(&m, "node2/cpulist", "20008-20015\n", 0, 0);
-    put(&m, "node8/cpulist", "%u,20016\n", m.cpus[1], 0);
+    fake_nodes_put(m.root, "online", "0-2,8\n");
+    put(&m, "node0/cpulist", m.cpus[0], ",20000-20007");
+    fake_nodes_put(m.root, "node1/cpulist", "\n");
+    fake_nodes_put(m.root, "node2/cpulist", "20008-20015\n");
+    put(&m, "node8/cpulist", m.cpus[1], ",20016");
     expect(&m, 2, (uint32_t[]){0, 8}, m.cpus);
     tmp_tree_remove(m.root);
 }
@@ -114,9 +121,9 @@ static void the_affinity_mask_leaves_nodes_out(void **state)
     struct moeflux_err e = {0};
     (void)state;
     open_machine(&m);
-    put(&m, "online", "0-1\n", 0, 0);
-    put(&m, "node0/cpulist", "%u\n", m.cpus[0], 0);
-    put(&m, "node1/cpulist", "%u\n", m.cpus[1], 0);
+    fake_nodes_put(m.root, "online", "0-1\n");
+    put(&m, "node0/cpulist", m.cpus[0], "");
+    put(&m, "node1/cpulist", m.cpus[1], "");
     cpu_set_t *set = CPU_ALLOC(m.cpus[1] + 1);
     size_t bytes = CPU_ALLOC_SIZE(m.cpus[1] + 1);
     CPU_ZERO_S(bytes, set);
@@ -141,13 +148,15 @@ static void a_system_that_does_not_name_each_processor_s_node_has_one(void **sta
     (void)state;
     open_machine(&m);
     expect(&m, 1, (uint32_t[]){0}, m.cpus);
-    put(&m, "online", "0-1\n", 0, 0);
-    put(&m, "node0/cpulist", "%u\n", m.cpus[0], 0);
+    fake_nodes_put(m.root, "online", "0-1\n");
+    put(&m, "node0/cpulist", m.cpus[0], "");
     expect(&m, 1, (uint32_t[]){0}, m.cpus);
-    put(&m, "node1/cpulist", "no list\n", 0, 0);
+    fake_nodes_put(m.root, "node1/cpulist", "no list\n");
     expect(&m, 1, (uint32_t[]){0}, m.cpus);
     /* One of them twice. */
-    put(&m, "node1/cpulist", "%u,%u\n", m.cpus[0], m.cpus[1]);
+    put(&m, "node1/cpulist", m.cpus[0], "");
+    expect(&m, 1, (uint32_t[]){0}, m.cpus);
+    put_both(&m, "node1/cpulist");
     expect(&m, 1, (uint32_t[]){0}, m.cpus);
     tmp_tree_remove(m.root);
 }

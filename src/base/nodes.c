@@ -32,6 +32,14 @@ static char *read_list(const char *root, const char *name)
     return NULL;
 }
 
+static bool has(const struct nodes *n, uint32_t cpu)
+{
+    uint32_t i = 0;
+    while (i < n->n_cpus && n->cpus[i] != cpu)
+        i++;
+    return i < n->n_cpus;
+}
+
 /* Appends the node with those of `all` that it has. False: some belong to an earlier one too. */
 static bool add_node(struct nodes *n, const char *root, uint32_t id, const uint32_t *all, uint32_t n_all)
 {
@@ -44,7 +52,7 @@ static bool add_node(struct nodes *n, const char *root, uint32_t id, const uint3
         for (uint32_t i = 0; i < n_all && fits; i++) {
             if (all[i] < low || all[i] > high)
                 continue;
-            fits = n->n_cpus < n_all;
+            fits = !has(n, all[i]);
             if (fits)
                 n->cpus[n->n_cpus++] = all[i];
         }
@@ -126,7 +134,7 @@ void nodes_prefer_own(void)
     syscall(SYS_set_mempolicy, MPOL_DEFAULT, NULL, 0UL);
 }
 
-void nodes_place(const struct node_shares *s, uint8_t *memory, uint64_t bytes)
+void nodes_place(const struct node_shares *s, const uint8_t *memory, uint64_t bytes)
 {
     if (bytes / s->n < HUGE_PAGE || !nodes_may_place())
         return;

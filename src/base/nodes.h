@@ -58,6 +58,6 @@ void nodes_prefer_own(void);
 
 /* The pages of anonymous memory that nobody has written to yet are to lie where their shares are, if nodes_may_place. Memory
  * whose shares are smaller than a huge page stays as it is. */
-void nodes_place(const struct node_shares *s, uint8_t *memory, uint64_t bytes);
+void nodes_place(const struct node_shares *s, const uint8_t *memory, uint64_t bytes);
 
 #endif

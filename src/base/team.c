@@ -1,5 +1,6 @@
 #include "base/team.h"
 
+#include <assert.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
@@ -136,6 +137,7 @@ static uint32_t find_block(const struct team *t, uint32_t node, uint32_t number)
 {
     const struct team_matrices *all = &t->matrices;
     uint32_t once = node_blocks_of_all(t, node), n, begin, m = 0;
+    assert(once > 0);
     uint32_t time = (number - t->node_begin[node]) / once, i = (number - t->node_begin[node]) % once;
     for (; i >= (n = node_blocks(t, node, m, &begin)); m++)
         i -= n;
