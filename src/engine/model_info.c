@@ -6,6 +6,7 @@
 
 #include "base/cores.h"
 #include "base/mem.h"
+#include "base/nodes.h"
 #include "cpu/isa.h"
 #include "engine/engine.h"
 #include "engine/load_plan.h"
@@ -16,12 +17,24 @@
 /* Room for the Vulkan devices of one machine. */
 enum { MAX_GPUS = 64 };
 
+static void add_nodes(struct moeflux_device *d)
+{
+    struct nodes nodes;
+    size_t at = strlen(d->name);
+    if (nodes_read(&nodes, "", NULL) < 0)
+        return;
+    if (nodes.n > 1)
+        snprintf(d->name + at, sizeof d->name - at, ", %u NUMA nodes", nodes.n);
+    nodes_free(&nodes);
+}
+
 static void describe_cpu(struct moeflux_device *d)
 {
     long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
     *d = (struct moeflux_device){
         .option = "cpu", .kind = "cpu", .usable = true, .n_threads = cores_useful("")};
     cores_name("", d->name, sizeof d->name);
+    add_nodes(d);
     snprintf(d->isa, sizeof d->isa, "%s", cpu_isa_find(NULL, NULL)->name);
     if (pages > 0 && page_bytes > 0)
         d->memory_bytes = (uint64_t)pages * (uint64_t)page_bytes;
