@@ -12,14 +12,22 @@ for words in --help -h 'convert --help' 'inspect -h' '--help --foo'; do
         fault "$words: a line is over 80 columns"
 done
 
-claim help_and_man_page_name_the_same_flags
-run 0 "$MOEFLUX" --help
-grep -o -e '--[a-z-]*' "$tmp/out" | sort -u >"$tmp/help"
-sed 's/\\-/-/g' man/moeflux.1 >"$tmp/man"
-while read -r flag; do
-    grep -q -e "$flag" "$tmp/man" || fault "the man page lacks $flag"
-done <"$tmp/help"
-[ "$(wc -l <"$tmp/help")" -ge 35 ] || fault "the help text names too few flags"
+# Every flag that a help text names is in its page. names_flags VERB PAGE LEAST: that many flags at least.
+names_flags() {
+    # shellcheck disable=SC2086 # no verb is no word
+    run 0 "$MOEFLUX" $1 --help
+    grep -o -e '--[a-z][a-z-]*' "$tmp/out" | sort -u >"$tmp/help"
+    sed 's/\\-/-/g' "man/$2" >"$tmp/man"
+    while read -r flag; do
+        grep -q -w -e "$flag" "$tmp/man" || fault "$2 lacks $flag"
+    done <"$tmp/help"
+    [ "$(wc -l <"$tmp/help")" -ge "$3" ] || fault "the help text of '$1' names too few flags"
+}
+
+claim help_and_man_pages_name_the_same_flags
+names_flags '' moeflux.1 35
+names_flags convert moeflux-convert.1 3
+names_flags inspect moeflux.1 10
 
 claim version_is_one_line
 run 0 "$MOEFLUX" --version

@@ -393,7 +393,7 @@ void options_help(const struct options *o, struct str *out)
                       "       moeflux inspect DIR             what a model is, needs and can reach here\n"
                       "       moeflux --selftest              check this device's operations\n");
     flags_help(run_flags, COUNT(run_flags), out);
-    str_add_text(out, "\nmoeflux convert --help and man moeflux say more.\n");
+    str_add_text(out, "\nmoeflux convert --help, man moeflux and man moeflux-convert say more.\n");
 }
 
 const char *options_cpu_isa(const struct options *o)
