@@ -143,11 +143,20 @@ static void set_defaults(struct options *o)
         .top_p = 0.95f,
         .repeat_penalty = 1.0f,
         .repeat_last = 64,
-        .bench_prompt = {1, {512}},
-        .bench_gen = {1, {64}},
-        .bench_depth = {1, {0}},
-        .bench_reps = 5,
     };
+}
+
+/* After the check that none of them was given without --bench. */
+static void set_bench_defaults(struct options *o)
+{
+    if (!o->bench_prompt.n)
+        o->bench_prompt = (struct number_list){1, {512}};
+    if (!o->bench_gen.n)
+        o->bench_gen = (struct number_list){1, {64}};
+    if (!o->bench_depth.n)
+        o->bench_depth = (struct number_list){1, {0}};
+    if (!o->bench_reps)
+        o->bench_reps = 5;
 }
 
 static int refuse(bool together, const char *a, const char *b, struct moeflux_err *e)
@@ -299,6 +308,19 @@ static int check_modes(const struct options *o, struct moeflux_err *e)
     return rc;
 }
 
+static int check_bench(struct options *o, struct moeflux_err *e)
+{
+    int rc = check_needs(o->bench_prompt.n, "--bench-prompt", o->bench, "--bench", e);
+    if (!rc)
+        rc = check_needs(o->bench_gen.n, "--bench-gen", o->bench, "--bench", e);
+    if (!rc)
+        rc = check_needs(o->bench_depth.n, "--bench-depth", o->bench, "--bench", e);
+    if (!rc)
+        rc = check_needs(o->bench_reps, "--bench-reps", o->bench, "--bench", e);
+    set_bench_defaults(o);
+    return rc;
+}
+
 /* Whether the CPU computes where the options leave it at that. */
 static bool takes_cpu(const char *device)
 {
@@ -321,6 +343,8 @@ static int check_run(struct options *o, struct moeflux_err *e)
 {
     struct sampler_options sampling = options_sampling(o, 0);
     int rc = check_modes(o, e);
+    if (!rc)
+        rc = check_bench(o, e);
     if (!rc)
         rc = check_device(o, e);
     if (!rc)
