@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "base/err.h"
+#include "cli/compare.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/prompt.h"
@@ -54,6 +55,8 @@ static int print(const struct perplexity *s, struct moeflux_err *e)
 int perplexity_run(const struct options *o, const struct term *t, struct output *out, struct moeflux_err *e)
 {
     struct perplexity s = {.options = o, .out = out};
+    if (o->compare.n)
+        return compare_run(o, t, out, e);
     if (signals_catch_interrupt(e))
         return ERR_IO;
     bar_init(&s.bar, t);
