@@ -409,7 +409,7 @@ struct moeflux_needs {
     char architecture[32];
     uint32_t n_layers, n_attention, hidden, vocab_size, n_experts, top_k, moe_inner, max_context;
     bool packed; /* layout on disk; false: plain safetensors */
-    uint64_t n_params, n_active_params;
+    uint64_t n_params, n_active_params, n_expert_params;
     uint64_t dense_bytes;  /* the resident part, on disk and in memory */
     uint64_t expert_bytes; /* all routed experts */
     uint64_t one_expert_bytes;

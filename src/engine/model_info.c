@@ -119,7 +119,8 @@ void model_info_needs(const struct model_dir *d, struct moeflux_needs *out)
         n_moe += config_has_experts(c, i);
     }
     const struct tensor *embedding = model_dir_find(d, "model.embed_tokens.weight");
-    out->n_params = dense_params(d) + n_moe * c->n_experts * expert_params;
+    out->n_expert_params = n_moe * c->n_experts * expert_params;
+    out->n_params = dense_params(d) + out->n_expert_params;
     out->n_active_params = dense_params(d) + n_moe * c->top_k * expert_params;
     /* A token reads all dense weights but the embedding, of which it reads one row. */
     out->token_dense_bytes = d->dense_bytes - (c->tied || !embedding ? 0 : embedding->bytes / 8 * 9);
