@@ -22,6 +22,7 @@
 #include "check.h"
 #include "convert/convert.h"
 #include "experts/reader.h"
+#include "model/expert_places.h"
 #include "model/model_dir.h"
 #include "tmp_tree.h"
 
@@ -667,6 +668,97 @@ static void two_slow_disks_are_read_at_once(void **state)
     end(&f);
 }
 
+/* A model of one expert of 8 MiB of zeros, cut in two: a direct read of it is made in 16 pieces. */
+struct large {
+    char *tmp;
+    struct model_dir m;
+    struct config_layer layer;
+    struct expert_place place;
+    struct model_file files[2];
+};
+
+static void open_large(struct large *l)
+{
+    enum { MIB = 1 << 20 };
+    static const char *const names[] = {"a", "b"};
+    struct moeflux_err e = {0};
+    *l = (struct large){.tmp = tmp_tree_new()};
+    for (int i = 0; i < 2; i++) {
+        const char *path = tmp_tree_path(l->tmp, names[i]);
+        tmp_tree_write(l->tmp, names[i], "", 0);
+        assert_int_equal(truncate(path, 4 * MIB), 0);
+        l->files[i] = (struct model_file){.path = strdup(path)};
+        l->files[i].fd = file_open_read(path, &l->files[i].bytes, &e);
+        assert_true(l->files[i].fd >= 0);
+    }
+    uint64_t end = 8 * MIB;
+    l->layer.has_experts = true;
+    l->place = (struct expert_place){
+        .n_runs = 2, .n_parts = 2, .runs = {{0, 0, 4 * MIB, 4 * MIB, 0}, {0, 0, 4 * MIB, 4 * MIB, 4 * MIB}}};
+    l->m = (struct model_dir){.config = {.n_layers = 1, .n_experts = 1, .layers = &l->layer},
+                              .files = l->files,
+                              .n_files = 2,
+                              .expert = {.gate_s = end,
+                                         .gate_b = end,
+                                         .up_w = end,
+                                         .up_s = end,
+                                         .up_b = end,
+                                         .down_w = end,
+                                         .down_s = end,
+                                         .down_b = end,
+                                         .bytes = end},
+                              .parts.spread = {2, 4 * MIB},
+                              .places = &l->place};
+}
+
+static void close_large(struct large *l)
+{
+    for (int i = 0; i < 2; i++) {
+        close(l->files[i].fd);
+        free(l->files[i].path);
+    }
+    tmp_tree_remove(l->tmp);
+}
+
+struct sequence {
+    uint32_t n, files[64];
+};
+
+static int64_t note_file(void *ctx, const struct read_part *p, uint8_t *dst, int64_t result)
+{
+    struct sequence *s = ctx;
+    (void)dst;
+    if (s->n < 64)
+        s->files[s->n++] = p->extent.file;
+    return result;
+}
+
+/* One read at a time, so that they end in the order in which they began. */
+static void pieces_of_a_large_expert_ask_the_disks_in_turn(void **state)
+{
+    (void)state;
+    struct large l;
+    struct reader *r;
+    struct moeflux_err e = {0};
+    struct sequence s = {0};
+    struct reader_hook hook = {note_file, &s};
+    struct reader_options o = {.mode = READER_DIRECT, .n_threads = 1, .depth = 1, .hook = &hook};
+    open_large(&l);
+    int rc = reader_open(&r, &l.m, &o, &e);
+    if (rc == ERR_UNSUPPORTED) {
+        print_message("SKIP %s\n", e.text);
+        close_large(&l);
+        skip();
+    }
+    check_ok(rc, &e);
+    wait_all(r, &l.m, start_all(r, &l.m, 0));
+    reader_close(r);
+    assert_int_equal(s.n, 16);
+    for (uint32_t i = 0; i < s.n; i++)
+        assert_int_equal(s.files[i], i % 2);
+    close_large(&l);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -686,6 +778,7 @@ int main(void)
         cmocka_unit_test(files_of_another_length_are_refused),
         cmocka_unit_test(descriptions_that_lie_are_refused_with_the_reason),
         cmocka_unit_test(every_mode_brings_the_experts_together),
+        cmocka_unit_test(pieces_of_a_large_expert_ask_the_disks_in_turn),
         cmocka_unit_test(two_slow_disks_are_read_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
