@@ -37,6 +37,14 @@ for model in tiny qwen-odd/mlx deepseek-odd/hf deepseek-odd/mlx qwen3-odd/mlx; d
     done
 done
 
+claim eight_disks_need_no_higher_limit_of_open_files
+run 0 "$MOEFLUX" convert tests/models/tiny "$tmp/eight" --spread "$(printf "$tmp/e%d," 1 2 3 4 5 6)$tmp/e7"
+run 0 "$MOEFLUX" -m "$whole" "${on[@]}" --tokens-in "$tmp/ids" --temp 0 -n 8 --tokens-out
+cp "$tmp/out" "$tmp/one.text"
+run 0 bash -c 'ulimit -Sn 64 && exec "$@"' few "$MOEFLUX" -m "$tmp/eight" "${on[@]}" --tokens-in "$tmp/ids" --temp 0 -n 8 --tokens-out
+cmp -s "$tmp/one.text" "$tmp/out" || fault 'other tokens'
+rm -r "$tmp/eight" "$tmp"/e[1-7]
+
 claim a_state_of_one_disk_goes_on_with_several
 run 0 "$MOEFLUX" -m "$whole" "${on[@]}" --tokens-in "$tmp/ids" --prompt-cache "$tmp/state" -n 1 --json
 run 0 "$MOEFLUX" -m "$spread" "${on[@]}" --tokens-in "$tmp/ids" --prompt-cache-ro "$tmp/state" -n 1 --json

@@ -613,7 +613,9 @@ struct disks {
     atomic_uint n_reads[2];
 };
 
-static int64_t read_slowly(void *ctx, const struct read_part *p, uint8_t *dst, int64_t result)
+static int64_t read_slowly(void *ctx, const struct read_part *p,
+                           uint8_t *dst, /* NOLINT(readability-non-const-parameter): the hook's type */
+                           int64_t result)
 {
     struct disks *d = ctx;
     uint32_t disk = (p->extent.file - 1) % d->n;
@@ -724,7 +726,9 @@ struct sequence {
     uint32_t n, files[64];
 };
 
-static int64_t note_file(void *ctx, const struct read_part *p, uint8_t *dst, int64_t result)
+static int64_t note_file(void *ctx, const struct read_part *p,
+                         uint8_t *dst, /* NOLINT(readability-non-const-parameter): the hook's type */
+                         int64_t result)
 {
     struct sequence *s = ctx;
     (void)dst;
