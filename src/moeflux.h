@@ -422,6 +422,14 @@ struct moeflux_needs {
 };
 int moeflux_get_needs(const char *dir, struct moeflux_needs *out, struct moeflux_err *e);
 
+/* The directories that share a model's experts: `dir` itself, then those of `moeflux convert --spread`, as its spread.json
+ * names them. Fills up to `cap` entries, returns how many there are; does not look at the others. */
+struct moeflux_part {
+    char path[4096];
+};
+enum { MOEFLUX_MAX_PARTS = 8 };
+int moeflux_list_parts(const char *dir, struct moeflux_part *out, uint32_t cap, struct moeflux_err *e);
+
 /* What moeflux_model_open would do with the same options now: its own decision, with nothing loaded. */
 struct moeflux_plan {
     char device[256];

@@ -26,7 +26,7 @@ names_flags() {
 
 claim help_and_man_pages_name_the_same_flags
 names_flags '' moeflux.1 35
-names_flags convert moeflux-convert.1 3
+names_flags convert moeflux-convert.1 4
 names_flags inspect moeflux.1 10
 
 claim version_is_one_line
@@ -133,6 +133,7 @@ fails 2 '\-m DIR is missing'
 fails 2 'SRC is missing' convert
 fails 2 'DST is missing' convert a
 fails 2 'unexpected argument "c"' convert a b c
+fails 2 '\-\-spread needs a value' convert a b --spread
 fails 2 'DIR is missing' inspect
 
 claim missing_files_are_named

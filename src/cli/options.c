@@ -106,6 +106,7 @@ static const struct flag run_flags[] = {
 static const struct flag convert_flags[] = {
     OPERAND("SRC", src, "checkpoint: MLX 4-bit, bf16 or fp8 safetensors"),
     OPERAND("DST", dst, "directory to write; must not exist"),
+    TEXT(NULL, "spread", "DIR,..", spread, "put the experts into these too, on other disks"),
     SWITCH(NULL, "verify", verify, "read DST again and compare checksums"),
     INT("t", "threads", "N", threads, 1, 4096, "threads (all cores)"),
     SWITCH("h", "help", help, "print this help"),
@@ -434,7 +435,7 @@ int options_setting(const struct options *base, int argc, char **argv, struct op
 void options_help(const struct options *o, struct str *out)
 {
     if (o->verb == VERB_CONVERT) {
-        str_add_text(out, "usage: moeflux convert SRC DST [--verify] [-t N]\n\n");
+        str_add_text(out, "usage: moeflux convert SRC DST [--spread DIR,..] [--verify] [-t N]\n\n");
         flags_help(convert_flags, COUNT(convert_flags), out);
         return;
     }

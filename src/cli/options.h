@@ -70,6 +70,7 @@ struct options {
     int64_t bench_reps;
 
     const char *src, *dst; /* convert; inspect uses `model` */
+    const char *spread;    /* convert: directories with commas between them */
     bool verify, no_measure;
 };
 

@@ -140,6 +140,26 @@ int moeflux_get_needs(const char *dir, struct moeflux_needs *out, struct moeflux
     return 0;
 }
 
+_Static_assert((int)MOEFLUX_MAX_PARTS == (int)SPREAD_MAX_PARTS, "two names of one limit");
+
+int moeflux_list_parts(const char *dir, struct moeflux_part *out, uint32_t cap, struct moeflux_err *e)
+{
+    struct spread_dirs d;
+    int rc = spread_read(&d, dir, e);
+    if (rc < 0)
+        return rc;
+    int n = (int)d.spread.n_parts;
+    for (int i = 0; i < n && rc == 0; i++) {
+        const char *path = i ? d.paths[i] : dir;
+        if (strlen(path) >= sizeof out->path)
+            rc = err_set(e, ERR_FORMAT, "%s: a path is longer than %zu bytes", d.file, sizeof out->path - 1);
+        else if ((uint32_t)i < cap)
+            snprintf(out[i].path, sizeof out[i].path, "%s", path);
+    }
+    spread_free(&d);
+    return rc < 0 ? rc : n;
+}
+
 struct row_relay {
     void (*row)(void *ctx, const struct moeflux_selftest_row *r);
     void *ctx;

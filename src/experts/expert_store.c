@@ -76,6 +76,8 @@ enum { KERNEL_ALIGN = 16 };
 static bool is_plain_file(const struct model_dir *m, uint32_t layer)
 {
     struct extent x[EXPERT_MAX_EXTENTS];
+    if (m->parts.spread.n_parts > 1)
+        return false;
     for (uint32_t i = 0; config_has_experts(&m->config, layer) && i < m->config.n_experts; i++)
         if (model_dir_expert(m, layer, i, x) != 1 || x[0].off != i * m->expert.bytes)
             return false;

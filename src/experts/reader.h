@@ -1,4 +1,5 @@
 /* reader.h - brings whole experts from disk into memory of the caller's.
+ * Of experts that are spread over several disks (model/spread.h) all disks are read at once, in turn.
  *
  *   reader_start -> the bytes arrive in request->dst from another thread -> reader_wait
  * A request is the caller's memory and stays untouched until reader_wait returned for it or reader_cancel dropped it.
@@ -86,8 +87,8 @@ struct reader_region { /* page-aligned */
 
 struct reader_options {
     enum reader_mode mode;
-    uint32_t n_threads;  /* of mmap, pread and of direct without io_uring; at least 1 */
-    uint32_t depth;      /* parts in flight at once with io_uring; 0: READER_DEFAULT_DEPTH */
+    uint32_t n_threads;  /* of mmap, pread and of direct without io_uring, for each disk; at least 1 */
+    uint32_t depth;      /* parts in flight at once with io_uring; 0: READER_DEFAULT_DEPTH for each disk */
     uint64_t host_bytes; /* host memory there is for mapped files; for auto */
     bool in_place;       /* the mapped files are to be used where they lie; for auto */
     /* Of files used in place: whose threads read which rows of each matrix (exec_caps). Outlives the reader. NULL: no matter */
