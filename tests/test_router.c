@@ -115,10 +115,10 @@ static void a_nan_among_the_logits_reaches_every_weight(void **state)
 {
     (void)state;
     static const struct router_shape shapes[] = {
-        {5, 2, true, false, 0, 0, 0},
-        {9, 3, false, false, 0, 0, 0},
-        {8, 3, true, true, 4, 2, 1.5f},
-        {8, 1, false, true, 1, 1, 1.0f},
+        {5, 2, true, false, 0, 0, 0, 0},
+        {9, 3, false, false, 0, 0, 0, 0},
+        {8, 3, true, true, 4, 2, 1.5f, 0},
+        {8, 1, false, true, 1, 1, 1.0f, 0},
     };
     for (int i = 0; i < 3; i++) {
         struct exec *x = open_device(i);
@@ -132,7 +132,7 @@ static void a_nan_among_the_logits_reaches_every_weight(void **state)
 static void negative_scores_of_the_choice_beat_groups_that_left(void **state)
 {
     (void)state;
-    check_example(&(struct example){.shape = {6, 2, true, true, 3, 1, 1.0f},
+    check_example(&(struct example){.shape = {6, 2, true, true, 3, 1, 1.0f, 0},
                                     .scores = {0.5f, 0.5f, 0.8f, 0.2f, 0.5f, 0.5f},
                                     .bias = {-3, -3, -1, -1, -3, -3},
                                     .idx = {2, 3},
@@ -142,7 +142,7 @@ static void negative_scores_of_the_choice_beat_groups_that_left(void **state)
 static void the_bias_chooses_but_does_not_weigh(void **state)
 {
     (void)state;
-    check_example(&(struct example){.shape = {4, 2, true, true, 1, 1, 2.5f},
+    check_example(&(struct example){.shape = {4, 2, true, true, 1, 1, 2.5f, 0},
                                     .scores = {0.9f, 0.1f, 0.3f, 0.6f},
                                     .bias = {0, 2, 1, 0},
                                     .idx = {1, 2},
@@ -153,7 +153,7 @@ static void the_bias_chooses_but_does_not_weigh(void **state)
 static void a_group_is_as_good_as_its_two_best(void **state)
 {
     (void)state;
-    check_example(&(struct example){.shape = {6, 2, false, true, 2, 1, 1.0f},
+    check_example(&(struct example){.shape = {6, 2, false, true, 2, 1, 1.0f, 0},
                                     .scores = {0.9f, 0.1f, 0.1f, 0.6f, 0.2f, 0.7f},
                                     .idx = {5, 3},
                                     .weights = {0.7f, 0.6f}});
@@ -162,7 +162,7 @@ static void a_group_is_as_good_as_its_two_best(void **state)
 static void ties_go_to_the_lower_group_and_expert(void **state)
 {
     (void)state;
-    check_example(&(struct example){.shape = {8, 3, true, true, 4, 2, 1.5f},
+    check_example(&(struct example){.shape = {8, 3, true, true, 4, 2, 1.5f, 0},
                                     .scores = {0.25f, 0.25f, 0.5f, 0.5f, 0.5f, 0.5f, 0.5f, 0.5f},
                                     .idx = {2, 3, 4},
                                     .weights = {0.5f, 0.5f, 0.5f}});
@@ -171,7 +171,7 @@ static void ties_go_to_the_lower_group_and_expert(void **state)
 static void weights_may_stay_scores(void **state)
 {
     (void)state;
-    check_example(&(struct example){.shape = {4, 3, false, true, 1, 1, 2.0f},
+    check_example(&(struct example){.shape = {4, 3, false, true, 1, 1, 2.0f, 0},
                                     .scores = {0.1f, 0.4f, 0.3f, 0.2f},
                                     .idx = {1, 2, 3},
                                     .weights = {0.8f, 0.6f, 0.4f}});
@@ -181,7 +181,7 @@ static void weights_may_stay_scores(void **state)
 static void as_many_as_there_are_can_be_chosen(void **state)
 {
     (void)state;
-    check_example(&(struct example){.shape = {8, 4, false, true, 4, 2, 1.0f},
+    check_example(&(struct example){.shape = {8, 4, false, true, 4, 2, 1.0f, 0},
                                     .scores = {0.1f, 0.2f, 0.9f, 0.3f, 0.4f, 0.3f, 0.7f, 0.8f},
                                     .idx = {2, 7, 6, 3},
                                     .weights = {0.9f, 0.8f, 0.7f, 0.3f}});
@@ -282,7 +282,7 @@ static void experts_choose_as_the_router_does_bit_by_bit(void **state)
     (void)state;
     enum { MOST = 300, KINDS = 7, ROUNDS = 4 };
     static const struct router_shape shapes[] = {
-        {5, 2, true, false, 0, 0, 0}, {256, 8, true, false, 0, 0, 0}, {MOST, 10, false, false, 0, 0, 0}};
+        {5, 2, true, false, 0, 0, 0, 0}, {256, 8, true, false, 0, 0, 0, 0}, {MOST, 10, false, false, 0, 0, 0, 0}};
     for (int i = 0; i < 3; i++) {
         struct exec *x = open_device(i);
         for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++) {
@@ -307,9 +307,9 @@ static void shapes_that_make_no_sense_are_refused(void **state)
 {
     (void)state;
     static const struct router_shape shapes[] = {
-        {8, 0, true, false, 0, 0, 0}, {8, 9, true, false, 0, 0, 0}, {8, 2, true, true, 3, 1, 1},
-        {8, 2, true, true, 0, 0, 1},  {8, 2, true, true, 2, 3, 1},  {8, 5, true, true, 2, 1, 1},
-        {8, 2, true, true, 2, 0, 1},
+        {8, 0, true, false, 0, 0, 0, 0}, {8, 9, true, false, 0, 0, 0, 0}, {8, 2, true, true, 3, 1, 1, 0},
+        {8, 2, true, true, 0, 0, 1, 0},  {8, 2, true, true, 2, 3, 1, 0},  {8, 5, true, true, 2, 1, 1, 0},
+        {8, 2, true, true, 2, 0, 1, 0},
     };
     struct moeflux_err e = {0};
     struct exec *x;
