@@ -159,8 +159,8 @@ ARGS_SIZE(router_sigmoid_args, 72);
 /* The first constant_id of the experts' own constants, behind those of lib/gemv.glsl. */
 #define EXPERTS_FIRST_SPEC 12
 
-struct
-    experts_shared_up { /* the shared expert's gate and up rows [shared_inner][hidden], both stored alike */
+/* The shared expert's gate and up rows [shared_inner][hidden], both stored alike. */
+struct experts_shared_up {
     ADDR gate_w, gate_s, gate_b, up_w, up_s, up_b;
     U32 format, pad;
 };
@@ -187,8 +187,8 @@ ARGS_SIZE(experts_decode_up_args, 128);
 struct experts_decode_down_args {
     ADDR act;     /* [n][top_k * inner + shared_inner], then ADDR [n][top_k]: where the experts lie */
     ADDR weights; /* [n][top_k] */
-    ADDR
-        shared_in; /* [n][shared_stride]: at shared_at the shared expert's gate and up rows; 0: they are in act */
+    /* [n][shared_stride]: at shared_at the shared expert's gate and up rows; 0: they are in act */
+    ADDR shared_in;
     ADDR shared_w, shared_s, shared_b; /* down projection of the shared expert [hidden][shared_inner] */
     ADDR x;                            /* [n][hidden], added to */
     U32 top_k, hidden, inner, format;
@@ -314,8 +314,8 @@ struct mla_prepare_args {
     ADDR kv;   /* [n][kv_stride]: at kv_at the latent [latent_dim], then the rotary key [rope_dim] */
     ADDR norm; /* f32 [latent_dim] */
     ADDR rope; /* [n][rope_dim]: cos and sin of each pair */
-    ADDR
-        q_out; /* out [n][out_stride]: each head's rotary channels at out_at, heads out_step apart; may be q */
+    /* out [n][out_stride]: each head's rotary channels at out_at, heads out_step apart; may be q */
+    ADDR q_out;
     ADDR blocks; /* ADDR [position >> KV_BLOCK_SHIFT] */
     U32 n, pos, kv_stride, kv_at, n_heads, nope_dim, rope_dim, latent_dim;
     U32 layer_off;   /* bytes from a block's start to this layer's rows [latent_dim + rope_dim] */

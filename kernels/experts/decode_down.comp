@@ -9,7 +9,8 @@
 // then over the slots in order, then the residual. Slots that have no subgroup come in further rounds, columns that shared
 // memory has no room for as well. With STEPS there is one round, every slot has AREA columns in one format, and a lane takes
 // STEPS pieces of each row: no condition stands around a load, none waits for another. DROPS: the address of a slot may be
-// 0, then it has no columns. Grid: x = row blocks of `hidden`, y = tokens. float32 sums. Tolerance 1e-5.
+// 0, then it has no columns.
+// Grid: x = row blocks of `hidden`, y = tokens. float32 sums. Tolerance 1e-5.
 #version 460
 #include "lib/memory.glsl"
 #include "lib/gemv.glsl"
