@@ -119,7 +119,9 @@ static int check_models(struct compare *c, const struct generator *first, struct
     for (uint32_t i = 0; i < c->n && !rc; i++) {
         const struct options *o = &c->all[i].options;
         struct moeflux_needs *needs = &c->all[i].needs;
-        rc = moeflux_get_needs(o->model, needs, e);
+        struct moeflux_options engine = {0};
+        options_engine(o, &engine);
+        rc = moeflux_get_needs_with(&engine, needs, e);
         if (!rc && needs->vocab_size != c->all[0].needs.vocab_size)
             rc = err_set(e, ERR_USAGE, "%s: expected %u tokens in the vocabulary, as %s has, found %u",
                          o->model, c->all[0].needs.vocab_size, first->dir, needs->vocab_size);

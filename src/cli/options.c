@@ -45,6 +45,8 @@ static const struct flag run_flags[] = {
     BYTES(NULL, "gpu-memory", "SIZE", gpu_memory, "device memory for everything"),
     CHOICE("experts", "WHERE", experts, EXPERTS, "who computes the routed experts: gpu, cpu (gpu)"),
     INT(NULL, "n-cpu-moe", "N", n_cpu_moe, 0, MAX_TOKENS, "the CPU does, in the first N layers"),
+    INT(NULL, "active-experts", "N", active_experts, 1, MAX_TOKENS, "routed experts for a token (the model's number)"),
+    REAL(NULL, "expert-share", "P", expert_share, "... as few as carry P of their weights (1: all)"),
     CHOICE("expert-io", "MODE", expert_io, EXPERT_IO, "auto, mmap, pread, uring or direct (auto)"),
     CHOICE("prefetch", "WHAT", prefetch, PREFETCH, "auto, none, previous, router or both ahead (auto)"),
     CHOICE("kv-type", "TYPE", kv_type, NUMBER_TYPE, "numbers of the KV cache: auto, f32, f16 (auto)"),
@@ -121,6 +123,8 @@ static const struct flag inspect_flags[] = {
     BYTES(NULL, "gpu-memory", "SIZE", gpu_memory, "device memory for everything"),
     CHOICE("experts", "WHERE", experts, EXPERTS, "who computes the routed experts: gpu, cpu (gpu)"),
     INT(NULL, "n-cpu-moe", "N", n_cpu_moe, 0, MAX_TOKENS, "the CPU does, in the first N layers"),
+    INT(NULL, "active-experts", "N", active_experts, 1, MAX_TOKENS, "routed experts for a token (the model's number)"),
+    REAL(NULL, "expert-share", "P", expert_share, "... as few as carry P of their weights (1: all)"),
     CHOICE("expert-io", "MODE", expert_io, EXPERT_IO, "auto, mmap, pread, uring or direct (auto)"),
     INT("t", "threads", "N", threads, 1, 4096, "threads that compute and read (all cores)"),
     CHOICE("kv-type", "TYPE", kv_type, NUMBER_TYPE, "numbers of the KV cache: auto, f32, f16 (auto)"),
@@ -140,6 +144,7 @@ static void set_defaults(struct options *o)
         .predict = OPTIONS_NOT_GIVEN,
         .experts = OPTIONS_NOT_GIVEN,
         .n_cpu_moe = OPTIONS_NOT_GIVEN,
+        .expert_share = 1,
         .seed = -1,
         .temp = 0.7f,
         .top_k = 20,
@@ -172,10 +177,13 @@ static int check_needs(bool given, const char *flag, bool has, const char *other
     return given && !has ? err_set(e, ERR_USAGE, "%s goes with %s only", flag, other) : 0;
 }
 
-/* Where experts are computed. */
+/* Where experts are computed, and how many. */
 static int check_experts(const struct options *o, struct moeflux_err *e)
 {
     bool both = o->experts != OPTIONS_NOT_GIVEN && o->n_cpu_moe != OPTIONS_NOT_GIVEN;
+    if (!(o->expert_share > 0 && o->expert_share <= 1))
+        return err_set(e, ERR_USAGE, "--expert-share: expected more than 0 and at most 1, found %g",
+                       (double)o->expert_share);
     return refuse(both, "--experts", "--n-cpu-moe", e);
 }
 
@@ -471,6 +479,8 @@ void options_engine(const struct options *o, struct moeflux_options *out)
     out->device = o->device;
     out->cpu_isa = options_cpu_isa(o);
     out->n_cpu_layers = o->experts == 1 ? UINT32_MAX : o->n_cpu_moe > 0 ? (uint32_t)o->n_cpu_moe : 0;
+    out->active_experts = (uint32_t)o->active_experts;
+    out->expert_share = o->expert_share;
     out->memory_bytes = o->memory;
     out->gpu_memory_bytes = o->gpu_memory;
     out->expert_io = (enum moeflux_expert_io)o->expert_io;

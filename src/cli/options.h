@@ -38,6 +38,8 @@ struct options {
     int expert_io, prefetch, cache_policy, kv_type, prompt_type; /* enums of moeflux.h */
     int experts;                                                 /* 0: gpu, 1: cpu; OPTIONS_NOT_GIVEN */
     int64_t n_cpu_moe;                                           /* layers; OPTIONS_NOT_GIVEN */
+    int64_t active_experts;                                      /* 0: as many as the model's own */
+    float expert_share;
     int64_t ctx_size; /* 0: the smaller of GENERATOR_DEFAULT_CONTEXT and the model's maximum */
     int64_t threads, chunk;
     uint64_t memory, gpu_memory; /* bytes; 0: from what is free */

@@ -103,6 +103,8 @@ void model_info_needs(const struct model_dir *d, struct moeflux_needs *out)
                                   .vocab_size = c->vocab_size,
                                   .n_experts = c->n_experts,
                                   .top_k = c->top_k,
+                                  .own_top_k = c->own_top_k,
+                                  .expert_share = config_expert_share(c),
                                   .moe_inner = c->moe_inner,
                                   .max_context = c->max_context,
                                   .packed = d->packed,
@@ -131,8 +133,13 @@ void model_info_needs(const struct model_dir *d, struct moeflux_needs *out)
 
 int moeflux_get_needs(const char *dir, struct moeflux_needs *out, struct moeflux_err *e)
 {
+    return moeflux_get_needs_with(&(struct moeflux_options){.dir = dir}, out, e);
+}
+
+int moeflux_get_needs_with(const struct moeflux_options *o, struct moeflux_needs *out, struct moeflux_err *e)
+{
     struct model_dir d;
-    int rc = model_dir_open(&d, dir, e);
+    int rc = load_plan_open_model(&d, o, e);
     if (rc < 0)
         return rc;
     model_info_needs(&d, out);
