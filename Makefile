@@ -61,11 +61,21 @@ TEST_LIB := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(TESTS) $(ISA_TEST) $(wild
 KERNELS      := $(patsubst kernels/%.comp,%,$(sort $(wildcard kernels/*.comp kernels/*/*.comp)))
 # There for cooperative matrices alone.
 coop_only    := attention/latent_scores attention/latent_values
-# Some are built again as NAME_VARIANT, with -DVARIANT in capitals: for cooperative matrices, for devices that keep float16
-# denormals.
-VARIANTS     := coop denorm
+# Some are built again as NAME_VARIANT: for cooperative matrices, for devices that keep float16 denormals, for matrices of one
+# format, which a driver compiles in a third of the time.
+VARIANTS     := coop denorm q4 q8 bf16 f32
+defines_coop   := -DCOOP
+defines_denorm := -DDENORM
+defines_q4     := -DONLY_FORMAT=FORMAT_Q4
+defines_q8     := -DONLY_FORMAT=FORMAT_Q8
+defines_bf16   := -DONLY_FORMAT=FORMAT_BF16
+defines_f32    := -DONLY_FORMAT=FORMAT_F32
 kernels_coop := linear/prefill experts/prefill_up experts/prefill_down attention/prefill $(coop_only)
 kernels_denorm := linear/decode linear/decode_token experts/decode_up experts/decode_down
+kernels_q4   := $(kernels_denorm)
+kernels_q8   := $(kernels_denorm)
+kernels_bf16 := linear/decode linear/decode_token
+kernels_f32  := linear/decode linear/decode_token
 SPIRV        := $(patsubst %,$(BUILD)/kernels/%.inc,$(filter-out $(coop_only),$(KERNELS)) $(foreach v,$(VARIANTS),$(kernels_$(v):%=%_$(v))))
 
 # The fuzzers' targets (tests/fuzz/target.h), which test_fuzz_seeds runs too.
@@ -113,10 +123,9 @@ $(BUILD)/$(SONAME): $(LIB_OBJ)
 # One C initialiser of SPIR-V words a kernel; src/vulkan/pipeline.c includes the table of all of them.
 variant = $(filter $(VARIANTS),$(lastword $(subst _, ,$(1))))
 source  = kernels/$(patsubst %_$(call variant,$(1)),%,$(1)).comp
-define  = $(addprefix -D,$(shell echo $(call variant,$(1)) | tr a-z A-Z))
 $(SPIRV): $(BUILD)/kernels/%.inc: $$(call source,$$*) Makefile
 	@mkdir -p $(@D)
-	$(GLSLC) --target-env=vulkan1.3 -O $(call define,$*) -Ikernels -mfmt=c -MD -MF $(@:.inc=.d) -o $@ $<
+	$(GLSLC) --target-env=vulkan1.3 -O $(defines_$(call variant,$*)) -Ikernels -mfmt=c -MD -MF $(@:.inc=.d) -o $@ $<
 
 # A shader's header that is gone makes the shaders that included it be built again.
 kernels/%.glsl: ;
