@@ -121,6 +121,12 @@ for value in -1 '1,' ',1' 4k 16777217; do
     fails 2 '\-\-bench-depth: expected up to' -m dir --bench --bench-depth "$value"
 done
 
+claim flags_of_bench_go_with_bench_only
+for flag in prompt gen depth reps; do
+    fails 2 "^moeflux: --bench-$flag goes with --bench only" -m dir -p x --bench-$flag 1
+    fails 2 "^moeflux: --bench-$flag goes with --bench only" -m dir --perplexity x --bench-$flag 1
+done
+
 claim what_is_missing_is_named
 fails 2 '\-m DIR is missing' -p x
 fails 2 '\-m DIR is missing'

@@ -11,6 +11,7 @@
 #include "cli/output.h"
 #include "cli/plan_report.h"
 #include "cli/speed_report.h"
+#include "cli/stats.h"
 #include "moeflux.h"
 
 /* What there is to tell. */
@@ -57,13 +58,16 @@ static void print_count(struct output *out, const char *name, double count)
 
 static void print_shape(struct output *out, const struct moeflux_needs *n)
 {
+    char own[48] = "";
+    if (n->top_k != n->own_top_k)
+        snprintf(own, sizeof own, " (the model's own number: %u)", n->own_top_k);
     output_addf(out, "%-22s %s\n", "architecture", n->architecture);
     output_addf(out, "%-22s %s\n", "layout",
                 n->packed ? "packed (moeflux convert)" : "safetensors, as they are");
     output_addf(out, "%-22s %u, %u of them full attention\n", "layers", n->n_layers, n->n_attention);
     output_addf(out, "%-22s %u wide, %u tokens in the vocabulary\n", "hidden", n->hidden, n->vocab_size);
-    output_addf(out, "%-22s %u a layer, %u chosen per token, %u wide\n", "experts", n->n_experts, n->top_k,
-                n->moe_inner);
+    output_addf(out, "%-22s %u a layer, %u chosen per token%s, %u wide\n", "experts", n->n_experts, n->top_k,
+                own, n->moe_inner);
     if (n->max_context)
         output_addf(out, "%-22s %u tokens\n", "longest context", n->max_context);
     print_count(out, "parameters", (double)n->n_params);
@@ -91,7 +95,11 @@ static void print_sizes(struct output *out, const struct findings *f)
     print_parts(out, f);
     output_text(out, "\nRead per token\n");
     print_bytes(out, "  dense weights", n->token_dense_bytes, "from memory");
-    print_bytes(out, "  routed experts", n->token_expert_bytes, "from memory or disk");
+    snprintf(note, sizeof note, "from memory or disk");
+    if (n->expert_share < 1)
+        snprintf(note, sizeof note, "at most (--expert-share %g), from memory or disk",
+                 (double)n->expert_share);
+    print_bytes(out, "  routed experts", n->token_expert_bytes, note);
     print_bytes(out, "  together", n->token_dense_bytes + n->token_expert_bytes, "");
     output_text(out, "\nMemory\n");
     snprintf(note, sizeof note, "%" PRIu64 " B fixed and %" PRIu64 " B per token", n->recurrent_state_bytes,
@@ -126,6 +134,7 @@ static json_t *needs_json(const struct options *o, const struct findings *f)
         {"vocab_size", n->vocab_size},
         {"experts", n->n_experts},
         {"top_k", n->top_k},
+        {"model_top_k", n->own_top_k},
         {"moe_inner", n->moe_inner},
         {"max_context", n->max_context},
         {"params", n->n_params},
@@ -145,6 +154,7 @@ static json_t *needs_json(const struct options *o, const struct findings *f)
     json_object_set_new(object, "architecture", json_string(n->architecture));
     json_object_set_new(object, "packed", json_boolean(n->packed));
     json_object_set_new(object, "parts", parts_json(f));
+    json_object_set_new(object, "expert_share", json_real(stats_share(n->expert_share)));
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         json_object_set_new(object, numbers[i].key, json_integer((json_int_t)numbers[i].value));
     return object;
@@ -182,7 +192,7 @@ static int find_out(struct findings *f, const struct options *o, struct moeflux_
 {
     struct moeflux_options engine = {0};
     options_engine(o, &engine);
-    int rc = moeflux_get_needs(o->model, &f->needs, e);
+    int rc = moeflux_get_needs_with(&engine, &f->needs, e);
     if (rc < 0)
         return rc;
     int n_parts = moeflux_list_parts(o->model, f->parts, MOEFLUX_MAX_PARTS, e);

@@ -39,6 +39,8 @@ static void add_config(XXH3_state_t *h, const struct config *c)
                                 r->attention_factor};
     add(h, counts, sizeof counts);
     add(h, constants, sizeof constants);
+    if (c->expert_share > 0)
+        add(h, &c->expert_share, sizeof c->expert_share);
     for (uint32_t i = 0; i < c->n_layers; i++) {
         uint32_t kind = (uint32_t)c->layers[i].mixer;
         add(h, &kind, sizeof kind);

@@ -126,7 +126,8 @@ static bool try_in_place(struct expert_store *s, const struct expert_store_optio
     const struct reader_options r = {.mode = o->io,
                                      .n_threads = o->n_threads,
                                      .host_bytes = o->host_bytes + o->budget_bytes,
-                                     .in_place = true};
+                                     .in_place = true,
+                                     .shares = caps.shares};
     if (reader_open(&s->reader, s->model, &r, &why) < 0)
         return false;
     if (reader_get_mode(s->reader) != READER_MMAP) {

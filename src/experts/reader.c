@@ -38,8 +38,11 @@ static int open_files(struct reader *r, enum reader_mode mode, const struct read
                       struct moeflux_err *e)
 {
     struct reader_files *f = &r->work.files;
-    if (mode == READER_MMAP)
-        return reader_files_open_mapped(f, r->work.model, e);
+    if (mode == READER_MMAP) {
+        int rc = reader_files_open_mapped(f, r->work.model, e);
+        f->shares = o->shares;
+        return rc;
+    }
     if (mode == READER_DIRECT)
         return reader_files_open_direct(f, r->work.model, o->n_regions ? o->regions[0].base : NULL, e);
     return reader_files_open(f, r->work.model, e);

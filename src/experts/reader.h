@@ -24,6 +24,7 @@
 #include "base/err.h"
 #include "model/model_dir.h"
 
+struct node_shares;
 struct reader;
 
 enum reader_mode {
@@ -90,6 +91,8 @@ struct reader_options {
     uint32_t depth;      /* parts in flight at once with io_uring; 0: READER_DEFAULT_DEPTH for each disk */
     uint64_t host_bytes; /* host memory there is for mapped files; for auto */
     bool in_place;       /* the mapped files are to be used where they lie; for auto */
+    /* Of files used in place: whose threads read which rows of each matrix (exec_caps). Outlives the reader. NULL: no matter */
+    const struct node_shares *shares;
     /* The memory that requests' dst will lie in; it must stay until reader_close, the array need not. Open may overwrite the
      * first page, to try whether direct reads work there. io_uring registers all of it where the system allows so much locked
      * memory. None: not tried, not registered. */
