@@ -419,7 +419,7 @@ struct moeflux_needs {
     uint32_t top_k, own_top_k; /* experts of a token: with the options, by the model's configuration */
     float expert_share;        /* 1: a token has all top_k. What follows counts all */
     bool packed;               /* layout on disk; false: plain safetensors */
-    uint64_t n_params, n_active_params;
+    uint64_t n_params, n_active_params, n_expert_params;
     uint64_t dense_bytes;  /* the resident part, on disk and in memory */
     uint64_t expert_bytes; /* all routed experts */
     uint64_t one_expert_bytes;
@@ -433,6 +433,14 @@ struct moeflux_needs {
 int moeflux_get_needs(const char *dir, struct moeflux_needs *out, struct moeflux_err *e);
 /* The same with active_experts and expert_share of the options, of which only these and `dir` count. */
 int moeflux_get_needs_with(const struct moeflux_options *o, struct moeflux_needs *out, struct moeflux_err *e);
+
+/* The directories that share a model's experts: `dir` itself, then those of `moeflux convert --spread`, as its spread.json
+ * names them. Fills up to `cap` entries, returns how many there are; does not look at the others. */
+struct moeflux_part {
+    char path[4096];
+};
+enum { MOEFLUX_MAX_PARTS = 8 };
+int moeflux_list_parts(const char *dir, struct moeflux_part *out, uint32_t cap, struct moeflux_err *e);
 
 /* What moeflux_model_open would do with the same options now: its own decision, with nothing loaded. */
 struct moeflux_plan {

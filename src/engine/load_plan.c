@@ -135,7 +135,8 @@ int load_plan_open_exec(struct exec **out, const struct moeflux_options *o, cons
                                    .profile = o->profile,
                                    .staged = h && h->staged,
                                    .n_threads = o->n_threads,
-                                   .isa = o->cpu_isa};
+                                   .isa = o->cpu_isa,
+                                   .system_root = h ? h->system_root : NULL};
     int rc = exec_open(out, &x, e);
     if (rc == 0)
         rc = check_device(exec_get_caps(*out), o, e);

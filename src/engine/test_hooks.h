@@ -9,7 +9,8 @@
 #include "moeflux.h"
 
 struct test_hooks {
-    bool staged; /* device memory counts as apart from host memory, even where it is the same */
+    bool staged;             /* device memory counts as apart from host memory, even where it is the same */
+    const char *system_root; /* stands before /sys where the CPU looks for memory nodes; NULL: the system's */
 };
 
 int test_hooks_open(struct moeflux_model **out, const struct moeflux_options *o, const struct test_hooks *h,

@@ -208,6 +208,13 @@ static void multiply(const struct job *j, const struct group *g, const struct we
         .w = &m, .x = x, .n = g->n, .last = rows->rows, .y = out, .y_stride = rows->rows});
 }
 
+/* Runs fn for the blocks of all groups. */
+static void for_blocks(struct job *j, struct host *h, team_fn *fn)
+{
+    const uint32_t blocks[] = {0, j->n_blocks};
+    team_for_rows(h->team, &(struct team_matrices){blocks, 1, j->n_groups}, fn, j);
+}
+
 static void divide_rows(struct job *j, uint32_t rows, uint32_t block_rows)
 {
     j->block_rows = (uint32_t)size_min(block_rows, rows);
@@ -280,7 +287,7 @@ int experts_up_cpu(const void *self, const void *what, struct host *h)
     team_for(h->team, c->n, prepare_token, &j);
     if (c->chunk > FEW)
         team_for(h->team, j.n_groups, pack_for_up, &j);
-    team_for(h->team, j.n_groups * j.n_blocks, up_block, &j);
+    for_blocks(&j, h, up_block);
     return 0;
 }
 
@@ -444,7 +451,7 @@ static int down_of_many(struct job *j, struct host *h)
     const struct experts_call *c = j->call;
     j->parts = host_floats_mut(c->scratch);
     team_for(h->team, j->n_groups, pack_for_down, j);
-    team_for(h->team, j->n_groups * j->n_blocks, down_block_of_many, j);
+    for_blocks(j, h, down_block_of_many);
     if (c->more)
         return 0;
     team_for(h->team, c->n, mix_token, j);
