@@ -12,6 +12,7 @@
 
 #include "base/mem.h"
 #include "check.h"
+#include "device.h"
 #include "convert/convert.h"
 #include "golden.h"
 #include "engine/test_hooks.h"
@@ -129,7 +130,8 @@ static int open_choice(struct moeflux_model **m, const struct subject *s, const 
                        struct moeflux_err *e)
 {
     const struct moeflux_options o = options_for(s, c);
-    return test_hooks_open(m, &o, &(struct test_hooks){.staged = c->level[MEMORY] == STAGED}, e);
+    return test_hooks_open(
+        m, &o, &(struct test_hooks){.staged = c->level[MEMORY] == STAGED, .shelf = device_shelf()}, e);
 }
 
 /* What the plan of a run sets aside before experts get anything. */
@@ -139,7 +141,9 @@ static uint64_t fixed_of(struct subject *s, bool staged)
         .dir = s->dirs[PLAIN], .device = getenv("MOEFLUX_DEVICE"), .chunk = CHUNK};
     struct moeflux_plan p;
     struct moeflux_err e = {0};
-    check_ok(test_hooks_make_plan(&o, &(struct test_hooks){.staged = staged}, &p, &e), &e);
+    check_ok(
+        test_hooks_make_plan(&o, &(struct test_hooks){.staged = staged, .shelf = device_shelf()}, &p, &e),
+        &e);
     s->has_staged |= staged && !p.is_unified;
     return p.weights_bytes + p.state_bytes + p.activation_bytes + p.driver_bytes;
 }
@@ -155,7 +159,7 @@ static void probe(struct subject *s)
             struct moeflux_options o = options_for(s, &c);
             o.device = "cpu"; /* opens fast, and a device reads no other way */
             o.gpu_memory_bytes = 0;
-            int rc = moeflux_model_open(&m, &o, &e);
+            int rc = device_open_model(&m, &o, &e);
             s->can[layout][io] = rc == 0;
             if (rc < 0 && (rc != ERR_UNSUPPORTED || io < URING))
                 fail_msg("%s, %s: %s", level_name(&c, LAYOUT), level_name(&c, IO), e.text);
@@ -575,7 +579,7 @@ static void auto_reads_ahead_only_what_a_disk_brings(void **state)
         struct moeflux_err e = {0};
         o.expert_io = cases[i].io;
         o.prefetch = MOEFLUX_PREFETCH_AUTO;
-        check_ok(moeflux_model_open(&m, &o, &e), &e);
+        check_ok(device_open_model(&m, &o, &e), &e);
         check_ok(moeflux_session_new(&q, m, N_PROMPT + N_DECODE, &e), &e);
         evaluate(&s, m, q, rows);
         moeflux_model_get_stats(m, &t);
@@ -631,7 +635,7 @@ static void choices_that_there_are_not_are_refused(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct moeflux_model *m;
         struct moeflux_err e = {0};
-        assert_int_equal(moeflux_model_open(&m, &cases[i].o, &e), ERR_USAGE);
+        assert_int_equal(device_open_model(&m, &cases[i].o, &e), ERR_USAGE);
         assert_null(m);
         if (!strstr(e.text, cases[i].part))
             fail_msg("\"%s\" does not name %s", e.text, cases[i].part);

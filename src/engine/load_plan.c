@@ -134,6 +134,7 @@ int load_plan_open_exec(struct exec **out, const struct moeflux_options *o, cons
     const struct exec_options x = {.device = o->device,
                                    .profile = o->profile,
                                    .staged = h && h->staged,
+                                   .shelf = h ? h->shelf : NULL,
                                    .n_threads = o->n_threads,
                                    .isa = o->cpu_isa,
                                    .system_root = h ? h->system_root : NULL};

@@ -16,6 +16,7 @@
 struct moeflux_err;
 struct node_shares;
 struct exec;
+struct exec_shelf;
 
 enum exec_memory {
     EXEC_DEVICE, /* fastest for operations; mapped only where device memory is host memory */
@@ -58,6 +59,9 @@ struct exec_options {
     const char *device;
     bool profile; /* time every operation */
     bool staged;  /* EXEC_DEVICE memory is not mapped, whatever the device (not on the host) */
+    /* A Vulkan device that is named comes from here if it is there, and goes here at exec_close (exec/shelf.h). Outlives the
+     * exec */
+    struct exec_shelf *shelf;
     /* Of the cpu: */
     uint32_t n_threads;      /* 0: as many as computations gain from (base/cores.h) */
     const char *isa;         /* instruction set (cpu/isa.h); NULL: the fastest that this processor has */
