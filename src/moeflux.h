@@ -190,6 +190,9 @@ struct moeflux_stats {                     /* since open or the last moeflux_mod
     /* Chosen experts: in a device slot, in the host's cache, or neither. One whose prefetch is still in flight counts as a
      * miss. */
     uint64_t n_hits, n_host_hits, n_misses;
+    /* Choices of experts, one a token and layer, and the experts chosen: with a share they vary. A GPU that holds all experts
+     * keeps its choices to itself: 0 */
+    uint64_t n_choices, n_chosen;
     uint64_t n_slots, n_host_slots, slot_bytes; /* of the cache */
     uint64_t n_pinned;                          /* slots whose experts never leave (moeflux_options.pin) */
     /* Chosen experts, summed over tokens and layers, that the CPU computed (moeflux_options.n_cpu_layers); its time. */

@@ -52,6 +52,18 @@ for flags in '--active-experts 2' '--expert-share 0.7'; do
     done
 done
 
+claim a_comparison_counts_what_tokens_had
+run 0 "$MOEFLUX" "$@" --perplexity "$tmp/text" --compare --active-experts=2 --compare --expert-share=0.7 --json
+cp "$tmp/out" "$tmp/compared"
+run 0 "$MOEFLUX" inspect "$tiny" --device cpu --no-measure --json
+dense=$(json 'j["token_dense_bytes"]') all=$(json 'j["token_expert_bytes"]')
+cp "$tmp/compared" "$tmp/out"
+json_is "[round((r['bytes_per_token'] - $dense) / $all, 6) for r in j['results'][:2]]" '[1.0, 0.5]'
+run 0 "$MOEFLUX" "$@" --perplexity "$tmp/text" --expert-share 0.7 --json
+experts=$(json 'j["stats"]["experts_per_token"]')
+cp "$tmp/compared" "$tmp/out"
+json_is "1 < $experts < 4 and abs((j['results'][2]['bytes_per_token'] - $dense) / $all - $experts / 4) < 1e-5" True
+
 claim inspect_counts_them
 run 0 "$MOEFLUX" inspect "$tiny" --device cpu --no-measure --json
 own_bytes=$(json 'j["token_expert_bytes"]')

@@ -227,6 +227,16 @@ static int compare(void *ctx, const struct scored_row *r, struct moeflux_err *e)
     return 0;
 }
 
+/* With a share as many as tokens had, where the choices can be seen. */
+static double experts_of(const struct generator *g)
+{
+    struct moeflux_stats s;
+    moeflux_model_get_stats(g->model, &s);
+    if (g->info.expert_share >= 1)
+        return g->info.top_k;
+    return s.n_choices ? (double)s.n_chosen / (double)s.n_choices : (double)NAN;
+}
+
 static int evaluate(struct compare *c, struct compared *at, struct moeflux_err *e)
 {
     struct generator g;
@@ -244,6 +254,8 @@ static int evaluate(struct compare *c, struct compared *at, struct moeflux_err *
         say("%s\n", at->name);
         stats_print(&(struct stats){0}, NULL, &g);
     }
+    if (!rc)
+        at->n_experts = experts_of(&g);
     if (!rc)
         snprintf(at->device, sizeof at->device, "%s", g.info.device);
     at->surprise = scoring.surprise;

@@ -22,6 +22,7 @@ struct compared {       /* one setting, and its result */
     struct options options;
     struct moeflux_needs needs;
     char device[256];
+    double n_experts;        /* of a token, on average; NaN: it varies and cannot be seen */
     struct average surprise; /* -ln p of the tokens */
     struct average
         distance; /* KL divergence of the first one's probabilities from its own, in nats; n 0: the first */

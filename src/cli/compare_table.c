@@ -56,7 +56,8 @@ static void fill_row(struct table_cell *row, const struct compared *c)
     const struct moeflux_needs *n = &c->needs;
     bool is_first = c->distance.n == 0;
     double all_bytes = (double)n->dense_bytes + (double)n->expert_bytes, perplexity = exp(c->surprise.mean);
-    double token_bytes = (double)n->token_dense_bytes + (double)n->token_expert_bytes;
+    double expert_bytes = (double)n->token_expert_bytes * c->n_experts / n->top_k;
+    double token_bytes = (double)n->token_dense_bytes + expert_bytes;
     row[SETTING].text = c->name;
     row[EXPERT_BITS].number = 8 * (double)n->expert_bytes / (double)n->n_expert_params;
     row[BITS].number = 8 * all_bytes / (double)n->n_params;

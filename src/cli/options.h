@@ -56,10 +56,10 @@ struct options {
     uint32_t shard_i, shard_n;  /* every shard_n-th line from line shard_i on, 1 <= shard_i <= shard_n */
 
     int64_t predict; /* tokens; OPTIONS_NO_LIMIT; OPTIONS_NOT_GIVEN */
-    bool ignore_eos;
-    int64_t seed; /* -1: draw one */
+    int64_t seed;    /* -1: draw one */
     float temp, top_p, min_p, repeat_penalty;
     int64_t top_k, repeat_last;
+    bool ignore_eos;
 
     bool tokens_out, json, csv, stats;
     const char *logits, *hidden; /* files; logits may be "-" */

@@ -265,6 +265,7 @@ static void add_rates(json_t *object, const struct moeflux_stats *es)
         const char *key;
         double value;
     } rates[] = {
+        {"experts_per_token", part_of(es->n_chosen, es->n_choices)},
         {"hit_rate", part_of(es->n_hits, chosen)},
         {"host_hit_rate", part_of(es->n_host_hits, chosen)},
         {"disk_rate", part_of(es->n_misses, chosen)},

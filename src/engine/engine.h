@@ -72,6 +72,7 @@ struct moeflux_model {
         uint64_t n_computed, ns; /* statistics */
     } host;
     struct predictor predictor;
+    uint64_t n_choices, n_chosen; /* statistics: choices that the host saw, experts in them */
     struct moeflux_progress progress;
     bool resident;         /* every expert is in a device slot: no layer waits for the router's choice */
     bool computes_at_once; /* the reference backend: nothing can be recorded ahead */

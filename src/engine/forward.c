@@ -408,10 +408,27 @@ static bool takes_waves(const struct pass *p, uint32_t layer)
                                : arch_takes_waves(m->arch, p->chunk.n);
 }
 
+/* Experts of all tokens of the chunk together. */
+static uint64_t n_all_chosen(const struct pass *p)
+{
+    const struct moeflux_model *m = p->m;
+    uint64_t n = 0;
+    for (uint32_t t = 0; t < p->chunk.n; t++)
+        n += n_chosen(m, choice_of(m) + (uint64_t)t * m->dir.config.top_k);
+    return n;
+}
+
+static void count_choices(const struct pass *p)
+{
+    p->m->n_choices += p->chunk.n;
+    p->m->n_chosen += n_all_chosen(p);
+}
+
 /* The experts that the router chose, which the host knows now. */
 static int chosen_experts(const struct pass *p, uint32_t layer, struct moeflux_err *e)
 {
     struct moeflux_model *m = p->m;
+    count_choices(p);
     if (p->chunk.n == 1)
         return token_experts(p, layer, e);
     predictor_observe(&m->predictor, layer, choice_of(m) + (uint64_t)(p->chunk.n - 1) * m->dir.config.top_k);
@@ -466,6 +483,8 @@ static uint32_t record_layers(const struct pass *p, uint32_t layer)
             struct arch_experts x = experts_of(side, layer, 0, p->chunk.n);
             x.chooses = true;
             run_experts(p, &x);
+            if (m->computes_at_once)
+                count_choices(p);
         }
         exec_split(m->exec);
         copy_hidden(p, layer + 1);
@@ -508,16 +527,6 @@ static uint32_t record_sum(const struct pass *p, uint32_t layer)
     arch_add_experts(p->m->arch, &p->chunk, p->m->host.sum.address);
     copy_hidden(p, layer + 1);
     return record_layers(p, layer + 1);
-}
-
-/* Experts of all tokens of the chunk together. */
-static uint64_t n_all_chosen(const struct pass *p)
-{
-    const struct moeflux_model *m = p->m;
-    uint64_t n = 0;
-    for (uint32_t t = 0; t < p->chunk.n; t++)
-        n += n_chosen(m, choice_of(m) + (uint64_t)t * m->dir.config.top_k);
-    return n;
 }
 
 /* The chosen experts into host.sum. */

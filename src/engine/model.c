@@ -321,6 +321,8 @@ void moeflux_model_get_stats(const struct moeflux_model *m, struct moeflux_stats
                                   .n_cpu_experts = m->host.n_computed,
                                   .cpu_experts_ns = m->host.ns,
                                   .n_cpu_slots = cpu ? expert_store_get_stats(cpu).n_slots : 0,
+                                  .n_choices = m->n_choices,
+                                  .n_chosen = m->n_chosen,
                                   .n_predicted = m->predictor.n_predicted,
                                   .n_predicted_right = m->predictor.n_right,
                                   .n_predictable = m->predictor.n_predictable,
@@ -346,7 +348,7 @@ void moeflux_model_reset_stats(struct moeflux_model *m)
 {
     m->n_prefill_tokens = m->prefill_ns = m->n_decode_tokens = m->decode_ns = 0;
     m->predictor.n_predicted = m->predictor.n_right = m->predictor.n_predictable = 0;
-    m->host.n_computed = m->host.ns = 0;
+    m->host.n_computed = m->host.ns = m->n_choices = m->n_chosen = 0;
     for (int i = 0; i < EXPERT_SIDES; i++)
         if (m->sides[i].store)
             expert_store_reset_stats(m->sides[i].store);

@@ -31,9 +31,11 @@ static void choose(const float *scores, uint32_t n, uint32_t k, uint32_t *idx)
 static float sum_before(const float *w, uint32_t n, uint32_t k)
 {
     float sum = 0;
-    for (uint32_t i = 0; i < n; i++)
-        if (w[i] > w[k] || (w[i] == w[k] && i < k))
-            sum += w[i];
+    for (uint32_t i = 0; i < n; i++) {
+        float other = w[i];
+        if (other > w[k] || (other == w[k] && i < k))
+            sum += other;
+    }
     return sum;
 }
 
