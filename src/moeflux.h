@@ -126,6 +126,9 @@ struct moeflux_options {
     const char *pin;
     /* File of counts. The cache starts with its most used experts. A file that does not exist counts as empty. */
     const char *usage;
+    /* File that the router's choices are written to (moeflux_model_save_trace). The results do not change; models whose experts
+     * are all resident lose speed. MOEFLUX_ERR_IO: it cannot be made. */
+    const char *trace;
     enum moeflux_prompt_type prompt_type;
     enum moeflux_kv_type kv_type;
     uint32_t n_threads; /* of readers, and of the cpu's computations; 0: by the number of cores */
@@ -208,6 +211,10 @@ uint64_t moeflux_model_layer_wait_ns(const struct moeflux_model *m, uint32_t lay
  * included. Models whose experts are all resident count nothing. Text, "layer expert count" a line. The file is replaced as a
  * whole. MOEFLUX_ERR_IO. */
 int moeflux_model_save_usage(const struct moeflux_model *m, const char *path, struct moeflux_err *e);
+/* Ends the file of moeflux_options.trace, which appears as a whole: each choice of each layer since open, and its weights.
+ * Nothing is recorded after it. 0 where no trace was asked for. Without this call there is no file. MOEFLUX_ERR_IO: a write
+ * failed, now or earlier; there is no new file. */
+int moeflux_model_save_trace(struct moeflux_model *m, struct moeflux_err *e);
 
 /* --- a session --- */
 

@@ -33,7 +33,7 @@ struct options {
     enum verb verb;
     bool help, version;
 
-    const char *model, *device, *cpu_isa, *usage, *pin;
+    const char *model, *device, *cpu_isa, *usage, *pin, *trace;
     int expert_io, prefetch, cache_policy, kv_type, prompt_type; /* enums of moeflux.h */
     int experts;                                                 /* 0: gpu, 1: cpu; OPTIONS_NOT_GIVEN */
     int64_t n_cpu_moe;                                           /* layers; OPTIONS_NOT_GIVEN */

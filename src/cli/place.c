@@ -95,7 +95,7 @@ int place_check_outputs(const struct options *o, struct moeflux_err *e)
     } outputs[] = {
         {"--logits", o->logits, NULL},           {"--hidden", o->hidden, NULL},
         {"--usage", o->usage, "moeflux usage "}, {"--prompt-cache", o->prompt_cache, "XLFM"},
-        {"--output", o->output, "{\"id\": "},
+        {"--output", o->output, "{\"id\": "},    {"--trace", o->trace, "moeflux trace "},
     };
     int rc = 0;
     for (size_t i = 0; !rc && i < sizeof outputs / sizeof *outputs; i++)

@@ -40,8 +40,10 @@ int setup_start(struct generator *s, const struct options *o, uint32_t max_conte
 
 int setup_save_usage(const struct generator *s, const struct options *o, int rc, struct moeflux_err *e)
 {
-    if (!o->usage || !s->model || (rc && rc != ERR_INTERRUPTED))
+    if (!s->model || (rc && rc != ERR_INTERRUPTED))
         return rc;
-    int saved = moeflux_model_save_usage(s->model, o->usage, e);
+    int saved = o->usage ? moeflux_model_save_usage(s->model, o->usage, e) : 0;
+    int traced = moeflux_model_save_trace(s->model, saved ? NULL : e);
+    saved = saved ? saved : traced;
     return saved ? saved : rc;
 }

@@ -8,6 +8,7 @@
 #include "engine/checkpoints.h"
 #include "experts/predictor.h"
 #include "experts/expert_store.h"
+#include "experts/trace.h"
 #include "model/model_dir.h"
 #include "moeflux.h"
 #include "exec/exec.h"
@@ -72,8 +73,10 @@ struct moeflux_model {
         uint64_t n_computed, ns; /* statistics */
     } host;
     struct predictor predictor;
+    struct trace_writer *trace; /* NULL: choices are not recorded */
     struct moeflux_progress progress;
-    bool resident;         /* every expert is in a device slot: no layer waits for the router's choice */
+    bool
+        resident; /* every expert is in a device slot: no layer waits for the router's choice. Not with a trace */
     bool computes_at_once; /* the reference backend: nothing can be recorded ahead */
     uint32_t max_chunk;
     enum kv_type kv_type;
