@@ -130,7 +130,8 @@ enum { BUFFER = 1 << 20 };
 struct parser {
     const char *path;
     int fd;
-    char *buffer; /* [BUFFER] */
+    char *buffer; /* [cap] */
+    size_t cap;
     uint64_t left, off;
     const char *line, *end;  /* the line at hand, without its end */
     const char *next, *stop; /* what follows it in the buffer */
@@ -154,7 +155,7 @@ static int refuse(const struct parser *p, const char *expected, struct moeflux_e
 /* Moves what is left to the front of the buffer and fills it up. */
 static int refill(struct parser *p, struct moeflux_err *e)
 {
-    size_t kept = (size_t)(p->stop - p->next), n = (size_t)size_min(BUFFER - kept, p->left);
+    size_t kept = (size_t)(p->stop - p->next), n = (size_t)size_min(p->cap - kept, p->left);
     memmove(p->buffer, p->next, kept);
     int rc = file_read_at(p->fd, p->path, p->buffer + kept, n, p->off, e);
     p->next = p->buffer;
@@ -358,7 +359,8 @@ static void count_tokens(struct parser *p)
 
 static int read_all(struct parser *p, struct moeflux_err *e)
 {
-    p->buffer = mem_new(BUFFER, 1, e);
+    p->cap = (size_t)size_min(p->left + 1, BUFFER);
+    p->buffer = mem_new(p->cap, 1, e);
     if (!p->buffer)
         return ERR_MEMORY;
     p->line = p->end = p->next = p->stop = p->buffer;
