@@ -46,6 +46,7 @@ struct want {
     uint32_t slot;      /* on the device, pinned */
     uint32_t host_slot; /* pinned, to be copied to the device; CACHE_NO_SLOT: nothing is copied */
     bool landed;
+    uint32_t place; /* in what was asked for */
 };
 enum want_state { WANT_DEVICE, WANT_HOST, WANT_READ, WANT_LATER };
 
