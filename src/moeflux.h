@@ -207,9 +207,10 @@ void moeflux_model_reset_stats(struct moeflux_model *m);
 /* How long evaluations waited for the experts of one layer, in ns since open or the last reset. */
 uint64_t moeflux_model_layer_wait_ns(const struct moeflux_model *m, uint32_t layer);
 
-/* Writes how often each expert was used: once a token, once a chunk of a prompt. The counts of moeflux_options.usage are
- * included. Models whose experts are all resident count nothing. Text, "layer expert count" a line. The file is replaced as a
- * whole. MOEFLUX_ERR_IO. */
+/* How often each expert was used: once a token, once a chunk of a prompt. The counts of moeflux_options.usage are
+ * included. Models whose experts are all resident count nothing, unless a trace is written. counts: [n_layers][n_experts]. */
+void moeflux_model_get_usage(const struct moeflux_model *m, uint32_t *counts);
+/* Writes them: text, "layer expert count" a line. The file is replaced as a whole. MOEFLUX_ERR_IO. */
 int moeflux_model_save_usage(const struct moeflux_model *m, const char *path, struct moeflux_err *e);
 /* Ends the file of moeflux_options.trace, which appears as a whole: each choice of each layer since open, and its weights.
  * Nothing is recorded after it. 0 where no trace was asked for. Without this call there is no file. MOEFLUX_ERR_IO: a write

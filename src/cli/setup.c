@@ -4,6 +4,7 @@
 #include "cli/options.h"
 #include "cli/place.h"
 #include "cli/terminal/bar.h"
+#include "cli/use_report.h"
 #include "generate/generator.h"
 
 int setup_open(struct generator *s, const struct options *o, struct bar *bar, struct moeflux_err *e)
@@ -38,6 +39,13 @@ int setup_start(struct generator *s, const struct options *o, uint32_t max_conte
     return generator_start(s, max_context, &sampling, e);
 }
 
+static int tell_replay(const struct generator *s, const struct options *o, struct moeflux_err *e)
+{
+    struct moeflux_stats stats;
+    moeflux_model_get_stats(s->model, &stats);
+    return use_report_tell(o->trace, stats.n_slots + stats.n_host_slots, e);
+}
+
 int setup_save_usage(const struct generator *s, const struct options *o, int rc, struct moeflux_err *e)
 {
     if (!s->model || (rc && rc != ERR_INTERRUPTED))
@@ -45,5 +53,7 @@ int setup_save_usage(const struct generator *s, const struct options *o, int rc,
     int saved = o->usage ? moeflux_model_save_usage(s->model, o->usage, e) : 0;
     int traced = moeflux_model_save_trace(s->model, saved ? NULL : e);
     saved = saved ? saved : traced;
+    if (!saved && !rc && o->trace && o->stats)
+        saved = tell_replay(s, o, e);
     return saved ? saved : rc;
 }

@@ -12,6 +12,7 @@
 #include "cli/number.h"
 #include "cli/options.h"
 #include "cli/output.h"
+#include "cli/say.h"
 #include "experts/replay.h"
 #include "experts/trace.h"
 #include "experts/usage.h"
@@ -149,7 +150,8 @@ static int find_out(struct findings *f, const struct options *o, struct moeflux_
 
 /* ---- as text ---- */
 
-void use_report_layers(const struct replay_layer *layers, uint32_t n_layers, bool has_reuse, struct str *to)
+/* The layers that were used. has_reuse: with the distances. */
+static void add_layers(const struct replay_layer *layers, uint32_t n_layers, bool has_reuse, struct str *to)
 {
     str_addf(to, "%5s %10s %8s  ", "layer", "uses", "experts");
     for (int k = 0; k < REPLAY_SHARES; k++)
@@ -244,7 +246,7 @@ static int print_text(const struct findings *f, const struct options *o, struct 
     print_targets(f, out);
     output_text(out, "\nThe fewest experts that have a part of a layer's uses; evaluations until an expert "
                      "is used again\n");
-    use_report_layers(f->layers, f->trace.shape.n_layers, true, &table);
+    add_layers(f->layers, f->trace.shape.n_layers, true, &table);
     output_add(out, str_text(&table), table.len);
     int rc = str_ok(&table) ? output_flush(out, e) : err_set(e, ERR_MEMORY, "out of memory for the table");
     str_free(&table);
@@ -351,7 +353,7 @@ static int print_usage(const struct options *o, const struct replay_layer *layer
     }
     output_addf(out, "Usage %s: %" PRIu32 " layers of %" PRIu32 " experts\n", o->usage, n_layers, n_experts);
     output_text(out, "The fewest experts that have a part of a layer's uses\n");
-    use_report_layers(layers, n_layers, false, &table);
+    add_layers(layers, n_layers, false, &table);
     output_add(out, str_text(&table), table.len);
     int rc = str_ok(&table) ? output_flush(out, e) : err_set(e, ERR_MEMORY, "out of memory for the table");
     str_free(&table);
@@ -382,4 +384,55 @@ static int report_usage(const struct options *o, struct output *out, struct moef
 int use_report_run(const struct options *o, struct output *out, struct moeflux_err *e)
 {
     return o->trace ? report_trace(o, out, e) : report_usage(o, out, e);
+}
+
+/* ---- for --stats ---- */
+
+void use_report_add(const struct moeflux_model *m, struct str *to)
+{
+    const struct moeflux_model_info info = moeflux_model_get_info(m);
+    uint32_t *counts = mem_new((uint64_t)info.n_layers * info.n_experts, sizeof *counts, NULL);
+    struct replay_layer *layers = mem_new(info.n_layers, sizeof *layers, NULL);
+    uint64_t n_uses = 0;
+    if (counts && layers) {
+        moeflux_model_get_usage(m, counts);
+        if (replay_cover(info.n_layers, info.n_experts, counts, layers, NULL) == 0)
+            for (uint32_t i = 0; i < info.n_layers; i++)
+                n_uses += layers[i].n_uses;
+    }
+    if (n_uses) {
+        str_addf(to, "%-12s the fewest experts that have a part of a layer's uses:\n", "skew");
+        add_layers(layers, info.n_layers, false, to);
+    }
+    free(counts);
+    free(layers);
+}
+
+int use_report_tell(const char *trace, uint64_t n_slots, struct moeflux_err *e)
+{
+    struct findings f = {0};
+    struct str text = {0};
+    struct replay_result now, best;
+    int rc = trace_read(&f.trace, trace, e);
+    f.n_all = f.trace.n_used_layers * f.trace.shape.n_experts;
+    uint32_t n = (uint32_t)size_max(size_min(n_slots, f.n_all), f.trace.shape.top_k);
+    f.layers = mem_new(size_max(f.trace.shape.n_layers, 1), sizeof *f.layers, rc < 0 ? NULL : e);
+    if (rc == 0)
+        rc = f.layers ? replay_layers(&f.trace, f.layers, e) : ERR_MEMORY;
+    if (rc == 0)
+        rc = replay_run(&f.trace, REPLAY_FREQUENCY, n, &now, NULL, e);
+    if (rc == 0)
+        rc = replay_run(&f.trace, REPLAY_BEST, n, &best, NULL, e);
+    if (rc == 0 && f.trace.n_steps) {
+        str_addf(&text,
+                 "%-12s %.1f %% hits with %" PRIu32
+                 " slots from an empty cache; the best possible: %.1f %%\n",
+                 "replay", 100 * hits_of(&f, &now), n, 100 * hits_of(&f, &best));
+        add_layers(f.layers, f.trace.shape.n_layers, true, &text);
+        say_text(&text);
+    }
+    str_free(&text);
+    trace_free(&f.trace);
+    free(f.layers);
+    return rc;
 }

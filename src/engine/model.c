@@ -374,15 +374,21 @@ uint64_t moeflux_model_layer_wait_ns(const struct moeflux_model *m, uint32_t lay
     return ns;
 }
 
+void moeflux_model_get_usage(const struct moeflux_model *m, uint32_t *counts)
+{
+    memset(counts, 0, (uint64_t)m->dir.config.n_layers * m->dir.config.n_experts * sizeof *counts);
+    for (int i = 0; i < EXPERT_SIDES; i++)
+        if (m->sides[i].store)
+            expert_store_add_counts(m->sides[i].store, counts);
+}
+
 int moeflux_model_save_usage(const struct moeflux_model *m, const char *path, struct moeflux_err *e)
 {
     const struct config *c = &m->dir.config;
     uint32_t *counts = mem_new((uint64_t)c->n_layers * c->n_experts, sizeof *counts, e);
     if (!counts)
         return ERR_MEMORY;
-    for (int i = 0; i < EXPERT_SIDES; i++)
-        if (m->sides[i].store)
-            expert_store_add_counts(m->sides[i].store, counts);
+    moeflux_model_get_usage(m, counts);
     int rc = usage_write(path, c->n_layers, c->n_experts, counts, e);
     free(counts);
     return rc;
