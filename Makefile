@@ -237,6 +237,7 @@ VERSION = $(shell sed -n 's/^\#define MOEFLUX_VERSION "\(.*\)"/\1/p' src/moeflux
 install: $(BUILD)/moeflux $(LIBS)
 	install -D -m 755 $(BUILD)/moeflux $(DESTDIR)$(PREFIX)/bin/moeflux
 	install -D -m 644 man/moeflux.1 $(DESTDIR)$(PREFIX)/share/man/man1/moeflux.1
+	install -D -m 644 man/moeflux-trace.5 $(DESTDIR)$(PREFIX)/share/man/man5/moeflux-trace.5
 	install -D -m 644 src/moeflux.h $(DESTDIR)$(PREFIX)/include/moeflux.h
 	install -D -m 644 $(BUILD)/libmoeflux.a $(DESTDIR)$(LIBDIR)/libmoeflux.a
 	install -D -m 644 $(BUILD)/$(SONAME) $(DESTDIR)$(LIBDIR)/$(SONAME)

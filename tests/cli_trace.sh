@@ -113,6 +113,7 @@ claim a_run_that_fails_leaves_no_trace
 mkdir "$tmp/place"
 fails 1 'no/trace' "$@" -p x --trace "$tmp/no/trace"
 fails 2 "" "$@" -p "$(head -c 9000 "$tmp/long")" -c 20 --trace "$tmp/place/trace"
+# shellcheck disable=SC2016 # the inner shell expands them
 run 1 bash -c 'ulimit -f 4; exec "$0" "$@"' "$MOEFLUX" "$@" -p 'What is 47 + 38?' --trace "$tmp/place/trace"
 out_is 85
 [ "$(wc -l <"$tmp/err")" -eq 1 ] || fault "expected one line: $(cat "$tmp/err")"
