@@ -363,7 +363,7 @@ static int print_usage(const struct options *o, const struct replay_layer *layer
 static int report_usage(const struct options *o, struct output *out, struct moeflux_err *e)
 {
     uint32_t n_layers, n_experts;
-    struct moeflux_needs needs;
+    struct moeflux_needs needs = {0};
     int rc = usage_read_shape(o->usage, &n_layers, &n_experts, e);
     if (rc == 0 && o->model)
         rc = moeflux_get_needs(o->model, &needs, e);

@@ -228,7 +228,7 @@ static int begin_line(struct parser *p, uint32_t layer, uint32_t pos, uint32_t n
 {
     struct trace *t = p->t;
     struct trace_step *s = t->n_steps ? &t->steps[t->n_steps - 1] : NULL;
-    if (p->n_expected > 0) {
+    if (s && p->n_expected > 0) {
         bool goes_on = layer == s->layer && n_tokens == s->n_tokens && pos == p->pos;
         char expected[96];
         snprintf(expected, sizeof expected,
