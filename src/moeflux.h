@@ -83,12 +83,14 @@ enum moeflux_prefetch {
     MOEFLUX_PREFETCH_BOTH,
 };
 
-/* Which expert leaves a full cache: the least recently used, or the least frequently used, recent uses counting more.
+/* Which expert leaves a full cache: the least recently used; the least frequently used, recent uses counting more; or the one
+ * that is least expected, which the run learns from what was chosen before (4 bytes for each pair of experts of a layer).
  * AUTO: FREQUENCY. */
 enum moeflux_cache_policy {
     MOEFLUX_CACHE_POLICY_AUTO,
     MOEFLUX_CACHE_POLICY_LRU,
     MOEFLUX_CACHE_POLICY_FREQUENCY,
+    MOEFLUX_CACHE_POLICY_CONTEXT,
 };
 
 /* The factors of matrix products in prompts. AUTO: float16 where the device has matrix units for it, else float32. Sums are

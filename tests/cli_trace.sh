@@ -48,6 +48,13 @@ for memory in 1200K 3M; do
     real=$(json '(lambda s: (s["slots"], round(s["hits"] / (s["hits"] + s["misses"]), 6)))(j["stats"])')
     run 0 "$MOEFLUX" inspect --trace "$tmp/long" "$model" --device cpu --memory $memory --json
     json_is '[(r["slots"], round(r["hits"]["frequency"], 6)) for r in j["rows"] if r["plan"]][0]' "$real"
+    for policy in lru context; do
+        run 0 "$MOEFLUX" -m "$model" --device cpu --raw --temp 0.7 -s 1 -n 500 --ignore-eos -p 'The river was very quiet.' \
+            --chunk 1 --prefetch none --memory $memory --cache-policy $policy --trace "$tmp/trace" --stats
+        cmp -s "$tmp/trace" "$tmp/long" || fault "--cache-policy $policy changes the choices"
+        real=$(sed -n 's/^hits  *\([0-9.]* %\) of .*/\1/p' "$tmp/err")
+        err_has "^replay  *$real hits with "
+    done
 done
 
 claim the_table_says_what_more_memory_buys
@@ -55,8 +62,8 @@ run 0 "$MOEFLUX" inspect --trace "$tmp/long"
 err_empty
 out_has '^  experts  *8 layers of 32, 4 chosen per token, 27.6 kB each, 7.08 MB in all'
 out_has '^  tokens  *[0-9]* one by one'
-out_has '^   slots  of all  *memory frequency  *lru  *lfu  *best'
-out_has '^     128    50 %    3.54 MB  *[0-9.]* %  *[0-9.]* %  *[0-9.]* %  *[0-9.]* %  *[0-9.]* kB  *[0-9.]* kB$'
+out_has '^   slots  of all  *memory frequency  *context  *lru  *lfu  *best'
+out_has '^     128    50 %    3.54 MB  *[0-9.]* %  *[0-9.]* %  *[0-9.]* %  *[0-9.]* %  *[0-9.]* %  *[0-9.]* kB  *[0-9.]* kB$'
 out_has '^  *80 %  *[0-9.]* MB  *[0-9.]* MB$'
 [ "$(grep -c '^    [0-7]  *[0-9]* ' "$tmp/out")" -eq 8 ] || fault "not eight layers: $(cat "$tmp/out")"
 ! grep -q ' $' "$tmp/out" || fault "a line ends in a blank"
@@ -70,6 +77,13 @@ json_is 'all(r["token_bytes"]["best"] <= r["token_bytes"]["frequency"] for r in 
 json_is 'len(j["layers"]), j["layers"][7]["layer"], j["top_k"], j["one_expert_bytes"]' '(8, 7, 4, 27648)'
 json_is 'all(l["cover_50"] <= l["cover_80"] <= l["cover_95"] <= l["experts_used"] for l in j["layers"])' True
 json_is 'all(0 < l["reuse_50"] <= l["reuse_90"] for l in j["layers"])' True
+
+# Long enough to have learnt something.
+claim the_policy_that_learns_has_more_hits
+run 0 "$MOEFLUX" -m "$model" --device cpu --raw --temp 0.7 -s 1 -n 1500 --ignore-eos --trace "$tmp/longer" \
+    -p 'The river was very quiet. A brave owl slept under the tree.'
+run 0 "$MOEFLUX" inspect --trace "$tmp/longer" --json
+json_is 'all(r["hits"]["context"] > r["hits"]["frequency"] + 0.02 for r in j["rows"][:6])' True
 
 claim stats_tell_the_skew_and_the_best_possible_hits
 run 0 "$MOEFLUX" "$@" -p 'What is 47 + 38?' --memory 3M --trace "$tmp/trace" --stats

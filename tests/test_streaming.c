@@ -52,7 +52,7 @@ static const struct factor {
     [BUDGET] = {3, {"all", "half", "little"}},
     [PREFETCH] = {4, {"none", "previous", "router", "both"}},
     [THREADS] = {2, {"1", "4"}},
-    [POLICY] = {2, {"lru", "frequency"}},
+    [POLICY] = {3, {"lru", "frequency", "context"}},
     /* Staged: with a host tier below the device's slots. The last factor: the first half of all choices lacks it. */
     [MEMORY] = {2, {"mapped", "staged"}},
 };
@@ -112,8 +112,8 @@ static struct moeflux_options options_for(const struct subject *s, const struct 
                                                 MOEFLUX_EXPERT_IO_URING, MOEFLUX_EXPERT_IO_DIRECT};
     static const enum moeflux_prefetch prefetch[] = {MOEFLUX_PREFETCH_NONE, MOEFLUX_PREFETCH_PREVIOUS,
                                                      MOEFLUX_PREFETCH_ROUTER, MOEFLUX_PREFETCH_BOTH};
-    static const enum moeflux_cache_policy policy[] = {MOEFLUX_CACHE_POLICY_LRU,
-                                                       MOEFLUX_CACHE_POLICY_FREQUENCY};
+    static const enum moeflux_cache_policy policy[] = {
+        MOEFLUX_CACHE_POLICY_LRU, MOEFLUX_CACHE_POLICY_FREQUENCY, MOEFLUX_CACHE_POLICY_CONTEXT};
     return (struct moeflux_options){.dir = s->dirs[c->level[LAYOUT]],
                                     .device = getenv("MOEFLUX_DEVICE"),
                                     .memory_bytes = bytes,

@@ -30,7 +30,7 @@
 
 /* In the order of the enums of moeflux.h. */
 static const char EXPERT_IO[] = "auto, mmap, pread, uring or direct", PREFETCH[] = "auto, none, previous, router or both",
-                  CACHE_POLICY[] = "auto, lru or frequency", NUMBER_TYPE[] = "auto, f32 or f16",
+                  CACHE_POLICY[] = "auto, lru, frequency or context", NUMBER_TYPE[] = "auto, f32 or f16",
                   EXPERTS[] = "gpu or cpu";
 
 static const struct flag run_flags[] = {
@@ -49,7 +49,7 @@ static const struct flag run_flags[] = {
     CHOICE("prefetch", "WHAT", prefetch, PREFETCH, "auto, none, previous, router or both ahead (auto)"),
     CHOICE("kv-type", "TYPE", kv_type, NUMBER_TYPE, "numbers of the KV cache: auto, f32, f16 (auto)"),
     CHOICE("prompt-type", "TYPE", prompt_type, NUMBER_TYPE, "products of prompts: auto, f32, f16 (auto)"),
-    CHOICE("cache-policy", "NAME", cache_policy, CACHE_POLICY, "who leaves the cache: auto, lru, frequency (auto)"),
+    CHOICE("cache-policy", "NAME", cache_policy, CACHE_POLICY, "who leaves: auto, lru, frequency, context (auto)"),
     TEXT(NULL, "usage", "FILE", usage, "begin with the experts used before; update FILE"),
     TEXT(NULL, "pin", "FILE", pin, "keep the most used experts of a usage file"),
     TEXT(NULL, "trace", "FILE", trace, "write the router's choices (for inspect --trace)"),

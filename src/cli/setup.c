@@ -43,7 +43,7 @@ static int tell_replay(const struct generator *s, const struct options *o, struc
 {
     struct moeflux_stats stats;
     moeflux_model_get_stats(s->model, &stats);
-    return use_report_tell(o->trace, stats.n_slots + stats.n_host_slots, e);
+    return use_report_tell(o, stats.n_slots + stats.n_host_slots, e);
 }
 
 int setup_save_usage(const struct generator *s, const struct options *o, int rc, struct moeflux_err *e)

@@ -18,9 +18,12 @@
 #include "experts/usage.h"
 #include "moeflux.h"
 
-/* As --cache-policy calls them; no flag chooses the last two. */
-static const char *const policy_names[REPLAY_POLICIES] = {
-    [REPLAY_FREQUENCY] = "frequency", [REPLAY_LRU] = "lru", [REPLAY_LFU] = "lfu", [REPLAY_BEST] = "best"};
+/* As --cache-policy calls them; no flag chooses lfu and best. */
+static const char *const policy_names[REPLAY_POLICIES] = {[REPLAY_FREQUENCY] = "frequency",
+                                                          [REPLAY_CONTEXT] = "context",
+                                                          [REPLAY_LRU] = "lru",
+                                                          [REPLAY_LFU] = "lfu",
+                                                          [REPLAY_BEST] = "best"};
 
 /* A size of the cache. */
 struct row {
@@ -388,6 +391,15 @@ int use_report_run(const struct options *o, struct output *out, struct moeflux_e
 
 /* ---- for --stats ---- */
 
+static enum replay_policy policy_of(const struct options *o)
+{
+    static const enum replay_policy policies[] = {[MOEFLUX_CACHE_POLICY_AUTO] = REPLAY_FREQUENCY,
+                                                  [MOEFLUX_CACHE_POLICY_LRU] = REPLAY_LRU,
+                                                  [MOEFLUX_CACHE_POLICY_FREQUENCY] = REPLAY_FREQUENCY,
+                                                  [MOEFLUX_CACHE_POLICY_CONTEXT] = REPLAY_CONTEXT};
+    return policies[o->cache_policy];
+}
+
 void use_report_add(const struct moeflux_model *m, struct str *to)
 {
     const struct moeflux_model_info info = moeflux_model_get_info(m);
@@ -408,19 +420,19 @@ void use_report_add(const struct moeflux_model *m, struct str *to)
     free(layers);
 }
 
-int use_report_tell(const char *trace, uint64_t n_slots, struct moeflux_err *e)
+int use_report_tell(const struct options *o, uint64_t n_slots, struct moeflux_err *e)
 {
     struct findings f = {0};
     struct str text = {0};
     struct replay_result now, best;
-    int rc = trace_read(&f.trace, trace, e);
+    int rc = trace_read(&f.trace, o->trace, e);
     f.n_all = f.trace.n_used_layers * f.trace.shape.n_experts;
     uint32_t n = (uint32_t)size_max(size_min(n_slots, f.n_all), f.trace.shape.top_k);
     f.layers = mem_new(size_max(f.trace.shape.n_layers, 1), sizeof *f.layers, rc < 0 ? NULL : e);
     if (rc == 0)
         rc = f.layers ? replay_layers(&f.trace, f.layers, e) : ERR_MEMORY;
     if (rc == 0)
-        rc = replay_run(&f.trace, REPLAY_FREQUENCY, n, &now, NULL, e);
+        rc = replay_run(&f.trace, policy_of(o), n, &now, NULL, e);
     if (rc == 0)
         rc = replay_run(&f.trace, REPLAY_BEST, n, &best, NULL, e);
     if (rc == 0 && f.trace.n_steps) {

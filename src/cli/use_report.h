@@ -18,6 +18,6 @@ int use_report_run(const struct options *o, struct output *out, struct moeflux_e
 /* For --stats: a table of how the model's experts were used, layer by layer; nothing where nothing was counted. */
 void use_report_add(const struct moeflux_model *m, struct str *to);
 /* For --stats: what the trace that a run has written says of its cache of n_slots. On stderr. ERR_IO, ERR_FORMAT, ERR_MEMORY. */
-int use_report_tell(const char *trace, uint64_t n_slots, struct moeflux_err *e);
+int use_report_tell(const struct options *o, uint64_t n_slots, struct moeflux_err *e);
 
 #endif

@@ -11,6 +11,7 @@
 #include "engine/engine.h"
 #include "engine/host_memory.h"
 #include "engine/test_hooks.h"
+#include "experts/context.h"
 
 /* Tokens of a chunk unless the caller says otherwise. Results differ in the last digits between chunk sizes, so the choice
  * follows the kind of the device and its total memory: never its speed, nor the memory that is free now. Larger chunks gain
@@ -92,7 +93,7 @@ int load_plan_check(const struct moeflux_options *o, struct moeflux_err *e)
     if (rc == 0)
         rc = check_choice("prefetch", (int)o->prefetch, MOEFLUX_PREFETCH_BOTH, e);
     if (rc == 0)
-        rc = check_choice("cache_policy", (int)o->cache_policy, MOEFLUX_CACHE_POLICY_FREQUENCY, e);
+        rc = check_choice("cache_policy", (int)o->cache_policy, MOEFLUX_CACHE_POLICY_CONTEXT, e);
     if (rc == 0)
         rc = check_choice("prompt_type", (int)o->prompt_type, MOEFLUX_PROMPT_TYPE_F16, e);
     return rc < 0 ? rc : check_choice("kv_type", (int)o->kv_type, MOEFLUX_KV_TYPE_F16, e);
@@ -228,6 +229,13 @@ static bool maps_weights(const struct load_plan *p, const struct model_dir *m, c
            m->dense_bytes + m->expert_bytes <= p->host_free_bytes / 4 * 3;
 }
 
+/* What the policy of the cache keeps on the host. */
+static uint64_t policy_bytes(const struct model_dir *m, const struct moeflux_options *o)
+{
+    bool learns = o->cache_policy == MOEFLUX_CACHE_POLICY_CONTEXT;
+    return learns ? context_bytes(m->config.n_layers, m->config.n_experts) : 0;
+}
+
 int load_plan_make(struct load_plan *out, const struct model_dir *m, const struct exec_caps *caps,
                    const struct moeflux_options *o, struct moeflux_err *e)
 {
@@ -241,12 +249,15 @@ int load_plan_make(struct load_plan *out, const struct model_dir *m, const struc
         rc = choose_side(out, m, caps, o, e);
     if (rc < 0)
         return rc;
+    if (!caps->is_unified)
+        out->host_free_bytes -= size_min(out->host_free_bytes, policy_bytes(m, o));
     out->maps_weights = maps_weights(out, m, caps);
     size_states(out, m);
     out->driver_bytes = caps->is_unified ? 0 : DRIVER_BYTES;
     out->activation_bytes = arch_scratch_bytes(&m->config, caps, out->max_chunk) +
                             arch_host_bytes(&m->config, caps, out->max_chunk) + out->prompt_slot_bytes +
-                            (caps->is_host ? 0 : sample_scratch(m->config.vocab_size));
+                            (caps->is_host ? 0 : sample_scratch(m->config.vocab_size)) +
+                            (caps->is_unified ? policy_bytes(m, o) : 0);
     const struct budget_request w = {.memory_bytes = o->memory_bytes,
                                      .gpu_memory_bytes = o->gpu_memory_bytes,
                                      .scratch_bytes =

@@ -150,6 +150,8 @@ static int choose_policies(struct moeflux_model *m, const struct moeflux_options
     const struct config *c = &m->dir.config;
     bool is_lru = o->cache_policy == MOEFLUX_CACHE_POLICY_LRU;
     for (int i = 0; i < EXPERT_SIDES; i++)
+        to[i].learns = o->cache_policy == MOEFLUX_CACHE_POLICY_CONTEXT;
+    for (int i = 0; i < EXPERT_SIDES; i++)
         to[i].half_life = is_lru ? 0 : ranking_half_life(c->n_layers * c->top_k);
     return predictor_open(&m->predictor, predictor_of(o->prefetch), c->n_layers, c->top_k, e);
 }

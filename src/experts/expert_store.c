@@ -171,6 +171,8 @@ static int open_tiers(struct expert_store *s, uint32_t n_slots, const struct exp
     int rc = ranking_open(&t->ranking, s->n_layers, s->n_experts, o->half_life, e);
     if (rc == 0)
         rc = open_slots(s, n_slots, o, e);
+    if (rc == 0 && o->learns && !expert_store_holds_all(s))
+        rc = ranking_learn(&t->ranking, s->n_layers, s->model->config.top_k, e);
     if (rc == 0)
         rc = open_cache(&t->device, s, e);
     if (rc == 0)
@@ -431,11 +433,10 @@ int expert_store_want(struct expert_store *s, uint32_t layer, const uint32_t *ex
     tiers_settle(&s->tiers);
     set_wants(s, layer, experts, n);
     for (uint32_t i = 0; i < n; i++) {
-        const struct expert_key key = {layer, experts[i]};
         uint32_t *count = &s->counts[(uint64_t)layer * s->n_experts + experts[i]];
         *count += *count < UINT32_MAX;
-        ranking_use(&s->tiers.ranking, key);
     }
+    tiers_use(&s->tiers, layer, experts, n);
     int rc = pin_some(s, e);
     tiers_cancel_prefetches(&s->tiers, layer, NULL, 0);
     in_flight_begin(&s->tiers.in_flight);

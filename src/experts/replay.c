@@ -21,7 +21,8 @@ struct replay {
     struct cache *cache;
     uint32_t *held; /* [n_held] slots */
     uint32_t n_held;
-    uint64_t *next; /* [n_uses]: the step of the expert's next use, for REPLAY_BEST alone */
+    uint32_t *chosen; /* [n_experts]: a step's */
+    uint64_t *next;   /* [n_uses]: the step of the expert's next use, for REPLAY_BEST alone */
 };
 
 static struct expert_key key_of(const struct trace *t, const struct trace_step *s, uint32_t i)
@@ -38,6 +39,7 @@ static double half_life_of(const struct trace *t, enum replay_policy policy)
 {
     switch (policy) {
     case REPLAY_FREQUENCY:
+    case REPLAY_CONTEXT:
         return ranking_half_life(t->shape.n_layers * t->shape.top_k);
     case REPLAY_LFU:
         return WITHOUT_END;
@@ -74,8 +76,11 @@ static int open_replay(struct replay *r, const struct trace *t, enum replay_poli
         return rc;
     r->held = mem_new(n_slots, sizeof *r->held, e);
     r->cache = cache_new(n_slots, t->shape.n_layers, &r->ranking, e);
-    if (!r->held || !r->cache)
+    r->chosen = mem_new(t->shape.n_experts, sizeof *r->chosen, e);
+    if (!r->held || !r->cache || !r->chosen)
         return ERR_MEMORY;
+    if (policy == REPLAY_CONTEXT)
+        return ranking_learn(&r->ranking, t->shape.n_layers, t->shape.top_k, e);
     return policy == REPLAY_BEST ? look_ahead(r, e) : 0;
 }
 
@@ -84,6 +89,7 @@ static void close_replay(struct replay *r)
     cache_free(r->cache);
     ranking_close(&r->ranking);
     free(r->held);
+    free(r->chosen);
     free(r->next);
 }
 
@@ -110,14 +116,26 @@ static bool take(struct replay *r, struct expert_key key)
     return state == CACHE_HIT;
 }
 
-static void use(struct replay *r, const struct trace_step *s, uint32_t i)
+/* What the future makes an expert worth. */
+static void look_up(struct replay *r, const struct trace_step *s)
 {
-    struct expert_key key = key_of(r->trace, s, i);
-    if (!r->next)
-        ranking_use(&r->ranking, key);
-    else
-        r->ranking.worth[place_of(r->trace, key)] =
-            r->next[s->first + i] == NEVER ? -1e18 : -(double)r->next[s->first + i];
+    for (uint32_t i = 0; i < s->n; i++) {
+        uint64_t next = r->next[s->first + i];
+        r->ranking.worth[place_of(r->trace, key_of(r->trace, s, i))] = next == NEVER ? -1e18 : -(double)next;
+    }
+}
+
+static void use(struct replay *r, const struct trace_step *s)
+{
+    if (r->next) {
+        look_up(r, s);
+        return;
+    }
+    for (uint32_t i = 0; i < s->n; i++)
+        r->chosen[i] = key_of(r->trace, s, i).expert;
+    ranking_use(&r->ranking, s->layer, r->chosen, s->n);
+    if (r->ranking.context)
+        cache_rerank(r->cache, s->layer);
 }
 
 static void count(struct replay_result *to, const struct trace_step *s, uint32_t n_hits)
@@ -135,8 +153,7 @@ static uint32_t run_step(struct replay *r, const struct trace_step *s)
 {
     uint32_t n_hits = 0;
     release(r);
-    for (uint32_t i = 0; i < s->n; i++)
-        use(r, s, i);
+    use(r, s);
     for (int there = 1; there >= 0; there--)
         for (uint32_t i = 0; i < s->n; i++)
             if (cache_has(r->cache, key_of(r->trace, s, i)) == there)

@@ -12,7 +12,8 @@
 struct moeflux_err;
 
 enum replay_policy {
-    REPLAY_FREQUENCY, /* that of a run: uses, recent ones counting more */
+    REPLAY_FREQUENCY, /* the expert with the fewest uses leaves, recent ones counting more */
+    REPLAY_CONTEXT,   /* the one that is expected to be used least (context.h) does */
     REPLAY_LRU,       /* the least recently used expert leaves */
     REPLAY_LFU,       /* the one with the fewest uses does */
     REPLAY_BEST, /* the one that is chosen again last (Belady, 1966): no policy has more hits in all, and none can know it */
