@@ -57,6 +57,12 @@ for memory in 1200K 3M; do
     done
 done
 
+# 8 layers of 32 x 32 numbers are 32 KiB, more than one expert's 28; with room for all there is nothing to learn.
+claim what_a_policy_learns_is_paid_by_slots
+slots() { run 0 "$MOEFLUX" -m "$model" --device cpu --plan --json --cache-policy "$@" && json 'j["slots"]'; }
+[ "$(slots frequency --memory 3M)" -gt "$(slots context --memory 3M)" ] || fault 'the slots are as many'
+[ "$(slots frequency) $(slots context)" = '256 256' ] || fault 'not all have a slot'
+
 claim the_table_says_what_more_memory_buys
 run 0 "$MOEFLUX" inspect --trace "$tmp/long"
 err_empty

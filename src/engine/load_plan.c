@@ -229,11 +229,17 @@ static bool maps_weights(const struct load_plan *p, const struct model_dir *m, c
            m->dense_bytes + m->expert_bytes <= p->host_free_bytes / 4 * 3;
 }
 
-/* What the policy of the cache keeps on the host. */
-static uint64_t policy_bytes(const struct model_dir *m, const struct moeflux_options *o)
+/* What a policy that learns keeps on the host is taken from the experts' memory there. Where all have a slot, it learns
+ * nothing. */
+static void pay_for_policy(struct load_plan *p, const struct model_dir *m, const struct exec_caps *caps,
+                           const struct moeflux_options *o)
 {
-    bool learns = o->cache_policy == MOEFLUX_CACHE_POLICY_CONTEXT;
-    return learns ? context_bytes(m->config.n_layers, m->config.n_experts) : 0;
+    const struct expert_layers layers = {p->n_cpu_layers, m->config.n_layers};
+    uint64_t *from = caps->is_unified ? &p->budget.slot_bytes : &p->budget.host_bytes;
+    uint64_t least = expert_store_floor_bytes(m);
+    if (o->cache_policy == MOEFLUX_CACHE_POLICY_CONTEXT && *from > least &&
+        p->budget.slot_bytes < expert_store_full_bytes(m, layers))
+        *from -= size_min(context_bytes(m->config.n_layers, m->config.n_experts), *from - least);
 }
 
 int load_plan_make(struct load_plan *out, const struct model_dir *m, const struct exec_caps *caps,
@@ -249,15 +255,12 @@ int load_plan_make(struct load_plan *out, const struct model_dir *m, const struc
         rc = choose_side(out, m, caps, o, e);
     if (rc < 0)
         return rc;
-    if (!caps->is_unified)
-        out->host_free_bytes -= size_min(out->host_free_bytes, policy_bytes(m, o));
     out->maps_weights = maps_weights(out, m, caps);
     size_states(out, m);
     out->driver_bytes = caps->is_unified ? 0 : DRIVER_BYTES;
     out->activation_bytes = arch_scratch_bytes(&m->config, caps, out->max_chunk) +
                             arch_host_bytes(&m->config, caps, out->max_chunk) + out->prompt_slot_bytes +
-                            (caps->is_host ? 0 : sample_scratch(m->config.vocab_size)) +
-                            (caps->is_unified ? policy_bytes(m, o) : 0);
+                            (caps->is_host ? 0 : sample_scratch(m->config.vocab_size));
     const struct budget_request w = {.memory_bytes = o->memory_bytes,
                                      .gpu_memory_bytes = o->gpu_memory_bytes,
                                      .scratch_bytes =
@@ -267,6 +270,8 @@ int load_plan_make(struct load_plan *out, const struct model_dir *m, const struc
                                      .n_cpu_layers = out->n_cpu_layers,
                                      .cpu_scratch_bytes = out->cpu_scratch_bytes};
     rc = budget_for_experts(m, caps, &w, &out->budget, e);
+    if (rc == 0)
+        pay_for_policy(out, m, caps, o);
     if (!caps->is_unified)
         out->host_room_bytes =
             o->memory_bytes ? size_min(o->memory_bytes, out->host_free_bytes) : out->host_free_bytes / 4 * 3;
