@@ -95,7 +95,7 @@ static void remember(struct context *c, uint32_t layer, const uint32_t *experts,
 {
     uint32_t *history = c->history + (uint64_t)layer * HISTORY * c->top_k,
              *ns = c->n + (uint64_t)layer * HISTORY;
-    memmove(history + c->top_k, history, (HISTORY - 1) * c->top_k * sizeof *history);
+    memmove(history + c->top_k, history, (size_t)(HISTORY - 1) * c->top_k * sizeof *history);
     memmove(ns + 1, ns, (HISTORY - 1) * sizeof *ns);
     memcpy(history, experts, n * sizeof *experts);
     ns[0] = n;
