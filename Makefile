@@ -4,6 +4,8 @@
 # are added to what is needed. WERROR=1, or CI=true: a warning is an error.
 
 BUILD   ?= build
+# Compiled kernels are in SHADERS/kernels: the builds with sanitizers take those of the plain one.
+SHADERS ?= $(BUILD)
 PREFIX  ?= /usr/local
 LIBDIR  ?= $(PREFIX)/lib
 DESTDIR ?=
@@ -61,12 +63,22 @@ TEST_LIB := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(TESTS) $(ISA_TEST) $(wild
 KERNELS      := $(patsubst kernels/%.comp,%,$(sort $(wildcard kernels/*.comp kernels/*/*.comp)))
 # There for cooperative matrices alone.
 coop_only    := attention/latent_scores attention/latent_values
-# Some are built again as NAME_VARIANT, with -DVARIANT in capitals: for cooperative matrices, for devices that keep float16
-# denormals.
-VARIANTS     := coop denorm
+# Some are built again as NAME_VARIANT: for cooperative matrices, for devices that keep float16 denormals, for matrices of one
+# format, which a driver compiles in a third of the time.
+VARIANTS     := coop denorm q4 q8 bf16 f32
+defines_coop   := -DCOOP
+defines_denorm := -DDENORM
+defines_q4     := -DONLY_FORMAT=FORMAT_Q4
+defines_q8     := -DONLY_FORMAT=FORMAT_Q8
+defines_bf16   := -DONLY_FORMAT=FORMAT_BF16
+defines_f32    := -DONLY_FORMAT=FORMAT_F32
 kernels_coop := linear/prefill experts/prefill_up experts/prefill_down attention/prefill $(coop_only)
 kernels_denorm := linear/decode linear/decode_token experts/decode_up experts/decode_down
-SPIRV        := $(patsubst %,$(BUILD)/kernels/%.inc,$(filter-out $(coop_only),$(KERNELS)) $(foreach v,$(VARIANTS),$(kernels_$(v):%=%_$(v))))
+kernels_q4   := $(kernels_denorm)
+kernels_q8   := $(kernels_denorm)
+kernels_bf16 := linear/decode linear/decode_token
+kernels_f32  := linear/decode linear/decode_token
+SPIRV        := $(patsubst %,$(SHADERS)/kernels/%.inc,$(filter-out $(coop_only),$(KERNELS)) $(foreach v,$(VARIANTS),$(kernels_$(v):%=%_$(v))))
 
 # The fuzzers' targets (tests/fuzz/target.h), which test_fuzz_seeds runs too.
 FUZZ_OBJ     := $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/entry.c %/seeds_main.c,$(wildcard tests/fuzz/*.c)))
@@ -113,19 +125,19 @@ $(BUILD)/$(SONAME): $(LIB_OBJ)
 # One C initialiser of SPIR-V words a kernel; src/vulkan/pipeline.c includes the table of all of them.
 variant = $(filter $(VARIANTS),$(lastword $(subst _, ,$(1))))
 source  = kernels/$(patsubst %_$(call variant,$(1)),%,$(1)).comp
-define  = $(addprefix -D,$(shell echo $(call variant,$(1)) | tr a-z A-Z))
-$(SPIRV): $(BUILD)/kernels/%.inc: $$(call source,$$*) Makefile
+$(SPIRV): $(SHADERS)/kernels/%.inc: $$(call source,$$*) Makefile
 	@mkdir -p $(@D)
-	$(GLSLC) --target-env=vulkan1.3 -O $(call define,$*) -Ikernels -mfmt=c -MD -MF $(@:.inc=.d) -o $@ $<
+	$(GLSLC) --target-env=vulkan1.3 -O $(defines_$(call variant,$*)) -Ikernels -mfmt=c -MD -MF $(@:.inc=.d) -o $@ $<
 
 # A shader's header that is gone makes the shaders that included it be built again.
 kernels/%.glsl: ;
 kernels/%.h: ;
 
-$(BUILD)/kernels/table.inc: $(SPIRV) scripts/kernel-table
+$(SHADERS)/kernels/table.inc: $(SPIRV) scripts/kernel-table
 	scripts/kernel-table $(SPIRV) > $@
 
-$(BUILD)/src/vulkan/pipeline.o: $(BUILD)/kernels/table.inc
+$(BUILD)/src/vulkan/pipeline.o: $(SHADERS)/kernels/table.inc
+$(BUILD)/src/vulkan/pipeline.o: ALL_CPPFLAGS := -I$(SHADERS) $(ALL_CPPFLAGS)
 
 # What --bench names the build by: the commit, where there is one. Written when it is another one.
 $(BUILD)/build_id.h: FORCE
@@ -189,7 +201,7 @@ asan: export MOEFLUX_TESTS = *odd*
 asan: export MOEFLUX_ROUNDS = 60
 asan: ONLY = $(filter-out test_cogito test_sample test_ops test_engine cli_build cli_skills cli_selftest cli_library,$(NAMES))
 asan:
-	$(MAKE) BUILD=build-asan OPT="-O1 -g" ONLY="$(ONLY)" \
+	$(MAKE) BUILD=build-asan SHADERS=build OPT="-O1 -g" ONLY="$(ONLY)" \
 	    SAN="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer" run-tests
 
 # What has threads (the team, readers and their rings, the pool, the experts' supply, batches) with ThreadSanitizer, on the
@@ -199,13 +211,13 @@ tsan: export MOEFLUX_DEVICE = reference
 tsan: export MOEFLUX_TESTS = qwen_odd*
 tsan: NO_RANDOM = $(shell [ "$$(cat /proc/sys/vm/mmap_rnd_bits)" -le 28 ] || echo setarch -R)
 tsan:
-	$(NO_RANDOM) $(MAKE) BUILD=build-tsan SAN=-fsanitize=thread \
-	    ONLY="test_team test_reader test_convert test_fp8 test_streaming cli_threads" run-tests
+	$(NO_RANDOM) $(MAKE) BUILD=build-tsan SHADERS=build SAN=-fsanitize=thread \
+	    ONLY="test_team test_nodes test_reader test_convert test_fp8 test_streaming cli_threads" run-tests
 
 # The fuzzers: libFuzzer's, so built with clang, with AddressSanitizer and UndefinedBehaviorSanitizer.
 FUZZ_CC := clang
 fuzz:
-	$(MAKE) BUILD=build-fuzz CC="$(FUZZ_CC)" OPT="-O1 -g" WERROR= \
+	$(MAKE) BUILD=build-fuzz SHADERS=build CC="$(FUZZ_CC)" OPT="-O1 -g" WERROR= \
 	    SAN="-fsanitize=address,undefined,fuzzer-no-link -fno-sanitize-recover=undefined -fno-omit-frame-pointer \
 	         -fsanitize-coverage-ignorelist=tests/fuzz/uncovered.txt" fuzzers
 
@@ -230,14 +242,13 @@ validate: $(BUILD)/moeflux $(TEST_BIN) $(SHIMS)
 	scripts/validate $(BUILD)
 
 # clang-tidy compiles the sources, so the generated ones have to be there.
-lint: $(if $(KERNELS),$(BUILD)/kernels/table.inc) $(BUILD)/build_id.h
+lint: $(if $(KERNELS),$(SHADERS)/kernels/table.inc) $(BUILD)/build_id.h
 	CPPFLAGS="$(ALL_CPPFLAGS)" scripts/lint
 
 VERSION = $(shell sed -n 's/^\#define MOEFLUX_VERSION "\(.*\)"/\1/p' src/moeflux.h)
 install: $(BUILD)/moeflux $(LIBS)
 	install -D -m 755 $(BUILD)/moeflux $(DESTDIR)$(PREFIX)/bin/moeflux
-	install -D -m 644 man/moeflux.1 $(DESTDIR)$(PREFIX)/share/man/man1/moeflux.1
-	install -D -m 644 man/moeflux-trace.5 $(DESTDIR)$(PREFIX)/share/man/man5/moeflux-trace.5
+	for page in man/*.[15]; do install -D -m 644 $$page -t $(DESTDIR)$(PREFIX)/share/man/man$${page##*.} || exit; done
 	install -D -m 644 src/moeflux.h $(DESTDIR)$(PREFIX)/include/moeflux.h
 	install -D -m 644 $(BUILD)/libmoeflux.a $(DESTDIR)$(LIBDIR)/libmoeflux.a
 	install -D -m 644 $(BUILD)/$(SONAME) $(DESTDIR)$(LIBDIR)/$(SONAME)

@@ -1,3 +1,4 @@
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/err.h"
@@ -65,6 +66,18 @@ static int dispatch(const struct options *o, const struct term *t, struct output
     }
 }
 
+/* A model with experts on 8 disks has 8 files a layer, each open twice for direct reads; the usual limit is 1024. */
+static void allow_many_files(void)
+{
+    const rlim_t enough = 4096;
+    struct rlimit l;
+    if (getrlimit(RLIMIT_NOFILE, &l) < 0 || l.rlim_cur >= enough)
+        return;
+    l.rlim_cur = l.rlim_max < enough ? l.rlim_max : enough;
+    /* Where it may not be raised, opening names the file that is one too many. */
+    (void)setrlimit(RLIMIT_NOFILE, &l);
+}
+
 int main(int argc, char **argv)
 {
     struct options o;
@@ -72,6 +85,7 @@ int main(int argc, char **argv)
     struct moeflux_err e = {0}, closing = {0};
     struct term t = term_look();
     signals_ignore_failed_writes();
+    allow_many_files();
     output_init(&out, STDOUT_FILENO);
     int rc = options_parse(&o, argc, argv, &e);
     if (!rc)

@@ -130,13 +130,16 @@ struct cast_f16_args {
 };
 ARGS_SIZE(cast_f16_args, 40);
 
+/* In place of an expert's number: the token has fewer experts than others (router.h). */
+#define NO_EXPERT 0xffffffffu
+
 struct router_softmax_args {
     ADDR logits;  /* [n][stride], the first n_experts of a row */
     ADDR idx;     /* u32 [n][top_k], best first */
     ADDR weights; /* [n][top_k] */
     U32 n, stride, n_experts, top_k;
-    U32 norm; /* 1: weights sum to 1; 0: probabilities over all experts */
-    U32 pad;
+    U32 norm;  /* 1: weights sum to 1; 0: probabilities over all experts */
+    F32 share; /* of the chosen weights that stays */
 };
 ARGS_SIZE(router_softmax_args, 48);
 
@@ -148,14 +151,16 @@ struct router_sigmoid_args {
     U32 n, stride, n_experts, top_k, n_groups, keep_groups;
     U32 norm; /* 1: weights sum to `scale`; 0: they are the scores times it */
     F32 scale;
+    F32 share; /* of the chosen weights that stays */
+    U32 pad;
 };
-ARGS_SIZE(router_sigmoid_args, 64);
+ARGS_SIZE(router_sigmoid_args, 72);
 
 /* The first constant_id of the experts' own constants, behind those of lib/gemv.glsl. */
 #define EXPERTS_FIRST_SPEC 12
 
-struct
-    experts_shared_up { /* the shared expert's gate and up rows [shared_inner][hidden], both stored alike */
+/* The shared expert's gate and up rows [shared_inner][hidden], both stored alike. */
+struct experts_shared_up {
     ADDR gate_w, gate_s, gate_b, up_w, up_s, up_b;
     U32 format, pad;
 };
@@ -165,7 +170,7 @@ struct experts_decode_up_args {
     ADDR x;         /* [n][hidden] */
     ADDR norm;      /* f32 [hidden] */
     ADDR table;     /* ADDR [n_experts]: where each expert of this layer lies; 0: not there */
-    ADDR idx;       /* u32 [n][top_k] */
+    ADDR idx;       /* u32 [n][top_k]; may be NO_EXPERT */
     ADDR weights;   /* out [n][top_k], where the choice is made here */
     ADDR act;       /* out [n][top_k * inner + shared_inner], then ADDR [n][top_k] */
     ADDR logits;    /* [n][stride]: of the router, of the shared expert's gate */
@@ -182,8 +187,8 @@ ARGS_SIZE(experts_decode_up_args, 128);
 struct experts_decode_down_args {
     ADDR act;     /* [n][top_k * inner + shared_inner], then ADDR [n][top_k]: where the experts lie */
     ADDR weights; /* [n][top_k] */
-    ADDR
-        shared_in; /* [n][shared_stride]: at shared_at the shared expert's gate and up rows; 0: they are in act */
+    /* [n][shared_stride]: at shared_at the shared expert's gate and up rows; 0: they are in act */
+    ADDR shared_in;
     ADDR shared_w, shared_s, shared_b; /* down projection of the shared expert [hidden][shared_inner] */
     ADDR x;                            /* [n][hidden], added to */
     U32 top_k, hidden, inner, format;
@@ -197,7 +202,7 @@ struct experts_decode_down_args {
 ARGS_SIZE(experts_decode_down_args, 120);
 
 struct experts_prefill_sort_args {
-    ADDR idx;   /* u32 [n_pairs]: the router's choice */
+    ADDR idx;   /* u32 [n_pairs]: the router's choice; NO_EXPERT is left out */
     ADDR table; /* ADDR [n_experts]; pairs of an expert with 0 are left out */
     ADDR rows;  /* out u32 [n_pairs]: pairs sorted by expert */
     ADDR tiles; /* out uvec4 [1 + tiles]: their number; expert, first of rows, number of pairs */
@@ -230,6 +235,7 @@ ARGS_SIZE(experts_prefill_down_args, 64);
 
 struct experts_prefill_mix_args {
     ADDR parts;      /* [n][top_k][hidden] */
+    ADDR idx;        /* u32 [n][top_k] */
     ADDR weights;    /* [n][top_k] */
     ADDR shared_in;  /* [n][shared_stride]: at shared_at the shared expert's gate and up rows */
     ADDR shared_act; /* out [n][shared_inner] */
@@ -237,7 +243,7 @@ struct experts_prefill_mix_args {
     U32 top_k, hidden, shared_at, shared_inner, shared_stride;
     U32 is_gated; /* 1: the logit before the rows is the shared expert's weight */
 };
-ARGS_SIZE(experts_prefill_mix_args, 64);
+ARGS_SIZE(experts_prefill_mix_args, 72);
 
 struct gqa_prepare_args {
     ADDR qkv;            /* [n][stride]: n_heads x (query head_dim, gated: gate head_dim), keys, values */
@@ -308,8 +314,8 @@ struct mla_prepare_args {
     ADDR kv;   /* [n][kv_stride]: at kv_at the latent [latent_dim], then the rotary key [rope_dim] */
     ADDR norm; /* f32 [latent_dim] */
     ADDR rope; /* [n][rope_dim]: cos and sin of each pair */
-    ADDR
-        q_out; /* out [n][out_stride]: each head's rotary channels at out_at, heads out_step apart; may be q */
+    /* out [n][out_stride]: each head's rotary channels at out_at, heads out_step apart; may be q */
+    ADDR q_out;
     ADDR blocks; /* ADDR [position >> KV_BLOCK_SHIFT] */
     U32 n, pos, kv_stride, kv_at, n_heads, nope_dim, rope_dim, latent_dim;
     U32 layer_off;   /* bytes from a block's start to this layer's rows [latent_dim + rope_dim] */

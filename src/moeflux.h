@@ -131,6 +131,12 @@ struct moeflux_options {
     /* File that the router's choices are written to (moeflux_model_save_trace). The results do not change; models whose experts
      * are all resident lose speed. MOEFLUX_ERR_IO: it cannot be made. */
     const char *trace;
+    /* Routed experts for a token, instead of as many as the model's configuration says. The weights of those chosen are
+     * renormalised as the router does. MOEFLUX_ERR_USAGE: the router cannot choose so many */
+    uint32_t active_experts;
+    /* 0 < P <= 1: of a token's experts those with the greatest weights, as few as carry a share of P of the weights of all that
+     * were chosen (before renormalisation). 0: 1. The others are neither read nor computed nor counted */
+    float expert_share;
     enum moeflux_prompt_type prompt_type;
     enum moeflux_kv_type kv_type;
     uint32_t n_threads; /* of readers, and of the cpu's computations; 0: by the number of cores */
@@ -153,9 +159,11 @@ struct moeflux_model_info {
     const char *tokenizer_path; /* NULL: the directory has none */
     const char *
         chat_template; /* what the family talks in, for a model without a template: "qwen3.5"; NULL: unknown */
-    uint32_t n_layers, hidden, vocab_size, n_experts, top_k;
-    uint32_t max_context; /* the most tokens that a session may have */
-    const int32_t *eos;   /* [n_eos] */
+    uint32_t n_layers, hidden, vocab_size, n_experts;
+    uint32_t top_k, own_top_k; /* experts of a token: here (active_experts), by the model's configuration */
+    float expert_share;        /* of moeflux_options; 1: a token has all top_k */
+    uint32_t max_context;      /* the most tokens that a session may have */
+    const int32_t *eos;        /* [n_eos] */
     uint32_t n_eos;
     const char *expert_io; /* how experts are read, and why */
     bool experts_resident; /* every expert is in the cache: nothing is read after open */
@@ -164,7 +172,7 @@ struct moeflux_model_info {
 };
 struct moeflux_model_info moeflux_model_get_info(const struct moeflux_model *m);
 
-/* A hash of the model: its dimensions and constants, the names, types and sizes of its dense tensors, and samples of the
+/* A hash of the model: its dimensions and constants, active_experts and expert_share where they change something, the names, types and sizes of its dense tensors, and samples of the
  * bytes of dense tensors and experts. The packed and the plain layout of one model have the same. Computed at the first call
  * (reads a few MB). MOEFLUX_ERR_IO, _FORMAT, _MEMORY. */
 int moeflux_model_fingerprint(struct moeflux_model *m, uint64_t *out, struct moeflux_err *e);
@@ -417,9 +425,11 @@ int moeflux_measure_memory(uint32_t n_threads, double *bytes_s, struct moeflux_e
 /* What a model needs, from its files alone (no device). */
 struct moeflux_needs {
     char architecture[32];
-    uint32_t n_layers, n_attention, hidden, vocab_size, n_experts, top_k, moe_inner, max_context;
-    bool packed; /* layout on disk; false: plain safetensors */
-    uint64_t n_params, n_active_params;
+    uint32_t n_layers, n_attention, hidden, vocab_size, n_experts, moe_inner, max_context;
+    uint32_t top_k, own_top_k; /* experts of a token: with the options, by the model's configuration */
+    float expert_share;        /* 1: a token has all top_k. What follows counts all */
+    bool packed;               /* layout on disk; false: plain safetensors */
+    uint64_t n_params, n_active_params, n_expert_params;
     uint64_t dense_bytes;  /* the resident part, on disk and in memory */
     uint64_t expert_bytes; /* all routed experts */
     uint64_t one_expert_bytes;
@@ -431,6 +441,16 @@ struct moeflux_needs {
         floor_bytes; /* least memory to run: dense + states of a short context + one layer's top_k experts */
 };
 int moeflux_get_needs(const char *dir, struct moeflux_needs *out, struct moeflux_err *e);
+/* The same with active_experts and expert_share of the options, of which only these and `dir` count. */
+int moeflux_get_needs_with(const struct moeflux_options *o, struct moeflux_needs *out, struct moeflux_err *e);
+
+/* The directories that share a model's experts: `dir` itself, then those of `moeflux convert --spread`, as its spread.json
+ * names them. Fills up to `cap` entries, returns how many there are; does not look at the others. */
+struct moeflux_part {
+    char path[4096];
+};
+enum { MOEFLUX_MAX_PARTS = 8 };
+int moeflux_list_parts(const char *dir, struct moeflux_part *out, uint32_t cap, struct moeflux_err *e);
 
 /* What moeflux_model_open would do with the same options now: its own decision, with nothing loaded. */
 struct moeflux_plan {

@@ -12,14 +12,22 @@ for words in --help -h 'convert --help' 'inspect -h' '--help --foo'; do
         fault "$words: a line is over 80 columns"
 done
 
-claim help_and_man_page_name_the_same_flags
-run 0 "$MOEFLUX" --help
-grep -o -e '--[a-z-]*' "$tmp/out" | sort -u >"$tmp/help"
-sed 's/\\-/-/g' man/moeflux.1 >"$tmp/man"
-while read -r flag; do
-    grep -q -e "$flag" "$tmp/man" || fault "the man page lacks $flag"
-done <"$tmp/help"
-[ "$(wc -l <"$tmp/help")" -ge 35 ] || fault "the help text names too few flags"
+# Every flag that a help text names is in its page. names_flags VERB PAGE LEAST: that many flags at least.
+names_flags() {
+    # shellcheck disable=SC2086 # no verb is no word
+    run 0 "$MOEFLUX" $1 --help
+    grep -o -e '--[a-z][a-z-]*' "$tmp/out" | sort -u >"$tmp/help"
+    sed 's/\\-/-/g' "man/$2" >"$tmp/man"
+    while read -r flag; do
+        grep -q -w -e "$flag" "$tmp/man" || fault "$2 lacks $flag"
+    done <"$tmp/help"
+    [ "$(wc -l <"$tmp/help")" -ge "$3" ] || fault "the help text of '$1' names too few flags"
+}
+
+claim help_and_man_pages_name_the_same_flags
+names_flags '' moeflux.1 35
+names_flags convert moeflux-convert.1 4
+names_flags inspect moeflux.1 10
 
 claim version_is_one_line
 run 0 "$MOEFLUX" --version
@@ -113,12 +121,19 @@ for value in -1 '1,' ',1' 4k 16777217; do
     fails 2 '\-\-bench-depth: expected up to' -m dir --bench --bench-depth "$value"
 done
 
+claim flags_of_bench_go_with_bench_only
+for flag in prompt gen depth reps; do
+    fails 2 "^moeflux: --bench-$flag goes with --bench only" -m dir -p x --bench-$flag 1
+    fails 2 "^moeflux: --bench-$flag goes with --bench only" -m dir --perplexity x --bench-$flag 1
+done
+
 claim what_is_missing_is_named
 fails 2 '\-m DIR is missing' -p x
 fails 2 '\-m DIR is missing'
 fails 2 'SRC is missing' convert
 fails 2 'DST is missing' convert a
 fails 2 'unexpected argument "c"' convert a b c
+fails 2 '\-\-spread needs a value' convert a b --spread
 fails 2 'DIR is missing' inspect
 
 claim missing_files_are_named

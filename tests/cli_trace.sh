@@ -40,6 +40,14 @@ for a in lines:
     assert sorted(map(float, weights), reverse=True) == list(map(float, weights)), a
 END
 
+claim a_token_has_as_many_experts_as_the_flags_say
+run 0 "$MOEFLUX" "$@" -p 'What is 47 + 38?' -n 4 --active-experts 3 --trace "$tmp/trace"
+[ "$(head -n 1 "$tmp/trace")" = 'moeflux trace 1 8 32 3 27648' ] || fault "it begins with $(head -n 1 "$tmp/trace")"
+run 0 "$MOEFLUX" "$@" -p 'What is 47 + 38?' -n 4 --expert-share 0.8 --trace "$tmp/trace"
+counts=$(awk 'NF > 3 && !/moeflux/ { print NF - 3 }' "$tmp/trace" | sort -nu | tr '\n' ' ')
+[ "$counts" = '1 2 3 4 ' ] || fault "tokens have $counts experts"
+run 0 "$MOEFLUX" inspect --trace "$tmp/trace"
+
 # The store and the replay share the cache's code, so they agree to the last hit.
 claim a_replay_has_the_hits_of_the_run
 for memory in 1200K 3M; do
@@ -123,6 +131,7 @@ rm "$tmp/bad" && refused 'bad: No such file'
 fails 1 "$tmp: " inspect --trace "$tmp"
 fails 1 'expected a trace of 6 layers and 12 experts' inspect --trace "$tmp/long" tests/models/qwen-odd/mlx
 fails 2 'DIR is missing' inspect
+fails 2 '\-\-compare and --trace exclude each other' -m "$model" --perplexity "$tmp/long" --compare "$model" --trace "$tmp/x"
 fails 2 '\-\-trace and --usage exclude each other' inspect --trace "$tmp/long" --usage "$tmp/usage"
 for mode in --plan --selftest --list-devices; do
     fails 2 '\-\-trace and --plan, --selftest or --list-devices exclude each other' -m "$model" $mode --trace "$tmp/x"

@@ -6,6 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "moeflux.h"
+
+struct exec_shelf;
+
 static inline const char *device_name(void)
 {
     return getenv("MOEFLUX_DEVICE");
@@ -18,5 +22,12 @@ static inline bool device_is_vulkan(void)
     const char *name = device_name();
     return name && strcmp(name, "cpu") != 0 && strcmp(name, "reference") != 0;
 }
+
+/* Vulkan devices and their kernels between two models of this program, until it ends: lavapipe takes a second for each set of
+ * kernels. */
+struct exec_shelf *device_shelf(void);
+/* moeflux_model_open and moeflux_make_plan with it. */
+int device_open_model(struct moeflux_model **out, const struct moeflux_options *o, struct moeflux_err *e);
+int device_make_plan(const struct moeflux_options *o, struct moeflux_plan *out, struct moeflux_err *e);
 
 #endif

@@ -9,7 +9,7 @@ void little_memory(struct moeflux_options *o, bool staged)
     struct moeflux_needs n;
     struct moeflux_plan p;
     o->memory_bytes = o->gpu_memory_bytes = 0;
-    check_ok(moeflux_get_needs(o->dir, &n, &e), &e);
+    check_ok(moeflux_get_needs_with(o, &n, &e), &e);
     check_ok(test_hooks_make_plan(o, &(struct test_hooks){.staged = staged}, &p, &e), &e);
     o->memory_bytes = 3 * n.top_k * p.slot_bytes;
     if (p.is_unified)

@@ -1,5 +1,7 @@
 #include "sequence.h"
 
+#include "device.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,13 +18,13 @@ struct sequence sequence_open(const char *dir, const char *device, uint32_t chun
                                 .context = context,
                                 .device = device ? device : getenv("MOEFLUX_DEVICE"),
                                 .prompt_type = MOEFLUX_PROMPT_TYPE_F32};
-    check_ok(moeflux_make_plan(&o, &p, &e), &e);
+    check_ok(device_make_plan(&o, &p, &e), &e);
     if (n_slots) {
         o.gpu_memory_bytes =
             p.weights_bytes + p.state_bytes + p.activation_bytes + p.driver_bytes + n_slots * p.slot_bytes;
         o.memory_bytes = p.is_unified ? 0 : 4 * p.slot_bytes; /* at least what a token chooses */
     }
-    check_ok(moeflux_model_open(&q.m, &o, &e), &e);
+    check_ok(device_open_model(&q.m, &o, &e), &e);
     check_ok(moeflux_session_new(&q.s, q.m, context, &e), &e);
     q.vocab = moeflux_model_get_info(q.m).vocab_size;
     return q;

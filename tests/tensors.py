@@ -4,6 +4,8 @@
   tensors.py shape FILE           "name dtype d0xd1..." of each tensor, sorted
   tensors.py ids FILE NAME        an I32 tensor as decimal numbers
   tensors.py perplexity FILE      of the I32 tensor "tokens" by the rows of "logits" before each
+  tensors.py compare A B          mean KL divergence of the rows of "logits" of B from those of A (all but the last row), its
+                                  standard error, percent of rows with the same largest element
   tensors.py diff A NAME B NAME   "max|a - b|  max|b|  elements" of two F32 tensors with equally many elements
 """
 import array, json, math, struct, sys
@@ -27,6 +29,16 @@ def values(path, name):
     return out
 
 
+def log_softmax(numbers, width):
+    rows = []
+    for at in range(0, len(numbers), width):
+        row = list(numbers[at:at + width])
+        top = max(row)
+        total = top + math.log(math.fsum(math.exp(x - top) for x in row))
+        rows.append([x - total for x in row])
+    return rows
+
+
 def main(verb, *words):
     if verb == 'shape':
         for name, h in sorted(load(words[0])[0].items()):
@@ -41,6 +53,15 @@ def main(verb, *words):
             top = max(row)
             total += top + math.log(math.fsum(math.exp(x - top) for x in row)) - row[token]
         print('%.4f' % math.exp(total / (len(tokens) - 1)))
+    elif verb == 'compare':
+        width = load(words[0])[0]['logits']['shape'][1]
+        a, b = (log_softmax(values(path, 'logits'), width)[:-1] for path in words)
+        assert len(a) == len(b) > 1, (len(a), len(b))
+        kl = [math.fsum(math.exp(x) * (x - y) for x, y in zip(p, q)) for p, q in zip(a, b)]
+        mean = math.fsum(kl) / len(kl)
+        error = math.sqrt(math.fsum((x - mean) ** 2 for x in kl) / (len(kl) - 1) / len(kl))
+        same = sum(p.index(max(p)) == q.index(max(q)) for p, q in zip(a, b))
+        print('%.12f %.12f %.4f' % (mean, error, 100 * same / len(a)))
     elif verb == 'diff':
         a, b = values(*words[:2]), values(*words[2:])
         assert len(a) == len(b) and len(a), (len(a), len(b))

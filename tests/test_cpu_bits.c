@@ -6,9 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cores.h"
 #include "check.h"
 #include "cpu_bits.h"
+#include "engine/test_hooks.h"
+#include "fake_nodes.h"
 #include "moeflux.h"
+#include "tmp_tree.h"
 
 /* One token alone, a few, and chunks of many with an end that is none. */
 enum { N_PROMPT = 41, CHUNK = 16, N_DECODE = 3, N_ROWS = 2 + N_DECODE };
@@ -28,8 +32,8 @@ static void evaluate(struct moeflux_session *s, const int32_t *ids, uint32_t n, 
     check_ok(moeflux_session_eval(s, ids, n, &(struct moeflux_outputs){.logits = logits}, &e), &e);
 }
 
-/* [N_ROWS][vocab] */
-static float *run(const char *dir, const struct way *w, uint32_t *vocab)
+/* [N_ROWS][vocab]. root: where memory nodes are looked for. */
+static float *run_on(const char *root, const char *dir, const struct way *w, uint32_t *vocab)
 {
     struct moeflux_model *m;
     struct moeflux_session *s;
@@ -47,7 +51,9 @@ static float *run(const char *dir, const struct way *w, uint32_t *vocab)
                                 .chunk = CHUNK};
     check_ok(moeflux_make_plan(&o, &p, &e), &e);
     o.memory_bytes = w->slots * p.slot_bytes;
-    check_ok(moeflux_model_open(&m, &o, &e), &e);
+    check_ok(test_hooks_open(&m, &o, &(struct test_hooks){.system_root = root}, &e), &e);
+    assert_int_equal(strstr(moeflux_model_get_info(m).device, "NUMA nodes") != NULL,
+                     root[0] && w->n_threads > 1 && cores_allowed() > 1);
     check_ok(moeflux_session_new(&s, m, 64, &e), &e);
     *vocab = moeflux_model_get_info(m).vocab_size;
     for (uint32_t i = 0; i < sizeof ids / sizeof *ids; i++)
@@ -61,6 +67,11 @@ static float *run(const char *dir, const struct way *w, uint32_t *vocab)
     moeflux_session_free(s);
     moeflux_model_close(m);
     return rows;
+}
+
+static float *run(const char *dir, const struct way *w, uint32_t *vocab)
+{
+    return run_on("", dir, w, vocab);
 }
 
 /* With the fastest set. name: of the hash, if it has_hash. least: slots of the smallest cache. Returns the logits. */
@@ -149,6 +160,27 @@ static void tiny_has_the_same_bits_however_it_runs(void **state)
     agree("tests/models/tiny", "model-tiny", 4, false);
 }
 
+static void memory_nodes_change_no_bit(void **state)
+{
+    (void)state;
+    static const char *const models[][2] = {{"tests/models/qwen-odd/mlx", "model-qwen-odd"},
+                                            {"tests/models/deepseek-odd/mlx", "model-deepseek-odd"},
+                                            {"tests/models/tiny", "model-tiny"}};
+    char *root = fake_nodes_new(2);
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        for (uint32_t n_threads = 2; n_threads <= 5; n_threads += 3) {
+            const struct way w = {.n_threads = n_threads,
+                                  .slots = n_threads == 5 ? 4 : 0,
+                                  .prompt_type = MOEFLUX_PROMPT_TYPE_F32};
+            uint32_t vocab;
+            float *got = run_on(root, models[i][0], &w, &vocab);
+            cpu_bits_check(models[i][1], "threads on two nodes", got, (uint64_t)N_ROWS * vocab);
+            free(got);
+        }
+    }
+    tmp_tree_remove(root);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -159,6 +191,7 @@ int main(void)
         cmocka_unit_test(qwen3_odd_has_the_same_bits_however_it_runs),
         cmocka_unit_test(qwen3_plain_has_the_same_bits_however_it_runs),
         cmocka_unit_test(tiny_has_the_same_bits_however_it_runs),
+        cmocka_unit_test(memory_nodes_change_no_bit),
     };
     const char *wanted = getenv("MOEFLUX_TESTS");
     if (wanted)

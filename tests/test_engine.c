@@ -39,7 +39,7 @@ static struct moeflux_model *open_with(const char *dir, uint32_t n_slots, uint32
 {
     struct moeflux_model *m;
     struct moeflux_err e = {0};
-    const struct test_hooks hooks = {.staged = staged};
+    const struct test_hooks hooks = {.staged = staged, .shelf = device_shelf()};
     const struct moeflux_options o = options_with(dir, n_slots, n_host, &hooks, chunk);
     check_ok(test_hooks_open(&m, &o, &hooks, &e), &e);
     return m;
@@ -128,7 +128,7 @@ static void pinned_experts_leave_room_for_every_wave(void **state)
     static const uint32_t n_slots[] = {TOP_K, 2 * TOP_K, 2 * TOP_K + 1, 9, 20};
     size_t n_opens = device_is_vulkan() ? 3 : sizeof n_slots / sizeof *n_slots;
     /* Hosts have one memory: there are no copies to stage. */
-    const struct test_hooks hooks = {.staged = device_is_vulkan()};
+    const struct test_hooks hooks = {.staged = device_is_vulkan(), .shelf = device_shelf()};
     for (size_t i = 0; i < n_opens; i++) {
         uint32_t slots = n_slots[i];
         struct moeflux_options o = options_with(ODD, slots, 12, &hooks, 32);
@@ -171,7 +171,7 @@ static void counts_for_a_layer_without_experts_are_refused(void **state)
         struct moeflux_model *m;
         struct moeflux_options o = {.dir = DEEPSEEK, .device = "reference", .memory_bytes = 20 * 28672};
         *(is_pin ? &o.pin : &o.usage) = usage;
-        assert_int_equal(moeflux_model_open(&m, &o, &e), ERR_FORMAT);
+        assert_int_equal(device_open_model(&m, &o, &e), ERR_FORMAT);
         assert_non_null(strstr(e.text, "layer 1, which has no experts"));
     }
     tmp_tree_remove(tmp);
@@ -331,11 +331,11 @@ static void a_cache_under_the_floor_is_refused_with_numbers(void **state)
     struct moeflux_model *m;
     struct moeflux_err e = {0};
     const struct moeflux_options o = {.dir = ODD, .memory_bytes = 2 * ODD_SLOT, .device = "reference"};
-    assert_int_equal(moeflux_model_open(&m, &o, &e), ERR_NO_FIT);
+    assert_int_equal(device_open_model(&m, &o, &e), ERR_NO_FIT);
     assert_null(m);
     assert_non_null(strstr(e.text, "MiB"));
     const struct moeflux_options p = {.dir = ODD, .gpu_memory_bytes = 100000, .device = "reference"};
-    assert_int_equal(moeflux_model_open(&m, &p, &e), ERR_NO_FIT);
+    assert_int_equal(device_open_model(&m, &p, &e), ERR_NO_FIT);
     assert_non_null(strstr(e.text, "--gpu-memory"));
 }
 
@@ -353,7 +353,7 @@ static void unreadable_experts_stop_the_evaluation(void **state)
     int32_t ids[9];
     struct moeflux_err e = {0};
     o.expert_io = MOEFLUX_EXPERT_IO_PREAD;
-    check_ok(moeflux_model_open(&m, &o, &e), &e);
+    check_ok(device_open_model(&m, &o, &e), &e);
     struct moeflux_session *s = open_session(m);
     make_prompt(ids, 9);
     eval(s, ids, 1, logits);
@@ -402,7 +402,7 @@ static void stop_everywhere(uint32_t n_slots)
     int32_t ids[N_PROMPT];
     float part[ODD_VOCAB], whole[ODD_VOCAB];
     uint32_t n_in_chunks = 0, n_stops = device_is_vulkan() ? 3 : 16;
-    check_ok(moeflux_model_open(&m, &o, &e), &e);
+    check_ok(device_open_model(&m, &o, &e), &e);
     struct moeflux_session *s = open_session(m), *other = open_session(m);
     make_prompt(ids, N_PROMPT);
     eval(s, ids, N_PROMPT, whole);

@@ -220,7 +220,7 @@ static bool run_as(enum moeflux_prompt_type prompt_type, const char *dir, const 
                                       .device = device ? device : device_name(),
                                       .prompt_type = prompt_type};
     golden_open(&g, golden);
-    check_ok(moeflux_model_open(&m, &o, &e), &e);
+    check_ok(device_open_model(&m, &o, &e), &e);
     bool is_half = moeflux_model_get_info(m).f16_products;
     printf("%s on %s%s%s\n", dir, moeflux_model_get_info(m).device,
            moeflux_model_get_info(m).experts_resident ? "" : ", streaming",
@@ -254,7 +254,7 @@ static void run_split(const char *dir, const char *golden, uint32_t n_cpu_layers
     golden_open(&g, golden);
     if (is_little)
         little_memory(&o, false);
-    check_ok(moeflux_model_open(&m, &o, &e), &e);
+    check_ok(device_open_model(&m, &o, &e), &e);
     printf("%s, experts of %u layers on the CPU%s\n", dir, moeflux_model_get_info(m).n_cpu_layers,
            moeflux_model_get_info(m).experts_resident ? "" : ", streaming");
     assert_int_equal(moeflux_model_get_info(m).experts_resident, !is_little);

@@ -36,7 +36,7 @@ static void start(struct talk *t, const char *dir, uint32_t chunk)
                                       .prompt_type = MOEFLUX_PROMPT_TYPE_F32,
                                       .kv_type = MOEFLUX_KV_TYPE_F32,
                                       .device = device_name()};
-    check_ok(moeflux_model_open(&t->m, &o, &e), &e);
+    check_ok(device_open_model(&t->m, &o, &e), &e);
     assert_false(moeflux_model_get_info(t->m).f16_products);
     t->vocab = moeflux_model_get_info(t->m).vocab_size;
     assert_true(t->vocab <= MAX_VOCAB);
@@ -272,10 +272,10 @@ static void memory_is_as_planned(const char *dir, uint32_t context, uint32_t chu
                                 .chunk = chunk,
                                 .expert_io = MOEFLUX_EXPERT_IO_PREAD,
                                 .device = device_name()};
-    check_ok(moeflux_make_plan(&o, &p, &e), &e);
+    check_ok(device_make_plan(&o, &p, &e), &e);
     o.memory_bytes = n_slots * p.slot_bytes;
-    check_ok(moeflux_make_plan(&o, &p, &e), &e);
-    check_ok(moeflux_model_open(&m, &o, &e), &e);
+    check_ok(device_make_plan(&o, &p, &e), &e);
+    check_ok(device_open_model(&m, &o, &e), &e);
     check_ok(moeflux_session_new(&s, m, context, &e), &e);
     check_ok(sequence_reserve(s, context, &e), &e);
     exec_get_stats(m->exec, &held);

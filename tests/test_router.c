@@ -86,7 +86,7 @@ static void check_nans_on(struct exec *x, const struct router_shape *shape)
                 raw[i] = i == at ? broken[b] : 0.5f * (float)i;
             route(x, shape, raw, bias, chosen, w);
             for (uint32_t k = 0; k < shape->top_k; k++)
-                if (!isnan(w[k]) || chosen[k] >= shape->n_experts)
+                if (!isnan(w[k]) || (chosen[k] >= shape->n_experts && (k == 0 || chosen[k] != NO_EXPERT)))
                     fail_msg("logit %u is %g: choice %u is expert %u with %g", at, (double)broken[b], k,
                              chosen[k], (double)w[k]);
         }
@@ -115,10 +115,9 @@ static void a_nan_among_the_logits_reaches_every_weight(void **state)
 {
     (void)state;
     static const struct router_shape shapes[] = {
-        {5, 2, true, false, 0, 0, 0},
-        {9, 3, false, false, 0, 0, 0},
-        {8, 3, true, true, 4, 2, 1.5f},
-        {8, 1, false, true, 1, 1, 1.0f},
+        {5, 2, true, false, 0, 0, 0, 0},    {9, 3, false, false, 0, 0, 0, 0},
+        {8, 3, true, true, 4, 2, 1.5f, 0},  {8, 1, false, true, 1, 1, 1.0f, 0},
+        {9, 3, true, false, 0, 0, 0, 0.5f}, {8, 3, true, true, 4, 2, 1.5f, 0.5f},
     };
     for (int i = 0; i < 3; i++) {
         struct exec *x = open_device(i);
@@ -132,7 +131,7 @@ static void a_nan_among_the_logits_reaches_every_weight(void **state)
 static void negative_scores_of_the_choice_beat_groups_that_left(void **state)
 {
     (void)state;
-    check_example(&(struct example){.shape = {6, 2, true, true, 3, 1, 1.0f},
+    check_example(&(struct example){.shape = {6, 2, true, true, 3, 1, 1.0f, 0},
                                     .scores = {0.5f, 0.5f, 0.8f, 0.2f, 0.5f, 0.5f},
                                     .bias = {-3, -3, -1, -1, -3, -3},
                                     .idx = {2, 3},
@@ -142,7 +141,7 @@ static void negative_scores_of_the_choice_beat_groups_that_left(void **state)
 static void the_bias_chooses_but_does_not_weigh(void **state)
 {
     (void)state;
-    check_example(&(struct example){.shape = {4, 2, true, true, 1, 1, 2.5f},
+    check_example(&(struct example){.shape = {4, 2, true, true, 1, 1, 2.5f, 0},
                                     .scores = {0.9f, 0.1f, 0.3f, 0.6f},
                                     .bias = {0, 2, 1, 0},
                                     .idx = {1, 2},
@@ -153,7 +152,7 @@ static void the_bias_chooses_but_does_not_weigh(void **state)
 static void a_group_is_as_good_as_its_two_best(void **state)
 {
     (void)state;
-    check_example(&(struct example){.shape = {6, 2, false, true, 2, 1, 1.0f},
+    check_example(&(struct example){.shape = {6, 2, false, true, 2, 1, 1.0f, 0},
                                     .scores = {0.9f, 0.1f, 0.1f, 0.6f, 0.2f, 0.7f},
                                     .idx = {5, 3},
                                     .weights = {0.7f, 0.6f}});
@@ -162,7 +161,7 @@ static void a_group_is_as_good_as_its_two_best(void **state)
 static void ties_go_to_the_lower_group_and_expert(void **state)
 {
     (void)state;
-    check_example(&(struct example){.shape = {8, 3, true, true, 4, 2, 1.5f},
+    check_example(&(struct example){.shape = {8, 3, true, true, 4, 2, 1.5f, 0},
                                     .scores = {0.25f, 0.25f, 0.5f, 0.5f, 0.5f, 0.5f, 0.5f, 0.5f},
                                     .idx = {2, 3, 4},
                                     .weights = {0.5f, 0.5f, 0.5f}});
@@ -171,7 +170,7 @@ static void ties_go_to_the_lower_group_and_expert(void **state)
 static void weights_may_stay_scores(void **state)
 {
     (void)state;
-    check_example(&(struct example){.shape = {4, 3, false, true, 1, 1, 2.0f},
+    check_example(&(struct example){.shape = {4, 3, false, true, 1, 1, 2.0f, 0},
                                     .scores = {0.1f, 0.4f, 0.3f, 0.2f},
                                     .idx = {1, 2, 3},
                                     .weights = {0.8f, 0.6f, 0.4f}});
@@ -181,10 +180,65 @@ static void weights_may_stay_scores(void **state)
 static void as_many_as_there_are_can_be_chosen(void **state)
 {
     (void)state;
-    check_example(&(struct example){.shape = {8, 4, false, true, 4, 2, 1.0f},
+    check_example(&(struct example){.shape = {8, 4, false, true, 4, 2, 1.0f, 0},
                                     .scores = {0.1f, 0.2f, 0.9f, 0.3f, 0.4f, 0.3f, 0.7f, 0.8f},
                                     .idx = {2, 7, 6, 3},
                                     .weights = {0.9f, 0.8f, 0.7f, 0.3f}});
+}
+
+/* Weights 4 : 3 : 2, of which 0.5 takes two. */
+static void a_share_takes_the_fewest_that_carry_it(void **state)
+{
+    (void)state;
+    struct example c = {.shape = {5, 3, true, false, 0, 0, 0, 0.5f},
+                        .scores = {0.5f, 2.0f / 3, 0.1f, 0.8f, 0.75f},
+                        .idx = {3, 4, NO_EXPERT},
+                        .weights = {4.0f / 7, 3.0f / 7, 0}};
+    check_example(&c);
+    c.shape.share = 4.1f / 9;
+    check_example(&c);
+    c.shape.share = 3.9f / 9;
+    c.idx[1] = NO_EXPERT;
+    c.weights[0] = 1;
+    c.weights[1] = 0;
+    check_example(&c);
+}
+
+/* Not renormalised: probabilities over all of 4 : 3 : 2 : 1. */
+static void a_share_leaves_probabilities_as_they_are(void **state)
+{
+    (void)state;
+    check_example(&(struct example){.shape = {4, 3, false, false, 0, 0, 0, 0.7f},
+                                    .scores = {0.5f, 2.0f / 3, 0.8f, 0.75f},
+                                    .idx = {2, 3, NO_EXPERT},
+                                    .weights = {0.4f, 0.3f, 0}});
+}
+
+/* The choice is 1, 2, 0 by the bias; 0 has the greatest weight, 2 the next. */
+static void a_share_goes_by_weights_and_keeps_the_order_of_the_choice(void **state)
+{
+    (void)state;
+    struct example c = {.shape = {4, 3, true, true, 1, 1, 2.0f, 0.8f},
+                        .scores = {0.9f, 0.1f, 0.3f, 0.6f},
+                        .bias = {0, 2, 1, 0},
+                        .idx = {2, 0, NO_EXPERT},
+                        .weights = {0.5f, 1.5f, 0}};
+    check_example(&c);
+    c.shape.share = 0.6f;
+    c.idx[0] = 0;
+    c.idx[1] = NO_EXPERT;
+    c.weights[0] = 2;
+    c.weights[1] = 0;
+    check_example(&c);
+}
+
+static void of_equal_weights_a_share_takes_the_first(void **state)
+{
+    (void)state;
+    check_example(&(struct example){.shape = {8, 4, true, true, 4, 2, 1.0f, 0.5f},
+                                    .scores = {0.25f, 0.25f, 0.5f, 0.5f, 0.5f, 0.5f, 0.5f, 0.5f},
+                                    .idx = {2, 3, NO_EXPERT, NO_EXPERT},
+                                    .weights = {0.5f, 0.5f, 0, 0}});
 }
 
 /* Experts of zeros, whose first half makes the choice, if the device has it so. */
@@ -281,8 +335,9 @@ static void experts_choose_as_the_router_does_bit_by_bit(void **state)
 {
     (void)state;
     enum { MOST = 300, KINDS = 7, ROUNDS = 4 };
-    static const struct router_shape shapes[] = {
-        {5, 2, true, false, 0, 0, 0}, {256, 8, true, false, 0, 0, 0}, {MOST, 10, false, false, 0, 0, 0}};
+    static const struct router_shape shapes[] = {{5, 2, true, false, 0, 0, 0, 0},
+                                                 {256, 8, true, false, 0, 0, 0, 0},
+                                                 {MOST, 10, false, false, 0, 0, 0, 0}};
     for (int i = 0; i < 3; i++) {
         struct exec *x = open_device(i);
         for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++) {
@@ -307,9 +362,9 @@ static void shapes_that_make_no_sense_are_refused(void **state)
 {
     (void)state;
     static const struct router_shape shapes[] = {
-        {8, 0, true, false, 0, 0, 0}, {8, 9, true, false, 0, 0, 0}, {8, 2, true, true, 3, 1, 1},
-        {8, 2, true, true, 0, 0, 1},  {8, 2, true, true, 2, 3, 1},  {8, 5, true, true, 2, 1, 1},
-        {8, 2, true, true, 2, 0, 1},
+        {8, 0, true, false, 0, 0, 0, 0}, {8, 9, true, false, 0, 0, 0, 0}, {8, 2, true, true, 3, 1, 1, 0},
+        {8, 2, true, true, 0, 0, 1, 0},  {8, 2, true, true, 2, 3, 1, 0},  {8, 5, true, true, 2, 1, 1, 0},
+        {8, 2, true, true, 2, 0, 1, 0},  {8, 2, true, false, 0, 0, 0, 1}, {8, 2, true, false, 0, 0, 0, -1},
     };
     struct moeflux_err e = {0};
     struct exec *x;
@@ -331,6 +386,10 @@ int main(void)
         cmocka_unit_test(ties_go_to_the_lower_group_and_expert),
         cmocka_unit_test(weights_may_stay_scores),
         cmocka_unit_test(as_many_as_there_are_can_be_chosen),
+        cmocka_unit_test(a_share_takes_the_fewest_that_carry_it),
+        cmocka_unit_test(a_share_leaves_probabilities_as_they_are),
+        cmocka_unit_test(a_share_goes_by_weights_and_keeps_the_order_of_the_choice),
+        cmocka_unit_test(of_equal_weights_a_share_takes_the_first),
         cmocka_unit_test(a_nan_among_the_logits_reaches_every_weight),
         cmocka_unit_test(experts_choose_as_the_router_does_bit_by_bit),
         cmocka_unit_test(shapes_that_make_no_sense_are_refused),

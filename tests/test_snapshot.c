@@ -11,6 +11,7 @@
 
 #include "base/file.h"
 #include "check.h"
+#include "device.h"
 #include "engine/engine.h"
 #include "engine/test_hooks.h"
 #include "fuzz.h"
@@ -157,7 +158,9 @@ static void rows_side_by_side_are_told_apart(void **state)
         float want[SMALL_VOCAB], got[SMALL_VOCAB];
         uint8_t *whole, *halves;
         p.file = tmp_tree_path(p.dir, "state");
-        check_ok(test_hooks_open(&p.q.m, &o, &(struct test_hooks){.staged = i >= 2}, &e), &e);
+        check_ok(
+            test_hooks_open(&p.q.m, &o, &(struct test_hooks){.staged = i >= 2, .shelf = device_shelf()}, &e),
+            &e);
         check_ok(moeflux_session_new(&p.q.s, p.q.m, CONTEXT, &e), &e);
         sequence_ids(&p.q, 0, ids, N + 3);
         sequence_fresh(&p.q, ids, N, ids + N, 3, want);
@@ -454,7 +457,7 @@ static struct sequence open_half(const char *model, const char *device)
     struct sequence q = {.vocab = SMALL_VOCAB};
     struct moeflux_err e = {0};
     const struct moeflux_options o = {.dir = model, .device = device, .kv_type = MOEFLUX_KV_TYPE_F16};
-    check_ok(moeflux_model_open(&q.m, &o, &e), &e);
+    check_ok(device_open_model(&q.m, &o, &e), &e);
     check_ok(moeflux_session_new(&q.s, q.m, CONTEXT, &e), &e);
     return q;
 }
@@ -648,7 +651,7 @@ static void an_interrupted_save_or_load_changes_nothing(void **state)
     struct str file = {0};
     struct moeflux_err e = {0};
     const struct moeflux_options o = {.dir = p.model, .device = "reference", .progress = {stop_state, step}};
-    check_ok(moeflux_model_open(&q.m, &o, &e), &e);
+    check_ok(device_open_model(&q.m, &o, &e), &e);
     check_ok(moeflux_session_new(&q.s, q.m, CONTEXT, &e), &e);
     snapshot_write(&file, 2, 300, NULL);
     write_file(&p, file.data, file.len);

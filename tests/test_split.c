@@ -107,7 +107,7 @@ static void an_interrupted_prompt_goes_on_where_it_stopped(void **state)
     int32_t ids[N_PROMPT];
     int n_stopped = 0;
     o.progress = (struct moeflux_progress){count_down, &left};
-    check_ok(moeflux_model_open(&m, &o, &e), &e);
+    check_ok(device_open_model(&m, &o, &e), &e);
     check_ok(moeflux_session_new(&s, m, 64, &e), &e);
     uint32_t vocab = moeflux_model_get_info(m).vocab_size;
     float *want = calloc(vocab, sizeof *want), *got = calloc(vocab, sizeof *got);
@@ -231,7 +231,7 @@ static void usage_counts_both_sides(void **state)
     little_memory(&o, false);
     for (int turn = 1; turn <= 2; turn++) {
         o.usage = turn == 2 ? path : NULL;
-        check_ok(moeflux_model_open(&m, &o, &e), &e);
+        check_ok(device_open_model(&m, &o, &e), &e);
         check_ok(moeflux_session_new(&s, m, 8, &e), &e);
         check_ok(moeflux_session_eval(s, &(int32_t){5}, 1, &(struct moeflux_outputs){0}, &e), &e);
         check_ok(moeflux_model_save_usage(m, path, &e), &e);
@@ -260,9 +260,9 @@ static void a_split_without_a_gpu_is_refused(void **state)
         struct moeflux_plan p;
         struct moeflux_options o = options_of(QWEN, 1);
         o.device = devices[i];
-        assert_int_equal(moeflux_model_open(&m, &o, &e), ERR_USAGE);
+        assert_int_equal(device_open_model(&m, &o, &e), ERR_USAGE);
         assert_non_null(strstr(e.text, "--experts cpu and --n-cpu-moe need a GPU"));
-        assert_int_equal(moeflux_make_plan(&o, &p, &e), ERR_USAGE);
+        assert_int_equal(device_make_plan(&o, &p, &e), ERR_USAGE);
     }
 }
 
@@ -275,7 +275,7 @@ static void too_little_memory_for_both_sides_is_refused(void **state)
     check_ok(moeflux_get_needs(QWEN, &n, &e), &e);
     struct moeflux_options o = options_of(QWEN, 1);
     o.memory_bytes = (uint64_t)n.top_k * n.one_expert_bytes;
-    assert_int_equal(moeflux_model_open(&m, &o, &e), ERR_NO_FIT);
+    assert_int_equal(device_open_model(&m, &o, &e), ERR_NO_FIT);
     assert_non_null(strstr(e.text, "--memory is"));
 }
 

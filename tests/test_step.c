@@ -100,7 +100,7 @@ static void a_device_that_holds_all_experts_chooses(void **state)
     struct moeflux_err e = {0};
     struct sequence q = {0};
     const struct moeflux_options options = {.dir = MODELS[1], .device = device_name(), .profile = true};
-    check_ok(moeflux_model_open(&q.m, &options, &e), &e);
+    check_ok(device_open_model(&q.m, &options, &e), &e);
     check_ok(moeflux_session_new(&q.s, q.m, CONTEXT, &e), &e);
     q.vocab = moeflux_model_get_info(q.m).vocab_size;
     struct moeflux_sampler *s = new_sampler(&q, &o);

@@ -122,6 +122,22 @@ static void a_long_trace_comes_back_whole(void **state)
     tmp_tree_remove(p.dir);
 }
 
+/* As with a share of the weights. */
+static void a_choice_may_end_early(void **state)
+{
+    (void)state;
+    struct place p = new_place();
+    struct moeflux_err e = {0};
+    struct trace_writer *w = open_writer(&p);
+    trace_writer_add(w, 0, 0, 2, (const uint32_t[]){3, UINT32_MAX, 1, 2}, (const float[]){1, 0, 0.5f, 0.5f});
+    check_ok(trace_writer_commit(w, &e), &e);
+    trace_writer_close(w);
+    uint8_t *text = tmp_tree_read(p.file, NULL);
+    assert_string_equal((char *)text, HEAD "0 0 2 3:1.0000\n0 1 2 1:0.5000 2:0.5000\nend\n");
+    free(text);
+    tmp_tree_remove(p.dir);
+}
+
 static void without_a_commit_there_is_no_file(void **state)
 {
     (void)state;
@@ -294,6 +310,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_was_written_is_read),
         cmocka_unit_test(a_long_trace_comes_back_whole),
+        cmocka_unit_test(a_choice_may_end_early),
         cmocka_unit_test(without_a_commit_there_is_no_file),
         cmocka_unit_test(a_failed_write_leaves_the_old_file_and_nothing_else),
         cmocka_unit_test(a_trace_cut_anywhere_is_refused),

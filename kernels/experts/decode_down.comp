@@ -8,7 +8,9 @@
 // lanes share a row's columns, ROWS rows a lane, one 16-byte piece after the other. Rows are summed over a slot's columns,
 // then over the slots in order, then the residual. Slots that have no subgroup come in further rounds, columns that shared
 // memory has no room for as well. With STEPS there is one round, every slot has AREA columns in one format, and a lane takes
-// STEPS pieces of each row: no condition stands around a load, none waits for another. Grid: x = row blocks of `hidden`, y = tokens. float32 sums. Tolerance 1e-5.
+// STEPS pieces of each row: no condition stands around a load, none waits for another. DROPS: the address of a slot may be
+// 0, then it has no columns.
+// Grid: x = row blocks of `hidden`, y = tokens. float32 sums. Tolerance 1e-5.
 #version 460
 #include "lib/memory.glsl"
 #include "lib/gemv.glsl"
@@ -16,6 +18,7 @@
 
 layout(constant_id = 12) const uint LANES = 16; // a power of two, at most SUBGROUP
 layout(constant_id = 13) const uint TEAMS = 1;
+layout(constant_id = 14) const uint DROPS = 0; // 1: tokens may have fewer than top_k experts
 
 const uint SLOTS = SUBGROUPS / TEAMS;          // of a round
 const uint AREA = TILE / SLOTS;                // columns of a slot in shared memory, a multiple of PRODUCT_COLS
@@ -42,16 +45,19 @@ struct Slot {
 
 Slot slot_of(uint token, uint slot)
 {
+    bool is_dropped = false;
     if (STEPS > 0) // what the others compute is not added up
         slot = min(slot, a.end_slot - 1);
     Slot s = Slot(a.shared_w, a.shared_s, a.shared_b, a.shared_format, a.shared_inner, 1.0);
     if (slot < a.top_k) {
         uint at = token * a.top_k + slot;
         uvec2 expert = Addrs(addr_add(a.act, 4 * a.n * a.act_stride)).v[at];
+        is_dropped = DROPS != 0 && addr_is_null(expert);
         s = Slot(addr_add(expert, a.down_w), addr_add(expert, a.down_s), addr_add(expert, a.down_b), a.format, a.inner,
                  F32s(a.weights).v[at]);
     }
     s.cols = STEPS > 0 ? AREA : slot < a.end_slot ? s.cols : 0;
+    s.cols = is_dropped ? 0 : s.cols;
     return s;
 }
 
@@ -106,12 +112,14 @@ void add_slot_as(inout float acc[MAX_ACC], const uint format, Slot s, uint from)
 
 void fetch_slot(Slot s, uint from)
 {
-    BY_FORMAT(s.format, fetch_slot_as(FORMAT, s, from))
+    if (DROPS == 0 || s.cols > 0)
+        BY_FORMAT(s.format, fetch_slot_as(FORMAT, s, from))
 }
 
 void add_slot(inout float acc[MAX_ACC], Slot s, uint from)
 {
-    BY_FORMAT(s.format, add_slot_as(acc, FORMAT, s, from))
+    if (DROPS == 0 || s.cols > 0)
+        BY_FORMAT(s.format, add_slot_as(acc, FORMAT, s, from))
 }
 
 // Four columns of the shared expert's activations, from the rows of the router's product.

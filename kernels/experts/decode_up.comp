@@ -8,6 +8,7 @@
 // CHOOSES: the choice is made here, as router/softmax.comp makes it. Each workgroup of a routed expert finds its own:
 // that takes less time than a dispatch. One of the last slot writes idx and weights.
 // The caller makes sure that every expert named by idx and not skipped is in the table.
+// DROPS: idx may be NO_EXPERT. Nothing is computed then, and 0 stands for the address.
 #version 460
 #define MATRICES 2
 #include "lib/memory.glsl"
@@ -21,6 +22,9 @@ layout(constant_id = 15) const uint IS_GATED = 0; // 1: the shared expert has a 
 layout(constant_id = 16) const uint CHOOSES = 0;
 layout(constant_id = 17) const uint NORM_TOPK = 0; // 1: the chosen weights sum to 1
 
+layout(constant_id = 18) const uint DROPS = 0; // 1: tokens may have fewer than TOP_K experts; not where CHOOSES
+
+const uint SHARES = 0;
 const uint PER_LANE = (N_EXPERTS + SUBGROUP - 1) / SUBGROUP;
 const uint KEEP = (TOP_K + SUBGROUP - 1) / SUBGROUP;
 
@@ -50,7 +54,8 @@ void choose_expert(uint token, uint slot, bool stores)
         if (i * SUBGROUP + gl_SubgroupInvocationID == expert)
             found = lies[i];
     if (stores)
-        store_choice(kept, kept_at, s, NORM_TOPK != 0, nans, N_EXPERTS, TOP_K, a.idx, a.weights, token * TOP_K);
+        store_choice(kept, kept_at, s, NORM_TOPK != 0, nans, N_EXPERTS, TOP_K, 1.0, a.idx, a.weights,
+                     token * TOP_K);
 }
 
 // Whether this workgroup writes the choice: of the shared expert's, which have nothing to find, or of the last choice's.
@@ -67,6 +72,8 @@ uvec2 find_expert(uint token, uint slot)
         barrier();
         return found;
     }
+    if (DROPS != 0 && slot < TOP_K && U32s(a.idx).v[token * TOP_K + slot] == NO_EXPERT)
+        return uvec2(0);
     return slot < TOP_K ? Addrs(a.table).v[U32s(a.idx).v[token * TOP_K + slot]] : uvec2(0);
 }
 
@@ -102,6 +109,8 @@ void main()
     uvec2 expert = find_expert(token, slot);
     if (!is_shared && gl_WorkGroupID.x == 0 && gl_LocalInvocationID.x == 0)
         AddrsOut(addr_add(a.act, 4 * a.n * (TOP_K * a.inner + SHARED))).v[token * TOP_K + slot] = expert;
+    if (DROPS != 0 && !is_shared && addr_is_null(expert))
+        return;
     Matrix m[2];
     matrices_of(expert, is_shared, m);
     float acc[MAX_ACC];

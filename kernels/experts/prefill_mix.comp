@@ -11,6 +11,7 @@
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint WORKGROUP = 256;
+layout(constant_id = 1) const uint DROPS = 0; // 1: tokens may have fewer than top_k experts
 
 layout(push_constant, std430) uniform Args { experts_prefill_mix_args a; };
 
@@ -20,6 +21,8 @@ void mix_columns(uint t, uint c4)
     vec4 sum = vec4(0.0);
     for (uint k = 0; k < a.top_k; k++) {
         uint pair = t * a.top_k + k;
+        if (DROPS != 0 && U32s(a.idx).v[pair] == NO_EXPERT) // nor behind it
+            break;
         sum += F32s(a.weights).v[pair] * F32x4s(a.parts).v[pair * row4 + c4];
     }
     F32x4s(a.x).v[t * row4 + c4] += sum;

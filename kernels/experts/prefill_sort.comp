@@ -4,7 +4,7 @@
 //   rows[]: the pairs token * top_k + slot, those of expert 0 first;  tiles[0].x: how many tiles there are,
 //   tiles[1 + i] = (expert, first of rows, number, 0)
 //
-// Pairs of an expert that the table does not have are left out: they belong to another wave.
+// Pairs of an expert that the table does not have are left out: they belong to another wave. So are those of NO_EXPERT.
 // One workgroup counts, sums up and scatters. The order of the pairs of one expert is left open: no result depends on
 // it, because every pair is computed by itself.
 #version 460
@@ -41,7 +41,8 @@ void main()
         counts[e] = 0;
     barrier();
     for (uint i = gl_LocalInvocationID.x; i < a.n_pairs; i += WORKGROUP)
-        atomicAdd(counts[U32s(a.idx).v[i]], 1);
+        if (U32s(a.idx).v[i] != NO_EXPERT)
+            atomicAdd(counts[U32s(a.idx).v[i]], 1);
     barrier();
     for (uint e = gl_LocalInvocationID.x; e < N_EXPERTS; e += WORKGROUP)
         if (!is_here(e))
@@ -71,7 +72,7 @@ void main()
     barrier();
     for (uint i = gl_LocalInvocationID.x; i < a.n_pairs; i += WORKGROUP) {
         uint expert = U32s(a.idx).v[i];
-        if (counts[expert] != 0)
+        if (expert != NO_EXPERT && counts[expert] != 0)
             U32s(a.rows).v[atomicAdd(ends[expert], 1)] = i;
     }
 }

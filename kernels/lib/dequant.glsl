@@ -1,5 +1,5 @@
 // dequant.glsl - stored weights as float32, exactly: code * scale is exact, so code * scale + bias has one right value. The
-// includer has FORMATS. The table of formats is in args.h; what is written here for a scheme serves all rows of it.
+// includer has FORMATS; with ONLY_FORMAT that is the one format there is code for. The table of formats is in args.h; what is written here for a scheme serves all rows of it.
 #ifndef DEQUANT_GLSL
 #define DEQUANT_GLSL
 
@@ -51,6 +51,13 @@ bool is_format(uint f, uint format)
 
 // Runs `call` with FORMAT, a constant, standing for the format: a branch for each row of the table. It stands outside of
 // everything: inside, it multiplies the work of shader compilers.
+#ifdef ONLY_FORMAT
+#define BY_FORMAT(format, call)            \
+    {                                      \
+        const uint FORMAT = ONLY_FORMAT;   \
+        call;                              \
+    }
+#else
 #define ROW_BRANCH(name, number, bits, group, scheme, scale, call) \
     if (is_format(FORMAT_##name, by_format)) {                     \
         const uint FORMAT = FORMAT_##name;                         \
@@ -61,6 +68,7 @@ bool is_format(uint f, uint format)
         const uint by_format = format;    \
         FORMAT_TABLE(ROW_BRANCH, call) {} \
     }
+#endif
 
 // Scale and bias of the group that column `col` of a row is in.
 void load_group(const uint format, Matrix m, uint row, uint col, out float s, out float b)

@@ -19,7 +19,11 @@ layout(constant_id = 1) const uint WORKGROUP = 256;
 layout(constant_id = 2) const uint ROWS = 1;   // ROWS * MATRICES is at most 4
 layout(constant_id = 3) const uint TOKENS = 1; // at most 4
 layout(constant_id = 4) const uint TILE = 2048; // columns held in shared memory at a time, a multiple of PRODUCT_COLS
+#ifdef ONLY_FORMAT
+const uint FORMATS = 1u << ONLY_FORMAT;
+#else
 layout(constant_id = 5) const uint FORMATS = 0xffffffff; // bit f: some matrix of the dispatch is stored as FORMAT_f
+#endif
 layout(constant_id = 6) const uint SPLIT = 1; // subgroups that share a block of rows, each with its columns
 // 0: a lane takes what there is in a loop. Else a row is one tile of TILE columns, of which a lane takes STEPS pieces at
 // most, in whatever format: all are loaded at once, and the loops are unrolled.

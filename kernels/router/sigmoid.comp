@@ -12,11 +12,13 @@ layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint SUBGROUP = 32;
 layout(constant_id = 1) const uint PER_LANE = 8; // ceil(n_experts / SUBGROUP)
 layout(constant_id = 2) const uint KEEP = 1;     // ceil(top_k / SUBGROUP)
-layout(constant_id = 3) const uint GROUPS = 8;   // n_groups
+layout(constant_id = 3) const uint SHARES = 0;   // 1: the smallest weights are dropped, down to a.share
+layout(constant_id = 4) const uint GROUPS = 8;   // n_groups
 
 layout(push_constant, std430) uniform Args { router_sigmoid_args a; };
 
 #include "router/choose.glsl"
+#include "router/share.glsl"
 
 const float LOWEST = -3.0e38;
 shared float biased[PER_LANE * SUBGROUP];
@@ -88,21 +90,26 @@ void main()
     uint kept[KEEP], kept_expert[KEEP];
     choose(l, a.top_k, kept, kept_expert);
 
+    bool is_broken = subgroupAdd(nans) > 0;
+    uint place[KEEP];
     float w[KEEP], mine = 0.0;
     [[unroll]] for (uint j = 0; j < KEEP; j++) {
         // A NaN among the logits may be the largest or the last: the index stays legal.
         kept_expert[j] = min(kept_expert[j], a.n_experts - 1);
         w[j] = j * SUBGROUP + lane < a.top_k ? score(token, kept_expert[j]) : 0.0;
+    }
+    if (SHARES != 0 && !is_broken)
+        keep_share(kept_expert, w, a.share, a.top_k, place);
+    else
+        places_of_all(place);
+    [[unroll]] for (uint j = 0; j < KEEP; j++)
         mine += w[j];
-    }
     float factor = a.norm != 0 ? a.scale / (subgroupAdd(mine) + 1e-20) : a.scale;
-    if (subgroupAdd(nans) > 0)
+    if (is_broken)
         factor = not_a_number();
-    [[unroll]] for (uint j = 0; j < KEEP; j++) {
-        uint k = j * SUBGROUP + lane;
-        if (k < a.top_k) {
-            U32s(a.idx).v[token * a.top_k + k] = kept_expert[j];
-            F32s(a.weights).v[token * a.top_k + k] = w[j] * factor;
+    [[unroll]] for (uint j = 0; j < KEEP; j++)
+        if (j * SUBGROUP + lane < a.top_k) {
+            U32s(a.idx).v[token * a.top_k + place[j]] = kept_expert[j];
+            F32s(a.weights).v[token * a.top_k + place[j]] = w[j] * factor;
         }
-    }
 }

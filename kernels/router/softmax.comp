@@ -10,6 +10,7 @@ layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint SUBGROUP = 32;
 layout(constant_id = 1) const uint PER_LANE = 8; // ceil(n_experts / SUBGROUP)
 layout(constant_id = 2) const uint KEEP = 1;     // ceil(top_k / SUBGROUP)
+layout(constant_id = 3) const uint SHARES = 0;   // 1: the smallest weights are dropped, down to a.share
 
 layout(push_constant, std430) uniform Args { router_softmax_args a; };
 
@@ -22,5 +23,6 @@ void main()
     uint nans = load_logits(a.logits, token * a.stride, a.n_experts, l);
     Softmax s = softmax_of_all(l, a.norm == 0);
     choose(l, a.top_k, kept, kept_at);
-    store_choice(kept, kept_at, s, a.norm != 0, nans, a.n_experts, a.top_k, a.idx, a.weights, token * a.top_k);
+    store_choice(kept, kept_at, s, a.norm != 0, nans, a.n_experts, a.top_k, a.share, a.idx, a.weights,
+                 token * a.top_k);
 }

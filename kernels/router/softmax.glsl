@@ -1,6 +1,7 @@
 // softmax.glsl - the softmax router of one token, on one subgroup; choose.glsl says which lane has what. Includers have its
-// constants and lib/math.glsl.
+// constants, SHARES and lib/math.glsl.
 //   norm: weights = softmax over the chosen logits; else softmax over all n_experts, chosen ones taken.
+#include "router/share.glsl"
 
 // The logits from place `at` on, as choose() takes them. Returns how many of this lane's are NaN.
 uint load_logits(uvec2 logits, uint at, uint n_experts, out uint l[PER_LANE])
@@ -37,24 +38,29 @@ Softmax softmax_of_all(uint l[PER_LANE], bool sums)
 // Writes what choose() kept, from place `at` on. A NaN among the logits, of which this lane has `nans`, makes all weights
 // NaN.
 void store_choice(uint kept[KEEP], uint kept_at[KEEP], Softmax s, bool norm, uint nans, uint n_experts, uint top_k,
-                  uvec2 idx, uvec2 weights, uint at)
+                  float share, uvec2 idx, uvec2 weights, uint at)
 {
-    uint lane = gl_SubgroupInvocationID;
+    uint lane = gl_SubgroupInvocationID, expert[KEEP], place[KEEP];
     float w[KEEP], mine = 0.0;
+    bool is_broken = subgroupAdd(nans) > 0;
     [[unroll]] for (uint j = 0; j < KEEP; j++) {
+        // A NaN among the logits may be the largest or the last: the index stays legal.
+        expert[j] = min(kept_at[j], n_experts - 1);
         w[j] = j * SUBGROUP + lane < top_k ? exp_exact(value_of(kept[j]) - s.best) : 0.0;
+    }
+    if (SHARES != 0 && !is_broken)
+        keep_share(expert, w, share, top_k, place);
+    else
+        places_of_all(place);
+    [[unroll]] for (uint j = 0; j < KEEP; j++)
         mine += w[j];
-    }
     float sum = norm ? subgroupAdd(mine) : s.sum;
-    if (subgroupAdd(nans) > 0)
+    if (is_broken)
         sum = not_a_number();
-    [[unroll]] for (uint j = 0; j < KEEP; j++) {
-        uint k = j * SUBGROUP + lane;
-        if (k < top_k) {
-            // A NaN among the logits may be the largest or the last: the index stays legal.
-            U32s(idx).v[at + k] = min(kept_at[j], n_experts - 1);
+    [[unroll]] for (uint j = 0; j < KEEP; j++)
+        if (j * SUBGROUP + lane < top_k) {
+            U32s(idx).v[at + place[j]] = expert[j];
             precise float weight = w[j] / sum;
-            F32s(weights).v[at + k] = weight;
+            F32s(weights).v[at + place[j]] = weight;
         }
-    }
 }

@@ -7,6 +7,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/nodes.h"
 #include "model/model_dir.h"
 #include "ops/linear.h"
 
@@ -21,7 +22,8 @@ enum { IN_PLACE_ALIGN = 4, IN_PLACE_TAIL = 64, PAGE = 4096 };
 void loader_init(struct loader *l, struct exec *x, const struct model_dir *dir,
                  const struct moeflux_progress *p)
 {
-    *l = (struct loader){.exec = x, .dir = dir, .config = &dir->config, .progress = p};
+    *l = (struct loader){
+        .exec = x, .dir = dir, .config = &dir->config, .progress = p, .shares = exec_get_caps(x).shares};
 }
 
 void loader_free(struct loader *l)
@@ -109,6 +111,7 @@ static bool can_stay(const struct loader *l, const struct tensor *t)
 static int use_in_place(struct loader *l, const struct tensor *t, uint64_t *address, struct moeflux_err *e)
 {
     const struct mapped *m = &l->maps[t->file];
+    mapped_fetch_by_node(m, t->off, t->bytes, l->shares);
     int64_t n = mapped_fetch(m, t->off, t->bytes);
     errno = n < 0 ? (int)-n : 0;
     if (n < 0)
@@ -142,6 +145,8 @@ static int load_tensor(struct loader *l, const struct tensor *t, uint64_t *addre
         return use_in_place(l, t, address, e);
     /* Kernels read words, of which the last may be half a tensor's. */
     int rc = reserve(l, size_round_up(t->bytes, sizeof(uint32_t)), &b, &off, e);
+    if (rc == 0 && l->shares)
+        nodes_place(l->shares, b.host + off, t->bytes);
     for (uint64_t done = 0; rc == 0 && done < t->bytes;) {
         uint64_t n = size_min(t->bytes - done, EXEC_STAGE_BYTES);
         void *to = exec_stage(l->exec, &b, off + done, n, e);

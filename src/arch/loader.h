@@ -21,7 +21,8 @@ struct loader {
     const struct model_dir *dir;
     const struct config *config; /* of dir */
     const struct moeflux_progress *progress;
-    struct exec_buffer *chunks; /* all weights */
+    const struct node_shares *shares; /* the caps' */
+    struct exec_buffer *chunks;       /* all weights */
     size_t n_chunks, cap;
     size_t packing; /* the chunk that small tensors go to; n_chunks when there is none yet */
     uint64_t used;  /* its bytes */

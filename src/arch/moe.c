@@ -121,7 +121,8 @@ struct experts_shape moe_experts_shape(const struct config *c, const struct expe
                                   .down_s = (uint32_t)at->down_s,
                                   .down_b = (uint32_t)at->down_b,
                                   .eps = c->rms_eps,
-                                  .shared_gate = has_shared_gate(c)};
+                                  .shared_gate = has_shared_gate(c),
+                                  .drops = c->expert_share > 0};
 }
 
 int moe_open(struct moe *m, const struct arch_request *r, struct moeflux_err *e)
@@ -133,7 +134,8 @@ int moe_open(struct moe *m, const struct arch_request *r, struct moeflux_err *e)
                                         .sigmoid = c->sigmoid,
                                         .n_groups = c->n_group,
                                         .keep_groups = c->topk_group,
-                                        .scale = c->routed_scaling};
+                                        .scale = c->routed_scaling,
+                                        .share = c->expert_share};
     const struct expert_layout *at = r->expert;
     m->exec = r->exec;
     m->config = c;
@@ -144,7 +146,7 @@ int moe_open(struct moe *m, const struct arch_request *r, struct moeflux_err *e)
     experts.down_formats |= m->shared_formats;
     experts.up_formats |= m->up_formats;
     experts.shared_inner = m->has_mixed_up ? 0 : c->shared_inner;
-    experts.chooses = !c->sigmoid;
+    experts.chooses = !c->sigmoid && !experts.drops;
     experts.norm_topk = c->norm_topk;
     int rc = router_open(&m->router, r->exec, &router, e);
     if (rc == 0)

@@ -38,25 +38,47 @@ uint32_t cores_allowed(void)
     return n > 1 ? (uint32_t)n : 1;
 }
 
+uint32_t *cores_list(uint32_t *n, struct moeflux_err *e)
+{
+    cpu_set_t *set = affinity();
+    size_t bytes = CPU_ALLOC_SIZE(MAX_CPUS);
+    uint32_t *list = mem_new(set ? (uint64_t)CPU_COUNT_S(bytes, set) + 1 : 1, sizeof *list, e);
+    *n = 0;
+    for (uint32_t cpu = 0; list && set && cpu < MAX_CPUS; cpu++)
+        if (CPU_ISSET_S(cpu, bytes, set))
+            list[(*n)++] = cpu;
+    CPU_FREE(set);
+    *n += *n == 0;
+    return list;
+}
+
+bool cores_next_range(const char **list, uint32_t *first, uint32_t *last)
+{
+    char *end;
+    unsigned long low = strtoul(*list, &end, 10), high = low;
+    if (end == *list)
+        return false;
+    if (*end == '-')
+        high = strtoul(end + 1, &end, 10);
+    *list = end + (*end == ',');
+    *first = (uint32_t)size_min(low, UINT32_MAX);
+    *last = (uint32_t)size_min(high, UINT32_MAX);
+    return true;
+}
+
 /* Whether an earlier processor of the set shares the core of `cpu`: a list like "3,67" or "0-1". */
 static bool is_second_of_core(const char *root, const cpu_set_t *set, uint32_t cpu)
 {
     char path[MAX_PATH], line[256];
+    uint32_t first, last;
     snprintf(path, sizeof path, "%s/sys/devices/system/cpu/cpu%u/topology/thread_siblings_list", root, cpu);
     if (!read_line(path, line, sizeof line))
         return false;
-    for (char *p = line, *end;; p = end + 1) {
-        unsigned long first = strtoul(p, &end, 10), last = first;
-        if (end == p)
-            return false;
-        if (*end == '-')
-            last = strtoul(end + 1, &end, 10);
+    for (const char *p = line; cores_next_range(&p, &first, &last);)
         for (; first <= last && first < cpu; first++)
             if (CPU_ISSET_S(first, CPU_ALLOC_SIZE(MAX_CPUS), set))
                 return true;
-        if (*end != ',')
-            return false;
-    }
+    return false;
 }
 
 /* The group's quota in processors, rounded up; UINT64_MAX for none. */

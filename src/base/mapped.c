@@ -7,6 +7,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/nodes.h"
 
 enum { PAGE = 4096 };
 
@@ -61,6 +62,19 @@ int64_t mapped_fetch(const struct mapped *m, uint64_t off, uint64_t n)
         return errno == EFAULT ? -EIO : -errno;
     /* The rest of the last page of a file that was cut reads as zeros, without a fault. */
     return mapped_there(m, off, (uint64_t)there);
+}
+
+void mapped_fetch_by_node(const struct mapped *m, uint64_t off, uint64_t n, const struct node_shares *s)
+{
+    if (!s || !nodes_may_place())
+        return;
+    for (uint32_t i = 0; i < s->n; i++) {
+        uint64_t begin = node_shares_cut(s, n, s->at[i].begin), end = node_shares_cut(s, n, s->at[i].end);
+        nodes_prefer(s->at[i].id);
+        if (begin < end)
+            mapped_fetch(m, off + begin, end - begin);
+    }
+    nodes_prefer_own();
 }
 
 void mapped_drop(const struct mapped *m, uint64_t off, uint64_t n)

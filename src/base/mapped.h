@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 struct moeflux_err;
+struct node_shares;
 
 struct mapped {
     uint8_t *at; /* page-aligned; NULL: not open */
@@ -26,6 +27,9 @@ void mapped_close(struct mapped *m);
 int64_t mapped_there(const struct mapped *m, uint64_t off, uint64_t n);
 /* Brings bytes [off, off + n) into memory, from the disk if they are not there yet. Returns as mapped_there. */
 int64_t mapped_fetch(const struct mapped *m, uint64_t off, uint64_t n);
+/* Brings bytes [off, off + n) into memory, each node's share of them (base/nodes.h) into its own as far as they were not in
+ * the page cache. What fails is mapped_fetch's to say. NULL: brings nothing. */
+void mapped_fetch_by_node(const struct mapped *m, uint64_t off, uint64_t n, const struct node_shares *s);
 /* The process maps [off, off + n) no more until somebody touches it again. The page cache keeps it. */
 void mapped_drop(const struct mapped *m, uint64_t off, uint64_t n);
 

@@ -35,7 +35,8 @@ int side_file_commit(struct side_file *f, struct moeflux_err *e);
 /* Removes the temporary file unless it was committed. Legal after a failed create, and twice. */
 void side_file_free(struct side_file *f);
 
-/* A whole file at once, with these permissions (0: those of the file that it replaces, else as the umask has it). ERR_IO, ERR_MEMORY. */
+/* A whole file at once, with these permissions (0: those of the file that it replaces, else as the umask has it).
+ * ERR_IO, ERR_MEMORY. */
 int side_file_put(const char *path, unsigned mode, const void *bytes, uint64_t n, struct moeflux_err *e);
 
 /* Removes what killed writers of `path` left; for files that are deleted. `path` is not a link. */

@@ -1,5 +1,6 @@
 #include "base/team.h"
 
+#include <assert.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
@@ -14,6 +15,7 @@
 #include "base/cores.h"
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/nodes.h"
 
 enum { CACHE_LINE = 64, SPIN_NS = 30000, ALERT_NS = 1000000 };
 
@@ -25,7 +27,7 @@ struct share {
 struct worker {
     struct team *team;
     pthread_t handle;
-    uint32_t thread;
+    uint32_t thread, node; /* node: of team.nodes */
 };
 
 struct team {
@@ -37,13 +39,17 @@ struct team {
     atomic_bool stopping;
 
     _Alignas(CACHE_LINE) struct share *shares; /* [n_threads] */
-    struct worker *workers;
-    uint32_t n_threads, n_started; /* the caller's counts as started */
+    struct worker *workers;                    /* [n_threads], the caller's place too */
+    uint32_t n_threads, n_started;             /* the caller's counts as started */
+    struct node_shares nodes;                  /* of the threads */
     uint64_t spin_ns;
     _Atomic uint64_t alert_until; /* clock_ns; workers look for a call until then */
     /* The call: written while no block is out, read by who has taken one. */
     team_fn *fn;
     void *ctx;
+    bool is_by_rows; /* taken numbers are not blocks yet: find_block */
+    struct team_matrices matrices;
+    uint32_t *node_begin; /* [nodes.n + 1] the first number of each node's */
 };
 
 static void futex_wait(atomic_uint *word, uint32_t value)
@@ -105,14 +111,52 @@ static bool take(struct share *s, uint32_t *block)
     return true;
 }
 
-/* Runs what is left, the thread's own share first. */
+/* ---- rows by node ---- */
+
+/* A node's blocks of matrix m. */
+static uint32_t node_blocks(const struct team *t, uint32_t node, uint32_t m, uint32_t *begin)
+{
+    const struct node_share *s = &t->nodes.at[node];
+    uint32_t n = t->matrices.first_block[m + 1] - t->matrices.first_block[m];
+    *begin = (uint32_t)node_shares_cut(&t->nodes, n, s->begin);
+    return (uint32_t)node_shares_cut(&t->nodes, n, s->end) - *begin;
+}
+
+/* A node's blocks of all matrices, once. */
+static uint32_t node_blocks_of_all(const struct team *t, uint32_t node)
+{
+    uint32_t n = 0, begin;
+    for (uint32_t m = 0; m < t->matrices.n; m++)
+        n += node_blocks(t, node, m, &begin);
+    return n;
+}
+
+/* The block that a number stands for which was taken from a share of the node's. Numbers count the blocks of the first node,
+ * in their order, then those of the next. */
+static uint32_t find_block(const struct team *t, uint32_t node, uint32_t number)
+{
+    const struct team_matrices *all = &t->matrices;
+    uint32_t once = node_blocks_of_all(t, node), n, begin, m = 0;
+    assert(once > 0);
+    uint32_t time = (number - t->node_begin[node]) / once, i = (number - t->node_begin[node]) % once;
+    for (; i >= (n = node_blocks(t, node, m, &begin)); m++)
+        i -= n;
+    return time * all->first_block[all->n] + all->first_block[m] + begin + i;
+}
+
+/* ---- working ---- */
+
+/* Runs what is left: of the thread's own share, then of its node's, then of all. */
 static void work(struct team *t, uint32_t thread)
 {
-    uint32_t block, n_done = 0;
+    uint32_t number, n_done = 0;
+    const struct node_share *own = &t->nodes.at[t->workers[thread].node];
+    uint32_t n_own = own->end - own->begin;
     for (uint32_t i = 0; i < t->n_threads; i++) {
-        struct share *s = &t->shares[(thread + i) % t->n_threads];
-        for (; take(s, &block); n_done++)
-            t->fn(t->ctx, block, thread);
+        uint32_t whose =
+            i < n_own ? own->begin + (thread - own->begin + i) % n_own : (own->begin + i) % t->n_threads;
+        for (; take(&t->shares[whose], &number); n_done++)
+            t->fn(t->ctx, t->is_by_rows ? find_block(t, t->workers[whose].node, number) : number, thread);
     }
     /* Sequentially consistent, as caller_sleeps is: either the caller sees the 0 or this thread sees it asleep. */
     if (n_done > 0 && atomic_fetch_sub(&t->n_left, n_done) == n_done && atomic_load(&t->caller_sleeps))
@@ -145,7 +189,71 @@ static void call_workers(struct team *t, uint32_t n)
         futex_wake(&t->n_calls, (int)size_min(n, INT_MAX));
 }
 
+/* ---- threads ---- */
+
+/* Gives each thread a node: as the threads go from 0 to n_threads, the nodes' processors go from first to last. */
+static void divide_threads(struct team *t, const struct nodes *nodes)
+{
+    uint32_t node = 0;
+    t->nodes.of = t->n_threads;
+    for (uint32_t i = 0; i < t->n_threads; i++) {
+        uint64_t cpu = (uint64_t)i * nodes->n_cpus / t->n_threads;
+        while (cpu >= (uint64_t)nodes->at[node].first + nodes->at[node].n)
+            node++;
+        struct node_share *last = t->nodes.n ? &t->nodes.at[t->nodes.n - 1] : NULL;
+        if (!last || last->id != nodes->at[node].id) {
+            last = &t->nodes.at[t->nodes.n++];
+            *last = (struct node_share){.id = nodes->at[node].id, .begin = i};
+        }
+        last->end = i + 1;
+        t->workers[i].node = t->nodes.n - 1;
+    }
+}
+
+/* Lets the thread run on its node only. Where the system refuses, it runs anywhere, and is slower at most. */
+static void bind_to_node(const struct worker *w, const struct nodes *nodes)
+{
+    const struct node *at = nodes->at;
+    while (at->id != w->team->nodes.at[w->node].id)
+        at++;
+    uint32_t last = nodes->cpus[at->first + at->n - 1];
+    cpu_set_t *set = CPU_ALLOC(last + 1);
+    size_t bytes = CPU_ALLOC_SIZE(last + 1);
+    if (!set)
+        return;
+    CPU_ZERO_S(bytes, set);
+    for (uint32_t i = 0; i < at->n; i++)
+        CPU_SET_S(nodes->cpus[at->first + i], bytes, set);
+    pthread_setaffinity_np(w->handle, bytes, set);
+    CPU_FREE(set);
+}
+
+static int start_threads(struct team *t, const struct nodes *nodes, struct moeflux_err *e)
+{
+    for (; t->n_started < t->n_threads; t->n_started++) {
+        struct worker *w = &t->workers[t->n_started];
+        w->team = t;
+        w->thread = t->n_started;
+        if (pthread_create(&w->handle, NULL, worker_main, w) != 0)
+            return err_set(e, ERR_MEMORY, "thread %u of %u could not be started", t->n_started + 1,
+                           t->n_threads);
+        if (t->nodes.n > 1)
+            bind_to_node(w, nodes);
+    }
+    return 0;
+}
+
 struct team *team_new(uint32_t n_threads, struct moeflux_err *e)
+{
+    struct nodes nodes;
+    if (nodes_read(&nodes, "", e) < 0)
+        return NULL;
+    struct team *t = team_new_on(n_threads, &nodes, e);
+    nodes_free(&nodes);
+    return t;
+}
+
+struct team *team_new_on(uint32_t n_threads, const struct nodes *nodes, struct moeflux_err *e)
 {
     struct team *t = aligned_alloc(CACHE_LINE, sizeof *t);
     if (!t) {
@@ -157,25 +265,23 @@ struct team *team_new(uint32_t n_threads, struct moeflux_err *e)
         .n_threads = n_threads, .n_started = 1, .spin_ns = n_threads <= cores_allowed() ? SPIN_NS : 0};
     t->workers = mem_new(n_threads, sizeof *t->workers, e);
     t->shares = aligned_alloc(CACHE_LINE, n_threads * sizeof *t->shares);
-    if (!t->workers || !t->shares) {
+    t->nodes.at = mem_new(nodes->n, sizeof *t->nodes.at, e);
+    t->node_begin = mem_new((uint64_t)nodes->n + 1, sizeof *t->node_begin, e);
+    if (!t->workers || !t->shares || !t->nodes.at || !t->node_begin) {
         err_set(e, ERR_MEMORY, "no memory for %u threads", n_threads);
         goto fail;
     }
     for (uint32_t i = 0; i < n_threads; i++)
         atomic_init(&t->shares[i].range, 0);
-    for (; t->n_started < n_threads; t->n_started++) {
-        struct worker *w = &t->workers[t->n_started];
-        *w = (struct worker){.team = t, .thread = t->n_started};
-        if (pthread_create(&w->handle, NULL, worker_main, w) != 0) {
-            err_set(e, ERR_MEMORY, "thread %u of %u could not be started", t->n_started + 1, n_threads);
-            goto fail;
-        }
-    }
-    return t;
+    divide_threads(t, nodes);
+    if (start_threads(t, nodes, e) == 0)
+        return t;
 fail:
     team_free(t);
     return NULL;
 }
+
+/* ---- calls ---- */
 
 static void wait_for_the_others(struct team *t)
 {
@@ -187,6 +293,25 @@ static void wait_for_the_others(struct team *t)
     atomic_store(&t->caller_sleeps, false);
 }
 
+static void hand_out(struct team *t, uint32_t thread, uint64_t begin, uint64_t end)
+{
+    atomic_store_explicit(&t->shares[thread].range, end << 32 | begin, memory_order_release);
+}
+
+static void begin_call(struct team *t, uint32_t n_blocks, team_fn *fn, void *ctx)
+{
+    t->fn = fn;
+    t->ctx = ctx;
+    atomic_store_explicit(&t->n_left, n_blocks, memory_order_relaxed);
+}
+
+static void run_call(struct team *t, uint32_t n_blocks)
+{
+    call_workers(t, n_blocks - 1);
+    work(t, 0);
+    wait_for_the_others(t);
+}
+
 void team_for(struct team *t, uint32_t n_blocks, team_fn *fn, void *ctx)
 {
     if (n_blocks <= 1 || t->n_threads == 1) {
@@ -194,18 +319,41 @@ void team_for(struct team *t, uint32_t n_blocks, team_fn *fn, void *ctx)
             fn(ctx, i, 0);
         return;
     }
-    t->fn = fn;
-    t->ctx = ctx;
-    atomic_store_explicit(&t->n_left, n_blocks, memory_order_relaxed);
+    begin_call(t, n_blocks, fn, ctx);
+    t->is_by_rows = false;
     uint64_t begin = 0;
     for (uint32_t i = 0; i < t->n_threads; i++) {
         uint64_t end = (uint64_t)n_blocks * (i + 1) / t->n_threads;
-        atomic_store_explicit(&t->shares[i].range, end << 32 | begin, memory_order_release);
+        hand_out(t, i, begin, end);
         begin = end;
     }
-    call_workers(t, n_blocks - 1);
-    work(t, 0);
-    wait_for_the_others(t);
+    run_call(t, n_blocks);
+}
+
+void team_for_rows(struct team *t, const struct team_matrices *m, team_fn *fn, void *ctx)
+{
+    uint32_t n_blocks = m->first_block[m->n] * m->n_times;
+    if (t->nodes.n == 1 || n_blocks <= 1) {
+        team_for(t, n_blocks, fn, ctx);
+        return;
+    }
+    begin_call(t, n_blocks, fn, ctx);
+    t->is_by_rows = true;
+    t->matrices = *m;
+    for (uint32_t k = 0; k < t->nodes.n; k++)
+        t->node_begin[k + 1] = t->node_begin[k] + node_blocks_of_all(t, k) * m->n_times;
+    for (uint32_t i = 0; i < t->n_threads; i++) {
+        uint32_t node = t->workers[i].node, first = t->nodes.at[node].begin;
+        uint32_t n_own = t->nodes.at[node].end - first, begin = t->node_begin[node];
+        uint64_t n = t->node_begin[node + 1] - begin;
+        hand_out(t, i, begin + n * (i - first) / n_own, begin + n * (i - first + 1) / n_own);
+    }
+    run_call(t, n_blocks);
+}
+
+const struct node_shares *team_shares(const struct team *t)
+{
+    return &t->nodes;
 }
 
 void team_alert(struct team *t)
@@ -232,5 +380,7 @@ void team_free(struct team *t)
         pthread_join(t->workers[i].handle, NULL);
     free(t->workers);
     free(t->shares);
+    free(t->nodes.at);
+    free(t->node_begin);
     free(t);
 }

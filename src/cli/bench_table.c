@@ -76,7 +76,8 @@ int bench_table_init(struct bench_table *t, const char *build, const char *dir, 
 {
     struct moeflux_needs needs;
     char all[16], active[16];
-    int rc = moeflux_get_needs(dir, &needs, e);
+    const struct moeflux_options o = {.dir = dir, .active_experts = g->info.top_k};
+    int rc = moeflux_get_needs_with(&o, &needs, e);
     if (rc < 0)
         return rc;
     *t = (struct bench_table){.build = build,

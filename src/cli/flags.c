@@ -16,6 +16,7 @@ enum { MAX_FLAGS = 96, MAX_FAULTS = 4, HELP_COLUMN = 28 };
 struct parser {
     const struct flag *flags;
     size_t n;
+    bool (*takes)(const struct flag *f); /* NULL: all of them */
     void *args[MAX_FLAGS + 1];
     const struct flag *owner[MAX_FLAGS]; /* of args[i] */
     size_t n_args;
@@ -137,6 +138,21 @@ static int find_choice(const char *choices, const char *word)
     return -1;
 }
 
+static int add_texts(const struct flag *f, const struct arg_str *arg, struct flag_texts *out,
+                     struct moeflux_err *e)
+{
+    char name[64];
+    if (arg->count > FLAG_TEXTS_MAX)
+        return err_set(e, ERR_USAGE, "%s is given %d times, expected at most %d",
+                       flag_name(f, name, sizeof name), arg->count, FLAG_TEXTS_MAX);
+    for (out->n = 0; out->n < (uint32_t)arg->count; out->n++) {
+        out->values[out->n] = arg->sval[out->n];
+        if (!*arg->sval[out->n])
+            return bad_value(f, "a value", "", e);
+    }
+    return 0;
+}
+
 static int set_value(const struct flag *f, const char *text, void *field, struct moeflux_err *e)
 {
     char what[96];
@@ -175,12 +191,16 @@ static int parser_store(const struct parser *p, void *into, struct moeflux_err *
         const struct flag *f = p->owner[i];
         void *field = (char *)into + f->at;
         char name[64];
-        if (f->kind == FLAG_SWITCH) {
-            *(bool *)field = ((const struct arg_lit *)p->args[i])->count > 0;
-            continue;
-        }
-        const struct arg_str *arg = p->args[i];
-        if (arg->count > 0)
+        bool is_switch = f->kind == FLAG_SWITCH;
+        const struct arg_str *arg = is_switch ? NULL : p->args[i];
+        int count = is_switch ? ((const struct arg_lit *)p->args[i])->count : arg->count;
+        if (count > 0 && p->takes && !p->takes(f))
+            rc = err_set(e, ERR_USAGE, "%s does not apply here", flag_name(f, name, sizeof name));
+        else if (is_switch)
+            *(bool *)field |= count > 0;
+        else if (f->kind == FLAG_TEXTS && count > 0)
+            rc = add_texts(f, arg, field, e);
+        else if (count > 0)
             rc = set_value(f, arg->sval[arg->count - 1], field, e);
         else if (f->kind == FLAG_OPERAND && f->hi == 0)
             rc = err_set(e, ERR_USAGE, "%s is missing (--help shows the usage)",
@@ -189,6 +209,7 @@ static int parser_store(const struct parser *p, void *into, struct moeflux_err *
     return rc;
 }
 
+/* help: NULL: nothing wins over a fault. */
 static bool help_was_given(const struct parser *p, const void *into, const bool *help)
 {
     for (size_t i = 0; i < p->n_args; i++)
@@ -197,20 +218,32 @@ static bool help_was_given(const struct parser *p, const void *into, const bool 
     return false;
 }
 
+static int parse(struct parser *p, int argc, char **argv, void *into, const bool *help, struct moeflux_err *e)
+{
+    int rc = parser_build(p, argc, e);
+    if (rc == 0) {
+        int n_faults = arg_parse(argc, argv, p->args);
+        if (help_was_given(p, into, help))
+            memset((char *)into + ((const char *)help - (const char *)into), true, sizeof(bool));
+        else
+            rc = n_faults ? first_fault(p, argc, argv, e) : parser_store(p, into, e);
+    }
+    arg_freetable(p->args, p->n_args + 1);
+    return rc;
+}
+
 int flags_parse(const struct flag *table, size_t n, int argc, char **argv, void *into, const bool *help,
                 struct moeflux_err *e)
 {
     struct parser p = {.flags = table, .n = n};
-    int rc = parser_build(&p, argc, e);
-    if (rc == 0) {
-        int n_faults = arg_parse(argc, argv, p.args);
-        if (help_was_given(&p, into, help))
-            memset((char *)into + ((const char *)help - (const char *)into), true, sizeof(bool));
-        else
-            rc = n_faults ? first_fault(&p, argc, argv, e) : parser_store(&p, into, e);
-    }
-    arg_freetable(p.args, p.n_args + 1);
-    return rc;
+    return parse(&p, argc, argv, into, help, e);
+}
+
+int flags_parse_part(const struct flag *table, size_t n, bool (*takes)(const struct flag *f), int argc,
+                     char **argv, void *into, struct moeflux_err *e)
+{
+    struct parser p = {.flags = table, .n = n, .takes = takes};
+    return parse(&p, argc, argv, into, NULL, e);
 }
 
 void flags_help(const struct flag *table, size_t n, struct str *out)

@@ -9,10 +9,17 @@
 struct moeflux_err;
 struct str;
 
+enum { FLAG_TEXTS_MAX = 15 };
+struct flag_texts {
+    uint32_t n;
+    const char *values[FLAG_TEXTS_MAX]; /* borrowed from argv, not empty */
+};
+
 enum flag_kind {
     FLAG_HEADING, /* a group's title in the help text; no flag */
     FLAG_SWITCH,  /* bool */
     FLAG_TEXT,    /* const char *, borrowed from argv, not empty */
+    FLAG_TEXTS,   /* struct flag_texts: one for each time that it is given */
     FLAG_INT,     /* int64_t in [lo, hi] */
     FLAG_REAL,    /* float */
     FLAG_BYTES,   /* uint64_t */
@@ -33,10 +40,14 @@ struct flag {
 };
 
 /* Parses argv[1..] (argv[0] is skipped) into `into`, whose defaults the caller has set; a flag given twice keeps
- * its last value. ERR_USAGE names the flag, what it takes and what was found. *help (a FLAG_SWITCH of the table)
+ * its last value (but for FLAG_TEXTS). ERR_USAGE names the flag, what it takes and what was found. *help (a FLAG_SWITCH of the table)
  * wins over every fault. */
 int flags_parse(const struct flag *table, size_t n, int argc, char **argv, void *into, const bool *help,
                 struct moeflux_err *e);
+
+/* As flags_parse for words that may have a part of the table's flags only: ERR_USAGE for one that `takes` denies. */
+int flags_parse_part(const struct flag *table, size_t n, bool (*takes)(const struct flag *f), int argc,
+                     char **argv, void *into, struct moeflux_err *e);
 
 /* Appends the table as help text, at most 80 columns wide. */
 void flags_help(const struct flag *table, size_t n, struct str *out);

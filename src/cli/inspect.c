@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <jansson.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/err.h"
@@ -10,12 +11,15 @@
 #include "cli/output.h"
 #include "cli/plan_report.h"
 #include "cli/speed_report.h"
+#include "cli/stats.h"
 #include "cli/use_report.h"
 #include "moeflux.h"
 
 /* What there is to tell. */
 struct findings {
     struct moeflux_needs needs;
+    struct moeflux_part parts[MOEFLUX_MAX_PARTS];
+    uint32_t n_parts;
     struct moeflux_plan plan;
     struct moeflux_err no_plan; /* why there is none; code 0: there is */
     struct moeflux_speeds speeds;
@@ -55,29 +59,48 @@ static void print_count(struct output *out, const char *name, double count)
 
 static void print_shape(struct output *out, const struct moeflux_needs *n)
 {
+    char own[48] = "";
+    if (n->top_k != n->own_top_k)
+        snprintf(own, sizeof own, " (the model's own number: %u)", n->own_top_k);
     output_addf(out, "%-22s %s\n", "architecture", n->architecture);
     output_addf(out, "%-22s %s\n", "layout",
                 n->packed ? "packed (moeflux convert)" : "safetensors, as they are");
     output_addf(out, "%-22s %u, %u of them full attention\n", "layers", n->n_layers, n->n_attention);
     output_addf(out, "%-22s %u wide, %u tokens in the vocabulary\n", "hidden", n->hidden, n->vocab_size);
-    output_addf(out, "%-22s %u a layer, %u chosen per token, %u wide\n", "experts", n->n_experts, n->top_k,
-                n->moe_inner);
+    output_addf(out, "%-22s %u a layer, %u chosen per token%s, %u wide\n", "experts", n->n_experts, n->top_k,
+                own, n->moe_inner);
     if (n->max_context)
         output_addf(out, "%-22s %u tokens\n", "longest context", n->max_context);
     print_count(out, "parameters", (double)n->n_params);
     print_count(out, "active per token", (double)n->n_active_params);
 }
 
-static void print_sizes(struct output *out, const struct moeflux_needs *n)
+/* Nothing where all experts lie in the model directory. */
+static void print_parts(struct output *out, const struct findings *f)
 {
+    for (uint32_t i = 0; f->n_parts > 1 && i < f->n_parts; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "    part %u", i);
+        print_bytes(out, name, f->needs.expert_bytes / f->n_parts, f->parts[i].path);
+    }
+}
+
+static void print_sizes(struct output *out, const struct findings *f)
+{
+    const struct moeflux_needs *n = &f->needs;
     char note[96];
     output_text(out, "\nOn disk\n");
     print_bytes(out, "  dense weights", n->dense_bytes, "stay in memory");
     snprintf(note, sizeof note, "%.3f MB each", (double)n->one_expert_bytes / 1e6);
     print_bytes(out, "  routed experts", n->expert_bytes, note);
+    print_parts(out, f);
     output_text(out, "\nRead per token\n");
     print_bytes(out, "  dense weights", n->token_dense_bytes, "from memory");
-    print_bytes(out, "  routed experts", n->token_expert_bytes, "from memory or disk");
+    snprintf(note, sizeof note, "from memory or disk");
+    if (n->expert_share < 1)
+        snprintf(note, sizeof note, "at most (--expert-share %g), from memory or disk",
+                 (double)n->expert_share);
+    print_bytes(out, "  routed experts", n->token_expert_bytes, note);
     print_bytes(out, "  together", n->token_dense_bytes + n->token_expert_bytes, "");
     output_text(out, "\nMemory\n");
     snprintf(note, sizeof note, "%" PRIu64 " B fixed and %" PRIu64 " B per token", n->recurrent_state_bytes,
@@ -91,8 +114,17 @@ static void print_sizes(struct output *out, const struct moeflux_needs *n)
     print_bytes(out, "  least", n->floor_bytes, "dense weights, a short context, one layer's experts");
 }
 
-static json_t *needs_json(const struct options *o, const struct moeflux_needs *n)
+static json_t *parts_json(const struct findings *f)
 {
+    json_t *paths = json_array();
+    for (uint32_t i = 0; i < f->n_parts; i++)
+        json_array_append_new(paths, output_json_text(f->parts[i].path, strlen(f->parts[i].path)));
+    return paths;
+}
+
+static json_t *needs_json(const struct options *o, const struct findings *f)
+{
+    const struct moeflux_needs *n = &f->needs;
     const struct {
         const char *key;
         uint64_t value;
@@ -103,6 +135,7 @@ static json_t *needs_json(const struct options *o, const struct moeflux_needs *n
         {"vocab_size", n->vocab_size},
         {"experts", n->n_experts},
         {"top_k", n->top_k},
+        {"model_top_k", n->own_top_k},
         {"moe_inner", n->moe_inner},
         {"max_context", n->max_context},
         {"params", n->n_params},
@@ -121,6 +154,8 @@ static json_t *needs_json(const struct options *o, const struct moeflux_needs *n
     json_object_set_new(object, "model", output_json_text(o->model, strlen(o->model)));
     json_object_set_new(object, "architecture", json_string(n->architecture));
     json_object_set_new(object, "packed", json_boolean(n->packed));
+    json_object_set_new(object, "parts", parts_json(f));
+    json_object_set_new(object, "expert_share", json_real(stats_share(n->expert_share)));
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         json_object_set_new(object, numbers[i].key, json_integer((json_int_t)numbers[i].value));
     return object;
@@ -134,7 +169,7 @@ static const struct moeflux_plan *plan_of(const struct findings *f)
 static int print_json(const struct options *o, const struct findings *f, struct output *out,
                       struct moeflux_err *e)
 {
-    json_t *object = needs_json(o, &f->needs);
+    json_t *object = needs_json(o, f);
     const struct moeflux_plan *plan = plan_of(f);
     json_object_set_new(object, "plan", plan ? plan_report_json(plan) : json_null());
     if (!plan)
@@ -158,9 +193,13 @@ static int find_out(struct findings *f, const struct options *o, struct moeflux_
 {
     struct moeflux_options engine = {0};
     options_engine(o, &engine);
-    int rc = moeflux_get_needs(o->model, &f->needs, e);
+    int rc = moeflux_get_needs_with(&engine, &f->needs, e);
     if (rc < 0)
         return rc;
+    int n_parts = moeflux_list_parts(o->model, f->parts, MOEFLUX_MAX_PARTS, e);
+    if (n_parts < 0)
+        return n_parts;
+    f->n_parts = (uint32_t)n_parts;
     rc = moeflux_make_plan(&engine, &f->plan, &f->no_plan);
     if (rc == ERR_USAGE) {
         *e = f->no_plan;
@@ -181,7 +220,7 @@ int inspect_run(const struct options *o, struct output *out, struct moeflux_err 
     if (o->json)
         return print_json(o, &f, out, e);
     print_shape(out, &f.needs);
-    print_sizes(out, &f.needs);
+    print_sizes(out, &f);
     print_plan(&f, out);
     if (f.measured)
         speed_report_print(&f.needs, plan_of(&f), &f.speeds, out);

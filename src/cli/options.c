@@ -20,6 +20,7 @@
 #define HEADING(title)                        {FLAG_HEADING, NULL, NULL, NULL, title, 0, 0, 0, NULL}
 #define SWITCH(s, l, f, help)                 {FLAG_SWITCH, s, l, NULL, help, AT(f), 0, 0, NULL}
 #define TEXT(s, l, value, f, help)            {FLAG_TEXT, s, l, value, help, AT(f), 0, 0, NULL}
+#define TEXTS(l, value, f, help)              {FLAG_TEXTS, NULL, l, value, help, AT(f), 0, 0, NULL}
 #define INT(s, l, value, f, lo, hi, help)     {FLAG_INT, s, l, value, help, AT(f), lo, hi, NULL}
 #define REAL(s, l, value, f, help)            {FLAG_REAL, s, l, value, help, AT(f), 0, 0, NULL}
 #define BYTES(s, l, value, f, help)           {FLAG_BYTES, s, l, value, help, AT(f), 0, 0, NULL}
@@ -45,6 +46,8 @@ static const struct flag run_flags[] = {
     BYTES(NULL, "gpu-memory", "SIZE", gpu_memory, "device memory for everything"),
     CHOICE("experts", "WHERE", experts, EXPERTS, "who computes the routed experts: gpu, cpu (gpu)"),
     INT(NULL, "n-cpu-moe", "N", n_cpu_moe, 0, MAX_TOKENS, "the CPU does, in the first N layers"),
+    INT(NULL, "active-experts", "N", active_experts, 1, MAX_TOKENS, "routed experts for a token (the model's number)"),
+    REAL(NULL, "expert-share", "P", expert_share, "... as few as carry P of their weights (1: all)"),
     CHOICE("expert-io", "MODE", expert_io, EXPERT_IO, "auto, mmap, pread, uring or direct (auto)"),
     CHOICE("prefetch", "WHAT", prefetch, PREFETCH, "auto, none, previous, router or both ahead (auto)"),
     CHOICE("kv-type", "TYPE", kv_type, NUMBER_TYPE, "numbers of the KV cache: auto, f32, f16 (auto)"),
@@ -85,7 +88,7 @@ static const struct flag run_flags[] = {
     HEADING("Output:"),
     SWITCH(NULL, "tokens-out", tokens_out, "print token ids instead of text"),
     SWITCH(NULL, "json", json, "print one JSON object"),
-    SWITCH(NULL, "csv", csv, "print tables as CSV (--bench, --list-devices)"),
+    SWITCH(NULL, "csv", csv, "print tables as CSV"),
     SWITCH(NULL, "stats", stats, "print speeds and times on stderr"),
     TEXT(NULL, "logits", "FILE", logits, "write the last logits (safetensors; -: text)"),
     SWITCH(NULL, "logits-all", logits_all, "... after every token of the prompt"),
@@ -98,6 +101,7 @@ static const struct flag run_flags[] = {
     LIST(NULL, "bench-depth", "N,..", bench_depth, 0, MAX_LENGTH, "tokens of context before each (0)"),
     INT(NULL, "bench-reps", "N", bench_reps, 1, 1000, "repetitions of each (5)"),
     TEXT(NULL, "perplexity", "FILE", perplexity, "how well the model foretells a text, - for stdin"),
+    TEXTS("compare", "SETTING", compare, "... beside another model or other flags; repeatable"),
     SWITCH(NULL, "selftest", selftest, "compare every operation with the reference"),
     SWITCH("h", "help", help, "print this help"),
     SWITCH(NULL, "version", version, "print the version"),
@@ -106,6 +110,7 @@ static const struct flag run_flags[] = {
 static const struct flag convert_flags[] = {
     OPERAND("SRC", src, "checkpoint: MLX 4-bit, bf16 or fp8 safetensors"),
     OPERAND("DST", dst, "directory to write; must not exist"),
+    TEXT(NULL, "spread", "DIR,..", spread, "put the experts into these too, on other disks"),
     SWITCH(NULL, "verify", verify, "read DST again and compare checksums"),
     INT("t", "threads", "N", threads, 1, 4096, "threads (all cores)"),
     SWITCH("h", "help", help, "print this help"),
@@ -122,6 +127,8 @@ static const struct flag inspect_flags[] = {
     BYTES(NULL, "gpu-memory", "SIZE", gpu_memory, "device memory for everything"),
     CHOICE("experts", "WHERE", experts, EXPERTS, "who computes the routed experts: gpu, cpu (gpu)"),
     INT(NULL, "n-cpu-moe", "N", n_cpu_moe, 0, MAX_TOKENS, "the CPU does, in the first N layers"),
+    INT(NULL, "active-experts", "N", active_experts, 1, MAX_TOKENS, "routed experts for a token (the model's number)"),
+    REAL(NULL, "expert-share", "P", expert_share, "... as few as carry P of their weights (1: all)"),
     CHOICE("expert-io", "MODE", expert_io, EXPERT_IO, "auto, mmap, pread, uring or direct (auto)"),
     INT("t", "threads", "N", threads, 1, 4096, "threads that compute and read (all cores)"),
     CHOICE("kv-type", "TYPE", kv_type, NUMBER_TYPE, "numbers of the KV cache: auto, f32, f16 (auto)"),
@@ -141,17 +148,27 @@ static void set_defaults(struct options *o)
         .predict = OPTIONS_NOT_GIVEN,
         .experts = OPTIONS_NOT_GIVEN,
         .n_cpu_moe = OPTIONS_NOT_GIVEN,
+        .expert_share = 1,
         .seed = -1,
         .temp = 0.7f,
         .top_k = 20,
         .top_p = 0.95f,
         .repeat_penalty = 1.0f,
         .repeat_last = 64,
-        .bench_prompt = {1, {512}},
-        .bench_gen = {1, {64}},
-        .bench_depth = {1, {0}},
-        .bench_reps = 5,
     };
+}
+
+/* After the check that none of them was given without --bench. */
+static void set_bench_defaults(struct options *o)
+{
+    if (!o->bench_prompt.n)
+        o->bench_prompt = (struct number_list){1, {512}};
+    if (!o->bench_gen.n)
+        o->bench_gen = (struct number_list){1, {64}};
+    if (!o->bench_depth.n)
+        o->bench_depth = (struct number_list){1, {0}};
+    if (!o->bench_reps)
+        o->bench_reps = 5;
 }
 
 static int refuse(bool together, const char *a, const char *b, struct moeflux_err *e)
@@ -164,10 +181,13 @@ static int check_needs(bool given, const char *flag, bool has, const char *other
     return given && !has ? err_set(e, ERR_USAGE, "%s goes with %s only", flag, other) : 0;
 }
 
-/* Where experts are computed. */
+/* Where experts are computed, and how many. */
 static int check_experts(const struct options *o, struct moeflux_err *e)
 {
     bool both = o->experts != OPTIONS_NOT_GIVEN && o->n_cpu_moe != OPTIONS_NOT_GIVEN;
+    if (!(o->expert_share > 0 && o->expert_share <= 1))
+        return err_set(e, ERR_USAGE, "--expert-share: expected more than 0 and at most 1, found %g",
+                       (double)o->expert_share);
     return refuse(both, "--experts", "--n-cpu-moe", e);
 }
 
@@ -266,7 +286,8 @@ static int check_output(const struct options *o, struct moeflux_err *e)
     if (!rc)
         rc = check_needs(o->logits_all, "--logits-all", o->logits, "--logits", e);
     if (!rc)
-        rc = check_needs(o->csv, "--csv", o->bench || o->list_devices, "--bench or --list-devices", e);
+        rc = check_needs(o->csv, "--csv", o->bench || o->list_devices || o->compare.n,
+                         "--bench, --list-devices or --compare", e);
     if (!rc && o->logits && o->hidden && strcmp(o->logits, o->hidden) == 0)
         rc = err_set(e, ERR_USAGE, "--logits and --hidden name the same file, %s", o->hidden);
     if (!rc && o->hidden && strcmp(o->hidden, "-") == 0)
@@ -287,6 +308,12 @@ static int check_modes(const struct options *o, struct moeflux_err *e)
     if (!rc)
         rc = refuse(o->perplexity && options_probes(o), "--perplexity", "--logits or --hidden", e);
     if (!rc)
+        rc = check_needs(o->compare.n, "--compare", o->perplexity, "--perplexity", e);
+    if (!rc)
+        rc = refuse(o->compare.n && o->usage, "--compare", "--usage", e);
+    if (!rc)
+        rc = refuse(o->compare.n && o->trace, "--compare", "--trace", e);
+    if (!rc)
         rc = refuse(o->plan && o->selftest, "--plan", "--selftest", e);
     if (!rc)
         rc = refuse(o->plan && o->list_devices, "--plan", "--list-devices", e);
@@ -303,6 +330,19 @@ static int check_modes(const struct options *o, struct moeflux_err *e)
     if (!rc)
         rc = refuse(o->trace && (o->plan || o->selftest || o->list_devices), "--trace",
                     "--plan, --selftest or --list-devices", e);
+    return rc;
+}
+
+static int check_bench(struct options *o, struct moeflux_err *e)
+{
+    int rc = check_needs(o->bench_prompt.n, "--bench-prompt", o->bench, "--bench", e);
+    if (!rc)
+        rc = check_needs(o->bench_gen.n, "--bench-gen", o->bench, "--bench", e);
+    if (!rc)
+        rc = check_needs(o->bench_depth.n, "--bench-depth", o->bench, "--bench", e);
+    if (!rc)
+        rc = check_needs(o->bench_reps, "--bench-reps", o->bench, "--bench", e);
+    set_bench_defaults(o);
     return rc;
 }
 
@@ -324,14 +364,21 @@ static int check_device(const struct options *o, struct moeflux_err *e)
     return err_set(e, ERR_USAGE, "--gpu-memory goes with a GPU; here the CPU computes, and --memory counts");
 }
 
+/* What a model is to be opened with: of a run, of one setting of --compare. */
+static int check_engine(const struct options *o, struct moeflux_err *e)
+{
+    int rc = check_device(o, e);
+    return rc ? rc : check_experts(o, e);
+}
+
 static int check_run(struct options *o, struct moeflux_err *e)
 {
     struct sampler_options sampling = options_sampling(o, 0);
     int rc = check_modes(o, e);
     if (!rc)
-        rc = check_device(o, e);
+        rc = check_bench(o, e);
     if (!rc)
-        rc = check_experts(o, e);
+        rc = check_engine(o, e);
     if (!rc)
         rc = check_prompt(o, e);
     if (!rc)
@@ -363,9 +410,7 @@ static int check_inspect(const struct options *o, struct moeflux_err *e)
                  : err_set(e, ERR_USAGE, "DIR is missing (--help shows the usage)");
     if (!rc)
         rc = refuse(o->trace && o->usage, "--trace", "--usage", e);
-    if (!rc)
-        rc = check_device(o, e);
-    return rc ? rc : check_experts(o, e);
+    return rc ? rc : check_engine(o, e);
 }
 
 int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *e)
@@ -390,10 +435,32 @@ int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *
     return check_run(o, e);
 }
 
+/* Those of the first group. The context is that of all settings; a list of devices and a file that is written are none of
+ * one setting's. */
+static bool is_of_setting(const struct flag *f)
+{
+    const struct flag *end = run_flags + 1;
+    while (end->kind != FLAG_HEADING)
+        end++;
+    return f < end && f->at != AT(list_devices) && f->at != AT(ctx_size) && f->at != AT(usage);
+}
+
+int options_setting(const struct options *base, int argc, char **argv, struct options *out,
+                    struct moeflux_err *e)
+{
+    bool has_model = argc > 1 && argv[1][0] != '-';
+    *out = *base;
+    if (has_model)
+        out->model = argv[1];
+    int rc = flags_parse_part(run_flags, COUNT(run_flags), is_of_setting, argc - has_model, argv + has_model,
+                              out, e);
+    return rc ? rc : check_engine(out, e);
+}
+
 void options_help(const struct options *o, struct str *out)
 {
     if (o->verb == VERB_CONVERT) {
-        str_add_text(out, "usage: moeflux convert SRC DST [--verify] [-t N]\n\n");
+        str_add_text(out, "usage: moeflux convert SRC DST [--spread DIR,..] [--verify] [-t N]\n\n");
         flags_help(convert_flags, COUNT(convert_flags), out);
         return;
     }
@@ -407,11 +474,12 @@ void options_help(const struct options *o, struct str *out)
                       "       moeflux -m DIR                  a conversation (in a terminal)\n"
                       "       moeflux -m DIR --batch FILE     an answer a line of JSON\n"
                       "       moeflux -m DIR --bench          speed of prefill and decode\n"
+                      "       moeflux -m DIR --perplexity FILE [--compare SETTING]...\n"
                       "       moeflux convert SRC DST         a checkpoint to a model directory\n"
                       "       moeflux inspect DIR             what a model is, needs and can reach here\n"
                       "       moeflux --selftest              check this device's operations\n");
     flags_help(run_flags, COUNT(run_flags), out);
-    str_add_text(out, "\nmoeflux convert --help and man moeflux say more.\n");
+    str_add_text(out, "\nmoeflux convert --help, man moeflux and man moeflux-convert say more.\n");
 }
 
 const char *options_cpu_isa(const struct options *o)
@@ -429,6 +497,8 @@ void options_engine(const struct options *o, struct moeflux_options *out)
     out->device = o->device;
     out->cpu_isa = options_cpu_isa(o);
     out->n_cpu_layers = o->experts == 1 ? UINT32_MAX : o->n_cpu_moe > 0 ? (uint32_t)o->n_cpu_moe : 0;
+    out->active_experts = (uint32_t)o->active_experts;
+    out->expert_share = o->expert_share;
     out->memory_bytes = o->memory;
     out->gpu_memory_bytes = o->gpu_memory;
     out->expert_io = (enum moeflux_expert_io)o->expert_io;

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "cli/flags.h"
 #include "cli/number.h"
 #include "generate/request.h"
 
@@ -37,6 +38,8 @@ struct options {
     int expert_io, prefetch, cache_policy, kv_type, prompt_type; /* enums of moeflux.h */
     int experts;                                                 /* 0: gpu, 1: cpu; OPTIONS_NOT_GIVEN */
     int64_t n_cpu_moe;                                           /* layers; OPTIONS_NOT_GIVEN */
+    int64_t active_experts;                                      /* 0: as many as the model's own */
+    float expert_share;
     int64_t ctx_size; /* 0: the smaller of GENERATOR_DEFAULT_CONTEXT and the model's maximum */
     int64_t threads, chunk;
     uint64_t memory, gpu_memory; /* bytes; 0: from what is free */
@@ -61,6 +64,7 @@ struct options {
     bool tokens_out, json, csv, stats;
     const char *logits, *hidden; /* files; logits may be "-" */
     const char *perplexity;      /* a file, or "-" */
+    struct flag_texts compare;   /* as given; options_setting says what they are */
     bool logits_all;
 
     bool list_devices, selftest, bench, plan;
@@ -68,11 +72,17 @@ struct options {
     int64_t bench_reps;
 
     const char *src, *dst; /* convert; inspect uses `model` */
+    const char *spread;    /* convert: directories with commas between them */
     bool verify, no_measure;
 };
 
 /* Parses the command line. ERR_USAGE names the flag at fault. */
 int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *e);
+
+/* A setting of --compare: `base` with what the words say otherwise, the flags of the model and of how it is run alone;
+ * argv[0] is skipped. A first word that is no flag is the model's directory. ERR_USAGE. */
+int options_setting(const struct options *base, int argc, char **argv, struct options *out,
+                    struct moeflux_err *e);
 
 /* The help text of the command line that was parsed (the main one, convert's or inspect's). */
 void options_help(const struct options *o, struct str *out);

@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -11,6 +12,7 @@
 #include "base/file.h"
 #include "base/str.h"
 #include "cli/options.h"
+#include "moeflux.h"
 
 int place_check(const char *flag, const char *path, struct moeflux_err *e)
 {
@@ -25,6 +27,21 @@ int place_check(const char *flag, const char *path, struct moeflux_err *e)
 }
 
 /* ---- outputs and the model ---- */
+
+/* What no output may go to. */
+struct model_dirs {
+    struct moeflux_part parts[MOEFLUX_MAX_PARTS];
+    uint32_t n;
+};
+
+/* Of a model whose parts cannot be listed, its own directory; why it cannot be opened, the engine tells. */
+static void find_dirs(struct model_dirs *m, const char *model)
+{
+    int n = moeflux_list_parts(model, m->parts, MOEFLUX_MAX_PARTS, NULL);
+    m->n = n > 0 ? (uint32_t)n : 1;
+    if (n < 0)
+        snprintf(m->parts[0].path, sizeof m->parts[0].path, "%s", model);
+}
 
 static bool same_file(const struct stat *a, const struct stat *b)
 {
@@ -51,12 +68,21 @@ static bool holds(int fd, const struct stat *file, int depth)
     return found;
 }
 
-static bool is_in_model(const char *model, const struct stat *file)
+static bool is_in_dir(const char *path, const struct stat *file)
 {
     struct stat dir;
     enum { DEPTH = 2 };
-    return (stat(model, &dir) == 0 && same_file(&dir, file)) ||
-           holds(open(model, O_RDONLY | O_DIRECTORY | O_CLOEXEC), file, DEPTH);
+    return (stat(path, &dir) == 0 && same_file(&dir, file)) ||
+           holds(open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), file, DEPTH);
+}
+
+/* The directory that holds the file: the model's or one that shares its experts; NULL: none of them. */
+static const char *find_holder(const struct model_dirs *m, const struct stat *file)
+{
+    for (uint32_t i = 0; i < m->n; i++)
+        if (is_in_dir(m->parts[i].path, file))
+            return m->parts[i].path;
+    return NULL;
 }
 
 /* An empty file begins with anything. */
@@ -72,20 +98,23 @@ static bool begins_with(const char *path, const char *beginning)
 }
 
 /* beginning: of the files that the flag writes; NULL: none of them may be in the directory. */
-static int check_output(const char *flag, const char *path, const char *beginning, const char *model,
+static int check_output(const char *flag, const char *path, const char *beginning, const struct model_dirs *m,
                         struct moeflux_err *e)
 {
     struct stat st;
     if (!path || strcmp(path, "-") == 0)
         return 0;
-    char *parent = beginning ? NULL : file_parent(path, NULL);
+    const char *holder = NULL;
     bool exists = stat(path, &st) == 0;
-    bool refused = exists ? is_in_model(model, &st) && !(beginning && begins_with(path, beginning))
-                          : parent && stat(parent, &st) == 0 && is_in_model(model, &st);
+    if (exists && !(beginning && begins_with(path, beginning)))
+        holder = find_holder(m, &st);
+    char *parent = exists || beginning ? NULL : file_parent(path, NULL);
+    if (parent && stat(parent, &st) == 0)
+        holder = find_holder(m, &st);
     free(parent);
-    return refused ? err_set(e, ERR_USAGE, "%s: %s lies in the model directory %s%s", flag, path, model,
-                             exists ? " and would be replaced" : "; choose another place")
-                   : 0;
+    return holder ? err_set(e, ERR_USAGE, "%s: %s lies in the model directory %s%s", flag, path, holder,
+                            exists ? " and would be replaced" : "; choose another place")
+                  : 0;
 }
 
 int place_check_outputs(const struct options *o, struct moeflux_err *e)
@@ -97,9 +126,11 @@ int place_check_outputs(const struct options *o, struct moeflux_err *e)
         {"--usage", o->usage, "moeflux usage "}, {"--prompt-cache", o->prompt_cache, "XLFM"},
         {"--output", o->output, "{\"id\": "},    {"--trace", o->trace, "moeflux trace "},
     };
+    struct model_dirs dirs;
+    find_dirs(&dirs, o->model);
     int rc = 0;
     for (size_t i = 0; !rc && i < sizeof outputs / sizeof *outputs; i++)
-        rc = check_output(outputs[i].flag, outputs[i].path, outputs[i].beginning, o->model, e);
+        rc = check_output(outputs[i].flag, outputs[i].path, outputs[i].beginning, &dirs, e);
     return rc;
 }
 

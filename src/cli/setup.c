@@ -1,11 +1,25 @@
 #include "cli/setup.h"
 
+#include <stdio.h>
+
 #include "base/err.h"
+#include "cli/exit.h"
 #include "cli/options.h"
 #include "cli/place.h"
 #include "cli/terminal/bar.h"
 #include "cli/use_report.h"
 #include "generate/generator.h"
+
+/* Answers are other ones than the model's own: said once. */
+static void tell_experts(const struct moeflux_model_info *m)
+{
+    char share[64] = "", text[192];
+    if (m->expert_share < 1)
+        snprintf(share, sizeof share, ", as few as carry %g of their weights", (double)m->expert_share);
+    snprintf(text, sizeof text, "%s%u of %u experts for each token%s; the model's own number is %u",
+             share[0] ? "up to " : "", m->top_k, m->n_experts, share, m->own_top_k);
+    exit_warn(text);
+}
 
 int setup_open(struct generator *s, const struct options *o, struct bar *bar, struct moeflux_err *e)
 {
@@ -16,6 +30,8 @@ int setup_open(struct generator *s, const struct options *o, struct bar *bar, st
     if (!rc)
         rc = generator_open(s, &engine, e);
     bar_end(bar);
+    if (!rc && (o->active_experts || o->expert_share < 1))
+        tell_experts(&s->info);
     return rc;
 }
 

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/str.h"
@@ -287,6 +288,13 @@ static json_t *layer_waits_json(const struct generator *s)
     return waits;
 }
 
+double stats_share(float share)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%.7g", (double)share);
+    return strtod(text, NULL);
+}
+
 struct json_t *stats_engine_json(const struct generator *s)
 {
     struct moeflux_stats es;
@@ -294,6 +302,8 @@ struct json_t *stats_engine_json(const struct generator *s)
     json_t *object = json_object();
     add_counts(object, &es, checkpoint_bytes_of(s));
     add_rates(object, &es);
+    json_object_set_new(object, "active_experts", json_integer(s->info.top_k));
+    json_object_set_new(object, "expert_share", json_real(stats_share(s->info.expert_share)));
     json_object_set_new(object, "expert_io", json_string(s->info.expert_io));
     json_object_set_new(object, "compile_s", json_real((double)es.compile_ns / 1e9));
     json_object_set_new(object, "read_s", json_real((double)es.read_ns / 1e9));

@@ -28,6 +28,9 @@ void stats_print(const struct stats *st, const struct answer *a, const struct ge
 /* The engine's counters as an object; NULL without memory. The caller owns it. */
 struct json_t *stats_engine_json(const struct generator *s);
 
+/* A float as the user wrote it: 0.9, which as a double is 0.89999998. */
+double stats_share(float share);
+
 /* A number, or null where it is not known. */
 struct json_t *stats_number(double value);
 

@@ -106,7 +106,7 @@ static json_t *cell_json(const struct table *t, size_t row, size_t column)
 {
     const struct table_cell *cell = cell_at(t, row, column);
     if (t->columns[column].digits < 0)
-        return json_string(cell->text);
+        return output_json_text(cell->text, strlen(cell->text));
     if (!isfinite(cell->number))
         return json_null();
     return t->columns[column].digits == 0 ? json_integer((json_int_t)cell->number) : json_real(cell->number);

@@ -31,6 +31,7 @@ int verbs_convert(const struct options *o, const struct term *t, struct moeflux_
     struct convert_options co = {
         .src = o->src,
         .dst = o->dst,
+        .spread = o->spread,
         .verify = o->verify,
         .n_threads = (uint32_t)o->threads,
         .progress = bar_progress(&bar),
@@ -46,6 +47,8 @@ int verbs_convert(const struct options *o, const struct term *t, struct moeflux_
     number_show_bytes(speed, sizeof speed, (double)r.bytes_read / (seconds > 0 ? seconds : 1));
     say("%s: %u tensors and %u layers of experts, %s written in %.1f s (read at %s/s)%s\n", o->dst,
         r.n_tensors, r.n_expert_layers, written, seconds, speed, o->verify ? ", verified" : "");
+    if (r.n_parts > 1)
+        say("the experts are spread over %u directories\n", r.n_parts);
     if (r.n_layers_kept)
         say("%u layers were kept from an interrupted run\n", r.n_layers_kept);
     return 0;

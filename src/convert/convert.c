@@ -8,6 +8,7 @@
 #include "convert/convert_dense.h"
 #include "convert/convert_experts.h"
 #include "convert/convert_json.h"
+#include "convert/convert_parts.h"
 #include "convert/convert_plan.h"
 #include "convert/convert_target.h"
 #include "convert/convert_verify.h"
@@ -27,43 +28,42 @@ enum { N_SMALL_FILES = sizeof small_files / sizeof *small_files };
 
 struct conversion {
     struct convert_plan plan;
-    struct convert_target target;
+    struct convert_parts parts;
     struct convert_work work;
     struct convert_result *result;
 };
 
 /* --- before writing --- */
 
-static uint64_t layer_bytes(const struct convert_plan *p)
-{
-    return p->expert.bytes * p->src.config.n_experts;
-}
-
-static uint64_t room_needed(const struct conversion *c)
+/* A layer that one part lacks is written anew in all of them. */
+static void room_needed(const struct conversion *c, uint64_t need[SPREAD_MAX_PARTS])
 {
     const struct convert_plan *p = &c->plan;
-    uint64_t need = ROOM_FOR_SMALL_FILES;
-    if (!convert_target_find(&c->target, CONVERT_WEIGHTS, p->weights_bytes))
-        need += p->weights_bytes;
-    for (uint32_t i = 0; i < p->src.config.n_layers; i++) {
-        char name[CONVERT_NAME];
-        convert_experts_name(i, name);
-        if (config_has_experts(&p->src.config, i) && !convert_target_find(&c->target, name, layer_bytes(p)))
-            need += layer_bytes(p);
-    }
-    return need;
+    uint64_t layers = 0;
+    for (uint32_t i = 0; i < p->src.config.n_layers; i++)
+        if (config_has_experts(&p->src.config, i) && !convert_parts_have(&c->parts, i))
+            layers += c->parts.layer_bytes;
+    for (uint32_t i = 0; i < SPREAD_MAX_PARTS; i++)
+        need[i] = layers;
+    need[0] += ROOM_FOR_SMALL_FILES;
+    if (!convert_target_find(&c->parts.targets[0], CONVERT_WEIGHTS, p->weights_bytes))
+        need[0] += p->weights_bytes;
 }
 
 static int prepare(struct conversion *c, const struct convert_options *o, struct moeflux_err *e)
 {
+    uint64_t need[SPREAD_MAX_PARTS];
     int rc = convert_plan_open(&c->plan, o->src, e);
-    if (rc == 0)
-        rc = convert_target_open(&c->target, o->dst, c->plan.identity, e);
-    if (rc == 0)
-        rc = convert_target_check_room(&c->target, room_needed(c), e);
+    if (rc < 0)
+        return rc;
+    rc = convert_parts_open(&c->parts, &c->plan, o->dst, o->spread, e);
+    if (rc < 0)
+        return rc;
+    room_needed(c, need);
+    rc = convert_parts_check_room(&c->parts, need, e);
     if (rc == 0)
         rc = convert_work_start(&c->work, o->n_threads, c->plan.expert.bytes, &o->progress, e);
-    return rc < 0 ? rc : convert_target_begin(&c->target, e);
+    return rc < 0 ? rc : convert_parts_begin(&c->parts, e);
 }
 
 /* --- writing --- */
@@ -74,26 +74,27 @@ static int write_experts(struct conversion *c, struct moeflux_err *e)
     for (uint32_t i = 0; i < c->plan.src.config.n_layers && rc == 0; i++) {
         bool kept = false;
         if (config_has_experts(&c->plan.src.config, i))
-            rc = convert_experts_write(&c->plan, i, &c->target, &c->work, &kept, e);
+            rc = convert_experts_write(&c->plan, i, &c->parts, &c->work, &kept, e);
         c->result->n_layers_kept += kept;
     }
     return rc;
 }
 
 /* Takes `text` over; NULL: `e` is filled already. */
-static int put_text(struct conversion *c, const char *name, char *text, size_t n, struct moeflux_err *e)
+static int put_text(struct conversion *c, uint32_t part, const char *name, char *text, size_t n,
+                    struct moeflux_err *e)
 {
     if (!text)
         return ERR_MEMORY;
-    int rc = convert_target_put(&c->target, name, text, n, e);
+    int rc = convert_target_put(&c->parts.targets[part], name, text, n, e);
     convert_work_advance(&c->work, 0, 0, n);
     free(text);
     return rc;
 }
 
-static int put_json(struct conversion *c, const char *name, char *text, struct moeflux_err *e)
+static int put_json(struct conversion *c, uint32_t part, const char *name, char *text, struct moeflux_err *e)
 {
-    return put_text(c, name, text, text ? strlen(text) : 0, e);
+    return put_text(c, part, name, text, text ? strlen(text) : 0, e);
 }
 
 static int copy_small_files(struct conversion *c, struct moeflux_err *e)
@@ -105,7 +106,7 @@ static int copy_small_files(struct conversion *c, struct moeflux_err *e)
         if (path && file_exists(path)) {
             rc = file_read_text(path, MAX_SMALL_FILE, &text, &n, e);
             if (rc == 0)
-                rc = put_text(c, small_files[i], text, n, e);
+                rc = put_text(c, 0, small_files[i], text, n, e);
         }
         free(path);
         if (rc < 0)
@@ -114,17 +115,36 @@ static int copy_small_files(struct conversion *c, struct moeflux_err *e)
     return 0;
 }
 
+/* The other directories' descriptions, and what names them. */
+static int write_parts(struct conversion *c, struct moeflux_err *e)
+{
+    uint64_t id = convert_parts_id(&c->parts, &c->plan);
+    int rc = 0;
+    if (c->parts.spread.n_parts == 1)
+        return 0;
+    for (uint32_t i = 1; i < c->parts.spread.n_parts && rc == 0; i++) {
+        const struct convert_target *t = &c->parts.targets[i];
+        rc = put_json(c, i, SPREAD_PART_FILE, convert_json_part(&c->parts, id, i, e), e);
+        if (rc == 0)
+            rc = put_json(c, i, CONVERT_CHECKSUMS, convert_json_checksums(t, e), e);
+    }
+    return rc < 0 ? rc : put_json(c, 0, SPREAD_FILE, convert_json_spread(&c->parts, id, e), e);
+}
+
 static int write_small_files(struct conversion *c, struct moeflux_err *e)
 {
-    int rc = put_json(c, "packed_experts/layout.json", convert_json_layout(&c->plan, e), e);
+    int rc = put_json(c, 0, "packed_experts/layout.json", convert_json_layout(&c->plan, e), e);
     if (rc == 0)
-        rc = put_json(c, "config.json", convert_json_config(&c->plan, e), e);
+        rc = put_json(c, 0, "config.json", convert_json_config(&c->plan, e), e);
     if (rc == 0)
         rc = copy_small_files(c, e);
+    if (rc == 0)
+        rc = write_parts(c, e);
     /* Without the manifest a directory does not open as a packed one, so it comes after what it describes. */
     if (rc == 0)
-        rc = put_json(c, "model_weights.json", convert_json_manifest(&c->plan, e), e);
-    return rc < 0 ? rc : put_json(c, CONVERT_CHECKSUMS, convert_json_checksums(&c->target, e), e);
+        rc = put_json(c, 0, "model_weights.json", convert_json_manifest(&c->plan, e), e);
+    return rc < 0 ? rc
+                  : put_json(c, 0, CONVERT_CHECKSUMS, convert_json_checksums(&c->parts.targets[0], e), e);
 }
 
 static int write_all(struct conversion *c, bool verify, struct moeflux_err *e)
@@ -132,34 +152,36 @@ static int write_all(struct conversion *c, bool verify, struct moeflux_err *e)
     const struct convert_plan *p = &c->plan;
     convert_work_step(&c->work, "converting",
                       p->dense_source_bytes + p->n_expert_layers * p->layer_source_bytes);
-    int rc = convert_dense_write(p, &c->target, &c->work, e);
+    int rc = convert_dense_write(p, &c->parts.targets[0], &c->work, e);
     if (rc == 0)
         rc = write_experts(c, e);
     if (rc == 0)
         rc = write_small_files(c, e);
     if (rc == 0 && verify)
-        rc = convert_verify(p, &c->target, &c->work, e);
-    return rc < 0 ? rc : convert_target_commit(&c->target, e);
+        rc = convert_verify(p, &c->parts, &c->work, e);
+    return rc < 0 ? rc : convert_parts_commit(&c->parts, e);
 }
 
 int convert_run(const struct convert_options *o, struct convert_result *r, struct moeflux_err *e)
 {
-    struct conversion c = {.target.state_fd = -1, .result = r};
+    struct conversion c = {.result = r};
+    convert_parts_init(&c.parts);
     *r = (struct convert_result){0};
     int rc = prepare(&c, o, e);
     if (rc == 0) {
         for (size_t i = 0; i < c.plan.n_items; i++)
             r->n_tensors += c.plan.items[i].n_out;
         r->n_expert_layers = c.plan.n_expert_layers;
+        r->n_parts = c.parts.spread.n_parts;
         rc = write_all(&c, o->verify, e);
         r->bytes_read = c.work.bytes_read;
         r->bytes_written = c.work.bytes_written;
         if (rc == ERR_INTERRUPTED)
             err_set(e, ERR_INTERRUPTED, "interrupted; %s keeps what is finished for the next run",
-                    c.target.partial);
+                    c.parts.targets[0].partial);
     }
     convert_work_end(&c.work);
-    convert_target_close(&c.target);
+    convert_parts_close(&c.parts);
     convert_plan_close(&c.plan);
     return rc;
 }

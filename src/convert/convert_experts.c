@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 #include "base/file.h"
@@ -86,19 +87,38 @@ int convert_experts_make(const struct convert_plan *p, uint32_t layer, uint32_t 
 
 /* --- one layer --- */
 
-/* The file's checksum wants its bytes in order, the workers finish in any: each waits for its turn before it adds
+/* The files' checksums want their bytes in order, the workers finish in any: each waits for its turn before it adds
  * its expert. pool_for hands indices out in ascending order, so the one whose turn it is always runs. */
 struct layer {
     const struct convert_plan *plan;
     struct convert_work *work;
-    const struct side_file *file;
+    const struct convert_parts *parts;
+    struct side_file files[SPREAD_MAX_PARTS];
     uint32_t layer;
     pthread_mutex_t lock;
     pthread_cond_t turn;
     uint32_t next;
     bool failed;
-    XXH3_state_t *hash;
+    XXH3_state_t *hashes[SPREAD_MAX_PARTS];
 };
+
+/* In every part an expert takes a whole stripe; what its piece does not fill, if there is one, is zero. */
+static void add_to_hashes(struct layer *l, uint32_t expert, const uint8_t *slot)
+{
+    static const uint8_t zeros[SPREAD_ALIGN];
+    const struct spread *s = &l->parts->spread;
+    uint64_t bytes = l->plan->expert.bytes, filled[SPREAD_MAX_PARTS] = {0};
+    for (uint32_t i = 0; i < spread_n_pieces(s, bytes); i++) {
+        struct spread_piece x = spread_piece(s, bytes, expert, i);
+        XXH3_64bits_update(l->hashes[x.part], slot + x.at, x.bytes);
+        filled[x.part] = x.bytes;
+    }
+    for (uint32_t i = 0; i < s->n_parts; i++)
+        for (uint64_t n; filled[i] < s->stripe; filled[i] += n) {
+            n = size_min(s->stripe - filled[i], sizeof zeros);
+            XXH3_64bits_update(l->hashes[i], zeros, n);
+        }
+}
 
 static void add_in_turn(struct layer *l, uint32_t expert, const uint8_t *slot, bool ok)
 {
@@ -109,20 +129,33 @@ static void add_in_turn(struct layer *l, uint32_t expert, const uint8_t *slot, b
     bool mine = !l->failed;
     pthread_mutex_unlock(&l->lock);
     if (mine)
-        XXH3_64bits_update(l->hash, slot, l->plan->expert.bytes);
+        add_to_hashes(l, expert, slot);
     pthread_mutex_lock(&l->lock);
     l->next += mine;
     pthread_cond_broadcast(&l->turn);
     pthread_mutex_unlock(&l->lock);
 }
 
-static int write_expert(const struct layer *l, uint32_t expert, const uint8_t *slot, struct moeflux_err *e)
+static int write_piece(const struct layer *l, const struct spread_piece *x, const uint8_t *slot,
+                       struct moeflux_err *e)
 {
-    uint64_t bytes = l->plan->expert.bytes, off = expert * bytes;
-    int rc = file_write_at(l->file->fd, l->file->path, slot, bytes, off, e);
+    const struct side_file *f = &l->files[x->part];
+    int rc = file_write_at(f->fd, f->path, slot + x->at, x->bytes, x->off, e);
     /* Starts the disk now, so that the sync at the layer's end has little left to wait for. Only a hint. */
     if (rc == 0)
-        sync_file_range(l->file->fd, (off_t)off, (off_t)bytes, SYNC_FILE_RANGE_WRITE);
+        sync_file_range(f->fd, (off_t)x->off, (off_t)x->bytes, SYNC_FILE_RANGE_WRITE);
+    return rc;
+}
+
+static int write_expert(const struct layer *l, uint32_t expert, const uint8_t *slot, struct moeflux_err *e)
+{
+    const struct spread *s = &l->parts->spread;
+    uint64_t bytes = l->plan->expert.bytes;
+    int rc = 0;
+    for (uint32_t i = 0; i < spread_n_pieces(s, bytes) && rc == 0; i++) {
+        struct spread_piece x = spread_piece(s, bytes, expert, i);
+        rc = write_piece(l, &x, slot, e);
+    }
     return rc;
 }
 
@@ -147,41 +180,65 @@ static void do_expert(void *ctx, uint32_t expert)
         convert_work_advance(l->work, read, read, p->expert.bytes);
 }
 
-static int write_layer(struct layer *l, uint64_t *xxh3, struct moeflux_err *e)
+static int start_hashes(struct layer *l, struct moeflux_err *e)
 {
-    l->hash = XXH3_createState();
-    if (!l->hash)
-        return err_set(e, ERR_MEMORY, "out of memory for a checksum");
-    XXH3_64bits_reset(l->hash);
+    for (uint32_t i = 0; i < l->parts->spread.n_parts; i++) {
+        l->hashes[i] = XXH3_createState();
+        if (!l->hashes[i])
+            return err_set(e, ERR_MEMORY, "out of memory for a checksum");
+        XXH3_64bits_reset(l->hashes[i]);
+    }
+    return 0;
+}
+
+static int start_files(struct layer *l, const char *name, struct moeflux_err *e)
+{
+    const struct convert_parts *p = l->parts;
+    int rc = 0;
+    for (uint32_t i = 0; i < p->spread.n_parts && rc == 0; i++) {
+        struct side_file *f = &l->files[i];
+        rc = convert_target_create(&p->targets[i], name, f, e);
+        /* Where an expert has less than a stripe in a part, nothing else gives the file its length. */
+        if (rc == 0 && p->spread.n_parts > 1 && ftruncate(f->fd, (off_t)p->layer_bytes) < 0)
+            rc = err_errno(e, ERR_IO, "%s", f->path);
+    }
+    return rc;
+}
+
+static int write_layer(struct layer *l, struct moeflux_err *e)
+{
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->turn, NULL);
     pool_for(l->work->pool, l->plan->src.config.n_experts, do_expert, l);
     pthread_cond_destroy(&l->turn);
     pthread_mutex_destroy(&l->lock);
-    *xxh3 = XXH3_64bits_digest(l->hash);
-    XXH3_freeState(l->hash);
     return convert_work_result(l->work, e);
 }
 
-int convert_experts_write(const struct convert_plan *p, uint32_t layer, struct convert_target *t,
+int convert_experts_write(const struct convert_plan *p, uint32_t layer, struct convert_parts *parts,
                           struct convert_work *w, bool *kept, struct moeflux_err *e)
 {
     char name[CONVERT_NAME];
-    uint64_t xxh3 = 0, bytes = p->expert.bytes * p->src.config.n_experts;
     convert_experts_name(layer, name);
-    *kept = convert_target_find(t, name, bytes) != NULL;
+    *kept = convert_parts_have(parts, layer);
     if (*kept) {
         convert_work_advance(w, p->layer_source_bytes, 0, 0);
         return convert_work_result(w, e);
     }
-    struct side_file f;
-    int rc = convert_target_create(t, name, &f, e);
-    if (rc < 0)
-        return rc;
-    struct layer l = {.plan = p, .work = w, .file = &f, .layer = layer};
-    rc = write_layer(&l, &xxh3, e);
+    struct layer l = {.plan = p, .work = w, .parts = parts, .layer = layer};
+    for (uint32_t i = 0; i < SPREAD_MAX_PARTS; i++)
+        l.files[i].fd = -1;
+    int rc = start_hashes(&l, e);
     if (rc == 0)
-        return convert_target_finish(t, name, &f, bytes, xxh3, e);
-    side_file_free(&f);
+        rc = start_files(&l, name, e);
+    if (rc == 0)
+        rc = write_layer(&l, e);
+    for (uint32_t i = 0; i < parts->spread.n_parts && rc == 0; i++)
+        rc = convert_target_finish(&parts->targets[i], name, &l.files[i], parts->layer_bytes,
+                                   XXH3_64bits_digest(l.hashes[i]), e);
+    for (uint32_t i = 0; i < SPREAD_MAX_PARTS; i++) {
+        side_file_free(&l.files[i]);
+        XXH3_freeState(l.hashes[i]);
+    }
     return rc;
 }

@@ -1,9 +1,9 @@
-/* convert_experts.h - writes packed_experts/layer_NN.bin. */
+/* convert_experts.h - writes packed_experts/layer_NN.bin, in every part. */
 #ifndef MOEFLUX_CONVERT_CONVERT_EXPERTS_H
 #define MOEFLUX_CONVERT_CONVERT_EXPERTS_H
 
+#include "convert/convert_parts.h"
 #include "convert/convert_plan.h"
-#include "convert/convert_target.h"
 #include "convert/convert_work.h"
 
 /* "packed_experts/layer_07.bin" */
@@ -16,7 +16,7 @@ int convert_experts_make(const struct convert_plan *p, uint32_t layer, uint32_t 
 
 /* Writes one layer; keeps it (and sets *kept) when an earlier run finished it. Source bytes count as progress either
  * way. */
-int convert_experts_write(const struct convert_plan *p, uint32_t layer, struct convert_target *t,
+int convert_experts_write(const struct convert_plan *p, uint32_t layer, struct convert_parts *parts,
                           struct convert_work *w, bool *kept, struct moeflux_err *e);
 
 #endif

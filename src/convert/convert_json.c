@@ -216,7 +216,7 @@ char *convert_json_checksums(const struct convert_target *t, struct moeflux_err 
     bool ok = files != NULL;
     for (size_t i = 0; i < t->n_sums; i++) {
         char hex[17];
-        if (!strcmp(t->sums[i].name, CONVERT_CHECKSUMS))
+        if (!strcmp(t->sums[i].name, CONVERT_CHECKSUMS) || !strcmp(t->sums[i].name, SPREAD_FILE))
             continue;
         snprintf(hex, sizeof hex, "%016" PRIx64, t->sums[i].xxh3);
         json_t *entry = json_pack("{s:I, s:s}", "bytes", (json_int_t)t->sums[i].bytes, "xxh3", hex);
@@ -224,4 +224,35 @@ char *convert_json_checksums(const struct convert_target *t, struct moeflux_err 
     }
     json_t *root = json_pack("{s:s, s:o}", "algorithm", "XXH3-64", "files", files);
     return dump(root, ok && root, e);
+}
+
+/* --- parts --- */
+
+char *convert_json_spread(const struct convert_parts *p, uint64_t id, struct moeflux_err *e)
+{
+    char hex[17];
+    json_t *paths = json_array();
+    for (uint32_t i = 1; i < p->spread.n_parts; i++) {
+        json_t *path = json_string(p->targets[i].final);
+        if (!path) {
+            json_decref(paths);
+            err_set(e, ERR_USAGE, "--spread: %s is not UTF-8, which %s must be", p->targets[i].final,
+                    SPREAD_FILE);
+            return NULL;
+        }
+        json_array_append_new(paths, path);
+    }
+    snprintf(hex, sizeof hex, "%016" PRIx64, id);
+    json_t *root =
+        json_pack("{s:s, s:I, s:o}", "id", hex, "stripe", (json_int_t)p->spread.stripe, "parts", paths);
+    return dump(root, root != NULL, e);
+}
+
+char *convert_json_part(const struct convert_parts *p, uint64_t id, uint32_t part, struct moeflux_err *e)
+{
+    char hex[17];
+    snprintf(hex, sizeof hex, "%016" PRIx64, id);
+    json_t *root = json_pack("{s:s, s:I, s:I}", "id", hex, "part", (json_int_t)part, "parts",
+                             (json_int_t)p->spread.n_parts);
+    return dump(root, root != NULL, e);
 }

@@ -2,6 +2,7 @@
 #ifndef MOEFLUX_CONVERT_CONVERT_JSON_H
 #define MOEFLUX_CONVERT_CONVERT_JSON_H
 
+#include "convert/convert_parts.h"
 #include "convert/convert_plan.h"
 #include "convert/convert_target.h"
 
@@ -13,7 +14,11 @@ char *convert_json_layout(const struct convert_plan *p, struct moeflux_err *e);
 char *convert_json_config(const struct convert_plan *p, struct moeflux_err *e);
 #define CONVERT_CHECKSUMS "checksums.json"
 
-/* Of all other finished files: XXH3-64 as 16 hex digits. */
+/* Of all other finished files but spread.json, which a user may edit: XXH3-64 as 16 hex digits. */
 char *convert_json_checksums(const struct convert_target *t, struct moeflux_err *e);
+
+/* spread.json, and part.json of a part: model/spread.h. */
+char *convert_json_spread(const struct convert_parts *p, uint64_t id, struct moeflux_err *e);
+char *convert_json_part(const struct convert_parts *p, uint64_t id, uint32_t part, struct moeflux_err *e);
 
 #endif

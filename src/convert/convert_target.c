@@ -9,7 +9,6 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -85,8 +84,10 @@ static int parse_state(struct convert_target *t, char *text, const char *path, s
         sscanf(line + sizeof HEAD - 1, "%16" SCNx64, &identity) != 1)
         return err_set(e, ERR_USAGE, "%s: not the state of a conversion", path);
     if (identity != t->identity)
-        return err_set(e, ERR_USAGE, "%s holds an unfinished conversion of another source; remove it first",
-                       t->partial);
+        return err_set(
+            e, ERR_USAGE,
+            "%s holds an unfinished conversion of another source, or with another --spread; remove it first",
+            t->partial);
     for (line = end + 1; rc == 0 && (end = strchr(line, '\n')); line = end + 1) {
         struct convert_sum s = {0};
         *end = '\0';
@@ -154,12 +155,31 @@ static bool is_bare(const char *dir)
     return bare;
 }
 
-int convert_target_open(struct convert_target *t, const char *dst, uint64_t identity, struct moeflux_err *e)
+static bool has_state(const char *dir)
+{
+    char *path = file_join(dir, STATE, NULL);
+    bool has = path && file_exists(path);
+    free(path);
+    return has;
+}
+
+/* A part that was renamed goes on under its own name. */
+static int use_final(struct convert_target *t, struct moeflux_err *e)
+{
+    free(t->partial);
+    t->partial = mem_text(t->final, e);
+    return t->partial ? 0 : ERR_MEMORY;
+}
+
+int convert_target_open(struct convert_target *t, const char *dst, bool is_part, uint64_t identity,
+                        struct moeflux_err *e)
 {
     *t = (struct convert_target){.state_fd = -1, .identity = identity};
     struct stat st;
     int rc = set_paths(t, dst, e);
-    if (rc == 0 && lstat(t->final, &st) == 0)
+    if (rc == 0 && is_part && has_state(t->final))
+        rc = use_final(t, e);
+    else if (rc == 0 && lstat(t->final, &st) == 0)
         rc = err_set(e, ERR_USAGE, "%s exists already; choose another destination or remove it", t->final);
     if (rc == 0 && lstat(t->partial, &st) == 0 && !is_bare(t->partial)) {
         rc = load_state(t, e);
@@ -181,22 +201,6 @@ void convert_target_close(struct convert_target *t)
     free(t->final);
     free(t->partial);
     *t = (struct convert_target){.state_fd = -1};
-}
-
-int convert_target_check_room(const struct convert_target *t, uint64_t need, struct moeflux_err *e)
-{
-    struct statvfs v;
-    char *dir = file_parent(t->final, e);
-    if (!dir)
-        return ERR_MEMORY;
-    int rc = statvfs(dir, &v) < 0 ? err_errno(e, ERR_IO, "%s", dir) : 0;
-    uint64_t room;
-    if (rc == 0 && size_mul(v.f_bavail, v.f_frsize, &room) && room < need)
-        rc = err_set(e, ERR_NO_FIT,
-                     "%s: %.3f GB (%" PRIu64 " bytes) are needed, the disk has %.3f GB (%" PRIu64 ") free",
-                     t->final, (double)need / 1e9, need, (double)room / 1e9, room);
-    free(dir);
-    return rc;
 }
 
 /* --- writing --- */
@@ -297,19 +301,21 @@ static int rename_new(const char *from, const char *to)
     return rename(from, to);
 }
 
-int convert_target_commit(struct convert_target *t, struct moeflux_err *e)
+int convert_target_rename(struct convert_target *t, struct moeflux_err *e)
 {
-    if (rename_new(t->partial, t->final) < 0)
+    if (strcmp(t->partial, t->final) != 0 && rename_new(t->partial, t->final) < 0)
         return err_errno(e, ERR_IO, "%s: rename to %s", t->partial, t->final);
-    /* Only now: a run that is killed before the rename still finds its state. */
+    return file_sync_parent(t->final, e);
+}
+
+int convert_target_end(struct convert_target *t, struct moeflux_err *e)
+{
     char *state = file_join(t->final, STATE, e);
     int rc = state ? 0 : ERR_MEMORY;
     if (rc == 0 && unlink(state) < 0)
         rc = err_errno(e, ERR_IO, "%s", state);
     if (rc == 0)
         rc = file_sync_dir(t->final, e);
-    if (rc == 0)
-        rc = file_sync_parent(t->final, e);
     free(state);
     return rc;
 }

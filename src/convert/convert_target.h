@@ -5,6 +5,7 @@
 #ifndef MOEFLUX_CONVERT_CONVERT_TARGET_H
 #define MOEFLUX_CONVERT_CONVERT_TARGET_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -19,7 +20,7 @@ struct convert_sum {
 };
 
 struct convert_target {
-    char *final, *partial; /* DST and DST.partial */
+    char *final, *partial; /* DST and DST.partial; the same for a part that was renamed before */
     int state_fd;          /* locked; -1: not begun */
     uint64_t identity;
     struct convert_sum *sums; /* finished files */
@@ -27,12 +28,11 @@ struct convert_target {
 };
 
 /* Looks at DST and DST.partial; changes nothing but leftovers of half-written files. ERR_USAGE: DST exists, or
- * DST.partial is not an unfinished conversion of this source, or another process is at it. */
-int convert_target_open(struct convert_target *t, const char *dst, uint64_t identity, struct moeflux_err *e);
+ * DST.partial is not an unfinished conversion of this source, or another process is at it. is_part: DST may be unfinished
+ * under its own name too, since parts are renamed before the model is. */
+int convert_target_open(struct convert_target *t, const char *dst, bool is_part, uint64_t identity,
+                        struct moeflux_err *e);
 void convert_target_close(struct convert_target *t);
-
-/* ERR_NO_FIT when the disk has less than `need` bytes free. */
-int convert_target_check_room(const struct convert_target *t, uint64_t need, struct moeflux_err *e);
 
 /* Makes the directories and the state file, where they are not there yet. */
 int convert_target_begin(struct convert_target *t, struct moeflux_err *e);
@@ -52,7 +52,9 @@ int convert_target_finish(struct convert_target *t, const char *name, struct sid
 int convert_target_put(struct convert_target *t, const char *name, const void *bytes, size_t n,
                        struct moeflux_err *e);
 
-/* Renames DST.partial, whose files are on the disk already, to DST, and waits until that is on it too. */
-int convert_target_commit(struct convert_target *t, struct moeflux_err *e);
+/* Renames DST.partial, whose files are on the disk already, to DST. A run that is killed after it still finds its state. */
+int convert_target_rename(struct convert_target *t, struct moeflux_err *e);
+/* Removes the state, and waits until that and the name are on the disk too. */
+int convert_target_end(struct convert_target *t, struct moeflux_err *e);
 
 #endif

@@ -15,7 +15,7 @@ enum { SAMPLES = 4 };
 
 struct verify {
     const struct convert_plan *plan;
-    const struct convert_target *target;
+    const struct convert_parts *parts;
     struct convert_work *work;
 };
 
@@ -43,47 +43,81 @@ static int check_sum(const struct verify *v, const struct convert_sum *s, const 
 static void do_sum(void *ctx, uint32_t i)
 {
     const struct verify *v = ctx;
-    const struct convert_sum *s = &v->target->sums[i];
+    const struct convert_target *t = v->parts->targets;
     struct moeflux_err e;
     if (!convert_work_ok(v->work))
         return;
-    char *path = file_join(v->target->partial, s->name, &e);
+    /* i counts through the sums of all parts. */
+    for (; i >= t->n_sums; t++)
+        i -= (uint32_t)t->n_sums;
+    const struct convert_sum *s = &t->sums[i];
+    char *path = file_join(t->partial, s->name, &e);
     int rc = path ? check_sum(v, s, path, &e) : ERR_MEMORY;
     free(path);
     if (rc < 0)
         convert_work_fail(v->work, rc, &e);
 }
 
-static int compare_expert(const struct verify *v, int fd, const char *path, uint32_t layer, uint32_t expert,
-                          struct convert_scratch s, uint8_t *found, struct moeflux_err *e)
+/* The layer's file in each part. */
+struct layer_files {
+    int fds[SPREAD_MAX_PARTS]; /* < 0: not open */
+    char *paths[SPREAD_MAX_PARTS];
+};
+
+static int compare_expert(const struct verify *v, const struct layer_files *f, uint32_t layer,
+                          uint32_t expert, struct convert_scratch s, uint8_t *found, struct moeflux_err *e)
 {
+    const struct spread *spread = &v->parts->spread;
     uint64_t bytes = v->plan->expert.bytes;
     int rc = convert_experts_make(v->plan, layer, expert, s.out, s.in, e);
-    if (rc == 0)
-        rc = file_read_at(fd, path, found, bytes, expert * bytes, e);
-    if (rc == 0 && memcmp(found, s.out, bytes) != 0) {
-        unlink(path);
-        return err_set(e, ERR_IO, "%s: expert %u differs from the source; deleted, run again", path, expert);
+    for (uint32_t i = 0; i < spread_n_pieces(spread, bytes) && rc == 0; i++) {
+        struct spread_piece x = spread_piece(spread, bytes, expert, i);
+        const char *path = f->paths[x.part];
+        rc = file_read_at(f->fds[x.part], path, found, x.bytes, x.off, e);
+        if (rc == 0 && memcmp(found, s.out + x.at, x.bytes) != 0) {
+            unlink(path);
+            return err_set(e, ERR_IO, "%s: expert %u differs from the source; deleted, run again", path,
+                           expert);
+        }
     }
     return rc;
+}
+
+static int open_layer(const struct verify *v, uint32_t layer, struct layer_files *f, struct moeflux_err *e)
+{
+    char name[CONVERT_NAME];
+    convert_experts_name(layer, name);
+    for (uint32_t i = 0; i < SPREAD_MAX_PARTS; i++)
+        f->fds[i] = -1;
+    for (uint32_t i = 0; i < v->parts->spread.n_parts; i++) {
+        f->paths[i] = file_join(v->parts->targets[i].partial, name, e);
+        f->fds[i] = f->paths[i] ? file_open_read(f->paths[i], NULL, e) : ERR_MEMORY;
+        if (f->fds[i] < 0)
+            return f->fds[i];
+    }
+    return 0;
+}
+
+static void close_layer(struct layer_files *f)
+{
+    for (uint32_t i = 0; i < SPREAD_MAX_PARTS; i++) {
+        if (f->fds[i] >= 0)
+            close(f->fds[i]);
+        free(f->paths[i]);
+    }
 }
 
 /* Serial over the experts of a layer and over the layers: 4 of hundreds, not worth a second scratch per worker. */
 static int check_layer(const struct verify *v, uint32_t layer, struct convert_scratch s, uint8_t *found,
                        struct moeflux_err *e)
 {
-    char name[CONVERT_NAME];
     uint32_t n = v->plan->src.config.n_experts;
     const uint32_t samples[SAMPLES] = {0, n > 1, n / 2, n - 1};
-    convert_experts_name(layer, name);
-    char *path = file_join(v->target->partial, name, e);
-    int fd = path ? file_open_read(path, NULL, e) : ERR_MEMORY;
-    int rc = fd < 0 ? fd : 0;
+    struct layer_files f = {{0}, {NULL}};
+    int rc = open_layer(v, layer, &f, e);
     for (int i = 0; i < SAMPLES && rc == 0; i++)
-        rc = compare_expert(v, fd, path, layer, samples[i], s, found, e);
-    if (fd >= 0)
-        close(fd);
-    free(path);
+        rc = compare_expert(v, &f, layer, samples[i], s, found, e);
+    close_layer(&f);
     return rc;
 }
 
@@ -108,15 +142,20 @@ static int check_samples(const struct verify *v, struct moeflux_err *e)
     return rc;
 }
 
-int convert_verify(const struct convert_plan *p, const struct convert_target *t, struct convert_work *w,
+int convert_verify(const struct convert_plan *p, const struct convert_parts *parts, struct convert_work *w,
                    struct moeflux_err *e)
 {
-    struct verify v = {p, t, w};
+    struct verify v = {p, parts, w};
     uint64_t total = 0;
-    for (size_t i = 0; i < t->n_sums; i++)
-        total += t->sums[i].bytes;
+    size_t n = 0;
+    for (uint32_t i = 0; i < parts->spread.n_parts; i++) {
+        const struct convert_target *t = &parts->targets[i];
+        for (size_t k = 0; k < t->n_sums; k++)
+            total += t->sums[k].bytes;
+        n += t->n_sums;
+    }
     convert_work_step(w, "verifying", total);
-    pool_for(w->pool, (uint32_t)t->n_sums, do_sum, &v);
+    pool_for(w->pool, (uint32_t)n, do_sum, &v);
     int rc = convert_work_result(w, e);
     return rc < 0 ? rc : check_samples(&v, e);
 }

@@ -2,7 +2,6 @@
 #include <string.h>
 #include <xxhash.h>
 
-#include "base/file.h"
 #include "base/format.h"
 #include "base/mem.h"
 #include "engine/engine.h"
@@ -40,6 +39,8 @@ static void add_config(XXH3_state_t *h, const struct config *c)
                                 r->attention_factor};
     add(h, counts, sizeof counts);
     add(h, constants, sizeof constants);
+    if (c->expert_share > 0)
+        add(h, &c->expert_share, sizeof c->expert_share);
     for (uint32_t i = 0; i < c->n_layers; i++) {
         uint32_t kind = (uint32_t)c->layers[i].mixer;
         add(h, &kind, sizeof kind);
@@ -72,23 +73,16 @@ static int add_tensor(XXH3_state_t *h, const struct model_dir *d, const struct t
 }
 
 /* Bytes of an expert at `at` in its slot, as many as the projection of this format has in scales. */
-static int add_expert_part(XXH3_state_t *h, const struct model_dir *d, const struct extent *extents,
-                           uint32_t n_extents, uint32_t format, uint64_t at, struct moeflux_err *e)
+static int add_expert_part(XXH3_state_t *h, const struct model_dir *d, uint32_t layer, uint32_t expert,
+                           uint32_t format, uint64_t at, struct moeflux_err *e)
 {
     uint8_t sample[EXPERT_SAMPLE];
     const uint64_t weights = (uint64_t)d->config.moe_inner * d->config.hidden;
     uint64_t n = size_min(format_scale_bytes(format_of(format), weights), sizeof sample);
-    for (uint32_t i = 0; i < n_extents; i++) {
-        const struct extent *x = &extents[i];
-        if (at < x->at || at + n > x->at + x->bytes)
-            continue;
-        const struct model_file *f = &d->files[x->file];
-        int rc = file_read_at(f->fd, f->path, sample, n, x->off + (at - x->at), e);
-        if (rc == 0)
-            add(h, sample, n);
-        return rc;
-    }
-    return 0;
+    int rc = model_dir_read_expert(d, layer, expert, at, n, sample, e);
+    if (rc == 0)
+        add(h, sample, n);
+    return rc;
 }
 
 static int add_expert(XXH3_state_t *h, const struct model_dir *d, uint32_t layer, uint32_t expert,
@@ -100,11 +94,9 @@ static int add_expert(XXH3_state_t *h, const struct model_dir *d, uint32_t layer
         uint32_t format;
         uint64_t at;
     } parts[] = {{f->gate, y->gate_s}, {f->up, y->up_s}, {f->down, y->down_s}, {f->down, y->down_w}};
-    struct extent extents[EXPERT_MAX_EXTENTS];
-    uint32_t n = model_dir_expert(d, layer, expert, extents);
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < sizeof parts / sizeof *parts; i++)
-        rc = add_expert_part(h, d, extents, n, parts[i].format, parts[i].at, e);
+        rc = add_expert_part(h, d, layer, expert, parts[i].format, parts[i].at, e);
     return rc;
 }
 

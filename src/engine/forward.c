@@ -1,8 +1,8 @@
 /* The forward pass of a chunk of tokens: embedding, layers, head.
  *
- * If every expert is resident and no trace is asked for, the router's choice stays on the device and decode is one submission. Else the list of each
- * layer that ends with the router is submitted, the host reads the choice and has the experts loaded, and the list of the
- * experts begins the next submission. If a chunk chose more experts than there are slots, they are computed in waves.
+ * If every expert is resident and no trace is written, the router's choice stays on the device and decode is one submission.
+ * Else the list of each layer that ends with the router is submitted, the host reads the choice and has the experts loaded,
+ * and the list of the experts begins the next submission. If a chunk chose more experts than there are slots, they are computed in waves.
  *
  * The routed experts of the first layers may be the CPU's (SIDE_HOST). Then the choice comes with the hidden states and
  * weights, the host computes the experts while the device computes the shared one, and the next submission adds their sum.
@@ -11,6 +11,7 @@
  * memory. */
 #include <string.h>
 
+#include "args.h"
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/real.h"
@@ -58,6 +59,15 @@ static void copy_hidden(const struct pass *p, uint32_t layer)
 static const uint32_t *choice_of(const struct moeflux_model *m)
 {
     return (const uint32_t *)(const void *)(m->view.idx.host ? m->view.idx.host : m->choice.host);
+}
+
+/* How many experts a token has: with a share of the weights, as few as stand before NO_EXPERT. */
+static uint32_t n_chosen(const struct moeflux_model *m, const uint32_t *choice)
+{
+    uint32_t n = m->dir.config.top_k;
+    while (n > 1 && choice[n - 1] == NO_EXPERT)
+        n--;
+    return n;
 }
 
 /* The predicted experts of the next layer; NULL if none were recorded. */
@@ -130,8 +140,8 @@ static uint32_t gather_wave(const struct pass *p, const struct expert_side *side
     *n_wanted = 0;
     for (; t < p->chunk.n; t++) {
         const uint32_t *choice = choice_of(m) + (uint64_t)t * top_k;
-        uint32_t before = *n_wanted;
-        for (uint32_t k = 0; k < top_k; k++)
+        uint32_t before = *n_wanted, n = n_chosen(m, choice);
+        for (uint32_t k = 0; k < n; k++)
             if (!m->is_wanted[choice[k]]) {
                 m->is_wanted[choice[k]] = 1;
                 m->wanted[(*n_wanted)++] = choice[k];
@@ -231,7 +241,8 @@ static uint32_t gather_all(const struct pass *p, uint32_t layer)
     const struct expert_store *store = side_of(p, layer)->store;
     uint32_t n_pairs = p->chunk.n * m->dir.config.top_k, n = 0;
     for (uint32_t i = 0; i < n_pairs; i++)
-        m->is_wanted[choice_of(m)[i]] = 1;
+        if (choice_of(m)[i] != NO_EXPERT)
+            m->is_wanted[choice_of(m)[i]] = 1;
     for (int there = 1; there >= 0; there--)
         for (uint32_t x = 0; x < m->dir.config.n_experts; x++)
             if (m->is_wanted[x] && expert_store_has(store, layer, x) == there) {
@@ -374,18 +385,18 @@ static int token_experts(const struct pass *p, uint32_t layer, struct moeflux_er
 {
     struct moeflux_model *m = p->m;
     const struct expert_side *side = side_of(p, layer);
-    uint32_t top_k = m->dir.config.top_k;
+    uint32_t n = n_chosen(m, choice_of(m));
     struct arch_experts x = experts_of(side, layer, 0, 1);
-    uint64_t all = top_k < 64 ? ((uint64_t)1 << top_k) - 1 : UINT64_MAX, done = 0;
+    uint64_t all = n < 64 ? ((uint64_t)1 << n) - 1 : UINT64_MAX, done = 0;
     predictor_observe(&m->predictor, layer, choice_of(m));
-    int rc = expert_store_want(side->store, layer, choice_of(m), top_k, &done, e);
+    int rc = expert_store_want(side->store, layer, choice_of(m), n, &done, e);
     if (rc < 0)
         return rc;
     read_ahead_of_next(p, layer);
-    done = top_k <= 64 && done != all ? done : 0;
+    done = n <= 64 && done != all ? done : 0;
     if (done)
         rc = submit_up(p, side, &x, done, e);
-    if (rc == 0 && side->computes_at_once && top_k <= 64)
+    if (rc == 0 && side->computes_at_once && n <= 64)
         rc = up_as_they_come(p, side, &x, all, &done, e);
     int arrived = expert_store_await(side->store, rc < 0 ? NULL : e);
     x.skip = done;
@@ -507,6 +518,16 @@ static uint32_t record_sum(const struct pass *p, uint32_t layer)
     return record_layers(p, layer + 1);
 }
 
+/* Experts of all tokens of the chunk together. */
+static uint64_t n_all_chosen(const struct pass *p)
+{
+    const struct moeflux_model *m = p->m;
+    uint64_t n = 0;
+    for (uint32_t t = 0; t < p->chunk.n; t++)
+        n += n_chosen(m, choice_of(m) + (uint64_t)t * m->dir.config.top_k);
+    return n;
+}
+
 /* The chosen experts into host.sum. */
 static int compute_on_cpu(const struct pass *p, uint32_t layer, struct moeflux_err *e)
 {
@@ -519,7 +540,7 @@ static int compute_on_cpu(const struct pass *p, uint32_t layer, struct moeflux_e
     int done = exec_finish(side->exec, rc < 0 ? NULL : e);
     expert_store_release(side->store);
     rc = rc < 0 ? rc : done;
-    m->host.n_computed += rc == 0 ? (uint64_t)p->chunk.n * m->dir.config.top_k : 0;
+    m->host.n_computed += rc == 0 ? n_all_chosen(p) : 0;
     m->host.ns += clock_ns() - start;
     return rc;
 }

@@ -118,14 +118,27 @@ static int check_device(struct exec_caps caps, const struct moeflux_options *o, 
     return 0;
 }
 
+int load_plan_open_model(struct model_dir *m, const struct moeflux_options *o, struct moeflux_err *e)
+{
+    int rc = model_dir_open(m, o->dir, e);
+    if (rc < 0)
+        return rc;
+    rc = config_set_active_experts(&m->config, o->active_experts, o->expert_share, e);
+    if (rc < 0)
+        model_dir_close(m);
+    return rc;
+}
+
 int load_plan_open_exec(struct exec **out, const struct moeflux_options *o, const struct test_hooks *h,
                         struct moeflux_err *e)
 {
     const struct exec_options x = {.device = o->device,
                                    .profile = o->profile,
                                    .staged = h && h->staged,
+                                   .shelf = h ? h->shelf : NULL,
                                    .n_threads = o->n_threads,
-                                   .isa = o->cpu_isa};
+                                   .isa = o->cpu_isa,
+                                   .system_root = h ? h->system_root : NULL};
     int rc = exec_open(out, &x, e);
     if (rc == 0)
         rc = check_device(exec_get_caps(*out), o, e);
@@ -371,7 +384,7 @@ int test_hooks_make_plan(const struct moeflux_options *o, const struct test_hook
     *out = (struct moeflux_plan){0};
     int rc = load_plan_check(o, e);
     if (rc == 0)
-        rc = model_dir_open(&m, o->dir, e);
+        rc = load_plan_open_model(&m, o, e);
     if (rc < 0)
         return rc;
     rc = load_plan_open_device(&x, o, h, e);

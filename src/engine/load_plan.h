@@ -51,6 +51,10 @@ bool load_plan_takes_device(const struct config *c, uint32_t n);
 /* Whether the options' enums have valid values, which the functions below rely on. ERR_USAGE names the one at fault. */
 int load_plan_check(const struct moeflux_options *o, struct moeflux_err *e);
 
+/* Opens the model directory, with as many experts for a token as the options say. ERR_USAGE, and model_dir_open's errors; then
+ * nothing is open. */
+int load_plan_open_model(struct model_dir *m, const struct moeflux_options *o, struct moeflux_err *e);
+
 /* Opens the device that the options name, as it is. h may be NULL. */
 int load_plan_open_exec(struct exec **out, const struct moeflux_options *o, const struct test_hooks *h,
                         struct moeflux_err *e);

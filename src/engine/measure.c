@@ -423,7 +423,7 @@ int test_hooks_measure(const struct moeflux_options *o, const struct test_hooks 
     *out = (struct moeflux_speeds){0};
     int rc = load_plan_check(o, e);
     if (rc == 0)
-        rc = model_dir_open(&m, o->dir, e);
+        rc = load_plan_open_model(&m, o, e);
     if (rc < 0)
         return rc;
     measure_disk(&m, o, out);

@@ -206,7 +206,7 @@ int test_hooks_open(struct moeflux_model **out, const struct moeflux_options *o,
         [SIDE_DEVICE] = {.usage = o->usage, .pin = o->pin}, [SIDE_HOST] = {.usage = o->usage, .pin = o->pin}};
     int rc = load_plan_check(o, e);
     if (rc == 0)
-        rc = model_dir_open(&m->dir, o->dir, e);
+        rc = load_plan_open_model(&m->dir, o, e);
     if (rc == 0)
         rc = choose_policies(m, o, experts, e);
     if (rc == 0)
@@ -283,6 +283,8 @@ struct moeflux_model_info moeflux_model_get_info(const struct moeflux_model *m)
                                        .vocab_size = c->vocab_size,
                                        .n_experts = c->n_experts,
                                        .top_k = c->top_k,
+                                       .own_top_k = c->own_top_k,
+                                       .expert_share = config_expert_share(c),
                                        .max_context = m->view.max_context,
                                        .eos = c->eos,
                                        .expert_io = expert_store_describe_reader(store),

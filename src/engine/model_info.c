@@ -6,6 +6,7 @@
 
 #include "base/cores.h"
 #include "base/mem.h"
+#include "base/nodes.h"
 #include "cpu/isa.h"
 #include "engine/engine.h"
 #include "engine/load_plan.h"
@@ -16,12 +17,24 @@
 /* Room for the Vulkan devices of one machine. */
 enum { MAX_GPUS = 64 };
 
+static void add_nodes(struct moeflux_device *d)
+{
+    struct nodes nodes;
+    size_t at = strlen(d->name);
+    if (nodes_read(&nodes, "", NULL) < 0)
+        return;
+    if (nodes.n > 1)
+        snprintf(d->name + at, sizeof d->name - at, ", %u NUMA nodes", nodes.n);
+    nodes_free(&nodes);
+}
+
 static void describe_cpu(struct moeflux_device *d)
 {
     long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
     *d = (struct moeflux_device){
         .option = "cpu", .kind = "cpu", .usable = true, .n_threads = cores_useful("")};
     cores_name("", d->name, sizeof d->name);
+    add_nodes(d);
     snprintf(d->isa, sizeof d->isa, "%s", cpu_isa_find(NULL, NULL)->name);
     if (pages > 0 && page_bytes > 0)
         d->memory_bytes = (uint64_t)pages * (uint64_t)page_bytes;
@@ -90,6 +103,8 @@ void model_info_needs(const struct model_dir *d, struct moeflux_needs *out)
                                   .vocab_size = c->vocab_size,
                                   .n_experts = c->n_experts,
                                   .top_k = c->top_k,
+                                  .own_top_k = c->own_top_k,
+                                  .expert_share = config_expert_share(c),
                                   .moe_inner = c->moe_inner,
                                   .max_context = c->max_context,
                                   .packed = d->packed,
@@ -106,7 +121,8 @@ void model_info_needs(const struct model_dir *d, struct moeflux_needs *out)
         n_moe += config_has_experts(c, i);
     }
     const struct tensor *embedding = model_dir_find(d, "model.embed_tokens.weight");
-    out->n_params = dense_params(d) + n_moe * c->n_experts * expert_params;
+    out->n_expert_params = n_moe * c->n_experts * expert_params;
+    out->n_params = dense_params(d) + out->n_expert_params;
     out->n_active_params = dense_params(d) + n_moe * c->top_k * expert_params;
     /* A token reads all dense weights but the embedding, of which it reads one row. */
     out->token_dense_bytes = d->dense_bytes - (c->tied || !embedding ? 0 : embedding->bytes / 8 * 9);
@@ -117,13 +133,38 @@ void model_info_needs(const struct model_dir *d, struct moeflux_needs *out)
 
 int moeflux_get_needs(const char *dir, struct moeflux_needs *out, struct moeflux_err *e)
 {
+    return moeflux_get_needs_with(&(struct moeflux_options){.dir = dir}, out, e);
+}
+
+int moeflux_get_needs_with(const struct moeflux_options *o, struct moeflux_needs *out, struct moeflux_err *e)
+{
     struct model_dir d;
-    int rc = model_dir_open(&d, dir, e);
+    int rc = load_plan_open_model(&d, o, e);
     if (rc < 0)
         return rc;
     model_info_needs(&d, out);
     model_dir_close(&d);
     return 0;
+}
+
+_Static_assert((int)MOEFLUX_MAX_PARTS == (int)SPREAD_MAX_PARTS, "two names of one limit");
+
+int moeflux_list_parts(const char *dir, struct moeflux_part *out, uint32_t cap, struct moeflux_err *e)
+{
+    struct spread_dirs d;
+    int rc = spread_read(&d, dir, e);
+    if (rc < 0)
+        return rc;
+    int n = (int)d.spread.n_parts;
+    for (int i = 0; i < n && rc == 0; i++) {
+        const char *path = i ? d.paths[i] : dir;
+        if (strlen(path) >= sizeof out->path)
+            rc = err_set(e, ERR_FORMAT, "%s: a path is longer than %zu bytes", d.file, sizeof out->path - 1);
+        else if ((uint32_t)i < cap)
+            snprintf(out[i].path, sizeof out[i].path, "%s", path);
+    }
+    spread_free(&d);
+    return rc < 0 ? rc : n;
 }
 
 struct row_relay {

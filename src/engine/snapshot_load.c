@@ -264,7 +264,8 @@ static int check_model(const struct source *r, struct moeflux_model *m, const st
     rc = h->version == 3 ? moeflux_model_fingerprint(m, &fingerprint, e) : 0;
     if (rc == 0 && h->version == 3 && fingerprint != h->fingerprint)
         return err_set(e, ERR_FORMAT,
-                       "%s: a state of another model: its fingerprint is %016llx, this model's %016llx",
+                       "%s: a state of another model, or of other experts for a token (--active-experts, "
+                       "--expert-share): its fingerprint is %016llx, this model's %016llx",
                        r->path, (unsigned long long)h->fingerprint, (unsigned long long)fingerprint);
     return rc;
 }

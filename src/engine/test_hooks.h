@@ -1,4 +1,4 @@
-/* test_hooks.h - what tests may change about a device, and users may not.
+/* test_hooks.h - what tests may change about a device, and users need not.
  *
  * Each function is its namesake of moeflux.h with hooks; NULL: none. */
 #ifndef MOEFLUX_ENGINE_TEST_HOOKS_H
@@ -8,8 +8,12 @@
 
 #include "moeflux.h"
 
+struct exec_shelf;
+
 struct test_hooks {
-    bool staged; /* device memory counts as apart from host memory, even where it is the same */
+    bool staged;             /* device memory counts as apart from host memory, even where it is the same */
+    const char *system_root; /* stands before /sys where the CPU looks for memory nodes; NULL: the system's */
+    struct exec_shelf *shelf; /* where Vulkan devices are between two uses; NULL: each is opened anew */
 };
 
 int test_hooks_open(struct moeflux_model **out, const struct moeflux_options *o, const struct test_hooks *h,

@@ -14,7 +14,9 @@
 #include "vulkan/memory.h"
 
 struct moeflux_err;
+struct node_shares;
 struct exec;
+struct exec_shelf;
 
 enum exec_memory {
     EXEC_DEVICE, /* fastest for operations; mapped only where device memory is host memory */
@@ -46,6 +48,8 @@ struct exec_caps {
     uint64_t total_bytes; /* device memory in all: what decides choices that change results */
     uint64_t free_bytes;  /* device memory now */
     uint64_t used_bytes;  /* of it by this process, as the driver counts; 0: it does not say */
+    /* On a machine with several memory nodes: whose threads compute which rows of a matrix. NULL: no matter. Borrowed */
+    const struct node_shares *shares;
 };
 
 /* Zero or NULL in any member means the default. */
@@ -55,9 +59,13 @@ struct exec_options {
     const char *device;
     bool profile; /* time every operation */
     bool staged;  /* EXEC_DEVICE memory is not mapped, whatever the device (not on the host) */
+    /* A Vulkan device that is named comes from here if it is there, and goes here at exec_close (exec/shelf.h). Outlives the
+     * exec */
+    struct exec_shelf *shelf;
     /* Of the cpu: */
-    uint32_t n_threads; /* 0: as many as computations gain from (base/cores.h) */
-    const char *isa;    /* instruction set (cpu/isa.h); NULL: the fastest that this processor has */
+    uint32_t n_threads;      /* 0: as many as computations gain from (base/cores.h) */
+    const char *isa;         /* instruction set (cpu/isa.h); NULL: the fastest that this processor has */
+    const char *system_root; /* for tests: stands before /sys where memory nodes are looked for */
 };
 
 int exec_open(struct exec **out, const struct exec_options *o, struct moeflux_err *e);

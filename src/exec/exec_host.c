@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/cores.h"
 #include "base/mem.h"
+#include "base/nodes.h"
 #include "base/team.h"
 #include "cpu/isa.h"
 #include "exec/backend.h"
@@ -102,6 +103,12 @@ static bool takes_fixed(const struct exec_host *h)
     return h->host.isa && h->host.isa->gemm_fixed && !h->base.keeps_f32;
 }
 
+static const struct node_shares *shares_of(const struct exec_host *h)
+{
+    const struct node_shares *s = h->host.team ? team_shares(h->host.team) : NULL;
+    return s && s->n > 1 ? s : NULL;
+}
+
 static struct exec_caps host_caps(const struct exec *x)
 {
     const struct exec_host *h = (const struct exec_host *)x;
@@ -116,6 +123,7 @@ static struct exec_caps host_caps(const struct exec *x)
                               .max_shared_bytes = 32768,
                               .max_alloc_bytes = PTRDIFF_MAX,
                               .total_bytes = machine_bytes(),
+                              .shares = shares_of(h),
                               .free_bytes = UINT64_MAX};
 }
 
@@ -314,6 +322,25 @@ int exec_reference_open(struct exec **out, const struct exec_options *o, struct 
     return 0;
 }
 
+static struct team *open_team(uint32_t n_threads, const char *root, struct moeflux_err *e)
+{
+    struct nodes nodes;
+    if (nodes_read(&nodes, root ? root : "", e) < 0)
+        return NULL;
+    struct team *t = team_new_on(n_threads, &nodes, e);
+    nodes_free(&nodes);
+    return t;
+}
+
+static void name_cpu(struct exec_host *h, uint32_t n_threads)
+{
+    const struct node_shares *s = shares_of(h);
+    int at = snprintf(h->name, sizeof h->name, "CPU (%s, %u thread%s", h->host.isa->name, n_threads,
+                      n_threads > 1 ? "s" : "");
+    at += s ? snprintf(h->name + at, sizeof h->name - (size_t)at, " on %u NUMA nodes", s->n) : 0;
+    snprintf(h->name + at, sizeof h->name - (size_t)at, ")");
+}
+
 int exec_cpu_open(struct exec **out, const struct exec_options *o, struct moeflux_err *e)
 {
     uint32_t n_threads = o->n_threads ? o->n_threads : cores_useful("");
@@ -326,13 +353,12 @@ int exec_cpu_open(struct exec **out, const struct exec_options *o, struct moeflu
         return ERR_MEMORY;
     h->is_native = true;
     h->host.isa = isa;
-    h->host.team = team_new(n_threads, e);
+    h->host.team = open_team(n_threads, o->system_root, e);
     if (!h->host.team) {
         host_close(&h->base);
         return ERR_MEMORY;
     }
-    snprintf(h->name, sizeof h->name, "CPU (%s, %u thread%s)", isa->name, n_threads,
-             n_threads > 1 ? "s" : "");
+    name_cpu(h, n_threads);
     *out = &h->base;
     return 0;
 }

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "exec/kernel.h"
+#include "exec/shelf.h"
 
 /* Of short watched batches every so many are timed. */
 enum { TIMED_BATCHES = 8 };
@@ -26,11 +27,17 @@ static void vulkan_close(struct exec *x)
     struct exec_vulkan *v = vulkan_of(x);
     stream_close(&v->mover);
     stream_close(&v->stream);
-    if (v->gpu.device) {
+    if (v->gpu.device)
         gpu_buffer_free(&v->staging, &v->gpu);
-        pipeline_set_close(&v->pipelines, &v->gpu);
+    v->gpu.is_unified = v->gpu_is_unified;
+    if (v->gpu.device && v->pipelines.layout && v->which) {
+        exec_shelf_put(v->shelf, v->which, &v->gpu, &v->pipelines);
+    } else {
+        if (v->gpu.device)
+            pipeline_set_close(&v->pipelines, &v->gpu);
+        gpu_close(&v->gpu);
     }
-    gpu_close(&v->gpu);
+    free(v->which);
     free(v);
 }
 
@@ -317,11 +324,26 @@ static const struct backend vulkan_backend = {.close = vulkan_close,
                                               .after_moves = vulkan_after_moves};
 
 /* 1: no device was named, and there is no GPU. */
-static int open_device(struct exec_vulkan *v, const char *device, bool staged, struct moeflux_err *e)
+/* 1: no device was named, and there is no GPU. */
+static int find_device(struct exec_vulkan *v, const struct exec_options *o, struct moeflux_err *e)
 {
-    int rc = device ? gpu_open(&v->gpu, device, e) : gpu_open_preferred(&v->gpu, e);
-    v->gpu.is_unified &= !staged;
-    if (rc == 0)
+    if (!o->device)
+        return gpu_open_preferred(&v->gpu, e);
+    if (!o->shelf)
+        return gpu_open(&v->gpu, o->device, e);
+    v->shelf = o->shelf;
+    v->which = mem_text(o->device, e);
+    if (!v->which)
+        return ERR_MEMORY;
+    return exec_shelf_take(o->shelf, o->device, &v->gpu, &v->pipelines) ? 0 : gpu_open(&v->gpu, o->device, e);
+}
+
+static int open_device(struct exec_vulkan *v, const struct exec_options *o, struct moeflux_err *e)
+{
+    int rc = find_device(v, o, e);
+    v->gpu_is_unified = v->gpu.is_unified;
+    v->gpu.is_unified &= !o->staged;
+    if (rc == 0 && !v->pipelines.layout)
         rc = pipeline_set_open(&v->pipelines, &v->gpu, e);
     if (rc == 0)
         rc = stream_open(&v->stream, &v->gpu, &v->pipelines, v->base.profile, e);
@@ -343,7 +365,7 @@ int exec_vulkan_open(struct exec **out, const struct exec_options *o, struct moe
     v->base.backend = &vulkan_backend;
     v->base.profile = o->profile;
     pace_init(&v->pace, PACING_SUBMISSION_NS);
-    int rc = open_device(v, o->device, o->staged, e);
+    int rc = open_device(v, o, e);
     if (rc != 0) {
         vulkan_close(&v->base);
         return rc;

@@ -17,6 +17,9 @@ struct exec_vulkan {
     enum recorded last; /* in this batch */
     struct gpu gpu;
     struct pipeline_set pipelines;
+    struct exec_shelf *shelf; /* where they go at the end, as `which`; NULL: they are closed */
+    char *which;
+    bool gpu_is_unified; /* whether or not the exec is staged */
     struct stream stream;
     struct stream mover; /* copies beside it */
 

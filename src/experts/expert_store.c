@@ -76,6 +76,8 @@ enum { KERNEL_ALIGN = 16 };
 static bool is_plain_file(const struct model_dir *m, uint32_t layer)
 {
     struct extent x[EXPERT_MAX_EXTENTS];
+    if (m->parts.spread.n_parts > 1)
+        return false;
     for (uint32_t i = 0; config_has_experts(&m->config, layer) && i < m->config.n_experts; i++)
         if (model_dir_expert(m, layer, i, x) != 1 || x[0].off != i * m->expert.bytes)
             return false;
@@ -124,7 +126,8 @@ static bool try_in_place(struct expert_store *s, const struct expert_store_optio
     const struct reader_options r = {.mode = o->io,
                                      .n_threads = o->n_threads,
                                      .host_bytes = o->host_bytes + o->budget_bytes,
-                                     .in_place = true};
+                                     .in_place = true,
+                                     .shares = caps.shares};
     if (reader_open(&s->reader, s->model, &r, &why) < 0)
         return false;
     if (reader_get_mode(s->reader) != READER_MMAP) {

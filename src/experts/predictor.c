@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "args.h"
 #include "base/err.h"
 #include "base/mem.h"
 
@@ -47,7 +48,7 @@ static bool has(const uint32_t *experts, uint32_t n, uint32_t expert)
 
 static void name_all(struct predictor *p, const uint32_t *experts)
 {
-    for (uint32_t i = 0; i < p->top_k; i++)
+    for (uint32_t i = 0; i < p->top_k && experts[i] != NO_EXPERT; i++)
         if (!has(p->named, p->n_named, experts[i]))
             p->named[p->n_named++] = experts[i];
 }
@@ -66,9 +67,10 @@ void predictor_observe(struct predictor *p, uint32_t layer, const uint32_t *choi
 {
     if (p->layer == layer && p->n_named > 0) {
         p->n_predicted += p->n_named;
-        p->n_predictable += p->top_k;
-        for (uint32_t i = 0; i < p->top_k; i++)
+        for (uint32_t i = 0; i < p->top_k && choice[i] != NO_EXPERT; i++) {
+            p->n_predictable++;
             p->n_right += has(p->named, p->n_named, choice[i]);
+        }
     }
     p->layer = NO_LAYER;
     p->n_named = 0;

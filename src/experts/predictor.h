@@ -30,7 +30,8 @@ void predictor_close(struct predictor *p);
 /* Forgets the token before, for another sequence or position. The counts stay. */
 void predictor_forget(struct predictor *p);
 
-/* Predicts the experts of `layer` into p->named. early: [top_k] the choice of the early router, best first, or NULL. */
+/* Predicts the experts of `layer` into p->named. early: [top_k] the choice of the early router, best first, or NULL. A choice
+ * of fewer experts ends with NO_EXPERT. */
 void predictor_predict(struct predictor *p, uint32_t layer, const uint32_t *early);
 /* The layer has chosen [top_k]: counts how much of its prediction was right, if there was one. */
 void predictor_observe(struct predictor *p, uint32_t layer, const uint32_t *choice);

@@ -38,16 +38,31 @@ static int open_files(struct reader *r, enum reader_mode mode, const struct read
                       struct moeflux_err *e)
 {
     struct reader_files *f = &r->work.files;
-    if (mode == READER_MMAP)
-        return reader_files_open_mapped(f, r->work.model, e);
+    if (mode == READER_MMAP) {
+        int rc = reader_files_open_mapped(f, r->work.model, e);
+        f->shares = o->shares;
+        return rc;
+    }
     if (mode == READER_DIRECT)
         return reader_files_open_direct(f, r->work.model, o->n_regions ? o->regions[0].base : NULL, e);
     return reader_files_open(f, r->work.model, e);
 }
 
+/* Each of the directories that experts are spread over counts as a disk, which is kept as busy as a single one. */
+static uint32_t n_disks(const struct reader *r)
+{
+    return r->work.model->parts.spread.n_parts;
+}
+
+static int open_pool(struct reader *r, const struct reader_options *o, struct moeflux_err *e)
+{
+    r->pool = reader_pool_new(&r->work, o->n_threads * n_disks(r), e);
+    return r->pool ? 0 : ERR_MEMORY;
+}
+
 static int open_ring(struct reader *r, const struct reader_options *o, struct moeflux_err *e)
 {
-    uint32_t depth = o->depth ? o->depth : READER_DEFAULT_DEPTH;
+    uint32_t depth = o->depth ? o->depth : READER_DEFAULT_DEPTH * n_disks(r);
     int rc = reader_ring_new(&r->ring, &r->work, depth, e);
     struct moeflux_err why;
     if (rc == 0 && o->n_regions && reader_ring_register(r->ring, o->regions, o->n_regions, &why) < 0)
@@ -66,8 +81,7 @@ static int open_ring_or_pool(struct reader *r, const struct reader_options *o, s
         return rc;
     }
     add_reason(r, why.text);
-    r->pool = reader_pool_new(&r->work, o->n_threads, e);
-    return r->pool ? 0 : ERR_MEMORY;
+    return open_pool(r, o, e);
 }
 
 static int open_as(struct reader *r, enum reader_mode mode, const struct reader_options *o,
@@ -82,7 +96,7 @@ static int open_as(struct reader *r, enum reader_mode mode, const struct reader_
     else if (mode == READER_URING)
         rc = open_ring(r, o, e);
     else
-        rc = (r->pool = reader_pool_new(&r->work, o->n_threads, e)) ? 0 : ERR_MEMORY;
+        rc = open_pool(r, o, e);
     if (rc < 0)
         reader_files_close(&r->work.files);
     return rc;

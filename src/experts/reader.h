@@ -1,4 +1,5 @@
 /* reader.h - brings whole experts from disk into memory of the caller's.
+ * Of experts that are spread over several disks (model/spread.h) all disks are read at once, in turn.
  *
  *   reader_start -> the bytes arrive in request->dst from another thread -> reader_wait
  * A request is the caller's memory and stays untouched until reader_wait returned for it or reader_cancel dropped it.
@@ -23,6 +24,7 @@
 #include "base/err.h"
 #include "model/model_dir.h"
 
+struct node_shares;
 struct reader;
 
 enum reader_mode {
@@ -85,10 +87,12 @@ struct reader_region { /* page-aligned */
 
 struct reader_options {
     enum reader_mode mode;
-    uint32_t n_threads;  /* of mmap, pread and of direct without io_uring; at least 1 */
-    uint32_t depth;      /* parts in flight at once with io_uring; 0: READER_DEFAULT_DEPTH */
+    uint32_t n_threads;  /* of mmap, pread and of direct without io_uring, for each disk; at least 1 */
+    uint32_t depth;      /* parts in flight at once with io_uring; 0: READER_DEFAULT_DEPTH for each disk */
     uint64_t host_bytes; /* host memory there is for mapped files; for auto */
     bool in_place;       /* the mapped files are to be used where they lie; for auto */
+    /* Of files used in place: whose threads read which rows of each matrix (exec_caps). Outlives the reader. NULL: no matter */
+    const struct node_shares *shares;
     /* The memory that requests' dst will lie in; it must stay until reader_close, the array need not. Open may overwrite the
      * first page, to try whether direct reads work there. io_uring registers all of it where the system allows so much locked
      * memory. None: not tried, not registered. */

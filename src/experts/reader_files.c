@@ -93,9 +93,21 @@ int reader_files_open_mapped(struct reader_files *f, const struct model_dir *m, 
     return rc;
 }
 
+/* Each part of an expert in a plain file by its rows. */
+static void fetch_by_node(const struct reader_files *f, const struct mapped *m, uint64_t off)
+{
+    const struct expert_layout *l = &f->model->expert;
+    const uint64_t parts[] = {l->gate_w, l->gate_s, l->gate_b, l->up_w,   l->up_s,
+                              l->up_b,   l->down_w, l->down_s, l->down_b, l->bytes};
+    for (size_t i = 0; i + 1 < sizeof parts / sizeof *parts; i++)
+        mapped_fetch_by_node(m, off + parts[i], parts[i + 1] - parts[i], f->shares);
+}
+
 int64_t reader_files_copy(const struct reader_files *f, uint32_t file, uint8_t *dst, uint64_t n, uint64_t off)
 {
     const struct mapped *m = &f->maps[file];
+    if (f->shares && dst == m->at + off && n == f->model->expert.bytes)
+        fetch_by_node(f, m, off);
     int64_t there = mapped_fetch(m, off, n);
     if (there <= 0 || dst == m->at + off)
         return there;

@@ -5,11 +5,14 @@
 #include "base/mapped.h"
 #include "model/model_dir.h"
 
+struct node_shares;
+
 struct reader_files {
     const struct model_dir *model;
     int *fds;            /* [model.n_files]; -1: holds no expert */
     uint32_t block;      /* direct reads are made of blocks of so many bytes; 0: reads are not direct */
     struct mapped *maps; /* [model.n_files], not open: holds no expert; NULL unless mapped */
+    const struct node_shares *shares; /* reader_options'; set after open */
 };
 
 /* The model's own descriptors. ERR_MEMORY. */

@@ -12,7 +12,7 @@
 enum { COPY_PIECES = 8, COPY_PIECE_BYTES = 128 << 10 };
 /* A read that is interrupted so often without a byte in between is not going to come. */
 enum { MAX_STALLS = 1000, MAX_ASK = 1 << 30 };
-/* Speculative parts in flight: enough to keep a disk busy, few enough to be over soon. */
+/* Speculative parts in flight, for each disk: enough to keep it busy, few enough to be over soon. */
 enum { MAX_SPECULATIVE = 8 };
 
 void reader_work_init(struct reader_work *w, const struct model_dir *m, const struct reader_hook *hook)
@@ -70,7 +70,8 @@ static void wake(struct reader_work *w)
 /* A speculative read beside a demanded one would take its bandwidth. */
 static bool may_speculate(const struct reader_work *w)
 {
-    uint64_t most = size_max(size_min(w->depth / 2, MAX_SPECULATIVE), 1);
+    uint64_t at_a_disk = (uint64_t)MAX_SPECULATIVE * w->model->parts.spread.n_parts;
+    uint64_t most = size_max(size_min(w->depth / 2, at_a_disk), 1);
     bool is_idle = w->n_in_flight == w->n_in_flight_speculative;
     return w->speculative.first && (w->stopping || (is_idle && w->n_in_flight_speculative < most));
 }
@@ -114,6 +115,29 @@ static void publish(struct reader_work *w, struct read_request *q)
 
 /* --- requests --- */
 
+/* Adds the piece that begins `at` bytes into the extent. */
+static void add_part(struct read_request *q, struct extent x, uint64_t at, uint64_t piece)
+{
+    x.off += at;
+    x.at += at;
+    x.bytes = size_min(piece, x.bytes - at);
+    q->parts[q->n_parts++] = (struct read_part){.request = q, .extent = x};
+}
+
+/* One piece of each extent in turn, which lie on different disks: as many reads wait for one as for the others, also where
+ * few are in flight. */
+static void add_in_turn(struct read_request *q, const struct extent *extents, uint32_t n, uint64_t piece)
+{
+    for (uint64_t at = 0, n_left = n; n_left > 0; at += piece) {
+        n_left = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            if (at < extents[i].bytes)
+                add_part(q, extents[i], at, piece);
+            n_left += at + piece < extents[i].bytes;
+        }
+    }
+}
+
 /* Divides the expert into pieces of `piece` bytes, or larger ones where there were too many. */
 static void fill_parts(const struct reader_work *w, struct read_request *q, uint64_t piece)
 {
@@ -127,14 +151,12 @@ static void fill_parts(const struct reader_work *w, struct read_request *q, uint
     q->code = 0;
     q->err = (struct moeflux_err){0};
     q->n_parts = 0;
-    for (uint32_t i = 0; i < n; i++)
-        for (uint64_t at = 0; at < extents[i].bytes; at += piece) {
-            struct extent x = extents[i];
-            x.off += at;
-            x.at += at;
-            x.bytes = size_min(piece, extents[i].bytes - at);
-            q->parts[q->n_parts++] = (struct read_part){.request = q, .extent = x};
-        }
+    bool is_spread = w->model->parts.spread.n_parts > 1;
+    if (is_spread)
+        add_in_turn(q, extents, n, piece);
+    for (uint32_t i = 0; !is_spread && i < n; i++)
+        for (uint64_t at = 0; at < extents[i].bytes; at += piece)
+            add_part(q, extents[i], at, piece);
     q->n_open = q->n_parts;
 }
 

@@ -97,8 +97,11 @@ void trace_writer_add(struct trace_writer *w, uint32_t layer, uint32_t pos, uint
             flush(w);
         w->n += (size_t)snprintf(w->text + w->n, MAX_FRONT, "%" PRIu32 " %" PRIu32 " %" PRIu32, layer,
                                  pos + t, n);
-        for (uint32_t k = 0; k < top_k; k++)
-            add_pair(w, experts[(uint64_t)t * top_k + k], weights[(uint64_t)t * top_k + k]);
+        for (uint64_t k = (uint64_t)t * top_k; k < (uint64_t)(t + 1) * top_k; k++) {
+            if (experts[k] >= w->shape.n_experts)
+                break;
+            add_pair(w, experts[k], weights[k]);
+        }
         w->text[w->n++] = '\n';
     }
 }

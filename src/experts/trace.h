@@ -28,7 +28,8 @@ struct trace_writer;
  */
 int trace_writer_open(struct trace_writer **out, const char *path, const struct trace_shape *s,
                       struct moeflux_err *e);
-/* One layer's choice for n tokens that are evaluated together, the first at `pos`: experts and weights [n][top_k]. The first
+/* One layer's choice for n tokens that are evaluated together, the first at `pos`: experts and weights [n][top_k]. A number
+ * that is no expert's ends a token's choice early (NO_EXPERT). The first
  * failure sticks: nothing more is written, and trace_writer_commit tells it. Allocates nothing. */
 void trace_writer_add(struct trace_writer *w, uint32_t layer, uint32_t pos, uint32_t n,
                       const uint32_t *experts, const float *weights);

@@ -67,7 +67,8 @@ static int look_at(struct prompt_cache *pc, struct generator *s, struct moeflux_
         return err_set(e, ERR_FORMAT, "%s: a state of version %u holds no token ids", pc->options.path,
                        info.version);
     if (info.fingerprint != own)
-        return err_set(e, ERR_FORMAT, "%s: a state of another model", pc->options.path);
+        return err_set(e, ERR_FORMAT, "%s: a state of another model, or of other experts for a token",
+                       pc->options.path);
     return 0;
 }
 

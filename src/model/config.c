@@ -100,6 +100,28 @@ static int check_experts(const struct config *c, const struct json_view *v)
     return 0;
 }
 
+/* The most that the router can choose. */
+static uint32_t most_active(const struct config *c)
+{
+    return c->sigmoid ? c->n_experts / c->n_group * c->topk_group : c->n_experts;
+}
+
+int config_set_active_experts(struct config *c, uint32_t n, float share, struct moeflux_err *e)
+{
+    uint32_t most = most_active(c);
+    if (n > most && most < c->n_experts)
+        return err_set(e, ERR_USAGE, "--active-experts %u, expected at most %u (%u groups of %u experts)", n,
+                       most, c->topk_group, c->n_experts / c->n_group);
+    if (n > most)
+        return err_set(e, ERR_USAGE, "--active-experts %u, expected at most %u (experts of a layer)", n,
+                       most);
+    if (!(share >= 0 && share <= 1))
+        return err_set(e, ERR_USAGE, "--expert-share %g, expected more than 0 and at most 1", (double)share);
+    c->top_k = n ? n : c->own_top_k;
+    c->expert_share = share < 1 ? share : 0;
+    return 0;
+}
+
 static int read_all(struct config *c, struct json_view *v)
 {
     int rc = read_family(c, v);
@@ -113,6 +135,7 @@ static int read_all(struct config *c, struct json_view *v)
     if (!c->layers)
         return ERR_MEMORY;
     rc = c->family->read(c, v);
+    c->own_top_k = c->top_k;
     return rc < 0 ? rc : check_experts(c, v);
 }
 

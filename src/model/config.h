@@ -60,7 +60,10 @@ struct config {
     bool has_kv_b; /* the heads' matrices are kv_b_proj, else embed_q and unembed_out; the tensors say it */
 
     /* feed-forward */
-    uint32_t n_experts, top_k, moe_inner;
+    uint32_t n_experts, moe_inner;
+    uint32_t top_k;     /* routed experts of a token: the file's num_experts_per_tok, or the user's number */
+    uint32_t own_top_k; /* the file's */
+    float expert_share; /* of their weights that a token's experts need not exceed; 0: it has all top_k */
     uint32_t shared_inner; /* of all shared experts together; 0: there is none */
     uint32_t dense_inner;
     uint32_t first_dense, moe_freq; /* DeepSeek's way to say which layers are dense: for fingerprints alone */
@@ -79,6 +82,12 @@ static inline uint32_t config_conv_dim(const struct config *c)
     return 2 * c->n_k_heads * c->k_head_dim + c->n_v_heads * c->v_head_dim;
 }
 
+/* The share of the weights that a token's experts carry at least; 1: all. */
+static inline float config_expert_share(const struct config *c)
+{
+    return c->expert_share > 0 ? c->expert_share : 1;
+}
+
 /* Whether layer i has routed experts. */
 static inline bool config_has_experts(const struct config *c, uint32_t i)
 {
@@ -90,6 +99,10 @@ static inline uint32_t config_longest_context(const struct config *c)
 {
     return c->max_context ? c->max_context : 262144;
 }
+
+/* Takes n of the experts for a token, of them as few as sum to `share` of the weights (ops/router.h). n 0: as many as the
+ * file says; share 0 and 1: all n. ERR_USAGE: the router cannot choose so many, or the share is not one. */
+int config_set_active_experts(struct config *c, uint32_t n, float share, struct moeflux_err *e);
 
 /* Reads a configuration object (nested text_config or flat). `where` names the file in messages.
  * ERR_FORMAT: a key is missing, of the wrong type or out of range (the key is named);

@@ -43,9 +43,16 @@ static int new_places(struct model_dir *m, const struct expert_formats *f, struc
 
 static int check_length(const struct model_dir *m, const struct model_file *f, struct moeflux_err *e)
 {
-    uint64_t expected = m->expert.bytes * m->config.n_experts;
+    const struct spread *s = &m->parts.spread;
+    uint64_t each = s->n_parts > 1 ? s->stripe : m->expert.bytes;
+    uint64_t expected = each * m->config.n_experts;
     if (f->bytes == expected)
         return 0;
+    if (s->n_parts > 1)
+        return err_set(e, ERR_FORMAT,
+                       "%s: %" PRIu64 " bytes, expected %" PRIu64 " (pieces of %u experts, %" PRIu64
+                       " bytes each)",
+                       f->path, f->bytes, expected, m->config.n_experts, each);
     /* The 2-bit experts of other engines have the same file names. */
     struct format two_bits = *format_of(m->expert.formats.up);
     two_bits.bits = 2;
@@ -65,25 +72,58 @@ static int add_layer_file(struct model_dir *m, const char *dir, uint32_t layer, 
     char *path = file_join(dir, name, e);
     int rc = path ? model_file_add(&m->files, &m->n_files, path, e) : ERR_MEMORY;
     free(path);
-    if (rc < 0)
-        return rc;
-    m->places[layer].n_runs = 1;
-    m->places[layer].runs[0] = (struct expert_run){
-        .file = m->n_files - 1,
-        .stride = m->expert.bytes,
-        .bytes = m->expert.bytes,
-    };
-    m->expert_bytes += m->files[m->n_files - 1].bytes;
-    return check_length(m, &m->files[m->n_files - 1], e);
+    return rc < 0 ? rc : check_length(m, &m->files[m->n_files - 1], e);
+}
+
+/* The layer's files lie one after the other in m->files, in the order of the parts. */
+static int add_layer(struct model_dir *m, char *const dirs[], uint32_t layer, struct moeflux_err *e)
+{
+    const struct spread *s = &m->parts.spread;
+    struct expert_place *p = &m->places[layer];
+    uint32_t first = m->n_files;
+    int rc = 0;
+    for (uint32_t i = 0; i < s->n_parts && rc == 0; i++)
+        rc = add_layer_file(m, dirs[i], layer, e);
+    p->n_parts = s->n_parts;
+    p->n_runs = spread_n_pieces(s, m->expert.bytes);
+    for (uint32_t i = 0; i < p->n_runs; i++) {
+        struct spread_piece piece = spread_piece(s, m->expert.bytes, 0, i);
+        p->runs[i] = (struct expert_run){first, 0, s->stripe, piece.bytes, piece.at};
+    }
+    m->expert_bytes += m->expert.bytes * m->config.n_experts;
+    return rc;
+}
+
+static int check_stripe(const struct model_dir *m, struct moeflux_err *e)
+{
+    const struct spread *s = &m->parts.spread;
+    if (spread_n_pieces(s, m->expert.bytes) <= s->n_parts)
+        return 0;
+    return err_set(e, ERR_FORMAT,
+                   "%s: stripe is %" PRIu64 ", too little for experts of %" PRIu64 " bytes in %u parts",
+                   m->parts.file, s->stripe, m->expert.bytes, s->n_parts);
 }
 
 int expert_places_from_files(struct model_dir *m, const char *dir, const struct expert_formats *f,
                              struct moeflux_err *e)
 {
-    int rc = new_places(m, f, e);
+    struct spread *s = &m->parts.spread;
+    char *dirs[SPREAD_MAX_PARTS] = {mem_text(dir, e)};
+    int rc = dirs[0] ? new_places(m, f, e) : ERR_MEMORY;
+    if (rc == 0 && s->n_parts == 1)
+        *s = spread_of(m->expert.bytes, 1);
+    if (rc == 0)
+        rc = check_stripe(m, e);
+    for (uint32_t i = 1; i < s->n_parts && rc == 0; i++) {
+        rc = spread_check_part(&m->parts, i, e);
+        if (rc == 0 && !(dirs[i] = file_join(m->parts.paths[i], "packed_experts", e)))
+            rc = ERR_MEMORY;
+    }
     for (uint32_t i = 0; i < m->config.n_layers && rc == 0; i++)
         if (config_has_experts(&m->config, i))
-            rc = add_layer_file(m, dir, i, e);
+            rc = add_layer(m, dirs, i, e);
+    for (uint32_t i = 0; i < SPREAD_MAX_PARTS; i++)
+        free(dirs[i]);
     return rc;
 }
 
@@ -159,6 +199,7 @@ static int place_layer(struct model_dir *m, uint32_t layer, struct moeflux_err *
         m->expert_bytes += t->bytes;
     }
     place->n_runs = EXPERT_MAX_EXTENTS;
+    place->n_parts = 1;
     return 0;
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/err.h"
 #include "base/file.h"
+#include "model/spread.h"
 
 /* The first of two places where the file is; *out stays NULL when it is in neither. */
 static int first_of(const char *dir, const char *a, const char *b, char **out, struct moeflux_err *e)
@@ -37,8 +38,13 @@ static int check_dir(const char *dir, struct moeflux_err *e)
     return 0;
 }
 
-static int check_found(const struct layout *l, const char *dir, struct moeflux_err *e)
+static int check_found(const struct layout *l, const char *dir, bool is_part, struct moeflux_err *e)
 {
+    if (!l->manifest && !l->config && is_part)
+        return err_set(e, ERR_IO,
+                       "%s: a part of a model's experts; the model is the directory whose " SPREAD_FILE
+                       " names it",
+                       dir);
     if (!l->manifest && !l->config)
         return err_set(e, ERR_IO, "%s: no model: neither model_weights.json nor config.json is there", dir);
     if (l->packed && !l->weights)
@@ -68,8 +74,12 @@ int layout_find(struct layout *l, const char *dir, struct moeflux_err *e)
     for (size_t i = 0; i < sizeof parts / sizeof *parts && rc == 0; i++)
         rc = first_of(dir, parts[i].a, parts[i].b, parts[i].out, e);
     l->packed = l->manifest != NULL;
+    char *part = NULL;
     if (rc == 0)
-        rc = check_found(l, dir, e);
+        rc = first_of(dir, SPREAD_PART_FILE, SPREAD_PART_FILE, &part, e);
+    if (rc == 0)
+        rc = check_found(l, dir, part != NULL, e);
+    free(part);
     if (rc < 0)
         layout_free(l);
     return rc;

@@ -116,6 +116,8 @@ static int open_packed(struct opening *o, struct moeflux_err *e)
         rc = check_tensors(m, e);
     if (rc == 0)
         rc = read_expert_formats(o, &formats, e);
+    if (rc == 0)
+        rc = spread_read(&m->parts, m->path, e);
     return rc < 0 ? rc : expert_places_from_files(m, o->layout.experts, &formats, e);
 }
 
@@ -150,7 +152,7 @@ static void count_dense_bytes(struct model_dir *m)
 
 int model_dir_open(struct model_dir *m, const char *path, struct moeflux_err *e)
 {
-    *m = (struct model_dir){0};
+    *m = (struct model_dir){.parts.spread.n_parts = 1};
     struct opening o = {.m = m};
     m->path = mem_text(path, e);
     int rc = m->path ? layout_find(&o.layout, path, e) : ERR_MEMORY;
@@ -177,6 +179,7 @@ void model_dir_close(struct model_dir *m)
     tensor_list_free(&tensors);
     model_file_close_all(m->files, m->n_files);
     config_free(&m->config);
+    spread_free(&m->parts);
     free(m->places);
     free(m->tokenizer_path);
     free(m->path);
@@ -348,7 +351,7 @@ uint32_t model_dir_expert(const struct model_dir *m, uint32_t layer, uint32_t ex
     uint32_t n = 0;
     for (uint32_t i = 0; i < p->n_runs; i++) {
         const struct expert_run *r = &p->runs[i];
-        struct extent x = {r->file, r->off + expert * r->stride, r->bytes, r->at};
+        struct extent x = {r->file + (expert + i) % p->n_parts, r->off + expert * r->stride, r->bytes, r->at};
         struct extent *last = n ? &out[n - 1] : NULL;
         if (last && last->file == x.file && last->off + last->bytes == x.off &&
             last->at + last->bytes == x.at)
@@ -357,6 +360,21 @@ uint32_t model_dir_expert(const struct model_dir *m, uint32_t layer, uint32_t ex
             out[n++] = x;
     }
     return n;
+}
+
+int model_dir_read_expert(const struct model_dir *m, uint32_t layer, uint32_t expert, uint64_t at, uint64_t n,
+                          uint8_t *dst, struct moeflux_err *e)
+{
+    struct extent x[EXPERT_MAX_EXTENTS];
+    uint32_t n_extents = model_dir_expert(m, layer, expert, x);
+    int rc = 0;
+    for (uint32_t i = 0; i < n_extents && rc == 0; i++) {
+        const struct model_file *f = &m->files[x[i].file];
+        uint64_t from = size_max(at, x[i].at), to = size_min(at + n, x[i].at + x[i].bytes);
+        if (from < to)
+            rc = file_read_at(f->fd, f->path, dst + (from - at), to - from, x[i].off + (from - x[i].at), e);
+    }
+    return rc;
 }
 
 int model_dir_check_expert(const struct model_dir *m, uint32_t layer, uint32_t expert, const uint8_t *slot,

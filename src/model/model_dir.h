@@ -1,7 +1,8 @@
 /* model_dir.h - a model directory as it lies on disk: its config, its named tensors, its experts' extents.
  *
  * Two layouts open alike:
- *   packed: model_weights.json (manifest) + model_weights.bin + packed_experts/layer_NN.bin
+ *   packed: model_weights.json (manifest) + model_weights.bin + packed_experts/layer_NN.bin; with spread.json the experts lie
+ *           in other directories too (spread.h)
  *   plain:  config.json + *.safetensors in MLX names (sharded or not); an expert is nine extents in the shards
  * Everything is checked against the files at open: offsets, sizes, dtypes, shapes, bits, layer files' lengths.
  * Tensor contents are read on request. Names are canonical: model.X and lm_head.X. */
@@ -13,6 +14,7 @@
 #include <stdint.h>
 
 #include "model/config.h"
+#include "model/spread.h"
 
 struct moeflux_err;
 
@@ -92,6 +94,7 @@ struct model_dir {
     char *tokenizer_path;        /* tokenizer.json; NULL when the directory has none */
     uint64_t dense_bytes;        /* all tensors but the routed experts */
     uint64_t expert_bytes;       /* all routed experts on disk */
+    struct spread_dirs parts;    /* where the experts lie; plain: one part */
     struct expert_place *places; /* the layers' experts; private */
 };
 
@@ -124,9 +127,13 @@ int model_dir_check_tensor(const struct model_dir *m, const struct tensor *t, co
 /* Reads n BF16 or F32 elements and widens them to float; non-finite values are ERR_FORMAT. */
 int model_dir_read_f32(const struct model_dir *m, const struct tensor *t, float *dst, struct moeflux_err *e);
 
-/* The extents of one expert, in ascending slot order, neighbours merged (packed: one). Returns their number, or 0
+/* The extents of one expert, in ascending slot order, neighbours merged (packed: one in each part). Returns their number, or 0
  * for a layer without experts. `out` has room for EXPERT_MAX_EXTENTS. */
 uint32_t model_dir_expert(const struct model_dir *m, uint32_t layer, uint32_t expert, struct extent *out);
+
+/* Reads bytes [at, at + n) of an expert, wherever they lie. Not checked to be finite. */
+int model_dir_read_expert(const struct model_dir *m, uint32_t layer, uint32_t expert, uint64_t at, uint64_t n,
+                          uint8_t *dst, struct moeflux_err *e);
 
 /* Checks the scales and biases of an expert that was read whole into `slot`: ERR_FORMAT names layer, expert, part. */
 int model_dir_check_expert(const struct model_dir *m, uint32_t layer, uint32_t expert, const uint8_t *slot,

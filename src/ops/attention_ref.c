@@ -1,5 +1,6 @@
 #include <math.h>
 
+#include "base/mem.h"
 #include "ops/attention.h"
 #include "ops/ref.h"
 
@@ -15,46 +16,84 @@ static const void *row_at(const struct attention_shape *s, const struct attentio
            i * (value ? s->value_dim : s->key_dim) * kv_type_bytes(s->kv_type);
 }
 
-/* One query head over all its positions. */
-static void ref_head(const struct attention_shape *s, const struct attention_call *c, uint32_t t, uint32_t h,
-                     double *scores, double *sum)
+/* Of the query heads that share a key head. */
+struct ref_scratch {
+    double *queries; /* [heads][key_dim] */
+    double *scores;  /* [heads][positions] */
+    double *sums;    /* [heads][value_dim] */
+    double *row;     /* a key or a value */
+};
+
+static void widen(enum kv_type type, const void *row, uint32_t n, double *out)
 {
-    uint32_t n_pos = c->pos + t + 1, g = h / (c->n_heads / c->n_kv_heads);
-    const float *q = host_floats(c->q) + (uint64_t)t * c->q_stride + (uint64_t)h * s->key_dim;
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = kv_rows_get(type, row, i);
+}
+
+/* Scores become weights; returns their sum. */
+static double ref_softmax(double *scores, uint32_t n)
+{
     double top = -INFINITY, total = 0;
-    for (uint32_t p = 0; p < n_pos; p++) {
-        const void *k = row_at(s, c, p, 0, g);
-        double dot = 0;
-        for (uint32_t i = 0; i < s->key_dim; i++)
-            dot += (double)q[i] * kv_rows_get(s->kv_type, k, i);
-        scores[p] = dot * (double)s->scale;
+    for (uint32_t p = 0; p < n; p++)
         top = scores[p] > top ? scores[p] : top;
+    for (uint32_t p = 0; p < n; p++) {
+        scores[p] = exp(scores[p] - top);
+        total += scores[p];
     }
-    for (uint32_t i = 0; i < s->value_dim; i++)
-        sum[i] = 0;
+    return total;
+}
+
+/* Token t's query heads of key head g over all its positions. A row is widened once for all of them. */
+static void ref_group(const struct attention_shape *s, const struct attention_call *c, uint32_t t, uint32_t g,
+                      const struct ref_scratch *r)
+{
+    uint32_t n_pos = c->pos + t + 1, heads = c->n_heads / c->n_kv_heads, first = g * heads;
+    const float *q = host_floats(c->q) + (uint64_t)t * c->q_stride + (uint64_t)first * s->key_dim;
+    widen(KV_TYPE_F32, q, heads * s->key_dim, r->queries);
     for (uint32_t p = 0; p < n_pos; p++) {
-        const void *v = row_at(s, c, p, s->latent ? 0 : 1, g);
-        double w = exp(scores[p] - top);
-        total += w;
-        for (uint32_t i = 0; i < s->value_dim; i++)
-            sum[i] += w * kv_rows_get(s->kv_type, v, i);
+        widen(s->kv_type, row_at(s, c, p, 0, g), s->key_dim, r->row);
+        for (uint32_t h = 0; h < heads; h++)
+            r->scores[(uint64_t)h * n_pos + p] =
+                ref_dot(r->queries + (uint64_t)h * s->key_dim, r->row, s->key_dim) * (double)s->scale;
     }
-    const float *gate =
-        s->gated ? host_floats(c->gates) + (uint64_t)t * c->gate_stride + (2 * (uint64_t)h + 1) * s->value_dim
-                 : NULL;
-    float *dst = host_floats_mut(c->dst) + (uint64_t)t * c->dst_stride + (uint64_t)h * s->value_dim;
-    for (uint32_t i = 0; i < s->value_dim; i++)
-        dst[i] = (float)(sum[i] / total * (gate ? ref_sigmoid((double)gate[i]) : 1.0));
+    float *dst = host_floats_mut(c->dst) + (uint64_t)t * c->dst_stride + (uint64_t)first * s->value_dim;
+    for (uint64_t i = 0; i < (uint64_t)heads * s->value_dim; i++)
+        r->sums[i] = 0;
+    for (uint32_t h = 0; h < heads; h++) {
+        double total = ref_softmax(r->scores + (uint64_t)h * n_pos, n_pos);
+        for (uint32_t p = 0; p < n_pos; p++)
+            r->scores[(uint64_t)h * n_pos + p] /= total;
+    }
+    for (uint32_t p = 0; p < n_pos; p++) {
+        widen(s->kv_type, row_at(s, c, p, s->latent ? 0 : 1, g), s->value_dim, r->row);
+        for (uint32_t h = 0; h < heads; h++)
+            for (uint32_t i = 0; i < s->value_dim; i++)
+                r->sums[(uint64_t)h * s->value_dim + i] += r->scores[(uint64_t)h * n_pos + p] * r->row[i];
+    }
+    const float *gates = s->gated ? host_floats(c->gates) + (uint64_t)t * c->gate_stride : NULL;
+    for (uint32_t h = 0; h < heads; h++)
+        for (uint32_t i = 0; i < s->value_dim; i++) {
+            uint64_t at = (uint64_t)h * s->value_dim + i;
+            uint64_t gate = (2 * (uint64_t)(first + h) + 1) * s->value_dim + i;
+            dst[at] = (float)(r->sums[at] * (gates ? ref_sigmoid((double)gates[gate]) : 1.0));
+        }
 }
 
 int attention_ref(const void *self, const void *what, struct host *host)
 {
     const struct attention *op = self;
     const struct attention_call *c = what;
-    double *scores = host_scratch(host, (uint64_t)c->pos + c->n, sizeof *scores);
-    double *sum = host_scratch(host, op->shape.value_dim, sizeof *sum);
-    for (uint32_t t = 0; scores && sum && t < c->n; t++)
-        for (uint32_t h = 0; h < c->n_heads; h++)
-            ref_head(&op->shape, c, t, h, scores, sum);
+    const struct attention_shape *s = &op->shape;
+    uint64_t heads = c->n_heads / c->n_kv_heads;
+    const struct ref_scratch r = {
+        .queries = host_scratch(host, heads * s->key_dim, sizeof(double)),
+        .scores = host_scratch(host, heads * ((uint64_t)c->pos + c->n), sizeof(double)),
+        .sums = host_scratch(host, heads * s->value_dim, sizeof(double)),
+        .row = host_scratch(host, size_max(s->key_dim, s->value_dim), sizeof(double)),
+    };
+    bool has_room = r.queries && r.scores && r.sums && r.row;
+    for (uint32_t t = 0; has_room && t < c->n; t++)
+        for (uint32_t g = 0; g < c->n_kv_heads; g++)
+            ref_group(s, c, t, g, &r);
     return host_error(host);
 }

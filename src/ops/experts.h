@@ -7,6 +7,7 @@
  * With shared_gate a logit stands between, w_t is its sigmoid; else w_t = 1. Experts are found through a table of addresses
  * [n_experts] on the device; the caller fills in every expert that idx names before the batch is submitted.
  * A part alone: routed experts where shared_down.cols is 0, the shared one with only_shared.
+ * idx may be NO_EXPERT (router.h), behind a token's experts: nothing is computed or looked up for it.
  * Sums run in the router's order, then the shared part, then the residual. hidden, inner and shared_inner are
  * multiples of PRODUCT_COLS and of their formats' groups. */
 #ifndef MOEFLUX_OPS_EXPERTS_H
@@ -38,6 +39,7 @@ struct experts_shape {
     uint32_t up_formats; /* bit f: the routed or some layer's shared gate and up are stored as FORMAT_f */
     bool chooses;        /* up may be asked to choose with a softmax router; norm_topk: as its norm */
     bool norm_topk;
+    bool drops; /* idx may be NO_EXPERT; not with `chooses` */
 };
 
 /* The shared expert's gate and up rows, [shared_inner][hidden]. */

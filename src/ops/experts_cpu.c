@@ -1,5 +1,6 @@
 #include <string.h>
 
+#include "args.h"
 #include "base/mem.h"
 #include "base/team.h"
 #include "cpu/isa.h"
@@ -55,11 +56,16 @@ static struct weights down_of(const struct experts_shape *s, uint64_t expert)
 
 /* ---- who meets which expert ---- */
 
+static bool is_there(const struct job *j, uint64_t pair)
+{
+    return host_words(j->call->idx)[pair] != NO_EXPERT;
+}
+
 static bool takes_part(const struct job *j, uint32_t pair, uint64_t skip)
 {
     uint32_t k = pair % j->shape->top_k;
     const uint64_t *table = host_at(j->call->table);
-    return table[host_words(j->call->idx)[pair]] != 0 && (k >= 64 || !(skip >> k & 1));
+    return is_there(j, pair) && table[host_words(j->call->idx)[pair]] != 0 && (k >= 64 || !(skip >> k & 1));
 }
 
 /* Fills pairs and groups. False: no memory. */
@@ -74,7 +80,8 @@ static bool sort_pairs(struct job *j, struct host *h, uint64_t skip)
         return false;
     memset(ends, 0, n_experts * sizeof *ends);
     for (uint32_t p = 0; p < n_pairs; p++)
-        ends[idx[p]] += takes_part(j, p, skip);
+        if (takes_part(j, p, skip))
+            ends[idx[p]]++;
     for (uint32_t e = 0; e < n_experts; e++) {
         uint32_t n = ends[e];
         if (n > 0)
@@ -201,6 +208,13 @@ static void multiply(const struct job *j, const struct group *g, const struct we
         .w = &m, .x = x, .n = g->n, .last = rows->rows, .y = out, .y_stride = rows->rows});
 }
 
+/* Runs fn for the blocks of all groups. */
+static void for_blocks(struct job *j, struct host *h, team_fn *fn)
+{
+    const uint32_t blocks[] = {0, j->n_blocks};
+    team_for_rows(h->team, &(struct team_matrices){blocks, 1, j->n_groups}, fn, j);
+}
+
 static void divide_rows(struct job *j, uint32_t rows, uint32_t block_rows)
 {
     j->block_rows = (uint32_t)size_min(block_rows, rows);
@@ -273,7 +287,7 @@ int experts_up_cpu(const void *self, const void *what, struct host *h)
     team_for(h->team, c->n, prepare_token, &j);
     if (c->chunk > FEW)
         team_for(h->team, j.n_groups, pack_for_up, &j);
-    team_for(h->team, j.n_groups * j.n_blocks, up_block, &j);
+    for_blocks(&j, h, up_block);
     return 0;
 }
 
@@ -305,6 +319,8 @@ static void prepare_act(void *ctx, uint32_t i, uint32_t thread)
     const struct job *j = ctx;
     const struct experts_call *c = j->call;
     (void)thread;
+    if (i < j->n_pairs && !is_there(j, i))
+        return;
     if (i < j->n_pairs) {
         place_input(j, i, host_floats(c->act) + (uint64_t)i * j->shape->inner, j->shape->inner);
         return;
@@ -354,6 +370,8 @@ static void down_block_of_few(void *ctx, uint32_t block, uint32_t thread)
         float sum[LOOPS_MAX_BLOCK_ROWS] = {0}, *x = host_floats_mut(c->x) + (uint64_t)t * s->hidden + first;
         for (uint32_t k = 0; k < s->top_k; k++) {
             uint64_t pair = (uint64_t)t * s->top_k + k;
+            if (!is_there(j, pair)) /* nor behind it */
+                break;
             j->loops->add_scaled(sum, parts + pair * n_rows, host_floats(c->weights)[pair], n_rows);
         }
         if (c->shared_down.cols > 0)
@@ -415,7 +433,7 @@ static void mix_token(void *ctx, uint32_t t, uint32_t thread)
     (void)thread;
     for (uint32_t r = 0; s->top_k > 0 && r < s->hidden; r++)
         sum[r] *= w[0];
-    for (uint32_t k = 1; k < s->top_k; k++)
+    for (uint32_t k = 1; k < s->top_k && is_there(j, (uint64_t)t * s->top_k + k); k++)
         j->loops->add_scaled(sum, sum + (uint64_t)k * s->hidden, w[k], s->hidden);
     for (uint32_t r = 0; s->top_k > 0 && r < s->hidden; r++)
         x[r] += sum[r];
@@ -433,7 +451,7 @@ static int down_of_many(struct job *j, struct host *h)
     const struct experts_call *c = j->call;
     j->parts = host_floats_mut(c->scratch);
     team_for(h->team, j->n_groups, pack_for_down, j);
-    team_for(h->team, j->n_groups * j->n_blocks, down_block_of_many, j);
+    for_blocks(j, h, down_block_of_many);
     if (c->more)
         return 0;
     team_for(h->team, c->n, mix_token, j);

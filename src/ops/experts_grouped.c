@@ -52,11 +52,11 @@ int experts_grouped_open(struct experts_grouped *op, struct exec *x, const struc
     op->from = 16;
     op->is_f16 = gemm_has_f16(x);
     op->mix_group = (uint32_t)size_min(GROUP, c.max_workgroup);
-    const uint32_t sort[] = {op->mix_group, s->n_experts};
+    const uint32_t sort[] = {op->mix_group, s->n_experts}, mix[] = {op->mix_group, s->drops};
     int rc = exec_kernel(x, &op->sort, "experts_prefill_sort", sizeof(struct experts_prefill_sort_args), sort,
                          2, e);
     if (rc == 0)
-        rc = exec_kernel(x, &op->mix, "experts_prefill_mix", sizeof(struct experts_prefill_mix_args), sort, 1,
+        rc = exec_kernel(x, &op->mix, "experts_prefill_mix", sizeof(struct experts_prefill_mix_args), mix, 2,
                          e);
     if (rc == 0 && op->is_f16)
         rc = cast_f16_open(&op->cast, x, e);
@@ -166,6 +166,7 @@ void experts_grouped_down(const struct experts_grouped *op, struct exec *x, cons
                                                    .down_s = s->down_s,
                                                    .down_b = s->down_b};
     const struct experts_prefill_mix_args mix = {.parts = at.parts,
+                                                 .idx = call->idx,
                                                  .weights = call->weights,
                                                  .shared_in = call->shared_in,
                                                  .shared_act = at.shared_act,

@@ -1,3 +1,4 @@
+#include "args.h"
 #include "ops/experts.h"
 #include "ops/ref.h"
 
@@ -11,6 +12,16 @@ static struct weights part(uint64_t expert, uint32_t w, uint32_t s, uint32_t b, 
 static uint64_t expert_of(const struct experts_call *c, uint64_t slot)
 {
     return ((const uint64_t *)host_at(c->table))[host_words(c->idx)[slot]];
+}
+
+/* The experts of a token. */
+static uint32_t n_experts_of(const struct experts_shape *s, const struct experts_call *c, uint32_t t)
+{
+    const uint32_t *idx = host_words(c->idx) + (uint64_t)t * s->top_k;
+    uint32_t n = 0;
+    while (!c->only_shared && n < s->top_k && idx[n] != NO_EXPERT)
+        n++;
+    return n;
 }
 
 /* act of a token, or of its shared expert. */
@@ -55,7 +66,7 @@ int experts_up_ref(const void *self, const void *what, struct host *h)
     for (uint32_t t = 0; p && row && t < c->n; t++) {
         ref_norm(host_floats(c->x) + (uint64_t)t * s->hidden, host_floats(c->norm), s->hidden, (double)s->eps,
                  p);
-        for (uint32_t k = 0; k < s->top_k && !c->only_shared; k++)
+        for (uint32_t k = 0; k < n_experts_of(s, c, t); k++)
             if (k >= 64 || !(c->skip >> k & 1))
                 ref_up_slot(s, c, t, k, p, row);
         if (c->shared_up && !c->skip_shared)
@@ -108,7 +119,7 @@ int experts_down_ref(const void *self, const void *what, struct host *h)
     for (uint32_t t = 0; sum && in && row && t < c->n; t++) {
         for (uint32_t r = 0; r < s->hidden; r++)
             sum[r] = 0;
-        for (uint32_t k = 0; k < s->top_k && !c->only_shared; k++)
+        for (uint32_t k = 0; k < n_experts_of(s, c, t); k++)
             ref_down_routed(s, c, t, k, sum, in, row);
         if (c->shared_down.cols)
             ref_down_shared(s, c, t, sum, in, row);

@@ -13,9 +13,11 @@ enum {
     UP_IS_GATED,
     UP_CHOOSES,
     UP_NORM_TOPK,
+    UP_DROPS,
     UP_N_SPEC,
     DOWN_LANES = EXPERTS_FIRST_SPEC,
     DOWN_TEAMS,
+    DOWN_DROPS,
     DOWN_N_SPEC
 };
 _Static_assert((int)GEMV_N_SPEC <= EXPERTS_FIRST_SPEC, "constants of gemv.glsl and of the experts overlap");
@@ -26,11 +28,9 @@ static int open_up(struct experts *op, struct exec *x, struct moeflux_err *e)
     uint32_t formats = 1u << s->up_format | (s->shared_inner ? s->up_formats : 0);
     const struct gemv_shape shape = {(uint32_t)experts_act_floats(s, true), s->hidden, 1, formats, 2, 0};
     const struct gemv_plan plan = gemv_plan_for(x, &shape);
-    uint32_t spec[UP_N_SPEC] = {[UP_EXPERTS] = s->n_experts,
-                                [UP_TOP_K] = s->top_k,
-                                [UP_SHARED] = s->shared_inner,
-                                [UP_IS_GATED] = s->shared_gate,
-                                [UP_NORM_TOPK] = s->norm_topk};
+    uint32_t spec[UP_N_SPEC] = {
+        [UP_EXPERTS] = s->n_experts,    [UP_TOP_K] = s->top_k,         [UP_SHARED] = s->shared_inner,
+        [UP_IS_GATED] = s->shared_gate, [UP_NORM_TOPK] = s->norm_topk, [UP_DROPS] = s->drops};
     for (int i = 0; i < GEMV_N_SPEC; i++)
         spec[i] = plan.spec[i];
     op->gpu.up_rows = plan.workgroup_rows;
@@ -87,7 +87,8 @@ static int open_down(struct experts *op, struct exec *x, struct moeflux_err *e)
                                   [GEMV_SPLIT] = 1,
                                   [GEMV_STEPS] = 0,
                                   [DOWN_LANES] = lanes,
-                                  [DOWN_TEAMS] = teams};
+                                  [DOWN_TEAMS] = teams,
+                                  [DOWN_DROPS] = s->drops};
     op->gpu.down_rows = teams * (c.subgroup_size / lanes) * DOWN_ROWS;
     const uint32_t bytes = sizeof(struct experts_decode_down_args);
     int rc = gemv_kernel(x, &op->gpu.down, "experts_decode_down", bytes, spec, DOWN_N_SPEC, e);

@@ -6,6 +6,7 @@
 #include "base/format.h"
 #include "base/mem.h"
 #include "exec/kernel.h"
+#include "vulkan/pipeline.h"
 
 /* Where the device does not say how many processors it has. */
 enum { FEW_PROCESSORS = 32 };
@@ -118,10 +119,23 @@ struct gemv_plan gemv_plan_for(const struct exec *x, const struct gemv_shape *s)
                               .tokens = s->tokens};
 }
 
+/* As the Makefile's VARIANTS have them; NULL where `formats` are several. */
+static const char *variant_of_one(uint32_t formats)
+{
+    static const char *const names[FORMAT_COUNT] = {
+        [FORMAT_Q4] = "q4", [FORMAT_Q8] = "q8", [FORMAT_BF16] = "bf16", [FORMAT_F32] = "f32"};
+    for (uint32_t i = 0; i < FORMAT_COUNT; i++)
+        if (formats == 1u << i)
+            return names[i];
+    return NULL;
+}
+
 int gemv_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes, const uint32_t *spec,
                 uint32_t n_spec, struct moeflux_err *e)
 {
-    char full[64];
-    snprintf(full, sizeof full, "%s%s", name, exec_get_caps(x).has_denorm ? "_denorm" : "");
-    return exec_kernel(x, k, full, args_bytes, spec, n_spec, e);
+    const char *variant = exec_get_caps(x).has_denorm ? "denorm" : variant_of_one(spec[GEMV_FORMATS]);
+    char full[64] = "";
+    if (variant)
+        snprintf(full, sizeof full, "%s_%s", name, variant);
+    return exec_kernel(x, k, pipeline_find_name(full) ? full : name, args_bytes, spec, n_spec, e);
 }

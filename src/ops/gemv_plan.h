@@ -35,7 +35,8 @@ struct gemv_plan {
 };
 struct gemv_plan gemv_plan_for(const struct exec *x, const struct gemv_shape *s);
 
-/* exec_kernel with the variant that suits the device (NAME, NAME_denorm); spec begins with a plan's. */
+/* exec_kernel with the variant that suits best: NAME_denorm where the device has that, NAME_q4 and so on for a format that has
+ * one, else NAME; spec begins with a plan's. */
 int gemv_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes, const uint32_t *spec,
                 uint32_t n_spec, struct moeflux_err *e);
 

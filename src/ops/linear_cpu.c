@@ -138,6 +138,16 @@ static void run_block(void *ctx, uint32_t block, uint32_t thread)
     run_rows(j, &rows, h, thread, host_floats_mut(c->y) + (uint64_t)h * c->y_step + row + first);
 }
 
+/* The rows of a stack are those of one matrix in the file, so they are divided as such. */
+static void run_blocks(struct job *j, struct host *host)
+{
+    uint32_t n = j->op->n_segments;
+    const uint32_t stack[] = {0, j->first_block[n] * j->n_stacked};
+    bool is_stack = j->n_stacked > 1;
+    team_for_rows(host->team, &(struct team_matrices){is_stack ? stack : j->first_block, is_stack ? 1 : n, 1},
+                  run_block, j);
+}
+
 static void divide(struct job *j, const struct host *host)
 {
     for (uint32_t i = 0; i < j->op->n_segments; i++) {
@@ -207,6 +217,6 @@ int linear_cpu(const void *self, const void *what, struct host *host)
         team_for(host->team, j.n_packs * j.n_stacked, pack_some, &j);
     if (j.fixed)
         team_for(host->team, cpu_fixed_tiles(j.fixed) * j.n_stacked, pack_fixed_some, &j);
-    team_for(host->team, j.first_block[op->n_segments] * j.n_stacked, run_block, &j);
+    run_blocks(&j, host);
     return 0;
 }

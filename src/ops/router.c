@@ -9,6 +9,9 @@ static int check(const struct router_shape *s, struct moeflux_err *e)
 {
     if (s->top_k == 0 || s->top_k > s->n_experts)
         return err_set(e, ERR_UNSUPPORTED, "router: %u of %u experts a token", s->top_k, s->n_experts);
+    if (!(s->share >= 0 && s->share < 1))
+        return err_set(e, ERR_UNSUPPORTED, "router: a share of %g, expected at least 0 and less than 1",
+                       (double)s->share);
     if (!s->sigmoid)
         return 0;
     if (s->n_groups == 0 || s->n_experts % s->n_groups || s->keep_groups == 0 || s->keep_groups > s->n_groups)

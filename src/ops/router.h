@@ -4,6 +4,9 @@
  *            score is the sum of its two largest t; the keep_groups best groups stay, and of their experts the top_k
  *            largest t are chosen. Weights are s * scale, with norm s / (sum of the chosen s + 1e-20) * scale. (The
  *            bias-corrected choice of DeepSeek-V3, arXiv 2412.19437, section 2.1.2.)
+ * With a share, of the chosen those stay that have the greatest weights, as few as sum to at least `share` of all that
+ * were chosen; of equal weights the first. They stand first, in the order of the choice, and weigh as if they alone had been
+ * chosen. Behind them idx is NO_EXPERT and weights are 0.
  * A NaN among a token's logits makes all its weights NaN, so that it reaches the model's logits; its experts are legal. */
 #ifndef MOEFLUX_OPS_ROUTER_H
 #define MOEFLUX_OPS_ROUTER_H
@@ -20,6 +23,7 @@ struct router_shape {
     bool sigmoid;                   /* the rest is for it */
     uint32_t n_groups, keep_groups; /* one group: no choice of groups */
     float scale;
+    float share; /* of either: 0: all stay, else less than 1 */
 };
 
 struct router {
@@ -35,7 +39,7 @@ struct router_call {
 };
 
 /* ERR_UNSUPPORTED unless 1 <= top_k <= n_experts and, for the sigmoid, n_groups divides n_experts, keep_groups is 1 to
- * n_groups and top_k experts stand in that many groups. */
+ * n_groups and top_k experts stand in that many groups, and share is at least 0 and less than 1. */
 int router_open(struct router *op, struct exec *x, const struct router_shape *shape, struct moeflux_err *e);
 void router_run(const struct router *op, struct exec *x, const struct router_call *call);
 

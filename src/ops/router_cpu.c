@@ -1,6 +1,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "args.h"
 #include "base/team.h"
 #include "ops/loops.h"
 #include "ops/router.h"
@@ -26,6 +27,40 @@ static void choose(const float *scores, uint32_t n, uint32_t k, uint32_t *idx)
     }
 }
 
+/* The sum of those of w[n] that stay rather than w[k]. */
+static float sum_before(const float *w, uint32_t n, uint32_t k)
+{
+    float sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (w[i] > w[k] || (w[i] == w[k] && i < k))
+            sum += w[i];
+    return sum;
+}
+
+/* Leaves out what the share of the sum does not need: room has n_experts. Returns how many stay. */
+static uint32_t keep_share(const struct router_shape *s, float *room, uint32_t *idx, float *w)
+{
+    uint32_t n = s->top_k, n_stay = 0;
+    float total = 0;
+    if (s->share <= 0)
+        return n;
+    for (uint32_t k = 0; k < n; k++)
+        total += w[k];
+    for (uint32_t k = 0; k < n; k++)
+        room[k] = sum_before(w, n, k);
+    for (uint32_t k = 0; k < n; k++) {
+        if (room[k] > 0 && room[k] >= s->share * total)
+            continue;
+        idx[n_stay] = idx[k];
+        w[n_stay++] = w[k];
+    }
+    for (uint32_t k = n_stay; k < n; k++) {
+        idx[k] = NO_EXPERT;
+        w[k] = 0;
+    }
+    return n_stay;
+}
+
 static void softmax_token(const struct job *j, const float *logits, float *room, uint32_t *idx,
                           float *weights)
 {
@@ -36,8 +71,9 @@ static void softmax_token(const struct job *j, const float *logits, float *room,
         weights[k] = logits[idx[k]];
     float top = weights[0];
     j->loops->exp_below(weights, s->top_k, top, weights);
+    uint32_t n = keep_share(s, room, idx, weights);
     if (s->norm) {
-        for (uint32_t k = 0; k < s->top_k; k++)
+        for (uint32_t k = 0; k < n; k++)
             sum += weights[k];
     } else {
         j->loops->exp_below(logits, s->n_experts, top, room);
@@ -89,10 +125,13 @@ static void sigmoid_token(const struct job *j, const float *logits, float *room,
     drop_groups(shape, t, t + shape->n_experts);
     choose(t, shape->n_experts, shape->top_k, idx);
     for (uint32_t k = 0; k < shape->top_k; k++)
-        sum += s[idx[k]];
+        weights[k] = s[idx[k]];
+    uint32_t n = keep_share(shape, t, idx, weights);
+    for (uint32_t k = 0; k < n; k++)
+        sum += weights[k];
     sum += 1e-20f;
     for (uint32_t k = 0; k < shape->top_k; k++)
-        weights[k] = s[idx[k]] / (shape->norm ? sum : 1) * shape->scale;
+        weights[k] = weights[k] / (shape->norm ? sum : 1) * shape->scale;
 }
 
 static void spread_nan(const struct router_shape *s, const float *logits, float *weights)

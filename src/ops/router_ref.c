@@ -1,5 +1,6 @@
 #include <math.h>
 
+#include "args.h"
 #include "ops/ref.h"
 #include "ops/router.h"
 
@@ -21,22 +22,59 @@ static uint32_t best_left(const float *scores, uint32_t n_experts, const uint32_
     return best;
 }
 
-static void ref_softmax_token(const struct router_shape *shape, const float *logits, uint32_t *idx,
-                              float *weights)
+/* Takes the greatest of w[n] until what was taken sums to the share. Returns how many that are; they stand first then. */
+static uint32_t ref_keep_share(const struct router_shape *shape, double *w, uint32_t *idx, bool *stays)
 {
-    double sum = 0;
-    for (uint32_t k = 0; k < shape->top_k; k++) {
-        uint32_t best = best_left(logits, shape->n_experts, idx, k);
-        idx[k] = best;
-        sum += exp((double)logits[best] - (double)logits[idx[0]]);
+    uint32_t n = shape->top_k, n_taken = 0, at = 0;
+    double total = 0, taken = 0;
+    for (uint32_t k = 0; k < n; k++) {
+        stays[k] = false;
+        total += w[k];
     }
+    do {
+        uint32_t best = UINT32_MAX;
+        for (uint32_t k = 0; k < n; k++)
+            if (!stays[k] && (best == UINT32_MAX || w[k] > w[best]))
+                best = k;
+        stays[best] = true;
+        taken += w[best];
+    } while (++n_taken < n && taken < (double)shape->share * total);
+    for (uint32_t k = 0; k < n; k++)
+        if (stays[k]) {
+            idx[at] = idx[k];
+            w[at++] = w[k];
+        }
+    for (; at < n; at++) {
+        idx[at] = NO_EXPERT;
+        w[at] = 0;
+    }
+    return n_taken;
+}
+
+/* Of a token: numbers of top_k experts. */
+struct ref_room {
+    double *w;
+    bool *stays;
+};
+
+static void ref_softmax_token(const struct router_shape *shape, const float *logits,
+                              const struct ref_room *room, uint32_t *idx, float *weights)
+{
+    double sum = 0, *w = room->w;
+    for (uint32_t k = 0; k < shape->top_k; k++) {
+        idx[k] = best_left(logits, shape->n_experts, idx, k);
+        w[k] = exp((double)logits[idx[k]] - (double)logits[idx[0]]);
+    }
+    uint32_t first = idx[0], n = shape->share > 0 ? ref_keep_share(shape, w, idx, room->stays) : shape->top_k;
+    for (uint32_t k = 0; k < n; k++)
+        sum += w[k];
     if (!shape->norm) {
         sum = 0;
         for (uint32_t i = 0; i < shape->n_experts; i++)
-            sum += exp((double)logits[i] - (double)logits[idx[0]]);
+            sum += exp((double)logits[i] - (double)logits[first]);
     }
     for (uint32_t k = 0; k < shape->top_k; k++)
-        weights[k] = (float)(exp((double)logits[idx[k]] - (double)logits[idx[0]]) / sum);
+        weights[k] = (float)(w[k] / sum);
 }
 
 /* The score of each expert and t, which the choice goes by, in float32 as the models were trained. */
@@ -78,17 +116,19 @@ static void ref_drop_groups(const struct router_shape *shape, float *t, float *s
     }
 }
 
-static void ref_sigmoid_token(const struct router_shape *shape, const float *s, const float *t, uint32_t *idx,
-                              float *weights)
+static void ref_sigmoid_token(const struct router_shape *shape, const float *s, const float *t,
+                              const struct ref_room *room, uint32_t *idx, float *weights)
 {
-    double sum = 1e-20;
+    double sum = 1e-20, *w = room->w;
     for (uint32_t k = 0; k < shape->top_k; k++) {
-        uint32_t best = best_left(t, shape->n_experts, idx, k);
-        idx[k] = best;
-        sum += (double)s[best];
+        idx[k] = best_left(t, shape->n_experts, idx, k);
+        w[k] = (double)s[idx[k]];
     }
+    uint32_t n = shape->share > 0 ? ref_keep_share(shape, w, idx, room->stays) : shape->top_k;
+    for (uint32_t k = 0; k < n; k++)
+        sum += w[k];
     for (uint32_t k = 0; k < shape->top_k; k++)
-        weights[k] = (float)((double)s[idx[k]] / (shape->norm ? sum : 1) * (double)shape->scale);
+        weights[k] = (float)(w[k] / (shape->norm ? sum : 1) * (double)shape->scale);
 }
 
 static void ref_spread_nan(const struct router_shape *shape, const float *logits, float *weights)
@@ -105,17 +145,19 @@ int router_ref(const void *self, const void *what, struct host *h)
     const struct router_call *call = what;
     const struct router_shape *shape = &op->shape;
     float *s = host_scratch(h, 3 * (uint64_t)shape->n_experts, sizeof *s);
-    for (uint32_t i = 0; s && i < call->n; i++) {
+    const struct ref_room room = {host_scratch(h, shape->top_k, sizeof *room.w),
+                                  host_scratch(h, shape->top_k, sizeof *room.stays)};
+    for (uint32_t i = 0; s && room.w && room.stays && i < call->n; i++) {
         const float *logits = host_floats(call->logits) + (uint64_t)i * call->stride;
         uint32_t *idx = (uint32_t *)host_at(call->idx) + (uint64_t)i * shape->top_k;
         float *weights = host_floats_mut(call->weights) + (uint64_t)i * shape->top_k,
               *t = s + shape->n_experts;
         if (!shape->sigmoid) {
-            ref_softmax_token(shape, logits, idx, weights);
+            ref_softmax_token(shape, logits, &room, idx, weights);
         } else {
             ref_scores(shape, host_floats(call->bias), logits, s, t);
             ref_drop_groups(shape, t, t + shape->n_experts);
-            ref_sigmoid_token(shape, s, t, idx, weights);
+            ref_sigmoid_token(shape, s, t, &room, idx, weights);
         }
         ref_spread_nan(shape, logits, weights);
     }

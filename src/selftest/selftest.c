@@ -258,10 +258,12 @@ static void router_case(struct kernel_test *l, const struct router_shape *c, flo
         router_run(&op, l->side[s], &call);
         kt_finish(l, s);
     }
-    char shape[96];
-    snprintf(shape, sizeof shape, "%u of %u, %u of %u group%s%s%s", c->top_k, n_experts,
+    char shape[96], share[32] = "";
+    if (c->share > 0)
+        snprintf(share, sizeof share, ", share %g", (double)c->share);
+    snprintf(shape, sizeof shape, "%u of %u, %u of %u group%s%s%s%s", c->top_k, n_experts,
              c->sigmoid ? c->keep_groups : 1, n_groups, n_groups > 1 ? "s" : "",
-             c->norm ? "" : ", not renormalised", ties ? ", all tied" : "");
+             c->norm ? "" : ", not renormalised", ties ? ", all tied" : "", share);
     double error = kt_difference(l, idx, (uint64_t)TOKENS * c->top_k);
     kt_report(l, c->sigmoid ? "router_sigmoid" : "router_softmax", shape,
               error + kt_error(l, weights, (uint64_t)TOKENS * c->top_k), SIMPLE_BOUND);
@@ -274,6 +276,7 @@ struct moe_shape {
     uint32_t tile; /* 1 + the size of tiles to use; 0: as the number of tokens asks for */
     bool ungated;  /* the shared expert */
     bool ties;     /* of all logits */
+    bool drops;    /* tokens have from one to top_k experts */
     /* Other ways than the router's product making the shared rows and the choice being there, of few tokens: */
     bool makes_shared, chooses, plain_weights;
     uint32_t shared_up_format;
@@ -316,6 +319,7 @@ static struct experts_shape moe_layout(const struct moe_shape *c, uint32_t down_
                               .shared_inner = c->makes_shared ? c->shared : 0,
                               .up_formats = 1u << c->format | 1u << c->shared_up_format,
                               .chooses = c->chooses,
+                              .drops = c->drops,
                               .norm_topk = !c->plain_weights};
     uint64_t n = (uint64_t)c->inner * c->hidden;
     *bytes = 0;
@@ -350,13 +354,15 @@ static struct test_buffer *random_expert(struct kernel_test *l, const struct exp
     return t;
 }
 
-/* Fills idx with distinct experts out of those that the table holds. */
+/* Fills idx with distinct experts out of those that the table holds, as many as each token has. */
 static struct test_buffer *random_choice(struct kernel_test *l, const struct moe_shape *c)
 {
     uint32_t idx[1024];
     for (uint32_t t = 0; t < c->n; t++)
-        for (uint32_t k = 0; k < c->top_k; k++)
-            idx[t * c->top_k + k] = ((t < 20 ? t * 3 : 0) + k) % c->n_experts;
+        for (uint32_t k = 0; k < c->top_k; k++) {
+            bool is_there = !c->drops || k <= (t + 1) % c->top_k;
+            idx[t * c->top_k + k] = is_there ? ((t < 20 ? t * 3 : 0) + k) % c->n_experts : NO_EXPERT;
+        }
     return kt_bytes(l, idx, 4 * (uint64_t)c->n * c->top_k);
 }
 
@@ -481,8 +487,11 @@ static void name_moe(const struct moe_case *m, char *text, size_t room)
              format_of(c->format)->name, down == c->format ? "" : " and Q8",
              c->makes_shared ? "with" : "shared", c->shared,
              c->makes_shared && c->shared_up_format != c->format ? " in another format" : "",
-             c->ungated ? " ungated" : "", m->apart ? " apart" : "", c->ties ? " tied" : "", c->n,
-             c->n > 1 ? "s" : "");
+             c->ungated ? " ungated" : "", m->apart ? " apart" : "",
+             c->ties    ? " tied"
+             : c->drops ? " some dropped"
+                        : "",
+             c->n, c->n > 1 ? "s" : "");
 }
 
 /* down_format: of the routed experts' down projections. */
@@ -566,8 +575,8 @@ static void attention_case(struct kernel_test *l, const struct gqa_shape *c, uin
                                       .stride = stride,
                                       .layer_off = LAYER_OFF,
                                       .use_f16 = use_f16};
-        /* Twice: what the first leaves behind serves the next. */
-        for (int i = 0; i < 2 && !l->err.code; i++) {
+        /* Twice, but for the reference, which keeps nothing: what the first leaves behind serves the next. */
+        for (int i = 0; i < (s == KT_REFERENCE ? 1 : 2) && !l->err.code; i++) {
             exec_begin(l->side[s]);
             gqa_run(&op, l->side[s], &call);
             kt_finish(l, s);
@@ -669,32 +678,46 @@ static void linear_cases(struct kernel_test *l)
     transposed_case(l, 5, 32, 300, FORMAT_BF16, 21);
 }
 
+/* All of the choice, most of its weights, nearly none. */
+static void router_case_with_shares(struct kernel_test *l, const struct router_shape *c, float lowest_bias)
+{
+    static const float shares[] = {0, 0.75f, 0.01f};
+    for (size_t i = 0; i < sizeof shares / sizeof *shares; i++) {
+        struct router_shape with = *c;
+        with.share = shares[i];
+        router_case(l, &with, lowest_bias, false);
+    }
+}
+
 static void router_cases(struct kernel_test *l)
 {
     static const struct router_shape softmax[] = {
-        {1, 1, true, false, 0, 0, 0},   {12, 3, true, false, 0, 0, 0},   {32, 4, false, false, 0, 0, 0},
-        {256, 8, true, false, 0, 0, 0}, {512, 10, true, false, 0, 0, 0}, {40, 16, true, false, 0, 0, 0},
+        {1, 1, true, false, 0, 0, 0, 0},    {12, 3, true, false, 0, 0, 0, 0},
+        {32, 4, false, false, 0, 0, 0, 0},  {256, 8, true, false, 0, 0, 0, 0},
+        {512, 10, true, false, 0, 0, 0, 0}, {40, 16, true, false, 0, 0, 0, 0},
     };
     for (size_t i = 0; i < sizeof softmax / sizeof *softmax; i++)
-        router_case(l, &softmax[i], 0, false);
-    router_case(l, &(struct router_shape){70, 16, true, false, 0, 0, 0}, 0, true);
+        router_case_with_shares(l, &softmax[i], 0);
+    router_case(l, &(struct router_shape){70, 16, true, false, 0, 0, 0, 0}, 0, true);
+    router_case(l, &(struct router_shape){70, 16, true, false, 0, 0, 0, 0.5f}, 0, true);
 }
 
 /* Biases below -1 make every score of the choice negative: a group that is set to 0 instead of left out would win. */
 static void group_cases(struct kernel_test *l)
 {
     static const struct router_shape shapes[] = {
-        {1, 1, true, true, 1, 1, 1.0f},     {16, 4, true, true, 4, 2, 2.5f},
-        {256, 8, true, true, 8, 4, 2.5f},   {256, 8, false, true, 8, 4, 16.0f},
-        {160, 6, false, true, 1, 1, 1.0f},  {42, 5, true, true, 7, 3, 0.5f},
-        {70, 33, true, true, 2, 1, 2.5f},   {384, 8, true, true, 1, 1, 2.8f},
-        {300, 6, true, true, 150, 3, 1.0f},
+        {1, 1, true, true, 1, 1, 1.0f, 0},     {16, 4, true, true, 4, 2, 2.5f, 0},
+        {256, 8, true, true, 8, 4, 2.5f, 0},   {256, 8, false, true, 8, 4, 16.0f, 0},
+        {160, 6, false, true, 1, 1, 1.0f, 0},  {42, 5, true, true, 7, 3, 0.5f, 0},
+        {70, 33, true, true, 2, 1, 2.5f, 0},   {384, 8, true, true, 1, 1, 2.8f, 0},
+        {300, 6, true, true, 150, 3, 1.0f, 0},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int negative = 0; negative < 2; negative++)
-            router_case(l, &shapes[i], negative ? -2.5f : -0.5f, false);
-    router_case(l, &(struct router_shape){256, 8, true, true, 8, 4, 2.5f}, 0, true);
-    router_case(l, &(struct router_shape){60, 16, false, true, 6, 2, 1.0f}, 0, true);
+            router_case_with_shares(l, &shapes[i], negative ? -2.5f : -0.5f);
+    router_case(l, &(struct router_shape){256, 8, true, true, 8, 4, 2.5f, 0}, 0, true);
+    router_case(l, &(struct router_shape){60, 16, false, true, 6, 2, 1.0f, 0}, 0, true);
+    router_case(l, &(struct router_shape){60, 16, true, true, 6, 2, 1.0f, 0.25f}, 0, true);
 }
 
 static void moe_case(struct kernel_test *l, const struct moe_shape *c, uint32_t down_format)
@@ -719,6 +742,10 @@ static void choosing_cases(struct kernel_test *l)
         {33, 5, 64, 64, 64, FORMAT_Q4, 1, .makes_shared = true, .chooses = true, .ties = true,
          .shared_up_format = FORMAT_Q4},
         {12, 3, 192, 64, 64, FORMAT_Q4, 40, .chooses = true},
+        {12, 4, 192, 64, 64, FORMAT_Q4, 1, .drops = true, .makes_shared = true,
+         .shared_up_format = FORMAT_Q4},
+        {16, 8, 2048, 512, 512, FORMAT_Q4, 2, .drops = true, .makes_shared = true,
+         .shared_up_format = FORMAT_Q4},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         if (has_kernels(l) || !shapes[i].makes_shared)
@@ -726,6 +753,7 @@ static void choosing_cases(struct kernel_test *l)
     if (!has_kernels(l))
         return;
     moe_case_of(l, &shapes[0], FORMAT_Q4, true);
+    moe_case_of(l, &shapes[8], FORMAT_Q4, true);
     moe_case_of(l,
                 &(struct moe_shape){12, 4, 256, 64, 128, FORMAT_Q8, 3, .makes_shared = true, .ungated = true,
                                     .shared_up_format = FORMAT_Q8},
@@ -750,6 +778,10 @@ static void moe_cases(struct kernel_test *l)
         {16, 8, 2048, 768, 0, FORMAT_Q4, 1, .ungated = true},
         {9, 2, 128, 320, 0, FORMAT_Q8, 3, .ungated = true},
         {12, 3, 192, 64, 0, FORMAT_Q4, 70, .ungated = true},
+        {12, 3, 192, 64, 192, FORMAT_Q4, 5, .drops = true},
+        {12, 8, 2048, 512, 512, FORMAT_Q4, 1, .drops = true},
+        {16, 16, 128, 320, 64, FORMAT_Q4, 2, .drops = true},
+        {12, 3, 192, 64, 0, FORMAT_Q8, 70, .ungated = true, .drops = true},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         moe_case(l, &shapes[i], shapes[i].format);

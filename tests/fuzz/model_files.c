@@ -18,6 +18,7 @@
 #include "model/quant_config.h"
 #include "model/safetensors.h"
 #include "model/schema.h"
+#include "model/spread.h"
 
 static void use_config(const struct config *c)
 {
@@ -185,4 +186,48 @@ void target_layout(const uint8_t *data, size_t n)
         layout_free(&l);
     }
     remove_entries(dir);
+}
+
+/* The pieces of an expert that fills all stripes but for a byte, and of a small one. */
+static void use_spread(const struct spread *s)
+{
+    const uint64_t bytes[] = {s->stripe * s->n_parts - 1, 1};
+    for (int k = 0; k < 2; k++) {
+        uint64_t at = 0;
+        uint32_t n = spread_n_pieces(s, bytes[k]), seen = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            struct spread_piece x = spread_piece(s, bytes[k], UINT16_MAX, i);
+            target_need(x.part < s->n_parts && x.at == at && x.bytes > 0 && x.bytes <= s->stripe,
+                        "a piece that does not follow the one before");
+            seen |= 1u << x.part;
+            at += x.bytes;
+        }
+        target_need(at == bytes[k] && __builtin_popcount(seen) == (int)n, "pieces that are no whole expert");
+    }
+}
+
+void target_spread(const uint8_t *data, size_t n)
+{
+    static char dir[256], file[300], part[300];
+    struct spread_dirs d;
+    struct moeflux_err e = {0};
+    if (!dir[0]) {
+        snprintf(dir, sizeof dir, "%s", target_new_dir("spread"));
+        snprintf(file, sizeof file, "%s/" SPREAD_FILE, dir);
+        snprintf(part, sizeof part, "%s/" SPREAD_PART_FILE, dir);
+    }
+    const uint8_t *bar = n ? memchr(data, '|', n) : NULL;
+    size_t first = bar ? (size_t)(bar - data) : n;
+    target_put(file, data, first);
+    target_put(part, bar ? bar + 1 : data, bar ? n - first - 1 : 0);
+    if (!target_answered(spread_read(&d, dir, &e), &e))
+        return;
+    target_need(d.spread.n_parts >= 2 && d.spread.n_parts <= SPREAD_MAX_PARTS && d.spread.stripe > 0,
+                "a spread without parts");
+    use_spread(&d.spread);
+    for (uint32_t i = 1; i < d.spread.n_parts; i++) {
+        target_need(d.paths[i] != NULL, "a part without a path");
+        target_answered(spread_check_part(&d, i, &e), &e);
+    }
+    spread_free(&d);
 }

@@ -16,6 +16,8 @@ void target_config(const uint8_t *data, size_t n);
 void target_safetensors(const uint8_t *data, size_t n);
 /* model_weights.json */
 void target_manifest(const uint8_t *data, size_t n);
+/* spread.json and, behind the first '|', part.json */
+void target_spread(const uint8_t *data, size_t n);
 /* which files a directory has: one a byte */
 void target_layout(const uint8_t *data, size_t n);
 /* tokenizer.json */

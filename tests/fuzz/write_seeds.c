@@ -157,6 +157,16 @@ static void write_states(struct seeds *s)
     sequence_close(&q);
 }
 
+static void write_parts(struct seeds *s)
+{
+    put_text(s, "spread",
+             "{\"id\": \"0123456789abcdef\", \"stripe\": 8192, \"parts\": [\".\", \"x\"]}"
+             "|{\"id\": \"0123456789abcdef\", \"part\": 1, \"parts\": 3}");
+    put_text(s, "spread",
+             "{\"id\": \"a92c4e510d0a6d86\", \"stripe\": 1099511627776, \"parts\": [\".\"]}"
+             "|{\"id\": \"a92c4e510d0a6d87\", \"part\": 2, \"parts\": 2}");
+}
+
 static void write_user_files(struct seeds *s)
 {
     put_text(s, "session",
@@ -183,5 +193,6 @@ void target_write_seeds(const char *dir)
     write_models(&s);
     write_tokenizers(&s);
     write_states(&s);
+    write_parts(&s);
     write_user_files(&s);
 }

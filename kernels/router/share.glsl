@@ -1,0 +1,40 @@
+// share.glsl - of a token's chosen experts the few that carry a share of the weights, on the subgroup that chose them. As
+// choose.glsl leaves it, lane k % SUBGROUP has the k-th choice. Includers have its constants, and SHARES: 0 leaves all.
+
+// The place in which each of this lane's choices is to be stored.
+void places_of_all(out uint place[KEEP])
+{
+    [[unroll]] for (uint j = 0; j < KEEP; j++)
+        place[j] = j * SUBGROUP + gl_SubgroupInvocationID;
+}
+
+// Drops the smallest of the weights w that `share` of their sum does not need (src/ops/router.h). What stays is stored
+// first, in the order of the choice; what is dropped becomes NO_EXPERT with weight 0.
+void keep_share(inout uint expert[KEEP], inout float w[KEEP], float share, uint top_k, out uint place[KEEP])
+{
+    uint lane = gl_SubgroupInvocationID;
+    float before[KEEP], total = 0.0; // the sum of those that stay rather than this one
+    places_of_all(place);
+    [[unroll]] for (uint j = 0; j < KEEP; j++)
+        before[j] = 0.0;
+    [[unroll]] for (uint i = 0; i < KEEP; i++)
+        for (uint n = 0; n < min(SUBGROUP, top_k - i * SUBGROUP); n++) {
+            float other = subgroupShuffle(w[i], n);
+            total += other;
+            [[unroll]] for (uint j = 0; j < KEEP; j++)
+                before[j] += other > w[j] || (other == w[j] && i * SUBGROUP + n < place[j]) ? other : 0.0;
+        }
+    uint n_stay = 0, first[KEEP];
+    bool stays[KEEP];
+    [[unroll]] for (uint j = 0; j < KEEP; j++) {
+        stays[j] = place[j] < top_k && !(before[j] > 0.0 && before[j] >= share * total);
+        uvec4 all = subgroupBallot(stays[j]);
+        first[j] = n_stay + subgroupBallotExclusiveBitCount(all);
+        n_stay += subgroupBallotBitCount(all);
+    }
+    [[unroll]] for (uint j = 0; j < KEEP; j++) {
+        place[j] = stays[j] ? first[j] : n_stay + j * SUBGROUP + lane - first[j];
+        expert[j] = stays[j] ? expert[j] : NO_EXPERT;
+        w[j] = stays[j] ? w[j] : 0.0;
+    }
+}

@@ -1,0 +1,102 @@
+#include "cli/scoring.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "cli/finite.h"
+#include "cli/options.h"
+#include "cli/prompt.h"
+
+/* Welford's way: differences of large sums would lose the digits of a small variance. */
+void average_add(struct average *a, double x)
+{
+    double before = x - a->mean;
+    a->mean += before / (double)++a->n;
+    a->squares += before * (x - a->mean);
+}
+
+double average_error(const struct average *a)
+{
+    double n = (double)a->n;
+    return a->n > 1 ? sqrt(a->squares / (n - 1) / n) : NAN;
+}
+
+int scoring_read(struct prompt *p, const struct options *o, struct moeflux_err *e)
+{
+    struct options plain = *o;
+    plain.prompt = plain.tokens_in = NULL;
+    plain.file = o->perplexity;
+    plain.raw = true;
+    return prompt_read(p, &plain, e);
+}
+
+int scoring_encode(const struct prompt *p, const struct generator *g, const struct options *o,
+                   struct token_list *ids, struct moeflux_err *e)
+{
+    size_t n_replaced = 0;
+    if (!g->tokenizer)
+        return err_set(e, ERR_USAGE, "%s has no tokenizer.json, which --perplexity needs", g->dir);
+    int rc = generator_encode(g, str_text(&p->text), p->text.len, SPECIALS_AS_TEXT, ids, &n_replaced, e);
+    if (rc == 0 && ids->n < 2)
+        rc = err_set(e, ERR_USAGE, "%s: %zu token, expected at least 2", o->perplexity, ids->n);
+    return rc;
+}
+
+uint64_t scoring_count(size_t n, uint32_t context)
+{
+    size_t rest = n % context;
+    return n / context * (context - 1) + (rest ? rest - 1 : 0);
+}
+
+static double log_sum(const float *row, uint32_t n)
+{
+    double largest = (double)row[0], sum = 0;
+    for (uint32_t i = 1; i < n; i++)
+        largest = fmax(largest, (double)row[i]);
+    for (uint32_t i = 0; i < n; i++)
+        sum += exp((double)row[i] - largest);
+    return largest + log(fmax(sum, 1)); /* the largest alone adds 1 */
+}
+
+static int score(struct scoring *s, uint32_t pos, const float *logits, struct moeflux_err *e)
+{
+    struct moeflux_err why;
+    uint32_t n = s->generator->info.vocab_size;
+    if (pos + 1 >= s->n_window)
+        return 0;
+    if (finite_logits(logits, n, pos, &why))
+        return err_set(e, ERR_DEVICE, "window %" PRIu64 ", %.400s", s->n_windows + 1, why.text);
+    const struct scored_row row = {s->surprise.n, logits, log_sum(logits, n)};
+    average_add(&s->surprise, row.log_sum - (double)logits[s->window[pos + 1]]);
+    return s->row ? s->row(s->ctx, &row, e) : 0;
+}
+
+static int score_timed(void *ctx, uint32_t pos, const float *logits, struct moeflux_err *e)
+{
+    struct scoring *s = ctx;
+    uint64_t start = clock_ns();
+    int rc = score(s, pos, logits, e);
+    s->ns -= clock_ns() - start;
+    return rc;
+}
+
+int scoring_run(struct scoring *s, struct moeflux_err *e)
+{
+    struct generator *g = s->generator;
+    const struct moeflux_outputs outputs = {.each_logits = score_timed, .ctx = s};
+    int rc = g->max_context > 1 ? 0 : err_set(e, ERR_USAGE, "-c 1: expected windows of at least 2 tokens");
+    for (size_t from = 0; rc == 0 && from + 1 < s->tokens->n; from += s->n_window) {
+        s->window = s->tokens->ids + from;
+        s->n_window = (uint32_t)size_min(s->tokens->n - from, g->max_context);
+        uint64_t start = clock_ns();
+        rc = moeflux_session_clear(g->sequence, e);
+        if (rc == 0)
+            rc = moeflux_session_eval(g->sequence, s->window, s->n_window, &outputs, e);
+        s->ns += clock_ns() - start;
+        s->n_windows++;
+    }
+    return rc;
+}

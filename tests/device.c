@@ -1,0 +1,31 @@
+#include "device.h"
+
+#include "engine/test_hooks.h"
+#include "exec/shelf.h"
+
+static struct exec_shelf *shelf;
+
+static void close_all(void)
+{
+    exec_shelf_free(shelf);
+    shelf = NULL;
+}
+
+struct exec_shelf *device_shelf(void)
+{
+    if (!shelf) {
+        shelf = exec_shelf_new(&(struct moeflux_err){0});
+        atexit(close_all);
+    }
+    return shelf;
+}
+
+int device_open_model(struct moeflux_model **out, const struct moeflux_options *o, struct moeflux_err *e)
+{
+    return test_hooks_open(out, o, &(struct test_hooks){.shelf = device_shelf()}, e);
+}
+
+int device_make_plan(const struct moeflux_options *o, struct moeflux_plan *out, struct moeflux_err *e)
+{
+    return test_hooks_make_plan(o, &(struct test_hooks){.shelf = device_shelf()}, out, e);
+}
