@@ -442,7 +442,8 @@ static bool is_of_setting(const struct flag *f)
     const struct flag *end = run_flags + 1;
     while (end->kind != FLAG_HEADING)
         end++;
-    return f < end && f->at != AT(list_devices) && f->at != AT(ctx_size) && f->at != AT(usage);
+    return f < end && f->at != AT(list_devices) && f->at != AT(ctx_size) && f->at != AT(usage) &&
+           f->at != AT(trace);
 }
 
 int options_setting(const struct options *base, int argc, char **argv, struct options *out,
