@@ -212,7 +212,7 @@ tsan: export MOEFLUX_TESTS = qwen_odd*
 tsan: NO_RANDOM = $(shell [ "$$(cat /proc/sys/vm/mmap_rnd_bits)" -le 28 ] || echo setarch -R)
 tsan:
 	$(NO_RANDOM) $(MAKE) BUILD=build-tsan SHADERS=build SAN=-fsanitize=thread \
-	    ONLY="test_team test_nodes test_reader test_convert test_fp8 test_streaming cli_threads" run-tests
+	    ONLY="test_team test_nodes test_reader test_convert test_fp8 test_streaming test_spread cli_threads" run-tests
 
 # The fuzzers: libFuzzer's, so built with clang, with AddressSanitizer and UndefinedBehaviorSanitizer.
 FUZZ_CC := clang

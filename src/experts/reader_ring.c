@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "base/slice.h"
 
 struct reader_ring {
     struct reader_work *work;
@@ -139,6 +140,8 @@ static void *serve(void *arg)
 {
     struct reader_ring *r = arg;
     bool over = false;
+    /* Else the disk has nothing to do while the threads that compute hold all processors. */
+    slice_shorten();
     prepare_wake(r);
     while (!over && !r->broken) {
         struct read_part *p;
