@@ -196,7 +196,7 @@ static void print_rows(const struct findings *f, struct output *out)
     output_addf(out, "%8s %7s %10s", "slots", "of all", "memory");
     for (int p = 0; p < REPLAY_POLICIES; p++)
         output_addf(out, " %9s", policy_names[p]);
-    output_addf(out, " %10s %10s\n", "frequency", "best");
+    output_addf(out, " %10s %10s\n", "reads", "best reads");
     for (uint32_t i = 0; i < f->n_rows; i++) {
         const struct row *r = &f->rows[i];
         char memory[32];
