@@ -83,12 +83,14 @@ enum moeflux_prefetch {
     MOEFLUX_PREFETCH_BOTH,
 };
 
-/* Which expert leaves a full cache: the least recently used, or the least frequently used, recent uses counting more.
+/* Which expert leaves a full cache: the least recently used; the least frequently used, recent uses counting more; or the one
+ * that is least expected, which the run learns from what was chosen before (4 bytes for each pair of experts of a layer).
  * AUTO: FREQUENCY. */
 enum moeflux_cache_policy {
     MOEFLUX_CACHE_POLICY_AUTO,
     MOEFLUX_CACHE_POLICY_LRU,
     MOEFLUX_CACHE_POLICY_FREQUENCY,
+    MOEFLUX_CACHE_POLICY_CONTEXT,
 };
 
 /* The factors of matrix products in prompts. AUTO: float16 where the device has matrix units for it, else float32. Sums are
@@ -126,6 +128,9 @@ struct moeflux_options {
     const char *pin;
     /* File of counts. The cache starts with its most used experts. A file that does not exist counts as empty. */
     const char *usage;
+    /* File that the router's choices are written to (moeflux_model_save_trace). The results do not change; models whose experts
+     * are all resident lose speed. MOEFLUX_ERR_IO: it cannot be made. */
+    const char *trace;
     /* Routed experts for a token, instead of as many as the model's configuration says. The weights of those chosen are
      * renormalised as the router does. MOEFLUX_ERR_USAGE: the router cannot choose so many */
     uint32_t active_experts;
@@ -215,10 +220,15 @@ void moeflux_model_reset_stats(struct moeflux_model *m);
 /* How long evaluations waited for the experts of one layer, in ns since open or the last reset. */
 uint64_t moeflux_model_layer_wait_ns(const struct moeflux_model *m, uint32_t layer);
 
-/* Writes how often each expert was used: once a token, once a chunk of a prompt. The counts of moeflux_options.usage are
- * included. Models whose experts are all resident count nothing. Text, "layer expert count" a line. The file is replaced as a
- * whole. MOEFLUX_ERR_IO. */
+/* How often each expert was used: once a token, once a chunk of a prompt. The counts of moeflux_options.usage are
+ * included. Models whose experts are all resident count nothing, unless a trace is written. counts: [n_layers][n_experts]. */
+void moeflux_model_get_usage(const struct moeflux_model *m, uint32_t *counts);
+/* Writes them: text, "layer expert count" a line. The file is replaced as a whole. MOEFLUX_ERR_IO. */
 int moeflux_model_save_usage(const struct moeflux_model *m, const char *path, struct moeflux_err *e);
+/* Ends the file of moeflux_options.trace, which appears as a whole: each choice of each layer since open, and its weights.
+ * Nothing is recorded after it. 0 where no trace was asked for. Without this call there is no file. MOEFLUX_ERR_IO: a write
+ * failed, now or earlier; there is no new file. */
+int moeflux_model_save_trace(struct moeflux_model *m, struct moeflux_err *e);
 
 /* --- a session --- */
 

@@ -93,6 +93,7 @@ set -- -m $model --perplexity "$text" --compare
 fails 2 '^moeflux: --compare "--temp 3": --temp does not apply here$' "$@" '--temp 3'
 fails 2 '^moeflux: --compare "-c 9": -c/--ctx-size does not apply here$' "$@" '-c 9'
 fails 2 '\-\-usage does not apply here' "$@" '--usage x'
+fails 2 '\-\-trace does not apply here' "$@" '--trace x'
 fails 2 '\-\-list-devices does not apply here' "$@" --list-devices
 fails 2 '\-\-json does not apply here' "$@" "$model --json"
 fails 2 '\-\-compare does not apply here' "$@" '--compare x'

@@ -86,7 +86,7 @@ choices() {
 }
 choices --expert-io 'auto, mmap, pread, uring or direct' auto mmap pread uring direct
 choices --prefetch 'auto, none, previous, router or both' auto none previous router both
-choices --cache-policy 'auto, lru or frequency' auto lru frequency
+choices --cache-policy 'auto, lru, frequency or context' auto lru frequency context
 choices --kv-type 'auto, f32 or f16' auto f32 f16
 choices --experts 'gpu or cpu' gpu cpu
 choices --prompt-type 'auto, f32 or f16' auto f32 f16

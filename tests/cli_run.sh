@@ -251,7 +251,7 @@ for file in "$tmp/own"/*; do ln -s "$file" "$tmp/links"; done
 echo '{"prompt": "x"}' >"$tmp/lines"
 for file in "$tmp/own/model_weights.bin" "$tmp/own/config.json" "$tmp/own/packed_experts/layer_00.bin" "$tmp/hard" \
     "$tmp/soft" "$tmp/own/../own/tokenizer.json"; do
-    for flag in --logits --hidden --usage --prompt-cache; do
+    for flag in --logits --hidden --usage --trace --prompt-cache; do
         fails 2 "^moeflux: $flag: $file lies in the model directory $tmp/own and would" -m "$tmp/own" -p x $flag "$file"
     done
     fails 2 "^moeflux: --output: $file lies in" -m "$tmp/own" --batch "$tmp/lines" -o "$file"

@@ -32,7 +32,7 @@ static uint32_t load(struct setup *s, uint32_t layer, uint32_t expert)
     struct expert_key gone;
     struct moeflux_err e = {0};
     uint32_t slot;
-    ranking_use(&s->ranking, key);
+    ranking_use(&s->ranking, key.layer, &key.expert, 1);
     int rc = cache_pin(s->cache, key, &slot, &gone, &e);
     check_ok(rc, &e);
     if (rc == CACHE_MISS)

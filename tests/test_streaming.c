@@ -53,7 +53,7 @@ static const struct factor {
     [BUDGET] = {3, {"all", "half", "little"}},
     [PREFETCH] = {4, {"none", "previous", "router", "both"}},
     [THREADS] = {2, {"1", "4"}},
-    [POLICY] = {2, {"lru", "frequency"}},
+    [POLICY] = {3, {"lru", "frequency", "context"}},
     /* Staged: with a host tier below the device's slots. The last factor: the first half of all choices lacks it. */
     [MEMORY] = {2, {"mapped", "staged"}},
 };
@@ -113,8 +113,8 @@ static struct moeflux_options options_for(const struct subject *s, const struct 
                                                 MOEFLUX_EXPERT_IO_URING, MOEFLUX_EXPERT_IO_DIRECT};
     static const enum moeflux_prefetch prefetch[] = {MOEFLUX_PREFETCH_NONE, MOEFLUX_PREFETCH_PREVIOUS,
                                                      MOEFLUX_PREFETCH_ROUTER, MOEFLUX_PREFETCH_BOTH};
-    static const enum moeflux_cache_policy policy[] = {MOEFLUX_CACHE_POLICY_LRU,
-                                                       MOEFLUX_CACHE_POLICY_FREQUENCY};
+    static const enum moeflux_cache_policy policy[] = {
+        MOEFLUX_CACHE_POLICY_LRU, MOEFLUX_CACHE_POLICY_FREQUENCY, MOEFLUX_CACHE_POLICY_CONTEXT};
     return (struct moeflux_options){.dir = s->dirs[c->level[LAYOUT]],
                                     .device = getenv("MOEFLUX_DEVICE"),
                                     .memory_bytes = bytes,
@@ -434,6 +434,53 @@ static void tiny_logits_are_equal_over_all_pairs(void **state)
     pairs_agree(TINY, TINY_GOLDEN);
 }
 
+/* ---- traces ---- */
+
+/* Evaluates and returns the trace, for the caller to free. */
+static uint8_t *trace_of(const struct subject *s, const struct choice *c, float *rows)
+{
+    const char *path = tmp_tree_path(s->tmp, "trace");
+    struct moeflux_options o = options_for(s, c);
+    struct moeflux_model *m;
+    struct moeflux_session *q;
+    struct moeflux_err e = {0};
+    o.trace = path;
+    check_ok(test_hooks_open(&m, &o, &(struct test_hooks){.staged = c->level[MEMORY] == STAGED}, &e), &e);
+    check_ok(moeflux_session_new(&q, m, N_PROMPT + N_DECODE, &e), &e);
+    evaluate(s, m, q, rows);
+    check_ok(moeflux_model_save_trace(m, &e), &e);
+    moeflux_session_free(q);
+    moeflux_model_close(m);
+    return tmp_tree_read(path, NULL);
+}
+
+static void a_trace_is_the_same_wherever_the_experts_are(void **state)
+{
+    (void)state;
+    struct subject s;
+    open_subject(&s, TINY, TINY_GOLDEN);
+    uint64_t floats = (uint64_t)N_ROWS * s.needs.vocab_size;
+    float *want = calloc(floats, sizeof *want), *got = calloc(floats, sizeof *got);
+    const struct choice plainest = {.level = {[LAYOUT] = PLAIN, [IO] = PREAD, [BUDGET] = ALL}};
+    run(&s, &plainest, want, NULL);
+    uint8_t *first = trace_of(&s, &plainest, got);
+    assert_memory_equal(got, want, floats * sizeof *want);
+    for (uint32_t budget = ALL; budget <= LITTLE; budget++)
+        for (uint32_t memory = MAPPED; memory <= (s.has_staged ? STAGED : MAPPED); memory++) {
+            struct choice c = plainest;
+            c.level[BUDGET] = budget;
+            c.level[MEMORY] = memory;
+            uint8_t *trace = trace_of(&s, &c, got);
+            assert_string_equal((char *)trace, (char *)first);
+            assert_memory_equal(got, want, floats * sizeof *want);
+            free(trace);
+        }
+    free(first);
+    free(want);
+    free(got);
+    close_subject(&s);
+}
+
 /* ---- files that shrink ---- */
 
 static void cut_layers(const struct subject *s, uint8_t **contents, size_t *n_bytes)
@@ -646,6 +693,7 @@ int main(void)
 {
     const struct CMUnitTest everywhere[] = {
         cmocka_unit_test(a_file_that_shrinks_ends_the_evaluation_and_no_more),
+        cmocka_unit_test(a_trace_is_the_same_wherever_the_experts_are),
         /* With shared experts, whose products fill the waits, and without. */
         cmocka_unit_test(qwen_odd_logits_are_equal_over_all_pairs),
         cmocka_unit_test(qwen3_odd_logits_are_equal_over_all_pairs),

@@ -126,6 +126,12 @@ def usage_is_the_old_one_or_the_new_one(folder):
     assert failed == {'write', 'fsync', 'rename'}, failed
 
 
+def trace_is_the_old_one_or_the_new_one(folder):
+    old = b'moeflux trace 1 8 32 4 27648\nend\n'
+    failed = output(folder, ['-p', 'What is 47 + 38?', '--no-think', '--trace'], 'trace', old, '85\n')
+    assert failed == {'write', 'fsync', 'rename'}, failed
+
+
 def a_prompt_cache_is_the_old_one_or_the_new_one_and_the_answer_is_given(folder):
     cache = os.path.join(folder, 'other')
     subprocess.run([PROGRAM, *RUN, '-p', 'Who?', '-n', '1', '--prompt-cache', cache], check=True, capture_output=True)
@@ -313,6 +319,7 @@ def a_history_is_the_old_one_or_the_new_one_and_its_loss_is_told(folder):
 def main():
     n_failed = 0
     for test in (logits_and_hidden_states_appear_whole_or_not_at_all, usage_is_the_old_one_or_the_new_one,
+                 trace_is_the_old_one_or_the_new_one,
                  a_prompt_cache_is_the_old_one_or_the_new_one_and_the_answer_is_given,
                  results_of_a_batch_are_whole_lines_and_the_run_goes_on, a_conversion_that_fails_is_gone_on_with,
                  files_that_cannot_be_mapped_are_named_or_read_otherwise,

@@ -202,7 +202,7 @@ static int parser_store(const struct parser *p, void *into, struct moeflux_err *
             rc = add_texts(f, arg, field, e);
         else if (count > 0)
             rc = set_value(f, arg->sval[arg->count - 1], field, e);
-        else if (f->kind == FLAG_OPERAND)
+        else if (f->kind == FLAG_OPERAND && f->hi == 0)
             rc = err_set(e, ERR_USAGE, "%s is missing (--help shows the usage)",
                          flag_name(f, name, sizeof name));
     }

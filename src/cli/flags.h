@@ -25,7 +25,7 @@ enum flag_kind {
     FLAG_BYTES,   /* uint64_t */
     FLAG_LIST,    /* struct number_list, each in [lo, hi] */
     FLAG_CHOICE,  /* int: which of `choices`, from 0 */
-    FLAG_OPERAND, /* const char *: a word without a flag, required, in the table's order */
+    FLAG_OPERAND, /* const char *: a word without a flag, in the table's order; required unless hi is 1 */
 };
 
 struct flag {

@@ -12,6 +12,7 @@
 #include "cli/plan_report.h"
 #include "cli/speed_report.h"
 #include "cli/stats.h"
+#include "cli/use_report.h"
 #include "moeflux.h"
 
 /* What there is to tell. */
@@ -210,6 +211,8 @@ static int find_out(struct findings *f, const struct options *o, struct moeflux_
 
 int inspect_run(const struct options *o, struct output *out, struct moeflux_err *e)
 {
+    if (o->trace || o->usage)
+        return use_report_run(o, out, e);
     struct findings f = {0};
     int rc = find_out(&f, o, e);
     if (rc)

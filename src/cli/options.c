@@ -27,10 +27,11 @@
 #define LIST(s, l, value, f, lo, hi, help)    {FLAG_LIST, s, l, value, help, AT(f), lo, hi, NULL}
 #define CHOICE(l, value, f, choices, help)    {FLAG_CHOICE, NULL, l, value, help, AT(f), 0, 0, choices}
 #define OPERAND(value, f, help)               {FLAG_OPERAND, NULL, NULL, value, help, AT(f), 0, 0, NULL}
+#define MAY_OPERAND(value, f, help)           {FLAG_OPERAND, NULL, NULL, value, help, AT(f), 0, 1, NULL}
 
 /* In the order of the enums of moeflux.h. */
 static const char EXPERT_IO[] = "auto, mmap, pread, uring or direct", PREFETCH[] = "auto, none, previous, router or both",
-                  CACHE_POLICY[] = "auto, lru or frequency", NUMBER_TYPE[] = "auto, f32 or f16",
+                  CACHE_POLICY[] = "auto, lru, frequency or context", NUMBER_TYPE[] = "auto, f32 or f16",
                   EXPERTS[] = "gpu or cpu";
 
 static const struct flag run_flags[] = {
@@ -51,9 +52,10 @@ static const struct flag run_flags[] = {
     CHOICE("prefetch", "WHAT", prefetch, PREFETCH, "auto, none, previous, router or both ahead (auto)"),
     CHOICE("kv-type", "TYPE", kv_type, NUMBER_TYPE, "numbers of the KV cache: auto, f32, f16 (auto)"),
     CHOICE("prompt-type", "TYPE", prompt_type, NUMBER_TYPE, "products of prompts: auto, f32, f16 (auto)"),
-    CHOICE("cache-policy", "NAME", cache_policy, CACHE_POLICY, "who leaves the cache: auto, lru, frequency (auto)"),
+    CHOICE("cache-policy", "NAME", cache_policy, CACHE_POLICY, "who leaves: auto, lru, frequency, context (auto)"),
     TEXT(NULL, "usage", "FILE", usage, "begin with the experts used before; update FILE"),
     TEXT(NULL, "pin", "FILE", pin, "keep the most used experts of a usage file"),
+    TEXT(NULL, "trace", "FILE", trace, "write the router's choices (for inspect --trace)"),
     INT(NULL, "chunk", "N", chunk, 1, 1 << 20, "tokens of a prompt computed at once"),
     HEADING("Prompt: one of -p, -f, --tokens-in, or standard input:"),
     TEXT("p", "prompt", "TEXT", prompt, "the prompt"),
@@ -115,7 +117,9 @@ static const struct flag convert_flags[] = {
 };
 
 static const struct flag inspect_flags[] = {
-    OPERAND("DIR", model, "model directory"),
+    MAY_OPERAND("DIR", model, "model directory; not needed with the next two"),
+    TEXT(NULL, "trace", "FILE", trace, "replay a run's trace: what more memory would buy"),
+    TEXT(NULL, "usage", "FILE", usage, "how evenly a usage file's experts are used"),
     TEXT(NULL, "device", "NAME", device, "as for a run, below too"),
     TEXT(NULL, "cpu-isa", "NAME", cpu_isa, "portable, avx2, avx512, amx, neon, dotprod (best)"),
     INT("c", "ctx-size", "N", ctx_size, 1, MAX_TOKENS, "tokens to keep room for (8192)"),
@@ -308,6 +312,8 @@ static int check_modes(const struct options *o, struct moeflux_err *e)
     if (!rc)
         rc = refuse(o->compare.n && o->usage, "--compare", "--usage", e);
     if (!rc)
+        rc = refuse(o->compare.n && o->trace, "--compare", "--trace", e);
+    if (!rc)
         rc = refuse(o->plan && o->selftest, "--plan", "--selftest", e);
     if (!rc)
         rc = refuse(o->plan && o->list_devices, "--plan", "--list-devices", e);
@@ -321,6 +327,9 @@ static int check_modes(const struct options *o, struct moeflux_err *e)
         rc = refuse(o->selftest && o->json, "--selftest", "--json", e);
     if (!rc)
         rc = refuse(o->bench && options_probes(o), "--bench", "--logits or --hidden", e);
+    if (!rc)
+        rc = refuse(o->trace && (o->plan || o->selftest || o->list_devices), "--trace",
+                    "--plan, --selftest or --list-devices", e);
     return rc;
 }
 
@@ -394,6 +403,16 @@ static int check_run(struct options *o, struct moeflux_err *e)
     return 0;
 }
 
+static int check_inspect(const struct options *o, struct moeflux_err *e)
+{
+    int rc = o->model || o->trace || o->usage
+                 ? 0
+                 : err_set(e, ERR_USAGE, "DIR is missing (--help shows the usage)");
+    if (!rc)
+        rc = refuse(o->trace && o->usage, "--trace", "--usage", e);
+    return rc ? rc : check_engine(o, e);
+}
+
 int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *e)
 {
     set_defaults(o);
@@ -404,9 +423,7 @@ int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *
     if (argc > 1 && strcmp(argv[1], "inspect") == 0) {
         o->verb = VERB_INSPECT;
         int parsed = flags_parse(inspect_flags, COUNT(inspect_flags), argc - 1, argv + 1, o, &o->help, e);
-        if (!parsed && !o->help)
-            parsed = check_engine(o, e);
-        return parsed;
+        return parsed || o->help ? parsed : check_inspect(o, e);
     }
     int rc = flags_parse(run_flags, COUNT(run_flags), argc, argv, o, &o->help, e);
     if (rc)
@@ -425,7 +442,8 @@ static bool is_of_setting(const struct flag *f)
     const struct flag *end = run_flags + 1;
     while (end->kind != FLAG_HEADING)
         end++;
-    return f < end && f->at != AT(list_devices) && f->at != AT(ctx_size) && f->at != AT(usage);
+    return f < end && f->at != AT(list_devices) && f->at != AT(ctx_size) && f->at != AT(usage) &&
+           f->at != AT(trace);
 }
 
 int options_setting(const struct options *base, int argc, char **argv, struct options *out,
@@ -448,7 +466,8 @@ void options_help(const struct options *o, struct str *out)
         return;
     }
     if (o->verb == VERB_INSPECT) {
-        str_add_text(out, "usage: moeflux inspect DIR [--no-measure] [--json] [OPTION]...\n\n");
+        str_add_text(out, "usage: moeflux inspect DIR [--no-measure] [--json] [OPTION]...\n"
+                          "       moeflux inspect --trace FILE|--usage FILE [DIR] [--json] [OPTION]...\n\n");
         flags_help(inspect_flags, COUNT(inspect_flags), out);
         return;
     }
@@ -490,6 +509,7 @@ void options_engine(const struct options *o, struct moeflux_options *out)
     out->prompt_type = (enum moeflux_prompt_type)o->prompt_type;
     out->pin = o->pin;
     out->usage = o->usage;
+    out->trace = o->trace;
     out->n_threads = (uint32_t)o->threads;
     out->chunk = (uint32_t)o->chunk;
     out->context = (uint32_t)o->ctx_size;

@@ -34,13 +34,13 @@ struct options {
     enum verb verb;
     bool help, version;
 
-    const char *model, *device, *cpu_isa, *usage, *pin;
+    const char *model, *device, *cpu_isa, *usage, *pin, *trace;
     int expert_io, prefetch, cache_policy, kv_type, prompt_type; /* enums of moeflux.h */
     int experts;                                                 /* 0: gpu, 1: cpu; OPTIONS_NOT_GIVEN */
-    int64_t n_cpu_moe;                                           /* layers; OPTIONS_NOT_GIVEN */
-    int64_t active_experts;                                      /* 0: as many as the model's own */
     float expert_share;
-    int64_t ctx_size; /* 0: the smaller of GENERATOR_DEFAULT_CONTEXT and the model's maximum */
+    int64_t n_cpu_moe;      /* layers; OPTIONS_NOT_GIVEN */
+    int64_t active_experts; /* 0: as many as the model's own */
+    int64_t ctx_size;       /* 0: the smaller of GENERATOR_DEFAULT_CONTEXT and the model's maximum */
     int64_t threads, chunk;
     uint64_t memory, gpu_memory; /* bytes; 0: from what is free */
 
@@ -71,9 +71,9 @@ struct options {
     struct number_list bench_prompt, bench_gen, bench_depth;
     int64_t bench_reps;
 
+    bool verify, no_measure;
     const char *src, *dst; /* convert; inspect uses `model` */
     const char *spread;    /* convert: directories with commas between them */
-    bool verify, no_measure;
 };
 
 /* Parses the command line. ERR_USAGE names the flag at fault. */

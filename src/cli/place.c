@@ -124,7 +124,7 @@ int place_check_outputs(const struct options *o, struct moeflux_err *e)
     } outputs[] = {
         {"--logits", o->logits, NULL},           {"--hidden", o->hidden, NULL},
         {"--usage", o->usage, "moeflux usage "}, {"--prompt-cache", o->prompt_cache, "XLFM"},
-        {"--output", o->output, "{\"id\": "},
+        {"--output", o->output, "{\"id\": "},    {"--trace", o->trace, "moeflux trace "},
     };
     struct model_dirs dirs;
     find_dirs(&dirs, o->model);

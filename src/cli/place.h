@@ -13,7 +13,7 @@ int place_check(const char *flag, const char *path, struct moeflux_err *e);
  * made, for the user alone. NULL: neither variable has an absolute path, or there is no memory. */
 char *place_of_state(const char *name);
 
-/* Refuses outputs (--logits, --hidden, --usage, --prompt-cache, --output) that are files of the model directory, by whatever
+/* Refuses outputs (--logits, --hidden, --usage, --trace, --prompt-cache, --output) that are files of the model directory, by whatever
  * name: they would replace a part of the model. What an earlier run wrote there by the same flag may be written again; of
  * --logits and --hidden nothing may lie there, because every safetensors file of the directory is taken for weights.
  * ERR_USAGE. */

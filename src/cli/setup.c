@@ -7,6 +7,7 @@
 #include "cli/options.h"
 #include "cli/place.h"
 #include "cli/terminal/bar.h"
+#include "cli/use_report.h"
 #include "generate/generator.h"
 
 /* Answers are other ones than the model's own: said once. */
@@ -54,10 +55,21 @@ int setup_start(struct generator *s, const struct options *o, uint32_t max_conte
     return generator_start(s, max_context, &sampling, e);
 }
 
+static int tell_replay(const struct generator *s, const struct options *o, struct moeflux_err *e)
+{
+    struct moeflux_stats stats;
+    moeflux_model_get_stats(s->model, &stats);
+    return use_report_tell(o, stats.n_slots + stats.n_host_slots, e);
+}
+
 int setup_save_usage(const struct generator *s, const struct options *o, int rc, struct moeflux_err *e)
 {
-    if (!o->usage || !s->model || (rc && rc != ERR_INTERRUPTED))
+    if (!s->model || (rc && rc != ERR_INTERRUPTED))
         return rc;
-    int saved = moeflux_model_save_usage(s->model, o->usage, e);
+    int saved = o->usage ? moeflux_model_save_usage(s->model, o->usage, e) : 0;
+    int traced = moeflux_model_save_trace(s->model, saved ? NULL : e);
+    saved = saved ? saved : traced;
+    if (!saved && !rc && o->trace && o->stats)
+        saved = tell_replay(s, o, e);
     return saved ? saved : rc;
 }

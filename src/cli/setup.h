@@ -19,8 +19,9 @@ int setup_chat(struct generator *s, const struct options *o, const char *what, s
 /* Makes the sequence and the sampler; draws a seed if none is given. max_context 0: the default. */
 int setup_start(struct generator *s, const struct options *o, uint32_t max_context, struct moeflux_err *e);
 
-/* After a run that ended with `rc`: writes the file of --usage, if it was given and the model was opened, unless the run
- * failed (an interruption is no failure). Returns rc, or ERR_IO with `e` filled. */
+/* After a run that ended with `rc`: writes the files of --usage and --trace, as far as they were given and the model was opened,
+ * unless the run failed (an interruption is no failure). With --stats the
+ * trace's replay is told. Returns rc, or ERR_IO with `e` filled by the first that failed. */
 int setup_save_usage(const struct generator *s, const struct options *o, int rc, struct moeflux_err *e);
 
 #endif

@@ -10,6 +10,7 @@
 #include "generate/answer.h"
 #include "cli/number.h"
 #include "cli/say.h"
+#include "cli/use_report.h"
 #include "generate/generator.h"
 
 double stats_rate(uint64_t n_tokens, uint64_t ns)
@@ -185,6 +186,7 @@ static void print_all(const struct stats *st, const struct answer *a, const stru
     print_prefetch(&es, to);
     print_waits(&es, to);
     print_worst_layers(s, to);
+    use_report_add(s->model, to);
     if (es.n_compiled)
         str_addf(to, "%-12s %" PRIu64 " compiled in %.3f s after the load, when they were first needed\n",
                  "kernels", es.n_compiled, (double)es.compile_ns / 1e9);

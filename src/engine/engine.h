@@ -8,6 +8,7 @@
 #include "engine/checkpoints.h"
 #include "experts/predictor.h"
 #include "experts/expert_store.h"
+#include "experts/trace.h"
 #include "model/model_dir.h"
 #include "moeflux.h"
 #include "exec/exec.h"
@@ -73,8 +74,10 @@ struct moeflux_model {
     } host;
     struct predictor predictor;
     uint64_t n_choices, n_chosen; /* statistics: choices that the host saw, experts in them */
+    struct trace_writer *trace;   /* NULL: choices are not recorded */
     struct moeflux_progress progress;
-    bool resident;         /* every expert is in a device slot: no layer waits for the router's choice */
+    /* Every expert is in a device slot: no layer waits for the router's choice. Not with a trace. */
+    bool resident;
     bool computes_at_once; /* the reference backend: nothing can be recorded ahead */
     uint32_t max_chunk;
     enum kv_type kv_type;

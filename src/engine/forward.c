@@ -1,8 +1,8 @@
 /* The forward pass of a chunk of tokens: embedding, layers, head.
  *
- * If every expert is resident, the router's choice stays on the device and decode is one submission. Else the list of each
- * layer that ends with the router is submitted, the host reads the choice and has the experts loaded, and the list of the
- * experts begins the next submission. If a chunk chose more experts than there are slots, they are computed in waves.
+ * If every expert is resident and no trace is written, the router's choice stays on the device and decode is one submission.
+ * Else the list of each layer that ends with the router is submitted, the host reads the choice and has the experts loaded,
+ * and the list of the experts begins the next submission. If a chunk chose more experts than there are slots, they are computed in waves.
  *
  * The routed experts of the first layers may be the CPU's (SIDE_HOST). Then the choice comes with the hidden states and
  * weights, the host computes the experts while the device computes the shared one, and the next submission adds their sum.
@@ -75,6 +75,12 @@ static const uint32_t *prediction_of(const struct moeflux_model *m)
 {
     const uint8_t *copied = m->choice.host ? m->choice.host + m->view.idx.bytes : NULL;
     return (const uint32_t *)(const void *)(m->view.predicted.host ? m->view.predicted.host : copied);
+}
+
+/* The weights of the choice, where the host sees them. */
+static const float *weights_of(const struct moeflux_model *m)
+{
+    return (const float *)(const void *)(m->view.weights.host ? m->view.weights.host : m->host.weights.host);
 }
 
 static enum expert_side_kind kind_of(const struct pass *p, uint32_t layer)
@@ -161,9 +167,8 @@ static struct arch_experts experts_of(const struct expert_side *side, uint32_t l
 static struct host_chunk host_chunk_of(const struct pass *p)
 {
     struct moeflux_model *m = p->m;
-    const uint8_t *weights = m->view.weights.host ? m->view.weights.host : m->host.weights.host;
     return (struct host_chunk){.x = (const float *)(const void *)m->host.x.host,
-                               .weights = (const float *)(const void *)weights,
+                               .weights = weights_of(m),
                                .idx = choice_of(m),
                                .sum = (float *)(void *)m->host.sum.host,
                                .n = p->chunk.n};
@@ -429,19 +434,22 @@ static int chosen_experts(const struct pass *p, uint32_t layer, struct moeflux_e
 {
     struct moeflux_model *m = p->m;
     count_choices(p);
+    if (m->trace)
+        trace_writer_add(m->trace, layer, p->chunk.pos, p->chunk.n, choice_of(m), weights_of(m));
     if (p->chunk.n == 1)
         return token_experts(p, layer, e);
     predictor_observe(&m->predictor, layer, choice_of(m) + (uint64_t)(p->chunk.n - 1) * m->dir.config.top_k);
     return takes_waves(p, layer) ? expert_waves(p, layer, e) : token_waves(p, layer, e);
 }
 
-/* Records the copies of what the CPU needs besides the choice. The shared expert changes the hidden states meanwhile, so they
- * are copied even where they are mapped. */
-static void copy_to_host(const struct pass *p)
+/* Records the copies of what the host needs besides the choice: the weights, and for the CPU's experts the hidden states. The
+ * shared expert changes those meanwhile, so they are copied even where they are mapped. */
+static void copy_to_host(const struct pass *p, bool computes)
 {
     struct moeflux_model *m = p->m;
     const struct config *c = &m->dir.config;
-    exec_copy(m->exec, &m->host.x, 0, &m->view.x, 0, (uint64_t)p->chunk.n * c->hidden * sizeof(float));
+    if (computes)
+        exec_copy(m->exec, &m->host.x, 0, &m->view.x, 0, (uint64_t)p->chunk.n * c->hidden * sizeof(float));
     if (m->host.weights.host)
         exec_copy(m->exec, &m->host.weights, 0, &m->view.weights, 0,
                   (uint64_t)p->chunk.n * c->top_k * sizeof(float));
@@ -457,8 +465,8 @@ static void show_choice(const struct pass *p, uint32_t layer)
     arch_choose_experts(m->arch, &p->chunk, layer);
     if (has_prediction)
         arch_predict_experts(m->arch, next);
-    if (is_on_cpu(p, layer))
-        copy_to_host(p);
+    if (is_on_cpu(p, layer) || m->trace)
+        copy_to_host(p, is_on_cpu(p, layer));
     if (m->view.idx.host)
         return;
     exec_copy(m->exec, &m->choice, 0, &m->view.idx, 0, p->chunk.n * bytes);
@@ -476,7 +484,7 @@ static uint32_t record_layers(const struct pass *p, uint32_t layer)
         predict_again(p, layer);
         arch_before_experts(m->arch, &p->chunk, layer);
         if (config_has_experts(&m->dir.config, layer)) {
-            if (is_on_cpu(p, layer) || !expert_store_holds_all(side->store)) {
+            if (is_on_cpu(p, layer) || m->trace || !expert_store_holds_all(side->store)) {
                 show_choice(p, layer);
                 return layer;
             }

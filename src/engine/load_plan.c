@@ -11,6 +11,7 @@
 #include "engine/engine.h"
 #include "engine/host_memory.h"
 #include "engine/test_hooks.h"
+#include "experts/context.h"
 
 /* Tokens of a chunk unless the caller says otherwise. Results differ in the last digits between chunk sizes, so the choice
  * follows the kind of the device and its total memory: never its speed, nor the memory that is free now. Larger chunks gain
@@ -92,7 +93,7 @@ int load_plan_check(const struct moeflux_options *o, struct moeflux_err *e)
     if (rc == 0)
         rc = check_choice("prefetch", (int)o->prefetch, MOEFLUX_PREFETCH_BOTH, e);
     if (rc == 0)
-        rc = check_choice("cache_policy", (int)o->cache_policy, MOEFLUX_CACHE_POLICY_FREQUENCY, e);
+        rc = check_choice("cache_policy", (int)o->cache_policy, MOEFLUX_CACHE_POLICY_CONTEXT, e);
     if (rc == 0)
         rc = check_choice("prompt_type", (int)o->prompt_type, MOEFLUX_PROMPT_TYPE_F16, e);
     return rc < 0 ? rc : check_choice("kv_type", (int)o->kv_type, MOEFLUX_KV_TYPE_F16, e);
@@ -241,6 +242,19 @@ static bool maps_weights(const struct load_plan *p, const struct model_dir *m, c
            m->dense_bytes + m->expert_bytes <= p->host_free_bytes / 4 * 3;
 }
 
+/* What a policy that learns keeps on the host is taken from the experts' memory there. Where all have a slot, it learns
+ * nothing. */
+static void pay_for_policy(struct load_plan *p, const struct model_dir *m, const struct exec_caps *caps,
+                           const struct moeflux_options *o)
+{
+    const struct expert_layers layers = {p->n_cpu_layers, m->config.n_layers};
+    uint64_t *from = caps->is_unified ? &p->budget.slot_bytes : &p->budget.host_bytes;
+    uint64_t least = expert_store_floor_bytes(m);
+    if (o->cache_policy == MOEFLUX_CACHE_POLICY_CONTEXT && *from > least &&
+        p->budget.slot_bytes < expert_store_full_bytes(m, layers))
+        *from -= size_min(context_bytes(m->config.n_layers, m->config.n_experts), *from - least);
+}
+
 int load_plan_make(struct load_plan *out, const struct model_dir *m, const struct exec_caps *caps,
                    const struct moeflux_options *o, struct moeflux_err *e)
 {
@@ -269,6 +283,8 @@ int load_plan_make(struct load_plan *out, const struct model_dir *m, const struc
                                      .n_cpu_layers = out->n_cpu_layers,
                                      .cpu_scratch_bytes = out->cpu_scratch_bytes};
     rc = budget_for_experts(m, caps, &w, &out->budget, e);
+    if (rc == 0)
+        pay_for_policy(out, m, caps, o);
     if (!caps->is_unified)
         out->host_room_bytes =
             o->memory_bytes ? size_min(o->memory_bytes, out->host_free_bytes) : out->host_free_bytes / 4 * 3;

@@ -66,18 +66,30 @@ static int open_host(struct moeflux_model *m, const struct moeflux_options *o, s
     const struct config *c = &m->dir.config;
     uint64_t hidden = (uint64_t)m->max_cpu_chunk * c->hidden * sizeof(float);
     struct expert_side *s = &m->sides[SIDE_HOST];
-    if (m->n_cpu_layers == 0)
-        return 0;
-    int rc = load_plan_open_cpu(&s->exec, o, e);
+    bool sees_weights = m->n_cpu_layers > 0 || o->trace;
+    int rc = 0;
+    if (sees_weights && !m->view.weights.host)
+        rc = exec_buffer_new(m->exec, &m->host.weights, EXEC_HOST, m->view.weights.bytes, e);
+    if (rc < 0 || m->n_cpu_layers == 0)
+        return rc;
+    rc = load_plan_open_cpu(&s->exec, o, e);
     if (rc == 0)
         rc = host_experts_open(&m->host.experts, s->exec, &m->dir, m->n_cpu_layers, m->max_cpu_chunk, e);
     if (rc == 0)
         rc = exec_buffer_new(m->exec, &m->host.x, EXEC_HOST, hidden, e);
     if (rc == 0)
         rc = exec_buffer_new(m->exec, &m->host.sum, EXEC_HOST, hidden, e);
-    if (rc == 0 && !m->view.weights.host)
-        rc = exec_buffer_new(m->exec, &m->host.weights, EXEC_HOST, m->view.weights.bytes, e);
     return rc;
+}
+
+static int open_trace(struct moeflux_model *m, const char *path, struct moeflux_err *e)
+{
+    const struct config *c = &m->dir.config;
+    const struct trace_shape shape = {.n_layers = c->n_layers,
+                                      .n_experts = c->n_experts,
+                                      .top_k = c->top_k,
+                                      .expert_bytes = m->dir.expert.bytes};
+    return path ? trace_writer_open(&m->trace, path, &shape, e) : 0;
 }
 
 /* budget of 0: the side has no layers with experts. */
@@ -110,7 +122,7 @@ static int open_experts(struct moeflux_model *m, const struct expert_store_optio
     int rc = 0;
     for (int i = 0; rc == 0 && i < EXPERT_SIDES; i++)
         rc = open_side(m, &m->sides[i], &options[i], prefetch, e);
-    m->resident = rc == 0 && m->n_cpu_layers == 0 && holds_all(m);
+    m->resident = rc == 0 && m->n_cpu_layers == 0 && !m->trace && holds_all(m);
     return rc;
 }
 
@@ -137,6 +149,8 @@ static int choose_policies(struct moeflux_model *m, const struct moeflux_options
 {
     const struct config *c = &m->dir.config;
     bool is_lru = o->cache_policy == MOEFLUX_CACHE_POLICY_LRU;
+    for (int i = 0; i < EXPERT_SIDES; i++)
+        to[i].learns = o->cache_policy == MOEFLUX_CACHE_POLICY_CONTEXT;
     for (int i = 0; i < EXPERT_SIDES; i++)
         to[i].half_life = is_lru ? 0 : ranking_half_life(c->n_layers * c->top_k);
     return predictor_open(&m->predictor, predictor_of(o->prefetch), c->n_layers, c->top_k, e);
@@ -196,6 +210,8 @@ int test_hooks_open(struct moeflux_model **out, const struct moeflux_options *o,
     if (rc == 0)
         rc = choose_policies(m, o, experts, e);
     if (rc == 0)
+        rc = open_trace(m, o->trace, e);
+    if (rc == 0)
         rc = load_plan_open_device(&m->exec, o, h, e);
     if (rc == 0)
         rc = choose(m, o, experts, e);
@@ -225,6 +241,7 @@ void moeflux_model_close(struct moeflux_model *m)
     for (int i = 0; i < EXPERT_SIDES; i++)
         close_side(&m->sides[i]);
     predictor_close(&m->predictor);
+    trace_writer_close(m->trace);
     arch_close(m->arch);
     if (m->exec) {
         loader_free(&m->loader);
@@ -363,16 +380,27 @@ uint64_t moeflux_model_layer_wait_ns(const struct moeflux_model *m, uint32_t lay
     return ns;
 }
 
+void moeflux_model_get_usage(const struct moeflux_model *m, uint32_t *counts)
+{
+    memset(counts, 0, (uint64_t)m->dir.config.n_layers * m->dir.config.n_experts * sizeof *counts);
+    for (int i = 0; i < EXPERT_SIDES; i++)
+        if (m->sides[i].store)
+            expert_store_add_counts(m->sides[i].store, counts);
+}
+
 int moeflux_model_save_usage(const struct moeflux_model *m, const char *path, struct moeflux_err *e)
 {
     const struct config *c = &m->dir.config;
     uint32_t *counts = mem_new((uint64_t)c->n_layers * c->n_experts, sizeof *counts, e);
     if (!counts)
         return ERR_MEMORY;
-    for (int i = 0; i < EXPERT_SIDES; i++)
-        if (m->sides[i].store)
-            expert_store_add_counts(m->sides[i].store, counts);
+    moeflux_model_get_usage(m, counts);
     int rc = usage_write(path, c->n_layers, c->n_experts, counts, e);
     free(counts);
     return rc;
+}
+
+int moeflux_model_save_trace(struct moeflux_model *m, struct moeflux_err *e)
+{
+    return m->trace ? trace_writer_commit(m->trace, e) : 0;
 }

@@ -233,3 +233,23 @@ void cache_unpin_spare(struct cache *c, uint32_t slot)
 {
     unpin(c, slot, SPARE + c->ranking->now);
 }
+
+/* Spare copies stay what they are. */
+static void rerank(struct cache *c, uint32_t slot, double worth)
+{
+    const struct slot *s = &c->slots[slot];
+    if (s->n_users > 0 || s->worth <= SPARE / 2 || s->worth == worth)
+        return;
+    take_out(c, slot);
+    push(c, slot, worth);
+}
+
+void cache_rerank(struct cache *c, uint32_t layer)
+{
+    for (uint32_t i = 0; i < c->ranking->n_experts; i++) {
+        const struct expert_key key = {layer, i};
+        uint32_t slot = *place_of(c, key);
+        if (slot != CACHE_NO_SLOT)
+            rerank(c, slot, ranking_worth(c->ranking, key));
+    }
+}

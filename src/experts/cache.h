@@ -39,6 +39,9 @@ void cache_unpin_prefetched(struct cache *c, uint32_t slot);
 /* As cache_unpin, for a spare copy: it is evicted before all others. */
 void cache_unpin_spare(struct cache *c, uint32_t slot);
 
+/* The worths of the layer's experts have changed. */
+void cache_rerank(struct cache *c, uint32_t layer);
+
 /* Whether the expert has a slot, full or being filled. Pins nothing. */
 bool cache_has(const struct cache *c, struct expert_key key);
 /* Its slot, or CACHE_NO_SLOT. */

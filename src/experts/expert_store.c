@@ -174,6 +174,8 @@ static int open_tiers(struct expert_store *s, uint32_t n_slots, const struct exp
     int rc = ranking_open(&t->ranking, s->n_layers, s->n_experts, o->half_life, e);
     if (rc == 0)
         rc = open_slots(s, n_slots, o, e);
+    if (rc == 0 && o->learns && !expert_store_holds_all(s))
+        rc = ranking_learn(&t->ranking, s->n_layers, s->model->config.top_k, e);
     if (rc == 0)
         rc = open_cache(&t->device, s, e);
     if (rc == 0)
@@ -399,12 +401,13 @@ int expert_store_check(const struct expert_store *s, struct moeflux_err *e)
     return s->in_place ? reader_check_mappings(s->reader, e) : 0;
 }
 
-/* Bit i: wants[i] is there, for the first 64. */
+/* Bit i: the i-th expert that was wanted is there, for the first 64. */
 static uint64_t landed_of(const struct expert_store *s)
 {
     uint64_t landed = 0;
-    for (uint32_t i = 0; i < s->n_brought && i < 64; i++)
-        landed |= (uint64_t)s->wants[i].landed << i;
+    for (uint32_t i = 0; i < s->n_brought; i++)
+        if (s->wants[i].place < 64)
+            landed |= (uint64_t)s->wants[i].landed << s->wants[i].place;
     return landed;
 }
 
@@ -415,19 +418,28 @@ static void give_up(struct expert_store *s)
     expert_store_await(s, NULL);
 }
 
+/* Those that are in a slot come first: they are pinned before another one could take it. */
+static void set_wants(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n)
+{
+    s->n_wants = s->n_brought = s->n_landed = 0;
+    for (int there = 1; there >= 0; there--)
+        for (uint32_t i = 0; i < n; i++) {
+            const struct expert_key key = {layer, experts[i]};
+            if (tiers_have(&s->tiers, key) == there)
+                s->wants[s->n_wants++] = (struct want){.key = key, .place = i};
+        }
+}
+
 int expert_store_want(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n,
                       uint64_t *present, struct moeflux_err *e)
 {
     tiers_settle(&s->tiers);
-    s->n_wants = n;
-    s->n_brought = s->n_landed = 0;
+    set_wants(s, layer, experts, n);
     for (uint32_t i = 0; i < n; i++) {
-        const struct expert_key key = {layer, experts[i]};
         uint32_t *count = &s->counts[(uint64_t)layer * s->n_experts + experts[i]];
-        s->wants[i] = (struct want){.key = key};
         *count += *count < UINT32_MAX;
-        ranking_use(&s->tiers.ranking, key);
     }
+    tiers_use(&s->tiers, layer, experts, n);
     int rc = pin_some(s, e);
     tiers_cancel_prefetches(&s->tiers, layer, NULL, 0);
     in_flight_begin(&s->tiers.in_flight);

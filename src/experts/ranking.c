@@ -6,6 +6,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "experts/context.h"
 
 /* Tokens in which a use loses half of its weight. */
 enum { HALF_LIFE_TOKENS = 128 };
@@ -28,8 +29,18 @@ int ranking_open(struct ranking *r, uint32_t n_layers, uint32_t n_experts, doubl
     return 0;
 }
 
+int ranking_learn(struct ranking *r, uint32_t n_layers, uint32_t top_k, struct moeflux_err *e)
+{
+    r->top_k = top_k;
+    r->shares = mem_new(r->n_experts, sizeof *r->shares, e);
+    r->context = context_new(n_layers, r->n_experts, top_k, r->shares ? e : NULL);
+    return r->shares && r->context ? 0 : ERR_MEMORY;
+}
+
 void ranking_close(struct ranking *r)
 {
+    context_free(r->context);
+    free(r->shares);
     free(r->worth);
     *r = (struct ranking){0};
 }
@@ -41,10 +52,10 @@ static double *place(const struct ranking *r, struct expert_key key)
 
 double ranking_worth(const struct ranking *r, struct expert_key key)
 {
-    return *place(r, key);
+    return r->context ? context_worth(r->context, key.layer, key.expert) : *place(r, key);
 }
 
-double ranking_worth_if_used(const struct ranking *r, struct expert_key key)
+static double uses_if_used(const struct ranking *r, struct expert_key key)
 {
     if (r->half_life <= 0)
         return r->now;
@@ -60,8 +71,35 @@ void ranking_seed(struct ranking *r, struct expert_key key, uint32_t count)
         *place(r, key) = r->half_life > 0 ? log2(count) : (double)count - (double)UINT32_MAX - 1;
 }
 
-void ranking_use(struct ranking *r, struct expert_key key)
+double ranking_worth_if_used(const struct ranking *r, struct expert_key key)
 {
-    r->now++;
-    *place(r, key) = ranking_worth_if_used(r, key);
+    return r->context ? context_worth(r->context, key.layer, key.expert) + 1 : uses_if_used(r, key);
+}
+
+/* The layer's recent uses, as parts of n: with their weights relative to the largest, which do not overflow. */
+static void share_out(const struct ranking *r, uint32_t layer, uint32_t n)
+{
+    const double *uses = r->worth + (uint64_t)layer * r->n_experts;
+    double most = -INFINITY, sum = 0;
+    for (uint32_t i = 0; i < r->n_experts; i++)
+        most = fmax(most, uses[i]);
+    for (uint32_t i = 0; i < r->n_experts; i++) {
+        r->shares[i] = (float)exp2(uses[i] - most);
+        sum += (double)r->shares[i];
+    }
+    for (uint32_t i = 0; i < r->n_experts; i++)
+        r->shares[i] = fminf(r->shares[i] * (float)(n / sum), 1);
+}
+
+void ranking_use(struct ranking *r, uint32_t layer, const uint32_t *experts, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        const struct expert_key key = {layer, experts[i]};
+        r->now++;
+        *place(r, key) = uses_if_used(r, key);
+    }
+    if (r->context && n > 0) {
+        share_out(r, layer, n < r->top_k ? n : r->top_k);
+        context_use(r->context, layer, experts, n, r->shares);
+    }
 }

@@ -2,12 +2,14 @@
  *
  * Every use of an expert adds a weight that halves every half_life uses of any expert (LRFU: Lee et al., 2001). All weights
  * decay alike, so their order changes only by a use, and a cache can keep its slots in a heap. They are stored as logarithms,
- * which do not overflow. half_life 0 counts the last use alone: LRU. */
+ * which do not overflow. half_life 0 counts the last use alone: LRU. With ranking_learn what was chosen before counts too
+ * (context.h); then the worths of a layer change with each of its choices, and the caches have to be told (cache_rerank). */
 #ifndef MOEFLUX_EXPERTS_RANKING_H
 #define MOEFLUX_EXPERTS_RANKING_H
 
 #include <stdint.h>
 
+struct context;
 struct moeflux_err;
 
 struct expert_key {
@@ -16,9 +18,12 @@ struct expert_key {
 
 struct ranking {
     uint32_t n_experts;
-    double half_life; /* uses */
-    double now;       /* uses so far */
-    double *worth;    /* [n_layers][n_experts]; -infinity: never used */
+    double half_life;        /* uses */
+    double now;              /* uses so far */
+    double *worth;           /* [n_layers][n_experts]; -infinity: never used */
+    struct context *context; /* NULL: there is none */
+    float *shares;           /* [n_experts], for the context */
+    uint32_t top_k;
 };
 
 /* The half-life that serves best, for a model whose tokens make `uses` choices each. */
@@ -26,10 +31,12 @@ double ranking_half_life(uint32_t uses);
 
 int ranking_open(struct ranking *r, uint32_t n_layers, uint32_t n_experts, double half_life,
                  struct moeflux_err *e);
+/* From now on the worths are those of a context. half_life is above 0. ERR_MEMORY. */
+int ranking_learn(struct ranking *r, uint32_t n_layers, uint32_t top_k, struct moeflux_err *e);
 void ranking_close(struct ranking *r);
 
-/* The expert was chosen. */
-void ranking_use(struct ranking *r, struct expert_key key);
+/* The layer chose n different experts. */
+void ranking_use(struct ranking *r, uint32_t layer, const uint32_t *experts, uint32_t n);
 /* The expert was chosen `count` times in earlier runs: before all uses of this one. */
 void ranking_seed(struct ranking *r, struct expert_key key, uint32_t count);
 /* The worth of the expert. Only the order of worths has a meaning. */

@@ -108,6 +108,16 @@ void tiers_make_room(struct tiers *t, uint32_t n)
         demote(t, key, slot);
 }
 
+void tiers_use(struct tiers *t, uint32_t layer, const uint32_t *experts, uint32_t n)
+{
+    ranking_use(&t->ranking, layer, experts, n);
+    if (!t->ranking.context)
+        return;
+    cache_rerank(t->device.cache, layer);
+    if (t->host.cache)
+        cache_rerank(t->host.cache, layer);
+}
+
 /* --- landing --- */
 
 static uint32_t take_prefetched(struct tiers *t, uint32_t slot)

@@ -46,6 +46,7 @@ struct want {
     uint32_t slot;      /* on the device, pinned */
     uint32_t host_slot; /* pinned, to be copied to the device; CACHE_NO_SLOT: nothing is copied */
     bool landed;
+    uint32_t place; /* in what was asked for */
 };
 enum want_state { WANT_DEVICE, WANT_HOST, WANT_READ, WANT_LATER };
 
@@ -54,6 +55,8 @@ enum want_state { WANT_DEVICE, WANT_HOST, WANT_READ, WANT_LATER };
 int tiers_bring(struct tiers *t, struct want *w, struct moeflux_err *e);
 /* Whether tiers_land would not wait. */
 bool tiers_has_arrived(struct tiers *t, const struct want *w);
+/* The layer chose n different experts: their worths change. */
+void tiers_use(struct tiers *t, uint32_t layer, const uint32_t *experts, uint32_t n);
 /* Waits for the bytes and copies them to the device. On failure the want's slots are not pinned any more. */
 int tiers_land(struct tiers *t, struct want *w, struct moeflux_err *e);
 /* Whether the expert is in a slot, or being read into one. */

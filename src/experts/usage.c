@@ -7,12 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/err.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/side_file.h"
 #include "base/str.h"
+#include "experts/decimal.h"
 
 #define HEAD "moeflux usage 1"
 
@@ -52,16 +54,9 @@ static int refuse(const struct parser *p, const char *expected, struct moeflux_e
 /* Takes a number and what follows it (a blank, or the end of the line) from *at. */
 static bool take_number(const char **at, const char *end, bool last, uint32_t *out)
 {
-    const char *p = *at;
-    uint64_t value = 0;
-    if (p == end || (*p == '0' && p + 1 < end && p[1] != ' '))
+    uint64_t value;
+    if (!decimal_take(at, end, UINT32_MAX, &value) || (last ? *at != end : !decimal_skip(at, end, ' ')))
         return false;
-    for (; p < end && *p >= '0' && *p <= '9'; p++)
-        if ((value = value * 10 + (uint64_t)(*p - '0')) > UINT32_MAX)
-            return false;
-    if (p == *at || (last ? p != end : p == end || *p != ' '))
-        return false;
-    *at = last ? p : p + 1;
     *out = (uint32_t)value;
     return true;
 }
@@ -146,6 +141,29 @@ int usage_read(const char *path, uint32_t n_layers, uint32_t n_experts, uint32_t
     free(p.counts);
     free(text);
     return rc < 0 ? rc : 1;
+}
+
+int usage_read_shape(const char *path, uint32_t *n_layers, uint32_t *n_experts, struct moeflux_err *e)
+{
+    /* Of no model: what a file of counts says of more is its own fault. */
+    enum { MOST = 1 << 24 };
+    char head[MAX_HEAD];
+    uint64_t size;
+    int fd = file_open_read(path, &size, e);
+    if (fd < 0)
+        return fd;
+    size_t n = (size_t)size_min(size, sizeof head);
+    int rc = file_read_at(fd, path, head, n, 0, e);
+    close(fd);
+    if (rc < 0)
+        return rc;
+    struct parser p = {.path = path, .next = head, .stop = head + n};
+    bool good = next_line(&p) && (size_t)(p.end - p.line) > strlen(HEAD) &&
+                memcmp(p.line, HEAD " ", strlen(HEAD) + 1) == 0;
+    const char *at = p.line + (good ? strlen(HEAD) + 1 : 0);
+    good = good && take_number(&at, p.end, false, n_layers) && take_number(&at, p.end, true, n_experts) &&
+           *n_layers > 0 && *n_experts > 0 && (uint64_t)*n_layers * *n_experts <= MOST;
+    return good ? 0 : refuse(&p, HEAD " LAYERS EXPERTS", e);
 }
 
 /* ---- writing ---- */

@@ -17,6 +17,9 @@ struct moeflux_err;
 int usage_read(const char *path, uint32_t n_layers, uint32_t n_experts, uint32_t *counts,
                struct moeflux_err *e);
 
+/* The layers and experts that the file is for. ERR_IO: there is no such file, too; ERR_FORMAT. */
+int usage_read_shape(const char *path, uint32_t *n_layers, uint32_t *n_experts, struct moeflux_err *e);
+
 /* The file appears whole or not at all; an old one is replaced. ERR_IO, ERR_MEMORY. */
 int usage_write(const char *path, uint32_t n_layers, uint32_t n_experts, const uint32_t *counts,
                 struct moeflux_err *e);

@@ -30,6 +30,8 @@ void target_snapshot(const uint8_t *data, size_t n);
 void target_session(const uint8_t *data, size_t n);
 /* use counts of experts */
 void target_usage(const uint8_t *data, size_t n);
+/* choices of experts */
+void target_trace(const uint8_t *data, size_t n);
 /* lines of requests */
 void target_batch(const uint8_t *data, size_t n);
 /* a list of token ids */

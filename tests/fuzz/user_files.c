@@ -7,6 +7,8 @@
 #include "cli/options.h"
 #include "cli/prompt.h"
 #include "cli/saved.h"
+#include "experts/replay.h"
+#include "experts/trace.h"
 #include "experts/usage.h"
 #include "fuzz/target.h"
 #include "generate/generator.h"
@@ -44,6 +46,38 @@ void target_usage(const uint8_t *data, size_t n)
     target_need(good || memcmp(counts, was, sizeof was) == 0, "counts of a refused file");
     for (int i = 0; i < LAYERS * EXPERTS; i++)
         target_need(counts[i] >= was[i], "a count that became less");
+}
+
+static void replay_all(const struct trace *t)
+{
+    struct moeflux_err e = {0};
+    for (int p = 0; p < REPLAY_POLICIES; p++) {
+        struct replay_result r;
+        target_need(replay_run(t, (enum replay_policy)p, t->shape.top_k, &r, NULL, &e) == 0, "no replay");
+        target_need(r.n_hits + r.n_misses == t->n_uses, "uses that are neither hits nor misses");
+    }
+}
+
+void target_trace(const uint8_t *data, size_t n)
+{
+    struct trace t;
+    struct moeflux_err e = {0};
+    if (!target_answered(trace_read(&t, target_file(data, n), &e), &e))
+        return;
+    uint64_t n_uses = 0;
+    for (uint64_t i = 0; i < t.n_steps; i++) {
+        const struct trace_step *s = &t.steps[i];
+        target_need(s->layer < t.shape.n_layers && s->n > 0 && s->n_tokens > 0, "a step of nothing");
+        target_need(s->first == n_uses, "steps that do not follow each other");
+        n_uses += s->n;
+    }
+    target_need(n_uses == t.n_uses, "uses of no step");
+    for (uint64_t i = 0; i < n_uses; i++)
+        target_need(t.experts[i] < t.shape.n_experts, "an expert that the model does not have");
+    /* What a policy learns grows with the square of the experts. */
+    if ((uint64_t)t.shape.n_layers * t.shape.n_experts * t.shape.n_experts <= 1 << 20)
+        replay_all(&t);
+    trace_free(&t);
 }
 
 static void use_line(struct generator *s, const char *text, size_t len, uint64_t line)

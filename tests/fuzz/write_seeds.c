@@ -176,6 +176,9 @@ static void write_user_files(struct seeds *s)
              "before\":0,\"tokens_asked\":2},"
              "{\"question\":\"d\",\"tokens_before\":3,\"tokens_asked\":4}],\"tokens\":[1,2,3,4]}");
     put_text(s, "usage", "moeflux usage 1 3 5\n0 1 7\n0 4 1\n2 0 4294967295\n2 4 7\nend\n");
+    put_text(s, "trace",
+             "moeflux trace 1 3 5 2 4096\n1 0 2 4:0.7500 0:0.2500\n1 1 2 0:1.0000 2:nan\n2 0 1 3:0.5000 "
+             "4:0.5000\nend\n");
     put_text(
         s, "batch",
         "{\"id\": \"a\", \"prompt\": \"one two\", \"n_predict\": 3, \"temperature\": 0.5, \"seed\": 1}\n\n"
