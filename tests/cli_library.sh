@@ -3,6 +3,7 @@
 . tests/cli.sh
 
 build=$(dirname "$MOEFLUX")
+build=${build#"$PWD"/} # as make is called: the files of dependencies name what is built
 header=src/moeflux.h
 root=$tmp/root
 strict='-Wall -Wextra -Wpedantic -Werror'
