@@ -191,8 +191,12 @@ uint64_t convert_parts_id(const struct convert_parts *p, const struct convert_pl
 int convert_parts_commit(struct convert_parts *p, struct moeflux_err *e)
 {
     int rc = 0;
-    for (uint32_t i = p->spread.n_parts; i-- > 0 && rc == 0;)
+    for (uint32_t i = p->spread.n_parts; i-- > 0 && rc == 0;) {
         rc = convert_target_rename(&p->targets[i], e);
+        /* The others have their names for good before the main directory has its own. */
+        if (rc == 0 && i > 0)
+            rc = convert_target_sync_name(&p->targets[i], e);
+    }
     for (uint32_t i = p->spread.n_parts; i-- > 0 && rc == 0;)
         rc = convert_target_end(&p->targets[i], e);
     return rc;

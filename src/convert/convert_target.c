@@ -305,6 +305,11 @@ int convert_target_rename(struct convert_target *t, struct moeflux_err *e)
 {
     if (strcmp(t->partial, t->final) != 0 && rename_new(t->partial, t->final) < 0)
         return err_errno(e, ERR_IO, "%s: rename to %s", t->partial, t->final);
+    return 0;
+}
+
+int convert_target_sync_name(const struct convert_target *t, struct moeflux_err *e)
+{
     return file_sync_parent(t->final, e);
 }
 
@@ -316,6 +321,8 @@ int convert_target_end(struct convert_target *t, struct moeflux_err *e)
         rc = err_errno(e, ERR_IO, "%s", state);
     if (rc == 0)
         rc = file_sync_dir(t->final, e);
+    if (rc == 0)
+        rc = convert_target_sync_name(t, e);
     free(state);
     return rc;
 }

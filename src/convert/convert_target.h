@@ -54,6 +54,8 @@ int convert_target_put(struct convert_target *t, const char *name, const void *b
 
 /* Renames DST.partial, whose files are on the disk already, to DST. A run that is killed after it still finds its state. */
 int convert_target_rename(struct convert_target *t, struct moeflux_err *e);
+/* Waits until the new name is on the disk. */
+int convert_target_sync_name(const struct convert_target *t, struct moeflux_err *e);
 /* Removes the state, and waits until that and the name are on the disk too. */
 int convert_target_end(struct convert_target *t, struct moeflux_err *e);
 
