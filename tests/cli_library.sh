@@ -38,14 +38,14 @@ claim install_puts_everything_in_its_place
 # Without the flags of a make that runs this test.
 env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL make -s BUILD="$build" DESTDIR="$root" PREFIX=/usr install >"$tmp/out" 2>&1 ||
     fault "make install: $(tail -n 3 "$tmp/out")"
-files=(bin/moeflux include/moeflux.h lib/libmoeflux.a lib/libmoeflux.so.0 lib/libmoeflux.so lib/pkgconfig/moeflux.pc)
+set -- bin/moeflux include/moeflux.h lib/libmoeflux.a lib/libmoeflux.so.0 lib/libmoeflux.so lib/pkgconfig/moeflux.pc
 for page in man/*; do
-    files+=("share/man/man${page##*.}/${page#man/}")
+    set -- "$@" "share/man/man${page##*.}/${page#man/}"
 done
-for file in "${files[@]}"; do
+for file; do
     [ -f "$root/usr/$file" ] || fault "$file is missing"
 done
-[ "$(find "$root" ! -type d | wc -l)" -eq ${#files[@]} ] || fault "more files than expected: $(find "$root" ! -type d | tr '\n' ' ')"
+[ "$(find "$root" ! -type d | wc -l)" -eq $# ] || fault "more files than expected: $(find "$root" ! -type d | tr '\n' ' ')"
 LC_ALL=C readelf -d "$root/usr/lib/libmoeflux.so" | grep -q 'soname: \[libmoeflux.so.0\]' || fault "the soname is another"
 export PKG_CONFIG_PATH="$root/usr/lib/pkgconfig"
 [ "moeflux $(pkg-config --modversion moeflux)" = "$("$MOEFLUX" --version)" ] || fault "moeflux.pc has another version"
