@@ -1,5 +1,6 @@
 // dequant.glsl - stored weights as float32, exactly: code * scale is exact, so code * scale + bias has one right value. The
-// includer has FORMATS; with ONLY_FORMAT that is the one format there is code for. The table of formats is in args.h; what is written here for a scheme serves all rows of it.
+// includer has FORMATS; with ONLY_FORMAT that is the one format there is code for. The table of formats is in args.h; what is
+// written here for a scheme serves all rows of it.
 #ifndef DEQUANT_GLSL
 #define DEQUANT_GLSL
 

@@ -185,8 +185,8 @@ static void print_head(const struct findings *f, const struct options *o, struct
                 " chosen per token, %s each, %s in all\n",
                 t->n_used_layers, t->shape.n_experts, t->shape.top_k, each, all);
     output_addf(out,
-                "  tokens     %" PRIu64 " one by one, %" PRIu64 " in %" PRIu64 " evaluations of several\n\n",
-                t->n_single, t->n_together, t->n_chunks);
+                "  tokens     %" PRIu64 " one by one, %" PRIu64 " in %" PRIu64 " evaluation%s of several\n\n",
+                t->n_single, t->n_together, t->n_chunks, t->n_chunks == 1 ? "" : "s");
 }
 
 static void print_rows(const struct findings *f, struct output *out)

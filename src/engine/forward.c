@@ -2,7 +2,8 @@
  *
  * If every expert is resident and no trace is written, the router's choice stays on the device and decode is one submission.
  * Else the list of each layer that ends with the router is submitted, the host reads the choice and has the experts loaded,
- * and the list of the experts begins the next submission. If a chunk chose more experts than there are slots, they are computed in waves.
+ * and the list of the experts begins the next submission. If a chunk chose more experts than there are slots, they are
+ * computed in waves.
  *
  * The routed experts of the first layers may be the CPU's (SIDE_HOST). Then the choice comes with the hidden states and
  * weights, the host computes the experts while the device computes the shared one, and the next submission adds their sum.
