@@ -410,11 +410,11 @@ struct moeflux_needs {
     uint32_t n_layers, n_attention, hidden, vocab_size, n_experts, top_k, moe_inner, max_context;
     bool packed; /* layout on disk; false: plain safetensors */
     uint64_t n_params, n_active_params;
-    uint64_t dense_bytes;  /* the resident part, on disk and in memory */
-    uint64_t expert_bytes; /* all routed experts */
-    uint64_t one_expert_bytes;
+    uint64_t dense_bytes;           /* the resident part, on disk and in memory */
+    uint64_t expert_bytes;          /* all routed experts */
+    uint64_t one_expert_bytes;      /* the largest: layers may store theirs differently */
     uint64_t token_dense_bytes;     /* weights read per token from memory, without routed experts */
-    uint64_t token_expert_bytes;    /* routed experts' bytes per token: n_layers with experts * top_k * one */
+    uint64_t token_expert_bytes;    /* routed experts' bytes per token: top_k of each layer with experts */
     uint64_t kv_bytes_per_pos;      /* of float32 numbers */
     uint64_t recurrent_state_bytes; /* of one sequence, with the backup that lets a chunk be undone */
     uint64_t

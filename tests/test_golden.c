@@ -476,6 +476,33 @@ static void qwen3_plain_agrees_on_the_reference_backend(void **state)
     run_model("tests/models/qwen3-plain/mlx", "tests/models/qwen3-plain/golden.safetensors", 0, "reference");
 }
 
+/* What mlx-lm writes: all widths, groups, types of scales and modes, experts mixed by layer. The outputs are mlx-lm's in
+ * float32 (tests/models/formats/README.md). */
+static const char *const recipes[] = {"q2-g32-f16", "q3-g32", "q5-g128-f32", "mixed-3-6",
+                                      "mxfp4",      "mxfp8",  "nvfp4",       "every-f16"};
+enum { N_RECIPES = sizeof recipes / sizeof *recipes };
+
+static void run_recipes(void (*run)(const char *dir, const char *golden))
+{
+    for (int i = 0; i < N_RECIPES; i++) {
+        char dir[64], golden[96];
+        snprintf(dir, sizeof dir, "tests/models/formats/%s", recipes[i]);
+        snprintf(golden, sizeof golden, "tests/models/formats/%s.golden.safetensors", recipes[i]);
+        run(dir, golden);
+    }
+}
+
+static void run_on_reference(const char *dir, const char *golden)
+{
+    run_model(dir, golden, 0, "reference");
+}
+
+static void recipes_agree_on_the_reference_backend(void **state)
+{
+    (void)state;
+    run_recipes(run_on_reference);
+}
+
 /* As many layers as have one with experts at least: dense ones count. */
 static uint32_t first_layer_with_experts(const char *dir)
 {
@@ -537,6 +564,7 @@ int main(void)
         cmocka_unit_test(qwen3_plain_agrees_with_the_least_cache),
         cmocka_unit_test(qwen3_plain_converted_agrees),
         cmocka_unit_test(qwen3_plain_agrees_on_the_reference_backend),
+        cmocka_unit_test(recipes_agree_on_the_reference_backend),
     };
     const struct CMUnitTest on_vulkan[] = {
         cmocka_unit_test(split_models_agree),

@@ -34,11 +34,6 @@ struct conversion {
 
 /* --- before writing --- */
 
-static uint64_t layer_bytes(const struct convert_plan *p)
-{
-    return p->expert.bytes * p->src.config.n_experts;
-}
-
 static uint64_t room_needed(const struct conversion *c)
 {
     const struct convert_plan *p = &c->plan;
@@ -48,8 +43,9 @@ static uint64_t room_needed(const struct conversion *c)
     for (uint32_t i = 0; i < p->src.config.n_layers; i++) {
         char name[CONVERT_NAME];
         convert_experts_name(i, name);
-        if (config_has_experts(&p->src.config, i) && !convert_target_find(&c->target, name, layer_bytes(p)))
-            need += layer_bytes(p);
+        uint64_t bytes = convert_plan_layer_bytes(p, i);
+        if (config_has_experts(&p->src.config, i) && !convert_target_find(&c->target, name, bytes))
+            need += bytes;
     }
     return need;
 }
@@ -62,7 +58,7 @@ static int prepare(struct conversion *c, const struct convert_options *o, struct
     if (rc == 0)
         rc = convert_target_check_room(&c->target, room_needed(c), e);
     if (rc == 0)
-        rc = convert_work_start(&c->work, o->n_threads, c->plan.expert.bytes, &o->progress, e);
+        rc = convert_work_start(&c->work, o->n_threads, c->plan.max_expert_bytes, &o->progress, e);
     return rc < 0 ? rc : convert_target_begin(&c->target, e);
 }
 
@@ -130,8 +126,7 @@ static int write_small_files(struct conversion *c, struct moeflux_err *e)
 static int write_all(struct conversion *c, bool verify, struct moeflux_err *e)
 {
     const struct convert_plan *p = &c->plan;
-    convert_work_step(&c->work, "converting",
-                      p->dense_source_bytes + p->n_expert_layers * p->layer_source_bytes);
+    convert_work_step(&c->work, "converting", p->dense_source_bytes + p->expert_source_bytes);
     int rc = convert_dense_write(p, &c->target, &c->work, e);
     if (rc == 0)
         rc = write_experts(c, e);

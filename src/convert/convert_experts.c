@@ -9,7 +9,6 @@
 #include "base/mem.h"
 #include "base/pool.h"
 #include "base/side_file.h"
-#include "model/quant.h"
 #include "model/tensor.h"
 
 void convert_experts_name(uint32_t layer, char out[CONVERT_NAME])
@@ -42,18 +41,15 @@ static int quantise_matrix(const struct convert_plan *p, const struct convert_ru
                            const struct place *to, uint8_t *block, struct moeflux_err *e)
 {
     const struct format *f = format_of(to->format);
-    bool is_bf16 = convert_plan_dtype(run->t) == DTYPE_BF16;
     for (uint64_t at = 0; at < run->n; at += CONVERT_BLOCK) {
-        uint64_t n = size_min(CONVERT_BLOCK, run->n - at), groups = n / f->group;
+        uint64_t n = size_min(CONVERT_BLOCK, run->n - at);
         int rc = convert_plan_read(p, run->t, run->first + at, n, block, e);
         if (rc < 0)
             return rc;
         uint8_t *codes = slot + to->w + format_code_bytes(f, at);
         uint16_t *scales = (uint16_t *)(void *)(slot + to->s) + at / f->group,
                  *biases = (uint16_t *)(void *)(slot + to->b) + at / f->group;
-        bool ok = is_bf16 ? quant_encode_bf16((void *)block, groups, f, codes, scales, biases)
-                          : quant_encode_f32((void *)block, groups, f, codes, scales, biases);
-        if (!ok)
+        if (!convert_plan_quantise(run->t, block, n, f, codes, scales, biases))
             return err_set(e, ERR_FORMAT, "%s: tensor %s: a value is not finite",
                            p->src.files[run->t->file].path, run->t->name);
     }
@@ -63,7 +59,7 @@ static int quantise_matrix(const struct convert_plan *p, const struct convert_ru
 static int quantise_expert(const struct convert_plan *p, uint32_t layer, uint32_t expert, uint8_t *slot,
                            uint8_t *block, struct moeflux_err *e)
 {
-    const struct expert_layout *l = &p->expert;
+    const struct expert_layout *l = &p->experts[layer];
     const struct place at[] = {[CONVERT_GATE] = {l->gate_w, l->gate_s, l->gate_b, l->formats.gate},
                                [CONVERT_UP] = {l->up_w, l->up_s, l->up_b, l->formats.up},
                                [CONVERT_DOWN] = {l->down_w, l->down_s, l->down_b, l->formats.down}};
@@ -109,7 +105,7 @@ static void add_in_turn(struct layer *l, uint32_t expert, const uint8_t *slot, b
     bool mine = !l->failed;
     pthread_mutex_unlock(&l->lock);
     if (mine)
-        XXH3_64bits_update(l->hash, slot, l->plan->expert.bytes);
+        XXH3_64bits_update(l->hash, slot, l->plan->experts[l->layer].bytes);
     pthread_mutex_lock(&l->lock);
     l->next += mine;
     pthread_cond_broadcast(&l->turn);
@@ -118,7 +114,7 @@ static void add_in_turn(struct layer *l, uint32_t expert, const uint8_t *slot, b
 
 static int write_expert(const struct layer *l, uint32_t expert, const uint8_t *slot, struct moeflux_err *e)
 {
-    uint64_t bytes = l->plan->expert.bytes, off = expert * bytes;
+    uint64_t bytes = l->plan->experts[l->layer].bytes, off = expert * bytes;
     int rc = file_write_at(l->file->fd, l->file->path, slot, bytes, off, e);
     /* Starts the disk now, so that the sync at the layer's end has little left to wait for. Only a hint. */
     if (rc == 0)
@@ -142,9 +138,9 @@ static void do_expert(void *ctx, uint32_t expert)
         convert_work_fail(l->work, rc, &e);
     add_in_turn(l, expert, s.out, started && rc == 0);
     convert_work_give(l->work, s);
-    uint64_t read = p->layer_source_bytes / p->src.config.n_experts;
+    uint64_t read = convert_plan_layer_source(p, l->layer) / p->src.config.n_experts;
     if (started && rc == 0)
-        convert_work_advance(l->work, read, read, p->expert.bytes);
+        convert_work_advance(l->work, read, read, p->experts[l->layer].bytes);
 }
 
 static int write_layer(struct layer *l, uint64_t *xxh3, struct moeflux_err *e)
@@ -167,11 +163,11 @@ int convert_experts_write(const struct convert_plan *p, uint32_t layer, struct c
                           struct convert_work *w, bool *kept, struct moeflux_err *e)
 {
     char name[CONVERT_NAME];
-    uint64_t xxh3 = 0, bytes = p->expert.bytes * p->src.config.n_experts;
+    uint64_t xxh3 = 0, bytes = convert_plan_layer_bytes(p, layer);
     convert_experts_name(layer, name);
     *kept = convert_target_find(t, name, bytes) != NULL;
     if (*kept) {
-        convert_work_advance(w, p->layer_source_bytes, 0, 0);
+        convert_work_advance(w, convert_plan_layer_source(p, layer), 0, 0);
         return convert_work_result(w, e);
     }
     struct side_file f;

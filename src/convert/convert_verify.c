@@ -57,7 +57,7 @@ static void do_sum(void *ctx, uint32_t i)
 static int compare_expert(const struct verify *v, int fd, const char *path, uint32_t layer, uint32_t expert,
                           struct convert_scratch s, uint8_t *found, struct moeflux_err *e)
 {
-    uint64_t bytes = v->plan->expert.bytes;
+    uint64_t bytes = v->plan->experts[layer].bytes;
     int rc = convert_experts_make(v->plan, layer, expert, s.out, s.in, e);
     if (rc == 0)
         rc = file_read_at(fd, path, found, bytes, expert * bytes, e);
@@ -90,7 +90,7 @@ static int check_layer(const struct verify *v, uint32_t layer, struct convert_sc
 static int check_samples(const struct verify *v, struct moeflux_err *e)
 {
     const struct config *c = &v->plan->src.config;
-    uint8_t *found = malloc(v->plan->expert.bytes);
+    uint8_t *found = malloc(v->plan->max_expert_bytes);
     if (!found)
         return err_set(e, ERR_MEMORY, "out of memory for an expert");
     struct convert_scratch s = convert_work_take(v->work);

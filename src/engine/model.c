@@ -18,7 +18,7 @@ static int open_arch(struct moeflux_model *m, struct moeflux_err *e)
     const struct arch_request r = {.exec = m->exec,
                                    .loader = &m->loader,
                                    .config = &m->dir.config,
-                                   .expert = &m->dir.expert,
+                                   .experts = m->dir.experts,
                                    .max_chunk = m->max_chunk,
                                    .kv_type = m->kv_type,
                                    .has_host_experts = m->n_cpu_layers > 0};

@@ -1,4 +1,4 @@
-/* expert_places.h - where each layer's routed experts lie: one run per expert in a layer file, or nine in stacks. */
+/* expert_places.h - where each layer's routed experts lie: one run per expert in a layer file, or up to nine in stacks. */
 #ifndef MOEFLUX_MODEL_EXPERT_PLACES_H
 #define MOEFLUX_MODEL_EXPERT_PLACES_H
 
@@ -13,11 +13,12 @@ struct expert_place { /* of one layer */
     } runs[EXPERT_MAX_EXTENTS];
 };
 
-/* The slot of an expert: gate, up, down, each weight, scales, biases. */
+/* The slot of an expert: gate, up, down, each weight, scales, biases where there are some. */
 struct expert_layout expert_places_layout(const struct config *c, const struct expert_formats *f);
 
-/* Opens dir/layer_NN.bin for every layer with experts and checks the lengths. Fills m->expert, places, files and
- * expert_bytes. ERR_IO: a file is missing; ERR_FORMAT: wrong length. */
+/* Opens dir/layer_NN.bin for every layer with experts and checks the lengths; f: [n_layers]. Fills m->experts, places, files,
+ * expert_bytes and max_expert_bytes. ERR_IO: a file is missing; ERR_FORMAT: wrong length. ERR_UNSUPPORTED: gate and up
+ * differ. */
 int expert_places_from_files(struct model_dir *m, const char *dir, const struct expert_formats *f,
                              struct moeflux_err *e);
 

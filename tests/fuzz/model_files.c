@@ -40,7 +40,7 @@ void target_config(const uint8_t *data, size_t n)
     struct config c;
     struct quant_config q;
     struct moeflux_err e = {0};
-    uint32_t bits, group;
+    struct quant_entry entry;
     if (!target_answered(json_read((const char *)data, n, "config.json", JSON_MAX_SMALL, &root, &e), &e))
         return;
     if (target_answered(config_read(&c, root, "config.json", &e), &e)) {
@@ -49,8 +49,7 @@ void target_config(const uint8_t *data, size_t n)
     }
     config_free(&c);
     if (target_answered(quant_config_read(&q, root, "config.json", &e), &e))
-        target_answered(quant_config_matrix(&q, "language_model.model.layers.0.mlp.gate", &bits, &group, &e),
-                        &e);
+        target_answered(quant_config_matrix(&q, "language_model.model.layers.0.mlp.gate", &entry, &e), &e);
     json_decref(root);
 }
 
