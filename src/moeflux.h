@@ -410,12 +410,15 @@ struct moeflux_needs {
     uint32_t n_layers, n_attention, hidden, vocab_size, n_experts, top_k, moe_inner, max_context;
     bool packed; /* layout on disk; false: plain safetensors */
     uint64_t n_params, n_active_params;
-    uint64_t dense_bytes;           /* the resident part, on disk and in memory */
-    uint64_t expert_bytes;          /* all routed experts */
-    uint64_t one_expert_bytes;      /* the largest: layers may store theirs differently */
-    uint64_t token_dense_bytes;     /* weights read per token from memory, without routed experts */
-    uint64_t token_expert_bytes;    /* routed experts' bytes per token: top_k of each layer with experts */
-    uint64_t kv_bytes_per_pos;      /* of float32 numbers */
+    uint64_t dense_bytes;        /* the resident part, on disk and in memory */
+    uint64_t expert_bytes;       /* all routed experts */
+    uint32_t n_expert_layers;    /* layers with routed experts */
+    char expert_formats[192];    /* how they are stored: "3 bits g64, down 6 bits g64 in 12 of 40 layers" */
+    char dense_formats[128];     /* how the rest is, by share of its bytes: "4 bits g64 91 %, bf16 9 %" */
+    uint64_t one_expert_bytes;   /* the largest: layers may store theirs differently */
+    uint64_t token_dense_bytes;  /* weights read per token from memory, without routed experts */
+    uint64_t token_expert_bytes; /* routed experts' bytes per token: top_k of each layer with experts */
+    uint64_t kv_bytes_per_pos;   /* of float32 numbers */
     uint64_t recurrent_state_bytes; /* of one sequence, with the backup that lets a chunk be undone */
     uint64_t
         floor_bytes; /* least memory to run: dense + states of a short context + one layer's top_k experts */

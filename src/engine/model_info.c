@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "cpu/isa.h"
 #include "engine/engine.h"
+#include "engine/format_text.h"
 #include "engine/load_plan.h"
 #include "model/family.h"
 #include "selftest/selftest.h"
@@ -110,6 +111,8 @@ void model_info_needs(const struct model_dir *d, struct moeflux_needs *out)
                                   .expert_bytes = d->expert_bytes,
                                   .one_expert_bytes = d->max_expert_bytes};
     snprintf(out->architecture, sizeof out->architecture, "%s", c->family->name);
+    format_text_experts(d, out->expert_formats, sizeof out->expert_formats);
+    format_text_dense(d, out->dense_formats, sizeof out->dense_formats);
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const struct arch_state s = arch_state_of(c, i, KV_TYPE_F32);
         out->n_attention += s.rows[0].n > 0;
@@ -119,6 +122,7 @@ void model_info_needs(const struct model_dir *d, struct moeflux_needs *out)
         n_moe += config_has_experts(c, i);
         out->token_expert_bytes += c->top_k * d->experts[i].bytes;
     }
+    out->n_expert_layers = (uint32_t)n_moe;
     out->n_params = dense_params(d) + n_moe * c->n_experts * expert_params;
     out->n_active_params = dense_params(d) + n_moe * c->top_k * expert_params;
     /* A token reads all dense weights but the embedding, of which it reads one row. */
