@@ -38,7 +38,7 @@ json_is 'j["expert_formats"]' mxfp4
 run 0 "$MOEFLUX" inspect tests/models/formats/q2-g32-f16 --no-measure --device reference
 out_has '^  expert formats  *2 bits g32 f16$'
 run 1 "$MOEFLUX" inspect tests/models/qwen-odd/hf --no-measure
-err_has 'run `moeflux convert` first'
+err_has 'run .moeflux convert. first'
 
 claim inspect_as_json_is_one_object
 run 0 "$MOEFLUX" inspect "$model" --json --memory 98304

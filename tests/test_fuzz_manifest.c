@@ -152,6 +152,7 @@ static void directories_with_a_mutated_manifest_are_answered(void **state)
     fuzz_directory("tests/models/qwen-odd/mlx", 4);
     fuzz_directory("tests/models/deepseek-odd/mlx", 5);
     fuzz_directory("tests/models/qwen3-odd/mlx", 7);
+    fuzz_directory("tests/models/formats/mixed-3-6", 9);
 }
 
 int main(void)

@@ -12,10 +12,10 @@ import mlx.nn as nn
 import numpy as np
 from mlx.utils import tree_flatten, tree_map_with_path, tree_unflatten
 from mlx_lm.convert import mixed_quant_predicate_builder
-from mlx_lm.models import qwen3_5, qwen3_5_moe
+from mlx_lm.models import deepseek_v3, qwen3_5, qwen3_5_moe
 from mlx_lm.utils import load_model, quantize_model, save_config, save_model
 
-CONFIG = {
+QWEN = {
     "architectures": ["Qwen3_5MoeForConditionalGeneration"],
     "model_type": "qwen3_5_moe",
     "text_config": {
@@ -49,10 +49,49 @@ CONFIG = {
     "eos_token_id": [1, 2],
 }
 
+DEEPSEEK = {
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "model_type": "deepseek_v3",
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-06,
+    "tie_word_embeddings": False,
+    "norm_topk_prob": True,
+    "attention_bias": False,
+    "eos_token_id": 1,
+    "vocab_size": 259,
+    "hidden_size": 128,
+    "intermediate_size": 128,
+    "moe_intermediate_size": 128,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "n_shared_experts": 1,
+    "n_routed_experts": 4,
+    "routed_scaling_factor": 2.5,
+    "kv_lora_rank": 128,
+    "q_lora_rank": 128,
+    "qk_rope_head_dim": 32,
+    "qk_nope_head_dim": 64,
+    "v_head_dim": 64,
+    "n_group": 1,
+    "topk_group": 1,
+    "num_experts_per_tok": 2,
+    "first_k_dense_replace": 1,
+    "rope_theta": 10000.0,
+    "rope_scaling": None,
+    "max_position_embeddings": 2560,
+}
+
+# config, module, its layers' class, size of weights: small where rounding would grow from layer to layer
+FAMILIES = {
+    "qwen": (QWEN, qwen3_5_moe, qwen3_5.DecoderLayer, 1.4),
+    "deepseek": (DEEPSEEK, deepseek_v3, deepseek_v3.DeepseekV3DecoderLayer, 0.7),
+}
+
 PROMPT, SHORT, GREEDY = 24, 5, 8
 
 
-def weights_of(model):
+def weights_of(model, size):
     """Random numbers of the sizes that trained models have."""
     rng = np.random.default_rng(151)
     out = []
@@ -61,6 +100,8 @@ def weights_of(model):
             value = 1 + 0.1 * rng.standard_normal(x.shape)
         elif name.endswith("A_log"):
             value = rng.uniform(-1, 1, x.shape)
+        elif name.endswith("correction_bias"):
+            value = 0.1 * rng.standard_normal(x.shape)
         elif name.endswith("dt_bias"):
             value = rng.uniform(-2, 0, x.shape)
         elif "conv1d" in name:
@@ -68,13 +109,13 @@ def weights_of(model):
         elif "embed" in name:
             value = rng.standard_normal(x.shape)
         else:
-            value = rng.standard_normal(x.shape) * 1.4 / np.sqrt(x.shape[-1])
+            value = rng.standard_normal(x.shape) * size / np.sqrt(x.shape[-1])
         out.append((name, mx.array(value.astype(np.float32))))
     return tree_unflatten(out)
 
 
 def with_dtype(model, dtype):
-    casts = model.cast_predicate
+    casts = getattr(model, "cast_predicate", lambda name: True)
 
     def cast(name, v):
         return v.astype(dtype) if casts(name) and mx.issubdtype(v.dtype, mx.floating) else v
@@ -122,27 +163,35 @@ MODELS = {
     "mxfp8": (mx.bfloat16, None, None, "mxfp8", None),
     "nvfp4": (mx.bfloat16, None, None, "nvfp4", None),
     "every-f16": (mx.float16, 4, 32, "affine", every_format),
+    "deepseek-mixed-2-6": (mx.float16, None, 32, "affine", "mixed_2_6"),
+    "deepseek-nvfp4": (mx.bfloat16, None, None, "nvfp4", None),
 }
 
 
-def quantise(dtype, bits, group, mode, predicate):
-    model = qwen3_5_moe.Model(qwen3_5_moe.ModelArgs.from_dict(CONFIG))
-    model.update(weights_of(model))
+def family(name):
+    return FAMILIES["deepseek" if name.startswith("deepseek") else "qwen"]
+
+
+
+def quantise(name, dtype, bits, group, mode, predicate):
+    config, module, _, size = family(name)
+    model = module.Model(module.ModelArgs.from_dict(config))
+    model.update(weights_of(model, size))
     with_dtype(model, dtype)
     if isinstance(predicate, str):
         predicate = mixed_quant_predicate_builder(predicate, model, group or 64)
     elif predicate:
         predicate = predicate()
-    model, config = quantize_model(model, CONFIG, group, bits, mode=mode, quant_predicate=predicate)
-    for name, module in model.named_modules() if callable(predicate) and group else ():
-        if hasattr(module, "to_quantized"):
-            config["quantization"][name] = False  # as files have it that were quantised in parts
+    model, config = quantize_model(model, config, group, bits, mode=mode, quant_predicate=predicate)
+    for path, part in model.named_modules() if name == "every-f16" else ():
+        if hasattr(part, "to_quantized"):
+            config["quantization"][path] = False  # as files have it that were quantised in parts
     return model, config
 
 
-def run(model, ids, hidden):
+def run(model, layer, ids, hidden):
     """Logits of all positions; the embedding and the layers' outputs go into `hidden`."""
-    original = qwen3_5.DecoderLayer.__call__
+    original = layer.__call__
 
     def tapped(self, x, *args, **kwargs):
         if not hidden:
@@ -151,11 +200,11 @@ def run(model, ids, hidden):
         hidden.append(np.array(out[0]))
         return out
 
-    qwen3_5.DecoderLayer.__call__ = tapped
+    layer.__call__ = tapped
     try:
         return np.array(model(mx.array([ids]))[0])
     finally:
-        qwen3_5.DecoderLayer.__call__ = original
+        layer.__call__ = original
 
 
 def embed_f32(self, x):
@@ -165,7 +214,7 @@ def embed_f32(self, x):
                          mode=self.mode, dtype=mx.float32)
 
 
-def golden(path):
+def golden(path, layer):
     """The model as it was written, in float32: codes stay, scales and everything else become float32."""
     model, _ = load_model(path)
     with_dtype(model, mx.float32)
@@ -173,7 +222,7 @@ def golden(path):
     rng, out = np.random.default_rng(7), {}
     for case, n in enumerate((PROMPT, SHORT)):
         ids, greedy, gap, hidden = rng.integers(3, 259, n).tolist(), [], [], []
-        logits = run(model, ids, hidden)
+        logits = run(model, layer, ids, hidden)
         assert logits.dtype == np.float32
         last, more = logits[-1], list(ids)
         for _ in range(GREEDY):
@@ -181,7 +230,7 @@ def golden(path):
             greedy.append(int(np.argmax(last)))
             gap.append(order[-1] - order[-2])
             more.append(greedy[-1])
-            last = run(model, more, [])[-1]
+            last = run(model, layer, more, [])[-1]
         part = {"tokens": np.array(ids, np.int32), "last_logits": logits[-1], "logits": logits,
                 "hidden": np.stack(hidden), "greedy": np.array(greedy, np.int32), "gap": np.array(gap, np.float32)}
         out.update({f"case{case}.{k}": mx.array(v) for k, v in part.items()})
@@ -212,10 +261,10 @@ def main():
     to = Path(sys.argv[1])
     to.mkdir(parents=True, exist_ok=True)
     for name, how in MODELS.items():
-        model, config = quantise(*how)
+        model, config = quantise(name, *how)
         save_model(to / name, model)
         save_config(config, to / name / "config.json")
-        mx.save_safetensors(str(to / f"{name}.golden.safetensors"), golden(to / name))
+        mx.save_safetensors(str(to / f"{name}.golden.safetensors"), golden(to / name, family(name)[2]))
         print(name)
     mx.save_safetensors(str(to / "rows.safetensors"), formats())
 
