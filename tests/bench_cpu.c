@@ -83,7 +83,9 @@ static void prepare(struct bench *b, uint32_t format, uint32_t cols, uint64_t me
     /* Numbers of about 1 as bf16 and float32 alike. */
     fill_words((uint32_t *)(void *)memory, codes / 4, is_plain ? 0x007f007f : UINT32_MAX,
                is_plain ? 0x3f003f00 : 0);
-    fill_words((uint32_t *)(void *)(memory + codes), groups / 2, 0x007f007f, 0x3c003c00);
+    bool is_byte = f->scale_bytes == 1;
+    fill_words((uint32_t *)(void *)(memory + codes), groups / 2, is_byte ? 0x07070707 : 0x007f007f,
+               is_byte ? 0x70707070 : 0x3c003c00);
     b->numbers = must(malloc(MAX_TOKENS * cols * sizeof(float)));
     for (uint64_t i = 0; i < (uint64_t)MAX_TOKENS * cols; i++)
         b->numbers[i] = (float)(i * 2654435761u % 1000) / 500 - 1;

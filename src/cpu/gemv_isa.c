@@ -130,35 +130,37 @@ VEC_INLINE void plain_row(const struct cpu_gemv_call *call, uint32_t row, const 
     }
 }
 
-/* One row of MXFP8 times n vectors. */
-VEC_INLINE void mxfp8_row(const struct cpu_gemv_call *call, uint32_t row, const struct cpu_vector *x, int n,
-                          float *y)
+/* n_rows rows of MXFP8 times n vectors: more than one row where there is one vector, whose sums would wait for each other. */
+VEC_INLINE void mxfp8_rows(const struct cpu_gemv_call *call, uint32_t row, uint32_t n_rows,
+                           const struct cpu_vector *x, uint32_t n, float *y)
 {
     enum { GROUP = 32 };
     const struct cpu_matrix *w = call->w;
-    const uint8_t *p = (const uint8_t *)w->weight + row * (uint64_t)w->cols;
     struct pair acc[TOGETHER];
-    for (int i = 0; i < n; i++)
+    for (uint32_t i = 0; i < n_rows * n; i++)
         acc[i] = pair_set1(0);
-    for (uint32_t c = 0; c < w->cols; c += GROUP, p += GROUP) {
-        struct pair scale =
-            pair_set1(scales_one(w->scales, SCALE_E8M0, ((uint64_t)row * w->cols + c) / GROUP));
-        __builtin_prefetch(p + AHEAD);
-        for (uint32_t k = 0; k < GROUP; k += PAIR_LANES) {
-            struct pair v = pair_mul(pair_of(vec_load_e4m3(p + k), vec_load_e4m3(p + k + VEC_LANES)), scale);
-            for (int i = 0; i < n; i++)
-                acc[i] = pair_fma(v, pair_load(x[i].x + c + k), acc[i]);
+    for (uint32_t c = 0; c < w->cols; c += GROUP)
+        for (uint32_t r = 0; r < n_rows; r++) {
+            uint64_t at = (uint64_t)(row + r) * w->cols + c;
+            const uint8_t *p = (const uint8_t *)w->weight + at;
+            struct pair scale = pair_set1(scales_one(w->scales, SCALE_E8M0, at / GROUP));
+            __builtin_prefetch(p + AHEAD);
+            for (uint32_t k = 0; k < GROUP; k += PAIR_LANES) {
+                struct pair v = pair_mul(pair_load_e4m3(p + k), scale);
+                for (uint32_t i = 0; i < n; i++)
+                    acc[r * n + i] = pair_fma(v, pair_load(x[i].x + c + k), acc[r * n + i]);
+            }
         }
-    }
-    for (int i = 0; i < n; i++)
-        y[(uint64_t)i * call->y_stride] = vec_sum(pair_fold(acc[i]));
+    for (uint32_t r = 0; r < n_rows; r++)
+        for (uint32_t i = 0; i < n; i++)
+            y[(uint64_t)i * call->y_stride + r] = vec_sum(pair_fold(acc[r * n + i]));
 }
 
 VEC_INLINE void one_row(const struct cpu_gemv_call *call, uint32_t row, uint32_t i, int n, struct form f)
 {
     float *y = call->y + i * call->y_stride + row;
     if (f.kind == FORMAT_MXFP8)
-        mxfp8_row(call, row, &call->x[i], n, y);
+        mxfp8_rows(call, row, 1, &call->x[i], (uint32_t)n, y);
     else if (f.kind == FORMAT_BF16 || f.kind == FORMAT_F16 || f.kind == FORMAT_F32)
         plain_row(call, row, &call->x[i], n, f.kind, y);
     else
@@ -168,6 +170,9 @@ VEC_INLINE void one_row(const struct cpu_gemv_call *call, uint32_t row, uint32_t
 VEC_INLINE void some_rows(const struct cpu_gemv_call *call, uint32_t first, uint32_t last, uint32_t i, int n,
                           struct form f)
 {
+    enum { ROWS_TOGETHER = 4 };
+    for (; f.kind == FORMAT_MXFP8 && n == 1 && last - first >= ROWS_TOGETHER; first += ROWS_TOGETHER)
+        mxfp8_rows(call, first, ROWS_TOGETHER, &call->x[i], 1, call->y + i * call->y_stride + first);
     for (uint32_t r = first; r < last; r++)
         one_row(call, r, i, n, f);
 }
@@ -189,45 +194,66 @@ VEC_INLINE void all_rows(const struct cpu_gemv_call *call, struct form f)
     }
 }
 
-/* The form as constants, as far as the speed of the loops needs them. */
-#ifdef CPU_ISA_portable
-#define AFFINE(KIND)                                                                                         \
-    case KIND:                                                                                               \
-        all_rows(call, (struct form){KIND, f.group, f.parts, f.scale});                                      \
-        break;
+typedef void rows_fn(const struct cpu_gemv_call *call, struct form f);
+
+/* A function of its own for each form, with as much of it constant as the speed of the loops needs: in a large one gcc keeps
+ * the sums in memory. */
+#define ROWS(name, ...)                                                                                      \
+    static void name(const struct cpu_gemv_call *call, struct form f)                                        \
+    {                                                                                                        \
+        const struct form known = {__VA_ARGS__};                                                             \
+        (void)f;                                                                                             \
+        all_rows(call, known);                                                                               \
+    }
+#define AFFINE(name)                                                                                         \
+    ROWS(usual_##name, FORMAT_##name, CPU_BLOCK, 1, SCALE_BF16)                                              \
+    ROWS(whole_##name, FORMAT_##name, f.group, 1, f.scale)                                                   \
+    ROWS(parts_##name, FORMAT_##name, CPU_BLOCK / 2, 2, f.scale)
+#define THREE(name) [FORMAT_##name] = {usual_##name, whole_##name, parts_##name}
+
+ROWS(rows_of_bf16, FORMAT_BF16, 1, 1, SCALE_NONE)
+ROWS(rows_of_f16, FORMAT_F16, 1, 1, SCALE_NONE)
+ROWS(rows_of_f32, FORMAT_F32, 1, 1, SCALE_NONE)
+ROWS(rows_of_mxfp8, FORMAT_MXFP8, 32, 2, SCALE_E8M0)
+AFFINE(Q4)
+AFFINE(Q8)
+#ifdef CPU_ISA_portable /* where unpacking takes the time anyway */
+ROWS(rows_of_others, f.kind, f.group, f.parts, f.scale)
 #else
-#define AFFINE(KIND)                                                                                         \
-    case KIND:                                                                                               \
-        if (f.group == CPU_BLOCK && f.scale == SCALE_BF16)                                                   \
-            all_rows(call, (struct form){KIND, CPU_BLOCK, 1, SCALE_BF16});                                   \
-        else if (f.parts == 1)                                                                               \
-            all_rows(call, (struct form){KIND, f.group, 1, f.scale});                                        \
-        else                                                                                                 \
-            all_rows(call, (struct form){KIND, CPU_BLOCK / 2, 2, f.scale});                                  \
-        break;
+AFFINE(Q2)
+AFFINE(Q3)
+AFFINE(Q5)
+AFFINE(Q6)
+ROWS(rows_of_mxfp4, FORMAT_MXFP4, 32, 2, SCALE_E8M0)
+ROWS(rows_of_nvfp4, FORMAT_NVFP4, 16, 4, SCALE_E4M3)
 #endif
-#define OTHER(KIND, GROUP, SCALE)                                                                            \
-    case KIND:                                                                                               \
-        all_rows(call, (struct form){KIND, GROUP, CPU_BLOCK / (GROUP), SCALE});                              \
-        break;
 
 void VEC_NAME(gemv)(const struct cpu_gemv_call *call)
 {
+    /* By kind: groups of 64 with bf16 scales; other groups of at least 64; of 32. */
+    static rows_fn *const rows[FORMAT_KINDS][3] = {THREE(Q4),
+                                                   THREE(Q8),
+#ifdef CPU_ISA_portable
+#define OTHERS(name) [FORMAT_##name] = {rows_of_others, rows_of_others, rows_of_others}
+                                                   OTHERS(Q2),
+                                                   OTHERS(Q3),
+                                                   OTHERS(Q5),
+                                                   OTHERS(Q6),
+                                                   [FORMAT_MXFP4] = {NULL, NULL, rows_of_others},
+                                                   [FORMAT_NVFP4] = {NULL, NULL, rows_of_others},
+#else
+                                                   THREE(Q2),
+                                                   THREE(Q3),
+                                                   THREE(Q5),
+                                                   THREE(Q6),
+                                                   [FORMAT_MXFP4] = {NULL, NULL, rows_of_mxfp4},
+                                                   [FORMAT_NVFP4] = {NULL, NULL, rows_of_nvfp4},
+#endif
+                                                   [FORMAT_MXFP8] = {NULL, NULL, rows_of_mxfp8},
+                                                   [FORMAT_BF16] = {NULL, NULL, rows_of_bf16},
+                                                   [FORMAT_F16] = {NULL, NULL, rows_of_f16},
+                                                   [FORMAT_F32] = {NULL, NULL, rows_of_f32}};
     struct form f = form_of(call->w);
-    switch (f.kind) {
-        AFFINE(FORMAT_Q2)
-        AFFINE(FORMAT_Q3)
-        AFFINE(FORMAT_Q4)
-        AFFINE(FORMAT_Q5)
-        AFFINE(FORMAT_Q6)
-        AFFINE(FORMAT_Q8)
-        OTHER(FORMAT_MXFP4, 32, SCALE_E8M0)
-        OTHER(FORMAT_NVFP4, 16, SCALE_E4M3)
-        OTHER(FORMAT_MXFP8, 32, SCALE_E8M0)
-        OTHER(FORMAT_BF16, 1, SCALE_NONE)
-        OTHER(FORMAT_F16, 1, SCALE_NONE)
-        OTHER(FORMAT_F32, 1, SCALE_NONE)
-    default:
-        break;
-    }
+    bool is_usual = f.group == CPU_BLOCK && f.scale == SCALE_BF16;
+    rows[f.kind][is_usual ? 0 : f.group < CPU_BLOCK ? 2 : 1](call, f);
 }

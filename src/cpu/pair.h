@@ -155,6 +155,11 @@ VEC_INLINE struct pair pair_load_f16(const void *p)
     return (struct pair){_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p))};
 }
 
+VEC_INLINE struct pair pair_load_e4m3(const uint8_t *p)
+{
+    return pair_mul((struct pair){_mm512_cvtph_ps(e4m3_to_f16_16(p))}, pair_set1(256));
+}
+
 #else
 
 struct pair {
@@ -279,6 +284,18 @@ VEC_INLINE struct pair pair_load_bf16(const void *p)
 VEC_INLINE struct pair pair_load_f16(const void *p)
 {
     return (struct pair){vec_load_f16(p), vec_load_f16((const uint8_t *)p + sizeof(uint16_t) * VEC_LANES)};
+}
+
+VEC_INLINE struct pair pair_load_e4m3(const uint8_t *p)
+{
+#ifdef VEC_AVX
+    __m256i h = e4m3_to_f16_16(p);
+    struct pair v = pair_of((struct vec){_mm256_cvtph_ps(_mm256_castsi256_si128(h))},
+                            (struct vec){_mm256_cvtph_ps(_mm256_extracti128_si256(h, 1))});
+    return pair_mul(v, pair_set1(256));
+#else
+    return pair_of(vec_load_e4m3(p), vec_load_e4m3(p + VEC_LANES));
+#endif
 }
 #endif
 

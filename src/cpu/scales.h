@@ -32,21 +32,23 @@ static inline uint16_t e4m3_to_f16(uint8_t b)
     return (uint16_t)(h | (b & 0x80u) << 8);
 }
 
+#ifdef VEC_AVX
+/* The sign is copied above the exponent, into the place of the 256th. */
+VEC_INLINE __m256i e4m3_to_f16_16(const uint8_t *p)
+{
+    __m256i b = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)p));
+    __m256i h = _mm256_and_si256(_mm256_slli_epi16(b, 7), _mm256_set1_epi16((short)0xbf80));
+    const __m256i size = _mm256_set1_epi16(0x3f80);
+    return _mm256_or_si256(h, _mm256_cmpeq_epi16(_mm256_and_si256(h, size), size));
+}
+#endif
+
 VEC_INLINE struct vec vec_load_e4m3(const uint8_t *p)
 {
-#if defined(VEC_AVX)
-    const __m128i low = _mm_set1_epi16(0x7f);
-    __m128i b = _mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *)p)), size = _mm_and_si128(b, low);
-    __m128i none = _mm_srli_epi16(_mm_cmpeq_epi16(size, low), 1);
-    __m128i h = _mm_or_si128(_mm_slli_epi16(size, 7), _mm_slli_epi16(_mm_andnot_si128(low, b), 8));
-    struct vec v = {_mm256_cvtph_ps(_mm_or_si128(h, none))};
-#else
     uint16_t h[VEC_LANES];
     for (int l = 0; l < VEC_LANES; l++)
         h[l] = e4m3_to_f16(p[l]);
-    struct vec v = vec_load_f16(h);
-#endif
-    return vec_mul(v, vec_set1(256));
+    return vec_mul(vec_load_f16(h), vec_set1(256));
 }
 
 /* 2^(byte - 127). 0 has no leading one in a float, and 255 is no number. */

@@ -36,9 +36,9 @@ static void widen_mxfp8(const struct cpu_matrix *w, uint64_t first, uint32_t n, 
 {
     enum { GROUP = 32 };
     const uint8_t *p = (const uint8_t *)w->weight + first;
-    for (uint32_t c = 0; c < n; c += VEC_LANES) {
-        struct vec scale = vec_set1(scales_one(w->scales, SCALE_E8M0, (first + c) / GROUP));
-        vec_store(out + c, vec_mul(vec_load_e4m3(p + c), scale));
+    for (uint32_t c = 0; c < n; c += PAIR_LANES) {
+        struct pair scale = pair_set1(scales_one(w->scales, SCALE_E8M0, (first + c) / GROUP));
+        pair_store(out + c, pair_mul(pair_load_e4m3(p + c), scale));
     }
 }
 
