@@ -3,33 +3,34 @@
 #include "base/format.h"
 #include "cpu/unpack.h"
 
-/* One block. scales, biases: of its row's groups, `first` is the block's first group. */
+/* One block, whose first group is `group` of the matrix. */
 VEC_INLINE void widen_codes(const uint8_t *codes, int kind, const struct format *f,
-                            const struct cpu_matrix *w, uint64_t first, float *out)
+                            const struct cpu_matrix *w, uint64_t group, float *out)
 {
     uint8_t bytes[CPU_BLOCK];
-    float scale = 0, bias = 0;
+    uint32_t part = f->group < CPU_BLOCK ? f->group : CPU_BLOCK;
     codes_store(codes_load_last(codes, kind), bytes);
-    for (uint32_t c = 0; c < CPU_BLOCK; c += VEC_LANES) {
-        if (c % f->group == 0) {
-            scale = scales_one(w->scales, f->scale, first + c / f->group);
-            bias = codes_are_e2m1(kind) ? 0 : scales_one(w->biases, f->scale, first + c / f->group);
+    for (uint32_t first = 0; first < CPU_BLOCK; first += part, group++) {
+        bool is_e2m1 = codes_are_e2m1(kind);
+        struct vec scale = vec_set1(scales_one(w->scales, f->scale, group) * (is_e2m1 ? 0.5f : 1)),
+                   bias = vec_set1(is_e2m1 ? 0 : scales_one(w->biases, f->scale, group));
+        for (uint32_t c = first; c < first + part; c += VEC_LANES) {
+            struct ivec code = ivec_load_bytes(bytes + c);
+            if (is_e2m1)
+                vec_store(out + c, vec_mul(vec_from_int(ivec_sub(code, ivec_set1(CODES_SHIFT))), scale));
+            else
+                vec_store(out + c, vec_add(vec_mul(vec_from_int(code), scale), bias));
         }
-        struct ivec code = ivec_load_bytes(bytes + c);
-        struct vec by = vec_set1(codes_are_e2m1(kind) ? scale * 0.5f : scale);
-        if (codes_are_e2m1(kind))
-            vec_store(out + c, vec_mul(vec_from_int(ivec_sub(code, ivec_set1(CODES_SHIFT))), by));
-        else
-            vec_store(out + c, vec_add(vec_mul(vec_from_int(code), by), vec_set1(bias)));
     }
 }
 
 VEC_INLINE void widen_blocks(const struct cpu_matrix *w, int kind, uint64_t first, uint32_t n, float *out)
 {
     const struct format *f = format_of(w->format);
+    int shift = __builtin_ctz(f->group);
     const uint8_t *codes = (const uint8_t *)w->weight + first / CPU_BLOCK * codes_bytes(kind);
     for (uint32_t c = 0; c < n; c += CPU_BLOCK, codes += codes_bytes(kind))
-        widen_codes(codes, kind, f, w, (first + c) / f->group, out + c);
+        widen_codes(codes, kind, f, w, (first + c) >> shift, out + c);
 }
 
 static void widen_mxfp8(const struct cpu_matrix *w, uint64_t first, uint32_t n, float *out)
