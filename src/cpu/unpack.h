@@ -364,7 +364,7 @@ VEC_INLINE uint16x8_t codes_words(uint8x16_t v, const struct codes_table *t, int
 }
 
 /* The 16 bytes in which the half's first and second quarter lie. */
-VEC_INLINE void codes_quarters(const uint8_t *p, int bits, int half, uint8x16_t v[2])
+VEC_INLINE void codes_quarters(const uint8_t *p, int bits, uint32_t half, uint8x16_t v[2])
 {
     uint64_t bytes = (uint64_t)bits * 4;
     if (bits != 3) {
@@ -376,7 +376,8 @@ VEC_INLINE void codes_quarters(const uint8_t *p, int bits, int half, uint8x16_t 
     v[0] = v[1] = half == 0 ? vld1q_u8(p) : vextq_u8(vld1q_u8(p + 8), vdupq_n_u8(0), 4);
 }
 
-VEC_INLINE void codes_half_odd_bits(const uint8_t *p, int bits, int half, uint8x16_t *even, uint8x16_t *odd)
+VEC_INLINE void codes_half_odd_bits(const uint8_t *p, int bits, uint32_t half, uint8x16_t *even,
+                                    uint8x16_t *odd)
 {
     const struct codes_table *t = codes_table(bits);
     uint8x16_t v[2], c[2];
@@ -391,7 +392,7 @@ VEC_INLINE void codes_half_odd_bits(const uint8_t *p, int bits, int half, uint8x
 VEC_INLINE void codes_block(struct codes *c, int block, const uint8_t *p, int kind)
 {
     int bits = codes_bits(kind);
-    for (int half = 0; half < 2; half++) {
+    for (uint32_t half = 0; half < 2; half++) {
         uint8x16_t *even = &c->even[block][half], *odd = &c->odd[block][half];
         if (bits == 2) {
             codes_half_2(p + 8 * half, even, odd);
