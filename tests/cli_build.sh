@@ -108,6 +108,24 @@ grep -q -e '--target-env vulkan1.3 -Os -DX -Ikernels -x --depfile .* x.comp$' "$
 run 1 scripts/khr-compiler glslang "$tmp/bin/knows-not" -o "$tmp/y.inc" x.comp
 [ ! -e "$tmp/y.inc" ] || fault 'a shader that does not compile leaves a file'
 
+# spirv-val knows their instructions since 2023.4.
+claim kernels_for_khr_matrices_are_valid
+year=$(spirv-val --version 2>/dev/null | sed -n 's/^SPIRV-Tools v\(20[0-9]*\).*/\1/p')
+if [ ! -e "$build/kernels/linear/prefill_khr.inc" ] || ! grep -q prefill_khr "$build/kernels/names"; then
+    name=''
+    echo "SKIP kernels_for_khr_matrices_are_valid: this build has none"
+elif [ "${year:-0}" -lt 2024 ]; then
+    name=''
+    echo "SKIP kernels_for_khr_matrices_are_valid: no spirv-val of 2024 or later"
+else
+    for k in "$build"/kernels/*/*_khr.inc; do
+        python3 -c 'import re, struct, sys
+words = re.findall("0x[0-9a-f]{8}", open(sys.argv[1]).read())
+open(sys.argv[2], "wb").write(struct.pack("<%dI" % len(words), *(int(w, 16) for w in words)))' "$k" "$tmp/k.spv"
+        run 0 spirv-val --target-env vulkan1.3 "$tmp/k.spv"
+    done
+fi
+
 # A tree with one operation and one test, for lint.
 small_tree() {
     rm -rf "$tmp/tree"
