@@ -52,7 +52,7 @@ static bool has_coopmat(const struct gpu *g)
 static bool uses_khr(const struct exec *x)
 {
     const struct matrices *has = &vulkan_of_const(x)->gpu.matrices;
-    return has->khr && (x->prefers_khr || !has->nv);
+    return has->khr && !(x->prefers_nv && has->nv);
 }
 
 /* Operations name kernels for matrices X_coop. */

@@ -909,17 +909,17 @@ static void tell_kernels(const struct exec *x, const struct selftest *s)
             s->ran(s->ctx, stats.times[i].name, stats.times[i].n);
 }
 
-/* The cases with matrices once more where the device has both forms: what has run is NV's. */
-static void run_khr(struct kernel_test *l)
+/* The cases with matrices once more where the device has both forms: what has run is KHR's. */
+static void run_nv(struct kernel_test *l)
 {
     struct exec *x = l->side[KT_DEVICE];
     const char *device = exec_get_caps(x).name;
-    if (exec_get_caps(x).uses_khr)
-        return;
-    exec_prefer_khr(x);
     if (!exec_get_caps(x).uses_khr)
         return;
-    snprintf(l->heading, sizeof l->heading, "%s, VK_KHR_cooperative_matrix", device);
+    exec_prefer_nv(x);
+    if (exec_get_caps(x).uses_khr)
+        return;
+    snprintf(l->heading, sizeof l->heading, "%s, VK_NV_cooperative_matrix", device);
     l->is_again = true;
     run_groups(l, true);
     l->is_again = false;
@@ -933,7 +933,7 @@ static int run_on(struct kernel_test *l, const struct exec_options *o, struct mo
     int rc = exec_open(&l->side[KT_DEVICE], o, e);
     if (rc == 0) {
         run_groups(l, false);
-        run_khr(l);
+        run_nv(l);
     }
     /* What runs in place of kernels that not every device has, and where everything has to be float32. */
     const struct exec_caps caps = rc == 0 ? exec_get_caps(l->side[KT_DEVICE]) : (struct exec_caps){0};
