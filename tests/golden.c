@@ -6,9 +6,12 @@
 
 #include "base/err.h"
 #include "base/file.h"
+#include "base/mem.h"
 #include "check.h"
 #include "model/safetensors.h"
 #include "model/model_file.h"
+
+enum { TENSOR_ALIGN = 16 };
 
 void golden_open(struct golden *g, const char *path)
 {
@@ -19,16 +22,22 @@ void golden_open(struct golden *g, const char *path)
     *g = (struct golden){0};
     check_ok(model_file_add(&file, &n_files, path, &e), &e);
     check_ok(safetensors_read_header(file, 0, &list, &e), &e);
-    g->bytes = malloc(file->bytes);
+    /* In the file they may begin at any byte. */
+    uint64_t at = 0;
+    for (size_t i = 0; i < list.n; i++)
+        at += size_round_up(list.items[i].bytes, TENSOR_ALIGN);
+    g->bytes = malloc(at);
     assert_non_null(g->bytes);
-    check_ok(file_read_at(file->fd, path, g->bytes, file->bytes, 0, &e), &e);
+    at = 0;
     for (size_t i = 0; i < list.n; i++) {
         const struct tensor *t = &list.items[i];
         struct golden_tensor *to = &g->tensors[g->n++];
         assert_true(g->n <= 64 && t->n_dims <= 4);
         snprintf(to->name, sizeof to->name, "%s", t->name);
         memcpy(to->shape, t->shape, sizeof to->shape);
-        to->data = g->bytes + t->off;
+        check_ok(file_read_at(file->fd, path, g->bytes + at, t->bytes, t->off, &e), &e);
+        to->data = g->bytes + at;
+        at += size_round_up(t->bytes, TENSOR_ALIGN);
     }
     tensor_list_free(&list);
     model_file_close_all(file, n_files);

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 struct golden {
-    uint8_t *bytes; /* the whole file */
+    uint8_t *bytes; /* of all tensors, each aligned */
     struct golden_tensor {
         char name[32];
         uint64_t shape[4];
