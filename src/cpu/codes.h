@@ -80,8 +80,8 @@ VEC_INLINE struct vec codes_dot_halves(__m256i even, __m256i odd, const int8_t *
         _mm256_fmadd_ps(_mm256_cvtepi32_ps(high), _mm256_set1_ps(256), _mm256_cvtepi32_ps(rest))};
 }
 
-VEC_INLINE struct vec codes_dot_block(const struct codes *c, int block, const struct cpu_vector *x,
-                                      size_t b, int kind)
+VEC_INLINE struct vec codes_dot_block(const struct codes *c, int block, const struct cpu_vector *x, size_t b,
+                                      int kind)
 {
     const int8_t *d = codes_digits(x, b) + block * (CPU_BLOCK / 2);
     __m256i even = c->even[block], odd = c->odd[block];
