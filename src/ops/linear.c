@@ -57,6 +57,12 @@ bool linear_takes_f16(const struct linear *op, uint32_t n)
     return n >= op->f16_from;
 }
 
+bool linear_takes_squares(const struct linear *op, const struct exec *x, uint32_t head_dim)
+{
+    bool is_power = head_dim >= 4 && (head_dim & (head_dim - 1)) == 0;
+    return !exec_get_caps(x).is_host && op->gpu.token.base && is_power && op->cols % head_dim == 0;
+}
+
 void linear_run(const struct linear *op, struct exec *x, const struct linear_call *call)
 {
     exec_op(x, &linear_op, op, call);

@@ -67,6 +67,10 @@ struct linear_call {
     uint32_t chunk; /* where the call is a part of a chunk: its tokens, which choose the path; 0: n does */
     bool add;
     float eps; /* of the norm */
+    /* f32 [cols / head_dim][HEAD_SQUARES]: x is made of heads of head_dim channels that lack the factor of their norm,
+     * f = 1 / sqrt(sum of the head's squares / head_dim + eps). Where linear_takes_squares, and without norm. 0: none */
+    uint64_t squares;
+    uint32_t head_dim;
     /* f16 [n][cols], of a stack [n][n_stacked * x_step]: products may go through float16 where the device is fast at
      * it. 0: float32 throughout */
     uint64_t f16_scratch;
@@ -83,6 +87,8 @@ int linear_open_stack(struct linear *op, struct exec *x, const struct weights *w
 void linear_close(struct linear *op, struct exec *x);
 /* Whether n tokens go through float16 when the call has scratch for it. */
 bool linear_takes_f16(const struct linear *op, uint32_t n);
+/* Whether a call of one token may have squares of such heads. */
+bool linear_takes_squares(const struct linear *op, const struct exec *x, uint32_t head_dim);
 void linear_run(const struct linear *op, struct exec *x, const struct linear_call *call);
 
 /* The implementations. */

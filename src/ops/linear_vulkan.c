@@ -237,7 +237,9 @@ static void run_token(const struct linear *op, struct exec *x, const struct line
     const struct linear_plan *plan = &op->gpu.paths[LINEAR_GEMV];
     struct linear_decode_token_args a = op->gpu.token;
     a.x = call->x;
-    a.norm = call->norm;
+    a.norm = call->squares ? call->squares : call->norm;
+    while (call->squares && 1u << a.head_shift < call->head_dim)
+        a.head_shift++;
     a.y = call->y;
     a.store = call->add ? LINEAR_ADD : LINEAR_SET;
     a.eps = call->eps;
