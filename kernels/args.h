@@ -99,7 +99,7 @@ ARGS_SIZE(linear_args, 112);
 #define LINEAR_TOKEN_SEGMENTS 4
 struct linear_decode_token_args {
     ADDR base;    /* the lowest address of the segments */
-    ADDR x, norm; /* [cols]; norm 0: x is taken as it is. With head_shift [cols >> head_shift][HEAD_SQUARES] */
+    ADDR x, norm; /* [cols]; norm 0: x is taken as it is. With HEAD_SHIFT [cols >> HEAD_SHIFT][HEAD_SQUARES] */
     ADDR y;       /* [rows of all segments] */
     U32 weight[LINEAR_TOKEN_SEGMENTS], scales[LINEAR_TOKEN_SEGMENTS],
         biases[LINEAR_TOKEN_SEGMENTS];           /* words from `base` on */
@@ -109,7 +109,7 @@ struct linear_decode_token_args {
     U32 formats; /* of each segment, 8 bits */
     U32 store;   /* LINEAR_SET, LINEAR_ADD */
     F32 eps;
-    U32 head_shift; /* 0: norm, if there is one, is of the whole vector */
+    U32 pad;
 };
 ARGS_SIZE(linear_decode_token_args, 128);
 

@@ -7,6 +7,9 @@
 #include "lib/memory.glsl"
 #include "lib/gemv.glsl"
 
+// The logarithm of head_dim where x is made of heads whose norm is a factor each; else 0.
+layout(constant_id = 8) const uint HEAD_SHIFT = 0;
+
 layout(push_constant, std430) uniform Args { linear_decode_token_args a; };
 
 uvec2 segment_address(uint words)
@@ -29,21 +32,23 @@ Segment find_segment()
     return s;
 }
 
-// put_vector for heads whose norm is a factor each.
+// put_vector for such heads.
 void put_heads(uint from, uint n4)
 {
-    [[unroll]] for (uint k = 0; k < LOADS; k++)
-        for (uint i = k * WORKGROUP + gl_LocalInvocationID.x; i < n4; i += LOADS * WORKGROUP) {
-            vec4 v = F32x4s(a.x).v[from / 4 + i], squares = F32x4s(a.norm).v[(from + 4 * i) >> a.head_shift];
-            float mean = ((squares.x + squares.y) + (squares.z + squares.w)) / float(1u << a.head_shift);
-            xs_put(0, i, v * inversesqrt(mean + a.eps));
-        }
+    [[unroll]] for (uint k = 0; k < (TILE / 4 + WORKGROUP - 1) / WORKGROUP; k++) {
+        uint i = k * WORKGROUP + gl_LocalInvocationID.x;
+        if (i >= n4)
+            break;
+        vec4 v = F32x4s(a.x).v[from / 4 + i], squares = F32x4s(a.norm).v[(from + 4 * i) >> HEAD_SHIFT];
+        float mean = ((squares.x + squares.y) + (squares.z + squares.w)) / float(1u << HEAD_SHIFT);
+        xs_put(0, i, v * inversesqrt(mean + a.eps));
+    }
 }
 
 // Brings columns [from, from + 4 * n4) to shared memory. Returns this invocation's sum of their squares.
 float put_columns(uint from, uint n4)
 {
-    if (a.head_shift > 0) {
+    if (HEAD_SHIFT > 0) {
         put_heads(from, n4);
         return 0.0;
     }
@@ -91,7 +96,7 @@ void main()
     }
 
     finish_product(acc);
-    bool has_norm = !addr_is_null(a.norm) && a.head_shift == 0;
+    bool has_norm = HEAD_SHIFT == 0 && !addr_is_null(a.norm);
     float factor = has_norm ? inversesqrt(shared_sum(0) / float(cols) + a.eps) : 1.0;
     [[unroll]] for (uint k = 0; k < LANE_SUMS; k++)
         if (stores(k, row, rows))

@@ -57,10 +57,14 @@ bool linear_takes_f16(const struct linear *op, uint32_t n)
     return n >= op->f16_from;
 }
 
-bool linear_takes_squares(const struct linear *op, const struct exec *x, uint32_t head_dim)
+int linear_expect_squares(struct linear *op, struct exec *x, uint32_t head_dim, struct moeflux_err *e)
 {
-    bool is_power = head_dim >= 4 && (head_dim & (head_dim - 1)) == 0;
-    return !exec_get_caps(x).is_host && op->gpu.token.base && is_power && op->cols % head_dim == 0;
+    return exec_get_caps(x).is_host ? 0 : linear_vulkan_expect_squares(op, x, head_dim, e);
+}
+
+bool linear_takes_squares(const struct linear *op)
+{
+    return op->gpu.head_dim > 0;
 }
 
 void linear_run(const struct linear *op, struct exec *x, const struct linear_call *call)

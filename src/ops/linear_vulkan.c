@@ -10,6 +10,8 @@
 enum { FEW_TOKENS = 4 };
 /* The constants of kernels/linear/plain.comp. */
 enum { PLAIN_N_SPEC = 4 };
+/* Those of kernels/linear/decode_token.comp behind those of lib/gemv.glsl. */
+enum { TOKEN_HEAD_SHIFT = GEMV_N_SPEC, TOKEN_N_SPEC };
 
 /* kernels/linear/plain.comp alone takes them. */
 static bool is_uneven(const struct linear *op)
@@ -131,14 +133,20 @@ static bool describe_token(const struct linear *op, uint32_t workgroup_rows,
     return suits;
 }
 
+static uint32_t formats_of(const struct linear *op)
+{
+    uint32_t formats = 0;
+    for (uint32_t i = 0; i < op->n_segments; i++)
+        formats |= 1u << op->w[i].format;
+    return formats;
+}
+
 /* table: the path's, an entry for each segment. */
 static int plan_path(struct linear *op, enum linear_path path, struct exec *x, struct linear_segment *table,
                      struct moeflux_err *e)
 {
     struct linear_plan *plan = &op->gpu.paths[path];
-    uint32_t formats = 0, row = 0;
-    for (uint32_t i = 0; i < op->n_segments; i++)
-        formats |= 1u << op->w[i].format;
+    uint32_t formats = formats_of(op), row = 0;
     struct tile t = tile_for(x, path, op, formats);
     plan->tokens = t.tokens;
     memset(plan->later_blocks, 0xff, sizeof plan->later_blocks);
@@ -204,6 +212,20 @@ int linear_vulkan_open(struct linear *op, struct exec *x, struct moeflux_err *e)
     return rc;
 }
 
+int linear_vulkan_expect_squares(struct linear *op, struct exec *x, uint32_t head_dim, struct moeflux_err *e)
+{
+    uint32_t shift = 2, formats = formats_of(op);
+    while (shift < 31 && 1u << shift < head_dim)
+        shift++;
+    if (!op->gpu.token.base || 1u << shift != head_dim || op->cols % head_dim)
+        return 0;
+    const struct tile t = tile_for(x, LINEAR_GEMV, op, formats);
+    uint32_t spec[TOKEN_N_SPEC] = {[TOKEN_HEAD_SHIFT] = shift};
+    memcpy(spec, t.gemv.spec, sizeof t.gemv.spec);
+    op->gpu.head_dim = head_dim;
+    return gemv_kernel(x, &op->gpu.heads, "linear_decode_token", sizeof op->gpu.token, spec, TOKEN_N_SPEC, e);
+}
+
 /* The input in float16, with its norm, takes the place of the float32 one. */
 static void cast_input(const struct linear *op, struct exec *x, const struct linear_call *call,
                        struct linear_args *a)
@@ -238,12 +260,10 @@ static void run_token(const struct linear *op, struct exec *x, const struct line
     struct linear_decode_token_args a = op->gpu.token;
     a.x = call->x;
     a.norm = call->squares ? call->squares : call->norm;
-    while (call->squares && 1u << a.head_shift < call->head_dim)
-        a.head_shift++;
     a.y = call->y;
     a.store = call->add ? LINEAR_ADD : LINEAR_SET;
     a.eps = call->eps;
-    exec_dispatch(x, &plan->kernel, &a, plan->blocks, 1, 1);
+    exec_dispatch(x, call->squares ? &op->gpu.heads : &plan->kernel, &a, plan->blocks, 1, 1);
 }
 
 void linear_vulkan(const void *self, const void *what, struct exec *x)

@@ -144,8 +144,10 @@ static void heads_case(struct kernel_test *l, const struct linear_shape *c, uint
             mine[i] = w[i][s];
         if (linear_open(&op, l->side[s], mine, c->n_segments, &l->err) < 0)
             break;
+        if (head_dim && linear_expect_squares(&op, l->side[s], head_dim, &l->err) < 0)
+            break;
         if (s == KT_DEVICE && ((c->path != LINEAR_GEMV && !force_path(&op, c->path)) ||
-                               (head_dim && !linear_takes_squares(&op, l->side[s], head_dim)))) {
+                               (head_dim && !linear_takes_squares(&op)))) {
             linear_close(&op, l->side[s]);
             kt_skip(l, "linear", shape);
             return;
