@@ -93,7 +93,7 @@ struct linear_args {
 ARGS_SIZE(linear_args, 112);
 
 /* Heads whose norm the next product brings: sums of squares that each of them has, of as many equal parts. */
-#define HEAD_SQUARES 4
+#define HEAD_SQUARES 8
 
 /* One token: addresses in the arguments in place of a table. */
 #define LINEAR_TOKEN_SEGMENTS 4
@@ -101,11 +101,12 @@ struct linear_decode_token_args {
     ADDR base;    /* the lowest address of the segments */
     ADDR x, norm; /* [cols]; norm 0: x is taken as it is. With HEAD_SHIFT [cols >> HEAD_SHIFT][HEAD_SQUARES] */
     ADDR y;       /* [rows of all segments] */
-    U32 weight[LINEAR_TOKEN_SEGMENTS], scales[LINEAR_TOKEN_SEGMENTS],
-        biases[LINEAR_TOKEN_SEGMENTS];           /* words from `base` on */
-    U32 end_row[LINEAR_TOKEN_SEGMENTS];          /* of the output: the next segment's first */
+    /* What the first weights wait for stands together. */
+    U32 weight[LINEAR_TOKEN_SEGMENTS];           /* words from `base` on, as scales and biases */
     U32 later_blocks[LINEAR_TOKEN_SEGMENTS - 1]; /* as in linear_args */
     U32 cols;
+    U32 end_row[LINEAR_TOKEN_SEGMENTS]; /* of the output: the next segment's first */
+    U32 scales[LINEAR_TOKEN_SEGMENTS], biases[LINEAR_TOKEN_SEGMENTS];
     U32 formats; /* of each segment, 8 bits */
     U32 store;   /* LINEAR_SET, LINEAR_ADD */
     F32 eps;

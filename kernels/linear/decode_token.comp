@@ -39,7 +39,10 @@ void put_heads(uint from, uint n4)
         uint i = k * WORKGROUP + gl_LocalInvocationID.x;
         if (i >= n4)
             break;
-        vec4 v = F32x4s(a.x).v[from / 4 + i], squares = F32x4s(a.norm).v[(from + 4 * i) >> HEAD_SHIFT];
+        uint head = (from + 4 * i) >> HEAD_SHIFT;
+        vec4 v = F32x4s(a.x).v[from / 4 + i], squares = vec4(0.0);
+        [[unroll]] for (uint j = 0; j < HEAD_SQUARES / 4; j++)
+            squares += F32x4s(a.norm).v[head * (HEAD_SQUARES / 4) + j];
         float mean = ((squares.x + squares.y) + (squares.z + squares.w)) / float(1u << HEAD_SHIFT);
         xs_put(0, i, v * inversesqrt(mean + a.eps));
     }

@@ -143,7 +143,11 @@ static int open_shared(struct delta *op, struct exec *x, uint32_t parts, struct 
 {
     const struct delta_shape *s = &op->shape;
     const struct exec_caps caps = exec_get_caps(x);
-    uint32_t workgroup = decode_group(&caps, s->v_dim / HEAD_SQUARES, parts, DECODE_GROUP);
+    uint32_t rows = s->v_dim / HEAD_SQUARES, channels = 2 * s->k_dim + rows;
+    /* The rows are few: more lanes share one, and each channel has its own. */
+    parts = 2 * parts <= size_min(caps.subgroup_size, s->k_dim) ? 2 * parts : parts;
+    uint32_t workgroup =
+        decode_group(&caps, (uint32_t)size_max(rows, div_up(channels, parts)), parts, DECODE_GROUP);
     bool pays = caps.n_processors >= 2 * s->n_v;
     const uint32_t spec[] = {caps.subgroup_size, workgroup,      parts,        s->k_dim,
                              s->v_dim,           s->conv_kernel, HEAD_SQUARES, s->n_v / s->n_k};

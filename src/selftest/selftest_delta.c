@@ -139,7 +139,9 @@ void selftest_delta_cases(struct kernel_test *l)
                                     a3b = {16, 32, 128, 128, 4, 1e-6f, DELTA_FASTER, {0}},
                                     narrow = {1, 1, 12, 20, 2, 1e-6f, DELTA_FASTER, {0}},
                                     crooked = {1, 2, 10, 7, 3, 1e-6f, DELTA_FASTER, {0}},
-                                    wide = {1, 2, 256, 36, 4, 1e-6f, DELTA_FASTER, {0}};
+                                    wide = {1, 2, 256, 36, 4, 1e-6f, DELTA_FASTER, {0}},
+                                    eighths = {1, 2, 10, 24, 3, 1e-6f, DELTA_FASTER, {0}},
+                                    wide_eighths = {1, 2, 256, 40, 4, 1e-6f, DELTA_FASTER, {0}};
     delta_case(l, &narrow, 1, PLAIN);
     delta_case(l, &narrow, 3, STEEP);
     delta_case(l, &tiny, 1, PLAIN);
@@ -152,10 +154,10 @@ void selftest_delta_cases(struct kernel_test *l)
     delta_case(l, &a3b, 1, PLAIN);
     delta_case(l, &crooked, 70, CUT);
     if (!exec_get_caps(l->side[KT_DEVICE]).is_host) {
-        shared_case(l, &narrow, PLAIN);
+        shared_case(l, &eighths, PLAIN);
         shared_case(l, &tiny, STEEP);
         shared_case(l, &a3b, PLAIN);
-        shared_case(l, &wide, ALIKE);
+        shared_case(l, &wide_eighths, ALIKE);
     }
     for (enum kind kind = PLAIN; kind < N_KINDS; kind++) {
         many_case(l, &tiny, 150, kind);
