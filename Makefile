@@ -64,20 +64,25 @@ KERNELS      := $(patsubst kernels/%.comp,%,$(sort $(wildcard kernels/*.comp ker
 # There for cooperative matrices alone.
 coop_only    := attention/latent_scores attention/latent_values
 # Some are built again as NAME_VARIANT: for cooperative matrices, for devices that keep float16 denormals, for matrices of one
-# format, which a driver compiles in a third of the time.
-VARIANTS     := coop denorm q4 q8 bf16 f32
+# format, which a driver compiles in a third of the time, and for matrices of one other format than those four.
+VARIANTS     := coop denorm q4 q8 bf16 f32 other othercoop
 defines_coop   := -DCOOP
 defines_denorm := -DDENORM
 defines_q4     := -DONLY_FORMAT=FORMAT_Q4
 defines_q8     := -DONLY_FORMAT=FORMAT_Q8
 defines_bf16   := -DONLY_FORMAT=FORMAT_BF16
 defines_f32    := -DONLY_FORMAT=FORMAT_F32
-kernels_coop := linear/prefill experts/prefill_up experts/prefill_down attention/prefill $(coop_only)
+defines_other  := -DOTHER
+defines_othercoop := -DOTHER -DCOOP
+tiles        := linear/prefill experts/prefill_up experts/prefill_down
+kernels_coop := $(tiles) attention/prefill $(coop_only)
 kernels_denorm := linear/decode linear/decode_token experts/decode_up experts/decode_down
 kernels_q4   := $(kernels_denorm)
 kernels_q8   := $(kernels_denorm)
 kernels_bf16 := linear/decode linear/decode_token
 kernels_f32  := linear/decode linear/decode_token
+kernels_other := $(kernels_denorm) $(tiles) linear/plain embed matvec_transposed/groups matvec_transposed/plain mla/transpose_keys
+kernels_othercoop := $(tiles)
 SPIRV        := $(patsubst %,$(SHADERS)/kernels/%.inc,$(filter-out $(coop_only),$(KERNELS)) $(foreach v,$(VARIANTS),$(kernels_$(v):%=%_$(v))))
 
 # The fuzzers' targets (tests/fuzz/target.h), which test_fuzz_seeds runs too.

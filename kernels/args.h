@@ -28,11 +28,14 @@
  *   PLAIN   the numbers themselves
  * A format's number is that of its kind, of an affine one plus FORMAT_GROUP_x, where groups are not of 64 columns, plus FORMAT_SCALE_x,
  * where scales and biases are no bf16. src/base/format.h has what C makes of it, kernels/lib/dequant.glsl what the shaders do. */
-#define FORMAT_TABLE(ROW, x)                                                                                 \
+#define FORMAT_TABLE(ROW, x) FORMAT_TABLE_USUAL(ROW, x) FORMAT_TABLE_OTHERS(ROW, x)
+/* What most models are made of. Kernels take these four, mixed in one dispatch. */
+#define FORMAT_TABLE_USUAL(ROW, x)                                                                           \
     ROW(Q4, 0, 4, 64, AFFINE, BF16, x)                                                                       \
     ROW(Q8, 1, 8, 64, AFFINE, BF16, x)                                                                       \
     ROW(BF16, 2, 16, 1, PLAIN, NONE, x)                                                                      \
-    ROW(F32, 3, 32, 1, PLAIN, NONE, x)                                                                       \
+    ROW(F32, 3, 32, 1, PLAIN, NONE, x)
+#define FORMAT_TABLE_OTHERS(ROW, x)                                                                          \
     ROW(Q2, 4, 2, 64, AFFINE, BF16, x)                                                                       \
     ROW(Q3, 5, 3, 64, AFFINE, BF16, x)                                                                       \
     ROW(Q5, 6, 5, 64, AFFINE, BF16, x)                                                                       \
@@ -63,12 +66,21 @@
 #define FORMAT_SCALE_F32   0x80
 #define FORMAT_END         0xb0 /* numbers are below */
 #define FORMAT_NONE        0xff /* of no format */
-/* A set of formats: bit k for kind k; of affine formats bit 16 + g for group g of the number, bit 20 + s for scale s. */
-#define FORMAT_SET_GROUPS 16
-#define FORMAT_SET_SCALES 20
+/* A set of formats: bit f for a usual format f. The others by their kinds, from bit FORMAT_SET_OTHERS on, and those among
+ * them that are affine by the two parts of their numbers, 3 bits each. */
+#define FORMAT_SET_OTHERS 4
+#define FORMAT_SET_GROUPS 20
+#define FORMAT_SET_SCALES 23
+/* What kernels named X_other, which take matrices of one other format, know of it: their constant FORMATS. That of the others is
+ * a set, which is always less than a word. */
+#define FORMAT_WORD(bits, scheme, group_shift, scale) ((bits) | (scheme) << 5 | (group_shift) << 7 | (scale) << 10)
+#define FORMAT_WORD_BITS(word)                        ((word)&31u)
+#define FORMAT_WORD_SCHEME(word)                      ((word) >> 5 & 3u)
+#define FORMAT_WORD_GROUP_SHIFT(word)                 ((word) >> 7 & 7u)
+#define FORMAT_WORD_SCALE(word)                       ((word) >> 10 & 7u)
 #ifdef VULKAN
 #define FORMAT_NUMBER(name, number, bits, group, scheme, scale, x) const uint FORMAT_##name = (number);
-FORMAT_TABLE(FORMAT_NUMBER, 0)
+FORMAT_TABLE_USUAL(FORMAT_NUMBER, 0)
 #else
 #define FORMAT_NUMBER(name, number, bits, group, scheme, scale, x) FORMAT_##name = (number),
 enum { FORMAT_TABLE(FORMAT_NUMBER, 0) FORMAT_KINDS };
@@ -361,7 +373,8 @@ ARGS_SIZE(mla_prepare_args, 112);
 struct mla_transpose_keys_args {
     ADDR weight, scales, biases; /* [heads][latent_dim][nope_dim] */
     ADDR dst;                    /* f32 [heads that take part][nope_dim][latent_dim] */
-    U32 format, latent_dim, nope_dim;
+    U32 format; /* of another format than the usual ones its word */
+    U32 latent_dim, nope_dim;
     U32 first_head; /* of those transposed */
 };
 ARGS_SIZE(mla_transpose_keys_args, 48);

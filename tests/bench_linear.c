@@ -118,7 +118,7 @@ static int measure_ways(struct bench *b, uint32_t n, uint32_t format, uint32_t r
          i++) {
         const struct tile *t = &tiles_to_try[i];
         struct gemm_plan p = tile_plan(b->x, t, format_set(format));
-        struct linear_plan *plan = &b->op.gpu.paths[LINEAR_F16_GEMM_SMALL];
+        struct linear_plan *plan = &b->op.gpu.parts[0].paths[LINEAR_F16_GEMM_SMALL];
         char name[64];
         if (!tile_fits(b->x, t, op.cols))
             continue;
@@ -213,7 +213,7 @@ static int measure_shapes(struct chain *c, uint32_t format, uint32_t reps, struc
                          memcmp(&p, &chosen, sizeof p) == 0 ? "*" : "", lanes, split, rows,
                          div_up(c->op[0].rows, p.workgroup_rows));
                 for (uint32_t i = 0; rc == 0 && i < c->n; i++) {
-                    struct linear_plan *plan = &c->op[i].gpu.paths[LINEAR_GEMV];
+                    struct linear_plan *plan = &c->op[i].gpu.parts[0].paths[LINEAR_GEMV];
                     plan->blocks = div_up(c->op[i].rows, p.workgroup_rows);
                     rc = gemv_kernel(c->b->x, &plan->kernel, "linear_decode_token",
                                      sizeof(struct linear_decode_token_args), p.spec, GEMV_N_SPEC, e);
