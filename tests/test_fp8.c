@@ -44,7 +44,8 @@ static void every_code_has_its_value(void **state)
         else
             assert_true((double)found == sign * x && (signbit(found) != 0) == (code >= 128));
     }
-    assert_true(e4m3_to_float(0x7e) == 448.0F && e4m3_to_float(0x01) == 0.001953125F && e4m3_to_float(0x38) == 1.0F);
+    assert_true(e4m3_to_float(0x7e) == 448.0F && e4m3_to_float(0x01) == 0.001953125F &&
+                e4m3_to_float(0x38) == 1.0F);
 }
 
 /* --- checkpoints --- */
