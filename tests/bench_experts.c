@@ -62,7 +62,7 @@ static void lay_out(struct bench *b)
     uint64_t n = (uint64_t)s->inner * s->hidden;
     uint32_t w = (uint32_t)format_code_bytes(f, n), g = (uint32_t)format_scale_bytes(f, n), part = w + 2 * g;
     s->down_format = s->up_format;
-    s->down_formats = 1u << s->down_format;
+    s->down_formats = format_set(s->down_format);
     s->eps = 1e-6f;
     s->gate_s = w;
     s->gate_b = w + g;
@@ -220,7 +220,7 @@ static void measure_tile(struct bench *b, const struct tile *t)
 {
     const struct experts_shape *s = &b->shape;
     struct experts_tiles *mine = &b->op.gpu.grouped.tiles[0];
-    const struct gemm_plan p = tile_plan(b->x, t, 1u << s->up_format);
+    const struct gemm_plan p = tile_plan(b->x, t, format_set(s->up_format));
     char name[64];
     if (b->err.code || !tile_fits(b->x, t, s->hidden) || !tile_fits(b->x, t, s->inner))
         return;

@@ -117,7 +117,7 @@ static int measure_ways(struct bench *b, uint32_t n, uint32_t format, uint32_t r
     for (uint32_t i = 0; rc == 0 && i < TILES_TO_TRY && op.gpu.from[LINEAR_F16_GEMM_SMALL] < UINT32_MAX;
          i++) {
         const struct tile *t = &tiles_to_try[i];
-        struct gemm_plan p = tile_plan(b->x, t, 1u << format);
+        struct gemm_plan p = tile_plan(b->x, t, format_set(format));
         struct linear_plan *plan = &b->op.gpu.paths[LINEAR_F16_GEMM_SMALL];
         char name[64];
         if (!tile_fits(b->x, t, op.cols))
@@ -192,7 +192,7 @@ static int measure_chain(const struct chain *c, uint32_t n, uint32_t reps, const
 static int measure_shapes(struct chain *c, uint32_t format, uint32_t reps, struct moeflux_err *e)
 {
     const struct exec_caps caps = exec_get_caps(c->b->x);
-    const struct gemv_shape shape = {c->op[0].rows, c->op[0].cols, 1, 1u << format, 1, c->op[0].rows};
+    const struct gemv_shape shape = {c->op[0].rows, c->op[0].cols, 1, format_set(format), 1, c->op[0].rows};
     const struct gemv_plan chosen = gemv_plan_for(c->b->x, &shape);
     uint32_t pieces = c->op[0].cols * format_of(format)->bits / 128;
     int rc = 0;

@@ -38,13 +38,13 @@ static void every_code_has_its_value(void **state)
         int exponent = code / 8 % 16, mantissa = code % 8;
         double sign = code < 128 ? 1 : -1;
         double x = exponent ? (1 + mantissa / 8.0) * pow(2, exponent - 7) : mantissa / 8.0 * pow(2, -6);
-        float found = fp8_value((uint8_t)code);
+        float found = e4m3_to_float((uint8_t)code);
         if (exponent == 15 && mantissa == 7)
             assert_true(isnan(found));
         else
             assert_true((double)found == sign * x && (signbit(found) != 0) == (code >= 128));
     }
-    assert_true(fp8_value(0x7e) == 448.0F && fp8_value(0x01) == 0.001953125F && fp8_value(0x38) == 1.0F);
+    assert_true(e4m3_to_float(0x7e) == 448.0F && e4m3_to_float(0x01) == 0.001953125F && e4m3_to_float(0x38) == 1.0F);
 }
 
 /* --- checkpoints --- */
@@ -72,7 +72,7 @@ static void decode(const uint8_t *codes, const float *scales, size_t rows, size_
     size_t wide = (cols + plan.cols - 1) / plan.cols;
     for (size_t r = 0; r < rows; r++)
         for (size_t c = 0; c < cols; c++)
-            out[r * cols + c] = bf16_from_float(fp8_value(codes[r * cols + c]) *
+            out[r * cols + c] = bf16_from_float(e4m3_to_float(codes[r * cols + c]) *
                                                 scales[r / plan.rows * wide + c / plan.cols]);
 }
 

@@ -47,7 +47,7 @@ uint format_code_bits(uint f)
 // of every branch, so code for a format that does not occur must not be there.
 bool is_format(uint f, uint format)
 {
-    return FORMATS == 1u << f || ((FORMATS >> f & 1u) != 0 && format == f);
+    return (FORMATS & 0xffffu) == 1u << f || ((FORMATS >> f & 1u) != 0 && (format & FORMAT_KIND_MASK) == f);
 }
 
 // Runs `call` with FORMAT, a constant, standing for the format: a branch for each row of the table. It stands outside of

@@ -6,6 +6,7 @@
 #include "arch/loader.h"
 #include "arch/scratch.h"
 #include "base/err.h"
+#include "base/format.h"
 #include "model/config.h"
 #include "model/family.h"
 #include "model/model_dir.h"
@@ -75,7 +76,7 @@ static int load_shared_down(struct moe *m, struct loader *l, uint32_t layer, str
     int rc = loader_parts(l, layer, &down, 1, l->config->shared_inner, &out->shared_down, e);
     if (rc < 0)
         return rc;
-    m->shared_formats |= 1u << out->shared_down.format;
+    m->shared_formats |= format_set(out->shared_down.format);
     return linear_open(&out->shared_out, l->exec, &out->shared_down, 1, e);
 }
 
@@ -109,8 +110,8 @@ struct experts_shape moe_experts_shape(const struct config *c, const struct expe
                                   .inner = c->moe_inner,
                                   .up_format = at->formats.up,
                                   .down_format = at->formats.down,
-                                  .down_formats = 1u << at->formats.down,
-                                  .up_formats = 1u << at->formats.up,
+                                  .down_formats = format_set(at->formats.down),
+                                  .up_formats = format_set(at->formats.up),
                                   .gate_w = (uint32_t)at->gate_w,
                                   .gate_s = (uint32_t)at->gate_s,
                                   .gate_b = (uint32_t)at->gate_b,

@@ -163,17 +163,17 @@ static int add_quantised(struct convert_plan *p, const struct tensor *src, uint3
     return rc;
 }
 
-/* What a matrix becomes; FORMAT_COUNT: it stays as it is. */
+/* What a matrix becomes; FORMAT_NONE: it stays as it is. */
 static uint32_t format_for(const struct convert_plan *p, const struct matrix *w)
 {
     const char *name = w->weight->name;
     char shared_gate[64];
     const struct family *f = p->src.config.family;
     if (p->quantised || !format_takes_cols(format_of(CODE_FORMAT), w->cols))
-        return FORMAT_COUNT;
+        return FORMAT_NONE;
     snprintf(shared_gate, sizeof shared_gate, ".mlp.%s.weight", f->shared_gate ? f->shared_gate : "");
     bool is_gate = names_ends_with(name, ".mlp.gate.weight") || names_ends_with(name, shared_gate);
-    return is_gate ? format_find_affine(f->gate_bits, format_of(CODE_FORMAT)->group) : CODE_FORMAT;
+    return is_gate ? format_find_affine(f->gate_bits, format_of(CODE_FORMAT)->group, SCALE_BF16) : CODE_FORMAT;
 }
 
 static int plan_matrix(struct convert_plan *p, const struct schema_item *s, struct moeflux_err *e)
@@ -189,7 +189,7 @@ static int plan_matrix(struct convert_plan *p, const struct schema_item *s, stru
         return rc < 0 ? rc : add_simple(p, CONVERT_COPY, w.biases, e);
     }
     uint32_t format = format_for(p, &w);
-    bool stays = format == FORMAT_COUNT;
+    bool stays = format == FORMAT_NONE;
     if (stays && w.weight->dtype == DTYPE_F8_E4M3)
         return err_set(e, ERR_UNSUPPORTED,
                        "%s: tensor %s: F8_E4M3, expected BF16 or F32: it is not quantised",

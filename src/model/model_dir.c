@@ -92,12 +92,12 @@ static int read_expert_formats(const struct opening *o, struct expert_formats *f
     char known[FORMAT_LIST_TEXT];
     if (v.rc < 0)
         return v.rc;
-    f->gate = f->up = format_find_affine(bits, QUANT_DEFAULT_GROUP);
-    f->down = format_find_affine(down, QUANT_DEFAULT_GROUP);
-    if (f->up == FORMAT_COUNT || f->down == FORMAT_COUNT)
+    f->gate = f->up = format_find_affine(bits, QUANT_DEFAULT_GROUP, SCALE_BF16);
+    f->down = format_find_affine(down, QUANT_DEFAULT_GROUP, SCALE_BF16);
+    if (f->up == FORMAT_NONE || f->down == FORMAT_NONE)
         return err_set(e, ERR_UNSUPPORTED, "%s: %s is %u, expected %s", v.where,
-                       f->up == FORMAT_COUNT ? "expert_bits" : "expert_down_bits",
-                       f->up == FORMAT_COUNT ? bits : down, format_list_bits(known));
+                       f->up == FORMAT_NONE ? "expert_bits" : "expert_down_bits",
+                       f->up == FORMAT_NONE ? bits : down, format_list_bits(known));
     return 0;
 }
 
@@ -257,7 +257,7 @@ int model_dir_matrix(const struct model_dir *m, const char *base, uint32_t rows,
         return quantised_matrix(m, base, out, e);
     if (out->weight->dtype == DTYPE_F8_E4M3) {
         const struct tensor *block_scales;
-        out->format = FORMAT_COUNT;
+        out->format = FORMAT_NONE;
         rc = check_shape(m, out->weight, rows, cols, e);
         return rc < 0 ? rc : fp8_scales(m, out->weight, &block_scales, e);
     }

@@ -53,7 +53,7 @@ struct fp8_blocks {
 };
 
 struct matrix {      /* W [rows][cols]; borrowed from the model_dir */
-    uint32_t format; /* FORMAT_*; FORMAT_COUNT: 8-bit floats (fp8.h), which are converted before they run */
+    uint32_t format; /* FORMAT_*; FORMAT_NONE: 8-bit floats (fp8.h), which are converted before they run */
     uint32_t rows, cols;
     const struct tensor *weight;
     const struct tensor *scales, *biases; /* NULL where the format has none */

@@ -94,8 +94,8 @@ int tensor_describe(struct tensor *t, const char *dtype, const struct json_t *sh
 int tensor_affine_format(const struct tensor *t, const char *where, uint32_t *format, struct moeflux_err *e)
 {
     char bits[FORMAT_LIST_TEXT], groups[FORMAT_LIST_TEXT];
-    *format = format_find_affine(t->bits, t->group);
-    if (*format < FORMAT_COUNT)
+    *format = format_find_affine(t->bits, t->group, SCALE_BF16);
+    if (*format != FORMAT_NONE)
         return 0;
     return err_set(e, ERR_UNSUPPORTED,
                    "%s: tensor %s has %u bits in groups of %u, expected %s in groups of %s", where, t->name,

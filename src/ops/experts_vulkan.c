@@ -25,7 +25,7 @@ _Static_assert((int)GEMV_N_SPEC <= EXPERTS_FIRST_SPEC, "constants of gemv.glsl a
 static int open_up(struct experts *op, struct exec *x, struct moeflux_err *e)
 {
     const struct experts_shape *s = &op->shape;
-    uint32_t formats = 1u << s->up_format | (s->shared_inner ? s->up_formats : 0);
+    uint32_t formats = format_set(s->up_format) | (s->shared_inner ? s->up_formats : 0);
     const struct gemv_shape shape = {(uint32_t)experts_act_floats(s, true), s->hidden, 1, formats, 2, 0};
     const struct gemv_plan plan = gemv_plan_for(x, &shape);
     uint32_t spec[UP_N_SPEC] = {
@@ -93,7 +93,7 @@ static int open_down(struct experts *op, struct exec *x, struct moeflux_err *e)
     const uint32_t bytes = sizeof(struct experts_decode_down_args);
     int rc = gemv_kernel(x, &op->gpu.down, "experts_decode_down", bytes, spec, DOWN_N_SPEC, e);
     spec[GEMV_STEPS] = whole_steps(s, spec);
-    spec[GEMV_FORMATS] = 1u << s->down_format;
+    spec[GEMV_FORMATS] = format_set(s->down_format);
     op->gpu.has_whole_down = spec[GEMV_STEPS] > 0;
     return rc < 0 || !op->gpu.has_whole_down
                ? rc

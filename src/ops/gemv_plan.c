@@ -50,8 +50,8 @@ static uint32_t piece_cols(uint32_t format)
 static bool share_whole(const struct exec_caps *c, uint32_t cols, uint32_t formats, struct share *out)
 {
     uint32_t pieces = 0, fewest = UINT32_MAX, best = 0, subgroup = c->subgroup_size;
-    for (uint32_t i = 0; i < FORMAT_COUNT; i++)
-        if (formats >> i & 1) {
+    for (uint32_t i = 0; i < FORMAT_KINDS; i++)
+        if (format_set_has(formats, i)) {
             pieces = (uint32_t)size_max(pieces, cols / piece_cols(i));
             fewest = (uint32_t)size_min(fewest, cols / piece_cols(i));
         }

@@ -138,7 +138,7 @@ static int plan_path(struct linear *op, enum linear_path path, struct exec *x, s
     struct linear_plan *plan = &op->gpu.paths[path];
     uint32_t formats = 0, row = 0;
     for (uint32_t i = 0; i < op->n_segments; i++)
-        formats |= 1u << op->w[i].format;
+        formats |= format_set(op->w[i].format);
     struct tile t = tile_for(x, path, op, formats);
     plan->tokens = t.tokens;
     memset(plan->later_blocks, 0xff, sizeof plan->later_blocks);

@@ -1,4 +1,5 @@
 #include "args.h"
+#include "base/format.h"
 #include "base/mem.h"
 #include "ops/matvec_transposed.h"
 
@@ -12,7 +13,7 @@ int matvec_transposed_vulkan_open(struct matvec_transposed *op, struct exec *x, 
     uint32_t group = (uint32_t)size_min(256, caps.max_workgroup);
     group = (uint32_t)size_max(group - group % caps.subgroup_size, caps.subgroup_size);
     uint32_t lanes = (uint32_t)size_min(LANES, group); /* with eight columns each; the others share them */
-    uint32_t spec[] = {caps.subgroup_size, group, 1u << op->w.format, 1, lanes};
+    uint32_t spec[] = {caps.subgroup_size, group, format_set(op->w.format), 1, lanes};
     op->gpu.cols = is_uneven ? group : 8 * lanes;
     int rc = exec_kernel(x, &op->gpu.one, name, bytes, spec, n_spec, e);
     spec[TOKENS_SPEC] = TRANSPOSED_TOKENS;

@@ -313,11 +313,11 @@ static struct experts_shape moe_layout(const struct moe_shape *c, uint32_t down_
                               .inner = c->inner,
                               .up_format = c->format,
                               .down_format = down_format,
-                              .down_formats = 1u << down_format | 1u << FORMAT_Q4,
+                              .down_formats = format_set(down_format) | format_set(FORMAT_Q4),
                               .eps = 1e-6f,
                               .shared_gate = !c->ungated,
                               .shared_inner = c->makes_shared ? c->shared : 0,
-                              .up_formats = 1u << c->format | 1u << c->shared_up_format,
+                              .up_formats = format_set(c->format) | format_set(c->shared_up_format),
                               .chooses = c->chooses,
                               .drops = c->drops,
                               .norm_topk = !c->plain_weights};
@@ -602,7 +602,7 @@ static void attention_case(struct kernel_test *l, const struct gqa_shape *c, uin
 
 static void embed_cases(struct kernel_test *l)
 {
-    for (uint32_t format = 0; format < FORMAT_COUNT; format++)
+    for (uint32_t format = 0; format < FORMAT_KINDS; format++)
         embed_case(l, 1003, 192, format);
     embed_case(l, 3, 64, FORMAT_Q4);
     embed_case(l, 64, 7168, FORMAT_Q4);
@@ -661,7 +661,7 @@ static void linear_cases(struct kernel_test *l)
         stack_case(l, 3, 64, 32, FORMAT_BF16, n);
         stack_case(l, 2, 7, 25, FORMAT_F32, n);
     }
-    for (uint32_t format = 0; format < FORMAT_COUNT; format++) {
+    for (uint32_t format = 0; format < FORMAT_KINDS; format++) {
         linear_case(l, &(struct linear_shape){1, {131}, {format}, 384, 1, true, false, LINEAR_GEMV});
         linear_case(l, &(struct linear_shape){1, {131}, {format}, 384, 75, false, true, LINEAR_GEMV});
     }
