@@ -329,9 +329,9 @@ static void down_projections_with_other_bits_than_the_rest_keep_them(void **stat
     struct model_dir m;
     struct moeflux_err e;
     assert_int_equal(model_dir_open(&m, packed, &e), 0);
-    assert_int_equal(m.expert.formats.up, FORMAT_Q4);
-    assert_int_equal(m.expert.formats.down, FORMAT_Q8);
-    assert_int_equal(m.expert.bytes, 20736 + 64 * 192 / 2);
+    assert_int_equal(m.experts[0].formats.up, FORMAT_Q4);
+    assert_int_equal(m.experts[0].formats.down, FORMAT_Q8);
+    assert_int_equal(m.max_expert_bytes, 20736 + 64 * 192 / 2);
     model_dir_close(&m);
     struct sequence q = sequence_open(QWEN_MLX, "reference", N, 0, 64);
     sequence_ids(&q, 1, ids, N);
@@ -350,7 +350,7 @@ static void gate_and_up_projections_of_other_bits_are_refused(void **state)
     st_writer_rewrite(QWEN_MLX, mlx, widen_up);
     declare(mlx, "up_proj");
     expect_refused(mlx, tmp_tree_path(tmp, "packed"), ERR_UNSUPPORTED,
-                   "the experts' gate_proj has 4 bits and up_proj 8, expected equal formats");
+                   "the experts' gate_proj is Q4 and up_proj Q8, expected equal formats");
     tmp_tree_remove(tmp);
 }
 

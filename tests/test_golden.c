@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/err.h"
 #include "check.h"
 #include "convert/convert.h"
 #include "device.h"
@@ -476,6 +477,107 @@ static void qwen3_plain_agrees_on_the_reference_backend(void **state)
     run_model("tests/models/qwen3-plain/mlx", "tests/models/qwen3-plain/golden.safetensors", 0, "reference");
 }
 
+/* What mlx-lm writes: all widths, groups, types of scales and modes, experts mixed by layer. The outputs are mlx-lm's in
+ * float32 (tests/models/formats/README.md). */
+static const char *const recipes[] = {
+    "q2-g32-f16", "q3-g32", "q5-g128-f32", "mixed-3-6",          "mxfp4",
+    "mxfp8",      "nvfp4",  "every-f16",   "deepseek-mixed-2-6", "deepseek-nvfp4",
+};
+enum { N_RECIPES = sizeof recipes / sizeof *recipes };
+
+static void run_recipes(void (*run)(const char *dir, const char *golden))
+{
+    for (int i = 0; i < N_RECIPES; i++) {
+        char dir[64], golden[96];
+        snprintf(dir, sizeof dir, "tests/models/formats/%s", recipes[i]);
+        snprintf(golden, sizeof golden, "tests/models/formats/%s.golden.safetensors", recipes[i]);
+        run(dir, golden);
+    }
+}
+
+static void run_on_reference(const char *dir, const char *golden)
+{
+    run_model(dir, golden, 0, "reference");
+}
+
+/* Slots for one expert more than a token of a layer chooses. */
+static void stream_on_reference(const char *dir, const char *golden)
+{
+    enum { PAGE = 4096 };
+    struct moeflux_needs n;
+    struct moeflux_err e = {0};
+    check_ok(moeflux_get_needs(dir, &n, &e), &e);
+    run_model(dir, golden, (n.top_k + 1) * ((n.one_expert_bytes + PAGE - 1) / PAGE * PAGE), "reference");
+}
+
+static void convert_and_run_on_reference(const char *src, const char *golden)
+{
+    struct moeflux_err e = {0};
+    struct convert_result r;
+    char *tmp = tmp_tree_new();
+    const char *dst = tmp_tree_path(tmp, "model");
+    const struct convert_options o = {.src = src, .dst = dst};
+    check_ok(convert_run(&o, &r, &e), &e);
+    run_on_reference(dst, golden);
+    stream_on_reference(dst, golden);
+    tmp_tree_remove(tmp);
+}
+
+/* Layers whose experts differ in size, each in two directories. */
+static void spread_layers_of_different_sizes_agree(void **state)
+{
+    (void)state;
+    static const char src[] = "tests/models/formats/mixed-3-6",
+                      golden[] = "tests/models/formats/mixed-3-6.golden.safetensors";
+    struct moeflux_err e = {0};
+    struct convert_result r;
+    char *tmp = tmp_tree_new();
+    const char *dst = tmp_tree_path(tmp, "model");
+    const struct convert_options o = {.src = src, .dst = dst, .spread = tmp_tree_path(tmp, "part")};
+    check_ok(convert_run(&o, &r, &e), &e);
+    run_on_reference(dst, golden);
+    stream_on_reference(dst, golden);
+    tmp_tree_remove(tmp);
+}
+
+static void recipes_agree_on_the_reference_backend(void **state)
+{
+    (void)state;
+    run_recipes(run_on_reference);
+}
+
+static void recipes_agree_with_the_least_cache_on_the_reference_backend(void **state)
+{
+    (void)state;
+    run_recipes(stream_on_reference);
+}
+
+static void recipes_agree_converted_on_the_reference_backend(void **state)
+{
+    (void)state;
+    run_recipes(convert_and_run_on_reference);
+}
+
+static void a_gpu_refuses_formats_that_it_does_not_compute(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *dir, *text;
+    } models[] = {
+        {"tests/models/formats/q3-g32", "q3-g32: model.embed_tokens.weight is stored as Q3 g32, which "},
+        {"tests/models/formats/mxfp8", "mxfp8: model.embed_tokens.weight is stored as MXFP8, which "},
+    };
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        struct moeflux_model *m;
+        struct moeflux_err e = {0};
+        const struct moeflux_options o = {.dir = models[i].dir, .device = device_name()};
+        int rc = device_open_model(&m, &o, &e);
+        if (rc != ERR_UNSUPPORTED || !strstr(e.text, models[i].text) ||
+            !strstr(e.text, "; --device cpu does"))
+            fail_msg("%d \"%s\"", rc, e.text);
+    }
+}
+
 /* As many layers as have one with experts at least: dense ones count. */
 static uint32_t first_layer_with_experts(const char *dir)
 {
@@ -537,9 +639,14 @@ int main(void)
         cmocka_unit_test(qwen3_plain_agrees_with_the_least_cache),
         cmocka_unit_test(qwen3_plain_converted_agrees),
         cmocka_unit_test(qwen3_plain_agrees_on_the_reference_backend),
+        cmocka_unit_test(recipes_agree_on_the_reference_backend),
+        cmocka_unit_test(recipes_agree_with_the_least_cache_on_the_reference_backend),
+        cmocka_unit_test(recipes_agree_converted_on_the_reference_backend),
+        cmocka_unit_test(spread_layers_of_different_sizes_agree),
     };
     const struct CMUnitTest on_vulkan[] = {
         cmocka_unit_test(split_models_agree),
+        cmocka_unit_test(a_gpu_refuses_formats_that_it_does_not_compute),
     };
     const char *wanted = getenv("MOEFLUX_TESTS");
     if (wanted)

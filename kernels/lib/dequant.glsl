@@ -50,8 +50,8 @@ bool is_format(uint f, uint format)
     return (FORMATS & 0xffffu) == 1u << f || ((FORMATS >> f & 1u) != 0 && (format & FORMAT_KIND_MASK) == f);
 }
 
-// Runs `call` with FORMAT, a constant, standing for the format: a branch for each row of the table. It stands outside of
-// everything: inside, it multiplies the work of shader compilers.
+// Runs `call` with FORMAT, a constant, standing for the format: a branch for each format that kernels compute. It stands
+// outside of everything: inside, it multiplies the work of shader compilers.
 #ifdef ONLY_FORMAT
 #define BY_FORMAT(format, call)            \
     {                                      \
@@ -59,15 +59,18 @@ bool is_format(uint f, uint format)
         call;                              \
     }
 #else
-#define ROW_BRANCH(name, number, bits, group, scheme, scale, call) \
-    if (is_format(FORMAT_##name, by_format)) {                     \
-        const uint FORMAT = FORMAT_##name;                         \
-        call;                                                      \
+#define FORMAT_BRANCH(f, call)    \
+    if (is_format(f, by_format)) { \
+        const uint FORMAT = f;     \
+        call;                      \
     } else
-#define BY_FORMAT(format, call)           \
-    {                                     \
-        const uint by_format = format;    \
-        FORMAT_TABLE(ROW_BRANCH, call) {} \
+#define BY_FORMAT(format, call)              \
+    {                                        \
+        const uint by_format = format;       \
+        FORMAT_BRANCH(FORMAT_Q4, call)       \
+        FORMAT_BRANCH(FORMAT_Q8, call)       \
+        FORMAT_BRANCH(FORMAT_BF16, call)     \
+        FORMAT_BRANCH(FORMAT_F32, call) {}   \
     }
 #endif
 

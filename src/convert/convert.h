@@ -1,9 +1,9 @@
 /* convert.h - a checkpoint becomes a packed model directory.
  *
- * Sources: MLX 4-bit safetensors (copied), bf16 Hugging Face safetensors (quantised: group 64, 4 bits, Qwen's router
- * gates 8), DeepSeek's fp8 safetensors (rounded to bf16 and quantised as those). Streams: peak memory stays under 1 GiB
- * whatever the model's size. Writes DST.partial and renames it to DST at the end; run again after an interruption it keeps
- * the layers that DST.partial holds completely.
+ * Sources: MLX safetensors quantised in any of its formats (copied), bf16, f16 or f32 Hugging Face safetensors (quantised:
+ * group 64, 4 bits, Qwen's router gates 8), DeepSeek's fp8 safetensors (rounded to bf16 and quantised as those). Streams: peak
+ * memory stays under 1 GiB whatever the model's size. Writes DST.partial and renames it to DST at the end; run again after an
+ * interruption it keeps the layers that DST.partial holds completely.
  *
  * DST: model_weights.bin and .json, packed_experts/layer_NN.bin and layout.json, config.json, the tokenizer's and
  * template's files where the source has them, checksums.json (XXH3-64 of every file but spread.json). With `spread` it has

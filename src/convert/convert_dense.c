@@ -12,7 +12,6 @@
 #include "base/pool.h"
 #include "base/side_file.h"
 #include "convert/convert_hash.h"
-#include "model/quant.h"
 #include "model/tensor.h"
 
 /* Elements [first, first + n) of an item's source. */
@@ -56,25 +55,30 @@ static bool is_finite(const struct tensor *t, const uint8_t *values, uint64_t n)
 {
     if (t->dtype == DTYPE_BF16)
         return bf16_all_finite(values, n);
+    if (t->dtype == DTYPE_F16)
+        return f16_all_finite(values, n);
+    if (t->dtype == DTYPE_U8) /* scales: a byte is a power of two or a small float */
+        return model_dir_check_bytes(t, values, n);
     return t->dtype != DTYPE_F32 || float_all_finite(values, n);
 }
 
-static void widen(const uint8_t *in, uint64_t n, uint8_t *out)
+static void widen(enum dtype dtype, const uint8_t *in, uint64_t n, uint8_t *out)
 {
     for (uint64_t i = 0; i < n; i++) {
         uint16_t bits;
         memcpy(&bits, in + 2 * i, sizeof bits);
-        float x = bf16_to_float(bits);
+        float x = dtype == DTYPE_BF16 ? bf16_to_float(bits) : f16_to_float(bits);
         memcpy(out + 4 * i, &x, sizeof x);
     }
 }
 
 static void plus_one(enum dtype dtype, const uint8_t *in, uint64_t n, uint8_t *out)
 {
-    for (uint64_t i = 0; i < n && dtype == DTYPE_BF16; i++) {
+    for (uint64_t i = 0; i < n && dtype != DTYPE_F32; i++) {
         uint16_t bits;
         memcpy(&bits, in + 2 * i, sizeof bits);
-        bits = bf16_from_float(bf16_to_float(bits) + 1.0f);
+        bits = dtype == DTYPE_BF16 ? bf16_from_float(bf16_to_float(bits) + 1.0f)
+                                   : f16_from_float(f16_to_float(bits) + 1.0f);
         memcpy(out + 2 * i, &bits, sizeof bits);
     }
     for (uint64_t i = 0; i < n && dtype == DTYPE_F32; i++) {
@@ -102,10 +106,7 @@ static int quantise(const struct dense *d, const struct block *b, struct convert
     uint64_t scales_at = format_scale_bytes(f, b->first), scale_bytes = format_scale_bytes(f, b->n);
     uint8_t *codes = s.out;
     uint16_t *scales = (uint16_t *)(void *)(s.out + code_bytes), *biases = scales + groups;
-    bool ok = convert_plan_dtype(it->src) == DTYPE_BF16
-                  ? quant_encode_bf16((void *)s.in, groups, f, codes, scales, biases)
-                  : quant_encode_f32((void *)s.in, groups, f, codes, scales, biases);
-    if (!ok)
+    if (!convert_plan_quantise(it->src, s.in, b->n, f, codes, scales, biases))
         return fail_value(d->plan, it->src, e);
     int rc = put(d, &it->out[0], format_code_bytes(f, b->first), codes, code_bytes, written, e);
     if (rc == 0)
@@ -124,7 +125,7 @@ static int write_block(const struct dense *d, const struct block *b, struct conv
     uint64_t width = tensor_dtype_bytes(it->out[0].dtype);
     const uint8_t *bytes = it->step == CONVERT_COPY ? s.in : s.out;
     if (it->step == CONVERT_WIDEN)
-        widen(s.in, b->n, s.out);
+        widen(it->src->dtype, s.in, b->n, s.out);
     else if (it->step == CONVERT_PLUS_ONE)
         plus_one(it->src->dtype, s.in, b->n, s.out);
     return put(d, &it->out[0], b->first * width, bytes, b->n * width, written, e);

@@ -21,6 +21,7 @@
 #include "model/manifest.h"
 #include "model/model_check.h"
 #include "model/names.h"
+#include "model/quant.h"
 #include "model/quant_config.h"
 #include "model/schema.h"
 #include "model/tensor.h"
@@ -65,7 +66,6 @@ static int open_unquantised(struct convert_plan *p, const struct layout *l, cons
         rc = model_check_complete(m, e);
     p->bits = format_of(CODE_FORMAT)->bits;
     p->group = format_of(CODE_FORMAT)->group;
-    p->expert.formats = (struct expert_formats){CODE_FORMAT, CODE_FORMAT, CODE_FORMAT};
     return rc;
 }
 
@@ -84,10 +84,9 @@ static int open_source(struct convert_plan *p, const char *src, struct moeflux_e
         rc = quant_config_read(&q, p->config, l.config, e);
     if (rc == 0 && q.block) {
         p->quantised = true;
-        p->bits = q.bits;
-        p->group = q.group;
+        p->bits = q.rest.bits;
+        p->group = q.rest.group;
         rc = model_dir_open(&p->src, src, e);
-        p->expert.formats = p->src.expert.formats;
     } else if (rc == 0) {
         rc = open_unquantised(p, &l, src, &q, e);
     }
@@ -120,6 +119,7 @@ static int add_output(struct convert_plan *p, struct convert_item *it, const cha
     *t = *it->src;
     t->bits = dtype == DTYPE_U32 ? it->src->bits : 0;
     t->group = dtype == DTYPE_U32 ? it->src->group : 0;
+    t->mode = dtype == DTYPE_U32 ? it->src->mode : QUANT_AFFINE;
     t->name = mem_text(name, e);
     if (!t->name)
         return ERR_MEMORY;
@@ -173,7 +173,8 @@ static uint32_t format_for(const struct convert_plan *p, const struct matrix *w)
         return FORMAT_NONE;
     snprintf(shared_gate, sizeof shared_gate, ".mlp.%s.weight", f->shared_gate ? f->shared_gate : "");
     bool is_gate = names_ends_with(name, ".mlp.gate.weight") || names_ends_with(name, shared_gate);
-    return is_gate ? format_find_affine(f->gate_bits, format_of(CODE_FORMAT)->group, SCALE_BF16) : CODE_FORMAT;
+    return is_gate ? format_find_affine(f->gate_bits, format_of(CODE_FORMAT)->group, SCALE_BF16)
+                   : CODE_FORMAT;
 }
 
 static int plan_matrix(struct convert_plan *p, const struct schema_item *s, struct moeflux_err *e)
@@ -186,13 +187,13 @@ static int plan_matrix(struct convert_plan *p, const struct schema_item *s, stru
         rc = add_simple(p, CONVERT_COPY, w.weight, e);
         if (rc == 0)
             rc = add_simple(p, CONVERT_COPY, w.scales, e);
-        return rc < 0 ? rc : add_simple(p, CONVERT_COPY, w.biases, e);
+        return rc < 0 || !w.biases ? rc : add_simple(p, CONVERT_COPY, w.biases, e);
     }
     uint32_t format = format_for(p, &w);
     bool stays = format == FORMAT_NONE;
     if (stays && w.weight->dtype == DTYPE_F8_E4M3)
         return err_set(e, ERR_UNSUPPORTED,
-                       "%s: tensor %s: F8_E4M3, expected BF16 or F32: it is not quantised",
+                       "%s: tensor %s: F8_E4M3, expected BF16, F16 or F32: it is not quantised",
                        p->src.files[w.weight->file].path, w.weight->name);
     return stays ? add_simple(p, CONVERT_COPY, w.weight, e) : add_quantised(p, w.weight, format, e);
 }
@@ -214,7 +215,7 @@ static int plan_vector(struct convert_plan *p, const struct schema_item *s, stru
     if (rc < 0)
         return rc;
     enum convert_step step = CONVERT_COPY;
-    if (names_ends_with(t->name, ".A_log") && t->dtype == DTYPE_BF16)
+    if (names_ends_with(t->name, ".A_log") && t->dtype != DTYPE_F32)
         step = CONVERT_WIDEN;
     else if (p->plus_one && is_shifted_norm(t->name))
         step = CONVERT_PLUS_ONE;
@@ -271,8 +272,8 @@ static int check_block(const struct convert_plan *p, const struct block *b, uint
 {
     const struct tensor *t = b->t;
     const char *file = p->src.files[t->file].path;
-    if (t->dtype != DTYPE_BF16 && t->dtype != DTYPE_F32 && t->dtype != DTYPE_F8_E4M3)
-        return err_set(e, ERR_FORMAT, "%s: tensor %s: %s, expected BF16, F32 or F8_E4M3", file, t->name,
+    if (t->dtype != DTYPE_BF16 && t->dtype != DTYPE_F16 && t->dtype != DTYPE_F32 && t->dtype != DTYPE_F8_E4M3)
+        return err_set(e, ERR_FORMAT, "%s: tensor %s: %s, expected BF16, F16, F32 or F8_E4M3", file, t->name,
                        tensor_dtype_name(t->dtype));
     uint64_t n = p->src.config.n_experts;
     struct tensor wanted = {.n_dims = 2, .shape = {rows, cols}};
@@ -303,6 +304,20 @@ int convert_plan_read(const struct convert_plan *p, const struct tensor *t, uint
     if (t->dtype == DTYPE_F8_E4M3)
         return fp8_read(&p->src, t, first, n, out, e);
     return file_read_at(f->fd, f->path, out, n * width, t->off + first * width, e);
+}
+
+bool convert_plan_quantise(const struct tensor *t, const void *in, uint64_t n, const struct format *f,
+                           uint8_t *codes, uint16_t *scales, uint16_t *biases)
+{
+    uint64_t groups = n / f->group;
+    switch (convert_plan_dtype(t)) {
+    case DTYPE_BF16:
+        return quant_encode_bf16(in, groups, f, codes, scales, biases);
+    case DTYPE_F16:
+        return quant_encode_f16(in, groups, f, codes, scales, biases);
+    default:
+        return quant_encode_f32(in, groups, f, codes, scales, biases);
+    }
 }
 
 int convert_plan_expert(const struct convert_plan *p, uint32_t layer, uint32_t expert, enum convert_proj proj,
@@ -348,15 +363,36 @@ static uint64_t source_width(const struct convert_plan *p)
                                                                            : 0;
 }
 
-static void size_experts(struct convert_plan *p)
+static int size_experts(struct convert_plan *p, struct moeflux_err *e)
 {
     const struct config *c = &p->src.config;
     for (uint32_t i = 0; i < c->n_layers; i++)
         p->n_expert_layers += config_has_experts(c, i);
-    p->expert = expert_places_layout(c, &p->expert.formats);
-    p->layer_source_bytes = p->expert.bytes * c->n_experts;
-    if (!p->quantised)
-        p->layer_source_bytes = 3ull * c->moe_inner * c->hidden * source_width(p) * c->n_experts;
+    p->source_width = p->quantised ? 0 : source_width(p);
+    p->experts = mem_new(c->n_layers, sizeof *p->experts, e);
+    if (!p->experts)
+        return ERR_MEMORY;
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        if (!config_has_experts(c, i))
+            continue;
+        const struct expert_formats codes = {CODE_FORMAT, CODE_FORMAT, CODE_FORMAT};
+        p->experts[i] = p->quantised ? p->src.experts[i] : expert_places_layout(c, &codes);
+        p->max_expert_bytes = size_max(p->max_expert_bytes, p->experts[i].bytes);
+        p->expert_source_bytes += convert_plan_layer_source(p, i);
+    }
+    return 0;
+}
+
+uint64_t convert_plan_layer_source(const struct convert_plan *p, uint32_t layer)
+{
+    const struct config *c = &p->src.config;
+    return p->quantised ? convert_plan_layer_bytes(p, layer)
+                        : 3ull * c->moe_inner * c->hidden * p->source_width * c->n_experts;
+}
+
+uint64_t convert_plan_layer_bytes(const struct convert_plan *p, uint32_t layer)
+{
+    return p->experts[layer].bytes * p->src.config.n_experts;
 }
 
 /* --- the whole --- */
@@ -391,8 +427,8 @@ int convert_plan_open(struct convert_plan *p, const char *src, struct moeflux_er
     if (rc == 0)
         rc = identify(p, e);
     if (rc == 0)
-        size_experts(p);
-    else
+        rc = size_experts(p, e);
+    if (rc < 0)
         convert_plan_close(p);
     return rc;
 }
@@ -403,6 +439,7 @@ void convert_plan_close(struct convert_plan *p)
         for (uint32_t k = 0; k < p->items[i].n_out; k++)
             free(p->items[i].out[k].name);
     free(p->items);
+    free(p->experts);
     json_decref(p->config);
     free(p->config_text);
     model_dir_close(&p->src);

@@ -4,13 +4,14 @@
 
 #include "model/model_dir.h"
 
+struct format;
 struct json_t;
 
 enum convert_step {
     CONVERT_COPY,     /* the same bytes */
-    CONVERT_WIDEN,    /* BF16 becomes F32 */
+    CONVERT_WIDEN,    /* BF16 or F16 becomes F32 */
     CONVERT_PLUS_ONE, /* w + 1 in the tensor's dtype: norms that are stored around 0 */
-    CONVERT_QUANTISE, /* a BF16, F32 or F8_E4M3 matrix becomes weight, scales and biases */
+    CONVERT_QUANTISE, /* a BF16, F16, F32 or F8_E4M3 matrix becomes weight, scales and biases */
 };
 
 struct convert_item {
@@ -25,6 +26,7 @@ struct convert_plan {
     struct model_dir src;  /* canonical names; for an unquantised source without expert places */
     bool quantised;        /* the source holds MLX codes already */
     bool plus_one;         /* its norms are stored around 0 */
+    uint64_t source_width; /* bytes of an expert's weight in an unquantised source */
     uint32_t bits, group;  /* of ordinary matrices */
     struct json_t *config; /* config.json, and its text */
     char *config_text;
@@ -33,10 +35,11 @@ struct convert_plan {
     size_t n_items, cap_items;
     uint64_t weights_bytes; /* of model_weights.bin */
     uint64_t dense_source_bytes;
-    struct expert_layout expert;
+    struct expert_layout *experts; /* [n_layers]; bytes 0: a layer without experts */
+    uint64_t max_expert_bytes;
     uint32_t n_expert_layers;
-    uint64_t layer_source_bytes; /* of one layer's experts */
-    uint64_t identity;           /* of the source's files and config: changes when they change */
+    uint64_t expert_source_bytes; /* of all layers' experts */
+    uint64_t identity;            /* of the source's files and config: changes when they change */
 };
 
 /* Elements first .. first + n - 1 of a tensor: one expert's matrix in an unquantised source. */
@@ -47,6 +50,10 @@ struct convert_run {
 
 enum convert_proj { CONVERT_GATE, CONVERT_UP, CONVERT_DOWN };
 
+/* Bytes of a layer's experts, in the source and as they will lie in its file. */
+uint64_t convert_plan_layer_source(const struct convert_plan *p, uint32_t layer);
+uint64_t convert_plan_layer_bytes(const struct convert_plan *p, uint32_t layer);
+
 int convert_plan_open(struct convert_plan *p, const char *src, struct moeflux_err *e);
 void convert_plan_close(struct convert_plan *p);
 
@@ -55,6 +62,11 @@ void convert_plan_close(struct convert_plan *p);
 enum dtype convert_plan_dtype(const struct tensor *t);
 int convert_plan_read(const struct convert_plan *p, const struct tensor *t, uint64_t first, uint64_t n,
                       void *out, struct moeflux_err *e);
+
+/* Quantises n elements that were read of `t`, whole groups of an affine format with BF16 scales. False: a value is not
+ * finite. */
+bool convert_plan_quantise(const struct tensor *t, const void *in, uint64_t n, const struct format *f,
+                           uint8_t *codes, uint16_t *scales, uint16_t *biases);
 
 /* Where an expert's gate, up or down matrix lies: in a fused or plain stack, or in a tensor of its own.
  * ERR_FORMAT: it is not there, or has another shape or dtype. Unquantised sources only. */

@@ -2,7 +2,7 @@
 #ifndef MOEFLUX_CPU_PAIR_H
 #define MOEFLUX_CPU_PAIR_H
 
-#include "base/vec.h"
+#include "cpu/scales.h"
 
 enum { PAIR_LANES = 2 * VEC_LANES };
 
@@ -30,6 +30,20 @@ VEC_INLINE struct pair pair_set2(const float *values)
     const __m512i idx = _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
     __m512d both = _mm512_castpd128_pd512(_mm_load_sd((const double *)(const void *)values));
     return (struct pair){_mm512_permutexvar_ps(idx, _mm512_castpd_ps(both))};
+}
+
+/* 2 n floats, each in the next 8 / n lanes. n: 1, 2 or 4. */
+VEC_INLINE struct pair pair_each(const float *p, uint32_t n)
+{
+    if (n == 1)
+        return pair_set2(p);
+    if (n == 2)
+        return (struct pair){
+            _mm512_permutexvar_ps(_mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0),
+                                  _mm512_castps128_ps512(_mm_loadu_ps(p)))};
+    return (struct pair){
+        _mm512_permutexvar_ps(_mm512_set_epi32(7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0),
+                              _mm512_castps256_ps512(_mm256_loadu_ps(p)))};
 }
 
 VEC_INLINE struct pair pair_load(const float *p)
@@ -141,6 +155,11 @@ VEC_INLINE struct pair pair_load_f16(const void *p)
     return (struct pair){_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p))};
 }
 
+VEC_INLINE struct pair pair_load_e4m3(const uint8_t *p)
+{
+    return pair_mul((struct pair){_mm512_cvtph_ps(e4m3_to_f16_16(p))}, pair_set1(256));
+}
+
 #else
 
 struct pair {
@@ -168,6 +187,11 @@ VEC_INLINE struct pair pair_set1(float x)
 VEC_INLINE struct pair pair_set2(const float *values)
 {
     return (struct pair){vec_set1(values[0]), vec_set1(values[1])};
+}
+
+VEC_INLINE struct pair pair_each(const float *p, uint32_t n)
+{
+    return (struct pair){vec_each(p, n), vec_each(p + n, n)};
 }
 
 VEC_INLINE struct pair pair_load(const float *p)
@@ -260,6 +284,18 @@ VEC_INLINE struct pair pair_load_bf16(const void *p)
 VEC_INLINE struct pair pair_load_f16(const void *p)
 {
     return (struct pair){vec_load_f16(p), vec_load_f16((const uint8_t *)p + sizeof(uint16_t) * VEC_LANES)};
+}
+
+VEC_INLINE struct pair pair_load_e4m3(const uint8_t *p)
+{
+#ifdef VEC_AVX
+    __m256i h = e4m3_to_f16_16(p);
+    struct pair v = pair_of((struct vec){_mm256_cvtph_ps(_mm256_castsi256_si128(h))},
+                            (struct vec){_mm256_cvtph_ps(_mm256_extracti128_si256(h, 1))});
+    return pair_mul(v, pair_set1(256));
+#else
+    return pair_of(vec_load_e4m3(p), vec_load_e4m3(p + VEC_LANES));
+#endif
 }
 #endif
 

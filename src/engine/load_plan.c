@@ -8,6 +8,7 @@
 #include "arch/host_experts.h"
 #include "args.h"
 #include "base/mem.h"
+#include "engine/device_formats.h"
 #include "engine/engine.h"
 #include "engine/host_memory.h"
 #include "engine/test_hooks.h"
@@ -263,7 +264,9 @@ int load_plan_make(struct load_plan *out, const struct model_dir *m, const struc
                               .io = load_plan_reader_mode(o),
                               .kv_type = choose_kv_type(o->kv_type, caps),
                               .host_free_bytes = host_memory_free("")};
-    int rc = choose_chunk(&out->max_chunk, o->chunk, caps, e);
+    int rc = device_formats_check(m, caps, e);
+    if (rc == 0)
+        rc = choose_chunk(&out->max_chunk, o->chunk, caps, e);
     if (rc == 0)
         rc = choose_side(out, m, caps, o, e);
     if (rc < 0)

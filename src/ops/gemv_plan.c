@@ -122,10 +122,10 @@ struct gemv_plan gemv_plan_for(const struct exec *x, const struct gemv_shape *s)
 /* As the Makefile's VARIANTS have them; NULL where `formats` are several. */
 static const char *variant_of_one(uint32_t formats)
 {
-    static const char *const names[FORMAT_COUNT] = {
+    static const char *const names[] = {
         [FORMAT_Q4] = "q4", [FORMAT_Q8] = "q8", [FORMAT_BF16] = "bf16", [FORMAT_F32] = "f32"};
-    for (uint32_t i = 0; i < FORMAT_COUNT; i++)
-        if (formats == 1u << i)
+    for (uint32_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (formats == format_set(i))
             return names[i];
     return NULL;
 }

@@ -760,6 +760,34 @@ static void choosing_cases(struct kernel_test *l)
                 FORMAT_Q8, true);
 }
 
+/* Every kind of format, and groups and scales beside the usual ones, in all that reads matrices. */
+static void format_cases(struct kernel_test *l)
+{
+    static const uint32_t others[] = {FORMAT_Q2 + FORMAT_GROUP_128 + FORMAT_SCALE_F32,
+                                      FORMAT_Q3 + FORMAT_GROUP_32 + FORMAT_SCALE_F16,
+                                      FORMAT_Q4 + FORMAT_GROUP_32,
+                                      FORMAT_Q4 + FORMAT_GROUP_128 + FORMAT_SCALE_F16,
+                                      FORMAT_Q5 + FORMAT_GROUP_32 + FORMAT_SCALE_F32,
+                                      FORMAT_Q6 + FORMAT_GROUP_128,
+                                      FORMAT_Q8 + FORMAT_GROUP_32,
+                                      FORMAT_Q8 + FORMAT_SCALE_F32};
+    enum { N_OTHERS = sizeof others / sizeof *others };
+    for (uint32_t i = 0; i < FORMAT_KINDS + N_OTHERS; i++) {
+        uint32_t f = i < FORMAT_KINDS ? i : others[i - FORMAT_KINDS];
+        if (f >= FORMAT_KINDS) {
+            embed_case(l, 37, 384, f);
+            linear_case(l, &(struct linear_shape){1, {131}, {f}, 384, 1, true, false, LINEAR_GEMV});
+            linear_case(l, &(struct linear_shape){1, {131}, {f}, 384, 75, false, true, LINEAR_GEMV});
+        }
+        transposed_case(l, 3, 36, 384, f, 1);
+        transposed_case(l, 3, 36, 384, f, 21);
+        if (format_of(f)->scheme == SCHEME_PLAIN)
+            continue;
+        moe_case(l, &(struct moe_shape){12, 3, 384, 128, 128, f, 1, .tile = 0}, f);
+        moe_case(l, &(struct moe_shape){12, 3, 384, 128, 128, f, 70, .tile = 0}, f);
+    }
+}
+
 static void moe_cases(struct kernel_test *l)
 {
     static const struct moe_shape shapes[] = {
@@ -886,6 +914,8 @@ static const struct {
     {"sample_largest sample_greedy sample_draw", selftest_sample_cases},
     {"swiglu", selftest_swiglu_cases},
     {"add", selftest_add_cases},
+    {"embed linear_decode linear_prefill matvec_transposed experts_decode_up experts_prefill_up",
+     format_cases},
 };
 
 static void run_groups(struct kernel_test *l)
