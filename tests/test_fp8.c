@@ -218,7 +218,7 @@ static void any_part_of_a_matrix_can_be_read(void **state)
     plan.rows = plan.cols = 128;
     st_writer_rewrite(HF, src, as_fp8);
     tmp_tree_replace(src, "config.json", ",\n \"hidden_act\"", BLOCK("128", "128"));
-    check_ok(convert_plan_open(&p, src, &e), &e);
+    check_ok(convert_plan_open(&p, src, &(struct convert_settings){0}, &e), &e);
     const struct tensor *t = model_dir_find(&p.src, "model.layers.0.self_attn.q_b_proj.weight");
     assert_non_null(t);
     assert_int_equal(t->dtype, DTYPE_F8_E4M3);

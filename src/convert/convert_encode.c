@@ -9,14 +9,6 @@
 #include "model/quant.h"
 #include "model/tensor.h"
 
-void convert_error_add(struct convert_error *to, const struct convert_error *x)
-{
-    to->weights += x->weights;
-    to->squares += x->squares;
-    to->minmax += x->minmax;
-    to->stored += x->stored;
-}
-
 static bool encode_plain(enum dtype dtype, const void *in, uint64_t n_groups, const struct format *f,
                          const struct convert_codes *to)
 {
@@ -56,8 +48,8 @@ static void pack(const uint8_t *codes, uint32_t group, uint32_t bits, uint8_t *o
 }
 
 /* Measures s->x, n groups of it, and puts better scales than the ones in `to` there, with their codes. */
-static void improve(struct search *s, search_fn *run, bool more, uint32_t n, const struct convert_codes *to,
-                    struct convert_error *sum)
+static void improve(struct search *s, search_fn *run, bool more, const struct format *f, uint32_t n,
+                    const struct convert_codes *to, struct convert_error *sum)
 {
     /* The search takes eight groups: at the end some again. */
     for (uint32_t g = n; g < SEARCH_GROUPS; g++)
@@ -68,8 +60,11 @@ static void improve(struct search *s, search_fn *run, bool more, uint32_t n, con
     }
     run(s, more);
     for (uint32_t g = 0; g < n; g++) {
-        struct convert_error x = {s->group, (double)s->squares[g], (double)s->first_error[g],
-                                  (double)s->error[g]};
+        struct convert_error x = {.weights = s->group,
+                                  .bits = 8 * format_all_bytes(f, s->group),
+                                  .squares = (double)s->squares[g],
+                                  .minmax = (double)s->first_error[g],
+                                  .stored = (double)s->error[g]};
         convert_error_add(sum, &x);
         if (!s->found[g])
             continue;
@@ -95,7 +90,7 @@ bool convert_encode(enum dtype dtype, const void *in, uint64_t n, const struct f
         struct convert_codes to = {out->codes + format_code_bytes(f, g * f->group), out->scales + g,
                                    out->biases + g};
         widen(dtype, (const uint8_t *)in + g * f->group * width, some * f->group, s.x);
-        improve(&s, run, rule == CONVERT_SCALES_SEARCH, some, &to, sum ? sum : &ignored);
+        improve(&s, run, rule == CONVERT_SCALES_SEARCH, f, some, &to, sum ? sum : &ignored);
     }
     return true;
 }

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "convert/convert_errors.h"
 #include "model/model_dir.h"
 
 struct format;
@@ -15,16 +16,6 @@ enum convert_scales {
     CONVERT_SCALES_MINMAX, /* the same ones, measured */
     CONVERT_SCALES_SEARCH, /* those with the smallest squared error (search.h) */
 };
-
-/* Sums over weights. */
-struct convert_error {
-    uint64_t weights;
-    double squares; /* of the weights */
-    double minmax;  /* of the errors with scales of the smallest and largest value */
-    double stored;  /* ... with those that are stored */
-};
-
-void convert_error_add(struct convert_error *to, const struct convert_error *x);
 
 struct convert_codes {
     uint8_t *codes;
