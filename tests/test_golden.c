@@ -495,6 +495,11 @@ static void run_recipes(void (*run)(const char *dir, const char *golden))
     }
 }
 
+static void run_on_device(const char *dir, const char *golden)
+{
+    run_model(dir, golden, 0, NULL);
+}
+
 static void run_on_reference(const char *dir, const char *golden)
 {
     run_model(dir, golden, 0, "reference");
@@ -538,6 +543,12 @@ static void spread_layers_of_different_sizes_agree(void **state)
     run_on_reference(dst, golden);
     stream_on_reference(dst, golden);
     tmp_tree_remove(tmp);
+}
+
+static void recipes_agree(void **state)
+{
+    (void)state;
+    run_recipes(run_on_device);
 }
 
 static void recipes_agree_on_the_reference_backend(void **state)
@@ -639,6 +650,7 @@ int main(void)
         cmocka_unit_test(qwen3_plain_agrees_with_the_least_cache),
         cmocka_unit_test(qwen3_plain_converted_agrees),
         cmocka_unit_test(qwen3_plain_agrees_on_the_reference_backend),
+        cmocka_unit_test(recipes_agree),
         cmocka_unit_test(recipes_agree_on_the_reference_backend),
         cmocka_unit_test(recipes_agree_with_the_least_cache_on_the_reference_backend),
         cmocka_unit_test(recipes_agree_converted_on_the_reference_backend),

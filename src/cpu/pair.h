@@ -157,7 +157,8 @@ VEC_INLINE struct pair pair_load_f16(const void *p)
 
 VEC_INLINE struct pair pair_load_e4m3(const uint8_t *p)
 {
-    return pair_mul((struct pair){_mm512_cvtph_ps(e4m3_to_f16_16(p))}, pair_set1(256));
+    return pair_mul((struct pair){_mm512_cvtph_ps(e4m3_to_f16_16(_mm_loadu_si128((const __m128i *)p)))},
+                    pair_set1(256));
 }
 
 #else
@@ -289,7 +290,7 @@ VEC_INLINE struct pair pair_load_f16(const void *p)
 VEC_INLINE struct pair pair_load_e4m3(const uint8_t *p)
 {
 #ifdef VEC_AVX
-    __m256i h = e4m3_to_f16_16(p);
+    __m256i h = e4m3_to_f16_16(_mm_loadu_si128((const __m128i *)p));
     struct pair v = pair_of((struct vec){_mm256_cvtph_ps(_mm256_castsi256_si128(h))},
                             (struct vec){_mm256_cvtph_ps(_mm256_extracti128_si256(h, 1))});
     return pair_mul(v, pair_set1(256));

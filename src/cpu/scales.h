@@ -34,9 +34,9 @@ static inline uint16_t e4m3_to_f16(uint8_t b)
 
 #ifdef VEC_AVX
 /* The sign is copied above the exponent, into the place of the 256th. */
-VEC_INLINE __m256i e4m3_to_f16_16(const uint8_t *p)
+VEC_INLINE __m256i e4m3_to_f16_16(__m128i bytes)
 {
-    __m256i b = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)p));
+    __m256i b = _mm256_cvtepi8_epi16(bytes);
     __m256i h = _mm256_and_si256(_mm256_slli_epi16(b, 7), _mm256_set1_epi16((short)0xbf80));
     const __m256i size = _mm256_set1_epi16(0x3f80);
     return _mm256_or_si256(h, _mm256_cmpeq_epi16(_mm256_and_si256(h, size), size));
@@ -45,10 +45,16 @@ VEC_INLINE __m256i e4m3_to_f16_16(const uint8_t *p)
 
 VEC_INLINE struct vec vec_load_e4m3(const uint8_t *p)
 {
+#ifdef VEC_AVX
+    __m256i h = e4m3_to_f16_16(_mm_loadl_epi64((const __m128i *)p));
+    struct vec v = {_mm256_cvtph_ps(_mm256_castsi256_si128(h))};
+#else
     uint16_t h[VEC_LANES];
     for (int l = 0; l < VEC_LANES; l++)
         h[l] = e4m3_to_f16(p[l]);
-    return vec_mul(vec_load_f16(h), vec_set1(256));
+    struct vec v = vec_load_f16(h);
+#endif
+    return vec_mul(v, vec_set1(256));
 }
 
 /* 2^(byte - 127). 0 has no leading one in a float, and 255 is no number. */
