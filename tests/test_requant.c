@@ -511,7 +511,7 @@ static bool stop(void *ctx, const char *what, const char *unit, uint64_t done, u
 {
     (void)what;
     (void)unit;
-    (void)total;
+    assert_true(done <= total);
     return done < *(uint64_t *)ctx;
 }
 

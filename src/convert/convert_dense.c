@@ -151,7 +151,7 @@ static int read_quantised(const struct dense *d, const struct block *b, struct c
     const struct convert_item *it = b->item;
     const struct format *f = format_of(it->src->format);
     uint64_t at = format_scale_bytes(f, b->first), bytes = format_scale_bytes(f, b->n);
-    uint8_t *codes = s.out + 2 * CONVERT_BLOCK, *scales = codes + format_code_bytes(f, b->n),
+    uint8_t *codes = s.out + (size_t)2 * CONVERT_BLOCK, *scales = codes + format_code_bytes(f, b->n),
             *biases = scales + bytes, *to = codes;
     int rc = read_part(d, it->src, format_code_bytes(f, b->first), format_code_bytes(f, b->n), &to, e);
     if (rc == 0)

@@ -53,7 +53,7 @@ static void improve(struct search *s, search_fn *run, bool more, const struct fo
 {
     /* The search takes eight groups: at the end some again. */
     for (uint32_t g = n; g < SEARCH_GROUPS; g++)
-        memcpy(s->x + g * s->group, s->x, s->group * sizeof *s->x);
+        memcpy(s->x + (size_t)g * s->group, s->x, s->group * sizeof *s->x);
     for (uint32_t g = 0; g < SEARCH_GROUPS; g++) {
         s->scales[g] = to->scales[g < n ? g : 0];
         s->biases[g] = to->biases[g < n ? g : 0];
@@ -70,7 +70,8 @@ static void improve(struct search *s, search_fn *run, bool more, const struct fo
             continue;
         to->scales[g] = s->scales[g];
         to->biases[g] = s->biases[g];
-        pack(s->codes + g * s->group, s->group, s->bits, to->codes + g * s->group * s->bits / 8);
+        pack(s->codes + (size_t)g * s->group, s->group, s->bits,
+             to->codes + format_code_bytes(f, (uint64_t)g * s->group));
     }
 }
 
@@ -89,7 +90,7 @@ bool convert_encode(enum dtype dtype, const void *in, uint64_t n, const struct f
         uint32_t some = (uint32_t)size_min(SEARCH_GROUPS, n_groups - g);
         struct convert_codes to = {out->codes + format_code_bytes(f, g * f->group), out->scales + g,
                                    out->biases + g};
-        widen(dtype, (const uint8_t *)in + g * f->group * width, some * f->group, s.x);
+        widen(dtype, (const uint8_t *)in + g * f->group * width, (uint64_t)some * f->group, s.x);
         improve(&s, run, rule == CONVERT_SCALES_SEARCH, f, some, &to, sum ? sum : &ignored);
     }
     return true;

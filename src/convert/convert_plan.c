@@ -180,7 +180,7 @@ static int add_copy(struct convert_plan *p, const struct matrix *w, struct moefl
 static int plan_matrix(struct convert_plan *p, const struct schema_item *s, struct moeflux_err *e)
 {
     struct matrix w;
-    uint32_t format;
+    uint32_t format = FORMAT_NONE;
     int rc = model_dir_matrix(&p->src, s->name, s->rows, s->cols, &w, e);
     if (rc == 0)
         rc = convert_choose_matrix(p, &w, &format, e);

@@ -120,7 +120,7 @@ static void load(struct task *t, const struct search *s)
         const void *rows[VEC_LANES];
         struct ivec turned[VEC_LANES];
         for (uint32_t g = 0; g < VEC_LANES; g++)
-            rows[g] = s->x + g * s->group + i;
+            rows[g] = s->x + (size_t)g * s->group + i;
         vec_turn(rows, turned);
         for (uint32_t k = 0; k < VEC_LANES; k++)
             t->x[i + k] = vec_bits(turned[k]);
@@ -146,7 +146,7 @@ static void store_codes(const struct task *t, struct search *s)
         int32_t q[VEC_LANES];
         ivec_store(q, ivec_nearest(nearest_code(t->x[i], t->best.bias, inverse, t->levels)));
         for (uint32_t g = 0; g < VEC_LANES; g++)
-            s->codes[g * t->n + i] = (uint8_t)q[g];
+            s->codes[(size_t)g * t->n + i] = (uint8_t)q[g];
     }
 }
 
