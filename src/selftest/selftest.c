@@ -9,7 +9,6 @@
 #include "base/format.h"
 #include "base/mem.h"
 #include "cpu/isa.h"
-#include "ops/gqa.h"
 #include "ops/embed.h"
 #include "ops/experts.h"
 #include "ops/cast_f16.h"
@@ -24,8 +23,6 @@
 static const double PRODUCT_BOUND = 1e-5, SIMPLE_BOUND = 2e-6;
 /* Products that go through float16. */
 static const double F16_BOUND = 2e-3;
-static const double HALF_BOUND = 1e-3;          /* a number in float16 is rounded to either neighbour */
-static const double F16_ATTENTION_BOUND = 3e-3; /* queries, keys, probabilities and values are rounded */
 
 /* Of a product for n tokens that goes through float16 from `from` tokens on. */
 static double product_bound(const struct kernel_test *l, uint32_t n, uint32_t from)
@@ -108,6 +105,12 @@ struct linear_shape {
 static bool has_kernels(const struct kernel_test *l)
 {
     return !exec_get_caps(l->side[KT_DEVICE]).is_host;
+}
+
+/* Kinds of formats that the device computes with: kernels the first ones (engine/device_formats.h). */
+static uint32_t n_kinds(const struct kernel_test *l)
+{
+    return has_kernels(l) ? FORMAT_F32 + 1 : FORMAT_KINDS;
 }
 
 /* Whether the operation has a path; from now on it takes no other. */
@@ -525,84 +528,9 @@ static void moe_case_of(struct kernel_test *l, const struct moe_shape *c, uint32
     kt_report(l, "experts_decode_down", text, down_error, bound);
 }
 
-/* A cache's blocks: a long sequence has the same few again and again, but for the last, which is written. */
-enum { CACHE_BLOCKS = 8, MAX_CACHE_BLOCKS = 300 };
-
-static void make_blocks(struct kernel_test *l, struct test_buffer **blocks, uint32_t n, uint64_t numbers,
-                        enum kv_type type)
-{
-    for (uint32_t i = 0; i < n; i++)
-        blocks[i] =
-            i < CACHE_BLOCKS - 1 || i + 1 == n ? kt_cache(l, numbers, type) : blocks[i % (CACHE_BLOCKS - 1)];
-}
-
-/* use_f16: products may go through float16. */
-static void attention_case(struct kernel_test *l, const struct gqa_shape *c, uint32_t pos, uint32_t n,
-                           bool use_f16)
-{
-    enum { LAYER_OFF = 256 };
-    bool is_f16 = false;
-    uint32_t stride = ((1 + c->gated) * c->n_heads + 2 * c->n_kv_heads) * c->head_dim;
-    uint32_t n_blocks = ((pos + n - 1) >> KV_BLOCK_SHIFT) + 1;
-    uint64_t block =
-        LAYER_OFF / kv_type_bytes(c->kv_type) + ((uint64_t)2 << KV_BLOCK_SHIFT) * c->n_kv_heads * c->head_dim;
-    struct test_buffer *blocks[MAX_CACHE_BLOCKS];
-    make_blocks(l, blocks, n_blocks, block, c->kv_type);
-    struct test_buffer *table = kt_table(l, blocks, n_blocks);
-    struct test_buffer *qkv = kt_floats(l, (uint64_t)n * stride, -2, 2),
-                       *rope = kt_floats(l, (uint64_t)n * c->rotary_dim, -1, 1);
-    struct test_buffer *qn = kt_floats(l, c->head_dim, 0.5f, 3), *kn = kt_floats(l, c->head_dim, 0.5f, 3);
-    struct test_buffer *q = kt_bytes(l, NULL, 4 * (uint64_t)n * c->n_heads * c->head_dim);
-    struct test_buffer *out = kt_bytes(l, NULL, 4 * (uint64_t)n * c->n_heads * c->head_dim);
-    const struct exec_caps caps = exec_get_caps(l->side[KT_DEVICE]);
-    uint64_t partial_bytes = gqa_partial_bytes(c, &caps, n, pos + n);
-    for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
-        struct gqa op;
-        struct exec_buffer partial = {0};
-        if (gqa_open(&op, l->side[s], c, &l->err) == 0)
-            exec_buffer_new(l->side[s], &partial, EXEC_DEVICE, partial_bytes, &l->err);
-        is_f16 |= s == KT_DEVICE && n >= op.attention.gpu.f16_from && use_f16;
-        const struct gqa_call call = {.qkv = qkv->on[s].address,
-                                      .q_norm = qn->on[s].address,
-                                      .k_norm = kn->on[s].address,
-                                      .rope = rope->on[s].address,
-                                      .blocks = table->on[s].address,
-                                      .q = q->on[s].address,
-                                      .partial = partial.address,
-                                      .dst = out->on[s].address,
-                                      .n = n,
-                                      .pos = pos,
-                                      .stride = stride,
-                                      .layer_off = LAYER_OFF,
-                                      .use_f16 = use_f16};
-        /* Twice, but for the reference, which keeps nothing: what the first leaves behind serves the next. */
-        for (int i = 0; i < (s == KT_REFERENCE ? 1 : 2) && !l->err.code; i++) {
-            exec_begin(l->side[s]);
-            gqa_run(&op, l->side[s], &call);
-            kt_finish(l, s);
-        }
-        exec_buffer_free(l->side[s], &partial);
-        gqa_close(&op, l->side[s]);
-    }
-    char text[128];
-    snprintf(text, sizeof text, "%u/%u heads of %u, rotary %u%s, %u + %u positions%s%s", c->n_heads,
-             c->n_kv_heads, c->head_dim, c->rotary_dim, c->gated ? "" : ", ungated", pos, n,
-             c->kv_type == KV_TYPE_F16 ? ", f16 cache" : "", is_f16 ? ", f16" : "");
-    /* One token's queries may stay inside attention. */
-    double heads = n > 1 ? kt_error(l, q, (uint64_t)n * c->n_heads * c->head_dim) : 0;
-    bool is_half = c->kv_type == KV_TYPE_F16;
-    double cache =
-        is_half ? kt_f16_error(l, blocks[n_blocks - 1], block) : kt_error(l, blocks[n_blocks - 1], block);
-    double error = kt_error(l, out, (uint64_t)n * c->n_heads * c->head_dim);
-    if (n > 1)
-        kt_row(l, "gqa_prepare", text, heads, SIMPLE_BOUND);
-    kt_row(l, "kv_cache", text, cache, is_half ? HALF_BOUND : SIMPLE_BOUND);
-    kt_report(l, "attention", text, error, is_f16 || is_half ? F16_ATTENTION_BOUND : PRODUCT_BOUND);
-}
-
 static void embed_cases(struct kernel_test *l)
 {
-    for (uint32_t format = 0; format < FORMAT_KINDS; format++)
+    for (uint32_t format = 0; format < n_kinds(l); format++)
         embed_case(l, 1003, 192, format);
     embed_case(l, 3, 64, FORMAT_Q4);
     embed_case(l, 64, 7168, FORMAT_Q4);
@@ -661,7 +589,7 @@ static void linear_cases(struct kernel_test *l)
         stack_case(l, 3, 64, 32, FORMAT_BF16, n);
         stack_case(l, 2, 7, 25, FORMAT_F32, n);
     }
-    for (uint32_t format = 0; format < FORMAT_KINDS; format++) {
+    for (uint32_t format = 0; format < n_kinds(l); format++) {
         linear_case(l, &(struct linear_shape){1, {131}, {format}, 384, 1, true, false, LINEAR_GEMV});
         linear_case(l, &(struct linear_shape){1, {131}, {format}, 384, 75, false, true, LINEAR_GEMV});
     }
@@ -772,7 +700,7 @@ static void format_cases(struct kernel_test *l)
                                       FORMAT_Q8 + FORMAT_GROUP_32,
                                       FORMAT_Q8 + FORMAT_SCALE_F32};
     enum { N_OTHERS = sizeof others / sizeof *others };
-    for (uint32_t i = 0; i < FORMAT_KINDS + N_OTHERS; i++) {
+    for (uint32_t i = 0; !has_kernels(l) && i < FORMAT_KINDS + N_OTHERS; i++) {
         uint32_t f = i < FORMAT_KINDS ? i : others[i - FORMAT_KINDS];
         if (f >= FORMAT_KINDS) {
             embed_case(l, 37, 384, f);
@@ -832,64 +760,6 @@ static void moe_cases(struct kernel_test *l)
     }
 }
 
-static void attention_cases(struct kernel_test *l)
-{
-    static const struct gqa_shape
-        tiny = {4, 2, 64, 16, 1e-6f, KV_TYPE_F32, true},
-        odd = {6, 2, 64, 32, 1e-6f, KV_TYPE_F32, true}, a3b = {16, 2, 256, 64, 1e-6f, KV_TYPE_F32, true},
-        narrow = {3, 1, 20, 6, 1e-6f, KV_TYPE_F32, true}, a17b = {32, 2, 256, 64, 1e-6f, KV_TYPE_F32, true},
-        tiny_f16 = {4, 2, 64, 16, 1e-6f, KV_TYPE_F16, true},
-        narrow_f16 = {3, 1, 20, 6, 1e-6f, KV_TYPE_F16, true},
-        a3b_f16 = {16, 2, 256, 64, 1e-6f, KV_TYPE_F16, true},
-        /* without gates, all channels rotated */
-        qwen3 = {32, 4, 128, 128, 1e-6f, KV_TYPE_F32, false},
-        plain = {3, 1, 20, 20, 1e-6f, KV_TYPE_F32, false},
-        plain_f16 = {6, 3, 36, 36, 1e-6f, KV_TYPE_F16, false},
-        /* one token: heads that teams do not share evenly, one head a group, more heads
-                                   * than a workgroup has, few channels */
-        seven = {28, 4, 128, 64, 1e-6f, KV_TYPE_F16, false}, five = {5, 1, 96, 96, 1e-6f, KV_TYPE_F32, false},
-        alone = {4, 4, 80, 20, 1e-6f, KV_TYPE_F16, true}, crowd = {40, 1, 64, 32, 1e-6f, KV_TYPE_F32, true},
-        small = {2, 1, 8, 8, 1e-6f, KV_TYPE_F16, true};
-    attention_case(l, &seven, 300, 1, true);
-    attention_case(l, &seven, 41, 4, true);
-    attention_case(l, &five, 130, 1, true);
-    attention_case(l, &alone, 511, 1, true);
-    attention_case(l, &crowd, 260, 1, true);
-    attention_case(l, &small, 1, 1, true);
-    attention_case(l, &small, 1025, 1, true);
-    attention_case(l, &tiny_f16, 1023, 1, true);
-    attention_case(l, &tiny_f16, 1024, 1, true);
-    attention_case(l, &odd, 66000, 1, true);
-    attention_case(l, &tiny_f16, 65535, 3, true);
-    attention_case(l, &narrow, 0, 1, true);
-    attention_case(l, &tiny, 0, 3, true);
-    attention_case(l, &odd, 254, 5, true);
-    attention_case(l, &odd, 700, 1, true);
-    attention_case(l, &a3b, 1000, 1, true);
-    attention_case(l, &a3b, 255, 2, true);
-    attention_case(l, &a17b, 300, 1, true);
-    attention_case(l, &narrow_f16, 250, 9, true);
-    attention_case(l, &a3b_f16, 500, 1, true);
-    /* Tiles: rows that do not fill them, positions within and past the first, splits. */
-    attention_case(l, &narrow, 0, 19, true);
-    attention_case(l, &odd, 200, 64, true);
-    attention_case(l, &tiny, 1000, 33, true);
-    attention_case(l, &a3b, 300, 21, true);
-    attention_case(l, &a3b, 300, 21, false);
-    attention_case(l, &tiny_f16, 0, 70, true);
-    attention_case(l, &tiny_f16, 700, 17, false);
-    attention_case(l, &a3b_f16, 30, 40, true);
-    attention_case(l, &plain, 0, 1, true);
-    attention_case(l, &plain, 255, 3, true);
-    attention_case(l, &plain_f16, 40, 5, true);
-    attention_case(l, &qwen3, 1000, 1, true);
-    attention_case(l, &qwen3, 300, 2, true);
-    attention_case(l, &plain, 200, 65, true);
-    attention_case(l, &plain_f16, 700, 33, true);
-    attention_case(l, &qwen3, 200, 21, false);
-    attention_case(l, &qwen3, 500, 40, true);
-}
-
 /* Kernels that only work together share a group: attention is gqa_prepare, attention
  * or attention_many, and attention_merge. */
 static const struct {
@@ -909,7 +779,7 @@ static const struct {
     {"delta_decode delta_prefill_prep delta_prefill_scan delta_prefill_blocks delta_prefill_walk "
      "delta_prefill_out",
      selftest_delta_cases},
-    {"gqa_prepare attention_decode attention_prefill attention_merge", attention_cases},
+    {"gqa_prepare attention_decode attention_prefill attention_merge", selftest_attention_cases},
     {"mla_prepare mla_transpose_keys mla_gather_rows attention_decode", selftest_mla_cases},
     {"sample_largest sample_greedy sample_draw", selftest_sample_cases},
     {"swiglu", selftest_swiglu_cases},
