@@ -117,7 +117,7 @@ static const struct flag convert_flags[] = {
     INT(NULL, "expert-bits", "N", expert_bits, 1, MAX_TOKENS, "... of the routed experts (as --bits)"),
     INT(NULL, "expert-group", "N", expert_group, 1, MAX_TOKENS, "... of theirs (as --group)"),
     CHOICE("recipe", "NAME", recipe, RECIPE, "mlx-lm's mixed_2_6, _3_4, _3_6 or _4_6"),
-    CHOICE("scales", "RULE", scales, SCALES, "minmax or search, which errs least (search)"),
+    CHOICE("scales", "RULE", scales, SCALES, "minmax, or search: least error (with these: search)"),
     TEXT(NULL, "spread", "DIR,..", spread, "put the experts into these too, on other disks"),
     SWITCH(NULL, "verify", verify, "read DST again and compare checksums"),
     INT("t", "threads", "N", threads, 1, 4096, "threads (all cores)"),

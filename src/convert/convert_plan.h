@@ -54,7 +54,7 @@ struct convert_plan {
     struct expert_layout *experts; /* [n_layers]; bytes 0: a layer without experts */
     uint64_t max_expert_bytes;
     uint64_t
-        expert_room; /* that making an expert takes: its bytes, and before them those of a source that is quantised anew */
+        expert_room; /* that making one takes: its bytes, behind them the source's, if that has codes to change */
     uint32_t n_expert_layers;
     uint64_t expert_source_bytes; /* of all layers' experts */
     uint64_t identity;            /* of the source's files and config: changes when they change */
