@@ -53,8 +53,7 @@ struct convert_plan {
     uint64_t dense_source_bytes;
     struct expert_layout *experts; /* [n_layers]; bytes 0: a layer without experts */
     uint64_t max_expert_bytes;
-    uint64_t
-        expert_room; /* that making one takes: its bytes, behind them the source's, if that has codes to change */
+    uint64_t expert_room; /* to make one: its bytes, and behind them the source's where its codes change */
     uint32_t n_expert_layers;
     uint64_t expert_source_bytes; /* of all layers' experts */
     uint64_t identity;            /* of the source's files and config: changes when they change */
