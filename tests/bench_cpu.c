@@ -80,9 +80,15 @@ static void prepare(struct bench *b, uint32_t format, uint32_t cols, uint64_t me
     uint8_t *memory = must(aligned_alloc(4096, (codes + 2 * groups + 8192) / 4096 * 4096));
     b->w = (struct cpu_matrix){memory, memory + codes, memory + codes + groups, rows, cols, format};
     b->bytes = rows * row;
-    /* Numbers of about 1 as bf16 and float32 alike. */
-    fill_words((uint32_t *)(void *)memory, codes / 4, is_plain ? 0x007f007f : UINT32_MAX,
-               is_plain ? 0x3f003f00 : 0);
+    /* Numbers of about 1 as bf16, float32 and E4M3 alike. */
+    bool is_e4m3 = f->scheme == SCHEME_E4M3;
+    fill_words((uint32_t *)(void *)memory, codes / 4,
+               is_plain  ? 0x007f007f
+               : is_e4m3 ? 0x8f8f8f8f
+                         : UINT32_MAX,
+               is_plain  ? 0x3f003f00
+               : is_e4m3 ? 0x48484848
+                         : 0);
     bool is_byte = f->scale_bytes == 1;
     fill_words((uint32_t *)(void *)(memory + codes), groups / 2, is_byte ? 0x07070707 : 0x007f007f,
                is_byte ? 0x70707070 : 0x3c003c00);

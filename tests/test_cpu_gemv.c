@@ -417,6 +417,40 @@ static void a_matrix_may_lie_at_any_address(void **state)
     }
 }
 
+/* A scale of each exponent; with numbers that all have a leading one, and with one that is 0, without one, or no number. */
+static void every_scale_and_number_of_mxfp8_follows_the_rule(void **state)
+{
+    (void)state;
+    enum { ROWS = 256, COLS = 64, GROUP = 32 };
+    static const uint8_t one_of[] = {0x40, 0x00, 0x80, 0x01, 0x87, 0x08, 0x7e, 0xfe, 0x7f, 0xff};
+    for (size_t k = 0; k < sizeof one_of; k++) {
+        struct cpu_lab l;
+        float want[ROWS], y[ROWS];
+        cpu_lab_matrix(&l, FORMAT_MXFP8, ROWS, COLS, 90);
+        uint8_t *codes = l.weight, *scales = l.scales;
+        for (uint32_t i = 0; i < ROWS * COLS; i++) {
+            codes[i] = (uint8_t)((codes[i] & 0x8f) + 0x48);
+            if (i % GROUP == (i / COLS) % GROUP)
+                codes[i] = one_of[k];
+        }
+        for (uint32_t i = 0; i < ROWS * COLS / GROUP; i++)
+            scales[i] = (uint8_t)(i / (COLS / GROUP));
+        float *x = cpu_lab_floats(COLS, 91);
+        for (uint32_t r = 0; r < ROWS; r++)
+            want[r] = rule(&l.w, r, x);
+        uint32_t idx = 0;
+        for (const struct cpu_isa *isa; (isa = cpu_next_isa(&idx));) {
+            void *memory;
+            struct cpu_vector v = cpu_lab_vector(isa, &l.w, x, &memory);
+            run(isa, &l.w, &v, 1, y);
+            cpu_bits_equal("scales", isa->name, y, want, ROWS);
+            free(memory);
+        }
+        free(x);
+        cpu_lab_free(&l);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -428,6 +462,7 @@ int main(void)
         cmocka_unit_test(zeros_give_zero),
         cmocka_unit_test(very_small_and_large_vectors_keep_their_digits),
         cmocka_unit_test(a_matrix_may_lie_at_any_address),
+        cmocka_unit_test(every_scale_and_number_of_mxfp8_follows_the_rule),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,15 +9,15 @@
 
 enum { DIGIT_BYTES = 2 * CPU_BLOCK, PAIR_DIGITS = 3 * DIGIT_BYTES };
 
-/* Of the pair of blocks from block b on. */
-VEC_INLINE const int8_t *codes_digits(const struct cpu_vector *x, uint32_t b)
+/* Of the pair of blocks from block b on, which is even. */
+VEC_INLINE const int8_t *codes_digits(const struct cpu_vector *x, size_t b)
 {
-    return x->digits + (uint64_t)b / 2 * PAIR_DIGITS;
+    return x->digits + b * (PAIR_DIGITS / 2);
 }
 
-VEC_INLINE const int32_t *codes_shifted(const struct cpu_vector *x, uint32_t b)
+VEC_INLINE const int32_t *codes_shifted(const struct cpu_vector *x, size_t b)
 {
-    return x->shifted + (uint64_t)b * VEC_LANES;
+    return x->shifted + b * VEC_LANES;
 }
 
 /* codes_dot(c, x, b, kind): each lane's sum of code * x / step over its 8 columns, of x's blocks b and b + 1. */
@@ -29,7 +29,7 @@ VEC_INLINE __m512i codes_sum(struct codes c, const int8_t *digits, __m512i sum)
     return _mm512_dpbusd_epi32(sum, c.odd, _mm512_loadu_si512(digits + CPU_BLOCK));
 }
 
-VEC_INLINE struct pair codes_dot(struct codes c, const struct cpu_vector *x, uint32_t b, int kind)
+VEC_INLINE struct pair codes_dot(struct codes c, const struct cpu_vector *x, size_t b, int kind)
 {
     const int8_t *digits = codes_digits(x, b);
     __m512i high = codes_sum(c, digits, _mm512_setzero_si512());
@@ -81,7 +81,7 @@ VEC_INLINE struct vec codes_dot_halves(__m256i even, __m256i odd, const int8_t *
 }
 
 VEC_INLINE struct vec codes_dot_block(const struct codes *c, int block, const struct cpu_vector *x,
-                                      uint32_t b, int kind)
+                                      size_t b, int kind)
 {
     const int8_t *d = codes_digits(x, b) + block * (CPU_BLOCK / 2);
     __m256i even = c->even[block], odd = c->odd[block];
@@ -101,7 +101,7 @@ VEC_INLINE struct vec codes_dot_block(const struct codes *c, int block, const st
         _mm256_fmadd_ps(_mm256_cvtepi32_ps(high), _mm256_set1_ps(256), _mm256_cvtepi32_ps(rest))};
 }
 
-VEC_INLINE struct pair codes_dot(struct codes c, const struct cpu_vector *x, uint32_t b, int kind)
+VEC_INLINE struct pair codes_dot(struct codes c, const struct cpu_vector *x, size_t b, int kind)
 {
     return pair_of(codes_dot_block(&c, 0, x, b, kind), codes_dot_block(&c, 1, x, b, kind));
 }
@@ -148,11 +148,11 @@ VEC_INLINE float32x4_t codes_dot_half(uint8x16_t even, uint8x16_t odd, const int
     return vfmaq_f32(vcvtq_f32_s32(sum[2]), vcvtq_f32_s32(high), vdupq_n_f32(256));
 }
 
-VEC_INLINE struct pair codes_dot(struct codes c, const struct cpu_vector *x, uint32_t b, int kind)
+VEC_INLINE struct pair codes_dot(struct codes c, const struct cpu_vector *x, size_t b, int kind)
 {
     struct vec v[2];
-    for (uint32_t block = 0; block < 2; block++) {
-        const int8_t *d = codes_digits(x, b) + (size_t)block * (CPU_BLOCK / 2);
+    for (size_t block = 0; block < 2; block++) {
+        const int8_t *d = codes_digits(x, b) + block * (CPU_BLOCK / 2);
         const int32_t *shifted = codes_shifted(x, b + block);
         v[block].a = codes_dot_half(c.even[block][0], c.odd[block][0], d, shifted, kind);
         v[block].b = codes_dot_half(c.even[block][1], c.odd[block][1], d + 16, shifted + 4, kind);
@@ -170,7 +170,7 @@ VEC_INLINE int32_t codes_sum(const struct codes *c, int block, int lane, const i
     return sum;
 }
 
-VEC_INLINE struct pair codes_dot(struct codes c, const struct cpu_vector *x, uint32_t b, int kind)
+VEC_INLINE struct pair codes_dot(struct codes c, const struct cpu_vector *x, size_t b, int kind)
 {
     const int8_t *digits = codes_digits(x, b);
     const int32_t *shifted = codes_shifted(x, b);

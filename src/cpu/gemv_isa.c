@@ -43,23 +43,41 @@ VEC_INLINE struct pair begin(const uint8_t *biases, uint32_t groups, struct form
     return pair_of(acc, vec_zero());
 }
 
-/* scale * step of the parts of blocks from .. end - 1. scales: of the row. */
+/* Scales i to i + 15 of n, as scales_load. */
+VEC_INLINE struct pair load_scales(const uint8_t *p, uint32_t scale, uint32_t i, uint32_t n)
+{
+    if (n - i >= PAIR_LANES)
+        return pair_load_scales(p + (uint64_t)i * scales_bytes(scale), scale);
+    struct vec low = scales_load(p, scale, i, n);
+    return pair_of(low, n - i > VEC_LANES ? scales_load(p, scale, i + VEC_LANES, n) : low);
+}
+
+/* The next steps, each for the parts of its block. parts: 1, 2 or 4. */
+VEC_INLINE struct pair load_steps(const float *steps, uint32_t parts)
+{
+    return parts == 1 ? pair_load(steps) : pair_each(steps, parts == 2 ? 4 : 2);
+}
+
+/* scale * step of the parts of blocks from .. end - 1. scales: of the row. Behind the last steps other numbers of the vector
+ * are read; what comes of them is not used. */
 VEC_INLINE void multiply_steps(const uint8_t *scales, struct form f, uint32_t from, uint32_t end,
                                const struct cpu_vector *x, int n, float factors[][BLOCKS * MOST_PARTS])
 {
     uint32_t per = f.group > CPU_BLOCK ? f.group / CPU_BLOCK : 1, parts = f.parts;
     uint32_t last = end * parts / per;
-    for (uint32_t k = 0; k < (end - from) * parts; k += VEC_LANES) {
-        struct vec s = scales_load(scales, f.scale, (from * parts + k) / per, last);
+    for (uint32_t k = 0; k < (end - from) * parts; k += PAIR_LANES) {
+        struct pair s;
         if (per == 2) {
             float some[VEC_LANES];
-            vec_store(some, s);
-            s = vec_each(some, VEC_LANES / 2);
+            vec_store(some, scales_load(scales, f.scale, (from + k) / 2, last));
+            s = pair_each(some, VEC_LANES / 2);
+        } else {
+            s = load_scales(scales, f.scale, from * parts + k, last);
         }
         if (codes_are_e2m1(f.kind))
-            s = vec_mul(s, vec_set1(0.5f));
+            s = pair_mul(s, pair_set1(0.5f));
         for (int i = 0; i < n; i++)
-            vec_store(&factors[i][k], vec_mul(s, vec_each(x[i].steps + from + k / parts, VEC_LANES / parts)));
+            pair_store(&factors[i][k], pair_mul(s, load_steps(x[i].steps + from + k / parts, parts)));
     }
 }
 
@@ -79,16 +97,23 @@ VEC_INLINE void affine_row(const struct cpu_gemv_call *call, uint32_t row, const
     for (uint32_t from = 0; from < blocks; from += BLOCKS) {
         float factors[TOGETHER][BLOCKS * MOST_PARTS];
         uint32_t end = blocks - from < BLOCKS ? blocks : from + BLOCKS;
+        size_t b = from, whole = from + (end - from) / 2 * 2;
         multiply_steps((const uint8_t *)w->scales + first_scale, f, from, end, x, n, factors);
-        for (uint32_t b = from; b < end; b += 2, codes += 2 * bytes) {
+        for (; b < whole; b += 2, codes += 2 * bytes) {
             __builtin_prefetch(codes + AHEAD);
             if (codes_bits(f.kind) > 4)
                 __builtin_prefetch(codes + AHEAD + 64);
-            struct codes c = b + 1 < end ? codes_load(codes, f.kind) : codes_load_last(codes, f.kind);
+            struct codes c = codes_load(codes, f.kind);
             for (int i = 0; i < n; i++)
                 acc[i] = pair_fma(codes_dot(c, &x[i], b, f.kind),
                                   pair_each(&factors[i][(b - from) * f.parts], f.parts), acc[i]);
         }
+        if (b == end)
+            continue;
+        struct codes c = codes_load_last(codes, f.kind);
+        for (int i = 0; i < n; i++)
+            acc[i] = pair_fma(codes_dot(c, &x[i], b, f.kind),
+                              pair_each(&factors[i][(b - from) * f.parts], f.parts), acc[i]);
     }
     for (int i = 0; i < n; i++)
         y[(uint64_t)i * call->y_stride] = vec_sum(pair_fold(acc[i]));
@@ -130,27 +155,49 @@ VEC_INLINE void plain_row(const struct cpu_gemv_call *call, uint32_t row, const 
     }
 }
 
+enum { MXFP8_GROUP = 32 };
+
+/* The weights of a group: each a number times a power of two. Where both are as usual, of a 2^120th of the number and 2^120
+ * times the scale: the same product, rounded once. */
+VEC_INLINE void mxfp8_weights(const uint8_t *p, const uint8_t *scale, struct pair out[2])
+{
+#ifdef VEC_AVX
+    enum { UP = 120, MOST = 254 }; /* what the exponent gets more, and the largest there is */
+    if (*scale <= MOST - UP && e4m3_are_usual(p)) {
+        struct pair s = pair_bits(ipair_set1((*scale + UP) << 23));
+        out[0] = pair_mul(pair_load_e4m3_small(p), s);
+        out[1] = pair_mul(pair_load_e4m3_small(p + PAIR_LANES), s);
+        return;
+    }
+#endif
+    struct pair s = pair_set1(scales_one(scale, SCALE_E8M0, 0));
+    out[0] = pair_mul(pair_load_e4m3(p), s);
+    out[1] = pair_mul(pair_load_e4m3(p + PAIR_LANES), s);
+}
+
 /* n_rows rows of MXFP8 times n vectors: more than one row where there is one vector, whose sums would wait for each other. */
 VEC_INLINE void mxfp8_rows(const struct cpu_gemv_call *call, uint32_t row, uint32_t n_rows,
                            const struct cpu_vector *x, uint32_t n, float *y)
 {
-    enum { GROUP = 32 };
     const struct cpu_matrix *w = call->w;
     struct pair acc[TOGETHER];
     for (uint32_t i = 0; i < n_rows * n; i++)
         acc[i] = pair_set1(0);
-    for (uint32_t c = 0; c < w->cols; c += GROUP)
+    for (uint32_t c = 0; c < w->cols; c += MXFP8_GROUP) {
+        /* As far ahead in the order in which the rows are read; at their end, of the next ones. */
+        uint64_t ahead = AHEAD / n_rows;
+        ahead += c + ahead < w->cols ? 0 : (uint64_t)(n_rows - 1) * w->cols;
         for (uint32_t r = 0; r < n_rows; r++) {
             uint64_t at = (uint64_t)(row + r) * w->cols + c;
             const uint8_t *p = (const uint8_t *)w->weight + at;
-            struct pair scale = pair_set1(scales_one(w->scales, SCALE_E8M0, at / GROUP));
-            __builtin_prefetch(p + AHEAD);
-            for (uint32_t k = 0; k < GROUP; k += PAIR_LANES) {
-                struct pair v = pair_mul(pair_load_e4m3(p + k), scale);
+            struct pair v[2];
+            __builtin_prefetch(p + ahead);
+            mxfp8_weights(p, (const uint8_t *)w->scales + at / MXFP8_GROUP, v);
+            for (uint32_t k = 0; k < 2; k++)
                 for (uint32_t i = 0; i < n; i++)
-                    acc[r * n + i] = pair_fma(v, pair_load(x[i].x + c + k), acc[r * n + i]);
-            }
+                    acc[r * n + i] = pair_fma(v[k], pair_load(x[i].x + c + k * PAIR_LANES), acc[r * n + i]);
         }
+    }
     for (uint32_t r = 0; r < n_rows; r++)
         for (uint32_t i = 0; i < n; i++)
             y[(uint64_t)i * call->y_stride + r] = vec_sum(pair_fold(acc[r * n + i]));
@@ -170,9 +217,9 @@ VEC_INLINE void one_row(const struct cpu_gemv_call *call, uint32_t row, uint32_t
 VEC_INLINE void some_rows(const struct cpu_gemv_call *call, uint32_t first, uint32_t last, uint32_t i, int n,
                           struct form f)
 {
-    enum { ROWS_TOGETHER = 4 };
-    for (; f.kind == FORMAT_MXFP8 && n == 1 && last - first >= ROWS_TOGETHER; first += ROWS_TOGETHER)
-        mxfp8_rows(call, first, ROWS_TOGETHER, &call->x[i], 1, call->y + i * call->y_stride + first);
+    const uint32_t together = TOGETHER / (uint32_t)n;
+    for (; f.kind == FORMAT_MXFP8 && together > 1 && last - first >= together; first += together)
+        mxfp8_rows(call, first, together, &call->x[i], (uint32_t)n, call->y + i * call->y_stride + first);
     for (uint32_t r = first; r < last; r++)
         one_row(call, r, i, n, f);
 }

@@ -161,6 +161,14 @@ VEC_INLINE struct pair pair_load_e4m3(const uint8_t *p)
                     pair_set1(256));
 }
 
+/* 2^-120 of each, where e4m3_are_usual: the places of an E4M3 number are those of a float whose exponent is less by that. */
+VEC_INLINE struct pair pair_load_e4m3_small(const uint8_t *p)
+{
+    __m512i b = _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p));
+    return (struct pair){
+        _mm512_castsi512_ps(_mm512_and_si512(_mm512_slli_epi32(b, 20), _mm512_set1_epi32((int)0x87f00000)))};
+}
+
 #else
 
 struct pair {
@@ -298,6 +306,37 @@ VEC_INLINE struct pair pair_load_e4m3(const uint8_t *p)
     return pair_of(vec_load_e4m3(p), vec_load_e4m3(p + VEC_LANES));
 #endif
 }
+
+#ifdef VEC_AVX
+VEC_INLINE struct vec vec_load_e4m3_small(const uint8_t *p)
+{
+    __m256i b = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p));
+    return (struct vec){
+        _mm256_castsi256_ps(_mm256_and_si256(_mm256_slli_epi32(b, 20), _mm256_set1_epi32((int)0x87f00000)))};
+}
+
+/* 2^-120 of each, where e4m3_are_usual: the places of an E4M3 number are those of a float whose exponent is less by that. */
+VEC_INLINE struct pair pair_load_e4m3_small(const uint8_t *p)
+{
+    return pair_of(vec_load_e4m3_small(p), vec_load_e4m3_small(p + VEC_LANES));
+}
 #endif
+#endif
+
+/* 16 scales of a type. */
+VEC_INLINE struct pair pair_load_scales(const uint8_t *p, uint32_t scale)
+{
+    switch (scale) {
+    case SCALE_BF16:
+        return pair_load_bf16(p);
+    case SCALE_F16:
+        return pair_load_f16(p);
+    case SCALE_E4M3:
+        return pair_load_e4m3(p);
+    default:
+        return pair_of(scales_eight(p, scale),
+                       scales_eight(p + (size_t)VEC_LANES * scales_bytes(scale), scale));
+    }
+}
 
 #endif

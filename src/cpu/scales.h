@@ -57,6 +57,17 @@ VEC_INLINE struct vec vec_load_e4m3(const uint8_t *p)
     return vec_mul(v, vec_set1(256));
 }
 
+#ifdef VEC_AVX
+/* Whether 32 numbers all have a leading one: none is 0 or next to it, or no number. */
+VEC_INLINE bool e4m3_are_usual(const uint8_t *p)
+{
+    const __m256i least = _mm256_set1_epi8(8), range = _mm256_set1_epi8(0x7e - 8);
+    __m256i b = _mm256_and_si256(_mm256_loadu_si256((const __m256i *)p), _mm256_set1_epi8(0x7f));
+    __m256i above = _mm256_sub_epi8(b, least);
+    return _mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_min_epu8(above, range), above)) == -1;
+}
+#endif
+
 /* 2^(byte - 127). 0 has no leading one in a float, and 255 is no number. */
 VEC_INLINE struct vec vec_load_e8m0(const uint8_t *p)
 {

@@ -114,6 +114,8 @@ VEC_INLINE __m512i codes_bytes_at(const uint8_t *p, uint64_t n)
         return _mm512_loadu_si512(p);
     if (n == 0)
         return _mm512_setzero_si512();
+    if (n == 32)
+        return _mm512_zextsi256_si512(_mm256_loadu_si256((const __m256i *)p));
     __m128i last = _mm_setzero_si128(); /* behind the last whole 16 bytes */
     if (n % 16 > 0)
         last = _mm_loadl_epi64((const __m128i *)(p + n / 16 * 16));
@@ -158,11 +160,6 @@ VEC_INLINE void codes_quarters(const uint8_t *p, uint64_t n, int bits, __m512i o
 {
     __m512i low = codes_bytes_at(p, n),
             high = n > 64 ? codes_bytes_at(p + 64, n - 64) : _mm512_setzero_si512();
-    if (bits == 3) {
-        out[0] = out[1] = _mm512_permutexvar_epi32(
-            _mm512_setr_epi32(0, 1, 2, 3, 3, 4, 5, 6, 6, 7, 8, 9, 9, 10, 11, 11), low);
-        return;
-    }
     const __m512i at[2] = {
         bits == 5 ? _mm512_setr_epi32(0, 1, 2, 3, 5, 6, 7, 8, 10, 11, 12, 13, 15, 16, 17, 18)
                   : _mm512_setr_epi32(0, 1, 2, 3, 6, 7, 8, 9, 12, 13, 14, 15, 18, 19, 20, 21),
@@ -177,6 +174,25 @@ VEC_INLINE __m512i codes_words(__m512i v, const struct codes_table *t, int secon
     __m512i at = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)t->at[second][odd])),
             up = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)t->up[odd]));
     return _mm512_srli_epi16(_mm512_mullo_epi16(_mm512_shuffle_epi8(v, at), up), 16 - bits);
+}
+
+/* A lane's three bytes, with four codes in each of its halves; from there two at a time. */
+VEC_INLINE struct codes codes_of_3(const uint8_t *p, uint64_t n)
+{
+    const __m512i fours = _mm512_setr_epi32(0, 1, 2, 3, 3, 4, 5, 6, 6, 7, 8, 9, 9, 10, 11, 11);
+    const __m512i threes =
+        _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 2, -1, 3, 4, 5, -1, 6, 7, 8, -1, 9, 10, 11, -1));
+    const __m512i half = _mm512_set1_epi32(0xffff), byte = _mm512_set1_epi16(255), low = _mm512_set1_epi8(7);
+    enum {
+        FIRST_OR_SECOND = 0xca
+    }; /* bits of the second argument where the first has ones, else of the third */
+    __m512i v = _mm512_permutexvar_epi32(fours, codes_bytes_at(p, n));
+    v = _mm512_shuffle_epi8(v, threes);
+    v = _mm512_ternarylogic_epi32(half, v, _mm512_slli_epi32(v, 4), FIRST_OR_SECOND);
+    __m512i even = _mm512_ternarylogic_epi32(byte, v, _mm512_slli_epi16(v, 2), FIRST_OR_SECOND);
+    __m512i odd =
+        _mm512_ternarylogic_epi32(byte, _mm512_srli_epi16(v, 3), _mm512_srli_epi16(v, 1), FIRST_OR_SECOND);
+    return (struct codes){_mm512_and_si512(even, low), _mm512_and_si512(odd, low)};
 }
 
 VEC_INLINE struct codes codes_of_odd_bits(const uint8_t *p, uint64_t n, int bits)
@@ -196,6 +212,8 @@ VEC_INLINE struct codes codes_of(const uint8_t *p, uint64_t n, int kind)
     switch (bits) {
     case 2:
         return codes_of_2(p, n);
+    case 3:
+        return codes_of_3(p, n);
     case 4:
         return codes_of_4(p, n, kind);
     case 8:
