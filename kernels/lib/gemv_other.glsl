@@ -1,9 +1,10 @@
 // gemv_other.glsl - gemv_lanes.glsl's pieces where all matrices are stored in one other format than the usual ones: 32 columns of a row,
 // or 16 of codes of 8 bits and of groups of 16, or 8 numbers of 16 bits; so they are two to six whole words, of one group.
 //
-// Affine codes become floats in the head of a mantissa: v = 1 + code / 2^BITS, as in gemv_lanes.glsl without DENORM: three
-// instructions a weight of any width. Small floats are put where a float has its exponent and mantissa: v = value / FACTOR
-// (dequant_other.glsl, float_of). The factor is applied to the sum of a piece.
+// Affine codes become floats in the head of a mantissa, v = 1 + code / 2^BITS, whatever their width. With m the weight that v = 1.5
+// stands for, a piece adds 2^BITS scale sum((v - 1.5) x) + m sum(x). The 1.5 is taken off two columns at a time: half an instruction a
+// weight, where roundings of sum(v x) would be five times as large. Small floats are put where a float has its exponent
+// and mantissa: v = value / FACTOR (dequant_other.glsl, float_of). The factor is applied to the sum of a piece.
 
 layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Words2 { uvec2 v[]; };
 
@@ -93,42 +94,46 @@ vec4 four_of(Step s, uint r, uint k)
     return v;
 }
 
-float dot_on(vec4 w, vec4 x, float sum)
-{
-    return fma(w.w, x.w, fma(w.z, x.z, fma(w.y, x.y, fma(w.x, x.x, sum))));
-}
-
-// Adds one step: columns from 4 * c4 on of the tile.
+// Adds one step: columns from 4 * c4 on of the tile. A row and token have a sum of the even pairs of columns and one of the odd ones.
 void add_step(inout float acc[MAX_ACC], const uint format, Step s, uint c4)
 {
     const uint n_rows = MATRICES * ROWS;
-    float factor = float(FACTOR);
-    float part[MAX_ACC], sum[4];
+    vec2 parts[MAX_ACC];
+    float sum[4];
     [[unroll]] for (uint i = 0; i < SUMS; i++)
-        part[i] = 0.0;
+        parts[i] = vec2(0.0);
     [[unroll]] for (uint t = 0; t < TOKENS; t++)
         sum[t] = 0.0;
     // All vec4s of a piece lie in different rows of the same column of the transposed layout.
     uint at = xs_index(0, c4);
     [[unroll]] for (uint k = 0; k < PIECE_COLS / 4; k++) {
         vec4 x[4];
+        vec2 middles[4];
         [[unroll]] for (uint t = 0; t < TOKENS; t++) {
             x[t] = xs[at + t * XS_STRIDE + k * (UNITS + 1)];
-            sum[t] = sum_on(x[t], sum[t]);
+            vec2 pairs = x[t].xz + x[t].yw;
+            middles[t] = -1.5 * pairs;
+            sum[t] += pairs.x + pairs.y;
         }
         [[unroll]] for (uint r = 0; r < n_rows; r++) {
             vec4 w = four_of(s, r, k);
-            [[unroll]] for (uint t = 0; t < TOKENS; t++)
-                part[r * TOKENS + t] = dot_on(w, x[t], part[r * TOKENS + t]);
+            [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+                uint i = r * TOKENS + t;
+                vec2 before = IS_AFFINE ? middles[t] : parts[i];
+                vec2 pairs = fma(w.yw, x[t].yw, fma(w.xz, x[t].xz, before));
+                parts[i] = IS_AFFINE ? parts[i] + pairs : pairs;
+            }
         }
     }
+    float factor = float(FACTOR);
     [[unroll]] for (uint r = 0; r < n_rows; r++) {
-        float scale = HAS_SCALES ? scale_in(s.scales[r], s.places >> 2 * r & 3u) : 1.0, bias = 0.0;
-        if (IS_AFFINE)
-            bias = scale_in(s.biases[r], s.places >> 2 * r & 3u) - scale * factor;
+        float scale = HAS_SCALES ? scale_in(s.scales[r], s.places >> 2 * r & 3u) : 1.0, middle = 0.0;
+        if (IS_AFFINE) // what v = 1.5 stands for
+            middle = scale_in(s.biases[r], s.places >> 2 * r & 3u) + scale * (0.5 * factor);
         [[unroll]] for (uint t = 0; t < TOKENS; t++) {
             uint i = r * TOKENS + t;
-            acc[i] = fma(scale, part[i] * factor, IS_AFFINE ? fma(bias, sum[t], acc[i]) : acc[i]);
+            float part = factor * (parts[i].x + parts[i].y);
+            acc[i] = fma(scale, part, IS_AFFINE ? fma(middle, sum[t], acc[i]) : acc[i]);
         }
     }
 }
