@@ -189,6 +189,8 @@ void moe_show(const struct moe *m, struct arch_view *view)
     view->idx = m->idx;
     view->weights = m->weights;
     view->predicted = m->predicted;
+    view->router_logits = m->routed;
+    view->router = &m->router.shape;
 }
 
 /* What the router and the shared expert see. The router's logits are float32 whatever the device is fast at: a small
