@@ -237,12 +237,24 @@ static double experts_of(const struct generator *g)
     return s.n_choices ? (double)s.n_chosen / (double)s.n_choices : (double)NAN;
 }
 
+/* Then all are evaluated token by token: a difference comes from the experts alone. */
+static bool prefers(const struct compare *c)
+{
+    for (uint32_t i = 0; i < c->n; i++)
+        if (c->all[i].options.prefer_resident > 0)
+            return true;
+    return false;
+}
+
 static int evaluate(struct compare *c, struct compared *at, struct moeflux_err *e)
 {
     struct generator g;
     const struct options *o = &at->options;
-    struct scoring scoring = {
-        .generator = &g, .tokens = &c->tokens, .row = at == c->all ? keep : compare, .ctx = c};
+    struct scoring scoring = {.generator = &g,
+                              .tokens = &c->tokens,
+                              .by_token = prefers(c),
+                              .row = at == c->all ? keep : compare,
+                              .ctx = c};
     c->at = at;
     int rc = setup_open(&g, o, &c->bar, e);
     if (!rc)
