@@ -48,7 +48,7 @@ static const struct flag run_flags[] = {
     INT(NULL, "n-cpu-moe", "N", n_cpu_moe, 0, MAX_TOKENS, "the CPU does, in the first N layers"),
     INT(NULL, "active-experts", "N", active_experts, 1, MAX_TOKENS, "routed experts for a token (the model's number)"),
     REAL(NULL, "expert-share", "P", expert_share, "... as few as carry P of their weights (1: all)"),
-    REAL(NULL, "prefer-resident", "X", prefer_resident, "experts in memory before others X better (0: off)"),
+    REAL(NULL, "prefer-resident", "X", prefer_resident, "... those in memory before others X better (0: off)"),
     CHOICE("expert-io", "MODE", expert_io, EXPERT_IO, "auto, mmap, pread, uring or direct (auto)"),
     CHOICE("prefetch", "WHAT", prefetch, PREFETCH, "auto, none, previous, router or both ahead (auto)"),
     CHOICE("kv-type", "TYPE", kv_type, NUMBER_TYPE, "numbers of the KV cache: auto, f32, f16 (auto)"),
