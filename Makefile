@@ -11,6 +11,8 @@ LIBDIR  ?= $(PREFIX)/lib
 DESTDIR ?=
 CC      ?= cc
 GLSLC   ?= glslc
+# What compiles the kernels named X_khr, whose language not every glslc knows; "no": they are left out.
+KHR_GLSLC ?=
 OPT     ?= -O2 -g
 SAN     ?=
 WERROR  ?= $(filter-out 0 false,$(CI))
@@ -63,16 +65,23 @@ TEST_LIB := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(TESTS) $(ISA_TEST) $(wild
 KERNELS      := $(patsubst kernels/%.comp,%,$(sort $(wildcard kernels/*.comp kernels/*/*.comp)))
 # There for cooperative matrices alone.
 coop_only    := attention/latent_scores attention/latent_values
-# Some are built again as NAME_VARIANT: for cooperative matrices, for devices that keep float16 denormals, for matrices of one
-# format, which a driver compiles in a third of the time.
-VARIANTS     := coop denorm q4 q8 bf16 f32
+# Some are built again as NAME_VARIANT: for cooperative matrices (coop: by NV's extension, khr: by KHR's), for devices that keep
+# float16 denormals, for matrices of one format, which a driver compiles in a third of the time.
+VARIANTS     := coop khr denorm q4 q8 bf16 f32
 defines_coop   := -DCOOP
+defines_khr    := -DCOOP -DCOOP_KHR
 defines_denorm := -DDENORM
 defines_q4     := -DONLY_FORMAT=FORMAT_Q4
 defines_q8     := -DONLY_FORMAT=FORMAT_Q8
 defines_bf16   := -DONLY_FORMAT=FORMAT_BF16
 defines_f32    := -DONLY_FORMAT=FORMAT_F32
 kernels_coop := linear/prefill experts/prefill_up experts/prefill_down attention/prefill $(coop_only)
+# GLSLC, or else glslangValidator, where one of them knows the language.
+KHR_COMPILER := $(if $(filter no,$(KHR_GLSLC)),,$(shell scripts/khr-compiler find $(or $(KHR_GLSLC),$(GLSLC) glslangValidator)))
+ifneq ($(filter-out no,$(KHR_GLSLC)),)
+$(if $(KHR_COMPILER),,$(error KHR_GLSLC=$(KHR_GLSLC) does not compile GL_KHR_cooperative_matrix))
+endif
+kernels_khr := $(if $(KHR_COMPILER),$(kernels_coop))
 kernels_denorm := linear/decode linear/decode_token experts/decode_up experts/decode_down
 kernels_q4   := $(kernels_denorm)
 kernels_q8   := $(kernels_denorm)
@@ -127,13 +136,20 @@ variant = $(filter $(VARIANTS),$(lastword $(subst _, ,$(1))))
 source  = kernels/$(patsubst %_$(call variant,$(1)),%,$(1)).comp
 $(SPIRV): $(SHADERS)/kernels/%.inc: $$(call source,$$*) Makefile
 	@mkdir -p $(@D)
-	$(GLSLC) --target-env=vulkan1.3 -O $(defines_$(call variant,$*)) -Ikernels -mfmt=c -MD -MF $(@:.inc=.d) -o $@ $<
+	$(if $(filter khr,$(call variant,$*)),$(KHR_COMPILER),$(GLSLC)) --target-env=vulkan1.3 -O $(defines_$(call variant,$*)) -Ikernels -mfmt=c -MD -MF $(@:.inc=.d) -o $@ $<
 
 # A shader's header that is gone makes the shaders that included it be built again.
 kernels/%.glsl: ;
 kernels/%.h: ;
 
-$(SHADERS)/kernels/table.inc: $(SPIRV) scripts/kernel-table
+# Written when there are others than before: with a compiler that is new here, or gone.
+$(SHADERS)/kernels/names: FORCE
+	@mkdir -p $(@D)
+	@echo '$(SPIRV:$(SHADERS)/kernels/%.inc=%)' > $@.new; \
+	if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; \
+	$(if $(KHR_COMPILER),:,echo "kernels for VK_KHR_cooperative_matrix are left out: $(or $(KHR_GLSLC:no=not wanted),no compiler knows them)"); fi
+
+$(SHADERS)/kernels/table.inc: $(SPIRV) $(SHADERS)/kernels/names scripts/kernel-table
 	scripts/kernel-table $(SPIRV) > $@
 
 $(BUILD)/src/vulkan/pipeline.o: $(SHADERS)/kernels/table.inc

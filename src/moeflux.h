@@ -418,8 +418,10 @@ struct moeflux_device {
     char driver[256]; /* name and version; of the cpu: "" */
     uint64_t memory_bytes;
     uint32_t subgroup_size; /* 0: the cpu */
-    char isa[16];           /* of the cpu, like the next: the instruction set that it uses; else "" */
-    uint32_t n_threads;     /* that it computes with */
+    char matrices
+        [32];     /* cooperative matrices, "NV", "KHR", "NV and KHR"; "": none that kernels here are for */
+    char isa[16]; /* of the cpu, like the next: the instruction set that it uses; else "" */
+    uint32_t n_threads; /* that it computes with */
     bool usable;
     bool is_default;   /* taken when no device is named */
     char why_not[128]; /* the feature that is missing */

@@ -54,7 +54,8 @@ static bool may_be_left_out(const struct seen *seen, const char *kernel)
 {
     bool is_of_one_format = ends_in(kernel, "_q4") || ends_in(kernel, "_q8") || ends_in(kernel, "_bf16") ||
                             ends_in(kernel, "_f32");
-    return ends_in(kernel, "_coop") || ends_in(kernel, "_denorm") || (is_of_one_format && ran_denorm(seen));
+    return ends_in(kernel, "_coop") || ends_in(kernel, "_khr") || ends_in(kernel, "_denorm") ||
+           (is_of_one_format && ran_denorm(seen));
 }
 
 /* Runs the cases in which the first of `kernels` takes part: none fails, and all of `kernels` ran on the device, except
@@ -99,7 +100,7 @@ static void linear_and_matvec_transposed_agree_with_their_references(void **stat
 {
     (void)state;
     CHECK("linear_prefill", "linear_decode", "linear_decode_token", "linear_plain",
-          "matvec_transposed_groups", "matvec_transposed_plain", "linear_prefill_coop",
+          "matvec_transposed_groups", "matvec_transposed_plain", "linear_prefill_coop", "linear_prefill_khr",
           "linear_decode_denorm", "linear_decode_token_denorm", "linear_decode_q4", "linear_decode_q8",
           "linear_decode_bf16", "linear_decode_f32", "linear_decode_token_q4", "linear_decode_token_q8",
           "linear_decode_token_bf16", "linear_decode_token_f32");
@@ -117,8 +118,9 @@ static void experts_up_and_experts_down_agree_with_their_references(void **state
     (void)state;
     CHECK("experts_decode_up", "experts_decode_down", "experts_prefill_sort", "experts_prefill_up",
           "experts_prefill_down", "experts_prefill_mix", "experts_prefill_up_coop",
-          "experts_prefill_down_coop", "experts_decode_up_denorm", "experts_decode_down_denorm",
-          "experts_decode_up_q4", "experts_decode_up_q8", "experts_decode_down_q4", "experts_decode_down_q8");
+          "experts_prefill_down_coop", "experts_prefill_up_khr", "experts_prefill_down_khr",
+          "experts_decode_up_denorm", "experts_decode_down_denorm", "experts_decode_up_q4",
+          "experts_decode_up_q8", "experts_decode_down_q4", "experts_decode_down_q8");
 }
 
 static void delta_agrees_with_its_reference(void **state)
@@ -131,8 +133,8 @@ static void delta_agrees_with_its_reference(void **state)
 static void gqa_prepare_and_attention_agree_with_their_references(void **state)
 {
     (void)state;
-    CHECK("gqa_prepare", "attention_decode", "attention_prefill", "attention_merge",
-          "attention_prefill_coop");
+    CHECK("gqa_prepare", "attention_decode", "attention_prefill", "attention_merge", "attention_prefill_coop",
+          "attention_prefill_khr");
 }
 
 static void mla_prepare_and_attention_over_latents_agree_with_their_references(void **state)
@@ -140,7 +142,8 @@ static void mla_prepare_and_attention_over_latents_agree_with_their_references(v
     (void)state;
     CHECK("mla_prepare", "mla_transpose_keys", "mla_gather_rows", "attention_decode", "attention_prefill",
           "attention_merge", "attention_prefill_coop", "attention_latent_scores_coop",
-          "attention_latent_values_coop");
+          "attention_latent_values_coop", "attention_prefill_khr", "attention_latent_scores_khr",
+          "attention_latent_values_khr");
 }
 
 static void sample_chooses_what_its_reference_chooses(void **state)

@@ -1,16 +1,14 @@
 // gemm_coop.glsl - gemm.glsl on cooperative matrices.
 //
 // The inputs come in float16 with their norm applied (cast_f16.comp), the weights are rounded to it, and both are
-// multiplied 16 x 16 x 16 at a time by VK_NV_cooperative_matrix, sums in float32. While a step is multiplied the next
+// multiplied 16 x 16 x 16 at a time (matrices.glsl), sums in float32. While a step is multiplied the next
 // one is on its way. Two invocations load a row: each asks for 32 neighbouring columns at a time and for the scales and
 // biases of eight groups at once, as with few tokens a product waits for its weights.
 #ifndef GEMM_COOP_GLSL
 #define GEMM_COOP_GLSL
 
-#extension GL_NV_cooperative_matrix : require
-#extension GL_KHR_memory_scope_semantics : require
-
 #include "lib/halves.glsl"
+#include "lib/matrices.glsl"
 
 // Subgroups of 32 lanes, each with ROWS x ACROSS matrices of sums.
 const uint ALONG_ROWS = WORKGROUP / 32 / ALONG;
@@ -61,20 +59,20 @@ float group_of(uvec4 v, uint i)
     return uintBitsToFloat((i & 1u) == 0 ? pair << 16 : pair & 0xffff0000u);
 }
 
-fcoopmatNV<32, gl_ScopeSubgroup, 16, 16> sum_of[ROWS][ACROSS];
+MatrixC sum_of[ROWS][ACROSS];
 
 void multiply_step(uint rows, uint tokens)
 {
     [[unroll]] for (uint k = 0; k < DEPTH / 16; k++) {
-        fcoopmatNV<16, gl_ScopeSubgroup, 16, 16> v[ACROSS];
+        MatrixB v[ACROSS];
         [[unroll]] for (uint j = 0; j < ACROSS; j++)
-            coopMatLoadNV(v[j], xs, (tokens + 16 * j) * STRIDE + 2 * k, STRIDE, true);
+            matrix_load(v[j], xs, (tokens + 16 * j) * STRIDE + 2 * k, STRIDE, BY_COLUMNS);
         [[unroll]] for (uint i = 0; i < ROWS; i++) {
-            fcoopmatNV<16, gl_ScopeSubgroup, 16, 16> w;
+            MatrixA w;
             uint row = i / (ROWS / 2) * (BLOCK_ROWS / 2) + rows + i % (ROWS / 2) * 16;
-            coopMatLoadNV(w, ws, row * STRIDE + 2 * k, STRIDE, false);
+            matrix_load(w, ws, row * STRIDE + 2 * k, STRIDE, BY_ROWS);
             [[unroll]] for (uint j = 0; j < ACROSS; j++)
-                sum_of[i][j] = coopMatMulAddNV(w, v[j], sum_of[i][j]);
+                sum_of[i][j] = matrix_muladd(w, v[j], sum_of[i][j]);
         }
     }
 }
@@ -166,7 +164,7 @@ void multiply(out float factors[16], Matrix first, Matrix second, uint row, uint
 {
     [[unroll]] for (uint i = 0; i < ROWS; i++)
         [[unroll]] for (uint j = 0; j < ACROSS; j++)
-            sum_of[i][j] = fcoopmatNV<32, gl_ScopeSubgroup, 16, 16>(0.0);
+            sum_of[i][j] = MatrixC(0.0);
     BY_FORMAT(first.format, multiply_as(FORMAT, first, second, row, second_row, x))
     [[unroll]] for (uint t = 0; t < TOKENS; t++)
         factors[t] = 1.0;
@@ -178,7 +176,7 @@ void take(uint j)
 {
     [[unroll]] for (uint i = 0; i < ROWS; i++) {
         subgroupBarrier();
-        coopMatStoreNV(sum_of[i][j], sums, gl_SubgroupID * 256, 16, true);
+        matrix_store(sum_of[i][j], sums, gl_SubgroupID * 256, 16, BY_COLUMNS);
         subgroupBarrier();
         [[unroll]] for (uint t = 0; t < PART; t++)
             acc[i * PART + t] = sums[gl_SubgroupID * 256 + 32 * t + gl_SubgroupInvocationID];

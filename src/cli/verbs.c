@@ -66,6 +66,7 @@ static const struct table_column device_columns[] = {
     {NULL, "memory", -1},
     {"memory_bytes", NULL, 0},
     {"subgroup_size", "subgroup", 0},
+    {"matrices", "matrices", -1},
     {"instruction_set", "instructions", -1},
     {"threads", "threads", 0},
     {NULL, "reads", -1},
@@ -88,10 +89,11 @@ static void fill_cpu_cells(struct table_cell *row, const struct moeflux_device *
     number_show_bytes(speed, sizeof speed, bytes_s);
     snprintf(texts->reads, sizeof texts->reads, is_known ? "%s/s" : "-", speed);
     row[6].number = is_cpu ? (double)NAN : d->subgroup_size;
-    row[7].text = d->isa;
-    row[8].number = is_cpu ? d->n_threads : (double)NAN;
-    row[9].text = texts->reads;
-    row[10].number = is_known ? bytes_s : (double)NAN;
+    row[7].text = d->matrices;
+    row[8].text = d->isa;
+    row[9].number = is_cpu ? d->n_threads : (double)NAN;
+    row[10].text = texts->reads;
+    row[11].number = is_known ? bytes_s : (double)NAN;
 }
 
 static void fill_row(struct table_cell *row, const struct moeflux_device *d, double bytes_s,
@@ -107,8 +109,8 @@ static void fill_row(struct table_cell *row, const struct moeflux_device *d, dou
     row[4].text = texts->memory;
     row[5].number = (double)d->memory_bytes;
     fill_cpu_cells(row, d, bytes_s, texts);
-    row[11].text = d->is_default ? "yes" : "no";
-    row[12].text = texts->usable;
+    row[12].text = d->is_default ? "yes" : "no";
+    row[13].text = texts->usable;
 }
 
 int verbs_list_devices(const struct options *o, struct output *out, struct moeflux_err *e)

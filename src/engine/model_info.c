@@ -13,6 +13,7 @@
 #include "model/family.h"
 #include "selftest/selftest.h"
 #include "vulkan/device.h"
+#include "vulkan/pipeline.h"
 
 /* Room for the Vulkan devices of one machine. */
 enum { MAX_GPUS = 64 };
@@ -50,6 +51,7 @@ static void describe_gpu(struct moeflux_device *d, const struct gpu_info *from, 
     snprintf(d->name, sizeof d->name, "%s", from->name);
     snprintf(d->kind, sizeof d->kind, "%s", from->kind);
     snprintf(d->driver, sizeof d->driver, "%s", from->driver);
+    snprintf(d->matrices, sizeof d->matrices, "%s", matrices_name(from->matrices, pipeline_has_khr()));
     snprintf(d->why_not, sizeof d->why_not, "%s", from->missing);
 }
 

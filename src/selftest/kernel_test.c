@@ -232,12 +232,16 @@ void kt_forget(struct kernel_test *l)
     l->n_kept = l->room = 0;
 }
 
+static const char *device_name(const struct kernel_test *l)
+{
+    return l->heading[0] ? l->heading : exec_get_caps(l->side[KT_DEVICE]).name;
+}
+
 void kt_row(struct kernel_test *l, const char *kernel, const char *shape, double error, double bound)
 {
     if (l->err.code)
         return;
-    const struct selftest_row row = {
-        kernel, shape, error, bound, error <= bound, false, exec_get_caps(l->side[KT_DEVICE]).name};
+    const struct selftest_row row = {kernel, shape, error, bound, error <= bound, false, device_name(l)};
     l->n_failed += !row.ok;
     if (l->request->row)
         l->request->row(l->request->ctx, &row);
@@ -252,8 +256,7 @@ void kt_report(struct kernel_test *l, const char *kernel, const char *shape, dou
 void kt_skip(struct kernel_test *l, const char *kernel, const char *shape)
 {
     if (!l->err.code && !l->is_again && l->request->row) {
-        const struct selftest_row row = {
-            kernel, shape, 0, 0, true, true, exec_get_caps(l->side[KT_DEVICE]).name};
+        const struct selftest_row row = {kernel, shape, 0, 0, true, true, device_name(l)};
         l->request->row(l->request->ctx, &row);
     }
     kt_clear(l);

@@ -38,6 +38,7 @@ struct kernel_test {
     const struct selftest *request;
     uint64_t rng;
     int n_failed;
+    char heading[320];      /* names the device in rows in place of its name; "": nothing does */
     bool is_again;          /* the cases have run with all kernels of the device */
     struct moeflux_err err; /* the first failure; later calls do nothing */
     struct test_buffer buffers[KT_MAX_BUFFERS];

@@ -867,33 +867,35 @@ static void attention_cases(struct kernel_test *l)
 static const struct {
     const char *kernels;
     void (*run)(struct kernel_test *l);
+    bool has_matrices; /* some are there for cooperative matrices, too */
 } groups[] = {
-    {"embed", embed_cases},
-    {"cast_f16", cast_f16_cases},
+    {"embed", embed_cases, false},
+    {"cast_f16", cast_f16_cases, false},
     {"linear_decode linear_decode_token linear_prefill linear_plain matvec_transposed_groups "
      "matvec_transposed_plain",
-     linear_cases},
-    {"router_softmax", router_cases},
-    {"router_sigmoid", group_cases},
+     linear_cases, true},
+    {"router_softmax", router_cases, false},
+    {"router_sigmoid", group_cases, false},
     {"experts_decode_up experts_decode_down experts_prefill_sort experts_prefill_up experts_prefill_down "
      "experts_prefill_mix",
-     moe_cases},
+     moe_cases, true},
     {"delta_decode delta_prefill_prep delta_prefill_scan delta_prefill_blocks delta_prefill_walk "
      "delta_prefill_out",
-     selftest_delta_cases},
-    {"gqa_prepare attention_decode attention_prefill attention_merge", attention_cases},
-    {"mla_prepare mla_transpose_keys mla_gather_rows attention_decode", selftest_mla_cases},
-    {"sample_largest sample_greedy sample_draw", selftest_sample_cases},
-    {"swiglu", selftest_swiglu_cases},
-    {"add", selftest_add_cases},
+     selftest_delta_cases, false},
+    {"gqa_prepare attention_decode attention_prefill attention_merge", attention_cases, true},
+    {"mla_prepare mla_transpose_keys mla_gather_rows attention_decode", selftest_mla_cases, true},
+    {"sample_largest sample_greedy sample_draw", selftest_sample_cases, false},
+    {"swiglu", selftest_swiglu_cases, false},
+    {"add", selftest_add_cases, false},
 };
 
-static void run_groups(struct kernel_test *l)
+static void run_groups(struct kernel_test *l, bool only_matrices)
 {
     const char *only = l->request->kernel;
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
         l->rng = 20250607; /* the same numbers whatever ran before */
-        if (!l->err.code && (!only || strstr(groups[i].kernels, only)))
+        if (!l->err.code && (groups[i].has_matrices || !only_matrices) &&
+            (!only || strstr(groups[i].kernels, only)))
             groups[i].run(l);
     }
 }
@@ -907,13 +909,32 @@ static void tell_kernels(const struct exec *x, const struct selftest *s)
             s->ran(s->ctx, stats.times[i].name, stats.times[i].n);
 }
 
+/* The cases with matrices once more where the device has both forms: what has run is NV's. */
+static void run_khr(struct kernel_test *l)
+{
+    struct exec *x = l->side[KT_DEVICE];
+    const char *device = exec_get_caps(x).name;
+    if (exec_get_caps(x).uses_khr)
+        return;
+    exec_prefer_khr(x);
+    if (!exec_get_caps(x).uses_khr)
+        return;
+    snprintf(l->heading, sizeof l->heading, "%s, VK_KHR_cooperative_matrix", device);
+    l->is_again = true;
+    run_groups(l, true);
+    l->is_again = false;
+    l->heading[0] = '\0';
+}
+
 /* All cases on one device. */
 static int run_on(struct kernel_test *l, const struct exec_options *o, struct moeflux_err *e)
 {
     const struct selftest *s = l->request;
     int rc = exec_open(&l->side[KT_DEVICE], o, e);
-    if (rc == 0)
-        run_groups(l);
+    if (rc == 0) {
+        run_groups(l, false);
+        run_khr(l);
+    }
     /* What runs in place of kernels that not every device has, and where everything has to be float32. */
     const struct exec_caps caps = rc == 0 ? exec_get_caps(l->side[KT_DEVICE]) : (struct exec_caps){0};
     if (caps.has_coopmat || caps.has_denorm || caps.has_fixed) {
@@ -921,7 +942,7 @@ static int run_on(struct kernel_test *l, const struct exec_options *o, struct mo
         exec_forbid_denorm(l->side[KT_DEVICE]);
         l->is_again = true;
         l->next = 0;
-        run_groups(l);
+        run_groups(l, false);
         l->is_again = false;
     }
     if (rc == 0 && s->ran)
