@@ -29,7 +29,7 @@ static bool is_kept(const struct router_shape *s, const float *groups, uint32_t 
 {
     uint32_t n_before = 0;
     for (uint32_t i = 0; i < s->n_groups; i++)
-        n_before += groups[i] > groups[g] || (groups[i] == groups[g] && i < g);
+        n_before += i < g ? groups[i] >= groups[g] : groups[i] > groups[g];
     return n_before < s->keep_groups;
 }
 
@@ -39,9 +39,9 @@ static void drop_groups(const struct router_shape *s, float *t, float *groups)
     uint32_t size = s->n_experts / s->n_groups;
     for (uint32_t g = 0; g < s->n_groups; g++)
         groups[g] = group_score(t + (uint64_t)g * size, size);
-    for (uint32_t i = 0; i < s->n_experts; i++)
-        if (!is_kept(s, groups, i / size))
-            t[i] = NAN;
+    for (uint32_t g = 0; g < s->n_groups; g++)
+        for (uint32_t i = 0; i < size && !is_kept(s, groups, g); i++)
+            t[(uint64_t)g * size + i] = NAN;
 }
 
 static const float *scores_of(const struct router_shape *s, const struct router_prefer_call *call)
@@ -80,7 +80,7 @@ static uint32_t best_present(const struct router_shape *s, const struct router_p
 
 static bool comes_before(const float *scores, uint32_t a, uint32_t b)
 {
-    return scores[a] > scores[b] || (scores[a] == scores[b] && a < b);
+    return a < b ? scores[a] >= scores[b] : scores[a] > scores[b];
 }
 
 /* Puts `expert` in the place of idx[k], in the order of the scores. */
