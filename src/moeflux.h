@@ -437,16 +437,19 @@ int moeflux_measure_memory(uint32_t n_threads, double *bytes_s, struct moeflux_e
 struct moeflux_needs {
     char architecture[32];
     uint32_t n_layers, n_attention, hidden, vocab_size, n_experts, moe_inner, max_context;
+    uint32_t n_expert_layers;  /* layers with routed experts */
     uint32_t top_k, own_top_k; /* experts of a token: with the options, by the model's configuration */
     float expert_share;        /* 1: a token has all top_k. What follows counts all */
     bool packed;               /* layout on disk; false: plain safetensors */
     uint64_t n_params, n_active_params, n_expert_params;
-    uint64_t dense_bytes;  /* the resident part, on disk and in memory */
-    uint64_t expert_bytes; /* all routed experts */
-    uint64_t one_expert_bytes;
-    uint64_t token_dense_bytes;     /* weights read per token from memory, without routed experts */
-    uint64_t token_expert_bytes;    /* routed experts' bytes per token: n_layers with experts * top_k * one */
-    uint64_t kv_bytes_per_pos;      /* of float32 numbers */
+    uint64_t dense_bytes;        /* the resident part, on disk and in memory */
+    uint64_t expert_bytes;       /* all routed experts */
+    char expert_formats[192];    /* how they are stored: "3 bits g64, down 6 bits g64 in 12 of 40 layers" */
+    char dense_formats[128];     /* how the rest is, by share of its bytes: "4 bits g64 91 %, bf16 9 %" */
+    uint64_t one_expert_bytes;   /* the largest: layers may store theirs differently */
+    uint64_t token_dense_bytes;  /* weights read per token from memory, without routed experts */
+    uint64_t token_expert_bytes; /* routed experts' bytes per token: top_k of each layer with experts */
+    uint64_t kv_bytes_per_pos;   /* of float32 numbers */
     uint64_t recurrent_state_bytes; /* of one sequence, with the backup that lets a chunk be undone */
     uint64_t
         floor_bytes; /* least memory to run: dense + states of a short context + one layer's top_k experts */

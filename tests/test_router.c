@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/format.h"
 #include "check.h"
 #include "args.h"
 #include "exec/exec.h"
@@ -267,7 +268,7 @@ static void open_chooser(struct chooser *c, struct exec *x, const struct router_
                                         .inner = WIDTH,
                                         .up_format = FORMAT_F32,
                                         .down_format = FORMAT_F32,
-                                        .down_formats = 1u << FORMAT_F32,
+                                        .down_formats = format_set(FORMAT_F32),
                                         .eps = 1e-6f,
                                         .chooses = true,
                                         .norm_topk = r->norm};

@@ -72,7 +72,7 @@ void load_rows(out Step p, const uint format, Slot s, uint piece)
     uint first = first_row(), last = a.hidden - 1;
     if (STEPS > 0) // blocks of rows are there or not
         first = min(first, last - (ROWS - 1) * SIDE);
-    p.odd = 0;
+    begin_step(p);
     [[unroll]] for (uint r = 0; r < ROWS; r++)
         load_piece(p, r, format, s.weight, s.scales, s.biases,
                    (STEPS > 0 ? first + r * SIDE : min(first + r * SIDE, last)) * s.cols, piece);

@@ -22,12 +22,16 @@ layout(constant_id = 4) const uint TILE = 2048; // columns held in shared memory
 #ifdef ONLY_FORMAT
 const uint FORMATS = 1u << ONLY_FORMAT;
 #else
-layout(constant_id = 5) const uint FORMATS = 0xffffffff; // bit f: some matrix of the dispatch is stored as FORMAT_f
+layout(constant_id = 5) const uint FORMATS = 0xffffffff; // bit f: some matrix of the dispatch is stored as FORMAT_f; OTHER: a word
 #endif
 layout(constant_id = 6) const uint SPLIT = 1; // subgroups that share a block of rows, each with its columns
 // 0: a lane takes what there is in a loop. Else a row is one tile of TILE columns, of which a lane takes STEPS pieces at
 // most, in whatever format: all are loaded at once, and the loops are unrolled.
+#ifdef OTHER
+const uint STEPS = 0;
+#else
 layout(constant_id = 7) const uint STEPS = 0;
+#endif
 
 const uint SUBGROUPS = WORKGROUP / SUBGROUP;
 const uint MAX_ROWS = 4, MAX_ACC = 16;

@@ -49,9 +49,9 @@ struct arch_request {
     struct exec *exec;
     struct loader *loader;
     const struct config *config;
-    const struct expert_layout *expert;
-    uint32_t max_chunk;   /* most tokens of a chunk */
-    enum kv_type kv_type; /* of the KV cache */
+    const struct expert_layout *experts; /* [n_layers] */
+    uint32_t max_chunk;                  /* most tokens of a chunk */
+    enum kv_type kv_type;                /* of the KV cache */
     /* the routed experts of some layers are computed elsewhere: arch_shared_expert and arch_add_experts will be called */
     bool has_host_experts;
 };

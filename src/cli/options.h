@@ -72,8 +72,10 @@ struct options {
     int64_t bench_reps;
 
     bool verify, no_measure;
-    const char *src, *dst; /* convert; inspect uses `model` */
-    const char *spread;    /* convert: directories with commas between them */
+    const char *src, *dst;                          /* convert; inspect uses `model` */
+    const char *spread;                             /* convert: directories with commas between them */
+    int64_t bits, group, expert_bits, expert_group; /* convert; 0: not given */
+    int recipe, scales;                             /* numbers of the choices; OPTIONS_NOT_GIVEN */
 };
 
 /* Parses the command line. ERR_USAGE names the flag at fault. */

@@ -18,7 +18,7 @@ static int open_arch(struct moeflux_model *m, struct moeflux_err *e)
     const struct arch_request r = {.exec = m->exec,
                                    .loader = &m->loader,
                                    .config = &m->dir.config,
-                                   .expert = &m->dir.expert,
+                                   .experts = m->dir.experts,
                                    .max_chunk = m->max_chunk,
                                    .kv_type = m->kv_type,
                                    .has_host_experts = m->n_cpu_layers > 0};
@@ -82,13 +82,21 @@ static int open_host(struct moeflux_model *m, const struct moeflux_options *o, s
     return rc;
 }
 
+static uint64_t mean_expert_bytes(const struct model_dir *d)
+{
+    uint64_t layers = 0;
+    for (uint32_t i = 0; i < d->config.n_layers; i++)
+        layers += config_has_experts(&d->config, i);
+    return layers ? d->expert_bytes / (layers * d->config.n_experts) : 0;
+}
+
 static int open_trace(struct moeflux_model *m, const char *path, struct moeflux_err *e)
 {
     const struct config *c = &m->dir.config;
     const struct trace_shape shape = {.n_layers = c->n_layers,
                                       .n_experts = c->n_experts,
                                       .top_k = c->top_k,
-                                      .expert_bytes = m->dir.expert.bytes};
+                                      .expert_bytes = mean_expert_bytes(&m->dir)};
     return path ? trace_writer_open(&m->trace, path, &shape, e) : 0;
 }
 

@@ -36,9 +36,9 @@ void exec_keep_f32(struct exec *x)
     x->keeps_f32 = true;
 }
 
-void exec_prefer_khr(struct exec *x)
+void exec_prefer_nv(struct exec *x)
 {
-    x->prefers_khr = true;
+    x->prefers_nv = true;
 }
 
 void exec_forbid_denorm(struct exec *x)

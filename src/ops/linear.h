@@ -41,13 +41,22 @@ struct linear_plan {
     uint32_t tokens;                                /* of a workgroup */
 };
 
-struct linear_vulkan {
+/* Neighbouring matrices that kernels take together: of the usual formats, or of one other. */
+struct linear_part {
     struct linear_plan paths[LINEAR_PATHS];
-    uint32_t from[LINEAR_PATHS]; /* the fewest tokens of each path; UINT32_MAX: the device has it not */
-    struct cast_f16 cast;
-    struct exec_buffer segments; /* the paths' tables, one behind the other */
+    uint32_t first, n;  /* segments */
+    uint32_t row, rows; /* of the output */
+    uint64_t segments;  /* the paths' tables, one behind the other */
     /* Of LINEAR_GEMV where kernels/linear/decode_token.comp is its kernel: all but the call's part. base 0: it is not. */
     struct linear_decode_token_args token;
+};
+
+struct linear_vulkan {
+    struct linear_part parts[LINEAR_MAX_SEGMENTS];
+    uint32_t n_parts;
+    uint32_t from[LINEAR_PATHS]; /* the fewest tokens of each path; UINT32_MAX: the device has it not */
+    struct cast_f16 cast;
+    struct exec_buffer segments; /* the parts' tables */
 };
 
 struct linear {

@@ -82,6 +82,7 @@ void kt_clear(struct kernel_test *l);
 void kt_forget(struct kernel_test *l);
 
 /* Cases that stand in files of their own. */
+void selftest_attention_cases(struct kernel_test *l);
 void selftest_delta_cases(struct kernel_test *l);
 void selftest_mla_cases(struct kernel_test *l);
 void selftest_sample_cases(struct kernel_test *l);
