@@ -1,5 +1,4 @@
 /* Conversion: results, sources of every form, interruptions, failures. */
-#include <dlfcn.h>
 #include <errno.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -11,7 +10,6 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -23,6 +21,7 @@
 #include "base/file.h"
 #include "base/format.h"
 #include "convert/convert.h"
+#include "disk_room.h"
 #include "model/model_dir.h"
 #include "sequence.h"
 #include "st_writer.h"
@@ -35,23 +34,6 @@
 #define QWEN3_HF     "tests/models/qwen3-odd/hf"
 #define QWEN3_MLX    "tests/models/qwen3-odd/mlx"
 #define TINY         "tests/models/tiny"
-
-/* Stands before the C library's: a disk with as much room as a test wants. */
-static uint64_t pretended_room = UINT64_MAX;
-
-// The library's own names of the parameters are reserved.
-// NOLINTNEXTLINE(readability-inconsistent-declaration-parameter-name)
-int statvfs(const char *restrict file, struct statvfs *restrict buf)
-{
-    int (*real)(const char *, struct statvfs *);
-    *(void **)&real = dlsym(RTLD_NEXT, "statvfs");
-    int rc = real(file, buf);
-    if (rc == 0 && pretended_room != UINT64_MAX) {
-        buf->f_frsize = 1;
-        buf->f_bavail = pretended_room;
-    }
-    return rc;
-}
 
 /* --- helpers --- */
 
@@ -644,9 +626,9 @@ static void a_disk_without_room_is_said_with_both_numbers(void **state)
     (void)state;
     char *tmp = tmp_tree_new();
     struct moeflux_err e;
-    pretended_room = 1000000;
+    disk_room_pretend(1000000);
     int rc = run(QWEN_MLX, tmp_tree_path(tmp, "dst"), NULL, &e);
-    pretended_room = UINT64_MAX;
+    disk_room_pretend(UINT64_MAX);
     assert_int_equal(rc, ERR_NO_FIT);
     assert_non_null(strstr(e.text, "0.071 GB (70"));
     assert_non_null(strstr(e.text, "0.001 GB (1000000)"));

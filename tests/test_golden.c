@@ -24,7 +24,8 @@ struct bounds {
 /* Of case i of a golden file. Exceptions:
  *   deepseek-plain is sensitive. In float32, products of few tokens on Vulkan devices (kernels/lib/gemv_lanes.glsl) round
  *   about five times as much as others: 2.0e-5 of its hidden states on an H200, token by token as well as at once, and
- *   1.9e-5 on lavapipe. The host backends are held to the bound of all models.
+ *   1.9e-5 on lavapipe. The host backends are held to the bound of all models. So is q3-g32: the reference, which adds in
+ *   float64, is off by 5.4e-6 of its hidden states, lavapipe by 1.5e-5.
  *   Prompts through float16: 3.0e-2 without any other choice of experts, found with the reference implementation, its
  *   products' inputs, weights and cache rounded to float16.
  *   In deepseek-odd's cases 3 and 4 the router's closest call is 1.1e-4 and 4.8e-5, so rounding may turn it, and another
@@ -35,12 +36,13 @@ static struct bounds bounds_of(const struct moeflux_model *m, const char *golden
                                uint64_t n_tokens)
 {
     const struct moeflux_model_info info = moeflux_model_get_info(m);
-    bool is_plain = strstr(golden, "deepseek-plain");
+    bool is_plain = strstr(golden, "deepseek-plain"), is_sensitive = is_plain || strstr(golden, "q3-g32");
     bool is_narrow =
         strstr(golden, "deepseek-small") || strstr(golden, "deepseek-lone") || strstr(golden, "qwen3");
     bool is_vulkan = !strstr(info.device, "CPU");
     if (!info.f16_products)
-        return (struct bounds){n_tokens > 1000 ? 1e-3 : 2e-4, is_plain && is_vulkan ? 4e-5 : 1e-5, 0.99999};
+        return (struct bounds){n_tokens > 1000 ? 1e-3 : 2e-4, is_sensitive && is_vulkan ? 4e-5 : 1e-5,
+                               0.99999};
     if (is_plain)
         return (struct bounds){4e-2, 5e-3, 0.9999};
     if (strstr(golden, "deepseek-odd") && (i == 3 || i == 4))
@@ -569,26 +571,6 @@ static void recipes_agree_converted_on_the_reference_backend(void **state)
     run_recipes(convert_and_run_on_reference);
 }
 
-static void a_gpu_refuses_formats_that_it_does_not_compute(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *dir, *text;
-    } models[] = {
-        {"tests/models/formats/q3-g32", "q3-g32: model.embed_tokens.weight is stored as Q3 g32, which "},
-        {"tests/models/formats/mxfp8", "mxfp8: model.embed_tokens.weight is stored as MXFP8, which "},
-    };
-    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
-        struct moeflux_model *m;
-        struct moeflux_err e = {0};
-        const struct moeflux_options o = {.dir = models[i].dir, .device = device_name()};
-        int rc = device_open_model(&m, &o, &e);
-        if (rc != ERR_UNSUPPORTED || !strstr(e.text, models[i].text) ||
-            !strstr(e.text, "; --device cpu does"))
-            fail_msg("%d \"%s\"", rc, e.text);
-    }
-}
-
 /* As many layers as have one with experts at least: dense ones count. */
 static uint32_t first_layer_with_experts(const char *dir)
 {
@@ -626,6 +608,7 @@ int main(void)
         cmocka_unit_test(deepseek_plain_agrees), cmocka_unit_test(deepseek_small_agrees),
         cmocka_unit_test(deepseek_lone_agrees),  cmocka_unit_test(qwen3_odd_agrees),
         cmocka_unit_test(qwen3_plain_agrees),    cmocka_unit_test(tiny_agrees),
+        cmocka_unit_test(recipes_agree),
     };
     const struct CMUnitTest on_hosts[] = {
         cmocka_unit_test(qwen_odd_agrees_with_the_least_cache),
@@ -650,7 +633,6 @@ int main(void)
         cmocka_unit_test(qwen3_plain_agrees_with_the_least_cache),
         cmocka_unit_test(qwen3_plain_converted_agrees),
         cmocka_unit_test(qwen3_plain_agrees_on_the_reference_backend),
-        cmocka_unit_test(recipes_agree),
         cmocka_unit_test(recipes_agree_on_the_reference_backend),
         cmocka_unit_test(recipes_agree_with_the_least_cache_on_the_reference_backend),
         cmocka_unit_test(recipes_agree_converted_on_the_reference_backend),
@@ -658,7 +640,6 @@ int main(void)
     };
     const struct CMUnitTest on_vulkan[] = {
         cmocka_unit_test(split_models_agree),
-        cmocka_unit_test(a_gpu_refuses_formats_that_it_does_not_compute),
     };
     const char *wanted = getenv("MOEFLUX_TESTS");
     if (wanted)

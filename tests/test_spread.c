@@ -1,5 +1,4 @@
 /* Experts spread over several directories: what convert writes, what opening refuses, how the reader uses several disks. */
-#include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -7,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -20,6 +18,7 @@
 #include "base/mem.h"
 #include "check.h"
 #include "convert/convert.h"
+#include "disk_room.h"
 #include "experts/reader.h"
 #include "model/expert_places.h"
 #include "model/model_dir.h"
@@ -29,23 +28,6 @@
 #define QWEN_HF   "tests/models/qwen-odd/hf"
 #define QWEN3_MLX "tests/models/qwen3-odd/mlx"
 #define MIXED     "tests/models/formats/mixed-3-6"
-
-/* Stands before the C library's: a disk with as much room as a test wants. */
-static uint64_t pretended_room = UINT64_MAX;
-
-// The library's own names of the parameters are reserved.
-// NOLINTNEXTLINE(readability-inconsistent-declaration-parameter-name)
-int statvfs(const char *restrict file, struct statvfs *restrict buf)
-{
-    int (*real)(const char *, struct statvfs *);
-    *(void **)&real = dlsym(RTLD_NEXT, "statvfs");
-    int rc = real(file, buf);
-    if (rc == 0 && pretended_room != UINT64_MAX) {
-        buf->f_frsize = 1;
-        buf->f_bavail = pretended_room;
-    }
-    return rc;
-}
 
 /* --- a directory with the model `whole`, the same one in `main` with its parts p1 and p2 --- */
 
@@ -294,16 +276,16 @@ static void the_room_of_parts_on_one_disk_is_added_up(void **state)
     struct convert_result r;
     begin(&f, TINY);
     struct convert_options o = {.src = TINY, .dst = f.dst, .spread = f.parts[1]};
-    pretended_room = 67108864 + 3300000 + 4300000;
+    disk_room_pretend(67108864 + 3300000 + 4300000);
     int rc = convert_run(&o, &r, &e);
-    pretended_room = UINT64_MAX;
+    disk_room_pretend(UINT64_MAX);
     assert_int_equal(rc, ERR_NO_FIT);
     if (!strstr(e.text, "main: 0.079 GB ("))
         fail_msg("%s", e.text);
     expect_nothing(&f);
-    pretended_room = 67108864 + 3300000 + 8500000;
+    disk_room_pretend(67108864 + 3300000 + 8500000);
     rc = convert_run(&o, &r, &e);
-    pretended_room = UINT64_MAX;
+    disk_room_pretend(UINT64_MAX);
     check_ok(rc, &e);
     expect_same_experts(&f);
     end(&f);

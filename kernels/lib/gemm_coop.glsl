@@ -3,7 +3,8 @@
 // The inputs come in float16 with their norm applied (cast_f16.comp), the weights are rounded to it, and both are
 // multiplied 16 x 16 x 16 at a time (matrices.glsl), sums in float32. While a step is multiplied the next
 // one is on its way. Two invocations load a row: each asks for 32 neighbouring columns at a time and for the scales and
-// biases of eight groups at once, as with few tokens a product waits for its weights.
+// biases of eight groups at once, as with few tokens a product waits for its weights. gemm_coop_other.glsl has the loads of
+// other formats than the usual ones.
 #ifndef GEMM_COOP_GLSL
 #define GEMM_COOP_GLSL
 
@@ -44,21 +45,6 @@ const uint MY_X = X_UNITS / WORKGROUP; // of an invocation
 // one or two of them.
 const uint MY_ROWS = 2 * BLOCK_ROWS / WORKGROUP, GROUPS = DEPTH / 64;
 
-// Eight groups' scales or biases: words 4 * i .. of their array, which ends with word `last`.
-uvec4 load_groups(uvec2 p, uint i, uint last)
-{
-    uvec4 v;
-    [[unroll]] for (uint j = 0; j < 4; j++)
-        v[j] = Words(p).v[min(4 * i + j, last)];
-    return v;
-}
-
-float group_of(uvec4 v, uint i)
-{
-    uint pair = (i & 4u) == 0 ? ((i & 2u) == 0 ? v.x : v.y) : ((i & 2u) == 0 ? v.z : v.w);
-    return uintBitsToFloat((i & 1u) == 0 ? pair << 16 : pair & 0xffff0000u);
-}
-
 MatrixC sum_of[ROWS][ACROSS];
 
 void multiply_step(uint rows, uint tokens)
@@ -80,7 +66,6 @@ void multiply_step(uint rows, uint tokens)
 // What an invocation has asked for: of the vectors, of its rows.
 uvec4 next_x[MY_X];
 Run next_run[MY_ROWS * GROUPS];
-uvec4 scales[MY_ROWS], biases[MY_ROWS]; // of the eight groups of which the step's are some
 Matrix matrix_of[MY_ROWS];
 uint row_of[MY_ROWS];
 
@@ -95,6 +80,27 @@ void choose_rows(Matrix first, Matrix second, uint row, uint second_row)
         row_of[i] = min(in_first ? row + tile_row : second_row + tile_row - BLOCK_ROWS / 2, matrix_of[i].rows - 1);
     }
 }
+
+#ifdef OTHER
+#include "lib/gemm_coop_other.glsl"
+#else
+
+// Eight groups' scales or biases: words 4 * i .. of their array, which ends with word `last`.
+uvec4 load_groups(uvec2 p, uint i, uint last)
+{
+    uvec4 v;
+    [[unroll]] for (uint j = 0; j < 4; j++)
+        v[j] = Words(p).v[min(4 * i + j, last)];
+    return v;
+}
+
+float group_of(uvec4 v, uint i)
+{
+    uint pair = (i & 4u) == 0 ? ((i & 2u) == 0 ? v.x : v.y) : ((i & 2u) == 0 ? v.z : v.w);
+    return uintBitsToFloat((i & 1u) == 0 ? pair << 16 : pair & 0xffff0000u);
+}
+
+uvec4 scales[MY_ROWS], biases[MY_ROWS]; // of the eight groups of which the step's are some
 
 // Asks for DEPTH columns of the invocation's rows from column `from` on; is_first: nothing was asked for before.
 void ask_rows(const uint format, uint from, bool is_first)
@@ -128,6 +134,8 @@ void keep_rows(const uint format, uint from)
         }
     }
 }
+
+#endif
 
 void multiply_as(const uint format, Matrix first, Matrix second, uint row, uint second_row, Input x)
 {

@@ -36,7 +36,8 @@
     ROWS_##scheme(#name, number, bits, group, scale),
 static const struct format formats[FORMAT_END] = {FORMAT_TABLE(FORMAT_ROWS, 0)};
 
-_Static_assert(FORMAT_KINDS <= FORMAT_SET_GROUPS && FORMAT_KINDS <= FORMAT_KIND_MASK + 1, "too many kinds");
+_Static_assert(FORMAT_SET_OTHERS == FORMAT_F32 + 1 && FORMAT_SET_OTHERS + FORMAT_KINDS <= FORMAT_SET_GROUPS,
+               "too many kinds");
 
 const struct format *format_of(uint32_t number)
 {
@@ -60,18 +61,54 @@ bool format_has_group(uint32_t group)
     return false;
 }
 
+bool format_is_usual(uint32_t number)
+{
+    return number < FORMAT_SET_OTHERS;
+}
+
 uint32_t format_set(uint32_t number)
 {
-    uint32_t set = 1u << (number & FORMAT_KIND_MASK);
+    if (format_is_usual(number))
+        return 1u << number;
+    uint32_t set = 1u << (FORMAT_SET_OTHERS + (number & FORMAT_KIND_MASK));
     if (formats[number].scheme == SCHEME_AFFINE)
         set |= 1u << (FORMAT_SET_GROUPS + (number >> FORMAT_GROUP_SHIFT & 3)) |
                1u << (FORMAT_SET_SCALES + (number >> FORMAT_SCALE_SHIFT & 3));
     return set;
 }
 
-bool format_set_has(uint32_t set, uint32_t kind)
+/* The i-th of the others in a set; FORMAT_NONE past the last. */
+static uint32_t find_other(uint32_t set, uint32_t i)
 {
-    return set >> kind & 1;
+    for (uint32_t number = FORMAT_SET_OTHERS; number < FORMAT_END; number++)
+        if (formats[number].bits && (format_set(number) & ~set) == 0 && i-- == 0)
+            return number;
+    return FORMAT_NONE;
+}
+
+uint32_t format_set_part(uint32_t set, uint32_t i)
+{
+    uint32_t usual = set & ((1u << FORMAT_SET_OTHERS) - 1);
+    if (usual && i == 0)
+        return usual;
+    uint32_t other = find_other(set, i - (usual != 0));
+    return other == FORMAT_NONE ? 0 : format_set(other);
+}
+
+static uint32_t shift_of(uint32_t group)
+{
+    uint32_t shift = 0;
+    while (1u << shift < group)
+        shift++;
+    return shift;
+}
+
+uint32_t format_constant(uint32_t part)
+{
+    if (part >> FORMAT_SET_OTHERS == 0)
+        return part;
+    const struct format *f = format_of(find_other(part, 0));
+    return FORMAT_WORD(f->bits, f->scheme, shift_of(f->group), f->scale);
 }
 
 /* The smallest member above `above` of an affine row, 0: there is none. member: offsetof of a uint32_t. */

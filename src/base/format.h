@@ -27,10 +27,15 @@ uint32_t format_find_affine(uint32_t bits, uint32_t group, uint32_t scale);
 /* Whether some affine format has such groups. */
 bool format_has_group(uint32_t group);
 
-/* The set with this format alone, as kernels know sets (kernels/args.h). Sets are united by |. */
+/* Whether it is one of those that kernels take mixed (FORMAT_TABLE_USUAL). */
+bool format_is_usual(uint32_t number);
+/* The set with this format alone, as kernels/args.h has sets. Sets are united by |; of other formats than the usual ones a union has
+ * all that go together from its kinds, groups and scales. */
 uint32_t format_set(uint32_t number);
-/* Whether a set has formats of this kind. */
-bool format_set_has(uint32_t set, uint32_t kind);
+/* The i-th part of a set that a kernel of its own takes: its usual formats together, or one of the others. 0: past the last. */
+uint32_t format_set_part(uint32_t set, uint32_t i);
+/* Of such a part: what kernels have as FORMATS. */
+uint32_t format_constant(uint32_t part);
 
 /* What affine formats there are, for messages: "4 or 8", "64". */
 enum { FORMAT_LIST_TEXT = 64 };

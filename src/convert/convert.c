@@ -53,7 +53,7 @@ static void room_needed(const struct conversion *c, uint64_t need[SPREAD_MAX_PAR
 static int prepare(struct conversion *c, const struct convert_options *o, struct moeflux_err *e)
 {
     uint64_t need[SPREAD_MAX_PARTS];
-    int rc = convert_plan_open(&c->plan, o->src, e);
+    int rc = convert_plan_open(&c->plan, o->src, &o->settings, e);
     if (rc < 0)
         return rc;
     rc = convert_parts_open(&c->parts, &c->plan, o->dst, o->spread, e);
@@ -62,7 +62,7 @@ static int prepare(struct conversion *c, const struct convert_options *o, struct
     room_needed(c, need);
     rc = convert_parts_check_room(&c->parts, need, e);
     if (rc == 0)
-        rc = convert_work_start(&c->work, o->n_threads, c->plan.max_expert_bytes, &o->progress, e);
+        rc = convert_work_start(&c->work, o->n_threads, c->plan.expert_room, &o->progress, e);
     return rc < 0 ? rc : convert_parts_begin(&c->parts, e);
 }
 
@@ -175,6 +175,8 @@ int convert_run(const struct convert_options *o, struct convert_result *r, struc
         rc = write_all(&c, o->verify, e);
         r->bytes_read = c.work.bytes_read;
         r->bytes_written = c.work.bytes_written;
+        r->errors = c.work.errors;
+        r->n_fewer = c.plan.choice[0].n_fewer + c.plan.choice[1].n_fewer;
         if (rc == ERR_INTERRUPTED)
             err_set(e, ERR_INTERRUPTED, "interrupted; %s keeps what is finished for the next run",
                     c.parts.targets[0].partial);

@@ -99,12 +99,18 @@ static bool has_usual_experts(const struct convert_plan *p)
     return has_equal_experts(p) && is_usual(first->up) && is_usual(first->down);
 }
 
-static json_t *format_json(uint32_t format)
+static enum quant_mode mode_of(uint32_t format)
 {
-    const struct format *f = format_of(format);
     enum quant_mode mode = QUANT_AFFINE;
     for (enum quant_mode m = QUANT_MXFP4; m <= QUANT_NVFP4; m++)
         mode = quant_config_mode_format(m) == format ? m : mode;
+    return mode;
+}
+
+static json_t *format_json(uint32_t format)
+{
+    const struct format *f = format_of(format);
+    enum quant_mode mode = mode_of(format);
     json_t *object = json_object();
     add_codes(object, mode, f->bits, f->group);
     if (mode == QUANT_AFFINE && f->scale != SCALE_BF16)
@@ -242,18 +248,44 @@ char *convert_json_layout(const struct convert_plan *p, struct moeflux_err *e)
 
 /* --- config.json --- */
 
+/* The entry of a matrix that is stored in another way than most. base: its canonical name without the ending, n characters. */
+static void add_entry(struct str *s, const struct convert_plan *p, const char *base, int n,
+                      enum quant_mode mode, uint32_t bits, uint32_t group)
+{
+    if (mode == QUANT_AFFINE && bits == p->bits && group == p->group)
+        return;
+    str_addf(s, ",\n  \"%s%.*s\": {\n   \"group_size\": %u,\n   \"bits\": %u",
+             p->src.config.family->mlx_prefix, n, base, group, bits);
+    if (mode != QUANT_AFFINE)
+        str_addf(s, ",\n   \"mode\": \"%s\"", quant_config_mode_name(mode));
+    str_add_text(s, "\n  }");
+}
+
+static void add_expert_entries(struct str *s, const struct convert_plan *p)
+{
+    static const char *const names[] = {"gate_proj", "up_proj", "down_proj"};
+    for (uint32_t i = 0; i < p->src.config.n_layers; i++) {
+        const struct expert_formats *f = &p->experts[i].formats;
+        for (int k = 0; k < 3 && config_has_experts(&p->src.config, i); k++) {
+            char base[96];
+            uint32_t number = k < 2 ? f->up : f->down;
+            const struct format *x = format_of(number);
+            int n = snprintf(base, sizeof base, "model.layers.%u.mlp.switch_mlp.%s", i, names[k]);
+            add_entry(s, p, base, n, mode_of(number), x->bits, x->group);
+        }
+    }
+}
+
 static void add_block(struct str *s, const struct convert_plan *p)
 {
     str_addf(s, ",\n \"quantization\": {\n  \"group_size\": %u,\n  \"bits\": %u,\n  \"mode\": \"affine\"",
              p->group, p->bits);
     for (size_t i = 0; i < p->n_items; i++) {
-        const struct convert_item *it = &p->items[i];
-        size_t n = strlen(it->out[0].name) - strlen(".weight");
-        if (it->step == CONVERT_QUANTISE && it->out[0].bits != p->bits)
-            str_addf(s, ",\n  \"%s%.*s\": {\n   \"group_size\": %u,\n   \"bits\": %u\n  }",
-                     p->src.config.family->mlx_prefix, (int)n, it->out[0].name, it->out[0].group,
-                     it->out[0].bits);
+        const struct tensor *t = &p->items[i].out[0];
+        if (t->dtype == DTYPE_U32)
+            add_entry(s, p, t->name, (int)(strlen(t->name) - strlen(".weight")), t->mode, t->bits, t->group);
     }
+    add_expert_entries(s, p);
     str_add_text(s, "\n }\n}");
 }
 
@@ -290,24 +322,30 @@ static void find_member(const char *text, size_t n, const char *key, size_t *fro
     *from = *to = 0;
 }
 
+/* Takes the member out of a text of n bytes; its new length. */
+static size_t drop_member(char *text, size_t n, const char *key)
+{
+    size_t from, to;
+    find_member(text, n, key, &from, &to);
+    memmove(text + from, text + to, n - to);
+    return n - (to - from);
+}
+
 /* The text is kept as it is: numbers and order stay the author's. What it says of the source's own quantisation goes,
  * and ours comes before the last brace. */
 char *convert_json_config(const struct convert_plan *p, struct moeflux_err *e)
 {
     struct str s = {0};
-    size_t n = p->config_len, from = 0, to = 0;
-    if (!p->quantised) {
-        while (p->config_text[n - 1] != '}')
-            n--;
-        find_member(p->config_text, n, "quantization_config", &from, &to);
-        n--;
-        while (isspace((unsigned char)p->config_text[n - 1]))
-            n--;
-    }
-    str_add(&s, p->config_text, from);
-    str_add(&s, p->config_text + to, n > to ? n - to : 0);
-    if (!p->quantised)
+    str_add(&s, p->config_text, p->config_len);
+    if (str_ok(&s) && (!p->quantised || convert_settings_given(&p->settings))) {
+        while (s.data[s.len - 1] != '}')
+            s.len--;
+        s.len = drop_member(s.data, s.len, "quantization_config");
+        s.len = drop_member(s.data, s.len, "quantization") - 1;
+        while (isspace((unsigned char)s.data[s.len - 1]))
+            s.len--;
         add_block(&s, p);
+    }
     if (str_ok(&s))
         return s.data;
     str_free(&s);

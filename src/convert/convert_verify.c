@@ -69,7 +69,7 @@ static int compare_expert(const struct verify *v, const struct layer_files *f, u
 {
     const struct spread spread = convert_parts_spread(v->parts, layer);
     uint64_t bytes = v->plan->experts[layer].bytes;
-    int rc = convert_experts_make(v->plan, layer, expert, s.out, s.in, e);
+    int rc = convert_experts_make(v->plan, layer, expert, s.out, s.in, NULL, e);
     for (uint32_t i = 0; i < spread_n_pieces(&spread, bytes) && rc == 0; i++) {
         struct spread_piece x = spread_piece(&spread, bytes, expert, i);
         const char *path = f->paths[x.part];

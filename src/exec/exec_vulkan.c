@@ -55,13 +55,13 @@ static bool uses_khr(const struct exec *x)
     return has->khr && !(x->prefers_nv && has->nv);
 }
 
-/* Operations name kernels for matrices X_coop. */
+/* Operations name kernels for matrices X_coop or X_othercoop. */
 static void name_variant(const struct exec *x, const char *name, char *out, size_t bytes)
 {
-    const char *suffix = strrchr(name, '_');
-    bool is_other = suffix && strcmp(suffix, "_coop") == 0 && uses_khr(x);
-    snprintf(out, bytes, "%.*s%s", is_other ? (int)(suffix - name) : (int)strlen(name), name,
-             is_other ? "_khr" : "");
+    static const char of_nv[] = "coop";
+    size_t length = strlen(name), end = sizeof of_nv - 1;
+    bool is_khr = uses_khr(x) && length > end && strcmp(name + length - end, of_nv) == 0;
+    snprintf(out, bytes, "%.*s%s", (int)(is_khr ? length - end : length), name, is_khr ? "khr" : "");
 }
 
 static struct exec_caps vulkan_caps(const struct exec *x)

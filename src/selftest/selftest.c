@@ -107,12 +107,6 @@ static bool has_kernels(const struct kernel_test *l)
     return !exec_get_caps(l->side[KT_DEVICE]).is_host;
 }
 
-/* Kinds of formats that the device computes with: kernels the first ones (engine/device_formats.h). */
-static uint32_t n_kinds(const struct kernel_test *l)
-{
-    return has_kernels(l) ? FORMAT_F32 + 1 : FORMAT_KINDS;
-}
-
 /* Whether the operation has a path; from now on it takes no other. */
 static bool force_path(struct linear *op, enum linear_path path)
 {
@@ -122,7 +116,8 @@ static bool force_path(struct linear *op, enum linear_path path)
     return can;
 }
 
-static void linear_case(struct kernel_test *l, const struct linear_shape *c)
+/* head_dim: of heads that lack their norm; 0: they have it. */
+static void heads_case(struct kernel_test *l, const struct linear_shape *c, uint32_t head_dim)
 {
     struct weights w[LINEAR_TEST_SEGMENTS][KT_SIDES] = {0};
     uint32_t rows = 0;
@@ -131,11 +126,12 @@ static void linear_case(struct kernel_test *l, const struct linear_shape *c)
         rows += c->rows[i];
     }
     char shape[96];
-    snprintf(shape, sizeof shape, "%ux%u %s%s%s%s, %u token%s%s", rows, c->cols,
+    snprintf(shape, sizeof shape, "%ux%u %s%s%s%s%s, %u token%s%s", rows, c->cols,
              format_of(c->formats[0])->name, c->n_segments > 1 ? " fused" : "", c->norm ? " norm" : "",
-             c->add ? " add" : "", c->n, c->n > 1 ? "s" : "", path_names[c->path]);
+             head_dim ? " heads" : "", c->add ? " add" : "", c->n, c->n > 1 ? "s" : "", path_names[c->path]);
     struct test_buffer *x = kt_floats(l, (uint64_t)c->n * c->cols, -2, 2),
-                       *norm = kt_floats(l, c->cols, 0.5f, 1.5f);
+                       *norm = kt_floats(l, c->cols, 0.5f, 1.5f),
+                       *squares = kt_floats(l, (uint64_t)c->cols * HEAD_SQUARES, 0, 40);
     struct test_buffer *y = kt_floats(l, (uint64_t)c->n * rows, -1, 1),
                        *f16 = kt_bytes(l, NULL, 2 * (uint64_t)c->n * c->cols);
     for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
@@ -145,7 +141,10 @@ static void linear_case(struct kernel_test *l, const struct linear_shape *c)
             mine[i] = w[i][s];
         if (linear_open(&op, l->side[s], mine, c->n_segments, &l->err) < 0)
             break;
-        if (s == KT_DEVICE && c->path != LINEAR_GEMV && !force_path(&op, c->path)) {
+        if (head_dim && linear_expect_squares(&op, l->side[s], head_dim, &l->err) < 0)
+            break;
+        if (s == KT_DEVICE && ((c->path != LINEAR_GEMV && !force_path(&op, c->path)) ||
+                               (head_dim && !linear_takes_squares(&op)))) {
             linear_close(&op, l->side[s]);
             kt_skip(l, "linear", shape);
             return;
@@ -158,6 +157,8 @@ static void linear_case(struct kernel_test *l, const struct linear_shape *c)
                                          .n = c->n,
                                          .add = c->add,
                                          .eps = 1e-6f,
+                                         .squares = head_dim ? squares->on[s].address : 0,
+                                         .head_dim = head_dim,
                                          .f16_scratch = f16->on[s].address};
         exec_begin(l->side[s]);
         linear_run(&op, l->side[s], &call);
@@ -168,6 +169,11 @@ static void linear_case(struct kernel_test *l, const struct linear_shape *c)
                    : c->path >= LINEAR_F16_GEMM_SMALL ? F16_BOUND
                                                       : PRODUCT_BOUND;
     kt_report(l, "linear", shape, kt_error(l, y, (uint64_t)c->n * rows), bound);
+}
+
+static void linear_case(struct kernel_test *l, const struct linear_shape *c)
+{
+    heads_case(l, c, 0);
 }
 
 /* A stack of `heads` matrices [rows][cols]; x, y and the stack have room between the parts of two of them. */
@@ -487,7 +493,7 @@ static void name_moe(const struct moe_case *m, char *text, size_t room)
     uint32_t down = m->layout.down_format;
     snprintf(text, room, "%s%s%u of %u, %ux%u %s%s, %s %u%s%s%s%s, %u token%s", c->chooses ? "chosen " : "",
              c->plain_weights ? "as they are " : "", c->top_k, c->n_experts, c->hidden, c->inner,
-             format_of(c->format)->name, down == c->format ? "" : " and Q8",
+             format_of(c->format)->name, down == c->format ? "" : " and another",
              c->makes_shared ? "with" : "shared", c->shared,
              c->makes_shared && c->shared_up_format != c->format ? " in another format" : "",
              c->ungated ? " ungated" : "", m->apart ? " apart" : "",
@@ -528,12 +534,85 @@ static void moe_case_of(struct kernel_test *l, const struct moe_shape *c, uint32
     kt_report(l, "experts_decode_down", text, down_error, bound);
 }
 
+/* Every kind of format, and groups and scales beside the usual ones. */
+static const uint32_t spread[] = {FORMAT_Q4,
+                                  FORMAT_Q8,
+                                  FORMAT_BF16,
+                                  FORMAT_F32,
+                                  FORMAT_Q2,
+                                  FORMAT_Q3,
+                                  FORMAT_Q5,
+                                  FORMAT_Q6,
+                                  FORMAT_MXFP4,
+                                  FORMAT_MXFP8,
+                                  FORMAT_NVFP4,
+                                  FORMAT_F16,
+                                  FORMAT_Q2 + FORMAT_GROUP_128 + FORMAT_SCALE_F32,
+                                  FORMAT_Q3 + FORMAT_GROUP_32 + FORMAT_SCALE_F16,
+                                  FORMAT_Q4 + FORMAT_GROUP_32,
+                                  FORMAT_Q4 + FORMAT_GROUP_128 + FORMAT_SCALE_F16,
+                                  FORMAT_Q5 + FORMAT_GROUP_32 + FORMAT_SCALE_F32,
+                                  FORMAT_Q6 + FORMAT_GROUP_128,
+                                  FORMAT_Q8 + FORMAT_GROUP_32,
+                                  FORMAT_Q8 + FORMAT_SCALE_F32};
+enum { N_SPREAD = sizeof spread / sizeof *spread };
+
 static void embed_cases(struct kernel_test *l)
 {
-    for (uint32_t format = 0; format < n_kinds(l); format++)
-        embed_case(l, 1003, 192, format);
+    for (uint32_t format = 0; format < FORMAT_END; format++)
+        if (format_of(format)->bits)
+            embed_case(l, format < FORMAT_KINDS ? 1003 : 37, 384, format);
     embed_case(l, 3, 64, FORMAT_Q4);
     embed_case(l, 64, 7168, FORMAT_Q4);
+}
+
+/* In one dispatch, or in several behind each other; in rows of several tiles; in all ways that a device has. */
+static void mixed_linear_cases(struct kernel_test *l)
+{
+    static const struct linear_shape shapes[] = {
+        {4,
+         {33, 257, 1, 64},
+         {FORMAT_Q3, FORMAT_Q3, FORMAT_Q8, FORMAT_Q6},
+         2048,
+         1,
+         true,
+         false,
+         LINEAR_GEMV},
+        {3, {12, 1, 130}, {FORMAT_Q8, FORMAT_Q8, FORMAT_Q2}, 192, 1, true, true, LINEAR_GEMV},
+        {5,
+         {37, 3, 64, 9, 70},
+         {FORMAT_Q6, FORMAT_Q6, FORMAT_Q6, FORMAT_Q6, FORMAT_Q6},
+         512,
+         1,
+         true,
+         true,
+         LINEAR_GEMV},
+        {3, {130, 33, 1}, {FORMAT_MXFP4, FORMAT_BF16, FORMAT_Q5}, 320, 65, true, true, LINEAR_GEMV},
+        {1, {70}, {FORMAT_Q2}, 18432, 1, false, true, LINEAR_GEMV},
+        {1, {67}, {FORMAT_NVFP4}, 8192, 3, true, false, LINEAR_GEMV},
+        {2, {37, 71}, {FORMAT_F16, FORMAT_BF16}, 33, 1, true, false, LINEAR_GEMV},
+        {1, {37}, {FORMAT_F16}, 33, 5, true, true, LINEAR_GEMV},
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        linear_case(l, &shapes[i]);
+    for (enum linear_path path = LINEAR_GEMV_FEW; has_kernels(l) && path < LINEAR_PATHS; path++)
+        for (uint32_t i = path % 2; i < N_SPREAD; i += path < LINEAR_F16_GEMM_SMALL ? 4 : 1)
+            linear_case(
+                l, &(struct linear_shape){2, {131, 70}, {spread[i], FORMAT_Q3}, 384, 75, true, i % 2, path});
+}
+
+static void linear_format_cases(struct kernel_test *l)
+{
+    for (uint32_t i = 0; i < N_SPREAD; i++) {
+        uint32_t f = spread[i];
+        linear_case(l, &(struct linear_shape){1, {131}, {f}, 384, 1, true, false, LINEAR_GEMV});
+        linear_case(l, &(struct linear_shape){1, {131}, {f}, 384, 75, false, true, LINEAR_GEMV});
+        transposed_case(l, 3, 36, 384, f, i % 2 ? 1 : 21);
+    }
+    mixed_linear_cases(l);
+    stack_case(l, 3, 37, 64, FORMAT_Q3, 1);
+    stack_case(l, 3, 37, 128, FORMAT_NVFP4, 31);
+    transposed_case(l, 2, 7, 33, FORMAT_F16, 3);
 }
 
 static void linear_cases(struct kernel_test *l)
@@ -589,9 +668,12 @@ static void linear_cases(struct kernel_test *l)
         stack_case(l, 3, 64, 32, FORMAT_BF16, n);
         stack_case(l, 2, 7, 25, FORMAT_F32, n);
     }
-    for (uint32_t format = 0; format < n_kinds(l); format++) {
-        linear_case(l, &(struct linear_shape){1, {131}, {format}, 384, 1, true, false, LINEAR_GEMV});
-        linear_case(l, &(struct linear_shape){1, {131}, {format}, 384, 75, false, true, LINEAR_GEMV});
+    linear_format_cases(l);
+    if (has_kernels(l)) { /* in one tile and in several */
+        heads_case(l, &(struct linear_shape){1, {70}, {FORMAT_Q4}, 4096, 1, false, true, LINEAR_GEMV}, 128);
+        heads_case(l, &(struct linear_shape){1, {33}, {FORMAT_Q8}, 192, 1, false, false, LINEAR_GEMV}, 64);
+        heads_case(l, &(struct linear_shape){2, {37, 5}, {FORMAT_BF16}, 18432, 1, false, true, LINEAR_GEMV},
+                   4);
     }
     stack_case(l, 16, 512, 128, FORMAT_Q4, 1);
     stack_case(l, 16, 128, 512, FORMAT_Q4, 40);
@@ -688,32 +770,35 @@ static void choosing_cases(struct kernel_test *l)
                 FORMAT_Q8, true);
 }
 
-/* Every kind of format, and groups and scales beside the usual ones, in all that reads matrices. */
-static void format_cases(struct kernel_test *l)
+static void moe_format_cases(struct kernel_test *l)
 {
-    static const uint32_t others[] = {FORMAT_Q2 + FORMAT_GROUP_128 + FORMAT_SCALE_F32,
-                                      FORMAT_Q3 + FORMAT_GROUP_32 + FORMAT_SCALE_F16,
-                                      FORMAT_Q4 + FORMAT_GROUP_32,
-                                      FORMAT_Q4 + FORMAT_GROUP_128 + FORMAT_SCALE_F16,
-                                      FORMAT_Q5 + FORMAT_GROUP_32 + FORMAT_SCALE_F32,
-                                      FORMAT_Q6 + FORMAT_GROUP_128,
-                                      FORMAT_Q8 + FORMAT_GROUP_32,
-                                      FORMAT_Q8 + FORMAT_SCALE_F32};
-    enum { N_OTHERS = sizeof others / sizeof *others };
-    for (uint32_t i = 0; !has_kernels(l) && i < FORMAT_KINDS + N_OTHERS; i++) {
-        uint32_t f = i < FORMAT_KINDS ? i : others[i - FORMAT_KINDS];
-        if (f >= FORMAT_KINDS) {
-            embed_case(l, 37, 384, f);
-            linear_case(l, &(struct linear_shape){1, {131}, {f}, 384, 1, true, false, LINEAR_GEMV});
-            linear_case(l, &(struct linear_shape){1, {131}, {f}, 384, 75, false, true, LINEAR_GEMV});
-        }
-        transposed_case(l, 3, 36, 384, f, 1);
-        transposed_case(l, 3, 36, 384, f, 21);
+    for (uint32_t i = 0; i < N_SPREAD; i++) {
+        uint32_t f = spread[i];
         if (format_of(f)->scheme == SCHEME_PLAIN)
             continue;
         moe_case(l, &(struct moe_shape){12, 3, 384, 128, 128, f, 1, .tile = 0}, f);
         moe_case(l, &(struct moe_shape){12, 3, 384, 128, 128, f, 70, .tile = 0}, f);
     }
+    if (!has_kernels(l))
+        return;
+    /* The shared expert in up's kernel or in one of its own, with the choice. */
+    static const struct moe_shape shapes[] = {
+        {12, 3, 192, 64, 192, FORMAT_Q3, 1, .makes_shared = true, .chooses = true,
+         .shared_up_format = FORMAT_Q3},
+        {12, 3, 192, 192, 64, FORMAT_Q2, 3, .makes_shared = true, .chooses = true,
+         .shared_up_format = FORMAT_Q8},
+        {33, 5, 64, 64, 64, FORMAT_Q4, 1, .makes_shared = true, .chooses = true,
+         .shared_up_format = FORMAT_Q6},
+        {16, 8, 2048, 512, 512, FORMAT_MXFP4, 2, .drops = true, .makes_shared = true,
+         .shared_up_format = FORMAT_MXFP8},
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        moe_case(l, &shapes[i], shapes[i].format);
+    moe_case(l, &shapes[0], FORMAT_Q6);
+    moe_case_of(l, &shapes[1], FORMAT_Q2, true);
+    for (uint32_t tile = 1; tile <= EXPERTS_MAX_TILES; tile++)
+        for (uint32_t i = FORMAT_Q2 + tile % 2; i < FORMAT_F16; i += 2)
+            moe_case(l, &(struct moe_shape){6, 2, 640, 384, 64, i, 110, .tile = tile}, FORMAT_Q3);
 }
 
 static void moe_cases(struct kernel_test *l)
@@ -748,6 +833,7 @@ static void moe_cases(struct kernel_test *l)
     moe_case_of(l, &(struct moe_shape){12, 4, 256, 64, 128, FORMAT_Q8, 3, .ungated = true}, FORMAT_Q8, true);
     moe_case_of(l, &(struct moe_shape){12, 3, 192, 64, 64, FORMAT_Q4, 40, .tile = 0}, FORMAT_Q4, true);
     choosing_cases(l);
+    moe_format_cases(l);
     /* Tiles of every size, whatever the number of tokens: experts without any, with some, with more than a tile; rows of
      * less than a tile's and of more; groups by the eight and others. */
     for (uint32_t tile = 1; has_kernels(l) && tile <= EXPERTS_MAX_TILES; tile++) {
@@ -785,8 +871,6 @@ static const struct {
     {"sample_largest sample_greedy sample_draw", selftest_sample_cases, false},
     {"swiglu", selftest_swiglu_cases, false},
     {"add", selftest_add_cases, false},
-    {"embed linear_decode linear_prefill matvec_transposed experts_decode_up experts_prefill_up",
-     format_cases, true},
 };
 
 static void run_groups(struct kernel_test *l, bool only_matrices)

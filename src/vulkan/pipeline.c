@@ -47,7 +47,7 @@ bool pipeline_has_khr(void)
 
 static uint32_t subgroup_size(const struct gpu *g, const char *kernel)
 {
-    return ends_in(kernel, "_coop") || ends_in(kernel, "_khr") ? MATRIX_LANES : g->subgroup_size;
+    return ends_in(kernel, "coop") || ends_in(kernel, "khr") ? MATRIX_LANES : g->subgroup_size;
 }
 
 int pipeline_set_open(struct pipeline_set *s, const struct gpu *g, struct moeflux_err *e)
