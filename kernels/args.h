@@ -73,11 +73,12 @@
 #define FORMAT_SET_SCALES 23
 /* What kernels named X_other, which take matrices of one other format, know of it: their constant FORMATS. That of the others is
  * a set, which is always less than a word. */
-#define FORMAT_WORD(bits, scheme, group_shift, scale) ((bits) | (scheme) << 5 | (group_shift) << 7 | (scale) << 10)
-#define FORMAT_WORD_BITS(word)                        ((word)&31u)
-#define FORMAT_WORD_SCHEME(word)                      ((word) >> 5 & 3u)
-#define FORMAT_WORD_GROUP_SHIFT(word)                 ((word) >> 7 & 7u)
-#define FORMAT_WORD_SCALE(word)                       ((word) >> 10 & 7u)
+#define FORMAT_WORD(bits, scheme, group_shift, scale)                                                        \
+    ((bits) | (scheme) << 5 | (group_shift) << 7 | (scale) << 10)
+#define FORMAT_WORD_BITS(word)        ((word)&31u)
+#define FORMAT_WORD_SCHEME(word)      ((word) >> 5 & 3u)
+#define FORMAT_WORD_GROUP_SHIFT(word) ((word) >> 7 & 7u)
+#define FORMAT_WORD_SCALE(word)       ((word) >> 10 & 7u)
 #ifdef VULKAN
 #define FORMAT_NUMBER(name, number, bits, group, scheme, scale, x) const uint FORMAT_##name = (number);
 FORMAT_TABLE_USUAL(FORMAT_NUMBER, 0)
@@ -377,7 +378,7 @@ ARGS_SIZE(mla_prepare_args, 112);
 struct mla_transpose_keys_args {
     ADDR weight, scales, biases; /* [heads][latent_dim][nope_dim] */
     ADDR dst;                    /* f32 [heads that take part][nope_dim][latent_dim] */
-    U32 format; /* of another format than the usual ones its word */
+    U32 format;                  /* of another format than the usual ones its word */
     U32 latent_dim, nope_dim;
     U32 first_head; /* of those transposed */
 };

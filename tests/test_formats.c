@@ -475,9 +475,55 @@ static void manifests_that_lie_about_experts_are_refused(void **state)
     tmp_tree_remove(tmp);
 }
 
+/* --- sets, as kernels know them --- */
+
+static void a_format_alone_is_one_part_and_its_constant_tells_it(void **state)
+{
+    (void)state;
+    for (uint32_t number = 0; number < FORMAT_END; number++) {
+        const struct format *f = format_of(number);
+        uint32_t set = format_set(number), constant;
+        if (!f->bits)
+            continue;
+        assert_int_equal(format_set_part(set, 0), set);
+        assert_int_equal(format_set_part(set, 1), 0);
+        constant = format_constant(set);
+        assert_true(format_is_usual(number) == (constant < 1u << FORMAT_SET_OTHERS));
+        if (format_is_usual(number)) {
+            assert_int_equal(constant, 1u << number);
+            continue;
+        }
+        assert_int_equal(FORMAT_WORD_BITS(constant), f->bits);
+        assert_int_equal(FORMAT_WORD_SCHEME(constant), f->scheme);
+        assert_int_equal(1u << FORMAT_WORD_GROUP_SHIFT(constant), f->group);
+        assert_int_equal(FORMAT_WORD_SCALE(constant), f->scale);
+    }
+}
+
+static void a_united_set_has_a_part_for_each_of_its_formats(void **state)
+{
+    (void)state;
+    static const uint32_t formats[] = {
+        FORMAT_Q4,   FORMAT_BF16, FORMAT_Q3, FORMAT_Q6 + FORMAT_GROUP_32, FORMAT_Q4 + FORMAT_SCALE_F16,
+        FORMAT_MXFP4};
+    enum { N = sizeof formats / sizeof *formats };
+    uint32_t set = 0, usual = format_set(FORMAT_Q4) | format_set(FORMAT_BF16);
+    for (int i = 0; i < N; i++)
+        set |= format_set(formats[i]);
+    assert_int_equal(format_set_part(set, 0), usual);
+    for (int i = 2; i < N; i++) {
+        uint32_t part = 1;
+        while (format_set_part(set, part) && format_set_part(set, part) != format_set(formats[i]))
+            part++;
+        assert_int_equal(format_set_part(set, part), format_set(formats[i]));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_format_alone_is_one_part_and_its_constant_tells_it),
+        cmocka_unit_test(a_united_set_has_a_part_for_each_of_its_formats),
         cmocka_unit_test(every_format_has_the_values_of_mlx),
         cmocka_unit_test(a_table_of_one_kind_is_that_of_all_tensors),
         cmocka_unit_test(experts_may_differ_from_layer_to_layer),

@@ -497,9 +497,11 @@ static void run_recipes(void (*run)(const char *dir, const char *golden))
     }
 }
 
+/* In float32: rounded to float16, the inputs of these narrow models turn the router's choice (q3-g32 on an H200: logits off by
+ * 3.3e-1). Kernels for matrices are held to their references in all formats by test_ops. */
 static void run_on_device(const char *dir, const char *golden)
 {
-    run_model(dir, golden, 0, NULL);
+    run_as(MOEFLUX_PROMPT_TYPE_F32, dir, golden, 0, NULL);
 }
 
 static void run_on_reference(const char *dir, const char *golden)
