@@ -37,8 +37,8 @@ static void count_runs(void *ctx, const char *kernel, uint64_t times)
 
 static bool ends_in(const char *kernel, const char *variant)
 {
-    const char *suffix = strrchr(kernel, '_');
-    return suffix && strcmp(suffix, variant) == 0;
+    size_t n = strlen(kernel), end = strlen(variant);
+    return n >= end && strcmp(kernel + n - end, variant) == 0;
 }
 
 static bool ran_denorm(const struct seen *seen)
