@@ -138,11 +138,11 @@ ARGS_SIZE(linear_args, 112);
 /* Heads whose norm the next product brings: sums of squares that each of them has, of as many equal parts. */
 #define HEAD_SQUARES 8
 
-/* One token: addresses in the arguments in place of a table. */
+/* One token: addresses in the arguments in place of a table. With HEAD_SHIFT `norm` is f32 [cols >> HEAD_SHIFT][HEAD_SQUARES]. */
 #define LINEAR_TOKEN_SEGMENTS 4
 struct linear_decode_token_args {
     ADDR base;    /* the lowest address of the segments */
-    ADDR x, norm; /* [cols]; norm 0: x is taken as it is. With HEAD_SHIFT [cols >> HEAD_SHIFT][HEAD_SQUARES] */
+    ADDR x, norm; /* [cols]; norm 0: x is taken as it is */
     ADDR y;       /* [rows of all segments] */
     /* What the first weights wait for stands together. */
     U32 weight[LINEAR_TOKEN_SEGMENTS];           /* words from `base` on, as scales and biases */

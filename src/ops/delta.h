@@ -60,8 +60,8 @@ struct delta_call {
     uint64_t window_in, window_out;
     uint64_t state, state_out; /* before and after; the same: in place */
     uint64_t dst;              /* f32 [n][n_v * v_dim] */
-    /* f32 [n_v][HEAD_SQUARES], 16-byte aligned: of as many equal parts of o the sums of squares; dst lacks rms()'s factor then, 1 / sqrt(mean of o's
-     * squares + eps). Where delta_gives_squares. 0: dst is whole */
+    /* f32 [n_v][HEAD_SQUARES], 16-byte aligned: of as many equal parts of o the sums of squares. dst lacks rms()'s factor
+     * then, 1 / sqrt(mean of o's squares + eps). Where delta_gives_squares. 0: dst is whole */
     uint64_t squares;
     uint64_t scratch; /* f32 [delta_scratch], 16-byte aligned; 0: none, a slower way */
     uint32_t n, stride;
