@@ -7,7 +7,6 @@
 #include "check.h"
 #include "device.h"
 #include "engine/test_hooks.h"
-#include "little_memory.h"
 #include "moeflux.h"
 #include "tmp_tree.h"
 
@@ -32,15 +31,25 @@ static struct moeflux_options options_of(const char *dir, const char *device, fl
                                     .prefer_resident = margin};
 }
 
-/* Memory for `part` of all experts, where device memory is host memory. */
-static void limit_slots(struct moeflux_options *o, float part)
+/* Memory for `part` of all experts; a device with memory of its own gets little, and the host that part. Whether it has. */
+static bool limit_slots(struct moeflux_options *o, float part, bool staged)
 {
     struct moeflux_err e = {0};
     struct moeflux_needs n;
     struct moeflux_plan p;
+    o->memory_bytes = o->gpu_memory_bytes = 0;
     check_ok(moeflux_get_needs_with(o, &n, &e), &e);
-    check_ok(device_make_plan(o, &p, &e), &e);
-    o->memory_bytes = (uint64_t)(part * (float)n.expert_bytes / (float)n.one_expert_bytes) * p.slot_bytes;
+    check_ok(test_hooks_make_plan(o, &(struct test_hooks){.staged = staged, .shelf = device_shelf()}, &p, &e),
+             &e);
+    uint64_t n_experts = n.expert_bytes / n.one_expert_bytes;
+    o->memory_bytes = (uint64_t)(part * (float)n_experts) * p.slot_bytes;
+    if (p.is_unified)
+        return false;
+    o->memory_bytes += p.cpu_scratch_bytes;
+    if (o->n_cpu_layers == 0)
+        o->gpu_memory_bytes = p.weights_bytes + p.state_bytes + p.activation_bytes + p.driver_bytes +
+                              3 * n.top_k * p.slot_bytes / 2;
+    return true;
 }
 
 /* Logits after the ids, evaluated `step` at once. To be freed. */
@@ -100,7 +109,7 @@ static void tokens_of_a_prompt_keep_the_routers_choice(void **state)
     fill_ids(ids, MAX_TOKENS);
     struct moeflux_stats stats;
     struct moeflux_options o = options_of(QWEN, device_name(), 0);
-    limit_slots(&o, 0.5f);
+    limit_slots(&o, 0.25f, false);
     float *want = evaluate(&o, ids, MAX_TOKENS, MAX_TOKENS / 2, false, &stats);
     o.prefer_resident = 1e30f;
     float *got = evaluate(&o, ids, MAX_TOKENS, MAX_TOKENS / 2, false, &stats);
@@ -123,7 +132,7 @@ static void a_larger_margin_reads_less_and_hits_more(void **state)
             struct moeflux_stats before = {.read_bytes = UINT64_MAX, .n_misses = 1}, stats;
             for (size_t k = 0; k < sizeof margins / sizeof *margins; k++) {
                 struct moeflux_options o = options_of(dir, side ? "cpu" : "reference", margins[k]);
-                limit_slots(&o, i ? 0.5f : 0.25f);
+                limit_slots(&o, i ? 0.5f : 0.25f, false);
                 free(evaluate(&o, ids, MAX_TOKENS, 1, false, &stats));
                 assert_true(stats.read_bytes > 0 && stats.read_bytes < before.read_bytes);
                 assert_true(hit_rate(&stats) > hit_rate(&before));
@@ -142,13 +151,13 @@ static void the_same_run_gives_the_same_bits_in_one_tier(void **state)
     for (int staged = 0; staged < (device_is_vulkan() ? 2 : 1); staged++) {
         struct moeflux_stats plain, stats, again;
         struct moeflux_options o = options_of(QWEN, device_name(), 0);
-        little_memory(&o, staged);
+        bool has_tiers = limit_slots(&o, 0.125f, staged);
         float *without = evaluate(&o, ids, 6, 1, staged, &plain);
         o.prefer_resident = 1e30f;
         float *want = evaluate(&o, ids, 6, 1, staged, &stats), *got = evaluate(&o, ids, 6, 1, staged, &again);
         assert_true(stats.n_preferred > 0);
         assert_true(stats.read_bytes < plain.read_bytes);
-        if (!staged)
+        if (!has_tiers)
             assert_memory_equal(got, want, logits_bytes(QWEN));
         assert_memory_not_equal(without, want, logits_bytes(QWEN));
         free(without);
@@ -169,16 +178,12 @@ static void every_backend_computes_with_the_experts_taken(void **state)
         const char *dir = i ? DEEPSEEK : QWEN;
         struct moeflux_stats first, stats;
         struct moeflux_options o = options_of(dir, hosts[0], 0.5f);
-        limit_slots(&o, 0.99f);
+        limit_slots(&o, 0.99f, false);
         float *want = evaluate(&o, ids, 6, 1, false, &first);
         assert_true(first.n_preferred > 5);
         for (int staged = 0; staged < (device_is_vulkan() ? 2 : 1); staged++) {
-            uint64_t memory = o.memory_bytes;
             o.device = device_is_vulkan() ? device_name() : hosts[1];
-            if (staged) {
-                little_memory(&o, true);
-                o.memory_bytes += 2 * memory;
-            }
+            limit_slots(&o, 0.99f, staged);
             float *got = evaluate(&o, ids, 6, 1, staged, &stats);
             assert_int_equal(stats.n_preferred, first.n_preferred);
             assert_int_equal(stats.n_misses, first.n_misses);
@@ -198,11 +203,11 @@ static void experts_on_the_cpu_beside_a_device_are_preferred_too(void **state)
     fill_ids(ids, MAX_TOKENS);
     struct moeflux_stats first, stats;
     struct moeflux_options o = options_of(QWEN, "cpu", 0.5f);
-    limit_slots(&o, 0.99f);
+    limit_slots(&o, 0.99f, false);
     float *want = evaluate(&o, ids, 6, 1, false, &first);
     o.device = device_name();
     o.n_cpu_layers = UINT32_MAX;
-    limit_slots(&o, 0.9f); /* and room for what the two hand over */
+    limit_slots(&o, 0.9f, false); /* and room for what the two hand over */
     float *got = evaluate(&o, ids, 6, 1, false, &stats);
     assert_int_equal(stats.n_preferred, first.n_preferred);
     for (uint64_t k = 0; k < logits_bytes(QWEN) / sizeof *got; k++)
