@@ -245,7 +245,8 @@ tsan:
 # instruction sets, which takes clang minutes so and computes numbers: the build for `make asan` has it.
 FUZZ_CC := clang
 fuzz:
-	$(MAKE) BUILD=build-fuzz SHADERS=build CC="$(FUZZ_CC)" OPT="-O1 -g1" ISA_OPT="-O1 -fno-sanitize=all" WERROR= \
+	$(MAKE) BUILD=build-fuzz SHADERS=build CC="$(FUZZ_CC)" OPT="-O1 -g1" WERROR= \
+	    ISA_OPT="-O1 -fno-sanitize=all -Wno-unused-command-line-argument" \
 	    SAN="-fsanitize=address,undefined,fuzzer-no-link -fno-sanitize-recover=undefined -fno-omit-frame-pointer \
 	         -fsanitize-coverage-ignorelist=tests/fuzz/uncovered.txt" fuzzers
 
