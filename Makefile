@@ -277,7 +277,7 @@ lint: $(if $(KERNELS),$(SHADERS)/kernels/table.inc) $(BUILD)/build_id.h
 VERSION = $(shell sed -n 's/^\#define MOEFLUX_VERSION "\(.*\)"/\1/p' src/moeflux.h)
 install: $(BUILD)/moeflux $(LIBS)
 	install -D -m 755 $(BUILD)/moeflux $(DESTDIR)$(PREFIX)/bin/moeflux
-	for page in man/*.[15]; do install -D -m 644 $$page -t $(DESTDIR)$(PREFIX)/share/man/man$${page##*.} || exit; done
+	for page in man/*.[157]; do install -D -m 644 $$page -t $(DESTDIR)$(PREFIX)/share/man/man$${page##*.} || exit; done
 	install -D -m 644 src/moeflux.h $(DESTDIR)$(PREFIX)/include/moeflux.h
 	install -D -m 644 $(BUILD)/libmoeflux.a $(DESTDIR)$(LIBDIR)/libmoeflux.a
 	install -D -m 644 $(BUILD)/$(SONAME) $(DESTDIR)$(LIBDIR)/$(SONAME)

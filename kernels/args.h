@@ -134,17 +134,21 @@ struct linear_args {
 };
 ARGS_SIZE(linear_args, 112);
 
+/* Heads whose norm the next product brings: sums of squares that each of them has, of as many equal parts. */
+#define HEAD_SQUARES 8
+
 /* One token: addresses in the arguments in place of a table. */
 #define LINEAR_TOKEN_SEGMENTS 4
 struct linear_decode_token_args {
     ADDR base;    /* the lowest address of the segments */
-    ADDR x, norm; /* [cols]; norm 0: x is taken as it is */
+    ADDR x, norm; /* [cols]; norm 0: x is taken as it is. With HEAD_SHIFT [cols >> HEAD_SHIFT][HEAD_SQUARES] */
     ADDR y;       /* [rows of all segments] */
-    U32 weight[LINEAR_TOKEN_SEGMENTS], scales[LINEAR_TOKEN_SEGMENTS],
-        biases[LINEAR_TOKEN_SEGMENTS];           /* words from `base` on */
-    U32 end_row[LINEAR_TOKEN_SEGMENTS];          /* of the output: the next segment's first */
+    /* What the first weights wait for stands together. */
+    U32 weight[LINEAR_TOKEN_SEGMENTS];           /* words from `base` on, as scales and biases */
     U32 later_blocks[LINEAR_TOKEN_SEGMENTS - 1]; /* as in linear_args */
     U32 cols;
+    U32 end_row[LINEAR_TOKEN_SEGMENTS]; /* of the output: the next segment's first */
+    U32 scales[LINEAR_TOKEN_SEGMENTS], biases[LINEAR_TOKEN_SEGMENTS];
     U32 formats; /* of each segment, 8 bits */
     U32 store;   /* LINEAR_SET, LINEAR_ADD */
     F32 eps;
@@ -438,10 +442,11 @@ struct delta_args {
     ADDR window_in, window_out; /* [conv_kernel - 1][channels], oldest first; two different buffers */
     ADDR state, state_out;      /* [n_v][v_dim][k_dim]: before and after, may be the same */
     ADDR dst;                   /* [n][n_v * v_dim] */
+    ADDR squares;               /* out [n_v][HEAD_SQUARES], from a kernel with as many workgroups a head */
     U32 n, stride, n_k, n_v, k_dim, v_dim, conv_kernel;
     F32 eps;
 };
-ARGS_SIZE(delta_args, 112);
+ARGS_SIZE(delta_args, 120);
 
 /* delta_prep: delta_args with dst = prepared, f32 [n][DELTA_PREPARED(...)]: q, k (of unit length, q also scaled), v, and
  * for each value head its decay and beta. A workgroup has DELTA_RUN tokens. */

@@ -54,14 +54,12 @@ float put_vector(uint t, uvec2 x, uint at, uvec2 norm, uint from, uint n4)
         // Everything at constant distances from what this invocation has first.
         uint mine = gl_LocalInvocationID.x, to = xs_index(t, mine);
         uvec2 x_at = addr_add(x, 4 * at + 16 * mine), norm_at = addr_add(norm, 16 * mine);
-        vec4 v[LOADS], w[LOADS];
-        [[unroll]] for (uint k = 0; k < LOADS; k++)
-            v[k] = F32x4s(x_at).v[k * WORKGROUP];
-        [[unroll]] for (uint k = 0; k < LOADS; k++)
-            w[k] = has_norm ? F32x4s(norm_at).v[k * WORKGROUP] : vec4(1.0);
         [[unroll]] for (uint k = 0; k < LOADS; k++) {
-            squares += dot(v[k], v[k]);
-            xs[to + k * WORKGROUP / 8] = v[k] * w[k];
+            vec4 v = F32x4s(x_at).v[k * WORKGROUP];
+            squares += dot(v, v);
+            if (has_norm)
+                v *= F32x4s(norm_at).v[k * WORKGROUP];
+            xs[to + k * WORKGROUP / 8] = v;
         }
         return squares;
     }

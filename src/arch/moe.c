@@ -220,6 +220,8 @@ void moe_show(const struct moe *m, struct arch_view *view)
     view->idx = m->idx;
     view->weights = m->weights;
     view->predicted = m->predicted;
+    view->router_logits = m->routed;
+    view->router = &m->router.shape;
 }
 
 static const struct experts *experts_of(const struct moe *m, const struct moe_layer *y)

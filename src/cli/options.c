@@ -50,6 +50,7 @@ static const struct flag run_flags[] = {
     INT(NULL, "n-cpu-moe", "N", n_cpu_moe, 0, MAX_TOKENS, "the CPU does, in the first N layers"),
     INT(NULL, "active-experts", "N", active_experts, 1, MAX_TOKENS, "routed experts for a token (the model's number)"),
     REAL(NULL, "expert-share", "P", expert_share, "... as few as carry P of their weights (1: all)"),
+    REAL(NULL, "prefer-resident", "X", prefer_resident, "... those in memory before others X better (0: off)"),
     CHOICE("expert-io", "MODE", expert_io, EXPERT_IO, "auto, mmap, pread, uring or direct (auto)"),
     CHOICE("prefetch", "WHAT", prefetch, PREFETCH, "auto, none, previous, router or both ahead (auto)"),
     CHOICE("kv-type", "TYPE", kv_type, NUMBER_TYPE, "numbers of the KV cache: auto, f32, f16 (auto)"),
@@ -198,6 +199,9 @@ static int check_experts(const struct options *o, struct moeflux_err *e)
     if (!(o->expert_share > 0 && o->expert_share <= 1))
         return err_set(e, ERR_USAGE, "--expert-share: expected more than 0 and at most 1, found %g",
                        (double)o->expert_share);
+    if (!(o->prefer_resident >= 0))
+        return err_set(e, ERR_USAGE, "--prefer-resident: expected 0 or more, found %g",
+                       (double)o->prefer_resident);
     return refuse(both, "--experts", "--n-cpu-moe", e);
 }
 
@@ -510,6 +514,7 @@ void options_engine(const struct options *o, struct moeflux_options *out)
     out->n_cpu_layers = o->experts == 1 ? UINT32_MAX : o->n_cpu_moe > 0 ? (uint32_t)o->n_cpu_moe : 0;
     out->active_experts = (uint32_t)o->active_experts;
     out->expert_share = o->expert_share;
+    out->prefer_resident = o->prefer_resident;
     out->memory_bytes = o->memory;
     out->gpu_memory_bytes = o->gpu_memory;
     out->expert_io = (enum moeflux_expert_io)o->expert_io;

@@ -110,10 +110,12 @@ static int add_expert(XXH3_state_t *h, const struct model_dir *d, uint32_t layer
     return rc;
 }
 
-static int add_model(XXH3_state_t *h, const struct model_dir *d, struct moeflux_err *e)
+static int add_model(XXH3_state_t *h, const struct model_dir *d, float margin, struct moeflux_err *e)
 {
     int rc = 0;
     add_config(h, &d->config);
+    if (margin > 0)
+        add(h, &margin, sizeof margin);
     for (size_t i = 0; rc == 0 && i < d->n_tensors; i++)
         if (is_sampled(d->tensors[i].name))
             rc = add_tensor(h, d, &d->tensors[i], e);
@@ -133,7 +135,7 @@ int moeflux_model_fingerprint(struct moeflux_model *m, uint64_t *out, struct moe
         if (!h)
             return err_set(e, ERR_MEMORY, "out of memory for a checksum");
         XXH3_64bits_reset(h);
-        int rc = add_model(h, &m->dir, e);
+        int rc = add_model(h, &m->dir, m->prefer.margin, e);
         m->fingerprint = XXH3_64bits_digest(h);
         XXH3_freeState(h);
         if (rc < 0)

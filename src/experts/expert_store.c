@@ -392,6 +392,13 @@ bool expert_store_has(const struct expert_store *s, uint32_t layer, uint32_t exp
     return tiers_have(&s->tiers, (struct expert_key){layer, expert});
 }
 
+void expert_store_list_present(struct expert_store *s, uint32_t layer, bool *present)
+{
+    tiers_settle(&s->tiers);
+    for (uint32_t i = 0; i < s->n_experts; i++)
+        present[i] = tiers_hold(&s->tiers, (struct expert_key){layer, i});
+}
+
 uint64_t expert_store_address(const struct expert_store *s, uint32_t layer, uint32_t expert)
 {
     return tiers_address(&s->tiers, (struct expert_key){layer, expert});

@@ -10,6 +10,8 @@
 enum { FEW_TOKENS = 4 };
 /* The constants of kernels/linear/plain.comp. */
 enum { PLAIN_N_SPEC = 4 };
+/* Those of kernels/linear/decode_token.comp behind those of lib/gemv.glsl. */
+enum { TOKEN_HEAD_SHIFT = GEMV_N_SPEC, TOKEN_N_SPEC };
 
 /* kernels/linear/plain.comp alone takes them. */
 static bool is_uneven(const struct linear *op)
@@ -238,6 +240,30 @@ int linear_vulkan_open(struct linear *op, struct exec *x, struct moeflux_err *e)
     return rc;
 }
 
+static int make_heads(const struct linear *op, struct linear_part *part, struct exec *x, uint32_t shift,
+                      struct moeflux_err *e)
+{
+    const struct tile t = tile_for(x, LINEAR_GEMV, op, part);
+    uint32_t spec[TOKEN_N_SPEC] = {[TOKEN_HEAD_SHIFT] = shift};
+    memcpy(spec, t.gemv.spec, sizeof t.gemv.spec);
+    return gemv_kernel(x, &part->heads, "linear_decode_token", sizeof part->token, spec, TOKEN_N_SPEC, e);
+}
+
+int linear_vulkan_expect_squares(struct linear *op, struct exec *x, uint32_t head_dim, struct moeflux_err *e)
+{
+    uint32_t shift = 2;
+    while (shift < 31 && 1u << shift < head_dim)
+        shift++;
+    bool can = 1u << shift == head_dim && op->cols % head_dim == 0;
+    for (uint32_t i = 0; i < op->gpu.n_parts; i++)
+        can = can && op->gpu.parts[i].token.base;
+    op->gpu.head_dim = can ? head_dim : 0;
+    int rc = 0;
+    for (uint32_t i = 0; can && rc == 0 && i < op->gpu.n_parts; i++)
+        rc = make_heads(op, &op->gpu.parts[i], x, shift, e);
+    return rc;
+}
+
 /* The input in float16, with its norm, takes the place of the float32 one. */
 static void cast_input(const struct linear *op, struct exec *x, const struct linear_call *call,
                        struct linear_args *a)
@@ -271,11 +297,11 @@ static void run_token(const struct linear_part *part, struct exec *x, const stru
     const struct linear_plan *plan = &part->paths[LINEAR_GEMV];
     struct linear_decode_token_args a = part->token;
     a.x = call->x;
-    a.norm = call->norm;
+    a.norm = call->squares ? call->squares : call->norm;
     a.y = call->y + 4 * (uint64_t)part->row;
     a.store = call->add ? LINEAR_ADD : LINEAR_SET;
     a.eps = call->eps;
-    exec_dispatch(x, &plan->kernel, &a, plan->blocks, 1, 1);
+    exec_dispatch(x, call->squares ? &part->heads : &plan->kernel, &a, plan->blocks, 1, 1);
 }
 
 /* a: all but what the part adds. */

@@ -116,7 +116,8 @@ static bool force_path(struct linear *op, enum linear_path path)
     return can;
 }
 
-static void linear_case(struct kernel_test *l, const struct linear_shape *c)
+/* head_dim: of heads that lack their norm; 0: they have it. */
+static void heads_case(struct kernel_test *l, const struct linear_shape *c, uint32_t head_dim)
 {
     struct weights w[LINEAR_TEST_SEGMENTS][KT_SIDES] = {0};
     uint32_t rows = 0;
@@ -125,11 +126,12 @@ static void linear_case(struct kernel_test *l, const struct linear_shape *c)
         rows += c->rows[i];
     }
     char shape[96];
-    snprintf(shape, sizeof shape, "%ux%u %s%s%s%s, %u token%s%s", rows, c->cols,
+    snprintf(shape, sizeof shape, "%ux%u %s%s%s%s%s, %u token%s%s", rows, c->cols,
              format_of(c->formats[0])->name, c->n_segments > 1 ? " fused" : "", c->norm ? " norm" : "",
-             c->add ? " add" : "", c->n, c->n > 1 ? "s" : "", path_names[c->path]);
+             head_dim ? " heads" : "", c->add ? " add" : "", c->n, c->n > 1 ? "s" : "", path_names[c->path]);
     struct test_buffer *x = kt_floats(l, (uint64_t)c->n * c->cols, -2, 2),
-                       *norm = kt_floats(l, c->cols, 0.5f, 1.5f);
+                       *norm = kt_floats(l, c->cols, 0.5f, 1.5f),
+                       *squares = kt_floats(l, (uint64_t)c->cols * HEAD_SQUARES, 0, 40);
     struct test_buffer *y = kt_floats(l, (uint64_t)c->n * rows, -1, 1),
                        *f16 = kt_bytes(l, NULL, 2 * (uint64_t)c->n * c->cols);
     for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
@@ -139,7 +141,10 @@ static void linear_case(struct kernel_test *l, const struct linear_shape *c)
             mine[i] = w[i][s];
         if (linear_open(&op, l->side[s], mine, c->n_segments, &l->err) < 0)
             break;
-        if (s == KT_DEVICE && c->path != LINEAR_GEMV && !force_path(&op, c->path)) {
+        if (head_dim && linear_expect_squares(&op, l->side[s], head_dim, &l->err) < 0)
+            break;
+        if (s == KT_DEVICE && ((c->path != LINEAR_GEMV && !force_path(&op, c->path)) ||
+                               (head_dim && !linear_takes_squares(&op)))) {
             linear_close(&op, l->side[s]);
             kt_skip(l, "linear", shape);
             return;
@@ -152,6 +157,8 @@ static void linear_case(struct kernel_test *l, const struct linear_shape *c)
                                          .n = c->n,
                                          .add = c->add,
                                          .eps = 1e-6f,
+                                         .squares = head_dim ? squares->on[s].address : 0,
+                                         .head_dim = head_dim,
                                          .f16_scratch = f16->on[s].address};
         exec_begin(l->side[s]);
         linear_run(&op, l->side[s], &call);
@@ -162,6 +169,11 @@ static void linear_case(struct kernel_test *l, const struct linear_shape *c)
                    : c->path >= LINEAR_F16_GEMM_SMALL ? F16_BOUND
                                                       : PRODUCT_BOUND;
     kt_report(l, "linear", shape, kt_error(l, y, (uint64_t)c->n * rows), bound);
+}
+
+static void linear_case(struct kernel_test *l, const struct linear_shape *c)
+{
+    heads_case(l, c, 0);
 }
 
 /* A stack of `heads` matrices [rows][cols]; x, y and the stack have room between the parts of two of them. */
@@ -657,6 +669,12 @@ static void linear_cases(struct kernel_test *l)
         stack_case(l, 2, 7, 25, FORMAT_F32, n);
     }
     linear_format_cases(l);
+    if (has_kernels(l)) { /* in one tile and in several */
+        heads_case(l, &(struct linear_shape){1, {70}, {FORMAT_Q4}, 4096, 1, false, true, LINEAR_GEMV}, 128);
+        heads_case(l, &(struct linear_shape){1, {33}, {FORMAT_Q8}, 192, 1, false, false, LINEAR_GEMV}, 64);
+        heads_case(l, &(struct linear_shape){2, {37, 5}, {FORMAT_BF16}, 18432, 1, false, true, LINEAR_GEMV},
+                   4);
+    }
     stack_case(l, 16, 512, 128, FORMAT_Q4, 1);
     stack_case(l, 16, 128, 512, FORMAT_Q4, 40);
     transposed_case(l, 3, 4, 64, FORMAT_Q4, 1);
