@@ -13,7 +13,8 @@ CC      ?= cc
 GLSLC   ?= glslc
 # What compiles the kernels named X_khr, whose language not every glslc knows; "no": they are left out.
 KHR_GLSLC ?=
-OPT     ?= -O2 -g
+# Line numbers for backtraces; OPT="-O0 -g" for a debugger. Whole debug information takes a quarter of the time to build.
+OPT     ?= -O2 -g1
 SAN     ?=
 WERROR  ?= $(filter-out 0 false,$(CI))
 
@@ -49,6 +50,8 @@ ISA_FLAGS_avx512  := $(AVX2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512
 ISA_FLAGS_amx     := $(ISA_FLAGS_avx512)
 ISA_FLAGS_dotprod := -march=armv8.2-a+dotprod
 ISA_OPT           := $(OPT:-O2=-O3)
+# The sets share their source: undefined behaviour, whose checks take half of the compiler's time, is looked for in one of them.
+ISA_UNCHECKED      = $(if $(SAN),$(if $(filter-out portable,$(1)),-fno-sanitize=undefined))
 ISAS     := portable $(if $(findstring x86_64,$(MACHINE)),avx2 avx512 amx) $(if $(findstring aarch64,$(MACHINE)),neon dotprod)
 ISA_SRC  := $(wildcard src/*/*_isa.c)
 ISA_TEST := $(wildcard tests/*_isa.c)
@@ -119,7 +122,7 @@ $(BUILD)/%.o: %.c Makefile
 define ISA_RULE
 $(BUILD)/%_isa.$(1).o: %_isa.c Makefile
 	@mkdir -p $$(@D)
-	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) $(ISA_OPT) $(ISA_FLAGS_$(1)) -DCPU_ISA=$(1) -DCPU_ISA_$(1) -MMD -MP -c -o $$@ $$<
+	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) $(ISA_OPT) $(call ISA_UNCHECKED,$(1)) $(ISA_FLAGS_$(1)) -DCPU_ISA=$(1) -DCPU_ISA_$(1) -MMD -MP -c -o $$@ $$<
 endef
 $(foreach isa,$(ISAS),$(eval $(call ISA_RULE,$(isa))))
 
@@ -215,17 +218,17 @@ bench: $(patsubst %.c,$(BUILD)/%,$(wildcard tests/bench_*.c))
 # test which expects a failing command does not take a report for the failure: see scripts/run-tests. Of test_golden the
 # models with the odd shapes are enough here: the long prompts of the other run the same code, as do those of cli_skills
 # and the large matrices of test_cogito and cli_selftest; cli_build and cli_library run make and compilers; test_sample and
-# test_ops are about kernels, which no sanitizer sees (test_ops_cpu stays); test_engine runs on the CPU alone: what it does
-# with a device, test_streaming, test_step and test_token_loop do as well. The driver frees some 100 MB of small pieces where
+# test_ops are about kernels, which no sanitizer sees (test_ops_cpu stays); test_engine and test_golden run on the CPU alone:
+# what they do with a device, test_streaming, test_step, test_prompts and test_token_loop do as well. The driver frees some 100 MB of small pieces where
 # it makes pipelines: a quarantine smaller than the 256 MB of the default saves a seventh of each start.
 ASAN_CHECKS := strict_string_checks=1:detect_stack_use_after_return=1:allocator_may_return_null=1
 asan: export ASAN_OPTIONS = $(ASAN_CHECKS):quarantine_size_mb=32
 asan: export UBSAN_OPTIONS = print_stacktrace=1
 asan: export MOEFLUX_TESTS = *odd*
 asan: export MOEFLUX_ROUNDS = 60
-asan: ONLY = $(filter-out test_cogito test_sample test_ops test_engine cli_build cli_skills cli_selftest cli_library,$(NAMES))
+asan: ONLY = $(filter-out test_cogito test_sample test_ops test_engine test_golden cli_build cli_skills cli_selftest cli_library,$(NAMES))
 asan:
-	$(MAKE) BUILD=build-asan SHADERS=build OPT="-O1 -g" ONLY="$(ONLY)" \
+	$(MAKE) BUILD=build-asan SHADERS=build OPT="-O1 -g1" ONLY="$(ONLY)" \
 	    SAN="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer" run-tests
 
 # What has threads (the team, readers and their rings, the pool, the experts' supply, batches) with ThreadSanitizer, on the
@@ -238,10 +241,12 @@ tsan:
 	$(NO_RANDOM) $(MAKE) BUILD=build-tsan SHADERS=build SAN=-fsanitize=thread \
 	    ONLY="test_team test_nodes test_reader test_convert test_fp8 test_streaming test_spread cli_threads" run-tests
 
-# The fuzzers: libFuzzer's, so built with clang, with AddressSanitizer and UndefinedBehaviorSanitizer.
+# The fuzzers: libFuzzer's, so built with clang, with AddressSanitizer and UndefinedBehaviorSanitizer; but for the code of the
+# instruction sets, which takes clang minutes so and computes numbers: the build for `make asan` has it.
 FUZZ_CC := clang
 fuzz:
-	$(MAKE) BUILD=build-fuzz SHADERS=build CC="$(FUZZ_CC)" OPT="-O1 -g" WERROR= \
+	$(MAKE) BUILD=build-fuzz SHADERS=build CC="$(FUZZ_CC)" OPT="-O1 -g1" WERROR= \
+	    ISA_OPT="-O1 -fno-sanitize=all -Wno-unused-command-line-argument" \
 	    SAN="-fsanitize=address,undefined,fuzzer-no-link -fno-sanitize-recover=undefined -fno-omit-frame-pointer \
 	         -fsanitize-coverage-ignorelist=tests/fuzz/uncovered.txt" fuzzers
 

@@ -26,16 +26,29 @@ struct exec_shelf *device_shelf(void)
     return shelf;
 }
 
-int device_open_model(struct moeflux_model **out, const struct moeflux_options *o, struct moeflux_err *e)
+int device_open_staged(struct moeflux_model **out, const struct moeflux_options *o, bool staged,
+                       struct moeflux_err *e)
 {
-    int rc = test_hooks_open(out, o, &(struct test_hooks){.shelf = device_shelf()}, e);
+    int rc = test_hooks_open(out, o, &(struct test_hooks){.staged = staged, .shelf = device_shelf()}, e);
     close_at_exit();
     return rc;
 }
 
-int device_make_plan(const struct moeflux_options *o, struct moeflux_plan *out, struct moeflux_err *e)
+int device_plan_staged(const struct moeflux_options *o, bool staged, struct moeflux_plan *out,
+                       struct moeflux_err *e)
 {
-    int rc = test_hooks_make_plan(o, &(struct test_hooks){.shelf = device_shelf()}, out, e);
+    const struct test_hooks hooks = {.staged = staged, .shelf = device_shelf()};
+    int rc = test_hooks_make_plan(o, &hooks, out, e);
     close_at_exit();
     return rc;
+}
+
+int device_open_model(struct moeflux_model **out, const struct moeflux_options *o, struct moeflux_err *e)
+{
+    return device_open_staged(out, o, false, e);
+}
+
+int device_make_plan(const struct moeflux_options *o, struct moeflux_plan *out, struct moeflux_err *e)
+{
+    return device_plan_staged(o, false, out, e);
 }

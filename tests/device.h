@@ -26,7 +26,11 @@ static inline bool device_is_vulkan(void)
 /* Vulkan devices and their kernels between two models of this program, until it ends: lavapipe takes a second for each set of
  * kernels. */
 struct exec_shelf *device_shelf(void);
-/* moeflux_model_open and moeflux_make_plan with it. */
+/* moeflux_model_open and moeflux_make_plan with it; staged: see engine/test_hooks.h. */
+int device_open_staged(struct moeflux_model **out, const struct moeflux_options *o, bool staged,
+                       struct moeflux_err *e);
+int device_plan_staged(const struct moeflux_options *o, bool staged, struct moeflux_plan *out,
+                       struct moeflux_err *e);
 int device_open_model(struct moeflux_model **out, const struct moeflux_options *o, struct moeflux_err *e);
 int device_make_plan(const struct moeflux_options *o, struct moeflux_plan *out, struct moeflux_err *e);
 

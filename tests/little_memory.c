@@ -1,7 +1,7 @@
 #include "little_memory.h"
 
 #include "check.h"
-#include "engine/test_hooks.h"
+#include "device.h"
 
 void little_memory(struct moeflux_options *o, bool staged)
 {
@@ -10,7 +10,7 @@ void little_memory(struct moeflux_options *o, bool staged)
     struct moeflux_plan p;
     o->memory_bytes = o->gpu_memory_bytes = 0;
     check_ok(moeflux_get_needs_with(o, &n, &e), &e);
-    check_ok(test_hooks_make_plan(o, &(struct test_hooks){.staged = staged}, &p, &e), &e);
+    check_ok(device_plan_staged(o, staged, &p, &e), &e);
     o->memory_bytes = 3 * n.top_k * p.slot_bytes;
     if (p.is_unified)
         return;

@@ -7,7 +7,6 @@
 
 #include "check.h"
 #include "device.h"
-#include "engine/test_hooks.h"
 #include "golden.h"
 #include "little_memory.h"
 #include "moeflux.h"
@@ -51,7 +50,7 @@ static float *evaluate(const struct moeflux_options *o, const int32_t *ids, uint
     struct moeflux_err e = {0};
     struct moeflux_model *m;
     struct moeflux_session *s;
-    check_ok(test_hooks_open(&m, o, &(struct test_hooks){.staged = staged}, &e), &e);
+    check_ok(device_open_staged(&m, o, staged, &e), &e);
     float *logits = calloc(moeflux_model_get_info(m).vocab_size, sizeof *logits);
     assert_non_null(logits);
     check_ok(moeflux_session_new(&s, m, MAX_PROMPT, &e), &e);

@@ -401,7 +401,7 @@ static void stop_everywhere(uint32_t n_slots)
                                       .device = device_name()};
     int32_t ids[N_PROMPT];
     float part[ODD_VOCAB], whole[ODD_VOCAB];
-    uint32_t n_in_chunks = 0, n_stops = device_is_vulkan() ? 3 : 16;
+    uint32_t n_in_chunks = 0, n_stops = device_is_vulkan() ? 2 : 16;
     check_ok(device_open_model(&m, &o, &e), &e);
     struct moeflux_session *s = open_session(m), *other = open_session(m);
     make_prompt(ids, N_PROMPT);

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "check.h"
+#include "device.h"
 #include "engine/load_plan.h"
 #include "engine/test_hooks.h"
 #include "model/model_dir.h"
@@ -37,7 +38,7 @@ static void open_does_what_the_plan_says(void **state)
         struct moeflux_options o = odd(cases[i].memory);
         o.dir = cases[i].dir;
         o.gpu_memory_bytes = cases[i].gpu_memory;
-        const struct test_hooks hooks = {.staged = cases[i].staged};
+        const struct test_hooks hooks = {.staged = cases[i].staged, .shelf = device_shelf()};
         o.device = hooks.staged ? getenv("MOEFLUX_DEVICE") : "reference";
         struct moeflux_plan plan;
         struct moeflux_model *m;

@@ -6,6 +6,7 @@
 
 #include "base/format.h"
 #include "check.h"
+#include "device.h"
 #include "args.h"
 #include "exec/exec.h"
 #include "ops/experts.h"
@@ -99,7 +100,7 @@ static struct exec *open_device(int i)
     const char *const devices[] = {"reference", "cpu", getenv("MOEFLUX_DEVICE")};
     struct moeflux_err e = {0};
     struct exec *x;
-    check_ok(exec_open(&x, &(struct exec_options){.device = devices[i]}, &e), &e);
+    check_ok(exec_open(&x, &(struct exec_options){.device = devices[i], .shelf = device_shelf()}, &e), &e);
     return x;
 }
 

@@ -30,7 +30,7 @@ static void open_room(struct room *r, const char *device, uint32_t n)
 {
     struct moeflux_err e = {0};
     *r = (struct room){.n = n};
-    check_ok(exec_open(&r->x, &(struct exec_options){.device = device}, &e), &e);
+    check_ok(exec_open(&r->x, &(struct exec_options){.device = device, .shelf = device_shelf()}, &e), &e);
     check_ok(sample_open(&r->op, r->x, n, &e), &e);
     new_buffer(r, &r->logits, (uint64_t)ROWS * n * 4);
     new_buffer(r, &r->blocked, size_round_up(n, 64) / 8);
@@ -166,13 +166,14 @@ static void vocabularies_of_any_size_are_chosen_from(void **state)
     }
 }
 
+/* With every rule on devices that are not software; the rules themselves are shown above. */
 static void a_whole_vocabulary_agrees(void **state)
 {
     (void)state;
     struct room r;
     open_room(&r, device_name(), 248320);
     fill_rows(&r, 77);
-    for (size_t i = 0; i < N_OPTIONS; i++)
+    for (size_t i = 0; i < N_OPTIONS; i += exec_get_caps(r.x).is_software ? 3 : 1)
         compare(&r, &OPTIONS[i], NULL, BATCH);
     close_room(&r);
 }

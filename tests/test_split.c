@@ -6,7 +6,6 @@
 
 #include "check.h"
 #include "device.h"
-#include "engine/test_hooks.h"
 #include "little_memory.h"
 #include "moeflux.h"
 #include "tmp_tree.h"
@@ -35,7 +34,7 @@ static float *evaluate_prompt(const struct moeflux_options *o, uint32_t n_prompt
     struct moeflux_session *s;
     int32_t ids[MAX_PROMPT + N_DECODE];
     assert_true(n_prompt <= MAX_PROMPT);
-    check_ok(test_hooks_open(&m, o, &(struct test_hooks){.staged = staged}, &e), &e);
+    check_ok(device_open_staged(&m, o, staged, &e), &e);
     uint32_t vocab = moeflux_model_get_info(m).vocab_size;
     float *rows = calloc((size_t)N_ROWS * vocab, sizeof *rows);
     for (uint32_t i = 0; i < n_prompt + N_DECODE; i++)
@@ -114,7 +113,7 @@ static void an_interrupted_prompt_goes_on_where_it_stopped(void **state)
     for (uint32_t i = 0; i < N_PROMPT; i++)
         ids[i] = (int32_t)((i * 37 + 11) % vocab);
     check_ok(moeflux_session_eval(s, ids, N_PROMPT, &(struct moeflux_outputs){.logits = want}, &e), &e);
-    for (int64_t calls = 1; calls < 200; calls += 7) {
+    for (int64_t calls = 1; calls < 200; calls += 17) {
         check_ok(moeflux_session_clear(s, &e), &e);
         left = calls;
         int rc = moeflux_session_eval(s, ids, N_PROMPT, &(struct moeflux_outputs){.logits = got}, &e);
@@ -195,10 +194,9 @@ static void the_plan_says_where_experts_go(void **state)
             struct moeflux_needs n;
             struct moeflux_plan p;
             struct moeflux_stats s;
-            const struct test_hooks hooks = {.staged = staged};
             const struct moeflux_options o = options_of(QWEN, n_cpu);
             check_ok(moeflux_get_needs(QWEN, &n, &e), &e);
-            check_ok(test_hooks_make_plan(&o, &hooks, &p, &e), &e);
+            check_ok(device_plan_staged(&o, staged, &p, &e), &e);
             uint32_t on_cpu = n_cpu < n.n_layers ? n_cpu : n.n_layers;
             assert_int_equal(p.n_cpu_layers, on_cpu);
             assert_int_equal(p.n_cpu_experts, (uint64_t)on_cpu * n.n_experts);
@@ -207,7 +205,7 @@ static void the_plan_says_where_experts_go(void **state)
             assert_int_equal(p.n_experts, (uint64_t)n.n_layers * n.n_experts);
             assert_true(p.experts_resident && p.cpu_scratch_bytes > 0 && p.expert_io[0]);
             struct moeflux_model *m;
-            check_ok(test_hooks_open(&m, &o, &hooks, &e), &e);
+            check_ok(device_open_staged(&m, &o, staged, &e), &e);
             moeflux_model_get_stats(m, &s);
             moeflux_model_close(m);
             assert_int_equal(s.n_slots, p.n_slots + p.n_cpu_slots);

@@ -5,7 +5,7 @@
 #include "device.h"
 #include "sequence.h"
 
-enum { CONTEXT = 300, PROMPT = 5, STEPS = 12 };
+enum { CONTEXT = 260, PROMPT = 5, STEPS = 12 };
 static const char *const MODELS[] = {"tests/models/tiny", "tests/models/qwen-odd/mlx",
                                      "tests/models/deepseek-odd/mlx"};
 enum { N_MODELS = sizeof MODELS / sizeof *MODELS };
