@@ -11,6 +11,8 @@ LIBDIR  ?= $(PREFIX)/lib
 DESTDIR ?=
 CC      ?= cc
 GLSLC   ?= glslc
+# What compiles the kernels named X_khr, whose language not every glslc knows; "no": they are left out.
+KHR_GLSLC ?=
 OPT     ?= -O2 -g
 SAN     ?=
 WERROR  ?= $(filter-out 0 false,$(CI))
@@ -63,21 +65,36 @@ TEST_LIB := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(TESTS) $(ISA_TEST) $(wild
 KERNELS      := $(patsubst kernels/%.comp,%,$(sort $(wildcard kernels/*.comp kernels/*/*.comp)))
 # There for cooperative matrices alone.
 coop_only    := attention/latent_scores attention/latent_values
-# Some are built again as NAME_VARIANT: for cooperative matrices, for devices that keep float16 denormals, for matrices of one
-# format, which a driver compiles in a third of the time.
-VARIANTS     := coop denorm q4 q8 bf16 f32
+# Some are built again as NAME_VARIANT: for cooperative matrices (coop: by NV's extension, khr: by KHR's), for devices that keep
+# float16 denormals, for matrices of one format, which a driver compiles in a third of the time, and for matrices of one other
+# format than those four.
+VARIANTS     := coop khr denorm q4 q8 bf16 f32 other othercoop otherkhr
 defines_coop   := -DCOOP
+defines_khr    := -DCOOP -DCOOP_KHR
 defines_denorm := -DDENORM
 defines_q4     := -DONLY_FORMAT=FORMAT_Q4
 defines_q8     := -DONLY_FORMAT=FORMAT_Q8
 defines_bf16   := -DONLY_FORMAT=FORMAT_BF16
 defines_f32    := -DONLY_FORMAT=FORMAT_F32
-kernels_coop := linear/prefill experts/prefill_up experts/prefill_down attention/prefill $(coop_only)
+defines_other  := -DOTHER
+defines_othercoop := -DOTHER -DCOOP
+defines_otherkhr  := -DOTHER -DCOOP -DCOOP_KHR
+tiles        := linear/prefill experts/prefill_up experts/prefill_down
+kernels_coop := $(tiles) attention/prefill $(coop_only)
+# GLSLC, or else glslangValidator, where one of them knows the language.
+KHR_COMPILER := $(if $(filter no,$(KHR_GLSLC)),,$(shell scripts/khr-compiler find $(or $(KHR_GLSLC),$(GLSLC) glslangValidator)))
+ifneq ($(filter-out no,$(KHR_GLSLC)),)
+$(if $(KHR_COMPILER),,$(error KHR_GLSLC=$(KHR_GLSLC) does not compile GL_KHR_cooperative_matrix))
+endif
+kernels_khr := $(if $(KHR_COMPILER),$(kernels_coop))
+kernels_otherkhr := $(if $(KHR_COMPILER),$(tiles))
 kernels_denorm := linear/decode linear/decode_token experts/decode_up experts/decode_down
 kernels_q4   := $(kernels_denorm)
 kernels_q8   := $(kernels_denorm)
 kernels_bf16 := linear/decode linear/decode_token
 kernels_f32  := linear/decode linear/decode_token
+kernels_other := $(kernels_denorm) $(tiles) linear/plain embed matvec_transposed/groups matvec_transposed/plain mla/transpose_keys
+kernels_othercoop := $(tiles)
 SPIRV        := $(patsubst %,$(SHADERS)/kernels/%.inc,$(filter-out $(coop_only),$(KERNELS)) $(foreach v,$(VARIANTS),$(kernels_$(v):%=%_$(v))))
 
 # The fuzzers' targets (tests/fuzz/target.h), which test_fuzz_seeds runs too.
@@ -127,13 +144,20 @@ variant = $(filter $(VARIANTS),$(lastword $(subst _, ,$(1))))
 source  = kernels/$(patsubst %_$(call variant,$(1)),%,$(1)).comp
 $(SPIRV): $(SHADERS)/kernels/%.inc: $$(call source,$$*) Makefile
 	@mkdir -p $(@D)
-	$(GLSLC) --target-env=vulkan1.3 -O $(defines_$(call variant,$*)) -Ikernels -mfmt=c -MD -MF $(@:.inc=.d) -o $@ $<
+	$(if $(filter khr otherkhr,$(call variant,$*)),$(KHR_COMPILER),$(GLSLC)) --target-env=vulkan1.3 -O $(defines_$(call variant,$*)) -Ikernels -mfmt=c -MD -MF $(@:.inc=.d) -o $@ $<
 
 # A shader's header that is gone makes the shaders that included it be built again.
 kernels/%.glsl: ;
 kernels/%.h: ;
 
-$(SHADERS)/kernels/table.inc: $(SPIRV) scripts/kernel-table
+# Written when there are others than before: with a compiler that is new here, or gone.
+$(SHADERS)/kernels/names: FORCE
+	@mkdir -p $(@D)
+	@echo '$(SPIRV:$(SHADERS)/kernels/%.inc=%)' > $@.new; \
+	if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; \
+	$(if $(KHR_COMPILER),:,echo "kernels for VK_KHR_cooperative_matrix are left out: $(or $(KHR_GLSLC:no=not wanted),no compiler knows them)"); fi
+
+$(SHADERS)/kernels/table.inc: $(SPIRV) $(SHADERS)/kernels/names scripts/kernel-table
 	scripts/kernel-table $(SPIRV) > $@
 
 $(BUILD)/src/vulkan/pipeline.o: $(SHADERS)/kernels/table.inc
@@ -248,7 +272,7 @@ lint: $(if $(KERNELS),$(SHADERS)/kernels/table.inc) $(BUILD)/build_id.h
 VERSION = $(shell sed -n 's/^\#define MOEFLUX_VERSION "\(.*\)"/\1/p' src/moeflux.h)
 install: $(BUILD)/moeflux $(LIBS)
 	install -D -m 755 $(BUILD)/moeflux $(DESTDIR)$(PREFIX)/bin/moeflux
-	for page in man/*.[15]; do install -D -m 644 $$page -t $(DESTDIR)$(PREFIX)/share/man/man$${page##*.} || exit; done
+	for page in man/*.[157]; do install -D -m 644 $$page -t $(DESTDIR)$(PREFIX)/share/man/man$${page##*.} || exit; done
 	install -D -m 644 src/moeflux.h $(DESTDIR)$(PREFIX)/include/moeflux.h
 	install -D -m 644 $(BUILD)/libmoeflux.a $(DESTDIR)$(LIBDIR)/libmoeflux.a
 	install -D -m 644 $(BUILD)/$(SONAME) $(DESTDIR)$(LIBDIR)/$(SONAME)

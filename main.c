@@ -40,7 +40,7 @@ static int dispatch(const struct options *o, const struct term *t, struct output
         return ERR_USAGE;
     switch (o->verb) {
     case VERB_CONVERT:
-        return verbs_convert(o, t, e);
+        return verbs_convert(o, t, out, e);
     case VERB_INSPECT:
         return inspect_run(o, out, e);
     case VERB_LIST_DEVICES:

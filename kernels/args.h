@@ -19,29 +19,71 @@
 #define ARGS_SIZE(t, n) _Static_assert(sizeof(struct t) == (n), #t)
 #endif
 
-/* How the numbers of a matrix are stored: a row a format,
+/* How the numbers of a matrix are stored: a row a kind of number,
  *   ROW(name, number, bits, group, scheme, scale, x)
- * bits of a code or a number; group: columns that share a scale; x: what the user of the table needs in each row.
- *   AFFINE  value = code * scale + bias. A row's codes are a little-endian stream of bits, so that 8 codes are `bits` bytes;
- *           scales and biases [rows][columns / group].
+ * bits of a code or a number; group: columns that share a scale; scale: its type; x: what the user of the table needs in each row.
+ * A row's codes are a little-endian stream of bits, so that 8 codes are `bits` bytes; scales and biases are [rows][columns / group].
+ *   AFFINE  value = code * scale + bias
+ *   E2M1, E4M3  value = code * scale, the code being a float of 4 or 8 bits: sign, exponent, mantissa
  *   PLAIN   the numbers themselves
- * src/base/format.h has what C makes of it, kernels/lib/dequant.glsl what the shaders do. */
-#define FORMAT_TABLE(ROW, x)                                                                                 \
+ * A format's number is that of its kind, of an affine one plus FORMAT_GROUP_x, where groups are not of 64 columns, plus FORMAT_SCALE_x,
+ * where scales and biases are no bf16. src/base/format.h has what C makes of it, kernels/lib/dequant.glsl what the shaders do. */
+#define FORMAT_TABLE(ROW, x) FORMAT_TABLE_USUAL(ROW, x) FORMAT_TABLE_OTHERS(ROW, x)
+/* What most models are made of. Kernels take these four, mixed in one dispatch. */
+#define FORMAT_TABLE_USUAL(ROW, x)                                                                           \
     ROW(Q4, 0, 4, 64, AFFINE, BF16, x)                                                                       \
     ROW(Q8, 1, 8, 64, AFFINE, BF16, x)                                                                       \
     ROW(BF16, 2, 16, 1, PLAIN, NONE, x)                                                                      \
     ROW(F32, 3, 32, 1, PLAIN, NONE, x)
+#define FORMAT_TABLE_OTHERS(ROW, x)                                                                          \
+    ROW(Q2, 4, 2, 64, AFFINE, BF16, x)                                                                       \
+    ROW(Q3, 5, 3, 64, AFFINE, BF16, x)                                                                       \
+    ROW(Q5, 6, 5, 64, AFFINE, BF16, x)                                                                       \
+    ROW(Q6, 7, 6, 64, AFFINE, BF16, x)                                                                       \
+    ROW(MXFP4, 8, 4, 32, E2M1, E8M0, x)                                                                      \
+    ROW(MXFP8, 9, 8, 32, E4M3, E8M0, x)                                                                      \
+    ROW(NVFP4, 10, 4, 16, E2M1, E4M3, x)                                                                     \
+    ROW(F16, 11, 16, 1, PLAIN, NONE, x)
 #define SCHEME_PLAIN  0
 #define SCHEME_AFFINE 1
-/* The type of scales and biases; the value is its bytes. */
-#define SCALE_NONE 0
-#define SCALE_BF16 2
+#define SCHEME_E2M1   2
+#define SCHEME_E4M3   3
+/* The type of scales and biases. E8M0: 2^(byte - 127). */
+#define SCALE_NONE         0
+#define SCALE_BF16         1
+#define SCALE_F16          2
+#define SCALE_F32          3
+#define SCALE_E8M0         4
+#define SCALE_E4M3         5
+#define FORMAT_KIND_MASK   15
+#define FORMAT_GROUP_SHIFT 4 /* two bits */
+#define FORMAT_GROUP_64    0x00
+#define FORMAT_GROUP_32    0x10
+#define FORMAT_GROUP_128   0x20
+#define FORMAT_SCALE_SHIFT 6 /* two bits */
+#define FORMAT_SCALE_BF16  0x00
+#define FORMAT_SCALE_F16   0x40
+#define FORMAT_SCALE_F32   0x80
+#define FORMAT_END         0xb0 /* numbers are below */
+#define FORMAT_NONE        0xff /* of no format */
+/* A set of formats: bit f for a usual format f. The others by their kinds, from bit FORMAT_SET_OTHERS on, and those among
+ * them that are affine by the two parts of their numbers, 3 bits each. */
+#define FORMAT_SET_OTHERS 4
+#define FORMAT_SET_GROUPS 20
+#define FORMAT_SET_SCALES 23
+/* What kernels named X_other, which take matrices of one other format, know of it: their constant FORMATS. That of the others is
+ * a set, which is always less than a word. */
+#define FORMAT_WORD(bits, scheme, group_shift, scale) ((bits) | (scheme) << 5 | (group_shift) << 7 | (scale) << 10)
+#define FORMAT_WORD_BITS(word)                        ((word)&31u)
+#define FORMAT_WORD_SCHEME(word)                      ((word) >> 5 & 3u)
+#define FORMAT_WORD_GROUP_SHIFT(word)                 ((word) >> 7 & 7u)
+#define FORMAT_WORD_SCALE(word)                       ((word) >> 10 & 7u)
 #ifdef VULKAN
 #define FORMAT_NUMBER(name, number, bits, group, scheme, scale, x) const uint FORMAT_##name = (number);
-FORMAT_TABLE(FORMAT_NUMBER, 0)
+FORMAT_TABLE_USUAL(FORMAT_NUMBER, 0)
 #else
 #define FORMAT_NUMBER(name, number, bits, group, scheme, scale, x) FORMAT_##name = (number),
-enum { FORMAT_TABLE(FORMAT_NUMBER, 0) FORMAT_COUNT };
+enum { FORMAT_TABLE(FORMAT_NUMBER, 0) FORMAT_KINDS };
 #endif
 #undef FORMAT_NUMBER
 
@@ -92,17 +134,21 @@ struct linear_args {
 };
 ARGS_SIZE(linear_args, 112);
 
+/* Heads whose norm the next product brings: sums of squares that each of them has, of as many equal parts. */
+#define HEAD_SQUARES 8
+
 /* One token: addresses in the arguments in place of a table. */
 #define LINEAR_TOKEN_SEGMENTS 4
 struct linear_decode_token_args {
     ADDR base;    /* the lowest address of the segments */
-    ADDR x, norm; /* [cols]; norm 0: x is taken as it is */
+    ADDR x, norm; /* [cols]; norm 0: x is taken as it is. With HEAD_SHIFT [cols >> HEAD_SHIFT][HEAD_SQUARES] */
     ADDR y;       /* [rows of all segments] */
-    U32 weight[LINEAR_TOKEN_SEGMENTS], scales[LINEAR_TOKEN_SEGMENTS],
-        biases[LINEAR_TOKEN_SEGMENTS];           /* words from `base` on */
-    U32 end_row[LINEAR_TOKEN_SEGMENTS];          /* of the output: the next segment's first */
+    /* What the first weights wait for stands together. */
+    U32 weight[LINEAR_TOKEN_SEGMENTS];           /* words from `base` on, as scales and biases */
     U32 later_blocks[LINEAR_TOKEN_SEGMENTS - 1]; /* as in linear_args */
     U32 cols;
+    U32 end_row[LINEAR_TOKEN_SEGMENTS]; /* of the output: the next segment's first */
+    U32 scales[LINEAR_TOKEN_SEGMENTS], biases[LINEAR_TOKEN_SEGMENTS];
     U32 formats; /* of each segment, 8 bits */
     U32 store;   /* LINEAR_SET, LINEAR_ADD */
     F32 eps;
@@ -331,7 +377,8 @@ ARGS_SIZE(mla_prepare_args, 112);
 struct mla_transpose_keys_args {
     ADDR weight, scales, biases; /* [heads][latent_dim][nope_dim] */
     ADDR dst;                    /* f32 [heads that take part][nope_dim][latent_dim] */
-    U32 format, latent_dim, nope_dim;
+    U32 format; /* of another format than the usual ones its word */
+    U32 latent_dim, nope_dim;
     U32 first_head; /* of those transposed */
 };
 ARGS_SIZE(mla_transpose_keys_args, 48);
@@ -395,10 +442,11 @@ struct delta_args {
     ADDR window_in, window_out; /* [conv_kernel - 1][channels], oldest first; two different buffers */
     ADDR state, state_out;      /* [n_v][v_dim][k_dim]: before and after, may be the same */
     ADDR dst;                   /* [n][n_v * v_dim] */
+    ADDR squares;               /* out [n_v][HEAD_SQUARES], from a kernel with as many workgroups a head */
     U32 n, stride, n_k, n_v, k_dim, v_dim, conv_kernel;
     F32 eps;
 };
-ARGS_SIZE(delta_args, 112);
+ARGS_SIZE(delta_args, 120);
 
 /* delta_prep: delta_args with dst = prepared, f32 [n][DELTA_PREPARED(...)]: q, k (of unit length, q also scaled), v, and
  * for each value head its decay and beta. A workgroup has DELTA_RUN tokens. */

@@ -137,6 +137,10 @@ struct moeflux_options {
     /* 0 < P <= 1: of a token's experts those with the greatest weights, as few as carry a share of P of the weights of all that
      * were chosen (before renormalisation). 0: 1. The others are neither read nor computed nor counted */
     float expert_share;
+    /* X >= 0: where experts are streamed, an evaluation of one token takes experts that are in memory in place of absent ones
+     * whose scores are less than X higher (logits of the router; DeepSeek: sigmoid plus bias). The best expert of a token stays,
+     * of four or more the best two. The results then depend on what is in the cache. 0: off */
+    float prefer_resident;
     enum moeflux_prompt_type prompt_type;
     enum moeflux_kv_type kv_type;
     uint32_t n_threads; /* of readers, and of the cpu's computations; 0: by the number of cores */
@@ -162,6 +166,7 @@ struct moeflux_model_info {
     uint32_t n_layers, hidden, vocab_size, n_experts;
     uint32_t top_k, own_top_k; /* experts of a token: here (active_experts), by the model's configuration */
     float expert_share;        /* of moeflux_options; 1: a token has all top_k */
+    float prefer_resident;     /* of moeflux_options */
     uint32_t max_context;      /* the most tokens that a session may have */
     const int32_t *eos;        /* [n_eos] */
     uint32_t n_eos;
@@ -172,7 +177,7 @@ struct moeflux_model_info {
 };
 struct moeflux_model_info moeflux_model_get_info(const struct moeflux_model *m);
 
-/* A hash of the model: its dimensions and constants, active_experts and expert_share where they change something, the names, types and sizes of its dense tensors, and samples of the
+/* A hash of the model: its dimensions and constants, active_experts, expert_share and prefer_resident where they change something, the names, types and sizes of its dense tensors, and samples of the
  * bytes of dense tensors and experts. The packed and the plain layout of one model have the same. Computed at the first call
  * (reads a few MB). MOEFLUX_ERR_IO, _FORMAT, _MEMORY. */
 int moeflux_model_fingerprint(struct moeflux_model *m, uint64_t *out, struct moeflux_err *e);
@@ -198,6 +203,7 @@ struct moeflux_stats {                     /* since open or the last moeflux_mod
     /* Choices of experts, one a token and layer, and the experts chosen: with a share they vary. A GPU that holds all experts
      * keeps its choices to itself: 0 */
     uint64_t n_choices, n_chosen;
+    uint64_t n_preferred; /* of those: taken because they were in memory (moeflux_options.prefer_resident) */
     uint64_t n_slots, n_host_slots, slot_bytes; /* of the cache */
     uint64_t n_pinned;                          /* slots whose experts never leave (moeflux_options.pin) */
     /* Chosen experts, summed over tokens and layers, that the CPU computed (moeflux_options.n_cpu_layers); its time. */
@@ -412,8 +418,10 @@ struct moeflux_device {
     char driver[256]; /* name and version; of the cpu: "" */
     uint64_t memory_bytes;
     uint32_t subgroup_size; /* 0: the cpu */
-    char isa[16];           /* of the cpu, like the next: the instruction set that it uses; else "" */
-    uint32_t n_threads;     /* that it computes with */
+    char matrices
+        [32];     /* cooperative matrices, "NV", "KHR", "NV and KHR"; "": none that kernels here are for */
+    char isa[16]; /* of the cpu, like the next: the instruction set that it uses; else "" */
+    uint32_t n_threads; /* that it computes with */
     bool usable;
     bool is_default;   /* taken when no device is named */
     char why_not[128]; /* the feature that is missing */
@@ -429,16 +437,19 @@ int moeflux_measure_memory(uint32_t n_threads, double *bytes_s, struct moeflux_e
 struct moeflux_needs {
     char architecture[32];
     uint32_t n_layers, n_attention, hidden, vocab_size, n_experts, moe_inner, max_context;
+    uint32_t n_expert_layers;  /* layers with routed experts */
     uint32_t top_k, own_top_k; /* experts of a token: with the options, by the model's configuration */
     float expert_share;        /* 1: a token has all top_k. What follows counts all */
     bool packed;               /* layout on disk; false: plain safetensors */
     uint64_t n_params, n_active_params, n_expert_params;
-    uint64_t dense_bytes;  /* the resident part, on disk and in memory */
-    uint64_t expert_bytes; /* all routed experts */
-    uint64_t one_expert_bytes;
-    uint64_t token_dense_bytes;     /* weights read per token from memory, without routed experts */
-    uint64_t token_expert_bytes;    /* routed experts' bytes per token: n_layers with experts * top_k * one */
-    uint64_t kv_bytes_per_pos;      /* of float32 numbers */
+    uint64_t dense_bytes;        /* the resident part, on disk and in memory */
+    uint64_t expert_bytes;       /* all routed experts */
+    char expert_formats[192];    /* how they are stored: "3 bits g64, down 6 bits g64 in 12 of 40 layers" */
+    char dense_formats[128];     /* how the rest is, by share of its bytes: "4 bits g64 91 %, bf16 9 %" */
+    uint64_t one_expert_bytes;   /* the largest: layers may store theirs differently */
+    uint64_t token_dense_bytes;  /* weights read per token from memory, without routed experts */
+    uint64_t token_expert_bytes; /* routed experts' bytes per token: top_k of each layer with experts */
+    uint64_t kv_bytes_per_pos;   /* of float32 numbers */
     uint64_t recurrent_state_bytes; /* of one sequence, with the backup that lets a chunk be undone */
     uint64_t
         floor_bytes; /* least memory to run: dense + states of a short context + one layer's top_k experts */

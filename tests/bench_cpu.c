@@ -1,17 +1,19 @@
 /* bench_cpu - the speed of the products of src/cpu, beside a plain read of memory and the peak of the multiply-add units.
- *   bench_cpu [--isa NAME] [--threads N] [--format q4|q8|bf16|f32] [--cols N] [--reps N] [--megabytes N]
- * The matrix is larger than the caches (--megabytes, default 256; gemm with many tokens takes some of its rows). What is compared is measured in turns, so that the machine's noise meets all alike. Printed
+ *   bench_cpu [--isa NAME] [--threads N] [--format NAME] [--one-token] [--cols N] [--reps N] [--megabytes N]
+ * NAME: as base/format.h has them, "Q3 g32 f16". The matrix is larger than the caches (--megabytes, default 256; gemm with many tokens takes some of its rows). What is compared is measured in turns, so that the machine's noise meets all alike. Printed
  * are the median and the best of the repetitions, and what a second of processor time did on average, which other
  * programs on the machine change least. */
 #include <argtable2.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <time.h>
 
 #include "base/clock.h"
 #include "base/cores.h"
 #include "base/err.h"
+#include "base/format.h"
 #include "base/mem.h"
 #include "base/team.h"
 #include "cpu/isa.h"
@@ -47,12 +49,6 @@ struct work {
     double seconds[MAX_REPS], processor; /* of all repetitions */
 };
 
-static uint64_t bits_of(enum cpu_format f)
-{
-    static const uint64_t bits[] = {4, 8, 16, 32};
-    return bits[f];
-}
-
 static void *must(void *p)
 {
     if (!p) {
@@ -73,25 +69,36 @@ static void fill_words(uint32_t *p, uint64_t n, uint32_t mask, uint32_t base)
     }
 }
 
-static void prepare(struct bench *b, enum cpu_format format, uint32_t cols, uint64_t megabytes)
+static void prepare(struct bench *b, uint32_t format, uint32_t cols, uint64_t megabytes)
 {
-    uint64_t row = cols * bits_of(format) / 8 + (format <= CPU_Q8 ? cols / CPU_BLOCK * 4 : 0);
+    const struct format *f = format_of(format);
+    bool is_plain = f->scheme == SCHEME_PLAIN;
+    uint64_t row = format_all_bytes(f, cols);
     uint32_t rows = (uint32_t)((megabytes << 20) / row / BLOCK_ROWS * BLOCK_ROWS);
-    uint64_t codes = rows * (cols * bits_of(format) / 8), groups = (uint64_t)rows * (cols / CPU_BLOCK) * 2;
+    uint64_t codes = format_code_bytes(f, (uint64_t)rows * cols),
+             groups = format_scale_bytes(f, (uint64_t)rows * cols);
     uint8_t *memory = must(aligned_alloc(4096, (codes + 2 * groups + 8192) / 4096 * 4096));
     b->w = (struct cpu_matrix){memory, memory + codes, memory + codes + groups, rows, cols, format};
     b->bytes = rows * row;
-    /* Numbers of about 1 as bf16 and float32 alike. */
-    fill_words((uint32_t *)(void *)memory, codes / 4, format <= CPU_Q8 ? UINT32_MAX : 0x007f007f,
-               format <= CPU_Q8 ? 0 : 0x3f003f00);
-    fill_words((uint32_t *)(void *)(memory + codes), groups / 2, 0x007f007f, 0x3c003c00);
+    /* Numbers of about 1 as bf16, float32 and E4M3 alike. */
+    bool is_e4m3 = f->scheme == SCHEME_E4M3;
+    fill_words((uint32_t *)(void *)memory, codes / 4,
+               is_plain  ? 0x007f007f
+               : is_e4m3 ? 0x8f8f8f8f
+                         : UINT32_MAX,
+               is_plain  ? 0x3f003f00
+               : is_e4m3 ? 0x48484848
+                         : 0);
+    bool is_byte = f->scale_bytes == 1;
+    fill_words((uint32_t *)(void *)(memory + codes), groups / 2, is_byte ? 0x07070707 : 0x007f007f,
+               is_byte ? 0x70707070 : 0x3c003c00);
     b->numbers = must(malloc(MAX_TOKENS * cols * sizeof(float)));
     for (uint64_t i = 0; i < (uint64_t)MAX_TOKENS * cols; i++)
         b->numbers[i] = (float)(i * 2654435761u % 1000) / 500 - 1;
     for (uint32_t i = 0; i < CPU_MAX_TOGETHER; i++) {
         cpu_vector_place(&b->x[i], cols, must(aligned_alloc(64, cpu_vector_bytes(cols))));
         b->x[i].x = b->numbers + (uint64_t)i * cols;
-        if (format <= CPU_Q8)
+        if (cpu_format_takes_digits(format))
             b->isa->quantise(&b->x[i], b->x[i].x);
     }
     b->packed = must(aligned_alloc(64, MAX_TOKENS * cols * sizeof(float)));
@@ -122,9 +129,10 @@ static void run_gemm(void *ctx, uint32_t block, uint32_t thread)
     const struct bench *b = ctx;
     uint64_t row = (b->shift + (uint64_t)block * BLOCK_ROWS) % b->w.rows;
     struct cpu_matrix w = b->w;
-    w.weight = (const uint8_t *)w.weight + row * (w.cols * bits_of(w.format) / 8);
-    w.scales = (const uint8_t *)w.scales + row * (w.cols / CPU_BLOCK * 2);
-    w.biases = (const uint8_t *)w.biases + row * (w.cols / CPU_BLOCK * 2);
+    const struct format *f = format_of(w.format);
+    w.weight = (const uint8_t *)w.weight + format_code_bytes(f, row * w.cols);
+    w.scales = (const uint8_t *)w.scales + format_scale_bytes(f, row * w.cols);
+    w.biases = (const uint8_t *)w.biases + format_scale_bytes(f, row * w.cols);
     const struct cpu_gemm_call call = {.w = &w,
                                        .packed = b->packed,
                                        .n = b->n,
@@ -243,9 +251,9 @@ int main(int argc, char **argv)
     struct arg_int *threads = arg_int0(NULL, "threads", "N", NULL), *cols = arg_int0(NULL, "cols", "N", NULL);
     struct arg_int *reps = arg_int0(NULL, "reps", "N", NULL),
                    *megabytes = arg_int0(NULL, "megabytes", "N", NULL);
+    struct arg_lit *alone = arg_lit0(NULL, "one-token", NULL);
     struct arg_end *end = arg_end(4);
-    void *table[] = {isa, format, threads, cols, reps, megabytes, end};
-    static const char *const formats[] = {"q4", "q8", "bf16", "f32"};
+    void *table[] = {isa, format, threads, cols, reps, megabytes, alone, end};
     struct moeflux_err e = {0};
     static struct bench b;
     if (arg_parse(argc, argv, table) > 0) {
@@ -253,20 +261,22 @@ int main(int argc, char **argv)
         return 2;
     }
     uint32_t f = 0;
-    while (format->count && f < 4 && strcmp(formats[f], format->sval[0]) != 0)
+    while (format->count && f < FORMAT_END &&
+           (!format_of(f)->name || strcasecmp(format_of(f)->name, format->sval[0]) != 0))
         f++;
     b.isa = cpu_isa_find(isa->count ? isa->sval[0] : NULL, &e);
     b.team = team_new(threads->count ? (uint32_t)threads->ival[0] : cores_useful(""), &e);
-    if (!b.isa || !b.team || f == 4) {
-        fprintf(stderr, "bench_cpu: %s\n", f == 4 ? "unknown format" : e.text);
+    if (!b.isa || !b.team || f == FORMAT_END) {
+        fprintf(stderr, "bench_cpu: %s\n", f == FORMAT_END ? "unknown format" : e.text);
         return 2;
     }
     uint32_t n_reps = reps->count ? (uint32_t)reps->ival[0] : 15;
-    prepare(&b, (enum cpu_format)f, cols->count ? (uint32_t)cols->ival[0] : 2048,
+    prepare(&b, f, cols->count ? (uint32_t)cols->ival[0] : 2048,
             megabytes->count ? (uint64_t)megabytes->ival[0] : 256);
-    printf("%s, %u threads, %s, %u x %u\n", b.isa->name, team_n_threads(b.team), formats[f], b.w.rows,
+    printf("%s, %u threads, %s, %u x %u\n", b.isa->name, team_n_threads(b.team), format_of(f)->name, b.w.rows,
            b.w.cols);
     one_token(&b, n_reps);
-    many_tokens(&b, n_reps);
+    if (!alone->count)
+        many_tokens(&b, n_reps);
     return 0;
 }

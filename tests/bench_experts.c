@@ -1,6 +1,6 @@
 /* bench_experts - the speed of a chunk's routed experts by the shape of their tiles.
  *   bench_experts [OPTIONS] TOKENS...
- *     -d DEVICE   -e EXPERTS (256)   -k TOP_K (8)   -s HIDDEN (2048)   -i INNER (512)   -q 8: 8-bit weights (4)
+ *     -d DEVICE   -e EXPERTS (256)   -k TOP_K (8)   -s HIDDEN (2048)   -i INNER (512)   -q BITS of a weight (4)
  *     -r REPS (5)   -f: float32 throughout   -t GROUP,ROWS,ACROSS,DEPTH,ALONG: this tile alone (tests/tiles.h)
  * For each number of tokens: the device's time for sort, up and down, the fastest of REPS, with the sizes of tiles that
  * the program has ("*": the one that it would take), and on devices with float16 tiles with others. GB/s: the weights
@@ -62,7 +62,7 @@ static void lay_out(struct bench *b)
     uint64_t n = (uint64_t)s->inner * s->hidden;
     uint32_t w = (uint32_t)format_code_bytes(f, n), g = (uint32_t)format_scale_bytes(f, n), part = w + 2 * g;
     s->down_format = s->up_format;
-    s->down_formats = 1u << s->down_format;
+    s->down_formats = format_set(s->down_format);
     s->eps = 1e-6f;
     s->gate_s = w;
     s->gate_b = w + g;
@@ -220,7 +220,7 @@ static void measure_tile(struct bench *b, const struct tile *t)
 {
     const struct experts_shape *s = &b->shape;
     struct experts_tiles *mine = &b->op.gpu.grouped.tiles[0];
-    const struct gemm_plan p = tile_plan(b->x, t, 1u << s->up_format);
+    const struct gemm_plan p = tile_plan(b->x, t, format_set(s->up_format));
     char name[64];
     if (b->err.code || !tile_fits(b->x, t, s->hidden) || !tile_fits(b->x, t, s->inner))
         return;
@@ -245,7 +245,7 @@ static void close_all(struct bench *b)
 
 static int usage(void)
 {
-    fputs("usage: bench_experts [-d DEVICE] [-e EXPERTS] [-k TOP_K] [-s HIDDEN] [-i INNER] [-q 4|8] [-r "
+    fputs("usage: bench_experts [-d DEVICE] [-e EXPERTS] [-k TOP_K] [-s HIDDEN] [-i INNER] [-q BITS] [-r "
           "REPS] [-f] "
           "[-t GROUP,ROWS,ACROSS,DEPTH,ALONG] TOKENS...\n",
           stderr);
@@ -255,8 +255,8 @@ static int usage(void)
 static bool is_sound(const struct bench *b)
 {
     const struct experts_shape *s = &b->shape;
-    return s->n_experts > 0 && s->top_k > 0 && s->top_k <= s->n_experts && s->hidden % 64 == 0 &&
-           s->inner % 64 == 0 && s->hidden > 0 && s->inner > 0 && b->reps > 0;
+    return s->n_experts > 0 && s->top_k > 0 && s->top_k <= s->n_experts && s->up_format != FORMAT_NONE &&
+           s->hidden % 64 == 0 && s->inner % 64 == 0 && s->hidden > 0 && s->inner > 0 && b->reps > 0;
 }
 
 int main(int argc, char **argv)
@@ -284,7 +284,7 @@ int main(int argc, char **argv)
             b.shape.inner = v;
             break;
         case 'q':
-            b.shape.up_format = v == 8 ? FORMAT_Q8 : FORMAT_Q4;
+            b.shape.up_format = format_find_affine(v, 64, SCALE_BF16);
             break;
         case 'r':
             b.reps = v;

@@ -1,6 +1,6 @@
 /* bench_linear - the speed of the dense products of a chunk.
  *   bench_linear [--device D] [--ways | --chain N [--shapes]] ROWS COLS TOKENS [FORMAT [REPS]]
- * FORMAT: 0 q4, 1 q8, 2 bf16, 3 f32
+ * FORMAT: its number, 0 q4, 1 q8, 2 bf16, 3 f32 and so on (kernels/args.h)
  * Prints the device's time a product and billions of multiply-adds a second, the fastest of REPS; for software
  * devices also the same for a second of processor time, which does not change with what else the machine does.
  * --ways: with every kernel that the operation has for more than one token ("*": the one that it would take when
@@ -117,8 +117,8 @@ static int measure_ways(struct bench *b, uint32_t n, uint32_t format, uint32_t r
     for (uint32_t i = 0; rc == 0 && i < TILES_TO_TRY && op.gpu.from[LINEAR_F16_GEMM_SMALL] < UINT32_MAX;
          i++) {
         const struct tile *t = &tiles_to_try[i];
-        struct gemm_plan p = tile_plan(b->x, t, 1u << format);
-        struct linear_plan *plan = &b->op.gpu.paths[LINEAR_F16_GEMM_SMALL];
+        struct gemm_plan p = tile_plan(b->x, t, format_set(format));
+        struct linear_plan *plan = &b->op.gpu.parts[0].paths[LINEAR_F16_GEMM_SMALL];
         char name[64];
         if (!tile_fits(b->x, t, op.cols))
             continue;
@@ -192,7 +192,7 @@ static int measure_chain(const struct chain *c, uint32_t n, uint32_t reps, const
 static int measure_shapes(struct chain *c, uint32_t format, uint32_t reps, struct moeflux_err *e)
 {
     const struct exec_caps caps = exec_get_caps(c->b->x);
-    const struct gemv_shape shape = {c->op[0].rows, c->op[0].cols, 1, 1u << format, 1, c->op[0].rows};
+    const struct gemv_shape shape = {c->op[0].rows, c->op[0].cols, 1, format_set(format), 1, c->op[0].rows};
     const struct gemv_plan chosen = gemv_plan_for(c->b->x, &shape);
     uint32_t pieces = c->op[0].cols * format_of(format)->bits / 128;
     int rc = 0;
@@ -213,7 +213,7 @@ static int measure_shapes(struct chain *c, uint32_t format, uint32_t reps, struc
                          memcmp(&p, &chosen, sizeof p) == 0 ? "*" : "", lanes, split, rows,
                          div_up(c->op[0].rows, p.workgroup_rows));
                 for (uint32_t i = 0; rc == 0 && i < c->n; i++) {
-                    struct linear_plan *plan = &c->op[i].gpu.paths[LINEAR_GEMV];
+                    struct linear_plan *plan = &c->op[i].gpu.parts[0].paths[LINEAR_GEMV];
                     plan->blocks = div_up(c->op[i].rows, p.workgroup_rows);
                     rc = gemv_kernel(c->b->x, &plan->kernel, "linear_decode_token",
                                      sizeof(struct linear_decode_token_args), p.spec, GEMV_N_SPEC, e);
@@ -289,17 +289,19 @@ int main(int argc, char **argv)
     uint32_t v[5] = {0, 0, 0, FORMAT_Q4, 5};
     for (int i = 1; i < argc && i <= 5; i++)
         v[i - 1] = (uint32_t)strtoul(argv[i], NULL, 10);
+    if (v[3] >= FORMAT_END || !format_of(v[3])->bits)
+        return fprintf(stderr, "bench_linear: no format has the number %u\n", v[3]), 2;
     struct moeflux_err e = {0};
     struct bench b = {0};
     struct bench_time time, best = {0};
     uint64_t start = clock_ns();
     bool is_chain = length > 0;
-    int rc = prepare(&b, device, v[0], v[1], v[2], v[3] & 3, !is_chain, &e);
+    int rc = prepare(&b, device, v[0], v[1], v[2], v[3], !is_chain, &e);
     double opened = (double)(clock_ns() - start) / 1e9;
     if (rc == 0 && ways)
-        rc = measure_ways(&b, v[2], v[3] & 3, v[4], &e);
+        rc = measure_ways(&b, v[2], v[3], v[4], &e);
     if (rc == 0 && is_chain)
-        rc = chain(&b, (uint32_t)length, shapes, v[2], v[3] & 3, v[4], &e);
+        rc = chain(&b, (uint32_t)length, shapes, v[2], v[3], v[4], &e);
     for (uint32_t i = 0; rc == 0 && !ways && !is_chain && i < v[4]; i++) {
         rc = run(&b, v[2], false, &time, &e);
         bench_keep(&best, &time);

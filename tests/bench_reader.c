@@ -121,7 +121,7 @@ static double read_round(struct bench *b, struct reader *r, struct reader_stats 
 static void fio_command(struct bench *b, enum reader_mode mode, bool ring, struct str *to)
 {
     uint32_t n_jobs = ring ? 1 : b->n_threads;
-    uint64_t bs = b->model.expert.bytes;
+    uint64_t bs = b->model.max_expert_bytes;
     str_addf(to, "fio --name=x --rw=randread --thread --group_reporting --file_service_type=random");
     str_addf(to, " --ioengine=%s --iodepth=%u --numjobs=%u --direct=%d --invalidate=%d",
              mode == READER_MMAP ? "mmap"
@@ -230,7 +230,7 @@ static void measure_check(struct bench *b)
             die("check", &e);
     double us = (double)(clock_ns() - begin) / 1e3 / TURNS;
     printf("check of an expert's scales and biases: %.1f us, %.1f GB/s of expert\n", us,
-           (double)b->model.expert.bytes / us / 1e3);
+           (double)b->model.max_expert_bytes / us / 1e3);
     reader_close(r);
 }
 
@@ -241,7 +241,7 @@ static void prepare(struct bench *b)
     struct moeflux_err e = {0};
     const struct config *c = &b->model.config;
     b->n_requests = 4 * b->depth;
-    b->stride = size_round_up(b->model.expert.bytes, ALIGN);
+    b->stride = size_round_up(b->model.max_expert_bytes, ALIGN);
     b->order = mem_new((uint64_t)c->n_layers * c->n_experts, sizeof *b->order, &e);
     b->requests = mem_new(b->n_requests, sizeof *b->requests, &e);
     if (!b->order || !b->requests ||
@@ -295,7 +295,7 @@ int main(int argc, char **argv)
         die("open", &e);
     prepare(&b);
     printf("%u of %u experts of %.0f KiB, %s; GB/s, median of %u rounds\n", b.n_experts, b.n_all,
-           (double)b.model.expert.bytes / 1024, b.warm ? "as cached" : "cold", b.n_rounds);
+           (double)b.model.max_expert_bytes / 1024, b.warm ? "as cached" : "cold", b.n_rounds);
     measure_check(&b);
     printf("mode     reader     fio  ratio  depth  parts/submit\n");
     static const enum reader_mode all[] = {READER_MMAP, READER_PREAD, READER_URING, READER_DIRECT};

@@ -244,7 +244,7 @@ static void prepare(struct bench *b)
     struct moeflux_err e = {0};
     if (moeflux_get_needs(b->dir, &b->needs, &e) < 0 || model_dir_open(&b->files, b->dir, &e) < 0)
         die("open", &e);
-    b->stride = size_round_up(b->files.expert.bytes, PAGE);
+    b->stride = size_round_up(b->files.max_expert_bytes, PAGE);
     if (posix_memalign((void **)&b->memory, HUGE_PAGE, N_REQUESTS * b->stride) != 0)
         die("out of memory", NULL);
     madvise(b->memory, N_REQUESTS * b->stride, MADV_HUGEPAGE);

@@ -84,7 +84,7 @@ json_is '{r["bytes_per_token"] for r in j["results"]}' "{$bytes}"
 claim the_table_has_a_line_for_each_setting
 run 0 "$MOEFLUX" -m $model --perplexity "$text" --compare "-m '$coarse'" --compare '-t 1' --stats
 [ "$(wc -l <"$tmp/out")" -eq 5 ] || fault "$(cat "$tmp/out")"
-out_has '^setting  *expert bits  *bits  *MB/token  *perplexity  *+-  *KL  *+-  *top-1 %  *tok/s$'
+out_has '^setting  *expert bits  *bits  *MB/token  *perplexity  *+-  *KL  *+-  *top-1 %  *tok/s  *hits %  *kB read$'
 out_has '^-t 1  *4.50 .* 0.000000  0.000000   100.00 '
 [ "$(grep -c '^device time ' "$tmp/err")" -eq 3 ] || fault "the speeds of each are not on stderr: $(cat "$tmp/err")"
 

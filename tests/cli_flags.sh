@@ -26,7 +26,7 @@ names_flags() {
 
 claim help_and_man_pages_name_the_same_flags
 names_flags '' moeflux.1 35
-names_flags convert moeflux-convert.1 4
+names_flags convert moeflux-convert.1 10
 names_flags inspect moeflux.1 10
 
 claim version_is_one_line
@@ -126,6 +126,20 @@ for flag in prompt gen depth reps; do
     fails 2 "^moeflux: --bench-$flag goes with --bench only" -m dir -p x --bench-$flag 1
     fails 2 "^moeflux: --bench-$flag goes with --bench only" -m dir --perplexity x --bench-$flag 1
 done
+
+claim formats_that_convert_does_not_write_are_refused
+for flag in bits expert-bits; do
+    fails 2 "^moeflux: --$flag: expected 2, 3, 4, 5, 6 or 8, found 7$" convert a b --$flag 7
+    fails 2 "\-\-$flag: expected a whole number from 1" convert a b --$flag 0
+    fails 2 "\-\-$flag: expected a whole number from 1" convert a b --$flag mxfp4
+done
+for flag in group expert-group; do
+    fails 2 "^moeflux: --$flag: expected 32, 64 or 128, found 16$" convert a b --$flag 16
+done
+fails 2 '\-\-recipe: expected mixed_2_6, mixed_3_4, mixed_3_6 or mixed_4_6, found' convert a b --recipe mixed_2_4
+fails 2 '\-\-scales: expected minmax or search, found' convert a b --scales best
+fails 2 '^moeflux: --recipe and --bits exclude each other$' convert a b --recipe mixed_3_6 --bits 4
+fails 2 'unknown option --bits' -m dir -p x --bits 4
 
 claim what_is_missing_is_named
 fails 2 '\-m DIR is missing' -p x

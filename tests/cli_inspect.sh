@@ -28,6 +28,18 @@ out_has '^architecture '
 out_has 'experts on device  *98.3 kB  4 of '
 ! grep -q 'Measured' "$tmp/out" || fault "something was measured"
 
+claim formats_are_told_layer_by_layer
+run 0 "$MOEFLUX" inspect tests/models/formats/mixed-3-6 --no-measure --device reference
+out_has '^  routed experts .* up to 0.0[0-9]* MB each$'
+out_has '^  expert formats  *3 bits g64, down 6 bits g64 in 2 of 4 layers$'
+out_has '^  dense formats  *3 bits g64 [0-9.]* %, 6 bits g64 [0-9.]* %, bf16 [0-9.]* %'
+run 0 "$MOEFLUX" inspect tests/models/formats/mxfp4 --no-measure --device reference --json
+json_is 'j["expert_formats"]' mxfp4
+run 0 "$MOEFLUX" inspect tests/models/formats/q2-g32-f16 --no-measure --device reference
+out_has '^  expert formats  *2 bits g32 f16$'
+run 1 "$MOEFLUX" inspect tests/models/qwen-odd/hf --no-measure
+err_has 'run .moeflux convert. first'
+
 claim inspect_as_json_is_one_object
 run 0 "$MOEFLUX" inspect "$model" --json --memory 98304
 json_is 'j["plan"]["slots"]' 4

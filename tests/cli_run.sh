@@ -19,6 +19,17 @@ fails 2 "$model" convert tests/models/tiny "$model"
     report
 }
 
+claim convert_says_what_quantising_cost
+run 0 "$MOEFLUX" convert tests/models/qwen3-odd/hf "$tmp/three" --bits 3 --expert-group 32
+out_has '^relative root mean square error, scales searched:$'
+out_has '^experts  *0\.[0-9]*  *4\.00  *0\.[0-9]*  *0\.1[0-9]*  *-1[0-9]\.[0-9]$'
+out_has '^all '
+err_has '^[^ ]*/three: '
+run 0 "$MOEFLUX" convert tests/models/formats/mixed-3-6 "$tmp/four" --bits 4 --scales minmax
+out_has '^relative root mean square error, scales of the smallest and largest value:$'
+out_has '^lm_head .* 0\.0$'
+err_has '^[0-9]* matrices have fewer bits than asked and were copied$'
+
 # What a conversation would use, without the choice of chance.
 sum='What is 47 + 38?'
 set -- -m "$model" --temp 0 --no-think

@@ -1,9 +1,12 @@
 #include "cpu_lab.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/f16.h"
+#include "base/format.h"
 #include "check.h"
 
 static void *room(uint64_t bytes)
@@ -20,52 +23,71 @@ static uint16_t to_bf16(float v)
     return (uint16_t)(u >> 16);
 }
 
-static double from_bf16(uint16_t h)
+const char *cpu_lab_format(uint32_t format, char out[CPU_LAB_NAME])
 {
-    uint32_t u = (uint32_t)h << 16;
-    float v;
-    memcpy(&v, &u, sizeof v);
-    return (double)v;
+    const char *name = format_of(format)->name;
+    size_t i = 0;
+    for (; name[i] && i + 1 < CPU_LAB_NAME; i++)
+        out[i] = name[i] == ' ' ? '-' : (char)tolower(name[i]);
+    out[i] = 0;
+    return out;
 }
 
-const char *cpu_lab_format(enum cpu_format format)
+static void put_scale(uint32_t scale, float v, void *to, uint64_t i)
 {
-    static const char *const names[] = {"q4", "q8", "bf16", "f32"};
-    return names[format];
+    uint16_t half = scale == SCALE_F16 ? f16_from_float(v) : to_bf16(v);
+    uint8_t *bytes = to;
+    if (scale == SCALE_E8M0)
+        bytes[i] = (uint8_t)(127 + ilogbf(v));
+    else if (scale == SCALE_E4M3)
+        bytes[i] = (uint8_t)((v < 0 ? 0x80 : 0) | (1 + (uint32_t)(fabsf(v) * 0x1p10f) % 100));
+    else if (scale == SCALE_F32)
+        memcpy(bytes + 4 * i, &v, sizeof v);
+    else
+        memcpy(bytes + 2 * i, &half, sizeof half);
 }
 
-static uint32_t bits_of(enum cpu_format format)
+static void fill_groups(struct cpu_lab *l, const struct format *f, uint64_t n, struct cpu_random *r)
 {
-    static const uint32_t bits[] = {4, 8, 16, 32};
-    return bits[format];
-}
-
-static void fill_groups(struct cpu_lab *l, uint64_t n, struct cpu_random *r)
-{
-    uint16_t *scales = l->scales, *biases = l->biases;
+    float middle = (float)((1u << f->bits) - 1) / 2;
     for (uint64_t i = 0; i < n; i++) {
         float s = 0.02f + cpu_random_float(r) * 0.01f;
         s = cpu_random_next(r) % 3 == 0 ? -s : s;
-        scales[i] = to_bf16(s);
-        biases[i] = to_bf16(-s * (l->w.format == CPU_Q4 ? 7.5f : 127.5f) * (1 + cpu_random_float(r) / 8));
+        put_scale(f->scale, s, l->scales, i);
+        if (f->has_bias)
+            put_scale(f->scale, -s * middle * (1 + cpu_random_float(r) / 8), l->biases, i);
     }
 }
 
-void cpu_lab_matrix(struct cpu_lab *l, enum cpu_format format, uint32_t rows, uint32_t cols, uint64_t seed)
+static void fill_numbers(uint32_t format, uint64_t bytes, void *to, struct cpu_random *r)
 {
+    const struct format *f = format_of(format);
+    uint8_t *codes = to;
+    bool is_plain = f->scheme == SCHEME_PLAIN;
+    for (uint64_t i = 0; i < bytes && !is_plain; i++) {
+        codes[i] = (uint8_t)(cpu_random_next(r) >> 20);
+        if (f->scheme == SCHEME_E4M3 && (codes[i] & 0x7f) == 0x7f)
+            codes[i] = 0; /* it would be a NaN */
+    }
+    for (uint64_t i = 0; i < bytes * 8 / f->bits && is_plain; i++) {
+        float v = cpu_random_float(r);
+        if (format == FORMAT_F32)
+            ((float *)to)[i] = v;
+        else
+            ((uint16_t *)to)[i] = format == FORMAT_F16 ? f16_from_float(v) : to_bf16(v);
+    }
+}
+
+void cpu_lab_matrix(struct cpu_lab *l, uint32_t format, uint32_t rows, uint32_t cols, uint64_t seed)
+{
+    const struct format *f = format_of(format);
     struct cpu_random r = {seed};
-    uint64_t n = (uint64_t)rows * cols, bytes = n * bits_of(format) / 8, groups = n / CPU_BLOCK;
-    *l = (struct cpu_lab){.weight = room(bytes), .scales = room(groups * 2), .biases = room(groups * 2)};
+    uint64_t n = (uint64_t)rows * cols, bytes = format_code_bytes(f, n), groups = format_scale_bytes(f, n);
+    *l = (struct cpu_lab){.weight = room(bytes), .scales = room(groups), .biases = room(groups)};
     l->w = (struct cpu_matrix){l->weight, l->scales, l->biases, rows, cols, format};
-    uint8_t *codes = l->weight;
-    for (uint64_t i = 0; i < bytes && format <= CPU_Q8; i++)
-        codes[i] = (uint8_t)(cpu_random_next(&r) >> 20);
-    for (uint64_t i = 0; i < n && format == CPU_BF16; i++)
-        ((uint16_t *)l->weight)[i] = to_bf16(cpu_random_float(&r));
-    for (uint64_t i = 0; i < n && format == CPU_F32; i++)
-        ((float *)l->weight)[i] = cpu_random_float(&r);
-    if (format <= CPU_Q8)
-        fill_groups(l, groups, &r);
+    fill_numbers(format, bytes, l->weight, &r);
+    if (f->scale_bytes > 0)
+        fill_groups(l, f, n / f->group, &r);
 }
 
 /* room gives one byte more than it is asked for. */
@@ -77,9 +99,10 @@ static const void *copy_odd(void **memory, const void *from, uint64_t bytes)
 
 void cpu_lab_move(struct cpu_lab *to, const struct cpu_matrix *from)
 {
-    uint64_t n = (uint64_t)from->rows * from->cols, groups = n / CPU_BLOCK * 2;
+    const struct format *f = format_of(from->format);
+    uint64_t n = (uint64_t)from->rows * from->cols, groups = format_scale_bytes(f, n);
     to->w = *from;
-    to->w.weight = copy_odd(&to->weight, from->weight, n * bits_of(from->format) / 8);
+    to->w.weight = copy_odd(&to->weight, from->weight, format_code_bytes(f, n));
     to->w.scales = copy_odd(&to->scales, from->scales, groups);
     to->w.biases = copy_odd(&to->biases, from->biases, groups);
 }
@@ -115,15 +138,14 @@ float *cpu_lab_room(uint64_t n)
 
 double cpu_lab_weight(const struct cpu_matrix *w, uint32_t row, uint32_t col)
 {
-    uint64_t i = (uint64_t)row * w->cols + col;
-    if (w->format == CPU_F32)
-        return (double)((const float *)w->weight)[i];
-    if (w->format == CPU_BF16)
-        return from_bf16(((const uint16_t *)w->weight)[i]);
-    const uint8_t *codes = w->weight;
-    uint32_t code = w->format == CPU_Q8 ? codes[i] : (uint32_t)codes[i / 2] >> (i % 2 * 4) & 15;
-    const uint16_t *scales = w->scales, *biases = w->biases;
-    return code * from_bf16(scales[i / CPU_BLOCK]) + from_bf16(biases[i / CPU_BLOCK]);
+    const struct format *f = format_of(w->format);
+    uint64_t i = (uint64_t)row * w->cols + col, g = i / f->group;
+    float value;
+    if (f->has_bias)
+        return format_code(w->weight, f->bits, i) * (double)format_scale(f->scale, w->scales, g) +
+               (double)format_scale(f->scale, w->biases, g);
+    format_decode(f, w->weight, w->scales, w->biases, i, 1, &value);
+    return (double)value;
 }
 
 void cpu_lab_product(const struct cpu_matrix *w, const float *x, double *y)
@@ -159,7 +181,7 @@ struct cpu_vector cpu_lab_vector(const struct cpu_isa *isa, const struct cpu_mat
 {
     struct cpu_vector v = {.x = x, .cols = w->cols};
     *memory = NULL;
-    if (w->format > CPU_Q8)
+    if (!cpu_format_takes_digits(w->format))
         return v;
     uint64_t bytes = cpu_vector_bytes(w->cols);
     *memory = aligned_alloc(64, bytes);

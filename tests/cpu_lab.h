@@ -2,6 +2,7 @@
 #ifndef MOEFLUX_TESTS_CPU_LAB_H
 #define MOEFLUX_TESTS_CPU_LAB_H
 
+#include "args.h"
 #include "cpu/product.h"
 #include "cpu_bits.h"
 
@@ -10,7 +11,7 @@ struct cpu_lab {
     struct cpu_matrix w;
     void *weight, *scales, *biases;
 };
-void cpu_lab_matrix(struct cpu_lab *l, enum cpu_format format, uint32_t rows, uint32_t cols, uint64_t seed);
+void cpu_lab_matrix(struct cpu_lab *l, uint32_t format, uint32_t rows, uint32_t cols, uint64_t seed);
 /* The same matrix at odd addresses. */
 void cpu_lab_move(struct cpu_lab *to, const struct cpu_matrix *from);
 void cpu_lab_free(struct cpu_lab *l);
@@ -20,7 +21,18 @@ float *cpu_lab_floats(uint64_t n, uint64_t seed);
 /* n floats of NaN, aligned to 64. Freed by the caller. */
 float *cpu_lab_room(uint64_t n);
 
-const char *cpu_lab_format(enum cpu_format format);
+/* The format's name as cpu_bits.txt has it: "q3-g32-f16". */
+enum { CPU_LAB_NAME = 24 };
+const char *cpu_lab_format(uint32_t format, char out[CPU_LAB_NAME]);
+
+/* Formats of every kind, and of groups and scales the others. */
+#define CPU_LAB_FORMATS                                                                                      \
+    FORMAT_Q4, FORMAT_Q8, FORMAT_BF16, FORMAT_F32, FORMAT_Q2, FORMAT_Q3, FORMAT_Q5, FORMAT_Q6, FORMAT_MXFP4, \
+        FORMAT_MXFP8, FORMAT_NVFP4, FORMAT_F16, FORMAT_Q2 + FORMAT_GROUP_128 + FORMAT_SCALE_F32,             \
+        FORMAT_Q3 + FORMAT_GROUP_32 + FORMAT_SCALE_F16, FORMAT_Q4 + FORMAT_GROUP_32,                         \
+        FORMAT_Q4 + FORMAT_GROUP_128 + FORMAT_SCALE_F16, FORMAT_Q5 + FORMAT_GROUP_32 + FORMAT_SCALE_F32,     \
+        FORMAT_Q6 + FORMAT_GROUP_128, FORMAT_Q6 + FORMAT_SCALE_F16, FORMAT_Q8 + FORMAT_GROUP_32,             \
+        FORMAT_Q8 + FORMAT_GROUP_128 + FORMAT_SCALE_F32
 
 /* One weight, exact. */
 double cpu_lab_weight(const struct cpu_matrix *w, uint32_t row, uint32_t col);

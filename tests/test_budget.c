@@ -25,7 +25,7 @@ static struct model_dir make_model(uint64_t expert_bytes)
     return (struct model_dir){
         .config = {.layers = layers, .n_layers = N_LAYERS, .n_experts = N_EXPERTS, .top_k = TOP_K},
         .dense_bytes = DENSE_MIB * MIB,
-        .expert = {.bytes = expert_bytes}};
+        .max_expert_bytes = expert_bytes};
 }
 
 static struct exec_caps unified(uint64_t free_bytes)

@@ -1,5 +1,4 @@
 /* Conversion: results, sources of every form, interruptions, failures. */
-#include <dlfcn.h>
 #include <errno.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -11,7 +10,6 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -23,6 +21,7 @@
 #include "base/file.h"
 #include "base/format.h"
 #include "convert/convert.h"
+#include "disk_room.h"
 #include "model/model_dir.h"
 #include "sequence.h"
 #include "st_writer.h"
@@ -35,23 +34,6 @@
 #define QWEN3_HF     "tests/models/qwen3-odd/hf"
 #define QWEN3_MLX    "tests/models/qwen3-odd/mlx"
 #define TINY         "tests/models/tiny"
-
-/* Stands before the C library's: a disk with as much room as a test wants. */
-static uint64_t pretended_room = UINT64_MAX;
-
-// The library's own names of the parameters are reserved.
-// NOLINTNEXTLINE(readability-inconsistent-declaration-parameter-name)
-int statvfs(const char *restrict file, struct statvfs *restrict buf)
-{
-    int (*real)(const char *, struct statvfs *);
-    *(void **)&real = dlsym(RTLD_NEXT, "statvfs");
-    int rc = real(file, buf);
-    if (rc == 0 && pretended_room != UINT64_MAX) {
-        buf->f_frsize = 1;
-        buf->f_bavail = pretended_room;
-    }
-    return rc;
-}
 
 /* --- helpers --- */
 
@@ -329,9 +311,9 @@ static void down_projections_with_other_bits_than_the_rest_keep_them(void **stat
     struct model_dir m;
     struct moeflux_err e;
     assert_int_equal(model_dir_open(&m, packed, &e), 0);
-    assert_int_equal(m.expert.formats.up, FORMAT_Q4);
-    assert_int_equal(m.expert.formats.down, FORMAT_Q8);
-    assert_int_equal(m.expert.bytes, 20736 + 64 * 192 / 2);
+    assert_int_equal(m.experts[0].formats.up, FORMAT_Q4);
+    assert_int_equal(m.experts[0].formats.down, FORMAT_Q8);
+    assert_int_equal(m.max_expert_bytes, 20736 + 64 * 192 / 2);
     model_dir_close(&m);
     struct sequence q = sequence_open(QWEN_MLX, "reference", N, 0, 64);
     sequence_ids(&q, 1, ids, N);
@@ -350,7 +332,7 @@ static void gate_and_up_projections_of_other_bits_are_refused(void **state)
     st_writer_rewrite(QWEN_MLX, mlx, widen_up);
     declare(mlx, "up_proj");
     expect_refused(mlx, tmp_tree_path(tmp, "packed"), ERR_UNSUPPORTED,
-                   "the experts' gate_proj has 4 bits and up_proj 8, expected equal formats");
+                   "the experts' gate_proj is Q4 and up_proj Q8, expected equal formats");
     tmp_tree_remove(tmp);
 }
 
@@ -644,9 +626,9 @@ static void a_disk_without_room_is_said_with_both_numbers(void **state)
     (void)state;
     char *tmp = tmp_tree_new();
     struct moeflux_err e;
-    pretended_room = 1000000;
+    disk_room_pretend(1000000);
     int rc = run(QWEN_MLX, tmp_tree_path(tmp, "dst"), NULL, &e);
-    pretended_room = UINT64_MAX;
+    disk_room_pretend(UINT64_MAX);
     assert_int_equal(rc, ERR_NO_FIT);
     assert_non_null(strstr(e.text, "0.071 GB (70"));
     assert_non_null(strstr(e.text, "0.001 GB (1000000)"));

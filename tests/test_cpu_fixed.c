@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/format.h"
 #include "base/team.h"
 #include "check.h"
 #include "cpu_lab.h"
@@ -12,13 +13,14 @@
 
 /* Every size of a tile of tokens, subs of a strip, blocks behind a panel, tokens behind a chunk. */
 static const struct shape {
-    enum cpu_format format;
+    uint32_t format;
     uint32_t rows, cols, tokens;
-} shapes[] = {{CPU_Q4, 1, 64, 1},     {CPU_Q4, 64, 128, 2},   {CPU_Q4, 50, 192, 4},   {CPU_Q4, 130, 320, 5},
-              {CPU_Q4, 33, 576, 8},   {CPU_Q4, 16, 512, 9},   {CPU_Q4, 65, 1088, 16}, {CPU_Q4, 70, 320, 17},
-              {CPU_Q4, 48, 128, 33},  {CPU_Q4, 20, 2048, 48}, {CPU_Q4, 17, 64, 400},  {CPU_Q4, 17, 128, 778},
-              {CPU_Q8, 1, 64, 1},     {CPU_Q8, 47, 192, 6},   {CPU_Q8, 65, 320, 12},  {CPU_Q8, 100, 576, 19},
-              {CPU_Q8, 16, 1088, 30}, {CPU_Q8, 130, 2048, 7}};
+} shapes[] = {{FORMAT_Q4, 1, 64, 1},     {FORMAT_Q4, 64, 128, 2},   {FORMAT_Q4, 50, 192, 4},
+              {FORMAT_Q4, 130, 320, 5},  {FORMAT_Q4, 33, 576, 8},   {FORMAT_Q4, 16, 512, 9},
+              {FORMAT_Q4, 65, 1088, 16}, {FORMAT_Q4, 70, 320, 17},  {FORMAT_Q4, 48, 128, 33},
+              {FORMAT_Q4, 20, 2048, 48}, {FORMAT_Q4, 17, 64, 400},  {FORMAT_Q4, 17, 128, 778},
+              {FORMAT_Q8, 1, 64, 1},     {FORMAT_Q8, 47, 192, 6},   {FORMAT_Q8, 65, 320, 12},
+              {FORMAT_Q8, 100, 576, 19}, {FORMAT_Q8, 16, 1088, 30}, {FORMAT_Q8, 130, 2048, 7}};
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 
 /* The digits of x in its block, as one number. */
@@ -51,7 +53,7 @@ static uint32_t code_of(const struct cpu_matrix *w, uint32_t row, uint32_t col)
 {
     const uint8_t *codes = w->weight;
     uint64_t i = (uint64_t)row * w->cols + col;
-    return w->format == CPU_Q8 ? codes[i] : (uint32_t)codes[i / 2] >> (i % 2 * 4) & 15;
+    return w->format == FORMAT_Q8 ? codes[i] : (uint32_t)codes[i / 2] >> (i % 2 * 4) & 15;
 }
 
 static float bf16_of(const void *values, uint64_t i)
@@ -149,14 +151,15 @@ static void each_output_is_one_chain_of_blocks_with_exact_sums(void **state)
     (void)state;
     for (uint32_t s = 0; s < N_SHAPES; s++) {
         struct cpu_lab l;
-        char name[64];
+        char name[64], format[CPU_LAB_NAME];
         uint32_t n = shapes[s].tokens, rows = shapes[s].rows, idx = 0;
         cpu_lab_matrix(&l, shapes[s].format, rows, shapes[s].cols, 700 + s);
         float *x = cpu_lab_floats((uint64_t)n * l.w.cols, 800 + s), *want = cpu_lab_room((uint64_t)n * rows);
         for (uint32_t i = 0; i < n; i++)
             for (uint32_t r = 0; r < rows; r++)
                 want[(uint64_t)i * rows + r] = rule(&l.w, r, x + (uint64_t)i * l.w.cols);
-        snprintf(name, sizeof name, "fixed-%s-%ux%ux%u", cpu_lab_format(l.w.format), rows, l.w.cols, n);
+        snprintf(name, sizeof name, "fixed-%s-%ux%ux%u", cpu_lab_format(l.w.format, format), rows, l.w.cols,
+                 n);
         for (const struct cpu_isa *isa; (isa = cpu_next_isa(&idx));) {
             float *y = product(isa, &l.w, x, n);
             cpu_bits_equal(name, isa->name, y, want, (uint64_t)n * rows);
@@ -172,7 +175,7 @@ static void each_output_is_one_chain_of_blocks_with_exact_sums(void **state)
 static void the_error_is_that_of_float32(void **state)
 {
     (void)state;
-    for (enum cpu_format f = CPU_Q4; f <= CPU_Q8; f++) {
+    for (uint32_t f = FORMAT_Q4; f <= FORMAT_Q8; f++) {
         enum { ROWS = 200, N = 5 };
         struct cpu_lab l;
         double want[ROWS * N];
@@ -185,7 +188,7 @@ static void the_error_is_that_of_float32(void **state)
         double error = cpu_lab_worst(y, want, ROWS * N) / cpu_lab_rms(want, ROWS * N);
         /* Below the chain of gemm, which has 64 times as many roundings. */
         if (!(error < 4e-6))
-            fail_msg("%s: largest error / rms %.2g", cpu_lab_format(f), error);
+            fail_msg("%s: largest error / rms %.2g", format_of(f)->name, error);
         free(y);
         free(x);
         cpu_lab_free(&l);
@@ -197,7 +200,7 @@ static void a_token_has_the_same_bits_among_any_others(void **state)
     (void)state;
     enum { ROWS = 20, COLS = 320, N = 40 };
     struct cpu_lab l;
-    cpu_lab_matrix(&l, CPU_Q4, ROWS, COLS, 620);
+    cpu_lab_matrix(&l, FORMAT_Q4, ROWS, COLS, 620);
     float *x = cpu_lab_floats(N * COLS, 621);
     uint32_t idx = 0;
     for (const struct cpu_isa *isa; (isa = cpu_next_isa(&idx));) {
@@ -221,7 +224,7 @@ static void picked_tokens_are_packed_as_if_they_lay_together(void **state)
     struct cpu_lab l;
     struct cpu_random r = {631};
     uint32_t pick[N], idx = 0;
-    cpu_lab_matrix(&l, CPU_Q4, ROWS, COLS, 632);
+    cpu_lab_matrix(&l, FORMAT_Q4, ROWS, COLS, 632);
     float *x = cpu_lab_floats(TOKENS * COLS, 630), *together = cpu_lab_room(N * COLS);
     for (uint32_t t = 0; t < N; t++) {
         pick[t] = (uint32_t)(cpu_random_next(&r) % TOKENS);
@@ -279,7 +282,7 @@ static void threads_and_the_division_of_the_rows_change_no_bit(void **state)
     enum { ROWS = 203, COLS = 320, N = 17 };
     struct moeflux_err e = {0};
     const struct cpu_isa *isa = cpu_isa_find(NULL, &e);
-    for (enum cpu_format f = CPU_Q4; f <= CPU_Q8; f++) {
+    for (uint32_t f = FORMAT_Q4; f <= FORMAT_Q8; f++) {
         struct cpu_lab l;
         struct input in;
         cpu_lab_matrix(&l, f, ROWS, COLS, 640);
@@ -322,7 +325,7 @@ static void a_token_that_is_no_number_poisons_its_own_outputs_alone(void **state
     for (uint32_t k = 0; k < 3; k++) {
         struct cpu_lab l;
         uint32_t idx = 0;
-        cpu_lab_matrix(&l, CPU_Q4, ROWS, COLS, 650);
+        cpu_lab_matrix(&l, FORMAT_Q4, ROWS, COLS, 650);
         float *x = cpu_lab_floats(N * COLS, 651);
         x[BAD * COLS + 100] = bad[k];
         memset(x, 0, CPU_BLOCK * sizeof *x); /* a step of 0 */
@@ -341,7 +344,7 @@ static void a_token_that_is_no_number_poisons_its_own_outputs_alone(void **state
 static void a_matrix_may_lie_at_any_address(void **state)
 {
     (void)state;
-    for (enum cpu_format f = CPU_Q4; f <= CPU_Q8; f++) {
+    for (uint32_t f = FORMAT_Q4; f <= FORMAT_Q8; f++) {
         struct cpu_lab l, odd;
         cpu_lab_matrix(&l, f, 70, 192, 660);
         cpu_lab_move(&odd, &l.w);

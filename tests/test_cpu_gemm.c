@@ -4,31 +4,68 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/format.h"
 #include "base/team.h"
 #include "check.h"
 #include "cpu_lab.h"
 
 struct shape {
-    enum cpu_format format;
+    uint32_t format;
     uint32_t rows, cols, tokens;
 };
 
+#define OTHERS(f) {f, 1, 128, 1}, {f, 65, 384, 6}, {f, 33, 640, 13},
 /* Every number of tokens of a tile, of subs of a strip and of columns behind a panel. */
 static const struct shape shapes[] = {
-    {CPU_Q4, 1, 64, 1},     {CPU_Q4, 64, 128, 1},    {CPU_Q4, 50, 192, 2},  {CPU_Q4, 130, 320, 3},
-    {CPU_Q4, 33, 576, 4},   {CPU_Q4, 16, 256, 5},    {CPU_Q4, 65, 1088, 6}, {CPU_Q4, 70, 320, 7},
-    {CPU_Q4, 48, 128, 13},  {CPU_Q4, 20, 2048, 48},  {CPU_Q4, 17, 64, 400}, {CPU_Q8, 1, 64, 1},
-    {CPU_Q8, 47, 192, 2},   {CPU_Q8, 65, 320, 5},    {CPU_Q8, 100, 576, 9}, {CPU_Q8, 16, 1088, 30},
-    {CPU_BF16, 3, 1, 1},    {CPU_BF16, 15, 15, 2},   {CPU_BF16, 16, 16, 3}, {CPU_BF16, 70, 17, 7},
-    {CPU_BF16, 65, 257, 6}, {CPU_BF16, 80, 300, 11}, {CPU_F32, 1, 1, 1},    {CPU_F32, 15, 7, 2},
-    {CPU_F32, 64, 8, 1},    {CPU_F32, 70, 33, 8},    {CPU_F32, 65, 257, 6}, {CPU_F32, 33, 1000, 14}};
-enum { N_SHAPES = sizeof shapes / sizeof *shapes };
+    {FORMAT_Q4, 1, 64, 1},
+    {FORMAT_Q4, 64, 128, 1},
+    {FORMAT_Q4, 50, 192, 2},
+    {FORMAT_Q4, 130, 320, 3},
+    {FORMAT_Q4, 33, 576, 4},
+    {FORMAT_Q4, 16, 256, 5},
+    {FORMAT_Q4, 65, 1088, 6},
+    {FORMAT_Q4, 70, 320, 7},
+    {FORMAT_Q4, 48, 128, 13},
+    {FORMAT_Q4, 20, 2048, 48},
+    {FORMAT_Q4, 17, 64, 400},
+    {FORMAT_Q8, 1, 64, 1},
+    {FORMAT_Q8, 47, 192, 2},
+    {FORMAT_Q8, 65, 320, 5},
+    {FORMAT_Q8, 100, 576, 9},
+    {FORMAT_Q8, 16, 1088, 30},
+    {FORMAT_BF16, 3, 1, 1},
+    {FORMAT_BF16, 15, 15, 2},
+    {FORMAT_BF16, 16, 16, 3},
+    {FORMAT_BF16, 70, 17, 7},
+    {FORMAT_BF16, 65, 257, 6},
+    {FORMAT_BF16, 80, 300, 11},
+    {FORMAT_F32, 1, 1, 1},
+    {FORMAT_F32, 15, 7, 2},
+    {FORMAT_F32, 64, 8, 1},
+    {FORMAT_F32, 70, 33, 8},
+    {FORMAT_F32, 65, 257, 6},
+    {FORMAT_F32, 33, 1000, 14},
+    OTHERS(FORMAT_Q2) OTHERS(FORMAT_Q3) OTHERS(FORMAT_Q5) OTHERS(FORMAT_Q6)
+        OTHERS(FORMAT_Q8 + FORMAT_GROUP_32 + FORMAT_SCALE_F16) OTHERS(FORMAT_Q4 + FORMAT_GROUP_32)
+            OTHERS(FORMAT_Q3 + FORMAT_GROUP_32 + FORMAT_SCALE_F16)
+                OTHERS(FORMAT_Q6 + FORMAT_GROUP_32 + FORMAT_SCALE_F32) OTHERS(FORMAT_Q4 + FORMAT_GROUP_128)
+                    OTHERS(FORMAT_Q5 + FORMAT_GROUP_128 + FORMAT_SCALE_F32) OTHERS(FORMAT_MXFP4)
+                        OTHERS(FORMAT_MXFP8) OTHERS(FORMAT_NVFP4){FORMAT_F16, 3, 1, 1},
+    {FORMAT_F16, 15, 15, 2},
+    {FORMAT_F16, 70, 17, 7},
+    {FORMAT_F16, 65, 257, 6}};
+static const uint32_t formats[] = {CPU_LAB_FORMATS};
+enum { N_SHAPES = sizeof shapes / sizeof *shapes, N_FORMATS = sizeof formats / sizeof *formats };
 
 static float rule(const struct cpu_matrix *w, uint32_t row, const float *x)
 {
     float y = 0;
-    for (uint32_t c = 0; c < w->cols; c++)
-        y = fmaf((float)cpu_lab_weight(w, row, c), x[c], y);
+    for (uint32_t c = 0; c < w->cols; c++) {
+        float weight;
+        format_decode(format_of(w->format), w->weight, w->scales, w->biases, (uint64_t)row * w->cols + c, 1,
+                      &weight);
+        y = fmaf(weight, x[c], y);
+    }
     return y;
 }
 
@@ -68,14 +105,15 @@ static void each_output_is_one_chain_in_the_order_of_the_columns(void **state)
     (void)state;
     for (uint32_t s = 0; s < N_SHAPES; s++) {
         struct cpu_lab l;
-        char name[64];
+        char name[64], format[CPU_LAB_NAME];
         uint32_t n = shapes[s].tokens, rows = shapes[s].rows, idx = 0;
         cpu_lab_matrix(&l, shapes[s].format, rows, shapes[s].cols, 400 + s);
         float *x = cpu_lab_floats((uint64_t)n * l.w.cols, 500 + s), *want = cpu_lab_room((uint64_t)n * rows);
         for (uint32_t i = 0; i < n; i++)
             for (uint32_t r = 0; r < rows; r++)
                 want[(uint64_t)i * rows + r] = rule(&l.w, r, x + (uint64_t)i * l.w.cols);
-        snprintf(name, sizeof name, "gemm-%s-%ux%ux%u", cpu_lab_format(l.w.format), rows, l.w.cols, n);
+        snprintf(name, sizeof name, "gemm-%s-%ux%ux%u", cpu_lab_format(l.w.format, format), rows, l.w.cols,
+                 n);
         for (const struct cpu_isa *isa; (isa = cpu_next_isa(&idx));) {
             float *y = product(isa, &l.w, x, n);
             cpu_bits_equal(name, isa->name, y, want, (uint64_t)n * rows);
@@ -91,7 +129,8 @@ static void each_output_is_one_chain_in_the_order_of_the_columns(void **state)
 static void the_error_is_that_of_float32(void **state)
 {
     (void)state;
-    for (enum cpu_format f = CPU_Q4; f <= CPU_F32; f++) {
+    for (uint32_t k = 0; k < N_FORMATS; k++) {
+        uint32_t f = formats[k];
         enum { ROWS = 200, N = 5 };
         struct cpu_lab l;
         double *want = malloc(ROWS * N * sizeof *want);
@@ -104,9 +143,9 @@ static void the_error_is_that_of_float32(void **state)
         for (const struct cpu_isa *isa; (isa = cpu_next_isa(&idx));) {
             float *y = product(isa, &l.w, x, N);
             double error = cpu_lab_worst(y, want, ROWS * N) / cpu_lab_rms(want, ROWS * N);
-            /* One chain of 2,048 roundings: 2.5 to 4.3e-6 with outliers of ten sigma, numbers of any kind. */
-            if (!(error < 6e-6))
-                fail_msg("%s, %s: largest error / rms %.2g", isa->name, cpu_lab_format(f), error);
+            /* One chain of 2,048 roundings: 2.5 to 6.2e-6 with outliers of ten sigma, numbers of any kind. */
+            if (!(error < 8e-6))
+                fail_msg("%s, %s: largest error / rms %.2g", isa->name, format_of(f)->name, error);
             free(y);
         }
         free(want);
@@ -120,7 +159,7 @@ static void a_token_has_the_same_bits_among_any_others(void **state)
     (void)state;
     enum { ROWS = 100, COLS = 320, N = 40 };
     struct cpu_lab l;
-    cpu_lab_matrix(&l, CPU_Q4, ROWS, COLS, 620);
+    cpu_lab_matrix(&l, FORMAT_Q4, ROWS, COLS, 620);
     float *x = cpu_lab_floats(N * COLS, 621);
     uint32_t idx = 0;
     for (const struct cpu_isa *isa; (isa = cpu_next_isa(&idx));) {
@@ -200,10 +239,11 @@ static void run_block(void *ctx, uint32_t block, uint32_t thread)
 static void threads_and_the_division_of_the_rows_change_no_bit(void **state)
 {
     (void)state;
-    enum { ROWS = 203, COLS = 320, N = 17 };
+    enum { ROWS = 203, COLS = 384, N = 17 };
     struct moeflux_err e = {0};
     const struct cpu_isa *isa = cpu_isa_find(NULL, &e);
-    for (enum cpu_format f = CPU_Q4; f <= CPU_F32; f++) {
+    for (uint32_t k = 0; k < N_FORMATS; k++) {
+        uint32_t f = formats[k];
         struct cpu_lab l;
         cpu_lab_matrix(&l, f, ROWS, COLS, 640);
         float *x = cpu_lab_floats(N * COLS, 641), *want = product(isa, &l.w, x, N),
@@ -240,7 +280,8 @@ static void a_token_that_is_no_number_poisons_its_own_outputs_alone(void **state
 {
     (void)state;
     enum { ROWS = 70, COLS = 128, N = 8, BAD = 4 };
-    for (enum cpu_format f = CPU_Q4; f <= CPU_F32; f++) {
+    for (uint32_t k = 0; k < N_FORMATS; k++) {
+        uint32_t f = formats[k];
         struct cpu_lab l;
         cpu_lab_matrix(&l, f, ROWS, COLS, 650);
         float *x = cpu_lab_floats(N * COLS, 651);
@@ -261,11 +302,12 @@ static void a_token_that_is_no_number_poisons_its_own_outputs_alone(void **state
 static void a_matrix_may_lie_at_any_address(void **state)
 {
     (void)state;
-    for (enum cpu_format f = CPU_Q4; f <= CPU_F32; f++) {
+    for (uint32_t k = 0; k < N_FORMATS; k++) {
+        uint32_t f = formats[k];
         struct cpu_lab l, odd;
-        cpu_lab_matrix(&l, f, 70, 192, 660);
+        cpu_lab_matrix(&l, f, 70, 384, 660);
         cpu_lab_move(&odd, &l.w);
-        float *x = cpu_lab_floats(3 * 192, 661);
+        float *x = cpu_lab_floats(3 * 384, 661);
         uint32_t idx = 0;
         for (const struct cpu_isa *isa; (isa = cpu_next_isa(&idx));) {
             float *want = product(isa, &l.w, x, 3), *y = product(isa, &odd.w, x, 3);

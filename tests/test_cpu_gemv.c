@@ -5,23 +5,63 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/f16.h"
+#include "base/format.h"
 #include "base/team.h"
 #include "check.h"
 #include "cpu_lab.h"
 
 struct shape {
-    enum cpu_format format;
+    uint32_t format;
     uint32_t rows, cols;
 };
 
+#define OTHERS(f) {f, 1, 64}, {f, 5, 128}, {f, 6, 192}, {f, 17, 576}, {f, 3, 4160},
+#define OF_128(f) {f, 1, 128}, {f, 6, 384}, {f, 9, 1152}, {f, 3, 4224},
 static const struct shape shapes[] = {
-    {CPU_Q4, 1, 64},    {CPU_Q4, 5, 128},  {CPU_Q4, 7, 192},   {CPU_Q4, 33, 512},  {CPU_Q4, 70, 576},
-    {CPU_Q4, 16, 2048}, {CPU_Q4, 3, 4160}, {CPU_Q4, 2, 8192},  {CPU_Q8, 1, 64},    {CPU_Q8, 9, 128},
-    {CPU_Q8, 6, 192},   {CPU_Q8, 34, 512}, {CPU_Q8, 12, 2048}, {CPU_Q8, 3, 4160},  {CPU_BF16, 1, 1},
-    {CPU_BF16, 3, 15},  {CPU_BF16, 5, 16}, {CPU_BF16, 9, 17},  {CPU_BF16, 4, 127}, {CPU_BF16, 13, 2048},
-    {CPU_F32, 1, 1},    {CPU_F32, 3, 15},  {CPU_F32, 5, 16},   {CPU_F32, 9, 33},   {CPU_F32, 4, 127},
-    {CPU_F32, 14, 1024}};
-enum { N_SHAPES = sizeof shapes / sizeof *shapes, MAX_ROWS = 600 };
+    {FORMAT_Q4, 1, 64},
+    {FORMAT_Q4, 5, 128},
+    {FORMAT_Q4, 7, 192},
+    {FORMAT_Q4, 33, 512},
+    {FORMAT_Q4, 70, 576},
+    {FORMAT_Q4, 16, 2048},
+    {FORMAT_Q4, 3, 4160},
+    {FORMAT_Q4, 2, 8192},
+    {FORMAT_Q8, 1, 64},
+    {FORMAT_Q8, 9, 128},
+    {FORMAT_Q8, 6, 192},
+    {FORMAT_Q8, 34, 512},
+    {FORMAT_Q8, 12, 2048},
+    {FORMAT_Q8, 3, 4160},
+    {FORMAT_BF16, 1, 1},
+    {FORMAT_BF16, 3, 15},
+    {FORMAT_BF16, 5, 16},
+    {FORMAT_BF16, 9, 17},
+    {FORMAT_BF16, 4, 127},
+    {FORMAT_BF16, 13, 2048},
+    {FORMAT_F32, 1, 1},
+    {FORMAT_F32, 3, 15},
+    {FORMAT_F32, 5, 16},
+    {FORMAT_F32, 9, 33},
+    {FORMAT_F32, 4, 127},
+    {FORMAT_F32, 14, 1024},
+    OTHERS(FORMAT_Q2) OTHERS(FORMAT_Q3) OTHERS(FORMAT_Q5) OTHERS(FORMAT_Q6)
+        OTHERS(FORMAT_Q8 + FORMAT_GROUP_32 + FORMAT_SCALE_F16) OTHERS(FORMAT_Q4 + FORMAT_GROUP_32)
+            OTHERS(FORMAT_Q3 + FORMAT_GROUP_32 + FORMAT_SCALE_F16)
+                OTHERS(FORMAT_Q6 + FORMAT_GROUP_32 + FORMAT_SCALE_F32) OTHERS(FORMAT_MXFP4)
+                    OTHERS(FORMAT_MXFP8) OTHERS(FORMAT_NVFP4)
+                        OF_128(FORMAT_Q2 + FORMAT_GROUP_128 + FORMAT_SCALE_F16)
+                            OF_128(FORMAT_Q4 + FORMAT_GROUP_128)
+                                OF_128(FORMAT_Q5 + FORMAT_GROUP_128 + FORMAT_SCALE_F32){FORMAT_F16, 1, 1},
+    {FORMAT_F16, 3, 15},
+    {FORMAT_F16, 9, 17},
+    {FORMAT_F16, 4, 1000}};
+static const uint32_t formats[] = {CPU_LAB_FORMATS};
+enum {
+    N_SHAPES = sizeof shapes / sizeof *shapes,
+    N_FORMATS = sizeof formats / sizeof *formats,
+    MAX_ROWS = 600
+};
 
 /* ---- the rule of product.h, one operation after the other */
 static float tree(const float acc[2][8])
@@ -54,19 +94,19 @@ static float rule_step(const float *x)
     return most > 0 ? fmaxf(most / 8323071.0f, FLT_MIN) : 0;
 }
 
+/* What a digit is multiplied with; of E2M1 twice the value. */
 static int code(const struct cpu_matrix *w, uint32_t row, uint32_t col)
 {
-    uint64_t i = (uint64_t)row * w->cols + col;
-    const uint8_t *p = w->weight;
-    return w->format == CPU_Q8 ? p[i] : p[i / 2] >> (i % 2 * 4) & 15;
+    const struct format *f = format_of(w->format);
+    uint32_t c = format_code(w->weight, f->bits, (uint64_t)row * w->cols + col);
+    return f->scheme == SCHEME_E2M1 ? (int)(2 * e2m1_to_float((uint8_t)c)) : (int)c;
 }
 
-static float group_of(const void *values, uint64_t i)
+static float group_of(const struct cpu_matrix *w, const void *values, uint32_t row, uint32_t col)
 {
-    uint32_t u = (uint32_t)((const uint16_t *)values)[i] << 16;
-    float v;
-    memcpy(&v, &u, sizeof v);
-    return v;
+    const struct format *f = format_of(w->format);
+    float v = format_scale(f->scale, values, ((uint64_t)row * w->cols + col) / f->group);
+    return f->scheme == SCHEME_E2M1 ? v / 2 : v;
 }
 
 static void rule_block(const struct cpu_matrix *w, uint32_t row, uint32_t b, const float *x, float acc[8])
@@ -84,23 +124,33 @@ static void rule_block(const struct cpu_matrix *w, uint32_t row, uint32_t b, con
                 sum[k] += code(w, row, c) * d[k];
         }
         float f = fmaf(fmaf((float)sum[0], 256, (float)sum[1]), 256, (float)sum[2]);
-        acc[l] = fmaf(f, group_of(w->scales, (uint64_t)row * (w->cols / 64) + b) * step, acc[l]);
+        acc[l] = fmaf(f, group_of(w, w->scales, row, 64 * b + 8 * l) * step, acc[l]);
     }
+}
+
+/* The sum of a group's x. */
+static float rule_group(const float *x, uint32_t group)
+{
+    float half[64] = {0};
+    if (group == 128)
+        return rule_sum(x) + rule_sum(x + 64);
+    memcpy(half, x, group * sizeof *x);
+    return rule_sum(half);
 }
 
 static float rule(const struct cpu_matrix *w, uint32_t row, const float *x)
 {
     float acc[2][8] = {{0}};
-    uint32_t groups = w->cols / 64;
-    if (w->format > CPU_Q8) {
+    const struct format *f = format_of(w->format);
+    if (!cpu_format_takes_digits(w->format)) {
         for (uint32_t c = 0; c < w->cols; c++)
             acc[c / 8 % 2][c % 8] = fmaf((float)cpu_lab_weight(w, row, c), x[c], acc[c / 8 % 2][c % 8]);
         return tree(acc);
     }
-    for (uint32_t g = 0; g < groups; g++)
-        acc[0][g % 8] =
-            fmaf(group_of(w->biases, (uint64_t)row * groups + g), rule_sum(x + 64 * g), acc[0][g % 8]);
-    for (uint32_t b = 0; b < groups; b++)
+    for (uint32_t g = 0; f->has_bias && g < w->cols / f->group; g++)
+        acc[0][g % 8] = fmaf(group_of(w, w->biases, row, g * f->group),
+                             rule_group(x + (size_t)g * f->group, f->group), acc[0][g % 8]);
+    for (uint32_t b = 0; b < w->cols / 64; b++)
         rule_block(w, row, b, x, acc[b % 2]);
     return tree(acc);
 }
@@ -120,14 +170,14 @@ static void each_output_follows_the_rule_bit_for_bit(void **state)
     for (uint32_t s = 0; s < N_SHAPES; s++) {
         struct cpu_lab l;
         float y[MAX_ROWS], want[MAX_ROWS];
-        char name[64];
+        char name[64], format[CPU_LAB_NAME];
         cpu_lab_matrix(&l, shapes[s].format, shapes[s].rows, shapes[s].cols, s);
         float *x = cpu_lab_floats(l.w.cols, 1000 + s);
         for (uint32_t c = 64; c < 128 && c < l.w.cols && s % 2; c++)
             x[c] = 0; /* a block without a step */
         for (uint32_t r = 0; r < l.w.rows; r++)
             want[r] = rule(&l.w, r, x);
-        snprintf(name, sizeof name, "gemv-%s-%ux%u", cpu_lab_format(l.w.format), l.w.rows, l.w.cols);
+        snprintf(name, sizeof name, "gemv-%s-%ux%u", cpu_lab_format(l.w.format, format), l.w.rows, l.w.cols);
         uint32_t idx = 0;
         for (const struct cpu_isa *isa; (isa = cpu_next_isa(&idx));) {
             void *memory;
@@ -145,16 +195,19 @@ static void each_output_follows_the_rule_bit_for_bit(void **state)
 static void the_error_is_that_of_float32(void **state)
 {
     (void)state;
-    static const struct shape large[] = {{CPU_Q4, 600, 2048},
-                                         {CPU_Q4, 400, 512},
-                                         {CPU_Q8, 400, 2048},
-                                         {CPU_BF16, 400, 2048},
-                                         {CPU_F32, 400, 1000}};
-    for (uint32_t s = 0; s < sizeof large / sizeof *large; s++) {
+    static const struct shape large[] = {{FORMAT_Q4, 600, 2048},
+                                         {FORMAT_Q4, 400, 512},
+                                         {FORMAT_Q8, 400, 2048},
+                                         {FORMAT_BF16, 400, 2048},
+                                         {FORMAT_F32, 400, 1000}};
+    enum { N_LARGE = sizeof large / sizeof *large };
+    for (uint32_t s = 0; s < N_LARGE + N_FORMATS; s++) {
         struct cpu_lab l;
         static double want[MAX_ROWS];
         static float y[MAX_ROWS];
-        cpu_lab_matrix(&l, large[s].format, large[s].rows, large[s].cols, 50 + s);
+        uint32_t format = s < N_LARGE ? large[s].format : formats[s - N_LARGE];
+        cpu_lab_matrix(&l, format, s < N_LARGE ? large[s].rows : 100, s < N_LARGE ? large[s].cols : 1024,
+                       50 + s);
         float *x = cpu_lab_floats(l.w.cols, 60 + s);
         cpu_lab_product(&l.w, x, want);
         uint32_t idx = 0;
@@ -164,7 +217,7 @@ static void the_error_is_that_of_float32(void **state)
             run(isa, &l.w, &v, 1, y);
             double error = cpu_lab_worst(y, want, l.w.rows) / cpu_lab_rms(want, l.w.rows);
             if (!(error < 3e-6))
-                fail_msg("%s, %s: largest error / rms %.2g", isa->name, cpu_lab_format(l.w.format), error);
+                fail_msg("%s, %s: largest error / rms %.2g", isa->name, format_of(format)->name, error);
             free(memory);
         }
         free(x);
@@ -224,7 +277,8 @@ static void threads_and_the_division_of_the_rows_change_no_bit(void **state)
 {
     (void)state;
     struct moeflux_err e = {0};
-    for (enum cpu_format f = CPU_Q4; f <= CPU_F32; f++) {
+    for (uint32_t i = 0; i < N_FORMATS; i++) {
+        uint32_t f = formats[i];
         struct cpu_lab l;
         static float want[MAX_ROWS], y[MAX_ROWS];
         cpu_lab_matrix(&l, f, 203, 512, 70);
@@ -251,11 +305,11 @@ static void threads_and_the_division_of_the_rows_change_no_bit(void **state)
 }
 
 /* Every output of a product with x changed at one place. */
-static void expect_all(enum cpu_format f, float at_100, bool nan)
+static void expect_all(uint32_t f, float at_100, bool nan)
 {
     struct cpu_lab l;
-    cpu_lab_matrix(&l, f, 20, 192, 80);
-    float *x = cpu_lab_floats(192, 81), y[MAX_ROWS];
+    cpu_lab_matrix(&l, f, 20, 384, 80);
+    float *x = cpu_lab_floats(384, 81), y[MAX_ROWS];
     x[100] = at_100;
     uint32_t idx = 0;
     for (const struct cpu_isa *isa; (isa = cpu_next_isa(&idx));) {
@@ -264,7 +318,7 @@ static void expect_all(enum cpu_format f, float at_100, bool nan)
         run(isa, &l.w, &v, 1, y);
         for (uint32_t r = 0; r < 20; r++)
             if (nan ? !isnan(y[r]) : isfinite(y[r]))
-                fail_msg("%s, %s, %g: output %u is %g", isa->name, cpu_lab_format(f), (double)at_100, r,
+                fail_msg("%s, %s, %g: output %u is %g", isa->name, format_of(f)->name, (double)at_100, r,
                          (double)y[r]);
         free(memory);
     }
@@ -275,10 +329,11 @@ static void expect_all(enum cpu_format f, float at_100, bool nan)
 static void a_value_that_is_no_number_poisons_every_output(void **state)
 {
     (void)state;
-    for (enum cpu_format f = CPU_Q4; f <= CPU_F32; f++) {
+    for (uint32_t i = 0; i < N_FORMATS; i++) {
+        uint32_t f = formats[i];
         expect_all(f, NAN, true);
-        expect_all(f, INFINITY, f <= CPU_Q8);
-        expect_all(f, -INFINITY, f <= CPU_Q8);
+        expect_all(f, INFINITY, cpu_format_takes_digits(f));
+        expect_all(f, -INFINITY, cpu_format_takes_digits(f));
     }
 }
 
@@ -308,7 +363,7 @@ static void zeros_give_zero(void **state)
 static double error_of_scaled(const struct cpu_isa *isa, int exponent)
 {
     struct cpu_lab l;
-    cpu_lab_matrix(&l, CPU_Q4, 100, 512, 95);
+    cpu_lab_matrix(&l, FORMAT_Q4, 100, 512, 95);
     float *x = cpu_lab_floats(512, 96), y[MAX_ROWS];
     double want[MAX_ROWS];
     for (uint32_t i = 0; i < 512; i++)
@@ -340,11 +395,12 @@ static void very_small_and_large_vectors_keep_their_digits(void **state)
 static void a_matrix_may_lie_at_any_address(void **state)
 {
     (void)state;
-    for (enum cpu_format f = CPU_Q4; f <= CPU_F32; f++) {
+    for (uint32_t i = 0; i < N_FORMATS; i++) {
+        uint32_t f = formats[i];
         struct cpu_lab l, odd;
-        cpu_lab_matrix(&l, f, 70, 192, 660);
+        cpu_lab_matrix(&l, f, 70, 384, 660);
         cpu_lab_move(&odd, &l.w);
-        float *x = cpu_lab_floats(3 * 192, 661);
+        float *x = cpu_lab_floats(384, 661);
         uint32_t idx = 0;
         float want[MAX_ROWS], y[MAX_ROWS];
         for (const struct cpu_isa *isa; (isa = cpu_next_isa(&idx));) {
@@ -361,6 +417,40 @@ static void a_matrix_may_lie_at_any_address(void **state)
     }
 }
 
+/* A scale of each exponent; with numbers that all have a leading one, and with one that is 0, without one, or no number. */
+static void every_scale_and_number_of_mxfp8_follows_the_rule(void **state)
+{
+    (void)state;
+    enum { ROWS = 256, COLS = 64, GROUP = 32 };
+    static const uint8_t one_of[] = {0x40, 0x00, 0x80, 0x01, 0x87, 0x08, 0x7e, 0xfe, 0x7f, 0xff};
+    for (size_t k = 0; k < sizeof one_of; k++) {
+        struct cpu_lab l;
+        float want[ROWS], y[ROWS];
+        cpu_lab_matrix(&l, FORMAT_MXFP8, ROWS, COLS, 90);
+        uint8_t *codes = l.weight, *scales = l.scales;
+        for (uint32_t i = 0; i < ROWS * COLS; i++) {
+            codes[i] = (uint8_t)((codes[i] & 0x8f) + 0x48);
+            if (i % GROUP == (i / COLS) % GROUP)
+                codes[i] = one_of[k];
+        }
+        for (uint32_t i = 0; i < ROWS * COLS / GROUP; i++)
+            scales[i] = (uint8_t)(i / (COLS / GROUP));
+        float *x = cpu_lab_floats(COLS, 91);
+        for (uint32_t r = 0; r < ROWS; r++)
+            want[r] = rule(&l.w, r, x);
+        uint32_t idx = 0;
+        for (const struct cpu_isa *isa; (isa = cpu_next_isa(&idx));) {
+            void *memory;
+            struct cpu_vector v = cpu_lab_vector(isa, &l.w, x, &memory);
+            run(isa, &l.w, &v, 1, y);
+            cpu_bits_equal("scales", isa->name, y, want, ROWS);
+            free(memory);
+        }
+        free(x);
+        cpu_lab_free(&l);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -372,6 +462,7 @@ int main(void)
         cmocka_unit_test(zeros_give_zero),
         cmocka_unit_test(very_small_and_large_vectors_keep_their_digits),
         cmocka_unit_test(a_matrix_may_lie_at_any_address),
+        cmocka_unit_test(every_scale_and_number_of_mxfp8_follows_the_rule),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

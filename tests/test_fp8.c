@@ -38,13 +38,14 @@ static void every_code_has_its_value(void **state)
         int exponent = code / 8 % 16, mantissa = code % 8;
         double sign = code < 128 ? 1 : -1;
         double x = exponent ? (1 + mantissa / 8.0) * pow(2, exponent - 7) : mantissa / 8.0 * pow(2, -6);
-        float found = fp8_value((uint8_t)code);
+        float found = e4m3_to_float((uint8_t)code);
         if (exponent == 15 && mantissa == 7)
             assert_true(isnan(found));
         else
             assert_true((double)found == sign * x && (signbit(found) != 0) == (code >= 128));
     }
-    assert_true(fp8_value(0x7e) == 448.0F && fp8_value(0x01) == 0.001953125F && fp8_value(0x38) == 1.0F);
+    assert_true(e4m3_to_float(0x7e) == 448.0F && e4m3_to_float(0x01) == 0.001953125F &&
+                e4m3_to_float(0x38) == 1.0F);
 }
 
 /* --- checkpoints --- */
@@ -72,7 +73,7 @@ static void decode(const uint8_t *codes, const float *scales, size_t rows, size_
     size_t wide = (cols + plan.cols - 1) / plan.cols;
     for (size_t r = 0; r < rows; r++)
         for (size_t c = 0; c < cols; c++)
-            out[r * cols + c] = bf16_from_float(fp8_value(codes[r * cols + c]) *
+            out[r * cols + c] = bf16_from_float(e4m3_to_float(codes[r * cols + c]) *
                                                 scales[r / plan.rows * wide + c / plan.cols]);
 }
 
@@ -163,15 +164,16 @@ static void as_bf16(struct st_writer *w, const struct tensor *t, const uint8_t *
 
 /* --- conversions --- */
 
-static int run(const char *src, const char *dst, bool verify, struct moeflux_err *e)
+static int run(const char *src, const char *dst, bool verify, struct convert_settings s,
+               struct moeflux_err *e)
 {
     struct convert_result r;
-    const struct convert_options o = {.src = src, .dst = dst, .verify = verify};
+    const struct convert_options o = {.src = src, .dst = dst, .verify = verify, .settings = s};
     *e = (struct moeflux_err){0};
     return convert_run(&o, &r, e);
 }
 
-static void check_blocks(size_t rows, size_t cols, const char *config)
+static void check_blocks(size_t rows, size_t cols, const char *config, struct convert_settings s)
 {
     static const char *const files[] = {"model_weights.bin", "packed_experts/layer_02.bin",
                                         "packed_experts/layer_03.bin", "packed_experts/layer_04.bin",
@@ -186,8 +188,8 @@ static void check_blocks(size_t rows, size_t cols, const char *config)
     st_writer_rewrite(HF, a, as_fp8);
     st_writer_rewrite(HF, b, as_bf16);
     tmp_tree_replace(a, "config.json", ",\n \"hidden_act\"", config);
-    check_ok(run(a, a_out, true, &e), &e);
-    check_ok(run(b, b_out, false, &e), &e);
+    check_ok(run(a, a_out, true, s, &e), &e);
+    check_ok(run(b, b_out, false, s, &e), &e);
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         tmp_tree_expect_same(a_out, b_out, files[i]);
     check_ok(model_dir_open(&m, a_out, &e), &e);
@@ -198,13 +200,19 @@ static void check_blocks(size_t rows, size_t cols, const char *config)
 static void fp8_converts_to_what_its_values_in_bf16_give(void **state)
 {
     (void)state;
-    check_blocks(128, 128, BLOCK("128", "128"));
+    check_blocks(128, 128, BLOCK("128", "128"), (struct convert_settings){0});
 }
 
 static void blocks_of_other_sizes_convert_too(void **state)
 {
     (void)state;
-    check_blocks(48, 96, BLOCK("48", "96"));
+    check_blocks(48, 96, BLOCK("48", "96"), (struct convert_settings){0});
+}
+
+static void fp8_converts_to_other_widths_as_bf16_does(void **state)
+{
+    (void)state;
+    check_blocks(128, 128, BLOCK("128", "128"), (struct convert_settings){.bits = 6, .expert_bits = 3});
 }
 
 /* Large matrices are read in parts, which begin and end anywhere. */
@@ -218,7 +226,7 @@ static void any_part_of_a_matrix_can_be_read(void **state)
     plan.rows = plan.cols = 128;
     st_writer_rewrite(HF, src, as_fp8);
     tmp_tree_replace(src, "config.json", ",\n \"hidden_act\"", BLOCK("128", "128"));
-    check_ok(convert_plan_open(&p, src, &e), &e);
+    check_ok(convert_plan_open(&p, src, &(struct convert_settings){0}, &e), &e);
     const struct tensor *t = model_dir_find(&p.src, "model.layers.0.self_attn.q_b_proj.weight");
     assert_non_null(t);
     assert_int_equal(t->dtype, DTYPE_F8_E4M3);
@@ -248,7 +256,7 @@ static void expect_refused(const char *matrix, enum damage damage, int code, con
     st_writer_rewrite(HF, src, as_fp8);
     plan.spoilt = NULL;
     tmp_tree_replace(src, "config.json", ",\n \"hidden_act\"", BLOCK("128", "128"));
-    int rc = run(src, dst, false, &e);
+    int rc = run(src, dst, false, (struct convert_settings){0}, &e);
     if (rc != code || !strstr(e.text, text))
         fail_msg("%d \"%s\", expected %d with \"%s\"", rc, e.text, code, text);
     assert_false(file_exists(dst));
@@ -288,16 +296,19 @@ static void a_directory_of_fp8_is_not_run_as_it_is(void **state)
     struct moeflux_err e = {0};
     plan.rows = plan.cols = 128;
     st_writer_rewrite(HF, src, as_fp8);
-    assert_int_equal(run(src, tmp_tree_path(tmp, "dst"), false, &e), ERR_UNSUPPORTED);
+    assert_int_equal(run(src, tmp_tree_path(tmp, "dst"), false, (struct convert_settings){0}, &e),
+                     ERR_UNSUPPORTED);
     assert_non_null(strstr(e.text, "F8_E4M3, expected BF16 or F32 without quant_method fp8"));
     tmp_tree_replace(src, "config.json", ",\n \"hidden_act\"", BLOCK("128", "128"));
     assert_int_equal(model_dir_open(&m, src, &e), ERR_UNSUPPORTED);
     assert_non_null(strstr(e.text, "run `moeflux convert` first"));
     tmp_tree_replace(src, "config.json", "[128, 128]", "[128]");
-    assert_int_equal(run(src, tmp_tree_path(tmp, "dst"), false, &e), ERR_UNSUPPORTED);
+    assert_int_equal(run(src, tmp_tree_path(tmp, "dst"), false, (struct convert_settings){0}, &e),
+                     ERR_UNSUPPORTED);
     assert_non_null(strstr(e.text, "expected weight_block_size [rows, columns]"));
     tmp_tree_replace(src, "config.json", "\"fmt\": \"e4m3\"", "\"fmt\": \"e5m2\"");
-    assert_int_equal(run(src, tmp_tree_path(tmp, "dst"), false, &e), ERR_UNSUPPORTED);
+    assert_int_equal(run(src, tmp_tree_path(tmp, "dst"), false, (struct convert_settings){0}, &e),
+                     ERR_UNSUPPORTED);
     assert_non_null(strstr(e.text, "fmt is e5m2, expected e4m3"));
     tmp_tree_remove(tmp);
 }
@@ -308,6 +319,7 @@ int main(void)
         cmocka_unit_test(every_code_has_its_value),
         cmocka_unit_test(fp8_converts_to_what_its_values_in_bf16_give),
         cmocka_unit_test(blocks_of_other_sizes_convert_too),
+        cmocka_unit_test(fp8_converts_to_other_widths_as_bf16_does),
         cmocka_unit_test(any_part_of_a_matrix_can_be_read),
         cmocka_unit_test(values_that_are_none_are_refused_by_name),
         cmocka_unit_test(scales_that_do_not_fit_are_refused),

@@ -11,6 +11,7 @@
 
 #include "base/err.h"
 #include "base/json.h"
+#include "base/format.h"
 #include "convert/convert.h"
 #include "fuzz.h"
 #include "model/config.h"
@@ -64,6 +65,14 @@ static void mutated_manifests_are_answered(void **state)
     tmp_tree_remove(dir);
 }
 
+/* What is said of a matrix has a format, or is a failure with a text. */
+static void expect_said(int said, const struct quant_entry *entry, struct moeflux_err *e)
+{
+    expect_answer(said < 0 ? said : 0, e);
+    if (said == QUANT_SAID_ENTRY && entry->mode == QUANT_AFFINE)
+        assert_int_not_equal(format_find_affine(entry->bits, entry->group, SCALE_BF16), FORMAT_NONE);
+}
+
 static void fuzz_config(const char *path, uint64_t seed)
 {
     struct fuzz f = {seed};
@@ -77,7 +86,7 @@ static void fuzz_config(const char *path, uint64_t seed)
         struct config c;
         struct quant_config q;
         struct moeflux_err e = {0};
-        uint32_t bits, group;
+        struct quant_entry entry;
         int rc = json_read((char *)buf, n, "config.json", JSON_MAX_SMALL, &root, &e);
         expect_answer(rc, &e);
         if (rc < 0)
@@ -91,8 +100,8 @@ static void fuzz_config(const char *path, uint64_t seed)
         rc = quant_config_read(&q, root, "config.json", &e);
         expect_answer(rc, &e);
         if (rc == 0)
-            expect_answer(
-                quant_config_matrix(&q, "language_model.model.layers.0.mlp.gate", &bits, &group, &e), &e);
+            expect_said(quant_config_matrix(&q, "language_model.model.layers.0.mlp.gate", &entry, &e), &entry,
+                        &e);
         json_decref(root);
     }
     free(buf);
@@ -105,6 +114,8 @@ static void mutated_configurations_are_answered(void **state)
     fuzz_config("tests/models/qwen-odd/mlx/config.json", 2);
     fuzz_config("tests/models/deepseek-odd/mlx/config.json", 3);
     fuzz_config("tests/models/qwen3-odd/mlx/config.json", 6);
+    fuzz_config("tests/models/formats/every-f16/config.json", 7);
+    fuzz_config("tests/models/formats/mxfp4/config.json", 8);
 }
 
 static void fuzz_directory(const char *src, uint64_t seed)
@@ -141,6 +152,7 @@ static void directories_with_a_mutated_manifest_are_answered(void **state)
     fuzz_directory("tests/models/qwen-odd/mlx", 4);
     fuzz_directory("tests/models/deepseek-odd/mlx", 5);
     fuzz_directory("tests/models/qwen3-odd/mlx", 7);
+    fuzz_directory("tests/models/formats/mixed-3-6", 9);
 }
 
 int main(void)

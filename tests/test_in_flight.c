@@ -74,9 +74,9 @@ static void open_place(struct place *p)
     p->cache = cache_new(N_SLOTS, p->model.config.n_layers, &p->ranking, &e);
     assert_non_null(p->cache);
     check_ok(in_flight_open(&p->reads, NULL, p->reader, p->cache, N_SLOTS, N_SLOTS, &e), &e);
-    p->dst = malloc(N_SLOTS * p->model.expert.bytes);
+    p->dst = malloc(N_SLOTS * p->model.max_expert_bytes);
     assert_non_null(p->dst);
-    memset(p->dst, 0xa5, N_SLOTS * p->model.expert.bytes);
+    memset(p->dst, 0xa5, N_SLOTS * p->model.max_expert_bytes);
 }
 
 static void close_place(struct place *p)
@@ -93,13 +93,13 @@ static void close_place(struct place *p)
 static void check_bytes(const struct place *p, struct expert_key key)
 {
     struct extent x[EXPERT_MAX_EXTENTS];
-    uint8_t *want = malloc(p->model.expert.bytes);
+    uint8_t *want = malloc(p->model.max_expert_bytes);
     assert_non_null(want);
     uint32_t n = model_dir_expert(&p->model, key.layer, key.expert, x);
     for (uint32_t i = 0; i < n; i++)
         assert_int_equal(pread(p->model.files[x[i].file].fd, want + x[i].at, x[i].bytes, (off_t)x[i].off),
                          x[i].bytes);
-    assert_memory_equal(p->dst, want, p->model.expert.bytes);
+    assert_memory_equal(p->dst, want, p->model.max_expert_bytes);
     free(want);
 }
 
@@ -136,7 +136,7 @@ static void prefetch(struct place *p, struct expert_key key)
     struct moeflux_err e = {0};
     uint32_t slot;
     assert_int_equal(cache_pin(p->cache, key, &slot, &evicted, &e), CACHE_MISS);
-    in_flight_start(&p->reads, key, slot, p->dst + slot * p->model.expert.bytes, true);
+    in_flight_start(&p->reads, key, slot, p->dst + slot * p->model.max_expert_bytes, true);
 }
 
 /* A better prediction came: what it names too goes on, begun or not. */

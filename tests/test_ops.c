@@ -7,7 +7,7 @@
 #include "check.h"
 #include "selftest/selftest.h"
 
-enum { MAX_KERNELS = 20 };
+enum { MAX_KERNELS = 28 };
 
 struct seen {
     const char *const *kernels;  /* up to a NULL */
@@ -54,7 +54,8 @@ static bool may_be_left_out(const struct seen *seen, const char *kernel)
 {
     bool is_of_one_format = ends_in(kernel, "_q4") || ends_in(kernel, "_q8") || ends_in(kernel, "_bf16") ||
                             ends_in(kernel, "_f32");
-    return ends_in(kernel, "_coop") || ends_in(kernel, "_denorm") || (is_of_one_format && ran_denorm(seen));
+    return ends_in(kernel, "coop") || ends_in(kernel, "khr") || ends_in(kernel, "_denorm") ||
+           (is_of_one_format && ran_denorm(seen));
 }
 
 /* Runs the cases in which the first of `kernels` takes part: none fails, and all of `kernels` ran on the device, except
@@ -86,7 +87,7 @@ static void check(const char *const *kernels)
 static void embed_agrees_with_its_reference(void **state)
 {
     (void)state;
-    CHECK("embed");
+    CHECK("embed", "embed_other");
 }
 
 static void cast_f16_agrees_with_its_reference(void **state)
@@ -99,10 +100,13 @@ static void linear_and_matvec_transposed_agree_with_their_references(void **stat
 {
     (void)state;
     CHECK("linear_prefill", "linear_decode", "linear_decode_token", "linear_plain",
-          "matvec_transposed_groups", "matvec_transposed_plain", "linear_prefill_coop",
+          "matvec_transposed_groups", "matvec_transposed_plain", "linear_prefill_coop", "linear_prefill_khr",
           "linear_decode_denorm", "linear_decode_token_denorm", "linear_decode_q4", "linear_decode_q8",
           "linear_decode_bf16", "linear_decode_f32", "linear_decode_token_q4", "linear_decode_token_q8",
-          "linear_decode_token_bf16", "linear_decode_token_f32");
+          "linear_decode_token_bf16", "linear_decode_token_f32", "linear_decode_other",
+          "linear_decode_token_other", "linear_prefill_other", "linear_prefill_othercoop",
+          "linear_prefill_otherkhr",
+          "linear_plain_other", "matvec_transposed_groups_other", "matvec_transposed_plain_other");
 }
 
 static void router_softmax_and_router_sigmoid_agree_with_their_references(void **state)
@@ -117,8 +121,12 @@ static void experts_up_and_experts_down_agree_with_their_references(void **state
     (void)state;
     CHECK("experts_decode_up", "experts_decode_down", "experts_prefill_sort", "experts_prefill_up",
           "experts_prefill_down", "experts_prefill_mix", "experts_prefill_up_coop",
-          "experts_prefill_down_coop", "experts_decode_up_denorm", "experts_decode_down_denorm",
-          "experts_decode_up_q4", "experts_decode_up_q8", "experts_decode_down_q4", "experts_decode_down_q8");
+          "experts_prefill_down_coop", "experts_prefill_up_khr", "experts_prefill_down_khr",
+          "experts_decode_up_denorm", "experts_decode_down_denorm", "experts_decode_up_q4",
+          "experts_decode_up_q8", "experts_decode_down_q4", "experts_decode_down_q8",
+          "experts_decode_up_other", "experts_decode_down_other", "experts_prefill_up_other",
+          "experts_prefill_down_other", "experts_prefill_up_othercoop", "experts_prefill_down_othercoop",
+          "experts_prefill_up_otherkhr", "experts_prefill_down_otherkhr");
 }
 
 static void delta_agrees_with_its_reference(void **state)
@@ -131,16 +139,17 @@ static void delta_agrees_with_its_reference(void **state)
 static void gqa_prepare_and_attention_agree_with_their_references(void **state)
 {
     (void)state;
-    CHECK("gqa_prepare", "attention_decode", "attention_prefill", "attention_merge",
-          "attention_prefill_coop");
+    CHECK("gqa_prepare", "attention_decode", "attention_prefill", "attention_merge", "attention_prefill_coop",
+          "attention_prefill_khr");
 }
 
 static void mla_prepare_and_attention_over_latents_agree_with_their_references(void **state)
 {
     (void)state;
-    CHECK("mla_prepare", "mla_transpose_keys", "mla_gather_rows", "attention_decode", "attention_prefill",
-          "attention_merge", "attention_prefill_coop", "attention_latent_scores_coop",
-          "attention_latent_values_coop");
+    CHECK("mla_prepare", "mla_transpose_keys", "mla_transpose_keys_other", "mla_gather_rows",
+          "attention_decode", "attention_prefill", "attention_merge", "attention_prefill_coop",
+          "attention_latent_scores_coop", "attention_latent_values_coop", "attention_prefill_khr",
+          "attention_latent_scores_khr", "attention_latent_values_khr");
 }
 
 static void sample_chooses_what_its_reference_chooses(void **state)

@@ -61,7 +61,7 @@ static void expect_equal(const struct safetensors *s, const char *base, const ch
 static void expect_quantised(const struct safetensors *mlx, const char *base, const uint16_t *w, uint64_t n)
 {
     const struct tensor *codes = need(mlx, base, ".weight");
-    const struct format *f = format_of(format_find_affine((uint32_t)(codes->bytes * 8 / n), 64));
+    const struct format *f = format_of(format_find_affine((uint32_t)(codes->bytes * 8 / n), 64, SCALE_BF16));
     uint8_t *c = malloc(codes->bytes);
     uint16_t *s = malloc(n / 64 * 2), *b = malloc(n / 64 * 2);
     assert_true(c && s && b);
@@ -276,9 +276,7 @@ static void every_width_and_group_of_mlx_is_read_bit_for_bit(void **state)
         quant_decode((const uint8_t *)r.codes, scales, biases, MLX_COLS / r.group, &f, values);
         assert_memory_equal(values, want, sizeof want);
         assert_int_equal(format_all_bytes(&f, MLX_COLS), MLX_COLS * r.bits / 8 + MLX_COLS / r.group * 4);
-        uint32_t format = format_find_affine(r.bits, r.group);
-        if (format == FORMAT_COUNT)
-            continue;
+        uint32_t format = format_find_affine(r.bits, r.group, SCALE_BF16);
         const struct weights w = {.weight = (uintptr_t)r.codes,
                                   .scales = (uintptr_t)scales,
                                   .biases = (uintptr_t)biases,
@@ -292,20 +290,20 @@ static void every_width_and_group_of_mlx_is_read_bit_for_bit(void **state)
     }
     fclose(in);
     assert_int_equal(n, 18);
-    assert_int_equal(n_rows, 2);
+    assert_int_equal(n_rows, 18);
 }
 
 static void the_formats_of_the_table_are_found_by_bits_and_group(void **state)
 {
     (void)state;
     char text[FORMAT_LIST_TEXT];
-    assert_int_equal(format_find_affine(4, 64), FORMAT_Q4);
-    assert_int_equal(format_find_affine(8, 64), FORMAT_Q8);
-    assert_int_equal(format_find_affine(16, 1), FORMAT_COUNT);
-    assert_int_equal(format_find_affine(4, 65), FORMAT_COUNT);
+    assert_int_equal(format_find_affine(4, 64, SCALE_BF16), FORMAT_Q4);
+    assert_int_equal(format_find_affine(8, 64, SCALE_BF16), FORMAT_Q8);
+    assert_int_equal(format_find_affine(16, 1, SCALE_BF16), FORMAT_NONE);
+    assert_int_equal(format_find_affine(4, 65, SCALE_BF16), FORMAT_NONE);
     assert_true(format_has_group(64) && !format_has_group(1));
-    assert_string_equal(format_list_bits(text), "4 or 8");
-    assert_string_equal(format_list_groups(text), "64");
+    assert_string_equal(format_list_bits(text), "2, 3, 4, 5, 6 or 8");
+    assert_string_equal(format_list_groups(text), "32, 64 or 128");
     assert_true(format_takes_cols(format_of(FORMAT_Q4), 128) && !format_takes_cols(format_of(FORMAT_Q4), 96));
     assert_int_equal(format_all_bytes(format_of(FORMAT_BF16), 33), 66);
 }

@@ -55,7 +55,7 @@ static struct read_request *new_requests(const struct model_dir *m, uint32_t n)
     assert_non_null(q);
     for (uint32_t i = 0; i < n; i++) {
         void *dst;
-        uint64_t bytes = size_round_up(m->expert.bytes, PAGE);
+        uint64_t bytes = size_round_up(m->max_expert_bytes, PAGE);
         assert_int_equal(posix_memalign(&dst, PAGE, bytes), 0);
         memset(dst, POISON, bytes);
         q[i].dst = dst;
@@ -74,13 +74,13 @@ static void free_requests(struct read_request *q, uint32_t n)
 static void check_bytes(const struct model_dir *m, const struct read_request *q)
 {
     struct extent x[EXPERT_MAX_EXTENTS];
-    uint8_t *want = malloc(m->expert.bytes);
+    uint8_t *want = malloc(m->max_expert_bytes);
     assert_non_null(want);
     uint32_t n = model_dir_expert(m, q->layer, q->expert, x);
     for (uint32_t i = 0; i < n; i++)
         assert_int_equal(pread(m->files[x[i].file].fd, want + x[i].at, x[i].bytes, (off_t)x[i].off),
                          x[i].bytes);
-    assert_memory_equal(q->dst, want, m->expert.bytes);
+    assert_memory_equal(q->dst, want, m->max_expert_bytes);
     free(want);
 }
 
@@ -163,7 +163,7 @@ static void read_all(const struct model_dir *m, enum reader_mode mode, uint32_t 
     }
     struct reader_stats s = reader_get_stats(r);
     assert_int_equal(s.n_reads, n_layers * n);
-    assert_int_equal(s.bytes, n_layers * n * m->expert.bytes);
+    assert_int_equal(s.bytes, n_layers * n * m->max_expert_bytes);
     assert_true(s.busy_ns > 0 && s.in_flight_ns >= s.busy_ns);
     assert_int_equal(s.n_failed + s.n_dropped, 0);
     reader_close(r);
@@ -475,7 +475,7 @@ static void spoil_scales(enum reader_mode mode)
     static const uint8_t nan[] = {0xc0, 0x7f};
     struct fixture f;
     open_packed(&f, TINY);
-    const struct expert_layout *l = &f.model.expert;
+    const struct expert_layout *l = &f.model.experts[0];
     const uint64_t at[] = {l->gate_s, l->up_w - 2, l->up_b, l->down_s, l->bytes - 2};
     struct reader *r = open_reader(&f.model, &(struct reader_options){.mode = mode, .n_threads = 2});
     struct read_request *q = new_requests(&f.model, 5);

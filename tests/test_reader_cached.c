@@ -35,7 +35,7 @@ static void open_fixture(struct fixture *f, enum reader_mode mode)
     check_ok(model_dir_open(&f->model, f->dir, &e), &e);
     check_ok(reader_open(&f->reader, &f->model, &(struct reader_options){.mode = mode, .n_threads = 2}, &e),
              &e);
-    uint64_t bytes = f->model.expert.bytes;
+    uint64_t bytes = f->model.max_expert_bytes;
     assert_int_equal(posix_memalign((void **)&f->q.dst, PAGE, size_round_up(bytes, PAGE)), 0);
     memset(f->q.dst, POISON, bytes);
     f->want = tmp_tree_read(tmp_tree_path(f->dir, LAYER), NULL);
@@ -61,7 +61,7 @@ static void copy_all(struct fixture *f)
 
 static void check_bytes(const struct fixture *f)
 {
-    uint64_t bytes = f->model.expert.bytes;
+    uint64_t bytes = f->model.max_expert_bytes;
     assert_memory_equal(f->q.dst, f->want + EXPERT * bytes, bytes);
 }
 
@@ -77,7 +77,7 @@ static void what_the_page_cache_holds_is_there_after_the_copies(void **state)
     check_bytes(&f);
     struct reader_stats s = reader_get_stats(f.reader);
     assert_int_equal(s.n_reads, 1);
-    assert_int_equal(s.bytes, f.model.expert.bytes);
+    assert_int_equal(s.bytes, f.model.max_expert_bytes);
     assert_true(s.busy_ns > 0);
     close_fixture(&f);
 }
@@ -115,7 +115,7 @@ static void what_is_not_finite_is_refused(void **state)
     open_fixture(&f, READER_PREAD);
     FILE *file = fopen(tmp_tree_path(f.dir, LAYER), "r+");
     assert_non_null(file);
-    assert_int_equal(fseek(file, (long)((EXPERT + 1) * f.model.expert.bytes - 2), SEEK_SET), 0);
+    assert_int_equal(fseek(file, (long)((EXPERT + 1) * f.model.max_expert_bytes - 2), SEEK_SET), 0);
     assert_int_equal(fwrite(nan, 1, 2, file), 2);
     assert_int_equal(fclose(file), 0);
     copy_all(&f);
@@ -133,7 +133,7 @@ static void a_file_that_was_cut_is_for_the_reader(void **state)
     struct fixture f;
     struct moeflux_err e = {0};
     open_fixture(&f, READER_PREAD);
-    uint64_t end = (EXPERT + 1) * f.model.expert.bytes;
+    uint64_t end = (EXPERT + 1) * f.model.max_expert_bytes;
     assert_int_equal(truncate(tmp_tree_path(f.dir, LAYER), (off_t)end - 1), 0);
     copy_all(&f);
     assert_false(reader_is_done(f.reader, &f.q));

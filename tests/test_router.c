@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/format.h"
 #include "check.h"
 #include "args.h"
 #include "exec/exec.h"
@@ -241,7 +242,8 @@ static void of_equal_weights_a_share_takes_the_first(void **state)
                                     .weights = {0.5f, 0.5f, 0, 0}});
 }
 
-/* Experts of zeros, whose first half makes the choice, if the device has it so. */
+/* Experts of zeros, each of which begins somewhere else, whose first half makes the choice, if the device has it so. */
+enum { CHOOSER_WIDTH = 64, CHOOSER_STEP = 16 };
 struct chooser {
     struct router router;
     struct experts experts;
@@ -259,7 +261,7 @@ static void make(struct exec *x, struct exec_buffer *b, uint64_t bytes)
 
 static void open_chooser(struct chooser *c, struct exec *x, const struct router_shape *r)
 {
-    enum { WIDTH = 64 };
+    enum { WIDTH = CHOOSER_WIDTH };
     struct moeflux_err e = {0};
     const struct experts_shape shape = {.n_experts = r->n_experts,
                                         .top_k = r->top_k,
@@ -267,16 +269,18 @@ static void open_chooser(struct chooser *c, struct exec *x, const struct router_
                                         .inner = WIDTH,
                                         .up_format = FORMAT_F32,
                                         .down_format = FORMAT_F32,
-                                        .down_formats = 1u << FORMAT_F32,
+                                        .down_formats = format_set(FORMAT_F32),
                                         .eps = 1e-6f,
                                         .chooses = true,
                                         .norm_topk = r->norm};
     check_ok(router_open(&c->router, x, r, &e), &e);
     check_ok(experts_open(&c->experts, x, &shape, &e), &e);
-    make(x, &c->zeros, 4 * WIDTH * WIDTH);
+    make(x, &c->zeros, 4 * WIDTH * WIDTH + (uint64_t)CHOOSER_STEP * r->n_experts);
     make(x, &c->table, 8 * (uint64_t)r->n_experts);
-    for (uint32_t i = 0; i < r->n_experts; i++)
-        check_ok(exec_write(x, &c->table, 8 * (uint64_t)i, &c->zeros.address, 8, &e), &e);
+    for (uint32_t i = 0; i < r->n_experts; i++) {
+        uint64_t at = c->zeros.address + (uint64_t)i * CHOOSER_STEP;
+        check_ok(exec_write(x, &c->table, 8 * (uint64_t)i, &at, 8, &e), &e);
+    }
     make(x, &c->act, 4 * experts_act_row(&shape));
     make(x, &c->idx, 4 * (uint64_t)r->top_k);
     make(x, &c->weights, 4 * (uint64_t)r->top_k);
@@ -316,6 +320,19 @@ static void choose(struct chooser *c, struct exec *x, const float *raw, uint32_t
     exec_buffer_free(x, &logits);
 }
 
+/* The first half finds each expert for itself: it has to be the one that it writes. */
+static void check_found(struct chooser *c, struct exec *x, const uint32_t *idx)
+{
+    struct moeflux_err e = {0};
+    const uint32_t top_k = c->router.shape.top_k;
+    for (uint32_t k = 0; k < top_k; k++) {
+        uint64_t found;
+        check_ok(exec_read(x, &c->act, 4 * (uint64_t)top_k * CHOOSER_WIDTH + 8 * (uint64_t)k, &found, 8, &e),
+                 &e);
+        assert_int_equal((found - c->zeros.address) / CHOOSER_STEP, idx[k]);
+    }
+}
+
 /* Logits of kind: all different, few different ones, all the same, one of them broken. */
 static void draw_logits(float *raw, uint32_t n, int kind)
 {
@@ -351,6 +368,8 @@ static void experts_choose_as_the_router_does_bit_by_bit(void **state)
                 choose(&c, x, raw, idx_experts, w_experts);
                 assert_memory_equal(idx, idx_experts, top_k * sizeof *idx);
                 assert_memory_equal(w, w_experts, top_k * sizeof *w);
+                if (!exec_get_caps(x).is_host)
+                    check_found(&c, x, idx);
             }
             close_chooser(&c, x);
         }

@@ -1,5 +1,4 @@
 /* Experts spread over several directories: what convert writes, what opening refuses, how the reader uses several disks. */
-#include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -7,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -15,10 +13,12 @@
 #include <jansson.h>
 #include <xxhash.h>
 
+#include "args.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "check.h"
 #include "convert/convert.h"
+#include "disk_room.h"
 #include "experts/reader.h"
 #include "model/expert_places.h"
 #include "model/model_dir.h"
@@ -27,23 +27,7 @@
 #define TINY      "tests/models/tiny"
 #define QWEN_HF   "tests/models/qwen-odd/hf"
 #define QWEN3_MLX "tests/models/qwen3-odd/mlx"
-
-/* Stands before the C library's: a disk with as much room as a test wants. */
-static uint64_t pretended_room = UINT64_MAX;
-
-// The library's own names of the parameters are reserved.
-// NOLINTNEXTLINE(readability-inconsistent-declaration-parameter-name)
-int statvfs(const char *restrict file, struct statvfs *restrict buf)
-{
-    int (*real)(const char *, struct statvfs *);
-    *(void **)&real = dlsym(RTLD_NEXT, "statvfs");
-    int rc = real(file, buf);
-    if (rc == 0 && pretended_room != UINT64_MAX) {
-        buf->f_frsize = 1;
-        buf->f_bavail = pretended_room;
-    }
-    return rc;
-}
+#define MIXED     "tests/models/formats/mixed-3-6"
 
 /* --- a directory with the model `whole`, the same one in `main` with its parts p1 and p2 --- */
 
@@ -105,15 +89,18 @@ static void expect_same_experts(const struct fixture *f)
     struct moeflux_err e = {0};
     check_ok(model_dir_open(&a, f->whole, &e), &e);
     check_ok(model_dir_open(&b, f->dst, &e), &e);
-    assert_int_equal(a.expert.bytes, b.expert.bytes);
+    assert_int_equal(a.max_expert_bytes, b.max_expert_bytes);
     assert_int_equal(a.expert_bytes, b.expert_bytes);
-    uint8_t *x = malloc(a.expert.bytes), *y = malloc(a.expert.bytes);
-    for (uint32_t layer = 0; layer < a.config.n_layers; layer++)
+    uint8_t *x = malloc(a.max_expert_bytes), *y = malloc(a.max_expert_bytes);
+    for (uint32_t layer = 0; layer < a.config.n_layers; layer++) {
+        uint64_t bytes = a.experts[layer].bytes;
+        assert_int_equal(bytes, b.experts[layer].bytes);
         for (uint32_t i = 0; config_has_experts(&a.config, layer) && i < a.config.n_experts; i++) {
-            check_ok(model_dir_read_expert(&a, layer, i, 0, a.expert.bytes, x, &e), &e);
-            check_ok(model_dir_read_expert(&b, layer, i, 0, a.expert.bytes, y, &e), &e);
-            assert_memory_equal(x, y, a.expert.bytes);
+            check_ok(model_dir_read_expert(&a, layer, i, 0, bytes, x, &e), &e);
+            check_ok(model_dir_read_expert(&b, layer, i, 0, bytes, y, &e), &e);
+            assert_memory_equal(x, y, bytes);
         }
+    }
     free(x);
     free(y);
     model_dir_close(&a);
@@ -178,12 +165,43 @@ static void every_expert_lies_in_all_parts_at_whole_blocks(void **state)
                 bytes[part] += x[k].bytes;
                 is_in[part] = true;
             }
-            assert_int_equal(at, m.expert.bytes);
+            assert_int_equal(at, m.experts[layer].bytes);
             assert_true(is_in[0] && is_in[1] && is_in[2]);
         }
     /* 32 experts do not divide by 3. */
     for (int k = 0; k < 3; k++)
         assert_true(bytes[k] * 3 > m.expert_bytes / 20 * 19 && bytes[k] * 3 < m.expert_bytes / 20 * 21);
+    model_dir_close(&m);
+    end(&f);
+}
+
+/* down_proj of layers 2 and 3 has 6 bits, all else 3: experts of 21504 and 27648 bytes. */
+static void layers_with_larger_experts_have_larger_pieces(void **state)
+{
+    (void)state;
+    static const uint64_t stripes[] = {8192, 8192, 12288, 12288};
+    struct fixture f;
+    struct model_dir m;
+    struct moeflux_err e = {0};
+    begin(&f, MIXED);
+    check_ok(run(&f, MIXED, true, silent, NULL, &e), &e);
+    expect_same_experts(&f);
+    json_t *root = json_load_file(tmp_tree_path(f.dst, "spread.json"), 0, NULL);
+    assert_non_null(root);
+    assert_null(json_object_get(root, "stripe"));
+    json_decref(root);
+    check_ok(model_dir_open(&m, f.dst, &e), &e);
+    assert_int_equal(m.config.n_layers, 4);
+    for (uint32_t layer = 0; layer < 4; layer++)
+        for (uint32_t i = 0; i < m.config.n_experts; i++) {
+            struct extent x[EXPERT_MAX_EXTENTS];
+            assert_int_equal(model_dir_expert(&m, layer, i, x), 3);
+            for (int k = 0; k < 3; k++) {
+                assert_int_equal(x[k].off, i * stripes[layer]);
+                assert_int_equal(x[k].at, (uint64_t)k * stripes[layer]);
+                assert_int_equal(m.files[x[k].file].bytes, m.config.n_experts * stripes[layer]);
+            }
+        }
     model_dir_close(&m);
     end(&f);
 }
@@ -258,16 +276,16 @@ static void the_room_of_parts_on_one_disk_is_added_up(void **state)
     struct convert_result r;
     begin(&f, TINY);
     struct convert_options o = {.src = TINY, .dst = f.dst, .spread = f.parts[1]};
-    pretended_room = 67108864 + 3300000 + 4300000;
+    disk_room_pretend(67108864 + 3300000 + 4300000);
     int rc = convert_run(&o, &r, &e);
-    pretended_room = UINT64_MAX;
+    disk_room_pretend(UINT64_MAX);
     assert_int_equal(rc, ERR_NO_FIT);
     if (!strstr(e.text, "main: 0.079 GB ("))
         fail_msg("%s", e.text);
     expect_nothing(&f);
-    pretended_room = 67108864 + 3300000 + 8500000;
+    disk_room_pretend(67108864 + 3300000 + 8500000);
     rc = convert_run(&o, &r, &e);
-    pretended_room = UINT64_MAX;
+    disk_room_pretend(UINT64_MAX);
     check_ok(rc, &e);
     expect_same_experts(&f);
     end(&f);
@@ -547,7 +565,7 @@ static struct read_request *start_all(struct reader *r, const struct model_dir *
     struct read_request *q = calloc(m->config.n_experts, sizeof *q);
     for (uint32_t i = 0; i < m->config.n_experts; i++) {
         void *dst;
-        assert_int_equal(posix_memalign(&dst, PAGE, size_round_up(m->expert.bytes, PAGE)), 0);
+        assert_int_equal(posix_memalign(&dst, PAGE, size_round_up(m->experts[layer].bytes, PAGE)), 0);
         q[i].dst = dst;
         q[i].layer = layer;
         q[i].expert = i;
@@ -558,12 +576,13 @@ static struct read_request *start_all(struct reader *r, const struct model_dir *
 
 static void wait_all(struct reader *r, const struct model_dir *m, struct read_request *q)
 {
-    uint8_t *want = malloc(m->expert.bytes);
+    uint8_t *want = malloc(m->max_expert_bytes);
     for (uint32_t i = 0; i < m->config.n_experts; i++) {
         struct moeflux_err e = {0};
         check_ok(reader_wait(r, &q[i], &e), &e);
-        check_ok(model_dir_read_expert(m, q[i].layer, i, 0, m->expert.bytes, want, &e), &e);
-        assert_memory_equal(q[i].dst, want, m->expert.bytes);
+        uint64_t bytes = m->experts[q[i].layer].bytes;
+        check_ok(model_dir_read_expert(m, q[i].layer, i, 0, bytes, want, &e), &e);
+        assert_memory_equal(q[i].dst, want, bytes);
         free(q[i].dst);
     }
     free(want);
@@ -667,6 +686,7 @@ struct large {
     char *tmp;
     struct model_dir m;
     struct config_layer layer;
+    struct expert_layout expert;
     struct expert_place place;
     struct model_file files[2];
 };
@@ -689,18 +709,21 @@ static void open_large(struct large *l)
     l->layer.has_experts = true;
     l->place = (struct expert_place){
         .n_runs = 2, .n_parts = 2, .runs = {{0, 0, 4 * MIB, 4 * MIB, 0}, {0, 0, 4 * MIB, 4 * MIB, 4 * MIB}}};
+    l->expert = (struct expert_layout){.formats = {FORMAT_Q4, FORMAT_Q4, FORMAT_Q4},
+                                       .gate_s = end,
+                                       .gate_b = end,
+                                       .up_w = end,
+                                       .up_s = end,
+                                       .up_b = end,
+                                       .down_w = end,
+                                       .down_s = end,
+                                       .down_b = end,
+                                       .bytes = end};
     l->m = (struct model_dir){.config = {.n_layers = 1, .n_experts = 1, .layers = &l->layer},
                               .files = l->files,
                               .n_files = 2,
-                              .expert = {.gate_s = end,
-                                         .gate_b = end,
-                                         .up_w = end,
-                                         .up_s = end,
-                                         .up_b = end,
-                                         .down_w = end,
-                                         .down_s = end,
-                                         .down_b = end,
-                                         .bytes = end},
+                              .experts = &l->expert,
+                              .max_expert_bytes = end,
                               .parts.spread = {2, 4 * MIB},
                               .places = &l->place};
 }
@@ -760,6 +783,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(experts_have_the_bytes_that_they_have_on_one_disk),
         cmocka_unit_test(every_expert_lies_in_all_parts_at_whole_blocks),
+        cmocka_unit_test(layers_with_larger_experts_have_larger_pieces),
         cmocka_unit_test(every_part_has_the_checksums_of_its_files),
         cmocka_unit_test(lists_of_directories_that_cannot_be_are_refused),
         cmocka_unit_test(the_room_of_parts_on_one_disk_is_added_up),

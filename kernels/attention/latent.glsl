@@ -6,12 +6,9 @@
 #ifndef ATTENTION_LATENT_GLSL
 #define ATTENTION_LATENT_GLSL
 
-#extension GL_NV_cooperative_matrix : require
-#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
-#extension GL_KHR_memory_scope_semantics : require
-
 #include "lib/memory.glsl"
 #include "lib/kv_cache.glsl"
+#include "lib/matrices.glsl"
 
 layout(local_size_x = 256) in;
 layout(constant_id = 2) const uint KEY_DIM = 576; // a multiple of 64
@@ -28,13 +25,13 @@ const uint UNIT = 8;    // channels, or positions, of 16 bytes
 const float LOWEST = -3.0e38; // finite, so that a difference of two is never NaN
 
 // Eight subgroups of 32 lanes: each has 32 rows and 64 columns of the tile.
-fcoopmatNV<32, gl_ScopeSubgroup, 16, 16> acc[2][4];
+MatrixC acc[2][4];
 
 void clear_sums()
 {
     [[unroll]] for (uint i = 0; i < 2; i++)
         [[unroll]] for (uint j = 0; j < 4; j++)
-            acc[i][j] = fcoopmatNV<32, gl_ScopeSubgroup, 16, 16>(0.0);
+            acc[i][j] = MatrixC(0.0);
 }
 
 // The last row of the cache that there is.

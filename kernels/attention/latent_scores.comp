@@ -49,13 +49,14 @@ void keep()
 void multiply(uint row, uint col)
 {
     [[unroll]] for (uint d = 0; d < 4; d++) {
-        fcoopmatNV<16, gl_ScopeSubgroup, 16, 16> q[2], k;
+        MatrixA q[2];
+        MatrixB k;
         [[unroll]] for (uint i = 0; i < 2; i++)
-            coopMatLoadNV(q[i], stage, (row + 16 * i) * STRIDE + 2 * d, STRIDE, false);
+            matrix_load(q[i], stage, (row + 16 * i) * STRIDE + 2 * d, STRIDE, BY_ROWS);
         [[unroll]] for (uint j = 0; j < 4; j++) {
-            coopMatLoadNV(k, stage, KEYS + (col + 16 * j) * STRIDE + 2 * d, STRIDE, true);
+            matrix_load(k, stage, KEYS + (col + 16 * j) * STRIDE + 2 * d, STRIDE, BY_COLUMNS);
             [[unroll]] for (uint i = 0; i < 2; i++)
-                acc[i][j] = coopMatMulAddNV(q[i], k, acc[i][j]);
+                acc[i][j] = matrix_muladd(q[i], k, acc[i][j]);
         }
     }
 }
@@ -106,7 +107,7 @@ void main()
         if (gl_SubgroupID % 2 == chunk)
             [[unroll]] for (uint i = 0; i < 2; i++)
                 [[unroll]] for (uint j = 0; j < 4; j++)
-                    coopMatStoreNV(acc[i][j], stage, (row + 16 * i) * S_STRIDE + 4 * j, S_STRIDE, false);
+                    matrix_store(acc[i][j], stage, (row + 16 * i) * S_STRIDE + 4 * j, S_STRIDE, BY_ROWS);
         barrier();
         weigh(from + chunk * CHUNK);
     }

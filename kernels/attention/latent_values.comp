@@ -53,13 +53,14 @@ void keep()
 void multiply(uint row, uint col)
 {
     [[unroll]] for (uint d = 0; d < CHUNK / 16; d++) {
-        fcoopmatNV<16, gl_ScopeSubgroup, 16, 16> w[2], v;
+        MatrixA w[2];
+        MatrixB v;
         [[unroll]] for (uint i = 0; i < 2; i++)
-            coopMatLoadNV(w[i], stage, (row + 16 * i) * W_STRIDE + 2 * d, W_STRIDE, false);
+            matrix_load(w[i], stage, (row + 16 * i) * W_STRIDE + 2 * d, W_STRIDE, BY_ROWS);
         [[unroll]] for (uint j = 0; j < 4; j++) {
-            coopMatLoadNV(v, stage, VALUES + 16 * d * V_STRIDE + col / 8 + 2 * j, V_STRIDE, false);
+            matrix_load(v, stage, VALUES + 16 * d * V_STRIDE + col / 8 + 2 * j, V_STRIDE, BY_ROWS);
             [[unroll]] for (uint i = 0; i < 2; i++)
-                acc[i][j] = coopMatMulAddNV(w[i], v, acc[i][j]);
+                acc[i][j] = matrix_muladd(w[i], v, acc[i][j]);
         }
     }
 }
@@ -115,6 +116,6 @@ void main()
     uint at = ((first_row + row) * a.n_splits + gl_WorkGroupID.y) * VALUE_DIM + gl_WorkGroupID.x * TILE + col;
     [[unroll]] for (uint i = 0; i < 2; i++)
         [[unroll]] for (uint j = 0; j < 4; j++)
-            coopMatStoreNV(acc[i][j], F32s(a.partial).v, at + 16 * i * a.n_splits * VALUE_DIM + 16 * j,
-                           a.n_splits * VALUE_DIM, false);
+            matrix_store(acc[i][j], F32s(a.partial).v, at + 16 * i * a.n_splits * VALUE_DIM + 16 * j,
+                           a.n_splits * VALUE_DIM, BY_ROWS);
 }

@@ -6,9 +6,7 @@
 #ifndef ATTENTION_COOP_GLSL
 #define ATTENTION_COOP_GLSL
 
-#extension GL_NV_cooperative_matrix : require
-#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
-#extension GL_KHR_memory_scope_semantics : require
+#include "lib/matrices.glsl"
 
 const uint SHARE = WORKGROUP / 128; // 1 or 2
 const uint POSITIONS = 32;
@@ -33,8 +31,8 @@ shared uvec4 weights[ROWS * P_STRIDE];
 const float SLACK = 8.0;
 
 uint group_row, member; // of this subgroup: its first row, its place in the group
-fcoopmatNV<16, gl_ScopeSubgroup, 16, 16> q[KEY_BLOCKS];
-fcoopmatNV<32, gl_ScopeSubgroup, 16, 16> acc[MY_VALUES];
+MatrixA q[KEY_BLOCKS];
+MatrixC acc[MY_VALUES];
 float top, sum; // of this lane's row, top in powers of two: two lanes share a row, each has half of its sum
 uvec4 next_keys[MY_KEY_UNITS], next_values[MY_VALUE_UNITS];
 
@@ -72,9 +70,9 @@ void load_queries()
     }
     barrier();
     [[unroll]] for (uint d = 0; d < KEY_BLOCKS; d++)
-        coopMatLoadNV(q[d], tile, group_row * K_STRIDE + 2 * d, K_STRIDE, false);
+        matrix_load(q[d], tile, group_row * K_STRIDE + 2 * d, K_STRIDE, BY_ROWS);
     [[unroll]] for (uint d = 0; d < MY_VALUES; d++)
-        acc[d] = fcoopmatNV<32, gl_ScopeSubgroup, 16, 16>(0.0);
+        acc[d] = MatrixC(0.0);
     top = LOWEST;
     sum = 0.0;
 }
@@ -120,18 +118,18 @@ void keep_tile()
 
 void score_tile()
 {
-    fcoopmatNV<32, gl_ScopeSubgroup, 16, 16> s[MY_SCORES];
+    MatrixC s[MY_SCORES];
     uint first = 16 * MY_SCORES * member; // of the positions
     [[unroll]] for (uint j = 0; j < MY_SCORES; j++)
-        s[j] = fcoopmatNV<32, gl_ScopeSubgroup, 16, 16>(0.0);
+        s[j] = MatrixC(0.0);
     [[unroll]] for (uint d = 0; d < KEY_BLOCKS; d++)
         [[unroll]] for (uint j = 0; j < MY_SCORES; j++) {
-            fcoopmatNV<16, gl_ScopeSubgroup, 16, 16> k;
-            coopMatLoadNV(k, tile, (first + 16 * j) * K_STRIDE + 2 * d, K_STRIDE, true);
-            s[j] = coopMatMulAddNV(q[d], k, s[j]);
+            MatrixB k;
+            matrix_load(k, tile, (first + 16 * j) * K_STRIDE + 2 * d, K_STRIDE, BY_COLUMNS);
+            s[j] = matrix_muladd(q[d], k, s[j]);
         }
     [[unroll]] for (uint j = 0; j < MY_SCORES; j++)
-        coopMatStoreNV(s[j], scores, group_row * S_STRIDE + first / 4 + 4 * j, S_STRIDE, false);
+        matrix_store(s[j], scores, group_row * S_STRIDE + first / 4 + 4 * j, S_STRIDE, BY_ROWS);
 }
 
 // acc *= what each row's lanes say.
@@ -142,8 +140,8 @@ void scale_sums(float keep)
     scores[row + 2 * part] = uvec4(floatBitsToUint(keep));
     scores[row + 2 * part + 1] = uvec4(floatBitsToUint(keep));
     subgroupBarrier();
-    fcoopmatNV<32, gl_ScopeSubgroup, 16, 16> f;
-    coopMatLoadNV(f, scores, own_square(), S_STRIDE, false);
+    MatrixC f;
+    matrix_load(f, scores, own_square(), S_STRIDE, BY_ROWS);
     [[unroll]] for (uint d = 0; d < MY_VALUES; d++)
         for (uint i = 0; i < f.length(); i++)
             acc[d][i] *= f[i];
@@ -189,13 +187,13 @@ void add_tile()
 {
     uint first = MY_VALUES * member;
     [[unroll]] for (uint j = 0; j < POSITIONS / 16; j++) {
-        fcoopmatNV<16, gl_ScopeSubgroup, 16, 16> w;
-        coopMatLoadNV(w, weights, group_row * P_STRIDE + 2 * j, P_STRIDE, false);
+        MatrixA w;
+        matrix_load(w, weights, group_row * P_STRIDE + 2 * j, P_STRIDE, BY_ROWS);
         [[unroll]] for (uint d = 0; d < MY_VALUES; d++)
             if (VALUE_BLOCKS % SHARE == 0 || first + d < VALUE_BLOCKS) {
-                fcoopmatNV<16, gl_ScopeSubgroup, 16, 16> v;
-                coopMatLoadNV(v, tile, V_TILE + 16 * j * V_STRIDE + 2 * (first + d), V_STRIDE, false);
-                acc[d] = coopMatMulAddNV(w, v, acc[d]);
+                MatrixB v;
+                matrix_load(v, tile, V_TILE + 16 * j * V_STRIDE + 2 * (first + d), V_STRIDE, BY_ROWS);
+                acc[d] = matrix_muladd(w, v, acc[d]);
             }
     }
 }
@@ -209,7 +207,7 @@ void store_results()
     float both = sum + subgroupShuffleXor(sum, 1), factor = a.is_whole != 0 ? 1.0 / both : 1.0;
     [[unroll]] for (uint d = 0; d < MY_VALUES; d++) {
         subgroupBarrier();
-        coopMatStoreNV(acc[d], scores, own_square(), S_STRIDE, false);
+        matrix_store(acc[d], scores, own_square(), S_STRIDE, BY_ROWS);
         subgroupBarrier();
         [[unroll]] for (uint i = 0; i < 8; i++)
             if (is_real && first + d < VALUE_BLOCKS)

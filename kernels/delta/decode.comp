@@ -3,7 +3,7 @@
 // 1 / sqrt(k_dim); decay = exp(-exp(a_log) softplus(a + dt_bias)), beta = sigmoid(b);
 //   S *= decay;  m = S k;  S += beta (v - m) k^T;  o = S q;  out = rms(o) * norm * silu(z)
 //
-// Grid: x = n_v heads. PARTS lanes share a row of S [v_dim][k_dim]; a lane keeps its columns of its rows in registers
+// Grid: x = n_v heads, y = BLOCKS. PARTS lanes share a row of S [v_dim][k_dim]; a lane keeps its columns of its rows in registers
 // over the whole chunk. Value heads of one key head repeat its q and k; the first of them writes its window.
 // float32 throughout. Tolerance 1e-5 of the largest output.
 #version 460
@@ -18,11 +18,17 @@ layout(constant_id = 3) const uint K_DIM = 128;
 layout(constant_id = 4) const uint V_DIM = 128;
 layout(constant_id = 5) const uint TAPS = 4; // conv_kernel
 
+// Workgroups that share a head's rows, a divisor of V_DIM. More than one leave `out` without the factor of its norm and
+// their sums of squares of o instead; there is one token then.
+layout(constant_id = 6) const uint BLOCKS = 1;
+layout(constant_id = 7) const uint REPEATS = 1; // value heads of a key head
+
+const uint V_ROWS = V_DIM / BLOCKS; // of a workgroup
 const uint ROW_STEP = WORKGROUP / PARTS;
-const uint ROWS = (V_DIM + ROW_STEP - 1) / ROW_STEP; // of a lane
+const uint ROWS = (V_ROWS + ROW_STEP - 1) / ROW_STEP; // of a lane
 const uint COLS = (K_DIM + PARTS - 1) / PARTS;       // of a lane
-const uint OUTS = (V_DIM + WORKGROUP - 1) / WORKGROUP; // of an invocation
-const uint CHANNELS = 2 * K_DIM + V_DIM;
+const uint OUTS = (V_ROWS + WORKGROUP - 1) / WORKGROUP; // of an invocation
+const uint CHANNELS = 2 * K_DIM + V_ROWS;
 const uint CONVS = (CHANNELS + WORKGROUP - 1) / WORKGROUP; // likewise
 const uint MIDDLE = WORKGROUP / SUBGROUP / 2 * SUBGROUP;
 const bool BY_FOURS = K_DIM % (4 * PARTS) == 0;
@@ -33,17 +39,23 @@ layout(push_constant, std430) uniform Args { delta_args a; };
 
 // A head's channels after the convolution: q, k, v.
 shared float conv_out[CHANNELS];
-shared float core[V_DIM];
+shared float core[V_ROWS];
+
+// The first of this workgroup's rows among those of all heads.
+uint first_row(uint head)
+{
+    return head * V_DIM + gl_WorkGroupID.y * V_ROWS;
+}
 
 // The model's channel that stands at place c of conv_out.
 uint channel_of(uint head, uint c)
 {
-    uint key_head = head / (a.n_v / a.n_k);
+    uint key_head = head / REPEATS;
     if (c < K_DIM)
         return key_head * K_DIM + c;
     if (c < 2 * K_DIM)
         return a.n_k * K_DIM + key_head * K_DIM + c - K_DIM;
-    return 2 * a.n_k * K_DIM + head * V_DIM + c - 2 * K_DIM;
+    return 2 * a.n_k * K_DIM + first_row(head) + c - 2 * K_DIM;
 }
 
 // What an invocation convolves at the i-th of its places: token t and its predecessors, oldest first, and the taps.
@@ -83,7 +95,7 @@ void convolve()
 // What the next chunk needs of the last token and its predecessors.
 void keep_window(uint head)
 {
-    bool first = head % (a.n_v / a.n_k) == 0;
+    bool first = head % REPEATS == 0 && gl_WorkGroupID.y == 0;
     [[unroll]] for (uint i = 0; i < CONVS; i++) {
         uint c = place(i), channel = channel_of(head, min(c, CHANNELS - 1));
         if (c < CHANNELS && (first || c >= 2 * K_DIM))
@@ -148,7 +160,7 @@ uint out_channel(uint i)
 // Whether a subgroup has any.
 bool has_outputs()
 {
-    return OUTS > 1 || (gl_SubgroupID * SUBGROUP + MIDDLE) % WORKGROUP < V_DIM;
+    return OUTS > 1 || (gl_SubgroupID * SUBGROUP + MIDDLE) % WORKGROUP < V_ROWS;
 }
 
 float z[OUTS], norm[OUTS];
@@ -156,22 +168,25 @@ float z[OUTS], norm[OUTS];
 void load_outputs(uint head, uint token)
 {
     [[unroll]] for (uint i = 0; i < OUTS; i++) {
-        uint c = min(out_channel(i), V_DIM - 1);
-        z[i] = F32s(a.proj).v[token * a.stride + n_channels() + head * V_DIM + c];
-        norm[i] = F32s(a.norm).v[c];
+        uint c = min(out_channel(i), V_ROWS - 1);
+        z[i] = F32s(a.proj).v[token * a.stride + n_channels() + first_row(head) + c];
+        norm[i] = F32s(a.norm).v[gl_WorkGroupID.y * V_ROWS + c];
     }
 }
 
 void store_outputs(uint head, uint token)
 {
     float squares = 0.0;
-    for (uint c = gl_SubgroupInvocationID; c < V_DIM; c += SUBGROUP)
+    for (uint c = gl_SubgroupInvocationID; c < V_ROWS; c += SUBGROUP)
         squares += core[c] * core[c];
-    float factor = inversesqrt(subgroupAdd(squares) / float(V_DIM) + a.eps);
+    squares = subgroupAdd(squares);
+    float factor = BLOCKS > 1 ? 1.0 : inversesqrt(squares / float(V_DIM) + a.eps);
+    if (BLOCKS > 1 && out_channel(0) == 0)
+        F32s(a.squares).v[head * BLOCKS + gl_WorkGroupID.y] = squares;
     [[unroll]] for (uint i = 0; i < OUTS; i++) {
         uint c = out_channel(i);
-        if (c < V_DIM)
-            F32s(a.dst).v[(token * a.n_v + head) * V_DIM + c] = core[c] * factor * norm[i] * silu(z[i]);
+        if (c < V_ROWS)
+            F32s(a.dst).v[token * a.n_v * V_DIM + first_row(head) + c] = core[c] * factor * norm[i] * silu(z[i]);
     }
 }
 
@@ -192,7 +207,7 @@ uint column(uint part, uint j)
 // Whether row `row` and column c of a lane's share exist; constants where the shares come out even.
 bool has_row(uint row)
 {
-    return V_DIM % ROW_STEP == 0 || row < V_DIM;
+    return V_ROWS % ROW_STEP == 0 || row < V_ROWS;
 }
 
 bool has_col(uint c)
@@ -205,7 +220,7 @@ float s[ROWS][COLS]; // this lane's share of the state
 void load_state(uint head, uint part, uint row0)
 {
     [[unroll]] for (uint i = 0; i < ROWS; i++) {
-        uint row = row0 + i * ROW_STEP, at = (head * V_DIM + min(row, V_DIM - 1)) * K_DIM;
+        uint row = row0 + i * ROW_STEP, at = (first_row(head) + min(row, V_ROWS - 1)) * K_DIM;
         [[unroll]] for (uint j = 0; j < COLS; j += BY_FOURS ? 4 : 1) {
             uint c = column(part, j);
             if (BY_FOURS) {
@@ -222,7 +237,7 @@ void load_state(uint head, uint part, uint row0)
 void store_state(uint head, uint part, uint row0)
 {
     [[unroll]] for (uint i = 0; i < ROWS; i++) {
-        uint row = row0 + i * ROW_STEP, at = (head * V_DIM + row) * K_DIM;
+        uint row = row0 + i * ROW_STEP, at = (first_row(head) + row) * K_DIM;
         [[unroll]] for (uint j = 0; j < COLS; j += BY_FOURS ? 4 : 1) {
             uint c = column(part, j), last = COLS - 1;
             if (BY_FOURS && has_row(row))
@@ -257,7 +272,7 @@ vec2 row_products(uint i)
 void update_row(uint i, uint part, uint row, vec2 products)
 {
     Scalars by = scalars;
-    float v = conv_out[2 * K_DIM + min(row, V_DIM - 1)];
+    float v = conv_out[2 * K_DIM + min(row, V_ROWS - 1)];
     float update = by.beta * (v - by.decay * products.x * by.k_scale) * by.k_scale;
     [[unroll]] for (uint j = 0; j < COLS; j++)
         s[i][j] = fma(update, k[j], by.decay * s[i][j]);

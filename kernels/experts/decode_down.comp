@@ -72,7 +72,7 @@ void load_rows(out Step p, const uint format, Slot s, uint piece)
     uint first = first_row(), last = a.hidden - 1;
     if (STEPS > 0) // blocks of rows are there or not
         first = min(first, last - (ROWS - 1) * SIDE);
-    p.odd = 0;
+    begin_step(p);
     [[unroll]] for (uint r = 0; r < ROWS; r++)
         load_piece(p, r, format, s.weight, s.scales, s.biases,
                    (STEPS > 0 ? first + r * SIDE : min(first + r * SIDE, last)) * s.cols, piece);
@@ -153,16 +153,26 @@ void load_acts(uint token, uint first, uint from)
     }
 }
 
-// All of them, which lie side by side.
+// This invocation's share of all of them, which lie side by side. They need not wait for the slots' addresses.
+vec4 acts[ACTS];
+
+uint n_all_acts()
+{
+    return (a.end_slot - a.first_slot) * (AREA / 4);
+}
+
 void load_all_acts(uint token)
 {
-    uint at = (token * a.act_stride + a.first_slot * AREA) / 4, n = (a.end_slot - a.first_slot) * (AREA / 4);
-    vec4 v[ACTS];
+    uint at = (token * a.act_stride + a.first_slot * AREA) / 4;
     [[unroll]] for (uint k = 0; k < ACTS; k++)
-        v[k] = F32x4s(a.act).v[at + min(k * WORKGROUP + gl_LocalInvocationID.x, n - 1)];
+        acts[k] = F32x4s(a.act).v[at + min(k * WORKGROUP + gl_LocalInvocationID.x, n_all_acts() - 1)];
+}
+
+void put_all_acts()
+{
     [[unroll]] for (uint k = 0; k < ACTS; k++)
-        if (k * WORKGROUP + gl_LocalInvocationID.x < n)
-            xs_put(0, k * WORKGROUP + gl_LocalInvocationID.x, v[k]);
+        if (k * WORKGROUP + gl_LocalInvocationID.x < n_all_acts())
+            xs_put(0, k * WORKGROUP + gl_LocalInvocationID.x, acts[k]);
 }
 
 // A row's sum over the lanes that share it, for the slot of this subgroup.
@@ -191,23 +201,27 @@ bool has_out(uint i)
 void main()
 {
     uint token = gl_WorkGroupID.y, x_at = token * a.hidden + gl_WorkGroupID.x * GROUP_ROWS;
-    uint longest = max(a.inner, a.shared_inner);
+    uint rounds = STEPS > 0 ? 1 : (a.end_slot - a.first_slot + SLOTS - 1) / SLOTS;
+    uint longest = STEPS > 0 ? AREA : max(a.inner, a.shared_inner);
+    if (STEPS > 0)
+        load_all_acts(token);
     float before[OUTS], total[OUTS];
     [[unroll]] for (uint i = 0; i < OUTS; i++) {
         before[i] = has_out(i) ? F32s(a.x).v[x_at + out_row(i)] : 0.0;
         total[i] = 0.0;
     }
-    for (uint first = a.first_slot; first < a.end_slot; first += SLOTS) {
+    for (uint round = 0; round < rounds; round++) {
+        uint first = a.first_slot + round * SLOTS;
         Slot s = slot_of(token, first + gl_SubgroupID / TEAMS);
         float acc[MAX_ACC];
         [[unroll]] for (uint r = 0; r < ROWS; r++)
             acc[r] = 0.0;
         for (uint from = 0; from < longest; from += AREA) {
             fetch_slot(s, from);
-            if (first > a.first_slot || from > 0)
+            if (round > 0 || from > 0)
                 barrier();
             if (STEPS > 0)
-                load_all_acts(token);
+                put_all_acts();
             else
                 load_acts(token, first, from);
             barrier();

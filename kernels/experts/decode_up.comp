@@ -6,7 +6,7 @@
 // Grid: x = row blocks of `inner` or of the shared expert's, y = slots: the experts in the router's order, then the
 // shared one; z = tokens. float32 sums. Tolerance 1e-5 of the largest output.
 // CHOOSES: the choice is made here, as router/softmax.comp makes it. Each workgroup of a routed expert finds its own:
-// that takes less time than a dispatch. One of the last slot writes idx and weights.
+// that takes less time than a dispatch. One of the last slot writes idx and weights while its weights are on the way.
 // The caller makes sure that every expert named by idx and not skipped is in the table.
 // DROPS: idx may be NO_EXPERT. Nothing is computed then, and 0 stands for the address.
 #version 460
@@ -37,25 +37,29 @@ layout(buffer_reference, std430, buffer_reference_align = 8) writeonly buffer Ad
 
 shared uvec2 found; // where the expert of this workgroup lies
 
-// On one subgroup: finds the `slot`-th choice, and with `stores` all of them. The table's entries are loaded beside the
-// logits: looked up behind the choice, an entry would take as long again.
-void choose_expert(uint token, uint slot, bool stores)
+// On one subgroup: finds the `slot`-th choice. The table's entries are loaded beside the logits: looked up behind the
+// choice, an entry would take as long again.
+void choose_expert(uint token, uint slot)
 {
-    uint l[PER_LANE], kept[KEEP], kept_at[KEEP];
+    uint l[PER_LANE];
     uvec2 lies[PER_LANE];
     [[unroll]] for (uint i = 0; i < PER_LANE; i++)
         lies[i] = Addrs(a.table).v[min(i * SUBGROUP + gl_SubgroupInvocationID, N_EXPERTS - 1)];
-    uint nans = load_logits(a.logits, token * a.stride, N_EXPERTS, l);
-    Softmax s;
-    if (stores)
-        s = softmax_of_all(l, NORM_TOPK == 0);
-    uint expert = min(choose(l, stores ? TOP_K : slot + 1, kept, kept_at), N_EXPERTS - 1);
+    load_logits(a.logits, token * a.stride, N_EXPERTS, l);
+    uint expert = min(choose_one(l, slot), N_EXPERTS - 1);
     [[unroll]] for (uint i = 0; i < PER_LANE; i++)
         if (i * SUBGROUP + gl_SubgroupInvocationID == expert)
             found = lies[i];
-    if (stores)
-        store_choice(kept, kept_at, s, NORM_TOPK != 0, nans, N_EXPERTS, TOP_K, 1.0, a.idx, a.weights,
-                     token * TOP_K);
+}
+
+// On one subgroup.
+void store_all_choices(uint token)
+{
+    uint l[PER_LANE], kept[KEEP], kept_at[KEEP];
+    uint nans = load_logits(a.logits, token * a.stride, N_EXPERTS, l);
+    Softmax s = softmax_of_all(l, NORM_TOPK == 0);
+    choose(l, TOP_K, kept, kept_at);
+    store_choice(kept, kept_at, s, NORM_TOPK != 0, nans, N_EXPERTS, TOP_K, 1.0, a.idx, a.weights, token * TOP_K);
 }
 
 // Whether this workgroup writes the choice: of the shared expert's, which have nothing to find, or of the last choice's.
@@ -67,8 +71,10 @@ bool stores_choice(uint slot)
 uvec2 find_expert(uint token, uint slot)
 {
     if (CHOOSES != 0) {
-        if (gl_SubgroupID == 0 && (slot < TOP_K || stores_choice(slot)))
-            choose_expert(token, slot, stores_choice(slot));
+        if (slot >= TOP_K)
+            return uvec2(0);
+        if (gl_SubgroupID == 0)
+            choose_expert(token, slot);
         barrier();
         return found;
     }
@@ -119,13 +125,16 @@ void main()
     [[unroll]] for (uint i = 0; i < 2 * ROWS; i++)
         acc[i] = 0.0;
 
-    for (uint from = 0; from < a.hidden; from += TILE) {
-        uint n = min(TILE, a.hidden - from);
+    uint hidden = STEPS > 0 ? TILE : a.hidden;
+    for (uint from = 0; from < hidden; from += TILE) {
+        uint n = min(TILE, hidden - from);
         fetch_product(m, row, from, n);
+        if (CHOOSES != 0 && from == 0 && stores_choice(slot) && gl_SubgroupID == 0)
+            store_all_choices(token);
         if (from > 0)
             barrier();
         squares[0] += put_vector(0, a.x, token * a.hidden, a.norm, from, n / 4);
-        if (from + TILE >= a.hidden)
+        if (from + TILE >= hidden)
             share_sums(squares);
         barrier();
         if (STEPS > 0 || row < m[0].rows)
@@ -133,7 +142,7 @@ void main()
     }
 
     finish_product(acc);
-    float factor = inversesqrt(shared_sum(0) / float(a.hidden) + a.eps);
+    float factor = inversesqrt(shared_sum(0) / float(hidden) + a.eps);
     float weight = is_shared && IS_GATED != 0 ? sigmoid(gate) : 1.0;
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         uint mine = block_start(row, m[0].rows) + lane_row(r);

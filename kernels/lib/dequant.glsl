@@ -1,6 +1,6 @@
 // dequant.glsl - stored weights as float32, exactly: code * scale is exact, so code * scale + bias has one right value. The
-// includer has FORMATS; with ONLY_FORMAT that is the one format there is code for. The table of formats is in args.h; what is
-// written here for a scheme serves all rows of it.
+// includer has FORMATS, a set of the usual formats (args.h); with ONLY_FORMAT that is the one format there is code for. With OTHER
+// there is the code of dequant_other.glsl in place of theirs, for the one format that FORMATS says.
 #ifndef DEQUANT_GLSL
 #define DEQUANT_GLSL
 
@@ -14,6 +14,10 @@ struct Eight { // eight neighbouring elements of a row or a vector
     vec4 a, b;
 };
 
+#ifdef OTHER
+#include "lib/dequant_other.glsl"
+#else
+
 // Columns of the table: constants where f is one.
 #define ROW_BITS(name, number, bits, group, scheme, scale, f) f == number ? bits :
 #define ROW_SHIFT(name, number, bits, group, scheme, scale, f) \
@@ -23,24 +27,24 @@ struct Eight { // eight neighbouring elements of a row or a vector
     f == number ? (SCHEME_##scheme == SCHEME_AFFINE ? bits : 0) :
 uint format_bits(uint f)
 {
-    return FORMAT_TABLE(ROW_BITS, f) 0;
+    return FORMAT_TABLE_USUAL(ROW_BITS, f) 0;
 }
 
 uint format_group_shift(uint f)
 {
-    return FORMAT_TABLE(ROW_SHIFT, f) 0;
+    return FORMAT_TABLE_USUAL(ROW_SHIFT, f) 0;
 }
 
 // format_code_bits(f) > 0 says the same, but glslc 2023.2 folds that too late to leave the code of other formats out.
 bool format_is_affine(uint f)
 {
-    return FORMAT_TABLE(ROW_IS_AFFINE, f) false;
+    return FORMAT_TABLE_USUAL(ROW_IS_AFFINE, f) false;
 }
 
 // Of a code of an affine format; else 0.
 uint format_code_bits(uint f)
 {
-    return FORMAT_TABLE(ROW_CODE_BITS, f) 0;
+    return FORMAT_TABLE_USUAL(ROW_CODE_BITS, f) 0;
 }
 
 // Whether a matrix is stored as f: a constant wherever FORMATS leaves no choice. A software device computes both sides
@@ -67,7 +71,7 @@ bool is_format(uint f, uint format)
 #define BY_FORMAT(format, call)           \
     {                                     \
         const uint by_format = format;    \
-        FORMAT_TABLE(ROW_BRANCH, call) {} \
+        FORMAT_TABLE_USUAL(ROW_BRANCH, call) {} \
     }
 #endif
 
@@ -88,25 +92,11 @@ float code_value(uint code)
     return uintBitsToFloat(code | 0x4b000000u) - 8388608.0;
 }
 
-// The i-th eight codes of a matrix, `bits` bytes, from bit 0 on. One return at the end: glslc 2023.2 crashes on several.
+// The i-th eight codes of a matrix, `bits` bytes.
 uvec2 load_codes(const uint format, uvec2 weight, uint i)
 {
-    uint bits = format_bits(format);
-    uvec2 v = uvec2(0);
-    if (bits == 4) {
-        v.x = Words(weight).v[i];
-    } else if (bits == 8) {
-        v = uvec2(Words(weight).v[2 * i], Words(weight).v[2 * i + 1]);
-    } else {
-        // They begin on any byte: four eights are `bits` words.
-        uint byte = (i & 3u) * bits, word = (i >> 2) * bits + (byte >> 2), shift = 8 * (byte & 3u);
-        v.x = Words(weight).v[word];
-        if ((byte & 3u) + bits > 4)
-            v.y = Words(weight).v[word + 1];
-        if (shift > 0)
-            v = uvec2(v.x >> shift | v.y << (32 - shift), v.y >> shift);
-    }
-    return v;
+    return format_bits(format) == 4 ? uvec2(Words(weight).v[i], 0) :
+                                      uvec2(Words(weight).v[2 * i], Words(weight).v[2 * i + 1]);
 }
 
 // Eight codes as weights.
@@ -164,5 +154,7 @@ float plain_at(uvec2 weight, uint format, uint at)
         return bf16_at(weight, at);
     return F32s(weight).v[at];
 }
+
+#endif
 
 #endif

@@ -1,16 +1,15 @@
 // gemm_coop.glsl - gemm.glsl on cooperative matrices.
 //
 // The inputs come in float16 with their norm applied (cast_f16.comp), the weights are rounded to it, and both are
-// multiplied 16 x 16 x 16 at a time by VK_NV_cooperative_matrix, sums in float32. While a step is multiplied the next
+// multiplied 16 x 16 x 16 at a time (matrices.glsl), sums in float32. While a step is multiplied the next
 // one is on its way. Two invocations load a row: each asks for 32 neighbouring columns at a time and for the scales and
-// biases of eight groups at once, as with few tokens a product waits for its weights.
+// biases of eight groups at once, as with few tokens a product waits for its weights. gemm_coop_other.glsl has the loads of
+// other formats than the usual ones.
 #ifndef GEMM_COOP_GLSL
 #define GEMM_COOP_GLSL
 
-#extension GL_NV_cooperative_matrix : require
-#extension GL_KHR_memory_scope_semantics : require
-
 #include "lib/halves.glsl"
+#include "lib/matrices.glsl"
 
 // Subgroups of 32 lanes, each with ROWS x ACROSS matrices of sums.
 const uint ALONG_ROWS = WORKGROUP / 32 / ALONG;
@@ -46,6 +45,46 @@ const uint MY_X = X_UNITS / WORKGROUP; // of an invocation
 // one or two of them.
 const uint MY_ROWS = 2 * BLOCK_ROWS / WORKGROUP, GROUPS = DEPTH / 64;
 
+MatrixC sum_of[ROWS][ACROSS];
+
+void multiply_step(uint rows, uint tokens)
+{
+    [[unroll]] for (uint k = 0; k < DEPTH / 16; k++) {
+        MatrixB v[ACROSS];
+        [[unroll]] for (uint j = 0; j < ACROSS; j++)
+            matrix_load(v[j], xs, (tokens + 16 * j) * STRIDE + 2 * k, STRIDE, BY_COLUMNS);
+        [[unroll]] for (uint i = 0; i < ROWS; i++) {
+            MatrixA w;
+            uint row = i / (ROWS / 2) * (BLOCK_ROWS / 2) + rows + i % (ROWS / 2) * 16;
+            matrix_load(w, ws, row * STRIDE + 2 * k, STRIDE, BY_ROWS);
+            [[unroll]] for (uint j = 0; j < ACROSS; j++)
+                sum_of[i][j] = matrix_muladd(w, v[j], sum_of[i][j]);
+        }
+    }
+}
+
+// What an invocation has asked for: of the vectors, of its rows.
+uvec4 next_x[MY_X];
+Run next_run[MY_ROWS * GROUPS];
+Matrix matrix_of[MY_ROWS];
+uint row_of[MY_ROWS];
+
+void choose_rows(Matrix first, Matrix second, uint row, uint second_row)
+{
+    [[unroll]] for (uint i = 0; i < MY_ROWS; i++) {
+        uint tile_row = gl_LocalInvocationID.x / 2 + i * (WORKGROUP / 2);
+        bool in_first = tile_row < BLOCK_ROWS / 2;
+        matrix_of[i] = first;
+        if (!in_first)
+            matrix_of[i] = second;
+        row_of[i] = min(in_first ? row + tile_row : second_row + tile_row - BLOCK_ROWS / 2, matrix_of[i].rows - 1);
+    }
+}
+
+#ifdef OTHER
+#include "lib/gemm_coop_other.glsl"
+#else
+
 // Eight groups' scales or biases: words 4 * i .. of their array, which ends with word `last`.
 uvec4 load_groups(uvec2 p, uint i, uint last)
 {
@@ -61,42 +100,7 @@ float group_of(uvec4 v, uint i)
     return uintBitsToFloat((i & 1u) == 0 ? pair << 16 : pair & 0xffff0000u);
 }
 
-fcoopmatNV<32, gl_ScopeSubgroup, 16, 16> sum_of[ROWS][ACROSS];
-
-void multiply_step(uint rows, uint tokens)
-{
-    [[unroll]] for (uint k = 0; k < DEPTH / 16; k++) {
-        fcoopmatNV<16, gl_ScopeSubgroup, 16, 16> v[ACROSS];
-        [[unroll]] for (uint j = 0; j < ACROSS; j++)
-            coopMatLoadNV(v[j], xs, (tokens + 16 * j) * STRIDE + 2 * k, STRIDE, true);
-        [[unroll]] for (uint i = 0; i < ROWS; i++) {
-            fcoopmatNV<16, gl_ScopeSubgroup, 16, 16> w;
-            uint row = i / (ROWS / 2) * (BLOCK_ROWS / 2) + rows + i % (ROWS / 2) * 16;
-            coopMatLoadNV(w, ws, row * STRIDE + 2 * k, STRIDE, false);
-            [[unroll]] for (uint j = 0; j < ACROSS; j++)
-                sum_of[i][j] = coopMatMulAddNV(w, v[j], sum_of[i][j]);
-        }
-    }
-}
-
-// What an invocation has asked for: of the vectors, of its rows.
-uvec4 next_x[MY_X];
-Run next_run[MY_ROWS * GROUPS];
 uvec4 scales[MY_ROWS], biases[MY_ROWS]; // of the eight groups of which the step's are some
-Matrix matrix_of[MY_ROWS];
-uint row_of[MY_ROWS];
-
-void choose_rows(Matrix first, Matrix second, uint row, uint second_row)
-{
-    [[unroll]] for (uint i = 0; i < MY_ROWS; i++) {
-        uint tile_row = gl_LocalInvocationID.x / 2 + i * (WORKGROUP / 2);
-        bool in_first = tile_row < BLOCK_ROWS / 2;
-        matrix_of[i] = first;
-        if (!in_first)
-            matrix_of[i] = second;
-        row_of[i] = min(in_first ? row + tile_row : second_row + tile_row - BLOCK_ROWS / 2, matrix_of[i].rows - 1);
-    }
-}
 
 // Asks for DEPTH columns of the invocation's rows from column `from` on; is_first: nothing was asked for before.
 void ask_rows(const uint format, uint from, bool is_first)
@@ -130,6 +134,8 @@ void keep_rows(const uint format, uint from)
         }
     }
 }
+
+#endif
 
 void multiply_as(const uint format, Matrix first, Matrix second, uint row, uint second_row, Input x)
 {
@@ -166,7 +172,7 @@ void multiply(out float factors[16], Matrix first, Matrix second, uint row, uint
 {
     [[unroll]] for (uint i = 0; i < ROWS; i++)
         [[unroll]] for (uint j = 0; j < ACROSS; j++)
-            sum_of[i][j] = fcoopmatNV<32, gl_ScopeSubgroup, 16, 16>(0.0);
+            sum_of[i][j] = MatrixC(0.0);
     BY_FORMAT(first.format, multiply_as(FORMAT, first, second, row, second_row, x))
     [[unroll]] for (uint t = 0; t < TOKENS; t++)
         factors[t] = 1.0;
@@ -178,7 +184,7 @@ void take(uint j)
 {
     [[unroll]] for (uint i = 0; i < ROWS; i++) {
         subgroupBarrier();
-        coopMatStoreNV(sum_of[i][j], sums, gl_SubgroupID * 256, 16, true);
+        matrix_store(sum_of[i][j], sums, gl_SubgroupID * 256, 16, BY_COLUMNS);
         subgroupBarrier();
         [[unroll]] for (uint t = 0; t < PART; t++)
             acc[i * PART + t] = sums[gl_SubgroupID * 256 + 32 * t + gl_SubgroupInvocationID];

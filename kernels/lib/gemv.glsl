@@ -22,12 +22,16 @@ layout(constant_id = 4) const uint TILE = 2048; // columns held in shared memory
 #ifdef ONLY_FORMAT
 const uint FORMATS = 1u << ONLY_FORMAT;
 #else
-layout(constant_id = 5) const uint FORMATS = 0xffffffff; // bit f: some matrix of the dispatch is stored as FORMAT_f
+layout(constant_id = 5) const uint FORMATS = 0xffffffff; // bit f: some matrix of the dispatch is stored as FORMAT_f; OTHER: a word
 #endif
 layout(constant_id = 6) const uint SPLIT = 1; // subgroups that share a block of rows, each with its columns
 // 0: a lane takes what there is in a loop. Else a row is one tile of TILE columns, of which a lane takes STEPS pieces at
 // most, in whatever format: all are loaded at once, and the loops are unrolled.
+#ifdef OTHER
+const uint STEPS = 0;
+#else
 layout(constant_id = 7) const uint STEPS = 0;
+#endif
 
 const uint SUBGROUPS = WORKGROUP / SUBGROUP;
 const uint MAX_ROWS = 4, MAX_ACC = 16;
@@ -50,14 +54,12 @@ float put_vector(uint t, uvec2 x, uint at, uvec2 norm, uint from, uint n4)
         // Everything at constant distances from what this invocation has first.
         uint mine = gl_LocalInvocationID.x, to = xs_index(t, mine);
         uvec2 x_at = addr_add(x, 4 * at + 16 * mine), norm_at = addr_add(norm, 16 * mine);
-        vec4 v[LOADS], w[LOADS];
-        [[unroll]] for (uint k = 0; k < LOADS; k++)
-            v[k] = F32x4s(x_at).v[k * WORKGROUP];
-        [[unroll]] for (uint k = 0; k < LOADS; k++)
-            w[k] = has_norm ? F32x4s(norm_at).v[k * WORKGROUP] : vec4(1.0);
         [[unroll]] for (uint k = 0; k < LOADS; k++) {
-            squares += dot(v[k], v[k]);
-            xs[to + k * WORKGROUP / 8] = v[k] * w[k];
+            vec4 v = F32x4s(x_at).v[k * WORKGROUP];
+            squares += dot(v, v);
+            if (has_norm)
+                v *= F32x4s(norm_at).v[k * WORKGROUP];
+            xs[to + k * WORKGROUP / 8] = v;
         }
         return squares;
     }

@@ -1,5 +1,5 @@
 // gemv_lanes.glsl - the products of gemv.glsl with columns on lanes: a piece is 16 bytes of a row, 32, 16, 8 or 4
-// columns by format, or eight codes where their width is neither 4 nor 8 bits. Lanes take neighbouring pieces, SPLIT
+// columns by format; gemv_other.glsl has those of other formats than the usual ones. Lanes take neighbouring pieces, SPLIT
 // subgroups a share each, and sums over the lanes end it.
 //
 // What a GPU waits for in a product of a few microseconds is memory and instructions, not arithmetic. So a lane has at
@@ -98,30 +98,6 @@ uint lane_row(uint i)
     return lane_sum(i);
 }
 
-// Codes of 4 and 8 bits have a way of their own; others come eight at a time.
-bool comes_in_eights(const uint format)
-{
-    return format_code_bits(format) % 4 != 0;
-}
-
-// vec4s of columns in a piece
-uint piece_vecs(const uint format)
-{
-    return comes_in_eights(format) ? 2 : 32 / format_bits(format);
-}
-
-// ... and those that take() gives at once.
-uint take_vecs(const uint format)
-{
-    return comes_in_eights(format) || format_code_bits(format) == 4 ? 2 : 1;
-}
-
-// Whether odd columns have sums of their own.
-bool sums_odd_apart(const uint format)
-{
-    return HAS_DENORM && format_code_bits(format) == 4;
-}
-
 // The pieces of this lane: i, i + piece_step(), ...
 uint first_piece()
 {
@@ -133,6 +109,33 @@ uint piece_step()
     return SPLIT * SUBGROUP;
 }
 
+float sum_on(vec4 x, float sum)
+{
+    return sum + ((x.x + x.y) + (x.z + x.w));
+}
+
+#ifdef OTHER
+#include "lib/gemv_other.glsl"
+#else
+
+// vec4s of columns in a piece
+uint piece_vecs(const uint format)
+{
+    return 32 / format_bits(format);
+}
+
+// ... and those that take() gives at once.
+uint take_vecs(const uint format)
+{
+    return format_code_bits(format) == 4 ? 2 : 1;
+}
+
+// Whether odd columns have sums of their own.
+bool sums_odd_apart(const uint format)
+{
+    return HAS_DENORM && format_code_bits(format) == 4;
+}
+
 // A piece of each row as it lies in memory, with its group's scale and bias or, without DENORM, the words that hold them.
 struct Step {
     uvec4 q[MAX_ROWS];
@@ -140,14 +143,16 @@ struct Step {
     uint odd; // bit r: the group's place in those words
 };
 
+void begin_step(out Step s)
+{
+    s.odd = 0;
+}
+
 // Piece i of row r's matrix, whose row starts at element `row_at`.
 void load_piece(inout Step s, uint r, const uint format, uvec2 weight, uvec2 scales, uvec2 biases, uint row_at, uint i)
 {
     uint vecs = piece_vecs(format), shift = format_group_shift(format), group = (row_at >> shift) + (i * (4 * vecs) >> shift);
-    if (comes_in_eights(format))
-        s.q[r] = uvec4(load_codes(format, weight, row_at / 8 + i), 0, 0);
-    else
-        s.q[r] = Words4(weight).v[row_at / (4 * vecs) + i];
+    s.q[r] = Words4(weight).v[row_at / (4 * vecs) + i];
     if (format_is_affine(format)) {
 #ifdef DENORM
         s.scales[r] = uint(Shorts(scales).v[group]);
@@ -165,16 +170,11 @@ float bf16_of(uint pair, bool odd)
     return uintBitsToFloat(odd ? pair & 0xffff0000u : pair << 16);
 }
 
-// The first columns of what is left of a piece, four or eight, as described above, as codes where they come in eights, or
-// the weights themselves. What they are made of is rotated away.
+// The first columns of what is left of a piece, four or eight, as described above, or the weights themselves. What they are made of is rotated away.
 void take(const uint format, inout uvec4 q, out vec4 low, out vec4 high)
 {
     high = vec4(0.0);
-    if (comes_in_eights(format)) {
-        Eight e = affine_eight(format, q.xy, 1.0, 0.0);
-        low = e.a;
-        high = e.b;
-    } else if (HAS_DENORM && format_code_bits(format) == 4) {
+    if (HAS_DENORM && format_code_bits(format) == 4) {
         uint later = q.x >> 8;
         vec2 a = codes_of(q.x & 0x000f000fu), b = codes_of(q.x & 0x00f000f0u);
         vec2 c = codes_of(later & 0x000f000fu), d = codes_of(later & 0x00f000f0u);
@@ -215,11 +215,6 @@ void dot_on(const uint format, vec4 w, vec4 x, inout float even, inout float odd
     } else {
         even = fma(w.w, x.w, fma(w.z, x.z, fma(w.y, x.y, fma(w.x, x.x, even))));
     }
-}
-
-float sum_on(vec4 x, float sum)
-{
-    return sum + ((x.x + x.y) + (x.z + x.w));
 }
 
 // The sums of one step so far.
@@ -276,10 +271,8 @@ void add_step(inout float acc[MAX_ACC], const uint format, Step s, uint c4)
             bool odd = !HAS_DENORM && (s.odd >> r & 1u) != 0;
             scale = bf16_of(s.scales[r], odd);
             bias = bf16_of(s.biases[r], odd);
-            if (!comes_in_eights(format)) {
-                scale *= HAS_DENORM ? 16777216.0 : float(1u << format_code_bits(format));
-                bias -= HAS_DENORM ? 0.0 : scale;
-            }
+            scale *= HAS_DENORM ? 16777216.0 : float(1u << format_code_bits(format));
+            bias -= HAS_DENORM ? 0.0 : scale;
         }
         [[unroll]] for (uint t = 0; t < TOKENS; t++) {
             uint i = r * TOKENS + t;
@@ -289,13 +282,15 @@ void add_step(inout float acc[MAX_ACC], const uint format, Step s, uint c4)
     }
 }
 
+#endif
+
 Step now, next;                       // of this lane, in a loop
 Step held[STEPS > 0 ? STEPS : 1];     // or all of them
 
 // Piece i of the tile that starts at column `from`.
 void load_step(out Step s, const uint format, Matrix m[MATRICES], uint row, uint from, uint i)
 {
-    s.odd = 0;
+    begin_step(s);
     [[unroll]] for (uint k = 0; k < MATRICES; k++)
         [[unroll]] for (uint r = 0; r < ROWS; r++)
             load_piece(s, k * ROWS + r, format, m[k].weight, m[k].scales, m[k].biases,
@@ -316,7 +311,7 @@ bool steps_by_groups(const uint format)
     return (piece_step() * 4 * piece_vecs(format)) % (1u << format_group_shift(format)) == 0;
 }
 
-// load_step with STEPS, for pieces of 16 bytes: all of a matrix at constant distances from one address for the weights and
+// load_step with STEPS: all of a matrix at constant distances from one address for the weights and
 // one for each of scales and biases. With an address for each load they would be a tenth of all instructions.
 void load_held(inout Step s, const uint format, Matrix m[MATRICES], uint row, uint step)
 {
@@ -362,7 +357,7 @@ void fetch_as(const uint format, Matrix m[MATRICES], uint row, uint from, uint n
     if (STEPS > 0) {
         [[unroll]] for (uint k = 0; k < STEPS; k++)
             if (has_step(format, k)) {
-                if (steps_by_groups(format) && !comes_in_eights(format))
+                if (steps_by_groups(format))
                     load_held(held[k], format, m, row, k);
                 else
                     load_step(held[k], format, m, row, 0, i + k * piece_step());

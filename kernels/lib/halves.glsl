@@ -13,6 +13,44 @@ uvec4 halves(Eight e)
     return uvec4(packHalf2x16(e.a.xy), packHalf2x16(e.a.zw), packHalf2x16(e.b.xy), packHalf2x16(e.b.zw));
 }
 
+#ifdef OTHER
+
+struct Run { // 32 neighbouring elements of a row as they are stored: BITS words
+    uint v[17];
+};
+
+// Columns 32 * i .. of a row.
+Run load_run(const uint format, Matrix m, uint row, uint i)
+{
+    uint at = (row * (m.cols >> 5) + i) * BITS;
+    Run e;
+    if (BITS % 4 == 0) {
+        [[unroll]] for (uint j = 0; j < BITS / 4; j++) {
+            uvec4 v = Halves(m.weight).v[at / 4 + j];
+            [[unroll]] for (uint k = 0; k < 4; k++)
+                e.v[4 * j + k] = v[k];
+        }
+    } else {
+        [[unroll]] for (uint j = 0; j < BITS; j++)
+            e.v[j] = Words(m.weight).v[at + j];
+    }
+    return e;
+}
+
+// Columns 8 * i .. of a run.
+uvec4 halves_of(const uint format, Run e, uint i, float s, float b)
+{
+    uint at = i * BITS / 4, shift = i * BITS % 4 * 8;
+    uvec4 codes = uvec4(e.v[at], e.v[at + 1], 0, 0);
+    if (BITS == 16)
+        codes.zw = uvec2(e.v[at + 2], e.v[at + 3]);
+    if (shift > 0)
+        codes.xy = uvec2(codes.x >> shift | codes.y << 32 - shift, codes.y >> shift);
+    return BITS == 16 ? codes : halves(other_eight(codes, s, b));
+}
+
+#else
+
 // Codes below 1024 in both halves of a word as weights, with half of the instructions that float32 takes: 1024 + code
 // is a half whose mantissa ends with the code. Scales and biases of bf16 are halves as they are, except for those below
 // 2e-5 or so in size. The rounding is float32's where fma() rounds once.
@@ -43,7 +81,7 @@ uvec4 halves_q8(uvec2 words, float scale, float bias)
 }
 
 struct Run { // 32 neighbouring elements of a row as they are stored
-    uvec4 v[8]; // as many as there are, of codes that are no whole pieces of 16 bytes eight in each of the first four
+    uvec4 v[8]; // as many as there are
 };
 
 // Columns 32 * i .. of a row.
@@ -51,12 +89,8 @@ Run load_run(const uint format, Matrix m, uint row, uint i)
 {
     uint n = format_bits(format) / 4, at = row * (m.cols >> 5) + i;
     Run e;
-    if (format_bits(format) % 4 == 0)
-        [[unroll]] for (uint j = 0; j < 8; j++)
-            e.v[j] = j < n ? Halves(m.weight).v[at * n + j] : uvec4(0);
-    else
-        [[unroll]] for (uint j = 0; j < 8; j++)
-            e.v[j] = j < 4 ? uvec4(load_codes(format, m.weight, 4 * at + j), 0, 0) : uvec4(0);
+    [[unroll]] for (uint j = 0; j < 8; j++)
+        e.v[j] = j < n ? Halves(m.weight).v[at * n + j] : uvec4(0);
     return e;
 }
 
@@ -69,9 +103,9 @@ uvec4 halves_of(const uint format, Run e, uint i, float s, float b)
         return halves_q8(i % 2 == 0 ? e.v[i / 2].xy : e.v[i / 2].zw, s, b);
     if (format == FORMAT_BF16)
         return halves(Eight(four_bf16(e.v[i].x, e.v[i].y), four_bf16(e.v[i].z, e.v[i].w)));
-    if (format == FORMAT_F32)
-        return halves(Eight(uintBitsToFloat(e.v[2 * i]), uintBitsToFloat(e.v[2 * i + 1])));
-    return halves(affine_eight(format, e.v[i].xy, s, b));
+    return halves(Eight(uintBitsToFloat(e.v[2 * i]), uintBitsToFloat(e.v[2 * i + 1])));
 }
+
+#endif
 
 #endif

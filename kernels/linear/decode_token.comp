@@ -7,6 +7,9 @@
 #include "lib/memory.glsl"
 #include "lib/gemv.glsl"
 
+// The logarithm of head_dim where x is made of heads whose norm is a factor each; else 0.
+layout(constant_id = 8) const uint HEAD_SHIFT = 0;
+
 layout(push_constant, std430) uniform Args { linear_decode_token_args a; };
 
 uvec2 segment_address(uint words)
@@ -14,20 +17,69 @@ uvec2 segment_address(uint words)
     return addr_add(a.base + uvec2(0, words >> 30), words << 2);
 }
 
+struct Segment {
+    uint weight, scales, biases, first_row, end_row, first_block, format;
+};
+
+// By choices between constants: an index that is not one makes the device look the arguments up a second time.
+Segment find_segment()
+{
+    Segment s = Segment(a.weight[0], a.scales[0], a.biases[0], 0, a.end_row[0], 0, a.formats & 0xffu);
+    [[unroll]] for (uint j = 1; j < LINEAR_TOKEN_SEGMENTS; j++)
+        if (gl_WorkGroupID.x >= a.later_blocks[j - 1])
+            s = Segment(a.weight[j], a.scales[j], a.biases[j], a.end_row[j - 1], a.end_row[j], a.later_blocks[j - 1],
+                        (a.formats >> 8 * j) & 0xffu);
+    return s;
+}
+
+// put_vector for such heads.
+void put_heads(uint from, uint n4)
+{
+    [[unroll]] for (uint k = 0; k < (TILE / 4 + WORKGROUP - 1) / WORKGROUP; k++) {
+        uint i = k * WORKGROUP + gl_LocalInvocationID.x;
+        if (i >= n4)
+            break;
+        uint head = (from + 4 * i) >> HEAD_SHIFT;
+        vec4 v = F32x4s(a.x).v[from / 4 + i], squares = vec4(0.0);
+        [[unroll]] for (uint j = 0; j < HEAD_SQUARES / 4; j++)
+            squares += F32x4s(a.norm).v[head * (HEAD_SQUARES / 4) + j];
+        float mean = ((squares.x + squares.y) + (squares.z + squares.w)) / float(1u << HEAD_SHIFT);
+        xs_put(0, i, v * inversesqrt(mean + a.eps));
+    }
+}
+
+// Brings columns [from, from + 4 * n4) to shared memory. Returns this invocation's sum of their squares.
+float put_columns(uint from, uint n4)
+{
+    if (HEAD_SHIFT > 0) {
+        put_heads(from, n4);
+        return 0.0;
+    }
+    return put_vector(0, a.x, 0, a.norm, from, n4);
+}
+
+// The row of its segment that this lane's k-th sum is of, and whether it is this lane's to store.
+uint out_row(uint k, uint row, uint rows)
+{
+    return block_start(row, rows) + lane_sum(k);
+}
+
+bool stores(uint k, uint row, uint rows)
+{
+    uint mine = out_row(k, row, rows);
+    return lane_stores(k) && mine >= row && mine < rows;
+}
+
 void main()
 {
-    uint i = 0, first_row = 0, first_block = 0;
-    [[unroll]] for (uint j = 0; j < LINEAR_TOKEN_SEGMENTS - 1; j++)
-        if (gl_WorkGroupID.x >= a.later_blocks[j]) {
-            i = j + 1;
-            first_row = a.end_row[j];
-            first_block = a.later_blocks[j];
-        }
-    uint rows = a.end_row[i] - first_row, cols = STEPS > 0 ? TILE : a.cols;
-    Matrix m[1] = {Matrix(segment_address(a.weight[i]), segment_address(a.scales[i]), segment_address(a.biases[i]),
-                          (a.formats >> 8 * i) & 0xffu, rows, cols)};
-    uint row = (gl_WorkGroupID.x - first_block) * (SUBGROUPS / SPLIT) * BLOCK_ROWS + block_row();
-    float acc[MAX_ACC];
+    Segment s = find_segment();
+    uint rows = s.end_row - s.first_row, cols = STEPS > 0 ? TILE : a.cols;
+    Matrix m[1] = {Matrix(segment_address(s.weight), segment_address(s.scales), segment_address(s.biases), s.format, rows,
+                          cols)};
+    uint row = (gl_WorkGroupID.x - s.first_block) * (SUBGROUPS / SPLIT) * BLOCK_ROWS + block_row();
+    float acc[MAX_ACC], before[LANE_SUMS];
+    [[unroll]] for (uint k = 0; k < LANE_SUMS; k++)
+        before[k] = a.store == LINEAR_ADD && stores(k, row, rows) ? F32s(a.y).v[s.first_row + out_row(k, row, rows)] : 0.0;
     float squares[4];
     squares[0] = 0.0;
     [[unroll]] for (uint k = 0; k < SUMS; k++)
@@ -38,7 +90,7 @@ void main()
         fetch_product(m, row, from, n);
         if (from > 0)
             barrier();
-        squares[0] += put_vector(0, a.x, 0, a.norm, from, n / 4);
+        squares[0] += put_columns(from, n / 4);
         if (from + TILE >= cols)
             share_sums(squares);
         barrier();
@@ -47,10 +99,9 @@ void main()
     }
 
     finish_product(acc);
-    float factor = addr_is_null(a.norm) ? 1.0 : inversesqrt(shared_sum(0) / float(cols) + a.eps);
-    [[unroll]] for (uint k = 0; k < LANE_SUMS; k++) {
-        uint mine = block_start(row, rows) + lane_sum(k), at = first_row + mine;
-        if (lane_stores(k) && mine >= row && mine < rows)
-            F32s(a.y).v[at] = a.store == LINEAR_ADD ? F32s(a.y).v[at] + acc[k] * factor : acc[k] * factor;
-    }
+    bool has_norm = HEAD_SHIFT == 0 && !addr_is_null(a.norm);
+    float factor = has_norm ? inversesqrt(shared_sum(0) / float(cols) + a.eps) : 1.0;
+    [[unroll]] for (uint k = 0; k < LANE_SUMS; k++)
+        if (stores(k, row, rows))
+            F32s(a.y).v[s.first_row + out_row(k, row, rows)] = before[k] + acc[k] * factor;
 }

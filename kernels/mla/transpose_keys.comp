@@ -10,9 +10,11 @@ layout(constant_id = 0) const uint SUBGROUP = 32;
 layout(constant_id = 1) const uint WORKGROUP = 256;
 layout(constant_id = 2) const uint FORMATS = 0xffffffff;
 
-#include "lib/dequant.glsl"
-
 layout(push_constant, std430) uniform Args { mla_transpose_keys_args a; };
+
+// One kernel serves all layers, whatever their formats.
+#define RUN_TIME_WORD a.format
+#include "lib/dequant.glsl"
 
 const uint TILE = MLA_TRANSPOSE_TILE, COLS = PRODUCT_COLS;
 shared float tile[COLS * (TILE + 1)]; // transposed; an odd stride: neighbouring rows lie in different banks

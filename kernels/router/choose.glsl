@@ -47,3 +47,28 @@ uint choose(inout uint l[PER_LANE], uint top_k, out uint kept[KEEP], out uint ke
     }
     return expert;
 }
+
+// The choice number k, from 0 on. Two numbers that are equal and large enough to be chosen are left to choose().
+uint choose_one(inout uint l[PER_LANE], uint k)
+{
+    uint last = 0xffffffffu, mine = 0, place = 0;
+    bool has_it = false;
+    for (uint j = 0; j <= k; j++) {
+        uint top = NONE;
+        [[unroll]] for (uint i = 0; i < PER_LANE; i++)
+            top = max(top, l[i] < last ? l[i] : NONE);
+        last = subgroupMax(top);
+    }
+    [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
+        mine += l[i] >= last ? 1 : 0;
+        place = l[i] == last ? i : place;
+        has_it = has_it || l[i] == last;
+    }
+    uint owner = subgroupBallotFindLSB(subgroupBallot(has_it));
+    uint expert = subgroupShuffle(place, owner) * SUBGROUP + owner;
+    if (subgroupAdd(mine) != k + 1) {
+        uint kept[KEEP], kept_at[KEEP];
+        expert = choose(l, k + 1, kept, kept_at);
+    }
+    return expert;
+}

@@ -218,6 +218,8 @@ int arch_open(struct arch **out, const struct arch_request *r, struct arch_view 
         rc = made.rc;
     }
     if (rc == 0)
+        rc = moe_begin(&a->moe, r, e);
+    if (rc == 0)
         rc = open_mixers(a, e);
     if (rc == 0)
         rc = load(a, r->loader, e);
@@ -266,7 +268,7 @@ void arch_predict_experts(const struct arch *a, uint32_t layer)
 
 bool arch_takes_waves(const struct arch *a, uint32_t n)
 {
-    return experts_takes_waves(&a->moe.experts, n);
+    return moe_takes_waves(&a->moe, n);
 }
 
 void arch_experts_up(const struct arch *a, const struct arch_chunk *c, const struct arch_experts *x)

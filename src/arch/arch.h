@@ -19,6 +19,7 @@
 struct moeflux_err;
 struct expert_layout;
 struct loader;
+struct router_shape;
 
 /* The tokens being evaluated, and where their sequence's state lies. Addresses as operations take them. */
 struct arch_chunk {
@@ -48,9 +49,9 @@ struct arch_request {
     struct exec *exec;
     struct loader *loader;
     const struct config *config;
-    const struct expert_layout *expert;
-    uint32_t max_chunk;   /* most tokens of a chunk */
-    enum kv_type kv_type; /* of the KV cache */
+    const struct expert_layout *experts; /* [n_layers] */
+    uint32_t max_chunk;                  /* most tokens of a chunk */
+    enum kv_type kv_type;                /* of the KV cache */
     /* the routed experts of some layers are computed elsewhere: arch_shared_expert and arch_add_experts will be called */
     bool has_host_experts;
 };
@@ -79,16 +80,18 @@ struct arch_state {
 
 /* What open layers show to the engine. */
 struct arch_view {
-    uint64_t kv_block_bytes;         /* one block of the KV cache, all layers */
-    uint64_t recurrent_state_bytes;  /* 0: no layer is recurrent, the sequence can be cut anywhere */
-    const struct arch_state *states; /* [n_layers]; borrowed until close */
-    uint64_t scratch_bytes;          /* what it allocated for activations */
-    uint32_t max_context;            /* the model's own, or what is taken where it does not say */
-    struct exec_buffer x;            /* f32 [max_chunk][hidden]: the hidden states */
-    struct exec_buffer idx;          /* u32 [max_chunk][top_k]: the router's choice */
-    struct exec_buffer weights;      /* f32 [max_chunk][top_k]: of the choice */
-    struct exec_buffer predicted;    /* u32 [top_k]: what predict_experts() made */
-    struct exec_buffer logits;       /* f32 [ARCH_HEAD_ROWS][vocab_size] */
+    uint64_t kv_block_bytes;           /* one block of the KV cache, all layers */
+    uint64_t recurrent_state_bytes;    /* 0: no layer is recurrent, the sequence can be cut anywhere */
+    const struct arch_state *states;   /* [n_layers]; borrowed until close */
+    uint64_t scratch_bytes;            /* what it allocated for activations */
+    uint32_t max_context;              /* the model's own, or what is taken where it does not say */
+    struct exec_buffer x;              /* f32 [max_chunk][hidden]: the hidden states */
+    struct exec_buffer idx;            /* u32 [max_chunk][top_k]: the router's choice */
+    struct exec_buffer weights;        /* f32 [max_chunk][top_k]: of the choice */
+    struct exec_buffer predicted;      /* u32 [top_k]: what predict_experts() made */
+    struct exec_buffer router_logits;  /* f32 [max_chunk][n_experts and more]: of a layer's router */
+    const struct router_shape *router; /* borrowed until close */
+    struct exec_buffer logits;         /* f32 [ARCH_HEAD_ROWS][vocab_size] */
 };
 
 struct arch;

@@ -103,6 +103,8 @@ static int delta_net_load(void *self, struct loader *l, uint32_t layer, struct m
     int rc = loader_fused(l, layer, in, 4, c->hidden, &y->in, e);
     if (rc == 0)
         rc = loader_fused(l, layer, out, 1, inner, &y->out, e);
+    if (rc == 0 && delta_gives_squares(&d->op, d->room->exec, 1))
+        rc = linear_expect_squares(&y->out, d->room->exec, c->v_head_dim, e);
     if (rc == 0)
         rc = loader_layer_vector(l, layer, "linear_attn.conv1d.weight", (uint64_t)channels * c->conv_kernel,
                                  &y->conv, e);
@@ -122,6 +124,9 @@ static void delta_net_run(const void *self, const struct mixer_call *call)
     const struct delta_layer *y = &d->layers[call->layer];
     const struct arch_state *s = call->state;
     bool parity = call->chunk->parity;
+    uint64_t scratch = r->own[MIXER_DELTA_NET][PREPARED].address;
+    /* One token needs no scratch for anything else. */
+    bool norm_in_out = delta_gives_squares(&d->op, r->exec, call->chunk->n) && linear_takes_squares(&y->out);
     uint64_t current = s->window_off + (parity ? s->window_bytes : 0);
     uint64_t other = s->window_off + (parity ? 0 : s->window_bytes);
     mixer_project(r, &y->in, call, in_rows(r->config));
@@ -136,10 +141,24 @@ static void delta_net_run(const void *self, const struct mixer_call *call)
                                    .state = call->chunk->recurrent + s->delta_off,
                                    .state_out = call->chunk->recurrent_out + s->delta_off,
                                    .dst = r->mixed.address,
-                                   .scratch = r->own[MIXER_DELTA_NET][PREPARED].address,
+                                   .squares = norm_in_out ? scratch : 0,
+                                   .scratch = scratch,
                                    .n = call->chunk->n,
                                    .stride = in_rows(r->config)});
-    mixer_add(r, &y->out, call->chunk->n);
+    if (!norm_in_out) {
+        mixer_add(r, &y->out, call->chunk->n);
+        return;
+    }
+    linear_run(&y->out, r->exec,
+               &(struct linear_call){.x = r->mixed.address,
+                                     .y = r->x,
+                                     .x_stride = y->out.cols,
+                                     .y_stride = r->config->hidden,
+                                     .n = 1,
+                                     .add = true,
+                                     .eps = r->config->rms_eps,
+                                     .squares = scratch,
+                                     .head_dim = r->config->v_head_dim});
 }
 
 const struct mixer mixer_delta_net = {

@@ -1,10 +1,12 @@
 #include "arch/host_experts.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "arch/arch.h"
 #include "arch/moe.h"
 #include "base/err.h"
+#include "base/mem.h"
 #include "model/model_dir.h"
 
 static uint64_t act_floats(const struct config *c, uint32_t n)
@@ -45,14 +47,28 @@ static int allocate(struct host_experts *h, const struct experts_shape *s, uint3
     return rc;
 }
 
+static int open_kinds(struct host_experts *h, const struct model_dir *m, struct moeflux_err *e)
+{
+    int rc = expert_kinds_open(&h->kinds, &m->config, m->experts, e);
+    if (rc < 0)
+        return rc;
+    h->experts = mem_new(h->kinds.n, sizeof *h->experts, e);
+    if (!h->experts)
+        return ERR_MEMORY;
+    for (uint32_t i = 0; rc == 0 && i < h->kinds.n; i++) {
+        const struct experts_shape shape = moe_experts_shape(&m->config, h->kinds.first[i]);
+        rc = experts_open(&h->experts[i], h->exec, &shape, e);
+    }
+    return rc;
+}
+
 int host_experts_open(struct host_experts *h, struct exec *x, const struct model_dir *m, uint32_t n_layers,
                       uint32_t max_chunk, struct moeflux_err *e)
 {
-    const struct experts_shape shape = moe_experts_shape(&m->config, &m->expert);
     *h = (struct host_experts){.exec = x, .config = &m->config};
-    int rc = experts_open(&h->experts, x, &shape, e);
+    int rc = open_kinds(h, m, e);
     if (rc == 0)
-        rc = allocate(h, &shape, n_layers, max_chunk, e);
+        rc = allocate(h, &h->experts[0].shape, n_layers, max_chunk, e);
     for (uint32_t i = 0; rc == 0 && i < n_layers; i++)
         if (config_has_experts(&m->config, i))
             rc = load_norm(h, m, i, e);
@@ -66,12 +82,17 @@ void host_experts_close(struct host_experts *h)
     exec_buffer_free(h->exec, &h->norms);
     exec_buffer_free(h->exec, &h->act);
     exec_buffer_free(h->exec, &h->scratch);
+    free(h->experts);
+    expert_kinds_close(&h->kinds);
     *h = (struct host_experts){0};
 }
 
 bool host_experts_takes_waves(const struct host_experts *h, uint32_t n)
 {
-    return experts_takes_waves(&h->experts, n);
+    bool takes = true;
+    for (uint32_t i = 0; i < h->kinds.n; i++)
+        takes = takes && experts_takes_waves(&h->experts[i], n);
+    return takes;
 }
 
 static uint64_t at(const void *p)
@@ -103,12 +124,12 @@ void host_experts_up(const struct host_experts *h, const struct host_chunk *c,
                      const struct arch_experts *part)
 {
     const struct experts_call call = call_of(h, c, c->x, part);
-    experts_run_up(&h->experts, h->exec, &call);
+    experts_run_up(&h->experts[h->kinds.of_layer[part->layer]], h->exec, &call);
 }
 
 void host_experts_down(const struct host_experts *h, const struct host_chunk *c,
                        const struct arch_experts *part)
 {
     const struct experts_call call = call_of(h, c, c->sum, part);
-    experts_run_down(&h->experts, h->exec, &call);
+    experts_run_down(&h->experts[h->kinds.of_layer[part->layer]], h->exec, &call);
 }

@@ -9,6 +9,7 @@
 
 #include <stdint.h>
 
+#include "arch/expert_kinds.h"
 #include "exec/exec.h"
 #include "ops/experts.h"
 
@@ -20,7 +21,8 @@ struct moeflux_err;
 struct host_experts {
     struct exec *exec; /* a host backend; NULL: not open */
     const struct config *config;
-    struct experts experts;
+    struct expert_kinds kinds;
+    struct experts *experts;         /* [kinds.n] */
     struct exec_buffer norms;        /* f32 [n_layers][hidden], before the experts */
     struct exec_buffer act, scratch; /* f32 [max_chunk][top_k][moe_inner]; of the operation */
 };

@@ -1,11 +1,14 @@
 #include "arch/moe.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "arch/arch.h"
 #include "arch/loader.h"
 #include "arch/scratch.h"
 #include "base/err.h"
+#include "base/format.h"
+#include "base/mem.h"
 #include "model/config.h"
 #include "model/family.h"
 #include "model/model_dir.h"
@@ -60,8 +63,9 @@ static int load_router(struct moe *m, struct loader *l, uint32_t layer, struct m
     if (rc < 0)
         return rc;
     if (n > 1) {
-        m->up_formats |= 1u << w[n - 1].format;
-        m->has_mixed_up |= w[n - 2].format != w[n - 1].format || weights_are_uneven(&w[n - 1]);
+        struct moe_kind *kind = &m->experts[out->kind];
+        kind->up_formats |= format_set(w[n - 1].format);
+        kind->has_mixed_up |= w[n - 2].format != w[n - 1].format || weights_are_uneven(&w[n - 1]);
     }
     return open_router(c, l->exec, w, n, out, e);
 }
@@ -75,7 +79,7 @@ static int load_shared_down(struct moe *m, struct loader *l, uint32_t layer, str
     int rc = loader_parts(l, layer, &down, 1, l->config->shared_inner, &out->shared_down, e);
     if (rc < 0)
         return rc;
-    m->shared_formats |= 1u << out->shared_down.format;
+    m->experts[out->kind].shared_formats |= format_set(out->shared_down.format);
     return linear_open(&out->shared_out, l->exec, &out->shared_down, 1, e);
 }
 
@@ -84,6 +88,7 @@ int moe_load_layer(struct moe *m, struct loader *l, uint32_t layer, struct moe_l
 {
     const struct config *c = l->config;
     char name[NAME];
+    out->kind = m->kinds.of_layer[layer];
     int rc = load_router(m, l, layer, out, e);
     if (rc == 0 && c->family->router_bias)
         rc = loader_layer_vector(l, layer, mlp_name(name, c->family->router_bias, ""), c->n_experts,
@@ -109,8 +114,8 @@ struct experts_shape moe_experts_shape(const struct config *c, const struct expe
                                   .inner = c->moe_inner,
                                   .up_format = at->formats.up,
                                   .down_format = at->formats.down,
-                                  .down_formats = 1u << at->formats.down,
-                                  .up_formats = 1u << at->formats.up,
+                                  .down_formats = format_set(at->formats.down),
+                                  .up_formats = format_set(at->formats.up),
                                   .gate_w = (uint32_t)at->gate_w,
                                   .gate_s = (uint32_t)at->gate_s,
                                   .gate_b = (uint32_t)at->gate_b,
@@ -125,6 +130,42 @@ struct experts_shape moe_experts_shape(const struct config *c, const struct expe
                                   .drops = c->expert_share > 0};
 }
 
+int moe_begin(struct moe *m, const struct arch_request *r, struct moeflux_err *e)
+{
+    m->exec = r->exec;
+    m->config = r->config;
+    int rc = expert_kinds_open(&m->kinds, r->config, r->experts, e);
+    if (rc < 0)
+        return rc;
+    m->experts = mem_new(size_max(m->kinds.n, 1), sizeof *m->experts, e);
+    return m->experts ? 0 : ERR_MEMORY;
+}
+
+static int open_kind(struct moe *m, uint32_t i, struct moeflux_err *e)
+{
+    const struct config *c = m->config;
+    const struct expert_layout *at = m->kinds.first[i];
+    struct moe_kind *kind = &m->experts[i];
+    if (at->bytes > UINT32_MAX)
+        return err_set(e, ERR_UNSUPPORTED, "an expert of %llu bytes, expected less than 4 GiB",
+                       (unsigned long long)at->bytes);
+    struct experts_shape experts = moe_experts_shape(c, at);
+    experts.down_formats |= kind->shared_formats;
+    experts.up_formats |= kind->up_formats;
+    experts.shared_inner = kind->has_mixed_up ? 0 : c->shared_inner;
+    experts.chooses = !c->sigmoid && !experts.drops;
+    experts.norm_topk = c->norm_topk;
+    return experts_open(&kind->experts, m->exec, &experts, e);
+}
+
+bool moe_takes_waves(const struct moe *m, uint32_t n)
+{
+    bool takes = m->kinds.n > 0;
+    for (uint32_t i = 0; i < m->kinds.n; i++)
+        takes = takes && experts_takes_waves(&m->experts[i].experts, n);
+    return takes;
+}
+
 int moe_open(struct moe *m, const struct arch_request *r, struct moeflux_err *e)
 {
     const struct config *c = r->config;
@@ -136,21 +177,9 @@ int moe_open(struct moe *m, const struct arch_request *r, struct moeflux_err *e)
                                         .keep_groups = c->topk_group,
                                         .scale = c->routed_scaling,
                                         .share = c->expert_share};
-    const struct expert_layout *at = r->expert;
-    m->exec = r->exec;
-    m->config = c;
-    if (at->bytes > UINT32_MAX)
-        return err_set(e, ERR_UNSUPPORTED, "an expert of %llu bytes, expected less than 4 GiB",
-                       (unsigned long long)at->bytes);
-    struct experts_shape experts = moe_experts_shape(c, at);
-    experts.down_formats |= m->shared_formats;
-    experts.up_formats |= m->up_formats;
-    experts.shared_inner = m->has_mixed_up ? 0 : c->shared_inner;
-    experts.chooses = !c->sigmoid && !experts.drops;
-    experts.norm_topk = c->norm_topk;
     int rc = router_open(&m->router, r->exec, &router, e);
-    if (rc == 0)
-        rc = experts_open(&m->experts, r->exec, &experts, e);
+    for (uint32_t i = 0; rc == 0 && i < m->kinds.n; i++)
+        rc = open_kind(m, i, e);
     return rc < 0 || !r->has_host_experts ? rc : add_open(&m->add, r->exec, e);
 }
 
@@ -182,6 +211,8 @@ void moe_close(struct moe *m)
         &m->predicted_logits, &m->predicted, &m->predicted_weights};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         exec_buffer_free(m->exec, buffers[i]);
+    free(m->experts);
+    expert_kinds_close(&m->kinds);
 }
 
 void moe_show(const struct moe *m, struct arch_view *view)
@@ -189,13 +220,20 @@ void moe_show(const struct moe *m, struct arch_view *view)
     view->idx = m->idx;
     view->weights = m->weights;
     view->predicted = m->predicted;
+    view->router_logits = m->routed;
+    view->router = &m->router.shape;
+}
+
+static const struct experts *experts_of(const struct moe *m, const struct moe_layer *y)
+{
+    return &m->experts[y->kind].experts;
 }
 
 /* What the router and the shared expert see. The router's logits are float32 whatever the device is fast at: a small
  * error there is another expert. */
 void moe_score(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t n)
 {
-    bool up = experts_makes_shared(&m->experts, n);
+    bool up = experts_makes_shared(experts_of(m, y), n);
     bool apart = m->f16_scratch && m->config->shared_inner && linear_takes_f16(&y->shared_in, n);
     struct linear_call call = {.x = x,
                                .norm = y->norm,
@@ -252,7 +290,8 @@ static struct experts_call call_of(const struct moe *m, const struct moe_layer *
 {
     uint64_t slot = (uint64_t)part->from * m->config->top_k * sizeof(float);
     uint64_t row = (uint64_t)m->router_rows * sizeof(float);
-    uint64_t act = experts_act_row(&m->experts.shape) * sizeof(float);
+    const struct experts *experts = experts_of(m, y);
+    uint64_t act = experts_act_row(&experts->shape) * sizeof(float);
     return (struct experts_call){.x = x + (uint64_t)part->from * m->config->hidden * sizeof(float),
                                  .norm = y->norm,
                                  .table = part->table,
@@ -262,7 +301,7 @@ static struct experts_call call_of(const struct moe *m, const struct moe_layer *
                                  .router = part->chooses ? &m->router : NULL,
                                  .router_bias = y->bias,
                                  .shared_in = m->routed.address + part->from * row,
-                                 .shared_up = experts_makes_shared(&m->experts, chunk) ? &y->shared_up : NULL,
+                                 .shared_up = experts_makes_shared(experts, chunk) ? &y->shared_up : NULL,
                                  .shared_down = y->shared_down,
                                  .shared_stride = m->router_rows,
                                  .n = part->n,
@@ -279,14 +318,14 @@ void moe_up(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t
             const struct arch_experts *part)
 {
     const struct experts_call call = call_of(m, y, x, chunk, part);
-    experts_run_up(&m->experts, m->exec, &call);
+    experts_run_up(experts_of(m, y), m->exec, &call);
 }
 
 void moe_down(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t chunk,
               const struct arch_experts *part)
 {
     const struct experts_call call = call_of(m, y, x, chunk, part);
-    experts_run_down(&m->experts, m->exec, &call);
+    experts_run_down(experts_of(m, y), m->exec, &call);
 }
 
 void moe_shared(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t layer, uint64_t table,
@@ -296,8 +335,8 @@ void moe_shared(const struct moe *m, const struct moe_layer *y, uint64_t x, uint
         call_of(m, y, x, n, &(struct arch_experts){.layer = layer, .table = table, .n = n});
     call.only_shared = true;
     if (call.shared_up)
-        experts_run_up(&m->experts, m->exec, &call);
-    experts_run_down(&m->experts, m->exec, &call);
+        experts_run_up(experts_of(m, y), m->exec, &call);
+    experts_run_down(experts_of(m, y), m->exec, &call);
 }
 
 void moe_add(const struct moe *m, uint64_t x, uint64_t sum, uint32_t n)

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "arch/expert_kinds.h"
 #include "exec/exec.h"
 #include "ops/add.h"
 #include "ops/experts.h"
@@ -27,6 +28,7 @@ struct scratch;
 struct moe_layer {
     uint64_t norm;           /* f32 [hidden], before the experts */
     uint64_t bias;           /* f32 [n_experts], of the router; 0: none */
+    uint32_t kind;           /* of its experts: index into moe.experts */
     struct linear router_in; /* router logits, shared gate logit, shared gate and up rows */
     struct linear
         router_only; /* router logits alone: for predictions, and where the others are computed in float16 */
@@ -38,23 +40,31 @@ struct moe_layer {
     struct linear shared_out; /* shared_down for chunks */
 };
 
+/* The layers whose routed experts are stored alike. */
+struct moe_kind {
+    struct experts experts;
+    uint32_t shared_formats; /* format_set of the layers' shared_down */
+    uint32_t up_formats;     /* likewise of its gate and up rows */
+    bool has_mixed_up;       /* in some layer these two are stored differently */
+};
+
 struct moe {
     struct exec *exec;
     const struct config *config;
     struct router router;
-    struct experts experts;
-    struct add add; /* with arch_request.has_host_experts */
+    struct expert_kinds kinds;
+    struct moe_kind *experts; /* [kinds.n] */
+    struct add add;           /* with arch_request.has_host_experts */
     bool shared_gate;
     uint64_t f16_scratch;
     /* f16 [n][the larger of hidden and shared_inner]: prompts may go through float16; 0: not */
-    uint32_t router_rows;    /* outputs of router_in */
-    uint32_t shared_formats; /* bit f: some layer's shared_down is stored as FORMAT_f */
-    uint32_t up_formats;     /* likewise its gate and up rows */
-    bool has_mixed_up;       /* in some layer these two are stored differently */
+    uint32_t router_rows; /* outputs of router_in */
     struct exec_buffer routed, idx, weights, act, grouped;
     struct exec_buffer predicted_logits, predicted, predicted_weights; /* of one token */
 };
 
+/* Before any layer is loaded. */
+int moe_begin(struct moe *m, const struct arch_request *r, struct moeflux_err *e);
 /* Loads layer `layer`, whose norm is there already. */
 int moe_load_layer(struct moe *m, struct loader *l, uint32_t layer, struct moe_layer *out,
                    struct moeflux_err *e);
@@ -64,6 +74,8 @@ void moe_close_layer(struct moe_layer *y, struct exec *x);
 struct experts_shape moe_experts_shape(const struct config *c, const struct expert_layout *at);
 /* After all layers are loaded and m->f16_scratch is set. */
 int moe_open(struct moe *m, const struct arch_request *r, struct moeflux_err *e);
+/* As experts_takes_waves, of the experts of any layer. */
+bool moe_takes_waves(const struct moe *m, uint32_t n);
 /* Its buffers for chunks of up to n tokens. */
 void moe_allocate(struct moe *m, const struct config *c, const struct exec_caps *caps, uint32_t n,
                   struct scratch *to);

@@ -52,6 +52,29 @@ bool float_all_finite(const void *values, uint64_t n)
     return !bad;
 }
 
+/* ---- smaller floats ---- */
+
+float e2m1_to_float(uint8_t bits)
+{
+    static const float values[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+    float x = values[bits & 7];
+    return bits & 8 ? -x : x;
+}
+
+float e4m3_to_float(uint8_t bits)
+{
+    int exponent = (bits >> 3) & 15, mantissa = bits & 7;
+    float x = exponent ? ldexpf((float)(8 + mantissa), exponent - 10) : ldexpf((float)mantissa, -9);
+    if (exponent == 15 && mantissa == 7)
+        x = NAN;
+    return bits & 0x80 ? -x : x;
+}
+
+float e8m0_to_float(uint8_t bits)
+{
+    return bits == 0xff ? NAN : ldexpf(1, bits - 127);
+}
+
 /* ---- float16 ---- */
 
 uint16_t f16_from_float(float x)

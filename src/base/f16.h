@@ -1,4 +1,5 @@
-/* f16.h - numbers of 16 bits: float16 (IEEE 754 binary16) and bf16 (the upper half of a float32). */
+/* f16.h - numbers of 16 bits: float16 (IEEE 754 binary16) and bf16 (the upper half of a float32); and smaller
+ * ones. */
 #ifndef MOEFLUX_BASE_F16_H
 #define MOEFLUX_BASE_F16_H
 
@@ -36,6 +37,12 @@ static inline float f16_to_float(uint16_t bits)
 
 /* As packHalf2x16: nearest, ties to even. What is larger than 65504 in size, infinities too, becomes it; NaN stays NaN. */
 uint16_t f16_from_float(float x);
+
+/* Small floats: sign, exponent, mantissa. E4M3 has no infinities; 0x7f and 0xff are NaN. E8M0 is an exponent alone, 2^(bits - 127);
+ * 0xff is NaN. */
+float e2m1_to_float(uint8_t bits);
+float e4m3_to_float(uint8_t bits);
+float e8m0_to_float(uint8_t bits);
 
 /* Whether n values are all finite. Any alignment. */
 bool bf16_all_finite(const void *values, uint64_t n);

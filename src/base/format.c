@@ -4,45 +4,118 @@
 #include <stdio.h>
 #include <string.h>
 
-#define FORMAT_ROW(row_name, number, row_bits, row_group, row_scheme, scale, x)                              \
-    [number] = {.name = #row_name,                                                                           \
+#include "base/f16.h"
+
+#define BYTES_NONE 0
+#define BYTES_BF16 2
+#define BYTES_F16  2
+#define BYTES_F32  4
+#define BYTES_E8M0 1
+#define BYTES_E4M3 1
+
+#define ONE(row_name, number, row_bits, row_group, row_scheme, row_scale)                                    \
+    [number] = {.name = (row_name),                                                                          \
                 .bits = (row_bits),                                                                          \
                 .group = (row_group),                                                                        \
                 .scheme = SCHEME_##row_scheme,                                                               \
-                .scale_bytes = SCALE_##scale,                                                                \
-                .has_bias = SCHEME_##row_scheme == SCHEME_AFFINE},
-static const struct format formats[FORMAT_COUNT] = {FORMAT_TABLE(FORMAT_ROW, 0)};
+                .scale = SCALE_##row_scale,                                                                  \
+                .scale_bytes = BYTES_##row_scale,                                                            \
+                .has_bias = SCHEME_##row_scheme == SCHEME_AFFINE}
+#define ALL_SCALES(name, number, bits, group)                                                                \
+    ONE(name, (number) + FORMAT_SCALE_BF16, bits, group, AFFINE, BF16),                                      \
+        ONE(name " f16", (number) + FORMAT_SCALE_F16, bits, group, AFFINE, F16),                             \
+        ONE(name " f32", (number) + FORMAT_SCALE_F32, bits, group, AFFINE, F32)
+#define ROWS_AFFINE(name, number, bits, group, scale)                                                        \
+    ALL_SCALES(name, (number) + FORMAT_GROUP_64, bits, 64),                                                  \
+        ALL_SCALES(name " g32", (number) + FORMAT_GROUP_32, bits, 32),                                       \
+        ALL_SCALES(name " g128", (number) + FORMAT_GROUP_128, bits, 128)
+#define ROWS_PLAIN(name, number, bits, group, scale) ONE(name, number, bits, group, PLAIN, scale)
+#define ROWS_E2M1(name, number, bits, group, scale)  ONE(name, number, bits, group, E2M1, scale)
+#define ROWS_E4M3(name, number, bits, group, scale)  ONE(name, number, bits, group, E4M3, scale)
+#define FORMAT_ROWS(name, number, bits, group, scheme, scale, x)                                             \
+    ROWS_##scheme(#name, number, bits, group, scale),
+static const struct format formats[FORMAT_END] = {FORMAT_TABLE(FORMAT_ROWS, 0)};
 
-/* Sets of formats are masks of 32 bits. */
-_Static_assert(FORMAT_COUNT <= 32, "too many formats");
+_Static_assert(FORMAT_SET_OTHERS == FORMAT_F32 + 1 && FORMAT_SET_OTHERS + FORMAT_KINDS <= FORMAT_SET_GROUPS,
+               "too many kinds");
 
 const struct format *format_of(uint32_t number)
 {
     return &formats[number];
 }
 
-uint32_t format_find_affine(uint32_t bits, uint32_t group)
+uint32_t format_find_affine(uint32_t bits, uint32_t group, uint32_t scale)
 {
-    uint32_t i = 0;
-    while (i < FORMAT_COUNT &&
-           !(formats[i].scheme == SCHEME_AFFINE && formats[i].bits == bits && formats[i].group == group))
-        i++;
-    return i;
+    for (uint32_t i = 0; i < FORMAT_END; i++)
+        if (formats[i].scheme == SCHEME_AFFINE && formats[i].bits == bits && formats[i].group == group &&
+            formats[i].scale == scale)
+            return i;
+    return FORMAT_NONE;
 }
 
 bool format_has_group(uint32_t group)
 {
-    for (uint32_t i = 0; i < FORMAT_COUNT; i++)
+    for (uint32_t i = 0; i < FORMAT_END; i++)
         if (formats[i].scheme == SCHEME_AFFINE && formats[i].group == group)
             return true;
     return false;
+}
+
+bool format_is_usual(uint32_t number)
+{
+    return number < FORMAT_SET_OTHERS;
+}
+
+uint32_t format_set(uint32_t number)
+{
+    if (format_is_usual(number))
+        return 1u << number;
+    uint32_t set = 1u << (FORMAT_SET_OTHERS + (number & FORMAT_KIND_MASK));
+    if (formats[number].scheme == SCHEME_AFFINE)
+        set |= 1u << (FORMAT_SET_GROUPS + (number >> FORMAT_GROUP_SHIFT & 3)) |
+               1u << (FORMAT_SET_SCALES + (number >> FORMAT_SCALE_SHIFT & 3));
+    return set;
+}
+
+/* The i-th of the others in a set; FORMAT_NONE past the last. */
+static uint32_t find_other(uint32_t set, uint32_t i)
+{
+    for (uint32_t number = FORMAT_SET_OTHERS; number < FORMAT_END; number++)
+        if (formats[number].bits && (format_set(number) & ~set) == 0 && i-- == 0)
+            return number;
+    return FORMAT_NONE;
+}
+
+uint32_t format_set_part(uint32_t set, uint32_t i)
+{
+    uint32_t usual = set & ((1u << FORMAT_SET_OTHERS) - 1);
+    if (usual && i == 0)
+        return usual;
+    uint32_t other = find_other(set, i - (usual != 0));
+    return other == FORMAT_NONE ? 0 : format_set(other);
+}
+
+static uint32_t shift_of(uint32_t group)
+{
+    uint32_t shift = 0;
+    while (1u << shift < group)
+        shift++;
+    return shift;
+}
+
+uint32_t format_constant(uint32_t part)
+{
+    if (part >> FORMAT_SET_OTHERS == 0)
+        return part;
+    const struct format *f = format_of(find_other(part, 0));
+    return FORMAT_WORD(f->bits, f->scheme, shift_of(f->group), f->scale);
 }
 
 /* The smallest member above `above` of an affine row, 0: there is none. member: offsetof of a uint32_t. */
 static uint32_t next_value(size_t member, uint32_t above)
 {
     uint32_t least = 0;
-    for (uint32_t i = 0; i < FORMAT_COUNT; i++) {
+    for (uint32_t i = 0; i < FORMAT_END; i++) {
         uint32_t value;
         memcpy(&value, (const char *)&formats[i] + member, sizeof value);
         if (formats[i].scheme == SCHEME_AFFINE && value > above && (!least || value < least))
@@ -91,4 +164,66 @@ uint64_t format_scale_bytes(const struct format *f, uint64_t n)
 uint64_t format_all_bytes(const struct format *f, uint64_t n)
 {
     return format_code_bytes(f, n) + (1u + f->has_bias) * format_scale_bytes(f, n);
+}
+
+static uint16_t short_at(const void *p, uint64_t i)
+{
+    uint16_t bits;
+    memcpy(&bits, (const uint8_t *)p + 2 * i, sizeof bits);
+    return bits;
+}
+
+static float float_at(const void *p, uint64_t i)
+{
+    float x;
+    memcpy(&x, (const uint8_t *)p + 4 * i, sizeof x);
+    return x;
+}
+
+float format_scale(uint32_t scale, const void *scales, uint64_t i)
+{
+    const uint8_t *bytes = scales;
+    switch (scale) {
+    case SCALE_BF16:
+        return bf16_to_float(short_at(scales, i));
+    case SCALE_F16:
+        return f16_to_float(short_at(scales, i));
+    case SCALE_F32:
+        return float_at(scales, i);
+    case SCALE_E8M0:
+        return e8m0_to_float(bytes[i]);
+    case SCALE_E4M3:
+        return e4m3_to_float(bytes[i]);
+    default:
+        return 1;
+    }
+}
+
+static float plain_at(const struct format *f, const void *weight, uint64_t i)
+{
+    if (f->bits == 32)
+        return float_at(weight, i);
+    return f == &formats[FORMAT_F16] ? f16_to_float(short_at(weight, i)) : bf16_to_float(short_at(weight, i));
+}
+
+static float code_value(const struct format *f, uint32_t code)
+{
+    if (f->scheme == SCHEME_E2M1)
+        return e2m1_to_float((uint8_t)code);
+    return f->scheme == SCHEME_E4M3 ? e4m3_to_float((uint8_t)code) : (float)code;
+}
+
+void format_decode(const struct format *f, const void *weight, const void *scales, const void *biases,
+                   uint64_t first, uint64_t n, float *out)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t at = first + i;
+        if (f->scheme == SCHEME_PLAIN) {
+            out[i] = plain_at(f, weight, at);
+            continue;
+        }
+        float value =
+            code_value(f, format_code(weight, f->bits, at)) * format_scale(f->scale, scales, at / f->group);
+        out[i] = f->has_bias ? value + format_scale(f->scale, biases, at / f->group) : value;
+    }
 }

@@ -9,21 +9,33 @@
 #include "args.h"
 
 struct format {
-    const char *name;
+    const char *name;     /* "Q4", "Q3 g32 f16" */
     uint32_t bits;        /* of a code or a number */
     uint32_t group;       /* columns that share a scale and a bias; 1: plain */
     uint32_t scheme;      /* SCHEME_* */
+    uint32_t scale;       /* SCALE_*, of the scales and biases */
     uint32_t scale_bytes; /* of one scale, of one bias; 0: plain */
     bool has_bias;
 };
 
-/* number < FORMAT_COUNT. */
+/* Its bits are 0 where no format has this number. number < FORMAT_END. */
 const struct format *format_of(uint32_t number);
 
-/* The number of the affine format with codes of so many bits in such groups; FORMAT_COUNT: no row is it. */
-uint32_t format_find_affine(uint32_t bits, uint32_t group);
+/* The number of the affine format with codes of so many bits in such groups with such scales (SCALE_*); FORMAT_NONE: there is
+ * none. */
+uint32_t format_find_affine(uint32_t bits, uint32_t group, uint32_t scale);
 /* Whether some affine format has such groups. */
 bool format_has_group(uint32_t group);
+
+/* Whether it is one of those that kernels take mixed (FORMAT_TABLE_USUAL). */
+bool format_is_usual(uint32_t number);
+/* The set with this format alone, as kernels/args.h has sets. Sets are united by |; of other formats than the usual ones a union has
+ * all that go together from its kinds, groups and scales. */
+uint32_t format_set(uint32_t number);
+/* The i-th part of a set that a kernel of its own takes: its usual formats together, or one of the others. 0: past the last. */
+uint32_t format_set_part(uint32_t set, uint32_t i);
+/* Of such a part: what kernels have as FORMATS. */
+uint32_t format_constant(uint32_t part);
 
 /* What affine formats there are, for messages: "4 or 8", "64". */
 enum { FORMAT_LIST_TEXT = 64 };
@@ -39,6 +51,13 @@ uint64_t format_code_bytes(const struct format *f, uint64_t n);
 uint64_t format_scale_bytes(const struct format *f, uint64_t n);
 /* The same with their scales and biases. */
 uint64_t format_all_bytes(const struct format *f, uint64_t n);
+
+/* n numbers of a matrix from the first-th on, rounded to float32 as mlx rounds them: code * scale, then
+ * + bias. scales, biases: of the whole matrix, not used where the format has none. No pointer need be aligned. */
+void format_decode(const struct format *f, const void *weight, const void *scales, const void *biases,
+                   uint64_t first, uint64_t n, float *out);
+/* One scale or bias of a type. */
+float format_scale(uint32_t scale, const void *scales, uint64_t i);
 
 /* Code i of a stream of codes of 1 to 8 bits. Reads no byte that has no bit of it. */
 static inline uint32_t format_code(const uint8_t *codes, uint32_t bits, uint64_t i)

@@ -8,6 +8,7 @@ double Sleef_finz_sind1_u10purecfma(double);
 double Sleef_finz_cosd1_u10purecfma(double);
 double Sleef_finz_powd1_u10purecfma(double, double);
 double Sleef_finz_logd1_u10purecfma(double);
+double Sleef_finz_expd1_u10purecfma(double);
 
 /* SLEEF's library is built with AVX2 where it uses the fused multiply-add. */
 bool real_has_common_bits(void)
@@ -41,4 +42,9 @@ double real_pow(double x, double y)
 double real_log(double x)
 {
     return EITHER(Sleef_finz_logd1_u10purecfma(x), Sleef_cinz_logd1_u10purec(x));
+}
+
+double real_exp(double x)
+{
+    return EITHER(Sleef_finz_expd1_u10purecfma(x), Sleef_cinz_expd1_u10purec(x));
 }

@@ -227,22 +227,37 @@ static int compare(void *ctx, const struct scored_row *r, struct moeflux_err *e)
     return 0;
 }
 
-/* With a share as many as tokens had, where the choices can be seen. */
-static double experts_of(const struct generator *g)
+/* What the choices were, where they can be seen. */
+static void count_experts(struct compared *at, const struct generator *g)
 {
     struct moeflux_stats s;
     moeflux_model_get_stats(g->model, &s);
-    if (g->info.expert_share >= 1)
-        return g->info.top_k;
-    return s.n_choices ? (double)s.n_chosen / (double)s.n_choices : (double)NAN;
+    uint64_t n_hits = s.n_hits + s.n_host_hits, n_asked = n_hits + s.n_misses;
+    at->n_experts = g->info.expert_share >= 1 ? g->info.top_k
+                    : s.n_choices             ? (double)s.n_chosen / (double)s.n_choices
+                                              : (double)NAN;
+    at->hit_rate = n_asked ? (double)n_hits / (double)n_asked : (double)NAN;
+    at->read_bytes = (double)s.read_bytes / (double)at->n_tokens;
+}
+
+/* Then all are evaluated token by token: a difference comes from the experts alone. */
+static bool prefers(const struct compare *c)
+{
+    for (uint32_t i = 0; i < c->n; i++)
+        if (c->all[i].options.prefer_resident > 0)
+            return true;
+    return false;
 }
 
 static int evaluate(struct compare *c, struct compared *at, struct moeflux_err *e)
 {
     struct generator g;
     const struct options *o = &at->options;
-    struct scoring scoring = {
-        .generator = &g, .tokens = &c->tokens, .row = at == c->all ? keep : compare, .ctx = c};
+    struct scoring scoring = {.generator = &g,
+                              .tokens = &c->tokens,
+                              .by_token = prefers(c),
+                              .row = at == c->all ? keep : compare,
+                              .ctx = c};
     c->at = at;
     int rc = setup_open(&g, o, &c->bar, e);
     if (!rc)
@@ -254,12 +269,12 @@ static int evaluate(struct compare *c, struct compared *at, struct moeflux_err *
         say("%s\n", at->name);
         stats_print(&(struct stats){0}, NULL, &g);
     }
+    at->n_tokens = c->tokens.n;
     if (!rc)
-        at->n_experts = experts_of(&g);
+        count_experts(at, &g);
     if (!rc)
         snprintf(at->device, sizeof at->device, "%s", g.info.device);
     at->surprise = scoring.surprise;
-    at->n_tokens = c->tokens.n;
     at->ns = scoring.ns;
     generator_close(&g);
     return rc;

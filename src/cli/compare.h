@@ -23,6 +23,8 @@ struct compared {       /* one setting, and its result */
     struct moeflux_needs needs;
     char device[256];
     double n_experts;        /* of a token, on average; NaN: it varies and cannot be seen */
+    double hit_rate;         /* chosen experts that were in memory; NaN: none had to be looked for */
+    double read_bytes;       /* of experts, from files, a token */
     struct average surprise; /* -ln p of the tokens */
     struct average
         distance; /* KL divergence of the first one's probabilities from its own, in nats; n 0: the first */

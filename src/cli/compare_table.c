@@ -30,6 +30,9 @@ enum column {
     RATE,
     MODEL,
     DEVICE,
+    HITS,
+    READ_BYTES,
+    READ_KB,
     N_COLUMNS
 };
 
@@ -49,6 +52,9 @@ static const struct table_column columns[N_COLUMNS] = {
     [RATE] = {"tok_s", "tok/s", 1},
     [MODEL] = {"model", NULL, -1},
     [DEVICE] = {"device", NULL, -1},
+    [HITS] = {"hit_rate_percent", "hits %", 1},
+    [READ_BYTES] = {"read_bytes_per_token", NULL, 0},
+    [READ_KB] = {NULL, "kB read", 1},
 };
 
 static void fill_row(struct table_cell *row, const struct compared *c)
@@ -71,6 +77,9 @@ static void fill_row(struct table_cell *row, const struct compared *c)
     row[RATE].number = stats_rate(c->n_tokens, c->ns);
     row[MODEL].text = c->options.model;
     row[DEVICE].text = c->device;
+    row[HITS].number = 100 * c->hit_rate;
+    row[READ_BYTES].number = c->read_bytes;
+    row[READ_KB].number = c->read_bytes / 1e3;
 }
 
 static int print(const struct options *o, const struct table *table, const struct compared *first,

@@ -75,6 +75,12 @@ static void print_shape(struct output *out, const struct moeflux_needs *n)
     print_count(out, "active per token", (double)n->n_active_params);
 }
 
+/* Whether all experts are of one size. */
+static bool is_even(const struct moeflux_needs *n)
+{
+    return n->expert_bytes == n->one_expert_bytes * n->n_experts * n->n_expert_layers;
+}
+
 /* Nothing where all experts lie in the model directory. */
 static void print_parts(struct output *out, const struct findings *f)
 {
@@ -91,8 +97,11 @@ static void print_sizes(struct output *out, const struct findings *f)
     char note[96];
     output_text(out, "\nOn disk\n");
     print_bytes(out, "  dense weights", n->dense_bytes, "stay in memory");
-    snprintf(note, sizeof note, "%.3f MB each", (double)n->one_expert_bytes / 1e6);
+    snprintf(note, sizeof note, "%s%.3f MB each", is_even(n) ? "" : "up to ",
+             (double)n->one_expert_bytes / 1e6);
     print_bytes(out, "  routed experts", n->expert_bytes, note);
+    output_addf(out, "%-22s %s\n", "  dense formats", n->dense_formats);
+    output_addf(out, "%-22s %s\n", "  expert formats", n->expert_formats);
     print_parts(out, f);
     output_text(out, "\nRead per token\n");
     print_bytes(out, "  dense weights", n->token_dense_bytes, "from memory");
@@ -156,6 +165,8 @@ static json_t *needs_json(const struct options *o, const struct findings *f)
     json_object_set_new(object, "packed", json_boolean(n->packed));
     json_object_set_new(object, "parts", parts_json(f));
     json_object_set_new(object, "expert_share", json_real(stats_share(n->expert_share)));
+    json_object_set_new(object, "expert_formats", json_string(n->expert_formats));
+    json_object_set_new(object, "dense_formats", json_string(n->dense_formats));
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         json_object_set_new(object, numbers[i].key, json_integer((json_int_t)numbers[i].value));
     return object;

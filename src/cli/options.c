@@ -33,6 +33,8 @@
 static const char EXPERT_IO[] = "auto, mmap, pread, uring or direct", PREFETCH[] = "auto, none, previous, router or both",
                   CACHE_POLICY[] = "auto, lru, frequency or context", NUMBER_TYPE[] = "auto, f32 or f16",
                   EXPERTS[] = "gpu or cpu";
+/* In the order of the enums of convert/convert_settings.h, without their first ones. */
+static const char RECIPE[] = "mixed_2_6, mixed_3_4, mixed_3_6 or mixed_4_6", SCALES[] = "minmax or search";
 
 static const struct flag run_flags[] = {
     HEADING("Model:"),
@@ -48,6 +50,7 @@ static const struct flag run_flags[] = {
     INT(NULL, "n-cpu-moe", "N", n_cpu_moe, 0, MAX_TOKENS, "the CPU does, in the first N layers"),
     INT(NULL, "active-experts", "N", active_experts, 1, MAX_TOKENS, "routed experts for a token (the model's number)"),
     REAL(NULL, "expert-share", "P", expert_share, "... as few as carry P of their weights (1: all)"),
+    REAL(NULL, "prefer-resident", "X", prefer_resident, "... those in memory before others X better (0: off)"),
     CHOICE("expert-io", "MODE", expert_io, EXPERT_IO, "auto, mmap, pread, uring or direct (auto)"),
     CHOICE("prefetch", "WHAT", prefetch, PREFETCH, "auto, none, previous, router or both ahead (auto)"),
     CHOICE("kv-type", "TYPE", kv_type, NUMBER_TYPE, "numbers of the KV cache: auto, f32, f16 (auto)"),
@@ -108,8 +111,14 @@ static const struct flag run_flags[] = {
 };
 
 static const struct flag convert_flags[] = {
-    OPERAND("SRC", src, "checkpoint: MLX 4-bit, bf16 or fp8 safetensors"),
+    OPERAND("SRC", src, "checkpoint: MLX, bf16, f16, f32 or fp8 safetensors"),
     OPERAND("DST", dst, "directory to write; must not exist"),
+    INT(NULL, "bits", "N", bits, 1, MAX_TOKENS, "of a weight: 2, 3, 4, 5, 6 or 8 (4, or as in SRC)"),
+    INT(NULL, "group", "N", group, 1, MAX_TOKENS, "columns that share a scale: 32, 64, 128 (64)"),
+    INT(NULL, "expert-bits", "N", expert_bits, 1, MAX_TOKENS, "... of the routed experts (as --bits)"),
+    INT(NULL, "expert-group", "N", expert_group, 1, MAX_TOKENS, "... of theirs (as --group)"),
+    CHOICE("recipe", "NAME", recipe, RECIPE, "mlx-lm's mixed_2_6, _3_4, _3_6 or _4_6"),
+    CHOICE("scales", "RULE", scales, SCALES, "minmax, or search: least error (with these: search)"),
     TEXT(NULL, "spread", "DIR,..", spread, "put the experts into these too, on other disks"),
     SWITCH(NULL, "verify", verify, "read DST again and compare checksums"),
     INT("t", "threads", "N", threads, 1, 4096, "threads (all cores)"),
@@ -148,6 +157,8 @@ static void set_defaults(struct options *o)
         .predict = OPTIONS_NOT_GIVEN,
         .experts = OPTIONS_NOT_GIVEN,
         .n_cpu_moe = OPTIONS_NOT_GIVEN,
+        .recipe = OPTIONS_NOT_GIVEN,
+        .scales = OPTIONS_NOT_GIVEN,
         .expert_share = 1,
         .seed = -1,
         .temp = 0.7f,
@@ -188,6 +199,9 @@ static int check_experts(const struct options *o, struct moeflux_err *e)
     if (!(o->expert_share > 0 && o->expert_share <= 1))
         return err_set(e, ERR_USAGE, "--expert-share: expected more than 0 and at most 1, found %g",
                        (double)o->expert_share);
+    if (!(o->prefer_resident >= 0))
+        return err_set(e, ERR_USAGE, "--prefer-resident: expected 0 or more, found %g",
+                       (double)o->prefer_resident);
     return refuse(both, "--experts", "--n-cpu-moe", e);
 }
 
@@ -461,7 +475,7 @@ int options_setting(const struct options *base, int argc, char **argv, struct op
 void options_help(const struct options *o, struct str *out)
 {
     if (o->verb == VERB_CONVERT) {
-        str_add_text(out, "usage: moeflux convert SRC DST [--spread DIR,..] [--verify] [-t N]\n\n");
+        str_add_text(out, "usage: moeflux convert SRC DST [OPTION]...\n\n");
         flags_help(convert_flags, COUNT(convert_flags), out);
         return;
     }
@@ -500,6 +514,7 @@ void options_engine(const struct options *o, struct moeflux_options *out)
     out->n_cpu_layers = o->experts == 1 ? UINT32_MAX : o->n_cpu_moe > 0 ? (uint32_t)o->n_cpu_moe : 0;
     out->active_experts = (uint32_t)o->active_experts;
     out->expert_share = o->expert_share;
+    out->prefer_resident = o->prefer_resident;
     out->memory_bytes = o->memory;
     out->gpu_memory_bytes = o->gpu_memory;
     out->expert_io = (enum moeflux_expert_io)o->expert_io;

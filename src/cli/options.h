@@ -37,7 +37,7 @@ struct options {
     const char *model, *device, *cpu_isa, *usage, *pin, *trace;
     int expert_io, prefetch, cache_policy, kv_type, prompt_type; /* enums of moeflux.h */
     int experts;                                                 /* 0: gpu, 1: cpu; OPTIONS_NOT_GIVEN */
-    float expert_share;
+    float expert_share, prefer_resident;
     int64_t n_cpu_moe;      /* layers; OPTIONS_NOT_GIVEN */
     int64_t active_experts; /* 0: as many as the model's own */
     int64_t ctx_size;       /* 0: the smaller of GENERATOR_DEFAULT_CONTEXT and the model's maximum */
@@ -72,8 +72,10 @@ struct options {
     int64_t bench_reps;
 
     bool verify, no_measure;
-    const char *src, *dst; /* convert; inspect uses `model` */
-    const char *spread;    /* convert: directories with commas between them */
+    const char *src, *dst;                          /* convert; inspect uses `model` */
+    const char *spread;                             /* convert: directories with commas between them */
+    int64_t bits, group, expert_bits, expert_group; /* convert; 0: not given */
+    int recipe, scales;                             /* numbers of the choices; OPTIONS_NOT_GIVEN */
 };
 
 /* Parses the command line. ERR_USAGE names the flag at fault. */

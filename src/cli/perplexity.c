@@ -67,7 +67,8 @@ int perplexity_run(const struct options *o, const struct term *t, struct output 
         rc = scoring_encode(&s.text, &s.generator, o, &s.tokens, e);
     if (!rc)
         rc = setup_start(&s.generator, o, (uint32_t)o->ctx_size, e);
-    s.scoring = (struct scoring){.generator = &s.generator, .tokens = &s.tokens};
+    s.scoring =
+        (struct scoring){.generator = &s.generator, .tokens = &s.tokens, .by_token = o->prefer_resident > 0};
     if (!rc)
         rc = scoring_run(&s.scoring, e);
     bar_end(&s.bar);

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/progress.h"
 #include "cli/finite.h"
 #include "cli/options.h"
 #include "cli/prompt.h"
@@ -83,10 +84,25 @@ static int score_timed(void *ctx, uint32_t pos, const float *logits, struct moef
     return rc;
 }
 
+static int evaluate(struct scoring *s, struct moeflux_err *e)
+{
+    const struct moeflux_outputs outputs = {.each_logits = score_timed, .ctx = s};
+    struct moeflux_session *sequence = s->generator->sequence;
+    if (!s->by_token)
+        return moeflux_session_eval(sequence, s->window, s->n_window, &outputs, e);
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < s->n_window; i++) {
+        rc = moeflux_session_eval(sequence, s->window + i, 1, &outputs, e);
+        if (rc == 0 &&
+            !progress_report(&s->generator->progress, "reading the text", "tok", i + 1, s->n_window))
+            rc = err_set(e, ERR_INTERRUPTED, "interrupted after %u of %u tokens", i + 1, s->n_window);
+    }
+    return rc;
+}
+
 int scoring_run(struct scoring *s, struct moeflux_err *e)
 {
     struct generator *g = s->generator;
-    const struct moeflux_outputs outputs = {.each_logits = score_timed, .ctx = s};
     int rc = g->max_context > 1 ? 0 : err_set(e, ERR_USAGE, "-c 1: expected windows of at least 2 tokens");
     for (size_t from = 0; rc == 0 && from + 1 < s->tokens->n; from += s->n_window) {
         s->window = s->tokens->ids + from;
@@ -94,7 +110,7 @@ int scoring_run(struct scoring *s, struct moeflux_err *e)
         uint64_t start = clock_ns();
         rc = moeflux_session_clear(g->sequence, e);
         if (rc == 0)
-            rc = moeflux_session_eval(g->sequence, s->window, s->n_window, &outputs, e);
+            rc = evaluate(s, e);
         s->ns += clock_ns() - start;
         s->n_windows++;
     }

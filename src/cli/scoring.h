@@ -38,6 +38,8 @@ struct scored_row {
 struct scoring {
     struct generator *generator; /* started; its max_context is the window */
     const struct token_list *tokens;
+    bool
+        by_token; /* one after the other, as an answer is generated: their experts depend on it (prefer_resident) */
     /* Told of each row that a token is scored by; NULL: nobody. A negative result ends the scoring. */
     int (*row)(void *ctx, const struct scored_row *r, struct moeflux_err *e);
     void *ctx;

@@ -21,6 +21,20 @@ static void tell_experts(const struct moeflux_model_info *m)
     exit_warn(text);
 }
 
+/* Answers depend on what is in memory: said once. */
+static void tell_margin(const struct moeflux_model_info *m)
+{
+    char text[160];
+    if (m->experts_resident)
+        snprintf(text, sizeof text, "--prefer-resident changes nothing: all experts are in memory");
+    else
+        snprintf(text, sizeof text,
+                 "experts in memory stand in for others that score less than %g more; the text depends on "
+                 "the cache",
+                 (double)m->prefer_resident);
+    exit_warn(text);
+}
+
 int setup_open(struct generator *s, const struct options *o, struct bar *bar, struct moeflux_err *e)
 {
     struct moeflux_options engine = {.progress = bar_progress(bar)};
@@ -32,6 +46,8 @@ int setup_open(struct generator *s, const struct options *o, struct bar *bar, st
     bar_end(bar);
     if (!rc && (o->active_experts || o->expert_share < 1))
         tell_experts(&s->info);
+    if (!rc && o->prefer_resident > 0)
+        tell_margin(&s->info);
     return rc;
 }
 

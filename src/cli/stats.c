@@ -80,6 +80,9 @@ static void print_hits(const struct moeflux_stats *es, struct str *to)
     if (es->n_host_slots)
         str_addf(to, " on the device, %.1f %% on the host", 100 * part_of(es->n_host_hits, chosen));
     str_addf(to, "; %.1f %% from disk\n", 100 * part_of(es->n_misses, chosen));
+    if (es->n_preferred)
+        str_addf(to, "%-12s %" PRIu64 " chosen experts, which were in memory, to better ones (%.1f %%)\n",
+                 "preferred", es->n_preferred, 100 * part_of(es->n_preferred, chosen));
     if (es->n_promoted || es->n_demoted)
         str_addf(to, "%-12s %" PRIu64 " to the device, %" PRIu64 " to the host\n", "moved", es->n_promoted,
                  es->n_demoted);
@@ -238,6 +241,7 @@ static void add_counts(json_t *object, const struct moeflux_stats *es, uint64_t 
         {"slots", es->n_slots},
         {"host_slots", es->n_host_slots},
         {"slot_bytes", es->slot_bytes},
+        {"preferred", es->n_preferred},
         {"cpu_slots", es->n_cpu_slots},
         {"cpu_experts", es->n_cpu_experts},
         {"predicted", es->n_predicted},
@@ -305,6 +309,7 @@ struct json_t *stats_engine_json(const struct generator *s)
     add_rates(object, &es);
     json_object_set_new(object, "active_experts", json_integer(s->info.top_k));
     json_object_set_new(object, "expert_share", json_real(stats_share(s->info.expert_share)));
+    json_object_set_new(object, "prefer_resident", json_real(stats_share(s->info.prefer_resident)));
     json_object_set_new(object, "expert_io", json_string(s->info.expert_io));
     json_object_set_new(object, "compile_s", json_real((double)es.compile_ns / 1e9));
     json_object_set_new(object, "read_s", json_real((double)es.read_ns / 1e9));

@@ -319,10 +319,10 @@ static int check_saved(const struct talk *t, const char *name, const struct save
     if (rc)
         return rc;
     if (own != s->fingerprint)
-        return err_set(
-            e, ERR_USAGE,
-            "session %s was held with another model, or other --active-experts or --expert-share: %s", name,
-            str_text(&s->model));
+        return err_set(e, ERR_USAGE,
+                       "session %s was held with another model, or other --active-experts, --expert-share or "
+                       "--prefer-resident: %s",
+                       name, str_text(&s->model));
     for (size_t i = 0; i < tokens->n; i++)
         if ((uint32_t)tokens->ids[i] >= t->generator.info.vocab_size)
             return err_set(e, ERR_FORMAT, "session %s: token %zu is %d, expected less than %u", name, i,

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "cli/convert_report.h"
 #include "cli/number.h"
 #include "cli/options.h"
 #include "cli/output.h"
@@ -19,11 +20,38 @@
 #include "convert/convert.h"
 #include "moeflux.h"
 
-int verbs_convert(const struct options *o, const struct term *t, struct moeflux_err *e)
+/* The choices count without the enums' first ones, which stand for none. */
+static struct convert_settings settings_of(const struct options *o)
+{
+    return (struct convert_settings){
+        .bits = (uint32_t)o->bits,
+        .group = (uint32_t)o->group,
+        .expert_bits = (uint32_t)o->expert_bits,
+        .expert_group = (uint32_t)o->expert_group,
+        .recipe = o->recipe == OPTIONS_NOT_GIVEN ? CONVERT_NO_RECIPE : (enum convert_recipe)(o->recipe + 1),
+        .rule = o->scales == OPTIONS_NOT_GIVEN ? CONVERT_RULE_DEFAULT : (enum convert_rule)(o->scales + 1),
+    };
+}
+
+static void say_result(const struct options *o, const struct convert_result *r, double seconds)
+{
+    char written[32], speed[32];
+    number_show_bytes(written, sizeof written, (double)r->bytes_written);
+    number_show_bytes(speed, sizeof speed, (double)r->bytes_read / (seconds > 0 ? seconds : 1));
+    say("%s: %u tensors and %u layers of experts, %s written in %.1f s (read at %s/s)%s\n", o->dst,
+        r->n_tensors, r->n_expert_layers, written, seconds, speed, o->verify ? ", verified" : "");
+    if (r->n_parts > 1)
+        say("the experts are spread over %u directories\n", r->n_parts);
+    if (r->n_layers_kept)
+        say("%u layers were kept from an interrupted run\n", r->n_layers_kept);
+    if (r->n_fewer)
+        say("%u matrices have fewer bits than asked and were copied\n", r->n_fewer);
+}
+
+int verbs_convert(const struct options *o, const struct term *t, struct output *out, struct moeflux_err *e)
 {
     struct bar bar;
     struct convert_result r = {0};
-    char written[32], speed[32];
     uint64_t start = clock_ns();
     if (signals_catch_interrupt(e))
         return ERR_IO;
@@ -32,6 +60,7 @@ int verbs_convert(const struct options *o, const struct term *t, struct moeflux_
         .src = o->src,
         .dst = o->dst,
         .spread = o->spread,
+        .settings = settings_of(o),
         .verify = o->verify,
         .n_threads = (uint32_t)o->threads,
         .progress = bar_progress(&bar),
@@ -42,16 +71,8 @@ int verbs_convert(const struct options *o, const struct term *t, struct moeflux_
         say("moeflux: interrupted; the same command goes on with what is done\n");
     if (rc)
         return rc;
-    double seconds = (double)(clock_ns() - start) / 1e9;
-    number_show_bytes(written, sizeof written, (double)r.bytes_written);
-    number_show_bytes(speed, sizeof speed, (double)r.bytes_read / (seconds > 0 ? seconds : 1));
-    say("%s: %u tensors and %u layers of experts, %s written in %.1f s (read at %s/s)%s\n", o->dst,
-        r.n_tensors, r.n_expert_layers, written, seconds, speed, o->verify ? ", verified" : "");
-    if (r.n_parts > 1)
-        say("the experts are spread over %u directories\n", r.n_parts);
-    if (r.n_layers_kept)
-        say("%u layers were kept from an interrupted run\n", r.n_layers_kept);
-    return 0;
+    say_result(o, &r, (double)(clock_ns() - start) / 1e9);
+    return convert_report_print(&r.errors, co.settings.rule != CONVERT_RULE_MINMAX, out, e);
 }
 
 /* ---- devices ---- */
@@ -66,6 +87,7 @@ static const struct table_column device_columns[] = {
     {NULL, "memory", -1},
     {"memory_bytes", NULL, 0},
     {"subgroup_size", "subgroup", 0},
+    {"matrices", "matrices", -1},
     {"instruction_set", "instructions", -1},
     {"threads", "threads", 0},
     {NULL, "reads", -1},
@@ -88,10 +110,11 @@ static void fill_cpu_cells(struct table_cell *row, const struct moeflux_device *
     number_show_bytes(speed, sizeof speed, bytes_s);
     snprintf(texts->reads, sizeof texts->reads, is_known ? "%s/s" : "-", speed);
     row[6].number = is_cpu ? (double)NAN : d->subgroup_size;
-    row[7].text = d->isa;
-    row[8].number = is_cpu ? d->n_threads : (double)NAN;
-    row[9].text = texts->reads;
-    row[10].number = is_known ? bytes_s : (double)NAN;
+    row[7].text = d->matrices;
+    row[8].text = d->isa;
+    row[9].number = is_cpu ? d->n_threads : (double)NAN;
+    row[10].text = texts->reads;
+    row[11].number = is_known ? bytes_s : (double)NAN;
 }
 
 static void fill_row(struct table_cell *row, const struct moeflux_device *d, double bytes_s,
@@ -107,8 +130,8 @@ static void fill_row(struct table_cell *row, const struct moeflux_device *d, dou
     row[4].text = texts->memory;
     row[5].number = (double)d->memory_bytes;
     fill_cpu_cells(row, d, bytes_s, texts);
-    row[11].text = d->is_default ? "yes" : "no";
-    row[12].text = texts->usable;
+    row[12].text = d->is_default ? "yes" : "no";
+    row[13].text = texts->usable;
 }
 
 int verbs_list_devices(const struct options *o, struct output *out, struct moeflux_err *e)

@@ -8,7 +8,7 @@ struct output;
 struct term;
 
 /* `moeflux convert SRC DST`: the summary goes to stderr. */
-int verbs_convert(const struct options *o, const struct term *t, struct moeflux_err *e);
+int verbs_convert(const struct options *o, const struct term *t, struct output *out, struct moeflux_err *e);
 
 /* --list-devices as a table, CSV or JSON. ERR_DEVICE when there is no Vulkan. */
 int verbs_list_devices(const struct options *o, struct output *out, struct moeflux_err *e);

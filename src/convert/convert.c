@@ -42,7 +42,7 @@ static void room_needed(const struct conversion *c, uint64_t need[SPREAD_MAX_PAR
     uint64_t layers = 0;
     for (uint32_t i = 0; i < p->src.config.n_layers; i++)
         if (config_has_experts(&p->src.config, i) && !convert_parts_have(&c->parts, i))
-            layers += c->parts.layer_bytes;
+            layers += convert_parts_layer_bytes(&c->parts, i);
     for (uint32_t i = 0; i < SPREAD_MAX_PARTS; i++)
         need[i] = layers;
     need[0] += ROOM_FOR_SMALL_FILES;
@@ -53,7 +53,7 @@ static void room_needed(const struct conversion *c, uint64_t need[SPREAD_MAX_PAR
 static int prepare(struct conversion *c, const struct convert_options *o, struct moeflux_err *e)
 {
     uint64_t need[SPREAD_MAX_PARTS];
-    int rc = convert_plan_open(&c->plan, o->src, e);
+    int rc = convert_plan_open(&c->plan, o->src, &o->settings, e);
     if (rc < 0)
         return rc;
     rc = convert_parts_open(&c->parts, &c->plan, o->dst, o->spread, e);
@@ -62,7 +62,7 @@ static int prepare(struct conversion *c, const struct convert_options *o, struct
     room_needed(c, need);
     rc = convert_parts_check_room(&c->parts, need, e);
     if (rc == 0)
-        rc = convert_work_start(&c->work, o->n_threads, c->plan.expert.bytes, &o->progress, e);
+        rc = convert_work_start(&c->work, o->n_threads, c->plan.expert_room, &o->progress, e);
     return rc < 0 ? rc : convert_parts_begin(&c->parts, e);
 }
 
@@ -118,7 +118,7 @@ static int copy_small_files(struct conversion *c, struct moeflux_err *e)
 /* The other directories' descriptions, and what names them. */
 static int write_parts(struct conversion *c, struct moeflux_err *e)
 {
-    uint64_t id = convert_parts_id(&c->parts, &c->plan);
+    uint64_t id = convert_parts_id(&c->parts);
     int rc = 0;
     if (c->parts.spread.n_parts == 1)
         return 0;
@@ -150,8 +150,7 @@ static int write_small_files(struct conversion *c, struct moeflux_err *e)
 static int write_all(struct conversion *c, bool verify, struct moeflux_err *e)
 {
     const struct convert_plan *p = &c->plan;
-    convert_work_step(&c->work, "converting",
-                      p->dense_source_bytes + p->n_expert_layers * p->layer_source_bytes);
+    convert_work_step(&c->work, "converting", p->dense_source_bytes + p->expert_source_bytes);
     int rc = convert_dense_write(p, &c->parts.targets[0], &c->work, e);
     if (rc == 0)
         rc = write_experts(c, e);
@@ -176,6 +175,8 @@ int convert_run(const struct convert_options *o, struct convert_result *r, struc
         rc = write_all(&c, o->verify, e);
         r->bytes_read = c.work.bytes_read;
         r->bytes_written = c.work.bytes_written;
+        r->errors = c.work.errors;
+        r->n_fewer = c.plan.choice[0].n_fewer + c.plan.choice[1].n_fewer;
         if (rc == ERR_INTERRUPTED)
             err_set(e, ERR_INTERRUPTED, "interrupted; %s keeps what is finished for the next run",
                     c.parts.targets[0].partial);

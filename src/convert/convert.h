@@ -1,9 +1,9 @@
 /* convert.h - a checkpoint becomes a packed model directory.
  *
- * Sources: MLX 4-bit safetensors (copied), bf16 Hugging Face safetensors (quantised: group 64, 4 bits, Qwen's router
- * gates 8), DeepSeek's fp8 safetensors (rounded to bf16 and quantised as those). Streams: peak memory stays under 1 GiB
- * whatever the model's size. Writes DST.partial and renames it to DST at the end; run again after an interruption it keeps
- * the layers that DST.partial holds completely.
+ * Sources: MLX safetensors quantised in any of its formats (copied, or with settings brought to fewer bits), bf16, f16 or f32 Hugging Face safetensors (quantised:
+ * group 64, 4 bits, Qwen's router gates 8), DeepSeek's fp8 safetensors (rounded to bf16 and quantised as those). Streams: peak
+ * memory stays under 1 GiB whatever the model's size. Writes DST.partial and renames it to DST at the end; run again after an
+ * interruption it keeps the layers that DST.partial holds completely.
  *
  * DST: model_weights.bin and .json, packed_experts/layer_NN.bin and layout.json, config.json, the tokenizer's and
  * template's files where the source has them, checksums.json (XXH3-64 of every file but spread.json). With `spread` it has
@@ -16,6 +16,8 @@
 #include <stdint.h>
 
 #include "base/progress.h"
+#include "convert/convert_errors.h"
+#include "convert/convert_settings.h"
 
 struct moeflux_err;
 
@@ -23,6 +25,7 @@ struct convert_options {
     const char *src, *dst;
     const char
         *spread; /* directories on other disks, "DIR2,DIR3", that share the experts with DST; NULL: none */
+    struct convert_settings settings; /* bits and groups; zero: 4 bits, and quantised sources are copied */
     bool verify; /* read everything back before the rename: checksums, and some experts with the source */
     uint32_t n_threads; /* 0: all cores */
     struct moeflux_progress progress;
@@ -33,11 +36,14 @@ struct convert_result {
     uint32_t n_tensors, n_expert_layers;
     uint32_t n_layers_kept; /* taken over from an interrupted run */
     uint32_t n_parts;       /* directories with experts */
+    uint32_t n_fewer; /* matrices of a quantised source that have fewer bits than asked and were copied */
+    struct convert_errors errors; /* with settings: of what was quantised in this run */
 };
 
 /* What is said of DST and DST.partial holds for the directories of `spread` too.
  * Progress comes in steps "converting" and "verifying", from the worker threads, one at a time.
- * ERR_USAGE: DST exists, or DST.partial belongs to another source, another program or a running conversion.
+ * ERR_USAGE: settings that no format has or that do not go with this source; DST exists, or DST.partial belongs to another source, other settings, another program or a running
+ * conversion.
  * ERR_NO_FIT: the disk has less room than needed (both numbers). ERR_FORMAT, ERR_UNSUPPORTED: the source.
  * ERR_IO: reading, writing, or a verification that failed (the file is named and will be made again).
  * ERR_INTERRUPTED: progress said so. After any failure DST does not exist and DST.partial stays for the next run. */

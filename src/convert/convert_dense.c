@@ -12,7 +12,6 @@
 #include "base/pool.h"
 #include "base/side_file.h"
 #include "convert/convert_hash.h"
-#include "model/quant.h"
 #include "model/tensor.h"
 
 /* Elements [first, first + n) of an item's source. */
@@ -33,14 +32,13 @@ static int make_blocks(struct dense *d, struct moeflux_err *e)
 {
     for (size_t i = 0; i < d->plan->n_items; i++) {
         const struct convert_item *it = &d->plan->items[i];
-        uint64_t n = it->src->bytes / tensor_dtype_bytes(it->src->dtype);
-        for (uint64_t at = 0; at < n; at += CONVERT_BLOCK) {
+        for (uint64_t at = 0; at < it->n; at += CONVERT_BLOCK) {
             void *blocks = d->blocks;
             int rc = mem_grow(&blocks, &d->cap, d->n + 1, sizeof *d->blocks, e);
             d->blocks = blocks;
             if (rc < 0)
                 return rc;
-            d->blocks[d->n++] = (struct block){it, at, size_min(CONVERT_BLOCK, n - at)};
+            d->blocks[d->n++] = (struct block){it, at, size_min(CONVERT_BLOCK, it->n - at)};
         }
     }
     return 0;
@@ -56,25 +54,30 @@ static bool is_finite(const struct tensor *t, const uint8_t *values, uint64_t n)
 {
     if (t->dtype == DTYPE_BF16)
         return bf16_all_finite(values, n);
+    if (t->dtype == DTYPE_F16)
+        return f16_all_finite(values, n);
+    if (t->dtype == DTYPE_U8) /* scales: a byte is a power of two or a small float */
+        return model_dir_check_bytes(t, values, n);
     return t->dtype != DTYPE_F32 || float_all_finite(values, n);
 }
 
-static void widen(const uint8_t *in, uint64_t n, uint8_t *out)
+static void widen(enum dtype dtype, const uint8_t *in, uint64_t n, uint8_t *out)
 {
     for (uint64_t i = 0; i < n; i++) {
         uint16_t bits;
         memcpy(&bits, in + 2 * i, sizeof bits);
-        float x = bf16_to_float(bits);
+        float x = dtype == DTYPE_BF16 ? bf16_to_float(bits) : f16_to_float(bits);
         memcpy(out + 4 * i, &x, sizeof x);
     }
 }
 
 static void plus_one(enum dtype dtype, const uint8_t *in, uint64_t n, uint8_t *out)
 {
-    for (uint64_t i = 0; i < n && dtype == DTYPE_BF16; i++) {
+    for (uint64_t i = 0; i < n && dtype != DTYPE_F32; i++) {
         uint16_t bits;
         memcpy(&bits, in + 2 * i, sizeof bits);
-        bits = bf16_from_float(bf16_to_float(bits) + 1.0f);
+        bits = dtype == DTYPE_BF16 ? bf16_from_float(bf16_to_float(bits) + 1.0f)
+                                   : f16_from_float(f16_to_float(bits) + 1.0f);
         memcpy(out + 2 * i, &bits, sizeof bits);
     }
     for (uint64_t i = 0; i < n && dtype == DTYPE_F32; i++) {
@@ -100,17 +103,17 @@ static int quantise(const struct dense *d, const struct block *b, struct convert
     const struct format *f = format_of(it->format);
     uint64_t groups = b->n / f->group, code_bytes = format_code_bytes(f, b->n);
     uint64_t scales_at = format_scale_bytes(f, b->first), scale_bytes = format_scale_bytes(f, b->n);
-    uint8_t *codes = s.out;
-    uint16_t *scales = (uint16_t *)(void *)(s.out + code_bytes), *biases = scales + groups;
-    bool ok = convert_plan_dtype(it->src) == DTYPE_BF16
-                  ? quant_encode_bf16((void *)s.in, groups, f, codes, scales, biases)
-                  : quant_encode_f32((void *)s.in, groups, f, codes, scales, biases);
-    if (!ok)
+    uint16_t *scales = (uint16_t *)(void *)(s.out + code_bytes);
+    const struct convert_codes to = {s.out, scales, scales + groups};
+    enum dtype dtype = it->scales ? DTYPE_F32 : convert_plan_dtype(it->src);
+    struct convert_error sum = {0};
+    if (!convert_encode(dtype, s.in, b->n, f, d->plan->rule, &to, &sum))
         return fail_value(d->plan, it->src, e);
-    int rc = put(d, &it->out[0], format_code_bytes(f, b->first), codes, code_bytes, written, e);
+    convert_work_add_error(d->work, it->kind, &sum);
+    int rc = put(d, &it->out[0], format_code_bytes(f, b->first), to.codes, code_bytes, written, e);
     if (rc == 0)
-        rc = put(d, &it->out[1], scales_at, scales, scale_bytes, written, e);
-    return rc < 0 ? rc : put(d, &it->out[2], scales_at, biases, scale_bytes, written, e);
+        rc = put(d, &it->out[1], scales_at, to.scales, scale_bytes, written, e);
+    return rc < 0 ? rc : put(d, &it->out[2], scales_at, to.biases, scale_bytes, written, e);
 }
 
 static int write_block(const struct dense *d, const struct block *b, struct convert_scratch s,
@@ -124,30 +127,67 @@ static int write_block(const struct dense *d, const struct block *b, struct conv
     uint64_t width = tensor_dtype_bytes(it->out[0].dtype);
     const uint8_t *bytes = it->step == CONVERT_COPY ? s.in : s.out;
     if (it->step == CONVERT_WIDEN)
-        widen(s.in, b->n, s.out);
+        widen(it->src->dtype, s.in, b->n, s.out);
     else if (it->step == CONVERT_PLUS_ONE)
         plus_one(it->src->dtype, s.in, b->n, s.out);
     return put(d, &it->out[0], b->first * width, bytes, b->n * width, written, e);
+}
+
+/* n bytes of a tensor that hold its numbers from the block's first on, at *to, which moves behind them. */
+static int read_part(const struct dense *d, const struct tensor *t, uint64_t from, uint64_t n, uint8_t **to,
+                     struct moeflux_err *e)
+{
+    const struct model_file *f = &d->plan->src.files[t->file];
+    int rc = file_read_at(f->fd, f->path, *to, n, t->off + from, e);
+    *to += n;
+    return rc;
+}
+
+/* The numbers that codes stand for, as floats in s.in. The codes pass through the upper half of s.out: 8 bits each, and at most
+ * 4 bytes of scale and of bias for 32 columns, are less. */
+static int read_quantised(const struct dense *d, const struct block *b, struct convert_scratch s,
+                          struct moeflux_err *e)
+{
+    const struct convert_item *it = b->item;
+    const struct format *f = format_of(it->src->format);
+    uint64_t at = format_scale_bytes(f, b->first), bytes = format_scale_bytes(f, b->n);
+    uint8_t *codes = s.out + (size_t)2 * CONVERT_BLOCK, *scales = codes + format_code_bytes(f, b->n),
+            *biases = scales + bytes, *to = codes;
+    int rc = read_part(d, it->src, format_code_bytes(f, b->first), format_code_bytes(f, b->n), &to, e);
+    if (rc == 0)
+        rc = read_part(d, it->scales, at, bytes, &to, e);
+    if (rc == 0 && it->biases)
+        rc = read_part(d, it->biases, at, bytes, &to, e);
+    if (rc == 0)
+        format_decode(f, codes, scales, biases, 0, b->n, (float *)(void *)s.in);
+    return rc;
+}
+
+static uint64_t source_bytes(const struct block *b)
+{
+    const struct convert_item *it = b->item;
+    return it->scales ? format_all_bytes(format_of(it->src->format), b->n)
+                      : b->n * tensor_dtype_bytes(it->src->dtype);
 }
 
 static void do_block(void *ctx, uint32_t i)
 {
     struct dense *d = ctx;
     const struct block *b = &d->blocks[i];
-    const struct tensor *src = b->item->src;
-    uint64_t width = tensor_dtype_bytes(src->dtype), written = 0;
+    uint64_t written = 0;
     struct moeflux_err e;
     if (!convert_work_ok(d->work))
         return;
     struct convert_scratch s = convert_work_take(d->work);
-    int rc = convert_plan_read(d->plan, src, b->first, b->n, s.in, &e);
+    int rc = b->item->scales ? read_quantised(d, b, s, &e)
+                             : convert_plan_read(d->plan, b->item->src, b->first, b->n, s.in, &e);
     if (rc == 0)
         rc = write_block(d, b, s, &written, &e);
     convert_work_give(d->work, s);
     if (rc < 0)
         convert_work_fail(d->work, rc, &e);
     else
-        convert_work_advance(d->work, b->n * width, b->n * width, written);
+        convert_work_advance(d->work, source_bytes(b), source_bytes(b), written);
 }
 
 static int write_all(struct dense *d, struct moeflux_err *e)

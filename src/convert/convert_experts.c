@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -10,7 +11,6 @@
 #include "base/mem.h"
 #include "base/pool.h"
 #include "base/side_file.h"
-#include "model/quant.h"
 #include "model/tensor.h"
 
 void convert_experts_name(uint32_t layer, char out[CONVERT_NAME])
@@ -20,6 +20,7 @@ void convert_experts_name(uint32_t layer, char out[CONVERT_NAME])
 
 /* --- one expert --- */
 
+/* As the source has it. */
 static int copy_expert(const struct convert_plan *p, uint32_t layer, uint32_t expert, uint8_t *slot,
                        struct moeflux_err *e)
 {
@@ -39,22 +40,36 @@ struct place {
     uint32_t format;
 };
 
-static int quantise_matrix(const struct convert_plan *p, const struct convert_run *run, uint8_t *slot,
-                           const struct place *to, uint8_t *block, struct moeflux_err *e)
+static struct place place_of(const struct expert_layout *l, enum convert_proj proj)
+{
+    const struct place at[] = {[CONVERT_GATE] = {l->gate_w, l->gate_s, l->gate_b, l->formats.gate},
+                               [CONVERT_UP] = {l->up_w, l->up_s, l->up_b, l->formats.up},
+                               [CONVERT_DOWN] = {l->down_w, l->down_s, l->down_b, l->formats.down}};
+    return at[proj];
+}
+
+/* Numbers at .. at + n - 1 of a matrix become codes at their place. */
+static bool encode(const struct convert_plan *p, enum dtype dtype, const uint8_t *numbers, uint64_t at,
+                   uint64_t n, uint8_t *slot, const struct place *to, struct convert_error *sum)
 {
     const struct format *f = format_of(to->format);
-    bool is_bf16 = convert_plan_dtype(run->t) == DTYPE_BF16;
+    uint16_t *scales = (void *)(slot + to->s), *biases = (void *)(slot + to->b);
+    const struct convert_codes codes = {.codes = slot + to->w + format_code_bytes(f, at),
+                                        .scales = scales + at / f->group,
+                                        .biases = biases + at / f->group};
+    return convert_encode(dtype, numbers, n, f, p->rule, &codes, sum);
+}
+
+static int quantise_matrix(const struct convert_plan *p, const struct convert_run *run, uint8_t *slot,
+                           const struct place *to, uint8_t *block, struct convert_error *sum,
+                           struct moeflux_err *e)
+{
     for (uint64_t at = 0; at < run->n; at += CONVERT_BLOCK) {
-        uint64_t n = size_min(CONVERT_BLOCK, run->n - at), groups = n / f->group;
+        uint64_t n = size_min(CONVERT_BLOCK, run->n - at);
         int rc = convert_plan_read(p, run->t, run->first + at, n, block, e);
         if (rc < 0)
             return rc;
-        uint8_t *codes = slot + to->w + format_code_bytes(f, at);
-        uint16_t *scales = (uint16_t *)(void *)(slot + to->s) + at / f->group,
-                 *biases = (uint16_t *)(void *)(slot + to->b) + at / f->group;
-        bool ok = is_bf16 ? quant_encode_bf16((void *)block, groups, f, codes, scales, biases)
-                          : quant_encode_f32((void *)block, groups, f, codes, scales, biases);
-        if (!ok)
+        if (!encode(p, convert_plan_dtype(run->t), block, at, n, slot, to, sum))
             return err_set(e, ERR_FORMAT, "%s: tensor %s: a value is not finite",
                            p->src.files[run->t->file].path, run->t->name);
     }
@@ -62,27 +77,65 @@ static int quantise_matrix(const struct convert_plan *p, const struct convert_ru
 }
 
 static int quantise_expert(const struct convert_plan *p, uint32_t layer, uint32_t expert, uint8_t *slot,
-                           uint8_t *block, struct moeflux_err *e)
+                           uint8_t *block, struct convert_error *sum, struct moeflux_err *e)
 {
-    const struct expert_layout *l = &p->expert;
-    const struct place at[] = {[CONVERT_GATE] = {l->gate_w, l->gate_s, l->gate_b, l->formats.gate},
-                               [CONVERT_UP] = {l->up_w, l->up_s, l->up_b, l->formats.up},
-                               [CONVERT_DOWN] = {l->down_w, l->down_s, l->down_b, l->formats.down}};
     int rc = 0;
     for (enum convert_proj proj = CONVERT_GATE; proj <= CONVERT_DOWN && rc == 0; proj++) {
+        struct place to = place_of(&p->experts[layer], proj);
         struct convert_run run;
         rc = convert_plan_expert(p, layer, expert, proj, &run, e);
         if (rc == 0)
-            rc = quantise_matrix(p, &run, slot, &at[proj], block, e);
+            rc = quantise_matrix(p, &run, slot, &to, block, sum, e);
+    }
+    return rc;
+}
+
+/* Of the codes at one place those at another; one of the same format keeps them. False: a value is not finite. */
+static bool change_matrix(const struct convert_plan *p, uint64_t n, const uint8_t *source,
+                          const struct place *from, uint8_t *slot, const struct place *to, uint8_t *block,
+                          struct convert_error *sum)
+{
+    const struct format *f = format_of(from->format);
+    bool ok = true;
+    if (from->format == to->format) {
+        memcpy(slot + to->w, source + from->w, format_code_bytes(f, n));
+        memcpy(slot + to->s, source + from->s, format_scale_bytes(f, n));
+        if (f->has_bias)
+            memcpy(slot + to->b, source + from->b, format_scale_bytes(f, n));
+        return true;
+    }
+    for (uint64_t at = 0; at < n && ok; at += CONVERT_BLOCK) {
+        uint64_t some = size_min(CONVERT_BLOCK, n - at);
+        format_decode(f, source + from->w, source + from->s, source + from->b, at, some,
+                      (float *)(void *)block);
+        ok = encode(p, DTYPE_F32, block, at, some, slot, to, sum);
+    }
+    return ok;
+}
+
+/* The source's expert is read behind the one that is made of it. */
+static int change_expert(const struct convert_plan *p, uint32_t layer, uint32_t expert, uint8_t *slot,
+                         uint8_t *block, struct convert_error *sum, struct moeflux_err *e)
+{
+    uint8_t *source = slot + p->experts[layer].bytes;
+    uint64_t n = (uint64_t)p->src.config.moe_inner * p->src.config.hidden;
+    int rc = copy_expert(p, layer, expert, source, e);
+    for (enum convert_proj proj = CONVERT_GATE; proj <= CONVERT_DOWN && rc == 0; proj++) {
+        struct place from = place_of(&p->src.experts[layer], proj), to = place_of(&p->experts[layer], proj);
+        if (!change_matrix(p, n, source, &from, slot, &to, block, sum))
+            rc = err_set(e, ERR_FORMAT, "%s: layer %u expert %u: a value is not finite", p->src.path, layer,
+                         expert);
     }
     return rc;
 }
 
 int convert_experts_make(const struct convert_plan *p, uint32_t layer, uint32_t expert, uint8_t *slot,
-                         uint8_t *block, struct moeflux_err *e)
+                         uint8_t *block, struct convert_error *sum, struct moeflux_err *e)
 {
-    return p->quantised ? copy_expert(p, layer, expert, slot, e)
-                        : quantise_expert(p, layer, expert, slot, block, e);
+    if (!p->quantised)
+        return quantise_expert(p, layer, expert, slot, block, sum, e);
+    return convert_plan_changes(p, layer) ? change_expert(p, layer, expert, slot, block, sum, e)
+                                          : copy_expert(p, layer, expert, slot, e);
 }
 
 /* --- one layer --- */
@@ -106,16 +159,16 @@ struct layer {
 static void add_to_hashes(struct layer *l, uint32_t expert, const uint8_t *slot)
 {
     static const uint8_t zeros[SPREAD_ALIGN];
-    const struct spread *s = &l->parts->spread;
-    uint64_t bytes = l->plan->expert.bytes, filled[SPREAD_MAX_PARTS] = {0};
-    for (uint32_t i = 0; i < spread_n_pieces(s, bytes); i++) {
-        struct spread_piece x = spread_piece(s, bytes, expert, i);
+    const struct spread s = convert_parts_spread(l->parts, l->layer);
+    uint64_t bytes = l->plan->experts[l->layer].bytes, filled[SPREAD_MAX_PARTS] = {0};
+    for (uint32_t i = 0; i < spread_n_pieces(&s, bytes); i++) {
+        struct spread_piece x = spread_piece(&s, bytes, expert, i);
         XXH3_64bits_update(l->hashes[x.part], slot + x.at, x.bytes);
         filled[x.part] = x.bytes;
     }
-    for (uint32_t i = 0; i < s->n_parts; i++)
-        for (uint64_t n; filled[i] < s->stripe; filled[i] += n) {
-            n = size_min(s->stripe - filled[i], sizeof zeros);
+    for (uint32_t i = 0; i < s.n_parts; i++)
+        for (uint64_t n; filled[i] < s.stripe; filled[i] += n) {
+            n = size_min(s.stripe - filled[i], sizeof zeros);
             XXH3_64bits_update(l->hashes[i], zeros, n);
         }
 }
@@ -149,11 +202,11 @@ static int write_piece(const struct layer *l, const struct spread_piece *x, cons
 
 static int write_expert(const struct layer *l, uint32_t expert, const uint8_t *slot, struct moeflux_err *e)
 {
-    const struct spread *s = &l->parts->spread;
-    uint64_t bytes = l->plan->expert.bytes;
+    const struct spread s = convert_parts_spread(l->parts, l->layer);
+    uint64_t bytes = l->plan->experts[l->layer].bytes;
     int rc = 0;
-    for (uint32_t i = 0; i < spread_n_pieces(s, bytes) && rc == 0; i++) {
-        struct spread_piece x = spread_piece(s, bytes, expert, i);
+    for (uint32_t i = 0; i < spread_n_pieces(&s, bytes) && rc == 0; i++) {
+        struct spread_piece x = spread_piece(&s, bytes, expert, i);
         rc = write_piece(l, &x, slot, e);
     }
     return rc;
@@ -166,18 +219,21 @@ static void do_expert(void *ctx, uint32_t expert)
     struct moeflux_err e;
     struct convert_scratch s = convert_work_take(l->work);
     bool started = convert_work_ok(l->work);
+    struct convert_error sum = {0};
     int rc = 0;
     if (started)
-        rc = convert_experts_make(p, l->layer, expert, s.out, s.in, &e);
+        rc = convert_experts_make(p, l->layer, expert, s.out, s.in, &sum, &e);
     if (started && rc == 0)
         rc = write_expert(l, expert, s.out, &e);
     if (rc < 0)
         convert_work_fail(l->work, rc, &e);
     add_in_turn(l, expert, s.out, started && rc == 0);
     convert_work_give(l->work, s);
-    uint64_t read = p->layer_source_bytes / p->src.config.n_experts;
+    uint64_t read = convert_plan_layer_source(p, l->layer) / p->src.config.n_experts;
     if (started && rc == 0)
-        convert_work_advance(l->work, read, read, p->expert.bytes);
+        convert_work_add_error(l->work, CONVERT_CLASS_EXPERTS, &sum);
+    if (started && rc == 0)
+        convert_work_advance(l->work, read, read, p->experts[l->layer].bytes);
 }
 
 static int start_hashes(struct layer *l, struct moeflux_err *e)
@@ -199,7 +255,8 @@ static int start_files(struct layer *l, const char *name, struct moeflux_err *e)
         struct side_file *f = &l->files[i];
         rc = convert_target_create(&p->targets[i], name, f, e);
         /* Where an expert has less than a stripe in a part, nothing else gives the file its length. */
-        if (rc == 0 && p->spread.n_parts > 1 && ftruncate(f->fd, (off_t)p->layer_bytes) < 0)
+        if (rc == 0 && p->spread.n_parts > 1 &&
+            ftruncate(f->fd, (off_t)convert_parts_layer_bytes(p, l->layer)) < 0)
             rc = err_errno(e, ERR_IO, "%s", f->path);
     }
     return rc;
@@ -222,7 +279,7 @@ int convert_experts_write(const struct convert_plan *p, uint32_t layer, struct c
     convert_experts_name(layer, name);
     *kept = convert_parts_have(parts, layer);
     if (*kept) {
-        convert_work_advance(w, p->layer_source_bytes, 0, 0);
+        convert_work_advance(w, convert_plan_layer_source(p, layer), 0, 0);
         return convert_work_result(w, e);
     }
     struct layer l = {.plan = p, .work = w, .parts = parts, .layer = layer};
@@ -234,8 +291,9 @@ int convert_experts_write(const struct convert_plan *p, uint32_t layer, struct c
     if (rc == 0)
         rc = write_layer(&l, e);
     for (uint32_t i = 0; i < parts->spread.n_parts && rc == 0; i++)
-        rc = convert_target_finish(&parts->targets[i], name, &l.files[i], parts->layer_bytes,
-                                   XXH3_64bits_digest(l.hashes[i]), e);
+        rc = convert_target_finish(&parts->targets[i], name, &l.files[i],
+                                   convert_parts_layer_bytes(parts, layer), XXH3_64bits_digest(l.hashes[i]),
+                                   e);
     for (uint32_t i = 0; i < SPREAD_MAX_PARTS; i++) {
         side_file_free(&l.files[i]);
         XXH3_freeState(l.hashes[i]);

@@ -12,6 +12,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "model/family.h"
+#include "model/quant_config.h"
 #include "model/tensor.h"
 
 /* Takes `root` over. jansson's setters fail only without memory and then leave NULL or an incomplete object, so the
@@ -35,13 +36,23 @@ static json_t *shape_of(const struct tensor *t)
 
 /* --- manifest --- */
 
+/* What older versions took for granted is left out, so that they read what they can. */
+static void add_codes(json_t *entry, enum quant_mode mode, uint32_t bits, uint32_t group)
+{
+    json_object_set_new(entry, "bits", json_integer(bits));
+    if (group != QUANT_DEFAULT_GROUP)
+        json_object_set_new(entry, "group_size", json_integer(group));
+    if (mode != QUANT_AFFINE)
+        json_object_set_new(entry, "mode", json_string(quant_config_mode_name(mode)));
+}
+
 static bool add_tensor(json_t *tensors, const struct tensor *t)
 {
     json_t *entry =
         json_pack("{s:I, s:I, s:o, s:s}", "offset", (json_int_t)t->off, "size", (json_int_t)t->bytes, "shape",
                   shape_of(t), "dtype", tensor_dtype_name(t->dtype));
     if (entry && t->dtype == DTYPE_U32)
-        json_object_set_new(entry, "bits", json_integer(t->bits));
+        add_codes(entry, t->mode, t->bits, t->group);
     return json_object_set_new(tensors, t->name, entry) == 0;
 }
 
@@ -53,13 +64,81 @@ static json_t *eos_of(const struct config *c)
     return ids;
 }
 
+static uint32_t first_layer(const struct convert_plan *p)
+{
+    uint32_t i = 0;
+    while (!config_has_experts(&p->src.config, i))
+        i++;
+    return i;
+}
+
+static bool is_alike(const struct expert_formats *a, const struct expert_formats *b)
+{
+    return a->up == b->up && a->down == b->down;
+}
+
+static bool has_equal_experts(const struct convert_plan *p)
+{
+    const struct expert_formats *first = &p->experts[first_layer(p)].formats;
+    bool equal = true;
+    for (uint32_t i = 0; i < p->src.config.n_layers; i++)
+        equal = equal && (!config_has_experts(&p->src.config, i) || is_alike(&p->experts[i].formats, first));
+    return equal;
+}
+
+static bool is_usual(uint32_t format)
+{
+    const struct format *f = format_of(format);
+    return f->scheme == SCHEME_AFFINE && f->group == QUANT_DEFAULT_GROUP && f->scale == SCALE_BF16;
+}
+
+/* Whether bits alone say how all experts are stored. */
+static bool has_usual_experts(const struct convert_plan *p)
+{
+    const struct expert_formats *first = &p->experts[first_layer(p)].formats;
+    return has_equal_experts(p) && is_usual(first->up) && is_usual(first->down);
+}
+
+static enum quant_mode mode_of(uint32_t format)
+{
+    enum quant_mode mode = QUANT_AFFINE;
+    for (enum quant_mode m = QUANT_MXFP4; m <= QUANT_NVFP4; m++)
+        mode = quant_config_mode_format(m) == format ? m : mode;
+    return mode;
+}
+
+static json_t *format_json(uint32_t format)
+{
+    const struct format *f = format_of(format);
+    enum quant_mode mode = mode_of(format);
+    json_t *object = json_object();
+    add_codes(object, mode, f->bits, f->group);
+    if (mode == QUANT_AFFINE && f->scale != SCALE_BF16)
+        json_object_set_new(object, "scales", json_string(tensor_dtype_name(tensor_scale_dtype(f))));
+    return object;
+}
+
+/* A layer each; null: no experts. */
+static json_t *experts_json(const struct convert_plan *p)
+{
+    json_t *all = json_array();
+    for (uint32_t i = 0; i < p->src.config.n_layers; i++) {
+        const struct expert_formats *f = &p->experts[i].formats;
+        json_array_append_new(
+            all, config_has_experts(&p->src.config, i)
+                     ? json_pack("{s:o, s:o}", "gate_up", format_json(f->up), "down", format_json(f->down))
+                     : json_null());
+    }
+    return all;
+}
+
 /* The source's configuration, flat, without what only the source's own layout needs. */
 static json_t *flat_config(const struct convert_plan *p)
 {
     static const char *const dropped[] = {"text_config", "vision_config", "quantization",
                                           "quantization_config"};
-    uint32_t bits = format_of(p->expert.formats.up)->bits,
-             down_bits = format_of(p->expert.formats.down)->bits;
+    const struct expert_formats *experts = &p->experts[first_layer(p)].formats;
+    uint32_t bits = format_of(experts->up)->bits, down_bits = format_of(experts->down)->bits;
     json_t *flat = json_copy(p->config);
     json_object_update(flat, json_object_get(p->config, "text_config"));
     for (size_t i = 0; i < sizeof dropped / sizeof *dropped; i++)
@@ -67,6 +146,8 @@ static json_t *flat_config(const struct convert_plan *p)
     json_object_set_new(flat, "eos_token_id", eos_of(&p->src.config));
     json_object_set_new(flat, "default_bits", json_integer(p->bits));
     json_object_set_new(flat, "default_group_size", json_integer(p->group));
+    if (!has_usual_experts(p))
+        return flat;
     json_object_set_new(flat, "expert_bits", json_integer(bits));
     if (down_bits != bits)
         json_object_set_new(flat, "expert_down_bits", json_integer(down_bits));
@@ -93,6 +174,8 @@ char *convert_json_manifest(const struct convert_plan *p, struct moeflux_err *e)
          json_object_set_new(root, "num_tensors", json_integer((json_int_t)json_object_size(tensors))) == 0;
     ok = json_object_set_new(root, "tensors", tensors) == 0 && ok;
     ok = ok && json_object_set_new(root, "config", flat_config(p)) == 0;
+    if (!has_usual_experts(p))
+        ok = ok && json_object_set_new(root, "experts", experts_json(p)) == 0;
     return dump(root, ok, e);
 }
 
@@ -111,42 +194,98 @@ static bool add_component(json_t *list, const char *proj, const char *part, uint
     return json_array_append_new(list, c) == 0;
 }
 
-char *convert_json_layout(const struct convert_plan *p, struct moeflux_err *e)
+/* The parts of an expert, one behind the other. */
+static json_t *components(const struct convert_plan *p, const struct expert_layout *l, bool *ok)
 {
     static const char *const names[] = {"gate_proj", "up_proj", "down_proj"};
     const struct config *c = &p->src.config;
-    const struct expert_formats *l = &p->expert.formats;
-    const struct format *const formats[] = {format_of(l->gate), format_of(l->up), format_of(l->down)};
+    const uint32_t formats[] = {l->formats.gate, l->formats.up, l->formats.down};
     json_t *parts = json_array();
-    bool ok = parts != NULL;
     uint64_t at = 0;
     for (int i = 0; i < 3; i++) {
-        const struct format *f = formats[i];
+        const struct format *f = format_of(formats[i]);
+        enum dtype dtype = tensor_scale_dtype(f);
         uint64_t rows = i < 2 ? c->moe_inner : c->hidden, cols = i < 2 ? c->hidden : c->moe_inner;
-        ok = ok && add_component(parts, names[i], "weight", &at, rows, cols * f->bits / 32, DTYPE_U32);
-        ok = ok && add_component(parts, names[i], "scales", &at, rows, cols / f->group, DTYPE_BF16);
-        ok = ok && add_component(parts, names[i], "biases", &at, rows, cols / f->group, DTYPE_BF16);
+        *ok = *ok && add_component(parts, names[i], "weight", &at, rows, cols * f->bits / 32, DTYPE_U32) &&
+              add_component(parts, names[i], "scales", &at, rows, cols / f->group, dtype) &&
+              (!f->has_bias || add_component(parts, names[i], "biases", &at, rows, cols / f->group, dtype));
     }
-    json_t *root =
-        json_pack("{s:I, s:I, s:I, s:o}", "expert_size", (json_int_t)p->expert.bytes, "num_layers",
-                  (json_int_t)c->n_layers, "num_experts", (json_int_t)c->n_experts, "components", parts);
-    return dump(root, ok && root, e);
+    return parts;
+}
+
+/* Of layers that differ, a list of them in place of one size and its parts. */
+static bool add_layers(json_t *root, const struct convert_plan *p)
+{
+    json_t *layers = json_array();
+    bool ok = layers != NULL;
+    for (uint32_t i = 0; ok && i < p->src.config.n_layers; i++) {
+        const struct expert_layout *l = &p->experts[i];
+        json_t *layer = config_has_experts(&p->src.config, i)
+                            ? json_pack("{s:I, s:o}", "expert_size", (json_int_t)l->bytes, "components",
+                                        components(p, l, &ok))
+                            : json_null();
+        ok = json_array_append_new(layers, layer) == 0 && ok;
+    }
+    return json_object_set_new(root, "layers", layers) == 0 && ok;
+}
+
+char *convert_json_layout(const struct convert_plan *p, struct moeflux_err *e)
+{
+    const struct config *c = &p->src.config;
+    const struct expert_layout *l = &p->experts[first_layer(p)];
+    json_t *root = json_object();
+    bool ok = root != NULL, equal = has_equal_experts(p);
+    if (equal)
+        ok = ok && json_object_set_new(root, "expert_size", json_integer((json_int_t)l->bytes)) == 0;
+    ok = ok && json_object_set_new(root, "num_layers", json_integer(c->n_layers)) == 0;
+    ok = ok && json_object_set_new(root, "num_experts", json_integer(c->n_experts)) == 0;
+    if (equal)
+        ok = ok && json_object_set_new(root, "components", components(p, l, &ok)) == 0;
+    else
+        ok = ok && add_layers(root, p);
+    return dump(root, ok, e);
 }
 
 /* --- config.json --- */
+
+/* The entry of a matrix that is stored in another way than most. base: its canonical name without the ending, n characters. */
+static void add_entry(struct str *s, const struct convert_plan *p, const char *base, int n,
+                      enum quant_mode mode, uint32_t bits, uint32_t group)
+{
+    if (mode == QUANT_AFFINE && bits == p->bits && group == p->group)
+        return;
+    str_addf(s, ",\n  \"%s%.*s\": {\n   \"group_size\": %u,\n   \"bits\": %u",
+             p->src.config.family->mlx_prefix, n, base, group, bits);
+    if (mode != QUANT_AFFINE)
+        str_addf(s, ",\n   \"mode\": \"%s\"", quant_config_mode_name(mode));
+    str_add_text(s, "\n  }");
+}
+
+static void add_expert_entries(struct str *s, const struct convert_plan *p)
+{
+    static const char *const names[] = {"gate_proj", "up_proj", "down_proj"};
+    for (uint32_t i = 0; i < p->src.config.n_layers; i++) {
+        const struct expert_formats *f = &p->experts[i].formats;
+        for (int k = 0; k < 3 && config_has_experts(&p->src.config, i); k++) {
+            char base[96];
+            uint32_t number = k < 2 ? f->up : f->down;
+            const struct format *x = format_of(number);
+            int n = snprintf(base, sizeof base, "model.layers.%u.mlp.switch_mlp.%s", i, names[k]);
+            add_entry(s, p, base, n, mode_of(number), x->bits, x->group);
+        }
+    }
+}
 
 static void add_block(struct str *s, const struct convert_plan *p)
 {
     str_addf(s, ",\n \"quantization\": {\n  \"group_size\": %u,\n  \"bits\": %u,\n  \"mode\": \"affine\"",
              p->group, p->bits);
     for (size_t i = 0; i < p->n_items; i++) {
-        const struct convert_item *it = &p->items[i];
-        size_t n = strlen(it->out[0].name) - strlen(".weight");
-        if (it->step == CONVERT_QUANTISE && it->out[0].bits != p->bits)
-            str_addf(s, ",\n  \"%s%.*s\": {\n   \"group_size\": %u,\n   \"bits\": %u\n  }",
-                     p->src.config.family->mlx_prefix, (int)n, it->out[0].name, it->out[0].group,
-                     it->out[0].bits);
+        const struct tensor *t = &p->items[i].out[0];
+        if (t->dtype == DTYPE_U32)
+            add_entry(s, p, t->name, (int)(strlen(t->name) - strlen(".weight")), t->mode, t->bits, t->group);
     }
+    add_expert_entries(s, p);
     str_add_text(s, "\n }\n}");
 }
 
@@ -183,24 +322,30 @@ static void find_member(const char *text, size_t n, const char *key, size_t *fro
     *from = *to = 0;
 }
 
+/* Takes the member out of a text of n bytes; its new length. */
+static size_t drop_member(char *text, size_t n, const char *key)
+{
+    size_t from, to;
+    find_member(text, n, key, &from, &to);
+    memmove(text + from, text + to, n - to);
+    return n - (to - from);
+}
+
 /* The text is kept as it is: numbers and order stay the author's. What it says of the source's own quantisation goes,
  * and ours comes before the last brace. */
 char *convert_json_config(const struct convert_plan *p, struct moeflux_err *e)
 {
     struct str s = {0};
-    size_t n = p->config_len, from = 0, to = 0;
-    if (!p->quantised) {
-        while (p->config_text[n - 1] != '}')
-            n--;
-        find_member(p->config_text, n, "quantization_config", &from, &to);
-        n--;
-        while (isspace((unsigned char)p->config_text[n - 1]))
-            n--;
-    }
-    str_add(&s, p->config_text, from);
-    str_add(&s, p->config_text + to, n > to ? n - to : 0);
-    if (!p->quantised)
+    str_add(&s, p->config_text, p->config_len);
+    if (str_ok(&s) && (!p->quantised || convert_settings_given(&p->settings))) {
+        while (s.data[s.len - 1] != '}')
+            s.len--;
+        s.len = drop_member(s.data, s.len, "quantization_config");
+        s.len = drop_member(s.data, s.len, "quantization") - 1;
+        while (isspace((unsigned char)s.data[s.len - 1]))
+            s.len--;
         add_block(&s, p);
+    }
     if (str_ok(&s))
         return s.data;
     str_free(&s);
@@ -243,9 +388,11 @@ char *convert_json_spread(const struct convert_parts *p, uint64_t id, struct moe
         json_array_append_new(paths, path);
     }
     snprintf(hex, sizeof hex, "%016" PRIx64, id);
-    json_t *root =
-        json_pack("{s:s, s:I, s:o}", "id", hex, "stripe", (json_int_t)p->spread.stripe, "parts", paths);
-    return dump(root, root != NULL, e);
+    json_t *root = json_pack("{s:s, s:o}", "id", hex, "parts", paths);
+    bool ok = root != NULL;
+    if (p->spread.stripe)
+        ok = ok && json_object_set_new(root, "stripe", json_integer((json_int_t)p->spread.stripe)) == 0;
+    return dump(root, ok, e);
 }
 
 char *convert_json_part(const struct convert_parts *p, uint64_t id, uint32_t part, struct moeflux_err *e)

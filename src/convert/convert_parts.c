@@ -68,6 +68,16 @@ static uint64_t part_identity(uint64_t identity, char *const *paths, uint32_t n,
     return XXH3_64bits_withSeed(&part, sizeof part, identity);
 }
 
+/* 0: layers' experts differ in size. */
+static uint64_t common_stripe(const struct convert_plan *plan, uint32_t n_parts)
+{
+    const struct config *c = &plan->src.config;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        if (config_has_experts(c, i) && plan->experts[i].bytes != plan->max_expert_bytes)
+            return 0;
+    return spread_of(plan->max_expert_bytes, n_parts).stripe;
+}
+
 static int open_spread(struct convert_parts *p, const struct convert_plan *plan, const char *dst,
                        const char *list, struct moeflux_err *e)
 {
@@ -75,7 +85,7 @@ static int open_spread(struct convert_parts *p, const struct convert_plan *plan,
     uint32_t n;
     int rc = find_paths(dst, list, paths, &n, e);
     if (rc == 0)
-        p->spread = spread_of(plan->expert.bytes, n);
+        p->spread = (struct spread){n, common_stripe(plan, n)};
     for (uint32_t i = 0; rc == 0 && i < n; i++)
         rc = convert_target_open(&p->targets[i], i ? paths[i] : dst, i > 0,
                                  part_identity(plan->identity, paths, n, i), e);
@@ -94,11 +104,9 @@ void convert_parts_init(struct convert_parts *p)
 int convert_parts_open(struct convert_parts *p, const struct convert_plan *plan, const char *dst,
                        const char *spread, struct moeflux_err *e)
 {
-    p->spread = spread_of(plan->expert.bytes, 1);
-    int rc = spread ? open_spread(p, plan, dst, spread, e)
-                    : convert_target_open(&p->targets[0], dst, false, plan->identity, e);
-    p->layer_bytes = p->spread.stripe * plan->src.config.n_experts;
-    return rc;
+    p->plan = plan;
+    return spread ? open_spread(p, plan, dst, spread, e)
+                  : convert_target_open(&p->targets[0], dst, false, plan->identity, e);
 }
 
 void convert_parts_close(struct convert_parts *p)
@@ -155,6 +163,16 @@ int convert_parts_check_room(const struct convert_parts *p, const uint64_t *need
 
 /* --- writing --- */
 
+struct spread convert_parts_spread(const struct convert_parts *p, uint32_t layer)
+{
+    return spread_of_layer(&p->spread, p->plan->experts[layer].bytes);
+}
+
+uint64_t convert_parts_layer_bytes(const struct convert_parts *p, uint32_t layer)
+{
+    return convert_parts_spread(p, layer).stripe * p->plan->src.config.n_experts;
+}
+
 int convert_parts_begin(struct convert_parts *p, struct moeflux_err *e)
 {
     int rc = 0;
@@ -169,19 +187,20 @@ bool convert_parts_have(const struct convert_parts *p, uint32_t layer)
     bool all = true;
     convert_experts_name(layer, name);
     for (uint32_t i = 0; i < p->spread.n_parts && all; i++)
-        all = convert_target_find(&p->targets[i], name, p->layer_bytes) != NULL;
+        all = convert_target_find(&p->targets[i], name, convert_parts_layer_bytes(p, layer)) != NULL;
     return all;
 }
 
-uint64_t convert_parts_id(const struct convert_parts *p, const struct convert_plan *plan)
+uint64_t convert_parts_id(const struct convert_parts *p)
 {
-    const struct config *c = &plan->src.config;
+    const struct config *c = &p->plan->src.config;
     XXH64_hash_t id = XXH3_64bits(&p->spread.stripe, sizeof p->spread.stripe);
     for (uint32_t layer = 0; layer < c->n_layers; layer++)
         for (uint32_t i = 0; i < p->spread.n_parts && config_has_experts(c, layer); i++) {
             char name[CONVERT_NAME];
             convert_experts_name(layer, name);
-            const struct convert_sum *s = convert_target_find(&p->targets[i], name, p->layer_bytes);
+            const struct convert_sum *s =
+                convert_target_find(&p->targets[i], name, convert_parts_layer_bytes(p, layer));
             if (s)
                 id = XXH3_64bits_withSeed(&s->xxh3, sizeof s->xxh3, id);
         }

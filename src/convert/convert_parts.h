@@ -11,8 +11,8 @@
 #include "model/spread.h"
 
 struct convert_parts {
-    struct spread spread;
-    uint64_t layer_bytes; /* of a layer's file, in every part */
+    const struct convert_plan *plan; /* borrowed */
+    struct spread spread;            /* with a stripe if all layers have the same */
     struct convert_target targets[SPREAD_MAX_PARTS];
 };
 
@@ -28,6 +28,10 @@ void convert_parts_close(struct convert_parts *p);
 /* ERR_NO_FIT when a file system has less free than what the parts on it need: need[part] bytes. */
 int convert_parts_check_room(const struct convert_parts *p, const uint64_t *need, struct moeflux_err *e);
 
+/* How a layer's experts are cut, and the bytes of its file in every part. */
+struct spread convert_parts_spread(const struct convert_parts *p, uint32_t layer);
+uint64_t convert_parts_layer_bytes(const struct convert_parts *p, uint32_t layer);
+
 int convert_parts_begin(struct convert_parts *p, struct moeflux_err *e);
 
 /* Whether all parts have the layer. */
@@ -35,7 +39,7 @@ bool convert_parts_have(const struct convert_parts *p, uint32_t layer);
 
 /* Of the expert files' checksums: two conversions with the same bytes have the same id, and their parts may stand in for
  * each other. All layers are there. */
-uint64_t convert_parts_id(const struct convert_parts *p, const struct convert_plan *plan);
+uint64_t convert_parts_id(const struct convert_parts *p);
 
 /* Gives all their names, the model last. */
 int convert_parts_commit(struct convert_parts *p, struct moeflux_err *e);

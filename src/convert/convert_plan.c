@@ -13,6 +13,7 @@
 #include "base/format.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "convert/convert_choose.h"
 #include "model/checkpoint.h"
 #include "model/expert_places.h"
 #include "model/family.h"
@@ -26,9 +27,6 @@
 #include "model/tensor.h"
 
 #define MAX_CONFIG_BYTES ((uint64_t)16 << 20)
-
-/* What unquantised matrices become. */
-enum { CODE_FORMAT = FORMAT_Q4 };
 
 /* --- the source --- */
 
@@ -63,9 +61,8 @@ static int open_unquantised(struct convert_plan *p, const struct layout *l, cons
         rc = model_check_quantised(m, e);
     if (rc == 0)
         rc = model_check_complete(m, e);
-    p->bits = format_of(CODE_FORMAT)->bits;
-    p->group = format_of(CODE_FORMAT)->group;
-    p->expert.formats = (struct expert_formats){CODE_FORMAT, CODE_FORMAT, CODE_FORMAT};
+    if (rc == 0)
+        convert_choose_default(p, 0, 0);
     return rc;
 }
 
@@ -84,10 +81,9 @@ static int open_source(struct convert_plan *p, const char *src, struct moeflux_e
         rc = quant_config_read(&q, p->config, l.config, e);
     if (rc == 0 && q.block) {
         p->quantised = true;
-        p->bits = q.bits;
-        p->group = q.group;
         rc = model_dir_open(&p->src, src, e);
-        p->expert.formats = p->src.expert.formats;
+        if (rc == 0)
+            convert_choose_default(p, q.rest.bits, q.rest.group);
     } else if (rc == 0) {
         rc = open_unquantised(p, &l, src, &q, e);
     }
@@ -107,7 +103,7 @@ static struct convert_item *add_item(struct convert_plan *p, enum convert_step s
     if (rc < 0)
         return NULL;
     struct convert_item *it = &p->items[p->n_items++];
-    *it = (struct convert_item){.step = step, .src = src};
+    *it = (struct convert_item){.step = step, .src = src, .n = src->bytes / tensor_dtype_bytes(src->dtype)};
     p->dense_source_bytes += src->bytes;
     return it;
 }
@@ -120,6 +116,7 @@ static int add_output(struct convert_plan *p, struct convert_item *it, const cha
     *t = *it->src;
     t->bits = dtype == DTYPE_U32 ? it->src->bits : 0;
     t->group = dtype == DTYPE_U32 ? it->src->group : 0;
+    t->mode = dtype == DTYPE_U32 ? it->src->mode : QUANT_AFFINE;
     t->name = mem_text(name, e);
     if (!t->name)
         return ERR_MEMORY;
@@ -142,15 +139,16 @@ static int add_simple(struct convert_plan *p, enum convert_step step, const stru
     return it ? add_output(p, it, src->name, dtype, tensor_cols(src), e) : ERR_MEMORY;
 }
 
-static int add_quantised(struct convert_plan *p, const struct tensor *src, uint32_t format,
+static int add_quantised(struct convert_plan *p, const struct matrix *w, uint32_t format,
                          struct moeflux_err *e)
 {
     const struct format *f = format_of(format);
+    const struct tensor *src = w->weight;
     static const char *const tails[] = {"weight", "scales", "biases"};
     struct convert_item *it = add_item(p, CONVERT_QUANTISE, src, e);
     if (!it)
         return ERR_MEMORY;
-    uint64_t n = tensor_cols(src), cols[] = {n * f->bits / 32, n / f->group, n / f->group};
+    uint64_t n = w->cols, cols[] = {n * f->bits / 32, n / f->group, n / f->group};
     int rc = 0;
     for (int i = 0; i < 3 && rc == 0; i++) {
         char *name = names_replace_end(src->name, strlen("weight"), tails[i], e);
@@ -159,42 +157,41 @@ static int add_quantised(struct convert_plan *p, const struct tensor *src, uint3
     }
     it->out[0].bits = f->bits;
     it->out[0].group = f->group;
+    it->out[0].mode = QUANT_AFFINE;
     it->format = format;
+    it->kind = convert_class_of(src->name, p->src.config.family);
+    if (w->scales) {
+        it->scales = w->scales;
+        it->biases = w->biases;
+        it->n = (uint64_t)w->rows * w->cols;
+        p->dense_source_bytes += w->scales->bytes + (w->biases ? w->biases->bytes : 0);
+    }
     return rc;
 }
 
-/* What a matrix becomes; FORMAT_COUNT: it stays as it is. */
-static uint32_t format_for(const struct convert_plan *p, const struct matrix *w)
+static int add_copy(struct convert_plan *p, const struct matrix *w, struct moeflux_err *e)
 {
-    const char *name = w->weight->name;
-    char shared_gate[64];
-    const struct family *f = p->src.config.family;
-    if (p->quantised || !format_takes_cols(format_of(CODE_FORMAT), w->cols))
-        return FORMAT_COUNT;
-    snprintf(shared_gate, sizeof shared_gate, ".mlp.%s.weight", f->shared_gate ? f->shared_gate : "");
-    bool is_gate = names_ends_with(name, ".mlp.gate.weight") || names_ends_with(name, shared_gate);
-    return is_gate ? format_find_affine(f->gate_bits, format_of(CODE_FORMAT)->group) : CODE_FORMAT;
+    int rc = add_simple(p, CONVERT_COPY, w->weight, e);
+    if (rc == 0 && w->scales)
+        rc = add_simple(p, CONVERT_COPY, w->scales, e);
+    return rc < 0 || !w->biases ? rc : add_simple(p, CONVERT_COPY, w->biases, e);
 }
 
 static int plan_matrix(struct convert_plan *p, const struct schema_item *s, struct moeflux_err *e)
 {
     struct matrix w;
+    uint32_t format = FORMAT_NONE;
     int rc = model_dir_matrix(&p->src, s->name, s->rows, s->cols, &w, e);
+    if (rc == 0)
+        rc = convert_choose_matrix(p, &w, &format, e);
     if (rc < 0)
         return rc;
-    if (w.scales) {
-        rc = add_simple(p, CONVERT_COPY, w.weight, e);
-        if (rc == 0)
-            rc = add_simple(p, CONVERT_COPY, w.scales, e);
-        return rc < 0 ? rc : add_simple(p, CONVERT_COPY, w.biases, e);
-    }
-    uint32_t format = format_for(p, &w);
-    bool stays = format == FORMAT_COUNT;
+    bool stays = format == FORMAT_NONE;
     if (stays && w.weight->dtype == DTYPE_F8_E4M3)
         return err_set(e, ERR_UNSUPPORTED,
-                       "%s: tensor %s: F8_E4M3, expected BF16 or F32: it is not quantised",
+                       "%s: tensor %s: F8_E4M3, expected BF16, F16 or F32: it is not quantised",
                        p->src.files[w.weight->file].path, w.weight->name);
-    return stays ? add_simple(p, CONVERT_COPY, w.weight, e) : add_quantised(p, w.weight, format, e);
+    return stays ? add_copy(p, &w, e) : add_quantised(p, &w, format, e);
 }
 
 static bool is_shifted_norm(const char *name)
@@ -214,7 +211,7 @@ static int plan_vector(struct convert_plan *p, const struct schema_item *s, stru
     if (rc < 0)
         return rc;
     enum convert_step step = CONVERT_COPY;
-    if (names_ends_with(t->name, ".A_log") && t->dtype == DTYPE_BF16)
+    if (names_ends_with(t->name, ".A_log") && t->dtype != DTYPE_F32)
         step = CONVERT_WIDEN;
     else if (p->plus_one && is_shifted_norm(t->name))
         step = CONVERT_PLUS_ONE;
@@ -271,8 +268,8 @@ static int check_block(const struct convert_plan *p, const struct block *b, uint
 {
     const struct tensor *t = b->t;
     const char *file = p->src.files[t->file].path;
-    if (t->dtype != DTYPE_BF16 && t->dtype != DTYPE_F32 && t->dtype != DTYPE_F8_E4M3)
-        return err_set(e, ERR_FORMAT, "%s: tensor %s: %s, expected BF16, F32 or F8_E4M3", file, t->name,
+    if (t->dtype != DTYPE_BF16 && t->dtype != DTYPE_F16 && t->dtype != DTYPE_F32 && t->dtype != DTYPE_F8_E4M3)
+        return err_set(e, ERR_FORMAT, "%s: tensor %s: %s, expected BF16, F16, F32 or F8_E4M3", file, t->name,
                        tensor_dtype_name(t->dtype));
     uint64_t n = p->src.config.n_experts;
     struct tensor wanted = {.n_dims = 2, .shape = {rows, cols}};
@@ -348,15 +345,48 @@ static uint64_t source_width(const struct convert_plan *p)
                                                                            : 0;
 }
 
-static void size_experts(struct convert_plan *p)
+static int size_experts(struct convert_plan *p, struct moeflux_err *e)
 {
     const struct config *c = &p->src.config;
-    for (uint32_t i = 0; i < c->n_layers; i++)
-        p->n_expert_layers += config_has_experts(c, i);
-    p->expert = expert_places_layout(c, &p->expert.formats);
-    p->layer_source_bytes = p->expert.bytes * c->n_experts;
+    p->source_width = p->quantised ? 0 : source_width(p);
+    p->experts = mem_new(c->n_layers, sizeof *p->experts, e);
+    if (!p->experts)
+        return ERR_MEMORY;
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        struct expert_formats formats;
+        if (!config_has_experts(c, i))
+            continue;
+        int rc = convert_choose_experts(p, i, &formats, e);
+        if (rc < 0)
+            return rc;
+        p->n_expert_layers++;
+        p->experts[i] = expert_places_layout(c, &formats);
+        p->max_expert_bytes = size_max(p->max_expert_bytes, p->experts[i].bytes);
+        uint64_t source = convert_plan_changes(p, i) ? p->src.experts[i].bytes : 0;
+        p->expert_room = size_max(p->expert_room, p->experts[i].bytes + source);
+        p->expert_source_bytes += convert_plan_layer_source(p, i);
+    }
+    return 0;
+}
+
+bool convert_plan_changes(const struct convert_plan *p, uint32_t layer)
+{
     if (!p->quantised)
-        p->layer_source_bytes = 3ull * c->moe_inner * c->hidden * source_width(p) * c->n_experts;
+        return false;
+    const struct expert_formats *a = &p->src.experts[layer].formats, *b = &p->experts[layer].formats;
+    return a->up != b->up || a->down != b->down;
+}
+
+uint64_t convert_plan_layer_source(const struct convert_plan *p, uint32_t layer)
+{
+    const struct config *c = &p->src.config;
+    return p->quantised ? p->src.experts[layer].bytes * c->n_experts
+                        : 3ull * c->moe_inner * c->hidden * p->source_width * c->n_experts;
+}
+
+uint64_t convert_plan_layer_bytes(const struct convert_plan *p, uint32_t layer)
+{
+    return p->experts[layer].bytes * p->src.config.n_experts;
 }
 
 /* --- the whole --- */
@@ -376,14 +406,24 @@ static int identify(struct convert_plan *p, struct moeflux_err *e)
                          f->bytes, (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
         h = XXH3_64bits_withSeed(line, (size_t)n, h);
     }
-    p->identity = h;
+    p->identity = convert_settings_hash(&p->settings, h);
     return 0;
 }
 
-int convert_plan_open(struct convert_plan *p, const char *src, struct moeflux_err *e)
+static enum convert_scales choose_rule(const struct convert_settings *s)
 {
-    *p = (struct convert_plan){0};
-    int rc = open_source(p, src, e);
+    if (!convert_settings_given(s))
+        return CONVERT_SCALES_PLAIN;
+    return s->rule == CONVERT_RULE_MINMAX ? CONVERT_SCALES_MINMAX : CONVERT_SCALES_SEARCH;
+}
+
+int convert_plan_open(struct convert_plan *p, const char *src, const struct convert_settings *s,
+                      struct moeflux_err *e)
+{
+    *p = (struct convert_plan){.settings = *s, .rule = choose_rule(s)};
+    int rc = convert_settings_check(s, e);
+    if (rc == 0)
+        rc = open_source(p, src, e);
     if (rc == 0)
         rc = plan_dense(p, e);
     if (rc == 0 && !p->quantised)
@@ -391,8 +431,10 @@ int convert_plan_open(struct convert_plan *p, const char *src, struct moeflux_er
     if (rc == 0)
         rc = identify(p, e);
     if (rc == 0)
-        size_experts(p);
-    else
+        rc = size_experts(p, e);
+    if (rc == 0)
+        rc = convert_choose_check(p, e);
+    if (rc < 0)
         convert_plan_close(p);
     return rc;
 }
@@ -403,6 +445,7 @@ void convert_plan_close(struct convert_plan *p)
         for (uint32_t k = 0; k < p->items[i].n_out; k++)
             free(p->items[i].out[k].name);
     free(p->items);
+    free(p->experts);
     json_decref(p->config);
     free(p->config_text);
     model_dir_close(&p->src);

@@ -2,41 +2,61 @@
 #ifndef MOEFLUX_CONVERT_CONVERT_PLAN_H
 #define MOEFLUX_CONVERT_CONVERT_PLAN_H
 
+#include "base/err.h"
+#include "convert/convert_encode.h"
+#include "convert/convert_settings.h"
 #include "model/model_dir.h"
 
+struct format;
 struct json_t;
 
 enum convert_step {
     CONVERT_COPY,     /* the same bytes */
-    CONVERT_WIDEN,    /* BF16 becomes F32 */
+    CONVERT_WIDEN,    /* BF16 or F16 becomes F32 */
     CONVERT_PLUS_ONE, /* w + 1 in the tensor's dtype: norms that are stored around 0 */
-    CONVERT_QUANTISE, /* a BF16, F32 or F8_E4M3 matrix becomes weight, scales and biases */
+    CONVERT_QUANTISE, /* a BF16, F16, F32, F8_E4M3 or quantised matrix becomes weight, scales and biases */
 };
 
 struct convert_item {
     enum convert_step step;
-    const struct tensor *src; /* borrowed from the plan */
-    uint32_t format;          /* when quantised: FORMAT_*, what it becomes */
-    uint32_t n_out;           /* 3 when quantised: weight, scales, biases; else 1 */
-    struct tensor out[3];     /* as they will lie in model_weights.bin */
+    const struct tensor *src;             /* borrowed from the plan */
+    const struct tensor *scales, *biases; /* ... of a quantised src that is quantised anew; else NULL */
+    uint64_t n;              /* of src's elements, of a quantised one the numbers that its codes stand for */
+    uint32_t format;         /* when quantised: FORMAT_*, what it becomes */
+    enum convert_class kind; /* when quantised */
+    uint32_t n_out;          /* 3 when quantised: weight, scales, biases; else 1 */
+    struct tensor out[3];    /* as they will lie in model_weights.bin */
+};
+
+/* What one flag asked of a quantised source. */
+struct convert_choice {
+    uint32_t n_lowered;       /* matrices that get fewer bits */
+    uint32_t n_fewer;         /* ... that have fewer than asked already, and stay */
+    struct moeflux_err unmet; /* says it of the first that stays though it has not what was asked for */
 };
 
 struct convert_plan {
-    struct model_dir src;  /* canonical names; for an unquantised source without expert places */
-    bool quantised;        /* the source holds MLX codes already */
-    bool plus_one;         /* its norms are stored around 0 */
-    uint32_t bits, group;  /* of ordinary matrices */
-    struct json_t *config; /* config.json, and its text */
+    struct convert_settings settings;
+    enum convert_scales rule;
+    struct convert_choice choice[2]; /* of --bits or --recipe; of --expert-bits */
+    struct model_dir src;            /* canonical names; for an unquantised source without expert places */
+    bool quantised;                  /* the source holds MLX codes already */
+    bool plus_one;                   /* its norms are stored around 0 */
+    uint64_t source_width;           /* bytes of an expert's weight in an unquantised source */
+    uint32_t bits, group;            /* of ordinary matrices */
+    struct json_t *config;           /* config.json, and its text */
     char *config_text;
     size_t config_len;
     struct convert_item *items;
     size_t n_items, cap_items;
     uint64_t weights_bytes; /* of model_weights.bin */
     uint64_t dense_source_bytes;
-    struct expert_layout expert;
+    struct expert_layout *experts; /* [n_layers]; bytes 0: a layer without experts */
+    uint64_t max_expert_bytes;
+    uint64_t expert_room; /* to make one: its bytes, and behind them the source's where its codes change */
     uint32_t n_expert_layers;
-    uint64_t layer_source_bytes; /* of one layer's experts */
-    uint64_t identity;           /* of the source's files and config: changes when they change */
+    uint64_t expert_source_bytes; /* of all layers' experts */
+    uint64_t identity;            /* of the source's files and config: changes when they change */
 };
 
 /* Elements first .. first + n - 1 of a tensor: one expert's matrix in an unquantised source. */
@@ -47,7 +67,15 @@ struct convert_run {
 
 enum convert_proj { CONVERT_GATE, CONVERT_UP, CONVERT_DOWN };
 
-int convert_plan_open(struct convert_plan *p, const char *src, struct moeflux_err *e);
+/* Bytes of a layer's experts, in the source and as they will lie in its file. */
+uint64_t convert_plan_layer_source(const struct convert_plan *p, uint32_t layer);
+uint64_t convert_plan_layer_bytes(const struct convert_plan *p, uint32_t layer);
+/* Whether a quantised source's experts of the layer become others. */
+bool convert_plan_changes(const struct convert_plan *p, uint32_t layer);
+
+/* ERR_USAGE: as convert_settings_check and convert_choose.h. */
+int convert_plan_open(struct convert_plan *p, const char *src, const struct convert_settings *s,
+                      struct moeflux_err *e);
 void convert_plan_close(struct convert_plan *p);
 
 /* Reads elements of a source tensor, 8-bit floats as BF16: convert_plan_dtype is what they are afterwards. `out` has

@@ -84,10 +84,10 @@ static int parse_state(struct convert_target *t, char *text, const char *path, s
         sscanf(line + sizeof HEAD - 1, "%16" SCNx64, &identity) != 1)
         return err_set(e, ERR_USAGE, "%s: not the state of a conversion", path);
     if (identity != t->identity)
-        return err_set(
-            e, ERR_USAGE,
-            "%s holds an unfinished conversion of another source, or with another --spread; remove it first",
-            t->partial);
+        return err_set(e, ERR_USAGE,
+                       "%s holds an unfinished conversion of another source, or with another --spread or "
+                       "other formats; remove it first",
+                       t->partial);
     for (line = end + 1; rc == 0 && (end = strchr(line, '\n')); line = end + 1) {
         struct convert_sum s = {0};
         *end = '\0';

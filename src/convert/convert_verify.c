@@ -67,11 +67,11 @@ struct layer_files {
 static int compare_expert(const struct verify *v, const struct layer_files *f, uint32_t layer,
                           uint32_t expert, struct convert_scratch s, uint8_t *found, struct moeflux_err *e)
 {
-    const struct spread *spread = &v->parts->spread;
-    uint64_t bytes = v->plan->expert.bytes;
-    int rc = convert_experts_make(v->plan, layer, expert, s.out, s.in, e);
-    for (uint32_t i = 0; i < spread_n_pieces(spread, bytes) && rc == 0; i++) {
-        struct spread_piece x = spread_piece(spread, bytes, expert, i);
+    const struct spread spread = convert_parts_spread(v->parts, layer);
+    uint64_t bytes = v->plan->experts[layer].bytes;
+    int rc = convert_experts_make(v->plan, layer, expert, s.out, s.in, NULL, e);
+    for (uint32_t i = 0; i < spread_n_pieces(&spread, bytes) && rc == 0; i++) {
+        struct spread_piece x = spread_piece(&spread, bytes, expert, i);
         const char *path = f->paths[x.part];
         rc = file_read_at(f->fds[x.part], path, found, x.bytes, x.off, e);
         if (rc == 0 && memcmp(found, s.out + x.at, x.bytes) != 0) {
@@ -124,7 +124,7 @@ static int check_layer(const struct verify *v, uint32_t layer, struct convert_sc
 static int check_samples(const struct verify *v, struct moeflux_err *e)
 {
     const struct config *c = &v->plan->src.config;
-    uint8_t *found = malloc(v->plan->expert.bytes);
+    uint8_t *found = malloc(v->plan->max_expert_bytes);
     if (!found)
         return err_set(e, ERR_MEMORY, "out of memory for an expert");
     struct convert_scratch s = convert_work_take(v->work);

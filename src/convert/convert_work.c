@@ -114,6 +114,13 @@ void convert_work_advance(struct convert_work *w, uint64_t step, uint64_t bytes_
     pthread_mutex_unlock(&w->lock);
 }
 
+void convert_work_add_error(struct convert_work *w, enum convert_class kind, const struct convert_error *x)
+{
+    pthread_mutex_lock(&w->lock);
+    convert_error_add(&w->errors.of[kind], x);
+    pthread_mutex_unlock(&w->lock);
+}
+
 int convert_work_result(struct convert_work *w, struct moeflux_err *e)
 {
     if (w->rc < 0 && e)

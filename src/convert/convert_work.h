@@ -8,6 +8,7 @@
 
 #include "base/err.h"
 #include "base/progress.h"
+#include "convert/convert_errors.h"
 
 struct pool;
 
@@ -21,6 +22,7 @@ struct convert_work {
     const char *what;     /* the step, for progress */
     uint64_t done, total; /* bytes of that step */
     uint64_t bytes_read, bytes_written;
+    struct convert_errors errors;
     int rc;                 /* the first failure; tasks that start later do nothing */
     struct moeflux_err err; /* its text */
     uint8_t **free_scratch;
@@ -53,6 +55,8 @@ bool convert_work_ok(struct convert_work *w);
 void convert_work_fail(struct convert_work *w, int rc, const struct moeflux_err *e);
 /* Counts and reports; a caller who wants to stop becomes the failure ERR_INTERRUPTED. */
 void convert_work_advance(struct convert_work *w, uint64_t step, uint64_t bytes_read, uint64_t bytes_written);
+
+void convert_work_add_error(struct convert_work *w, enum convert_class kind, const struct convert_error *x);
 
 /* The first failure for the caller. */
 int convert_work_result(struct convert_work *w, struct moeflux_err *e);

@@ -5,6 +5,7 @@
 #ifndef MOEFLUX_CPU_GEMM_FIXED_H
 #define MOEFLUX_CPU_GEMM_FIXED_H
 
+#include "args.h"
 #include "cpu/amx.h"
 #include "cpu/pair.h"
 #include "cpu/product.h"
@@ -306,7 +307,7 @@ VEC_INLINE void fixed_strips(const struct cpu_gemm_fixed_call *call, int bits)
 
 static void fixed_gemm(const struct cpu_gemm_fixed_call *call)
 {
-    if (call->w->format == CPU_Q4)
+    if (call->w->format == FORMAT_Q4)
         fixed_strips(call, 4);
     else
         fixed_strips(call, 8);

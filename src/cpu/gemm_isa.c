@@ -1,5 +1,6 @@
 #include "cpu/table.h"
 
+#include "base/format.h"
 #include "base/mem.h"
 #include "cpu/pair.h"
 #include "cpu/product.h"
@@ -185,24 +186,63 @@ VEC_INLINE void widen_plain(const struct strip *s, uint32_t first, uint32_t from
     }
 }
 
+/* Columns from .. from + n of ROWS rows of any format, a row at a time. Prefetches as widen_affine does. */
+static void widen_rows(const struct strip *s, uint32_t first, uint32_t from, uint32_t n, float *to)
+{
+    enum { PART = CPU_BLOCK };
+    const struct cpu_matrix *w = s->call->w;
+    uint32_t bits = format_of(w->format)->bits;
+    uint64_t bytes = row_bytes(w, bits), begin = (uint64_t)from * bits / 8;
+    uint64_t next = from + n < w->cols ? (uint64_t)n * bits / 8 : CPU_STRIP_ROWS * bytes - begin;
+    float wide[ROWS][PART];
+    const uint8_t *rows[ROWS], *codes[ROWS];
+    rows_of(s, first, w->weight, bytes, codes);
+    for (int i = 0; i < ROWS; i++)
+        rows[i] = (const uint8_t *)wide[i];
+    for (uint32_t c = from; c < from + n; c += PART) {
+        uint32_t part = from + n - c < PART ? from + n - c : PART;
+        for (uint32_t i = 0; i < ROWS; i++) {
+            uint32_t r = s->first + first + i;
+            const uint8_t *then = codes[i] + (uint64_t)c * bits / 8 + next;
+            __builtin_prefetch(then);
+            if (bits > 8)
+                __builtin_prefetch(then + 64);
+            memset(wide[i] + part, 0, (PART - part) * sizeof *wide[i]);
+            VEC_NAME(widen)(w, r < s->call->last ? r : s->call->last - 1, c, part, wide[i]);
+        }
+        for (uint32_t k = 0; k < part; k += WORDS_A_TURN) {
+            WORDS v[WORDS_A_TURN];
+            turn(rows, k * sizeof(float), v);
+            for (int i = 0; i < WORDS_A_TURN; i++, to += SUB)
+                FLOATS_(store)(to, FLOATS_(bits)(v[i]));
+        }
+    }
+}
+
+/* Formats whose words are turned as they lie in memory; for the others, OTHERS. */
+enum { OTHERS = FORMAT_NONE };
+
 /* Columns from .. from + n of one sub. */
-VEC_INLINE void widen(const struct strip *s, uint32_t sub, uint32_t from, uint32_t n, enum cpu_format format,
+VEC_INLINE void widen(const struct strip *s, uint32_t sub, uint32_t from, uint32_t n, uint32_t format,
                       float *to)
 {
     for (uint32_t row = 0; row < SUB; row += ROWS) {
         uint32_t first = sub * SUB + row;
         switch (format) {
-        case CPU_Q4:
+        case FORMAT_Q4:
             widen_affine(s, first, from, n, 4, to + row);
             break;
-        case CPU_Q8:
+        case FORMAT_Q8:
             widen_affine(s, first, from, n, 8, to + row);
             break;
-        case CPU_BF16:
+        case FORMAT_BF16:
             widen_plain(s, first, from, n, 16, to + row);
             break;
-        case CPU_F32:
+        case FORMAT_F32:
             widen_plain(s, first, from, n, 32, to + row);
+            break;
+        default:
+            widen_rows(s, first, from, n, to + row);
             break;
         }
     }
@@ -332,7 +372,7 @@ static void store(const struct strip *s, uint32_t begin, uint32_t end)
 }
 
 /* The strip's rows times the tokens of tiles first to last - 1. */
-VEC_INLINE void chunk(const struct strip *s, uint32_t first, uint32_t last, enum cpu_format format)
+VEC_INLINE void chunk(const struct strip *s, uint32_t first, uint32_t last, uint32_t format)
 {
     const struct cpu_gemm_call *call = s->call;
     uint32_t cols = call->w->cols, most = subs_at_once(call->n), block = PANEL / SUB / most;
@@ -361,7 +401,7 @@ VEC_INLINE void chunk(const struct strip *s, uint32_t first, uint32_t last, enum
     store(s, begin, end);
 }
 
-VEC_INLINE void strips(const struct cpu_gemm_call *call, enum cpu_format format)
+VEC_INLINE void strips(const struct cpu_gemm_call *call, uint32_t format)
 {
     struct strip s = {.call = call, .groups = call->w->cols / CPU_BLOCK, .sums = call->scratch};
     s.panel = s.sums + (uint64_t)CPU_STRIP_ROWS * CPU_CHUNK_TOKENS;
@@ -370,7 +410,7 @@ VEC_INLINE void strips(const struct cpu_gemm_call *call, enum cpu_format format)
     for (s.first = call->first; s.first < call->last; s.first += CPU_STRIP_ROWS) {
         uint32_t left = call->last - s.first, tiles = cpu_n_tiles(call->n);
         s.subs = left < CPU_STRIP_ROWS ? (left + SUB - 1) / SUB : SUBS;
-        if (format == CPU_Q4 || format == CPU_Q8)
+        if (format == FORMAT_Q4 || format == FORMAT_Q8)
             turn_all_groups(&s);
         for (uint32_t i = 0; i < tiles; i += CHUNK_TILES)
             chunk(&s, i, tiles - i < CHUNK_TILES ? tiles : i + CHUNK_TILES, format);
@@ -380,17 +420,20 @@ VEC_INLINE void strips(const struct cpu_gemm_call *call, enum cpu_format format)
 void VEC_NAME(gemm)(const struct cpu_gemm_call *call)
 {
     switch (call->w->format) {
-    case CPU_Q4:
-        strips(call, CPU_Q4);
+    case FORMAT_Q4:
+        strips(call, FORMAT_Q4);
         break;
-    case CPU_Q8:
-        strips(call, CPU_Q8);
+    case FORMAT_Q8:
+        strips(call, FORMAT_Q8);
         break;
-    case CPU_BF16:
-        strips(call, CPU_BF16);
+    case FORMAT_BF16:
+        strips(call, FORMAT_BF16);
         break;
-    case CPU_F32:
-        strips(call, CPU_F32);
+    case FORMAT_F32:
+        strips(call, FORMAT_F32);
+        break;
+    default:
+        strips(call, OTHERS);
         break;
     }
 }

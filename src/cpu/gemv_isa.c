@@ -1,88 +1,146 @@
 #include "cpu/table.h"
 
+#include "base/format.h"
 #include "cpu/codes.h"
 #include "cpu/product.h"
 
 enum {
-    GROUPS = 64,  /* whose scales are multiplied with the steps at once */
-    TOGETHER = 4, /* vectors whose sums stay in registers */
-    STAY = 16,    /* rows */
-    AHEAD = 4096, /* bytes that are asked for before they are needed */
+    BLOCKS = 64,   /* whose scales are multiplied with the steps at once */
+    TOGETHER = 4,  /* vectors whose sums stay in registers */
+    STAY = 16,     /* rows */
+    AHEAD = 4096,  /* bytes that are asked for before they are needed */
+    MOST_PARTS = 4 /* groups of a block */
 };
 
-/* Values g to g + 7 of n bf16; zeros for those that are not there. */
-VEC_INLINE struct vec load_groups(const uint8_t *p, uint32_t g, uint32_t n)
+/* How a matrix is stored. `kind` and `parts`, and of common formats all, are constants where they are used. */
+struct form {
+    int kind;       /* FORMAT_* without group and scales */
+    uint32_t group; /* columns */
+    uint32_t parts; /* groups of a block; 1 for larger ones too */
+    uint32_t scale; /* SCALE_* */
+};
+
+static struct form form_of(const struct cpu_matrix *w)
 {
-    p += (uint64_t)g * 2;
-    if (n - g >= VEC_LANES)
-        return vec_load_bf16(p);
-    uint16_t some[VEC_LANES] = {0};
-    for (uint32_t i = 0; i < n - g; i++, p += 2)
-        memcpy(&some[i], p, 2);
-    return vec_load_bf16(some);
+    const struct format *f = format_of(w->format);
+    uint32_t parts = f->group < CPU_BLOCK ? CPU_BLOCK / f->group : 1;
+    return (struct form){(int)(w->format & FORMAT_KIND_MASK), f->group, parts, f->scale};
+}
+
+VEC_INLINE const float *sums_of(const struct cpu_vector *x, uint32_t group)
+{
+    return group == CPU_BLOCK ? x->sums : group < CPU_BLOCK ? x->sums_32 : x->sums_128;
 }
 
 /* The biases' part, in the accumulator of the even blocks. */
-VEC_INLINE struct pair begin(const uint8_t *biases, uint32_t groups, const struct cpu_vector *x)
+VEC_INLINE struct pair begin(const uint8_t *biases, uint32_t groups, struct form f,
+                             const struct cpu_vector *x)
 {
     struct vec acc = vec_zero();
+    const float *sums = sums_of(x, f.group);
     for (uint32_t g = 0; g < groups; g += VEC_LANES)
-        acc = vec_fma(load_groups(biases, g, groups), vec_load(x->sums + g), acc);
+        acc = vec_fma(scales_load(biases, f.scale, g, groups), vec_load(sums + g), acc);
     return pair_of(acc, vec_zero());
+}
+
+/* Scales i to i + 15 of n, as scales_load. */
+VEC_INLINE struct pair load_scales(const uint8_t *p, uint32_t scale, uint32_t i, uint32_t n)
+{
+    if (n - i >= PAIR_LANES)
+        return pair_load_scales(p + (uint64_t)i * scales_bytes(scale), scale);
+    struct vec low = scales_load(p, scale, i, n);
+    return pair_of(low, n - i > VEC_LANES ? scales_load(p, scale, i + VEC_LANES, n) : low);
+}
+
+/* The next steps, each for the parts of its block. parts: 1, 2 or 4. */
+VEC_INLINE struct pair load_steps(const float *steps, uint32_t parts)
+{
+    return parts == 1 ? pair_load(steps) : pair_each(steps, parts == 2 ? 4 : 2);
+}
+
+/* scale * step of the parts of blocks from .. end - 1. scales: of the row. Behind the last steps other numbers of the vector
+ * are read; what comes of them is not used. */
+VEC_INLINE void multiply_steps(const uint8_t *scales, struct form f, uint32_t from, uint32_t end,
+                               const struct cpu_vector *x, int n, float factors[][BLOCKS * MOST_PARTS])
+{
+    uint32_t per = f.group > CPU_BLOCK ? f.group / CPU_BLOCK : 1, parts = f.parts;
+    uint32_t last = end * parts / per;
+    for (uint32_t k = 0; k < (end - from) * parts; k += PAIR_LANES) {
+        struct pair s;
+        if (per == 2) {
+            float some[VEC_LANES];
+            vec_store(some, scales_load(scales, f.scale, (from + k) / 2, last));
+            s = pair_each(some, VEC_LANES / 2);
+        } else {
+            s = load_scales(scales, f.scale, from * parts + k, last);
+        }
+        if (codes_are_e2m1(f.kind))
+            s = pair_mul(s, pair_set1(0.5f));
+        for (int i = 0; i < n; i++)
+            pair_store(&factors[i][k], pair_mul(s, load_steps(x[i].steps + from + k / parts, parts)));
+    }
 }
 
 /* One row times n vectors, the codes unpacked once. */
 VEC_INLINE void affine_row(const struct cpu_gemv_call *call, uint32_t row, const struct cpu_vector *x, int n,
-                           int bits, float *y)
+                           struct form f, float *y)
 {
     const struct cpu_matrix *w = call->w;
-    uint32_t groups = w->cols / CPU_BLOCK;
-    const uint8_t *codes = (const uint8_t *)w->weight + row * (groups * codes_bytes(bits));
-    const uint8_t *scales = (const uint8_t *)w->scales + (uint64_t)row * groups * 2;
+    uint32_t blocks = w->cols / CPU_BLOCK, groups = w->cols / f.group;
+    uint64_t bytes = codes_bytes(f.kind), first_scale = (uint64_t)row * groups * scales_bytes(f.scale);
+    const uint8_t *codes = (const uint8_t *)w->weight + row * (blocks * bytes);
     struct pair acc[TOGETHER];
     for (int i = 0; i < n; i++)
-        acc[i] = begin((const uint8_t *)w->biases + (uint64_t)row * groups * 2, groups, &x[i]);
+        acc[i] = codes_are_e2m1(f.kind) ? pair_set1(0)
+                                        : begin((const uint8_t *)w->biases + first_scale, groups, f, &x[i]);
 
-    for (uint32_t from = 0; from < groups; from += GROUPS) {
-        float factors[TOGETHER][GROUPS];
-        uint32_t end = groups - from < GROUPS ? groups : from + GROUPS;
-        for (uint32_t g = from; g < end; g += VEC_LANES) {
-            struct vec s = load_groups(scales, g, end);
-            for (int i = 0; i < n; i++)
-                vec_store(&factors[i][g - from], vec_mul(s, vec_load(x[i].steps + g)));
-        }
-        for (uint32_t b = from; b < end; b += 2, codes += 2 * codes_bytes(bits)) {
+    for (uint32_t from = 0; from < blocks; from += BLOCKS) {
+        float factors[TOGETHER][BLOCKS * MOST_PARTS];
+        uint32_t end = blocks - from < BLOCKS ? blocks : from + BLOCKS;
+        size_t b = from, whole = from + (end - from) / 2 * 2;
+        multiply_steps((const uint8_t *)w->scales + first_scale, f, from, end, x, n, factors);
+        for (; b < whole; b += 2, codes += 2 * bytes) {
             __builtin_prefetch(codes + AHEAD);
-            if (bits > 4)
+            if (codes_bits(f.kind) > 4)
                 __builtin_prefetch(codes + AHEAD + 64);
-            struct codes c = b + 1 < end ? codes_load(codes, bits) : codes_load_last(codes, bits);
+            struct codes c = codes_load(codes, f.kind);
             for (int i = 0; i < n; i++)
-                acc[i] = pair_fma(codes_dot(c, x[i].digits + (uint64_t)b / 2 * PAIR_DIGITS, bits),
-                                  pair_set2(&factors[i][b - from]), acc[i]);
+                acc[i] = pair_fma(codes_dot(c, &x[i], b, f.kind),
+                                  pair_each(&factors[i][(b - from) * f.parts], f.parts), acc[i]);
         }
+        if (b == end)
+            continue;
+        struct codes c = codes_load_last(codes, f.kind);
+        for (int i = 0; i < n; i++)
+            acc[i] = pair_fma(codes_dot(c, &x[i], b, f.kind),
+                              pair_each(&factors[i][(b - from) * f.parts], f.parts), acc[i]);
     }
     for (int i = 0; i < n; i++)
         y[(uint64_t)i * call->y_stride] = vec_sum(pair_fold(acc[i]));
 }
 
-VEC_INLINE struct pair load_numbers(const uint8_t *p, uint32_t bytes)
+/* 16 numbers of so many bytes. */
+VEC_INLINE struct pair load_numbers(const uint8_t *p, int kind)
 {
-    return bytes == 2 ? pair_load_bf16(p) : pair_load((const float *)(const void *)p);
+    return kind == FORMAT_BF16  ? pair_load_bf16(p)
+           : kind == FORMAT_F16 ? pair_load_f16(p)
+                                : pair_load((const float *)(const void *)p);
 }
 
 /* One row times n vectors. */
 VEC_INLINE void plain_row(const struct cpu_gemv_call *call, uint32_t row, const struct cpu_vector *x, int n,
-                          uint32_t bytes, float *y)
+                          int kind, float *y)
 {
     const struct cpu_matrix *w = call->w;
     uint32_t whole = w->cols / PAIR_LANES * PAIR_LANES, rest = w->cols - whole;
+    uint32_t bytes = kind == FORMAT_F32 ? 4 : 2;
     const uint8_t *p = (const uint8_t *)w->weight + row * ((uint64_t)w->cols * bytes);
     struct pair acc[TOGETHER];
     for (int i = 0; i < n; i++)
         acc[i] = pair_set1(0);
     for (uint32_t c = 0; c < whole; c += PAIR_LANES, p += (size_t)PAIR_LANES * bytes) {
         __builtin_prefetch(p + AHEAD);
-        struct pair v = load_numbers(p, bytes);
+        struct pair v = load_numbers(p, kind);
         for (int i = 0; i < n; i++)
             acc[i] = pair_fma(v, pair_load(x[i].x + c), acc[i]);
     }
@@ -92,59 +150,157 @@ VEC_INLINE void plain_row(const struct cpu_gemv_call *call, uint32_t row, const 
         float last_x[PAIR_LANES] = {0};
         memcpy(last_x, x[i].x + whole, rest * sizeof *last_x);
         if (rest > 0)
-            acc[i] = pair_fma(load_numbers(last, bytes), pair_load(last_x), acc[i]);
+            acc[i] = pair_fma(load_numbers(last, kind), pair_load(last_x), acc[i]);
         y[(uint64_t)i * call->y_stride] = vec_sum(pair_fold(acc[i]));
     }
 }
 
-VEC_INLINE void one_row(const struct cpu_gemv_call *call, uint32_t row, uint32_t i, int n,
-                        enum cpu_format format)
+enum { MXFP8_GROUP = 32 };
+
+/* The weights of a group: each a number times a power of two. Where both are as usual, of a 2^120th of the number and 2^120
+ * times the scale: the same product, rounded once. */
+VEC_INLINE void mxfp8_weights(const uint8_t *p, const uint8_t *scale, struct pair out[2])
+{
+#ifdef VEC_AVX
+    enum { UP = 120, MOST = 254 }; /* what the exponent gets more, and the largest there is */
+    if (*scale <= MOST - UP && e4m3_are_usual(p)) {
+        struct pair s = pair_bits(ipair_set1((*scale + UP) << 23));
+        out[0] = pair_mul(pair_load_e4m3_small(p), s);
+        out[1] = pair_mul(pair_load_e4m3_small(p + PAIR_LANES), s);
+        return;
+    }
+#endif
+    struct pair s = pair_set1(scales_one(scale, SCALE_E8M0, 0));
+    out[0] = pair_mul(pair_load_e4m3(p), s);
+    out[1] = pair_mul(pair_load_e4m3(p + PAIR_LANES), s);
+}
+
+/* n_rows rows of MXFP8 times n vectors: more than one row where there is one vector, whose sums would wait for each other. */
+VEC_INLINE void mxfp8_rows(const struct cpu_gemv_call *call, uint32_t row, uint32_t n_rows,
+                           const struct cpu_vector *x, uint32_t n, float *y)
+{
+    const struct cpu_matrix *w = call->w;
+    struct pair acc[TOGETHER];
+    for (uint32_t i = 0; i < n_rows * n; i++)
+        acc[i] = pair_set1(0);
+    for (uint32_t c = 0; c < w->cols; c += MXFP8_GROUP) {
+        /* As far ahead in the order in which the rows are read; at their end, of the next ones. */
+        uint64_t ahead = AHEAD / n_rows;
+        ahead += c + ahead < w->cols ? 0 : (uint64_t)(n_rows - 1) * w->cols;
+        for (uint32_t r = 0; r < n_rows; r++) {
+            uint64_t at = (uint64_t)(row + r) * w->cols + c;
+            const uint8_t *p = (const uint8_t *)w->weight + at;
+            struct pair v[2];
+            __builtin_prefetch(p + ahead);
+            mxfp8_weights(p, (const uint8_t *)w->scales + at / MXFP8_GROUP, v);
+            for (uint32_t k = 0; k < 2; k++)
+                for (uint32_t i = 0; i < n; i++)
+                    acc[r * n + i] = pair_fma(v[k], pair_load(x[i].x + c + k * PAIR_LANES), acc[r * n + i]);
+        }
+    }
+    for (uint32_t r = 0; r < n_rows; r++)
+        for (uint32_t i = 0; i < n; i++)
+            y[(uint64_t)i * call->y_stride + r] = vec_sum(pair_fold(acc[r * n + i]));
+}
+
+VEC_INLINE void one_row(const struct cpu_gemv_call *call, uint32_t row, uint32_t i, int n, struct form f)
 {
     float *y = call->y + i * call->y_stride + row;
-    if (format == CPU_Q4 || format == CPU_Q8)
-        affine_row(call, row, &call->x[i], n, format == CPU_Q4 ? 4 : 8, y);
+    if (f.kind == FORMAT_MXFP8)
+        mxfp8_rows(call, row, 1, &call->x[i], (uint32_t)n, y);
+    else if (f.kind == FORMAT_BF16 || f.kind == FORMAT_F16 || f.kind == FORMAT_F32)
+        plain_row(call, row, &call->x[i], n, f.kind, y);
     else
-        plain_row(call, row, &call->x[i], n, format == CPU_BF16 ? 2 : 4, y);
+        affine_row(call, row, &call->x[i], n, f, y);
 }
 
 VEC_INLINE void some_rows(const struct cpu_gemv_call *call, uint32_t first, uint32_t last, uint32_t i, int n,
-                          enum cpu_format format)
+                          struct form f)
 {
+    const uint32_t together = TOGETHER / (uint32_t)n;
+    for (; f.kind == FORMAT_MXFP8 && together > 1 && last - first >= together; first += together)
+        mxfp8_rows(call, first, together, &call->x[i], (uint32_t)n, call->y + i * call->y_stride + first);
     for (uint32_t r = first; r < last; r++)
-        one_row(call, r, i, n, format);
+        one_row(call, r, i, n, f);
 }
 
 /* A few rows at a time stay in the cache for the next vectors, whose digits then stay there for those rows. */
-VEC_INLINE void all_rows(const struct cpu_gemv_call *call, enum cpu_format format)
+VEC_INLINE void all_rows(const struct cpu_gemv_call *call, struct form f)
 {
     for (uint32_t first = call->first, last; first < call->last; first = last) {
         last = call->last - first > STAY ? first + STAY : call->last;
         uint32_t i = 0;
         for (; call->n - i >= TOGETHER; i += TOGETHER)
-            some_rows(call, first, last, i, TOGETHER, format);
+            some_rows(call, first, last, i, TOGETHER, f);
         if (call->n - i >= 2) {
-            some_rows(call, first, last, i, 2, format);
+            some_rows(call, first, last, i, 2, f);
             i += 2;
         }
         if (call->n > i)
-            some_rows(call, first, last, i, 1, format);
+            some_rows(call, first, last, i, 1, f);
     }
 }
 
+typedef void rows_fn(const struct cpu_gemv_call *call, struct form f);
+
+/* A function of its own for each form, with as much of it constant as the speed of the loops needs: in a large one gcc keeps
+ * the sums in memory. */
+#define ROWS(name, ...)                                                                                      \
+    static void name(const struct cpu_gemv_call *call, struct form f)                                        \
+    {                                                                                                        \
+        const struct form known = {__VA_ARGS__};                                                             \
+        (void)f;                                                                                             \
+        all_rows(call, known);                                                                               \
+    }
+#define AFFINE(name)                                                                                         \
+    ROWS(usual_##name, FORMAT_##name, CPU_BLOCK, 1, SCALE_BF16)                                              \
+    ROWS(whole_##name, FORMAT_##name, f.group, 1, f.scale)                                                   \
+    ROWS(parts_##name, FORMAT_##name, CPU_BLOCK / 2, 2, f.scale)
+#define THREE(name) [FORMAT_##name] = {usual_##name, whole_##name, parts_##name}
+
+ROWS(rows_of_bf16, FORMAT_BF16, 1, 1, SCALE_NONE)
+ROWS(rows_of_f16, FORMAT_F16, 1, 1, SCALE_NONE)
+ROWS(rows_of_f32, FORMAT_F32, 1, 1, SCALE_NONE)
+ROWS(rows_of_mxfp8, FORMAT_MXFP8, 32, 2, SCALE_E8M0)
+AFFINE(Q4)
+AFFINE(Q8)
+#ifdef CPU_ISA_portable /* where unpacking takes the time anyway */
+ROWS(rows_of_others, f.kind, f.group, f.parts, f.scale)
+#else
+AFFINE(Q2)
+AFFINE(Q3)
+AFFINE(Q5)
+AFFINE(Q6)
+ROWS(rows_of_mxfp4, FORMAT_MXFP4, 32, 2, SCALE_E8M0)
+ROWS(rows_of_nvfp4, FORMAT_NVFP4, 16, 4, SCALE_E4M3)
+#endif
+
 void VEC_NAME(gemv)(const struct cpu_gemv_call *call)
 {
-    switch (call->w->format) {
-    case CPU_Q4:
-        all_rows(call, CPU_Q4);
-        break;
-    case CPU_Q8:
-        all_rows(call, CPU_Q8);
-        break;
-    case CPU_BF16:
-        all_rows(call, CPU_BF16);
-        break;
-    case CPU_F32:
-        all_rows(call, CPU_F32);
-        break;
-    }
+    /* By kind: groups of 64 with bf16 scales; other groups of at least 64; of 32. */
+    static rows_fn *const rows[FORMAT_KINDS][3] = {THREE(Q4),
+                                                   THREE(Q8),
+#ifdef CPU_ISA_portable
+#define OTHERS(name) [FORMAT_##name] = {rows_of_others, rows_of_others, rows_of_others}
+                                                   OTHERS(Q2),
+                                                   OTHERS(Q3),
+                                                   OTHERS(Q5),
+                                                   OTHERS(Q6),
+                                                   [FORMAT_MXFP4] = {NULL, NULL, rows_of_others},
+                                                   [FORMAT_NVFP4] = {NULL, NULL, rows_of_others},
+#else
+                                                   THREE(Q2),
+                                                   THREE(Q3),
+                                                   THREE(Q5),
+                                                   THREE(Q6),
+                                                   [FORMAT_MXFP4] = {NULL, NULL, rows_of_mxfp4},
+                                                   [FORMAT_NVFP4] = {NULL, NULL, rows_of_nvfp4},
+#endif
+                                                   [FORMAT_MXFP8] = {NULL, NULL, rows_of_mxfp8},
+                                                   [FORMAT_BF16] = {NULL, NULL, rows_of_bf16},
+                                                   [FORMAT_F16] = {NULL, NULL, rows_of_f16},
+                                                   [FORMAT_F32] = {NULL, NULL, rows_of_f32}};
+    struct form f = form_of(call->w);
+    bool is_usual = f.group == CPU_BLOCK && f.scale == SCALE_BF16;
+    rows[f.kind][is_usual ? 0 : f.group < CPU_BLOCK ? 2 : 1](call, f);
 }

@@ -33,6 +33,7 @@ struct cpu_isa {
     cpu_gemv_fn *gemv;
     cpu_pack_fn *pack;
     cpu_gemm_fn *gemm;
+    cpu_widen_fn *widen;
     cpu_pack_fixed_fn *pack_fixed;
     cpu_gemm_fixed_fn *gemm_fixed; /* NULL: gemm is faster */
 };

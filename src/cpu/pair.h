@@ -2,7 +2,7 @@
 #ifndef MOEFLUX_CPU_PAIR_H
 #define MOEFLUX_CPU_PAIR_H
 
-#include "base/vec.h"
+#include "cpu/scales.h"
 
 enum { PAIR_LANES = 2 * VEC_LANES };
 
@@ -30,6 +30,20 @@ VEC_INLINE struct pair pair_set2(const float *values)
     const __m512i idx = _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
     __m512d both = _mm512_castpd128_pd512(_mm_load_sd((const double *)(const void *)values));
     return (struct pair){_mm512_permutexvar_ps(idx, _mm512_castpd_ps(both))};
+}
+
+/* 2 n floats, each in the next 8 / n lanes. n: 1, 2 or 4. */
+VEC_INLINE struct pair pair_each(const float *p, uint32_t n)
+{
+    if (n == 1)
+        return pair_set2(p);
+    if (n == 2)
+        return (struct pair){
+            _mm512_permutexvar_ps(_mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0),
+                                  _mm512_castps128_ps512(_mm_loadu_ps(p)))};
+    return (struct pair){
+        _mm512_permutexvar_ps(_mm512_set_epi32(7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0),
+                              _mm512_castps256_ps512(_mm256_loadu_ps(p)))};
 }
 
 VEC_INLINE struct pair pair_load(const float *p)
@@ -141,6 +155,20 @@ VEC_INLINE struct pair pair_load_f16(const void *p)
     return (struct pair){_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p))};
 }
 
+VEC_INLINE struct pair pair_load_e4m3(const uint8_t *p)
+{
+    return pair_mul((struct pair){_mm512_cvtph_ps(e4m3_to_f16_16(_mm_loadu_si128((const __m128i *)p)))},
+                    pair_set1(256));
+}
+
+/* 2^-120 of each, where e4m3_are_usual: the places of an E4M3 number are those of a float whose exponent is less by that. */
+VEC_INLINE struct pair pair_load_e4m3_small(const uint8_t *p)
+{
+    __m512i b = _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p));
+    return (struct pair){
+        _mm512_castsi512_ps(_mm512_and_si512(_mm512_slli_epi32(b, 20), _mm512_set1_epi32((int)0x87f00000)))};
+}
+
 #else
 
 struct pair {
@@ -168,6 +196,11 @@ VEC_INLINE struct pair pair_set1(float x)
 VEC_INLINE struct pair pair_set2(const float *values)
 {
     return (struct pair){vec_set1(values[0]), vec_set1(values[1])};
+}
+
+VEC_INLINE struct pair pair_each(const float *p, uint32_t n)
+{
+    return (struct pair){vec_each(p, n), vec_each(p + n, n)};
 }
 
 VEC_INLINE struct pair pair_load(const float *p)
@@ -261,6 +294,49 @@ VEC_INLINE struct pair pair_load_f16(const void *p)
 {
     return (struct pair){vec_load_f16(p), vec_load_f16((const uint8_t *)p + sizeof(uint16_t) * VEC_LANES)};
 }
+
+VEC_INLINE struct pair pair_load_e4m3(const uint8_t *p)
+{
+#ifdef VEC_AVX
+    __m256i h = e4m3_to_f16_16(_mm_loadu_si128((const __m128i *)p));
+    struct pair v = pair_of((struct vec){_mm256_cvtph_ps(_mm256_castsi256_si128(h))},
+                            (struct vec){_mm256_cvtph_ps(_mm256_extracti128_si256(h, 1))});
+    return pair_mul(v, pair_set1(256));
+#else
+    return pair_of(vec_load_e4m3(p), vec_load_e4m3(p + VEC_LANES));
 #endif
+}
+
+#ifdef VEC_AVX
+VEC_INLINE struct vec vec_load_e4m3_small(const uint8_t *p)
+{
+    __m256i b = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p));
+    return (struct vec){
+        _mm256_castsi256_ps(_mm256_and_si256(_mm256_slli_epi32(b, 20), _mm256_set1_epi32((int)0x87f00000)))};
+}
+
+/* 2^-120 of each, where e4m3_are_usual: the places of an E4M3 number are those of a float whose exponent is less by that. */
+VEC_INLINE struct pair pair_load_e4m3_small(const uint8_t *p)
+{
+    return pair_of(vec_load_e4m3_small(p), vec_load_e4m3_small(p + VEC_LANES));
+}
+#endif
+#endif
+
+/* 16 scales of a type. */
+VEC_INLINE struct pair pair_load_scales(const uint8_t *p, uint32_t scale)
+{
+    switch (scale) {
+    case SCALE_BF16:
+        return pair_load_bf16(p);
+    case SCALE_F16:
+        return pair_load_f16(p);
+    case SCALE_E4M3:
+        return pair_load_e4m3(p);
+    default:
+        return pair_of(scales_eight(p, scale),
+                       scales_eight(p + (size_t)VEC_LANES * scales_bytes(scale), scale));
+    }
+}
 
 #endif

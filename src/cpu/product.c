@@ -1,27 +1,56 @@
 #include "cpu/product.h"
 
+#include "base/format.h"
 #include "base/mem.h"
 
 /* Digits of a pair of blocks: three of a byte for each column. */
-enum { PAIR_BYTES = 3 * 2 * CPU_BLOCK, GROUPS_AT_ONCE = 16, FIXED_STEP = 4, CODES_BYTES = 16 * CPU_BLOCK };
+enum {
+    PAIR_BYTES = 3 * 2 * CPU_BLOCK,
+    GROUPS_AT_ONCE = 16,
+    FIXED_STEP = 4,
+    CODES_BYTES = 16 * CPU_BLOCK,
+    LANES = 8
+};
+
+bool cpu_format_takes_fixed(uint32_t format)
+{
+    return format == FORMAT_Q4 || format == FORMAT_Q8;
+}
+
+bool cpu_format_takes_digits(uint32_t format)
+{
+    uint32_t scheme = format_of(format)->scheme;
+    return scheme == SCHEME_AFFINE || scheme == SCHEME_E2M1;
+}
 
 static uint64_t padded_blocks(uint32_t cols)
 {
     return size_round_up(div_up(cols, CPU_BLOCK), 8);
 }
 
+/* Floats or integers of a vector, for so many padded blocks: steps and sums of 64, of 32, of 128, of the lanes. */
+static uint64_t vector_words(uint64_t blocks)
+{
+    return 2 * blocks + 2 * blocks + size_round_up(blocks / 2, 8) + blocks * LANES;
+}
+
 uint64_t cpu_vector_bytes(uint32_t cols)
 {
     uint64_t blocks = padded_blocks(cols);
-    return blocks / 2 * PAIR_BYTES + 2 * blocks * sizeof(float);
+    return size_round_up(vector_words(blocks) * sizeof(float), 64) + blocks / 2 * PAIR_BYTES;
 }
 
 void cpu_vector_place(struct cpu_vector *v, uint32_t cols, void *memory)
 {
     uint64_t blocks = padded_blocks(cols);
     float *steps = memory;
-    *v = (struct cpu_vector){
-        .cols = cols, .steps = steps, .sums = steps + blocks, .digits = (int8_t *)(steps + 2 * blocks)};
+    *v = (struct cpu_vector){.cols = cols,
+                             .steps = steps,
+                             .sums = steps + blocks,
+                             .sums_32 = steps + 2 * blocks,
+                             .sums_128 = steps + 4 * blocks};
+    v->shifted = (int32_t *)(void *)(v->sums_128 + size_round_up(blocks / 2, 8));
+    v->digits = (int8_t *)memory + size_round_up(vector_words(blocks) * sizeof(float), 64);
 }
 
 uint32_t cpu_n_tiles(uint32_t n)

@@ -8,15 +8,20 @@
  * d2), rounded, the digits signed bytes. A block of zeros has step 0; one with a NaN or an infinity has step NaN and
  * makes the output NaN. Lane l of 8 sums code * digit over columns 8 l to 8 l + 7 of the block, exactly, for each digit:
  *     f = fma(fma(sum of d0, 256, sum of d1), 256, sum of d2)
- *     acc[b % 2][l] = fma(f, scale of the block's group * step, acc[b % 2][l])        b: the block
+ *     acc[b % 2][l] = fma(f, scale of the lane's group * step, acc[b % 2][l])         b: the block
+ * A group is some lanes of a block, 4 of 32 columns and 2 of 16; or a block; or, of 128 columns, two of them.
  * acc[1] begins at 0, acc[0] at the biases' part: lane l sums fma(bias, sum of the group's x, .) over groups l, l + 8, ..
- * in order. A group's x are summed in 8 lanes, lane l over columns 8 l to 8 l + 7, then by the tree of vec_sum. What is
- * missing of a pair of blocks or of 8 groups counts as zeros. y = vec_sum(acc[0] + acc[1]).
+ * in order. A block's x are summed in 8 lanes, lane l over columns 8 l to 8 l + 7, then by the tree of vec_sum; a group of 32
+ * by the tree's part for its lanes, (0 + 2) + (1 + 3); one of 128 is the sum of its two blocks. What is missing of a pair of
+ * blocks or of 8 groups counts as zeros. y = vec_sum(acc[0] + acc[1]).
+ * E2M1 codes (MXFP4, NVFP4) count as twice their value, whole numbers from -12 to 12, and their scales as half of them; there
+ * are no biases, so that acc[0] begins at 0.
  * The error is that of float32: largest / rms of the outputs about 2e-6.
- * A plain matrix: acc[c / 8 % 2][c % 8] = fma(w, x, .) over the columns c in order; a row's end is filled with zeros.
+ * Plain matrices and MXFP8, w = value * scale: acc[c / 8 % 2][c % 8] = fma(w, x, .) over the columns c in order; a row's end
+ * is filled with zeros.
  *
- * Many tokens (gemm): y = fma(w, x, y) over the columns in order, from 0, with w = fma(code, scale, bias).
- * Largest error / rms with 2,048 columns: about 4e-6.
+ * Many tokens (gemm): y = fma(w, x, y) over the columns in order, from 0, with w = code * scale + bias, both rounded (the
+ * product is exact where scales have 16 bits), or w = value * scale. Largest error / rms with 2,048 columns: 3 to 6e-6.
  *
  * Many tokens in fixed point (gemm_fixed), where cpu_format_takes_fixed and the set has it, amx: x as for one vector; f as there
  * of the sums over all columns of block b
@@ -33,29 +38,28 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Affine: codes of 4 or 8 bits in groups of 64 columns with a bf16 scale and bias. Plain: numbers. */
-enum cpu_format { CPU_Q4, CPU_Q8, CPU_BF16, CPU_F32 };
+/* Whether gemm_fixed takes a format: 4 or 8 bits, groups of 64, bf16 scales. */
+bool cpu_format_takes_fixed(uint32_t format);
+/* Whether gemv reads the digits of a vector, not its floats. */
+bool cpu_format_takes_digits(uint32_t format);
 
-/* Whether gemm_fixed takes it. */
-static inline bool cpu_format_takes_fixed(enum cpu_format f)
-{
-    return f == CPU_Q4 || f == CPU_Q8;
-}
-
-/* Row-major, rows without gaps, any alignment. Affine: cols a multiple of 64. */
+/* Row-major, rows without gaps, any alignment. All formats of base/format.h; of quantised numbers, cols is a multiple of 64
+ * and of the group. */
 struct cpu_matrix {
-    const void *weight;          /* codes [rows][cols / 64 * bits * 8 bytes], or numbers [rows][cols] */
-    const void *scales, *biases; /* affine: bf16 [rows][cols / 64] */
-    uint32_t rows, cols;
-    enum cpu_format format;
+    const void *weight;          /* codes [rows][cols * bits / 8 bytes], or numbers [rows][cols] */
+    const void *scales, *biases; /* [rows][cols / group], where the format has them */
+    uint32_t rows, cols, format;
 };
 
 /* A vector as gemv reads it. */
 struct cpu_vector {
-    const float *x; /* [cols]; what plain matrices are multiplied with */
+    const float *x; /* [cols]; for formats without digits */
     uint32_t cols;
-    /* For affine matrices. Both padded with zeros to a multiple of 8 blocks. */
-    float *steps, *sums;
+    /* The others are for cpu_format_takes_digits. All padded with zeros: steps to a multiple of 8 blocks, sums of groups of 64, 32
+     * and 128 columns to a multiple of 8. */
+    float *steps, *sums, *sums_32, *sums_128;
+    int32_t *
+        shifted; /* [block][lane]: CODES_SHIFT times the lane's sum of x / step, which E2M1 codes have too much */
     /* [pairs of blocks][3 digits][even columns, odd columns][2 blocks][32]: byte 4 l + i of the last is that of column
      * 8 l + 2 i (+ 1) of the block. */
     int8_t *digits;
@@ -152,6 +156,9 @@ struct cpu_gemm_fixed_call {
     void *scratch; /* cpu_gemm_fixed_scratch_bytes(cols), aligned to 64; not shared between threads */
 };
 typedef void cpu_gemm_fixed_fn(const struct cpu_gemm_fixed_call *call);
+
+/* The weights of columns col to col + n - 1 of a row as gemm takes them. Of quantised numbers, col and n are multiples of 64. */
+typedef void cpu_widen_fn(const struct cpu_matrix *w, uint32_t row, uint32_t col, uint32_t n, float *out);
 
 /* A multiple of 64. */
 uint64_t cpu_gemm_fixed_scratch_bytes(uint32_t cols);

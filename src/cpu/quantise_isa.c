@@ -33,9 +33,21 @@ static float step_of(const struct ivec columns[VEC_LANES])
     return largest > 0 && step < FLT_MIN ? FLT_MIN : step;
 }
 
-/* digits: those of the block within its pair. Returns its step; *sum gets the sum of x. */
-static float quantise_block(const float *x, int8_t *digits, float *sum)
+/* The parts of vec_sum's tree for lanes 0 to 3 and for 4 to 7. */
+VEC_INLINE void sum_halves(struct vec x, float out[2])
 {
+    float lanes[VEC_LANES];
+    vec_store(lanes, x);
+    for (int i = 0; i < 2; i++) {
+        const float *l = lanes + 4 * i;
+        out[i] = (l[0] + l[2]) + (l[1] + l[3]);
+    }
+}
+
+/* Sets what v has of block b, for its columns at x. */
+static void quantise_block(const struct cpu_vector *v, uint32_t b, const float *x)
+{
+    int8_t *digits = v->digits + (size_t)b / 2 * PAIR_DIGITS + (size_t)b % 2 * (CPU_BLOCK / 2);
     const void *rows[VEC_LANES];
     struct ivec columns[VEC_LANES]; /* lane l of columns[i]: column 8 l + i */
     for (size_t l = 0; l < VEC_LANES; l++)
@@ -44,31 +56,37 @@ static float quantise_block(const float *x, int8_t *digits, float *sum)
     struct vec total = vec_bits(columns[0]);
     for (int i = 1; i < VEC_LANES; i++)
         total = vec_add(total, vec_bits(columns[i]));
-    *sum = vec_sum(total);
+    v->sums[b] = vec_sum(total);
+    sum_halves(total, v->sums_32 + (size_t)2 * b);
 
+    struct ivec all = ivec_set1(0);
     float step = step_of(columns);
     struct vec by = vec_set1(step > 0 ? step : 1);
     for (size_t odd = 0; odd < 2; odd++) {
         struct ivec packed[3] = {ivec_set1(0), ivec_set1(0), ivec_set1(0)};
         for (size_t i = 0; i < 4 && step > 0; i++) {
             struct ivec d[3];
-            split(ivec_nearest(vec_div(vec_bits(columns[2 * i + odd]), by)), d);
+            struct ivec whole = ivec_nearest(vec_div(vec_bits(columns[2 * i + odd]), by));
+            all = ivec_add(all, whole);
+            split(whole, d);
             for (int k = 0; k < 3; k++)
                 packed[k] = ivec_or(packed[k], ivec_left(ivec_and(d[k], ivec_set1(255)), 8 * (int)i));
         }
         for (size_t k = 0; k < 3; k++)
             ivec_store(digits + k * 2 * CPU_BLOCK + odd * CPU_BLOCK, packed[k]);
     }
-    return step;
+    v->steps[b] = step;
+    ivec_store(v->shifted + (size_t)b * VEC_LANES, ivec_add(ivec_left(all, 3), ivec_left(all, 2)));
 }
+_Static_assert(CODES_SHIFT == (1 << 3) + (1 << 2), "the shifts above");
 
 void VEC_NAME(quantise)(struct cpu_vector *v, const float *x)
 {
+    static const float zeros[CPU_BLOCK];
     uint32_t n = v->cols / CPU_BLOCK, padded = (n + 7) / 8 * 8;
     v->x = x;
-    for (uint32_t b = 0; b < padded; b++) {
-        int8_t *digits = v->digits + (size_t)b / 2 * PAIR_DIGITS + (size_t)b % 2 * (CPU_BLOCK / 2);
-        static const float zeros[CPU_BLOCK];
-        v->steps[b] = quantise_block(b < n ? x + (uint64_t)b * CPU_BLOCK : zeros, digits, &v->sums[b]);
-    }
+    for (uint32_t b = 0; b < padded; b++)
+        quantise_block(v, b, b < n ? x + (uint64_t)b * CPU_BLOCK : zeros);
+    for (uint32_t g = 0; g < (padded / 2 + 7) / 8 * 8; g++)
+        v->sums_128[g] = 2 * g < padded ? v->sums[2 * g] + v->sums[2 * g + 1] : 0;
 }

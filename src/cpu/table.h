@@ -11,6 +11,7 @@ cpu_quantise_fn VEC_NAME(quantise);
 cpu_gemv_fn VEC_NAME(gemv);
 cpu_pack_fn VEC_NAME(pack);
 cpu_gemm_fn VEC_NAME(gemm);
+cpu_widen_fn VEC_NAME(widen);
 cpu_pack_fixed_fn VEC_NAME(pack_fixed);
 cpu_gemm_fixed_fn gemm_fixed_amx;
 

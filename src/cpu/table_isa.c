@@ -10,6 +10,7 @@ const struct cpu_isa VEC_NAME(cpu_isa) = {
     .gemv = VEC_NAME(gemv),
     .pack = VEC_NAME(pack),
     .gemm = VEC_NAME(gemm),
+    .widen = VEC_NAME(widen),
     .pack_fixed = VEC_NAME(pack_fixed),
 #ifdef CPU_ISA_amx
     .gemm_fixed = gemm_fixed_amx,

@@ -6,6 +6,7 @@
 #include "arch/host_experts.h"
 #include "arch/loader.h"
 #include "engine/checkpoints.h"
+#include "engine/prefer.h"
 #include "experts/predictor.h"
 #include "experts/expert_store.h"
 #include "experts/trace.h"
@@ -74,7 +75,8 @@ struct moeflux_model {
     } host;
     struct predictor predictor;
     uint64_t n_choices, n_chosen; /* statistics: choices that the host saw, experts in them */
-    struct trace_writer *trace;   /* NULL: choices are not recorded */
+    struct prefer prefer;
+    struct trace_writer *trace; /* NULL: choices are not recorded */
     struct moeflux_progress progress;
     /* Every expert is in a device slot: no layer waits for the router's choice. Not with a trace. */
     bool resident;

@@ -47,6 +47,13 @@ static void add_config(XXH3_state_t *h, const struct config *c)
     }
 }
 
+/* Nothing for the first formats there were: a model that has only those keeps its fingerprint, and its saved states. */
+static void add_format(XXH3_state_t *h, uint32_t format)
+{
+    if (format != FORMAT_NONE && format > FORMAT_F32)
+        add(h, &format, sizeof format);
+}
+
 /* A_log may be widened on the way to the packed layout; routed experts are sampled as experts, since layouts name them
  * differently. */
 static bool is_sampled(const char *name)
@@ -63,6 +70,7 @@ static int add_tensor(XXH3_state_t *h, const struct model_dir *d, const struct t
     const uint64_t from[] = {0, (t->bytes - n) / 2 & ~(uint64_t)3, t->bytes - n};
     add(h, t->name, strlen(t->name) + 1);
     add(h, &t->bytes, sizeof t->bytes);
+    add_format(h, t->format);
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < sizeof from / sizeof *from; i++) {
         rc = model_dir_read(d, t, from[i], n, sample, e);
@@ -88,22 +96,26 @@ static int add_expert_part(XXH3_state_t *h, const struct model_dir *d, uint32_t 
 static int add_expert(XXH3_state_t *h, const struct model_dir *d, uint32_t layer, uint32_t expert,
                       struct moeflux_err *e)
 {
-    const struct expert_layout *y = &d->expert;
+    const struct expert_layout *y = &d->experts[layer];
     const struct expert_formats *f = &y->formats;
     const struct {
         uint32_t format;
         uint64_t at;
     } parts[] = {{f->gate, y->gate_s}, {f->up, y->up_s}, {f->down, y->down_s}, {f->down, y->down_w}};
     int rc = 0;
+    add_format(h, f->up);
+    add_format(h, f->down);
     for (size_t i = 0; rc == 0 && i < sizeof parts / sizeof *parts; i++)
         rc = add_expert_part(h, d, layer, expert, parts[i].format, parts[i].at, e);
     return rc;
 }
 
-static int add_model(XXH3_state_t *h, const struct model_dir *d, struct moeflux_err *e)
+static int add_model(XXH3_state_t *h, const struct model_dir *d, float margin, struct moeflux_err *e)
 {
     int rc = 0;
     add_config(h, &d->config);
+    if (margin > 0)
+        add(h, &margin, sizeof margin);
     for (size_t i = 0; rc == 0 && i < d->n_tensors; i++)
         if (is_sampled(d->tensors[i].name))
             rc = add_tensor(h, d, &d->tensors[i], e);
@@ -123,7 +135,7 @@ int moeflux_model_fingerprint(struct moeflux_model *m, uint64_t *out, struct moe
         if (!h)
             return err_set(e, ERR_MEMORY, "out of memory for a checksum");
         XXH3_64bits_reset(h);
-        int rc = add_model(h, &m->dir, e);
+        int rc = add_model(h, &m->dir, m->prefer.margin, e);
         m->fingerprint = XXH3_64bits_digest(h);
         XXH3_freeState(h);
         if (rc < 0)

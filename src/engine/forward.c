@@ -9,7 +9,9 @@
  * weights, the host computes the experts while the device computes the shared one, and the next submission adds their sum.
  * That one is recorded before the host computes, so that it is ready when the sum is. In a large chunk the device computes
  * them too, with copies (SIDE_PROMPT). The layer and the chunk's size say whose it is, so results do not depend on what is in
- * memory. */
+ * memory.
+ *
+ * They do with moeflux_options.prefer_resident: then the host changes the choice of a single token (prefer.h). */
 #include <string.h>
 
 #include "args.h"
@@ -57,9 +59,9 @@ static void copy_hidden(const struct pass *p, uint32_t layer)
         exec_copy(m->exec, &m->hidden, (uint64_t)layer * m->max_chunk * row, &m->view.x, 0, p->chunk.n * row);
 }
 
-static const uint32_t *choice_of(const struct moeflux_model *m)
+static uint32_t *choice_of(const struct moeflux_model *m)
 {
-    return (const uint32_t *)(const void *)(m->view.idx.host ? m->view.idx.host : m->choice.host);
+    return (uint32_t *)(void *)(m->view.idx.host ? m->view.idx.host : m->choice.host);
 }
 
 /* How many experts a token has: with a share of the weights, as few as stand before NO_EXPERT. */
@@ -79,9 +81,9 @@ static const uint32_t *prediction_of(const struct moeflux_model *m)
 }
 
 /* The weights of the choice, where the host sees them. */
-static const float *weights_of(const struct moeflux_model *m)
+static float *weights_of(const struct moeflux_model *m)
 {
-    return (const float *)(const void *)(m->view.weights.host ? m->view.weights.host : m->host.weights.host);
+    return (float *)(void *)(m->view.weights.host ? m->view.weights.host : m->host.weights.host);
 }
 
 static enum expert_side_kind kind_of(const struct pass *p, uint32_t layer)
@@ -130,6 +132,12 @@ static bool reads_ahead(const struct pass *p, uint32_t layer)
 static bool predicts(const struct pass *p, uint32_t layer)
 {
     return p->chunk.n == 1 && (p->m->predictor.kind & PREDICT_ROUTER) && reads_ahead(p, layer);
+}
+
+/* Whether experts in memory may stand in for others: of a chunk of many tokens nearly all experts are chosen anyway. */
+static bool prefers(const struct pass *p, uint32_t layer)
+{
+    return p->chunk.n == 1 && p->m->prefer.margin > 0 && !expert_store_holds_all(side_of(p, layer)->store);
 }
 
 /* Collects the different experts of tokens from `from` on, as many tokens as the slots allow. Returns the tokens. */
@@ -430,10 +438,25 @@ static void count_choices(const struct pass *p)
     p->m->n_chosen += n_all_chosen(p);
 }
 
+/* Puts experts that are in memory in the place of others, where the scores are close. */
+static void prefer_experts(const struct pass *p, uint32_t layer)
+{
+    struct moeflux_model *m = p->m;
+    uint32_t *choice = choice_of(m);
+    bool is_changed =
+        prefer_choose(m, side_of(p, layer)->store, layer, n_chosen(m, choice), choice, weights_of(m));
+    if (!is_changed || is_on_cpu(p, layer) || m->view.idx.host)
+        return;
+    exec_copy(m->exec, &m->view.idx, 0, &m->choice, 0, m->dir.config.top_k * sizeof *choice);
+    exec_copy(m->exec, &m->view.weights, 0, &m->host.weights, 0, m->dir.config.top_k * sizeof(float));
+}
+
 /* The experts that the router chose, which the host knows now. */
 static int chosen_experts(const struct pass *p, uint32_t layer, struct moeflux_err *e)
 {
     struct moeflux_model *m = p->m;
+    if (prefers(p, layer))
+        prefer_experts(p, layer);
     count_choices(p);
     if (m->trace)
         trace_writer_add(m->trace, layer, p->chunk.pos, p->chunk.n, choice_of(m), weights_of(m));
@@ -466,8 +489,10 @@ static void show_choice(const struct pass *p, uint32_t layer)
     arch_choose_experts(m->arch, &p->chunk, layer);
     if (has_prediction)
         arch_predict_experts(m->arch, next);
-    if (is_on_cpu(p, layer) || m->trace)
+    if (is_on_cpu(p, layer) || m->trace || prefers(p, layer))
         copy_to_host(p, is_on_cpu(p, layer));
+    if (prefers(p, layer))
+        prefer_show(m);
     if (m->view.idx.host)
         return;
     exec_copy(m->exec, &m->choice, 0, &m->view.idx, 0, p->chunk.n * bytes);

@@ -1,5 +1,6 @@
 #include "engine/load_plan.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,7 +97,11 @@ int load_plan_check(const struct moeflux_options *o, struct moeflux_err *e)
         rc = check_choice("cache_policy", (int)o->cache_policy, MOEFLUX_CACHE_POLICY_CONTEXT, e);
     if (rc == 0)
         rc = check_choice("prompt_type", (int)o->prompt_type, MOEFLUX_PROMPT_TYPE_F16, e);
-    return rc < 0 ? rc : check_choice("kv_type", (int)o->kv_type, MOEFLUX_KV_TYPE_F16, e);
+    if (rc == 0)
+        rc = check_choice("kv_type", (int)o->kv_type, MOEFLUX_KV_TYPE_F16, e);
+    if (rc == 0 && !(o->prefer_resident >= 0 && isfinite(o->prefer_resident)))
+        rc = err_set(e, ERR_USAGE, "--prefer-resident %g, expected 0 or more", (double)o->prefer_resident);
+    return rc;
 }
 
 enum reader_mode load_plan_reader_mode(const struct moeflux_options *o)

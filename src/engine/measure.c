@@ -32,8 +32,8 @@ struct wave {
     struct reader *reader;
     uint32_t *order; /* [n_all] layer * n_experts + expert, shuffled */
     uint32_t n_all;
-    uint64_t stride;
-    uint8_t *memory; /* [top_k][stride] */
+    uint64_t stride, bytes; /* of a target; that were asked for */
+    uint8_t *memory;        /* [top_k][stride] */
     struct read_request *requests;
 };
 
@@ -51,7 +51,7 @@ static void shuffle(uint32_t *order, uint32_t n)
 static int prepare(struct wave *w, struct moeflux_err *e)
 {
     const struct config *c = &w->model->config;
-    w->stride = size_round_up(w->model->expert.bytes, READER_TARGET_ALIGN);
+    w->stride = size_round_up(w->model->max_expert_bytes, READER_TARGET_ALIGN);
     w->order = mem_new((uint64_t)c->n_layers * c->n_experts, sizeof *w->order, e);
     w->requests = mem_new(c->top_k, sizeof *w->requests, e);
     if (!w->order || !w->requests)
@@ -79,6 +79,7 @@ static int read_wave(struct wave *w, uint32_t first, uint32_t n, struct moeflux_
         q->expert = w->order[first + i] % w->model->config.n_experts;
         q->dst = w->memory + i * w->stride;
         q->speculative = false;
+        w->bytes += w->model->experts[q->layer].bytes;
         reader_start(w->reader, q);
     }
     for (uint32_t i = 0; i < n; i++) {
@@ -100,7 +101,7 @@ static int read_for_a_second(struct wave *w, struct moeflux_speeds *out, struct 
         done += n;
         ns = clock_ns() - start;
     }
-    out->disk_bytes = done * w->model->expert.bytes;
+    out->disk_bytes = w->bytes;
     out->disk_bytes_s = ns ? (double)out->disk_bytes * 1e9 / (double)ns : 0;
     return 0;
 }

@@ -18,7 +18,7 @@ static int open_arch(struct moeflux_model *m, struct moeflux_err *e)
     const struct arch_request r = {.exec = m->exec,
                                    .loader = &m->loader,
                                    .config = &m->dir.config,
-                                   .expert = &m->dir.expert,
+                                   .experts = m->dir.experts,
                                    .max_chunk = m->max_chunk,
                                    .kv_type = m->kv_type,
                                    .has_host_experts = m->n_cpu_layers > 0};
@@ -66,7 +66,7 @@ static int open_host(struct moeflux_model *m, const struct moeflux_options *o, s
     const struct config *c = &m->dir.config;
     uint64_t hidden = (uint64_t)m->max_cpu_chunk * c->hidden * sizeof(float);
     struct expert_side *s = &m->sides[SIDE_HOST];
-    bool sees_weights = m->n_cpu_layers > 0 || o->trace;
+    bool sees_weights = m->n_cpu_layers > 0 || o->trace || m->prefer.margin > 0;
     int rc = 0;
     if (sees_weights && !m->view.weights.host)
         rc = exec_buffer_new(m->exec, &m->host.weights, EXEC_HOST, m->view.weights.bytes, e);
@@ -82,13 +82,21 @@ static int open_host(struct moeflux_model *m, const struct moeflux_options *o, s
     return rc;
 }
 
+static uint64_t mean_expert_bytes(const struct model_dir *d)
+{
+    uint64_t layers = 0;
+    for (uint32_t i = 0; i < d->config.n_layers; i++)
+        layers += config_has_experts(&d->config, i);
+    return layers ? d->expert_bytes / (layers * d->config.n_experts) : 0;
+}
+
 static int open_trace(struct moeflux_model *m, const char *path, struct moeflux_err *e)
 {
     const struct config *c = &m->dir.config;
     const struct trace_shape shape = {.n_layers = c->n_layers,
                                       .n_experts = c->n_experts,
                                       .top_k = c->top_k,
-                                      .expert_bytes = m->dir.expert.bytes};
+                                      .expert_bytes = mean_expert_bytes(&m->dir)};
     return path ? trace_writer_open(&m->trace, path, &shape, e) : 0;
 }
 
@@ -220,6 +228,8 @@ int test_hooks_open(struct moeflux_model **out, const struct moeflux_options *o,
     if (rc == 0)
         rc = make_inputs(m, e);
     if (rc == 0)
+        rc = prefer_open(m, o->prefer_resident, e);
+    if (rc == 0)
         rc = step_open(m, e);
     if (rc == 0)
         rc = open_host(m, o, e);
@@ -242,6 +252,7 @@ void moeflux_model_close(struct moeflux_model *m)
         close_side(&m->sides[i]);
     predictor_close(&m->predictor);
     trace_writer_close(m->trace);
+    prefer_close(m);
     arch_close(m->arch);
     if (m->exec) {
         loader_free(&m->loader);
@@ -285,6 +296,7 @@ struct moeflux_model_info moeflux_model_get_info(const struct moeflux_model *m)
                                        .top_k = c->top_k,
                                        .own_top_k = c->own_top_k,
                                        .expert_share = config_expert_share(c),
+                                       .prefer_resident = m->prefer.margin,
                                        .max_context = m->view.max_context,
                                        .eos = c->eos,
                                        .expert_io = expert_store_describe_reader(store),
@@ -340,6 +352,7 @@ void moeflux_model_get_stats(const struct moeflux_model *m, struct moeflux_stats
                                   .n_cpu_slots = cpu ? expert_store_get_stats(cpu).n_slots : 0,
                                   .n_choices = m->n_choices,
                                   .n_chosen = m->n_chosen,
+                                  .n_preferred = m->prefer.n_preferred,
                                   .n_predicted = m->predictor.n_predicted,
                                   .n_predicted_right = m->predictor.n_right,
                                   .n_predictable = m->predictor.n_predictable,
@@ -365,7 +378,7 @@ void moeflux_model_reset_stats(struct moeflux_model *m)
 {
     m->n_prefill_tokens = m->prefill_ns = m->n_decode_tokens = m->decode_ns = 0;
     m->predictor.n_predicted = m->predictor.n_right = m->predictor.n_predictable = 0;
-    m->host.n_computed = m->host.ns = m->n_choices = m->n_chosen = 0;
+    m->host.n_computed = m->host.ns = m->n_choices = m->n_chosen = m->prefer.n_preferred = 0;
     for (int i = 0; i < EXPERT_SIDES; i++)
         if (m->sides[i].store)
             expert_store_reset_stats(m->sides[i].store);

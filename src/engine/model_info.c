@@ -9,10 +9,12 @@
 #include "base/nodes.h"
 #include "cpu/isa.h"
 #include "engine/engine.h"
+#include "engine/format_text.h"
 #include "engine/load_plan.h"
 #include "model/family.h"
 #include "selftest/selftest.h"
 #include "vulkan/device.h"
+#include "vulkan/pipeline.h"
 
 /* Room for the Vulkan devices of one machine. */
 enum { MAX_GPUS = 64 };
@@ -50,6 +52,7 @@ static void describe_gpu(struct moeflux_device *d, const struct gpu_info *from, 
     snprintf(d->name, sizeof d->name, "%s", from->name);
     snprintf(d->kind, sizeof d->kind, "%s", from->kind);
     snprintf(d->driver, sizeof d->driver, "%s", from->driver);
+    snprintf(d->matrices, sizeof d->matrices, "%s", matrices_name(from->matrices, pipeline_has_khr()));
     snprintf(d->why_not, sizeof d->why_not, "%s", from->missing);
 }
 
@@ -94,6 +97,19 @@ static uint64_t dense_params(const struct model_dir *d)
     return n;
 }
 
+static uint64_t embedding_bytes(const struct model_dir *d)
+{
+    static const char *const parts[] = {"weight", "scales", "biases"};
+    uint64_t bytes = 0;
+    for (int i = 0; i < 3; i++) {
+        char name[40];
+        snprintf(name, sizeof name, "model.embed_tokens.%s", parts[i]);
+        const struct tensor *t = model_dir_find(d, name);
+        bytes += t ? t->bytes : 0;
+    }
+    return bytes;
+}
+
 void model_info_needs(const struct model_dir *d, struct moeflux_needs *out)
 {
     const struct config *c = &d->config;
@@ -110,8 +126,10 @@ void model_info_needs(const struct model_dir *d, struct moeflux_needs *out)
                                   .packed = d->packed,
                                   .dense_bytes = d->dense_bytes,
                                   .expert_bytes = d->expert_bytes,
-                                  .one_expert_bytes = d->expert.bytes};
+                                  .one_expert_bytes = d->max_expert_bytes};
     snprintf(out->architecture, sizeof out->architecture, "%s", c->family->name);
+    format_text_experts(d, out->expert_formats, sizeof out->expert_formats);
+    format_text_dense(d, out->dense_formats, sizeof out->dense_formats);
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const struct arch_state s = arch_state_of(c, i, KV_TYPE_F32);
         out->n_attention += s.rows[0].n > 0;
@@ -119,14 +137,14 @@ void model_info_needs(const struct model_dir *d, struct moeflux_needs *out)
         /* A dispatch reads one window and writes the other. All of it twice: the backup lets a chunk be undone. */
         out->recurrent_state_bytes += 2 * (2 * s.window_bytes + s.delta_bytes);
         n_moe += config_has_experts(c, i);
+        out->token_expert_bytes += c->top_k * d->experts[i].bytes;
     }
-    const struct tensor *embedding = model_dir_find(d, "model.embed_tokens.weight");
+    out->n_expert_layers = (uint32_t)n_moe;
     out->n_expert_params = n_moe * c->n_experts * expert_params;
     out->n_params = dense_params(d) + out->n_expert_params;
     out->n_active_params = dense_params(d) + n_moe * c->top_k * expert_params;
     /* A token reads all dense weights but the embedding, of which it reads one row. */
-    out->token_dense_bytes = d->dense_bytes - (c->tied || !embedding ? 0 : embedding->bytes / 8 * 9);
-    out->token_expert_bytes = n_moe * c->top_k * d->expert.bytes;
+    out->token_dense_bytes = d->dense_bytes - (c->tied ? 0 : embedding_bytes(d));
     out->floor_bytes = d->dense_bytes + out->recurrent_state_bytes + 1024 * out->kv_bytes_per_pos +
                        expert_store_floor_bytes(d);
 }

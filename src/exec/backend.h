@@ -54,7 +54,7 @@ struct backend {
 struct exec {
     const struct backend *backend;
     bool profile;
-    bool keeps_f32, forbids_denorm; /* change the caps */
+    bool keeps_f32, forbids_denorm, prefers_nv; /* change the caps */
     bool is_watched;
     struct exec_watch watch;
     struct moeflux_err

@@ -36,6 +36,11 @@ void exec_keep_f32(struct exec *x)
     x->keeps_f32 = true;
 }
 
+void exec_prefer_nv(struct exec *x)
+{
+    x->prefers_nv = true;
+}
+
 void exec_forbid_denorm(struct exec *x)
 {
     x->forbids_denorm = true;

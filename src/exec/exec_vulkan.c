@@ -1,7 +1,9 @@
 /* The Vulkan backend: opening, memory, recording. */
 #include "exec/exec_vulkan.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
@@ -41,10 +43,25 @@ static void vulkan_close(struct exec *x)
     free(v);
 }
 
-/* What the mapping of kernels named X_coop takes for given. */
+/* What the mapping of kernels named X_coop and X_khr takes for given. */
 static bool has_coopmat(const struct gpu *g)
 {
-    return g->has_coop && g->subgroup_size == 32 && g->max_workgroup >= 256 && g->max_shared_bytes >= 32768;
+    return (g->matrices.nv || g->matrices.khr) && g->max_workgroup >= 256 && g->max_shared_bytes >= 32768;
+}
+
+static bool uses_khr(const struct exec *x)
+{
+    const struct matrices *has = &vulkan_of_const(x)->gpu.matrices;
+    return has->khr && !(x->prefers_nv && has->nv);
+}
+
+/* Operations name kernels for matrices X_coop or X_othercoop. */
+static void name_variant(const struct exec *x, const char *name, char *out, size_t bytes)
+{
+    static const char of_nv[] = "coop";
+    size_t length = strlen(name), end = sizeof of_nv - 1;
+    bool is_khr = uses_khr(x) && length > end && strcmp(name + length - end, of_nv) == 0;
+    snprintf(out, bytes, "%.*s%s", (int)(is_khr ? length - end : length), name, is_khr ? "khr" : "");
 }
 
 static struct exec_caps vulkan_caps(const struct exec *x)
@@ -54,6 +71,7 @@ static struct exec_caps vulkan_caps(const struct exec *x)
                               .is_software = g->is_cpu,
                               .is_unified = g->is_unified,
                               .has_coopmat = has_coopmat(g) && !x->keeps_f32,
+                              .uses_khr = uses_khr(x) && !x->keeps_f32,
                               .has_denorm = g->has_denorm && !x->forbids_denorm,
                               .n_processors = g->n_processors,
                               .subgroup_size = g->subgroup_size,
@@ -99,12 +117,14 @@ static void vulkan_buffer_free(struct exec *x, struct exec_buffer *b)
 int exec_kernel_later(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes,
                       const uint32_t *spec, uint32_t n_spec, struct moeflux_err *e)
 {
+    char variant[64];
+    name_variant(x, name, variant, sizeof variant);
     *k = (struct kernel){.args_bytes = args_bytes};
-    const char *label = pipeline_find_name(name);
+    const char *label = pipeline_find_name(variant);
     if (!label)
-        return err_set(e, ERR_DEVICE, "no kernel named %s is built in", name);
+        return err_set(e, ERR_DEVICE, "no kernel named %s is built in", variant);
     k->label = exec_find_label(x, label);
-    k->pipeline = pipeline_find(&vulkan_of(x)->pipelines, name, spec, n_spec, e);
+    k->pipeline = pipeline_find(&vulkan_of(x)->pipelines, variant, spec, n_spec, e);
     return k->pipeline < 0 ? k->pipeline : 0;
 }
 

@@ -143,6 +143,12 @@ bool cache_has(const struct cache *c, struct expert_key key)
     return *place_of(c, key) != CACHE_NO_SLOT;
 }
 
+bool cache_is_full(const struct cache *c, struct expert_key key)
+{
+    uint32_t slot = *place_of(c, key);
+    return slot != CACHE_NO_SLOT && c->slots[slot].full;
+}
+
 uint32_t cache_slot(const struct cache *c, struct expert_key key)
 {
     return *place_of(c, key);

@@ -44,6 +44,8 @@ void cache_rerank(struct cache *c, uint32_t layer);
 
 /* Whether the expert has a slot, full or being filled. Pins nothing. */
 bool cache_has(const struct cache *c, struct expert_key key);
+/* Whether it has one with its bytes in it. */
+bool cache_is_full(const struct cache *c, struct expert_key key);
 /* Its slot, or CACHE_NO_SLOT. */
 uint32_t cache_slot(const struct cache *c, struct expert_key key);
 /* The worth of the next expert to be evicted; -infinity: a slot is empty; infinity: all are pinned. */

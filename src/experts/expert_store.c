@@ -47,26 +47,26 @@ static uint64_t n_all(const struct model_dir *m, struct expert_layers layers)
 
 uint64_t expert_store_floor_bytes(const struct model_dir *m)
 {
-    return m->config.top_k * slots_stride(m->expert.bytes);
+    return m->config.top_k * slots_stride(m->max_expert_bytes);
 }
 
 uint64_t expert_store_full_bytes(const struct model_dir *m, struct expert_layers layers)
 {
-    return n_all(m, layers) * slots_stride(m->expert.bytes);
+    return n_all(m, layers) * slots_stride(m->max_expert_bytes);
 }
 
 /* --- opening --- */
 
 static uint32_t n_host_slots(const struct model_dir *m, struct expert_layers layers, uint64_t bytes)
 {
-    uint64_t stride = slots_stride(m->expert.bytes);
+    uint64_t stride = slots_stride(m->max_expert_bytes);
     uint64_t n = bytes ? bytes / stride : size_min(LANDING_BYTES / stride, MAX_IN_FLIGHT);
     return (uint32_t)size_min(size_max(n, m->config.top_k), n_all(m, layers));
 }
 
 uint64_t expert_store_landing_bytes(const struct model_dir *m, struct expert_layers layers)
 {
-    return n_host_slots(m, layers, 0) * slots_stride(m->expert.bytes);
+    return n_host_slots(m, layers, 0) * slots_stride(m->max_expert_bytes);
 }
 
 /* Kernels load 16 bytes at once. */
@@ -79,7 +79,7 @@ static bool is_plain_file(const struct model_dir *m, uint32_t layer)
     if (m->parts.spread.n_parts > 1)
         return false;
     for (uint32_t i = 0; config_has_experts(&m->config, layer) && i < m->config.n_experts; i++)
-        if (model_dir_expert(m, layer, i, x) != 1 || x[0].off != i * m->expert.bytes)
+        if (model_dir_expert(m, layer, i, x) != 1 || x[0].off != i * m->experts[layer].bytes)
             return false;
     return true;
 }
@@ -88,9 +88,9 @@ bool expert_store_may_map(const struct exec_caps *caps, const struct model_dir *
                           struct expert_layers layers, enum reader_mode io, uint64_t budget_bytes)
 {
     bool may = (io == READER_AUTO || io == READER_MMAP) && caps->is_unified &&
-               budget_bytes >= expert_store_full_bytes(m, layers) && m->expert.bytes % KERNEL_ALIGN == 0;
+               budget_bytes >= expert_store_full_bytes(m, layers);
     for (uint32_t i = layers.first; may && i < layers.end; i++)
-        may = is_plain_file(m, i);
+        may = is_plain_file(m, i) && m->experts[i].bytes % KERNEL_ALIGN == 0;
     return may;
 }
 
@@ -105,11 +105,11 @@ static int open_slots_in_place(struct expert_store *s, struct moeflux_err *e)
         if (model_dir_expert(m, i, 0, x) == 0)
             continue;
         files[n].host = reader_mapping(s->reader, x[0].file, &files[n].bytes);
+        files[n].expert_bytes = m->experts[i].bytes;
         n++;
     }
-    int rc = files ? slots_open_in_place(&s->tiers.device.slots, s->exec, files, n, s->n_experts,
-                                         m->expert.bytes, e)
-                   : ERR_MEMORY;
+    int rc =
+        files ? slots_open_in_place(&s->tiers.device.slots, s->exec, files, n, s->n_experts, e) : ERR_MEMORY;
     free(files);
     return rc;
 }
@@ -144,7 +144,7 @@ static int open_slots(struct expert_store *s, uint32_t n_slots, const struct exp
                       struct moeflux_err *e)
 {
     struct tiers *t = &s->tiers;
-    uint64_t bytes = s->model->expert.bytes;
+    uint64_t bytes = s->model->max_expert_bytes;
     t->landing = &t->device;
     if (try_in_place(s, o))
         return 0;
@@ -254,7 +254,8 @@ int expert_store_open(struct expert_store **out, struct exec *x, const struct mo
     s->pin = o->pin;
     s->max_pinned = o->n_pinned;
     int rc = allocate(
-        s, (uint32_t)size_min(o->budget_bytes / slots_stride(m->expert.bytes), n_all(m, s->layers)), o, e);
+        s, (uint32_t)size_min(o->budget_bytes / slots_stride(m->max_expert_bytes), n_all(m, s->layers)), o,
+        e);
     if (rc < 0) {
         expert_store_close(s);
         return rc;
@@ -389,6 +390,13 @@ static int wait_for_one(struct expert_store *s, struct moeflux_err *e)
 bool expert_store_has(const struct expert_store *s, uint32_t layer, uint32_t expert)
 {
     return tiers_have(&s->tiers, (struct expert_key){layer, expert});
+}
+
+void expert_store_list_present(struct expert_store *s, uint32_t layer, bool *present)
+{
+    tiers_settle(&s->tiers);
+    for (uint32_t i = 0; i < s->n_experts; i++)
+        present[i] = tiers_hold(&s->tiers, (struct expert_key){layer, i});
 }
 
 uint64_t expert_store_address(const struct expert_store *s, uint32_t layer, uint32_t expert)
@@ -530,11 +538,20 @@ static int load_keys(struct expert_store *s, const struct expert_key *keys, uint
     return rc < 0 ? rc : exec_finish(s->exec, e);
 }
 
+/* Of the experts in their files. */
+static uint64_t bytes_of(const struct expert_store *s, const struct expert_key *keys, uint32_t n)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < n; i++)
+        bytes += s->model->experts[keys[i].layer].bytes;
+    return bytes;
+}
+
 /* As load_keys, for any number of keys. stay: they are never released. */
 static int load_list(struct expert_store *s, const struct expert_key *keys, uint32_t n, bool stay,
                      const struct moeflux_progress *p, struct moeflux_err *e)
 {
-    uint64_t bytes = s->model->expert.bytes;
+    uint64_t done_bytes = 0, all_bytes = bytes_of(s, keys, n);
     for (uint32_t done = 0; done < n;) {
         uint32_t here = (uint32_t)size_min(n - done, s->max_wants);
         int rc = load_keys(s, keys + done, here, e);
@@ -545,8 +562,9 @@ static int load_list(struct expert_store *s, const struct expert_key *keys, uint
         expert_store_release(s);
         if (rc < 0)
             return rc;
+        done_bytes += bytes_of(s, keys + done, here);
         done += here;
-        if (!progress_report(p, "reading experts", "B", done * bytes, n * bytes))
+        if (!progress_report(p, "reading experts", "B", done_bytes, all_bytes))
             return stopped(e);
     }
     return 0;
@@ -619,7 +637,7 @@ static uint32_t *read_pin_file(const struct model_dir *m, struct expert_layers l
 int expert_store_count_pinned(const struct model_dir *m, struct expert_layers layers, const char *pin,
                               uint64_t budget_bytes, uint32_t *n_pinned, struct moeflux_err *e)
 {
-    uint64_t n_slots = budget_bytes / slots_stride(m->expert.bytes), room = 2 * (uint64_t)m->config.top_k;
+    uint64_t n_slots = budget_bytes / slots_stride(m->max_expert_bytes), room = 2 * (uint64_t)m->config.top_k;
     uint64_t n_counts = (uint64_t)m->config.n_layers * m->config.n_experts, named = 0;
     struct moeflux_err why = {0};
     *n_pinned = 0;
@@ -685,7 +703,7 @@ struct expert_store_stats expert_store_get_stats(const struct expert_store *s)
     t.n_slots = s->tiers.device.slots.n;
     t.n_host_slots = s->tiers.host.slots.n;
     t.n_pinned = s->n_pinned;
-    t.slot_bytes = s->tiers.device.slots.stride;
+    t.slot_bytes = s->in_place ? s->model->max_expert_bytes : s->tiers.device.slots.stride;
     return t;
 }
 

@@ -84,6 +84,8 @@ int expert_store_load(struct expert_store *s, const struct moeflux_progress *p, 
 int expert_store_check(const struct expert_store *s, struct moeflux_err *e);
 /* Whether the expert is in a slot of device or host, or being read into one. */
 bool expert_store_has(const struct expert_store *s, uint32_t layer, uint32_t expert);
+/* Which experts of the layer are in a slot of device or host, read to the end: present [n_experts]. */
+void expert_store_list_present(struct expert_store *s, uint32_t layer, bool *present);
 /* Device address of an expert that was wanted and awaited. */
 uint64_t expert_store_address(const struct expert_store *s, uint32_t layer, uint32_t expert);
 /* Requests n different experts of a layer and holds them in device slots until expert_store_release. No more than

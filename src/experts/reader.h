@@ -62,7 +62,7 @@ struct read_part {
 
 struct read_request {
     uint32_t layer, expert;
-    uint8_t *dst;     /* [model_dir.expert.bytes] */
+    uint8_t *dst;     /* [model_dir.experts[layer].bytes] */
     bool speculative; /* nobody waits for it yet; the reader clears it when somebody does */
     /* private */
     struct read_request *next, *prev;

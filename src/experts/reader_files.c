@@ -24,10 +24,11 @@ static int start(struct reader_files *f, const struct model_dir *m, struct moefl
     return f->fds ? 0 : ERR_MEMORY;
 }
 
+/* Of one extent; last: the expert's bytes end with it. */
+typedef int extent_fn(struct reader_files *f, const struct extent *x, bool last, struct moeflux_err *e);
+
 /* Calls fn for every extent of every expert until it returns something else than 0. */
-static int each_extent(struct reader_files *f,
-                       int (*fn)(struct reader_files *f, const struct extent *x, struct moeflux_err *e),
-                       struct moeflux_err *e)
+static int each_extent(struct reader_files *f, extent_fn *fn, struct moeflux_err *e)
 {
     const struct config *c = &f->model->config;
     struct extent parts[EXPERT_MAX_EXTENTS];
@@ -36,7 +37,7 @@ static int each_extent(struct reader_files *f,
         for (uint32_t expert = 0; config_has_experts(c, layer) && expert < c->n_experts; expert++) {
             uint32_t n = model_dir_expert(f->model, layer, expert, parts);
             for (uint32_t i = 0; i < n && rc == 0; i++)
-                rc = fn(f, &parts[i], e);
+                rc = fn(f, &parts[i], i + 1 == n, e);
             if (rc < 0)
                 return rc;
         }
@@ -44,8 +45,9 @@ static int each_extent(struct reader_files *f,
     return 0;
 }
 
-static int borrow(struct reader_files *f, const struct extent *x, struct moeflux_err *e)
+static int borrow(struct reader_files *f, const struct extent *x, bool last, struct moeflux_err *e)
 {
+    (void)last;
     (void)e;
     f->fds[x->file] = f->model->files[x->file].fd;
     return 0;
@@ -72,8 +74,9 @@ void reader_files_close(struct reader_files *f)
 
 /* --- mapped --- */
 
-static int map(struct reader_files *f, const struct extent *x, struct moeflux_err *e)
+static int map(struct reader_files *f, const struct extent *x, bool last, struct moeflux_err *e)
 {
+    (void)last;
     const struct model_file *file = &f->model->files[x->file];
     if (f->maps[x->file].at)
         return 0;
@@ -94,27 +97,28 @@ int reader_files_open_mapped(struct reader_files *f, const struct model_dir *m, 
 }
 
 /* Each part of an expert in a plain file by its rows. */
-static void fetch_by_node(const struct reader_files *f, const struct mapped *m, uint64_t off)
+static void fetch_by_node(const struct reader_files *f, const struct mapped *m, const struct expert_layout *l,
+                          uint64_t off)
 {
-    const struct expert_layout *l = &f->model->expert;
     const uint64_t parts[] = {l->gate_w, l->gate_s, l->gate_b, l->up_w,   l->up_s,
                               l->up_b,   l->down_w, l->down_s, l->down_b, l->bytes};
     for (size_t i = 0; i + 1 < sizeof parts / sizeof *parts; i++)
         mapped_fetch_by_node(m, off + parts[i], parts[i + 1] - parts[i], f->shares);
 }
 
-int64_t reader_files_copy(const struct reader_files *f, uint32_t file, uint8_t *dst, uint64_t n, uint64_t off)
+int64_t reader_files_copy(const struct reader_files *f, const struct read_ask *a)
 {
-    const struct mapped *m = &f->maps[file];
-    if (f->shares && dst == m->at + off && n == f->model->expert.bytes)
-        fetch_by_node(f, m, off);
-    int64_t there = mapped_fetch(m, off, n);
-    if (there <= 0 || dst == m->at + off)
+    const struct mapped *m = &f->maps[a->file];
+    const struct expert_layout *l = &f->model->experts[a->layer];
+    if (f->shares && a->dst == m->at + a->off && a->n == l->bytes)
+        fetch_by_node(f, m, l, a->off);
+    int64_t there = mapped_fetch(m, a->off, a->n);
+    if (there <= 0 || a->dst == m->at + a->off)
         return there;
     /* The bytes are in a slot then: the mapping's pages stay the page cache's, not ours, against the memory budget. */
-    memcpy(dst, m->at + off, (size_t)there);
-    mapped_drop(m, off, (uint64_t)there);
-    return mapped_there(m, off, (uint64_t)there);
+    memcpy(a->dst, m->at + a->off, (size_t)there);
+    mapped_drop(m, a->off, (uint64_t)there);
+    return mapped_there(m, a->off, (uint64_t)there);
 }
 
 int reader_files_check_mapped(const struct reader_files *f, struct moeflux_err *e)
@@ -127,8 +131,9 @@ int reader_files_check_mapped(const struct reader_files *f, struct moeflux_err *
 
 /* --- direct --- */
 
-static int open_direct(struct reader_files *f, const struct extent *x, struct moeflux_err *e)
+static int open_direct(struct reader_files *f, const struct extent *x, bool last, struct moeflux_err *e)
 {
+    (void)last;
     const struct model_file *file = &f->model->files[x->file];
     if (f->fds[x->file] >= 0)
         return 0;
@@ -161,10 +166,9 @@ static int find_block(struct reader_files *f, uint32_t file, uint8_t *target, st
     return err_errno(e, ERR_UNSUPPORTED, "%s: direct read", f->model->files[file].path);
 }
 
-static int check_aligned(struct reader_files *f, const struct extent *x, struct moeflux_err *e)
+static int check_aligned(struct reader_files *f, const struct extent *x, bool last, struct moeflux_err *e)
 {
     const char *path = f->model->files[x->file].path;
-    bool last = x->at + x->bytes == f->model->expert.bytes;
     if (x->off % f->block || x->at % f->block)
         return err_set(e, ERR_UNSUPPORTED,
                        "%s: an expert has bytes at %" PRIu64 " (%" PRIu64

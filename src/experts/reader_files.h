@@ -7,6 +7,13 @@
 
 struct node_shares;
 
+/* n bytes of a file at `off` that belong at dst: of one of the layer's experts. */
+struct read_ask {
+    uint32_t layer, file, n;
+    uint64_t off;
+    uint8_t *dst;
+};
+
 struct reader_files {
     const struct model_dir *model;
     int *fds;            /* [model.n_files]; -1: holds no expert */
@@ -26,8 +33,7 @@ int reader_files_open_direct(struct reader_files *f, const struct model_dir *m, 
 void reader_files_close(struct reader_files *f);
 
 /* As pread, from a mapped file: the bytes copied, 0 at the end of the file, or -errno. */
-int64_t reader_files_copy(const struct reader_files *f, uint32_t file, uint8_t *dst, uint64_t n,
-                          uint64_t off);
+int64_t reader_files_copy(const struct reader_files *f, const struct read_ask *a);
 
 /* ERR_IO names a mapped file that is shorter than it was at open. */
 int reader_files_check_mapped(const struct reader_files *f, struct moeflux_err *e);

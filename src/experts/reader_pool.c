@@ -16,7 +16,7 @@ struct reader_pool {
 static int64_t read_some(const struct reader_work *w, const struct read_ask *a)
 {
     if (w->files.maps)
-        return reader_files_copy(&w->files, a->file, a->dst, a->n, a->off);
+        return reader_files_copy(&w->files, a);
     ssize_t n = pread(w->files.fds[a->file], a->dst, a->n, (off_t)a->off);
     return n < 0 ? -errno : n;
 }

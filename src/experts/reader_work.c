@@ -105,7 +105,7 @@ static struct read_part *take(struct reader_work *w)
 
 static void publish(struct reader_work *w, struct read_request *q)
 {
-    w->stats.bytes += q->code < 0 ? 0 : w->model->expert.bytes;
+    w->stats.bytes += q->code < 0 ? 0 : w->model->experts[q->layer].bytes;
     w->stats.n_reads += q->code == 0;
     w->stats.n_failed += q->code < 0 && q->code != ERR_INTERRUPTED;
     w->stats.n_dropped += q->code == ERR_INTERRUPTED;
@@ -144,7 +144,8 @@ static void fill_parts(const struct reader_work *w, struct read_request *q, uint
     struct extent extents[EXPERT_MAX_EXTENTS];
     uint32_t n = model_dir_expert(w->model, q->layer, q->expert, extents);
     /* Each extent adds at most one piece that is not full, so that all find room. Pieces end at whole blocks. */
-    uint64_t least = size_round_up(w->model->expert.bytes / (READER_MAX_PARTS - n) + 1, READER_TARGET_ALIGN);
+    uint64_t least =
+        size_round_up(w->model->experts[q->layer].bytes / (READER_MAX_PARTS - n) + 1, READER_TARGET_ALIGN);
     piece = size_max(piece, least);
     q->n_taken = q->n_copied = 0;
     q->queued = q->done = false;
@@ -163,7 +164,7 @@ static void fill_parts(const struct reader_work *w, struct read_request *q, uint
 void reader_work_add(struct reader_work *w, struct read_request *q)
 {
     /* The page cache is filled faster by one large read. */
-    fill_parts(w, q, w->files.block ? READER_PIECE_BYTES : size_max(w->model->expert.bytes, 1));
+    fill_parts(w, q, w->files.block ? READER_PIECE_BYTES : size_max(w->model->experts[q->layer].bytes, 1));
     pthread_mutex_lock(&w->lock);
     if (w->files.block && (uintptr_t)q->dst % READER_TARGET_ALIGN) {
         q->code = err_set(&q->err, ERR_USAGE,
@@ -179,7 +180,7 @@ void reader_work_add(struct reader_work *w, struct read_request *q)
 
 uint32_t reader_work_split(struct reader_work *w, struct read_request *q)
 {
-    uint64_t bytes = w->model->expert.bytes;
+    uint64_t bytes = w->model->experts[q->layer].bytes;
     fill_parts(w, q, size_max(size_round_up(bytes / COPY_PIECES, READER_TARGET_ALIGN), COPY_PIECE_BYTES));
     pthread_mutex_lock(&w->lock);
     count_flights(w);
@@ -318,7 +319,8 @@ struct read_ask reader_work_ask(const struct reader_work *w, const struct read_p
     uint64_t n = x->bytes - p->n_done;
     if (w->files.block)
         n = size_round_up(n, w->files.block);
-    return (struct read_ask){.file = x->file,
+    return (struct read_ask){.layer = p->request->layer,
+                             .file = x->file,
                              .n = (uint32_t)size_min(n, MAX_ASK),
                              .off = x->off + p->n_done,
                              .dst = p->request->dst + x->at + p->n_done};

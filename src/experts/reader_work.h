@@ -55,12 +55,7 @@ struct read_part *reader_work_take_or_sleep(struct reader_work *w, bool *over);
 /* A system call brought parts on their way. */
 void reader_work_count_submit(struct reader_work *w);
 
-/* What is missing of the part: n > 0 bytes at `off` of files.fds[file], to dst. */
-struct read_ask {
-    uint32_t file, n;
-    uint64_t off;
-    uint8_t *dst;
-};
+/* What is missing of the part: n > 0 bytes. */
 struct read_ask reader_work_ask(const struct reader_work *w, const struct read_part *p);
 
 /* `result`: bytes read, or -errno. True: the part goes on with reader_work_ask. False: it has ended, well or not. */

@@ -39,13 +39,16 @@ int slots_open(struct slots *s, struct exec *x, enum exec_memory kind, uint32_t 
 }
 
 int slots_open_in_place(struct slots *s, struct exec *x, const struct slots_file *files, uint32_t n_files,
-                        uint32_t n_each, uint64_t expert_bytes, struct moeflux_err *e)
+                        uint32_t n_each, struct moeflux_err *e)
 {
-    *s = (struct slots){.exec = x, .stride = expert_bytes, .n = n_files * n_each, .n_per_chunk = n_each};
+    *s = (struct slots){.exec = x, .n = n_files * n_each, .n_per_chunk = n_each};
     s->chunks = mem_new(n_files, sizeof *s->chunks, e);
-    int rc = s->chunks ? 0 : ERR_MEMORY;
-    for (uint32_t i = 0; rc == 0 && i < n_files; i++, s->n_chunks++)
+    s->strides = mem_new(n_files, sizeof *s->strides, e);
+    int rc = s->chunks && s->strides ? 0 : ERR_MEMORY;
+    for (uint32_t i = 0; rc == 0 && i < n_files; i++, s->n_chunks++) {
+        s->strides[i] = files[i].expert_bytes;
         rc = exec_buffer_import(x, &s->chunks[i], files[i].host, files[i].bytes, e);
+    }
     if (rc < 0)
         slots_close(s);
     return rc;
@@ -56,13 +59,15 @@ void slots_close(struct slots *s)
     for (uint32_t i = 0; s->chunks && i < s->n_chunks; i++)
         exec_buffer_free(s->exec, &s->chunks[i]);
     free(s->chunks);
+    free(s->strides);
     *s = (struct slots){0};
 }
 
 static const struct exec_buffer *chunk_of(const struct slots *s, uint32_t slot, uint64_t *off)
 {
-    *off = slot % s->n_per_chunk * s->stride;
-    return &s->chunks[slot / s->n_per_chunk];
+    uint32_t chunk = slot / s->n_per_chunk;
+    *off = slot % s->n_per_chunk * (s->strides ? s->strides[chunk] : s->stride);
+    return &s->chunks[chunk];
 }
 
 uint64_t slots_address(const struct slots *s, uint32_t slot)

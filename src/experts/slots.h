@@ -8,9 +8,11 @@
 
 struct slots {
     struct exec *exec;
-    uint64_t stride; /* bytes from slot to slot: the expert's size, rounded up to whole pages */
+    uint64_t
+        stride; /* bytes from slot to slot: the largest expert's size, rounded up to whole pages; 0: in place */
     uint32_t n, n_per_chunk, n_chunks;
     struct exec_buffer *chunks;
+    uint64_t *strides; /* [n_chunks], in place */
 };
 
 /* Bytes of memory that a slot for an expert takes. */
@@ -18,14 +20,14 @@ uint64_t slots_stride(uint64_t expert_bytes);
 /* n slots in EXEC_DEVICE or EXEC_HOST memory. ERR_NO_FIT. */
 int slots_open(struct slots *s, struct exec *x, enum exec_memory kind, uint32_t n, uint64_t expert_bytes,
                struct moeflux_err *e);
-/* Slots that are mapped files: file i, n_each experts of `expert_bytes` one after the other from its start, becomes the
+/* Slots that are mapped files: file i, n_each experts of its expert_bytes one after the other from its start, becomes the
  * slots i * n_each on. The mappings are kept until slots_close. ERR_UNSUPPORTED: the device cannot take them. */
 struct slots_file {
     uint8_t *host;
-    uint64_t bytes;
+    uint64_t bytes, expert_bytes;
 };
 int slots_open_in_place(struct slots *s, struct exec *x, const struct slots_file *files, uint32_t n_files,
-                        uint32_t n_each, uint64_t expert_bytes, struct moeflux_err *e);
+                        uint32_t n_each, struct moeflux_err *e);
 void slots_close(struct slots *s);
 
 uint64_t slots_address(const struct slots *s, uint32_t slot);

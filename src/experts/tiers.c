@@ -15,6 +15,11 @@ bool tiers_have(const struct tiers *t, struct expert_key key)
     return cache_has(t->device.cache, key) || cache_has(t->landing->cache, key);
 }
 
+bool tiers_hold(const struct tiers *t, struct expert_key key)
+{
+    return cache_is_full(t->device.cache, key) || cache_is_full(t->landing->cache, key);
+}
+
 uint64_t tiers_address(const struct tiers *t, struct expert_key key)
 {
     return slots_address(&t->device.slots, cache_slot(t->device.cache, key));

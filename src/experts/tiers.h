@@ -61,6 +61,8 @@ void tiers_use(struct tiers *t, uint32_t layer, const uint32_t *experts, uint32_
 int tiers_land(struct tiers *t, struct want *w, struct moeflux_err *e);
 /* Whether the expert is in a slot, or being read into one. */
 bool tiers_have(const struct tiers *t, struct expert_key key);
+/* Whether a slot has the expert's bytes. */
+bool tiers_hold(const struct tiers *t, struct expert_key key);
 /* The device address of an expert that has landed and is pinned. */
 uint64_t tiers_address(const struct tiers *t, struct expert_key key);
 /* Waits for a prefetch or a copy, which frees a slot. Returns 1, 0 if there is none, or the device's error. */

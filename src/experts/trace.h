@@ -17,7 +17,7 @@ struct moeflux_err;
 /* Bounds: 1 to 65536 layers and experts, at most 2^24 experts in all layers; TOP_K up to 1024 and EXPERTS. */
 struct trace_shape {
     uint32_t n_layers, n_experts, top_k;
-    uint64_t expert_bytes;
+    uint64_t expert_bytes; /* the mean, where layers differ */
 };
 
 /* --- writing --- */

@@ -9,7 +9,30 @@
 #include "model/safetensors.h"
 #include "model/tensor.h"
 
-/* Gives `t` its canonical name and its declared bits and group, or *keep = false when it is not part of the text model. */
+/* Gives a .weight what the table says of it. */
+static int adopt_entry(struct tensor *t, const struct quant_config *q, struct moeflux_err *e)
+{
+    struct quant_entry entry;
+    char *tail = t->name + strlen(t->name) - strlen(".weight");
+    *tail = '\0';
+    int said = quant_config_matrix(q, t->name, &entry, e);
+    *tail = '.';
+    if (said < 0)
+        return said;
+    bool is_quantised = t->dtype == DTYPE_U32;
+    if (is_quantised ? said == QUANT_SAID_PLAIN : said == QUANT_SAID_ENTRY)
+        return err_set(e, ERR_FORMAT, "%s: tensor %s is %s, but the quantization table has %s", q->where,
+                       t->name, tensor_dtype_name(t->dtype),
+                       is_quantised ? "false, not quantised" : "bits for it");
+    if (is_quantised) {
+        t->mode = entry.mode;
+        t->bits = entry.bits;
+        t->group = entry.group;
+    }
+    return 0;
+}
+
+/* Gives `t` its canonical name and what is declared of it, or *keep = false when it is not part of the text model. */
 static int adopt_tensor(struct tensor *t, const struct config *c, const struct quant_config *q, bool *keep,
                         struct moeflux_err *e)
 {
@@ -18,10 +41,8 @@ static int adopt_tensor(struct tensor *t, const struct config *c, const struct q
     *keep = name != NULL;
     if (rc < 0 || !name)
         return rc;
-    if (t->dtype == DTYPE_U32 && names_ends_with(t->name, ".weight")) {
-        t->name[strlen(t->name) - strlen(".weight")] = '\0';
-        rc = quant_config_matrix(q, t->name, &t->bits, &t->group, e);
-    }
+    if (names_ends_with(t->name, ".weight"))
+        rc = adopt_entry(t, q, e);
     free(t->name);
     t->name = name;
     return rc;

@@ -32,37 +32,55 @@ struct expert_layout expert_places_layout(const struct config *c, const struct e
     return l;
 }
 
-static int new_places(struct model_dir *m, const struct expert_formats *f, struct moeflux_err *e)
+static int new_places(struct model_dir *m, struct moeflux_err *e)
 {
-    m->expert = expert_places_layout(&m->config, f);
+    m->experts = mem_new(m->config.n_layers, sizeof *m->experts, e);
     m->places = mem_new(m->config.n_layers, sizeof *m->places, e);
-    return m->places ? 0 : ERR_MEMORY;
+    return m->experts && m->places ? 0 : ERR_MEMORY;
+}
+
+static int check_formats(const struct model_dir *m, uint32_t layer, const struct expert_formats *f,
+                         struct moeflux_err *e)
+{
+    if (f->gate == f->up)
+        return 0;
+    return err_set(e, ERR_UNSUPPORTED,
+                   "%s: layer %u: the experts' gate_proj is %s and up_proj %s, expected equal formats",
+                   m->path, layer, format_of(f->gate)->name, format_of(f->up)->name);
+}
+
+static int lay_out(struct model_dir *m, uint32_t layer, const struct expert_formats *f, struct moeflux_err *e)
+{
+    int rc = check_formats(m, layer, f, e);
+    if (rc < 0)
+        return rc;
+    m->experts[layer] = expert_places_layout(&m->config, f);
+    m->max_expert_bytes = size_max(m->max_expert_bytes, m->experts[layer].bytes);
+    return 0;
 }
 
 /* --- layer files --- */
 
-static int check_length(const struct model_dir *m, const struct model_file *f, struct moeflux_err *e)
+static int check_length(const struct model_dir *m, uint32_t layer, const struct model_file *f,
+                        struct moeflux_err *e)
 {
-    const struct spread *s = &m->parts.spread;
-    uint64_t each = s->n_parts > 1 ? s->stripe : m->expert.bytes;
-    uint64_t expected = each * m->config.n_experts;
+    struct spread s = spread_of_layer(&m->parts.spread, m->experts[layer].bytes);
+    uint64_t each = s.stripe, expected = each * m->config.n_experts;
     if (f->bytes == expected)
         return 0;
-    if (s->n_parts > 1)
+    if (s.n_parts > 1)
         return err_set(e, ERR_FORMAT,
                        "%s: %" PRIu64 " bytes, expected %" PRIu64 " (pieces of %u experts, %" PRIu64
                        " bytes each)",
                        f->path, f->bytes, expected, m->config.n_experts, each);
     /* The 2-bit experts of other engines have the same file names. */
-    struct format two_bits = *format_of(m->expert.formats.up);
-    two_bits.bits = 2;
     uint64_t n = (uint64_t)m->config.moe_inner * m->config.hidden;
-    if (f->bytes == 3 * format_all_bytes(&two_bits, n) * m->config.n_experts)
+    if (f->bytes == 3 * format_all_bytes(format_of(FORMAT_Q2), n) * m->config.n_experts)
         return err_set(e, ERR_UNSUPPORTED, "%s: the experts have 2 bits, expected %u", f->path,
-                       format_of(m->expert.formats.up)->bits);
+                       format_of(m->experts[layer].formats.up)->bits);
     return err_set(e, ERR_FORMAT,
                    "%s: %" PRIu64 " bytes, expected %" PRIu64 " (%u experts of %" PRIu64 " bytes)", f->path,
-                   f->bytes, expected, m->config.n_experts, m->expert.bytes);
+                   f->bytes, expected, m->config.n_experts, each);
 }
 
 static int add_layer_file(struct model_dir *m, const char *dir, uint32_t layer, struct moeflux_err *e)
@@ -72,56 +90,59 @@ static int add_layer_file(struct model_dir *m, const char *dir, uint32_t layer, 
     char *path = file_join(dir, name, e);
     int rc = path ? model_file_add(&m->files, &m->n_files, path, e) : ERR_MEMORY;
     free(path);
-    return rc < 0 ? rc : check_length(m, &m->files[m->n_files - 1], e);
+    return rc < 0 ? rc : check_length(m, layer, &m->files[m->n_files - 1], e);
+}
+
+static int check_stripe(const struct model_dir *m, const struct spread *s, uint64_t expert_bytes,
+                        struct moeflux_err *e)
+{
+    if (spread_n_pieces(s, expert_bytes) <= s->n_parts)
+        return 0;
+    return err_set(e, ERR_FORMAT,
+                   "%s: stripe is %" PRIu64 ", too little for experts of %" PRIu64 " bytes in %u parts",
+                   m->parts.file, s->stripe, expert_bytes, s->n_parts);
 }
 
 /* The layer's files lie one after the other in m->files, in the order of the parts. */
 static int add_layer(struct model_dir *m, char *const dirs[], uint32_t layer, struct moeflux_err *e)
 {
-    const struct spread *s = &m->parts.spread;
+    uint64_t bytes = m->experts[layer].bytes;
+    struct spread s = spread_of_layer(&m->parts.spread, bytes);
     struct expert_place *p = &m->places[layer];
     uint32_t first = m->n_files;
-    int rc = 0;
-    for (uint32_t i = 0; i < s->n_parts && rc == 0; i++)
+    int rc = check_stripe(m, &s, bytes, e);
+    for (uint32_t i = 0; i < s.n_parts && rc == 0; i++)
         rc = add_layer_file(m, dirs[i], layer, e);
-    p->n_parts = s->n_parts;
-    p->n_runs = spread_n_pieces(s, m->expert.bytes);
+    if (rc < 0)
+        return rc;
+    p->n_parts = s.n_parts;
+    p->n_runs = spread_n_pieces(&s, bytes);
     for (uint32_t i = 0; i < p->n_runs; i++) {
-        struct spread_piece piece = spread_piece(s, m->expert.bytes, 0, i);
-        p->runs[i] = (struct expert_run){first, 0, s->stripe, piece.bytes, piece.at};
+        struct spread_piece piece = spread_piece(&s, bytes, 0, i);
+        p->runs[i] = (struct expert_run){first, 0, s.stripe, piece.bytes, piece.at};
     }
-    m->expert_bytes += m->expert.bytes * m->config.n_experts;
-    return rc;
-}
-
-static int check_stripe(const struct model_dir *m, struct moeflux_err *e)
-{
-    const struct spread *s = &m->parts.spread;
-    if (spread_n_pieces(s, m->expert.bytes) <= s->n_parts)
-        return 0;
-    return err_set(e, ERR_FORMAT,
-                   "%s: stripe is %" PRIu64 ", too little for experts of %" PRIu64 " bytes in %u parts",
-                   m->parts.file, s->stripe, m->expert.bytes, s->n_parts);
+    m->expert_bytes += bytes * m->config.n_experts;
+    return 0;
 }
 
 int expert_places_from_files(struct model_dir *m, const char *dir, const struct expert_formats *f,
                              struct moeflux_err *e)
 {
-    struct spread *s = &m->parts.spread;
+    const struct spread *s = &m->parts.spread;
     char *dirs[SPREAD_MAX_PARTS] = {mem_text(dir, e)};
-    int rc = dirs[0] ? new_places(m, f, e) : ERR_MEMORY;
-    if (rc == 0 && s->n_parts == 1)
-        *s = spread_of(m->expert.bytes, 1);
-    if (rc == 0)
-        rc = check_stripe(m, e);
+    int rc = dirs[0] ? new_places(m, e) : ERR_MEMORY;
     for (uint32_t i = 1; i < s->n_parts && rc == 0; i++) {
         rc = spread_check_part(&m->parts, i, e);
         if (rc == 0 && !(dirs[i] = file_join(m->parts.paths[i], "packed_experts", e)))
             rc = ERR_MEMORY;
     }
-    for (uint32_t i = 0; i < m->config.n_layers && rc == 0; i++)
-        if (config_has_experts(&m->config, i))
+    for (uint32_t i = 0; i < m->config.n_layers && rc == 0; i++) {
+        if (!config_has_experts(&m->config, i))
+            continue;
+        rc = lay_out(m, i, &f[i], e);
+        if (rc == 0)
             rc = add_layer(m, dirs, i, e);
+    }
     for (uint32_t i = 0; i < SPREAD_MAX_PARTS; i++)
         free(dirs[i]);
     return rc;
@@ -136,26 +157,32 @@ struct stack_part {
     enum dtype dtype;
 };
 
-static void describe_parts(const struct model_dir *m, struct stack_part parts[EXPERT_MAX_EXTENTS])
+/* Three parts of a projection [rows][cols], or two where its format has no biases; how many. */
+static uint32_t describe_projection(uint32_t format, const char *const names[3], uint64_t n, uint64_t rows,
+                                    uint64_t cols, const uint64_t at[3], struct stack_part *out)
 {
+    const struct format *f = format_of(format);
+    enum dtype dtype = tensor_scale_dtype(f);
+    out[0] = (struct stack_part){names[0], at[0], {n, rows, cols * f->bits / 32}, DTYPE_U32};
+    out[1] = (struct stack_part){names[1], at[1], {n, rows, cols / f->group}, dtype};
+    out[2] = (struct stack_part){names[2], at[2], {n, rows, cols / f->group}, dtype};
+    return f->has_bias ? 3 : 2;
+}
+
+static uint32_t describe_parts(const struct model_dir *m, uint32_t layer,
+                               struct stack_part parts[EXPERT_MAX_EXTENTS])
+{
+    static const char *const gate[] = {"gate_proj.weight", "gate_proj.scales", "gate_proj.biases"},
+                             *const up[] = {"up_proj.weight", "up_proj.scales", "up_proj.biases"},
+                             *const down[] = {"down_proj.weight", "down_proj.scales", "down_proj.biases"};
     const struct config *c = &m->config;
-    const struct expert_layout *l = &m->expert;
+    const struct expert_layout *l = &m->experts[layer];
     uint64_t n = c->n_experts, h = c->hidden, in = c->moe_inner;
-    const struct format *gate = format_of(l->formats.gate), *up = format_of(l->formats.up),
-                        *down = format_of(l->formats.down);
-    const struct stack_part all[EXPERT_MAX_EXTENTS] = {
-        {"gate_proj.weight", l->gate_w, {n, in, h * gate->bits / 32}, DTYPE_U32},
-        {"gate_proj.scales", l->gate_s, {n, in, h / gate->group}, DTYPE_BF16},
-        {"gate_proj.biases", l->gate_b, {n, in, h / gate->group}, DTYPE_BF16},
-        {"up_proj.weight", l->up_w, {n, in, h * up->bits / 32}, DTYPE_U32},
-        {"up_proj.scales", l->up_s, {n, in, h / up->group}, DTYPE_BF16},
-        {"up_proj.biases", l->up_b, {n, in, h / up->group}, DTYPE_BF16},
-        {"down_proj.weight", l->down_w, {n, h, in * down->bits / 32}, DTYPE_U32},
-        {"down_proj.scales", l->down_s, {n, h, in / down->group}, DTYPE_BF16},
-        {"down_proj.biases", l->down_b, {n, h, in / down->group}, DTYPE_BF16},
-    };
-    for (int i = 0; i < EXPERT_MAX_EXTENTS; i++)
-        parts[i] = all[i];
+    const uint64_t gates[] = {l->gate_w, l->gate_s, l->gate_b}, ups[] = {l->up_w, l->up_s, l->up_b},
+                   downs[] = {l->down_w, l->down_s, l->down_b};
+    uint32_t n_parts = describe_projection(l->formats.gate, gate, n, in, h, gates, parts);
+    n_parts += describe_projection(l->formats.up, up, n, in, h, ups, parts + n_parts);
+    return n_parts + describe_projection(l->formats.down, down, n, h, in, downs, parts + n_parts);
 }
 
 static const struct tensor *find_stack(const struct model_dir *m, uint32_t layer, const char *part)
@@ -184,12 +211,37 @@ static int check_part(const struct model_dir *m, uint32_t layer, const struct st
                    tensor_dtype_name(t->dtype), found, tensor_dtype_name(p->dtype), expected);
 }
 
+static int find_format(const struct model_dir *m, uint32_t layer, const char *part, uint32_t *format,
+                       struct moeflux_err *e)
+{
+    const struct tensor *t = find_stack(m, layer, part);
+    if (!t)
+        return err_set(e, ERR_FORMAT, "%s: tensor model.layers.%u.mlp.switch_mlp.%s is missing", m->path,
+                       layer, part);
+    if (t->format == FORMAT_NONE)
+        return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: %s, expected quantised experts (U32)",
+                       m->files[t->file].path, t->name, tensor_dtype_name(t->dtype));
+    *format = t->format;
+    return 0;
+}
+
+static int lay_out_stacks(struct model_dir *m, uint32_t layer, struct moeflux_err *e)
+{
+    struct expert_formats f = {0};
+    int rc = find_format(m, layer, "gate_proj.weight", &f.gate, e);
+    if (rc == 0)
+        rc = find_format(m, layer, "up_proj.weight", &f.up, e);
+    if (rc == 0)
+        rc = find_format(m, layer, "down_proj.weight", &f.down, e);
+    return rc < 0 ? rc : lay_out(m, layer, &f, e);
+}
+
 static int place_layer(struct model_dir *m, uint32_t layer, struct moeflux_err *e)
 {
     struct stack_part parts[EXPERT_MAX_EXTENTS];
-    describe_parts(m, parts);
     struct expert_place *place = &m->places[layer];
-    for (int i = 0; i < EXPERT_MAX_EXTENTS; i++) {
+    uint32_t n = describe_parts(m, layer, parts);
+    for (uint32_t i = 0; i < n; i++) {
         const struct tensor *t = find_stack(m, layer, parts[i].name);
         int rc = check_part(m, layer, &parts[i], t, e);
         if (rc < 0)
@@ -198,48 +250,20 @@ static int place_layer(struct model_dir *m, uint32_t layer, struct moeflux_err *
         place->runs[i] = (struct expert_run){t->file, t->off, bytes, bytes, parts[i].at};
         m->expert_bytes += t->bytes;
     }
-    place->n_runs = EXPERT_MAX_EXTENTS;
+    place->n_runs = n;
     place->n_parts = 1;
     return 0;
 }
 
-static int find_format(const struct model_dir *m, uint32_t layer, const char *part, uint32_t *format,
-                       struct moeflux_err *e)
-{
-    const struct tensor *t = find_stack(m, layer, part);
-    if (!t)
-        return err_set(e, ERR_FORMAT, "%s: tensor model.layers.%u.mlp.switch_mlp.%s is missing", m->path,
-                       layer, part);
-    return tensor_affine_format(t, m->files[t->file].path, format, e);
-}
-
-/* As the first layer with experts has them. */
-static int find_formats(const struct model_dir *m, struct expert_formats *f, struct moeflux_err *e)
-{
-    uint32_t first = 0;
-    while (!config_has_experts(&m->config, first))
-        first++;
-    int rc = find_format(m, first, "gate_proj.weight", &f->gate, e);
-    if (rc == 0)
-        rc = find_format(m, first, "up_proj.weight", &f->up, e);
-    if (rc == 0)
-        rc = find_format(m, first, "down_proj.weight", &f->down, e);
-    if (rc == 0 && f->gate != f->up)
-        return err_set(
-            e, ERR_UNSUPPORTED,
-            "%s: layer %u: the experts' gate_proj has %u bits and up_proj %u, expected equal formats",
-            m->path, first, format_of(f->gate)->bits, format_of(f->up)->bits);
-    return rc;
-}
-
 int expert_places_from_stacks(struct model_dir *m, struct moeflux_err *e)
 {
-    struct expert_formats f = {0};
-    int rc = find_formats(m, &f, e);
-    if (rc == 0)
-        rc = new_places(m, &f, e);
-    for (uint32_t i = 0; i < m->config.n_layers && rc == 0; i++)
-        if (config_has_experts(&m->config, i))
+    int rc = new_places(m, e);
+    for (uint32_t i = 0; i < m->config.n_layers && rc == 0; i++) {
+        if (!config_has_experts(&m->config, i))
+            continue;
+        rc = lay_out_stacks(m, i, e);
+        if (rc == 0)
             rc = place_layer(m, i, e);
+    }
     return rc;
 }

@@ -13,15 +13,6 @@
 #include "model/quant.h"
 #include "model/tensor.h"
 
-float fp8_value(uint8_t code)
-{
-    int exponent = (code >> 3) & 15, mantissa = code & 7;
-    float x = exponent ? ldexpf((float)(8 + mantissa), exponent - 10) : ldexpf((float)mantissa, -9);
-    if (exponent == 15 && mantissa == 7)
-        x = NAN;
-    return code & 0x80 ? -x : x;
-}
-
 static uint64_t blocks(uint64_t n, uint32_t block)
 {
     return (n + block - 1) / block;
@@ -94,7 +85,7 @@ static int fail_value(const struct model_dir *m, const struct tensor *w, uint64_
     return err_set(e, ERR_FORMAT,
                    "%s: tensor %s: row %" PRIu64 " column %" PRIu64 " is %s (code 0x%02x), expected a number",
                    m->files[w->file].path, w->name, at / w->shape[1], at % w->shape[1],
-                   isnan(fp8_value(code)) ? "NaN" : "beyond BF16's range with its scale", code);
+                   isnan(e4m3_to_float(code)) ? "NaN" : "beyond BF16's range with its scale", code);
 }
 
 /* Codes under one scale become BF16 at `to`; how many, up to the first that is no number. */
@@ -119,7 +110,7 @@ static int widen_all(const struct model_dir *m, const struct tensor *w, const fl
     const uint8_t *codes = room + 3 * n;
     float values[256];
     for (int i = 0; i < 256; i++)
-        values[i] = fp8_value((uint8_t)i);
+        values[i] = e4m3_to_float((uint8_t)i);
     for (uint64_t done = 0; done < n;) {
         uint64_t row = (at + done) / cols, col = (at + done) % cols, block = col / m->fp8.cols;
         uint64_t end = size_min(size_min((block + 1) * m->fp8.cols, cols), col + n - done);

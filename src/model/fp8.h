@@ -9,7 +9,6 @@
 #include "model/model_dir.h"
 
 /* A code's value, exact; NaN for 0x7f and 0xff. */
-float fp8_value(uint8_t code);
 
 /* Finds the scales of the F8_E4M3 matrix `w` and checks their shape by m->fp8. */
 int fp8_scales(const struct model_dir *m, const struct tensor *w, const struct tensor **out,

@@ -2,25 +2,38 @@
 
 #include <inttypes.h>
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/err.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "model/names.h"
 #include "model/quant_config.h"
 
 #define MAX_MANIFEST_BYTES ((uint64_t)64 << 20)
 
-static int read_bits(struct tensor *t, struct json_view *v, struct moeflux_err *e)
+/* What a weight's codes are. Manifests of older versions say its bits at most. */
+static int read_codes(struct tensor *t, const json_t *entry, const char *path, struct moeflux_err *e)
 {
-    if (t->dtype == DTYPE_U32) {
-        t->bits = json_view_u32_or(v, "bits", 0, 1, 32);
-        t->group = QUANT_DEFAULT_GROUP; /* manifests do not say it */
-        return v->rc;
-    }
-    if (t->dtype != DTYPE_BF16 && t->dtype != DTYPE_F32)
-        return err_set(e, ERR_FORMAT, "%s: tensor %s: dtype %s, expected U32, BF16 or F32", v->where, t->name,
-                       tensor_dtype_name(t->dtype));
+    struct quant_entry codes;
+    char what[256];
+    snprintf(what, sizeof what, "tensor %.240s", t->name);
+    int rc = quant_config_entry(entry, 0, path, what, &codes, e);
+    t->mode = codes.mode;
+    t->bits = codes.bits;
+    t->group = codes.group;
+    return rc;
+}
+
+static int check_plain(const struct tensor *t, struct json_view *v, struct moeflux_err *e)
+{
+    bool is_scale = names_ends_with(t->name, ".scales");
+    if (t->dtype != DTYPE_BF16 && t->dtype != DTYPE_F16 && t->dtype != DTYPE_F32 &&
+        !(is_scale && t->dtype == DTYPE_U8))
+        return err_set(e, ERR_FORMAT, "%s: tensor %s: dtype %s, expected U32, BF16, F16%s F32%s", v->where,
+                       t->name, tensor_dtype_name(t->dtype), is_scale ? "," : " or",
+                       is_scale ? " or U8" : "");
     if (json_view_get(v, "bits"))
         return err_set(e, ERR_FORMAT, "%s: tensor %s: bits are given for dtype %s, expected U32", v->where,
                        t->name, tensor_dtype_name(t->dtype));
@@ -46,7 +59,9 @@ static int read_entry(struct tensor *t, const json_t *entry, uint64_t bin_bytes,
                        t->name, off, MANIFEST_ALIGN);
     int rc = tensor_describe(t, dtype, shape, off, bytes, bin_bytes, path, e);
     v.e = e;
-    return rc < 0 ? rc : read_bits(t, &v, e);
+    if (rc < 0)
+        return rc;
+    return t->dtype == DTYPE_U32 ? read_codes(t, entry, path, e) : check_plain(t, &v, e);
 }
 
 static int read_entries(json_t *tensors, uint32_t file, uint64_t bin_bytes, struct tensor_list *out,

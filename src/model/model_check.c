@@ -5,7 +5,9 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/format.h"
 #include "model/names.h"
+#include "model/quant_config.h"
 #include "model/schema.h"
 #include "model/tensor.h"
 
@@ -14,28 +16,35 @@ static const char *path_of(const struct model_dir *m, const struct tensor *t)
     return m->files[t->file].path;
 }
 
-/* The .scales or .biases of a quantised weight. */
-static int check_part(const struct model_dir *m, const struct tensor *w, const char *tail, uint64_t *groups,
-                      struct moeflux_err *e)
+/* The .scales or .biases of a quantised weight; NULL in *out: not there. */
+static int find_part(struct model_dir *m, const struct tensor *w, const char *tail, struct tensor **out,
+                     struct moeflux_err *e)
 {
     char *name = names_replace_end(w->name, strlen("weight"), tail, e);
     if (!name)
         return ERR_MEMORY;
     const struct tensor *t = model_dir_find(m, name);
     free(name);
-    if (!t)
-        return err_set(e, ERR_FORMAT, "%s: tensor %s is U32, but there are no %s to it", path_of(m, w),
-                       w->name, tail);
-    if (t->dtype != DTYPE_BF16)
-        return err_set(e, ERR_FORMAT, "%s: tensor %s: %s, expected BF16", path_of(m, t), t->name,
-                       tensor_dtype_name(t->dtype));
+    *out = t ? &m->tensors[t - m->tensors] : NULL;
+    return 0;
+}
+
+static int fail_missing(const struct model_dir *m, const struct tensor *w, const char *tail,
+                        struct moeflux_err *e)
+{
+    return err_set(e, ERR_FORMAT, "%s: tensor %s is U32, but there are no %s to it", path_of(m, w), w->name,
+                   tail);
+}
+
+/* Scales and biases are [the weight's rows][groups]. */
+static int check_part(const struct model_dir *m, const struct tensor *w, const struct tensor *t,
+                      struct moeflux_err *e)
+{
     bool same = t->n_dims == w->n_dims;
     for (uint32_t i = 0; same && i + 1 < t->n_dims; i++)
         same = t->shape[i] == w->shape[i];
-    if (same) {
-        *groups = tensor_cols(t);
+    if (same)
         return 0;
-    }
     char found[TENSOR_SHAPE_TEXT], weight[TENSOR_SHAPE_TEXT];
     tensor_shape_text(t, found);
     tensor_shape_text(w, weight);
@@ -43,22 +52,12 @@ static int check_part(const struct model_dir *m, const struct tensor *w, const c
                    t->name, found, weight);
 }
 
-static int check_weight(const struct model_dir *m, struct tensor *t, struct moeflux_err *e)
+/* That a weight has the bits and groups that were declared. */
+static int check_width(const struct model_dir *m, struct tensor *t, const struct tensor *scales,
+                       struct moeflux_err *e)
 {
-    if (!names_ends_with(t->name, ".weight") || t->n_dims < 2)
-        return err_set(e, ERR_FORMAT, "%s: tensor %s: U32 is expected for matrices named .weight only",
-                       path_of(m, t), t->name);
-    uint64_t scales = 0, biases = 0, words = tensor_cols(t);
-    int rc = check_part(m, t, "scales", &scales, e);
-    if (rc == 0)
-        rc = check_part(m, t, "biases", &biases, e);
-    if (rc < 0)
-        return rc;
-    if (scales != biases)
-        return err_set(e, ERR_FORMAT,
-                       "%s: tensor %s: %" PRIu64 " scales and %" PRIu64 " biases a row, expected equal",
-                       path_of(m, t), t->name, scales, biases);
-    uint64_t cols = scales * t->group, bits = cols > 0 ? 32 * words / cols : 0;
+    uint64_t words = tensor_cols(t), groups = tensor_cols(scales), cols = groups * t->group;
+    uint64_t bits = cols > 0 ? 32 * words / cols : 0;
     bool whole = bits >= 1 && bits <= 32 && bits * cols == 32 * words;
     if (whole && t->bits == 0)
         t->bits = (uint32_t)bits;
@@ -67,8 +66,56 @@ static int check_weight(const struct model_dir *m, struct tensor *t, struct moef
     return err_set(e, ERR_FORMAT,
                    "%s: tensor %s: declared with %u bits, but a row has %" PRIu64 " words and %" PRIu64
                    " groups of %u (%.3g bits)",
-                   path_of(m, t), t->name, t->bits, words, scales, t->group,
+                   path_of(m, t), t->name, t->bits, words, groups, t->group,
                    cols ? 32 * (double)words / (double)cols : 0.0);
+}
+
+/* Affine codes have biases, which are like their scales; others have none. */
+static int check_biases(const struct model_dir *m, const struct tensor *w, const struct tensor *scales,
+                        const struct tensor *biases, struct moeflux_err *e)
+{
+    if (!format_of(w->format)->has_bias)
+        return !biases ? 0
+                       : err_set(e, ERR_FORMAT, "%s: tensor %s: biases, expected none for mode %s",
+                                 path_of(m, biases), biases->name, quant_config_mode_name(w->mode));
+    if (!biases)
+        return fail_missing(m, w, "biases", e);
+    if (biases->dtype != scales->dtype)
+        return err_set(e, ERR_FORMAT, "%s: tensor %s: %s, expected %s as the scales", path_of(m, biases),
+                       biases->name, tensor_dtype_name(biases->dtype), tensor_dtype_name(scales->dtype));
+    int rc = check_part(m, w, biases, e);
+    if (rc < 0 || tensor_cols(scales) == tensor_cols(biases))
+        return rc;
+    return err_set(e, ERR_FORMAT,
+                   "%s: tensor %s: %" PRIu64 " scales and %" PRIu64 " biases a row, expected equal",
+                   path_of(m, w), w->name, tensor_cols(scales), tensor_cols(biases));
+}
+
+static int check_weight(struct model_dir *m, struct tensor *t, struct moeflux_err *e)
+{
+    struct tensor *scales = NULL, *biases = NULL;
+    if (!names_ends_with(t->name, ".weight") || t->n_dims < 2)
+        return err_set(e, ERR_FORMAT, "%s: tensor %s: U32 is expected for matrices named .weight only",
+                       path_of(m, t), t->name);
+    int rc = find_part(m, t, "scales", &scales, e);
+    if (rc == 0 && !scales)
+        rc = fail_missing(m, t, "scales", e);
+    if (rc == 0)
+        rc = check_part(m, t, scales, e);
+    if (rc == 0)
+        rc = check_width(m, t, scales, e);
+    if (rc == 0)
+        rc = tensor_find_format(t, scales->dtype, path_of(m, t), &t->format, e);
+    if (rc == 0)
+        rc = find_part(m, t, "biases", &biases, e);
+    if (rc == 0)
+        rc = check_biases(m, t, scales, biases, e);
+    if (rc < 0)
+        return rc;
+    scales->format = t->format;
+    if (biases)
+        biases->format = t->format;
+    return 0;
 }
 
 int model_check_quantised(struct model_dir *m, struct moeflux_err *e)

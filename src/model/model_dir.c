@@ -82,8 +82,8 @@ static int read_manifest(struct opening *o, struct tensor_list *l, struct moeflu
     return 0;
 }
 
-/* Of the experts in layer files, which do not say it themselves. */
-static int read_expert_formats(const struct opening *o, struct expert_formats *f, struct moeflux_err *e)
+/* What the manifest's configuration says of all layers' experts, as every version writes it. */
+static int read_usual_formats(const struct opening *o, struct expert_formats *f, struct moeflux_err *e)
 {
     struct json_view v = {
         .objects = {json_object_get(o->manifest, "config")}, .where = o->layout.manifest, .e = e};
@@ -92,20 +92,74 @@ static int read_expert_formats(const struct opening *o, struct expert_formats *f
     char known[FORMAT_LIST_TEXT];
     if (v.rc < 0)
         return v.rc;
-    f->gate = f->up = format_find_affine(bits, QUANT_DEFAULT_GROUP);
-    f->down = format_find_affine(down, QUANT_DEFAULT_GROUP);
-    if (f->up == FORMAT_COUNT || f->down == FORMAT_COUNT)
+    f->gate = f->up = format_find_affine(bits, QUANT_DEFAULT_GROUP, SCALE_BF16);
+    f->down = format_find_affine(down, QUANT_DEFAULT_GROUP, SCALE_BF16);
+    if (f->up == FORMAT_NONE || f->down == FORMAT_NONE)
         return err_set(e, ERR_UNSUPPORTED, "%s: %s is %u, expected %s", v.where,
-                       f->up == FORMAT_COUNT ? "expert_bits" : "expert_down_bits",
-                       f->up == FORMAT_COUNT ? bits : down, format_list_bits(known));
+                       f->up == FORMAT_NONE ? "expert_bits" : "expert_down_bits",
+                       f->up == FORMAT_NONE ? bits : down, format_list_bits(known));
     return 0;
+}
+
+/* A projection of a layer's experts, from an object with mode, bits, group_size and the dtype of the scales. */
+static int read_format(const struct opening *o, const json_t *layer, const char *part, uint32_t at,
+                       uint32_t *format, struct moeflux_err *e)
+{
+    char what[64];
+    struct quant_entry entry;
+    const char *where = o->layout.manifest;
+    const json_t *object = json_object_get(layer, part);
+    snprintf(what, sizeof what, "experts of layer %u: %s", at, part);
+    if (!json_is_object(object))
+        return err_set(e, ERR_FORMAT, "%s: %s is missing, expected an object", where, what);
+    int rc = quant_config_entry(object, 4, where, what, &entry, e);
+    if (rc < 0)
+        return rc;
+    struct json_view v = {.objects = {object}, .where = where, .e = e};
+    const char *dtype = json_view_text_or(&v, "scales", entry.mode == QUANT_AFFINE ? "BF16" : "U8");
+    const struct tensor t = {.name = what, .mode = entry.mode, .bits = entry.bits, .group = entry.group};
+    return v.rc < 0 ? v.rc : tensor_find_format(&t, tensor_find_dtype(dtype), where, format, e);
+}
+
+/* Of the experts in layer files, which do not say it themselves: f [n_layers]. */
+static int read_expert_formats(const struct opening *o, struct expert_formats *f, struct moeflux_err *e)
+{
+    const struct config *c = &o->m->config;
+    struct json_view v = {.objects = {o->manifest}, .where = o->layout.manifest, .e = e};
+    const json_t *layers = json_view_array(&v, "experts");
+    struct expert_formats usual;
+    int rc = v.rc < 0 ? v.rc : layers ? 0 : read_usual_formats(o, &usual, e);
+    if (rc == 0 && layers && json_array_size(layers) != c->n_layers)
+        rc = err_set(e, ERR_FORMAT, "%s: experts of %zu layers, expected %u", v.where,
+                     json_array_size(layers), c->n_layers);
+    for (uint32_t i = 0; i < c->n_layers && rc == 0; i++) {
+        if (!layers)
+            f[i] = usual;
+        if (!layers || !config_has_experts(c, i))
+            continue;
+        const json_t *layer = json_array_get(layers, i);
+        rc = read_format(o, layer, "gate_up", i, &f[i].gate, e);
+        f[i].up = f[i].gate;
+        if (rc == 0)
+            rc = read_format(o, layer, "down", i, &f[i].down, e);
+    }
+    return rc;
+}
+
+static int add_expert_files(struct opening *o, struct moeflux_err *e)
+{
+    struct expert_formats *formats = mem_new(o->m->config.n_layers, sizeof *formats, e);
+    int rc = formats ? read_expert_formats(o, formats, e) : ERR_MEMORY;
+    if (rc == 0)
+        rc = expert_places_from_files(o->m, o->layout.experts, formats, e);
+    free(formats);
+    return rc;
 }
 
 static int open_packed(struct opening *o, struct moeflux_err *e)
 {
     struct model_dir *m = o->m;
     struct tensor_list tensors = {0};
-    struct expert_formats formats = {0};
     int rc = model_file_add(&m->files, &m->n_files, o->layout.weights, e);
     if (rc == 0)
         rc = read_manifest(o, &tensors, e);
@@ -115,10 +169,8 @@ static int open_packed(struct opening *o, struct moeflux_err *e)
     if (rc == 0)
         rc = check_tensors(m, e);
     if (rc == 0)
-        rc = read_expert_formats(o, &formats, e);
-    if (rc == 0)
         rc = spread_read(&m->parts, m->path, e);
-    return rc < 0 ? rc : expert_places_from_files(m, o->layout.experts, &formats, e);
+    return rc < 0 ? rc : add_expert_files(o, e);
 }
 
 static int open_plain(struct opening *o, struct moeflux_err *e)
@@ -181,6 +233,7 @@ void model_dir_close(struct model_dir *m)
     config_free(&m->config);
     spread_free(&m->parts);
     free(m->places);
+    free(m->experts);
     free(m->tokenizer_path);
     free(m->path);
     *m = (struct model_dir){0};
@@ -223,20 +276,22 @@ static int fail_dtype(const struct model_dir *m, const struct tensor *t, const c
                    tensor_dtype_name(t->dtype), expected);
 }
 
+static bool is_float(enum dtype dtype)
+{
+    return dtype == DTYPE_BF16 || dtype == DTYPE_F16 || dtype == DTYPE_F32;
+}
+
 static int quantised_matrix(const struct model_dir *m, const char *base, struct matrix *out,
                             struct moeflux_err *e)
 {
     const struct tensor *w = out->weight;
-    int rc = tensor_affine_format(w, m->files[w->file].path, &out->format, e);
-    if (rc < 0)
-        return rc;
-    const struct format *f = format_of(out->format);
-    rc = find_part(m, base, ".scales", &out->scales, e);
-    if (rc == 0)
+    const struct format *f = format_of(out->format = w->format);
+    int rc = find_part(m, base, ".scales", &out->scales, e);
+    if (rc == 0 && f->has_bias)
         rc = find_part(m, base, ".biases", &out->biases, e);
     if (rc == 0)
         rc = check_shape(m, out->scales, out->rows, out->cols / f->group, e);
-    if (rc == 0)
+    if (rc == 0 && f->has_bias)
         rc = check_shape(m, out->biases, out->rows, out->cols / f->group, e);
     if (rc == 0)
         rc = check_shape(m, w, out->rows, (uint64_t)out->cols * f->bits / 32, e);
@@ -257,13 +312,15 @@ int model_dir_matrix(const struct model_dir *m, const char *base, uint32_t rows,
         return quantised_matrix(m, base, out, e);
     if (out->weight->dtype == DTYPE_F8_E4M3) {
         const struct tensor *block_scales;
-        out->format = FORMAT_COUNT;
+        out->format = FORMAT_NONE;
         rc = check_shape(m, out->weight, rows, cols, e);
         return rc < 0 ? rc : fp8_scales(m, out->weight, &block_scales, e);
     }
-    if (out->weight->dtype != DTYPE_BF16 && out->weight->dtype != DTYPE_F32)
-        return fail_dtype(m, out->weight, "U32, BF16 or F32", e);
-    out->format = out->weight->dtype == DTYPE_BF16 ? FORMAT_BF16 : FORMAT_F32;
+    if (!is_float(out->weight->dtype))
+        return fail_dtype(m, out->weight, "U32, BF16, F16 or F32", e);
+    out->format = out->weight->dtype == DTYPE_BF16  ? FORMAT_BF16
+                  : out->weight->dtype == DTYPE_F16 ? FORMAT_F16
+                                                    : FORMAT_F32;
     return check_shape(m, out->weight, rows, cols, e);
 }
 
@@ -274,8 +331,8 @@ int model_dir_vector(const struct model_dir *m, const char *name, uint64_t n, co
     if (rc < 0)
         return rc;
     const struct tensor *t = *out;
-    if (t->dtype != DTYPE_BF16 && t->dtype != DTYPE_F32)
-        return fail_dtype(m, t, "BF16 or F32", e);
+    if (!is_float(t->dtype))
+        return fail_dtype(m, t, "BF16, F16 or F32", e);
     uint64_t found = t->bytes / tensor_dtype_bytes(t->dtype);
     if (found != n)
         return err_set(e, ERR_FORMAT, "%s: tensor %s: %" PRIu64 " elements, expected %" PRIu64,
@@ -285,13 +342,30 @@ int model_dir_vector(const struct model_dir *m, const char *name, uint64_t n, co
 
 /* --- contents --- */
 
+/* n bytes of scales or biases. */
+static bool scales_are_finite(const struct format *f, const uint8_t *bytes, uint64_t n)
+{
+    if (f->scale == SCALE_BF16)
+        return bf16_all_finite(bytes, n / 2);
+    if (f->scale == SCALE_F16)
+        return f16_all_finite(bytes, n / 2);
+    if (f->scale == SCALE_F32)
+        return float_all_finite(bytes, n / 4);
+    uint8_t mask = f->scale == SCALE_E4M3 ? 0x7f : 0xff; /* NaN but for bits outside */
+    bool bad = false;
+    for (uint64_t i = 0; i < n; i++)
+        bad |= (bytes[i] & mask) == mask;
+    return !bad;
+}
+
 static int check_finite(const struct model_dir *m, const struct tensor *t, uint64_t from, uint64_t n,
                         const uint8_t *bytes, struct moeflux_err *e)
 {
-    uint64_t skip = from & 1;
-    if (!names_ends_with(t->name, ".scales") && !names_ends_with(t->name, ".biases"))
+    if (t->format == FORMAT_NONE || t->dtype == DTYPE_U32)
         return 0;
-    if (n <= skip || bf16_all_finite(bytes + skip, (n - skip) / 2))
+    const struct format *f = format_of(t->format);
+    uint64_t skip = (f->scale_bytes - from % f->scale_bytes) % f->scale_bytes; /* the rest of a number */
+    if (n <= skip || scales_are_finite(f, bytes + skip, n - skip))
         return 0;
     return err_set(e, ERR_FORMAT, "%s: tensor %s: a value is not finite", m->files[t->file].path, t->name);
 }
@@ -308,34 +382,39 @@ int model_dir_read(const struct model_dir *m, const struct tensor *t, uint64_t f
     return rc < 0 ? rc : check_finite(m, t, from, n, dst, e);
 }
 
+bool model_dir_check_bytes(const struct tensor *t, const uint8_t *bytes, uint64_t n)
+{
+    return t->format == FORMAT_NONE || scales_are_finite(format_of(t->format), bytes, n);
+}
+
 int model_dir_check_tensor(const struct model_dir *m, const struct tensor *t, const uint8_t *bytes,
                            struct moeflux_err *e)
 {
     return check_finite(m, t, 0, t->bytes, bytes, e);
 }
 
-/* The bf16 values lie in the upper half of dst: ascending, a float never overwrites one that is still to be read. */
-static void widen_in_place(float *dst, uint64_t n)
+/* The values of 16 bits lie in the upper half of dst: ascending, a float never overwrites one that is still to be read. */
+static void widen_in_place(float *dst, uint64_t n, enum dtype dtype)
 {
     const uint8_t *src = (const uint8_t *)dst + 2 * n;
     for (uint64_t i = 0; i < n; i++) {
         uint16_t bits;
         memcpy(&bits, src + 2 * i, sizeof bits);
-        dst[i] = bf16_to_float(bits);
+        dst[i] = dtype == DTYPE_BF16 ? bf16_to_float(bits) : f16_to_float(bits);
     }
 }
 
 int model_dir_read_f32(const struct model_dir *m, const struct tensor *t, float *dst, struct moeflux_err *e)
 {
-    if (t->dtype != DTYPE_BF16 && t->dtype != DTYPE_F32)
-        return fail_dtype(m, t, "BF16 or F32", e);
+    if (!is_float(t->dtype))
+        return fail_dtype(m, t, "BF16, F16 or F32", e);
     uint64_t n = t->bytes / tensor_dtype_bytes(t->dtype);
-    uint64_t skip = t->dtype == DTYPE_BF16 ? 2 * n : 0;
+    uint64_t skip = t->dtype == DTYPE_F32 ? 0 : 2 * n;
     int rc = model_dir_read(m, t, 0, t->bytes, (uint8_t *)dst + skip, e);
     if (rc < 0)
         return rc;
-    if (t->dtype == DTYPE_BF16)
-        widen_in_place(dst, n);
+    if (t->dtype != DTYPE_F32)
+        widen_in_place(dst, n, t->dtype);
     for (uint64_t i = 0; i < n; i++)
         if (!isfinite(dst[i]))
             return err_set(e, ERR_FORMAT, "%s: tensor %s: element %" PRIu64 " is not finite",
@@ -380,17 +459,20 @@ int model_dir_read_expert(const struct model_dir *m, uint32_t layer, uint32_t ex
 int model_dir_check_expert(const struct model_dir *m, uint32_t layer, uint32_t expert, const uint8_t *slot,
                            struct moeflux_err *e)
 {
-    const struct expert_layout *l = &m->expert;
+    const struct expert_layout *l = &m->experts[layer];
+    const struct format *gate = format_of(l->formats.gate), *up = format_of(l->formats.up),
+                        *down = format_of(l->formats.down);
     const struct {
         const char *name;
+        const struct format *format;
         uint64_t from, to;
     } parts[] = {
-        {"gate_proj.scales", l->gate_s, l->gate_b}, {"gate_proj.biases", l->gate_b, l->up_w},
-        {"up_proj.scales", l->up_s, l->up_b},       {"up_proj.biases", l->up_b, l->down_w},
-        {"down_proj.scales", l->down_s, l->down_b}, {"down_proj.biases", l->down_b, l->bytes},
+        {"gate_proj.scales", gate, l->gate_s, l->gate_b}, {"gate_proj.biases", gate, l->gate_b, l->up_w},
+        {"up_proj.scales", up, l->up_s, l->up_b},         {"up_proj.biases", up, l->up_b, l->down_w},
+        {"down_proj.scales", down, l->down_s, l->down_b}, {"down_proj.biases", down, l->down_b, l->bytes},
     };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        if (!bf16_all_finite(slot + parts[i].from, (parts[i].to - parts[i].from) / 2))
+        if (!scales_are_finite(parts[i].format, slot + parts[i].from, parts[i].to - parts[i].from))
             return err_set(e, ERR_FORMAT, "%s: layer %u expert %u: %s: a value is not finite", m->path, layer,
                            expert, parts[i].name);
     return 0;

@@ -3,7 +3,7 @@
  * Two layouts open alike:
  *   packed: model_weights.json (manifest) + model_weights.bin + packed_experts/layer_NN.bin; with spread.json the experts lie
  *           in other directories too (spread.h)
- *   plain:  config.json + *.safetensors in MLX names (sharded or not); an expert is nine extents in the shards
+ *   plain:  config.json + *.safetensors in MLX names (sharded or not); an expert is up to nine extents in the shards
  * Everything is checked against the files at open: offsets, sizes, dtypes, shapes, bits, layer files' lengths.
  * Tensor contents are read on request. Names are canonical: model.X and lm_head.X. */
 #ifndef MOEFLUX_MODEL_MODEL_DIR_H
@@ -31,12 +31,17 @@ enum dtype {
 
 enum { TENSOR_MAX_DIMS = 8 };
 
+/* How MLX quantises: codes with scales and biases, or small floats with scales alone. */
+enum quant_mode { QUANT_AFFINE, QUANT_MXFP4, QUANT_MXFP8, QUANT_NVFP4 };
+
 struct tensor {
     char *name; /* canonical */
     enum dtype dtype;
     uint32_t n_dims;
     uint64_t shape[TENSOR_MAX_DIMS];
     uint32_t bits, group; /* of a quantised weight (U32): of a code, and columns that share a scale; else 0 */
+    enum quant_mode mode; /* of a quantised weight */
+    uint32_t format;      /* FORMAT_* of a quantised weight, and of its scales and biases; else FORMAT_NONE */
     uint32_t file;        /* index into model_dir.files */
     uint64_t off, bytes;
 };
@@ -53,7 +58,7 @@ struct fp8_blocks {
 };
 
 struct matrix {      /* W [rows][cols]; borrowed from the model_dir */
-    uint32_t format; /* FORMAT_*; FORMAT_COUNT: 8-bit floats (fp8.h), which are converted before they run */
+    uint32_t format; /* FORMAT_*; FORMAT_NONE: 8-bit floats (fp8.h), which are converted before they run */
     uint32_t rows, cols;
     const struct tensor *weight;
     const struct tensor *scales, *biases; /* NULL where the format has none */
@@ -68,13 +73,13 @@ struct extent {
 };
 enum { EXPERT_MAX_EXTENTS = 9 };
 
-/* FORMAT_* of each projection, affine. gate and up are one operation and have one format. */
+/* FORMAT_* of each projection, quantised ones. gate and up are one operation and have one format. */
 struct expert_formats {
     uint32_t gate, up, down;
 };
 
-/* Where the nine parts of an expert lie in a slot (bytes from its start); the same for every expert of a model.
- * gate, up: [moe_inner][hidden]; down: [hidden][moe_inner]. */
+/* Where the parts of an expert lie in a slot (bytes from its start); the same for every expert of a layer. Formats without
+ * biases have none there. gate, up: [moe_inner][hidden]; down: [hidden][moe_inner]. */
 struct expert_layout {
     struct expert_formats formats;
     uint64_t gate_w, gate_s, gate_b, up_w, up_s, up_b, down_w, down_s, down_b;
@@ -90,12 +95,13 @@ struct model_dir {
     uint32_t n_files;
     struct tensor *tensors; /* [n_tensors], sorted by name */
     size_t n_tensors;
-    struct expert_layout expert;
-    char *tokenizer_path;        /* tokenizer.json; NULL when the directory has none */
-    uint64_t dense_bytes;        /* all tensors but the routed experts */
-    uint64_t expert_bytes;       /* all routed experts on disk */
-    struct spread_dirs parts;    /* where the experts lie; plain: one part */
-    struct expert_place *places; /* the layers' experts; private */
+    struct expert_layout *experts; /* [n_layers]; bytes 0: a layer without experts */
+    uint64_t max_expert_bytes;     /* of the largest: what a slot for any of them needs */
+    char *tokenizer_path;          /* tokenizer.json; NULL when the directory has none */
+    uint64_t dense_bytes;          /* all tensors but the routed experts */
+    uint64_t expert_bytes;         /* all routed experts on disk */
+    struct spread_dirs parts;      /* where the experts lie; plain: one part */
+    struct expert_place *places;   /* the layers' experts; private */
 };
 
 /* Opens and checks `path`. On failure nothing stays open.
@@ -107,11 +113,11 @@ void model_dir_close(struct model_dir *m);
 const struct tensor *model_dir_find(const struct model_dir *m, const char *name);
 
 /* A matrix by its base name ("model.layers.0.mlp.gate"): quantised (weight, scales, biases) or plain
- * BF16/F32 (weight). Checks presence, dtypes, shapes [rows][cols] and bits. */
+ * BF16/F16/F32 (weight). Checks presence, dtypes, shapes [rows][cols] and bits. */
 int model_dir_matrix(const struct model_dir *m, const char *base, uint32_t rows, uint32_t cols,
                      struct matrix *out, struct moeflux_err *e);
 
-/* A BF16 or F32 tensor with exactly n elements, whatever its dimensions ("[C,4,1]"). */
+/* A BF16, F16 or F32 tensor with exactly n elements, whatever its dimensions ("[C,4,1]"). */
 int model_dir_vector(const struct model_dir *m, const char *name, uint64_t n, const struct tensor **out,
                      struct moeflux_err *e);
 
@@ -120,11 +126,13 @@ int model_dir_vector(const struct model_dir *m, const char *name, uint64_t n, co
 int model_dir_read(const struct model_dir *m, const struct tensor *t, uint64_t from, uint64_t n, void *dst,
                    struct moeflux_err *e);
 
-/* The check of model_dir_read, of a tensor that is in memory already. */
+/* The check of model_dir_read, of whole scales or biases from anywhere in `t`. */
+bool model_dir_check_bytes(const struct tensor *t, const uint8_t *bytes, uint64_t n);
+/* The same of a tensor that is in memory already. */
 int model_dir_check_tensor(const struct model_dir *m, const struct tensor *t, const uint8_t *bytes,
                            struct moeflux_err *e);
 
-/* Reads n BF16 or F32 elements and widens them to float; non-finite values are ERR_FORMAT. */
+/* Reads n BF16, F16 or F32 elements and widens them to float; non-finite values are ERR_FORMAT. */
 int model_dir_read_f32(const struct model_dir *m, const struct tensor *t, float *dst, struct moeflux_err *e);
 
 /* The extents of one expert, in ascending slot order, neighbours merged (packed: one in each part). Returns their number, or 0

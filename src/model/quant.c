@@ -113,6 +113,25 @@ INLINE bool encode_group_bf16(const uint16_t *w, uint32_t group, uint32_t bits, 
     return encode_group(x, group, bits, codes, scale, bias);
 }
 
+INLINE bool encode_group_f16(const uint16_t *w, uint32_t group, uint32_t bits, uint8_t *codes,
+                             uint16_t *scale, uint16_t *bias)
+{
+    float x[QUANT_MAX_GROUP];
+    for (uint32_t i = 0; i < group; i++)
+        x[i] = f16_to_float(w[i]);
+    return encode_group(x, group, bits, codes, scale, bias);
+}
+
+bool quant_encode_f16(const uint16_t *w, uint64_t n_groups, const struct format *f, uint8_t *codes,
+                      uint16_t *scales, uint16_t *biases)
+{
+    uint64_t bytes = format_code_bytes(f, f->group);
+    bool ok = true;
+    for (uint64_t g = 0; ok && g < n_groups; g++)
+        ok = encode_group_f16(w + g * f->group, f->group, f->bits, codes + g * bytes, &scales[g], &biases[g]);
+    return ok;
+}
+
 /* The groups of 64 numbers that most files have get code of their own. */
 bool quant_encode_bf16(const uint16_t *w, uint64_t n_groups, const struct format *f, uint8_t *codes,
                        uint16_t *scales, uint16_t *biases)

@@ -15,6 +15,8 @@ enum { QUANT_MAX_GROUP = 128 };
  * Returns false when a value, or a scale that comes out of it, is not finite; the outputs are then undefined. */
 bool quant_encode_bf16(const uint16_t *w, uint64_t n_groups, const struct format *f, uint8_t *codes,
                        uint16_t *scales, uint16_t *biases);
+bool quant_encode_f16(const uint16_t *w, uint64_t n_groups, const struct format *f, uint8_t *codes,
+                      uint16_t *scales, uint16_t *biases);
 bool quant_encode_f32(const float *w, uint64_t n_groups, const struct format *f, uint8_t *codes,
                       uint16_t *scales, uint16_t *biases);
 

@@ -9,22 +9,82 @@
 
 enum { MAX_BLOCK = 1 << 20 };
 
-/* *group: that of an object that does not say it, then the object's. */
-static int read_group(const struct json_t *object, const char *where, const char *base, uint32_t *group,
-                      struct moeflux_err *e)
+static const struct {
+    const char *name;
+    uint32_t format;
+} modes[] = {
+    [QUANT_AFFINE] = {"affine", FORMAT_NONE},
+    [QUANT_MXFP4] = {"mxfp4", FORMAT_MXFP4},
+    [QUANT_MXFP8] = {"mxfp8", FORMAT_MXFP8},
+    [QUANT_NVFP4] = {"nvfp4", FORMAT_NVFP4},
+};
+enum { N_MODES = sizeof modes / sizeof *modes, MLX_BITS = 4 };
+
+uint32_t quant_config_mode_format(enum quant_mode mode)
+{
+    return modes[mode].format;
+}
+
+const char *quant_config_mode_name(enum quant_mode mode)
+{
+    return modes[mode].name;
+}
+
+static int read_mode(struct json_view *v, const char *what, enum quant_mode *mode)
+{
+    const char *name = json_view_text_or(v, "mode", "affine");
+    int i = 0;
+    if (v->rc < 0)
+        return v->rc;
+    while (i < N_MODES && strcmp(modes[i].name, name) != 0)
+        i++;
+    if (i == N_MODES)
+        return err_set(v->e, ERR_UNSUPPORTED, "%s: %s: mode is %.64s, expected affine, mxfp4, mxfp8 or nvfp4",
+                       v->where, what, name);
+    *mode = (enum quant_mode)i;
+    return 0;
+}
+
+static int check_entry(const struct quant_entry *q, const char *where, const char *what,
+                       struct moeflux_err *e)
+{
+    char known[FORMAT_LIST_TEXT];
+    const struct format *f = q->mode == QUANT_AFFINE ? NULL : format_of(modes[q->mode].format);
+    if (f && (q->bits != f->bits || q->group != f->group))
+        return err_set(e, ERR_UNSUPPORTED,
+                       "%s: %s: %u bits and group_size %u, expected %u and %u for mode %s", where, what,
+                       q->bits, q->group, f->bits, f->group, modes[q->mode].name);
+    if (!f && !format_has_group(q->group))
+        return err_set(e, ERR_UNSUPPORTED, "%s: %s: group_size is %u, expected %s", where, what, q->group,
+                       format_list_groups(known));
+    if (!f && q->bits && format_find_affine(q->bits, q->group, SCALE_BF16) == FORMAT_NONE)
+        return err_set(e, ERR_UNSUPPORTED, "%s: %s: bits is %u, expected %s", where, what, q->bits,
+                       format_list_bits(known));
+    return 0;
+}
+
+int quant_config_entry(const struct json_t *object, uint32_t bits, const char *where, const char *what,
+                       struct quant_entry *out, struct moeflux_err *e)
 {
     struct json_view v = {.objects = {object}, .where = where, .e = e};
-    char known[FORMAT_LIST_TEXT];
-    *group = json_view_u32_or(&v, "group_size", *group, 1, 1 << 20);
-    const char *mode = json_view_text_or(&v, "mode", "affine");
+    *out = (struct quant_entry){.bits = bits, .group = QUANT_DEFAULT_GROUP};
+    int rc = read_mode(&v, what, &out->mode);
+    if (rc < 0)
+        return rc;
+    if (out->mode != QUANT_AFFINE) {
+        const struct format *f = format_of(modes[out->mode].format);
+        out->bits = f->bits;
+        out->group = f->group;
+    }
+    out->group = json_view_u32_or(&v, "group_size", out->group, 1, 1 << 20);
+    out->bits = json_view_u32_or(&v, "bits", out->bits, 1, 32);
     if (v.rc < 0)
         return v.rc;
-    if (!format_has_group(*group))
-        return err_set(e, ERR_UNSUPPORTED, "%s: %s: group_size is %u, expected %s", where, base, *group,
-                       format_list_groups(known));
-    if (strcmp(mode, "affine") != 0)
-        return err_set(e, ERR_UNSUPPORTED, "%s: %s: mode is %s, expected affine", where, base, mode);
-    return 0;
+    if (json_is_true(json_object_get(object, "global_scale")))
+        return err_set(e, ERR_UNSUPPORTED,
+                       "%s: %s: a global_scale, expected none: nvfp4 with scales of groups alone", where,
+                       what);
+    return check_entry(out, where, what, e);
 }
 
 /* DeepSeek's own checkpoints. */
@@ -51,7 +111,7 @@ static int read_fp8(struct quant_config *q, struct json_view *v)
 int quant_config_read(struct quant_config *q, const struct json_t *root, const char *where,
                       struct moeflux_err *e)
 {
-    *q = (struct quant_config){.where = where, .group = QUANT_DEFAULT_GROUP};
+    *q = (struct quant_config){.where = where, .rest.group = QUANT_DEFAULT_GROUP};
     struct json_view top = {.objects = {root}, .where = where, .e = e};
     const json_t *block = json_view_object(&top, "quantization");
     if (!block)
@@ -65,22 +125,28 @@ int quant_config_read(struct quant_config *q, const struct json_t *root, const c
     if (method && !strcmp(method, "fp8"))
         return read_fp8(q, &v);
     if (method && !json_view_get(&v, "group_size"))
-        return err_set(e, ERR_UNSUPPORTED,
-                       "%s: quantization method %s, expected MLX affine groups, fp8 or none", where, method);
+        return err_set(e, ERR_UNSUPPORTED, "%s: quantization method %s, expected MLX's, fp8 or none", where,
+                       method);
     q->block = block;
-    q->bits = json_view_u32(&v, "bits", 1, 32);
-    return v.rc < 0 ? v.rc : read_group(block, where, "quantization", &q->group, e);
+    if (!json_view_get(&v, "mode") || json_is_text(json_view_get(&v, "mode"), "affine"))
+        json_view_u32(&v, "bits", 1, 32); /* must be there */
+    if (v.rc < 0)
+        return v.rc;
+    return quant_config_entry(block, MLX_BITS, where, "quantization", &q->rest, e);
 }
 
-int quant_config_matrix(const struct quant_config *q, const char *base, uint32_t *bits, uint32_t *group,
+int quant_config_matrix(const struct quant_config *q, const char *base, struct quant_entry *out,
                         struct moeflux_err *e)
 {
-    *bits = q->bits;
-    *group = q->group;
     const json_t *own = json_object_get(q->block, base);
+    *out = q->rest;
+    if (json_is_false(own))
+        return QUANT_SAID_PLAIN;
+    if (!own || json_is_true(own))
+        return QUANT_SAID_NOTHING;
     if (!json_is_object(own))
-        return 0;
-    struct json_view v = {.objects = {own}, .where = q->where, .e = e};
-    *bits = json_view_u32_or(&v, "bits", q->bits, 1, 32);
-    return v.rc < 0 ? v.rc : read_group(own, q->where, base, group, e);
+        return err_set(e, ERR_FORMAT, "%s: quantization of %s: expected an object, true or false", q->where,
+                       base);
+    int rc = quant_config_entry(own, MLX_BITS, q->where, base, out, e);
+    return rc < 0 ? rc : QUANT_SAID_ENTRY;
 }

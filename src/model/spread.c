@@ -24,6 +24,11 @@ struct spread spread_of(uint64_t expert_bytes, uint32_t n_parts)
     return (struct spread){n_parts, size_round_up((expert_bytes + n_parts - 1) / n_parts, SPREAD_ALIGN)};
 }
 
+struct spread spread_of_layer(const struct spread *s, uint64_t expert_bytes)
+{
+    return s->stripe ? *s : spread_of(expert_bytes, s->n_parts);
+}
+
 uint32_t spread_n_pieces(const struct spread *s, uint64_t expert_bytes)
 {
     return (uint32_t)((expert_bytes + s->stripe - 1) / s->stripe);
@@ -81,6 +86,8 @@ static int read_paths(struct spread_dirs *d, struct json_view *v)
 
 static int read_stripe(struct spread_dirs *d, struct json_view *v)
 {
+    if (!json_view_get(v, "stripe"))
+        return v->rc;
     d->spread.stripe = json_view_u64(v, "stripe", SPREAD_ALIGN, MAX_STRIPE);
     if (v->rc == 0 && d->spread.stripe % SPREAD_ALIGN != 0)
         v->rc = err_set(v->e, ERR_FORMAT, "%s: stripe is %" PRIu64 ", expected a multiple of %d", v->where,

@@ -7,7 +7,8 @@
  * fewer blocks than there are parts.
  *
  * Part 0 is the model directory itself. Its spread.json names the others, and all parts have the same id:
- *   spread.json   {"id": "16 hex digits", "stripe": bytes, "parts": ["path of part 1", ...]}
+ *   spread.json   {"id": "16 hex digits", "stripe": bytes, "parts": ["path of part 1", ...]}; without `stripe` it is each
+ *                 layer's own, the smallest whose n_parts pieces hold an expert: experts of layers may differ in size
  *   PART/part.json  {"id": ..., "part": 1, "parts": 2}, beside PART/packed_experts/layer_NN.bin */
 #ifndef MOEFLUX_MODEL_SPREAD_H
 #define MOEFLUX_MODEL_SPREAD_H
@@ -24,11 +25,14 @@ enum { SPREAD_MAX_PARTS = 8, SPREAD_ALIGN = 4096 };
 
 struct spread {
     uint32_t n_parts; /* 1: all in the model directory */
-    uint64_t stripe;
+    uint64_t stripe;  /* 0: each layer has its own, that of spread_of */
 };
 
 /* What `convert` chooses. With one part the stripe is the whole expert. */
 struct spread spread_of(uint64_t expert_bytes, uint32_t n_parts);
+
+/* `s` for a layer whose experts have so many bytes: its stripe is known. */
+struct spread spread_of_layer(const struct spread *s, uint64_t expert_bytes);
 
 struct spread_piece {
     uint32_t part;

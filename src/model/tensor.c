@@ -9,6 +9,7 @@
 #include "base/err.h"
 #include "base/format.h"
 #include "base/mem.h"
+#include "model/quant_config.h"
 
 static const struct {
     const char *name;
@@ -27,6 +28,14 @@ enum { N_DTYPES = sizeof dtypes / sizeof *dtypes };
 const char *tensor_dtype_name(enum dtype dtype)
 {
     return dtype == DTYPE_OTHER ? "another dtype" : dtypes[dtype].name;
+}
+
+enum dtype tensor_find_dtype(const char *name)
+{
+    size_t k = 0;
+    while (k < N_DTYPES && strcmp(dtypes[k].name, name) != 0)
+        k++;
+    return k < N_DTYPES ? dtypes[k].dtype : DTYPE_OTHER;
 }
 
 uint32_t tensor_dtype_bytes(enum dtype dtype)
@@ -88,18 +97,58 @@ int tensor_describe(struct tensor *t, const char *dtype, const struct json_t *sh
                        where, t->name, off, bytes, area_bytes);
     t->off = off;
     t->bytes = bytes;
+    t->format = FORMAT_NONE;
     return 0;
 }
 
-int tensor_affine_format(const struct tensor *t, const char *where, uint32_t *format, struct moeflux_err *e)
+static const struct {
+    enum dtype dtype;
+    uint32_t scale;
+} affine_scales[] = {{DTYPE_BF16, SCALE_BF16}, {DTYPE_F16, SCALE_F16}, {DTYPE_F32, SCALE_F32}};
+enum { N_AFFINE_SCALES = sizeof affine_scales / sizeof *affine_scales };
+
+static int find_affine(const struct tensor *t, enum dtype scales, const char *where, uint32_t *format,
+                       struct moeflux_err *e)
 {
     char bits[FORMAT_LIST_TEXT], groups[FORMAT_LIST_TEXT];
-    *format = format_find_affine(t->bits, t->group);
-    if (*format < FORMAT_COUNT)
+    int i = 0;
+    while (i < N_AFFINE_SCALES && affine_scales[i].dtype != scales)
+        i++;
+    if (i == N_AFFINE_SCALES)
+        return err_set(e, ERR_FORMAT, "%s: tensor %s: scales are %s, expected BF16, F16 or F32", where,
+                       t->name, tensor_dtype_name(scales));
+    *format = format_find_affine(t->bits, t->group, affine_scales[i].scale);
+    if (*format != FORMAT_NONE)
         return 0;
     return err_set(e, ERR_UNSUPPORTED,
                    "%s: tensor %s has %u bits in groups of %u, expected %s in groups of %s", where, t->name,
                    t->bits, t->group, format_list_bits(bits), format_list_groups(groups));
+}
+
+int tensor_find_format(const struct tensor *t, enum dtype scales, const char *where, uint32_t *format,
+                       struct moeflux_err *e)
+{
+    *format = quant_config_mode_format(t->mode);
+    if (*format == FORMAT_NONE)
+        return find_affine(t, scales, where, format, e);
+    const struct format *f = format_of(*format);
+    const char *mode = quant_config_mode_name(t->mode);
+    if (scales != DTYPE_U8)
+        return err_set(e, ERR_FORMAT, "%s: tensor %s: scales are %s, expected U8 for mode %s", where, t->name,
+                       tensor_dtype_name(scales), mode);
+    if (t->bits != f->bits || t->group != f->group)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "%s: tensor %s has %u bits in groups of %u, expected %u in groups of %u for mode %s",
+                       where, t->name, t->bits, t->group, f->bits, f->group, mode);
+    return 0;
+}
+
+enum dtype tensor_scale_dtype(const struct format *f)
+{
+    for (int i = 0; i < N_AFFINE_SCALES; i++)
+        if (affine_scales[i].scale == f->scale)
+            return affine_scales[i].dtype;
+    return DTYPE_U8;
 }
 
 void tensor_shape_text(const struct tensor *t, char out[TENSOR_SHAPE_TEXT])

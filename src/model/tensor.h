@@ -4,6 +4,7 @@
 
 #include "model/model_dir.h"
 
+struct format;
 struct json_t;
 
 struct tensor_list {
@@ -12,6 +13,8 @@ struct tensor_list {
 };
 
 const char *tensor_dtype_name(enum dtype dtype);
+/* DTYPE_OTHER: there is none of this name that is read. */
+enum dtype tensor_find_dtype(const char *name);
 
 /* Bytes of one element; 0 for DTYPE_OTHER. */
 uint32_t tensor_dtype_bytes(enum dtype dtype);
@@ -23,8 +26,13 @@ uint32_t tensor_dtype_bytes(enum dtype dtype);
 int tensor_describe(struct tensor *t, const char *dtype, const struct json_t *shape, uint64_t off,
                     uint64_t bytes, uint64_t area_bytes, const char *where, struct moeflux_err *e);
 
-/* The format of a quantised weight by its bits and group; `where` is for the message. ERR_UNSUPPORTED: none is it. */
-int tensor_affine_format(const struct tensor *t, const char *where, uint32_t *format, struct moeflux_err *e);
+/* The format of a quantised weight by its mode, bits, group and what its scales are; `where` is for the message.
+ * ERR_UNSUPPORTED: none is it. ERR_FORMAT: scales of another dtype than its mode has. */
+int tensor_find_format(const struct tensor *t, enum dtype scales, const char *where, uint32_t *format,
+                       struct moeflux_err *e);
+
+/* The dtype of a format's scales and biases. */
+enum dtype tensor_scale_dtype(const struct format *f);
 
 /* "[2048, 32]" into out. */
 enum { TENSOR_SHAPE_TEXT = 8 * 22 + 4 };

@@ -17,6 +17,11 @@ int delta_open(struct delta *op, struct exec *x, const struct delta_shape *s, st
     return exec_get_caps(x).is_host ? 0 : delta_vulkan_open(op, x, e);
 }
 
+bool delta_gives_squares(const struct delta *op, const struct exec *x, uint32_t n)
+{
+    return n == 1 && !exec_get_caps(x).is_host && op->gpu.has_shared;
+}
+
 void delta_host_state(const struct delta_shape *s, const struct delta_call *call)
 {
     if (call->state_out != call->state)

@@ -12,6 +12,7 @@
 #ifndef MOEFLUX_OPS_DELTA_H
 #define MOEFLUX_OPS_DELTA_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "exec/kernel.h"
@@ -23,6 +24,7 @@ enum delta_form {
     DELTA_SINGLE, /* the one dispatch */
     DELTA_TOKENS, /* the others where they are possible, token by token */
     DELTA_BLOCKS, /* or block by block where that is possible */
+    DELTA_SHARED, /* the one dispatch, on any device with several workgroups a head where the call has `squares` */
 };
 
 /* How delta_walk shares its work: `parts` lanes, a power of two from 8 to a subgroup, share `each` rows of the state, and
@@ -44,6 +46,8 @@ struct delta {
      * recurrence, the norms */
     struct {
         struct kernel single;
+        struct kernel shared; /* HEAD_SQUARES workgroups a head */
+        bool has_shared;
         struct kernel prep, scan, blocks, walk, out; /* prep; scan, or blocks and walk; out */
         uint32_t scan_from, walk_from; /* tokens from which on they are taken; UINT32_MAX: never */
         uint32_t scan_rows, walk_rows; /* of a workgroup */
@@ -56,7 +60,10 @@ struct delta_call {
     uint64_t window_in, window_out;
     uint64_t state, state_out; /* before and after; the same: in place */
     uint64_t dst;              /* f32 [n][n_v * v_dim] */
-    uint64_t scratch;          /* f32 [delta_scratch], 16-byte aligned; 0: none, a slower way */
+    /* f32 [n_v][HEAD_SQUARES], 16-byte aligned: of as many equal parts of o the sums of squares; dst lacks rms()'s factor then, 1 / sqrt(mean of o's
+     * squares + eps). Where delta_gives_squares. 0: dst is whole */
+    uint64_t squares;
+    uint64_t scratch; /* f32 [delta_scratch], 16-byte aligned; 0: none, a slower way */
     uint32_t n, stride;
 };
 
@@ -64,6 +71,8 @@ struct delta_call {
 int delta_open(struct delta *op, struct exec *x, const struct delta_shape *shape, struct moeflux_err *e);
 /* Floats of scratch for up to n tokens. */
 uint64_t delta_scratch(const struct delta_shape *s, const struct exec_caps *caps, uint32_t n);
+/* Whether calls of n tokens may leave the norm to the product that follows. */
+bool delta_gives_squares(const struct delta *op, const struct exec *x, uint32_t n);
 void delta_run(const struct delta *op, struct exec *x, const struct delta_call *call);
 
 /* The implementations. */

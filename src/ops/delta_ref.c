@@ -1,5 +1,6 @@
 #include <math.h>
 
+#include "args.h"
 #include "ops/delta.h"
 #include "ops/ref.h"
 
@@ -84,7 +85,13 @@ static void ref_gated_norm(const struct work *a, uint32_t t, uint32_t head, cons
     double squares = 0;
     for (uint32_t r = 0; r < dv; r++)
         squares += o[r] * o[r];
-    double factor = 1 / sqrt(squares / dv + (double)a->s->eps);
+    for (uint32_t i = 0; a->c->squares && i < HEAD_SQUARES; i++) {
+        double part = 0;
+        for (uint32_t r = i * (dv / HEAD_SQUARES); r < (i + 1) * (dv / HEAD_SQUARES); r++)
+            part += o[r] * o[r];
+        host_floats_mut(a->c->squares)[head * HEAD_SQUARES + i] = (float)part;
+    }
+    double factor = a->c->squares ? 1 : 1 / sqrt(squares / dv + (double)a->s->eps);
     for (uint32_t r = 0; r < dv; r++)
         dst[r] = (float)(o[r] * factor * (double)host_floats(a->c->norm)[r] * ref_silu((double)z[r]));
 }

@@ -120,7 +120,7 @@ static int open_chunk_kernels(struct delta *op, struct exec *x, const struct del
     uint32_t subgroup = caps.subgroup_size;
     const uint32_t out[] = {subgroup, s->v_dim};
     op->gpu.scan_from = op->gpu.walk_from = UINT32_MAX;
-    if (s->k_dim % 4 || s->v_dim % 4 || s->form == DELTA_SINGLE)
+    if (s->k_dim % 4 || s->v_dim % 4 || s->form == DELTA_SINGLE || s->form == DELTA_SHARED)
         return 0;
     int rc = open_prep(op, x, s, e);
     if (rc == 0)
@@ -131,6 +131,32 @@ static int open_chunk_kernels(struct delta *op, struct exec *x, const struct del
     return rc == 0 && s->form != DELTA_TOKENS ? open_walk(op, x, s, e) : rc;
 }
 
+/* The lanes of a workgroup that has so many rows of a head. */
+static uint32_t decode_group(const struct exec_caps *c, uint32_t rows, uint32_t parts, uint32_t most)
+{
+    uint64_t lanes = size_round_up(size_min((uint64_t)rows * parts, most), c->subgroup_size);
+    return (uint32_t)size_min(lanes, c->max_workgroup - c->max_workgroup % c->subgroup_size);
+}
+
+/* Processors enough that a head for each leaves most of them idle. */
+static int open_shared(struct delta *op, struct exec *x, uint32_t parts, struct moeflux_err *e)
+{
+    const struct delta_shape *s = &op->shape;
+    const struct exec_caps caps = exec_get_caps(x);
+    uint32_t rows = s->v_dim / HEAD_SQUARES, channels = 2 * s->k_dim + rows;
+    /* The rows are few: more lanes share one, and each channel has its own. */
+    parts = 2 * parts <= size_min(caps.subgroup_size, s->k_dim) ? 2 * parts : parts;
+    uint32_t workgroup =
+        decode_group(&caps, (uint32_t)size_max(rows, div_up(channels, parts)), parts, DECODE_GROUP);
+    bool pays = caps.n_processors >= 2 * s->n_v;
+    const uint32_t spec[] = {caps.subgroup_size, workgroup,      parts,        s->k_dim,
+                             s->v_dim,           s->conv_kernel, HEAD_SQUARES, s->n_v / s->n_k};
+    op->gpu.has_shared = s->v_dim % HEAD_SQUARES == 0 && (pays || s->form == DELTA_SHARED);
+    return op->gpu.has_shared
+               ? exec_kernel(x, &op->gpu.shared, "delta_decode", sizeof(struct delta_args), spec, 8, e)
+               : 0;
+}
+
 int delta_vulkan_open(struct delta *op, struct exec *x, struct moeflux_err *e)
 {
     const struct delta_shape *s = &op->shape;
@@ -139,11 +165,13 @@ int delta_vulkan_open(struct delta *op, struct exec *x, struct moeflux_err *e)
         return err_set(e, ERR_UNSUPPORTED,
                        "delta net: heads of %u and %u channels do not fit %u bytes of shared memory",
                        s->k_dim, s->v_dim, caps.max_shared_bytes);
-    uint32_t parts = parts_for(&caps, s->k_dim), subgroup = caps.subgroup_size;
-    uint64_t lanes = size_round_up(size_min((uint64_t)s->v_dim * parts, DECODE_GROUP), subgroup);
-    uint32_t workgroup = (uint32_t)size_min(lanes, caps.max_workgroup - caps.max_workgroup % subgroup);
-    const uint32_t spec[] = {subgroup, workgroup, parts, s->k_dim, s->v_dim, s->conv_kernel};
-    int rc = exec_kernel(x, &op->gpu.single, "delta_decode", sizeof(struct delta_args), spec, 6, e);
+    uint32_t parts = parts_for(&caps, s->k_dim);
+    uint32_t workgroup = decode_group(&caps, s->v_dim, parts, DECODE_GROUP);
+    const uint32_t spec[] = {caps.subgroup_size, workgroup,      parts, s->k_dim,
+                             s->v_dim,           s->conv_kernel, 1,     s->n_v / s->n_k};
+    int rc = exec_kernel(x, &op->gpu.single, "delta_decode", sizeof(struct delta_args), spec, 8, e);
+    if (rc == 0)
+        rc = open_shared(op, x, parts, e);
     return rc < 0 ? rc : open_chunk_kernels(op, x, s, e);
 }
 
@@ -223,6 +251,7 @@ void delta_vulkan(const void *self, const void *what, struct exec *x)
                                  .state = call->state,
                                  .state_out = call->state_out,
                                  .dst = call->dst,
+                                 .squares = call->squares,
                                  .n = call->n,
                                  .stride = call->stride,
                                  .n_k = s->n_k,
@@ -231,7 +260,9 @@ void delta_vulkan(const void *self, const void *what, struct exec *x)
                                  .v_dim = s->v_dim,
                                  .conv_kernel = s->conv_kernel,
                                  .eps = s->eps};
-    if (call->scratch && call->n >= op->gpu.scan_from)
+    if (call->squares)
+        exec_dispatch(x, &op->gpu.shared, &a, s->n_v, HEAD_SQUARES, 1);
+    else if (call->scratch && call->n >= op->gpu.scan_from)
         run_chunk(op, x, call, &a);
     else
         exec_dispatch(x, &op->gpu.single, &a, s->n_v, 1, 1);

@@ -1,4 +1,5 @@
 #include "args.h"
+#include "base/format.h"
 #include "base/mem.h"
 #include "ops/embed.h"
 #include "ops/gemv_plan.h"
@@ -6,10 +7,11 @@
 int embed_vulkan_open(struct embed *op, struct exec *x, struct moeflux_err *e)
 {
     const struct weights *w = &op->weights;
-    const struct gemv_shape shape = {w->rows, w->cols, 1, 1u << w->format, 1, w->rows};
+    const struct gemv_shape shape = {w->rows, w->cols, 1, format_set(w->format), 1, w->rows};
     struct gemv_plan p = gemv_plan_for(x, &shape);
     op->gpu.workgroup = p.workgroup;
-    return exec_kernel(x, &op->gpu.kernel, "embed", sizeof(struct embed_args), p.spec, GEMV_N_SPEC, e);
+    const char *name = format_is_usual(w->format) ? "embed" : "embed_other";
+    return exec_kernel(x, &op->gpu.kernel, name, sizeof(struct embed_args), p.spec, GEMV_N_SPEC, e);
 }
 
 void embed_vulkan(const void *self, const void *what, struct exec *x)

@@ -27,16 +27,15 @@ struct router;
 struct experts_shape {
     uint32_t n_experts, top_k, hidden, inner;
     uint32_t up_format,
-        down_format; /* FORMAT_*, of the routed experts' gate and up, and of their down projections */
-    /* bit f: the routed or some layer's shared down projections are stored as FORMAT_f */
-    uint32_t down_formats;
+        down_format;       /* FORMAT_*, of the routed experts' gate and up, and of their down projections */
+    uint32_t down_formats; /* set (base/format.h): of the routed and of all layers' shared down projections */
     /* byte offsets of the parts in an expert */
     uint32_t gate_w, gate_s, gate_b, up_w, up_s, up_b, down_w, down_s, down_b;
     float eps;
     bool shared_gate; /* the shared expert has a gate */
     /* Of its gate and up rows, if up may compute them: all layers' two matrices are stored alike. 0: it may not */
     uint32_t shared_inner;
-    uint32_t up_formats; /* bit f: the routed or some layer's shared gate and up are stored as FORMAT_f */
+    uint32_t up_formats; /* set: of the routed and of all layers' shared gate and up */
     bool chooses;        /* up may be asked to choose with a softmax router; norm_topk: as its norm */
     bool norm_topk;
     bool drops; /* idx may be NO_EXPERT; not with `chooses` */
@@ -48,15 +47,29 @@ struct experts_shared {
     struct exec_buffer gpu; /* vulkan */
 };
 
+/* Kernels for a part of a set of formats (format_set_part). */
+struct experts_up {
+    uint32_t formats, rows; /* rows: of a workgroup */
+    struct kernel kernel, choosing;
+};
+struct experts_down {
+    uint32_t formats, rows;
+    struct kernel kernel;
+};
+enum { EXPERTS_MAX_PARTS = 12 };
+
 struct experts {
     struct experts_shape shape;
     uint32_t waves_from; /* the fewest tokens of a chunk whose experts may come in waves; UINT32_MAX: never */
-    struct { /* vulkan: two dispatches whatever top_k is; chunks of many tokens go by experts_grouped.h */
-        struct kernel up, choosing_up, down, whole_down;
-        bool chooses;        /* choosing_up is open */
+    struct
+    { /* vulkan: two dispatches whatever top_k is, another one of each where the shared expert's format needs a kernel of its own;
+                chunks of many tokens go by experts_grouped.h */
+        struct experts_up up[EXPERTS_MAX_PARTS];
+        struct experts_down down[EXPERTS_MAX_PARTS];
+        struct kernel whole_down;
+        bool chooses;        /* up[].choosing are open */
         bool has_whole_down; /* for calls whose shared expert is as wide as the others and stored alike */
         uint32_t makes_shared_below; /* tokens of a chunk; elsewhere 0 */
-        uint32_t up_rows, down_rows; /* of a workgroup */
         struct experts_grouped grouped;
     } gpu;
 };

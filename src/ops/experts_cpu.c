@@ -280,7 +280,7 @@ int experts_up_cpu(const void *self, const void *what, struct host *h)
                     .cols = s->hidden,
                     .per_input = s->top_k};
     const struct weights gate = {.rows = s->inner, .cols = s->hidden, .format = s->up_format};
-    j.takes_fixed = h->takes_fixed && cpu_format_takes_fixed(loops_matrix(&gate).format);
+    j.takes_fixed = h->takes_fixed && cpu_format_takes_fixed(s->up_format);
     divide_rows(&j, s->inner, whole_strips(&j, loops_block_rows(&gate)));
     if (!sort_pairs(&j, h, c->skip) || !make_room(&j, h, c->n, s->hidden, (uint64_t)c->n * s->hidden))
         return host_error(h);
@@ -327,7 +327,7 @@ static void prepare_act(void *ctx, uint32_t i, uint32_t thread)
     }
     float *act = j->floats + (uint64_t)(i - j->n_pairs) * c->shared_down.cols;
     shared_act(j, i - j->n_pairs, act);
-    if (weights_are_plain(&c->shared_down))
+    if (!cpu_format_takes_digits(c->shared_down.format))
         j->x[i] = (struct cpu_vector){.x = act, .cols = c->shared_down.cols};
     else
         place_input(j, i, act, c->shared_down.cols);
@@ -512,7 +512,7 @@ int experts_down_cpu(const void *self, const void *what, struct host *h)
     const struct weights down = {.rows = s->hidden, .cols = s->inner, .format = s->down_format};
     uint32_t rows = loops_block_rows(&down);
     bool is_many = c->chunk > FEW;
-    j.takes_fixed = h->takes_fixed && is_many && cpu_format_takes_fixed(loops_matrix(&down).format);
+    j.takes_fixed = h->takes_fixed && is_many && cpu_format_takes_fixed(s->down_format);
     /* A block of a few tokens reads its rows of every expert. */
     divide_rows(&j, s->hidden,
                 is_many ? whole_strips(&j, rows) : (uint32_t)few_rows(s->hidden, team_n_threads(h->team)));

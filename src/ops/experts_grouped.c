@@ -1,6 +1,7 @@
 #include "ops/experts_grouped.h"
 
 #include "args.h"
+#include "base/format.h"
 #include "base/mem.h"
 #include "ops/experts.h"
 #include "ops/linear.h"
@@ -12,7 +13,8 @@ enum { LEAST_TILE = 8, TILE_BYTES = 16, GROUP = 256 };
 static struct gemm_plan plan_for(const struct experts_grouped *op, const struct exec *x, enum gemm_tile size,
                                  uint32_t format)
 {
-    return op->is_f16 ? gemm_f16_plan_for(x, size, 1u << format) : gemm_plan_for(x, size, 1u << format);
+    return op->is_f16 ? gemm_f16_plan_for(x, size, format_set(format))
+                      : gemm_plan_for(x, size, format_set(format));
 }
 
 /* Adds tiles for `from` tokens an expert and more. */

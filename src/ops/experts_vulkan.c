@@ -1,4 +1,7 @@
+#include <assert.h>
+
 #include "args.h"
+#include "base/err.h"
 #include "base/format.h"
 #include "base/mem.h"
 #include "ops/experts.h"
@@ -22,25 +25,48 @@ enum {
 };
 _Static_assert((int)GEMV_N_SPEC <= EXPERTS_FIRST_SPEC, "constants of gemv.glsl and of the experts overlap");
 
-static int open_up(struct experts *op, struct exec *x, struct moeflux_err *e)
+/* Whether a format is in a part of a set. */
+static bool is_in(uint32_t format, uint32_t part)
+{
+    return (format_set(format) & ~part) == 0;
+}
+
+/* The kernels for a format; the sets of the shape have all that calls name. */
+static const struct experts_up *up_for(const struct experts *op, uint32_t format)
+{
+    uint32_t i = 0;
+    while (i + 1 < EXPERTS_MAX_PARTS && !is_in(format, op->gpu.up[i].formats))
+        i++;
+    assert(is_in(format, op->gpu.up[i].formats));
+    return &op->gpu.up[i];
+}
+
+static const struct experts_down *down_for(const struct experts *op, uint32_t format)
+{
+    uint32_t i = 0;
+    while (i + 1 < EXPERTS_MAX_PARTS && !is_in(format, op->gpu.down[i].formats))
+        i++;
+    assert(is_in(format, op->gpu.down[i].formats));
+    return &op->gpu.down[i];
+}
+
+static int open_up(struct experts *op, struct exec *x, struct experts_up *up, struct moeflux_err *e)
 {
     const struct experts_shape *s = &op->shape;
-    uint32_t formats = 1u << s->up_format | (s->shared_inner ? s->up_formats : 0);
-    const struct gemv_shape shape = {(uint32_t)experts_act_floats(s, true), s->hidden, 1, formats, 2, 0};
+    const struct gemv_shape shape = {(uint32_t)experts_act_floats(s, true), s->hidden, 1, up->formats, 2, 0};
     const struct gemv_plan plan = gemv_plan_for(x, &shape);
     uint32_t spec[UP_N_SPEC] = {
         [UP_EXPERTS] = s->n_experts,    [UP_TOP_K] = s->top_k,         [UP_SHARED] = s->shared_inner,
         [UP_IS_GATED] = s->shared_gate, [UP_NORM_TOPK] = s->norm_topk, [UP_DROPS] = s->drops};
     for (int i = 0; i < GEMV_N_SPEC; i++)
         spec[i] = plan.spec[i];
-    op->gpu.up_rows = plan.workgroup_rows;
-    op->gpu.chooses = s->chooses;
+    up->rows = plan.workgroup_rows;
     const uint32_t bytes = sizeof(struct experts_decode_up_args);
-    int rc = gemv_kernel(x, &op->gpu.up, "experts_decode_up", bytes, spec, UP_N_SPEC, e);
+    int rc = gemv_kernel(x, &up->kernel, "experts_decode_up", bytes, spec, UP_N_SPEC, e);
     spec[UP_CHOOSES] = 1;
     return rc < 0 || !s->chooses
                ? rc
-               : gemv_kernel(x, &op->gpu.choosing_up, "experts_decode_up", bytes, spec, UP_N_SPEC, e);
+               : gemv_kernel(x, &up->choosing, "experts_decode_up", bytes, spec, UP_N_SPEC, e);
 }
 
 /* Columns of all slots that half of shared memory holds. */
@@ -57,15 +83,15 @@ enum { MAX_STEPS = 2, MAX_ACTS = 8 };
 /* The steps of whole_down; 0: it is not possible. */
 static uint32_t whole_steps(const struct experts_shape *s, const uint32_t spec[DOWN_N_SPEC])
 {
-    uint32_t bits = format_of(s->down_format)->bits, lanes = spec[DOWN_LANES];
-    uint32_t pieces = s->inner / (bits % 4 ? 8 : 128 / bits), subgroup = spec[GEMV_SUBGROUP];
+    uint32_t lanes = spec[DOWN_LANES], subgroup = spec[GEMV_SUBGROUP];
+    uint32_t pieces = format_is_usual(s->down_format) ? s->inner / gemv_piece_cols(s->down_format) : 0;
     bool fits = spec[GEMV_TILE] == (s->top_k + 1) * s->inner && pieces % lanes == 0 &&
                 pieces / lanes <= MAX_STEPS && s->hidden % (subgroup / lanes * DOWN_ROWS) == 0 &&
                 div_up(spec[GEMV_TILE] / 4, spec[GEMV_WORKGROUP]) <= MAX_ACTS;
     return fits ? pieces / lanes : 0;
 }
 
-static int open_down(struct experts *op, struct exec *x, struct moeflux_err *e)
+static int open_down(struct experts *op, struct exec *x, struct experts_down *down, struct moeflux_err *e)
 {
     const struct experts_shape *s = &op->shape;
     const struct exec_caps c = exec_get_caps(x);
@@ -83,28 +109,50 @@ static int open_down(struct experts *op, struct exec *x, struct moeflux_err *e)
                                   [GEMV_ROWS] = DOWN_ROWS,
                                   [GEMV_TOKENS] = 1,
                                   [GEMV_TILE] = slots * area,
-                                  [GEMV_FORMATS] = s->down_formats,
+                                  [GEMV_FORMATS] = format_constant(down->formats),
                                   [GEMV_SPLIT] = 1,
                                   [GEMV_STEPS] = 0,
                                   [DOWN_LANES] = lanes,
                                   [DOWN_TEAMS] = teams,
                                   [DOWN_DROPS] = s->drops};
-    op->gpu.down_rows = teams * (c.subgroup_size / lanes) * DOWN_ROWS;
+    down->rows = teams * (c.subgroup_size / lanes) * DOWN_ROWS;
     const uint32_t bytes = sizeof(struct experts_decode_down_args);
-    int rc = gemv_kernel(x, &op->gpu.down, "experts_decode_down", bytes, spec, DOWN_N_SPEC, e);
+    int rc = gemv_kernel(x, &down->kernel, "experts_decode_down", bytes, spec, DOWN_N_SPEC, e);
+    if (rc < 0 || !is_in(s->down_format, down->formats))
+        return rc;
     spec[GEMV_STEPS] = whole_steps(s, spec);
-    spec[GEMV_FORMATS] = 1u << s->down_format;
+    spec[GEMV_FORMATS] = format_constant(format_set(s->down_format));
     op->gpu.has_whole_down = spec[GEMV_STEPS] > 0;
-    return rc < 0 || !op->gpu.has_whole_down
-               ? rc
+    return !op->gpu.has_whole_down
+               ? 0
                : gemv_kernel(x, &op->gpu.whole_down, "experts_decode_down", bytes, spec, DOWN_N_SPEC, e);
+}
+
+/* Kernels for each part of the sets: the usual formats together, each other one. */
+static int open_parts(struct experts *op, struct exec *x, struct moeflux_err *e)
+{
+    const struct experts_shape *s = &op->shape;
+    uint32_t ups = format_set(s->up_format) | (s->shared_inner ? s->up_formats : 0), downs = s->down_formats;
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && format_set_part(ups, i); i++) {
+        if (i == EXPERTS_MAX_PARTS)
+            return err_set(e, ERR_UNSUPPORTED, "experts: more than %d formats", EXPERTS_MAX_PARTS);
+        op->gpu.up[i].formats = format_set_part(ups, i);
+        rc = open_up(op, x, &op->gpu.up[i], e);
+    }
+    for (uint32_t i = 0; rc == 0 && format_set_part(downs, i); i++) {
+        if (i == EXPERTS_MAX_PARTS)
+            return err_set(e, ERR_UNSUPPORTED, "experts: more than %d formats", EXPERTS_MAX_PARTS);
+        op->gpu.down[i].formats = format_set_part(downs, i);
+        rc = open_down(op, x, &op->gpu.down[i], e);
+    }
+    return rc;
 }
 
 int experts_vulkan_open(struct experts *op, struct exec *x, struct moeflux_err *e)
 {
-    int rc = open_up(op, x, e);
-    if (rc == 0)
-        rc = open_down(op, x, e);
+    op->gpu.chooses = op->shape.chooses;
+    int rc = open_parts(op, x, e);
     if (rc == 0)
         rc = experts_grouped_open(&op->gpu.grouped, x, &op->shape, e);
     op->waves_from = op->gpu.grouped.from;
@@ -130,6 +178,18 @@ bool experts_vulkan_chooses(const struct experts *op, const struct experts_call 
     return op->gpu.chooses && !call->only_shared && !experts_grouped_takes(&op->gpu.grouped, call);
 }
 
+/* Slots from a->first_slot on. */
+static void run_up(const struct experts *op, struct exec *x, const struct experts_call *call,
+                   const struct experts_up *up, const struct experts_decode_up_args *a, uint32_t n_slots)
+{
+    const struct experts_shape *s = &op->shape;
+    bool chooses = call->router && experts_vulkan_chooses(op, call);
+    uint32_t longest = s->inner;
+    if (a->first_slot + n_slots > s->top_k)
+        longest = (uint32_t)size_max(s->inner, s->shared_inner);
+    exec_dispatch(x, chooses ? &up->choosing : &up->kernel, a, div_up(longest, up->rows), n_slots, call->n);
+}
+
 void experts_up_vulkan(const void *self, const void *what, struct exec *x)
 {
     const struct experts *op = self;
@@ -139,35 +199,48 @@ void experts_up_vulkan(const void *self, const void *what, struct exec *x)
         experts_grouped_up(&op->gpu.grouped, x, s, call);
         return;
     }
-    bool chooses = call->router && experts_vulkan_chooses(op, call);
-    uint32_t n_shared = s->shared_inner && !call->skip_shared, longest = s->inner;
-    if (n_shared)
-        longest = (uint32_t)size_max(s->inner, s->shared_inner);
-    const struct experts_decode_up_args a = {.x = call->x,
-                                             .norm = call->norm,
-                                             .table = call->table,
-                                             .idx = call->idx,
-                                             .weights = call->weights,
-                                             .act = call->act,
-                                             .logits = call->shared_in,
-                                             .shared_up = call->shared_up ? call->shared_up->gpu.address : 0,
-                                             .hidden = s->hidden,
-                                             .inner = s->inner,
-                                             .format = s->up_format,
-                                             .stride = call->shared_stride,
-                                             .gate_w = s->gate_w,
-                                             .gate_s = s->gate_s,
-                                             .gate_b = s->gate_b,
-                                             .up_w = s->up_w,
-                                             .up_s = s->up_s,
-                                             .up_b = s->up_b,
-                                             .eps = s->eps,
-                                             .skip_low = (uint32_t)call->skip,
-                                             .skip_high = (uint32_t)(call->skip >> 32),
-                                             .first_slot = call->only_shared ? s->top_k : 0,
-                                             .n = call->n};
-    exec_dispatch(x, chooses ? &op->gpu.choosing_up : &op->gpu.up, &a, div_up(longest, op->gpu.up_rows),
-                  n_shared + (call->only_shared ? 0 : s->top_k), call->n);
+    struct experts_decode_up_args a = {.x = call->x,
+                                       .norm = call->norm,
+                                       .table = call->table,
+                                       .idx = call->idx,
+                                       .weights = call->weights,
+                                       .act = call->act,
+                                       .logits = call->shared_in,
+                                       .shared_up = call->shared_up ? call->shared_up->gpu.address : 0,
+                                       .hidden = s->hidden,
+                                       .inner = s->inner,
+                                       .format = s->up_format,
+                                       .stride = call->shared_stride,
+                                       .gate_w = s->gate_w,
+                                       .gate_s = s->gate_s,
+                                       .gate_b = s->gate_b,
+                                       .up_w = s->up_w,
+                                       .up_s = s->up_s,
+                                       .up_b = s->up_b,
+                                       .eps = s->eps,
+                                       .skip_low = (uint32_t)call->skip,
+                                       .skip_high = (uint32_t)(call->skip >> 32),
+                                       .n = call->n};
+    bool has_shared = s->shared_inner && !call->skip_shared;
+    const struct experts_up *routed = up_for(op, s->up_format),
+                            *shared = has_shared ? up_for(op, call->shared_up->gate.format) : routed;
+    bool apart = has_shared && shared != routed;
+    if (!call->only_shared)
+        run_up(op, x, call, routed, &a, s->top_k + (has_shared && !apart));
+    if (!call->only_shared && apart)
+        exec_beside(x);
+    a.first_slot = s->top_k;
+    if (has_shared && (apart || call->only_shared))
+        run_up(op, x, call, shared, &a, 1);
+}
+
+/* Slots from first_slot on up to end_slot. */
+static void run_down(struct exec *x, const struct kernel *k, uint32_t rows, struct experts_decode_down_args a,
+                     uint32_t first_slot, uint32_t end_slot)
+{
+    a.first_slot = first_slot;
+    a.end_slot = end_slot;
+    exec_dispatch(x, k, &a, div_up(a.hidden, rows), a.n, 1);
 }
 
 void experts_down_vulkan(const void *self, const void *what, struct exec *x)
@@ -201,12 +274,16 @@ void experts_down_vulkan(const void *self, const void *what, struct exec *x)
                                                .shared_stride = call->shared_stride,
                                                .is_gated = s->shared_gate,
                                                .act_stride = (uint32_t)experts_act_floats(s, true),
-                                               .n = call->n,
-                                               .first_slot = call->only_shared ? s->top_k : 0,
-                                               .end_slot = s->top_k + has_shared};
+                                               .n = call->n};
+    const struct experts_down *routed = down_for(op, s->down_format), *shared = down_for(op, a.shared_format);
+    bool apart = !call->only_shared && shared != routed, is_alike = a.shared_format == s->down_format;
     bool is_whole = op->gpu.has_whole_down &&
-                    (!has_shared ||
-                     (a.shared_in == 0 && a.shared_inner == s->inner && a.shared_format == s->down_format));
-    exec_dispatch(x, is_whole ? &op->gpu.whole_down : &op->gpu.down, &a, div_up(s->hidden, op->gpu.down_rows),
-                  call->n, 1);
+                    (!has_shared || apart || (a.shared_in == 0 && a.shared_inner == s->inner && is_alike));
+    const struct kernel *k = is_whole ? &op->gpu.whole_down : &routed->kernel;
+    if (call->only_shared)
+        run_down(x, is_whole ? k : &shared->kernel, shared->rows, a, s->top_k, s->top_k + has_shared);
+    else
+        run_down(x, k, routed->rows, a, 0, s->top_k + (has_shared && !apart));
+    if (apart)
+        run_down(x, &shared->kernel, shared->rows, a, s->top_k, s->top_k + 1);
 }

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "args.h"
+#include "base/format.h"
 #include "exec/kernel.h"
 
 /* Invocations of a workgroup along the rows and along the tokens. */
@@ -25,10 +26,10 @@ struct gemm_plan gemm_plan_for(const struct exec *x, enum gemm_tile tile, uint32
     struct exec_caps c = exec_get_caps(x);
     uint32_t rows = shapes[tile].rows, tokens = shapes[tile].tokens;
     return (struct gemm_plan){
-        .spec = {c.subgroup_size, SIDE * SIDE, rows, tokens, shapes[tile].depth, formats, 1},
+        .spec = {c.subgroup_size, SIDE * SIDE, rows, tokens, shapes[tile].depth, format_constant(formats), 1},
         .rows = SIDE * rows,
         .tokens = SIDE * tokens,
-        .variant = ""};
+        .variant = formats >> FORMAT_SET_OTHERS ? "_other" : ""};
 }
 
 bool gemm_has_f16(const struct exec *x)
@@ -70,11 +71,11 @@ struct gemm_plan gemm_f16_plan_for(const struct exec *x, enum gemm_tile tile, ui
     const struct f16_shape *h = &shapes[tile];
     while (h > shapes && f16_shared_bytes(h) > c.max_shared_bytes)
         h--;
-    return (struct gemm_plan){
-        .spec = {c.subgroup_size, h->group, h->rows, 8 * h->across, F16_DEPTH, formats, h->along},
-        .rows = f16_rows(h),
-        .tokens = f16_tokens(h),
-        .variant = "_coop"};
+    return (struct gemm_plan){.spec = {c.subgroup_size, h->group, h->rows, 8 * h->across, F16_DEPTH,
+                                       format_constant(formats), h->along},
+                              .rows = f16_rows(h),
+                              .tokens = f16_tokens(h),
+                              .variant = formats >> FORMAT_SET_OTHERS ? "_othercoop" : "_coop"};
 }
 
 int gemm_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes,

@@ -15,7 +15,7 @@ enum { GEMM_N_SPEC = 7 };
 struct gemm_plan {
     uint32_t spec[GEMM_N_SPEC];
     uint32_t rows, tokens; /* of a workgroup */
-    const char *variant;   /* of the kernel: "", "_coop" */
+    const char *variant;   /* of the kernel: "", "_coop", "_other", "_othercoop" */
 };
 
 /* The device can run kernels/lib/gemm.glsl. */
@@ -25,7 +25,7 @@ bool gemm_is_possible(const struct exec *x);
  * keep more of the device busy. */
 enum gemm_tile { GEMM_TILE_16, GEMM_TILE_32, GEMM_TILE_64, GEMM_TILE_128, GEMM_TILES };
 
-/* formats: bit f is set when a matrix is stored as FORMAT_f. */
+/* formats: a part of a set (format_set_part): how the matrices are stored. */
 struct gemm_plan gemm_plan_for(const struct exec *x, enum gemm_tile tile, uint32_t formats);
 
 /* The same with tiles in float16 and float32 sums, good to 2e-3 of the largest output; where the device can. A smaller

@@ -37,25 +37,23 @@ struct share {
     uint32_t lanes;        /* of a workgroup, about */
 };
 
-/* Columns of a piece, as kernels/lib/gemv_lanes.glsl has them. */
-static uint32_t piece_cols(uint32_t format)
+uint32_t gemv_piece_cols(uint32_t format)
 {
-    uint32_t bits = format_of(format)->bits;
-    return bits % 4 ? 8 : 128 / bits;
+    return 128 / format_of(format)->bits;
 }
 
-/* Rows that are one tile, where a lane can hold its part of some rows in registers. Up to two pieces a lane one subgroup
+/* Rows that are one tile, where a lane can hold its part of some rows in registers: of usual formats. Up to two pieces a lane one subgroup
  * takes a row; of longer rows each of several takes as little as it can. The format with the most pieces decides; too few lanes
  * would have work in one with less than half as many. */
 static bool share_whole(const struct exec_caps *c, uint32_t cols, uint32_t formats, struct share *out)
 {
     uint32_t pieces = 0, fewest = UINT32_MAX, best = 0, subgroup = c->subgroup_size;
-    for (uint32_t i = 0; i < FORMAT_COUNT; i++)
+    for (uint32_t i = 0; i < FORMAT_SET_OTHERS; i++)
         if (formats >> i & 1) {
-            pieces = (uint32_t)size_max(pieces, cols / piece_cols(i));
-            fewest = (uint32_t)size_min(fewest, cols / piece_cols(i));
+            pieces = (uint32_t)size_max(pieces, cols / gemv_piece_cols(i));
+            fewest = (uint32_t)size_min(fewest, cols / gemv_piece_cols(i));
         }
-    if (pieces > 2 * fewest)
+    if (pieces == 0 || pieces > 2 * fewest)
         return false;
     uint32_t most = subgroup < SPLIT_SUBGROUP ? 1 : MAX_SPLIT;
     for (uint32_t split = 1; split <= most && split * subgroup <= c->max_workgroup; split++) {
@@ -111,7 +109,7 @@ struct gemv_plan gemv_plan_for(const struct exec *x, const struct gemv_shape *s)
                                        [GEMV_ROWS] = rows,
                                        [GEMV_TOKENS] = s->tokens,
                                        [GEMV_TILE] = tile,
-                                       [GEMV_FORMATS] = s->formats,
+                                       [GEMV_FORMATS] = format_constant(s->formats),
                                        [GEMV_SPLIT] = h.split,
                                        [GEMV_STEPS] = h.steps},
                               .workgroup_rows = blocks * rows,
@@ -119,12 +117,12 @@ struct gemv_plan gemv_plan_for(const struct exec *x, const struct gemv_shape *s)
                               .tokens = s->tokens};
 }
 
-/* As the Makefile's VARIANTS have them; NULL where `formats` are several. */
-static const char *variant_of_one(uint32_t formats)
+/* As the Makefile's VARIANTS have them; NULL where `formats`, the kernel's constant, are several. */
+static const char *variant_of(uint32_t formats)
 {
-    static const char *const names[FORMAT_COUNT] = {
+    static const char *const names[FORMAT_SET_OTHERS] = {
         [FORMAT_Q4] = "q4", [FORMAT_Q8] = "q8", [FORMAT_BF16] = "bf16", [FORMAT_F32] = "f32"};
-    for (uint32_t i = 0; i < FORMAT_COUNT; i++)
+    for (uint32_t i = 0; i < FORMAT_SET_OTHERS; i++)
         if (formats == 1u << i)
             return names[i];
     return NULL;
@@ -133,7 +131,10 @@ static const char *variant_of_one(uint32_t formats)
 int gemv_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes, const uint32_t *spec,
                 uint32_t n_spec, struct moeflux_err *e)
 {
-    const char *variant = exec_get_caps(x).has_denorm ? "denorm" : variant_of_one(spec[GEMV_FORMATS]);
+    bool is_other = spec[GEMV_FORMATS] >> FORMAT_SET_OTHERS;
+    const char *variant = is_other                      ? "other"
+                          : exec_get_caps(x).has_denorm ? "denorm"
+                                                        : variant_of(spec[GEMV_FORMATS]);
     char full[64] = "";
     if (variant)
         snprintf(full, sizeof full, "%s_%s", name, variant);

@@ -24,7 +24,7 @@ struct gemv_shape {
     uint32_t rows; /* of the whole dispatch: all segments, experts */
     uint32_t cols;
     uint32_t tokens;   /* vectors at once: 1 or 4 */
-    uint32_t formats;  /* bit f is set when a matrix is stored as FORMAT_f */
+    uint32_t formats;  /* a part of a set (format_set_part): how the matrices are stored */
     uint32_t matrices; /* MATRICES of the kernel */
     uint32_t least;    /* rows of the smallest matrix; 0: four or more */
 };
@@ -33,10 +33,13 @@ struct gemv_plan {
     uint32_t spec[GEMV_N_SPEC];
     uint32_t workgroup_rows, workgroup, tokens;
 };
+/* Columns of a piece of a usual format, as kernels/lib/gemv_lanes.glsl has them. */
+uint32_t gemv_piece_cols(uint32_t format);
+
 struct gemv_plan gemv_plan_for(const struct exec *x, const struct gemv_shape *s);
 
-/* exec_kernel with the variant that suits best: NAME_denorm where the device has that, NAME_q4 and so on for a format that has
- * one, else NAME; spec begins with a plan's. */
+/* exec_kernel with the variant that suits best: NAME_other for a format that is not usual, NAME_denorm where the device has that,
+ * NAME_q4 and so on for a format that has one, else NAME; spec begins with a plan's. */
 int gemv_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes, const uint32_t *spec,
                 uint32_t n_spec, struct moeflux_err *e);
 

@@ -57,6 +57,16 @@ bool linear_takes_f16(const struct linear *op, uint32_t n)
     return n >= op->f16_from;
 }
 
+int linear_expect_squares(struct linear *op, struct exec *x, uint32_t head_dim, struct moeflux_err *e)
+{
+    return exec_get_caps(x).is_host ? 0 : linear_vulkan_expect_squares(op, x, head_dim, e);
+}
+
+bool linear_takes_squares(const struct linear *op)
+{
+    return op->gpu.head_dim > 0;
+}
+
 void linear_run(const struct linear *op, struct exec *x, const struct linear_call *call)
 {
     exec_op(x, &linear_op, op, call);

@@ -41,13 +41,24 @@ struct linear_plan {
     uint32_t tokens;                                /* of a workgroup */
 };
 
-struct linear_vulkan {
+/* Neighbouring matrices that kernels take together: of the usual formats, or of one other. */
+struct linear_part {
     struct linear_plan paths[LINEAR_PATHS];
-    uint32_t from[LINEAR_PATHS]; /* the fewest tokens of each path; UINT32_MAX: the device has it not */
-    struct cast_f16 cast;
-    struct exec_buffer segments; /* the paths' tables, one behind the other */
+    uint32_t first, n;  /* segments */
+    uint32_t row, rows; /* of the output */
+    uint64_t segments;  /* the paths' tables, one behind the other */
     /* Of LINEAR_GEMV where kernels/linear/decode_token.comp is its kernel: all but the call's part. base 0: it is not. */
     struct linear_decode_token_args token;
+    struct kernel heads; /* the same for calls with squares, where head_dim is set */
+};
+
+struct linear_vulkan {
+    struct linear_part parts[LINEAR_MAX_SEGMENTS];
+    uint32_t n_parts;
+    uint32_t head_dim;           /* of calls with squares; 0: they are not expected */
+    uint32_t from[LINEAR_PATHS]; /* the fewest tokens of each path; UINT32_MAX: the device has it not */
+    struct cast_f16 cast;
+    struct exec_buffer segments; /* the parts' tables */
 };
 
 struct linear {
@@ -67,6 +78,10 @@ struct linear_call {
     uint32_t chunk; /* where the call is a part of a chunk: its tokens, which choose the path; 0: n does */
     bool add;
     float eps; /* of the norm */
+    /* f32 [cols / head_dim][HEAD_SQUARES]: x is made of heads of head_dim channels that lack the factor of their norm,
+     * f = 1 / sqrt(sum of the head's squares / head_dim + eps). Where linear_takes_squares, one token without norm. 0: none */
+    uint64_t squares;
+    uint32_t head_dim;
     /* f16 [n][cols], of a stack [n][n_stacked * x_step]: products may go through float16 where the device is fast at
      * it. 0: float32 throughout */
     uint64_t f16_scratch;
@@ -83,10 +98,14 @@ int linear_open_stack(struct linear *op, struct exec *x, const struct weights *w
 void linear_close(struct linear *op, struct exec *x);
 /* Whether n tokens go through float16 when the call has scratch for it. */
 bool linear_takes_f16(const struct linear *op, uint32_t n);
+/* Calls of one token will have squares of such heads, where the device can: then linear_takes_squares says yes. */
+int linear_expect_squares(struct linear *op, struct exec *x, uint32_t head_dim, struct moeflux_err *e);
+bool linear_takes_squares(const struct linear *op);
 void linear_run(const struct linear *op, struct exec *x, const struct linear_call *call);
 
 /* The implementations. */
 int linear_vulkan_open(struct linear *op, struct exec *x, struct moeflux_err *e);
+int linear_vulkan_expect_squares(struct linear *op, struct exec *x, uint32_t head_dim, struct moeflux_err *e);
 void linear_vulkan(const void *self, const void *what, struct exec *x);
 /* Memory that the native implementation takes by itself for n tokens of so many columns. has_fixed: of the caps. */
 uint64_t linear_cpu_host_bytes(uint32_t cols, uint32_t n, bool has_fixed);

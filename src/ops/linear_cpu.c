@@ -10,7 +10,7 @@ struct job {
     const struct loops *loops;
     const struct cpu_isa *isa;
     uint32_t n_stacked;
-    bool quantises;    /* some matrix needs its input so: an affine one for gemv or gemm_fixed */
+    bool quantises;    /* some matrix needs its input so: for gemv or gemm_fixed */
     bool packs, fixes; /* some matrix takes gemm, gemm_fixed */
     /* The inputs, of matrix h of the stack those of token t at [h * n + t]. */
     float *normed; /* [n_stacked * n][cols]; NULL: as they are */
@@ -90,7 +90,7 @@ static void pack_fixed_some(void *ctx, uint32_t i, uint32_t thread)
 /* Whether so many tokens of the call meet the matrix as gemm_fixed has them. */
 static bool takes_fixed(const struct host *host, const struct linear_call *c, const struct weights *w)
 {
-    return host->takes_fixed && !is_few(c) && cpu_format_takes_fixed(loops_matrix(w).format);
+    return host->takes_fixed && !is_few(c) && cpu_format_takes_fixed(w->format);
 }
 
 /* Rows of matrix h with all tokens; y: the first row's place. */
@@ -156,7 +156,7 @@ static void divide(struct job *j, const struct host *host)
         if (!is_few(j->call))
             rows = (uint32_t)size_max(rows / CPU_STRIP_ROWS, 1) * CPU_STRIP_ROWS;
         bool is_fixed = takes_fixed(host, j->call, w);
-        j->quantises |= is_fixed || (!weights_are_plain(w) && is_few(j->call));
+        j->quantises |= is_fixed || (cpu_format_takes_digits(w->format) && is_few(j->call));
         j->fixes |= is_fixed;
         j->packs |= !is_fixed && !is_few(j->call);
         j->block_rows[i] = rows;

@@ -1,3 +1,5 @@
+#include <math.h>
+
 #include "ops/linear.h"
 #include "ops/ref.h"
 
@@ -17,6 +19,19 @@ static void ref_segment(const struct linear *op, const struct linear_call *c, ui
     }
 }
 
+/* The norms of heads that lack theirs. */
+static void ref_heads(const struct linear_call *c, uint32_t cols, double *in)
+{
+    const float *squares = host_floats(c->squares);
+    for (uint32_t i = 0; i < cols; i++) {
+        const float *s = squares + i / c->head_dim * HEAD_SQUARES;
+        double sum = 0;
+        for (uint32_t k = 0; k < HEAD_SQUARES; k++)
+            sum += (double)s[k];
+        in[i] /= sqrt(sum / c->head_dim + (double)c->eps);
+    }
+}
+
 int linear_ref(const void *self, const void *what, struct host *host)
 {
     const struct linear *op = self;
@@ -30,6 +45,8 @@ int linear_ref(const void *self, const void *what, struct host *host)
             ref_norm(host_floats(c->x) + (uint64_t)t * c->x_stride + (uint64_t)h * c->x_step,
                      c->norm ? host_floats(c->norm) : NULL, op->cols, (double)c->eps,
                      in + (uint64_t)t * op->cols);
+        if (c->squares)
+            ref_heads(c, op->cols, in);
         for (uint32_t i = 0; i < op->n_segments; first += op->w[i++].rows)
             ref_segment(op, c, i, h, first, in, row);
     }

@@ -10,6 +10,8 @@
 enum { FEW_TOKENS = 4 };
 /* The constants of kernels/linear/plain.comp. */
 enum { PLAIN_N_SPEC = 4 };
+/* Those of kernels/linear/decode_token.comp behind those of lib/gemv.glsl. */
+enum { TOKEN_HEAD_SHIFT = GEMV_N_SPEC, TOKEN_N_SPEC };
 
 /* kernels/linear/plain.comp alone takes them. */
 static bool is_uneven(const struct linear *op)
@@ -41,20 +43,27 @@ static enum gemm_tile gemm_tile_for(enum linear_path path)
     }
 }
 
+/* formats, here and below: a part of a set, see base/format.h. */
 static struct tile plain_tile(const struct exec *x, enum linear_path path, uint32_t formats)
 {
     struct exec_caps c = exec_get_caps(x);
     uint32_t subgroups = (uint32_t)size_max(1, size_min(256, c.max_workgroup) / c.subgroup_size);
     uint32_t tokens = path == LINEAR_GEMV_FEW ? FEW_TOKENS : 1;
-    return (struct tile){.kind = TILE_PLAIN,
-                         .plain = {c.subgroup_size, subgroups * c.subgroup_size, formats, tokens},
-                         .rows = subgroups,
-                         .tokens = tokens};
+    return (struct tile){
+        .kind = TILE_PLAIN,
+        .plain = {c.subgroup_size, subgroups * c.subgroup_size, format_constant(formats), tokens},
+        .rows = subgroups,
+        .tokens = tokens};
 }
 
 static struct tile tile_for(const struct exec *x, enum linear_path path, const struct linear *op,
-                            uint32_t formats)
+                            const struct linear_part *part)
 {
+    uint32_t formats = 0, least = UINT32_MAX;
+    for (uint32_t i = 0; i < part->n; i++) {
+        formats |= format_set(op->w[part->first + i].format);
+        least = (uint32_t)size_min(least, op->w[part->first + i].rows);
+    }
     if (is_uneven(op))
         return plain_tile(x, path, formats);
     if (path >= LINEAR_GEMM) {
@@ -63,20 +72,19 @@ static struct tile tile_for(const struct exec *x, enum linear_path path, const s
                                  : gemm_plan_for(x, gemm_tile_for(path), formats);
         return (struct tile){.kind = TILE_GEMM, .gemm = p, .rows = p.rows, .tokens = p.tokens};
     }
-    uint32_t tokens = path == LINEAR_GEMV_FEW ? FEW_TOKENS : 1, least = UINT32_MAX;
-    for (uint32_t i = 0; i < op->n_segments; i++)
-        least = (uint32_t)size_min(least, op->w[i].rows);
-    const struct gemv_shape shape = {op->rows * op->n_stacked, op->cols, tokens, formats, 1, least};
+    uint32_t tokens = path == LINEAR_GEMV_FEW ? FEW_TOKENS : 1;
+    const struct gemv_shape shape = {part->rows * op->n_stacked, op->cols, tokens, formats, 1, least};
     struct gemv_plan p = gemv_plan_for(x, &shape);
     return (struct tile){.kind = TILE_GEMV, .gemv = p, .rows = p.workgroup_rows, .tokens = p.tokens};
 }
 
-static int make_kernel(struct exec *x, struct kernel *k, const struct tile *t, bool is_token,
+static int make_kernel(struct exec *x, struct kernel *k, const struct tile *t, bool is_usual, bool is_token,
                        struct moeflux_err *e)
 {
     const uint32_t bytes = sizeof(struct linear_args);
     if (t->kind == TILE_PLAIN)
-        return exec_kernel(x, k, "linear_plain", bytes, t->plain, PLAIN_N_SPEC, e);
+        return exec_kernel(x, k, is_usual ? "linear_plain" : "linear_plain_other", bytes, t->plain,
+                           PLAIN_N_SPEC, e);
     if (t->kind == TILE_GEMM)
         return gemm_kernel(x, k, "linear_prefill", bytes, &t->gemm, e);
     return is_token ? gemv_kernel(x, k, "linear_decode_token", sizeof(struct linear_decode_token_args),
@@ -84,14 +92,14 @@ static int make_kernel(struct exec *x, struct kernel *k, const struct tile *t, b
                     : gemv_kernel(x, k, "linear_decode", bytes, t->gemv.spec, GEMV_N_SPEC, e);
 }
 
-static uint64_t lowest_address(const struct linear *op)
+static uint64_t lowest_address(const struct weights *w, uint32_t n)
 {
     uint64_t low = UINT64_MAX;
-    for (uint32_t i = 0; i < op->n_segments; i++) {
-        const struct weights *w = &op->w[i];
-        low = size_min(low, w->weight);
-        if (format_of(w->format)->scale_bytes)
-            low = size_min(low, size_min(w->scales, w->biases));
+    for (uint32_t i = 0; i < n; i++) {
+        const struct format *f = format_of(w[i].format);
+        low = size_min(low, w[i].weight);
+        low = f->scale_bytes ? size_min(low, w[i].scales) : low;
+        low = f->has_bias ? size_min(low, w[i].biases) : low;
     }
     return low / 4 * 4;
 }
@@ -104,17 +112,17 @@ static bool words_from(uint64_t base, uint64_t address, uint32_t *out)
     return words <= UINT32_MAX && address % 4 == 0;
 }
 
-/* Whether kernels/linear/decode_token.comp suits; then *a tells it of the segments. */
-static bool describe_token(const struct linear *op, uint32_t workgroup_rows,
-                           struct linear_decode_token_args *a)
+/* Whether kernels/linear/decode_token.comp suits; then part->token tells it of the segments. */
+static bool describe_token(const struct linear *op, uint32_t workgroup_rows, struct linear_part *part)
 {
-    struct linear_decode_token_args all = {.base = lowest_address(op), .cols = op->cols};
+    const struct weights *first = &op->w[part->first];
+    struct linear_decode_token_args all = {.base = lowest_address(first, part->n), .cols = op->cols};
     uint32_t row = 0, block = 0;
-    bool suits = op->n_stacked == 1 && op->n_segments <= LINEAR_TOKEN_SEGMENTS;
+    bool suits = op->n_stacked == 1 && part->n <= LINEAR_TOKEN_SEGMENTS;
     memset(all.later_blocks, 0xff, sizeof all.later_blocks);
-    for (uint32_t i = 0; i < op->n_segments && suits; i++) {
-        const struct weights *w = &op->w[i];
-        bool has_scales = format_of(w->format)->scale_bytes > 0;
+    for (uint32_t i = 0; i < part->n && suits; i++) {
+        const struct weights *w = &first[i];
+        const struct format *f = format_of(w->format);
         if (i > 0)
             all.later_blocks[i - 1] = block;
         row += w->rows;
@@ -122,28 +130,27 @@ static bool describe_token(const struct linear *op, uint32_t workgroup_rows,
         all.end_row[i] = row;
         all.formats |= w->format << 8 * i;
         suits = words_from(all.base, w->weight, &all.weight[i]);
-        if (suits && has_scales)
-            suits = words_from(all.base, w->scales, &all.scales[i]) &&
-                    words_from(all.base, w->biases, &all.biases[i]);
+        if (suits && f->scale_bytes)
+            suits = words_from(all.base, w->scales, &all.scales[i]);
+        if (suits && f->has_bias)
+            suits = words_from(all.base, w->biases, &all.biases[i]);
     }
     if (suits)
-        *a = all;
+        part->token = all;
     return suits;
 }
 
-/* table: the path's, an entry for each segment. */
-static int plan_path(struct linear *op, enum linear_path path, struct exec *x, struct linear_segment *table,
-                     struct moeflux_err *e)
+/* table: the part's of the path, an entry for each of its segments. */
+static int plan_path(struct linear *op, enum linear_path path, struct linear_part *part, struct exec *x,
+                     struct linear_segment *table, struct moeflux_err *e)
 {
-    struct linear_plan *plan = &op->gpu.paths[path];
-    uint32_t formats = 0, row = 0;
-    for (uint32_t i = 0; i < op->n_segments; i++)
-        formats |= 1u << op->w[i].format;
-    struct tile t = tile_for(x, path, op, formats);
+    struct linear_plan *plan = &part->paths[path];
+    uint32_t row = part->row;
+    struct tile t = tile_for(x, path, op, part);
     plan->tokens = t.tokens;
     memset(plan->later_blocks, 0xff, sizeof plan->later_blocks);
-    for (uint32_t i = 0; i < op->n_segments; row += op->w[i++].rows) {
-        const struct weights *w = &op->w[i];
+    for (uint32_t i = 0; i < part->n; row += op->w[part->first + i++].rows) {
+        const struct weights *w = &op->w[part->first + i];
         if (i > 0)
             plan->later_blocks[i - 1] = plan->blocks;
         table[i] = (struct linear_segment){.weight = w->weight,
@@ -155,8 +162,31 @@ static int plan_path(struct linear *op, enum linear_path path, struct exec *x, s
                                            .first_block = plan->blocks};
         plan->blocks += div_up(w->rows, t.rows);
     }
-    bool is_token = path == LINEAR_GEMV && t.kind == TILE_GEMV && describe_token(op, t.rows, &op->gpu.token);
-    return make_kernel(x, &plan->kernel, &t, is_token, e);
+    bool is_usual = format_is_usual(op->w[part->first].format);
+    bool is_token = path == LINEAR_GEMV && t.kind == TILE_GEMV && describe_token(op, t.rows, part);
+    return make_kernel(x, &plan->kernel, &t, is_usual, is_token, e);
+}
+
+static bool goes_with(uint32_t a, uint32_t b)
+{
+    return a == b || (format_is_usual(a) && format_is_usual(b));
+}
+
+static void find_parts(struct linear *op)
+{
+    uint32_t row = 0;
+    for (uint32_t i = 0; i < op->n_segments; row += op->w[i++].rows) {
+        if (i == 0 || !goes_with(op->w[i - 1].format, op->w[i].format))
+            op->gpu.parts[op->gpu.n_parts++] = (struct linear_part){.first = i, .row = row};
+        op->gpu.parts[op->gpu.n_parts - 1].n++;
+        op->gpu.parts[op->gpu.n_parts - 1].rows += op->w[i].rows;
+    }
+}
+
+/* A part's tables lie behind those of the parts before. */
+static uint64_t first_entry(const struct linear_part *part, uint32_t path)
+{
+    return (uint64_t)part->first * LINEAR_PATHS + (uint64_t)path * part->n;
 }
 
 /* Rows times tokens of 32 tiles of 64 x 64 and of 256 of 128 x 128; of 128 in float16, of 64 x 64 and of 128 x 128. */
@@ -191,16 +221,46 @@ int linear_vulkan_open(struct linear *op, struct exec *x, struct moeflux_err *e)
     set_limits(op, x);
     if (gemm_has_f16(x))
         rc = cast_f16_open(&op->gpu.cast, x, e);
-    for (int i = 0; rc == 0 && i < LINEAR_PATHS; i++)
-        if (op->gpu.from[i] < UINT32_MAX)
-            rc = plan_path(op, (enum linear_path)i, x, table + (size_t)i * n, e);
+    find_parts(op);
+    for (uint32_t k = 0; k < op->gpu.n_parts; k++)
+        for (uint32_t i = 0; rc == 0 && i < LINEAR_PATHS; i++)
+            if (op->gpu.from[i] < UINT32_MAX)
+                rc = plan_path(op, (enum linear_path)i, &op->gpu.parts[k], x,
+                               table + first_entry(&op->gpu.parts[k], i), e);
     if (rc == 0)
         rc =
             exec_buffer_new(x, &op->gpu.segments, EXEC_DEVICE, LINEAR_PATHS * (uint64_t)n * sizeof *table, e);
     if (rc == 0)
         rc = exec_write(x, &op->gpu.segments, 0, table, op->gpu.segments.bytes, e);
+    for (uint32_t k = 0; k < op->gpu.n_parts; k++)
+        op->gpu.parts[k].segments =
+            op->gpu.segments.address + first_entry(&op->gpu.parts[k], 0) * sizeof *table;
     if (rc < 0)
         linear_close(op, x);
+    return rc;
+}
+
+static int make_heads(const struct linear *op, struct linear_part *part, struct exec *x, uint32_t shift,
+                      struct moeflux_err *e)
+{
+    const struct tile t = tile_for(x, LINEAR_GEMV, op, part);
+    uint32_t spec[TOKEN_N_SPEC] = {[TOKEN_HEAD_SHIFT] = shift};
+    memcpy(spec, t.gemv.spec, sizeof t.gemv.spec);
+    return gemv_kernel(x, &part->heads, "linear_decode_token", sizeof part->token, spec, TOKEN_N_SPEC, e);
+}
+
+int linear_vulkan_expect_squares(struct linear *op, struct exec *x, uint32_t head_dim, struct moeflux_err *e)
+{
+    uint32_t shift = 2;
+    while (shift < 31 && 1u << shift < head_dim)
+        shift++;
+    bool can = 1u << shift == head_dim && op->cols % head_dim == 0;
+    for (uint32_t i = 0; i < op->gpu.n_parts; i++)
+        can = can && op->gpu.parts[i].token.base;
+    op->gpu.head_dim = can ? head_dim : 0;
+    int rc = 0;
+    for (uint32_t i = 0; can && rc == 0 && i < op->gpu.n_parts; i++)
+        rc = make_heads(op, &op->gpu.parts[i], x, shift, e);
     return rc;
 }
 
@@ -232,16 +292,27 @@ static enum linear_path path_of(const struct linear *op, const struct linear_cal
     return (enum linear_path)path;
 }
 
-static void run_token(const struct linear *op, struct exec *x, const struct linear_call *call)
+static void run_token(const struct linear_part *part, struct exec *x, const struct linear_call *call)
 {
-    const struct linear_plan *plan = &op->gpu.paths[LINEAR_GEMV];
-    struct linear_decode_token_args a = op->gpu.token;
+    const struct linear_plan *plan = &part->paths[LINEAR_GEMV];
+    struct linear_decode_token_args a = part->token;
     a.x = call->x;
-    a.norm = call->norm;
-    a.y = call->y;
+    a.norm = call->squares ? call->squares : call->norm;
+    a.y = call->y + 4 * (uint64_t)part->row;
     a.store = call->add ? LINEAR_ADD : LINEAR_SET;
     a.eps = call->eps;
-    exec_dispatch(x, &plan->kernel, &a, plan->blocks, 1, 1);
+    exec_dispatch(x, call->squares ? &part->heads : &plan->kernel, &a, plan->blocks, 1, 1);
+}
+
+/* a: all but what the part adds. */
+static void run_part(const struct linear_part *part, struct exec *x, enum linear_path path,
+                     const struct linear_call *call, struct linear_args *a)
+{
+    const struct linear_plan *plan = &part->paths[path];
+    a->segments = part->segments + (uint64_t)path * part->n * sizeof(struct linear_segment);
+    a->n_segments = part->n;
+    memcpy(a->later_blocks, plan->later_blocks, sizeof a->later_blocks);
+    exec_dispatch(x, &plan->kernel, a, plan->blocks, div_up(call->n, plan->tokens), a->n_stacked);
 }
 
 void linear_vulkan(const void *self, const void *what, struct exec *x)
@@ -249,18 +320,9 @@ void linear_vulkan(const void *self, const void *what, struct exec *x)
     const struct linear *op = self;
     const struct linear_call *call = what;
     enum linear_path path = path_of(op, call);
-    const struct linear_plan *plan = &op->gpu.paths[path];
-    if (path == LINEAR_GEMV && op->gpu.token.base) {
-        run_token(op, x, call);
-        return;
-    }
-    uint64_t table =
-        op->gpu.segments.address + (uint64_t)path * op->n_segments * sizeof(struct linear_segment);
     struct linear_args a = {.x = call->x,
                             .norm = call->norm,
                             .y = call->y,
-                            .segments = table,
-                            .n_segments = op->n_segments,
                             .cols = op->cols,
                             .x_stride = call->x_stride,
                             .y_stride = call->y_stride,
@@ -276,6 +338,13 @@ void linear_vulkan(const void *self, const void *what, struct exec *x)
                             .eps = call->eps};
     if (path >= LINEAR_F16_GEMM_SMALL && !call->is_f16)
         cast_input(op, x, call, &a);
-    memcpy(a.later_blocks, plan->later_blocks, sizeof a.later_blocks);
-    exec_dispatch(x, &plan->kernel, &a, plan->blocks, div_up(call->n, plan->tokens), a.n_stacked);
+    for (uint32_t i = 0; i < op->gpu.n_parts; i++) {
+        const struct linear_part *part = &op->gpu.parts[i];
+        if (i > 0) /* they write different rows */
+            exec_beside(x);
+        if (path == LINEAR_GEMV && part->token.base)
+            run_token(part, x, call);
+        else
+            run_part(part, x, path, call, &a);
+    }
 }

@@ -2,7 +2,6 @@
 
 #include <string.h>
 
-#include "args.h"
 #include "base/format.h"
 #include "base/mem.h"
 #include "cpu/isa.h"
@@ -25,10 +24,6 @@ void loops_put_row(const struct loops *l, enum kv_type type, const float *from, 
         memcpy(row, from, n * sizeof *from);
 }
 
-_Static_assert((int)CPU_Q4 == FORMAT_Q4 && (int)CPU_Q8 == FORMAT_Q8 && (int)CPU_BF16 == FORMAT_BF16 &&
-                   (int)CPU_F32 == FORMAT_F32,
-               "storage formats of the operations and of the products");
-
 struct cpu_matrix loops_matrix(const struct weights *w)
 {
     return (struct cpu_matrix){.weight = host_at(w->weight),
@@ -36,7 +31,7 @@ struct cpu_matrix loops_matrix(const struct weights *w)
                                .biases = host_at(w->biases),
                                .rows = w->rows,
                                .cols = w->cols,
-                               .format = (enum cpu_format)w->format};
+                               .format = w->format};
 }
 
 /* A core reads so much in a few microseconds. */

@@ -18,11 +18,6 @@ struct delta_gate;
 struct delta_head;
 struct delta_unit;
 
-/* Rows and columns of a matrix; of quantised ones whole groups. */
-struct loops_part {
-    uint32_t row, n_rows, col, n_cols;
-};
-
 struct loops {
     /* out[c] = x[c] / sqrt(mean(x^2) + eps) * norm[c]; norm NULL: out = x. */
     void (*norm)(const float *x, const float *norm, uint32_t n, float eps, float *out);
@@ -37,8 +32,6 @@ struct loops {
     /* Numbers of a KV cache or a product's input; what does not fit float16 becomes its largest number. */
     void (*store_f16)(const float *x, uint32_t n, void *out);
     void (*load_f16)(const void *x, uint32_t n, float *out);
-    /* Some of a matrix as floats; rows of `out` are `stride` apart. */
-    void (*widen)(const struct weights *w, const struct loops_part *part, float *out, uint64_t stride);
     /* y[c] = y[c] + sum_r x[r] * rows[r][c] in the order of the rows, c < n; from 0 when `first`. rows: [n_rows][LOOPS_COLS]. */
     void (*add_rows)(float *y, const float *x, const float *rows, uint32_t n_rows, uint32_t n, bool first);
     /* Turns pairs of channels, n of them, by (cos, sin): (x[i], x[i + apart]) where apart > 0, else (x[2 i], x[2 i + 1]). In

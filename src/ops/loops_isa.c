@@ -11,7 +11,7 @@ void VEC_NAME(delta_gates)(const struct delta_gate *g);
 void VEC_NAME(delta_walk)(const struct delta_head *h);
 extern const struct loops VEC_NAME(loops);
 
-enum { SUMS = 4, GROUP = 64 };
+enum { SUMS = 4 };
 
 /* 8 or fewer numbers; what is missing counts as 0. */
 VEC_INLINE struct vec load_some(const float *p, uint32_t n)
@@ -101,55 +101,6 @@ static void load_f16_loop(const void *x, uint32_t n, float *out)
     }
 }
 
-/* Two steps that compilers turn into vectors. */
-VEC_INLINE void widen_group(const uint8_t *codes, int bits, float scale, float bias, float *out)
-{
-    uint8_t bytes[GROUP];
-    int32_t wide[GROUP];
-    for (size_t c = 0; bits == 4 && c < GROUP / 2; c++) {
-        bytes[2 * c] = codes[c] & 15;
-        bytes[2 * c + 1] = codes[c] >> 4;
-    }
-    for (int c = 0; c < GROUP; c++)
-        wide[c] = bits == 4 ? bytes[c] : codes[c];
-    for (int c = 0; c < GROUP; c += VEC_LANES)
-        vec_store(out + c, vec_fma(vec_from_int(ivec_load(wide + c)), vec_set1(scale), vec_set1(bias)));
-}
-
-VEC_INLINE float bf16_at(const uint16_t *p, uint64_t i)
-{
-    uint32_t u = (uint32_t)p[i] << 16;
-    float x;
-    memcpy(&x, &u, sizeof x);
-    return x;
-}
-
-VEC_INLINE void widen_affine(const struct weights *w, uint32_t row, uint32_t first, uint32_t n, int bits,
-                             float *out)
-{
-    uint64_t at = (uint64_t)row * (w->cols / GROUP) + first / GROUP;
-    uint64_t bytes = (uint64_t)bits * (GROUP / 8);
-    const uint8_t *codes = (const uint8_t *)host_at(w->weight) + at * bytes;
-    for (uint32_t c = 0; c < n; c += GROUP, at++, codes += bytes)
-        widen_group(codes, bits, bf16_at(host_at(w->scales), at), bf16_at(host_at(w->biases), at), out + c);
-}
-
-static void widen_loop(const struct weights *w, const struct loops_part *part, float *out, uint64_t stride)
-{
-    for (uint32_t r = part->row; r < part->row + part->n_rows; r++, out += stride) {
-        uint64_t at = (uint64_t)r * w->cols + part->col;
-        if (w->format == FORMAT_Q4)
-            widen_affine(w, r, part->col, part->n_cols, 4, out);
-        else if (w->format == FORMAT_Q8)
-            widen_affine(w, r, part->col, part->n_cols, 8, out);
-        else if (w->format == FORMAT_F32)
-            memcpy(out, host_floats(w->weight) + at, part->n_cols * sizeof *out);
-        else
-            for (uint32_t c = 0; c < part->n_cols; c++)
-                out[c] = bf16_at(host_at(w->weight), at + c);
-    }
-}
-
 static void add_rows_loop(float *y, const float *x, const float *rows, uint32_t n_rows, uint32_t n,
                           bool first)
 {
@@ -184,7 +135,6 @@ const struct loops VEC_NAME(loops) = {
     .add_scaled = add_scaled_loop,
     .store_f16 = store_f16_loop,
     .load_f16 = load_f16_loop,
-    .widen = widen_loop,
     .add_rows = add_rows_loop,
     .turn = turn_loop,
     .attention_tile = VEC_NAME(attention_tile),

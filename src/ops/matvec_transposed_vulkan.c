@@ -1,4 +1,5 @@
 #include "args.h"
+#include "base/format.h"
 #include "base/mem.h"
 #include "ops/matvec_transposed.h"
 
@@ -7,12 +8,15 @@ int matvec_transposed_vulkan_open(struct matvec_transposed *op, struct exec *x, 
     enum { LANES = 32, TOKENS_SPEC = 3 };
     struct exec_caps caps = exec_get_caps(x);
     bool is_uneven = op->w.rows % 4 || weights_are_uneven(&op->w);
-    const char *name = is_uneven ? "matvec_transposed_plain" : "matvec_transposed_groups";
+    bool is_usual = format_is_usual(op->w.format);
+    const char *name = is_usual ? "matvec_transposed_groups" : "matvec_transposed_groups_other";
+    if (is_uneven)
+        name = is_usual ? "matvec_transposed_plain" : "matvec_transposed_plain_other";
     const uint32_t bytes = sizeof(struct matvec_transposed_args), n_spec = is_uneven ? 4 : 5;
     uint32_t group = (uint32_t)size_min(256, caps.max_workgroup);
     group = (uint32_t)size_max(group - group % caps.subgroup_size, caps.subgroup_size);
     uint32_t lanes = (uint32_t)size_min(LANES, group); /* with eight columns each; the others share them */
-    uint32_t spec[] = {caps.subgroup_size, group, 1u << op->w.format, 1, lanes};
+    uint32_t spec[] = {caps.subgroup_size, group, format_constant(format_set(op->w.format)), 1, lanes};
     op->gpu.cols = is_uneven ? group : 8 * lanes;
     int rc = exec_kernel(x, &op->gpu.one, name, bytes, spec, n_spec, e);
     spec[TOKENS_SPEC] = TRANSPOSED_TOKENS;

@@ -22,7 +22,7 @@ struct mla_pair_cost {
 };
 
 struct mla_expanded {
-    struct kernel transpose, rows;
+    struct kernel transpose, transpose_other, rows;
     struct linear keys; /* on the transposed key matrices in scratch memory; not of keys by rows */
     struct attention attention;
     enum kv_type type; /* of keys, values and latents on their way */

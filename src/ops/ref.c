@@ -2,39 +2,21 @@
 
 #include <math.h>
 
-#include "base/f16.h"
 #include "base/format.h"
 
-static void affine_row(const struct weights *w, uint32_t row, double *out)
-{
-    const struct format *f = format_of(w->format);
-    uint64_t first = (uint64_t)row * w->cols;
-    const uint8_t *codes = (const uint8_t *)host_at(w->weight) + format_code_bytes(f, first);
-    const uint16_t *scales = (const uint16_t *)host_at(w->scales) + first / f->group;
-    const uint16_t *biases = (const uint16_t *)host_at(w->biases) + first / f->group;
-    for (uint32_t c = 0; c < w->cols; c++) {
-        double scale = (double)bf16_to_float(scales[c / f->group]),
-               bias = (double)bf16_to_float(biases[c / f->group]);
-        /* Rounded to float32 once, as every reader of the format sees it. */
-        out[c] = (double)(float)(format_code(codes, f->bits, c) * scale + bias);
-    }
-}
-
-static void plain_row(const struct weights *w, uint32_t row, double *out)
-{
-    uint64_t first = (uint64_t)row * w->cols;
-    const uint16_t *bf16 = host_at(w->weight);
-    for (uint32_t c = 0; c < w->cols; c++)
-        out[c] = w->format == FORMAT_BF16 ? (double)bf16_to_float(bf16[first + c])
-                                          : (double)host_floats(w->weight)[first + c];
-}
+enum { PART = 64 };
 
 void ref_row(const struct weights *w, uint32_t row, double *out)
 {
-    if (weights_are_plain(w))
-        plain_row(w, row, out);
-    else
-        affine_row(w, row, out);
+    const struct format *f = format_of(w->format);
+    for (uint32_t c = 0; c < w->cols; c += PART) {
+        float part[PART];
+        uint32_t n = w->cols - c < PART ? w->cols - c : PART;
+        format_decode(f, host_at(w->weight), host_at(w->scales), host_at(w->biases),
+                      (uint64_t)row * w->cols + c, n, part);
+        for (uint32_t i = 0; i < n; i++)
+            out[c + i] = (double)part[i];
+    }
 }
 
 double ref_dot(const double *a, const double *b, uint32_t n)

@@ -62,46 +62,82 @@ struct test_buffer *kt_cache(struct kernel_test *l, uint64_t n, enum kv_type typ
     return t;
 }
 
-/* Scale and bias that centre codes of `bits` bits around 0 with about 1 / sqrt(cols) of spread; both signs occur. */
-static void random_groups(struct kernel_test *l, uint16_t *scales, uint16_t *biases, uint64_t n,
-                          uint32_t cols, uint32_t bits)
+static void put_scale(uint32_t scale, float x, void *scales, uint64_t i)
 {
-    float top = (float)((1u << bits) - 1);
+    uint16_t half = scale == SCALE_F16 ? f16_from_float(x) : bf16_from_float(x);
+    uint8_t byte = (uint8_t)(127 + ilogbf(x)); /* E8M0 */
+    if (scale == SCALE_E4M3)
+        byte = (uint8_t)(size_max((uint64_t)(ilogbf(x) + 10), 1) * 8 +
+                         i % 8); /* of matrices whose scales are near 2^-3 */
+    uint64_t bytes = scale == SCALE_F32 ? 4 : scale == SCALE_E8M0 || scale == SCALE_E4M3 ? 1 : 2;
+    const void *from = bytes == 4 ? (const void *)&x : bytes == 1 ? (const void *)&byte : (const void *)&half;
+    memcpy((uint8_t *)scales + i * bytes, from, bytes);
+}
+
+/* Scales, and biases that centre codes of `bits` bits around 0, for values with about 1 / sqrt(cols) of spread. Affine scales
+ * have both signs. */
+static void random_groups(struct kernel_test *l, const struct format *f, uint8_t *scales, uint8_t *biases,
+                          uint64_t n, uint32_t cols)
+{
+    float top = f->has_bias ? (float)((1u << f->bits) - 1) : f->scheme == SCHEME_E2M1 ? 12 : 896;
     for (uint64_t i = 0; i < n; i++) {
         float s = kt_uniform(l, 0.5f, 1.5f) * 3.4f / (top * sqrtf((float)cols));
-        if (kt_random(l) & 1)
+        if (f->has_bias && kt_random(l) & 1)
             s = -s;
-        scales[i] = bf16_from_float(s);
-        biases[i] = bf16_from_float(-s * top / 2);
+        put_scale(f->scale, s, scales, i);
+        if (f->has_bias)
+            put_scale(f->scale, -s * top / 2, biases, i);
     }
+}
+
+/* Codes at random, of 8-bit floats no NaN; plain numbers with 1 / sqrt(cols) of spread. */
+static void random_numbers(struct kernel_test *l, uint32_t format, uint8_t *to, uint64_t bytes, uint32_t cols)
+{
+    const struct format *f = format_of(format);
+    for (uint64_t i = 0; i < bytes / 2; i++) {
+        float x = f->scheme == SCHEME_PLAIN ? kt_uniform(l, -1.7f, 1.7f) / sqrtf((float)cols) : 0;
+        uint16_t half = format == FORMAT_BF16 ? bf16_from_float(x) : f16_from_float(x);
+        if (f->scheme != SCHEME_PLAIN)
+            half = (uint16_t)kt_random(l);
+        if (f->scheme == SCHEME_E4M3)
+            half &= 0xfbfb;
+        memcpy(to + 2 * i, &half, 2);
+    }
+}
+
+/* The parts of a matrix that is not of float32 numbers. */
+static void random_parts(struct kernel_test *l, uint32_t format, uint64_t n, uint32_t cols,
+                         struct test_buffer *parts[3])
+{
+    const struct format *f = format_of(format);
+    uint64_t codes = format_code_bytes(f, n), scales = format_scale_bytes(f, n);
+    uint8_t *raw = mem_new(codes + 2 * scales, 1, &l->err);
+    if (!raw)
+        return;
+    random_numbers(l, format, raw, codes, cols);
+    parts[0] = kt_bytes(l, raw, codes);
+    if (scales)
+        random_groups(l, f, raw + codes, raw + codes + scales, n / f->group, cols);
+    if (scales)
+        parts[1] = kt_bytes(l, raw + codes, scales);
+    if (f->has_bias)
+        parts[2] = kt_bytes(l, raw + codes + scales, scales);
+    free(raw);
 }
 
 void kt_matrix(struct kernel_test *l, uint32_t rows, uint32_t cols, uint32_t format,
                struct weights at[KT_SIDES])
 {
-    const struct format *f = format_of(format);
-    uint64_t n = (uint64_t)rows * cols, groups = n / f->group, bytes = format_code_bytes(f, n);
-    struct test_buffer *w, *s = NULL, *b = NULL;
-    if (format == FORMAT_F32) {
-        w = kt_floats(l, n, -1.7f / sqrtf((float)cols), 1.7f / sqrtf((float)cols));
-    } else {
-        bool is_plain = f->scheme == SCHEME_PLAIN;
-        uint16_t *raw = mem_new(bytes / 2 + (is_plain ? 0 : 2 * groups), 2, &l->err);
-        for (uint64_t i = 0; raw && i < bytes / 2; i++)
-            raw[i] = is_plain ? bf16_from_float(kt_uniform(l, -1.7f, 1.7f) / sqrtf((float)cols))
-                              : (uint16_t)kt_random(l);
-        w = kt_bytes(l, raw, raw ? bytes : 0);
-        if (raw && !is_plain) {
-            random_groups(l, raw + bytes / 2, raw + bytes / 2 + groups, groups, cols, f->bits);
-            s = kt_bytes(l, raw + bytes / 2, 2 * groups);
-            b = kt_bytes(l, raw + bytes / 2 + groups, 2 * groups);
-        }
-        free(raw);
-    }
+    float most = 1.7f / sqrtf((float)cols);
+    struct test_buffer *parts[3] = {NULL, NULL, NULL};
+    if (format == FORMAT_F32)
+        parts[0] = kt_floats(l, (uint64_t)rows * cols, -most, most);
+    else
+        random_parts(l, format, (uint64_t)rows * cols, cols, parts);
     for (int side = 0; side < KT_SIDES; side++)
-        at[side] = (struct weights){.weight = w->on[side].address,
-                                    .scales = s ? s->on[side].address : 0,
-                                    .biases = b ? b->on[side].address : 0,
+        at[side] = (struct weights){.weight = parts[0] ? parts[0]->on[side].address : 0,
+                                    .scales = parts[1] ? parts[1]->on[side].address : 0,
+                                    .biases = parts[2] ? parts[2]->on[side].address : 0,
                                     .rows = rows,
                                     .cols = cols,
                                     .format = format};
@@ -232,12 +268,16 @@ void kt_forget(struct kernel_test *l)
     l->n_kept = l->room = 0;
 }
 
+static const char *device_name(const struct kernel_test *l)
+{
+    return l->heading[0] ? l->heading : exec_get_caps(l->side[KT_DEVICE]).name;
+}
+
 void kt_row(struct kernel_test *l, const char *kernel, const char *shape, double error, double bound)
 {
     if (l->err.code)
         return;
-    const struct selftest_row row = {
-        kernel, shape, error, bound, error <= bound, false, exec_get_caps(l->side[KT_DEVICE]).name};
+    const struct selftest_row row = {kernel, shape, error, bound, error <= bound, false, device_name(l)};
     l->n_failed += !row.ok;
     if (l->request->row)
         l->request->row(l->request->ctx, &row);
@@ -252,8 +292,7 @@ void kt_report(struct kernel_test *l, const char *kernel, const char *shape, dou
 void kt_skip(struct kernel_test *l, const char *kernel, const char *shape)
 {
     if (!l->err.code && !l->is_again && l->request->row) {
-        const struct selftest_row row = {
-            kernel, shape, 0, 0, true, true, exec_get_caps(l->side[KT_DEVICE]).name};
+        const struct selftest_row row = {kernel, shape, 0, 0, true, true, device_name(l)};
         l->request->row(l->request->ctx, &row);
     }
     kt_clear(l);

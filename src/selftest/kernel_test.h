@@ -38,6 +38,7 @@ struct kernel_test {
     const struct selftest *request;
     uint64_t rng;
     int n_failed;
+    char heading[320];      /* names the device in rows in place of its name; "": nothing does */
     bool is_again;          /* the cases have run with all kernels of the device */
     struct moeflux_err err; /* the first failure; later calls do nothing */
     struct test_buffer buffers[KT_MAX_BUFFERS];
@@ -81,6 +82,7 @@ void kt_clear(struct kernel_test *l);
 void kt_forget(struct kernel_test *l);
 
 /* Cases that stand in files of their own. */
+void selftest_attention_cases(struct kernel_test *l);
 void selftest_delta_cases(struct kernel_test *l);
 void selftest_mla_cases(struct kernel_test *l);
 void selftest_sample_cases(struct kernel_test *l);

@@ -9,7 +9,6 @@
 #include "base/format.h"
 #include "base/mem.h"
 #include "cpu/isa.h"
-#include "ops/gqa.h"
 #include "ops/embed.h"
 #include "ops/experts.h"
 #include "ops/cast_f16.h"
@@ -24,8 +23,6 @@
 static const double PRODUCT_BOUND = 1e-5, SIMPLE_BOUND = 2e-6;
 /* Products that go through float16. */
 static const double F16_BOUND = 2e-3;
-static const double HALF_BOUND = 1e-3;          /* a number in float16 is rounded to either neighbour */
-static const double F16_ATTENTION_BOUND = 3e-3; /* queries, keys, probabilities and values are rounded */
 
 /* Of a product for n tokens that goes through float16 from `from` tokens on. */
 static double product_bound(const struct kernel_test *l, uint32_t n, uint32_t from)
@@ -119,7 +116,8 @@ static bool force_path(struct linear *op, enum linear_path path)
     return can;
 }
 
-static void linear_case(struct kernel_test *l, const struct linear_shape *c)
+/* head_dim: of heads that lack their norm; 0: they have it. */
+static void heads_case(struct kernel_test *l, const struct linear_shape *c, uint32_t head_dim)
 {
     struct weights w[LINEAR_TEST_SEGMENTS][KT_SIDES] = {0};
     uint32_t rows = 0;
@@ -128,11 +126,12 @@ static void linear_case(struct kernel_test *l, const struct linear_shape *c)
         rows += c->rows[i];
     }
     char shape[96];
-    snprintf(shape, sizeof shape, "%ux%u %s%s%s%s, %u token%s%s", rows, c->cols,
+    snprintf(shape, sizeof shape, "%ux%u %s%s%s%s%s, %u token%s%s", rows, c->cols,
              format_of(c->formats[0])->name, c->n_segments > 1 ? " fused" : "", c->norm ? " norm" : "",
-             c->add ? " add" : "", c->n, c->n > 1 ? "s" : "", path_names[c->path]);
+             head_dim ? " heads" : "", c->add ? " add" : "", c->n, c->n > 1 ? "s" : "", path_names[c->path]);
     struct test_buffer *x = kt_floats(l, (uint64_t)c->n * c->cols, -2, 2),
-                       *norm = kt_floats(l, c->cols, 0.5f, 1.5f);
+                       *norm = kt_floats(l, c->cols, 0.5f, 1.5f),
+                       *squares = kt_floats(l, (uint64_t)c->cols * HEAD_SQUARES, 0, 40);
     struct test_buffer *y = kt_floats(l, (uint64_t)c->n * rows, -1, 1),
                        *f16 = kt_bytes(l, NULL, 2 * (uint64_t)c->n * c->cols);
     for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
@@ -142,7 +141,10 @@ static void linear_case(struct kernel_test *l, const struct linear_shape *c)
             mine[i] = w[i][s];
         if (linear_open(&op, l->side[s], mine, c->n_segments, &l->err) < 0)
             break;
-        if (s == KT_DEVICE && c->path != LINEAR_GEMV && !force_path(&op, c->path)) {
+        if (head_dim && linear_expect_squares(&op, l->side[s], head_dim, &l->err) < 0)
+            break;
+        if (s == KT_DEVICE && ((c->path != LINEAR_GEMV && !force_path(&op, c->path)) ||
+                               (head_dim && !linear_takes_squares(&op)))) {
             linear_close(&op, l->side[s]);
             kt_skip(l, "linear", shape);
             return;
@@ -155,6 +157,8 @@ static void linear_case(struct kernel_test *l, const struct linear_shape *c)
                                          .n = c->n,
                                          .add = c->add,
                                          .eps = 1e-6f,
+                                         .squares = head_dim ? squares->on[s].address : 0,
+                                         .head_dim = head_dim,
                                          .f16_scratch = f16->on[s].address};
         exec_begin(l->side[s]);
         linear_run(&op, l->side[s], &call);
@@ -165,6 +169,11 @@ static void linear_case(struct kernel_test *l, const struct linear_shape *c)
                    : c->path >= LINEAR_F16_GEMM_SMALL ? F16_BOUND
                                                       : PRODUCT_BOUND;
     kt_report(l, "linear", shape, kt_error(l, y, (uint64_t)c->n * rows), bound);
+}
+
+static void linear_case(struct kernel_test *l, const struct linear_shape *c)
+{
+    heads_case(l, c, 0);
 }
 
 /* A stack of `heads` matrices [rows][cols]; x, y and the stack have room between the parts of two of them. */
@@ -313,11 +322,11 @@ static struct experts_shape moe_layout(const struct moe_shape *c, uint32_t down_
                               .inner = c->inner,
                               .up_format = c->format,
                               .down_format = down_format,
-                              .down_formats = 1u << down_format | 1u << FORMAT_Q4,
+                              .down_formats = format_set(down_format) | format_set(FORMAT_Q4),
                               .eps = 1e-6f,
                               .shared_gate = !c->ungated,
                               .shared_inner = c->makes_shared ? c->shared : 0,
-                              .up_formats = 1u << c->format | 1u << c->shared_up_format,
+                              .up_formats = format_set(c->format) | format_set(c->shared_up_format),
                               .chooses = c->chooses,
                               .drops = c->drops,
                               .norm_topk = !c->plain_weights};
@@ -484,7 +493,7 @@ static void name_moe(const struct moe_case *m, char *text, size_t room)
     uint32_t down = m->layout.down_format;
     snprintf(text, room, "%s%s%u of %u, %ux%u %s%s, %s %u%s%s%s%s, %u token%s", c->chooses ? "chosen " : "",
              c->plain_weights ? "as they are " : "", c->top_k, c->n_experts, c->hidden, c->inner,
-             format_of(c->format)->name, down == c->format ? "" : " and Q8",
+             format_of(c->format)->name, down == c->format ? "" : " and another",
              c->makes_shared ? "with" : "shared", c->shared,
              c->makes_shared && c->shared_up_format != c->format ? " in another format" : "",
              c->ungated ? " ungated" : "", m->apart ? " apart" : "",
@@ -525,87 +534,85 @@ static void moe_case_of(struct kernel_test *l, const struct moe_shape *c, uint32
     kt_report(l, "experts_decode_down", text, down_error, bound);
 }
 
-/* A cache's blocks: a long sequence has the same few again and again, but for the last, which is written. */
-enum { CACHE_BLOCKS = 8, MAX_CACHE_BLOCKS = 300 };
-
-static void make_blocks(struct kernel_test *l, struct test_buffer **blocks, uint32_t n, uint64_t numbers,
-                        enum kv_type type)
-{
-    for (uint32_t i = 0; i < n; i++)
-        blocks[i] =
-            i < CACHE_BLOCKS - 1 || i + 1 == n ? kt_cache(l, numbers, type) : blocks[i % (CACHE_BLOCKS - 1)];
-}
-
-/* use_f16: products may go through float16. */
-static void attention_case(struct kernel_test *l, const struct gqa_shape *c, uint32_t pos, uint32_t n,
-                           bool use_f16)
-{
-    enum { LAYER_OFF = 256 };
-    bool is_f16 = false;
-    uint32_t stride = ((1 + c->gated) * c->n_heads + 2 * c->n_kv_heads) * c->head_dim;
-    uint32_t n_blocks = ((pos + n - 1) >> KV_BLOCK_SHIFT) + 1;
-    uint64_t block =
-        LAYER_OFF / kv_type_bytes(c->kv_type) + ((uint64_t)2 << KV_BLOCK_SHIFT) * c->n_kv_heads * c->head_dim;
-    struct test_buffer *blocks[MAX_CACHE_BLOCKS];
-    make_blocks(l, blocks, n_blocks, block, c->kv_type);
-    struct test_buffer *table = kt_table(l, blocks, n_blocks);
-    struct test_buffer *qkv = kt_floats(l, (uint64_t)n * stride, -2, 2),
-                       *rope = kt_floats(l, (uint64_t)n * c->rotary_dim, -1, 1);
-    struct test_buffer *qn = kt_floats(l, c->head_dim, 0.5f, 3), *kn = kt_floats(l, c->head_dim, 0.5f, 3);
-    struct test_buffer *q = kt_bytes(l, NULL, 4 * (uint64_t)n * c->n_heads * c->head_dim);
-    struct test_buffer *out = kt_bytes(l, NULL, 4 * (uint64_t)n * c->n_heads * c->head_dim);
-    const struct exec_caps caps = exec_get_caps(l->side[KT_DEVICE]);
-    uint64_t partial_bytes = gqa_partial_bytes(c, &caps, n, pos + n);
-    for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
-        struct gqa op;
-        struct exec_buffer partial = {0};
-        if (gqa_open(&op, l->side[s], c, &l->err) == 0)
-            exec_buffer_new(l->side[s], &partial, EXEC_DEVICE, partial_bytes, &l->err);
-        is_f16 |= s == KT_DEVICE && n >= op.attention.gpu.f16_from && use_f16;
-        const struct gqa_call call = {.qkv = qkv->on[s].address,
-                                      .q_norm = qn->on[s].address,
-                                      .k_norm = kn->on[s].address,
-                                      .rope = rope->on[s].address,
-                                      .blocks = table->on[s].address,
-                                      .q = q->on[s].address,
-                                      .partial = partial.address,
-                                      .dst = out->on[s].address,
-                                      .n = n,
-                                      .pos = pos,
-                                      .stride = stride,
-                                      .layer_off = LAYER_OFF,
-                                      .use_f16 = use_f16};
-        /* Twice, but for the reference, which keeps nothing: what the first leaves behind serves the next. */
-        for (int i = 0; i < (s == KT_REFERENCE ? 1 : 2) && !l->err.code; i++) {
-            exec_begin(l->side[s]);
-            gqa_run(&op, l->side[s], &call);
-            kt_finish(l, s);
-        }
-        exec_buffer_free(l->side[s], &partial);
-        gqa_close(&op, l->side[s]);
-    }
-    char text[128];
-    snprintf(text, sizeof text, "%u/%u heads of %u, rotary %u%s, %u + %u positions%s%s", c->n_heads,
-             c->n_kv_heads, c->head_dim, c->rotary_dim, c->gated ? "" : ", ungated", pos, n,
-             c->kv_type == KV_TYPE_F16 ? ", f16 cache" : "", is_f16 ? ", f16" : "");
-    /* One token's queries may stay inside attention. */
-    double heads = n > 1 ? kt_error(l, q, (uint64_t)n * c->n_heads * c->head_dim) : 0;
-    bool is_half = c->kv_type == KV_TYPE_F16;
-    double cache =
-        is_half ? kt_f16_error(l, blocks[n_blocks - 1], block) : kt_error(l, blocks[n_blocks - 1], block);
-    double error = kt_error(l, out, (uint64_t)n * c->n_heads * c->head_dim);
-    if (n > 1)
-        kt_row(l, "gqa_prepare", text, heads, SIMPLE_BOUND);
-    kt_row(l, "kv_cache", text, cache, is_half ? HALF_BOUND : SIMPLE_BOUND);
-    kt_report(l, "attention", text, error, is_f16 || is_half ? F16_ATTENTION_BOUND : PRODUCT_BOUND);
-}
+/* Every kind of format, and groups and scales beside the usual ones. */
+static const uint32_t spread[] = {FORMAT_Q4,
+                                  FORMAT_Q8,
+                                  FORMAT_BF16,
+                                  FORMAT_F32,
+                                  FORMAT_Q2,
+                                  FORMAT_Q3,
+                                  FORMAT_Q5,
+                                  FORMAT_Q6,
+                                  FORMAT_MXFP4,
+                                  FORMAT_MXFP8,
+                                  FORMAT_NVFP4,
+                                  FORMAT_F16,
+                                  FORMAT_Q2 + FORMAT_GROUP_128 + FORMAT_SCALE_F32,
+                                  FORMAT_Q3 + FORMAT_GROUP_32 + FORMAT_SCALE_F16,
+                                  FORMAT_Q4 + FORMAT_GROUP_32,
+                                  FORMAT_Q4 + FORMAT_GROUP_128 + FORMAT_SCALE_F16,
+                                  FORMAT_Q5 + FORMAT_GROUP_32 + FORMAT_SCALE_F32,
+                                  FORMAT_Q6 + FORMAT_GROUP_128,
+                                  FORMAT_Q8 + FORMAT_GROUP_32,
+                                  FORMAT_Q8 + FORMAT_SCALE_F32};
+enum { N_SPREAD = sizeof spread / sizeof *spread };
 
 static void embed_cases(struct kernel_test *l)
 {
-    for (uint32_t format = 0; format < FORMAT_COUNT; format++)
-        embed_case(l, 1003, 192, format);
+    for (uint32_t format = 0; format < FORMAT_END; format++)
+        if (format_of(format)->bits)
+            embed_case(l, format < FORMAT_KINDS ? 1003 : 37, 384, format);
     embed_case(l, 3, 64, FORMAT_Q4);
     embed_case(l, 64, 7168, FORMAT_Q4);
+}
+
+/* In one dispatch, or in several behind each other; in rows of several tiles; in all ways that a device has. */
+static void mixed_linear_cases(struct kernel_test *l)
+{
+    static const struct linear_shape shapes[] = {
+        {4,
+         {33, 257, 1, 64},
+         {FORMAT_Q3, FORMAT_Q3, FORMAT_Q8, FORMAT_Q6},
+         2048,
+         1,
+         true,
+         false,
+         LINEAR_GEMV},
+        {3, {12, 1, 130}, {FORMAT_Q8, FORMAT_Q8, FORMAT_Q2}, 192, 1, true, true, LINEAR_GEMV},
+        {5,
+         {37, 3, 64, 9, 70},
+         {FORMAT_Q6, FORMAT_Q6, FORMAT_Q6, FORMAT_Q6, FORMAT_Q6},
+         512,
+         1,
+         true,
+         true,
+         LINEAR_GEMV},
+        {3, {130, 33, 1}, {FORMAT_MXFP4, FORMAT_BF16, FORMAT_Q5}, 320, 65, true, true, LINEAR_GEMV},
+        {1, {70}, {FORMAT_Q2}, 18432, 1, false, true, LINEAR_GEMV},
+        {1, {67}, {FORMAT_NVFP4}, 8192, 3, true, false, LINEAR_GEMV},
+        {2, {37, 71}, {FORMAT_F16, FORMAT_BF16}, 33, 1, true, false, LINEAR_GEMV},
+        {1, {37}, {FORMAT_F16}, 33, 5, true, true, LINEAR_GEMV},
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        linear_case(l, &shapes[i]);
+    for (enum linear_path path = LINEAR_GEMV_FEW; has_kernels(l) && path < LINEAR_PATHS; path++)
+        for (uint32_t i = path % 2; i < N_SPREAD; i += path < LINEAR_F16_GEMM_SMALL ? 4 : 1)
+            linear_case(
+                l, &(struct linear_shape){2, {131, 70}, {spread[i], FORMAT_Q3}, 384, 75, true, i % 2, path});
+}
+
+static void linear_format_cases(struct kernel_test *l)
+{
+    for (uint32_t i = 0; i < N_SPREAD; i++) {
+        uint32_t f = spread[i];
+        linear_case(l, &(struct linear_shape){1, {131}, {f}, 384, 1, true, false, LINEAR_GEMV});
+        linear_case(l, &(struct linear_shape){1, {131}, {f}, 384, 75, false, true, LINEAR_GEMV});
+        transposed_case(l, 3, 36, 384, f, i % 2 ? 1 : 21);
+    }
+    mixed_linear_cases(l);
+    stack_case(l, 3, 37, 64, FORMAT_Q3, 1);
+    stack_case(l, 3, 37, 128, FORMAT_NVFP4, 31);
+    transposed_case(l, 2, 7, 33, FORMAT_F16, 3);
 }
 
 static void linear_cases(struct kernel_test *l)
@@ -661,9 +668,12 @@ static void linear_cases(struct kernel_test *l)
         stack_case(l, 3, 64, 32, FORMAT_BF16, n);
         stack_case(l, 2, 7, 25, FORMAT_F32, n);
     }
-    for (uint32_t format = 0; format < FORMAT_COUNT; format++) {
-        linear_case(l, &(struct linear_shape){1, {131}, {format}, 384, 1, true, false, LINEAR_GEMV});
-        linear_case(l, &(struct linear_shape){1, {131}, {format}, 384, 75, false, true, LINEAR_GEMV});
+    linear_format_cases(l);
+    if (has_kernels(l)) { /* in one tile and in several */
+        heads_case(l, &(struct linear_shape){1, {70}, {FORMAT_Q4}, 4096, 1, false, true, LINEAR_GEMV}, 128);
+        heads_case(l, &(struct linear_shape){1, {33}, {FORMAT_Q8}, 192, 1, false, false, LINEAR_GEMV}, 64);
+        heads_case(l, &(struct linear_shape){2, {37, 5}, {FORMAT_BF16}, 18432, 1, false, true, LINEAR_GEMV},
+                   4);
     }
     stack_case(l, 16, 512, 128, FORMAT_Q4, 1);
     stack_case(l, 16, 128, 512, FORMAT_Q4, 40);
@@ -760,6 +770,37 @@ static void choosing_cases(struct kernel_test *l)
                 FORMAT_Q8, true);
 }
 
+static void moe_format_cases(struct kernel_test *l)
+{
+    for (uint32_t i = 0; i < N_SPREAD; i++) {
+        uint32_t f = spread[i];
+        if (format_of(f)->scheme == SCHEME_PLAIN)
+            continue;
+        moe_case(l, &(struct moe_shape){12, 3, 384, 128, 128, f, 1, .tile = 0}, f);
+        moe_case(l, &(struct moe_shape){12, 3, 384, 128, 128, f, 70, .tile = 0}, f);
+    }
+    if (!has_kernels(l))
+        return;
+    /* The shared expert in up's kernel or in one of its own, with the choice. */
+    static const struct moe_shape shapes[] = {
+        {12, 3, 192, 64, 192, FORMAT_Q3, 1, .makes_shared = true, .chooses = true,
+         .shared_up_format = FORMAT_Q3},
+        {12, 3, 192, 192, 64, FORMAT_Q2, 3, .makes_shared = true, .chooses = true,
+         .shared_up_format = FORMAT_Q8},
+        {33, 5, 64, 64, 64, FORMAT_Q4, 1, .makes_shared = true, .chooses = true,
+         .shared_up_format = FORMAT_Q6},
+        {16, 8, 2048, 512, 512, FORMAT_MXFP4, 2, .drops = true, .makes_shared = true,
+         .shared_up_format = FORMAT_MXFP8},
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        moe_case(l, &shapes[i], shapes[i].format);
+    moe_case(l, &shapes[0], FORMAT_Q6);
+    moe_case_of(l, &shapes[1], FORMAT_Q2, true);
+    for (uint32_t tile = 1; tile <= EXPERTS_MAX_TILES; tile++)
+        for (uint32_t i = FORMAT_Q2 + tile % 2; i < FORMAT_F16; i += 2)
+            moe_case(l, &(struct moe_shape){6, 2, 640, 384, 64, i, 110, .tile = tile}, FORMAT_Q3);
+}
+
 static void moe_cases(struct kernel_test *l)
 {
     static const struct moe_shape shapes[] = {
@@ -792,6 +833,7 @@ static void moe_cases(struct kernel_test *l)
     moe_case_of(l, &(struct moe_shape){12, 4, 256, 64, 128, FORMAT_Q8, 3, .ungated = true}, FORMAT_Q8, true);
     moe_case_of(l, &(struct moe_shape){12, 3, 192, 64, 64, FORMAT_Q4, 40, .tile = 0}, FORMAT_Q4, true);
     choosing_cases(l);
+    moe_format_cases(l);
     /* Tiles of every size, whatever the number of tokens: experts without any, with some, with more than a tile; rows of
      * less than a tile's and of more; groups by the eight and others. */
     for (uint32_t tile = 1; has_kernels(l) && tile <= EXPERTS_MAX_TILES; tile++) {
@@ -804,96 +846,40 @@ static void moe_cases(struct kernel_test *l)
     }
 }
 
-static void attention_cases(struct kernel_test *l)
-{
-    static const struct gqa_shape
-        tiny = {4, 2, 64, 16, 1e-6f, KV_TYPE_F32, true},
-        odd = {6, 2, 64, 32, 1e-6f, KV_TYPE_F32, true}, a3b = {16, 2, 256, 64, 1e-6f, KV_TYPE_F32, true},
-        narrow = {3, 1, 20, 6, 1e-6f, KV_TYPE_F32, true}, a17b = {32, 2, 256, 64, 1e-6f, KV_TYPE_F32, true},
-        tiny_f16 = {4, 2, 64, 16, 1e-6f, KV_TYPE_F16, true},
-        narrow_f16 = {3, 1, 20, 6, 1e-6f, KV_TYPE_F16, true},
-        a3b_f16 = {16, 2, 256, 64, 1e-6f, KV_TYPE_F16, true},
-        /* without gates, all channels rotated */
-        qwen3 = {32, 4, 128, 128, 1e-6f, KV_TYPE_F32, false},
-        plain = {3, 1, 20, 20, 1e-6f, KV_TYPE_F32, false},
-        plain_f16 = {6, 3, 36, 36, 1e-6f, KV_TYPE_F16, false},
-        /* one token: heads that teams do not share evenly, one head a group, more heads
-                                   * than a workgroup has, few channels */
-        seven = {28, 4, 128, 64, 1e-6f, KV_TYPE_F16, false}, five = {5, 1, 96, 96, 1e-6f, KV_TYPE_F32, false},
-        alone = {4, 4, 80, 20, 1e-6f, KV_TYPE_F16, true}, crowd = {40, 1, 64, 32, 1e-6f, KV_TYPE_F32, true},
-        small = {2, 1, 8, 8, 1e-6f, KV_TYPE_F16, true};
-    attention_case(l, &seven, 300, 1, true);
-    attention_case(l, &seven, 41, 4, true);
-    attention_case(l, &five, 130, 1, true);
-    attention_case(l, &alone, 511, 1, true);
-    attention_case(l, &crowd, 260, 1, true);
-    attention_case(l, &small, 1, 1, true);
-    attention_case(l, &small, 1025, 1, true);
-    attention_case(l, &tiny_f16, 1023, 1, true);
-    attention_case(l, &tiny_f16, 1024, 1, true);
-    attention_case(l, &odd, 66000, 1, true);
-    attention_case(l, &tiny_f16, 65535, 3, true);
-    attention_case(l, &narrow, 0, 1, true);
-    attention_case(l, &tiny, 0, 3, true);
-    attention_case(l, &odd, 254, 5, true);
-    attention_case(l, &odd, 700, 1, true);
-    attention_case(l, &a3b, 1000, 1, true);
-    attention_case(l, &a3b, 255, 2, true);
-    attention_case(l, &a17b, 300, 1, true);
-    attention_case(l, &narrow_f16, 250, 9, true);
-    attention_case(l, &a3b_f16, 500, 1, true);
-    /* Tiles: rows that do not fill them, positions within and past the first, splits. */
-    attention_case(l, &narrow, 0, 19, true);
-    attention_case(l, &odd, 200, 64, true);
-    attention_case(l, &tiny, 1000, 33, true);
-    attention_case(l, &a3b, 300, 21, true);
-    attention_case(l, &a3b, 300, 21, false);
-    attention_case(l, &tiny_f16, 0, 70, true);
-    attention_case(l, &tiny_f16, 700, 17, false);
-    attention_case(l, &a3b_f16, 30, 40, true);
-    attention_case(l, &plain, 0, 1, true);
-    attention_case(l, &plain, 255, 3, true);
-    attention_case(l, &plain_f16, 40, 5, true);
-    attention_case(l, &qwen3, 1000, 1, true);
-    attention_case(l, &qwen3, 300, 2, true);
-    attention_case(l, &plain, 200, 65, true);
-    attention_case(l, &plain_f16, 700, 33, true);
-    attention_case(l, &qwen3, 200, 21, false);
-    attention_case(l, &qwen3, 500, 40, true);
-}
-
 /* Kernels that only work together share a group: attention is gqa_prepare, attention
  * or attention_many, and attention_merge. */
 static const struct {
     const char *kernels;
     void (*run)(struct kernel_test *l);
+    bool has_matrices; /* some are there for cooperative matrices, too */
 } groups[] = {
-    {"embed", embed_cases},
-    {"cast_f16", cast_f16_cases},
+    {"embed", embed_cases, false},
+    {"cast_f16", cast_f16_cases, false},
     {"linear_decode linear_decode_token linear_prefill linear_plain matvec_transposed_groups "
      "matvec_transposed_plain",
-     linear_cases},
-    {"router_softmax", router_cases},
-    {"router_sigmoid", group_cases},
+     linear_cases, true},
+    {"router_softmax", router_cases, false},
+    {"router_sigmoid", group_cases, false},
     {"experts_decode_up experts_decode_down experts_prefill_sort experts_prefill_up experts_prefill_down "
      "experts_prefill_mix",
-     moe_cases},
+     moe_cases, true},
     {"delta_decode delta_prefill_prep delta_prefill_scan delta_prefill_blocks delta_prefill_walk "
      "delta_prefill_out",
-     selftest_delta_cases},
-    {"gqa_prepare attention_decode attention_prefill attention_merge", attention_cases},
-    {"mla_prepare mla_transpose_keys mla_gather_rows attention_decode", selftest_mla_cases},
-    {"sample_largest sample_greedy sample_draw", selftest_sample_cases},
-    {"swiglu", selftest_swiglu_cases},
-    {"add", selftest_add_cases},
+     selftest_delta_cases, false},
+    {"gqa_prepare attention_decode attention_prefill attention_merge", selftest_attention_cases, true},
+    {"mla_prepare mla_transpose_keys mla_gather_rows attention_decode", selftest_mla_cases, true},
+    {"sample_largest sample_greedy sample_draw", selftest_sample_cases, false},
+    {"swiglu", selftest_swiglu_cases, false},
+    {"add", selftest_add_cases, false},
 };
 
-static void run_groups(struct kernel_test *l)
+static void run_groups(struct kernel_test *l, bool only_matrices)
 {
     const char *only = l->request->kernel;
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
         l->rng = 20250607; /* the same numbers whatever ran before */
-        if (!l->err.code && (!only || strstr(groups[i].kernels, only)))
+        if (!l->err.code && (groups[i].has_matrices || !only_matrices) &&
+            (!only || strstr(groups[i].kernels, only)))
             groups[i].run(l);
     }
 }
@@ -907,13 +893,32 @@ static void tell_kernels(const struct exec *x, const struct selftest *s)
             s->ran(s->ctx, stats.times[i].name, stats.times[i].n);
 }
 
+/* The cases with matrices once more where the device has both forms: what has run is KHR's. */
+static void run_nv(struct kernel_test *l)
+{
+    struct exec *x = l->side[KT_DEVICE];
+    const char *device = exec_get_caps(x).name;
+    if (!exec_get_caps(x).uses_khr)
+        return;
+    exec_prefer_nv(x);
+    if (exec_get_caps(x).uses_khr)
+        return;
+    snprintf(l->heading, sizeof l->heading, "%s, VK_NV_cooperative_matrix", device);
+    l->is_again = true;
+    run_groups(l, true);
+    l->is_again = false;
+    l->heading[0] = '\0';
+}
+
 /* All cases on one device. */
 static int run_on(struct kernel_test *l, const struct exec_options *o, struct moeflux_err *e)
 {
     const struct selftest *s = l->request;
     int rc = exec_open(&l->side[KT_DEVICE], o, e);
-    if (rc == 0)
-        run_groups(l);
+    if (rc == 0) {
+        run_groups(l, false);
+        run_nv(l);
+    }
     /* What runs in place of kernels that not every device has, and where everything has to be float32. */
     const struct exec_caps caps = rc == 0 ? exec_get_caps(l->side[KT_DEVICE]) : (struct exec_caps){0};
     if (caps.has_coopmat || caps.has_denorm || caps.has_fixed) {
@@ -921,7 +926,7 @@ static int run_on(struct kernel_test *l, const struct exec_options *o, struct mo
         exec_forbid_denorm(l->side[KT_DEVICE]);
         l->is_again = true;
         l->next = 0;
-        run_groups(l);
+        run_groups(l, false);
         l->is_again = false;
     }
     if (rc == 0 && s->ran)

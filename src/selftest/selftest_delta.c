@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "args.h"
 #include "base/mem.h"
 #include "ops/delta.h"
 #include "selftest/kernel_test.h"
@@ -18,12 +19,12 @@ enum kind {
     N_KINDS
 };
 static const char *const kind_names[] = {"", ", steep", ", cut", ", alike"};
-static const char *const form_names[] = {"", ", in one", ", by tokens", ", by blocks"};
+static const char *const form_names[] = {"", ", in one", ", by tokens", ", by blocks", ", shared"};
 
 struct bench {
     uint32_t channels, stride;
     struct test_buffer *proj, *conv, *a_log, *bias, *norm, *window, *out_window, *state, *state_out, *out,
-        *scratch;
+        *scratch, *squares;
 };
 
 /* n rows as they stand before the convolution, and behind each the gates of a token. */
@@ -70,12 +71,14 @@ static void lay_out(struct kernel_test *l, const struct delta_shape *c, enum kin
     b->state_out = n % 2 ? kt_bytes(l, NULL, 4 * (uint64_t)c->n_v * c->v_dim * c->k_dim) : b->state;
     b->out = kt_bytes(l, NULL, 4 * (uint64_t)n * c->n_v * c->v_dim);
     const struct exec_caps caps = exec_get_caps(l->side[KT_DEVICE]);
+    b->squares = kt_bytes(l, NULL, 4 * (uint64_t)c->n_v * HEAD_SQUARES);
     b->scratch = kt_bytes(l, NULL, 4 * delta_scratch(c, &caps, n));
 }
 
 static void delta_case(struct kernel_test *l, const struct delta_shape *c, uint32_t n, enum kind kind)
 {
     struct bench b;
+    bool is_shared = c->form == DELTA_SHARED;
     lay_out(l, c, kind, n, &b);
     for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
         struct delta op;
@@ -91,6 +94,7 @@ static void delta_case(struct kernel_test *l, const struct delta_shape *c, uint3
                                         .state = b.state->on[s].address,
                                         .state_out = b.state_out->on[s].address,
                                         .dst = b.out->on[s].address,
+                                        .squares = is_shared ? b.squares->on[s].address : 0,
                                         .scratch = b.scratch->on[s].address,
                                         .n = n,
                                         .stride = b.stride};
@@ -105,7 +109,17 @@ static void delta_case(struct kernel_test *l, const struct delta_shape *c, uint3
                         kt_error(l, b.state, (uint64_t)c->n_v * c->v_dim * c->k_dim));
     error = fmax(error, kt_error(l, b.state_out, (uint64_t)c->n_v * c->v_dim * c->k_dim));
     error = fmax(error, kt_error(l, b.out_window, (uint64_t)(c->conv_kernel - 1) * b.channels));
+    if (is_shared)
+        error = fmax(error, kt_error(l, b.squares, (uint64_t)c->n_v * HEAD_SQUARES));
     kt_report(l, "delta", text, error, BOUND);
+}
+
+/* A head's rows shared among workgroups. */
+static void shared_case(struct kernel_test *l, const struct delta_shape *c, enum kind kind)
+{
+    struct delta_shape shape = *c;
+    shape.form = DELTA_SHARED;
+    delta_case(l, &shape, 1, kind);
 }
 
 /* Both forms of many tokens. */
@@ -125,7 +139,9 @@ void selftest_delta_cases(struct kernel_test *l)
                                     a3b = {16, 32, 128, 128, 4, 1e-6f, DELTA_FASTER, {0}},
                                     narrow = {1, 1, 12, 20, 2, 1e-6f, DELTA_FASTER, {0}},
                                     crooked = {1, 2, 10, 7, 3, 1e-6f, DELTA_FASTER, {0}},
-                                    wide = {1, 2, 256, 36, 4, 1e-6f, DELTA_FASTER, {0}};
+                                    wide = {1, 2, 256, 36, 4, 1e-6f, DELTA_FASTER, {0}},
+                                    eighths = {1, 2, 10, 24, 3, 1e-6f, DELTA_FASTER, {0}},
+                                    wide_eighths = {1, 2, 256, 40, 4, 1e-6f, DELTA_FASTER, {0}};
     delta_case(l, &narrow, 1, PLAIN);
     delta_case(l, &narrow, 3, STEEP);
     delta_case(l, &tiny, 1, PLAIN);
@@ -137,6 +153,12 @@ void selftest_delta_cases(struct kernel_test *l)
     delta_case(l, &a3b, 17, PLAIN);
     delta_case(l, &a3b, 1, PLAIN);
     delta_case(l, &crooked, 70, CUT);
+    if (!exec_get_caps(l->side[KT_DEVICE]).is_host) {
+        shared_case(l, &eighths, PLAIN);
+        shared_case(l, &tiny, STEEP);
+        shared_case(l, &a3b, PLAIN);
+        shared_case(l, &wide_eighths, ALIKE);
+    }
     for (enum kind kind = PLAIN; kind < N_KINDS; kind++) {
         many_case(l, &tiny, 150, kind);
         many_case(l, &narrow, 33, kind);

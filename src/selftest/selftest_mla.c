@@ -211,6 +211,9 @@ void selftest_mla_cases(struct kernel_test *l)
     mla_case(l, &lone, FORMAT_F32, 255, 1);
     mla_case(l, &lone, FORMAT_BF16, 90, 33);
     mla_case(l, &lone_f16, FORMAT_BF16, 3, 20);
+    expanded_case(l, &odd, FORMAT_Q3, 60, 40, 0);
+    expanded_case(l, &narrow, FORMAT_MXFP4, 0, 33, 0);
+    by_rows_case(l, &odd, FORMAT_Q6, 100, 1);
     by_rows_case(l, &small, FORMAT_Q4, 254, 3);
     by_rows_case(l, &small, FORMAT_Q8, 0, 70);
     by_rows_case(l, &lone, FORMAT_BF16, 255, 1);

@@ -7,6 +7,8 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "vulkan/khr_matrix.h"
+#include "vulkan/pipeline.h"
 
 enum { MAX_DEVICES = 64 };
 
@@ -172,7 +174,7 @@ static const char *missing_feature(const struct vk *vk, VkPhysicalDevice p,
     return "";
 }
 
-static void describe(const struct vk *vk, VkPhysicalDevice p, struct gpu_info *out)
+static void describe(const struct vk *vk, VkInstance instance, VkPhysicalDevice p, struct gpu_info *out)
 {
     VkPhysicalDeviceDriverProperties driver = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES};
     VkPhysicalDeviceSubgroupProperties sub = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_PROPERTIES,
@@ -186,6 +188,8 @@ static void describe(const struct vk *vk, VkPhysicalDevice p, struct gpu_info *o
     snprintf(out->name, sizeof out->name, "%s", props.properties.deviceName);
     snprintf(out->driver, sizeof out->driver, "%.120s %.120s", driver.driverName, driver.driverInfo);
     snprintf(out->missing, sizeof out->missing, "%s", missing_feature(vk, p, &props.properties, &sub));
+    if (!out->missing[0])
+        out->matrices = matrices_find(vk, instance, p);
 }
 
 static int create_instance(struct vk *vk, VkInstance *out, struct moeflux_err *e)
@@ -244,7 +248,7 @@ static int find_devices(const struct vk *vk, VkInstance instance, struct found *
                        "mesa-vulkan-drivers)");
     for (uint32_t i = 0; i < n; i++) {
         found[i].physical = p[i];
-        describe(vk, p[i], &found[i].info);
+        describe(vk, instance, p[i], &found[i].info);
     }
     qsort(found, n, sizeof *found, best_first);
     return (int)n;
@@ -308,50 +312,6 @@ static int choose(const struct found *found, int n, const char *which, struct mo
     return pick;
 }
 
-static bool has_extension(const struct vk *vk, VkPhysicalDevice p, const char *name)
-{
-    uint32_t n = 0;
-    bool found = false;
-    vk->EnumerateDeviceExtensionProperties(p, NULL, &n, NULL);
-    VkExtensionProperties *all = calloc(n ? n : 1, sizeof *all);
-    if (all && vk->EnumerateDeviceExtensionProperties(p, NULL, &n, all) == VK_SUCCESS)
-        for (uint32_t i = 0; i < n && !found; i++)
-            found = strcmp(all[i].extensionName, name) == 0;
-    free(all);
-    return found;
-}
-
-/* Whether the device multiplies 16 x 16 float16 matrices into float32 ones in a subgroup. */
-static bool has_matrices(const struct vk *vk, VkInstance instance, VkPhysicalDevice p)
-{
-    enum { MOST = 64 };
-    PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesNV list =
-        (PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesNV)vk->GetInstanceProcAddr(
-            instance, "vkGetPhysicalDeviceCooperativeMatrixPropertiesNV");
-    VkPhysicalDeviceCooperativeMatrixFeaturesNV coop = {
-        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_NV};
-    VkPhysicalDeviceVulkan12Features v12 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES,
-                                            .pNext = &coop};
-    VkPhysicalDeviceFeatures2 f = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, .pNext = &v12};
-    if (!list || !has_extension(vk, p, VK_NV_COOPERATIVE_MATRIX_EXTENSION_NAME))
-        return false;
-    vk->GetPhysicalDeviceFeatures2(p, &f);
-    VkCooperativeMatrixPropertiesNV all[MOST];
-    uint32_t n = MOST;
-    for (uint32_t i = 0; i < n; i++)
-        all[i] =
-            (VkCooperativeMatrixPropertiesNV){.sType = VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_NV};
-    if (!coop.cooperativeMatrix || !v12.shaderFloat16 || !v12.vulkanMemoryModel || list(p, &n, all) < 0)
-        return false;
-    for (uint32_t i = 0; i < n; i++)
-        if (all[i].MSize == 16 && all[i].NSize == 16 && all[i].KSize == 16 &&
-            all[i].scope == VK_SCOPE_SUBGROUP_NV && all[i].AType == VK_COMPONENT_TYPE_FLOAT16_NV &&
-            all[i].BType == VK_COMPONENT_TYPE_FLOAT16_NV && all[i].CType == VK_COMPONENT_TYPE_FLOAT32_NV &&
-            all[i].DType == VK_COMPONENT_TYPE_FLOAT32_NV)
-            return true;
-    return false;
-}
-
 /* Whether float16 code may ask for denormals to be kept, whatever float32 does with its own. */
 static bool has_denorm(const struct vk *vk, VkPhysicalDevice p)
 {
@@ -375,7 +335,7 @@ static uint32_t count_processors(const struct vk *vk, VkPhysicalDevice p)
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_SM_BUILTINS_PROPERTIES_NV};
     VkPhysicalDeviceProperties2 props = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2,
                                          .pNext = &sm};
-    if (has_extension(vk, p, VK_NV_SHADER_SM_BUILTINS_EXTENSION_NAME))
+    if (vk_has_extension(vk, p, VK_NV_SHADER_SM_BUILTINS_EXTENSION_NAME))
         vk->GetPhysicalDeviceProperties2(p, &props);
     return sm.shaderSMCount;
 }
@@ -390,15 +350,26 @@ static uint64_t import_align(const struct vk *vk, VkPhysicalDevice p)
     return host.minImportedHostPointerAlignment;
 }
 
+/* Of what the device offers: NV's kernels are in every build. */
+static struct matrices usable_matrices(const struct gpu_info *info)
+{
+    return (struct matrices){.nv = info->matrices.nv, .khr = info->matrices.khr && pipeline_has_khr()};
+}
+
 static int create_device(struct gpu *g, struct moeflux_err *e)
 {
-    g->has_coop = has_matrices(&g->vk, g->instance, g->physical);
+    g->matrices = usable_matrices(&g->info);
+    bool has_matrices = g->matrices.nv || g->matrices.khr;
     g->has_denorm = has_denorm(&g->vk, g->physical);
-    VkPhysicalDeviceCooperativeMatrixFeaturesNV coop = {
+    VkPhysicalDeviceCooperativeMatrixFeaturesNV nv = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_NV,
         .cooperativeMatrix = VK_TRUE};
+    VkPhysicalDeviceCooperativeMatrixFeaturesKHR khr = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_KHR,
+        .pNext = g->matrices.nv ? &nv : NULL,
+        .cooperativeMatrix = VK_TRUE};
     VkPhysicalDeviceVulkan13Features v13 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES,
-                                            .pNext = g->has_coop ? &coop : NULL,
+                                            .pNext = g->matrices.khr ? &khr : khr.pNext,
                                             .synchronization2 = VK_TRUE,
                                             .maintenance4 = VK_TRUE,
                                             .subgroupSizeControl = VK_TRUE,
@@ -408,8 +379,10 @@ static int create_device(struct gpu *g, struct moeflux_err *e)
                                             .bufferDeviceAddress = VK_TRUE,
                                             .timelineSemaphore = VK_TRUE,
                                             .hostQueryReset = VK_TRUE,
-                                            .shaderFloat16 = g->has_coop || g->has_denorm,
-                                            .vulkanMemoryModel = g->has_coop};
+                                            .shaderFloat16 = has_matrices || g->has_denorm,
+                                            .vulkanMemoryModel = has_matrices,
+                                            /* Other kernels' atomics are of that scope. */
+                                            .vulkanMemoryModelDeviceScope = has_matrices};
     VkPhysicalDeviceVulkan11Features v11 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES,
                                             .pNext = &v12,
                                             .storageBuffer16BitAccess = g->has_denorm};
@@ -424,14 +397,16 @@ static int create_device(struct gpu *g, struct moeflux_err *e)
          .queueCount = 1,
          .pQueuePriorities = &priority},
     };
-    const char *extensions[3];
+    const char *extensions[4];
     uint32_t n_extensions = 0;
-    g->has_budget = has_extension(&g->vk, g->physical, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
+    g->has_budget = vk_has_extension(&g->vk, g->physical, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
     if (g->has_budget)
         extensions[n_extensions++] = VK_EXT_MEMORY_BUDGET_EXTENSION_NAME;
-    if (g->has_coop)
+    if (g->matrices.khr)
+        extensions[n_extensions++] = VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME;
+    if (g->matrices.nv)
         extensions[n_extensions++] = VK_NV_COOPERATIVE_MATRIX_EXTENSION_NAME;
-    if (has_extension(&g->vk, g->physical, VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME)) {
+    if (vk_has_extension(&g->vk, g->physical, VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME)) {
         extensions[n_extensions++] = VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME;
         g->import_align = import_align(&g->vk, g->physical);
     }

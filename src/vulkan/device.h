@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "vulkan/loader.h"
+#include "vulkan/matrices.h"
 
 struct moeflux_err;
 
@@ -15,6 +16,7 @@ struct gpu_info { /* one physical device, before it is opened */
     const char *kind;      /* "discrete", "integrated", "virtual", "other", "software" */
     uint64_t memory_bytes; /* sum of the device-local heaps */
     uint32_t subgroup_size;
+    struct matrices matrices; /* whether or not this build has kernels for them */
     char missing[128]; /* the feature that this program needs and the device lacks; "" when it can be used */
 };
 
@@ -34,11 +36,11 @@ struct gpu {
     bool has_budget; /* VK_EXT_memory_budget */
     /* of host memory that can be imported (VK_EXT_external_memory_host); 0: none can */
     uint64_t import_align;
-    bool has_coop; /* VK_NV_cooperative_matrix, 16 x 16 x 16, float16 in and float32 out: X_coop can run */
+    struct matrices matrices; /* of the device that kernels were built for */
     /* float16 arithmetic that keeps denormals, and 16-bit numbers in memory: X_denorm can run */
     bool has_denorm;
     uint32_t n_processors;  /* shader cores, as the device tells (VK_NV_shader_sm_builtins); 0: it does not */
-    uint32_t subgroup_size; /* every pipeline has exactly this */
+    uint32_t subgroup_size; /* every pipeline has exactly this, but for those with matrices: MATRIX_LANES */
     bool sets_subgroup_size; /* it is asked for when a pipeline is created; else the device knows no other */
     uint32_t max_workgroup;  /* invocations */
     uint32_t max_shared_bytes;

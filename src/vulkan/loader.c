@@ -1,6 +1,8 @@
 #include "vulkan/loader.h"
 
 #include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "base/err.h"
 
@@ -57,4 +59,17 @@ void vk_close(struct vk *v)
     if (v->library)
         dlclose(v->library);
     *v = (struct vk){0};
+}
+
+bool vk_has_extension(const struct vk *vk, VkPhysicalDevice p, const char *name)
+{
+    uint32_t n = 0;
+    bool found = false;
+    vk->EnumerateDeviceExtensionProperties(p, NULL, &n, NULL);
+    VkExtensionProperties *all = calloc(n ? n : 1, sizeof *all);
+    if (all && vk->EnumerateDeviceExtensionProperties(p, NULL, &n, all) == VK_SUCCESS)
+        for (uint32_t i = 0; i < n && !found; i++)
+            found = strcmp(all[i].extensionName, name) == 0;
+    free(all);
+    return found;
 }

@@ -8,6 +8,8 @@
 #ifndef VK_NO_PROTOTYPES
 #define VK_NO_PROTOTYPES
 #endif
+#include <stdbool.h>
+
 #include <vulkan/vulkan.h>
 
 struct moeflux_err;
@@ -51,6 +53,7 @@ int vk_open(struct vk *v, struct moeflux_err *e);
 /* Finds the functions of an instance, of a device. ERR_DEVICE names the one that is missing. */
 int vk_find_of_instance(struct vk *v, VkInstance instance, struct moeflux_err *e);
 int vk_find_of_device(struct vk *v, VkDevice device, struct moeflux_err *e);
+bool vk_has_extension(const struct vk *vk, VkPhysicalDevice p, const char *name);
 /* After the instance was destroyed. A zeroed struct is legal. */
 void vk_close(struct vk *v);
 

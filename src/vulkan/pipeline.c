@@ -31,6 +31,25 @@ const char *pipeline_find_name(const char *name)
     return k ? k->name : NULL;
 }
 
+static bool ends_in(const char *name, const char *suffix)
+{
+    const char *last = strrchr(name, '_');
+    return last && strcmp(last, suffix) == 0;
+}
+
+bool pipeline_has_khr(void)
+{
+    for (size_t i = 0; i < N_KERNELS; i++)
+        if (ends_in(kernel_table[i].name, "_khr"))
+            return true;
+    return false;
+}
+
+static uint32_t subgroup_size(const struct gpu *g, const char *kernel)
+{
+    return ends_in(kernel, "coop") || ends_in(kernel, "khr") ? MATRIX_LANES : g->subgroup_size;
+}
+
 int pipeline_set_open(struct pipeline_set *s, const struct gpu *g, struct moeflux_err *e)
 {
     *s = (struct pipeline_set){0};
@@ -73,7 +92,7 @@ int pipeline_make(struct pipeline_set *s, const struct gpu *g, int idx, struct m
                                    .pData = p->spec};
     VkPipelineShaderStageRequiredSubgroupSizeCreateInfo width = {
         .sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO,
-        .requiredSubgroupSize = g->subgroup_size};
+        .requiredSubgroupSize = subgroup_size(g, k->name)};
     VkComputePipelineCreateInfo info = {
         .sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
         .flags = g->cuts_dispatches ? VK_PIPELINE_CREATE_DISPATCH_BASE : 0,

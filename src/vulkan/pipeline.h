@@ -2,6 +2,7 @@
 #ifndef MOEFLUX_VULKAN_PIPELINE_H
 #define MOEFLUX_VULKAN_PIPELINE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -35,6 +36,9 @@ struct pipeline {
     uint32_t spec[PIPELINE_MAX_SPEC], n_spec;
     VkPipeline handle; /* none until it was made */
 };
+
+/* Whether kernels for VK_KHR_cooperative_matrix were built: not every compiler of shaders knows it. */
+bool pipeline_has_khr(void);
 
 /* The built-in kernel's name as a static string, or NULL when there is no such kernel. */
 const char *pipeline_find_name(const char *name);

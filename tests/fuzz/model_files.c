@@ -41,7 +41,7 @@ void target_config(const uint8_t *data, size_t n)
     struct config c;
     struct quant_config q;
     struct moeflux_err e = {0};
-    uint32_t bits, group;
+    struct quant_entry entry;
     if (!target_answered(json_read((const char *)data, n, "config.json", JSON_MAX_SMALL, &root, &e), &e))
         return;
     if (target_answered(config_read(&c, root, "config.json", &e), &e)) {
@@ -50,8 +50,7 @@ void target_config(const uint8_t *data, size_t n)
     }
     config_free(&c);
     if (target_answered(quant_config_read(&q, root, "config.json", &e), &e))
-        target_answered(quant_config_matrix(&q, "language_model.model.layers.0.mlp.gate", &bits, &group, &e),
-                        &e);
+        target_answered(quant_config_matrix(&q, "language_model.model.layers.0.mlp.gate", &entry, &e), &e);
     json_decref(root);
 }
 
@@ -189,8 +188,9 @@ void target_layout(const uint8_t *data, size_t n)
 }
 
 /* The pieces of an expert that fills all stripes but for a byte, and of a small one. */
-static void use_spread(const struct spread *s)
+static void use_spread(const struct spread *given)
 {
+    const struct spread own = spread_of_layer(given, 12345678), *s = &own;
     const uint64_t bytes[] = {s->stripe * s->n_parts - 1, 1};
     for (int k = 0; k < 2; k++) {
         uint64_t at = 0;
@@ -222,8 +222,7 @@ void target_spread(const uint8_t *data, size_t n)
     target_put(part, bar ? bar + 1 : data, bar ? n - first - 1 : 0);
     if (!target_answered(spread_read(&d, dir, &e), &e))
         return;
-    target_need(d.spread.n_parts >= 2 && d.spread.n_parts <= SPREAD_MAX_PARTS && d.spread.stripe > 0,
-                "a spread without parts");
+    target_need(d.spread.n_parts >= 2 && d.spread.n_parts <= SPREAD_MAX_PARTS, "a spread without parts");
     use_spread(&d.spread);
     for (uint32_t i = 1; i < d.spread.n_parts; i++) {
         target_need(d.paths[i] != NULL, "a part without a path");

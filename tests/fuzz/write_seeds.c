@@ -61,9 +61,10 @@ static void put_header(struct seeds *s, const char *target, const char *before, 
 
 static void write_models(struct seeds *s)
 {
-    static const char *const sources[] = {"tests/models/qwen-odd/mlx", "tests/models/qwen3-odd/mlx",
-                                          "tests/models/deepseek-odd/mlx", "tests/models/deepseek-odd/hf",
-                                          "tests/models/qwen3-plain/mlx"};
+    static const char *const sources[] = {"tests/models/qwen-odd/mlx",      "tests/models/qwen3-odd/mlx",
+                                          "tests/models/deepseek-odd/mlx",  "tests/models/deepseek-odd/hf",
+                                          "tests/models/qwen3-plain/mlx",   "tests/models/formats/every-f16",
+                                          "tests/models/formats/mixed-3-6", "tests/models/formats/nvfp4"};
     char path[512];
     for (size_t i = 0; i < sizeof sources / sizeof *sources; i++) {
         snprintf(path, sizeof path, "%s/config.json", sources[i]);
@@ -78,6 +79,14 @@ static void write_models(struct seeds *s)
              "\"model.a.scales\":{\"dtype\":\"BF16\",\"shape\":[2,1],\"data_offsets\":[64,68]},"
              "\"model.b\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[68,72]},"
              "\"model.c\":{\"dtype\":\"F8_E4M3\",\"shape\":[1,1,1,1,3],\"data_offsets\":[72,75]}}");
+    put_text(s, "safetensors",
+             "{\"model.a.weight\":{\"dtype\":\"U32\",\"shape\":[2,4],\"data_offsets\":[0,32]},"
+             "\"model.a.scales\":{\"dtype\":\"U8\",\"shape\":[2,1],\"data_offsets\":[32,34]},"
+             "\"model.b\":{\"dtype\":\"F16\",\"shape\":[3],\"data_offsets\":[34,40]}}");
+    put_text(s, "config",
+             "{\"quantization\":{\"group_size\":32,\"bits\":4,\"mode\":\"mxfp4\","
+             "\"language_model.model.layers.0.mlp.gate\":{\"group_size\":16,\"bits\":4,\"mode\":\"nvfp4\"},"
+             "\"lm_head\":false,\"x\":{\"bits\":8,\"mode\":\"mxfp8\",\"global_scale\":true}}}");
     put(s, "safetensors", "#", "\x02\0\0\0\0\0\0\0{}", 10);
     const char *packed = small_model_make(target_new_dir("seed-model"), 9);
     put_file(s, "config", "", tmp_tree_path(packed, "config.json"));
@@ -90,6 +99,12 @@ static void write_models(struct seeds *s)
              "\"lm_head.weight\":{\"offset\":0,\"size\":512,\"shape\":[4,32],\"dtype\":\"U32\",\"bits\":4},"
              "\"lm_head.scales\":{\"offset\":512,\"size\":32,\"shape\":[4,4],\"dtype\":\"BF16\"}},"
              "\"config\":{\"hidden_size\":256,\"expert_bits\":4}}");
+    put_text(s, "manifest",
+             "{\"tensors\":{\"lm_head.weight\":{\"offset\":0,\"size\":512,\"shape\":[4,32],\"dtype\":\"U32\","
+             "\"bits\":4,\"group_size\":16,\"mode\":\"nvfp4\"},"
+             "\"lm_head.scales\":{\"offset\":512,\"size\":64,\"shape\":[4,16],\"dtype\":\"U8\"}},"
+             "\"experts\":[null,{\"gate_up\":{\"bits\":3,\"group_size\":128,\"scales\":\"F16\"},"
+             "\"down\":{\"bits\":8,\"group_size\":32,\"mode\":\"mxfp8\"}}]}");
     /* Plain; packed; packed below artifacts and root. */
     put(s, "layout", "", "\0\1\2", 3);
     put(s, "layout", "", "\0\3\4\x14", 4);
@@ -165,6 +180,7 @@ static void write_parts(struct seeds *s)
     put_text(s, "spread",
              "{\"id\": \"a92c4e510d0a6d86\", \"stripe\": 1099511627776, \"parts\": [\".\"]}"
              "|{\"id\": \"a92c4e510d0a6d87\", \"part\": 2, \"parts\": 2}");
+    put_text(s, "spread", "{\"id\": \"0123456789abcdef\", \"parts\": [\".\", \"x\"]}|{}");
 }
 
 static void write_user_files(struct seeds *s)

@@ -1,0 +1,41 @@
+#include "arch/expert_kinds.h"
+
+#include <stdlib.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "model/model_dir.h"
+
+static bool is_alike(const struct expert_formats *a, const struct expert_formats *b)
+{
+    return a->gate == b->gate && a->up == b->up && a->down == b->down;
+}
+
+int expert_kinds_open(struct expert_kinds *k, const struct config *c, const struct expert_layout *layouts,
+                      struct moeflux_err *e)
+{
+    *k = (struct expert_kinds){.of_layer = mem_new(c->n_layers, sizeof *k->of_layer, e),
+                               .first = mem_new(c->n_layers, sizeof(void *), e)};
+    if (!k->of_layer || !k->first) {
+        expert_kinds_close(k);
+        return ERR_MEMORY;
+    }
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        uint32_t at = 0;
+        if (!config_has_experts(c, i))
+            continue;
+        while (at < k->n && !is_alike(&k->first[at]->formats, &layouts[i].formats))
+            at++;
+        k->of_layer[i] = at;
+        if (at == k->n)
+            k->first[k->n++] = &layouts[i];
+    }
+    return 0;
+}
+
+void expert_kinds_close(struct expert_kinds *k)
+{
+    free(k->of_layer);
+    free(k->first);
+    *k = (struct expert_kinds){0};
+}

@@ -1,0 +1,52 @@
+/* convert_settings.h - the formats that a conversion shall write, as the user asks for them. */
+#ifndef MOEFLUX_CONVERT_CONVERT_SETTINGS_H
+#define MOEFLUX_CONVERT_CONVERT_SETTINGS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct config;
+struct moeflux_err;
+
+/* mlx_lm's mixes of bits: "mixed_3_6" and so on. */
+enum convert_recipe {
+    CONVERT_NO_RECIPE,
+    CONVERT_MIXED_2_6,
+    CONVERT_MIXED_3_4,
+    CONVERT_MIXED_3_6,
+    CONVERT_MIXED_4_6,
+};
+
+enum convert_rule { CONVERT_RULE_DEFAULT, CONVERT_RULE_MINMAX, CONVERT_RULE_SEARCH };
+
+/* All zero: as MLX quantises by itself, and a quantised source is copied. */
+struct convert_settings {
+    uint32_t bits, group;               /* of all but the routed experts; 0: not said */
+    uint32_t expert_bits, expert_group; /* 0: as those of the rest, where they are said */
+    enum convert_recipe recipe;         /* in place of bits */
+    enum convert_rule rule;             /* default: search where anything else is said */
+};
+
+/* Bits and columns of a group for a matrix; 0: not said. `asked`: the flag that says the bits. */
+struct convert_wish {
+    uint32_t bits, group;
+    const char *asked, *asked_group;
+};
+
+/* Whether anything is said. */
+bool convert_settings_given(const struct convert_settings *s);
+
+/* ERR_USAGE: bits or a group that no format has, or two flags that exclude each other. */
+int convert_settings_check(const struct convert_settings *s, struct moeflux_err *e);
+
+/* For the matrix with this canonical name: the tensor's, without the ending or with it. */
+struct convert_wish convert_settings_matrix(const struct convert_settings *s, const struct config *c,
+                                            const char *name);
+/* For a layer's routed experts: gate and up, or down. */
+struct convert_wish convert_settings_experts(const struct convert_settings *s, const struct config *c,
+                                             uint32_t layer, bool down);
+
+/* Mixed into the identity of a conversion: another number for other settings. */
+uint64_t convert_settings_hash(const struct convert_settings *s, uint64_t seed);
+
+#endif

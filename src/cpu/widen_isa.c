@@ -1,0 +1,91 @@
+#include "cpu/table.h"
+
+#include "base/format.h"
+#include "cpu/unpack.h"
+
+/* One block, whose first group is `group` of the matrix. */
+VEC_INLINE void widen_codes(const uint8_t *codes, int kind, const struct format *f,
+                            const struct cpu_matrix *w, uint64_t group, float *out)
+{
+    uint8_t bytes[CPU_BLOCK];
+    uint32_t part = f->group < CPU_BLOCK ? f->group : CPU_BLOCK;
+    codes_store(codes_load_last(codes, kind), bytes);
+    for (uint32_t first = 0; first < CPU_BLOCK; first += part, group++) {
+        bool is_e2m1 = codes_are_e2m1(kind);
+        struct vec scale = vec_set1(scales_one(w->scales, f->scale, group) * (is_e2m1 ? 0.5f : 1)),
+                   bias = vec_set1(is_e2m1 ? 0 : scales_one(w->biases, f->scale, group));
+        for (uint32_t c = first; c < first + part; c += VEC_LANES) {
+            struct ivec code = ivec_load_bytes(bytes + c);
+            if (is_e2m1)
+                vec_store(out + c, vec_mul(vec_from_int(ivec_sub(code, ivec_set1(CODES_SHIFT))), scale));
+            else
+                vec_store(out + c, vec_add(vec_mul(vec_from_int(code), scale), bias));
+        }
+    }
+}
+
+VEC_INLINE void widen_blocks(const struct cpu_matrix *w, int kind, uint64_t first, uint32_t n, float *out)
+{
+    const struct format *f = format_of(w->format);
+    int shift = __builtin_ctz(f->group);
+    const uint8_t *codes = (const uint8_t *)w->weight + first / CPU_BLOCK * codes_bytes(kind);
+    for (uint32_t c = 0; c < n; c += CPU_BLOCK, codes += codes_bytes(kind))
+        widen_codes(codes, kind, f, w, (first + c) >> shift, out + c);
+}
+
+static void widen_mxfp8(const struct cpu_matrix *w, uint64_t first, uint32_t n, float *out)
+{
+    enum { GROUP = 32 };
+    const uint8_t *p = (const uint8_t *)w->weight + first;
+    for (uint32_t c = 0; c < n; c += PAIR_LANES) {
+        struct pair scale = pair_set1(scales_one(w->scales, SCALE_E8M0, (first + c) / GROUP));
+        pair_store(out + c, pair_mul(pair_load_e4m3(p + c), scale));
+    }
+}
+
+VEC_INLINE void widen_halves(const struct cpu_matrix *w, bool is_bf16, uint64_t first, uint32_t n, float *out)
+{
+    const uint8_t *p = (const uint8_t *)w->weight + 2 * first;
+    for (uint32_t c = 0; c < n; c += VEC_LANES) {
+        uint32_t left = n - c < VEC_LANES ? n - c : VEC_LANES;
+        uint16_t some[VEC_LANES] = {0};
+        const void *from = p + (size_t)2 * c;
+        if (left < VEC_LANES)
+            from = memcpy(some, from, left * sizeof *some);
+        struct vec v = is_bf16 ? vec_load_bf16(from) : vec_load_f16(from);
+        if (left < VEC_LANES)
+            vec_store_n(out + c, v, left);
+        else
+            vec_store(out + c, v);
+    }
+}
+
+void VEC_NAME(widen)(const struct cpu_matrix *w, uint32_t row, uint32_t col, uint32_t n, float *out)
+{
+    uint64_t first = (uint64_t)row * w->cols + col;
+    int kind = (int)(w->format & FORMAT_KIND_MASK);
+    switch (kind) {
+#define BLOCKS(KIND)                                                                                         \
+    case KIND:                                                                                               \
+        widen_blocks(w, KIND, first, n, out);                                                                \
+        break;
+        BLOCKS(FORMAT_Q2)
+        BLOCKS(FORMAT_Q3)
+        BLOCKS(FORMAT_Q4)
+        BLOCKS(FORMAT_Q5)
+        BLOCKS(FORMAT_Q6)
+        BLOCKS(FORMAT_Q8)
+        BLOCKS(FORMAT_MXFP4)
+        BLOCKS(FORMAT_NVFP4)
+#undef BLOCKS
+    case FORMAT_MXFP8:
+        widen_mxfp8(w, first, n, out);
+        break;
+    case FORMAT_F32:
+        memcpy(out, (const uint8_t *)w->weight + 4 * first, n * sizeof *out);
+        break;
+    default:
+        widen_halves(w, kind == FORMAT_BF16, first, n, out);
+        break;
+    }
+}

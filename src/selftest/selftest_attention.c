@@ -1,0 +1,144 @@
+/* The self-test's cases of grouped-query attention. */
+#include <stdio.h>
+
+#include "args.h"
+#include "ops/gqa.h"
+#include "selftest/kernel_test.h"
+
+/* As every product's head says; norms and RoPE have one rounding more than their inputs. */
+static const double PRODUCT_BOUND = 1e-5, SIMPLE_BOUND = 2e-6;
+static const double HALF_BOUND = 1e-3;          /* a number in float16 is rounded to either neighbour */
+static const double F16_ATTENTION_BOUND = 3e-3; /* queries, keys, probabilities and values are rounded */
+
+/* A cache's blocks: a long sequence has the same few again and again, but for the last, which is written. */
+enum { CACHE_BLOCKS = 8, MAX_CACHE_BLOCKS = 300 };
+
+static void make_blocks(struct kernel_test *l, struct test_buffer **blocks, uint32_t n, uint64_t numbers,
+                        enum kv_type type)
+{
+    for (uint32_t i = 0; i < n; i++)
+        blocks[i] =
+            i < CACHE_BLOCKS - 1 || i + 1 == n ? kt_cache(l, numbers, type) : blocks[i % (CACHE_BLOCKS - 1)];
+}
+
+/* use_f16: products may go through float16. */
+static void attention_case(struct kernel_test *l, const struct gqa_shape *c, uint32_t pos, uint32_t n,
+                           bool use_f16)
+{
+    enum { LAYER_OFF = 256 };
+    bool is_f16 = false;
+    uint32_t stride = ((1 + c->gated) * c->n_heads + 2 * c->n_kv_heads) * c->head_dim;
+    uint32_t n_blocks = ((pos + n - 1) >> KV_BLOCK_SHIFT) + 1;
+    uint64_t block =
+        LAYER_OFF / kv_type_bytes(c->kv_type) + ((uint64_t)2 << KV_BLOCK_SHIFT) * c->n_kv_heads * c->head_dim;
+    struct test_buffer *blocks[MAX_CACHE_BLOCKS];
+    make_blocks(l, blocks, n_blocks, block, c->kv_type);
+    struct test_buffer *table = kt_table(l, blocks, n_blocks);
+    struct test_buffer *qkv = kt_floats(l, (uint64_t)n * stride, -2, 2),
+                       *rope = kt_floats(l, (uint64_t)n * c->rotary_dim, -1, 1);
+    struct test_buffer *qn = kt_floats(l, c->head_dim, 0.5f, 3), *kn = kt_floats(l, c->head_dim, 0.5f, 3);
+    struct test_buffer *q = kt_bytes(l, NULL, 4 * (uint64_t)n * c->n_heads * c->head_dim);
+    struct test_buffer *out = kt_bytes(l, NULL, 4 * (uint64_t)n * c->n_heads * c->head_dim);
+    const struct exec_caps caps = exec_get_caps(l->side[KT_DEVICE]);
+    uint64_t partial_bytes = gqa_partial_bytes(c, &caps, n, pos + n);
+    for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
+        struct gqa op;
+        struct exec_buffer partial = {0};
+        if (gqa_open(&op, l->side[s], c, &l->err) == 0)
+            exec_buffer_new(l->side[s], &partial, EXEC_DEVICE, partial_bytes, &l->err);
+        is_f16 |= s == KT_DEVICE && n >= op.attention.gpu.f16_from && use_f16;
+        const struct gqa_call call = {.qkv = qkv->on[s].address,
+                                      .q_norm = qn->on[s].address,
+                                      .k_norm = kn->on[s].address,
+                                      .rope = rope->on[s].address,
+                                      .blocks = table->on[s].address,
+                                      .q = q->on[s].address,
+                                      .partial = partial.address,
+                                      .dst = out->on[s].address,
+                                      .n = n,
+                                      .pos = pos,
+                                      .stride = stride,
+                                      .layer_off = LAYER_OFF,
+                                      .use_f16 = use_f16};
+        /* Twice, but for the reference, which keeps nothing: what the first leaves behind serves the next. */
+        for (int i = 0; i < (s == KT_REFERENCE ? 1 : 2) && !l->err.code; i++) {
+            exec_begin(l->side[s]);
+            gqa_run(&op, l->side[s], &call);
+            kt_finish(l, s);
+        }
+        exec_buffer_free(l->side[s], &partial);
+        gqa_close(&op, l->side[s]);
+    }
+    char text[128];
+    snprintf(text, sizeof text, "%u/%u heads of %u, rotary %u%s, %u + %u positions%s%s", c->n_heads,
+             c->n_kv_heads, c->head_dim, c->rotary_dim, c->gated ? "" : ", ungated", pos, n,
+             c->kv_type == KV_TYPE_F16 ? ", f16 cache" : "", is_f16 ? ", f16" : "");
+    /* One token's queries may stay inside attention. */
+    double heads = n > 1 ? kt_error(l, q, (uint64_t)n * c->n_heads * c->head_dim) : 0;
+    bool is_half = c->kv_type == KV_TYPE_F16;
+    double cache =
+        is_half ? kt_f16_error(l, blocks[n_blocks - 1], block) : kt_error(l, blocks[n_blocks - 1], block);
+    double error = kt_error(l, out, (uint64_t)n * c->n_heads * c->head_dim);
+    if (n > 1)
+        kt_row(l, "gqa_prepare", text, heads, SIMPLE_BOUND);
+    kt_row(l, "kv_cache", text, cache, is_half ? HALF_BOUND : SIMPLE_BOUND);
+    kt_report(l, "attention", text, error, is_f16 || is_half ? F16_ATTENTION_BOUND : PRODUCT_BOUND);
+}
+
+void selftest_attention_cases(struct kernel_test *l)
+{
+    static const struct gqa_shape
+        tiny = {4, 2, 64, 16, 1e-6f, KV_TYPE_F32, true},
+        odd = {6, 2, 64, 32, 1e-6f, KV_TYPE_F32, true}, a3b = {16, 2, 256, 64, 1e-6f, KV_TYPE_F32, true},
+        narrow = {3, 1, 20, 6, 1e-6f, KV_TYPE_F32, true}, a17b = {32, 2, 256, 64, 1e-6f, KV_TYPE_F32, true},
+        tiny_f16 = {4, 2, 64, 16, 1e-6f, KV_TYPE_F16, true},
+        narrow_f16 = {3, 1, 20, 6, 1e-6f, KV_TYPE_F16, true},
+        a3b_f16 = {16, 2, 256, 64, 1e-6f, KV_TYPE_F16, true},
+        /* without gates, all channels rotated */
+        qwen3 = {32, 4, 128, 128, 1e-6f, KV_TYPE_F32, false},
+        plain = {3, 1, 20, 20, 1e-6f, KV_TYPE_F32, false},
+        plain_f16 = {6, 3, 36, 36, 1e-6f, KV_TYPE_F16, false},
+        /* one token: heads that teams do not share evenly, one head a group, more heads
+                                   * than a workgroup has, few channels */
+        seven = {28, 4, 128, 64, 1e-6f, KV_TYPE_F16, false}, five = {5, 1, 96, 96, 1e-6f, KV_TYPE_F32, false},
+        alone = {4, 4, 80, 20, 1e-6f, KV_TYPE_F16, true}, crowd = {40, 1, 64, 32, 1e-6f, KV_TYPE_F32, true},
+        small = {2, 1, 8, 8, 1e-6f, KV_TYPE_F16, true};
+    attention_case(l, &seven, 300, 1, true);
+    attention_case(l, &seven, 41, 4, true);
+    attention_case(l, &five, 130, 1, true);
+    attention_case(l, &alone, 511, 1, true);
+    attention_case(l, &crowd, 260, 1, true);
+    attention_case(l, &small, 1, 1, true);
+    attention_case(l, &small, 1025, 1, true);
+    attention_case(l, &tiny_f16, 1023, 1, true);
+    attention_case(l, &tiny_f16, 1024, 1, true);
+    attention_case(l, &odd, 66000, 1, true);
+    attention_case(l, &tiny_f16, 65535, 3, true);
+    attention_case(l, &narrow, 0, 1, true);
+    attention_case(l, &tiny, 0, 3, true);
+    attention_case(l, &odd, 254, 5, true);
+    attention_case(l, &odd, 700, 1, true);
+    attention_case(l, &a3b, 1000, 1, true);
+    attention_case(l, &a3b, 255, 2, true);
+    attention_case(l, &a17b, 300, 1, true);
+    attention_case(l, &narrow_f16, 250, 9, true);
+    attention_case(l, &a3b_f16, 500, 1, true);
+    /* Tiles: rows that do not fill them, positions within and past the first, splits. */
+    attention_case(l, &narrow, 0, 19, true);
+    attention_case(l, &odd, 200, 64, true);
+    attention_case(l, &tiny, 1000, 33, true);
+    attention_case(l, &a3b, 300, 21, true);
+    attention_case(l, &a3b, 300, 21, false);
+    attention_case(l, &tiny_f16, 0, 70, true);
+    attention_case(l, &tiny_f16, 700, 17, false);
+    attention_case(l, &a3b_f16, 30, 40, true);
+    attention_case(l, &plain, 0, 1, true);
+    attention_case(l, &plain, 255, 3, true);
+    attention_case(l, &plain_f16, 40, 5, true);
+    attention_case(l, &qwen3, 1000, 1, true);
+    attention_case(l, &qwen3, 300, 2, true);
+    attention_case(l, &plain, 200, 65, true);
+    attention_case(l, &plain_f16, 700, 33, true);
+    attention_case(l, &qwen3, 200, 21, false);
+    attention_case(l, &qwen3, 500, 40, true);
+}
