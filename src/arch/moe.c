@@ -242,12 +242,16 @@ void moe_score(const struct moe *m, const struct moe_layer *y, uint64_t x, uint3
                                .y_stride = m->router_rows,
                                .n = n,
                                .eps = m->config->rms_eps};
-    linear_run(up ? &y->router_gate : apart ? &y->router_only : &y->router_in, m->exec, &call);
-    if (up || !apart)
+    if (up || !apart) {
+        linear_run(up ? &y->router_gate : &y->router_in, m->exec, &call);
         return;
-    call.y += m->config->n_experts * sizeof(float);
-    call.f16_scratch = m->f16_scratch;
-    linear_run(&y->shared_in, m->exec, &call);
+    }
+    struct linear_call shared = call;
+    shared.y += m->config->n_experts * sizeof(float);
+    shared.f16_scratch = m->f16_scratch;
+    linear_run(&y->shared_in, m->exec, &shared);
+    exec_beside(m->exec); /* other rows of the same vectors; both leave much of a GPU idle */
+    linear_run(&y->router_only, m->exec, &call);
 }
 
 void moe_choose(const struct moe *m, const struct moe_layer *y, uint32_t n)
