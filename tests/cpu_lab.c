@@ -28,7 +28,7 @@ const char *cpu_lab_format(uint32_t format, char out[CPU_LAB_NAME])
     const char *name = format_of(format)->name;
     size_t i = 0;
     for (; name[i] && i + 1 < CPU_LAB_NAME; i++)
-        out[i] = name[i] == ' ' ? '-' : (char)tolower(name[i]);
+        out[i] = (char)(name[i] == ' ' ? '-' : tolower(name[i]));
     out[i] = 0;
     return out;
 }

@@ -76,7 +76,7 @@ static void expect_values(const struct rows *r, uint32_t number, const char *key
     /* From the middle too: a part begins at any group. */
     format_decode(format_of(number), weight, scales, biases, 0, COLS, found);
     format_decode(format_of(number), weight, scales, biases, COLS, COLS, found + COLS);
-    if (memcmp(found, values, sizeof found) != 0)
+    if (memcmp((const void *)found, (const void *)values, sizeof found) != 0)
         fail_msg("%s differs", key);
     free(weight);
     free(scales);

@@ -195,7 +195,8 @@ VEC_INLINE void mxfp8_rows(const struct cpu_gemv_call *call, uint32_t row, uint3
             mxfp8_weights(p, (const uint8_t *)w->scales + at / MXFP8_GROUP, v);
             for (uint32_t k = 0; k < 2; k++)
                 for (uint32_t i = 0; i < n; i++)
-                    acc[r * n + i] = pair_fma(v[k], pair_load(x[i].x + c + k * PAIR_LANES), acc[r * n + i]);
+                    acc[r * n + i] =
+                        pair_fma(v[k], pair_load(x[i].x + c + (size_t)k * PAIR_LANES), acc[r * n + i]);
         }
     }
     for (uint32_t r = 0; r < n_rows; r++)

@@ -38,7 +38,7 @@ VEC_INLINE void sum_halves(struct vec x, float out[2])
 {
     float lanes[VEC_LANES];
     vec_store(lanes, x);
-    for (int i = 0; i < 2; i++) {
+    for (size_t i = 0; i < 2; i++) {
         const float *l = lanes + 4 * i;
         out[i] = (l[0] + l[2]) + (l[1] + l[3]);
     }
@@ -87,6 +87,6 @@ void VEC_NAME(quantise)(struct cpu_vector *v, const float *x)
     v->x = x;
     for (uint32_t b = 0; b < padded; b++)
         quantise_block(v, b, b < n ? x + (uint64_t)b * CPU_BLOCK : zeros);
-    for (uint32_t g = 0; g < (padded / 2 + 7) / 8 * 8; g++)
+    for (size_t g = 0; g < (padded / 2 + 7) / 8 * 8; g++)
         v->sums_128[g] = 2 * g < padded ? v->sums[2 * g] + v->sums[2 * g + 1] : 0;
 }

@@ -145,7 +145,8 @@ static int open_shared(struct delta *op, struct exec *x, uint32_t parts, struct 
     const struct exec_caps caps = exec_get_caps(x);
     uint32_t rows = s->v_dim / HEAD_SQUARES, channels = 2 * s->k_dim + rows;
     /* The rows are few: more lanes share one, and each channel has its own. */
-    parts = 2 * parts <= size_min(caps.subgroup_size, s->k_dim) ? 2 * parts : parts;
+    uint32_t most = (uint32_t)size_min(caps.subgroup_size, s->k_dim);
+    parts = 2 * parts <= most ? 2 * parts : parts;
     uint32_t workgroup =
         decode_group(&caps, (uint32_t)size_max(rows, div_up(channels, parts)), parts, DECODE_GROUP);
     bool pays = caps.n_processors >= 2 * s->n_v;

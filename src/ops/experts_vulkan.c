@@ -221,7 +221,7 @@ void experts_up_vulkan(const void *self, const void *what, struct exec *x)
                                        .skip_low = (uint32_t)call->skip,
                                        .skip_high = (uint32_t)(call->skip >> 32),
                                        .n = call->n};
-    bool has_shared = s->shared_inner && !call->skip_shared;
+    bool has_shared = s->shared_inner && call->shared_up && !call->skip_shared;
     const struct experts_up *routed = up_for(op, s->up_format),
                             *shared = has_shared ? up_for(op, call->shared_up->gate.format) : routed;
     bool apart = has_shared && shared != routed;

@@ -24,7 +24,7 @@ static void ref_heads(const struct linear_call *c, uint32_t cols, double *in)
 {
     const float *squares = host_floats(c->squares);
     for (uint32_t i = 0; i < cols; i++) {
-        const float *s = squares + i / c->head_dim * HEAD_SQUARES;
+        const float *s = squares + (size_t)(i / c->head_dim) * HEAD_SQUARES;
         double sum = 0;
         for (uint32_t k = 0; k < HEAD_SQUARES; k++)
             sum += (double)s[k];
