@@ -36,7 +36,9 @@ static struct bounds bounds_of(const struct moeflux_model *m, const char *golden
                                uint64_t n_tokens)
 {
     const struct moeflux_model_info info = moeflux_model_get_info(m);
-    bool is_plain = strstr(golden, "deepseek-plain"), is_sensitive = is_plain || strstr(golden, "q3-g32");
+    /* Codes of 2 and 3 bits in narrow layers: on an H200 hidden states of deepseek-mixed-2-6 are 1.2e-5 off, logits 3.3e-5. */
+    bool is_plain = strstr(golden, "deepseek-plain"),
+         is_sensitive = is_plain || strstr(golden, "q3-g32") || strstr(golden, "deepseek-mixed-2-6");
     bool is_narrow =
         strstr(golden, "deepseek-small") || strstr(golden, "deepseek-lone") || strstr(golden, "qwen3");
     bool is_vulkan = !strstr(info.device, "CPU");

@@ -87,6 +87,7 @@ void VEC_NAME(quantise)(struct cpu_vector *v, const float *x)
     v->x = x;
     for (uint32_t b = 0; b < padded; b++)
         quantise_block(v, b, b < n ? x + (uint64_t)b * CPU_BLOCK : zeros);
-    for (size_t g = 0; g < (padded / 2 + 7) / 8 * 8; g++)
+    uint32_t n_sums = (padded / 2 + 7) / 8 * 8;
+    for (size_t g = 0; g < n_sums; g++)
         v->sums_128[g] = 2 * g < padded ? v->sums[2 * g] + v->sums[2 * g + 1] : 0;
 }
