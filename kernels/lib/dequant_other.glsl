@@ -115,7 +115,8 @@ Eight affine_eight(uvec4 codes, float s, float b)
         high = codes.y;
     else if (BITS > 4)
         high |= codes.y << (32 - 4 * BITS & 31u);
-    uvec4 shifts = BITS * uvec4(0, 1, 2, 3);
+    // By numbers: validation layers fold a product of a vector and a constant of a pipeline into invalid code.
+    uvec4 shifts = uvec4(0, BITS, 2 * BITS, 3 * BITS);
     precise vec4 low_products = code_values(uvec4(codes.x) >> shifts & mask) * s;
     precise vec4 high_products = code_values(uvec4(high) >> shifts & mask) * s;
     precise vec4 low_sums = low_products + b, high_sums = high_products + b;

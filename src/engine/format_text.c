@@ -45,13 +45,13 @@ static uint32_t largest(const uint64_t amounts[FORMAT_END])
     return best;
 }
 
-/* ", down 6 bits g64 in 12 of 40 layers" for each format but `usual`. */
+/* ", down 6 bits g64 in 12 of 40 layers" for each format that some have. */
 static void add_layers(char *out, size_t n, const char *what, const uint64_t layers[FORMAT_END],
-                       uint32_t usual, uint32_t n_layers)
+                       uint32_t n_layers)
 {
     char name[NAME];
     for (uint32_t i = 0; i < FORMAT_END; i++)
-        if (layers[i] > 0 && i != usual)
+        if (layers[i] > 0)
             add(out, n, ", %s%s in %" PRIu64 " of %u layers", what, name_of(i, name), layers[i], n_layers);
 }
 
@@ -68,9 +68,11 @@ void format_text_experts(const struct model_dir *d, char *out, size_t n)
         up[f->up]++;
         down[f->down] += f->down != f->up;
     }
-    snprintf(out, n, "%s", name_of(largest(up), name));
-    add_layers(out, n, "", up, largest(up), n_layers);
-    add_layers(out, n, "down ", down, FORMAT_NONE, n_layers);
+    uint32_t usual = largest(up);
+    up[usual] = 0;
+    snprintf(out, n, "%s", name_of(usual, name));
+    add_layers(out, n, "", up, n_layers);
+    add_layers(out, n, "down ", down, n_layers);
 }
 
 static uint32_t format_of_tensor(const struct tensor *t)
