@@ -77,6 +77,21 @@ char *request_key(const struct json_t *id, uint64_t line)
     return NULL;
 }
 
+/* What the errors begin with. */
+struct where {
+    char text[40];
+};
+
+static struct where where_of(const struct request *r)
+{
+    struct where w;
+    if (r->line)
+        snprintf(w.text, sizeof w.text, "line %" PRIu64, r->line);
+    else
+        snprintf(w.text, sizeof w.text, "the request");
+    return w;
+}
+
 /* ---- fields ---- */
 
 /* The field that a name stands for, with "-" for "_" as flags have it; NULL: none. */
@@ -98,15 +113,16 @@ static int collect_fields(struct request *r, json_t *root, struct moeflux_err *e
 {
     const char *name;
     json_t *value;
+    struct where where = where_of(r);
     json_object_foreach(root, name, value)
     {
         const char *field = field_of(name);
         if (!field)
-            return err_set(e, ERR_FORMAT, "line %" PRIu64 ": unknown field \"%.60s\"", r->line, name);
+            return err_set(e, ERR_FORMAT, "%s: unknown field \"%.60s\"", where.text, name);
         if (json_object_get(r->fields, field))
-            return err_set(e, ERR_FORMAT, "line %" PRIu64 ": %s is given twice", r->line, field);
+            return err_set(e, ERR_FORMAT, "%s: %s is given twice", where.text, field);
         if (json_object_set(r->fields, field, value) < 0)
-            return err_set(e, ERR_MEMORY, "out of memory for line %" PRIu64, r->line);
+            return err_set(e, ERR_MEMORY, "out of memory for %s", where.text);
     }
     return 0;
 }
@@ -206,13 +222,23 @@ int request_too_long(struct request *r, uint64_t line, size_t max_bytes, struct 
 int request_read(struct request *r, const char *text, size_t len, uint64_t line,
                  const struct request_options *defaults, struct moeflux_err *e)
 {
-    char where[40];
-    snprintf(where, sizeof where, "line %" PRIu64, line);
     *r = (struct request){.line = line, .id = json_null(), .options = *defaults, .fields = json_object()};
-    int rc = r->fields ? parse(r, text, len, e) : err_set(e, ERR_MEMORY, "out of memory for %s", where);
+    struct where where = where_of(r);
+    int rc = r->fields ? parse(r, text, len, e) : err_set(e, ERR_MEMORY, "out of memory for %s", where.text);
     if (!(r->key = request_key(r->id, line)))
-        return err_set(e, ERR_MEMORY, "out of memory for %s", where);
-    return rc ? rc : get_options(r, where, e);
+        return err_set(e, ERR_MEMORY, "out of memory for %s", where.text);
+    return rc ? rc : get_options(r, where.text, e);
+}
+
+int request_take(struct request *r, struct json_t *object, const struct request_options *defaults,
+                 struct moeflux_err *e)
+{
+    *r = (struct request){.id = json_null(), .options = *defaults, .fields = json_object()};
+    struct where where = where_of(r);
+    if (!r->fields)
+        return err_set(e, ERR_MEMORY, "out of memory for %s", where.text);
+    int rc = collect_fields(r, object, e);
+    return rc ? rc : get_options(r, where.text, e);
 }
 
 /* ---- tokens ---- */
@@ -281,8 +307,8 @@ static int encode_prompt(struct request *r, struct generator *s, const char *whe
 
 int request_encode(struct request *r, struct generator *s, struct moeflux_err *e)
 {
-    char where[40];
-    snprintf(where, sizeof where, "line %" PRIu64, r->line);
+    struct where named = where_of(r);
+    const char *where = named.text;
     const json_t *messages = json_object_get(r->fields, "messages");
     /* Whether it thinks differs from request to request. */
     int rc = r->options.raw ? 0 : generator_use_chat(s, request_thinking(&r->options), "a request", e);
