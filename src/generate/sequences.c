@@ -20,6 +20,8 @@ struct entry {
     struct moeflux_session *session; /* NULL: the entry is free */
     bool used;
     bool changed; /* since it was loaded or saved */
+    uint32_t
+        n_prompt; /* tokens of the last prompt; the next one of a conversation mostly has them, but not all of the answer */
     uint64_t last_use;
 };
 
@@ -167,16 +169,18 @@ static int take_empty(struct sequences *q, struct entry **out, struct moeflux_er
     return rc;
 }
 
-static int use(struct sequences *q, struct entry *x, struct moeflux_session **out)
+static int use(struct sequences *q, struct entry *x, uint32_t n_prompt, struct moeflux_session **out)
 {
     x->used = x->changed = true;
+    x->n_prompt = n_prompt;
     x->last_use = ++q->clock;
     *out = x->session;
     return 0;
 }
 
 /* A file that cannot be loaded leaves the sequence empty: the prompt is computed. */
-static int load(struct sequences *q, uint32_t saved, struct moeflux_session **out, struct moeflux_err *e)
+static int load(struct sequences *q, uint32_t saved, uint32_t n, struct moeflux_session **out,
+                struct moeflux_err *e)
 {
     struct entry *x;
     int rc = take_empty(q, &x, e);
@@ -185,13 +189,13 @@ static int load(struct sequences *q, uint32_t saved, struct moeflux_session **ou
     rc = saved_sequences_load(&q->saved, saved, x->session, e);
     if (rc == ERR_INTERRUPTED || rc == ERR_DEVICE)
         drop(x);
-    return rc ? rc : use(q, x, out);
+    return rc ? rc : use(q, x, n, out);
 }
 
 /* Whether going on there would lose more of another conversation than it saves, and need not. */
 static bool would_lose(struct sequences *q, const struct entry *best, uint32_t n_reused)
 {
-    return best && 2 * (uint64_t)n_reused < moeflux_session_position(best->session) && find_free(q);
+    return best && 2 * (uint64_t)n_reused < best->n_prompt && find_free(q);
 }
 
 int sequences_take(struct sequences *q, const int32_t *ids, uint32_t n, struct moeflux_session **out,
@@ -203,22 +207,22 @@ int sequences_take(struct sequences *q, const int32_t *ids, uint32_t n, struct m
     int rc;
     *out = NULL;
     if (in_file >= in_memory + WORTH_LOADING && (find_free(q) || find_oldest(q)))
-        return load(q, saved, out, e);
+        return load(q, saved, n, out, e);
     if (would_lose(q, best, in_memory))
         best = NULL;
-    /* What is gone back over leaves memory. */
-    if (best && in_memory + WORTH_SAVING < moeflux_session_position(best->session))
+    /* Another conversation's rest leaves memory. */
+    if (best && in_memory + WORTH_SAVING < best->n_prompt)
         save(q, best);
     if (!best && (rc = take_empty(q, &best, e)))
         return rc;
-    return use(q, best, out);
+    return use(q, best, n, out);
 }
 
 int sequences_take_empty(struct sequences *q, struct moeflux_session **out, struct moeflux_err *e)
 {
     struct entry *x;
     int rc = take_empty(q, &x, e);
-    return rc ? rc : use(q, x, out);
+    return rc ? rc : use(q, x, 0, out);
 }
 
 static uint64_t idle_bytes(const struct sequences *q)
