@@ -21,6 +21,7 @@
 
 static int reply_page(struct exchange *x)
 {
+    x->is_page = true;
     return exchange_reply(x, 200, "text/html; charset=utf-8", page_text(), page_bytes());
 }
 

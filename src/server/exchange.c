@@ -41,6 +41,18 @@ static void add_cors(const struct exchange *x, struct MHD_Response *r)
     }
 }
 
+/* The page has its own style and script in it and talks to its own server alone; no other page may show it in a frame. */
+static void add_policy(const struct exchange *x, struct MHD_Response *r)
+{
+    static const char policy[] =
+        "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
+        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+    if (!x->is_page)
+        return;
+    MHD_add_response_header(r, "Content-Security-Policy", policy);
+    MHD_add_response_header(r, "Referrer-Policy", "no-referrer");
+}
+
 /* Takes the response over; NULL stands for lack of memory. */
 static int queue(struct exchange *x, unsigned status, const char *type, struct MHD_Response *r)
 {
@@ -50,6 +62,7 @@ static int queue(struct exchange *x, unsigned status, const char *type, struct M
         MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, type);
     MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
     add_cors(x, r);
+    add_policy(x, r);
     if (status == MHD_HTTP_UNAUTHORIZED)
         MHD_add_response_header(r, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
     if (status == MHD_HTTP_TOO_MANY_REQUESTS)

@@ -29,6 +29,7 @@ struct exchange {
     const struct endpoint *endpoint; /* NULL: refused */
     const char *url;                 /* borrowed */
     const char *allowed;             /* of a method that is not: which one is; NULL */
+    bool is_page;                    /* the reply is run by a browser */
     bool preflight;                  /* a browser asks whether it may ask */
     const char *cors;                /* the origin that may read the reply; NULL: none */
     uint64_t begin_ns;
