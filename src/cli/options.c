@@ -8,7 +8,9 @@
 #include "base/err.h"
 #include "base/str.h"
 #include "cli/flags.h"
+#include "generate/logprobs.h"
 #include "moeflux.h"
+#include "text/utf8.h"
 
 /* Seeds stay below 2^53 so that every JSON reader gets them exactly. */
 #define MAX_SEED   (((int64_t)1 << 53) - 1)
@@ -89,6 +91,10 @@ static const struct flag run_flags[] = {
     REAL(NULL, "min-p", "P", min_p, "... among those over P times the best (0)"),
     REAL(NULL, "repeat-penalty", "X", repeat_penalty, "make repeated tokens less likely (1: off)"),
     INT(NULL, "repeat-last-n", "N", repeat_last, 0, 1 << 20, "tokens that the penalty looks at (64)"),
+    REAL(NULL, "presence-penalty", "X", presence_penalty, "less likely once it is in the answer (0: off)"),
+    REAL(NULL, "frequency-penalty", "X", frequency_penalty, "... and for each time that it is (0: off)"),
+    TEXTS("stop", "TEXT", stop, "end the answer before this text; repeatable"),
+    INT(NULL, "logprobs", "N", logprobs, 0, LOGPROBS_MAX, "how likely each token was, and the N likeliest"),
     HEADING("Many prompts:"),
     TEXT(NULL, "batch", "FILE", batch, "answer every line of JSON, - for stdin"),
     TEXT("o", "output", "FILE", output, "append the results; go on where they end"),
@@ -209,6 +215,7 @@ static void set_defaults(struct options *o)
         .queue = 64,
         .grace = 10,
         .state_disk = (uint64_t)16 << 30,
+        .logprobs = REQUEST_NO_LOGPROBS,
     };
 }
 
@@ -403,6 +410,16 @@ static int check_bench(struct options *o, struct moeflux_err *e)
     return rc;
 }
 
+/* The answer itself. */
+static int check_answer(const struct options *o, struct moeflux_err *e)
+{
+    struct sampler_options sampling = options_sampling(o, 0);
+    for (uint32_t i = 0; i < o->stop.n; i++)
+        if (!utf8_is_valid(o->stop.values[i], strlen(o->stop.values[i])))
+            return err_set(e, ERR_USAGE, "--stop: expected UTF-8");
+    return sampler_check(&sampling, e);
+}
+
 /* Whether the CPU computes where the options leave it at that. */
 static bool takes_cpu(const char *device)
 {
@@ -430,7 +447,6 @@ static int check_engine(const struct options *o, struct moeflux_err *e)
 
 static int check_run(struct options *o, struct moeflux_err *e)
 {
-    struct sampler_options sampling = options_sampling(o, 0);
     int rc = check_modes(o, e);
     if (!rc)
         rc = check_bench(o, e);
@@ -445,7 +461,7 @@ static int check_run(struct options *o, struct moeflux_err *e)
     if (!rc)
         rc = check_output(o, e);
     if (!rc)
-        rc = sampler_check(&sampling, e);
+        rc = check_answer(o, e);
     if (rc)
         return rc;
     o->verb = o->list_devices ? VERB_LIST_DEVICES
@@ -605,7 +621,7 @@ void options_engine(const struct options *o, struct moeflux_options *out)
 
 struct request_options options_request(const struct options *o)
 {
-    return (struct request_options){
+    struct request_options r = {
         .prompt = o->prompt,
         .system = o->system,
         .raw = o->raw,
@@ -620,7 +636,13 @@ struct request_options options_request(const struct options *o)
         .repeat_penalty = o->repeat_penalty,
         .top_k = o->top_k,
         .repeat_last = o->repeat_last,
+        .presence_penalty = o->presence_penalty,
+        .frequency_penalty = o->frequency_penalty,
+        .n_stops = o->stop.n,
+        .logprobs = o->logprobs,
     };
+    memcpy(r.stops, o->stop.values, o->stop.n * sizeof *r.stops);
+    return r;
 }
 
 struct sampler_options options_sampling(const struct options *o, uint64_t seed)

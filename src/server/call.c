@@ -1,6 +1,8 @@
 #include "server/call.h"
 
 #include <jansson.h>
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,6 +31,8 @@ static const struct {
     {"min_p", "min_p", 0, 1},
     {"repeat_penalty", "repeat_penalty", 0, 100},
     {"repetition_penalty", "repeat_penalty", 0, 100},
+    {"presence_penalty", "presence_penalty", -2, 2},
+    {"frequency_penalty", "frequency_penalty", -2, 2},
 };
 
 static const struct {
@@ -57,8 +61,8 @@ static void read_sampling(const json_t *in, bool chat, json_t *out, struct refus
             set(out, wholes[i].field, json_integer(n), no);
     }
     for (size_t i = 0; i < sizeof reals / sizeof *reals; i++) {
-        double x = fields_real(in, reals[i].name, -1, reals[i].lo, reals[i].hi, no);
-        if (x >= 0)
+        double x = fields_real(in, reals[i].name, NAN, reals[i].lo, reals[i].hi, no);
+        if (!isnan(x))
             set(out, reals[i].field, json_real(x), no);
     }
     /* -1 and 0 both are used for "all". */
@@ -83,8 +87,8 @@ static void read_thinking(const json_t *in, json_t *out, struct refusal *no)
 /* Fields that would change the answer and are not understood: they must not be passed over. */
 static void refuse_unknown(const json_t *in, struct refusal *no)
 {
-    static const char *const names[] = {"logit_bias", "suffix", "functions", "function_call",
-                                        "audio",      "stop",   "tools",     "tool_choice"};
+    static const char *const names[] = {"logit_bias", "suffix", "functions",  "function_call",
+                                        "audio",      "tools",  "tool_choice"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const json_t *value = fields_get(in, names[i]);
         bool empty = !value || (json_is_object(value) && json_object_size(value) == 0) ||
@@ -93,10 +97,6 @@ static void refuse_unknown(const json_t *in, struct refusal *no)
         if (!empty)
             refusal_set(no, 400, names[i], "unsupported_parameter", "%s is not supported", names[i]);
     }
-    static const char *const penalties[] = {"presence_penalty", "frequency_penalty"};
-    for (size_t i = 0; i < sizeof penalties / sizeof *penalties; i++)
-        if (fields_real(in, penalties[i], 0, -2, 2, no) != 0)
-            refusal_set(no, 400, penalties[i], "unsupported_parameter", "%s is not supported", penalties[i]);
     const json_t *format = fields_object(in, "response_format", no);
     const char *type = format ? fields_text(format, "type", no) : NULL;
     if (type && strcmp(type, "text") != 0)
@@ -122,20 +122,48 @@ static void read_form(struct call *c, const json_t *in, struct refusal *no)
     fields_text(in, "model", no);
     if (fields_int(in, "best_of", c->n, 1, CALL_MAX_CHOICES, no) != c->n)
         refusal_set(no, 400, "best_of", "unsupported_parameter", "best_of is not supported but as n");
-    if (c->chat) {
-        c->logprobs = fields_bool(in, "logprobs", false, no);
-        c->n_top = (uint32_t)fields_int(in, "top_logprobs", 0, 0, CALL_MAX_TOP, no);
-        if (c->n_top && !c->logprobs)
-            refusal_field(no, "top_logprobs", "top_logprobs goes with logprobs only");
-    } else {
-        int64_t n_top = fields_int(in, "logprobs", -1, 0, CALL_MAX_TOP, no);
-        c->logprobs = n_top >= 0;
-        c->n_top = n_top > 0 ? (uint32_t)n_top : 0;
-        c->echo = fields_bool(in, "echo", false, no);
+    c->echo = !c->chat && fields_bool(in, "echo", false, no);
+}
+
+/* What a request takes as it is; it says what is wrong with them. */
+static void pass_on(const json_t *in, json_t *out, struct refusal *no)
+{
+    static const char *const names[] = {"stop", "logprobs", "top_logprobs"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const json_t *value = fields_get(in, names[i]);
+        if (value)
+            set(out, names[i], json_incref((json_t *)(uintptr_t)value), no);
     }
 }
 
+static void read_logprobs(struct call *c, const json_t *in, struct refusal *no)
+{
+    const json_t *value = fields_get(in, "logprobs");
+    if (c->chat)
+        c->logprobs = fields_bool(in, "logprobs", false, no);
+    else if (json_is_boolean(value))
+        refusal_field(no, "logprobs", "logprobs: expected a whole number, found %s", fields_kind(value));
+    else
+        c->logprobs = value != NULL;
+}
+
 /* ---- prompts ---- */
+
+/* What is wrong with a field, as request.c tells it: "the request: FIELD: ...". */
+static int refuse_request(struct refusal *no, int rc, const struct moeflux_err *e)
+{
+    static const char begin[] = "the request: ";
+    const char *text = e->text;
+    size_t n = strlen(begin);
+    if (strncmp(text, begin, n) != 0 || rc == ERR_MEMORY)
+        return refusal_of(no, rc, e);
+    text += n;
+    char field[sizeof no->param];
+    size_t len = strspn(text, "abcdefghijklmnopqrstuvwxyz_");
+    bool named = text[len] == ':' && len < sizeof field;
+    snprintf(field, sizeof field, "%.*s", named ? (int)len : 0, text);
+    return refusal_field(no, named ? field : NULL, "%s", text);
+}
 
 static int add_tokens(struct request *r, const json_t *ids, const struct generator *g, struct refusal *no)
 {
@@ -177,7 +205,7 @@ static int take_prompt(struct request *r, const json_t *prompt, json_t *fields, 
     if (!rc && !ids && *r->options.prompt)
         rc = request_encode(r, &own, &e);
     if (rc)
-        return refusal_of(no, rc, &e);
+        return refuse_request(no, rc, &e);
     if (ids && add_tokens(r, prompt, g, no))
         return -1;
     return r->tokens.n ? 0 : refusal_field(no, "prompt", "prompt: it is empty");
@@ -197,7 +225,7 @@ static int take_messages(struct request *r, const json_t *in, json_t *fields, co
     int rc = request_take(r, fields, defaults, &e);
     if (!rc)
         rc = request_encode(r, &own, &e);
-    return rc ? refusal_of(no, rc, &e) : 0;
+    return rc ? refuse_request(no, rc, &e) : 0;
 }
 
 /* ---- jobs ---- */
@@ -222,7 +250,6 @@ static int make_job(struct call *c, const json_t *in, const json_t *sampling, co
     c->jobs[c->n_jobs++] = j;
     j->seed = seed;
     j->score = c->echo && c->logprobs;
-    j->n_top = c->n_top;
     json_t *fields = json_deep_copy(sampling);
     if (!fields)
         return refusal_set(no, 503, NULL, NULL, "out of memory for the request");
@@ -282,6 +309,8 @@ int call_read(struct call *c, bool chat, const char *body, size_t len, const str
         read_sampling(in, chat, sampling, no);
         if (chat)
             read_thinking(in, sampling, no);
+        read_logprobs(c, in, no);
+        pass_on(in, sampling, no);
         refuse_unknown(in, no);
         if (!no->status)
             make_jobs(c, in, sampling, g, defaults, no);

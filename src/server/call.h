@@ -14,15 +14,14 @@ struct json_t;
 struct jobs;
 struct refusal;
 
-enum { CALL_MAX_CHOICES = 128, CALL_MAX_TOP = 20 };
+enum { CALL_MAX_CHOICES = 128 };
 
 struct call {  /* zeroed at first; freed with call_free */
     bool chat; /* else a completion of a text */
     bool stream, include_usage;
     bool echo; /* the prompt comes first */
     bool logprobs;
-    uint32_t n_top; /* likeliest tokens beside each; with logprobs */
-    uint32_t n;     /* choices of each prompt */
+    uint32_t n; /* choices of each prompt */
     uint32_t n_jobs;
     struct job **jobs; /* [n_jobs], prompt by prompt */
 };

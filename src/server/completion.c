@@ -10,17 +10,21 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "generate/answer_json.h"
+#include "generate/logprobs.h"
 #include "moeflux.h"
 #include "server/call.h"
 #include "server/jobs.h"
 #include "server/refusal.h"
-#include "text/json_text.h"
+#include "server/token_lists.h"
+#include "generate/answer_json.h"
 #include "text/tokenizer.h"
 
 struct choice {
     struct str text, thinking;
-    json_t *logprobs; /* NULL: not asked for, or nothing yet */
-    bool begun;       /* the first event was sent */
+    json_t *logprobs;         /* of a chat, an array; NULL: nothing yet */
+    struct token_lists lists; /* of a completion */
+    bool begun;               /* the prompt is in the text, the first event was sent */
 };
 
 struct completion {
@@ -59,6 +63,7 @@ void completion_free(struct completion *c)
         str_free(&c->choices[i].text);
         str_free(&c->choices[i].thinking);
         json_decref(c->choices[i].logprobs);
+        json_decref(token_lists_take(&c->choices[i].lists));
     }
     free(c->choices);
     free(c);
@@ -68,13 +73,21 @@ void completion_free(struct completion *c)
 
 static json_t *text_json(const struct str *s)
 {
-    return json_text_new(str_text(s), s->len);
+    return answer_json_text(str_text(s), s->len);
 }
 
 /* "length" also stands for an answer that the server's end has cut. */
 static const char *finish_reason(const struct job_result *r)
 {
-    return r->stop == ANSWER_EOS ? "stop" : "length";
+    switch (r->stop) {
+    case ANSWER_EOS:
+    case ANSWER_STOP_TEXT:
+        return "stop";
+    case ANSWER_TOOLS:
+        return "tool_calls";
+    default:
+        return "length";
+    }
 }
 
 static json_t *usage(const struct call *call)
@@ -98,18 +111,55 @@ static json_t *usage(const struct call *call)
 static json_t *head(const struct completion *c, const char *kind)
 {
     return json_pack("{s: s, s: s, s: I, s: o, s: s}", "id", c->id, "object", kind, "created",
-                     (json_int_t)c->created, "model", json_text_new(c->model, strlen(c->model)),
+                     (json_int_t)c->created, "model", answer_json_text(c->model, strlen(c->model)),
                      "system_fingerprint", "moeflux-" MOEFLUX_VERSION);
 }
 
-/* The prompt's text, for `echo`. */
-static void add_prompt(const struct completion *c, const struct job *j, struct str *out)
+/* The prompt's text and what its tokens' probabilities are, for `echo`. */
+static void add_prompt(struct completion *c, uint32_t idx, struct str *out)
 {
+    const struct job *j = c->call->jobs[idx];
+    struct str all = {0};
     for (size_t i = 0; i < j->request.tokens.n; i++) {
         const char *bytes;
-        size_t n = tokenizer_bytes(c->tokenizer, j->request.tokens.ids[i], &bytes);
-        str_add(out, n ? bytes : "", n);
+        int32_t id = j->request.tokens.ids[i];
+        size_t n = tokenizer_bytes(c->tokenizer, id, &bytes);
+        str_add(&all, n ? bytes : "", n);
+        if (c->call->logprobs)
+            token_lists_add(&c->choices[idx].lists, c->tokenizer, id,
+                            i && i <= j->scores.n ? logprobs_of(&j->scores, i - 1) : NULL, j->scores.n_top);
     }
+    out->failed |= !str_ok(&all);
+    str_add(out, str_text(&all), all.len);
+    str_free(&all);
+}
+
+/* A chat has those of its content alone, a completion those of all tokens. */
+static void add_logprobs(struct completion *c, uint32_t idx, const struct job_piece *p)
+{
+    struct choice *x = &c->choices[idx];
+    if (!p->logprobs || p->id < 0)
+        return;
+    if (!c->call->chat) {
+        token_lists_add(&x->lists, c->tokenizer, p->id, p->logprobs, p->n_top);
+    } else if (p->part == CHAT_ANSWER) {
+        if (!x->logprobs)
+            x->logprobs = json_array();
+        json_array_append_new(x->logprobs, answer_json_logprob(c->tokenizer, p->logprobs, p->n_top));
+    }
+}
+
+/* Those that have come since the last call; null: none. */
+static json_t *take_logprobs(struct completion *c, uint32_t idx)
+{
+    struct choice *x = &c->choices[idx];
+    if (!c->call->chat) {
+        json_t *lists = token_lists_take(&x->lists);
+        return lists ? lists : json_null();
+    }
+    json_t *content = x->logprobs;
+    x->logprobs = NULL;
+    return content ? json_pack("{s: o}", "content", content) : json_null();
 }
 
 static struct str *text_of(struct choice *x, enum chat_part part)
@@ -119,21 +169,29 @@ static struct str *text_of(struct choice *x, enum chat_part part)
 
 /* ---- whole ---- */
 
-void completion_keep(struct completion *c, uint32_t idx, const struct job_piece *p)
+/* The job's prompt was evaluated. */
+static void begin_text(struct completion *c, uint32_t idx)
 {
     struct choice *x = &c->choices[idx];
     if (!x->begun && c->call->echo)
-        add_prompt(c, c->call->jobs[idx], &x->text);
+        add_prompt(c, idx, &x->text);
     x->begun = true;
+}
+
+void completion_keep(struct completion *c, uint32_t idx, const struct job_piece *p)
+{
+    struct choice *x = &c->choices[idx];
+    begin_text(c, idx);
+    add_logprobs(c, idx, p);
     str_add(text_of(x, p->part), p->text, p->len);
 }
 
 static json_t *choice_json(struct completion *c, uint32_t idx)
 {
     struct choice *x = &c->choices[idx];
-    const struct job *j = c->call->jobs[idx];
-    json_t *out = json_pack("{s: i, s: s, s: O?}", "index", (int)idx, "finish_reason",
-                            finish_reason(&j->result), "logprobs", x->logprobs);
+    begin_text(c, idx);
+    json_t *out = json_pack("{s: i, s: s, s: o}", "index", (int)idx, "finish_reason",
+                            finish_reason(&c->call->jobs[idx]->result), "logprobs", take_logprobs(c, idx));
     if (!c->call->chat) {
         json_object_set_new(out, "text", text_json(&x->text));
         return out;
@@ -174,8 +232,9 @@ static void send(struct str *out, json_t *value)
 static void send_choice(struct completion *c, uint32_t idx, json_t *delta, const char *finish,
                         struct str *out)
 {
-    json_t *choice = json_pack("{s: i, s: o, s: s?, s: n}", "index", (int)idx,
-                               c->call->chat ? "delta" : "text", delta, "finish_reason", finish, "logprobs");
+    json_t *choice =
+        json_pack("{s: i, s: o, s: s?, s: o}", "index", (int)idx, c->call->chat ? "delta" : "text", delta,
+                  "finish_reason", finish, "logprobs", take_logprobs(c, idx));
     json_t *event = head(c, c->call->chat ? "chat.completion.chunk" : "text_completion");
     json_object_set_new(event, "choices", json_pack("[o]", choice));
     /* Clients that ask for the usage find it absent in all events but one. */
@@ -194,7 +253,7 @@ static void send_begin(struct completion *c, uint32_t idx, struct str *out)
         send_choice(c, idx, json_pack("{s: s, s: s}", "role", "assistant", "content", ""), NULL, out);
     } else if (c->call->echo) {
         struct str prompt = {0};
-        add_prompt(c, c->call->jobs[idx], &prompt);
+        add_prompt(c, idx, &prompt);
         send_choice(c, idx, text_json(&prompt), NULL, out);
         str_free(&prompt);
     }
@@ -203,9 +262,10 @@ static void send_begin(struct completion *c, uint32_t idx, struct str *out)
 void completion_send_piece(struct completion *c, uint32_t idx, const struct job_piece *p, struct str *out)
 {
     send_begin(c, idx, out);
-    if (!p->len)
+    add_logprobs(c, idx, p);
+    if (!p->len && !c->choices[idx].logprobs && !c->choices[idx].lists.object)
         return;
-    json_t *text = json_text_new(p->text, p->len);
+    json_t *text = answer_json_text(p->text, p->len);
     if (c->call->chat)
         text = json_pack("{s: o}", p->part == CHAT_THINKING ? "reasoning_content" : "content", text);
     send_choice(c, idx, text, NULL, out);

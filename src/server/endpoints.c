@@ -13,7 +13,7 @@
 #include "server/metrics.h"
 #include "server/page.h"
 #include "server/state.h"
-#include "text/json_text.h"
+#include "generate/answer_json.h"
 #include "text/tokenizer.h"
 #include "text/utf8.h"
 
@@ -33,7 +33,7 @@ static int reply_health(struct exchange *x)
 static json_t *model_json(const struct server *s)
 {
     const char *name = s->options.name;
-    return json_pack("{s: o, s: s, s: I, s: s, s: I}", "id", json_text_new(name, strlen(name)), "object",
+    return json_pack("{s: o, s: s, s: I, s: s, s: I}", "id", answer_json_text(name, strlen(name)), "object",
                      "model", "created", (json_int_t)s->created, "owned_by", "moeflux", "max_model_len",
                      (json_int_t)s->generator->max_context);
 }
@@ -66,7 +66,7 @@ static json_t *piece_json(const struct tokenizer *t, int32_t id)
     size_t n = tokenizer_bytes(t, id, &bytes);
     json_t *piece = NULL;
     if (n == 0 || utf8_is_valid(bytes, n)) {
-        piece = json_text_new(n ? bytes : "", n);
+        piece = answer_json_text(n ? bytes : "", n);
     } else {
         piece = json_array();
         for (size_t i = 0; i < n; i++)
@@ -134,8 +134,8 @@ static int reply_text(struct exchange *x)
     }
     json_decref(in);
     int rc = x->no.status ? exchange_refuse(x)
-                          : exchange_reply_json(
-                                x, json_pack("{s: o}", "content", json_text_new(str_text(&text), text.len)));
+                          : exchange_reply_json(x, json_pack("{s: o}", "content",
+                                                             answer_json_text(str_text(&text), text.len)));
     str_free(&text);
     return rc;
 }

@@ -100,17 +100,47 @@ struct job *jobs_take(struct jobs *q)
     return j;
 }
 
-int jobs_give(struct jobs *q, struct job *j, int32_t id, enum chat_part part, const char *text, size_t len,
-              struct moeflux_err *e)
+static void free_piece(struct job_piece *p)
 {
-    struct job_piece *p = mem_new(1, sizeof *p + len, e);
+    str_free(&p->call_id);
+    str_free(&p->call_name);
+    free(p->logprobs);
+    free(p);
+}
+
+static struct job_piece *copy_piece(const struct answer_piece *p, struct moeflux_err *e)
+{
+    struct job_piece *own = mem_new(1, sizeof *own + p->len, e);
+    if (!own)
+        return NULL;
+    own->id = p->id;
+    own->part = p->part;
+    own->n_top = p->n_top;
+    own->call_idx = p->call_idx;
+    own->event = p->event;
+    own->len = p->len;
+    if (p->len)
+        memcpy(own->text, p->text, p->len);
+    if (p->call && p->event == ANSWER_CALL_BEGINS) {
+        str_add_text(&own->call_id, p->call->id);
+        str_add(&own->call_name, str_text(&p->call->name), p->call->name.len);
+    }
+    bool ok = str_ok(&own->call_id) && str_ok(&own->call_name);
+    size_t n = p->logprobs ? 1 + (size_t)p->n_top : 0;
+    if (ok && n && (own->logprobs = mem_new(n, sizeof *own->logprobs, e)))
+        memcpy(own->logprobs, p->logprobs, n * sizeof *own->logprobs);
+    if (ok && (!n || own->logprobs))
+        return own;
+    free_piece(own);
+    err_set(e, ERR_MEMORY, "out of memory for the answer");
+    return NULL;
+}
+
+int jobs_give(struct jobs *q, struct job *j, const struct answer_piece *piece, struct moeflux_err *e)
+{
+    struct job_piece *p = copy_piece(piece, e);
     if (!p)
         return ERR_MEMORY;
-    p->id = id;
-    p->part = part;
-    p->len = len;
-    if (len)
-        memcpy(p->text, text, len);
     pthread_mutex_lock(&q->lock);
     if (j->last)
         j->last->next = p;
@@ -151,7 +181,7 @@ void jobs_free_pieces(struct job_piece *p)
 {
     while (p) {
         struct job_piece *next = p->next;
-        free(p);
+        free_piece(p);
         p = next;
     }
 }
@@ -184,9 +214,7 @@ void jobs_release(struct jobs *q, struct job *j)
     pthread_mutex_unlock(&q->lock);
     jobs_free_pieces(j->first);
     request_free(&j->request);
-    free(j->scores.logprobs);
-    free(j->scores.top_ids);
-    free(j->scores.top_logprobs);
+    logprobs_free(&j->scores);
     pthread_cond_destroy(&j->changed);
     free(j);
 }

@@ -12,26 +12,25 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "base/str.h"
 #include "generate/answer.h"
+#include "generate/logprobs.h"
 #include "generate/prefix.h"
 #include "generate/request.h"
 #include "text/chat.h"
 
-/* A sampled token and the characters that it completes. */
+/* A copy of a struct answer_piece. */
 struct job_piece {
     struct job_piece *next;
-    int32_t id; /* -1: what is left at the end */
+    int32_t id; /* -1: no token of its own */
     enum chat_part part;
+    struct logprob *logprobs; /* [1 + n_top]; NULL: none */
+    uint32_t n_top;
+    uint32_t call_idx; /* of CHAT_TOOL, and the next two */
+    enum answer_call_event event;
+    struct str call_id, call_name; /* of ANSWER_CALL_BEGINS */
     size_t len;
     char text[]; /* [len] */
-};
-
-/* Each token of the prompt but the first: how likely it was, and which were the likeliest. */
-struct job_scores {
-    uint32_t n, n_top;
-    float *logprobs;     /* [n] */
-    int32_t *top_ids;    /* [n][n_top] */
-    float *top_logprobs; /* [n][n_top] */
 };
 
 struct job_result {
@@ -49,8 +48,7 @@ struct job { /* zeroed at first; freed with jobs_release */
     struct request request;
     struct prefix_stops stops; /* where a later prompt may part from this one */
     uint64_t seed;
-    bool score;     /* the prompt's tokens are scored */
-    uint32_t n_top; /* alternatives of each */
+    bool score; /* the prompt's tokens are scored */
 
     atomic_bool cancelled; /* nobody waits for it any more */
     uint64_t added_ns;
@@ -62,7 +60,7 @@ struct job { /* zeroed at first; freed with jobs_release */
     struct job_piece *first, *last;
 
     /* The worker's while it is RUNNING; then nobody writes them. */
-    struct job_scores scores;
+    struct logprobs scores; /* of each token of the prompt but the first */
     struct job_result result;
 };
 
@@ -86,8 +84,7 @@ int jobs_add(struct jobs *q, struct job *const *list, size_t n, struct moeflux_e
 /* The next one; waits for it. NULL: there will be none. */
 struct job *jobs_take(struct jobs *q);
 /* Appends a piece. ERR_MEMORY. */
-int jobs_give(struct jobs *q, struct job *j, int32_t id, enum chat_part part, const char *text, size_t len,
-              struct moeflux_err *e);
+int jobs_give(struct jobs *q, struct job *j, const struct answer_piece *p, struct moeflux_err *e);
 /* j->result is filled. */
 void jobs_finish(struct jobs *q, struct job *j);
 

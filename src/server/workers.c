@@ -101,12 +101,13 @@ static void pass_turn(struct worker *k)
 
 /* ---- a job ---- */
 
-static int give_token(void *ctx, int32_t id, enum chat_part part, const char *text, size_t len,
-                      struct moeflux_err *e)
+static int give_piece(void *ctx, const struct answer_piece *p, struct moeflux_err *e)
 {
     struct worker *k = ctx;
-    int rc = jobs_give(k->all->jobs, k->job, id, part, text, len, e);
-    if (id >= 0 && k->job->result.n_answered++ == 0)
+    int rc = jobs_give(k->all->jobs, k->job, p, e);
+    if (p->id < 0)
+        return rc;
+    if (k->job->result.n_answered++ == 0)
         metrics_first_token(k->all->metrics, clock_ns() - k->job->added_ns);
     if (!rc)
         pass_turn(k);
@@ -151,25 +152,52 @@ static int prefill_somehow(struct worker *k, struct moeflux_err *e)
     return rc;
 }
 
+/* The logits after a token say how likely the next one was. */
+static int score_token(void *ctx, uint32_t pos, const float *row, struct moeflux_err *e)
+{
+    struct worker *k = ctx;
+    const struct token_list *ids = &k->job->request.tokens;
+    if (pos + 1 >= ids->n)
+        return 0;
+    return logprobs_add(&k->job->scores, row, k->generator.info.vocab_size, k->generator.allowed,
+                        ids->ids[pos + 1], e);
+}
+
+/* All tokens are evaluated: of those that a sequence has there are no logits. */
+static int score(struct worker *k, struct moeflux_err *e)
+{
+    struct generator *g = &k->generator;
+    struct job *j = k->job;
+    struct moeflux_outputs outputs = {.each_logits = score_token, .ctx = k};
+    struct sampler_options sampling = request_sampling(&j->request.options, j->seed);
+    j->scores.n_top = request_answer(&j->request.options).n_logprobs;
+    int rc = generator_new_sampler(g, &sampling, NULL, 0, e);
+    return rc ? rc : generator_eval(g, j->request.tokens.ids, j->request.tokens.n, &outputs, e);
+}
+
+static int take_sequence(struct worker *k, struct moeflux_err *e)
+{
+    const struct job *j = k->job;
+    struct moeflux_session **s = &k->generator.sequence;
+    return j->score ? sequences_take_empty(k->all->sequences, s, e)
+                    : sequences_take(k->all->sequences, j->request.tokens.ids, (uint32_t)j->request.tokens.n,
+                                     s, e);
+}
+
 static int answer(struct worker *k, struct answer *a, struct moeflux_err *e)
 {
     struct generator *g = &k->generator;
     struct job *j = k->job;
     const struct request_options *o = &j->request.options;
-    struct answer_options ao = {
-        .limit = o->predict,
-        .ignore_eos = o->ignore_eos,
-        .chat = !o->raw,
-        .sink = {give_token, k},
-    };
-    int rc = sequences_take(k->all->sequences, j->request.tokens.ids, (uint32_t)j->request.tokens.n,
-                            &g->sequence, e);
+    struct answer_options ao = request_answer(o);
+    ao.sink = (struct answer_sink){give_piece, k};
+    int rc = take_sequence(k, e);
     if (rc)
         return rc;
     if (!o->raw)
         rc = generator_use_chat(g, request_thinking(o), "a request", e);
     if (!rc)
-        rc = prefill_somehow(k, e);
+        rc = j->score ? score(k, e) : prefill_somehow(k, e);
     pass_turn(k);
     if (!rc)
         rc = answer_run(a, g, &ao, e);
