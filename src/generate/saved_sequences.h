@@ -38,7 +38,7 @@ int saved_sequences_open(struct saved_sequences *v, struct moeflux_model *m, con
                          uint64_t most_bytes, void (*tell)(void *ctx, const char *text), void *ctx,
                          struct moeflux_err *e);
 
-/* The file that has the most of a prompt, and how many tokens need no evaluation then (0: there is none). */
+/* Which file has the most of a prompt until one is added, and how many tokens need no evaluation then (0: there is none). */
 uint32_t saved_sequences_find(struct saved_sequences *v, const int32_t *ids, uint32_t n, uint32_t *n_usable);
 
 /* Loads it into an empty sequence. A file that is broken or gone is told and forgotten: then the sequence stays empty and this

@@ -179,15 +179,18 @@ static int use(struct sequences *q, struct entry *x, uint32_t n_prompt, struct m
 }
 
 /* A file that cannot be loaded leaves the sequence empty: the prompt is computed. */
-static int load(struct sequences *q, uint32_t saved, uint32_t n, struct moeflux_session **out,
+static int load(struct sequences *q, const int32_t *ids, uint32_t n, struct moeflux_session **out,
                 struct moeflux_err *e)
 {
     struct entry *x;
+    uint32_t n_usable;
     int rc = take_empty(q, &x, e);
     if (rc)
         return rc;
-    rc = saved_sequences_load(&q->saved, saved, x->session, e);
-    if (rc == ERR_INTERRUPTED || rc == ERR_DEVICE)
+    /* What had to leave memory for it may have changed the files' places, and their number. */
+    uint32_t idx = saved_sequences_find(&q->saved, ids, n, &n_usable);
+    rc = n_usable ? saved_sequences_load(&q->saved, idx, x->session, e) : 0;
+    if (rc)
         drop(x);
     return rc ? rc : use(q, x, n, out);
 }
@@ -203,11 +206,11 @@ int sequences_take(struct sequences *q, const int32_t *ids, uint32_t n, struct m
 {
     uint32_t in_memory, in_file;
     struct entry *best = find_best(q, ids, n, &in_memory);
-    uint32_t saved = saved_sequences_find(&q->saved, ids, n, &in_file);
     int rc;
+    saved_sequences_find(&q->saved, ids, n, &in_file);
     *out = NULL;
     if (in_file >= in_memory + WORTH_LOADING && (find_free(q) || find_oldest(q)))
-        return load(q, saved, n, out, e);
+        return load(q, ids, n, out, e);
     if (would_lose(q, best, in_memory))
         best = NULL;
     /* Another conversation's rest leaves memory. */
