@@ -178,7 +178,7 @@ static void logprobs_are_those_of_the_logits_and_change_no_choice(void **state)
             sum += exp((double)model.logits[k]);
         assert_int_equal(l[0].id, b.tokens.ids[i]);
         for (uint32_t k = 0; k <= LOGPROBS_MAX; k++)
-            assert_true(fabs((double)model.logits[l[k].id] - log(sum) - (double)l[k].value) < 1e-4);
+            assert_true(fabs(exp((double)model.logits[l[k].id] - (double)l[k].value) / sum - 1) < 1e-4);
         for (uint32_t k = 1; k < LOGPROBS_MAX; k++)
             assert_true(l[k].value > l[k + 1].value ||
                         (l[k].value == l[k + 1].value && l[k].id < l[k + 1].id));
@@ -200,7 +200,7 @@ static int32_t penalised_best(const struct sampler_options *o, const int32_t *id
     for (uint32_t k = 0; k < model.info.vocab_size; k++) {
         float n_times = 0, logit = model.logits[k];
         for (size_t i = 0; i < n; i++)
-            n_times += ids[i] == (int32_t)k;
+            n_times += ids[i] == (int32_t)k ? 1 : 0;
         if (n_times > 0)
             logit -= o->presence_penalty + o->frequency_penalty * n_times;
         if (logit > largest && (model.allowed[k / 8] >> k % 8 & 1)) {
