@@ -130,6 +130,8 @@ static int dispatch(const struct options *o, const struct term *t, struct output
         output_text(out, "moeflux " MOEFLUX_VERSION "\n");
         return output_flush(out, e);
     default:
+        if (!prompt_is_given(o, t) && o->tools)
+            return err_set(e, ERR_USAGE, "--tools goes with a prompt or --batch, not with a conversation");
         if (!prompt_is_given(o, t))
             return interactive_run(o, t, out, e);
         return o->resume ? err_set(e, ERR_USAGE, "--resume needs a terminal on stdin")

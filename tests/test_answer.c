@@ -1,27 +1,52 @@
-/* The answer loop with the embedded model: stop texts, log-probabilities, penalties. */
+/* The answer loop with the embedded model: stop texts, log-probabilities, penalties, calls of tools. */
 #include "check.h"
+
+#include <jansson.h>
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "generate/answer.h"
+#include "generate/answer_json.h"
 #include "generate/generator.h"
+#include "tmp_tree.h"
 
 #define MODEL "tests/models/tiny"
+/* As far as tool_form_find reads it. */
+#define TEMPLATE                                                                                             \
+    "{{- '<tool_call>\\n{\"name\": \"' }}{{ add_generation_prompt }}<think>\n\n</think>\n\n<think>\n"
 enum { LENGTH = 24, MOST = 32 };
 
 static struct generator model;
+static char *dir;
+
+/* The model with a template that has tools. */
+static const char *make_dir(void)
+{
+    static const char *const files[] = {"config.json", "model.safetensors", "model.safetensors.index.json",
+                                        "tokenizer.json"};
+    dir = tmp_tree_new();
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char *real = realpath(tmp_tree_path(MODEL, files[i]), NULL);
+        assert_non_null(real);
+        assert_int_equal(symlink(real, tmp_tree_path(dir, files[i])), 0);
+        free(real);
+    }
+    tmp_tree_write_text(dir, "chat_template.jinja", TEMPLATE);
+    return dir;
+}
 
 static int open_model(void **state)
 {
     struct moeflux_err e = {0};
-    const struct moeflux_options options = {.dir = MODEL, .device = "cpu", .context = 128};
+    const struct moeflux_options options = {.dir = make_dir(), .device = "cpu", .context = 256};
     const struct sampler_options greedy = {.top_p = 1, .repeat_penalty = 1};
     (void)state;
     check_ok(generator_open(&model, &options, &e), &e);
     check_ok(generator_use_chat(&model, CHAT_THINKING_AUTO, "the test", &e), &e);
-    check_ok(generator_start(&model, 128, &greedy, &e), &e);
+    check_ok(generator_start(&model, 256, &greedy, &e), &e);
     return 0;
 }
 
@@ -29,6 +54,7 @@ static int close_model(void **state)
 {
     (void)state;
     generator_close(&model);
+    tmp_tree_remove(dir);
     return 0;
 }
 
@@ -178,7 +204,7 @@ static void logprobs_are_those_of_the_logits_and_change_no_choice(void **state)
             sum += exp((double)model.logits[k]);
         assert_int_equal(l[0].id, b.tokens.ids[i]);
         for (uint32_t k = 0; k <= LOGPROBS_MAX; k++)
-            assert_true(fabs((double)model.logits[l[k].id] - log(sum) - (double)l[k].value) < 1e-4);
+            assert_true(fabs(exp((double)model.logits[l[k].id] - (double)l[k].value) / sum - 1) < 1e-4);
         for (uint32_t k = 1; k < LOGPROBS_MAX; k++)
             assert_true(l[k].value > l[k + 1].value ||
                         (l[k].value == l[k + 1].value && l[k].id < l[k + 1].id));
@@ -200,7 +226,7 @@ static int32_t penalised_best(const struct sampler_options *o, const int32_t *id
     for (uint32_t k = 0; k < model.info.vocab_size; k++) {
         float n_times = 0, logit = model.logits[k];
         for (size_t i = 0; i < n; i++)
-            n_times += ids[i] == (int32_t)k;
+            n_times += ids[i] == (int32_t)k ? 1 : 0;
         if (n_times > 0)
             logit -= o->presence_penalty + o->frequency_penalty * n_times;
         if (logit > largest && (model.allowed[k / 8] >> k % 8 & 1)) {
@@ -233,6 +259,144 @@ static void presence_and_frequency_penalty_look_at_the_answer_alone(void **state
     answer_free(&a);
 }
 
+/* ---- calls of tools ---- */
+
+/* A sink that makes the model say these tokens. */
+struct script {
+    struct token_list tokens;
+    size_t at;
+    struct str events; /* text as it is, calls as <name|arguments>, or <name|arguments! where it fails */
+    char ids[2][32];
+    uint32_t n_ids;
+};
+
+static void say_next(struct script *s)
+{
+    struct moeflux_err e = {0};
+    memset(model.allowed, 0, model.info.vocab_size / 8 + 1);
+    int32_t id = s->tokens.ids[s->at++];
+    model.allowed[id / 8] = (uint8_t)(1u << id % 8);
+    check_ok(generator_new_sampler(&model, &greedy, NULL, 0, &e), &e);
+}
+
+static int follow(void *ctx, const struct answer_piece *p, struct moeflux_err *e)
+{
+    static const char *const before[] = {"<", "", "", ""}, *const after[] = {"|", "", ">", "!"};
+    struct script *s = ctx;
+    (void)e;
+    assert_int_equal(p->part == CHAT_TOOL, p->call != NULL);
+    if (p->call && p->event == ANSWER_CALL_BEGINS && s->n_ids < 2)
+        memcpy(s->ids[s->n_ids++], p->call->id, sizeof p->call->id);
+    str_add_text(&s->events, p->call ? before[p->event] : "");
+    if (p->call && p->event == ANSWER_CALL_BEGINS)
+        str_add(&s->events, str_text(&p->call->name), p->call->name.len);
+    str_add(&s->events, p->text, p->len);
+    str_add_text(&s->events, p->call ? after[p->event] : "");
+    if (p->id >= 0 && s->at < s->tokens.n)
+        say_next(s);
+    return 0;
+}
+
+/* The model says the text, then the end of its turn. `events` is checked; free the answer. */
+static struct answer say(const char *text, struct answer_options o, const char *events, char ids[2][32])
+{
+    struct moeflux_err e = {0};
+    struct script s = {0};
+    struct answer a = {0};
+    size_t n_bytes = model.info.vocab_size / 8 + 1;
+    uint8_t *allowed = malloc(n_bytes);
+    assert_non_null(allowed);
+    memcpy(allowed, model.allowed, n_bytes);
+    check_ok(tokenizer_encode(model.tokenizer, text, strlen(text), SPECIALS_AS_TOKENS, &s.tokens, NULL, &e),
+             &e);
+    check_ok(token_list_add(&s.tokens, model.chat.turn_close, &e), &e);
+    check_ok(moeflux_session_clear(model.sequence, &e), &e);
+    check_ok(generator_eval(&model, s.tokens.ids, 1, NULL, &e), &e);
+    say_next(&s);
+    o.limit = -1;
+    o.chat = true;
+    o.sink = (struct answer_sink){follow, &s};
+    check_ok(answer_run(&a, &model, &o, &e), &e);
+    assert_string_equal(str_text(&s.events), events);
+    assert_true(a.tokens.n <= s.tokens.n);
+    assert_memory_equal(a.tokens.ids, s.tokens.ids, a.tokens.n * sizeof(int32_t));
+    if (ids)
+        memcpy(ids, s.ids, sizeof s.ids);
+    memcpy(model.allowed, allowed, n_bytes);
+    free(allowed);
+    token_list_free(&s.tokens);
+    str_free(&s.events);
+    return a;
+}
+
+#define CALL(name, arguments)                                                                                \
+    "<tool_call>\n{\"name\": \"" name "\", \"arguments\": " arguments "}\n</tool_call>"
+
+static void calls_of_tools_come_apart_from_the_text(void **state)
+{
+    char ids[2][32], again[2][32];
+    json_t *tools = json_array();
+    const struct answer_options with = {.tools = tools}, without = {0};
+    (void)state;
+    static const char text[] =
+        "</think>\n\nI look.\n" CALL("find", "{\"text\": \"caf\u00e9\"}") "\n" CALL("now", "{}");
+    struct answer a = say(text, with, "I look.<find|{\"text\": \"caf\u00e9\"}><now|{}>", ids);
+    assert_int_equal(a.stop, ANSWER_TOOLS);
+    assert_string_equal(answer_stop_name(a.stop), "tool_calls");
+    assert_string_equal(str_text(&a.text), "I look.");
+    assert_int_equal(a.n_calls, 2);
+    assert_string_equal(str_text(&a.calls[0].arguments), "{\"text\": \"caf\u00e9\"}");
+    assert_string_equal(str_text(&a.calls[1].name), "now");
+    assert_string_equal(a.calls[0].id, ids[0]);
+    assert_int_equal(strncmp(ids[0], "call_", 5), 0);
+    assert_string_not_equal(ids[0], ids[1]);
+    json_t *calls = answer_json_calls(&a);
+    char *json = json_dumps(json_array_get(calls, 1), JSON_SORT_KEYS);
+    assert_non_null(strstr(json, "\"function\": {\"arguments\": \"{}\", \"name\": \"now\"}"));
+    free(json);
+    json_decref(calls);
+    answer_free(&a);
+    a = say(text, with, "I look.<find|{\"text\": \"caf\u00e9\"}><now|{}>", again);
+    assert_memory_equal(ids, again, sizeof ids);
+    answer_free(&a);
+    /* Without tools it is text, of which this tokenizer's control tokens are none. */
+    a = say("</think>\n\n" CALL("now", "{}"), without, "{\"name\": \"now\", \"arguments\": {}}\n", NULL);
+    assert_int_equal(a.stop, ANSWER_EOS);
+    assert_int_equal(a.n_calls, 0);
+    answer_free(&a);
+    json_decref(tools);
+}
+
+static void a_call_that_is_none_is_text_of_the_answer(void **state)
+{
+    json_t *tools = json_array();
+    const struct answer_options with = {.tools = tools};
+    static const char broken[] = "<tool_call>\n{\"name\": \"now\", \"arguments\": {]}\n</tool_call>";
+    (void)state;
+    struct answer a =
+        say("</think>\n\n<tool_call>\n{\"name\": \"now\", \"arguments\": {]}\n</tool_call>", with,
+            "<now|{]!<tool_call>\n{\"name\": \"now\", \"arguments\": {]}\n</tool_call>", NULL);
+    assert_int_equal(a.stop, ANSWER_EOS);
+    assert_int_equal(a.n_calls, 0);
+    assert_string_equal(str_text(&a.text), broken);
+    answer_free(&a);
+    json_decref(tools);
+}
+
+static void a_stop_text_is_looked_for_in_the_text_and_not_in_calls(void **state)
+{
+    static const char *const stops[] = {"STOP"};
+    json_t *tools = json_array();
+    const struct answer_options o = {.tools = tools, .stops = stops, .n_stops = 1};
+    (void)state;
+    struct answer a = say("</think>\n\n" CALL("f", "{\"a\": \"STOP\"}") "\nST STOP it", o,
+                          "<f|{\"a\": \"STOP\"}>\nST ", NULL);
+    assert_int_equal(a.stop, ANSWER_STOP_TEXT);
+    assert_int_equal(a.n_calls, 1);
+    answer_free(&a);
+    json_decref(tools);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -241,6 +405,9 @@ int main(void)
         cmocka_unit_test(a_stop_text_is_not_looked_for_in_the_thinking),
         cmocka_unit_test(logprobs_are_those_of_the_logits_and_change_no_choice),
         cmocka_unit_test(presence_and_frequency_penalty_look_at_the_answer_alone),
+        cmocka_unit_test(calls_of_tools_come_apart_from_the_text),
+        cmocka_unit_test(a_call_that_is_none_is_text_of_the_answer),
+        cmocka_unit_test(a_stop_text_is_looked_for_in_the_text_and_not_in_calls),
     };
     return cmocka_run_group_tests(tests, open_model, close_model);
 }

@@ -23,11 +23,13 @@
 #include "generate/generator.h"
 #include "generate/queue.h"
 #include "generate/request.h"
+#include "generate/tools.h"
 #include "moeflux.h"
 
 struct batch { /* zeroed at first */
     const struct options *options;
     struct request_options defaults;
+    struct json_t *tools; /* of the defaults; NULL: none */
     struct bar bar;
     struct generator generator;
     struct lines lines;
@@ -63,6 +65,8 @@ static char *answer_line(const struct generator *s, const struct request *r, con
     json_object_set_new(object, "text", output_json_text(str_text(&a->text), a->text.len));
     if (a->thinking.len)
         json_object_set_new(object, "thinking", output_json_text(str_text(&a->thinking), a->thinking.len));
+    if (a->n_calls)
+        json_object_set_new(object, "tool_calls", answer_json_calls(a));
     json_object_set_new(object, "tokens", ids);
     json_object_set_new(object, "prompt_tokens", json_integer((json_int_t)r->tokens.n));
     json_object_set_new(object, "reused_tokens", json_integer((json_int_t)st->n_reused));
@@ -265,6 +269,9 @@ static int start(struct batch *b, struct moeflux_err *e)
     int rc = 0;
     if (!(b->seen = json_object()))
         return err_set(e, ERR_MEMORY, "out of memory for the requests");
+    if (o->tools && (rc = tools_read(o->tools, &b->tools, e)))
+        return rc;
+    b->defaults.tools = b->tools;
     rc = setup_open(&b->generator, o, &b->bar, e);
     if (!rc && !b->generator.tokenizer)
         rc = err_set(e, ERR_USAGE, "%s has no tokenizer.json, which --batch needs", o->model);
@@ -289,6 +296,7 @@ static int finish(struct batch *b, struct moeflux_err *e)
 {
     queue_free(&b->queue);
     json_decref(b->seen);
+    json_decref(b->tools);
     lines_close(&b->lines);
     generator_close(&b->generator);
     return results_close(&b->results, e);

@@ -94,6 +94,7 @@ static const struct flag run_flags[] = {
     REAL(NULL, "presence-penalty", "X", presence_penalty, "less likely once it is in the answer (0: off)"),
     REAL(NULL, "frequency-penalty", "X", frequency_penalty, "... and for each time that it is (0: off)"),
     TEXTS("stop", "TEXT", stop, "end the answer before this text; repeatable"),
+    TEXT(NULL, "tools", "FILE", tools, "tools that the answer may call (JSON)"),
     INT(NULL, "logprobs", "N", logprobs, 0, LOGPROBS_MAX, "how likely each token was, and the N likeliest"),
     HEADING("Many prompts:"),
     TEXT(NULL, "batch", "FILE", batch, "answer every line of JSON, - for stdin"),
@@ -281,6 +282,8 @@ static int check_prompt(const struct options *o, struct moeflux_err *e)
         rc = refuse(o->resume && (o->prompt || o->file || o->tokens_in), "--resume", "a prompt", e);
     if (!rc)
         rc = refuse(o->resume && o->system, "--resume", "--system", e);
+    if (!rc)
+        rc = refuse(o->tools && (o->raw || o->tokens_in), "--tools", "--raw or --tokens-in", e);
     return rc;
 }
 

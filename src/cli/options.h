@@ -62,7 +62,8 @@ struct options {
     int64_t top_k, repeat_last;
     float presence_penalty, frequency_penalty;
     struct flag_texts stop;
-    int64_t logprobs; /* of how many of the likeliest tokens; REQUEST_NO_LOGPROBS */
+    const char *tools; /* a file */
+    int64_t logprobs;  /* of how many of the likeliest tokens; REQUEST_NO_LOGPROBS */
     bool ignore_eos;
 
     bool tokens_out, json, csv, stats;

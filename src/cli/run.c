@@ -23,6 +23,7 @@
 #include "generate/answer_json.h"
 #include "generate/generator.h"
 #include "generate/prompt_cache.h"
+#include "generate/tools.h"
 #include "moeflux.h"
 
 /* All that one run owns; zeroed at first. */
@@ -37,6 +38,7 @@ struct run {
     struct prompt_cache cache;
     struct token_list tokens; /* of the prompt */
     uint32_t n_system;        /* of those: the system text's */
+    struct json_t *tools;     /* NULL: none */
     struct answer answer;
     struct stats stats;
 };
@@ -143,6 +145,8 @@ static int print_json(struct run *r, struct moeflux_err *e)
                         s->tokenizer ? output_json_text(str_text(&a->text), a->text.len) : json_null());
     if (a->thinking.len)
         json_object_set_new(object, "thinking", output_json_text(str_text(&a->thinking), a->thinking.len));
+    if (a->n_calls)
+        json_object_set_new(object, "tool_calls", answer_json_calls(a));
     json_object_set_new(object, "tokens", ids);
     json_object_set_new(object, "prompt_tokens", json_integer((json_int_t)r->tokens.n));
     json_object_set_new(object, "reused_tokens", json_integer((json_int_t)r->stats.n_reused));
@@ -172,6 +176,7 @@ static int generate(struct run *r, struct moeflux_err *e)
     struct answer_options ao = request_answer(&request);
     ao.limit = answer_limit(o);
     ao.chat = uses_chat(r);
+    ao.tools = r->tools;
     printer_init(&printer, r->out, o, r->term);
     if (!o->json)
         ao.sink = printer_sink(&printer);
@@ -206,6 +211,8 @@ static int run_all(struct run *r, struct moeflux_err *e)
 {
     const struct options *o = r->options;
     int rc = prompt_read(&r->prompt, o, e);
+    if (!rc && o->tools)
+        rc = tools_read(o->tools, &r->tools, e);
     if (!rc && o->prompt_cache)
         rc = place_check("--prompt-cache", o->prompt_cache, e);
     if (!rc)
@@ -214,6 +221,8 @@ static int run_all(struct run *r, struct moeflux_err *e)
         rc = setup_open(&r->generator, o, &r->bar, e);
     if (!rc)
         rc = check_tokenizer(r, e);
+    if (!rc && r->tools)
+        rc = tools_check_model(&r->generator, "--tools", e);
     if (!rc)
         rc = encode(r, e);
     if (!rc)
@@ -249,6 +258,7 @@ int run_once(const struct options *o, const struct term *t, struct output *out, 
     rc = setup_save_usage(&r.generator, o, rc, e);
     bar_end(&r.bar);
     answer_free(&r.answer);
+    json_decref(r.tools);
     token_list_free(&r.tokens);
     generator_close(&r.generator);
     probe_close(&r.probe);

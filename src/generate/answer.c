@@ -1,12 +1,17 @@
 #include "generate/answer.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <xxhash.h>
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/mem.h"
 #include "base/progress.h"
 #include "generate/generator.h"
 #include "text/stops.h"
+#include "text/tool_calls.h"
 #include "text/utf8.h"
 
 /* What the loop carries from token to token. */
@@ -16,11 +21,12 @@ struct writer {
     const struct answer_options *options;
     struct chat_filter filter;
     struct utf8_stream utf8;
+    struct tool_calls tools;
     struct stops stops;
-    enum chat_part part; /* of the characters that `utf8` and `stops` hold back */
+    enum chat_part part; /* of the characters that these hold back */
     int32_t id;          /* the sampled token that no piece has brought yet; -1: none */
     struct str shown;    /* bytes of the token at hand */
-    struct str fresh;    /* whole characters that `stops` has not seen */
+    struct str fresh;    /* whole characters that neither `tools` nor `stops` has seen */
     struct str ready;    /* to be given out */
 };
 
@@ -58,31 +64,134 @@ static int give_ready(struct writer *w, enum chat_part part, struct moeflux_err 
     return rc;
 }
 
-/* Gives out `fresh` as far as it cannot become a stop text. */
-static int give_fresh(struct writer *w, enum chat_part part, struct moeflux_err *e)
+/* Text of the answer, as far as it cannot become a stop text. */
+static int give_answer(struct writer *w, const char *bytes, size_t n, struct moeflux_err *e)
 {
-    if (!str_ok(&w->fresh))
-        return err_set(e, ERR_MEMORY, "out of memory for the answer");
-    if (part == CHAT_ANSWER && !w->answer->stop_text) {
-        int found = stops_push(&w->stops, str_text(&w->fresh), w->fresh.len, &w->ready);
-        if (found != STOPS_NONE)
-            w->answer->stop_text = w->options->stops[found];
-    } else if (part != CHAT_ANSWER) {
-        str_add(&w->ready, str_text(&w->fresh), w->fresh.len);
-    }
-    str_clear(&w->fresh);
-    return give_ready(w, part, e);
+    int found = stops_push(&w->stops, bytes, n, &w->ready);
+    if (found != STOPS_NONE)
+        w->answer->stop_text = w->options->stops[found];
+    return give_ready(w, CHAT_ANSWER, e);
 }
 
-/* A character, or a stop text, must not be put together from bytes of two parts. */
+/* What may not become a stop text together with what follows. */
+static int end_stops(struct writer *w, struct moeflux_err *e)
+{
+    stops_end(&w->stops, &w->ready);
+    return give_ready(w, CHAT_ANSWER, e);
+}
+
+/* ---- calls of tools ---- */
+
+/* The same call of the same answer has the same id. */
+static void name_call(const struct writer *w, struct answer_call *c)
+{
+    const uint64_t of[] = {w->generator->seed, moeflux_session_position(w->generator->sequence),
+                           w->answer->n_calls};
+    snprintf(c->id, sizeof c->id, "call_%016" PRIx64, XXH3_64bits(of, sizeof of));
+}
+
+static int add_call(struct writer *w, const char *name, size_t len, struct moeflux_err *e)
+{
+    struct answer *a = w->answer;
+    int rc = mem_grow((void **)&a->calls, &a->calls_cap, a->n_calls + 1, sizeof *a->calls, e);
+    if (rc)
+        return rc;
+    struct answer_call *c = &a->calls[a->n_calls];
+    *c = (struct answer_call){0};
+    str_add(&c->name, name, len);
+    name_call(w, c);
+    a->n_calls++;
+    return str_ok(&c->name) ? 0 : err_set(e, ERR_MEMORY, "out of memory for a tool's call");
+}
+
+static void drop_call(struct answer *a)
+{
+    struct answer_call *c = &a->calls[--a->n_calls];
+    str_free(&c->name);
+    str_free(&c->arguments);
+}
+
+static int give_call(struct writer *w, enum answer_call_event event, const char *bytes, size_t n,
+                     struct moeflux_err *e)
+{
+    struct answer *a = w->answer;
+    struct answer_call *c = &a->calls[a->n_calls - 1];
+    str_add(&c->arguments, bytes, n);
+    if (!str_ok(&c->arguments))
+        return err_set(e, ERR_MEMORY, "out of memory for a tool's call");
+    return give(w,
+                (struct answer_piece){.part = CHAT_TOOL,
+                                      .text = bytes,
+                                      .len = n,
+                                      .call = c,
+                                      .call_idx = (uint32_t)a->n_calls - 1,
+                                      .event = event},
+                e);
+}
+
+static int on_tool_event(void *ctx, enum tool_event event, const char *bytes, size_t n, struct moeflux_err *e)
+{
+    struct writer *w = ctx;
+    int rc = 0;
+    /* Behind a stop text there is nothing. */
+    if (w->answer->stop_text)
+        return 0;
+    switch (event) {
+    case TOOL_TEXT:
+        return give_answer(w, bytes, n, e);
+    case TOOL_BEGINS:
+        rc = end_stops(w, e);
+        if (!rc)
+            rc = add_call(w, bytes, n, e);
+        return rc ? rc : give_call(w, ANSWER_CALL_BEGINS, "", 0, e);
+    case TOOL_ARGUMENTS:
+        return give_call(w, ANSWER_CALL_ARGUMENTS, bytes, n, e);
+    case TOOL_ENDS:
+        return give_call(w, ANSWER_CALL_ENDS, "", 0, e);
+    case TOOL_FAILS:
+        rc = give_call(w, ANSWER_CALL_FAILS, "", 0, e);
+        drop_call(w->answer);
+        return rc;
+    }
+    return rc;
+}
+
+/* ---- tokens to pieces ---- */
+
+/* Gives out `fresh` as far as its meaning is certain. */
+static int give_fresh(struct writer *w, enum chat_part part, struct moeflux_err *e)
+{
+    int rc = 0;
+    if (!str_ok(&w->fresh))
+        return err_set(e, ERR_MEMORY, "out of memory for the answer");
+    if (part == CHAT_ANSWER) {
+        rc = tool_calls_push(&w->tools, str_text(&w->fresh), w->fresh.len, e);
+    } else {
+        str_add(&w->ready, str_text(&w->fresh), w->fresh.len);
+        rc = give_ready(w, part, e);
+    }
+    str_clear(&w->fresh);
+    return rc;
+}
+
+/* A character, a call or a stop text must not be put together from bytes of two parts. */
 static int end_part(struct writer *w, struct moeflux_err *e)
 {
     utf8_stream_end(&w->utf8, &w->fresh);
     int rc = give_fresh(w, w->part, e);
-    if (rc)
-        return rc;
-    stops_end(&w->stops, &w->ready);
-    return give_ready(w, w->part, e);
+    if (!rc)
+        rc = tool_calls_end(&w->tools, e);
+    return rc || w->answer->stop_text ? rc : end_stops(w, e);
+}
+
+/* A tag of a call may be a control token, and is text all the same. */
+static bool is_tool_tag(const struct writer *w, int32_t id)
+{
+    const char *bytes;
+    if (!w->tools.form || w->filter.inside_think || !tokenizer_is_special(w->generator->tokenizer, id))
+        return false;
+    size_t n = tokenizer_bytes(w->generator->tokenizer, id, &bytes);
+    return tool_form_has_tag(w->tools.form, bytes, n);
 }
 
 /* Which part the token belongs to; what is to be shown of it, in w->shown. */
@@ -90,9 +199,12 @@ static enum chat_part part_of(struct writer *w, int32_t id)
 {
     const struct tokenizer *t = w->generator->tokenizer;
     const char *bytes;
-    if (w->options->chat)
+    bool is_tag = is_tool_tag(w, id);
+    /* The newlines behind it are not those behind a think block. */
+    w->filter.at_start &= !is_tag;
+    if (w->options->chat && !is_tag)
         return chat_filter_push(&w->filter, &w->generator->chat, id, &w->shown);
-    if (t && tokenizer_is_special(t, id))
+    if (!is_tag && t && tokenizer_is_special(t, id))
         return CHAT_CONTROL;
     size_t n = t ? tokenizer_bytes(t, id, &bytes) : 0;
     str_add(&w->shown, n ? bytes : "", n);
@@ -210,6 +322,10 @@ int answer_run(struct answer *a, struct generator *s, const struct answer_option
         chat_filter_init(&w.filter, &s->chat);
         w.part = w.filter.inside_think ? CHAT_THINKING : CHAT_ANSWER;
     }
+    const struct tool_form *form = NULL;
+    if (o->tools && s->tokenizer)
+        form = tool_form_find(tokenizer_chat_template(s->tokenizer));
+    tool_calls_init(&w.tools, form, o->tools, (struct tool_sink){on_tool_event, &w});
     int rc = stops_init(&w.stops, o->stops, o->n_stops, e);
     if (!rc)
         rc = loop(&w, s, e);
@@ -221,6 +337,12 @@ int answer_run(struct answer *a, struct generator *s, const struct answer_option
     }
     if (!rc)
         rc = end(&w, e);
+    /* What was held back may have been a stop text. */
+    if (!rc && a->stop_text)
+        a->stop = ANSWER_STOP_TEXT;
+    else if (!rc && a->stop == ANSWER_EOS && a->n_calls > 0)
+        a->stop = ANSWER_TOOLS;
+    tool_calls_free(&w.tools);
     stops_free(&w.stops);
     str_free(&w.shown);
     str_free(&w.fresh);
@@ -237,10 +359,8 @@ const char *answer_stop_name(enum answer_stop stop)
 
 void answer_free(struct answer *a)
 {
-    for (size_t i = 0; i < a->n_calls; i++) {
-        str_free(&a->calls[i].name);
-        str_free(&a->calls[i].arguments);
-    }
+    while (a->n_calls > 0)
+        drop_call(a);
     free(a->calls);
     str_free(&a->text);
     str_free(&a->thinking);

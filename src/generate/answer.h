@@ -10,8 +10,9 @@
 #include "text/chat.h"
 #include "text/tokenizer.h"
 
-struct moeflux_err;
 struct generator;
+struct json_t;
+struct moeflux_err;
 
 /* A tool that the answer calls. */
 struct answer_call {
@@ -54,6 +55,9 @@ struct answer_options {
     const char *const
         *stops; /* [n_stops] texts that end the answer and are not shown; not looked for in its thinking */
     size_t n_stops;
+    /* As text/tool_calls.h has them: calls are told apart by the form of the model's chat template, if it is known. NULL: they are
+     * text. */
+    const struct json_t *tools;
     bool logprobs;
     uint32_t n_logprobs; /* of the likeliest tokens, at most LOGPROBS_MAX */
     struct answer_sink sink;
@@ -65,7 +69,7 @@ enum answer_stop {
     ANSWER_CONTEXT,
     ANSWER_INTERRUPTED,
     ANSWER_STOP_TEXT, /* one of the options' stops */
-    ANSWER_TOOLS,     /* as ANSWER_EOS, with calls of tools */
+    ANSWER_TOOLS,     /* as ANSWER_EOS, with at least one call */
     ANSWER_N_STOPS
 };
 
@@ -76,7 +80,7 @@ struct answer { /* zeroed at first; freed with answer_free */
     enum answer_stop stop;
     const char
         *stop_text; /* of ANSWER_STOP_TEXT: the one that was found, borrowed from the options; else NULL */
-    struct answer_call *calls;
+    struct answer_call *calls; /* whole ones */
     size_t n_calls, calls_cap;
     bool last_pending;       /* the last of `tokens` is not part of the sequence yet */
     uint64_t first_token_ns; /* clock_ns() when the first id was there; 0: none */

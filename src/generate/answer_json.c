@@ -50,3 +50,22 @@ struct json_t *answer_json_logprobs(const struct tokenizer *t, const struct answ
         json_array_append_new(list, answer_json_logprob(t, logprobs_of(l, i), l->n_top));
     return list;
 }
+
+struct json_t *answer_json_call(const struct answer_call *c)
+{
+    json_t *object = json_object(), *function = json_object();
+    json_object_set_new(function, "name", answer_json_text(str_text(&c->name), c->name.len));
+    json_object_set_new(function, "arguments", answer_json_text(str_text(&c->arguments), c->arguments.len));
+    json_object_set_new(object, "id", json_string(c->id));
+    json_object_set_new(object, "type", json_string("function"));
+    json_object_set_new(object, "function", function);
+    return object;
+}
+
+struct json_t *answer_json_calls(const struct answer *a)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < a->n_calls; i++)
+        json_array_append_new(list, answer_json_call(&a->calls[i]));
+    return list;
+}

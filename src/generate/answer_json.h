@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 struct answer;
+struct answer_call;
 struct json_t;
 struct logprob;
 struct tokenizer;
@@ -20,5 +21,10 @@ struct json_t *answer_json_logprob(const struct tokenizer *t, const struct logpr
 
 /* A list with one for each token of the answer. */
 struct json_t *answer_json_logprobs(const struct tokenizer *t, const struct answer *a);
+
+/* {"id", "type": "function", "function": {"name", "arguments": a text}} */
+struct json_t *answer_json_call(const struct answer_call *c);
+/* The answer's calls. */
+struct json_t *answer_json_calls(const struct answer *a);
 
 #endif

@@ -8,12 +8,13 @@
 
 double logprobs_log_sum(const float *row, uint32_t n)
 {
-    double largest = (double)row[0], sum = 0;
+    float largest = row[0];
+    double sum = 0;
     for (uint32_t i = 1; i < n; i++)
-        largest = fmax(largest, (double)row[i]);
+        largest = row[i] > largest ? row[i] : largest;
     for (uint32_t i = 0; i < n; i++)
-        sum += exp((double)row[i] - largest);
-    return largest + log(fmax(sum, 1)); /* the largest alone adds 1 */
+        sum += exp((double)row[i] - (double)largest);
+    return (double)largest + log(fmax(sum, 1)); /* the largest alone adds 1 */
 }
 
 /* The ids of the n_top largest into out[].id, in their order. */

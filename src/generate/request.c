@@ -11,6 +11,7 @@
 #include "base/str.h"
 #include "generate/answer.h"
 #include "generate/generator.h"
+#include "generate/tools.h"
 #include "text/sampler.h"
 
 #define MAX_SEED   (((int64_t)1 << 53) - 1)
@@ -46,6 +47,8 @@ static const struct {
     {"stop", "stop"},
     {"logprobs", "logprobs"},
     {"top_logprobs", "top_logprobs"},
+    {"tools", "tools"},
+    {"tool_choice", "tool_choice"},
 };
 
 struct sampler_options request_sampling(const struct request_options *o, uint64_t seed)
@@ -74,6 +77,7 @@ struct answer_options request_answer(const struct request_options *o)
         .n_stops = o->n_stops,
         .logprobs = logprobs,
         .n_logprobs = logprobs ? (uint32_t)o->logprobs : 0,
+        .tools = o->tools,
     };
 }
 
@@ -232,6 +236,43 @@ static void get_logprobs(struct json_view *v, struct request_options *o)
         v->rc = err_set(v->e, ERR_FORMAT, "%s: top_logprobs goes with \"logprobs\": true only", v->where);
 }
 
+/* "none" offers none; that one has to be called, which one takes a grammar, is refused. */
+static void get_tool_choice(struct json_view *v, struct request_options *o)
+{
+    const json_t *choice = json_view_get(v, "tool_choice");
+    const json_t *name = json_member(json_member(choice, "function"), "name");
+    if (v->rc || !choice)
+        return;
+    bool known = json_is_text(choice, "auto") || json_is_text(choice, "required") || json_is_string(name);
+    if (json_is_text(choice, "none"))
+        o->tools = NULL;
+    else if (!known)
+        v->rc = err_set(v->e, ERR_FORMAT,
+                        "%s: tool_choice: expected \"none\", \"auto\", \"required\" or a function", v->where);
+    else if (!o->tools)
+        v->rc = err_set(v->e, ERR_FORMAT, "%s: tool_choice goes with tools only", v->where);
+    else if (name && !tools_have(o->tools, json_string_value(name)))
+        v->rc = err_set(v->e, ERR_FORMAT, "%s: tool_choice: no tool is called \"%.60s\"", v->where,
+                        json_string_value(name));
+    else if (!json_is_text(choice, "auto"))
+        v->rc = err_set(v->e, ERR_UNSUPPORTED, "%s: tool_choice: only \"none\" and \"auto\" are supported",
+                        v->where);
+}
+
+/* A request's own tools take the place of the command line's. */
+static void get_tools(struct json_view *v, struct request_options *o)
+{
+    const json_t *tools = json_view_get(v, "tools");
+    if (!v->rc && tools) {
+        v->rc = tools_check(tools, v->where, v->e);
+        o->tools = json_array_size(tools) ? tools : NULL;
+    }
+    /* A text that is raw has no place for them. */
+    if (!tools && o->raw)
+        o->tools = NULL;
+    get_tool_choice(v, o);
+}
+
 static int get_options(struct request *r, const char *where, struct moeflux_err *e)
 {
     struct request_options *o = &r->options;
@@ -250,6 +291,7 @@ static int get_options(struct request *r, const char *where, struct moeflux_err 
     get_logprobs(&v, o);
     o->ignore_eos = json_view_bool_or(&v, "ignore_eos", o->ignore_eos);
     o->raw = json_view_bool_or(&v, "raw", o->raw);
+    get_tools(&v, o);
     if (json_view_bool_or(&v, "think", false)) {
         o->think = true;
         o->no_think = false;
@@ -268,7 +310,7 @@ static int get_options(struct request *r, const char *where, struct moeflux_err 
         return err_set(e, ERR_FORMAT, "%s: expected either prompt or messages", where);
     if (o->think && o->no_think)
         return err_set(e, ERR_FORMAT, "%s: think and no_think exclude each other", where);
-    if (o->raw && (messages || o->system))
+    if (o->raw && (messages || o->system || o->tools))
         return err_set(e, ERR_FORMAT, "%s: raw takes a prompt alone", where);
     struct sampler_options sampling = request_sampling(o, 0);
     struct moeflux_err why;
@@ -377,6 +419,8 @@ int request_encode(struct request *r, struct generator *s, struct moeflux_err *e
     const json_t *messages = json_object_get(r->fields, "messages");
     /* Whether it thinks differs from request to request. */
     int rc = r->options.raw ? 0 : generator_use_chat(s, request_thinking(&r->options), "a request", e);
+    if (!rc && r->options.tools)
+        rc = tools_check_model(s, where, e);
     if (!rc && messages && !json_is_null(messages))
         rc = encode_messages(r, s, messages, where, e);
     else if (!rc)

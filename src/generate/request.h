@@ -30,7 +30,8 @@ struct request_options { /* texts are borrowed */
     float presence_penalty, frequency_penalty;
     const char *stops[REQUEST_MAX_STOPS]; /* not empty */
     uint32_t n_stops;
-    int64_t logprobs; /* of how many of the likeliest tokens; REQUEST_NO_LOGPROBS */
+    int64_t logprobs;           /* of how many of the likeliest tokens; REQUEST_NO_LOGPROBS */
+    const struct json_t *tools; /* tools.h; not empty; NULL: none */
 };
 
 /* The sampler's options with `seed` put in. */

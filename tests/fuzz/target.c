@@ -24,6 +24,7 @@ const struct target target_all[] = {
     {"usage", target_usage},
     {"trace", target_trace},
     {"batch", target_batch},
+    {"calls", target_calls},
     {"tokens", target_tokens},
     {"model", target_model},
     {NULL, NULL},

@@ -200,6 +200,22 @@ static void write_user_files(struct seeds *s)
         "{\"id\": \"a\", \"prompt\": \"one two\", \"n_predict\": 3, \"temperature\": 0.5, \"seed\": 1}\n\n"
         "{\"id\": 5, \"messages\": [{\"role\": \"user\", \"content\": \"hi\"}], \"top_k\": 3}\r\nno "
         "JSON\n{\"prompt\": \"x\"}");
+    put_text(s, "batch",
+             "{\"prompt\": \"a\", \"stop\": [\"x\", \"yz\"], \"logprobs\": true, \"top_logprobs\": 2, "
+             "\"presence_penalty\": 1, \"frequency_penalty\": -0.5}\n"
+             "{\"prompt\": \"a\", \"stop\": \"x\", \"logprobs\": 3, \"tools\": [{\"type\": \"function\", "
+             "\"function\": {\"name\": \"f\", \"parameters\": {}}}], \"tool_choice\": \"auto\"}");
+    put_text(s, "calls",
+             "\x04 a <tool_call>\n{\"name\": \"put\", \"arguments\": {\"n\": 1}}\n</tool_call>\n b");
+    put_text(s, "calls", "\x08<tool_call>{\"arguments\": \"{}\", \"name\": \"put\"}</tool_call>");
+    put_text(s, "calls",
+             "\x05<tool_call>\n<function=put>\n<parameter=path>\na\"b\n</parameter>\n<parameter=n>\n12\n"
+             "</parameter>\n<parameter=maybe>null</parameter></function>\n</tool_call>");
+    put_text(
+        s, "calls",
+        "\x06<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>put\n```json\n{\"n\": 1}\n```"
+        "<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜><"
+        "｜tool▁calls▁end｜>");
     put_text(s, "tokens", "1 2 3\n\t2147483647 0\r\n17");
 }
 

@@ -3,6 +3,7 @@
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/terminal/term.h"
+#include "generate/answer_json.h"
 
 void printer_init(struct printer *p, struct output *out, const struct options *o, const struct term *t)
 {
@@ -64,9 +65,22 @@ static void put_text(struct printer *p, enum chat_part part, const char *text, s
     put(p, text, len);
 }
 
+/* A line of JSON for each call, once it is whole. */
+static int put_call(struct printer *p, const struct answer_piece *piece, struct moeflux_err *e)
+{
+    if (piece->event != ANSWER_CALL_ENDS)
+        return 0;
+    leave_thinking(p);
+    end_line(p);
+    p->any = true;
+    return output_json(p->out, answer_json_call(piece->call), e);
+}
+
 static int on_piece(void *ctx, const struct answer_piece *piece, struct moeflux_err *e)
 {
     struct printer *p = ctx;
+    if (!p->ids && piece->part == CHAT_TOOL)
+        return put_call(p, piece, e);
     if (!p->ids) {
         put_text(p, piece->part, piece->text, piece->len);
     } else if (piece->id >= 0) {
