@@ -87,8 +87,7 @@ static void read_thinking(const json_t *in, json_t *out, struct refusal *no)
 /* Fields that would change the answer and are not understood: they must not be passed over. */
 static void refuse_unknown(const json_t *in, struct refusal *no)
 {
-    static const char *const names[] = {"logit_bias", "suffix", "functions",  "function_call",
-                                        "audio",      "tools",  "tool_choice"};
+    static const char *const names[] = {"logit_bias", "suffix", "functions", "function_call", "audio"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const json_t *value = fields_get(in, names[i]);
         bool empty = !value || (json_is_object(value) && json_object_size(value) == 0) ||
@@ -126,12 +125,13 @@ static void read_form(struct call *c, const json_t *in, struct refusal *no)
 }
 
 /* What a request takes as it is; it says what is wrong with them. */
-static void pass_on(const json_t *in, json_t *out, struct refusal *no)
+static void pass_on(const json_t *in, bool chat, json_t *out, struct refusal *no)
 {
-    static const char *const names[] = {"stop", "logprobs", "top_logprobs"};
+    static const char *const names[] = {"stop", "logprobs", "top_logprobs", "tools", "tool_choice"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const json_t *value = fields_get(in, names[i]);
-        if (value)
+        /* The last two are a chat's. */
+        if (value && (chat || i < 3))
             set(out, names[i], json_incref((json_t *)(uintptr_t)value), no);
     }
 }
@@ -310,7 +310,7 @@ int call_read(struct call *c, bool chat, const char *body, size_t len, const str
         if (chat)
             read_thinking(in, sampling, no);
         read_logprobs(c, in, no);
-        pass_on(in, sampling, no);
+        pass_on(in, chat, sampling, no);
         refuse_unknown(in, no);
         if (!no->status)
             make_jobs(c, in, sampling, g, defaults, no);

@@ -21,10 +21,11 @@
 #include "text/tokenizer.h"
 
 struct choice {
-    struct str text, thinking;
-    json_t *logprobs;         /* of a chat, an array; NULL: nothing yet */
-    struct token_lists lists; /* of a completion */
-    bool begun;               /* the prompt is in the text, the first event was sent */
+    struct str text, thinking, arguments; /* the last: of the tool's call at hand */
+    json_t *calls;                        /* an array; NULL: none */
+    json_t *logprobs;                     /* of a chat, an array; NULL: nothing yet */
+    struct token_lists lists;             /* of a completion */
+    bool begun;                           /* the prompt is in the text, the first event was sent */
 };
 
 struct completion {
@@ -62,6 +63,8 @@ void completion_free(struct completion *c)
     for (uint32_t i = 0; c->choices && i < c->call->n_jobs; i++) {
         str_free(&c->choices[i].text);
         str_free(&c->choices[i].thinking);
+        str_free(&c->choices[i].arguments);
+        json_decref(c->choices[i].calls);
         json_decref(c->choices[i].logprobs);
         json_decref(token_lists_take(&c->choices[i].lists));
     }
@@ -169,6 +172,36 @@ static struct str *text_of(struct choice *x, enum chat_part part)
 
 /* ---- whole ---- */
 
+/* A call as it begins, without arguments. */
+static json_t *call_json(const struct job_piece *p)
+{
+    return json_pack("{s: s, s: s, s: {s: o, s: s}}", "id", str_text(&p->call_id), "type", "function",
+                     "function", "name", answer_json_text(str_text(&p->call_name), p->call_name.len),
+                     "arguments", "");
+}
+
+static void keep_call(struct choice *x, const struct job_piece *p)
+{
+    json_t *last = json_array_get(x->calls, json_array_size(x->calls) - 1);
+    switch (p->event) {
+    case ANSWER_CALL_BEGINS:
+        str_clear(&x->arguments);
+        if (!x->calls)
+            x->calls = json_array();
+        json_array_append_new(x->calls, call_json(p));
+        break;
+    case ANSWER_CALL_ARGUMENTS:
+        str_add(&x->arguments, p->text, p->len);
+        break;
+    case ANSWER_CALL_ENDS:
+        json_object_set_new(json_object_get(last, "function"), "arguments", text_json(&x->arguments));
+        break;
+    case ANSWER_CALL_FAILS:
+        json_array_remove(x->calls, json_array_size(x->calls) - 1);
+        break;
+    }
+}
+
 /* The job's prompt was evaluated. */
 static void begin_text(struct completion *c, uint32_t idx)
 {
@@ -183,7 +216,10 @@ void completion_keep(struct completion *c, uint32_t idx, const struct job_piece 
     struct choice *x = &c->choices[idx];
     begin_text(c, idx);
     add_logprobs(c, idx, p);
-    str_add(text_of(x, p->part), p->text, p->len);
+    if (p->part == CHAT_TOOL)
+        keep_call(x, p);
+    else
+        str_add(text_of(x, p->part), p->text, p->len);
 }
 
 static json_t *choice_json(struct completion *c, uint32_t idx)
@@ -196,7 +232,11 @@ static json_t *choice_json(struct completion *c, uint32_t idx)
         json_object_set_new(out, "text", text_json(&x->text));
         return out;
     }
-    json_t *message = json_pack("{s: s, s: o}", "role", "assistant", "content", text_json(&x->text));
+    bool calls = json_array_size(x->calls) > 0;
+    json_t *message = json_pack("{s: s, s: o}", "role", "assistant", "content",
+                                calls && !x->text.len ? json_null() : text_json(&x->text));
+    if (calls)
+        json_object_set(message, "tool_calls", x->calls);
     if (x->thinking.len)
         json_object_set_new(message, "reasoning_content", text_json(&x->thinking));
     json_object_set_new(out, "message", message);
@@ -259,10 +299,30 @@ static void send_begin(struct completion *c, uint32_t idx, struct str *out)
     }
 }
 
+/* What an event says of a call; NULL: nothing. */
+static json_t *call_delta(const struct job_piece *p)
+{
+    json_t *call = NULL;
+    if (p->event == ANSWER_CALL_BEGINS)
+        call = call_json(p);
+    else if (p->event == ANSWER_CALL_ARGUMENTS)
+        call = json_pack("{s: {s: o}}", "function", "arguments", answer_json_text(p->text, p->len));
+    if (!call)
+        return NULL;
+    json_object_set_new(call, "index", json_integer(p->call_idx));
+    return json_pack("{s: [o]}", "tool_calls", call);
+}
+
 void completion_send_piece(struct completion *c, uint32_t idx, const struct job_piece *p, struct str *out)
 {
     send_begin(c, idx, out);
     add_logprobs(c, idx, p);
+    if (p->part == CHAT_TOOL) {
+        json_t *delta = call_delta(p);
+        if (delta)
+            send_choice(c, idx, delta, NULL, out);
+        return;
+    }
     if (!p->len && !c->choices[idx].logprobs && !c->choices[idx].lists.object)
         return;
     json_t *text = answer_json_text(p->text, p->len);

@@ -1,7 +1,6 @@
 #include "server/messages.h"
 
 #include <jansson.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/str.h"
@@ -45,7 +44,7 @@ static json_t *read_one(const json_t *m, size_t i, struct refusal *no)
     }
     if (json_is_string(content))
         str_add(&text, json_string_value(content), json_string_length(content));
-    else if (!json_is_array(content))
+    else if (!json_is_array(content) && !(content == NULL && json_array_size(fields_get(m, "tool_calls"))))
         refusal_field(no, "messages", "messages[%zu].content: expected a text or an array of parts, found %s",
                       i, fields_kind(content));
     json_t *out = no->status || !str_ok(&text) ? NULL : json_copy((json_t *)(uintptr_t)m);
