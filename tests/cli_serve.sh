@@ -102,8 +102,10 @@ stop
 
 claim killing_it_loses_no_saved_state
 start --sequences 1 --state-dir "$tmp/states"
-kill -KILL "$server"
-wait "$server" 2>/dev/null || :
+{
+    kill -KILL "$server"
+    wait "$server" || :
+} 2>/dev/null
 start --sequences 1 --state-dir "$tmp/states"
 holds both_conversations_are_known
 stop
