@@ -276,10 +276,10 @@ static int32_t choose(const uint64_t *allowed, size_t len, struct fuzz *f)
     int32_t ids[N_IDS];
     uint32_t n = 0;
     for (size_t i = 0; len > LENGTH && i < sizeof closing; i++)
-        if (allowed[0] >> closing[i] & 1 || (allowed[1] >> (closing[i] & 63) & 1 && closing[i] > 63))
+        if (allowed[closing[i] / 64] >> closing[i] % 64 & 1)
             ids[n++] = closing[i];
     if (n > 0)
-        return ids[fuzz_below(f, 8) ? 0 : fuzz_below(f, n)];
+        return ids[ids[0] == 0 ? 0 : fuzz_below(f, n)];
     for (int32_t i = 0; i < N_IDS; i++)
         if (allowed[i / 64] >> i % 64 & 1)
             ids[n++] = i;
