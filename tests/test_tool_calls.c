@@ -272,7 +272,7 @@ static bool byte_of(const void *ctx, int32_t id, struct token_text *out)
 /* One of the allowed ids; after a while those that lead to the end. */
 static int32_t choose(const uint64_t *allowed, size_t len, struct fuzz *f)
 {
-    static const char closing[] = {0, '}', ']', '"', '/', '<', ',', '\n'};
+    static const uint8_t closing[] = {0, '}', ']', '"', '/', '<', ',', '\n'};
     int32_t ids[N_IDS];
     uint32_t n = 0;
     for (size_t i = 0; len > LENGTH && i < sizeof closing; i++)
