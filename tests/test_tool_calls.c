@@ -5,6 +5,9 @@
 #include <string.h>
 
 #include "fuzz.h"
+#include "text/constraint.h"
+#include "text/grammar.h"
+#include "text/token_trie.h"
 #include "text/tool_calls.h"
 
 #define BEGIN_ALL "<｜tool▁calls▁begin｜>"
@@ -23,7 +26,9 @@ static const char TOOLS[] =
     "\"properties\": {"
     "\"path\": {\"type\": \"string\"}, \"n\": {\"type\": \"integer\"}, \"deep\": {\"type\": \"object\"},"
     "\"on\": {\"type\": \"boolean\"}, \"maybe\": {\"type\": [\"string\", \"null\"]},"
-    "\"either\": {\"anyOf\": [{\"type\": \"string\"}, {\"type\": \"null\"}]}}}}}]";
+    "\"either\": {\"anyOf\": [{\"type\": \"string\"}, {\"type\": \"null\"}]}}, \"required\": [\"path\", "
+    "\"n\"]}}}, "
+    "{\"type\": \"function\", \"function\": {\"name\": \"now\"}}]";
 
 /* Events in one line: text as it is, a call as [name|arguments], or [name|arguments! where it failed. */
 struct heard {
@@ -250,6 +255,102 @@ static void a_tag_of_the_form_is_known(void **state)
     assert_true(tool_form_has_tag(tool_form_find(XML), "</tool_call>", strlen("</tool_call>")));
 }
 
+/* ---- grammars of calls ---- */
+
+enum { N_IDS = 256, LENGTH = 400, MOST = 3000 };
+
+/* Id 0 ends the text, the others are their bytes. */
+static bool byte_of(const void *ctx, int32_t id, struct token_text *out)
+{
+    static char bytes[N_IDS][2];
+    (void)ctx;
+    bytes[id][0] = (char)id;
+    *out = (struct token_text){bytes[id], id > 0};
+    return true;
+}
+
+/* One of the allowed ids; after a while those that lead to the end. */
+static int32_t choose(const uint64_t *allowed, size_t len, struct fuzz *f)
+{
+    static const uint8_t closing[] = {0, '}', ']', '"', '/', '<', ',', '\n'};
+    int32_t ids[N_IDS];
+    uint32_t n = 0;
+    for (size_t i = 0; len > LENGTH && i < sizeof closing; i++)
+        if (allowed[closing[i] / 64] >> closing[i] % 64 & 1)
+            ids[n++] = closing[i];
+    if (n > 0)
+        return ids[ids[0] == 0 ? 0 : fuzz_below(f, n)];
+    for (int32_t i = 0; i < N_IDS; i++)
+        if (allowed[i / 64] >> i % 64 & 1)
+            ids[n++] = i;
+    assert_true(n > 0);
+    return ids[fuzz_below(f, n)];
+}
+
+/* False: the text became too long. */
+static bool walk(struct constraint *c, struct fuzz *f, struct str *text)
+{
+    struct moeflux_err e = {0};
+    check_ok(constraint_reset(c, &e), &e);
+    str_clear(text);
+    while (text->len < MOST) {
+        const uint64_t *allowed;
+        check_ok(constraint_mask(c, &allowed, &e), &e);
+        int32_t id = choose(allowed, text->len, f);
+        if (id == 0)
+            return true;
+        check_ok(constraint_accept(c, id, &e), &e);
+        str_add(text, (const char[]){(char)id}, 1);
+    }
+    return false;
+}
+
+/* Every text of the grammar is calls and nothing else. */
+static uint32_t walk_all(const char *template, const char *name, struct fuzz *f)
+{
+    static const int32_t end = 0;
+    struct moeflux_err e = {0};
+    struct grammar *g;
+    struct token_trie *trie;
+    struct constraint *c;
+    struct str gbnf = {0}, text = {0};
+    json_t *tools = json_loads(TOOLS, 0, NULL);
+    uint32_t n = 0;
+    check_ok(tool_form_grammar(tool_form_find(template), tools, name, &gbnf, &e), &e);
+    check_ok(grammar_compile(&g, str_text(&gbnf), gbnf.len, "tools", &e), &e);
+    check_ok(token_trie_new(&trie, &(struct token_source){N_IDS, byte_of, NULL}, &e), &e);
+    check_ok(constraint_new(&c, g, trie, &end, 1, &e), &e);
+    for (int i = 0; i < 40; i++) {
+        if (!walk(c, f, &text))
+            continue;
+        struct heard h = listen(template, str_text(&text), f, 0);
+        const char *said = str_text(&h.all);
+        if (said[0] != '[' || said[h.all.len - 1] != ']' || strstr(said, "tool_call>"))
+            fail_msg("%s\nis %s", str_text(&text), said);
+        assert_true(!name || (strncmp(said, "[put|", 5) == 0 && !strstr(said, "][")));
+        if (strcmp(template, XML) == 0 && strncmp(said, "[put|", 5) == 0)
+            assert_true(strncmp(said, "[put|{\"path\": \"", 15) == 0 && strstr(said, ", \"n\": "));
+        str_free(&h.all);
+        n++;
+    }
+    constraint_free(c);
+    token_trie_free(trie);
+    grammar_free(g);
+    json_decref(tools);
+    str_free(&gbnf);
+    str_free(&text);
+    return n;
+}
+
+static void every_text_of_a_forms_grammar_is_calls_and_nothing_else(void **state)
+{
+    static const char *const templates[] = {HERMES, XML, DEEPSEEK, DEEPSEEK "```json"};
+    struct fuzz f = {11};
+    (void)state;
+    for (int i = 0; i < 8; i++)
+        assert_true(walk_all(templates[i / 2], i % 2 ? "put" : NULL, &f) > 10);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -260,6 +361,7 @@ int main(void)
         cmocka_unit_test(what_is_no_call_is_text),
         cmocka_unit_test(a_call_that_breaks_off_is_text_and_the_next_one_is_found),
         cmocka_unit_test(a_tag_of_the_form_is_known),
+        cmocka_unit_test(every_text_of_a_forms_grammar_is_calls_and_nothing_else),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

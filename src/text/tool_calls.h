@@ -30,6 +30,11 @@ const struct tool_form *tool_form_find(const char *chat_template);
 /* Whether the text is one of the form's tags, which may be a control token. */
 bool tool_form_has_tag(const struct tool_form *f, const char *text, size_t len);
 
+/* Appends a grammar (grammar.h) of the answers that call the tool of this name, once, or (name NULL) any of the tools, once or more. Its
+ * arguments are an object, or in the form without quotes the schema's own parameters. ERR_MEMORY. */
+int tool_form_grammar(const struct tool_form *f, const struct json_t *tools, const char *name,
+                      struct str *out, struct moeflux_err *e);
+
 enum tool_event {
     TOOL_TEXT,      /* the answer's text */
     TOOL_BEGINS,    /* a call; the bytes are the tool's name */

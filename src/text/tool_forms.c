@@ -134,8 +134,6 @@ static int read_deepseek(struct tool_calls *t)
 
 /* ---- <function=f><parameter=p>\nvalue\n</parameter></function> ---- */
 
-enum { VALUE_TEXT, VALUE_TEXT_OR_NULL, VALUE_JSON };
-
 static const char PARAMETER_CLOSE[] = "</parameter>", NEWLINE_CLOSE[] = "\n</parameter>";
 
 static int read_parameters(struct tool_calls *t);
@@ -150,22 +148,27 @@ static bool allows_text(const json_t *list, bool of_schemas)
     return i < n;
 }
 
+int tool_value_kind(const struct json_t *schema)
+{
+    const json_t *type = json_member(schema, "type"), *any = json_member(schema, "anyOf");
+    if (json_is_text(type, "string") || (!type && !any))
+        return TOOL_VALUE_TEXT;
+    if (json_is_array(type) ? allows_text(type, false) : !type && allows_text(any, true))
+        return TOOL_VALUE_TEXT_OR_NULL;
+    return TOOL_VALUE_JSON;
+}
+
 /* What the tool's schema says of the parameter t->key. */
 static int kind_of(const struct tool_calls *t)
 {
     const json_t *schema = NULL;
     for (size_t i = 0; !schema && i < json_array_size(t->tools); i++) {
-        const json_t *tool = json_array_get(t->tools, i), *function = json_member(tool, "function");
+        const json_t *function = json_member(json_array_get(t->tools, i), "function");
         if (json_is_text(json_member(function, "name"), str_text(&t->name)))
             schema = json_member(json_member(json_member(function, "parameters"), "properties"),
                                  str_text(&t->key));
     }
-    const json_t *type = json_member(schema, "type"), *any = json_member(schema, "anyOf");
-    if (json_is_text(type, "string") || (!type && !any))
-        return VALUE_TEXT;
-    if (json_is_array(type) ? allows_text(type, false) : !type && allows_text(any, true))
-        return VALUE_TEXT_OR_NULL;
-    return VALUE_JSON;
+    return tool_value_kind(schema);
 }
 
 /* As JSON has it, without the quotes. */
@@ -190,11 +193,11 @@ static void add_value(struct tool_calls *t, const char *bytes, size_t n)
         const char *written, *json;
     } words[] = {{"None", "null"}, {"null", "null"}, {"True", "true"}, {"False", "false"}};
     const char *word = NULL;
-    for (size_t i = 0; i < (t->kind == VALUE_JSON ? 4u : 2u); i++)
+    for (size_t i = 0; i < (t->kind == TOOL_VALUE_JSON ? 4u : 2u); i++)
         if (strlen(words[i].written) == n && memcmp(words[i].written, bytes, n) == 0)
             word = words[i].json;
     json_t *value = NULL;
-    if (!word && t->kind == VALUE_JSON && json_count_values(bytes, n) <= JSON_MAX_SMALL)
+    if (!word && t->kind == TOOL_VALUE_JSON && json_count_values(bytes, n) <= JSON_MAX_SMALL)
         value = json_loadb(bytes, n, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
     if (word) {
         str_add_text(&t->arguments, word);
@@ -253,9 +256,9 @@ static int begin_value(struct tool_calls *t)
     t->kind = kind_of(t);
     str_add_text(&t->arguments, t->arguments.len > 1 ? ", \"" : "\"");
     add_escaped(&t->arguments, str_text(&t->key), t->key.len);
-    str_add_text(&t->arguments, t->kind == VALUE_TEXT ? "\": \"" : "\": ");
+    str_add_text(&t->arguments, t->kind == TOOL_VALUE_TEXT ? "\": \"" : "\": ");
     t->n_seen = 0;
-    t->phase = t->kind == VALUE_TEXT ? read_text_value : read_other_value;
+    t->phase = t->kind == TOOL_VALUE_TEXT ? read_text_value : read_other_value;
     return TOOL_GO;
 }
 
@@ -297,20 +300,28 @@ static int read_xml(struct tool_calls *t)
 
 /* ---- the families ---- */
 
+#define DEEPSEEK_TAGS                                                                                        \
+    .section_open = "<" BAR "tool" BLOCK "calls" BLOCK "begin" BAR ">",                                      \
+    .section_close = "<" BAR "tool" BLOCK "calls" BLOCK "end" BAR ">",                                       \
+    .call_open = "<" BAR "tool" BLOCK "call" BLOCK "begin" BAR ">",                                          \
+    .call_close = "<" BAR "tool" BLOCK "call" BLOCK "end" BAR ">",                                           \
+    .separator = "<" BAR "tool" BLOCK "sep" BAR ">", .fence_close = "```", .read = read_deepseek
+
+#define TAGGED .call_open = "<tool_call>", .call_close = "</tool_call>", .padding = "\n", .between = "\n"
+
 const struct tool_form tool_forms[] = {
+    {.marks = {"<" BAR "tool" BLOCK "call" BLOCK "begin" BAR ">", "```json"},
+     DEEPSEEK_TAGS,
+     .padding = "",
+     .between = "\n",
+     .write = tool_write_deepseek3},
     {.marks = {"<" BAR "tool" BLOCK "call" BLOCK "begin" BAR ">"},
-     .section_open = "<" BAR "tool" BLOCK "calls" BLOCK "begin" BAR ">",
-     .section_close = "<" BAR "tool" BLOCK "calls" BLOCK "end" BAR ">",
-     .call_open = "<" BAR "tool" BLOCK "call" BLOCK "begin" BAR ">",
-     .call_close = "<" BAR "tool" BLOCK "call" BLOCK "end" BAR ">",
-     .fence_close = "```",
-     .separator = "<" BAR "tool" BLOCK "sep" BAR ">",
-     .read = read_deepseek},
-    {.marks = {"<tool_call>", "<function="},
-     .call_open = "<tool_call>",
-     .call_close = "</tool_call>",
-     .read = read_xml},
-    {.marks = {"<tool_call>"}, .call_open = "<tool_call>", .call_close = "</tool_call>", .read = read_hermes},
+     DEEPSEEK_TAGS,
+     .padding = "",
+     .between = "",
+     .write = tool_write_deepseek31},
+    {.marks = {"<tool_call>", "<function="}, TAGGED, .read = read_xml, .write = tool_write_xml},
+    {.marks = {"<tool_call>"}, TAGGED, .read = read_hermes, .write = tool_write_hermes},
 };
 
 const size_t tool_n_forms = sizeof tool_forms / sizeof *tool_forms;

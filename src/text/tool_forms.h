@@ -14,7 +14,10 @@ struct tool_form {
         *section_close; /* around all calls; NULL: nothing, and the first may be left out */
     const char *call_open, *call_close;
     const char *separator, *fence_close; /* inside a call, behind its object; NULL: none */
+    const char *padding, *between;       /* behind call_open and before call_close; between calls */
     int (*read)(struct tool_calls *t);   /* the first phase behind call_open */
+    /* Appends a call of the function, without the tags around it, as an expression of a grammar. */
+    void (*write)(const struct tool_form *f, const struct json_t *function, struct str *out);
 };
 
 /* The first that fits is taken. */
@@ -22,6 +25,16 @@ extern const struct tool_form tool_forms[];
 extern const size_t tool_n_forms;
 
 /* --- for the forms --- */
+
+/* What a value is that is written without quotes, by its schema (NULL: there is none). */
+enum { TOOL_VALUE_TEXT, TOOL_VALUE_TEXT_OR_NULL, TOOL_VALUE_JSON };
+int tool_value_kind(const struct json_t *schema);
+
+/* tool_grammar.c */
+void tool_write_hermes(const struct tool_form *f, const struct json_t *function, struct str *out);
+void tool_write_xml(const struct tool_form *f, const struct json_t *function, struct str *out);
+void tool_write_deepseek3(const struct tool_form *f, const struct json_t *function, struct str *out);
+void tool_write_deepseek31(const struct tool_form *f, const struct json_t *function, struct str *out);
 
 enum { TOOL_MAX_NAME = 256 }; /* bytes of a name */
 
