@@ -29,15 +29,15 @@ static void tell(const struct saved_sequences *v, const struct moeflux_err *e)
     v->tell(v->ctx, e->text);
 }
 
-/* Takes `path` and the places over. */
-static int add_item(struct saved_sequences *v, char *path, const struct state_places *places,
-                    struct moeflux_err *e)
+/* Takes what it has over. */
+static int add_item(struct saved_sequences *v, const struct saved_sequence *x, struct moeflux_err *e)
 {
     int rc = mem_grow((void **)&v->items, &v->cap, v->n + 1, sizeof *v->items, e);
     if (rc)
         return rc;
-    v->items[v->n++] = (struct saved_sequence){path, *places, ++v->clock};
-    v->bytes += places->bytes;
+    v->items[v->n] = *x;
+    v->items[v->n++].last_use = ++v->clock;
+    v->bytes += x->places.bytes;
     return 0;
 }
 
@@ -58,18 +58,19 @@ static void remove_file(struct saved_sequences *v, size_t idx)
 /* One of the directory's names. A broken or foreign file is left alone. */
 static int look_at(struct saved_sequences *v, const char *name, struct moeflux_err *e)
 {
-    struct state_places places;
+    struct saved_sequence x = {0};
     struct moeflux_err why;
-    char *path = is_named(name) ? file_join(v->dir, name, e) : NULL;
-    if (!path)
-        return is_named(name) ? ERR_MEMORY : 0;
-    int rc = state_places_read(&places, v->model, path, &why);
-    if (!rc && (rc = add_item(v, path, &places, e)) == 0)
+    if (!is_named(name))
         return 0;
-    if (rc != ERR_MEMORY)
-        rc = 0;
-    free(path);
-    return rc;
+    if (!(x.path = file_join(v->dir, name, e)))
+        return ERR_MEMORY;
+    int rc = state_places_read(&x.places, v->model, x.path, &why);
+    if (!rc && add_item(v, &x, e) == 0)
+        return 0;
+    state_places_free(&x.places);
+    free(x.path);
+    /* What cannot be read is none of ours. */
+    return rc ? 0 : ERR_MEMORY;
 }
 
 int saved_sequences_open(struct saved_sequences *v, struct moeflux_model *m, const char *dir,
@@ -154,21 +155,21 @@ static void supersede(struct saved_sequences *v, const struct state_places *fres
 static int save(struct saved_sequences *v, struct moeflux_session *s, struct moeflux_err *e)
 {
     uint32_t n = moeflux_session_position(s);
+    struct saved_sequence x = {0};
     char name[80];
-    struct state_places places = {0};
     uint64_t hash = XXH3_64bits(moeflux_session_history(s), n * sizeof(int32_t));
     snprintf(name, sizeof name, "%016" PRIx64 "-%016" PRIx64 "%s", v->fingerprint, hash, ending);
-    char *path = file_join(v->dir, name, e);
-    int rc = path ? moeflux_session_save(s, path, MOEFLUX_STATE_V3, e) : ERR_MEMORY;
+    x.path = file_join(v->dir, name, e);
+    int rc = x.path ? moeflux_session_save(s, x.path, MOEFLUX_STATE_V3, e) : ERR_MEMORY;
     if (!rc)
-        rc = state_places_read(&places, v->model, path, e);
+        rc = state_places_read(&x.places, v->model, x.path, e);
     if (!rc) {
-        supersede(v, &places, path);
-        rc = add_item(v, path, &places, e);
+        supersede(v, &x.places, x.path);
+        rc = add_item(v, &x, e);
     }
     if (rc) {
-        state_places_free(&places);
-        free(path);
+        state_places_free(&x.places);
+        free(x.path);
     }
     return rc;
 }

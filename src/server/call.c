@@ -160,7 +160,7 @@ static int refuse_request(struct refusal *no, int rc, const struct moeflux_err *
     text += n;
     char field[sizeof no->param];
     size_t len = strspn(text, "abcdefghijklmnopqrstuvwxyz_");
-    bool named = text[len] == ':' && len < sizeof field;
+    bool named = len < sizeof field && text[len] == ':';
     snprintf(field, sizeof field, "%.*s", named ? (int)len : 0, text);
     return refusal_field(no, named ? field : NULL, "%s", text);
 }

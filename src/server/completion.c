@@ -17,7 +17,6 @@
 #include "server/jobs.h"
 #include "server/refusal.h"
 #include "server/token_lists.h"
-#include "generate/answer_json.h"
 #include "text/tokenizer.h"
 
 struct choice {
@@ -95,20 +94,18 @@ static const char *finish_reason(const struct job_result *r)
 
 static json_t *usage(const struct call *call)
 {
-    uint64_t prompt = 0, cached = 0, answered = 0;
+    json_int_t prompt = 0, cached = 0, answered = 0;
     for (uint32_t i = 0; i < call->n_jobs; i++) {
         const struct job *j = call->jobs[i];
         /* The choices of one prompt have it in common. */
         if (i % call->n == 0) {
-            prompt += j->request.tokens.n;
+            prompt += (json_int_t)j->request.tokens.n;
             cached += j->result.n_reused;
         }
         answered += j->result.n_answered;
     }
-    return json_pack("{s: I, s: I, s: I, s: {s: I}}", "prompt_tokens", (json_int_t)prompt,
-                     "completion_tokens", (json_int_t)answered, "total_tokens",
-                     (json_int_t)(prompt + answered), "prompt_tokens_details", "cached_tokens",
-                     (json_int_t)cached);
+    return json_pack("{s: I, s: I, s: I, s: {s: I}}", "prompt_tokens", prompt, "completion_tokens", answered,
+                     "total_tokens", prompt + answered, "prompt_tokens_details", "cached_tokens", cached);
 }
 
 static json_t *head(const struct completion *c, const char *kind)

@@ -13,7 +13,7 @@ enum { BACKLOG = 128 };
 /* The address as it stands in a URL. */
 static int tell_url(int fd, char *url, size_t cap, struct moeflux_err *e)
 {
-    struct sockaddr_storage at;
+    struct sockaddr_storage at = {0};
     socklen_t len = sizeof at;
     char host[64], port[16];
     if (getsockname(fd, (struct sockaddr *)&at, &len) < 0)
