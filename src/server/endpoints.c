@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "generate/answer_json.h"
 #include "generate/generator.h"
 #include "server/answers.h"
 #include "server/exchange.h"
@@ -13,7 +14,6 @@
 #include "server/metrics.h"
 #include "server/page.h"
 #include "server/state.h"
-#include "generate/answer_json.h"
 #include "text/tokenizer.h"
 #include "text/utf8.h"
 
