@@ -42,7 +42,6 @@ static void check(const char *schema, const char *const *texts)
     }
     constraint_free(c);
     token_trie_free(t);
-    grammar_free(g);
     str_free(&text);
 }
 

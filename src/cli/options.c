@@ -83,6 +83,9 @@ static const struct flag run_flags[] = {
     REAL(NULL, "min-p", "P", min_p, "... among those over P times the best (0)"),
     REAL(NULL, "repeat-penalty", "X", repeat_penalty, "make repeated tokens less likely (1: off)"),
     INT(NULL, "repeat-last-n", "N", repeat_last, 0, 1 << 20, "tokens that the penalty looks at (64)"),
+    TEXT(NULL, "json-schema", "FILE", json_schema, "answer in JSON that fits a schema (or its TEXT)"),
+    SWITCH(NULL, "json-object", json_object, "answer with a JSON object"),
+    TEXT(NULL, "grammar", "FILE", grammar, "answer in what a GBNF grammar allows"),
     HEADING("Many prompts:"),
     TEXT(NULL, "batch", "FILE", batch, "answer every line of JSON, - for stdin"),
     TEXT("o", "output", "FILE", output, "append the results; go on where they end"),
@@ -287,6 +290,20 @@ static int check_batch(struct options *o, struct moeflux_err *e)
     return rc ? rc : parse_shard(o, e);
 }
 
+static int check_form(const struct options *o, struct moeflux_err *e)
+{
+    const char *flag = o->json_schema ? "--json-schema" : o->json_object ? "--json-object" : "--grammar";
+    bool other = o->bench || o->plan || o->selftest || o->list_devices || o->perplexity;
+    bool any = o->json_schema || o->json_object || o->grammar;
+    int rc = refuse(o->json_schema && o->json_object, "--json-schema", "--json-object", e);
+    if (!rc)
+        rc = refuse((o->json_schema || o->json_object) && o->grammar, flag, "--grammar", e);
+    if (!rc)
+        rc = refuse(any && o->ignore_eos, flag, "--ignore-eos", e);
+    return rc ? rc
+              : refuse(any && other, flag, "--bench, --plan, --selftest, --list-devices or --perplexity", e);
+}
+
 static int check_output(const struct options *o, struct moeflux_err *e)
 {
     bool text_logits = o->logits && strcmp(o->logits, "-") == 0;
@@ -399,6 +416,8 @@ static int check_run(struct options *o, struct moeflux_err *e)
         rc = check_state(o, e);
     if (!rc)
         rc = check_batch(o, e);
+    if (!rc)
+        rc = check_form(o, e);
     if (!rc)
         rc = check_output(o, e);
     if (!rc)

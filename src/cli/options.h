@@ -60,6 +60,8 @@ struct options {
     float temp, top_p, min_p, repeat_penalty;
     int64_t top_k, repeat_last;
     bool ignore_eos;
+    const char *json_schema, *grammar; /* files; json_schema may be the text itself */
+    bool json_object;                  /* at most one of these three */
 
     bool tokens_out, json, csv, stats;
     const char *logits, *hidden; /* files; logits may be "-" */

@@ -11,6 +11,7 @@
 #include "text/utf8.h"
 
 struct moeflux_err;
+struct constraint;
 struct generator;
 
 /* Where the text goes as it comes. */
@@ -25,6 +26,8 @@ struct answer_options {
     int64_t limit; /* tokens; negative: none */
     bool ignore_eos;
     bool chat; /* the template's parts are told apart; else all text is answer */
+    struct constraint
+        *constraint; /* what the answer, without its thinking, must fit; NULL: nothing. It is moved on. */
     struct answer_sink sink;
 };
 
