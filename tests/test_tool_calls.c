@@ -335,7 +335,6 @@ static uint32_t walk_all(const char *template, const char *name, struct fuzz *f)
     }
     constraint_free(c);
     token_trie_free(trie);
-    grammar_free(g);
     json_decref(tools);
     str_free(&gbnf);
     str_free(&text);

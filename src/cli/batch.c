@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "cli/exit.h"
+#include "cli/form.h"
 #include "cli/lines.h"
 #include "cli/options.h"
 #include "cli/output.h"
@@ -20,16 +21,19 @@
 #include "cli/terminal/term.h"
 #include "generate/answer.h"
 #include "generate/answer_json.h"
+#include "generate/constrain.h"
 #include "generate/generator.h"
 #include "generate/queue.h"
 #include "generate/request.h"
 #include "generate/tools.h"
 #include "moeflux.h"
+#include "text/constraint.h"
 
 struct batch { /* zeroed at first */
     const struct options *options;
     struct request_options defaults;
     struct json_t *tools; /* of the defaults; NULL: none */
+    struct str grammar;   /* of the defaults */
     struct bar bar;
     struct generator generator;
     struct lines lines;
@@ -217,8 +221,11 @@ static int compute(struct batch *b, struct queue_item *item, struct moeflux_err 
     int rc = o->raw ? 0 : generator_use_chat(s, request_thinking(o), "a request", e);
     if (!rc)
         rc = prefill(b, item, &st, e);
+    if (!rc && o->grammar)
+        rc = constrain_begin(s, o->grammar, &ao.constraint, e);
     if (!rc)
         rc = answer_run(&a, s, &ao, e);
+    constraint_free(ao.constraint);
     if (!rc) {
         b->n_prompt += item->request.tokens.n;
         b->n_computed += st.n_prompt;
@@ -266,12 +273,15 @@ static int loop(struct batch *b, struct moeflux_err *e)
 static int start(struct batch *b, struct moeflux_err *e)
 {
     const struct options *o = b->options;
-    int rc = 0;
-    if (!(b->seen = json_object()))
-        return err_set(e, ERR_MEMORY, "out of memory for the requests");
-    if (o->tools && (rc = tools_read(o->tools, &b->tools, e)))
+    int rc = form_read(o, &b->grammar, e);
+    if (!rc && o->tools)
+        rc = tools_read(o->tools, &b->tools, e);
+    if (!rc && !(b->seen = json_object()))
+        rc = err_set(e, ERR_MEMORY, "out of memory for the requests");
+    if (rc)
         return rc;
     b->defaults.tools = b->tools;
+    b->defaults.grammar = b->grammar.len ? str_text(&b->grammar) : NULL;
     rc = setup_open(&b->generator, o, &b->bar, e);
     if (!rc && !b->generator.tokenizer)
         rc = err_set(e, ERR_USAGE, "%s has no tokenizer.json, which --batch needs", o->model);
@@ -299,6 +309,7 @@ static int finish(struct batch *b, struct moeflux_err *e)
     json_decref(b->tools);
     lines_close(&b->lines);
     generator_close(&b->generator);
+    str_free(&b->grammar);
     return results_close(&b->results, e);
 }
 

@@ -96,6 +96,9 @@ static const struct flag run_flags[] = {
     TEXTS("stop", "TEXT", stop, "end the answer before this text; repeatable"),
     TEXT(NULL, "tools", "FILE", tools, "tools that the answer may call (JSON)"),
     INT(NULL, "logprobs", "N", logprobs, 0, LOGPROBS_MAX, "how likely each token was, and the N likeliest"),
+    TEXT(NULL, "json-schema", "FILE", json_schema, "answer in JSON that fits a schema (or its TEXT)"),
+    SWITCH(NULL, "json-object", json_object, "answer with a JSON object"),
+    TEXT(NULL, "grammar", "FILE", grammar, "answer in what a GBNF grammar allows"),
     HEADING("Many prompts:"),
     TEXT(NULL, "batch", "FILE", batch, "answer every line of JSON, - for stdin"),
     TEXT("o", "output", "FILE", output, "append the results; go on where they end"),
@@ -340,6 +343,20 @@ static int check_batch(struct options *o, struct moeflux_err *e)
     return rc ? rc : parse_shard(o, e);
 }
 
+static int check_form(const struct options *o, struct moeflux_err *e)
+{
+    const char *flag = o->json_schema ? "--json-schema" : o->json_object ? "--json-object" : "--grammar";
+    bool other = o->bench || o->plan || o->selftest || o->list_devices || o->perplexity;
+    bool any = o->json_schema || o->json_object || o->grammar;
+    int rc = refuse(o->json_schema && o->json_object, "--json-schema", "--json-object", e);
+    if (!rc)
+        rc = refuse((o->json_schema || o->json_object) && o->grammar, flag, "--grammar", e);
+    if (!rc)
+        rc = refuse(any && o->ignore_eos, flag, "--ignore-eos", e);
+    return rc ? rc
+              : refuse(any && other, flag, "--bench, --plan, --selftest, --list-devices or --perplexity", e);
+}
+
 static int check_output(const struct options *o, struct moeflux_err *e)
 {
     bool text_logits = o->logits && strcmp(o->logits, "-") == 0;
@@ -461,6 +478,8 @@ static int check_run(struct options *o, struct moeflux_err *e)
         rc = check_state(o, e);
     if (!rc)
         rc = check_batch(o, e);
+    if (!rc)
+        rc = check_form(o, e);
     if (!rc)
         rc = check_output(o, e);
     if (!rc)

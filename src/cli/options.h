@@ -65,6 +65,8 @@ struct options {
     const char *tools; /* a file */
     int64_t logprobs;  /* of how many of the likeliest tokens; REQUEST_NO_LOGPROBS */
     bool ignore_eos;
+    const char *json_schema, *grammar; /* files; json_schema may be the text itself */
+    bool json_object;                  /* at most one of these three */
 
     bool tokens_out, json, csv, stats;
     const char *logits, *hidden; /* files; logits may be "-" */

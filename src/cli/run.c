@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "cli/exit.h"
+#include "cli/form.h"
 #include "cli/logprob_lines.h"
 #include "cli/options.h"
 #include "cli/output.h"
@@ -21,10 +22,12 @@
 #include "cli/terminal/term.h"
 #include "generate/answer.h"
 #include "generate/answer_json.h"
+#include "generate/constrain.h"
 #include "generate/generator.h"
 #include "generate/prompt_cache.h"
 #include "generate/tools.h"
 #include "moeflux.h"
+#include "text/constraint.h"
 
 /* All that one run owns; zeroed at first. */
 struct run {
@@ -33,6 +36,7 @@ struct run {
     struct output *out;
     struct bar bar;
     struct prompt prompt;
+    struct str grammar; /* that the answer must fit; empty: none */
     struct probe probe;
     struct generator generator;
     struct prompt_cache cache;
@@ -177,10 +181,14 @@ static int generate(struct run *r, struct moeflux_err *e)
     ao.limit = answer_limit(o);
     ao.chat = uses_chat(r);
     ao.tools = r->tools;
+    int rc = r->grammar.len ? constrain_begin(&r->generator, str_text(&r->grammar), &ao.constraint, e) : 0;
+    if (rc)
+        return rc;
     printer_init(&printer, r->out, o, r->term);
     if (!o->json)
         ao.sink = printer_sink(&printer);
-    int rc = answer_run(&r->answer, &r->generator, &ao, e);
+    rc = answer_run(&r->answer, &r->generator, &ao, e);
+    constraint_free(ao.constraint);
     struct moeflux_err closing = {0};
     int ended = printer_end(&printer, &closing);
     if (!rc && ended)
@@ -210,7 +218,9 @@ static int load_cache(struct run *r, struct moeflux_err *e)
 static int run_all(struct run *r, struct moeflux_err *e)
 {
     const struct options *o = r->options;
-    int rc = prompt_read(&r->prompt, o, e);
+    int rc = form_read(o, &r->grammar, e);
+    if (!rc)
+        rc = prompt_read(&r->prompt, o, e);
     if (!rc && o->tools)
         rc = tools_read(o->tools, &r->tools, e);
     if (!rc && o->prompt_cache)
@@ -263,5 +273,6 @@ int run_once(const struct options *o, const struct term *t, struct output *out, 
     generator_close(&r.generator);
     probe_close(&r.probe);
     prompt_free(&r.prompt);
+    str_free(&r.grammar);
     return rc;
 }

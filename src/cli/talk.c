@@ -19,7 +19,9 @@
 #include "cli/signals.h"
 #include "cli/terminal/printer.h"
 #include "cli/terminal/term.h"
+#include "generate/constrain.h"
 #include "moeflux.h"
+#include "text/constraint.h"
 
 static void say_dressed(const struct talk *t, const char *text)
 {
@@ -117,7 +119,10 @@ static int generate(struct talk *t, struct moeflux_err *e)
     printer_init(&printer, t->out, o, t->term);
     ao.chat = true;
     ao.sink = printer_sink(&printer);
-    int rc = answer_run(&t->answer, &t->generator, &ao, e);
+    int rc = t->grammar.len ? constrain_begin(&t->generator, str_text(&t->grammar), &ao.constraint, e) : 0;
+    if (!rc)
+        rc = answer_run(&t->answer, &t->generator, &ao, e);
+    constraint_free(ao.constraint);
     struct moeflux_err closing;
     int ended = printer_end(&printer, &closing);
     return !rc && ended ? err_set(e, closing.code, "%s", closing.text) : rc;
@@ -410,5 +415,6 @@ void talk_free(struct talk *t)
     free(t->name);
     answer_free(&t->answer);
     conversation_free(&t->conversation);
+    str_free(&t->grammar);
     generator_close(&t->generator);
 }

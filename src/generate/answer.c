@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "base/progress.h"
 #include "generate/generator.h"
+#include "text/constraint.h"
 #include "text/stops.h"
 #include "text/tool_calls.h"
 #include "text/utf8.h"
@@ -28,6 +29,8 @@ struct writer {
     struct str shown;    /* bytes of the token at hand */
     struct str fresh;    /* whole characters that neither `tools` nor `stops` has seen */
     struct str ready;    /* to be given out */
+    bool is_free;        /* the answer thinks: its constraint has not begun */
+    bool may_think;      /* the next token may be the one that opens the thinking */
 };
 
 /* ---- pieces ---- */
@@ -229,6 +232,67 @@ static int write_token(struct writer *w, int32_t id, bool is_end, struct moeflux
     return rc || w->id < 0 ? rc : give(w, (struct answer_piece){.part = part, .text = ""}, e);
 }
 
+/* ---- the constraint ---- */
+
+/* Whether the template's thinking goes on, behind the token that was written. */
+static bool is_thinking(struct writer *w, int32_t id)
+{
+    const struct chat *chat = &w->generator->chat;
+    return w->options->chat && (w->filter.inside_think || (w->may_think && id == chat->think_open));
+}
+
+/* Tells the constraint of the token that was written. */
+static int follow(struct writer *w, int32_t id, struct moeflux_err *e)
+{
+    struct constraint *c = w->options->constraint;
+    bool was_free = w->is_free;
+    w->is_free = is_thinking(w, id);
+    w->may_think = false;
+    if (!was_free && !w->is_free)
+        return constraint_accept(c, id, e);
+    if (w->is_free || w->part != CHAT_ANSWER)
+        return 0;
+    /* What stands behind </think> in its own token. */
+    return constraint_accept_bytes(c, str_text(&w->shown), w->shown.len, e);
+}
+
+/* Leaves the sampler the tokens that may come next. */
+static int constrain(struct writer *w, struct generator *s, struct moeflux_err *e)
+{
+    const uint64_t *mask = NULL;
+    int rc = w->is_free ? 0 : constraint_mask(w->options->constraint, &mask, e);
+    if (rc)
+        return rc;
+    /* Newlines at the beginning are the grammar's. */
+    w->filter.at_start = w->filter.at_start && w->is_free;
+    sampler_set_mask(s->sampler, mask);
+    if (w->may_think)
+        sampler_allow(s->sampler, s->chat.think_open);
+    return 0;
+}
+
+/* Behind a token that was written. Returns 1 if the answer goes on. */
+static int go_on(struct writer *w, const struct generator *s, int32_t id, struct moeflux_err *e)
+{
+    int rc = follow(w, id, e);
+    if (rc)
+        return rc;
+    /* A model that has no token for the end. */
+    bool ends = !w->is_free && s->info.n_eos == 0 && constraint_must_end(w->options->constraint);
+    if (ends)
+        w->answer->stop = ANSWER_EOS;
+    return !ends;
+}
+
+/* Where the constraint begins: a model that opens its thinking itself may do so first. */
+static void begin_constraint(struct writer *w, const struct generator *s)
+{
+    if (!w->options->chat)
+        return;
+    w->is_free = w->filter.inside_think;
+    w->may_think = s->chat.thinking && !w->is_free && s->chat.think_open >= 0;
+}
+
 /* ---- tokens ---- */
 
 /* A device that chooses keeps its logits to itself. */
@@ -273,7 +337,8 @@ static int step(struct answer *a, const struct answer_options *o, struct generat
                 struct moeflux_err *e)
 {
     uint32_t before = moeflux_session_position(s->sequence);
-    bool more = a->tokens.n + 1 != (uint64_t)o->limit;
+    /* A constraint knows what the next token may be only when there is this one. */
+    bool more = a->tokens.n + 1 != (uint64_t)o->limit && !o->constraint;
     int rc = needs_logits(o) ? generator_eval(s, id, 1, NULL, e) : generator_step(s, *id, more, id, e);
     a->last_pending = moeflux_session_position(s->sequence) == before;
     a->n_decoded += !a->last_pending;
@@ -289,10 +354,14 @@ static int loop(struct writer *w, struct generator *s, struct moeflux_err *e)
         a->stop = ANSWER_INTERRUPTED;
         if (!progress_report(&s->progress, "", "tok", 0, 0))
             return 0;
-        int rc = id < 0 ? choose(a, w->options, s, &id, e) : step(a, w->options, s, &id, e);
+        int rc = w->options->constraint ? constrain(w, s, e) : 0;
+        if (rc == 0)
+            rc = id < 0 ? choose(a, w->options, s, &id, e) : step(a, w->options, s, &id, e);
         if (rc == 0 && !a->first_token_ns)
             a->first_token_ns = clock_ns();
         rc = rc == 0 ? take(w, s, id, e) : rc;
+        if (rc == 1 && w->options->constraint)
+            rc = go_on(w, s, id, e);
         if (rc != 1)
             return rc;
     }
@@ -326,9 +395,12 @@ int answer_run(struct answer *a, struct generator *s, const struct answer_option
     if (o->tools && s->tokenizer)
         form = tool_form_find(tokenizer_chat_template(s->tokenizer));
     tool_calls_init(&w.tools, form, o->tools, (struct tool_sink){on_tool_event, &w});
+    begin_constraint(&w, s);
     int rc = stops_init(&w.stops, o->stops, o->n_stops, e);
     if (!rc)
         rc = loop(&w, s, e);
+    if (o->constraint)
+        sampler_set_mask(s->sampler, NULL);
     if (a->first_token_ns)
         a->decode_ns = clock_ns() - a->first_token_ns;
     if (rc == ERR_INTERRUPTED) {

@@ -10,6 +10,7 @@
 #include "text/chat.h"
 #include "text/tokenizer.h"
 
+struct constraint;
 struct generator;
 struct json_t;
 struct moeflux_err;
@@ -60,6 +61,8 @@ struct answer_options {
     const struct json_t *tools;
     bool logprobs;
     uint32_t n_logprobs; /* of the likeliest tokens, at most LOGPROBS_MAX */
+    struct constraint
+        *constraint; /* what the answer, without its thinking, must fit; NULL: nothing. It is moved on. */
     struct answer_sink sink;
 };
 

@@ -9,6 +9,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "engine/step.h"
+#include "generate/constrain.h"
 
 int generator_open(struct generator *s, const struct moeflux_options *o, struct moeflux_err *e)
 {
@@ -169,6 +170,7 @@ bool generator_is_eos(const struct generator *s, int32_t id)
 
 void generator_close(struct generator *s)
 {
+    constrain_free(s->constrain);
     free(s->logits);
     free(s->allowed);
     sampler_free(s->sampler);

@@ -22,9 +22,10 @@ struct generator {
     struct chat chat;
     struct moeflux_session *sequence; /* NULL until generator_start */
     struct sampler *sampler;
-    uint8_t *allowed;     /* bitmap of the ids that may be sampled; NULL: all */
-    float *logits;        /* [vocab_size], after the last token of generator_eval */
-    uint32_t max_context; /* tokens */
+    struct constrain *constrain; /* NULL until an answer is to fit a grammar */
+    uint8_t *allowed;            /* bitmap of the ids that may be sampled; NULL: all */
+    float *logits;               /* [vocab_size], after the last token of generator_eval */
+    uint32_t max_context;        /* tokens */
     uint64_t seed;
     uint64_t load_ns;
 };

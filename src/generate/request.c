@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "base/str.h"
 #include "generate/answer.h"
+#include "generate/constrain.h"
 #include "generate/generator.h"
 #include "generate/tools.h"
 #include "text/sampler.h"
@@ -49,6 +50,9 @@ static const struct {
     {"top_logprobs", "top_logprobs"},
     {"tools", "tools"},
     {"tool_choice", "tool_choice"},
+    {"json_schema", "json_schema"},
+    {"json_object", "json_object"},
+    {"grammar", "grammar"},
 };
 
 struct sampler_options request_sampling(const struct request_options *o, uint64_t seed)
@@ -273,6 +277,37 @@ static void get_tools(struct json_view *v, struct request_options *o)
     get_tool_choice(v, o);
 }
 
+/* At most one of the fields that say what the answer must fit. */
+static int get_grammar(struct request *r, struct json_view *v, struct moeflux_err *e)
+{
+    const json_t *schema = json_view_get(v, "json_schema");
+    const char *grammar = json_view_text_or(v, "grammar", NULL);
+    bool object = json_view_bool_or(v, "json_object", false);
+    char name[64];
+    int rc = v->rc;
+    if (!rc && (schema != NULL) + (grammar != NULL) + object > 1)
+        return err_set(e, ERR_FORMAT, "%s: json_schema, json_object and grammar exclude each other",
+                       v->where);
+    snprintf(name, sizeof name, "%s: %s", v->where,
+             schema    ? "json_schema"
+             : grammar ? "grammar"
+                       : "json_object");
+    if (!rc && json_is_string(schema))
+        rc = constrain_grammar(CONSTRAIN_JSON_SCHEMA, json_string_value(schema), json_string_length(schema),
+                               name, &r->grammar, e);
+    else if (!rc && schema)
+        rc = constrain_schema(schema, name, &r->grammar, e);
+    else if (!rc && grammar)
+        rc = constrain_grammar(CONSTRAIN_GRAMMAR, grammar, strlen(grammar), name, &r->grammar, e);
+    else if (!rc && object)
+        rc = constrain_grammar(CONSTRAIN_JSON_OBJECT, NULL, 0, name, &r->grammar, e);
+    if (r->grammar.len)
+        r->options.grammar = str_text(&r->grammar);
+    if (!rc && r->options.grammar && r->options.ignore_eos)
+        rc = err_set(e, ERR_FORMAT, "%s: ignore_eos and a grammar exclude each other", v->where);
+    return rc;
+}
+
 static int get_options(struct request *r, const char *where, struct moeflux_err *e)
 {
     struct request_options *o = &r->options;
@@ -304,8 +339,9 @@ static int get_options(struct request *r, const char *where, struct moeflux_err 
     o->system = json_view_text_or(&v, "system", o->raw ? NULL : o->system);
     o->prompt = json_view_text_or(&v, "prompt", NULL);
     const json_t *messages = json_view_array(&v, "messages");
-    if (v.rc)
-        return v.rc;
+    int rc = get_grammar(r, &v, e);
+    if (rc)
+        return rc;
     if (!o->prompt == !messages)
         return err_set(e, ERR_FORMAT, "%s: expected either prompt or messages", where);
     if (o->think && o->no_think)
@@ -314,7 +350,7 @@ static int get_options(struct request *r, const char *where, struct moeflux_err 
         return err_set(e, ERR_FORMAT, "%s: raw takes a prompt alone", where);
     struct sampler_options sampling = request_sampling(o, 0);
     struct moeflux_err why;
-    int rc = sampler_check(&sampling, &why);
+    rc = sampler_check(&sampling, &why);
     return rc ? err_set(e, rc, "%s: %s", where, why.text) : 0;
 }
 
@@ -434,6 +470,7 @@ void request_free(struct request *r)
 {
     json_decref(r->fields);
     free(r->key);
+    str_free(&r->grammar);
     token_list_free(&r->tokens);
     *r = (struct request){0};
 }

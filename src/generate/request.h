@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/str.h"
 #include "text/chat.h"
 #include "text/sampler.h"
 #include "text/tokenizer.h"
@@ -32,6 +33,7 @@ struct request_options { /* texts are borrowed */
     uint32_t n_stops;
     int64_t logprobs;           /* of how many of the likeliest tokens; REQUEST_NO_LOGPROBS */
     const struct json_t *tools; /* tools.h; not empty; NULL: none */
+    const char *grammar;        /* what the answer must fit (constrain.h); NULL: nothing */
 };
 
 /* The sampler's options with `seed` put in. */
@@ -46,6 +48,7 @@ struct request {           /* zeroed at first; freed with request_free */
     struct json_t *id;     /* a text, a whole number or null; borrowed from `fields` or jansson's own null */
     char *key;             /* what tells it from others: of the id, else of the line */
     struct request_options options; /* the defaults with the request's fields put in */
+    struct str grammar;             /* of its fields */
     struct token_list tokens;
 };
 

@@ -5,6 +5,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "text/grammar.h"
 #include "text/grammar_states.h"
 #include "text/matcher.h"
 #include "text/reach.h"
@@ -22,7 +23,7 @@ struct tail {
 
 /* What a constraint and its clones share. */
 struct masks {
-    const struct grammar *grammar;
+    struct grammar *grammar;
     const struct token_trie *trie;
     struct matcher *matcher;
     struct reach **reaches; /* [states] */
@@ -75,14 +76,18 @@ static void masks_free(struct masks *m)
     free(m->reaches);
     free(m->level);
     matcher_free(m->matcher);
+    grammar_free(m->grammar);
     free(m);
 }
 
-static struct masks *masks_new(const struct grammar *g, const struct token_trie *t, struct moeflux_err *e)
+/* Takes the grammar over, on failure too. */
+static struct masks *masks_new(struct grammar *g, const struct token_trie *t, struct moeflux_err *e)
 {
     struct masks *m = mem_new(1, sizeof *m, e);
-    if (!m)
+    if (!m) {
+        grammar_free(g);
         return NULL;
+    }
     m->grammar = g;
     m->trie = t;
     if ((m->matcher = matcher_new(g, e)) && (m->reaches = mem_new(g->n_states, sizeof(struct reach *), e)) &&
@@ -398,7 +403,7 @@ int constraint_reset(struct constraint *c, struct moeflux_err *e)
     return matcher_failure(c->masks->matcher, e);
 }
 
-int constraint_new(struct constraint **out, const struct grammar *g, const struct token_trie *t,
+int constraint_new(struct constraint **out, struct grammar *g, const struct token_trie *t,
                    const int32_t *ends, size_t n_ends, struct moeflux_err *e)
 {
     struct masks *m = masks_new(g, t, e);

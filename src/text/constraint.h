@@ -18,8 +18,9 @@ struct constraint;
 struct grammar;
 struct token_trie;
 
-/* At the beginning of a text. The grammar and the trie must outlive it; ends: the tokens that end a text, copied. ERR_MEMORY. */
-int constraint_new(struct constraint **out, const struct grammar *g, const struct token_trie *t,
+/* At the beginning of a text. The grammar is taken over, on failure too: it is freed with the last of the clones. The trie must
+ * outlive them. ends: the tokens that end a text, copied. ERR_UNSUPPORTED: too ambiguous; ERR_MEMORY. */
+int constraint_new(struct constraint **out, struct grammar *g, const struct token_trie *t,
                    const int32_t *ends, size_t n_ends, struct moeflux_err *e);
 /* At the same place; shares what was computed. NULL with `e` filled. */
 struct constraint *constraint_clone(const struct constraint *c, struct moeflux_err *e);

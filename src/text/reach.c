@@ -21,14 +21,21 @@ struct counted_list {
     size_t n, cap;
 };
 
+/* Of a position. */
+struct known {
+    uint32_t need; /* the fewest rounds that must be allowed for it: those that ended and the one at hand */
+    uint32_t n_places; /* the places before the exits; 0: nothing is known yet, else one more */
+    uint32_t n_exits;
+};
+
 struct walk {
     struct matcher *m;
     const struct token_trie *t;
     uint32_t loop;
-    bool leaves[256];   /* bytes with which a caller could go on */
-    uint32_t *position; /* [depth + 1] of the node at each level */
-    uint32_t *need;     /* [positions] rounds + 1; 0: not known yet */
-    size_t cap_need;
+    bool leaves[256];    /* bytes with which a caller could go on */
+    uint32_t *position;  /* [depth + 1] of the node at each level */
+    struct known *known; /* [positions] */
+    size_t cap_known;
     struct counted_list fit, end;
     struct reach_exit *exits;
     size_t n_exits, cap_exits;
@@ -46,28 +53,22 @@ static uint32_t rounds_of(const struct matcher *m, uint32_t stack)
     return s->count;
 }
 
-/* The fewest rounds that must be allowed for the position: those that ended and the one at hand. */
-static int need_of(struct walk *w, uint32_t position, uint32_t *need)
+static int look_at(struct walk *w, uint32_t position)
 {
-    size_t n;
-    *need = 0;
-    if (w->loop == REACH_NO_LOOP)
-        return 0;
-    size_t before = w->cap_need;
-    int rc = mem_grow((void **)&w->need, &w->cap_need, (size_t)position + 1, sizeof *w->need, w->e);
+    size_t n, n_places;
+    size_t before = w->cap_known;
+    int rc = mem_grow((void **)&w->known, &w->cap_known, (size_t)position + 1, sizeof *w->known, w->e);
     if (rc)
         return rc;
-    for (size_t i = before; i < w->cap_need; i++)
-        w->need[i] = 0;
-    if (w->need[position] == 0) {
-        const struct matcher_place *p = matcher_places(w->m, position, &n);
-        uint32_t least = UINT32_MAX;
-        for (size_t i = 0; i < n; i++)
-            if (p[i].state != MATCHER_EXIT)
-                least = (uint32_t)size_min(least, rounds_of(w->m, p[i].stack) + 1);
-        w->need[position] = least;
-    }
-    *need = w->need[position];
+    for (size_t i = before; i < w->cap_known; i++)
+        w->known[i] = (struct known){0};
+    const struct matcher_place *p = matcher_places(w->m, position, &n);
+    for (n_places = n; n_places > 0 && p[n_places - 1].state == MATCHER_EXIT;)
+        n_places--;
+    uint32_t least = w->loop == REACH_NO_LOOP ? 0 : UINT32_MAX;
+    for (size_t i = 0; i < n_places && least > 0; i++)
+        least = (uint32_t)size_min(least, rounds_of(w->m, p[i].stack) + 1);
+    w->known[position] = (struct known){least, (uint32_t)n_places + 1, (uint32_t)(n - n_places)};
     return 0;
 }
 
@@ -95,28 +96,40 @@ static int add_exits(struct walk *w, uint32_t node, uint32_t rounds)
     return rc;
 }
 
+/* Behind the node a rule, or a round, has ended. */
+static int take_exits(struct walk *w, uint32_t node, uint32_t position)
+{
+    const struct token_trie *t = w->t;
+    size_t n;
+    int rc = 0;
+    const struct matcher_place *p = matcher_places(w->m, position, &n);
+    for (uint32_t i = w->known[position].n_places - 1; i < n && rc == 0; i++) {
+        uint32_t rounds = w->loop == REACH_NO_LOOP ? 0 : rounds_of(w->m, p[i].stack);
+        rc = add_exits(w, node, rounds);
+        for (uint32_t k = t->first[node]; w->loop != REACH_NO_LOOP && k < t->first[node + 1] && rc == 0; k++)
+            rc = add_counted(&w->end, t->ids[k], rounds, w->e);
+    }
+    return rc;
+}
+
 static int take_node(struct walk *w, uint32_t node, uint32_t position)
 {
     const struct token_trie *t = w->t;
-    uint32_t need;
-    size_t n;
-    int rc = need_of(w, position, &need);
-    for (uint32_t i = t->first[node]; i < t->first[node + 1] && rc == 0; i++)
-        rc = add_counted(&w->fit, t->ids[i], need, w->e);
-    const struct matcher_place *p = matcher_places(w->m, position, &n);
-    for (; n > 0 && p[n - 1].state == MATCHER_EXIT && rc == 0; n--) {
-        uint32_t rounds = w->loop == REACH_NO_LOOP ? 0 : rounds_of(w->m, p[n - 1].stack);
-        rc = add_exits(w, node, rounds);
-        for (uint32_t i = t->first[node]; w->loop != REACH_NO_LOOP && i < t->first[node + 1] && rc == 0; i++)
-            rc = add_counted(&w->end, t->ids[i], rounds, w->e);
-    }
-    return rc;
+    int rc = position >= w->cap_known || !w->known[position].n_places ? look_at(w, position) : 0;
+    if (rc)
+        return rc;
+    const struct known *k = &w->known[position];
+    /* There is room for every token. */
+    for (uint32_t i = t->first[node]; i < t->first[node + 1]; i++)
+        w->fit.items[w->fit.n++] = (struct counted){t->ids[i], k->need};
+    return k->n_exits ? take_exits(w, node, position) : 0;
 }
 
 static int walk_all(struct walk *w, uint32_t start)
 {
     const struct token_trie *t = w->t;
-    int rc = 0;
+    int rc =
+        mem_grow((void **)&w->fit.items, &w->fit.cap, t->first[t->n_nodes] + 1, sizeof *w->fit.items, w->e);
     w->position[0] = start;
     for (uint32_t node = 1; node < t->n_nodes && rc == 0;) {
         uint32_t level = t->level[node];
@@ -230,7 +243,7 @@ struct reach *reach_new(struct matcher *m, const struct grammar *g, const struct
     if (rc == 0)
         rc = finish(&w, r);
     free(w.position);
-    free(w.need);
+    free(w.known);
     free(w.fit.items);
     free(w.end.items);
     free(w.exits);

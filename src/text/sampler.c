@@ -27,7 +27,8 @@ struct sampler {
     struct sampler_options options;
     struct sampler_rule rule; /* without its random number */
     uint32_t n_ids, n_words;
-    uint64_t *blocked;            /* [n_words] bit set: never chosen */
+    uint64_t *blocked;            /* [n_words] bit set: not chosen now */
+    uint64_t *never;              /* [n_words] bit set: never chosen */
     uint64_t *repeated;           /* [n_words] bit set: n_recent is not 0 */
     uint32_t *n_recent;           /* [n_ids] how often the id stands in `recent` */
     int32_t *recent;              /* [repeat_last] ring; NOT_AN_ID: nothing to penalise */
@@ -93,7 +94,19 @@ static void block(struct sampler *s, const uint8_t *allowed)
 {
     for (uint32_t i = 0; i < s->n_words * WORD_BITS; i++)
         if (i >= s->n_ids || (allowed && !(allowed[i / 8] >> i % 8 & 1)))
-            s->blocked[i / WORD_BITS] |= (uint64_t)1 << i % WORD_BITS;
+            s->never[i / WORD_BITS] |= (uint64_t)1 << i % WORD_BITS;
+    sampler_set_mask(s, NULL);
+}
+
+void sampler_set_mask(struct sampler *s, const uint64_t *mask)
+{
+    for (uint32_t w = 0; w < s->n_words; w++)
+        s->blocked[w] = s->never[w] | (mask ? ~mask[w] : 0);
+}
+
+void sampler_allow(struct sampler *s, int32_t id)
+{
+    s->blocked[(uint32_t)id / WORD_BITS] &= ~((uint64_t)1 << (uint32_t)id % WORD_BITS);
 }
 
 static bool all_blocked(const struct sampler *s)
@@ -122,6 +135,7 @@ struct sampler *sampler_new(const struct sampler_options *o, uint32_t n_ids, con
     s->n_ids = n_ids;
     s->n_words = div_up(n_ids, WORD_BITS);
     if (!(s->blocked = mem_new(s->n_words, sizeof *s->blocked, e)) ||
+        !(s->never = mem_new(s->n_words, sizeof *s->never, e)) ||
         !(s->repeated = mem_new(s->n_words, sizeof *s->repeated, e)) ||
         !(s->n_recent = mem_new(n_ids, sizeof *s->n_recent, e)) ||
         !(s->recent = mem_new(o->repeat_last, sizeof *s->recent, e)) ||
@@ -149,6 +163,7 @@ void sampler_free(struct sampler *s)
     if (!s)
         return;
     free(s->blocked);
+    free(s->never);
     free(s->repeated);
     free(s->n_recent);
     free(s->recent);
@@ -220,6 +235,11 @@ static void copy_word(struct sampler *s, uint32_t w, const float *logits)
 {
     float *word = s->logits + (size_t)w * WORD_BITS;
     size_t n = size_min(s->n_ids - w * WORD_BITS, WORD_BITS);
+    if (s->blocked[w] == UINT64_MAX) {
+        for (size_t i = 0; i < WORD_BITS; i++)
+            word[i] = -INFINITY;
+        return;
+    }
     memcpy(word, logits + (size_t)w * WORD_BITS, n * sizeof *word);
     for (size_t i = 0; i < WORD_BITS; i++)
         word[i] = sample_float(sample_flush(sample_bits(word[i])));

@@ -45,6 +45,12 @@ struct sampler *sampler_new(const struct sampler_options *o, uint32_t n_ids, con
                             struct moeflux_err *e);
 void sampler_free(struct sampler *s);
 
+/* What is chosen from now on is in this set too: bit i % 64 of word i / 64, [n_ids / 64, rounded up]; NULL: no set. It is
+ * copied. Never allocates. */
+void sampler_set_mask(struct sampler *s, const uint64_t *mask);
+/* ... or is this id, until the next sampler_set_mask. */
+void sampler_allow(struct sampler *s, int32_t id);
+
 /* Tells the sampler of a token that is now part of the text (prompt or answer), for the penalties. */
 void sampler_accept(struct sampler *s, int32_t id);
 /* What is accepted from now on is the answer: presence and frequency penalty look at it alone. */
@@ -63,7 +69,7 @@ int32_t sampler_pick(struct sampler *s, const float *logits, struct moeflux_err 
 
 /* What sampler_pick will go by, after `ahead` more picks. */
 struct sampler_rule sampler_next_rule(const struct sampler *s, uint32_t ahead);
-/* [n_ids / 64, rounded up] bit set: never chosen. Borrowed. */
+/* [n_ids / 64, rounded up] bit set: not chosen. Borrowed until the next sampler_set_mask. */
 const uint64_t *sampler_blocked(const struct sampler *s);
 /* The tokens that the penalty looks at beside the one that is accepted next, or, if that is *next, beside the one after it:
  * the oldest first, negative ones stand for none. At most repeat_last - 1; returns how many. */
