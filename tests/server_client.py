@@ -154,6 +154,24 @@ def stops_end_an_answer():
     assert (c['choices'][0]['text'], c['choices'][0]['finish_reason']) == (' very', 'stop'), c
 
 
+def answers_fit_a_schema_or_a_grammar():
+    schema = {'type': 'object', 'properties': {'sum': {'type': 'integer'}, 'even': {'type': 'boolean'}},
+              'required': ['sum', 'even'], 'additionalProperties': False}
+    form = lambda **f: {'response_format': f, 'max_tokens': 100, 'chat_template_kwargs': {'enable_thinking': False}}
+    for seed in range(5):
+        c = chat([user], **form(type='json_schema', json_schema={'name': 's', 'schema': schema}), seed=seed)['choices'][0]
+        if c['finish_reason'] == 'stop':
+            got = json.loads(c['message']['content'])
+            assert set(got) == {'sum', 'even'} and type(got['sum']) is int and type(got['even']) is bool, got
+    assert chat([user], **form(type='json_object'))['choices'][0]['message']['content'].lstrip().startswith('{')
+    c = good('/v1/completions', {'prompt': 'The', 'temperature': 1, 'grammar': 'root ::= "a" [bc] "d"'})['choices'][0]
+    assert c['text'] in ('abd', 'acd') and c['finish_reason'] == 'stop', c
+    refused(400, 'response_format', {'messages': [user], 'response_format': {'type': 'xml'}})
+    refused(400, 'response_format', {'messages': [user], 'response_format': {'type': 'json_schema'}})
+    refused(400, 'response_format', {'messages': [user], 'response_format': {'type': 'json_schema', 'json_schema': {'schema': {'type': 'sum'}}}})
+    refused(400, 'grammar', {'messages': [user], 'grammar': 'root ::= '})
+
+
 def tokens_and_texts_are_inverse():
     text = 'Hello there, caf\u00e9 <|im_end|>'
     ids = good('/tokenize', {'content': text})['tokens']

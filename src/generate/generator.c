@@ -116,6 +116,7 @@ int generator_share(struct generator *s, const struct generator *of, struct moef
 {
     *s = *of;
     s->has_chat = false;
+    s->constrain = NULL;
     s->sequence = NULL;
     s->sampler = NULL;
     s->logits = mem_new(s->info.vocab_size, sizeof(float), e);
@@ -124,6 +125,7 @@ int generator_share(struct generator *s, const struct generator *of, struct moef
 
 void generator_unshare(struct generator *s)
 {
+    constrain_free(s->constrain);
     free(s->logits);
     sampler_free(s->sampler);
     *s = (struct generator){0};

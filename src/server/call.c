@@ -96,11 +96,6 @@ static void refuse_unknown(const json_t *in, struct refusal *no)
         if (!empty)
             refusal_set(no, 400, names[i], "unsupported_parameter", "%s is not supported", names[i]);
     }
-    const json_t *format = fields_object(in, "response_format", no);
-    const char *type = format ? fields_text(format, "type", no) : NULL;
-    if (type && strcmp(type, "text") != 0)
-        refusal_set(no, 400, "response_format", "unsupported_parameter",
-                    "response_format: the type \"%.40s\" is not supported", type);
     const json_t *kinds = fields_array(in, "modalities", no);
     for (size_t i = 0; i < json_array_size(kinds); i++) {
         const char *kind = json_string_value(json_array_get(kinds, i));
@@ -124,14 +119,40 @@ static void read_form(struct call *c, const json_t *in, struct refusal *no)
     c->echo = !c->chat && fields_bool(in, "echo", false, no);
 }
 
+/* {"type": "json_schema", "json_schema": {"schema": ...}} or {"type": "json_object"} */
+static void read_format(const json_t *in, json_t *out, struct refusal *no)
+{
+    const json_t *format = fields_object(in, "response_format", no);
+    const char *type = format ? fields_text(format, "type", no) : "text";
+    const json_t *named = format ? fields_object(format, "json_schema", no) : NULL;
+    const json_t *schema = named ? fields_get(named, "schema") : NULL;
+    if (!type) {
+        refusal_field(no, "response_format", "response_format: type is missing");
+    } else if (strcmp(type, "json_object") == 0) {
+        set(out, "json_object", json_true(), no);
+    } else if (strcmp(type, "json_schema") == 0) {
+        if (!json_is_object(schema))
+            refusal_field(no, "response_format",
+                          "response_format: json_schema.schema: expected an object, found %s",
+                          fields_kind(schema));
+        else
+            set(out, "json_schema", json_incref((json_t *)(uintptr_t)schema), no);
+    } else if (strcmp(type, "text") != 0) {
+        refusal_field(no, "response_format",
+                      "response_format: expected the type text, json_object or json_schema, found \"%.40s\"",
+                      type);
+    }
+}
+
 /* What a request takes as it is; it says what is wrong with them. */
 static void pass_on(const json_t *in, bool chat, json_t *out, struct refusal *no)
 {
-    static const char *const names[] = {"stop", "logprobs", "top_logprobs", "tools", "tool_choice"};
+    static const char *const names[] = {"stop",    "logprobs", "top_logprobs",
+                                        "grammar", "tools",    "tool_choice"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const json_t *value = fields_get(in, names[i]);
         /* The last two are a chat's. */
-        if (value && (chat || i < 3))
+        if (value && (chat || i < 4))
             set(out, names[i], json_incref((json_t *)(uintptr_t)value), no);
     }
 }
@@ -162,7 +183,9 @@ static int refuse_request(struct refusal *no, int rc, const struct moeflux_err *
     size_t len = strspn(text, "abcdefghijklmnopqrstuvwxyz_");
     bool named = len < sizeof field && text[len] == ':';
     snprintf(field, sizeof field, "%.*s", named ? (int)len : 0, text);
-    return refusal_field(no, named ? field : NULL, "%s", text);
+    /* The one that has another name here. */
+    const char *name = strcmp(field, "json_schema") == 0 ? "response_format" : field;
+    return refusal_field(no, name, "%s", text);
 }
 
 static int add_tokens(struct request *r, const json_t *ids, const struct generator *g, struct refusal *no)
@@ -310,6 +333,7 @@ int call_read(struct call *c, bool chat, const char *body, size_t len, const str
         if (chat)
             read_thinking(in, sampling, no);
         read_logprobs(c, in, no);
+        read_format(in, sampling, no);
         pass_on(in, chat, sampling, no);
         refuse_unknown(in, no);
         if (!no->status)

@@ -8,11 +8,13 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "generate/answer.h"
+#include "generate/constrain.h"
 #include "generate/generator.h"
 #include "generate/sequences.h"
 #include "server/jobs.h"
 #include "server/metrics.h"
 #include "server/turns.h"
+#include "text/constraint.h"
 
 struct worker {
     struct workers *all;
@@ -194,13 +196,17 @@ static int answer(struct worker *k, struct answer *a, struct moeflux_err *e)
     int rc = take_sequence(k, e);
     if (rc)
         return rc;
-    if (!o->raw)
+    /* All have what one of them keeps of grammars: whoever has the turn has that, too. */
+    if (o->grammar)
+        rc = constrain_begin(&k->all->each[0].generator, o->grammar, &ao.constraint, e);
+    if (!rc && !o->raw)
         rc = generator_use_chat(g, request_thinking(o), "a request", e);
     if (!rc)
         rc = j->score ? score(k, e) : prefill_somehow(k, e);
     pass_turn(k);
     if (!rc)
         rc = answer_run(a, g, &ao, e);
+    constraint_free(ao.constraint);
     sequences_put(k->all->sequences, g->sequence);
     g->sequence = NULL;
     return rc;
