@@ -10,14 +10,17 @@
 
 #include "generate/answer.h"
 #include "generate/answer_json.h"
+#include "generate/constrain.h"
 #include "generate/generator.h"
+#include "generate/tools.h"
+#include "text/constraint.h"
 #include "tmp_tree.h"
 
 #define MODEL "tests/models/tiny"
 /* As far as tool_form_find reads it. */
 #define TEMPLATE                                                                                             \
     "{{- '<tool_call>\\n{\"name\": \"' }}{{ add_generation_prompt }}<think>\n\n</think>\n\n<think>\n"
-enum { LENGTH = 24, MOST = 32 };
+enum { LENGTH = 24, MOST = 200 };
 
 static struct generator model;
 static char *dir;
@@ -70,7 +73,8 @@ static int see(void *ctx, const struct answer_piece *p, struct moeflux_err *e)
 {
     struct seen *s = ctx;
     (void)e;
-    str_add(p->part == CHAT_THINKING ? &s->thinking : &s->text, p->text, p->len);
+    if (!p->call)
+        str_add(p->part == CHAT_THINKING ? &s->thinking : &s->text, p->text, p->len);
     assert_int_equal(p->id >= 0 && p->logprobs, p->logprobs != NULL);
     if (p->id < 0)
         return 0;
@@ -383,6 +387,42 @@ static void a_call_that_is_none_is_text_of_the_answer(void **state)
     json_decref(tools);
 }
 
+static void an_answer_that_has_to_call_a_tool_calls_it(void **state)
+{
+    static const char text[] = "[{\"type\": \"function\", \"function\": {\"name\": \"now\"}},"
+                               " {\"type\": \"function\", \"function\": {\"name\": \"find\"}}]";
+    json_t *tools = json_loads(text, 0, NULL);
+    struct moeflux_err e = {0};
+    struct str grammar = {0};
+    (void)state;
+    assert_non_null(tools);
+    for (int i = 0; i < 3; i++) {
+        struct answer_options o = {.tools = tools, .limit = MOST, .chat = true};
+        str_clear(&grammar);
+        check_ok(tools_grammar(&model, tools, i == 0 ? "find" : i == 1 ? "now" : NULL, &grammar, &e), &e);
+        check_ok(constrain_begin_calls(&model, str_text(&grammar), &o.constraint, &e), &e);
+        struct answer a =
+            run(o, &greedy, "<|im_start|>user\nWhat is 2 + 3?<|im_end|>\n<|im_start|>assistant\n<think>\n\n");
+        assert_int_equal(a.stop, ANSWER_TOOLS);
+        assert_true(a.n_calls == 1 || i == 2);
+        if (i < 2)
+            assert_string_equal(str_text(&a.calls[0].name), i == 0 ? "find" : "now");
+        constraint_free(o.constraint);
+        answer_free(&a);
+    }
+    /* The tag may be the model's own token, which other grammars do not have. */
+    struct constraint *calls, *plain;
+    int32_t tag = tokenizer_added_id(model.tokenizer, "<tool_call>");
+    check_ok(constrain_begin_calls(&model, str_text(&grammar), &calls, &e), &e);
+    check_ok(constrain_begin(&model, str_text(&grammar), &plain, &e), &e);
+    check_ok(constraint_accept(calls, tag, &e), &e);
+    assert_int_equal(constraint_accept(plain, tag, &e), ERR_USAGE);
+    constraint_free(calls);
+    constraint_free(plain);
+    str_free(&grammar);
+    json_decref(tools);
+}
+
 static void a_stop_text_is_looked_for_in_the_text_and_not_in_calls(void **state)
 {
     static const char *const stops[] = {"STOP"};
@@ -407,6 +447,7 @@ int main(void)
         cmocka_unit_test(presence_and_frequency_penalty_look_at_the_answer_alone),
         cmocka_unit_test(calls_of_tools_come_apart_from_the_text),
         cmocka_unit_test(a_call_that_is_none_is_text_of_the_answer),
+        cmocka_unit_test(an_answer_that_has_to_call_a_tool_calls_it),
         cmocka_unit_test(a_stop_text_is_looked_for_in_the_text_and_not_in_calls),
     };
     return cmocka_run_group_tests(tests, open_model, close_model);

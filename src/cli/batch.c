@@ -21,7 +21,6 @@
 #include "cli/terminal/term.h"
 #include "generate/answer.h"
 #include "generate/answer_json.h"
-#include "generate/constrain.h"
 #include "generate/generator.h"
 #include "generate/queue.h"
 #include "generate/request.h"
@@ -221,8 +220,8 @@ static int compute(struct batch *b, struct queue_item *item, struct moeflux_err 
     int rc = o->raw ? 0 : generator_use_chat(s, request_thinking(o), "a request", e);
     if (!rc)
         rc = prefill(b, item, &st, e);
-    if (!rc && o->grammar)
-        rc = constrain_begin(s, o->grammar, &ao.constraint, e);
+    if (!rc)
+        rc = request_constraint(o, s, &ao.constraint, e);
     if (!rc)
         rc = answer_run(&a, s, &ao, e);
     constraint_free(ao.constraint);

@@ -85,6 +85,16 @@ struct answer_options request_answer(const struct request_options *o)
     };
 }
 
+int request_constraint(const struct request_options *o, struct generator *s, struct constraint **out,
+                       struct moeflux_err *e)
+{
+    *out = NULL;
+    if (!o->grammar)
+        return 0;
+    return o->must_call ? constrain_begin_calls(s, o->grammar, out, e)
+                        : constrain_begin(s, o->grammar, out, e);
+}
+
 enum chat_thinking request_thinking(const struct request_options *o)
 {
     return o->think ? CHAT_THINKING_ON : o->no_think ? CHAT_THINKING_OFF : CHAT_THINKING_AUTO;
@@ -240,27 +250,33 @@ static void get_logprobs(struct json_view *v, struct request_options *o)
         v->rc = err_set(v->e, ERR_FORMAT, "%s: top_logprobs goes with \"logprobs\": true only", v->where);
 }
 
-/* "none" offers none; that one has to be called, which one takes a grammar, is refused. */
+static int check_tool_choice(const struct json_view *v, const struct request_options *o, const json_t *choice)
+{
+    const json_t *name = json_member(json_member(choice, "function"), "name");
+    if (!json_is_text(choice, "auto") && !json_is_text(choice, "required") && !json_is_string(name))
+        return err_set(v->e, ERR_FORMAT,
+                       "%s: tool_choice: expected \"none\", \"auto\", \"required\" or a function", v->where);
+    if (!o->tools)
+        return err_set(v->e, ERR_FORMAT, "%s: tool_choice goes with tools only", v->where);
+    if (name && !tools_have(o->tools, json_string_value(name)))
+        return err_set(v->e, ERR_FORMAT, "%s: tool_choice: no tool is called \"%.60s\"", v->where,
+                       json_string_value(name));
+    return 0;
+}
+
+/* "none" offers none. */
 static void get_tool_choice(struct json_view *v, struct request_options *o)
 {
     const json_t *choice = json_view_get(v, "tool_choice");
-    const json_t *name = json_member(json_member(choice, "function"), "name");
     if (v->rc || !choice)
         return;
-    bool known = json_is_text(choice, "auto") || json_is_text(choice, "required") || json_is_string(name);
-    if (json_is_text(choice, "none"))
+    if (json_is_text(choice, "none")) {
         o->tools = NULL;
-    else if (!known)
-        v->rc = err_set(v->e, ERR_FORMAT,
-                        "%s: tool_choice: expected \"none\", \"auto\", \"required\" or a function", v->where);
-    else if (!o->tools)
-        v->rc = err_set(v->e, ERR_FORMAT, "%s: tool_choice goes with tools only", v->where);
-    else if (name && !tools_have(o->tools, json_string_value(name)))
-        v->rc = err_set(v->e, ERR_FORMAT, "%s: tool_choice: no tool is called \"%.60s\"", v->where,
-                        json_string_value(name));
-    else if (!json_is_text(choice, "auto"))
-        v->rc = err_set(v->e, ERR_UNSUPPORTED, "%s: tool_choice: only \"none\" and \"auto\" are supported",
-                        v->where);
+        return;
+    }
+    v->rc = check_tool_choice(v, o, choice);
+    o->must_call = !json_is_text(choice, "auto");
+    o->tool = json_string_value(json_member(json_member(choice, "function"), "name"));
 }
 
 /* A request's own tools take the place of the command line's. */
@@ -303,7 +319,9 @@ static int get_grammar(struct request *r, struct json_view *v, struct moeflux_er
         rc = constrain_grammar(CONSTRAIN_JSON_OBJECT, NULL, 0, name, &r->grammar, e);
     if (r->grammar.len)
         r->options.grammar = str_text(&r->grammar);
-    if (!rc && r->options.grammar && r->options.ignore_eos)
+    if (!rc && r->options.grammar && r->options.must_call)
+        rc = err_set(e, ERR_FORMAT, "%s: tool_choice: a call cannot fit a grammar of its own too", v->where);
+    if (!rc && (r->options.grammar || r->options.must_call) && r->options.ignore_eos)
         rc = err_set(e, ERR_FORMAT, "%s: ignore_eos and a grammar exclude each other", v->where);
     return rc;
 }
@@ -448,6 +466,15 @@ static int encode_prompt(struct request *r, struct generator *s, const char *whe
     return rc ? rc : chat_user(&s->chat, o->prompt, strlen(o->prompt), &r->tokens, NULL, e);
 }
 
+/* The grammar of the calls, whose form is the model's. */
+static int call_grammar(struct request *r, const struct generator *s, struct moeflux_err *e)
+{
+    str_clear(&r->grammar);
+    int rc = tools_grammar(s, r->options.tools, r->options.tool, &r->grammar, e);
+    r->options.grammar = str_text(&r->grammar);
+    return rc;
+}
+
 int request_encode(struct request *r, struct generator *s, struct moeflux_err *e)
 {
     struct where named = where_of(r);
@@ -457,6 +484,8 @@ int request_encode(struct request *r, struct generator *s, struct moeflux_err *e
     int rc = r->options.raw ? 0 : generator_use_chat(s, request_thinking(&r->options), "a request", e);
     if (!rc && r->options.tools)
         rc = tools_check_model(s, where, e);
+    if (!rc && r->options.must_call)
+        rc = call_grammar(r, s, e);
     if (!rc && messages && !json_is_null(messages))
         rc = encode_messages(r, s, messages, where, e);
     else if (!rc)

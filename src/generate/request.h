@@ -12,6 +12,7 @@
 #include "text/tokenizer.h"
 
 struct answer_options;
+struct constraint;
 struct moeflux_err;
 struct json_t;
 struct generator;
@@ -33,11 +34,17 @@ struct request_options { /* texts are borrowed */
     uint32_t n_stops;
     int64_t logprobs;           /* of how many of the likeliest tokens; REQUEST_NO_LOGPROBS */
     const struct json_t *tools; /* tools.h; not empty; NULL: none */
+    bool must_call;             /* at least one of them, or */
+    const char *tool;           /* this one, once */
     const char *grammar;        /* what the answer must fit (constrain.h); NULL: nothing */
 };
 
 /* The sampler's options with `seed` put in. */
 struct sampler_options request_sampling(const struct request_options *o, uint64_t seed);
+/* What the answer has to fit, for struct answer_options; *out NULL: nothing. The caller gives it back with constraint_free
+ * before the generator is closed. As constrain_begin. */
+int request_constraint(const struct request_options *o, struct generator *s, struct constraint **out,
+                       struct moeflux_err *e);
 enum chat_thinking request_thinking(const struct request_options *o);
 /* What answer_run is to be called with, without a sink; borrows from `o`. */
 struct answer_options request_answer(const struct request_options *o);

@@ -92,3 +92,9 @@ int tools_check_model(const struct generator *s, const char *where, struct moefl
             where, s->dir);
     return err_set(e, ERR_UNSUPPORTED, "%s: tools: prompts are made without them", where);
 }
+
+int tools_grammar(const struct generator *s, const struct json_t *tools, const char *name, struct str *out,
+                  struct moeflux_err *e)
+{
+    return tool_form_grammar(tool_form_find(tokenizer_chat_template(s->tokenizer)), tools, name, out, e);
+}
