@@ -169,7 +169,7 @@ def answers_fit_a_schema_or_a_grammar():
     refused(400, 'response_format', {'messages': [user], 'response_format': {'type': 'xml'}})
     refused(400, 'response_format', {'messages': [user], 'response_format': {'type': 'json_schema'}})
     refused(400, 'response_format', {'messages': [user], 'response_format': {'type': 'json_schema', 'json_schema': {'schema': {'type': 'sum'}}}})
-    refused(400, 'grammar', {'messages': [user], 'grammar': 'root ::= '})
+    refused(400, 'grammar', {'messages': [user], 'grammar': 'root ::= ("a"'})
 
 
 def tokens_and_texts_are_inverse():

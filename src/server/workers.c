@@ -8,7 +8,6 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "generate/answer.h"
-#include "generate/constrain.h"
 #include "generate/generator.h"
 #include "generate/sequences.h"
 #include "server/jobs.h"
@@ -197,8 +196,7 @@ static int answer(struct worker *k, struct answer *a, struct moeflux_err *e)
     if (rc)
         return rc;
     /* All have what one of them keeps of grammars: whoever has the turn has that, too. */
-    if (o->grammar)
-        rc = constrain_begin(&k->all->each[0].generator, o->grammar, &ao.constraint, e);
+    rc = request_constraint(o, &k->all->each[0].generator, &ao.constraint, e);
     if (!rc && !o->raw)
         rc = generator_use_chat(g, request_thinking(o), "a request", e);
     if (!rc)
