@@ -112,15 +112,15 @@ int generator_start(struct generator *s, uint32_t max_context, const struct samp
     return rc ? rc : generator_new_sampler(s, o, NULL, 0, e);
 }
 
-int generator_share(struct generator *s, const struct generator *of, struct moeflux_err *e)
+void generator_share(struct generator *s, const struct generator *of)
 {
     *s = *of;
+    s->chat = (struct chat){0};
     s->has_chat = false;
     s->constrain = NULL;
     s->sequence = NULL;
     s->sampler = NULL;
-    s->logits = mem_new(s->info.vocab_size, sizeof(float), e);
-    return s->logits ? 0 : ERR_MEMORY;
+    s->logits = NULL;
 }
 
 void generator_unshare(struct generator *s)

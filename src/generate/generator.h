@@ -51,10 +51,10 @@ int generator_prepare(struct generator *s, uint32_t max_context, struct moeflux_
 int generator_start(struct generator *s, uint32_t max_context, const struct sampler_options *o,
                     struct moeflux_err *e);
 
-/* Another generator on the same model, for an answer beside others: its logits, sampler and template are its own, the rest is
- * `of`'s, which was prepared and must outlive it. Its sequence is the caller's: to be set, and taken back before the end.
- * Model and sequences still belong to one thread at a time. */
-int generator_share(struct generator *s, const struct generator *of, struct moeflux_err *e);
+/* Another generator on the same model, for a request beside others: its template, logits and sampler are its own, and not there
+ * yet, the rest is `of`'s, which was prepared and must outlive it. For an evaluation logits [vocab_size] (malloc) and a
+ * sequence have to be set; the sequence stays the caller's. Model and sequences still belong to one thread at a time. */
+void generator_share(struct generator *s, const struct generator *of);
 /* A zeroed one is legal. */
 void generator_unshare(struct generator *s);
 

@@ -12,14 +12,13 @@
 enum { LEAST_GAP = 8, LEAST_SYSTEM = 32 };
 
 /* How many tokens the prompt has in common with that of other messages; 0: they cannot be encoded. Takes `messages` over. */
-static uint32_t common_with(const struct request *r, const struct generator *g, json_t *messages)
+static uint32_t common_with(const struct request *r, struct generator *g, json_t *messages)
 {
     struct request other = {.id = json_null(), .options = r->options, .fields = json_copy(r->fields)};
-    struct generator own = *g;
     struct moeflux_err ignored;
     uint32_t same = 0;
     if (other.fields && json_object_set_new(other.fields, "messages", messages) == 0 &&
-        request_encode(&other, &own, &ignored) == 0)
+        request_encode(&other, g, &ignored) == 0)
         same = prefix_common(r->tokens.ids, r->tokens.n, other.tokens.ids, other.tokens.n);
     request_free(&other);
     return same;
@@ -52,7 +51,7 @@ static json_t *other_start(const json_t *messages)
     return start;
 }
 
-void turn_stops_find(const struct request *r, const struct generator *g, struct prefix_stops *st)
+void turn_stops_find(const struct request *r, struct generator *g, struct prefix_stops *st)
 {
     const json_t *messages = json_object_get(r->fields, "messages");
     uint32_t n = (uint32_t)r->tokens.n;

@@ -7,7 +7,7 @@ struct generator;
 struct prefix_stops;
 struct request;
 
-/* r: encoded. Places that cannot be told are left out. g is copied for the template. */
-void turn_stops_find(const struct request *r, const struct generator *g, struct prefix_stops *st);
+/* r: encoded by g. Places that cannot be told are left out. */
+void turn_stops_find(const struct request *r, struct generator *g, struct prefix_stops *st);
 
 #endif

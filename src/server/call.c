@@ -210,11 +210,10 @@ static bool is_ids(const json_t *value)
 }
 
 /* A request of its own for a prompt, a text or token ids. */
-static int take_prompt(struct request *r, const json_t *prompt, json_t *fields, const struct generator *g,
+static int take_prompt(struct request *r, const json_t *prompt, json_t *fields, struct generator *g,
                        const struct request_options *defaults, struct refusal *no)
 {
     struct moeflux_err e;
-    struct generator own = *g;
     bool ids = is_ids(prompt);
     if (!ids && !json_is_string(prompt))
         return refusal_field(no, "prompt",
@@ -226,7 +225,7 @@ static int take_prompt(struct request *r, const json_t *prompt, json_t *fields, 
         return -1;
     int rc = request_take(r, fields, defaults, &e);
     if (!rc && !ids && *r->options.prompt)
-        rc = request_encode(r, &own, &e);
+        rc = request_encode(r, g, &e);
     if (rc)
         return refuse_request(no, rc, &e);
     if (ids && add_tokens(r, prompt, g, no))
@@ -234,11 +233,10 @@ static int take_prompt(struct request *r, const json_t *prompt, json_t *fields, 
     return r->tokens.n ? 0 : refusal_field(no, "prompt", "prompt: it is empty");
 }
 
-static int take_messages(struct request *r, const json_t *in, json_t *fields, const struct generator *g,
+static int take_messages(struct request *r, const json_t *in, json_t *fields, struct generator *g,
                          const struct request_options *defaults, struct refusal *no)
 {
     struct moeflux_err e;
-    struct generator own = *g;
     json_t *messages = messages_read(fields_array(in, "messages", no), no);
     if (!messages)
         return -1;
@@ -247,7 +245,7 @@ static int take_messages(struct request *r, const json_t *in, json_t *fields, co
         return -1;
     int rc = request_take(r, fields, defaults, &e);
     if (!rc)
-        rc = request_encode(r, &own, &e);
+        rc = request_encode(r, g, &e);
     return rc ? refuse_request(no, rc, &e) : 0;
 }
 
@@ -263,7 +261,7 @@ static int check_length(const struct request *r, const struct generator *g, stru
 
 /* prompt NULL: the messages. */
 static int make_job(struct call *c, const json_t *in, const json_t *sampling, const json_t *prompt,
-                    uint64_t seed, const struct generator *g, const struct call_defaults *defaults,
+                    uint64_t seed, struct generator *g, const struct call_defaults *defaults,
                     struct refusal *no)
 {
     struct moeflux_err e;
@@ -299,7 +297,7 @@ static int choose_seed(const json_t *in, const struct call_defaults *defaults, u
     return rc ? refusal_of(no, rc, &e) : 0;
 }
 
-static int make_jobs(struct call *c, const json_t *in, const json_t *sampling, const struct generator *g,
+static int make_jobs(struct call *c, const json_t *in, const json_t *sampling, struct generator *g,
                      const struct call_defaults *defaults, struct refusal *no)
 {
     const json_t *prompt = c->chat ? NULL : fields_get(in, "prompt");
@@ -336,8 +334,12 @@ int call_read(struct call *c, bool chat, const char *body, size_t len, const str
         read_format(in, sampling, no);
         pass_on(in, chat, sampling, no);
         refuse_unknown(in, no);
-        if (!no->status)
-            make_jobs(c, in, sampling, g, defaults, no);
+        if (!no->status) {
+            struct generator own;
+            generator_share(&own, g);
+            make_jobs(c, in, sampling, &own, defaults, no);
+            generator_unshare(&own);
+        }
     } else if (in) {
         refusal_set(no, 503, NULL, NULL, "out of memory for the request");
     }

@@ -250,7 +250,9 @@ int workers_start(struct workers *w, const struct generator *g, struct sequences
     w->sequences = sequences;
     for (uint32_t i = 0; !rc && i < w->n; i++) {
         w->each[i].all = w;
-        rc = generator_share(&w->each[i].generator, g, e);
+        generator_share(&w->each[i].generator, g);
+        w->each[i].generator.logits = mem_new(g->info.vocab_size, sizeof(float), e);
+        rc = w->each[i].generator.logits ? 0 : ERR_MEMORY;
     }
     if (!rc)
         tell_metrics(w, clock_ns());
