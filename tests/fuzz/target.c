@@ -25,6 +25,8 @@ const struct target target_all[] = {
     {"trace", target_trace},
     {"batch", target_batch},
     {"tokens", target_tokens},
+    {"grammar", target_grammar},
+    {"schema", target_schema},
     {"model", target_model},
     {NULL, NULL},
 };
