@@ -26,6 +26,8 @@ const struct target target_all[] = {
     {"batch", target_batch},
     {"calls", target_calls},
     {"tokens", target_tokens},
+    {"grammar", target_grammar},
+    {"schema", target_schema},
     {"model", target_model},
     {NULL, NULL},
 };
