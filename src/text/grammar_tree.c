@@ -117,7 +117,7 @@ static void tidy_ranges(struct parser *p, size_t first, bool inverted)
     }
     if (inverted)
         add_range(p, from, LAST_POINT);
-    if (p->rc)
+    if (p->rc || t->n_ranges == 0)
         return;
     memmove(t->ranges + first, t->ranges + n, (t->n_ranges - n) * sizeof *t->ranges);
     t->n_ranges -= n - first;

@@ -27,6 +27,8 @@ const struct target target_all[] = {
     {"calls", target_calls},
     {"completions", target_completions},
     {"tokens", target_tokens},
+    {"grammar", target_grammar},
+    {"schema", target_schema},
     {"model", target_model},
     {NULL, NULL},
 };

@@ -183,6 +183,29 @@ static void write_parts(struct seeds *s)
     put_text(s, "spread", "{\"id\": \"0123456789abcdef\", \"parts\": [\".\", \"x\"]}|{}");
 }
 
+static void write_grammars(struct seeds *s)
+{
+    put_text(s, "grammar",
+             "root ::= \"a\" (b | [^a-c]{2,30})* # end\nb ::= \n \"\\x62\\u00e9\" b? |\n .+ \"c\"\n");
+    put_text(s, "grammar", "root ::= \"{\" (p (\",\" p){,3})? \"}\"\np ::= [a-z]+ \":\" (root | [0-9]{1,4})");
+    put_text(
+        s, "schema",
+        "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\",\"minimum\":-3,\"maximum\":120},"
+        "\"b\":{\"type\":\"string\",\"minLength\":1,\"maxLength\":9},\"c\":{\"enum\":[1,\"x\",null]}},"
+        "\"required\":[\"a\"],\"additionalProperties\":{\"$ref\":\"#/$defs/d\"},\"$defs\":{\"d\":{\"anyOf\":["
+        "{\"const\":true},{\"$ref\":\"#\"}]}}}");
+    put_text(
+        s, "schema",
+        "{\"type\":\"array\",\"prefixItems\":[{\"type\":\"string\",\"pattern\":\"^[a-c\\\\d]+(x|y)?$\"}],"
+        "\"items\":{\"type\":[\"number\",\"null\"],\"exclusiveMinimum\":0},\"minItems\":1,\"maxItems\":4}");
+    put_text(s, "schema",
+             "{\"allOf\":[{\"properties\":{\"k\":{\"type\":\"string\",\"format\":\"date\"}}},{\"required\":["
+             "\"k\"]}],"
+             "\"title\":\"t\"}");
+    put_text(s, "schema",
+             "{\"oneOf\":[{\"type\":\"boolean\"},{\"type\":\"object\",\"additionalProperties\":false}]}");
+}
+
 static void write_user_files(struct seeds *s)
 {
     put_text(s, "session",
@@ -238,4 +261,5 @@ void target_write_seeds(const char *dir)
     write_states(&s);
     write_parts(&s);
     write_user_files(&s);
+    write_grammars(&s);
 }
