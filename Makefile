@@ -211,7 +211,7 @@ run-tests: $(BUILD)/moeflux $(LIBS) $(if $(ONLY),$(filter $(ONLY_BIN),$(TEST_BIN
 	scripts/run-tests $(BUILD) $(ONLY)
 
 # What can be run after each change: half a minute on two cores. Of test_golden the models on the reference.
-SLOW := cli_batch cli_deepseek cli_faults cli_qwen3 cli_run cli_selftest cli_sessions cli_skills cli_threads \
+SLOW := cli_batch cli_deepseek cli_faults cli_qwen3 cli_run cli_selftest cli_serve cli_sessions cli_skills cli_threads \
         test_cogito test_engine test_golden test_ops test_prompts test_prompts-cpu test_state test_state_random \
         test_streaming test_streaming-cpu test_token_loop test_token_loop-cpu
 check-fast: export MOEFLUX_TESTS = *reference*
@@ -246,7 +246,7 @@ tsan: export MOEFLUX_TESTS = qwen_odd*
 tsan: NO_RANDOM = $(shell [ "$$(cat /proc/sys/vm/mmap_rnd_bits)" -le 28 ] || echo setarch -R)
 tsan:
 	$(NO_RANDOM) $(MAKE) BUILD=build-tsan SHADERS=build SAN=-fsanitize=thread \
-	    ONLY="test_team test_nodes test_reader test_convert test_fp8 test_streaming test_spread cli_threads" run-tests
+	    ONLY="test_team test_nodes test_reader test_convert test_fp8 test_streaming test_spread test_server cli_threads" run-tests
 
 # The fuzzers: libFuzzer's, so built with clang, with AddressSanitizer and UndefinedBehaviorSanitizer; but for the code of the
 # instruction sets, which takes clang minutes so and computes numbers: the build for `make asan` has it.

@@ -153,7 +153,7 @@ int generator_eval(struct generator *s, const int32_t *ids, size_t n, const stru
 
 int generator_step(struct generator *s, int32_t id, bool more, int32_t *next, struct moeflux_err *e)
 {
-    return step_run(s->sequence, id, s->sampler, more, next, e);
+    return step_run(s->sequence, id, s->sampler, more && !s->by_turns, next, e);
 }
 
 int generator_feed(struct generator *s, const int32_t *ids, size_t n, struct moeflux_err *e)

@@ -26,6 +26,7 @@ struct generator {
     uint8_t *allowed;            /* bitmap of the ids that may be sampled; NULL: all */
     float *logits;               /* [vocab_size], after the last token of generator_eval */
     uint32_t max_context;        /* tokens */
+    bool by_turns;               /* others evaluate between two tokens: none is begun ahead of its turn */
     uint64_t seed;
     uint64_t load_ns;
 };

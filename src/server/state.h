@@ -17,7 +17,7 @@ struct sequences;
 struct workers;
 
 enum {
-    SERVER_MAX_BODY = 32 << 20, /* bytes */
+    SERVER_MAX_BODY = 16 << 20, /* bytes */
     SERVER_MAX_CONNECTIONS = 256,
     SERVER_HEADER_BYTES = 32 << 10, /* of a request's line and headers */
     SERVER_TIMEOUT_S = 60,          /* of a connection on which nothing moves, and of reading a body */

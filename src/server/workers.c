@@ -96,7 +96,8 @@ static void pass_turn(struct worker *k)
     uint64_t now = clock_ns();
     if (now - k->all->told_ns > often)
         tell_metrics(k->all, now);
-    if (turns_pass(&k->all->turns))
+    k->generator.by_turns = turns_pass(&k->all->turns);
+    if (k->generator.by_turns)
         atomic_store(&k->all->current, k->job);
 }
 
