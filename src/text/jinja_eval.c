@@ -40,7 +40,8 @@ int64_t jinja_take_int(struct jinja_run *r, struct jinja_args *a, const char *na
     if (!v)
         return fallback;
     if (v->kind != JINJA_INT && v->kind != JINJA_BOOL)
-        jinja_fail(&r->s, ERR_FORMAT, "the argument %s is a %s, expected a whole number", name, jinja_type(*v));
+        jinja_fail(&r->s, ERR_FORMAT, "the argument %s is a %s, expected a whole number", name,
+                   jinja_type(*v));
     return jinja_whole(*v);
 }
 
@@ -59,12 +60,10 @@ struct jinja_text jinja_take_text(struct jinja_run *r, struct jinja_args *a, con
 void jinja_args_end(struct jinja_run *r, const struct jinja_args *a, struct jinja_text what)
 {
     if (a->n_taken < a->n)
-        jinja_fail(&r->s, ERR_FORMAT, "%s has too many arguments",
-                   quote_bytes(what.bytes, what.len).text);
+        jinja_fail(&r->s, ERR_FORMAT, "%s has too many arguments", quote_bytes(what.bytes, what.len).text);
     for (size_t i = 0; i < a->n_named; i++)
         if (!a->named[i].taken)
-            jinja_fail(&r->s, ERR_FORMAT, "%s has no argument %s",
-                       quote_bytes(what.bytes, what.len).text,
+            jinja_fail(&r->s, ERR_FORMAT, "%s has no argument %s", quote_bytes(what.bytes, what.len).text,
                        quote_bytes(a->named[i].name.bytes, a->named[i].name.len).text);
 }
 
@@ -92,7 +91,8 @@ static void add_named(struct jinja_run *r, struct jinja_args *a, size_t *cap, st
     }
     for (size_t i = 0; i < a->n_named; i++)
         if (jinja_text_equal(a->named[i].name, name))
-            jinja_fail(&r->s, ERR_FORMAT, "the argument %s is given twice", quote_bytes(name.bytes, name.len).text);
+            jinja_fail(&r->s, ERR_FORMAT, "the argument %s is given twice",
+                       quote_bytes(name.bytes, name.len).text);
     a->named[a->n_named++] = (struct jinja_named){name, v, false};
 }
 
@@ -114,22 +114,23 @@ static void add_spread_keys(struct jinja_run *r, struct jinja_args *a, size_t *c
     }
 }
 
-static struct jinja_args eval_args(struct jinja_run *r, const struct jinja_node *list)
+static struct jinja_args *eval_args(struct jinja_run *r, const struct jinja_node *list)
 {
-    struct jinja_args a = {0};
+    struct jinja_args *a = jinja_alloc(&r->s, 1, sizeof *a);
     size_t cap = 0, cap_named = 0;
     for (const struct jinja_node *n = list; n; n = n->next) {
-        bool wrapped = n->kind == JINJA_N_KEYWORD || n->kind == JINJA_N_SPREAD || n->kind == JINJA_N_SPREAD_KEYS;
+        bool wrapped =
+            n->kind == JINJA_N_KEYWORD || n->kind == JINJA_N_SPREAD || n->kind == JINJA_N_SPREAD_KEYS;
         struct jinja_value v = jinja_eval(r, wrapped ? n->a : n);
         r->s.at = n->at;
         if (n->kind == JINJA_N_KEYWORD)
-            add_named(r, &a, &cap_named, n->text, v);
+            add_named(r, a, &cap_named, n->text, v);
         else if (n->kind == JINJA_N_SPREAD)
-            add_spread(r, &a, &cap, v);
+            add_spread(r, a, &cap, v);
         else if (n->kind == JINJA_N_SPREAD_KEYS)
-            add_spread_keys(r, &a, &cap_named, v);
+            add_spread_keys(r, a, &cap_named, v);
         else
-            add_arg(r, &a, &cap, v);
+            add_arg(r, a, &cap, v);
     }
     return a;
 }
@@ -198,7 +199,8 @@ static const struct jinja_value *own_member(struct jinja_run *r, struct jinja_va
     return v.kind == JINJA_DICT || v.kind == JINJA_NAMESPACE ? jinja_find_text(&r->s, v.dict, name) : NULL;
 }
 
-static bool find_method(struct jinja_run *r, struct jinja_value v, struct jinja_text name, struct jinja_value *out)
+static bool find_method(struct jinja_run *r, struct jinja_value v, struct jinja_text name,
+                        struct jinja_value *out)
 {
     const struct jinja_method *method = jinja_method_find(v.kind, name);
     if (!method)
@@ -234,7 +236,8 @@ static const struct jinja_value *at_index(struct jinja_value v, struct jinja_val
     return i >= 0 && i < n ? &v.list->items[i] : NULL;
 }
 
-static bool character_at(struct jinja_run *r, struct jinja_value v, struct jinja_value key, struct jinja_value *out)
+static bool character_at(struct jinja_run *r, struct jinja_value v, struct jinja_value key,
+                         struct jinja_value *out)
 {
     if (v.kind != JINJA_TEXT || (key.kind != JINJA_INT && key.kind != JINJA_BOOL))
         return false;
@@ -256,7 +259,8 @@ struct jinja_value jinja_item(struct jinja_run *r, struct jinja_value v, struct 
     if (v.kind == JINJA_UNDEFINED)
         jinja_fail_undefined(&r->s, v);
     if (v.kind == JINJA_DICT && hashable)
-        item = key.kind == JINJA_TEXT ? jinja_find_text(&r->s, v.dict, key.text) : jinja_find(&r->s, v.dict, key);
+        item = key.kind == JINJA_TEXT ? jinja_find_text(&r->s, v.dict, key.text)
+                                      : jinja_find(&r->s, v.dict, key);
     else
         item = at_index(v, key);
     if (item)
@@ -283,6 +287,8 @@ struct jinja_value jinja_call(struct jinja_run *r, struct jinja_value what, stru
         return result;
     case JINJA_METHOD:
         result = what.bound->method->call(r, what.bound->self, args);
+        if (result.kind == JINJA_TEXT && what.bound->self.kind == JINJA_TEXT)
+            result.safe = what.bound->self.safe;
         jinja_args_end(r, args, jinja_text_of(what.bound->method->name));
         return result;
     case JINJA_UNDEFINED:
@@ -296,7 +302,8 @@ struct jinja_value jinja_filter_by_name(struct jinja_run *r, struct jinja_text n
                                         struct jinja_value v, struct jinja_args *args)
 {
     if (!filter)
-        jinja_fail(&r->s, ERR_UNSUPPORTED, "the filter %s is not known", quote_bytes(name.bytes, name.len).text);
+        jinja_fail(&r->s, ERR_UNSUPPORTED, "the filter %s is not known",
+                   quote_bytes(name.bytes, name.len).text);
     struct jinja_value result = filter(r, v, args);
     jinja_args_end(r, args, name);
     return result;
@@ -306,7 +313,8 @@ bool jinja_test_by_name(struct jinja_run *r, struct jinja_text name, const struc
                         struct jinja_value v, struct jinja_args *args)
 {
     if (!test)
-        jinja_fail(&r->s, ERR_UNSUPPORTED, "the test %s is not known", quote_bytes(name.bytes, name.len).text);
+        jinja_fail(&r->s, ERR_UNSUPPORTED, "the test %s is not known",
+                   quote_bytes(name.bytes, name.len).text);
     bool result = test->holds ? test->holds(r, v, args) : (test->kinds >> v.kind) & 1;
     jinja_args_end(r, args, name);
     return result;
@@ -328,19 +336,19 @@ static struct jinja_value eval_slice(struct jinja_run *r, const struct jinja_nod
 static struct jinja_value eval_call(struct jinja_run *r, const struct jinja_node *n)
 {
     struct jinja_value what = jinja_eval(r, n->a);
-    struct jinja_args args = eval_args(r, n->b);
+    struct jinja_args *args = eval_args(r, n->b);
     r->s.at = n->at;
-    return jinja_call(r, what, &args);
+    return jinja_call(r, what, args);
 }
 
 static struct jinja_value eval_filter(struct jinja_run *r, const struct jinja_node *n)
 {
     struct jinja_value v = jinja_eval(r, n->a);
-    struct jinja_args args = eval_args(r, n->b);
+    struct jinja_args *args = eval_args(r, n->b);
     r->s.at = n->at;
     if (n->kind == JINJA_N_TEST)
-        return jinja_bool(jinja_test_by_name(r, n->text, n->test, v, &args));
-    return jinja_filter_by_name(r, n->text, n->filter, v, &args);
+        return jinja_bool(jinja_test_by_name(r, n->text, n->test, v, args));
+    return jinja_filter_by_name(r, n->text, n->filter, v, args);
 }
 
 static struct jinja_value eval_concat(struct jinja_run *r, const struct jinja_node *n)

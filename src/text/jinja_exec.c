@@ -54,7 +54,8 @@ static void set_member(struct jinja_run *r, const struct jinja_node *target, str
     struct jinja_value of = jinja_eval(r, target->a);
     r->s.at = target->at;
     if (of.kind != JINJA_NAMESPACE)
-        jinja_fail(&r->s, ERR_FORMAT, "a member of a %s cannot be set, only one of a namespace", jinja_type(of));
+        jinja_fail(&r->s, ERR_FORMAT, "a member of a %s cannot be set, only one of a namespace",
+                   jinja_type(of));
     if (target->text.bytes[0] == '_')
         jinja_fail(&r->s, ERR_FORMAT, "a namespace has no members that begin with _");
     jinja_put(&r->s, of, jinja_of_text(target->text), v);
@@ -84,7 +85,8 @@ static void set_target(struct jinja_run *r, const struct jinja_node *target, str
 /* --- blocks --- */
 
 /* What the list writes, in a scope of its own within `scope`. */
-static struct jinja_value capture(struct jinja_run *r, const struct jinja_node *list, struct jinja_scope *scope)
+static struct jinja_value capture(struct jinja_run *r, const struct jinja_node *list,
+                                  struct jinja_scope *scope)
 {
     struct jinja_build text = jinja_build(&r->s), *out = r->out;
     struct jinja_scope *before = r->scope;
@@ -189,7 +191,8 @@ static void run_call_block(struct jinja_run *r, const struct jinja_node *n)
 {
     struct jinja_node *caller = jinja_alloc(&r->s, 2, sizeof *caller), *value = caller + 1;
     struct jinja_node call = *n->a;
-    *caller = (struct jinja_node){.kind = JINJA_N_KEYWORD, .at = n->at, .text = jinja_text_of("caller"), .a = value};
+    *caller = (struct jinja_node){
+        .kind = JINJA_N_KEYWORD, .at = n->at, .text = jinja_text_of("caller"), .a = value};
     *value = (struct jinja_node){.kind = JINJA_N_CONST, .at = n->at, .value = new_macro(r, n->b)};
     /* Arguments are read only, so the one in front can go on with the others: a keyword before them is fine here. */
     caller->next = call.b;
@@ -216,7 +219,8 @@ static void bind_rest(struct jinja_run *r, const struct jinja_macro *m, struct j
         args->named[i].taken = true;
     }
     if (m->node->uses_caller)
-        jinja_set(r, r->scope, r->template->caller, caller ? *caller : jinja_undefined(JINJA_UNDEFINED, jinja_text_of("caller")));
+        jinja_set(r, r->scope, r->template->caller,
+                  caller ? *caller : jinja_undefined(JINJA_UNDEFINED, jinja_text_of("caller")));
     if (m->node->uses_varargs)
         jinja_set(r, r->scope, r->template->varargs, rest);
     if (m->node->uses_kwargs)
@@ -334,7 +338,8 @@ static int give(const struct jinja_text text, struct str *out, struct str *autho
     str_add(out, text.bytes, text.len);
     if (authors && text.authors && text.authors != jinja_context_authors)
         str_add(authors, text.authors, text.len);
-    for (size_t i = 0; authors && (!text.authors || text.authors == jinja_context_authors) && i < text.len; i++)
+    for (size_t i = 0; authors && (!text.authors || text.authors == jinja_context_authors) && i < text.len;
+         i++)
         str_add(authors, text.authors ? jinja_context_authors : "", 1);
     if (str_ok(out) && (!authors || str_ok(authors)))
         return 0;
@@ -349,7 +354,11 @@ int jinja_render_authors(const struct jinja *t, const struct json_t *context, ti
                          struct moeflux_err *e)
 {
     struct jinja_run r = {
-        .s = {.memory = limits->memory, .steps = limits->steps, .depth = JINJA_RUN_DEPTH, .name = t->name, .e = e},
+        .s = {.memory = limits->memory,
+              .steps = limits->steps,
+              .depth = JINJA_RUN_DEPTH,
+              .name = t->name,
+              .e = e},
         .template = t,
         .context = context,
         .now = now,

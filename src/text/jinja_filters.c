@@ -110,34 +110,43 @@ static struct jinja_value filter_round(struct jinja_run *r, struct jinja_value v
 
 /* --- texts --- */
 
+static struct jinja_value as_safe_as(struct jinja_value v, struct jinja_text text)
+{
+    struct jinja_value made = jinja_of_text(text);
+    made.safe = v.kind == JINJA_TEXT && v.safe;
+    return made;
+}
+
 static struct jinja_value filter_string(struct jinja_run *r, struct jinja_value v, struct jinja_args *args)
 {
     (void)args;
-    return jinja_of_text(jinja_str(&r->s, v));
+    return as_safe_as(v, jinja_str(&r->s, v));
 }
 
 static struct jinja_value filter_safe(struct jinja_run *r, struct jinja_value v, struct jinja_args *args)
 {
-    /* Marked as such in jinja2, where texts next to it are escaped then; templates only print it. */
-    return filter_string(r, v, args);
+    struct jinja_value text = filter_string(r, v, args);
+    text.safe = true;
+    return text;
 }
 
 static struct jinja_value filter_upper(struct jinja_run *r, struct jinja_value v, struct jinja_args *args)
 {
     (void)args;
-    return jinja_of_text(jinja_to_case(&r->s, jinja_str(&r->s, v), JINJA_UPPER));
+    return as_safe_as(v, jinja_to_case(&r->s, jinja_str(&r->s, v), JINJA_UPPER));
 }
 
 static struct jinja_value filter_lower(struct jinja_run *r, struct jinja_value v, struct jinja_args *args)
 {
     (void)args;
-    return jinja_of_text(jinja_to_case(&r->s, jinja_str(&r->s, v), JINJA_LOWER));
+    return as_safe_as(v, jinja_to_case(&r->s, jinja_str(&r->s, v), JINJA_LOWER));
 }
 
-static struct jinja_value filter_capitalize(struct jinja_run *r, struct jinja_value v, struct jinja_args *args)
+static struct jinja_value filter_capitalize(struct jinja_run *r, struct jinja_value v,
+                                            struct jinja_args *args)
 {
     (void)args;
-    return jinja_of_text(jinja_to_case(&r->s, jinja_str(&r->s, v), JINJA_CAPITALIZE));
+    return as_safe_as(v, jinja_to_case(&r->s, jinja_str(&r->s, v), JINJA_CAPITALIZE));
 }
 
 /* Words begin behind spaces and - ( { [ <, other than in str.title. */
@@ -165,7 +174,7 @@ static struct jinja_value filter_trim(struct jinja_run *r, struct jinja_value v,
     const struct jinja_value *set = jinja_take(args, "chars");
     if (set && set->kind != JINJA_NONE && set->kind != JINJA_TEXT)
         jinja_fail(&r->s, ERR_FORMAT, "trim: chars is a %s", jinja_type(*set));
-    return jinja_of_text(jinja_strip(jinja_str(&r->s, v), set && set->kind == JINJA_TEXT ? &set->text : NULL,
+    return as_safe_as(v, jinja_strip(jinja_str(&r->s, v), set && set->kind == JINJA_TEXT ? &set->text : NULL,
                                      JINJA_LEFT | JINJA_RIGHT));
 }
 
@@ -202,26 +211,16 @@ static struct jinja_value filter_indent(struct jinja_run *r, struct jinja_value 
             jinja_build_text(&b, jinja_built(&spaces));
         jinja_build_text(&b, lines->items[i].text);
     }
-    return jinja_of_text(jinja_built(&b));
+    return as_safe_as(v, jinja_built(&b));
 }
 
 static struct jinja_value filter_escape(struct jinja_run *r, struct jinja_value v, struct jinja_args *args)
 {
-    static const char *const escapes[] = {"&", "&amp;", "<", "&lt;", ">", "&gt;", "\"", "&#34;", "'", "&#39;"};
-    (void)args;
-    struct jinja_text t = jinja_str(&r->s, v);
     struct jinja_build b = jinja_build(&r->s);
-    for (size_t i = 0; i < t.len; i++) {
-        const char *escape = NULL;
-        for (size_t k = 0; k < sizeof escapes / sizeof *escapes; k += 2)
-            if (*escapes[k] == t.bytes[i])
-                escape = escapes[k + 1];
-        if (escape)
-            jinja_build_as(&b, t, i, escape, strlen(escape));
-        else
-            jinja_build_text(&b, jinja_cut(t, i, i + 1));
-    }
-    return jinja_of_text(jinja_built(&b));
+    if (v.kind == JINJA_TEXT && v.safe)
+        return v;
+    jinja_build_escaped(&b, jinja_str(&r->s, v));
+    return filter_safe(r, jinja_of_text(jinja_built(&b)), args);
 }
 
 /* --- any values --- */

@@ -25,7 +25,7 @@ static void write_text(struct writer *w, struct jinja_text t)
         for (const char *p = named; *p; p += 2)
             if (*p == c)
                 snprintf(escape, sizeof escape, "\\%c", p[1]);
-        if (!*escape && (c < 0x20 || (w->ascii && c >= 0x7f && c < 0x10000 && c != 0x7f)))
+        if (!*escape && (c < 0x20 || (w->ascii && c >= 0x7f && c < 0x10000)))
             snprintf(escape, sizeof escape, "\\u%04x", (unsigned)c);
         else if (w->ascii && c >= 0x10000)
             snprintf(escape, sizeof escape, "\\u%04x\\u%04x", 0xd800u + (((unsigned)c - 0x10000) >> 10),
@@ -174,7 +174,8 @@ static void take_separators(struct writer *w, struct jinja_run *r, struct jinja_
     w->colon = v->list->items[1].text;
 }
 
-void jinja_build_json(struct jinja_build *b, struct jinja_value v, struct jinja_args *options, struct jinja_run *r)
+void jinja_build_json(struct jinja_build *b, struct jinja_value v, struct jinja_args *options,
+                      struct jinja_run *r)
 {
     struct writer w = {.b = b, .comma = jinja_text_of(", "), .colon = jinja_text_of(": ")};
     w.ascii = jinja_take_bool(options, "ensure_ascii", false);

@@ -43,7 +43,7 @@ static bool looks_at(const struct lexer *l, const char *text)
 
 static char byte_at(const struct lexer *l, size_t i)
 {
-    return i < l->source.len ? l->source.bytes[i] : '\0';
+    return (char)(i < l->source.len ? l->source.bytes[i] : '\0');
 }
 
 static size_t skip_spaces(const struct lexer *l, size_t i)
@@ -63,11 +63,12 @@ static struct jinja_token *push(struct lexer *l, enum jinja_token_kind kind, siz
             memcpy(more, t->tokens, t->n * sizeof *more);
         t->tokens = more;
     }
-    t->tokens[t->n] = (struct jinja_token){kind, l->place, jinja_cut(l->source, from, to), {.kind = JINJA_NONE}};
+    t->tokens[t->n] =
+        (struct jinja_token){kind, l->place, jinja_cut(l->source, from, to), {.kind = JINJA_NONE}};
     return &t->tokens[t->n++];
 }
 
-_Noreturn static void fail_at(struct lexer *l, const char *what)
+__attribute__((noreturn)) static void fail_at(struct lexer *l, const char *what)
 {
     l->s->at = l->place;
     jinja_fail(l->s, ERR_FORMAT, "%s", what);
@@ -199,6 +200,13 @@ static void lex_string(struct lexer *l)
     advance_to(l, i + 1);
 }
 
+static char closing_of(char bracket)
+{
+    if (bracket == '(')
+        return ')';
+    return (char)(bracket == '[' ? ']' : '}');
+}
+
 static void lex_sign(struct lexer *l)
 {
     static const char *const pairs[] = {"//", "**", "==", "!=", ">=", "<="};
@@ -212,7 +220,7 @@ static void lex_sign(struct lexer *l)
     if (c == '(' || c == '[' || c == '{') {
         if (l->n_brackets == sizeof l->brackets)
             fail_at(l, "too many brackets in brackets");
-        l->brackets[l->n_brackets++] = c == '(' ? ')' : c == '[' ? ']' : '}';
+        l->brackets[l->n_brackets++] = closing_of(c);
     }
     if ((c == ')' || c == ']' || c == '}') && (l->n_brackets == 0 || l->brackets[--l->n_brackets] != c))
         fail_at(l, "a bracket that does not fit");
@@ -328,7 +336,7 @@ static size_t raw_name(const struct lexer *l, size_t i, const char *name)
 static bool lex_raw(struct lexer *l)
 {
     size_t i = raw_name(l, l->at, "raw");
-    size_t end = i;
+    size_t end;
     if (!i || !(byte_at(l, i += byte_at(l, i) == '-') == '%' && byte_at(l, i + 1) == '}'))
         return false;
     end = byte_at(l, i - 1) == '-' ? skip_spaces(l, i + 2) : i + 2;
@@ -354,7 +362,7 @@ static struct jinja_text with_newlines(struct jinja_state *s, const char *source
     char *copy = jinja_alloc(s, len + 1, 1);
     size_t n = 0;
     for (size_t i = 0; i < len; i++) {
-        copy[n++] = source[i] == '\r' ? '\n' : source[i];
+        copy[n++] = (char)(source[i] == '\r' ? '\n' : source[i]);
         i += source[i] == '\r' && i + 1 < len && source[i + 1] == '\n';
     }
     n -= n > 0 && copy[n - 1] == '\n';
@@ -367,8 +375,8 @@ struct jinja_tokens jinja_lex(struct jinja_state *s, const char *source, size_t 
     l.source = with_newlines(s, source, len);
     while (l.at < l.source.len) {
         size_t i = l.at;
-        while (i + 1 < l.source.len && !(l.source.bytes[i] == '{' && strchr("{%#", l.source.bytes[i + 1]) &&
-                                         l.source.bytes[i + 1]))
+        while (i + 1 < l.source.len &&
+               !(l.source.bytes[i] == '{' && strchr("{%#", l.source.bytes[i + 1]) && l.source.bytes[i + 1]))
             i++;
         if (i + 1 >= l.source.len) {
             lex_data(&l, l.source.len, false);

@@ -8,7 +8,8 @@
 
 /* --- texts: parts --- */
 
-static struct jinja_value strip_sides(struct jinja_run *r, struct jinja_value self, struct jinja_args *args, int sides)
+static struct jinja_value strip_sides(struct jinja_run *r, struct jinja_value self, struct jinja_args *args,
+                                      int sides)
 {
     const struct jinja_value *set = jinja_take(args, "chars");
     if (set && set->kind != JINJA_TEXT && set->kind != JINJA_NONE)
@@ -90,43 +91,54 @@ static struct jinja_value text_rsplit(struct jinja_run *r, struct jinja_value se
     return parts;
 }
 
-static struct jinja_value text_splitlines(struct jinja_run *r, struct jinja_value self, struct jinja_args *args)
+static struct jinja_value text_splitlines(struct jinja_run *r, struct jinja_value self,
+                                          struct jinja_args *args)
 {
     return jinja_lines(&r->s, self.text, jinja_take_bool(args, "keepends", false));
 }
 
 /* Before, the separator, behind it; `at` past the end: it is not there. */
-static struct jinja_value three_parts(struct jinja_run *r, struct jinja_text t, size_t at, size_t len, bool last)
+static struct jinja_value three_parts(struct jinja_run *r, struct jinja_text t, size_t at, size_t len,
+                                      bool last)
 {
     struct jinja_value parts = jinja_new_list(&r->s, JINJA_TUPLE), nothing = jinja_literal("");
     bool found = at <= t.len;
-    jinja_append(&r->s, parts, found ? jinja_of_text(jinja_cut(t, 0, at)) : last ? nothing : jinja_of_text(t));
+    jinja_append(&r->s, parts,
+                 found  ? jinja_of_text(jinja_cut(t, 0, at))
+                 : last ? nothing
+                        : jinja_of_text(t));
     jinja_append(&r->s, parts, found ? jinja_of_text(jinja_cut(t, at, at + len)) : nothing);
     jinja_append(&r->s, parts,
-                 found ? jinja_of_text(jinja_cut(t, at + len, t.len)) : last ? jinja_of_text(t) : nothing);
+                 found  ? jinja_of_text(jinja_cut(t, at + len, t.len))
+                 : last ? jinja_of_text(t)
+                        : nothing);
     return parts;
 }
 
-static struct jinja_value text_partition(struct jinja_run *r, struct jinja_value self, struct jinja_args *args)
+static struct jinja_value text_partition(struct jinja_run *r, struct jinja_value self,
+                                         struct jinja_args *args)
 {
     struct jinja_text at = jinja_take_text(r, args, "sep", NULL);
     return three_parts(r, self.text, jinja_search(self.text, at, 0), at.len, false);
 }
 
-static struct jinja_value text_rpartition(struct jinja_run *r, struct jinja_value self, struct jinja_args *args)
+static struct jinja_value text_rpartition(struct jinja_run *r, struct jinja_value self,
+                                          struct jinja_args *args)
 {
     struct jinja_text at = jinja_take_text(r, args, "sep", NULL);
     return three_parts(r, self.text, jinja_search_last(self.text, at), at.len, true);
 }
 
-static struct jinja_value text_removeprefix(struct jinja_run *r, struct jinja_value self, struct jinja_args *args)
+static struct jinja_value text_removeprefix(struct jinja_run *r, struct jinja_value self,
+                                            struct jinja_args *args)
 {
     struct jinja_text prefix = jinja_take_text(r, args, "prefix", NULL);
     bool there = jinja_starts(self.text, prefix);
     return jinja_of_text(jinja_cut(self.text, there ? prefix.len : 0, self.text.len));
 }
 
-static struct jinja_value text_removesuffix(struct jinja_run *r, struct jinja_value self, struct jinja_args *args)
+static struct jinja_value text_removesuffix(struct jinja_run *r, struct jinja_value self,
+                                            struct jinja_args *args)
 {
     struct jinja_text suffix = jinja_take_text(r, args, "suffix", NULL);
     bool there = jinja_ends(self.text, suffix);
@@ -142,7 +154,8 @@ static struct jinja_value any_of(struct jinja_run *r, struct jinja_value self, s
     struct jinja_value with = jinja_need(r, args, "prefix");
     bool any = false;
     if (with.kind != JINJA_TEXT && with.kind != JINJA_TUPLE)
-        jinja_fail(&r->s, ERR_FORMAT, "startswith or endswith a %s, expected a text or a tuple", jinja_type(with));
+        jinja_fail(&r->s, ERR_FORMAT, "startswith or endswith a %s, expected a text or a tuple",
+                   jinja_type(with));
     if (with.kind == JINJA_TEXT)
         return jinja_bool(holds(self.text, with.text));
     for (size_t i = 0; i < with.list->n; i++) {
@@ -153,7 +166,8 @@ static struct jinja_value any_of(struct jinja_run *r, struct jinja_value self, s
     return jinja_bool(any);
 }
 
-static struct jinja_value text_startswith(struct jinja_run *r, struct jinja_value self, struct jinja_args *args)
+static struct jinja_value text_startswith(struct jinja_run *r, struct jinja_value self,
+                                          struct jinja_args *args)
 {
     return any_of(r, self, args, jinja_starts);
 }
@@ -176,7 +190,8 @@ static struct jinja_value text_find(struct jinja_run *r, struct jinja_value self
         from += (int64_t)jinja_characters(self.text);
     if (from > (int64_t)jinja_characters(self.text))
         return jinja_int(-1);
-    return position(self.text, jinja_search(self.text, what, jinja_offset(self.text, from < 0 ? 0 : (size_t)from)));
+    return position(self.text,
+                    jinja_search(self.text, what, jinja_offset(self.text, from < 0 ? 0 : (size_t)from)));
 }
 
 static struct jinja_value text_rfind(struct jinja_run *r, struct jinja_value self, struct jinja_args *args)
@@ -276,7 +291,8 @@ static struct jinja_value text_title(struct jinja_run *r, struct jinja_value sel
     return jinja_of_text(jinja_to_case(&r->s, self.text, JINJA_TITLE));
 }
 
-static struct jinja_value text_capitalize(struct jinja_run *r, struct jinja_value self, struct jinja_args *args)
+static struct jinja_value text_capitalize(struct jinja_run *r, struct jinja_value self,
+                                          struct jinja_args *args)
 {
     (void)args;
     return jinja_of_text(jinja_to_case(&r->s, self.text, JINJA_CAPITALIZE));
@@ -284,7 +300,8 @@ static struct jinja_value text_capitalize(struct jinja_run *r, struct jinja_valu
 
 static struct jinja_value text_replace(struct jinja_run *r, struct jinja_value self, struct jinja_args *args)
 {
-    struct jinja_text from = jinja_take_text(r, args, "old", NULL), to = jinja_take_text(r, args, "new", NULL);
+    struct jinja_text from = jinja_take_text(r, args, "old", NULL),
+                      to = jinja_take_text(r, args, "new", NULL);
     return jinja_of_text(jinja_replace(&r->s, self.text, from, to, jinja_take_int(r, args, "count", -1)));
 }
 
@@ -318,7 +335,8 @@ static struct jinja_value format_field(struct jinja_run *r, struct jinja_text fi
         if (jinja_text_equal(args->named[i].name, field))
             return args->named[i].value;
     if ((field.len && !digits) || index >= args->n)
-        jinja_fail(&r->s, ERR_UNSUPPORTED, "format: the field {%.*s} is not among the arguments, or not known",
+        jinja_fail(&r->s, ERR_UNSUPPORTED,
+                   "format: the field {%.*s} is not among the arguments, or not known",
                    field.len < 40 ? (int)field.len : 40, field.bytes);
     return args->items[index];
 }
@@ -448,13 +466,14 @@ static const struct jinja_method text_methods[] = {
 static const struct jinja_method list_methods[] = {
     {"copy", copy}, {"count", list_count}, {"index", list_index}, {NULL, NULL}};
 
-static const struct jinja_method dict_methods[] = {
-    {"copy", copy}, {"get", dict_get}, {"items", dict_items}, {"keys", dict_keys}, {"values", dict_values}, {NULL, NULL}};
+static const struct jinja_method dict_methods[] = {{"copy", copy},          {"get", dict_get},
+                                                   {"items", dict_items},   {"keys", dict_keys},
+                                                   {"values", dict_values}, {NULL, NULL}};
 
 const struct jinja_method *jinja_method_find(enum jinja_kind kind, struct jinja_text name)
 {
-    const struct jinja_method *m = kind == JINJA_TEXT   ? text_methods
-                                   : kind == JINJA_DICT ? dict_methods
+    const struct jinja_method *m = kind == JINJA_TEXT                          ? text_methods
+                                   : kind == JINJA_DICT                        ? dict_methods
                                    : kind == JINJA_LIST || kind == JINJA_TUPLE ? list_methods
                                                                                : NULL;
     for (; m && m->name; m++)

@@ -45,8 +45,8 @@ enum jinja_node_kind {
     JINJA_N_DICT,     /* a list of JINJA_N_ENTRY */
     JINJA_N_ENTRY,    /* a key, b value */
     /* arguments and parameters */
-    JINJA_N_KEYWORD,  /* text, a */
-    JINJA_N_SPREAD,   /* *a */
+    JINJA_N_KEYWORD,     /* text, a */
+    JINJA_N_SPREAD,      /* *a */
     JINJA_N_SPREAD_KEYS, /* **a */
     JINJA_N_PARAMETER    /* symbol, a default or NULL */
 };
@@ -77,7 +77,7 @@ struct jinja_node {
     const struct jinja_symbol *symbol;
     struct jinja_text text;
     struct jinja_value value;
-    jinja_filter *filter; /* NULL: not known */
+    jinja_filter *filter;          /* NULL: not known */
     const struct jinja_test *test; /* NULL: not known */
 };
 
@@ -108,7 +108,7 @@ bool jinja_skip_name(struct jinja_parser *p, const char *name);
 bool jinja_skip_sign(struct jinja_parser *p, const char *sign);
 struct jinja_text jinja_expect_name(struct jinja_parser *p, const char *what);
 void jinja_expect_sign(struct jinja_parser *p, const char *sign);
-_Noreturn void jinja_unexpected(struct jinja_parser *p, const char *wanted);
+void jinja_unexpected(struct jinja_parser *p, const char *wanted) __attribute__((noreturn));
 
 struct jinja_node *jinja_expression(struct jinja_parser *p);
 /* Expressions with commas between them; a name that ends them, or NULL. */

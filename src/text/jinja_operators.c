@@ -10,7 +10,7 @@ static void check_defined(struct jinja_run *r, struct jinja_value v)
         jinja_fail_undefined(&r->s, v);
 }
 
-_Noreturn static void fail_large(struct jinja_run *r)
+__attribute__((noreturn)) static void fail_large(struct jinja_run *r)
 {
     jinja_fail(&r->s, ERR_UNSUPPORTED, "a whole number has more than 64 bits");
 }
@@ -121,6 +121,26 @@ static struct jinja_value add_lists(struct jinja_run *r, struct jinja_value a, s
     return sum;
 }
 
+static void build_part(struct jinja_build *b, struct jinja_value v, bool safe)
+{
+    if (!safe || (v.kind == JINJA_TEXT && v.safe))
+        jinja_build_value(b, v);
+    else
+        jinja_build_escaped(b, jinja_str(b->s, v));
+}
+
+/* Where one of the texts is safe, the other is escaped. */
+static struct jinja_value add_texts(struct jinja_run *r, struct jinja_value a, struct jinja_value b)
+{
+    struct jinja_build text = jinja_build(&r->s);
+    bool safe = (a.kind == JINJA_TEXT && a.safe) || (b.kind == JINJA_TEXT && b.safe);
+    build_part(&text, a, safe);
+    build_part(&text, b, safe);
+    struct jinja_value made = jinja_of_text(jinja_built(&text));
+    made.safe = safe;
+    return made;
+}
+
 static struct jinja_value repeat(struct jinja_run *r, struct jinja_value v, int64_t times)
 {
     if (v.kind == JINJA_TEXT) {
@@ -148,25 +168,23 @@ static bool repeats(struct jinja_value v, struct jinja_value times)
     return (v.kind == JINJA_TEXT || jinja_is_sequence(v)) && is_whole(times);
 }
 
-struct jinja_value jinja_binary(struct jinja_run *r, const char sign[2], struct jinja_value a, struct jinja_value b)
+struct jinja_value jinja_binary(struct jinja_run *r, const char sign[2], struct jinja_value a,
+                                struct jinja_value b)
 {
     check_defined(r, a);
     check_defined(r, b);
     if (jinja_is_number(a) && jinja_is_number(b))
         return number_binary(r, sign, a, b);
-    if (sign[0] == '+' && a.kind == JINJA_TEXT && b.kind == JINJA_TEXT) {
-        struct jinja_build sum = jinja_build(&r->s);
-        jinja_build_text(&sum, a.text);
-        jinja_build_text(&sum, b.text);
-        return jinja_of_text(jinja_built(&sum));
-    }
+    if (sign[0] == '+' && a.kind == JINJA_TEXT && b.kind == JINJA_TEXT)
+        return add_texts(r, a, b);
     if (sign[0] == '+' && jinja_is_sequence(a) && a.kind == b.kind)
         return add_lists(r, a, b);
     if (sign[0] == '*' && sign[1] != '*' && repeats(a, b))
         return repeat(r, a, jinja_whole(b));
     if (sign[0] == '*' && sign[1] != '*' && repeats(b, a))
         return repeat(r, b, jinja_whole(a));
-    jinja_fail(&r->s, ERR_FORMAT, "%.2s between a %s and a %s has no meaning", sign, jinja_type(a), jinja_type(b));
+    jinja_fail(&r->s, ERR_FORMAT, "%.2s between a %s and a %s has no meaning", sign, jinja_type(a),
+               jinja_type(b));
 }
 
 bool jinja_compare(struct jinja_run *r, const char sign[2], struct jinja_value a, struct jinja_value b)
@@ -225,8 +243,11 @@ struct jinja_value jinja_slice(struct jinja_run *r, struct jinja_value v, const 
     hi = slice_bound(r, to, &hi) ? clamp_bound(hi, n, by) : by < 0 ? -1 : n;
     if (v.kind == JINJA_TEXT && by == 1) {
         size_t start = jinja_offset(v.text, (size_t)lo);
-        size_t end = lo < hi ? start + jinja_offset(jinja_cut(v.text, start, v.text.len), (size_t)(hi - lo)) : start;
-        return jinja_of_text(jinja_cut(v.text, start, end));
+        size_t end =
+            lo < hi ? start + jinja_offset(jinja_cut(v.text, start, v.text.len), (size_t)(hi - lo)) : start;
+        struct jinja_value part = v;
+        part.text = jinja_cut(v.text, start, end);
+        return part;
     }
     const struct jinja_list *items = jinja_items(&r->s, v);
     struct jinja_value list = jinja_new_list(&r->s, v.kind == JINJA_TEXT ? JINJA_LIST : v.kind);

@@ -82,7 +82,8 @@ void jinja_unexpected(struct jinja_parser *p, const char *wanted)
     p->s->at = t->at;
     if (t->kind == JINJA_T_END)
         jinja_fail(p->s, ERR_FORMAT, "expected %s, found the end of the template", wanted);
-    jinja_fail(p->s, ERR_FORMAT, "expected %s, found %s", wanted, quote_bytes(t->text.bytes, t->text.len).text);
+    jinja_fail(p->s, ERR_FORMAT, "expected %s, found %s", wanted,
+               quote_bytes(t->text.bytes, t->text.len).text);
 }
 
 /* --- statements --- */
@@ -272,7 +273,8 @@ static struct jinja_node *read_leave(struct jinja_parser *p, enum jinja_node_kin
 static struct jinja_node *read_statement(struct jinja_parser *p)
 {
     static struct jinja_node *(*const readers[])(struct jinja_parser *) = {
-        read_if, read_for, read_set, read_macro, read_call_block, read_filter_block, read_with, read_generation};
+        read_if,         read_for,          read_set,  read_macro,
+        read_call_block, read_filter_block, read_with, read_generation};
     static const char *const names[] = {"if", "for", "set", "macro", "call", "filter", "with", "generation"};
     p->s->at = p->token->at;
     if (jinja_skip_name(p, "break"))

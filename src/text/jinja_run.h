@@ -26,8 +26,8 @@ struct jinja_run {
     time_t now;
     struct jinja_scope *scope;
     struct jinja_build *out;
-    size_t output; /* bytes that `out` may have */
-    struct jinja_value captured;   /* of JINJA_N_CAPTURED */
+    size_t output;               /* bytes that `out` may have */
+    struct jinja_value captured; /* of JINJA_N_CAPTURED */
 };
 
 struct jinja_named {
@@ -94,7 +94,8 @@ bool jinja_test_by_name(struct jinja_run *r, struct jinja_text name, const struc
                         struct jinja_value v, struct jinja_args *args);
 
 /* --- operators (jinja_operators.c) --- */
-struct jinja_value jinja_binary(struct jinja_run *r, const char sign[2], struct jinja_value a, struct jinja_value b);
+struct jinja_value jinja_binary(struct jinja_run *r, const char sign[2], struct jinja_value a,
+                                struct jinja_value b);
 struct jinja_value jinja_signed(struct jinja_run *r, char sign, struct jinja_value v);
 bool jinja_compare(struct jinja_run *r, const char sign[2], struct jinja_value a, struct jinja_value b);
 /* NULL: as if left out. */
@@ -102,20 +103,22 @@ struct jinja_value jinja_slice(struct jinja_run *r, struct jinja_value v, const 
                                const struct jinja_value *to, const struct jinja_value *step);
 
 /* --- statements (jinja_exec.c) --- */
-struct jinja_value jinja_call_macro(struct jinja_run *r, const struct jinja_macro *m, struct jinja_args *args);
+struct jinja_value jinja_call_macro(struct jinja_run *r, const struct jinja_macro *m,
+                                    struct jinja_args *args);
 /* NULL: not set. */
 const struct jinja_value *jinja_lookup(const struct jinja_run *r, const struct jinja_symbol *symbol);
 void jinja_set(struct jinja_run *r, struct jinja_scope *scope, const struct jinja_symbol *symbol,
                struct jinja_value value);
 
 /* --- JSON, time --- */
-void jinja_build_json(struct jinja_build *b, struct jinja_value v, struct jinja_args *options, struct jinja_run *r);
+void jinja_build_json(struct jinja_build *b, struct jinja_value v, struct jinja_args *options,
+                      struct jinja_run *r);
 struct jinja_text jinja_time(struct jinja_state *s, time_t when, struct jinja_text format);
 
 /* Filters of sequences (jinja_sequences.c). */
-jinja_filter jinja_filter_batch, jinja_filter_dictsort, jinja_filter_first, jinja_filter_items, jinja_filter_join,
-    jinja_filter_last, jinja_filter_list, jinja_filter_map, jinja_filter_max, jinja_filter_min, jinja_filter_reject,
-    jinja_filter_rejectattr, jinja_filter_reverse, jinja_filter_select, jinja_filter_selectattr, jinja_filter_sort,
-    jinja_filter_sum, jinja_filter_unique;
+jinja_filter jinja_filter_batch, jinja_filter_dictsort, jinja_filter_first, jinja_filter_items,
+    jinja_filter_join, jinja_filter_last, jinja_filter_list, jinja_filter_map, jinja_filter_max,
+    jinja_filter_min, jinja_filter_reject, jinja_filter_rejectattr, jinja_filter_reverse, jinja_filter_select,
+    jinja_filter_selectattr, jinja_filter_sort, jinja_filter_sum, jinja_filter_unique;
 
 #endif

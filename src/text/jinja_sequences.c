@@ -35,8 +35,8 @@ static struct jinja_value without_case(struct jinja_run *r, struct jinja_value v
 }
 
 /* What an item is compared by. attribute NULL: the item. */
-static struct jinja_value key_of(struct jinja_run *r, struct jinja_value item, const struct jinja_value *attribute,
-                                 bool with_case)
+static struct jinja_value key_of(struct jinja_run *r, struct jinja_value item,
+                                 const struct jinja_value *attribute, bool with_case)
 {
     struct jinja_value key =
         attribute && attribute->kind != JINJA_NONE ? member_by_path(r, item, *attribute) : item;
@@ -153,7 +153,8 @@ struct jinja_value jinja_filter_items(struct jinja_run *r, struct jinja_value v,
 
 /* --- one value of many --- */
 
-static struct jinja_value extreme(struct jinja_run *r, struct jinja_value v, struct jinja_args *args, int sign)
+static struct jinja_value extreme(struct jinja_run *r, struct jinja_value v, struct jinja_args *args,
+                                  int sign)
 {
     bool with_case = jinja_take_bool(args, "case_sensitive", false);
     const struct jinja_value *attribute = jinja_take(args, "attribute");
@@ -214,7 +215,8 @@ struct jinja_value jinja_filter_unique(struct jinja_run *r, struct jinja_value v
     bool with_case = jinja_take_bool(args, "case_sensitive", false);
     const struct jinja_value *attribute = jinja_take(args, "attribute");
     const struct jinja_list *items = jinja_items(&r->s, v);
-    struct jinja_value chosen = jinja_new_list(&r->s, JINJA_ITERATOR), seen = jinja_new_dict(&r->s, JINJA_DICT);
+    struct jinja_value chosen = jinja_new_list(&r->s, JINJA_ITERATOR),
+                       seen = jinja_new_dict(&r->s, JINJA_DICT);
     for (size_t i = 0; i < items->n; i++) {
         struct jinja_value key = key_of(r, items->items[i], attribute, with_case);
         if (jinja_find(&r->s, seen.dict, key))
@@ -246,9 +248,17 @@ struct jinja_value jinja_filter_batch(struct jinja_run *r, struct jinja_value v,
 /* The arguments behind those that were taken, for a filter or test that is called for each item. */
 static struct jinja_args rest_of(struct jinja_args *args)
 {
-    struct jinja_args rest = {args->items + args->n_taken, args->n - args->n_taken, 0, args->named, args->n_named};
+    struct jinja_args rest = {.n = args->n - args->n_taken, .named = args->named, .n_named = args->n_named};
+    if (rest.n)
+        rest.items = args->items + args->n_taken;
     args->n_taken = args->n;
     return rest;
+}
+
+/* What map and select go through: as in jinja2 nothing where the value counts as false, none included. */
+static const struct jinja_list *items_if_any(struct jinja_run *r, struct jinja_value v)
+{
+    return jinja_items(&r->s, jinja_truth(v) ? v : jinja_undefined(JINJA_UNDEFINED, jinja_text_of("")));
 }
 
 /* For the next item. */
@@ -259,10 +269,12 @@ static void untake(struct jinja_args *args)
         args->named[i].taken = false;
 }
 
-static struct jinja_value map_attribute(struct jinja_run *r, const struct jinja_list *items, struct jinja_args *args)
+static struct jinja_value map_attribute(struct jinja_run *r, const struct jinja_list *items,
+                                        struct jinja_args *args)
 {
     struct jinja_value out = jinja_new_list(&r->s, JINJA_ITERATOR);
-    const struct jinja_value *attribute = jinja_take(args, "attribute"), *fallback = jinja_take(args, "default");
+    const struct jinja_value *attribute = jinja_take(args, "attribute"),
+                             *fallback = jinja_take(args, "default");
     if (!attribute)
         jinja_fail(&r->s, ERR_FORMAT, "map needs a filter or attribute=");
     for (size_t i = 0; i < items->n; i++) {
@@ -276,7 +288,7 @@ static struct jinja_value map_attribute(struct jinja_run *r, const struct jinja_
 
 struct jinja_value jinja_filter_map(struct jinja_run *r, struct jinja_value v, struct jinja_args *args)
 {
-    const struct jinja_list *items = jinja_items(&r->s, v);
+    const struct jinja_list *items = items_if_any(r, v);
     if (args->n == 0)
         return map_attribute(r, items, args);
     struct jinja_value out = jinja_new_list(&r->s, JINJA_ITERATOR);
@@ -296,7 +308,7 @@ struct jinja_value jinja_filter_map(struct jinja_run *r, struct jinja_value v, s
 static struct jinja_value choose(struct jinja_run *r, struct jinja_value v, struct jinja_args *args,
                                  bool by_attribute, bool wanted)
 {
-    const struct jinja_list *items = jinja_items(&r->s, v);
+    const struct jinja_list *items = items_if_any(r, v);
     struct jinja_value out = jinja_new_list(&r->s, JINJA_ITERATOR), attribute = jinja_none();
     struct jinja_text name = {0};
     const struct jinja_test *test = NULL;
@@ -309,7 +321,8 @@ static struct jinja_value choose(struct jinja_run *r, struct jinja_value v, stru
     }
     struct jinja_args rest = rest_of(args);
     for (size_t i = 0; i < items->n; i++) {
-        struct jinja_value item = items->items[i], key = by_attribute ? member_by_path(r, item, attribute) : item;
+        struct jinja_value item = items->items[i],
+                           key = by_attribute ? member_by_path(r, item, attribute) : item;
         untake(&rest);
         if ((tests ? jinja_test_by_name(r, name, test, key, &rest) : jinja_truth(key)) == wanted)
             jinja_append(&r->s, out, item);

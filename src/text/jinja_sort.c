@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-static void merge(struct jinja_state *s, const struct jinja_entry *from, struct jinja_entry *to, size_t n_left,
-                  size_t n, bool reverse)
+static void merge(struct jinja_state *s, const struct jinja_entry *from, struct jinja_entry *to,
+                  size_t n_left, size_t n, bool reverse)
 {
     size_t left = 0, right = n_left;
     for (size_t i = 0; i < n; i++) {

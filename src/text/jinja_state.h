@@ -23,9 +23,9 @@ struct jinja_state {
     struct jinja_chunk *chunks;
     char *free; /* of the newest chunk */
     size_t n_free;
-    size_t memory; /* that may still be taken */
-    uint64_t steps; /* that may still be taken */
-    uint32_t depth; /* the same */
+    size_t memory;         /* that may still be taken */
+    uint64_t steps;        /* that may still be taken */
+    uint32_t depth;        /* the same */
     const char *name;      /* the template's, borrowed */
     struct jinja_place at; /* what is being read or run */
     struct moeflux_err *e;
@@ -38,8 +38,8 @@ void *jinja_alloc(struct jinja_state *s, size_t n, size_t size);
 /* Gives all of it back. */
 void jinja_state_free(struct jinja_state *s);
 
-_Noreturn void jinja_fail(struct jinja_state *s, int code, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
+void jinja_fail(struct jinja_state *s, int code, const char *fmt, ...)
+    __attribute__((noreturn, format(printf, 3, 4)));
 
 /* Counts work. */
 void jinja_count(struct jinja_state *s, uint64_t steps);

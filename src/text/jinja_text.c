@@ -15,7 +15,7 @@ static char author_at(struct jinja_text t, size_t i)
 {
     if (!t.authors)
         return JINJA_TEMPLATE;
-    return t.authors == jinja_context_authors ? JINJA_CONTEXT : t.authors[i];
+    return (char)(t.authors == jinja_context_authors ? JINJA_CONTEXT : t.authors[i]);
 }
 
 /* --- building --- */
@@ -34,7 +34,7 @@ static void grow(struct jinja_build *b, size_t n)
     while (cap - b->len < n)
         cap *= 2;
     char *bytes = jinja_alloc(b->s, cap, 2);
-    if (b->len) {
+    if (b->bytes) {
         memcpy(bytes, b->bytes, b->len);
         memcpy(bytes + cap, b->authors, b->len);
     }
@@ -45,7 +45,7 @@ static void grow(struct jinja_build *b, size_t n)
 
 static void add(struct jinja_build *b, const char *bytes, size_t n, char author)
 {
-    if (n == 0)
+    if (n == 0 || !bytes)
         return;
     grow(b, n);
     memcpy(b->bytes + b->len, bytes, n);
@@ -57,7 +57,9 @@ static void add(struct jinja_build *b, const char *bytes, size_t n, char author)
 
 void jinja_build_text(struct jinja_build *b, struct jinja_text t)
 {
-    if (!t.authors || t.authors == jinja_context_authors || t.len == 0) {
+    if (t.len == 0 || !t.bytes)
+        return;
+    if (!t.authors || t.authors == jinja_context_authors) {
         add(b, t.bytes, t.len, author_at(t, 0));
         return;
     }
@@ -70,7 +72,7 @@ void jinja_build_text(struct jinja_build *b, struct jinja_text t)
 
 void jinja_build_as(struct jinja_build *b, struct jinja_text t, size_t i, const char *bytes, size_t n)
 {
-    add(b, bytes, n, t.len ? author_at(t, i < t.len ? i : t.len - 1) : JINJA_TEMPLATE);
+    add(b, bytes, n, (char)(t.len ? author_at(t, i < t.len ? i : t.len - 1) : JINJA_TEMPLATE));
 }
 
 void jinja_build_bytes(struct jinja_build *b, const char *bytes, size_t n)
@@ -81,6 +83,22 @@ void jinja_build_bytes(struct jinja_build *b, const char *bytes, size_t n)
 void jinja_build_literal(struct jinja_build *b, const char *text)
 {
     add(b, text, strlen(text), JINJA_TEMPLATE);
+}
+
+void jinja_build_escaped(struct jinja_build *b, struct jinja_text t)
+{
+    static const char *const escapes[] = {"&",    "&amp;", "<",     "&lt;", ">",
+                                          "&gt;", "\"",    "&#34;", "'",    "&#39;"};
+    for (size_t i = 0; i < t.len; i++) {
+        const char *escape = NULL;
+        for (size_t k = 0; k < sizeof escapes / sizeof *escapes; k += 2)
+            if (*escapes[k] == t.bytes[i])
+                escape = escapes[k + 1];
+        if (escape)
+            jinja_build_as(b, t, i, escape, strlen(escape));
+        else
+            jinja_build_text(b, jinja_cut(t, i, i + 1));
+    }
 }
 
 void jinja_build_character(struct jinja_build *b, struct jinja_text t, size_t i, int32_t character)
@@ -158,7 +176,10 @@ static void repr_text(struct jinja_build *b, struct jinja_text t)
         else if (c == '\\' || c == quote)
             snprintf(escape, sizeof escape, "\\%c", (char)c);
         else if (!is_printable(c))
-            snprintf(escape, sizeof escape, c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x",
+            snprintf(escape, sizeof escape,
+                     c < 0x100     ? "\\x%02x"
+                     : c < 0x10000 ? "\\u%04x"
+                                   : "\\U%08x",
                      (unsigned)c);
         if (*escape)
             jinja_build_as(b, t, i, escape, strlen(escape));
@@ -299,8 +320,8 @@ size_t jinja_offset(struct jinja_text t, size_t character)
 int32_t jinja_character(struct jinja_text t, size_t i)
 {
     utf8proc_int32_t c;
-    utf8proc_ssize_t n = utf8proc_iterate((const utf8proc_uint8_t *)t.bytes + i,
-                                          (utf8proc_ssize_t)(t.len - i), &c);
+    utf8proc_ssize_t n =
+        utf8proc_iterate((const utf8proc_uint8_t *)t.bytes + i, (utf8proc_ssize_t)(t.len - i), &c);
     return n > 0 ? c : 0xfffd;
 }
 

@@ -23,6 +23,8 @@ void jinja_build_as(struct jinja_build *b, struct jinja_text text, size_t i, con
 /* The template's. */
 void jinja_build_bytes(struct jinja_build *b, const char *bytes, size_t n);
 void jinja_build_literal(struct jinja_build *b, const char *text);
+/* With & < > " ' as HTML writes them. */
+void jinja_build_escaped(struct jinja_build *b, struct jinja_text text);
 /* As str() writes it. */
 void jinja_build_value(struct jinja_build *b, struct jinja_value v);
 /* As repr() writes it. */

@@ -97,7 +97,8 @@ static void check_key(struct jinja_state *s, struct jinja_value key)
         check_key(s, key.list->items[i]);
 }
 
-void jinja_put(struct jinja_state *s, struct jinja_value dict, struct jinja_value key, struct jinja_value value)
+void jinja_put(struct jinja_state *s, struct jinja_value dict, struct jinja_value key,
+               struct jinja_value value)
 {
     check_key(s, key);
     for (size_t i = 0; i < dict.dict->n; i++) {
@@ -109,7 +110,8 @@ void jinja_put(struct jinja_state *s, struct jinja_value dict, struct jinja_valu
     add_entry(s, dict.dict, key, value);
 }
 
-const struct jinja_value *jinja_find(struct jinja_state *s, const struct jinja_dict *d, struct jinja_value key)
+const struct jinja_value *jinja_find(struct jinja_state *s, const struct jinja_dict *d,
+                                     struct jinja_value key)
 {
     check_key(s, key);
     for (size_t i = 0; i < d->n; i++)
@@ -197,20 +199,13 @@ double jinja_real(struct jinja_value v)
 const char *jinja_type(struct jinja_value v)
 {
     static const char *const names[] = {
-        [JINJA_UNDEFINED] = "Undefined",
-        [JINJA_NONE] = "None",
-        [JINJA_BOOL] = "bool",
-        [JINJA_INT] = "int",
-        [JINJA_FLOAT] = "float",
-        [JINJA_TEXT] = "str",
-        [JINJA_LIST] = "list",
-        [JINJA_TUPLE] = "tuple",
-        [JINJA_ITERATOR] = "iterator",
-        [JINJA_DICT] = "dict",
-        [JINJA_NAMESPACE] = "namespace",
-        [JINJA_LOOP] = "loop",
-        [JINJA_MACRO] = "macro",
-        [JINJA_FUNCTION] = "function",
+        [JINJA_UNDEFINED] = "Undefined", [JINJA_NONE] = "None",
+        [JINJA_BOOL] = "bool",           [JINJA_INT] = "int",
+        [JINJA_FLOAT] = "float",         [JINJA_TEXT] = "str",
+        [JINJA_LIST] = "list",           [JINJA_TUPLE] = "tuple",
+        [JINJA_ITERATOR] = "iterator",   [JINJA_DICT] = "dict",
+        [JINJA_NAMESPACE] = "namespace", [JINJA_LOOP] = "loop",
+        [JINJA_MACRO] = "macro",         [JINJA_FUNCTION] = "function",
         [JINJA_METHOD] = "method",
     };
     return names[v.kind];
@@ -419,6 +414,6 @@ void jinja_fail_undefined(struct jinja_state *s, struct jinja_value v)
     int len = v.text.len < 100 ? (int)v.text.len : 100;
     if (v.owner == JINJA_UNDEFINED)
         jinja_fail(s, ERR_FORMAT, "'%.*s' is undefined", len, v.text.bytes);
-    jinja_fail(s, ERR_FORMAT, "a %s has no member '%.*s'", jinja_type((struct jinja_value){.kind = v.owner}), len,
-               v.text.bytes);
+    jinja_fail(s, ERR_FORMAT, "a %s has no member '%.*s'", jinja_type((struct jinja_value){.kind = v.owner}),
+               len, v.text.bytes);
 }

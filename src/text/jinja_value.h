@@ -40,7 +40,9 @@ enum jinja_kind {
 
 struct jinja_value {
     enum jinja_kind kind;
-    enum jinja_kind owner; /* JINJA_UNDEFINED: what has no member `text`; JINJA_UNDEFINED: it is a variable's name */
+    enum jinja_kind
+        owner; /* JINJA_UNDEFINED: what has no member `text`; JINJA_UNDEFINED: it is a variable's name */
+    bool safe; /* JINJA_TEXT: by the filters safe or escape; what + adds to it is escaped */
     union {
         bool truth;
         int64_t number;
@@ -86,9 +88,11 @@ struct jinja_value jinja_of_json(struct jinja_state *s, const struct json_t *jso
 
 void jinja_append(struct jinja_state *s, struct jinja_value list, struct jinja_value item);
 /* Fails for keys that Python cannot hash. */
-void jinja_put(struct jinja_state *s, struct jinja_value dict, struct jinja_value key, struct jinja_value value);
+void jinja_put(struct jinja_state *s, struct jinja_value dict, struct jinja_value key,
+               struct jinja_value value);
 /* NULL: not there. */
-const struct jinja_value *jinja_find(struct jinja_state *s, const struct jinja_dict *dict, struct jinja_value key);
+const struct jinja_value *jinja_find(struct jinja_state *s, const struct jinja_dict *dict,
+                                     struct jinja_value key);
 const struct jinja_value *jinja_find_text(struct jinja_state *s, const struct jinja_dict *dict,
                                           struct jinja_text key);
 
@@ -115,6 +119,6 @@ size_t jinja_length(struct jinja_state *s, struct jinja_value v);
 /* The items of what can be gone through: characters of a text, keys of a dict. An iterator has none afterwards. */
 struct jinja_list *jinja_items(struct jinja_state *s, struct jinja_value v);
 /* An undefined value was used: fails. */
-_Noreturn void jinja_fail_undefined(struct jinja_state *s, struct jinja_value v);
+void jinja_fail_undefined(struct jinja_state *s, struct jinja_value v) __attribute__((noreturn));
 
 #endif
