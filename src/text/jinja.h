@@ -22,8 +22,9 @@ struct str;
 
 struct jinja_limits {
     uint64_t steps; /* evaluated nodes, items looked at, 64 bytes of text copied */
-    size_t memory;  /* bytes of all values, what is given up included */
-    size_t output;  /* bytes */
+    size_t
+        memory; /* bytes of all values, what is given up included; and 16 for each of the context's texts' */
+    size_t output; /* bytes */
 };
 extern const struct jinja_limits jinja_default_limits;
 

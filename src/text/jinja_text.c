@@ -30,7 +30,7 @@ static void grow(struct jinja_build *b, size_t n)
     jinja_count(b->s, n / 64);
     if (n <= b->cap - b->len)
         return;
-    size_t cap = b->cap ? b->cap * 2 : 64;
+    size_t cap = b->cap ? b->cap * 2 : n < 64 ? 64 : n;
     while (cap - b->len < n)
         cap *= 2;
     char *bytes = jinja_alloc(b->s, cap, 2);

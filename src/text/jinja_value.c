@@ -7,6 +7,9 @@
 #include "base/err.h"
 #include "text/jinja_text.h"
 
+/* 64 MiB, as long as an output may be. */
+enum { MAX_TEXT = 1 << 26 };
+
 /* --- making --- */
 
 struct jinja_value jinja_none(void)
@@ -165,6 +168,8 @@ struct jinja_value jinja_of_json(struct jinja_state *s, const json_t *json, cons
         v = list_of_json(s, json, authors);
         break;
     case JSON_STRING:
+        /* So that the length of what is said does not count against the template. */
+        s->memory += 16 * (json_string_length(json) < MAX_TEXT ? json_string_length(json) : MAX_TEXT);
         v = jinja_of_text((struct jinja_text){json_string_value(json), authors, json_string_length(json)});
         break;
     case JSON_INTEGER:
