@@ -425,45 +425,56 @@ static const char *message_text(const json_t *messages, size_t i, const char *ro
     return NULL;
 }
 
-/* [system], then user and assistant by turns; the last one is the user's. */
-static int encode_messages(struct request *r, struct generator *s, const json_t *messages, const char *where,
-                           struct moeflux_err *e)
+static int say(json_t *messages, const char *role, const char *text, struct moeflux_err *e)
 {
-    size_t n = json_array_size(messages), i = 0;
-    const char *first = json_string_value(json_object_get(json_array_get(messages, 0), "role"));
+    return chat_say(messages, role, text, strlen(text), NULL, e);
+}
+
+/* [system], then user and assistant by turns; the last one is the user's. */
+static int read_messages(const struct request *r, const json_t *from, json_t *to, const char *where,
+                         struct moeflux_err *e)
+{
+    size_t n = json_array_size(from), i = 0;
+    const char *first = json_string_value(json_object_get(json_array_get(from, 0), "role"));
     const char *system = r->options.system ? r->options.system : "";
     if (first && strcmp(first, "system") == 0) {
         if (json_object_get(r->fields, "system"))
             return err_set(e, ERR_FORMAT, "%s: system is given twice", where);
-        if (!(system = message_text(messages, i++, "system", where, e)))
+        if (!(system = message_text(from, i++, "system", where, e)))
             return ERR_FORMAT;
     }
-    int rc = chat_begin(&s->chat, system, strlen(system), &r->tokens, NULL, e);
+    int rc = *system ? say(to, "system", system, e) : 0;
     for (; !rc; i += 2) {
-        const char *question = message_text(messages, i, "user", where, e);
+        const char *question = message_text(from, i, "user", where, e);
         if (!question)
             return ERR_FORMAT;
+        rc = say(to, "user", question, e);
         if (i + 1 == n)
-            return is_blank(question) ? err_set(e, ERR_FORMAT, "%s: the last message is empty", where)
-                                      : chat_user(&s->chat, question, strlen(question), &r->tokens, NULL, e);
-        const char *answer = message_text(messages, i + 1, "assistant", where, e);
+            return is_blank(question) ? err_set(e, ERR_FORMAT, "%s: the last message is empty", where) : rc;
+        const char *answer = message_text(from, i + 1, "assistant", where, e);
         if (!answer)
             return ERR_FORMAT;
-        rc = chat_exchange(&s->chat, question, strlen(question), answer, strlen(answer), &r->tokens, NULL, e);
+        if (!rc)
+            rc = say(to, "assistant", answer, e);
     }
     return rc;
 }
 
-static int encode_prompt(struct request *r, struct generator *s, const char *where, struct moeflux_err *e)
+static int read_prompt(const struct request *r, json_t *to, const char *where, struct moeflux_err *e)
 {
     const struct request_options *o = &r->options;
-    const char *system = o->system ? o->system : "";
-    if (o->raw ? !*o->prompt : is_blank(o->prompt))
+    if (is_blank(o->prompt))
         return err_set(e, ERR_FORMAT, "%s: the prompt is empty", where);
-    if (o->raw)
-        return generator_encode(s, o->prompt, strlen(o->prompt), SPECIALS_AS_TOKENS, &r->tokens, NULL, e);
-    int rc = chat_begin(&s->chat, system, strlen(system), &r->tokens, NULL, e);
-    return rc ? rc : chat_user(&s->chat, o->prompt, strlen(o->prompt), &r->tokens, NULL, e);
+    int rc = o->system && *o->system ? say(to, "system", o->system, e) : 0;
+    return rc ? rc : say(to, "user", o->prompt, e);
+}
+
+static int encode_raw(struct request *r, struct generator *s, const char *where, struct moeflux_err *e)
+{
+    const char *prompt = r->options.prompt;
+    if (!*prompt)
+        return err_set(e, ERR_FORMAT, "%s: the prompt is empty", where);
+    return generator_encode(s, prompt, strlen(prompt), SPECIALS_AS_TOKENS, &r->tokens, NULL, e);
 }
 
 /* The grammar of the calls, whose form is the model's. */
@@ -475,21 +486,33 @@ static int call_grammar(struct request *r, const struct generator *s, struct moe
     return rc;
 }
 
-int request_encode(struct request *r, struct generator *s, struct moeflux_err *e)
+static int encode_chat(struct request *r, struct generator *s, const char *where, struct moeflux_err *e)
 {
-    struct where named = where_of(r);
-    const char *where = named.text;
-    const json_t *messages = json_object_get(r->fields, "messages");
+    const json_t *given = json_object_get(r->fields, "messages");
+    json_t *messages = json_array();
+    struct chat_prompt prompt = {.messages = messages, .tools = r->options.tools, .opens_answer = true};
     /* Whether it thinks differs from request to request. */
-    int rc = r->options.raw ? 0 : generator_use_chat(s, request_thinking(&r->options), "a request", e);
+    int rc = generator_use_chat(s, request_thinking(&r->options), "a request", e);
     if (!rc && r->options.tools)
         rc = tools_check_model(s, where, e);
     if (!rc && r->options.must_call)
         rc = call_grammar(r, s, e);
-    if (!rc && messages && !json_is_null(messages))
-        rc = encode_messages(r, s, messages, where, e);
-    else if (!rc)
-        rc = encode_prompt(r, s, where, e);
+    if (!rc && !messages)
+        rc = err_set(e, ERR_MEMORY, "out of memory for %s", where);
+    if (!rc)
+        rc = given && !json_is_null(given) ? read_messages(r, given, messages, where, e)
+                                           : read_prompt(r, messages, where, e);
+    if (!rc)
+        rc = chat_prompt_tokens(&s->chat, &prompt, &r->tokens, NULL, e);
+    json_decref(messages);
+    return rc;
+}
+
+int request_encode(struct request *r, struct generator *s, struct moeflux_err *e)
+{
+    struct where named = where_of(r);
+    const char *where = named.text;
+    int rc = r->options.raw ? encode_raw(r, s, where, e) : encode_chat(r, s, where, e);
     if (!rc && r->tokens.n == 0)
         rc = err_set(e, ERR_FORMAT, "%s: the prompt is empty", where);
     return rc;
