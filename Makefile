@@ -20,7 +20,7 @@ WERROR  ?= $(filter-out 0 false,$(CI))
 
 # Of Vulkan only the headers: the loader is opened at run time (src/vulkan/loader.h).
 LIB_PACKAGES := jansson libpcre2-8 libutf8proc liburing libxxhash sleef
-PACKAGES     := $(LIB_PACKAGES) libedit argtable2
+PACKAGES     := $(LIB_PACKAGES) libedit argtable2 libmicrohttpd
 PKG_CFLAGS   := $(shell pkg-config --cflags vulkan $(PACKAGES))
 PKG_LIBS     := $(shell pkg-config --libs $(PACKAGES))
 
@@ -175,6 +175,13 @@ $(BUILD)/build_id.h: FORCE
 
 $(BUILD)/main.o: $(BUILD)/build_id.h
 
+# The chat page as the bytes of an array.
+$(BUILD)/page.inc: src/server/page.html
+	@mkdir -p $(@D)
+	od -An -v -tx1 $< | sed 's/ \([0-9a-f][0-9a-f]\)/0x\1,/g' > $@
+
+$(BUILD)/src/server/page.o: $(BUILD)/page.inc
+
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_LIB) $(OBJ) $(SAN_OBJ)
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(ALL_LDLIBS) -lcmocka
 
@@ -271,7 +278,7 @@ validate: $(BUILD)/moeflux $(TEST_BIN) $(SHIMS)
 	scripts/validate $(BUILD)
 
 # clang-tidy compiles the sources, so the generated ones have to be there.
-lint: $(if $(KERNELS),$(SHADERS)/kernels/table.inc) $(BUILD)/build_id.h
+lint: $(if $(KERNELS),$(SHADERS)/kernels/table.inc) $(BUILD)/build_id.h $(BUILD)/page.inc
 	CPPFLAGS="$(ALL_CPPFLAGS)" scripts/lint
 
 VERSION = $(shell sed -n 's/^\#define MOEFLUX_VERSION "\(.*\)"/\1/p' src/moeflux.h)

@@ -19,6 +19,7 @@
 #include "cli/terminal/bar.h"
 #include "cli/terminal/term.h"
 #include "generate/answer.h"
+#include "generate/answer_json.h"
 #include "generate/generator.h"
 #include "generate/queue.h"
 #include "generate/request.h"
@@ -66,6 +67,10 @@ static char *answer_line(const struct generator *s, const struct request *r, con
     json_object_set_new(object, "prompt_tokens", json_integer((json_int_t)r->tokens.n));
     json_object_set_new(object, "reused_tokens", json_integer((json_int_t)st->n_reused));
     json_object_set_new(object, "stop_reason", json_string(answer_stop_name(a->stop)));
+    if (a->stop_text)
+        json_object_set_new(object, "stop_text", json_string(a->stop_text));
+    if (r->options.logprobs != REQUEST_NO_LOGPROBS)
+        json_object_set_new(object, "logprobs", answer_json_logprobs(s->tokenizer, a));
     json_object_set_new(object, "seed", json_integer((json_int_t)s->seed));
     json_object_set_new(object, "time_to_first_token_s", stats_number(stats_first_token_s(st, a)));
     json_object_set_new(object, "decode_tok_s", stats_number(stats_rate(a->n_decoded, a->decode_ns)));
@@ -204,11 +209,7 @@ static int compute(struct batch *b, struct queue_item *item, struct moeflux_err 
     const struct request_options *o = &item->request.options;
     struct answer a = {0};
     struct stats st = {0};
-    struct answer_options ao = {
-        .limit = o->predict,
-        .ignore_eos = o->ignore_eos,
-        .chat = !o->raw,
-    };
+    struct answer_options ao = request_answer(o);
     int rc = o->raw ? 0 : generator_use_chat(s, request_thinking(o), "a request", e);
     if (!rc)
         rc = prefill(b, item, &st, e);

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "cli/exit.h"
+#include "cli/logprob_lines.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/place.h"
@@ -19,6 +20,7 @@
 #include "cli/terminal/printer.h"
 #include "cli/terminal/term.h"
 #include "generate/answer.h"
+#include "generate/answer_json.h"
 #include "generate/generator.h"
 #include "generate/prompt_cache.h"
 #include "moeflux.h"
@@ -145,6 +147,10 @@ static int print_json(struct run *r, struct moeflux_err *e)
     json_object_set_new(object, "prompt_tokens", json_integer((json_int_t)r->tokens.n));
     json_object_set_new(object, "reused_tokens", json_integer((json_int_t)r->stats.n_reused));
     json_object_set_new(object, "stop_reason", json_string(answer_stop_name(a->stop)));
+    if (a->stop_text)
+        json_object_set_new(object, "stop_text", json_string(a->stop_text));
+    if (r->options->logprobs != REQUEST_NO_LOGPROBS)
+        json_object_set_new(object, "logprobs", answer_json_logprobs(s->tokenizer, a));
     json_object_set_new(object, "prefill_tok_s",
                         stats_number(stats_rate(r->stats.n_prompt, r->stats.prefill_ns)));
     json_object_set_new(object, "decode_tok_s", stats_number(stats_rate(a->n_decoded, a->decode_ns)));
@@ -162,7 +168,10 @@ static int generate(struct run *r, struct moeflux_err *e)
 {
     const struct options *o = r->options;
     struct printer printer;
-    struct answer_options ao = {.limit = answer_limit(o), .ignore_eos = o->ignore_eos, .chat = uses_chat(r)};
+    const struct request_options request = options_request(o);
+    struct answer_options ao = request_answer(&request);
+    ao.limit = answer_limit(o);
+    ao.chat = uses_chat(r);
     printer_init(&printer, r->out, o, r->term);
     if (!o->json)
         ao.sink = printer_sink(&printer);
@@ -219,6 +228,8 @@ static int run_all(struct run *r, struct moeflux_err *e)
         rc = generate(r, e);
     if (!rc && o->json)
         rc = print_json(r, e);
+    if (!rc && !o->json)
+        logprob_lines_say(r->generator.tokenizer, &r->answer);
     if (!rc && o->stats)
         stats_print(&r->stats, &r->answer, &r->generator);
     if (!rc && r->cache.unwritten.code)

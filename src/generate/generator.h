@@ -42,9 +42,20 @@ int generator_use_chat(struct generator *s, enum chat_thinking thinking, const c
 int generator_encode(const struct generator *s, const char *text, size_t len, enum token_specials specials,
                      struct token_list *out, size_t *n_replaced, struct moeflux_err *e);
 
-/* Makes the sequence and the sampler. max_context 0: the smaller of the model's own and GENERATOR_DEFAULT_CONTEXT. */
+/* What every sequence needs: their context (0: the smaller of the model's own and GENERATOR_DEFAULT_CONTEXT), the ids that
+ * may be sampled, room for logits. ERR_USAGE: more than the model's own. */
+int generator_prepare(struct generator *s, uint32_t max_context, struct moeflux_err *e);
+
+/* generator_prepare, and makes the sequence and the sampler. */
 int generator_start(struct generator *s, uint32_t max_context, const struct sampler_options *o,
                     struct moeflux_err *e);
+
+/* Another generator on the same model, for an answer beside others: its logits, sampler and template are its own, the rest is
+ * `of`'s, which was prepared and must outlive it. Its sequence is the caller's: to be set, and taken back before the end.
+ * Model and sequences still belong to one thread at a time. */
+int generator_share(struct generator *s, const struct generator *of, struct moeflux_err *e);
+/* A zeroed one is legal. */
+void generator_unshare(struct generator *s);
 
 /* A random seed of 32 bits. ERR_IO. */
 int generator_draw_seed(uint64_t *seed, struct moeflux_err *e);

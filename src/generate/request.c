@@ -9,6 +9,7 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/str.h"
+#include "generate/answer.h"
 #include "generate/generator.h"
 #include "text/sampler.h"
 
@@ -40,6 +41,11 @@ static const struct {
     {"min_p", "min_p"},
     {"repeat_penalty", "repeat_penalty"},
     {"repeat_last_n", "repeat_last_n"},
+    {"presence_penalty", "presence_penalty"},
+    {"frequency_penalty", "frequency_penalty"},
+    {"stop", "stop"},
+    {"logprobs", "logprobs"},
+    {"top_logprobs", "top_logprobs"},
 };
 
 struct sampler_options request_sampling(const struct request_options *o, uint64_t seed)
@@ -51,7 +57,23 @@ struct sampler_options request_sampling(const struct request_options *o, uint64_
         .min_p = o->min_p,
         .repeat_penalty = o->repeat_penalty,
         .repeat_last = (uint32_t)o->repeat_last,
+        .presence_penalty = o->presence_penalty,
+        .frequency_penalty = o->frequency_penalty,
         .seed = seed,
+    };
+}
+
+struct answer_options request_answer(const struct request_options *o)
+{
+    bool logprobs = o->logprobs != REQUEST_NO_LOGPROBS;
+    return (struct answer_options){
+        .limit = o->predict,
+        .ignore_eos = o->ignore_eos,
+        .chat = !o->raw,
+        .stops = o->stops,
+        .n_stops = o->n_stops,
+        .logprobs = logprobs,
+        .n_logprobs = logprobs ? (uint32_t)o->logprobs : 0,
     };
 }
 
@@ -77,6 +99,21 @@ char *request_key(const struct json_t *id, uint64_t line)
     return NULL;
 }
 
+/* What the errors begin with. */
+struct where {
+    char text[40];
+};
+
+static struct where where_of(const struct request *r)
+{
+    struct where w;
+    if (r->line)
+        snprintf(w.text, sizeof w.text, "line %" PRIu64, r->line);
+    else
+        snprintf(w.text, sizeof w.text, "the request");
+    return w;
+}
+
 /* ---- fields ---- */
 
 /* The field that a name stands for, with "-" for "_" as flags have it; NULL: none. */
@@ -98,15 +135,16 @@ static int collect_fields(struct request *r, json_t *root, struct moeflux_err *e
 {
     const char *name;
     json_t *value;
+    struct where where = where_of(r);
     json_object_foreach(root, name, value)
     {
         const char *field = field_of(name);
         if (!field)
-            return err_set(e, ERR_FORMAT, "line %" PRIu64 ": unknown field \"%.60s\"", r->line, name);
+            return err_set(e, ERR_FORMAT, "%s: unknown field \"%.60s\"", where.text, name);
         if (json_object_get(r->fields, field))
-            return err_set(e, ERR_FORMAT, "line %" PRIu64 ": %s is given twice", r->line, field);
+            return err_set(e, ERR_FORMAT, "%s: %s is given twice", where.text, field);
         if (json_object_set(r->fields, field, value) < 0)
-            return err_set(e, ERR_MEMORY, "out of memory for line %" PRIu64, r->line);
+            return err_set(e, ERR_MEMORY, "out of memory for %s", where.text);
     }
     return 0;
 }
@@ -155,6 +193,45 @@ static void get_real(struct json_view *v, const char *key, float *out)
     *out = (float)json_view_real_or(v, key, (double)*out, -1e9, 1e9);
 }
 
+/* A text or a list of texts; a request's own take the place of the command line's. */
+static void get_stops(struct json_view *v, struct request_options *o)
+{
+    const json_t *value = json_view_get(v, "stop");
+    bool is_list = json_is_array(value);
+    if (v->rc || !value)
+        return;
+    size_t n = is_list ? json_array_size(value) : 1;
+    if (n > REQUEST_MAX_STOPS) {
+        v->rc = err_set(v->e, ERR_FORMAT, "%s: stop: expected at most %d texts, found %zu", v->where,
+                        REQUEST_MAX_STOPS, n);
+        return;
+    }
+    o->n_stops = 0;
+    for (size_t i = 0; i < n && !v->rc; i++) {
+        const char *text = json_string_value(is_list ? json_array_get(value, i) : value);
+        if (text && *text)
+            o->stops[o->n_stops++] = text;
+        else
+            v->rc = err_set(v->e, ERR_FORMAT,
+                            "%s: stop: expected a text that is not empty, or a list of them", v->where);
+    }
+}
+
+/* A number of tokens; or, as chats have it, true or false, and the number as top_logprobs. */
+static void get_logprobs(struct json_view *v, struct request_options *o)
+{
+    const json_t *value = json_view_get(v, "logprobs");
+    bool has_top = json_view_get(v, "top_logprobs") != NULL;
+    int64_t top = 0;
+    get_whole(v, "top_logprobs", 0, LOGPROBS_MAX, &top);
+    if (!json_is_boolean(value))
+        get_whole(v, "logprobs", 0, LOGPROBS_MAX, &o->logprobs);
+    else
+        o->logprobs = json_is_true(value) ? top : REQUEST_NO_LOGPROBS;
+    if (!v->rc && has_top && !json_is_true(value))
+        v->rc = err_set(v->e, ERR_FORMAT, "%s: top_logprobs goes with \"logprobs\": true only", v->where);
+}
+
 static int get_options(struct request *r, const char *where, struct moeflux_err *e)
 {
     struct request_options *o = &r->options;
@@ -167,6 +244,10 @@ static int get_options(struct request *r, const char *where, struct moeflux_err 
     get_real(&v, "top_p", &o->top_p);
     get_real(&v, "min_p", &o->min_p);
     get_real(&v, "repeat_penalty", &o->repeat_penalty);
+    get_real(&v, "presence_penalty", &o->presence_penalty);
+    get_real(&v, "frequency_penalty", &o->frequency_penalty);
+    get_stops(&v, o);
+    get_logprobs(&v, o);
     o->ignore_eos = json_view_bool_or(&v, "ignore_eos", o->ignore_eos);
     o->raw = json_view_bool_or(&v, "raw", o->raw);
     if (json_view_bool_or(&v, "think", false)) {
@@ -206,13 +287,23 @@ int request_too_long(struct request *r, uint64_t line, size_t max_bytes, struct 
 int request_read(struct request *r, const char *text, size_t len, uint64_t line,
                  const struct request_options *defaults, struct moeflux_err *e)
 {
-    char where[40];
-    snprintf(where, sizeof where, "line %" PRIu64, line);
     *r = (struct request){.line = line, .id = json_null(), .options = *defaults, .fields = json_object()};
-    int rc = r->fields ? parse(r, text, len, e) : err_set(e, ERR_MEMORY, "out of memory for %s", where);
+    struct where where = where_of(r);
+    int rc = r->fields ? parse(r, text, len, e) : err_set(e, ERR_MEMORY, "out of memory for %s", where.text);
     if (!(r->key = request_key(r->id, line)))
-        return err_set(e, ERR_MEMORY, "out of memory for %s", where);
-    return rc ? rc : get_options(r, where, e);
+        return err_set(e, ERR_MEMORY, "out of memory for %s", where.text);
+    return rc ? rc : get_options(r, where.text, e);
+}
+
+int request_take(struct request *r, struct json_t *object, const struct request_options *defaults,
+                 struct moeflux_err *e)
+{
+    *r = (struct request){.id = json_null(), .options = *defaults, .fields = json_object()};
+    struct where where = where_of(r);
+    if (!r->fields)
+        return err_set(e, ERR_MEMORY, "out of memory for %s", where.text);
+    int rc = collect_fields(r, object, e);
+    return rc ? rc : get_options(r, where.text, e);
 }
 
 /* ---- tokens ---- */
@@ -281,8 +372,8 @@ static int encode_prompt(struct request *r, struct generator *s, const char *whe
 
 int request_encode(struct request *r, struct generator *s, struct moeflux_err *e)
 {
-    char where[40];
-    snprintf(where, sizeof where, "line %" PRIu64, r->line);
+    struct where named = where_of(r);
+    const char *where = named.text;
     const json_t *messages = json_object_get(r->fields, "messages");
     /* Whether it thinks differs from request to request. */
     int rc = r->options.raw ? 0 : generator_use_chat(s, request_thinking(&r->options), "a request", e);

@@ -10,11 +10,12 @@
 #include "text/sampler.h"
 #include "text/tokenizer.h"
 
+struct answer_options;
 struct moeflux_err;
 struct json_t;
 struct generator;
 
-enum { REQUEST_NO_LIMIT = -1 };
+enum { REQUEST_NO_LIMIT = -1, REQUEST_NO_LOGPROBS = -1, REQUEST_MAX_STOPS = 16 };
 
 struct request_options { /* texts are borrowed */
     const char *prompt;  /* NULL: there are messages */
@@ -26,14 +27,20 @@ struct request_options { /* texts are borrowed */
     int64_t seed;    /* -1: the caller chooses */
     float temp, top_p, min_p, repeat_penalty;
     int64_t top_k, repeat_last;
+    float presence_penalty, frequency_penalty;
+    const char *stops[REQUEST_MAX_STOPS]; /* not empty */
+    uint32_t n_stops;
+    int64_t logprobs; /* of how many of the likeliest tokens; REQUEST_NO_LOGPROBS */
 };
 
 /* The sampler's options with `seed` put in. */
 struct sampler_options request_sampling(const struct request_options *o, uint64_t seed);
 enum chat_thinking request_thinking(const struct request_options *o);
+/* What answer_run is to be called with, without a sink; borrows from `o`. */
+struct answer_options request_answer(const struct request_options *o);
 
 struct request {           /* zeroed at first; freed with request_free */
-    uint64_t line;         /* its number, from 1 */
+    uint64_t line;         /* its number, from 1; 0: it is none of several lines */
     struct json_t *fields; /* the object, every name as in the list of request.c; NULL when there is none */
     struct json_t *id;     /* a text, a whole number or null; borrowed from `fields` or jansson's own null */
     char *key;             /* what tells it from others: of the id, else of the line */
@@ -48,6 +55,10 @@ int request_too_long(struct request *r, uint64_t line, size_t max_bytes, struct 
  * same, where the line tells them. ERR_MEMORY. */
 int request_read(struct request *r, const char *text, size_t len, uint64_t line,
                  const struct request_options *defaults, struct moeflux_err *e);
+
+/* The same from an object that was parsed already: its texts are borrowed, errors begin with "the request". There is no key. */
+int request_take(struct request *r, struct json_t *object, const struct request_options *defaults,
+                 struct moeflux_err *e);
 
 /* Makes the tokens of the prompt, or of the messages; the caller compares their number with the context. ERR_USAGE, ERR_FORMAT,
  * ERR_UNSUPPORTED, ERR_MEMORY. */

@@ -64,14 +64,13 @@ static void put_text(struct printer *p, enum chat_part part, const char *text, s
     put(p, text, len);
 }
 
-static int on_token(void *ctx, int32_t id, enum chat_part part, const char *text, size_t len,
-                    struct moeflux_err *e)
+static int on_piece(void *ctx, const struct answer_piece *piece, struct moeflux_err *e)
 {
     struct printer *p = ctx;
     if (!p->ids) {
-        put_text(p, part, text, len);
-    } else if (id >= 0) {
-        output_addf(p->out, "%s%d", p->any ? " " : "", id);
+        put_text(p, piece->part, piece->text, piece->len);
+    } else if (piece->id >= 0) {
+        output_addf(p->out, "%s%d", p->any ? " " : "", piece->id);
         p->any = p->line_open = true;
     }
     return output_flush(p->out, e);
@@ -79,7 +78,7 @@ static int on_token(void *ctx, int32_t id, enum chat_part part, const char *text
 
 struct answer_sink printer_sink(struct printer *p)
 {
-    return (struct answer_sink){.token = on_token, .ctx = p};
+    return (struct answer_sink){.piece = on_piece, .ctx = p};
 }
 
 int printer_end(struct printer *p, struct moeflux_err *e)
