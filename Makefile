@@ -71,7 +71,7 @@ coop_only    := attention/latent_scores attention/latent_values
 # Some are built again as NAME_VARIANT: for cooperative matrices (coop: by NV's extension, khr: by KHR's), for devices that keep
 # float16 denormals, for matrices of one format, which a driver compiles in a third of the time, and for matrices of one other
 # format than those four.
-VARIANTS     := coop khr denorm q4 q8 bf16 f32 other othercoop otherkhr
+VARIANTS     := coop khr denorm q4 q8 bf16 f32 other othercoop otherkhr otherdenorm
 defines_coop   := -DCOOP
 defines_khr    := -DCOOP -DCOOP_KHR
 defines_denorm := -DDENORM
@@ -82,6 +82,7 @@ defines_f32    := -DONLY_FORMAT=FORMAT_F32
 defines_other  := -DOTHER
 defines_othercoop := -DOTHER -DCOOP
 defines_otherkhr  := -DOTHER -DCOOP -DCOOP_KHR
+defines_otherdenorm := -DOTHER -DDENORM
 tiles        := linear/prefill experts/prefill_up experts/prefill_down
 kernels_coop := $(tiles) attention/prefill $(coop_only)
 # GLSLC, or else glslangValidator, where one of them knows the language.
@@ -98,6 +99,7 @@ kernels_bf16 := linear/decode linear/decode_token
 kernels_f32  := linear/decode linear/decode_token
 kernels_other := $(kernels_denorm) $(tiles) linear/plain embed matvec_transposed/groups matvec_transposed/plain mla/transpose_keys
 kernels_othercoop := $(tiles)
+kernels_otherdenorm := $(kernels_denorm)
 SPIRV        := $(patsubst %,$(SHADERS)/kernels/%.inc,$(filter-out $(coop_only),$(KERNELS)) $(foreach v,$(VARIANTS),$(kernels_$(v):%=%_$(v))))
 
 # The fuzzers' targets (tests/fuzz/target.h), which test_fuzz_seeds runs too.

@@ -81,11 +81,13 @@ enum { DOWN_ROWS = 4, DOWN_GROUP = 256 };
 enum { MAX_STEPS = 2, MAX_ACTS = 8 };
 
 /* The steps of whole_down; 0: it is not possible. */
-static uint32_t whole_steps(const struct experts_shape *s, const uint32_t spec[DOWN_N_SPEC])
+static uint32_t whole_steps(const struct exec_caps *c, const struct experts_shape *s,
+                            const uint32_t spec[DOWN_N_SPEC])
 {
     uint32_t lanes = spec[DOWN_LANES], subgroup = spec[GEMV_SUBGROUP];
-    uint32_t pieces = format_is_usual(s->down_format) ? s->inner / gemv_piece_cols(s->down_format) : 0;
-    bool fits = spec[GEMV_TILE] == (s->top_k + 1) * s->inner && pieces % lanes == 0 &&
+    uint32_t pieces = s->inner / gemv_piece_cols(s->down_format);
+    bool fits = gemv_has_steps(c, format_set(s->down_format)) &&
+                spec[GEMV_TILE] == (s->top_k + 1) * s->inner && pieces % lanes == 0 &&
                 pieces / lanes <= MAX_STEPS && s->hidden % (subgroup / lanes * DOWN_ROWS) == 0 &&
                 div_up(spec[GEMV_TILE] / 4, spec[GEMV_WORKGROUP]) <= MAX_ACTS;
     return fits ? pieces / lanes : 0;
@@ -120,7 +122,7 @@ static int open_down(struct experts *op, struct exec *x, struct experts_down *do
     int rc = gemv_kernel(x, &down->kernel, "experts_decode_down", bytes, spec, DOWN_N_SPEC, e);
     if (rc < 0 || !is_in(s->down_format, down->formats))
         return rc;
-    spec[GEMV_STEPS] = whole_steps(s, spec);
+    spec[GEMV_STEPS] = whole_steps(&c, s, spec);
     spec[GEMV_FORMATS] = format_constant(format_set(s->down_format));
     op->gpu.has_whole_down = spec[GEMV_STEPS] > 0;
     return !op->gpu.has_whole_down
