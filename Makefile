@@ -47,7 +47,8 @@ MACHINE           := $(shell $(CC) -dumpmachine)
 AVX2              := -mavx2 -mfma -mf16c
 ISA_FLAGS_avx2    := $(AVX2)
 ISA_FLAGS_avx512  := $(AVX2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
-ISA_FLAGS_amx     := $(ISA_FLAGS_avx512)
+ISA_FLAGS_avx512vbmi := $(ISA_FLAGS_avx512) -mavx512vbmi
+ISA_FLAGS_amx     := $(ISA_FLAGS_avx512vbmi)
 ISA_FLAGS_dotprod := -march=armv8.2-a+dotprod
 ISA_OPT           := $(OPT:-O2=-O3)
 # The sets share their source: undefined behaviour, whose checks take half of the compiler's time, is looked for in one of them.
@@ -57,7 +58,8 @@ ISA_SRC  := $(wildcard src/*/*_isa.c)
 ISA_TEST := $(wildcard tests/*_isa.c)
 
 SRC      := $(filter-out $(ISA_SRC),$(wildcard src/*/*.c src/*/*/*.c))
-OBJ      := $(SRC:%.c=$(BUILD)/%.o) $(foreach isa,$(ISAS),$(ISA_SRC:%.c=$(BUILD)/%.$(isa).o))
+OBJ      := $(SRC:%.c=$(BUILD)/%.o) $(foreach isa,$(ISAS),$(ISA_SRC:%.c=$(BUILD)/%.$(isa).o)) \
+            $(if $(filter avx512,$(ISAS)),$(BUILD)/src/cpu/gemv_isa.avx512vbmi.o)
 TESTS    := $(sort $(wildcard tests/test_*.c))
 TEST_BIN := $(TESTS:tests/%.c=$(BUILD)/tests/%)
 SAN_OBJ  := $(if $(findstring address,$(SAN)),$(BUILD)/tests/dlclose_shim.o)
@@ -126,7 +128,7 @@ $(BUILD)/%_isa.$(1).o: %_isa.c Makefile
 	@mkdir -p $$(@D)
 	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) $(ISA_OPT) $(call ISA_UNCHECKED,$(1)) $(ISA_FLAGS_$(1)) -DCPU_ISA=$(1) -DCPU_ISA_$(1) -MMD -MP -c -o $$@ $$<
 endef
-$(foreach isa,$(ISAS),$(eval $(call ISA_RULE,$(isa))))
+$(foreach isa,$(ISAS) avx512vbmi,$(eval $(call ISA_RULE,$(isa))))
 
 # The library is everything that needs no terminal. Only what moeflux.h declares is visible from outside, in the static
 # library too: its one object has no other global names, so that a program may have functions of the same name.
