@@ -47,11 +47,6 @@ static uint32_t piece_cols(uint32_t bits)
     return bits > 6 ? 128 / bits : 32;
 }
 
-uint32_t gemv_piece_cols(uint32_t format)
-{
-    return piece_cols(format_of(format)->bits);
-}
-
 bool gemv_has_steps(const struct exec_caps *c, uint32_t formats)
 {
     return !is_other(formats) || c->has_denorm;
@@ -63,10 +58,17 @@ static void count_pieces(uint32_t cols, uint32_t formats, uint32_t *most, uint32
     *most = *fewest = is_other(formats) ? cols / piece_cols(FORMAT_WORD_BITS(format_constant(formats))) : 0;
     for (uint32_t i = 0; i < FORMAT_SET_OTHERS; i++)
         if (formats >> i & 1) {
-            uint32_t pieces = cols / gemv_piece_cols(i);
+            uint32_t pieces = cols / piece_cols(format_of(i)->bits);
             *most = (uint32_t)size_max(*most, pieces);
             *fewest = *fewest ? (uint32_t)size_min(*fewest, pieces) : pieces;
         }
+}
+
+uint32_t gemv_pieces(uint32_t cols, uint32_t formats)
+{
+    uint32_t most, fewest;
+    count_pieces(cols, formats, &most, &fewest);
+    return most == fewest ? most : 0;
 }
 
 /* Rows that are one tile, where a lane can hold its part of some rows in registers. Up to two pieces a lane one subgroup

@@ -35,8 +35,9 @@ struct gemv_plan {
     uint32_t spec[GEMV_N_SPEC];
     uint32_t workgroup_rows, workgroup, tokens;
 };
-/* Columns of a piece, as kernels/lib/gemv_lanes.glsl and, where gemv_has_steps, gemv_other.glsl have them. */
-uint32_t gemv_piece_cols(uint32_t format);
+/* The pieces of a row in a part of a set of formats, as kernels/lib/gemv_lanes.glsl and, where gemv_has_steps, gemv_other.glsl have
+ * them; 0: not in all formats as many. */
+uint32_t gemv_pieces(uint32_t cols, uint32_t formats);
 /* Whether the kernels for a part of a set of formats can take all pieces of a row at once (STEPS). */
 bool gemv_has_steps(const struct exec_caps *c, uint32_t formats);
 
