@@ -609,6 +609,9 @@ static void linear_format_cases(struct kernel_test *l)
         linear_case(l, &(struct linear_shape){1, {131}, {f}, 384, 75, false, true, LINEAR_GEMV});
         transposed_case(l, 3, 36, 384, f, i % 2 ? 1 : 21);
     }
+    /* Several rows and pieces a lane, on a GPU too. */
+    for (uint32_t f = FORMAT_Q2; has_kernels(l) && f <= FORMAT_F16; f++)
+        linear_case(l, &(struct linear_shape){1, {2115}, {f}, 1152, 1, true, f % 2, LINEAR_GEMV});
     mixed_linear_cases(l);
     stack_case(l, 3, 37, 64, FORMAT_Q3, 1);
     stack_case(l, 3, 37, 128, FORMAT_NVFP4, 31);
