@@ -67,7 +67,7 @@ TEST_LIB := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(TESTS) $(ISA_TEST) $(wild
 # kernels/X.comp is the kernel X, kernels/X/Y.comp the kernel X_Y.
 KERNELS      := $(patsubst kernels/%.comp,%,$(sort $(wildcard kernels/*.comp kernels/*/*.comp)))
 # There for cooperative matrices alone.
-coop_only    := attention/latent_scores attention/latent_values
+coop_only    := attention/probe_quads attention/latent_scores attention/latent_values
 # Some are built again as NAME_VARIANT: for cooperative matrices (coop: by NV's extension, khr: by KHR's), for devices that keep
 # float16 denormals, for matrices of one format, which a driver compiles in a third of the time, and for matrices of one other
 # format than those four.

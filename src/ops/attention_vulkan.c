@@ -25,6 +25,8 @@ enum { MERGE_COLS = 16, MERGE_GROUP = 256, MERGE_MANY = 4 };
  * its tiles are better filled than not; value channels that its registers and shared memory have room for. */
 enum { PREFILL_ROWS = 64, PREFILL_GROUPS = 512, PREFILL_SPLIT_POSITIONS = 256, PREFILL_TOKENS = 16 };
 enum { PREFILL_MAX_DIM = 256, PREFILL_MAX_LATENT = 512 };
+/* Its constants, behind those of kv_cache.h. */
+enum { ROWS_SPEC = KV_N_SPEC, QUADS_SPEC, PREFILL_N_SPEC };
 /* Positions from which on one token's heads, where they fill a tile, are faster there, too: on an H200 128 heads over
  * latents of 512 + 64 take 0.36 ms for 2,000 and 0.37 for 16,384 positions, in attention/decode.comp 0.18 for 5,000 and 0.56
  * for 16,384. */
@@ -178,6 +180,28 @@ static int open_decode(struct attention *op, struct exec *x, struct moeflux_err 
     return rc < 0 ? rc : open_merge(op, x, e);
 }
 
+/* Whether the device's matrices lie as kernels/attention/prefill_quads.glsl tells. 1, 0 or an error. */
+static int lie_in_quads(struct exec *x, struct moeflux_err *e)
+{
+    struct exec_buffer found = {0};
+    struct kernel probe;
+    uint32_t answer = 0;
+    int rc =
+        exec_kernel(x, &probe, "attention_probe_quads_coop", sizeof(struct attention_probe_args), NULL, 0, e);
+    if (rc == 0)
+        rc = exec_buffer_new(x, &found, EXEC_DEVICE, sizeof answer, e);
+    if (rc == 0) {
+        const struct attention_probe_args a = {.dst = found.address};
+        exec_begin(x);
+        exec_dispatch(x, &probe, &a, 1, 1, 1);
+        rc = exec_finish(x, e);
+    }
+    if (rc == 0)
+        rc = exec_read(x, &found, 0, &answer, sizeof answer, e);
+    exec_buffer_free(x, &found);
+    return rc < 0 ? rc : answer == 1;
+}
+
 /* Shared memory of attention_many_coop: the queries or 32 keys and values, scores, weights. */
 static uint64_t f16_shared_bytes(const struct attention_shape *s)
 {
@@ -189,23 +213,35 @@ static int open_prefill(struct attention *op, struct exec *x, struct moeflux_err
 {
     const struct attention_shape *s = &op->shape;
     struct exec_caps caps = exec_get_caps(x);
-    uint32_t tiles[KV_N_SPEC] = {
-        caps.subgroup_size,      256, s->key_dim, s->value_dim, 0, s->latent, [KV_SPEC] = s->kv_type,
-        [KV_FLAT_SPEC] = s->flat};
+    const uint32_t bytes = sizeof(struct attention_prefill_args);
+    uint32_t tiles[PREFILL_N_SPEC] = {caps.subgroup_size,
+                                      256,
+                                      s->key_dim,
+                                      s->value_dim,
+                                      0,
+                                      s->latent,
+                                      [KV_SPEC] = s->kv_type,
+                                      [KV_FLAT_SPEC] = s->flat,
+                                      [ROWS_SPEC] = PREFILL_ROWS};
     int rc = 0;
     op->gpu.f16_from = UINT32_MAX;
     if (op->gpu.plan.prefill_from == UINT32_MAX)
         return 0;
     /* Prompts alone need it, but for long sequences. */
     rc = (op->gpu.plan.long_from < UINT32_MAX ? exec_kernel : exec_kernel_later)(
-        x, &op->gpu.prefill, "attention_prefill", sizeof(struct attention_prefill_args), tiles, KV_N_SPEC, e);
+        x, &op->gpu.prefill, "attention_prefill", bytes, tiles, PREFILL_N_SPEC, e);
     if (rc < 0 || s->latent || !gemm_has_f16(x) || s->key_dim % 16 || s->value_dim % 16 ||
         f16_shared_bytes(s) > caps.max_shared_bytes)
         return rc;
     op->gpu.f16_from = PREFILL_TOKENS;
     tiles[1] = s->key_dim + s->value_dim > MOST_ALONE ? 256 : 128;
-    return exec_kernel_later(x, &op->gpu.f16, "attention_prefill_coop", sizeof(struct attention_prefill_args),
-                             tiles, KV_N_SPEC, e);
+    rc = exec_kernel_later(x, &op->gpu.f16_shared, "attention_prefill_coop", bytes, tiles, PREFILL_N_SPEC, e);
+    if (rc == 0)
+        rc = lie_in_quads(x, e);
+    op->gpu.has_quads = tiles[QUADS_SPEC] = rc > 0;
+    return rc < 0 ? rc
+                  : exec_kernel_later(x, &op->gpu.f16, "attention_prefill_coop", bytes, tiles, PREFILL_N_SPEC,
+                                      e);
 }
 
 int attention_vulkan_open(struct attention *op, struct exec *x, struct moeflux_err *e)
