@@ -82,8 +82,6 @@ defines_f32    := -DONLY_FORMAT=FORMAT_F32
 defines_other  := -DOTHER
 defines_othercoop := -DOTHER -DCOOP
 defines_otherkhr  := -DOTHER -DCOOP -DCOOP_KHR
-# Up to four tokens of an expert.
-few          := experts/few_up experts/few_down
 tiles        := linear/prefill experts/prefill_up experts/prefill_down
 kernels_coop := $(tiles) attention/prefill $(coop_only)
 # GLSLC, or else glslangValidator, where one of them knows the language.
@@ -93,13 +91,12 @@ $(if $(KHR_COMPILER),,$(error KHR_GLSLC=$(KHR_GLSLC) does not compile GL_KHR_coo
 endif
 kernels_khr := $(if $(KHR_COMPILER),$(kernels_coop))
 kernels_otherkhr := $(if $(KHR_COMPILER),$(tiles))
-one_token    := linear/decode linear/decode_token experts/decode_up experts/decode_down
-kernels_denorm := $(one_token) $(few)
+kernels_denorm := linear/decode linear/decode_token experts/decode_up experts/decode_down
 kernels_q4   := $(kernels_denorm)
 kernels_q8   := $(kernels_denorm)
 kernels_bf16 := linear/decode linear/decode_token
 kernels_f32  := linear/decode linear/decode_token
-kernels_other := $(one_token) $(tiles) linear/plain embed matvec_transposed/groups matvec_transposed/plain mla/transpose_keys
+kernels_other := $(kernels_denorm) $(tiles) linear/plain embed matvec_transposed/groups matvec_transposed/plain mla/transpose_keys
 kernels_othercoop := $(tiles)
 SPIRV        := $(patsubst %,$(SHADERS)/kernels/%.inc,$(filter-out $(coop_only),$(KERNELS)) $(foreach v,$(VARIANTS),$(kernels_$(v):%=%_$(v))))
 

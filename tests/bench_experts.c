@@ -173,9 +173,8 @@ static struct times run_once(struct bench *b)
     exec_begin(b->x); /* collects the times */
     exec_abandon(b->x);
     exec_get_stats(b->x, &s);
-    return (struct times){time_of(&s, "experts_prefill_sort"),
-                          time_of(&s, "experts_prefill_up") + time_of(&s, "experts_few_up"),
-                          time_of(&s, "experts_prefill_down") + time_of(&s, "experts_few_down")};
+    return (struct times){time_of(&s, "experts_prefill_sort"), time_of(&s, "experts_prefill_up"),
+                          time_of(&s, "experts_prefill_down")};
 }
 
 /* Measures the only tiles of b->op. */
@@ -212,7 +211,7 @@ static void measure_own(struct bench *b)
         b->op.gpu.grouped.n_tiles = 1;
         b->op.gpu.grouped.tiles[0] = b->many.tiles[i];
         snprintf(name, sizeof name, "%s%ux%u", i == chosen ? "*" : "", b->many.tiles[i].tokens,
-                 b->many.tiles[i].down_rows);
+                 b->many.tiles[i].rows);
         measure(b, name);
     }
 }
@@ -225,8 +224,7 @@ static void measure_tile(struct bench *b, const struct tile *t)
     char name[64];
     if (b->err.code || !tile_fits(b->x, t, s->hidden) || !tile_fits(b->x, t, s->inner))
         return;
-    *mine = (struct experts_tiles){
-        .is_f16 = true, .up_rows = p.rows / 2, .down_rows = p.rows, .tokens = p.tokens};
+    *mine = (struct experts_tiles){.rows = p.rows, .tokens = p.tokens};
     b->op.gpu.grouped.n_tiles = 1;
     gemm_kernel(b->x, &mine->up, "experts_prefill_up", sizeof(struct experts_prefill_up_args), &p, &b->err);
     if (!b->err.code)

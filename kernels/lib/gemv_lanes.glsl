@@ -222,12 +222,12 @@ struct Parts {
     float even[MAX_ACC], odd[MAX_ACC], x[4];
 };
 
-// Adds what take() gives, for n vectors, of which the sums have a place each in `width`; `at`: where its columns are in xs.
-void add_columns(inout Parts p, const uint format, const uint n, const uint width, inout Step s, uint at)
+// Adds what take() gives; `at`: where its columns are in xs.
+void add_columns(inout Parts p, const uint format, inout Step s, uint at)
 {
     const uint vecs = take_vecs(format);
     vec4 x[4], y[4];
-    [[unroll]] for (uint t = 0; t < n; t++) {
+    [[unroll]] for (uint t = 0; t < TOKENS; t++) {
         x[t] = xs[at + t * XS_STRIDE];
         p.x[t] = sum_on(x[t], p.x[t]);
         if (vecs == 2) {
@@ -238,8 +238,8 @@ void add_columns(inout Parts p, const uint format, const uint n, const uint widt
     [[unroll]] for (uint r = 0; r < MATRICES * ROWS; r++) {
         vec4 low, high;
         take(format, s.q[r], low, high);
-        [[unroll]] for (uint t = 0; t < n; t++) {
-            uint i = r * width + t;
+        [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+            uint i = r * TOKENS + t;
             dot_on(format, low, x[t], p.even[i], p.odd[i]);
             if (vecs == 2)
                 dot_on(format, high, y[t], p.even[i], p.odd[i]);
@@ -247,24 +247,23 @@ void add_columns(inout Parts p, const uint format, const uint n, const uint widt
     }
 }
 
-// Adds one step: columns from 4 * c4 on of the tile, for n vectors: acc[r * width + t].
-void add_step_of(inout float acc[MAX_ACC], const uint format, const uint n, const uint width, const bool unrolled, Step s,
-                 uint c4)
+// Adds one step: columns from 4 * c4 on of the tile.
+void add_step(inout float acc[MAX_ACC], const uint format, Step s, uint c4)
 {
     const uint n_rows = MATRICES * ROWS, vecs = take_vecs(format), pitch = vecs * (UNITS + 1);
     Parts p;
-    [[unroll]] for (uint i = 0; i < n_rows * width; i++)
+    [[unroll]] for (uint i = 0; i < SUMS; i++)
         p.even[i] = p.odd[i] = 0.0;
-    [[unroll]] for (uint t = 0; t < n; t++)
+    [[unroll]] for (uint t = 0; t < TOKENS; t++)
         p.x[t] = 0.0;
     // All vec4s of a piece lie in different rows of the same column of the transposed layout.
     uint at = xs_index(0, c4);
-    if (unrolled) {
+    if (STEPS > 0) {
         [[unroll]] for (uint k = 0; k < piece_vecs(format) / vecs; k++)
-            add_columns(p, format, n, width, s, at + k * pitch);
+            add_columns(p, format, s, at + k * pitch);
     } else {
         [[dont_unroll]] for (uint end = at + piece_vecs(format) * (UNITS + 1); at < end; at += pitch)
-            add_columns(p, format, n, width, s, at);
+            add_columns(p, format, s, at);
     }
     [[unroll]] for (uint r = 0; r < n_rows; r++) {
         float scale = 1.0, bias = 0.0;
@@ -275,17 +274,12 @@ void add_step_of(inout float acc[MAX_ACC], const uint format, const uint n, cons
             scale *= HAS_DENORM ? 16777216.0 : float(1u << format_code_bits(format));
             bias -= HAS_DENORM ? 0.0 : scale;
         }
-        [[unroll]] for (uint t = 0; t < n; t++) {
-            uint i = r * width + t;
+        [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+            uint i = r * TOKENS + t;
             float part = sums_odd_apart(format) ? fma(p.odd[i], 0.0625, p.even[i]) : p.even[i];
             acc[i] = format_is_affine(format) ? fma(scale, part, fma(bias, p.x[t], acc[i])) : acc[i] + part;
         }
     }
-}
-
-void add_step(inout float acc[MAX_ACC], const uint format, Step s, uint c4)
-{
-    add_step_of(acc, format, TOKENS, TOKENS, STEPS > 0, s, c4);
 }
 
 #endif
@@ -403,13 +397,12 @@ void add_product(inout float acc[MAX_ACC], Matrix m[MATRICES], uint row, uint fr
     BY_FORMAT(m[0].format, add_as(acc, FORMAT, m, row, from, n))
 }
 
-// Adds up `sums` values over `lanes` lanes. Of two lanes that add, each goes on with half of the values while there is more
-// than one; so a sum costs two exchanges where one by one it would be five. The tree is the same for each value and for any
-// number of them. A lane ends with one value, or with sums / lanes.
-void add_values(inout float v[MAX_ACC], const uint sums, const uint lanes)
+// Adds up SUMS values over the lanes. Of two lanes that add, each goes on with half of the values while there is more than
+// one; so a sum costs two exchanges where one by one it would be five. The tree is the same for each value and for any SUMS.
+void add_lanes(inout float v[MAX_ACC])
 {
-    uint n = sums;
-    [[unroll]] for (uint bit = lanes / 2; bit > 0; bit /= 2) {
+    uint n = SUMS;
+    [[unroll]] for (uint bit = SUBGROUP / 2; bit > 0; bit /= 2) {
         bool is_high = (gl_SubgroupInvocationID & bit) != 0;
         if (n > 1) {
             n /= 2;
@@ -422,11 +415,6 @@ void add_values(inout float v[MAX_ACC], const uint sums, const uint lanes)
             v[0] += subgroupShuffleXor(v[0], bit);
         }
     }
-}
-
-void add_lanes(inout float v[MAX_ACC])
-{
-    add_values(v, SUMS, SUBGROUP);
 }
 
 // Ends the sums: every lane that stores one has its total, the i-th of its own in acc[i], with two matrices the second one's

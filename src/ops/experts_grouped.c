@@ -5,13 +5,10 @@
 #include "base/mem.h"
 #include "ops/experts.h"
 #include "ops/linear.h"
-#include "ops/experts_few.h"
 #include "ops/gemm_plan.h"
 
 /* The least tokens of a tile on any device, which bounds the number of tiles; bytes of a tile's entry. */
-enum { LEAST_TILE = 2, TILE_BYTES = 16, GROUP = 256 };
-/* Tokens an expert on average up to which it has few (experts_few.h). */
-enum { FEW = 4 };
+enum { LEAST_TILE = 8, TILE_BYTES = 16, GROUP = 256 };
 
 static struct gemm_plan plan_for(const struct experts_grouped *op, const struct exec *x, enum gemm_tile size,
                                  uint32_t format)
@@ -27,11 +24,7 @@ static int add_tiles(struct experts_grouped *op, struct exec *x, const struct ex
     const struct gemm_plan up = plan_for(op, x, size, s->up_format),
                            down = plan_for(op, x, size, s->down_format);
     struct experts_tiles *t = &op->tiles[op->n_tiles++];
-    *t = (struct experts_tiles){.is_f16 = op->is_f16,
-                                .up_rows = up.rows / 2,
-                                .down_rows = down.rows,
-                                .tokens = up.tokens,
-                                .from = from};
+    *t = (struct experts_tiles){.rows = up.rows, .tokens = up.tokens, .from = from};
     int rc = gemm_kernel(x, &t->up, "experts_prefill_up", sizeof(struct experts_prefill_up_args), &up, e);
     return rc < 0 ? rc
                   : gemm_kernel(x, &t->down, "experts_prefill_down", sizeof(struct experts_prefill_down_args),
@@ -44,15 +37,9 @@ static int open_tiles(struct experts_grouped *op, struct exec *x, const struct e
                       struct moeflux_err *e)
 {
     static const uint32_t f32[GEMM_TILES] = {0, 12, 28, 192}, f16[GEMM_TILES] = {0, 12, 34, 40};
-    struct experts_tiles *few = &op->tiles[0];
-    int rc = experts_few_open(few, x, s, e);
-    op->n_tiles = few->tokens > 0;
+    int rc = 0;
     for (uint32_t i = 0; rc == 0 && i < GEMM_TILES; i++)
-        rc = add_tiles(op, x, s, (enum gemm_tile)i,
-                       i == 0 && few->tokens ? FEW
-                       : op->is_f16          ? f16[i]
-                                             : f32[i],
-                       e);
+        rc = add_tiles(op, x, s, (enum gemm_tile)i, op->is_f16 ? f16[i] : f32[i], e);
     return rc;
 }
 
@@ -132,8 +119,8 @@ void experts_grouped_up(const struct experts_grouped *op, struct exec *x, const 
                                                    .tiles = at.tiles,
                                                    .n_pairs = call->n * s->top_k,
                                                    .tile_tokens = t->tokens};
-    const struct experts_prefill_up_args up = {.x = t->is_f16 ? at.f16 : call->x,
-                                               .norm = t->is_f16 ? 0 : call->norm,
+    const struct experts_prefill_up_args up = {.x = op->is_f16 ? at.f16 : call->x,
+                                               .norm = op->is_f16 ? 0 : call->norm,
                                                .table = call->table,
                                                .rows = at.rows,
                                                .tiles = at.tiles,
@@ -149,7 +136,7 @@ void experts_grouped_up(const struct experts_grouped *op, struct exec *x, const 
                                                .up_s = s->up_s,
                                                .up_b = s->up_b,
                                                .eps = s->eps};
-    if (t->is_f16)
+    if (op->is_f16)
         cast_f16_run(&op->cast, x,
                      &(struct cast_f16_call){.x = call->x,
                                              .norm = call->norm,
@@ -158,10 +145,10 @@ void experts_grouped_up(const struct experts_grouped *op, struct exec *x, const 
                                              .cols = s->hidden,
                                              .x_stride = s->hidden,
                                              .eps = s->eps});
-    if (t->is_f16) /* sorting has nothing to do with it */
+    if (op->is_f16) /* sorting has nothing to do with it */
         exec_beside(x);
     exec_dispatch(x, &op->sort, &sort, 1, 1, 1);
-    exec_dispatch(x, &t->up, &up, div_up(s->inner, t->up_rows), most_tiles(s, call, t->tokens), 1);
+    exec_dispatch(x, &t->up, &up, div_up(s->inner, t->rows / 2), most_tiles(s, call, t->tokens), 1);
 }
 
 void experts_grouped_down(const struct experts_grouped *op, struct exec *x, const struct experts_shape *s,
@@ -193,7 +180,7 @@ void experts_grouped_down(const struct experts_grouped *op, struct exec *x, cons
                                                  .shared_inner = call->shared_down.cols,
                                                  .shared_stride = call->shared_stride};
     if (!call->only_shared)
-        exec_dispatch(x, &t->down, &down, div_up(s->hidden, t->down_rows), most_tiles(s, call, t->tokens), 1);
+        exec_dispatch(x, &t->down, &down, div_up(s->hidden, t->rows), most_tiles(s, call, t->tokens), 1);
     if (call->more)
         return;
     exec_dispatch(x, &op->mix, &mix, div_up(s->hidden + call->shared_down.cols, 4 * op->mix_group), call->n,

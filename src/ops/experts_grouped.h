@@ -19,20 +19,19 @@ struct moeflux_err;
 struct experts_call;
 struct experts_shape;
 
-enum { EXPERTS_MAX_TILES = 5 };
+enum { EXPERTS_MAX_TILES = 4 };
 
 /* Tiles of one size. */
 struct experts_tiles {
     struct kernel up, down;
-    bool is_f16;                         /* they take float16 */
-    uint32_t up_rows, down_rows, tokens; /* of a workgroup: of each of gate and up, of down */
+    uint32_t rows, tokens; /* of a workgroup */
     uint32_t from; /* the fewest tokens that an expert has on average of a chunk that goes by these tiles */
 };
 
 struct experts_grouped {
     struct kernel sort, mix;
     struct cast_f16 cast;
-    bool is_f16;                                   /* all tiles but those of few tokens take float16 */
+    bool is_f16;                                   /* the tiles take float16 */
     struct experts_tiles tiles[EXPERTS_MAX_TILES]; /* by size */
     uint32_t n_tiles;
     uint32_t mix_group;

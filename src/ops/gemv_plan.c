@@ -128,29 +128,15 @@ static const char *variant_of(uint32_t formats)
     return NULL;
 }
 
-enum { NAME = 64 };
-
-/* The variant's full name, for kernels of that constant. */
-static const char *full_name(const struct exec *x, const char *name, uint32_t formats, char out[NAME])
-{
-    bool is_other = formats >> FORMAT_SET_OTHERS;
-    const char *variant = is_other ? "other" : exec_get_caps(x).has_denorm ? "denorm" : variant_of(formats);
-    out[0] = 0;
-    if (variant)
-        snprintf(out, NAME, "%s_%s", name, variant);
-    return pipeline_find_name(out) ? out : name;
-}
-
 int gemv_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes, const uint32_t *spec,
                 uint32_t n_spec, struct moeflux_err *e)
 {
-    char full[NAME];
-    return exec_kernel(x, k, full_name(x, name, spec[GEMV_FORMATS], full), args_bytes, spec, n_spec, e);
-}
-
-int gemv_kernel_later(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes,
-                      const uint32_t *spec, uint32_t n_spec, struct moeflux_err *e)
-{
-    char full[NAME];
-    return exec_kernel_later(x, k, full_name(x, name, spec[GEMV_FORMATS], full), args_bytes, spec, n_spec, e);
+    bool is_other = spec[GEMV_FORMATS] >> FORMAT_SET_OTHERS;
+    const char *variant = is_other                      ? "other"
+                          : exec_get_caps(x).has_denorm ? "denorm"
+                                                        : variant_of(spec[GEMV_FORMATS]);
+    char full[64] = "";
+    if (variant)
+        snprintf(full, sizeof full, "%s_%s", name, variant);
+    return exec_kernel(x, k, pipeline_find_name(full) ? full : name, args_bytes, spec, n_spec, e);
 }

@@ -42,8 +42,5 @@ struct gemv_plan gemv_plan_for(const struct exec *x, const struct gemv_shape *s)
  * NAME_q4 and so on for a format that has one, else NAME; spec begins with a plan's. */
 int gemv_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes, const uint32_t *spec,
                 uint32_t n_spec, struct moeflux_err *e);
-/* The same, as exec_kernel_later. */
-int gemv_kernel_later(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes,
-                      const uint32_t *spec, uint32_t n_spec, struct moeflux_err *e);
 
 #endif
