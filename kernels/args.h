@@ -326,10 +326,10 @@ struct attention_decode_args {
 };
 ARGS_SIZE(attention_decode_args, 128);
 
-struct attention_probe_args {
+struct matrices_probe_args {
     ADDR dst; /* out u32 */
 };
-ARGS_SIZE(attention_probe_args, 8);
+ARGS_SIZE(matrices_probe_args, 8);
 
 struct attention_prefill_args {
     ADDR q, keys, values, partial; /* as in attention_decode_args */

@@ -1,6 +1,6 @@
 // attention/prefill_coop.glsl - attention/prefill.comp's tiles on cooperative matrices.
 //
-// ROWS rows meet 32 positions at a time. Groups of subgroups have 16 rows each; the SHARE subgroups of a group share
+// ROWS rows meet POSITIONS positions at a time. Groups of subgroups have 16 rows each; the SHARE subgroups of a group share
 // their rows: each computes its part of the positions' scores and of the values' channels, and all of them the softmax.
 // While a tile is computed the next one is on its way to registers. Softmax runs over memory that the subgroup shares, or, with
 // QUADS, in the registers in which the matrices lie (prefill_quads.glsl).
@@ -10,9 +10,9 @@
 #include "lib/matrices.glsl"
 
 layout(constant_id = 10) const uint QUADS = 0; // 1: matrices lie as prefill_quads.glsl tells
+layout(constant_id = 11) const uint POSITIONS = 32; // of a tile: 32 or 64
 
 const uint ROW_GROUPS = ROWS / 16, SHARE = WORKGROUP / 32 / ROW_GROUPS; // 1 or 2
-const uint POSITIONS = 32;
 const uint KEY_UNITS = KEY_DIM / 8, VALUE_UNITS = VALUE_DIM / 8; // of eight channels
 const uint KEY_BLOCKS = KEY_DIM / 16, VALUE_BLOCKS = VALUE_DIM / 16;
 // Of a subgroup: matrices of scores, and of sums; the last subgroup of a group may have fewer.

@@ -2,7 +2,7 @@
 //
 // Vulkan leaves open which lane has which numbers of a matrix. This is for devices whose lane l has, of 16 x 16 sums and of the
 // first factor of a product alike, the numbers 0 .. 3 in row l / 4 and the numbers 4 .. 7 in row l / 4 + 8, of both rows columns
-// 2 q, 2 q + 1, 2 q + 8 and 2 q + 9, q = l % 4 (attention/probe_quads.comp asks the device). So four lanes, a quad, have a row's
+// 2 q, 2 q + 1, 2 q + 8 and 2 q + 9, q = l % 4 (matrices/probe.comp asks the device). So four lanes, a quad, have a row's
 // scores, and a lane's weights are where the next product needs them.
 
 // Of this lane's two rows: the maximum in powers of two, the sum of its own weights, where a row's positions end.

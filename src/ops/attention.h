@@ -37,9 +37,8 @@ struct attention {
         struct kernel decode, merge;
         struct kernel decode_fresh; /* of one token, prepared there: see attention_prepares */
         struct kernel prefill, f16; /* of a chunk's tokens, in float32 and with float16 products */
-        /* f16 with softmax through shared memory, and its rows: what f16 is where matrices do not lie in quads */
-        struct kernel f16_shared;
-        bool has_quads;
+        struct kernel f16_shared;   /* f16 as it is where matrices do not lie in quads (ops/quads.h) */
+        uint32_t f16_rows;          /* of a workgroup of f16 */
         struct kernel latent_scores, latent_values; /* see attention_latent.h */
         struct kernel few_merge;                    /* merge, of few splits */
         uint32_t merge_cols, few_merge_cols;        /* fours of channels of a workgroup */

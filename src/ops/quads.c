@@ -1,0 +1,27 @@
+#include "ops/quads.h"
+
+#include "args.h"
+#include "exec/kernel.h"
+#include "ops/gemm_plan.h"
+
+int quads_probe(struct exec *x, struct moeflux_err *e)
+{
+    struct exec_buffer found = {0};
+    struct kernel probe;
+    uint32_t answer = 0;
+    if (!gemm_has_f16(x))
+        return 0;
+    int rc = exec_kernel(x, &probe, "matrices_probe_coop", sizeof(struct matrices_probe_args), NULL, 0, e);
+    if (rc == 0)
+        rc = exec_buffer_new(x, &found, EXEC_DEVICE, sizeof answer, e);
+    if (rc == 0) {
+        const struct matrices_probe_args a = {.dst = found.address};
+        exec_begin(x);
+        exec_dispatch(x, &probe, &a, 1, 1, 1);
+        rc = exec_finish(x, e);
+    }
+    if (rc == 0)
+        rc = exec_read(x, &found, 0, &answer, sizeof answer, e);
+    exec_buffer_free(x, &found);
+    return rc < 0 ? rc : answer == 1;
+}
