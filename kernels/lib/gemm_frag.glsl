@@ -1,7 +1,8 @@
 // gemm_frag.glsl - gemm.glsl on cooperative matrices, for few tokens and 4-bit weights (FORMAT_Q4): they go from memory
-// into the lanes' registers, where the matrices lie, without shared memory.
+// into the lanes' registers, where the matrices lie, without shared memory. ALONG subgroups share the columns of their rows: few
+// rows leave a processor waiting else.
 //
-// Vulkan leaves open which lane has which numbers of a matrix. This is for devices whose matrices lie in quads (ops/quads.h
+// Vulkan leaves open which lane has which numbers of a matrix. This is for devices whose matrices lie in quads (exec/quads.h
 // asks the device): lane l, with g = l / 4 and q = l % 4, has four numbers of each of two lines,
 //   weights [row][k]     k 2q, 2q + 1, 2q + 8, 2q + 9 of row g, then of row g + 8
 //   inputs [k][token]    k 2q, 2q + 1, 2q + 8, 2q + 9 of token g, then of token g + 8
@@ -18,14 +19,27 @@
 const uint STEP = 128;          // columns
 const uint FRAGS = ROWS / 4;    // matrices of a subgroup along the rows, of each half of the block
 const uint ACROSS = TOKENS / 4; // along the tokens
-const uint SUBGROUPS = WORKGROUP / 32; // along the rows
+const uint SUBGROUPS = WORKGROUP / 32 / ALONG; // along the rows
 const uint BLOCK_ROWS = 32 * FRAGS * SUBGROUPS;
 const uint TILE_TOKENS = 16 * ACROSS;
+const uint NUMBERS = 2 * FRAGS * ACROSS * 8; // sums of a lane
+shared float parts[ALONG > 1 ? ALONG / 2 * SUBGROUPS * 32 * NUMBERS : 1];
+
+// Which of those that share rows this subgroup is. The first one has the sums in the end.
+uint part()
+{
+    return gl_SubgroupID / SUBGROUPS;
+}
+
+bool has_sums()
+{
+    return part() == 0;
+}
 
 uint half_row(uint r)
 {
     uint i = r % (ROWS / 2);
-    return gl_SubgroupID * (16 * FRAGS) + i * 8 + gl_SubgroupInvocationID / 4;
+    return gl_SubgroupID % SUBGROUPS * (16 * FRAGS) + i * 8 + gl_SubgroupInvocationID / 4;
 }
 
 // What the lane with the next row has, for even rows.
@@ -42,8 +56,8 @@ uint tile_token(uint t)
 MatrixC sum_of[2 * FRAGS][ACROSS];
 Matrix matrix_of[2]; // of the first half of the rows, of the second
 uint row_of[ROWS];
-Run next_run[ROWS];
-uvec4 w[ROWS][4]; // of a step
+Run run[ROWS], next_run[ROWS];
+vec2 group[ROWS]; // scale and bias, of a step
 uint at[2 * ACROSS]; // where the lane's tokens lie, in eights
 // Of each row the words of the scales and biases of four steps, each in one lane of four; those of the next four.
 uint scales[ROWS], biases[ROWS], next_scales[ROWS], next_biases[ROWS];
@@ -81,6 +95,9 @@ void multiply_eight(uint step, const uint c, const uint across, uvec2 x)
     uvec4 v[2 * ACROSS];
     [[unroll]] for (uint j = 0; j < 2 * across; j++)
         v[j] = Halves(x).v[at[j] + 16 * step + 4 * c];
+    uvec4 w[ROWS];
+    [[unroll]] for (uint r = 0; r < ROWS; r++)
+        w[r] = halves_of(FORMAT_Q4, run[r], c, group[r].x, group[r].y);
     [[unroll]] for (uint k = 0; k < 2; k++) {
         MatrixB b[ACROSS];
         [[unroll]] for (uint j = 0; j < 2 * across; j++)
@@ -93,7 +110,7 @@ void multiply_eight(uint step, const uint c, const uint across, uvec2 x)
             MatrixA rows;
             [[unroll]] for (uint j = 0; j < 2; j++)
                 [[unroll]] for (uint i = 0; i < 2; i++) {
-                    f16vec2 two = unpackFloat2x16(w[2 * f + j][c][2 * k + i]);
+                    f16vec2 two = unpackFloat2x16(w[2 * f + j][2 * k + i]);
                     rows[4 * j + 2 * i] = two.x;
                     rows[4 * j + 2 * i + 1] = two.y;
                 }
@@ -105,13 +122,15 @@ void multiply_eight(uint step, const uint c, const uint across, uvec2 x)
 
 void multiply_across(const uint across, uint cols, Input x)
 {
-    uint n_steps = cols / STEP, last = n_steps - 1;
+    uint n_steps = cols / STEP, last = n_steps - 1, each = (n_steps + ALONG - 1) / ALONG;
+    uint from = min(part() * each, last), to = min(part() * each + each, n_steps);
     [[unroll]] for (uint j = 0; j < 2 * across; j++)
         at[j] = input_row(8 * j + gl_SubgroupInvocationID / 4) / 8 + gl_SubgroupInvocationID % 4;
-    ask_groups(0, last);
-    ask_rows(0);
-    for (uint step = 0; step < n_steps; step++) {
-        if (step % 4 == 0) {
+    ask_groups(from, last);
+    ask_rows(from);
+    for (uint step = part() * each; step < to; step++) {
+        uint i = (step - from) % 4;
+        if (i == 0) {
             [[unroll]] for (uint r = 0; r < ROWS; r++) {
                 scales[r] = next_scales[r];
                 biases[r] = next_biases[r];
@@ -119,13 +138,28 @@ void multiply_across(const uint across, uint cols, Input x)
             ask_groups(step + 4, last);
         }
         [[unroll]] for (uint r = 0; r < ROWS; r++) {
-            vec2 group = group_of(r, step % 4);
-            [[unroll]] for (uint c = 0; c < 4; c++)
-                w[r][c] = halves_of(FORMAT_Q4, next_run[r], c, group.x, group.y);
+            group[r] = group_of(r, i);
+            run[r] = next_run[r];
         }
         ask_rows(min(step + 1, last));
         [[unroll]] for (uint c = 0; c < 4; c++)
             multiply_eight(step, c, across, x.x);
+    }
+}
+
+// Adds up what the subgroups that share rows have: half of them to the others, again and again.
+void add_parts()
+{
+    [[unroll]] for (uint n = ALONG / 2; n > 0; n /= 2) {
+        uint mine = ((part() % n) * SUBGROUPS + gl_SubgroupID % SUBGROUPS) * NUMBERS * 32 + gl_SubgroupInvocationID;
+        barrier();
+        if (part() / n == 1)
+            [[unroll]] for (uint i = 0; i < NUMBERS; i++)
+                parts[mine + 32 * i] = sum_of[i / 8 / ACROSS][i / 8 % ACROSS][i % 8];
+        barrier();
+        if (part() < n)
+            [[unroll]] for (uint i = 0; i < NUMBERS; i++)
+                sum_of[i / 8 / ACROSS][i / 8 % ACROSS][i % 8] += parts[mine + 32 * i];
     }
 }
 
@@ -143,6 +177,7 @@ void multiply(out float factors[16], Matrix first, Matrix second, uint row, uint
         multiply_across(ACROSS, first.cols, x);
     else
         multiply_across(ACROSS / 2, first.cols, x);
+    add_parts();
     [[unroll]] for (uint t = 0; t < TOKENS; t++)
         factors[t] = 1.0;
 }

@@ -37,7 +37,7 @@ struct attention {
         struct kernel decode, merge;
         struct kernel decode_fresh; /* of one token, prepared there: see attention_prepares */
         struct kernel prefill, f16; /* of a chunk's tokens, in float32 and with float16 products */
-        struct kernel f16_shared;   /* f16 as it is where matrices do not lie in quads (ops/quads.h) */
+        struct kernel f16_shared;   /* f16 as it is where matrices do not lie in quads (exec/quads.h) */
         uint32_t f16_rows;          /* of a workgroup of f16 */
         struct kernel latent_scores, latent_values; /* see attention_latent.h */
         struct kernel few_merge;                    /* merge, of few splits */

@@ -3,7 +3,7 @@
 #include "ops/attention.h"
 #include "ops/attention_latent.h"
 #include "ops/gemm_plan.h"
-#include "ops/quads.h"
+#include "exec/quads.h"
 
 /* Most positions of one split. lavapipe silently ends a shader's loops after 65,535 turns, all loops together;
  * attention/prefill.comp takes up to three turns a position. */

@@ -6,7 +6,7 @@
 #include "ops/experts.h"
 #include "ops/linear.h"
 #include "ops/gemm_plan.h"
-#include "ops/quads.h"
+#include "exec/quads.h"
 
 /* The least tokens of a tile on any device, which bounds the number of tiles; bytes of a tile's entry. */
 enum { LEAST_TILE = 8, TILE_BYTES = 16, GROUP = 256 };
@@ -25,7 +25,7 @@ static struct gemm_plan plan_for(const struct experts_grouped *op, const struct 
                                  bool is_blocked, uint32_t format)
 {
     if (is_blocked)
-        return gemm_frag_plan_for(x, size);
+        return gemm_frag_plan_for(x, size, 1);
     return op->is_f16 ? gemm_f16_plan_for(x, size, format_set(format))
                       : gemm_plan_for(x, size, format_set(format));
 }

@@ -34,9 +34,10 @@ bool gemm_has_f16(const struct exec *x);
 struct gemm_plan gemm_f16_plan_for(const struct exec *x, enum gemm_tile tile, uint32_t formats);
 
 /* kernels/lib/gemm_frag.glsl: the same for FORMAT_Q4 and tiles of 16 or 32 tokens, in registers alone, on devices whose matrices
- * lie in quads (ops/quads.h). Columns come in blocks of GEMM_FRAG_COLS, stored as cast_f16_call.is_blocked says. */
+ * lie in quads (exec/quads.h). Columns come in blocks of GEMM_FRAG_COLS, stored as cast_f16_call.is_blocked says. */
 enum { GEMM_FRAG_COLS = 128 };
-struct gemm_plan gemm_frag_plan_for(const struct exec *x, enum gemm_tile tile);
+/* `parts`: subgroups that share the columns of their rows, a power of two; with more than one a workgroup has the rows of one. */
+struct gemm_plan gemm_frag_plan_for(const struct exec *x, enum gemm_tile tile, uint32_t parts);
 
 /* exec_kernel_later for a kernel on gemm.glsl. */
 int gemm_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes,

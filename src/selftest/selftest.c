@@ -36,6 +36,7 @@ static const char *const path_names[LINEAR_PATHS] = {
     [LINEAR_GEMM] = ", tiles",
     [LINEAR_GEMM_LARGE] = ", large tiles",
     [LINEAR_F16_GEMM_SMALL] = ", small f16 tiles",
+    [LINEAR_F16_REGISTERS] = ", in registers",
     [LINEAR_F16_GEMM] = ", f16 tiles",
     [LINEAR_F16_GEMM_LARGE] = ", large f16 tiles",
 };
