@@ -1,7 +1,7 @@
 /* bench_experts - the speed of a chunk's routed experts by the shape of their tiles.
  *   bench_experts [OPTIONS] TOKENS...
  *     -d DEVICE   -e EXPERTS (256)   -k TOP_K (8)   -s HIDDEN (2048)   -i INNER (512)   -q BITS of a weight (4)
- *     -r REPS (5)   -f: float32 throughout   -t GROUP,ROWS,ACROSS,DEPTH,ALONG,AHEAD: this tile alone (tests/tiles.h)
+ *     -r REPS (5)   -f: float32 throughout   -t GROUP,ROWS,ACROSS,DEPTH,ALONG: this tile alone (tests/tiles.h)
  * For each number of tokens: the device's time for sort, up and down, the fastest of REPS, with the sizes of tiles that
  * the program has ("*": the one that it would take), and on devices with float16 tiles with others. GB/s: the weights
  * of the experts that have tokens, read once. Every token chooses different experts at random. */
@@ -247,7 +247,7 @@ static int usage(void)
 {
     fputs("usage: bench_experts [-d DEVICE] [-e EXPERTS] [-k TOP_K] [-s HIDDEN] [-i INNER] [-q BITS] [-r "
           "REPS] [-f] "
-          "[-t GROUP,ROWS,ACROSS,DEPTH,ALONG,AHEAD] TOKENS...\n",
+          "[-t GROUP,ROWS,ACROSS,DEPTH,ALONG] TOKENS...\n",
           stderr);
     return 2;
 }

@@ -7,33 +7,25 @@
 
 const struct tile tiles_to_try[TILES_TO_TRY] = {
     /* 16 tokens */
-    {32, 2, 1, 128, 1, 1},
-    {64, 2, 1, 64, 1, 1},
-    {64, 2, 1, 64, 1, 2},
-    {64, 2, 1, 64, 1, 4},
-    {64, 2, 1, 128, 1, 1},
-    {64, 4, 1, 64, 1, 1},
-    {128, 2, 1, 64, 1, 1},
-    {128, 2, 1, 128, 1, 1},
+    {32, 2, 1, 128, 1},
+    {64, 2, 1, 64, 1},
+    {64, 2, 1, 128, 1},
+    {64, 4, 1, 64, 1},
+    {128, 2, 1, 64, 1},
+    {128, 2, 1, 128, 1},
     /* 32 */
-    {64, 2, 2, 64, 1, 1},
-    {64, 2, 2, 64, 1, 2},
-    {64, 2, 2, 64, 1, 4},
-    {64, 4, 2, 64, 1, 1},
-    {128, 2, 1, 64, 2, 1},
-    {128, 2, 2, 64, 1, 1},
+    {64, 2, 2, 64, 1},
+    {64, 4, 2, 64, 1},
+    {128, 2, 1, 64, 2},
+    {128, 2, 2, 64, 1},
     /* 64 */
-    {256, 2, 2, 64, 2, 1},
-    {128, 2, 2, 64, 2, 1},
-    {128, 2, 2, 64, 2, 2},
-    {128, 2, 2, 64, 2, 4},
-    {128, 4, 2, 64, 2, 1},
-    {256, 4, 2, 64, 2, 1},
-    {256, 4, 2, 64, 2, 2},
+    {256, 2, 2, 64, 2},
+    {128, 2, 2, 64, 2},
+    {128, 4, 2, 64, 2},
+    {256, 4, 2, 64, 2},
     /* 128 */
-    {256, 4, 2, 64, 4, 1},
-    {256, 4, 2, 64, 4, 2},
-    {128, 4, 2, 64, 4, 1},
+    {256, 4, 2, 64, 4},
+    {128, 4, 2, 64, 4},
 };
 
 static uint32_t block_rows(const struct tile *t)
@@ -50,14 +42,13 @@ static bool is_legal(const struct tile *t)
 {
     return (t->rows == 2 || t->rows == 4) && (t->across == 1 || t->across == 2) && t->along > 0 &&
            t->group > 0 && t->group <= 256 && t->group % (32 * t->along) == 0 &&
-           (t->depth == 64 || t->depth == 128) && t->ahead > 0 && t->ahead <= 4 &&
-           tile_tokens(t) * t->depth / 8 % t->group == 0 && 2 * block_rows(t) % t->group == 0;
+           (t->depth == 64 || t->depth == 128) && tile_tokens(t) * t->depth / 8 % t->group == 0 &&
+           2 * block_rows(t) % t->group == 0;
 }
 
 bool tile_read(const char *text, struct tile *t)
 {
-    return sscanf(text, "%u,%u,%u,%u,%u,%u", &t->group, &t->rows, &t->across, &t->depth, &t->along,
-                  &t->ahead) == 6 &&
+    return sscanf(text, "%u,%u,%u,%u,%u", &t->group, &t->rows, &t->across, &t->depth, &t->along) == 5 &&
            is_legal(t);
 }
 
@@ -71,7 +62,7 @@ struct gemm_plan tile_plan(const struct exec *x, const struct tile *t, uint32_t 
 {
     assert(is_legal(t));
     return (struct gemm_plan){.spec = {exec_get_caps(x).subgroup_size, t->group, t->rows, 8 * t->across,
-                                       t->depth, formats, t->along, t->ahead},
+                                       t->depth, formats, t->along},
                               .rows = block_rows(t),
                               .tokens = tile_tokens(t),
                               .variant = "_coop"};
@@ -79,6 +70,6 @@ struct gemm_plan tile_plan(const struct exec *x, const struct tile *t, uint32_t 
 
 void tile_name(const struct tile *t, char *text, uint64_t bytes)
 {
-    snprintf(text, bytes, "%ux%u (%u,%u,%u,%u,%u,%u)", tile_tokens(t), block_rows(t), t->group, t->rows,
-             t->across, t->depth, t->along, t->ahead);
+    snprintf(text, bytes, "%ux%u (%u,%u,%u,%u,%u)", tile_tokens(t), block_rows(t), t->group, t->rows,
+             t->across, t->depth, t->along);
 }

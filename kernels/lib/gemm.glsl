@@ -23,7 +23,6 @@ layout(constant_id = 3) const uint TOKENS = 4;      // of an invocation: tiles 1
 layout(constant_id = 4) const uint DEPTH = 32; // columns of a step: tiles at least 1024 / TILE_TOKENS, matrices 64 or 128
 layout(constant_id = 5) const uint FORMATS = 0xffffffff; // bit f: some matrix of the dispatch is stored as FORMAT_f
 layout(constant_id = 6) const uint ALONG = 4;    // matrices: subgroups along the tokens, the others along the rows
-layout(constant_id = 7) const uint AHEAD = 1;    // matrices: steps that are on their way while one is multiplied
 
 const uint MAX_ACC = 64;
 float acc[MAX_ACC]; // the sums that were taken last

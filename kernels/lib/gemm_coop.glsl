@@ -63,10 +63,9 @@ void multiply_step(uint rows, uint tokens)
     }
 }
 
-// What an invocation has asked for: of the vectors, of its rows. The steps that are on their way have a slot each.
-const uint MY_RUNS = MY_ROWS * GROUPS;
-uvec4 next_x[AHEAD * MY_X];
-Run next_run[AHEAD * MY_RUNS];
+// What an invocation has asked for: of the vectors, of its rows.
+uvec4 next_x[MY_X];
+Run next_run[MY_ROWS * GROUPS];
 Matrix matrix_of[MY_ROWS];
 uint row_of[MY_ROWS];
 
@@ -101,102 +100,71 @@ float group_of(uvec4 v, uint i)
     return uintBitsToFloat((i & 1u) == 0 ? pair << 16 : pair & 0xffff0000u);
 }
 
-// With one step ahead: of the eight groups of which the step's are some. With more: the words that hold them of each run.
-uvec4 scales[MY_ROWS], biases[MY_ROWS];
-uvec2 group_words[AHEAD * MY_RUNS];
-
-// The group of the g-th of the invocation's runs of a row in the step from column `from` on.
-uint group_of_run(const uint format, uint i, uint g, uint from)
-{
-    uint shift = format_group_shift(format), at = row_of[i] * (matrix_of[i].cols >> shift) + (from >> shift);
-    return at + (64 * g >> shift) + (shift < 6 ? gl_LocalInvocationID.x & 1u : 0);
-}
+uvec4 scales[MY_ROWS], biases[MY_ROWS]; // of the eight groups of which the step's are some
 
 // Asks for DEPTH columns of the invocation's rows from column `from` on; is_first: nothing was asked for before.
-void ask_rows(const uint format, uint from, const uint slot, bool is_first)
+void ask_rows(const uint format, uint from, bool is_first)
 {
     [[unroll]] for (uint i = 0; i < MY_ROWS; i++) {
         Matrix m = matrix_of[i];
         uint shift = format_group_shift(format), groups = m.cols >> shift, at = row_of[i] * groups + (from >> shift);
-        if (AHEAD == 1 && format_is_affine(format) && (is_first || (at & 7u) == 0)) {
+        if (format_is_affine(format) && (is_first || (at & 7u) == 0)) {
             uint last = (m.rows * groups - 1) >> 1;
             scales[i] = load_groups(m.scales, at >> 3, last);
             biases[i] = load_groups(m.biases, at >> 3, last);
         }
-        [[unroll]] for (uint g = 0; g < GROUPS; g++) {
-            uint run = slot * MY_RUNS + i * GROUPS + g, word = group_of_run(format, i, g, from) >> 1;
-            if (AHEAD > 1 && format_is_affine(format))
-                group_words[run] = uvec2(Words(m.scales).v[word], Words(m.biases).v[word]);
-            next_run[run] = load_run(format, m, row_of[i], (from >> 5) + 2 * g + (gl_LocalInvocationID.x & 1u));
-        }
+        [[unroll]] for (uint g = 0; g < GROUPS; g++)
+            next_run[i * GROUPS + g] =
+                load_run(format, m, row_of[i], (from >> 5) + 2 * g + (gl_LocalInvocationID.x & 1u));
     }
 }
 
 // Puts what was asked for, the columns from `from` on, into shared memory.
-void keep_rows(const uint format, uint from, const uint slot)
+void keep_rows(const uint format, uint from)
 {
     [[unroll]] for (uint i = 0; i < MY_ROWS; i++) {
         uint tile_row = gl_LocalInvocationID.x / 2 + i * (WORKGROUP / 2);
+        uint shift = format_group_shift(format), at = row_of[i] * (matrix_of[i].cols >> shift) + (from >> shift);
         [[unroll]] for (uint g = 0; g < GROUPS; g++) {
-            uint run = slot * MY_RUNS + i * GROUPS + g, group = group_of_run(format, i, g, from);
-            float s = 0.0, b = 0.0;
-            if (AHEAD == 1) {
-                s = group_of(scales[i], group);
-                b = group_of(biases[i], group);
-            } else if (format_is_affine(format)) {
-                s = group_of(group_words[run].xxxx, group & 1u);
-                b = group_of(group_words[run].yyyy, group & 1u);
-            }
+            uint group = at + (64 * g >> shift) + (shift < 6 ? gl_LocalInvocationID.x & 1u : 0);
+            float s = group_of(scales[i], group), b = group_of(biases[i], group);
             [[unroll]] for (uint j = 0; j < 4; j++)
                 ws[tile_row * STRIDE + 8 * g + 4 * (gl_LocalInvocationID.x & 1u) + j] =
-                    halves_of(format, next_run[run], j, s, b);
+                    halves_of(format, next_run[i * GROUPS + g], j, s, b);
         }
     }
 }
 
 #endif
 
-uint x_at[MY_X]; // where this invocation's part of the vectors begins
-
-// Asks for the step from column `from` on.
-void ask_step(const uint format, Input x, uint from, const uint slot, bool is_first)
-{
-    [[unroll]] for (uint i = 0; i < MY_X; i++)
-        next_x[slot * MY_X + i] = Halves(x.x).v[x_at[i] + from / 8];
-    ask_rows(format, from, slot, is_first);
-}
-
-// Multiplies the step from column `from` on, which is in `slot`, and asks for a later one.
-void run_step(const uint format, Input x, uint cols, uint from, const uint slot, uint rows, uint tokens, bool has_tokens)
-{
-    uint id = gl_LocalInvocationID.x;
-    barrier();
-    [[unroll]] for (uint i = 0; i < MY_X; i++)
-        xs[(id + i * WORKGROUP) / (DEPTH / 8) * STRIDE + id % (DEPTH / 8)] = next_x[slot * MY_X + i];
-    keep_rows(format, from, slot);
-    barrier();
-    // The last steps ask for the last one again: a branch would cost more.
-    ask_step(format, x, min(from + AHEAD * DEPTH, cols - DEPTH), slot, false);
-    if (has_tokens)
-        multiply_step(rows, tokens);
-}
-
 void multiply_as(const uint format, Matrix first, Matrix second, uint row, uint second_row, Input x)
 {
     // Rows of the subgroup's first matrices in the first half of the block, of the others in the second.
     uint rows = gl_SubgroupID % ALONG_ROWS * (8 * ROWS), tokens = gl_SubgroupID / ALONG_ROWS * (16 * ACROSS);
+    uint id = gl_LocalInvocationID.x, at[MY_X];
     bool has_tokens = tokens < input_tokens(); // of a tile that is partly filled some subgroups have none
     [[unroll]] for (uint i = 0; i < MY_X; i++) {
-        uint u = gl_LocalInvocationID.x + i * WORKGROUP;
-        x_at[i] = input_row(u / (DEPTH / 8)) / 8 + u % (DEPTH / 8);
+        uint u = id + i * WORKGROUP;
+        at[i] = input_row(u / (DEPTH / 8)) / 8 + u % (DEPTH / 8);
+        next_x[i] = Halves(x.x).v[at[i]];
     }
     choose_rows(first, second, row, second_row);
-    [[unroll]] for (uint slot = 0; slot < AHEAD; slot++)
-        ask_step(format, x, min(slot * DEPTH, first.cols - DEPTH), slot, true);
-    for (uint from = 0; from < first.cols; from += AHEAD * DEPTH)
-        [[unroll]] for (uint slot = 0; slot < AHEAD; slot++)
-            if (AHEAD == 1 || from + slot * DEPTH < first.cols)
-                run_step(format, x, first.cols, from + slot * DEPTH, slot, rows, tokens, has_tokens);
+    ask_rows(format, 0, true);
+
+    for (uint from = 0; from < first.cols; from += DEPTH) {
+        barrier();
+        [[unroll]] for (uint i = 0; i < MY_X; i++)
+            xs[(id + i * WORKGROUP) / (DEPTH / 8) * STRIDE + id % (DEPTH / 8)] = next_x[i];
+        keep_rows(format, from);
+        barrier();
+        // The last step loads itself again: a branch would cost more.
+        uint next = min(from + DEPTH, first.cols - DEPTH);
+        [[unroll]] for (uint i = 0; i < MY_X; i++)
+            next_x[i] = Halves(x.x).v[at[i] + next / 8];
+        ask_rows(format, next, false);
+        if (has_tokens)
+            multiply_step(rows, tokens);
+    }
 }
 
 // The factors are applied already.

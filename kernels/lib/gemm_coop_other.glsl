@@ -2,7 +2,7 @@
 // biases of an invocation's 32 columns are asked for beside them: of one group, or of two of 16 columns.
 const uint RUN_GROUPS = GROUP_SHIFT == 4 ? 2 : 1, MAX_RUN_GROUPS = 2;
 // The words that hold them.
-uint next_scales[AHEAD * MY_RUNS * MAX_RUN_GROUPS], next_biases[AHEAD * MY_RUNS];
+uint next_scales[MY_ROWS * GROUPS * MAX_RUN_GROUPS], next_biases[MY_ROWS * GROUPS];
 
 // The number of the group of 16 or more columns that begins at, or has, column `col` of the i-th row.
 uint group_at(uint i, uint col)
@@ -17,11 +17,11 @@ uint run_col(uint from, uint g)
 }
 
 // Asks for DEPTH columns of the invocation's rows from column `from` on.
-void ask_rows(const uint format, uint from, const uint slot, bool is_first)
+void ask_rows(const uint format, uint from, bool is_first)
 {
     [[unroll]] for (uint i = 0; i < MY_ROWS; i++)
         [[unroll]] for (uint g = 0; g < GROUPS; g++) {
-            uint run = slot * MY_RUNS + i * GROUPS + g, col = run_col(from, g), group = group_at(i, col);
+            uint run = i * GROUPS + g, col = run_col(from, g), group = group_at(i, col);
             next_run[run] = load_run(format, matrix_of[i], row_of[i], col >> 5);
             if (HAS_SCALES)
                 [[unroll]] for (uint k = 0; k < RUN_GROUPS; k++)
@@ -32,12 +32,12 @@ void ask_rows(const uint format, uint from, const uint slot, bool is_first)
 }
 
 // Puts what was asked for, the columns from `from` on, into shared memory.
-void keep_rows(const uint format, uint from, const uint slot)
+void keep_rows(const uint format, uint from)
 {
     [[unroll]] for (uint i = 0; i < MY_ROWS; i++) {
         uint tile_row = gl_LocalInvocationID.x / 2 + i * (WORKGROUP / 2);
         [[unroll]] for (uint g = 0; g < GROUPS; g++) {
-            uint run = slot * MY_RUNS + i * GROUPS + g, group = group_at(i, run_col(from, g));
+            uint run = i * GROUPS + g, group = group_at(i, run_col(from, g));
             float s = 0.0, b = 0.0;
             if (IS_AFFINE)
                 b = scale_in(next_biases[run], group);

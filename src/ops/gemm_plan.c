@@ -25,11 +25,11 @@ struct gemm_plan gemm_plan_for(const struct exec *x, enum gemm_tile tile, uint32
                             [GEMM_TILE_128] = {8, 8, 16}};
     struct exec_caps c = exec_get_caps(x);
     uint32_t rows = shapes[tile].rows, tokens = shapes[tile].tokens;
-    return (struct gemm_plan){.spec = {c.subgroup_size, SIDE * SIDE, rows, tokens, shapes[tile].depth,
-                                       format_constant(formats), 1, 1},
-                              .rows = SIDE * rows,
-                              .tokens = SIDE * tokens,
-                              .variant = formats >> FORMAT_SET_OTHERS ? "_other" : ""};
+    return (struct gemm_plan){
+        .spec = {c.subgroup_size, SIDE * SIDE, rows, tokens, shapes[tile].depth, format_constant(formats), 1},
+        .rows = SIDE * rows,
+        .tokens = SIDE * tokens,
+        .variant = formats >> FORMAT_SET_OTHERS ? "_other" : ""};
 }
 
 bool gemm_has_f16(const struct exec *x)
@@ -38,9 +38,9 @@ bool gemm_has_f16(const struct exec *x)
 }
 
 /* Of a workgroup of kernels/lib/gemm_coop.glsl: invocations, matrices of sums along rows and tokens of each subgroup of 32,
- * subgroups along the tokens, steps that are on their way. */
+ * subgroups along the tokens. */
 struct f16_shape {
-    uint32_t group, rows, across, along, ahead;
+    uint32_t group, rows, across, along;
 };
 
 enum { F16_DEPTH = 64 };
@@ -63,16 +63,16 @@ static uint32_t f16_shared_bytes(const struct f16_shape *h)
 struct gemm_plan gemm_f16_plan_for(const struct exec *x, enum gemm_tile tile, uint32_t formats)
 {
     /* The fastest of those that tests/tiles.c lists, on an H200. */
-    static const struct f16_shape shapes[GEMM_TILES] = {[GEMM_TILE_16] = {64, 2, 1, 1, 1},
-                                                        [GEMM_TILE_32] = {64, 2, 2, 1, 1},
-                                                        [GEMM_TILE_64] = {128, 2, 2, 2, 1},
-                                                        [GEMM_TILE_128] = {256, 4, 2, 4, 1}};
+    static const struct f16_shape shapes[GEMM_TILES] = {[GEMM_TILE_16] = {64, 2, 1, 1},
+                                                        [GEMM_TILE_32] = {64, 2, 2, 1},
+                                                        [GEMM_TILE_64] = {128, 2, 2, 2},
+                                                        [GEMM_TILE_128] = {256, 4, 2, 4}};
     struct exec_caps c = exec_get_caps(x);
     const struct f16_shape *h = &shapes[tile];
     while (h > shapes && f16_shared_bytes(h) > c.max_shared_bytes)
         h--;
     return (struct gemm_plan){.spec = {c.subgroup_size, h->group, h->rows, 8 * h->across, F16_DEPTH,
-                                       format_constant(formats), h->along, h->ahead},
+                                       format_constant(formats), h->along},
                               .rows = f16_rows(h),
                               .tokens = f16_tokens(h),
                               .variant = formats >> FORMAT_SET_OTHERS ? "_othercoop" : "_coop"};

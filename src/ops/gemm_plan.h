@@ -10,7 +10,7 @@ struct moeflux_err;
 struct exec;
 struct kernel;
 
-enum { GEMM_N_SPEC = 8 };
+enum { GEMM_N_SPEC = 7 };
 /* The specialisation of gemm.glsl for a device, and what one workgroup computes. */
 struct gemm_plan {
     uint32_t spec[GEMM_N_SPEC];
