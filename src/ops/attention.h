@@ -21,6 +21,9 @@ struct attention_shape {
     enum kv_type kv_type;
 };
 
+/* Rows of a workgroup of kernels/attention/prefill.comp, but for f16_rows. */
+enum { ATTENTION_PREFILL_ROWS = 64 };
+
 /* How a Vulkan device runs it: the positions are split, and a second dispatch merges the parts. */
 struct attention_plan {
     uint32_t subgroup, lanes, fours, heads, teams, members; /* see kernels/attention/decode.comp */

@@ -24,7 +24,12 @@ enum { MERGE_COLS = 16, MERGE_GROUP = 256, MERGE_MANY = 4 };
 
 /* ROWS of attention/prefill.comp; its workgroups that keep a GPU busy; positions that are worth a split; tokens from which
  * its tiles are better filled than not; value channels that its registers and shared memory have room for. */
-enum { PREFILL_ROWS = 64, PREFILL_GROUPS = 512, PREFILL_SPLIT_POSITIONS = 256, PREFILL_TOKENS = 16 };
+enum {
+    PREFILL_ROWS = ATTENTION_PREFILL_ROWS,
+    PREFILL_GROUPS = 512,
+    PREFILL_SPLIT_POSITIONS = 256,
+    PREFILL_TOKENS = 16
+};
 enum { PREFILL_MAX_DIM = 256, PREFILL_MAX_LATENT = 512 };
 /* Its constants, behind those of kv_cache.h. */
 enum { ROWS_SPEC = KV_N_SPEC, QUADS_SPEC, POSITIONS_SPEC, PREFILL_N_SPEC };

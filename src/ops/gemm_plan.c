@@ -85,7 +85,7 @@ struct gemm_plan gemm_frag_plan_for(const struct exec *x, enum gemm_tile tile, u
     uint32_t tokens = 16u << tile, subgroups = parts > 1 ? 1 : SUBGROUPS;
     return (struct gemm_plan){.spec = {exec_get_caps(x).subgroup_size, LANES * subgroups * parts, ROWS,
                                        tokens / 4, GEMM_FRAG_COLS, format_constant(format_set(FORMAT_Q4)),
-                                       parts, 1},
+                                       parts},
                               .rows = 8 * ROWS * subgroups,
                               .tokens = tokens,
                               .variant = "_fragcoop"};
