@@ -160,7 +160,7 @@ void selftest_attention_cases(struct kernel_test *l)
     /* Where it is on matrix units: rows that fill tiles and positions beyond them, and that do not. */
     attention_case(l, &qwen3, 60, 80, true);
     attention_case(l, &seven, 130, 19, true);
-    if (!exec_get_caps(l->side[KT_DEVICE]).is_host) {
+    if (exec_get_caps(l->side[KT_DEVICE]).has_coopmat) {
         attention_case_of(l, &qwen3, 60, 40, true, true);
         attention_case_of(l, &seven, 130, 19, true, true);
     }
