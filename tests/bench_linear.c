@@ -103,7 +103,7 @@ static int measure_ways(struct bench *b, uint32_t n, uint32_t format, uint32_t r
 {
     static const char *const names[LINEAR_PATHS] = {"one",         "four at a time",  "tiles",
                                                     "large tiles", "small f16 tiles", "in registers",
-                                                    "f16 tiles",   "large f16 tiles"};
+                                                    "f16 tiles",   "large f16 tiles", "many in registers"};
     const struct linear op = b->op;
     uint32_t chosen = LINEAR_PATHS - 1;
     int rc = 0;

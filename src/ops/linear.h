@@ -31,6 +31,7 @@ enum linear_path {
     LINEAR_F16_REGISTERS, /* kernels/lib/gemm_frag.glsl */
     LINEAR_F16_GEMM,
     LINEAR_F16_GEMM_LARGE,
+    LINEAR_F16_REGISTERS_LARGE,
     LINEAR_PATHS
 };
 

@@ -33,6 +33,12 @@ struct tile {
     uint32_t rows, tokens; /* of a workgroup */
 };
 
+/* Takes float16 inputs that are blocked (ops/cast_f16.h). */
+static bool is_in_registers(enum linear_path path)
+{
+    return path == LINEAR_F16_REGISTERS || path == LINEAR_F16_REGISTERS_LARGE;
+}
+
 static enum gemm_tile gemm_tile_for(enum linear_path path)
 {
     switch (path) {
@@ -70,10 +76,11 @@ static struct tile tile_for(const struct exec *x, enum linear_path path, const s
     if (is_uneven(op))
         return plain_tile(x, path, formats);
     if (path >= LINEAR_GEMM) {
-        struct gemm_plan p = path == LINEAR_F16_REGISTERS ? gemm_frag_plan_for(x, GEMM_TILE_64, PARTS)
-                             : path >= LINEAR_F16_GEMM_SMALL
-                                 ? gemm_f16_plan_for(x, gemm_tile_for(path), formats)
-                                 : gemm_plan_for(x, gemm_tile_for(path), formats);
+        struct gemm_plan p =
+            is_in_registers(path)
+                ? gemm_frag_plan_for(x, GEMM_TILE_64, path == LINEAR_F16_REGISTERS ? PARTS : 1)
+            : path >= LINEAR_F16_GEMM_SMALL ? gemm_f16_plan_for(x, gemm_tile_for(path), formats)
+                                            : gemm_plan_for(x, gemm_tile_for(path), formats);
         return (struct tile){.kind = TILE_GEMM, .gemm = p, .rows = p.rows, .tokens = p.tokens};
     }
     uint32_t tokens = path == LINEAR_GEMV_FEW ? FEW_TOKENS : 1;
@@ -224,6 +231,7 @@ static void set_limits(struct linear *op, const struct exec *x, bool has_quads)
     from[LINEAR_F16_REGISTERS] = has_quads ? 33 : UINT32_MAX;
     from[LINEAR_F16_GEMM] = has_f16 ? (uint32_t)size_max(has_quads ? 97 : 64, F16_WORK / rows) : UINT32_MAX;
     from[LINEAR_F16_GEMM_LARGE] = has_f16 ? (uint32_t)size_max(512, F16_LARGE_WORK / rows) : UINT32_MAX;
+    from[LINEAR_F16_REGISTERS_LARGE] = has_quads ? 97 : UINT32_MAX;
     op->f16_from = from[LINEAR_F16_GEMM_SMALL];
 }
 
@@ -305,10 +313,11 @@ static enum linear_path path_of(const struct linear *op, const struct linear_cal
     /* The kernels read eight float16 numbers at once. */
     bool may_cast = (call->f16_scratch || call->is_f16) && call->x_step % 8 == 0;
     uint32_t path = may_cast ? LINEAR_PATHS - 1 : LINEAR_GEMM_LARGE;
-    while ((call->chunk ? call->chunk : call->n) < op->gpu.from[path])
+    /* What is float16 already is not blocked. */
+    while ((call->chunk ? call->chunk : call->n) < op->gpu.from[path] ||
+           (call->is_f16 && is_in_registers((enum linear_path)path)))
         path--;
-    /* What is float16 already lies as it is. */
-    return path == LINEAR_F16_REGISTERS && call->is_f16 ? LINEAR_F16_GEMM_SMALL : (enum linear_path)path;
+    return (enum linear_path)path;
 }
 
 static void run_token(const struct linear_part *part, struct exec *x, const struct linear_call *call)
@@ -356,7 +365,7 @@ void linear_vulkan(const void *self, const void *what, struct exec *x)
                             .step = op->step,
                             .eps = call->eps};
     if (path >= LINEAR_F16_GEMM_SMALL && !call->is_f16)
-        cast_input(op, x, call, path == LINEAR_F16_REGISTERS, &a);
+        cast_input(op, x, call, is_in_registers(path), &a);
     for (uint32_t i = 0; i < op->gpu.n_parts; i++) {
         const struct linear_part *part = &op->gpu.parts[i];
         if (i > 0) /* they write different rows */
