@@ -69,13 +69,15 @@ TEST_LIB := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(TESTS) $(ISA_TEST) $(wild
 # kernels/X.comp is the kernel X, kernels/X/Y.comp the kernel X_Y.
 KERNELS      := $(patsubst kernels/%.comp,%,$(sort $(wildcard kernels/*.comp kernels/*/*.comp)))
 # There for cooperative matrices alone.
-coop_only    := attention/latent_scores attention/latent_values
-# Some are built again as NAME_VARIANT: for cooperative matrices (coop: by NV's extension, khr: by KHR's), for devices that keep
-# float16 denormals, for matrices of one format, which a driver compiles in a third of the time, and for matrices of one other
-# format than those four.
-VARIANTS     := coop khr denorm q4 q8 bf16 f32 other othercoop otherkhr otherdenorm
+coop_only    := matrices/probe attention/latent_scores attention/latent_values
+# Some are built again as NAME_VARIANT: for cooperative matrices (coop: by NV's extension, khr: by KHR's; fragcoop and fragkhr:
+# of few tokens), for devices that keep float16 denormals, for matrices of one format, which a driver compiles in a third of
+# the time, and for matrices of one other format than those four.
+VARIANTS     := coop khr fragcoop fragkhr denorm q4 q8 bf16 f32 other othercoop otherkhr otherdenorm
 defines_coop   := -DCOOP
 defines_khr    := -DCOOP -DCOOP_KHR
+defines_fragcoop := -DFRAG -DCOOP
+defines_fragkhr  := -DFRAG -DCOOP -DCOOP_KHR
 defines_denorm := -DDENORM
 defines_q4     := -DONLY_FORMAT=FORMAT_Q4
 defines_q8     := -DONLY_FORMAT=FORMAT_Q8
@@ -93,6 +95,8 @@ ifneq ($(filter-out no,$(KHR_GLSLC)),)
 $(if $(KHR_COMPILER),,$(error KHR_GLSLC=$(KHR_GLSLC) does not compile GL_KHR_cooperative_matrix))
 endif
 kernels_khr := $(if $(KHR_COMPILER),$(kernels_coop))
+kernels_fragcoop := $(tiles)
+kernels_fragkhr := $(if $(KHR_COMPILER),$(kernels_fragcoop))
 kernels_otherkhr := $(if $(KHR_COMPILER),$(tiles))
 kernels_denorm := linear/decode linear/decode_token experts/decode_up experts/decode_down
 kernels_q4   := $(kernels_denorm)
@@ -151,7 +155,7 @@ variant = $(filter $(VARIANTS),$(lastword $(subst _, ,$(1))))
 source  = kernels/$(patsubst %_$(call variant,$(1)),%,$(1)).comp
 $(SPIRV): $(SHADERS)/kernels/%.inc: $$(call source,$$*) Makefile
 	@mkdir -p $(@D)
-	$(if $(filter khr otherkhr,$(call variant,$*)),$(KHR_COMPILER),$(GLSLC)) --target-env=vulkan1.3 -O $(defines_$(call variant,$*)) -Ikernels -mfmt=c -MD -MF $(@:.inc=.d) -o $@ $<
+	$(if $(filter khr fragkhr otherkhr,$(call variant,$*)),$(KHR_COMPILER),$(GLSLC)) --target-env=vulkan1.3 -O $(defines_$(call variant,$*)) -Ikernels -mfmt=c -MD -MF $(@:.inc=.d) -o $@ $<
 
 # A shader's header that is gone makes the shaders that included it be built again.
 kernels/%.glsl: ;
