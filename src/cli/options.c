@@ -17,6 +17,8 @@
 #define MAX_TOKENS (1 << 30)
 #define MAX_LENGTH (1 << 24)
 
+enum { DEFAULT_SEQUENCES = 4 };
+
 /* clang-format off */
 #define AT(field)                             offsetof(struct options, field)
 #define HEADING(title)                        {FLAG_HEADING, NULL, NULL, NULL, title, 0, 0, 0, NULL}
@@ -38,30 +40,34 @@ static const char EXPERT_IO[] = "auto, mmap, pread, uring or direct", PREFETCH[]
 /* In the order of the enums of convert/convert_settings.h, without their first ones. */
 static const char RECIPE[] = "mixed_2_6, mixed_3_4, mixed_3_6 or mixed_4_6", SCALES[] = "minmax or search";
 
+/* How a model is opened and run. */
+#define MODEL_FLAGS \
+    TEXT("m", "model", "DIR", model, "the model's directory"), \
+    TEXT(NULL, "device", "NAME", device, "auto, cpu, reference, GPU's index or name (auto)"), \
+    TEXT(NULL, "cpu-isa", "NAME", cpu_isa, "portable, avx2, avx512, amx, neon, dotprod (best)"), \
+    INT("c", "ctx-size", "N", ctx_size, 1, MAX_TOKENS, "most tokens of prompt and answers (8192)"), \
+    INT("t", "threads", "N", threads, 1, 4096, "threads that compute, read and help (all cores)"), \
+    BYTES(NULL, "memory", "SIZE", memory, "host memory for experts and checkpoints, as 4G"), \
+    BYTES(NULL, "gpu-memory", "SIZE", gpu_memory, "device memory for everything"), \
+    CHOICE("experts", "WHERE", experts, EXPERTS, "who computes the routed experts: gpu, cpu (gpu)"), \
+    INT(NULL, "n-cpu-moe", "N", n_cpu_moe, 0, MAX_TOKENS, "the CPU does, in the first N layers"), \
+    INT(NULL, "active-experts", "N", active_experts, 1, MAX_TOKENS, "routed experts for a token (the model's number)"), \
+    REAL(NULL, "expert-share", "P", expert_share, "... as few as carry P of their weights (1: all)"), \
+    REAL(NULL, "prefer-resident", "X", prefer_resident, "... those in memory before others X better (0: off)"), \
+    CHOICE("expert-io", "MODE", expert_io, EXPERT_IO, "auto, mmap, pread, uring or direct (auto)"), \
+    CHOICE("prefetch", "WHAT", prefetch, PREFETCH, "auto, none, previous, router or both ahead (auto)"), \
+    CHOICE("kv-type", "TYPE", kv_type, NUMBER_TYPE, "numbers of the KV cache: auto, f32, f16 (auto)"), \
+    CHOICE("prompt-type", "TYPE", prompt_type, NUMBER_TYPE, "products of prompts: auto, f32, f16 (auto)"), \
+    CHOICE("cache-policy", "NAME", cache_policy, CACHE_POLICY, "who leaves: auto, lru, frequency, context (auto)"), \
+    TEXT(NULL, "usage", "FILE", usage, "begin with the experts used before; update FILE"), \
+    TEXT(NULL, "pin", "FILE", pin, "keep the most used experts of a usage file"), \
+    TEXT(NULL, "trace", "FILE", trace, "write the router's choices (for inspect --trace)"), \
+    INT(NULL, "chunk", "N", chunk, 1, 1 << 20, "tokens of a prompt computed at once")
+
 static const struct flag run_flags[] = {
     HEADING("Model:"),
-    TEXT("m", "model", "DIR", model, "the model's directory"),
-    TEXT(NULL, "device", "NAME", device, "auto, cpu, reference, GPU's index or name (auto)"),
-    TEXT(NULL, "cpu-isa", "NAME", cpu_isa, "portable, avx2, avx512, amx, neon, dotprod (best)"),
+    MODEL_FLAGS,
     SWITCH(NULL, "list-devices", list_devices, "list the devices"),
-    INT("c", "ctx-size", "N", ctx_size, 1, MAX_TOKENS, "most tokens of prompt and answers (8192)"),
-    INT("t", "threads", "N", threads, 1, 4096, "threads that compute, read and help (all cores)"),
-    BYTES(NULL, "memory", "SIZE", memory, "host memory for experts and checkpoints, as 4G"),
-    BYTES(NULL, "gpu-memory", "SIZE", gpu_memory, "device memory for everything"),
-    CHOICE("experts", "WHERE", experts, EXPERTS, "who computes the routed experts: gpu, cpu (gpu)"),
-    INT(NULL, "n-cpu-moe", "N", n_cpu_moe, 0, MAX_TOKENS, "the CPU does, in the first N layers"),
-    INT(NULL, "active-experts", "N", active_experts, 1, MAX_TOKENS, "routed experts for a token (the model's number)"),
-    REAL(NULL, "expert-share", "P", expert_share, "... as few as carry P of their weights (1: all)"),
-    REAL(NULL, "prefer-resident", "X", prefer_resident, "... those in memory before others X better (0: off)"),
-    CHOICE("expert-io", "MODE", expert_io, EXPERT_IO, "auto, mmap, pread, uring or direct (auto)"),
-    CHOICE("prefetch", "WHAT", prefetch, PREFETCH, "auto, none, previous, router or both ahead (auto)"),
-    CHOICE("kv-type", "TYPE", kv_type, NUMBER_TYPE, "numbers of the KV cache: auto, f32, f16 (auto)"),
-    CHOICE("prompt-type", "TYPE", prompt_type, NUMBER_TYPE, "products of prompts: auto, f32, f16 (auto)"),
-    CHOICE("cache-policy", "NAME", cache_policy, CACHE_POLICY, "who leaves: auto, lru, frequency, context (auto)"),
-    TEXT(NULL, "usage", "FILE", usage, "begin with the experts used before; update FILE"),
-    TEXT(NULL, "pin", "FILE", pin, "keep the most used experts of a usage file"),
-    TEXT(NULL, "trace", "FILE", trace, "write the router's choices (for inspect --trace)"),
-    INT(NULL, "chunk", "N", chunk, 1, 1 << 20, "tokens of a prompt computed at once"),
     HEADING("Prompt: one of -p, -f, --tokens-in, or standard input:"),
     TEXT("p", "prompt", "TEXT", prompt, "the prompt"),
     TEXT("f", "file", "FILE", file, "the prompt from a file, - for stdin"),
@@ -157,6 +163,37 @@ static const struct flag inspect_flags[] = {
     SWITCH(NULL, "json", json, "print one JSON object"),
     SWITCH("h", "help", help, "print this help"),
 };
+
+static const struct flag serve_flags[] = {
+    HEADING("Server:"),
+    TEXT(NULL, "host", "NAME", host, "address to listen at (127.0.0.1: this machine alone)"),
+    INT(NULL, "port", "N", port, 0, 65535, "port, 0: any that is free (8080)"),
+    TEXT(NULL, "api-key-file", "FILE", api_key_file, "clients must show one of its keys, one a line"),
+    TEXT(NULL, "cors", "ORIGIN", cors, "pages of this origin may use it too, *: all"),
+    TEXT(NULL, "alias", "NAME", alias, "the model's name for clients (the directory's)"),
+    INT(NULL, "parallel", "N", parallel, 1, 64, "answers that run by turns (1)"),
+    INT(NULL, "queue", "N", queue, 1, 4096, "requests that may wait (64)"),
+    INT(NULL, "grace", "SECONDS", grace, 0, 3600, "for running answers when the server ends (10)"),
+    INT(NULL, "sequences", "N", sequences, 1, 1024, "conversations kept in memory (4, or --parallel)"),
+    BYTES(NULL, "state-memory", "SIZE", state_memory, "... at most so much of idle ones"),
+    TEXT(NULL, "state-dir", "DIR", state_dir, "save those that leave memory there"),
+    BYTES(NULL, "state-disk", "SIZE", state_disk, "... at most so much (16G)"),
+    HEADING("Model:"),
+    MODEL_FLAGS,
+    HEADING("Where a request says nothing:"),
+    TEXT(NULL, "system", "TEXT", system, "system text of a conversation without one"),
+    SWITCH(NULL, "think", think, "think first (else: as the model does by itself)"),
+    SWITCH(NULL, "no-think", no_think, "answer without thinking first"),
+    INT("n", "predict,n-predict", "N", predict, -1, MAX_TOKENS, "most tokens of a chat's answer, -1: until it ends (-1)"),
+    INT("s", "seed", "N", seed, -1, MAX_SEED, "seed of the random choice (-1: draw one)"),
+    REAL(NULL, "temp,temperature", "T", temp, "temperature, 0: always the likeliest (0.7)"),
+    INT(NULL, "top-k", "N", top_k, 0, MAX_TOKENS, "choose among the N likeliest, 0: all (20)"),
+    REAL(NULL, "top-p", "P", top_p, "... among the likeliest that sum to P (0.95)"),
+    REAL(NULL, "min-p", "P", min_p, "... among those over P times the best (0)"),
+    REAL(NULL, "repeat-penalty", "X", repeat_penalty, "make repeated tokens less likely (1: off)"),
+    INT(NULL, "repeat-last-n", "N", repeat_last, 0, 1 << 20, "tokens that the penalty looks at (64)"),
+    SWITCH("h", "help", help, "print this help"),
+};
 /* clang-format on */
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
@@ -176,6 +213,12 @@ static void set_defaults(struct options *o)
         .top_p = 0.95f,
         .repeat_penalty = 1.0f,
         .repeat_last = 64,
+        .host = "127.0.0.1",
+        .port = 8080,
+        .parallel = 1,
+        .queue = 64,
+        .grace = 10,
+        .state_disk = (uint64_t)16 << 30,
         .logprobs = REQUEST_NO_LOGPROBS,
     };
 }
@@ -465,9 +508,32 @@ static int check_inspect(const struct options *o, struct moeflux_err *e)
     return rc ? rc : check_engine(o, e);
 }
 
+static int check_serve(struct options *o, struct moeflux_err *e)
+{
+    struct sampler_options sampling = options_sampling(o, 0);
+    int rc = o->model ? 0 : err_set(e, ERR_USAGE, "-m DIR is missing: which model? (--help shows the usage)");
+    if (!rc)
+        rc = check_engine(o, e);
+    if (!rc)
+        rc = refuse(o->think && o->no_think, "--think", "--no-think", e);
+    if (!rc)
+        rc = sampler_check(&sampling, e);
+    if (!rc && o->sequences && o->sequences < o->parallel)
+        rc = err_set(e, ERR_USAGE, "--sequences: expected at least the %lld of --parallel, found %lld",
+                     (long long)o->parallel, (long long)o->sequences);
+    if (!o->sequences)
+        o->sequences = o->parallel > DEFAULT_SEQUENCES ? o->parallel : DEFAULT_SEQUENCES;
+    return rc;
+}
+
 int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *e)
 {
     set_defaults(o);
+    if (argc > 1 && strcmp(argv[1], "serve") == 0) {
+        o->verb = VERB_SERVE;
+        int parsed = flags_parse(serve_flags, COUNT(serve_flags), argc - 1, argv + 1, o, &o->help, e);
+        return parsed || o->help ? parsed : check_serve(o, e);
+    }
     if (argc > 1 && strcmp(argv[1], "convert") == 0) {
         o->verb = VERB_CONVERT;
         return flags_parse(convert_flags, COUNT(convert_flags), argc - 1, argv + 1, o, &o->help, e);
@@ -517,6 +583,11 @@ void options_help(const struct options *o, struct str *out)
         flags_help(convert_flags, COUNT(convert_flags), out);
         return;
     }
+    if (o->verb == VERB_SERVE) {
+        str_add_text(out, "usage: moeflux serve -m DIR [OPTION]...\n");
+        flags_help(serve_flags, COUNT(serve_flags), out);
+        return;
+    }
     if (o->verb == VERB_INSPECT) {
         str_add_text(out, "usage: moeflux inspect DIR [--no-measure] [--json] [OPTION]...\n"
                           "       moeflux inspect --trace FILE|--usage FILE [DIR] [--json] [OPTION]...\n\n");
@@ -526,6 +597,7 @@ void options_help(const struct options *o, struct str *out)
     str_add_text(out, "usage: moeflux -m DIR -p TEXT          one answer on stdout\n"
                       "       moeflux -m DIR                  a conversation (in a terminal)\n"
                       "       moeflux -m DIR --batch FILE     an answer a line of JSON\n"
+                      "       moeflux serve -m DIR            OpenAI's API on http://127.0.0.1:8080\n"
                       "       moeflux -m DIR --bench          speed of prefill and decode\n"
                       "       moeflux -m DIR --perplexity FILE [--compare SETTING]...\n"
                       "       moeflux convert SRC DST         a checkpoint to a model directory\n"

@@ -24,6 +24,7 @@ enum verb {
     VERB_LIST_DEVICES,
     VERB_CONVERT,
     VERB_INSPECT,
+    VERB_SERVE,
     VERB_HELP,
     VERB_VERSION,
 };
@@ -73,6 +74,10 @@ struct options {
     struct flag_texts compare;   /* as given; options_setting says what they are */
     bool logits_all;
 
+    const char *host, *api_key_file, *cors, *alias, *state_dir; /* serve; NULL but for host: not given */
+    int64_t port, parallel, queue, grace, sequences;            /* grace: seconds */
+    uint64_t state_memory, state_disk;                          /* bytes; 0: no limit */
+
     bool list_devices, selftest, bench, plan;
     struct number_list bench_prompt, bench_gen, bench_depth;
     int64_t bench_reps;
@@ -92,7 +97,7 @@ int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *
 int options_setting(const struct options *base, int argc, char **argv, struct options *out,
                     struct moeflux_err *e);
 
-/* The help text of the command line that was parsed (the main one, convert's or inspect's). */
+/* The help text of the command line that was parsed (the main one, convert's, inspect's or serve's). */
 void options_help(const struct options *o, struct str *out);
 
 /* The CPU's instruction set: of the flag, else of MOEFLUX_CPU_ISA, which is a wish for the CPU alone; NULL: the best. */

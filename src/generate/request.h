@@ -32,11 +32,12 @@ struct request_options { /* texts are borrowed */
     float presence_penalty, frequency_penalty;
     const char *stops[REQUEST_MAX_STOPS]; /* not empty */
     uint32_t n_stops;
-    int64_t logprobs;           /* of how many of the likeliest tokens; REQUEST_NO_LOGPROBS */
-    const struct json_t *tools; /* tools.h; not empty; NULL: none */
-    bool must_call;             /* at least one of them, or */
-    const char *tool;           /* this one, once */
-    const char *grammar;        /* what the answer must fit (constrain.h); NULL: nothing */
+    int64_t logprobs;            /* of how many of the likeliest tokens; REQUEST_NO_LOGPROBS */
+    const struct json_t *tools;  /* tools.h; not empty; NULL: none */
+    const struct json_t *kwargs; /* more that the chat template is told, an object; NULL: nothing */
+    bool must_call;              /* at least one of them, or */
+    const char *tool;            /* this one, once */
+    const char *grammar;         /* what the answer must fit (constrain.h); NULL: nothing */
 };
 
 /* The sampler's options with `seed` put in. */
@@ -50,7 +51,7 @@ enum chat_thinking request_thinking(const struct request_options *o);
 struct answer_options request_answer(const struct request_options *o);
 
 struct request {           /* zeroed at first; freed with request_free */
-    uint64_t line;         /* its number, from 1 */
+    uint64_t line;         /* its number, from 1; 0: it is none of several lines */
     struct json_t *fields; /* the object, every name as in the list of request.c; NULL when there is none */
     struct json_t *id;     /* a text, a whole number or null; borrowed from `fields` or jansson's own null */
     char *key;             /* what tells it from others: of the id, else of the line */
@@ -66,6 +67,10 @@ int request_too_long(struct request *r, uint64_t line, size_t max_bytes, struct 
  * same, where the line tells them. ERR_MEMORY. */
 int request_read(struct request *r, const char *text, size_t len, uint64_t line,
                  const struct request_options *defaults, struct moeflux_err *e);
+
+/* The same from an object that was parsed already: its texts are borrowed, errors begin with "the request". There is no key. */
+int request_take(struct request *r, struct json_t *object, const struct request_options *defaults,
+                 struct moeflux_err *e);
 
 /* Makes the tokens of the prompt, or of the messages; the caller compares their number with the context. ERR_USAGE, ERR_FORMAT,
  * ERR_UNSUPPORTED, ERR_MEMORY. */

@@ -38,6 +38,8 @@ void target_trace(const uint8_t *data, size_t n);
 void target_batch(const uint8_t *data, size_t n);
 /* an answer with calls of tools */
 void target_calls(const uint8_t *data, size_t n);
+/* a body of a request to the server: of a chat, or behind "#" of a completion */
+void target_completions(const uint8_t *data, size_t n);
 /* a list of token ids */
 void target_tokens(const uint8_t *data, size_t n);
 /* a grammar */

@@ -267,6 +267,17 @@ static void write_user_files(struct seeds *s)
         "\x06<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>put\n```json\n{\"n\": 1}\n```"
         "<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜><"
         "｜tool▁calls▁end｜>");
+    put_text(s, "completions",
+             "{\"messages\": [{\"role\": \"system\", \"content\": \"a\"}, {\"role\": \"user\", \"content\": "
+             "[{\"type\": "
+             "\"text\", \"text\": \"b\"}]}], \"max_completion_tokens\": 3, \"temperature\": 0.5, "
+             "\"top_logprobs\": 2, "
+             "\"logprobs\": true, \"stop\": [\"x\"], \"n\": 2, \"stream\": true, \"stream_options\": "
+             "{\"include_usage\": "
+             "true}, \"chat_template_kwargs\": {\"enable_thinking\": false}}");
+    put_text(s, "completions",
+             "#{\"prompt\": [[1, 2], [3]], \"echo\": true, \"logprobs\": 1, \"seed\": -7, \"top_k\": -1}");
+    put_text(s, "completions", "#{\"prompt\": [\"a\", \"b c\"], \"presence_penalty\": -1, \"best_of\": 1}");
     put_text(s, "tokens", "1 2 3\n\t2147483647 0\r\n17");
 }
 
