@@ -141,7 +141,10 @@ static int evaluate(struct generator *s, const int32_t *ids, size_t n, const str
                     struct moeflux_err *e)
 {
     uint32_t before = moeflux_session_position(s->sequence);
-    int rc = moeflux_session_eval(s->sequence, ids, (uint32_t)n, outputs, e);
+    bool single =
+        n == 1 && s->evaluator.token && outputs->logits && !outputs->each_logits && !outputs->hidden;
+    int rc = single ? s->evaluator.token(s->evaluator.ctx, s, *ids, e)
+                    : moeflux_session_eval(s->sequence, ids, (uint32_t)n, outputs, e);
     /* After an interruption the sequence has the first of them only, after a failure none. */
     uint32_t after = moeflux_session_position(s->sequence);
     for (uint32_t i = 0; before + i < after; i++)
