@@ -50,7 +50,7 @@ bool tokenizer_has(const struct tokenizer *t, int32_t id);
 /* Whether `id` is an added token that is marked special (control tokens, not shown to a user). */
 bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
 
-/* Whether `id` is an added token, special or not. */
+/* Whether `id` is an added token, special or not: a control token or a tag, which no text is made of. */
 bool tokenizer_is_added(const struct tokenizer *t, int32_t id);
 
 /* The id of an added token by its content, or -1. */

@@ -12,14 +12,26 @@
 #include "tmp_tree.h"
 
 const struct target target_all[] = {
-    {"config", target_config},     {"safetensors", target_safetensors},
-    {"manifest", target_manifest}, {"spread", target_spread},
-    {"layout", target_layout},     {"tokenizer", target_tokenizer},
-    {"pattern", target_pattern},   {"jinja", target_jinja},
-    {"snapshot", target_snapshot}, {"session", target_session},
-    {"usage", target_usage},       {"trace", target_trace},
-    {"batch", target_batch},       {"tokens", target_tokens},
-    {"model", target_model},       {NULL, NULL},
+    {"config", target_config},
+    {"safetensors", target_safetensors},
+    {"manifest", target_manifest},
+    {"spread", target_spread},
+    {"layout", target_layout},
+    {"tokenizer", target_tokenizer},
+    {"pattern", target_pattern},
+    {"jinja", target_jinja},
+    {"snapshot", target_snapshot},
+    {"session", target_session},
+    {"usage", target_usage},
+    {"trace", target_trace},
+    {"batch", target_batch},
+    {"calls", target_calls},
+    {"completions", target_completions},
+    {"tokens", target_tokens},
+    {"grammar", target_grammar},
+    {"schema", target_schema},
+    {"model", target_model},
+    {NULL, NULL},
 };
 
 void target_need(int holds, const char *text)
