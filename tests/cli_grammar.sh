@@ -23,7 +23,7 @@ random.seed(11)
 def leaf():
     n = random.randrange(3)
     return random.choice([
-        {'type': 'string', 'maxLength': random.randrange(4, 20)},
+        {'type': 'string', 'maxLength': random.randrange(3, 10)},
         {'type': 'string', 'minLength': 2, 'maxLength': 6},
         {'type': 'string', 'pattern': r'^[a-z]{1,5}-\d{2}$'},
         {'type': 'string', 'format': random.choice(['date', 'time', 'date-time', 'uuid'])},
@@ -38,7 +38,7 @@ def schema(depth):
         return leaf()
     kind = random.randrange(3)
     if kind == 0:
-        return {'type': 'array', 'items': schema(depth - 1), 'minItems': random.randrange(3), 'maxItems': 4}
+        return {'type': 'array', 'items': schema(depth - 1), 'minItems': random.randrange(2), 'maxItems': 3}
     if kind == 1:
         return {'type': 'array', 'prefixItems': [leaf(), schema(depth - 1)], 'minItems': 1}
     names = random.sample(['id', 'name', 'tag', 'size', 'note', 'on'], random.randrange(1, 4))
@@ -49,7 +49,7 @@ tree = {'type': 'object', 'properties': {'v': {'type': 'integer', 'minimum': 0, 
     {'type': 'null'}, {'$ref': '#'}]}}, 'required': ['v', 'next'], 'additionalProperties': False}
 for i in range(200):
     print(json.dumps({'id': i, 'prompt': 'Answer in JSON.', 'json_schema': tree if i % 20 == 0 else schema(i % 3),
-                      'seed': i, 'n': 300, 'temp': 1.5, 'top_k': 0, 'top_p': 1}))
+                      'seed': i, 'n': 160, 'temp': 1.5, 'top_k': 0, 'top_p': 1}))
 END
 cat >"$tmp/check.py" <<'END'
 import datetime, json, re, sys, uuid

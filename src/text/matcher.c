@@ -13,7 +13,7 @@ struct position {
     size_t first; /* of its places, in `members` */
     uint32_t n;
     bool may_end;
-    uint32_t *next; /* [256] positions, UNKNOWN; NULL: no byte was tried */
+    uint32_t *next; /* [n_classes] positions, UNKNOWN; NULL: no byte was tried */
 };
 
 /* Numbers by what they stand for, open addressing; 0: free, else the number + 1. */
@@ -24,6 +24,8 @@ struct index {
 
 struct matcher {
     const struct grammar *grammar;
+    uint8_t class_of[256]; /* bytes that every state takes alike */
+    size_t n_classes;
     struct position *positions;
     size_t n_positions, cap_positions;
     struct matcher_place *members;
@@ -312,6 +314,18 @@ static void make_first(struct matcher *m)
     m->positions[0] = (struct position){0};
 }
 
+static void find_classes(struct matcher *m)
+{
+    const struct grammar *g = m->grammar;
+    bool begins[257] = {true};
+    for (size_t i = 0; i < g->n_bytes; i++)
+        begins[g->bytes[i].lo] = begins[g->bytes[i].hi + 1] = true;
+    for (unsigned b = 0; b < 256; b++) {
+        m->n_classes += begins[b];
+        m->class_of[b] = (uint8_t)(m->n_classes - 1);
+    }
+}
+
 struct matcher *matcher_new(const struct grammar *g, struct moeflux_err *e)
 {
     struct matcher *m = mem_new(1, sizeof *m, e);
@@ -323,6 +337,7 @@ struct matcher *matcher_new(const struct grammar *g, struct moeflux_err *e)
         matcher_free(m);
         return NULL;
     }
+    find_classes(m);
     make_first(m);
     return m;
 }
@@ -393,12 +408,12 @@ static uint32_t *new_table(struct matcher *m)
         fail(m, "more than 65536 positions of texts");
         return NULL;
     }
-    uint32_t *table = mem_new(256, sizeof *table, &m->err);
+    uint32_t *table = mem_new(m->n_classes, sizeof *table, &m->err);
     if (!table) {
         m->rc = ERR_MEMORY;
         return NULL;
     }
-    memset(table, 0xff, 256 * sizeof *table);
+    memset(table, 0xff, m->n_classes * sizeof *table);
     m->n_tables++;
     return table;
 }
@@ -406,9 +421,10 @@ static uint32_t *new_table(struct matcher *m)
 uint32_t matcher_step(struct matcher *m, uint32_t position, uint8_t byte)
 {
     uint32_t *next = m->positions[position].next;
+    unsigned class = m->class_of[byte];
     m->work++;
-    if (next && next[byte] != UNKNOWN && m->work < MATCHER_MAX_WORK)
-        return next[byte];
+    if (next && next[class] != UNKNOWN && m->work < MATCHER_MAX_WORK)
+        return next[class];
     if (m->work >= MATCHER_MAX_WORK)
         fail(m, "finding the tokens that it allows takes too long");
     if (position == MATCHER_DEAD || m->rc)
@@ -418,7 +434,7 @@ uint32_t matcher_step(struct matcher *m, uint32_t position, uint8_t byte)
     uint32_t to = compute_step(m, position, byte);
     if (m->rc)
         return MATCHER_DEAD;
-    return next[byte] = to;
+    return next[class] = to;
 }
 
 const struct matcher_place *matcher_places(const struct matcher *m, uint32_t position, size_t *n)
