@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "text/grammar_states.h"
 
-enum { UNKNOWN = UINT32_MAX, LARGE_TABLES = 1 << 13, LARGE_MEMBERS = 1 << 20, LARGE_STACKS = 1 << 18 };
+enum { UNKNOWN = UINT32_MAX, LARGE_TABLES = 1 << 12, LARGE_MEMBERS = 1 << 19, LARGE_STACKS = 1 << 16 };
 
 struct position {
     size_t first; /* of its places, in `members` */
@@ -118,7 +118,7 @@ uint32_t matcher_push(struct matcher *m, struct matcher_stack top)
             return number;
     }
     if (m->n_stacks == MATCHER_MAX_STACKS)
-        fail(m, "more than 1048576 stacks of rules");
+        fail(m, "more than 262144 stacks of rules");
     else if (mem_grow((void **)&m->stacks, &m->cap_stacks, m->n_stacks + 1, sizeof *m->stacks, &m->err))
         m->rc = ERR_MEMORY;
     if (m->rc)
@@ -269,7 +269,7 @@ static int by_place(const void *a, const void *b)
 static int add_position(struct matcher *m)
 {
     if (m->n_members + m->n_found > MATCHER_MAX_MEMBERS)
-        return fail(m, "more than 8388608 places are remembered");
+        return fail(m, "more than 2097152 places are remembered");
     if (mem_grow((void **)&m->positions, &m->cap_positions, m->n_positions + 1, sizeof *m->positions,
                  &m->err) ||
         mem_grow((void **)&m->members, &m->cap_members, m->n_members + m->n_found, sizeof *m->members,
@@ -405,7 +405,7 @@ static uint32_t compute_step(struct matcher *m, uint32_t position, uint8_t byte)
 static uint32_t *new_table(struct matcher *m)
 {
     if (m->n_tables == MATCHER_MAX_TABLES) {
-        fail(m, "more than 65536 positions of texts");
+        fail(m, "more than 32768 positions of texts");
         return NULL;
     }
     uint32_t *table = mem_new(m->n_classes, sizeof *table, &m->err);
