@@ -219,7 +219,7 @@ run-tests: $(BUILD)/moeflux $(LIBS) $(if $(ONLY),$(filter $(ONLY_BIN),$(TEST_BIN
 	scripts/run-tests $(BUILD) $(ONLY)
 
 # What can be run after each change: half a minute on two cores. Of test_golden the models on the reference.
-SLOW := cli_batch cli_deepseek cli_faults cli_qwen3 cli_run cli_selftest cli_serve cli_sessions cli_skills cli_threads \
+SLOW := cli_batch cli_deepseek cli_faults cli_grammar cli_qwen3 cli_run cli_selftest cli_serve cli_sessions cli_skills cli_threads \
         test_cogito test_engine test_golden test_ops test_prompts test_prompts-cpu test_state test_state_random \
         test_streaming test_streaming-cpu test_token_loop test_token_loop-cpu
 check-fast: export MOEFLUX_TESTS = *reference*
