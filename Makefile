@@ -20,7 +20,7 @@ WERROR  ?= $(filter-out 0 false,$(CI))
 
 # Of Vulkan only the headers: the loader is opened at run time (src/vulkan/loader.h).
 LIB_PACKAGES := jansson libpcre2-8 libutf8proc liburing libxxhash sleef
-PACKAGES     := $(LIB_PACKAGES) libedit argtable2
+PACKAGES     := $(LIB_PACKAGES) libedit argtable2 libmicrohttpd
 PKG_CFLAGS   := $(shell pkg-config --cflags vulkan $(PACKAGES))
 PKG_LIBS     := $(shell pkg-config --libs $(PACKAGES))
 
@@ -179,6 +179,13 @@ $(BUILD)/build_id.h: FORCE
 
 $(BUILD)/main.o: $(BUILD)/build_id.h
 
+# The chat page as the bytes of an array.
+$(BUILD)/page.inc: src/server/page.html
+	@mkdir -p $(@D)
+	od -An -v -tx1 $< | sed 's/ \([0-9a-f][0-9a-f]\)/0x\1,/g' > $@
+
+$(BUILD)/src/server/page.o: $(BUILD)/page.inc
+
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_LIB) $(OBJ) $(SAN_OBJ)
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(ALL_LDLIBS) -lcmocka
 
@@ -208,7 +215,7 @@ run-tests: $(BUILD)/moeflux $(LIBS) $(if $(ONLY),$(filter $(ONLY_BIN),$(TEST_BIN
 	scripts/run-tests $(BUILD) $(ONLY)
 
 # What can be run after each change: half a minute on two cores. Of test_golden the models on the reference.
-SLOW := cli_batch cli_deepseek cli_faults cli_qwen3 cli_run cli_selftest cli_sessions cli_skills cli_threads \
+SLOW := cli_batch cli_deepseek cli_faults cli_qwen3 cli_run cli_selftest cli_serve cli_sessions cli_skills cli_threads \
         test_cogito test_engine test_golden test_ops test_prompts test_prompts-cpu test_state test_state_random \
         test_streaming test_streaming-cpu test_token_loop test_token_loop-cpu
 check-fast: export MOEFLUX_TESTS = *reference*
@@ -243,7 +250,7 @@ tsan: export MOEFLUX_TESTS = qwen_odd*
 tsan: NO_RANDOM = $(shell [ "$$(cat /proc/sys/vm/mmap_rnd_bits)" -le 28 ] || echo setarch -R)
 tsan:
 	$(NO_RANDOM) $(MAKE) BUILD=build-tsan SHADERS=build SAN=-fsanitize=thread \
-	    ONLY="test_team test_nodes test_reader test_convert test_fp8 test_streaming test_spread cli_threads" run-tests
+	    ONLY="test_team test_nodes test_reader test_convert test_fp8 test_streaming test_spread test_server cli_threads" run-tests
 
 # The fuzzers: libFuzzer's, so built with clang, with AddressSanitizer and UndefinedBehaviorSanitizer; but for the code of the
 # instruction sets, which takes clang minutes so and computes numbers: the build for `make asan` has it.
@@ -275,7 +282,7 @@ validate: $(BUILD)/moeflux $(TEST_BIN) $(SHIMS)
 	scripts/validate $(BUILD)
 
 # clang-tidy compiles the sources, so the generated ones have to be there.
-lint: $(if $(KERNELS),$(SHADERS)/kernels/table.inc) $(BUILD)/build_id.h
+lint: $(if $(KERNELS),$(SHADERS)/kernels/table.inc) $(BUILD)/build_id.h $(BUILD)/page.inc
 	CPPFLAGS="$(ALL_CPPFLAGS)" scripts/lint
 
 VERSION = $(shell sed -n 's/^\#define MOEFLUX_VERSION "\(.*\)"/\1/p' src/moeflux.h)
