@@ -60,6 +60,8 @@ void kt_matrix(struct kernel_test *l, uint32_t rows, uint32_t cols, uint32_t for
 /* A table of one address per buffer: the same buffers on both sides. */
 struct test_buffer *kt_table(struct kernel_test *l, struct test_buffer *const *buffers, uint32_t n);
 
+/* Whether cases are left out that show no other path through a kernel than others do. */
+bool kt_is_brief(const struct kernel_test *l);
 /* The sides that compute a case: all, or the device's alone. */
 int kt_n_sides(const struct kernel_test *l);
 /* Ends the side's batch after the operation was recorded on it. */

@@ -555,7 +555,8 @@ static const uint32_t spread[] = {FORMAT_Q4,
                                   FORMAT_Q6 + FORMAT_GROUP_128,
                                   FORMAT_Q8 + FORMAT_GROUP_32,
                                   FORMAT_Q8 + FORMAT_SCALE_F32};
-enum { N_SPREAD = sizeof spread / sizeof *spread };
+/* The first N_KINDS differ in the codes, the others in groups and scales alone. */
+enum { N_SPREAD = sizeof spread / sizeof *spread, N_KINDS = 12 };
 
 static void embed_cases(struct kernel_test *l)
 {
@@ -596,7 +597,8 @@ static void mixed_linear_cases(struct kernel_test *l)
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         linear_case(l, &shapes[i]);
     for (enum linear_path path = LINEAR_GEMV_FEW; has_kernels(l) && path < LINEAR_PATHS; path++)
-        for (uint32_t i = path % 2; i < N_SPREAD; i += path < LINEAR_F16_GEMM_SMALL ? 4 : 1)
+        for (uint32_t i = path % 2; i < (kt_is_brief(l) ? N_KINDS : N_SPREAD);
+             i += path < LINEAR_F16_GEMM_SMALL ? 4 : 1)
             linear_case(
                 l, &(struct linear_shape){2, {131, 70}, {spread[i], FORMAT_Q3}, 384, 75, true, i % 2, path});
 }
@@ -606,8 +608,10 @@ static void linear_format_cases(struct kernel_test *l)
     for (uint32_t i = 0; i < N_SPREAD; i++) {
         uint32_t f = spread[i];
         linear_case(l, &(struct linear_shape){1, {131}, {f}, 384, 1, true, false, LINEAR_GEMV});
-        linear_case(l, &(struct linear_shape){1, {131}, {f}, 384, 75, false, true, LINEAR_GEMV});
-        transposed_case(l, 3, 36, 384, f, i % 2 ? 1 : 21);
+        if (!kt_is_brief(l) || i % 2)
+            linear_case(l, &(struct linear_shape){1, {131}, {f}, 384, 75, false, true, LINEAR_GEMV});
+        if (!kt_is_brief(l) || i < N_KINDS)
+            transposed_case(l, 3, 36, 384, f, i % 2 ? 1 : 21);
     }
     mixed_linear_cases(l);
     stack_case(l, 3, 37, 64, FORMAT_Q3, 1);
@@ -626,8 +630,6 @@ static void linear_cases(struct kernel_test *l)
         {3, {12, 1, 384}, {FORMAT_Q8, FORMAT_Q8, FORMAT_Q4}, 192, 1, true, false, LINEAR_GEMV},
         {3, {12, 1, 384}, {FORMAT_Q8, FORMAT_BF16, FORMAT_Q4}, 192, 7, true, false, LINEAR_GEMV},
         {3, {8192, 512, 512}, {FORMAT_Q4, FORMAT_Q4, FORMAT_Q4}, 2048, 1, true, false, LINEAR_GEMV},
-        {1, {2048}, {FORMAT_Q4}, 4096, 1, false, true, LINEAR_GEMV},
-        {1, {4096}, {FORMAT_Q4}, 8192, 2, false, true, LINEAR_GEMV},
         {1, {256}, {FORMAT_Q4}, 18432, 1, false, true, LINEAR_GEMV},
         {1, {256}, {FORMAT_Q4}, 18432, 4, true, false, LINEAR_GEMV},
         {1, {1}, {FORMAT_Q4}, 64, 17, true, false, LINEAR_GEMV},
@@ -655,10 +657,13 @@ static void linear_cases(struct kernel_test *l)
     for (enum linear_path path = LINEAR_GEMV_FEW; has_kernels(l) && path < LINEAR_PATHS; path++) {
         linear_case(l, &(struct linear_shape){
                            3, {131, 1, 77}, {FORMAT_Q4, FORMAT_Q8, FORMAT_Q4}, 512, 75, true, true, path});
+        linear_case(
+            l, &(struct linear_shape){2, {130, 70}, {FORMAT_Q4, FORMAT_Q8}, 1664, 141, false, false, path});
+        if (kt_is_brief(l) && path == LINEAR_GEMM_LARGE) /* LINEAR_GEMM's kernel, with larger tiles */
+            continue;
         linear_case(l,
                     &(struct linear_shape){
                         3, {33, 70, 129}, {FORMAT_F32, FORMAT_BF16, FORMAT_Q8}, 320, 19, true, false, path});
-        linear_case(l, &(struct linear_shape){1, {200}, {FORMAT_Q4}, 1664, 141, false, false, path});
         linear_case(l, &(struct linear_shape){1, {67}, {FORMAT_BF16}, 1024, 1, false, true, path});
     }
     for (uint32_t n = 1; n <= 100; n = 3 * n + (n > 1)) {
@@ -686,6 +691,10 @@ static void linear_cases(struct kernel_test *l)
     transposed_case(l, 3, 6, 33, FORMAT_BF16, 1);
     transposed_case(l, 2, 31, 64, FORMAT_F32, 3);
     transposed_case(l, 5, 32, 300, FORMAT_BF16, 21);
+    if (kt_is_brief(l))
+        return;
+    linear_case(l, &(struct linear_shape){1, {2048}, {FORMAT_Q4}, 4096, 1, false, true, LINEAR_GEMV});
+    linear_case(l, &(struct linear_shape){1, {4096}, {FORMAT_Q4}, 8192, 2, false, true, LINEAR_GEMV});
 }
 
 /* All of the choice, most of its weights, nearly none. */
@@ -770,14 +779,17 @@ static void choosing_cases(struct kernel_test *l)
                 FORMAT_Q8, true);
 }
 
+/* Brief: one token or many of each kind. Their kernels read weights with the functions of linear's, which are held to all. */
 static void moe_format_cases(struct kernel_test *l)
 {
-    for (uint32_t i = 0; i < N_SPREAD; i++) {
+    for (uint32_t i = 0; i < (kt_is_brief(l) ? N_KINDS : N_SPREAD); i++) {
         uint32_t f = spread[i];
         if (format_of(f)->scheme == SCHEME_PLAIN)
             continue;
-        moe_case(l, &(struct moe_shape){12, 3, 384, 128, 128, f, 1, .tile = 0}, f);
-        moe_case(l, &(struct moe_shape){12, 3, 384, 128, 128, f, 70, .tile = 0}, f);
+        if (!kt_is_brief(l) || i % 2)
+            moe_case(l, &(struct moe_shape){12, 3, 384, 128, 128, f, 1, .tile = 0}, f);
+        if (!kt_is_brief(l) || i % 2 == 0)
+            moe_case(l, &(struct moe_shape){12, 3, 384, 128, 128, f, 70, .tile = 0}, f);
     }
     if (!has_kernels(l))
         return;
@@ -797,8 +809,22 @@ static void moe_format_cases(struct kernel_test *l)
     moe_case(l, &shapes[0], FORMAT_Q6);
     moe_case_of(l, &shapes[1], FORMAT_Q2, true);
     for (uint32_t tile = 1; tile <= EXPERTS_MAX_TILES; tile++)
-        for (uint32_t i = FORMAT_Q2 + tile % 2; i < FORMAT_F16; i += 2)
+        for (uint32_t i = FORMAT_Q2 + tile % 2; i < FORMAT_F16; i += kt_is_brief(l) ? 6 : 2)
             moe_case(l, &(struct moe_shape){6, 2, 640, 384, 64, i, 110, .tile = tile}, FORMAT_Q3);
+}
+
+/* The paths of other cases with the sizes of Qwen's models and others. */
+static void moe_sizes(struct kernel_test *l)
+{
+    static const struct moe_shape shapes[] = {
+        {12, 8, 2048, 512, 512, FORMAT_Q4, 1, .tile = 0},
+        {16, 16, 128, 320, 64, FORMAT_Q4, 2, .tile = 0},
+        {16, 8, 2048, 768, 0, FORMAT_Q4, 1, .ungated = true},
+        {9, 2, 128, 320, 0, FORMAT_Q8, 3, .ungated = true},
+        {12, 8, 2048, 512, 512, FORMAT_Q4, 1, .drops = true},
+    };
+    for (size_t i = 0; !kt_is_brief(l) && i < sizeof shapes / sizeof *shapes; i++)
+        moe_case(l, &shapes[i], shapes[i].format);
 }
 
 static void moe_cases(struct kernel_test *l)
@@ -807,20 +833,15 @@ static void moe_cases(struct kernel_test *l)
         {2, 1, 64, 64, 64, FORMAT_Q4, 1, .tile = 0},
         {12, 3, 192, 64, 192, FORMAT_Q4, 5, .tile = 0},
         {12, 4, 256, 64, 128, FORMAT_Q8, 2, .tile = 0},
-        {12, 8, 2048, 512, 512, FORMAT_Q4, 1, .tile = 0},
         {12, 10, 512, 1024, 1024, FORMAT_Q4, 1, .tile = 0},
-        {16, 16, 128, 320, 64, FORMAT_Q4, 2, .tile = 0},
         {12, 3, 192, 64, 192, FORMAT_Q4, 70, .tile = 0},
         {5, 2, 128, 320, 64, FORMAT_Q8, 33, .tile = 0},
         {1, 1, 64, 64, 64, FORMAT_Q4, 17, .tile = 0},
         {12, 4, 256, 64, 128, FORMAT_Q4, 1, .ungated = true},
         {12, 3, 192, 64, 64, FORMAT_Q4, 40, .ungated = true},
         {12, 3, 192, 64, 0, FORMAT_Q4, 1, .ungated = true},
-        {16, 8, 2048, 768, 0, FORMAT_Q4, 1, .ungated = true},
-        {9, 2, 128, 320, 0, FORMAT_Q8, 3, .ungated = true},
         {12, 3, 192, 64, 0, FORMAT_Q4, 70, .ungated = true},
         {12, 3, 192, 64, 192, FORMAT_Q4, 5, .drops = true},
-        {12, 8, 2048, 512, 512, FORMAT_Q4, 1, .drops = true},
         {16, 16, 128, 320, 64, FORMAT_Q4, 2, .drops = true},
         {12, 3, 192, 64, 0, FORMAT_Q8, 70, .ungated = true, .drops = true},
     };
@@ -834,11 +855,13 @@ static void moe_cases(struct kernel_test *l)
     moe_case_of(l, &(struct moe_shape){12, 3, 192, 64, 64, FORMAT_Q4, 40, .tile = 0}, FORMAT_Q4, true);
     choosing_cases(l);
     moe_format_cases(l);
+    moe_sizes(l);
     /* Tiles of every size, whatever the number of tokens: experts without any, with some, with more than a tile; rows of
      * less than a tile's and of more; groups by the eight and others. */
     for (uint32_t tile = 1; has_kernels(l) && tile <= EXPERTS_MAX_TILES; tile++) {
         moe_case(l, &(struct moe_shape){12, 3, 192, 64, 64, FORMAT_Q4, 75, .tile = tile}, FORMAT_Q4);
-        moe_case(l, &(struct moe_shape){9, 2, 512, 192, 64, FORMAT_Q8, 37, .tile = tile}, FORMAT_Q8);
+        if (!kt_is_brief(l) || tile == 1)
+            moe_case(l, &(struct moe_shape){9, 2, 512, 192, 64, FORMAT_Q8, 37, .tile = tile}, FORMAT_Q8);
         moe_case(l, &(struct moe_shape){16, 1, 1024, 128, 64, FORMAT_Q4, 19, .ungated = true, .tile = tile},
                  FORMAT_Q4);
         moe_case(l, &(struct moe_shape){6, 2, 640, 384, 64, FORMAT_Q4, 110, .tile = tile}, FORMAT_Q4);
