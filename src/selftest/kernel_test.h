@@ -87,6 +87,8 @@ void kt_forget(struct kernel_test *l);
 void selftest_attention_cases(struct kernel_test *l);
 void selftest_delta_cases(struct kernel_test *l);
 void selftest_mla_cases(struct kernel_test *l);
+void selftest_softmax_cases(struct kernel_test *l);
+void selftest_sigmoid_cases(struct kernel_test *l);
 void selftest_sample_cases(struct kernel_test *l);
 void selftest_swiglu_cases(struct kernel_test *l);
 void selftest_add_cases(struct kernel_test *l);

@@ -18,9 +18,8 @@
 #include "ops/gemm_plan.h"
 #include "ops/router.h"
 
-/* float32 sums of up to 18,432 products against double: 1e-5 of the largest output, as every product's head says.
- * Norms and RoPE have one rounding more than their inputs. */
-static const double PRODUCT_BOUND = 1e-5, SIMPLE_BOUND = 2e-6;
+/* float32 sums of up to 18,432 products against double: 1e-5 of the largest output, as every product's head says. */
+static const double PRODUCT_BOUND = 1e-5;
 /* Products that go through float16. */
 static const double F16_BOUND = 2e-3;
 
@@ -239,43 +238,6 @@ static void transposed_case(struct kernel_test *l, uint32_t heads, uint32_t rows
     snprintf(shape, sizeof shape, "%u of %ux%u %s, %u token%s", heads, rows, cols, format_of(format)->name, n,
              n > 1 ? "s" : "");
     kt_report(l, "matvec_transposed", shape, kt_error(l, y, (uint64_t)n * y_stride), PRODUCT_BOUND);
-}
-
-static void router_case(struct kernel_test *l, const struct router_shape *c, float lowest_bias, bool ties)
-{
-    enum { TOKENS = 5 };
-    uint32_t n_experts = c->n_experts, n_groups = c->sigmoid ? c->n_groups : 1;
-    struct test_buffer *logits = kt_floats(l, (uint64_t)TOKENS * (n_experts + 3), -4, 4);
-    struct test_buffer *bias = kt_floats(l, n_experts, lowest_bias, lowest_bias + 1);
-    struct test_buffer *idx = kt_bytes(l, NULL, 4 * (uint64_t)TOKENS * c->top_k);
-    struct test_buffer *weights = kt_bytes(l, NULL, 4 * (uint64_t)TOKENS * c->top_k);
-    if (ties) {
-        logits = kt_bytes(l, NULL, 4 * (uint64_t)TOKENS * (n_experts + 3));
-        bias = kt_bytes(l, NULL, 4 * (uint64_t)n_experts);
-    }
-    for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
-        struct router op;
-        if (router_open(&op, l->side[s], c, &l->err) < 0)
-            break;
-        const struct router_call call = {.logits = logits->on[s].address,
-                                         .bias = bias->on[s].address,
-                                         .idx = idx->on[s].address,
-                                         .weights = weights->on[s].address,
-                                         .n = TOKENS,
-                                         .stride = n_experts + 3};
-        exec_begin(l->side[s]);
-        router_run(&op, l->side[s], &call);
-        kt_finish(l, s);
-    }
-    char shape[96], share[32] = "";
-    if (c->share > 0)
-        snprintf(share, sizeof share, ", share %g", (double)c->share);
-    snprintf(shape, sizeof shape, "%u of %u, %u of %u group%s%s%s%s", c->top_k, n_experts,
-             c->sigmoid ? c->keep_groups : 1, n_groups, n_groups > 1 ? "s" : "",
-             c->norm ? "" : ", not renormalised", ties ? ", all tied" : "", share);
-    double error = kt_difference(l, idx, (uint64_t)TOKENS * c->top_k);
-    kt_report(l, c->sigmoid ? "router_sigmoid" : "router_softmax", shape,
-              error + kt_error(l, weights, (uint64_t)TOKENS * c->top_k), SIMPLE_BOUND);
 }
 
 struct moe_shape {
@@ -603,12 +565,14 @@ static void mixed_linear_cases(struct kernel_test *l)
                 l, &(struct linear_shape){2, {131, 70}, {spread[i], FORMAT_Q3}, 384, 75, true, i % 2, path});
 }
 
+/* Brief: each kind with one token and every second with many; other groups and scales by turns with one or many. */
 static void linear_format_cases(struct kernel_test *l)
 {
     for (uint32_t i = 0; i < N_SPREAD; i++) {
         uint32_t f = spread[i];
-        linear_case(l, &(struct linear_shape){1, {131}, {f}, 384, 1, true, false, LINEAR_GEMV});
-        if (!kt_is_brief(l) || i % 2)
+        if (!kt_is_brief(l) || i < N_KINDS || i % 2)
+            linear_case(l, &(struct linear_shape){1, {131}, {f}, 384, 1, true, false, LINEAR_GEMV});
+        if (!kt_is_brief(l) || i % 2 == (i < N_KINDS))
             linear_case(l, &(struct linear_shape){1, {131}, {f}, 384, 75, false, true, LINEAR_GEMV});
         if (!kt_is_brief(l) || i < N_KINDS)
             transposed_case(l, 3, 36, 384, f, i % 2 ? 1 : 21);
@@ -697,48 +661,6 @@ static void linear_cases(struct kernel_test *l)
     linear_case(l, &(struct linear_shape){1, {4096}, {FORMAT_Q4}, 8192, 2, false, true, LINEAR_GEMV});
 }
 
-/* All of the choice, most of its weights, nearly none. */
-static void router_case_with_shares(struct kernel_test *l, const struct router_shape *c, float lowest_bias)
-{
-    static const float shares[] = {0, 0.75f, 0.01f};
-    for (size_t i = 0; i < sizeof shares / sizeof *shares; i++) {
-        struct router_shape with = *c;
-        with.share = shares[i];
-        router_case(l, &with, lowest_bias, false);
-    }
-}
-
-static void router_cases(struct kernel_test *l)
-{
-    static const struct router_shape softmax[] = {
-        {1, 1, true, false, 0, 0, 0, 0},    {12, 3, true, false, 0, 0, 0, 0},
-        {32, 4, false, false, 0, 0, 0, 0},  {256, 8, true, false, 0, 0, 0, 0},
-        {512, 10, true, false, 0, 0, 0, 0}, {40, 16, true, false, 0, 0, 0, 0},
-    };
-    for (size_t i = 0; i < sizeof softmax / sizeof *softmax; i++)
-        router_case_with_shares(l, &softmax[i], 0);
-    router_case(l, &(struct router_shape){70, 16, true, false, 0, 0, 0, 0}, 0, true);
-    router_case(l, &(struct router_shape){70, 16, true, false, 0, 0, 0, 0.5f}, 0, true);
-}
-
-/* Biases below -1 make every score of the choice negative: a group that is set to 0 instead of left out would win. */
-static void group_cases(struct kernel_test *l)
-{
-    static const struct router_shape shapes[] = {
-        {1, 1, true, true, 1, 1, 1.0f, 0},     {16, 4, true, true, 4, 2, 2.5f, 0},
-        {256, 8, true, true, 8, 4, 2.5f, 0},   {256, 8, false, true, 8, 4, 16.0f, 0},
-        {160, 6, false, true, 1, 1, 1.0f, 0},  {42, 5, true, true, 7, 3, 0.5f, 0},
-        {70, 33, true, true, 2, 1, 2.5f, 0},   {384, 8, true, true, 1, 1, 2.8f, 0},
-        {300, 6, true, true, 150, 3, 1.0f, 0},
-    };
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        for (int negative = 0; negative < 2; negative++)
-            router_case_with_shares(l, &shapes[i], negative ? -2.5f : -0.5f);
-    router_case(l, &(struct router_shape){256, 8, true, true, 8, 4, 2.5f, 0}, 0, true);
-    router_case(l, &(struct router_shape){60, 16, false, true, 6, 2, 1.0f, 0}, 0, true);
-    router_case(l, &(struct router_shape){60, 16, true, true, 6, 2, 1.0f, 0.25f}, 0, true);
-}
-
 static void moe_case(struct kernel_test *l, const struct moe_shape *c, uint32_t down_format)
 {
     moe_case_of(l, c, down_format, false);
@@ -808,8 +730,8 @@ static void moe_format_cases(struct kernel_test *l)
         moe_case(l, &shapes[i], shapes[i].format);
     moe_case(l, &shapes[0], FORMAT_Q6);
     moe_case_of(l, &shapes[1], FORMAT_Q2, true);
-    for (uint32_t tile = 1; tile <= EXPERTS_MAX_TILES; tile++)
-        for (uint32_t i = FORMAT_Q2 + tile % 2; i < FORMAT_F16; i += kt_is_brief(l) ? 6 : 2)
+    for (uint32_t tile = 1; tile <= EXPERTS_MAX_TILES; tile++) /* brief: one format for each size */
+        for (uint32_t i = FORMAT_Q2 + tile % 2; i < FORMAT_F16; i += kt_is_brief(l) ? FORMAT_KINDS : 2)
             moe_case(l, &(struct moe_shape){6, 2, 640, 384, 64, i, 110, .tile = tile}, FORMAT_Q3);
 }
 
@@ -881,8 +803,8 @@ static const struct {
     {"linear_decode linear_decode_token linear_prefill linear_plain matvec_transposed_groups "
      "matvec_transposed_plain",
      linear_cases, true},
-    {"router_softmax", router_cases, false},
-    {"router_sigmoid", group_cases, false},
+    {"router_softmax", selftest_softmax_cases, false},
+    {"router_sigmoid", selftest_sigmoid_cases, false},
     {"experts_decode_up experts_decode_down experts_prefill_sort experts_prefill_up experts_prefill_down "
      "experts_prefill_mix",
      moe_cases, true},
