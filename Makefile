@@ -68,10 +68,9 @@ TEST_LIB := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(TESTS) $(ISA_TEST) $(wild
 KERNELS      := $(patsubst kernels/%.comp,%,$(sort $(wildcard kernels/*.comp kernels/*/*.comp)))
 # There for cooperative matrices alone.
 coop_only    := matrices/probe attention/latent_scores attention/latent_values
-# Some are built again as NAME_VARIANT: for cooperative matrices (coop: by NV's extension, khr: by KHR's; fragcoop and fragkhr: of few
-# tokens), for devices that keep
-# float16 denormals, for matrices of one format, which a driver compiles in a third of the time, and for matrices of one other
-# format than those four.
+# Some are built again as NAME_VARIANT: for cooperative matrices (coop: by NV's extension, khr: by KHR's; fragcoop and fragkhr:
+# in registers), for devices that keep float16 denormals, for matrices of one format, which a driver compiles in a third of the
+# time, and for matrices of one other format than those four.
 VARIANTS     := coop khr fragcoop fragkhr denorm q4 q8 bf16 f32 other othercoop otherkhr
 defines_coop   := -DCOOP
 defines_khr    := -DCOOP -DCOOP_KHR
