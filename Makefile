@@ -71,8 +71,8 @@ KERNELS      := $(patsubst kernels/%.comp,%,$(sort $(wildcard kernels/*.comp ker
 # There for cooperative matrices alone.
 coop_only    := matrices/probe attention/latent_scores attention/latent_values
 # Some are built again as NAME_VARIANT: for cooperative matrices (coop: by NV's extension, khr: by KHR's; fragcoop and fragkhr:
-# of few tokens), for devices that keep float16 denormals, for matrices of one format, which a driver compiles in a third of
-# the time, and for matrices of one other format than those four.
+# in registers), for devices that keep float16 denormals, for matrices of one format, which a driver compiles in a third of the
+# time, and for matrices of one other format than those four.
 VARIANTS     := coop khr fragcoop fragkhr denorm q4 q8 bf16 f32 other othercoop otherkhr otherdenorm
 defines_coop   := -DCOOP
 defines_khr    := -DCOOP -DCOOP_KHR
@@ -95,7 +95,7 @@ ifneq ($(filter-out no,$(KHR_GLSLC)),)
 $(if $(KHR_COMPILER),,$(error KHR_GLSLC=$(KHR_GLSLC) does not compile GL_KHR_cooperative_matrix))
 endif
 kernels_khr := $(if $(KHR_COMPILER),$(kernels_coop))
-kernels_fragcoop := $(tiles)
+kernels_fragcoop := experts/prefill_up experts/prefill_down
 kernels_fragkhr := $(if $(KHR_COMPILER),$(kernels_fragcoop))
 kernels_otherkhr := $(if $(KHR_COMPILER),$(tiles))
 kernels_denorm := linear/decode linear/decode_token experts/decode_up experts/decode_down

@@ -1,6 +1,5 @@
 // gemm_frag.glsl - gemm.glsl on cooperative matrices, for few tokens and 4-bit weights (FORMAT_Q4): they go from memory
-// into the lanes' registers, where the matrices lie, without shared memory. ALONG subgroups share the columns of their rows: few
-// rows leave a processor waiting else.
+// into the lanes' registers, where the matrices lie, without shared memory.
 //
 // Vulkan leaves open which lane has which numbers of a matrix. This is for devices whose matrices lie in quads (exec/quads.h
 // asks the device): lane l, with g = l / 4 and q = l % 4, has four numbers of each of two lines,
@@ -19,27 +18,14 @@
 const uint STEP = 128;          // columns
 const uint FRAGS = ROWS / 4;    // matrices of a subgroup along the rows, of each half of the block
 const uint ACROSS = TOKENS / 4; // along the tokens
-const uint SUBGROUPS = WORKGROUP / 32 / ALONG; // along the rows
+const uint SUBGROUPS = WORKGROUP / 32; // along the rows
 const uint BLOCK_ROWS = 32 * FRAGS * SUBGROUPS;
 const uint TILE_TOKENS = 16 * ACROSS;
-const uint NUMBERS = 2 * FRAGS * ACROSS * 8; // sums of a lane
-shared float parts[ALONG > 1 ? ALONG / 2 * SUBGROUPS * 32 * NUMBERS : 1];
-
-// Which of those that share rows this subgroup is. The first one has the sums in the end.
-uint part()
-{
-    return gl_SubgroupID / SUBGROUPS;
-}
-
-bool has_sums()
-{
-    return part() == 0;
-}
 
 uint half_row(uint r)
 {
     uint i = r % (ROWS / 2);
-    return gl_SubgroupID % SUBGROUPS * (16 * FRAGS) + i * 8 + gl_SubgroupInvocationID / 4;
+    return gl_SubgroupID * (16 * FRAGS) + i * 8 + gl_SubgroupInvocationID / 4;
 }
 
 // What the lane with the next row has, for even rows.
@@ -122,14 +108,13 @@ void multiply_eight(uint step, const uint c, const uint across, uvec2 x)
 
 void multiply_across(const uint across, uint cols, Input x)
 {
-    uint n_steps = cols / STEP, last = n_steps - 1, each = (n_steps + ALONG - 1) / ALONG;
-    uint from = min(part() * each, last), to = min(part() * each + each, n_steps);
+    uint n_steps = cols / STEP, last = n_steps - 1;
     [[unroll]] for (uint j = 0; j < 2 * across; j++)
         at[j] = input_row(8 * j + gl_SubgroupInvocationID / 4) / 8 + gl_SubgroupInvocationID % 4;
-    ask_groups(from, last);
-    ask_rows(from);
-    for (uint step = part() * each; step < to; step++) {
-        uint i = (step - from) % 4;
+    ask_groups(0, last);
+    ask_rows(0);
+    for (uint step = 0; step < n_steps; step++) {
+        uint i = step % 4;
         if (i == 0) {
             [[unroll]] for (uint r = 0; r < ROWS; r++) {
                 scales[r] = next_scales[r];
@@ -147,22 +132,6 @@ void multiply_across(const uint across, uint cols, Input x)
     }
 }
 
-// Adds up what the subgroups that share rows have: half of them to the others, again and again.
-void add_parts()
-{
-    [[unroll]] for (uint n = ALONG / 2; n > 0; n /= 2) {
-        uint mine = ((part() % n) * SUBGROUPS + gl_SubgroupID % SUBGROUPS) * NUMBERS * 32 + gl_SubgroupInvocationID;
-        barrier();
-        if (part() / n == 1)
-            [[unroll]] for (uint i = 0; i < NUMBERS; i++)
-                parts[mine + 32 * i] = sum_of[i / 8 / ACROSS][i / 8 % ACROSS][i % 8];
-        barrier();
-        if (part() < n)
-            [[unroll]] for (uint i = 0; i < NUMBERS; i++)
-                sum_of[i / 8 / ACROSS][i / 8 % ACROSS][i % 8] += parts[mine + 32 * i];
-    }
-}
-
 void multiply(out float factors[16], Matrix first, Matrix second, uint row, uint second_row, Input x, float eps)
 {
     [[unroll]] for (uint f = 0; f < 2 * FRAGS; f++)
@@ -177,7 +146,6 @@ void multiply(out float factors[16], Matrix first, Matrix second, uint row, uint
         multiply_across(ACROSS, first.cols, x);
     else
         multiply_across(ACROSS / 2, first.cols, x);
-    add_parts();
     [[unroll]] for (uint t = 0; t < TOKENS; t++)
         factors[t] = 1.0;
 }

@@ -25,7 +25,7 @@ static struct gemm_plan plan_for(const struct experts_grouped *op, const struct 
                                  bool is_blocked, uint32_t format)
 {
     if (is_blocked)
-        return gemm_frag_plan_for(x, size, 1);
+        return gemm_frag_plan_for(x, size);
     return op->is_f16 ? gemm_f16_plan_for(x, size, format_set(format))
                       : gemm_plan_for(x, size, format_set(format));
 }

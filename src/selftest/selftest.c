@@ -35,10 +35,8 @@ static const char *const path_names[LINEAR_PATHS] = {
     [LINEAR_GEMM] = ", tiles",
     [LINEAR_GEMM_LARGE] = ", large tiles",
     [LINEAR_F16_GEMM_SMALL] = ", small f16 tiles",
-    [LINEAR_F16_REGISTERS] = ", in registers",
     [LINEAR_F16_GEMM] = ", f16 tiles",
     [LINEAR_F16_GEMM_LARGE] = ", large f16 tiles",
-    [LINEAR_F16_REGISTERS_LARGE] = ", many in registers",
 };
 
 static void embed_case(struct kernel_test *l, uint32_t vocab, uint32_t cols, uint32_t format)
