@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "cli/exit.h"
+#include "cli/logprob_lines.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/run.h"
@@ -113,10 +114,11 @@ static int generate(struct talk *t, struct moeflux_err *e)
 {
     const struct options *o = t->options;
     struct printer printer;
-    int64_t limit = o->predict == OPTIONS_NOT_GIVEN ? OPTIONS_NO_LIMIT : o->predict;
+    const struct request_options request = options_request(o);
+    struct answer_options ao = request_answer(&request);
     printer_init(&printer, t->out, o, t->term);
-    struct answer_options ao = {
-        .limit = limit, .ignore_eos = o->ignore_eos, .chat = true, .sink = printer_sink(&printer)};
+    ao.chat = true;
+    ao.sink = printer_sink(&printer);
     int rc = t->grammar.len ? constrain_begin(&t->generator, str_text(&t->grammar), &ao.constraint, e) : 0;
     if (!rc)
         rc = answer_run(&t->answer, &t->generator, &ao, e);
@@ -150,6 +152,7 @@ static int answer_last(struct talk *t, bool evaluated, struct moeflux_err *e)
         return rc;
     signals_clear();
     tell_stop(t);
+    logprob_lines_say(t->generator.tokenizer, &t->answer);
     if (t->options->stats)
         stats_print(&t->stats, &t->answer, &t->generator);
     return t->answer.tokens.n ? conversation_answer(&t->conversation, &t->generator, &t->answer, e) : 0;

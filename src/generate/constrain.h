@@ -29,6 +29,10 @@ int constrain_schema(const struct json_t *schema, const char *name, struct str *
  * generator is closed. ERR_USAGE: there is no tokenizer. ERR_MEMORY. */
 int constrain_begin(struct generator *s, const char *grammar, struct constraint **out, struct moeflux_err *e);
 
+/* The same for an answer that calls tools (tools_grammar): the tags of the model's form may be its tokens. */
+int constrain_begin_calls(struct generator *s, const char *grammar, struct constraint **out,
+                          struct moeflux_err *e);
+
 /* Of a generator that is closed. NULL is legal. */
 void constrain_free(struct constrain *c);
 
