@@ -290,7 +290,7 @@ static void begin_constraint(struct writer *w, const struct generator *s)
     if (!w->options->chat)
         return;
     w->is_free = w->filter.inside_think;
-    w->may_think = s->chat.thinking && !w->is_free && s->chat.think_open >= 0;
+    w->may_think = s->chat.may_open;
 }
 
 /* ---- tokens ---- */
@@ -393,7 +393,7 @@ int answer_run(struct answer *a, struct generator *s, const struct answer_option
     }
     const struct tool_form *form = NULL;
     if (o->tools && s->tokenizer)
-        form = tool_form_find(tokenizer_chat_template(s->tokenizer));
+        form = tool_form_of(s->tokenizer);
     tool_calls_init(&w.tools, form, o->tools, (struct tool_sink){on_tool_event, &w});
     begin_constraint(&w, s);
     int rc = stops_init(&w.stops, o->stops, o->n_stops, e);

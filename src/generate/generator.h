@@ -45,7 +45,7 @@ struct generator {
 int generator_open(struct generator *s, const struct moeflux_options *o, struct moeflux_err *e);
 
 /* Makes the chat template usable. ERR_USAGE when there is no tokenizer (`what` names what needs it),
- * ERR_UNSUPPORTED when the template is not known or the tokenizer lacks its tokens. */
+ * ERR_UNSUPPORTED when there is no template, or it cannot be run or has no such thinking. */
 int generator_use_chat(struct generator *s, enum chat_thinking thinking, const char *what,
                        struct moeflux_err *e);
 
