@@ -219,8 +219,7 @@ int main(int argc, char **argv)
         printf("%s\n", e.text);
         return 1;
     }
-    printf("trie of %u tokens: %u nodes, %.1f ms\n", t->n_ids, t->n_nodes,
-           (double)(cpu_ns() - start) / 1e6);
+    printf("trie of %u tokens: %u nodes, %.1f ms\n", t->n_ids, t->n_nodes, (double)(cpu_ns() - start) / 1e6);
     if (argc == 3) {
         size_t n, n_text;
         char *grammar = whole_file(argv[1], &n), *text = whole_file(argv[2], &n_text);
