@@ -42,13 +42,13 @@ static int take_call(json_t *call, bool as_texts, size_t i, const char *where, s
         json_object_set_new(function, "arguments", json_string(text ? text : "{}"));
         free(text);
     } else if (!as_texts && json_is_string(arguments)) {
-        json_t *object = json_loadb(json_string_value(arguments), json_string_length(arguments),
+        json_t *parsed = json_loadb(json_string_value(arguments), json_string_length(arguments),
                                     JSON_REJECT_DUPLICATES, NULL);
-        if (!json_is_object(object)) {
-            json_decref(object);
+        if (!json_is_object(parsed)) {
+            json_decref(parsed);
             return wrong(where, i, "tool_calls: arguments: expected the text of a JSON object", e);
         }
-        json_object_set_new(function, "arguments", object);
+        json_object_set_new(function, "arguments", parsed);
     }
     return 0;
 }

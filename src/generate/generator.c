@@ -36,14 +36,13 @@ int generator_use_chat(struct generator *s, enum chat_thinking thinking, const c
     if (!s->tokenizer)
         return err_set(e, ERR_USAGE, "%s has no tokenizer.json, which %s needs", s->dir, what);
     /* Finding out how a template behaves takes several renderings. */
-    if (s->has_chat && s->thinking == thinking) {
+    if (s->has_chat && s->chat.thinking == thinking) {
         s->chat.now = time(NULL);
         return 0;
     }
     chat_free(&s->chat);
     int rc = chat_open(&s->chat, s->tokenizer, s->info.chat_template, thinking, time(NULL), e);
     s->has_chat = rc == 0;
-    s->thinking = thinking;
     return rc;
 }
 

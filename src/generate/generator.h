@@ -29,7 +29,6 @@ struct generator {
     struct tokenizer *tokenizer; /* NULL: the directory has none */
     bool has_chat;               /* `chat` is usable */
     struct chat chat;
-    enum chat_thinking thinking; /* of `chat` */
     struct moeflux_session *sequence; /* NULL until generator_start */
     struct sampler *sampler;
     struct constrain *constrain; /* NULL until an answer is to fit a grammar */

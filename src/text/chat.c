@@ -371,7 +371,7 @@ int chat_open(struct chat *c, const struct tokenizer *t, const char *family, enu
               time_t now, struct moeflux_err *e)
 {
     const char *own = tokenizer_chat_template(t), *tools = tokenizer_tool_template(t);
-    *c = (struct chat){.tokenizer = t, .now = now};
+    *c = (struct chat){.tokenizer = t, .thinking = thinking, .now = now};
     c->think_open = tokenizer_added_id(t, THINK_OPEN);
     c->think_close = tokenizer_added_id(t, THINK_CLOSE);
     int rc = own ? jinja_parse(&c->template, own, strlen(own), "chat template", e)

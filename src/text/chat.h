@@ -28,7 +28,8 @@ struct chat { /* zeroed at first; freed with chat_free */
     const struct tokenizer *tokenizer;
     struct jinja *template;
     struct jinja *tool_template;     /* for prompts with tools; NULL: the same one */
-    struct json_t *switches;         /* what the template is told of thinking */
+    enum chat_thinking thinking;     /* as it was opened */
+    struct json_t *switches;         /* what the template is told of it */
     time_t now;                      /* what it takes the time for */
     bool is_family;                  /* the template is not the model's own */
     bool opens_inside;               /* the prompt opens the think block */
