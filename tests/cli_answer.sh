@@ -124,4 +124,21 @@ value_is '[type(json.loads(c["function"]["arguments"])).__name__ for c in o[1]["
 value_is 'o[2]["error"]' 'line 3: tool_choice: a call cannot fit a grammar of its own too'
 value_is 'o[3]["error"]' 'line 4: ignore_eos and a grammar exclude each other'
 
+claim results_of_calls_are_told_to_the_model
+python3 - "$tmp/out" "$tmp/in" <<'END'
+import json, sys
+answer = json.load(open(sys.argv[1]))[1]
+question = {'role': 'user', 'content': 'When?'}
+said = {'role': 'assistant', 'content': None, 'tool_calls': answer['tool_calls']}
+result = {'role': 'tool', 'tool_call_id': answer['tool_calls'][0]['id'], 'content': 'It is noon by the clock.'}
+with open(sys.argv[2], 'w') as f:
+    for messages in [question], [question, said, result]:
+        print(json.dumps({'messages': messages, 'n': 1}), file=f)
+    print(json.dumps({'messages': [question, said], 'n': 1}), file=f)
+END
+run 1 "$MOEFLUX" "$@" --tools "$tmp/tools" --batch "$tmp/in" --ordered
+sed 's/^/,/; 1s/^,/[/; $s/$/]/' "$tmp/out" >"$tmp/list" && mv "$tmp/list" "$tmp/out"
+value_is 'o[1]["prompt_tokens"] > o[0]["prompt_tokens"] + 30' True
+value_is '"message 2" in o[2]["error"]' True
+
 report
