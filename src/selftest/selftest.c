@@ -35,8 +35,10 @@ static const char *const path_names[LINEAR_PATHS] = {
     [LINEAR_GEMM] = ", tiles",
     [LINEAR_GEMM_LARGE] = ", large tiles",
     [LINEAR_F16_GEMM_SMALL] = ", small f16 tiles",
+    [LINEAR_F16_REGISTERS] = ", in registers",
     [LINEAR_F16_GEMM] = ", f16 tiles",
     [LINEAR_F16_GEMM_LARGE] = ", large f16 tiles",
+    [LINEAR_F16_REGISTERS_LARGE] = ", many in registers",
 };
 
 static void embed_case(struct kernel_test *l, uint32_t vocab, uint32_t cols, uint32_t format)
@@ -60,7 +62,7 @@ static void embed_case(struct kernel_test *l, uint32_t vocab, uint32_t cols, uin
 }
 
 /* The results are compared as they are read: float16 numbers. */
-static void cast_f16_case(struct kernel_test *l, uint32_t n, uint32_t cols, bool has_norm)
+static void cast_f16_case(struct kernel_test *l, uint32_t n, uint32_t cols, bool has_norm, bool is_blocked)
 {
     struct test_buffer *x = kt_floats(l, (uint64_t)n * (cols + 4), -70000, 70000);
     struct test_buffer *norm = kt_floats(l, cols, 0.5f, 1.5f),
@@ -75,22 +77,25 @@ static void cast_f16_case(struct kernel_test *l, uint32_t n, uint32_t cols, bool
                                            .n = n,
                                            .cols = cols,
                                            .x_stride = cols + 4,
-                                           .eps = 1e-6f};
+                                           .eps = 1e-6f,
+                                           .is_blocked = is_blocked};
         exec_begin(l->side[s]);
         cast_f16_run(&op, l->side[s], &call);
         kt_finish(l, s);
     }
     char shape[64];
-    snprintf(shape, sizeof shape, "%ux%u%s", n, cols, has_norm ? " norm" : "");
+    snprintf(shape, sizeof shape, "%ux%u%s%s", n, cols, has_norm ? " norm" : "",
+             is_blocked ? " blocked" : "");
     kt_report(l, "cast_f16", shape, kt_f16_error(l, dst, (uint64_t)n * cols), 1e-3);
 }
 
 static void cast_f16_cases(struct kernel_test *l)
 {
-    cast_f16_case(l, 3, 64, false);
-    cast_f16_case(l, 5, 2048, true);
-    cast_f16_case(l, 2, 4, true);
-    cast_f16_case(l, 1, 1444, false);
+    cast_f16_case(l, 3, 64, false, false);
+    cast_f16_case(l, 5, 2048, true, false);
+    cast_f16_case(l, 2, 4, true, false);
+    cast_f16_case(l, 1, 1444, false, false);
+    cast_f16_case(l, 4, 384, true, true);
 }
 
 enum { LINEAR_TEST_SEGMENTS = LINEAR_TOKEN_SEGMENTS + 1 };
@@ -577,6 +582,9 @@ static void linear_format_cases(struct kernel_test *l)
         if (!kt_is_brief(l) || i < N_KINDS)
             transposed_case(l, 3, 36, 384, f, i % 2 ? 1 : 21);
     }
+    /* Several rows and pieces a lane, on a GPU too; the few lanes of lavapipe have them anyway. */
+    for (uint32_t f = FORMAT_Q2; has_kernels(l) && !kt_is_brief(l) && f <= FORMAT_F16; f++)
+        linear_case(l, &(struct linear_shape){1, {2115}, {f}, 1152, 1, true, f % 2, LINEAR_GEMV});
     mixed_linear_cases(l);
     stack_case(l, 3, 37, 64, FORMAT_Q3, 1);
     stack_case(l, 3, 37, 128, FORMAT_NVFP4, 31);
@@ -628,6 +636,8 @@ static void linear_cases(struct kernel_test *l)
         linear_case(l,
                     &(struct linear_shape){
                         3, {33, 70, 129}, {FORMAT_F32, FORMAT_BF16, FORMAT_Q8}, 320, 19, true, false, path});
+        if (!kt_is_brief(l))
+            linear_case(l, &(struct linear_shape){3, {70, 3, 33}, {FORMAT_Q4}, 384, 33, true, true, path});
         linear_case(l, &(struct linear_shape){1, {67}, {FORMAT_BF16}, 1024, 1, false, true, path});
     }
     for (uint32_t n = 1; n <= 100; n = 3 * n + (n > 1)) {
