@@ -66,6 +66,7 @@ static void check(const char *const *kernels)
     const char *device = getenv("MOEFLUX_DEVICE");
     const struct selftest s = {.device = device ? device : "0",
                                .kernel = kernels[0],
+                               .brief = true,
                                .row = print_row,
                                .ran = count_runs,
                                .ctx = &seen};
