@@ -201,7 +201,7 @@ static int bench_one(struct bench *b, bool decode, uint32_t n, uint32_t depth, s
     for (size_t i = 0; i < reps && !rc; i++) {
         uint64_t ns;
         if (!(rc = measure(b, decode, n, depth, &ns, e)))
-            rates[i] = stats_rate(n * n_sequences, ns ? ns : 1);
+            rates[i] = stats_rate((uint64_t)n * n_sequences, ns ? ns : 1);
     }
     bar_end(&b->bar);
     if (!rc)

@@ -875,7 +875,7 @@ int forward_together(struct moeflux_session *const *list, const int32_t *ids, ui
                                          .kv_blocks = s->table.address,
                                          .recurrent = s->recurrent.address,
                                          .recurrent_out = s->recurrent_backup.address};
-        forward_fill_rope(m, (float *)(void *)m->rope.host + i * m->dir.config.rotary_dim, 1, s->pos);
+        forward_fill_rope(m, (float *)(void *)m->rope.host + (size_t)i * m->dir.config.rotary_dim, 1, s->pos);
     }
     m->progress_at.layer = 0;
     m->progress_at.total = 1;
