@@ -47,7 +47,8 @@ MACHINE           := $(shell $(CC) -dumpmachine)
 AVX2              := -mavx2 -mfma -mf16c
 ISA_FLAGS_avx2    := $(AVX2)
 ISA_FLAGS_avx512  := $(AVX2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
-ISA_FLAGS_amx     := $(ISA_FLAGS_avx512)
+ISA_FLAGS_avx512vbmi := $(ISA_FLAGS_avx512) -mavx512vbmi
+ISA_FLAGS_amx     := $(ISA_FLAGS_avx512vbmi)
 ISA_FLAGS_dotprod := -march=armv8.2-a+dotprod
 ISA_OPT           := $(OPT:-O2=-O3)
 # The sets share their source: undefined behaviour, whose checks take half of the compiler's time, is looked for in one of them.
@@ -57,7 +58,8 @@ ISA_SRC  := $(wildcard src/*/*_isa.c)
 ISA_TEST := $(wildcard tests/*_isa.c)
 
 SRC      := $(filter-out $(ISA_SRC),$(wildcard src/*/*.c src/*/*/*.c))
-OBJ      := $(SRC:%.c=$(BUILD)/%.o) $(foreach isa,$(ISAS),$(ISA_SRC:%.c=$(BUILD)/%.$(isa).o))
+OBJ      := $(SRC:%.c=$(BUILD)/%.o) $(foreach isa,$(ISAS),$(ISA_SRC:%.c=$(BUILD)/%.$(isa).o)) \
+            $(if $(filter avx512,$(ISAS)),$(BUILD)/src/cpu/gemv_isa.avx512vbmi.o)
 TESTS    := $(sort $(wildcard tests/test_*.c))
 TEST_BIN := $(TESTS:tests/%.c=$(BUILD)/tests/%)
 SAN_OBJ  := $(if $(findstring address,$(SAN)),$(BUILD)/tests/dlclose_shim.o)
@@ -71,7 +73,7 @@ coop_only    := matrices/probe attention/latent_scores attention/latent_values
 # Some are built again as NAME_VARIANT: for cooperative matrices (coop: by NV's extension, khr: by KHR's; fragcoop and fragkhr:
 # in registers), for devices that keep float16 denormals, for matrices of one format, which a driver compiles in a third of the
 # time, and for matrices of one other format than those four.
-VARIANTS     := coop khr fragcoop fragkhr denorm q4 q8 bf16 f32 other othercoop otherkhr
+VARIANTS     := coop khr fragcoop fragkhr denorm q4 q8 bf16 f32 other othercoop otherkhr otherdenorm
 defines_coop   := -DCOOP
 defines_khr    := -DCOOP -DCOOP_KHR
 defines_fragcoop := -DFRAG -DCOOP
@@ -84,6 +86,7 @@ defines_f32    := -DONLY_FORMAT=FORMAT_F32
 defines_other  := -DOTHER
 defines_othercoop := -DOTHER -DCOOP
 defines_otherkhr  := -DOTHER -DCOOP -DCOOP_KHR
+defines_otherdenorm := -DOTHER -DDENORM
 tiles        := linear/prefill experts/prefill_up experts/prefill_down
 kernels_coop := $(tiles) attention/prefill $(coop_only)
 # GLSLC, or else glslangValidator, where one of them knows the language.
@@ -102,6 +105,7 @@ kernels_bf16 := linear/decode linear/decode_token
 kernels_f32  := linear/decode linear/decode_token
 kernels_other := $(kernels_denorm) $(tiles) linear/plain embed matvec_transposed/groups matvec_transposed/plain mla/transpose_keys
 kernels_othercoop := $(tiles)
+kernels_otherdenorm := $(kernels_denorm)
 SPIRV        := $(patsubst %,$(SHADERS)/kernels/%.inc,$(filter-out $(coop_only),$(KERNELS)) $(foreach v,$(VARIANTS),$(kernels_$(v):%=%_$(v))))
 
 # The fuzzers' targets (tests/fuzz/target.h), which test_fuzz_seeds runs too.
@@ -128,7 +132,7 @@ $(BUILD)/%_isa.$(1).o: %_isa.c Makefile
 	@mkdir -p $$(@D)
 	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) $(ISA_OPT) $(call ISA_UNCHECKED,$(1)) $(ISA_FLAGS_$(1)) -DCPU_ISA=$(1) -DCPU_ISA_$(1) -MMD -MP -c -o $$@ $$<
 endef
-$(foreach isa,$(ISAS),$(eval $(call ISA_RULE,$(isa))))
+$(foreach isa,$(ISAS) avx512vbmi,$(eval $(call ISA_RULE,$(isa))))
 
 # The library is everything that needs no terminal. Only what moeflux.h declares is visible from outside, in the static
 # library too: its one object has no other global names, so that a program may have functions of the same name.
@@ -186,8 +190,13 @@ $(BUILD)/page.inc: src/server/page.html
 
 $(BUILD)/src/server/page.o: $(BUILD)/page.inc
 
-$(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_LIB) $(OBJ) $(SAN_OBJ)
-	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(ALL_LDLIBS) -lcmocka
+# A test program has what it needs of everything: of whole ones linking would take a tenth of the build's time, and a gigabyte.
+$(BUILD)/tests/all.a: $(TEST_LIB) $(OBJ)
+	rm -f $@
+	$(AR) rcsT $@ $^
+
+$(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/all.a $(SAN_OBJ)
+	$(CC) $(ALL_LDFLAGS) -o $@ $(filter-out %.a,$^) $(filter %.a,$^) $(ALL_LDLIBS) -lcmocka
 
 $(BUILD)/tests/test_fuzz_seeds: $(FUZZ_OBJ)
 $(BUILD)/tests/fuzz/%.o: ALL_CPPFLAGS += -Itests
@@ -215,7 +224,7 @@ run-tests: $(BUILD)/moeflux $(LIBS) $(if $(ONLY),$(filter $(ONLY_BIN),$(TEST_BIN
 	scripts/run-tests $(BUILD) $(ONLY)
 
 # What can be run after each change: half a minute on two cores. Of test_golden the models on the reference.
-SLOW := cli_batch cli_deepseek cli_faults cli_qwen3 cli_run cli_selftest cli_serve cli_sessions cli_skills cli_threads \
+SLOW := cli_batch cli_deepseek cli_faults cli_grammar cli_qwen3 cli_run cli_selftest cli_serve cli_sessions cli_skills cli_threads \
         test_cogito test_engine test_golden test_ops test_prompts test_prompts-cpu test_state test_state_random \
         test_streaming test_streaming-cpu test_token_loop test_token_loop-cpu
 check-fast: export MOEFLUX_TESTS = *reference*

@@ -80,4 +80,65 @@ printf '[{"type": "function", "function": {"name": "f"}}]' >"$tmp/tools"
 run 1 "$MOEFLUX" "$@" -p a --tools "$tmp/tools"
 err_has 'tools: the chat template of tests/models/tiny has no form'
 
+# The model with a template that has tools.
+mkdir "$tmp/tools-model"
+for file in config.json model.safetensors model.safetensors.index.json tokenizer.json; do
+    ln -s "$PWD/tests/models/tiny/$file" "$tmp/tools-model/$file"
+done
+ln -s "$PWD/tests/data/tools.jinja" "$tmp/tools-model/chat_template.jinja"
+cat >"$tmp/tools" <<'END'
+[{"type": "function", "function": {"name": "now"}},
+ {"type": "function", "function": {"name": "find", "parameters": {"type": "object", "properties": {"text": {"type": "string"}}}}}]
+END
+set -- -m "$tmp/tools-model" --device cpu --temp 0 --no-think
+
+claim tools_are_in_the_prompt_and_calls_are_lines_of_json
+run 0 "$MOEFLUX" "$@" -n 1 -p 'What is 2 + 3?' --json
+without=$(value 'o["prompt_tokens"]')
+run 0 "$MOEFLUX" "$@" -n 1 -p 'What is 2 + 3?' --json --tools "$tmp/tools"
+[ "$(value 'o["prompt_tokens"]')" -gt "$((without + 40))" ] || fault "the prompt has no tools"
+printf '%s\n' 'root ::= "I look.\n<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>"' >"$tmp/grammar"
+run 0 "$MOEFLUX" "$@" -p 'When?' --tools "$tmp/tools" --grammar "$tmp/grammar"
+line_is 1 'I look.'
+sed -i 1d "$tmp/out"
+value_is 'o["type"], o["function"], o["id"][:5]' "('function', {'name': 'now', 'arguments': '{}'}, 'call_')"
+run 0 "$MOEFLUX" "$@" -p 'When?' --tools "$tmp/tools" --grammar "$tmp/grammar" --json
+value_is 'o["text"], o["stop_reason"], [c["function"]["name"] for c in o["tool_calls"]]' "('I look.', 'tool_calls', ['now'])"
+run 0 "$MOEFLUX" "$@" -p 'When?' --grammar "$tmp/grammar" --json
+value_is 'o["stop_reason"], "tool_calls" in o' "('eos', False)"
+
+claim a_request_may_ask_for_a_call
+tools=$(tr -d '\n' <"$tmp/tools")
+cat >"$tmp/in" <<END
+{"prompt": "When?", "tools": $tools, "tool_choice": "required"}
+{"prompt": "When?", "tools": $tools, "tool_choice": {"type": "function", "function": {"name": "now"}}}
+{"prompt": "When?", "tools": $tools, "tool_choice": "required", "json_object": true}
+{"prompt": "When?", "tools": $tools, "tool_choice": "required", "ignore_eos": true}
+END
+run 1 "$MOEFLUX" "$@" -n 150 --batch "$tmp/in" --ordered
+sed 's/^/,/; 1s/^,/[/; $s/$/]/' "$tmp/out" >"$tmp/list" && mv "$tmp/list" "$tmp/out"
+value_is '[(r["stop_reason"], r["text"]) for r in o[:2]]' "[('tool_calls', ''), ('tool_calls', '')]"
+value_is '[c["function"]["name"] for c in o[1]["tool_calls"]]' "['now']"
+value_is 'all(c["function"]["name"] in ("now", "find") for c in o[0]["tool_calls"])' True
+value_is '[type(json.loads(c["function"]["arguments"])).__name__ for c in o[1]["tool_calls"]]' "['dict']"
+value_is 'o[2]["error"]' 'line 3: tool_choice: a call cannot fit a grammar of its own too'
+value_is 'o[3]["error"]' 'line 4: ignore_eos and a grammar exclude each other'
+
+claim results_of_calls_are_told_to_the_model
+python3 - "$tmp/out" "$tmp/in" <<'END'
+import json, sys
+answer = json.load(open(sys.argv[1]))[1]
+question = {'role': 'user', 'content': 'When?'}
+said = {'role': 'assistant', 'content': None, 'tool_calls': answer['tool_calls']}
+result = {'role': 'tool', 'tool_call_id': answer['tool_calls'][0]['id'], 'content': 'It is noon by the clock.'}
+with open(sys.argv[2], 'w') as f:
+    for messages in [question], [question, said, result]:
+        print(json.dumps({'messages': messages, 'n': 1}), file=f)
+    print(json.dumps({'messages': [question, said], 'n': 1}), file=f)
+END
+run 1 "$MOEFLUX" "$@" --tools "$tmp/tools" --batch "$tmp/in" --ordered
+sed 's/^/,/; 1s/^,/[/; $s/$/]/' "$tmp/out" >"$tmp/list" && mv "$tmp/list" "$tmp/out"
+value_is 'o[1]["prompt_tokens"] > o[0]["prompt_tokens"] + 30' True
+value_is '"message 2" in o[2]["error"]' True
+
 report

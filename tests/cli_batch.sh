@@ -76,7 +76,7 @@ not JSON
 {"id": "blank", "prompt": "  "}
 {"id": "none"}
 {"id": "long", "prompt": "LONG"}
-{"id": "roles", "messages": [{"role": "user", "content": "x"}, {"role": "user", "content": "y"}]}
+{"id": "roles", "messages": [{"role": "user", "content": "x"}, {"role": "boss", "content": "y"}]}
 {"prompt": "What is the capital of Iceland?"}
 END
 printf '{"id": "end", "prompt": "What is 47 + 38?"}' >>"$tmp/in"
@@ -89,7 +89,7 @@ results_are '[x.get("text") for x in r if "text" in x]' "['85', 'The capital of 
 results_are 'all(x["error"].startswith("line %d: " % x["line"]) for x in r if "error" in x)' True
 results_are '[x["id"] for x in r]' "['sum', None, 'sum', 5, '5', None, 'blank', 'none', 'long', 'roles', None, 'end']"
 for word in 'JSON\|expected near' 'line 1 has the same id' 'unknown field .*temprature' 'top-p is 2' 'id: expected' \
-    'the prompt is empty' 'either prompt or messages' 'tokens, the context holds 100' 'expected the role assistant'; do
+    'the prompt is empty' 'either prompt or messages' 'tokens, the context holds 100' 'role: expected system'; do
     grep -q '"error": .*\('"$word"'\)' "$tmp/results" || fault "no error has '$word'"
 done
 

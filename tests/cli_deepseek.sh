@@ -20,7 +20,18 @@ json.dump(file, open(sys.argv[1] + '/tokenizer.json', 'w'))
 config = {'add_bos_token': True, 'bos_token': {'content': '<｜begin▁of▁sentence｜>'}}
 json.dump(config, open(sys.argv[1] + '/tokenizer_config.json', 'w'))
 END
-template() { printf '%s' "$1" >"$model/chat_template.jinja"; }
+# bos_token, `before` the messages, the turns, `opening` of an answer
+template() {
+    cat >"$model/chat_template.jinja" <<END
+{{- bos_token -}} $1
+{%- for m in messages -%}
+    {{- '<｜User｜>' if m.role == 'user' else '<｜Assistant｜>' if m.role == 'assistant' -}}
+    {{- m.content -}}
+    {{- '<｜end▁of▁sentence｜>' if m.role == 'assistant' -}}
+{%- endfor -%}
+{{- '<｜Assistant｜>' if add_generation_prompt -}} $2
+END
+}
 
 # The ids of the prompt that the arguments make.
 prompt_ids() {
@@ -38,8 +49,8 @@ prompt_ids --raw -p "${begin}hi"
 ids_are "$plain"
 
 claim the_models_own_template_says_how_turns_look
-fails 1 'several are written with' -m "$model" -p hi -n 1
-template "{{'<｜User｜>' + text + '<｜Assistant｜>'}}"
+fails 1 'neither chat_template.jinja nor a chat_template in' -m "$model" -p hi -n 1
+template '' ''
 prompt_ids -p 'hi'
 ids_are "0 700 ${plain#0 } 701"
 prompt_ids -p 'hi' --no-think
@@ -47,7 +58,7 @@ ids_are "0 700 ${plain#0 } 701"
 fails 1 "has no thinking" -m "$model" -p hi -n 1 --think
 
 claim cogito_thinks_when_it_is_asked_to
-template "Enable deep thinking subroutine."
+template "{{- 'Enable deep thinking subroutine.' if enable_thinking -}}" "{{- '<think>' if enable_thinking -}}"
 prompt_ids -p 'hi'
 n_plain=$(wc -w <"$tmp/ids")
 [ "$(count 0) $(count 700) $(count 701)" = '1 1 1' ] || fault "the prompt is $(cat "$tmp/ids")"

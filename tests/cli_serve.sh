@@ -72,6 +72,21 @@ start --grace 0
 holds a_running_answer_is_cut_with_its_last_event "$server"
 stopped
 
+claim tools_are_called_and_their_results_answered
+cat >"$model/chat_template.jinja" <<'END'
+{%- if tools %}{{- '<|im_start|>system\n# Tools\n<tools>\n' + tools | tojson + '\n</tools>\nReply with <tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call><|im_end|>\n' }}{%- endif %}
+{%- for m in messages %}
+{{- '<|im_start|>' + ('user' if m.role == 'tool' else m.role) + '\n' + (m.content or '') }}
+{%- for c in m.tool_calls or [] %}{{- '\n<tool_call>\n{"name": "' + c.function.name + '", "arguments": ' + c.function.arguments | tojson + '}\n</tool_call>' }}{%- endfor %}
+{{- '<|im_end|>\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}
+END
+start
+holds tools_are_called_and_their_results_answered
+stop
+rm "$model/chat_template.jinja"
+
 claim the_queue_has_an_end
 start --queue 1
 holds the_queue_has_an_end

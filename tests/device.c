@@ -18,6 +18,19 @@ static void close_at_exit(void)
     atexit(close_all);
 }
 
+bool device_is_software(void)
+{
+    enum { MOST = 16 };
+    struct moeflux_device all[MOST];
+    struct moeflux_err e = {0};
+    const char *name = device_name();
+    int n = device_is_vulkan() ? moeflux_list_devices(all, MOST, &e) : 0;
+    for (int i = 0; i < n && i < MOST; i++)
+        if (strcmp(all[i].option, name) == 0 || strstr(all[i].name, name))
+            return strcmp(all[i].kind, "software") == 0;
+    return false;
+}
+
 struct exec_shelf *device_shelf(void)
 {
     if (!shelf)

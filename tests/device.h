@@ -23,6 +23,15 @@ static inline bool device_is_vulkan(void)
     return name && strcmp(name, "cpu") != 0 && strcmp(name, "reference") != 0;
 }
 
+/* Whether it is lavapipe, whose compiler takes most of the time: a model has a hundred kernels of its own. Programs run there
+ * what shows the way of each kernel through a model; test_ops has the kernels' shapes, hosts have all models. */
+bool device_is_software(void);
+/* Runs the tests for all devices, then those for its kind. Three arrays; how many failed. */
+#define device_run_tests(everywhere, on_vulkan, on_hosts)                                                    \
+    (cmocka_run_group_tests(everywhere, NULL, NULL) + (device_is_vulkan()                                    \
+                                                           ? cmocka_run_group_tests(on_vulkan, NULL, NULL)   \
+                                                           : cmocka_run_group_tests(on_hosts, NULL, NULL)))
+
 /* Vulkan devices and their kernels between two models of this program, until it ends: lavapipe takes a second for each set of
  * kernels. */
 struct exec_shelf *device_shelf(void);

@@ -183,6 +183,32 @@ def tokens_and_texts_are_inverse():
     assert len(good('/tokenize', {'content': text, 'parse_special': False})['tokens']) > len(ids)
 
 
+def tools_are_called_and_their_results_answered():
+    """The server's model has tests/cli_serve.sh's template, which thinks not."""
+    tools = [{'type': 'function', 'function': {'name': 'get_sum', 'description': 'adds', 'parameters': {'type': 'object', 'properties': {}}}}]
+    ask = {'messages': [user], 'tools': tools, 'tool_choice': 'required', 'temperature': 0, 'max_tokens': 80}
+    whole = good('/v1/chat/completions', ask)
+    choice = whole['choices'][0]
+    calls = choice['message']['tool_calls']
+    assert choice['finish_reason'] == 'tool_calls' and choice['message']['content'] is None, whole
+    assert {c['function']['name'] for c in calls} == {'get_sum'} and all(c['type'] == 'function' and c['id'] for c in calls)
+    assert all(isinstance(json.loads(c['function']['arguments']), dict) for c in calls)
+    got = {}
+    parts = events('/v1/chat/completions', ask)
+    for p in parts:
+        for d in p['choices'][0]['delta'].get('tool_calls', []):
+            have = got.setdefault(d['index'], {'name': '', 'arguments': ''})
+            for key, value in d['function'].items():
+                have[key] += value
+    assert [got[i] for i in sorted(got)] == [c['function'] for c in calls], (got, calls)
+    assert parts[-1]['choices'][0]['finish_reason'] == 'tool_calls'
+    messages = [user, choice['message']] + [{'role': 'tool', 'tool_call_id': c['id'], 'content': '42'} for c in calls]
+    u = chat(messages, tools=tools, max_tokens=5)['usage']
+    assert u['prompt_tokens_details']['cached_tokens'] >= whole['usage']['prompt_tokens'] - 1, (u, whole['usage'])
+    assert 'tools' in refused(400, 'tool_choice', {'messages': [user], 'tool_choice': 'required'})['message']
+    refused(400, None, {'messages': [user], 'tools': [{'type': 'function'}]}, words='tool 1')
+
+
 def wrong_requests_are_refused_by_name():
     for body in ('', '{', '[]', '{"messages":[],}'):
         refused(400, None, body)

@@ -2,6 +2,7 @@
 """Saved conversations, in a pseudo-terminal. usage: sessions.py PROGRAM MODEL"""
 import fcntl, functools, json, os, re, shlex, signal, subprocess, sys, tempfile, time
 
+import terminal
 from terminal import GREEDY, MODEL, PROGRAM, PROMPT, Terminal, run_once
 
 CODE = 'The code of Max is 5128. The river was very quiet. What is the code of Max?'
@@ -413,6 +414,39 @@ def control_characters_of_a_session_reach_no_terminal(state):
     assert not any('\x1b[31m' in text for text in said), said
 
 
+def old_thinking_leaves_as_the_models_template_says(state):
+    """The conversation says what one prompt with all messages gives, and keeps what both begin with."""
+    model = os.path.join(state, 'model')
+    os.mkdir(model)
+    for name in os.listdir(MODEL):
+        os.symlink(os.path.join(os.path.abspath(MODEL), name), os.path.join(model, name))
+    with open(os.path.join(model, 'chat_template.jinja'), 'w') as f:
+        f.write("{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}"
+                "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n<think>\\n' }}{% endif %}")
+    requests = os.path.join(state, 'requests')
+    with open(requests, 'w') as f:
+        json.dump({'messages': [{'role': 'user', 'content': SUM}, {'role': 'assistant', 'content': '85'},
+                                {'role': 'user', 'content': ICELAND}]}, f)
+    alone = json.loads(subprocess.run([PROGRAM, '-m', model, '--temp', '0', '--batch', requests], check=True,
+                                      capture_output=True, text=True, stdin=subprocess.DEVNULL).stdout)
+    try:
+        terminal.MODEL = model
+        t = Terminal(['--temp', '0'], state)
+        t.wait_for_prompt()
+        t.ask(SUM)
+        t.ask(ICELAND)
+        stats = t.ask('/stats')
+        t.ask('/save thoughts')
+        quit(t)
+    finally:
+        terminal.MODEL = MODEL
+    first, second = saved(state, 'thoughts')['turns']
+    assert first['thinking'] and first['answer'] == '85', first
+    assert [second.get('thinking', ''), second['answer']] == [alone.get('thinking', ''), alone['text']], (second, alone)
+    assert second['tokens_asked'] == alone['prompt_tokens'], (second, alone)
+    assert int(re.search(r'reused +(\d+) tokens', stats)[1]) >= 15, stats
+
+
 def help_lists_the_commands(state):
     t, _ = start(state)
     text = t.ask('/help')
@@ -431,7 +465,8 @@ def main():
                  a_lost_or_broken_state_costs_time_and_nothing_else, broken_texts_and_other_models_are_refused,
                  two_programs_with_one_session_lose_nothing, a_save_waits_for_the_save_of_another_program,
                  what_killed_saves_left_goes, control_characters_of_a_session_reach_no_terminal,
-                 the_history_is_kept_and_a_link_to_nowhere_stays, help_lists_the_commands):
+                 the_history_is_kept_and_a_link_to_nowhere_stays,
+                 old_thinking_leaves_as_the_models_template_says, help_lists_the_commands):
         with tempfile.TemporaryDirectory() as state:
             try:
                 test(state)

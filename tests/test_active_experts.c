@@ -329,7 +329,5 @@ int main(void)
         cmocka_unit_test(numbers_that_the_router_cannot_choose_are_refused),
         cmocka_unit_test(states_of_other_settings_are_refused),
     };
-    int failed = cmocka_run_group_tests(everywhere, NULL, NULL);
-    return failed + (device_is_vulkan() ? cmocka_run_group_tests(on_vulkan, NULL, NULL)
-                                        : cmocka_run_group_tests(on_hosts, NULL, NULL));
+    return device_run_tests(everywhere, on_vulkan, on_hosts);
 }

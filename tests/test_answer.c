@@ -17,9 +17,6 @@
 #include "tmp_tree.h"
 
 #define MODEL "tests/models/tiny"
-/* As far as tool_form_find reads it. */
-#define TEMPLATE                                                                                             \
-    "{{- '<tool_call>\\n{\"name\": \"' }}{{ add_generation_prompt }}<think>\n\n</think>\n\n<think>\n"
 enum { LENGTH = 24, MOST = 200 };
 
 static struct generator model;
@@ -28,16 +25,20 @@ static char *dir;
 /* The model with a template that has tools. */
 static const char *make_dir(void)
 {
-    static const char *const files[] = {"config.json", "model.safetensors", "model.safetensors.index.json",
-                                        "tokenizer.json"};
+    static const char *const files[][2] = {
+        {MODEL "/config.json", "config.json"},
+        {MODEL "/model.safetensors", "model.safetensors"},
+        {MODEL "/model.safetensors.index.json", "model.safetensors.index.json"},
+        {MODEL "/tokenizer.json", "tokenizer.json"},
+        {"tests/data/tools.jinja", "chat_template.jinja"},
+    };
     dir = tmp_tree_new();
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        char *real = realpath(tmp_tree_path(MODEL, files[i]), NULL);
+        char *real = realpath(files[i][0], NULL);
         assert_non_null(real);
-        assert_int_equal(symlink(real, tmp_tree_path(dir, files[i])), 0);
+        assert_int_equal(symlink(real, tmp_tree_path(dir, files[i][1])), 0);
         free(real);
     }
-    tmp_tree_write_text(dir, "chat_template.jinja", TEMPLATE);
     return dir;
 }
 

@@ -1,10 +1,11 @@
-/* The templates of DeepSeek-V3, V3.1 and Cogito-V2: which one it is, what they write, how answers are sorted. */
+/* Templates that write what DeepSeek-V3's, V3.1's and Cogito-V2's do: prompts, and how answers are sorted. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/str.h"
+#include "chats.h"
 #include "check.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"
@@ -20,12 +21,25 @@
     "You are Cogito, an AI assistant created by Deep Cogito, which is an AI research lab based in San "      \
     "Francisco."
 
-/* What tells the templates apart in their own text. */
-static const char *const templates[] = {
-    [CHAT_DEEPSEEK3] = "{{ bos_token }}{{'" USER "' + text + '" ASSISTANT "' + answer + '" END "'}}",
-    [CHAT_DEEPSEEK31] = "{{'" USER "' + text}}{{'" ASSISTANT "</think>' + answer}}",
-    [CHAT_COGITO2] = "{% set system = 'Enable deep thinking subroutine.' + system %}{{'" ASSISTANT "'}}",
-};
+/* What the published templates write for texts, in other words. */
+#define SYSTEM "{% for m in messages if m.role == 'system' %}{{ m.content }}{% endfor %}"
+#define TURNS(think_close)                                                                                   \
+    "{% for m in messages %}{% if m.role == 'user' %}{{ '" USER                                              \
+    "' + m.content }}{% elif m.role == 'assistant' %}"                                                       \
+    "{{ '" ASSISTANT think_close "' + m.content.split('</think>')[-1] + '" END "' }}{% endif %}{% endfor %}"
+#define OPENS(thinking) "{% if add_generation_prompt %}{{ '" ASSISTANT "' }}" thinking "{% endif %}"
+
+static const char V3[] = "{{ bos_token }}" SYSTEM TURNS("") OPENS("");
+static const char V31[] =
+    "{% if not thinking is defined %}{% set thinking = false %}{% endif %}{{ bos_token }}" SYSTEM TURNS(
+        "</think>") OPENS("{{ '<think>' if thinking else '</think>' }}");
+static const char COGITO[] =
+    "{{ bos_token }}{% set ns = namespace(system='" SELF "') %}"
+    "{% for m in messages if m.role == 'system' %}{% set ns.system = ns.system + '\\n\\n' + m.content %}{% "
+    "endfor %}"
+    "{% if enable_thinking %}{% set ns.system = 'Enable deep thinking subroutine.\\n\\n' + ns.system + ("
+    "'\\n\\n' if messages[0].role == 'system' else '') %}{% endif %}{{ ns.system }}" TURNS("")
+        OPENS("{% if enable_thinking %}{{ '<think>\\n' }}{% endif %}");
 
 /* A tag that merging can make has its id already. */
 static void add_tag(json_t *file, const char *tag, int32_t id)
@@ -48,6 +62,7 @@ static struct tokenizer *open_with(bool tags, const char *template)
     }
     char *text = json_dumps(file, 0);
     tmp_tree_write_text(tmp, "tokenizer.json", text);
+    tmp_tree_write_text(tmp, "tokenizer_config.json", "{\"bos_token\": {\"content\": \"" BEGIN "\"}}");
     if (template)
         tmp_tree_write_text(tmp, "chat_template.jinja", template);
     struct tokenizer *t = tokenizer_open(tmp_tree_path(tmp, "tokenizer.json"), &e);
@@ -61,150 +76,95 @@ static struct tokenizer *open_with(bool tags, const char *template)
 
 static void start(struct chat *c, const struct tokenizer *t, enum chat_thinking thinking)
 {
-    struct moeflux_err e = {0};
-    enum chat_kind kind;
-    check_ok(chat_find_kind(t, NULL, &kind, &e), &e);
-    check_ok(chat_init(c, t, kind, thinking, &e), &e);
-}
-
-static void begin(const struct chat *c, const char *system, const char *user, struct token_list *out)
-{
-    struct moeflux_err e = {0};
-    check_ok(chat_begin(c, system, strlen(system), out, NULL, &e), &e);
-    check_ok(chat_user(c, user, strlen(user), out, NULL, &e), &e);
-}
-
-/* ---- which template ---- */
-
-static void the_template_is_told_by_the_models_own_files(void **state)
-{
-    (void)state;
-    for (int i = CHAT_DEEPSEEK3; i <= CHAT_COGITO2; i++) {
-        struct tokenizer *t = open_with(true, templates[i]);
-        enum chat_kind kind;
-        struct moeflux_err e = {0};
-        check_ok(chat_find_kind(t, NULL, &kind, &e), &e);
-        assert_int_equal(kind, i);
-        tokenizer_free(t);
-    }
-    struct tokenizer *tiny = tokenizer_open("tests/models/tiny/tokenizer.json", NULL);
-    enum chat_kind kind;
-    assert_int_equal(chat_find_kind(tiny, "qwen3.5", &kind, NULL), 0);
-    assert_int_equal(kind, CHAT_QWEN35);
-    tokenizer_free(tiny);
-}
-
-static void expect_unknown(struct tokenizer *t, const char *text)
-{
-    enum chat_kind kind;
-    struct moeflux_err e = {0};
-    assert_int_equal(chat_find_kind(t, NULL, &kind, &e), ERR_UNSUPPORTED);
-    if (!strstr(e.text, text))
-        fail_msg("\"%s\", expected \"%s\"", e.text, text);
-    tokenizer_free(t);
-}
-
-static void a_template_that_cannot_be_told_is_refused(void **state)
-{
-    (void)state;
-    expect_unknown(open_with(false, NULL), "neither chat_template.jinja nor a chat_template in");
-    expect_unknown(open_with(true, "{{'" ASSISTANT "<think>\\n'}}"),
-                   "is not one of Qwen3.5, Qwen3, DeepSeek-V3");
-    expect_unknown(open_with(false, "{{ messages }}"), "is not one of Qwen3.5, Qwen3, DeepSeek-V3");
-    expect_unknown(tokenizer_build_open(tokenizer_build(), NULL), "has neither <|im_start|> nor " USER);
-}
-
-static void tokens_that_a_template_needs_are_named(void **state)
-{
-    (void)state;
-    struct tokenizer *t = open_with(false, NULL);
-    struct chat c;
-    struct moeflux_err e = {0};
-    assert_int_equal(chat_init(&c, t, CHAT_DEEPSEEK31, CHAT_THINKING_OFF, &e), ERR_UNSUPPORTED);
-    assert_non_null(strstr(e.text, "no token <think>"));
-    assert_int_equal(chat_init(&c, t, CHAT_DEEPSEEK3, CHAT_THINKING_ON, &e), ERR_UNSUPPORTED);
-    assert_non_null(strstr(e.text, "has no thinking"));
-    assert_int_equal(chat_init(&c, t, CHAT_QWEN35, CHAT_THINKING_OFF, &e), ERR_UNSUPPORTED);
-    tokenizer_free(t);
+    chats_open(c, t, NULL, thinking);
 }
 
 /* ---- what they write ---- */
 
+static void a_model_without_a_template_is_refused(void **state)
+{
+    (void)state;
+    struct tokenizer *t = open_with(false, NULL);
+    assert_non_null(strstr(chats_refused(t, NULL, CHAT_THINKING_AUTO).text,
+                           "neither chat_template.jinja nor a chat_template in"));
+    tokenizer_free(t);
+}
+
 static void deepseek_v3_writes_its_turns(void **state)
 {
     (void)state;
-    struct tokenizer *t = open_with(false, templates[CHAT_DEEPSEEK3]);
+    struct tokenizer *t = open_with(false, V3);
     struct token_list got = {0};
     struct chat c;
-    struct moeflux_err e = {0};
-    start(&c, t, CHAT_THINKING_AUTO);
-    assert_false(c.thinking);
-    begin(&c, "", "hi 12", &got);
-    tokens_expect(t, BEGIN USER "hi 12" ASSISTANT, &got);
+    uint32_t n_system;
+    assert_non_null(strstr(chats_refused(t, NULL, CHAT_THINKING_ON).text, "has no thinking"));
     start(&c, t, CHAT_THINKING_OFF);
-    begin(&c, "Be brief. ", " one\n", &got);
-    tokens_add(t, "1" END, &got);
-    check_ok(chat_end_answer(&c, true, &got, &e), &e);
-    check_ok(chat_user(&c, "two", 3, &got, NULL, &e), &e);
-    tokens_add(t, "2", &got);
-    check_ok(chat_end_answer(&c, false, &got, &e), &e);
-    check_ok(chat_user(&c, "three", 5, &got, NULL, &e), &e);
+    assert_int_equal(c.turn_close, tokenizer_added_id(t, END));
+    chats_expect(&c, chats_messages("user", "hi 12"), BEGIN USER "hi 12" ASSISTANT);
+    chats_prompt(&c,
+                 chats_messages("system", "Be brief. ", "user", " one\n", "assistant", "1", "user", "two",
+                                "assistant", "2", "user", "three"),
+                 &got, NULL);
     tokens_expect(t,
                   BEGIN "Be brief. " USER " one\n" ASSISTANT "1" END USER "two" ASSISTANT "2" END USER
                         "three" ASSISTANT,
                   &got);
+    got = (struct token_list){0};
+    chats_prompt(&c, chats_messages("system", "Be brief. ", "user", "x"), &got, &n_system);
+    assert_int_equal(got.ids[n_system], tokenizer_added_id(t, USER));
+    token_list_free(&got);
+    chat_free(&c);
     tokenizer_free(t);
 }
 
 static void deepseek_v31_opens_or_closes_the_think_block(void **state)
 {
     (void)state;
-    struct tokenizer *t = open_with(true, templates[CHAT_DEEPSEEK31]);
-    struct token_list got = {0};
+    struct tokenizer *t = open_with(true, V31);
     struct chat c;
     start(&c, t, CHAT_THINKING_AUTO);
-    begin(&c, "", "hi", &got);
-    tokens_expect(t, BEGIN USER "hi" ASSISTANT "</think>", &got);
+    chats_expect(&c, chats_messages("user", "hi"), BEGIN USER "hi" ASSISTANT "</think>");
+    chat_free(&c);
     start(&c, t, CHAT_THINKING_OFF);
-    begin(&c, "", "hi", &got);
-    tokens_expect(t, BEGIN USER "hi" ASSISTANT "</think>", &got);
+    chats_expect(&c, chats_messages("user", "hi"), BEGIN USER "hi" ASSISTANT "</think>");
+    chat_free(&c);
     start(&c, t, CHAT_THINKING_ON);
-    begin(&c, "sys", "hi", &got);
-    tokens_expect(t, BEGIN "sys" USER "hi" ASSISTANT "<think>", &got);
+    chats_expect(&c, chats_messages("system", "sys", "user", "hi"),
+                 BEGIN "sys" USER "hi" ASSISTANT "<think>");
+    assert_true(c.opens_inside);
+    chat_free(&c);
     tokenizer_free(t);
 }
 
 static void cogito_says_who_it_is_and_thinks_when_asked(void **state)
 {
     (void)state;
-    struct tokenizer *t = open_with(false, templates[CHAT_COGITO2]);
-    struct token_list got = {0};
+    struct tokenizer *t = open_with(false, COGITO);
     struct chat c;
     start(&c, t, CHAT_THINKING_AUTO);
-    begin(&c, "", "hi", &got);
-    tokens_expect(t, BEGIN SELF USER "hi" ASSISTANT, &got);
-    begin(&c, "Be brief.", "hi", &got);
-    tokens_expect(t, BEGIN SELF "\n\nBe brief." USER "hi" ASSISTANT, &got);
+    chats_expect(&c, chats_messages("user", "hi"), BEGIN SELF USER "hi" ASSISTANT);
+    chats_expect(&c, chats_messages("system", "Be brief.", "user", "hi"),
+                 BEGIN SELF "\n\nBe brief." USER "hi" ASSISTANT);
+    chat_free(&c);
     start(&c, t, CHAT_THINKING_ON);
-    begin(&c, "", "hi", &got);
-    tokens_expect(t, BEGIN "Enable deep thinking subroutine.\n\n" SELF USER "hi" ASSISTANT "<think>\n", &got);
-    begin(&c, "Be brief.", "hi", &got);
-    tokens_expect(t,
-                  BEGIN "Enable deep thinking subroutine.\n\n" SELF "\n\nBe brief.\n\n" USER "hi" ASSISTANT
-                        "<think>\n",
-                  &got);
+    chats_expect(&c, chats_messages("user", "hi"),
+                 BEGIN "Enable deep thinking subroutine.\n\n" SELF USER "hi" ASSISTANT "<think>\n");
+    chats_expect(&c, chats_messages("system", "Be brief.", "user", "hi"),
+                 BEGIN "Enable deep thinking subroutine.\n\n" SELF "\n\nBe brief.\n\n" USER "hi" ASSISTANT
+                       "<think>\n");
+    chat_free(&c);
     tokenizer_free(t);
 }
 
 static void control_strings_of_users_stay_text(void **state)
 {
     (void)state;
-    struct tokenizer *t = open_with(false, templates[CHAT_COGITO2]);
+    struct tokenizer *t = open_with(false, COGITO);
     struct token_list got = {0};
     struct chat c;
     size_t n[3] = {0};
     start(&c, t, CHAT_THINKING_OFF);
-    begin(&c, BEGIN END USER, BEGIN USER ASSISTANT END, &got);
+    chats_prompt(&c, chats_messages("system", BEGIN END USER, "user", BEGIN USER ASSISTANT END), &got, NULL);
     for (size_t i = 0; i < got.n; i++) {
         n[0] += got.ids[i] == tokenizer_added_id(t, BEGIN);
         n[1] += got.ids[i] == tokenizer_added_id(t, USER);
@@ -212,6 +172,7 @@ static void control_strings_of_users_stay_text(void **state)
     }
     assert_true(n[0] == 1 && n[1] == 1 && n[2] == 0);
     token_list_free(&got);
+    chat_free(&c);
     tokenizer_free(t);
 }
 
@@ -245,7 +206,7 @@ static void expect_parts(const struct chat *c, const char *answer, const char *w
 static void tags_spelt_in_several_tokens_are_found(void **state)
 {
     (void)state;
-    struct tokenizer *t = open_with(false, templates[CHAT_COGITO2]);
+    struct tokenizer *t = open_with(false, COGITO);
     struct token_list spelt = {0};
     struct chat c;
     start(&c, t, CHAT_THINKING_ON);
@@ -258,21 +219,25 @@ static void tags_spelt_in_several_tokens_are_found(void **state)
     expect_parts(&c, "<</think>\n</think> e", "<|</think> e");
     expect_parts(&c, "never closed </thi", "never closed </thi|");
     expect_parts(&c, "汉字…</think>汉", "汉字…|汉");
+    chat_free(&c);
     start(&c, t, CHAT_THINKING_OFF);
     expect_parts(&c, "plain </think> text" END, "|plain </think> text");
+    chat_free(&c);
     tokenizer_free(t);
 }
 
 static void tags_that_are_tokens_are_found(void **state)
 {
     (void)state;
-    struct tokenizer *t = open_with(true, templates[CHAT_DEEPSEEK31]);
+    struct tokenizer *t = open_with(true, V31);
     struct chat c;
     start(&c, t, CHAT_THINKING_ON);
     expect_parts(&c, "one</think>two" END, "one|two");
     expect_parts(&c, "one</think>\n\ntwo", "one|two");
+    chat_free(&c);
     start(&c, t, CHAT_THINKING_OFF);
     expect_parts(&c, "two" END, "|two");
+    chat_free(&c);
     tokenizer_free(t);
 }
 
@@ -280,21 +245,18 @@ static void past_answers_stand_without_thinking(void **state)
 {
     (void)state;
     static const struct {
-        enum chat_kind kind;
-        const char *want;
+        const char *template, *want;
     } cases[] = {
-        {CHAT_DEEPSEEK3, BEGIN USER "one" ASSISTANT "1" END},
-        {CHAT_DEEPSEEK31, BEGIN USER "one" ASSISTANT "</think>1" END},
-        {CHAT_COGITO2, BEGIN SELF USER "one" ASSISTANT "1" END},
+        {V3, BEGIN USER "one" ASSISTANT "1" END USER "two" ASSISTANT},
+        {V31, BEGIN USER "one" ASSISTANT "</think>1" END USER "two" ASSISTANT "</think>"},
+        {COGITO, BEGIN SELF USER "one" ASSISTANT "1" END USER "two" ASSISTANT},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct token_list got = {0};
         struct chat c;
-        struct tokenizer *t = open_with(true, templates[cases[i].kind]);
+        struct tokenizer *t = open_with(true, cases[i].template);
         start(&c, t, CHAT_THINKING_OFF);
-        assert_int_equal(chat_begin(&c, "", 0, &got, NULL, NULL), 0);
-        assert_int_equal(chat_exchange(&c, "one", 3, "1", 1, &got, NULL, NULL), 0);
-        tokens_expect(t, cases[i].want, &got);
+        chats_expect(&c, chats_messages("user", "one", "assistant", "1", "user", "two"), cases[i].want);
+        chat_free(&c);
         tokenizer_free(t);
     }
 }
@@ -303,9 +265,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(past_answers_stand_without_thinking),
-        cmocka_unit_test(the_template_is_told_by_the_models_own_files),
-        cmocka_unit_test(a_template_that_cannot_be_told_is_refused),
-        cmocka_unit_test(tokens_that_a_template_needs_are_named),
+        cmocka_unit_test(a_model_without_a_template_is_refused),
         cmocka_unit_test(deepseek_v3_writes_its_turns),
         cmocka_unit_test(deepseek_v31_opens_or_closes_the_think_block),
         cmocka_unit_test(cogito_says_who_it_is_and_thinks_when_asked),

@@ -8,11 +8,11 @@
 #include "base/format.h"
 #include "check.h"
 #include "convert/convert.h"
-#include "model/model_dir.h"
 #include "model/model_file.h"
 #include "model/quant_config.h"
 #include "model/safetensors.h"
 #include "model/tensor.h"
+#include "model_dirs.h"
 #include "moeflux.h"
 #include "st_writer.h"
 #include "tmp_tree.h"
@@ -25,23 +25,14 @@ static const char *const recipes[] = {
 };
 enum { N_RECIPES = sizeof recipes / sizeof *recipes, N_LAYERS = 4, COLS = 256, ROWS = 2 };
 
-static struct model_dir open_ok(const char *dir)
+/* A copy in `tmp` to spoil, of one of the models. */
+static const char *copy_of(const char *model, const char *tmp)
 {
-    struct model_dir m;
-    struct moeflux_err e = {0};
-    check_ok(model_dir_open(&m, dir, &e), &e);
-    return m;
-}
-
-static void expect_refused(const char *dir, int code, const char *text)
-{
-    struct model_dir m;
-    struct moeflux_err e = {0};
-    int rc = model_dir_open(&m, dir, &e);
-    if (rc == 0)
-        model_dir_close(&m);
-    if (rc != code || !strstr(e.text, text) || strchr(e.text, '\n'))
-        fail_msg("%d \"%s\", expected %d with \"%s\"", rc, e.text, code, text);
+    char src[64];
+    const char *dir = tmp_tree_path(tmp, "m");
+    snprintf(src, sizeof src, MODELS "%s", model);
+    tmp_tree_copy(src, dir);
+    return dir;
 }
 
 /* --- values --- */
@@ -154,7 +145,7 @@ static void a_table_of_one_kind_is_that_of_all_tensors(void **state)
         {MODELS "nvfp4", FORMAT_NVFP4, affine(8, 64, SCALE_BF16), 6},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct model_dir m = open_ok(cases[i].dir);
+        struct model_dir m = model_dirs_open(cases[i].dir);
         struct extent x[EXPERT_MAX_EXTENTS];
         struct matrix w;
         struct moeflux_err e = {0};
@@ -176,7 +167,7 @@ static void a_table_of_one_kind_is_that_of_all_tensors(void **state)
 static void experts_may_differ_from_layer_to_layer(void **state)
 {
     (void)state;
-    struct model_dir m = open_ok(MODELS "mixed-3-6");
+    struct model_dir m = model_dirs_open(MODELS "mixed-3-6");
     for (uint32_t i = 0; i < N_LAYERS; i++)
         expect_experts(&m, i, FORMAT_Q3, i < 2 ? FORMAT_Q3 : FORMAT_Q6);
     expect_format(&m, "model.layers.1.self_attn.v_proj.weight", FORMAT_Q3);
@@ -194,7 +185,7 @@ static void experts_may_differ_from_layer_to_layer(void **state)
 static void tensors_of_float16_and_without_codes_are_plain(void **state)
 {
     (void)state;
-    struct model_dir m = open_ok(MODELS "every-f16");
+    struct model_dir m = model_dirs_open(MODELS "every-f16");
     struct matrix w;
     struct moeflux_err e = {0};
     const struct tensor *t;
@@ -273,7 +264,7 @@ static void converted_recipes_hold_the_same_experts_and_formats(void **state)
         const char *dst = tmp_tree_path(tmp, "m");
         const struct convert_options o = {.src = src, .dst = dst, .verify = true};
         check_ok(convert_run(&o, &r, &e), &e);
-        struct model_dir plain = open_ok(src), packed = open_ok(dst);
+        struct model_dir plain = model_dirs_open(src), packed = model_dirs_open(dst);
         assert_true(packed.packed);
         expect_same(&packed, &plain);
         model_dir_close(&plain);
@@ -319,13 +310,10 @@ static void scales_of_every_type_must_be_finite(void **state)
     };
     static const char name[] = "lm_head.scales";
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char src[64];
         char *tmp = tmp_tree_new();
-        const char *dir = tmp_tree_path(tmp, "m");
+        const char *dir = copy_of(cases[i].dir, tmp);
         struct moeflux_err e = {0};
-        snprintf(src, sizeof src, MODELS "%s", cases[i].dir);
-        tmp_tree_copy(src, dir);
-        struct model_dir m = open_ok(dir);
+        struct model_dir m = model_dirs_open(dir);
         const struct tensor *t = model_dir_find(&m, name);
         uint8_t *bytes = malloc(t->bytes), *slot = malloc(m.max_expert_bytes);
         uint64_t last = t->bytes - cases[i].n;
@@ -392,13 +380,10 @@ static void tables_that_lie_are_refused(void **state)
          ERR_FORMAT},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char src[64];
         char *tmp = tmp_tree_new();
-        const char *dir = tmp_tree_path(tmp, "m");
-        snprintf(src, sizeof src, MODELS "%s", cases[i].dir);
-        tmp_tree_copy(src, dir);
+        const char *dir = copy_of(cases[i].dir, tmp);
         tmp_tree_replace(dir, cases[i].file, cases[i].old, cases[i].with);
-        expect_refused(dir, cases[i].code, cases[i].text);
+        model_dirs_refuse(dir, cases[i].code, cases[i].text);
         tmp_tree_remove(tmp);
     }
 }
@@ -426,14 +411,14 @@ static void parts_that_do_not_belong_are_refused(void **state)
     char *tmp = tmp_tree_new();
     const char *dir = tmp_tree_path(tmp, "a");
     st_writer_rewrite(MODELS "mxfp4", dir, add_biases);
-    expect_refused(dir, ERR_FORMAT, "lm_head.biases: biases, expected none for mode mxfp4");
+    model_dirs_refuse(dir, ERR_FORMAT, "lm_head.biases: biases, expected none for mode mxfp4");
     dir = tmp_tree_path(tmp, "b");
     st_writer_rewrite(MODELS "q3-g32", dir, up_of_another_width);
     tmp_tree_replace(dir, "config.json", "\"mode\": \"affine\",",
                      "\"mode\": \"affine\", \"language_model.model.layers.2.mlp.switch_mlp.up_proj\": "
                      "{\"bits\": 2, \"group_size\": 32},");
-    expect_refused(dir, ERR_UNSUPPORTED,
-                   "layer 2: the experts' gate_proj is Q3 g32 and up_proj Q2 g32, expected equal formats");
+    model_dirs_refuse(dir, ERR_UNSUPPORTED,
+                      "layer 2: the experts' gate_proj is Q3 g32 and up_proj Q2 g32, expected equal formats");
     tmp_tree_remove(tmp);
 }
 
@@ -470,7 +455,7 @@ static void manifests_that_lie_about_experts_are_refused(void **state)
         const char *dir = tmp_tree_path(tmp, name);
         tmp_tree_copy(good, dir);
         tmp_tree_replace(dir, "model_weights.json", cases[i].old, cases[i].with);
-        expect_refused(dir, cases[i].code, cases[i].text);
+        model_dirs_refuse(dir, cases[i].code, cases[i].text);
     }
     tmp_tree_remove(tmp);
 }

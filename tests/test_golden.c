@@ -1,6 +1,7 @@
 /* The program against the reference implementation's outputs: logits, hidden states, greedy continuations.
  * On a Vulkan device each model once, and the split ones; on hosts also what is converted, streamed and computed by the
- * reference. On lavapipe, a hundred times slower than the native CPU, less of what only repeats: see struct extent.
+ * reference. On lavapipe, which compiles each model's kernels anew and is a hundred times slower than the native CPU, less of
+ * what only repeats: see struct extent, main.
  * MOEFLUX_DEVICE names another device than the default one; MOEFLUX_TESTS a part of the tests, as "qwen_odd*". */
 #include <math.h>
 #include <stdio.h>
@@ -24,8 +25,16 @@ struct bounds {
 /* Of case i of a golden file. Exceptions:
  *   deepseek-plain is sensitive. In float32, products of few tokens on Vulkan devices (kernels/lib/gemv_lanes.glsl) round
  *   about five times as much as others: 2.0e-5 of its hidden states on an H200, token by token as well as at once, and
- *   1.9e-5 on lavapipe. The host backends are held to the bound of all models. So is q3-g32: the reference, which adds in
- *   float64, is off by 5.4e-6 of its hidden states, lavapipe by 1.5e-5.
+ *   1.9e-5 on lavapipe. The host backends are held to the bound of all models.
+ *   Two models magnify roundings, whoever makes them, the golden outputs' float32 too, from which the reference (sums in
+ *   double) is off by 5e-6 of the hidden states of both:
+ *   - q3-g32, case 1: at position 1 of the third layer the delta net's terms cancel to a 69th, which its norm scales up again
+ *     (at most to a 53rd in the other models of formats). That layer alone makes 1e-6 into 7e-6 on lavapipe, 1.5e-6 into
+ *     4e-6 on the CPU, 0.8e-6 into 3.4e-6 between reference and golden outputs. At the end the CPU is 6.4e-6 from the
+ *     reference, lavapipe 9.7e-6, or token by token 3.0e-6, with 16 lanes 5.1e-6: 1.5e-5 at most from the golden outputs.
+ *   - deepseek-mixed-2-6, case 0: embeddings that are changed by 1e-4 change the second layer's outputs by 1.3e-3
+ *     (deepseek-nvfp4: 3.3e-4, qwen-odd: 1.4e-4). The CPU is up to 7.7e-6 from the reference, an H200 1.2e-5 from the
+ *     golden outputs, and 3.3e-5 in the logits.
  *   Prompts through float16: 3.0e-2 without any other choice of experts, found with the reference implementation, its
  *   products' inputs, weights and cache rounded to float16.
  *   In deepseek-odd's cases 3 and 4 the router's closest call is 1.1e-4 and 4.8e-5, so rounding may turn it, and another
@@ -36,7 +45,6 @@ static struct bounds bounds_of(const struct moeflux_model *m, const char *golden
                                uint64_t n_tokens)
 {
     const struct moeflux_model_info info = moeflux_model_get_info(m);
-    /* Codes of 2 and 3 bits in narrow layers: on an H200 hidden states of deepseek-mixed-2-6 are 1.2e-5 off, logits 3.3e-5. */
     bool is_plain = strstr(golden, "deepseek-plain"),
          is_sensitive = is_plain || strstr(golden, "q3-g32") || strstr(golden, "deepseek-mixed-2-6");
     bool is_narrow =
@@ -61,12 +69,6 @@ struct extent {
     uint32_t n_cases;     /* the first ones */
 };
 static const struct extent EVERYTHING = {UINT64_MAX, UINT64_MAX, UINT32_MAX};
-
-static bool is_lavapipe(const struct moeflux_model *m)
-{
-    const struct moeflux_model_info info = moeflux_model_get_info(m);
-    return strstr(info.device, "llvmpipe");
-}
 
 enum { MAX_LAYERS = 64 };
 struct watch { /* compares what an evaluation hands out with the golden rows */
@@ -235,7 +237,7 @@ static bool run_as(enum moeflux_prompt_type prompt_type, const char *dir, const 
     /* On lavapipe prompts of one to two blocks of the KV cache (longer ones go through the same kernels), with other subgroups
      * than its own of one to two tiles. */
     const struct extent few = {getenv("LP_NATIVE_VECTOR_WIDTH") ? 100 : 400, 4, 5};
-    run_cases(m, &g, golden, is_lavapipe(m) ? &few : &EVERYTHING);
+    run_cases(m, &g, golden, device == NULL && device_is_software() ? &few : &EVERYTHING);
     moeflux_model_close(m);
     golden_close(&g);
     return is_half;
@@ -249,7 +251,8 @@ static void run_model(const char *dir, const char *golden, uint64_t memory, cons
 }
 
 /* Routed experts of the first layers on the CPU, the rest on the device: all of them held to the float32 bounds. Prompts of more
- * than 100 tokens only repeat what those of 64 do, and take the CPU's time; on lavapipe those of 64 and less are enough. */
+ * than 100 tokens only repeat what those of 64 do, and take the CPU's time; on lavapipe the first prompt and its continuation
+ * take the same ways. */
 static void run_split(const char *dir, const char *golden, uint32_t n_cpu_layers, bool is_little)
 {
     struct golden g;
@@ -268,7 +271,8 @@ static void run_split(const char *dir, const char *golden, uint32_t n_cpu_layers
            moeflux_model_get_info(m).experts_resident ? "" : ", streaming");
     assert_int_equal(moeflux_model_get_info(m).experts_resident, !is_little);
     run_cases(m, &g, golden,
-              is_lavapipe(m) ? &(struct extent){64, 4, 3} : &(struct extent){100, UINT64_MAX, UINT32_MAX});
+              device_is_software() ? &(struct extent){64, 4, 1}
+                                   : &(struct extent){100, UINT64_MAX, UINT32_MAX});
     moeflux_model_get_stats(m, &t);
     assert_true(t.n_cpu_experts > 0 && t.n_cpu_slots > 0);
     moeflux_model_close(m);
@@ -489,14 +493,15 @@ static void qwen3_plain_agrees_on_the_reference_backend(void **state)
 /* What mlx-lm writes: all widths, groups, types of scales and modes, experts mixed by layer. The outputs are mlx-lm's in
  * float32 (tests/models/formats/README.md). */
 static const char *const recipes[] = {
-    "q2-g32-f16", "q3-g32", "q5-g128-f32", "mixed-3-6",          "mxfp4",
-    "mxfp8",      "nvfp4",  "every-f16",   "deepseek-mixed-2-6", "deepseek-nvfp4",
+    "every-f16",   "deepseek-mixed-2-6", "nvfp4", "q2-g32-f16", "q3-g32",
+    "q5-g128-f32", "mixed-3-6",          "mxfp4", "mxfp8",      "deepseek-nvfp4",
 };
-enum { N_RECIPES = sizeof recipes / sizeof *recipes };
+/* The first N_SHOWN have all codes and groups, formats that differ from tensor to tensor, and both families. */
+enum { N_RECIPES = sizeof recipes / sizeof *recipes, N_SHOWN = 2 };
 
-static void run_recipes(void (*run)(const char *dir, const char *golden))
+static void run_recipes(void (*run)(const char *dir, const char *golden), int n)
 {
-    for (int i = 0; i < N_RECIPES; i++) {
+    for (int i = 0; i < n; i++) {
         char dir[64], golden[96];
         snprintf(dir, sizeof dir, "tests/models/formats/%s", recipes[i]);
         snprintf(golden, sizeof golden, "tests/models/formats/%s.golden.safetensors", recipes[i]);
@@ -526,58 +531,56 @@ static void stream_on_reference(const char *dir, const char *golden)
     run_model(dir, golden, (n.top_k + 1) * ((n.one_expert_bytes + PAGE - 1) / PAGE * PAGE), "reference");
 }
 
-static void convert_and_run_on_reference(const char *src, const char *golden)
+/* Resident and streamed. is_spread: over a second directory. */
+static void convert_and_run_both_ways(const char *src, const char *golden, bool is_spread)
 {
     struct moeflux_err e = {0};
     struct convert_result r;
     char *tmp = tmp_tree_new();
     const char *dst = tmp_tree_path(tmp, "model");
-    const struct convert_options o = {.src = src, .dst = dst};
+    const struct convert_options o = {
+        .src = src, .dst = dst, .spread = is_spread ? tmp_tree_path(tmp, "part") : NULL};
     check_ok(convert_run(&o, &r, &e), &e);
     run_on_reference(dst, golden);
     stream_on_reference(dst, golden);
     tmp_tree_remove(tmp);
+}
+
+static void convert_and_run_on_reference(const char *src, const char *golden)
+{
+    convert_and_run_both_ways(src, golden, false);
 }
 
 /* Layers whose experts differ in size, each in two directories. */
 static void spread_layers_of_different_sizes_agree(void **state)
 {
     (void)state;
-    static const char src[] = "tests/models/formats/mixed-3-6",
-                      golden[] = "tests/models/formats/mixed-3-6.golden.safetensors";
-    struct moeflux_err e = {0};
-    struct convert_result r;
-    char *tmp = tmp_tree_new();
-    const char *dst = tmp_tree_path(tmp, "model");
-    const struct convert_options o = {.src = src, .dst = dst, .spread = tmp_tree_path(tmp, "part")};
-    check_ok(convert_run(&o, &r, &e), &e);
-    run_on_reference(dst, golden);
-    stream_on_reference(dst, golden);
-    tmp_tree_remove(tmp);
+    convert_and_run_both_ways("tests/models/formats/mixed-3-6",
+                              "tests/models/formats/mixed-3-6.golden.safetensors", true);
 }
 
 static void recipes_agree(void **state)
 {
     (void)state;
-    run_recipes(run_on_device);
+    run_recipes(run_on_device, device_is_software() ? N_SHOWN : N_RECIPES);
 }
 
 static void recipes_agree_on_the_reference_backend(void **state)
 {
     (void)state;
-    run_recipes(run_on_reference);
+    run_recipes(run_on_reference, N_RECIPES);
 }
 
 static void recipes_agree_with_the_least_cache_on_the_reference_backend(void **state)
 {
     (void)state;
-    run_recipes(stream_on_reference);
+    run_recipes(stream_on_reference, N_RECIPES);
 }
 
 static void recipes_agree_converted_on_the_reference_backend(void **state)
 {
     (void)state;
-    run_recipes(convert_and_run_on_reference);
+    run_recipes(convert_and_run_on_reference, N_RECIPES);
 }
 
 /* As many layers as have one with experts at least: dense ones count. */
@@ -614,10 +617,14 @@ int main(void)
 {
     const struct CMUnitTest everywhere[] = {
         cmocka_unit_test(qwen_odd_agrees),       cmocka_unit_test(deepseek_odd_agrees),
-        cmocka_unit_test(deepseek_plain_agrees), cmocka_unit_test(deepseek_small_agrees),
-        cmocka_unit_test(deepseek_lone_agrees),  cmocka_unit_test(qwen3_odd_agrees),
-        cmocka_unit_test(qwen3_plain_agrees),    cmocka_unit_test(tiny_agrees),
-        cmocka_unit_test(recipes_agree),
+        cmocka_unit_test(deepseek_plain_agrees), cmocka_unit_test(qwen3_odd_agrees),
+        cmocka_unit_test(tiny_agrees),           cmocka_unit_test(recipes_agree),
+    };
+    /* The kernels of the others with other sizes, each to be compiled; qwen3-odd has matrices of plain numbers too. */
+    const struct CMUnitTest not_on_software[] = {
+        cmocka_unit_test(deepseek_small_agrees),
+        cmocka_unit_test(deepseek_lone_agrees),
+        cmocka_unit_test(qwen3_plain_agrees),
     };
     const struct CMUnitTest on_hosts[] = {
         cmocka_unit_test(qwen_odd_agrees_with_the_least_cache),
@@ -653,7 +660,6 @@ int main(void)
     const char *wanted = getenv("MOEFLUX_TESTS");
     if (wanted)
         cmocka_set_test_filter(wanted);
-    int failed = cmocka_run_group_tests(everywhere, NULL, NULL);
-    return failed + (device_is_vulkan() ? cmocka_run_group_tests(on_vulkan, NULL, NULL)
-                                        : cmocka_run_group_tests(on_hosts, NULL, NULL));
+    int failed = device_is_software() ? 0 : cmocka_run_group_tests(not_on_software, NULL, NULL);
+    return failed + device_run_tests(everywhere, on_vulkan, on_hosts);
 }

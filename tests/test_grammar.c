@@ -210,6 +210,52 @@ static void nesting_and_size_are_bounded(void **state)
     str_free(&s);
 }
 
+static bool allows(struct constraint *c, char byte)
+{
+    const uint64_t *bits;
+    struct moeflux_err e;
+    check_ok(constraint_mask(c, &bits, &e), &e);
+    return bits[(uint8_t)byte / 64] >> (uint8_t)byte % 64 & 1;
+}
+
+static void take(struct constraint *c, char byte, unsigned n)
+{
+    struct moeflux_err e;
+    for (unsigned i = 0; i < n; i++) {
+        if (!allows(c, byte))
+            fail_msg("byte %u, '%c', is not allowed", i, byte);
+        check_ok(constraint_accept(c, (uint8_t)byte, &e), &e);
+    }
+}
+
+/* More places than are remembered: what was computed for those behind is given up. */
+static void a_long_text_is_counted_to_its_end_and_so_are_clones_of_it(void **state)
+{
+    (void)state;
+    struct vocabulary v = bytes_only();
+    struct token_trie *t = trie_of(&v);
+    struct constraint *c = begun(compiled("root ::= \"(\" root \")\" | \"a\"{9000,9001}"), t);
+    take(c, '(', 30);
+    take(c, 'a', 100);
+    struct constraint *clone = constraint_clone(c, NULL);
+    take(c, 'a', 8899);
+    assert_false(allows(c, ')'));
+    take(c, 'a', 1);
+    assert_true(allows(c, 'a'));
+    take(c, ')', 30);
+    assert_true(constraint_must_end(c));
+    take(clone, 'a', 8901);
+    assert_false(allows(clone, 'a'));
+    take(clone, ')', 29);
+    assert_false(constraint_may_end(clone));
+    assert_true(allows(clone, ')'));
+    constraint_free(c);
+    take(clone, ')', 1);
+    assert_true(constraint_may_end(clone));
+    constraint_free(clone);
+    token_trie_free(t);
+}
+
 /* ---- the slow recogniser ---- */
 
 enum { MAX_TEXT = 12, N_RULES = 4, MAX_NODES = 512 };
@@ -463,6 +509,7 @@ int main(void)
         cmocka_unit_test(rules_nest_and_end_where_they_must),
         cmocka_unit_test(grammars_with_faults_are_refused_with_their_place),
         cmocka_unit_test(nesting_and_size_are_bounded),
+        cmocka_unit_test(a_long_text_is_counted_to_its_end_and_so_are_clones_of_it),
         cmocka_unit_test(masks_are_what_a_slow_recogniser_says_of_each_token),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

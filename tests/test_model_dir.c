@@ -16,7 +16,7 @@
 #include "base/format.h"
 #include "convert/convert.h"
 #include "model/family.h"
-#include "model/model_dir.h"
+#include "model_dirs.h"
 #include "st_writer.h"
 #include "tmp_tree.h"
 
@@ -50,27 +50,6 @@ static int tear_down(void **state)
     return 0;
 }
 
-static struct model_dir open_ok(const char *dir)
-{
-    struct model_dir m;
-    struct moeflux_err e;
-    if (model_dir_open(&m, dir, &e) < 0)
-        fail_msg("%s", e.text);
-    return m;
-}
-
-/* Opens, and requires this failure. */
-static void expect_refused(const char *dir, int code, const char *text)
-{
-    struct model_dir m;
-    struct moeflux_err e = {0};
-    int rc = model_dir_open(&m, dir, &e);
-    if (rc == 0)
-        model_dir_close(&m);
-    if (rc != code || !strstr(e.text, text))
-        fail_msg("%d \"%s\", expected %d with \"%s\"", rc, e.text, code, text);
-}
-
 /* A copy to spoil. Freed by tmp_tree_remove(tmp). */
 static const char *copy_of(const char *model, char **tmp)
 {
@@ -101,7 +80,7 @@ static void read_expert(const struct model_dir *m, uint32_t layer, uint32_t expe
 static void both_layouts_give_the_same_tensors_and_experts(void **state)
 {
     struct fixture *f = *state;
-    struct model_dir a = open_ok(f->packed), b = open_ok(f->plain);
+    struct model_dir a = model_dirs_open(f->packed), b = model_dirs_open(f->plain);
     struct moeflux_err e;
     assert_true(a.packed && !b.packed);
     assert_int_equal(a.n_tensors, 213);
@@ -137,7 +116,7 @@ static void both_layouts_give_the_same_tensors_and_experts(void **state)
 static void a_packed_expert_is_one_extent_and_a_plain_one_nine(void **state)
 {
     struct fixture *f = *state;
-    struct model_dir a = open_ok(f->packed), b = open_ok(f->plain);
+    struct model_dir a = model_dirs_open(f->packed), b = model_dirs_open(f->plain);
     struct extent x[EXPERT_MAX_EXTENTS];
     assert_int_equal(model_dir_expert(&a, 3, 5, x), 1);
     assert_int_equal(x[0].off, 5 * 20736);
@@ -149,7 +128,7 @@ static void a_packed_expert_is_one_extent_and_a_plain_one_nine(void **state)
 static void the_published_parts_of_an_expert_follow_each_other(void **state)
 {
     struct fixture *f = *state;
-    struct model_dir m = open_ok(f->packed);
+    struct model_dir m = model_dirs_open(f->packed);
     const struct expert_layout *l = &m.experts[0];
     assert_int_equal(l->formats.gate, FORMAT_Q4);
     assert_int_equal(l->formats.down, FORMAT_Q4);
@@ -165,7 +144,7 @@ static void matrices_carry_their_own_bits(void **state)
     struct fixture *f = *state;
     const char *dirs[] = {f->packed, f->plain};
     for (int i = 0; i < 2; i++) {
-        struct model_dir m = open_ok(dirs[i]);
+        struct model_dir m = model_dirs_open(dirs[i]);
         struct matrix w;
         struct moeflux_err e;
         assert_int_equal(model_dir_matrix(&m, "model.layers.0.mlp.gate", 12, 192, &w, &e), 0);
@@ -181,7 +160,7 @@ static void matrices_carry_their_own_bits(void **state)
 static void a_matrix_of_another_shape_is_refused(void **state)
 {
     struct fixture *f = *state;
-    struct model_dir m = open_ok(f->packed);
+    struct model_dir m = model_dirs_open(f->packed);
     struct matrix w;
     struct moeflux_err e;
     assert_int_equal(model_dir_matrix(&m, "lm_head", 1004, 192, &w, &e), ERR_FORMAT);
@@ -196,7 +175,7 @@ static void a_matrix_of_another_shape_is_refused(void **state)
 static void vectors_are_counted_whatever_their_dimensions(void **state)
 {
     struct fixture *f = *state;
-    struct model_dir m = open_ok(f->plain);
+    struct model_dir m = model_dirs_open(f->plain);
     const struct tensor *t;
     struct moeflux_err e;
     float a_log[6];
@@ -213,7 +192,7 @@ static void vectors_are_counted_whatever_their_dimensions(void **state)
 static void bf16_is_widened_exactly(void **state)
 {
     struct fixture *f = *state;
-    struct model_dir m = open_ok(f->packed);
+    struct model_dir m = model_dirs_open(f->packed);
     struct moeflux_err e;
     const struct tensor *t = model_dir_find(&m, "model.norm.weight");
     uint16_t bits[192];
@@ -233,7 +212,7 @@ static void bf16_is_widened_exactly(void **state)
 static void dense_layers_of_deepseek_have_no_experts(void **state)
 {
     (void)state;
-    struct model_dir m = open_ok("tests/models/deepseek-odd/mlx");
+    struct model_dir m = model_dirs_open("tests/models/deepseek-odd/mlx");
     struct extent x[EXPERT_MAX_EXTENTS];
     struct matrix w;
     struct moeflux_err e;
@@ -281,7 +260,7 @@ static void embed_q_and_unembed_out_stand_in_for_kv_b_proj(void **state)
     assert_int_equal(convert_run(&o, &r, &e), 0);
     const char *dirs[] = {src, dst};
     for (int i = 0; i < 2; i++) {
-        struct model_dir m = open_ok(dirs[i]);
+        struct model_dir m = model_dirs_open(dirs[i]);
         struct matrix w;
         assert_int_equal(model_dir_matrix(&m, "model.layers.3.self_attn.embed_q", 512, 64, &w, &e), 0);
         assert_int_equal(model_dir_matrix(&m, "model.layers.3.self_attn.unembed_out", 256, 128, &w, &e), 0);
@@ -297,7 +276,7 @@ static void a_manifest_without_bits_takes_them_from_the_shapes(void **state)
     char *tmp;
     const char *dir = copy_of(f->packed, &tmp);
     tmp_tree_replace(dir, "model_weights.json", "\"bits\": 8", "\"beats\": 8");
-    struct model_dir m = open_ok(dir);
+    struct model_dir m = model_dirs_open(dir);
     struct matrix w;
     struct moeflux_err e;
     assert_int_equal(model_dir_matrix(&m, "model.layers.0.mlp.gate", 12, 192, &w, &e), 0);
@@ -309,7 +288,7 @@ static void a_manifest_without_bits_takes_them_from_the_shapes(void **state)
 static void a_tokenizer_is_found_where_there_is_one(void **state)
 {
     struct fixture *f = *state;
-    struct model_dir a = open_ok("tests/models/tiny"), b = open_ok(f->packed);
+    struct model_dir a = model_dirs_open("tests/models/tiny"), b = model_dirs_open(f->packed);
     assert_string_equal(a.tokenizer_path, "tests/models/tiny/tokenizer.json");
     assert_null(b.tokenizer_path);
     model_dir_close(&a);
@@ -322,7 +301,7 @@ static void generation_config_adds_end_of_text_ids(void **state)
     char *tmp;
     const char *dir = copy_of(f->packed, &tmp);
     tmp_tree_write_text(dir, "generation_config.json", "{\"eos_token_id\": [77, 1]}");
-    struct model_dir m = open_ok(dir);
+    struct model_dir m = model_dirs_open(dir);
     assert_int_equal(m.config.n_eos, 3);
     assert_int_equal(m.config.eos[2], 77);
     model_dir_close(&m);
@@ -335,7 +314,7 @@ static void the_manifest_alone_configures_a_packed_directory(void **state)
     char *tmp;
     const char *dir = copy_of(f->packed, &tmp);
     assert_int_equal(unlink(tmp_tree_path(dir, "config.json")), 0);
-    struct model_dir a = open_ok(f->packed), b = open_ok(dir);
+    struct model_dir a = model_dirs_open(f->packed), b = model_dirs_open(dir);
     const struct config *x = &a.config, *y = &b.config;
     assert_memory_equal(x->layers, y->layers, 6 * sizeof *x->layers);
     assert_memory_equal(x->eos, y->eos, sizeof x->eos);
@@ -366,7 +345,7 @@ static void parts_in_mlx_artifacts_and_root_are_found(void **state)
     move(dir, "model_weights.json", "artifacts/model_weights.json");
     move(dir, "model_weights.bin", "artifacts/model_weights.bin");
     move(dir, "packed_experts", "root/packed_experts");
-    struct model_dir m = open_ok(dir);
+    struct model_dir m = model_dirs_open(dir);
     assert_true(m.packed);
     assert_int_equal(m.n_tensors, 213);
     model_dir_close(&m);
@@ -392,7 +371,7 @@ static void the_layout_of_cogito_opens(void **state)
     move(dir, "model_weights.bin", "artifacts/model_weights.bin");
     move(dir, "packed_experts", "root/packed_experts");
     tmp_tree_replace(dir, "artifacts/model_weights.json", "\"model_type\"", "\"kind\"");
-    struct model_dir m = open_ok(dir);
+    struct model_dir m = model_dirs_open(dir);
     assert_ptr_equal(m.config.family, &family_deepseek3);
     assert_true(m.config.rope.yarn && m.config.rope.factor == 40.0);
     assert_int_equal(m.n_files, 1 + 3);
@@ -402,7 +381,7 @@ static void the_layout_of_cogito_opens(void **state)
     assert_int_equal(x[0].off, 7 * 27648);
     model_dir_close(&m);
     assert_int_equal(unlink(tmp_tree_path(dir, "root/packed_experts/layer_03.bin")), 0);
-    expect_refused(dir, ERR_IO, "layer_03.bin: No such file");
+    model_dirs_refuse(dir, ERR_IO, "layer_03.bin: No such file");
     tmp_tree_remove(tmp);
 }
 
@@ -412,21 +391,21 @@ static void what_is_no_model_directory_is_refused(void **state)
 {
     (void)state;
     char *tmp = tmp_tree_new();
-    expect_refused("/nonexistent/model", ERR_IO, "/nonexistent/model: No such file or directory");
-    expect_refused("tests/models/tiny/config.json", ERR_IO, "expected a model directory");
-    expect_refused(tmp, ERR_IO, "neither model_weights.json nor config.json");
+    model_dirs_refuse("/nonexistent/model", ERR_IO, "/nonexistent/model: No such file or directory");
+    model_dirs_refuse("tests/models/tiny/config.json", ERR_IO, "expected a model directory");
+    model_dirs_refuse(tmp, ERR_IO, "neither model_weights.json nor config.json");
     tmp_tree_write_text(tmp, "config.json", "{}");
-    expect_refused(tmp, ERR_FORMAT, "model_type");
+    model_dirs_refuse(tmp, ERR_FORMAT, "model_type");
     tmp_tree_write_text(tmp, "model_weights.json", "{}");
-    expect_refused(tmp, ERR_IO, "model_weights.bin is not");
+    model_dirs_refuse(tmp, ERR_IO, "model_weights.bin is not");
     tmp_tree_remove(tmp);
 }
 
 static void an_unquantised_checkpoint_is_sent_to_convert(void **state)
 {
     (void)state;
-    expect_refused("tests/models/qwen-odd/hf", ERR_UNSUPPORTED, "run `moeflux convert` first");
-    expect_refused("tests/models/deepseek-odd/hf", ERR_UNSUPPORTED, "run `moeflux convert` first");
+    model_dirs_refuse("tests/models/qwen-odd/hf", ERR_UNSUPPORTED, "run `moeflux convert` first");
+    model_dirs_refuse("tests/models/deepseek-odd/hf", ERR_UNSUPPORTED, "run `moeflux convert` first");
 }
 
 /* --- layer files --- */
@@ -450,12 +429,12 @@ static void layer_files_of_another_length_are_refused(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_int_equal(truncate(file, cases[i].bytes), 0);
-        expect_refused(dir, cases[i].code, cases[i].text);
+        model_dirs_refuse(dir, cases[i].code, cases[i].text);
     }
     assert_int_equal(unlink(file), 0);
-    expect_refused(dir, ERR_IO, "layer_04.bin: No such file or directory");
+    model_dirs_refuse(dir, ERR_IO, "layer_04.bin: No such file or directory");
     assert_int_equal(mkdir(file, 0777), 0);
-    expect_refused(dir, ERR_IO, "layer_04.bin: a directory, expected a regular file");
+    model_dirs_refuse(dir, ERR_IO, "layer_04.bin: a directory, expected a regular file");
     tmp_tree_remove(tmp);
 }
 
@@ -465,7 +444,7 @@ static void a_missing_experts_folder_is_refused(void **state)
     char *tmp;
     const char *dir = copy_of(f->packed, &tmp);
     move(dir, "packed_experts", "elsewhere");
-    expect_refused(dir, ERR_IO, "packed_experts is not");
+    model_dirs_refuse(dir, ERR_IO, "packed_experts is not");
     tmp_tree_remove(tmp);
 }
 
@@ -512,7 +491,7 @@ static void manifests_that_lie_are_refused_with_the_reason(void **state)
     const char *dir = copy_of(f->packed, &tmp);
     for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
         tmp_tree_write_text(dir, "model_weights.json", lies[i].manifest);
-        expect_refused(dir, ERR_FORMAT, lies[i].text);
+        model_dirs_refuse(dir, ERR_FORMAT, lies[i].text);
     }
     tmp_tree_remove(tmp);
 }
@@ -525,13 +504,13 @@ static void a_manifest_cut_anywhere_is_refused(void **state)
     static const char small[] = ENTRY("0", "16", "[2,2]", "\"U32\"", ",\"bits\":8");
     for (size_t n = 0; n < sizeof small; n++) {
         tmp_tree_write(dir, "model_weights.json", small, n);
-        expect_refused(dir, ERR_FORMAT, "");
+        model_dirs_refuse(dir, ERR_FORMAT, "");
     }
     size_t whole;
     uint8_t *bytes = tmp_tree_read(tmp_tree_path(f->packed, "model_weights.json"), &whole);
     for (size_t n = 0; n + 1 < whole; n += 331) {
         tmp_tree_write(dir, "model_weights.json", bytes, n);
-        expect_refused(dir, ERR_FORMAT, "model_weights.json: ");
+        model_dirs_refuse(dir, ERR_FORMAT, "model_weights.json: ");
     }
     free(bytes);
     tmp_tree_remove(tmp);
@@ -560,7 +539,7 @@ static void tensors_that_do_not_fit_the_config_are_refused(void **state)
         char *tmp;
         const char *dir = copy_of(f->packed, &tmp);
         tmp_tree_replace(dir, cases[i].file, cases[i].old, cases[i].with);
-        expect_refused(dir, ERR_FORMAT, cases[i].text);
+        model_dirs_refuse(dir, ERR_FORMAT, cases[i].text);
         tmp_tree_remove(tmp);
     }
 }
@@ -602,7 +581,7 @@ static void plain_tensors_that_lie_are_refused(void **state)
         const char *dir = copy_of(f->plain, &tmp);
         unlink(tmp_tree_path(dir, "model.safetensors.index.json"));
         tmp_tree_replace(dir, cases[i].file, cases[i].old, cases[i].with);
-        expect_refused(dir, cases[i].code, cases[i].text);
+        model_dirs_refuse(dir, cases[i].code, cases[i].text);
         tmp_tree_remove(tmp);
     }
 }
@@ -635,16 +614,16 @@ static void stacks_that_are_missing_or_odd_are_refused(void **state)
     char *tmp = tmp_tree_new();
     const char *dir = tmp_tree_path(tmp, "a");
     st_writer_rewrite(f->plain, dir, drop_up_stack);
-    expect_refused(dir, ERR_FORMAT, "model.layers.4.mlp.switch_mlp.up_proj.weight is missing");
+    model_dirs_refuse(dir, ERR_FORMAT, "model.layers.4.mlp.switch_mlp.up_proj.weight is missing");
     dir = tmp_tree_path(tmp, "b");
     st_writer_rewrite(f->plain, dir, add_bias);
-    expect_refused(dir, ERR_UNSUPPORTED, "q_proj.bias: projections with a bias");
+    model_dirs_refuse(dir, ERR_UNSUPPORTED, "q_proj.bias: projections with a bias");
     dir = tmp_tree_path(tmp, "c");
     st_writer_rewrite(f->plain, dir, three_bits);
-    expect_refused(dir, ERR_FORMAT, "declared with 4 bits");
+    model_dirs_refuse(dir, ERR_FORMAT, "declared with 4 bits");
     tmp_tree_replace(dir, "config.json", "\"mode\": \"affine\",",
                      "\"mode\": \"affine\", \"language_model.lm_head\": {\"bits\": 3},");
-    struct model_dir m = open_ok(dir);
+    struct model_dir m = model_dirs_open(dir);
     assert_int_equal(model_dir_find(&m, "lm_head.weight")->format, FORMAT_Q3);
     model_dir_close(&m);
     tmp_tree_remove(tmp);
@@ -670,7 +649,7 @@ static void scales_that_are_not_finite_are_refused_when_read(void **state)
     char *tmp;
     const char *dir = copy_of(f->packed, &tmp);
     for (int i = 0; i < 6; i++) {
-        struct model_dir m = open_ok(dir);
+        struct model_dir m = model_dirs_open(dir);
         struct moeflux_err e;
         const struct tensor *t = model_dir_find(&m, names[i % 2]);
         uint8_t bytes[6018];
@@ -691,7 +670,7 @@ static void vectors_that_are_not_finite_are_refused_when_read(void **state)
     struct fixture *f = *state;
     char *tmp;
     const char *dir = copy_of(f->packed, &tmp);
-    struct model_dir m = open_ok(dir);
+    struct model_dir m = model_dirs_open(dir);
     struct moeflux_err e;
     const struct tensor *t = model_dir_find(&m, "model.norm.weight");
     float values[192];
@@ -705,7 +684,7 @@ static void vectors_that_are_not_finite_are_refused_when_read(void **state)
 static void experts_that_are_not_finite_are_named(void **state)
 {
     struct fixture *f = *state;
-    struct model_dir m = open_ok(f->packed);
+    struct model_dir m = model_dirs_open(f->packed);
     const struct expert_layout *l = &m.experts[0];
     uint8_t slot[20736];
     struct moeflux_err e;

@@ -329,7 +329,5 @@ int main(int argc, char **argv)
     const char *wanted = argc > 1 ? argv[1] : getenv("MOEFLUX_TESTS");
     if (wanted)
         cmocka_set_test_filter(wanted);
-    int failed = cmocka_run_group_tests(everywhere, NULL, NULL);
-    return failed + (device_is_vulkan() ? cmocka_run_group_tests(on_vulkan, NULL, NULL)
-                                        : cmocka_run_group_tests(on_hosts, NULL, NULL));
+    return device_run_tests(everywhere, on_vulkan, on_hosts);
 }

@@ -558,6 +558,30 @@ static void options_out_of_range_are_named(void **state)
     assert_int_equal(sampler_check(&plain, NULL), 0);
 }
 
+static void what_a_mask_leaves_out_is_not_chosen_until_it_is_taken_away(void **state)
+{
+    static const uint8_t allowed[20] = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
+                                        0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xfe, 0xff};
+    static const uint64_t mask[] = {0, 1, 0x10000000003f0001};
+    float logits[150] = {[3] = 9, [64] = 1, [144] = 7, [145] = 5, [149] = 2};
+    (void)state;
+    struct sampler_options greedy = plain;
+    greedy.temperature = 0;
+    struct sampler *s = start(greedy, 150, allowed);
+    assert_int_equal(pick(s, logits), 3);
+    /* Id 144 is never chosen; bits past the last id do not count. */
+    sampler_set_mask(s, mask);
+    assert_int_equal(pick(s, logits), 145);
+    sampler_allow(s, 3);
+    assert_int_equal(pick(s, logits), 3);
+    sampler_set_mask(s, mask);
+    logits[145] = logits[149] = -INFINITY;
+    assert_int_equal(pick(s, logits), 64);
+    sampler_set_mask(s, NULL);
+    assert_int_equal(pick(s, logits), 3);
+    sampler_free(s);
+}
+
 static void a_vocabulary_with_nothing_to_choose_is_refused(void **state)
 {
     static const uint8_t none[2] = {0, 0xfc};
@@ -595,6 +619,7 @@ int main(void)
         cmocka_unit_test(a_penalty_may_make_a_logit_infinite),
         cmocka_unit_test(extreme_values_still_give_an_id),
         cmocka_unit_test(options_out_of_range_are_named),
+        cmocka_unit_test(what_a_mask_leaves_out_is_not_chosen_until_it_is_taken_away),
         cmocka_unit_test(a_vocabulary_with_nothing_to_choose_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -211,11 +211,51 @@ static void the_chat_template_is_found_in_each_of_its_places(void **state)
         "\"template\": \"two\"}]}",
         &e);
     assert_string_equal(tokenizer_chat_template(t), "two");
+    assert_null(tokenizer_tool_template(t));
+    tokenizer_free(t);
+    t = open_beside(
+        tmp,
+        "{\"chat_template\": [{\"name\": \"default\", \"template\": \"one\"}, {\"name\": \"tool_use\", "
+        "\"template\": \"two\"}]}",
+        &e);
+    assert_string_equal(tokenizer_chat_template(t), "one");
+    assert_string_equal(tokenizer_tool_template(t), "two");
     tokenizer_free(t);
     tmp_tree_write_text(tmp, "chat_template.jinja", "three");
     t = open_beside(tmp, "{\"chat_template\": \"one\"}", &e);
     assert_string_equal(tokenizer_chat_template(t), "three");
     tokenizer_free(t);
+    tmp_tree_remove(tmp);
+}
+
+static const char *special(const struct tokenizer *t, const char *name)
+{
+    return json_string_value(json_object_get(tokenizer_special_texts(t), name));
+}
+
+static void the_special_tokens_texts_are_those_of_the_configuration(void **state)
+{
+    (void)state;
+    char *tmp = tmp_tree_new();
+    struct moeflux_err e;
+    struct tokenizer *t =
+        open_beside(tmp, "{\"bos_token\": {\"content\": \"<s>\"}, \"eos_token\": \"</s>\"}", &e);
+    assert_string_equal(special(t, "bos_token"), "<s>");
+    assert_string_equal(special(t, "eos_token"), "</s>");
+    assert_null(special(t, "pad_token"));
+    tokenizer_free(t);
+    /* What it leaves open stands in the older file. */
+    tmp_tree_write_text(
+        tmp, "special_tokens_map.json",
+        "{\"bos_token\": \"other\", \"pad_token\": {\"content\": \"<pad>\"}, \"additional\": 3}");
+    t = open_beside(tmp, "{\"bos_token\": \"<s>\", \"eos_token\": null}", &e);
+    assert_string_equal(special(t, "bos_token"), "<s>");
+    assert_string_equal(special(t, "pad_token"), "<pad>");
+    assert_null(special(t, "eos_token"));
+    tokenizer_free(t);
+    tmp_tree_write_text(tmp, "special_tokens_map.json", "{\"bos_token\": ");
+    assert_null(open_beside(tmp, "{}", &e));
+    assert_non_null(strstr(e.text, "special_tokens_map.json"));
     tmp_tree_remove(tmp);
 }
 
@@ -228,6 +268,7 @@ int main(void)
         cmocka_unit_test(the_configuration_wins_over_the_post_processor),
         cmocka_unit_test(a_configuration_that_cannot_be_followed_is_refused),
         cmocka_unit_test(the_chat_template_is_found_in_each_of_its_places),
+        cmocka_unit_test(the_special_tokens_texts_are_those_of_the_configuration),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -118,6 +118,8 @@ static const struct flag run_flags[] = {
     LIST(NULL, "bench-prompt", "N,..", bench_prompt, 0, MAX_LENGTH, "prompt lengths to measure, 0: none (512)"),
     LIST(NULL, "bench-gen", "N,..", bench_gen, 0, MAX_LENGTH, "generation lengths to measure, 0: none (64)"),
     LIST(NULL, "bench-depth", "N,..", bench_depth, 0, MAX_LENGTH, "tokens of context before each (0)"),
+    INT(NULL, "bench-parallel", "N", bench_parallel, 1, BENCH_MAX_PARALLEL,
+        "sequences that decode together (1)"),
     INT(NULL, "bench-reps", "N", bench_reps, 1, 1000, "repetitions of each (5)"),
     TEXT(NULL, "perplexity", "FILE", perplexity, "how well the model foretells a text, - for stdin"),
     TEXTS("compare", "SETTING", compare, "... beside another model or other flags; repeatable"),
@@ -426,6 +428,8 @@ static int check_bench(struct options *o, struct moeflux_err *e)
         rc = check_needs(o->bench_depth.n, "--bench-depth", o->bench, "--bench", e);
     if (!rc)
         rc = check_needs(o->bench_reps, "--bench-reps", o->bench, "--bench", e);
+    if (!rc)
+        rc = check_needs(o->bench_parallel, "--bench-parallel", o->bench, "--bench", e);
     set_bench_defaults(o);
     return rc;
 }

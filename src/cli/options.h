@@ -31,6 +31,8 @@ enum verb {
 
 enum { OPTIONS_NOT_GIVEN = -2, OPTIONS_NO_LIMIT = REQUEST_NO_LIMIT };
 
+enum { BENCH_MAX_PARALLEL = 8 };
+
 struct options {
     enum verb verb;
     bool help, version;
@@ -81,6 +83,7 @@ struct options {
     bool list_devices, selftest, bench, plan;
     struct number_list bench_prompt, bench_gen, bench_depth;
     int64_t bench_reps;
+    int64_t bench_parallel; /* 0, 1: one sequence; at most BENCH_MAX_PARALLEL */
 
     bool verify, no_measure;
     const char *src, *dst;                          /* convert; inspect uses `model` */

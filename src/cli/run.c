@@ -85,6 +85,23 @@ static int check_tokenizer(struct run *r, struct moeflux_err *e)
     return 0;
 }
 
+static int encode_messages(struct run *r, const char *text, size_t len, size_t *n_replaced,
+                           struct moeflux_err *e)
+{
+    const char *system = r->options->system;
+    json_t *messages = json_array();
+    struct chat_prompt prompt = {.messages = messages, .tools = r->tools, .opens_answer = true};
+    int rc = messages ? 0 : err_set(e, ERR_MEMORY, "out of memory for a prompt");
+    if (!rc && system && *system)
+        rc = chat_say(messages, "system", system, strlen(system), n_replaced, e);
+    if (!rc)
+        rc = chat_say(messages, "user", text, len, n_replaced, e);
+    if (!rc)
+        rc = chat_prompt_tokens(&r->generator.chat, &prompt, &r->tokens, &r->n_system, e);
+    json_decref(messages);
+    return rc;
+}
+
 static int encode(struct run *r, struct moeflux_err *e)
 {
     const struct options *o = r->options;
@@ -103,11 +120,7 @@ static int encode(struct run *r, struct moeflux_err *e)
         run_tell_replaced(n_replaced);
         return rc;
     }
-    const char *system = o->system ? o->system : "";
-    rc = chat_begin(&r->generator.chat, system, strlen(system), &r->tokens, &n_replaced, e);
-    r->n_system = (uint32_t)r->tokens.n;
-    if (!rc)
-        rc = chat_user(&r->generator.chat, str_text(text), text->len, &r->tokens, &n_replaced, e);
+    rc = encode_messages(r, str_text(text), text->len, &n_replaced, e);
     run_tell_replaced(n_replaced);
     return rc;
 }

@@ -235,9 +235,10 @@ static int get_turn(struct conversation *c, const json_t *item, bool is_last, co
         return ERR_MEMORY;
     if (!json_is_object(item))
         return err_set(e, ERR_FORMAT, "%s: turn %zu: expected an object", path, c->n_turns);
-    t->at = json_view_u32(&v, "tokens_before", least, all);
-    t->asked = v.rc ? 0 : json_view_u32(&v, "tokens_asked", t->at + 1, all);
     t->answered = json_view_get(&v, "answer") != NULL;
+    t->at = json_view_u32(&v, "tokens_before", least, all);
+    /* A question whose tokens a later rendering changed has none. */
+    t->asked = v.rc ? 0 : json_view_u32(&v, "tokens_asked", t->at + !t->answered, all);
     get_text(&v, "question", &t->question);
     get_text(&v, "thinking", &t->thinking);
     get_text(&v, "answer", &t->answer);

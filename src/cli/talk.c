@@ -68,6 +68,19 @@ static int keep_first(struct talk *t, struct moeflux_err *e)
     return 0;
 }
 
+/* With a checkpoint where the next question's prompt will part from this one; without recurrent layers it can anywhere. */
+static int evaluate_question(struct generator *s, const int32_t *ids, uint32_t n, struct moeflux_err *e)
+{
+    uint32_t last = s->chat.n_opening;
+    int rc = 0;
+    if (last == 0 || last >= n || moeflux_session_checkpoint_bytes(s->sequence) == 0)
+        return generator_eval(s, ids, n, NULL, e);
+    rc = generator_feed(s, ids, n - last, e);
+    if (!rc)
+        rc = checkpoint(s, e);
+    return rc ? rc : generator_eval(s, ids + n - last, last, NULL, e);
+}
+
 /* Evaluates what the sequence lacks of the conversation up to the last question's end. */
 static int evaluate(struct talk *t, struct moeflux_err *e)
 {
@@ -88,7 +101,7 @@ static int evaluate(struct talk *t, struct moeflux_err *e)
         rc = checkpoint(s, e);
     t->stats = (struct stats){.n_prompt = n - n_reused, .n_reused = n_reused, .start_ns = clock_ns()};
     if (!rc)
-        rc = generator_eval(s, ids + n_reused, n - n_reused, NULL, e);
+        rc = evaluate_question(s, ids + n_reused, n - n_reused, e);
     t->stats.prefill_ns = clock_ns() - t->stats.start_ns;
     bar_end(&t->bar);
     return rc ? rc : keep_first(t, e);
@@ -200,11 +213,12 @@ int talk_retry(struct talk *t, struct moeflux_err *e)
     }
     if (last->answered && last->stop != ANSWER_INTERRUPTED && t->options->temp == 0)
         talk_note(t, "[--temp 0 gives the same answer each time]");
-    conversation_unanswer(&t->conversation);
-    bool evaluated = evaluated_before(t);
+    int rc = conversation_ask_again(&t->conversation, &t->generator.chat, e);
+    bool evaluated = !rc && evaluated_before(t);
     t->generator.seed++;
     t->is_reseeded = true;
-    int rc = evaluated ? new_sampler(t, t->generator.seed, last->asked, e) : 0;
+    if (!rc)
+        rc = evaluated ? new_sampler(t, t->generator.seed, last->asked, e) : 0;
     if (!rc)
         return answer_or_tell(t, evaluated, e);
     exit_report(rc, e);

@@ -290,15 +290,15 @@ static void begin_constraint(struct writer *w, const struct generator *s)
     if (!w->options->chat)
         return;
     w->is_free = w->filter.inside_think;
-    w->may_think = s->chat.thinking && !w->is_free && s->chat.think_open >= 0;
+    w->may_think = s->chat.may_open;
 }
 
 /* ---- tokens ---- */
 
-/* A device that chooses keeps its logits to itself. */
-static bool needs_logits(const struct answer_options *o)
+/* Whether the host chooses: a device that does keeps its logits to itself. */
+static bool needs_logits(const struct generator *s, const struct answer_options *o)
 {
-    return o->logprobs;
+    return o->logprobs || s->evaluator.token;
 }
 
 /* The next token, from the logits of the last one. What takes part in the choice does so here. */
@@ -339,10 +339,10 @@ static int step(struct answer *a, const struct answer_options *o, struct generat
     uint32_t before = moeflux_session_position(s->sequence);
     /* A constraint knows what the next token may be only when there is this one. */
     bool more = a->tokens.n + 1 != (uint64_t)o->limit && !o->constraint;
-    int rc = needs_logits(o) ? generator_eval(s, id, 1, NULL, e) : generator_step(s, *id, more, id, e);
+    int rc = needs_logits(s, o) ? generator_eval(s, id, 1, NULL, e) : generator_step(s, *id, more, id, e);
     a->last_pending = moeflux_session_position(s->sequence) == before;
     a->n_decoded += !a->last_pending;
-    return !rc && needs_logits(o) ? choose(a, o, s, id, e) : rc;
+    return !rc && needs_logits(s, o) ? choose(a, o, s, id, e) : rc;
 }
 
 /* Samples until something ends the answer; a->stop says what. */
@@ -393,7 +393,7 @@ int answer_run(struct answer *a, struct generator *s, const struct answer_option
     }
     const struct tool_form *form = NULL;
     if (o->tools && s->tokenizer)
-        form = tool_form_find(tokenizer_chat_template(s->tokenizer));
+        form = tool_form_of(s->tokenizer);
     tool_calls_init(&w.tools, form, o->tools, (struct tool_sink){on_tool_event, &w});
     begin_constraint(&w, s);
     int rc = stops_init(&w.stops, o->stops, o->n_stops, e);

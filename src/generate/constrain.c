@@ -69,7 +69,7 @@ static bool text_with_tags(const void *ctx, int32_t id, struct token_text *out)
     out->len = tokenizer_bytes(t, id, &out->bytes);
     if (!tokenizer_is_added(t, id))
         return out->len > 0;
-    return tool_form_has_tag(tool_form_find(tokenizer_chat_template(t)), out->bytes, out->len);
+    return tool_form_has_tag(tool_form_of(t), out->bytes, out->len);
 }
 
 static int open_cache(struct generator *s, bool calls, struct moeflux_err *e)

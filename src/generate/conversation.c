@@ -1,5 +1,6 @@
 #include "generate/conversation.h"
 
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,6 +8,7 @@
 #include "base/mem.h"
 #include "generate/generator.h"
 #include "text/chat.h"
+#include "text/utf8.h"
 
 struct turn *conversation_last(const struct conversation *c)
 {
@@ -22,26 +24,99 @@ struct turn *conversation_add(struct conversation *c, struct moeflux_err *e)
     return t;
 }
 
+/* The messages as the template takes them. Thinking of past answers is given to it, which may leave it out; the form of a family
+ * keeps it, even where there was none. */
+static int add_messages(const struct conversation *c, const struct chat *chat, json_t *messages,
+                        struct moeflux_err *e)
+{
+    int rc = c->system.len ? chat_say(messages, "system", c->system.data, c->system.len, NULL, e) : 0;
+    for (size_t i = 0; !rc && i < c->n_turns; i++) {
+        const struct turn *t = &c->turns[i];
+        rc = chat_say(messages, "user", str_text(&t->question), t->question.len, NULL, e);
+        if (rc || !t->answered)
+            continue;
+        rc = chat_say(messages, "assistant", str_text(&t->answer), t->answer.len, NULL, e);
+        json_t *answer = json_array_get(messages, json_array_size(messages) - 1);
+        json_t *thinking = json_stringn(str_text(&t->thinking), t->thinking.len);
+        if (!rc && (t->thinking.len || chat->is_family) &&
+            (!thinking || json_object_set(answer, "reasoning_content", thinking) ||
+             json_object_set(answer, "thinking", thinking)))
+            rc = err_set(e, ERR_MEMORY, "out of memory for the conversation");
+        json_decref(thinking);
+    }
+    return rc;
+}
+
+/* The answers that are in the tokens as they were sampled. */
+static struct chat_span *spans_of(const struct conversation *c, size_t *n, struct moeflux_err *e)
+{
+    struct chat_span *spans = mem_new(c->n_turns + 1, sizeof *spans, e);
+    *n = 0;
+    for (size_t i = 0; spans && i < c->n_turns; i++) {
+        uint32_t end = i + 1 < c->n_turns ? c->turns[i + 1].at : (uint32_t)c->tokens.n;
+        if (c->turns[i].answered && end > c->turns[i].asked)
+            spans[(*n)++] = (struct chat_span){c->turns[i].asked, end};
+    }
+    return spans;
+}
+
+/* Brings the tokens in line with the questions and answers, up to the opening of the last question's answer. */
+static int render(struct conversation *c, const struct chat *chat, struct moeflux_err *e)
+{
+    json_t *messages = json_array();
+    struct chat_prompt prompt = {.messages = messages, .opens_answer = true};
+    struct chat_text text = {0};
+    size_t n_spans;
+    uint32_t n_kept = 0;
+    struct chat_span *spans = spans_of(c, &n_spans, e);
+    int rc = spans && messages ? 0 : err_set(e, ERR_MEMORY, "out of memory for the conversation");
+    if (!rc)
+        rc = add_messages(c, chat, messages, e);
+    if (!rc)
+        rc = chat_render(chat, &prompt, &text, e);
+    if (!rc)
+        rc = chat_extend(chat, &text, spans, n_spans, &c->tokens, &n_kept, e);
+    /* What was sampled and then left out is not there any more. */
+    for (size_t i = 0; !rc && i < c->n_turns; i++) {
+        struct turn *t = &c->turns[i];
+        t->at = t->at < n_kept ? t->at : n_kept;
+        t->asked = t->asked < n_kept ? t->asked : n_kept;
+    }
+    if (!rc)
+        conversation_last(c)->asked = (uint32_t)c->tokens.n;
+    free(spans);
+    chat_text_free(&text);
+    json_decref(messages);
+    return rc;
+}
+
 int conversation_ask(struct conversation *c, const struct chat *chat, const char *text, size_t *n_replaced,
                      struct moeflux_err *e)
 {
     struct turn *t = conversation_last(c);
+    struct str system = {0};
     int rc = 0;
     if (t && !t->answered)
         conversation_undo(c);
+    bool is_first = c->tokens.n == 0;
     if (!(t = conversation_add(c, e)))
         return ERR_MEMORY;
-    str_add_text(&t->question, text);
-    if (!str_ok(&t->question))
+    *n_replaced += utf8_clean(text, strlen(text), &t->question);
+    *n_replaced += is_first ? utf8_clean(str_text(&c->system), c->system.len, &system) : 0;
+    if (!str_ok(&t->question) || !str_ok(&system))
         rc = err_set(e, ERR_MEMORY, "out of memory for the question");
-    if (!rc && c->tokens.n == 0)
-        rc = chat_begin(chat, str_text(&c->system), c->system.len, &c->tokens, n_replaced, e);
     if (!rc)
-        rc = chat_user(chat, text, strlen(text), &c->tokens, n_replaced, e);
-    t->asked = (uint32_t)c->tokens.n;
+        rc = render(c, chat, e);
     if (rc)
         conversation_undo(c);
+    str_free(&system);
     return rc;
+}
+
+int conversation_ask_again(struct conversation *c, const struct chat *chat, struct moeflux_err *e)
+{
+    conversation_unanswer(c);
+    return render(c, chat, e);
 }
 
 static int copy_text(struct str *to, const struct str *from, struct moeflux_err *e)

@@ -1,5 +1,8 @@
-/* conversation.h - questions and answers as texts and as the tokens that the model is given. The tokens are the whole
- * truth: the sequence is brought in line with them before each answer. */
+/* conversation.h - questions and answers as texts and as the tokens that the model is given. The sequence is brought in line with
+ * the tokens before each answer.
+ *
+ * Each question renders the whole conversation by the template. The tokens that agree with it stay, answers as they were
+ * sampled; where the template leaves something out that was there (old thinking), the tokens are the rendering's from there on. */
 #ifndef MOEFLUX_GENERATE_CONVERSATION_H
 #define MOEFLUX_GENERATE_CONVERSATION_H
 
@@ -16,8 +19,9 @@ struct moeflux_err;
 struct generator;
 
 struct turn {
-    uint32_t at;    /* tokens before the question; the system text counts to the first question */
-    uint32_t asked; /* tokens with it and the opening of the answer */
+    uint32_t at; /* tokens before the question; the system text counts to the first question */
+    uint32_t
+        asked; /* tokens with it and the opening of the answer. Both: at most those that a later rendering kept */
     bool answered;
     enum answer_stop stop;
     struct str question, thinking, answer;
@@ -36,8 +40,8 @@ struct turn *conversation_last(const struct conversation *c);
 /* Adds an empty turn at the end of the tokens. NULL with `e` filled. */
 struct turn *conversation_add(struct conversation *c, struct moeflux_err *e);
 
-/* Appends a question's tokens, before a first one the system text's. A last question without an answer leaves. On failure
- * there is no new question. *n_replaced as in tokenizer_encode. */
+/* Appends a question and renders the conversation. A last question without an answer leaves. On failure there is no new
+ * question. *n_replaced as in tokenizer_encode. */
 int conversation_ask(struct conversation *c, const struct chat *chat, const char *text, size_t *n_replaced,
                      struct moeflux_err *e);
 
@@ -45,6 +49,8 @@ int conversation_ask(struct conversation *c, const struct chat *chat, const char
 int conversation_answer(struct conversation *c, const struct generator *s, const struct answer *a,
                         struct moeflux_err *e);
 
+/* Takes the last answer away and renders up to the opening of another. */
+int conversation_ask_again(struct conversation *c, const struct chat *chat, struct moeflux_err *e);
 /* Takes the last answer away; its question stays. */
 void conversation_unanswer(struct conversation *c);
 /* Takes the last question away, with its answer. */

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -34,10 +35,13 @@ int generator_use_chat(struct generator *s, enum chat_thinking thinking, const c
 {
     if (!s->tokenizer)
         return err_set(e, ERR_USAGE, "%s has no tokenizer.json, which %s needs", s->dir, what);
-    enum chat_kind kind = CHAT_QWEN35;
-    int rc = chat_find_kind(s->tokenizer, s->info.chat_template, &kind, e);
-    if (rc == 0)
-        rc = chat_init(&s->chat, s->tokenizer, kind, thinking, e);
+    /* Finding out how a template behaves takes several renderings. */
+    if (s->has_chat && s->chat.thinking == thinking) {
+        s->chat.now = time(NULL);
+        return 0;
+    }
+    chat_free(&s->chat);
+    int rc = chat_open(&s->chat, s->tokenizer, s->info.chat_template, thinking, time(NULL), e);
     s->has_chat = rc == 0;
     return rc;
 }
@@ -128,6 +132,7 @@ void generator_unshare(struct generator *s)
     constrain_free(s->constrain);
     free(s->logits);
     sampler_free(s->sampler);
+    chat_free(&s->chat);
     *s = (struct generator){0};
 }
 
@@ -135,7 +140,10 @@ static int evaluate(struct generator *s, const int32_t *ids, size_t n, const str
                     struct moeflux_err *e)
 {
     uint32_t before = moeflux_session_position(s->sequence);
-    int rc = moeflux_session_eval(s->sequence, ids, (uint32_t)n, outputs, e);
+    bool single =
+        n == 1 && s->evaluator.token && outputs->logits && !outputs->each_logits && !outputs->hidden;
+    int rc = single ? s->evaluator.token(s->evaluator.ctx, s, *ids, e)
+                    : moeflux_session_eval(s->sequence, ids, (uint32_t)n, outputs, e);
     /* After an interruption the sequence has the first of them only, after a failure none. */
     uint32_t after = moeflux_session_position(s->sequence);
     for (uint32_t i = 0; before + i < after; i++)
@@ -177,6 +185,7 @@ void generator_close(struct generator *s)
     free(s->allowed);
     sampler_free(s->sampler);
     moeflux_session_free(s->sequence);
+    chat_free(&s->chat);
     tokenizer_free(s->tokenizer);
     moeflux_model_close(s->model);
     *s = (struct generator){0};

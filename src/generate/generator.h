@@ -12,6 +12,15 @@
 
 enum { GENERATOR_DEFAULT_CONTEXT = 8192 };
 
+struct generator;
+
+/* Appends a token to the generator's sequence and puts the logits after it into its `logits`: for those who evaluate the tokens
+ * of several sequences together. */
+struct generator_evaluator {
+    int (*token)(void *ctx, struct generator *s, int32_t id, struct moeflux_err *e);
+    void *ctx;
+};
+
 struct generator {
     struct moeflux_model *model;
     const char *dir;                  /* the model's; borrowed */
@@ -29,13 +38,14 @@ struct generator {
     bool by_turns;               /* others evaluate between two tokens: none is begun ahead of its turn */
     uint64_t seed;
     uint64_t load_ns;
+    struct generator_evaluator evaluator; /* of single tokens; without `token` moeflux_session_eval does it */
 };
 
 /* Opens the model and its tokenizer. The directory's name and the context of `o->progress` must outlive it. */
 int generator_open(struct generator *s, const struct moeflux_options *o, struct moeflux_err *e);
 
 /* Makes the chat template usable. ERR_USAGE when there is no tokenizer (`what` names what needs it),
- * ERR_UNSUPPORTED when the template is not known or the tokenizer lacks its tokens. */
+ * ERR_UNSUPPORTED when there is no template, or it cannot be run or has no such thinking. */
 int generator_use_chat(struct generator *s, enum chat_thinking thinking, const char *what,
                        struct moeflux_err *e);
 

@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "base/str.h"
 #include "generate/answer.h"
+#include "generate/chat_messages.h"
 #include "generate/constrain.h"
 #include "generate/generator.h"
 #include "generate/tools.h"
@@ -48,6 +49,7 @@ static const struct {
     {"stop", "stop"},
     {"logprobs", "logprobs"},
     {"top_logprobs", "top_logprobs"},
+    {"chat_template_kwargs", "chat_template_kwargs"},
     {"tools", "tools"},
     {"tool_choice", "tool_choice"},
     {"json_schema", "json_schema"},
@@ -326,6 +328,17 @@ static int get_grammar(struct request *r, struct json_view *v, struct moeflux_er
     return rc;
 }
 
+/* What the template is told beside the messages; of thinking the answer's loop must know, too. */
+static void get_kwargs(struct json_view *v, struct request_options *o)
+{
+    o->kwargs = json_view_object(v, "chat_template_kwargs");
+    const json_t *on = json_object_get(o->kwargs, "enable_thinking");
+    if (!json_is_boolean(on))
+        return;
+    o->think = json_is_true(on);
+    o->no_think = !o->think;
+}
+
 static int get_options(struct request *r, const char *where, struct moeflux_err *e)
 {
     struct request_options *o = &r->options;
@@ -353,6 +366,7 @@ static int get_options(struct request *r, const char *where, struct moeflux_err 
         o->no_think = true;
         o->think = json_view_bool_or(&v, "think", false);
     }
+    get_kwargs(&v, o);
     /* A text that is raw has no place for the command line's. */
     o->system = json_view_text_or(&v, "system", o->raw ? NULL : o->system);
     o->prompt = json_view_text_or(&v, "prompt", NULL);
@@ -364,7 +378,7 @@ static int get_options(struct request *r, const char *where, struct moeflux_err 
         return err_set(e, ERR_FORMAT, "%s: expected either prompt or messages", where);
     if (o->think && o->no_think)
         return err_set(e, ERR_FORMAT, "%s: think and no_think exclude each other", where);
-    if (o->raw && (messages || o->system || o->tools))
+    if (o->raw && (messages || o->system || o->tools || o->kwargs))
         return err_set(e, ERR_FORMAT, "%s: raw takes a prompt alone", where);
     struct sampler_options sampling = request_sampling(o, 0);
     struct moeflux_err why;
@@ -409,61 +423,26 @@ static bool is_blank(const char *text)
     return text[strspn(text, " \t\r\n")] == '\0';
 }
 
-static const char *message_text(const json_t *messages, size_t i, const char *role, const char *where,
-                                struct moeflux_err *e)
+static int say(json_t *messages, const char *role, const char *text, struct moeflux_err *e)
 {
-    const json_t *m = json_array_get(messages, i);
-    const char *found = json_string_value(json_object_get(m, "role"));
-    const char *text = json_string_value(json_object_get(m, "content"));
-    if (!found || strcmp(found, role) != 0)
-        err_set(e, ERR_FORMAT, "%s: message %zu: expected the role %s, found %.40s", where, i + 1, role,
-                found ? found : "none");
-    else if (!text)
-        err_set(e, ERR_FORMAT, "%s: message %zu: content: expected a text", where, i + 1);
-    else
-        return text;
-    return NULL;
+    return chat_say(messages, role, text, strlen(text), NULL, e);
 }
 
-/* [system], then user and assistant by turns; the last one is the user's. */
-static int encode_messages(struct request *r, struct generator *s, const json_t *messages, const char *where,
-                           struct moeflux_err *e)
-{
-    size_t n = json_array_size(messages), i = 0;
-    const char *first = json_string_value(json_object_get(json_array_get(messages, 0), "role"));
-    const char *system = r->options.system ? r->options.system : "";
-    if (first && strcmp(first, "system") == 0) {
-        if (json_object_get(r->fields, "system"))
-            return err_set(e, ERR_FORMAT, "%s: system is given twice", where);
-        if (!(system = message_text(messages, i++, "system", where, e)))
-            return ERR_FORMAT;
-    }
-    int rc = chat_begin(&s->chat, system, strlen(system), &r->tokens, NULL, e);
-    for (; !rc; i += 2) {
-        const char *question = message_text(messages, i, "user", where, e);
-        if (!question)
-            return ERR_FORMAT;
-        if (i + 1 == n)
-            return is_blank(question) ? err_set(e, ERR_FORMAT, "%s: the last message is empty", where)
-                                      : chat_user(&s->chat, question, strlen(question), &r->tokens, NULL, e);
-        const char *answer = message_text(messages, i + 1, "assistant", where, e);
-        if (!answer)
-            return ERR_FORMAT;
-        rc = chat_exchange(&s->chat, question, strlen(question), answer, strlen(answer), &r->tokens, NULL, e);
-    }
-    return rc;
-}
-
-static int encode_prompt(struct request *r, struct generator *s, const char *where, struct moeflux_err *e)
+static int read_prompt(const struct request *r, json_t *to, const char *where, struct moeflux_err *e)
 {
     const struct request_options *o = &r->options;
-    const char *system = o->system ? o->system : "";
-    if (o->raw ? !*o->prompt : is_blank(o->prompt))
+    if (is_blank(o->prompt))
         return err_set(e, ERR_FORMAT, "%s: the prompt is empty", where);
-    if (o->raw)
-        return generator_encode(s, o->prompt, strlen(o->prompt), SPECIALS_AS_TOKENS, &r->tokens, NULL, e);
-    int rc = chat_begin(&s->chat, system, strlen(system), &r->tokens, NULL, e);
-    return rc ? rc : chat_user(&s->chat, o->prompt, strlen(o->prompt), &r->tokens, NULL, e);
+    int rc = o->system && *o->system ? say(to, "system", o->system, e) : 0;
+    return rc ? rc : say(to, "user", o->prompt, e);
+}
+
+static int encode_raw(struct request *r, struct generator *s, const char *where, struct moeflux_err *e)
+{
+    const char *prompt = r->options.prompt;
+    if (!*prompt)
+        return err_set(e, ERR_FORMAT, "%s: the prompt is empty", where);
+    return generator_encode(s, prompt, strlen(prompt), SPECIALS_AS_TOKENS, &r->tokens, NULL, e);
 }
 
 /* The grammar of the calls, whose form is the model's. */
@@ -475,21 +454,69 @@ static int call_grammar(struct request *r, const struct generator *s, struct moe
     return rc;
 }
 
-int request_encode(struct request *r, struct generator *s, struct moeflux_err *e)
+/* The messages, rendered. Templates take the arguments of calls as objects, or as texts: the other form is an error to them. */
+static int render_messages(struct request *r, struct generator *s, const json_t *given, const char *where,
+                           struct moeflux_err *e)
 {
-    struct where named = where_of(r);
-    const char *where = named.text;
-    const json_t *messages = json_object_get(r->fields, "messages");
+    struct moeflux_err first = {0};
+    int rc = 0;
+    if (json_object_get(r->fields, "system") &&
+        json_is_text(json_member(json_array_get(given, 0), "role"), "system"))
+        return err_set(e, ERR_FORMAT, "%s: system is given twice", where);
+    for (int as_texts = 0; as_texts < 2; as_texts++) {
+        json_t *messages;
+        bool has_calls;
+        rc = chat_messages_read(given, r->options.system, as_texts, &messages, &has_calls, where, e);
+        if (rc)
+            return rc;
+        struct chat_prompt prompt = {.messages = messages,
+                                     .tools = r->options.tools,
+                                     .kwargs = r->options.kwargs,
+                                     .opens_answer = true};
+        rc = chat_prompt_tokens(&s->chat, &prompt, &r->tokens, NULL, e);
+        json_decref(messages);
+        if (!rc || !has_calls)
+            return rc;
+        if (!as_texts)
+            first = *e;
+    }
+    *e = first;
+    return (int)first.code;
+}
+
+static int render_prompt(struct request *r, struct generator *s, const char *where, struct moeflux_err *e)
+{
+    json_t *messages = json_array();
+    struct chat_prompt prompt = {
+        .messages = messages, .tools = r->options.tools, .kwargs = r->options.kwargs, .opens_answer = true};
+    int rc =
+        messages ? read_prompt(r, messages, where, e) : err_set(e, ERR_MEMORY, "out of memory for %s", where);
+    if (!rc)
+        rc = chat_prompt_tokens(&s->chat, &prompt, &r->tokens, NULL, e);
+    json_decref(messages);
+    return rc;
+}
+
+static int encode_chat(struct request *r, struct generator *s, const char *where, struct moeflux_err *e)
+{
+    const json_t *given = json_object_get(r->fields, "messages");
     /* Whether it thinks differs from request to request. */
-    int rc = r->options.raw ? 0 : generator_use_chat(s, request_thinking(&r->options), "a request", e);
+    int rc = generator_use_chat(s, request_thinking(&r->options), "a request", e);
     if (!rc && r->options.tools)
         rc = tools_check_model(s, where, e);
     if (!rc && r->options.must_call)
         rc = call_grammar(r, s, e);
-    if (!rc && messages && !json_is_null(messages))
-        rc = encode_messages(r, s, messages, where, e);
-    else if (!rc)
-        rc = encode_prompt(r, s, where, e);
+    if (rc)
+        return rc;
+    return given && !json_is_null(given) ? render_messages(r, s, given, where, e)
+                                         : render_prompt(r, s, where, e);
+}
+
+int request_encode(struct request *r, struct generator *s, struct moeflux_err *e)
+{
+    struct where named = where_of(r);
+    const char *where = named.text;
+    int rc = r->options.raw ? encode_raw(r, s, where, e) : encode_chat(r, s, where, e);
     if (!rc && r->tokens.n == 0)
         rc = err_set(e, ERR_FORMAT, "%s: the prompt is empty", where);
     return rc;

@@ -32,11 +32,12 @@ struct request_options { /* texts are borrowed */
     float presence_penalty, frequency_penalty;
     const char *stops[REQUEST_MAX_STOPS]; /* not empty */
     uint32_t n_stops;
-    int64_t logprobs;           /* of how many of the likeliest tokens; REQUEST_NO_LOGPROBS */
-    const struct json_t *tools; /* tools.h; not empty; NULL: none */
-    bool must_call;             /* at least one of them, or */
-    const char *tool;           /* this one, once */
-    const char *grammar;        /* what the answer must fit (constrain.h); NULL: nothing */
+    int64_t logprobs;            /* of how many of the likeliest tokens; REQUEST_NO_LOGPROBS */
+    const struct json_t *tools;  /* tools.h; not empty; NULL: none */
+    const struct json_t *kwargs; /* more that the chat template is told, an object; NULL: nothing */
+    bool must_call;              /* at least one of them, or */
+    const char *tool;            /* this one, once */
+    const char *grammar;         /* what the answer must fit (constrain.h); NULL: nothing */
 };
 
 /* The sampler's options with `seed` put in. */

@@ -84,17 +84,16 @@ bool tools_have(const struct json_t *tools, const char *name)
 
 int tools_check_model(const struct generator *s, const char *where, struct moeflux_err *e)
 {
-    if (!s->tokenizer || !tool_form_find(tokenizer_chat_template(s->tokenizer)))
-        return err_set(
-            e, ERR_UNSUPPORTED,
-            "%s: tools: the chat template of %s has no form for their calls that is known (Qwen3's, "
-            "Qwen3.5's, DeepSeek-V3's and DeepSeek-V3.1's are)",
-            where, s->dir);
-    return err_set(e, ERR_UNSUPPORTED, "%s: tools: prompts are made without them", where);
+    if (s->tokenizer && tool_form_of(s->tokenizer))
+        return 0;
+    return err_set(e, ERR_UNSUPPORTED,
+                   "%s: tools: the chat template of %s has no form for their calls that is known (Qwen3's, "
+                   "Qwen3.5's, DeepSeek-V3's and DeepSeek-V3.1's are)",
+                   where, s->dir);
 }
 
 int tools_grammar(const struct generator *s, const struct json_t *tools, const char *name, struct str *out,
                   struct moeflux_err *e)
 {
-    return tool_form_grammar(tool_form_find(tokenizer_chat_template(s->tokenizer)), tools, name, out, e);
+    return tool_form_grammar(tool_form_of(s->tokenizer), tools, name, out, e);
 }

@@ -62,6 +62,9 @@ void turn_stops_find(const struct request *r, struct generator *g, struct prefix
         return;
     }
     uint32_t next = common_with(r, g, next_turn(messages));
+    /* All of it stays; the last one's logits are wanted first. */
+    if (next == n)
+        next = n - 1;
     json_t *start = other_start(messages);
     uint32_t system = start ? common_with(r, g, start) : 0;
     if (next > 0 && next < n)

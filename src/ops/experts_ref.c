@@ -30,16 +30,31 @@ static float *act_of(const struct experts_shape *s, const struct experts_call *c
     return host_floats_mut(c->act) + t * experts_act_floats(s, c->shared_up != NULL) + (uint64_t)k * s->inner;
 }
 
-/* out = factor silu(gate p) * (up p) */
-static void ref_gated_rows(const struct weights *gate, const struct weights *up, double factor,
-                           const double *p, double *row, float *out)
+/* A row of each expert's matrix as doubles. Tokens that share an expert share it: widening takes longer than a product. */
+struct widened {
+    double *rows;   /* [n_experts][cols] */
+    uint32_t *made; /* [n_experts]: 1 + the number of the row that is there; 0: none */
+    uint32_t cols;
+};
+
+static bool make_room(struct widened *w, struct host *h, uint32_t n_experts, uint32_t cols)
 {
-    for (uint32_t r = 0; r < gate->rows; r++) {
-        ref_row(gate, r, row);
-        double g = ref_dot(row, p, gate->cols);
-        ref_row(up, r, row);
-        out[r] = (float)(factor * ref_silu(g) * ref_dot(row, p, up->cols));
-    }
+    *w = (struct widened){.rows = host_scratch(h, (uint64_t)n_experts * cols, sizeof *w->rows),
+                          .made = host_scratch(h, n_experts, sizeof *w->made),
+                          .cols = cols};
+    for (uint32_t i = 0; w->made && i < n_experts; i++)
+        w->made[i] = 0;
+    return w->rows && w->made;
+}
+
+/* Row r of an expert's matrix. */
+static const double *widen(struct widened *w, uint32_t expert, const struct weights *matrix, uint32_t r)
+{
+    double *row = w->rows + (uint64_t)expert * w->cols;
+    if (w->made[expert] != r + 1)
+        ref_row(matrix, r, row);
+    w->made[expert] = r + 1;
+    return row;
 }
 
 static double shared_weight(const struct experts_shape *s, const struct experts_call *c, uint32_t t)
@@ -48,84 +63,122 @@ static double shared_weight(const struct experts_shape *s, const struct experts_
     return s->shared_gate ? ref_sigmoid((double)logits[s->n_experts]) : 1;
 }
 
-static void ref_up_slot(const struct experts_shape *s, const struct experts_call *c, uint32_t t, uint32_t k,
-                        const double *p, double *row)
+/* Row r of the experts of a token, whose vector is p. */
+static void ref_up_token(const struct experts_shape *s, const struct experts_call *c, uint32_t t, uint32_t r,
+                         const double *p, struct widened *gates, struct widened *ups)
 {
-    uint64_t expert = expert_of(c, (uint64_t)t * s->top_k + k);
-    const struct weights gate =
-                             part(expert, s->gate_w, s->gate_s, s->gate_b, s->inner, s->hidden, s->up_format),
-                         up = part(expert, s->up_w, s->up_s, s->up_b, s->inner, s->hidden, s->up_format);
-    ref_gated_rows(&gate, &up, 1, p, row, act_of(s, c, t, k));
+    uint32_t n = n_experts_of(s, c, t);
+    for (uint32_t k = 0; k < n; k++) {
+        uint64_t slot = (uint64_t)t * s->top_k + k, expert = expert_of(c, slot);
+        uint32_t idx = host_words(c->idx)[slot];
+        if (k < 64 && c->skip >> k & 1)
+            continue;
+        const struct weights gate = part(expert, s->gate_w, s->gate_s, s->gate_b, s->inner, s->hidden,
+                                         s->up_format),
+                             up = part(expert, s->up_w, s->up_s, s->up_b, s->inner, s->hidden, s->up_format);
+        double g = ref_dot(widen(gates, idx, &gate, r), p, s->hidden);
+        act_of(s, c, t, k)[r] = (float)(ref_silu(g) * ref_dot(widen(ups, idx, &up, r), p, s->hidden));
+    }
+}
+
+/* The same of the shared expert, of all tokens: factor silu(gate p) * (up p). */
+static void ref_up_shared(const struct experts_shape *s, const struct experts_call *c, uint32_t r,
+                          const double *p, double *gate, double *up)
+{
+    ref_row(&c->shared_up->gate, r, gate);
+    ref_row(&c->shared_up->up, r, up);
+    for (uint32_t t = 0; t < c->n; t++, p += s->hidden)
+        act_of(s, c, t, s->top_k)[r] =
+            (float)(shared_weight(s, c, t) * ref_silu(ref_dot(gate, p, s->hidden)) *
+                    ref_dot(up, p, s->hidden));
 }
 
 int experts_up_ref(const void *self, const void *what, struct host *h)
 {
     const struct experts_shape *s = &((const struct experts *)self)->shape;
     const struct experts_call *c = what;
-    double *p = host_scratch(h, s->hidden, sizeof *p), *row = host_scratch(h, s->hidden, sizeof *row);
-    for (uint32_t t = 0; p && row && t < c->n; t++) {
+    uint32_t shared = c->shared_up && !c->skip_shared ? c->shared_up->gate.rows : 0;
+    double *p = host_scratch(h, (uint64_t)c->n * s->hidden, sizeof *p);
+    double *gate = host_scratch(h, s->hidden, sizeof *gate), *up = host_scratch(h, s->hidden, sizeof *up);
+    struct widened gates, ups;
+    if (!make_room(&gates, h, s->n_experts, s->hidden) || !make_room(&ups, h, s->n_experts, s->hidden) ||
+        !p || !gate || !up)
+        return host_error(h);
+    for (uint32_t t = 0; t < c->n; t++)
         ref_norm(host_floats(c->x) + (uint64_t)t * s->hidden, host_floats(c->norm), s->hidden, (double)s->eps,
-                 p);
-        for (uint32_t k = 0; k < n_experts_of(s, c, t); k++)
-            if (k >= 64 || !(c->skip >> k & 1))
-                ref_up_slot(s, c, t, k, p, row);
-        if (c->shared_up && !c->skip_shared)
-            ref_gated_rows(&c->shared_up->gate, &c->shared_up->up, shared_weight(s, c, t), p, row,
-                           act_of(s, c, t, s->top_k));
-    }
-    return host_error(h);
+                 p + (uint64_t)t * s->hidden);
+    for (uint32_t r = 0; r < s->inner; r++)
+        for (uint32_t t = 0; t < c->n; t++)
+            ref_up_token(s, c, t, r, p + (uint64_t)t * s->hidden, &gates, &ups);
+    for (uint32_t r = 0; r < shared; r++)
+        ref_up_shared(s, c, r, p, gate, up);
+    return 0;
 }
 
-/* sum += factor * W in */
-static void ref_add_product(double *sum, const struct weights *w, double factor, const double *in,
-                            double *row)
-{
-    for (uint32_t r = 0; r < w->rows; r++) {
-        ref_row(w, r, row);
-        sum[r] += factor * ref_dot(row, in, w->cols);
-    }
-}
+/* The inputs of a down projection as doubles. */
+struct down_inputs {
+    double *routed; /* [n][top_k][inner] */
+    double *shared; /* [n][shared_inner] */
+};
 
-static void ref_down_routed(const struct experts_shape *s, const struct experts_call *c, uint32_t t,
-                            uint32_t k, double *sum, double *in, double *row)
+static void widen_inputs(const struct experts_shape *s, const struct experts_call *c, uint32_t t,
+                         const struct down_inputs *in)
 {
-    uint64_t slot = (uint64_t)t * s->top_k + k;
-    const struct weights w =
-        part(expert_of(c, slot), s->down_w, s->down_s, s->down_b, s->hidden, s->inner, s->down_format);
-    for (uint32_t i = 0; i < s->inner; i++)
-        in[i] = (double)act_of(s, c, t, k)[i];
-    ref_add_product(sum, &w, (double)host_floats(c->weights)[slot], in, row);
-}
-
-static void ref_down_shared(const struct experts_shape *s, const struct experts_call *c, uint32_t t,
-                            double *sum, double *in, double *row)
-{
-    uint32_t inner = c->shared_down.cols;
-    const float *from =
+    uint32_t inner = c->shared_down.cols, n = n_experts_of(s, c, t);
+    for (uint32_t k = 0; k < n; k++)
+        for (uint32_t i = 0; i < s->inner; i++)
+            in->routed[((uint64_t)t * s->top_k + k) * s->inner + i] = (double)act_of(s, c, t, k)[i];
+    if (inner == 0)
+        return;
+    double *shared = in->shared + (uint64_t)t * inner;
+    const float *rows =
         host_floats(c->shared_in) + (uint64_t)t * c->shared_stride + s->n_experts + s->shared_gate;
     for (uint32_t i = 0; i < inner; i++)
-        in[i] = c->shared_up ? (double)act_of(s, c, t, s->top_k)[i]
-                             : ref_silu((double)from[i]) * (double)from[inner + i];
-    ref_add_product(sum, &c->shared_down, c->shared_up ? 1 : shared_weight(s, c, t), in, row);
+        shared[i] = c->shared_up ? (double)act_of(s, c, t, s->top_k)[i]
+                                 : ref_silu((double)rows[i]) * (double)rows[inner + i];
+}
+
+/* Row r of the routed experts of a token, weighted. */
+static double ref_down_token(const struct experts_shape *s, const struct experts_call *c, uint32_t t,
+                             uint32_t r, const double *in, struct widened *rows)
+{
+    uint32_t n = n_experts_of(s, c, t);
+    double sum = 0;
+    for (uint32_t k = 0; k < n; k++) {
+        uint64_t slot = (uint64_t)t * s->top_k + k;
+        const struct weights w =
+            part(expert_of(c, slot), s->down_w, s->down_s, s->down_b, s->hidden, s->inner, s->down_format);
+        sum += (double)host_floats(c->weights)[slot] *
+               ref_dot(widen(rows, host_words(c->idx)[slot], &w, r), in + slot * s->inner, s->inner);
+    }
+    return sum;
 }
 
 int experts_down_ref(const void *self, const void *what, struct host *h)
 {
     const struct experts_shape *s = &((const struct experts *)self)->shape;
     const struct experts_call *c = what;
-    uint32_t longest = s->inner > c->shared_down.cols ? s->inner : c->shared_down.cols;
-    double *sum = host_scratch(h, s->hidden, sizeof *sum);
-    double *in = host_scratch(h, longest, sizeof *in), *row = host_scratch(h, longest, sizeof *row);
-    for (uint32_t t = 0; sum && in && row && t < c->n; t++) {
-        for (uint32_t r = 0; r < s->hidden; r++)
-            sum[r] = 0;
-        for (uint32_t k = 0; k < n_experts_of(s, c, t); k++)
-            ref_down_routed(s, c, t, k, sum, in, row);
-        if (c->shared_down.cols)
-            ref_down_shared(s, c, t, sum, in, row);
-        float *x = host_floats_mut(c->x) + (uint64_t)t * s->hidden;
-        for (uint32_t r = 0; r < s->hidden; r++)
-            x[r] = (float)((double)x[r] + sum[r]);
+    uint32_t inner = c->shared_down.cols;
+    const struct down_inputs in = {
+        .routed = host_scratch(h, (uint64_t)c->n * s->top_k * s->inner, sizeof *in.routed),
+        .shared = host_scratch(h, (uint64_t)c->n * inner, sizeof *in.shared)};
+    double *row = host_scratch(h, inner, sizeof *row);
+    struct widened rows;
+    if (!make_room(&rows, h, s->n_experts, s->inner) || !in.routed || !in.shared || !row)
+        return host_error(h);
+    for (uint32_t t = 0; t < c->n; t++)
+        widen_inputs(s, c, t, &in);
+    for (uint32_t r = 0; r < s->hidden; r++) {
+        if (inner)
+            ref_row(&c->shared_down, r, row);
+        for (uint32_t t = 0; t < c->n; t++) {
+            double sum = ref_down_token(s, c, t, r, in.routed, &rows);
+            if (inner)
+                sum += (c->shared_up ? 1 : shared_weight(s, c, t)) *
+                       ref_dot(row, in.shared + (uint64_t)t * inner, inner);
+            float *x = host_floats_mut(c->x) + (uint64_t)t * s->hidden + r;
+            *x = (float)((double)*x + sum);
+        }
     }
-    return host_error(h);
+    return 0;
 }

@@ -152,6 +152,11 @@ struct test_buffer *kt_table(struct kernel_test *l, struct test_buffer *const *b
     return t;
 }
 
+bool kt_is_brief(const struct kernel_test *l)
+{
+    return l->request->brief && exec_get_caps(l->side[KT_DEVICE]).is_software;
+}
+
 int kt_n_sides(const struct kernel_test *l)
 {
     return l->pass == KT_RECALL ? KT_REFERENCE : KT_SIDES;

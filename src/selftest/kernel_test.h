@@ -60,6 +60,8 @@ void kt_matrix(struct kernel_test *l, uint32_t rows, uint32_t cols, uint32_t for
 /* A table of one address per buffer: the same buffers on both sides. */
 struct test_buffer *kt_table(struct kernel_test *l, struct test_buffer *const *buffers, uint32_t n);
 
+/* Whether cases are left out that show no other path through a kernel than others do. */
+bool kt_is_brief(const struct kernel_test *l);
 /* The sides that compute a case: all, or the device's alone. */
 int kt_n_sides(const struct kernel_test *l);
 /* Ends the side's batch after the operation was recorded on it. */
@@ -85,6 +87,8 @@ void kt_forget(struct kernel_test *l);
 void selftest_attention_cases(struct kernel_test *l);
 void selftest_delta_cases(struct kernel_test *l);
 void selftest_mla_cases(struct kernel_test *l);
+void selftest_softmax_cases(struct kernel_test *l);
+void selftest_sigmoid_cases(struct kernel_test *l);
 void selftest_sample_cases(struct kernel_test *l);
 void selftest_swiglu_cases(struct kernel_test *l);
 void selftest_add_cases(struct kernel_test *l);

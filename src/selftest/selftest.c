@@ -18,9 +18,8 @@
 #include "ops/gemm_plan.h"
 #include "ops/router.h"
 
-/* float32 sums of up to 18,432 products against double: 1e-5 of the largest output, as every product's head says.
- * Norms and RoPE have one rounding more than their inputs. */
-static const double PRODUCT_BOUND = 1e-5, SIMPLE_BOUND = 2e-6;
+/* float32 sums of up to 18,432 products against double: 1e-5 of the largest output, as every product's head says. */
+static const double PRODUCT_BOUND = 1e-5;
 /* Products that go through float16. */
 static const double F16_BOUND = 2e-3;
 
@@ -242,43 +241,6 @@ static void transposed_case(struct kernel_test *l, uint32_t heads, uint32_t rows
     snprintf(shape, sizeof shape, "%u of %ux%u %s, %u token%s", heads, rows, cols, format_of(format)->name, n,
              n > 1 ? "s" : "");
     kt_report(l, "matvec_transposed", shape, kt_error(l, y, (uint64_t)n * y_stride), PRODUCT_BOUND);
-}
-
-static void router_case(struct kernel_test *l, const struct router_shape *c, float lowest_bias, bool ties)
-{
-    enum { TOKENS = 5 };
-    uint32_t n_experts = c->n_experts, n_groups = c->sigmoid ? c->n_groups : 1;
-    struct test_buffer *logits = kt_floats(l, (uint64_t)TOKENS * (n_experts + 3), -4, 4);
-    struct test_buffer *bias = kt_floats(l, n_experts, lowest_bias, lowest_bias + 1);
-    struct test_buffer *idx = kt_bytes(l, NULL, 4 * (uint64_t)TOKENS * c->top_k);
-    struct test_buffer *weights = kt_bytes(l, NULL, 4 * (uint64_t)TOKENS * c->top_k);
-    if (ties) {
-        logits = kt_bytes(l, NULL, 4 * (uint64_t)TOKENS * (n_experts + 3));
-        bias = kt_bytes(l, NULL, 4 * (uint64_t)n_experts);
-    }
-    for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
-        struct router op;
-        if (router_open(&op, l->side[s], c, &l->err) < 0)
-            break;
-        const struct router_call call = {.logits = logits->on[s].address,
-                                         .bias = bias->on[s].address,
-                                         .idx = idx->on[s].address,
-                                         .weights = weights->on[s].address,
-                                         .n = TOKENS,
-                                         .stride = n_experts + 3};
-        exec_begin(l->side[s]);
-        router_run(&op, l->side[s], &call);
-        kt_finish(l, s);
-    }
-    char shape[96], share[32] = "";
-    if (c->share > 0)
-        snprintf(share, sizeof share, ", share %g", (double)c->share);
-    snprintf(shape, sizeof shape, "%u of %u, %u of %u group%s%s%s%s", c->top_k, n_experts,
-             c->sigmoid ? c->keep_groups : 1, n_groups, n_groups > 1 ? "s" : "",
-             c->norm ? "" : ", not renormalised", ties ? ", all tied" : "", share);
-    double error = kt_difference(l, idx, (uint64_t)TOKENS * c->top_k);
-    kt_report(l, c->sigmoid ? "router_sigmoid" : "router_softmax", shape,
-              error + kt_error(l, weights, (uint64_t)TOKENS * c->top_k), SIMPLE_BOUND);
 }
 
 struct moe_shape {
@@ -558,7 +520,8 @@ static const uint32_t spread[] = {FORMAT_Q4,
                                   FORMAT_Q6 + FORMAT_GROUP_128,
                                   FORMAT_Q8 + FORMAT_GROUP_32,
                                   FORMAT_Q8 + FORMAT_SCALE_F32};
-enum { N_SPREAD = sizeof spread / sizeof *spread };
+/* The first N_KINDS differ in the codes, the others in groups and scales alone. */
+enum { N_SPREAD = sizeof spread / sizeof *spread, N_KINDS = 12 };
 
 static void embed_cases(struct kernel_test *l)
 {
@@ -599,19 +562,27 @@ static void mixed_linear_cases(struct kernel_test *l)
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         linear_case(l, &shapes[i]);
     for (enum linear_path path = LINEAR_GEMV_FEW; has_kernels(l) && path < LINEAR_PATHS; path++)
-        for (uint32_t i = path % 2; i < N_SPREAD; i += path < LINEAR_F16_GEMM_SMALL ? 4 : 1)
+        for (uint32_t i = path % 2; i < (kt_is_brief(l) ? N_KINDS : N_SPREAD);
+             i += path < LINEAR_F16_GEMM_SMALL ? 4 : 1)
             linear_case(
                 l, &(struct linear_shape){2, {131, 70}, {spread[i], FORMAT_Q3}, 384, 75, true, i % 2, path});
 }
 
+/* Brief: each kind with one token and every second with many; other groups and scales by turns with one or many. */
 static void linear_format_cases(struct kernel_test *l)
 {
     for (uint32_t i = 0; i < N_SPREAD; i++) {
         uint32_t f = spread[i];
-        linear_case(l, &(struct linear_shape){1, {131}, {f}, 384, 1, true, false, LINEAR_GEMV});
-        linear_case(l, &(struct linear_shape){1, {131}, {f}, 384, 75, false, true, LINEAR_GEMV});
-        transposed_case(l, 3, 36, 384, f, i % 2 ? 1 : 21);
+        if (!kt_is_brief(l) || i < N_KINDS || i % 2)
+            linear_case(l, &(struct linear_shape){1, {131}, {f}, 384, 1, true, false, LINEAR_GEMV});
+        if (!kt_is_brief(l) || i % 2 == (i < N_KINDS))
+            linear_case(l, &(struct linear_shape){1, {131}, {f}, 384, 75, false, true, LINEAR_GEMV});
+        if (!kt_is_brief(l) || i < N_KINDS)
+            transposed_case(l, 3, 36, 384, f, i % 2 ? 1 : 21);
     }
+    /* Several rows and pieces a lane, on a GPU too; the few lanes of lavapipe have them anyway. */
+    for (uint32_t f = FORMAT_Q2; has_kernels(l) && !kt_is_brief(l) && f <= FORMAT_F16; f++)
+        linear_case(l, &(struct linear_shape){1, {2115}, {f}, 1152, 1, true, f % 2, LINEAR_GEMV});
     mixed_linear_cases(l);
     stack_case(l, 3, 37, 64, FORMAT_Q3, 1);
     stack_case(l, 3, 37, 128, FORMAT_NVFP4, 31);
@@ -629,8 +600,6 @@ static void linear_cases(struct kernel_test *l)
         {3, {12, 1, 384}, {FORMAT_Q8, FORMAT_Q8, FORMAT_Q4}, 192, 1, true, false, LINEAR_GEMV},
         {3, {12, 1, 384}, {FORMAT_Q8, FORMAT_BF16, FORMAT_Q4}, 192, 7, true, false, LINEAR_GEMV},
         {3, {8192, 512, 512}, {FORMAT_Q4, FORMAT_Q4, FORMAT_Q4}, 2048, 1, true, false, LINEAR_GEMV},
-        {1, {2048}, {FORMAT_Q4}, 4096, 1, false, true, LINEAR_GEMV},
-        {1, {4096}, {FORMAT_Q4}, 8192, 2, false, true, LINEAR_GEMV},
         {1, {256}, {FORMAT_Q4}, 18432, 1, false, true, LINEAR_GEMV},
         {1, {256}, {FORMAT_Q4}, 18432, 4, true, false, LINEAR_GEMV},
         {1, {1}, {FORMAT_Q4}, 64, 17, true, false, LINEAR_GEMV},
@@ -658,11 +627,15 @@ static void linear_cases(struct kernel_test *l)
     for (enum linear_path path = LINEAR_GEMV_FEW; has_kernels(l) && path < LINEAR_PATHS; path++) {
         linear_case(l, &(struct linear_shape){
                            3, {131, 1, 77}, {FORMAT_Q4, FORMAT_Q8, FORMAT_Q4}, 512, 75, true, true, path});
+        linear_case(
+            l, &(struct linear_shape){2, {130, 70}, {FORMAT_Q4, FORMAT_Q8}, 1664, 141, false, false, path});
+        if (kt_is_brief(l) && path == LINEAR_GEMM_LARGE) /* LINEAR_GEMM's kernel, with larger tiles */
+            continue;
         linear_case(l,
                     &(struct linear_shape){
                         3, {33, 70, 129}, {FORMAT_F32, FORMAT_BF16, FORMAT_Q8}, 320, 19, true, false, path});
-        linear_case(l, &(struct linear_shape){1, {200}, {FORMAT_Q4}, 1664, 141, false, false, path});
-        linear_case(l, &(struct linear_shape){3, {70, 3, 33}, {FORMAT_Q4}, 384, 33, true, true, path});
+        if (!kt_is_brief(l))
+            linear_case(l, &(struct linear_shape){3, {70, 3, 33}, {FORMAT_Q4}, 384, 33, true, true, path});
         linear_case(l, &(struct linear_shape){1, {67}, {FORMAT_BF16}, 1024, 1, false, true, path});
     }
     for (uint32_t n = 1; n <= 100; n = 3 * n + (n > 1)) {
@@ -690,48 +663,10 @@ static void linear_cases(struct kernel_test *l)
     transposed_case(l, 3, 6, 33, FORMAT_BF16, 1);
     transposed_case(l, 2, 31, 64, FORMAT_F32, 3);
     transposed_case(l, 5, 32, 300, FORMAT_BF16, 21);
-}
-
-/* All of the choice, most of its weights, nearly none. */
-static void router_case_with_shares(struct kernel_test *l, const struct router_shape *c, float lowest_bias)
-{
-    static const float shares[] = {0, 0.75f, 0.01f};
-    for (size_t i = 0; i < sizeof shares / sizeof *shares; i++) {
-        struct router_shape with = *c;
-        with.share = shares[i];
-        router_case(l, &with, lowest_bias, false);
-    }
-}
-
-static void router_cases(struct kernel_test *l)
-{
-    static const struct router_shape softmax[] = {
-        {1, 1, true, false, 0, 0, 0, 0},    {12, 3, true, false, 0, 0, 0, 0},
-        {32, 4, false, false, 0, 0, 0, 0},  {256, 8, true, false, 0, 0, 0, 0},
-        {512, 10, true, false, 0, 0, 0, 0}, {40, 16, true, false, 0, 0, 0, 0},
-    };
-    for (size_t i = 0; i < sizeof softmax / sizeof *softmax; i++)
-        router_case_with_shares(l, &softmax[i], 0);
-    router_case(l, &(struct router_shape){70, 16, true, false, 0, 0, 0, 0}, 0, true);
-    router_case(l, &(struct router_shape){70, 16, true, false, 0, 0, 0, 0.5f}, 0, true);
-}
-
-/* Biases below -1 make every score of the choice negative: a group that is set to 0 instead of left out would win. */
-static void group_cases(struct kernel_test *l)
-{
-    static const struct router_shape shapes[] = {
-        {1, 1, true, true, 1, 1, 1.0f, 0},     {16, 4, true, true, 4, 2, 2.5f, 0},
-        {256, 8, true, true, 8, 4, 2.5f, 0},   {256, 8, false, true, 8, 4, 16.0f, 0},
-        {160, 6, false, true, 1, 1, 1.0f, 0},  {42, 5, true, true, 7, 3, 0.5f, 0},
-        {70, 33, true, true, 2, 1, 2.5f, 0},   {384, 8, true, true, 1, 1, 2.8f, 0},
-        {300, 6, true, true, 150, 3, 1.0f, 0},
-    };
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        for (int negative = 0; negative < 2; negative++)
-            router_case_with_shares(l, &shapes[i], negative ? -2.5f : -0.5f);
-    router_case(l, &(struct router_shape){256, 8, true, true, 8, 4, 2.5f, 0}, 0, true);
-    router_case(l, &(struct router_shape){60, 16, false, true, 6, 2, 1.0f, 0}, 0, true);
-    router_case(l, &(struct router_shape){60, 16, true, true, 6, 2, 1.0f, 0.25f}, 0, true);
+    if (kt_is_brief(l))
+        return;
+    linear_case(l, &(struct linear_shape){1, {2048}, {FORMAT_Q4}, 4096, 1, false, true, LINEAR_GEMV});
+    linear_case(l, &(struct linear_shape){1, {4096}, {FORMAT_Q4}, 8192, 2, false, true, LINEAR_GEMV});
 }
 
 static void moe_case(struct kernel_test *l, const struct moe_shape *c, uint32_t down_format)
@@ -774,14 +709,17 @@ static void choosing_cases(struct kernel_test *l)
                 FORMAT_Q8, true);
 }
 
+/* Brief: one token or many of each kind. Their kernels read weights with the functions of linear's, which are held to all. */
 static void moe_format_cases(struct kernel_test *l)
 {
-    for (uint32_t i = 0; i < N_SPREAD; i++) {
+    for (uint32_t i = 0; i < (kt_is_brief(l) ? N_KINDS : N_SPREAD); i++) {
         uint32_t f = spread[i];
         if (format_of(f)->scheme == SCHEME_PLAIN)
             continue;
-        moe_case(l, &(struct moe_shape){12, 3, 384, 128, 128, f, 1, .tile = 0}, f);
-        moe_case(l, &(struct moe_shape){12, 3, 384, 128, 128, f, 70, .tile = 0}, f);
+        if (!kt_is_brief(l) || i % 2)
+            moe_case(l, &(struct moe_shape){12, 3, 384, 128, 128, f, 1, .tile = 0}, f);
+        if (!kt_is_brief(l) || i % 2 == 0)
+            moe_case(l, &(struct moe_shape){12, 3, 384, 128, 128, f, 70, .tile = 0}, f);
     }
     if (!has_kernels(l))
         return;
@@ -800,9 +738,23 @@ static void moe_format_cases(struct kernel_test *l)
         moe_case(l, &shapes[i], shapes[i].format);
     moe_case(l, &shapes[0], FORMAT_Q6);
     moe_case_of(l, &shapes[1], FORMAT_Q2, true);
-    for (uint32_t tile = 1; tile <= EXPERTS_MAX_TILES; tile++)
-        for (uint32_t i = FORMAT_Q2 + tile % 2; i < FORMAT_F16; i += 2)
+    for (uint32_t tile = 1; tile <= EXPERTS_MAX_TILES; tile++) /* brief: one format for each size */
+        for (uint32_t i = FORMAT_Q2 + tile % 2; i < FORMAT_F16; i += kt_is_brief(l) ? FORMAT_KINDS : 2)
             moe_case(l, &(struct moe_shape){6, 2, 640, 384, 64, i, 110, .tile = tile}, FORMAT_Q3);
+}
+
+/* The paths of other cases with the sizes of Qwen's models and others. */
+static void moe_sizes(struct kernel_test *l)
+{
+    static const struct moe_shape shapes[] = {
+        {12, 8, 2048, 512, 512, FORMAT_Q4, 1, .tile = 0},
+        {16, 16, 128, 320, 64, FORMAT_Q4, 2, .tile = 0},
+        {16, 8, 2048, 768, 0, FORMAT_Q4, 1, .ungated = true},
+        {9, 2, 128, 320, 0, FORMAT_Q8, 3, .ungated = true},
+        {12, 8, 2048, 512, 512, FORMAT_Q4, 1, .drops = true},
+    };
+    for (size_t i = 0; !kt_is_brief(l) && i < sizeof shapes / sizeof *shapes; i++)
+        moe_case(l, &shapes[i], shapes[i].format);
 }
 
 static void moe_cases(struct kernel_test *l)
@@ -811,20 +763,15 @@ static void moe_cases(struct kernel_test *l)
         {2, 1, 64, 64, 64, FORMAT_Q4, 1, .tile = 0},
         {12, 3, 192, 64, 192, FORMAT_Q4, 5, .tile = 0},
         {12, 4, 256, 64, 128, FORMAT_Q8, 2, .tile = 0},
-        {12, 8, 2048, 512, 512, FORMAT_Q4, 1, .tile = 0},
         {12, 10, 512, 1024, 1024, FORMAT_Q4, 1, .tile = 0},
-        {16, 16, 128, 320, 64, FORMAT_Q4, 2, .tile = 0},
         {12, 3, 192, 64, 192, FORMAT_Q4, 70, .tile = 0},
         {5, 2, 128, 320, 64, FORMAT_Q8, 33, .tile = 0},
         {1, 1, 64, 64, 64, FORMAT_Q4, 17, .tile = 0},
         {12, 4, 256, 64, 128, FORMAT_Q4, 1, .ungated = true},
         {12, 3, 192, 64, 64, FORMAT_Q4, 40, .ungated = true},
         {12, 3, 192, 64, 0, FORMAT_Q4, 1, .ungated = true},
-        {16, 8, 2048, 768, 0, FORMAT_Q4, 1, .ungated = true},
-        {9, 2, 128, 320, 0, FORMAT_Q8, 3, .ungated = true},
         {12, 3, 192, 64, 0, FORMAT_Q4, 70, .ungated = true},
         {12, 3, 192, 64, 192, FORMAT_Q4, 5, .drops = true},
-        {12, 8, 2048, 512, 512, FORMAT_Q4, 1, .drops = true},
         {16, 16, 128, 320, 64, FORMAT_Q4, 2, .drops = true},
         {12, 3, 192, 64, 0, FORMAT_Q8, 70, .ungated = true, .drops = true},
     };
@@ -838,11 +785,13 @@ static void moe_cases(struct kernel_test *l)
     moe_case_of(l, &(struct moe_shape){12, 3, 192, 64, 64, FORMAT_Q4, 40, .tile = 0}, FORMAT_Q4, true);
     choosing_cases(l);
     moe_format_cases(l);
+    moe_sizes(l);
     /* Tiles of every size, whatever the number of tokens: experts without any, with some, with more than a tile; rows of
      * less than a tile's and of more; groups by the eight and others. */
     for (uint32_t tile = 1; has_kernels(l) && tile <= EXPERTS_MAX_TILES; tile++) {
         moe_case(l, &(struct moe_shape){12, 3, 192, 64, 64, FORMAT_Q4, 75, .tile = tile}, FORMAT_Q4);
-        moe_case(l, &(struct moe_shape){9, 2, 512, 192, 64, FORMAT_Q8, 37, .tile = tile}, FORMAT_Q8);
+        if (!kt_is_brief(l) || tile == 1)
+            moe_case(l, &(struct moe_shape){9, 2, 512, 192, 64, FORMAT_Q8, 37, .tile = tile}, FORMAT_Q8);
         moe_case(l, &(struct moe_shape){16, 1, 1024, 128, 64, FORMAT_Q4, 19, .ungated = true, .tile = tile},
                  FORMAT_Q4);
         moe_case(l, &(struct moe_shape){6, 2, 640, 384, 64, FORMAT_Q4, 110, .tile = tile}, FORMAT_Q4);
@@ -862,8 +811,8 @@ static const struct {
     {"linear_decode linear_decode_token linear_prefill linear_plain matvec_transposed_groups "
      "matvec_transposed_plain",
      linear_cases, true},
-    {"router_softmax", router_cases, false},
-    {"router_sigmoid", group_cases, false},
+    {"router_softmax", selftest_softmax_cases, false},
+    {"router_sigmoid", selftest_sigmoid_cases, false},
     {"experts_decode_up experts_decode_down experts_prefill_sort experts_prefill_up experts_prefill_down "
      "experts_prefill_mix",
      moe_cases, true},

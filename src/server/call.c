@@ -73,15 +73,6 @@ static void read_sampling(const json_t *in, bool chat, json_t *out, struct refus
         set(out, "ignore_eos", json_true(), no);
 }
 
-static void read_thinking(const json_t *in, json_t *out, struct refusal *no)
-{
-    const json_t *kwargs = fields_object(in, "chat_template_kwargs", no);
-    if (!kwargs || !fields_get(kwargs, "enable_thinking"))
-        return;
-    bool on = fields_bool(kwargs, "enable_thinking", false, no);
-    set(out, on ? "think" : "no_think", json_true(), no);
-}
-
 /* ---- what is not done ---- */
 
 /* Fields that would change the answer and are not understood: they must not be passed over. */
@@ -147,11 +138,11 @@ static void read_format(const json_t *in, json_t *out, struct refusal *no)
 /* What a request takes as it is; it says what is wrong with them. */
 static void pass_on(const json_t *in, bool chat, json_t *out, struct refusal *no)
 {
-    static const char *const names[] = {"stop",    "logprobs", "top_logprobs",
-                                        "grammar", "tools",    "tool_choice"};
+    static const char *const names[] = {"stop",  "logprobs",    "top_logprobs",        "grammar",
+                                        "tools", "tool_choice", "chat_template_kwargs"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const json_t *value = fields_get(in, names[i]);
-        /* The last two are a chat's. */
+        /* The last three are a chat's. */
         if (value && (chat || i < 4))
             set(out, names[i], json_incref((json_t *)(uintptr_t)value), no);
     }
@@ -170,7 +161,7 @@ static void read_logprobs(struct call *c, const json_t *in, struct refusal *no)
 
 /* ---- prompts ---- */
 
-/* What is wrong with a field, as request.c tells it: "the request: FIELD: ...". */
+/* What is wrong with a field, as request.c tells it: "the request: FIELD: ..." or "the request: FIELD goes with ...". */
 static int refuse_request(struct refusal *no, int rc, const struct moeflux_err *e)
 {
     static const char begin[] = "the request: ";
@@ -181,7 +172,7 @@ static int refuse_request(struct refusal *no, int rc, const struct moeflux_err *
     text += n;
     char field[sizeof no->param];
     size_t len = strspn(text, "abcdefghijklmnopqrstuvwxyz_");
-    bool named = len < sizeof field && text[len] == ':';
+    bool named = len < sizeof field && (text[len] == ':' || strncmp(text + len, " goes with", 10) == 0);
     snprintf(field, sizeof field, "%.*s", named ? (int)len : 0, text);
     /* The one that has another name here. */
     const char *name = strcmp(field, "json_schema") == 0 ? "response_format" : field;
@@ -328,8 +319,6 @@ int call_read(struct call *c, bool chat, const char *body, size_t len, const str
     if (sampling) {
         read_form(c, in, no);
         read_sampling(in, chat, sampling, no);
-        if (chat)
-            read_thinking(in, sampling, no);
         read_logprobs(c, in, no);
         read_format(in, sampling, no);
         pass_on(in, chat, sampling, no);

@@ -15,11 +15,20 @@
 #include "server/turns.h"
 #include "text/constraint.h"
 
+/* A token that is to be evaluated, as soon as someone has a turn. Of whoever has the turn. */
+struct step {
+    bool wanted;
+    int32_t id;
+    int rc;
+    struct moeflux_err error;
+};
+
 struct worker {
     struct workers *all;
     pthread_t thread;
     struct generator generator;
     struct job *job;
+    struct step step;
 };
 
 struct workers {
@@ -29,7 +38,8 @@ struct workers {
     struct metrics *metrics;
     struct sequences *sequences;
     struct turns turns;
-    _Atomic(struct job *) current; /* that whose turn it is */
+    uint32_t together;        /* tokens that the model evaluates at once; 1: a turn ends with each token */
+    _Atomic(uint64_t) active; /* bit i: what is computed now is for worker i */
     atomic_bool cut;
     uint64_t told_ns; /* when the metrics were brought up to date; of whoever has the turn */
 };
@@ -61,17 +71,27 @@ void workers_free(struct workers *w)
 bool workers_go_on(void *ctx, const char *what, const char *unit, uint64_t done, uint64_t total)
 {
     struct workers *w = ctx;
-    const struct job *j = atomic_load(&w->current);
+    uint64_t active = atomic_load(&w->active);
     (void)what, (void)unit, (void)done, (void)total;
-    return !j || !(atomic_load(&w->cut) || atomic_load(&j->cancelled));
+    if (active && atomic_load(&w->cut))
+        return false;
+    for (uint32_t i = 0; i < w->n; i++)
+        if (active >> i & 1 && !atomic_load(&w->each[i].job->cancelled))
+            return true;
+    return !active;
 }
 
 /* ---- turns ---- */
 
+static uint64_t bit_of(const struct worker *k)
+{
+    return (uint64_t)1 << (k - k->all->each);
+}
+
 static void begin_turn(struct worker *k)
 {
     turns_begin(&k->all->turns);
-    atomic_store(&k->all->current, k->job);
+    atomic_store(&k->all->active, bit_of(k));
 }
 
 static void tell_metrics(struct workers *w, uint64_t now)
@@ -86,7 +106,7 @@ static void tell_metrics(struct workers *w, uint64_t now)
 static void end_turn(struct worker *k)
 {
     tell_metrics(k->all, clock_ns());
-    atomic_store(&k->all->current, NULL);
+    atomic_store(&k->all->active, 0);
     turns_end(&k->all->turns);
 }
 
@@ -98,7 +118,73 @@ static void pass_turn(struct worker *k)
         tell_metrics(k->all, now);
     k->generator.by_turns = turns_pass(&k->all->turns);
     if (k->generator.by_turns)
-        atomic_store(&k->all->current, k->job);
+        atomic_store(&k->all->active, bit_of(k));
+}
+
+/* ---- tokens together ---- */
+
+static void eval_each(struct worker *const *list, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        struct worker *k = list[i];
+        const struct moeflux_outputs outputs = {.logits = k->generator.logits};
+        atomic_store(&k->all->active, bit_of(k));
+        k->step.rc = moeflux_session_eval(k->generator.sequence, &k->step.id, 1, &outputs, &k->step.error);
+    }
+}
+
+/* Those that wait, `first` among them. A failure may be one sequence's fault alone: then each is tried by itself. */
+static void eval_list(struct worker *const *list, uint32_t n)
+{
+    struct moeflux_session *sequences[WORKERS_MAX];
+    float *logits[WORKERS_MAX];
+    int32_t ids[WORKERS_MAX];
+    struct moeflux_err e;
+    uint64_t active = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        sequences[i] = list[i]->generator.sequence;
+        logits[i] = list[i]->generator.logits;
+        ids[i] = list[i]->step.id;
+        active |= bit_of(list[i]);
+    }
+    atomic_store(&list[0]->all->active, active);
+    int rc = moeflux_eval_together(sequences, ids, n, logits, &e);
+    if (rc && rc != ERR_INTERRUPTED) {
+        eval_each(list, n);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        list[i]->step.rc = rc;
+        list[i]->step.error = e;
+    }
+}
+
+static void run_steps(struct worker *first)
+{
+    struct workers *w = first->all;
+    struct worker *list[WORKERS_MAX] = {first};
+    uint32_t n = 1;
+    for (uint32_t i = 0; i < w->n && n < w->together; i++)
+        if (&w->each[i] != first && w->each[i].step.wanted)
+            list[n++] = &w->each[i];
+    eval_list(list, n);
+    for (uint32_t i = 0; i < n; i++)
+        list[i]->step.wanted = false;
+    atomic_store(&w->active, bit_of(first));
+}
+
+/* Leaves the token to whoever has the next turn, and to oneself when it has come round. */
+static int eval_token(void *ctx, struct generator *g, int32_t id, struct moeflux_err *e)
+{
+    struct worker *k = ctx;
+    (void)g;
+    k->step = (struct step){.wanted = true, .id = id};
+    pass_turn(k);
+    if (k->step.wanted)
+        run_steps(k);
+    if (k->step.rc)
+        *e = k->step.error;
+    return k->step.rc;
 }
 
 /* ---- a job ---- */
@@ -111,7 +197,7 @@ static int give_piece(void *ctx, const struct answer_piece *p, struct moeflux_er
         return rc;
     if (k->job->result.n_answered++ == 0)
         metrics_first_token(k->all->metrics, clock_ns() - k->job->added_ns);
-    if (!rc)
+    if (!rc && k->all->together == 1)
         pass_turn(k);
     return rc;
 }
@@ -249,11 +335,15 @@ int workers_start(struct workers *w, const struct generator *g, struct sequences
 {
     int rc = 0;
     w->sequences = sequences;
+    w->together = (uint32_t)size_min(moeflux_most_together(g->model), w->n);
     for (uint32_t i = 0; !rc && i < w->n; i++) {
-        w->each[i].all = w;
-        generator_share(&w->each[i].generator, g);
-        w->each[i].generator.logits = mem_new(g->info.vocab_size, sizeof(float), e);
-        rc = w->each[i].generator.logits ? 0 : ERR_MEMORY;
+        struct worker *k = &w->each[i];
+        k->all = w;
+        generator_share(&k->generator, g);
+        k->generator.logits = mem_new(g->info.vocab_size, sizeof(float), e);
+        rc = k->generator.logits ? 0 : ERR_MEMORY;
+        if (w->together > 1)
+            k->generator.evaluator = (struct generator_evaluator){eval_token, k};
     }
     if (!rc)
         tell_metrics(w, clock_ns());

@@ -1,10 +1,13 @@
 /* workers.h - threads that answer jobs on one model, each job in a sequence of its own. One thread has the model at a time:
- * after each token it lets the others have their turn, in order. */
+ * after each token it lets the others have their turn, in order. Where the model takes tokens of several sequences together
+ * (moeflux_most_together), a worker that has its turn evaluates those of all that wait. */
 #ifndef MOEFLUX_SERVER_WORKERS_H
 #define MOEFLUX_SERVER_WORKERS_H
 
 #include <stdbool.h>
 #include <stdint.h>
+
+enum { WORKERS_MAX = 64 };
 
 struct generator;
 struct jobs;
@@ -13,7 +16,7 @@ struct moeflux_err;
 struct sequences;
 struct workers;
 
-/* Lives longer than the model, whose progress it is. n: threads; nothing is started. NULL with `e` filled. */
+/* Lives longer than the model, whose progress it is. n: threads, at most WORKERS_MAX; nothing is started. NULL with `e` filled. */
 struct workers *workers_new(uint32_t n, struct jobs *jobs, struct metrics *metrics, struct moeflux_err *e);
 
 /* Whether an evaluation is to go on: not when nobody waits for its answer any more. For moeflux_progress; ctx: the workers. */

@@ -1,442 +1,397 @@
 #include "text/chat.h"
 
+#include <jansson.h>
 #include <string.h>
 
 #include "base/err.h"
-#include "base/str.h"
-#include "text/tokenizer.h"
+#include "text/jinja.h"
+#include "text/utf8.h"
 
 #define TURN_OPEN   "<|im_start|>"
 #define TURN_CLOSE  "<|im_end|>"
 #define THINK_OPEN  "<think>"
 #define THINK_CLOSE "</think>"
 
-/* Full-width bars (U+FF5C) and lower blocks (U+2581). */
-#define BEGIN                                                                                                \
-    "<\xef\xbd\x9c"                                                                                          \
-    "begin\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"
-#define END                                                                                                  \
-    "<\xef\xbd\x9c"                                                                                          \
-    "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"
-#define USER "<\xef\xbd\x9cUser\xef\xbd\x9c>"
-#define ASSISTANT                                                                                            \
-    "<\xef\xbd\x9c"                                                                                          \
-    "Assistant\xef\xbd\x9c>"
+/* What the families write whose models come without a template. Thinking of past answers stays if it is given. */
+#define QWEN_TURNS(trimmed, thinks)                                                                          \
+    "{%- for m in messages %}"                                                                               \
+    "{{- '" TURN_OPEN "' + m.role + '\\n' }}"                                                                \
+    "{%- if m.reasoning_content is defined" thinks " %}"                                                     \
+    "{{- '" THINK_OPEN "\\n' + m.reasoning_content + '\\n" THINK_CLOSE "\\n\\n' }}"                          \
+    "{%- endif %}"                                                                                           \
+    "{{- m.content" trimmed " + '" TURN_CLOSE "\\n' }}"                                                      \
+    "{%- endfor %}"
 
-#define COGITO_SWITCH "Enable deep thinking subroutine."
-#define COGITO_SELF                                                                                          \
-    "You are Cogito, an AI assistant created by Deep Cogito, which is an AI research lab based in San "      \
-    "Francisco."
-
-/* What the templates with such turns share. */
-#define CHATML                                                                                               \
-    .system = "system\n", .begin = "", .user_before = TURN_OPEN, .role = "user\n",                           \
-    .user_after = TURN_CLOSE "\n", .past = TURN_OPEN, .past_role = "assistant\n", .turn_close = TURN_CLOSE,  \
-    .turn_after = "\n"
-
-enum { MAX_NEEDED = 6 };
-
-static const struct form {
-    const char *needed[MAX_NEEDED]; /* control tokens */
-    const char *needed_thinking[2]; /* and these with thinking on */
-    bool has_thinking, thinks_by_itself, always_thinks;
-    bool trims;
-    const char *system; /* the role of a turn for the system text; NULL: the text stands alone */
-    const char *begin;  /* of a conversation */
-    const char *user_before, *user_after; /* around a message */
-    const char *role;                     /* text in front of it, one stretch with it */
-    const char *answer, *answer_thinking; /* openings */
-    const char *past, *past_role;         /* in front of an answer that was given: tags, then text */
-    const char *turn_close, *turn_after;  /* the token that ends an answer, what follows it */
-} forms[] = {
-    [CHAT_QWEN35] = {.needed = {TURN_OPEN, TURN_CLOSE},
-                     /* Without thinking the think tags are only a few words of the prompt. */
-                     .needed_thinking = {THINK_OPEN, THINK_CLOSE},
-                     .has_thinking = true,
-                     .thinks_by_itself = true,
-                     .trims = true,
-                     CHATML,
-                     .answer = TURN_OPEN "assistant\n" THINK_OPEN "\n\n" THINK_CLOSE "\n\n",
-                     .answer_thinking = TURN_OPEN "assistant\n" THINK_OPEN "\n"},
-    [CHAT_QWEN3] = {.needed = {TURN_OPEN, TURN_CLOSE},
-                    .needed_thinking = {THINK_OPEN, THINK_CLOSE},
-                    .has_thinking = true,
-                    .thinks_by_itself = true,
-                    CHATML,
-                    .answer = TURN_OPEN "assistant\n" THINK_OPEN "\n\n" THINK_CLOSE "\n\n",
-                    .answer_thinking = TURN_OPEN "assistant\n"},
-    [CHAT_QWEN3_THINKING] = {.needed = {TURN_OPEN, TURN_CLOSE, THINK_OPEN, THINK_CLOSE},
-                             .has_thinking = true,
-                             .thinks_by_itself = true,
-                             .always_thinks = true,
-                             CHATML,
-                             .answer_thinking = TURN_OPEN "assistant\n" THINK_OPEN "\n"},
-    [CHAT_CHATML] = {.needed = {TURN_OPEN, TURN_CLOSE}, CHATML, .answer = TURN_OPEN "assistant\n"},
-    [CHAT_DEEPSEEK3] = {.needed = {BEGIN, END, USER, ASSISTANT},
-                        .begin = BEGIN,
-                        .user_before = USER,
-                        .role = "",
-                        .user_after = "",
-                        .answer = ASSISTANT,
-                        .past = ASSISTANT,
-                        .past_role = "",
-                        .turn_close = END,
-                        .turn_after = ""},
-    [CHAT_DEEPSEEK31] = {.needed = {BEGIN, END, USER, ASSISTANT, THINK_OPEN, THINK_CLOSE},
-                         .has_thinking = true,
-                         .begin = BEGIN,
-                         .user_before = USER,
-                         .role = "",
-                         .user_after = "",
-                         .answer = ASSISTANT THINK_CLOSE,
-                         .answer_thinking = ASSISTANT THINK_OPEN,
-                         .past = ASSISTANT THINK_CLOSE,
-                         .past_role = "",
-                         .turn_close = END,
-                         .turn_after = ""},
-    [CHAT_COGITO2] = {.needed = {BEGIN, END, USER, ASSISTANT},
-                      .has_thinking = true,
-                      .begin = BEGIN,
-                      .user_before = USER,
-                      .role = "",
-                      .user_after = "",
-                      .answer = ASSISTANT,
-                      .answer_thinking = ASSISTANT THINK_OPEN "\n",
-                      .past = ASSISTANT,
-                      .past_role = "",
-                      .turn_close = END,
-                      .turn_after = ""},
+static const struct family {
+    const char *name, *template;
+} families[] = {
+    {"qwen3.5", QWEN_TURNS("|trim", "") "{%- if add_generation_prompt %}"
+                                        "{{- '" TURN_OPEN "assistant\\n" THINK_OPEN "\\n' }}"
+                                        "{%- if enable_thinking is defined and not enable_thinking %}"
+                                        "{{- '\\n" THINK_CLOSE "\\n\\n' }}"
+                                        "{%- endif %}{%- endif %}"},
+    {"qwen3",
+     QWEN_TURNS("", " and (m.reasoning_content or enable_thinking is defined and not "
+                    "enable_thinking)") "{%- if add_generation_prompt %}"
+                                        "{{- '" TURN_OPEN "assistant\\n' }}"
+                                        "{%- if enable_thinking is defined and not enable_thinking %}"
+                                        "{{- '" THINK_OPEN "\\n\\n" THINK_CLOSE "\\n\\n' }}"
+                                        "{%- endif %}{%- endif %}"},
 };
 
-static int fail_unknown(struct moeflux_err *e)
+static int fail_memory(struct moeflux_err *e)
 {
-    return err_set(e, ERR_UNSUPPORTED,
-                   "chat template: the model's is not one of Qwen3.5, Qwen3, DeepSeek-V3, DeepSeek-V3.1 and "
-                   "Cogito-V2 (--raw needs none)");
+    return err_set(e, ERR_MEMORY, "out of memory for a prompt");
 }
 
-static int fail_missing(const char *tag, struct moeflux_err *e)
+/* --- rendering --- */
+
+void chat_text_free(struct chat_text *t)
 {
-    return err_set(e, ERR_UNSUPPORTED,
-                   "chat template: beside tokenizer.json there is neither chat_template.jinja nor a "
-                   "chat_template in tokenizer_config.json, and several are written with %s "
-                   "(--raw needs none)",
-                   tag);
+    str_free(&t->text);
+    str_free(&t->authors);
 }
 
-/* Whether what follows a template's <think> closes the block at once: newlines, as they are or as jinja writes them. */
-static bool is_closed_at_once(const char *after)
+int chat_say(struct json_t *messages, const char *role, const char *text, size_t len, size_t *n_replaced,
+             struct moeflux_err *e)
 {
-    while (*after == '\n' || (after[0] == '\\' && after[1] == 'n'))
-        after += *after == '\n' ? 1 : 2;
-    return strncmp(after, THINK_CLOSE, strlen(THINK_CLOSE)) == 0;
+    struct str clean = {0};
+    size_t n = utf8_clean(text, len, &clean);
+    json_t *message = json_pack("{s:s, s:s%}", "role", role, "content", str_text(&clean), clean.len);
+    bool ok = str_ok(&clean) && message && json_array_append(messages, message) == 0;
+    json_decref(message);
+    str_free(&clean);
+    if (!ok)
+        return fail_memory(e);
+    if (n_replaced)
+        *n_replaced += n;
+    return 0;
 }
 
-/* By what stands before an answer: templates name the think block elsewhere too, to cut it out of past answers. */
-static int find_chatml(const char *template, enum chat_kind *kind, struct moeflux_err *e)
+/* What the template can read; the switches and the prompt's own members win. */
+static json_t *context_of(const struct chat *c, const struct chat_prompt *p)
 {
-    static const char prompt[] = "add_generation_prompt";
-    const char *tail = NULL;
-    bool opens = false, closes = false;
-    for (const char *p = template; (p = strstr(p, prompt)); p += strlen(prompt))
-        tail = p;
-    if (!tail)
-        return fail_unknown(e);
-    for (const char *p = tail; (p = strstr(p, THINK_OPEN)); p += strlen(THINK_OPEN)) {
-        bool closed = is_closed_at_once(p + strlen(THINK_OPEN));
-        closes |= closed;
-        opens |= !closed;
+    const json_t *special = tokenizer_special_texts(c->tokenizer);
+    const json_t *parts[] = {special, c->switches, p->kwargs};
+    /* transformers gives its templates `documents` as well. */
+    json_t *context = json_pack("{s:n}", "documents");
+    bool ok = context != NULL;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (parts[i] && json_object_update(context, (json_t *)(uintptr_t)parts[i]) < 0)
+            ok = false;
+    ok &= json_object_set(context, "messages", (json_t *)(uintptr_t)p->messages) == 0;
+    ok &= json_object_set_new(context, "tools",
+                              p->tools ? json_incref((json_t *)(uintptr_t)p->tools) : json_null()) == 0;
+    ok &= json_object_set_new(context, "add_generation_prompt", json_boolean(p->opens_answer)) == 0;
+    if (ok)
+        return context;
+    json_decref(context);
+    return NULL;
+}
+
+int chat_render(const struct chat *c, const struct chat_prompt *p, struct chat_text *out,
+                struct moeflux_err *e)
+{
+    const struct jinja *template = p->tools && c->tool_template ? c->tool_template : c->template;
+    json_t *context = context_of(c, p);
+    if (!context)
+        return fail_memory(e);
+    int rc =
+        jinja_render_authors(template, context, c->now, &jinja_default_limits, &out->text, &out->authors, e);
+    json_decref(context);
+    return rc;
+}
+
+/* --- tokens --- */
+
+int chat_next_control(const struct chat *c, const struct chat_text *text, size_t from, int32_t *id,
+                      size_t *start, size_t *end, struct moeflux_err *e)
+{
+    const char *authors = str_text(&text->authors);
+    size_t len = text->text.len, to;
+    for (size_t at = from; at < len; at = to) {
+        for (to = at; to < len && authors[to] == authors[at]; to++)
+            ;
+        if (authors[at] != JINJA_TEMPLATE)
+            continue;
+        int found = tokenizer_next_added(c->tokenizer, str_text(&text->text), at, to, id, start, end, e);
+        if (found)
+            return found;
     }
-    if (opens)
-        *kind = closes || strstr(tail, "enable_thinking") ? CHAT_QWEN35 : CHAT_QWEN3_THINKING;
-    else
-        *kind = closes ? CHAT_QWEN3 : CHAT_CHATML;
+    *start = *end = len;
     return 0;
 }
 
-static int find_family(const char *family, enum chat_kind *kind, struct moeflux_err *e)
+int chat_encode(const struct chat *c, const struct chat_text *text, size_t from, struct token_list *out,
+                struct moeflux_err *e)
 {
-    if (!family || (strcmp(family, "qwen3.5") != 0 && strcmp(family, "qwen3") != 0))
-        return fail_missing(TURN_OPEN, e);
-    *kind = strcmp(family, "qwen3") == 0 ? CHAT_QWEN3 : CHAT_QWEN35;
-    return 0;
-}
-
-int chat_find_kind(const struct tokenizer *t, const char *family, enum chat_kind *kind, struct moeflux_err *e)
-{
-    const char *template = tokenizer_chat_template(t);
-    if (tokenizer_added_id(t, TURN_OPEN) >= 0)
-        return template ? find_chatml(template, kind, e) : find_family(family, kind, e);
-    if (tokenizer_added_id(t, USER) < 0 || tokenizer_added_id(t, ASSISTANT) < 0)
-        return err_set(e, ERR_UNSUPPORTED,
-                       "chat template: the tokenizer has neither " TURN_OPEN " nor " USER " and " ASSISTANT
-                       " (--raw needs no template)");
-    if (!template)
-        return fail_missing(USER, e);
-    if (strstr(template, COGITO_SWITCH))
-        *kind = CHAT_COGITO2;
-    else if (strstr(template, ASSISTANT THINK_CLOSE))
-        *kind = CHAT_DEEPSEEK31;
-    else if (strstr(template, ASSISTANT) && !strstr(template, ASSISTANT THINK_OPEN))
-        *kind = CHAT_DEEPSEEK3;
-    else
-        return fail_unknown(e);
-    return 0;
-}
-
-static int need(const struct tokenizer *t, const char *token, struct moeflux_err *e)
-{
-    if (!token || tokenizer_added_id(t, token) >= 0)
-        return 0;
-    return err_set(e, ERR_UNSUPPORTED, "chat template: the tokenizer has no token %s", token);
-}
-
-int chat_init(struct chat *c, const struct tokenizer *t, enum chat_kind kind, enum chat_thinking thinking,
-              struct moeflux_err *e)
-{
-    const struct form *f = &forms[kind];
-    bool thinks = thinking == CHAT_THINKING_AUTO ? f->thinks_by_itself : thinking == CHAT_THINKING_ON;
+    size_t n_before = out->n, start, end;
     int rc = 0;
-    if (thinks && !f->has_thinking)
-        return err_set(e, ERR_UNSUPPORTED, "chat template: the model's has no thinking (leave --think out)");
-    if (!thinks && f->always_thinks)
-        return err_set(e, ERR_UNSUPPORTED, "chat template: the model's always thinks (leave --no-think out)");
-    for (int i = 0; i < MAX_NEEDED && rc == 0; i++)
-        rc = need(t, f->needed[i], e);
-    for (int i = 0; i < 2 && rc == 0 && thinks; i++)
-        rc = need(t, f->needed_thinking[i], e);
-    if (rc < 0)
-        return rc;
-    *c = (struct chat){.tokenizer = t, .kind = kind, .thinking = thinks};
-    c->opens_inside = thinks && strstr(f->answer_thinking, THINK_OPEN);
-    c->think_open = tokenizer_added_id(t, THINK_OPEN);
-    c->think_close = tokenizer_added_id(t, THINK_CLOSE);
-    c->turn_close = tokenizer_added_id(t, f->turn_close);
-    return 0;
-}
-
-/* The length of the white-space character that text[0..len) ends (at_end) or starts with, or 0. What Python's
- * str.strip takes, as the templates' "trim" does: White_Space and U+001C..1F. */
-static size_t space_at(const char *text, size_t len, bool at_end)
-{
-    static const char *const wide[] = {
-        "\xc2\x85",     "\xc2\xa0",     "\xe1\x9a\x80", "\xe2\x80\x80", "\xe2\x80\x81",
-        "\xe2\x80\x82", "\xe2\x80\x83", "\xe2\x80\x84", "\xe2\x80\x85", "\xe2\x80\x86",
-        "\xe2\x80\x87", "\xe2\x80\x88", "\xe2\x80\x89", "\xe2\x80\x8a", "\xe2\x80\xa8",
-        "\xe2\x80\xa9", "\xe2\x80\xaf", "\xe2\x81\x9f", "\xe3\x80\x80",
-    };
-    if (len == 0)
-        return 0;
-    char c = text[at_end ? len - 1 : 0];
-    if (c == ' ' || (c >= 0x09 && c <= 0x0d) || (c >= 0x1c && c <= 0x1f))
-        return 1;
-    for (size_t i = 0; i < sizeof wide / sizeof *wide; i++) {
-        size_t n = strlen(wide[i]);
-        if (n <= len && memcmp(at_end ? text + len - n : text, wide[i], n) == 0)
-            return n;
+    for (size_t at = from; rc >= 0 && at < text->text.len; at = end) {
+        int32_t id = -1;
+        int found = rc = chat_next_control(c, text, at, &id, &start, &end, e);
+        if (rc >= 0 && start > at)
+            rc = tokenizer_encode(c->tokenizer, str_text(&text->text) + at, start - at, SPECIALS_AS_TEXT, out,
+                                  NULL, e);
+        if (rc >= 0 && found)
+            rc = token_list_add(out, id, e);
     }
-    return 0;
+    if (rc < 0)
+        out->n = n_before;
+    return rc < 0 ? rc : 0;
 }
 
-static void trim(const char **text, size_t *len)
+/* The prompt with another last message. */
+static int render_other(const struct chat *c, const struct chat_prompt *p, struct chat_text *out,
+                        struct moeflux_err *e)
 {
-    size_t n;
-    while ((n = space_at(*text, *len, false)) > 0) {
-        *text += n;
-        *len -= n;
-    }
-    while ((n = space_at(*text, *len, true)) > 0)
-        *len -= n;
-}
-
-/* Template text: its tags are control tokens. */
-static int add_template(const struct chat *c, const char *text, struct token_list *out, struct moeflux_err *e)
-{
-    return tokenizer_encode(c->tokenizer, text, strlen(text), SPECIALS_AS_TOKENS, out, NULL, e);
-}
-
-/* Text between template text: `before` and `after` may be what the template itself puts in, without tags. The three are
- * encoded as one stretch, as the published encoder sees them. */
-static int add_text(const struct chat *c, const char *before, const char *text, size_t len, const char *after,
-                    struct token_list *out, size_t *n_replaced, struct moeflux_err *e)
-{
-    struct str body = {0};
-    if (forms[c->kind].trims)
-        trim(&text, &len);
-    str_add_text(&body, before);
-    str_add(&body, text, len);
-    str_add_text(&body, after);
-    int rc = str_ok(&body) ? 0 : err_set(e, ERR_MEMORY, "out of memory for a message of %zu bytes", len);
+    struct chat_prompt other = *p;
+    size_t n = json_array_size(p->messages);
+    json_t *messages = json_copy((json_t *)(uintptr_t)p->messages);
+    json_t *last = messages ? json_copy(json_array_get(messages, n - 1)) : NULL;
+    int rc = 0;
+    other.messages = messages;
+    if (!last || json_object_set_new(last, "content", json_string("\x1a")) < 0 ||
+        json_array_set(messages, n - 1, last) < 0)
+        rc = fail_memory(e);
     if (rc == 0)
-        rc = tokenizer_encode(c->tokenizer, str_text(&body), body.len, SPECIALS_AS_TEXT, out, n_replaced, e);
-    str_free(&body);
+        rc = chat_render(c, &other, out, e);
+    json_decref(last);
+    json_decref(messages);
     return rc;
 }
 
-/* One whole turn. */
-static int add_turn(const struct chat *c, const char *role, const char *text, size_t len,
-                    struct token_list *out, size_t *n_replaced, struct moeflux_err *e)
+/* The place before the last control token that both texts begin with. */
+static int shared_end(const struct chat *c, const struct chat_text *a, const struct chat_text *b,
+                      size_t *shared, struct moeflux_err *e)
 {
-    const struct form *f = &forms[c->kind];
-    size_t n_before = out->n;
-    int rc = add_template(c, f->user_before, out, e);
-    if (rc == 0)
-        rc = add_text(c, role, text, len, "", out, n_replaced, e);
-    if (rc == 0)
-        rc = add_template(c, f->user_after, out, e);
-    if (rc < 0)
-        out->n = n_before;
-    return rc;
+    size_t n = 0, start, end = 0;
+    int32_t id;
+    int rc = 1;
+    while (n < a->text.len && n < b->text.len && a->text.data[n] == b->text.data[n])
+        n++;
+    *shared = 0;
+    while (rc > 0 && (rc = chat_next_control(c, a, end, &id, &start, &end, e)) > 0 && end <= n)
+        *shared = start;
+    return rc < 0 ? rc : 0;
 }
 
-/* The published template puts an empty line after the system text too, but only with thinking on. */
-static int add_cogito_system(const struct chat *c, const char *system, size_t len, struct token_list *out,
-                             size_t *n_replaced, struct moeflux_err *e)
+int chat_prompt_tokens(const struct chat *c, const struct chat_prompt *p, struct token_list *out,
+                       uint32_t *n_system, struct moeflux_err *e)
 {
-    if (len == 0)
-        return add_text(c, c->thinking ? COGITO_SWITCH "\n\n" COGITO_SELF : COGITO_SELF, "", 0, "", out,
-                        n_replaced, e);
-    return add_text(c, c->thinking ? COGITO_SWITCH "\n\n" COGITO_SELF "\n\n" : COGITO_SELF "\n\n", system,
-                    len, c->thinking ? "\n\n" : "", out, n_replaced, e);
-}
-
-int chat_begin(const struct chat *c, const char *system, size_t len, struct token_list *out,
-               size_t *n_replaced, struct moeflux_err *e)
-{
-    const struct form *f = &forms[c->kind];
-    size_t n_before = out->n;
-    int rc = add_template(c, f->begin, out, e);
-    if (rc == 0 && c->kind == CHAT_COGITO2)
-        rc = add_cogito_system(c, system, len, out, n_replaced, e);
-    else if (rc == 0 && len > 0)
-        rc = f->system ? add_turn(c, f->system, system, len, out, n_replaced, e)
-                       : add_text(c, "", system, len, "", out, n_replaced, e);
-    if (rc < 0)
-        out->n = n_before;
-    return rc;
-}
-
-int chat_user(const struct chat *c, const char *text, size_t len, struct token_list *out, size_t *n_replaced,
-              struct moeflux_err *e)
-{
-    const struct form *f = &forms[c->kind];
-    size_t n_before = out->n;
-    int rc = add_turn(c, f->role, text, len, out, n_replaced, e);
+    struct chat_text text = {0}, other = {0};
+    struct token_list rest = {0};
+    size_t shared = 0, n_before = out->n;
+    int rc = chat_render(c, p, &text, e);
+    if (rc == 0 && n_system)
+        rc = render_other(c, p, &other, e);
+    if (rc == 0 && n_system)
+        rc = shared_end(c, &text, &other, &shared, e);
     if (rc == 0)
-        rc = add_template(c, c->thinking ? f->answer_thinking : f->answer, out, e);
+        rc = chat_encode(c, &text, 0, out, e);
+    if (rc == 0 && n_system)
+        rc = chat_encode(c, &text, shared, &rest, e);
+    if (rc == 0 && n_system)
+        *n_system = (uint32_t)(out->n - n_before - rest.n);
     if (rc < 0)
         out->n = n_before;
+    token_list_free(&rest);
+    chat_text_free(&text);
+    chat_text_free(&other);
     return rc;
 }
 
 int chat_end_answer(const struct chat *c, bool ended, struct token_list *out, struct moeflux_err *e)
 {
-    const struct form *f = &forms[c->kind];
-    size_t n_before = out->n;
-    int rc = ended ? 0 : add_template(c, f->turn_close, out, e);
-    if (rc == 0)
-        rc = add_template(c, f->turn_after, out, e);
+    size_t n_before = out->n, i = 0;
+    int rc = 0;
+    while (ended && i < c->tail.n && c->tail.ids[i++] != c->turn_close)
+        ;
+    for (; rc == 0 && i < c->tail.n; i++)
+        rc = token_list_add(out, c->tail.ids[i], e);
     if (rc < 0)
         out->n = n_before;
     return rc;
 }
 
-int chat_exchange(const struct chat *c, const char *question, size_t question_len, const char *answer,
-                  size_t answer_len, struct token_list *out, size_t *n_replaced, struct moeflux_err *e)
+/* --- what a template does --- */
+
+/* A question, or with an answer what it makes of both; with `again` another question behind them. thought: NULL: none. */
+struct probe {
+    const char *answer, *thought;
+    bool again;
+};
+
+static int render_probe(const struct chat *c, struct probe probe, struct chat_text *out,
+                        struct moeflux_err *e)
 {
-    const struct form *f = &forms[c->kind];
-    size_t n_before = out->n;
-    int rc = add_turn(c, f->role, question, question_len, out, n_replaced, e);
+    json_t *messages = json_array(), *thought = probe.thought ? json_string(probe.thought) : NULL;
+    struct chat_prompt p = {.messages = messages, .opens_answer = !probe.answer || probe.again};
+    int rc = messages ? chat_say(messages, "user", "a", 1, NULL, e) : fail_memory(e);
+    if (rc == 0 && probe.answer)
+        rc = chat_say(messages, "assistant", probe.answer, strlen(probe.answer), NULL, e);
+    if (rc == 0 && thought && json_object_set(json_array_get(messages, 1), "reasoning_content", thought) < 0)
+        rc = fail_memory(e);
+    if (rc == 0 && probe.again)
+        rc = chat_say(messages, "user", "b", 1, NULL, e);
     if (rc == 0)
-        rc = add_template(c, f->past, out, e);
-    if (rc == 0)
-        rc = add_text(c, f->past_role, answer, answer_len, "", out, n_replaced, e);
-    if (rc == 0)
-        rc = chat_end_answer(c, false, out, e);
-    if (rc < 0)
-        out->n = n_before;
+        rc = chat_render(c, &p, out, e);
+    json_decref(thought);
+    json_decref(messages);
     return rc;
 }
 
-/* --- answers --- */
-
-void chat_filter_init(struct chat_filter *f, const struct chat *c)
+static int set_switches(struct chat *c, enum chat_thinking thinking, struct moeflux_err *e)
 {
-    /* With thinking off the prompt itself closes the block, so the answer starts here. What the prompt opened has its
-     * newline. */
-    *f = (struct chat_filter){.inside_think = c->opens_inside, .at_start = !c->opens_inside};
+    json_decref(c->switches);
+    c->switches = NULL;
+    if (thinking == CHAT_THINKING_AUTO)
+        return 0;
+    int on = thinking == CHAT_THINKING_ON;
+    c->switches = json_pack("{s:b, s:b}", "enable_thinking", on, "thinking", on);
+    return c->switches ? 0 : fail_memory(e);
 }
 
-static size_t n_newlines(const char *text, size_t len)
+static bool ends_with(const struct chat_text *t, const char *tag)
 {
-    size_t n = 0;
-    while (n < len && text[n] == '\n')
-        n++;
-    return n;
+    size_t n = t->text.len, len = strlen(tag);
+    while (n > 0 && strchr(" \n\t\r", t->text.data[n - 1]))
+        n--;
+    return n >= len && memcmp(t->text.data + n - len, tag, len) == 0 &&
+           t->authors.data[n - 1] == JINJA_TEMPLATE;
 }
 
-/* Bytes of the answer. */
-static enum chat_part show_answer(struct chat_filter *f, const char *bytes, size_t len, struct str *shown)
+/* What the prompt of a question has at its end and that of the next question has not, since old thinking is left out there. */
+static int find_opening(struct chat *c, const struct chat_text *prompt, bool thinks, struct moeflux_err *e)
 {
-    if (f->at_start && len > 0 && n_newlines(bytes, len) == len)
-        return CHAT_CONTROL;
-    f->at_start = false;
-    str_add(shown, bytes, len);
-    return CHAT_ANSWER;
+    static const char thought[] = "so \x1a so";
+    struct chat_text next = {0};
+    struct token_list tokens = {0};
+    struct moeflux_err refused;
+    uint32_t n_kept;
+    /* A template that takes one question alone says so when a second one is asked. */
+    if (render_probe(c, (struct probe){"ok", thinks ? thought : NULL, true}, &next, &refused) < 0)
+        return 0;
+    size_t n = prompt->text.len;
+    bool stays = next.text.len >= n && memcmp(next.text.data, str_text(&prompt->text), n) == 0 &&
+                 (!thinks || strstr(str_text(&next.text), thought));
+    int rc = stays ? 0 : chat_encode(c, prompt, 0, &tokens, e);
+    size_t n_tokens = tokens.n;
+    if (rc == 0 && !stays)
+        rc = chat_extend(c, &next, NULL, 0, &tokens, &n_kept, e);
+    if (rc == 0 && !stays)
+        c->n_opening = (uint32_t)n_tokens - n_kept;
+    token_list_free(&tokens);
+    chat_text_free(&next);
+    return rc;
 }
 
-/* Thinking that ends with the letters of </think>. What has come of them is known without keeping it; a character that
- * does not go on with them starts anew, as '<' stands only at their beginning. */
-static enum chat_part show_thinking(struct chat_filter *f, const char *bytes, size_t len, struct str *shown)
+/* Whether thinking is as it is asked for. */
+static int find_thinking(struct chat *c, enum chat_thinking thinking, struct moeflux_err *e)
 {
-    static const char close[] = THINK_CLOSE;
-    size_t before = shown->len;
-    for (size_t i = 0; i < len; i++) {
-        if (bytes[i] != close[f->n_held]) {
-            str_add(shown, close, f->n_held);
-            f->n_held = 0;
-        }
-        if (bytes[i] != close[f->n_held]) {
-            str_add(shown, bytes + i, 1);
-        } else if (++f->n_held == sizeof close - 1) {
-            f->n_held = 0;
-            f->inside_think = false;
-            f->at_start = true;
-            /* A token that has thinking before the tag is thinking, and the newlines behind it are none of the answer. */
-            size_t rest = i + 1 + n_newlines(bytes + i + 1, len - i - 1);
-            if (shown->len == before && rest < len)
-                return show_answer(f, bytes + rest, len - rest, shown);
-            str_add(shown, bytes + rest, len - rest);
-            break;
-        }
+    struct chat_text as_asked = {0}, other = {0};
+    enum chat_thinking opposite = thinking == CHAT_THINKING_ON ? CHAT_THINKING_OFF : CHAT_THINKING_ON;
+    int rc = set_switches(c, opposite, e);
+    if (rc == 0)
+        rc = render_probe(c, (struct probe){0}, &other, e);
+    if (rc == 0)
+        rc = set_switches(c, thinking, e);
+    if (rc == 0)
+        rc = render_probe(c, (struct probe){0}, &as_asked, e);
+    bool switches = rc == 0 && strcmp(str_text(&as_asked.text), str_text(&other.text)) != 0;
+    c->opens_inside = rc == 0 && ends_with(&as_asked, THINK_OPEN);
+    c->may_open = rc == 0 && switches && thinking != CHAT_THINKING_OFF && c->think_open >= 0 &&
+                  !c->opens_inside && !ends_with(&as_asked, THINK_CLOSE);
+    if (rc == 0)
+        rc = find_opening(c, &as_asked, c->opens_inside || (switches && thinking != CHAT_THINKING_OFF), e);
+    chat_text_free(&as_asked);
+    chat_text_free(&other);
+    if (rc == 0 && thinking == CHAT_THINKING_ON && !switches && !c->opens_inside)
+        rc = err_set(e, ERR_UNSUPPORTED, "chat template: the model's has no thinking (leave --think out)");
+    if (rc == 0 && thinking == CHAT_THINKING_OFF && !switches && c->opens_inside)
+        rc = err_set(e, ERR_UNSUPPORTED, "chat template: the model's always thinks (leave --no-think out)");
+    return rc;
+}
+
+/* What stands behind an answer, by an answer that no template writes itself. */
+static int find_tail(struct chat *c, struct moeflux_err *e)
+{
+    static const char answer[] = "ok \x1a ok";
+    struct chat_text text = {0};
+    int rc = render_probe(c, (struct probe){.answer = answer}, &text, e);
+    const char *at = rc == 0 ? strstr(str_text(&text.text), answer) : NULL;
+    if (rc == 0 && !at)
+        rc = err_set(e, ERR_UNSUPPORTED, "chat template: it does not repeat the text of an answer");
+    if (rc == 0)
+        rc = chat_encode(c, &text, (size_t)(at - text.text.data) + sizeof answer - 1, &c->tail, e);
+    c->turn_close = -1;
+    for (size_t i = c->tail.n; i-- > 0;)
+        if (tokenizer_is_added(c->tokenizer, c->tail.ids[i]))
+            c->turn_close = c->tail.ids[i];
+    chat_text_free(&text);
+    return rc;
+}
+
+/* --- opening --- */
+
+static int need(const struct tokenizer *t, const char *token, struct moeflux_err *e)
+{
+    if (tokenizer_added_id(t, token) >= 0)
+        return 0;
+    return err_set(e, ERR_UNSUPPORTED, "chat template: the tokenizer has no token %s", token);
+}
+
+/* Without a template of the model's own. The family's needs its control tokens, which the model's would have as well. */
+static int use_family(struct chat *c, const char *family, enum chat_thinking thinking, struct moeflux_err *e)
+{
+    const struct tokenizer *t = c->tokenizer;
+    for (size_t i = 0; family && i < sizeof families / sizeof *families; i++) {
+        if (strcmp(family, families[i].name) != 0)
+            continue;
+        int rc = need(t, TURN_OPEN, e);
+        if (rc == 0)
+            rc = need(t, TURN_CLOSE, e);
+        /* Without thinking the tags are only a few words of the prompt. */
+        if (rc == 0 && thinking != CHAT_THINKING_OFF)
+            rc = need(t, THINK_OPEN, e);
+        if (rc == 0 && thinking != CHAT_THINKING_OFF)
+            rc = need(t, THINK_CLOSE, e);
+        c->is_family = true;
+        return rc ? rc
+                  : jinja_parse(&c->template, families[i].template, strlen(families[i].template),
+                                "chat template", e);
     }
-    return shown->len > before ? CHAT_THINKING : CHAT_CONTROL;
+    return err_set(
+        e, ERR_UNSUPPORTED,
+        "chat template: beside tokenizer.json there is neither chat_template.jinja nor a chat_template in "
+        "tokenizer_config.json (--raw needs none)");
 }
 
-enum chat_part chat_filter_push(struct chat_filter *f, const struct chat *c, int32_t id, struct str *shown)
+int chat_open(struct chat *c, const struct tokenizer *t, const char *family, enum chat_thinking thinking,
+              time_t now, struct moeflux_err *e)
 {
-    if (id >= 0 && (id == c->think_open || id == c->think_close)) {
-        f->inside_think = id == c->think_open;
-        f->at_start = true;
-        return CHAT_CONTROL;
-    }
-    if (tokenizer_is_special(c->tokenizer, id))
-        return CHAT_CONTROL;
-    const char *bytes;
-    size_t len = tokenizer_bytes(c->tokenizer, id, &bytes);
-    if (!f->inside_think)
-        return show_answer(f, bytes, len, shown);
-    if (c->think_close < 0)
-        return show_thinking(f, bytes, len, shown);
-    if (f->at_start && len > 0 && n_newlines(bytes, len) == len)
-        return CHAT_CONTROL;
-    f->at_start = false;
-    str_add(shown, bytes, len);
-    return CHAT_THINKING;
+    const char *own = tokenizer_chat_template(t), *tools = tokenizer_tool_template(t);
+    *c = (struct chat){.tokenizer = t, .thinking = thinking, .now = now};
+    c->think_open = tokenizer_added_id(t, THINK_OPEN);
+    c->think_close = tokenizer_added_id(t, THINK_CLOSE);
+    int rc = own ? jinja_parse(&c->template, own, strlen(own), "chat template", e)
+                 : use_family(c, family, thinking, e);
+    if (rc == 0 && tools)
+        rc = jinja_parse(&c->tool_template, tools, strlen(tools), "chat template for tools", e);
+    if (rc == 0)
+        rc = find_thinking(c, thinking, e);
+    if (rc == 0)
+        rc = find_tail(c, e);
+    if (rc < 0)
+        chat_free(c);
+    return rc;
 }
 
-void chat_filter_end(struct chat_filter *f, struct str *shown)
+void chat_free(struct chat *c)
 {
-    str_add(shown, THINK_CLOSE, f->n_held);
-    f->n_held = 0;
+    jinja_free(c->template);
+    jinja_free(c->tool_template);
+    json_decref(c->switches);
+    token_list_free(&c->tail);
+    *c = (struct chat){0};
 }

@@ -1,77 +1,105 @@
-/* chat.h - the prompt templates of the model families: messages to tokens, and the shape of the answer.
+/* chat.h - prompts by the model's own chat template, and the shape of its answers.
  *
- *   Qwen3.5        <|im_start|>role\ntext<|im_end|>\n per turn, then <|im_start|>assistant\n<think>\n (thinking) or
- *                  <|im_start|>assistant\n<think>\n\n</think>\n\n (not)
- *   Qwen3          the same, but the model opens the think block itself; text is not trimmed
- *   Qwen3-Thinking the same, always with <think>\n (2507)
- *   ChatML         the same without thinking (Qwen3-Instruct-2507, Qwen3-Coder)
- *   DeepSeek-V3    BOS, system text, then <｜User｜>text<｜Assistant｜>answer EOS per turn
- *   DeepSeek-V3.1  the same, <think> or </think> after <｜Assistant｜>
- *   Cogito-V2      as DeepSeek-V3; who it is stands before the system text, what switches thinking on before that, and
- *                  <think>\n after <｜Assistant｜>
+ * The template (chat_template of tokenizer_config.json, or chat_template.jinja) is run as it is (jinja.h); a model of a family
+ * that has one form, but no template beside its tokenizer, gets the family's. What a template and a tokenizer say by what they
+ * do is found out with a few short conversations: which token ends a turn, whether a prompt ends inside of the thinking, and
+ * whether thinking can be switched (enable_thinking, or thinking).
  *
- * Control strings are encoded as added tokens, what users write never is: "<|im_end|>" typed by a user stays text. */
+ * Control tokens stand where the template wrote them. What users write is never one: "<|im_end|>" typed by a user stays text. */
 #ifndef MOEFLUX_TEXT_CHAT_H
 #define MOEFLUX_TEXT_CHAT_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
+#include "base/str.h"
+#include "text/tokenizer.h"
+
+struct jinja;
+struct json_t;
 struct moeflux_err;
-struct str;
-struct tokenizer;
-struct token_list;
-
-enum chat_kind {
-    CHAT_QWEN35,
-    CHAT_QWEN3,
-    CHAT_QWEN3_THINKING,
-    CHAT_CHATML,
-    CHAT_DEEPSEEK3,
-    CHAT_DEEPSEEK31,
-    CHAT_COGITO2
-};
 
 /* AUTO: as the model's own template does when nothing is said. */
 enum chat_thinking { CHAT_THINKING_AUTO, CHAT_THINKING_ON, CHAT_THINKING_OFF };
 
-struct chat {
+struct chat { /* zeroed at first; freed with chat_free */
     const struct tokenizer *tokenizer;
-    enum chat_kind kind;
-    bool thinking;
+    struct jinja *template;
+    struct jinja *tool_template;     /* for prompts with tools; NULL: the same one */
+    enum chat_thinking thinking;     /* as it was opened */
+    struct json_t *switches;         /* what the template is told of it */
+    time_t now;                      /* what it takes the time for */
+    bool is_family;                  /* the template is not the model's own */
     bool opens_inside;               /* the prompt opens the think block */
+    bool may_open;                   /* the answer may begin with one that it opens itself */
     int32_t think_open, think_close; /* ids of <think> and </think>; -1 where the tokenizer has none */
-    int32_t turn_close;              /* the token that ends an answer */
+    int32_t turn_close;              /* the token that ends an answer; -1: the template writes none */
+    struct token_list tail;          /* what stands behind an answer, turn_close among it */
+    /* Tokens at the end of a prompt that the next question's prompt has not, if the answer has thinking: a checkpoint of a
+     * recurrent state in front of them saves work. */
+    uint32_t n_opening;
 };
 
-/* Which template the model was trained with: by the control tokens of its tokenizer and its own template's text.
- * family: the template of the model's family, for a model that brings none: "qwen3.5" or "qwen3"; NULL: not known.
- * ERR_UNSUPPORTED when it cannot be told. */
-int chat_find_kind(const struct tokenizer *t, const char *family, enum chat_kind *kind,
-                   struct moeflux_err *e);
+/* family: the form of the model's family, for a model that brings no template: "qwen3.5" or "qwen3"; NULL: not known. The
+ * tokenizer must outlive the chat. ERR_UNSUPPORTED: there is no template, it cannot be run, it has no thinking, or nothing else. */
+int chat_open(struct chat *c, const struct tokenizer *t, const char *family, enum chat_thinking thinking,
+              time_t now, struct moeflux_err *e);
+void chat_free(struct chat *c);
 
-/* Resolves the template's control tokens. ERR_UNSUPPORTED names the one that the tokenizer lacks, or says that the
- * template has no thinking, or nothing else. */
-int chat_init(struct chat *c, const struct tokenizer *t, enum chat_kind kind, enum chat_thinking thinking,
-              struct moeflux_err *e);
+/* --- prompts --- */
 
-/* Appends what stands before the first turn, with the system text in it (len 0: none). Must be called for every
- * conversation, once. On failure nothing is appended, as in the calls below. */
-int chat_begin(const struct chat *c, const char *system, size_t len, struct token_list *out,
-               size_t *n_replaced, struct moeflux_err *e);
-/* Appends a user turn and the opening of the assistant's answer. With thinking on the answer starts inside the
- * think block, but Qwen3's, which opens it. Qwen3.5's message text is trimmed of white space at both ends, as the published template does. */
-int chat_user(const struct chat *c, const char *text, size_t len, struct token_list *out, size_t *n_replaced,
-              struct moeflux_err *e);
-/* Appends what must follow a generated answer before the next turn: `ended` says whether the answer's last token
- * was the end-of-turn token. */
+struct chat_prompt {
+    const struct json_t *messages; /* an array of {role, content, ...} */
+    const struct json_t *tools;    /* an array; NULL: none */
+    const struct json_t
+        *kwargs;       /* more members of the template's context (an object), which win; NULL: none */
+    bool opens_answer; /* add_generation_prompt */
+};
+
+/* A rendered prompt. */
+struct chat_text { /* zeroed at first; freed with chat_text_free */
+    struct str text;
+    struct str authors; /* an enum jinja_author for each byte */
+};
+void chat_text_free(struct chat_text *t);
+
+/* Appends {role, content} to an array. Invalid UTF-8 becomes U+FFFD; *n_replaced (may be NULL) is increased. */
+int chat_say(struct json_t *messages, const char *role, const char *text, size_t len, size_t *n_replaced,
+             struct moeflux_err *e);
+
+/* Fills the empty *out. Errors as jinja_render. */
+int chat_render(const struct chat *c, const struct chat_prompt *p, struct chat_text *out,
+                struct moeflux_err *e);
+
+/* Appends the tokens of the text from the byte `from`, where a control token begins or ends. On failure nothing is appended. */
+int chat_encode(const struct chat *c, const struct chat_text *text, size_t from, struct token_list *out,
+                struct moeflux_err *e);
+
+/* Both. *n_system (may be NULL): how many of the tokens stand before the last message, whatever it says. */
+int chat_prompt_tokens(const struct chat *c, const struct chat_prompt *p, struct token_list *out,
+                       uint32_t *n_system, struct moeflux_err *e);
+
+/* Tokens from..to of a list: an answer as it was sampled, with what followed it. */
+struct chat_span {
+    uint32_t from, to;
+};
+/* Makes `tokens` those of the text. What they have of it already stays, with the answers as they were sampled, even where the
+ * template would have written other tokens or white space; from where the text parts from them (a template leaves old thinking
+ * out) they are the text's. *n_kept: how many stayed. spans: ascending, of `tokens`. On failure nothing changes. */
+int chat_extend(const struct chat *c, const struct chat_text *text, const struct chat_span *spans,
+                size_t n_spans, struct token_list *tokens, uint32_t *n_kept, struct moeflux_err *e);
+
+/* Appends what must follow a sampled answer before the next turn: `ended` says whether the answer's last token was the
+ * end-of-turn token. On failure nothing is appended. */
 int chat_end_answer(const struct chat *c, bool ended, struct token_list *out, struct moeflux_err *e);
 
-/* Appends a question and the answer that it once got, as the published template puts them before a later question: without
- * thinking. */
-int chat_exchange(const struct chat *c, const char *question, size_t question_len, const char *answer,
-                  size_t answer_len, struct token_list *out, size_t *n_replaced, struct moeflux_err *e);
+/* The first control token in the text from the byte `from` on: 1 and its id and place; 0: *start = *end = its length. */
+int chat_next_control(const struct chat *c, const struct chat_text *text, size_t from, int32_t *id,
+                      size_t *start, size_t *end, struct moeflux_err *e);
+
+/* --- answers (chat_filter.c) --- */
 
 /* Sorts an answer's tokens into thinking, answer and control as they come. A tokenizer without the token </think> spells
  * it in several; they are held back until it is certain that they are not it. */

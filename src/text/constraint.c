@@ -26,7 +26,8 @@ struct masks {
     struct grammar *grammar;
     const struct token_trie *trie;
     struct matcher *matcher;
-    struct reach **reaches; /* [states] */
+    struct reach **reaches;      /* [states] */
+    struct reach_bytes *leaving; /* [loops] with what their followers begin; nothing: not known yet */
     size_t reach_bytes;
     struct tail *tails; /* open addressing; ids NULL: free */
     size_t mask_tails, n_tails, n_tail_ids;
@@ -74,6 +75,7 @@ static void masks_free(struct masks *m)
     forget_tails(m);
     forget_reaches(m);
     free(m->reaches);
+    free(m->leaving);
     free(m->level);
     matcher_free(m->matcher);
     grammar_free(m->grammar);
@@ -91,6 +93,7 @@ static struct masks *masks_new(struct grammar *g, const struct token_trie *t, st
     m->grammar = g;
     m->trie = t;
     if ((m->matcher = matcher_new(g, e)) && (m->reaches = mem_new(g->n_states, sizeof(struct reach *), e)) &&
+        (m->leaving = mem_new(g->n_loops, sizeof *m->leaving, e)) &&
         (m->level = mem_new((uint64_t)t->depth + 1, sizeof *m->level, e)))
         return m;
     masks_free(m);
@@ -241,35 +244,62 @@ static uint32_t after_of(struct masks *m, uint32_t stack)
     return m->after_bottom;
 }
 
+static bool is_subset(const struct reach_bytes *a, const struct reach_bytes *b)
+{
+    uint64_t more = 0;
+    for (int i = 0; i < 4; i++)
+        more |= a->bits[i] & ~b->bits[i];
+    return more == 0;
+}
+
+/* What is known of a state. Loops whose rounds are alike share their states: it is found anew when one of them goes on with
+ * other bytes. NULL with `e` filled. */
+static struct reach *reach_of(struct masks *m, uint32_t state, uint32_t loop, struct moeflux_err *e)
+{
+    static const struct reach_bytes all = {{UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX}}, none;
+    struct reach **r = &m->reaches[state];
+    struct reach_bytes *own = loop == REACH_NO_LOOP ? NULL : &m->leaving[loop], leaving = own ? *own : all;
+    if (own && is_subset(own, &none)) {
+        reach_leaving(m->matcher, m->grammar, loop, own);
+        leaving = *own;
+    }
+    if (*r && is_subset(&leaving, &(*r)->leaving))
+        return *r;
+    for (int i = 0; i < 4 && *r; i++)
+        leaving.bits[i] |= (*r)->leaving.bits[i];
+    struct reach *fresh = reach_new(m->matcher, m->trie, state, loop, &leaving, e);
+    if (!fresh)
+        return NULL;
+    m->reach_bytes += fresh->bytes - (*r ? (*r)->bytes : 0);
+    reach_free(*r);
+    return *r = fresh;
+}
+
 static int add_place(struct masks *m, struct matcher_place place, uint64_t *bits, struct moeflux_err *e)
 {
     const struct matcher_stack top = *matcher_get_stack(m->matcher, place.stack);
     bool is_loop = place.stack != MATCHER_BOTTOM && top.kind == FRAME_LOOP;
-    struct reach **r = &m->reaches[place.state];
-    if (!*r) {
-        *r = reach_new(m->matcher, m->grammar, m->trie, place.state, is_loop ? top.value : REACH_NO_LOOP, e);
-        if (!*r)
-            return (int)e->code;
-        m->reach_bytes += (*r)->bytes;
-    }
+    struct reach *r = reach_of(m, place.state, is_loop ? top.value : REACH_NO_LOOP, e);
     uint32_t least = 0, most = UINT32_MAX;
+    if (!r)
+        return (int)e->code;
     if (is_loop) {
         const struct grammar_loop *loop = &m->grammar->loops[top.value];
         most = loop->max - top.count;
         least = loop->min > top.count ? loop->min - top.count : 0;
     }
-    size_t bytes = (*r)->bytes;
-    int rc = reach_add_fit(*r, m->trie, most, bits, e);
-    m->reach_bytes += (*r)->bytes - bytes;
+    size_t bytes = r->bytes;
+    int rc = reach_add_fit(r, m->trie, most, bits, e);
+    m->reach_bytes += r->bytes - bytes;
     /* The last round that may be: a token that ends with it needs no other. */
     if (rc == 0 && is_loop && least <= most)
-        reach_add_ends(*r, most, bits);
+        reach_add_ends(r, most, bits);
     if (rc || place.stack == MATCHER_BOTTOM)
         return rc;
-    uint32_t cap = (*r)->most_rounds + 1, after = after_of(m, place.stack);
+    uint32_t cap = r->most_rounds + 1, after = after_of(m, place.stack);
     if (after == MATCHER_DEAD)
         return matcher_failure(m->matcher, e);
-    return add_tail(m, *r,
+    return add_tail(m, r,
                     (struct tail){.state = place.state,
                                   .after = after,
                                   .least = (uint32_t)size_min(least, cap),

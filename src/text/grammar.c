@@ -11,6 +11,7 @@
 #include "text/grammar_tree.h"
 
 enum {
+    MOST_ROUNDS = 32,    /* of counted repetitions, that others are compared with */
     MOST_COPIES = 8,     /* rounds that are written out rather than counted */
     MOST_EMPTY = 16,     /* ... of what may be empty, which cannot be counted */
     SMALL_RULE = 32,     /* nodes of a rule that is copied to where it is used */
@@ -25,6 +26,11 @@ struct builder {
     struct grammar *grammar;
     bool *nullable; /* [rules] */
     bool *is_small; /* [rules] */
+    struct round {
+        int32_t child;
+        uint32_t body;
+    } rounds[MOST_ROUNDS]; /* the first ones */
+    size_t n_rounds;
     int rc;
     const char *name;
     struct moeflux_err *e;
@@ -234,6 +240,36 @@ static uint32_t build_copies(struct builder *b, const struct tree_node *n, uint3
     return at;
 }
 
+static bool are_alike(const struct builder *b, int32_t x, int32_t y)
+{
+    const struct tree_node *nodes = b->tree->nodes, *m = &nodes[x], *n = &nodes[y];
+    bool same = m->kind == n->kind && m->n_ranges == n->n_ranges && m->min == n->min && m->max == n->max &&
+                m->rule == n->rule;
+    for (uint32_t i = 0; same && i < m->n_ranges; i++) {
+        const struct tree_range *p = &b->tree->ranges[m->first + i], *q = &b->tree->ranges[n->first + i];
+        same = p->lo == q->lo && p->hi == q->hi;
+    }
+    for (x = m->child, y = n->child; same && x != TREE_NONE && y != TREE_NONE;) {
+        same = are_alike(b, x, y);
+        x = nodes[x].sibling;
+        y = nodes[y].sibling;
+    }
+    return same && x == y;
+}
+
+/* Rounds that are alike are the same states, for which tokens are looked through once. */
+static uint32_t build_round(struct builder *b, int32_t child)
+{
+    for (size_t i = 0; i < b->n_rounds; i++)
+        if (are_alike(b, b->rounds[i].child, child))
+            return b->rounds[i].body;
+    uint32_t end = add_state(b, (struct grammar_state){.kind = STATE_ROUND});
+    uint32_t body = build(b, child, end);
+    if (b->n_rounds < MOST_ROUNDS)
+        b->rounds[b->n_rounds++] = (struct round){child, body};
+    return body;
+}
+
 /* min rounds at least, counted up to max. */
 static uint32_t build_counted(struct builder *b, int32_t child, uint32_t min, uint32_t max, uint32_t next)
 {
@@ -244,8 +280,7 @@ static uint32_t build_counted(struct builder *b, int32_t child, uint32_t min, ui
     if (b->rc)
         return 0;
     g->loops[g->n_loops++] = (struct grammar_loop){.min = min, .max = max, .next = next};
-    uint32_t end = add_state(b, (struct grammar_state){.kind = STATE_ROUND, .other = loop});
-    uint32_t body = build(b, child, end);
+    uint32_t body = build_round(b, child);
     g->loops[loop].body = body;
     return add_state(b, (struct grammar_state){.kind = STATE_LOOP, .next = next, .other = loop});
 }

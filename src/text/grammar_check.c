@@ -113,7 +113,7 @@ static uint32_t find_cycle(struct finder *f, uint8_t *state, uint32_t *path, uin
         at[start] = f->heads[start];
         while (n > 0) {
             uint32_t rule = path[n - 1], edge = at[rule];
-            if (!edge) {
+            if (!edge || !f->edges) {
                 state[rule] = 2;
                 n--;
                 continue;

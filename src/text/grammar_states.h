@@ -15,7 +15,7 @@ enum state_kind {
     STATE_SPLIT, /* `next` or `other`, without a byte */
     STATE_CALL,  /* the rule `other`, then `next` */
     STATE_LOOP,  /* the loop `other`, then its `next` */
-    STATE_ROUND, /* the end of a round of the loop `other` */
+    STATE_ROUND, /* the end of a round of a loop, which the stack names */
     STATE_END,   /* the end of the rule */
 };
 

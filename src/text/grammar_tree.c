@@ -168,7 +168,9 @@ static bool is_name(char c)
 
 static char peek(const struct parser *p)
 {
-    return p->at < p->len ? p->text[p->at] : '\0';
+    if (p->at == p->len)
+        return '\0';
+    return p->text[p->at];
 }
 
 static bool take(struct parser *p, const char *what)

@@ -14,7 +14,7 @@
 enum { MAX_DEPTH = 64, MAX_LENGTH = 1 << 20 };
 
 /* What every grammar begins with. Numbers stay where every reader takes them exactly or nearly so. */
-static const char common[] = "ws ::= \"\" | \" \" | \"\\n\" [ \\t]{0,40}\n"
+static const char common[] = "ws ::= \"\" | \" \" | \"\\n\" [ \\t]{0,20}\n"
                              "sp ::= \"\" | \" \"\n"
                              "string ::= \"\\\"\" %s* \"\\\"\"\n"
                              "integer ::= \"-\"? (\"0\" | [1-9] [0-9]{0,15})\n"

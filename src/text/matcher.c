@@ -7,13 +7,13 @@
 #include "base/mem.h"
 #include "text/grammar_states.h"
 
-enum { UNKNOWN = UINT32_MAX, LARGE_TABLES = 1 << 13, LARGE_MEMBERS = 1 << 20, LARGE_STACKS = 1 << 18 };
+enum { UNKNOWN = UINT32_MAX, LARGE_TABLES = 1 << 12, LARGE_MEMBERS = 1 << 19, LARGE_STACKS = 1 << 16 };
 
 struct position {
     size_t first; /* of its places, in `members` */
     uint32_t n;
     bool may_end;
-    uint32_t *next; /* [256] positions, UNKNOWN; NULL: no byte was tried */
+    uint32_t *next; /* [n_classes] positions, UNKNOWN; NULL: no byte was tried */
 };
 
 /* Numbers by what they stand for, open addressing; 0: free, else the number + 1. */
@@ -24,6 +24,8 @@ struct index {
 
 struct matcher {
     const struct grammar *grammar;
+    uint8_t class_of[256]; /* bytes that every state takes alike */
+    size_t n_classes;
     struct position *positions;
     size_t n_positions, cap_positions;
     struct matcher_place *members;
@@ -116,7 +118,7 @@ uint32_t matcher_push(struct matcher *m, struct matcher_stack top)
             return number;
     }
     if (m->n_stacks == MATCHER_MAX_STACKS)
-        fail(m, "more than 1048576 stacks of rules");
+        fail(m, "more than 262144 stacks of rules");
     else if (mem_grow((void **)&m->stacks, &m->cap_stacks, m->n_stacks + 1, sizeof *m->stacks, &m->err))
         m->rc = ERR_MEMORY;
     if (m->rc)
@@ -267,7 +269,7 @@ static int by_place(const void *a, const void *b)
 static int add_position(struct matcher *m)
 {
     if (m->n_members + m->n_found > MATCHER_MAX_MEMBERS)
-        return fail(m, "more than 8388608 places are remembered");
+        return fail(m, "more than 2097152 places are remembered");
     if (mem_grow((void **)&m->positions, &m->cap_positions, m->n_positions + 1, sizeof *m->positions,
                  &m->err) ||
         mem_grow((void **)&m->members, &m->cap_members, m->n_members + m->n_found, sizeof *m->members,
@@ -312,6 +314,18 @@ static void make_first(struct matcher *m)
     m->positions[0] = (struct position){0};
 }
 
+static void find_classes(struct matcher *m)
+{
+    const struct grammar *g = m->grammar;
+    bool begins[257] = {true};
+    for (size_t i = 0; i < g->n_bytes; i++)
+        begins[g->bytes[i].lo] = begins[g->bytes[i].hi + 1] = true;
+    for (unsigned b = 0; b < 256; b++) {
+        m->n_classes += begins[b];
+        m->class_of[b] = (uint8_t)(m->n_classes - 1);
+    }
+}
+
 struct matcher *matcher_new(const struct grammar *g, struct moeflux_err *e)
 {
     struct matcher *m = mem_new(1, sizeof *m, e);
@@ -323,6 +337,7 @@ struct matcher *matcher_new(const struct grammar *g, struct moeflux_err *e)
         matcher_free(m);
         return NULL;
     }
+    find_classes(m);
     make_first(m);
     return m;
 }
@@ -390,15 +405,15 @@ static uint32_t compute_step(struct matcher *m, uint32_t position, uint8_t byte)
 static uint32_t *new_table(struct matcher *m)
 {
     if (m->n_tables == MATCHER_MAX_TABLES) {
-        fail(m, "more than 65536 positions of texts");
+        fail(m, "more than 32768 positions of texts");
         return NULL;
     }
-    uint32_t *table = mem_new(256, sizeof *table, &m->err);
+    uint32_t *table = mem_new(m->n_classes, sizeof *table, &m->err);
     if (!table) {
         m->rc = ERR_MEMORY;
         return NULL;
     }
-    memset(table, 0xff, 256 * sizeof *table);
+    memset(table, 0xff, m->n_classes * sizeof *table);
     m->n_tables++;
     return table;
 }
@@ -406,9 +421,10 @@ static uint32_t *new_table(struct matcher *m)
 uint32_t matcher_step(struct matcher *m, uint32_t position, uint8_t byte)
 {
     uint32_t *next = m->positions[position].next;
+    unsigned class = m->class_of[byte];
     m->work++;
-    if (next && next[byte] != UNKNOWN && m->work < MATCHER_MAX_WORK)
-        return next[byte];
+    if (next && next[class] != UNKNOWN && m->work < MATCHER_MAX_WORK)
+        return next[class];
     if (m->work >= MATCHER_MAX_WORK)
         fail(m, "finding the tokens that it allows takes too long");
     if (position == MATCHER_DEAD || m->rc)
@@ -418,7 +434,7 @@ uint32_t matcher_step(struct matcher *m, uint32_t position, uint8_t byte)
     uint32_t to = compute_step(m, position, byte);
     if (m->rc)
         return MATCHER_DEAD;
-    return next[byte] = to;
+    return next[class] = to;
 }
 
 const struct matcher_place *matcher_places(const struct matcher *m, uint32_t position, size_t *n)

@@ -19,10 +19,10 @@ enum {
     MATCHER_DEAD = 0,              /* the position of no place: the text does not fit */
     MATCHER_BOTTOM = 0,            /* the stack with nothing on it */
     MATCHER_MAX_PLACES = 1 << 13,  /* of a position */
-    MATCHER_MAX_STACKS = 1 << 20,  /* in all */
-    MATCHER_MAX_MEMBERS = 1 << 23, /* places of all positions */
-    MATCHER_MAX_TABLES = 1 << 16,  /* positions that a byte was tried from */
-    MATCHER_MAX_WORK = 1 << 28,    /* bytes tried from positions, and 64 for each place that is looked at */
+    MATCHER_MAX_STACKS = 1 << 18,  /* in all */
+    MATCHER_MAX_MEMBERS = 1 << 21, /* places of all positions */
+    MATCHER_MAX_TABLES = 1 << 15,  /* positions that a byte was tried from */
+    MATCHER_MAX_WORK = 1 << 27,    /* bytes tried from positions, and 64 for each place that is looked at */
 };
 
 /* A place whose state is not of the grammar: the frame at the bottom may end here. */

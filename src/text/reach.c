@@ -82,32 +82,28 @@ static int add_counted(struct counted_list *l, int32_t id, uint32_t rounds, stru
     return rc;
 }
 
-static int add_exits(struct walk *w, uint32_t node, uint32_t rounds)
+/* At the end of the tokens of `node` rounds have ended. There is room for every token, unless it is ambiguous how many. */
+static int add_ends(struct walk *w, uint32_t node, uint32_t rounds)
 {
     const struct token_trie *t = w->t;
     int rc = 0;
-    for (uint32_t i = node + 1; i < t->end[node] && rc == 0; i = t->end[i]) {
-        if (!w->leaves[t->byte[i]])
-            continue;
-        rc = mem_grow((void **)&w->exits, &w->cap_exits, w->n_exits + 1, sizeof *w->exits, w->e);
-        if (rc == 0)
-            w->exits[w->n_exits++] = (struct reach_exit){i, rounds};
-    }
+    for (uint32_t i = t->first[node]; i < t->first[node + 1] && rc == 0; i++)
+        rc = add_counted(&w->end, t->ids[i], rounds, w->e);
     return rc;
 }
 
-/* Behind the node a rule, or a round, has ended. */
-static int take_exits(struct walk *w, uint32_t node, uint32_t position)
+/* Each exit of the position: before the byte of `node`, or (`ends`) at its end. */
+static int take_exits(struct walk *w, uint32_t position, uint32_t node, bool ends)
 {
-    const struct token_trie *t = w->t;
     size_t n;
     int rc = 0;
     const struct matcher_place *p = matcher_places(w->m, position, &n);
     for (uint32_t i = w->known[position].n_places - 1; i < n && rc == 0; i++) {
         uint32_t rounds = w->loop == REACH_NO_LOOP ? 0 : rounds_of(w->m, p[i].stack);
-        rc = add_exits(w, node, rounds);
-        for (uint32_t k = t->first[node]; w->loop != REACH_NO_LOOP && k < t->first[node + 1] && rc == 0; k++)
-            rc = add_counted(&w->end, t->ids[k], rounds, w->e);
+        if (ends)
+            rc = add_ends(w, node, rounds);
+        else if (!(rc = mem_grow((void **)&w->exits, &w->cap_exits, w->n_exits + 1, sizeof *w->exits, w->e)))
+            w->exits[w->n_exits++] = (struct reach_exit){node, rounds};
     }
     return rc;
 }
@@ -122,7 +118,8 @@ static int take_node(struct walk *w, uint32_t node, uint32_t position)
     /* There is room for every token. */
     for (uint32_t i = t->first[node]; i < t->first[node + 1]; i++)
         w->fit.items[w->fit.n++] = (struct counted){t->ids[i], k->need};
-    return k->n_exits ? take_exits(w, node, position) : 0;
+    bool ends = k->n_exits && w->loop != REACH_NO_LOOP && t->first[node] < t->first[node + 1];
+    return ends ? take_exits(w, position, node, true) : 0;
 }
 
 static int walk_all(struct walk *w, uint32_t start)
@@ -130,12 +127,17 @@ static int walk_all(struct walk *w, uint32_t start)
     const struct token_trie *t = w->t;
     int rc =
         mem_grow((void **)&w->fit.items, &w->fit.cap, t->first[t->n_nodes] + 1, sizeof *w->fit.items, w->e);
+    if (rc == 0)
+        rc = look_at(w, start);
     w->position[0] = start;
     for (uint32_t node = 1; node < t->n_nodes && rc == 0;) {
-        uint32_t level = t->level[node];
-        uint32_t position = matcher_step(w->m, w->position[level - 1], t->byte[node]);
+        uint32_t level = t->level[node], before = w->position[level - 1];
+        uint8_t byte = t->byte[node];
+        if (w->leaves[byte] && w->known[before].n_exits)
+            rc = take_exits(w, before, node, false);
+        uint32_t position = matcher_step(w->m, before, byte);
         w->position[level] = position;
-        if (position != MATCHER_DEAD)
+        if (position != MATCHER_DEAD && rc == 0)
             rc = take_node(w, node, position);
         node = position == MATCHER_DEAD ? t->end[node] : node + 1;
     }
@@ -200,15 +202,14 @@ static int sort_exits(struct walk *w, struct reach *r)
     return rc;
 }
 
-/* With which bytes may what calls it go on? A rule's callers are many, what follows a loop is known. */
-static void find_leaving(struct walk *w, const struct grammar *g)
+void reach_leaving(struct matcher *m, const struct grammar *g, uint32_t loop, struct reach_bytes *out)
 {
-    uint32_t after = MATCHER_DEAD;
-    if (w->loop != REACH_NO_LOOP)
-        after = matcher_enter(w->m, g->loops[w->loop].next, MATCHER_BOTTOM);
-    bool any = w->loop == REACH_NO_LOOP || matcher_may_end(w->m, after);
+    *out = (struct reach_bytes){0};
+    uint32_t after = matcher_enter(m, g->loops[loop].next, MATCHER_BOTTOM);
+    bool any = matcher_may_end(m, after);
     for (unsigned b = 0; b < 256; b++)
-        w->leaves[b] = any || matcher_step(w->m, after, (uint8_t)b) != MATCHER_DEAD;
+        if (any || matcher_step(m, after, (uint8_t)b) != MATCHER_DEAD)
+            out->bits[b / 64] |= (uint64_t)1 << b % 64;
 }
 
 static int finish(struct walk *w, struct reach *r)
@@ -226,8 +227,8 @@ static int finish(struct walk *w, struct reach *r)
     return rc;
 }
 
-struct reach *reach_new(struct matcher *m, const struct grammar *g, const struct token_trie *t,
-                        uint32_t state, uint32_t loop, struct moeflux_err *e)
+struct reach *reach_new(struct matcher *m, const struct token_trie *t, uint32_t state, uint32_t loop,
+                        const struct reach_bytes *leaving, struct moeflux_err *e)
 {
     struct walk w = {.m = m, .t = t, .loop = loop, .e = e};
     struct reach *r = mem_new(1, sizeof *r, e);
@@ -235,7 +236,9 @@ struct reach *reach_new(struct matcher *m, const struct grammar *g, const struct
     w.position = mem_new((uint64_t)t->depth + 1, sizeof *w.position, e);
     int rc = r && w.position ? 0 : ERR_MEMORY;
     if (rc == 0) {
-        find_leaving(&w, g);
+        for (unsigned b = 0; b < 256; b++)
+            w.leaves[b] = leaving->bits[b / 64] >> b % 64 & 1;
+        r->leaving = *leaving;
         if (loop != REACH_NO_LOOP)
             stack = matcher_push(m, (struct matcher_stack){.value = loop, .kind = FRAME_FREE});
         rc = walk_all(&w, matcher_enter(m, state, stack));

@@ -20,6 +20,10 @@ struct reach_exit {
     uint32_t rounds; /* that ended since the state; 0 for a rule */
 };
 
+struct reach_bytes { /* a set */
+    uint64_t bits[4];
+};
+
 struct reach {
     /* Tokens that fit, by how many more rounds they need; of a rule all need none. */
     uint32_t n_needs;  /* they need less than this */
@@ -30,15 +34,20 @@ struct reach {
     uint32_t n_ends;   /* less rounds than this */
     uint32_t *end_end; /* [n_ends] */
     int32_t *end;
-    struct reach_exit *exits; /* by byte, then by rounds */
+    struct reach_bytes leaving; /* the exits' bytes are among these */
+    struct reach_exit *exits;   /* by byte, then by rounds */
     uint32_t by_byte[257];
     uint32_t most_rounds; /* that a token needs or ends */
     size_t bytes;         /* of memory */
 };
 
-/* loop: whose round the state belongs to, or REACH_NO_LOOP. NULL with `e` filled. */
-struct reach *reach_new(struct matcher *m, const struct grammar *g, const struct token_trie *t,
-                        uint32_t state, uint32_t loop, struct moeflux_err *e);
+/* With which bytes what follows a loop may go on. */
+void reach_leaving(struct matcher *m, const struct grammar *g, uint32_t loop, struct reach_bytes *out);
+
+/* loop: whose round the state belongs to, or REACH_NO_LOOP; leaving: the bytes with which a caller may go on. NULL with `e`
+ * filled. */
+struct reach *reach_new(struct matcher *m, const struct token_trie *t, uint32_t state, uint32_t loop,
+                        const struct reach_bytes *leaving, struct moeflux_err *e);
 void reach_free(struct reach *r);
 
 /* Sets the bits of the tokens that need at most `rounds`. [n_ids / 64, rounded up]. ERR_MEMORY. */

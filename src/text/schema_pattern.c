@@ -37,7 +37,9 @@ static void fail(struct pattern *p, const char *what)
 
 static char peek(const struct pattern *p)
 {
-    return p->at < p->len ? p->text[p->at] : '\0';
+    if (p->at == p->len)
+        return '\0';
+    return p->text[p->at];
 }
 
 static bool take(struct pattern *p, char c)

@@ -87,7 +87,7 @@ void schema_add_value(const json_t *value, struct str *body)
 #define HOUR "([01] [0-9] | \"2\" [0-3])"
 #define TIME                                                                                                 \
     HOUR " \":\" [0-5] [0-9] \":\" [0-5] [0-9] (\".\" [0-9]{1,9})? (\"Z\" | [-+] " HOUR " \":\" [0-5] "      \
-                                                                                        "[0-9])"
+         "[0-9])"
 
 const char *schema_format(const char *name)
 {

@@ -1,5 +1,6 @@
 #include "text/tokenizer.h"
 
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,6 +53,8 @@ void tokenizer_free(struct tokenizer *t)
     added_free(&t->added_raw);
     added_free(&t->added_normalised);
     free(t->chat_template);
+    free(t->tool_template);
+    json_decref(t->special_texts);
     free(t);
 }
 
@@ -179,6 +182,23 @@ int32_t tokenizer_added_id(const struct tokenizer *t, const char *content)
 int32_t tokenizer_bos(const struct tokenizer *t)
 {
     return t->bos;
+}
+
+int tokenizer_next_added(const struct tokenizer *t, const char *text, size_t from, size_t to, int32_t *id,
+                         size_t *start, size_t *end, struct moeflux_err *e)
+{
+    struct steps steps = steps_for(to - from, 1, &t->progress);
+    return added_next(&t->added, text, to, from, &steps, id, start, end, e);
+}
+
+const char *tokenizer_tool_template(const struct tokenizer *t)
+{
+    return t->tool_template;
+}
+
+const struct json_t *tokenizer_special_texts(const struct tokenizer *t)
+{
+    return t->special_texts;
 }
 
 const char *tokenizer_chat_template(const struct tokenizer *t)

@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct json_t;
 struct moeflux_err;
 struct moeflux_progress;
 struct tokenizer;
@@ -58,8 +59,17 @@ int32_t tokenizer_added_id(const struct tokenizer *t, const char *content);
 /* The id that the model's files put before every text, or -1. tokenizer_encode does not add it: a text may be a part. */
 int32_t tokenizer_bos(const struct tokenizer *t);
 
+/* The first added token in text[from..len) that does not reach past `to`, special or not: 1 and its id and place, or 0 with
+ * *start = *end = to. ERR_UNSUPPORTED, ERR_INTERRUPTED. */
+int tokenizer_next_added(const struct tokenizer *t, const char *text, size_t from, size_t to, int32_t *id,
+                         size_t *start, size_t *end, struct moeflux_err *e);
+
 /* The chat template as the model's files have it (a Jinja program), or NULL. Borrowed. */
 const char *tokenizer_chat_template(const struct tokenizer *t);
+/* The one for prompts with tools, where the files have it apart ("tool_use"), or NULL. */
+const char *tokenizer_tool_template(const struct tokenizer *t);
+/* bos_token, eos_token and others, name to text, as the files have them. Borrowed. */
+const struct json_t *tokenizer_special_texts(const struct tokenizer *t);
 
 /* One more than the largest id that has a token. */
 int32_t tokenizer_n_ids(const struct tokenizer *t);

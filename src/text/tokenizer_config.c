@@ -138,19 +138,46 @@ static int read_bos(struct tokenizer *t, const json_t *root, const char *where, 
     return 0;
 }
 
-/* The template's text, or that of the one called "default" in a list of them. */
-static const char *template_of(const json_t *root)
+/* The template's text, or in a list of them that with this name; NULL: there is none. */
+static const char *template_of(const json_t *root, const char *name)
 {
     const json_t *template = json_member(root, "chat_template"), *item;
     if (!json_is_array(template))
-        return json_string_value(template);
+        return strcmp(name, "default") == 0 ? json_string_value(template) : NULL;
     size_t i;
     json_array_foreach(template, i, item)
     {
-        if (json_is_text(json_object_get(item, "name"), "default"))
+        if (json_is_text(json_object_get(item, "name"), name))
             return json_string_value(json_object_get(item, "template"));
     }
     return NULL;
+}
+
+static int copy_template(const json_t *root, const char *name, char **copy, struct moeflux_err *e)
+{
+    const char *template = template_of(root, name);
+    return template && !(*copy = mem_text(template, e)) ? ERR_MEMORY : 0;
+}
+
+/* Members called ..._token: a text, or an object with "content". Those that are known stay. */
+static int read_special_texts(struct tokenizer *t, json_t *root, struct moeflux_err *e)
+{
+    static const char tail[] = "_token";
+    const char *name;
+    json_t *value;
+    if (!t->special_texts && !(t->special_texts = json_object()))
+        return err_set(e, ERR_MEMORY, "out of memory");
+    json_object_foreach(root, name, value)
+    {
+        size_t n = strlen(name), n_tail = sizeof tail - 1;
+        json_t *text = json_is_object(value) ? json_object_get(value, "content") : value;
+        if (n < n_tail || strcmp(name + n - n_tail, tail) != 0 || !json_is_string(text) ||
+            json_object_get(t->special_texts, name))
+            continue;
+        if (json_object_set(t->special_texts, name, text) < 0)
+            return err_set(e, ERR_MEMORY, "out of memory");
+    }
+    return 0;
 }
 
 static int read_config_text(struct tokenizer *t, const char *text, size_t len, const char *where,
@@ -160,10 +187,30 @@ static int read_config_text(struct tokenizer *t, const char *text, size_t len, c
     int rc = json_read(text, len, where, MAX_CONFIG_VALUES, &root, e);
     if (rc == 0)
         rc = read_bos(t, root, where, e);
-    const char *template = template_of(root);
-    if (rc == 0 && template && !(t->chat_template = mem_text(template, e)))
-        rc = ERR_MEMORY;
+    if (rc == 0)
+        rc = read_special_texts(t, root, e);
+    if (rc == 0)
+        rc = copy_template(root, "default", &t->chat_template, e);
+    if (rc == 0)
+        rc = copy_template(root, "tool_use", &t->tool_template, e);
     json_decref(root);
+    return rc;
+}
+
+/* Older checkpoints have the special tokens' texts here alone. */
+static int read_special_map(struct tokenizer *t, const char *path, struct moeflux_err *e)
+{
+    char *where = NULL, *text = NULL;
+    size_t len = 0;
+    json_t *root = NULL;
+    int rc = read_beside(path, "special_tokens_map.json", &where, &text, &len, e);
+    if (rc == 0 && text)
+        rc = json_read(text, len, where, MAX_CONFIG_VALUES, &root, e);
+    if (rc == 0)
+        rc = read_special_texts(t, root, e);
+    json_decref(root);
+    free(text);
+    free(where);
     return rc;
 }
 
@@ -177,6 +224,8 @@ int tokenizer_config_read(struct tokenizer *t, const char *path, struct moeflux_
     free(text);
     free(where);
     where = text = NULL;
+    if (rc == 0)
+        rc = read_special_map(t, path, e);
     if (rc < 0)
         return rc;
     /* Newer checkpoints keep the template in a file of its own, which wins as in the published loader. */
@@ -184,7 +233,9 @@ int tokenizer_config_read(struct tokenizer *t, const char *path, struct moeflux_
     free(where);
     if (rc == 0 && text) {
         free(t->chat_template);
+        free(t->tool_template);
         t->chat_template = text;
+        t->tool_template = NULL;
     }
     return rc;
 }

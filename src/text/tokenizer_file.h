@@ -17,8 +17,10 @@ struct tokenizer {
     struct bpe bpe;
     bool ignore_merges; /* a piece that is a token is taken whole */
     bool nfc;
-    int32_t bos;         /* put before a text; -1: none */
-    char *chat_template; /* the file's own text; NULL: the directory has none */
+    int32_t bos;                  /* put before a text; -1: none */
+    char *chat_template;          /* the file's own text; NULL: the directory has none */
+    char *tool_template;          /* NULL: none for prompts with tools */
+    struct json_t *special_texts; /* an object: bos_token and so on */
     struct pretokenizer pretokenizer;
     struct moeflux_progress progress; /* asked while a text is encoded */
     struct added added;               /* every added token by the file's own content */

@@ -5,6 +5,7 @@
 
 #include "base/err.h"
 #include "base/json.h"
+#include "text/tokenizer.h"
 #include "text/tool_forms.h"
 
 static const char SPACE[] = " \t\r\n";
@@ -332,6 +333,12 @@ const struct tool_form *tool_form_find(const char *chat_template)
             return f;
     }
     return NULL;
+}
+
+const struct tool_form *tool_form_of(const struct tokenizer *t)
+{
+    const char *own = tokenizer_tool_template(t);
+    return tool_form_find(own ? own : tokenizer_chat_template(t));
 }
 
 bool tool_form_has_tag(const struct tool_form *f, const char *text, size_t len)

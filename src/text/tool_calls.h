@@ -23,10 +23,13 @@
 
 struct json_t;
 struct moeflux_err;
+struct tokenizer;
 struct tool_form;
 
 /* The form that a chat template teaches; NULL: none of them, or no template. */
 const struct tool_form *tool_form_find(const char *chat_template);
+/* That of a tokenizer's template for prompts with tools. */
+const struct tool_form *tool_form_of(const struct tokenizer *t);
 /* Whether the text is one of the form's tags, which may be a control token. */
 bool tool_form_has_tag(const struct tool_form *f, const char *text, size_t len);
 

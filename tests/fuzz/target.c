@@ -19,6 +19,7 @@ const struct target target_all[] = {
     {"layout", target_layout},
     {"tokenizer", target_tokenizer},
     {"pattern", target_pattern},
+    {"jinja", target_jinja},
     {"snapshot", target_snapshot},
     {"session", target_session},
     {"usage", target_usage},

@@ -24,6 +24,8 @@ void target_layout(const uint8_t *data, size_t n);
 void target_tokenizer(const uint8_t *data, size_t n);
 /* a split pattern, NUL, text */
 void target_pattern(const uint8_t *data, size_t n);
+/* a chat template and, behind a NUL, the JSON that it is given */
+void target_jinja(const uint8_t *data, size_t n);
 /* a saved state; after '#' its checksums are made right */
 void target_snapshot(const uint8_t *data, size_t n);
 /* a saved conversation */

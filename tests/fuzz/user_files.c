@@ -29,7 +29,7 @@ void target_session(const uint8_t *data, size_t n)
     const struct conversation *c = &s.conversation;
     for (size_t i = 0; i < c->n_turns; i++) {
         const struct turn *t = &c->turns[i];
-        target_need(t->at < t->asked && t->asked <= c->tokens.n, "a turn beyond the tokens");
+        target_need(t->at + !t->answered <= t->asked && t->asked <= c->tokens.n, "a turn beyond the tokens");
         target_need(i == 0 || c->turns[i - 1].asked <= t->at, "turns that do not ascend");
         target_need(t->answered || i + 1 == c->n_turns, "a question without an answer before the last");
     }

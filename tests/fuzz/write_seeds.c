@@ -111,6 +111,34 @@ static void write_models(struct seeds *s)
     put(s, "layout", "", "\x16\x17\x15\x09\x0b\x0c\x1c", 7);
 }
 
+static void write_templates(struct seeds *s)
+{
+    static const char *const templates[] = {
+        "{%- macro m(a, b='x\\n\\u00e9') -%}{{ a|default(b, true) }}{{ caller() if caller else varargs }}{%- "
+        "endmacro -%}"
+        "{# c #}{% raw %}{{ }}{% endraw %}{% call(q) m(1, *[2], **{'k': 3}) %}{{ q }}{% endcall %}",
+        "{% for m in messages if m.content is not none %}{{ loop.index ~ m['role'][::-1]|upper }}{% if "
+        "loop.last %}{% break %}"
+        "{% else %}{% continue %}{% endif %}{% else %}none{% endfor %}{{ bos_token }}",
+        "{% set ns = namespace(a=[1, 2.5e3, (3,)], b={'k': n}) %}{% set ns.c, d = ns.a[1:], -x ** 2 // 3 "
+        "%}{{ ns.b.k % 7 }}"
+        "{% set t | trim %} {{ ns.a|map('string')|join('-') }} {% endset %}{{ t }}{{ ns.a|tojson(indent=2) "
+        "}}",
+        "{% with a = 'a b'.split(), b = messages|selectattr('role', 'in', ['user'])|list %}{{ "
+        "a|sort(reverse=true) }}{{ b }}"
+        "{% endwith %}{% filter replace('a', 'b')|indent(2, true) %}a\na{% endfilter %}{{ strftime_now('%d "
+        "%b %Y') }}",
+        "{% generation %}{{ '%s{}'.format(1)|title|reverse|e }}{{ [3, "
+        "1]|unique|batch(2)|list|first|sum|round(1)|int }}"
+        "{% endgeneration %}{{ tools|length > 1 and 1 < n <= 2 or not x in [1] }}{{ raise_exception('no') if "
+        "n is odd }}",
+    };
+    for (size_t i = 0; i < sizeof templates / sizeof *templates; i++)
+        put_text(s, "jinja", templates[i]);
+    static const char own_context[] = "{{ a.b|dictsort }}\0{\"a\":{\"b\":{\"k\":[null]}}}";
+    put(s, "jinja", "", own_context, sizeof own_context - 1);
+}
+
 static void write_tokenizers(struct seeds *s)
 {
     static const char qwen[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| "
@@ -257,6 +285,7 @@ void target_write_seeds(const char *dir)
 {
     struct seeds s = {.dir = dir};
     write_models(&s);
+    write_templates(&s);
     write_tokenizers(&s);
     write_states(&s);
     write_parts(&s);

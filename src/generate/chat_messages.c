@@ -1,0 +1,103 @@
+#include "generate/chat_messages.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+
+/* What is wrong with message i; `what` follows its number. */
+static int wrong(const char *where, size_t i, const char *what, struct moeflux_err *e)
+{
+    return err_set(e, ERR_FORMAT, "%s: message %zu: %s", where, i + 1, what);
+}
+
+static bool is_role(const json_t *m, const char *role)
+{
+    const char *found = json_string_value(json_object_get(m, "role"));
+    return found && strcmp(found, role) == 0;
+}
+
+static int check(const json_t *m, size_t i, const char *where, struct moeflux_err *e)
+{
+    const json_t *content = json_object_get(m, "content"), *calls = json_object_get(m, "tool_calls");
+    bool known = is_role(m, "system") || is_role(m, "user") || is_role(m, "assistant") || is_role(m, "tool");
+    if (!known)
+        return wrong(where, i, "role: expected system, user, assistant or tool", e);
+    if (calls && !json_is_null(calls) && !json_is_array(calls))
+        return wrong(where, i, "tool_calls: expected a list", e);
+    if (!json_is_string(content) && !(json_array_size(calls) && (!content || json_is_null(content))))
+        return wrong(where, i, "content: expected a text", e);
+    return 0;
+}
+
+/* One call of a copied message. */
+static int take_call(json_t *call, bool as_texts, size_t i, const char *where, struct moeflux_err *e)
+{
+    json_t *function = json_object_get(call, "function"), *arguments = json_object_get(function, "arguments");
+    if (!json_is_string(json_object_get(function, "name")))
+        return wrong(where, i, "tool_calls: expected functions with names", e);
+    if (as_texts && json_is_object(arguments)) {
+        char *text = json_dumps(arguments, 0);
+        json_object_set_new(function, "arguments", json_string(text ? text : "{}"));
+        free(text);
+    } else if (!as_texts && json_is_string(arguments)) {
+        json_t *parsed = json_loadb(json_string_value(arguments), json_string_length(arguments),
+                                    JSON_REJECT_DUPLICATES, NULL);
+        if (!json_is_object(parsed)) {
+            json_decref(parsed);
+            return wrong(where, i, "tool_calls: arguments: expected the text of a JSON object", e);
+        }
+        json_object_set_new(function, "arguments", parsed);
+    }
+    return 0;
+}
+
+static int take(const json_t *m, bool as_texts, json_t *to, size_t i, bool *has_calls, const char *where,
+                struct moeflux_err *e)
+{
+    int rc = check(m, i, where, e);
+    json_t *own = rc ? NULL : json_deep_copy(m), *calls = json_object_get(own, "tool_calls");
+    for (size_t k = 0; !rc && k < json_array_size(calls); k++) {
+        *has_calls = true;
+        rc = take_call(json_array_get(calls, k), as_texts, i, where, e);
+    }
+    if (rc)
+        json_decref(own);
+    else if (!own || json_array_append_new(to, own) < 0)
+        rc = err_set(e, ERR_MEMORY, "out of memory for %s", where);
+    return rc;
+}
+
+/* What is to be answered is a question, or what a tool said. */
+static int check_last(const json_t *from, const char *where, struct moeflux_err *e)
+{
+    size_t n = json_array_size(from);
+    if (n == 0)
+        return err_set(e, ERR_FORMAT, "%s: messages: expected at least one", where);
+    const json_t *last = json_array_get(from, n - 1);
+    const char *text = json_string_value(json_object_get(last, "content"));
+    if (is_role(last, "assistant"))
+        return wrong(where, n - 1, "the last one is an answer already", e);
+    if (is_role(last, "user") && text && text[strspn(text, " \t\r\n")] == '\0')
+        return err_set(e, ERR_FORMAT, "%s: the last message is empty", where);
+    return 0;
+}
+
+int chat_messages_read(const struct json_t *from, const char *system, bool as_texts, struct json_t **out,
+                       bool *has_calls, const char *where, struct moeflux_err *e)
+{
+    json_t *to = json_array();
+    int rc = check_last(from, where, e);
+    *has_calls = false;
+    *out = NULL;
+    if (!rc && system && *system && !is_role(json_array_get(from, 0), "system"))
+        json_array_append_new(to, json_pack("{s: s, s: s}", "role", "system", "content", system));
+    for (size_t i = 0; !rc && i < json_array_size(from); i++)
+        rc = take(json_array_get(from, i), as_texts, to, i, has_calls, where, e);
+    if (rc)
+        json_decref(to);
+    else
+        *out = to;
+    return rc;
+}
