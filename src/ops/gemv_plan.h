@@ -2,6 +2,7 @@
 #ifndef MOEFLUX_OPS_GEMV_PLAN_H
 #define MOEFLUX_OPS_GEMV_PLAN_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct exec;
@@ -18,6 +19,7 @@ enum {
     GEMV_FORMATS,
     GEMV_SPLIT,
     GEMV_STEPS,
+    GEMV_STREAM,
     GEMV_N_SPEC
 };
 struct gemv_shape {
@@ -27,6 +29,8 @@ struct gemv_shape {
     uint32_t formats;  /* a part of a set (format_set_part): how the matrices are stored */
     uint32_t matrices; /* MATRICES of the kernel */
     uint32_t least;    /* rows of the smallest matrix; 0: four or more */
+    uint32_t
+        n_apart; /* matrices that workgroups do not share, about equally large; 0: the kernel does not know STREAM */
 };
 /* The specialisation of gemv.glsl for a device, and the rows (of each matrix) that one workgroup computes. */
 struct gemv_plan {
@@ -37,6 +41,10 @@ struct gemv_plan {
 uint32_t gemv_piece_cols(uint32_t format);
 
 struct gemv_plan gemv_plan_for(const struct exec *x, const struct gemv_shape *s);
+/* For kernels that take the vector in parts of `cols` columns, two of which are a TILE. */
+struct gemv_plan gemv_plan_parts(const struct exec *x, const struct gemv_shape *s, uint32_t cols);
+/* Such parts of rows that gemv_plan_for has no better way for; 0: there are none. */
+uint32_t gemv_part_cols(const struct exec *x, const struct gemv_shape *s);
 
 /* exec_kernel with the variant that suits best: NAME_other for a format that is not usual, NAME_denorm where the device has that,
  * NAME_q4 and so on for a format that has one, else NAME; spec begins with a plan's. */
