@@ -20,7 +20,7 @@ WERROR  ?= $(filter-out 0 false,$(CI))
 
 # Of Vulkan only the headers: the loader is opened at run time (src/vulkan/loader.h).
 LIB_PACKAGES := jansson libpcre2-8 libutf8proc liburing libxxhash sleef
-PACKAGES     := $(LIB_PACKAGES) libedit argtable2
+PACKAGES     := $(LIB_PACKAGES) libedit argtable2 libmicrohttpd
 PKG_CFLAGS   := $(shell pkg-config --cflags vulkan $(PACKAGES))
 PKG_LIBS     := $(shell pkg-config --libs $(PACKAGES))
 
@@ -47,7 +47,8 @@ MACHINE           := $(shell $(CC) -dumpmachine)
 AVX2              := -mavx2 -mfma -mf16c
 ISA_FLAGS_avx2    := $(AVX2)
 ISA_FLAGS_avx512  := $(AVX2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
-ISA_FLAGS_amx     := $(ISA_FLAGS_avx512)
+ISA_FLAGS_avx512vbmi := $(ISA_FLAGS_avx512) -mavx512vbmi
+ISA_FLAGS_amx     := $(ISA_FLAGS_avx512vbmi)
 ISA_FLAGS_dotprod := -march=armv8.2-a+dotprod
 ISA_OPT           := $(OPT:-O2=-O3)
 # The sets share their source: undefined behaviour, whose checks take half of the compiler's time, is looked for in one of them.
@@ -57,7 +58,8 @@ ISA_SRC  := $(wildcard src/*/*_isa.c)
 ISA_TEST := $(wildcard tests/*_isa.c)
 
 SRC      := $(filter-out $(ISA_SRC),$(wildcard src/*/*.c src/*/*/*.c))
-OBJ      := $(SRC:%.c=$(BUILD)/%.o) $(foreach isa,$(ISAS),$(ISA_SRC:%.c=$(BUILD)/%.$(isa).o))
+OBJ      := $(SRC:%.c=$(BUILD)/%.o) $(foreach isa,$(ISAS),$(ISA_SRC:%.c=$(BUILD)/%.$(isa).o)) \
+            $(if $(filter avx512,$(ISAS)),$(BUILD)/src/cpu/gemv_isa.avx512vbmi.o)
 TESTS    := $(sort $(wildcard tests/test_*.c))
 TEST_BIN := $(TESTS:tests/%.c=$(BUILD)/tests/%)
 SAN_OBJ  := $(if $(findstring address,$(SAN)),$(BUILD)/tests/dlclose_shim.o)
@@ -67,14 +69,16 @@ TEST_LIB := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(TESTS) $(ISA_TEST) $(wild
 # kernels/X.comp is the kernel X, kernels/X/Y.comp the kernel X_Y.
 KERNELS      := $(patsubst kernels/%.comp,%,$(sort $(wildcard kernels/*.comp kernels/*/*.comp)))
 # There for cooperative matrices alone; for one format alone.
-coop_only    := attention/latent_scores attention/latent_values
+coop_only    := matrices/probe attention/latent_scores attention/latent_values
 format_only  := linear/decode_long
-# Some are built again as NAME_VARIANT: for cooperative matrices (coop: by NV's extension, khr: by KHR's), for devices that keep
-# float16 denormals, for matrices of one format, which a driver compiles in a third of the time, and for matrices of one other
-# format than those four.
-VARIANTS     := coop khr denorm q4 q8 bf16 f32 other othercoop otherkhr
+# Some are built again as NAME_VARIANT: for cooperative matrices (coop: by NV's extension, khr: by KHR's; fragcoop and fragkhr:
+# of few tokens), for devices that keep float16 denormals, for matrices of one format, which a driver compiles in a third of
+# the time, and for matrices of one other format than those four.
+VARIANTS     := coop khr fragcoop fragkhr denorm q4 q8 bf16 f32 other othercoop otherkhr otherdenorm
 defines_coop   := -DCOOP
 defines_khr    := -DCOOP -DCOOP_KHR
+defines_fragcoop := -DFRAG -DCOOP
+defines_fragkhr  := -DFRAG -DCOOP -DCOOP_KHR
 defines_denorm := -DDENORM
 defines_q4     := -DONLY_FORMAT=FORMAT_Q4
 defines_q8     := -DONLY_FORMAT=FORMAT_Q8
@@ -83,6 +87,7 @@ defines_f32    := -DONLY_FORMAT=FORMAT_F32
 defines_other  := -DOTHER
 defines_othercoop := -DOTHER -DCOOP
 defines_otherkhr  := -DOTHER -DCOOP -DCOOP_KHR
+defines_otherdenorm := -DOTHER -DDENORM
 tiles        := linear/prefill experts/prefill_up experts/prefill_down
 kernels_coop := $(tiles) attention/prefill $(coop_only)
 # GLSLC, or else glslangValidator, where one of them knows the language.
@@ -91,6 +96,8 @@ ifneq ($(filter-out no,$(KHR_GLSLC)),)
 $(if $(KHR_COMPILER),,$(error KHR_GLSLC=$(KHR_GLSLC) does not compile GL_KHR_cooperative_matrix))
 endif
 kernels_khr := $(if $(KHR_COMPILER),$(kernels_coop))
+kernels_fragcoop := $(tiles)
+kernels_fragkhr := $(if $(KHR_COMPILER),$(kernels_fragcoop))
 kernels_otherkhr := $(if $(KHR_COMPILER),$(tiles))
 products       := linear/decode linear/decode_token experts/decode_up experts/decode_down
 long_products  := linear/decode_long experts/decode_down_long
@@ -101,6 +108,7 @@ kernels_bf16 := linear/decode linear/decode_token linear/decode_long
 kernels_f32  := $(kernels_bf16)
 kernels_other := $(products) $(tiles) linear/plain embed matvec_transposed/groups matvec_transposed/plain mla/transpose_keys
 kernels_othercoop := $(tiles)
+kernels_otherdenorm := $(products)
 SPIRV        := $(patsubst %,$(SHADERS)/kernels/%.inc,$(filter-out $(coop_only) $(format_only),$(KERNELS)) $(foreach v,$(VARIANTS),$(kernels_$(v):%=%_$(v))))
 
 # The fuzzers' targets (tests/fuzz/target.h), which test_fuzz_seeds runs too.
@@ -127,7 +135,7 @@ $(BUILD)/%_isa.$(1).o: %_isa.c Makefile
 	@mkdir -p $$(@D)
 	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) $(ISA_OPT) $(call ISA_UNCHECKED,$(1)) $(ISA_FLAGS_$(1)) -DCPU_ISA=$(1) -DCPU_ISA_$(1) -MMD -MP -c -o $$@ $$<
 endef
-$(foreach isa,$(ISAS),$(eval $(call ISA_RULE,$(isa))))
+$(foreach isa,$(ISAS) avx512vbmi,$(eval $(call ISA_RULE,$(isa))))
 
 # The library is everything that needs no terminal. Only what moeflux.h declares is visible from outside, in the static
 # library too: its one object has no other global names, so that a program may have functions of the same name.
@@ -150,7 +158,7 @@ variant = $(filter $(VARIANTS),$(lastword $(subst _, ,$(1))))
 source  = kernels/$(patsubst %_$(call variant,$(1)),%,$(1)).comp
 $(SPIRV): $(SHADERS)/kernels/%.inc: $$(call source,$$*) Makefile
 	@mkdir -p $(@D)
-	$(if $(filter khr otherkhr,$(call variant,$*)),$(KHR_COMPILER),$(GLSLC)) --target-env=vulkan1.3 -O $(defines_$(call variant,$*)) -Ikernels -mfmt=c -MD -MF $(@:.inc=.d) -o $@ $<
+	$(if $(filter khr fragkhr otherkhr,$(call variant,$*)),$(KHR_COMPILER),$(GLSLC)) --target-env=vulkan1.3 -O $(defines_$(call variant,$*)) -Ikernels -mfmt=c -MD -MF $(@:.inc=.d) -o $@ $<
 
 # A shader's header that is gone makes the shaders that included it be built again.
 kernels/%.glsl: ;
@@ -177,6 +185,13 @@ $(BUILD)/build_id.h: FORCE
 	if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
 
 $(BUILD)/main.o: $(BUILD)/build_id.h
+
+# The chat page as the bytes of an array.
+$(BUILD)/page.inc: src/server/page.html
+	@mkdir -p $(@D)
+	od -An -v -tx1 $< | sed 's/ \([0-9a-f][0-9a-f]\)/0x\1,/g' > $@
+
+$(BUILD)/src/server/page.o: $(BUILD)/page.inc
 
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_LIB) $(OBJ) $(SAN_OBJ)
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(ALL_LDLIBS) -lcmocka
@@ -207,7 +222,7 @@ run-tests: $(BUILD)/moeflux $(LIBS) $(if $(ONLY),$(filter $(ONLY_BIN),$(TEST_BIN
 	scripts/run-tests $(BUILD) $(ONLY)
 
 # What can be run after each change: half a minute on two cores. Of test_golden the models on the reference.
-SLOW := cli_batch cli_deepseek cli_faults cli_qwen3 cli_run cli_selftest cli_sessions cli_skills cli_threads \
+SLOW := cli_batch cli_deepseek cli_faults cli_qwen3 cli_run cli_selftest cli_serve cli_sessions cli_skills cli_threads \
         test_cogito test_engine test_golden test_ops test_prompts test_prompts-cpu test_state test_state_random \
         test_streaming test_streaming-cpu test_token_loop test_token_loop-cpu
 check-fast: export MOEFLUX_TESTS = *reference*
@@ -242,7 +257,7 @@ tsan: export MOEFLUX_TESTS = qwen_odd*
 tsan: NO_RANDOM = $(shell [ "$$(cat /proc/sys/vm/mmap_rnd_bits)" -le 28 ] || echo setarch -R)
 tsan:
 	$(NO_RANDOM) $(MAKE) BUILD=build-tsan SHADERS=build SAN=-fsanitize=thread \
-	    ONLY="test_team test_nodes test_reader test_convert test_fp8 test_streaming test_spread cli_threads" run-tests
+	    ONLY="test_team test_nodes test_reader test_convert test_fp8 test_streaming test_spread test_server cli_threads" run-tests
 
 # The fuzzers: libFuzzer's, so built with clang, with AddressSanitizer and UndefinedBehaviorSanitizer; but for the code of the
 # instruction sets, which takes clang minutes so and computes numbers: the build for `make asan` has it.
@@ -274,7 +289,7 @@ validate: $(BUILD)/moeflux $(TEST_BIN) $(SHIMS)
 	scripts/validate $(BUILD)
 
 # clang-tidy compiles the sources, so the generated ones have to be there.
-lint: $(if $(KERNELS),$(SHADERS)/kernels/table.inc) $(BUILD)/build_id.h
+lint: $(if $(KERNELS),$(SHADERS)/kernels/table.inc) $(BUILD)/build_id.h $(BUILD)/page.inc
 	CPPFLAGS="$(ALL_CPPFLAGS)" scripts/lint
 
 VERSION = $(shell sed -n 's/^\#define MOEFLUX_VERSION "\(.*\)"/\1/p' src/moeflux.h)

@@ -1,3 +1,5 @@
+#include <stdio.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -16,10 +18,14 @@
 #include "cli/plan_report.h"
 #include "cli/prompt.h"
 #include "cli/run.h"
+#include "cli/setup.h"
 #include "cli/signals.h"
+#include "cli/terminal/bar.h"
 #include "cli/terminal/term.h"
 #include "cli/verbs.h"
+#include "generate/generator.h"
 #include "moeflux.h"
+#include "server/server.h"
 
 static int print_help(const struct options *o, struct output *out, struct moeflux_err *e)
 {
@@ -28,6 +34,69 @@ static int print_help(const struct options *o, struct output *out, struct moeflu
     output_add(out, str_text(&text), text.len);
     str_free(&text);
     return output_flush(out, e);
+}
+
+static void tell_line(void *ctx, const char *text)
+{
+    (void)ctx;
+    exit_warn(text);
+}
+
+/* The model's name for clients: its directory's. */
+static const char *name_of(const struct options *o)
+{
+    const char *slash = strrchr(o->model, '/');
+    return o->alias ? o->alias : slash && slash[1] ? slash + 1 : o->model;
+}
+
+static struct server_options server_options_of(const struct options *o)
+{
+    return (struct server_options){
+        .host = o->host,
+        .port = (uint16_t)o->port,
+        .key_file = o->api_key_file,
+        .cors = o->cors,
+        .name = name_of(o),
+        .context = (uint32_t)o->ctx_size,
+        .parallel = (uint32_t)o->parallel,
+        .sequences = (uint32_t)o->sequences,
+        .state_bytes = o->state_memory,
+        .state_dir = o->state_dir,
+        .state_dir_bytes = o->state_disk,
+        .most_waiting = (uint32_t)o->queue,
+        .grace_s = (uint32_t)o->grace,
+        .request = options_request(o),
+        .tell = tell_line,
+    };
+}
+
+/* Until a signal says that it is enough. */
+static int serve(const struct options *o, const struct term *t, struct moeflux_err *e)
+{
+    struct server_options so = server_options_of(o);
+    struct generator g = {0};
+    struct server *s = NULL;
+    struct bar bar;
+    if (signals_catch_interrupt(e))
+        return ERR_IO;
+    signals_catch_termination();
+    bar_init(&bar, t);
+    int rc = server_new(&s, &so, e);
+    if (!rc)
+        rc = setup_open_for(&g, o, &bar, so.sequences, server_progress(s, bar_progress(&bar)), e);
+    if (!rc)
+        rc = server_start(s, &g, e);
+    if (!rc) {
+        char line[192];
+        snprintf(line, sizeof line, "listening on %s", server_url(s));
+        exit_warn(line);
+        signals_wait(-1);
+        server_stop(s);
+    }
+    server_free(s);
+    rc = setup_save_usage(&g, o, rc, e);
+    generator_close(&g);
+    return rc;
 }
 
 static int dispatch(const struct options *o, const struct term *t, struct output *out, struct moeflux_err *e)
@@ -41,6 +110,8 @@ static int dispatch(const struct options *o, const struct term *t, struct output
     switch (o->verb) {
     case VERB_CONVERT:
         return verbs_convert(o, t, out, e);
+    case VERB_SERVE:
+        return serve(o, t, e);
     case VERB_INSPECT:
         return inspect_run(o, out, e);
     case VERB_LIST_DEVICES:
@@ -59,6 +130,8 @@ static int dispatch(const struct options *o, const struct term *t, struct output
         output_text(out, "moeflux " MOEFLUX_VERSION "\n");
         return output_flush(out, e);
     default:
+        if (!prompt_is_given(o, t) && o->tools)
+            return err_set(e, ERR_USAGE, "--tools goes with a prompt or --batch, not with a conversation");
         if (!prompt_is_given(o, t))
             return interactive_run(o, t, out, e);
         return o->resume ? err_set(e, ERR_USAGE, "--resume needs a terminal on stdin")

@@ -328,6 +328,11 @@ struct attention_decode_args {
 };
 ARGS_SIZE(attention_decode_args, 128);
 
+struct matrices_probe_args {
+    ADDR dst; /* out u32 */
+};
+ARGS_SIZE(matrices_probe_args, 8);
+
 struct attention_prefill_args {
     ADDR q, keys, values, partial; /* as in attention_decode_args */
     U32 n, pos, n_heads, n_kv_heads, layer_off, n_splits, is_whole;

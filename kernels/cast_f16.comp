@@ -7,6 +7,7 @@
 layout(local_size_x_id = 1) in;
 layout(constant_id = 0) const uint SUBGROUP = 32;
 layout(constant_id = 1) const uint WORKGROUP = 256;
+layout(constant_id = 2) const uint BLOCKED = 0; // 1: of each 128 columns the eights 0, 4, 8, 12, then 1, 5, 9, 13 and so on
 
 const uint SUBGROUPS = WORKGROUP / SUBGROUP;
 
@@ -43,6 +44,8 @@ void main()
         if (!addr_is_null(a.norm))
             v *= F32x4s(a.norm).v[c];
         v = clamp(v, vec4(-65504.0), vec4(65504.0));
-        Pairs(a.dst).v[token * cols4 + c] = uvec2(packHalf2x16(v.xy), packHalf2x16(v.zw));
+        // The two fours of an eight stay together.
+        uint at = BLOCKED == 0 ? c : c & ~31u | (c >> 1 & 3u) << 3 | (c >> 3 & 3u) << 1 | c & 1u;
+        Pairs(a.dst).v[token * cols4 + at] = uvec2(packHalf2x16(v.xy), packHalf2x16(v.zw));
     }
 }

@@ -97,6 +97,14 @@ fails 2 'top.p' -m dir -p x --top-p 0
 fails 2 'top.p' -m dir -p x --top-p 1.5
 fails 2 'min.p' -m dir -p x --min-p -0.1
 fails 2 'repeat.penalty' -m dir -p x --repeat-penalty 0
+fails 2 'presence-penalty is 2.5, expected -2 to 2' -m dir -p x --presence-penalty 2.5
+fails 2 'frequency-penalty is -3, expected -2 to 2' -m dir -p x --frequency-penalty -3
+fails 2 '\-\-logprobs: expected a whole number from 0 to 20' -m dir -p x --logprobs 21
+fails 2 '\-\-stop: expected UTF-8' -m dir -p x --stop "$(printf 'a\377')"
+fails 2 '\-\-stop' -m dir -p x --stop ''
+# shellcheck disable=SC2046 # each is a word
+fails 2 '\-\-stop' -m dir -p x $(printf ' --stop %s' 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16)
+fails 2 '\-\-tools and --raw or --tokens-in exclude' -m dir -p x --raw --tools y
 
 claim flags_that_exclude_each_other_are_named
 fails 2 '\-\-experts and --n-cpu-moe exclude' -m dir -p x --experts cpu --n-cpu-moe 3

@@ -356,10 +356,10 @@ out_has '^model  *size  *params B  *bits  *backend  *test  *reps  *tok/s'
 out_has '^Qwen3.5-MoE 18.2M.A7.2M  *10.3 MB  *0.02  *4.53  *[a-z]*  *prefill 8  *3  *[0-9.]'
 out_has ' decode 3  *3  *[0-9.]'
 run 0 "$MOEFLUX" "$@" --bench --bench-prompt 4,8 --bench-gen 3 --bench-reps 2 --csv
-[ "$(awk -F, 'NF == 15' "$tmp/out" | wc -l)" -eq 4 ] || fault "not 4 lines of 15 fields"
+[ "$(awk -F, 'NF == 16' "$tmp/out" | wc -l)" -eq 4 ] || fault "not 4 lines of 16 fields"
 # Scripts count columns: new ones may only follow.
 [ "$(head -n 1 "$tmp/out")" = "test,tokens,reps,median_tok_s,min_tok_s,max_tok_s,spread_percent,median_ms_per_token,\
-depth,model,model_bytes,params,bits_per_weight,backend,build" ] || fault "the columns are $(head -n 1 "$tmp/out")"
+depth,model,model_bytes,params,bits_per_weight,backend,build,parallel" ] || fault "the columns are $(head -n 1 "$tmp/out")"
 run 0 "$MOEFLUX" "$@" --bench --bench-prompt 4 --bench-gen 3 --bench-reps 2 --json
 json_is '[(r["test"], r["tokens"], r["reps"]) for r in j["results"]]' "[('prefill', 4, 2), ('decode', 3, 2)]"
 json_is 'all(0 < r["min_tok_s"] <= r["median_tok_s"] <= r["max_tok_s"] for r in j["results"])' True
@@ -367,6 +367,15 @@ json_is 'sorted(j)' "['architecture', 'backend', 'build', 'device', 'experts_res
 'results', 'stats']"
 json_is '{(r["model_bytes"], r["params"], r["depth"]) for r in j["results"]}' '{(10319520, 18209760, 0)}'
 fails 2 'the longest measurement takes 8 tokens' "$@" --bench --bench-prompt 8 --bench-gen 0 -c 7
+
+claim bench_decodes_several_sequences_together_where_the_device_can
+run 0 "$MOEFLUX" "$@" --device cpu --bench --bench-prompt 4 --bench-gen 3 --bench-reps 1 --bench-depth 6 --bench-parallel 3 --json
+json_is '[(r["test"], r["tokens"], r["depth"], r["parallel"]) for r in j["results"]]' \
+    "[('prefill', 4, 6, 1), ('decode', 3, 6, 3)]"
+fails 2 '--bench-parallel 8: .* evaluates at most 5 sequences together' "$@" --device cpu --bench --bench-parallel 8
+fails 2 '--bench-parallel 2: .* evaluates at most 1 sequence together' "$@" --device cpu --bench --bench-parallel 2 \
+    --trace "$tmp/trace.parallel"
+fails 2 '--bench-parallel goes with --bench only' "$@" --bench-parallel 2 -p x
 
 claim bench_measures_behind_a_context_that_is_evaluated_once
 fails 2 'the longest measurement takes 48 tokens' "$@" --bench --bench-prompt 8 --bench-gen 0 --bench-depth 4,40 -c 47

@@ -7,7 +7,7 @@
 #include "check.h"
 #include "selftest/selftest.h"
 
-enum { MAX_KERNELS = 32 };
+enum { MAX_KERNELS = 40 };
 
 struct seen {
     const char *const *kernels;  /* up to a NULL */
@@ -54,7 +54,7 @@ static bool may_be_left_out(const struct seen *seen, const char *kernel)
 {
     bool is_of_one_format = ends_in(kernel, "_q4") || ends_in(kernel, "_q8") || ends_in(kernel, "_bf16") ||
                             ends_in(kernel, "_f32");
-    return ends_in(kernel, "coop") || ends_in(kernel, "khr") || ends_in(kernel, "_denorm") ||
+    return ends_in(kernel, "coop") || ends_in(kernel, "khr") || ends_in(kernel, "denorm") ||
            (is_of_one_format && ran_denorm(seen));
 }
 
@@ -106,8 +106,10 @@ static void linear_and_matvec_transposed_agree_with_their_references(void **stat
           "linear_decode_token_bf16", "linear_decode_token_f32", "linear_decode_long_denorm",
           "linear_decode_long_q4", "linear_decode_long_q8", "linear_decode_long_bf16",
           "linear_decode_long_f32", "linear_decode_other", "linear_decode_token_other",
-          "linear_prefill_other", "linear_prefill_othercoop", "linear_prefill_otherkhr", "linear_plain_other",
-          "matvec_transposed_groups_other", "matvec_transposed_plain_other");
+          "linear_decode_otherdenorm", "linear_decode_token_otherdenorm", "linear_prefill_other",
+          "linear_prefill_othercoop", "linear_prefill_otherkhr", "linear_plain_other",
+          "matvec_transposed_groups_other", "matvec_transposed_plain_other", "linear_prefill_fragcoop",
+          "linear_prefill_fragkhr", "matrices_probe_coop", "matrices_probe_khr");
 }
 
 static void router_softmax_and_router_sigmoid_agree_with_their_references(void **state)
@@ -127,8 +129,10 @@ static void experts_up_and_experts_down_agree_with_their_references(void **state
           "experts_decode_up_q8", "experts_decode_down_q4", "experts_decode_down_q8",
           "experts_decode_down_long", "experts_decode_down_long_denorm", "experts_decode_down_long_q4",
           "experts_decode_down_long_q8", "experts_decode_up_other", "experts_decode_down_other",
-          "experts_prefill_up_other", "experts_prefill_down_other", "experts_prefill_up_othercoop",
-          "experts_prefill_down_othercoop", "experts_prefill_up_otherkhr", "experts_prefill_down_otherkhr");
+          "experts_decode_up_otherdenorm", "experts_decode_down_otherdenorm", "experts_prefill_up_other",
+          "experts_prefill_down_other", "experts_prefill_up_othercoop", "experts_prefill_down_othercoop",
+          "experts_prefill_up_otherkhr", "experts_prefill_down_otherkhr", "experts_prefill_up_fragcoop",
+          "experts_prefill_down_fragcoop", "experts_prefill_up_fragkhr", "experts_prefill_down_fragkhr");
 }
 
 static void delta_agrees_with_its_reference(void **state)

@@ -246,6 +246,25 @@ static void a_penalty_may_make_a_logit_infinite(void **state)
     close_room(&r);
 }
 
+static void penalties_of_the_answer_alone_are_left_to_the_host(void **state)
+{
+    struct sampler_options o = {.temperature = 1, .top_p = 1, .repeat_penalty = 1.5f, .repeat_last = 4};
+    struct moeflux_err e = {0};
+    struct room r;
+    (void)state;
+    open_room(&r, "reference", 300);
+    for (int i = 0; i < 3; i++) {
+        o.presence_penalty = i == 1 ? 0.5f : 0;
+        o.frequency_penalty = i == 2 ? -0.5f : 0;
+        struct sampler *s = sampler_new(&o, r.n, NULL, &e);
+        assert_non_null(s);
+        const struct sampler_rule rule = sampler_next_rule(s, 0);
+        assert_int_equal(sample_takes(&r.op, &rule), i == 0);
+        sampler_free(s);
+    }
+    close_room(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -255,6 +274,7 @@ int main(void)
         cmocka_unit_test(blocked_ids_are_left_out),
         cmocka_unit_test(faults_are_the_hosts),
         cmocka_unit_test(a_penalty_may_make_a_logit_infinite),
+        cmocka_unit_test(penalties_of_the_answer_alone_are_left_to_the_host),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -231,6 +231,37 @@ static void fill(float *logits, uint32_t n, uint64_t seed)
         logits[i] = (float)fuzz_below(&f, 1 << 20) / (1 << 16) - 8.0f;
 }
 
+static void presence_and_frequency_count_the_tokens_of_the_answer(void **state)
+{
+    static const float logits[3] = {5.0f, 4.0f, 3.25f};
+    struct sampler_options o = plain;
+    (void)state;
+    o.temperature = 0;
+    o.presence_penalty = 0.5f;
+    o.frequency_penalty = 0.25f;
+    struct sampler *s = start(o, 3, NULL);
+    /* The prompt's do not count. */
+    for (int i = 0; i < 9; i++)
+        sampler_accept(s, 0);
+    assert_int_equal(pick(s, logits), 0);
+    sampler_begin_answer(s);
+    /* The logits of 0 go 5, 4.25, 4, 3.75, 3.5, 3.25, 3 and those of 1 go 4, 3.25, 3: equal ones, lower id. */
+    static const int32_t expected[] = {0, 0, 0, 1, 0, 0, 0, 1, 2};
+    for (int i = 0; i < 9; i++) {
+        int32_t id = pick(s, logits);
+        assert_int_equal(id, expected[i]);
+        sampler_accept(s, id);
+    }
+    assert_true(sampler_next_rule(s, 0).counts);
+    sampler_begin_answer(s);
+    assert_int_equal(pick(s, logits), 0);
+    sampler_free(s);
+    o.presence_penalty = o.frequency_penalty = 0;
+    s = start(o, 3, NULL);
+    assert_false(sampler_next_rule(s, 0).counts);
+    sampler_free(s);
+}
+
 static void the_same_seed_gives_the_same_ids(void **state)
 {
     static const struct sampler_options all[] = {
@@ -513,6 +544,9 @@ static void options_out_of_range_are_named(void **state)
         {{.top_p = 1, .repeat_penalty = NAN}, "repeat-penalty"},
         {{.top_p = 1, .repeat_penalty = INFINITY}, "repeat-penalty"},
         {{.top_p = 1, .repeat_penalty = 1, .repeat_last = 2000000000}, "repeat-last"},
+        {{.top_p = 1, .repeat_penalty = 1, .presence_penalty = 2.1f}, "presence-penalty"},
+        {{.top_p = 1, .repeat_penalty = 1, .presence_penalty = NAN}, "presence-penalty"},
+        {{.top_p = 1, .repeat_penalty = 1, .frequency_penalty = -2.1f}, "frequency-penalty"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -549,6 +583,7 @@ int main(void)
         cmocka_unit_test(ties_at_the_edge_go_to_the_lowest_index),
         cmocka_unit_test(repeat_penalty_counts_each_recent_token_once),
         cmocka_unit_test(repeat_last_forgets_older_tokens),
+        cmocka_unit_test(presence_and_frequency_count_the_tokens_of_the_answer),
         cmocka_unit_test(the_same_seed_gives_the_same_ids),
         cmocka_unit_test(the_ids_of_a_seed_follow_from_the_definition),
         cmocka_unit_test(top_k_of_a_large_vocabulary_agrees_with_a_sort),

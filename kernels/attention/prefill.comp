@@ -24,7 +24,7 @@ layout(constant_id = 5) const uint LATENT = 0; // a key's first VALUE_DIM channe
 
 layout(push_constant, std430) uniform Args { attention_prefill_args a; };
 
-const uint ROWS = 64;
+layout(constant_id = 9) const uint ROWS = 64; // matrices: 64, or 128
 const float LOWEST = -3.0e38; // finite, so that a difference of two is never NaN
 const float LOG2_E = 1.44269504;
 

@@ -1,15 +1,18 @@
 // attention/prefill_coop.glsl - attention/prefill.comp's tiles on cooperative matrices.
 //
-// 64 rows meet 32 positions at a time. Four groups of subgroups have 16 rows each; the SHARE subgroups of a group share
+// ROWS rows meet POSITIONS positions at a time. Groups of subgroups have 16 rows each; the SHARE subgroups of a group share
 // their rows: each computes its part of the positions' scores and of the values' channels, and all of them the softmax.
-// While a tile is computed the next one is on its way to registers.
+// While a tile is computed the next one is on its way to registers. Softmax runs over memory that the subgroup shares, or, with
+// QUADS, in the registers in which the matrices lie (prefill_quads.glsl).
 #ifndef ATTENTION_COOP_GLSL
 #define ATTENTION_COOP_GLSL
 
 #include "lib/matrices.glsl"
 
-const uint SHARE = WORKGROUP / 128; // 1 or 2
-const uint POSITIONS = 32;
+layout(constant_id = 10) const uint QUADS = 0; // 1: matrices lie as prefill_quads.glsl tells
+layout(constant_id = 11) const uint POSITIONS = 32; // of a tile: 32 or 64
+
+const uint ROW_GROUPS = ROWS / 16, SHARE = WORKGROUP / 32 / ROW_GROUPS; // 1 or 2
 const uint KEY_UNITS = KEY_DIM / 8, VALUE_UNITS = VALUE_DIM / 8; // of eight channels
 const uint KEY_BLOCKS = KEY_DIM / 16, VALUE_BLOCKS = VALUE_DIM / 16;
 // Of a subgroup: matrices of scores, and of sums; the last subgroup of a group may have fewer.
@@ -22,10 +25,11 @@ const uint K_STRIDE = KEY_UNITS + 1, V_STRIDE = VALUE_UNITS + 1;
 const uint S_STRIDE = POSITIONS / 4 + 1;
 const uint P_STRIDE = POSITIONS / 8 + 1;
 const uint V_TILE = POSITIONS * K_STRIDE; // where the values begin
-const uint Q_SIZE = ROWS * K_STRIDE, KV_SIZE = V_TILE + POSITIONS * V_STRIDE;
+const uint Q_ROWS = 64; // queries that go through shared memory at a time
+const uint Q_SIZE = Q_ROWS * K_STRIDE, KV_SIZE = V_TILE + POSITIONS * V_STRIDE;
 shared uvec4 tile[Q_SIZE > KV_SIZE ? Q_SIZE : KV_SIZE]; // keys, values; at first the queries
-shared uvec4 scores[ROWS * S_STRIDE];                   // also 16 x 16 numbers of each subgroup
-shared uvec4 weights[ROWS * P_STRIDE];
+shared uvec4 scores[QUADS != 0 ? 1 : ROWS * S_STRIDE];  // also 16 x 16 numbers of each subgroup
+shared uvec4 weights[QUADS != 0 ? 1 : ROWS * P_STRIDE];
 
 // A row's sums are scaled down only when its maximum has grown by this power of two: weights stay in float16's range.
 const float SLACK = 8.0;
@@ -64,13 +68,18 @@ uint own_square()
 void load_queries()
 {
     float scale = a.scale * LOG2_E;
-    for (uint u = gl_LocalInvocationID.x; u < ROWS * KEY_UNITS; u += WORKGROUP) {
-        uint row = u / KEY_UNITS, unit = u % KEY_UNITS, at = query_row(row) + 2 * unit;
-        tile[row * K_STRIDE + unit] = halves8(F32x4s(a.q).v[at] * scale, F32x4s(a.q).v[at + 1] * scale);
+    [[unroll]] for (uint from = 0; from < ROWS; from += Q_ROWS) {
+        if (from > 0)
+            barrier();
+        for (uint u = gl_LocalInvocationID.x; u < Q_ROWS * KEY_UNITS; u += WORKGROUP) {
+            uint row = u / KEY_UNITS, unit = u % KEY_UNITS, at = query_row(from + row) + 2 * unit;
+            tile[row * K_STRIDE + unit] = halves8(F32x4s(a.q).v[at] * scale, F32x4s(a.q).v[at + 1] * scale);
+        }
+        barrier();
+        if (ROWS == Q_ROWS || group_row / Q_ROWS * Q_ROWS == from)
+            [[unroll]] for (uint d = 0; d < KEY_BLOCKS; d++)
+                matrix_load(q[d], tile, group_row % Q_ROWS * K_STRIDE + 2 * d, K_STRIDE, BY_ROWS);
     }
-    barrier();
-    [[unroll]] for (uint d = 0; d < KEY_BLOCKS; d++)
-        matrix_load(q[d], tile, group_row * K_STRIDE + 2 * d, K_STRIDE, BY_ROWS);
     [[unroll]] for (uint d = 0; d < MY_VALUES; d++)
         acc[d] = MatrixC(0.0);
     top = LOWEST;
@@ -116,10 +125,9 @@ void keep_tile()
     }
 }
 
-void score_tile()
+// This subgroup's scores of the tile; they begin with position `first`.
+void score(out MatrixC s[MY_SCORES], uint first)
 {
-    MatrixC s[MY_SCORES];
-    uint first = 16 * MY_SCORES * member; // of the positions
     [[unroll]] for (uint j = 0; j < MY_SCORES; j++)
         s[j] = MatrixC(0.0);
     [[unroll]] for (uint d = 0; d < KEY_BLOCKS; d++)
@@ -128,6 +136,27 @@ void score_tile()
             matrix_load(k, tile, (first + 16 * j) * K_STRIDE + 2 * d, K_STRIDE, BY_COLUMNS);
             s[j] = matrix_muladd(q[d], k, s[j]);
         }
+}
+
+// Adds the values of 16 positions, from 16 * block of the tile on, times the weights of this subgroup's rows.
+void add_values(MatrixA w, uint block)
+{
+    uint first = MY_VALUES * member;
+    [[unroll]] for (uint d = 0; d < MY_VALUES; d++)
+        if (VALUE_BLOCKS % SHARE == 0 || first + d < VALUE_BLOCKS) {
+            MatrixB v;
+            matrix_load(v, tile, V_TILE + 16 * block * V_STRIDE + 2 * (first + d), V_STRIDE, BY_ROWS);
+            acc[d] = matrix_muladd(w, v, acc[d]);
+        }
+}
+
+#include "attention/prefill_quads.glsl"
+
+void score_tile()
+{
+    MatrixC s[MY_SCORES];
+    uint first = 16 * MY_SCORES * member; // of the positions
+    score(s, first);
     [[unroll]] for (uint j = 0; j < MY_SCORES; j++)
         matrix_store(s[j], scores, group_row * S_STRIDE + first / 4 + 4 * j, S_STRIDE, BY_ROWS);
 }
@@ -185,16 +214,10 @@ void weigh_tile(uint at)
 
 void add_tile()
 {
-    uint first = MY_VALUES * member;
     [[unroll]] for (uint j = 0; j < POSITIONS / 16; j++) {
         MatrixA w;
         matrix_load(w, weights, group_row * P_STRIDE + 2 * j, P_STRIDE, BY_ROWS);
-        [[unroll]] for (uint d = 0; d < MY_VALUES; d++)
-            if (VALUE_BLOCKS % SHARE == 0 || first + d < VALUE_BLOCKS) {
-                MatrixB v;
-                matrix_load(v, tile, V_TILE + 16 * j * V_STRIDE + 2 * (first + d), V_STRIDE, BY_ROWS);
-                acc[d] = matrix_muladd(w, v, acc[d]);
-            }
+        add_values(w, j);
     }
 }
 
@@ -221,22 +244,30 @@ void store_results()
 void main()
 {
     find_work(POSITIONS);
-    group_row = gl_SubgroupID % 4 * 16;
-    member = gl_SubgroupID / 4;
+    group_row = gl_SubgroupID % ROW_GROUPS * 16;
+    member = gl_SubgroupID / ROW_GROUPS;
     if (from < to)
         ask_tile(from);
     load_queries();
+    begin_quads();
     for (uint at = from; at < to; at += POSITIONS) {
         barrier();
         keep_tile();
         barrier();
         if (at + POSITIONS < to)
             ask_tile(at + POSITIONS);
-        score_tile();
-        weigh_tile(at);
-        add_tile();
+        if (QUADS != 0) {
+            run_quads(at);
+        } else {
+            score_tile();
+            weigh_tile(at);
+            add_tile();
+        }
     }
-    store_results();
+    if (QUADS != 0)
+        store_quads();
+    else
+        store_results();
 }
 
 #endif

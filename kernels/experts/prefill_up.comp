@@ -56,7 +56,7 @@ void main()
         [[unroll]] for (uint r = 0; r < ROWS / 2; r++) {
             float g = acc[r * PART + t % PART] * factors[t], u = acc[(r + ROWS / 2) * PART + t % PART] * factors[t];
             uint mine = row + half_row(r);
-            keep(pair * a.inner + mine, silu(g) * u, is_there && mine < a.inner);
+            keep(pair * a.inner + stored_col(mine), silu(g) * u, is_there && mine < a.inner);
         }
     }
 }

@@ -180,6 +180,11 @@ void multiply(out float factors[16], Matrix first, Matrix second, uint row, uint
 
 const uint PART = 8;
 
+bool has_sums()
+{
+    return true;
+}
+
 void take(uint j)
 {
     [[unroll]] for (uint i = 0; i < ROWS; i++) {

@@ -27,7 +27,7 @@ layout(constant_id = 5) const uint FORMATS = 0xffffffff; // bit f: some matrix o
 layout(constant_id = 6) const uint SPLIT = 1; // subgroups that share a block of rows, each with its columns
 // 0: a lane takes what there is in a loop. Else a row is one tile of TILE columns, of which a lane takes STEPS pieces at
 // most, in whatever format: all are loaded at once, and the loops are unrolled.
-#ifdef OTHER
+#if defined(OTHER) && !defined(DENORM)
 const uint STEPS = 0;
 #else
 layout(constant_id = 7) const uint STEPS = 0;

@@ -29,6 +29,12 @@ spirv_execution_mode(extensions = ["SPV_KHR_float_controls"], capabilities = [44
 layout(buffer_reference, std430, buffer_reference_align = 2) readonly buffer Shorts { uint16_t v[]; };
 const bool HAS_DENORM = true;
 
+// The address of element i of an array of 1 << shift bytes each.
+uvec2 addr_at(uvec2 p, uint i, const uint shift)
+{
+    return addr_add(p + uvec2(0, i >> (32 - shift)), i << shift);
+}
+
 // The halves of a word of two codes of up to 10 bits, times 2^-24.
 vec2 codes_of(uint word)
 {
@@ -148,11 +154,10 @@ void begin_step(out Step s)
     s.odd = 0;
 }
 
-// Piece i of row r's matrix, whose row starts at element `row_at`.
-void load_piece(inout Step s, uint r, const uint format, uvec2 weight, uvec2 scales, uvec2 biases, uint row_at, uint i)
+// Piece `piece` counted from `weight` on as row r's, with what number `group` of the scales and biases is.
+void load_at(inout Step s, uint r, const uint format, uvec2 weight, uvec2 scales, uvec2 biases, uint piece, uint group)
 {
-    uint vecs = piece_vecs(format), shift = format_group_shift(format), group = (row_at >> shift) + (i * (4 * vecs) >> shift);
-    s.q[r] = Words4(weight).v[row_at / (4 * vecs) + i];
+    s.q[r] = Words4(weight).v[piece];
     if (format_is_affine(format)) {
 #ifdef DENORM
         s.scales[r] = uint(Shorts(scales).v[group]);
@@ -164,6 +169,41 @@ void load_piece(inout Step s, uint r, const uint format, uvec2 weight, uvec2 sca
 #endif
     }
 }
+
+// Piece i of row r's matrix, whose row starts at element `row_at`.
+void load_piece(inout Step s, uint r, const uint format, uvec2 weight, uvec2 scales, uvec2 biases, uint row_at, uint i)
+{
+    uint cols = 4 * piece_vecs(format), shift = format_group_shift(format);
+    load_at(s, r, format, weight, scales, biases, row_at / cols + i, (row_at >> shift) + (i * cols >> shift));
+}
+
+#ifdef DENORM
+// What load_at counts from.
+uvec2 piece_address(const uint format, uvec2 weight, uint piece)
+{
+    return addr_at(weight, piece, 4);
+}
+
+uvec2 group_address(const uint format, uvec2 scales, uint group)
+{
+    return addr_at(scales, group, 1);
+}
+
+void add_places(inout Step s, uint first, uint group)
+{
+}
+
+uint group_shift(const uint format)
+{
+    return format_group_shift(format);
+}
+
+// Whether the next step's groups are whole groups away.
+bool steps_by_groups(const uint format)
+{
+    return (piece_step() * 4 * piece_vecs(format)) % (1u << format_group_shift(format)) == 0;
+}
+#endif
 
 float bf16_of(uint pair, bool odd)
 {
@@ -299,36 +339,21 @@ void load_step(out Step s, const uint format, Matrix m[MATRICES], uint row, uint
 }
 
 #ifdef DENORM
-// The address of element i of an array of 1 << shift bytes each.
-uvec2 addr_at(uvec2 p, uint i, const uint shift)
+// load_step with IS_WHOLE, of piece `first` + step * piece_step(): all of a matrix at constant distances from one address for
+// the weights and one for each of scales and biases. With an address for each load they would be a tenth of all instructions.
+void load_held(out Step s, const uint format, Matrix m[MATRICES], uint row, uint first, const uint step)
 {
-    return addr_add(p + uvec2(0, i >> (32 - shift)), i << shift);
-}
-
-// Whether the next step's groups are whole groups away.
-bool steps_by_groups(const uint format)
-{
-    return (piece_step() * 4 * piece_vecs(format)) % (1u << format_group_shift(format)) == 0;
-}
-
-// load_step with IS_WHOLE, of piece `first` + step * piece_step(): all of a matrix at constant distances from one address for the weights and
-// one for each of scales and biases. With an address for each load they would be a tenth of all instructions.
-void load_held(inout Step s, const uint format, Matrix m[MATRICES], uint row, uint first, const uint step)
-{
-    const uint cols = 4 * piece_vecs(format), row_pieces = TILE / cols, shift = format_group_shift(format);
+    const uint cols = 4 * piece_vecs(format), row_pieces = TILE / cols, shift = group_shift(format);
     const uint row_groups = TILE >> shift;
+    begin_step(s);
     [[unroll]] for (uint k = 0; k < MATRICES; k++) {
         uint start = block_start(row, m[k].rows), group = start * row_groups + (first * cols >> shift);
-        uvec2 weight = addr_at(m[k].weight, start * row_pieces + first, 4);
-        uvec2 scales = addr_at(m[k].scales, group, 1), biases = addr_at(m[k].biases, group, 1);
-        [[unroll]] for (uint r = 0; r < ROWS; r++) {
-            uint to = k * ROWS + r, at = r * row_groups + (step * piece_step() * cols >> shift);
-            s.q[to] = Words4(weight).v[r * row_pieces + step * piece_step()];
-            if (format_is_affine(format)) {
-                s.scales[to] = uint(Shorts(scales).v[at]);
-                s.biases[to] = uint(Shorts(biases).v[at]);
-            }
-        }
+        uvec2 weight = piece_address(format, m[k].weight, start * row_pieces + first);
+        uvec2 scales = group_address(format, m[k].scales, group), biases = group_address(format, m[k].biases, group);
+        [[unroll]] for (uint r = 0; r < ROWS; r++)
+            load_at(s, k * ROWS + r, format, weight, scales, biases, r * row_pieces + step * piece_step(),
+                    r * row_groups + (step * piece_step() * cols >> shift));
+        add_places(s, k * ROWS, group);
     }
 }
 #else
@@ -337,8 +362,9 @@ bool steps_by_groups(const uint format)
     return false;
 }
 
-void load_held(inout Step s, const uint format, Matrix m[MATRICES], uint row, uint first, const uint step)
+void load_held(out Step s, const uint format, Matrix m[MATRICES], uint row, uint first, const uint step)
 {
+    begin_step(s);
 }
 #endif
 

@@ -1,21 +1,20 @@
-// gemv_other.glsl - gemv_lanes.glsl's pieces where all matrices are stored in one other format than the usual ones: 32 columns of a row,
-// or 16 of codes of 8 bits and of groups of 16, or 8 numbers of 16 bits; so they are two to six whole words, of one group.
-//
-// Affine codes become floats in the head of a mantissa, v = 1 + code / 2^BITS, whatever their width. With m the weight that v = 1.5
-// stands for, a piece adds 2^BITS scale sum((v - 1.5) x) + m sum(x). The 1.5 is taken off two columns at a time: half an instruction a
-// weight, where roundings of sum(v x) would be five times as large. Small floats are put where a float has its exponent
-// and mantissa: v = value / FACTOR (dequant_other.glsl, float_of). The factor is applied to the sum of a piece.
+// gemv_other.glsl - gemv_lanes.glsl's pieces where all matrices are stored in one other format than the usual ones: 32 columns of a
+// row, or 16 of codes of 8 bits, or 8 numbers of 16 bits; so they are two to six whole words. With DENORM a piece of groups of 16
+// is two of them, else 16 columns. gemv_pairs.glsl and gemv_mantissas.glsl have what becomes of a piece.
 
 layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Words2 { uvec2 v[]; };
 
+#ifdef DENORM
+const bool HAS_TWO_GROUPS = GROUP_SHIFT == 4;
+const uint PIECE_COLS = BITS == 16 ? 8 : BITS == 8 ? 16 : 32;
+#else
+const bool HAS_TWO_GROUPS = false;
 const uint PIECE_COLS = BITS == 16 ? 8 : BITS == 8 || GROUP_SHIFT == 4 ? 16 : 32;
+#endif
 const uint PIECE_WORDS = PIECE_COLS * BITS / 32;
 const uint MAX_WORDS = 6;
-// Where the highest bit of a code goes: below this bit of a word.
-const uint TOP = IS_AFFINE ? 23 : SCHEME == SCHEME_E2M1 ? 26 : 28;
-const uint FACTOR = IS_AFFINE ? 1u << BITS : SCHEME == SCHEME_E2M1 ? 4 : SCHEME == SCHEME_E4M3 ? 256 : 1;
 
-// A piece of each row as it lies in memory, with the words of its group's scale and bias.
+// A piece of each row as it lies in memory, with its group's scale and bias or the words that hold them.
 struct Step {
     uint q[MAX_ROWS * MAX_WORDS + 1];
     uint scales[MAX_ROWS], biases[MAX_ROWS];
@@ -32,108 +31,84 @@ uint piece_vecs(const uint format)
     return PIECE_COLS / 4;
 }
 
-// Piece i of row r's matrix, whose row starts at element `row_at`.
-void load_piece(inout Step s, uint r, const uint format, uvec2 weight, uvec2 scales, uvec2 biases, uint row_at, uint i)
+// What holds number i of an array of scales or biases, the next one as well where a piece has two groups.
+uint scale_at(uvec2 p, uint i)
 {
-    uint at = row_at / PIECE_COLS + i, to = r * MAX_WORDS;
+#ifdef DENORM
+    if (SCALE_SHIFT == 1 || HAS_TWO_GROUPS)
+        return uint(Shorts(p).v[HAS_TWO_GROUPS ? i >> 1 : i]);
+#endif
+    return scale_word(p, i);
+}
+
+// Piece `piece` counted from `weight` on as row r's, with what number `group` of the scales and biases is.
+void load_at(inout Step s, uint r, const uint format, uvec2 weight, uvec2 scales, uvec2 biases, uint piece, uint group)
+{
+    uint to = r * MAX_WORDS;
     if (PIECE_WORDS == 4) {
-        uvec4 v = Words4(weight).v[at];
+        uvec4 v = Words4(weight).v[piece];
         [[unroll]] for (uint j = 0; j < 4; j++)
             s.q[to + j] = v[j];
     } else if (PIECE_WORDS % 2 == 0) {
         [[unroll]] for (uint j = 0; j < PIECE_WORDS / 2; j++) {
-            uvec2 v = Words2(weight).v[at * (PIECE_WORDS / 2) + j];
+            uvec2 v = Words2(weight).v[piece * (PIECE_WORDS / 2) + j];
             s.q[to + 2 * j] = v.x;
             s.q[to + 2 * j + 1] = v.y;
         }
     } else {
         [[unroll]] for (uint j = 0; j < PIECE_WORDS; j++)
-            s.q[to + j] = Words(weight).v[at * PIECE_WORDS + j];
+            s.q[to + j] = Words(weight).v[piece * PIECE_WORDS + j];
     }
-    uint group = (row_at >> GROUP_SHIFT) + (i * PIECE_COLS >> GROUP_SHIFT);
     s.places |= (group & 3u) << 2 * r;
     if (HAS_SCALES)
-        s.scales[r] = scale_word(scales, group);
+        s.scales[r] = scale_at(scales, group);
     if (IS_AFFINE)
-        s.biases[r] = scale_word(biases, group);
+        s.biases[r] = scale_at(biases, group);
 }
 
-// The number that begins at bit `from` of the first word and may go on in the next one, its highest bit below TOP.
-float value_in(uint word, uint next_word, uint from)
+// Piece i of row r's matrix, whose row starts at element `row_at`.
+void load_piece(inout Step s, uint r, const uint format, uvec2 weight, uvec2 scales, uvec2 biases, uint row_at, uint i)
 {
-    uint to = TOP - BITS, mask = (1u << BITS) - 1u << to, bits = word;
-    if (from + BITS > 32) {
-        bits = (word >> from | next_word << (32 - from & 31u)) << to;
-    } else {
-        bits = from > to ? word >> (from - to & 31u) : word << (to - from & 31u);
-    }
-    float v;
-    if (IS_AFFINE) {
-        v = uintBitsToFloat(bits & mask | 0x3f800000u);
-    } else {
-        // The exponents that go with FACTOR leave the bits of the size free.
-        const uint least = SCHEME == SCHEME_E2M1 ? 124 : 112, sign = 1u << TOP - 1;
-        float f = uintBitsToFloat(bits & (mask ^ sign) | least << 23);
-        v = with_sign(min(f, 2.0 * f - uintBitsToFloat(least + 1u << 23)), bits << 32 - TOP & 0x80000000u);
-    }
-    return v;
+    load_at(s, r, format, weight, scales, biases, row_at / PIECE_COLS + i,
+            (row_at >> GROUP_SHIFT) + (i * PIECE_COLS >> GROUP_SHIFT));
 }
 
-// Columns 4 * k .. of row r's piece.
-vec4 four_of(Step s, uint r, uint k)
+#ifdef DENORM
+// What load_at counts from. Groups are counted from the word that has the first one's scale.
+uvec2 piece_address(const uint format, uvec2 weight, uint piece)
 {
-    vec4 v;
-    if (BITS == 16) {
-        v = vec4(unpackHalf2x16(s.q[r * MAX_WORDS + 2 * k]), unpackHalf2x16(s.q[r * MAX_WORDS + 2 * k + 1]));
-    } else {
-        [[unroll]] for (uint j = 0; j < 4; j++) {
-            uint bit = (4 * k + j) * BITS, at = r * MAX_WORDS + bit / 32;
-            v[j] = value_in(s.q[at], s.q[at + 1], bit % 32);
-        }
-    }
-    return v;
+    return addr_at(weight, piece * PIECE_WORDS, 2);
 }
 
-// Adds one step: columns from 4 * c4 on of the tile. A row and token have a sum of the even pairs of columns and one of the odd ones.
-void add_step(inout float acc[MAX_ACC], const uint format, Step s, uint c4)
+uvec2 group_address(const uint format, uvec2 scales, uint group)
 {
-    const uint n_rows = MATRICES * ROWS;
-    vec2 parts[MAX_ACC];
-    float sum[4];
-    [[unroll]] for (uint i = 0; i < SUMS; i++)
-        parts[i] = vec2(0.0);
-    [[unroll]] for (uint t = 0; t < TOKENS; t++)
-        sum[t] = 0.0;
-    // All vec4s of a piece lie in different rows of the same column of the transposed layout.
-    uint at = xs_index(0, c4);
-    [[unroll]] for (uint k = 0; k < PIECE_COLS / 4; k++) {
-        vec4 x[4];
-        vec2 middles[4];
-        [[unroll]] for (uint t = 0; t < TOKENS; t++) {
-            x[t] = xs[at + t * XS_STRIDE + k * (UNITS + 1)];
-            vec2 pairs = x[t].xz + x[t].yw;
-            middles[t] = -1.5 * pairs;
-            sum[t] += pairs.x + pairs.y;
-        }
-        [[unroll]] for (uint r = 0; r < n_rows; r++) {
-            vec4 w = four_of(s, r, k);
-            [[unroll]] for (uint t = 0; t < TOKENS; t++) {
-                uint i = r * TOKENS + t;
-                vec2 before = IS_AFFINE ? middles[t] : parts[i];
-                vec2 pairs = fma(w.yw, x[t].yw, fma(w.xz, x[t].xz, before));
-                parts[i] = IS_AFFINE ? parts[i] + pairs : pairs;
-            }
-        }
-    }
-    float factor = float(FACTOR);
-    [[unroll]] for (uint r = 0; r < n_rows; r++) {
-        float scale = HAS_SCALES ? scale_in(s.scales[r], s.places >> 2 * r & 3u) : 1.0, middle = 0.0;
-        if (IS_AFFINE) // what v = 1.5 stands for
-            middle = scale_in(s.biases[r], s.places >> 2 * r & 3u) + scale * (0.5 * factor);
-        [[unroll]] for (uint t = 0; t < TOKENS; t++) {
-            uint i = r * TOKENS + t;
-            float part = factor * (parts[i].x + parts[i].y);
-            acc[i] = fma(scale, part, IS_AFFINE ? fma(middle, sum[t], acc[i]) : acc[i]);
-        }
-    }
+    if (SCALE_SHIFT == 0)
+        return addr_add(scales, HAS_TWO_GROUPS ? group : group & ~3u);
+    return addr_at(scales, group, SCALE_SHIFT);
 }
+
+// The first group's place in that word, for the rows of a matrix from the first-th on.
+void add_places(inout Step s, uint first, uint group)
+{
+    if (SCALE_SHIFT == 0 && !HAS_TWO_GROUPS)
+        [[unroll]] for (uint r = 0; r < ROWS; r++)
+            s.places |= (group & 3u) << 2 * (first + r);
+}
+
+uint group_shift(const uint format)
+{
+    return GROUP_SHIFT;
+}
+
+// Whether the next step's groups are whole groups away, and other rows' scales whole words.
+bool steps_by_groups(const uint format)
+{
+    const uint cols = piece_step() * PIECE_COLS;
+    return cols % (1u << GROUP_SHIFT) == 0 &&
+           (SCALE_SHIFT > 0 || HAS_TWO_GROUPS || ((cols | TILE) >> GROUP_SHIFT) % 4 == 0);
+}
+
+#include "lib/gemv_pairs.glsl"
+#else
+#include "lib/gemv_mantissas.glsl"
+#endif

@@ -21,15 +21,22 @@ struct expert_layout;
 struct loader;
 struct router_shape;
 
-/* The tokens being evaluated, and where their sequence's state lies. Addresses as operations take them. */
-struct arch_chunk {
-    uint32_t n, pos;    /* tokens pos .. pos + n - 1 */
-    uint64_t ids;       /* i32 [n] */
-    uint64_t rope;      /* f32 [n][rotary_dim / 2][2]: cos, sin */
+/* Where a sequence is, and where its state lies. Addresses as operations take them. */
+struct arch_sequence {
+    uint32_t pos;       /* of the first token */
+    uint32_t parity;    /* 0 or 1, flips with every chunk of a sequence (states that are read and written) */
     uint64_t kv_blocks; /* u64 table of the KV cache's blocks */
     /* The recurrent state of all layers before and after the chunk, zero at position 0. The same address: updated in place. */
     uint64_t recurrent, recurrent_out;
-    uint32_t parity; /* 0 or 1, flips with every chunk of a sequence (states that are read and written) */
+};
+
+/* The tokens being evaluated: n of one sequence, or one of each of n sequences. */
+struct arch_chunk {
+    uint32_t n;
+    uint64_t ids;                     /* i32 [n] */
+    uint64_t rope;                    /* f32 [n][rotary_dim / 2][2]: cos, sin */
+    struct arch_sequence of;          /* the tokens stand at of.pos .. of.pos + n - 1 */
+    const struct arch_sequence *each; /* [n], then `of` is unused; NULL: one sequence */
 };
 
 /* The experts of a layer for some of a chunk's tokens. */

@@ -117,34 +117,45 @@ static int delta_net_load(void *self, struct loader *l, uint32_t layer, struct m
     return rc;
 }
 
+static void mix(const struct delta_net *d, const struct mixer_call *call, const struct mixer_part *part,
+                bool norm_in_out)
+{
+    const struct mixer_room *r = d->room;
+    const struct delta_layer *y = &d->layers[call->layer];
+    const struct arch_state *s = call->state;
+    const struct arch_sequence *of = &part->of;
+    uint64_t scratch = r->own[MIXER_DELTA_NET][PREPARED].address, from = part->from * sizeof(float);
+    uint64_t current = s->window_off + (of->parity ? s->window_bytes : 0);
+    uint64_t other = s->window_off + (of->parity ? 0 : s->window_bytes);
+    delta_run(&d->op, r->exec,
+              &(struct delta_call){.proj = r->proj.address + from * in_rows(r->config),
+                                   .conv = y->conv,
+                                   .a_log = y->a_log,
+                                   .dt_bias = y->dt_bias,
+                                   .norm = y->norm,
+                                   .window_in = of->recurrent + current,
+                                   .window_out = of->recurrent_out + other,
+                                   .state = of->recurrent + s->delta_off,
+                                   .state_out = of->recurrent_out + s->delta_off,
+                                   .dst = r->mixed.address + from * y->out.cols,
+                                   .squares = norm_in_out ? scratch : 0,
+                                   .scratch = scratch,
+                                   .n = part->n,
+                                   .stride = in_rows(r->config)});
+}
+
 static void delta_net_run(const void *self, const struct mixer_call *call)
 {
     const struct delta_net *d = self;
     const struct mixer_room *r = d->room;
     const struct delta_layer *y = &d->layers[call->layer];
-    const struct arch_state *s = call->state;
-    bool parity = call->chunk->parity;
-    uint64_t scratch = r->own[MIXER_DELTA_NET][PREPARED].address;
     /* One token needs no scratch for anything else. */
     bool norm_in_out = delta_gives_squares(&d->op, r->exec, call->chunk->n) && linear_takes_squares(&y->out);
-    uint64_t current = s->window_off + (parity ? s->window_bytes : 0);
-    uint64_t other = s->window_off + (parity ? 0 : s->window_bytes);
     mixer_project(r, &y->in, call, in_rows(r->config));
-    delta_run(&d->op, r->exec,
-              &(struct delta_call){.proj = r->proj.address,
-                                   .conv = y->conv,
-                                   .a_log = y->a_log,
-                                   .dt_bias = y->dt_bias,
-                                   .norm = y->norm,
-                                   .window_in = call->chunk->recurrent + current,
-                                   .window_out = call->chunk->recurrent_out + other,
-                                   .state = call->chunk->recurrent + s->delta_off,
-                                   .state_out = call->chunk->recurrent_out + s->delta_off,
-                                   .dst = r->mixed.address,
-                                   .squares = norm_in_out ? scratch : 0,
-                                   .scratch = scratch,
-                                   .n = call->chunk->n,
-                                   .stride = in_rows(r->config)});
+    for (uint32_t i = 0; i < mixer_n_parts(call->chunk); i++) {
+        const struct mixer_part part = mixer_part(r, call->chunk, i);
+        mix(d, call, &part, norm_in_out);
+    }
     if (!norm_in_out) {
         mixer_add(r, &y->out, call->chunk->n);
         return;
@@ -157,7 +168,7 @@ static void delta_net_run(const void *self, const struct mixer_call *call)
                                      .n = 1,
                                      .add = true,
                                      .eps = r->config->rms_eps,
-                                     .squares = scratch,
+                                     .squares = r->own[MIXER_DELTA_NET][PREPARED].address,
                                      .head_dim = r->config->v_head_dim});
 }
 

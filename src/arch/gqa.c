@@ -116,28 +116,37 @@ static int mixer_load(void *self, struct loader *l, uint32_t layer, struct moefl
     return rc;
 }
 
-static void mixer_run(const void *self, const struct mixer_call *call)
+static void attend(const struct gqa_mixer *q, const struct mixer_call *call, const struct mixer_part *part)
 {
-    const struct gqa_mixer *q = self;
     const struct mixer_room *r = q->room;
     const struct gqa_layer *y = &q->layers[call->layer];
     uint32_t rows = in_rows(r->config);
-    mixer_project(r, &y->in, call, rows);
     gqa_run(&q->op, r->exec,
-            &(struct gqa_call){.qkv = r->proj.address,
+            &(struct gqa_call){.qkv = r->proj.address + (uint64_t)part->from * rows * sizeof(float),
                                .q_norm = y->q_norm,
                                .k_norm = y->k_norm,
-                               .rope = call->chunk->rope,
-                               .blocks = call->chunk->kv_blocks,
+                               .rope = part->rope,
+                               .blocks = part->of.kv_blocks,
                                .q = r->own[MIXER_ATTENTION][Q].address,
                                .partial = r->own[MIXER_ATTENTION][PARTIAL].address,
-                               .dst = r->mixed.address,
-                               .n = call->chunk->n,
-                               .pos = call->chunk->pos,
+                               .dst = r->mixed.address + (uint64_t)part->from * y->out.cols * sizeof(float),
+                               .n = part->n,
+                               .pos = part->of.pos,
                                .stride = rows,
                                .layer_off = (uint32_t)call->state->rows[0].off,
                                .use_f16 = r->uses_f16});
-    mixer_add(r, &y->out, call->chunk->n);
+}
+
+static void mixer_run(const void *self, const struct mixer_call *call)
+{
+    const struct gqa_mixer *q = self;
+    const struct gqa_layer *y = &q->layers[call->layer];
+    mixer_project(q->room, &y->in, call, in_rows(q->room->config));
+    for (uint32_t i = 0; i < mixer_n_parts(call->chunk); i++) {
+        const struct mixer_part part = mixer_part(q->room, call->chunk, i);
+        attend(q, call, &part);
+    }
+    mixer_add(q->room, &y->out, call->chunk->n);
 }
 
 const struct mixer mixer_gqa = {

@@ -187,29 +187,40 @@ static uint64_t run_query(const struct latent *d, const struct mixer_call *call,
     return q;
 }
 
-static void latent_run(const void *self, const struct mixer_call *call)
+/* q: the queries of the chunk. */
+static void attend(const struct latent *d, const struct mixer_call *call, const struct mixer_part *part,
+                   uint64_t q, uint32_t stride)
 {
-    const struct latent *d = self;
     const struct mixer_room *r = d->room;
     const struct latent_layer *y = &d->layers[call->layer];
-    uint32_t stride;
-    uint64_t q = run_query(d, call, &stride);
+    uint64_t from = part->from * sizeof(float);
     mla_run(&d->op, r->exec,
-            &(struct mla_call){.q = q,
-                               .kv = r->proj.address,
+            &(struct mla_call){.q = q + from * stride,
+                               .kv = r->proj.address + from * in_rows(r->config),
                                .norm = y->kv_norm,
-                               .rope = call->chunk->rope,
-                               .blocks = call->chunk->kv_blocks,
+                               .rope = part->rope,
+                               .blocks = part->of.kv_blocks,
                                .matrices = &y->mla,
-                               .dst = r->mixed.address,
+                               .dst = r->mixed.address + from * y->out.cols,
                                .use_f16 = r->uses_f16,
-                               .n = call->chunk->n,
-                               .pos = call->chunk->pos,
+                               .n = part->n,
+                               .pos = part->of.pos,
                                .q_stride = stride,
                                .kv_stride = in_rows(r->config),
                                .kv_at = kv_at(r->config),
                                .layer_off = (uint32_t)call->state->rows[0].off});
-    mixer_add(r, &y->out, call->chunk->n);
+}
+
+static void latent_run(const void *self, const struct mixer_call *call)
+{
+    const struct latent *d = self;
+    uint32_t stride;
+    uint64_t q = run_query(d, call, &stride);
+    for (uint32_t i = 0; i < mixer_n_parts(call->chunk); i++) {
+        const struct mixer_part part = mixer_part(d->room, call->chunk, i);
+        attend(d, call, &part, q, stride);
+    }
+    mixer_add(d->room, &d->layers[call->layer].out, call->chunk->n);
 }
 
 const struct mixer mixer_latent = {

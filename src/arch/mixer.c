@@ -3,6 +3,19 @@
 #include "model/config.h"
 #include "ops/linear.h"
 
+uint32_t mixer_n_parts(const struct arch_chunk *c)
+{
+    return c->each ? c->n : 1;
+}
+
+struct mixer_part mixer_part(const struct mixer_room *r, const struct arch_chunk *c, uint32_t idx)
+{
+    uint64_t rope_row = r->config->rotary_dim * sizeof(float);
+    if (!c->each)
+        return (struct mixer_part){.n = c->n, .rope = c->rope, .of = c->of};
+    return (struct mixer_part){.from = idx, .n = 1, .rope = c->rope + idx * rope_row, .of = c->each[idx]};
+}
+
 void mixer_project(const struct mixer_room *r, const struct linear *w, const struct mixer_call *call,
                    uint32_t stride)
 {

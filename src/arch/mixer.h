@@ -57,6 +57,15 @@ struct mixer {
 
 extern const struct mixer mixer_delta_net, mixer_gqa, mixer_latent;
 
+/* The tokens of a chunk that are of one sequence. */
+struct mixer_part {
+    uint32_t from, n; /* tokens from .. from + n - 1 of the chunk */
+    uint64_t rope;    /* of these tokens */
+    struct arch_sequence of;
+};
+uint32_t mixer_n_parts(const struct arch_chunk *c);
+struct mixer_part mixer_part(const struct mixer_room *r, const struct arch_chunk *c, uint32_t idx);
+
 /* proj = W norm(x), whose rows are `stride` floats apart. */
 void mixer_project(const struct mixer_room *r, const struct linear *w, const struct mixer_call *call,
                    uint32_t stride);

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "cli/exit.h"
+#include "cli/form.h"
 #include "cli/lines.h"
 #include "cli/options.h"
 #include "cli/output.h"
@@ -19,14 +20,19 @@
 #include "cli/terminal/bar.h"
 #include "cli/terminal/term.h"
 #include "generate/answer.h"
+#include "generate/answer_json.h"
 #include "generate/generator.h"
 #include "generate/queue.h"
 #include "generate/request.h"
+#include "generate/tools.h"
 #include "moeflux.h"
+#include "text/constraint.h"
 
 struct batch { /* zeroed at first */
     const struct options *options;
     struct request_options defaults;
+    struct json_t *tools; /* of the defaults; NULL: none */
+    struct str grammar;   /* of the defaults */
     struct bar bar;
     struct generator generator;
     struct lines lines;
@@ -62,10 +68,16 @@ static char *answer_line(const struct generator *s, const struct request *r, con
     json_object_set_new(object, "text", output_json_text(str_text(&a->text), a->text.len));
     if (a->thinking.len)
         json_object_set_new(object, "thinking", output_json_text(str_text(&a->thinking), a->thinking.len));
+    if (a->n_calls)
+        json_object_set_new(object, "tool_calls", answer_json_calls(a));
     json_object_set_new(object, "tokens", ids);
     json_object_set_new(object, "prompt_tokens", json_integer((json_int_t)r->tokens.n));
     json_object_set_new(object, "reused_tokens", json_integer((json_int_t)st->n_reused));
     json_object_set_new(object, "stop_reason", json_string(answer_stop_name(a->stop)));
+    if (a->stop_text)
+        json_object_set_new(object, "stop_text", json_string(a->stop_text));
+    if (r->options.logprobs != REQUEST_NO_LOGPROBS)
+        json_object_set_new(object, "logprobs", answer_json_logprobs(s->tokenizer, a));
     json_object_set_new(object, "seed", json_integer((json_int_t)s->seed));
     json_object_set_new(object, "time_to_first_token_s", stats_number(stats_first_token_s(st, a)));
     json_object_set_new(object, "decode_tok_s", stats_number(stats_rate(a->n_decoded, a->decode_ns)));
@@ -204,16 +216,15 @@ static int compute(struct batch *b, struct queue_item *item, struct moeflux_err 
     const struct request_options *o = &item->request.options;
     struct answer a = {0};
     struct stats st = {0};
-    struct answer_options ao = {
-        .limit = o->predict,
-        .ignore_eos = o->ignore_eos,
-        .chat = !o->raw,
-    };
+    struct answer_options ao = request_answer(o);
     int rc = o->raw ? 0 : generator_use_chat(s, request_thinking(o), "a request", e);
     if (!rc)
         rc = prefill(b, item, &st, e);
     if (!rc)
+        rc = request_constraint(o, s, &ao.constraint, e);
+    if (!rc)
         rc = answer_run(&a, s, &ao, e);
+    constraint_free(ao.constraint);
     if (!rc) {
         b->n_prompt += item->request.tokens.n;
         b->n_computed += st.n_prompt;
@@ -261,9 +272,15 @@ static int loop(struct batch *b, struct moeflux_err *e)
 static int start(struct batch *b, struct moeflux_err *e)
 {
     const struct options *o = b->options;
-    int rc = 0;
-    if (!(b->seen = json_object()))
-        return err_set(e, ERR_MEMORY, "out of memory for the requests");
+    int rc = form_read(o, &b->grammar, e);
+    if (!rc && o->tools)
+        rc = tools_read(o->tools, &b->tools, e);
+    if (!rc && !(b->seen = json_object()))
+        rc = err_set(e, ERR_MEMORY, "out of memory for the requests");
+    if (rc)
+        return rc;
+    b->defaults.tools = b->tools;
+    b->defaults.grammar = b->grammar.len ? str_text(&b->grammar) : NULL;
     rc = setup_open(&b->generator, o, &b->bar, e);
     if (!rc && !b->generator.tokenizer)
         rc = err_set(e, ERR_USAGE, "%s has no tokenizer.json, which --batch needs", o->model);
@@ -288,8 +305,10 @@ static int finish(struct batch *b, struct moeflux_err *e)
 {
     queue_free(&b->queue);
     json_decref(b->seen);
+    json_decref(b->tools);
     lines_close(&b->lines);
     generator_close(&b->generator);
+    str_free(&b->grammar);
     return results_close(&b->results, e);
 }
 

@@ -24,6 +24,10 @@ struct bench {
     const char *source;    /* "random ids" or "prompt" */
     size_t at;
     struct bench_table *table;
+    /* With --bench-parallel: sequences beside the generator's, and where the logits of all go. */
+    uint32_t n_others;
+    struct moeflux_session *others[BENCH_MAX_PARALLEL - 1];
+    float *other_logits; /* [n_others][vocab_size] */
 };
 
 /* splitmix64: the same seed gives the same ids on every machine. */
@@ -103,11 +107,41 @@ static int decode_all(struct bench *b, const int32_t *ids, uint32_t n, uint64_t 
     return rc;
 }
 
+/* n tokens of each sequence, one of each at a time. ids: [n][1 + n_others]. */
+static int decode_together(struct bench *b, const int32_t *ids, uint32_t n, uint64_t *ns,
+                           struct moeflux_err *e)
+{
+    struct generator *s = &b->generator;
+    struct moeflux_session *list[BENCH_MAX_PARALLEL] = {s->sequence};
+    float *logits[BENCH_MAX_PARALLEL] = {s->logits};
+    uint32_t n_together = 1 + b->n_others;
+    int rc = 0;
+    for (uint32_t i = 0; i < b->n_others; i++) {
+        list[1 + i] = b->others[i];
+        logits[1 + i] = b->other_logits + (uint64_t)i * s->info.vocab_size;
+    }
+    for (uint32_t i = 0; i < n && !rc; i++) {
+        uint64_t start = clock_ns();
+        if (signals_interrupted())
+            return err_set(e, ERR_INTERRUPTED, "interrupted");
+        rc = moeflux_eval_together(list, ids + (size_t)i * n_together, n_together, logits, e);
+        *ns += clock_ns() - start;
+    }
+    return rc;
+}
+
+static int go_back_in(struct moeflux_session *s, uint32_t depth, struct moeflux_err *e)
+{
+    return depth ? moeflux_session_truncate(s, depth, e) : moeflux_session_clear(s, e);
+}
+
 /* Goes back to the first `depth` tokens: the same states in front of every measurement. */
 static int go_back(struct bench *b, uint32_t depth, struct moeflux_err *e)
 {
-    struct moeflux_session *s = b->generator.sequence;
-    return depth ? moeflux_session_truncate(s, depth, e) : moeflux_session_clear(s, e);
+    int rc = go_back_in(b->generator.sequence, depth, e);
+    for (uint32_t i = 0; i < b->n_others && !rc; i++)
+        rc = go_back_in(b->others[i], depth, e);
+    return rc;
 }
 
 /* Nanoseconds for n tokens behind `depth` others: at once, or one by one after one that is not timed. */
@@ -115,19 +149,20 @@ static int measure(struct bench *b, bool decode, uint32_t n, uint32_t depth, uin
                    struct moeflux_err *e)
 {
     struct generator *s = &b->generator;
-    int32_t *ids = mem_new((uint64_t)n + 1, sizeof *ids, e);
+    size_t n_ids = (size_t)n * (decode ? 1 + b->n_others : 1);
+    int32_t *ids = mem_new(n_ids + 1, sizeof *ids, e);
     if (!ids)
         return ERR_MEMORY;
-    take_ids(b, ids, (size_t)n + 1);
+    take_ids(b, ids, n_ids + 1);
     uint64_t untimed = 0;
     *ns = 0;
     int rc = go_back(b, depth, e);
     if (!rc && decode)
-        rc = evaluate(s, ids + n, 1, &untimed, e);
+        rc = evaluate(s, ids + n_ids, 1, &untimed, e);
     if (!decode && !rc)
         rc = evaluate(s, ids, n, ns, e);
     if (decode && !rc)
-        rc = decode_all(b, ids, n, ns, e);
+        rc = b->n_others ? decode_together(b, ids, n, ns, e) : decode_all(b, ids, n, ns, e);
     free(ids);
     return rc;
 }
@@ -137,7 +172,7 @@ static int measure(struct bench *b, bool decode, uint32_t n, uint32_t depth, uin
 static int fill(struct bench *b, uint32_t depth, struct moeflux_err *e)
 {
     struct moeflux_session *s = b->generator.sequence;
-    int rc = moeflux_session_clear(s, e);
+    int rc = go_back(b, 0, e);
     if (rc || !depth)
         return rc;
     int32_t *ids = mem_new(depth, sizeof *ids, e);
@@ -146,23 +181,31 @@ static int fill(struct bench *b, uint32_t depth, struct moeflux_err *e)
     uint64_t untimed = 0;
     take_ids(b, ids, depth);
     rc = evaluate(&b->generator, ids, depth, &untimed, e);
+    if (!rc)
+        rc = moeflux_session_checkpoint(s, e);
+    for (uint32_t i = 0; i < b->n_others && !rc; i++) {
+        rc = moeflux_session_eval(b->others[i], ids, depth, &(struct moeflux_outputs){0}, e);
+        if (!rc)
+            rc = moeflux_session_checkpoint(b->others[i], e);
+    }
     free(ids);
-    return rc ? rc : moeflux_session_checkpoint(s, e);
+    return rc;
 }
 
 static int bench_one(struct bench *b, bool decode, uint32_t n, uint32_t depth, struct moeflux_err *e)
 {
     size_t reps = (size_t)b->options->bench_reps;
+    uint32_t n_sequences = decode ? 1 + b->n_others : 1;
     double *rates = mem_new(reps, sizeof *rates, e);
     int rc = rates ? 0 : ERR_MEMORY;
     for (size_t i = 0; i < reps && !rc; i++) {
         uint64_t ns;
         if (!(rc = measure(b, decode, n, depth, &ns, e)))
-            rates[i] = stats_rate(n, ns ? ns : 1);
+            rates[i] = stats_rate(n * n_sequences, ns ? ns : 1);
     }
     bar_end(&b->bar);
     if (!rc)
-        bench_table_add(b->table, decode, n, depth, rates, reps);
+        bench_table_add(b->table, &(struct bench_test){decode, n, depth, n_sequences}, rates, reps);
     free(rates);
     return rc;
 }
@@ -221,6 +264,31 @@ static uint32_t needed_context(const struct options *o)
     return (most > 4 ? most : 4) + largest(&o->bench_depth);
 }
 
+static int open_others(struct bench *b, struct moeflux_err *e)
+{
+    struct generator *s = &b->generator;
+    uint32_t n = (uint32_t)b->options->bench_parallel, most = moeflux_most_together(s->model);
+    int rc = 0;
+    if (n <= 1)
+        return 0;
+    if (n > most)
+        return err_set(e, ERR_USAGE, "--bench-parallel %u: %s evaluates at most %u sequence%s together", n,
+                       s->info.device, most, most == 1 ? "" : "s");
+    b->other_logits = mem_new((uint64_t)(n - 1) * s->info.vocab_size, sizeof(float), e);
+    if (!b->other_logits)
+        return ERR_MEMORY;
+    for (; b->n_others + 1 < n && !rc; b->n_others += !rc)
+        rc = moeflux_session_new(&b->others[b->n_others], s->model, s->max_context, e);
+    return rc;
+}
+
+static void close_others(struct bench *b)
+{
+    for (uint32_t i = 0; i < b->n_others; i++)
+        moeflux_session_free(b->others[i]);
+    free(b->other_logits);
+}
+
 int bench_run(const struct options *o, const char *build, const struct term *t, struct output *out,
               struct moeflux_err *e)
 {
@@ -237,6 +305,8 @@ int bench_run(const struct options *o, const char *build, const struct term *t, 
                      context, (long long)o->ctx_size);
     if (!rc)
         rc = setup_start(&b.generator, o, (uint32_t)sized.ctx_size, e);
+    if (!rc)
+        rc = open_others(&b, e);
     const struct sampler_options greedy = {.top_p = 1, .repeat_penalty = 1};
     if (!rc)
         rc = generator_new_sampler(&b.generator, &greedy, NULL, 0, e);
@@ -258,6 +328,7 @@ int bench_run(const struct options *o, const char *build, const struct term *t, 
     rc = setup_save_usage(&b.generator, o, rc, e);
     token_list_free(&b.ids);
     free(b.table);
+    close_others(&b);
     generator_close(&b.generator);
     return rc;
 }

@@ -34,6 +34,7 @@ enum column {
     BITS,
     BACKEND,
     BUILD,
+    PARALLEL,
     N_COLUMNS
 };
 _Static_assert((int)N_COLUMNS == (int)BENCH_COLUMNS, "rows have as many cells");
@@ -60,6 +61,7 @@ static const struct table_column columns[N_COLUMNS] = {
     [BITS] = {"bits_per_weight", NULL, 2},
     [BACKEND] = {"backend", NULL, -1},
     [BUILD] = {"build", NULL, -1},
+    [PARALLEL] = {"parallel", NULL, 0},
 };
 
 /* "34.7B", "3.4M" */
@@ -97,23 +99,24 @@ static int compare(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-static void name_test(char *name, size_t cap, const char *test, uint32_t n, uint32_t depth)
+static void name_test(char *name, size_t cap, const struct bench_test *what)
 {
-    if (depth)
-        snprintf(name, cap, "%s %u @ d%u", test, n, depth);
-    else
-        snprintf(name, cap, "%s %u", test, n);
+    char parallel[16] = "", depth[16] = "";
+    if (what->parallel > 1)
+        snprintf(parallel, sizeof parallel, " x %u", what->parallel);
+    if (what->depth)
+        snprintf(depth, sizeof depth, " @ d%u", what->depth);
+    snprintf(name, cap, "%s %u%s%s", what->decode ? "decode" : "prefill", what->n, parallel, depth);
 }
 
-void bench_table_add(struct bench_table *t, bool decode, uint32_t n, uint32_t depth, double *rates,
-                     size_t reps)
+void bench_table_add(struct bench_table *t, const struct bench_test *what, double *rates, size_t reps)
 {
     struct table_cell *row = &t->cells[t->n_rows * N_COLUMNS];
     char *name = t->names[t->n_rows++];
     qsort(rates, reps, sizeof *rates, compare);
     double median = (rates[reps / 2] + rates[(reps - 1) / 2]) / 2;
-    row[TEST].text = decode ? "decode" : "prefill";
-    name_test(name, sizeof t->names[0], row[TEST].text, n, depth);
+    row[TEST].text = what->decode ? "decode" : "prefill";
+    name_test(name, sizeof t->names[0], what);
     row[MODEL].text = row[MODEL_TITLE].text = t->model;
     row[SIZE_TITLE].text = t->size;
     row[MODEL_BYTES].number = t->bytes;
@@ -122,14 +125,15 @@ void bench_table_add(struct bench_table *t, bool decode, uint32_t n, uint32_t de
     row[BITS].number = row[BITS_TITLE].number = 8 * t->bytes / t->n_params;
     row[BACKEND].text = row[BACKEND_TITLE].text = t->backend;
     row[TEST_TITLE].text = name;
-    row[TOKENS].number = n;
+    row[TOKENS].number = what->n;
     row[REPS].number = (double)reps;
     row[MEDIAN].number = median;
     row[LEAST].number = rates[0];
     row[MOST].number = rates[reps - 1];
     row[SPREAD].number = 100 * (rates[reps - 1] - rates[0]) / median;
     row[MS_PER_TOKEN].number = 1e3 / median;
-    row[DEPTH].number = depth;
+    row[DEPTH].number = what->depth;
+    row[PARALLEL].number = what->parallel;
     row[BUILD].text = t->build;
 }
 

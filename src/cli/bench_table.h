@@ -14,7 +14,13 @@ struct moeflux_err;
 struct options;
 struct output;
 
-enum { BENCH_ROWS = 2 * NUMBER_LIST_MAX * NUMBER_LIST_MAX, BENCH_COLUMNS = 21 };
+enum { BENCH_ROWS = 2 * NUMBER_LIST_MAX * NUMBER_LIST_MAX, BENCH_COLUMNS = 22 };
+
+/* n tokens behind `depth` others, of each of `parallel` sequences together. */
+struct bench_test {
+    bool decode;
+    uint32_t n, depth, parallel;
+};
 
 struct bench_table {
     const char *build;
@@ -22,7 +28,7 @@ struct bench_table {
     char size[32];              /* of all weights: "19.5 GB" */
     const char *backend;        /* "vulkan", "cpu", "reference" */
     double bytes, n_params;     /* of all weights */
-    char names[BENCH_ROWS][48]; /* "prefill 512 @ d4096" */
+    char names[BENCH_ROWS][48]; /* "decode 64 x 4 @ d4096" */
     struct table_cell cells[BENCH_ROWS * BENCH_COLUMNS];
     size_t n_rows;
 };
@@ -32,9 +38,8 @@ struct bench_table {
 int bench_table_init(struct bench_table *t, const char *build, const char *dir, const struct generator *g,
                      struct moeflux_err *e);
 
-/* rates: tokens per second of the repetitions; sorts them. */
-void bench_table_add(struct bench_table *t, bool decode, uint32_t n, uint32_t depth, double *rates,
-                     size_t reps);
+/* rates: tokens per second of the repetitions, of all sequences; sorts them. */
+void bench_table_add(struct bench_table *t, const struct bench_test *what, double *rates, size_t reps);
 
 /* ids: what was evaluated, "random ids" or "prompt". */
 int bench_table_print(const struct bench_table *t, const struct options *o, const struct generator *g,

@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "cli/exit.h"
+#include "cli/form.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/saved.h"
@@ -306,6 +307,8 @@ static int start(struct talk *t, struct moeflux_err *e)
     if (o->system)
         str_add_text(&t->conversation.system, o->system);
     int rc = check_resume(o, e);
+    if (!rc)
+        rc = form_read(o, &t->grammar, e);
     if (!rc)
         rc = setup_open(&t->generator, o, &t->bar, e);
     if (!rc)

@@ -8,12 +8,16 @@
 #include "base/err.h"
 #include "base/str.h"
 #include "cli/flags.h"
+#include "generate/logprobs.h"
 #include "moeflux.h"
+#include "text/utf8.h"
 
 /* Seeds stay below 2^53 so that every JSON reader gets them exactly. */
 #define MAX_SEED   (((int64_t)1 << 53) - 1)
 #define MAX_TOKENS (1 << 30)
 #define MAX_LENGTH (1 << 24)
+
+enum { DEFAULT_SEQUENCES = 4 };
 
 /* clang-format off */
 #define AT(field)                             offsetof(struct options, field)
@@ -36,30 +40,34 @@ static const char EXPERT_IO[] = "auto, mmap, pread, uring or direct", PREFETCH[]
 /* In the order of the enums of convert/convert_settings.h, without their first ones. */
 static const char RECIPE[] = "mixed_2_6, mixed_3_4, mixed_3_6 or mixed_4_6", SCALES[] = "minmax or search";
 
+/* How a model is opened and run. */
+#define MODEL_FLAGS \
+    TEXT("m", "model", "DIR", model, "the model's directory"), \
+    TEXT(NULL, "device", "NAME", device, "auto, cpu, reference, GPU's index or name (auto)"), \
+    TEXT(NULL, "cpu-isa", "NAME", cpu_isa, "portable, avx2, avx512, amx, neon, dotprod (best)"), \
+    INT("c", "ctx-size", "N", ctx_size, 1, MAX_TOKENS, "most tokens of prompt and answers (8192)"), \
+    INT("t", "threads", "N", threads, 1, 4096, "threads that compute, read and help (all cores)"), \
+    BYTES(NULL, "memory", "SIZE", memory, "host memory for experts and checkpoints, as 4G"), \
+    BYTES(NULL, "gpu-memory", "SIZE", gpu_memory, "device memory for everything"), \
+    CHOICE("experts", "WHERE", experts, EXPERTS, "who computes the routed experts: gpu, cpu (gpu)"), \
+    INT(NULL, "n-cpu-moe", "N", n_cpu_moe, 0, MAX_TOKENS, "the CPU does, in the first N layers"), \
+    INT(NULL, "active-experts", "N", active_experts, 1, MAX_TOKENS, "routed experts for a token (the model's number)"), \
+    REAL(NULL, "expert-share", "P", expert_share, "... as few as carry P of their weights (1: all)"), \
+    REAL(NULL, "prefer-resident", "X", prefer_resident, "... those in memory before others X better (0: off)"), \
+    CHOICE("expert-io", "MODE", expert_io, EXPERT_IO, "auto, mmap, pread, uring or direct (auto)"), \
+    CHOICE("prefetch", "WHAT", prefetch, PREFETCH, "auto, none, previous, router or both ahead (auto)"), \
+    CHOICE("kv-type", "TYPE", kv_type, NUMBER_TYPE, "numbers of the KV cache: auto, f32, f16 (auto)"), \
+    CHOICE("prompt-type", "TYPE", prompt_type, NUMBER_TYPE, "products of prompts: auto, f32, f16 (auto)"), \
+    CHOICE("cache-policy", "NAME", cache_policy, CACHE_POLICY, "who leaves: auto, lru, frequency, context (auto)"), \
+    TEXT(NULL, "usage", "FILE", usage, "begin with the experts used before; update FILE"), \
+    TEXT(NULL, "pin", "FILE", pin, "keep the most used experts of a usage file"), \
+    TEXT(NULL, "trace", "FILE", trace, "write the router's choices (for inspect --trace)"), \
+    INT(NULL, "chunk", "N", chunk, 1, 1 << 20, "tokens of a prompt computed at once")
+
 static const struct flag run_flags[] = {
     HEADING("Model:"),
-    TEXT("m", "model", "DIR", model, "the model's directory"),
-    TEXT(NULL, "device", "NAME", device, "auto, cpu, reference, GPU's index or name (auto)"),
-    TEXT(NULL, "cpu-isa", "NAME", cpu_isa, "portable, avx2, avx512, amx, neon, dotprod (best)"),
+    MODEL_FLAGS,
     SWITCH(NULL, "list-devices", list_devices, "list the devices"),
-    INT("c", "ctx-size", "N", ctx_size, 1, MAX_TOKENS, "most tokens of prompt and answers (8192)"),
-    INT("t", "threads", "N", threads, 1, 4096, "threads that compute, read and help (all cores)"),
-    BYTES(NULL, "memory", "SIZE", memory, "host memory for experts and checkpoints, as 4G"),
-    BYTES(NULL, "gpu-memory", "SIZE", gpu_memory, "device memory for everything"),
-    CHOICE("experts", "WHERE", experts, EXPERTS, "who computes the routed experts: gpu, cpu (gpu)"),
-    INT(NULL, "n-cpu-moe", "N", n_cpu_moe, 0, MAX_TOKENS, "the CPU does, in the first N layers"),
-    INT(NULL, "active-experts", "N", active_experts, 1, MAX_TOKENS, "routed experts for a token (the model's number)"),
-    REAL(NULL, "expert-share", "P", expert_share, "... as few as carry P of their weights (1: all)"),
-    REAL(NULL, "prefer-resident", "X", prefer_resident, "... those in memory before others X better (0: off)"),
-    CHOICE("expert-io", "MODE", expert_io, EXPERT_IO, "auto, mmap, pread, uring or direct (auto)"),
-    CHOICE("prefetch", "WHAT", prefetch, PREFETCH, "auto, none, previous, router or both ahead (auto)"),
-    CHOICE("kv-type", "TYPE", kv_type, NUMBER_TYPE, "numbers of the KV cache: auto, f32, f16 (auto)"),
-    CHOICE("prompt-type", "TYPE", prompt_type, NUMBER_TYPE, "products of prompts: auto, f32, f16 (auto)"),
-    CHOICE("cache-policy", "NAME", cache_policy, CACHE_POLICY, "who leaves: auto, lru, frequency, context (auto)"),
-    TEXT(NULL, "usage", "FILE", usage, "begin with the experts used before; update FILE"),
-    TEXT(NULL, "pin", "FILE", pin, "keep the most used experts of a usage file"),
-    TEXT(NULL, "trace", "FILE", trace, "write the router's choices (for inspect --trace)"),
-    INT(NULL, "chunk", "N", chunk, 1, 1 << 20, "tokens of a prompt computed at once"),
     HEADING("Prompt: one of -p, -f, --tokens-in, or standard input:"),
     TEXT("p", "prompt", "TEXT", prompt, "the prompt"),
     TEXT("f", "file", "FILE", file, "the prompt from a file, - for stdin"),
@@ -83,6 +91,14 @@ static const struct flag run_flags[] = {
     REAL(NULL, "min-p", "P", min_p, "... among those over P times the best (0)"),
     REAL(NULL, "repeat-penalty", "X", repeat_penalty, "make repeated tokens less likely (1: off)"),
     INT(NULL, "repeat-last-n", "N", repeat_last, 0, 1 << 20, "tokens that the penalty looks at (64)"),
+    REAL(NULL, "presence-penalty", "X", presence_penalty, "less likely once it is in the answer (0: off)"),
+    REAL(NULL, "frequency-penalty", "X", frequency_penalty, "... and for each time that it is (0: off)"),
+    TEXTS("stop", "TEXT", stop, "end the answer before this text; repeatable"),
+    TEXT(NULL, "tools", "FILE", tools, "tools that the answer may call (JSON)"),
+    INT(NULL, "logprobs", "N", logprobs, 0, LOGPROBS_MAX, "how likely each token was, and the N likeliest"),
+    TEXT(NULL, "json-schema", "FILE", json_schema, "answer in JSON that fits a schema (or its TEXT)"),
+    SWITCH(NULL, "json-object", json_object, "answer with a JSON object"),
+    TEXT(NULL, "grammar", "FILE", grammar, "answer in what a GBNF grammar allows"),
     HEADING("Many prompts:"),
     TEXT(NULL, "batch", "FILE", batch, "answer every line of JSON, - for stdin"),
     TEXT("o", "output", "FILE", output, "append the results; go on where they end"),
@@ -102,6 +118,8 @@ static const struct flag run_flags[] = {
     LIST(NULL, "bench-prompt", "N,..", bench_prompt, 0, MAX_LENGTH, "prompt lengths to measure, 0: none (512)"),
     LIST(NULL, "bench-gen", "N,..", bench_gen, 0, MAX_LENGTH, "generation lengths to measure, 0: none (64)"),
     LIST(NULL, "bench-depth", "N,..", bench_depth, 0, MAX_LENGTH, "tokens of context before each (0)"),
+    INT(NULL, "bench-parallel", "N", bench_parallel, 1, BENCH_MAX_PARALLEL,
+        "sequences that decode together (1)"),
     INT(NULL, "bench-reps", "N", bench_reps, 1, 1000, "repetitions of each (5)"),
     TEXT(NULL, "perplexity", "FILE", perplexity, "how well the model foretells a text, - for stdin"),
     TEXTS("compare", "SETTING", compare, "... beside another model or other flags; repeatable"),
@@ -147,6 +165,37 @@ static const struct flag inspect_flags[] = {
     SWITCH(NULL, "json", json, "print one JSON object"),
     SWITCH("h", "help", help, "print this help"),
 };
+
+static const struct flag serve_flags[] = {
+    HEADING("Server:"),
+    TEXT(NULL, "host", "NAME", host, "address to listen at (127.0.0.1: this machine alone)"),
+    INT(NULL, "port", "N", port, 0, 65535, "port, 0: any that is free (8080)"),
+    TEXT(NULL, "api-key-file", "FILE", api_key_file, "clients must show one of its keys, one a line"),
+    TEXT(NULL, "cors", "ORIGIN", cors, "pages of this origin may use it too, *: all"),
+    TEXT(NULL, "alias", "NAME", alias, "the model's name for clients (the directory's)"),
+    INT(NULL, "parallel", "N", parallel, 1, 64, "answers that run by turns (1)"),
+    INT(NULL, "queue", "N", queue, 1, 4096, "requests that may wait (64)"),
+    INT(NULL, "grace", "SECONDS", grace, 0, 3600, "for running answers when the server ends (10)"),
+    INT(NULL, "sequences", "N", sequences, 1, 1024, "conversations kept in memory (4, or --parallel)"),
+    BYTES(NULL, "state-memory", "SIZE", state_memory, "... at most so much of idle ones"),
+    TEXT(NULL, "state-dir", "DIR", state_dir, "save those that leave memory there"),
+    BYTES(NULL, "state-disk", "SIZE", state_disk, "... at most so much (16G)"),
+    HEADING("Model:"),
+    MODEL_FLAGS,
+    HEADING("Where a request says nothing:"),
+    TEXT(NULL, "system", "TEXT", system, "system text of a conversation without one"),
+    SWITCH(NULL, "think", think, "think first (else: as the model does by itself)"),
+    SWITCH(NULL, "no-think", no_think, "answer without thinking first"),
+    INT("n", "predict,n-predict", "N", predict, -1, MAX_TOKENS, "most tokens of a chat's answer, -1: until it ends (-1)"),
+    INT("s", "seed", "N", seed, -1, MAX_SEED, "seed of the random choice (-1: draw one)"),
+    REAL(NULL, "temp,temperature", "T", temp, "temperature, 0: always the likeliest (0.7)"),
+    INT(NULL, "top-k", "N", top_k, 0, MAX_TOKENS, "choose among the N likeliest, 0: all (20)"),
+    REAL(NULL, "top-p", "P", top_p, "... among the likeliest that sum to P (0.95)"),
+    REAL(NULL, "min-p", "P", min_p, "... among those over P times the best (0)"),
+    REAL(NULL, "repeat-penalty", "X", repeat_penalty, "make repeated tokens less likely (1: off)"),
+    INT(NULL, "repeat-last-n", "N", repeat_last, 0, 1 << 20, "tokens that the penalty looks at (64)"),
+    SWITCH("h", "help", help, "print this help"),
+};
 /* clang-format on */
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
@@ -166,6 +215,13 @@ static void set_defaults(struct options *o)
         .top_p = 0.95f,
         .repeat_penalty = 1.0f,
         .repeat_last = 64,
+        .host = "127.0.0.1",
+        .port = 8080,
+        .parallel = 1,
+        .queue = 64,
+        .grace = 10,
+        .state_disk = (uint64_t)16 << 30,
+        .logprobs = REQUEST_NO_LOGPROBS,
     };
 }
 
@@ -231,6 +287,8 @@ static int check_prompt(const struct options *o, struct moeflux_err *e)
         rc = refuse(o->resume && (o->prompt || o->file || o->tokens_in), "--resume", "a prompt", e);
     if (!rc)
         rc = refuse(o->resume && o->system, "--resume", "--system", e);
+    if (!rc)
+        rc = refuse(o->tools && (o->raw || o->tokens_in), "--tools", "--raw or --tokens-in", e);
     return rc;
 }
 
@@ -285,6 +343,20 @@ static int check_batch(struct options *o, struct moeflux_err *e)
     if (!rc)
         rc = check_needs(o->shard, "--shard", o->batch, "--batch", e);
     return rc ? rc : parse_shard(o, e);
+}
+
+static int check_form(const struct options *o, struct moeflux_err *e)
+{
+    const char *flag = o->json_schema ? "--json-schema" : o->json_object ? "--json-object" : "--grammar";
+    bool other = o->bench || o->plan || o->selftest || o->list_devices || o->perplexity;
+    bool any = o->json_schema || o->json_object || o->grammar;
+    int rc = refuse(o->json_schema && o->json_object, "--json-schema", "--json-object", e);
+    if (!rc)
+        rc = refuse((o->json_schema || o->json_object) && o->grammar, flag, "--grammar", e);
+    if (!rc)
+        rc = refuse(any && o->ignore_eos, flag, "--ignore-eos", e);
+    return rc ? rc
+              : refuse(any && other, flag, "--bench, --plan, --selftest, --list-devices or --perplexity", e);
 }
 
 static int check_output(const struct options *o, struct moeflux_err *e)
@@ -356,8 +428,20 @@ static int check_bench(struct options *o, struct moeflux_err *e)
         rc = check_needs(o->bench_depth.n, "--bench-depth", o->bench, "--bench", e);
     if (!rc)
         rc = check_needs(o->bench_reps, "--bench-reps", o->bench, "--bench", e);
+    if (!rc)
+        rc = check_needs(o->bench_parallel, "--bench-parallel", o->bench, "--bench", e);
     set_bench_defaults(o);
     return rc;
+}
+
+/* The answer itself. */
+static int check_answer(const struct options *o, struct moeflux_err *e)
+{
+    struct sampler_options sampling = options_sampling(o, 0);
+    for (uint32_t i = 0; i < o->stop.n; i++)
+        if (!utf8_is_valid(o->stop.values[i], strlen(o->stop.values[i])))
+            return err_set(e, ERR_USAGE, "--stop: expected UTF-8");
+    return sampler_check(&sampling, e);
 }
 
 /* Whether the CPU computes where the options leave it at that. */
@@ -387,7 +471,6 @@ static int check_engine(const struct options *o, struct moeflux_err *e)
 
 static int check_run(struct options *o, struct moeflux_err *e)
 {
-    struct sampler_options sampling = options_sampling(o, 0);
     int rc = check_modes(o, e);
     if (!rc)
         rc = check_bench(o, e);
@@ -400,9 +483,11 @@ static int check_run(struct options *o, struct moeflux_err *e)
     if (!rc)
         rc = check_batch(o, e);
     if (!rc)
+        rc = check_form(o, e);
+    if (!rc)
         rc = check_output(o, e);
     if (!rc)
-        rc = sampler_check(&sampling, e);
+        rc = check_answer(o, e);
     if (rc)
         return rc;
     o->verb = o->list_devices ? VERB_LIST_DEVICES
@@ -427,9 +512,32 @@ static int check_inspect(const struct options *o, struct moeflux_err *e)
     return rc ? rc : check_engine(o, e);
 }
 
+static int check_serve(struct options *o, struct moeflux_err *e)
+{
+    struct sampler_options sampling = options_sampling(o, 0);
+    int rc = o->model ? 0 : err_set(e, ERR_USAGE, "-m DIR is missing: which model? (--help shows the usage)");
+    if (!rc)
+        rc = check_engine(o, e);
+    if (!rc)
+        rc = refuse(o->think && o->no_think, "--think", "--no-think", e);
+    if (!rc)
+        rc = sampler_check(&sampling, e);
+    if (!rc && o->sequences && o->sequences < o->parallel)
+        rc = err_set(e, ERR_USAGE, "--sequences: expected at least the %lld of --parallel, found %lld",
+                     (long long)o->parallel, (long long)o->sequences);
+    if (!o->sequences)
+        o->sequences = o->parallel > DEFAULT_SEQUENCES ? o->parallel : DEFAULT_SEQUENCES;
+    return rc;
+}
+
 int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *e)
 {
     set_defaults(o);
+    if (argc > 1 && strcmp(argv[1], "serve") == 0) {
+        o->verb = VERB_SERVE;
+        int parsed = flags_parse(serve_flags, COUNT(serve_flags), argc - 1, argv + 1, o, &o->help, e);
+        return parsed || o->help ? parsed : check_serve(o, e);
+    }
     if (argc > 1 && strcmp(argv[1], "convert") == 0) {
         o->verb = VERB_CONVERT;
         return flags_parse(convert_flags, COUNT(convert_flags), argc - 1, argv + 1, o, &o->help, e);
@@ -479,6 +587,11 @@ void options_help(const struct options *o, struct str *out)
         flags_help(convert_flags, COUNT(convert_flags), out);
         return;
     }
+    if (o->verb == VERB_SERVE) {
+        str_add_text(out, "usage: moeflux serve -m DIR [OPTION]...\n");
+        flags_help(serve_flags, COUNT(serve_flags), out);
+        return;
+    }
     if (o->verb == VERB_INSPECT) {
         str_add_text(out, "usage: moeflux inspect DIR [--no-measure] [--json] [OPTION]...\n"
                           "       moeflux inspect --trace FILE|--usage FILE [DIR] [--json] [OPTION]...\n\n");
@@ -488,6 +601,7 @@ void options_help(const struct options *o, struct str *out)
     str_add_text(out, "usage: moeflux -m DIR -p TEXT          one answer on stdout\n"
                       "       moeflux -m DIR                  a conversation (in a terminal)\n"
                       "       moeflux -m DIR --batch FILE     an answer a line of JSON\n"
+                      "       moeflux serve -m DIR            OpenAI's API on http://127.0.0.1:8080\n"
                       "       moeflux -m DIR --bench          speed of prefill and decode\n"
                       "       moeflux -m DIR --perplexity FILE [--compare SETTING]...\n"
                       "       moeflux convert SRC DST         a checkpoint to a model directory\n"
@@ -533,7 +647,7 @@ void options_engine(const struct options *o, struct moeflux_options *out)
 
 struct request_options options_request(const struct options *o)
 {
-    return (struct request_options){
+    struct request_options r = {
         .prompt = o->prompt,
         .system = o->system,
         .raw = o->raw,
@@ -548,7 +662,13 @@ struct request_options options_request(const struct options *o)
         .repeat_penalty = o->repeat_penalty,
         .top_k = o->top_k,
         .repeat_last = o->repeat_last,
+        .presence_penalty = o->presence_penalty,
+        .frequency_penalty = o->frequency_penalty,
+        .n_stops = o->stop.n,
+        .logprobs = o->logprobs,
     };
+    memcpy(r.stops, o->stop.values, o->stop.n * sizeof *r.stops);
+    return r;
 }
 
 struct sampler_options options_sampling(const struct options *o, uint64_t seed)

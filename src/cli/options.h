@@ -24,11 +24,14 @@ enum verb {
     VERB_LIST_DEVICES,
     VERB_CONVERT,
     VERB_INSPECT,
+    VERB_SERVE,
     VERB_HELP,
     VERB_VERSION,
 };
 
 enum { OPTIONS_NOT_GIVEN = -2, OPTIONS_NO_LIMIT = REQUEST_NO_LIMIT };
+
+enum { BENCH_MAX_PARALLEL = 8 };
 
 struct options {
     enum verb verb;
@@ -59,7 +62,13 @@ struct options {
     int64_t seed;    /* -1: draw one */
     float temp, top_p, min_p, repeat_penalty;
     int64_t top_k, repeat_last;
+    float presence_penalty, frequency_penalty;
+    struct flag_texts stop;
+    const char *tools; /* a file */
+    int64_t logprobs;  /* of how many of the likeliest tokens; REQUEST_NO_LOGPROBS */
     bool ignore_eos;
+    const char *json_schema, *grammar; /* files; json_schema may be the text itself */
+    bool json_object;                  /* at most one of these three */
 
     bool tokens_out, json, csv, stats;
     const char *logits, *hidden; /* files; logits may be "-" */
@@ -67,9 +76,14 @@ struct options {
     struct flag_texts compare;   /* as given; options_setting says what they are */
     bool logits_all;
 
+    const char *host, *api_key_file, *cors, *alias, *state_dir; /* serve; NULL but for host: not given */
+    int64_t port, parallel, queue, grace, sequences;            /* grace: seconds */
+    uint64_t state_memory, state_disk;                          /* bytes; 0: no limit */
+
     bool list_devices, selftest, bench, plan;
     struct number_list bench_prompt, bench_gen, bench_depth;
     int64_t bench_reps;
+    int64_t bench_parallel; /* 0, 1: one sequence; at most BENCH_MAX_PARALLEL */
 
     bool verify, no_measure;
     const char *src, *dst;                          /* convert; inspect uses `model` */
@@ -86,7 +100,7 @@ int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *
 int options_setting(const struct options *base, int argc, char **argv, struct options *out,
                     struct moeflux_err *e);
 
-/* The help text of the command line that was parsed (the main one, convert's or inspect's). */
+/* The help text of the command line that was parsed (the main one, convert's, inspect's or serve's). */
 void options_help(const struct options *o, struct str *out);
 
 /* The CPU's instruction set: of the flag, else of MOEFLUX_CPU_ISA, which is a wish for the CPU alone; NULL: the best. */

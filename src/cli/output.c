@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "text/utf8.h"
+#include "generate/answer_json.h"
 
 /* Enough for a write to be cheap per byte, little enough to hold. */
 #define HOLD_BYTES (64u << 10)
@@ -89,11 +89,7 @@ int output_json(struct output *o, struct json_t *value, struct moeflux_err *e)
 
 struct json_t *output_json_text(const char *bytes, size_t n)
 {
-    struct str clean = {0};
-    utf8_clean(bytes, n, &clean);
-    json_t *text = str_ok(&clean) ? json_stringn(str_text(&clean), clean.len) : NULL;
-    str_free(&clean);
-    return text;
+    return answer_json_text(bytes, n);
 }
 
 int output_flush(struct output *o, struct moeflux_err *e)

@@ -7,6 +7,8 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "cli/exit.h"
+#include "cli/form.h"
+#include "cli/logprob_lines.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/place.h"
@@ -19,9 +21,13 @@
 #include "cli/terminal/printer.h"
 #include "cli/terminal/term.h"
 #include "generate/answer.h"
+#include "generate/answer_json.h"
+#include "generate/constrain.h"
 #include "generate/generator.h"
 #include "generate/prompt_cache.h"
+#include "generate/tools.h"
 #include "moeflux.h"
+#include "text/constraint.h"
 
 /* All that one run owns; zeroed at first. */
 struct run {
@@ -30,11 +36,13 @@ struct run {
     struct output *out;
     struct bar bar;
     struct prompt prompt;
+    struct str grammar; /* that the answer must fit; empty: none */
     struct probe probe;
     struct generator generator;
     struct prompt_cache cache;
     struct token_list tokens; /* of the prompt */
     uint32_t n_system;        /* of those: the system text's */
+    struct json_t *tools;     /* NULL: none */
     struct answer answer;
     struct stats stats;
 };
@@ -141,10 +149,16 @@ static int print_json(struct run *r, struct moeflux_err *e)
                         s->tokenizer ? output_json_text(str_text(&a->text), a->text.len) : json_null());
     if (a->thinking.len)
         json_object_set_new(object, "thinking", output_json_text(str_text(&a->thinking), a->thinking.len));
+    if (a->n_calls)
+        json_object_set_new(object, "tool_calls", answer_json_calls(a));
     json_object_set_new(object, "tokens", ids);
     json_object_set_new(object, "prompt_tokens", json_integer((json_int_t)r->tokens.n));
     json_object_set_new(object, "reused_tokens", json_integer((json_int_t)r->stats.n_reused));
     json_object_set_new(object, "stop_reason", json_string(answer_stop_name(a->stop)));
+    if (a->stop_text)
+        json_object_set_new(object, "stop_text", json_string(a->stop_text));
+    if (r->options->logprobs != REQUEST_NO_LOGPROBS)
+        json_object_set_new(object, "logprobs", answer_json_logprobs(s->tokenizer, a));
     json_object_set_new(object, "prefill_tok_s",
                         stats_number(stats_rate(r->stats.n_prompt, r->stats.prefill_ns)));
     json_object_set_new(object, "decode_tok_s", stats_number(stats_rate(a->n_decoded, a->decode_ns)));
@@ -162,11 +176,19 @@ static int generate(struct run *r, struct moeflux_err *e)
 {
     const struct options *o = r->options;
     struct printer printer;
-    struct answer_options ao = {.limit = answer_limit(o), .ignore_eos = o->ignore_eos, .chat = uses_chat(r)};
+    const struct request_options request = options_request(o);
+    struct answer_options ao = request_answer(&request);
+    ao.limit = answer_limit(o);
+    ao.chat = uses_chat(r);
+    ao.tools = r->tools;
+    int rc = r->grammar.len ? constrain_begin(&r->generator, str_text(&r->grammar), &ao.constraint, e) : 0;
+    if (rc)
+        return rc;
     printer_init(&printer, r->out, o, r->term);
     if (!o->json)
         ao.sink = printer_sink(&printer);
-    int rc = answer_run(&r->answer, &r->generator, &ao, e);
+    rc = answer_run(&r->answer, &r->generator, &ao, e);
+    constraint_free(ao.constraint);
     struct moeflux_err closing = {0};
     int ended = printer_end(&printer, &closing);
     if (!rc && ended)
@@ -196,7 +218,11 @@ static int load_cache(struct run *r, struct moeflux_err *e)
 static int run_all(struct run *r, struct moeflux_err *e)
 {
     const struct options *o = r->options;
-    int rc = prompt_read(&r->prompt, o, e);
+    int rc = form_read(o, &r->grammar, e);
+    if (!rc)
+        rc = prompt_read(&r->prompt, o, e);
+    if (!rc && o->tools)
+        rc = tools_read(o->tools, &r->tools, e);
     if (!rc && o->prompt_cache)
         rc = place_check("--prompt-cache", o->prompt_cache, e);
     if (!rc)
@@ -205,6 +231,8 @@ static int run_all(struct run *r, struct moeflux_err *e)
         rc = setup_open(&r->generator, o, &r->bar, e);
     if (!rc)
         rc = check_tokenizer(r, e);
+    if (!rc && r->tools)
+        rc = tools_check_model(&r->generator, "--tools", e);
     if (!rc)
         rc = encode(r, e);
     if (!rc)
@@ -219,6 +247,8 @@ static int run_all(struct run *r, struct moeflux_err *e)
         rc = generate(r, e);
     if (!rc && o->json)
         rc = print_json(r, e);
+    if (!rc && !o->json)
+        logprob_lines_say(r->generator.tokenizer, &r->answer);
     if (!rc && o->stats)
         stats_print(&r->stats, &r->answer, &r->generator);
     if (!rc && r->cache.unwritten.code)
@@ -238,9 +268,11 @@ int run_once(const struct options *o, const struct term *t, struct output *out, 
     rc = setup_save_usage(&r.generator, o, rc, e);
     bar_end(&r.bar);
     answer_free(&r.answer);
+    json_decref(r.tools);
     token_list_free(&r.tokens);
     generator_close(&r.generator);
     probe_close(&r.probe);
     prompt_free(&r.prompt);
+    str_free(&r.grammar);
     return rc;
 }

@@ -216,7 +216,7 @@ static void get_text(struct json_view *v, const char *key, struct str *out)
 static int get_stop(struct json_view *v, enum answer_stop *stop)
 {
     const char *name = json_view_text_or(v, "stop_reason", "eos");
-    for (int i = ANSWER_EOS; !v->rc && i <= ANSWER_INTERRUPTED; i++)
+    for (int i = ANSWER_EOS; !v->rc && i < ANSWER_N_STOPS; i++)
         if (strcmp(name, answer_stop_name((enum answer_stop)i)) == 0) {
             *stop = (enum answer_stop)i;
             return 0;

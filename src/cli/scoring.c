@@ -10,6 +10,7 @@
 #include "cli/finite.h"
 #include "cli/options.h"
 #include "cli/prompt.h"
+#include "generate/logprobs.h"
 
 /* Welford's way: differences of large sums would lose the digits of a small variance. */
 void average_add(struct average *a, double x)
@@ -52,16 +53,6 @@ uint64_t scoring_count(size_t n, uint32_t context)
     return n / context * (context - 1) + (rest ? rest - 1 : 0);
 }
 
-static double log_sum(const float *row, uint32_t n)
-{
-    double largest = (double)row[0], sum = 0;
-    for (uint32_t i = 1; i < n; i++)
-        largest = fmax(largest, (double)row[i]);
-    for (uint32_t i = 0; i < n; i++)
-        sum += exp((double)row[i] - largest);
-    return largest + log(fmax(sum, 1)); /* the largest alone adds 1 */
-}
-
 static int score(struct scoring *s, uint32_t pos, const float *logits, struct moeflux_err *e)
 {
     struct moeflux_err why;
@@ -70,7 +61,7 @@ static int score(struct scoring *s, uint32_t pos, const float *logits, struct mo
         return 0;
     if (finite_logits(logits, n, pos, &why))
         return err_set(e, ERR_DEVICE, "window %" PRIu64 ", %.400s", s->n_windows + 1, why.text);
-    const struct scored_row row = {s->surprise.n, logits, log_sum(logits, n)};
+    const struct scored_row row = {s->surprise.n, logits, logprobs_log_sum(logits, n)};
     average_add(&s->surprise, row.log_sum - (double)logits[s->window[pos + 1]]);
     return s->row ? s->row(s->ctx, &row, e) : 0;
 }

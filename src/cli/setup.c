@@ -37,9 +37,19 @@ static void tell_margin(const struct moeflux_model_info *m)
 
 int setup_open(struct generator *s, const struct options *o, struct bar *bar, struct moeflux_err *e)
 {
-    struct moeflux_options engine = {.progress = bar_progress(bar)};
+    return setup_open_for(s, o, bar, 1, bar_progress(bar), e);
+}
+
+int setup_open_for(struct generator *s, const struct options *o, struct bar *bar, uint32_t n_sequences,
+                   struct moeflux_progress progress, struct moeflux_err *e)
+{
+    struct moeflux_options engine = {.progress = progress};
     *s = (struct generator){0};
     options_engine(o, &engine);
+    if (n_sequences > 1) {
+        uint64_t all = (uint64_t)n_sequences * (engine.context ? engine.context : GENERATOR_DEFAULT_CONTEXT);
+        engine.context = all < UINT32_MAX ? (uint32_t)all : UINT32_MAX;
+    }
     int rc = o->usage ? place_check("--usage", o->usage, e) : 0;
     if (!rc)
         rc = generator_open(s, &engine, e);

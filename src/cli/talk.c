@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "cli/exit.h"
+#include "cli/logprob_lines.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/run.h"
@@ -18,7 +19,9 @@
 #include "cli/signals.h"
 #include "cli/terminal/printer.h"
 #include "cli/terminal/term.h"
+#include "generate/constrain.h"
 #include "moeflux.h"
+#include "text/constraint.h"
 
 static void say_dressed(const struct talk *t, const char *text)
 {
@@ -111,11 +114,15 @@ static int generate(struct talk *t, struct moeflux_err *e)
 {
     const struct options *o = t->options;
     struct printer printer;
-    int64_t limit = o->predict == OPTIONS_NOT_GIVEN ? OPTIONS_NO_LIMIT : o->predict;
+    const struct request_options request = options_request(o);
+    struct answer_options ao = request_answer(&request);
     printer_init(&printer, t->out, o, t->term);
-    struct answer_options ao = {
-        .limit = limit, .ignore_eos = o->ignore_eos, .chat = true, .sink = printer_sink(&printer)};
-    int rc = answer_run(&t->answer, &t->generator, &ao, e);
+    ao.chat = true;
+    ao.sink = printer_sink(&printer);
+    int rc = t->grammar.len ? constrain_begin(&t->generator, str_text(&t->grammar), &ao.constraint, e) : 0;
+    if (!rc)
+        rc = answer_run(&t->answer, &t->generator, &ao, e);
+    constraint_free(ao.constraint);
     struct moeflux_err closing;
     int ended = printer_end(&printer, &closing);
     return !rc && ended ? err_set(e, closing.code, "%s", closing.text) : rc;
@@ -145,6 +152,7 @@ static int answer_last(struct talk *t, bool evaluated, struct moeflux_err *e)
         return rc;
     signals_clear();
     tell_stop(t);
+    logprob_lines_say(t->generator.tokenizer, &t->answer);
     if (t->options->stats)
         stats_print(&t->stats, &t->answer, &t->generator);
     return t->answer.tokens.n ? conversation_answer(&t->conversation, &t->generator, &t->answer, e) : 0;
@@ -407,5 +415,6 @@ void talk_free(struct talk *t)
     free(t->name);
     answer_free(&t->answer);
     conversation_free(&t->conversation);
+    str_free(&t->grammar);
     generator_close(&t->generator);
 }

@@ -23,6 +23,7 @@ struct talk { /* zeroed at first */
     struct output *out;
     struct line *line;
     struct bar bar;
+    struct str grammar; /* that every answer must fit; empty: none */
     struct generator generator;
     struct conversation conversation;
     struct answer answer; /* the last one */

@@ -58,7 +58,7 @@ static void note_unmet(struct convert_choice *c, const struct convert_wish *w, c
 static uint32_t lower(struct convert_plan *p, const struct convert_wish *w, uint32_t from, const char *what)
 {
     const struct format *has = format_of(from);
-    struct convert_choice *c = &p->choice[strcmp(w->asked, "--expert-bits") == 0];
+    struct convert_choice *c = &p->choice[w->by_expert_bits];
     if (!w->bits)
         return from;
     if (has->bits <= w->bits) {

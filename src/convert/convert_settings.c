@@ -92,6 +92,7 @@ struct convert_wish convert_settings_experts(const struct convert_settings *s, c
     struct convert_wish w = convert_settings_matrix(s, c, name);
     if (s->expert_bits) {
         w.bits = s->expert_bits;
+        w.by_expert_bits = true;
         w.asked = "--expert-bits";
     }
     if (s->expert_group) {

@@ -27,10 +27,11 @@ struct convert_settings {
     enum convert_rule rule;             /* default: search where anything else is said */
 };
 
-/* Bits and columns of a group for a matrix; 0: not said. `asked`: the flag that says the bits. */
+/* Bits and columns of a group for a matrix; 0: not said. */
 struct convert_wish {
     uint32_t bits, group;
-    const char *asked, *asked_group;
+    bool by_expert_bits;             /* --expert-bits says the bits */
+    const char *asked, *asked_group; /* the flags, for messages */
 };
 
 /* Whether anything is said. */

@@ -42,8 +42,8 @@ static bool has_amx(void)
 {
     enum { ASK = 0x1023, TILES = 18, BIT_TILE = 1 << 24, BIT_INT8 = 1 << 25 };
     uint32_t a, b, c, d = 0;
-    bool is_there =
-        has_avx512() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & BIT_TILE) && (d & BIT_INT8);
+    bool is_there = has_avx512() && __builtin_cpu_supports("avx512vbmi") &&
+                    __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & BIT_TILE) && (d & BIT_INT8);
     return is_there && syscall(SYS_arch_prctl, ASK, TILES) == 0;
 }
 #elif defined(__aarch64__)

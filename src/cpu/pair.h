@@ -61,6 +61,22 @@ VEC_INLINE struct ipair ipair_load(const int32_t *p)
     return (struct ipair){_mm512_loadu_si512(p)};
 }
 
+/* 16 bytes, none negative. */
+VEC_INLINE struct ipair ipair_load_bytes(const uint8_t *p)
+{
+    return (struct ipair){_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p))};
+}
+
+VEC_INLINE struct pair pair_add(struct pair x, struct pair y)
+{
+    return (struct pair){_mm512_add_ps(x.v, y.v)};
+}
+
+VEC_INLINE struct ipair ipair_add(struct ipair x, struct ipair y)
+{
+    return (struct ipair){_mm512_add_epi32(x.v, y.v)};
+}
+
 VEC_INLINE struct pair pair_mul(struct pair x, struct pair y)
 {
     return (struct pair){_mm512_mul_ps(x.v, y.v)};
@@ -217,6 +233,21 @@ VEC_INLINE void pair_store(float *p, struct pair x)
 VEC_INLINE struct ipair ipair_load(const int32_t *p)
 {
     return (struct ipair){ivec_load(p), ivec_load(p + VEC_LANES)};
+}
+
+VEC_INLINE struct ipair ipair_load_bytes(const uint8_t *p)
+{
+    return (struct ipair){ivec_load_bytes(p), ivec_load_bytes(p + VEC_LANES)};
+}
+
+VEC_INLINE struct pair pair_add(struct pair x, struct pair y)
+{
+    return (struct pair){vec_add(x.low, y.low), vec_add(x.high, y.high)};
+}
+
+VEC_INLINE struct ipair ipair_add(struct ipair x, struct ipair y)
+{
+    return (struct ipair){ivec_add(x.low, y.low), ivec_add(x.high, y.high)};
 }
 
 VEC_INLINE struct pair pair_mul(struct pair x, struct pair y)

@@ -14,6 +14,8 @@ cpu_gemm_fn VEC_NAME(gemm);
 cpu_widen_fn VEC_NAME(widen);
 cpu_pack_fixed_fn VEC_NAME(pack_fixed);
 cpu_gemm_fixed_fn gemm_fixed_amx;
+/* Affine formats of 3, 5 and 6 bits with bf16 scales, for processors that have VBMI beside avx512. */
+cpu_gemv_fn gemv_avx512vbmi;
 
 enum {
 #define CPU_IDX_OF(set) CPU_IDX_##set,

@@ -155,6 +155,51 @@ VEC_INLINE struct codes codes_of_2(const uint8_t *p, uint64_t n)
     return (struct codes){_mm512_and_si512(v, low), _mm512_and_si512(_mm512_srli_epi16(v, 2), low)};
 }
 
+#ifdef __AVX512VBMI__
+/* Bytes from .. from + 7 of a table to the next ones, or the same steps of bits. */
+#define CODES_EIGHT(from, step) (0x0101010101010101 * (from) + 0x0706050403020100 * (step))
+
+/* Bytes first, first + step, ... of v, and the seven behind each. */
+VEC_INLINE __m512i codes_qwords(__m512i v, int first, int step)
+{
+    const __m512i at = _mm512_setr_epi64(CODES_EIGHT(first, 1), CODES_EIGHT(first + step, 1),
+                                         CODES_EIGHT(first + 2 * step, 1), CODES_EIGHT(first + 3 * step, 1),
+                                         CODES_EIGHT(first + 4 * step, 1), CODES_EIGHT(first + 5 * step, 1),
+                                         CODES_EIGHT(first + 6 * step, 1), CODES_EIGHT(first + 7 * step, 1));
+    return _mm512_permutexvar_epi8(at, v);
+}
+
+/* The codes that begin at these bits of each 64, as bytes. */
+VEC_INLINE __m512i codes_from(__m512i v, uint64_t at, int bits)
+{
+    return _mm512_and_si512(_mm512_multishift_epi64_epi8(_mm512_set1_epi64((long long)at), v),
+                            _mm512_set1_epi8((char)((1 << bits) - 1)));
+}
+
+/* Two lanes to 64 bits. */
+VEC_INLINE struct codes codes_of_3(const uint8_t *p, uint64_t n)
+{
+    __m512i v = codes_qwords(codes_bytes_at(p, n), 0, 6);
+    return (struct codes){codes_from(v, CODES_EIGHT(0ull, 6), 3), codes_from(v, CODES_EIGHT(3ull, 6), 3)};
+}
+
+/* 5 or 6 bits: a lane to 64 bits, its even codes below its odd ones. */
+VEC_INLINE struct codes codes_of_odd_bits(const uint8_t *p, uint64_t n, int bits)
+{
+    const uint64_t even = 0x0000000003020100, at = (even + (even << 32)) * 2 * (uint64_t)bits;
+    const uint64_t all = at + (0x0101010100000000 * (uint64_t)bits), half = 8 * (uint64_t)bits;
+    const __m512i evens = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i odds = _mm512_or_si512(evens, _mm512_set1_epi32(1));
+    __m512i low = codes_from(codes_qwords(codes_bytes_at(p, n > 64 ? 64 : n), 0, bits), all, bits);
+    __m512i high = _mm512_setzero_si512();
+    if (n > half) { /* the last 64 bytes */
+        int from = (int)(half - (n - 64));
+        high = codes_from(codes_qwords(codes_bytes_at(p + n - 64, 64), from, bits), all, bits);
+    }
+    return (struct codes){_mm512_permutex2var_epi32(low, evens, high),
+                          _mm512_permutex2var_epi32(low, odds, high)};
+}
+#else
 /* The 16 bytes in which each half's first and second quarter lie. */
 VEC_INLINE void codes_quarters(const uint8_t *p, uint64_t n, int bits, __m512i out[2])
 {
@@ -204,6 +249,8 @@ VEC_INLINE struct codes codes_of_odd_bits(const uint8_t *p, uint64_t n, int bits
         c[odd] = _mm512_packus_epi16(codes_words(v[0], t, 0, odd, bits), codes_words(v[1], t, 1, odd, bits));
     return (struct codes){c[0], c[1]};
 }
+
+#endif
 
 /* n: of bytes, those of one block or two; zeros stand for the other one. */
 VEC_INLINE struct codes codes_of(const uint8_t *p, uint64_t n, int kind)
@@ -327,14 +374,6 @@ VEC_INLINE void codes_block(struct codes *c, int block, const uint8_t *p, int ki
         codes_block_odd_bits(p, bits, &c->even[block], &c->odd[block]);
 }
 
-VEC_INLINE struct codes codes_load(const uint8_t *p, int kind)
-{
-    struct codes c;
-    codes_block(&c, 0, p, kind);
-    codes_block(&c, 1, p + codes_bytes(kind), kind);
-    return c;
-}
-
 VEC_INLINE struct codes codes_load_last(const uint8_t *p, int kind)
 {
     struct codes c = {.even = {_mm256_setzero_si256(), _mm256_setzero_si256()},
@@ -426,14 +465,6 @@ VEC_INLINE void codes_block(struct codes *c, int block, const uint8_t *p, int ki
     }
 }
 
-VEC_INLINE struct codes codes_load(const uint8_t *p, int kind)
-{
-    struct codes c;
-    codes_block(&c, 0, p, kind);
-    codes_block(&c, 1, p + codes_bytes(kind), kind);
-    return c;
-}
-
 VEC_INLINE struct codes codes_load_last(const uint8_t *p, int kind)
 {
     const uint8x16_t zero = vdupq_n_u8(0);
@@ -468,14 +499,6 @@ VEC_INLINE void codes_block(struct codes *c, int block, const uint8_t *p, int ki
     }
 }
 
-VEC_INLINE struct codes codes_load(const uint8_t *p, int kind)
-{
-    struct codes c;
-    codes_block(&c, 0, p, kind);
-    codes_block(&c, 1, p + codes_bytes(kind), kind);
-    return c;
-}
-
 VEC_INLINE struct codes codes_load_last(const uint8_t *p, int kind)
 {
     struct codes c = {0};
@@ -488,6 +511,18 @@ VEC_INLINE void codes_store(struct codes c, uint8_t *to)
     for (int i = 0; i < CPU_BLOCK; i++)
         to[i] = c.of[i % 2][0][i / 2];
 }
+#endif
+
+#ifndef __AVX512VNNI__
+/* Of two blocks. */
+VEC_INLINE struct codes codes_load(const uint8_t *p, int kind)
+{
+    struct codes c;
+    codes_block(&c, 0, p, kind);
+    codes_block(&c, 1, p + codes_bytes(kind), kind);
+    return c;
+}
+
 #endif
 
 #endif

@@ -12,14 +12,15 @@ VEC_INLINE void widen_codes(const uint8_t *codes, int kind, const struct format 
     codes_store(codes_load_last(codes, kind), bytes);
     for (uint32_t first = 0; first < CPU_BLOCK; first += part, group++) {
         bool is_e2m1 = codes_are_e2m1(kind);
-        struct vec scale = vec_set1(scales_one(w->scales, f->scale, group) * (is_e2m1 ? 0.5f : 1)),
-                   bias = vec_set1(is_e2m1 ? 0 : scales_one(w->biases, f->scale, group));
-        for (uint32_t c = first; c < first + part; c += VEC_LANES) {
-            struct ivec code = ivec_load_bytes(bytes + c);
+        float scale = scales_one(w->scales, f->scale, group) * (is_e2m1 ? 0.5f : 1);
+        struct pair bias = pair_set1(is_e2m1 ? 0 : scales_one(w->biases, f->scale, group));
+        for (uint32_t c = first; c < first + part; c += PAIR_LANES) {
+            struct ipair code = ipair_load_bytes(bytes + c);
             if (is_e2m1)
-                vec_store(out + c, vec_mul(vec_from_int(ivec_sub(code, ivec_set1(CODES_SHIFT))), scale));
+                pair_store(out + c, pair_mul(pair_from_int(ipair_add(code, ipair_set1(-CODES_SHIFT))),
+                                             pair_set1(scale)));
             else
-                vec_store(out + c, vec_add(vec_mul(vec_from_int(code), scale), bias));
+                pair_store(out + c, pair_add(pair_mul(pair_from_int(code), pair_set1(scale)), bias));
         }
     }
 }

@@ -15,7 +15,7 @@
 #include "exec/exec.h"
 #include "ops/sample.h"
 
-enum { MOEFLUX_WAVE_TABLES = 16 };
+enum { MOEFLUX_WAVE_TABLES = 16, MOEFLUX_MOST_TOGETHER = 8 };
 
 /* Who computes the routed experts of some layers, and where those live. */
 struct expert_side {
@@ -150,6 +150,9 @@ int sequence_reserve(struct moeflux_session *s, uint32_t end, struct moeflux_err
 /* Recovers a sequence that was stopped, and clears one with needs_clear. Must be called before any use of the states. */
 int sequence_make_ready(struct moeflux_session *s, struct moeflux_err *e);
 
+/* Appends the token whose evaluation left its recurrent state in recurrent_backup, which becomes the current one. */
+void sequence_accept(struct moeflux_session *s, int32_t id);
+
 /* The sequence has `pos` tokens now. Drops later checkpoints, and what was recorded or predicted for it. */
 void sequence_set_position(struct moeflux_session *s, uint32_t pos, uint32_t parity);
 
@@ -170,6 +173,11 @@ bool model_is_idle(struct moeflux_model *m);
  * failure the session's states are undefined; after ERR_INTERRUPTED with m->is_stopped, sequence_recover restores them. */
 int forward_chunk(struct moeflux_session *s, const int32_t *ids, uint32_t n, bool last,
                   const struct moeflux_outputs *outputs, struct moeflux_err *e);
+
+/* Evaluates ids[i] at the position of list[i] for n <= MOEFLUX_MOST_TOGETHER sequences; the logits after it go to logits[i]. Their states stay;
+ * the new recurrent ones are in recurrent_backup. */
+int forward_together(struct moeflux_session *const *list, const int32_t *ids, uint32_t n,
+                     float *const *logits, struct moeflux_err *e);
 
 /* Single tokens that take longer than this can be stopped, as chunks can. */
 #define QUICK_NS ((uint64_t)250000000)

@@ -459,7 +459,7 @@ static int chosen_experts(const struct pass *p, uint32_t layer, struct moeflux_e
         prefer_experts(p, layer);
     count_choices(p);
     if (m->trace)
-        trace_writer_add(m->trace, layer, p->chunk.pos, p->chunk.n, choice_of(m), weights_of(m));
+        trace_writer_add(m->trace, layer, p->chunk.of.pos, p->chunk.n, choice_of(m), weights_of(m));
     if (p->chunk.n == 1)
         return token_experts(p, layer, e);
     predictor_observe(&m->predictor, layer, choice_of(m) + (uint64_t)(p->chunk.n - 1) * m->dir.config.top_k);
@@ -644,8 +644,8 @@ static int all_logits(const struct pass *p, struct moeflux_err *e)
             exec_begin(p->m->exec);
         int rc = run_head(p, from, n, &rows, e);
         for (uint32_t i = 0; rc == 0 && i < n; i++)
-            rc = p->outputs->each_logits(p->outputs->ctx, p->chunk.pos + from + i, rows + (uint64_t)i * vocab,
-                                         e);
+            rc = p->outputs->each_logits(p->outputs->ctx, p->chunk.of.pos + from + i,
+                                         rows + (uint64_t)i * vocab, e);
         if (rc < 0)
             return rc;
         if (p->outputs->logits && from + n == p->chunk.n)
@@ -669,7 +669,7 @@ static int hand_out_hidden(const struct pass *p, struct moeflux_err *e)
     uint64_t layer_floats = (uint64_t)m->max_chunk * m->dir.config.hidden;
     int rc = 0;
     for (uint32_t i = 0; rc == 0 && p->outputs->hidden && i <= m->dir.config.n_layers; i++)
-        rc = p->outputs->hidden(p->outputs->ctx, i, p->chunk.pos, p->chunk.n,
+        rc = p->outputs->hidden(p->outputs->ctx, i, p->chunk.of.pos, p->chunk.n,
                                 (const float *)(const void *)m->hidden.host + i * layer_floats, e);
     return rc;
 }
@@ -691,13 +691,13 @@ static struct pass pass_at(struct moeflux_session *s, uint32_t n, uint32_t pos, 
                          .m = m,
                          .outputs = outputs,
                          .chunk = {.n = n,
-                                   .pos = pos,
                                    .ids = m->ids.address,
                                    .rope = m->rope.address,
-                                   .kv_blocks = s->table.address,
-                                   .recurrent = s->recurrent.address,
-                                   .recurrent_out = s->recurrent.address,
-                                   .parity = parity}};
+                                   .of = {.pos = pos,
+                                          .parity = parity,
+                                          .kv_blocks = s->table.address,
+                                          .recurrent = s->recurrent.address,
+                                          .recurrent_out = s->recurrent.address}}};
 }
 
 static int record_layers_of_token(const struct pass *p, struct moeflux_err *e)
@@ -781,10 +781,10 @@ static int back_up_recurrent(const struct pass *p, struct moeflux_err *e)
 static int run_chunk(const struct pass *p, bool last, struct moeflux_err *e)
 {
     struct moeflux_model *m = p->m;
-    if (m->predicted_session != p->s || m->predicted_pos != p->chunk.pos)
+    if (m->predicted_session != p->s || m->predicted_pos != p->chunk.of.pos)
         predictor_forget(&m->predictor);
     m->predicted_session = p->s;
-    m->predicted_pos = p->chunk.pos + p->chunk.n;
+    m->predicted_pos = p->chunk.of.pos + p->chunk.n;
     int rc = p->is_watched ? back_up_recurrent(p, e) : 0;
     if (rc < 0)
         return rc;
@@ -818,6 +818,74 @@ static void watch(struct moeflux_model *m, const struct exec_watch *w)
     exec_watch(m->exec, w);
     if (m->n_cpu_layers)
         exec_watch(m->sides[SIDE_HOST].exec, w);
+}
+
+/* All rows of the head, to where they are wanted. */
+static int hand_out_logits(const struct pass *p, float *const *logits, struct moeflux_err *e)
+{
+    uint32_t vocab = p->m->dir.config.vocab_size;
+    int rc = 0;
+    for (uint32_t from = 0, n; rc == 0 && from < p->chunk.n; from += n) {
+        const float *rows;
+        n = (uint32_t)size_min(ARCH_HEAD_ROWS, p->chunk.n - from);
+        if (from > 0)
+            exec_begin(p->m->exec);
+        rc = run_head(p, from, n, &rows, e);
+        for (uint32_t i = 0; rc == 0 && i < n; i++)
+            memcpy(logits[from + i], rows + (uint64_t)i * vocab, vocab * sizeof(float));
+    }
+    return rc;
+}
+
+static int run_together(const struct pass *p, float *const *logits, struct moeflux_err *e)
+{
+    struct moeflux_model *m = p->m;
+    m->predicted_session = NULL;
+    predictor_forget(&m->predictor);
+    exec_begin(m->exec);
+    arch_embed(m->arch, &p->chunk);
+    int rc = run_layers(p, e);
+    if (rc == 0)
+        rc = hand_out_logits(p, logits, e);
+    if (rc < 0)
+        exec_abandon(m->exec);
+    release_all(m);
+    return rc;
+}
+
+int forward_together(struct moeflux_session *const *list, const int32_t *ids, uint32_t n,
+                     float *const *logits, struct moeflux_err *e)
+{
+    struct moeflux_model *m = list[0]->model;
+    const struct moeflux_outputs none = {0};
+    struct arch_sequence each[MOEFLUX_MOST_TOGETHER];
+    const struct pass p = {.m = m,
+                           .outputs = &none,
+                           .is_watched = m->step_ns > QUICK_NS,
+                           .chunk = {.n = n, .ids = m->ids.address, .rope = m->rope.address, .each = each}};
+    int rc = forward_check_files(m, e);
+    if (rc < 0)
+        return rc;
+    uint64_t start = clock_ns();
+    memcpy(m->ids.host, ids, n * sizeof *ids);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct moeflux_session *s = list[i];
+        each[i] = (struct arch_sequence){.pos = s->pos,
+                                         .parity = s->parity,
+                                         .kv_blocks = s->table.address,
+                                         .recurrent = s->recurrent.address,
+                                         .recurrent_out = s->recurrent_backup.address};
+        forward_fill_rope(m, (float *)(void *)m->rope.host + i * m->dir.config.rotary_dim, 1, s->pos);
+    }
+    m->progress_at.layer = 0;
+    m->progress_at.total = 1;
+    if (p.is_watched)
+        watch(m, &(struct exec_watch){go_on, m});
+    rc = run_together(&p, logits, e);
+    watch(m, NULL);
+    m->step_ns = clock_ns() - start;
+    m->is_stopped &= rc == ERR_INTERRUPTED;
+    return rc;
 }
 
 int forward_chunk(struct moeflux_session *s, const int32_t *ids, uint32_t n, bool last,

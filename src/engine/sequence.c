@@ -98,6 +98,15 @@ const int32_t *moeflux_session_history(const struct moeflux_session *s)
     return s->history;
 }
 
+void sequence_accept(struct moeflux_session *s, int32_t id)
+{
+    const struct exec_buffer recurrent = s->recurrent;
+    s->recurrent = s->recurrent_backup;
+    s->recurrent_backup = recurrent;
+    s->history[s->pos++] = id;
+    s->parity ^= 1;
+}
+
 void sequence_set_position(struct moeflux_session *s, uint32_t pos, uint32_t parity)
 {
     struct moeflux_model *m = s->model;

@@ -119,13 +119,13 @@ static int submit(struct moeflux_session *s, uint32_t pos, uint64_t id, const st
     forward_fill_rope(m, (float *)(void *)(r->rope.host + rope), 1, pos);
     memcpy(r->recent.host + recent, c->recent, c->n_recent * sizeof *c->recent);
     const struct arch_chunk chunk = {.n = 1,
-                                     .pos = pos,
                                      .ids = id,
                                      .rope = r->rope.address + rope,
-                                     .kv_blocks = s->table.address,
-                                     .recurrent = from->address,
-                                     .recurrent_out = to->address,
-                                     .parity = s->parity ^ ((pos - s->pos) & 1)};
+                                     .of = {.pos = pos,
+                                            .parity = s->parity ^ ((pos - s->pos) & 1),
+                                            .kv_blocks = s->table.address,
+                                            .recurrent = from->address,
+                                            .recurrent_out = to->address}};
     int rc = forward_record_token(s, &chunk, e);
     sample_run(&r->sample, m->exec,
                &(struct sample_call){.rule = &c->rule,
@@ -170,17 +170,6 @@ static void begin_next(struct moeflux_session *s, int32_t id, const struct sampl
     r->pos = pos;
 }
 
-/* The token at hand is part of the sequence. */
-static void accept(struct moeflux_session *s, int32_t id, struct sampler *sampler)
-{
-    const struct exec_buffer recurrent = s->recurrent;
-    s->recurrent = s->recurrent_backup;
-    s->recurrent_backup = recurrent;
-    s->history[s->pos++] = id;
-    s->parity ^= 1;
-    sampler_accept(sampler, id);
-}
-
 static int step_on_device(struct moeflux_session *s, int32_t id, struct sampler *sampler, bool more,
                           uint32_t result[2], struct moeflux_err *e)
 {
@@ -204,7 +193,8 @@ static int step_on_device(struct moeflux_session *s, int32_t id, struct sampler 
     }
     memcpy(result, r->results.host + s->pos % 2 * (2 * sizeof *result), 2 * sizeof *result);
     r->id = (int32_t)result[0];
-    accept(s, id, sampler);
+    sequence_accept(s, id);
+    sampler_accept(sampler, id);
     return 0;
 }
 

@@ -54,7 +54,8 @@ struct backend {
 struct exec {
     const struct backend *backend;
     bool profile;
-    bool keeps_f32, forbids_denorm, prefers_nv; /* change the caps */
+    bool keeps_f32, forbids_denorm, prefers_nv;                                     /* change the caps */
+    enum exec_quads { EXEC_QUADS_UNKNOWN, EXEC_QUADS_NO, EXEC_QUADS_YES } quads[2]; /* quads.h: NV's, KHR's */
     bool is_watched;
     struct exec_watch watch;
     struct moeflux_err

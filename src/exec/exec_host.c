@@ -12,6 +12,7 @@
 #include "base/nodes.h"
 #include "base/team.h"
 #include "cpu/isa.h"
+#include "cpu/product.h"
 #include "exec/backend.h"
 #include "exec/host.h"
 
@@ -118,6 +119,7 @@ static struct exec_caps host_caps(const struct exec *x)
                               .is_software = true,
                               .is_unified = true,
                               .has_fixed = takes_fixed(h),
+                              .n_alike = CPU_FEW_TOKENS,
                               .subgroup_size = 8,
                               .max_workgroup = 1024,
                               .max_shared_bytes = 32768,

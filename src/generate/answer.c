@@ -1,9 +1,19 @@
 #include "generate/answer.h"
 
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <xxhash.h>
+
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/mem.h"
 #include "base/progress.h"
 #include "generate/generator.h"
+#include "text/constraint.h"
+#include "text/stops.h"
+#include "text/tool_calls.h"
+#include "text/utf8.h"
 
 /* What the loop carries from token to token. */
 struct writer {
@@ -12,34 +22,179 @@ struct writer {
     const struct answer_options *options;
     struct chat_filter filter;
     struct utf8_stream utf8;
-    enum chat_part part; /* of the characters that `utf8` holds back */
+    struct tool_calls tools;
+    struct stops stops;
+    enum chat_part part; /* of the characters that these hold back */
+    int32_t id;          /* the sampled token that no piece has brought yet; -1: none */
     struct str shown;    /* bytes of the token at hand */
-    struct str fresh;    /* whole characters not given out yet */
+    struct str fresh;    /* whole characters that neither `tools` nor `stops` has seen */
+    struct str ready;    /* to be given out */
+    bool is_free;        /* the answer thinks: its constraint has not begun */
+    bool may_think;      /* the next token may be the one that opens the thinking */
 };
+
+/* ---- pieces ---- */
+
+static int give(struct writer *w, struct answer_piece p, struct moeflux_err *e)
+{
+    const struct answer_sink *sink = &w->options->sink;
+    const struct logprobs *l = &w->answer->logprobs;
+    p.id = w->id;
+    if (w->id >= 0 && w->options->logprobs) {
+        p.logprobs = logprobs_of(l, l->n - 1);
+        p.n_top = l->n_top;
+    }
+    w->id = -1;
+    return sink->piece ? sink->piece(sink->ctx, &p, e) : 0;
+}
 
 static struct str *part_text(struct answer *a, enum chat_part part)
 {
     return part == CHAT_THINKING ? &a->thinking : &a->text;
 }
 
-/* Gives out `fresh` as text of `part`. */
-static int give(struct writer *w, int32_t id, enum chat_part part, struct moeflux_err *e)
+/* Gives out `ready` as text of `part`. */
+static int give_ready(struct writer *w, enum chat_part part, struct moeflux_err *e)
 {
-    const struct answer_sink *sink = &w->options->sink;
     struct str *all = part_text(w->answer, part);
-    str_add(all, str_text(&w->fresh), w->fresh.len);
-    if (!str_ok(all) || !str_ok(&w->fresh))
+    str_add(all, str_text(&w->ready), w->ready.len);
+    if (!str_ok(all) || !str_ok(&w->ready))
         return err_set(e, ERR_MEMORY, "out of memory for the answer");
-    int rc = sink->token ? sink->token(sink->ctx, id, part, str_text(&w->fresh), w->fresh.len, e) : 0;
+    int rc = 0;
+    if (w->ready.len > 0)
+        rc = give(w, (struct answer_piece){.part = part, .text = w->ready.data, .len = w->ready.len}, e);
+    str_clear(&w->ready);
+    return rc;
+}
+
+/* Text of the answer, as far as it cannot become a stop text. */
+static int give_answer(struct writer *w, const char *bytes, size_t n, struct moeflux_err *e)
+{
+    int found = stops_push(&w->stops, bytes, n, &w->ready);
+    if (found != STOPS_NONE)
+        w->answer->stop_text = w->options->stops[found];
+    return give_ready(w, CHAT_ANSWER, e);
+}
+
+/* What may not become a stop text together with what follows. */
+static int end_stops(struct writer *w, struct moeflux_err *e)
+{
+    stops_end(&w->stops, &w->ready);
+    return give_ready(w, CHAT_ANSWER, e);
+}
+
+/* ---- calls of tools ---- */
+
+/* The same call of the same answer has the same id. */
+static void name_call(const struct writer *w, struct answer_call *c)
+{
+    const uint64_t of[] = {w->generator->seed, moeflux_session_position(w->generator->sequence),
+                           w->answer->n_calls};
+    snprintf(c->id, sizeof c->id, "call_%016" PRIx64, XXH3_64bits(of, sizeof of));
+}
+
+static int add_call(struct writer *w, const char *name, size_t len, struct moeflux_err *e)
+{
+    struct answer *a = w->answer;
+    int rc = mem_grow((void **)&a->calls, &a->calls_cap, a->n_calls + 1, sizeof *a->calls, e);
+    if (rc)
+        return rc;
+    struct answer_call *c = &a->calls[a->n_calls];
+    *c = (struct answer_call){0};
+    str_add(&c->name, name, len);
+    name_call(w, c);
+    a->n_calls++;
+    return str_ok(&c->name) ? 0 : err_set(e, ERR_MEMORY, "out of memory for a tool's call");
+}
+
+static void drop_call(struct answer *a)
+{
+    struct answer_call *c = &a->calls[--a->n_calls];
+    str_free(&c->name);
+    str_free(&c->arguments);
+}
+
+static int give_call(struct writer *w, enum answer_call_event event, const char *bytes, size_t n,
+                     struct moeflux_err *e)
+{
+    struct answer *a = w->answer;
+    struct answer_call *c = &a->calls[a->n_calls - 1];
+    str_add(&c->arguments, bytes, n);
+    if (!str_ok(&c->arguments))
+        return err_set(e, ERR_MEMORY, "out of memory for a tool's call");
+    return give(w,
+                (struct answer_piece){.part = CHAT_TOOL,
+                                      .text = bytes,
+                                      .len = n,
+                                      .call = c,
+                                      .call_idx = (uint32_t)a->n_calls - 1,
+                                      .event = event},
+                e);
+}
+
+static int on_tool_event(void *ctx, enum tool_event event, const char *bytes, size_t n, struct moeflux_err *e)
+{
+    struct writer *w = ctx;
+    int rc = 0;
+    /* Behind a stop text there is nothing. */
+    if (w->answer->stop_text)
+        return 0;
+    switch (event) {
+    case TOOL_TEXT:
+        return give_answer(w, bytes, n, e);
+    case TOOL_BEGINS:
+        rc = end_stops(w, e);
+        if (!rc)
+            rc = add_call(w, bytes, n, e);
+        return rc ? rc : give_call(w, ANSWER_CALL_BEGINS, "", 0, e);
+    case TOOL_ARGUMENTS:
+        return give_call(w, ANSWER_CALL_ARGUMENTS, bytes, n, e);
+    case TOOL_ENDS:
+        return give_call(w, ANSWER_CALL_ENDS, "", 0, e);
+    case TOOL_FAILS:
+        rc = give_call(w, ANSWER_CALL_FAILS, "", 0, e);
+        drop_call(w->answer);
+        return rc;
+    }
+    return rc;
+}
+
+/* ---- tokens to pieces ---- */
+
+/* Gives out `fresh` as far as its meaning is certain. */
+static int give_fresh(struct writer *w, enum chat_part part, struct moeflux_err *e)
+{
+    int rc = 0;
+    if (!str_ok(&w->fresh))
+        return err_set(e, ERR_MEMORY, "out of memory for the answer");
+    if (part == CHAT_ANSWER) {
+        rc = tool_calls_push(&w->tools, str_text(&w->fresh), w->fresh.len, e);
+    } else {
+        str_add(&w->ready, str_text(&w->fresh), w->fresh.len);
+        rc = give_ready(w, part, e);
+    }
     str_clear(&w->fresh);
     return rc;
 }
 
-/* A character must not be put together from bytes of two parts. */
+/* A character, a call or a stop text must not be put together from bytes of two parts. */
 static int end_part(struct writer *w, struct moeflux_err *e)
 {
     utf8_stream_end(&w->utf8, &w->fresh);
-    return w->fresh.len ? give(w, -1, w->part, e) : 0;
+    int rc = give_fresh(w, w->part, e);
+    if (!rc)
+        rc = tool_calls_end(&w->tools, e);
+    return rc || w->answer->stop_text ? rc : end_stops(w, e);
+}
+
+/* A tag of a call may be a control token, and is text all the same. */
+static bool is_tool_tag(const struct writer *w, int32_t id)
+{
+    const char *bytes;
+    if (!w->tools.form || w->filter.inside_think || !tokenizer_is_special(w->generator->tokenizer, id))
+        return false;
+    size_t n = tokenizer_bytes(w->generator->tokenizer, id, &bytes);
+    return tool_form_has_tag(w->tools.form, bytes, n);
 }
 
 /* Which part the token belongs to; what is to be shown of it, in w->shown. */
@@ -47,9 +202,12 @@ static enum chat_part part_of(struct writer *w, int32_t id)
 {
     const struct tokenizer *t = w->generator->tokenizer;
     const char *bytes;
-    if (w->options->chat)
+    bool is_tag = is_tool_tag(w, id);
+    /* The newlines behind it are not those behind a think block. */
+    w->filter.at_start &= !is_tag;
+    if (w->options->chat && !is_tag)
         return chat_filter_push(&w->filter, &w->generator->chat, id, &w->shown);
-    if (t && tokenizer_is_special(t, id))
+    if (!is_tag && t && tokenizer_is_special(t, id))
         return CHAT_CONTROL;
     size_t n = t ? tokenizer_bytes(t, id, &bytes) : 0;
     str_add(&w->shown, n ? bytes : "", n);
@@ -68,18 +226,91 @@ static int write_token(struct writer *w, int32_t id, bool is_end, struct moeflux
     }
     if (!str_ok(&w->shown))
         return err_set(e, ERR_MEMORY, "out of memory for the answer");
+    w->id = id;
     utf8_stream_push(&w->utf8, str_text(&w->shown), w->shown.len, &w->fresh);
-    return give(w, id, part, e);
+    int rc = give_fresh(w, part, e);
+    return rc || w->id < 0 ? rc : give(w, (struct answer_piece){.part = part, .text = ""}, e);
 }
 
-/* The first token, from the logits that the prompt left. */
-static int pick_first(struct generator *s, int32_t *id, struct moeflux_err *e)
+/* ---- the constraint ---- */
+
+/* Whether the template's thinking goes on, behind the token that was written. */
+static bool is_thinking(struct writer *w, int32_t id)
+{
+    const struct chat *chat = &w->generator->chat;
+    return w->options->chat && (w->filter.inside_think || (w->may_think && id == chat->think_open));
+}
+
+/* Tells the constraint of the token that was written. */
+static int follow(struct writer *w, int32_t id, struct moeflux_err *e)
+{
+    struct constraint *c = w->options->constraint;
+    bool was_free = w->is_free;
+    w->is_free = is_thinking(w, id);
+    w->may_think = false;
+    if (!was_free && !w->is_free)
+        return constraint_accept(c, id, e);
+    if (w->is_free || w->part != CHAT_ANSWER)
+        return 0;
+    /* What stands behind </think> in its own token. */
+    return constraint_accept_bytes(c, str_text(&w->shown), w->shown.len, e);
+}
+
+/* Leaves the sampler the tokens that may come next. */
+static int constrain(struct writer *w, struct generator *s, struct moeflux_err *e)
+{
+    const uint64_t *mask = NULL;
+    int rc = w->is_free ? 0 : constraint_mask(w->options->constraint, &mask, e);
+    if (rc)
+        return rc;
+    /* Newlines at the beginning are the grammar's. */
+    w->filter.at_start = w->filter.at_start && w->is_free;
+    sampler_set_mask(s->sampler, mask);
+    if (w->may_think)
+        sampler_allow(s->sampler, s->chat.think_open);
+    return 0;
+}
+
+/* Behind a token that was written. Returns 1 if the answer goes on. */
+static int go_on(struct writer *w, const struct generator *s, int32_t id, struct moeflux_err *e)
+{
+    int rc = follow(w, id, e);
+    if (rc)
+        return rc;
+    /* A model that has no token for the end. */
+    bool ends = !w->is_free && s->info.n_eos == 0 && constraint_must_end(w->options->constraint);
+    if (ends)
+        w->answer->stop = ANSWER_EOS;
+    return !ends;
+}
+
+/* Where the constraint begins: a model that opens its thinking itself may do so first. */
+static void begin_constraint(struct writer *w, const struct generator *s)
+{
+    if (!w->options->chat)
+        return;
+    w->is_free = w->filter.inside_think;
+    w->may_think = s->chat.thinking && !w->is_free && s->chat.think_open >= 0;
+}
+
+/* ---- tokens ---- */
+
+/* Whether the host chooses: a device that does keeps its logits to itself. */
+static bool needs_logits(const struct generator *s, const struct answer_options *o)
+{
+    return o->logprobs || s->evaluator.token;
+}
+
+/* The next token, from the logits of the last one. What takes part in the choice does so here. */
+static int choose(struct answer *a, const struct answer_options *o, struct generator *s, int32_t *id,
+                  struct moeflux_err *e)
 {
     struct moeflux_err why;
     *id = sampler_pick(s->sampler, s->logits, &why);
-    return *id < 0 ? err_set(e, why.code, "position %u: %.400s", moeflux_session_position(s->sequence) - 1,
-                             why.text)
-                   : 0;
+    if (*id < 0)
+        return err_set(e, why.code, "position %u: %.400s", moeflux_session_position(s->sequence) - 1,
+                       why.text);
+    return o->logprobs ? logprobs_add(&a->logprobs, s->logits, s->info.vocab_size, s->allowed, *id, e) : 0;
 }
 
 /* Writes a token. Returns 1 if the answer goes on; else a->stop says what ended it. */
@@ -94,7 +325,10 @@ static int take(struct writer *w, const struct generator *s, int32_t id, struct 
         rc = write_token(w, id, is_end, e);
     if (rc)
         return rc;
-    a->stop = is_end ? ANSWER_EOS : a->tokens.n == (uint64_t)o->limit ? ANSWER_LENGTH : ANSWER_CONTEXT;
+    a->stop = a->stop_text                        ? ANSWER_STOP_TEXT
+              : is_end                            ? ANSWER_EOS
+              : a->tokens.n == (uint64_t)o->limit ? ANSWER_LENGTH
+                                                  : ANSWER_CONTEXT;
     return a->stop == ANSWER_CONTEXT && moeflux_session_position(s->sequence) < s->max_context;
 }
 
@@ -103,10 +337,12 @@ static int step(struct answer *a, const struct answer_options *o, struct generat
                 struct moeflux_err *e)
 {
     uint32_t before = moeflux_session_position(s->sequence);
-    int rc = generator_step(s, *id, a->tokens.n + 1 != (uint64_t)o->limit, id, e);
+    /* A constraint knows what the next token may be only when there is this one. */
+    bool more = a->tokens.n + 1 != (uint64_t)o->limit && !o->constraint;
+    int rc = needs_logits(s, o) ? generator_eval(s, id, 1, NULL, e) : generator_step(s, *id, more, id, e);
     a->last_pending = moeflux_session_position(s->sequence) == before;
     a->n_decoded += !a->last_pending;
-    return rc;
+    return !rc && needs_logits(s, o) ? choose(a, o, s, id, e) : rc;
 }
 
 /* Samples until something ends the answer; a->stop says what. */
@@ -118,53 +354,89 @@ static int loop(struct writer *w, struct generator *s, struct moeflux_err *e)
         a->stop = ANSWER_INTERRUPTED;
         if (!progress_report(&s->progress, "", "tok", 0, 0))
             return 0;
-        int rc = id < 0 ? pick_first(s, &id, e) : step(a, w->options, s, &id, e);
+        int rc = w->options->constraint ? constrain(w, s, e) : 0;
+        if (rc == 0)
+            rc = id < 0 ? choose(a, w->options, s, &id, e) : step(a, w->options, s, &id, e);
         if (rc == 0 && !a->first_token_ns)
             a->first_token_ns = clock_ns();
         rc = rc == 0 ? take(w, s, id, e) : rc;
+        if (rc == 1 && w->options->constraint)
+            rc = go_on(w, s, id, e);
         if (rc != 1)
             return rc;
     }
 }
 
+/* What was held back comes out, unless a stop text has ended the answer. */
+static int end(struct writer *w, struct moeflux_err *e)
+{
+    if (w->answer->stop_text)
+        return 0;
+    str_clear(&w->shown);
+    if (w->options->chat)
+        chat_filter_end(&w->filter, &w->shown);
+    utf8_stream_push(&w->utf8, str_text(&w->shown), w->shown.len, &w->fresh);
+    return end_part(w, e);
+}
+
 int answer_run(struct answer *a, struct generator *s, const struct answer_options *o, struct moeflux_err *e)
 {
-    struct writer w = {.answer = a, .generator = s, .options = o, .part = CHAT_ANSWER};
+    struct writer w = {.answer = a, .generator = s, .options = o, .part = CHAT_ANSWER, .id = -1};
     a->stop = ANSWER_LENGTH;
+    a->logprobs.n_top = o->n_logprobs;
+    sampler_begin_answer(s->sampler);
     if (o->limit == 0)
         return 0;
     if (o->chat) {
         chat_filter_init(&w.filter, &s->chat);
         w.part = w.filter.inside_think ? CHAT_THINKING : CHAT_ANSWER;
     }
-    int rc = loop(&w, s, e);
+    const struct tool_form *form = NULL;
+    if (o->tools && s->tokenizer)
+        form = tool_form_find(tokenizer_chat_template(s->tokenizer));
+    tool_calls_init(&w.tools, form, o->tools, (struct tool_sink){on_tool_event, &w});
+    begin_constraint(&w, s);
+    int rc = stops_init(&w.stops, o->stops, o->n_stops, e);
+    if (!rc)
+        rc = loop(&w, s, e);
+    if (o->constraint)
+        sampler_set_mask(s->sampler, NULL);
     if (a->first_token_ns)
         a->decode_ns = clock_ns() - a->first_token_ns;
     if (rc == ERR_INTERRUPTED) {
         a->stop = ANSWER_INTERRUPTED;
         rc = 0;
     }
-    str_clear(&w.shown);
-    if (o->chat)
-        chat_filter_end(&w.filter, &w.shown);
-    utf8_stream_push(&w.utf8, str_text(&w.shown), w.shown.len, &w.fresh);
     if (!rc)
-        rc = end_part(&w, e);
+        rc = end(&w, e);
+    /* What was held back may have been a stop text. */
+    if (!rc && a->stop_text)
+        a->stop = ANSWER_STOP_TEXT;
+    else if (!rc && a->stop == ANSWER_EOS && a->n_calls > 0)
+        a->stop = ANSWER_TOOLS;
+    tool_calls_free(&w.tools);
+    stops_free(&w.stops);
     str_free(&w.shown);
     str_free(&w.fresh);
+    str_free(&w.ready);
     return rc;
 }
 
 const char *answer_stop_name(enum answer_stop stop)
 {
-    static const char *const names[] = {"eos", "length", "context", "interrupted"};
+    static const char *const names[ANSWER_N_STOPS] = {"eos",         "length", "context",
+                                                      "interrupted", "stop",   "tool_calls"};
     return names[stop];
 }
 
 void answer_free(struct answer *a)
 {
+    while (a->n_calls > 0)
+        drop_call(a);
+    free(a->calls);
     str_free(&a->text);
     str_free(&a->thinking);
     token_list_free(&a->tokens);
+    logprobs_free(&a->logprobs);
     *a = (struct answer){0};
 }

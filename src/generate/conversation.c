@@ -58,7 +58,7 @@ int conversation_answer(struct conversation *c, const struct generator *s, const
     int32_t last = a->tokens.n ? a->tokens.ids[a->tokens.n - 1] : -1;
     bool end_of_turn = a->tokens.n && last == s->chat.turn_close;
     /* Another end-of-text token does not belong into the middle of a conversation. */
-    bool keep = end_of_turn || a->stop != ANSWER_EOS;
+    bool keep = end_of_turn || (a->stop != ANSWER_EOS && a->stop != ANSWER_TOOLS);
     size_t n = a->tokens.n && !keep ? a->tokens.n - 1 : a->tokens.n;
     int rc = copy_text(&t->answer, &a->text, e);
     if (!rc)

@@ -9,6 +9,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "engine/step.h"
+#include "generate/constrain.h"
 
 int generator_open(struct generator *s, const struct moeflux_options *o, struct moeflux_err *e)
 {
@@ -88,28 +89,56 @@ int generator_new_sampler(struct generator *s, const struct sampler_options *o, 
     return 0;
 }
 
-int generator_start(struct generator *s, uint32_t max_context, const struct sampler_options *o,
-                    struct moeflux_err *e)
+int generator_prepare(struct generator *s, uint32_t max_context, struct moeflux_err *e)
 {
     uint32_t own = s->info.max_context;
     s->max_context = max_context ? max_context : GENERATOR_DEFAULT_CONTEXT;
     if (!max_context && own && own < s->max_context)
         s->max_context = own;
-    int rc = moeflux_session_new(&s->sequence, s->model, s->max_context, e);
-    if (rc)
-        return rc;
+    if (own && s->max_context > own)
+        return err_set(e, ERR_USAGE, "a context of %u tokens, expected 1 to %u, the model's own maximum",
+                       s->max_context, own);
     if (!(s->logits = mem_new(s->info.vocab_size, sizeof(float), e)))
         return ERR_MEMORY;
-    if (s->tokenizer && !(s->allowed = allowed_ids(s, e)))
-        return ERR_MEMORY;
-    return generator_new_sampler(s, o, NULL, 0, e);
+    return s->tokenizer && !(s->allowed = allowed_ids(s, e)) ? ERR_MEMORY : 0;
+}
+
+int generator_start(struct generator *s, uint32_t max_context, const struct sampler_options *o,
+                    struct moeflux_err *e)
+{
+    int rc = generator_prepare(s, max_context, e);
+    if (!rc)
+        rc = moeflux_session_new(&s->sequence, s->model, s->max_context, e);
+    return rc ? rc : generator_new_sampler(s, o, NULL, 0, e);
+}
+
+void generator_share(struct generator *s, const struct generator *of)
+{
+    *s = *of;
+    s->chat = (struct chat){0};
+    s->has_chat = false;
+    s->constrain = NULL;
+    s->sequence = NULL;
+    s->sampler = NULL;
+    s->logits = NULL;
+}
+
+void generator_unshare(struct generator *s)
+{
+    constrain_free(s->constrain);
+    free(s->logits);
+    sampler_free(s->sampler);
+    *s = (struct generator){0};
 }
 
 static int evaluate(struct generator *s, const int32_t *ids, size_t n, const struct moeflux_outputs *outputs,
                     struct moeflux_err *e)
 {
     uint32_t before = moeflux_session_position(s->sequence);
-    int rc = moeflux_session_eval(s->sequence, ids, (uint32_t)n, outputs, e);
+    bool single =
+        n == 1 && s->evaluator.token && outputs->logits && !outputs->each_logits && !outputs->hidden;
+    int rc = single ? s->evaluator.token(s->evaluator.ctx, s, *ids, e)
+                    : moeflux_session_eval(s->sequence, ids, (uint32_t)n, outputs, e);
     /* After an interruption the sequence has the first of them only, after a failure none. */
     uint32_t after = moeflux_session_position(s->sequence);
     for (uint32_t i = 0; before + i < after; i++)
@@ -127,7 +156,7 @@ int generator_eval(struct generator *s, const int32_t *ids, size_t n, const stru
 
 int generator_step(struct generator *s, int32_t id, bool more, int32_t *next, struct moeflux_err *e)
 {
-    return step_run(s->sequence, id, s->sampler, more, next, e);
+    return step_run(s->sequence, id, s->sampler, more && !s->by_turns, next, e);
 }
 
 int generator_feed(struct generator *s, const int32_t *ids, size_t n, struct moeflux_err *e)
@@ -146,6 +175,7 @@ bool generator_is_eos(const struct generator *s, int32_t id)
 
 void generator_close(struct generator *s)
 {
+    constrain_free(s->constrain);
     free(s->logits);
     free(s->allowed);
     sampler_free(s->sampler);

@@ -12,6 +12,15 @@
 
 enum { GENERATOR_DEFAULT_CONTEXT = 8192 };
 
+struct generator;
+
+/* Appends a token to the generator's sequence and puts the logits after it into its `logits`: for those who evaluate the tokens
+ * of several sequences together. */
+struct generator_evaluator {
+    int (*token)(void *ctx, struct generator *s, int32_t id, struct moeflux_err *e);
+    void *ctx;
+};
+
 struct generator {
     struct moeflux_model *model;
     const char *dir;                  /* the model's; borrowed */
@@ -22,11 +31,14 @@ struct generator {
     struct chat chat;
     struct moeflux_session *sequence; /* NULL until generator_start */
     struct sampler *sampler;
-    uint8_t *allowed;     /* bitmap of the ids that may be sampled; NULL: all */
-    float *logits;        /* [vocab_size], after the last token of generator_eval */
-    uint32_t max_context; /* tokens */
+    struct constrain *constrain; /* NULL until an answer is to fit a grammar */
+    uint8_t *allowed;            /* bitmap of the ids that may be sampled; NULL: all */
+    float *logits;               /* [vocab_size], after the last token of generator_eval */
+    uint32_t max_context;        /* tokens */
+    bool by_turns;               /* others evaluate between two tokens: none is begun ahead of its turn */
     uint64_t seed;
     uint64_t load_ns;
+    struct generator_evaluator evaluator; /* of single tokens; without `token` moeflux_session_eval does it */
 };
 
 /* Opens the model and its tokenizer. The directory's name and the context of `o->progress` must outlive it. */
@@ -42,9 +54,20 @@ int generator_use_chat(struct generator *s, enum chat_thinking thinking, const c
 int generator_encode(const struct generator *s, const char *text, size_t len, enum token_specials specials,
                      struct token_list *out, size_t *n_replaced, struct moeflux_err *e);
 
-/* Makes the sequence and the sampler. max_context 0: the smaller of the model's own and GENERATOR_DEFAULT_CONTEXT. */
+/* What every sequence needs: their context (0: the smaller of the model's own and GENERATOR_DEFAULT_CONTEXT), the ids that
+ * may be sampled, room for logits. ERR_USAGE: more than the model's own. */
+int generator_prepare(struct generator *s, uint32_t max_context, struct moeflux_err *e);
+
+/* generator_prepare, and makes the sequence and the sampler. */
 int generator_start(struct generator *s, uint32_t max_context, const struct sampler_options *o,
                     struct moeflux_err *e);
+
+/* Another generator on the same model, for a request beside others: its template, logits and sampler are its own, and not there
+ * yet, the rest is `of`'s, which was prepared and must outlive it. For an evaluation logits [vocab_size] (malloc) and a
+ * sequence have to be set; the sequence stays the caller's. Model and sequences still belong to one thread at a time. */
+void generator_share(struct generator *s, const struct generator *of);
+/* A zeroed one is legal. */
+void generator_unshare(struct generator *s);
 
 /* A random seed of 32 bits. ERR_IO. */
 int generator_draw_seed(uint64_t *seed, struct moeflux_err *e);

@@ -25,6 +25,16 @@ uint32_t prefix_common(const int32_t *a, size_t n_a, const int32_t *b, size_t n_
     return (uint32_t)i;
 }
 
+uint32_t prefix_usable(const struct prefix_held *h, const int32_t *ids, uint32_t n)
+{
+    uint32_t same = prefix_common(h->ids, h->n, ids, n - 1), at = 0;
+    if (!h->recurrent || same == h->n)
+        return same;
+    for (uint32_t i = 0; i < h->n_checkpoints && h->checkpoints[i] <= same; i++)
+        at = h->checkpoints[i];
+    return at;
+}
+
 static int feed_to(struct generator *s, const int32_t *ids, uint32_t to, struct moeflux_err *e)
 {
     uint32_t pos = moeflux_session_position(s->sequence);

@@ -9,7 +9,10 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/str.h"
+#include "generate/answer.h"
+#include "generate/constrain.h"
 #include "generate/generator.h"
+#include "generate/tools.h"
 #include "text/sampler.h"
 
 #define MAX_SEED   (((int64_t)1 << 53) - 1)
@@ -40,6 +43,16 @@ static const struct {
     {"min_p", "min_p"},
     {"repeat_penalty", "repeat_penalty"},
     {"repeat_last_n", "repeat_last_n"},
+    {"presence_penalty", "presence_penalty"},
+    {"frequency_penalty", "frequency_penalty"},
+    {"stop", "stop"},
+    {"logprobs", "logprobs"},
+    {"top_logprobs", "top_logprobs"},
+    {"tools", "tools"},
+    {"tool_choice", "tool_choice"},
+    {"json_schema", "json_schema"},
+    {"json_object", "json_object"},
+    {"grammar", "grammar"},
 };
 
 struct sampler_options request_sampling(const struct request_options *o, uint64_t seed)
@@ -51,8 +64,35 @@ struct sampler_options request_sampling(const struct request_options *o, uint64_
         .min_p = o->min_p,
         .repeat_penalty = o->repeat_penalty,
         .repeat_last = (uint32_t)o->repeat_last,
+        .presence_penalty = o->presence_penalty,
+        .frequency_penalty = o->frequency_penalty,
         .seed = seed,
     };
+}
+
+struct answer_options request_answer(const struct request_options *o)
+{
+    bool logprobs = o->logprobs != REQUEST_NO_LOGPROBS;
+    return (struct answer_options){
+        .limit = o->predict,
+        .ignore_eos = o->ignore_eos,
+        .chat = !o->raw,
+        .stops = o->stops,
+        .n_stops = o->n_stops,
+        .logprobs = logprobs,
+        .n_logprobs = logprobs ? (uint32_t)o->logprobs : 0,
+        .tools = o->tools,
+    };
+}
+
+int request_constraint(const struct request_options *o, struct generator *s, struct constraint **out,
+                       struct moeflux_err *e)
+{
+    *out = NULL;
+    if (!o->grammar)
+        return 0;
+    return o->must_call ? constrain_begin_calls(s, o->grammar, out, e)
+                        : constrain_begin(s, o->grammar, out, e);
 }
 
 enum chat_thinking request_thinking(const struct request_options *o)
@@ -77,6 +117,21 @@ char *request_key(const struct json_t *id, uint64_t line)
     return NULL;
 }
 
+/* What the errors begin with. */
+struct where {
+    char text[40];
+};
+
+static struct where where_of(const struct request *r)
+{
+    struct where w;
+    if (r->line)
+        snprintf(w.text, sizeof w.text, "line %" PRIu64, r->line);
+    else
+        snprintf(w.text, sizeof w.text, "the request");
+    return w;
+}
+
 /* ---- fields ---- */
 
 /* The field that a name stands for, with "-" for "_" as flags have it; NULL: none. */
@@ -98,15 +153,16 @@ static int collect_fields(struct request *r, json_t *root, struct moeflux_err *e
 {
     const char *name;
     json_t *value;
+    struct where where = where_of(r);
     json_object_foreach(root, name, value)
     {
         const char *field = field_of(name);
         if (!field)
-            return err_set(e, ERR_FORMAT, "line %" PRIu64 ": unknown field \"%.60s\"", r->line, name);
+            return err_set(e, ERR_FORMAT, "%s: unknown field \"%.60s\"", where.text, name);
         if (json_object_get(r->fields, field))
-            return err_set(e, ERR_FORMAT, "line %" PRIu64 ": %s is given twice", r->line, field);
+            return err_set(e, ERR_FORMAT, "%s: %s is given twice", where.text, field);
         if (json_object_set(r->fields, field, value) < 0)
-            return err_set(e, ERR_MEMORY, "out of memory for line %" PRIu64, r->line);
+            return err_set(e, ERR_MEMORY, "out of memory for %s", where.text);
     }
     return 0;
 }
@@ -155,6 +211,121 @@ static void get_real(struct json_view *v, const char *key, float *out)
     *out = (float)json_view_real_or(v, key, (double)*out, -1e9, 1e9);
 }
 
+/* A text or a list of texts; a request's own take the place of the command line's. */
+static void get_stops(struct json_view *v, struct request_options *o)
+{
+    const json_t *value = json_view_get(v, "stop");
+    bool is_list = json_is_array(value);
+    if (v->rc || !value)
+        return;
+    size_t n = is_list ? json_array_size(value) : 1;
+    if (n > REQUEST_MAX_STOPS) {
+        v->rc = err_set(v->e, ERR_FORMAT, "%s: stop: expected at most %d texts, found %zu", v->where,
+                        REQUEST_MAX_STOPS, n);
+        return;
+    }
+    o->n_stops = 0;
+    for (size_t i = 0; i < n && !v->rc; i++) {
+        const char *text = json_string_value(is_list ? json_array_get(value, i) : value);
+        if (text && *text)
+            o->stops[o->n_stops++] = text;
+        else
+            v->rc = err_set(v->e, ERR_FORMAT,
+                            "%s: stop: expected a text that is not empty, or a list of them", v->where);
+    }
+}
+
+/* A number of tokens; or, as chats have it, true or false, and the number as top_logprobs. */
+static void get_logprobs(struct json_view *v, struct request_options *o)
+{
+    const json_t *value = json_view_get(v, "logprobs");
+    bool has_top = json_view_get(v, "top_logprobs") != NULL;
+    int64_t top = 0;
+    get_whole(v, "top_logprobs", 0, LOGPROBS_MAX, &top);
+    if (!json_is_boolean(value))
+        get_whole(v, "logprobs", 0, LOGPROBS_MAX, &o->logprobs);
+    else
+        o->logprobs = json_is_true(value) ? top : REQUEST_NO_LOGPROBS;
+    if (!v->rc && has_top && !json_is_true(value))
+        v->rc = err_set(v->e, ERR_FORMAT, "%s: top_logprobs goes with \"logprobs\": true only", v->where);
+}
+
+static int check_tool_choice(const struct json_view *v, const struct request_options *o, const json_t *choice)
+{
+    const json_t *name = json_member(json_member(choice, "function"), "name");
+    if (!json_is_text(choice, "auto") && !json_is_text(choice, "required") && !json_is_string(name))
+        return err_set(v->e, ERR_FORMAT,
+                       "%s: tool_choice: expected \"none\", \"auto\", \"required\" or a function", v->where);
+    if (!o->tools)
+        return err_set(v->e, ERR_FORMAT, "%s: tool_choice goes with tools only", v->where);
+    if (name && !tools_have(o->tools, json_string_value(name)))
+        return err_set(v->e, ERR_FORMAT, "%s: tool_choice: no tool is called \"%.60s\"", v->where,
+                       json_string_value(name));
+    return 0;
+}
+
+/* "none" offers none. */
+static void get_tool_choice(struct json_view *v, struct request_options *o)
+{
+    const json_t *choice = json_view_get(v, "tool_choice");
+    if (v->rc || !choice)
+        return;
+    if (json_is_text(choice, "none")) {
+        o->tools = NULL;
+        return;
+    }
+    v->rc = check_tool_choice(v, o, choice);
+    o->must_call = !json_is_text(choice, "auto");
+    o->tool = json_string_value(json_member(json_member(choice, "function"), "name"));
+}
+
+/* A request's own tools take the place of the command line's. */
+static void get_tools(struct json_view *v, struct request_options *o)
+{
+    const json_t *tools = json_view_get(v, "tools");
+    if (!v->rc && tools) {
+        v->rc = tools_check(tools, v->where, v->e);
+        o->tools = json_array_size(tools) ? tools : NULL;
+    }
+    /* A text that is raw has no place for them. */
+    if (!tools && o->raw)
+        o->tools = NULL;
+    get_tool_choice(v, o);
+}
+
+/* At most one of the fields that say what the answer must fit. */
+static int get_grammar(struct request *r, struct json_view *v, struct moeflux_err *e)
+{
+    const json_t *schema = json_view_get(v, "json_schema");
+    const char *grammar = json_view_text_or(v, "grammar", NULL);
+    bool object = json_view_bool_or(v, "json_object", false);
+    char name[64];
+    int rc = v->rc;
+    if (!rc && (schema != NULL) + (grammar != NULL) + object > 1)
+        return err_set(e, ERR_FORMAT, "%s: json_schema, json_object and grammar exclude each other",
+                       v->where);
+    snprintf(name, sizeof name, "%s: %s", v->where,
+             schema    ? "json_schema"
+             : grammar ? "grammar"
+                       : "json_object");
+    if (!rc && json_is_string(schema))
+        rc = constrain_grammar(CONSTRAIN_JSON_SCHEMA, json_string_value(schema), json_string_length(schema),
+                               name, &r->grammar, e);
+    else if (!rc && schema)
+        rc = constrain_schema(schema, name, &r->grammar, e);
+    else if (!rc && grammar)
+        rc = constrain_grammar(CONSTRAIN_GRAMMAR, grammar, strlen(grammar), name, &r->grammar, e);
+    else if (!rc && object)
+        rc = constrain_grammar(CONSTRAIN_JSON_OBJECT, NULL, 0, name, &r->grammar, e);
+    if (r->grammar.len)
+        r->options.grammar = str_text(&r->grammar);
+    if (!rc && r->options.grammar && r->options.must_call)
+        rc = err_set(e, ERR_FORMAT, "%s: tool_choice: a call cannot fit a grammar of its own too", v->where);
+    if (!rc && (r->options.grammar || r->options.must_call) && r->options.ignore_eos)
+        rc = err_set(e, ERR_FORMAT, "%s: ignore_eos and a grammar exclude each other", v->where);
+    return rc;
+}
+
 static int get_options(struct request *r, const char *where, struct moeflux_err *e)
 {
     struct request_options *o = &r->options;
@@ -167,8 +338,13 @@ static int get_options(struct request *r, const char *where, struct moeflux_err 
     get_real(&v, "top_p", &o->top_p);
     get_real(&v, "min_p", &o->min_p);
     get_real(&v, "repeat_penalty", &o->repeat_penalty);
+    get_real(&v, "presence_penalty", &o->presence_penalty);
+    get_real(&v, "frequency_penalty", &o->frequency_penalty);
+    get_stops(&v, o);
+    get_logprobs(&v, o);
     o->ignore_eos = json_view_bool_or(&v, "ignore_eos", o->ignore_eos);
     o->raw = json_view_bool_or(&v, "raw", o->raw);
+    get_tools(&v, o);
     if (json_view_bool_or(&v, "think", false)) {
         o->think = true;
         o->no_think = false;
@@ -181,17 +357,18 @@ static int get_options(struct request *r, const char *where, struct moeflux_err 
     o->system = json_view_text_or(&v, "system", o->raw ? NULL : o->system);
     o->prompt = json_view_text_or(&v, "prompt", NULL);
     const json_t *messages = json_view_array(&v, "messages");
-    if (v.rc)
-        return v.rc;
+    int rc = get_grammar(r, &v, e);
+    if (rc)
+        return rc;
     if (!o->prompt == !messages)
         return err_set(e, ERR_FORMAT, "%s: expected either prompt or messages", where);
     if (o->think && o->no_think)
         return err_set(e, ERR_FORMAT, "%s: think and no_think exclude each other", where);
-    if (o->raw && (messages || o->system))
+    if (o->raw && (messages || o->system || o->tools))
         return err_set(e, ERR_FORMAT, "%s: raw takes a prompt alone", where);
     struct sampler_options sampling = request_sampling(o, 0);
     struct moeflux_err why;
-    int rc = sampler_check(&sampling, &why);
+    rc = sampler_check(&sampling, &why);
     return rc ? err_set(e, rc, "%s: %s", where, why.text) : 0;
 }
 
@@ -206,13 +383,23 @@ int request_too_long(struct request *r, uint64_t line, size_t max_bytes, struct 
 int request_read(struct request *r, const char *text, size_t len, uint64_t line,
                  const struct request_options *defaults, struct moeflux_err *e)
 {
-    char where[40];
-    snprintf(where, sizeof where, "line %" PRIu64, line);
     *r = (struct request){.line = line, .id = json_null(), .options = *defaults, .fields = json_object()};
-    int rc = r->fields ? parse(r, text, len, e) : err_set(e, ERR_MEMORY, "out of memory for %s", where);
+    struct where where = where_of(r);
+    int rc = r->fields ? parse(r, text, len, e) : err_set(e, ERR_MEMORY, "out of memory for %s", where.text);
     if (!(r->key = request_key(r->id, line)))
-        return err_set(e, ERR_MEMORY, "out of memory for %s", where);
-    return rc ? rc : get_options(r, where, e);
+        return err_set(e, ERR_MEMORY, "out of memory for %s", where.text);
+    return rc ? rc : get_options(r, where.text, e);
+}
+
+int request_take(struct request *r, struct json_t *object, const struct request_options *defaults,
+                 struct moeflux_err *e)
+{
+    *r = (struct request){.id = json_null(), .options = *defaults, .fields = json_object()};
+    struct where where = where_of(r);
+    if (!r->fields)
+        return err_set(e, ERR_MEMORY, "out of memory for %s", where.text);
+    int rc = collect_fields(r, object, e);
+    return rc ? rc : get_options(r, where.text, e);
 }
 
 /* ---- tokens ---- */
@@ -279,13 +466,26 @@ static int encode_prompt(struct request *r, struct generator *s, const char *whe
     return rc ? rc : chat_user(&s->chat, o->prompt, strlen(o->prompt), &r->tokens, NULL, e);
 }
 
+/* The grammar of the calls, whose form is the model's. */
+static int call_grammar(struct request *r, const struct generator *s, struct moeflux_err *e)
+{
+    str_clear(&r->grammar);
+    int rc = tools_grammar(s, r->options.tools, r->options.tool, &r->grammar, e);
+    r->options.grammar = str_text(&r->grammar);
+    return rc;
+}
+
 int request_encode(struct request *r, struct generator *s, struct moeflux_err *e)
 {
-    char where[40];
-    snprintf(where, sizeof where, "line %" PRIu64, r->line);
+    struct where named = where_of(r);
+    const char *where = named.text;
     const json_t *messages = json_object_get(r->fields, "messages");
     /* Whether it thinks differs from request to request. */
     int rc = r->options.raw ? 0 : generator_use_chat(s, request_thinking(&r->options), "a request", e);
+    if (!rc && r->options.tools)
+        rc = tools_check_model(s, where, e);
+    if (!rc && r->options.must_call)
+        rc = call_grammar(r, s, e);
     if (!rc && messages && !json_is_null(messages))
         rc = encode_messages(r, s, messages, where, e);
     else if (!rc)
@@ -299,6 +499,7 @@ void request_free(struct request *r)
 {
     json_decref(r->fields);
     free(r->key);
+    str_free(&r->grammar);
     token_list_free(&r->tokens);
     *r = (struct request){0};
 }

@@ -21,6 +21,9 @@ struct attention_shape {
     enum kv_type kv_type;
 };
 
+/* Rows of a workgroup of kernels/attention/prefill.comp, but for f16_rows. */
+enum { ATTENTION_PREFILL_ROWS = 64 };
+
 /* How a Vulkan device runs it: the positions are split, and a second dispatch merges the parts. */
 struct attention_plan {
     uint32_t subgroup, lanes, fours, heads, teams, members; /* see kernels/attention/decode.comp */
@@ -37,6 +40,8 @@ struct attention {
         struct kernel decode, merge;
         struct kernel decode_fresh; /* of one token, prepared there: see attention_prepares */
         struct kernel prefill, f16; /* of a chunk's tokens, in float32 and with float16 products */
+        struct kernel f16_shared;   /* f16 as it is where matrices do not lie in quads (exec/quads.h) */
+        uint32_t f16_rows;          /* of a workgroup of f16 */
         struct kernel latent_scores, latent_values; /* see attention_latent.h */
         struct kernel few_merge;                    /* merge, of few splits */
         uint32_t merge_cols, few_merge_cols;        /* fours of channels of a workgroup */

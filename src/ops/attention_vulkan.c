@@ -3,6 +3,7 @@
 #include "ops/attention.h"
 #include "ops/attention_latent.h"
 #include "ops/gemm_plan.h"
+#include "exec/quads.h"
 
 /* Most positions of one split. lavapipe silently ends a shader's loops after 65,535 turns, all loops together;
  * attention/prefill.comp takes up to three turns a position. */
@@ -23,8 +24,15 @@ enum { MERGE_COLS = 16, MERGE_GROUP = 256, MERGE_MANY = 4 };
 
 /* ROWS of attention/prefill.comp; its workgroups that keep a GPU busy; positions that are worth a split; tokens from which
  * its tiles are better filled than not; value channels that its registers and shared memory have room for. */
-enum { PREFILL_ROWS = 64, PREFILL_GROUPS = 512, PREFILL_SPLIT_POSITIONS = 256, PREFILL_TOKENS = 16 };
+enum {
+    PREFILL_ROWS = ATTENTION_PREFILL_ROWS,
+    PREFILL_GROUPS = 512,
+    PREFILL_SPLIT_POSITIONS = 256,
+    PREFILL_TOKENS = 16
+};
 enum { PREFILL_MAX_DIM = 256, PREFILL_MAX_LATENT = 512 };
+/* Its constants, behind those of kv_cache.h. */
+enum { ROWS_SPEC = KV_N_SPEC, QUADS_SPEC, POSITIONS_SPEC, PREFILL_N_SPEC };
 /* Positions from which on one token's heads, where they fill a tile, are faster there, too: on an H200 128 heads over
  * latents of 512 + 64 take 0.36 ms for 2,000 and 0.37 for 16,384 positions, in attention/decode.comp 0.18 for 5,000 and 0.56
  * for 16,384. */
@@ -178,34 +186,68 @@ static int open_decode(struct attention *op, struct exec *x, struct moeflux_err 
     return rc < 0 ? rc : open_merge(op, x, e);
 }
 
-/* Shared memory of attention_many_coop: the queries or 32 keys and values, scores, weights. */
-static uint64_t f16_shared_bytes(const struct attention_shape *s)
+/* Positions of a tile of attention/prefill_coop.glsl; rows and positions where softmax runs in registers. */
+enum { F16_POSITIONS = 32, QUADS_ROWS = 128, QUADS_POSITIONS = 64 };
+
+/* Shared memory of attention_prefill_coop: the queries or a tile's keys and values, scores, weights. */
+static uint64_t f16_shared_bytes(const struct attention_shape *s, uint32_t positions, bool has_quads)
 {
     uint64_t key = s->key_dim / 8 + 1, value = s->value_dim / 8 + 1;
-    return 16 * (size_max(PREFILL_ROWS * key, 32 * (key + value)) + (uint64_t)PREFILL_ROWS * (9 + 5));
+    uint64_t softmax = has_quads ? 8 : (uint64_t)PREFILL_ROWS * (9 + 5);
+    return 16 * (size_max(PREFILL_ROWS * key, positions * (key + value)) + softmax);
+}
+
+/* The kernels in float16; tiles: the constants so far. */
+static int open_f16(struct attention *op, struct exec *x, uint32_t tiles[PREFILL_N_SPEC],
+                    struct moeflux_err *e)
+{
+    const struct attention_shape *s = &op->shape;
+    const uint32_t bytes = sizeof(struct attention_prefill_args), most = exec_get_caps(x).max_shared_bytes;
+    bool is_alone = s->key_dim + s->value_dim <= MOST_ALONE;
+    op->gpu.f16_from = PREFILL_TOKENS;
+    op->gpu.f16_rows = PREFILL_ROWS;
+    tiles[1] = is_alone ? 128 : 256;
+    int rc =
+        exec_kernel_later(x, &op->gpu.f16_shared, "attention_prefill_coop", bytes, tiles, PREFILL_N_SPEC, e);
+    if (rc == 0 && is_alone && f16_shared_bytes(s, QUADS_POSITIONS, true) <= most)
+        rc = quads_probe(x, e);
+    if (rc > 0) {
+        op->gpu.f16_rows = tiles[ROWS_SPEC] = QUADS_ROWS;
+        tiles[1] = 2 * QUADS_ROWS;
+        tiles[POSITIONS_SPEC] = QUADS_POSITIONS;
+        tiles[QUADS_SPEC] = 1;
+    }
+    return rc < 0 ? rc
+                  : exec_kernel_later(x, &op->gpu.f16, "attention_prefill_coop", bytes, tiles, PREFILL_N_SPEC,
+                                      e);
 }
 
 static int open_prefill(struct attention *op, struct exec *x, struct moeflux_err *e)
 {
     const struct attention_shape *s = &op->shape;
     struct exec_caps caps = exec_get_caps(x);
-    uint32_t tiles[KV_N_SPEC] = {
-        caps.subgroup_size,      256, s->key_dim, s->value_dim, 0, s->latent, [KV_SPEC] = s->kv_type,
-        [KV_FLAT_SPEC] = s->flat};
+    const uint32_t bytes = sizeof(struct attention_prefill_args);
+    uint32_t tiles[PREFILL_N_SPEC] = {caps.subgroup_size,
+                                      256,
+                                      s->key_dim,
+                                      s->value_dim,
+                                      0,
+                                      s->latent,
+                                      [KV_SPEC] = s->kv_type,
+                                      [KV_FLAT_SPEC] = s->flat,
+                                      [ROWS_SPEC] = PREFILL_ROWS,
+                                      [POSITIONS_SPEC] = F16_POSITIONS};
     int rc = 0;
     op->gpu.f16_from = UINT32_MAX;
     if (op->gpu.plan.prefill_from == UINT32_MAX)
         return 0;
     /* Prompts alone need it, but for long sequences. */
     rc = (op->gpu.plan.long_from < UINT32_MAX ? exec_kernel : exec_kernel_later)(
-        x, &op->gpu.prefill, "attention_prefill", sizeof(struct attention_prefill_args), tiles, KV_N_SPEC, e);
+        x, &op->gpu.prefill, "attention_prefill", bytes, tiles, PREFILL_N_SPEC, e);
     if (rc < 0 || s->latent || !gemm_has_f16(x) || s->key_dim % 16 || s->value_dim % 16 ||
-        f16_shared_bytes(s) > caps.max_shared_bytes)
+        f16_shared_bytes(s, F16_POSITIONS, false) > caps.max_shared_bytes)
         return rc;
-    op->gpu.f16_from = PREFILL_TOKENS;
-    tiles[1] = s->key_dim + s->value_dim > MOST_ALONE ? 256 : 128;
-    return exec_kernel_later(x, &op->gpu.f16, "attention_prefill_coop", sizeof(struct attention_prefill_args),
-                             tiles, KV_N_SPEC, e);
+    return open_f16(op, x, tiles, e);
 }
 
 int attention_vulkan_open(struct attention *op, struct exec *x, struct moeflux_err *e)
@@ -218,10 +260,10 @@ int attention_vulkan_open(struct attention *op, struct exec *x, struct moeflux_e
     return rc < 0 ? rc : open_prefill(op, x, e);
 }
 
-/* Workgroups of attention_many along the rows. */
-static uint32_t prefill_tiles(const struct attention_shape *s, uint32_t n)
+/* Workgroups of attention/prefill.comp along the rows. */
+static uint32_t prefill_tiles(const struct attention_shape *s, uint32_t n, uint32_t rows)
 {
-    return div_up(n * (s->n_heads / s->n_kv_heads), PREFILL_ROWS);
+    return div_up(n * (s->n_heads / s->n_kv_heads), rows);
 }
 
 static bool takes_prefill(const struct attention_plan *p, uint32_t n, uint32_t n_pos)
@@ -241,7 +283,7 @@ static uint32_t splits_for(const struct attention *op, uint32_t n_kv_heads, uint
     const struct attention_plan *p = &op->gpu.plan;
     uint64_t useful = size_min(p->max_splits / n, div_up(n_pos, p->min_positions));
     if (takes_prefill(p, n, n_pos)) {
-        uint64_t groups = (uint64_t)n_kv_heads * prefill_tiles(&op->shape, n);
+        uint64_t groups = (uint64_t)n_kv_heads * prefill_tiles(&op->shape, n, PREFILL_ROWS);
         useful = size_min(PREFILL_GROUPS / groups, n_pos / PREFILL_SPLIT_POSITIONS);
     }
     return (uint32_t)size_max(div_up(n_pos, p->most_positions), useful);
@@ -281,8 +323,10 @@ static void run_prefill(const struct attention *op, struct exec *x, const struct
                                              .scale = s->scale,
                                              .q_stride = call->q_stride,
                                              .dst_stride = call->dst_stride};
-    exec_dispatch(x, call->n >= op->gpu.f16_from && call->use_f16 ? &op->gpu.f16 : &op->gpu.prefill, &a,
-                  prefill_tiles(s, call->n), call->n_kv_heads * splits, 1);
+    bool is_f16 = call->n >= op->gpu.f16_from && call->use_f16;
+    exec_dispatch(x, is_f16 ? &op->gpu.f16 : &op->gpu.prefill, &a,
+                  prefill_tiles(s, call->n, is_f16 ? op->gpu.f16_rows : PREFILL_ROWS),
+                  call->n_kv_heads * splits, 1);
 }
 
 static void run_decode(const struct attention *op, struct exec *x, const struct attention_call *call,

@@ -13,8 +13,11 @@ int cast_f16_open(struct cast_f16 *op, struct exec *x, struct moeflux_err *e)
     if (c.is_host)
         return 0;
     uint32_t group = (uint32_t)size_min(c.max_workgroup, size_round_up(256, c.subgroup_size));
-    const uint32_t spec[] = {c.subgroup_size, group - group % c.subgroup_size};
-    return exec_kernel(x, &op->kernel, "cast_f16", sizeof(struct cast_f16_args), spec, 2, e);
+    uint32_t spec[] = {c.subgroup_size, group - group % c.subgroup_size, 0};
+    int rc = exec_kernel(x, &op->kernel, "cast_f16", sizeof(struct cast_f16_args), spec, 3, e);
+    spec[2] = 1;
+    return rc < 0 ? rc
+                  : exec_kernel_later(x, &op->blocked, "cast_f16", sizeof(struct cast_f16_args), spec, 3, e);
 }
 
 void cast_f16_run(const struct cast_f16 *op, struct exec *x, const struct cast_f16_call *call)
@@ -33,5 +36,5 @@ void cast_f16_vulkan(const void *self, const void *what, struct exec *x)
                                     .cols = call->cols,
                                     .x_stride = call->x_stride,
                                     .eps = call->eps};
-    exec_dispatch(x, &op->kernel, &a, call->n, 1, 1);
+    exec_dispatch(x, call->is_blocked ? &op->blocked : &op->kernel, &a, call->n, 1, 1);
 }

@@ -4,13 +4,14 @@
 #ifndef MOEFLUX_OPS_CAST_F16_H
 #define MOEFLUX_OPS_CAST_F16_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "exec/kernel.h"
 #include "exec/op.h"
 
 struct cast_f16 {
-    struct kernel kernel; /* vulkan */
+    struct kernel kernel, blocked; /* vulkan */
 };
 
 struct cast_f16_call {
@@ -18,7 +19,15 @@ struct cast_f16_call {
     uint64_t dst;               /* f16 [n][cols] */
     uint32_t n, cols, x_stride; /* cols and x_stride are multiples of 4 */
     float eps;
+    bool is_blocked; /* cols % 128 == 0: each 128 columns in the order of cast_f16_place */
 };
+
+/* Where a blocked row has column c: of each 128 columns the eights 0, 4, 8, 12 come first, then 1, 5, 9, 13 and so on, as
+ * kernels/lib/gemm_frag.glsl takes them. */
+static inline uint32_t cast_f16_place(uint32_t c)
+{
+    return (c & ~127u) | (c >> 3 & 3u) << 5 | (c >> 5 & 3u) << 3 | (c & 7u);
+}
 
 int cast_f16_open(struct cast_f16 *op, struct exec *x, struct moeflux_err *e);
 void cast_f16_run(const struct cast_f16 *op, struct exec *x, const struct cast_f16_call *call);

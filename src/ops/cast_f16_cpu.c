@@ -15,7 +15,11 @@ static void cast_token(void *ctx, uint32_t t, uint32_t thread)
     float *row = j->rows + (uint64_t)thread * c->cols;
     j->loops->norm(host_floats(c->x) + (uint64_t)t * c->x_stride, c->norm ? host_floats(c->norm) : NULL,
                    c->cols, c->eps, row);
-    j->loops->store_f16(row, c->cols, (uint16_t *)host_at(c->dst) + (uint64_t)t * c->cols);
+    uint16_t *dst = (uint16_t *)host_at(c->dst) + (uint64_t)t * c->cols;
+    if (!c->is_blocked)
+        j->loops->store_f16(row, c->cols, dst);
+    for (uint32_t i = 0; c->is_blocked && i < c->cols; i += 8)
+        j->loops->store_f16(row + i, 8, dst + cast_f16_place(i));
 }
 
 int cast_f16_cpu(const void *self, const void *what, struct host *h)

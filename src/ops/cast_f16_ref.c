@@ -12,7 +12,7 @@ int cast_f16_ref(const void *self, const void *what, struct host *h)
                  call->norm ? host_floats(call->norm) : NULL, call->cols, (double)call->eps, row);
         uint16_t *dst = (uint16_t *)host_at(call->dst) + (uint64_t)t * call->cols;
         for (uint32_t c = 0; c < call->cols; c++)
-            dst[c] = f16_from_float((float)row[c]);
+            dst[call->is_blocked ? cast_f16_place(c) : c] = f16_from_float((float)row[c]);
     }
     return host_error(h);
 }

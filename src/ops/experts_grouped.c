@@ -6,25 +6,38 @@
 #include "ops/experts.h"
 #include "ops/linear.h"
 #include "ops/gemm_plan.h"
+#include "exec/quads.h"
 
 /* The least tokens of a tile on any device, which bounds the number of tiles; bytes of a tile's entry. */
 enum { LEAST_TILE = 8, TILE_BYTES = 16, GROUP = 256 };
 
-static struct gemm_plan plan_for(const struct experts_grouped *op, const struct exec *x, enum gemm_tile size,
-                                 uint32_t format)
+/* Whether tiles of few tokens go by kernels/lib/gemm_frag.glsl. 1, 0 or an error. */
+static int may_use_registers(const struct experts_grouped *op, struct exec *x, const struct experts_shape *s,
+                             struct moeflux_err *e)
 {
+    return op->is_f16 && s->up_format == FORMAT_Q4 && s->down_format == FORMAT_Q4 &&
+                   s->hidden % GEMM_FRAG_COLS == 0 && s->inner % GEMM_FRAG_COLS == 0
+               ? quads_probe(x, e)
+               : 0;
+}
+
+static struct gemm_plan plan_for(const struct experts_grouped *op, const struct exec *x, enum gemm_tile size,
+                                 bool is_blocked, uint32_t format)
+{
+    if (is_blocked)
+        return gemm_frag_plan_for(x, size, 1);
     return op->is_f16 ? gemm_f16_plan_for(x, size, format_set(format))
                       : gemm_plan_for(x, size, format_set(format));
 }
 
 /* Adds tiles for `from` tokens an expert and more. */
 static int add_tiles(struct experts_grouped *op, struct exec *x, const struct experts_shape *s,
-                     enum gemm_tile size, uint32_t from, struct moeflux_err *e)
+                     enum gemm_tile size, bool is_blocked, uint32_t from, struct moeflux_err *e)
 {
-    const struct gemm_plan up = plan_for(op, x, size, s->up_format),
-                           down = plan_for(op, x, size, s->down_format);
+    const struct gemm_plan up = plan_for(op, x, size, is_blocked, s->up_format),
+                           down = plan_for(op, x, size, is_blocked, s->down_format);
     struct experts_tiles *t = &op->tiles[op->n_tiles++];
-    *t = (struct experts_tiles){.rows = up.rows, .tokens = up.tokens, .from = from};
+    *t = (struct experts_tiles){.is_blocked = is_blocked, .rows = up.rows, .tokens = up.tokens, .from = from};
     int rc = gemm_kernel(x, &t->up, "experts_prefill_up", sizeof(struct experts_prefill_up_args), &up, e);
     return rc < 0 ? rc
                   : gemm_kernel(x, &t->down, "experts_prefill_down", sizeof(struct experts_prefill_down_args),
@@ -37,9 +50,10 @@ static int open_tiles(struct experts_grouped *op, struct exec *x, const struct e
                       struct moeflux_err *e)
 {
     static const uint32_t f32[GEMM_TILES] = {0, 12, 28, 192}, f16[GEMM_TILES] = {0, 12, 34, 40};
-    int rc = 0;
+    int found = may_use_registers(op, x, s, e), rc = found < 0 ? found : 0;
     for (uint32_t i = 0; rc == 0 && i < GEMM_TILES; i++)
-        rc = add_tiles(op, x, s, (enum gemm_tile)i, op->is_f16 ? f16[i] : f32[i], e);
+        rc = add_tiles(op, x, s, (enum gemm_tile)i, found > 0 && i <= GEMM_TILE_32,
+                       op->is_f16 ? f16[i] : f32[i], e);
     return rc;
 }
 
@@ -144,7 +158,8 @@ void experts_grouped_up(const struct experts_grouped *op, struct exec *x, const 
                                              .n = call->n,
                                              .cols = s->hidden,
                                              .x_stride = s->hidden,
-                                             .eps = s->eps});
+                                             .eps = s->eps,
+                                             .is_blocked = t->is_blocked});
     if (op->is_f16) /* sorting has nothing to do with it */
         exec_beside(x);
     exec_dispatch(x, &op->sort, &sort, 1, 1, 1);

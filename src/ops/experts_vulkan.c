@@ -53,8 +53,9 @@ static const struct experts_down *down_for(const struct experts *op, uint32_t fo
 static int open_up(struct experts *op, struct exec *x, struct experts_up *up, struct moeflux_err *e)
 {
     const struct experts_shape *s = &op->shape;
-    const struct gemv_shape shape = {(uint32_t)experts_act_floats(s, true), s->hidden, 1, up->formats, 2, 0,
-                                     s->top_k + (s->shared_inner > 0)};
+    uint64_t rows = is_in(s->up_format, up->formats) ? experts_act_floats(s, true) : s->shared_inner;
+    const struct gemv_shape shape = {
+        (uint32_t)rows, s->hidden, 1, up->formats, 2, 0, s->top_k + (s->shared_inner > 0)};
     const struct gemv_plan plan = gemv_plan_for(x, &shape);
     uint32_t spec[UP_N_SPEC] = {
         [UP_EXPERTS] = s->n_experts,    [UP_TOP_K] = s->top_k,         [UP_SHARED] = s->shared_inner,
@@ -81,14 +82,24 @@ enum { DOWN_ROWS = 4, DOWN_GROUP = 256 };
 /* Pieces of a row that a lane holds at once; vec4s of activations. */
 enum { MAX_STEPS = 2, MAX_ACTS = 8 };
 
-/* The steps of whole_down; 0: it is not possible. */
-static uint32_t whole_steps(const struct experts_shape *s, const uint32_t spec[DOWN_N_SPEC])
+/* How a part's kernel is laid out. */
+struct down_shape {
+    uint32_t formats;
+    bool is_shared; /* no routed expert is in these formats: the shared one is alone, and has all subgroups */
+    uint32_t inner; /* columns that decide about lanes */
+    uint32_t slots; /* of a round, at most */
+};
+
+/* The steps with which the kernel has all columns of all slots at once; 0: it is not possible. */
+static uint32_t whole_steps(const struct exec_caps *c, const struct experts_shape *s,
+                            const struct down_shape *d, const uint32_t spec[DOWN_N_SPEC])
 {
-    uint32_t lanes = spec[DOWN_LANES], subgroup = spec[GEMV_SUBGROUP];
-    uint32_t pieces = format_is_usual(s->down_format) ? s->inner / gemv_piece_cols(s->down_format) : 0;
-    bool fits = spec[GEMV_TILE] == (s->top_k + 1) * s->inner && pieces % lanes == 0 &&
-                pieces / lanes <= MAX_STEPS && s->hidden % (subgroup / lanes * DOWN_ROWS) == 0 &&
-                div_up(spec[GEMV_TILE] / 4, spec[GEMV_WORKGROUP]) <= MAX_ACTS;
+    uint32_t lanes = spec[DOWN_LANES], subgroup = spec[GEMV_SUBGROUP], tile = spec[GEMV_TILE];
+    uint32_t pieces = gemv_pieces(d->inner, d->formats);
+    bool fits = gemv_has_steps(c, d->formats) && tile == d->slots * s->inner && d->inner == s->inner &&
+                pieces % lanes == 0 && pieces / lanes <= MAX_STEPS &&
+                s->hidden % (subgroup / lanes * spec[GEMV_ROWS]) == 0 &&
+                div_up(tile / 4, spec[GEMV_WORKGROUP]) <= MAX_ACTS;
     return fits ? pieces / lanes : 0;
 }
 
@@ -96,9 +107,10 @@ static uint32_t whole_steps(const struct experts_shape *s, const uint32_t spec[D
 static bool can_go_long(const struct exec_caps *c, const struct experts_shape *s)
 {
     uint64_t bytes = 2 * (uint64_t)s->inner * sizeof(float);
+    uint32_t pieces = gemv_pieces(s->inner, format_set(s->down_format));
     return format_is_usual(s->down_format) && !s->drops && s->top_k < DOWN_LONG_SLOTS &&
-           s->hidden >= DOWN_ROWS && bytes <= c->max_shared_bytes / 2 &&
-           s->inner % (gemv_piece_cols(s->down_format) * c->subgroup_size) == 0;
+           s->hidden >= DOWN_ROWS && bytes <= c->max_shared_bytes / 2 && pieces > 0 &&
+           pieces % c->subgroup_size == 0 && s->inner % PRODUCT_COLS == 0;
 }
 
 static int open_long_down(struct experts *op, struct exec *x, struct moeflux_err *e)
@@ -111,37 +123,62 @@ static int open_long_down(struct experts *op, struct exec *x, struct moeflux_err
                        sizeof(struct experts_decode_down_args), plan.spec, GEMV_N_SPEC, e);
 }
 
+/* Few rows a subgroup where a workgroup for each processor would else be missing: the shared expert alone. */
+static uint32_t down_rows(const struct exec_caps *c, const struct experts_shape *s, bool is_shared,
+                          uint32_t subgroup_rows)
+{
+    uint32_t rows = DOWN_ROWS;
+    while (is_shared && rows > 1 && s->hidden / (subgroup_rows * rows) < c->n_processors)
+        rows /= 2;
+    return rows;
+}
+
+static void lay_out_down(const struct exec_caps *c, const struct experts_shape *s, const struct down_shape *d,
+                         uint32_t spec[DOWN_N_SPEC])
+{
+    uint32_t longest = (uint32_t)size_max(s->inner, s->shared_inner), lanes = 1, most = most_cols(c);
+    uint32_t slots = (uint32_t)size_min(d->slots, c->max_workgroup / c->subgroup_size);
+    slots = (uint32_t)size_max(1, size_min(slots, most / PRODUCT_COLS));
+    uint32_t area = (uint32_t)size_min(d->is_shared ? d->inner : longest,
+                                       (uint64_t)(most / slots / PRODUCT_COLS) * PRODUCT_COLS);
+    uint32_t teams =
+        (uint32_t)size_max(1, size_min(DOWN_GROUP, c->max_workgroup) / ((uint64_t)slots * c->subgroup_size));
+    /* Pieces of 16 bytes of a row: those of 4-bit codes are the widest. */
+    while (2 * lanes <= c->subgroup_size && d->inner / 32 % (2 * lanes) == 0)
+        lanes *= 2;
+    spec[GEMV_SUBGROUP] = c->subgroup_size;
+    spec[GEMV_WORKGROUP] = slots * teams * c->subgroup_size;
+    spec[GEMV_ROWS] = down_rows(c, s, d->is_shared, teams * (c->subgroup_size / lanes));
+    spec[GEMV_TOKENS] = 1;
+    spec[GEMV_TILE] = slots * area;
+    spec[GEMV_FORMATS] = format_constant(d->formats);
+    spec[GEMV_SPLIT] = 1;
+    spec[GEMV_STEPS] = 0;
+    spec[DOWN_LANES] = lanes;
+    spec[DOWN_TEAMS] = teams;
+    spec[DOWN_DROPS] = s->drops;
+}
+
 static int open_down(struct experts *op, struct exec *x, struct experts_down *down, struct moeflux_err *e)
 {
     const struct experts_shape *s = &op->shape;
     const struct exec_caps c = exec_get_caps(x);
-    uint32_t longest = (uint32_t)size_max(s->inner, s->shared_inner), lanes = 1, most = most_cols(&c);
-    uint32_t slots = (uint32_t)size_min(s->top_k + 1, c.max_workgroup / c.subgroup_size);
-    slots = (uint32_t)size_max(1, size_min(slots, most / PRODUCT_COLS));
-    uint32_t area = (uint32_t)size_min(longest, (uint64_t)(most / slots / PRODUCT_COLS) * PRODUCT_COLS);
-    uint32_t teams =
-        (uint32_t)size_max(1, size_min(DOWN_GROUP, c.max_workgroup) / ((uint64_t)slots * c.subgroup_size));
-    /* Pieces of 16 bytes of a row: those of 4-bit codes are the widest. */
-    while (2 * lanes <= c.subgroup_size && s->inner / 32 % (2 * lanes) == 0)
-        lanes *= 2;
-    uint32_t spec[DOWN_N_SPEC] = {[GEMV_SUBGROUP] = c.subgroup_size,
-                                  [GEMV_WORKGROUP] = slots * teams * c.subgroup_size,
-                                  [GEMV_ROWS] = DOWN_ROWS,
-                                  [GEMV_TOKENS] = 1,
-                                  [GEMV_TILE] = slots * area,
-                                  [GEMV_FORMATS] = format_constant(down->formats),
-                                  [GEMV_SPLIT] = 1,
-                                  [GEMV_STEPS] = 0,
-                                  [DOWN_LANES] = lanes,
-                                  [DOWN_TEAMS] = teams,
-                                  [DOWN_DROPS] = s->drops};
-    down->rows = teams * (c.subgroup_size / lanes) * DOWN_ROWS;
     const uint32_t bytes = sizeof(struct experts_decode_down_args);
+    uint32_t spec[DOWN_N_SPEC];
+    bool is_shared = !is_in(s->down_format, down->formats);
+    struct down_shape d = {down->formats, is_shared, s->inner, s->top_k + 1};
+    if (is_shared)
+        d = (struct down_shape){down->formats, true, s->shared_inner ? s->shared_inner : s->inner, 1};
+    lay_out_down(&c, s, &d, spec);
+    down->rows = spec[DOWN_TEAMS] * (c.subgroup_size / spec[DOWN_LANES]) * spec[GEMV_ROWS];
+    if (is_shared && s->shared_inner)
+        spec[GEMV_STEPS] = whole_steps(&c, s, &d, spec);
     int rc = gemv_kernel(x, &down->kernel, "experts_decode_down", bytes, spec, DOWN_N_SPEC, e);
-    if (rc < 0 || !is_in(s->down_format, down->formats))
+    if (rc < 0 || is_shared)
         return rc;
-    spec[GEMV_STEPS] = whole_steps(s, spec);
-    spec[GEMV_FORMATS] = format_constant(format_set(s->down_format));
+    d.formats = format_set(s->down_format);
+    spec[GEMV_STEPS] = whole_steps(&c, s, &d, spec);
+    spec[GEMV_FORMATS] = format_constant(d.formats);
     op->gpu.has_whole_down = spec[GEMV_STEPS] > 0 || can_go_long(&c, s);
     if (!op->gpu.has_whole_down)
         return 0;

@@ -78,6 +78,19 @@ struct gemm_plan gemm_f16_plan_for(const struct exec *x, enum gemm_tile tile, ui
                               .variant = formats >> FORMAT_SET_OTHERS ? "_othercoop" : "_coop"};
 }
 
+struct gemm_plan gemm_frag_plan_for(const struct exec *x, enum gemm_tile tile, uint32_t parts)
+{
+    /* Subgroups of a workgroup along the rows; rows of an invocation, of both halves of the block. */
+    enum { LANES = 32, SUBGROUPS = 4, ROWS = 4 };
+    uint32_t tokens = 16u << tile, subgroups = parts > 1 ? 1 : SUBGROUPS;
+    return (struct gemm_plan){.spec = {exec_get_caps(x).subgroup_size, LANES * subgroups * parts, ROWS,
+                                       tokens / 4, GEMM_FRAG_COLS, format_constant(format_set(FORMAT_Q4)),
+                                       parts},
+                              .rows = 8 * ROWS * subgroups,
+                              .tokens = tokens,
+                              .variant = "_fragcoop"};
+}
+
 int gemm_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes,
                 const struct gemm_plan *p, struct moeflux_err *e)
 {

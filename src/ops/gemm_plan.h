@@ -15,7 +15,7 @@ enum { GEMM_N_SPEC = 7 };
 struct gemm_plan {
     uint32_t spec[GEMM_N_SPEC];
     uint32_t rows, tokens; /* of a workgroup */
-    const char *variant;   /* of the kernel: "", "_coop", "_other", "_othercoop" */
+    const char *variant;   /* of the kernel: "", "_coop", "_fragcoop", "_other", "_othercoop" */
 };
 
 /* The device can run kernels/lib/gemm.glsl. */
@@ -32,6 +32,13 @@ struct gemm_plan gemm_plan_for(const struct exec *x, enum gemm_tile tile, uint32
  * tile where the device has no room for this one. */
 bool gemm_has_f16(const struct exec *x);
 struct gemm_plan gemm_f16_plan_for(const struct exec *x, enum gemm_tile tile, uint32_t formats);
+
+/* kernels/lib/gemm_frag.glsl: the same for FORMAT_Q4 and tiles of up to 64 tokens, in registers alone, on devices whose
+ * matrices lie in quads (exec/quads.h). Columns come in blocks of GEMM_FRAG_COLS, stored as cast_f16_call.is_blocked says.
+ * parts: subgroups that share the columns of their rows, a power of two; with more than one a workgroup has the rows of one
+ * subgroup. */
+enum { GEMM_FRAG_COLS = 128 };
+struct gemm_plan gemm_frag_plan_for(const struct exec *x, enum gemm_tile tile, uint32_t parts);
 
 /* exec_kernel_later for a kernel on gemm.glsl. */
 int gemm_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes,

@@ -42,23 +42,48 @@ struct share {
     uint32_t lanes;        /* of a workgroup, about */
 };
 
-uint32_t gemv_piece_cols(uint32_t format)
+static bool is_other(uint32_t formats)
 {
-    return 128 / format_of(format)->bits;
+    return formats >> FORMAT_SET_OTHERS != 0;
 }
 
-/* Rows that are one tile, where a lane can hold its part of some rows in registers: of usual formats. Up to two pieces a lane one subgroup
+static uint32_t piece_cols(uint32_t bits)
+{
+    return bits > 6 ? 128 / bits : 32;
+}
+
+bool gemv_has_steps(const struct exec_caps *c, uint32_t formats)
+{
+    return !is_other(formats) || c->has_denorm;
+}
+
+/* The pieces of a row in the format that has most of them and in the one that has fewest. */
+static void count_pieces(uint32_t cols, uint32_t formats, uint32_t *most, uint32_t *fewest)
+{
+    *most = *fewest = is_other(formats) ? cols / piece_cols(FORMAT_WORD_BITS(format_constant(formats))) : 0;
+    for (uint32_t i = 0; i < FORMAT_SET_OTHERS; i++)
+        if (formats >> i & 1) {
+            uint32_t pieces = cols / piece_cols(format_of(i)->bits);
+            *most = (uint32_t)size_max(*most, pieces);
+            *fewest = *fewest ? (uint32_t)size_min(*fewest, pieces) : pieces;
+        }
+}
+
+uint32_t gemv_pieces(uint32_t cols, uint32_t formats)
+{
+    uint32_t most, fewest;
+    count_pieces(cols, formats, &most, &fewest);
+    return most == fewest ? most : 0;
+}
+
+/* Rows that are one tile, where a lane can hold its part of some rows in registers. Up to two pieces a lane one subgroup
  * takes a row; of longer rows each of several takes as little as it can. The format with the most pieces decides; too few lanes
  * would have work in one with less than half as many. */
 static bool share_whole(const struct exec_caps *c, uint32_t cols, uint32_t formats, struct share *out)
 {
-    uint32_t pieces = 0, fewest = UINT32_MAX, best = 0, subgroup = c->subgroup_size;
-    for (uint32_t i = 0; i < FORMAT_SET_OTHERS; i++)
-        if (formats >> i & 1) {
-            pieces = (uint32_t)size_max(pieces, cols / gemv_piece_cols(i));
-            fewest = (uint32_t)size_min(fewest, cols / gemv_piece_cols(i));
-        }
-    if (pieces == 0 || pieces > 2 * fewest)
+    uint32_t pieces, fewest, best = 0, subgroup = c->subgroup_size;
+    count_pieces(cols, formats, &pieces, &fewest);
+    if (!gemv_has_steps(c, formats) || pieces == 0 || pieces > 2 * fewest)
         return false;
     uint32_t most = subgroup < SPLIT_SUBGROUP ? 1 : MAX_SPLIT;
     for (uint32_t split = 1; split <= most && split * subgroup <= c->max_workgroup; split++) {
@@ -110,7 +135,7 @@ static uint32_t stream_cols(const struct exec_caps *c, const struct gemv_shape *
     uint32_t format = 0;
     while (is_one && s->formats >> format > 1)
         format++;
-    uint32_t cols = is_one ? gemv_piece_cols(format) * c->subgroup_size : 0;
+    uint32_t cols = is_one ? piece_cols(format_of(format)->bits) * c->subgroup_size : 0;
     bool is_large = s->rows >= STREAM_ROWS * stream_processors(c);
     return is_one && is_large && s->tokens == 1 && s->cols % cols == 0 ? cols : 0;
 }
@@ -217,10 +242,10 @@ static const char *variant_of(uint32_t formats)
 int gemv_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes, const uint32_t *spec,
                 uint32_t n_spec, struct moeflux_err *e)
 {
-    bool is_other = spec[GEMV_FORMATS] >> FORMAT_SET_OTHERS;
-    const char *variant = is_other                      ? "other"
-                          : exec_get_caps(x).has_denorm ? "denorm"
-                                                        : variant_of(spec[GEMV_FORMATS]);
+    bool has_denorm = exec_get_caps(x).has_denorm;
+    const char *variant = is_other(spec[GEMV_FORMATS]) ? has_denorm ? "otherdenorm" : "other"
+                          : has_denorm                 ? "denorm"
+                                                       : variant_of(spec[GEMV_FORMATS]);
     char full[64] = "";
     if (variant)
         snprintf(full, sizeof full, "%s_%s", name, variant);

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 struct exec;
+struct exec_caps;
 struct kernel;
 struct moeflux_err;
 
@@ -37,8 +38,11 @@ struct gemv_plan {
     uint32_t spec[GEMV_N_SPEC];
     uint32_t workgroup_rows, workgroup, tokens;
 };
-/* Columns of a piece of a usual format, as kernels/lib/gemv_lanes.glsl has them. */
-uint32_t gemv_piece_cols(uint32_t format);
+/* The pieces of a row in a part of a set of formats, as kernels/lib/gemv_lanes.glsl and, where gemv_has_steps, gemv_other.glsl have
+ * them; 0: not in all formats as many. */
+uint32_t gemv_pieces(uint32_t cols, uint32_t formats);
+/* Whether the kernels for a part of a set of formats can take all pieces of a row at once (STEPS). */
+bool gemv_has_steps(const struct exec_caps *c, uint32_t formats);
 
 struct gemv_plan gemv_plan_for(const struct exec *x, const struct gemv_shape *s);
 /* For kernels that take the vector in parts of `cols` columns, two of which are a TILE. */
@@ -46,8 +50,8 @@ struct gemv_plan gemv_plan_parts(const struct exec *x, const struct gemv_shape *
 /* Such parts of rows that gemv_plan_for has no better way for; 0: there are none. */
 uint32_t gemv_part_cols(const struct exec *x, const struct gemv_shape *s);
 
-/* exec_kernel with the variant that suits best: NAME_other for a format that is not usual, NAME_denorm where the device has that,
- * NAME_q4 and so on for a format that has one, else NAME; spec begins with a plan's. */
+/* exec_kernel with the variant that suits best: NAME_denorm where the device has that, NAME_q4 and so on for a format that has one,
+ * else NAME; for a format that is not usual NAME_otherdenorm or NAME_other. spec begins with a plan's. */
 int gemv_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes, const uint32_t *spec,
                 uint32_t n_spec, struct moeflux_err *e);
 

@@ -28,8 +28,10 @@ enum linear_path {
     LINEAR_GEMM,
     LINEAR_GEMM_LARGE,
     LINEAR_F16_GEMM_SMALL,
+    LINEAR_F16_REGISTERS, /* kernels/lib/gemm_frag.glsl */
     LINEAR_F16_GEMM,
     LINEAR_F16_GEMM_LARGE,
+    LINEAR_F16_REGISTERS_LARGE,
     LINEAR_PATHS
 };
 

@@ -17,6 +17,8 @@ enum { ALL_FORMATS = (1 << FORMAT_SET_OTHERS) - 1 };
  * through float16, and of absorbed channels 54 million on matrix units and 8.9 million in float32; with float16 forbidden
  * 10, 5.4 and 8.1. */
 static const struct mla_pair_cost F16 = {0.85, 0.93}, F16_FLOAT = {5.2, 0.93}, FLOAT = {1.3, 1.9};
+/* Of expanded channels where softmax runs in registers: 92 million. */
+static const double EXPANDED_IN_QUADS = 0.5;
 
 static uint32_t key_dim(const struct mla_shape *s)
 {
@@ -143,7 +145,6 @@ int mla_expanded_open(struct mla_expanded *op, struct exec *x, const struct mla_
     op->from = FROM;
     op->type = type_for(&caps);
     op->room = ROOM;
-    op->pair = pair_costs(s, cost_for(s, &caps));
     uint32_t group = (uint32_t)size_min(256, caps.max_workgroup);
     group = (uint32_t)size_max(group - group % caps.subgroup_size, caps.subgroup_size);
     const uint32_t rows[KV_N_SPEC] = {caps.subgroup_size, group, op->type, [KV_SPEC] = s->kv_type};
@@ -152,7 +153,13 @@ int mla_expanded_open(struct mla_expanded *op, struct exec *x, const struct mla_
                                KV_N_SPEC, e);
     if (rc == 0 && !s->keys_by_rows)
         rc = open_transposed(op, x, s, scratch, group, e);
-    return rc < 0 ? rc : attention_open(&op->attention, x, &attention, e);
+    if (rc == 0)
+        rc = attention_open(&op->attention, x, &attention, e);
+    struct mla_pair_cost one = cost_for(s, &caps);
+    if (op->attention.gpu.f16_rows > ATTENTION_PREFILL_ROWS)
+        one.expanded = EXPANDED_IN_QUADS;
+    op->pair = pair_costs(s, one);
+    return rc;
 }
 
 void mla_expanded_close(struct mla_expanded *op, struct exec *x)

@@ -1,5 +1,7 @@
 #include "ops/router.h"
 
+#include <math.h>
+
 #include "base/err.h"
 
 static const struct op router_op = {
@@ -33,4 +35,14 @@ int router_open(struct router *op, struct exec *x, const struct router_shape *s,
 void router_run(const struct router *op, struct exec *x, const struct router_call *call)
 {
     exec_op(x, &router_op, op, call);
+}
+
+float router_group_score(const float *t, uint32_t size)
+{
+    float best = -INFINITY, second = -INFINITY;
+    for (uint32_t i = 0; i < size; i++) {
+        second = fmaxf(second, fminf(best, t[i]));
+        best = fmaxf(best, t[i]);
+    }
+    return size == 1 ? best : best + second;
 }

@@ -43,6 +43,9 @@ struct router_call {
 int router_open(struct router *op, struct exec *x, const struct router_shape *shape, struct moeflux_err *e);
 void router_run(const struct router *op, struct exec *x, const struct router_call *call);
 
+/* A group's score: the sum of its two largest t, or the only one. */
+float router_group_score(const float *t, uint32_t size);
+
 /* The implementations. */
 int router_vulkan_open(struct router *op, struct exec *x, struct moeflux_err *e);
 void router_vulkan(const void *self, const void *what, struct exec *x);

@@ -86,22 +86,12 @@ static void softmax_token(const struct job *j, const float *logits, float *room,
         weights[k] /= sum;
 }
 
-static float group_score(const float *t, uint32_t size)
-{
-    float best = -INFINITY, second = -INFINITY;
-    for (uint32_t i = 0; i < size; i++) {
-        second = fmaxf(second, fminf(best, t[i]));
-        best = fmaxf(best, t[i]);
-    }
-    return size == 1 ? best : best + second;
-}
-
 /* Sets t of the experts of all but the best groups to -INFINITY; of equal groups the last ones leave. */
 static void drop_groups(const struct router_shape *s, float *t, float *scores)
 {
     uint32_t size = s->n_experts / s->n_groups;
     for (uint32_t g = 0; g < s->n_groups; g++)
-        scores[g] = group_score(t + (uint64_t)g * size, size);
+        scores[g] = router_group_score(t + (uint64_t)g * size, size);
     for (uint32_t i = s->keep_groups; i < s->n_groups; i++) {
         uint32_t worst = UINT32_MAX;
         for (uint32_t g = 0; g < s->n_groups; g++)

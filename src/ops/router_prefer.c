@@ -14,16 +14,6 @@ static float sigmoid(float x)
 
 /* ---- scores ---- */
 
-static float group_score(const float *t, uint32_t size)
-{
-    float best = -INFINITY, second = -INFINITY;
-    for (uint32_t i = 0; i < size; i++) {
-        second = fmaxf(second, fminf(best, t[i]));
-        best = fmaxf(best, t[i]);
-    }
-    return size == 1 ? best : best + second;
-}
-
 /* Whether fewer than keep_groups come before group g. */
 static bool is_kept(const struct router_shape *s, const float *groups, uint32_t g)
 {
@@ -38,7 +28,7 @@ static void drop_groups(const struct router_shape *s, float *t, float *groups)
 {
     uint32_t size = s->n_experts / s->n_groups;
     for (uint32_t g = 0; g < s->n_groups; g++)
-        groups[g] = group_score(t + (uint64_t)g * size, size);
+        groups[g] = router_group_score(t + (uint64_t)g * size, size);
     for (uint32_t g = 0; g < s->n_groups; g++)
         for (uint32_t i = 0; i < size && !is_kept(s, groups, g); i++)
             t[(uint64_t)g * size + i] = NAN;

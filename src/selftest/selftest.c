@@ -36,8 +36,10 @@ static const char *const path_names[LINEAR_PATHS] = {
     [LINEAR_GEMM] = ", tiles",
     [LINEAR_GEMM_LARGE] = ", large tiles",
     [LINEAR_F16_GEMM_SMALL] = ", small f16 tiles",
+    [LINEAR_F16_REGISTERS] = ", in registers",
     [LINEAR_F16_GEMM] = ", f16 tiles",
     [LINEAR_F16_GEMM_LARGE] = ", large f16 tiles",
+    [LINEAR_F16_REGISTERS_LARGE] = ", many in registers",
 };
 
 static void embed_case(struct kernel_test *l, uint32_t vocab, uint32_t cols, uint32_t format)
@@ -61,7 +63,7 @@ static void embed_case(struct kernel_test *l, uint32_t vocab, uint32_t cols, uin
 }
 
 /* The results are compared as they are read: float16 numbers. */
-static void cast_f16_case(struct kernel_test *l, uint32_t n, uint32_t cols, bool has_norm)
+static void cast_f16_case(struct kernel_test *l, uint32_t n, uint32_t cols, bool has_norm, bool is_blocked)
 {
     struct test_buffer *x = kt_floats(l, (uint64_t)n * (cols + 4), -70000, 70000);
     struct test_buffer *norm = kt_floats(l, cols, 0.5f, 1.5f),
@@ -76,22 +78,25 @@ static void cast_f16_case(struct kernel_test *l, uint32_t n, uint32_t cols, bool
                                            .n = n,
                                            .cols = cols,
                                            .x_stride = cols + 4,
-                                           .eps = 1e-6f};
+                                           .eps = 1e-6f,
+                                           .is_blocked = is_blocked};
         exec_begin(l->side[s]);
         cast_f16_run(&op, l->side[s], &call);
         kt_finish(l, s);
     }
     char shape[64];
-    snprintf(shape, sizeof shape, "%ux%u%s", n, cols, has_norm ? " norm" : "");
+    snprintf(shape, sizeof shape, "%ux%u%s%s", n, cols, has_norm ? " norm" : "",
+             is_blocked ? " blocked" : "");
     kt_report(l, "cast_f16", shape, kt_f16_error(l, dst, (uint64_t)n * cols), 1e-3);
 }
 
 static void cast_f16_cases(struct kernel_test *l)
 {
-    cast_f16_case(l, 3, 64, false);
-    cast_f16_case(l, 5, 2048, true);
-    cast_f16_case(l, 2, 4, true);
-    cast_f16_case(l, 1, 1444, false);
+    cast_f16_case(l, 3, 64, false, false);
+    cast_f16_case(l, 5, 2048, true, false);
+    cast_f16_case(l, 2, 4, true, false);
+    cast_f16_case(l, 1, 1444, false, false);
+    cast_f16_case(l, 4, 384, true, true);
 }
 
 enum { LINEAR_TEST_SEGMENTS = LINEAR_TOKEN_SEGMENTS + 1 };
@@ -105,11 +110,6 @@ struct linear_shape {
 static bool has_kernels(const struct kernel_test *l)
 {
     return !exec_get_caps(l->side[KT_DEVICE]).is_host;
-}
-
-static bool is_gpu(const struct kernel_test *l)
-{
-    return has_kernels(l) && !exec_get_caps(l->side[KT_DEVICE]).is_software;
 }
 
 /* Whether the operation has a path; from now on it takes no other. */
@@ -614,6 +614,9 @@ static void linear_format_cases(struct kernel_test *l)
         linear_case(l, &(struct linear_shape){1, {131}, {f}, 384, 75, false, true, LINEAR_GEMV});
         transposed_case(l, 3, 36, 384, f, i % 2 ? 1 : 21);
     }
+    /* Several rows and pieces a lane, on a GPU too. */
+    for (uint32_t f = FORMAT_Q2; has_kernels(l) && f <= FORMAT_F16; f++)
+        linear_case(l, &(struct linear_shape){1, {2115}, {f}, 1152, 1, true, f % 2, LINEAR_GEMV});
     mixed_linear_cases(l);
     stack_case(l, 3, 37, 64, FORMAT_Q3, 1);
     stack_case(l, 3, 37, 128, FORMAT_NVFP4, 31);
@@ -648,9 +651,10 @@ static void linear_cases(struct kernel_test *l)
         {2, {40, 70}, {FORMAT_Q4, FORMAT_F32}, 2048, 1, false, true, LINEAR_GEMV},
         {1, {70}, {FORMAT_Q4}, 1472, 1, true, false, LINEAR_GEMV},
         {5, {64, 37, 3, 130, 9}, {FORMAT_Q4}, 512, 1, true, true, LINEAR_GEMV}, /* zeros: FORMAT_Q4 */
-        /* One token, long rows of one format: several blocks of rows for a workgroup, parts of blocks; in parts. */
-        {1, {2500}, {FORMAT_Q4}, 4608, 1, true, false, LINEAR_GEMV},
+        {1, {2500}, {FORMAT_Q4}, 4608, 1, true, false, LINEAR_GEMV},            /* long rows */
         {3, {230, 1, 77}, {FORMAT_Q8, FORMAT_Q8, FORMAT_Q8}, 5120, 1, true, true, LINEAR_GEMV},
+        {1, {4500}, {FORMAT_Q4}, 7168, 1, true, true, LINEAR_GEMV},
+        {1, {4500}, {FORMAT_Q4}, 10240, 1, true, true, LINEAR_GEMV},
         {1, {257}, {FORMAT_Q8}, 18432, 1, true, true, LINEAR_GEMV},
         {1, {258}, {FORMAT_BF16}, 9216, 1, true, false, LINEAR_GEMV},
         {1, {259}, {FORMAT_F32}, 9216, 1, false, true, LINEAR_GEMV},
@@ -670,6 +674,7 @@ static void linear_cases(struct kernel_test *l)
                     &(struct linear_shape){
                         3, {33, 70, 129}, {FORMAT_F32, FORMAT_BF16, FORMAT_Q8}, 320, 19, true, false, path});
         linear_case(l, &(struct linear_shape){1, {200}, {FORMAT_Q4}, 1664, 141, false, false, path});
+        linear_case(l, &(struct linear_shape){3, {70, 3, 33}, {FORMAT_Q4}, 384, 33, true, true, path});
         linear_case(l, &(struct linear_shape){1, {67}, {FORMAT_BF16}, 1024, 1, false, true, path});
     }
     for (uint32_t n = 1; n <= 100; n = 3 * n + (n > 1)) {
@@ -686,8 +691,6 @@ static void linear_cases(struct kernel_test *l)
         heads_case(l, &(struct linear_shape){2, {37, 5}, {FORMAT_BF16}, 18432, 1, false, true, LINEAR_GEMV},
                    4);
     }
-    for (uint32_t cols = 7168; is_gpu(l) && cols <= 16384; cols += 9216) /* for many processors */
-        linear_case(l, &(struct linear_shape){1, {4500}, {FORMAT_Q4}, cols, 1, true, true, LINEAR_GEMV});
     stack_case(l, 16, 512, 128, FORMAT_Q4, 1);
     stack_case(l, 16, 128, 512, FORMAT_Q4, 40);
     transposed_case(l, 3, 4, 64, FORMAT_Q4, 1);
@@ -769,11 +772,10 @@ static void choosing_cases(struct kernel_test *l)
          .shared_up_format = FORMAT_Q4},
         {16, 8, 2048, 512, 512, FORMAT_Q4, 2, .drops = true, .makes_shared = true,
          .shared_up_format = FORMAT_Q4},
-        /* Tokens and experts that stream. */
         {3, 2, 4608, 128, 64, FORMAT_Q4, 2, .makes_shared = true, .shared_up_format = FORMAT_Q4},
         {12, 10, 320, 1024, 1024, FORMAT_Q4, 2, .makes_shared = true, .shared_up_format = FORMAT_Q4},
         {5, 3, 192, 1024, 1024, FORMAT_Q8, 1, .makes_shared = true, .shared_up_format = FORMAT_Q8},
-        {5, 3, 2560, 256, 256, FORMAT_BF16, 1, .makes_shared = true, .shared_up_format = FORMAT_BF16},
+        {5, 3, 320, 1024, 0, FORMAT_BF16, 1, .ungated = true},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         if (has_kernels(l) || !shapes[i].makes_shared)
@@ -783,8 +785,6 @@ static void choosing_cases(struct kernel_test *l)
     moe_case_of(l, &shapes[0], FORMAT_Q4, true);
     moe_case_of(l, &shapes[8], FORMAT_Q4, true);
     moe_case_of(l, &shapes[11], FORMAT_Q4, true);
-    if (is_gpu(l))
-        moe_case(l, &(struct moe_shape){4, 3, 7168, 2048, 0, FORMAT_Q4, 1, .ungated = true}, FORMAT_Q4);
     moe_case_of(l,
                 &(struct moe_shape){12, 4, 256, 64, 128, FORMAT_Q8, 3, .makes_shared = true, .ungated = true,
                                     .shared_up_format = FORMAT_Q8},

@@ -21,9 +21,16 @@ static void make_blocks(struct kernel_test *l, struct test_buffer **blocks, uint
             i < CACHE_BLOCKS - 1 || i + 1 == n ? kt_cache(l, numbers, type) : blocks[i % (CACHE_BLOCKS - 1)];
 }
 
-/* use_f16: products may go through float16. */
-static void attention_case(struct kernel_test *l, const struct gqa_shape *c, uint32_t pos, uint32_t n,
-                           bool use_f16)
+/* Softmax of prompts in shared memory, as where matrices do not lie in quads. */
+static void share_softmax(struct attention *op)
+{
+    op->gpu.f16 = op->gpu.f16_shared;
+    op->gpu.f16_rows = ATTENTION_PREFILL_ROWS;
+}
+
+/* use_f16: products may go through float16; shares: see share_softmax. */
+static void attention_case_of(struct kernel_test *l, const struct gqa_shape *c, uint32_t pos, uint32_t n,
+                              bool use_f16, bool shares)
 {
     enum { LAYER_OFF = 256 };
     bool is_f16 = false;
@@ -46,6 +53,8 @@ static void attention_case(struct kernel_test *l, const struct gqa_shape *c, uin
         struct exec_buffer partial = {0};
         if (gqa_open(&op, l->side[s], c, &l->err) == 0)
             exec_buffer_new(l->side[s], &partial, EXEC_DEVICE, partial_bytes, &l->err);
+        if (s == KT_DEVICE && shares)
+            share_softmax(&op.attention);
         is_f16 |= s == KT_DEVICE && n >= op.attention.gpu.f16_from && use_f16;
         const struct gqa_call call = {.qkv = qkv->on[s].address,
                                       .q_norm = qn->on[s].address,
@@ -70,9 +79,10 @@ static void attention_case(struct kernel_test *l, const struct gqa_shape *c, uin
         gqa_close(&op, l->side[s]);
     }
     char text[128];
-    snprintf(text, sizeof text, "%u/%u heads of %u, rotary %u%s, %u + %u positions%s%s", c->n_heads,
+    snprintf(text, sizeof text, "%u/%u heads of %u, rotary %u%s, %u + %u positions%s%s%s", c->n_heads,
              c->n_kv_heads, c->head_dim, c->rotary_dim, c->gated ? "" : ", ungated", pos, n,
-             c->kv_type == KV_TYPE_F16 ? ", f16 cache" : "", is_f16 ? ", f16" : "");
+             c->kv_type == KV_TYPE_F16 ? ", f16 cache" : "", is_f16 ? ", f16" : "",
+             shares ? ", softmax in shared memory" : "");
     /* One token's queries may stay inside attention. */
     double heads = n > 1 ? kt_error(l, q, (uint64_t)n * c->n_heads * c->head_dim) : 0;
     bool is_half = c->kv_type == KV_TYPE_F16;
@@ -83,6 +93,12 @@ static void attention_case(struct kernel_test *l, const struct gqa_shape *c, uin
         kt_row(l, "gqa_prepare", text, heads, SIMPLE_BOUND);
     kt_row(l, "kv_cache", text, cache, is_half ? HALF_BOUND : SIMPLE_BOUND);
     kt_report(l, "attention", text, error, is_f16 || is_half ? F16_ATTENTION_BOUND : PRODUCT_BOUND);
+}
+
+static void attention_case(struct kernel_test *l, const struct gqa_shape *c, uint32_t pos, uint32_t n,
+                           bool use_f16)
+{
+    attention_case_of(l, c, pos, n, use_f16, false);
 }
 
 void selftest_attention_cases(struct kernel_test *l)
@@ -141,4 +157,11 @@ void selftest_attention_cases(struct kernel_test *l)
     attention_case(l, &plain_f16, 700, 33, true);
     attention_case(l, &qwen3, 200, 21, false);
     attention_case(l, &qwen3, 500, 40, true);
+    /* Where it is on matrix units: rows that fill tiles and positions beyond them, and that do not. */
+    attention_case(l, &qwen3, 60, 80, true);
+    attention_case(l, &seven, 130, 19, true);
+    if (exec_get_caps(l->side[KT_DEVICE]).has_coopmat) {
+        attention_case_of(l, &qwen3, 60, 40, true, true);
+        attention_case_of(l, &seven, 130, 19, true, true);
+    }
 }

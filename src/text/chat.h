@@ -80,7 +80,8 @@ struct chat_filter {
     bool at_start; /* newlines right after <think> or </think> belong to the tag */
     size_t n_held; /* characters of </think> that have come */
 };
-enum chat_part { CHAT_ANSWER, CHAT_THINKING, CHAT_CONTROL };
+/* CHAT_TOOL: a tool's call in an answer, which generate/answer.c tells apart. */
+enum chat_part { CHAT_ANSWER, CHAT_THINKING, CHAT_CONTROL, CHAT_TOOL };
 void chat_filter_init(struct chat_filter *f, const struct chat *c);
 /* Appends the bytes that are to be shown now to `shown` (none for CHAT_CONTROL); they belong to the part returned. */
 enum chat_part chat_filter_push(struct chat_filter *f, const struct chat *c, int32_t id, struct str *shown);

@@ -2,7 +2,6 @@
 
 #include <float.h>
 #include <math.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,11 +27,15 @@ struct sampler {
     struct sampler_options options;
     struct sampler_rule rule; /* without its random number */
     uint32_t n_ids, n_words;
-    uint64_t *blocked;            /* [n_words] bit set: never chosen */
+    uint64_t *blocked;            /* [n_words] bit set: not chosen now */
+    uint64_t *never;              /* [n_words] bit set: never chosen */
     uint64_t *repeated;           /* [n_words] bit set: n_recent is not 0 */
     uint32_t *n_recent;           /* [n_ids] how often the id stands in `recent` */
     int32_t *recent;              /* [repeat_last] ring; NOT_AN_ID: nothing to penalise */
     uint32_t recent_at;           /* where the next one goes */
+    bool in_answer;               /* the two that follow are NULL where rule.counts is false */
+    uint64_t *answered;           /* [n_words] bit set: n_answered is not 0 */
+    uint32_t *n_answered;         /* [n_ids] how often the answer has the id */
     float *logits;                /* [n_words * 64] working copy; the tail is -infinity */
     float *word_max;              /* [n_words] the largest logit of each word */
     struct candidate *candidates; /* [n_ids] */
@@ -54,6 +57,11 @@ int sampler_check(const struct sampler_options *o, struct moeflux_err *e)
         return err_set(e, ERR_USAGE, "min-p is %g, expected 0 to 1", (double)o->min_p);
     if (!(o->repeat_penalty > 0.0f) || isinf(o->repeat_penalty))
         return err_set(e, ERR_USAGE, "repeat-penalty is %g, expected more than 0", (double)o->repeat_penalty);
+    if (!in_range(o->presence_penalty, -2.0f, 2.0f))
+        return err_set(e, ERR_USAGE, "presence-penalty is %g, expected -2 to 2", (double)o->presence_penalty);
+    if (!in_range(o->frequency_penalty, -2.0f, 2.0f))
+        return err_set(e, ERR_USAGE, "frequency-penalty is %g, expected -2 to 2",
+                       (double)o->frequency_penalty);
     if (o->repeat_last > MAX_REPEAT_LAST)
         return err_set(e, ERR_USAGE, "repeat-last is %u, expected at most %u", o->repeat_last,
                        MAX_REPEAT_LAST);
@@ -77,7 +85,8 @@ static struct sampler_rule rule_of(const struct sampler_options *o)
         .scale = temperature > 0 && o->top_k != 1 ? normal_of(LOG2_E / temperature) : 0,
         .top_k = o->top_k,
         .top_p = o->top_p < 1.0f ? (uint32_t)fmax(round((double)o->top_p * 0x1p32), 1) : 0,
-        .min_p = (uint32_t)ceil((double)o->min_p * 0x1p31)};
+        .min_p = (uint32_t)ceil((double)o->min_p * 0x1p31),
+        .counts = o->presence_penalty != 0 || o->frequency_penalty != 0};
 }
 
 /* The bits past n_ids in the last word are blocked too. */
@@ -85,7 +94,19 @@ static void block(struct sampler *s, const uint8_t *allowed)
 {
     for (uint32_t i = 0; i < s->n_words * WORD_BITS; i++)
         if (i >= s->n_ids || (allowed && !(allowed[i / 8] >> i % 8 & 1)))
-            s->blocked[i / WORD_BITS] |= (uint64_t)1 << i % WORD_BITS;
+            s->never[i / WORD_BITS] |= (uint64_t)1 << i % WORD_BITS;
+    sampler_set_mask(s, NULL);
+}
+
+void sampler_set_mask(struct sampler *s, const uint64_t *mask)
+{
+    for (uint32_t w = 0; w < s->n_words; w++)
+        s->blocked[w] = s->never[w] | (mask ? ~mask[w] : 0);
+}
+
+void sampler_allow(struct sampler *s, int32_t id)
+{
+    s->blocked[(uint32_t)id / WORD_BITS] &= ~((uint64_t)1 << (uint32_t)id % WORD_BITS);
 }
 
 static bool all_blocked(const struct sampler *s)
@@ -114,12 +135,16 @@ struct sampler *sampler_new(const struct sampler_options *o, uint32_t n_ids, con
     s->n_ids = n_ids;
     s->n_words = div_up(n_ids, WORD_BITS);
     if (!(s->blocked = mem_new(s->n_words, sizeof *s->blocked, e)) ||
+        !(s->never = mem_new(s->n_words, sizeof *s->never, e)) ||
         !(s->repeated = mem_new(s->n_words, sizeof *s->repeated, e)) ||
         !(s->n_recent = mem_new(n_ids, sizeof *s->n_recent, e)) ||
         !(s->recent = mem_new(o->repeat_last, sizeof *s->recent, e)) ||
         !(s->logits = mem_new((uint64_t)s->n_words * WORD_BITS, sizeof *s->logits, e)) ||
         !(s->word_max = mem_new(s->n_words, sizeof *s->word_max, e)) ||
         !(s->candidates = mem_new(n_ids, sizeof *s->candidates, e)))
+        goto fail;
+    if (s->rule.counts && (!(s->answered = mem_new(s->n_words, sizeof *s->answered, e)) ||
+                           !(s->n_answered = mem_new(n_ids, sizeof *s->n_answered, e))))
         goto fail;
     block(s, allowed);
     if (all_blocked(s)) {
@@ -138,17 +163,29 @@ void sampler_free(struct sampler *s)
     if (!s)
         return;
     free(s->blocked);
+    free(s->never);
     free(s->repeated);
     free(s->n_recent);
     free(s->recent);
+    free(s->answered);
+    free(s->n_answered);
     free(s->logits);
     free(s->word_max);
     free(s->candidates);
     free(s);
 }
 
+static void set_bit(uint64_t *bits, int32_t id)
+{
+    bits[(uint32_t)id / WORD_BITS] |= (uint64_t)1 << (uint32_t)id % WORD_BITS;
+}
+
 void sampler_accept(struct sampler *s, int32_t id)
 {
+    if (s->rule.counts && s->in_answer && id >= 0 && (uint32_t)id < s->n_ids) {
+        s->n_answered[id]++;
+        set_bit(s->answered, id);
+    }
     if (s->options.repeat_last == 0)
         return;
     int32_t *place = &s->recent[s->recent_at];
@@ -157,13 +194,24 @@ void sampler_accept(struct sampler *s, int32_t id)
     *place = id >= 0 && (uint32_t)id < s->n_ids ? id : NOT_AN_ID;
     if (*place != NOT_AN_ID) {
         s->n_recent[id]++;
-        s->repeated[(uint32_t)id / WORD_BITS] |= (uint64_t)1 << (uint32_t)id % WORD_BITS;
+        set_bit(s->repeated, id);
     }
     s->recent_at = (s->recent_at + 1) % s->options.repeat_last;
 }
 
+void sampler_begin_answer(struct sampler *s)
+{
+    s->in_answer = true;
+    if (!s->rule.counts)
+        return;
+    memset(s->answered, 0, s->n_words * sizeof *s->answered);
+    memset(s->n_answered, 0, s->n_ids * sizeof *s->n_answered);
+}
+
 void sampler_reset(struct sampler *s)
 {
+    sampler_begin_answer(s);
+    s->in_answer = false;
     memset(s->repeated, 0, s->n_words * sizeof *s->repeated);
     memset(s->n_recent, 0, s->n_ids * sizeof *s->n_recent);
     for (uint32_t i = 0; i < s->options.repeat_last; i++)
@@ -181,18 +229,28 @@ static uint64_t random_of(uint64_t seed, uint64_t n)
     return z ^ (z >> 31);
 }
 
-/* The working copy of one word: blocked ids get -infinity, repeated ones their penalty. Nearly all words have
- * neither and cost two tests. */
+/* The working copy of one word: blocked ids get -infinity, repeated ones their penalties. Nearly all words have
+ * neither and cost a few tests. */
 static void copy_word(struct sampler *s, uint32_t w, const float *logits)
 {
     float *word = s->logits + (size_t)w * WORD_BITS;
     size_t n = size_min(s->n_ids - w * WORD_BITS, WORD_BITS);
+    if (s->blocked[w] == UINT64_MAX) {
+        for (size_t i = 0; i < WORD_BITS; i++)
+            word[i] = -INFINITY;
+        return;
+    }
     memcpy(word, logits + (size_t)w * WORD_BITS, n * sizeof *word);
     for (size_t i = 0; i < WORD_BITS; i++)
         word[i] = sample_float(sample_flush(sample_bits(word[i])));
     for (uint64_t bits = s->rule.repeat_last ? s->repeated[w] : 0; bits; bits &= bits - 1) {
         float *at = &word[__builtin_ctzll(bits)];
         *at = sample_float(sample_penalise(sample_bits(*at), s->rule.penalty, s->rule.inverse_penalty));
+    }
+    for (uint64_t bits = s->rule.counts ? s->answered[w] : 0; bits; bits &= bits - 1) {
+        uint32_t i = (uint32_t)__builtin_ctzll(bits);
+        word[i] -= s->options.presence_penalty +
+                   s->options.frequency_penalty * (float)s->n_answered[w * WORD_BITS + i];
     }
     for (uint64_t bits = s->blocked[w]; bits; bits &= bits - 1)
         word[__builtin_ctzll(bits)] = -INFINITY;

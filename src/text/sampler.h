@@ -3,6 +3,7 @@
 #ifndef MOEFLUX_TEXT_SAMPLER_H
 #define MOEFLUX_TEXT_SAMPLER_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -16,6 +17,8 @@ struct sampler_options {
     float min_p;          /* drop what is below min_p times the largest probability; 0: none */
     float repeat_penalty; /* 1: off; else positive logits are divided by it, the others multiplied */
     uint32_t repeat_last; /* how many of the last tokens the penalty looks at; at most 2^20 */
+    /* Taken from the logit of a token that the answer has, once and for each time; -2 to 2, 0: off. */
+    float presence_penalty, frequency_penalty;
     uint64_t seed;
 };
 
@@ -29,6 +32,7 @@ struct sampler_rule {
     uint32_t top_k;  /* 0: all */
     uint32_t top_p;  /* of 2^32; 0: all */
     uint32_t min_p;  /* of 2^31, the weight of the largest logit */
+    bool counts;     /* there is a presence or frequency penalty, which sampler_pick alone knows */
     uint64_t random; /* of 2^64 */
 };
 
@@ -41,12 +45,20 @@ struct sampler *sampler_new(const struct sampler_options *o, uint32_t n_ids, con
                             struct moeflux_err *e);
 void sampler_free(struct sampler *s);
 
-/* Tells the sampler of a token that is now part of the text (prompt or answer), for the repeat penalty. */
+/* What is chosen from now on is in this set too: bit i % 64 of word i / 64, [n_ids / 64, rounded up]; NULL: no set. It is
+ * copied. Never allocates. */
+void sampler_set_mask(struct sampler *s, const uint64_t *mask);
+/* ... or is this id, until the next sampler_set_mask. */
+void sampler_allow(struct sampler *s, int32_t id);
+
+/* Tells the sampler of a token that is now part of the text (prompt or answer), for the penalties. */
 void sampler_accept(struct sampler *s, int32_t id);
+/* What is accepted from now on is the answer: presence and frequency penalty look at it alone. */
+void sampler_begin_answer(struct sampler *s);
 /* Forgets the accepted tokens and starts the seed's sequence again. */
 void sampler_reset(struct sampler *s);
 
-/* Order: repeat penalty (once for each distinct token), top-k, temperature, softmax, top-p, min-p, draw. Equal
+/* Order: repeat penalty (once for each distinct token), presence and frequency penalty, top-k, temperature, softmax, top-p, min-p, draw. Equal
  * logits go lowest index first. -infinity is never chosen, nor is what has less than 2^-32 of the largest probability.
  * Never allocates.
  * Returns the id, or ERR_DEVICE when a logit that could be chosen is NaN or +infinity (it names the index), or when all
@@ -57,7 +69,7 @@ int32_t sampler_pick(struct sampler *s, const float *logits, struct moeflux_err 
 
 /* What sampler_pick will go by, after `ahead` more picks. */
 struct sampler_rule sampler_next_rule(const struct sampler *s, uint32_t ahead);
-/* [n_ids / 64, rounded up] bit set: never chosen. Borrowed. */
+/* [n_ids / 64, rounded up] bit set: not chosen. Borrowed until the next sampler_set_mask. */
 const uint64_t *sampler_blocked(const struct sampler *s);
 /* The tokens that the penalty looks at beside the one that is accepted next, or, if that is *next, beside the one after it:
  * the oldest first, negative ones stand for none. At most repeat_last - 1; returns how many. */

@@ -166,6 +166,11 @@ bool tokenizer_is_special(const struct tokenizer *t, int32_t id)
     return tokenizer_has(t, id) && t->vocab.tokens[id].special;
 }
 
+bool tokenizer_is_added(const struct tokenizer *t, int32_t id)
+{
+    return tokenizer_has(t, id) && t->vocab.tokens[id].added;
+}
+
 int32_t tokenizer_added_id(const struct tokenizer *t, const char *content)
 {
     return added_find(&t->added, content, strlen(content));

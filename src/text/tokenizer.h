@@ -49,6 +49,9 @@ bool tokenizer_has(const struct tokenizer *t, int32_t id);
 /* Whether `id` is an added token that is marked special (control tokens, not shown to a user). */
 bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
 
+/* Whether `id` is an added token, special or not: a control token or a tag, which no text is made of. */
+bool tokenizer_is_added(const struct tokenizer *t, int32_t id);
+
 /* The id of an added token by its content, or -1. */
 int32_t tokenizer_added_id(const struct tokenizer *t, const char *content);
 

@@ -24,7 +24,11 @@ const struct target target_all[] = {
     {"usage", target_usage},
     {"trace", target_trace},
     {"batch", target_batch},
+    {"calls", target_calls},
+    {"completions", target_completions},
     {"tokens", target_tokens},
+    {"grammar", target_grammar},
+    {"schema", target_schema},
     {"model", target_model},
     {NULL, NULL},
 };

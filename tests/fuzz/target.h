@@ -34,8 +34,16 @@ void target_usage(const uint8_t *data, size_t n);
 void target_trace(const uint8_t *data, size_t n);
 /* lines of requests */
 void target_batch(const uint8_t *data, size_t n);
+/* an answer with calls of tools */
+void target_calls(const uint8_t *data, size_t n);
+/* a body of a request to the server: of a chat, or behind "#" of a completion */
+void target_completions(const uint8_t *data, size_t n);
 /* a list of token ids */
 void target_tokens(const uint8_t *data, size_t n);
+/* a grammar */
+void target_grammar(const uint8_t *data, size_t n);
+/* a JSON Schema */
+void target_schema(const uint8_t *data, size_t n);
 /* a change of a model that is opened and run: see model.c */
 void target_model(const uint8_t *data, size_t n);
 

@@ -183,6 +183,29 @@ static void write_parts(struct seeds *s)
     put_text(s, "spread", "{\"id\": \"0123456789abcdef\", \"parts\": [\".\", \"x\"]}|{}");
 }
 
+static void write_grammars(struct seeds *s)
+{
+    put_text(s, "grammar",
+             "root ::= \"a\" (b | [^a-c]{2,30})* # end\nb ::= \n \"\\x62\\u00e9\" b? |\n .+ \"c\"\n");
+    put_text(s, "grammar", "root ::= \"{\" (p (\",\" p){,3})? \"}\"\np ::= [a-z]+ \":\" (root | [0-9]{1,4})");
+    put_text(
+        s, "schema",
+        "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\",\"minimum\":-3,\"maximum\":120},"
+        "\"b\":{\"type\":\"string\",\"minLength\":1,\"maxLength\":9},\"c\":{\"enum\":[1,\"x\",null]}},"
+        "\"required\":[\"a\"],\"additionalProperties\":{\"$ref\":\"#/$defs/d\"},\"$defs\":{\"d\":{\"anyOf\":["
+        "{\"const\":true},{\"$ref\":\"#\"}]}}}");
+    put_text(
+        s, "schema",
+        "{\"type\":\"array\",\"prefixItems\":[{\"type\":\"string\",\"pattern\":\"^[a-c\\\\d]+(x|y)?$\"}],"
+        "\"items\":{\"type\":[\"number\",\"null\"],\"exclusiveMinimum\":0},\"minItems\":1,\"maxItems\":4}");
+    put_text(s, "schema",
+             "{\"allOf\":[{\"properties\":{\"k\":{\"type\":\"string\",\"format\":\"date\"}}},{\"required\":["
+             "\"k\"]}],"
+             "\"title\":\"t\"}");
+    put_text(s, "schema",
+             "{\"oneOf\":[{\"type\":\"boolean\"},{\"type\":\"object\",\"additionalProperties\":false}]}");
+}
+
 static void write_user_files(struct seeds *s)
 {
     put_text(s, "session",
@@ -200,6 +223,33 @@ static void write_user_files(struct seeds *s)
         "{\"id\": \"a\", \"prompt\": \"one two\", \"n_predict\": 3, \"temperature\": 0.5, \"seed\": 1}\n\n"
         "{\"id\": 5, \"messages\": [{\"role\": \"user\", \"content\": \"hi\"}], \"top_k\": 3}\r\nno "
         "JSON\n{\"prompt\": \"x\"}");
+    put_text(s, "batch",
+             "{\"prompt\": \"a\", \"stop\": [\"x\", \"yz\"], \"logprobs\": true, \"top_logprobs\": 2, "
+             "\"presence_penalty\": 1, \"frequency_penalty\": -0.5}\n"
+             "{\"prompt\": \"a\", \"stop\": \"x\", \"logprobs\": 3, \"tools\": [{\"type\": \"function\", "
+             "\"function\": {\"name\": \"f\", \"parameters\": {}}}], \"tool_choice\": \"auto\"}");
+    put_text(s, "calls",
+             "\x04 a <tool_call>\n{\"name\": \"put\", \"arguments\": {\"n\": 1}}\n</tool_call>\n b");
+    put_text(s, "calls", "\x08<tool_call>{\"arguments\": \"{}\", \"name\": \"put\"}</tool_call>");
+    put_text(s, "calls",
+             "\x05<tool_call>\n<function=put>\n<parameter=path>\na\"b\n</parameter>\n<parameter=n>\n12\n"
+             "</parameter>\n<parameter=maybe>null</parameter></function>\n</tool_call>");
+    put_text(
+        s, "calls",
+        "\x06<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>put\n```json\n{\"n\": 1}\n```"
+        "<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜><"
+        "｜tool▁calls▁end｜>");
+    put_text(s, "completions",
+             "{\"messages\": [{\"role\": \"system\", \"content\": \"a\"}, {\"role\": \"user\", \"content\": "
+             "[{\"type\": "
+             "\"text\", \"text\": \"b\"}]}], \"max_completion_tokens\": 3, \"temperature\": 0.5, "
+             "\"top_logprobs\": 2, "
+             "\"logprobs\": true, \"stop\": [\"x\"], \"n\": 2, \"stream\": true, \"stream_options\": "
+             "{\"include_usage\": "
+             "true}, \"chat_template_kwargs\": {\"enable_thinking\": false}}");
+    put_text(s, "completions",
+             "#{\"prompt\": [[1, 2], [3]], \"echo\": true, \"logprobs\": 1, \"seed\": -7, \"top_k\": -1}");
+    put_text(s, "completions", "#{\"prompt\": [\"a\", \"b c\"], \"presence_penalty\": -1, \"best_of\": 1}");
     put_text(s, "tokens", "1 2 3\n\t2147483647 0\r\n17");
 }
 
@@ -211,4 +261,5 @@ void target_write_seeds(const char *dir)
     write_states(&s);
     write_parts(&s);
     write_user_files(&s);
+    write_grammars(&s);
 }

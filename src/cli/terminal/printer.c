@@ -3,6 +3,7 @@
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/terminal/term.h"
+#include "generate/answer_json.h"
 
 void printer_init(struct printer *p, struct output *out, const struct options *o, const struct term *t)
 {
@@ -64,14 +65,26 @@ static void put_text(struct printer *p, enum chat_part part, const char *text, s
     put(p, text, len);
 }
 
-static int on_token(void *ctx, int32_t id, enum chat_part part, const char *text, size_t len,
-                    struct moeflux_err *e)
+/* A line of JSON for each call, once it is whole. */
+static int put_call(struct printer *p, const struct answer_piece *piece, struct moeflux_err *e)
+{
+    if (piece->event != ANSWER_CALL_ENDS)
+        return 0;
+    leave_thinking(p);
+    end_line(p);
+    p->any = true;
+    return output_json(p->out, answer_json_call(piece->call), e);
+}
+
+static int on_piece(void *ctx, const struct answer_piece *piece, struct moeflux_err *e)
 {
     struct printer *p = ctx;
+    if (!p->ids && piece->part == CHAT_TOOL)
+        return put_call(p, piece, e);
     if (!p->ids) {
-        put_text(p, part, text, len);
-    } else if (id >= 0) {
-        output_addf(p->out, "%s%d", p->any ? " " : "", id);
+        put_text(p, piece->part, piece->text, piece->len);
+    } else if (piece->id >= 0) {
+        output_addf(p->out, "%s%d", p->any ? " " : "", piece->id);
         p->any = p->line_open = true;
     }
     return output_flush(p->out, e);
@@ -79,7 +92,7 @@ static int on_token(void *ctx, int32_t id, enum chat_part part, const char *text
 
 struct answer_sink printer_sink(struct printer *p)
 {
-    return (struct answer_sink){.token = on_token, .ctx = p};
+    return (struct answer_sink){.piece = on_piece, .ctx = p};
 }
 
 int printer_end(struct printer *p, struct moeflux_err *e)

@@ -1,0 +1,146 @@
+// prefill_quads.glsl - attention/prefill_coop.glsl's softmax in registers.
+//
+// Vulkan leaves open which lane has which numbers of a matrix. This is for devices whose lane l has, of 16 x 16 sums and of the
+// first factor of a product alike, the numbers 0 .. 3 in row l / 4 and the numbers 4 .. 7 in row l / 4 + 8, of both rows columns
+// 2 q, 2 q + 1, 2 q + 8 and 2 q + 9, q = l % 4 (matrices/probe.comp asks the device). So four lanes, a quad, have a row's
+// scores, and a lane's weights are where the next product needs them.
+
+// Of this lane's two rows: the maximum in powers of two, the sum of its own weights, where a row's positions end.
+vec2 quad_top, quad_sum;
+uvec2 quad_end;
+// What subgroups of a group tell each other, lane by lane: maxima and then sums; weights.
+const uint TOLD = QUADS != 0 && SHARE > 1 ? WORKGROUP : 1;
+shared vec2 told[TOLD];
+shared uvec4 told_weights[TOLD];
+
+// The column of a lane's i-th number.
+uint quad_col(uint i)
+{
+    return gl_SubgroupInvocationID % 4 * 2 + (i & 1) + (i & 2) * 4;
+}
+
+uint quad_row(uint h)
+{
+    return group_row + gl_SubgroupInvocationID / 4 + 8 * h;
+}
+
+vec2 quad_max(vec2 v)
+{
+    v = max(v, subgroupShuffleXor(v, 1));
+    return max(v, subgroupShuffleXor(v, 2));
+}
+
+vec2 quad_add(vec2 v)
+{
+    v += subgroupShuffleXor(v, 1);
+    return v + subgroupShuffleXor(v, 2);
+}
+
+uint told_at(uint of_member)
+{
+    return (gl_SubgroupID % ROW_GROUPS + of_member * ROW_GROUPS) * 32 + gl_SubgroupInvocationID;
+}
+
+// The other subgroup's.
+vec2 tell(vec2 v)
+{
+    told[told_at(member)] = v;
+    barrier();
+    return told[told_at(1 - member)];
+}
+
+uvec4 tell_weights(uvec4 v)
+{
+    told_weights[told_at(member)] = v;
+    barrier();
+    return told_weights[told_at(1 - member)];
+}
+
+void begin_quads()
+{
+    quad_top = vec2(LOWEST);
+    quad_sum = vec2(0.0);
+    quad_end = uvec2(row_end(quad_row(0)), row_end(quad_row(1)));
+}
+
+// The rows' new maxima. They grow, and what there is so far is scaled down, only where float16 would overflow else.
+void raise_tops(vec2 high)
+{
+    high = quad_max(high);
+    if (SHARE > 1)
+        high = max(high, tell(high));
+    bvec2 grows = greaterThan(high, quad_top + SLACK);
+    if (subgroupMax(any(grows) ? 1u : 0u) == 0u)
+        return;
+    vec2 keep = mix(vec2(1.0), exp2(quad_top - high), grows);
+    quad_top = mix(quad_top, high, grows);
+    quad_sum *= keep;
+    [[unroll]] for (uint d = 0; d < MY_VALUES; d++)
+        [[unroll]] for (uint i = 0; i < 8; i++)
+            acc[d][i] *= keep[i / 4];
+}
+
+// Hidden positions are LOWEST from now on. Returns the rows' maxima.
+vec2 hide(inout MatrixC s[MY_SCORES], uint at)
+{
+    bool all_seen = at + POSITIONS <= row_end(group_row); // later rows see more
+    vec2 high = vec2(LOWEST);
+    [[unroll]] for (uint j = 0; j < MY_SCORES; j++)
+        [[unroll]] for (uint i = 0; i < 8; i++) {
+            if (!all_seen && at + 16 * (member * MY_SCORES + j) + quad_col(i) >= quad_end[i / 4])
+                s[j][i] = LOWEST;
+            high[i / 4] = max(high[i / 4], s[j][i]);
+        }
+    return high;
+}
+
+void run_quads(uint at)
+{
+    MatrixC s[MY_SCORES];
+    MatrixA w[MY_SCORES];
+    uvec4 packed;
+    score(s, 16 * MY_SCORES * member);
+    raise_tops(hide(s, at));
+    [[unroll]] for (uint j = 0; j < MY_SCORES; j++)
+        [[unroll]] for (uint i = 0; i < 8; i += 2) {
+            float top = quad_top[i / 4];
+            vec2 v = vec2(s[j][i], s[j][i + 1]);
+            v = mix(vec2(0.0), exp2(v - top), greaterThan(v, vec2(LOWEST)));
+            quad_sum[i / 4] += v.x + v.y;
+            f16vec2 h = f16vec2(v);
+            w[j][i] = h.x;
+            w[j][i + 1] = h.y;
+            packed[i / 2] = packFloat2x16(h);
+        }
+    [[unroll]] for (uint j = 0; j < MY_SCORES; j++)
+        add_values(w[j], member * MY_SCORES + j);
+    if (SHARE > 1) {
+        MatrixA other;
+        packed = tell_weights(packed);
+        [[unroll]] for (uint i = 0; i < 8; i += 2) {
+            f16vec2 h = unpackFloat2x16(packed[i / 2]);
+            other[i] = h.x;
+            other[i + 1] = h.y;
+        }
+        add_values(other, 1 - member);
+    }
+}
+
+void store_quads()
+{
+    uint first = MY_VALUES * member;
+    vec2 both = quad_add(quad_sum);
+    if (SHARE > 1)
+        both += tell(both);
+    [[unroll]] for (uint h = 0; h < 2; h++) {
+        uint row = quad_row(h), dst = partial_row(row);
+        bool is_real = first_row + row < n_rows;
+        float factor = a.is_whole != 0 ? 1.0 / both[h] : 1.0;
+        [[unroll]] for (uint d = 0; d < MY_VALUES; d++)
+            [[unroll]] for (uint i = 0; i < 4; i++)
+                if (is_real && first + d < VALUE_BLOCKS)
+                    F32s(a.partial).v[dst + 16 * (first + d) + quad_col(i)] = acc[d][4 * h + i] * factor;
+        if (is_real && gl_SubgroupInvocationID % 4 == 0 && member == 0 && a.is_whole == 0)
+            store_stats(row, quad_top[h], both[h]);
+    }
+}

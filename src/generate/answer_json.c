@@ -1,0 +1,71 @@
+#include "generate/answer_json.h"
+
+#include <jansson.h>
+#include <math.h>
+
+#include "base/str.h"
+#include "generate/answer.h"
+#include "text/tokenizer.h"
+#include "text/utf8.h"
+
+#define NEVER (-9999.0)
+
+struct json_t *answer_json_text(const char *bytes, size_t n)
+{
+    struct str clean = {0};
+    utf8_clean(bytes, n, &clean);
+    json_t *text = str_ok(&clean) ? json_stringn(str_text(&clean), clean.len) : NULL;
+    str_free(&clean);
+    return text;
+}
+
+static json_t *token_json(const struct tokenizer *t, const struct logprob *l)
+{
+    const char *bytes = "";
+    size_t n = t ? tokenizer_bytes(t, l->id, &bytes) : 0;
+    json_t *object = json_object(), *list = json_array();
+    for (size_t i = 0; i < n; i++)
+        json_array_append_new(list, json_integer((unsigned char)bytes[i]));
+    json_object_set_new(object, "id", json_integer(l->id));
+    json_object_set_new(object, "token", answer_json_text(n ? bytes : "", n));
+    json_object_set_new(object, "logprob", json_real(isfinite(l->value) ? (double)l->value : NEVER));
+    json_object_set_new(object, "bytes", list);
+    return object;
+}
+
+struct json_t *answer_json_logprob(const struct tokenizer *t, const struct logprob *of, uint32_t n_top)
+{
+    json_t *object = token_json(t, &of[0]), *top = json_array();
+    for (uint32_t i = 1; i <= n_top && of[i].id >= 0; i++)
+        json_array_append_new(top, token_json(t, &of[i]));
+    json_object_set_new(object, "top_logprobs", top);
+    return object;
+}
+
+struct json_t *answer_json_logprobs(const struct tokenizer *t, const struct answer *a)
+{
+    const struct logprobs *l = &a->logprobs;
+    json_t *list = json_array();
+    for (size_t i = 0; i < l->n; i++)
+        json_array_append_new(list, answer_json_logprob(t, logprobs_of(l, i), l->n_top));
+    return list;
+}
+
+struct json_t *answer_json_call(const struct answer_call *c)
+{
+    json_t *object = json_object(), *function = json_object();
+    json_object_set_new(function, "name", answer_json_text(str_text(&c->name), c->name.len));
+    json_object_set_new(function, "arguments", answer_json_text(str_text(&c->arguments), c->arguments.len));
+    json_object_set_new(object, "id", json_string(c->id));
+    json_object_set_new(object, "type", json_string("function"));
+    json_object_set_new(object, "function", function);
+    return object;
+}
+
+struct json_t *answer_json_calls(const struct answer *a)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < a->n_calls; i++)
+        json_array_append_new(list, answer_json_call(&a->calls[i]));
+    return list;
+}

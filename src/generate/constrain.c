@@ -1,0 +1,159 @@
+#include "generate/constrain.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "generate/generator.h"
+#include "text/constraint.h"
+#include "text/grammar.h"
+#include "text/json_schema.h"
+#include "text/token_trie.h"
+#include "text/tool_calls.h"
+
+enum { MAX_KEPT = 8 };
+
+struct kept {
+    char *grammar;
+    bool calls;               /* tags of calls are tokens */
+    struct constraint *start; /* at the beginning of an answer */
+    uint64_t used;
+};
+
+struct constrain {
+    struct token_trie *tries[2]; /* of ordinary tokens; of these and the tags of calls */
+    struct kept kept[MAX_KEPT];
+    uint64_t n_used;
+};
+
+static int check(const struct str *grammar, const char *name, struct moeflux_err *e)
+{
+    struct grammar *g;
+    if (!str_ok(grammar))
+        return err_set(e, ERR_MEMORY, "out of memory for the grammar of %s", name);
+    int rc = grammar_compile(&g, str_text(grammar), grammar->len, name, e);
+    if (rc == 0)
+        grammar_free(g);
+    return rc;
+}
+
+int constrain_grammar(enum constrain_kind kind, const char *text, size_t len, const char *name,
+                      struct str *out, struct moeflux_err *e)
+{
+    static const char object[] = "{\"type\":\"object\"}";
+    int rc = 0;
+    if (kind == CONSTRAIN_GRAMMAR)
+        str_add(out, text, len);
+    else if (kind == CONSTRAIN_JSON_SCHEMA)
+        rc = json_schema_text_to_grammar(text, len, name, out, e);
+    else
+        rc = json_schema_text_to_grammar(object, sizeof object - 1, name, out, e);
+    return rc ? rc : check(out, name, e);
+}
+
+int constrain_schema(const struct json_t *schema, const char *name, struct str *out, struct moeflux_err *e)
+{
+    int rc = json_schema_to_grammar(schema, name, out, e);
+    return rc ? rc : check(out, name, e);
+}
+
+/* Ordinary tokens and the tags of calls. */
+static bool text_with_tags(const void *ctx, int32_t id, struct token_text *out)
+{
+    const struct tokenizer *t = ctx;
+    out->len = tokenizer_bytes(t, id, &out->bytes);
+    if (!tokenizer_is_added(t, id))
+        return out->len > 0;
+    return tool_form_has_tag(tool_form_find(tokenizer_chat_template(t)), out->bytes, out->len);
+}
+
+static int open_cache(struct generator *s, bool calls, struct moeflux_err *e)
+{
+    if (!s->tokenizer)
+        return err_set(e, ERR_USAGE, "%s has no tokenizer.json, which a grammar needs", s->dir);
+    if (!s->constrain && !(s->constrain = mem_new(1, sizeof *s->constrain, e)))
+        return ERR_MEMORY;
+    struct token_trie **trie = &s->constrain->tries[calls];
+    if (*trie)
+        return 0;
+    if (!calls)
+        return token_trie_of(trie, s->tokenizer, s->info.vocab_size, e);
+    return token_trie_new(trie, &(struct token_source){s->info.vocab_size, text_with_tags, s->tokenizer}, e);
+}
+
+static void forget(struct kept *k)
+{
+    constraint_free(k->start);
+    free(k->grammar);
+    *k = (struct kept){0};
+}
+
+static int add(struct generator *s, const char *grammar, bool calls, struct kept *k, struct moeflux_err *e)
+{
+    struct grammar *g;
+    forget(k);
+    int rc = grammar_compile(&g, grammar, strlen(grammar), "grammar", e);
+    if (rc == 0)
+        rc = constraint_new(&k->start, g, s->constrain->tries[calls], s->info.eos, s->info.n_eos, e);
+    if (rc == 0 && !(k->grammar = mem_text(grammar, e)))
+        rc = ERR_MEMORY;
+    k->calls = calls;
+    if (rc)
+        forget(k);
+    return rc;
+}
+
+static bool is_of(const struct kept *k, const char *grammar, bool calls)
+{
+    return k->grammar && k->calls == calls && strcmp(k->grammar, grammar) == 0;
+}
+
+static int begin(struct generator *s, const char *grammar, bool calls, struct constraint **out,
+                 struct moeflux_err *e)
+{
+    int rc = open_cache(s, calls, e);
+    if (rc)
+        return rc;
+    struct kept *all = s->constrain->kept, *found = all;
+    for (struct kept *k = all; k < all + MAX_KEPT; k++) {
+        if (is_of(k, grammar, calls)) {
+            found = k;
+            break;
+        }
+        found = k->used < found->used ? k : found;
+    }
+    if (!is_of(found, grammar, calls))
+        rc = add(s, grammar, calls, found, e);
+    if (rc)
+        return rc;
+    found->used = ++s->constrain->n_used;
+    *out = constraint_clone(found->start, e);
+    return *out ? 0 : ERR_MEMORY;
+}
+
+int constrain_begin(struct generator *s, const char *grammar, struct constraint **out, struct moeflux_err *e)
+{
+    return begin(s, grammar, false, out, e);
+}
+
+int constrain_begin_calls(struct generator *s, const char *grammar, struct constraint **out,
+                          struct moeflux_err *e)
+{
+    return begin(s, grammar, true, out, e);
+}
+
+void constrain_free(struct constrain *c)
+{
+    if (!c)
+        return;
+    for (size_t i = 0; i < MAX_KEPT; i++)
+        forget(&c->kept[i]);
+    token_trie_free(c->tries[0]);
+    token_trie_free(c->tries[1]);
+    free(c);
+}

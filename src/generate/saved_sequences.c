@@ -1,0 +1,195 @@
+#include "generate/saved_sequences.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "base/err.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "generate/prefix.h"
+#include "moeflux.h"
+
+static const char ending[] = ".moeflux-state";
+
+static bool is_named(const char *name)
+{
+    size_t n = strlen(name), m = strlen(ending);
+    return n > m && strcmp(name + n - m, ending) == 0;
+}
+
+static void tell(const struct saved_sequences *v, const struct moeflux_err *e)
+{
+    v->tell(v->ctx, e->text);
+}
+
+/* Takes what it has over. */
+static int add_item(struct saved_sequences *v, const struct saved_sequence *x, struct moeflux_err *e)
+{
+    int rc = mem_grow((void **)&v->items, &v->cap, v->n + 1, sizeof *v->items, e);
+    if (rc)
+        return rc;
+    v->items[v->n] = *x;
+    v->items[v->n++].last_use = ++v->clock;
+    v->bytes += x->places.bytes;
+    return 0;
+}
+
+static void forget(struct saved_sequences *v, size_t idx)
+{
+    v->bytes -= v->items[idx].places.bytes;
+    free(v->items[idx].path);
+    state_places_free(&v->items[idx].places);
+    v->items[idx] = v->items[--v->n];
+}
+
+static void remove_file(struct saved_sequences *v, size_t idx)
+{
+    unlink(v->items[idx].path);
+    forget(v, idx);
+}
+
+/* One of the directory's names. A broken or foreign file is left alone. */
+static int look_at(struct saved_sequences *v, const char *name, struct moeflux_err *e)
+{
+    struct saved_sequence x = {0};
+    struct moeflux_err why;
+    if (!is_named(name))
+        return 0;
+    if (!(x.path = file_join(v->dir, name, e)))
+        return ERR_MEMORY;
+    int rc = state_places_read(&x.places, v->model, x.path, &why);
+    if (!rc && add_item(v, &x, e) == 0)
+        return 0;
+    state_places_free(&x.places);
+    free(x.path);
+    /* What cannot be read is none of ours. */
+    return rc ? 0 : ERR_MEMORY;
+}
+
+int saved_sequences_open(struct saved_sequences *v, struct moeflux_model *m, const char *dir,
+                         uint64_t most_bytes, void (*tell_line)(void *ctx, const char *text), void *ctx,
+                         struct moeflux_err *e)
+{
+    *v = (struct saved_sequences){
+        .model = m, .dir = dir, .most_bytes = most_bytes, .tell = tell_line, .ctx = ctx};
+    if (mkdir(dir, 0700) < 0 && errno != EEXIST)
+        return err_errno(e, ERR_IO, "%s", dir);
+    int rc = moeflux_model_fingerprint(m, &v->fingerprint, e);
+    DIR *d = rc ? NULL : opendir(dir);
+    if (!rc && !d)
+        return err_errno(e, ERR_IO, "%s", dir);
+    for (struct dirent *x; !rc && (x = readdir(d));)
+        rc = look_at(v, x->d_name, e);
+    if (d)
+        closedir(d);
+    return rc;
+}
+
+uint32_t saved_sequences_find(struct saved_sequences *v, const int32_t *ids, uint32_t n, uint32_t *n_usable)
+{
+    uint32_t best = 0;
+    *n_usable = 0;
+    for (size_t i = 0; i < v->n; i++) {
+        const struct state_places *p = &v->items[i].places;
+        struct prefix_held held = {p->ids, p->n_tokens, p->checkpoints, p->n_checkpoints, p->recurrent};
+        uint32_t here = prefix_usable(&held, ids, n);
+        if (here > *n_usable) {
+            best = (uint32_t)i;
+            *n_usable = here;
+        }
+    }
+    return best;
+}
+
+int saved_sequences_load(struct saved_sequences *v, uint32_t idx, struct moeflux_session *s,
+                         struct moeflux_err *e)
+{
+    struct moeflux_err why;
+    int rc = moeflux_session_load(s, v->items[idx].path, &why);
+    if (rc == ERR_INTERRUPTED || rc == ERR_DEVICE)
+        return err_set(e, rc, "%s", why.text);
+    if (rc) {
+        tell(v, &why);
+        forget(v, idx);
+        return 0;
+    }
+    v->items[idx].last_use = ++v->clock;
+    v->n_loads++;
+    return 0;
+}
+
+/* ---- saving ---- */
+
+static void make_room(struct saved_sequences *v)
+{
+    while (v->most_bytes && v->bytes > v->most_bytes && v->n > 1) {
+        size_t oldest = 0;
+        for (size_t i = 1; i < v->n; i++)
+            if (v->items[i].last_use < v->items[oldest].last_use)
+                oldest = i;
+        remove_file(v, oldest);
+    }
+}
+
+/* Files of what is a beginning of the new one, which is on the disk. */
+static void supersede(struct saved_sequences *v, const struct state_places *fresh, const char *path)
+{
+    for (size_t i = v->n; i-- > 0;) {
+        const struct state_places *p = &v->items[i].places;
+        if (prefix_common(p->ids, p->n_tokens, fresh->ids, fresh->n_tokens) < p->n_tokens)
+            continue;
+        if (strcmp(v->items[i].path, path) == 0)
+            forget(v, i);
+        else
+            remove_file(v, i);
+    }
+}
+
+static int save(struct saved_sequences *v, struct moeflux_session *s, struct moeflux_err *e)
+{
+    uint32_t n = moeflux_session_position(s);
+    struct saved_sequence x = {0};
+    char name[80];
+    uint64_t hash = XXH3_64bits(moeflux_session_history(s), n * sizeof(int32_t));
+    snprintf(name, sizeof name, "%016" PRIx64 "-%016" PRIx64 "%s", v->fingerprint, hash, ending);
+    x.path = file_join(v->dir, name, e);
+    int rc = x.path ? moeflux_session_save(s, x.path, MOEFLUX_STATE_V3, e) : ERR_MEMORY;
+    if (!rc)
+        rc = state_places_read(&x.places, v->model, x.path, e);
+    if (!rc) {
+        supersede(v, &x.places, x.path);
+        rc = add_item(v, &x, e);
+    }
+    if (rc) {
+        state_places_free(&x.places);
+        free(x.path);
+    }
+    return rc;
+}
+
+void saved_sequences_add(struct saved_sequences *v, struct moeflux_session *s)
+{
+    struct moeflux_err why;
+    int rc = save(v, s, &why);
+    if (rc) {
+        tell(v, &why);
+        return;
+    }
+    v->n_saves++;
+    make_room(v);
+}
+
+void saved_sequences_close(struct saved_sequences *v)
+{
+    while (v->n > 0)
+        forget(v, v->n - 1);
+    free(v->items);
+    *v = (struct saved_sequences){0};
+}

@@ -1,0 +1,276 @@
+#include "generate/sequences.h"
+
+#include <stdlib.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "generate/prefix.h"
+#include "generate/saved_sequences.h"
+
+enum {
+    MOST_CHECKPOINTS = 4,
+    LEAST_CHECKPOINTS = 2,
+    /* Fewer tokens are computed sooner than a file is read. */
+    WORTH_LOADING = 64,
+    /* Shorter ones are not worth a file. */
+    WORTH_SAVING = 64,
+};
+
+struct entry {
+    struct moeflux_session *session; /* NULL: the entry is free */
+    bool used;
+    bool changed; /* since it was loaded or saved */
+    uint32_t
+        n_prompt; /* tokens of the last prompt; the next one of a conversation mostly has them, but not all of the answer */
+    uint64_t last_use;
+};
+
+struct sequences {
+    struct moeflux_model *model;
+    struct sequences_options options;
+    struct entry *entries; /* [options.most] */
+    uint64_t clock;
+    struct saved_sequences saved;
+};
+
+int sequences_new(struct sequences **out, struct moeflux_model *m, const struct sequences_options *o,
+                  struct moeflux_err *e)
+{
+    struct sequences *q = mem_new(1, sizeof *q, e);
+    *out = NULL;
+    if (!q)
+        return ERR_MEMORY;
+    q->model = m;
+    q->options = *o;
+    q->entries = mem_new(o->most, sizeof *q->entries, e);
+    int rc = q->entries ? 0 : ERR_MEMORY;
+    if (!rc && o->dir)
+        rc = saved_sequences_open(&q->saved, m, o->dir, o->dir_bytes, o->tell, o->ctx, e);
+    if (rc) {
+        sequences_free(q);
+        return rc;
+    }
+    *out = q;
+    return 0;
+}
+
+/* ---- which ---- */
+
+static uint32_t usable(const struct entry *x, const int32_t *ids, uint32_t n)
+{
+    uint32_t checkpoints[MOST_CHECKPOINTS];
+    struct prefix_held held = {
+        .ids = moeflux_session_history(x->session),
+        .n = moeflux_session_position(x->session),
+        .checkpoints = checkpoints,
+        .recurrent = moeflux_session_checkpoint_bytes(x->session) > 0,
+    };
+    held.n_checkpoints = moeflux_session_list_checkpoints(x->session, checkpoints, MOST_CHECKPOINTS);
+    return prefix_usable(&held, ids, n);
+}
+
+/* The one with the most of the prompt, of equal ones the least recently used; NULL: none has any. */
+static struct entry *find_best(struct sequences *q, const int32_t *ids, uint32_t n, uint32_t *most)
+{
+    struct entry *best = NULL;
+    *most = 0;
+    for (uint32_t i = 0; i < q->options.most; i++) {
+        struct entry *x = &q->entries[i];
+        uint32_t here = x->session && !x->used ? usable(x, ids, n) : 0;
+        if (here == 0 || here < *most || (best && here == *most && x->last_use > best->last_use))
+            continue;
+        best = x;
+        *most = here;
+    }
+    return best;
+}
+
+static struct entry *find_oldest(struct sequences *q)
+{
+    struct entry *oldest = NULL;
+    for (uint32_t i = 0; i < q->options.most; i++) {
+        struct entry *x = &q->entries[i];
+        if (x->session && !x->used && (!oldest || x->last_use < oldest->last_use))
+            oldest = x;
+    }
+    return oldest;
+}
+
+static struct entry *find_free(struct sequences *q)
+{
+    for (uint32_t i = 0; i < q->options.most; i++)
+        if (!q->entries[i].session)
+            return &q->entries[i];
+    return NULL;
+}
+
+/* ---- coming and going ---- */
+
+static void save(struct sequences *q, struct entry *x)
+{
+    if (q->options.dir && x->changed && moeflux_session_position(x->session) >= WORTH_SAVING)
+        saved_sequences_add(&q->saved, x->session);
+    x->changed = false;
+}
+
+static void drop(struct entry *x)
+{
+    moeflux_session_free(x->session);
+    *x = (struct entry){0};
+}
+
+bool sequences_shrink(struct sequences *q)
+{
+    struct entry *x = find_oldest(q);
+    if (x) {
+        save(q, x);
+        drop(x);
+    }
+    return x != NULL;
+}
+
+/* As many checkpoints as memory was kept free for, shared among all sequences. */
+static int share_checkpoints(struct sequences *q, struct moeflux_session *s, struct moeflux_err *e)
+{
+    int rc = moeflux_session_set_checkpoint_cap(s, UINT32_MAX, e);
+    uint64_t each = moeflux_session_checkpoint_cap(s) / q->options.most;
+    each = size_min(size_max(each, LEAST_CHECKPOINTS), MOST_CHECKPOINTS);
+    return rc ? rc : moeflux_session_set_checkpoint_cap(s, (uint32_t)each, e);
+}
+
+static int make_session(struct sequences *q, struct entry *x, struct moeflux_err *e)
+{
+    int rc = moeflux_session_new(&x->session, q->model, q->options.max_context, e);
+    while (rc == ERR_NO_FIT && sequences_shrink(q))
+        rc = moeflux_session_new(&x->session, q->model, q->options.max_context, e);
+    if (!rc)
+        rc = share_checkpoints(q, x->session, e);
+    if (rc)
+        drop(x);
+    return rc;
+}
+
+/* An empty one; the least recently used one leaves for it if there is no room. */
+static int take_empty(struct sequences *q, struct entry **out, struct moeflux_err *e)
+{
+    struct entry *x = find_free(q);
+    int rc = 0;
+    if (!x && (x = find_oldest(q))) {
+        save(q, x);
+        rc = moeflux_session_clear(x->session, e);
+        if (rc)
+            drop(x);
+    } else if (x) {
+        rc = make_session(q, x, e);
+    } else {
+        rc = err_set(e, ERR_USAGE, "all %u sequences are in use", q->options.most);
+    }
+    *out = x;
+    return rc;
+}
+
+static int use(struct sequences *q, struct entry *x, uint32_t n_prompt, struct moeflux_session **out)
+{
+    x->used = x->changed = true;
+    x->n_prompt = n_prompt;
+    x->last_use = ++q->clock;
+    *out = x->session;
+    return 0;
+}
+
+/* A file that cannot be loaded leaves the sequence empty: the prompt is computed. */
+static int load(struct sequences *q, const int32_t *ids, uint32_t n, struct moeflux_session **out,
+                struct moeflux_err *e)
+{
+    struct entry *x;
+    uint32_t n_usable;
+    int rc = take_empty(q, &x, e);
+    if (rc)
+        return rc;
+    /* What had to leave memory for it may have changed the files' places, and their number. */
+    uint32_t idx = saved_sequences_find(&q->saved, ids, n, &n_usable);
+    rc = n_usable ? saved_sequences_load(&q->saved, idx, x->session, e) : 0;
+    if (rc)
+        drop(x);
+    return rc ? rc : use(q, x, n, out);
+}
+
+/* Whether going on there would lose more of another conversation than it saves, and need not. */
+static bool would_lose(struct sequences *q, const struct entry *best, uint32_t n_reused)
+{
+    return best && 2 * (uint64_t)n_reused < best->n_prompt && find_free(q);
+}
+
+int sequences_take(struct sequences *q, const int32_t *ids, uint32_t n, struct moeflux_session **out,
+                   struct moeflux_err *e)
+{
+    uint32_t in_memory, in_file;
+    struct entry *best = find_best(q, ids, n, &in_memory);
+    int rc;
+    saved_sequences_find(&q->saved, ids, n, &in_file);
+    *out = NULL;
+    if (in_file >= in_memory + WORTH_LOADING && (find_free(q) || find_oldest(q)))
+        return load(q, ids, n, out, e);
+    if (would_lose(q, best, in_memory))
+        best = NULL;
+    /* Another conversation's rest leaves memory. */
+    if (best && in_memory + WORTH_SAVING < best->n_prompt)
+        save(q, best);
+    if (!best && (rc = take_empty(q, &best, e)))
+        return rc;
+    return use(q, best, n, out);
+}
+
+int sequences_take_empty(struct sequences *q, struct moeflux_session **out, struct moeflux_err *e)
+{
+    struct entry *x;
+    int rc = take_empty(q, &x, e);
+    return rc ? rc : use(q, x, 0, out);
+}
+
+static uint64_t idle_bytes(const struct sequences *q)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < q->options.most; i++)
+        if (q->entries[i].session && !q->entries[i].used)
+            bytes += moeflux_session_state_bytes(q->entries[i].session, MOEFLUX_STATE_V3);
+    return bytes;
+}
+
+void sequences_put(struct sequences *q, struct moeflux_session *s)
+{
+    for (uint32_t i = 0; i < q->options.most; i++)
+        if (q->entries[i].session == s)
+            q->entries[i].used = false;
+    while (q->options.bytes && idle_bytes(q) > q->options.bytes && sequences_shrink(q))
+        ;
+}
+
+struct sequences_counts sequences_count(const struct sequences *q)
+{
+    struct sequences_counts c = {.n_saved = (uint32_t)q->saved.n,
+                                 .dir_bytes = q->saved.bytes,
+                                 .n_loads = q->saved.n_loads,
+                                 .n_saves = q->saved.n_saves};
+    for (uint32_t i = 0; i < q->options.most; i++) {
+        const struct entry *x = &q->entries[i];
+        c.n += x->session != NULL;
+        c.n_used += x->used;
+        c.bytes += x->session ? moeflux_session_state_bytes(x->session, MOEFLUX_STATE_V3) : 0;
+    }
+    return c;
+}
+
+void sequences_free(struct sequences *q)
+{
+    if (!q)
+        return;
+    for (uint32_t i = 0; q->entries && i < q->options.most; i++) {
+        if (q->entries[i].session)
+            save(q, &q->entries[i]);
+        drop(&q->entries[i]);
+    }
+    saved_sequences_close(&q->saved);
+    free(q->entries);
+    free(q);
+}

@@ -1,0 +1,100 @@
+#include "generate/tools.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+
+#include "base/err.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/str.h"
+#include "generate/generator.h"
+#include "text/tool_calls.h"
+
+#define MAX_BYTES ((uint64_t)16 << 20)
+
+static int check_one(const json_t *tool, size_t i, const char *where, struct moeflux_err *e)
+{
+    const json_t *function = json_member(tool, "function"), *name = json_member(function, "name"),
+                 *parameters = json_member(function, "parameters");
+    if (!json_is_text(json_member(tool, "type"), "function"))
+        return err_set(e, ERR_FORMAT, "%s: tool %zu: type: expected \"function\"", where, i + 1);
+    if (!json_is_string(name) || json_string_length(name) == 0)
+        return err_set(e, ERR_FORMAT, "%s: tool %zu: function: name: expected a text", where, i + 1);
+    if (parameters && !json_is_object(parameters))
+        return err_set(e, ERR_FORMAT, "%s: tool %zu: function: parameters: expected an object", where, i + 1);
+    return 0;
+}
+
+int tools_check(const struct json_t *tools, const char *where, struct moeflux_err *e)
+{
+    int rc = 0;
+    if (!json_is_array(tools))
+        return err_set(e, ERR_FORMAT, "%s: tools: expected a list", where);
+    if (json_array_size(tools) > TOOLS_MAX)
+        return err_set(e, ERR_FORMAT, "%s: tools: expected at most %d, found %zu", where, TOOLS_MAX,
+                       json_array_size(tools));
+    for (size_t i = 0; !rc && i < json_array_size(tools); i++)
+        rc = check_one(json_array_get(tools, i), i, where, e);
+    return rc;
+}
+
+/* As the member of an object, which json_read takes. */
+static int parse(const char *text, size_t len, const char *path, json_t **root, struct moeflux_err *e)
+{
+    static const char before[] = "{\"tools\":";
+    struct str all = {0};
+    str_add_text(&all, before);
+    str_add(&all, text, len);
+    str_add_text(&all, "}");
+    int rc = str_ok(&all) ? json_read(all.data, all.len, path, JSON_MAX_SMALL, root, e)
+                          : err_set(e, ERR_MEMORY, "%s: out of memory", path);
+    str_free(&all);
+    if (!rc && json_object_size(*root) != 1)
+        rc = err_set(e, ERR_FORMAT, "%s: expected a list of tools alone", path);
+    return rc;
+}
+
+int tools_read(const char *path, struct json_t **tools, struct moeflux_err *e)
+{
+    char *text;
+    size_t len;
+    json_t *root = NULL;
+    *tools = NULL;
+    int rc = file_read_text(path, MAX_BYTES, &text, &len, e);
+    if (rc)
+        return rc;
+    rc = parse(text, len, path, &root, e);
+    free(text);
+    if (!rc)
+        rc = tools_check(json_object_get(root, "tools"), path, e);
+    if (!rc && json_array_size(json_object_get(root, "tools")))
+        *tools = json_incref(json_object_get(root, "tools"));
+    json_decref(root);
+    return rc;
+}
+
+bool tools_have(const struct json_t *tools, const char *name)
+{
+    size_t i = 0, n = json_array_size(tools);
+    while (i < n &&
+           !json_is_text(json_member(json_member(json_array_get(tools, i), "function"), "name"), name))
+        i++;
+    return i < n;
+}
+
+int tools_check_model(const struct generator *s, const char *where, struct moeflux_err *e)
+{
+    if (!s->tokenizer || !tool_form_find(tokenizer_chat_template(s->tokenizer)))
+        return err_set(
+            e, ERR_UNSUPPORTED,
+            "%s: tools: the chat template of %s has no form for their calls that is known (Qwen3's, "
+            "Qwen3.5's, DeepSeek-V3's and DeepSeek-V3.1's are)",
+            where, s->dir);
+    return err_set(e, ERR_UNSUPPORTED, "%s: tools: prompts are made without them", where);
+}
+
+int tools_grammar(const struct generator *s, const struct json_t *tools, const char *name, struct str *out,
+                  struct moeflux_err *e)
+{
+    return tool_form_grammar(tool_form_find(tokenizer_chat_template(s->tokenizer)), tools, name, out, e);
+}

@@ -1,0 +1,71 @@
+#include "generate/turn_stops.h"
+
+#include <jansson.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "generate/generator.h"
+#include "generate/prefix.h"
+#include "generate/request.h"
+
+/* A shorter piece is not worth an evaluation of its own. */
+enum { LEAST_GAP = 8, LEAST_SYSTEM = 32 };
+
+/* How many tokens the prompt has in common with that of other messages; 0: they cannot be encoded. Takes `messages` over. */
+static uint32_t common_with(const struct request *r, struct generator *g, json_t *messages)
+{
+    struct request other = {.id = json_null(), .options = r->options, .fields = json_copy(r->fields)};
+    struct moeflux_err ignored;
+    uint32_t same = 0;
+    if (other.fields && json_object_set_new(other.fields, "messages", messages) == 0 &&
+        request_encode(&other, g, &ignored) == 0)
+        same = prefix_common(r->tokens.ids, r->tokens.n, other.tokens.ids, other.tokens.n);
+    request_free(&other);
+    return same;
+}
+
+static void add(json_t *messages, const char *role, const char *text)
+{
+    json_array_append_new(messages, json_pack("{s: s, s: s}", "role", role, "content", text));
+}
+
+/* The messages so far, an answer and another question. */
+static json_t *next_turn(const json_t *messages)
+{
+    json_t *next = json_copy((json_t *)(uintptr_t)messages);
+    add(next, "assistant", "x");
+    add(next, "user", "x");
+    return next;
+}
+
+/* The system text and another question; NULL: there is no system text. */
+static json_t *other_start(const json_t *messages)
+{
+    json_t *first = json_array_get(messages, 0);
+    const char *role = json_string_value(json_object_get(first, "role"));
+    if (!role || strcmp(role, "system") != 0)
+        return NULL;
+    json_t *start = json_array();
+    json_array_append(start, first);
+    add(start, "user", "x");
+    return start;
+}
+
+void turn_stops_find(const struct request *r, struct generator *g, struct prefix_stops *st)
+{
+    const json_t *messages = json_object_get(r->fields, "messages");
+    uint32_t n = (uint32_t)r->tokens.n;
+    *st = (struct prefix_stops){0};
+    if (!json_array_size(messages)) {
+        /* A longer text, or the same again. */
+        prefix_stop_at(st, n - 1, 1);
+        return;
+    }
+    uint32_t next = common_with(r, g, next_turn(messages));
+    json_t *start = other_start(messages);
+    uint32_t system = start ? common_with(r, g, start) : 0;
+    if (next > 0 && next < n)
+        prefix_stop_at(st, next, 1);
+    if (system >= LEAST_SYSTEM && system < n)
+        prefix_stop_at(st, system, LEAST_GAP);
+}

@@ -1,0 +1,168 @@
+#include "server/endpoints.h"
+
+#include <jansson.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "generate/answer_json.h"
+#include "generate/generator.h"
+#include "server/answers.h"
+#include "server/exchange.h"
+#include "server/fields.h"
+#include "server/jobs.h"
+#include "server/metrics.h"
+#include "server/page.h"
+#include "server/state.h"
+#include "text/tokenizer.h"
+#include "text/utf8.h"
+
+/* ---- what is there ---- */
+
+static int reply_page(struct exchange *x)
+{
+    x->is_page = true;
+    return exchange_reply(x, 200, "text/html; charset=utf-8", page_text(), page_bytes());
+}
+
+static int reply_health(struct exchange *x)
+{
+    return exchange_reply_json(x, json_pack("{s: s}", "status", "ok"));
+}
+
+static json_t *model_json(const struct server *s)
+{
+    const char *name = s->options.name;
+    return json_pack("{s: o, s: s, s: I, s: s, s: I}", "id", answer_json_text(name, strlen(name)), "object",
+                     "model", "created", (json_int_t)s->created, "owned_by", "moeflux", "max_model_len",
+                     (json_int_t)s->generator->max_context);
+}
+
+static int reply_models(struct exchange *x)
+{
+    return exchange_reply_json(x,
+                               json_pack("{s: s, s: [o]}", "object", "list", "data", model_json(x->server)));
+}
+
+static int reply_metrics(struct exchange *x)
+{
+    struct str text = {0};
+    uint32_t n_waiting, n_running;
+    jobs_count(&x->server->jobs, &n_waiting, &n_running);
+    metrics_text(&x->server->metrics, n_waiting, n_running, &text);
+    int rc = str_ok(&text) ? exchange_reply(x, 200, "text/plain; version=0.0.4; charset=utf-8",
+                                            str_text(&text), text.len)
+                           : -1;
+    str_free(&text);
+    return rc;
+}
+
+/* ---- tokens ---- */
+
+/* A token with its text; where that is no whole characters, its bytes. */
+static json_t *piece_json(const struct tokenizer *t, int32_t id)
+{
+    const char *bytes;
+    size_t n = tokenizer_bytes(t, id, &bytes);
+    json_t *piece = NULL;
+    if (n == 0 || utf8_is_valid(bytes, n)) {
+        piece = answer_json_text(n ? bytes : "", n);
+    } else {
+        piece = json_array();
+        for (size_t i = 0; i < n; i++)
+            json_array_append_new(piece, json_integer((unsigned char)bytes[i]));
+    }
+    return json_pack("{s: i, s: o}", "id", (int)id, "piece", piece);
+}
+
+static int encode(struct exchange *x, const json_t *in, struct token_list *ids)
+{
+    const struct generator *g = x->server->generator;
+    struct moeflux_err e;
+    const json_t *content = fields_get(in, "content");
+    bool add_special = fields_bool(in, "add_special", false, &x->no);
+    bool special = fields_bool(in, "parse_special", true, &x->no);
+    if (!json_is_string(content))
+        refusal_field(&x->no, "content", "content: expected a text, found %s", fields_kind(content));
+    if (x->no.status)
+        return -1;
+    const char *text = json_string_value(content);
+    size_t len = json_string_length(content);
+    enum token_specials how = special ? SPECIALS_AS_TOKENS : SPECIALS_AS_TEXT;
+    int rc = add_special ? generator_encode(g, text, len, how, ids, NULL, &e)
+                         : tokenizer_encode(g->tokenizer, text, len, how, ids, NULL, &e);
+    return rc ? refusal_of(&x->no, rc, &e) : 0;
+}
+
+static int reply_tokens(struct exchange *x)
+{
+    struct token_list ids = {0};
+    const struct tokenizer *t = x->server->generator->tokenizer;
+    json_t *in = fields_parse(str_text(&x->body), x->body.len, &x->no), *all = json_array();
+    bool with_pieces = in && fields_bool(in, "with_pieces", false, &x->no);
+    if (in)
+        encode(x, in, &ids);
+    for (size_t i = 0; !x->no.status && i < ids.n; i++)
+        json_array_append_new(all, with_pieces ? piece_json(t, ids.ids[i]) : json_integer(ids.ids[i]));
+    token_list_free(&ids);
+    json_decref(in);
+    if (!x->no.status)
+        return exchange_reply_json(x, json_pack("{s: o}", "tokens", all));
+    json_decref(all);
+    return exchange_refuse(x);
+}
+
+static int reply_text(struct exchange *x)
+{
+    const struct generator *g = x->server->generator;
+    struct str text = {0};
+    json_t *in = fields_parse(str_text(&x->body), x->body.len, &x->no);
+    const json_t *ids = in ? fields_array(in, "tokens", &x->no) : NULL;
+    if (in && !ids)
+        refusal_field(&x->no, "tokens", "tokens is missing");
+    for (size_t i = 0; !x->no.status && i < json_array_size(ids); i++) {
+        const json_t *id = json_array_get(ids, i);
+        int64_t k = json_is_integer(id) ? json_integer_value(id) : -1;
+        const char *bytes;
+        if (k < 0 || k >= (int64_t)g->info.vocab_size) {
+            refusal_field(&x->no, "tokens", "tokens: expected token ids from 0 to %u",
+                          g->info.vocab_size - 1);
+            break;
+        }
+        size_t n = tokenizer_bytes(g->tokenizer, (int32_t)k, &bytes);
+        str_add(&text, n ? bytes : "", n);
+    }
+    json_decref(in);
+    int rc = x->no.status ? exchange_refuse(x)
+                          : exchange_reply_json(x, json_pack("{s: o}", "content",
+                                                             answer_json_text(str_text(&text), text.len)));
+    str_free(&text);
+    return rc;
+}
+
+/* ---- the table ---- */
+
+static const struct endpoint all[] = {
+    {"GET", "/", true, reply_page},
+    {"GET", "/health", true, reply_health},
+    {"GET", "/metrics", false, reply_metrics},
+    {"GET", "/v1/models", false, reply_models},
+    {"POST", "/v1/chat/completions", false, answers_chat},
+    {"POST", "/v1/completions", false, answers_completion},
+    {"POST", "/tokenize", false, reply_tokens},
+    {"POST", "/detokenize", false, reply_text},
+};
+
+const struct endpoint *endpoints_find(const char *method, const char *path, const char **other)
+{
+    *other = NULL;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (strcmp(all[i].path, path) != 0)
+            continue;
+        if (strcmp(all[i].method, method) == 0 ||
+            (strcmp(method, "HEAD") == 0 && strcmp(all[i].method, "GET") == 0))
+            return &all[i];
+        *other = all[i].method;
+    }
+    return NULL;
+}

@@ -1,0 +1,196 @@
+#include "server/http.h"
+
+#include <arpa/inet.h>
+#include <microhttpd.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "server/completion.h"
+#include "server/endpoints.h"
+#include "server/exchange.h"
+#include "server/state.h"
+
+/* ---- may it ---- */
+
+static const char *header(const struct exchange *x, const char *name)
+{
+    return MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, name);
+}
+
+/* "host:port" without the port; in brackets an IPv6 address. */
+static void host_of(const char *authority, char *host, size_t cap)
+{
+    const char *end = authority[0] == '[' ? strchr(authority, ']') : strchr(authority, ':');
+    size_t skip = authority[0] == '[' && end, n = end ? (size_t)(end - authority) - skip : strlen(authority);
+    if (n >= cap)
+        n = 0;
+    memcpy(host, authority + skip, n);
+    host[n] = '\0';
+}
+
+/* Whether a name that a browser used is one by which this server is known: a number, or its own. A page of another site may
+ * have its own name point here. */
+static bool is_own_host(const struct server *s, const char *host)
+{
+    unsigned char address[16];
+    return strcmp(host, "localhost") == 0 || strcmp(host, s->options.host) == 0 ||
+           inet_pton(AF_INET, host, address) == 1 || inet_pton(AF_INET6, host, address) == 1;
+}
+
+/* Browsers say on whose behalf they ask: the server's own page, or one that the user has allowed. */
+static bool origin_is_allowed(struct exchange *x)
+{
+    const char *origin = header(x, MHD_HTTP_HEADER_ORIGIN), *host = header(x, MHD_HTTP_HEADER_HOST);
+    const char *cors = x->server->options.cors;
+    char name[256];
+    if (!origin)
+        return true;
+    if (cors && (strcmp(cors, "*") == 0 || strcmp(cors, origin) == 0)) {
+        x->cors = cors;
+        return true;
+    }
+    const char *authority = strstr(origin, "://");
+    if (!authority || !host || strcmp(authority + 3, host) != 0)
+        return false;
+    host_of(host, name, sizeof name);
+    return is_own_host(x->server, name);
+}
+
+static bool key_is_right(const struct exchange *x)
+{
+    static const char bearer[] = "Bearer ";
+    const char *shown = header(x, MHD_HTTP_HEADER_AUTHORIZATION);
+    return shown && strncasecmp(shown, bearer, strlen(bearer)) == 0 &&
+           keys_have(&x->server->keys, shown + strlen(bearer));
+}
+
+static void look_at(struct exchange *x, const char *method)
+{
+    const char *length = header(x, MHD_HTTP_HEADER_CONTENT_LENGTH);
+    const struct endpoint *p = endpoints_find(method, x->url, &x->allowed);
+    bool allowed = origin_is_allowed(x);
+    if (strcmp(method, MHD_HTTP_METHOD_OPTIONS) == 0 && x->cors) {
+        x->preflight = true;
+        return;
+    }
+    x->endpoint = p;
+    if (!allowed)
+        refusal_set(&x->no, 403, NULL, NULL, "pages of this origin may not use the server (--cors)");
+    else if ((!p || !p->open) && x->server->keys.len && !key_is_right(x))
+        refusal_set(&x->no, 401, NULL, "invalid_api_key", "the key is missing or wrong");
+    else if (!p && x->allowed)
+        refusal_set(&x->no, 405, NULL, NULL, "%.60s does not take the method %.20s", x->url, method);
+    else if (!p)
+        refusal_set(&x->no, 404, NULL, NULL, "there is nothing at %.200s", x->url);
+    else if (length && strtoull(length, NULL, 10) > SERVER_MAX_BODY)
+        refusal_set(&x->no, 413, NULL, NULL, "the body has %.20s bytes, at most %d are taken", length,
+                    SERVER_MAX_BODY);
+}
+
+/* ---- a request ---- */
+
+static struct exchange *begin(struct server *s, struct MHD_Connection *connection, const char *url)
+{
+    struct exchange *x = mem_new(1, sizeof *x, NULL);
+    if (!x)
+        return NULL;
+    *x = (struct exchange){.server = s, .connection = connection, .url = url, .begin_ns = clock_ns()};
+    atomic_fetch_add(&s->n_open, 1);
+    return x;
+}
+
+static void end(void *cls, struct MHD_Connection *connection, void **con_cls,
+                enum MHD_RequestTerminationCode how)
+{
+    struct server *s = cls;
+    struct exchange *x = *con_cls;
+    (void)connection, (void)how;
+    if (!x)
+        return;
+    completion_free(x->completion);
+    call_free(&x->call, &s->jobs);
+    str_free(&x->body);
+    str_free(&x->out);
+    free(x);
+    *con_cls = NULL;
+    atomic_fetch_sub(&s->n_open, 1);
+}
+
+/* A part of the body. What is refused is read all the same, so that the client comes to read the reply. */
+static enum MHD_Result take_body(struct exchange *x, const char *data, size_t n)
+{
+    if (clock_ns() - x->begin_ns > SERVER_TIMEOUT_S * (uint64_t)1000000000)
+        return MHD_NO;
+    if (!x->no.status && x->body.len + n > SERVER_MAX_BODY)
+        refusal_set(&x->no, 413, NULL, NULL, "the body has more than %d bytes", SERVER_MAX_BODY);
+    if (x->no.status) {
+        str_free(&x->body);
+        return MHD_YES;
+    }
+    str_add(&x->body, data, n);
+    if (!str_ok(&x->body))
+        refusal_set(&x->no, 503, NULL, NULL, "out of memory for the body");
+    return MHD_YES;
+}
+
+static enum MHD_Result handle(void *cls, struct MHD_Connection *connection, const char *url,
+                              const char *method, const char *version, const char *data, size_t *n,
+                              void **con_cls)
+{
+    struct exchange *x = *con_cls;
+    (void)version;
+    if (!x) {
+        if (!(x = *con_cls = begin(cls, connection, url)))
+            return MHD_NO;
+        look_at(x, method);
+        /* So much is not read for a refusal. */
+        return x->no.status == 413 && exchange_refuse(x) ? MHD_NO : MHD_YES;
+    }
+    if (*n) {
+        enum MHD_Result taken = take_body(x, data, *n);
+        *n = 0;
+        return taken;
+    }
+    int rc = x->no.status   ? exchange_refuse(x)
+             : x->preflight ? exchange_reply(x, MHD_HTTP_NO_CONTENT, NULL, "", 0)
+                            : x->endpoint->answer(x);
+    return rc ? MHD_NO : MHD_YES;
+}
+
+/* ---- the daemon ---- */
+
+int http_start(struct server *s, struct moeflux_err *e)
+{
+    enum { STACK = 2 << 20 };
+    unsigned flags =
+        MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL | MHD_USE_ITC;
+    s->daemon = MHD_start_daemon(
+        flags, 0, NULL, NULL, handle, s, MHD_OPTION_LISTEN_SOCKET, s->listener, MHD_OPTION_NOTIFY_COMPLETED,
+        end, s, MHD_OPTION_CONNECTION_LIMIT, (unsigned)SERVER_MAX_CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT,
+        (unsigned)SERVER_TIMEOUT_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)SERVER_HEADER_BYTES,
+        MHD_OPTION_THREAD_STACK_SIZE, (size_t)STACK, MHD_OPTION_END);
+    if (!s->daemon)
+        return err_errno(e, ERR_IO, "%s: the server could not be started", s->url);
+    s->listener = -1;
+    return 0;
+}
+
+void http_close_door(struct server *s)
+{
+    if (!s->daemon)
+        return;
+    int fd = MHD_quiesce_daemon(s->daemon);
+    if (fd >= 0)
+        close(fd);
+}
+
+void http_stop(struct server *s)
+{
+    if (s->daemon)
+        MHD_stop_daemon(s->daemon);
+    s->daemon = NULL;
+}

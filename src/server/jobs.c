@@ -1,0 +1,255 @@
+#include "server/jobs.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+/* Deadlines are those of the clock that nobody sets. */
+static int init_cond(pthread_cond_t *c)
+{
+    pthread_condattr_t a;
+    int rc = pthread_condattr_init(&a);
+    if (rc)
+        return rc;
+    rc = pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
+    if (!rc)
+        rc = pthread_cond_init(c, &a);
+    pthread_condattr_destroy(&a);
+    return rc;
+}
+
+static struct timespec after(uint32_t ms)
+{
+    uint64_t at = clock_ns() + (uint64_t)ms * 1000000;
+    return (struct timespec){(time_t)(at / 1000000000), (long)(at % 1000000000)};
+}
+
+int jobs_init(struct jobs *q, uint32_t most_waiting, struct moeflux_err *e)
+{
+    *q = (struct jobs){.most_waiting = most_waiting};
+    if (pthread_mutex_init(&q->lock, NULL) != 0)
+        return err_set(e, ERR_MEMORY, "out of memory for a lock");
+    if (init_cond(&q->more) != 0) {
+        pthread_mutex_destroy(&q->lock);
+        return err_set(e, ERR_MEMORY, "out of memory for a lock");
+    }
+    return 0;
+}
+
+void jobs_free(struct jobs *q)
+{
+    pthread_cond_destroy(&q->more);
+    pthread_mutex_destroy(&q->lock);
+}
+
+struct job *jobs_new(struct moeflux_err *e)
+{
+    struct job *j = mem_new(1, sizeof *j, e);
+    if (j && init_cond(&j->changed) != 0) {
+        err_set(e, ERR_MEMORY, "out of memory for a lock");
+        free(j);
+        j = NULL;
+    }
+    return j;
+}
+
+int jobs_add(struct jobs *q, struct job *const *list, size_t n, struct moeflux_err *e)
+{
+    int rc = 0;
+    pthread_mutex_lock(&q->lock);
+    if (q->closed)
+        rc = err_set(e, ERR_INTERRUPTED, "the server is ending");
+    else if (q->n_waiting >= q->most_waiting)
+        rc = err_set(e, ERR_NO_FIT, "%u requests wait already", q->n_waiting);
+    for (size_t i = 0; !rc && i < n; i++) {
+        struct job *j = list[i];
+        j->state = JOB_WAITING;
+        j->added_ns = clock_ns();
+        if (q->last)
+            q->last->next = j;
+        else
+            q->first = j;
+        q->last = j;
+        q->n_waiting++;
+        pthread_cond_signal(&q->more);
+    }
+    pthread_mutex_unlock(&q->lock);
+    return rc;
+}
+
+struct job *jobs_take(struct jobs *q)
+{
+    pthread_mutex_lock(&q->lock);
+    while (!q->first && !q->closed)
+        pthread_cond_wait(&q->more, &q->lock);
+    struct job *j = q->first;
+    if (j) {
+        q->first = j->next;
+        if (!q->first)
+            q->last = NULL;
+        j->next = NULL;
+        j->state = JOB_RUNNING;
+        q->n_waiting--;
+        q->n_running++;
+    }
+    pthread_mutex_unlock(&q->lock);
+    return j;
+}
+
+static void free_piece(struct job_piece *p)
+{
+    str_free(&p->call_id);
+    str_free(&p->call_name);
+    free(p->logprobs);
+    free(p);
+}
+
+static struct job_piece *copy_piece(const struct answer_piece *p, struct moeflux_err *e)
+{
+    struct job_piece *own = mem_new(1, sizeof *own + p->len, e);
+    if (!own)
+        return NULL;
+    own->id = p->id;
+    own->part = p->part;
+    own->n_top = p->n_top;
+    own->call_idx = p->call_idx;
+    own->event = p->event;
+    own->len = p->len;
+    if (p->len)
+        memcpy(own->text, p->text, p->len);
+    if (p->call && p->event == ANSWER_CALL_BEGINS) {
+        str_add_text(&own->call_id, p->call->id);
+        str_add(&own->call_name, str_text(&p->call->name), p->call->name.len);
+    }
+    bool ok = str_ok(&own->call_id) && str_ok(&own->call_name);
+    size_t n = p->logprobs ? 1 + (size_t)p->n_top : 0;
+    if (ok && n && (own->logprobs = mem_new(n, sizeof *own->logprobs, e)))
+        memcpy(own->logprobs, p->logprobs, n * sizeof *own->logprobs);
+    if (ok && (!n || own->logprobs))
+        return own;
+    free_piece(own);
+    err_set(e, ERR_MEMORY, "out of memory for the answer");
+    return NULL;
+}
+
+int jobs_give(struct jobs *q, struct job *j, const struct answer_piece *piece, struct moeflux_err *e)
+{
+    struct job_piece *p = copy_piece(piece, e);
+    if (!p)
+        return ERR_MEMORY;
+    pthread_mutex_lock(&q->lock);
+    if (j->last)
+        j->last->next = p;
+    else
+        j->first = p;
+    j->last = p;
+    pthread_cond_signal(&j->changed);
+    pthread_mutex_unlock(&q->lock);
+    return 0;
+}
+
+void jobs_finish(struct jobs *q, struct job *j)
+{
+    pthread_mutex_lock(&q->lock);
+    j->state = JOB_DONE;
+    q->n_running--;
+    /* The connection may free it as soon as the lock is open. */
+    pthread_cond_broadcast(&j->changed);
+    pthread_cond_broadcast(&q->more);
+    pthread_mutex_unlock(&q->lock);
+}
+
+struct job_piece *jobs_read(struct jobs *q, struct job *j, uint32_t ms, bool *done)
+{
+    struct timespec until = after(ms);
+    int rc = 0;
+    pthread_mutex_lock(&q->lock);
+    while (!j->first && j->state != JOB_DONE && rc != ETIMEDOUT)
+        rc = pthread_cond_timedwait(&j->changed, &q->lock, &until);
+    struct job_piece *p = j->first;
+    j->first = j->last = NULL;
+    *done = j->state == JOB_DONE;
+    pthread_mutex_unlock(&q->lock);
+    return p;
+}
+
+void jobs_free_pieces(struct job_piece *p)
+{
+    while (p) {
+        struct job_piece *next = p->next;
+        free_piece(p);
+        p = next;
+    }
+}
+
+/* The lock is held. */
+static void unlink_waiting(struct jobs *q, struct job *j)
+{
+    struct job *before = NULL;
+    for (struct job *x = q->first; x != j; x = x->next)
+        before = x;
+    if (before)
+        before->next = j->next;
+    else
+        q->first = j->next;
+    if (q->last == j)
+        q->last = before;
+    q->n_waiting--;
+}
+
+void jobs_release(struct jobs *q, struct job *j)
+{
+    if (!j)
+        return;
+    atomic_store(&j->cancelled, true);
+    pthread_mutex_lock(&q->lock);
+    if (j->state == JOB_WAITING)
+        unlink_waiting(q, j);
+    while (j->state == JOB_RUNNING)
+        pthread_cond_wait(&j->changed, &q->lock);
+    pthread_mutex_unlock(&q->lock);
+    jobs_free_pieces(j->first);
+    request_free(&j->request);
+    logprobs_free(&j->scores);
+    pthread_cond_destroy(&j->changed);
+    free(j);
+}
+
+void jobs_close(struct jobs *q)
+{
+    pthread_mutex_lock(&q->lock);
+    q->closed = true;
+    while (q->first) {
+        struct job *j = q->first;
+        unlink_waiting(q, j);
+        j->result.rc = err_set(&j->result.error, ERR_INTERRUPTED, "the server is ending");
+        j->state = JOB_DONE;
+        pthread_cond_broadcast(&j->changed);
+    }
+    pthread_cond_broadcast(&q->more);
+    pthread_mutex_unlock(&q->lock);
+}
+
+bool jobs_drained(struct jobs *q, uint32_t ms)
+{
+    struct timespec until = after(ms);
+    int rc = 0;
+    pthread_mutex_lock(&q->lock);
+    while (q->n_running && rc != ETIMEDOUT)
+        rc = pthread_cond_timedwait(&q->more, &q->lock, &until);
+    bool none = q->n_running == 0;
+    pthread_mutex_unlock(&q->lock);
+    return none;
+}
+
+void jobs_count(struct jobs *q, uint32_t *n_waiting, uint32_t *n_running)
+{
+    pthread_mutex_lock(&q->lock);
+    *n_waiting = q->n_waiting;
+    *n_running = q->n_running;
+    pthread_mutex_unlock(&q->lock);
+}

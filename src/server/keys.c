@@ -1,0 +1,65 @@
+#include "server/keys.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/file.h"
+
+enum { MOST_BYTES = 1 << 16 };
+
+/* The next key from *at on; its length, or 0 at the end. */
+static size_t next_key(const struct keys *k, size_t *at, const char **key)
+{
+    while (*at < k->len) {
+        const char *line = k->text + *at, *end = memchr(line, '\n', k->len - *at);
+        size_t n = end ? (size_t)(end - line) : k->len - *at;
+        *at += n + 1;
+        while (n > 0 && (line[n - 1] == '\r' || line[n - 1] == ' ' || line[n - 1] == '\t'))
+            n--;
+        if (n > 0 && line[0] != '#') {
+            *key = line;
+            return n;
+        }
+    }
+    return 0;
+}
+
+int keys_read(struct keys *k, const char *path, struct moeflux_err *e)
+{
+    const char *key;
+    size_t at = 0;
+    *k = (struct keys){0};
+    int rc = file_read_text(path, MOST_BYTES, &k->text, &k->len, e);
+    if (rc)
+        return rc;
+    if (next_key(k, &at, &key))
+        return 0;
+    keys_free(k);
+    return err_set(e, ERR_USAGE, "%s: no key is in it", path);
+}
+
+/* Looks at every byte, whatever it finds. */
+static bool same(const char *a, const char *b, size_t n)
+{
+    volatile unsigned char differ = 0;
+    for (size_t i = 0; i < n; i++)
+        differ |= (unsigned char)(a[i] ^ b[i]);
+    return differ == 0;
+}
+
+bool keys_have(const struct keys *k, const char *key)
+{
+    size_t len = strlen(key), at = 0, n;
+    const char *own;
+    bool found = false;
+    while ((n = next_key(k, &at, &own)))
+        found |= n == len && same(own, key, n);
+    return found;
+}
+
+void keys_free(struct keys *k)
+{
+    free(k->text);
+    *k = (struct keys){0};
+}

@@ -1,0 +1,10 @@
+/* page.h - the chat page (page.html), which is a part of the program. */
+#ifndef MOEFLUX_SERVER_PAGE_H
+#define MOEFLUX_SERVER_PAGE_H
+
+#include <stddef.h>
+
+const char *page_text(void);
+size_t page_bytes(void);
+
+#endif

@@ -1,0 +1,131 @@
+#include "server/server.h"
+
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "generate/generator.h"
+#include "generate/sequences.h"
+#include "server/http.h"
+#include "server/listener.h"
+#include "server/state.h"
+#include "server/workers.h"
+
+int server_new(struct server **out, const struct server_options *o, struct moeflux_err *e)
+{
+    struct server *s = mem_new(1, sizeof *s, e);
+    *out = NULL;
+    if (!s)
+        return ERR_MEMORY;
+    *s = (struct server){.options = *o, .listener = -1, .created = (int64_t)time(NULL)};
+    s->defaults.options = o->request;
+    int rc = o->key_file ? keys_read(&s->keys, o->key_file, e) : 0;
+    if (!rc)
+        rc = jobs_init(&s->jobs, o->most_waiting, e);
+    s->has_jobs = !rc;
+    if (!rc)
+        rc = metrics_init(&s->metrics, e);
+    s->has_metrics = s->has_jobs && !rc;
+    if (!rc && !(s->workers = workers_new(o->parallel, &s->jobs, &s->metrics, e)))
+        rc = ERR_MEMORY;
+    if (!rc)
+        rc = s->listener = listener_open(o->host, o->port, s->url, sizeof s->url, e);
+    if (rc < 0) {
+        server_free(s);
+        return rc;
+    }
+    *out = s;
+    return 0;
+}
+
+static bool go_on(void *ctx, const char *what, const char *unit, uint64_t done, uint64_t total)
+{
+    struct server *s = ctx;
+    if (atomic_load(&s->started))
+        return workers_go_on(s->workers, what, unit, done, total);
+    return !s->loading.report || s->loading.report(s->loading.ctx, what, unit, done, total);
+}
+
+struct moeflux_progress server_progress(struct server *s, struct moeflux_progress loading)
+{
+    s->loading = loading;
+    return (struct moeflux_progress){go_on, s};
+}
+
+int server_start(struct server *s, struct generator *g, struct moeflux_err *e)
+{
+    const struct server_options *o = &s->options;
+    if (!g->tokenizer)
+        return err_set(e, ERR_USAGE, "%s has no tokenizer.json, which a server needs", g->dir);
+    int rc = generator_prepare(g, o->context, e);
+    if (rc)
+        return rc;
+    /* Texts are encoded by connections' threads, whoever has the model then. */
+    tokenizer_set_progress(g->tokenizer, &(struct moeflux_progress){0});
+    struct sequences_options keep = {
+        .max_context = g->max_context,
+        .most = o->sequences,
+        .bytes = o->state_bytes,
+        .dir = o->state_dir,
+        .dir_bytes = o->state_dir_bytes,
+        .tell = o->tell,
+        .ctx = o->ctx,
+    };
+    s->generator = g;
+    rc = sequences_new(&s->sequences, g->model, &keep, e);
+    atomic_store(&s->started, true);
+    if (!rc)
+        rc = workers_start(s->workers, g, s->sequences, e);
+    return rc ? rc : http_start(s, e);
+}
+
+const char *server_url(const struct server *s)
+{
+    return s->url;
+}
+
+/* Until the last bytes are handed over to their connections, or a client does not take them. */
+static void wait_for_replies(struct server *s)
+{
+    const uint64_t most_ns = 2000000000;
+    uint64_t begin = clock_ns();
+    while (atomic_load(&s->n_open) > 0 && clock_ns() - begin < most_ns)
+        nanosleep(&(struct timespec){0, 5000000}, NULL);
+}
+
+void server_stop(struct server *s)
+{
+    http_close_door(s);
+    jobs_close(&s->jobs);
+    if (!jobs_drained(&s->jobs, s->options.grace_s * 1000))
+        workers_cut(s->workers);
+    workers_join(s->workers);
+    wait_for_replies(s);
+    http_stop(s);
+    sequences_free(s->sequences);
+    s->sequences = NULL;
+}
+
+void server_free(struct server *s)
+{
+    if (!s)
+        return;
+    if (s->daemon)
+        server_stop(s);
+    if (s->has_jobs)
+        jobs_close(&s->jobs);
+    workers_join(s->workers);
+    sequences_free(s->sequences);
+    workers_free(s->workers);
+    if (s->has_metrics)
+        metrics_free(&s->metrics);
+    if (s->has_jobs)
+        jobs_free(&s->jobs);
+    keys_free(&s->keys);
+    if (s->listener >= 0)
+        close(s->listener);
+    free(s);
+}

@@ -1,0 +1,25 @@
+/* turns.h - a lock that threads get in the order in which they ask for it. */
+#ifndef MOEFLUX_SERVER_TURNS_H
+#define MOEFLUX_SERVER_TURNS_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct moeflux_err;
+
+struct turns {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    uint64_t next, now; /* the number that is given out next; the one that has its turn */
+};
+
+int turns_init(struct turns *t, struct moeflux_err *e);
+void turns_free(struct turns *t);
+
+void turns_begin(struct turns *t);
+void turns_end(struct turns *t);
+/* Lets those that wait go first. False: nobody waits, and the turn goes on. */
+bool turns_pass(struct turns *t);
+
+#endif

@@ -1,0 +1,86 @@
+/* tool_calls.h - the calls of tools that an answer makes, told apart from its text as it comes.
+ *
+ *   Hermes, Qwen2.5, Qwen3   <tool_call>{"name": "f", "arguments": {...}}</tool_call>
+ *   Qwen3-Coder, Qwen3.5     <tool_call><function=f><parameter=p>\nvalue\n</parameter></function></tool_call>
+ *   DeepSeek-V3, R1          <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{...}\n```
+ *                            <｜tool▁call▁end｜> ... <｜tool▁calls▁end｜>
+ *   DeepSeek-V3.1            the same with <｜tool▁call▁begin｜>f<｜tool▁sep｜>{...}<｜tool▁call▁end｜>
+ *
+ * White space may stand between the parts. What is no whole call by its form comes out as text, all of it; only white space around
+ * calls, and between them, is left out. How the text is cut into pieces makes no difference.
+ *
+ * Names and arguments: a JSON object, as the model wrote it. Where a form writes values plainly, the tool's own schema says
+ * what they are: a value is a JSON string where the type is "string" or not known; where it is a list of types with "string", a string
+ * or null; where it is another one, the JSON that is written, with True, False and None for true, false and null, and a string
+ * where it is no JSON. */
+#ifndef MOEFLUX_TEXT_TOOL_CALLS_H
+#define MOEFLUX_TEXT_TOOL_CALLS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/str.h"
+
+struct json_t;
+struct moeflux_err;
+struct tool_form;
+
+/* The form that a chat template teaches; NULL: none of them, or no template. */
+const struct tool_form *tool_form_find(const char *chat_template);
+/* Whether the text is one of the form's tags, which may be a control token. */
+bool tool_form_has_tag(const struct tool_form *f, const char *text, size_t len);
+
+/* Appends a grammar (grammar.h) of the answers that call the tool of this name, once, or (name NULL) any of the tools, once or more. Its
+ * arguments are an object, or in the form without quotes the schema's own parameters. ERR_MEMORY. */
+int tool_form_grammar(const struct tool_form *f, const struct json_t *tools, const char *name,
+                      struct str *out, struct moeflux_err *e);
+
+enum tool_event {
+    TOOL_TEXT,      /* the answer's text */
+    TOOL_BEGINS,    /* a call; the bytes are the tool's name */
+    TOOL_ARGUMENTS, /* its arguments go on */
+    TOOL_ENDS,      /* they are whole */
+    TOOL_FAILS,     /* it is no call after all; what stood for it comes as text */
+};
+
+struct tool_sink {
+    /* Whole characters; n is 0 for the last two events only. */
+    int (*event)(void *ctx, enum tool_event event, const char *bytes, size_t n, struct moeflux_err *e);
+    void *ctx;
+};
+
+struct tool_calls { /* zeroed: all is text; freed with tool_calls_free */
+    const struct tool_form *form;
+    const struct json_t
+        *tools; /* as in the API: [{"type": "function", "function": {"name", "parameters"}}]; NULL: none */
+    struct tool_sink sink;
+    int (*phase)(struct tool_calls *t); /* what is read now */
+    struct str input;                   /* from what has not been given out */
+    size_t at;                          /* of these bytes have been read */
+    size_t tag_end;                     /* of the tag that a call begins with, and the space before it */
+    bool begun;                         /* TOOL_BEGINS was given */
+    bool after_call;                    /* nothing but white space came since the last call */
+    bool at_end;
+    struct {
+        unsigned depth;
+        bool in_string, escaped;
+    } json; /* where the object that is read stands */
+    struct str name, arguments;
+    size_t n_given; /* bytes of the arguments */
+    struct str key; /* the parameter whose value is read */
+    int kind;       /* of the value */
+    size_t n_seen;  /* bytes of it that were looked through */
+};
+
+/* The tools are borrowed. form NULL: all is text. */
+void tool_calls_init(struct tool_calls *t, const struct tool_form *form, const struct json_t *tools,
+                     struct tool_sink sink);
+
+/* Whole characters of the answer. Gives out what is certain. A failure of the sink is returned; ERR_MEMORY. */
+int tool_calls_push(struct tool_calls *t, const char *bytes, size_t n, struct moeflux_err *e);
+/* The answer has ended: what was held back comes out. */
+int tool_calls_end(struct tool_calls *t, struct moeflux_err *e);
+
+void tool_calls_free(struct tool_calls *t);
+
+#endif

@@ -1,0 +1,137 @@
+#!/bin/sh
+# `moeflux serve` with the embedded model, over a real socket.
+. tests/cli.sh
+
+model=$tmp/tiny
+run 0 "$MOEFLUX" convert tests/models/tiny "$model"
+server='' url=''
+trap 'if [ -n "$server" ]; then kill "$server" 2>/dev/null; fi; rm -rf "$tmp"' EXIT
+
+# start FLAG...: a server on a free port.
+start() {
+    rm -f "$tmp/log"
+    "$MOEFLUX" serve -m "$model" --device cpu --port 0 "$@" >"$tmp/served" 2>"$tmp/log" &
+    server=$!
+    until grep -qs 'listening on' "$tmp/log"; do
+        kill -0 "$server" 2>/dev/null || break
+        sleep 0.05
+    done
+    url=$(sed -n 's/^moeflux: listening on //p' "$tmp/log")
+    [ -n "$url" ] || fault "the server did not start: $(cat "$tmp/log")"
+}
+
+# stop [SIGNAL]: it ends with status 0 and has said nothing but where it listens.
+stop() {
+    kill "-${1:-TERM}" "$server"
+    stopped
+}
+stopped() {
+    got=0
+    wait "$server" || got=$?
+    server=''
+    [ "$got" -eq 0 ] || fault "the server ended with status $got: $(cat "$tmp/log")"
+    [ "$(wc -l <"$tmp/log")" -eq 1 ] || fault "it said: $(cat "$tmp/log")"
+    [ ! -s "$tmp/served" ] || fault "it printed: $(cat "$tmp/served")"
+}
+
+# holds CLAIM [ARGUMENT...]: of tests/server_client.py
+holds() {
+    python3 tests/server_client.py "$url" "$@" >"$tmp/said" 2>&1 || fault "$(tail -c 1500 "$tmp/said")"
+}
+holds_claim() {
+    claim "$1"
+    holds "$@"
+}
+
+start -c 256
+holds_claim whole_answers_and_events_say_the_same
+holds_claim a_conversation_computes_its_new_tokens_only
+holds_claim two_conversations_by_turns_keep_what_they_have
+holds_claim completions_take_texts_ids_and_lists
+holds_claim the_same_seed_gives_the_same_text
+holds_claim echo_and_logprobs_score_a_prompt
+holds_claim stops_end_an_answer
+holds_claim answers_fit_a_schema_or_a_grammar
+holds_claim tokens_and_texts_are_inverse
+holds_claim wrong_requests_are_refused_by_name
+holds_claim broken_http_does_not_end_it
+holds_claim a_client_that_hangs_up_stops_its_answer
+holds_claim pages_of_others_may_not_use_it
+holds_claim the_page_is_whole
+holds_claim models_health_and_metrics_are_there
+
+claim a_port_in_use_is_one_line
+port=${url##*:}
+fails 1 "127.0.0.1 port $port: Address already in use" serve -m "$model" --device cpu --port "$port"
+
+claim sigterm_ends_it_with_status_0
+stop
+
+claim a_running_answer_is_cut_with_its_last_event
+start --grace 0
+holds a_running_answer_is_cut_with_its_last_event "$server"
+stopped
+
+claim the_queue_has_an_end
+start --queue 1
+holds the_queue_has_an_end
+stop INT
+
+claim answers_side_by_side_are_those_alone
+start --parallel 3
+holds answers_side_by_side_are_those_alone
+stop
+
+claim a_key_is_needed
+printf '# a comment\n\nsecret-one\r\nsecret-two  \n' >"$tmp/keys"
+start --api-key-file "$tmp/keys" --cors https://chat.example
+holds a_key_is_needed secret-one
+holds a_key_is_needed secret-two
+stop
+
+claim a_page_that_was_named_may_use_it
+start --cors https://chat.example
+holds a_page_that_was_named_may_use_it
+stop
+
+claim sequences_that_leave_memory_are_found_in_files
+start --sequences 1 --state-dir "$tmp/states"
+holds leave_two_conversations
+holds both_conversations_are_known
+stop
+[ "$(find "$tmp/states" -name '*.moeflux-state' | wc -l)" -eq 2 ] || fault "files: $(ls "$tmp/states")"
+
+claim killing_it_loses_no_saved_state
+start --sequences 1 --state-dir "$tmp/states"
+{
+    kill -KILL "$server"
+    wait "$server" || :
+} 2>/dev/null
+start --sequences 1 --state-dir "$tmp/states"
+holds both_conversations_are_known
+stop
+
+claim a_damaged_state_is_told_and_computed_again
+for file in "$tmp/states"/*.moeflux-state; do
+    printf x | dd of="$file" bs=1 seek=3000 conv=notrunc 2>/dev/null
+done
+start --sequences 1 --state-dir "$tmp/states"
+holds leave_two_conversations
+holds both_conversations_are_known
+kill -TERM "$server"
+wait "$server" || fault 'it failed'
+server=''
+grep -q 'checksum' "$tmp/log" || fault "it said: $(cat "$tmp/log")"
+
+claim faults_at_the_start_are_one_line
+fails 2 '-m DIR is missing' serve
+fails 2 'port' serve -m "$model" --port 70000
+fails 2 'sequences' serve -m "$model" --parallel 4 --sequences 2
+fails 2 'host' serve -m "$model" --host no.such.host.invalid
+fails 1 'No such file' serve -m "$model" --api-key-file "$tmp/none" --port 0
+: >"$tmp/empty"
+fails 2 'no key' serve -m "$model" --api-key-file "$tmp/empty" --port 0
+fails 1 'missing' serve -m "$tmp/missing" --port 0
+fails 1 'keys/x' serve -m "$model" --port 0 --state-dir "$tmp/keys/x"
+
+report

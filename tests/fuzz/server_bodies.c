@@ -1,0 +1,58 @@
+/* Bodies of requests to the server. */
+#include <string.h>
+
+#include "fuzz/target.h"
+#include "generate/generator.h"
+#include "server/call.h"
+#include "server/jobs.h"
+#include "server/refusal.h"
+
+static void check_call(const struct call *c, const struct generator *g)
+{
+    target_need(c->n_jobs > 0 && c->n_jobs % c->n == 0, "a call without its jobs");
+    for (uint32_t i = 0; i < c->n_jobs; i++) {
+        const struct job *j = c->jobs[i];
+        size_t n = j->request.tokens.n;
+        target_need(n > 0 && n <= g->max_context, "a prompt that is empty or too long");
+        for (size_t k = 0; k < n; k++)
+            target_need(j->request.tokens.ids[k] >= 0 &&
+                            j->request.tokens.ids[k] < (int32_t)g->info.vocab_size,
+                        "an id that the model does not have");
+        for (uint32_t k = 0; k < j->stops.n; k++)
+            target_need(j->stops.at[k] > 0 && j->stops.at[k] < n &&
+                            (!k || j->stops.at[k - 1] < j->stops.at[k]),
+                        "a place that is not inside the prompt");
+    }
+}
+
+void target_completions(const uint8_t *data, size_t n)
+{
+    static struct generator g;
+    static const struct call_defaults defaults = {{.predict = 8,
+                                                   .seed = -1,
+                                                   .temp = 1,
+                                                   .top_p = 1,
+                                                   .repeat_penalty = 1,
+                                                   .logprobs = REQUEST_NO_LOGPROBS}};
+    struct moeflux_err e = {0};
+    struct refusal no = {0};
+    struct jobs jobs;
+    struct call c;
+    bool chat = n == 0 || data[0] != '#';
+    if (!g.tokenizer)
+        g = (struct generator){.dir = "tests/models/tiny",
+                               .max_context = 256,
+                               .info = {.vocab_size = 2048, .chat_template = "qwen3.5"},
+                               .tokenizer = tokenizer_open("tests/models/tiny/tokenizer.json", &e)};
+    target_need(g.tokenizer != NULL, "no tokenizer; run it from the repository's root");
+    target_need(jobs_init(&jobs, 1, &e) == 0, "no queue");
+    int rc = call_read(&c, chat, (const char *)data + !chat, n - !chat, &g, &defaults, &no);
+    target_need((rc == 0) == (no.status == 0), "a refusal without its reason");
+    if (rc == 0)
+        check_call(&c, &g);
+    else
+        target_need(no.status >= 400 && no.text[0] && memchr(no.text, 0, sizeof no.text) != NULL,
+                    "a refusal without a text");
+    call_free(&c, &jobs);
+    jobs_free(&jobs);
+}

@@ -1,0 +1,178 @@
+/* Sequences that are evaluated together: each gets the bits that it gets alone. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "sequence.h"
+
+enum { CONTEXT = 64, ROUNDS = 6, FEW_SLOTS = 24 };
+static const char *const MODELS[] = {"tests/models/tiny", "tests/models/qwen-odd/mlx",
+                                     "tests/models/qwen3-odd/mlx", "tests/models/deepseek-odd/mlx"};
+enum { N_MODELS = sizeof MODELS / sizeof *MODELS };
+
+/* Sequences of one model, and the logits of each. */
+struct group {
+    struct sequence q; /* the first */
+    uint32_t n;
+    struct moeflux_session *list[8];
+    float *logits[8];
+};
+
+static void group_open(struct group *g, const char *model, const char *device, uint32_t n_slots)
+{
+    struct moeflux_err e = {0};
+    g->q = sequence_open(model, device, 32, n_slots, CONTEXT);
+    g->n = moeflux_most_together(g->q.m);
+    assert_in_range(g->n, 1, 8);
+    for (uint32_t i = 0; i < g->n; i++) {
+        g->list[i] = g->q.s;
+        if (i > 0)
+            check_ok(moeflux_session_new(&g->list[i], g->q.m, CONTEXT, &e), &e);
+        g->logits[i] = malloc(g->q.vocab * sizeof(float));
+    }
+}
+
+static void group_close(struct group *g)
+{
+    for (uint32_t i = 0; i < g->n; i++)
+        free(g->logits[i]);
+    for (uint32_t i = 1; i < g->n; i++)
+        moeflux_session_free(g->list[i]);
+    sequence_close(&g->q);
+}
+
+/* Every sequence has a prompt of its own length and text. */
+static void read_prompts(struct group *g)
+{
+    struct moeflux_err e = {0};
+    for (uint32_t i = 0; i < g->n; i++) {
+        int32_t ids[CONTEXT];
+        sequence_ids(&g->q, i, ids, 3 + 5 * i);
+        check_ok(moeflux_session_clear(g->list[i], &e), &e);
+        check_ok(moeflux_session_eval(g->list[i], ids, 3 + 5 * i, &(struct moeflux_outputs){0}, &e), &e);
+    }
+}
+
+static int32_t token_of(const struct group *g, uint32_t i, uint32_t round)
+{
+    return (int32_t)((7 + 31 * i + 17 * round) % g->q.vocab);
+}
+
+static void eval_alone(struct group *g, uint32_t i, uint32_t round)
+{
+    struct moeflux_err e = {0};
+    int32_t id = token_of(g, i, round);
+    check_ok(moeflux_session_eval(g->list[i], &id, 1, &(struct moeflux_outputs){.logits = g->logits[i]}, &e),
+             &e);
+}
+
+/* In round r all sequences but the r-th take part, so that who is beside whom differs; all of them in round 0. */
+static void eval_together(struct group *g, uint32_t round)
+{
+    struct moeflux_err e = {0};
+    struct moeflux_session *list[8];
+    float *logits[8];
+    int32_t ids[8];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < g->n; i++) {
+        if (round > 0 && i == round % g->n) {
+            eval_alone(g, i, round);
+            continue;
+        }
+        list[n] = g->list[i];
+        logits[n] = g->logits[i];
+        ids[n++] = token_of(g, i, round);
+    }
+    check_ok(moeflux_eval_together(list, ids, n, logits, &e), &e);
+}
+
+static void agrees_with_alone(const char *model, const char *device, uint32_t n_slots)
+{
+    struct group g;
+    group_open(&g, model, device, n_slots);
+    assert_true(g.n > 1);
+    size_t row = g.q.vocab * sizeof(float);
+    uint8_t *alone = malloc(ROUNDS * g.n * row);
+    read_prompts(&g);
+    for (uint32_t r = 0; r < ROUNDS; r++)
+        for (uint32_t i = 0; i < g.n; i++) {
+            eval_alone(&g, i, r);
+            memcpy(alone + (r * g.n + i) * row, g.logits[i], row);
+        }
+    read_prompts(&g);
+    for (uint32_t r = 0; r < ROUNDS; r++) {
+        eval_together(&g, r);
+        for (uint32_t i = 0; i < g.n; i++) {
+            assert_memory_equal(g.logits[i], alone + (r * g.n + i) * row, row);
+            assert_int_equal(moeflux_session_position(g.list[i]), 3 + 5 * i + r + 1);
+            assert_int_equal(moeflux_session_history(g.list[i])[3 + 5 * i + r], token_of(&g, i, r));
+        }
+    }
+    free(alone);
+    group_close(&g);
+}
+
+static void sequences_together_get_the_bits_of_each_alone(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_MODELS; i++)
+        agrees_with_alone(MODELS[i], "cpu", 0);
+}
+
+static void they_do_where_experts_are_streamed(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_MODELS; i++)
+        agrees_with_alone(MODELS[i], "cpu", FEW_SLOTS);
+}
+
+static void they_do_on_the_reference(void **state)
+{
+    (void)state;
+    for (int i = 1; i < N_MODELS; i++)
+        agrees_with_alone(MODELS[i], "reference", 0);
+}
+
+/* Position, and what the next token gives. */
+static void is_unchanged(struct group *g, uint32_t i, uint32_t pos)
+{
+    float *expected = malloc(g->q.vocab * sizeof *expected);
+    assert_int_equal(moeflux_session_position(g->list[i]), pos);
+    eval_alone(g, i, 0);
+    memcpy(expected, g->logits[i], g->q.vocab * sizeof *expected);
+    read_prompts(g);
+    eval_alone(g, i, 0);
+    assert_memory_equal(g->logits[i], expected, g->q.vocab * sizeof *expected);
+    read_prompts(g);
+    free(expected);
+}
+
+static void what_cannot_be_evaluated_together_is_refused_and_nothing_changes(void **state)
+{
+    (void)state;
+    struct moeflux_err e = {0};
+    struct group g;
+    group_open(&g, "tests/models/qwen-odd/mlx", "cpu", 0);
+    read_prompts(&g);
+    int32_t ids[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    struct moeflux_session *twice[] = {g.list[0], g.list[1], g.list[0]};
+    sequence_refused(moeflux_eval_together(twice, ids, 3, g.logits, &e), &e, MOEFLUX_ERR_USAGE, "the same");
+    sequence_refused(moeflux_eval_together(g.list, ids, g.n + 1, g.logits, &e), &e, MOEFLUX_ERR_USAGE,
+                     "together, expected 1 to");
+    ids[1] = -1;
+    sequence_refused(moeflux_eval_together(g.list, ids, 2, g.logits, &e), &e, MOEFLUX_ERR_USAGE,
+                     "token 0 is -1");
+    is_unchanged(&g, 0, 3);
+    is_unchanged(&g, 1, 8);
+    group_close(&g);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sequences_together_get_the_bits_of_each_alone),
+        cmocka_unit_test(they_do_where_experts_are_streamed),
+        cmocka_unit_test(they_do_on_the_reference),
+        cmocka_unit_test(what_cannot_be_evaluated_together_is_refused_and_nothing_changes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
