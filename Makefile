@@ -68,8 +68,9 @@ TEST_LIB := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(TESTS) $(ISA_TEST) $(wild
 
 # kernels/X.comp is the kernel X, kernels/X/Y.comp the kernel X_Y.
 KERNELS      := $(patsubst kernels/%.comp,%,$(sort $(wildcard kernels/*.comp kernels/*/*.comp)))
-# There for cooperative matrices alone.
+# There for cooperative matrices alone; for one format alone.
 coop_only    := matrices/probe attention/latent_scores attention/latent_values
+format_only  := linear/decode_long
 # Some are built again as NAME_VARIANT: for cooperative matrices (coop: by NV's extension, khr: by KHR's; fragcoop and fragkhr:
 # in registers), for devices that keep float16 denormals, for matrices of one format, which a driver compiles in a third of the
 # time, and for matrices of one other format than those four.
@@ -98,15 +99,17 @@ kernels_khr := $(if $(KHR_COMPILER),$(kernels_coop))
 kernels_fragcoop := experts/prefill_up experts/prefill_down
 kernels_fragkhr := $(if $(KHR_COMPILER),$(kernels_fragcoop))
 kernels_otherkhr := $(if $(KHR_COMPILER),$(tiles))
-kernels_denorm := linear/decode linear/decode_token experts/decode_up experts/decode_down
+products       := linear/decode linear/decode_token experts/decode_up experts/decode_down
+long_products  := linear/decode_long experts/decode_down_long
+kernels_denorm := $(products) $(long_products)
 kernels_q4   := $(kernels_denorm)
 kernels_q8   := $(kernels_denorm)
-kernels_bf16 := linear/decode linear/decode_token
-kernels_f32  := linear/decode linear/decode_token
-kernels_other := $(kernels_denorm) $(tiles) linear/plain embed matvec_transposed/groups matvec_transposed/plain mla/transpose_keys
+kernels_bf16 := linear/decode linear/decode_token linear/decode_long
+kernels_f32  := $(kernels_bf16)
+kernels_other := $(products) $(tiles) linear/plain embed matvec_transposed/groups matvec_transposed/plain mla/transpose_keys
 kernels_othercoop := $(tiles)
-kernels_otherdenorm := $(kernels_denorm)
-SPIRV        := $(patsubst %,$(SHADERS)/kernels/%.inc,$(filter-out $(coop_only),$(KERNELS)) $(foreach v,$(VARIANTS),$(kernels_$(v):%=%_$(v))))
+kernels_otherdenorm := $(products)
+SPIRV        := $(patsubst %,$(SHADERS)/kernels/%.inc,$(filter-out $(coop_only) $(format_only),$(KERNELS)) $(foreach v,$(VARIANTS),$(kernels_$(v):%=%_$(v))))
 
 # The fuzzers' targets (tests/fuzz/target.h), which test_fuzz_seeds runs too.
 FUZZ_OBJ     := $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/entry.c %/seeds_main.c,$(wildcard tests/fuzz/*.c)))

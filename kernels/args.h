@@ -231,6 +231,8 @@ struct experts_decode_up_args {
 };
 ARGS_SIZE(experts_decode_up_args, 128);
 
+/* Most slots of experts_decode_down_long. */
+#define DOWN_LONG_SLOTS 65
 struct experts_decode_down_args {
     ADDR act;     /* [n][top_k * inner + shared_inner], then ADDR [n][top_k]: where the experts lie */
     ADDR weights; /* [n][top_k] */

@@ -192,7 +192,8 @@ static int measure_chain(const struct chain *c, uint32_t n, uint32_t reps, const
 static int measure_shapes(struct chain *c, uint32_t format, uint32_t reps, struct moeflux_err *e)
 {
     const struct exec_caps caps = exec_get_caps(c->b->x);
-    const struct gemv_shape shape = {c->op[0].rows, c->op[0].cols, 1, format_set(format), 1, c->op[0].rows};
+    const struct gemv_shape shape = {
+        c->op[0].rows, c->op[0].cols, 1, format_set(format), 1, c->op[0].rows, 0};
     const struct gemv_plan chosen = gemv_plan_for(c->b->x, &shape);
     uint32_t pieces = c->op[0].cols * format_of(format)->bits / 128;
     int rc = 0;

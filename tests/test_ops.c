@@ -7,7 +7,7 @@
 #include "check.h"
 #include "selftest/selftest.h"
 
-enum { MAX_KERNELS = 32 };
+enum { MAX_KERNELS = 40 };
 
 struct seen {
     const char *const *kernels;  /* up to a NULL */
@@ -104,9 +104,11 @@ static void linear_and_matvec_transposed_agree_with_their_references(void **stat
           "matvec_transposed_groups", "matvec_transposed_plain", "linear_prefill_coop", "linear_prefill_khr",
           "linear_decode_denorm", "linear_decode_token_denorm", "linear_decode_q4", "linear_decode_q8",
           "linear_decode_bf16", "linear_decode_f32", "linear_decode_token_q4", "linear_decode_token_q8",
-          "linear_decode_token_bf16", "linear_decode_token_f32", "linear_decode_other",
-          "linear_decode_token_other", "linear_decode_otherdenorm", "linear_decode_token_otherdenorm",
-          "linear_prefill_other", "linear_prefill_othercoop", "linear_prefill_otherkhr", "linear_plain_other",
+          "linear_decode_token_bf16", "linear_decode_token_f32", "linear_decode_long_denorm",
+          "linear_decode_long_q4", "linear_decode_long_q8", "linear_decode_long_bf16",
+          "linear_decode_long_f32", "linear_decode_other", "linear_decode_token_other",
+          "linear_decode_otherdenorm", "linear_decode_token_otherdenorm", "linear_prefill_other",
+          "linear_prefill_othercoop", "linear_prefill_otherkhr", "linear_plain_other",
           "matvec_transposed_groups_other", "matvec_transposed_plain_other");
 }
 
@@ -125,12 +127,13 @@ static void experts_up_and_experts_down_agree_with_their_references(void **state
           "experts_prefill_down_coop", "experts_prefill_up_khr", "experts_prefill_down_khr",
           "experts_decode_up_denorm", "experts_decode_down_denorm", "experts_decode_up_q4",
           "experts_decode_up_q8", "experts_decode_down_q4", "experts_decode_down_q8",
-          "experts_decode_up_other", "experts_decode_down_other", "experts_decode_up_otherdenorm",
-          "experts_decode_down_otherdenorm", "experts_prefill_up_other", "experts_prefill_down_other",
-          "experts_prefill_up_othercoop", "experts_prefill_down_othercoop", "experts_prefill_up_otherkhr",
-          "experts_prefill_down_otherkhr", "matrices_probe_coop", "matrices_probe_khr",
-          "experts_prefill_up_fragcoop", "experts_prefill_down_fragcoop", "experts_prefill_up_fragkhr",
-          "experts_prefill_down_fragkhr");
+          "experts_decode_down_long", "experts_decode_down_long_denorm", "experts_decode_down_long_q4",
+          "experts_decode_down_long_q8", "experts_decode_up_other", "experts_decode_down_other",
+          "experts_decode_up_otherdenorm", "experts_decode_down_otherdenorm", "experts_prefill_up_other",
+          "experts_prefill_down_other", "experts_prefill_up_othercoop", "experts_prefill_down_othercoop",
+          "experts_prefill_up_otherkhr", "experts_prefill_down_otherkhr", "matrices_probe_coop",
+          "matrices_probe_khr", "experts_prefill_up_fragcoop", "experts_prefill_down_fragcoop",
+          "experts_prefill_up_fragkhr", "experts_prefill_down_fragkhr");
 }
 
 static void delta_agrees_with_its_reference(void **state)

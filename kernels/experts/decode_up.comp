@@ -101,11 +101,48 @@ void matrices_of(uvec2 expert, bool is_shared, out Matrix m[2])
     }
 }
 
+void store_act(float acc[MAX_ACC], uint act_at, uint row, uint rows, float weight)
+{
+    float factor = inversesqrt(shared_sum(0) / float(IS_WHOLE ? TILE : a.hidden) + a.eps);
+    [[unroll]] for (uint r = 0; r < ROWS; r++) {
+        uint mine = block_start(row, rows) + lane_row(r);
+        if (lane_stores(r) && mine >= row && mine < rows)
+            F32s(a.act).v[act_at + mine] = weight * silu(acc[r] * factor) * (acc[ROWS + r] * factor);
+    }
+}
+
+void clear(out float acc[MAX_ACC])
+{
+    [[unroll]] for (uint i = 0; i < 2 * ROWS; i++)
+        acc[i] = 0.0;
+}
+
+void stream(Matrix m[2], uint token, uint slot, uint first, uint act_at, float weight)
+{
+    const uint BLOCK = SUBGROUPS * BLOCK_ROWS;
+    uint rows = m[0].rows, end = min(first + STREAM * BLOCK, rows);
+    float squares[4];
+    begin_stream(m, first + block_row(), end);
+    if (CHOOSES != 0 && stores_choice(slot) && gl_SubgroupID == 0)
+        store_all_choices(token);
+    squares[0] = put_vector(0, a.x, token * a.hidden, a.norm, 0, TILE / 4);
+    share_sums(squares);
+    barrier();
+    for (uint row = first + block_row(); row < end; row += BLOCK) {
+        float acc[MAX_ACC];
+        clear(acc);
+        add_stream(acc, m, end);
+        finish_product(acc);
+        store_act(acc, act_at, row, rows, weight);
+    }
+}
+
 void main()
 {
     uint token = gl_WorkGroupID.z, slot = gl_WorkGroupID.y + a.first_slot;
     bool is_shared = SHARED > 0 && slot == TOP_K;
-    uint first_row = gl_WorkGroupID.x * (SUBGROUPS / SPLIT) * BLOCK_ROWS, row = first_row + block_row();
+    uint blocks = STREAM > 0 ? STREAM : 1;
+    uint first_row = gl_WorkGroupID.x * blocks * (SUBGROUPS / SPLIT) * BLOCK_ROWS, row = first_row + block_row();
     if (is_skipped(slot) || first_row >= (is_shared ? SHARED : a.inner))
         return;
     uint act_at = token * (TOP_K * a.inner + SHARED) + slot * a.inner;
@@ -119,11 +156,15 @@ void main()
         return;
     Matrix m[2];
     matrices_of(expert, is_shared, m);
+    float weight = is_shared && IS_GATED != 0 ? sigmoid(gate) : 1.0;
+    if (STREAM > 0) {
+        stream(m, token, slot, first_row, act_at, weight);
+        return;
+    }
     float acc[MAX_ACC];
     float squares[4];
     squares[0] = 0.0;
-    [[unroll]] for (uint i = 0; i < 2 * ROWS; i++)
-        acc[i] = 0.0;
+    clear(acc);
 
     uint hidden = STEPS > 0 ? TILE : a.hidden;
     for (uint from = 0; from < hidden; from += TILE) {
@@ -142,11 +183,5 @@ void main()
     }
 
     finish_product(acc);
-    float factor = inversesqrt(shared_sum(0) / float(hidden) + a.eps);
-    float weight = is_shared && IS_GATED != 0 ? sigmoid(gate) : 1.0;
-    [[unroll]] for (uint r = 0; r < ROWS; r++) {
-        uint mine = block_start(row, m[0].rows) + lane_row(r);
-        if (lane_stores(r) && mine >= row && mine < m[0].rows)
-            F32s(a.act).v[act_at + mine] = weight * silu(acc[r] * factor) * (acc[ROWS + r] * factor);
-    }
+    store_act(acc, act_at, row, m[0].rows, weight);
 }

@@ -32,6 +32,15 @@ const uint STEPS = 0;
 #else
 layout(constant_id = 7) const uint STEPS = 0;
 #endif
+// Else a row may be one tile that is too long for a lane to hold its part: then a workgroup takes STREAM blocks of rows one
+// after the other, and each lane has its pieces of all of them in one sequence, the next of which is always under way. All
+// matrices have one format, a row is a multiple of SUBGROUP pieces, SPLIT is 1.
+#ifdef OTHER
+const uint STREAM = 0;
+#else
+layout(constant_id = 8) const uint STREAM = 0;
+#endif
+const bool IS_WHOLE = STEPS > 0 || STREAM > 0; // a row is a tile
 
 const uint SUBGROUPS = WORKGROUP / SUBGROUP;
 const uint MAX_ROWS = 4, MAX_ACC = 16;
@@ -50,7 +59,7 @@ float put_vector(uint t, uvec2 x, uint at, uvec2 norm, uint from, uint n4)
 {
     float squares = 0.0;
     bool has_norm = !addr_is_null(norm);
-    if (STEPS > 0 && TILE / 4 == LOADS * WORKGROUP) {
+    if (IS_WHOLE && TILE / 4 == LOADS * WORKGROUP) {
         // Everything at constant distances from what this invocation has first.
         uint mine = gl_LocalInvocationID.x, to = xs_index(t, mine);
         uvec2 x_at = addr_add(x, 4 * at + 16 * mine), norm_at = addr_add(norm, 16 * mine);

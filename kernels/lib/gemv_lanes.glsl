@@ -78,11 +78,11 @@ uint block_row()
     return gl_SubgroupID / SPLIT * BLOCK_ROWS;
 }
 
-// Where the block that should start at `row` does start. With STEPS a matrix has at least ROWS rows, and a block that would
+// Where the block that should start at `row` does start. With IS_WHOLE a matrix has at least ROWS rows, and a block that would
 // reach beyond the last one starts earlier: so its rows are at constant distances. Else every row is looked after alone.
 uint block_start(uint row, uint rows)
 {
-    return STEPS > 0 ? min(row, rows - ROWS) : row;
+    return IS_WHOLE ? min(row, rows - ROWS) : row;
 }
 
 // The number (matrix * ROWS + row) * TOKENS + token of the i-th sum that this lane ends with, i < LANE_SUMS.
@@ -298,7 +298,7 @@ void add_step(inout float acc[MAX_ACC], const uint format, Step s, uint c4)
         p.x[t] = 0.0;
     // All vec4s of a piece lie in different rows of the same column of the transposed layout.
     uint at = xs_index(0, c4);
-    if (STEPS > 0) {
+    if (IS_WHOLE) {
         [[unroll]] for (uint k = 0; k < piece_vecs(format) / vecs; k++)
             add_columns(p, format, s, at + k * pitch);
     } else {
@@ -334,21 +334,21 @@ void load_step(out Step s, const uint format, Matrix m[MATRICES], uint row, uint
     [[unroll]] for (uint k = 0; k < MATRICES; k++)
         [[unroll]] for (uint r = 0; r < ROWS; r++)
             load_piece(s, k * ROWS + r, format, m[k].weight, m[k].scales, m[k].biases,
-                       STEPS > 0 ? (block_start(row, m[k].rows) + r) * TILE : min(row + r, m[k].rows - 1) * m[k].cols,
+                       IS_WHOLE ? (block_start(row, m[k].rows) + r) * TILE : min(row + r, m[k].rows - 1) * m[k].cols,
                        from / (4 * piece_vecs(format)) + i);
 }
 
 #ifdef DENORM
-// load_step with STEPS: all of a matrix at constant distances from one address for the weights and
-// one for each of scales and biases. With an address for each load they would be a tenth of all instructions.
-void load_held(out Step s, const uint format, Matrix m[MATRICES], uint row, uint step)
+// load_step with IS_WHOLE, of piece `first` + step * piece_step(): all of a matrix at constant distances from one address for
+// the weights and one for each of scales and biases. With an address for each load they would be a tenth of all instructions.
+void load_held(out Step s, const uint format, Matrix m[MATRICES], uint row, uint first, const uint step)
 {
     const uint cols = 4 * piece_vecs(format), row_pieces = TILE / cols, shift = group_shift(format);
     const uint row_groups = TILE >> shift;
     begin_step(s);
     [[unroll]] for (uint k = 0; k < MATRICES; k++) {
-        uint start = block_start(row, m[k].rows), group = start * row_groups + (first_piece() * cols >> shift);
-        uvec2 weight = piece_address(format, m[k].weight, start * row_pieces + first_piece());
+        uint start = block_start(row, m[k].rows), group = start * row_groups + (first * cols >> shift);
+        uvec2 weight = piece_address(format, m[k].weight, start * row_pieces + first);
         uvec2 scales = group_address(format, m[k].scales, group), biases = group_address(format, m[k].biases, group);
         [[unroll]] for (uint r = 0; r < ROWS; r++)
             load_at(s, k * ROWS + r, format, weight, scales, biases, r * row_pieces + step * piece_step(),
@@ -362,7 +362,7 @@ bool steps_by_groups(const uint format)
     return false;
 }
 
-void load_held(out Step s, const uint format, Matrix m[MATRICES], uint row, uint step)
+void load_held(out Step s, const uint format, Matrix m[MATRICES], uint row, uint first, const uint step)
 {
     begin_step(s);
 }
@@ -384,7 +384,7 @@ void fetch_as(const uint format, Matrix m[MATRICES], uint row, uint from, uint n
         [[unroll]] for (uint k = 0; k < STEPS; k++)
             if (has_step(format, k)) {
                 if (steps_by_groups(format))
-                    load_held(held[k], format, m, row, k);
+                    load_held(held[k], format, m, row, i, k);
                 else
                     load_step(held[k], format, m, row, 0, i + k * piece_step());
             }
@@ -411,6 +411,51 @@ void add_as(inout float acc[MAX_ACC], const uint format, Matrix m[MATRICES], uin
                 load_step(next, format, m, row, from, i + 2 * piece_step());
         }
     }
+}
+
+// STREAM: the row and the part of it that are asked for next, into `now`. Other subgroups work while a lane waits: a second
+// step under way costs registers, and with them subgroups.
+uint ahead_row, ahead_part;
+
+void ask_ahead(const uint format, Matrix m[MATRICES], uint end)
+{
+    const uint parts = TILE / (4 * piece_vecs(format)) / SUBGROUP;
+    uint piece = ahead_part * SUBGROUP + gl_SubgroupInvocationID;
+    if (ahead_row < end) {
+        if (steps_by_groups(format))
+            load_held(now, format, m, ahead_row, piece, 0);
+        else
+            load_step(now, format, m, ahead_row, 0, piece);
+    }
+    ahead_part++;
+    if (ahead_part == parts) {
+        ahead_part = 0;
+        ahead_row += SUBGROUPS * ROWS;
+    }
+}
+
+void add_stream_as(inout float acc[MAX_ACC], const uint format, Matrix m[MATRICES], uint end)
+{
+    const uint vecs = piece_vecs(format), parts = TILE / (4 * vecs) / SUBGROUP;
+    [[dont_unroll]] for (uint i = 0; i < parts; i++) {
+        add_step(acc, format, now, (i * SUBGROUP + gl_SubgroupInvocationID) * vecs);
+        ask_ahead(format, m, end);
+    }
+}
+
+// STREAM: begins with the rows from `row` on of this subgroup's blocks, up to `end`; call it before the barrier that publishes
+// the vector.
+void begin_stream(Matrix m[MATRICES], uint row, uint end)
+{
+    ahead_row = row;
+    ahead_part = 0;
+    BY_FORMAT(m[0].format, ask_ahead(FORMAT, m, end))
+}
+
+// Adds the next block's products.
+void add_stream(inout float acc[MAX_ACC], Matrix m[MATRICES], uint end)
+{
+    BY_FORMAT(m[0].format, add_stream_as(acc, FORMAT, m, end))
 }
 
 void fetch_product(Matrix m[MATRICES], uint row, uint from, uint n)

@@ -2,13 +2,13 @@
 // in the arguments, so that no load stands before the first weights.
 //
 // Grid: x = the segments' row blocks one after the other. A workgroup computes SUBGROUPS / SPLIT * BLOCK_ROWS rows of one
-// segment. The same sums as in linear/decode.comp.
+// segment, with STREAM so many times that. The same sums as in linear/decode.comp.
 #version 460
 #include "lib/memory.glsl"
 #include "lib/gemv.glsl"
 
 // The logarithm of head_dim where x is made of heads whose norm is a factor each; else 0.
-layout(constant_id = 8) const uint HEAD_SHIFT = 0;
+layout(constant_id = 9) const uint HEAD_SHIFT = 0;
 
 layout(push_constant, std430) uniform Args { linear_decode_token_args a; };
 
@@ -70,16 +70,55 @@ bool stores(uint k, uint row, uint rows)
     return lane_stores(k) && mine >= row && mine < rows;
 }
 
+// What the product is added to, of this lane's sums.
+void load_before(out float before[LANE_SUMS], Segment s, uint row, uint rows)
+{
+    [[unroll]] for (uint k = 0; k < LANE_SUMS; k++)
+        before[k] = a.store == LINEAR_ADD && stores(k, row, rows) ? F32s(a.y).v[s.first_row + out_row(k, row, rows)] : 0.0;
+}
+
+void store_sums(float acc[MAX_ACC], float before[LANE_SUMS], Segment s, uint row, uint rows, uint cols)
+{
+    bool has_norm = HEAD_SHIFT == 0 && !addr_is_null(a.norm);
+    float factor = has_norm ? inversesqrt(shared_sum(0) / float(cols) + a.eps) : 1.0;
+    [[unroll]] for (uint k = 0; k < LANE_SUMS; k++)
+        if (stores(k, row, rows))
+            F32s(a.y).v[s.first_row + out_row(k, row, rows)] = before[k] + acc[k] * factor;
+}
+
+void stream(Segment s, Matrix m[1], uint rows)
+{
+    const uint BLOCK = SUBGROUPS * BLOCK_ROWS;
+    uint first = (gl_WorkGroupID.x - s.first_block) * STREAM * BLOCK, end = min(first + STREAM * BLOCK, rows);
+    float squares[4];
+    begin_stream(m, first + block_row(), end);
+    squares[0] = put_columns(0, TILE / 4);
+    share_sums(squares);
+    barrier();
+    for (uint row = first + block_row(); row < end; row += BLOCK) {
+        float acc[MAX_ACC], before[LANE_SUMS];
+        load_before(before, s, row, rows);
+        [[unroll]] for (uint k = 0; k < SUMS; k++)
+            acc[k] = 0.0;
+        add_stream(acc, m, end);
+        finish_product(acc);
+        store_sums(acc, before, s, row, rows, TILE);
+    }
+}
+
 void main()
 {
     Segment s = find_segment();
-    uint rows = s.end_row - s.first_row, cols = STEPS > 0 ? TILE : a.cols;
+    uint rows = s.end_row - s.first_row, cols = IS_WHOLE ? TILE : a.cols;
     Matrix m[1] = {Matrix(segment_address(s.weight), segment_address(s.scales), segment_address(s.biases), s.format, rows,
                           cols)};
+    if (STREAM > 0) {
+        stream(s, m, rows);
+        return;
+    }
     uint row = (gl_WorkGroupID.x - s.first_block) * (SUBGROUPS / SPLIT) * BLOCK_ROWS + block_row();
     float acc[MAX_ACC], before[LANE_SUMS];
-    [[unroll]] for (uint k = 0; k < LANE_SUMS; k++)
-        before[k] = a.store == LINEAR_ADD && stores(k, row, rows) ? F32s(a.y).v[s.first_row + out_row(k, row, rows)] : 0.0;
+    load_before(before, s, row, rows);
     float squares[4];
     squares[0] = 0.0;
     [[unroll]] for (uint k = 0; k < SUMS; k++)
@@ -99,9 +138,5 @@ void main()
     }
 
     finish_product(acc);
-    bool has_norm = HEAD_SHIFT == 0 && !addr_is_null(a.norm);
-    float factor = has_norm ? inversesqrt(shared_sum(0) / float(cols) + a.eps) : 1.0;
-    [[unroll]] for (uint k = 0; k < LANE_SUMS; k++)
-        if (stores(k, row, rows))
-            F32s(a.y).v[s.first_row + out_row(k, row, rows)] = before[k] + acc[k] * factor;
+    store_sums(acc, before, s, row, rows, cols);
 }

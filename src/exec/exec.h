@@ -43,8 +43,7 @@ struct exec_caps {
     bool uses_khr;    /* those that run are named X_khr: the same by VK_KHR_cooperative_matrix */
     bool has_denorm;  /* kernels named X_denorm can run: float16 denormals are kept */
     bool has_fixed;   /* products of many tokens have bits of their own: gemm_fixed of cpu/product.h */
-    uint32_t
-        n_alike; /* the most tokens of a chunk that get, bit by bit, what each would get alone; at least 1 */
+    uint32_t n_alike; /* tokens of a chunk that get, bit by bit, what each would get alone: at most these */
     uint32_t subgroup_size, max_workgroup, max_shared_bytes;
     uint32_t n_processors; /* that workgroups are spread over; 0: unknown */
     uint64_t max_alloc_bytes;

@@ -66,7 +66,7 @@ struct experts {
                 chunks of many tokens go by experts_grouped.h */
         struct experts_up up[EXPERTS_MAX_PARTS];
         struct experts_down down[EXPERTS_MAX_PARTS];
-        struct kernel whole_down;
+        struct experts_down whole_down;
         bool chooses;        /* up[].choosing are open */
         bool has_whole_down; /* for calls whose shared expert is as wide as the others and stored alike */
         uint32_t makes_shared_below; /* tokens of a chunk; elsewhere 0 */

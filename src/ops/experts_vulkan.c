@@ -54,7 +54,8 @@ static int open_up(struct experts *op, struct exec *x, struct experts_up *up, st
 {
     const struct experts_shape *s = &op->shape;
     uint64_t rows = is_in(s->up_format, up->formats) ? experts_act_floats(s, true) : s->shared_inner;
-    const struct gemv_shape shape = {(uint32_t)rows, s->hidden, 1, up->formats, 2, 0};
+    const struct gemv_shape shape = {
+        (uint32_t)rows, s->hidden, 1, up->formats, 2, 0, s->top_k + (s->shared_inner > 0)};
     const struct gemv_plan plan = gemv_plan_for(x, &shape);
     uint32_t spec[UP_N_SPEC] = {
         [UP_EXPERTS] = s->n_experts,    [UP_TOP_K] = s->top_k,         [UP_SHARED] = s->shared_inner,
@@ -100,6 +101,26 @@ static uint32_t whole_steps(const struct exec_caps *c, const struct experts_shap
                 s->hidden % (subgroup / lanes * spec[GEMV_ROWS]) == 0 &&
                 div_up(tile / 4, spec[GEMV_WORKGROUP]) <= MAX_ACTS;
     return fits ? pieces / lanes : 0;
+}
+
+/* Whether kernels/experts/decode_down_long.comp takes the shape: two slots' activations are half of shared memory at most. */
+static bool can_go_long(const struct exec_caps *c, const struct experts_shape *s)
+{
+    uint64_t bytes = 2 * (uint64_t)s->inner * sizeof(float);
+    uint32_t pieces = gemv_pieces(s->inner, format_set(s->down_format));
+    return format_is_usual(s->down_format) && !s->drops && s->top_k < DOWN_LONG_SLOTS &&
+           s->hidden >= DOWN_ROWS && bytes <= c->max_shared_bytes / 2 && pieces > 0 &&
+           pieces % c->subgroup_size == 0 && s->inner % PRODUCT_COLS == 0;
+}
+
+static int open_long_down(struct experts *op, struct exec *x, struct moeflux_err *e)
+{
+    const struct experts_shape *s = &op->shape;
+    const struct gemv_shape shape = {s->hidden, s->inner, 1, format_set(s->down_format), 1, s->hidden, 1};
+    const struct gemv_plan plan = gemv_plan_parts(x, &shape, s->inner);
+    op->gpu.whole_down.rows = plan.workgroup_rows;
+    return gemv_kernel(x, &op->gpu.whole_down.kernel, "experts_decode_down_long",
+                       sizeof(struct experts_decode_down_args), plan.spec, GEMV_N_SPEC, e);
 }
 
 /* Few rows a subgroup where a workgroup for each processor would else be missing: the shared expert alone. */
@@ -158,10 +179,13 @@ static int open_down(struct experts *op, struct exec *x, struct experts_down *do
     d.formats = format_set(s->down_format);
     spec[GEMV_STEPS] = whole_steps(&c, s, &d, spec);
     spec[GEMV_FORMATS] = format_constant(d.formats);
-    op->gpu.has_whole_down = spec[GEMV_STEPS] > 0;
-    return !op->gpu.has_whole_down
-               ? 0
-               : gemv_kernel(x, &op->gpu.whole_down, "experts_decode_down", bytes, spec, DOWN_N_SPEC, e);
+    op->gpu.has_whole_down = spec[GEMV_STEPS] > 0 || can_go_long(&c, s);
+    if (!op->gpu.has_whole_down)
+        return 0;
+    if (spec[GEMV_STEPS] == 0)
+        return open_long_down(op, x, e);
+    op->gpu.whole_down.rows = down->rows;
+    return gemv_kernel(x, &op->gpu.whole_down.kernel, "experts_decode_down", bytes, spec, DOWN_N_SPEC, e);
 }
 
 /* Kernels for each part of the sets: the usual formats together, each other one. */
@@ -271,12 +295,12 @@ void experts_up_vulkan(const void *self, const void *what, struct exec *x)
 }
 
 /* Slots from first_slot on up to end_slot. */
-static void run_down(struct exec *x, const struct kernel *k, uint32_t rows, struct experts_decode_down_args a,
+static void run_down(struct exec *x, const struct experts_down *k, struct experts_decode_down_args a,
                      uint32_t first_slot, uint32_t end_slot)
 {
     a.first_slot = first_slot;
     a.end_slot = end_slot;
-    exec_dispatch(x, k, &a, div_up(a.hidden, rows), a.n, 1);
+    exec_dispatch(x, &k->kernel, &a, div_up(a.hidden, k->rows), a.n, 1);
 }
 
 void experts_down_vulkan(const void *self, const void *what, struct exec *x)
@@ -315,11 +339,11 @@ void experts_down_vulkan(const void *self, const void *what, struct exec *x)
     bool apart = !call->only_shared && shared != routed, is_alike = a.shared_format == s->down_format;
     bool is_whole = op->gpu.has_whole_down &&
                     (!has_shared || apart || (a.shared_in == 0 && a.shared_inner == s->inner && is_alike));
-    const struct kernel *k = is_whole ? &op->gpu.whole_down : &routed->kernel;
+    const struct experts_down *whole = &op->gpu.whole_down;
     if (call->only_shared)
-        run_down(x, is_whole ? k : &shared->kernel, shared->rows, a, s->top_k, s->top_k + has_shared);
+        run_down(x, is_whole ? whole : shared, a, s->top_k, s->top_k + has_shared);
     else
-        run_down(x, k, routed->rows, a, 0, s->top_k + (has_shared && !apart));
+        run_down(x, is_whole ? whole : routed, a, 0, s->top_k + (has_shared && !apart));
     if (apart)
-        run_down(x, &shared->kernel, shared->rows, a, s->top_k, s->top_k + 1);
+        run_down(x, shared, a, s->top_k, s->top_k + 1);
 }

@@ -31,6 +31,11 @@ static uint32_t tile_for(const struct exec_caps *c, uint32_t cols, uint32_t toke
     return (uint32_t)size_round_up(div_up(cols, div_up(cols, most)), PRODUCT_COLS);
 }
 
+static uint32_t processors_of(const struct exec_caps *c)
+{
+    return c->n_processors ? c->n_processors : c->is_software ? 1 : FEW_PROCESSORS;
+}
+
 /* How the columns of a tile are shared out. */
 struct share {
     uint32_t split, steps; /* steps 0: in a loop */
@@ -112,12 +117,90 @@ static uint32_t subgroups_for(const struct exec_caps *c, uint32_t lanes, uint32_
     return split * round_down_pow2((uint32_t)size_max(1, n / split));
 }
 
+/* Most lanes of a workgroup that streams: shared memory has room for few such workgroups a processor. Least subgroups of it;
+ * least rows a processor that make up for bringing a long vector to all of them. */
+enum { STREAM_LANES = 512, STREAM_SUBGROUPS = 8, STREAM_ROWS = 32 };
+/* Where workgroups are threads, which share the machine's cores. */
+enum { SOFTWARE_PROCESSORS = 8 };
+
+static uint32_t stream_processors(const struct exec_caps *c)
+{
+    return c->is_software ? SOFTWARE_PROCESSORS : processors_of(c);
+}
+
+/* Columns that a subgroup takes at once of rows that stream: they are many, in one usual format. 0: they cannot. */
+static uint32_t stream_cols(const struct exec_caps *c, const struct gemv_shape *s)
+{
+    bool is_one = s->formats < 1u << FORMAT_SET_OTHERS && (s->formats & (s->formats - 1)) == 0;
+    uint32_t format = 0;
+    while (is_one && s->formats >> format > 1)
+        format++;
+    uint32_t cols = is_one ? piece_cols(format_of(format)->bits) * c->subgroup_size : 0;
+    bool is_large = s->rows >= STREAM_ROWS * stream_processors(c);
+    return is_one && is_large && s->tokens == 1 && s->cols % cols == 0 ? cols : 0;
+}
+
+/* One workgroup a processor, or fewer, all alike: every matrix ends with one that may have less to do. tile: columns that shared
+ * memory has room for; most: blocks of a workgroup. */
+static struct gemv_plan plan_stream(const struct exec_caps *c, const struct gemv_shape *s, uint32_t tile,
+                                    uint32_t most)
+{
+    uint32_t processors = stream_processors(c), rows = 8 / s->matrices;
+    uint32_t lanes = (uint32_t)size_min(STREAM_LANES, c->max_workgroup), blocks = 0;
+    uint32_t groups = processors > 2 * s->n_apart ? processors - s->n_apart : processors;
+    do {
+        rows /= 2;
+        blocks = div_up(div_up(s->rows, groups), rows);
+    } while (rows > 1 && ((s->least && rows > s->least) || blocks < STREAM_SUBGROUPS));
+    uint32_t each = (uint32_t)size_min(most, div_up(blocks, lanes / c->subgroup_size));
+    uint32_t subgroups = (uint32_t)size_min(div_up(blocks, each), lanes / c->subgroup_size);
+    return (struct gemv_plan){.spec = {[GEMV_SUBGROUP] = c->subgroup_size,
+                                       [GEMV_WORKGROUP] = subgroups * c->subgroup_size,
+                                       [GEMV_ROWS] = rows,
+                                       [GEMV_TOKENS] = 1,
+                                       [GEMV_TILE] = tile,
+                                       [GEMV_FORMATS] = format_constant(s->formats),
+                                       [GEMV_SPLIT] = 1,
+                                       [GEMV_STREAM] = each},
+                              .workgroup_rows = each * subgroups * rows,
+                              .workgroup = subgroups * c->subgroup_size,
+                              .tokens = 1};
+}
+
+/* Rows that are too long for share_whole and yet fit shared memory, if not twice. */
+static bool stream_blocks(const struct exec_caps *c, const struct gemv_shape *s, struct gemv_plan *out)
+{
+    uint64_t bytes = (uint64_t)s->cols * sizeof(float);
+    bool can = s->n_apart > 0 && bytes <= c->max_shared_bytes / 4 * 3 && stream_cols(c, s) > 0;
+    if (can)
+        *out = plan_stream(c, s, s->cols, UINT32_MAX);
+    return can;
+}
+
+struct gemv_plan gemv_plan_parts(const struct exec *x, const struct gemv_shape *s, uint32_t cols)
+{
+    const struct exec_caps c = exec_get_caps(x);
+    return plan_stream(&c, s, 2 * cols, 1);
+}
+
+uint32_t gemv_part_cols(const struct exec *x, const struct gemv_shape *s)
+{
+    const struct exec_caps c = exec_get_caps(x);
+    struct gemv_plan unused;
+    uint32_t least = stream_cols(&c, s), most = c.max_shared_bytes / 4 / (uint32_t)sizeof(float), cols = 0;
+    if (least == 0 || tile_for(&c, s->cols, 1) == s->cols || stream_blocks(&c, s, &unused))
+        return 0;
+    for (uint32_t n = least; n <= most; n += least)
+        cols = s->cols % n == 0 ? n : cols;
+    return cols;
+}
+
 /* Rows that share a subgroup save reads of the vector; but every processor should have a workgroup. */
 struct gemv_plan gemv_plan_for(const struct exec *x, const struct gemv_shape *s)
 {
     const struct exec_caps c = exec_get_caps(x);
     uint32_t tile = tile_for(&c, s->cols, s->tokens), subgroup = c.subgroup_size;
-    uint32_t processors = c.n_processors ? c.n_processors : c.is_software ? 1 : FEW_PROCESSORS;
+    uint32_t processors = processors_of(&c);
     uint32_t rows = s->tokens > 1 ? 2 : 4 / s->matrices;
     struct share h;
     bool whole = tile == s->cols && share_whole(&c, s->cols, s->formats, &h);
@@ -129,6 +212,9 @@ struct gemv_plan gemv_plan_for(const struct exec *x, const struct gemv_shape *s)
     while (rows > 1 &&
            ((s->least && rows > s->least) || div_up(s->rows, blocks * rows) * 16 < processors * 15))
         rows /= 2;
+    struct gemv_plan stream;
+    if (!whole && stream_blocks(&c, s, &stream))
+        return stream;
     return (struct gemv_plan){.spec = {[GEMV_SUBGROUP] = subgroup,
                                        [GEMV_WORKGROUP] = subgroups * subgroup,
                                        [GEMV_ROWS] = rows,

@@ -20,6 +20,7 @@ enum {
     GEMV_FORMATS,
     GEMV_SPLIT,
     GEMV_STEPS,
+    GEMV_STREAM,
     GEMV_N_SPEC
 };
 struct gemv_shape {
@@ -29,6 +30,8 @@ struct gemv_shape {
     uint32_t formats;  /* a part of a set (format_set_part): how the matrices are stored */
     uint32_t matrices; /* MATRICES of the kernel */
     uint32_t least;    /* rows of the smallest matrix; 0: four or more */
+    uint32_t
+        n_apart; /* matrices that workgroups do not share, about equally large; 0: the kernel does not know STREAM */
 };
 /* The specialisation of gemv.glsl for a device, and the rows (of each matrix) that one workgroup computes. */
 struct gemv_plan {
@@ -42,6 +45,10 @@ uint32_t gemv_pieces(uint32_t cols, uint32_t formats);
 bool gemv_has_steps(const struct exec_caps *c, uint32_t formats);
 
 struct gemv_plan gemv_plan_for(const struct exec *x, const struct gemv_shape *s);
+/* For kernels that take the vector in parts of `cols` columns, two of which are a TILE. */
+struct gemv_plan gemv_plan_parts(const struct exec *x, const struct gemv_shape *s, uint32_t cols);
+/* Such parts of rows that gemv_plan_for has no better way for; 0: there are none. */
+uint32_t gemv_part_cols(const struct exec *x, const struct gemv_shape *s);
 
 /* exec_kernel with the variant that suits best: NAME_denorm where the device has that, NAME_q4 and so on for a format that has one,
  * else NAME; for a format that is not usual NAME_otherdenorm or NAME_other. spec begins with a plan's. */

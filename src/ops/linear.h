@@ -49,6 +49,7 @@ struct linear_part {
     uint64_t segments;  /* the paths' tables, one behind the other */
     /* Of LINEAR_GEMV where kernels/linear/decode_token.comp is its kernel: all but the call's part. base 0: it is not. */
     struct linear_decode_token_args token;
+    bool is_long;        /* it is kernels/linear/decode_long.comp, with the same arguments */
     struct kernel heads; /* the same for calls with squares, where head_dim is set */
 };
 

@@ -21,7 +21,7 @@ static bool is_uneven(const struct linear *op)
 
 /* What a path's kernel computes in a workgroup, and how it is made. */
 struct tile {
-    enum { TILE_PLAIN, TILE_GEMV, TILE_GEMM } kind;
+    enum { TILE_PLAIN, TILE_GEMV, TILE_LONG, TILE_GEMM } kind;
     union {
         uint32_t plain[PLAIN_N_SPEC];
         struct gemv_plan gemv;
@@ -56,42 +56,6 @@ static struct tile plain_tile(const struct exec *x, enum linear_path path, uint3
         .tokens = tokens};
 }
 
-static struct tile tile_for(const struct exec *x, enum linear_path path, const struct linear *op,
-                            const struct linear_part *part)
-{
-    uint32_t formats = 0, least = UINT32_MAX;
-    for (uint32_t i = 0; i < part->n; i++) {
-        formats |= format_set(op->w[part->first + i].format);
-        least = (uint32_t)size_min(least, op->w[part->first + i].rows);
-    }
-    if (is_uneven(op))
-        return plain_tile(x, path, formats);
-    if (path >= LINEAR_GEMM) {
-        struct gemm_plan p = path >= LINEAR_F16_GEMM_SMALL
-                                 ? gemm_f16_plan_for(x, gemm_tile_for(path), formats)
-                                 : gemm_plan_for(x, gemm_tile_for(path), formats);
-        return (struct tile){.kind = TILE_GEMM, .gemm = p, .rows = p.rows, .tokens = p.tokens};
-    }
-    uint32_t tokens = path == LINEAR_GEMV_FEW ? FEW_TOKENS : 1;
-    const struct gemv_shape shape = {part->rows * op->n_stacked, op->cols, tokens, formats, 1, least};
-    struct gemv_plan p = gemv_plan_for(x, &shape);
-    return (struct tile){.kind = TILE_GEMV, .gemv = p, .rows = p.workgroup_rows, .tokens = p.tokens};
-}
-
-static int make_kernel(struct exec *x, struct kernel *k, const struct tile *t, bool is_usual, bool is_token,
-                       struct moeflux_err *e)
-{
-    const uint32_t bytes = sizeof(struct linear_args);
-    if (t->kind == TILE_PLAIN)
-        return exec_kernel(x, k, is_usual ? "linear_plain" : "linear_plain_other", bytes, t->plain,
-                           PLAIN_N_SPEC, e);
-    if (t->kind == TILE_GEMM)
-        return gemm_kernel(x, k, "linear_prefill", bytes, &t->gemm, e);
-    return is_token ? gemv_kernel(x, k, "linear_decode_token", sizeof(struct linear_decode_token_args),
-                                  t->gemv.spec, GEMV_N_SPEC, e)
-                    : gemv_kernel(x, k, "linear_decode", bytes, t->gemv.spec, GEMV_N_SPEC, e);
-}
-
 static uint64_t lowest_address(const struct weights *w, uint32_t n)
 {
     uint64_t low = UINT64_MAX;
@@ -112,8 +76,9 @@ static bool words_from(uint64_t base, uint64_t address, uint32_t *out)
     return words <= UINT32_MAX && address % 4 == 0;
 }
 
-/* Whether kernels/linear/decode_token.comp suits; then part->token tells it of the segments. */
-static bool describe_token(const struct linear *op, uint32_t workgroup_rows, struct linear_part *part)
+/* Whether kernels/linear/decode_token.comp suits; then *out tells it of the segments. */
+static bool describe_token(const struct linear *op, const struct linear_part *part, uint32_t workgroup_rows,
+                           struct linear_decode_token_args *out)
 {
     const struct weights *first = &op->w[part->first];
     struct linear_decode_token_args all = {.base = lowest_address(first, part->n), .cols = op->cols};
@@ -136,8 +101,49 @@ static bool describe_token(const struct linear *op, uint32_t workgroup_rows, str
             suits = words_from(all.base, w->biases, &all.biases[i]);
     }
     if (suits)
-        part->token = all;
+        *out = all;
     return suits;
+}
+
+static struct tile tile_for(const struct exec *x, enum linear_path path, const struct linear *op,
+                            const struct linear_part *part)
+{
+    uint32_t formats = 0, least = UINT32_MAX;
+    for (uint32_t i = 0; i < part->n; i++) {
+        formats |= format_set(op->w[part->first + i].format);
+        least = (uint32_t)size_min(least, op->w[part->first + i].rows);
+    }
+    if (is_uneven(op))
+        return plain_tile(x, path, formats);
+    if (path >= LINEAR_GEMM) {
+        struct gemm_plan p = path >= LINEAR_F16_GEMM_SMALL
+                                 ? gemm_f16_plan_for(x, gemm_tile_for(path), formats)
+                                 : gemm_plan_for(x, gemm_tile_for(path), formats);
+        return (struct tile){.kind = TILE_GEMM, .gemm = p, .rows = p.rows, .tokens = p.tokens};
+    }
+    uint32_t tokens = path == LINEAR_GEMV_FEW ? FEW_TOKENS : 1;
+    struct linear_decode_token_args unused;
+    bool can_stream = path == LINEAR_GEMV && describe_token(op, part, 1, &unused);
+    const struct gemv_shape shape = {part->rows * op->n_stacked, op->cols, tokens, formats, 1, least,
+                                     can_stream ? part->n : 0};
+    uint32_t cols = can_stream && part->n == 1 ? gemv_part_cols(x, &shape) : 0;
+    struct gemv_plan p = cols ? gemv_plan_parts(x, &shape, cols) : gemv_plan_for(x, &shape);
+    return (struct tile){
+        .kind = cols ? TILE_LONG : TILE_GEMV, .gemv = p, .rows = p.workgroup_rows, .tokens = p.tokens};
+}
+
+static int make_kernel(struct exec *x, struct kernel *k, const struct tile *t, bool is_usual, bool is_token,
+                       struct moeflux_err *e)
+{
+    const uint32_t bytes = sizeof(struct linear_args);
+    if (t->kind == TILE_PLAIN)
+        return exec_kernel(x, k, is_usual ? "linear_plain" : "linear_plain_other", bytes, t->plain,
+                           PLAIN_N_SPEC, e);
+    if (t->kind == TILE_GEMM)
+        return gemm_kernel(x, k, "linear_prefill", bytes, &t->gemm, e);
+    return is_token ? gemv_kernel(x, k, "linear_decode_token", sizeof(struct linear_decode_token_args),
+                                  t->gemv.spec, GEMV_N_SPEC, e)
+                    : gemv_kernel(x, k, "linear_decode", bytes, t->gemv.spec, GEMV_N_SPEC, e);
 }
 
 /* table: the part's of the path, an entry for each of its segments. */
@@ -163,7 +169,13 @@ static int plan_path(struct linear *op, enum linear_path path, struct linear_par
         plan->blocks += div_up(w->rows, t.rows);
     }
     bool is_usual = format_is_usual(op->w[part->first].format);
-    bool is_token = path == LINEAR_GEMV && t.kind == TILE_GEMV && describe_token(op, t.rows, part);
+    if (t.kind == TILE_LONG) {
+        part->is_long = describe_token(op, part, t.rows, &part->token);
+        return gemv_kernel(x, &plan->kernel, "linear_decode_long", sizeof part->token, t.gemv.spec,
+                           GEMV_N_SPEC, e);
+    }
+    bool is_token =
+        path == LINEAR_GEMV && t.kind == TILE_GEMV && describe_token(op, part, t.rows, &part->token);
     return make_kernel(x, &plan->kernel, &t, is_usual, is_token, e);
 }
 
@@ -256,7 +268,7 @@ int linear_vulkan_expect_squares(struct linear *op, struct exec *x, uint32_t hea
         shift++;
     bool can = 1u << shift == head_dim && op->cols % head_dim == 0;
     for (uint32_t i = 0; i < op->gpu.n_parts; i++)
-        can = can && op->gpu.parts[i].token.base;
+        can = can && op->gpu.parts[i].token.base && !op->gpu.parts[i].is_long;
     op->gpu.head_dim = can ? head_dim : 0;
     int rc = 0;
     for (uint32_t i = 0; can && rc == 0 && i < op->gpu.n_parts; i++)

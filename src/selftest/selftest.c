@@ -615,6 +615,13 @@ static void linear_cases(struct kernel_test *l)
         {2, {40, 70}, {FORMAT_Q4, FORMAT_F32}, 2048, 1, false, true, LINEAR_GEMV},
         {1, {70}, {FORMAT_Q4}, 1472, 1, true, false, LINEAR_GEMV},
         {5, {64, 37, 3, 130, 9}, {FORMAT_Q4}, 512, 1, true, true, LINEAR_GEMV}, /* zeros: FORMAT_Q4 */
+        {1, {2500}, {FORMAT_Q4}, 4608, 1, true, false, LINEAR_GEMV},            /* long rows */
+        {3, {230, 1, 77}, {FORMAT_Q8, FORMAT_Q8, FORMAT_Q8}, 5120, 1, true, true, LINEAR_GEMV},
+        {1, {4500}, {FORMAT_Q4}, 7168, 1, true, true, LINEAR_GEMV},
+        {1, {4500}, {FORMAT_Q4}, 10240, 1, true, true, LINEAR_GEMV},
+        {1, {257}, {FORMAT_Q8}, 18432, 1, true, true, LINEAR_GEMV},
+        {1, {258}, {FORMAT_BF16}, 9216, 1, true, false, LINEAR_GEMV},
+        {1, {259}, {FORMAT_F32}, 9216, 1, false, true, LINEAR_GEMV},
         /* Columns that are not divided by 64. */
         {1, {5}, {FORMAT_F32}, 1, 1, false, false, LINEAR_GEMV},
         {1, {37}, {FORMAT_BF16}, 33, 1, true, false, LINEAR_GEMV},
@@ -695,6 +702,10 @@ static void choosing_cases(struct kernel_test *l)
          .shared_up_format = FORMAT_Q4},
         {16, 8, 2048, 512, 512, FORMAT_Q4, 2, .drops = true, .makes_shared = true,
          .shared_up_format = FORMAT_Q4},
+        {3, 2, 4608, 128, 64, FORMAT_Q4, 2, .makes_shared = true, .shared_up_format = FORMAT_Q4},
+        {12, 10, 320, 1024, 1024, FORMAT_Q4, 2, .makes_shared = true, .shared_up_format = FORMAT_Q4},
+        {5, 3, 192, 1024, 0, FORMAT_Q8, 1, .ungated = true},
+        {5, 3, 320, 1024, 0, FORMAT_BF16, 1, .ungated = true},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         if (has_kernels(l) || !shapes[i].makes_shared)
@@ -703,6 +714,7 @@ static void choosing_cases(struct kernel_test *l)
         return;
     moe_case_of(l, &shapes[0], FORMAT_Q4, true);
     moe_case_of(l, &shapes[8], FORMAT_Q4, true);
+    moe_case_of(l, &shapes[11], FORMAT_Q4, true);
     moe_case_of(l,
                 &(struct moe_shape){12, 4, 256, 64, 128, FORMAT_Q8, 3, .makes_shared = true, .ungated = true,
                                     .shared_up_format = FORMAT_Q8},
@@ -808,13 +820,13 @@ static const struct {
 } groups[] = {
     {"embed", embed_cases, false},
     {"cast_f16", cast_f16_cases, false},
-    {"linear_decode linear_decode_token linear_prefill linear_plain matvec_transposed_groups "
-     "matvec_transposed_plain",
+    {"linear_decode linear_decode_token linear_decode_long linear_prefill linear_plain "
+     "matvec_transposed_groups matvec_transposed_plain",
      linear_cases, true},
     {"router_softmax", selftest_softmax_cases, false},
     {"router_sigmoid", selftest_sigmoid_cases, false},
-    {"experts_decode_up experts_decode_down experts_prefill_sort experts_prefill_up experts_prefill_down "
-     "experts_prefill_mix",
+    {"experts_decode_up experts_decode_down experts_decode_down_long experts_prefill_sort experts_prefill_up "
+     "experts_prefill_down experts_prefill_mix",
      moe_cases, true},
     {"delta_decode delta_prefill_prep delta_prefill_scan delta_prefill_blocks delta_prefill_walk "
      "delta_prefill_out",
