@@ -173,7 +173,7 @@ static const struct flag serve_flags[] = {
     TEXT(NULL, "api-key-file", "FILE", api_key_file, "clients must show one of its keys, one a line"),
     TEXT(NULL, "cors", "ORIGIN", cors, "pages of this origin may use it too, *: all"),
     TEXT(NULL, "alias", "NAME", alias, "the model's name for clients (the directory's)"),
-    INT(NULL, "parallel", "N", parallel, 1, 64, "answers that run by turns (1)"),
+    INT(NULL, "parallel", "N", parallel, 1, 64, "answers that run side by side (1)"),
     INT(NULL, "queue", "N", queue, 1, 4096, "requests that may wait (64)"),
     INT(NULL, "grace", "SECONDS", grace, 0, 3600, "for running answers when the server ends (10)"),
     INT(NULL, "sequences", "N", sequences, 1, 1024, "conversations kept in memory (4, or --parallel)"),

@@ -166,7 +166,7 @@ struct exec_time {
     const char *name;
     uint64_t n, ns;
 };
-enum { EXEC_MAX_LABELS = 32 };
+enum { EXEC_MAX_LABELS = 128 };
 struct exec_stats {
     uint64_t held_bytes; /* of all buffers now, borrowed memory aside; not reset */
     uint64_t n_submits, n_dispatches, wait_ns;

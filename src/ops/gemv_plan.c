@@ -171,7 +171,7 @@ static struct gemv_plan plan_stream(const struct exec_caps *c, const struct gemv
 static bool stream_blocks(const struct exec_caps *c, const struct gemv_shape *s, struct gemv_plan *out)
 {
     uint64_t bytes = (uint64_t)s->cols * sizeof(float);
-    bool can = s->n_apart > 0 && bytes <= c->max_shared_bytes / 4 * 3 && stream_cols(c, s) > 0;
+    bool can = s->n_apart > 0 && bytes <= (uint64_t)c->max_shared_bytes / 4 * 3 && stream_cols(c, s) > 0;
     if (can)
         *out = plan_stream(c, s, s->cols, UINT32_MAX);
     return can;

@@ -589,6 +589,25 @@ static void linear_format_cases(struct kernel_test *l)
     transposed_case(l, 2, 7, 33, FORMAT_F16, 3);
 }
 
+/* Every path, whatever the number of tokens. */
+static void linear_path_cases(struct kernel_test *l)
+{
+    for (enum linear_path path = LINEAR_GEMV_FEW; has_kernels(l) && path < LINEAR_PATHS; path++) {
+        linear_case(l, &(struct linear_shape){
+                           3, {131, 1, 77}, {FORMAT_Q4, FORMAT_Q8, FORMAT_Q4}, 512, 75, true, true, path});
+        linear_case(
+            l, &(struct linear_shape){2, {130, 70}, {FORMAT_Q4, FORMAT_Q8}, 1664, 141, false, false, path});
+        if (kt_is_brief(l) && path == LINEAR_GEMM_LARGE) /* LINEAR_GEMM's kernel, with larger tiles */
+            continue;
+        linear_case(l,
+                    &(struct linear_shape){
+                        3, {33, 70, 129}, {FORMAT_F32, FORMAT_BF16, FORMAT_Q8}, 320, 19, true, false, path});
+        if (!kt_is_brief(l))
+            linear_case(l, &(struct linear_shape){3, {70, 3, 33}, {FORMAT_Q4}, 384, 33, true, true, path});
+        linear_case(l, &(struct linear_shape){1, {67}, {FORMAT_BF16}, 1024, 1, false, true, path});
+    }
+}
+
 static void linear_cases(struct kernel_test *l)
 {
     static const struct linear_shape shapes[] = {
@@ -631,20 +650,7 @@ static void linear_cases(struct kernel_test *l)
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         linear_case(l, &shapes[i]);
-    for (enum linear_path path = LINEAR_GEMV_FEW; has_kernels(l) && path < LINEAR_PATHS; path++) {
-        linear_case(l, &(struct linear_shape){
-                           3, {131, 1, 77}, {FORMAT_Q4, FORMAT_Q8, FORMAT_Q4}, 512, 75, true, true, path});
-        linear_case(
-            l, &(struct linear_shape){2, {130, 70}, {FORMAT_Q4, FORMAT_Q8}, 1664, 141, false, false, path});
-        if (kt_is_brief(l) && path == LINEAR_GEMM_LARGE) /* LINEAR_GEMM's kernel, with larger tiles */
-            continue;
-        linear_case(l,
-                    &(struct linear_shape){
-                        3, {33, 70, 129}, {FORMAT_F32, FORMAT_BF16, FORMAT_Q8}, 320, 19, true, false, path});
-        if (!kt_is_brief(l))
-            linear_case(l, &(struct linear_shape){3, {70, 3, 33}, {FORMAT_Q4}, 384, 33, true, true, path});
-        linear_case(l, &(struct linear_shape){1, {67}, {FORMAT_BF16}, 1024, 1, false, true, path});
-    }
+    linear_path_cases(l);
     for (uint32_t n = 1; n <= 100; n = 3 * n + (n > 1)) {
         stack_case(l, 3, 37, 64, FORMAT_Q4, n);
         stack_case(l, 4, 128, 64, FORMAT_F32, n);
