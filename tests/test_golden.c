@@ -29,7 +29,7 @@ struct bounds {
  *   Two models magnify roundings, whoever makes them, the golden outputs' float32 too, from which the reference (sums in
  *   double) is off by 5e-6 of the hidden states of both:
  *   - q3-g32, case 1: at position 1 of the third layer the delta net's terms cancel to a 69th, which its norm scales up again
- *     (at most to a 53rd in the other models of formats). That layer alone makes 1e-6 into 7e-6 on lavapipe, 1.5e-6 into
+ *     (to a 53rd at most in q5-g128-f32, mxfp4, q2-g32-f16, nvfp4). That layer alone makes 1e-6 into 7e-6 on lavapipe, 1.5e-6 into
  *     4e-6 on the CPU, 0.8e-6 into 3.4e-6 between reference and golden outputs. At the end the CPU is 6.4e-6 from the
  *     reference, lavapipe 9.7e-6, or token by token 3.0e-6, with 16 lanes 5.1e-6: 1.5e-5 at most from the golden outputs.
  *   - deepseek-mixed-2-6, case 0: embeddings that are changed by 1e-4 change the second layer's outputs by 1.3e-3
