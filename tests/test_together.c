@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device.h"
 #include "sequence.h"
 
 enum { CONTEXT = 64, ROUNDS = 6, FEW_SLOTS = 24 };
@@ -158,6 +159,8 @@ static void what_cannot_be_evaluated_together_is_refused_and_nothing_changes(voi
     sequence_refused(moeflux_eval_together(twice, ids, 3, g.logits, &e), &e, MOEFLUX_ERR_USAGE, "the same");
     sequence_refused(moeflux_eval_together(g.list, ids, g.n + 1, g.logits, &e), &e, MOEFLUX_ERR_USAGE,
                      "together, expected 1 to");
+    sequence_refused(moeflux_eval_together(g.list, ids, 0, g.logits, &e), &e, MOEFLUX_ERR_USAGE,
+                     "no sequences");
     ids[1] = -1;
     sequence_refused(moeflux_eval_together(g.list, ids, 2, g.logits, &e), &e, MOEFLUX_ERR_USAGE,
                      "token 0 is -1");
@@ -166,12 +169,59 @@ static void what_cannot_be_evaluated_together_is_refused_and_nothing_changes(voi
     group_close(&g);
 }
 
+static bool says(void *ctx, const char *what, const char *unit, uint64_t done, uint64_t total)
+{
+    (void)what, (void)unit, (void)done, (void)total;
+    return *(const bool *)ctx;
+}
+
+/* The first evaluation of a model is one that may be stopped. */
+static void an_interruption_changes_no_sequence(void **state)
+{
+    (void)state;
+    enum { N = 2 };
+    struct moeflux_err e = {0};
+    bool goes_on = true;
+    struct moeflux_options o = {
+        .dir = "tests/models/qwen-odd/mlx", .device = "cpu", .context = CONTEXT, .chunk = 32};
+    struct group g = {.n = N};
+    o.progress = (struct moeflux_progress){says, &goes_on};
+    check_ok(device_open_model(&g.q.m, &o, &e), &e);
+    g.q.vocab = moeflux_model_get_info(g.q.m).vocab_size;
+    size_t row = g.q.vocab * sizeof(float);
+    float *alone = malloc(N * row);
+    int32_t ids[N];
+    for (uint32_t i = 0; i < N; i++) {
+        check_ok(moeflux_session_new(&g.list[i], g.q.m, CONTEXT, &e), &e);
+        g.logits[i] = malloc(row);
+        ids[i] = token_of(&g, i, 0);
+    }
+    goes_on = false;
+    sequence_refused(moeflux_eval_together(g.list, ids, N, g.logits, &e), &e, MOEFLUX_ERR_INTERRUPTED, "");
+    goes_on = true;
+    for (uint32_t i = 0; i < N; i++) {
+        assert_int_equal(moeflux_session_position(g.list[i]), 0);
+        eval_alone(&g, i, 0);
+        memcpy(alone + i * g.q.vocab, g.logits[i], row);
+        check_ok(moeflux_session_clear(g.list[i], &e), &e);
+    }
+    check_ok(moeflux_eval_together(g.list, ids, N, g.logits, &e), &e);
+    for (uint32_t i = 0; i < N; i++) {
+        assert_memory_equal(g.logits[i], alone + i * g.q.vocab, row);
+        free(g.logits[i]);
+        moeflux_session_free(g.list[i]);
+    }
+    free(alone);
+    moeflux_model_close(g.q.m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sequences_together_get_the_bits_of_each_alone),
         cmocka_unit_test(they_do_where_experts_are_streamed),
         cmocka_unit_test(they_do_on_the_reference),
+        cmocka_unit_test(an_interruption_changes_no_sequence),
         cmocka_unit_test(what_cannot_be_evaluated_together_is_refused_and_nothing_changes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

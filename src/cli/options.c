@@ -64,6 +64,16 @@ static const char RECIPE[] = "mixed_2_6, mixed_3_4, mixed_3_6 or mixed_4_6", SCA
     TEXT(NULL, "trace", "FILE", trace, "write the router's choices (for inspect --trace)"), \
     INT(NULL, "chunk", "N", chunk, 1, 1 << 20, "tokens of a prompt computed at once")
 
+/* How an answer is chosen. */
+#define SAMPLING_FLAGS \
+    INT("s", "seed", "N", seed, -1, MAX_SEED, "seed of the random choice (-1: draw one)"), \
+    REAL(NULL, "temp,temperature", "T", temp, "temperature, 0: always the likeliest (0.7)"), \
+    INT(NULL, "top-k", "N", top_k, 0, MAX_TOKENS, "choose among the N likeliest, 0: all (20)"), \
+    REAL(NULL, "top-p", "P", top_p, "... among the likeliest that sum to P (0.95)"), \
+    REAL(NULL, "min-p", "P", min_p, "... among those over P times the best (0)"), \
+    REAL(NULL, "repeat-penalty", "X", repeat_penalty, "make repeated tokens less likely (1: off)"), \
+    INT(NULL, "repeat-last-n", "N", repeat_last, 0, 1 << 20, "tokens that the penalty looks at (64)")
+
 static const struct flag run_flags[] = {
     HEADING("Model:"),
     MODEL_FLAGS,
@@ -84,13 +94,7 @@ static const struct flag run_flags[] = {
     HEADING("Answer:"),
     INT("n", "predict,n-predict", "N", predict, -1, MAX_TOKENS, "most tokens to generate, -1: until it ends (-1)"),
     SWITCH(NULL, "ignore-eos", ignore_eos, "do not stop at the end-of-text tokens"),
-    INT("s", "seed", "N", seed, -1, MAX_SEED, "seed of the random choice (-1: draw one)"),
-    REAL(NULL, "temp,temperature", "T", temp, "temperature, 0: always the likeliest (0.7)"),
-    INT(NULL, "top-k", "N", top_k, 0, MAX_TOKENS, "choose among the N likeliest, 0: all (20)"),
-    REAL(NULL, "top-p", "P", top_p, "... among the likeliest that sum to P (0.95)"),
-    REAL(NULL, "min-p", "P", min_p, "... among those over P times the best (0)"),
-    REAL(NULL, "repeat-penalty", "X", repeat_penalty, "make repeated tokens less likely (1: off)"),
-    INT(NULL, "repeat-last-n", "N", repeat_last, 0, 1 << 20, "tokens that the penalty looks at (64)"),
+    SAMPLING_FLAGS,
     REAL(NULL, "presence-penalty", "X", presence_penalty, "less likely once it is in the answer (0: off)"),
     REAL(NULL, "frequency-penalty", "X", frequency_penalty, "... and for each time that it is (0: off)"),
     TEXTS("stop", "TEXT", stop, "end the answer before this text; repeatable"),
@@ -187,13 +191,7 @@ static const struct flag serve_flags[] = {
     SWITCH(NULL, "think", think, "think first (else: as the model does by itself)"),
     SWITCH(NULL, "no-think", no_think, "answer without thinking first"),
     INT("n", "predict,n-predict", "N", predict, -1, MAX_TOKENS, "most tokens of a chat's answer, -1: until it ends (-1)"),
-    INT("s", "seed", "N", seed, -1, MAX_SEED, "seed of the random choice (-1: draw one)"),
-    REAL(NULL, "temp,temperature", "T", temp, "temperature, 0: always the likeliest (0.7)"),
-    INT(NULL, "top-k", "N", top_k, 0, MAX_TOKENS, "choose among the N likeliest, 0: all (20)"),
-    REAL(NULL, "top-p", "P", top_p, "... among the likeliest that sum to P (0.95)"),
-    REAL(NULL, "min-p", "P", min_p, "... among those over P times the best (0)"),
-    REAL(NULL, "repeat-penalty", "X", repeat_penalty, "make repeated tokens less likely (1: off)"),
-    INT(NULL, "repeat-last-n", "N", repeat_last, 0, 1 << 20, "tokens that the penalty looks at (64)"),
+    SAMPLING_FLAGS,
     SWITCH("h", "help", help, "print this help"),
 };
 /* clang-format on */

@@ -15,7 +15,7 @@ static int check(struct moeflux_session *const *list, const int32_t *ids, uint32
 {
     const struct moeflux_model *m = list[0]->model;
     int rc = 0;
-    if (n == 0 || n > moeflux_most_together(m))
+    if (n > moeflux_most_together(m))
         return err_set(e, ERR_USAGE, "%u sequences together, expected 1 to %u", n, moeflux_most_together(m));
     for (uint32_t i = 0; rc == 0 && i < n; i++) {
         for (uint32_t k = 0; k < i; k++)
@@ -30,6 +30,8 @@ static int check(struct moeflux_session *const *list, const int32_t *ids, uint32
 int moeflux_eval_together(struct moeflux_session *const *list, const int32_t *ids, uint32_t n,
                           float *const *logits, struct moeflux_err *e)
 {
+    if (n == 0)
+        return err_set(e, ERR_USAGE, "no sequences to evaluate together");
     /* A single token may have its experts predicted. */
     if (n == 1)
         return moeflux_session_eval(list[0], ids, 1, &(struct moeflux_outputs){.logits = logits[0]}, e);

@@ -174,16 +174,6 @@ static bool values_differ(const json_t *a, const json_t *b)
     return differ;
 }
 
-static bool requires(const json_t *schema, const char *name)
-{
-    const json_t *item;
-    size_t i;
-    json_array_foreach(json_object_get(schema, "required"), i,
-                       item) if (json_is_string(item) &&
-                                 strcmp(json_string_value(item), name) == 0) return true;
-    return false;
-}
-
 static const json_t *follow(struct schema_writer *w, const json_t *schema)
 {
     for (int i = 0; i < 16 && json_object_get(schema, "$ref") && !w->rc; i++)
@@ -204,7 +194,7 @@ bool schema_are_disjoint(struct schema_writer *w, const json_t *a, const json_t 
     json_object_foreach(json_object_get(a, "properties"), key, value)
     {
         const json_t *other = json_object_get(json_object_get(b, "properties"), key);
-        if (other && requires(a, key) && requires(b, key) && values_differ(value, other))
+        if (other && schema_requires(a, key) && schema_requires(b, key) && values_differ(value, other))
             return true;
     }
     return false;

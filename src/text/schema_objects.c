@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/json.h"
 #include "base/mem.h"
 #include "text/schema_writer.h"
 
@@ -22,14 +23,13 @@ struct members {
     struct str others; /* a member that the schema does not name; empty: none may be */
 };
 
-static bool is_required(const json_t *schema, const char *name)
+bool schema_requires(const struct json_t *schema, const char *name)
 {
-    const json_t *item;
-    size_t i;
-    json_array_foreach(json_object_get(schema, "required"), i,
-                       item) if (json_is_string(item) &&
-                                 strcmp(json_string_value(item), name) == 0) return true;
-    return false;
+    const json_t *names = json_object_get(schema, "required");
+    bool found = false;
+    for (size_t i = 0; i < json_array_size(names) && !found; i++)
+        found = json_is_text(json_array_get(names, i), name);
+    return found;
 }
 
 static void add_member(struct schema_writer *w, struct members *m, const char *name, const json_t *value,
@@ -66,7 +66,7 @@ static void find_members(struct schema_writer *w, const json_t *schema, struct m
     json_object_foreach(properties, key, value)
     {
         size_t inner = schema_path_add(w, key);
-        add_member(w, m, key, value, is_required(schema, key));
+        add_member(w, m, key, value, schema_requires(schema, key));
         schema_path_back(w, inner);
     }
     schema_path_back(w, before);

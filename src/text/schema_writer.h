@@ -74,6 +74,8 @@ const struct json_t *schema_merge(struct schema_writer *w, const struct json_t *
 bool schema_are_disjoint(struct schema_writer *w, const struct json_t *a, const struct json_t *b);
 /* What a $ref names; NULL with rc set. */
 const struct json_t *schema_resolve(struct schema_writer *w, const struct json_t *ref);
+/* Whether "required" names the member. */
+bool schema_requires(const struct json_t *schema, const char *name);
 /* Whether a keyword says nothing of what fits. */
 bool schema_is_annotation(const char *key);
 
