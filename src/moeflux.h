@@ -323,6 +323,9 @@ uint32_t moeflux_session_checkpoint_cap(const struct moeflux_session *s);
 /* From now on an evaluation of several chunks makes checkpoints by itself: after the first chunk that reaches or passes a
  * multiple of `n` tokens, but not after its last chunk. 0, the default: never. No effect without recurrent layers. */
 void moeflux_session_set_checkpoint_every(struct moeflux_session *s, uint32_t n);
+/* The next evaluation, whatever comes of it, checkpoints at `pos` if it reaches or passes that: without being cut there, so that
+ * it costs no evaluation of its own. Too little memory for the checkpoint is no failure. 0: nowhere. */
+void moeflux_session_checkpoint_at(struct moeflux_session *s, uint32_t pos);
 /* Positions of the checkpoints, ascending, up to `cap` of them into `pos`; returns how many there are. */
 uint32_t moeflux_session_list_checkpoints(const struct moeflux_session *s, uint32_t *pos, uint32_t cap);
 /* Host memory of one checkpoint; 0 without recurrent layers. */

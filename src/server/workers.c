@@ -212,6 +212,20 @@ static struct prefix_stops stops_from(const struct prefix_stops *all, uint32_t p
     return st;
 }
 
+/* Checkpoints at the stops. The last one is passed over with the rest of the prompt, except that a single token is always an
+ * evaluation of its own: the same prompt, asked again, has that one left and gets the same bits. */
+static int feed(struct generator *g, const int32_t *ids, uint32_t n, struct prefix_stops *stops,
+                struct moeflux_err *e)
+{
+    uint32_t last = stops->n ? stops->at[stops->n - 1] : 0, pos = moeflux_session_position(g->sequence);
+    bool passes = last > pos && last + 1 < n;
+    stops->n -= passes;
+    int rc = prefix_feed(g, ids, stops->n ? stops->at[stops->n - 1] : pos, stops, e);
+    if (passes)
+        moeflux_session_checkpoint_at(g->sequence, last);
+    return rc;
+}
+
 static int prefill(struct worker *k, struct moeflux_err *e)
 {
     struct generator *g = &k->generator;
@@ -226,7 +240,7 @@ static int prefill(struct worker *k, struct moeflux_err *e)
     rc = generator_new_sampler(g, &sampling, ids, n_reused, e);
     struct prefix_stops stops = stops_from(&j->stops, n_reused);
     if (!rc && moeflux_session_checkpoint_bytes(g->sequence))
-        rc = prefix_feed(g, ids, stops.n ? stops.at[stops.n - 1] : n_reused, &stops, e);
+        rc = feed(g, ids, n, &stops, e);
     uint32_t pos = moeflux_session_position(g->sequence);
     return rc ? rc : generator_eval(g, ids + pos, n - pos, NULL, e);
 }
