@@ -13,6 +13,7 @@
 #include "generate/constrain.h"
 #include "generate/generator.h"
 #include "generate/tools.h"
+#include "text/tool_calls.h"
 #include "text/constraint.h"
 #include "tmp_tree.h"
 
@@ -400,7 +401,12 @@ static void an_answer_that_has_to_call_a_tool_calls_it(void **state)
     for (int i = 0; i < 3; i++) {
         struct answer_options o = {.tools = tools, .limit = MOST, .chat = true};
         str_clear(&grammar);
-        check_ok(tools_grammar(&model, tools, i == 0 ? "find" : i == 1 ? "now" : NULL, &grammar, &e), &e);
+        const struct tool_choice choice = {.tools = tools,
+                                           .name = i == 0   ? "find"
+                                                   : i == 1 ? "now"
+                                                            : NULL,
+                                           .where = "a test"};
+        check_ok(tools_grammar(&model, &choice, &grammar, &e), &e);
         check_ok(constrain_begin_calls(&model, str_text(&grammar), &o.constraint, &e), &e);
         struct answer a =
             run(o, &greedy, "<|im_start|>user\nWhat is 2 + 3?<|im_end|>\n<|im_start|>assistant\n<think>\n\n");

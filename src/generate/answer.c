@@ -31,6 +31,7 @@ struct writer {
     struct str ready;    /* to be given out */
     bool is_free;        /* the answer thinks: its constraint has not begun */
     bool may_think;      /* the next token may be the one that opens the thinking */
+    bool has_called;     /* the call is whole that ends the answer */
 };
 
 /* ---- pieces ---- */
@@ -137,7 +138,7 @@ static int on_tool_event(void *ctx, enum tool_event event, const char *bytes, si
     struct writer *w = ctx;
     int rc = 0;
     /* Behind a stop text there is nothing. */
-    if (w->answer->stop_text)
+    if (w->answer->stop_text || w->has_called)
         return 0;
     switch (event) {
     case TOOL_TEXT:
@@ -150,6 +151,7 @@ static int on_tool_event(void *ctx, enum tool_event event, const char *bytes, si
     case TOOL_ARGUMENTS:
         return give_call(w, ANSWER_CALL_ARGUMENTS, bytes, n, e);
     case TOOL_ENDS:
+        w->has_called = w->options->one_call;
         return give_call(w, ANSWER_CALL_ENDS, "", 0, e);
     case TOOL_FAILS:
         rc = give_call(w, ANSWER_CALL_FAILS, "", 0, e);
@@ -326,6 +328,7 @@ static int take(struct writer *w, const struct generator *s, int32_t id, struct 
     if (rc)
         return rc;
     a->stop = a->stop_text                        ? ANSWER_STOP_TEXT
+              : w->has_called                     ? ANSWER_TOOLS
               : is_end                            ? ANSWER_EOS
               : a->tokens.n == (uint64_t)o->limit ? ANSWER_LENGTH
                                                   : ANSWER_CONTEXT;
@@ -367,10 +370,10 @@ static int loop(struct writer *w, struct generator *s, struct moeflux_err *e)
     }
 }
 
-/* What was held back comes out, unless a stop text has ended the answer. */
+/* What was held back comes out, unless a stop text or a call has ended the answer. */
 static int end(struct writer *w, struct moeflux_err *e)
 {
-    if (w->answer->stop_text)
+    if (w->answer->stop_text || w->has_called)
         return 0;
     str_clear(&w->shown);
     if (w->options->chat)

@@ -31,7 +31,7 @@ struct constrain {
     uint64_t n_used;
 };
 
-static int check(const struct str *grammar, const char *name, struct moeflux_err *e)
+int constrain_check(const struct str *grammar, const char *name, struct moeflux_err *e)
 {
     struct grammar *g;
     if (!str_ok(grammar))
@@ -53,13 +53,13 @@ int constrain_grammar(enum constrain_kind kind, const char *text, size_t len, co
         rc = json_schema_text_to_grammar(text, len, name, out, e);
     else
         rc = json_schema_text_to_grammar(object, sizeof object - 1, name, out, e);
-    return rc ? rc : check(out, name, e);
+    return rc ? rc : constrain_check(out, name, e);
 }
 
 int constrain_schema(const struct json_t *schema, const char *name, struct str *out, struct moeflux_err *e)
 {
     int rc = json_schema_to_grammar(schema, name, out, e);
-    return rc ? rc : check(out, name, e);
+    return rc ? rc : constrain_check(out, name, e);
 }
 
 /* Ordinary tokens and the tags of calls. */

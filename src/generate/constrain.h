@@ -25,6 +25,9 @@ int constrain_grammar(enum constrain_kind kind, const char *text, size_t len, co
 /* The same of a schema that was parsed. */
 int constrain_schema(const struct json_t *schema, const char *name, struct str *out, struct moeflux_err *e);
 
+/* Whether constrain_begin would find a fault in a grammar, as above. */
+int constrain_check(const struct str *grammar, const char *name, struct moeflux_err *e);
+
 /* A constraint at the beginning of an answer, for answer_options; the caller gives it back with constraint_free before the
  * generator is closed. ERR_USAGE: there is no tokenizer. ERR_MEMORY. */
 int constrain_begin(struct generator *s, const char *grammar, struct constraint **out, struct moeflux_err *e);

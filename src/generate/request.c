@@ -15,6 +15,7 @@
 #include "generate/generator.h"
 #include "generate/tools.h"
 #include "text/sampler.h"
+#include "text/tool_calls.h"
 
 #define MAX_SEED   (((int64_t)1 << 53) - 1)
 #define MAX_TOKENS ((int64_t)1 << 30)
@@ -52,6 +53,7 @@ static const struct {
     {"chat_template_kwargs", "chat_template_kwargs"},
     {"tools", "tools"},
     {"tool_choice", "tool_choice"},
+    {"parallel_tool_calls", "parallel_tool_calls"},
     {"json_schema", "json_schema"},
     {"json_object", "json_object"},
     {"grammar", "grammar"},
@@ -84,6 +86,7 @@ struct answer_options request_answer(const struct request_options *o)
         .logprobs = logprobs,
         .n_logprobs = logprobs ? (uint32_t)o->logprobs : 0,
         .tools = o->tools,
+        .one_call = o->one_call,
     };
 }
 
@@ -292,6 +295,7 @@ static void get_tools(struct json_view *v, struct request_options *o)
     /* A text that is raw has no place for them. */
     if (!tools && o->raw)
         o->tools = NULL;
+    o->one_call = !json_view_bool_or(v, "parallel_tool_calls", !o->one_call);
     get_tool_choice(v, o);
 }
 
@@ -446,10 +450,14 @@ static int encode_raw(struct request *r, struct generator *s, const char *where,
 }
 
 /* The grammar of the calls, whose form is the model's. */
-static int call_grammar(struct request *r, const struct generator *s, struct moeflux_err *e)
+static int call_grammar(struct request *r, const struct generator *s, const char *where,
+                        struct moeflux_err *e)
 {
+    const struct request_options *o = &r->options;
+    const struct tool_choice choice = {
+        .tools = o->tools, .name = o->tool, .once = o->one_call, .where = where};
     str_clear(&r->grammar);
-    int rc = tools_grammar(s, r->options.tools, r->options.tool, &r->grammar, e);
+    int rc = tools_grammar(s, &choice, &r->grammar, e);
     r->options.grammar = str_text(&r->grammar);
     return rc;
 }
@@ -505,7 +513,7 @@ static int encode_chat(struct request *r, struct generator *s, const char *where
     if (!rc && r->options.tools)
         rc = tools_check_model(s, where, e);
     if (!rc && r->options.must_call)
-        rc = call_grammar(r, s, e);
+        rc = call_grammar(r, s, where, e);
     if (rc)
         return rc;
     return given && !json_is_null(given) ? render_messages(r, s, given, where, e)

@@ -37,6 +37,7 @@ struct request_options { /* texts are borrowed */
     const struct json_t *kwargs; /* more that the chat template is told, an object; NULL: nothing */
     bool must_call;              /* at least one of them, or */
     const char *tool;            /* this one, once */
+    bool one_call;               /* the answer ends with its first call */
     const char *grammar;         /* what the answer must fit (constrain.h); NULL: nothing */
 };
 

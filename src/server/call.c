@@ -138,11 +138,12 @@ static void read_format(const json_t *in, json_t *out, struct refusal *no)
 /* What a request takes as it is; it says what is wrong with them. */
 static void pass_on(const json_t *in, bool chat, json_t *out, struct refusal *no)
 {
-    static const char *const names[] = {"stop",  "logprobs",    "top_logprobs",        "grammar",
-                                        "tools", "tool_choice", "chat_template_kwargs"};
+    static const char *const names[] = {
+        "stop",  "logprobs",    "top_logprobs",        "grammar",
+        "tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const json_t *value = fields_get(in, names[i]);
-        /* The last three are a chat's. */
+        /* The others are a chat's. */
         if (value && (chat || i < 4))
             set(out, names[i], json_incref((json_t *)(uintptr_t)value), no);
     }
