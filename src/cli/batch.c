@@ -21,6 +21,7 @@
 #include "cli/terminal/term.h"
 #include "generate/answer.h"
 #include "generate/answer_json.h"
+#include "generate/constrain.h"
 #include "generate/generator.h"
 #include "generate/queue.h"
 #include "generate/request.h"
@@ -217,11 +218,13 @@ static int compute(struct batch *b, struct queue_item *item, struct moeflux_err 
     struct answer a = {0};
     struct stats st = {0};
     struct answer_options ao = request_answer(o);
+    struct constrain_ahead ahead;
+    request_constrain_ahead(o, s, &ahead);
     int rc = o->raw ? 0 : generator_use_chat(s, request_thinking(o), "a request", e);
     if (!rc)
         rc = prefill(b, item, &st, e);
-    if (!rc)
-        rc = request_constraint(o, s, &ao.constraint, e);
+    int made = constrain_await(&ahead, &ao.constraint, rc ? NULL : e);
+    rc = rc ? rc : made;
     if (!rc)
         rc = answer_run(&a, s, &ao, e);
     constraint_free(ao.constraint);

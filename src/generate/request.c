@@ -90,14 +90,9 @@ struct answer_options request_answer(const struct request_options *o)
     };
 }
 
-int request_constraint(const struct request_options *o, struct generator *s, struct constraint **out,
-                       struct moeflux_err *e)
+void request_constrain_ahead(const struct request_options *o, struct generator *s, struct constrain_ahead *a)
 {
-    *out = NULL;
-    if (!o->grammar)
-        return 0;
-    return o->must_call ? constrain_begin_calls(s, o->grammar, out, e)
-                        : constrain_begin(s, o->grammar, out, e);
+    constrain_ahead(a, s, o->grammar, o->must_call);
 }
 
 enum chat_thinking request_thinking(const struct request_options *o)

@@ -12,7 +12,7 @@
 #include "text/tokenizer.h"
 
 struct answer_options;
-struct constraint;
+struct constrain_ahead;
 struct moeflux_err;
 struct json_t;
 struct generator;
@@ -43,10 +43,9 @@ struct request_options { /* texts are borrowed */
 
 /* The sampler's options with `seed` put in. */
 struct sampler_options request_sampling(const struct request_options *o, uint64_t seed);
-/* What the answer has to fit, for struct answer_options; *out NULL: nothing. The caller gives it back with constraint_free
- * before the generator is closed. As constrain_begin. */
-int request_constraint(const struct request_options *o, struct generator *s, struct constraint **out,
-                       struct moeflux_err *e);
+/* What the answer has to fit, for struct answer_options; constrain_await gives it, and the caller gives it back with
+ * constraint_free before the generator is closed. */
+void request_constrain_ahead(const struct request_options *o, struct generator *s, struct constrain_ahead *a);
 enum chat_thinking request_thinking(const struct request_options *o);
 /* What answer_run is to be called with, without a sink; borrows from `o`. */
 struct answer_options request_answer(const struct request_options *o);

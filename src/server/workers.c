@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "generate/answer.h"
+#include "generate/constrain.h"
 #include "generate/generator.h"
 #include "generate/sequences.h"
 #include "server/jobs.h"
@@ -28,6 +29,7 @@ struct worker {
     pthread_t thread;
     struct generator generator;
     struct job *job;
+    struct constrain_ahead constraint; /* of its answer */
     struct step step;
 };
 
@@ -242,6 +244,10 @@ static int prefill(struct worker *k, struct moeflux_err *e)
     if (!rc && moeflux_session_checkpoint_bytes(g->sequence))
         rc = feed(g, ids, n, &stops, e);
     uint32_t pos = moeflux_session_position(g->sequence);
+    /* With a single token others have a turn, and their constraints. */
+    struct constraint *ready;
+    if (!rc && pos + 1 == n)
+        rc = constrain_await(&k->constraint, &ready, e);
     return rc ? rc : generator_eval(g, ids + pos, n - pos, NULL, e);
 }
 
@@ -297,11 +303,13 @@ static int answer(struct worker *k, struct answer *a, struct moeflux_err *e)
     if (rc)
         return rc;
     /* All have what one of them keeps of grammars: whoever has the turn has that, too. */
-    rc = request_constraint(o, &k->all->each[0].generator, &ao.constraint, e);
-    if (!rc && !o->raw)
+    request_constrain_ahead(o, &k->all->each[0].generator, &k->constraint);
+    if (!o->raw)
         rc = generator_use_chat(g, request_thinking(o), "a request", e);
     if (!rc)
         rc = j->score ? score(k, e) : prefill_somehow(k, e);
+    int made = constrain_await(&k->constraint, &ao.constraint, rc ? NULL : e);
+    rc = rc ? rc : made;
     pass_turn(k);
     if (!rc)
         rc = answer_run(a, g, &ao, e);
