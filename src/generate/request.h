@@ -30,6 +30,8 @@ struct request_options { /* texts are borrowed */
     float temp, top_p, min_p, repeat_penalty;
     int64_t top_k, repeat_last;
     float presence_penalty, frequency_penalty;
+    const struct sampler_bias *bias; /* [n_bias] */
+    uint32_t n_bias;
     const char *stops[REQUEST_MAX_STOPS]; /* not empty */
     uint32_t n_stops;
     int64_t logprobs;            /* of how many of the likeliest tokens; REQUEST_NO_LOGPROBS */
@@ -57,6 +59,7 @@ struct request {           /* zeroed at first; freed with request_free */
     char *key;             /* what tells it from others: of the id, else of the line */
     struct request_options options; /* the defaults with the request's fields put in */
     struct str grammar;             /* of its fields */
+    struct sampler_bias *bias;      /* likewise */
     struct token_list tokens;
 };
 

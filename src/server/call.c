@@ -62,6 +62,9 @@ static void read_sampling(const json_t *in, bool chat, json_t *out, struct refus
     }
     for (size_t i = 0; i < sizeof reals / sizeof *reals; i++) {
         double x = fields_real(in, reals[i].name, NAN, reals[i].lo, reals[i].hi, no);
+        /* Of a share of 0 there is the likeliest token, which a very small one leaves too. */
+        if (x == 0 && strcmp(reals[i].field, "top_p") == 0)
+            x = 1e-9;
         if (!isnan(x))
             set(out, reals[i].field, json_real(x), no);
     }
@@ -78,7 +81,7 @@ static void read_sampling(const json_t *in, bool chat, json_t *out, struct refus
 /* Fields that would change the answer and are not understood: they must not be passed over. */
 static void refuse_unknown(const json_t *in, struct refusal *no)
 {
-    static const char *const names[] = {"logit_bias", "suffix", "functions", "function_call", "audio"};
+    static const char *const names[] = {"suffix", "functions", "function_call", "audio"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const json_t *value = fields_get(in, names[i]);
         bool empty = !value || (json_is_object(value) && json_object_size(value) == 0) ||
@@ -138,14 +141,22 @@ static void read_format(const json_t *in, json_t *out, struct refusal *no)
 /* What a request takes as it is; it says what is wrong with them. */
 static void pass_on(const json_t *in, bool chat, json_t *out, struct refusal *no)
 {
-    static const char *const names[] = {
-        "stop",  "logprobs",    "top_logprobs",        "grammar",
-        "tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs"};
+    static const struct {
+        const char *name;
+        bool of_chats;
+    } names[] = {{"logit_bias", false},
+                 {"stop", false},
+                 {"logprobs", false},
+                 {"top_logprobs", false},
+                 {"grammar", false},
+                 {"tools", true},
+                 {"tool_choice", true},
+                 {"parallel_tool_calls", true},
+                 {"chat_template_kwargs", true}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const json_t *value = fields_get(in, names[i]);
-        /* The others are a chat's. */
-        if (value && (chat || i < 4))
-            set(out, names[i], json_incref((json_t *)(uintptr_t)value), no);
+        const json_t *value = fields_get(in, names[i].name);
+        if (value && (chat || !names[i].of_chats))
+            set(out, names[i].name, json_incref((json_t *)(uintptr_t)value), no);
     }
 }
 
@@ -175,8 +186,11 @@ static int refuse_request(struct refusal *no, int rc, const struct moeflux_err *
     size_t len = strspn(text, "abcdefghijklmnopqrstuvwxyz_");
     bool named = len < sizeof field && (text[len] == ':' || strncmp(text + len, " goes with", 10) == 0);
     snprintf(field, sizeof field, "%.*s", named ? (int)len : 0, text);
-    /* The one that has another name here. */
-    const char *name = strcmp(field, "json_schema") == 0 ? "response_format" : field;
+    /* Those that have another name here. */
+    const char *name = strcmp(field, "json_schema") == 0 ? "response_format"
+                       : strncmp(text, "message ", 8) == 0 || strncmp(text, "the last message", 16) == 0
+                           ? "messages"
+                           : field;
     return refusal_field(no, name, "%s", text);
 }
 

@@ -44,7 +44,8 @@ static json_t *read_one(const json_t *m, size_t i, struct refusal *no)
     }
     if (json_is_string(content))
         str_add(&text, json_string_value(content), json_string_length(content));
-    else if (!json_is_array(content) && !(content == NULL && json_array_size(fields_get(m, "tool_calls"))))
+    else if (!json_is_array(content) &&
+             !(content == NULL && strcmp(json_string_value(role), "assistant") == 0))
         refusal_field(no, "messages", "messages[%zu].content: expected a text or an array of parts, found %s",
                       i, fields_kind(content));
     json_t *out = no->status || !str_ok(&text) ? NULL : json_copy((json_t *)(uintptr_t)m);
