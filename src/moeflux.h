@@ -398,6 +398,8 @@ struct moeflux_sampler_options {
     float repeat_penalty; /* positive logits are divided by it, others multiplied; 1: off */
     uint32_t repeat_last; /* how many of the last tokens the penalty looks at; at most 2^20 */
     uint64_t seed;
+    /* Taken from the logit of a token that the answer has: once, and for each time. -2 to 2; 0: off. */
+    float presence_penalty, frequency_penalty;
 };
 /* temperature 1, all else off, seed 0. */
 struct moeflux_sampler_options moeflux_sampler_defaults(void);
@@ -407,8 +409,10 @@ struct moeflux_sampler_options moeflux_sampler_defaults(void);
 int moeflux_sampler_new(struct moeflux_sampler **out, const struct moeflux_sampler_options *o, uint32_t n_ids,
                         const struct moeflux_tokenizer *t, struct moeflux_err *e);
 void moeflux_sampler_free(struct moeflux_sampler *s); /* NULL is legal */
-/* Tells the sampler of a token of the prompt or the answer, for the repeat penalty. */
+/* Tells the sampler of a token of the prompt or the answer, for the penalties. */
 void moeflux_sampler_accept(struct moeflux_sampler *s, int32_t id);
+/* What is accepted from now on is the answer; until then presence and frequency penalty have nothing to look at. */
+void moeflux_sampler_begin_answer(struct moeflux_sampler *s);
 /* Forgets the accepted tokens and starts the seed's sequence again. */
 void moeflux_sampler_reset(struct moeflux_sampler *s);
 /* The next token's id, or MOEFLUX_ERR_DEVICE: a logit that could be chosen is NaN. Never allocates. */
