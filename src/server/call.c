@@ -107,35 +107,42 @@ static void read_form(struct call *c, const json_t *in, struct refusal *no)
     c->n = (uint32_t)fields_int(in, "n", 1, 1, CALL_MAX_CHOICES, no);
     c->stream = fields_bool(in, "stream", false, no);
     c->include_usage = options && fields_bool(options, "include_usage", false, no);
+    if (options && !c->stream)
+        refusal_field(no, "stream_options", "stream_options goes with stream only");
     fields_text(in, "model", no);
     if (fields_int(in, "best_of", c->n, 1, CALL_MAX_CHOICES, no) != c->n)
         refusal_set(no, 400, "best_of", "unsupported_parameter", "best_of is not supported but as n");
     c->echo = !c->chat && fields_bool(in, "echo", false, no);
 }
 
-/* {"type": "json_schema", "json_schema": {"schema": ...}} or {"type": "json_object"} */
+static void set_schema(json_t *out, const json_t *schema, const char *place, struct refusal *no)
+{
+    if (json_is_object(schema))
+        set(out, "json_schema", json_incref((json_t *)(uintptr_t)schema), no);
+    else
+        refusal_field(no, "response_format", "response_format: %s: expected an object, found %s", place,
+                      fields_kind(schema));
+}
+
+/* {"type": "json_schema", "json_schema": {"schema": ...}} or {"type": "json_object"}, of which some write the schema there */
 static void read_format(const json_t *in, json_t *out, struct refusal *no)
 {
     const json_t *format = fields_object(in, "response_format", no);
     const char *type = format ? fields_text(format, "type", no) : "text";
     const json_t *named = format ? fields_object(format, "json_schema", no) : NULL;
-    const json_t *schema = named ? fields_get(named, "schema") : NULL;
-    if (!type) {
+    const json_t *direct = format ? fields_get(format, "schema") : NULL;
+    if (!type)
         refusal_field(no, "response_format", "response_format: type is missing");
-    } else if (strcmp(type, "json_object") == 0) {
+    else if (strcmp(type, "json_object") == 0 && direct)
+        set_schema(out, direct, "schema", no);
+    else if (strcmp(type, "json_object") == 0)
         set(out, "json_object", json_true(), no);
-    } else if (strcmp(type, "json_schema") == 0) {
-        if (!json_is_object(schema))
-            refusal_field(no, "response_format",
-                          "response_format: json_schema.schema: expected an object, found %s",
-                          fields_kind(schema));
-        else
-            set(out, "json_schema", json_incref((json_t *)(uintptr_t)schema), no);
-    } else if (strcmp(type, "text") != 0) {
+    else if (strcmp(type, "json_schema") == 0)
+        set_schema(out, named ? fields_get(named, "schema") : NULL, "json_schema.schema", no);
+    else if (strcmp(type, "text") != 0)
         refusal_field(no, "response_format",
                       "response_format: expected the type text, json_object or json_schema, found \"%.40s\"",
                       type);
-    }
 }
 
 /* What a request takes as it is; it says what is wrong with them. */
@@ -173,7 +180,8 @@ static void read_logprobs(struct call *c, const json_t *in, struct refusal *no)
 
 /* ---- prompts ---- */
 
-/* What is wrong with a field, as request.c tells it: "the request: FIELD: ..." or "the request: FIELD goes with ...". */
+/* What is wrong with a field, as request.c tells it: "the request: FIELD: ...", "the request: FIELD goes with ..." or
+ * "the request: FIELD is ...". */
 static int refuse_request(struct refusal *no, int rc, const struct moeflux_err *e)
 {
     static const char begin[] = "the request: ";
@@ -184,7 +192,8 @@ static int refuse_request(struct refusal *no, int rc, const struct moeflux_err *
     text += n;
     char field[sizeof no->param];
     size_t len = strspn(text, "abcdefghijklmnopqrstuvwxyz_");
-    bool named = len < sizeof field && (text[len] == ':' || strncmp(text + len, " goes with", 10) == 0);
+    bool named = len < sizeof field && (text[len] == ':' || strncmp(text + len, " goes with", 10) == 0 ||
+                                        strncmp(text + len, " is ", 4) == 0);
     snprintf(field, sizeof field, "%.*s", named ? (int)len : 0, text);
     /* Those that have another name here. */
     const char *name = strcmp(field, "json_schema") == 0 ? "response_format"
