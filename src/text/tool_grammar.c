@@ -146,25 +146,25 @@ static int check_keywords(const json_t *schema, const char *place, struct moeflu
 }
 
 /* Each parameter once, in the schema's order. */
-static int add_parameters(const json_t *schema, const char *place, struct tool_grammar *g)
+static int add_parameters(const json_t *parameters, const char *place, struct tool_grammar *g)
 {
     const char *key;
     json_t *value;
     int rc = 0;
-    json_object_foreach(json_object_get(schema, "properties"), key, value)
+    json_object_foreach(json_object_get(parameters, "properties"), key, value)
     {
         char path[80];
         snprintf(path, sizeof path, "/properties/%.60s", key);
         struct json_schema_part part = {
-            .root = schema, .name = place, .path = path, .out = g->rules, .n_rules = g->n_rules};
+            .root = parameters, .name = place, .path = path, .out = g->rules, .n_rules = g->n_rules};
         str_add_text(&g->calls, "( ");
         add_literal(&g->calls, "<parameter=");
         add_literal(&g->calls, key);
         add_literal(&g->calls, ">\n");
-        rc =
-            json_schema_add(&part, value, tool_value_kind(schema, value) != TOOL_VALUE_JSON, &g->calls, g->e);
+        rc = json_schema_add(&part, value, tool_value_kind(parameters, value) != TOOL_VALUE_JSON, &g->calls,
+                             g->e);
         g->n_rules = part.n_rules;
-        str_addf(&g->calls, " \"\\n</parameter>\\n\" )%s ", is_required(schema, key) ? "" : "?");
+        str_addf(&g->calls, " \"\\n</parameter>\\n\" )%s ", is_required(parameters, key) ? "" : "?");
         if (rc)
             break;
     }
