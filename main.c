@@ -23,6 +23,7 @@
 #include "cli/terminal/bar.h"
 #include "cli/terminal/term.h"
 #include "cli/verbs.h"
+#include "cli/which_model.h"
 #include "generate/generator.h"
 #include "moeflux.h"
 #include "server/server.h"
@@ -103,6 +104,9 @@ static int dispatch(const struct options *o, const struct term *t, struct output
 {
     if (o->help)
         return print_help(o, out, e);
+    const char *model = o->verb == VERB_CONVERT ? o->src : o->model;
+    if (model && which_model_check(model, e))
+        return (int)e->code;
     bool evaluates =
         o->verb == VERB_RUN || o->verb == VERB_BATCH || o->verb == VERB_BENCH || o->verb == VERB_PERPLEXITY;
     if (evaluates && place_check_outputs(o, e))

@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "base/str.h"
 #include "cli/flags.h"
+#include "cli/which_model.h"
 #include "generate/logprobs.h"
 #include "moeflux.h"
 #include "text/utf8.h"
@@ -129,7 +130,7 @@ static const struct flag run_flags[] = {
     TEXTS("compare", "SETTING", compare, "... beside another model or other flags; repeatable"),
     SWITCH(NULL, "selftest", selftest, "compare every operation with the reference"),
     SWITCH("h", "help", help, "print this help"),
-    SWITCH(NULL, "version", version, "print the version"),
+    SWITCH("V", "version", version, "print the version"),
 };
 
 static const struct flag convert_flags[] = {
@@ -467,6 +468,15 @@ static int check_engine(const struct options *o, struct moeflux_err *e)
     return rc ? rc : check_experts(o, e);
 }
 
+static int need_model(const struct options *o, struct moeflux_err *e)
+{
+    return o->model
+               ? 0
+               : err_set(e, ERR_USAGE,
+                         "-m DIR is missing: which model? DIR is a directory of safetensors files, or what "
+                         "moeflux convert made of one (--help shows the usage)");
+}
+
 static int check_run(struct options *o, struct moeflux_err *e)
 {
     int rc = check_modes(o, e);
@@ -495,9 +505,7 @@ static int check_run(struct options *o, struct moeflux_err *e)
               : o->bench      ? VERB_BENCH
               : o->batch      ? VERB_BATCH
                               : VERB_RUN;
-    if (!o->model && o->verb != VERB_LIST_DEVICES && o->verb != VERB_SELFTEST)
-        return err_set(e, ERR_USAGE, "-m DIR is missing: which model? (--help shows the usage)");
-    return 0;
+    return o->verb == VERB_LIST_DEVICES || o->verb == VERB_SELFTEST ? 0 : need_model(o, e);
 }
 
 static int check_inspect(const struct options *o, struct moeflux_err *e)
@@ -513,7 +521,7 @@ static int check_inspect(const struct options *o, struct moeflux_err *e)
 static int check_serve(struct options *o, struct moeflux_err *e)
 {
     struct sampler_options sampling = options_sampling(o, 0);
-    int rc = o->model ? 0 : err_set(e, ERR_USAGE, "-m DIR is missing: which model? (--help shows the usage)");
+    int rc = need_model(o, e);
     if (!rc)
         rc = check_engine(o, e);
     if (!rc)
@@ -546,6 +554,8 @@ int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *
         return parsed || o->help ? parsed : check_inspect(o, e);
     }
     int rc = flags_parse(run_flags, COUNT(run_flags), argc, argv, o, &o->help, e);
+    if (rc && argc > 1 && argv[1][0] && argv[1][0] != '-')
+        return which_model_refuse_word(argv[1], e);
     if (rc)
         return rc;
     if (o->help || o->version) {
