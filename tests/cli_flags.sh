@@ -71,7 +71,7 @@ next() {
 
 claim what_is_no_model_directory_says_what_to_do_next
 fails 2 '^moeflux: -m DIR is missing: which model? .*moeflux convert'
-mkdir "$tmp/gguf" "$tmp/pt" "$tmp/lfs" "$tmp/empty" "$tmp/bare" "$tmp/outer" "$tmp/outer/snapshots" "$tmp/outer/snapshots/a1"
+mkdir "$tmp/gguf" "$tmp/pt" "$tmp/lfs" "$tmp/void" "$tmp/bare" "$tmp/outer" "$tmp/outer/snapshots" "$tmp/outer/snapshots/a1"
 printf 'GGUF\003' >"$tmp/gguf/x.gguf"
 cp "$tmp/gguf/x.gguf" "$tmp/renamed"
 echo '{}' | tee "$tmp/pt/config.json" "$tmp/lfs/config.json" >"$tmp/outer/snapshots/a1/config.json"
@@ -85,7 +85,7 @@ next 1 "^moeflux: $tmp/lfs: model.safetensors is a pointer of git-lfs .*git lfs 
 next 1 "^moeflux: $tmp/bare: safetensors files without a config.json" "$tmp/bare"
 next 1 "^moeflux: $tmp/bare/model.safetensors: a file of a model: name its directory, $tmp/bare\$" "$tmp/bare/model.safetensors"
 next 1 "^moeflux: $tmp/outer: no model is in it, but perhaps in $tmp/outer/snapshots/a1\$" "$tmp/outer"
-next 1 "^moeflux: $tmp/empty: no model: .*config.json, tokenizer.json and safetensors" "$tmp/empty"
+next 1 "^moeflux: $tmp/void: no model: .*config.json, tokenizer.json and safetensors" "$tmp/void"
 next 1 '^moeflux: Qwen/Qwen3-30B-A3B: no such directory; .*hf download Qwen/Qwen3-30B-A3B --local-dir DIR' Qwen/Qwen3-30B-A3B
 next 1 '^moeflux: no-such-dir: No such file' no-such-dir
 # Without -m it is a usage error, with the same advice.
