@@ -138,8 +138,7 @@ static int dispatch(const struct options *o, const struct term *t, struct output
             return err_set(e, ERR_USAGE, "--tools goes with a prompt or --batch, not with a conversation");
         if (!prompt_is_given(o, t))
             return interactive_run(o, t, out, e);
-        return o->resume ? err_set(e, ERR_USAGE, "--resume needs a terminal on stdin")
-                         : run_once(o, t, out, e);
+        return o->resume ? interactive_continue(o, t, out, e) : run_once(o, t, out, e);
     }
 }
 

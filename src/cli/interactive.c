@@ -14,6 +14,7 @@
 #include "cli/near.h"
 #include "cli/options.h"
 #include "cli/output.h"
+#include "cli/prompt.h"
 #include "cli/saved.h"
 #include "cli/say.h"
 #include "cli/setup.h"
@@ -412,7 +413,7 @@ static int start(struct talk *t, struct moeflux_err *e)
         rc = setup_start(&t->generator, o, (uint32_t)o->ctx_size, e);
     if (!rc && o->resume)
         rc = talk_load(t, o->resume, e);
-    if (!rc && !(t->line = line_open(t->term->pastes, e)))
+    if (!rc && !t->is_script && !(t->line = line_open(t->term->pastes, e)))
         rc = (int)e->code;
     return rc;
 }
@@ -435,5 +436,39 @@ int interactive_run(const struct options *o, const struct term *term, struct out
     rc = setup_save_usage(&t.generator, o, rc, e);
     line_close(t.line);
     talk_free(&t);
+    return rc;
+}
+
+/* ---- in a script ---- */
+
+static int ask_once(struct talk *t, const struct prompt *p, struct moeflux_err *e)
+{
+    const char *text = str_text(&p->text);
+    struct moeflux_err unkept;
+    if (strlen(text) != p->text.len)
+        return err_set(e, ERR_FORMAT, "the prompt has a NUL byte, which a conversation cannot keep");
+    int rc = talk_ask(t, text, e);
+    if (!rc && t->answer.stop == ANSWER_INTERRUPTED)
+        rc = err_set(e, ERR_INTERRUPTED, "interrupted");
+    int kept = talk_keep(t, true, &unkept);
+    return rc || !kept ? rc : err_set(e, kept, "%s", unkept.text);
+}
+
+int interactive_continue(const struct options *o, const struct term *term, struct output *out,
+                         struct moeflux_err *e)
+{
+    struct talk t = {.options = o, .term = term, .out = out, .is_script = true};
+    struct prompt p = {0};
+    if (signals_catch_interrupt(e))
+        return ERR_IO;
+    bar_init(&t.bar, term);
+    int rc = prompt_read(&p, o, e);
+    if (!rc)
+        rc = start(&t, e);
+    if (!rc)
+        rc = ask_once(&t, &p, e);
+    rc = setup_save_usage(&t.generator, o, rc, e);
+    talk_free(&t);
+    prompt_free(&p);
     return rc;
 }

@@ -87,7 +87,7 @@ static const struct flag run_flags[] = {
     TEXT(NULL, "prompt-cache", "FILE", prompt_cache, "reuse what the prompt begins with; update FILE"),
     TEXT(NULL, "prompt-cache-ro", "FILE", prompt_cache_ro, "... and leave FILE as it is"),
     TEXT(NULL, "state-format", "NAME", state_format, "of --prompt-cache: v3, or v2, which holds less (v3)"),
-    TEXT(NULL, "resume", "NAME", resume, "go on with a saved conversation"),
+    TEXT(NULL, "resume", "NAME", resume, "go on with a saved conversation, or ask it one thing"),
     SWITCH(NULL, "raw", raw, "take the prompt as it is: no chat template"),
     SWITCH(NULL, "think", think, "think first (else: as the model does by itself)"),
     SWITCH(NULL, "no-think", no_think, "answer without thinking first"),
@@ -283,7 +283,13 @@ static int check_prompt(const struct options *o, struct moeflux_err *e)
     if (!rc && o->state_format && strcmp(o->state_format, "v2") != 0 && strcmp(o->state_format, "v3") != 0)
         rc = err_set(e, ERR_USAGE, "--state-format: expected v2 or v3, found \"%s\"", o->state_format);
     if (!rc)
-        rc = refuse(o->resume && (o->prompt || o->file || o->tokens_in), "--resume", "a prompt", e);
+        rc = refuse(o->resume && (o->tokens_in || o->raw), "--resume", "--tokens-in or --raw", e);
+    if (!rc)
+        rc = refuse(o->resume && o->tools, "--resume", "--tools", e);
+    if (!rc)
+        rc = refuse(o->resume && (o->json || o->tokens_out), "--resume", "--json or --tokens-out", e);
+    if (!rc)
+        rc = refuse(o->resume && options_probes(o), "--resume", "--logits or --hidden", e);
     if (!rc)
         rc = refuse(o->resume && o->system, "--resume", "--system", e);
     if (!rc)
