@@ -43,13 +43,6 @@ static void tell_line(void *ctx, const char *text)
     exit_warn(text);
 }
 
-/* The model's name for clients: its directory's. */
-static const char *name_of(const struct options *o)
-{
-    const char *slash = strrchr(o->model, '/');
-    return o->alias ? o->alias : slash && slash[1] ? slash + 1 : o->model;
-}
-
 static struct server_options server_options_of(const struct options *o)
 {
     return (struct server_options){
@@ -57,7 +50,7 @@ static struct server_options server_options_of(const struct options *o)
         .port = (uint16_t)o->port,
         .key_file = o->api_key_file,
         .cors = o->cors,
-        .name = name_of(o),
+        .name = options_model_name(o),
         .context = (uint32_t)o->ctx_size,
         .parallel = (uint32_t)o->parallel,
         .sequences = (uint32_t)o->sequences,

@@ -308,30 +308,37 @@ static int make_asks(struct call *c, const json_t *in, const json_t *sampling, s
     return rc;
 }
 
+int call_take(struct call *c, bool chat, const struct json_t *in, const struct generator *g,
+              const struct call_defaults *defaults, struct refusal *no)
+{
+    json_t *sampling = json_object();
+    *c = (struct call){.chat = chat};
+    if (!sampling)
+        return refusal_set(no, 503, NULL, NULL, "out of memory for the request");
+    read_form(c, in, no);
+    read_sampling(in, chat, sampling, no);
+    read_logprobs(c, in, no);
+    read_format(in, sampling, no);
+    pass_on(in, chat, sampling, no);
+    refuse_unknown(in, no);
+    if (!no->status) {
+        struct generator own;
+        generator_share(&own, g);
+        make_asks(c, in, sampling, &own, defaults, no);
+        generator_unshare(&own);
+    }
+    json_decref(sampling);
+    return no->status ? -1 : 0;
+}
+
 int call_read(struct call *c, bool chat, const char *body, size_t len, const struct generator *g,
               const struct call_defaults *defaults, struct refusal *no)
 {
-    json_t *in = fields_parse(body, len, no), *sampling = in ? json_object() : NULL;
+    json_t *in = fields_parse(body, len, no);
     *c = (struct call){.chat = chat};
-    if (sampling) {
-        read_form(c, in, no);
-        read_sampling(in, chat, sampling, no);
-        read_logprobs(c, in, no);
-        read_format(in, sampling, no);
-        pass_on(in, chat, sampling, no);
-        refuse_unknown(in, no);
-        if (!no->status) {
-            struct generator own;
-            generator_share(&own, g);
-            make_asks(c, in, sampling, &own, defaults, no);
-            generator_unshare(&own);
-        }
-    } else if (in) {
-        refusal_set(no, 503, NULL, NULL, "out of memory for the request");
-    }
-    json_decref(sampling);
+    int rc = in ? call_take(c, chat, in, g, defaults, no) : -1;
     json_decref(in);
-    return no->status ? -1 : 0;
+    return rc;
 }
 
 void call_free(struct call *c)

@@ -10,6 +10,7 @@
 
 struct ask;
 struct generator;
+struct json_t;
 struct refusal;
 
 enum { CALL_MAX_CHOICES = 128 };
@@ -32,6 +33,10 @@ struct call_defaults {
 
 /* Reads a body and makes the asks, with their tokens. g: prepared; it is copied for the templates. 0, or -1 with the refusal filled. */
 int call_read(struct call *c, bool chat, const char *body, size_t len, const struct generator *g,
+              const struct call_defaults *defaults, struct refusal *no);
+
+/* The same from an object that was parsed already, as a line of a batch has it. */
+int call_take(struct call *c, bool chat, const struct json_t *in, const struct generator *g,
               const struct call_defaults *defaults, struct refusal *no);
 
 /* A zeroed one is legal. */

@@ -8,15 +8,15 @@
 #include <sys/random.h>
 #include <time.h>
 
+#include "api/ask.h"
+#include "api/call.h"
+#include "api/refusal.h"
+#include "api/token_lists.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "generate/answer_json.h"
 #include "generate/logprobs.h"
 #include "moeflux.h"
-#include "api/call.h"
-#include "api/ask.h"
-#include "api/refusal.h"
-#include "api/token_lists.h"
 #include "text/tokenizer.h"
 
 struct choice {

@@ -107,6 +107,7 @@ static const struct flag run_flags[] = {
     HEADING("Many prompts:"),
     TEXT(NULL, "batch", "FILE", batch, "answer every line of JSON, - for stdin"),
     TEXT("o", "output", "FILE", output, "append the results; go on where they end"),
+    SWITCH(NULL, "retry-failed", retry_failed, "... and answer again what had an error"),
     SWITCH(NULL, "ordered", ordered, "results in the order of the lines"),
     TEXT(NULL, "shard", "I/N", shard, "take every N-th line, from line I on"),
     HEADING("Output:"),
@@ -343,6 +344,8 @@ static int check_batch(struct options *o, struct moeflux_err *e)
                     e);
     if (!rc)
         rc = check_needs(o->output, "--output", o->batch, "--batch", e);
+    if (!rc)
+        rc = check_needs(o->retry_failed, "--retry-failed", o->batch && o->output, "--batch and --output", e);
     if (!rc)
         rc = check_needs(o->ordered, "--ordered", o->batch, "--batch", e);
     if (!rc)
@@ -623,6 +626,12 @@ void options_help(const struct options *o, struct str *out)
                       "       moeflux --selftest              check this device's operations\n");
     flags_help(run_flags, COUNT(run_flags), out);
     str_add_text(out, "\nmoeflux convert --help, man moeflux and man moeflux-convert say more.\n");
+}
+
+const char *options_model_name(const struct options *o)
+{
+    const char *slash = strrchr(o->model, '/');
+    return o->alias ? o->alias : slash && slash[1] ? slash + 1 : o->model;
 }
 
 const char *options_cpu_isa(const struct options *o)
