@@ -57,6 +57,20 @@ void run_tell_replaced(unsigned long n_replaced)
         exit_warn(text);
 }
 
+void run_tell_thinking(const struct answer *a)
+{
+    static const char *const why[ANSWER_N_STOPS] = {
+        [ANSWER_EOS] = "the model ended it there",
+        [ANSWER_LENGTH] = "-n ended it there",
+        [ANSWER_CONTEXT] = "the context is full (-c)",
+    };
+    char text[160];
+    if (a->text.len || !a->thinking.len || a->n_calls || !why[a->stop])
+        return;
+    snprintf(text, sizeof text, "the answer is all thinking: %s; --no-think answers at once", why[a->stop]);
+    exit_warn(text);
+}
+
 static int64_t answer_limit(const struct options *o)
 {
     if (o->predict == OPTIONS_NOT_GIVEN)
@@ -269,6 +283,8 @@ static int run_all(struct run *r, struct moeflux_err *e)
         rc = print_json(r, e);
     if (!rc && !o->json)
         logprob_lines_say(r->generator.tokenizer, &r->answer);
+    if (!rc)
+        run_tell_thinking(&r->answer);
     if (!rc && o->stats)
         stats_print(&r->stats, &r->answer, &r->generator);
     if (!rc && r->cache.unwritten.code)

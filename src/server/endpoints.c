@@ -9,7 +9,7 @@
 #include "generate/generator.h"
 #include "server/answers.h"
 #include "server/exchange.h"
-#include "server/fields.h"
+#include "api/fields.h"
 #include "server/jobs.h"
 #include "server/metrics.h"
 #include "server/page.h"

@@ -1,11 +1,11 @@
-#include "server/messages.h"
+#include "api/messages.h"
 
 #include <jansson.h>
 #include <string.h>
 
 #include "base/str.h"
-#include "server/fields.h"
-#include "server/refusal.h"
+#include "api/fields.h"
+#include "api/refusal.h"
 
 /* The text of an array of parts, in `text`. */
 static int join_parts(const json_t *parts, size_t i, struct str *text, struct refusal *no)

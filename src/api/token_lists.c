@@ -1,4 +1,4 @@
-#include "server/token_lists.h"
+#include "api/token_lists.h"
 
 #include <jansson.h>
 

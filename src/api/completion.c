@@ -1,4 +1,4 @@
-#include "server/completion.h"
+#include "api/completion.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -8,15 +8,15 @@
 #include <sys/random.h>
 #include <time.h>
 
+#include "api/ask.h"
+#include "api/call.h"
+#include "api/refusal.h"
+#include "api/token_lists.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "generate/answer_json.h"
 #include "generate/logprobs.h"
 #include "moeflux.h"
-#include "server/call.h"
-#include "server/jobs.h"
-#include "server/refusal.h"
-#include "server/token_lists.h"
 #include "text/tokenizer.h"
 
 struct choice {
@@ -33,7 +33,7 @@ struct completion {
     const struct tokenizer *tokenizer;
     char id[40];
     int64_t created;        /* seconds of the epoch */
-    struct choice *choices; /* [call->n_jobs] */
+    struct choice *choices; /* [call->n_asks] */
 };
 
 struct completion *completion_new(const struct call *call, const char *model, const struct tokenizer *t,
@@ -44,7 +44,7 @@ struct completion *completion_new(const struct call *call, const char *model, co
     if (!c)
         return NULL;
     *c = (struct completion){call, model, t, .created = (int64_t)time(NULL)};
-    c->choices = mem_new(call->n_jobs, sizeof *c->choices, e);
+    c->choices = mem_new(call->n_asks, sizeof *c->choices, e);
     if (!c->choices || getrandom(&drawn, sizeof drawn, 0) != (ssize_t)sizeof drawn) {
         if (c->choices)
             err_errno(e, ERR_IO, "no identifier could be drawn");
@@ -59,7 +59,7 @@ void completion_free(struct completion *c)
 {
     if (!c)
         return;
-    for (uint32_t i = 0; c->choices && i < c->call->n_jobs; i++) {
+    for (uint32_t i = 0; c->choices && i < c->call->n_asks; i++) {
         str_free(&c->choices[i].text);
         str_free(&c->choices[i].thinking);
         str_free(&c->choices[i].arguments);
@@ -79,7 +79,7 @@ static json_t *text_json(const struct str *s)
 }
 
 /* "length" also stands for an answer that the server's end has cut. */
-static const char *finish_reason(const struct job_result *r)
+static const char *finish_reason(const struct ask_result *r)
 {
     switch (r->stop) {
     case ANSWER_EOS:
@@ -95,14 +95,14 @@ static const char *finish_reason(const struct job_result *r)
 static json_t *usage(const struct call *call)
 {
     json_int_t prompt = 0, cached = 0, answered = 0;
-    for (uint32_t i = 0; i < call->n_jobs; i++) {
-        const struct job *j = call->jobs[i];
+    for (uint32_t i = 0; i < call->n_asks; i++) {
+        const struct ask *a = &call->asks[i];
         /* The choices of one prompt have it in common. */
         if (i % call->n == 0) {
-            prompt += (json_int_t)j->request.tokens.n;
-            cached += j->result.n_reused;
+            prompt += (json_int_t)a->request.tokens.n;
+            cached += a->result.n_reused;
         }
-        answered += j->result.n_answered;
+        answered += a->result.n_answered;
     }
     return json_pack("{s: I, s: I, s: I, s: {s: I}}", "prompt_tokens", prompt, "completion_tokens", answered,
                      "total_tokens", prompt + answered, "prompt_tokens_details", "cached_tokens", cached);
@@ -118,16 +118,16 @@ static json_t *head(const struct completion *c, const char *kind)
 /* The prompt's text and what its tokens' probabilities are, for `echo`. */
 static void add_prompt(struct completion *c, uint32_t idx, struct str *out)
 {
-    const struct job *j = c->call->jobs[idx];
+    const struct ask *a = &c->call->asks[idx];
     struct str all = {0};
-    for (size_t i = 0; i < j->request.tokens.n; i++) {
+    for (size_t i = 0; i < a->request.tokens.n; i++) {
         const char *bytes;
-        int32_t id = j->request.tokens.ids[i];
+        int32_t id = a->request.tokens.ids[i];
         size_t n = tokenizer_bytes(c->tokenizer, id, &bytes);
         str_add(&all, n ? bytes : "", n);
         if (c->call->logprobs)
             token_lists_add(&c->choices[idx].lists, c->tokenizer, id,
-                            i && i <= j->scores.n ? logprobs_of(&j->scores, i - 1) : NULL, j->scores.n_top);
+                            i && i <= a->scores.n ? logprobs_of(&a->scores, i - 1) : NULL, a->scores.n_top);
     }
     out->failed |= !str_ok(&all);
     str_add(out, str_text(&all), all.len);
@@ -135,7 +135,7 @@ static void add_prompt(struct completion *c, uint32_t idx, struct str *out)
 }
 
 /* A chat has those of its content alone, a completion those of all tokens. */
-static void add_logprobs(struct completion *c, uint32_t idx, const struct job_piece *p)
+static void add_logprobs(struct completion *c, uint32_t idx, const struct answer_piece *p)
 {
     struct choice *x = &c->choices[idx];
     if (!p->logprobs || p->id < 0)
@@ -170,14 +170,13 @@ static struct str *text_of(struct choice *x, enum chat_part part)
 /* ---- whole ---- */
 
 /* A call as it begins, without arguments. */
-static json_t *call_json(const struct job_piece *p)
+static json_t *call_json(const struct answer_piece *p)
 {
-    return json_pack("{s: s, s: s, s: {s: o, s: s}}", "id", str_text(&p->call_id), "type", "function",
-                     "function", "name", answer_json_text(str_text(&p->call_name), p->call_name.len),
-                     "arguments", "");
+    return json_pack("{s: s, s: s, s: {s: o, s: s}}", "id", p->call->id, "type", "function", "function",
+                     "name", answer_json_text(str_text(&p->call->name), p->call->name.len), "arguments", "");
 }
 
-static void keep_call(struct choice *x, const struct job_piece *p)
+static void keep_call(struct choice *x, const struct answer_piece *p)
 {
     json_t *last = json_array_get(x->calls, json_array_size(x->calls) - 1);
     switch (p->event) {
@@ -199,7 +198,7 @@ static void keep_call(struct choice *x, const struct job_piece *p)
     }
 }
 
-/* The job's prompt was evaluated. */
+/* The ask's prompt was evaluated. */
 static void begin_text(struct completion *c, uint32_t idx)
 {
     struct choice *x = &c->choices[idx];
@@ -208,7 +207,7 @@ static void begin_text(struct completion *c, uint32_t idx)
     x->begun = true;
 }
 
-void completion_keep(struct completion *c, uint32_t idx, const struct job_piece *p)
+void completion_keep(struct completion *c, uint32_t idx, const struct answer_piece *p)
 {
     struct choice *x = &c->choices[idx];
     begin_text(c, idx);
@@ -224,7 +223,7 @@ static json_t *choice_json(struct completion *c, uint32_t idx)
     struct choice *x = &c->choices[idx];
     begin_text(c, idx);
     json_t *out = json_pack("{s: i, s: s, s: o}", "index", (int)idx, "finish_reason",
-                            finish_reason(&c->call->jobs[idx]->result), "logprobs", take_logprobs(c, idx));
+                            finish_reason(&c->call->asks[idx].result), "logprobs", take_logprobs(c, idx));
     if (!c->call->chat) {
         json_object_set_new(out, "text", text_json(&x->text));
         return out;
@@ -243,7 +242,7 @@ static json_t *choice_json(struct completion *c, uint32_t idx)
 struct json_t *completion_json(struct completion *c)
 {
     json_t *out = head(c, c->call->chat ? "chat.completion" : "text_completion"), *choices = json_array();
-    for (uint32_t i = 0; i < c->call->n_jobs; i++)
+    for (uint32_t i = 0; i < c->call->n_asks; i++)
         json_array_append_new(choices, choice_json(c, i));
     json_object_set_new(out, "choices", choices);
     json_object_set_new(out, "usage", usage(c->call));
@@ -297,7 +296,7 @@ static void send_begin(struct completion *c, uint32_t idx, struct str *out)
 }
 
 /* What an event says of a call; NULL: nothing. */
-static json_t *call_delta(const struct job_piece *p)
+static json_t *call_delta(const struct answer_piece *p)
 {
     json_t *call = NULL;
     if (p->event == ANSWER_CALL_BEGINS)
@@ -310,7 +309,7 @@ static json_t *call_delta(const struct job_piece *p)
     return json_pack("{s: [o]}", "tool_calls", call);
 }
 
-void completion_send_piece(struct completion *c, uint32_t idx, const struct job_piece *p, struct str *out)
+void completion_send_piece(struct completion *c, uint32_t idx, const struct answer_piece *p, struct str *out)
 {
     send_begin(c, idx, out);
     add_logprobs(c, idx, p);
@@ -330,7 +329,7 @@ void completion_send_piece(struct completion *c, uint32_t idx, const struct job_
 
 void completion_send_end(struct completion *c, uint32_t idx, struct str *out)
 {
-    const struct job_result *r = &c->call->jobs[idx]->result;
+    const struct ask_result *r = &c->call->asks[idx].result;
     if (r->rc) {
         struct refusal why = {0};
         refusal_of(&why, r->rc, &r->error);

@@ -1,4 +1,4 @@
-#include "server/call.h"
+#include "api/call.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -6,14 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/ask.h"
+#include "api/fields.h"
+#include "api/messages.h"
+#include "api/refusal.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "generate/generator.h"
 #include "generate/turn_stops.h"
-#include "server/fields.h"
-#include "server/jobs.h"
-#include "server/messages.h"
 
 #define MAX_SEED   (((int64_t)1 << 53) - 1)
 #define MAX_TOKENS ((int64_t)1 << 30)
@@ -264,7 +265,7 @@ static int take_messages(struct request *r, const json_t *in, json_t *fields, st
     return rc ? refuse_request(no, rc, &e) : 0;
 }
 
-/* ---- jobs ---- */
+/* ---- asks ---- */
 
 static int check_length(const struct request *r, const struct generator *g, struct refusal *no)
 {
@@ -275,27 +276,23 @@ static int check_length(const struct request *r, const struct generator *g, stru
 }
 
 /* prompt NULL: the messages. */
-static int make_job(struct call *c, const json_t *in, const json_t *sampling, const json_t *prompt,
+static int make_ask(struct call *c, const json_t *in, const json_t *sampling, const json_t *prompt,
                     uint64_t seed, struct generator *g, const struct call_defaults *defaults,
                     struct refusal *no)
 {
-    struct moeflux_err e;
-    struct job *j = jobs_new(&e);
-    if (!j)
-        return refusal_of(no, ERR_MEMORY, &e);
-    c->jobs[c->n_jobs++] = j;
-    j->seed = seed;
-    j->score = c->echo && c->logprobs;
+    struct ask *a = &c->asks[c->n_asks++];
+    a->seed = seed;
+    a->score = c->echo && c->logprobs;
     json_t *fields = json_deep_copy(sampling);
     if (!fields)
         return refusal_set(no, 503, NULL, NULL, "out of memory for the request");
-    int rc = prompt ? take_prompt(&j->request, prompt, fields, g, &defaults->options, no)
-                    : take_messages(&j->request, in, fields, g, &defaults->options, no);
+    int rc = prompt ? take_prompt(&a->request, prompt, fields, g, &defaults->options, no)
+                    : take_messages(&a->request, in, fields, g, &defaults->options, no);
     json_decref(fields);
     if (!rc)
-        rc = check_length(&j->request, g, no);
-    if (!rc)
-        turn_stops_find(&j->request, g, &j->stops);
+        rc = check_length(&a->request, g, no);
+    if (!rc && defaults->turns)
+        turn_stops_find(&a->request, g, &a->stops);
     return rc;
 }
 
@@ -312,7 +309,7 @@ static int choose_seed(const json_t *in, const struct call_defaults *defaults, u
     return rc ? refusal_of(no, rc, &e) : 0;
 }
 
-static int make_jobs(struct call *c, const json_t *in, const json_t *sampling, struct generator *g,
+static int make_asks(struct call *c, const json_t *in, const json_t *sampling, struct generator *g,
                      const struct call_defaults *defaults, struct refusal *no)
 {
     const json_t *prompt = c->chat ? NULL : fields_get(in, "prompt");
@@ -326,45 +323,52 @@ static int make_jobs(struct call *c, const json_t *in, const json_t *sampling, s
         return refusal_field(no, "prompt",
                              "%zu prompts with %u choices each, expected 1 to %d choices in all", n_prompts,
                              c->n, CALL_MAX_CHOICES);
-    if (!(c->jobs = mem_new(n_prompts * c->n, sizeof(struct job *), &e)))
+    if (!(c->asks = mem_new(n_prompts * c->n, sizeof *c->asks, &e)))
         return refusal_of(no, ERR_MEMORY, &e);
     int rc = choose_seed(in, defaults, &seed, no);
     for (size_t i = 0; !rc && i < n_prompts * c->n; i++)
-        rc = make_job(c, in, sampling, many ? json_array_get(prompt, i / c->n) : prompt, seed + i % c->n, g,
+        rc = make_ask(c, in, sampling, many ? json_array_get(prompt, i / c->n) : prompt, seed + i % c->n, g,
                       defaults, no);
     return rc;
+}
+
+int call_take(struct call *c, bool chat, const struct json_t *in, const struct generator *g,
+              const struct call_defaults *defaults, struct refusal *no)
+{
+    json_t *sampling = json_object();
+    *c = (struct call){.chat = chat};
+    if (!sampling)
+        return refusal_set(no, 503, NULL, NULL, "out of memory for the request");
+    read_form(c, in, no);
+    read_sampling(in, chat, sampling, no);
+    read_logprobs(c, in, no);
+    read_format(in, sampling, no);
+    pass_on(in, chat, sampling, no);
+    refuse_unknown(in, no);
+    if (!no->status) {
+        struct generator own;
+        generator_share(&own, g);
+        make_asks(c, in, sampling, &own, defaults, no);
+        generator_unshare(&own);
+    }
+    json_decref(sampling);
+    return no->status ? -1 : 0;
 }
 
 int call_read(struct call *c, bool chat, const char *body, size_t len, const struct generator *g,
               const struct call_defaults *defaults, struct refusal *no)
 {
-    json_t *in = fields_parse(body, len, no), *sampling = in ? json_object() : NULL;
+    json_t *in = fields_parse(body, len, no);
     *c = (struct call){.chat = chat};
-    if (sampling) {
-        read_form(c, in, no);
-        read_sampling(in, chat, sampling, no);
-        read_logprobs(c, in, no);
-        read_format(in, sampling, no);
-        pass_on(in, chat, sampling, no);
-        refuse_unknown(in, no);
-        if (!no->status) {
-            struct generator own;
-            generator_share(&own, g);
-            make_jobs(c, in, sampling, &own, defaults, no);
-            generator_unshare(&own);
-        }
-    } else if (in) {
-        refusal_set(no, 503, NULL, NULL, "out of memory for the request");
-    }
-    json_decref(sampling);
+    int rc = in ? call_take(c, chat, in, g, defaults, no) : -1;
     json_decref(in);
-    return no->status ? -1 : 0;
+    return rc;
 }
 
-void call_free(struct call *c, struct jobs *jobs)
+void call_free(struct call *c)
 {
-    for (uint32_t i = 0; i < c->n_jobs; i++)
-        jobs_release(jobs, c->jobs[i]);
-    free(c->jobs);
+    for (uint32_t i = 0; i < c->n_asks; i++)
+        ask_free(&c->asks[i]);
+    free(c->asks);
     *c = (struct call){0};
 }

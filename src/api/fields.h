@@ -1,13 +1,13 @@
 /* fields.h - typed reads of a request's JSON object. The first fault fills the refusal; later reads do nothing. A field that is
  * null counts as absent. */
-#ifndef MOEFLUX_SERVER_FIELDS_H
-#define MOEFLUX_SERVER_FIELDS_H
+#ifndef MOEFLUX_API_FIELDS_H
+#define MOEFLUX_API_FIELDS_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#include "server/refusal.h"
+#include "api/refusal.h"
 
 struct json_t;
 

@@ -1,4 +1,4 @@
-#include "server/refusal.h"
+#include "api/refusal.h"
 
 #include <jansson.h>
 #include <stdarg.h>

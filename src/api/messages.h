@@ -1,6 +1,6 @@
 /* messages.h - the messages of a chat as OpenAI's API has them. */
-#ifndef MOEFLUX_SERVER_MESSAGES_H
-#define MOEFLUX_SERVER_MESSAGES_H
+#ifndef MOEFLUX_API_MESSAGES_H
+#define MOEFLUX_API_MESSAGES_H
 
 struct json_t;
 struct refusal;

@@ -1,6 +1,6 @@
 /* refusal.h - why a request is not answered, in the form of OpenAI's API. */
-#ifndef MOEFLUX_SERVER_REFUSAL_H
-#define MOEFLUX_SERVER_REFUSAL_H
+#ifndef MOEFLUX_API_REFUSAL_H
+#define MOEFLUX_API_REFUSAL_H
 
 struct json_t;
 struct moeflux_err;

@@ -1,4 +1,4 @@
-#include "server/fields.h"
+#include "api/fields.h"
 
 #include <inttypes.h>
 #include <jansson.h>
