@@ -197,6 +197,10 @@ done
 fails 2 '\-\-recipe: expected mixed_2_6, mixed_3_4, mixed_3_6 or mixed_4_6, found' convert a b --recipe mixed_2_4
 fails 2 '\-\-scales: expected minmax or search, found' convert a b --scales best
 fails 2 '^moeflux: --recipe and --bits exclude each other$' convert a b --recipe mixed_3_6 --bits 4
+fails 2 '\-\-mode: expected affine, mxfp4, mxfp8 or nvfp4, found' convert a b --mode fp4
+fails 2 '\-\-expert-mode: expected affine, mxfp4, mxfp8 or nvfp4, found' convert a b --expert-mode int4
+fails 2 '^moeflux: --mode mxfp4 and --bits exclude each other$' convert a b --mode mxfp4 --bits 4
+fails 2 '^moeflux: --expert-mode nvfp4 and --expert-group exclude each other$' convert a b --expert-mode nvfp4 --expert-group 32
 fails 2 'unknown option --bits' -m dir -p x --bits 4
 
 claim what_is_missing_is_named

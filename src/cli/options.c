@@ -39,7 +39,8 @@ static const char EXPERT_IO[] = "auto, mmap, pread, uring or direct", PREFETCH[]
                   CACHE_POLICY[] = "auto, lru, frequency or context", NUMBER_TYPE[] = "auto, f32 or f16",
                   EXPERTS[] = "gpu or cpu";
 /* In the order of the enums of convert/convert_settings.h, without their first ones. */
-static const char RECIPE[] = "mixed_2_6, mixed_3_4, mixed_3_6 or mixed_4_6", SCALES[] = "minmax or search";
+static const char RECIPE[] = "mixed_2_6, mixed_3_4, mixed_3_6 or mixed_4_6", SCALES[] = "minmax or search",
+                  QUANT_MODE[] = "affine, mxfp4, mxfp8 or nvfp4";
 
 /* How a model is opened and run. */
 #define MODEL_FLAGS \
@@ -141,6 +142,8 @@ static const struct flag convert_flags[] = {
     INT(NULL, "group", "N", group, 1, MAX_TOKENS, "columns that share a scale: 32, 64, 128 (64)"),
     INT(NULL, "expert-bits", "N", expert_bits, 1, MAX_TOKENS, "... of the routed experts (as --bits)"),
     INT(NULL, "expert-group", "N", expert_group, 1, MAX_TOKENS, "... of theirs (as --group)"),
+    CHOICE("mode", "NAME", mode, QUANT_MODE, "mlx's: affine, mxfp4, mxfp8 or nvfp4 (affine)"),
+    CHOICE("expert-mode", "NAME", expert_mode, QUANT_MODE, "... of the routed experts (as --mode)"),
     CHOICE("recipe", "NAME", recipe, RECIPE, "mlx-lm's mixed_2_6, _3_4, _3_6 or _4_6"),
     CHOICE("scales", "RULE", scales, SCALES, "minmax, or search: least error (with these: search)"),
     TEXT(NULL, "spread", "DIR,..", spread, "put the experts into these too, on other disks"),
@@ -208,6 +211,8 @@ static void set_defaults(struct options *o)
         .n_cpu_moe = OPTIONS_NOT_GIVEN,
         .recipe = OPTIONS_NOT_GIVEN,
         .scales = OPTIONS_NOT_GIVEN,
+        .mode = OPTIONS_NOT_GIVEN,
+        .expert_mode = OPTIONS_NOT_GIVEN,
         .expert_share = 1,
         .seed = -1,
         .temp = 0.7f,

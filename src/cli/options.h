@@ -90,7 +90,7 @@ struct options {
     const char *src, *dst;                          /* convert; inspect uses `model` */
     const char *spread;                             /* convert: directories with commas between them */
     int64_t bits, group, expert_bits, expert_group; /* convert; 0: not given */
-    int recipe, scales;                             /* numbers of the choices; OPTIONS_NOT_GIVEN */
+    int recipe, scales, mode, expert_mode;          /* numbers of the choices; OPTIONS_NOT_GIVEN */
 };
 
 /* Parses the command line. ERR_USAGE names the flag at fault. */

@@ -150,14 +150,14 @@ static int add_quantised(struct convert_plan *p, const struct matrix *w, uint32_
         return ERR_MEMORY;
     uint64_t n = w->cols, cols[] = {n * f->bits / 32, n / f->group, n / f->group};
     int rc = 0;
-    for (int i = 0; i < 3 && rc == 0; i++) {
+    for (int i = 0; i < 2 + f->has_bias && rc == 0; i++) {
         char *name = names_replace_end(src->name, strlen("weight"), tails[i], e);
-        rc = name ? add_output(p, it, name, i ? DTYPE_BF16 : DTYPE_U32, cols[i], e) : ERR_MEMORY;
+        rc = name ? add_output(p, it, name, i ? tensor_scale_dtype(f) : DTYPE_U32, cols[i], e) : ERR_MEMORY;
         free(name);
     }
     it->out[0].bits = f->bits;
     it->out[0].group = f->group;
-    it->out[0].mode = QUANT_AFFINE;
+    it->out[0].mode = quant_config_format_mode(format);
     it->format = format;
     it->kind = convert_class_of(src->name, p->src.config.family);
     if (w->scales) {
