@@ -10,6 +10,8 @@
 
 /* Where the device does not say how many processors it has. */
 enum { FEW_PROCESSORS = 32 };
+/* Bytes of the name of a kernel with its variant. */
+enum { KERNEL_NAME = 64 };
 /* Subgroups that share a block of rows at most, and the pieces of each row that a lane holds at once. */
 enum { MAX_SPLIT = 8, MAX_STEPS = 2 };
 /* The least subgroup that does so instead of going through its row in a loop: adding up what smaller ones have takes longer
@@ -228,6 +230,25 @@ struct gemv_plan gemv_plan_for(const struct exec *x, const struct gemv_shape *s)
                               .tokens = s->tokens};
 }
 
+/* Shared memory of kernels/lib/gemv.glsl for one matrix. */
+static uint64_t gemv_shared_bytes(const struct gemv_plan *p, uint32_t tokens)
+{
+    uint32_t subgroups = p->workgroup / p->spec[GEMV_SUBGROUP];
+    uint64_t vectors = (uint64_t)16 * 8 * (p->spec[GEMV_TILE] / 32 + 1), sums = sizeof(float) * subgroups;
+    return tokens * (vectors + sums + (p->spec[GEMV_SPLIT] > 1 ? sums * p->spec[GEMV_ROWS] : 0));
+}
+
+/* The order of a sum follows the other constants. */
+struct gemv_plan gemv_plan_beside(const struct exec *x, const struct gemv_plan *one, uint32_t tokens)
+{
+    const struct exec_caps c = exec_get_caps(x);
+    struct gemv_plan p = *one;
+    while (tokens > 1 && gemv_shared_bytes(one, tokens) > c.max_shared_bytes)
+        tokens /= 2;
+    p.tokens = p.spec[GEMV_TOKENS] = tokens;
+    return p;
+}
+
 /* As the Makefile's VARIANTS have them; NULL where `formats`, the kernel's constant, are several. */
 static const char *variant_of(uint32_t formats)
 {
@@ -239,15 +260,29 @@ static const char *variant_of(uint32_t formats)
     return NULL;
 }
 
-int gemv_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes, const uint32_t *spec,
-                uint32_t n_spec, struct moeflux_err *e)
+static void name_variant(const struct exec *x, const char *name, const uint32_t *spec, char full[KERNEL_NAME])
 {
     bool has_denorm = exec_get_caps(x).has_denorm;
     const char *variant = is_other(spec[GEMV_FORMATS]) ? has_denorm ? "otherdenorm" : "other"
                           : has_denorm                 ? "denorm"
                                                        : variant_of(spec[GEMV_FORMATS]);
-    char full[64] = "";
-    if (variant)
-        snprintf(full, sizeof full, "%s_%s", name, variant);
-    return exec_kernel(x, k, pipeline_find_name(full) ? full : name, args_bytes, spec, n_spec, e);
+    snprintf(full, KERNEL_NAME, "%s_%s", name, variant ? variant : "");
+    if (!pipeline_find_name(full))
+        snprintf(full, KERNEL_NAME, "%s", name);
+}
+
+int gemv_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes, const uint32_t *spec,
+                uint32_t n_spec, struct moeflux_err *e)
+{
+    char full[KERNEL_NAME];
+    name_variant(x, name, spec, full);
+    return exec_kernel(x, k, full, args_bytes, spec, n_spec, e);
+}
+
+int gemv_kernel_later(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes,
+                      const uint32_t *spec, uint32_t n_spec, struct moeflux_err *e)
+{
+    char full[KERNEL_NAME];
+    name_variant(x, name, spec, full);
+    return exec_kernel_later(x, k, full, args_bytes, spec, n_spec, e);
 }

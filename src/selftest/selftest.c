@@ -31,7 +31,9 @@ static double product_bound(const struct kernel_test *l, uint32_t n, uint32_t fr
 
 static const char *const path_names[LINEAR_PATHS] = {
     [LINEAR_GEMV] = "",
+    [LINEAR_GEMV_TWO] = ", two at a time",
     [LINEAR_GEMV_FEW] = ", four at a time",
+    [LINEAR_GEMV_SOME] = ", four of some",
     [LINEAR_GEMM] = ", tiles",
     [LINEAR_GEMM_LARGE] = ", large tiles",
     [LINEAR_F16_GEMM_SMALL] = ", small f16 tiles",
