@@ -295,22 +295,14 @@ static void begin_constraint(struct writer *w, const struct generator *s)
 
 /* ---- tokens ---- */
 
-/* Whether the host chooses: a device that does keeps its logits to itself. */
-static bool needs_logits(const struct generator *s, const struct answer_options *o)
-{
-    return o->logprobs || s->evaluator.token;
-}
-
 /* The next token, from the logits of the last one. What takes part in the choice does so here. */
 static int choose(struct answer *a, const struct answer_options *o, struct generator *s, int32_t *id,
                   struct moeflux_err *e)
 {
-    struct moeflux_err why;
-    *id = sampler_pick(s->sampler, s->logits, &why);
-    if (*id < 0)
-        return err_set(e, why.code, "position %u: %.400s", moeflux_session_position(s->sequence) - 1,
-                       why.text);
-    return o->logprobs ? logprobs_add(&a->logprobs, s->logits, s->info.vocab_size, s->allowed, *id, e) : 0;
+    int rc = generator_choose(s, id, e);
+    return rc == 0 && o->logprobs
+               ? logprobs_add(&a->logprobs, s->logits, s->info.vocab_size, s->allowed, *id, e)
+               : rc;
 }
 
 /* Writes a token. Returns 1 if the answer goes on; else a->stop says what ended it. */
@@ -332,17 +324,17 @@ static int take(struct writer *w, const struct generator *s, int32_t id, struct 
     return a->stop == ANSWER_CONTEXT && moeflux_session_position(s->sequence) < s->max_context;
 }
 
-/* Evaluates the last token and chooses the next one. */
+/* Evaluates the last token and chooses the next one. A device that chooses keeps its logits to itself. */
 static int step(struct answer *a, const struct answer_options *o, struct generator *s, int32_t *id,
                 struct moeflux_err *e)
 {
     uint32_t before = moeflux_session_position(s->sequence);
     /* A constraint knows what the next token may be only when there is this one. */
     bool more = a->tokens.n + 1 != (uint64_t)o->limit && !o->constraint;
-    int rc = needs_logits(s, o) ? generator_eval(s, id, 1, NULL, e) : generator_step(s, *id, more, id, e);
+    int rc = o->logprobs ? generator_eval(s, id, 1, NULL, e) : generator_step(s, *id, more, id, e);
     a->last_pending = moeflux_session_position(s->sequence) == before;
     a->n_decoded += !a->last_pending;
-    return !rc && needs_logits(s, o) ? choose(a, o, s, id, e) : rc;
+    return !rc && o->logprobs ? choose(a, o, s, id, e) : rc;
 }
 
 /* Samples until something ends the answer; a->stop says what. */
