@@ -831,6 +831,8 @@ static const struct {
     {"linear_decode linear_decode_token linear_decode_long linear_prefill linear_plain "
      "matvec_transposed_groups matvec_transposed_plain",
      linear_cases, true},
+    {"together linear_decode linear_decode_token linear_decode_long attention_decode",
+     selftest_together_cases, false},
     {"router_softmax", selftest_softmax_cases, false},
     {"router_sigmoid", selftest_sigmoid_cases, false},
     {"experts_decode_up experts_decode_down experts_decode_down_long experts_prefill_sort experts_prefill_up "
