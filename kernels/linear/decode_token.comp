@@ -67,12 +67,16 @@ void put_heads(uint t, uint from, uint n4)
 // Brings columns [from, from + 4 * n4) of each token to shared memory, and adds this invocation's sums of their squares.
 void put_columns(inout float squares[4], uint from, uint n4)
 {
+    uint at[4];
     [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+        at[t] = BESIDE != 0 ? token_of(t) * a.x_stride : 0;
         if (HEAD_SHIFT > 0)
             put_heads(t, from, n4);
-        else
-            squares[t] += put_vector(t, a.x, BESIDE != 0 ? token_of(t) * a.x_stride : 0, a.norm, from, n4);
     }
+    if (HEAD_SHIFT == 0 && TOKENS == 1)
+        squares[0] += put_vector(0, a.x, at[0], a.norm, from, n4);
+    if (HEAD_SHIFT == 0 && TOKENS > 1)
+        put_vectors(a.x, at, a.norm, from, n4, squares);
 }
 
 void clear(out float squares[4])
@@ -123,7 +127,7 @@ void store_sums(float acc[MAX_ACC], float before[LANE_SUMS], Segment s, uint row
 
 void stream(Segment s, Matrix m[1], uint rows)
 {
-    const uint BLOCK = SUBGROUPS * BLOCK_ROWS;
+    const uint BLOCK = SUBGROUPS / SPLIT * BLOCK_ROWS;
     uint first = (gl_WorkGroupID.x - s.first_block) * STREAM * BLOCK, end = min(first + STREAM * BLOCK, rows);
     float squares[4];
     begin_stream(m, first + block_row(), end);
@@ -131,7 +135,8 @@ void stream(Segment s, Matrix m[1], uint rows)
     put_columns(squares, 0, TILE / 4);
     share_sums(squares);
     barrier();
-    for (uint row = first + block_row(); row < end; row += BLOCK) {
+    // With SPLIT all subgroups come as far, rows or not.
+    for (uint row = first + block_row(), mine = SPLIT > 1 ? first : row; mine < end; row += BLOCK, mine += BLOCK) {
         float acc[MAX_ACC], before[LANE_SUMS];
         load_before(before, s, row, rows);
         [[unroll]] for (uint k = 0; k < SUMS; k++)
@@ -139,6 +144,8 @@ void stream(Segment s, Matrix m[1], uint rows)
         add_stream(acc, m, end);
         finish_product(acc);
         store_sums(acc, before, s, row, rows, TILE);
+        if (SPLIT > 1)
+            barrier(); // before the next sums are shared
     }
 }
 

@@ -238,14 +238,46 @@ static uint64_t gemv_shared_bytes(const struct gemv_plan *p, uint32_t tokens)
     return tokens * (vectors + sums + (p->spec[GEMV_SPLIT] > 1 ? sums * p->spec[GEMV_ROWS] : 0));
 }
 
+/* Subgroups that keep a processor busy with several vectors. */
+enum { BESIDE_SUBGROUPS = 16 };
+
+/* Blocks of rows one after the other in place of one: bringing several vectors to a workgroup takes as long as a block. A lane's
+ * pieces come in the same order. */
+static void stream_beside(const struct exec_caps *c, const struct gemv_shape *s, struct gemv_plan *p)
+{
+    uint32_t pieces = gemv_pieces(s->cols, s->formats), subgroups = p->workgroup / c->subgroup_size;
+    bool is_one = !is_other(s->formats) && (s->formats & (s->formats - 1)) == 0;
+    bool can = s->n_apart > 0 && p->spec[GEMV_STEPS] > 0 && is_one &&
+               pieces % (p->spec[GEMV_SPLIT] * c->subgroup_size) == 0;
+    uint32_t groups = (uint32_t)size_max(1, (uint64_t)stream_processors(c) * BESIDE_SUBGROUPS / subgroups);
+    uint32_t blocks = div_up(div_up(s->rows, p->workgroup_rows), groups);
+    if (!can || blocks < 2)
+        return;
+    p->spec[GEMV_STEPS] = 0;
+    p->spec[GEMV_STREAM] = blocks;
+    p->workgroup_rows *= blocks;
+}
+
+struct gemv_plan gemv_plan_longer(const struct exec *x, const struct gemv_shape *s,
+                                  const struct gemv_plan *few)
+{
+    const struct exec_caps c = exec_get_caps(x);
+    struct gemv_plan p = *few;
+    stream_beside(&c, s, &p);
+    return p;
+}
+
 /* The order of a sum follows the other constants. */
-struct gemv_plan gemv_plan_beside(const struct exec *x, const struct gemv_plan *one, uint32_t tokens)
+struct gemv_plan gemv_plan_beside(const struct exec *x, const struct gemv_shape *s,
+                                  const struct gemv_plan *one, uint32_t tokens)
 {
     const struct exec_caps c = exec_get_caps(x);
     struct gemv_plan p = *one;
     while (tokens > 1 && gemv_shared_bytes(one, tokens) > c.max_shared_bytes)
         tokens /= 2;
     p.tokens = p.spec[GEMV_TOKENS] = tokens;
+    if (tokens > 1)
+        stream_beside(&c, s, &p);
     return p;
 }
 

@@ -136,7 +136,7 @@ static struct tile tile_for(const struct exec *x, enum linear_path path, const s
     uint32_t cols = can_stream && part->n == 1 ? gemv_part_cols(x, &shape) : 0;
     struct gemv_plan p = cols ? gemv_plan_parts(x, &shape, cols) : gemv_plan_for(x, &shape);
     if (!cols && !is_some)
-        p = gemv_plan_beside(x, &p, tokens_of(path));
+        p = gemv_plan_beside(x, &shape, &p, tokens_of(path));
     return (struct tile){
         .kind = cols ? TILE_LONG : TILE_GEMV, .gemv = p, .rows = p.workgroup_rows, .tokens = p.tokens};
 }
