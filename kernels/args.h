@@ -138,22 +138,26 @@ ARGS_SIZE(linear_args, 112);
 /* Heads whose norm the next product brings: sums of squares that each of them has, of as many equal parts. */
 #define HEAD_SQUARES 8
 
-/* One token: addresses in the arguments in place of a table. With HEAD_SHIFT `norm` is f32 [cols >> HEAD_SHIFT][HEAD_SQUARES]. */
+/* Few tokens: addresses in the arguments in place of a table. With HEAD_SHIFT `norm` is f32 [n][cols >> HEAD_SHIFT][HEAD_SQUARES]. */
 #define LINEAR_TOKEN_SEGMENTS 4
+/* Parts of linear_decode_token_args.call: the k-th segment's format, where that is a usual one; whether y is added to; tokens. */
+#define LINEAR_TOKEN_FORMAT(call, k)        ((call) >> 2 * (k)&3u)
+#define LINEAR_TOKEN_ADDS(call)             ((call) >> 8 & 1u)
+#define LINEAR_TOKEN_N(call)                ((call) >> 9)
+#define LINEAR_TOKEN_CALL(formats, adds, n) ((formats) | (uint32_t)(adds) << 8 | (n) << 9)
 struct linear_decode_token_args {
     ADDR base;    /* the lowest address of the segments */
-    ADDR x, norm; /* [cols]; norm 0: x is taken as it is */
-    ADDR y;       /* [rows of all segments] */
+    ADDR x, norm; /* [n][x_stride], [cols]; norm 0: x is taken as it is */
+    ADDR y;       /* [n][y_stride]: rows of all segments */
     /* What the first weights wait for stands together. */
     U32 weight[LINEAR_TOKEN_SEGMENTS];           /* words from `base` on, as scales and biases */
     U32 later_blocks[LINEAR_TOKEN_SEGMENTS - 1]; /* as in linear_args */
     U32 cols;
     U32 end_row[LINEAR_TOKEN_SEGMENTS]; /* of the output: the next segment's first */
     U32 scales[LINEAR_TOKEN_SEGMENTS], biases[LINEAR_TOKEN_SEGMENTS];
-    U32 formats; /* of each segment, 8 bits */
-    U32 store;   /* LINEAR_SET, LINEAR_ADD */
+    U32 call;
+    U32 x_stride, y_stride;
     F32 eps;
-    U32 pad;
 };
 ARGS_SIZE(linear_decode_token_args, 128);
 

@@ -54,7 +54,7 @@ struct arch_experts {
     bool more_waves;  /* down: experts that the table lacks come in a later wave */
 };
 
-enum { ARCH_HEAD_ROWS = 4 };
+enum { ARCH_HEAD_ROWS = EXEC_MOST_ALIKE };
 
 struct arch_request {
     struct exec *exec;

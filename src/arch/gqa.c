@@ -20,6 +20,7 @@ struct gqa_mixer {
     const struct mixer_room *room;
     struct gqa op;
     struct gqa_layer *layers; /* [n_layers] */
+    uint64_t partial_bytes;   /* of a sequence beside others */
 };
 
 /* room->own */
@@ -47,6 +48,13 @@ static struct gqa_shape shape_of(const struct config *c, enum kv_type type)
                               .gated = c->attn_gated};
 }
 
+/* Of one token. */
+static uint64_t partial_bytes_alone(const struct config *c, const struct exec_caps *caps)
+{
+    const struct gqa_shape shape = shape_of(c, KV_TYPE_F32);
+    return size_round_up(gqa_partial_bytes(&shape, caps, 1, config_longest_context(c)), 16);
+}
+
 static void mixer_needs(const struct config *c, const struct exec_caps *caps, uint32_t max_chunk,
                         struct mixer_needs *out)
 {
@@ -54,7 +62,10 @@ static void mixer_needs(const struct config *c, const struct exec_caps *caps, ui
     uint64_t ctx = (uint64_t)c->n_heads * c->head_dim;
     *out = (struct mixer_needs){.proj = in_rows(c), .mixed = ctx, .widest = ctx};
     out->own[Q] = max_chunk * ctx;
-    out->own[PARTIAL] = gqa_partial_bytes(&shape, caps, max_chunk, config_longest_context(c)) / sizeof(float);
+    uint32_t n_beside = (uint32_t)size_min(caps->n_alike, max_chunk);
+    out->own[PARTIAL] = size_max(gqa_partial_bytes(&shape, caps, max_chunk, config_longest_context(c)),
+                                 n_beside * partial_bytes_alone(c, caps)) /
+                        sizeof(float);
 }
 
 static struct arch_state mixer_state(const struct config *c, enum kv_type type)
@@ -87,7 +98,9 @@ static int mixer_open(void **self, const struct mixer_room *room, struct moeflux
     struct gqa_mixer *q = *self = mem_new(1, sizeof *q, e);
     if (!q)
         return ERR_MEMORY;
+    const struct exec_caps caps = exec_get_caps(room->exec);
     q->room = room;
+    q->partial_bytes = partial_bytes_alone(room->config, &caps);
     q->layers = mem_new(room->config->n_layers, sizeof *q->layers, e);
     int rc = q->layers ? gqa_open(&q->op, room->exec, &shape, e) : ERR_MEMORY;
     if (rc < 0) {
@@ -116,25 +129,26 @@ static int mixer_load(void *self, struct loader *l, uint32_t layer, struct moefl
     return rc;
 }
 
-static void attend(const struct gqa_mixer *q, const struct mixer_call *call, const struct mixer_part *part)
+static struct gqa_call call_of(const struct gqa_mixer *q, const struct mixer_call *call,
+                               const struct mixer_part *part)
 {
     const struct mixer_room *r = q->room;
     const struct gqa_layer *y = &q->layers[call->layer];
     uint32_t rows = in_rows(r->config);
-    gqa_run(&q->op, r->exec,
-            &(struct gqa_call){.qkv = r->proj.address + (uint64_t)part->from * rows * sizeof(float),
-                               .q_norm = y->q_norm,
-                               .k_norm = y->k_norm,
-                               .rope = part->rope,
-                               .blocks = part->of.kv_blocks,
-                               .q = r->own[MIXER_ATTENTION][Q].address,
-                               .partial = r->own[MIXER_ATTENTION][PARTIAL].address,
-                               .dst = r->mixed.address + (uint64_t)part->from * y->out.cols * sizeof(float),
-                               .n = part->n,
-                               .pos = part->of.pos,
-                               .stride = rows,
-                               .layer_off = (uint32_t)call->state->rows[0].off,
-                               .use_f16 = r->uses_f16});
+    return (struct gqa_call){.qkv = r->proj.address + (uint64_t)part->from * rows * sizeof(float),
+                             .q_norm = y->q_norm,
+                             .k_norm = y->k_norm,
+                             .rope = part->rope,
+                             .blocks = part->of.kv_blocks,
+                             .q = r->own[MIXER_ATTENTION][Q].address,
+                             .partial =
+                                 r->own[MIXER_ATTENTION][PARTIAL].address + part->from * q->partial_bytes,
+                             .dst = r->mixed.address + (uint64_t)part->from * y->out.cols * sizeof(float),
+                             .n = part->n,
+                             .pos = part->of.pos,
+                             .stride = rows,
+                             .layer_off = (uint32_t)call->state->rows[0].off,
+                             .use_f16 = r->uses_f16};
 }
 
 static void mixer_run(const void *self, const struct mixer_call *call)
@@ -142,10 +156,16 @@ static void mixer_run(const void *self, const struct mixer_call *call)
     const struct gqa_mixer *q = self;
     const struct gqa_layer *y = &q->layers[call->layer];
     mixer_project(q->room, &y->in, call, in_rows(q->room->config));
-    for (uint32_t i = 0; i < mixer_n_parts(call->chunk); i++) {
+    struct gqa_call calls[EXEC_MOST_ALIKE];
+    uint32_t n = mixer_n_parts(call->chunk);
+    for (uint32_t i = 0; i < n; i++) {
         const struct mixer_part part = mixer_part(q->room, call->chunk, i);
-        attend(q, call, &part);
+        calls[i] = call_of(q, call, &part);
     }
+    if (call->chunk->each)
+        gqa_run_beside(&q->op, q->room->exec, calls, n);
+    else
+        gqa_run(&q->op, q->room->exec, calls);
     mixer_add(q->room, &y->out, call->chunk->n);
 }
 

@@ -57,6 +57,13 @@ struct step_room {
     uint64_t ticket;
 };
 
+/* The batch that is recorded ahead (exec_is_parked): of which sequences' next tokens, and what it reads and writes of them. */
+struct parked {
+    uint32_t n; /* 0: of none */
+    struct arch_sequence each[MOEFLUX_MOST_TOGETHER];
+    const struct moeflux_session *sessions[MOEFLUX_MOST_TOGETHER];
+};
+
 struct moeflux_model {
     struct model_dir dir;
     struct exec *exec;
@@ -101,9 +108,7 @@ struct moeflux_model {
     const struct moeflux_session *predicted_session;
     uint32_t predicted_pos;
 
-    /* The sequence and position of the batch that is recorded ahead (exec_is_parked). */
-    const struct moeflux_session *parked_session;
-    uint32_t parked_pos;
+    struct parked parked;
 
     struct step_room step;
 

@@ -113,8 +113,9 @@ void sequence_set_position(struct moeflux_session *s, uint32_t pos, uint32_t par
     s->pos = pos;
     s->parity = parity;
     checkpoints_drop_behind(&s->checkpoints, pos);
-    if (m->parked_session == s)
-        m->parked_session = NULL;
+    for (uint32_t i = 0; i < m->parked.n; i++)
+        if (m->parked.sessions[i] == s)
+            m->parked.n = 0;
     if (m->predicted_session == s)
         m->predicted_session = NULL;
 }

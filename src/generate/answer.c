@@ -315,22 +315,14 @@ static void begin_constraint(struct writer *w, const struct generator *s)
 
 /* ---- tokens ---- */
 
-/* Whether the host chooses: a device that does keeps its logits to itself. */
-static bool needs_logits(const struct generator *s, const struct answer_options *o)
-{
-    return o->logprobs || s->evaluator.token;
-}
-
 /* The next token, from the logits of the last one. What takes part in the choice does so here. */
 static int choose(struct answer *a, const struct answer_options *o, struct generator *s, int32_t *id,
                   struct moeflux_err *e)
 {
-    struct moeflux_err why;
-    *id = sampler_pick(s->sampler, s->logits, &why);
-    if (*id < 0)
-        return err_set(e, why.code, "position %u: %.400s", moeflux_session_position(s->sequence) - 1,
-                       why.text);
-    return o->logprobs ? logprobs_add(&a->logprobs, s->logits, s->info.vocab_size, s->allowed, *id, e) : 0;
+    int rc = generator_choose(s, id, e);
+    return rc == 0 && o->logprobs
+               ? logprobs_add(&a->logprobs, s->logits, s->info.vocab_size, s->allowed, *id, e)
+               : rc;
 }
 
 /* Writes a token. Returns 1 if the answer goes on; else a->stop says what ended it. */
@@ -354,12 +346,13 @@ static int take(struct writer *w, const struct generator *s, int32_t id, struct 
            moeflux_session_position(s->sequence) + a->n_pending <= s->max_context;
 }
 
-/* Evaluates the tokens that are not part of the sequence yet, one or, behind forced ones, several, and chooses the next one. */
+/* Evaluates the tokens that are not part of the sequence yet, one or, behind forced ones, several, and chooses the next one. A
+ * device that chooses keeps its logits to itself. */
 static int step(struct answer *a, const struct answer_options *o, struct generator *s, int32_t *id,
                 struct moeflux_err *e)
 {
     uint32_t before = moeflux_session_position(s->sequence), n = a->n_pending;
-    bool on_host = n > 1 || needs_logits(s, o);
+    bool on_host = n > 1 || o->logprobs;
     /* A constraint knows what the next token may be only when there is this one. */
     bool more = a->tokens.n + 1 != (uint64_t)o->limit && !o->constraint;
     int rc = on_host ? generator_eval(s, a->tokens.ids + a->tokens.n - n, n, NULL, e)

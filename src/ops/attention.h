@@ -45,7 +45,8 @@ struct attention {
         struct kernel latent_scores, latent_values; /* see attention_latent.h */
         struct kernel few_merge;                    /* merge, of few splits */
         uint32_t merge_cols, few_merge_cols;        /* fours of channels of a workgroup */
-        struct exec_buffer counters;                /* u32 [n_kv_heads][plan.blocks], 0 between dispatches */
+        /* u32 [EXEC_MOST_ALIKE][n_kv_heads][plan.blocks], 0 between dispatches */
+        struct exec_buffer counters;
         struct attention_plan plan;
         uint32_t f16_from; /* tokens; UINT32_MAX: never */
     } gpu;
@@ -82,10 +83,16 @@ bool attention_prepares(const struct attention *op);
 uint64_t attention_partial_bytes(const struct attention_shape *shape, const struct exec_caps *caps,
                                  uint32_t n, uint32_t n_pos);
 void attention_run(const struct attention *op, struct exec *x, const struct attention_call *call);
+/* n <= EXEC_MOST_ALIKE calls of different sequences, each with memory of its own for `partial`: side by side where the device
+ * can do that. */
+void attention_run_beside(const struct attention *op, struct exec *x, const struct attention_call *calls,
+                          uint32_t n);
 
 /* The implementations. */
 int attention_vulkan_open(struct attention *op, struct exec *x, struct moeflux_err *e);
 void attention_vulkan(const void *self, const void *what, struct exec *x);
+void attention_vulkan_beside(const struct attention *op, struct exec *x, const struct attention_call *calls,
+                             uint32_t n);
 uint64_t attention_cpu_partial_bytes(const struct attention_shape *s, uint32_t n_pos);
 op_host_fn attention_cpu, attention_ref;
 

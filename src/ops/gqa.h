@@ -43,6 +43,9 @@ void gqa_close(struct gqa *op, struct exec *x);
 uint64_t gqa_partial_bytes(const struct gqa_shape *s, const struct exec_caps *caps, uint32_t n,
                            uint32_t n_pos);
 void gqa_run(const struct gqa *op, struct exec *x, const struct gqa_call *call);
+/* n <= EXEC_MOST_ALIKE calls of one token each, of different sequences, with memory of their own for `partial`: each gets the
+ * bits that it gets alone. */
+void gqa_run_beside(const struct gqa *op, struct exec *x, const struct gqa_call *calls, uint32_t n);
 
 /* The implementations of prepare. */
 int gqa_vulkan_open(struct gqa *op, struct exec *x, struct moeflux_err *e);

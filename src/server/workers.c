@@ -21,6 +21,9 @@
 struct step {
     bool wanted;
     int32_t id;
+    bool chooses, more; /* of generator_step */
+    bool is_chosen;     /* next: the choice; else there are logits */
+    int32_t next;
     int rc;
     struct moeflux_err error;
 };
@@ -162,6 +165,15 @@ static void eval_list(struct worker *const *list, uint32_t n)
     }
 }
 
+/* Nobody else waits: the device may choose, and go on meanwhile. */
+static void step_alone(struct worker *k)
+{
+    struct step *s = &k->step;
+    atomic_store(&k->all->active, bit_of(k));
+    s->rc = generator_step_alone(&k->generator, s->id, s->more, &s->next, &s->error);
+    s->is_chosen = true;
+}
+
 static void run_steps(struct worker *first)
 {
     struct workers *w = first->all;
@@ -170,24 +182,44 @@ static void run_steps(struct worker *first)
     for (uint32_t i = 0; i < w->n && n < w->together; i++)
         if (&w->each[i] != first && w->each[i].step.wanted)
             list[n++] = &w->each[i];
-    eval_list(list, n);
+    if (n == 1 && first->step.chooses)
+        step_alone(first);
+    else
+        eval_list(list, n);
     for (uint32_t i = 0; i < n; i++)
         list[i]->step.wanted = false;
     atomic_store(&w->active, bit_of(first));
 }
 
 /* Leaves the token to whoever has the next turn, and to oneself when it has come round. */
-static int eval_token(void *ctx, struct generator *g, int32_t id, struct moeflux_err *e)
+static int run_step(struct worker *k, const struct step *what, struct moeflux_err *e)
 {
-    struct worker *k = ctx;
-    (void)g;
-    k->step = (struct step){.wanted = true, .id = id};
+    k->step = *what;
+    k->step.wanted = true;
     pass_turn(k);
     if (k->step.wanted)
         run_steps(k);
     if (k->step.rc)
         *e = k->step.error;
     return k->step.rc;
+}
+
+static int eval_token(void *ctx, struct generator *g, int32_t id, struct moeflux_err *e)
+{
+    (void)g;
+    return run_step(ctx, &(struct step){.id = id}, e);
+}
+
+static int eval_step(void *ctx, struct generator *g, int32_t id, bool more, int32_t *next,
+                     struct moeflux_err *e)
+{
+    struct worker *k = ctx;
+    int rc = run_step(k, &(struct step){.id = id, .chooses = true, .more = more}, e);
+    *next = k->step.next;
+    if (rc || k->step.is_chosen)
+        return rc;
+    sampler_accept(g->sampler, id);
+    return generator_choose(g, next, e);
 }
 
 /* ---- a job ---- */
@@ -343,7 +375,7 @@ int workers_start(struct workers *w, const struct generator *g, struct sequences
         k->generator.logits = mem_new(g->info.vocab_size, sizeof(float), e);
         rc = k->generator.logits ? 0 : ERR_MEMORY;
         if (w->together > 1)
-            k->generator.evaluator = (struct generator_evaluator){eval_token, k};
+            k->generator.evaluator = (struct generator_evaluator){eval_token, eval_step, k};
     }
     if (!rc)
         tell_metrics(w, clock_ns());
