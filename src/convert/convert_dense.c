@@ -12,6 +12,7 @@
 #include "base/pool.h"
 #include "base/side_file.h"
 #include "convert/convert_hash.h"
+#include "model/model_file.h"
 #include "model/tensor.h"
 
 /* Elements [first, first + n) of an item's source. */

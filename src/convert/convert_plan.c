@@ -14,6 +14,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "convert/convert_choose.h"
+#include "model/model_file.h"
 #include "model/checkpoint.h"
 #include "model/expert_places.h"
 #include "model/family.h"

@@ -56,6 +56,9 @@ int config_read_first_dense(struct config *c, struct json_view *v, enum mixer_ki
 /* All that Qwen3-Next and Qwen3.5 have in common (family_qwen35moe.c). */
 int config_read_hybrid(struct config *c, struct json_view *v);
 
+/* All that DeepSeek-V3 and Kimi-K2 have in common (family_deepseek3.c). */
+int config_read_latent(struct config *c, struct json_view *v);
+
 /* RoPE of rotary_dim channels, which are set. takes_yarn: rope_type may be yarn. */
 int config_read_rope(struct config *c, struct json_view *v, bool takes_yarn);
 

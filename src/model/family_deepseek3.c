@@ -5,7 +5,7 @@
 #include "model/family.h"
 #include "base/json.h"
 
-static int read(struct config *c, struct json_view *v)
+int config_read_latent(struct config *c, struct json_view *v)
 {
     c->q_lora_rank = json_view_u32_or(v, "q_lora_rank", 0, 1, CONFIG_MAX_RANK);
     c->kv_lora_rank = json_view_u32(v, "kv_lora_rank", 1, CONFIG_MAX_RANK);
@@ -36,7 +36,7 @@ const struct family family_deepseek3 = {
     .id = 1,
     .types = {"deepseek_v3"},
     .own_key = "kv_lora_rank",
-    .read = read,
+    .read = config_read_latent,
     .router_bias = "gate.e_score_correction_bias",
     .shared = "shared_experts",
     .mlx_prefix = "",

@@ -109,7 +109,7 @@ struct model_dir {
     size_t n_tensors;
     struct expert_layout *experts; /* [n_layers]; bytes 0: a layer without experts */
     uint64_t max_expert_bytes;     /* of the largest: what a slot for any of them needs */
-    char *tokenizer_path;          /* tokenizer.json; NULL when the directory has none */
+    char *tokenizer_path;          /* tokenizer.json or tiktoken.model; NULL when the directory has none */
     uint64_t dense_bytes;          /* all tensors but the routed experts */
     uint64_t expert_bytes;         /* all routed experts on disk */
     struct spread_dirs parts;      /* where the experts lie; plain: one part */

@@ -107,29 +107,29 @@ static void attention_case(struct kernel_test *l, const struct gqa_shape *c, uin
 void selftest_attention_cases(struct kernel_test *l)
 {
     static const struct gqa_shape
-        tiny = {4, 2, 64, 16, 1e-6f, KV_TYPE_F32, true, true},
-        odd = {6, 2, 64, 32, 1e-6f, KV_TYPE_F32, true, true},
-        a3b = {16, 2, 256, 64, 1e-6f, KV_TYPE_F32, true, true},
-        narrow = {3, 1, 20, 6, 1e-6f, KV_TYPE_F32, true, true},
-        a17b = {32, 2, 256, 64, 1e-6f, KV_TYPE_F32, true, true},
-        tiny_f16 = {4, 2, 64, 16, 1e-6f, KV_TYPE_F16, true, true},
-        narrow_f16 = {3, 1, 20, 6, 1e-6f, KV_TYPE_F16, true, true},
-        a3b_f16 = {16, 2, 256, 64, 1e-6f, KV_TYPE_F16, true, true},
+        tiny = {4, 2, 64, 16, 1e-6f, KV_TYPE_F32, true, true, false},
+        odd = {6, 2, 64, 32, 1e-6f, KV_TYPE_F32, true, true, false},
+        a3b = {16, 2, 256, 64, 1e-6f, KV_TYPE_F32, true, true, false},
+        narrow = {3, 1, 20, 6, 1e-6f, KV_TYPE_F32, true, true, false},
+        a17b = {32, 2, 256, 64, 1e-6f, KV_TYPE_F32, true, true, false},
+        tiny_f16 = {4, 2, 64, 16, 1e-6f, KV_TYPE_F16, true, true, false},
+        narrow_f16 = {3, 1, 20, 6, 1e-6f, KV_TYPE_F16, true, true, false},
+        a3b_f16 = {16, 2, 256, 64, 1e-6f, KV_TYPE_F16, true, true, false},
         /* without gates, all channels rotated */
-        qwen3 = {32, 4, 128, 128, 1e-6f, KV_TYPE_F32, false, true},
-        plain = {3, 1, 20, 20, 1e-6f, KV_TYPE_F32, false, true},
-        plain_f16 = {6, 3, 36, 36, 1e-6f, KV_TYPE_F16, false, true},
+        qwen3 = {32, 4, 128, 128, 1e-6f, KV_TYPE_F32, false, true, false},
+        plain = {3, 1, 20, 20, 1e-6f, KV_TYPE_F32, false, true, false},
+        plain_f16 = {6, 3, 36, 36, 1e-6f, KV_TYPE_F16, false, true, false},
         /* one token: heads that teams do not share evenly, one head a group, more heads
                                    * than a workgroup has, few channels */
-        seven = {28, 4, 128, 64, 1e-6f, KV_TYPE_F16, false, true},
-        five = {5, 1, 96, 96, 1e-6f, KV_TYPE_F32, false, true},
-        alone = {4, 4, 80, 20, 1e-6f, KV_TYPE_F16, true, true},
-        crowd = {40, 1, 64, 32, 1e-6f, KV_TYPE_F32, true, true},
-        small = {2, 1, 8, 8, 1e-6f, KV_TYPE_F16, true, true},
+        seven = {28, 4, 128, 64, 1e-6f, KV_TYPE_F16, false, true, false},
+        five = {5, 1, 96, 96, 1e-6f, KV_TYPE_F32, false, true, false},
+        alone = {4, 4, 80, 20, 1e-6f, KV_TYPE_F16, true, true, false},
+        crowd = {40, 1, 64, 32, 1e-6f, KV_TYPE_F32, true, true, false},
+        small = {2, 1, 8, 8, 1e-6f, KV_TYPE_F16, true, true, false},
         /* biases, with norms and without */
         biased = {12, 1, 128, 64, 1e-6f, KV_TYPE_F16, false, true, true},
         bare = {6, 2, 20, 10, 1e-6f, KV_TYPE_F32, false, false, true}, /* and no norms */
-        normless = {4, 4, 64, 64, 1e-6f, KV_TYPE_F32, true, false};
+        normless = {4, 4, 64, 64, 1e-6f, KV_TYPE_F32, true, false, false};
     attention_case(l, &biased, 300, 1, true);
     attention_case(l, &biased, 40, 37, true);
     attention_case(l, &bare, 700, 1, true);
