@@ -366,7 +366,7 @@ int moeflux_read_state_info(const char *path, struct moeflux_state_info *out, st
 
 struct moeflux_tokenizer;
 
-/* path: a tokenizer.json (moeflux_model_info.tokenizer_path); the files beside it are read too. MOEFLUX_ERR_IO, _FORMAT,
+/* path: a tokenizer.json or tiktoken.model (moeflux_model_info.tokenizer_path); the files beside it are read too. MOEFLUX_ERR_IO, _FORMAT,
  * _UNSUPPORTED: not a byte-level BPE tokenizer; _MEMORY. */
 int moeflux_tokenizer_open(struct moeflux_tokenizer **out, const char *path, struct moeflux_err *e);
 void moeflux_tokenizer_close(struct moeflux_tokenizer *t); /* NULL is legal */

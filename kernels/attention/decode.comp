@@ -34,6 +34,8 @@ layout(constant_id = 9) const uint LANES = 32; // a power of two
 layout(constant_id = 10) const uint FOURS = 1;  // of channels in a unit: 2 where that is 16 bytes and rows are whole ones
 layout(constant_id = 11) const uint PREPARE = 0;
 layout(constant_id = 12) const uint MERGED = 1; // most splits that the last workgroup merges
+layout(constant_id = 13) const uint NORMED = 1; // PREPARE: as in gqa/prepare.comp, likewise the next
+layout(constant_id = 14) const uint BIASED = 0;
 
 layout(push_constant, std430) uniform Args { attention_decode_args a; };
 
@@ -172,14 +174,24 @@ struct Channel {
     float v, norm, other, other_norm, co, si;
 };
 
+float projected(uint i)
+{
+    return BIASED != 0 ? F32s(a.q).v[i] + F32s(a.values).v[i] : F32s(a.q).v[i];
+}
+
+float norm_at(uvec2 norm, uint c)
+{
+    return NORMED != 0 ? F32s(norm).v[c] : 1.0;
+}
+
 Channel load_channel(uint src, uvec2 norm, uint c)
 {
     uint pairs = a.rotary_dim / 2, pair = c < pairs ? c : c - pairs;
-    Channel ch = Channel(F32s(a.q).v[src + c], F32s(norm).v[c], 0.0, 0.0, 1.0, 0.0);
+    Channel ch = Channel(projected(src + c), norm_at(norm, c), 0.0, 0.0, 1.0, 0.0);
     if (c < a.rotary_dim) {
         uint other = c < pairs ? c + pairs : pair;
-        ch.other = F32s(a.q).v[src + other];
-        ch.other_norm = F32s(norm).v[other];
+        ch.other = projected(src + other);
+        ch.other_norm = norm_at(norm, other);
         ch.co = F32s(a.rope).v[2 * pair];
         ch.si = c < pairs ? -F32s(a.rope).v[2 * pair + 1] : F32s(a.rope).v[2 * pair + 1];
     }
@@ -217,7 +229,7 @@ void prepare_row(uint i)
             ch[j][k] = load_channel(src, norm, min(c, KEY_DIM - 1));
             squares += c < KEY_DIM ? ch[j][k].v * ch[j][k].v : 0.0;
         }
-    float factor = inversesqrt(subgroupAdd(squares) / float(KEY_DIM) + a.eps);
+    float factor = NORMED != 0 ? inversesqrt(subgroupAdd(squares) / float(KEY_DIM) + a.eps) : 1.0;
     [[unroll]] for (uint j = 0; j < PAIRS; j++) {
         uint pair = j * SUBGROUP + gl_SubgroupInvocationID;
         vec2 v;

@@ -1,5 +1,5 @@
-// gqa/prepare.comp - what stands between the q/k/v product and attention: rms norm of each query and key head, RoPE
-// (pairs i, i + rotary_dim / 2), and the new keys and values go into the cache.
+// gqa/prepare.comp - what stands between the q/k/v product and attention: the biases (BIASED), rms norm of each query and key
+// head (NORMED), RoPE (pairs i, i + rotary_dim / 2), and the new keys and values go into the cache.
 // Grid: x = n_heads queries, n_kv_heads keys, n_kv_heads values; y = tokens. A head is WORKGROUP invocations with
 // PER_LANE channels each: one on a GPU, where everything is loaded at once and the code stays short. Tolerance 2e-6.
 #version 460
@@ -10,6 +10,8 @@ layout(local_size_x_id = 1) in;
 layout(constant_id = 0) const uint SUBGROUP = 32;
 layout(constant_id = 1) const uint WORKGROUP = 256;
 layout(constant_id = 2) const uint PER_LANE = 1; // ceil(head_dim / WORKGROUP)
+layout(constant_id = 3) const uint NORMED = 1;
+layout(constant_id = 4) const uint BIASED = 0;
 
 const uint SUBGROUPS = WORKGROUP / SUBGROUP;
 
@@ -32,18 +34,21 @@ float workgroup_sum(float x)
     return x;
 }
 
-// Channel c of a head from `src` on, and what it is turned by.
+// Channel c of a head that stands at `at` in its token's row, and what it is turned by.
 struct Channel {
     float v, norm, co, si;
 };
 
-Channel load_channel(uint src, uvec2 norm, uint token, uint c)
+Channel load_channel(uint at, uvec2 norm, uint token, uint c)
 {
     uint half_dim = a.rotary_dim / 2, pair = c < half_dim ? c : c - half_dim;
-    Channel ch = Channel(0.0, 0.0, 1.0, 0.0);
+    Channel ch = Channel(0.0, 1.0, 1.0, 0.0);
     if (c < a.head_dim) {
-        ch.v = F32s(a.qkv).v[src + c];
-        ch.norm = F32s(norm).v[c];
+        ch.v = F32s(a.qkv).v[token * a.stride + at + c];
+        if (BIASED != 0)
+            ch.v += F32s(a.bias).v[at + c];
+        if (NORMED != 0)
+            ch.norm = F32s(norm).v[c];
     }
     if (c < a.rotary_dim) {
         ch.co = F32s(a.rope).v[(token * half_dim + pair) * 2];
@@ -55,10 +60,11 @@ Channel load_channel(uint src, uvec2 norm, uint token, uint c)
 void norm_and_rope(inout Channel ch[PER_LANE])
 {
     uint half_dim = a.rotary_dim / 2;
-    float squares = 0.0;
+    float squares = 0.0, factor = 1.0;
     [[unroll]] for (uint i = 0; i < PER_LANE; i++)
         squares += ch[i].v * ch[i].v;
-    float factor = inversesqrt(workgroup_sum(squares) / float(a.head_dim) + a.eps);
+    if (NORMED != 0)
+        factor = inversesqrt(workgroup_sum(squares) / float(a.head_dim) + a.eps);
     [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
         ch[i].v *= factor * ch[i].norm;
         head[i * WORKGROUP + gl_LocalInvocationID.x] = ch[i].v;
@@ -104,11 +110,11 @@ void main()
     bool is_query = h < a.n_heads, is_value = h >= a.n_heads + a.n_kv_heads;
     uint kv = h - a.n_heads; // of the keys and values that stand behind the queries and gates
     uint step = 1 + a.is_gated;
-    uint src = token * a.stride + (is_query ? step * h : step * a.n_heads + kv) * d;
+    uint at = (is_query ? step * h : step * a.n_heads + kv) * d;
     uvec2 norm = is_query ? a.q_norm : a.k_norm;
     Channel ch[PER_LANE];
     [[unroll]] for (uint i = 0; i < PER_LANE; i++)
-        ch[i] = load_channel(src, norm, token, i * WORKGROUP + gl_LocalInvocationID.x);
+        ch[i] = load_channel(at, norm, token, i * WORKGROUP + gl_LocalInvocationID.x);
     if (!is_value)
         norm_and_rope(ch);
     if (is_query)

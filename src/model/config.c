@@ -29,13 +29,10 @@ static int read_family(struct config *c, struct json_view *v)
 static int check_supported(struct json_view *v)
 {
     const char *act = json_view_text_or(v, "hidden_act", "silu");
-    bool bias = json_view_bool_or(v, "attention_bias", false);
     if (v->rc < 0)
         return v->rc;
     if (strcmp(act, "silu") != 0)
         return err_set(v->e, ERR_UNSUPPORTED, "%s: hidden_act is %s, expected silu", v->where, act);
-    if (bias)
-        return err_set(v->e, ERR_UNSUPPORTED, "%s: attention_bias is true, expected false", v->where);
     return 0;
 }
 

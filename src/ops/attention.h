@@ -17,6 +17,7 @@
 struct attention_shape {
     uint32_t n_heads, n_kv_heads, key_dim, value_dim;
     bool latent, gated, flat;
+    bool normed, biased; /* of one token that is prepared here: gqa.h */
     float scale;
     enum kv_type kv_type;
 };
@@ -54,7 +55,7 @@ struct attention {
 
 /* Of one token whose queries, key and value come as they are projected: see ops/gqa.h, prepare. */
 struct attention_fresh {
-    uint64_t q_norm, k_norm, rope;
+    uint64_t q_norm, k_norm, bias, rope; /* as in gqa_call */
     uint32_t rotary_dim;
     float eps;
 };

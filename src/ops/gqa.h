@@ -1,5 +1,6 @@
 /* gqa.h - grouped-query attention between its projections, two operations, of one token on Vulkan a single one:
- *   prepare:    q_h = rope(rms(q_h) * q_norm), k_g = rope(rms(k_g) * k_norm); k and v go into the cache
+ *   prepare:    qkv += bias, where it is biased; q_h = rope(rms(q_h) * q_norm), k_g = rope(rms(k_g) * k_norm), without norms
+ *               q_h = rope(q_h), k_g = rope(k_g); k and v go into the cache
  *   attention:  out_h = softmax_p(q_h . k_p / sqrt(head_dim)) v_p, gated: * sigmoid(gate_h)   (attention.h)
  * RoPE turns the pairs (i, i + rotary_dim / 2) of the first rotary_dim channels by the caller's cos and sin. */
 #ifndef MOEFLUX_OPS_GQA_H
@@ -14,7 +15,9 @@ struct gqa_shape {
     uint32_t n_heads, n_kv_heads, head_dim, rotary_dim;
     float eps;
     enum kv_type kv_type;
-    bool gated; /* a gate stands behind each query */
+    bool gated;  /* a gate stands behind each query */
+    bool normed; /* queries and keys have norms */
+    bool biased; /* queries, keys and values are projected with a bias; not gated */
 };
 
 struct gqa {
@@ -25,7 +28,8 @@ struct gqa {
 
 struct gqa_call {
     uint64_t qkv;            /* f32 [n][stride]: n_heads x (query, gated: gate), keys, values */
-    uint64_t q_norm, k_norm; /* f32 [head_dim] */
+    uint64_t q_norm, k_norm; /* f32 [head_dim]; 0 without norms */
+    uint64_t bias;           /* f32, as a row of qkv; 0 without */
     uint64_t rope;           /* f32 [n][rotary_dim / 2][2]: cos, sin */
     uint64_t blocks;         /* u64 table of the cache's blocks */
     uint64_t q, partial;     /* scratch: f32 [n][n_heads][head_dim]; gqa_partial_bytes */
@@ -35,7 +39,7 @@ struct gqa_call {
 };
 
 /* ERR_UNSUPPORTED unless n_heads % n_kv_heads = 0, head_dim is a multiple of 4, rotary_dim is even and at most
- * head_dim. qkv, q and the cache are aligned to 16 bytes. Of call.n >= attention.gpu.f16_from tokens, queries, keys and
+ * head_dim, and of gates and biases there is one at most. qkv, q and the cache are aligned to 16 bytes. Of call.n >= attention.gpu.f16_from tokens, queries, keys and
  * values are rounded to float16 before they are multiplied, if the call allows it. */
 int gqa_open(struct gqa *op, struct exec *x, const struct gqa_shape *shape, struct moeflux_err *e);
 void gqa_close(struct gqa *op, struct exec *x);

@@ -1,6 +1,14 @@
 #include "ops/gqa.h"
 #include "ops/ref.h"
 
+/* A head that stands at `at` in its token's row, with its bias. */
+static void ref_head(const struct gqa_shape *s, const struct gqa_call *call, const float *row, uint64_t at,
+                     float *out)
+{
+    for (uint32_t c = 0; c < s->head_dim; c++)
+        out[c] = row[at + c] + (s->biased ? host_floats(call->bias)[at + c] : 0);
+}
+
 static void ref_norm_rope(const struct gqa_shape *s, const float *src, const float *norm, const float *rope,
                           float *dst, double *head)
 {
@@ -17,22 +25,27 @@ static void ref_norm_rope(const struct gqa_shape *s, const float *src, const flo
     }
 }
 
+/* in, out: a head each. */
 static void ref_token(const struct gqa_shape *s, const struct gqa_call *call, uint32_t t, double *head,
-                      float *key)
+                      float *in, float *out)
 {
     const struct kv_rows cache = {call->blocks, call->layer_off, s->n_kv_heads, s->head_dim, s->kv_type};
     uint32_t d = s->head_dim;
     const float *row = host_floats(call->qkv) + (uint64_t)t * call->stride;
     const float *rope = host_floats(call->rope) + (uint64_t)t * s->rotary_dim;
     uint64_t step = (1 + s->gated) * (uint64_t)d; /* from a query to the next */
-    const float *keys = row + s->n_heads * step, *values = keys + (uint64_t)s->n_kv_heads * d;
-    for (uint32_t h = 0; h < s->n_heads; h++)
-        ref_norm_rope(s, row + h * step, host_floats(call->q_norm), rope,
+    uint64_t keys = s->n_heads * step, values = keys + (uint64_t)s->n_kv_heads * d;
+    for (uint32_t h = 0; h < s->n_heads; h++) {
+        ref_head(s, call, row, h * step, in);
+        ref_norm_rope(s, in, host_floats(call->q_norm), rope,
                       host_floats_mut(call->q) + ((uint64_t)t * s->n_heads + h) * d, head);
+    }
     for (uint32_t g = 0; g < s->n_kv_heads; g++) {
-        ref_norm_rope(s, keys + (uint64_t)g * d, host_floats(call->k_norm), rope, key, head);
-        kv_rows_put(&cache, kv_rows_at(&cache, call->pos + t, 0, g), key);
-        kv_rows_put(&cache, kv_rows_at(&cache, call->pos + t, 1, g), values + (uint64_t)g * d);
+        ref_head(s, call, row, keys + (uint64_t)g * d, in);
+        ref_norm_rope(s, in, host_floats(call->k_norm), rope, out, head);
+        kv_rows_put(&cache, kv_rows_at(&cache, call->pos + t, 0, g), out);
+        ref_head(s, call, row, values + (uint64_t)g * d, in);
+        kv_rows_put(&cache, kv_rows_at(&cache, call->pos + t, 1, g), in);
     }
 }
 
@@ -40,9 +53,10 @@ int gqa_prepare_ref(const void *self, const void *what, struct host *h)
 {
     const struct gqa *op = self;
     const struct gqa_call *call = what;
-    double *head = host_scratch(h, op->shape.head_dim, sizeof *head);
-    float *key = host_scratch(h, op->shape.head_dim, sizeof *key);
-    for (uint32_t t = 0; head && key && t < call->n; t++)
-        ref_token(&op->shape, call, t, head, key);
+    uint32_t d = op->shape.head_dim;
+    double *head = host_scratch(h, d, sizeof *head);
+    float *in = host_scratch(h, d, sizeof *in), *out = host_scratch(h, d, sizeof *out);
+    for (uint32_t t = 0; head && in && out && t < call->n; t++)
+        ref_token(&op->shape, call, t, head, in, out);
     return host_error(h);
 }
