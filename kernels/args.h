@@ -298,9 +298,14 @@ struct experts_prefill_mix_args {
 };
 ARGS_SIZE(experts_prefill_mix_args, 72);
 
+/* Norms of queries and keys: enum attention_norm. */
+#define NORM_NONE  0
+#define NORM_HEADS 1
+#define NORM_ALL   2
+
 struct gqa_prepare_args {
     ADDR qkv;            /* [n][stride]: n_heads x (query head_dim, gated: gate head_dim), keys, values */
-    ADDR q_norm, k_norm; /* f32 [head_dim]; NORMED alone */
+    ADDR q_norm, k_norm; /* f32 [head_dim], NORM_ALL: of all heads */
     ADDR bias;           /* f32, as a row of qkv; BIASED alone */
     ADDR rope;           /* [n][rotary_dim]: cos and sin of each pair */
     ADDR q;              /* out [n][n_heads][head_dim] */

@@ -37,6 +37,14 @@ static uint32_t in_rows(const struct config *c)
     return query_rows(c) + 2 * c->n_kv_heads * c->head_dim;
 }
 
+static enum attention_norm norm_of(const struct config *c)
+{
+    static const enum attention_norm norms[] = {[QK_NORM_NONE] = ATTENTION_NORM_NONE,
+                                                [QK_NORM_HEADS] = ATTENTION_NORM_HEADS,
+                                                [QK_NORM_ALL] = ATTENTION_NORM_ALL};
+    return norms[c->attn_norm];
+}
+
 static struct gqa_shape shape_of(const struct config *c, enum kv_type type)
 {
     return (struct gqa_shape){.n_heads = c->n_heads,
@@ -46,7 +54,7 @@ static struct gqa_shape shape_of(const struct config *c, enum kv_type type)
                               .eps = c->rms_eps,
                               .kv_type = type,
                               .gated = c->attn_gated,
-                              .normed = c->attn_normed,
+                              .norm = norm_of(c),
                               .biased = c->attn_biased};
 }
 
@@ -126,10 +134,14 @@ static int mixer_load(void *self, struct loader *l, uint32_t layer, struct moefl
         rc = loader_fused(l, layer, out, 1, c->n_heads * c->head_dim, &y->out, e);
     if (rc == 0 && c->attn_biased)
         rc = loader_biases(l, layer, in, 3, &y->bias, e);
-    if (rc < 0 || !c->attn_normed)
+    if (rc < 0 || !c->attn_norm)
         return rc;
-    rc = loader_layer_vector(l, layer, "self_attn.q_norm.weight", c->head_dim, &y->q_norm, e);
-    return rc < 0 ? rc : loader_layer_vector(l, layer, "self_attn.k_norm.weight", c->head_dim, &y->k_norm, e);
+    bool is_one = c->attn_norm == QK_NORM_ALL;
+    rc = loader_layer_vector(l, layer, "self_attn.q_norm.weight", (is_one ? c->n_heads : 1) * c->head_dim,
+                             &y->q_norm, e);
+    return rc < 0 ? rc
+                  : loader_layer_vector(l, layer, "self_attn.k_norm.weight",
+                                        (is_one ? c->n_kv_heads : 1) * c->head_dim, &y->k_norm, e);
 }
 
 static struct gqa_call call_of(const struct gqa_mixer *q, const struct mixer_call *call,

@@ -43,7 +43,8 @@ static int adopt_tensor(struct tensor *t, const struct config *c, const struct q
     *keep = name != NULL;
     if (rc < 0 || !name)
         return rc;
-    if (names_ends_with(t->name, ".weight"))
+    rc = names_rename(&name, c->family->renamed, e);
+    if (rc == 0 && names_ends_with(t->name, ".weight"))
         rc = adopt_entry(t, q, e);
     free(t->name);
     t->name = name;

@@ -30,6 +30,11 @@ struct family {
      * config_read's: what no operation computes is refused by its key. */
     int (*read)(struct config *c, struct json_view *v);
 
+    /* What configurations call moe_intermediate_size; NULL: that. */
+    const char *inner_key;
+    /* Parts of tensors' names: the files', ours; behind the last NULL. NULL: none. */
+    const char *const (*renamed)[2];
+
     /* Tensors below "model.layers.N.mlp."; NULL: the family has none. */
     const char *router_bias;
     const char *shared_gate; /* the weight of the shared expert: a matrix of one row */
@@ -51,6 +56,6 @@ const struct family *family_of_keys(const struct json_view *v);
 const char *family_list(char out[FAMILY_LIST_TEXT]);
 
 extern const struct family family_qwen35moe, family_qwen3moe, family_deepseek3, family_glm4moe,
-    family_qwen3next, family_kimik2;
+    family_qwen3next, family_kimik2, family_minimaxm2;
 
 #endif

@@ -7,7 +7,7 @@
 
 static int read(struct config *c, struct json_view *v)
 {
-    c->attn_normed = json_view_bool_or(v, "use_qk_norm", false);
+    c->attn_norm = json_view_bool_or(v, "use_qk_norm", false) ? QK_NORM_HEADS : QK_NORM_NONE;
     c->attn_biased = json_view_bool_or(v, "attention_bias", false);
     int rc = v->rc < 0 ? v->rc : config_read_attention(c, v, 0.5);
     if (rc == 0)

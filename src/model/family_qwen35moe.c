@@ -51,7 +51,8 @@ static int check(const struct config *c, const struct json_view *v)
 
 int config_read_hybrid(struct config *c, struct json_view *v)
 {
-    c->attn_gated = c->attn_normed = true;
+    c->attn_gated = true;
+    c->attn_norm = QK_NORM_HEADS;
     c->n_k_heads = json_view_u32(v, "linear_num_key_heads", 1, CONFIG_MAX_HEADS);
     c->n_v_heads = json_view_u32(v, "linear_num_value_heads", 1, CONFIG_MAX_HEADS);
     c->k_head_dim = json_view_u32(v, "linear_key_head_dim", 1, CONFIG_MAX_HEAD_DIM);

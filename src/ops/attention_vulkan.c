@@ -15,15 +15,7 @@ enum { ROWS_AT_ONCE = 4, LANE_CHANNELS = 8, LANE_FOURS = 24 };
 /* Its lanes that keep a GPU busy: workgroups of 512 on 132 processors. */
 enum { WANTED_LANES = 132 * 512, MOST_LANES = 512 };
 /* Its constants, behind those of kv_cache.h. */
-enum {
-    LANES_SPEC = KV_N_SPEC,
-    FOURS_SPEC,
-    PREPARE_SPEC,
-    MERGED_SPEC,
-    NORMED_SPEC,
-    BIASED_SPEC,
-    DECODE_N_SPEC
-};
+enum { LANES_SPEC = KV_N_SPEC, FOURS_SPEC, PREPARE_SPEC, MERGED_SPEC, NORM_SPEC, BIASED_SPEC, DECODE_N_SPEC };
 /* Most splits that the last workgroup merges, and positions up to which that takes less time than a dispatch: on an H200 14.7
  * us in all for 2,048 positions, in two dispatches 12.8. */
 enum { MERGED_SPLITS = 32, MERGED_POSITIONS = 1024 };
@@ -187,7 +179,7 @@ static int open_decode(struct attention *op, struct exec *x, struct moeflux_err 
                                     [LANES_SPEC] = p->lanes,
                                     [FOURS_SPEC] = p->fours,
                                     [MERGED_SPEC] = MERGED_SPLITS,
-                                    [NORMED_SPEC] = s->normed,
+                                    [NORM_SPEC] = s->norm,
                                     [BIASED_SPEC] = s->biased};
     bool prepares = !s->latent && !s->flat;
     /* Prompts alone have keys and values outside the cache, or several tokens that are not prepared here. */

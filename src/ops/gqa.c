@@ -16,7 +16,7 @@ static struct attention_shape attention_of(const struct gqa_shape *s)
                                     .key_dim = s->head_dim,
                                     .value_dim = s->head_dim,
                                     .gated = s->gated,
-                                    .normed = s->normed,
+                                    .norm = s->norm,
                                     .biased = s->biased,
                                     .scale = (float)(1 / sqrt((double)s->head_dim)),
                                     .kv_type = s->kv_type};
@@ -30,8 +30,9 @@ int gqa_open(struct gqa *op, struct exec *x, const struct gqa_shape *s, struct m
     if (rc == 0 && (s->rotary_dim % 2 || s->rotary_dim > s->head_dim))
         rc = err_set(e, ERR_UNSUPPORTED, "attention: %u rotary channels of %u, expected an even number",
                      s->rotary_dim, s->head_dim);
-    if (rc == 0 && s->gated && s->biased)
-        rc = err_set(e, ERR_UNSUPPORTED, "attention: gates and biases, expected one of them at most");
+    if (rc == 0 && s->gated && (s->biased || s->norm == ATTENTION_NORM_ALL))
+        rc = err_set(e, ERR_UNSUPPORTED,
+                     "attention: gates, expected no biases and no norm of all heads beside them");
     return rc < 0 || exec_get_caps(x).is_host ? rc : gqa_vulkan_open(op, x, e);
 }
 

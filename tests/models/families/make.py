@@ -11,7 +11,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 from mlx.utils import tree_flatten, tree_map_with_path, tree_unflatten
-from mlx_lm.models import glm4_moe, qwen3_next
+from mlx_lm.models import deepseek_v3, glm4_moe, minimax, qwen3_next
 from mlx_lm.utils import load_model, quantize_model, save_config, save_model
 
 COMMON = {
@@ -83,19 +83,19 @@ NEXT = COMMON | {
     "shared_expert_intermediate_size": 64,
 }
 
-# Three value heads a key head, every third layer attention, 7 experts.
+# Three value heads a key head, every third layer attention, 5 experts.
 NEXT_ODD = NEXT | {
     "rms_norm_eps": 1e-06,
     "head_dim": 40,
     "num_attention_heads": 3,
     "num_key_value_heads": 1,
-    "num_hidden_layers": 4,
+    "num_hidden_layers": 3,
     "full_attention_interval": 3,
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 6,
     "linear_key_head_dim": 32,
     "linear_value_head_dim": 32,
-    "num_experts": 7,
+    "num_experts": 5,
     "partial_rotary_factor": 0.3,
 }
 
@@ -105,7 +105,7 @@ NEXT_PLAIN = NEXT | {
     "head_dim": 64,
     "num_attention_heads": 2,
     "num_key_value_heads": 2,
-    "num_hidden_layers": 3,
+    "num_hidden_layers": 2,
     "full_attention_interval": 2,
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 2,
@@ -114,12 +114,74 @@ NEXT_PLAIN = NEXT | {
     "num_experts": 4,
 }
 
+# DeepSeek-V3's layers: 9 experts in one group, YaRN whose range is empty.
+KIMI_ODD = COMMON | {
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "model_type": "kimi_k2",
+    "attention_bias": False,
+    "rms_norm_eps": 1e-06,
+    "num_attention_heads": 3,
+    "num_key_value_heads": 3,
+    "num_hidden_layers": 2,
+    "q_lora_rank": 64,
+    "kv_lora_rank": 64,
+    "qk_nope_head_dim": 64,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 64,
+    "n_group": 1,
+    "topk_group": 1,
+    "n_routed_experts": 9,
+    "n_shared_experts": 1,
+    "routed_scaling_factor": 2.827,
+    "first_k_dense_replace": 1,
+    "moe_layer_freq": 1,
+    "rope_theta": 50000.0,
+    "rope_scaling": {"type": "yarn", "factor": 32.0, "original_max_position_embeddings": 64, "beta_fast": 1.0,
+                     "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0},
+}
+
+MINIMAX = COMMON | {
+    "architectures": ["MiniMaxM2ForCausalLM"],
+    "model_type": "minimax",
+    "rms_norm_eps": 1e-06,
+    "shared_intermediate_size": 0,
+    "scoring_func": "sigmoid",
+    "use_qk_norm": True,
+}
+
+# Six query heads over two key heads, part of the channels rotated, 7 experts.
+MINIMAX_ODD = MINIMAX | {
+    "intermediate_size": 64,
+    "head_dim": 20,
+    "rotary_dim": 10,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 3,
+    "num_local_experts": 7,
+    "attn_type_list": [1, 1, 1],
+}
+
+# One head a key head, all channels rotated, wider experts.
+MINIMAX_PLAIN = MINIMAX | {
+    "intermediate_size": 128,
+    "head_dim": 64,
+    "rotary_dim": 64,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 2,
+    "num_local_experts": 4,
+    "rope_theta": 5000000.0,
+}
+
 # name: config, module, its layers' class, dtype, bits, group
 MODELS = {
     "glm-odd": (GLM_ODD, glm4_moe, glm4_moe.DecoderLayer, mx.bfloat16, 4, 64),
     "glm-plain": (GLM_PLAIN, glm4_moe, glm4_moe.DecoderLayer, mx.float16, 4, 32),
     "next-odd": (NEXT_ODD, qwen3_next, qwen3_next.Qwen3NextDecoderLayer, mx.bfloat16, 4, 32),
     "next-plain": (NEXT_PLAIN, qwen3_next, qwen3_next.Qwen3NextDecoderLayer, mx.float16, 8, 64),
+    "kimi-odd": (KIMI_ODD, deepseek_v3, deepseek_v3.DeepseekV3DecoderLayer, mx.bfloat16, 4, 64),
+    "minimax-odd": (MINIMAX_ODD, minimax, minimax.MiniMaxDecoderLayer, mx.bfloat16, 4, 64),
+    "minimax-plain": (MINIMAX_PLAIN, minimax, minimax.MiniMaxDecoderLayer, mx.float16, 4, 32),
 }
 
 # Tokens of the prompts; the first case has logits and hidden states of all of them.
