@@ -239,7 +239,7 @@ static uint64_t gemv_shared_bytes(const struct gemv_plan *p, uint32_t tokens)
 }
 
 /* Subgroups that keep a processor busy with several vectors. */
-enum { BESIDE_SUBGROUPS = 16 };
+enum { BESIDE_SUBGROUPS = 32 };
 
 /* Blocks of rows one after the other in place of one: bringing several vectors to a workgroup takes as long as a block. A lane's
  * pieces come in the same order. */
