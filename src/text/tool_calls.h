@@ -10,9 +10,9 @@
  * calls, and between them, is left out. How the text is cut into pieces makes no difference.
  *
  * Names and arguments: a JSON object, as the model wrote it. Where a form writes values plainly, the tool's own schema says
- * what they are: a value is a JSON string where the type is "string" or not known; where it is a list of types with "string", a string
- * or null; where it is another one, the JSON that is written, with True, False and None for true, false and null, and a string
- * where it is no JSON. */
+ * what they are (json_schema_kinds): where a text fits, or nothing is said, a value is a JSON string, but null where that fits
+ * too; else it is the JSON that is written, with True, False and None for true, false and null, and a string where it is no
+ * JSON. */
 #ifndef MOEFLUX_TEXT_TOOL_CALLS_H
 #define MOEFLUX_TEXT_TOOL_CALLS_H
 
