@@ -52,6 +52,7 @@ struct options {
     const char *state_format;                       /* "v2" or "v3"; NULL: v3 */
     const char *resume;                             /* a session's name */
     bool raw, think, no_think, show_think;
+    int color; /* 0: on a terminal, 1: always, 2: never */
 
     bool ordered;               /* results in the order of the lines */
     const char *batch, *output; /* files; batch may be "-", output NULL: stdout */
