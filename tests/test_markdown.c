@@ -38,7 +38,10 @@ static void check_dressed(const char *text, const char *expected)
                     name = names[i][1];
                     at += strlen(names[i][0]);
                 }
-            shown[n++] = name ? *name : *at++;
+            if (name)
+                shown[n++] = *name;
+            else
+                shown[n++] = *at++;
         }
         shown[n] = '\0';
         free(got);
