@@ -157,6 +157,8 @@ int main(int argc, char **argv)
     allow_many_files();
     output_init(&out, STDOUT_FILENO);
     int rc = options_parse(&o, argc, argv, &e);
+    if (o.color)
+        t.out_dress = o.color == 1;
     if (!rc)
         rc = dispatch(&o, &t, &out, &e);
     /* A failure that was found first is the one that is told. */

@@ -140,6 +140,7 @@ choices --cache-policy 'auto, lru, frequency or context' auto lru frequency cont
 choices --kv-type 'auto, f32 or f16' auto f32 f16
 choices --experts 'gpu or cpu' gpu cpu
 choices --prompt-type 'auto, f32 or f16' auto f32 f16
+choices --color 'auto, always or never' auto always never
 
 claim sampling_out_of_range_is_refused
 fails 2 'temp' -m dir -p x --temp -1

@@ -14,6 +14,7 @@ for i in $(seq 40); do
 done >"$tmp/in"
 
 # shards FLAG...: four of them, two at a time, as in moeflux-shards(7)
+# shellcheck disable=SC2317 # called by run
 shards() {
     parallel "$@" -j 2 --joblog "$tmp/log" --resume-failed \
         "$MOEFLUX" -m "$model" --device cpu -t 1 --batch "$tmp/in" --shard '{}/4' -o "$tmp/answers.{}.jsonl" --retry-failed \

@@ -2,7 +2,7 @@
 """The line editor: keys, pasted texts, what is a question. usage: prompt.py PROGRAM MODEL"""
 import json, os, re, subprocess, sys, tempfile
 
-from terminal import GREEDY, PROMPT, Terminal
+from terminal import GREEDY, MODEL, PROGRAM, PROMPT, Terminal
 
 CONTINUED = PROMPT.replace(b'> ', rb'\. ')
 LEFT, RIGHT, UP, DOWN, HOME, END = '\x1b[D', '\x1b[C', '\x1b[A', '\x1b[B', '\x1b[H', '\x1b[F'
@@ -227,12 +227,40 @@ def a_saved_conversation_is_not_lost_by_a_new_system_text(state):
     t.quit()
 
 
+def markdown_is_dressed_on_a_terminal_and_kept_as_it_is(state):
+    text = '# Sum\nIt is **85**, see `sum.c`:\n```\n47 + 38\n```\n'
+    grammar = os.path.join(state, 'grammar')
+    with open(grammar, 'w') as f:
+        f.write('root ::= ' + json.dumps(text))
+    bold, code = '\x1b[1m%s\x1b[22m', '\x1b[36m%s\x1b[39m'
+    dressed = bold % '# Sum' + '\nIt is ' + bold % '**85**' + ', see ' + code % '`sum.c`' + ':\n' + \
+        code % '```\n47 + 38\n```' + '\n'
+    for environment, flags, expected in (({}, [], dressed), ({'NO_COLOR': '1'}, [], text), ({'TERM': 'dumb'}, [], text),
+                                         ({}, ['--color', 'never'], text),
+                                         ({'NO_COLOR': '1'}, ['--color', 'always'], dressed)):
+        t = Terminal([*GREEDY, '-p', 'What is 47 + 38?', '--grammar', grammar, *flags], state, **environment)
+        assert t.end() == 0
+        seen = re.sub(rb'[^\n]*\r\x1b\[K', b'', t.seen).decode()
+        assert seen == expected, (environment, flags, seen)
+    for flags, expected in ([], text), (['--color', 'always'], dressed):
+        piped = subprocess.run([PROGRAM, '-m', MODEL, *GREEDY, '-p', 'What is 47 + 38?', '--grammar', grammar, *flags],
+                               check=True, capture_output=True, stdin=subprocess.DEVNULL).stdout.decode()
+        assert piped == expected, (flags, piped)
+    t = Prompt(state, '--grammar', grammar)
+    t.ask('What is 47 + 38?')
+    t.ask('/save s')
+    t.quit()
+    with open(os.path.join(state, 'moeflux', 'sessions', 's.json')) as f:
+        assert json.load(f)['turns'][0]['answer'] == text
+
+
 def main():
     n_failed = 0
     for test in (every_key_of_a_keyboard_has_its_effect_or_none, unbound_keys_draw_nothing,
                  an_editrc_of_the_user_has_the_keys, a_pasted_text_is_one_question, a_pasted_text_is_asked_as_it_is,
                  ctrl_d_gives_up_a_continued_question, a_question_may_begin_with_a_slash,
-                 several_lines_are_written_in_an_editor, a_saved_conversation_is_not_lost_by_a_new_system_text):
+                 several_lines_are_written_in_an_editor, a_saved_conversation_is_not_lost_by_a_new_system_text,
+                 markdown_is_dressed_on_a_terminal_and_kept_as_it_is):
         with tempfile.TemporaryDirectory() as state:
             try:
                 test(state)

@@ -405,7 +405,6 @@ int batch_run(const struct options *o, const struct term *t, struct output *out,
     struct moeflux_err closing;
     rc = worse(rc, finish(&b, &closing), &closing, e);
     if (!rc && n_failed)
-        rc = err_set(e, ERR_FORMAT, "%" PRIu64 " of the requests failed; their results say why",
-                     n_failed);
+        rc = err_set(e, ERR_FORMAT, "%" PRIu64 " of the requests failed; their results say why", n_failed);
     return rc;
 }

@@ -37,7 +37,7 @@ enum { DEFAULT_SEQUENCES = 4 };
 /* In the order of the enums of moeflux.h. */
 static const char EXPERT_IO[] = "auto, mmap, pread, uring or direct", PREFETCH[] = "auto, none, previous, router or both",
                   CACHE_POLICY[] = "auto, lru, frequency or context", NUMBER_TYPE[] = "auto, f32 or f16",
-                  EXPERTS[] = "gpu or cpu";
+                  EXPERTS[] = "gpu or cpu", COLOR[] = "auto, always or never";
 /* In the order of the enums of convert/convert_settings.h, without their first ones. */
 static const char RECIPE[] = "mixed_2_6, mixed_3_4, mixed_3_6 or mixed_4_6", SCALES[] = "minmax or search",
                   QUANT_MODE[] = "affine, mxfp4, mxfp8 or nvfp4";
@@ -112,6 +112,7 @@ static const struct flag run_flags[] = {
     SWITCH(NULL, "ordered", ordered, "results in the order of the lines"),
     TEXT(NULL, "shard", "I/N", shard, "take every N-th line, from line I on"),
     HEADING("Output:"),
+    CHOICE("color", "WHEN", color, COLOR, "bold and code of answers: auto, always, never (auto)"),
     SWITCH(NULL, "tokens-out", tokens_out, "print token ids instead of text"),
     SWITCH(NULL, "json", json, "print one JSON object"),
     SWITCH(NULL, "csv", csv, "print tables as CSV"),

@@ -54,8 +54,9 @@ struct options {
     bool raw, think, no_think, show_think;
 
     bool ordered;               /* results in the order of the lines */
-    const char *batch, *output; /* files; batch may be "-", output NULL: stdout */
     bool retry_failed;          /* results of `output` that are errors count as none */
+    int color;                  /* of answers: 0: on a terminal, 1: always, 2: never */
+    const char *batch, *output; /* files; batch may be "-", output NULL: stdout */
     const char *shard;          /* as given; the two that follow are what it says */
     uint32_t shard_i, shard_n;  /* every shard_n-th line from line shard_i on, 1 <= shard_i <= shard_n */
 
