@@ -282,7 +282,7 @@ static const char keys_help[] =
     "  Home, End         to the line's ends (also Ctrl-A, Ctrl-E)\n"
     "  Ctrl-Left, -Right word by word (also Alt-B, Alt-F)\n"
     "  Ctrl-W, Alt-D     delete a word to the left, to the right (also Alt-Backspace)\n"
-    "  Ctrl-U, Ctrl-K    delete the line, or what is right of the cursor; Ctrl-Y puts it back\n";
+    "  Ctrl-U, Ctrl-K    delete the line, what is right of the cursor (Ctrl-Y: back)\n";
 
 static int command_help(struct talk *t, const char *argument, struct moeflux_err *e)
 {
