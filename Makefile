@@ -42,7 +42,7 @@ ALL_LDFLAGS  := $(SAN) $(if $(findstring address,$(SAN)),-Wl$(comma)--export-dyn
 ALL_LDLIBS   := $(PKG_LIBS) -lm -ldl $(LDLIBS)
 
 # X_isa.c is compiled once for each instruction set of the processor's family (src/cpu/isa.h). With -O2 gcc 12 keeps the tiles
-# of the products in memory.
+# of the products in memory; in the portable set, which is slow anyway, -O3 unrolls loops over single lanes for minutes.
 MACHINE           := $(shell $(CC) -dumpmachine)
 AVX2              := -mavx2 -mfma -mf16c
 ISA_FLAGS_avx2    := $(AVX2)
@@ -51,6 +51,7 @@ ISA_FLAGS_avx512vbmi := $(ISA_FLAGS_avx512) -mavx512vbmi
 ISA_FLAGS_amx     := $(ISA_FLAGS_avx512vbmi)
 ISA_FLAGS_dotprod := -march=armv8.2-a+dotprod
 ISA_OPT           := $(OPT:-O2=-O3)
+ISA_OPT_portable  := $(ISA_OPT:-O3=-O2)
 # The sets share their source: undefined behaviour, whose checks take half of the compiler's time, is looked for in one of them.
 ISA_UNCHECKED      = $(if $(SAN),$(if $(filter-out portable,$(1)),-fno-sanitize=undefined))
 ISAS     := portable $(if $(findstring x86_64,$(MACHINE)),avx2 avx512 amx) $(if $(findstring aarch64,$(MACHINE)),neon dotprod)
@@ -133,7 +134,7 @@ $(BUILD)/%.o: %.c Makefile
 define ISA_RULE
 $(BUILD)/%_isa.$(1).o: %_isa.c Makefile
 	@mkdir -p $$(@D)
-	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) $(ISA_OPT) $(call ISA_UNCHECKED,$(1)) $(ISA_FLAGS_$(1)) -DCPU_ISA=$(1) -DCPU_ISA_$(1) -MMD -MP -c -o $$@ $$<
+	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) $(or $(ISA_OPT_$(1)),$(ISA_OPT)) $(call ISA_UNCHECKED,$(1)) $(ISA_FLAGS_$(1)) -DCPU_ISA=$(1) -DCPU_ISA_$(1) -MMD -MP -c -o $$@ $$<
 endef
 $(foreach isa,$(ISAS) avx512vbmi,$(eval $(call ISA_RULE,$(isa))))
 
