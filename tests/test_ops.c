@@ -63,24 +63,30 @@ static bool may_be_left_out(const struct seen *seen, const char *kernel)
            (is_of_one_format && ran_with(seen, kernel, plain, "_denorm"));
 }
 
-/* Runs the cases in which the first of `kernels` takes part: none fails, and all of `kernels` ran on the device, except
- * for variants that it does not have. */
-static void check(const char *const *kernels)
+/* Runs the cases of a group: none fails. */
+static void run_cases(const char *group, struct seen *seen)
 {
-    struct seen seen = {.kernels = kernels};
     const char *device = getenv("MOEFLUX_DEVICE");
     const struct selftest s = {.device = device ? device : "0",
-                               .kernel = kernels[0],
+                               .kernel = group,
                                .brief = true,
                                .row = print_row,
                                .ran = count_runs,
-                               .ctx = &seen};
+                               .ctx = seen};
     struct moeflux_err e = {0};
     int rc = selftest_run(&s, &e);
     if (rc < 0)
-        fail_msg("%s: %s", kernels[0], e.text);
+        fail_msg("%s: %s", group, e.text);
     assert_int_equal(rc, 0);
-    assert_true(seen.n_cases > 0);
+    assert_true(seen->n_cases > 0);
+}
+
+/* Runs the cases in which the first of `kernels` takes part: all of `kernels` ran on the device, except for variants that it
+ * does not have. */
+static void check(const char *const *kernels)
+{
+    struct seen seen = {.kernels = kernels};
+    run_cases(kernels[0], &seen);
     for (int i = 0; i < MAX_KERNELS && kernels[i]; i++) {
         if (seen.times[i] == 0 && may_be_left_out(&seen, kernels[i]))
             printf("SKIP %s: the device does not run it\n", kernels[i]);
@@ -115,6 +121,13 @@ static void linear_and_matvec_transposed_agree_with_their_references(void **stat
           "linear_decode_otherdenorm", "linear_decode_token_otherdenorm", "linear_prefill_other",
           "linear_prefill_othercoop", "linear_prefill_otherkhr", "linear_plain_other",
           "matvec_transposed_groups_other", "matvec_transposed_plain_other");
+}
+
+static void tokens_together_get_the_bits_of_each_alone(void **state)
+{
+    (void)state;
+    struct seen seen = {.kernels = (const char *const[MAX_KERNELS]){NULL}};
+    run_cases("together", &seen);
 }
 
 static void router_softmax_and_router_sigmoid_agree_with_their_references(void **state)
@@ -189,6 +202,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(embed_agrees_with_its_reference),
         cmocka_unit_test(cast_f16_agrees_with_its_reference),
         cmocka_unit_test(linear_and_matvec_transposed_agree_with_their_references),
+        cmocka_unit_test(tokens_together_get_the_bits_of_each_alone),
         cmocka_unit_test(router_softmax_and_router_sigmoid_agree_with_their_references),
         cmocka_unit_test(experts_up_and_experts_down_agree_with_their_references),
         cmocka_unit_test(delta_agrees_with_its_reference),

@@ -223,8 +223,8 @@ uint ahead_row, ahead_part;
 
 void ask_ahead(const uint format, Matrix m[MATRICES], uint end)
 {
-    const uint parts = TILE / (4 * piece_vecs(format)) / SUBGROUP;
-    uint piece = ahead_part * SUBGROUP + gl_SubgroupInvocationID;
+    const uint parts = TILE / (4 * piece_vecs(format)) / piece_step();
+    uint piece = ahead_part * piece_step() + first_piece();
     if (ahead_row < end) {
         if (steps_by_groups(format))
             load_held(now, format, m, ahead_row, piece, 0);
@@ -234,15 +234,15 @@ void ask_ahead(const uint format, Matrix m[MATRICES], uint end)
     ahead_part++;
     if (ahead_part == parts) {
         ahead_part = 0;
-        ahead_row += SUBGROUPS * ROWS;
+        ahead_row += SUBGROUPS / SPLIT * ROWS;
     }
 }
 
 void add_stream_as(inout float acc[MAX_ACC], const uint format, Matrix m[MATRICES], uint end)
 {
-    const uint vecs = piece_vecs(format), parts = TILE / (4 * vecs) / SUBGROUP;
+    const uint vecs = piece_vecs(format), parts = TILE / (4 * vecs) / piece_step();
     [[dont_unroll]] for (uint i = 0; i < parts; i++) {
-        add_step(acc, format, now, (i * SUBGROUP + gl_SubgroupInvocationID) * vecs);
+        add_step(acc, format, now, (i * piece_step() + first_piece()) * vecs);
         ask_ahead(format, m, end);
     }
 }

@@ -12,6 +12,7 @@
 #include "base/pool.h"
 #include "base/side_file.h"
 #include "convert/convert_hash.h"
+#include "model/model_file.h"
 #include "model/tensor.h"
 
 /* Elements [first, first + n) of an item's source. */
@@ -136,8 +137,7 @@ static int write_block(const struct dense *d, const struct block *b, struct conv
 static int read_part(const struct dense *d, const struct tensor *t, uint64_t from, uint64_t n, uint8_t **to,
                      struct moeflux_err *e)
 {
-    const struct model_file *f = &d->plan->src.files[t->file];
-    int rc = file_read_at(f->fd, f->path, *to, n, t->off + from, e);
+    int rc = model_file_read(d->plan->src.files, t, from, n, *to, e);
     *to += n;
     return rc;
 }

@@ -14,6 +14,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "convert/convert_choose.h"
+#include "model/model_file.h"
 #include "model/checkpoint.h"
 #include "model/expert_places.h"
 #include "model/family.h"
@@ -295,11 +296,10 @@ enum dtype convert_plan_dtype(const struct tensor *t)
 int convert_plan_read(const struct convert_plan *p, const struct tensor *t, uint64_t first, uint64_t n,
                       void *out, struct moeflux_err *e)
 {
-    const struct model_file *f = &p->src.files[t->file];
     uint64_t width = tensor_dtype_bytes(t->dtype);
     if (t->dtype == DTYPE_F8_E4M3)
         return fp8_read(&p->src, t, first, n, out, e);
-    return file_read_at(f->fd, f->path, out, n * width, t->off + first * width, e);
+    return model_file_read(p->src.files, t, first * width, n * width, out, e);
 }
 
 int convert_plan_expert(const struct convert_plan *p, uint32_t layer, uint32_t expert, enum convert_proj proj,

@@ -47,10 +47,14 @@ struct experts_shared {
     struct exec_buffer gpu; /* vulkan */
 };
 
-/* Kernels for a part of a set of formats (format_set_part). */
-struct experts_up {
-    uint32_t formats, rows; /* rows: of a workgroup */
+/* Kernels for a part of a set of formats (format_set_part). rows: of a workgroup. */
+struct experts_up_kernels {
+    uint32_t rows;
     struct kernel kernel, choosing;
+};
+struct experts_up {
+    uint32_t formats;
+    struct experts_up_kernels one, several; /* tokens of a call */
 };
 struct experts_down {
     uint32_t formats, rows;

@@ -1,4 +1,5 @@
 #include <assert.h>
+#include <string.h>
 
 #include "args.h"
 #include "base/err.h"
@@ -59,6 +60,25 @@ static const char *name_of(struct exec *x, uint32_t formats, const char *plain, 
     return exec_get_caps(x).has_denorm ? with_q4_denorm : with_q4;
 }
 
+/* Tokens whose rows are shared out when there are several. */
+enum { SEVERAL_TOKENS = 4 };
+typedef int gemv_kernel_fn(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes,
+                           const uint32_t *spec, uint32_t n_spec, struct moeflux_err *e);
+
+/* spec: all but the plan's. */
+static int make_up(struct exec *x, struct experts_up_kernels *up, const char *name, bool chooses,
+                   uint32_t spec[UP_N_SPEC], const struct gemv_plan *plan, gemv_kernel_fn *make,
+                   struct moeflux_err *e)
+{
+    const uint32_t bytes = sizeof(struct experts_decode_up_args);
+    memcpy(spec, plan->spec, sizeof plan->spec);
+    up->rows = plan->workgroup_rows;
+    spec[UP_CHOOSES] = 0;
+    int rc = make(x, &up->kernel, name, bytes, spec, UP_N_SPEC, e);
+    spec[UP_CHOOSES] = 1;
+    return rc < 0 || !chooses ? rc : make(x, &up->choosing, name, bytes, spec, UP_N_SPEC, e);
+}
+
 static int open_up(struct experts *op, struct exec *x, struct experts_up *up, struct moeflux_err *e)
 {
     const char *name = name_of(x, up->formats, "experts_decode_up", "experts_decode_up_withq4",
@@ -71,13 +91,11 @@ static int open_up(struct experts *op, struct exec *x, struct experts_up *up, st
     uint32_t spec[UP_N_SPEC] = {
         [UP_EXPERTS] = s->n_experts,    [UP_TOP_K] = s->top_k,         [UP_SHARED] = s->shared_inner,
         [UP_IS_GATED] = s->shared_gate, [UP_NORM_TOPK] = s->norm_topk, [UP_DROPS] = s->drops};
-    for (int i = 0; i < GEMV_N_SPEC; i++)
-        spec[i] = plan.spec[i];
-    up->rows = plan.workgroup_rows;
-    const uint32_t bytes = sizeof(struct experts_decode_up_args);
-    int rc = gemv_kernel(x, &up->kernel, name, bytes, spec, UP_N_SPEC, e);
-    spec[UP_CHOOSES] = 1;
-    return rc < 0 || !s->chooses ? rc : gemv_kernel(x, &up->choosing, name, bytes, spec, UP_N_SPEC, e);
+    struct gemv_shape all = shape;
+    all.rows *= SEVERAL_TOKENS;
+    int rc = make_up(x, &up->one, name, s->chooses, spec, &plan, gemv_kernel, e);
+    const struct gemv_plan longer = gemv_plan_longer(x, &all, &plan);
+    return rc < 0 ? rc : make_up(x, &up->several, name, s->chooses, spec, &longer, gemv_kernel_later, e);
 }
 
 /* Columns of all slots that half of shared memory holds. */
@@ -302,7 +320,8 @@ static void run_up(const struct experts *op, struct exec *x, const struct expert
     uint32_t longest = s->inner;
     if (a->first_slot + n_slots > s->top_k)
         longest = (uint32_t)size_max(s->inner, s->shared_inner);
-    exec_dispatch(x, chooses ? &up->choosing : &up->kernel, a, div_up(longest, up->rows), n_slots, call->n);
+    const struct experts_up_kernels *k = call->n > 1 ? &up->several : &up->one;
+    exec_dispatch(x, chooses ? &k->choosing : &k->kernel, a, div_up(longest, k->rows), n_slots, call->n);
 }
 
 void experts_up_vulkan(const void *self, const void *what, struct exec *x)

@@ -31,7 +31,9 @@ static double product_bound(const struct kernel_test *l, uint32_t n, uint32_t fr
 
 static const char *const path_names[LINEAR_PATHS] = {
     [LINEAR_GEMV] = "",
+    [LINEAR_GEMV_TWO] = ", two at a time",
     [LINEAR_GEMV_FEW] = ", four at a time",
+    [LINEAR_GEMV_SOME] = ", four of some",
     [LINEAR_GEMM] = ", tiles",
     [LINEAR_GEMM_LARGE] = ", large tiles",
     [LINEAR_F16_GEMM_SMALL] = ", small f16 tiles",
@@ -838,6 +840,8 @@ static const struct {
     {"linear_decode linear_decode_token linear_decode_long linear_prefill linear_plain "
      "matvec_transposed_groups matvec_transposed_plain",
      linear_cases, true},
+    {"together linear_decode linear_decode_token linear_decode_long attention_decode",
+     selftest_together_cases, false},
     {"router_softmax", selftest_softmax_cases, false},
     {"router_sigmoid", selftest_sigmoid_cases, false},
     {"experts_decode_up experts_decode_down experts_decode_down_long experts_prefill_sort experts_prefill_up "
