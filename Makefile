@@ -9,6 +9,9 @@ SHADERS ?= $(BUILD)
 PREFIX  ?= /usr/local
 LIBDIR  ?= $(PREFIX)/lib
 DESTDIR ?=
+BASH_COMPLETIONS ?= $(PREFIX)/share/bash-completion/completions
+ZSH_COMPLETIONS  ?= $(PREFIX)/share/zsh/site-functions
+FISH_COMPLETIONS ?= $(PREFIX)/share/fish/vendor_completions.d
 CC      ?= cc
 GLSLC   ?= glslc
 # What compiles the kernels named X_khr, whose language not every glslc knows; "no": they are left out.
@@ -193,6 +196,12 @@ $(BUILD)/page.inc: src/server/page.html
 
 $(BUILD)/src/server/page.o: $(BUILD)/page.inc
 
+# Made by the program itself from its table of flags.
+COMPLETIONS := $(BUILD)/completion/bash $(BUILD)/completion/zsh $(BUILD)/completion/fish
+$(COMPLETIONS): $(BUILD)/completion/%: $(BUILD)/moeflux
+	@mkdir -p $(@D)
+	$(BUILD)/moeflux completion $* > $@
+
 # A test program has what it needs of everything: of whole ones linking would take a tenth of the build's time, and a gigabyte.
 $(BUILD)/tests/all.a: $(TEST_LIB) $(OBJ)
 	rm -f $@
@@ -298,9 +307,12 @@ lint: $(if $(KERNELS),$(SHADERS)/kernels/table.inc) $(BUILD)/build_id.h $(BUILD)
 	CPPFLAGS="$(ALL_CPPFLAGS)" scripts/lint
 
 VERSION = $(shell sed -n 's/^\#define MOEFLUX_VERSION "\(.*\)"/\1/p' src/moeflux.h)
-install: $(BUILD)/moeflux $(LIBS)
+install: $(BUILD)/moeflux $(LIBS) $(COMPLETIONS)
 	install -D -m 755 $(BUILD)/moeflux $(DESTDIR)$(PREFIX)/bin/moeflux
 	for page in man/*.[157]; do install -D -m 644 $$page -t $(DESTDIR)$(PREFIX)/share/man/man$${page##*.} || exit; done
+	install -D -m 644 $(BUILD)/completion/bash $(DESTDIR)$(BASH_COMPLETIONS)/moeflux
+	install -D -m 644 $(BUILD)/completion/zsh $(DESTDIR)$(ZSH_COMPLETIONS)/_moeflux
+	install -D -m 644 $(BUILD)/completion/fish $(DESTDIR)$(FISH_COMPLETIONS)/moeflux.fish
 	install -D -m 644 src/moeflux.h $(DESTDIR)$(PREFIX)/include/moeflux.h
 	install -D -m 644 $(BUILD)/libmoeflux.a $(DESTDIR)$(LIBDIR)/libmoeflux.a
 	install -D -m 644 $(BUILD)/$(SONAME) $(DESTDIR)$(LIBDIR)/$(SONAME)

@@ -27,7 +27,8 @@ names_flags() {
 claim help_and_man_pages_name_the_same_flags
 names_flags '' moeflux.1 35
 names_flags convert moeflux-convert.1 10
-names_flags inspect moeflux.1 10
+names_flags inspect moeflux-inspect.1 10
+names_flags completion moeflux.1 1
 
 claim version_is_one_line
 run 0 "$MOEFLUX" --version

@@ -185,6 +185,7 @@ static int print_json(const struct options *o, const struct findings *f, struct 
     json_object_set_new(object, "plan", plan ? plan_report_json(plan) : json_null());
     if (!plan)
         json_object_set_new(object, "no_plan", output_json_text(f->no_plan.text, strlen(f->no_plan.text)));
+    json_object_set_new(object, "set_elsewhere", defaults_json(&o->defaults));
     if (f->measured)
         speed_report_json(&f->needs, plan, &f->speeds, object);
     return output_json(out, object, e);
@@ -233,6 +234,7 @@ int inspect_run(const struct options *o, struct output *out, struct moeflux_err 
     print_shape(out, &f.needs);
     print_sizes(out, &f);
     print_plan(&f, out);
+    defaults_print(&o->defaults, out);
     if (f.measured)
         speed_report_print(&f.needs, plan_of(&f), &f.speeds, out);
     return output_flush(out, e);

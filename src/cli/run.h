@@ -14,6 +14,6 @@ struct token_list;
 int run_once(const struct options *o, const struct term *t, struct output *out, struct moeflux_err *e);
 
 /* Says once on stderr that a prompt held bytes that are not UTF-8 (nothing for 0). */
-void run_tell_replaced(unsigned long n_replaced);
+void run_tell_replaced(const struct options *o, unsigned long n_replaced);
 
 #endif

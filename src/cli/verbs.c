@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "cli/convert_report.h"
+#include "cli/exit.h"
 #include "cli/number.h"
 #include "cli/options.h"
 #include "cli/output.h"
@@ -71,7 +72,8 @@ int verbs_convert(const struct options *o, const struct term *t, struct output *
         say("moeflux: interrupted; the same command goes on with what is done\n");
     if (rc)
         return rc;
-    say_result(o, &r, (double)(clock_ns() - start) / 1e9);
+    if (o->log_level >= EXIT_INFO)
+        say_result(o, &r, (double)(clock_ns() - start) / 1e9);
     return convert_report_print(&r.errors, co.settings.rule != CONVERT_RULE_MINMAX, out, e);
 }
 

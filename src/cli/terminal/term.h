@@ -8,6 +8,7 @@ struct term {
     bool in, out, err; /* the stream is a terminal */
     bool out_dress,
         err_dress; /* ... and may be sent escape sequences (TERM is not "dumb", NO_COLOR is not set) */
+    bool quiet;    /* no news of the work: no progress bars */
 };
 
 /* Looks at the streams; first gives a closed one a descriptor that fails to write, so that no file that is
