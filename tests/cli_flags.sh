@@ -157,7 +157,7 @@ fails 2 'SRC is missing' convert
 fails 2 'DST is missing' convert a
 fails 2 'unexpected argument "c"' convert a b c
 fails 2 '\-\-spread needs a value' convert a b --spread
-fails 2 'DIR is missing' inspect
+fails 2 'MODEL is missing' inspect
 
 claim missing_files_are_named
 fails 1 "^moeflux: $tmp/none: No such file" -m dir -f "$tmp/none"

@@ -33,6 +33,7 @@ enum { DEFAULT_SEQUENCES = 4 };
 #define BYTES(s, l, value, f, help)           {FLAG_BYTES, s, l, value, help, AT(f), 0, 0, NULL}
 #define LIST(s, l, value, f, lo, hi, help)    {FLAG_LIST, s, l, value, help, AT(f), lo, hi, NULL}
 #define CHOICE(l, value, f, choices, help)    {FLAG_CHOICE, NULL, l, value, help, AT(f), 0, 0, choices}
+#define MAY_OPERAND(value, f, help)           {FLAG_OPERAND, NULL, NULL, value, help, AT(f), 0, 1, NULL}
 #define OPERAND(value, f, help)               {FLAG_OPERAND, NULL, NULL, value, help, AT(f), 0, 0, NULL}
 
 /* In the order of the enums of moeflux.h. */
@@ -148,7 +149,7 @@ static const struct flag run_flags[] = {
 
 static const struct flag convert_flags[] = {
     OPERAND("SRC", src, "checkpoint: MLX, bf16, f16, f32 or fp8 safetensors"),
-    OPERAND("DST", dst, "directory to write; must not exist"),
+    MAY_OPERAND("DST", dst, "directory to write; must not exist"),
     INT(NULL, "bits", "N", bits, 1, MAX_TOKENS, "of a weight: 2, 3, 4, 5, 6 or 8 (4, or as in SRC)"),
     INT(NULL, "group", "N", group, 1, MAX_TOKENS, "columns that share a scale: 32, 64, 128 (64)"),
     INT(NULL, "expert-bits", "N", expert_bits, 1, MAX_TOKENS, "... of the routed experts (as --bits)"),
@@ -156,7 +157,7 @@ static const struct flag convert_flags[] = {
     CHOICE("recipe", "NAME", recipe, RECIPE, "mlx-lm's mixed_2_6, _3_4, _3_6 or _4_6"),
     CHOICE("scales", "RULE", scales, SCALES, "minmax, or search: least error (with these: search)"),
     TEXT(NULL, "spread", "DIR,..", spread, "put the experts into these too, on other disks"),
-    SWITCH(NULL, "verify", verify, "read DST again and compare checksums"),
+    SWITCH(NULL, "verify", verify, "read DST again; --verify DST alone: at any time"),
     INT("t", "threads", "N", threads, 1, 4096, "threads (all cores)"),
     SAY_FLAGS,
     SWITCH("h", "help", help, "print this help"),
@@ -164,7 +165,7 @@ static const struct flag convert_flags[] = {
 
 static const struct flag inspect_flags[] = {
     /* The name is the configuration file's. */
-    {FLAG_OPERAND, NULL, "model", "DIR", "model directory; not needed with the next two", AT(model), 0, 1, NULL},
+    {FLAG_OPERAND, NULL, "model", "MODEL", "directory, or config.json; not needed with the next two", AT(model), 0, 1, NULL},
     TEXT(NULL, "trace", "FILE", trace, "replay a run's trace: what more memory would buy"),
     TEXT(NULL, "usage", "FILE", usage, "how evenly a usage file's experts are used"),
     TEXT_OF("device", "NAME", device, DEVICES, "as for a run, below too"),
@@ -535,7 +536,8 @@ static int check_inspect(const struct options *o, struct moeflux_err *e)
 {
     int rc = o->model || o->trace || o->usage
                  ? 0
-                 : err_set(e, ERR_USAGE, "DIR is missing (--help shows the usage)");
+                 : err_set(e, ERR_USAGE,
+                           "MODEL is missing: a directory or a config.json (--help shows the usage)");
     if (!rc)
         rc = refuse(o->trace && o->usage, "--trace", "--usage", e);
     return rc ? rc : check_engine(o, e);
@@ -636,11 +638,25 @@ static int take_defaults(struct options *o, const struct defaults_command *c, in
     return rc;
 }
 
+/* One directory alone is there to be verified. */
+static int check_convert(const struct options *o, struct moeflux_err *e)
+{
+    bool settings = o->bits || o->group || o->expert_bits || o->expert_group || o->spread ||
+                    o->recipe != OPTIONS_NOT_GIVEN || o->scales != OPTIONS_NOT_GIVEN;
+    if (o->dst)
+        return 0;
+    if (!o->verify)
+        return err_set(e, ERR_USAGE, "DST is missing (--help shows the usage)");
+    return settings
+               ? err_set(e, ERR_USAGE, "--verify of a converted model takes no other flag than --threads")
+               : 0;
+}
+
 static int check(struct options *o, struct moeflux_err *e)
 {
     switch (o->verb) {
     case VERB_CONVERT:
-        return 0;
+        return check_convert(o, e);
     case VERB_SERVE:
         return check_serve(o, e);
     case VERB_INSPECT:
@@ -722,7 +738,8 @@ int options_setting(const struct options *base, int argc, char **argv, struct op
 void options_help(const struct options *o, struct str *out)
 {
     if (o->verb == VERB_CONVERT) {
-        str_add_text(out, "usage: moeflux convert SRC DST [OPTION]...\n\n");
+        str_add_text(out, "usage: moeflux convert SRC DST [OPTION]...\n"
+                          "       moeflux convert --verify DST\n\n");
         flags_help(convert_flags, COUNT(convert_flags), out);
         return;
     }
@@ -737,8 +754,9 @@ void options_help(const struct options *o, struct str *out)
         return;
     }
     if (o->verb == VERB_INSPECT) {
-        str_add_text(out, "usage: moeflux inspect DIR [--no-measure] [--json] [OPTION]...\n"
-                          "       moeflux inspect --trace FILE|--usage FILE [DIR] [--json] [OPTION]...\n\n");
+        str_add_text(out,
+                     "usage: moeflux inspect MODEL [--no-measure] [--json] [OPTION]...\n"
+                     "       moeflux inspect --trace FILE|--usage FILE [MODEL] [--json] [OPTION]...\n\n");
         flags_help(inspect_flags, COUNT(inspect_flags), out);
         return;
     }
