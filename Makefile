@@ -119,7 +119,7 @@ FUZZ_OBJ     := $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/entry.c %/seeds_main.
 FUZZ_TARGETS := $(shell sed -n 's/^void target_\([a-z]*\)(const uint8_t .data, size_t n);.*/\1/p' tests/fuzz/target.h)
 FUZZERS      := $(FUZZ_TARGETS:%=$(BUILD)/fuzz/%)
 
-.PHONY: FORCE all lib tests check check-fast run-tests bench lint asan tsan fuzz fuzzers fuzz-run validate install clean
+.PHONY: FORCE all lib tests check check-fast run-tests bench lint asan tsan fuzz fuzzers fuzz-run validate install deb clean
 .SECONDARY:
 .DELETE_ON_ERROR:
 .SECONDEXPANSION:
@@ -320,6 +320,16 @@ install: $(BUILD)/moeflux $(LIBS) $(COMPLETIONS)
 	mkdir -p $(DESTDIR)$(LIBDIR)/pkgconfig
 	sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION)|; s|@PACKAGES@|$(LIB_PACKAGES)|' \
 	    moeflux.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/moeflux.pc
+
+# Packages for Debian, in $(BUILD)/deb, made of a copy of what git knows. The kernels are taken from here: they are the same
+# words wherever they are built. SHADERS= builds them there, too.
+deb: $(SHADERS)/kernels/table.inc
+	rm -rf $(BUILD)/deb
+	mkdir -p $(BUILD)/deb/moeflux-$(VERSION)
+	git ls-files -z main.c src kernels scripts man examples debian tests/models/tiny Makefile moeflux.pc.in README.md LICENSE | \
+	    xargs -0 cp -p --parents -t $(BUILD)/deb/moeflux-$(VERSION)
+	cd $(BUILD)/deb/moeflux-$(VERSION) && env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL -u BUILD \
+	    $(if $(SHADERS),SHADERS=$(abspath $(SHADERS))) dpkg-buildpackage -b -uc -us -j$(shell nproc)
 
 clean:
 	rm -rf build build-asan build-tsan build-fuzz
