@@ -19,6 +19,6 @@ struct convert_check {
 /* All files that the checksums of the directory, and of those that share its experts, name.
  * ERR_IO: some are missing, cannot be read or differ; the first is named with what was expected and found, and how many more
  * there are. ERR_FORMAT: checksums.json is none. ERR_INTERRUPTED. */
-int convert_check(struct convert_check *c, struct moeflux_err *e);
+int convert_check(struct convert_check *o, struct moeflux_err *e);
 
 #endif
