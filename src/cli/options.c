@@ -754,9 +754,8 @@ void options_help(const struct options *o, struct str *out)
         return;
     }
     if (o->verb == VERB_INSPECT) {
-        str_add_text(out,
-                     "usage: moeflux inspect MODEL [--no-measure] [--json] [OPTION]...\n"
-                     "       moeflux inspect --trace FILE|--usage FILE [MODEL] [OPTION]...\n\n");
+        str_add_text(out, "usage: moeflux inspect MODEL [--no-measure] [--json] [OPTION]...\n"
+                          "       moeflux inspect --trace FILE|--usage FILE [MODEL] [OPTION]...\n\n");
         flags_help(inspect_flags, COUNT(inspect_flags), out);
         return;
     }
