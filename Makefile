@@ -323,7 +323,7 @@ install: $(BUILD)/moeflux $(LIBS) $(COMPLETIONS)
 
 # Packages for Debian, in $(BUILD)/deb, made of a copy of what git knows. The kernels are taken from here: they are the same
 # words wherever they are built. SHADERS= builds them there, too.
-deb: $(SHADERS)/kernels/table.inc
+deb: $(if $(SHADERS),$(SHADERS)/kernels/table.inc)
 	rm -rf $(BUILD)/deb
 	mkdir -p $(BUILD)/deb/moeflux-$(VERSION)
 	git ls-files -z main.c src kernels scripts man examples debian tests/models/tiny Makefile moeflux.pc.in README.md LICENSE | \

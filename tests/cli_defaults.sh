@@ -89,6 +89,15 @@ run 0 "$MOEFLUX" --help
 err_empty
 run 0 "$MOEFLUX" --version
 
+claim any_bytes_are_settings_or_one_line
+for i in 1 2 3 4 5 6 7 8; do
+    { echo 'temp = 0' && head -c $((i * 40)) /dev/urandom; } >"$file"
+    fails 2 "^moeflux: $file" -m "$model" -p x
+done
+yes 'temp = 0.5' | head -n 5000 >"$file"
+run 0 "$MOEFLUX" -m "$model" --plan
+out_has "^  temp  *0.5  $file:5000$"
+
 claim without_a_home_there_is_no_file
 settings 'nonsense'
 run 0 env -u HOME -u XDG_CONFIG_HOME "$MOEFLUX" -m "$model" --raw -p Hello -n 1

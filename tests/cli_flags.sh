@@ -30,6 +30,13 @@ names_flags convert moeflux-convert.1 10
 names_flags inspect moeflux-inspect.1 10
 names_flags completion moeflux.1 1
 
+claim the_unit_for_systemd_has_flags_that_there_are
+run 0 "$MOEFLUX" serve --help
+for flag in $(sed -n '/^ExecStart=/,/[^\\]$/p' examples/moeflux.service | grep -o -e '--[a-z-]*'); do
+    out_has " $flag "
+done
+[ "$(grep -c -e '--api-key-file %d/keys' examples/moeflux.service)" -eq 1 ] || fault 'the unit does not take its credential'
+
 claim version_is_one_line
 run 0 "$MOEFLUX" --version
 err_empty

@@ -1,6 +1,8 @@
 """Types lines with tabs into a real shell, in which `moeflux` only prints its words, and compares what came of them.
 
-usage: completion.py bash|zsh|fish SCRIPT DIRECTORY. DIRECTORY: an empty one for the files that are completed."""
+usage: completion.py bash|zsh|fish SCRIPT DIRECTORY [ROOT]
+SCRIPT: -, the one that is installed where the shell looks. DIRECTORY: an empty one for the files that are completed. ROOT: of
+the system whose shell it is, which has DIRECTORY."""
 import os
 import pty
 import re
@@ -9,6 +11,7 @@ import sys
 import time
 
 shell, script, where = sys.argv[1:4]
+root = sys.argv[4] if len(sys.argv) > 4 else ""
 
 # What is typed, and the words that moeflux then gets.
 CASES = [
@@ -57,12 +60,17 @@ def read_until(fd, pattern, seconds):
 os.makedirs(os.path.join(where, "models"))
 open(os.path.join(where, "keys.txt"), "w").close()
 argv, start = START[shell]
+if shell == "fish" and script == "-":
+    argv = ["fish", "-i"]  # without its configuration it does not look where packages put theirs
+load = f"source {script}" if script != "-" else "source /usr/share/bash-completion/bash_completion" if shell == "bash" else "true"
 pid, fd = pty.fork()
 if pid == 0:
-    os.chdir(where)
-    os.environ.update(TERM="dumb" if shell != "fish" else "xterm", HOME=where, LC_ALL="C.UTF-8")
+    if root:
+        os.chroot(root)
+    os.chdir("/" + os.path.relpath(where, root) if root else where)
+    os.environ.update(TERM="dumb" if shell != "fish" else "xterm", HOME=os.getcwd(), PATH="/usr/local/bin:/usr/bin:/bin", LC_ALL="C.UTF-8")
     os.execvp(argv[0], argv)
-os.write(fd, f"{start}{SAYS[shell]}source {script}; moeflux re''ady\n".encode())
+os.write(fd, f"{start}{SAYS[shell]}{load}; moeflux re''ady\n".encode())
 ready, said = read_until(fd, "GOT<(ready)>", 60)
 bad = [] if ready else [f"the shell did not start: {said[-400:]!r}"]
 for typed, wanted in CASES if ready else []:
@@ -76,5 +84,5 @@ os.write(fd, b"exit\n")
 read_until(fd, r"(\x00)", 1)
 os.close(fd)
 os.waitpid(pid, 0)
-print("\n".join(bad))
+print("\n".join(bad), end="\n" if bad else "")
 sys.exit(bool(bad))
