@@ -91,7 +91,7 @@ run 0 "$MOEFLUX" --version
 
 claim any_bytes_are_settings_or_one_line
 for i in 1 2 3 4 5 6 7 8; do
-    { echo 'temp = 0' && head -c $((i * 40)) /dev/urandom; } >"$file"
+    { printf 'temp = 0\nx' && head -c $((i * 40)) /dev/urandom; } >"$file"
     fails 2 "^moeflux: $file" -m "$model" -p x
 done
 yes 'temp = 0.5' | head -n 5000 >"$file"

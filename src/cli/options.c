@@ -165,7 +165,7 @@ static const struct flag convert_flags[] = {
 
 static const struct flag inspect_flags[] = {
     /* The name is the configuration file's. */
-    {FLAG_OPERAND, NULL, "model", "MODEL", "directory, or config.json; not needed with the next two", AT(model), 0, 1, NULL},
+    {FLAG_OPERAND, NULL, "model", "MODEL", "directory or config.json; not needed with these:", AT(model), 0, 1, NULL},
     TEXT(NULL, "trace", "FILE", trace, "replay a run's trace: what more memory would buy"),
     TEXT(NULL, "usage", "FILE", usage, "how evenly a usage file's experts are used"),
     TEXT_OF("device", "NAME", device, DEVICES, "as for a run, below too"),
