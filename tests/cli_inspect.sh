@@ -65,6 +65,17 @@ for dir in tests/models/tiny "$model" "$other" tests/models/qwen3-odd/mlx \
         fault "$dir: $(diff "$tmp/needs.$(basename "$dir")" "$tmp/needs.config")"
 done
 
+claim configurations_of_all_families_have_the_sizes_of_their_models
+for dir in tests/models/families/*/; do
+    run 0 "$MOEFLUX" inspect "$dir" --no-measure --json --device cpu
+    wanted=$(json 'j["expert_bytes"], j["one_expert_bytes"], j["params"]')
+    dense=$(json 'j["dense_bytes"]')
+    run 0 "$MOEFLUX" inspect "${dir}config.json" --no-measure --json --device cpu
+    json_is 'j["expert_bytes"], j["one_expert_bytes"], j["params"]' "$wanted"
+    # Files differ in which vectors of some bytes are float32.
+    json_is "abs(j['dense_bytes'] - $dense) <= 1024" True
+done
+
 claim a_configuration_without_a_table_is_of_what_convert_makes
 for dir in "$model" "$other"; do
     rm -rf "$tmp/made"

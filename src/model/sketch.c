@@ -39,20 +39,39 @@ static uint32_t format_of_entry(const struct quant_entry *q)
     return format == FORMAT_NONE ? format_find_affine(q->bits, q->group, SCALE_BF16) : format;
 }
 
-/* What the table says, which spells names as MLX does. */
-static int look_up(const struct sketching *s, const char *base, struct quant_entry *out,
-                   struct moeflux_err *e)
-{
-    char name[NAME];
-    snprintf(name, sizeof name, "%s%s", s->m->config.family->mlx_prefix, base);
-    int said = quant_config_matrix(&s->quant, name, out, e);
-    return said == QUANT_SAID_NOTHING ? quant_config_matrix(&s->quant, base, out, e) : said;
-}
-
 static bool ends_with(const char *name, const char *tail)
 {
     size_t n = strlen(name), k = strlen(tail);
     return tail[0] && n >= k && strcmp(name + n - k, tail) == 0;
+}
+
+/* The name as the family's files have it: of the whole that it may be a part of, with parts of it named differently. */
+static void spell(const struct family *f, const char *base, char name[NAME])
+{
+    char whole[NAME];
+    snprintf(whole, sizeof whole, "%s", base);
+    for (const struct fused_matrix *x = f->fused; x && x->name; x++)
+        for (int i = 0; i < FUSED_MAX_PARTS; i++)
+            if (x->parts[i].name && ends_with(base, x->parts[i].name))
+                snprintf(whole, sizeof whole, "%.*s%s", (int)(strlen(base) - strlen(x->parts[i].name)), base,
+                         x->name);
+    snprintf(name, NAME, "%s", whole);
+    for (const char *const(*r)[2] = f->renamed; r && (*r)[0]; r++) {
+        const char *at = strstr(whole, (*r)[1]);
+        if (at)
+            snprintf(name, NAME, "%.*s%s%s", (int)(at - whole), whole, (*r)[0], at + strlen((*r)[1]));
+    }
+}
+
+/* What the table says, which spells names as MLX does. */
+static int look_up(const struct sketching *s, const char *base, struct quant_entry *out,
+                   struct moeflux_err *e)
+{
+    char name[NAME], with_prefix[2 * NAME];
+    spell(s->m->config.family, base, name);
+    snprintf(with_prefix, sizeof with_prefix, "%s%s", s->m->config.family->mlx_prefix, name);
+    int said = quant_config_matrix(&s->quant, with_prefix, out, e);
+    return said == QUANT_SAID_NOTHING ? quant_config_matrix(&s->quant, name, out, e) : said;
 }
 
 /* Whether it is the router or the gate of the shared expert. */
