@@ -9,6 +9,9 @@ SHADERS ?= $(BUILD)
 PREFIX  ?= /usr/local
 LIBDIR  ?= $(PREFIX)/lib
 DESTDIR ?=
+BASH_COMPLETIONS ?= $(PREFIX)/share/bash-completion/completions
+ZSH_COMPLETIONS  ?= $(PREFIX)/share/zsh/site-functions
+FISH_COMPLETIONS ?= $(PREFIX)/share/fish/vendor_completions.d
 CC      ?= cc
 GLSLC   ?= glslc
 # What compiles the kernels named X_khr, whose language not every glslc knows; "no": they are left out.
@@ -122,7 +125,7 @@ FUZZ_OBJ     := $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/entry.c %/seeds_main.
 FUZZ_TARGETS := $(shell sed -n 's/^void target_\([a-z]*\)(const uint8_t .data, size_t n);.*/\1/p' tests/fuzz/target.h)
 FUZZERS      := $(FUZZ_TARGETS:%=$(BUILD)/fuzz/%)
 
-.PHONY: FORCE all lib tests check check-fast run-tests bench lint asan tsan fuzz fuzzers fuzz-run validate install clean
+.PHONY: FORCE all lib tests check check-fast run-tests bench lint asan tsan fuzz fuzzers fuzz-run validate install deb clean
 .SECONDARY:
 .DELETE_ON_ERROR:
 .SECONDEXPANSION:
@@ -198,6 +201,12 @@ $(BUILD)/page.inc: src/server/page.html
 	od -An -v -tx1 $< | sed 's/ \([0-9a-f][0-9a-f]\)/0x\1,/g' > $@
 
 $(BUILD)/src/server/page.o: $(BUILD)/page.inc
+
+# Made by the program itself from its table of flags.
+COMPLETIONS := $(BUILD)/completion/bash $(BUILD)/completion/zsh $(BUILD)/completion/fish
+$(COMPLETIONS): $(BUILD)/completion/%: $(BUILD)/moeflux
+	@mkdir -p $(@D)
+	$(BUILD)/moeflux completion $* > $@
 
 # A test program has what it needs of everything: of whole ones linking would take a tenth of the build's time, and a gigabyte.
 $(BUILD)/tests/all.a: $(TEST_LIB) $(OBJ)
@@ -306,9 +315,12 @@ lint: $(if $(KERNELS),$(SHADERS)/kernels/table.inc) $(BUILD)/build_id.h $(BUILD)
 	CPPFLAGS="$(ALL_CPPFLAGS)" scripts/lint
 
 VERSION = $(shell sed -n 's/^\#define MOEFLUX_VERSION "\(.*\)"/\1/p' src/moeflux.h)
-install: $(BUILD)/moeflux $(LIBS)
+install: $(BUILD)/moeflux $(LIBS) $(COMPLETIONS)
 	install -D -m 755 $(BUILD)/moeflux $(DESTDIR)$(PREFIX)/bin/moeflux
 	for page in man/*.[157]; do install -D -m 644 $$page -t $(DESTDIR)$(PREFIX)/share/man/man$${page##*.} || exit; done
+	install -D -m 644 $(BUILD)/completion/bash $(DESTDIR)$(BASH_COMPLETIONS)/moeflux
+	install -D -m 644 $(BUILD)/completion/zsh $(DESTDIR)$(ZSH_COMPLETIONS)/_moeflux
+	install -D -m 644 $(BUILD)/completion/fish $(DESTDIR)$(FISH_COMPLETIONS)/moeflux.fish
 	install -D -m 644 src/moeflux.h $(DESTDIR)$(PREFIX)/include/moeflux.h
 	install -D -m 644 $(BUILD)/libmoeflux.a $(DESTDIR)$(LIBDIR)/libmoeflux.a
 	install -D -m 644 $(BUILD)/$(SONAME) $(DESTDIR)$(LIBDIR)/$(SONAME)
@@ -316,6 +328,16 @@ install: $(BUILD)/moeflux $(LIBS)
 	mkdir -p $(DESTDIR)$(LIBDIR)/pkgconfig
 	sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION)|; s|@PACKAGES@|$(LIB_PACKAGES)|' \
 	    moeflux.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/moeflux.pc
+
+# Packages for Debian, in $(BUILD)/deb, made of a copy of what git knows. The kernels are taken from here: they are the same
+# words wherever they are built. SHADERS= builds them there, too.
+deb: $(if $(SHADERS),$(SHADERS)/kernels/table.inc)
+	rm -rf $(BUILD)/deb
+	mkdir -p $(BUILD)/deb/moeflux-$(VERSION)
+	git ls-files -z main.c src kernels scripts man examples debian tests/models/tiny Makefile moeflux.pc.in README.md LICENSE | \
+	    xargs -0 cp -p --parents -t $(BUILD)/deb/moeflux-$(VERSION)
+	cd $(BUILD)/deb/moeflux-$(VERSION) && env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL -u BUILD \
+	    $(if $(SHADERS),SHADERS=$(abspath $(SHADERS))) dpkg-buildpackage -b -uc -us -j$(shell nproc)
 
 clean:
 	rm -rf build build-asan build-tsan build-fuzz
