@@ -73,8 +73,9 @@ coop_only    := matrices/probe attention/latent_scores attention/latent_values
 format_only  := linear/decode_long
 # Some are built again as NAME_VARIANT: for cooperative matrices (coop: by NV's extension, khr: by KHR's; fragcoop and fragkhr:
 # in registers), for devices that keep float16 denormals, for matrices of one format, which a driver compiles in a third of the
-# time, and for matrices of one other format than those four.
-VARIANTS     := coop khr fragcoop fragkhr denorm q4 q8 bf16 f32 other othercoop otherkhr otherdenorm
+# time, for matrices of one other format than those four, and for experts in such a format beside a shared one of
+# 4 bits.
+VARIANTS     := coop khr fragcoop fragkhr denorm q4 q8 bf16 f32 other othercoop otherkhr otherdenorm withq4 withq4denorm
 defines_coop   := -DCOOP
 defines_khr    := -DCOOP -DCOOP_KHR
 defines_fragcoop := -DFRAG -DCOOP
@@ -88,6 +89,8 @@ defines_other  := -DOTHER
 defines_othercoop := -DOTHER -DCOOP
 defines_otherkhr  := -DOTHER -DCOOP -DCOOP_KHR
 defines_otherdenorm := -DOTHER -DDENORM
+defines_withq4      := -DOTHER -DWITH_Q4
+defines_withq4denorm := -DOTHER -DWITH_Q4 -DDENORM
 tiles        := linear/prefill experts/prefill_up experts/prefill_down
 kernels_coop := $(tiles) attention/prefill $(coop_only)
 # GLSLC, or else glslangValidator, where one of them knows the language.
@@ -109,6 +112,8 @@ kernels_f32  := $(kernels_bf16)
 kernels_other := $(products) $(tiles) linear/plain embed matvec_transposed/groups matvec_transposed/plain mla/transpose_keys
 kernels_othercoop := $(tiles)
 kernels_otherdenorm := $(products)
+kernels_withq4 := experts/decode_up experts/decode_down
+kernels_withq4denorm := $(kernels_withq4)
 SPIRV        := $(patsubst %,$(SHADERS)/kernels/%.inc,$(filter-out $(coop_only) $(format_only),$(KERNELS)) $(foreach v,$(VARIANTS),$(kernels_$(v):%=%_$(v))))
 
 # The fuzzers' targets (tests/fuzz/target.h), which test_fuzz_seeds runs too.
@@ -139,7 +144,7 @@ $(foreach isa,$(ISAS) avx512vbmi,$(eval $(call ISA_RULE,$(isa))))
 
 # The library is everything that needs no terminal. Only what moeflux.h declares is visible from outside, in the static
 # library too: its one object has no other global names, so that a program may have functions of the same name.
-LIB_OBJ := $(filter-out $(BUILD)/src/cli/% $(BUILD)/src/generate/% $(BUILD)/src/server/%,$(OBJ))
+LIB_OBJ := $(filter-out $(BUILD)/src/cli/% $(BUILD)/src/generate/% $(BUILD)/src/api/% $(BUILD)/src/server/%,$(OBJ))
 SONAME  := libmoeflux.so.0
 LIBS    := $(BUILD)/libmoeflux.a $(BUILD)/$(SONAME)
 lib: $(LIBS)

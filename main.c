@@ -23,6 +23,7 @@
 #include "cli/terminal/bar.h"
 #include "cli/terminal/term.h"
 #include "cli/verbs.h"
+#include "cli/which_model.h"
 #include "generate/generator.h"
 #include "moeflux.h"
 #include "server/server.h"
@@ -42,13 +43,6 @@ static void tell_line(void *ctx, const char *text)
     exit_warn(text);
 }
 
-/* The model's name for clients: its directory's. */
-static const char *name_of(const struct options *o)
-{
-    const char *slash = strrchr(o->model, '/');
-    return o->alias ? o->alias : slash && slash[1] ? slash + 1 : o->model;
-}
-
 static struct server_options server_options_of(const struct options *o)
 {
     return (struct server_options){
@@ -56,7 +50,7 @@ static struct server_options server_options_of(const struct options *o)
         .port = (uint16_t)o->port,
         .key_file = o->api_key_file,
         .cors = o->cors,
-        .name = name_of(o),
+        .name = options_model_name(o),
         .context = (uint32_t)o->ctx_size,
         .parallel = (uint32_t)o->parallel,
         .sequences = (uint32_t)o->sequences,
@@ -103,6 +97,9 @@ static int dispatch(const struct options *o, const struct term *t, struct output
 {
     if (o->help)
         return print_help(o, out, e);
+    const char *model = o->verb == VERB_CONVERT ? o->src : o->model;
+    if (model && which_model_check(model, e))
+        return (int)e->code;
     bool evaluates =
         o->verb == VERB_RUN || o->verb == VERB_BATCH || o->verb == VERB_BENCH || o->verb == VERB_PERPLEXITY;
     if (evaluates && place_check_outputs(o, e))
@@ -134,8 +131,7 @@ static int dispatch(const struct options *o, const struct term *t, struct output
             return err_set(e, ERR_USAGE, "--tools goes with a prompt or --batch, not with a conversation");
         if (!prompt_is_given(o, t))
             return interactive_run(o, t, out, e);
-        return o->resume ? err_set(e, ERR_USAGE, "--resume needs a terminal on stdin")
-                         : run_once(o, t, out, e);
+        return o->resume ? interactive_continue(o, t, out, e) : run_once(o, t, out, e);
     }
 }
 
@@ -161,6 +157,8 @@ int main(int argc, char **argv)
     allow_many_files();
     output_init(&out, STDOUT_FILENO);
     int rc = options_parse(&o, argc, argv, &e);
+    if (o.color)
+        t.out_dress = o.color == 1;
     if (!rc)
         rc = dispatch(&o, &t, &out, &e);
     /* A failure that was found first is the one that is told. */

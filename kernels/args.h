@@ -298,9 +298,15 @@ struct experts_prefill_mix_args {
 };
 ARGS_SIZE(experts_prefill_mix_args, 72);
 
+/* Norms of queries and keys: enum attention_norm. */
+#define NORM_NONE  0
+#define NORM_HEADS 1
+#define NORM_ALL   2
+
 struct gqa_prepare_args {
     ADDR qkv;            /* [n][stride]: n_heads x (query head_dim, gated: gate head_dim), keys, values */
-    ADDR q_norm, k_norm; /* f32 [head_dim] */
+    ADDR q_norm, k_norm; /* f32 [head_dim], NORM_ALL: of all heads */
+    ADDR bias;           /* f32, as a row of qkv; BIASED alone */
     ADDR rope;           /* [n][rotary_dim]: cos and sin of each pair */
     ADDR q;              /* out [n][n_heads][head_dim] */
     ADDR blocks;         /* ADDR [position >> KV_BLOCK_SHIFT] */
@@ -311,16 +317,16 @@ struct gqa_prepare_args {
     U32 is_gated; /* 1: a gate stands behind each query */
     U32 pad;
 };
-ARGS_SIZE(gqa_prepare_args, 96);
+ARGS_SIZE(gqa_prepare_args, 104);
 
 /* Where attention's kernels leave what attention_merge joins: the weighted values f32 [n][n_heads][n_splits][value_dim], and
  * behind them [n][n_heads][n_splits][2]: maximum in powers of two, sum of the weights. is_whole: the only split writes the
  * results themselves, [n][dst_stride]: n_heads x value_dim. */
 struct attention_decode_args {
-    ADDR q;       /* [n][q_stride]: n_heads x key_dim; to be prepared: gqa_prepare_args' qkv */
-    ADDR keys;    /* the cache's table of blocks; of FLAT rows the keys [positions][n_kv_heads][key_dim] */
-    ADDR values;  /* of FLAT rows [positions][n_kv_heads][value_dim] */
-    ADDR partial; /* out */
+    ADDR q;      /* [n][q_stride]: n_heads x key_dim; to be prepared: gqa_prepare_args' qkv */
+    ADDR keys;   /* the cache's table of blocks; of FLAT rows the keys [positions][n_kv_heads][key_dim] */
+    ADDR values; /* of FLAT rows [positions][n_kv_heads][value_dim]; to be prepared: gqa_prepare_args' bias */
+    ADDR partial;              /* out */
     ADDR q_norm, k_norm, rope; /* to be prepared: as in gqa_prepare_args */
     ADDR dst, counters;        /* is_merged: out [n_heads][value_dim]; zeros, one of each block of heads */
     U32 n, pos, n_heads, n_kv_heads, layer_off, n_splits, is_whole;

@@ -323,6 +323,9 @@ uint32_t moeflux_session_checkpoint_cap(const struct moeflux_session *s);
 /* From now on an evaluation of several chunks makes checkpoints by itself: after the first chunk that reaches or passes a
  * multiple of `n` tokens, but not after its last chunk. 0, the default: never. No effect without recurrent layers. */
 void moeflux_session_set_checkpoint_every(struct moeflux_session *s, uint32_t n);
+/* The next evaluation, whatever comes of it, checkpoints at `pos` if it reaches or passes that: without being cut there, so that
+ * it costs no evaluation of its own. Too little memory for the checkpoint is no failure. 0: nowhere. */
+void moeflux_session_checkpoint_at(struct moeflux_session *s, uint32_t pos);
 /* Positions of the checkpoints, ascending, up to `cap` of them into `pos`; returns how many there are. */
 uint32_t moeflux_session_list_checkpoints(const struct moeflux_session *s, uint32_t *pos, uint32_t cap);
 /* Host memory of one checkpoint; 0 without recurrent layers. */
@@ -363,7 +366,7 @@ int moeflux_read_state_info(const char *path, struct moeflux_state_info *out, st
 
 struct moeflux_tokenizer;
 
-/* path: a tokenizer.json (moeflux_model_info.tokenizer_path); the files beside it are read too. MOEFLUX_ERR_IO, _FORMAT,
+/* path: a tokenizer.json or tiktoken.model (moeflux_model_info.tokenizer_path); the files beside it are read too. MOEFLUX_ERR_IO, _FORMAT,
  * _UNSUPPORTED: not a byte-level BPE tokenizer; _MEMORY. */
 int moeflux_tokenizer_open(struct moeflux_tokenizer **out, const char *path, struct moeflux_err *e);
 void moeflux_tokenizer_close(struct moeflux_tokenizer *t); /* NULL is legal */
@@ -395,6 +398,8 @@ struct moeflux_sampler_options {
     float repeat_penalty; /* positive logits are divided by it, others multiplied; 1: off */
     uint32_t repeat_last; /* how many of the last tokens the penalty looks at; at most 2^20 */
     uint64_t seed;
+    /* Taken from the logit of a token that the answer has: once, and for each time. -2 to 2; 0: off. */
+    float presence_penalty, frequency_penalty;
 };
 /* temperature 1, all else off, seed 0. */
 struct moeflux_sampler_options moeflux_sampler_defaults(void);
@@ -404,8 +409,10 @@ struct moeflux_sampler_options moeflux_sampler_defaults(void);
 int moeflux_sampler_new(struct moeflux_sampler **out, const struct moeflux_sampler_options *o, uint32_t n_ids,
                         const struct moeflux_tokenizer *t, struct moeflux_err *e);
 void moeflux_sampler_free(struct moeflux_sampler *s); /* NULL is legal */
-/* Tells the sampler of a token of the prompt or the answer, for the repeat penalty. */
+/* Tells the sampler of a token of the prompt or the answer, for the penalties. */
 void moeflux_sampler_accept(struct moeflux_sampler *s, int32_t id);
+/* What is accepted from now on is the answer; until then presence and frequency penalty have nothing to look at. */
+void moeflux_sampler_begin_answer(struct moeflux_sampler *s);
 /* Forgets the accepted tokens and starts the seed's sequence again. */
 void moeflux_sampler_reset(struct moeflux_sampler *s);
 /* The next token's id, or MOEFLUX_ERR_DEVICE: a logit that could be chosen is NaN. Never allocates. */

@@ -22,6 +22,8 @@ name='' faults=0 n_failed=0
 # History and colours as the tests want them, whoever runs them.
 export XDG_STATE_HOME="$tmp/state"
 unset NO_COLOR
+# What is piped in belongs to a prompt.
+exec </dev/null
 
 end_claim() {
     if [ -n "$name" ] && [ "$faults" -eq 0 ]; then

@@ -68,7 +68,7 @@ answers() {
     [ "$(cat "$tmp/out")" = "$expected" ] || fault "the example says '$(cat "$tmp/out")', the program '$expected'"
     err_empty
 }
-run 0 "$MOEFLUX" -m tests/models/tiny --raw --temp 0 -n 24 -p "$text"
+run 0 "$MOEFLUX" -m tests/models/tiny --raw --temp 0 --frequency-penalty 0.5 -n 24 -p "$text"
 expected=$(cat "$tmp/out")
 
 claim a_program_of_sixty_lines_uses_the_shared_library

@@ -90,7 +90,7 @@ float put_vector(uint t, uvec2 x, uint at, uvec2 norm, uint from, uint n4)
     return squares;
 }
 
-// put_vector for many vectors, TOKENS of them, adding to the sums of squares. All loads of a round are under way before the first is waited for,
+// put_vector for TOKENS vectors, adding to the sums of squares. All loads of a round are under way before the first is waited for,
 // the norm is loaded once for all.
 void put_vectors(uvec2 x, uint at[4], uvec2 norm, uint from, uint n4, inout float squares[4])
 {

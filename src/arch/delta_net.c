@@ -151,6 +151,19 @@ static void mix(const struct delta_net *d, const struct mixer_call *call, const 
                                    .stride = in_rows(r->config)});
 }
 
+/* A chunk whose state is kept in between, as two. */
+static void mix_twice(const struct delta_net *d, const struct mixer_call *call)
+{
+    const struct arch_chunk *c = call->chunk;
+    struct mixer_part part = {.n = c->keep, .of = c->of};
+    part.of.recurrent_out = c->kept;
+    mix(d, call, &part, false);
+    part = (struct mixer_part){.from = c->keep, .n = c->n - c->keep, .of = c->of};
+    part.of.parity ^= 1;
+    part.of.recurrent = c->kept;
+    mix(d, call, &part, false);
+}
+
 static void delta_net_run(const void *self, const struct mixer_call *call)
 {
     const struct delta_net *d = self;
@@ -161,7 +174,9 @@ static void delta_net_run(const void *self, const struct mixer_call *call)
     bool norm_in_out =
         delta_gives_squares(&d->op, r->exec, call->chunk->n / n_parts) && linear_takes_squares(&y->out);
     mixer_project(r, &y->in, call, in_rows(r->config));
-    for (uint32_t i = 0; i < n_parts; i++) {
+    if (call->chunk->keep)
+        mix_twice(d, call);
+    for (uint32_t i = 0; !call->chunk->keep && i < n_parts; i++) {
         const struct mixer_part part = mixer_part(r, call->chunk, i);
         if (i > 0)
             exec_beside(r->exec);

@@ -1,6 +1,6 @@
-/* Grouped-query attention with norms of queries and keys, with or without gates:
- *   [q | gate, k, v] = W norm(x);  gqa (ops/gqa.h);  x += o_proj o
- * In the KV cache: keys (normalised and rotated), then values, [n_kv_heads][head_dim] a position. */
+/* Grouped-query attention, with or without gates, biases and norms of queries and keys:
+ *   [q | gate, k, v] = W norm(x) + b;  gqa (ops/gqa.h);  x += o_proj o
+ * In the KV cache: keys (as they are multiplied), then values, [n_kv_heads][head_dim] a position. */
 #include <stdlib.h>
 
 #include "arch/loader.h"
@@ -13,7 +13,7 @@
 
 struct gqa_layer {
     struct linear in, out;
-    uint64_t q_norm, k_norm;
+    uint64_t q_norm, k_norm, bias;
 };
 
 struct gqa_mixer {
@@ -37,6 +37,14 @@ static uint32_t in_rows(const struct config *c)
     return query_rows(c) + 2 * c->n_kv_heads * c->head_dim;
 }
 
+static enum attention_norm norm_of(const struct config *c)
+{
+    static const enum attention_norm norms[] = {[QK_NORM_NONE] = ATTENTION_NORM_NONE,
+                                                [QK_NORM_HEADS] = ATTENTION_NORM_HEADS,
+                                                [QK_NORM_ALL] = ATTENTION_NORM_ALL};
+    return norms[c->attn_norm];
+}
+
 static struct gqa_shape shape_of(const struct config *c, enum kv_type type)
 {
     return (struct gqa_shape){.n_heads = c->n_heads,
@@ -45,7 +53,9 @@ static struct gqa_shape shape_of(const struct config *c, enum kv_type type)
                               .rotary_dim = c->rotary_dim,
                               .eps = c->rms_eps,
                               .kv_type = type,
-                              .gated = c->attn_gated};
+                              .gated = c->attn_gated,
+                              .norm = norm_of(c),
+                              .biased = c->attn_biased};
 }
 
 /* Of one token. */
@@ -122,11 +132,16 @@ static int mixer_load(void *self, struct loader *l, uint32_t layer, struct moefl
     int rc = loader_fused(l, layer, in, 3, c->hidden, &y->in, e);
     if (rc == 0)
         rc = loader_fused(l, layer, out, 1, c->n_heads * c->head_dim, &y->out, e);
-    if (rc == 0)
-        rc = loader_layer_vector(l, layer, "self_attn.q_norm.weight", c->head_dim, &y->q_norm, e);
-    if (rc == 0)
-        rc = loader_layer_vector(l, layer, "self_attn.k_norm.weight", c->head_dim, &y->k_norm, e);
-    return rc;
+    if (rc == 0 && c->attn_biased)
+        rc = loader_biases(l, layer, in, 3, &y->bias, e);
+    if (rc < 0 || !c->attn_norm)
+        return rc;
+    bool is_one = c->attn_norm == QK_NORM_ALL;
+    rc = loader_layer_vector(l, layer, "self_attn.q_norm.weight", (is_one ? c->n_heads : 1) * c->head_dim,
+                             &y->q_norm, e);
+    return rc < 0 ? rc
+                  : loader_layer_vector(l, layer, "self_attn.k_norm.weight",
+                                        (is_one ? c->n_kv_heads : 1) * c->head_dim, &y->k_norm, e);
 }
 
 static struct gqa_call call_of(const struct gqa_mixer *q, const struct mixer_call *call,
@@ -138,6 +153,7 @@ static struct gqa_call call_of(const struct gqa_mixer *q, const struct mixer_cal
     return (struct gqa_call){.qkv = r->proj.address + (uint64_t)part->from * rows * sizeof(float),
                              .q_norm = y->q_norm,
                              .k_norm = y->k_norm,
+                             .bias = y->bias,
                              .rope = part->rope,
                              .blocks = part->of.kv_blocks,
                              .q = r->own[MIXER_ATTENTION][Q].address,

@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "cli/near.h"
 #include "cli/number.h"
 
 enum { MAX_FLAGS = 96, MAX_FAULTS = 4, HELP_COLUMN = 28 };
@@ -89,6 +90,25 @@ static const char *owner_of_missing(const char *word, int argc, char **argv)
     return word;
 }
 
+/* An unknown option, "--tmep" or "--tmep=1", with the one that was probably meant. */
+static int unknown_option(const struct parser *p, const char *word, struct moeflux_err *e)
+{
+    char name[64];
+    size_t n = strcspn(word, "=");
+    const char *dashes = strncmp(word, "--", 2) == 0 ? "--" : "";
+    snprintf(name, sizeof name, "%.*s", (int)(n - strlen(dashes)), word + strlen(dashes));
+    struct near near = near_begin(name);
+    for (size_t i = 0; i < p->n_args; i++)
+        for (const char *at = p->owner[i]->longs; at && *at; at += strspn(at, ",")) {
+            size_t len = strcspn(at, ",");
+            near_try(&near, at, len);
+            at += len;
+        }
+    if (near.best && n < sizeof name)
+        return err_set(e, ERR_USAGE, "unknown option %s: did you mean --%.*s?", word, (int)near.n, near.best);
+    return err_set(e, ERR_USAGE, "unknown option %s (--help lists them)", word);
+}
+
 /* Only the first fault is told: the others are often its consequence. */
 static int first_fault(const struct parser *p, int argc, char **argv, struct moeflux_err *e)
 {
@@ -105,7 +125,7 @@ static int first_fault(const struct parser *p, int argc, char **argv, struct moe
             return err_set(e, ERR_USAGE, "%s is given too often", flag_name(p->owner[i], name, sizeof name));
     switch (p->end->error[0]) {
     case ARG_ELONGOPT:
-        return err_set(e, ERR_USAGE, "unknown option %s (--help lists them)", word);
+        return unknown_option(p, word, e);
     case ARG_EMISSARG:
         return err_set(e, ERR_USAGE, "%s needs a value", owner_of_missing(word, argc, argv));
     case ARG_ENOMATCH:

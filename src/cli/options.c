@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "base/str.h"
 #include "cli/flags.h"
+#include "cli/which_model.h"
 #include "generate/logprobs.h"
 #include "moeflux.h"
 #include "text/utf8.h"
@@ -36,9 +37,10 @@ enum { DEFAULT_SEQUENCES = 4 };
 /* In the order of the enums of moeflux.h. */
 static const char EXPERT_IO[] = "auto, mmap, pread, uring or direct", PREFETCH[] = "auto, none, previous, router or both",
                   CACHE_POLICY[] = "auto, lru, frequency or context", NUMBER_TYPE[] = "auto, f32 or f16",
-                  EXPERTS[] = "gpu or cpu";
+                  EXPERTS[] = "gpu or cpu", COLOR[] = "auto, always or never";
 /* In the order of the enums of convert/convert_settings.h, without their first ones. */
-static const char RECIPE[] = "mixed_2_6, mixed_3_4, mixed_3_6 or mixed_4_6", SCALES[] = "minmax or search";
+static const char RECIPE[] = "mixed_2_6, mixed_3_4, mixed_3_6 or mixed_4_6", SCALES[] = "minmax or search",
+                  QUANT_MODE[] = "affine, mxfp4, mxfp8 or nvfp4";
 
 /* How a model is opened and run. */
 #define MODEL_FLAGS \
@@ -86,7 +88,7 @@ static const struct flag run_flags[] = {
     TEXT(NULL, "prompt-cache", "FILE", prompt_cache, "reuse what the prompt begins with; update FILE"),
     TEXT(NULL, "prompt-cache-ro", "FILE", prompt_cache_ro, "... and leave FILE as it is"),
     TEXT(NULL, "state-format", "NAME", state_format, "of --prompt-cache: v3, or v2, which holds less (v3)"),
-    TEXT(NULL, "resume", "NAME", resume, "go on with a saved conversation"),
+    TEXT(NULL, "resume", "NAME", resume, "go on with a saved conversation, or ask it one thing"),
     SWITCH(NULL, "raw", raw, "take the prompt as it is: no chat template"),
     SWITCH(NULL, "think", think, "think first (else: as the model does by itself)"),
     SWITCH(NULL, "no-think", no_think, "answer without thinking first"),
@@ -106,9 +108,11 @@ static const struct flag run_flags[] = {
     HEADING("Many prompts:"),
     TEXT(NULL, "batch", "FILE", batch, "answer every line of JSON, - for stdin"),
     TEXT("o", "output", "FILE", output, "append the results; go on where they end"),
+    SWITCH(NULL, "retry-failed", retry_failed, "... and answer again what had an error"),
     SWITCH(NULL, "ordered", ordered, "results in the order of the lines"),
     TEXT(NULL, "shard", "I/N", shard, "take every N-th line, from line I on"),
     HEADING("Output:"),
+    CHOICE("color", "WHEN", color, COLOR, "bold and code of answers: auto, always, never (auto)"),
     SWITCH(NULL, "tokens-out", tokens_out, "print token ids instead of text"),
     SWITCH(NULL, "json", json, "print one JSON object"),
     SWITCH(NULL, "csv", csv, "print tables as CSV"),
@@ -129,7 +133,7 @@ static const struct flag run_flags[] = {
     TEXTS("compare", "SETTING", compare, "... beside another model or other flags; repeatable"),
     SWITCH(NULL, "selftest", selftest, "compare every operation with the reference"),
     SWITCH("h", "help", help, "print this help"),
-    SWITCH(NULL, "version", version, "print the version"),
+    SWITCH("V", "version", version, "print the version"),
 };
 
 static const struct flag convert_flags[] = {
@@ -139,6 +143,8 @@ static const struct flag convert_flags[] = {
     INT(NULL, "group", "N", group, 1, MAX_TOKENS, "columns that share a scale: 32, 64, 128 (64)"),
     INT(NULL, "expert-bits", "N", expert_bits, 1, MAX_TOKENS, "... of the routed experts (as --bits)"),
     INT(NULL, "expert-group", "N", expert_group, 1, MAX_TOKENS, "... of theirs (as --group)"),
+    CHOICE("mode", "NAME", mode, QUANT_MODE, "mlx's: affine, mxfp4, mxfp8 or nvfp4 (affine)"),
+    CHOICE("expert-mode", "NAME", expert_mode, QUANT_MODE, "... of the routed experts (as --mode)"),
     CHOICE("recipe", "NAME", recipe, RECIPE, "mlx-lm's mixed_2_6, _3_4, _3_6 or _4_6"),
     CHOICE("scales", "RULE", scales, SCALES, "minmax, or search: least error (with these: search)"),
     TEXT(NULL, "spread", "DIR,..", spread, "put the experts into these too, on other disks"),
@@ -206,6 +212,8 @@ static void set_defaults(struct options *o)
         .n_cpu_moe = OPTIONS_NOT_GIVEN,
         .recipe = OPTIONS_NOT_GIVEN,
         .scales = OPTIONS_NOT_GIVEN,
+        .mode = OPTIONS_NOT_GIVEN,
+        .expert_mode = OPTIONS_NOT_GIVEN,
         .expert_share = 1,
         .seed = -1,
         .temp = 0.7f,
@@ -282,7 +290,13 @@ static int check_prompt(const struct options *o, struct moeflux_err *e)
     if (!rc && o->state_format && strcmp(o->state_format, "v2") != 0 && strcmp(o->state_format, "v3") != 0)
         rc = err_set(e, ERR_USAGE, "--state-format: expected v2 or v3, found \"%s\"", o->state_format);
     if (!rc)
-        rc = refuse(o->resume && (o->prompt || o->file || o->tokens_in), "--resume", "a prompt", e);
+        rc = refuse(o->resume && (o->tokens_in || o->raw), "--resume", "--tokens-in or --raw", e);
+    if (!rc)
+        rc = refuse(o->resume && o->tools, "--resume", "--tools", e);
+    if (!rc)
+        rc = refuse(o->resume && (o->json || o->tokens_out), "--resume", "--json or --tokens-out", e);
+    if (!rc)
+        rc = refuse(o->resume && options_probes(o), "--resume", "--logits or --hidden", e);
     if (!rc)
         rc = refuse(o->resume && o->system, "--resume", "--system", e);
     if (!rc)
@@ -336,6 +350,8 @@ static int check_batch(struct options *o, struct moeflux_err *e)
                     e);
     if (!rc)
         rc = check_needs(o->output, "--output", o->batch, "--batch", e);
+    if (!rc)
+        rc = check_needs(o->retry_failed, "--retry-failed", o->batch && o->output, "--batch and --output", e);
     if (!rc)
         rc = check_needs(o->ordered, "--ordered", o->batch, "--batch", e);
     if (!rc)
@@ -467,6 +483,15 @@ static int check_engine(const struct options *o, struct moeflux_err *e)
     return rc ? rc : check_experts(o, e);
 }
 
+static int need_model(const struct options *o, struct moeflux_err *e)
+{
+    return o->model
+               ? 0
+               : err_set(e, ERR_USAGE,
+                         "-m DIR is missing: which model? DIR is a directory of safetensors files, or what "
+                         "moeflux convert made of one (--help shows the usage)");
+}
+
 static int check_run(struct options *o, struct moeflux_err *e)
 {
     int rc = check_modes(o, e);
@@ -495,9 +520,7 @@ static int check_run(struct options *o, struct moeflux_err *e)
               : o->bench      ? VERB_BENCH
               : o->batch      ? VERB_BATCH
                               : VERB_RUN;
-    if (!o->model && o->verb != VERB_LIST_DEVICES && o->verb != VERB_SELFTEST)
-        return err_set(e, ERR_USAGE, "-m DIR is missing: which model? (--help shows the usage)");
-    return 0;
+    return o->verb == VERB_LIST_DEVICES || o->verb == VERB_SELFTEST ? 0 : need_model(o, e);
 }
 
 static int check_inspect(const struct options *o, struct moeflux_err *e)
@@ -513,7 +536,7 @@ static int check_inspect(const struct options *o, struct moeflux_err *e)
 static int check_serve(struct options *o, struct moeflux_err *e)
 {
     struct sampler_options sampling = options_sampling(o, 0);
-    int rc = o->model ? 0 : err_set(e, ERR_USAGE, "-m DIR is missing: which model? (--help shows the usage)");
+    int rc = need_model(o, e);
     if (!rc)
         rc = check_engine(o, e);
     if (!rc)
@@ -546,6 +569,8 @@ int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *
         return parsed || o->help ? parsed : check_inspect(o, e);
     }
     int rc = flags_parse(run_flags, COUNT(run_flags), argc, argv, o, &o->help, e);
+    if (rc && argc > 1 && argv[1][0] && argv[1][0] != '-')
+        return which_model_refuse_word(argv[1], e);
     if (rc)
         return rc;
     if (o->help || o->version) {
@@ -607,6 +632,12 @@ void options_help(const struct options *o, struct str *out)
                       "       moeflux --selftest              check this device's operations\n");
     flags_help(run_flags, COUNT(run_flags), out);
     str_add_text(out, "\nmoeflux convert --help, man moeflux and man moeflux-convert say more.\n");
+}
+
+const char *options_model_name(const struct options *o)
+{
+    const char *slash = strrchr(o->model, '/');
+    return o->alias ? o->alias : slash && slash[1] ? slash + 1 : o->model;
 }
 
 const char *options_cpu_isa(const struct options *o)

@@ -54,6 +54,8 @@ struct options {
     bool raw, think, no_think, show_think;
 
     bool ordered;               /* results in the order of the lines */
+    bool retry_failed;          /* results of `output` that are errors count as none */
+    int color;                  /* of answers: 0: on a terminal, 1: always, 2: never */
     const char *batch, *output; /* files; batch may be "-", output NULL: stdout */
     const char *shard;          /* as given; the two that follow are what it says */
     uint32_t shard_i, shard_n;  /* every shard_n-th line from line shard_i on, 1 <= shard_i <= shard_n */
@@ -89,7 +91,7 @@ struct options {
     const char *src, *dst;                          /* convert; inspect uses `model` */
     const char *spread;                             /* convert: directories with commas between them */
     int64_t bits, group, expert_bits, expert_group; /* convert; 0: not given */
-    int recipe, scales;                             /* numbers of the choices; OPTIONS_NOT_GIVEN */
+    int recipe, scales, mode, expert_mode;          /* numbers of the choices; OPTIONS_NOT_GIVEN */
 };
 
 /* Parses the command line. ERR_USAGE names the flag at fault. */
@@ -102,6 +104,9 @@ int options_setting(const struct options *base, int argc, char **argv, struct op
 
 /* The help text of the command line that was parsed (the main one, convert's, inspect's or serve's). */
 void options_help(const struct options *o, struct str *out);
+
+/* The model's name for clients: --alias, else its directory's. Borrowed. */
+const char *options_model_name(const struct options *o);
 
 /* The CPU's instruction set: of the flag, else of MOEFLUX_CPU_ISA, which is a wish for the CPU alone; NULL: the best. */
 const char *options_cpu_isa(const struct options *o);

@@ -28,6 +28,9 @@ static struct convert_settings settings_of(const struct options *o)
         .group = (uint32_t)o->group,
         .expert_bits = (uint32_t)o->expert_bits,
         .expert_group = (uint32_t)o->expert_group,
+        .mode = o->mode == OPTIONS_NOT_GIVEN ? CONVERT_MODE_DEFAULT : (enum convert_mode)(o->mode + 1),
+        .expert_mode = o->expert_mode == OPTIONS_NOT_GIVEN ? CONVERT_MODE_DEFAULT
+                                                           : (enum convert_mode)(o->expert_mode + 1),
         .recipe = o->recipe == OPTIONS_NOT_GIVEN ? CONVERT_NO_RECIPE : (enum convert_recipe)(o->recipe + 1),
         .rule = o->scales == OPTIONS_NOT_GIVEN ? CONVERT_RULE_DEFAULT : (enum convert_rule)(o->scales + 1),
     };

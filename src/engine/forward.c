@@ -950,12 +950,14 @@ int forward_together(struct moeflux_session *const *list, const int32_t *ids, ui
     return rc;
 }
 
-int forward_chunk(struct moeflux_session *s, const int32_t *ids, uint32_t n, bool last,
+int forward_chunk(struct moeflux_session *s, const int32_t *ids, uint32_t n, uint32_t keep, bool last,
                   const struct moeflux_outputs *outputs, struct moeflux_err *e)
 {
     struct moeflux_model *m = s->model;
     struct pass p = pass_at(s, n, s->pos, s->parity, outputs);
     p.is_watched = n > 1 || m->step_ns > QUICK_NS;
+    p.chunk.keep = keep;
+    p.chunk.kept = m->kept.address;
     bool plain = m->resident && !p.is_watched && outputs->logits && !outputs->each_logits && !outputs->hidden;
     int rc = outputs->hidden ? make_hidden_buffer(m, e) : 0;
     if (rc == 0)
@@ -976,6 +978,6 @@ int forward_chunk(struct moeflux_session *s, const int32_t *ids, uint32_t n, boo
     if (rc < 0)
         return rc;
     s->pos += n;
-    s->parity ^= 1;
+    s->parity ^= keep ? 0 : 1;
     return 0;
 }

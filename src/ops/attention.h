@@ -14,9 +14,14 @@
 #include "exec/op.h"
 #include "ops/kv_cache.h"
 
+/* Norms of queries and keys: none, of each head, of all heads together. The numbers are the kernels'. */
+enum attention_norm { ATTENTION_NORM_NONE, ATTENTION_NORM_HEADS, ATTENTION_NORM_ALL };
+
 struct attention_shape {
     uint32_t n_heads, n_kv_heads, key_dim, value_dim;
     bool latent, gated, flat;
+    enum attention_norm norm; /* of one token that is prepared here: gqa.h; also the next */
+    bool biased;
     float scale;
     enum kv_type kv_type;
 };
@@ -54,7 +59,7 @@ struct attention {
 
 /* Of one token whose queries, key and value come as they are projected: see ops/gqa.h, prepare. */
 struct attention_fresh {
-    uint64_t q_norm, k_norm, rope;
+    uint64_t q_norm, k_norm, bias, rope; /* as in gqa_call */
     uint32_t rotary_dim;
     float eps;
 };

@@ -15,7 +15,7 @@ enum { ROWS_AT_ONCE = 4, LANE_CHANNELS = 8, LANE_FOURS = 24 };
 /* Its lanes that keep a GPU busy: workgroups of 512 on 132 processors. */
 enum { WANTED_LANES = 132 * 512, MOST_LANES = 512 };
 /* Its constants, behind those of kv_cache.h. */
-enum { LANES_SPEC = KV_N_SPEC, FOURS_SPEC, PREPARE_SPEC, MERGED_SPEC, DECODE_N_SPEC };
+enum { LANES_SPEC = KV_N_SPEC, FOURS_SPEC, PREPARE_SPEC, MERGED_SPEC, NORM_SPEC, BIASED_SPEC, DECODE_N_SPEC };
 /* Most splits that the last workgroup merges, and positions up to which that takes less time than a dispatch: on an H200 14.7
  * us in all for 2,048 positions, in two dispatches 12.8. */
 enum { MERGED_SPLITS = 32, MERGED_POSITIONS = 1024 };
@@ -178,7 +178,9 @@ static int open_decode(struct attention *op, struct exec *x, struct moeflux_err 
                                     [KV_FLAT_SPEC] = s->flat,
                                     [LANES_SPEC] = p->lanes,
                                     [FOURS_SPEC] = p->fours,
-                                    [MERGED_SPEC] = MERGED_SPLITS};
+                                    [MERGED_SPEC] = MERGED_SPLITS,
+                                    [NORM_SPEC] = s->norm,
+                                    [BIASED_SPEC] = s->biased};
     bool prepares = !s->latent && !s->flat;
     /* Prompts alone have keys and values outside the cache, or several tokens that are not prepared here. */
     int rc = (s->flat || prepares ? exec_kernel_later : exec_kernel)(
@@ -343,7 +345,7 @@ static void run_decode(const struct attention *op, struct exec *x, const struct 
     const struct attention_fresh none = {0}, *fresh = call->fresh ? call->fresh : &none;
     const struct attention_decode_args a = {.q = call->q,
                                             .keys = s->flat ? call->keys : call->blocks,
-                                            .values = call->values,
+                                            .values = call->fresh ? fresh->bias : call->values,
                                             .partial = is_whole ? call->dst : call->partial,
                                             .q_norm = fresh->q_norm,
                                             .k_norm = fresh->k_norm,

@@ -16,6 +16,8 @@ static struct attention_shape attention_of(const struct gqa_shape *s)
                                     .key_dim = s->head_dim,
                                     .value_dim = s->head_dim,
                                     .gated = s->gated,
+                                    .norm = s->norm,
+                                    .biased = s->biased,
                                     .scale = (float)(1 / sqrt((double)s->head_dim)),
                                     .kv_type = s->kv_type};
 }
@@ -28,6 +30,9 @@ int gqa_open(struct gqa *op, struct exec *x, const struct gqa_shape *s, struct m
     if (rc == 0 && (s->rotary_dim % 2 || s->rotary_dim > s->head_dim))
         rc = err_set(e, ERR_UNSUPPORTED, "attention: %u rotary channels of %u, expected an even number",
                      s->rotary_dim, s->head_dim);
+    if (rc == 0 && s->gated && (s->biased || s->norm == ATTENTION_NORM_ALL))
+        rc = err_set(e, ERR_UNSUPPORTED,
+                     "attention: gates, expected no biases and no norm of all heads beside them");
     return rc < 0 || exec_get_caps(x).is_host ? rc : gqa_vulkan_open(op, x, e);
 }
 
@@ -51,8 +56,8 @@ static bool is_fresh(const struct gqa *op, const struct gqa_call *call)
 
 static struct attention_fresh fresh_of(const struct gqa *op, const struct gqa_call *call)
 {
-    return (struct attention_fresh){call->q_norm, call->k_norm, call->rope, op->shape.rotary_dim,
-                                    op->shape.eps};
+    return (struct attention_fresh){call->q_norm, call->k_norm, call->bias, call->rope,
+                                    op->shape.rotary_dim, op->shape.eps};
 }
 
 static struct attention_call attention_call_of(const struct gqa *op, const struct gqa_call *call,

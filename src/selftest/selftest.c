@@ -752,12 +752,21 @@ static void moe_format_cases(struct kernel_test *l)
         {33, 5, 64, 64, 64, FORMAT_Q4, 1, .makes_shared = true, .chooses = true,
          .shared_up_format = FORMAT_Q6},
         {16, 8, 2048, 512, 512, FORMAT_MXFP4, 2, .drops = true, .makes_shared = true,
-         .shared_up_format = FORMAT_MXFP8},
+         .shared_up_format = FORMAT_Q4},
+        {12, 3, 192, 64, 128, FORMAT_MXFP8, 2, .makes_shared = true, .shared_up_format = FORMAT_NVFP4},
+        {12, 3, 256, 64, 128, FORMAT_NVFP4, 2, .makes_shared = true, .chooses = true,
+         .shared_up_format = FORMAT_Q4},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         moe_case(l, &shapes[i], shapes[i].format);
     moe_case(l, &shapes[0], FORMAT_Q6);
     moe_case_of(l, &shapes[1], FORMAT_Q2, true);
+    moe_case_of(l, &shapes[5], FORMAT_MXFP4, true);
+    for (uint32_t f = FORMAT_Q2; !kt_is_brief(l) && f < FORMAT_F16; f++)
+        moe_case(l,
+                 &(struct moe_shape){16, 8, 2048, 512, 512, f, 1, .makes_shared = true, .chooses = true,
+                                     .shared_up_format = FORMAT_Q4},
+                 f);
     for (uint32_t tile = 1; tile <= EXPERTS_MAX_TILES; tile++) /* brief: one format for each size */
         for (uint32_t i = FORMAT_Q2 + tile % 2; i < FORMAT_F16; i += kt_is_brief(l) ? FORMAT_KINDS : 2)
             moe_case(l, &(struct moe_shape){6, 2, 640, 384, 64, i, 110, .tile = tile}, FORMAT_Q3);

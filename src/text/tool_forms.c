@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/json.h"
+#include "text/json_schema.h"
 
 #define BAR   "\xef\xbd\x9c" /* U+FF5C */
 #define BLOCK "\xe2\x96\x81" /* U+2581 */
@@ -138,37 +139,24 @@ static const char PARAMETER_CLOSE[] = "</parameter>", NEWLINE_CLOSE[] = "\n</par
 
 static int read_parameters(struct tool_calls *t);
 
-static bool allows_text(const json_t *list, bool of_schemas)
+int tool_value_kind(const struct json_t *parameters, const struct json_t *schema)
 {
-    size_t n = json_array_size(list), i = 0;
-    while (i < n &&
-           !json_is_text(of_schemas ? json_member(json_array_get(list, i), "type") : json_array_get(list, i),
-                         "string"))
-        i++;
-    return i < n;
-}
-
-int tool_value_kind(const struct json_t *schema)
-{
-    const json_t *type = json_member(schema, "type"), *any = json_member(schema, "anyOf");
-    if (json_is_text(type, "string") || (!type && !any))
-        return TOOL_VALUE_TEXT;
-    if (json_is_array(type) ? allows_text(type, false) : !type && allows_text(any, true))
-        return TOOL_VALUE_TEXT_OR_NULL;
-    return TOOL_VALUE_JSON;
+    unsigned kinds = json_schema_kinds(parameters, schema);
+    return !(kinds & JSON_SCHEMA_TEXT) ? TOOL_VALUE_JSON
+           : kinds & JSON_SCHEMA_NULL  ? TOOL_VALUE_TEXT_OR_NULL
+                                       : TOOL_VALUE_TEXT;
 }
 
 /* What the tool's schema says of the parameter t->key. */
 static int kind_of(const struct tool_calls *t)
 {
-    const json_t *schema = NULL;
-    for (size_t i = 0; !schema && i < json_array_size(t->tools); i++) {
+    const json_t *parameters = NULL;
+    for (size_t i = 0; !parameters && i < json_array_size(t->tools); i++) {
         const json_t *function = json_member(json_array_get(t->tools, i), "function");
         if (json_is_text(json_member(function, "name"), str_text(&t->name)))
-            schema = json_member(json_member(json_member(function, "parameters"), "properties"),
-                                 str_text(&t->key));
+            parameters = json_member(function, "parameters");
     }
-    return tool_value_kind(schema);
+    return tool_value_kind(parameters, json_member(json_member(parameters, "properties"), str_text(&t->key)));
 }
 
 /* As JSON has it, without the quotes. */

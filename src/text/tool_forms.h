@@ -8,6 +8,8 @@
  * would have to read again; or it is no call. */
 enum { TOOL_GO, TOOL_WAIT, TOOL_NO_CALL };
 
+struct tool_grammar;
+
 struct tool_form {
     const char *marks[2]; /* what a template that teaches it has in it; the second may be NULL */
     const char *section_open,
@@ -16,8 +18,16 @@ struct tool_form {
     const char *separator, *fence_close; /* inside a call, behind its object; NULL: none */
     const char *padding, *between;       /* behind call_open and before call_close; between calls */
     int (*read)(struct tool_calls *t);   /* the first phase behind call_open */
-    /* Appends a call of the function, without the tags around it, as an expression of a grammar. */
-    void (*write)(const struct tool_form *f, const struct json_t *function, struct str *out);
+    /* Appends a call of the function, without the tags around it, to the grammar's `calls`. */
+    int (*write)(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g);
+};
+
+/* A grammar of calls while it is written. */
+struct tool_grammar {
+    struct str *rules, calls; /* lines; an expression */
+    unsigned n_rules;         /* of schemas */
+    const char *where;        /* errors begin with it */
+    struct moeflux_err *e;
 };
 
 /* The first that fits is taken. */
@@ -26,15 +36,15 @@ extern const size_t tool_n_forms;
 
 /* --- for the forms --- */
 
-/* What a value is that is written without quotes, by its schema (NULL: there is none). */
+/* What a value is that is written without quotes, by the schema of the tool's parameters and its own (NULL: there is none). */
 enum { TOOL_VALUE_TEXT, TOOL_VALUE_TEXT_OR_NULL, TOOL_VALUE_JSON };
-int tool_value_kind(const struct json_t *schema);
+int tool_value_kind(const struct json_t *parameters, const struct json_t *schema);
 
 /* tool_grammar.c */
-void tool_write_hermes(const struct tool_form *f, const struct json_t *function, struct str *out);
-void tool_write_xml(const struct tool_form *f, const struct json_t *function, struct str *out);
-void tool_write_deepseek3(const struct tool_form *f, const struct json_t *function, struct str *out);
-void tool_write_deepseek31(const struct tool_form *f, const struct json_t *function, struct str *out);
+int tool_write_hermes(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g);
+int tool_write_xml(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g);
+int tool_write_deepseek3(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g);
+int tool_write_deepseek31(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g);
 
 enum { TOOL_MAX_NAME = 256 }; /* bytes of a name */
 
