@@ -187,7 +187,7 @@ void add_step(inout float acc[MAX_ACC], const uint format, Step s, uint c4)
         p.x[t] = 0.0;
     // All vec4s of a piece lie in different rows of the same column of the transposed layout.
     uint at = xs_index(0, c4);
-    if (IS_WHOLE && SUMS <= 8) {
+    if (IS_WHOLE) {
         [[unroll]] for (uint k = 0; k < piece_vecs(format) / vecs; k++)
             add_columns(p, format, s, at + k * pitch);
     } else {

@@ -72,10 +72,10 @@ void put_columns(inout float squares[4], uint from, uint n4)
         at[t] = BESIDE != 0 ? token_of(t) * a.x_stride : 0;
         if (HEAD_SHIFT > 0)
             put_heads(t, from, n4);
+        else if (TOKENS <= 2)
+            squares[t] += put_vector(t, a.x, at[t], a.norm, from, n4);
     }
-    if (HEAD_SHIFT == 0 && TOKENS == 1)
-        squares[0] += put_vector(0, a.x, at[0], a.norm, from, n4);
-    if (HEAD_SHIFT == 0 && TOKENS > 1)
+    if (HEAD_SHIFT == 0 && TOKENS > 2)
         put_vectors(a.x, at, a.norm, from, n4, squares);
 }
 
@@ -122,7 +122,7 @@ void store_sums(float acc[MAX_ACC], float before[LANE_SUMS], Segment s, uint row
         factor[t] = has_norm ? inversesqrt(shared_sum(t) / float(cols) + a.eps) : 1.0;
     [[unroll]] for (uint k = 0; k < LANE_SUMS; k++)
         if (stores(k, row, rows))
-            F32s(a.y).v[out_at(k, s, row, rows)] = fma(acc[k], factor[lane_sum(k) % TOKENS], before[k]);
+            F32s(a.y).v[out_at(k, s, row, rows)] = fma(acc[k], factor[TOKENS > 1 ? lane_sum(k) % TOKENS : 0], before[k]);
 }
 
 void stream(Segment s, Matrix m[1], uint rows)

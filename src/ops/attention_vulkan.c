@@ -352,7 +352,7 @@ static void run_decode(const struct attention *op, struct exec *x, const struct 
                                             .rope = fresh->rope,
                                             .dst = call->dst,
                                             .counters = op->gpu.counters.address +
-                                                        place * n_counters(op) * (uint64_t)sizeof(uint32_t),
+                                                        (uint64_t)place * n_counters(op) * sizeof(uint32_t),
                                             .n = call->n,
                                             .pos = call->pos,
                                             .n_heads = call->n_heads,

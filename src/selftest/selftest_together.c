@@ -148,10 +148,11 @@ static void attention_case(struct kernel_test *l, const struct gqa_shape *c, con
     if (gqa_open(&op, x, c, &l->err) == 0)
         exec_buffer_new(x, &partial, EXEC_DEVICE, size_max(n * partial_bytes, 16), &l->err);
     for (uint32_t i = 0; i < n; i++)
-        calls[i] = (struct gqa_call){.qkv = qkv->on[KT_DEVICE].address + i * stride * sizeof(float),
+        calls[i] = (struct gqa_call){.qkv = qkv->on[KT_DEVICE].address + (uint64_t)i * stride * sizeof(float),
                                      .q_norm = norm->on[KT_DEVICE].address,
                                      .k_norm = norm->on[KT_DEVICE].address,
-                                     .rope = rope->on[KT_DEVICE].address + i * c->rotary_dim * sizeof(float),
+                                     .rope = rope->on[KT_DEVICE].address +
+                                             (uint64_t)i * c->rotary_dim * sizeof(float),
                                      .blocks = tables[i]->on[KT_DEVICE].address,
                                      .q = q->on[KT_DEVICE].address,
                                      .partial = partial.address + i * partial_bytes,
