@@ -109,7 +109,8 @@ static void linear_and_matvec_transposed_agree_with_their_references(void **stat
           "linear_decode_long_f32", "linear_decode_other", "linear_decode_token_other",
           "linear_decode_otherdenorm", "linear_decode_token_otherdenorm", "linear_prefill_other",
           "linear_prefill_othercoop", "linear_prefill_otherkhr", "linear_plain_other",
-          "matvec_transposed_groups_other", "matvec_transposed_plain_other");
+          "matvec_transposed_groups_other", "matvec_transposed_plain_other", "linear_prefill_fragcoop",
+          "linear_prefill_fragkhr", "matrices_probe_coop", "matrices_probe_khr");
 }
 
 static void router_softmax_and_router_sigmoid_agree_with_their_references(void **state)
@@ -131,9 +132,8 @@ static void experts_up_and_experts_down_agree_with_their_references(void **state
           "experts_decode_down_long_q8", "experts_decode_up_other", "experts_decode_down_other",
           "experts_decode_up_otherdenorm", "experts_decode_down_otherdenorm", "experts_prefill_up_other",
           "experts_prefill_down_other", "experts_prefill_up_othercoop", "experts_prefill_down_othercoop",
-          "experts_prefill_up_otherkhr", "experts_prefill_down_otherkhr", "matrices_probe_coop",
-          "matrices_probe_khr", "experts_prefill_up_fragcoop", "experts_prefill_down_fragcoop",
-          "experts_prefill_up_fragkhr", "experts_prefill_down_fragkhr");
+          "experts_prefill_up_otherkhr", "experts_prefill_down_otherkhr", "experts_prefill_up_fragcoop",
+          "experts_prefill_down_fragcoop", "experts_prefill_up_fragkhr", "experts_prefill_down_fragkhr");
 }
 
 static void delta_agrees_with_its_reference(void **state)

@@ -23,11 +23,11 @@ uint input_tokens()
     return this_tile().z;
 }
 
-// Element i of act. Neighbouring invocations have neighbouring rows: in float16 one of them writes both.
+// Element i of act. What stands behind an even one another invocation has: in float16 one of them writes both.
 void keep(uint i, float v, bool is_there)
 {
 #ifdef COOP
-    float next = next_row(v);
+    float next = next_stored(v);
     if (is_there && i % 2 == 0)
         U32s(a.act).v[i / 2] = packHalf2x16(clamp(vec2(v, next), vec2(-65504.0), vec2(65504.0)));
 #else

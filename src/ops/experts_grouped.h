@@ -33,7 +33,7 @@ struct experts_tiles {
 struct experts_grouped {
     struct kernel sort, mix;
     struct cast_f16 cast;
-    bool is_f16;                                   /* the tiles take float16 */
+    bool is_f16;       /* the tiles take float16 */
     bool joins_shared; /* the shared expert, as wide as the others and stored alike, is one of each token's */
     struct experts_tiles tiles[EXPERTS_MAX_TILES]; /* by size */
     uint32_t n_tiles;

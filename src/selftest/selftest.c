@@ -35,8 +35,10 @@ static const char *const path_names[LINEAR_PATHS] = {
     [LINEAR_GEMM] = ", tiles",
     [LINEAR_GEMM_LARGE] = ", large tiles",
     [LINEAR_F16_GEMM_SMALL] = ", small f16 tiles",
+    [LINEAR_F16_REGISTERS] = ", in registers",
     [LINEAR_F16_GEMM] = ", f16 tiles",
     [LINEAR_F16_GEMM_LARGE] = ", large f16 tiles",
+    [LINEAR_F16_REGISTERS_LARGE] = ", many in registers",
 };
 
 static void embed_case(struct kernel_test *l, uint32_t vocab, uint32_t cols, uint32_t format)
@@ -344,7 +346,8 @@ static void run_experts(struct exec *x, const struct experts *op, const struct e
 {
     struct experts_call call = *all;
     exec_begin(x);
-    if (apart && all->shared_up && !experts_grouped_takes(&op->gpu.grouped, all)) { /* as where some experts arrive later */
+    if (apart && all->shared_up &&
+        !experts_grouped_takes(&op->gpu.grouped, all)) { /* as where some experts arrive later */
         call.skip = 1;
         experts_run_up(op, x, &call);
         call.skip = ~(uint64_t)1;
