@@ -253,8 +253,10 @@ ARGS_SIZE(experts_decode_down_args, 120);
 struct experts_prefill_sort_args {
     ADDR idx;   /* u32 [n_pairs]: the router's choice; NO_EXPERT is left out */
     ADDR table; /* ADDR [n_experts]; pairs of an expert with 0 are left out */
-    ADDR rows;  /* out u32 [n_shared + n_pairs]: pairs of the shared expert, then those of idx sorted by expert */
-    ADDR tiles; /* out uvec4 [1 + tiles]: their number; expert (SHARED_EXPERT), first of rows, number of pairs */
+    ADDR
+        rows; /* out u32 [n_shared + n_pairs]: pairs of the shared expert, then those of idx sorted by expert */
+    ADDR
+        tiles; /* out uvec4 [1 + tiles]: their number; expert (SHARED_EXPERT), first of rows, number of pairs */
     U32 n_pairs, tile_tokens;
     U32 top_k, slots; /* pairs of a token in idx and in rows: with a shared expert that one's is the last */
     U32 n_shared;     /* tokens of the shared expert, or 0 */
@@ -300,7 +302,7 @@ struct experts_prefill_mix_args {
     ADDR shared_act; /* out [n][shared_inner] */
     ADDR x;          /* [n][hidden], added to */
     U32 top_k, hidden, shared_at, shared_inner, shared_stride;
-    U32 is_gated; /* 1: the logit before the rows is the shared expert's weight */
+    U32 is_gated;            /* 1: the logit before the rows is the shared expert's weight */
     U32 slots;               /* parts of a token, */
     U32 from_slot, end_slot; /* of which these count; top_k is the shared expert's */
     U32 pad;
@@ -512,10 +514,11 @@ struct delta_prefill_out_args {
     ADDR proj; /* [n][stride]: z [n_v][v_dim] at z_at */
     ADDR norm; /* f32 [v_dim] */
     ADDR dst;  /* [n][n_v * v_dim], in place */
+    ADDR f16;  /* out [n][n_v * v_dim], in place of dst */
     U32 n, stride, z_at, n_v;
     F32 eps;
     U32 pad;
 };
-ARGS_SIZE(delta_prefill_out_args, 48);
+ARGS_SIZE(delta_prefill_out_args, 56);
 
 #endif

@@ -118,7 +118,7 @@ static int delta_net_load(void *self, struct loader *l, uint32_t layer, struct m
 }
 
 static void mix(const struct delta_net *d, const struct mixer_call *call, const struct mixer_part *part,
-                bool norm_in_out)
+                bool norm_in_out, bool is_cast)
 {
     const struct mixer_room *r = d->room;
     const struct delta_layer *y = &d->layers[call->layer];
@@ -140,6 +140,8 @@ static void mix(const struct delta_net *d, const struct mixer_call *call, const 
                                    .dst = r->mixed.address + from * y->out.cols,
                                    .squares = norm_in_out ? scratch : 0,
                                    .scratch = scratch,
+                                   .f16 = is_cast ? r->f16_scratch.address : 0,
+                                   .is_blocked = is_cast && linear_takes_blocked(&y->out, part->n),
                                    .n = part->n,
                                    .stride = in_rows(r->config)});
 }
@@ -150,14 +152,17 @@ static void delta_net_run(const void *self, const struct mixer_call *call)
     const struct mixer_room *r = d->room;
     const struct delta_layer *y = &d->layers[call->layer];
     /* One token needs no scratch for anything else. */
-    bool norm_in_out = delta_gives_squares(&d->op, r->exec, call->chunk->n) && linear_takes_squares(&y->out);
+    uint32_t n = call->chunk->n;
+    bool is_cast = r->f16_scratch.address && !call->chunk->each && linear_takes_f16(&y->out, n) &&
+                   delta_gives_f16(&d->op, r->exec, n);
+    bool norm_in_out = delta_gives_squares(&d->op, r->exec, n) && linear_takes_squares(&y->out);
     mixer_project(r, &y->in, call, in_rows(r->config));
     for (uint32_t i = 0; i < mixer_n_parts(call->chunk); i++) {
         const struct mixer_part part = mixer_part(r, call->chunk, i);
-        mix(d, call, &part, norm_in_out);
+        mix(d, call, &part, norm_in_out, is_cast);
     }
     if (!norm_in_out) {
-        mixer_add(r, &y->out, call->chunk->n);
+        mixer_add(r, &y->out, n, is_cast);
         return;
     }
     linear_run(&y->out, r->exec,

@@ -146,7 +146,7 @@ static void mixer_run(const void *self, const struct mixer_call *call)
         const struct mixer_part part = mixer_part(q->room, call->chunk, i);
         attend(q, call, &part);
     }
-    mixer_add(q->room, &y->out, call->chunk->n);
+    mixer_add(q->room, &y->out, call->chunk->n, false);
 }
 
 const struct mixer mixer_gqa = {
