@@ -57,6 +57,13 @@ struct step_room {
     uint64_t ticket;
 };
 
+/* The batch that is recorded ahead (exec_is_parked): of which sequences' next tokens, and what it reads and writes of them. */
+struct parked {
+    uint32_t n; /* 0: of none */
+    struct arch_sequence each[MOEFLUX_MOST_TOGETHER];
+    const struct moeflux_session *sessions[MOEFLUX_MOST_TOGETHER];
+};
+
 struct moeflux_model {
     struct model_dir dir;
     struct exec *exec;
@@ -87,6 +94,7 @@ struct moeflux_model {
     bool maps_weights;      /* load_plan.maps_weights */
 
     struct exec_buffer ids, rope; /* inputs of a chunk */
+    struct exec_buffer kept;      /* the recurrent state inside a chunk; made on first use */
     /* host copy of view.idx followed by view.predicted; unused where those are mapped */
     struct exec_buffer choice;
     struct exec_buffer logits;  /* host copy of view.logits; likewise */
@@ -100,9 +108,7 @@ struct moeflux_model {
     const struct moeflux_session *predicted_session;
     uint32_t predicted_pos;
 
-    /* The sequence and position of the batch that is recorded ahead (exec_is_parked). */
-    const struct moeflux_session *parked_session;
-    uint32_t parked_pos;
+    struct parked parked;
 
     struct step_room step;
 
@@ -134,6 +140,7 @@ struct moeflux_session {
     int32_t *history;         /* [max_context]: the tokens' ids, -1: not known */
     struct checkpoints checkpoints;
     uint32_t checkpoint_every; /* tokens; 0: never */
+    uint32_t checkpoint_at;    /* a position that the next evaluation passes; 0: none */
     /* A failure left an invalid recurrent state; pos is 0. sequence_make_ready clears it. */
     bool needs_clear;
 };
@@ -145,6 +152,10 @@ void model_info_needs(const struct model_dir *d, struct moeflux_needs *out);
 int sequence_check(const struct moeflux_session *s, const int32_t *ids, uint32_t n, struct moeflux_err *e);
 /* Allocates the KV cache for positions below `end`. ERR_NO_FIT: the sequence does not change. */
 int sequence_reserve(struct moeflux_session *s, uint32_t end, struct moeflux_err *e);
+
+/* Checkpoints at `pos` what the buffer has; one that is there already counts as used. ERR_MEMORY, ERR_DEVICE. */
+int sequence_checkpoint(struct moeflux_session *s, const struct exec_buffer *state, uint32_t pos,
+                        uint32_t parity, struct moeflux_err *e);
 
 /* Recovers a sequence that was stopped, and clears one with needs_clear. Must be called before any use of the states. */
 int sequence_make_ready(struct moeflux_session *s, struct moeflux_err *e);
@@ -170,9 +181,10 @@ int sequence_recover(struct moeflux_session *s, struct moeflux_err *e);
 /* Waits a moment for the device after a stopped evaluation; whether it has finished. */
 bool model_is_idle(struct moeflux_model *m);
 
-/* Evaluates one chunk of n <= max_chunk tokens at s->pos and advances it. last: outputs->logits are those of this chunk. On
- * failure the session's states are undefined; after ERR_INTERRUPTED with m->is_stopped, sequence_recover restores them. */
-int forward_chunk(struct moeflux_session *s, const int32_t *ids, uint32_t n, bool last,
+/* Evaluates one chunk of n <= max_chunk tokens at s->pos and advances it. last: outputs->logits are those of this chunk. keep:
+ * so many of its tokens leave their recurrent state in m->kept, 0: none do (arch_chunk). On failure the session's states are
+ * undefined; after ERR_INTERRUPTED with m->is_stopped, sequence_recover restores them. */
+int forward_chunk(struct moeflux_session *s, const int32_t *ids, uint32_t n, uint32_t keep, bool last,
                   const struct moeflux_outputs *outputs, struct moeflux_err *e);
 
 /* Evaluates ids[i] at the position of list[i] for n <= MOEFLUX_MOST_TOGETHER sequences; the logits after it go to logits[i]. Their states stay;

@@ -118,8 +118,9 @@ void sequence_set_position(struct moeflux_session *s, uint32_t pos, uint32_t par
     s->pos = pos;
     s->parity = parity;
     checkpoints_drop_behind(&s->checkpoints, pos);
-    if (m->parked_session == s)
-        m->parked_session = NULL;
+    for (uint32_t i = 0; i < m->parked.n; i++)
+        if (m->parked.sessions[i] == s)
+            m->parked.n = 0;
     if (m->predicted_session == s)
         m->predicted_session = NULL;
 }
@@ -198,6 +199,35 @@ static int checkpoint_by_itself(struct moeflux_session *s, uint32_t n_new, struc
     return rc == ERR_MEMORY ? 0 : rc;
 }
 
+/* Where to keep the state inside a chunk of *n tokens: after so many, 0: nowhere. Without memory for that the chunk ends there. */
+static uint32_t keep_in_chunk(struct moeflux_session *s, uint32_t *n)
+{
+    struct moeflux_model *m = s->model;
+    uint64_t bytes = m->view.recurrent_state_bytes;
+    uint32_t at = s->checkpoint_at;
+    if (at <= s->pos || at >= s->pos + *n)
+        return 0;
+    if (bytes && !m->kept.address) {
+        if (exec_buffer_new(m->exec, &m->kept, EXEC_DEVICE, bytes, NULL) < 0) {
+            *n = at - s->pos;
+            return 0;
+        }
+        m->state_bytes += bytes;
+    }
+    return at - s->pos;
+}
+
+/* Behind the chunk that had checkpoint_at inside it, or ended there. */
+static int checkpoint_behind(struct moeflux_session *s, uint32_t keep, struct moeflux_err *e)
+{
+    uint32_t at = s->checkpoint_at;
+    if (!keep && at != s->pos)
+        return 0;
+    int rc = keep ? sequence_checkpoint(s, &s->model->kept, at, s->parity ^ 1, e)
+                  : moeflux_session_checkpoint(s, e);
+    return rc == ERR_MEMORY ? 0 : rc;
+}
+
 /* Undoes the chunk that was stopped: now, or before the next evaluation if the device is still busy with it. */
 static int stop_at(struct moeflux_session *s, uint32_t done, uint32_t n, struct moeflux_err *e)
 {
@@ -211,11 +241,11 @@ static int eval_chunks(struct moeflux_session *s, const int32_t *ids, uint32_t n
 {
     struct moeflux_model *m = s->model;
     for (uint32_t done = 0; done < n;) {
-        uint32_t here = (uint32_t)size_min(n - done, m->max_chunk);
+        uint32_t here = (uint32_t)size_min(n - done, m->max_chunk), keep = keep_in_chunk(s, &here);
         m->progress_at.before = done;
         m->progress_at.here = here;
         m->progress_at.layer = 0;
-        int rc = forward_chunk(s, ids + done, here, done + here == n, outputs, e);
+        int rc = forward_chunk(s, ids + done, here, keep, done + here == n, outputs, e);
         if (rc < 0 && m->is_stopped)
             return stop_at(s, done, n, e);
         if (rc < 0) {
@@ -224,8 +254,9 @@ static int eval_chunks(struct moeflux_session *s, const int32_t *ids, uint32_t n
         }
         memmove(s->history + s->pos - here, ids + done, here * sizeof *ids);
         done += here;
-        if (done == n)
-            break;
+        rc = checkpoint_behind(s, keep, e);
+        if (rc < 0 || done == n)
+            return rc;
         rc = checkpoint_by_itself(s, here, e);
         if (rc < 0)
             return rc;
@@ -243,6 +274,7 @@ int sequence_run(struct moeflux_session *s, const int32_t *ids, uint32_t n,
     m->progress_at.what = what;
     m->progress_at.total = n;
     int rc = eval_chunks(s, ids, n, outputs, e);
+    s->checkpoint_at = 0;
     if (rc < 0)
         return rc;
     uint64_t ns = clock_ns() - start;

@@ -14,7 +14,7 @@ enum { MANY_ROWS = 6000 };
 /* The constants of kernels/linear/plain.comp. */
 enum { PLAIN_N_SPEC = 4 };
 /* Those of kernels/linear/decode_token.comp behind those of lib/gemv.glsl. */
-enum { TOKEN_HEAD_SHIFT = GEMV_N_SPEC, TOKEN_N_SPEC };
+enum { TOKEN_HEAD_SHIFT = GEMV_N_SPEC, TOKEN_BESIDE, TOKEN_N_SPEC };
 
 /* kernels/linear/plain.comp alone takes them. */
 static bool is_uneven(const struct linear *op)
@@ -47,6 +47,12 @@ static struct gemm_plan registers_plan(const struct exec *x, enum linear_path pa
     return rows >= MANY_ROWS ? gemm_frag_plan_for(x, 64, 2, 4) : gemm_frag_plan_for(x, 32, 1, 8);
 }
 
+/* Tokens at once of a path before LINEAR_GEMV_SOME, at most. */
+static uint32_t tokens_of(enum linear_path path)
+{
+    return path == LINEAR_GEMV ? 1 : path == LINEAR_GEMV_TWO ? 2 : FEW_TOKENS;
+}
+
 static enum gemm_tile gemm_tile_for(enum linear_path path)
 {
     switch (path) {
@@ -65,7 +71,7 @@ static struct tile plain_tile(const struct exec *x, enum linear_path path, uint3
 {
     struct exec_caps c = exec_get_caps(x);
     uint32_t subgroups = (uint32_t)size_max(1, size_min(256, c.max_workgroup) / c.subgroup_size);
-    uint32_t tokens = path == LINEAR_GEMV_FEW ? FEW_TOKENS : 1;
+    uint32_t tokens = path == LINEAR_GEMV ? 1 : FEW_TOKENS;
     return (struct tile){
         .kind = TILE_PLAIN,
         .plain = {c.subgroup_size, subgroups * c.subgroup_size, format_constant(formats), tokens},
@@ -110,7 +116,7 @@ static bool describe_token(const struct linear *op, const struct linear_part *pa
         row += w->rows;
         block += div_up(w->rows, workgroup_rows);
         all.end_row[i] = row;
-        all.formats |= w->format << 8 * i;
+        all.call |= (format_is_usual(w->format) ? w->format : 0) << 2 * i;
         suits = words_from(all.base, w->weight, &all.weight[i]);
         if (suits && f->scale_bytes)
             suits = words_from(all.base, w->scales, &all.scales[i]);
@@ -139,29 +145,43 @@ static struct tile tile_for(const struct exec *x, enum linear_path path, const s
                                  : gemm_plan_for(x, gemm_tile_for(path), formats);
         return (struct tile){.kind = TILE_GEMM, .gemm = p, .rows = p.rows, .tokens = p.tokens};
     }
-    uint32_t tokens = path == LINEAR_GEMV_FEW ? FEW_TOKENS : 1;
+    bool is_some = path == LINEAR_GEMV_SOME;
     struct linear_decode_token_args unused;
-    bool can_stream = path == LINEAR_GEMV && describe_token(op, part, 1, &unused);
-    const struct gemv_shape shape = {part->rows * op->n_stacked, op->cols, tokens, formats, 1, least,
-                                     can_stream ? part->n : 0};
+    bool can_stream = !is_some && describe_token(op, part, 1, &unused);
+    const struct gemv_shape shape = {
+        part->rows * op->n_stacked, op->cols, is_some ? FEW_TOKENS : 1, formats, 1, least,
+        can_stream ? part->n : 0};
     uint32_t cols = can_stream && part->n == 1 ? gemv_part_cols(x, &shape) : 0;
     struct gemv_plan p = cols ? gemv_plan_parts(x, &shape, cols) : gemv_plan_for(x, &shape);
+    if (!cols && !is_some)
+        p = gemv_plan_beside(x, &shape, &p, tokens_of(path));
     return (struct tile){
         .kind = cols ? TILE_LONG : TILE_GEMV, .gemv = p, .rows = p.workgroup_rows, .tokens = p.tokens};
 }
 
-static int make_kernel(struct exec *x, struct kernel *k, const struct tile *t, bool is_usual, bool is_token,
-                       struct moeflux_err *e)
+/* kernels/linear/decode_token.comp or decode_long.comp. */
+static int make_token_kernel(struct exec *x, struct kernel *k, const struct tile *t, enum linear_path path,
+                             uint32_t head_shift, struct moeflux_err *e)
+{
+    uint32_t spec[TOKEN_N_SPEC] = {[TOKEN_HEAD_SHIFT] = head_shift, [TOKEN_BESIDE] = path != LINEAR_GEMV};
+    memcpy(spec, t->gemv.spec, sizeof t->gemv.spec);
+    return (path == LINEAR_GEMV ? gemv_kernel : gemv_kernel_later)(
+        x, k, t->kind == TILE_LONG ? "linear_decode_long" : "linear_decode_token",
+        sizeof(struct linear_decode_token_args), spec, TOKEN_N_SPEC, e);
+}
+
+/* What prompts alone need is compiled when one needs it. */
+static int make_kernel(struct exec *x, struct kernel *k, const struct tile *t, enum linear_path path,
+                       bool is_usual, struct moeflux_err *e)
 {
     const uint32_t bytes = sizeof(struct linear_args);
     if (t->kind == TILE_PLAIN)
-        return exec_kernel(x, k, is_usual ? "linear_plain" : "linear_plain_other", bytes, t->plain,
-                           PLAIN_N_SPEC, e);
+        return (path == LINEAR_GEMV ? exec_kernel : exec_kernel_later)(
+            x, k, is_usual ? "linear_plain" : "linear_plain_other", bytes, t->plain, PLAIN_N_SPEC, e);
     if (t->kind == TILE_GEMM)
         return gemm_kernel(x, k, "linear_prefill", bytes, &t->gemm, e);
-    return is_token ? gemv_kernel(x, k, "linear_decode_token", sizeof(struct linear_decode_token_args),
-                                  t->gemv.spec, GEMV_N_SPEC, e)
-                    : gemv_kernel(x, k, "linear_decode", bytes, t->gemv.spec, GEMV_N_SPEC, e);
+    return (path == LINEAR_GEMV ? gemv_kernel : gemv_kernel_later)(x, k, "linear_decode", bytes, t->gemv.spec,
+                                                                   GEMV_N_SPEC, e);
 }
 
 /* table: the part's of the path, an entry for each of its segments. */
@@ -187,14 +207,11 @@ static int plan_path(struct linear *op, enum linear_path path, struct linear_par
         plan->blocks += div_up(w->rows, t.rows);
     }
     bool is_usual = format_is_usual(op->w[part->first].format);
-    if (t.kind == TILE_LONG) {
-        part->is_long = describe_token(op, part, t.rows, &part->token);
-        return gemv_kernel(x, &plan->kernel, "linear_decode_long", sizeof part->token, t.gemv.spec,
-                           GEMV_N_SPEC, e);
-    }
-    bool is_token =
-        path == LINEAR_GEMV && t.kind == TILE_GEMV && describe_token(op, part, t.rows, &part->token);
-    return make_kernel(x, &plan->kernel, &t, is_usual, is_token, e);
+    part->is_long |= t.kind == TILE_LONG;
+    if (path < LINEAR_GEMV_SOME && t.kind != TILE_PLAIN &&
+        describe_token(op, part, t.rows, &part->token[path]))
+        return make_token_kernel(x, &plan->kernel, &t, path, 0, e);
+    return make_kernel(x, &plan->kernel, &t, path, is_usual, e);
 }
 
 static bool goes_with(uint32_t a, uint32_t b)
@@ -244,7 +261,9 @@ static void set_limits(struct linear *op, const struct exec *x, bool has_quads)
     bool has_gemm = gemm_is_possible(x) && !is_uneven(op), has_f16 = gemm_has_f16(x) && !is_uneven(op);
     uint32_t rows = op->rows * op->n_stacked, *from = op->gpu.from;
     from[LINEAR_GEMV] = 0;
-    from[LINEAR_GEMV_FEW] = 2;
+    from[LINEAR_GEMV_TWO] = 2;
+    from[LINEAR_GEMV_FEW] = 3;
+    from[LINEAR_GEMV_SOME] = EXEC_MOST_ALIKE + 1;
     /* Few tiles leave most of a GPU idle. */
     from[LINEAR_GEMM] = has_gemm ? (uint32_t)size_max(16, GEMM_WORK / rows) : UINT32_MAX;
     from[LINEAR_GEMM_LARGE] = has_gemm ? (uint32_t)size_max(256, GEMM_LARGE_WORK / rows) : UINT32_MAX;
@@ -289,10 +308,12 @@ int linear_vulkan_open(struct linear *op, struct exec *x, struct moeflux_err *e)
 static int make_heads(const struct linear *op, struct linear_part *part, struct exec *x, uint32_t shift,
                       struct moeflux_err *e)
 {
-    const struct tile t = tile_for(x, LINEAR_GEMV, op, part);
-    uint32_t spec[TOKEN_N_SPEC] = {[TOKEN_HEAD_SHIFT] = shift};
-    memcpy(spec, t.gemv.spec, sizeof t.gemv.spec);
-    return gemv_kernel(x, &part->heads, "linear_decode_token", sizeof part->token, spec, TOKEN_N_SPEC, e);
+    int rc = 0;
+    for (enum linear_path path = LINEAR_GEMV; rc == 0 && path < LINEAR_GEMV_SOME; path++) {
+        const struct tile t = tile_for(x, path, op, part);
+        rc = make_token_kernel(x, &part->heads[path], &t, path, shift, e);
+    }
+    return rc;
 }
 
 int linear_vulkan_expect_squares(struct linear *op, struct exec *x, uint32_t head_dim, struct moeflux_err *e)
@@ -302,7 +323,7 @@ int linear_vulkan_expect_squares(struct linear *op, struct exec *x, uint32_t hea
         shift++;
     bool can = 1u << shift == head_dim && op->cols % head_dim == 0;
     for (uint32_t i = 0; i < op->gpu.n_parts; i++)
-        can = can && op->gpu.parts[i].token.base && !op->gpu.parts[i].is_long;
+        can = can && op->gpu.parts[i].token[LINEAR_GEMV].base && !op->gpu.parts[i].is_long;
     op->gpu.head_dim = can ? head_dim : 0;
     int rc = 0;
     for (uint32_t i = 0; can && rc == 0 && i < op->gpu.n_parts; i++)
@@ -347,16 +368,20 @@ bool linear_vulkan_takes_blocked(const struct linear *op, uint32_t n)
     return is_in_registers(path_of(op, &(struct linear_call){.n = n, .f16_scratch = 1}));
 }
 
-static void run_token(const struct linear_part *part, struct exec *x, const struct linear_call *call)
+static void run_token(const struct linear_part *part, struct exec *x, enum linear_path path,
+                      const struct linear_call *call)
 {
-    const struct linear_plan *plan = &part->paths[LINEAR_GEMV];
-    struct linear_decode_token_args a = part->token;
+    const struct linear_plan *plan = &part->paths[path];
+    struct linear_decode_token_args a = part->token[path];
     a.x = call->x;
     a.norm = call->squares ? call->squares : call->norm;
     a.y = call->y + 4 * (uint64_t)part->row;
-    a.store = call->add ? LINEAR_ADD : LINEAR_SET;
+    a.call = LINEAR_TOKEN_CALL(a.call, call->add, call->n);
+    a.x_stride = call->x_stride;
+    a.y_stride = call->y_stride;
     a.eps = call->eps;
-    exec_dispatch(x, call->squares ? &part->heads : &plan->kernel, &a, plan->blocks, 1, 1);
+    exec_dispatch(x, call->squares ? &part->heads[path] : &plan->kernel, &a, plan->blocks,
+                  div_up(call->n, plan->tokens), 1);
 }
 
 /* a: all but what the part adds. */
@@ -397,8 +422,8 @@ void linear_vulkan(const void *self, const void *what, struct exec *x)
         const struct linear_part *part = &op->gpu.parts[i];
         if (i > 0) /* they write different rows */
             exec_beside(x);
-        if (path == LINEAR_GEMV && part->token.base)
-            run_token(part, x, call);
+        if (path < LINEAR_GEMV_SOME && part->token[path].base)
+            run_token(part, x, path, call);
         else
             run_part(part, x, path, call, &a);
     }
