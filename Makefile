@@ -103,7 +103,7 @@ ifneq ($(filter-out no,$(KHR_GLSLC)),)
 $(if $(KHR_COMPILER),,$(error KHR_GLSLC=$(KHR_GLSLC) does not compile GL_KHR_cooperative_matrix))
 endif
 kernels_khr := $(if $(KHR_COMPILER),$(kernels_coop))
-kernels_fragcoop := experts/prefill_up experts/prefill_down
+kernels_fragcoop := $(tiles)
 kernels_fragkhr := $(if $(KHR_COMPILER),$(kernels_fragcoop))
 kernels_otherkhr := $(if $(KHR_COMPILER),$(tiles))
 products       := linear/decode linear/decode_token experts/decode_up experts/decode_down

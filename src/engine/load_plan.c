@@ -60,7 +60,7 @@ static uint32_t choose_context(uint32_t requested, const struct config *c)
     return (uint32_t)size_min(requested ? requested : DEFAULT_CONTEXT, config_longest_context(c));
 }
 
-/* The KV cache grows in blocks. Half of the recurrent states are backups (moeflux_session.recurrent_backup). */
+/* The KV cache grows in blocks. Of the recurrent states there are two (moeflux_session.recurrent_next). */
 static void size_states(struct load_plan *p, const struct model_dir *m)
 {
     struct moeflux_needs n;
