@@ -8,6 +8,7 @@
 #include "base/str.h"
 #include "cli/batch.h"
 #include "cli/bench.h"
+#include "cli/completion.h"
 #include "cli/exit.h"
 #include "cli/inspect.h"
 #include "cli/interactive.h"
@@ -43,6 +44,12 @@ static void tell_line(void *ctx, const char *text)
     exit_warn(text);
 }
 
+static void tell_nothing(void *ctx, const char *text)
+{
+    (void)ctx;
+    (void)text;
+}
+
 static struct server_options server_options_of(const struct options *o)
 {
     return (struct server_options){
@@ -60,7 +67,7 @@ static struct server_options server_options_of(const struct options *o)
         .most_waiting = (uint32_t)o->queue,
         .grace_s = (uint32_t)o->grace,
         .request = options_request(o),
-        .tell = tell_line,
+        .tell = o->log_level >= EXIT_WARN ? tell_line : tell_nothing,
     };
 }
 
@@ -83,7 +90,7 @@ static int serve(const struct options *o, const struct term *t, struct moeflux_e
     if (!rc) {
         char line[192];
         snprintf(line, sizeof line, "listening on %s", server_url(s));
-        exit_warn(line);
+        exit_tell(o->log_level, EXIT_INFO, line);
         signals_wait(-1);
         server_stop(s);
     }
@@ -107,6 +114,8 @@ static int dispatch(const struct options *o, const struct term *t, struct output
     switch (o->verb) {
     case VERB_CONVERT:
         return verbs_convert(o, t, out, e);
+    case VERB_COMPLETION:
+        return completion_run(o, out, e);
     case VERB_SERVE:
         return serve(o, t, e);
     case VERB_INSPECT:
@@ -157,10 +166,14 @@ int main(int argc, char **argv)
     allow_many_files();
     output_init(&out, STDOUT_FILENO);
     int rc = options_parse(&o, argc, argv, &e);
+    t.quiet = o.log_level < EXIT_INFO;
     if (o.color)
         t.out_dress = o.color == 1;
     if (!rc)
         rc = dispatch(&o, &t, &out, &e);
+    if (rc < 0)
+        options_explain(&o, &e);
+    options_free(&o);
     /* A failure that was found first is the one that is told. */
     int closed = output_close(&out, &closing);
     return rc ? exit_report(rc, &e) : exit_report(closed, &closing);

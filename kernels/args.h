@@ -257,46 +257,61 @@ ARGS_SIZE(experts_decode_down_args, 120);
 struct experts_prefill_sort_args {
     ADDR idx;   /* u32 [n_pairs]: the router's choice; NO_EXPERT is left out */
     ADDR table; /* ADDR [n_experts]; pairs of an expert with 0 are left out */
-    ADDR rows;  /* out u32 [n_pairs]: pairs sorted by expert */
-    ADDR tiles; /* out uvec4 [1 + tiles]: their number; expert, first of rows, number of pairs */
+    ADDR
+        rows; /* out u32 [n_shared + n_pairs]: pairs of the shared expert, then those of idx sorted by expert */
+    ADDR
+        tiles; /* out uvec4 [1 + tiles]: their number; expert (SHARED_EXPERT), first of rows, number of pairs */
     U32 n_pairs, tile_tokens;
+    U32 top_k, slots; /* pairs of a token in idx and in rows: with a shared expert that one's is the last */
+    U32 n_shared;     /* tokens of the shared expert, or 0 */
+    U32 pad;
 };
-ARGS_SIZE(experts_prefill_sort_args, 40);
+ARGS_SIZE(experts_prefill_sort_args, 56);
+
+/* Of tiles: in place of an expert's number. */
+#define SHARED_EXPERT 0xffffffffu
 
 struct experts_prefill_up_args {
     ADDR x;     /* [n][hidden]; with kernels named X_coop, x and act are f16 */
     ADDR norm;  /* f32 [hidden], or 0 */
     ADDR table; /* ADDR [n_experts] */
     ADDR rows, tiles;
-    ADDR act; /* [n][top_k][inner] */
-    U32 top_k, hidden, inner, format;
+    ADDR act;       /* [n][slots][inner] */
+    ADDR shared_up; /* experts_shared_up, where there are tiles of it */
+    ADDR logits;    /* [n][stride]: at gate_at the shared expert's gate */
+    U32 slots, hidden, inner, format;
     U32 gate_w, gate_s, gate_b, up_w, up_s, up_b; /* byte offsets in an expert */
     F32 eps;
+    U32 stride, gate_at; /* gate_at 0: there is no gate */
     U32 pad;
 };
-ARGS_SIZE(experts_prefill_up_args, 96);
+ARGS_SIZE(experts_prefill_up_args, 120);
 
 struct experts_prefill_down_args {
-    ADDR act;   /* [n][top_k][inner] */
+    ADDR act;   /* [n][slots][inner] */
     ADDR table; /* ADDR [n_experts] */
     ADDR rows, tiles;
-    ADDR dst; /* [n][top_k][hidden] */
+    ADDR dst;                          /* [n][slots][hidden] */
+    ADDR shared_w, shared_s, shared_b; /* of the shared expert, where there are tiles of it */
     U32 hidden, inner, format;
     U32 down_w, down_s, down_b; /* byte offsets in an expert */
 };
-ARGS_SIZE(experts_prefill_down_args, 64);
+ARGS_SIZE(experts_prefill_down_args, 88);
 
 struct experts_prefill_mix_args {
-    ADDR parts;      /* [n][top_k][hidden] */
+    ADDR parts;      /* [n][slots][hidden] */
     ADDR idx;        /* u32 [n][top_k] */
     ADDR weights;    /* [n][top_k] */
     ADDR shared_in;  /* [n][shared_stride]: at shared_at the shared expert's gate and up rows */
     ADDR shared_act; /* out [n][shared_inner] */
     ADDR x;          /* [n][hidden], added to */
     U32 top_k, hidden, shared_at, shared_inner, shared_stride;
-    U32 is_gated; /* 1: the logit before the rows is the shared expert's weight */
+    U32 is_gated;            /* 1: the logit before the rows is the shared expert's weight */
+    U32 slots;               /* parts of a token, */
+    U32 from_slot, end_slot; /* of which these count; top_k is the shared expert's */
+    U32 pad;
 };
-ARGS_SIZE(experts_prefill_mix_args, 72);
+ARGS_SIZE(experts_prefill_mix_args, 88);
 
 /* Norms of queries and keys: enum attention_norm. */
 #define NORM_NONE  0
@@ -509,10 +524,11 @@ struct delta_prefill_out_args {
     ADDR proj; /* [n][stride]: z [n_v][v_dim] at z_at */
     ADDR norm; /* f32 [v_dim] */
     ADDR dst;  /* [n][n_v * v_dim], in place */
+    ADDR f16;  /* out [n][n_v * v_dim], in place of dst */
     U32 n, stride, z_at, n_v;
     F32 eps;
     U32 pad;
 };
-ARGS_SIZE(delta_prefill_out_args, 48);
+ARGS_SIZE(delta_prefill_out_args, 56);
 
 #endif

@@ -458,6 +458,8 @@ struct moeflux_needs {
     uint32_t top_k, own_top_k; /* experts of a token: with the options, by the model's configuration */
     float expert_share;        /* 1: a token has all top_k. What follows counts all */
     bool packed;               /* layout on disk; false: plain safetensors */
+    bool is_sketch;            /* `dir` is a config.json alone: sizes are computed, no file is there */
+    bool is_assumed; /* ... without a quantization table: formats are those that `moeflux convert` makes */
     uint64_t n_params, n_active_params, n_expert_params;
     uint64_t dense_bytes;        /* the resident part, on disk and in memory */
     uint64_t expert_bytes;       /* all routed experts */
@@ -471,6 +473,7 @@ struct moeflux_needs {
     uint64_t
         floor_bytes; /* least memory to run: dense + states of a short context + one layer's top_k experts */
 };
+/* dir: a model directory, or a file named X.json: a configuration alone. So for moeflux_make_plan and moeflux_measure. */
 int moeflux_get_needs(const char *dir, struct moeflux_needs *out, struct moeflux_err *e);
 /* The same with active_experts and expert_share of the options, of which only these and `dir` count. */
 int moeflux_get_needs_with(const struct moeflux_options *o, struct moeflux_needs *out, struct moeflux_err *e);

@@ -27,8 +27,8 @@ BODIES = [
     (TEXT, {'prompt': 'Once upon a time there was', 'temperature': 0, 'max_tokens': 6}),
     (TEXT, {'prompt': ['Once upon', [11, 12, 13]], 'temperature': 0, 'max_tokens': 4, 'n': 2, 'logprobs': 1}),
     (TEXT, {'prompt': 'Once upon a time', 'temperature': 0, 'max_tokens': 3, 'echo': True, 'logprobs': 2}),
+    (CHAT, question('What is 47 + 38?', logit_bias={'1': 2}, max_tokens=6)),
     (CHAT, question('x', temperature=-1)),
-    (CHAT, question('x', logit_bias={'1': 2})),
     (CHAT, {'messages': []}),
     (CHAT, question('x ' * 300)),
     (TEXT, {'temperature': 0}),
@@ -101,7 +101,7 @@ def lines_get_what_the_server_replies(folder):
             for call in sum((c.get('message', {}).get('tool_calls', []) for c in choices), []):
                 del call['id']
         assert same(own['choices'], reply['choices']) and own['usage'] == reply['usage'], (own, reply)
-    assert n_answered == 11, n_answered
+    assert n_answered == 12, n_answered
 
 
 def a_line_at_fault_has_its_reason_and_its_number(folder):

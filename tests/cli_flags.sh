@@ -27,7 +27,15 @@ names_flags() {
 claim help_and_man_pages_name_the_same_flags
 names_flags '' moeflux.1 35
 names_flags convert moeflux-convert.1 10
-names_flags inspect moeflux.1 10
+names_flags inspect moeflux-inspect.1 10
+names_flags completion moeflux.1 1
+
+claim the_unit_for_systemd_has_flags_that_there_are
+run 0 "$MOEFLUX" serve --help
+for flag in $(sed -n '/^ExecStart=/,/[^\\]$/p' examples/moeflux.service | grep -o -e '--[a-z-]*'); do
+    out_has " $flag "
+done
+[ "$(grep -c -e '--api-key-file %d/keys' examples/moeflux.service)" -eq 1 ] || fault 'the unit does not take its credential'
 
 claim version_is_one_line
 run 0 "$MOEFLUX" --version
@@ -211,7 +219,7 @@ fails 2 'SRC is missing' convert
 fails 2 'DST is missing' convert a
 fails 2 'unexpected argument "c"' convert a b c
 fails 2 '\-\-spread needs a value' convert a b --spread
-fails 2 'DIR is missing' inspect
+fails 2 'MODEL is missing' inspect
 
 claim missing_files_are_named
 fails 1 "^moeflux: $tmp/none: No such file" -m dir -f "$tmp/none"

@@ -21,6 +21,10 @@
 #define XML      "{{- '\\n<tool_call>\\n<function=' + tool_call.name + '>\\n' }}"
 #define DEEPSEEK "{{'" BEGIN_ALL BEGIN "' + tool['type'] + '" SEP "'}}"
 
+#define KIMI    "{{ tool_call['id'] }}<|tool_call_argument_begin|>{{ arguments }}<|tool_call_end|>"
+#define GLM     "<tool_call>{{ tc.name }}\n<arg_key>{{ k }}</arg_key>\n<arg_value>{{ v }}</arg_value>\n"
+#define MINIMAX "{%- set toolcall_begin_token = '<minimax:tool_call>' -%}"
+
 static const char TOOLS[] =
     "[{\"type\": \"function\", \"function\": {\"name\": \"put\", \"parameters\": {\"type\": \"object\", "
     "\"properties\": {"
@@ -33,6 +37,7 @@ static const char TOOLS[] =
 /* Events in one line: text as it is, a call as [name|arguments], or [name|arguments! where it failed. */
 struct heard {
     struct str all;
+    unsigned n_calls;
     bool in_call;
 };
 
@@ -43,6 +48,7 @@ static int hear(void *ctx, enum tool_event event, const char *bytes, size_t n, s
     assert_true((event == TOOL_ENDS || event == TOOL_FAILS) == (n == 0));
     assert_true(h->in_call == (event == TOOL_ARGUMENTS || event == TOOL_ENDS || event == TOOL_FAILS));
     h->in_call = event == TOOL_BEGINS || event == TOOL_ARGUMENTS;
+    h->n_calls += event == TOOL_ENDS;
     str_add_text(&h->all, event == TOOL_BEGINS ? "[" : "");
     str_add(&h->all, bytes, n);
     str_add_text(&h->all, event == TOOL_BEGINS  ? "|"
@@ -167,6 +173,58 @@ static void calls_of_deepseek_are_found(void **state)
     expect(DEEPSEEK, BEGIN_ALL BEGIN "put" SEP "{\"n\": 1}" END BEGIN "now" SEP "{}" END END_ALL,
            "[put|{\"n\": 1}][now|{}]");
     expect(DEEPSEEK, BEGIN "now" SEP "{}" END, "[now|{}]");
+}
+
+static void calls_of_kimi_k2_are_found(void **state)
+{
+#define KIMI_ALL(calls) "<|tool_calls_section_begin|>" calls "<|tool_calls_section_end|>"
+#define KIMI_CALL(id, arguments)                                                                             \
+    "<|tool_call_begin|>" id "<|tool_call_argument_begin|>" arguments "<|tool_call_end|>"
+    (void)state;
+    expect(KIMI, KIMI_ALL(KIMI_CALL("functions.put:0", "{\"n\": 1}")), "[put|{\"n\": 1}]");
+    expect(KIMI, "I look." KIMI_ALL(KIMI_CALL("functions.a.b:0", "{}") KIMI_CALL("functions.now:12", " {}")),
+           "I look.[a.b|{}][now|{}]");
+    expect(KIMI, KIMI_ALL(KIMI_CALL("now", "{}")), "[now|{}]");
+    expect(KIMI, KIMI_ALL(KIMI_CALL("a:b", "{}")), "[a:b|{}]");
+    expect(KIMI, KIMI_CALL("functions.now:3", "{\"a\": \"<|tool_call_end|>\"}"),
+           "[now|{\"a\": \"<|tool_call_end|>\"}]");
+    expect(KIMI, KIMI_ALL(KIMI_CALL("functions.:0", "{}")), KIMI_ALL(KIMI_CALL("functions.:0", "{}")));
+    expect(KIMI, KIMI_ALL(KIMI_CALL("functions.put:0", "[1]")),
+           KIMI_ALL(KIMI_CALL("functions.put:0", "[1]")));
+    expect(KIMI, "<|tool_call_begin|>functions.put:0", "<|tool_call_begin|>functions.put:0");
+}
+
+static void calls_of_glm_are_found(void **state)
+{
+    (void)state;
+    expect(GLM,
+           "<tool_call>put\n<arg_key>path</arg_key>\n<arg_value>a \"b\"\n\tc</arg_value>\n"
+           "<arg_key>n</arg_key>\n<arg_value>12</arg_value>\n</tool_call>",
+           "[put|{\"path\": \"a \\\"b\\\"\\n\\tc\", \"n\": 12}]");
+    expect(GLM,
+           "So.\n<tool_call>now\n</tool_call>\n<tool_call>put\n<arg_key>on</arg_key><arg_value>True</"
+           "arg_value></tool_call>",
+           "So.[now|{}][put|{\"on\": true}]");
+    /* What is written on lines of its own keeps them. */
+    expect(GLM, "<tool_call>put\n<arg_key>path</arg_key>\n<arg_value>\nx\n</arg_value>\n</tool_call>",
+           "[put|{\"path\": \"\\nx\\n\"}]");
+    expect(GLM, "<tool_call>\n</tool_call>", "<tool_call>\n</tool_call>");
+    expect(GLM, "<tool_call>put\n<arg_key>n</arg_key>\n12</tool_call>",
+           "[put|{!<tool_call>put\n<arg_key>n</arg_key>\n12</tool_call>");
+}
+
+static void calls_of_minimax_are_found(void **state)
+{
+    (void)state;
+    expect(MINIMAX,
+           "<minimax:tool_call>\n<invoke name=\"put\">\n<parameter name=\"path\">a <b></parameter>\n"
+           "<parameter name=\"deep\">{\"a\": [1]}</parameter>\n</invoke>\n<invoke name=\"now\">\n</invoke>\n"
+           "</minimax:tool_call>",
+           "[put|{\"path\": \"a <b>\", \"deep\": {\"a\": [1]}}][now|{}]");
+    expect(MINIMAX, "<minimax:tool_call><invoke name=\"now\"></invoke></minimax:tool_call> Done.",
+           "[now|{}] Done.");
+    expect(MINIMAX, "<minimax:tool_call>\nnothing", "<minimax:tool_call>\nnothing");
+    expect(MINIMAX, "<invoke name=\"\"></invoke>", "<invoke name=\"\"></invoke>");
 }
 
 static void what_is_no_call_is_text(void **state)
@@ -330,7 +388,7 @@ static uint32_t walk_all(const char *template, const char *name, struct fuzz *f)
         const char *said = str_text(&h.all);
         if (said[0] != '[' || said[h.all.len - 1] != ']' || strstr(said, "tool_call>"))
             fail_msg("%s\nis %s", str_text(&text), said);
-        assert_true(!name || (strncmp(said, "[put|", 5) == 0 && !strstr(said, "][")));
+        assert_true(!name || (strncmp(said, "[put|", 5) == 0 && h.n_calls == 1));
         if (strcmp(template, XML) == 0 && strncmp(said, "[put|", 5) == 0)
             assert_true(strncmp(said, "[put|{\"path\": \"", 15) == 0 && strstr(said, ", \"n\": "));
         str_free(&h.all);
@@ -346,10 +404,10 @@ static uint32_t walk_all(const char *template, const char *name, struct fuzz *f)
 
 static void every_text_of_a_forms_grammar_is_calls_and_nothing_else(void **state)
 {
-    static const char *const templates[] = {HERMES, XML, DEEPSEEK, DEEPSEEK "```json"};
+    static const char *const templates[] = {HERMES, XML, DEEPSEEK, DEEPSEEK "```json", KIMI, GLM, MINIMAX};
     struct fuzz f = {11};
     (void)state;
-    for (int i = 0; i < 8; i++)
+    for (size_t i = 0; i < 2 * sizeof templates / sizeof *templates; i++)
         assert_true(walk_all(templates[i / 2], i % 2 ? "put" : NULL, &f) > 10);
 }
 
@@ -510,6 +568,9 @@ int main(void)
         cmocka_unit_test(calls_of_qwen3_coder_and_qwen35_are_found),
         cmocka_unit_test(values_become_what_the_schema_says),
         cmocka_unit_test(calls_of_deepseek_are_found),
+        cmocka_unit_test(calls_of_kimi_k2_are_found),
+        cmocka_unit_test(calls_of_glm_are_found),
+        cmocka_unit_test(calls_of_minimax_are_found),
         cmocka_unit_test(what_is_no_call_is_text),
         cmocka_unit_test(a_call_that_breaks_off_is_text_and_the_next_one_is_found),
         cmocka_unit_test(a_tag_of_the_form_is_known),

@@ -124,7 +124,7 @@ static uint32_t n_squares(const struct config *c)
 }
 
 static void mix(const struct delta_net *d, const struct mixer_call *call, const struct mixer_part *part,
-                bool norm_in_out)
+                bool norm_in_out, bool is_cast)
 {
     uint64_t squares = part->from * (uint64_t)n_squares(d->room->config) * sizeof(float);
     const struct mixer_room *r = d->room;
@@ -147,6 +147,8 @@ static void mix(const struct delta_net *d, const struct mixer_call *call, const 
                                    .dst = r->mixed.address + from * y->out.cols,
                                    .squares = norm_in_out ? scratch + squares : 0,
                                    .scratch = scratch,
+                                   .f16 = is_cast ? r->f16_scratch.address : 0,
+                                   .is_blocked = is_cast && linear_takes_blocked(&y->out, part->n),
                                    .n = part->n,
                                    .stride = in_rows(r->config)});
 }
@@ -157,11 +159,11 @@ static void mix_twice(const struct delta_net *d, const struct mixer_call *call)
     const struct arch_chunk *c = call->chunk;
     struct mixer_part part = {.n = c->keep, .of = c->of};
     part.of.recurrent_out = c->kept;
-    mix(d, call, &part, false);
+    mix(d, call, &part, false, false);
     part = (struct mixer_part){.from = c->keep, .n = c->n - c->keep, .of = c->of};
     part.of.parity ^= 1;
     part.of.recurrent = c->kept;
-    mix(d, call, &part, false);
+    mix(d, call, &part, false, false);
 }
 
 static void delta_net_run(const void *self, const struct mixer_call *call)
@@ -169,10 +171,11 @@ static void delta_net_run(const void *self, const struct mixer_call *call)
     const struct delta_net *d = self;
     const struct mixer_room *r = d->room;
     const struct delta_layer *y = &d->layers[call->layer];
-    uint32_t n_parts = mixer_n_parts(call->chunk);
+    uint32_t n = call->chunk->n, n_parts = mixer_n_parts(call->chunk);
+    bool is_cast = r->f16_scratch.address && !call->chunk->each && !call->chunk->keep &&
+                   linear_takes_f16(&y->out, n) && delta_gives_f16(&d->op, r->exec, n);
     /* One token of a sequence needs no scratch for anything else. */
-    bool norm_in_out =
-        delta_gives_squares(&d->op, r->exec, call->chunk->n / n_parts) && linear_takes_squares(&y->out);
+    bool norm_in_out = delta_gives_squares(&d->op, r->exec, n / n_parts) && linear_takes_squares(&y->out);
     mixer_project(r, &y->in, call, in_rows(r->config));
     if (call->chunk->keep)
         mix_twice(d, call);
@@ -180,10 +183,10 @@ static void delta_net_run(const void *self, const struct mixer_call *call)
         const struct mixer_part part = mixer_part(r, call->chunk, i);
         if (i > 0)
             exec_beside(r->exec);
-        mix(d, call, &part, norm_in_out);
+        mix(d, call, &part, norm_in_out, is_cast);
     }
     if (!norm_in_out) {
-        mixer_add(r, &y->out, call->chunk->n);
+        mixer_add(r, &y->out, n, is_cast);
         return;
     }
     linear_run(&y->out, r->exec,

@@ -182,7 +182,7 @@ static void mixer_run(const void *self, const struct mixer_call *call)
         gqa_run_beside(&q->op, q->room->exec, calls, n);
     else
         gqa_run(&q->op, q->room->exec, calls);
-    mixer_add(q->room, &y->out, call->chunk->n);
+    mixer_add(q->room, &y->out, call->chunk->n, false);
 }
 
 const struct mixer mixer_gqa = {

@@ -201,6 +201,22 @@ static inline float vec_fma_lane(float x, float y, float z)
     return (float)sum;
 #endif
 }
+
+/* Where a lane takes a dozen operations, one function for all calls of a file, of which there are thousands. */
+#ifdef FP_FAST_FMAF
+#define VEC_LANES_INLINE VEC_INLINE
+#else
+#define VEC_LANES_INLINE static __attribute__((noinline, unused))
+#endif
+VEC_LANES_INLINE struct vec vec_fma_lanes(struct vec x, struct vec y, struct vec z)
+{
+    float r[VEC_LANES];
+    for (int l = 0; l < VEC_PART; l++) {
+        r[l] = vec_fma_lane(x.a[l], y.a[l], z.a[l]);
+        r[l + VEC_PART] = vec_fma_lane(x.b[l], y.b[l], z.b[l]);
+    }
+    return vec_load(r);
+}
 #endif
 
 /* x * y + z, rounded once. */
@@ -211,12 +227,7 @@ VEC_INLINE struct vec vec_fma(struct vec x, struct vec y, struct vec z)
 #elif defined(VEC_NEON)
     return (struct vec){vfmaq_f32(z.a, x.a, y.a), vfmaq_f32(z.b, x.b, y.b)};
 #else
-    float r[VEC_LANES];
-    for (int l = 0; l < VEC_PART; l++) {
-        r[l] = vec_fma_lane(x.a[l], y.a[l], z.a[l]);
-        r[l + VEC_PART] = vec_fma_lane(x.b[l], y.b[l], z.b[l]);
-    }
-    return vec_load(r);
+    return vec_fma_lanes(x, y, z);
 #endif
 }
 

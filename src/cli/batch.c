@@ -356,7 +356,7 @@ static void tell(const struct batch *b)
     snprintf(text, sizeof text,
              "%" PRIu64 " answered, %" PRIu64 " failed%s; %" PRIu64 " of %" PRIu64 " prompt tokens computed",
              b->n_done, b->n_failed, there, b->n_computed, b->n_prompt);
-    exit_warn(text);
+    exit_tell(b->options->log_level, EXIT_INFO, text);
 }
 
 static int finish(struct batch *b, struct moeflux_err *e)

@@ -11,7 +11,7 @@
 
 void batch_progress_begin(struct batch_progress *p, const struct term *t, uint64_t total)
 {
-    *p = (struct batch_progress){.on = t->err_dress, .total = total, .start_ns = clock_ns()};
+    *p = (struct batch_progress){.on = t->err_dress && !t->quiet, .total = total, .start_ns = clock_ns()};
 }
 
 static void show_left(char *buf, size_t cap, double seconds)

@@ -380,6 +380,8 @@ static int end(struct talk *t, int rc, struct moeflux_err *e)
 
 static void greet(const struct talk *t)
 {
+    if (t->options->log_level < EXIT_INFO)
+        return;
     const struct moeflux_model_info *info = &t->generator.info;
     say("moeflux " MOEFLUX_VERSION ", %s, %u layers, %u experts, on %s\n", info->architecture, info->n_layers,
         info->n_experts, info->device);

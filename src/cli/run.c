@@ -48,13 +48,13 @@ struct run {
     struct stats stats;
 };
 
-void run_tell_replaced(unsigned long n_replaced)
+void run_tell_replaced(const struct options *o, unsigned long n_replaced)
 {
     char text[128];
     snprintf(text, sizeof text, "the prompt is not all UTF-8: %lu place%s replaced by U+FFFD", n_replaced,
              n_replaced == 1 ? "" : "s");
     if (n_replaced)
-        exit_warn(text);
+        exit_tell(o->log_level, EXIT_WARN, text);
 }
 
 void run_tell_thinking(const struct answer *a)
@@ -132,11 +132,11 @@ static int encode(struct run *r, struct moeflux_err *e)
     if (o->raw) {
         rc = generator_encode(&r->generator, str_text(text), text->len, SPECIALS_AS_TOKENS, &r->tokens,
                               &n_replaced, e);
-        run_tell_replaced(n_replaced);
+        run_tell_replaced(o, n_replaced);
         return rc;
     }
     rc = encode_messages(r, str_text(text), text->len, &n_replaced, e);
-    run_tell_replaced(n_replaced);
+    run_tell_replaced(o, n_replaced);
     return rc;
 }
 
@@ -232,8 +232,8 @@ static int generate(struct run *r, struct moeflux_err *e)
 
 static void warn(void *ctx, const char *text)
 {
-    (void)ctx;
-    exit_warn(text);
+    const struct run *r = ctx;
+    exit_tell(r->options->log_level, EXIT_WARN, text);
 }
 
 static int load_cache(struct run *r, struct moeflux_err *e)
@@ -245,6 +245,7 @@ static int load_cache(struct run *r, struct moeflux_err *e)
         .read_only = !o->prompt_cache,
         .format = old ? MOEFLUX_STATE_V2 : MOEFLUX_STATE_V3,
         .tell = warn,
+        .ctx = r,
     };
     return prompt_cache_load(&r->cache, &cache, &r->generator, e);
 }

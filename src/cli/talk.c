@@ -194,7 +194,7 @@ int talk_ask(struct talk *t, const char *text, struct moeflux_err *e)
     struct conversation *c = &t->conversation;
     size_t n_replaced = 0;
     int rc = conversation_ask(c, &t->generator.chat, text, &n_replaced, e);
-    run_tell_replaced(n_replaced);
+    run_tell_replaced(t->options, n_replaced);
     if (!rc && c->tokens.n > t->generator.max_context) {
         rc = err_set(e, ERR_USAGE,
                      "with this question the conversation has %zu tokens, the context holds %u "

@@ -60,6 +60,7 @@ static int check_file(const char *path, struct moeflux_err *e)
 /* What lies in a directory. */
 struct contents {
     bool manifest, config, safetensors, gguf, pytorch;
+    bool part; /* of a model's experts: its own error follows, and --verify takes it */
     char pointer[256]; /* the name of a file that git-lfs has not fetched; "": none */
     char inner[300];   /* a directory in it that has a config.json; "": none */
 };
@@ -91,6 +92,7 @@ static void look_at(struct contents *c, int dir, const char *name)
     bool weights = ends_with(name, ".safetensors");
     c->manifest |= strcmp(name, "model_weights.json") == 0;
     c->config |= strcmp(name, "config.json") == 0;
+    c->part |= strcmp(name, "part.json") == 0;
     c->safetensors |= weights;
     c->gguf |= ends_with(name, ".gguf");
     c->pytorch |= ends_with(name, ".bin") || ends_with(name, ".pt") || ends_with(name, ".pth");
@@ -119,7 +121,7 @@ static int check_dir(const char *path, struct moeflux_err *e)
                        "%s: %s is a pointer of git-lfs and not the file: \"git lfs pull\" in the directory "
                        "fetches it",
                        path, c.pointer);
-    if (c.manifest || (c.safetensors && c.config))
+    if (c.manifest || c.part || (c.safetensors && c.config))
         return 0;
     if (c.safetensors)
         return err_set(

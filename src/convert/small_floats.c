@@ -47,24 +47,40 @@ static int32_t round_e2m1(float a)
            4 * (a > 5.0f);
 }
 
-/* Its bits. */
-static uint8_t e2m1_bits(int32_t twice)
+/* The bits of the nearest one: its place among them. */
+static uint32_t e2m1_bits(float a)
 {
-    static const uint8_t bits[] = {0, 1, 2, 3, 4, 4, 5, 5, 6, 6, 6, 6, 7};
-    return bits[twice];
+    return (uint32_t)(a > 0.25f) + (a > 0.75f) + (a > 1.25f) + (a > 1.75f) + (a > 2.5f) + (a > 3.5f) +
+           (a > 5.0f);
 }
 
-/* Sum of squared differences, in eight lanes. */
+enum { LANES = 8 };
+
+/* Sums of squared differences; loops of one kind each, which compilers turn into vectors. */
+static void add_errors_e2m1(const float *x, float scale, float *lanes)
+{
+    for (uint32_t k = 0; k < LANES; k++) {
+        float a = fabsf(x[k]), r = 0.5f * (float)round_e2m1(a / scale) * scale - a;
+        lanes[k] += r * r;
+    }
+}
+
+static void add_errors_e4m3(const float *x, float scale, float *lanes)
+{
+    for (uint32_t k = 0; k < LANES; k++) {
+        float a = fabsf(x[k]), r = round_e4m3(a / scale) * scale - a;
+        lanes[k] += r * r;
+    }
+}
+
 static float error_with(const float *x, const struct format *f, float scale)
 {
-    float lanes[8] = {0};
-    for (uint32_t i = 0; i < f->group; i += 8)
-        for (uint32_t k = 0; k < 8; k++) {
-            float a = fabsf(x[i + k]), v = a / scale;
-            v = f->scheme == SCHEME_E4M3 ? round_e4m3(v) : 0.5f * (float)round_e2m1(v);
-            float r = v * scale - a;
-            lanes[k] += r * r;
-        }
+    float lanes[LANES] = {0};
+    for (uint32_t i = 0; i < f->group; i += LANES)
+        if (f->scheme == SCHEME_E4M3)
+            add_errors_e4m3(x + i, scale, lanes);
+        else
+            add_errors_e2m1(x + i, scale, lanes);
     return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
 }
 
@@ -121,21 +137,31 @@ static uint8_t search_scale(const float *x, const struct format *f, uint8_t firs
     return (uint8_t)best;
 }
 
+/* There is no -0. */
+static void put_e2m1(const float *x, uint32_t n, float scale, uint8_t *codes)
+{
+    uint32_t bits[SMALL_FLOATS_MAX_GROUP];
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t size = e2m1_bits(fabsf(x[i]) / scale);
+        bits[i] = size + (size > 0 && x[i] < 0 ? 8 : 0);
+    }
+    for (uint32_t i = 0; i < n; i += 2)
+        codes[i / 2] = (uint8_t)(bits[i] | bits[i + 1] << 4);
+}
+
 static void put_codes(const float *x, const struct format *f, uint8_t scale, uint8_t *codes)
 {
     float s = scale_of(f, scale);
-    memset(codes, 0, format_code_bytes(f, f->group));
-    for (uint32_t i = 0; i < f->group && s != 0; i++) {
-        float v = x[i] / s;
-        uint8_t sign = signbit(v) ? 1 : 0;
-        if (f->scheme == SCHEME_E4M3) {
-            codes[i] = (uint8_t)(e4m3_bits(round_e4m3(fabsf(v))) | sign << 7);
-            continue;
-        }
-        uint8_t code = e2m1_bits(round_e2m1(fabsf(v)));
-        code = (uint8_t)(code ? code | sign << 3 : 0); /* there is no -0 */
-        codes[i / 2] |= (uint8_t)(code << 4 * (i % 2));
+    if (s == 0) {
+        memset(codes, 0, format_code_bytes(f, f->group));
+        return;
     }
+    if (f->scheme == SCHEME_E2M1) {
+        put_e2m1(x, f->group, s, codes);
+        return;
+    }
+    for (uint32_t i = 0; i < f->group; i++)
+        codes[i] = (uint8_t)(e4m3_bits(round_e4m3(fabsf(x[i]) / s)) | (signbit(x[i]) ? 0x80 : 0));
 }
 
 bool small_floats_encode(const float *x, enum dtype dtype, const struct format *f, bool search,

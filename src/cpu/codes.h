@@ -161,29 +161,34 @@ VEC_INLINE struct pair codes_dot(struct codes c, const struct cpu_vector *x, siz
 }
 
 #else
-VEC_INLINE int32_t codes_sum(const struct codes *c, int block, int lane, const int8_t *digits)
+/* Twice eight sums of eight products. In one place: copies of these loops for each product of each format take the compiler
+ * half a minute. */
+static __attribute__((noinline)) void codes_sum(const struct codes *c, const int8_t *digits,
+                                                int32_t sums[PAIR_LANES])
 {
-    int32_t sum = 0;
-    for (int odd = 0; odd < 2; odd++)
-        for (int i = 4 * lane; i < 4 * lane + 4; i++)
-            sum += c->of[odd][block][i] * digits[(odd * 2 + block) * (CPU_BLOCK / 2) + i];
-    return sum;
+    for (int i = 0; i < PAIR_LANES; i++) {
+        int block = i / VEC_LANES, from = i % VEC_LANES * 4;
+        sums[i] = 0;
+        for (int odd = 0; odd < 2; odd++)
+            for (int k = from; k < from + 4; k++)
+                sums[i] += c->of[odd][block][k] * digits[(odd * 2 + block) * (CPU_BLOCK / 2) + k];
+    }
 }
 
 VEC_INLINE struct pair codes_dot(struct codes c, const struct cpu_vector *x, size_t b, int kind)
 {
     const int8_t *digits = codes_digits(x, b);
     const int32_t *shifted = codes_shifted(x, b);
+    int32_t s[3][PAIR_LANES];
     float f[PAIR_LANES];
+    for (size_t k = 0; k < 3; k++)
+        codes_sum(&c, digits + k * DIGIT_BYTES, s[k]);
     for (int i = 0; i < PAIR_LANES; i++) {
-        int32_t s[3];
-        for (size_t k = 0; k < 3; k++)
-            s[k] = codes_sum(&c, i / VEC_LANES, i % VEC_LANES, digits + k * DIGIT_BYTES);
         /* Where the sums fit 32 bits their float is the same. */
         if (codes_are_e2m1(kind))
-            f[i] = (float)((s[0] * 256 + s[1]) * 256 + s[2] - shifted[i]);
+            f[i] = (float)((s[0][i] * 256 + s[1][i]) * 256 + s[2][i] - shifted[i]);
         else
-            f[i] = vec_fma_lane(vec_fma_lane((float)s[0], 256, (float)s[1]), 256, (float)s[2]);
+            f[i] = vec_fma_lane(vec_fma_lane((float)s[0][i], 256, (float)s[1][i]), 256, (float)s[2][i]);
     }
     return pair_load(f);
 }

@@ -253,12 +253,23 @@ typedef void rows_fn(const struct cpu_gemv_call *call, struct form f);
         (void)f;                                                                                             \
         all_rows(call, known);                                                                               \
     }
+/* One for all instead where unpacking takes the time anyway, and where the compiler would take half a minute to put a
+ * sanitizer's checks into each copy of the same lines. */
+#if defined(CPU_ISA_portable) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+ROWS(any, f.kind, f.group, f.parts, f.scale)
+#define BODY(how, name) any
+#define AFFINE_OF(name, scale)
+#define E2M1(name, ...)
+#else
+#define BODY(how, name) how##_##name
 #define AFFINE_OF(name, scale)                                                                               \
     ROWS(usual_##name, FORMAT_##name, CPU_BLOCK, 1, SCALE_BF16)                                              \
     ROWS(whole_##name, FORMAT_##name, f.group, 1, scale)                                                     \
     ROWS(parts_##name, FORMAT_##name, CPU_BLOCK / 2, 2, scale)
+#define E2M1(name, ...) ROWS(parts_##name, FORMAT_##name, __VA_ARGS__)
+#endif
 #define AFFINE(name) AFFINE_OF(name, f.scale)
-#define THREE(name)  [FORMAT_##name] = {usual_##name, whole_##name, parts_##name}
+#define THREE(name)  [FORMAT_##name] = {BODY(usual, name), BODY(whole, name), BODY(parts, name)}
 
 /* By kind: groups of 64 with bf16 scales; other groups of at least 64; of 32. */
 typedef rows_fn *const rows_table[FORMAT_KINDS][3];
@@ -295,37 +306,23 @@ ROWS(rows_of_f32, FORMAT_F32, 1, 1, SCALE_NONE)
 ROWS(rows_of_mxfp8, FORMAT_MXFP8, 32, 2, SCALE_E8M0)
 AFFINE(Q4)
 AFFINE(Q8)
-#ifdef CPU_ISA_portable /* where unpacking takes the time anyway */
-ROWS(rows_of_others, f.kind, f.group, f.parts, f.scale)
-#else
 AFFINE(Q2)
 AFFINE(Q3)
 AFFINE(Q5)
 AFFINE(Q6)
-ROWS(rows_of_mxfp4, FORMAT_MXFP4, 32, 2, SCALE_E8M0)
-ROWS(rows_of_nvfp4, FORMAT_NVFP4, 16, 4, SCALE_E4M3)
-#endif
+E2M1(MXFP4, 32, 2, SCALE_E8M0)
+E2M1(NVFP4, 16, 4, SCALE_E4M3)
 
 void VEC_NAME(gemv)(const struct cpu_gemv_call *call)
 {
     static const rows_table rows = {THREE(Q4),
                                     THREE(Q8),
-#ifdef CPU_ISA_portable
-#define OTHERS(name) [FORMAT_##name] = {rows_of_others, rows_of_others, rows_of_others}
-                                    OTHERS(Q2),
-                                    OTHERS(Q3),
-                                    OTHERS(Q5),
-                                    OTHERS(Q6),
-                                    [FORMAT_MXFP4] = {NULL, NULL, rows_of_others},
-                                    [FORMAT_NVFP4] = {NULL, NULL, rows_of_others},
-#else
                                     THREE(Q2),
                                     THREE(Q3),
                                     THREE(Q5),
                                     THREE(Q6),
-                                    [FORMAT_MXFP4] = {NULL, NULL, rows_of_mxfp4},
-                                    [FORMAT_NVFP4] = {NULL, NULL, rows_of_nvfp4},
-#endif
+                                    [FORMAT_MXFP4] = {NULL, NULL, BODY(parts, MXFP4)},
+                                    [FORMAT_NVFP4] = {NULL, NULL, BODY(parts, NVFP4)},
                                     [FORMAT_MXFP8] = {NULL, NULL, rows_of_mxfp8},
                                     [FORMAT_BF16] = {NULL, NULL, rows_of_bf16},
                                     [FORMAT_F16] = {NULL, NULL, rows_of_f16},

@@ -3,7 +3,7 @@
  * In two registers for each block: the codes of the even columns and those of the odd ones, 4 bytes to a lane of 32 bits, so
  * that lane l holds columns 8 l to 8 l + 7. The 8 codes of a lane are `bits` bytes of memory.
  *
- * `kind` is a format's number without its group and scales. It is a constant wherever these functions are called.
+ * `kind` is a format's number without its group and scales: a constant where speed counts.
  * No function reads a byte behind the codes that it is asked for. */
 #ifndef MOEFLUX_CPU_UNPACK_H
 #define MOEFLUX_CPU_UNPACK_H

@@ -131,10 +131,9 @@ struct moeflux_session {
     uint32_t max_context, pos;
     uint32_t parity;              /* which of the double-buffered states is current */
     struct exec_buffer recurrent; /* arch_view.recurrent_state_bytes */
-    /* Copy of `recurrent` from before a chunk that may be stopped, or where the next token's state goes: then the two change
-     * places when it is accepted. */
-    struct exec_buffer recurrent_backup;
-    bool needs_restore;         /* a chunk was stopped: recurrent_backup has the valid state */
+    struct exec_buffer
+        recurrent_next; /* where the next tokens' state goes; the two change places when it is accepted */
+    bool is_stopped;    /* a chunk was: the device may still write to recurrent_next */
     struct exec_buffer *blocks; /* KV cache, [n_blocks] */
     uint32_t n_blocks, max_blocks;
     struct exec_buffer table; /* u64 [max_blocks]: the blocks' addresses */
@@ -161,7 +160,9 @@ int sequence_checkpoint(struct moeflux_session *s, const struct exec_buffer *sta
 /* Recovers a sequence that was stopped, and clears one with needs_clear. Must be called before any use of the states. */
 int sequence_make_ready(struct moeflux_session *s, struct moeflux_err *e);
 
-/* Appends the token whose evaluation left its recurrent state in recurrent_backup, which becomes the current one. */
+/* What is in recurrent_next becomes the current recurrent state. */
+void sequence_swap_states(struct moeflux_session *s);
+/* The same with the token whose evaluation left it there, which is appended. */
 void sequence_accept(struct moeflux_session *s, int32_t id);
 
 /* The sequence has `pos` tokens now. Drops later checkpoints, and what was recorded or predicted for it. */
@@ -187,7 +188,7 @@ int forward_chunk(struct moeflux_session *s, const int32_t *ids, uint32_t n, uin
                   const struct moeflux_outputs *outputs, struct moeflux_err *e);
 
 /* Evaluates ids[i] at the position of list[i] for n <= MOEFLUX_MOST_TOGETHER sequences; the logits after it go to logits[i]. Their states stay;
- * the new recurrent ones are in recurrent_backup. */
+ * the new recurrent ones are in recurrent_next. */
 int forward_together(struct moeflux_session *const *list, const int32_t *ids, uint32_t n,
                      float *const *logits, struct moeflux_err *e);
 

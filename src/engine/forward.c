@@ -716,8 +716,8 @@ static struct pass pass_together(struct moeflux_session *const *list, uint32_t n
             .pos = s->pos + ahead,
             .parity = s->parity ^ is_swapped,
             .kv_blocks = s->table.address,
-            .recurrent = (is_swapped ? s->recurrent_backup : s->recurrent).address,
-            .recurrent_out = (is_swapped ? s->recurrent : s->recurrent_backup).address};
+            .recurrent = (is_swapped ? s->recurrent_next : s->recurrent).address,
+            .recurrent_out = (is_swapped ? s->recurrent : s->recurrent_next).address};
     }
     return (struct pass){.m = m,
                          .outputs = none,
@@ -841,19 +841,6 @@ static bool go_on(void *ctx)
     return yes;
 }
 
-/* A chunk overwrites the recurrent state, so a stopped one is undone from this backup. The KV cache needs none: the next
- * chunk writes the same positions again. */
-static int back_up_recurrent(const struct pass *p, struct moeflux_err *e)
-{
-    struct moeflux_session *s = p->s;
-    uint64_t ticket;
-    exec_begin(p->m->exec);
-    exec_copy(p->m->exec, &s->recurrent_backup, 0, &s->recurrent, 0, s->recurrent.bytes);
-    int rc = exec_submit(p->m->exec, &ticket, e);
-    s->needs_restore = rc == 0;
-    return rc;
-}
-
 static int run_chunk(const struct pass *p, bool last, struct moeflux_err *e)
 {
     struct moeflux_model *m = p->m;
@@ -861,13 +848,10 @@ static int run_chunk(const struct pass *p, bool last, struct moeflux_err *e)
         predictor_forget(&m->predictor);
     m->predicted_session = p->s;
     m->predicted_pos = p->chunk.of.pos + p->chunk.n;
-    int rc = p->is_watched ? back_up_recurrent(p, e) : 0;
-    if (rc < 0)
-        return rc;
     exec_begin(m->exec);
     arch_embed(m->arch, &p->chunk);
     copy_hidden(p, 0);
-    rc = run_layers(p, e);
+    int rc = run_layers(p, e);
     if (rc == 0 && p->outputs->each_logits)
         rc = all_logits(p, e);
     else if (rc == 0 && last && p->outputs->logits)
@@ -956,6 +940,10 @@ int forward_chunk(struct moeflux_session *s, const int32_t *ids, uint32_t n, uin
     struct moeflux_model *m = s->model;
     struct pass p = pass_at(s, n, s->pos, s->parity, outputs);
     p.is_watched = n > 1 || m->step_ns > QUICK_NS;
+    /* What may be stopped leaves the recurrent state of s->pos as it is. The KV cache needs no copy: the next chunk writes the
+     * same positions again. */
+    if (p.is_watched)
+        p.chunk.of.recurrent_out = s->recurrent_next.address;
     p.chunk.keep = keep;
     p.chunk.kept = m->kept.address;
     bool plain = m->resident && !p.is_watched && outputs->logits && !outputs->each_logits && !outputs->hidden;
@@ -965,6 +953,7 @@ int forward_chunk(struct moeflux_session *s, const int32_t *ids, uint32_t n, uin
     if (rc < 0)
         return rc;
     uint64_t start = clock_ns();
+    s->is_stopped = p.is_watched;
     fill_inputs(m, ids, n, s->pos);
     if (p.is_watched)
         watch(m, &(struct exec_watch){go_on, m});
@@ -972,7 +961,9 @@ int forward_chunk(struct moeflux_session *s, const int32_t *ids, uint32_t n, uin
     watch(m, NULL);
     m->step_ns = clock_ns() - start;
     m->is_stopped &= rc == ERR_INTERRUPTED;
-    s->needs_restore &= rc < 0;
+    s->is_stopped &= rc < 0;
+    if (rc == 0 && p.is_watched)
+        sequence_swap_states(s);
     if (rc == 0)
         rc = hand_out_hidden(&p, e);
     if (rc < 0)

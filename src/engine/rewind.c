@@ -41,9 +41,9 @@ static int go_to(struct moeflux_session *s, struct checkpoint *c, struct moeflux
 void sequence_roll_back(struct moeflux_session *s)
 {
     sequence_set_position(s, s->pos, s->parity);
-    if (s->needs_restore && sequence_recover(s, NULL) == 0)
+    if (s->is_stopped && sequence_recover(s, NULL) == 0)
         return;
-    s->needs_restore = false;
+    s->is_stopped = false;
     if (is_recurrent(s))
         go_to(s, checkpoints_before(&s->checkpoints, s->pos), NULL);
 }

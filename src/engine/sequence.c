@@ -22,7 +22,7 @@ static int allocate(struct moeflux_session *s, struct moeflux_err *e)
         rc = exec_buffer_new(m->exec, &s->recurrent, EXEC_DEVICE, size_max(m->view.recurrent_state_bytes, 4),
                              e);
     if (rc == 0)
-        rc = exec_buffer_new(m->exec, &s->recurrent_backup, EXEC_DEVICE, s->recurrent.bytes, e);
+        rc = exec_buffer_new(m->exec, &s->recurrent_next, EXEC_DEVICE, s->recurrent.bytes, e);
     if (rc == 0)
         m->state_bytes += 2 * s->recurrent.bytes;
     return rc < 0 ? rc : moeflux_session_clear(s, e);
@@ -60,13 +60,13 @@ void moeflux_session_free(struct moeflux_session *s)
     checkpoints_free(&s->checkpoints);
     if (!model_is_idle(m))
         return; /* the device still uses the memory */
-    m->state_bytes -= s->recurrent_backup.address ? 2 * s->recurrent.bytes : 0;
+    m->state_bytes -= s->recurrent_next.address ? 2 * s->recurrent.bytes : 0;
     for (uint32_t i = 0; i < s->n_blocks; i++) {
         m->state_bytes -= s->blocks[i].bytes;
         exec_buffer_free(m->exec, &s->blocks[i]);
     }
     exec_buffer_free(m->exec, &s->recurrent);
-    exec_buffer_free(m->exec, &s->recurrent_backup);
+    exec_buffer_free(m->exec, &s->recurrent_next);
     exec_buffer_free(m->exec, &s->table);
     free(s->blocks);
     free(s->history);
@@ -98,11 +98,16 @@ const int32_t *moeflux_session_history(const struct moeflux_session *s)
     return s->history;
 }
 
-void sequence_accept(struct moeflux_session *s, int32_t id)
+void sequence_swap_states(struct moeflux_session *s)
 {
     const struct exec_buffer recurrent = s->recurrent;
-    s->recurrent = s->recurrent_backup;
-    s->recurrent_backup = recurrent;
+    s->recurrent = s->recurrent_next;
+    s->recurrent_next = recurrent;
+}
+
+void sequence_accept(struct moeflux_session *s, int32_t id)
+{
+    sequence_swap_states(s);
     s->history[s->pos++] = id;
     s->parity ^= 1;
 }
@@ -144,14 +149,8 @@ static int await_device(struct moeflux_model *m, struct moeflux_err *e)
 
 int sequence_recover(struct moeflux_session *s, struct moeflux_err *e)
 {
-    struct exec *x = s->model->exec;
     int rc = await_device(s->model, e);
-    if (rc < 0 || !s->needs_restore)
-        return rc;
-    exec_begin(x);
-    exec_copy(x, &s->recurrent, 0, &s->recurrent_backup, 0, s->recurrent.bytes);
-    rc = exec_finish(x, e);
-    s->needs_restore = rc < 0;
+    s->is_stopped &= rc < 0;
     return rc;
 }
 
@@ -162,7 +161,7 @@ int moeflux_session_clear(struct moeflux_session *s, struct moeflux_err *e)
     if (rc < 0)
         return rc;
     sequence_set_position(s, 0, 0);
-    s->needs_restore = false;
+    s->is_stopped = false;
     exec_begin(x);
     exec_zero(x, &s->recurrent, 0, s->recurrent.bytes);
     rc = exec_finish(x, e);

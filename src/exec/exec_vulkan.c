@@ -10,8 +10,8 @@
 #include "exec/kernel.h"
 #include "exec/shelf.h"
 
-/* Of short watched batches every so many are timed. */
-enum { TIMED_BATCHES = 8 };
+/* Of short watched batches every so many are timed: a prime, as kinds of layers may come back every second, fourth or eighth. */
+enum { TIMED_BATCHES = 7 };
 
 /* --- opening --- */
 

@@ -47,7 +47,8 @@ struct context *context_new(uint32_t n_layers, uint32_t n_experts, uint32_t top_
     c->error = mem_new(n_experts, sizeof *c->error, e);
     c->before = mem_new(n_experts, sizeof *c->before, e);
     c->next = mem_new(n_experts, sizeof *c->next, e);
-    if (c->matrix && c->worth && c->x && c->history && c->n && c->n_learnt && c->error && c->before && c->next)
+    if (c->matrix && c->worth && c->x && c->history && c->n && c->n_learnt && c->error && c->before &&
+        c->next)
         return c;
     context_free(c);
     return NULL;

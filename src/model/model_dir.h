@@ -101,6 +101,7 @@ struct expert_layout {
 struct model_dir {
     char *path;
     bool packed;
+    bool is_sketch, is_assumed; /* there are no files (sketch.h); its formats are assumed */
     struct config config;
     struct fp8_blocks fp8;
     struct model_file *files;

@@ -289,7 +289,7 @@ int experts_vulkan_open(struct experts *op, struct exec *x, struct moeflux_err *
     if (rc == 0)
         rc = experts_grouped_open(&op->gpu.grouped, x, &op->shape, e);
     op->waves_from = op->gpu.grouped.from;
-    op->gpu.makes_shared_below = op->gpu.grouped.from;
+    op->gpu.makes_shared_below = op->gpu.grouped.joins_shared ? UINT32_MAX : op->gpu.grouped.from;
     return rc;
 }
 
@@ -355,12 +355,12 @@ void experts_up_vulkan(const void *self, const void *what, struct exec *x)
                                        .skip_low = (uint32_t)call->skip,
                                        .skip_high = (uint32_t)(call->skip >> 32),
                                        .n = call->n};
+    uint32_t shared_format = call->shared_up ? call->shared_up->gate.format : FORMAT_NONE;
     bool has_shared = s->shared_inner && call->shared_up && !call->skip_shared;
     const struct experts_up *routed = up_for(op, s->up_format),
-                            *shared = has_shared ? up_for(op, call->shared_up->gate.format) : routed;
+                            *shared = has_shared ? up_for(op, shared_format) : routed;
     /* Every part of a call whose experts come in parts, so that each row has the same bits. */
-    if (op->gpu.up_with_q4.formats && call->shared_up && !call->only_shared &&
-        call->shared_up->gate.format == FORMAT_Q4)
+    if (op->gpu.up_with_q4.formats && !call->only_shared && shared_format == FORMAT_Q4)
         routed = shared = &op->gpu.up_with_q4;
     bool apart = has_shared && shared != routed;
     if (!call->only_shared)

@@ -31,8 +31,10 @@ enum linear_path {
     LINEAR_GEMM,
     LINEAR_GEMM_LARGE,
     LINEAR_F16_GEMM_SMALL,
+    LINEAR_F16_REGISTERS, /* kernels/lib/gemm_frag.glsl */
     LINEAR_F16_GEMM,
     LINEAR_F16_GEMM_LARGE,
+    LINEAR_F16_REGISTERS_LARGE,
     LINEAR_PATHS
 };
 
@@ -90,6 +92,8 @@ struct linear_call {
     /* f16 [n][cols], of a stack [n][n_stacked * x_step]: products may go through float16 where the device is fast at
      * it. 0: float32 throughout */
     uint64_t f16_scratch;
+    bool
+        is_cast; /* f16_scratch has x in float16 already, blocked (cast_f16.h) where linear_takes_blocked; without norm */
     /* x and y are f16, x aligned to 16 bytes; only where linear_takes_f16(n), and without norm and add */
     bool is_f16;
 };
@@ -103,6 +107,8 @@ int linear_open_stack(struct linear *op, struct exec *x, const struct weights *w
 void linear_close(struct linear *op, struct exec *x);
 /* Whether n tokens go through float16 when the call has scratch for it. */
 bool linear_takes_f16(const struct linear *op, uint32_t n);
+/* And whether its input is blocked then. */
+bool linear_takes_blocked(const struct linear *op, uint32_t n);
 /* Calls of up to EXEC_MOST_ALIKE tokens will have squares of such heads, where the device can: then linear_takes_squares says
  * yes. */
 int linear_expect_squares(struct linear *op, struct exec *x, uint32_t head_dim, struct moeflux_err *e);
@@ -112,6 +118,7 @@ void linear_run(const struct linear *op, struct exec *x, const struct linear_cal
 /* The implementations. */
 int linear_vulkan_open(struct linear *op, struct exec *x, struct moeflux_err *e);
 int linear_vulkan_expect_squares(struct linear *op, struct exec *x, uint32_t head_dim, struct moeflux_err *e);
+bool linear_vulkan_takes_blocked(const struct linear *op, uint32_t n);
 void linear_vulkan(const void *self, const void *what, struct exec *x);
 /* Memory that the native implementation takes by itself for n tokens of so many columns. has_fixed: of the caps. */
 uint64_t linear_cpu_host_bytes(uint32_t cols, uint32_t n, bool has_fixed);

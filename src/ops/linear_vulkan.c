@@ -2,12 +2,15 @@
 
 #include "base/format.h"
 #include "base/mem.h"
+#include "exec/quads.h"
 #include "ops/gemm_plan.h"
 #include "ops/gemv_plan.h"
 #include "ops/linear.h"
 
 /* Tokens at once in kernels/linear/decode.comp and kernels/linear/plain.comp. */
 enum { FEW_TOKENS = 4 };
+/* Rows from which LINEAR_F16_REGISTERS has workgroups enough without smaller tiles. */
+enum { MANY_ROWS = 6000 };
 /* The constants of kernels/linear/plain.comp. */
 enum { PLAIN_N_SPEC = 4 };
 /* Those of kernels/linear/decode_token.comp behind those of lib/gemv.glsl. */
@@ -29,6 +32,20 @@ struct tile {
     };
     uint32_t rows, tokens; /* of a workgroup */
 };
+
+/* Takes float16 inputs that are blocked (ops/cast_f16.h). */
+static bool is_in_registers(enum linear_path path)
+{
+    return path == LINEAR_F16_REGISTERS || path == LINEAR_F16_REGISTERS_LARGE;
+}
+
+/* With few tokens a matrix has few tiles: subgroups share its columns, so that there are enough to ask for the weights. */
+static struct gemm_plan registers_plan(const struct exec *x, enum linear_path path, uint32_t rows)
+{
+    if (path == LINEAR_F16_REGISTERS_LARGE)
+        return gemm_frag_plan_for(x, 64, 4, 1);
+    return rows >= MANY_ROWS ? gemm_frag_plan_for(x, 64, 2, 4) : gemm_frag_plan_for(x, 32, 1, 8);
+}
 
 /* Tokens at once of a path before LINEAR_GEMV_SOME, at most. */
 static uint32_t tokens_of(enum linear_path path)
@@ -122,7 +139,8 @@ static struct tile tile_for(const struct exec *x, enum linear_path path, const s
     if (is_uneven(op))
         return plain_tile(x, path, formats);
     if (path >= LINEAR_GEMM) {
-        struct gemm_plan p = path >= LINEAR_F16_GEMM_SMALL
+        struct gemm_plan p = is_in_registers(path) ? registers_plan(x, path, op->rows)
+                             : path >= LINEAR_F16_GEMM_SMALL
                                  ? gemm_f16_plan_for(x, gemm_tile_for(path), formats)
                                  : gemm_plan_for(x, gemm_tile_for(path), formats);
         return (struct tile){.kind = TILE_GEMM, .gemm = p, .rows = p.rows, .tokens = p.tokens};
@@ -218,16 +236,27 @@ static uint64_t first_entry(const struct linear_part *part, uint32_t path)
     return (uint64_t)part->first * LINEAR_PATHS + (uint64_t)path * part->n;
 }
 
-/* Rows times tokens of 32 tiles of 64 x 64 and of 256 of 128 x 128; of 128 in float16, of 64 x 64 and of 128 x 128. */
+/* Rows times tokens of 32 tiles of 64 x 64 and of 256 of 128 x 128; of 128 in float16, of 64 x 64 and of 128 x 128; of 264 in
+ * registers, of 128 x 64. */
 enum {
     GEMM_WORK = 32 * 64 * 64,
     GEMM_LARGE_WORK = 256 * 128 * 128,
     F16_WORK = 128 * 64 * 64,
-    F16_LARGE_WORK = 128 * 128 * 128
+    F16_LARGE_WORK = 128 * 128 * 128,
+    REGISTERS_WORK = 264 * 128 * 64
 };
 
+/* Whether LINEAR_F16_REGISTERS is possible. 1, 0 or an error. */
+static int may_use_registers(const struct linear *op, struct exec *x, struct moeflux_err *e)
+{
+    bool suits = op->cols % GEMM_FRAG_COLS == 0 && op->n_stacked == 1 && !is_uneven(op);
+    for (uint32_t i = 0; i < op->n_segments; i++)
+        suits = suits && op->w[i].format == FORMAT_Q4;
+    return suits ? quads_probe(x, e) : 0;
+}
+
 /* The number of tokens from which each path is the fastest. */
-static void set_limits(struct linear *op, const struct exec *x)
+static void set_limits(struct linear *op, const struct exec *x, bool has_quads)
 {
     bool has_gemm = gemm_is_possible(x) && !is_uneven(op), has_f16 = gemm_has_f16(x) && !is_uneven(op);
     uint32_t rows = op->rows * op->n_stacked, *from = op->gpu.from;
@@ -239,8 +268,10 @@ static void set_limits(struct linear *op, const struct exec *x)
     from[LINEAR_GEMM] = has_gemm ? (uint32_t)size_max(16, GEMM_WORK / rows) : UINT32_MAX;
     from[LINEAR_GEMM_LARGE] = has_gemm ? (uint32_t)size_max(256, GEMM_LARGE_WORK / rows) : UINT32_MAX;
     from[LINEAR_F16_GEMM_SMALL] = has_f16 ? 32 : UINT32_MAX;
-    from[LINEAR_F16_GEMM] = has_f16 ? (uint32_t)size_max(64, F16_WORK / rows) : UINT32_MAX;
+    from[LINEAR_F16_REGISTERS] = has_quads ? 33 : UINT32_MAX;
+    from[LINEAR_F16_GEMM] = has_f16 ? (uint32_t)size_max(has_quads ? 97 : 64, F16_WORK / rows) : UINT32_MAX;
     from[LINEAR_F16_GEMM_LARGE] = has_f16 ? (uint32_t)size_max(512, F16_LARGE_WORK / rows) : UINT32_MAX;
+    from[LINEAR_F16_REGISTERS_LARGE] = has_quads ? (uint32_t)size_max(97, REGISTERS_WORK / rows) : UINT32_MAX;
     op->f16_from = from[LINEAR_F16_GEMM_SMALL];
 }
 
@@ -249,7 +280,10 @@ int linear_vulkan_open(struct linear *op, struct exec *x, struct moeflux_err *e)
     struct linear_segment table[LINEAR_PATHS * LINEAR_MAX_SEGMENTS] = {0};
     uint32_t n = op->n_segments;
     int rc = 0;
-    set_limits(op, x);
+    int has_quads = may_use_registers(op, x, e);
+    if (has_quads < 0)
+        return has_quads;
+    set_limits(op, x, has_quads);
     if (gemm_has_f16(x))
         rc = cast_f16_open(&op->gpu.cast, x, e);
     find_parts(op);
@@ -299,17 +333,19 @@ int linear_vulkan_expect_squares(struct linear *op, struct exec *x, uint32_t hea
 
 /* The input in float16, with its norm, takes the place of the float32 one. */
 static void cast_input(const struct linear *op, struct exec *x, const struct linear_call *call,
-                       struct linear_args *a)
+                       bool is_blocked, struct linear_args *a)
 {
     uint32_t cols = a->n_stacked > 1 && call->x_step ? a->n_stacked * call->x_step : op->cols;
-    cast_f16_run(&op->gpu.cast, x,
-                 &(struct cast_f16_call){.x = call->x,
-                                         .norm = call->norm,
-                                         .dst = call->f16_scratch,
-                                         .n = call->n,
-                                         .cols = cols,
-                                         .x_stride = call->x_stride,
-                                         .eps = call->eps});
+    if (!call->is_cast)
+        cast_f16_run(&op->gpu.cast, x,
+                     &(struct cast_f16_call){.x = call->x,
+                                             .norm = call->norm,
+                                             .dst = call->f16_scratch,
+                                             .n = call->n,
+                                             .cols = cols,
+                                             .x_stride = call->x_stride,
+                                             .eps = call->eps,
+                                             .is_blocked = is_blocked});
     a->x = call->f16_scratch;
     a->norm = 0;
     a->x_stride = cols;
@@ -320,9 +356,16 @@ static enum linear_path path_of(const struct linear *op, const struct linear_cal
     /* The kernels read eight float16 numbers at once. */
     bool may_cast = (call->f16_scratch || call->is_f16) && call->x_step % 8 == 0;
     uint32_t path = may_cast ? LINEAR_PATHS - 1 : LINEAR_GEMM_LARGE;
-    while ((call->chunk ? call->chunk : call->n) < op->gpu.from[path])
+    /* What is float16 already is not blocked. */
+    while ((call->chunk ? call->chunk : call->n) < op->gpu.from[path] ||
+           (call->is_f16 && is_in_registers((enum linear_path)path)))
         path--;
     return (enum linear_path)path;
+}
+
+bool linear_vulkan_takes_blocked(const struct linear *op, uint32_t n)
+{
+    return is_in_registers(path_of(op, &(struct linear_call){.n = n, .f16_scratch = 1}));
 }
 
 static void run_token(const struct linear_part *part, struct exec *x, enum linear_path path,
@@ -374,7 +417,7 @@ void linear_vulkan(const void *self, const void *what, struct exec *x)
                             .step = op->step,
                             .eps = call->eps};
     if (path >= LINEAR_F16_GEMM_SMALL && !call->is_f16)
-        cast_input(op, x, call, &a);
+        cast_input(op, x, call, is_in_registers(path), &a);
     for (uint32_t i = 0; i < op->gpu.n_parts; i++) {
         const struct linear_part *part = &op->gpu.parts[i];
         if (i > 0) /* they write different rows */

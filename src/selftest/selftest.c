@@ -37,8 +37,10 @@ static const char *const path_names[LINEAR_PATHS] = {
     [LINEAR_GEMM] = ", tiles",
     [LINEAR_GEMM_LARGE] = ", large tiles",
     [LINEAR_F16_GEMM_SMALL] = ", small f16 tiles",
+    [LINEAR_F16_REGISTERS] = ", in registers",
     [LINEAR_F16_GEMM] = ", f16 tiles",
     [LINEAR_F16_GEMM_LARGE] = ", large f16 tiles",
+    [LINEAR_F16_REGISTERS_LARGE] = ", many in registers",
 };
 
 static void embed_case(struct kernel_test *l, uint32_t vocab, uint32_t cols, uint32_t format)
@@ -346,7 +348,8 @@ static void run_experts(struct exec *x, const struct experts *op, const struct e
 {
     struct experts_call call = *all;
     exec_begin(x);
-    if (apart && all->shared_up) { /* as where some experts arrive later */
+    if (apart && all->shared_up &&
+        !experts_grouped_takes(&op->gpu.grouped, all)) { /* as where some experts arrive later */
         call.skip = 1;
         experts_run_up(op, x, &call);
         call.skip = ~(uint64_t)1;
@@ -689,6 +692,27 @@ static void moe_case(struct kernel_test *l, const struct moe_shape *c, uint32_t 
     moe_case_of(l, c, down_format, false);
 }
 
+/* The shared expert among those of many tokens: as wide as they are and stored alike. One that is stored otherwise has products
+ * of its own. */
+static void joined_cases(struct kernel_test *l)
+{
+    static const struct moe_shape shapes[] = {
+        {12, 3, 192, 128, 128, FORMAT_Q4, 70, .makes_shared = true, .shared_up_format = FORMAT_Q4},
+        {12, 3, 256, 64, 64, FORMAT_Q4, 33, .makes_shared = true, .chooses = true, .ungated = true,
+         .shared_up_format = FORMAT_Q4},
+        {12, 4, 192, 64, 64, FORMAT_Q4, 40, .drops = true, .makes_shared = true,
+         .shared_up_format = FORMAT_Q4},
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        moe_case(l, &shapes[i], shapes[i].format);
+    moe_case_of(l, &shapes[0], FORMAT_Q4, true);
+    for (uint32_t tile = 1; tile <= EXPERTS_MAX_TILES; tile++)
+        moe_case(l,
+                 &(struct moe_shape){6, 2, 640, 384, 384, FORMAT_Q4, 110, .makes_shared = true, .tile = tile,
+                                     .shared_up_format = FORMAT_Q4},
+                 FORMAT_Q4);
+}
+
 /* One token, and the few that the same kernels take: up chooses, and computes the shared expert's gate and up rows. On the CPU
  * the router's product computes those. */
 static void choosing_cases(struct kernel_test *l)
@@ -720,6 +744,7 @@ static void choosing_cases(struct kernel_test *l)
             moe_case(l, &shapes[i], shapes[i].format);
     if (!has_kernels(l))
         return;
+    joined_cases(l);
     moe_case_of(l, &shapes[0], FORMAT_Q4, true);
     moe_case_of(l, &shapes[8], FORMAT_Q4, true);
     moe_case_of(l, &shapes[11], FORMAT_Q4, true);

@@ -139,8 +139,8 @@ static void attention_case(struct kernel_test *l, const struct gqa_shape *c, con
     }
     const struct test_buffer *qkv = kt_floats(l, (uint64_t)n * stride, -2, 2),
                              *rope = kt_floats(l, (uint64_t)n * c->rotary_dim, -1, 1);
-    const struct test_buffer *norm = kt_floats(l, c->head_dim, 0.5f, 3), *bias = kt_floats(l, stride, -1, 1),
-                             *q = kt_bytes(l, NULL, 4 * row);
+    const struct test_buffer *norm = kt_floats(l, c->head_dim, 0.5f, 3), *q = kt_bytes(l, NULL, 4 * row);
+    const struct test_buffer *bias = kt_floats(l, stride, -1, 1);
     twins(l, n * row, out);
     uint64_t partial_bytes = size_round_up(gqa_partial_bytes(c, &caps, 1, longest), 16);
     struct exec_buffer partial = {0};

@@ -5,6 +5,11 @@
  *   DeepSeek-V3, R1          <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{...}\n```
  *                            <｜tool▁call▁end｜> ... <｜tool▁calls▁end｜>
  *   DeepSeek-V3.1            the same with <｜tool▁call▁begin｜>f<｜tool▁sep｜>{...}<｜tool▁call▁end｜>
+ *   Kimi-K2                  <|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{...}
+ *                            <|tool_call_end|> ... <|tool_calls_section_end|>
+ *   GLM-4.5                  <tool_call>f\n<arg_key>p</arg_key>\n<arg_value>value</arg_value>\n</tool_call>
+ *   MiniMax-M2               <minimax:tool_call>\n<invoke name="f">\n<parameter name="p">value</parameter>\n</invoke>\n
+ *                            </minimax:tool_call>
  *
  * White space may stand between the parts. What is no whole call by its form comes out as text, all of it; only white space around
  * calls, and between them, is left out. How the text is cut into pieces makes no difference.

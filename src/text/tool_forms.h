@@ -10,6 +10,16 @@ enum { TOOL_GO, TOOL_WAIT, TOOL_NO_CALL };
 
 struct tool_grammar;
 
+/* How a form writes parameters plainly, one by one, with white space between the tags. */
+struct tool_plain {
+    const char *name_open, *name_close; /* around the function's name; the first may be empty */
+    const char *key_open, *key_close;   /* around a parameter's name */
+    const char *value_open;             /* before its value; NULL: key_close is */
+    const char *value_close;
+    const char *end;  /* behind the last parameter; NULL: the call ends there */
+    bool is_on_lines; /* a newline before and behind a value belongs to the tags */
+};
+
 struct tool_form {
     const char *marks[2]; /* what a template that teaches it has in it; the second may be NULL */
     const char *section_open,
@@ -17,6 +27,8 @@ struct tool_form {
     const char *call_open, *call_close;
     const char *separator, *fence_close; /* inside a call, behind its object; NULL: none */
     const char *padding, *between;       /* behind call_open and before call_close; between calls */
+    const char *section_padding;         /* inside the section's tags; NULL: none */
+    const struct tool_plain *plain;      /* NULL: arguments are a JSON object */
     int (*read)(struct tool_calls *t);   /* the first phase behind call_open */
     /* Appends a call of the function, without the tags around it, to the grammar's `calls`. */
     int (*write)(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g);
@@ -42,9 +54,10 @@ int tool_value_kind(const struct json_t *parameters, const struct json_t *schema
 
 /* tool_grammar.c */
 int tool_write_hermes(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g);
-int tool_write_xml(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g);
+int tool_write_plain(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g);
 int tool_write_deepseek3(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g);
 int tool_write_deepseek31(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g);
+int tool_write_kimi(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g);
 
 enum { TOOL_MAX_NAME = 256 }; /* bytes of a name */
 

@@ -106,6 +106,16 @@ int tool_write_deepseek31(const struct tool_form *f, const struct json_t *functi
     return add_object(function, g);
 }
 
+/* The number of the call is free. */
+int tool_write_kimi(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g)
+{
+    add_literal(&g->calls, "functions.");
+    add_literal(&g->calls, name_of(function));
+    str_add_text(&g->calls, "\":\" [0-9] [0-9]? ");
+    add_literal(&g->calls, f->separator);
+    return add_object(function, g);
+}
+
 /* ---- parameters, each for itself ---- */
 
 static bool is_required(const json_t *schema, const char *key)
@@ -146,7 +156,8 @@ static int check_keywords(const json_t *schema, const char *place, struct moeflu
 }
 
 /* Each parameter once, in the schema's order. */
-static int add_parameters(const json_t *parameters, const char *place, struct tool_grammar *g)
+static int add_parameters(const struct tool_plain *p, const json_t *parameters, const char *place,
+                          struct tool_grammar *g)
 {
     const char *key;
     json_t *value;
@@ -158,33 +169,42 @@ static int add_parameters(const json_t *parameters, const char *place, struct to
         struct json_schema_part part = {
             .root = parameters, .name = place, .path = path, .out = g->rules, .n_rules = g->n_rules};
         str_add_text(&g->calls, "( ");
-        add_literal(&g->calls, "<parameter=");
+        add_literal(&g->calls, p->key_open);
         add_literal(&g->calls, key);
-        add_literal(&g->calls, ">\n");
+        add_literal(&g->calls, p->key_close);
+        if (p->value_open) {
+            add_literal(&g->calls, "\n");
+            add_literal(&g->calls, p->value_open);
+        }
+        add_literal(&g->calls, p->is_on_lines ? "\n" : "");
         rc = json_schema_add(&part, value, tool_value_kind(parameters, value) != TOOL_VALUE_JSON, &g->calls,
                              g->e);
         g->n_rules = part.n_rules;
-        str_addf(&g->calls, " \"\\n</parameter>\\n\" )%s ", is_required(parameters, key) ? "" : "?");
+        str_add_text(&g->calls, " ");
+        add_literal(&g->calls, p->is_on_lines ? "\n" : "");
+        add_literal(&g->calls, p->value_close);
+        str_addf(&g->calls, "\"\\n\" )%s ", is_required(parameters, key) ? "" : "?");
         if (rc)
             break;
     }
     return rc;
 }
 
-int tool_write_xml(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g)
+int tool_write_plain(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g)
 {
+    const struct tool_plain *p = f->plain;
     struct place place = place_of(g, function);
     json_t *schema = object_schema(function, place.text, g->e);
-    (void)f;
     if (!schema)
         return (int)g->e->code;
-    add_literal(&g->calls, "<function=");
+    add_literal(&g->calls, p->name_open);
     add_literal(&g->calls, name_of(function));
-    add_literal(&g->calls, ">\n");
+    add_literal(&g->calls, p->name_close);
+    add_literal(&g->calls, strchr(p->name_close, '\n') ? "" : "\n");
     int rc = check_keywords(schema, place.text, g->e);
     if (!rc)
-        rc = add_parameters(schema, place.text, g);
-    add_literal(&g->calls, "</function>");
+        rc = add_parameters(p, schema, place.text, g);
+    add_literal(&g->calls, p->end ? p->end : "");
     json_decref(schema);
     return rc;
 }
@@ -197,12 +217,14 @@ static void add_frame(const struct tool_form *f, bool many, struct tool_grammar 
     str_add_text(g->rules, "root ::= ");
     if (f->section_open)
         add_literal(g->rules, f->section_open);
+    add_literal(g->rules, f->section_padding ? f->section_padding : "");
     str_add_text(g->rules, "call ");
     if (many) {
         str_add_text(g->rules, "( ");
         add_literal(g->rules, f->between);
         str_add_text(g->rules, "call )* ");
     }
+    add_literal(g->rules, f->section_padding ? f->section_padding : "");
     if (f->section_close)
         add_literal(g->rules, f->section_close);
     str_add_text(g->rules, "\ncall ::= ");
