@@ -712,12 +712,12 @@ static struct pass pass_together(struct moeflux_session *const *list, uint32_t n
     for (uint32_t i = 0; i < n; i++) {
         const struct moeflux_session *s = list[i];
         bool is_swapped = ahead % 2 != 0;
-        each[i] = (struct arch_sequence){
-            .pos = s->pos + ahead,
-            .parity = s->parity ^ is_swapped,
-            .kv_blocks = s->table.address,
-            .recurrent = (is_swapped ? s->recurrent_next : s->recurrent).address,
-            .recurrent_out = (is_swapped ? s->recurrent : s->recurrent_next).address};
+        each[i] =
+            (struct arch_sequence){.pos = s->pos + ahead,
+                                   .parity = s->parity ^ is_swapped,
+                                   .kv_blocks = s->table.address,
+                                   .recurrent = (is_swapped ? s->recurrent_next : s->recurrent).address,
+                                   .recurrent_out = (is_swapped ? s->recurrent : s->recurrent_next).address};
     }
     return (struct pass){.m = m,
                          .outputs = none,
