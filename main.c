@@ -104,7 +104,7 @@ static int dispatch(const struct options *o, const struct term *t, struct output
 {
     if (o->help)
         return print_help(o, out, e);
-    const char *model = o->verb == VERB_CONVERT ? o->src : o->model;
+    const char *model = o->verb != VERB_CONVERT ? o->model : o->dst ? o->src : NULL;
     if (model && which_model_check(model, e))
         return (int)e->code;
     bool evaluates =

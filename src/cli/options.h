@@ -37,7 +37,6 @@ enum { BENCH_MAX_PARALLEL = 8 };
 
 struct options {
     enum verb verb;
-    bool help, version, quiet;
     int log_level; /* enum exit_level */
     struct defaults defaults;
 
@@ -70,17 +69,16 @@ struct options {
     int64_t top_k, repeat_last;
     float presence_penalty, frequency_penalty;
     struct flag_texts stop;
-    const char *tools; /* a file */
-    int64_t logprobs;  /* of how many of the likeliest tokens; REQUEST_NO_LOGPROBS */
-    bool ignore_eos;
+    const char *tools;                 /* a file */
+    int64_t logprobs;                  /* of how many of the likeliest tokens; REQUEST_NO_LOGPROBS */
     const char *json_schema, *grammar; /* files; json_schema may be the text itself */
     bool json_object;                  /* at most one of these three */
+    bool ignore_eos;
 
-    bool tokens_out, json, csv, stats;
+    bool tokens_out, json, csv, stats, logits_all;
     const char *logits, *hidden; /* files; logits may be "-" */
     const char *perplexity;      /* a file, or "-" */
     struct flag_texts compare;   /* as given; options_setting says what they are */
-    bool logits_all;
 
     const char *host, *api_key_file, *cors, *alias, *state_dir; /* serve; NULL but for host: not given */
     int64_t port, parallel, queue, grace, sequences;            /* grace: seconds */
@@ -92,7 +90,7 @@ struct options {
     int64_t bench_parallel; /* 0, 1: one sequence; at most BENCH_MAX_PARALLEL */
 
     const char *shell; /* completion */
-    bool verify, no_measure;
+    bool help, version, quiet, verify, no_measure;
     const char *src, *dst;                          /* convert; inspect uses `model` */
     const char *spread;                             /* convert: directories with commas between them */
     int64_t bits, group, expert_bits, expert_group; /* convert; 0: not given */
