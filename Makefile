@@ -9,6 +9,9 @@ SHADERS ?= $(BUILD)
 PREFIX  ?= /usr/local
 LIBDIR  ?= $(PREFIX)/lib
 DESTDIR ?=
+BASH_COMPLETIONS ?= $(PREFIX)/share/bash-completion/completions
+ZSH_COMPLETIONS  ?= $(PREFIX)/share/zsh/site-functions
+FISH_COMPLETIONS ?= $(PREFIX)/share/fish/vendor_completions.d
 CC      ?= cc
 GLSLC   ?= glslc
 # What compiles the kernels named X_khr, whose language not every glslc knows; "no": they are left out.
@@ -74,8 +77,9 @@ coop_only    := matrices/probe attention/latent_scores attention/latent_values
 format_only  := linear/decode_long
 # Some are built again as NAME_VARIANT: for cooperative matrices (coop: by NV's extension, khr: by KHR's; fragcoop and fragkhr:
 # in registers), for devices that keep float16 denormals, for matrices of one format, which a driver compiles in a third of the
-# time, and for matrices of one other format than those four.
-VARIANTS     := coop khr fragcoop fragkhr denorm q4 q8 bf16 f32 other othercoop otherkhr otherdenorm
+# time, for matrices of one other format than those four, and for experts in such a format beside a shared one of
+# 4 bits.
+VARIANTS     := coop khr fragcoop fragkhr denorm q4 q8 bf16 f32 other othercoop otherkhr otherdenorm withq4 withq4denorm
 defines_coop   := -DCOOP
 defines_khr    := -DCOOP -DCOOP_KHR
 defines_fragcoop := -DFRAG -DCOOP
@@ -89,6 +93,8 @@ defines_other  := -DOTHER
 defines_othercoop := -DOTHER -DCOOP
 defines_otherkhr  := -DOTHER -DCOOP -DCOOP_KHR
 defines_otherdenorm := -DOTHER -DDENORM
+defines_withq4      := -DOTHER -DWITH_Q4
+defines_withq4denorm := -DOTHER -DWITH_Q4 -DDENORM
 tiles        := linear/prefill experts/prefill_up experts/prefill_down
 kernels_coop := $(tiles) attention/prefill $(coop_only)
 # GLSLC, or else glslangValidator, where one of them knows the language.
@@ -97,7 +103,7 @@ ifneq ($(filter-out no,$(KHR_GLSLC)),)
 $(if $(KHR_COMPILER),,$(error KHR_GLSLC=$(KHR_GLSLC) does not compile GL_KHR_cooperative_matrix))
 endif
 kernels_khr := $(if $(KHR_COMPILER),$(kernels_coop))
-kernels_fragcoop := experts/prefill_up experts/prefill_down
+kernels_fragcoop := $(tiles)
 kernels_fragkhr := $(if $(KHR_COMPILER),$(kernels_fragcoop))
 kernels_otherkhr := $(if $(KHR_COMPILER),$(tiles))
 products       := linear/decode linear/decode_token experts/decode_up experts/decode_down
@@ -110,6 +116,8 @@ kernels_f32  := $(kernels_bf16)
 kernels_other := $(products) $(tiles) linear/plain embed matvec_transposed/groups matvec_transposed/plain mla/transpose_keys
 kernels_othercoop := $(tiles)
 kernels_otherdenorm := $(products)
+kernels_withq4 := experts/decode_up experts/decode_down
+kernels_withq4denorm := $(kernels_withq4)
 SPIRV        := $(patsubst %,$(SHADERS)/kernels/%.inc,$(filter-out $(coop_only) $(format_only),$(KERNELS)) $(foreach v,$(VARIANTS),$(kernels_$(v):%=%_$(v))))
 
 # The fuzzers' targets (tests/fuzz/target.h), which test_fuzz_seeds runs too.
@@ -117,7 +125,7 @@ FUZZ_OBJ     := $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/entry.c %/seeds_main.
 FUZZ_TARGETS := $(shell sed -n 's/^void target_\([a-z]*\)(const uint8_t .data, size_t n);.*/\1/p' tests/fuzz/target.h)
 FUZZERS      := $(FUZZ_TARGETS:%=$(BUILD)/fuzz/%)
 
-.PHONY: FORCE all lib tests check check-fast run-tests bench lint asan tsan fuzz fuzzers fuzz-run validate install clean
+.PHONY: FORCE all lib tests check check-fast run-tests bench lint asan tsan fuzz fuzzers fuzz-run validate install deb clean
 .SECONDARY:
 .DELETE_ON_ERROR:
 .SECONDEXPANSION:
@@ -140,7 +148,7 @@ $(foreach isa,$(ISAS) avx512vbmi,$(eval $(call ISA_RULE,$(isa))))
 
 # The library is everything that needs no terminal. Only what moeflux.h declares is visible from outside, in the static
 # library too: its one object has no other global names, so that a program may have functions of the same name.
-LIB_OBJ := $(filter-out $(BUILD)/src/cli/% $(BUILD)/src/generate/% $(BUILD)/src/server/%,$(OBJ))
+LIB_OBJ := $(filter-out $(BUILD)/src/cli/% $(BUILD)/src/generate/% $(BUILD)/src/api/% $(BUILD)/src/server/%,$(OBJ))
 SONAME  := libmoeflux.so.0
 LIBS    := $(BUILD)/libmoeflux.a $(BUILD)/$(SONAME)
 lib: $(LIBS)
@@ -193,6 +201,12 @@ $(BUILD)/page.inc: src/server/page.html
 	od -An -v -tx1 $< | sed 's/ \([0-9a-f][0-9a-f]\)/0x\1,/g' > $@
 
 $(BUILD)/src/server/page.o: $(BUILD)/page.inc
+
+# Made by the program itself from its table of flags.
+COMPLETIONS := $(BUILD)/completion/bash $(BUILD)/completion/zsh $(BUILD)/completion/fish
+$(COMPLETIONS): $(BUILD)/completion/%: $(BUILD)/moeflux
+	@mkdir -p $(@D)
+	$(BUILD)/moeflux completion $* > $@
 
 # A test program has what it needs of everything: of whole ones linking would take a tenth of the build's time, and a gigabyte.
 $(BUILD)/tests/all.a: $(TEST_LIB) $(OBJ)
@@ -301,9 +315,12 @@ lint: $(if $(KERNELS),$(SHADERS)/kernels/table.inc) $(BUILD)/build_id.h $(BUILD)
 	CPPFLAGS="$(ALL_CPPFLAGS)" scripts/lint
 
 VERSION = $(shell sed -n 's/^\#define MOEFLUX_VERSION "\(.*\)"/\1/p' src/moeflux.h)
-install: $(BUILD)/moeflux $(LIBS)
+install: $(BUILD)/moeflux $(LIBS) $(COMPLETIONS)
 	install -D -m 755 $(BUILD)/moeflux $(DESTDIR)$(PREFIX)/bin/moeflux
 	for page in man/*.[157]; do install -D -m 644 $$page -t $(DESTDIR)$(PREFIX)/share/man/man$${page##*.} || exit; done
+	install -D -m 644 $(BUILD)/completion/bash $(DESTDIR)$(BASH_COMPLETIONS)/moeflux
+	install -D -m 644 $(BUILD)/completion/zsh $(DESTDIR)$(ZSH_COMPLETIONS)/_moeflux
+	install -D -m 644 $(BUILD)/completion/fish $(DESTDIR)$(FISH_COMPLETIONS)/moeflux.fish
 	install -D -m 644 src/moeflux.h $(DESTDIR)$(PREFIX)/include/moeflux.h
 	install -D -m 644 $(BUILD)/libmoeflux.a $(DESTDIR)$(LIBDIR)/libmoeflux.a
 	install -D -m 644 $(BUILD)/$(SONAME) $(DESTDIR)$(LIBDIR)/$(SONAME)
@@ -311,6 +328,16 @@ install: $(BUILD)/moeflux $(LIBS)
 	mkdir -p $(DESTDIR)$(LIBDIR)/pkgconfig
 	sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION)|; s|@PACKAGES@|$(LIB_PACKAGES)|' \
 	    moeflux.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/moeflux.pc
+
+# Packages for Debian, in $(BUILD)/deb, made of a copy of what git knows. The kernels are taken from here: they are the same
+# words wherever they are built. SHADERS= builds them there, too.
+deb: $(if $(SHADERS),$(SHADERS)/kernels/table.inc)
+	rm -rf $(BUILD)/deb
+	mkdir -p $(BUILD)/deb/moeflux-$(VERSION)
+	git ls-files -z main.c src kernels scripts man examples debian tests/models/tiny Makefile moeflux.pc.in README.md LICENSE | \
+	    xargs -0 cp -p --parents -t $(BUILD)/deb/moeflux-$(VERSION)
+	cd $(BUILD)/deb/moeflux-$(VERSION) && env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL -u BUILD \
+	    $(if $(SHADERS),SHADERS=$(abspath $(SHADERS))) dpkg-buildpackage -b -uc -us -j$(shell nproc)
 
 clean:
 	rm -rf build build-asan build-tsan build-fuzz

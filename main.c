@@ -8,6 +8,7 @@
 #include "base/str.h"
 #include "cli/batch.h"
 #include "cli/bench.h"
+#include "cli/completion.h"
 #include "cli/exit.h"
 #include "cli/inspect.h"
 #include "cli/interactive.h"
@@ -23,6 +24,7 @@
 #include "cli/terminal/bar.h"
 #include "cli/terminal/term.h"
 #include "cli/verbs.h"
+#include "cli/which_model.h"
 #include "generate/generator.h"
 #include "moeflux.h"
 #include "server/server.h"
@@ -42,11 +44,10 @@ static void tell_line(void *ctx, const char *text)
     exit_warn(text);
 }
 
-/* The model's name for clients: its directory's. */
-static const char *name_of(const struct options *o)
+static void tell_nothing(void *ctx, const char *text)
 {
-    const char *slash = strrchr(o->model, '/');
-    return o->alias ? o->alias : slash && slash[1] ? slash + 1 : o->model;
+    (void)ctx;
+    (void)text;
 }
 
 static struct server_options server_options_of(const struct options *o)
@@ -56,7 +57,7 @@ static struct server_options server_options_of(const struct options *o)
         .port = (uint16_t)o->port,
         .key_file = o->api_key_file,
         .cors = o->cors,
-        .name = name_of(o),
+        .name = options_model_name(o),
         .context = (uint32_t)o->ctx_size,
         .parallel = (uint32_t)o->parallel,
         .sequences = (uint32_t)o->sequences,
@@ -66,7 +67,7 @@ static struct server_options server_options_of(const struct options *o)
         .most_waiting = (uint32_t)o->queue,
         .grace_s = (uint32_t)o->grace,
         .request = options_request(o),
-        .tell = tell_line,
+        .tell = o->log_level >= EXIT_WARN ? tell_line : tell_nothing,
     };
 }
 
@@ -89,7 +90,7 @@ static int serve(const struct options *o, const struct term *t, struct moeflux_e
     if (!rc) {
         char line[192];
         snprintf(line, sizeof line, "listening on %s", server_url(s));
-        exit_warn(line);
+        exit_tell(o->log_level, EXIT_INFO, line);
         signals_wait(-1);
         server_stop(s);
     }
@@ -103,6 +104,9 @@ static int dispatch(const struct options *o, const struct term *t, struct output
 {
     if (o->help)
         return print_help(o, out, e);
+    const char *model = o->verb == VERB_CONVERT ? o->src : o->model;
+    if (model && which_model_check(model, e))
+        return (int)e->code;
     bool evaluates =
         o->verb == VERB_RUN || o->verb == VERB_BATCH || o->verb == VERB_BENCH || o->verb == VERB_PERPLEXITY;
     if (evaluates && place_check_outputs(o, e))
@@ -110,6 +114,8 @@ static int dispatch(const struct options *o, const struct term *t, struct output
     switch (o->verb) {
     case VERB_CONVERT:
         return verbs_convert(o, t, out, e);
+    case VERB_COMPLETION:
+        return completion_run(o, out, e);
     case VERB_SERVE:
         return serve(o, t, e);
     case VERB_INSPECT:
@@ -134,8 +140,7 @@ static int dispatch(const struct options *o, const struct term *t, struct output
             return err_set(e, ERR_USAGE, "--tools goes with a prompt or --batch, not with a conversation");
         if (!prompt_is_given(o, t))
             return interactive_run(o, t, out, e);
-        return o->resume ? err_set(e, ERR_USAGE, "--resume needs a terminal on stdin")
-                         : run_once(o, t, out, e);
+        return o->resume ? interactive_continue(o, t, out, e) : run_once(o, t, out, e);
     }
 }
 
@@ -161,8 +166,14 @@ int main(int argc, char **argv)
     allow_many_files();
     output_init(&out, STDOUT_FILENO);
     int rc = options_parse(&o, argc, argv, &e);
+    t.quiet = o.log_level < EXIT_INFO;
+    if (o.color)
+        t.out_dress = o.color == 1;
     if (!rc)
         rc = dispatch(&o, &t, &out, &e);
+    if (rc < 0)
+        options_explain(&o, &e);
+    options_free(&o);
     /* A failure that was found first is the one that is told. */
     int closed = output_close(&out, &closing);
     return rc ? exit_report(rc, &e) : exit_report(closed, &closing);

@@ -1,4 +1,5 @@
-/* generate.c - the smallest program over libmoeflux: continues a text with the likeliest tokens.
+/* generate.c - the smallest program over libmoeflux: continues a text with the likeliest tokens, and repeats itself
+ * unwillingly.
  *
  *   cc generate.c $(pkg-config --cflags --libs moeflux) -o generate
  *   ./generate MODEL_DIR "Once upon a time" [DEVICE] */
@@ -34,6 +35,7 @@ int main(int argc, char **argv)
     const struct moeflux_model_info info = moeflux_model_get_info(model);
     struct moeflux_sampler_options greedy = moeflux_sampler_defaults();
     greedy.temperature = 0;
+    greedy.frequency_penalty = 0.5f;
     check(moeflux_tokenizer_open(&tokenizer, info.tokenizer_path, &e), &e);
     check(moeflux_sampler_new(&sampler, &greedy, info.vocab_size, tokenizer, &e), &e);
     check(moeflux_session_new(&session, model, MAX_PROMPT + MAX_ANSWER, &e), &e);
@@ -42,6 +44,7 @@ int main(int argc, char **argv)
     check(n, &e);
     if (n > MAX_PROMPT)
         return fprintf(stderr, "generate: %lld tokens, expected at most %d\n", (long long)n, MAX_PROMPT), 1;
+    moeflux_sampler_begin_answer(sampler);
     float *logits = calloc(info.vocab_size, sizeof *logits);
     for (int i = 0; logits && i < MAX_ANSWER; i++, n = 1) {
         const struct moeflux_outputs outputs = {.logits = logits};
@@ -50,6 +53,7 @@ int main(int argc, char **argv)
         check(ids[0] = moeflux_sampler_pick(sampler, logits, &e), &e);
         if (info.n_eos > 0 && ids[0] == info.eos[0])
             break;
+        moeflux_sampler_accept(sampler, ids[0]);
         size_t len = moeflux_tokenizer_bytes(tokenizer, ids[0], &bytes);
         fwrite(bytes, 1, len, stdout);
     }

@@ -138,22 +138,26 @@ ARGS_SIZE(linear_args, 112);
 /* Heads whose norm the next product brings: sums of squares that each of them has, of as many equal parts. */
 #define HEAD_SQUARES 8
 
-/* One token: addresses in the arguments in place of a table. With HEAD_SHIFT `norm` is f32 [cols >> HEAD_SHIFT][HEAD_SQUARES]. */
+/* Few tokens: addresses in the arguments in place of a table. With HEAD_SHIFT `norm` is f32 [n][cols >> HEAD_SHIFT][HEAD_SQUARES]. */
 #define LINEAR_TOKEN_SEGMENTS 4
+/* Parts of linear_decode_token_args.call: the k-th segment's format, where that is a usual one; whether y is added to; tokens. */
+#define LINEAR_TOKEN_FORMAT(call, k)        ((call) >> 2 * (k)&3u)
+#define LINEAR_TOKEN_ADDS(call)             ((call) >> 8 & 1u)
+#define LINEAR_TOKEN_N(call)                ((call) >> 9)
+#define LINEAR_TOKEN_CALL(formats, adds, n) ((formats) | (uint32_t)(adds) << 8 | (n) << 9)
 struct linear_decode_token_args {
     ADDR base;    /* the lowest address of the segments */
-    ADDR x, norm; /* [cols]; norm 0: x is taken as it is */
-    ADDR y;       /* [rows of all segments] */
+    ADDR x, norm; /* [n][x_stride], [cols]; norm 0: x is taken as it is */
+    ADDR y;       /* [n][y_stride]: rows of all segments */
     /* What the first weights wait for stands together. */
     U32 weight[LINEAR_TOKEN_SEGMENTS];           /* words from `base` on, as scales and biases */
     U32 later_blocks[LINEAR_TOKEN_SEGMENTS - 1]; /* as in linear_args */
     U32 cols;
     U32 end_row[LINEAR_TOKEN_SEGMENTS]; /* of the output: the next segment's first */
     U32 scales[LINEAR_TOKEN_SEGMENTS], biases[LINEAR_TOKEN_SEGMENTS];
-    U32 formats; /* of each segment, 8 bits */
-    U32 store;   /* LINEAR_SET, LINEAR_ADD */
+    U32 call;
+    U32 x_stride, y_stride;
     F32 eps;
-    U32 pad;
 };
 ARGS_SIZE(linear_decode_token_args, 128);
 
@@ -253,50 +257,71 @@ ARGS_SIZE(experts_decode_down_args, 120);
 struct experts_prefill_sort_args {
     ADDR idx;   /* u32 [n_pairs]: the router's choice; NO_EXPERT is left out */
     ADDR table; /* ADDR [n_experts]; pairs of an expert with 0 are left out */
-    ADDR rows;  /* out u32 [n_pairs]: pairs sorted by expert */
-    ADDR tiles; /* out uvec4 [1 + tiles]: their number; expert, first of rows, number of pairs */
+    ADDR
+        rows; /* out u32 [n_shared + n_pairs]: pairs of the shared expert, then those of idx sorted by expert */
+    ADDR
+        tiles; /* out uvec4 [1 + tiles]: their number; expert (SHARED_EXPERT), first of rows, number of pairs */
     U32 n_pairs, tile_tokens;
+    U32 top_k, slots; /* pairs of a token in idx and in rows: with a shared expert that one's is the last */
+    U32 n_shared;     /* tokens of the shared expert, or 0 */
+    U32 pad;
 };
-ARGS_SIZE(experts_prefill_sort_args, 40);
+ARGS_SIZE(experts_prefill_sort_args, 56);
+
+/* Of tiles: in place of an expert's number. */
+#define SHARED_EXPERT 0xffffffffu
 
 struct experts_prefill_up_args {
     ADDR x;     /* [n][hidden]; with kernels named X_coop, x and act are f16 */
     ADDR norm;  /* f32 [hidden], or 0 */
     ADDR table; /* ADDR [n_experts] */
     ADDR rows, tiles;
-    ADDR act; /* [n][top_k][inner] */
-    U32 top_k, hidden, inner, format;
+    ADDR act;       /* [n][slots][inner] */
+    ADDR shared_up; /* experts_shared_up, where there are tiles of it */
+    ADDR logits;    /* [n][stride]: at gate_at the shared expert's gate */
+    U32 slots, hidden, inner, format;
     U32 gate_w, gate_s, gate_b, up_w, up_s, up_b; /* byte offsets in an expert */
     F32 eps;
+    U32 stride, gate_at; /* gate_at 0: there is no gate */
     U32 pad;
 };
-ARGS_SIZE(experts_prefill_up_args, 96);
+ARGS_SIZE(experts_prefill_up_args, 120);
 
 struct experts_prefill_down_args {
-    ADDR act;   /* [n][top_k][inner] */
+    ADDR act;   /* [n][slots][inner] */
     ADDR table; /* ADDR [n_experts] */
     ADDR rows, tiles;
-    ADDR dst; /* [n][top_k][hidden] */
+    ADDR dst;                          /* [n][slots][hidden] */
+    ADDR shared_w, shared_s, shared_b; /* of the shared expert, where there are tiles of it */
     U32 hidden, inner, format;
     U32 down_w, down_s, down_b; /* byte offsets in an expert */
 };
-ARGS_SIZE(experts_prefill_down_args, 64);
+ARGS_SIZE(experts_prefill_down_args, 88);
 
 struct experts_prefill_mix_args {
-    ADDR parts;      /* [n][top_k][hidden] */
+    ADDR parts;      /* [n][slots][hidden] */
     ADDR idx;        /* u32 [n][top_k] */
     ADDR weights;    /* [n][top_k] */
     ADDR shared_in;  /* [n][shared_stride]: at shared_at the shared expert's gate and up rows */
     ADDR shared_act; /* out [n][shared_inner] */
     ADDR x;          /* [n][hidden], added to */
     U32 top_k, hidden, shared_at, shared_inner, shared_stride;
-    U32 is_gated; /* 1: the logit before the rows is the shared expert's weight */
+    U32 is_gated;            /* 1: the logit before the rows is the shared expert's weight */
+    U32 slots;               /* parts of a token, */
+    U32 from_slot, end_slot; /* of which these count; top_k is the shared expert's */
+    U32 pad;
 };
-ARGS_SIZE(experts_prefill_mix_args, 72);
+ARGS_SIZE(experts_prefill_mix_args, 88);
+
+/* Norms of queries and keys: enum attention_norm. */
+#define NORM_NONE  0
+#define NORM_HEADS 1
+#define NORM_ALL   2
 
 struct gqa_prepare_args {
     ADDR qkv;            /* [n][stride]: n_heads x (query head_dim, gated: gate head_dim), keys, values */
-    ADDR q_norm, k_norm; /* f32 [head_dim] */
+    ADDR q_norm, k_norm; /* f32 [head_dim], NORM_ALL: of all heads */
+    ADDR bias;           /* f32, as a row of qkv; BIASED alone */
     ADDR rope;           /* [n][rotary_dim]: cos and sin of each pair */
     ADDR q;              /* out [n][n_heads][head_dim] */
     ADDR blocks;         /* ADDR [position >> KV_BLOCK_SHIFT] */
@@ -307,16 +332,16 @@ struct gqa_prepare_args {
     U32 is_gated; /* 1: a gate stands behind each query */
     U32 pad;
 };
-ARGS_SIZE(gqa_prepare_args, 96);
+ARGS_SIZE(gqa_prepare_args, 104);
 
 /* Where attention's kernels leave what attention_merge joins: the weighted values f32 [n][n_heads][n_splits][value_dim], and
  * behind them [n][n_heads][n_splits][2]: maximum in powers of two, sum of the weights. is_whole: the only split writes the
  * results themselves, [n][dst_stride]: n_heads x value_dim. */
 struct attention_decode_args {
-    ADDR q;       /* [n][q_stride]: n_heads x key_dim; to be prepared: gqa_prepare_args' qkv */
-    ADDR keys;    /* the cache's table of blocks; of FLAT rows the keys [positions][n_kv_heads][key_dim] */
-    ADDR values;  /* of FLAT rows [positions][n_kv_heads][value_dim] */
-    ADDR partial; /* out */
+    ADDR q;      /* [n][q_stride]: n_heads x key_dim; to be prepared: gqa_prepare_args' qkv */
+    ADDR keys;   /* the cache's table of blocks; of FLAT rows the keys [positions][n_kv_heads][key_dim] */
+    ADDR values; /* of FLAT rows [positions][n_kv_heads][value_dim]; to be prepared: gqa_prepare_args' bias */
+    ADDR partial;              /* out */
     ADDR q_norm, k_norm, rope; /* to be prepared: as in gqa_prepare_args */
     ADDR dst, counters;        /* is_merged: out [n_heads][value_dim]; zeros, one of each block of heads */
     U32 n, pos, n_heads, n_kv_heads, layer_off, n_splits, is_whole;
@@ -499,10 +524,11 @@ struct delta_prefill_out_args {
     ADDR proj; /* [n][stride]: z [n_v][v_dim] at z_at */
     ADDR norm; /* f32 [v_dim] */
     ADDR dst;  /* [n][n_v * v_dim], in place */
+    ADDR f16;  /* out [n][n_v * v_dim], in place of dst */
     U32 n, stride, z_at, n_v;
     F32 eps;
     U32 pad;
 };
-ARGS_SIZE(delta_prefill_out_args, 48);
+ARGS_SIZE(delta_prefill_out_args, 56);
 
 #endif

@@ -3,15 +3,15 @@
 // What is larger than 65504 in size becomes it. Grid: x = tokens. Tolerance: float16's rounding, 1e-3 of each output.
 #version 460
 #include "lib/memory.glsl"
+#include "lib/put_halves.glsl"
 
 layout(local_size_x_id = 1) in;
 layout(constant_id = 0) const uint SUBGROUP = 32;
 layout(constant_id = 1) const uint WORKGROUP = 256;
-layout(constant_id = 2) const uint BLOCKED = 0; // 1: of each 128 columns the eights 0, 4, 8, 12, then 1, 5, 9, 13 and so on
+layout(constant_id = 2) const uint FORM = 0; // of put_halves.glsl
 
 const uint SUBGROUPS = WORKGROUP / SUBGROUP;
 
-layout(buffer_reference, std430, buffer_reference_align = 8) writeonly buffer Pairs { uvec2 v[]; };
 layout(push_constant, std430) uniform Args { cast_f16_args a; };
 
 shared float sums[SUBGROUPS];
@@ -43,9 +43,6 @@ void main()
         vec4 v = F32x4s(a.x).v[row + c] * f;
         if (!addr_is_null(a.norm))
             v *= F32x4s(a.norm).v[c];
-        v = clamp(v, vec4(-65504.0), vec4(65504.0));
-        // The two fours of an eight stay together.
-        uint at = BLOCKED == 0 ? c : c & ~31u | (c >> 1 & 3u) << 3 | (c >> 3 & 3u) << 1 | c & 1u;
-        Pairs(a.dst).v[token * cols4 + at] = uvec2(packHalf2x16(v.xy), packHalf2x16(v.zw));
+        put_four(FORM, a.dst, token * cols4, c, v);
     }
 }

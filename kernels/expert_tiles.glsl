@@ -13,7 +13,7 @@ uvec4 this_tile()
     return Tiles(a.tiles).v[1 + gl_WorkGroupID.y];
 }
 
-// The pair token * top_k + slot of token t of the tile, for t past the last the last one.
+// The pair token * slots + slot of token t of the tile, for t past the last the last one.
 uint tile_pair(uvec4 tile, uint t)
 {
     return U32s(a.rows).v[tile.y + min(t, tile.z - 1)];

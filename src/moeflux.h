@@ -269,8 +269,8 @@ struct moeflux_outputs {
 int moeflux_session_eval(struct moeflux_session *s, const int32_t *ids, uint32_t n,
                          const struct moeflux_outputs *outputs, struct moeflux_err *e);
 
-/* How many sequences of a model moeflux_eval_together takes at once, at least 1: it is 1 where a token's bits depend on what
- * is evaluated with it (Vulkan devices), with moeflux_options.trace and with prefer_resident. */
+/* How many sequences of a model moeflux_eval_together takes at once, at least 1: 8 on Vulkan devices, 5 on the CPU and where it
+ * computes some layers' experts; 1 with moeflux_options.trace and with prefer_resident. Less with a smaller chunk. */
 uint32_t moeflux_most_together(const struct moeflux_model *m);
 /* Appends ids[i] to sequence list[i], of n different sessions of one model, 1 <= n <= moeflux_most_together. logits[i]
  * [vocab_size]: those after it. Each gets what moeflux_session_eval of this token gives, byte for byte, but weights are read
@@ -323,6 +323,9 @@ uint32_t moeflux_session_checkpoint_cap(const struct moeflux_session *s);
 /* From now on an evaluation of several chunks makes checkpoints by itself: after the first chunk that reaches or passes a
  * multiple of `n` tokens, but not after its last chunk. 0, the default: never. No effect without recurrent layers. */
 void moeflux_session_set_checkpoint_every(struct moeflux_session *s, uint32_t n);
+/* The next evaluation, whatever comes of it, checkpoints at `pos` if it reaches or passes that: without being cut there, so that
+ * it costs no evaluation of its own. Too little memory for the checkpoint is no failure. 0: nowhere. */
+void moeflux_session_checkpoint_at(struct moeflux_session *s, uint32_t pos);
 /* Positions of the checkpoints, ascending, up to `cap` of them into `pos`; returns how many there are. */
 uint32_t moeflux_session_list_checkpoints(const struct moeflux_session *s, uint32_t *pos, uint32_t cap);
 /* Host memory of one checkpoint; 0 without recurrent layers. */
@@ -363,7 +366,7 @@ int moeflux_read_state_info(const char *path, struct moeflux_state_info *out, st
 
 struct moeflux_tokenizer;
 
-/* path: a tokenizer.json (moeflux_model_info.tokenizer_path); the files beside it are read too. MOEFLUX_ERR_IO, _FORMAT,
+/* path: a tokenizer.json or tiktoken.model (moeflux_model_info.tokenizer_path); the files beside it are read too. MOEFLUX_ERR_IO, _FORMAT,
  * _UNSUPPORTED: not a byte-level BPE tokenizer; _MEMORY. */
 int moeflux_tokenizer_open(struct moeflux_tokenizer **out, const char *path, struct moeflux_err *e);
 void moeflux_tokenizer_close(struct moeflux_tokenizer *t); /* NULL is legal */
@@ -395,6 +398,8 @@ struct moeflux_sampler_options {
     float repeat_penalty; /* positive logits are divided by it, others multiplied; 1: off */
     uint32_t repeat_last; /* how many of the last tokens the penalty looks at; at most 2^20 */
     uint64_t seed;
+    /* Taken from the logit of a token that the answer has: once, and for each time. -2 to 2; 0: off. */
+    float presence_penalty, frequency_penalty;
 };
 /* temperature 1, all else off, seed 0. */
 struct moeflux_sampler_options moeflux_sampler_defaults(void);
@@ -404,8 +409,10 @@ struct moeflux_sampler_options moeflux_sampler_defaults(void);
 int moeflux_sampler_new(struct moeflux_sampler **out, const struct moeflux_sampler_options *o, uint32_t n_ids,
                         const struct moeflux_tokenizer *t, struct moeflux_err *e);
 void moeflux_sampler_free(struct moeflux_sampler *s); /* NULL is legal */
-/* Tells the sampler of a token of the prompt or the answer, for the repeat penalty. */
+/* Tells the sampler of a token of the prompt or the answer, for the penalties. */
 void moeflux_sampler_accept(struct moeflux_sampler *s, int32_t id);
+/* What is accepted from now on is the answer; until then presence and frequency penalty have nothing to look at. */
+void moeflux_sampler_begin_answer(struct moeflux_sampler *s);
 /* Forgets the accepted tokens and starts the seed's sequence again. */
 void moeflux_sampler_reset(struct moeflux_sampler *s);
 /* The next token's id, or MOEFLUX_ERR_DEVICE: a logit that could be chosen is NaN. Never allocates. */
@@ -451,6 +458,8 @@ struct moeflux_needs {
     uint32_t top_k, own_top_k; /* experts of a token: with the options, by the model's configuration */
     float expert_share;        /* 1: a token has all top_k. What follows counts all */
     bool packed;               /* layout on disk; false: plain safetensors */
+    bool is_sketch;            /* `dir` is a config.json alone: sizes are computed, no file is there */
+    bool is_assumed; /* ... without a quantization table: formats are those that `moeflux convert` makes */
     uint64_t n_params, n_active_params, n_expert_params;
     uint64_t dense_bytes;        /* the resident part, on disk and in memory */
     uint64_t expert_bytes;       /* all routed experts */
@@ -464,6 +473,7 @@ struct moeflux_needs {
     uint64_t
         floor_bytes; /* least memory to run: dense + states of a short context + one layer's top_k experts */
 };
+/* dir: a model directory, or a file named X.json: a configuration alone. So for moeflux_make_plan and moeflux_measure. */
 int moeflux_get_needs(const char *dir, struct moeflux_needs *out, struct moeflux_err *e);
 /* The same with active_experts and expert_share of the options, of which only these and `dir` count. */
 int moeflux_get_needs_with(const struct moeflux_options *o, struct moeflux_needs *out, struct moeflux_err *e);

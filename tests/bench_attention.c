@@ -153,7 +153,7 @@ static int measure(const struct bench *with, const char *device, bool is_timed, 
 int main(int argc, char **argv)
 {
     const char *device = NULL;
-    struct bench b = {.shape = {16, 2, 256, 64, 1e-6f, KV_TYPE_F16, true}};
+    struct bench b = {.shape = {16, 2, 256, 64, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false}};
     int at = 1;
     for (; at < argc && strncmp(argv[at], "--", 2) == 0; at++) {
         if (strcmp(argv[at], "--f32") == 0) {

@@ -8,7 +8,8 @@
  * float16 is not counted; GB/s: the weights, read once. The weights stay in a large cache from one run to the next.
  * --chain N: N matrices one after the other, each waiting for the one before, as in decoding; the time of one by the host's
  * clock, of many rounds less that of one. So their weights come from memory where N of them are larger than the caches.
- * --shapes: with one token, workgroups of several shapes in place of the one that is chosen ("*"). */
+ * --shapes: with one token, workgroups of several shapes in place of the one that is chosen ("*"); with a few, rows and vectors
+ * that they take at once. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -102,7 +103,9 @@ static int measure_way(struct bench *b, enum linear_path path, const char *name,
 static int measure_ways(struct bench *b, uint32_t n, uint32_t format, uint32_t reps, struct moeflux_err *e)
 {
     static const char *const names[LINEAR_PATHS] = {
-        "one", "four at a time", "tiles", "large tiles", "small f16 tiles", "f16 tiles", "large f16 tiles"};
+        "one",         "two at a time",   "four at a time", "four of some", "tiles",
+        "large tiles", "small f16 tiles", "in registers",   "f16 tiles",    "large f16 tiles",
+        "many in registers"};
     const struct linear op = b->op;
     uint32_t chosen = LINEAR_PATHS - 1;
     int rc = 0;
@@ -225,6 +228,43 @@ static int measure_shapes(struct chain *c, uint32_t format, uint32_t reps, struc
     return rc;
 }
 
+/* Rows and vectors at once in place of those that are chosen ("*") for n tokens; "loop": LINEAR_GEMV_SOME's kernel. */
+static int measure_few(struct chain *c, uint32_t n, uint32_t reps, struct moeflux_err *e)
+{
+    enum { BESIDE = GEMV_N_SPEC + 1, N_SPEC };
+    const struct exec_caps caps = exec_get_caps(c->b->x);
+    const struct linear *op = &c->op[0];
+    const struct gemv_shape shape = {op->rows, op->cols, 1, format_set(op->w[0].format), 1, op->rows, 1};
+    const struct gemv_plan one = gemv_plan_for(c->b->x, &shape);
+    int rc = 0;
+    for (uint32_t tokens = 1; rc == 0 && tokens <= 4; tokens *= 2)
+        for (uint32_t rows = 1; rc == 0 && rows <= 4; rows *= 2) {
+            uint32_t spec[N_SPEC] = {[BESIDE] = 1};
+            memcpy(spec, one.spec, sizeof one.spec);
+            spec[GEMV_ROWS] = rows;
+            spec[GEMV_TOKENS] = tokens;
+            uint32_t workgroup_rows = one.workgroup_rows / one.spec[GEMV_ROWS] * rows;
+            if (tokens * op->cols * sizeof(float) > caps.max_shared_bytes / 8 * 7)
+                continue;
+            for (uint32_t i = 0; rc == 0 && i < c->n; i++) {
+                struct linear_plan *plan = &c->op[i].gpu.parts[0].paths[LINEAR_GEMV_FEW];
+                c->op[i].gpu.from[LINEAR_GEMV_FEW] = 2;
+                plan->blocks = div_up(op->rows, workgroup_rows);
+                plan->tokens = tokens;
+                rc = gemv_kernel(c->b->x, &plan->kernel, "linear_decode_token",
+                                 sizeof(struct linear_decode_token_args), spec, N_SPEC, e);
+            }
+            char name[64];
+            snprintf(name, sizeof name, "%u lanes, split %u, %u rows, %u tokens", one.workgroup,
+                     one.spec[GEMV_SPLIT], rows, tokens);
+            if (rc == 0)
+                rc = measure_chain(c, n, reps, name, e);
+        }
+    for (uint32_t i = 0; i < c->n; i++)
+        c->op[i].gpu.from[LINEAR_GEMV_SOME] = 2;
+    return rc < 0 ? rc : measure_chain(c, n, reps, "loop", e);
+}
+
 static int chain(struct bench *b, uint32_t length, bool shapes, uint32_t n, uint32_t format, uint32_t reps,
                  struct moeflux_err *e)
 {
@@ -243,7 +283,7 @@ static int chain(struct bench *b, uint32_t length, bool shapes, uint32_t n, uint
     if (rc == 0)
         rc = measure_chain(&c, n, reps, "", e);
     if (rc == 0 && shapes)
-        rc = measure_shapes(&c, format, reps, e);
+        rc = n > 1 ? measure_few(&c, n, reps, e) : measure_shapes(&c, format, reps, e);
     for (uint32_t i = 0; i < length; i++) {
         linear_close(&c.op[i], b->x);
         exec_buffer_free(b->x, &c.weight[i]);

@@ -19,9 +19,11 @@ esac
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 name='' faults=0 n_failed=0
-# History and colours as the tests want them, whoever runs them.
-export XDG_STATE_HOME="$tmp/state"
-unset NO_COLOR
+# History, settings and colours as the tests want them, whoever runs them.
+export XDG_STATE_HOME="$tmp/state" XDG_CONFIG_HOME="$tmp/config"
+unset NO_COLOR MOEFLUX_MODEL
+# What is piped in belongs to a prompt.
+exec </dev/null
 
 end_claim() {
     if [ -n "$name" ] && [ "$faults" -eq 0 ]; then

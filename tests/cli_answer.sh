@@ -141,4 +141,23 @@ sed 's/^/,/; 1s/^,/[/; $s/$/]/' "$tmp/out" >"$tmp/list" && mv "$tmp/list" "$tmp/
 value_is 'o[1]["prompt_tokens"] > o[0]["prompt_tokens"] + 30' True
 value_is '"message 2" in o[2]["error"]' True
 
+claim an_answer_that_is_all_thinking_says_so_in_one_line
+run 0 "$MOEFLUX" -m tests/models/tiny --temp 0 -p 'What is 47 + 38?' -n 5
+out_empty
+[ "$(cat "$tmp/err")" = 'moeflux: the answer is all thinking: -n ended it there; --no-think answers at once' ] ||
+    fault "$(cat "$tmp/err")"
+run 0 "$MOEFLUX" -m tests/models/tiny --temp 0 -p 'What is 47 + 38?' -n 5 --no-think
+err_empty
+
+claim what_is_piped_in_stands_behind_the_prompt
+answer() { run 0 "$MOEFLUX" -m tests/models/tiny --temp 0 --no-think -n 20 --json "$@"; value 'o["prompt_tokens"], o["text"]'; }
+printf '38?' >"$tmp/piped"
+answer -p "$(printf 'What is 47 +\n\n38?')" >"$tmp/both"
+[ "$(answer -p 'What is 47 +' <"$tmp/piped")" = "$(cat "$tmp/both")" ] || fault "a file is not joined: $(cat "$tmp/both")"
+# shellcheck disable=SC2002 # a pipe is wanted
+[ "$(cat "$tmp/piped" | answer -p 'What is 47 +')" = "$(cat "$tmp/both")" ] || fault 'a pipe is not joined'
+[ "$(answer -p 'What is 47 + 38?')" = "$(echo ' ' | answer -p 'What is 47 + 38?')" ] || fault 'blanks are joined'
+[ "$(answer --raw -p 'What is 47 +38?')" = "$(answer --raw -p 'What is 47 +' <"$tmp/piped")" ] || fault '--raw adds something'
+[ "$(answer -f "$tmp/piped")" = "$(echo x | answer -f "$tmp/piped")" ] || fault '-f is joined'
+
 report

@@ -27,13 +27,24 @@ names_flags() {
 claim help_and_man_pages_name_the_same_flags
 names_flags '' moeflux.1 35
 names_flags convert moeflux-convert.1 10
-names_flags inspect moeflux.1 10
+names_flags inspect moeflux-inspect.1 10
+names_flags completion moeflux.1 1
+
+claim the_unit_for_systemd_has_flags_that_there_are
+run 0 "$MOEFLUX" serve --help
+for flag in $(sed -n '/^ExecStart=/,/[^\\]$/p' examples/moeflux.service | grep -o -e '--[a-z-]*'); do
+    out_has " $flag "
+done
+[ "$(grep -c -e '--api-key-file %d/keys' examples/moeflux.service)" -eq 1 ] || fault 'the unit does not take its credential'
 
 claim version_is_one_line
 run 0 "$MOEFLUX" --version
 err_empty
 out_has '^moeflux [0-9]*\.[0-9]*\.[0-9]*$'
 [ "$(wc -l <"$tmp/out")" -eq 1 ] || fault "more than one line"
+cp "$tmp/out" "$tmp/version"
+run 0 "$MOEFLUX" -V
+cmp -s "$tmp/out" "$tmp/version" || fault "-V says something else"
 
 claim unknown_flags_are_refused_by_name
 fails 2 'unknown option --foo' --foo
@@ -42,6 +53,53 @@ fails 2 'unknown option -x' -m dir -x
 fails 2 'unexpected argument "stray"' -m dir stray
 fails 2 'unknown option --verify' -m dir --verify
 fails 2 'unknown option --temp' convert a b --temp 1
+
+claim near_misses_of_flags_and_verbs_are_suggested
+fails 2 '^moeflux: unknown option --tmep: did you mean --temp?$' -m dir -p x --tmep 0
+fails 2 '^moeflux: unknown option --tmep=0: did you mean --temp?$' -m dir --tmep=0
+fails 2 '^moeflux: unknown option --promt-cache: did you mean --prompt-cache?$' -m dir --promt-cache x
+fails 2 '^moeflux: unknown option --n-predct: did you mean --n-predict?$' -m dir --n-predct 3
+fails 2 '^moeflux: unknown option --grup: did you mean --group?$' convert a b --grup 32
+fails 2 '^moeflux: unexpected argument "inspct": did you mean inspect?$' inspct dir
+fails 2 '^moeflux: unexpected argument "sevre": did you mean serve?$' sevre -m dir
+# What is far from all of them gets none.
+fails 2 '^moeflux: unknown option --zzzzzz (--help lists them)$' -m dir --zzzzzz
+fails 2 '^moeflux: unexpected argument "stray" (--help shows the usage)$' stray
+fails 2 '^moeflux: unknown option --x (--help lists them)$' -m dir --x
+
+# next STATUS PATTERN DIR-OR-FILE: as -m, inspect, convert and serve have it, each says what to do next.
+next() {
+    status=$1 pattern=$2 what=$3
+    fails "$status" "$pattern" -m "$what" -p x
+    fails "$status" "$pattern" inspect "$what"
+    fails "$status" "$pattern" convert "$what" "$tmp/converted"
+    fails "$status" "$pattern" serve -m "$what"
+    [ ! -e "$tmp/converted" ] || fault "$what: something was written"
+}
+
+claim what_is_no_model_directory_says_what_to_do_next
+fails 2 '^moeflux: -m DIR is missing: which model? .*moeflux convert'
+mkdir "$tmp/gguf" "$tmp/pt" "$tmp/lfs" "$tmp/void" "$tmp/bare" "$tmp/outer" "$tmp/outer/snapshots" "$tmp/outer/snapshots/a1"
+printf 'GGUF\003' >"$tmp/gguf/x.gguf"
+cp "$tmp/gguf/x.gguf" "$tmp/renamed"
+echo '{}' | tee "$tmp/pt/config.json" "$tmp/lfs/config.json" >"$tmp/outer/snapshots/a1/config.json"
+echo x | tee "$tmp/pt/pytorch_model-00001-of-00002.bin" >"$tmp/bare/model.safetensors"
+printf 'version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n' >"$tmp/lfs/model.safetensors"
+for what in "$tmp/gguf/x.gguf" "$tmp/renamed" "$tmp/gguf"; do
+    next 1 'GGUF.*take the model.s repository with safetensors files' "$what"
+done
+next 1 "^moeflux: $tmp/pt: only PyTorch.s files .*safetensors" "$tmp/pt"
+next 1 "^moeflux: $tmp/lfs: model.safetensors is a pointer of git-lfs .*git lfs pull" "$tmp/lfs"
+next 1 "^moeflux: $tmp/bare: safetensors files without a config.json" "$tmp/bare"
+next 1 "^moeflux: $tmp/bare/model.safetensors: a file of a model: name its directory, $tmp/bare\$" "$tmp/bare/model.safetensors"
+next 1 "^moeflux: $tmp/outer: no model is in it, but perhaps in $tmp/outer/snapshots/a1\$" "$tmp/outer"
+next 1 "^moeflux: $tmp/void: no model: .*config.json, tokenizer.json and safetensors" "$tmp/void"
+next 1 '^moeflux: Qwen/Qwen3-30B-A3B: no such directory; .*hf download Qwen/Qwen3-30B-A3B --local-dir DIR' Qwen/Qwen3-30B-A3B
+next 1 '^moeflux: no-such-dir: No such file' no-such-dir
+# Without -m it is a usage error, with the same advice.
+fails 2 "^moeflux: unexpected argument \"$tmp/pt\": a model's directory goes behind -m" "$tmp/pt"
+fails 2 'GGUF' "$tmp/renamed"
+fails 2 'hf download Qwen/Qwen3-30B-A3B' Qwen/Qwen3-30B-A3B
 
 claim flags_say_what_value_they_lack_or_take
 fails 2 '\-\-temp needs a value' -m dir -p x --temp
@@ -90,6 +148,7 @@ choices --cache-policy 'auto, lru, frequency or context' auto lru frequency cont
 choices --kv-type 'auto, f32 or f16' auto f32 f16
 choices --experts 'gpu or cpu' gpu cpu
 choices --prompt-type 'auto, f32 or f16' auto f32 f16
+choices --color 'auto, always or never' auto always never
 
 claim sampling_out_of_range_is_refused
 fails 2 'temp' -m dir -p x --temp -1
@@ -147,6 +206,10 @@ done
 fails 2 '\-\-recipe: expected mixed_2_6, mixed_3_4, mixed_3_6 or mixed_4_6, found' convert a b --recipe mixed_2_4
 fails 2 '\-\-scales: expected minmax or search, found' convert a b --scales best
 fails 2 '^moeflux: --recipe and --bits exclude each other$' convert a b --recipe mixed_3_6 --bits 4
+fails 2 '\-\-mode: expected affine, mxfp4, mxfp8 or nvfp4, found' convert a b --mode fp4
+fails 2 '\-\-expert-mode: expected affine, mxfp4, mxfp8 or nvfp4, found' convert a b --expert-mode int4
+fails 2 '^moeflux: --mode mxfp4 and --bits exclude each other$' convert a b --mode mxfp4 --bits 4
+fails 2 '^moeflux: --expert-mode nvfp4 and --expert-group exclude each other$' convert a b --expert-mode nvfp4 --expert-group 32
 fails 2 'unknown option --bits' -m dir -p x --bits 4
 
 claim what_is_missing_is_named
@@ -156,7 +219,7 @@ fails 2 'SRC is missing' convert
 fails 2 'DST is missing' convert a
 fails 2 'unexpected argument "c"' convert a b c
 fails 2 '\-\-spread needs a value' convert a b --spread
-fails 2 'DIR is missing' inspect
+fails 2 'MODEL is missing' inspect
 
 claim missing_files_are_named
 fails 1 "^moeflux: $tmp/none: No such file" -m dir -f "$tmp/none"

@@ -52,6 +52,63 @@ json_is 'type(j["advice"])' "<class 'str'>"
 run 0 "$MOEFLUX" inspect "$model" --json --no-measure
 json_is '"speeds" in j' False
 
+claim a_configuration_alone_has_the_sizes_of_the_whole_model
+for dir in tests/models/tiny "$model" "$other" tests/models/qwen3-odd/mlx \
+    tests/models/formats/mixed-3-6 tests/models/formats/mxfp4 tests/models/formats/deepseek-nvfp4; do
+    for path in "$dir" "$dir/config.json"; do
+        run 0 "$MOEFLUX" inspect "$path" --no-measure --json --device cpu
+        json '{k: j[k] for k in j if k not in ("model", "parts", "packed", "plan", "config_alone", "set_elsewhere")}' \
+            >"$tmp/needs.$(basename "$path" .json)"
+        [ "$path" = "$dir" ] || json_is 'j["config_alone"], j["formats_assumed"], j["packed"]' '(True, False, None)'
+    done
+    cmp -s "$tmp/needs.$(basename "$dir")" "$tmp/needs.config" ||
+        fault "$dir: $(diff "$tmp/needs.$(basename "$dir")" "$tmp/needs.config")"
+done
+
+claim configurations_of_all_families_have_the_sizes_of_their_models
+for dir in tests/models/families/*/; do
+    run 0 "$MOEFLUX" inspect "$dir" --no-measure --json --device cpu
+    wanted=$(json 'j["expert_bytes"], j["one_expert_bytes"], j["params"]')
+    dense=$(json 'j["dense_bytes"]')
+    run 0 "$MOEFLUX" inspect "${dir}config.json" --no-measure --json --device cpu
+    json_is 'j["expert_bytes"], j["one_expert_bytes"], j["params"]' "$wanted"
+    # Files differ in which vectors of some bytes are float32.
+    json_is "abs(j['dense_bytes'] - $dense) <= 1024" True
+done
+
+claim a_configuration_without_a_table_is_of_what_convert_makes
+for dir in "$model" "$other"; do
+    rm -rf "$tmp/made"
+    run 0 "$MOEFLUX" convert "$(dirname "$dir")/hf" "$tmp/made"
+    run 0 "$MOEFLUX" inspect "$tmp/made" --no-measure --json --device cpu
+    wanted=$(json 'j["dense_bytes"], j["expert_bytes"], j["token_expert_bytes"], j["params"]')
+    run 0 "$MOEFLUX" inspect "$(dirname "$dir")/hf/config.json" --no-measure --json --device cpu
+    json_is 'j["dense_bytes"], j["expert_bytes"], j["token_expert_bytes"], j["params"]' "$wanted"
+    json_is 'j["formats_assumed"]' True
+done
+run 0 "$MOEFLUX" inspect "$(dirname "$model")/hf/config.json" --no-measure
+out_has 'a configuration alone; formats as moeflux convert makes them: 4 bits$'
+out_has '^  free there  *[0-9.]* .B'
+
+claim a_configuration_alone_measures_and_leaves_nothing_behind
+mkdir "$tmp/alone"
+cp "$model/config.json" "$tmp/alone/"
+run 0 "$MOEFLUX" inspect "$tmp/alone/config.json" --device cpu
+err_empty
+out_has '  disk  *[0-9.]* .B/s  .* of a file for this read by'
+out_has '  experts read by  *not known before the files are there'
+out_has '100 %.*this plan'
+[ "$(ls "$tmp/alone")" = config.json ] || fault "left behind: $(ls "$tmp/alone")"
+run 0 "$MOEFLUX" inspect "$tmp/alone/config.json" --device cpu --memory 1
+out_has '^It cannot run here: '
+
+claim what_is_no_configuration_is_refused
+echo '{"model_type": "llama"}' >"$tmp/other.json"
+fails 1 'other.json: .*llama' inspect "$tmp/other.json"
+echo 'x' >"$tmp/none.json"
+fails 1 'none.json:' inspect "$tmp/none.json"
+fails 1 'config.json: ' -m "$model/config.json" -p x
+
 claim a_model_that_cannot_run_is_told_about
 run 0 "$MOEFLUX" inspect "$other" --memory 1k
 out_has '^architecture  *DeepSeek-V3'

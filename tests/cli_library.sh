@@ -38,7 +38,9 @@ claim install_puts_everything_in_its_place
 # Without the flags of a make that runs this test.
 env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL make -s BUILD="$build" DESTDIR="$root" PREFIX=/usr install >"$tmp/out" 2>&1 ||
     fault "make install: $(tail -n 3 "$tmp/out")"
-set -- bin/moeflux include/moeflux.h lib/libmoeflux.a lib/libmoeflux.so.0 lib/libmoeflux.so lib/pkgconfig/moeflux.pc
+set -- share/bash-completion/completions/moeflux share/zsh/site-functions/_moeflux \
+    share/fish/vendor_completions.d/moeflux.fish
+set -- "$@" bin/moeflux include/moeflux.h lib/libmoeflux.a lib/libmoeflux.so.0 lib/libmoeflux.so lib/pkgconfig/moeflux.pc
 for page in man/*; do
     set -- "$@" "share/man/man${page##*.}/${page#man/}"
 done
@@ -68,7 +70,7 @@ answers() {
     [ "$(cat "$tmp/out")" = "$expected" ] || fault "the example says '$(cat "$tmp/out")', the program '$expected'"
     err_empty
 }
-run 0 "$MOEFLUX" -m tests/models/tiny --raw --temp 0 -n 24 -p "$text"
+run 0 "$MOEFLUX" -m tests/models/tiny --raw --temp 0 --frequency-penalty 0.5 -n 24 -p "$text"
 expected=$(cat "$tmp/out")
 
 claim a_program_of_sixty_lines_uses_the_shared_library

@@ -144,11 +144,15 @@ fails 1 'prompt-cache.*no/cache' "$@" --tokens-in "$tmp/few" --prompt-cache "$tm
 fails 2 'exclude each other' "$@" --tokens-in "$tmp/few" --prompt-cache x --prompt-cache-ro y
 fails 2 'exclude each other' "$@" --tokens-in "$tmp/few" --prompt-cache x --hidden y
 fails 2 'exclude each other' "$@" --tokens-in "$tmp/few" --prompt-cache x --logits y --logits-all
-fails 2 'exclude each other' "$@" -p x --resume y
+fails 2 'resume and --json or --tokens-out exclude' "$@" -p x --resume y
+fails 2 'resume and --tokens-in or --raw exclude' -m "$model" -p x --raw --resume y
+fails 2 'resume and --tools exclude' -m "$model" -p x --tools z --resume y
+fails 2 'resume and --logits or --hidden exclude' -m "$model" -p x --logits z --resume y
 fails 2 'exclude each other' "$@" --system x --resume y
 fails 2 'exclude each other' -m "$model" --bench --prompt-cache x
 fails 2 'exclude each other' -m "$model" --plan --resume x
-fails 2 'resume needs a terminal' "$@" --resume y </dev/null
+fails 2 'there is no session' -m "$model" -p x --resume y
+fails 2 'the prompt is empty' -m "$model" --resume y
 
 claim last_logits_come_with_a_cache_too
 run 0 "$MOEFLUX" "$@" --tokens-in "$tmp/first" --logits "$tmp/without"

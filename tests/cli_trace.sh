@@ -92,6 +92,16 @@ json_is 'len(j["layers"]), j["layers"][7]["layer"], j["top_k"], j["one_expert_by
 json_is 'all(l["cover_50"] <= l["cover_80"] <= l["cover_95"] <= l["experts_used"] for l in j["layers"])' True
 json_is 'all(0 < l["reuse_50"] <= l["reuse_90"] for l in j["layers"])' True
 
+claim the_table_says_what_foresight_would_be_worth
+run 0 "$MOEFLUX" inspect --trace "$tmp/long"
+out_has '^slots  *64  *distance  *128  *distance$'
+out_has '^frequency  *[0-9.]* %  *0 %  *[0-9.]* %  *0 %$'
+out_has '^2 tokens  *[0-9.]* %  *[0-9]* %  *[0-9.]* %  *[0-9]* %$'
+out_has '^best  *[0-9.]* %  *100 %  *[0-9.]* %  *100 %$'
+run 0 "$MOEFLUX" inspect --trace "$tmp/long" --json
+json_is '[[a["slots"], [k["tokens"] for k in a["known"]]] for a in j["ahead"]]' '[[64, [1, 2, 4, 8, 16]], [128, [1, 2, 4, 8, 16]]]'
+json_is 'all(a["frequency"] < a["known"][0]["hits"] < a["known"][1]["hits"] < a["known"][2]["hits"] <= a["best"] for a in j["ahead"])' True
+
 # Long enough to have learnt something.
 claim the_policy_that_learns_has_more_hits
 run 0 "$MOEFLUX" -m "$model" --device cpu --raw --temp 0.7 -s 1 -n 1500 --ignore-eos --trace "$tmp/longer" \
@@ -130,7 +140,7 @@ printf 'moeflux trace 1 8 32 4 27648\nend\n' >"$tmp/bad" && refused 'bad: the tr
 rm "$tmp/bad" && refused 'bad: No such file'
 fails 1 "$tmp: " inspect --trace "$tmp"
 fails 1 'expected a trace of 6 layers and 12 experts' inspect --trace "$tmp/long" tests/models/qwen-odd/mlx
-fails 2 'DIR is missing' inspect
+fails 2 'MODEL is missing' inspect
 fails 2 '\-\-compare and --trace exclude each other' -m "$model" --perplexity "$tmp/long" --compare "$model" --trace "$tmp/x"
 fails 2 '\-\-trace and --usage exclude each other' inspect --trace "$tmp/long" --usage "$tmp/usage"
 for mode in --plan --selftest --list-devices; do

@@ -114,6 +114,9 @@ def completions_take_texts_ids_and_lists():
     same = good('/v1/completions', {'prompt': ids, 'max_tokens': 3, 'temperature': 0})
     assert same['choices'][0]['text'] == texts[0] and same['usage']['prompt_tokens'] == len(ids), same
     assert good('/v1/completions', {'prompt': 'The', 'temperature': 0, 'ignore_eos': True})['usage']['completion_tokens'] == 16
+    banned = good('/v1/completions', {'prompt': ids, 'max_tokens': 1, 'temperature': 0, 'logit_bias': {
+        str(good('/tokenize', {'content': 'The river was' + texts[0]})['tokens'][len(ids)]): -100}})
+    assert banned['choices'][0]['text'] and not texts[0].startswith(banned['choices'][0]['text']), (banned, texts)
     parts = events('/v1/completions', {'prompt': ['The river was', 'A brave owl'], 'max_tokens': 3, 'temperature': 0})
     for i in range(2):
         assert ''.join(p['choices'][0]['text'] for p in parts if p['choices'][0]['index'] == i) == texts[2 * i]
@@ -202,6 +205,18 @@ def tools_are_called_and_their_results_answered():
                 have[key] += value
     assert [got[i] for i in sorted(got)] == [c['function'] for c in calls], (got, calls)
     assert parts[-1]['choices'][0]['finish_reason'] == 'tool_calls'
+    # Arguments fit the schema; one call is enough where more are not wanted.
+    strict = [{'type': 'function', 'function': {'name': 'put', 'parameters': {
+        'type': 'object', 'properties': {'n': {'type': 'integer', 'minimum': 3, 'maximum': 7}, 'mode': {'enum': ['r', 'w']}},
+        'required': ['mode', 'n'], 'additionalProperties': False}}}]
+    for seed in range(3):
+        reply = good('/v1/chat/completions', {**ask, 'tools': strict, 'temperature': 1, 'seed': seed, 'parallel_tool_calls': False})
+        assert reply['choices'][0]['finish_reason'] == 'tool_calls', reply
+        [call] = reply['choices'][0]['message']['tool_calls']
+        got = json.loads(call['function']['arguments'])
+        assert set(got) == {'n', 'mode'} and 3 <= got['n'] <= 7 and got['mode'] in ('r', 'w'), got
+    strict[0]['function']['parameters']['properties']['n'] = {'type': 'integer', 'multipleOf': 2}
+    refused(400, 'tools', {**ask, 'tools': strict}, words='tools: put: parameters: #/properties/n/"multipleOf": this keyword')
     messages = [user, choice['message']] + [{'role': 'tool', 'tool_call_id': c['id'], 'content': '42'} for c in calls]
     u = chat(messages, tools=tools, max_tokens=5)['usage']
     assert u['prompt_tokens_details']['cached_tokens'] >= whole['usage']['prompt_tokens'] - 1, (u, whole['usage'])
@@ -220,7 +235,10 @@ def wrong_requests_are_refused_by_name():
     refused(400, 'messages', {'messages': [image]}, words='image_url')
     for name, value in (('temperature', 'hot'), ('temperature', -1), ('top_p', 2), ('top_k', 1.5), ('max_tokens', -3),
                         ('seed', 'x'), ('stream', 1), ('n', 0), ('n', 1000), ('stop', 3), ('logprobs', 2),
-                        ('stream_options', 1), ('logit_bias', {'1': 2}), ('presence_penalty', 3), ('model', 4)):
+                        ('stream_options', 1), ('logit_bias', {'x': 2}), ('logit_bias', {'1': 101}),
+                        ('logit_bias', {'99999999': 2}), ('stream_options', {'include_usage': True}), ('best_of', 2),
+                        ('parallel_tool_calls', 1), ('response_format', {'type': 'json_object', 'schema': 3}),
+                        ('suffix', 'x'), ('presence_penalty', 3), ('model', 4)):
         refused(400, name, {'messages': [user], name: value})
     refused(400, 'prompt', {}, '/v1/completions')
     refused(400, 'prompt', {'prompt': [[1, 99999999]]}, '/v1/completions')
@@ -231,6 +249,10 @@ def wrong_requests_are_refused_by_name():
     refused(400, 'tokens', {'tokens': [-1]}, '/detokenize')
     # What is not known is passed over.
     chat([user], max_tokens=1, frobnicate={'a': 1}, user='me')
+    refused(400, 'messages', {'messages': [user, {'role': 'bob', 'content': 'x'}]})
+    # Other servers take these.
+    chat([{'role': 'developer', 'content': 'Be brief.'}, user, {'role': 'assistant', 'content': None, 'refusal': 'no'}, user],
+         max_tokens=1, top_p=0)
     assert call('GET', '/nothing')[0] == 404 and call('DELETE', '/v1/models')[0] == 405
     assert call('GET', '/v1/completions')[1]['Allow'] == 'POST'
 
@@ -346,6 +368,8 @@ def the_page_is_whole():
 def models_health_and_metrics_are_there():
     models = json.loads(call('GET', '/v1/models')[2])
     assert [m['id'] for m in models['data']] == ['tiny'] and models['object'] == 'list', models
+    assert json.loads(call('GET', '/v1/models/tiny')[2]) == models['data'][0]
+    assert json.loads(call('GET', '/v1/models/other')[2])['error']['code'] == 'model_not_found'
     assert json.loads(call('GET', '/health')[2]) == {'status': 'ok'}
     assert call('HEAD', '/health')[0] == 200
     before = metrics()

@@ -176,7 +176,7 @@ def a_crash_loses_only_the_unfinished_answer(state):
     t.ask('/save crash')
     t.ask(SUM)
     t.type('Tell me a story about an owl.\r')
-    t.wait_for(rb'Once upon|owl\.\s*\n.')
+    t.wait_for(rb'Once upon|owl\.\s*\n(\x1b\[\?2004l)?[^\x1b]')
     os.kill(t.pid, signal.SIGKILL)
     assert t.end() == -signal.SIGKILL
     turns = saved(state, 'crash')['turns']
@@ -447,6 +447,46 @@ def old_thinking_leaves_as_the_models_template_says(state):
     assert int(re.search(r'reused +(\d+) tokens', stats)[1]) >= 15, stats
 
 
+def a_script_goes_on_with_a_saved_conversation(state):
+    expected, then = unbroken(CODE, AGAIN), unbroken(CODE, AGAIN, SUM)
+    assert expected != alone(AGAIN), 'the question does not tell kept from lost'
+    t, _ = start(state)
+    t.ask(CODE)
+    t.ask('/save s')
+    quit(t)
+
+    def ask(*arguments, status=0, text=None):
+        stdin = {'input': text} if text else {'stdin': subprocess.DEVNULL}
+        ran = subprocess.run([PROGRAM, '-m', MODEL, *GREEDY, '--resume', 's', *arguments], capture_output=True, text=True,
+                             env={**os.environ, 'XDG_STATE_HOME': state}, **stdin)
+        assert ran.returncode == status, (ran.returncode, ran.stderr)
+        return ran
+    assert ask('-p', AGAIN).stdout == expected + '\n'
+    assert ask(text=SUM).stdout == then + '\n'
+    turns = saved(state, 's')['turns']
+    assert [turn['question'] for turn in turns] == [CODE, AGAIN, SUM] and all(turn['answer'] for turn in turns), turns
+    # What cannot be asked changes nothing and says why.
+    before = saved(state, 's')
+    for arguments, status in (['-p', 'x ' * 200, '-c', '200'], 2), (['-p', ' '], 2):
+        ran = ask(*arguments, status=status)
+        assert ran.stdout == '' and ran.stderr.count('\n') == 1 and ran.stderr.startswith('moeflux: '), ran
+        assert saved(state, 's') == before
+    # Ctrl-C keeps what was said.
+    script = subprocess.Popen([PROGRAM, '-m', MODEL, *GREEDY, '--ignore-eos', '--resume', 's', '-p', 'Tell me a story.'],
+                              stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, env={**os.environ, 'XDG_STATE_HOME': state},
+                              preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    begin = os.read(script.stdout.fileno(), 1)
+    script.send_signal(signal.SIGINT)
+    rest = script.communicate()[0]
+    assert script.returncode == 130, script.returncode
+    last = saved(state, 's')['turns'][-1]
+    assert last['question'] == 'Tell me a story.' and last['stop_reason'] == 'interrupted', last
+    assert (begin + rest).decode().rstrip('\n') == last['answer'].rstrip('\n'), (begin + rest, last)
+    t, banner = start(state, '--resume', 's')
+    assert 'Tell me a story.' in banner, banner
+    quit(t)
+
+
 def help_lists_the_commands(state):
     t, _ = start(state)
     text = t.ask('/help')
@@ -466,7 +506,7 @@ def main():
                  two_programs_with_one_session_lose_nothing, a_save_waits_for_the_save_of_another_program,
                  what_killed_saves_left_goes, control_characters_of_a_session_reach_no_terminal,
                  the_history_is_kept_and_a_link_to_nowhere_stays,
-                 old_thinking_leaves_as_the_models_template_says, help_lists_the_commands):
+                 old_thinking_leaves_as_the_models_template_says, a_script_goes_on_with_a_saved_conversation, help_lists_the_commands):
         with tempfile.TemporaryDirectory() as state:
             try:
                 test(state)

@@ -4,7 +4,7 @@ import os, pty, re, select, signal, subprocess, sys, tempfile, termios, time
 
 PROGRAM, MODEL = sys.argv[1:3]
 GREEDY = ['--temp', '0', '--no-think']
-PROMPT = rb'(?m)^(\x1b\[[0-9;]*[A-Za-z])*> '
+PROMPT = rb'(?m)^(\x1b\[[0-9;?]*[A-Za-z])*> '
 # Nothing here is a limit on speed: it only ends a test that hangs.
 PATIENCE_S = 300
 
@@ -26,7 +26,7 @@ class Terminal:
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             os.environ.pop('NO_COLOR', None)
-            os.environ.update({'TERM': 'xterm', 'XDG_STATE_HOME': state, **environment})
+            os.environ.update({'TERM': 'xterm', 'XDG_STATE_HOME': state, 'EDITRC': '/nonexistent', **environment})
             # A shell starts what runs in the background with some of them ignored, and nohup does.
             for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
                 signal.signal(number, signal.SIG_DFL)
@@ -50,10 +50,11 @@ class Terminal:
         return result
 
     def wait_for(self, pattern):
-        """Reads until the pattern is there; returns and forgets what came up to its end, less the progress bars."""
+        """Reads until the pattern is there; returns and forgets what came up to its end, less the progress bars
+        and what asks for marks around pasted text."""
         found = self.wait(pattern, lambda: re.search(pattern, self.seen))
         text, self.seen = self.seen[:found.end()], self.seen[found.end():]
-        return re.sub(r'[^\n]*\r\x1b\[K', '', text.decode())
+        return re.sub(r'\x1b\[\?2004[hl]|[^\n]*\r\x1b\[K', '', text.decode())
 
     def wait_for_prompt(self, pattern=PROMPT):
         """The editor prints its prompt and then takes the terminal: what is typed between is echoed twice."""
@@ -112,7 +113,16 @@ def keeps_the_conversation_until_clear(state):
     fresh = run_once('--no-think', '-p', question)
     assert t.ask(question).split('\n')[0] == fresh.rstrip('\n')
     assert fresh != whole, 'the two questions do not tell kept from cleared'
-    t.ask('/system You know many codes.')
+    assert 'no system text' in t.ask('/system')
+    t.type('/system You know many codes.\r')
+    asked = t.wait_for(rb'\[y/N\] ')
+    assert '1 question and answer are lost' in asked, asked
+    assert 'nothing was changed' in t.ask('no')
+    assert 'no system text' in t.ask('/system')
+    t.type('/system You know many codes.\r')
+    t.wait_for(rb'\[y/N\] ')
+    assert 'new conversation with this' in t.ask('y')
+    assert t.ask('/system').split('\n')[0] == 'You know many codes.'
     assert tokens(t.ask('/stats')) == 0
     with_system = run_once('--no-think', '-p', question, '--system', 'You know many codes.')
     assert t.ask(question).split('\n')[0] == with_system.rstrip('\n')
@@ -126,7 +136,10 @@ def commands_are_listed_and_unknown_ones_hinted_at(state):
     text = t.ask('/help')
     for command in ('/help', '/clear', '/system', '/stats', '/quit'):
         assert command in text, (command, text)
+    assert '/write [TEXT]' in text and 'Ctrl-Left' in text and ' // ' in text, text
     assert '/help' in t.ask('/nonsense')
+    assert 'unknown command /hlep: did you mean /help?' in t.ask('/hlep')
+    assert 'unknown command /systm: did you mean /system?' in t.ask('/systm x')
     t.type('/quit\r')
     assert t.end() == 0
 

@@ -13,6 +13,7 @@
 #include "generate/constrain.h"
 #include "generate/generator.h"
 #include "generate/tools.h"
+#include "text/tool_calls.h"
 #include "text/constraint.h"
 #include "tmp_tree.h"
 
@@ -400,7 +401,12 @@ static void an_answer_that_has_to_call_a_tool_calls_it(void **state)
     for (int i = 0; i < 3; i++) {
         struct answer_options o = {.tools = tools, .limit = MOST, .chat = true};
         str_clear(&grammar);
-        check_ok(tools_grammar(&model, tools, i == 0 ? "find" : i == 1 ? "now" : NULL, &grammar, &e), &e);
+        const struct tool_choice choice = {.tools = tools,
+                                           .name = i == 0   ? "find"
+                                                   : i == 1 ? "now"
+                                                            : NULL,
+                                           .where = "a test"};
+        check_ok(tools_grammar(&model, &choice, &grammar, &e), &e);
         check_ok(constrain_begin_calls(&model, str_text(&grammar), &o.constraint, &e), &e);
         struct answer a =
             run(o, &greedy, "<|im_start|>user\nWhat is 2 + 3?<|im_end|>\n<|im_start|>assistant\n<think>\n\n");
@@ -422,6 +428,43 @@ static void an_answer_that_has_to_call_a_tool_calls_it(void **state)
     constraint_free(plain);
     str_free(&grammar);
     json_decref(tools);
+}
+
+/* The likelihood of a token is asked for only where one is chosen after the other. */
+static void tokens_that_a_grammar_forces_are_those_that_masks_give(void **state)
+{
+    static const char grammar[] =
+        "root ::= \"{\\\"the quick brown fox\\\": \" [a-z ]{1,12} \", \\\"jumps over the lazy dog\\\": \" "
+        "(\"true\" | \"false\") \"}\"";
+    struct moeflux_err e = {0};
+    struct moeflux_stats stats;
+    (void)state;
+    for (uint64_t seed = 0; seed < 6; seed++) {
+        const struct sampler_options sampling = {.temperature = seed ? 1.5f : 0,
+                                                 .top_p = 1,
+                                                 .repeat_penalty = 1.1f,
+                                                 .repeat_last = 32,
+                                                 .seed = seed};
+        struct answer answers[2];
+        uint64_t n_alone[2];
+        for (int i = 0; i < 2; i++) {
+            struct answer_options o = {.limit = MOST, .logprobs = i == 1};
+            check_ok(constrain_begin(&model, grammar, &o.constraint, &e), &e);
+            moeflux_model_reset_stats(model.model);
+            answers[i] = run(o, &sampling, PROMPT);
+            moeflux_model_get_stats(model.model, &stats);
+            n_alone[i] = stats.n_decode_tokens;
+            constraint_free(o.constraint);
+            assert_int_equal(answers[i].stop, ANSWER_EOS);
+        }
+        assert_string_equal(str_text(&answers[0].text), str_text(&answers[1].text));
+        assert_int_equal(answers[0].tokens.n, answers[1].tokens.n);
+        assert_memory_equal(answers[0].tokens.ids, answers[1].tokens.ids,
+                            answers[0].tokens.n * sizeof *answers[0].tokens.ids);
+        assert_true(n_alone[0] < n_alone[1]);
+        answer_free(&answers[0]);
+        answer_free(&answers[1]);
+    }
 }
 
 static void a_stop_text_is_looked_for_in_the_text_and_not_in_calls(void **state)
@@ -449,6 +492,7 @@ int main(void)
         cmocka_unit_test(calls_of_tools_come_apart_from_the_text),
         cmocka_unit_test(a_call_that_is_none_is_text_of_the_answer),
         cmocka_unit_test(an_answer_that_has_to_call_a_tool_calls_it),
+        cmocka_unit_test(tokens_that_a_grammar_forces_are_those_that_masks_give),
         cmocka_unit_test(a_stop_text_is_looked_for_in_the_text_and_not_in_calls),
     };
     return cmocka_run_group_tests(tests, open_model, close_model);

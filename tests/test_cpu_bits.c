@@ -154,6 +154,16 @@ static void qwen3_plain_has_the_same_bits_however_it_runs(void **state)
     agree("tests/models/qwen3-plain/mlx", "model-qwen3-plain", 3, false);
 }
 
+/* Biases and norms of queries and keys in all their forms. */
+static void other_families_have_the_same_bits_however_they_run(void **state)
+{
+    (void)state;
+    agree("tests/models/families/glm-odd", "model-glm-odd", 3, false);
+    agree("tests/models/families/glm-plain", "model-glm-plain", 3, false);
+    agree("tests/models/families/next-odd", "model-next-odd", 3, false);
+    agree("tests/models/families/minimax-odd", "model-minimax-odd", 3, false);
+}
+
 static void tiny_has_the_same_bits_however_it_runs(void **state)
 {
     (void)state;
@@ -190,6 +200,7 @@ int main(void)
         cmocka_unit_test(deepseek_plain_has_the_same_bits_however_it_runs),
         cmocka_unit_test(qwen3_odd_has_the_same_bits_however_it_runs),
         cmocka_unit_test(qwen3_plain_has_the_same_bits_however_it_runs),
+        cmocka_unit_test(other_families_have_the_same_bits_however_they_run),
         cmocka_unit_test(tiny_has_the_same_bits_however_it_runs),
         cmocka_unit_test(memory_nodes_change_no_bit),
     };

@@ -4,10 +4,12 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/f16.h"
 #include "base/file.h"
 #include "base/format.h"
 #include "check.h"
 #include "convert/convert.h"
+#include "convert/convert_encode.h"
 #include "model/model_file.h"
 #include "model/quant_config.h"
 #include "model/safetensors.h"
@@ -75,6 +77,20 @@ static void expect_values(const struct rows *r, uint32_t number, const char *key
     free(values);
 }
 
+static void open_rows(struct rows *r, const char *path)
+{
+    struct moeflux_err e = {0};
+    check_ok(model_file_add(&r->file, &r->n_files, path, &e), &e);
+    check_ok(safetensors_read_header(r->file, 0, &r->list, &e), &e);
+    check_ok(tensor_list_sort(&r->list, "rows", &e), &e);
+}
+
+static void close_rows(struct rows *r)
+{
+    tensor_list_free(&r->list);
+    model_file_close_all(r->file, r->n_files);
+}
+
 static void every_format_has_the_values_of_mlx(void **state)
 {
     (void)state;
@@ -84,11 +100,8 @@ static void every_format_has_the_values_of_mlx(void **state)
                                          [SCALE_E8M0] = "U8",
                                          [SCALE_E4M3] = "U8"};
     struct rows r = {0};
-    struct moeflux_err e = {0};
     uint32_t n = 0;
-    check_ok(model_file_add(&r.file, &r.n_files, MODELS "rows.safetensors", &e), &e);
-    check_ok(safetensors_read_header(r.file, 0, &r.list, &e), &e);
-    check_ok(tensor_list_sort(&r.list, "rows", &e), &e);
+    open_rows(&r, MODELS "rows.safetensors");
     for (uint32_t i = 0; i < FORMAT_END; i++) {
         const struct format *f = format_of(i);
         char key[48], mode[16] = "affine";
@@ -102,8 +115,49 @@ static void every_format_has_the_values_of_mlx(void **state)
         n++;
     }
     assert_int_equal(n, 6 * 3 * 3 + 3);
-    tensor_list_free(&r.list);
-    model_file_close_all(r.file, r.n_files);
+    close_rows(&r);
+}
+
+enum { SMALL_N = 48 * 32 };
+
+/* Quantises x, stored as `dtype`, which has its numbers exactly. */
+static void expect_bytes(const struct rows *r, const float *x, enum quant_mode mode, enum dtype dtype)
+{
+    const struct format *f = format_of(quant_config_mode_format(mode));
+    uint8_t codes[SMALL_N], scales[SMALL_N / 16];
+    const struct convert_codes to = {codes, scales, NULL};
+    float stored[SMALL_N];
+    uint16_t *half = (uint16_t *)(void *)stored;
+    for (uint32_t i = 0; i < SMALL_N && dtype != DTYPE_F32; i++)
+        half[i] = dtype == DTYPE_BF16 ? bf16_from_float(x[i]) : f16_from_float(x[i]);
+    if (dtype == DTYPE_F32)
+        memcpy(stored, x, sizeof stored);
+    assert_true(convert_encode(dtype, stored, SMALL_N, f, CONVERT_SCALES_MINMAX, &to, NULL));
+    char key[48];
+    snprintf(key, sizeof key, "%s.%s", quant_config_mode_name(mode), tensor_dtype_name(dtype));
+    uint8_t *weight = read_part(r, key, "weight"), *of_mlx = read_part(r, key, "scales");
+    assert_true(weight && of_mlx);
+    if (memcmp(scales, of_mlx, format_scale_bytes(f, SMALL_N)) != 0)
+        fail_msg("%s: scales differ", key);
+    if (memcmp(codes, weight, format_code_bytes(f, SMALL_N)) != 0)
+        fail_msg("%s: codes differ", key);
+    free(weight);
+    free(of_mlx);
+}
+
+static void small_floats_are_made_with_the_bytes_of_mlx(void **state)
+{
+    (void)state;
+    static const enum dtype types[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F32};
+    struct rows r = {0};
+    open_rows(&r, MODELS "small-floats.safetensors");
+    uint8_t *x = read_part(&r, "rows", "values");
+    assert_non_null(x);
+    for (enum quant_mode m = QUANT_MXFP4; m <= QUANT_NVFP4; m++)
+        for (int i = 0; i < 3; i++)
+            expect_bytes(&r, (const float *)(const void *)x, m, types[i]);
+    free(x);
+    close_rows(&r);
 }
 
 /* --- directories --- */
@@ -510,6 +564,7 @@ int main(void)
         cmocka_unit_test(a_format_alone_is_one_part_and_its_constant_tells_it),
         cmocka_unit_test(a_united_set_has_a_part_for_each_of_its_formats),
         cmocka_unit_test(every_format_has_the_values_of_mlx),
+        cmocka_unit_test(small_floats_are_made_with_the_bytes_of_mlx),
         cmocka_unit_test(a_table_of_one_kind_is_that_of_all_tensors),
         cmocka_unit_test(experts_may_differ_from_layer_to_layer),
         cmocka_unit_test(tensors_of_float16_and_without_codes_are_plain),

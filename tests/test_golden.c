@@ -499,14 +499,30 @@ static const char *const recipes[] = {
 /* The first N_SHOWN have all codes and groups, formats that differ from tensor to tensor, and both families. */
 enum { N_RECIPES = sizeof recipes / sizeof *recipes, N_SHOWN = 2 };
 
-static void run_recipes(void (*run)(const char *dir, const char *golden), int n)
+/* Small models of the other families (tests/models/families/README.md). The first has what only its family has of kernels. */
+static const char *const families[] = {"glm-odd",  "glm-plain",   "next-odd",     "next-plain",
+                                       "kimi-odd", "minimax-odd", "minimax-plain"};
+enum { N_FAMILIES = sizeof families / sizeof *families, N_SHOWN_FAMILIES = 1 };
+
+static void run_each(const char *folder, const char *const *names, int n,
+                     void (*run)(const char *dir, const char *golden))
 {
     for (int i = 0; i < n; i++) {
         char dir[64], golden[96];
-        snprintf(dir, sizeof dir, "tests/models/formats/%s", recipes[i]);
-        snprintf(golden, sizeof golden, "tests/models/formats/%s.golden.safetensors", recipes[i]);
+        snprintf(dir, sizeof dir, "tests/models/%s/%s", folder, names[i]);
+        snprintf(golden, sizeof golden, "tests/models/%s/%s.golden.safetensors", folder, names[i]);
         run(dir, golden);
     }
+}
+
+static void run_recipes(void (*run)(const char *dir, const char *golden), int n)
+{
+    run_each("formats", recipes, n, run);
+}
+
+static void run_families(void (*run)(const char *dir, const char *golden), int n)
+{
+    run_each("families", families, n, run);
 }
 
 /* In float32: rounded to float16, the inputs of these narrow models turn the router's choice (q3-g32 on an H200: logits off by
@@ -583,6 +599,25 @@ static void recipes_agree_converted_on_the_reference_backend(void **state)
     run_recipes(convert_and_run_on_reference, N_RECIPES);
 }
 
+static void families_agree(void **state)
+{
+    (void)state;
+    run_families(run_on_device, device_is_software() ? N_SHOWN_FAMILIES : N_FAMILIES);
+}
+
+static void families_agree_on_the_reference_backend(void **state)
+{
+    (void)state;
+    run_families(run_on_reference, N_FAMILIES);
+    run_families(stream_on_reference, N_FAMILIES);
+}
+
+static void families_agree_converted_on_the_reference_backend(void **state)
+{
+    (void)state;
+    run_families(convert_and_run_on_reference, N_FAMILIES);
+}
+
 /* As many layers as have one with experts at least: dense ones count. */
 static uint32_t first_layer_with_experts(const char *dir)
 {
@@ -619,6 +654,7 @@ int main(void)
         cmocka_unit_test(qwen_odd_agrees),       cmocka_unit_test(deepseek_odd_agrees),
         cmocka_unit_test(deepseek_plain_agrees), cmocka_unit_test(qwen3_odd_agrees),
         cmocka_unit_test(tiny_agrees),           cmocka_unit_test(recipes_agree),
+        cmocka_unit_test(families_agree),
     };
     /* The kernels of the others with other sizes, each to be compiled; qwen3-odd has matrices of plain numbers too. */
     const struct CMUnitTest not_on_software[] = {
@@ -649,6 +685,8 @@ int main(void)
         cmocka_unit_test(qwen3_plain_agrees_with_the_least_cache),
         cmocka_unit_test(qwen3_plain_converted_agrees),
         cmocka_unit_test(qwen3_plain_agrees_on_the_reference_backend),
+        cmocka_unit_test(families_agree_on_the_reference_backend),
+        cmocka_unit_test(families_agree_converted_on_the_reference_backend),
         cmocka_unit_test(recipes_agree_on_the_reference_backend),
         cmocka_unit_test(recipes_agree_with_the_least_cache_on_the_reference_backend),
         cmocka_unit_test(recipes_agree_converted_on_the_reference_backend),

@@ -41,41 +41,52 @@ static bool ends_in(const char *kernel, const char *variant)
     return n >= end && strcmp(kernel + n - end, variant) == 0;
 }
 
-static bool ran_denorm(const struct seen *seen)
+/* Whether the kernel of that name with `more` behind it ran. */
+static bool ran_with(const struct seen *seen, const char *kernel, size_t n, const char *more)
 {
     for (int i = 0; i < MAX_KERNELS && seen->kernels[i]; i++)
-        if (seen->times[i] && ends_in(seen->kernels[i], "_denorm"))
+        if (seen->times[i] && strncmp(seen->kernels[i], kernel, n) == 0 &&
+            strcmp(seen->kernels[i] + n, more) == 0)
             return true;
     return false;
 }
 
-/* What only some devices have, or only those that do not run _denorm in its place. */
+/* What only some devices have, or only those that do not run a kernel for denormals in its place. */
 static bool may_be_left_out(const struct seen *seen, const char *kernel)
 {
+    const char *variant = strrchr(kernel, '_');
+    size_t n = strlen(kernel), plain = variant ? (size_t)(variant - kernel) : n;
     bool is_of_one_format = ends_in(kernel, "_q4") || ends_in(kernel, "_q8") || ends_in(kernel, "_bf16") ||
                             ends_in(kernel, "_f32");
     return ends_in(kernel, "coop") || ends_in(kernel, "khr") || ends_in(kernel, "denorm") ||
-           (is_of_one_format && ran_denorm(seen));
+           ran_with(seen, kernel, n, "denorm") ||
+           (is_of_one_format && ran_with(seen, kernel, plain, "_denorm"));
 }
 
-/* Runs the cases in which the first of `kernels` takes part: none fails, and all of `kernels` ran on the device, except
- * for variants that it does not have. */
-static void check(const char *const *kernels)
+/* Runs the cases of a group: none fails. */
+static void run_cases(const char *group, struct seen *seen)
 {
-    struct seen seen = {.kernels = kernels};
     const char *device = getenv("MOEFLUX_DEVICE");
     const struct selftest s = {.device = device ? device : "0",
-                               .kernel = kernels[0],
+                               .kernel = group,
                                .brief = true,
                                .row = print_row,
                                .ran = count_runs,
-                               .ctx = &seen};
+                               .ctx = seen};
     struct moeflux_err e = {0};
     int rc = selftest_run(&s, &e);
     if (rc < 0)
-        fail_msg("%s: %s", kernels[0], e.text);
+        fail_msg("%s: %s", group, e.text);
     assert_int_equal(rc, 0);
-    assert_true(seen.n_cases > 0);
+    assert_true(seen->n_cases > 0);
+}
+
+/* Runs the cases in which the first of `kernels` takes part: all of `kernels` ran on the device, except for variants that it
+ * does not have. */
+static void check(const char *const *kernels)
+{
+    struct seen seen = {.kernels = kernels};
+    run_cases(kernels[0], &seen);
     for (int i = 0; i < MAX_KERNELS && kernels[i]; i++) {
         if (seen.times[i] == 0 && may_be_left_out(&seen, kernels[i]))
             printf("SKIP %s: the device does not run it\n", kernels[i]);
@@ -109,7 +120,15 @@ static void linear_and_matvec_transposed_agree_with_their_references(void **stat
           "linear_decode_long_f32", "linear_decode_other", "linear_decode_token_other",
           "linear_decode_otherdenorm", "linear_decode_token_otherdenorm", "linear_prefill_other",
           "linear_prefill_othercoop", "linear_prefill_otherkhr", "linear_plain_other",
-          "matvec_transposed_groups_other", "matvec_transposed_plain_other");
+          "matvec_transposed_groups_other", "matvec_transposed_plain_other", "linear_prefill_fragcoop",
+          "linear_prefill_fragkhr", "matrices_probe_coop", "matrices_probe_khr");
+}
+
+static void tokens_together_get_the_bits_of_each_alone(void **state)
+{
+    (void)state;
+    struct seen seen = {.kernels = (const char *const[MAX_KERNELS]){NULL}};
+    run_cases("together", &seen);
 }
 
 static void router_softmax_and_router_sigmoid_agree_with_their_references(void **state)
@@ -129,11 +148,12 @@ static void experts_up_and_experts_down_agree_with_their_references(void **state
           "experts_decode_up_q8", "experts_decode_down_q4", "experts_decode_down_q8",
           "experts_decode_down_long", "experts_decode_down_long_denorm", "experts_decode_down_long_q4",
           "experts_decode_down_long_q8", "experts_decode_up_other", "experts_decode_down_other",
-          "experts_decode_up_otherdenorm", "experts_decode_down_otherdenorm", "experts_prefill_up_other",
-          "experts_prefill_down_other", "experts_prefill_up_othercoop", "experts_prefill_down_othercoop",
-          "experts_prefill_up_otherkhr", "experts_prefill_down_otherkhr", "matrices_probe_coop",
-          "matrices_probe_khr", "experts_prefill_up_fragcoop", "experts_prefill_down_fragcoop",
-          "experts_prefill_up_fragkhr", "experts_prefill_down_fragkhr");
+          "experts_decode_up_otherdenorm", "experts_decode_down_otherdenorm", "experts_decode_up_withq4",
+          "experts_decode_down_withq4", "experts_decode_up_withq4denorm", "experts_decode_down_withq4denorm",
+          "experts_prefill_up_other", "experts_prefill_down_other", "experts_prefill_up_othercoop",
+          "experts_prefill_down_othercoop", "experts_prefill_up_otherkhr", "experts_prefill_down_otherkhr",
+          "matrices_probe_coop", "matrices_probe_khr", "experts_prefill_up_fragcoop",
+          "experts_prefill_down_fragcoop", "experts_prefill_up_fragkhr", "experts_prefill_down_fragkhr");
 }
 
 static void delta_agrees_with_its_reference(void **state)
@@ -183,6 +203,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(embed_agrees_with_its_reference),
         cmocka_unit_test(cast_f16_agrees_with_its_reference),
         cmocka_unit_test(linear_and_matvec_transposed_agree_with_their_references),
+        cmocka_unit_test(tokens_together_get_the_bits_of_each_alone),
         cmocka_unit_test(router_softmax_and_router_sigmoid_agree_with_their_references),
         cmocka_unit_test(experts_up_and_experts_down_agree_with_their_references),
         cmocka_unit_test(delta_agrees_with_its_reference),

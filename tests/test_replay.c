@@ -151,6 +151,44 @@ static void no_policy_has_more_hits_than_the_best(void **state)
     }
 }
 
+static uint64_t hits_ahead(const struct trace *t, uint32_t n_tokens, uint32_t n_slots)
+{
+    struct replay_result r;
+    struct moeflux_err e = {0};
+    check_ok(replay_ahead(t, n_tokens, n_slots, &r, &e), &e);
+    assert_int_equal(r.n_hits + r.n_misses, t->n_uses);
+    return r.n_hits;
+}
+
+/* 0, 1, 2, 3 in turn and three slots. One evaluation ahead: what came just now has no known use and goes, but not the next one. */
+static void what_is_known_ahead_stays(void **state)
+{
+    (void)state;
+    struct trace t = trace_of("0123012301230123");
+    assert_int_equal(hits(&t, REPLAY_LRU, 3), 0);
+    assert_int_equal(hits_ahead(&t, 3, 3), hits(&t, REPLAY_BEST, 3));
+    assert_true(hits_ahead(&t, 1, 3) <= hits_ahead(&t, 3, 3));
+    trace_free(&t);
+}
+
+static void more_of_the_future_is_more_hits_up_to_the_best(void **state)
+{
+    (void)state;
+    enum { N = 200 };
+    uint64_t sums[4] = {0}, best = 0, none = 0;
+    static const uint32_t known[] = {1, 2, 4, N};
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        struct trace t = random_trace(seed, N);
+        none += hits(&t, REPLAY_FREQUENCY, 6);
+        best += hits(&t, REPLAY_BEST, 6);
+        for (int i = 0; i < 4; i++)
+            sums[i] += hits_ahead(&t, known[i], 6);
+        trace_free(&t);
+    }
+    assert_true(none < sums[0] && sums[0] < sums[1] && sums[1] < sums[2] && sums[2] <= best);
+    assert_int_equal(sums[3], best);
+}
+
 /* An evaluation that needs more experts than there are slots computes in waves. */
 static void an_evaluation_larger_than_the_cache_is_replayed(void **state)
 {
@@ -220,6 +258,8 @@ int main(void)
         cmocka_unit_test(a_cache_for_all_misses_each_expert_once),
         cmocka_unit_test(best_is_what_trying_everything_finds),
         cmocka_unit_test(no_policy_has_more_hits_than_the_best),
+        cmocka_unit_test(what_is_known_ahead_stays),
+        cmocka_unit_test(more_of_the_future_is_more_hits_up_to_the_best),
         cmocka_unit_test(an_evaluation_larger_than_the_cache_is_replayed),
         cmocka_unit_test(covers_are_the_fewest_experts_of_a_share),
         cmocka_unit_test(reuse_is_counted_in_evaluations),

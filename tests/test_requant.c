@@ -18,6 +18,7 @@
 #include "check.h"
 #include "model/config.h"
 #include "model/model_dir.h"
+#include "model/quant_config.h"
 #include "sequence.h"
 #include "tmp_tree.h"
 
@@ -51,6 +52,8 @@ static void fill(float *x, uint32_t n_groups, uint32_t group)
             x[g * group + i] = kinds[g % 7];
         }
 }
+
+static const uint32_t small_formats[] = {FORMAT_MXFP4, FORMAT_MXFP8, FORMAT_NVFP4};
 
 struct coded {
     uint8_t codes[N_GROUPS * LONGEST];
@@ -131,6 +134,46 @@ static void the_errors_that_are_reported_are_those_of_what_is_stored(void **stat
         assert_true(fabs(sum.minmax - first) < 1e-3 * first);
         assert_true(fabs(sum.stored - second) < 1e-3 * second);
         assert_true(minmax.stored == minmax.minmax && minmax.minmax == sum.minmax);
+    }
+}
+
+static void encode_small(const float *x, const struct format *f, enum convert_scales rule, struct coded *c,
+                         struct convert_error *sum)
+{
+    const struct convert_codes to = {c->codes, c->scales, NULL};
+    memset(c, 0, sizeof *c);
+    assert_true(convert_encode(DTYPE_F32, x, N_GROUPS * f->group, f, rule, &to, sum));
+}
+
+static void the_search_for_small_floats_never_errs_more_than_mlx_and_reports_what_is_stored(void **state)
+{
+    (void)state;
+    static float x[N_GROUPS * LONGEST];
+    static struct coded plain, best;
+    for (size_t i = 0; i < 3; i++) {
+        const struct format *f = format_of(small_formats[i]);
+        struct convert_error sum = {0}, minmax = {0};
+        double first = 0, second = 0, usual = 0, better = 0;
+        fill(x, N_GROUPS, f->group);
+        encode_small(x, f, CONVERT_SCALES_MINMAX, &plain, &minmax);
+        encode_small(x, f, CONVERT_SCALES_SEARCH, &best, &sum);
+        for (uint32_t g = 0; g < N_GROUPS; g++) {
+            double a = error_of(x, f, &plain, g), b = error_of(x, f, &best, g);
+            if (b > a * (1 + 1e-5))
+                fail_msg("%s group %u: %g, mlx's %g", f->name, g, b, a);
+            first += a;
+            second += b;
+            usual += g % 7 == 0 ? a : 0;
+            better += g % 7 == 0 ? b : 0;
+        }
+        assert_true(better < 0.97 * usual || f->bits == 8); /* 8 bits have little to gain */
+        assert_int_equal(sum.weights, N_GROUPS * f->group);
+        assert_int_equal(sum.bits, N_GROUPS * (f->group * f->bits + 8));
+        assert_true(fabs(sum.minmax - first) < 1e-3 * first && fabs(sum.stored - second) < 1e-3 * second);
+        assert_true(minmax.stored == minmax.minmax && minmax.minmax == sum.minmax);
+        x[3 * f->group + 1] = NAN;
+        const struct convert_codes to = {plain.codes, plain.scales, NULL};
+        assert_false(convert_encode(DTYPE_F32, x, 4 * f->group, f, CONVERT_SCALES_SEARCH, &to, NULL));
     }
 }
 
@@ -264,7 +307,25 @@ static void what_cannot_be_done_is_said_before_anything_is_written(void **state)
          {.bits = 3, .expert_bits = 5},
          "layer 0's experts, gate and up: 4 bits, fewer than --expert-bits asks for (5)"},
         {TINY, {.bits = 4, .group = 32}, "4 bits in groups of 64 already; --group 32 changes those of fewer"},
-        {TINY, {.group = 32}, "is quantised already; --bits, --expert-bits or --recipe says to what"},
+        {QWEN3_HF, {.mode = CONVERT_MODE_MXFP4, .bits = 4}, "--mode mxfp4 and --bits exclude each other"},
+        {QWEN3_HF, {.mode = CONVERT_MODE_NVFP4, .group = 32}, "--mode nvfp4 and --group exclude each other"},
+        {QWEN3_HF,
+         {.mode = CONVERT_MODE_MXFP8, .recipe = CONVERT_MIXED_3_6},
+         "--mode mxfp8 and --recipe exclude each other"},
+        {QWEN3_HF,
+         {.expert_mode = CONVERT_MODE_MXFP4, .expert_bits = 3},
+         "--expert-mode mxfp4 and --expert-bits exclude each other"},
+        {QWEN3_HF,
+         {.expert_mode = CONVERT_MODE_MXFP4, .expert_group = 32},
+         "--expert-mode mxfp4 and --expert-group exclude each other"},
+        {TINY,
+         {.expert_mode = CONVERT_MODE_MXFP4},
+         "experts, gate and up: 4 bits already; --expert-mode mxfp4 changes those of more bits alone"},
+        {TINY, {.mode = CONVERT_MODE_MXFP8}, "4 bits, fewer than --mode asks for (8)"},
+        {TINY, {.mode = CONVERT_MODE_AFFINE}, "is quantised already;"},
+        {TINY,
+         {.group = 32},
+         "is quantised already; --bits, --expert-bits, --mode, --expert-mode or --recipe"},
         {TINY, {.rule = CONVERT_RULE_SEARCH}, "is quantised already"},
     };
     char *tmp = tmp_tree_new();
@@ -301,6 +362,10 @@ static size_t check_table(const char *dir, const char *prefix)
         const json_t *said = json_object_get(table, key) ? json_object_get(table, key) : table;
         assert_int_equal(json_integer_value(json_object_get(said, "bits")), t->bits);
         assert_int_equal(json_integer_value(json_object_get(said, "group_size")), t->group);
+        assert_string_equal(json_string_value(json_object_get(said, "mode"))
+                                ? json_string_value(json_object_get(said, "mode"))
+                                : "affine",
+                            quant_config_mode_name(t->mode));
         n++;
     }
     for (uint32_t i = 0; i < m.config.n_layers; i++) {
@@ -375,6 +440,47 @@ static void a_plain_source_converts_to_every_width(void **state)
         if (relative_error(&r.errors.of[CONVERT_CLASS_EXPERTS]) > cases[i].most)
             fail_msg("%g", relative_error(&r.errors.of[CONVERT_CLASS_EXPERTS]));
         assert_true(check_table(dst, "") > 10);
+        check_logits(dst);
+    }
+    tmp_tree_remove(tmp);
+}
+
+static void every_mode_is_written_of_plain_and_of_quantised_sources(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *src;
+        struct convert_settings s;
+        const char *prefix;
+        uint32_t dense, experts;
+    } cases[] = {
+        {QWEN3_HF, {.mode = CONVERT_MODE_MXFP4}, "", FORMAT_MXFP4, FORMAT_MXFP4},
+        {QWEN3_HF, {.mode = CONVERT_MODE_MXFP8, .expert_bits = 3}, "", FORMAT_MXFP8, FORMAT_Q3},
+        {QWEN3_HF, {.bits = 4, .expert_mode = CONVERT_MODE_NVFP4}, "", FORMAT_Q4, FORMAT_NVFP4},
+        {QWEN3_HF,
+         {.mode = CONVERT_MODE_NVFP4, .expert_mode = CONVERT_MODE_AFFINE},
+         "",
+         FORMAT_NVFP4,
+         FORMAT_Q4},
+        {MODELS "mxfp8", {.expert_mode = CONVERT_MODE_MXFP4}, "language_model.", FORMAT_MXFP8, FORMAT_MXFP4},
+    };
+    char *tmp = tmp_tree_new();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct convert_result r;
+        struct moeflux_err e;
+        struct model_dir m;
+        char name[16];
+        snprintf(name, sizeof name, "m%zu", i);
+        const char *dst = tmp_tree_path(tmp, name);
+        check_ok(run(cases[i].src, dst, cases[i].s, &r, &e), &e);
+        check_ok(model_dir_open(&m, dst, &e), &e);
+        assert_int_equal(model_dir_find(&m, "model.embed_tokens.weight")->format, cases[i].dense);
+        assert_int_equal(model_dir_find(&m, "model.layers.0.mlp.gate.weight")->bits, 8);
+        assert_int_equal(m.experts[0].formats.up, cases[i].experts);
+        assert_int_equal(m.experts[0].formats.down, cases[i].experts);
+        model_dir_close(&m);
+        assert_true(relative_error(&r.errors.of[CONVERT_CLASS_EXPERTS]) < 0.18);
+        assert_true(check_table(dst, cases[i].prefix) > 10);
         check_logits(dst);
     }
     tmp_tree_remove(tmp);
@@ -586,12 +692,14 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_search_never_errs_more_than_min_and_max),
         cmocka_unit_test(the_errors_that_are_reported_are_those_of_what_is_stored),
+        cmocka_unit_test(the_search_for_small_floats_never_errs_more_than_mlx_and_reports_what_is_stored),
         cmocka_unit_test(what_min_and_max_meet_exactly_keeps_their_bytes),
         cmocka_unit_test(values_that_are_not_finite_are_refused),
         cmocka_unit_test(every_instruction_set_finds_the_same),
         cmocka_unit_test(recipes_choose_the_bits_that_mlx_lm_chose),
         cmocka_unit_test(what_cannot_be_done_is_said_before_anything_is_written),
         cmocka_unit_test(a_plain_source_converts_to_every_width),
+        cmocka_unit_test(every_mode_is_written_of_plain_and_of_quantised_sources),
         cmocka_unit_test(sources_of_more_bits_are_brought_to_fewer),
         cmocka_unit_test(matrices_with_fewer_bits_are_copied_and_counted),
         cmocka_unit_test(scales_of_min_and_max_give_the_bytes_of_no_settings),

@@ -595,6 +595,34 @@ static void a_vocabulary_with_nothing_to_choose_is_refused(void **state)
     sampler_free(NULL);
 }
 
+static void a_bias_is_added_to_the_logits_of_its_tokens(void **state)
+{
+    enum { N = 200 };
+    const struct sampler_bias bias[] = {{150, 3.0f}, {3, -100.0f}, {150, 1.0f}, {70, 2.5f}},
+                              none[] = {{N, 1.0f}};
+    struct sampler_options o = {.top_p = 1, .repeat_penalty = 1, .bias = bias, .n_bias = 4};
+    struct moeflux_err e = {0};
+    float logits[N] = {0};
+    (void)state;
+    struct sampler *s = sampler_new(&o, N, NULL, &e);
+    assert_non_null(s);
+    logits[3] = 50;
+    assert_int_equal(sampler_pick(s, logits, &e), 150);
+    logits[70] = 2;
+    assert_int_equal(sampler_pick(s, logits, &e), 70);
+    logits[100] = 5;
+    assert_int_equal(sampler_pick(s, logits, &e), 100);
+    /* Words of which nothing may be chosen do not shift those behind them. */
+    uint64_t mask[(N + 63) / 64] = {0, 0, UINT64_MAX, 0};
+    sampler_set_mask(s, mask);
+    assert_int_equal(sampler_pick(s, logits, &e), 150);
+    assert_true(sampler_next_rule(s, 0).counts);
+    sampler_free(s);
+    o = (struct sampler_options){.top_p = 1, .repeat_penalty = 1, .bias = none, .n_bias = 1};
+    assert_null(sampler_new(&o, N, NULL, &e));
+    assert_non_null(strstr(e.text, "a bias of token 200, expected 0 to 199"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -608,6 +636,7 @@ int main(void)
         cmocka_unit_test(repeat_penalty_counts_each_recent_token_once),
         cmocka_unit_test(repeat_last_forgets_older_tokens),
         cmocka_unit_test(presence_and_frequency_count_the_tokens_of_the_answer),
+        cmocka_unit_test(a_bias_is_added_to_the_logits_of_its_tokens),
         cmocka_unit_test(the_same_seed_gives_the_same_ids),
         cmocka_unit_test(the_ids_of_a_seed_follow_from_the_definition),
         cmocka_unit_test(top_k_of_a_large_vocabulary_agrees_with_a_sort),

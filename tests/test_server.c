@@ -6,10 +6,11 @@
 #include <string.h>
 
 #include "generate/generator.h"
-#include "server/call.h"
+#include "api/ask.h"
+#include "api/call.h"
 #include "server/jobs.h"
 #include "server/keys.h"
-#include "server/refusal.h"
+#include "api/refusal.h"
 #include "server/turns.h"
 #include "tmp_tree.h"
 
@@ -23,10 +24,10 @@ static struct jobs new_queue(uint32_t most)
     return q;
 }
 
-static struct job *new_job(void)
+static struct job *new_job(struct ask *ask)
 {
     struct moeflux_err e = {0};
-    struct job *j = jobs_new(&e);
+    struct job *j = jobs_new(ask, &e);
     assert_non_null(j);
     return j;
 }
@@ -37,8 +38,9 @@ static void jobs_are_taken_in_order_and_the_queue_has_an_end(void **state)
     struct moeflux_err e = {0};
     struct jobs q = new_queue(2);
     struct job *j[4];
+    struct ask ask = {0};
     for (int i = 0; i < 4; i++)
-        j[i] = new_job();
+        j[i] = new_job(&ask);
     check_ok(jobs_add(&q, j, 1, &e), &e);
     /* A request of several jobs is one. */
     check_ok(jobs_add(&q, j + 1, 2, &e), &e);
@@ -58,9 +60,10 @@ static void a_released_job_waits_no_more(void **state)
     struct moeflux_err e = {0};
     struct jobs q = new_queue(8);
     struct job *j[3];
+    struct ask ask = {0};
     uint32_t n_waiting, n_running;
     for (int i = 0; i < 3; i++)
-        j[i] = new_job();
+        j[i] = new_job(&ask);
     check_ok(jobs_add(&q, j, 3, &e), &e);
     jobs_release(&q, j[1]);
     jobs_release(&q, j[2]);
@@ -77,14 +80,15 @@ static void closing_fails_what_waits_and_refuses_what_comes(void **state)
     (void)state;
     struct moeflux_err e = {0};
     struct jobs q = new_queue(8);
-    struct job *waits = new_job(), *late = new_job();
+    struct ask ask = {0};
+    struct job *waits = new_job(&ask), *late = new_job(&ask);
     bool done;
     check_ok(jobs_add(&q, &waits, 1, &e), &e);
     jobs_close(&q);
     assert_null(jobs_take(&q));
     assert_null(jobs_read(&q, waits, 0, &done));
     assert_true(done);
-    assert_int_equal(waits->result.rc, ERR_INTERRUPTED);
+    assert_int_equal(ask.result.rc, ERR_INTERRUPTED);
     assert_int_equal(jobs_add(&q, &late, 1, &e), ERR_INTERRUPTED);
     jobs_release(&q, waits);
     jobs_release(&q, late);
@@ -96,7 +100,8 @@ static void pieces_come_in_order_and_whole(void **state)
     (void)state;
     struct moeflux_err e = {0};
     struct jobs q = new_queue(8);
-    struct job *j = new_job();
+    struct ask ask = {0};
+    struct job *j = new_job(&ask);
     const struct logprob of[] = {{7, -0.5f}, {9, -0.25f}};
     bool done;
     check_ok(jobs_add(&q, &j, 1, &e), &e);
@@ -109,9 +114,9 @@ static void pieces_come_in_order_and_whole(void **state)
     struct job_piece *all = jobs_read(&q, j, 0, &done);
     int n = 0;
     for (struct job_piece *p = all; p; p = p->next, n++) {
-        assert_int_equal(p->id, n);
-        assert_true(p->len == 2 && p->text[0] == 'a' + n && p->text[1] == 'x');
-        assert_memory_equal(p->logprobs, of, sizeof of);
+        assert_int_equal(p->piece.id, n);
+        assert_true(p->piece.len == 2 && p->piece.text[0] == 'a' + n && p->piece.text[1] == 'x');
+        assert_memory_equal(p->piece.logprobs, of, sizeof of);
     }
     assert_int_equal(n, 3);
     assert_false(done);
@@ -222,20 +227,20 @@ static struct generator tokenizer_alone(void)
 }
 
 static const struct call_defaults defaults = {
-    {.predict = -1, .seed = -1, .temp = 1, .top_p = 1, .repeat_penalty = 1, .logprobs = REQUEST_NO_LOGPROBS}};
+    {.predict = -1, .seed = -1, .temp = 1, .top_p = 1, .repeat_penalty = 1, .logprobs = REQUEST_NO_LOGPROBS},
+    .turns = true};
 
-static void a_body_becomes_a_job_for_each_choice(void **state)
+static void a_body_becomes_an_ask_for_each_choice(void **state)
 {
     (void)state;
     struct generator g = tokenizer_alone();
-    struct jobs q = new_queue(1);
     struct refusal no = {0};
     struct call c;
     if (call_read(&c, true, body, strlen(body), &g, &defaults, &no))
         fail_msg("%s", no.text);
-    assert_int_equal(c.n_jobs, 2);
+    assert_int_equal(c.n_asks, 2);
     for (uint32_t i = 0; i < 2; i++) {
-        const struct job *j = c.jobs[i];
+        const struct ask *j = &c.asks[i];
         const struct request_options *o = &j->request.options;
         assert_int_equal(j->seed, 4 + i);
         assert_true(o->predict == 5 && o->n_stops == 2 && o->logprobs == 3 && !o->raw);
@@ -244,8 +249,7 @@ static void a_body_becomes_a_job_for_each_choice(void **state)
         uint32_t last = j->stops.n ? j->stops.at[j->stops.n - 1] : 0;
         assert_true(last < j->request.tokens.n && last + 4 >= j->request.tokens.n);
     }
-    call_free(&c, &q);
-    jobs_free(&q);
+    call_free(&c);
     tokenizer_free(g.tokenizer);
 }
 
@@ -253,16 +257,14 @@ static void a_body_that_is_cut_anywhere_is_refused(void **state)
 {
     (void)state;
     struct generator g = tokenizer_alone();
-    struct jobs q = new_queue(1);
     for (size_t n = 0; n < strlen(body); n++) {
         struct refusal no = {0};
         struct call c;
         assert_int_equal(call_read(&c, true, body, n, &g, &defaults, &no), -1);
         assert_int_equal(no.status, 400);
         assert_true(no.text[0] != 0);
-        call_free(&c, &q);
+        call_free(&c);
     }
-    jobs_free(&q);
     tokenizer_free(g.tokenizer);
 }
 
@@ -275,7 +277,7 @@ int main(void)
         cmocka_unit_test(pieces_come_in_order_and_whole),
         cmocka_unit_test(threads_that_ask_get_their_turn_one_after_the_other),
         cmocka_unit_test(a_key_is_a_line_that_is_no_comment),
-        cmocka_unit_test(a_body_becomes_a_job_for_each_choice),
+        cmocka_unit_test(a_body_becomes_an_ask_for_each_choice),
         cmocka_unit_test(a_body_that_is_cut_anywhere_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

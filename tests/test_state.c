@@ -418,6 +418,53 @@ static void a_prefix_is_computed_once(void **state)
     tmp_tree_remove(dir);
 }
 
+/* Evaluates ids [90] with a checkpoint at 77 on the way: in one evaluation, or cut there. Then goes back to it and on with the
+ * last 13 otherwise. Rows [2][vocab]: after both. */
+static void with_a_checkpoint_inside(struct sequence *q, const int32_t *ids, bool cut, float *rows)
+{
+    enum { N = 90, AT = 77 };
+    struct moeflux_err e = {0};
+    int32_t other[N - AT];
+    uint32_t pos[4];
+    check_ok(moeflux_session_clear(q->s, &e), &e);
+    moeflux_session_checkpoint_at(q->s, AT);
+    if (cut)
+        sequence_eval(q, ids, AT, NULL);
+    uint32_t done = cut ? AT : 0;
+    sequence_eval(q, ids + done, N - done, rows);
+    assert_int_equal(moeflux_session_list_checkpoints(q->s, pos, 4), 1);
+    assert_int_equal(pos[0], AT);
+    check_ok(moeflux_session_restore(q->s, AT, &e), &e);
+    sequence_ids(q, 6, other, N - AT);
+    sequence_eval(q, other, N - AT, rows + q->vocab);
+    /* It was of that one evaluation. */
+    check_ok(moeflux_session_drop_checkpoint(q->s, AT, &e), &e);
+    check_ok(moeflux_session_clear(q->s, &e), &e);
+    sequence_eval(q, ids, N, NULL);
+    assert_int_equal(moeflux_session_list_checkpoints(q->s, pos, 4), 0);
+}
+
+static void an_evaluation_leaves_a_checkpoint_inside(void **state)
+{
+    (void)state;
+    static const char *const models[] = {ODD, QWEN3};
+    for (size_t i = 0; i < 2; i++)
+        for (uint32_t chunk = 0; chunk <= 64; chunk += 32) {
+            struct sequence q = sequence_open(models[i], NULL, chunk, 0, 512);
+            int32_t ids[90];
+            float *got = malloc(2 * q.vocab * sizeof *got), *want = malloc(2 * q.vocab * sizeof *want);
+            assert_true(got && want);
+            sequence_ids(&q, 7, ids, 90);
+            with_a_checkpoint_inside(&q, ids, true, want);
+            with_a_checkpoint_inside(&q, ids, false, got);
+            for (uint32_t row = 0; row < 2 * q.vocab; row += q.vocab)
+                assert_true(sequence_distance(&q, got + row, want + row) <= sequence_tolerance(&q));
+            free(got);
+            free(want);
+            sequence_close(&q);
+        }
+}
+
 /* ---- failures ---- */
 
 static void unreadable_experts_cost_what_came_after_the_checkpoint(void **state)
@@ -582,6 +629,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_cut_sequence_goes_on_as_a_fresh_one),
         cmocka_unit_test(qwen_odd_cut_goes_on_as_a_fresh_one),
         cmocka_unit_test(a_prefix_is_computed_once),
+        cmocka_unit_test(an_evaluation_leaves_a_checkpoint_inside),
         cmocka_unit_test(unreadable_experts_cost_what_came_after_the_checkpoint),
         cmocka_unit_test(an_interrupted_cut_leaves_a_shorter_sequence),
         cmocka_unit_test(predictions_do_not_survive_a_load),

@@ -113,6 +113,35 @@ static void the_sampler_chooses_as_its_options_say(void **state)
     moeflux_sampler_free(NULL);
 }
 
+static void penalties_look_at_the_answer_alone(void **state)
+{
+    enum { N = 8 };
+    struct moeflux_sampler_options o = moeflux_sampler_defaults();
+    struct moeflux_sampler *s;
+    struct moeflux_err e = {0};
+    const float logits[N] = {0, 3, 2.5f};
+    (void)state;
+    o.temperature = 0;
+    o.presence_penalty = 0.25f;
+    o.frequency_penalty = 0.5f;
+    check_ok(moeflux_sampler_new(&s, &o, N, NULL, &e), &e);
+    moeflux_sampler_accept(s, 1);
+    assert_int_equal(moeflux_sampler_pick(s, logits, &e), 1);
+    moeflux_sampler_begin_answer(s);
+    assert_int_equal(moeflux_sampler_pick(s, logits, &e), 1);
+    moeflux_sampler_accept(s, 1);
+    assert_int_equal(moeflux_sampler_pick(s, logits, &e), 2);
+    moeflux_sampler_accept(s, 2);
+    moeflux_sampler_accept(s, 2);
+    assert_int_equal(moeflux_sampler_pick(s, logits, &e), 1);
+    moeflux_sampler_begin_answer(s);
+    assert_int_equal(moeflux_sampler_pick(s, logits, &e), 1);
+    moeflux_sampler_free(s);
+    o.presence_penalty = 3;
+    assert_int_equal(moeflux_sampler_new(&s, &o, N, NULL, &e), MOEFLUX_ERR_USAGE);
+    assert_non_null(strstr(e.text, "presence-penalty is 3, expected -2 to 2"));
+}
+
 /* Rows of a padded vocabulary have logits too. */
 static void an_id_without_a_token_is_never_chosen(void **state)
 {
@@ -150,6 +179,7 @@ int main(void)
         cmocka_unit_test(a_short_array_gets_the_first_ids_and_the_call_their_number),
         cmocka_unit_test(what_the_tokenizer_lacks_is_said),
         cmocka_unit_test(the_sampler_chooses_as_its_options_say),
+        cmocka_unit_test(penalties_look_at_the_answer_alone),
         cmocka_unit_test(an_id_without_a_token_is_never_chosen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -134,6 +134,25 @@ static void they_do_on_the_reference(void **state)
         agrees_with_alone(MODELS[i], "reference", 0);
 }
 
+/* MOEFLUX_DEVICE's, with kernels. */
+static void they_do_on_a_gpu(void **state)
+{
+    (void)state;
+    if (!device_is_vulkan())
+        skip();
+    for (int i = 1; i < (device_is_software() ? 2 : N_MODELS); i++)
+        agrees_with_alone(MODELS[i], device_name(), 0);
+}
+
+static void they_do_on_a_gpu_where_experts_are_streamed(void **state)
+{
+    (void)state;
+    if (!device_is_vulkan())
+        skip();
+    for (int i = 1; i < (device_is_software() ? 2 : N_MODELS); i++)
+        agrees_with_alone(MODELS[i], device_name(), FEW_SLOTS);
+}
+
 /* Position, and what the next token gives. */
 static void is_unchanged(struct group *g, uint32_t i, uint32_t pos)
 {
@@ -249,6 +268,8 @@ int main(void)
         cmocka_unit_test(sequences_together_get_the_bits_of_each_alone),
         cmocka_unit_test(they_do_where_experts_are_streamed),
         cmocka_unit_test(they_do_on_the_reference),
+        cmocka_unit_test(they_do_on_a_gpu),
+        cmocka_unit_test(they_do_on_a_gpu_where_experts_are_streamed),
         cmocka_unit_test(an_interruption_changes_no_sequence),
         cmocka_unit_test(what_cannot_be_evaluated_together_is_refused_and_nothing_changes),
     };

@@ -73,6 +73,72 @@ static void ids_are_those_of_the_published_library(void **state)
     json_decref(root);
 }
 
+/* ---- tiktoken's form ---- */
+
+#define TIKTOKEN "tests/data/tiktoken"
+
+/* tests/data/tiktoken/README.md */
+static void a_tiktoken_vocabulary_gives_the_ids_of_the_published_library(void **state)
+{
+    struct moeflux_err e = {0};
+    struct tokenizer *t = tokenizer_open(TIKTOKEN "/tiktoken.model", &e);
+    json_t *cases = json_load_file(TIKTOKEN "/ids.json", JSON_ALLOW_NUL, NULL), *c;
+    size_t i;
+    (void)state;
+    if (!t)
+        fail_msg("%s", e.text);
+    assert_true(json_array_size(cases) > 200);
+    json_array_foreach(cases, i, c)
+    {
+        check_case(t, TIKTOKEN, c);
+    }
+    assert_int_equal(tokenizer_added_id(t, "<|im_end|>"), 1002);
+    assert_true(tokenizer_is_special(t, 1002) && !tokenizer_is_special(t, 1009) &&
+                tokenizer_is_added(t, 1009));
+    assert_false(tokenizer_has(t, 1005));
+    assert_int_equal(tokenizer_n_ids(t), 1010);
+    assert_string_equal(json_string_value(json_object_get(tokenizer_special_texts(t), "eos_token")), "[EOS]");
+    json_decref(cases);
+    tokenizer_free(t);
+}
+
+static void a_bad_tiktoken_vocabulary_is_refused_by_its_line(void **state)
+{
+    static const struct {
+        const char *file, *old, *with, *text;
+    } cases[] = {
+        {"tiktoken.model", "AQ== 1\n", "AQ= 1\n",
+         "tiktoken.model: line 2: \"AQ= 1\", expected a token in base64"},
+        {"tiktoken.model", "AQ== 1\n", "A?== 1\n", "line 2: "},
+        {"tiktoken.model", "AQ== 1\n", "AQ== \n", "line 2: "},
+        {"tiktoken.model", "AQ== 1\n", "AQ== 1 1\n", "line 2: "},
+        {"tiktoken.model", "AQ== 1\n", "AQ== -1\n", "line 2: "},
+        {"tiktoken.model", "AQ== 1\n", "AQ== 99999999\n", "line 2: "},
+        {"tiktoken.model", "AQ== 1\n", "====\n", "line 2: "},
+        {"tiktoken.model", "AQ== 1\n", "AQ== 2\n", "id 2 is given twice"},
+        {"tiktoken.model", "AQ== 1\n", "AA== 1\n", "is there twice, with ids 0 and 1"},
+        {"tiktoken.model", "AQ== 1\n", "", "no token stands for the byte 0x01"},
+        {"tokenizer_config.json", "TikTokenTokenizer", "QWenTokenizer",
+         "tokenizer_class is QWenTokenizer, expected TikTokenTokenizer"},
+        {"tokenizer_config.json", "\"1000\"", "\"10x\"", "added_tokens_decoder: \"10x\" is no id"},
+        {"tokenizer_config.json", "\"1000\"", "\"999\"", "id 999 is given twice"},
+        {"tokenizer_config.json", "\"[BOS]\"", "7", NULL},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct moeflux_err e = {0};
+        char *tmp = tmp_tree_new();
+        tmp_tree_copy(TIKTOKEN, tmp_tree_path(tmp, "t"));
+        const char *dir = tmp_tree_path(tmp, "t");
+        tmp_tree_replace(dir, cases[i].file, cases[i].old, cases[i].with);
+        struct tokenizer *t = tokenizer_open(tmp_tree_path(dir, "tiktoken.model"), &e);
+        if (!t != (cases[i].text != NULL) || (cases[i].text && !strstr(e.text, cases[i].text)))
+            fail_msg("case %zu: \"%s\", expected \"%s\"", i, e.text, cases[i].text ? cases[i].text : "");
+        tokenizer_free(t);
+        tmp_tree_remove(tmp);
+    }
+}
+
 /* ---- the token that starts a text ---- */
 
 static void expect_bos(const char *post, int32_t bos)
@@ -263,6 +329,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ids_are_those_of_the_published_library),
+        cmocka_unit_test(a_tiktoken_vocabulary_gives_the_ids_of_the_published_library),
+        cmocka_unit_test(a_bad_tiktoken_vocabulary_is_refused_by_its_line),
         cmocka_unit_test(a_template_may_put_one_token_before_a_text),
         cmocka_unit_test(other_post_processors_are_refused),
         cmocka_unit_test(the_configuration_wins_over_the_post_processor),

@@ -21,6 +21,10 @@
 #define XML      "{{- '\\n<tool_call>\\n<function=' + tool_call.name + '>\\n' }}"
 #define DEEPSEEK "{{'" BEGIN_ALL BEGIN "' + tool['type'] + '" SEP "'}}"
 
+#define KIMI    "{{ tool_call['id'] }}<|tool_call_argument_begin|>{{ arguments }}<|tool_call_end|>"
+#define GLM     "<tool_call>{{ tc.name }}\n<arg_key>{{ k }}</arg_key>\n<arg_value>{{ v }}</arg_value>\n"
+#define MINIMAX "{%- set toolcall_begin_token = '<minimax:tool_call>' -%}"
+
 static const char TOOLS[] =
     "[{\"type\": \"function\", \"function\": {\"name\": \"put\", \"parameters\": {\"type\": \"object\", "
     "\"properties\": {"
@@ -33,6 +37,7 @@ static const char TOOLS[] =
 /* Events in one line: text as it is, a call as [name|arguments], or [name|arguments! where it failed. */
 struct heard {
     struct str all;
+    unsigned n_calls;
     bool in_call;
 };
 
@@ -43,6 +48,7 @@ static int hear(void *ctx, enum tool_event event, const char *bytes, size_t n, s
     assert_true((event == TOOL_ENDS || event == TOOL_FAILS) == (n == 0));
     assert_true(h->in_call == (event == TOOL_ARGUMENTS || event == TOOL_ENDS || event == TOOL_FAILS));
     h->in_call = event == TOOL_BEGINS || event == TOOL_ARGUMENTS;
+    h->n_calls += event == TOOL_ENDS;
     str_add_text(&h->all, event == TOOL_BEGINS ? "[" : "");
     str_add(&h->all, bytes, n);
     str_add_text(&h->all, event == TOOL_BEGINS  ? "|"
@@ -167,6 +173,58 @@ static void calls_of_deepseek_are_found(void **state)
     expect(DEEPSEEK, BEGIN_ALL BEGIN "put" SEP "{\"n\": 1}" END BEGIN "now" SEP "{}" END END_ALL,
            "[put|{\"n\": 1}][now|{}]");
     expect(DEEPSEEK, BEGIN "now" SEP "{}" END, "[now|{}]");
+}
+
+static void calls_of_kimi_k2_are_found(void **state)
+{
+#define KIMI_ALL(calls) "<|tool_calls_section_begin|>" calls "<|tool_calls_section_end|>"
+#define KIMI_CALL(id, arguments)                                                                             \
+    "<|tool_call_begin|>" id "<|tool_call_argument_begin|>" arguments "<|tool_call_end|>"
+    (void)state;
+    expect(KIMI, KIMI_ALL(KIMI_CALL("functions.put:0", "{\"n\": 1}")), "[put|{\"n\": 1}]");
+    expect(KIMI, "I look." KIMI_ALL(KIMI_CALL("functions.a.b:0", "{}") KIMI_CALL("functions.now:12", " {}")),
+           "I look.[a.b|{}][now|{}]");
+    expect(KIMI, KIMI_ALL(KIMI_CALL("now", "{}")), "[now|{}]");
+    expect(KIMI, KIMI_ALL(KIMI_CALL("a:b", "{}")), "[a:b|{}]");
+    expect(KIMI, KIMI_CALL("functions.now:3", "{\"a\": \"<|tool_call_end|>\"}"),
+           "[now|{\"a\": \"<|tool_call_end|>\"}]");
+    expect(KIMI, KIMI_ALL(KIMI_CALL("functions.:0", "{}")), KIMI_ALL(KIMI_CALL("functions.:0", "{}")));
+    expect(KIMI, KIMI_ALL(KIMI_CALL("functions.put:0", "[1]")),
+           KIMI_ALL(KIMI_CALL("functions.put:0", "[1]")));
+    expect(KIMI, "<|tool_call_begin|>functions.put:0", "<|tool_call_begin|>functions.put:0");
+}
+
+static void calls_of_glm_are_found(void **state)
+{
+    (void)state;
+    expect(GLM,
+           "<tool_call>put\n<arg_key>path</arg_key>\n<arg_value>a \"b\"\n\tc</arg_value>\n"
+           "<arg_key>n</arg_key>\n<arg_value>12</arg_value>\n</tool_call>",
+           "[put|{\"path\": \"a \\\"b\\\"\\n\\tc\", \"n\": 12}]");
+    expect(GLM,
+           "So.\n<tool_call>now\n</tool_call>\n<tool_call>put\n<arg_key>on</arg_key><arg_value>True</"
+           "arg_value></tool_call>",
+           "So.[now|{}][put|{\"on\": true}]");
+    /* What is written on lines of its own keeps them. */
+    expect(GLM, "<tool_call>put\n<arg_key>path</arg_key>\n<arg_value>\nx\n</arg_value>\n</tool_call>",
+           "[put|{\"path\": \"\\nx\\n\"}]");
+    expect(GLM, "<tool_call>\n</tool_call>", "<tool_call>\n</tool_call>");
+    expect(GLM, "<tool_call>put\n<arg_key>n</arg_key>\n12</tool_call>",
+           "[put|{!<tool_call>put\n<arg_key>n</arg_key>\n12</tool_call>");
+}
+
+static void calls_of_minimax_are_found(void **state)
+{
+    (void)state;
+    expect(MINIMAX,
+           "<minimax:tool_call>\n<invoke name=\"put\">\n<parameter name=\"path\">a <b></parameter>\n"
+           "<parameter name=\"deep\">{\"a\": [1]}</parameter>\n</invoke>\n<invoke name=\"now\">\n</invoke>\n"
+           "</minimax:tool_call>",
+           "[put|{\"path\": \"a <b>\", \"deep\": {\"a\": [1]}}][now|{}]");
+    expect(MINIMAX, "<minimax:tool_call><invoke name=\"now\"></invoke></minimax:tool_call> Done.",
+           "[now|{}] Done.");
+    expect(MINIMAX, "<minimax:tool_call>\nnothing", "<minimax:tool_call>\nnothing");
+    expect(MINIMAX, "<invoke name=\"\"></invoke>", "<invoke name=\"\"></invoke>");
 }
 
 static void what_is_no_call_is_text(void **state)
@@ -316,7 +374,10 @@ static uint32_t walk_all(const char *template, const char *name, struct fuzz *f)
     struct str gbnf = {0}, text = {0};
     json_t *tools = json_loads(TOOLS, 0, NULL);
     uint32_t n = 0;
-    check_ok(tool_form_grammar(tool_form_find(template), tools, name, &gbnf, &e), &e);
+    check_ok(tool_form_grammar(tool_form_find(template),
+                               &(struct tool_choice){.tools = tools, .name = name, .where = "a test"}, &gbnf,
+                               &e),
+             &e);
     check_ok(grammar_compile(&g, str_text(&gbnf), gbnf.len, "tools", &e), &e);
     check_ok(token_trie_new(&trie, &(struct token_source){N_IDS, byte_of, NULL}, &e), &e);
     check_ok(constraint_new(&c, g, trie, &end, 1, &e), &e);
@@ -327,7 +388,7 @@ static uint32_t walk_all(const char *template, const char *name, struct fuzz *f)
         const char *said = str_text(&h.all);
         if (said[0] != '[' || said[h.all.len - 1] != ']' || strstr(said, "tool_call>"))
             fail_msg("%s\nis %s", str_text(&text), said);
-        assert_true(!name || (strncmp(said, "[put|", 5) == 0 && !strstr(said, "][")));
+        assert_true(!name || (strncmp(said, "[put|", 5) == 0 && h.n_calls == 1));
         if (strcmp(template, XML) == 0 && strncmp(said, "[put|", 5) == 0)
             assert_true(strncmp(said, "[put|{\"path\": \"", 15) == 0 && strstr(said, ", \"n\": "));
         str_free(&h.all);
@@ -343,11 +404,161 @@ static uint32_t walk_all(const char *template, const char *name, struct fuzz *f)
 
 static void every_text_of_a_forms_grammar_is_calls_and_nothing_else(void **state)
 {
-    static const char *const templates[] = {HERMES, XML, DEEPSEEK, DEEPSEEK "```json"};
+    static const char *const templates[] = {HERMES, XML, DEEPSEEK, DEEPSEEK "```json", KIMI, GLM, MINIMAX};
     struct fuzz f = {11};
     (void)state;
-    for (int i = 0; i < 8; i++)
+    for (size_t i = 0; i < 2 * sizeof templates / sizeof *templates; i++)
         assert_true(walk_all(templates[i / 2], i % 2 ? "put" : NULL, &f) > 10);
+}
+
+/* ---- arguments of a schema ---- */
+
+static const char STRICT[] =
+    "[{\"type\": \"function\", \"function\": {\"name\": \"put\", \"parameters\": {\"type\": \"object\", "
+    "\"$defs\": {\"mode\": {\"enum\": [\"read\", \"write\", \"a \\\"b\\\"\"]}, \"box\": {\"type\": "
+    "\"object\", "
+    "\"properties\": {\"w\": {\"type\": \"integer\", \"minimum\": 2, \"maximum\": 40}}, \"required\": "
+    "[\"w\"], "
+    "\"additionalProperties\": false}}, \"properties\": {"
+    "\"mode\": {\"$ref\": \"#/$defs/mode\"}, \"n\": {\"type\": \"integer\", \"minimum\": -3, \"maximum\": "
+    "12}, "
+    "\"box\": {\"$ref\": \"#/$defs/box\"}, \"code\": {\"type\": \"string\", \"pattern\": "
+    "\"^[a-c\\\"]{2,3}$\"}, "
+    "\"short\": {\"type\": \"string\", \"maxLength\": 2}, \"maybe\": {\"anyOf\": [{\"type\": \"string\", "
+    "\"minLength\": 3, \"maxLength\": 4}, {\"type\": \"null\"}]}, \"day\": {\"type\": \"string\", "
+    "\"format\": "
+    "\"date\"}, \"list\": {\"type\": \"array\", \"items\": {\"type\": \"boolean\"}, \"maxItems\": 2}}, "
+    "\"required\": [\"mode\", \"n\", \"box\"], \"additionalProperties\": false}}}]";
+
+static size_t n_characters(const char *text)
+{
+    size_t n = 0;
+    for (; *text; text++)
+        n += ((unsigned char)*text & 0xc0) != 0x80;
+    return n;
+}
+
+static void check_strict(const json_t *a)
+{
+    static const char *const modes[] = {"read", "write", "a \"b\""};
+    const char *key, *mode = json_string_value(json_object_get(a, "mode"));
+    const json_t *w = json_object_get(json_object_get(a, "box"), "w"), *n = json_object_get(a, "n");
+    json_t *v;
+    size_t i = 0;
+    assert_non_null(mode);
+    while (i < 3 && strcmp(modes[i], mode) != 0)
+        i++;
+    assert_in_range(i, 0, 2);
+    assert_true(json_is_integer(n) && json_integer_value(n) >= -3 && json_integer_value(n) <= 12);
+    assert_true(json_is_integer(w) && json_integer_value(w) >= 2 && json_integer_value(w) <= 40);
+    assert_int_equal(json_object_size(json_object_get(a, "box")), 1);
+    json_object_foreach((json_t *)(uintptr_t)a, key, v)
+    {
+        const char *text = json_string_value(v);
+        size_t len = text ? n_characters(text) : 0;
+        if (strcmp(key, "code") == 0)
+            assert_true(text && (len == 2 || len == 3) && strspn(text, "abc\"") == len);
+        else if (strcmp(key, "short") == 0)
+            assert_true(text && len <= 2);
+        else if (strcmp(key, "maybe") == 0)
+            assert_true(json_is_null(v) || (text && (len == 3 || len == 4)));
+        else if (strcmp(key, "day") == 0)
+            assert_true(text && len == 10 && text[4] == '-' && text[7] == '-');
+        else if (strcmp(key, "list") == 0)
+            assert_true(json_is_array(v) && json_array_size(v) <= 2);
+        else
+            assert_true(strcmp(key, "mode") == 0 || strcmp(key, "n") == 0 || strcmp(key, "box") == 0);
+    }
+}
+
+/* The arguments of a call's text, read as an answer's are. */
+static void check_call(const char *template, const json_t *tools, const struct str *text)
+{
+    struct moeflux_err e = {0};
+    struct heard h = {0};
+    struct tool_calls t;
+    tool_calls_init(&t, tool_form_find(template), tools, (struct tool_sink){hear, &h});
+    check_ok(tool_calls_push(&t, text->data, text->len, &e), &e);
+    check_ok(tool_calls_end(&t, &e), &e);
+    const char *said = str_text(&h.all);
+    if (strncmp(said, "[put|", 5) != 0 || said[h.all.len - 1] != ']')
+        fail_msg("%s\nis %s", str_text(text), said);
+    json_t *arguments = json_loadb(said + 5, h.all.len - 6, 0, NULL);
+    assert_non_null(arguments);
+    check_strict(arguments);
+    json_decref(arguments);
+    tool_calls_free(&t);
+    str_free(&h.all);
+}
+
+static void arguments_of_asked_calls_fit_the_tools_schema(void **state)
+{
+    static const char *const templates[] = {HERMES, XML, DEEPSEEK, DEEPSEEK "```json"};
+    static const int32_t end = 0;
+    struct moeflux_err e = {0};
+    struct fuzz f = {5};
+    struct token_trie *trie;
+    json_t *tools = json_loads(STRICT, 0, NULL);
+    (void)state;
+    assert_non_null(tools);
+    check_ok(token_trie_new(&trie, &(struct token_source){N_IDS, byte_of, NULL}, &e), &e);
+    for (int i = 0; i < 4; i++) {
+        struct grammar *g;
+        struct constraint *c;
+        struct str gbnf = {0}, text = {0};
+        uint32_t n = 0;
+        const struct tool_choice choice = {.tools = tools, .name = "put", .where = "a test"};
+        check_ok(tool_form_grammar(tool_form_find(templates[i]), &choice, &gbnf, &e), &e);
+        check_ok(grammar_compile(&g, str_text(&gbnf), gbnf.len, "tools", &e), &e);
+        check_ok(constraint_new(&c, g, trie, &end, 1, &e), &e);
+        for (int k = 0; k < 60; k++)
+            if (walk(c, &f, &text)) {
+                check_call(templates[i], tools, &text);
+                n++;
+            }
+        assert_true(n > 40);
+        constraint_free(c);
+        str_free(&gbnf);
+        str_free(&text);
+    }
+    token_trie_free(trie);
+    json_decref(tools);
+}
+
+static void what_a_tools_schema_cannot_be_held_to_is_refused_by_name(void **state)
+{
+    static const struct {
+        const char *template, *parameters, *words;
+    } cases[] = {
+        {HERMES, "{\"properties\": {\"a\": {\"not\": {}}}}",
+         "a test: tools: f: parameters: #/properties/a/\"not\": this keyword is not supported"},
+        {XML, "{\"properties\": {\"a\": {\"type\": \"number\", \"multipleOf\": 2}}}",
+         "a test: tools: f: parameters: #/properties/a/\"multipleOf\": this keyword"},
+        {XML, "{\"properties\": {\"a\": {\"type\": \"string\", \"contentEncoding\": \"x\"}}}",
+         "#/properties/a/\"contentEncoding\": this keyword"},
+        {XML, "{\"properties\": {\"a\": {\"enum\": [\"<\"]}}}",
+         "#/properties/a/enum: expected a text without <"},
+        {XML, "{\"anyOf\": [{}]}",
+         "a test: tools: f: parameters: #/\"anyOf\": this keyword is not supported in calls"},
+        {XML, "{\"required\": [\"a\"]}", "#/required: names a parameter that properties does not have"},
+        {DEEPSEEK, "{\"minProperties\": 1}", "#/\"minProperties\": this keyword"},
+        {DEEPSEEK, "{\"type\": \"array\"}", "a test: tools: f: parameters: expected the type object"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct moeflux_err e = {0};
+        struct str out = {0};
+        json_error_t why;
+        json_t *tools = json_pack_ex(&why, 0, "[{s: s, s: {s: s, s: o}}]", "type", "function", "function",
+                                     "name", "f", "parameters", json_loads(cases[i].parameters, 0, NULL));
+        assert_non_null(tools);
+        const struct tool_choice choice = {.tools = tools, .where = "a test"};
+        assert_true(tool_form_grammar(tool_form_find(cases[i].template), &choice, &out, &e) < 0);
+        if (!strstr(e.text, cases[i].words))
+            fail_msg("%s\nis not %s", e.text, cases[i].words);
+        json_decref(tools);
+        str_free(&out);
+    }
 }
 
 int main(void)
@@ -357,10 +568,15 @@ int main(void)
         cmocka_unit_test(calls_of_qwen3_coder_and_qwen35_are_found),
         cmocka_unit_test(values_become_what_the_schema_says),
         cmocka_unit_test(calls_of_deepseek_are_found),
+        cmocka_unit_test(calls_of_kimi_k2_are_found),
+        cmocka_unit_test(calls_of_glm_are_found),
+        cmocka_unit_test(calls_of_minimax_are_found),
         cmocka_unit_test(what_is_no_call_is_text),
         cmocka_unit_test(a_call_that_breaks_off_is_text_and_the_next_one_is_found),
         cmocka_unit_test(a_tag_of_the_form_is_known),
         cmocka_unit_test(every_text_of_a_forms_grammar_is_calls_and_nothing_else),
+        cmocka_unit_test(arguments_of_asked_calls_fit_the_tools_schema),
+        cmocka_unit_test(what_a_tools_schema_cannot_be_held_to_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -34,6 +34,8 @@ layout(constant_id = 9) const uint LANES = 32; // a power of two
 layout(constant_id = 10) const uint FOURS = 1;  // of channels in a unit: 2 where that is 16 bytes and rows are whole ones
 layout(constant_id = 11) const uint PREPARE = 0;
 layout(constant_id = 12) const uint MERGED = 1; // most splits that the last workgroup merges
+layout(constant_id = 13) const uint NORM = NORM_HEADS; // PREPARE: as in gqa/prepare.comp, likewise the next
+layout(constant_id = 14) const uint BIASED = 0;
 
 layout(push_constant, std430) uniform Args { attention_decode_args a; };
 
@@ -172,14 +174,25 @@ struct Channel {
     float v, norm, other, other_norm, co, si;
 };
 
-Channel load_channel(uint src, uvec2 norm, uint c)
+float projected(uint i)
+{
+    return BIASED != 0 ? F32s(a.q).v[i] + F32s(a.values).v[i] : F32s(a.q).v[i];
+}
+
+float norm_at(uvec2 norm, uint c)
+{
+    return NORM != NORM_NONE ? F32s(norm).v[c] : 1.0;
+}
+
+// norms: the place of the head's first channel among the norm's.
+Channel load_channel(uint src, uvec2 norm, uint norms, uint c)
 {
     uint pairs = a.rotary_dim / 2, pair = c < pairs ? c : c - pairs;
-    Channel ch = Channel(F32s(a.q).v[src + c], F32s(norm).v[c], 0.0, 0.0, 1.0, 0.0);
+    Channel ch = Channel(projected(src + c), norm_at(norm, norms + c), 0.0, 0.0, 1.0, 0.0);
     if (c < a.rotary_dim) {
         uint other = c < pairs ? c + pairs : pair;
-        ch.other = F32s(a.q).v[src + other];
-        ch.other_norm = F32s(norm).v[other];
+        ch.other = projected(src + other);
+        ch.other_norm = norm_at(norm, norms + other);
         ch.co = F32s(a.rope).v[2 * pair];
         ch.si = c < pairs ? -F32s(a.rope).v[2 * pair + 1] : F32s(a.rope).v[2 * pair + 1];
     }
@@ -203,21 +216,24 @@ vec2 store_two(uvec2 row, uint i, vec2 v, bool is_mine)
 }
 
 // Rows of the workgroup's block: its queries, then the new key and the new value. One subgroup makes a row.
-void prepare_row(uint i)
+void prepare_row(uint i, vec2 factors)
 {
     bool is_query = i < TEAMS * HEADS, is_value = i == TEAMS * HEADS + 1;
     uint step = 1 + a.is_gated, head = head_of(first - team * HEADS + i);
     uint src = (is_query ? step * head : step * a.n_heads + (is_value ? a.n_kv_heads : 0) + kv_head) * KEY_DIM;
     uvec2 norm = is_query ? a.q_norm : a.k_norm, row = is_value ? value_row(a.pos) : key_row(a.pos);
+    uint norms = NORM != NORM_ALL || is_value ? 0 : (is_query ? head : kv_head) * KEY_DIM;
     Channel ch[PAIRS][2];
     float squares = 0.0;
     [[unroll]] for (uint j = 0; j < PAIRS; j++)
         [[unroll]] for (uint k = 0; k < 2; k++) {
             uint c = 2 * (j * SUBGROUP + gl_SubgroupInvocationID) + k;
-            ch[j][k] = load_channel(src, norm, min(c, KEY_DIM - 1));
+            ch[j][k] = load_channel(src, norm, norms, min(c, KEY_DIM - 1));
             squares += c < KEY_DIM ? ch[j][k].v * ch[j][k].v : 0.0;
         }
-    float factor = inversesqrt(subgroupAdd(squares) / float(KEY_DIM) + a.eps);
+    float factor = is_query ? factors.x : factors.y;
+    if (NORM == NORM_HEADS)
+        factor = inversesqrt(subgroupAdd(squares) / float(KEY_DIM) + a.eps);
     [[unroll]] for (uint j = 0; j < PAIRS; j++) {
         uint pair = j * SUBGROUP + gl_SubgroupInvocationID;
         vec2 v;
@@ -240,10 +256,24 @@ void prepare_row(uint i)
     }
 }
 
+// 1 / rms of the n numbers from `at` on: every subgroup finds it.
+float rms_factor(uint at, uint n)
+{
+    float squares = 0.0;
+    for (uint i = gl_SubgroupInvocationID; i < n; i += SUBGROUP) {
+        float v = projected(at + i);
+        squares += v * v;
+    }
+    return inversesqrt(subgroupAdd(squares) / float(n) + a.eps);
+}
+
 void prepare()
 {
+    vec2 factors = vec2(1.0);
+    if (NORM == NORM_ALL)
+        factors = vec2(rms_factor(0, a.n_heads * KEY_DIM), rms_factor(a.n_heads * KEY_DIM, a.n_kv_heads * KEY_DIM));
     for (uint i = gl_SubgroupID; i < TEAMS * HEADS + (has_new ? 2 : 0); i += SUBGROUPS)
-        prepare_row(i);
+        prepare_row(i, factors);
     barrier();
 }
 

@@ -1,33 +1,44 @@
-// delta/prefill_out.comp - the third of three: dst = rms(dst) * norm * silu(z), each token and value head by itself, in place.
+// delta/prefill_out.comp - the last of them: dst = rms(dst) * norm * silu(z), each token and value head by itself, in place or
+// rounded to float16.
 //
 // Grid: x = tokens, y = n_v heads; one subgroup a workgroup. float32, tolerance 1e-5.
 #version 460
 #include "lib/memory.glsl"
 #include "lib/math.glsl"
+#include "lib/put_halves.glsl"
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint SUBGROUP = 32;
 layout(constant_id = 1) const uint V_DIM = 128;
 
-const uint HELD = (V_DIM + SUBGROUP - 1) / SUBGROUP;
+layout(constant_id = 2) const uint FORM = 2; // of put_halves.glsl; 2: float32, in place
+
+const uint FOURS = V_DIM / 4, HELD = (FOURS + SUBGROUP - 1) / SUBGROUP;
 
 layout(push_constant, std430) uniform Args { delta_prefill_out_args a; };
 
 void main()
 {
-    uint t = gl_WorkGroupID.x, head = gl_WorkGroupID.y, at = (t * a.n_v + head) * V_DIM;
-    float o[HELD], squares = 0.0;
+    uint t = gl_WorkGroupID.x, head = gl_WorkGroupID.y, row = t * a.n_v * FOURS, first = head * FOURS;
+    vec4 o[HELD];
+    float squares = 0.0;
     [[unroll]] for (uint i = 0; i < HELD; i++) {
         uint c = i * SUBGROUP + gl_SubgroupInvocationID;
-        o[i] = c < V_DIM ? F32s(a.dst).v[at + c] : 0.0;
-        squares += o[i] * o[i];
+        o[i] = c < FOURS ? F32x4s(a.dst).v[row + first + c] : vec4(0.0);
+        squares += dot(o[i], o[i]);
     }
     float factor = inversesqrt(subgroupAdd(squares) / float(V_DIM) + a.eps);
     [[unroll]] for (uint i = 0; i < HELD; i++) {
-        uint c = i * SUBGROUP + gl_SubgroupInvocationID;
-        if (c < V_DIM) {
-            float z = F32s(a.proj).v[t * a.stride + a.z_at + head * V_DIM + c];
-            F32s(a.dst).v[at + c] = o[i] * factor * F32s(a.norm).v[c] * silu(z);
+        uint c = i * SUBGROUP + gl_SubgroupInvocationID, z_at = t * a.stride + a.z_at + head * V_DIM + 4 * c;
+        if (c < FOURS) {
+            vec4 z;
+            [[unroll]] for (uint j = 0; j < 4; j++)
+                z[j] = silu(F32s(a.proj).v[z_at + j]);
+            vec4 v = o[i] * factor * F32x4s(a.norm).v[c] * z;
+            if (FORM == 2)
+                F32x4s(a.dst).v[row + first + c] = v;
+            else
+                put_four(FORM, a.f16, row, first + c, v);
         }
     }
 }

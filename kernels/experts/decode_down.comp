@@ -7,9 +7,9 @@
 // A slot is an expert in the router's order, then the shared one. TEAMS subgroups compute a slot, each its own rows: LANES
 // lanes share a row's columns, ROWS rows a lane, one 16-byte piece after the other. Rows are summed over a slot's columns,
 // then over the slots in order, then the residual. Slots that have no subgroup come in further rounds, columns that shared
-// memory has no room for as well. With STEPS there is one round, every slot has AREA columns in one format, and a lane takes
-// STEPS pieces of each row: no condition stands around a load, none waits for another. DROPS: the address of a slot may be
-// 0, then it has no columns.
+// memory has no room for as well. With STEPS there is one round, every slot has AREA columns, and a lane takes STEPS pieces of
+// each row, or fewer in a format with longer ones: no condition stands around a load, none waits for another. DROPS: the address
+// of a slot may be 0, then it has no columns.
 // Grid: x = row blocks of `hidden`, y = tokens. float32 sums. Tolerance 1e-5.
 #version 460
 #include "lib/memory.glsl"
@@ -78,13 +78,20 @@ void load_rows(out Step p, const uint format, Slot s, uint piece)
                    (STEPS > 0 ? first + r * SIDE : min(first + r * SIDE, last)) * s.cols, piece);
 }
 
+// With STEPS: the pieces of a row that a lane takes.
+uint steps_of(const uint format)
+{
+    return AREA / (4 * piece_vecs(format)) / LANES;
+}
+
 void fetch_slot_as(const uint format, Slot s, uint from)
 {
     uint cols = 4 * piece_vecs(format), pieces = cols_here(s, from) / cols;
     uint i = gl_SubgroupInvocationID % LANES;
     if (STEPS > 0) {
         [[unroll]] for (uint k = 0; k < STEPS; k++)
-            load_rows(held[k], format, s, i + k * LANES);
+            if (k < steps_of(format))
+                load_rows(held[k], format, s, i + k * LANES);
     } else {
         if (i < pieces)
             load_rows(now, format, s, from / cols + i);
@@ -99,7 +106,8 @@ void add_slot_as(inout float acc[MAX_ACC], const uint format, Slot s, uint from)
     uint area = gl_SubgroupID / TEAMS * AREA / 4, lane = gl_SubgroupInvocationID % LANES;
     if (STEPS > 0) {
         [[unroll]] for (uint k = 0; k < STEPS; k++)
-            add_step(acc, format, held[k], area + (lane + k * LANES) * vecs);
+            if (k < steps_of(format))
+                add_step(acc, format, held[k], area + (lane + k * LANES) * vecs);
     } else {
         [[dont_unroll]] for (uint i = lane; i < pieces; i += LANES) {
             add_step(acc, format, now, area + i * vecs);

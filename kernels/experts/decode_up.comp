@@ -119,7 +119,7 @@ void clear(out float acc[MAX_ACC])
 
 void stream(Matrix m[2], uint token, uint slot, uint first, uint act_at, float weight)
 {
-    const uint BLOCK = SUBGROUPS * BLOCK_ROWS;
+    const uint BLOCK = SUBGROUPS / SPLIT * BLOCK_ROWS;
     uint rows = m[0].rows, end = min(first + STREAM * BLOCK, rows);
     float squares[4];
     begin_stream(m, first + block_row(), end);
@@ -128,12 +128,15 @@ void stream(Matrix m[2], uint token, uint slot, uint first, uint act_at, float w
     squares[0] = put_vector(0, a.x, token * a.hidden, a.norm, 0, TILE / 4);
     share_sums(squares);
     barrier();
-    for (uint row = first + block_row(); row < end; row += BLOCK) {
+    // With SPLIT all subgroups come as far, rows or not.
+    for (uint row = first + block_row(), mine = SPLIT > 1 ? first : row; mine < end; row += BLOCK, mine += BLOCK) {
         float acc[MAX_ACC];
         clear(acc);
         add_stream(acc, m, end);
         finish_product(acc);
         store_act(acc, act_at, row, rows, weight);
+        if (SPLIT > 1)
+            barrier(); // before the next sums are shared
     }
 }
 

@@ -25,9 +25,15 @@ void main()
     if (!tile_is_there())
         return;
     uvec4 tile = this_tile();
-    uvec2 expert = Addrs(a.table).v[tile.x];
-    Matrix m = Matrix(addr_add(expert, a.down_w), addr_add(expert, a.down_s), addr_add(expert, a.down_b), a.format,
-                      a.hidden, a.inner);
+    if (tile.x == SHARED_EXPERT && addr_is_null(a.shared_w)) // it is computed by itself
+        return;
+    Matrix m = Matrix(a.shared_w, a.shared_s, a.shared_b, a.format, a.hidden, a.inner);
+    if (tile.x != SHARED_EXPERT) {
+        uvec2 expert = Addrs(a.table).v[tile.x];
+        m.weight = addr_add(expert, a.down_w);
+        m.scales = addr_add(expert, a.down_s);
+        m.biases = addr_add(expert, a.down_b);
+    }
     uint row = gl_WorkGroupID.x * BLOCK_ROWS;
     float factors[16];
     multiply(factors, m, m, row, row + BLOCK_ROWS / 2, Input(a.act, uvec2(0)), 0.0);

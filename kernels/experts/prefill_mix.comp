@@ -1,6 +1,6 @@
 // experts/prefill_mix.comp - the experts' outputs of a chunk into the residual, and what the shared expert's down projection
 // meets:
-//   x[t] += sum_k weights[t][k] parts[t][k]          in the router's order
+//   x[t] += sum_k weights[t][k] parts[t][k]          in the router's order, then the shared expert's part, if there is one
 //   shared_act[t] = w_t silu(g_t) * u_t              g_t, u_t behind the router logits of shared_in[t]; w_t = sigmoid
 //                                                    of the logit before them, or 1 where there is no gate
 //
@@ -19,12 +19,14 @@ void mix_columns(uint t, uint c4)
 {
     uint row4 = a.hidden / 4;
     vec4 sum = vec4(0.0);
-    for (uint k = 0; k < a.top_k; k++) {
+    for (uint k = a.from_slot; k < a.top_k; k++) {
         uint pair = t * a.top_k + k;
         if (DROPS != 0 && U32s(a.idx).v[pair] == NO_EXPERT) // nor behind it
             break;
-        sum += F32s(a.weights).v[pair] * F32x4s(a.parts).v[pair * row4 + c4];
+        sum += F32s(a.weights).v[pair] * F32x4s(a.parts).v[(t * a.slots + k) * row4 + c4];
     }
+    if (a.end_slot > a.top_k)
+        sum += F32x4s(a.parts).v[(t * a.slots + a.top_k) * row4 + c4];
     F32x4s(a.x).v[t * row4 + c4] += sum;
 }
 

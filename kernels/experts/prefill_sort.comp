@@ -1,8 +1,9 @@
 // experts/prefill_sort.comp - the (token, slot) pairs of a chunk sorted by expert, and the tiles of up to tile_tokens pairs of
 // one expert that the products of a chunk work on.
 //
-//   rows[]: the pairs token * top_k + slot, those of expert 0 first;  tiles[0].x: how many tiles there are,
+//   rows[]: the pairs token * slots + slot, those of expert 0 first;  tiles[0].x: how many tiles there are,
 //   tiles[1 + i] = (expert, first of rows, number, 0)
+// Before all others come the pairs of the shared expert, which has every token, where there is one.
 //
 // Pairs of an expert that the table does not have are left out: they belong to another wave. So are those of NO_EXPERT.
 // One workgroup counts, sums up and scatters. The order of the pairs of one expert is left open: no result depends on
@@ -20,6 +21,16 @@ layout(push_constant, std430) uniform Args { experts_prefill_sort_args a; };
 shared uint counts[N_EXPERTS];
 shared uint ends[N_EXPERTS];  // where the next pair of an expert goes
 shared uvec2 sums[WORKGROUP]; // of a subgroup's experts: pairs, tiles
+
+void put_shared()
+{
+    for (uint t = gl_LocalInvocationID.x; t < a.n_shared; t += WORKGROUP) {
+        U32s(a.rows).v[t] = t * a.slots + a.top_k;
+        if (t % a.tile_tokens == 0)
+            Tiles(a.tiles).v[1 + t / a.tile_tokens] =
+                uvec4(SHARED_EXPERT, t, min(a.n_shared - t, a.tile_tokens), 0);
+    }
+}
 
 bool is_here(uint expert)
 {
@@ -39,6 +50,7 @@ void main()
 {
     for (uint e = gl_LocalInvocationID.x; e < N_EXPERTS; e += WORKGROUP)
         counts[e] = 0;
+    put_shared();
     barrier();
     for (uint i = gl_LocalInvocationID.x; i < a.n_pairs; i += WORKGROUP)
         if (U32s(a.idx).v[i] != NO_EXPERT)
@@ -48,7 +60,8 @@ void main()
         if (!is_here(e))
             counts[e] = 0;
     barrier();
-    uvec2 before = uvec2(0); // pairs and tiles of the experts before those of this round
+    // Pairs and tiles of the experts before those of this round.
+    uvec2 before = uvec2(a.n_shared, (a.n_shared + a.tile_tokens - 1) / a.tile_tokens);
     for (uint from = 0; from < N_EXPERTS; from += WORKGROUP) {
         uint e = from + gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID, n = 0;
         if (e < N_EXPERTS)
@@ -73,6 +86,6 @@ void main()
     for (uint i = gl_LocalInvocationID.x; i < a.n_pairs; i += WORKGROUP) {
         uint expert = U32s(a.idx).v[i];
         if (expert != NO_EXPERT && counts[expert] != 0)
-            U32s(a.rows).v[atomicAdd(ends[expert], 1)] = i;
+            U32s(a.rows).v[atomicAdd(ends[expert], 1)] = i / a.top_k * a.slots + i % a.top_k;
     }
 }

@@ -1,5 +1,6 @@
 // experts/prefill_up.comp - experts/decode_up.comp's product for the many tokens of a chunk, sorted by expert:
-//   act[t][k] = silu(gate p) * (up p), p = rms(x[t]) * norm, gate and up [inner][hidden] of the tile's expert.
+//   act[t][k] = silu(gate p) * (up p), p = rms(x[t]) * norm, gate and up [inner][hidden] of the tile's expert; of the shared
+//     expert times the sigmoid of its gate's logit, where it has one
 //
 // Grid: x = blocks of BLOCK_ROWS / 2 rows of `inner` (gate and up rows meet in one invocation), y = tiles of
 // experts/prefill_sort.comp. float32 sums. Tolerance 1e-5 of the largest output.
@@ -9,11 +10,12 @@
 #include "lib/math.glsl"
 
 layout(push_constant, std430) uniform Args { experts_prefill_up_args a; };
+layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer SharedUps { experts_shared_up v; };
 #include "expert_tiles.glsl"
 
 uint input_row(uint t)
 {
-    return tile_pair(this_tile(), t) / a.top_k * a.hidden;
+    return tile_pair(this_tile(), t) / a.slots * a.hidden;
 }
 
 uint input_tokens()
@@ -21,11 +23,11 @@ uint input_tokens()
     return this_tile().z;
 }
 
-// Element i of act. Neighbouring invocations have neighbouring rows: in float16 one of them writes both.
+// Element i of act. What stands behind an even one another invocation has: in float16 one of them writes both.
 void keep(uint i, float v, bool is_there)
 {
 #ifdef COOP
-    float next = next_row(v);
+    float next = next_stored(v);
     if (is_there && i % 2 == 0)
         U32s(a.act).v[i / 2] = packHalf2x16(clamp(vec2(v, next), vec2(-65504.0), vec2(65504.0)));
 #else
@@ -34,16 +36,32 @@ void keep(uint i, float v, bool is_there)
 #endif
 }
 
+void find_matrices(uint expert, out Matrix gates, out Matrix ups)
+{
+    if (expert == SHARED_EXPERT) {
+        experts_shared_up e = SharedUps(a.shared_up).v;
+        gates = Matrix(e.gate_w, e.gate_s, e.gate_b, a.format, a.inner, a.hidden);
+        ups = Matrix(e.up_w, e.up_s, e.up_b, a.format, a.inner, a.hidden);
+        return;
+    }
+    uvec2 at = Addrs(a.table).v[expert];
+    gates = Matrix(addr_add(at, a.gate_w), addr_add(at, a.gate_s), addr_add(at, a.gate_b), a.format, a.inner, a.hidden);
+    ups = Matrix(addr_add(at, a.up_w), addr_add(at, a.up_s), addr_add(at, a.up_b), a.format, a.inner, a.hidden);
+}
+
+float weight_of(uvec4 tile, uint pair)
+{
+    bool is_gated = tile.x == SHARED_EXPERT && a.gate_at != 0;
+    return is_gated ? sigmoid(F32s(a.logits).v[pair / a.slots * a.stride + a.gate_at]) : 1.0;
+}
+
 void main()
 {
     if (!tile_is_there())
         return;
     uvec4 tile = this_tile();
-    uvec2 expert = Addrs(a.table).v[tile.x];
-    Matrix gates = Matrix(addr_add(expert, a.gate_w), addr_add(expert, a.gate_s), addr_add(expert, a.gate_b), a.format,
-                          a.inner, a.hidden);
-    Matrix ups = Matrix(addr_add(expert, a.up_w), addr_add(expert, a.up_s), addr_add(expert, a.up_b), a.format, a.inner,
-                        a.hidden);
+    Matrix gates, ups;
+    find_matrices(tile.x, gates, ups);
     uint row = gl_WorkGroupID.x * (BLOCK_ROWS / 2);
     float factors[16];
     multiply(factors, gates, ups, row, row, Input(a.x, a.norm), a.eps);
@@ -53,10 +71,11 @@ void main()
             take(t / PART);
         uint pair = tile_pair(tile, tile_token(t));
         bool is_there = tile_token(t) < tile.z;
+        float weight = weight_of(tile, pair);
         [[unroll]] for (uint r = 0; r < ROWS / 2; r++) {
             float g = acc[r * PART + t % PART] * factors[t], u = acc[(r + ROWS / 2) * PART + t % PART] * factors[t];
             uint mine = row + half_row(r);
-            keep(pair * a.inner + stored_col(mine), silu(g) * u, is_there && mine < a.inner);
+            keep(pair * a.inner + stored_col(mine), weight * silu(g) * u, is_there && mine < a.inner);
         }
     }
 }

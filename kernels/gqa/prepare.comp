@@ -1,6 +1,6 @@
-// gqa/prepare.comp - what stands between the q/k/v product and attention: rms norm of each query and key head, RoPE
-// (pairs i, i + rotary_dim / 2), and the new keys and values go into the cache.
-// Grid: x = n_heads queries, n_kv_heads keys, n_kv_heads values; y = tokens. A head is WORKGROUP invocations with
+// gqa/prepare.comp - what stands between the q/k/v product and attention: the biases (BIASED), rms norm of each query and key
+// head (NORM), RoPE (pairs i, i + rotary_dim / 2), and the new keys and values go into the cache.
+// Grid: x = n_heads queries, n_kv_heads keys, n_kv_heads values, with NORM_ALL one for all of them; y = tokens. A head is WORKGROUP invocations with
 // PER_LANE channels each: one on a GPU, where everything is loaded at once and the code stays short. Tolerance 2e-6.
 #version 460
 #include "lib/memory.glsl"
@@ -10,6 +10,8 @@ layout(local_size_x_id = 1) in;
 layout(constant_id = 0) const uint SUBGROUP = 32;
 layout(constant_id = 1) const uint WORKGROUP = 256;
 layout(constant_id = 2) const uint PER_LANE = 1; // ceil(head_dim / WORKGROUP)
+layout(constant_id = 3) const uint NORM = NORM_HEADS;
+layout(constant_id = 4) const uint BIASED = 0;
 
 const uint SUBGROUPS = WORKGROUP / SUBGROUP;
 
@@ -32,18 +34,39 @@ float workgroup_sum(float x)
     return x;
 }
 
-// Channel c of a head from `src` on, and what it is turned by.
+float projected(uint token, uint i)
+{
+    float v = F32s(a.qkv).v[token * a.stride + i];
+    return BIASED != 0 ? v + F32s(a.bias).v[i] : v;
+}
+
+// 1 / rms of the n numbers from `at` on.
+float rms_factor(uint token, uint at, uint n)
+{
+    float squares = 0.0;
+    for (uint i = gl_LocalInvocationID.x; i < n; i += WORKGROUP) {
+        float v = projected(token, at + i);
+        squares += v * v;
+    }
+    float sum = workgroup_sum(squares);
+    barrier();
+    return inversesqrt(sum / float(n) + a.eps);
+}
+
+// Channel c of a head that stands at `at` in its token's row, and what it is turned by.
 struct Channel {
     float v, norm, co, si;
 };
 
-Channel load_channel(uint src, uvec2 norm, uint token, uint c)
+// norm_at: of the head's first channel.
+Channel load_channel(uint at, uvec2 norm, uint norm_at, uint token, uint c)
 {
     uint half_dim = a.rotary_dim / 2, pair = c < half_dim ? c : c - half_dim;
-    Channel ch = Channel(0.0, 0.0, 1.0, 0.0);
+    Channel ch = Channel(0.0, 1.0, 1.0, 0.0);
     if (c < a.head_dim) {
-        ch.v = F32s(a.qkv).v[src + c];
-        ch.norm = F32s(norm).v[c];
+        ch.v = projected(token, at + c);
+        if (NORM != NORM_NONE)
+            ch.norm = F32s(norm).v[norm_at + c];
     }
     if (c < a.rotary_dim) {
         ch.co = F32s(a.rope).v[(token * half_dim + pair) * 2];
@@ -52,13 +75,14 @@ Channel load_channel(uint src, uvec2 norm, uint token, uint c)
     return ch;
 }
 
-void norm_and_rope(inout Channel ch[PER_LANE])
+void norm_and_rope(inout Channel ch[PER_LANE], float factor)
 {
     uint half_dim = a.rotary_dim / 2;
     float squares = 0.0;
     [[unroll]] for (uint i = 0; i < PER_LANE; i++)
         squares += ch[i].v * ch[i].v;
-    float factor = inversesqrt(workgroup_sum(squares) / float(a.head_dim) + a.eps);
+    if (NORM == NORM_HEADS)
+        factor = inversesqrt(workgroup_sum(squares) / float(a.head_dim) + a.eps);
     [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
         ch[i].v *= factor * ch[i].norm;
         head[i * WORKGROUP + gl_LocalInvocationID.x] = ch[i].v;
@@ -98,22 +122,40 @@ void store_cache(uvec2 dst, Channel ch[PER_LANE])
     }
 }
 
-void main()
+// Row h of the token's queries, keys and values.
+void prepare(uint h, uint token, vec2 factors)
 {
-    uint h = gl_WorkGroupID.x, token = gl_WorkGroupID.y, d = a.head_dim;
+    uint d = a.head_dim;
     bool is_query = h < a.n_heads, is_value = h >= a.n_heads + a.n_kv_heads;
     uint kv = h - a.n_heads; // of the keys and values that stand behind the queries and gates
     uint step = 1 + a.is_gated;
-    uint src = token * a.stride + (is_query ? step * h : step * a.n_heads + kv) * d;
+    uint at = (is_query ? step * h : step * a.n_heads + kv) * d;
     uvec2 norm = is_query ? a.q_norm : a.k_norm;
+    uint norm_at = NORM != NORM_ALL || is_value ? 0 : (is_query ? h : kv) * d;
     Channel ch[PER_LANE];
     [[unroll]] for (uint i = 0; i < PER_LANE; i++)
-        ch[i] = load_channel(src, norm, token, i * WORKGROUP + gl_LocalInvocationID.x);
+        ch[i] = load_channel(at, norm, norm_at, token, i * WORKGROUP + gl_LocalInvocationID.x);
     if (!is_value)
-        norm_and_rope(ch);
+        norm_and_rope(ch, is_query ? factors.x : factors.y);
     if (is_query)
         store_query(addr_add(a.q, 4 * (token * a.n_heads + h) * d), ch);
     else
         store_cache(cache_row(a.blocks, a.layer_off, a.pos + token, is_value ? 1 : 0,
                               is_value ? kv - a.n_kv_heads : kv, a.n_kv_heads, d), ch);
+}
+
+void main()
+{
+    uint token = gl_WorkGroupID.y, d = a.head_dim, rows = a.n_heads + 2 * a.n_kv_heads;
+    if (NORM != NORM_ALL) {
+        prepare(gl_WorkGroupID.x, token, vec2(1.0));
+        return;
+    }
+    vec2 factors;
+    factors.x = rms_factor(token, 0, a.n_heads * d);
+    factors.y = rms_factor(token, a.n_heads * d, a.n_kv_heads * d);
+    for (uint h = 0; h < rows; h++) {
+        prepare(h, token, factors);
+        barrier();
+    }
 }

@@ -1,6 +1,7 @@
 // dequant.glsl - stored weights as float32, exactly: code * scale is exact, so code * scale + bias has one right value. The
 // includer has FORMATS, a set of the usual formats (args.h); with ONLY_FORMAT that is the one format there is code for. With OTHER
-// there is the code of dequant_other.glsl in place of theirs, for the one format that FORMATS says.
+// there is the code of dequant_other.glsl in place of theirs, for the one format that FORMATS says. WITH_Q4: some matrices
+// are stored so, others in the one of FORMATS, for which FORMAT_NONE stands.
 #ifndef DEQUANT_GLSL
 #define DEQUANT_GLSL
 
@@ -16,64 +17,14 @@ struct Eight { // eight neighbouring elements of a row or a vector
 
 #ifdef OTHER
 #include "lib/dequant_other.glsl"
-#else
-
-// Columns of the table: constants where f is one.
-#define ROW_BITS(name, number, bits, group, scheme, scale, f) f == number ? bits :
-#define ROW_SHIFT(name, number, bits, group, scheme, scale, f) \
-    f == number ? (group == 128 ? 7 : group == 64 ? 6 : group == 32 ? 5 : 0) :
-#define ROW_IS_AFFINE(name, number, bits, group, scheme, scale, f) f == number ? SCHEME_##scheme == SCHEME_AFFINE :
-#define ROW_CODE_BITS(name, number, bits, group, scheme, scale, f) \
-    f == number ? (SCHEME_##scheme == SCHEME_AFFINE ? bits : 0) :
-uint format_bits(uint f)
-{
-    return FORMAT_TABLE_USUAL(ROW_BITS, f) 0;
-}
-
-uint format_group_shift(uint f)
-{
-    return FORMAT_TABLE_USUAL(ROW_SHIFT, f) 0;
-}
-
-// format_code_bits(f) > 0 says the same, but glslc 2023.2 folds that too late to leave the code of other formats out.
-bool format_is_affine(uint f)
-{
-    return FORMAT_TABLE_USUAL(ROW_IS_AFFINE, f) false;
-}
-
-// Of a code of an affine format; else 0.
-uint format_code_bits(uint f)
-{
-    return FORMAT_TABLE_USUAL(ROW_CODE_BITS, f) 0;
-}
-
-// Whether a matrix is stored as f: a constant wherever FORMATS leaves no choice. A software device computes both sides
-// of every branch, so code for a format that does not occur must not be there.
-bool is_format(uint f, uint format)
-{
-    return FORMATS == 1u << f || ((FORMATS >> f & 1u) != 0 && format == f);
-}
-
-// Runs `call` with FORMAT, a constant, standing for the format: a branch for each row of the table. It stands outside of
-// everything: inside, it multiplies the work of shader compilers.
-#ifdef ONLY_FORMAT
-#define BY_FORMAT(format, call)            \
-    {                                      \
-        const uint FORMAT = ONLY_FORMAT;   \
-        call;                              \
-    }
-#else
-#define ROW_BRANCH(name, number, bits, group, scheme, scale, call) \
-    if (is_format(FORMAT_##name, by_format)) {                     \
-        const uint FORMAT = FORMAT_##name;                         \
-        call;                                                      \
-    } else
-#define BY_FORMAT(format, call)           \
-    {                                     \
-        const uint by_format = format;    \
-        FORMAT_TABLE_USUAL(ROW_BRANCH, call) {} \
-    }
+#ifdef WITH_Q4
+#define USUAL (1u << FORMAT_Q4)
+#include "lib/formats.glsl"
 #endif
+#else
+#define USUAL FORMATS
+
+#include "lib/formats.glsl"
 
 // Scale and bias of the group that column `col` of a row is in.
 void load_group(const uint format, Matrix m, uint row, uint col, out float s, out float b)

@@ -6,7 +6,8 @@
 //   gemm_coop.glsl (COOP, kernels named X_coop): devices with matrices; the inputs come in float16, sums are float32. Its
 //     results differ from the others' by 1e-3 of the largest output.
 //   gemm_frag.glsl (FRAG as well, kernels named X_fragcoop): the same for few tokens and 4-bit weights, on devices whose
-//     matrices lie as it needs them; of the constants TOKENS is 4, 8 or 16, ROWS a multiple of 4.
+//     matrices lie as it needs them; of the constants TOKENS is 4, 8 or 16, ROWS a multiple of 4, ALONG
+//     subgroups share the columns.
 // The first half of the rows of an invocation comes from one matrix, the second from another: parts of one block, or
 // an expert's gate and up projections, which so meet in one invocation.
 // Weights are dequantised exactly (q * scale is exact in float32, so q * scale + bias has one right value), products
@@ -32,7 +33,7 @@ float acc[MAX_ACC]; // the sums that were taken last
 uint stored_col(uint c)
 {
 #ifdef FRAG
-    return c & ~127u | (c >> 3 & 3u) << 5 | (c >> 5 & 3u) << 3 | c & 7u;
+    return c & ~127u | (c >> 3 & 3u) << 5 | (c >> 5 & 3u) << 3 | (c & 3u) << 1 | c >> 2 & 1u;
 #else
     return c;
 #endif
@@ -55,6 +56,7 @@ uint input_tokens();
 //     `first` from `row` on for r < ROWS / 2, `second` from `second_row` on for the others; factors[t] =
 //     1 / sqrt(mean(x[t]^2) + eps). Rows past a matrix's last are computed from the last row. Both matrices have one
 //     format. All invocations must call it.
+//   has_sums  whether this invocation has any
 //   take  acc[r * PART + t] = the sum of row r and token PART * i + t, of i < TOKENS / PART: a part, because the registers
 //     have no room for all. All invocations must call it.
 #ifdef FRAG

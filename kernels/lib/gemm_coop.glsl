@@ -34,6 +34,12 @@ float next_row(float v)
     return subgroupShuffleXor(v, 1);
 }
 
+// Rows are stored as they come.
+float next_stored(float v)
+{
+    return next_row(v);
+}
+
 uint tile_token(uint t)
 {
     return gl_SubgroupID / ALONG_ROWS * (16 * ACROSS) + t / 8 * 16 + t % 8 * 2 + gl_SubgroupInvocationID / 16;
@@ -179,6 +185,11 @@ void multiply(out float factors[16], Matrix first, Matrix second, uint row, uint
 }
 
 const uint PART = 8;
+
+bool has_sums()
+{
+    return true;
+}
 
 void take(uint j)
 {

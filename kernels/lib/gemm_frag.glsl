@@ -1,5 +1,6 @@
 // gemm_frag.glsl - gemm.glsl on cooperative matrices, for few tokens and 4-bit weights (FORMAT_Q4): they go from memory
-// into the lanes' registers, where the matrices lie, without shared memory.
+// into the lanes' registers, where the matrices lie, without shared memory. ALONG subgroups share the columns of their rows: few
+// rows leave a processor waiting else.
 //
 // Vulkan leaves open which lane has which numbers of a matrix. This is for devices whose matrices lie in quads (exec/quads.h
 // asks the device): lane l, with g = l / 4 and q = l % 4, has four numbers of each of two lines,
@@ -7,8 +8,9 @@
 //   inputs [k][token]    k 2q, 2q + 1, 2q + 8, 2q + 9 of token g, then of token g + 8
 //   sums [row][token]    tokens 2q, 2q + 1, 2q + 8, 2q + 9 of row g, then of row g + 8
 // Which columns of a product meet in one k does not matter: lane q takes columns 32 q .. 32 q + 31 of each 128, which is one
-// piece of 16 bytes of 4-bit codes, four columns for each of eight matrices. The inputs are stored as the lanes take them:
-// of each 128 columns the eights 0, 4, 8, 12, then 1, 5, 9, 13 and so on (stored_col).
+// piece of 16 bytes of 4-bit codes, four columns for each of eight matrices. The inputs are stored as the lanes take them
+// (stored_col): of each 128 columns the eights 0, 4, 8, 12, then 1, 5, 9, 13 and so on, of each eight the columns 0, 4, 1, 5, 2,
+// 6, 3, 7, which a word of codes gives two at a time.
 #ifndef GEMM_FRAG_GLSL
 #define GEMM_FRAG_GLSL
 
@@ -18,20 +20,39 @@
 const uint STEP = 128;          // columns
 const uint FRAGS = ROWS / 4;    // matrices of a subgroup along the rows, of each half of the block
 const uint ACROSS = TOKENS / 4; // along the tokens
-const uint SUBGROUPS = WORKGROUP / 32; // along the rows
+const uint SUBGROUPS = WORKGROUP / 32 / ALONG; // along the rows
 const uint BLOCK_ROWS = 32 * FRAGS * SUBGROUPS;
 const uint TILE_TOKENS = 16 * ACROSS;
+const uint NUMBERS = 2 * FRAGS * ACROSS * 8; // sums of a lane
+shared float parts[ALONG > 1 ? ALONG / 2 * SUBGROUPS * 32 * NUMBERS : 1];
+
+// Which of those that share rows this subgroup is. The first one has the sums in the end.
+uint part()
+{
+    return gl_SubgroupID / SUBGROUPS;
+}
+
+bool has_sums()
+{
+    return part() == 0;
+}
 
 uint half_row(uint r)
 {
     uint i = r % (ROWS / 2);
-    return gl_SubgroupID * (16 * FRAGS) + i * 8 + gl_SubgroupInvocationID / 4;
+    return gl_SubgroupID % SUBGROUPS * (16 * FRAGS) + i * 8 + gl_SubgroupInvocationID / 4;
 }
 
 // What the lane with the next row has, for even rows.
 float next_row(float v)
 {
     return subgroupShuffleXor(v, 4);
+}
+
+// What the lane has whose row is stored behind this one's, where that is stored at an even place.
+float next_stored(float v)
+{
+    return subgroupShuffleXor(v, 16);
 }
 
 uint tile_token(uint t)
@@ -67,6 +88,16 @@ void ask_rows(uint step)
             load_run(FORMAT_Q4, matrix_of[r / (ROWS / 2)], row_of[r], 4 * step + gl_SubgroupInvocationID % 4);
 }
 
+// Eight codes as weights, of columns 0, 4, 1, 5, 2, 6, 3, 7.
+uvec4 stored_halves(uint word, vec2 group)
+{
+    f16vec2 s = f16vec2(group.x), b = f16vec2(group.y);
+    uvec4 e;
+    [[unroll]] for (uint i = 0; i < 4; i++)
+        e[i] = packFloat2x16(two_of((word >> (4 * i)) & 0x000f000fu, s, b));
+    return e;
+}
+
 // Scale and bias of this lane's columns of a row in the i-th of four steps.
 vec2 group_of(uint r, uint i)
 {
@@ -83,7 +114,7 @@ void multiply_eight(uint step, const uint c, const uint across, uvec2 x)
         v[j] = Halves(x).v[at[j] + 16 * step + 4 * c];
     uvec4 w[ROWS];
     [[unroll]] for (uint r = 0; r < ROWS; r++)
-        w[r] = halves_of(FORMAT_Q4, run[r], c, group[r].x, group[r].y);
+        w[r] = stored_halves(run[r].v[0][c], group[r]);
     [[unroll]] for (uint k = 0; k < 2; k++) {
         MatrixB b[ACROSS];
         [[unroll]] for (uint j = 0; j < 2 * across; j++)
@@ -108,13 +139,14 @@ void multiply_eight(uint step, const uint c, const uint across, uvec2 x)
 
 void multiply_across(const uint across, uint cols, Input x)
 {
-    uint n_steps = cols / STEP, last = n_steps - 1;
+    uint n_steps = cols / STEP, last = n_steps - 1, each = (n_steps + ALONG - 1) / ALONG;
+    uint from = min(part() * each, last), to = min(part() * each + each, n_steps);
     [[unroll]] for (uint j = 0; j < 2 * across; j++)
         at[j] = input_row(8 * j + gl_SubgroupInvocationID / 4) / 8 + gl_SubgroupInvocationID % 4;
-    ask_groups(0, last);
-    ask_rows(0);
-    for (uint step = 0; step < n_steps; step++) {
-        uint i = step % 4;
+    ask_groups(from, last);
+    ask_rows(from);
+    for (uint step = part() * each; step < to; step++) {
+        uint i = (step - from) % 4;
         if (i == 0) {
             [[unroll]] for (uint r = 0; r < ROWS; r++) {
                 scales[r] = next_scales[r];
@@ -132,6 +164,22 @@ void multiply_across(const uint across, uint cols, Input x)
     }
 }
 
+// Adds up what the subgroups that share rows have: half of them to the others, again and again.
+void add_parts()
+{
+    [[unroll]] for (uint n = ALONG / 2; n > 0; n /= 2) {
+        uint mine = ((part() % n) * SUBGROUPS + gl_SubgroupID % SUBGROUPS) * NUMBERS * 32 + gl_SubgroupInvocationID;
+        barrier();
+        if (part() / n == 1)
+            [[unroll]] for (uint i = 0; i < NUMBERS; i++)
+                parts[mine + 32 * i] = sum_of[i / 8 / ACROSS][i / 8 % ACROSS][i % 8];
+        barrier();
+        if (part() < n)
+            [[unroll]] for (uint i = 0; i < NUMBERS; i++)
+                sum_of[i / 8 / ACROSS][i / 8 % ACROSS][i % 8] += parts[mine + 32 * i];
+    }
+}
+
 void multiply(out float factors[16], Matrix first, Matrix second, uint row, uint second_row, Input x, float eps)
 {
     [[unroll]] for (uint f = 0; f < 2 * FRAGS; f++)
@@ -146,6 +194,7 @@ void multiply(out float factors[16], Matrix first, Matrix second, uint row, uint
         multiply_across(ACROSS, first.cols, x);
     else
         multiply_across(ACROSS / 2, first.cols, x);
+    add_parts();
     [[unroll]] for (uint t = 0; t < TOKENS; t++)
         factors[t] = 1.0;
 }

@@ -81,6 +81,11 @@ void add_step(inout float acc[MAX_ACC])
 
 const uint PART = TOKENS;
 
+bool has_sums()
+{
+    return true;
+}
+
 // All of them are there.
 void take(uint i)
 {

@@ -34,7 +34,7 @@ layout(constant_id = 7) const uint STEPS = 0;
 #endif
 // Else a row may be one tile that is too long for a lane to hold its part: then a workgroup takes STREAM blocks of rows one
 // after the other, and each lane has its pieces of all of them in one sequence, the next of which is always under way. All
-// matrices have one format, a row is a multiple of SUBGROUP pieces, SPLIT is 1.
+// matrices have one format, a row is a multiple of SPLIT * SUBGROUP pieces.
 #ifdef OTHER
 const uint STREAM = 0;
 #else
@@ -88,6 +88,37 @@ float put_vector(uint t, uvec2 x, uint at, uvec2 norm, uint from, uint n4)
             }
     }
     return squares;
+}
+
+// put_vector for TOKENS vectors, adding to the sums of squares. All loads of a round are under way before the first is waited for,
+// the norm is loaded once for all.
+void put_vectors(uvec2 x, uint at[4], uvec2 norm, uint from, uint n4, inout float squares[4])
+{
+    const uint ROUND = LOADS < 16 / TOKENS ? LOADS : 16 / TOKENS;
+    bool has_norm = !addr_is_null(norm);
+    float sums[4];
+    [[unroll]] for (uint t = 0; t < TOKENS; t++)
+        sums[t] = 0.0;
+    for (uint first = gl_LocalInvocationID.x; first < n4; first += ROUND * WORKGROUP) {
+        vec4 v[ROUND * TOKENS], w[ROUND];
+        [[unroll]] for (uint k = 0; k < ROUND; k++) {
+            uint i = from / 4 + min(first + k * WORKGROUP, n4 - 1);
+            w[k] = vec4(1.0);
+            if (has_norm)
+                w[k] = F32x4s(norm).v[i];
+            [[unroll]] for (uint t = 0; t < TOKENS; t++)
+                v[k * TOKENS + t] = F32x4s(x).v[at[t] / 4 + i];
+        }
+        [[unroll]] for (uint k = 0; k < ROUND; k++)
+            if (first + k * WORKGROUP < n4)
+                [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+                    vec4 u = v[k * TOKENS + t];
+                    sums[t] += dot(u, u);
+                    xs_put(t, first + k * WORKGROUP, u * w[k]);
+                }
+    }
+    [[unroll]] for (uint t = 0; t < TOKENS; t++)
+        squares[t] += sums[t];
 }
 
 // This invocation's share of a sum over the workgroup for each vector. All subgroups call it before a barrier,

@@ -19,11 +19,17 @@ struct Step {
     uint q[MAX_ROWS * MAX_WORDS + 1];
     uint scales[MAX_ROWS], biases[MAX_ROWS];
     uint places; // two bits a row: of the group's number
+#ifdef WITH_Q4
+    uint odd; // of gemv_usual.glsl
+#endif
 };
 
 void begin_step(out Step s)
 {
     s.places = 0;
+#ifdef WITH_Q4
+    s.odd = 0;
+#endif
 }
 
 uint piece_vecs(const uint format)

@@ -3,13 +3,15 @@
 //
 // A workgroup computes SUBGROUPS * ROWS rows. COLS columns of the vector are in shared memory while the next ones come; lanes
 // share a row's columns, and each has its pieces in one sequence, the next of which is always under way. cols is a multiple of COLS.
-// Grid: x = row blocks. float32 sums: pieces in order, then lanes. Tolerance 1e-5 of the largest output.
+// Grid: x = row blocks, y = tokens. float32 sums: pieces in order, then lanes. Tolerance 1e-5 of the largest output.
 #version 460
 #include "lib/memory.glsl"
 #include "lib/gemv.glsl"
 
 const uint COLS = TILE / 2;
 const uint BRINGS = (COLS / 4 + WORKGROUP - 1) / WORKGROUP; // vec4s that an invocation brings
+
+layout(constant_id = 10) const uint BESIDE = 0; // 1: there are several tokens
 
 layout(push_constant, std430) uniform Args { linear_decode_token_args a; };
 
@@ -25,7 +27,7 @@ void ask_x(uint tile)
 {
     [[unroll]] for (uint k = 0; k < BRINGS; k++) {
         uint i = tile * (COLS / 4) + min(k * WORKGROUP + gl_LocalInvocationID.x, COLS / 4 - 1);
-        x_next[k] = F32x4s(a.x).v[i];
+        x_next[k] = F32x4s(a.x).v[(BESIDE != 0 ? gl_WorkGroupID.y * (a.x_stride / 4) : 0) + i];
         norm_next[k] = vec4(1.0);
         if (has_norm)
             norm_next[k] = F32x4s(a.norm).v[i];
@@ -90,8 +92,9 @@ void main()
     has_norm = !addr_is_null(a.norm);
     [[unroll]] for (uint r = 0; r < ROWS; r++)
         acc[r] = 0.0;
-    float before = stores && a.store == LINEAR_ADD ? F32s(a.y).v[mine] : 0.0;
-    BY_FORMAT(a.formats & 0xffu, squares[0] = add_rows(FORMAT, start, acc))
+    uint at = (BESIDE != 0 ? gl_WorkGroupID.y * a.y_stride : 0) + mine;
+    float before = stores && LINEAR_TOKEN_ADDS(a.call) != 0 ? F32s(a.y).v[at] : 0.0;
+    BY_FORMAT(LINEAR_TOKEN_FORMAT(a.call, 0), squares[0] = add_rows(FORMAT, start, acc))
     finish_product(acc);
     float factor = 1.0;
     if (has_norm) {
@@ -100,5 +103,5 @@ void main()
         factor = inversesqrt(shared_sum(0) / float(a.cols) + a.eps);
     }
     if (stores)
-        F32s(a.y).v[mine] = before + acc[0] * factor;
+        F32s(a.y).v[at] = fma(acc[0], factor, before);
 }

@@ -1,14 +1,16 @@
-// linear/decode_token.comp - linear/decode.comp for one token and few matrices: what it needs to know of them is
+// linear/decode_token.comp - linear/decode.comp for few tokens and few matrices: what it needs to know of them is
 // in the arguments, so that no load stands before the first weights.
 //
-// Grid: x = the segments' row blocks one after the other. A workgroup computes SUBGROUPS / SPLIT * BLOCK_ROWS rows of one
-// segment, with STREAM so many times that. The same sums as in linear/decode.comp.
+// Grid: x = the segments' row blocks one after the other, y = tokens / TOKENS. A workgroup computes SUBGROUPS / SPLIT *
+// BLOCK_ROWS rows of one segment, with STREAM so many times that. The same sums as in linear/decode.comp. They are added up
+// alike whatever TOKENS is: a token gets the bits that it gets alone.
 #version 460
 #include "lib/memory.glsl"
 #include "lib/gemv.glsl"
 
 // The logarithm of head_dim where x is made of heads whose norm is a factor each; else 0.
 layout(constant_id = 9) const uint HEAD_SHIFT = 0;
+layout(constant_id = 10) const uint BESIDE = 0; // 1: there are several tokens
 
 layout(push_constant, std430) uniform Args { linear_decode_token_args a; };
 
@@ -24,78 +26,117 @@ struct Segment {
 // By choices between constants: an index that is not one makes the device look the arguments up a second time.
 Segment find_segment()
 {
-    Segment s = Segment(a.weight[0], a.scales[0], a.biases[0], 0, a.end_row[0], 0, a.formats & 0xffu);
+    Segment s = Segment(a.weight[0], a.scales[0], a.biases[0], 0, a.end_row[0], 0,
+                        LINEAR_TOKEN_FORMAT(a.call, 0));
     [[unroll]] for (uint j = 1; j < LINEAR_TOKEN_SEGMENTS; j++)
         if (gl_WorkGroupID.x >= a.later_blocks[j - 1])
             s = Segment(a.weight[j], a.scales[j], a.biases[j], a.end_row[j - 1], a.end_row[j], a.later_blocks[j - 1],
-                        (a.formats >> 8 * j) & 0xffu);
+                        LINEAR_TOKEN_FORMAT(a.call, j));
     return s;
 }
 
-// put_vector for such heads.
-void put_heads(uint from, uint n4)
+uint first_token()
 {
+    return BESIDE != 0 ? gl_WorkGroupID.y * TOKENS : 0;
+}
+
+// The t-th of this workgroup's tokens; behind the last one that one again.
+uint token_of(uint t)
+{
+    return BESIDE != 0 ? min(first_token() + t, LINEAR_TOKEN_N(a.call) - 1) : 0;
+}
+
+// put_vector for such heads.
+void put_heads(uint t, uint from, uint n4)
+{
+    uint cols = IS_WHOLE ? TILE : a.cols, x_at = token_of(t) * (a.x_stride / 4);
+    uint squares_at = token_of(t) * (cols >> HEAD_SHIFT) * (HEAD_SQUARES / 4);
     [[unroll]] for (uint k = 0; k < (TILE / 4 + WORKGROUP - 1) / WORKGROUP; k++) {
         uint i = k * WORKGROUP + gl_LocalInvocationID.x;
         if (i >= n4)
             break;
         uint head = (from + 4 * i) >> HEAD_SHIFT;
-        vec4 v = F32x4s(a.x).v[from / 4 + i], squares = vec4(0.0);
+        vec4 v = F32x4s(a.x).v[x_at + from / 4 + i], squares = vec4(0.0);
         [[unroll]] for (uint j = 0; j < HEAD_SQUARES / 4; j++)
-            squares += F32x4s(a.norm).v[head * (HEAD_SQUARES / 4) + j];
+            squares += F32x4s(a.norm).v[squares_at + head * (HEAD_SQUARES / 4) + j];
         float mean = ((squares.x + squares.y) + (squares.z + squares.w)) / float(1u << HEAD_SHIFT);
-        xs_put(0, i, v * inversesqrt(mean + a.eps));
+        xs_put(t, i, v * inversesqrt(mean + a.eps));
     }
 }
 
-// Brings columns [from, from + 4 * n4) to shared memory. Returns this invocation's sum of their squares.
-float put_columns(uint from, uint n4)
+// Brings columns [from, from + 4 * n4) of each token to shared memory, and adds this invocation's sums of their squares.
+void put_columns(inout float squares[4], uint from, uint n4)
 {
-    if (HEAD_SHIFT > 0) {
-        put_heads(from, n4);
-        return 0.0;
+    uint at[4];
+    [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+        at[t] = BESIDE != 0 ? token_of(t) * a.x_stride : 0;
+        if (HEAD_SHIFT > 0)
+            put_heads(t, from, n4);
+        else if (TOKENS <= 2)
+            squares[t] += put_vector(t, a.x, at[t], a.norm, from, n4);
     }
-    return put_vector(0, a.x, 0, a.norm, from, n4);
+    if (HEAD_SHIFT == 0 && TOKENS > 2)
+        put_vectors(a.x, at, a.norm, from, n4, squares);
 }
 
-// The row of its segment that this lane's k-th sum is of, and whether it is this lane's to store.
+void clear(out float squares[4])
+{
+    [[unroll]] for (uint t = 0; t < TOKENS; t++)
+        squares[t] = 0.0;
+}
+
+// The row of its segment that this lane's k-th sum is of, its token, and whether it is this lane's to store.
 uint out_row(uint k, uint row, uint rows)
 {
-    return block_start(row, rows) + lane_sum(k);
+    return block_start(row, rows) + lane_sum(k) / TOKENS;
+}
+
+uint out_token(uint k)
+{
+    return first_token() + lane_sum(k) % TOKENS;
 }
 
 bool stores(uint k, uint row, uint rows)
 {
     uint mine = out_row(k, row, rows);
-    return lane_stores(k) && mine >= row && mine < rows;
+    return lane_stores(k) && mine >= row && mine < rows && (BESIDE == 0 || out_token(k) < LINEAR_TOKEN_N(a.call));
+}
+
+uint out_at(uint k, Segment s, uint row, uint rows)
+{
+    return (BESIDE != 0 ? out_token(k) * a.y_stride : 0) + s.first_row + out_row(k, row, rows);
 }
 
 // What the product is added to, of this lane's sums.
 void load_before(out float before[LANE_SUMS], Segment s, uint row, uint rows)
 {
     [[unroll]] for (uint k = 0; k < LANE_SUMS; k++)
-        before[k] = a.store == LINEAR_ADD && stores(k, row, rows) ? F32s(a.y).v[s.first_row + out_row(k, row, rows)] : 0.0;
+        before[k] = LINEAR_TOKEN_ADDS(a.call) != 0 && stores(k, row, rows) ? F32s(a.y).v[out_at(k, s, row, rows)] : 0.0;
 }
 
 void store_sums(float acc[MAX_ACC], float before[LANE_SUMS], Segment s, uint row, uint rows, uint cols)
 {
     bool has_norm = HEAD_SHIFT == 0 && !addr_is_null(a.norm);
-    float factor = has_norm ? inversesqrt(shared_sum(0) / float(cols) + a.eps) : 1.0;
+    float factor[4];
+    [[unroll]] for (uint t = 0; t < TOKENS; t++)
+        factor[t] = has_norm ? inversesqrt(shared_sum(t) / float(cols) + a.eps) : 1.0;
     [[unroll]] for (uint k = 0; k < LANE_SUMS; k++)
         if (stores(k, row, rows))
-            F32s(a.y).v[s.first_row + out_row(k, row, rows)] = before[k] + acc[k] * factor;
+            F32s(a.y).v[out_at(k, s, row, rows)] = fma(acc[k], factor[TOKENS > 1 ? lane_sum(k) % TOKENS : 0], before[k]);
 }
 
 void stream(Segment s, Matrix m[1], uint rows)
 {
-    const uint BLOCK = SUBGROUPS * BLOCK_ROWS;
+    const uint BLOCK = SUBGROUPS / SPLIT * BLOCK_ROWS;
     uint first = (gl_WorkGroupID.x - s.first_block) * STREAM * BLOCK, end = min(first + STREAM * BLOCK, rows);
     float squares[4];
     begin_stream(m, first + block_row(), end);
-    squares[0] = put_columns(0, TILE / 4);
+    clear(squares);
+    put_columns(squares, 0, TILE / 4);
     share_sums(squares);
     barrier();
-    for (uint row = first + block_row(); row < end; row += BLOCK) {
+    // With SPLIT all subgroups come as far, rows or not.
+    for (uint row = first + block_row(), mine = SPLIT > 1 ? first : row; mine < end; row += BLOCK, mine += BLOCK) {
         float acc[MAX_ACC], before[LANE_SUMS];
         load_before(before, s, row, rows);
         [[unroll]] for (uint k = 0; k < SUMS; k++)
@@ -103,6 +144,8 @@ void stream(Segment s, Matrix m[1], uint rows)
         add_stream(acc, m, end);
         finish_product(acc);
         store_sums(acc, before, s, row, rows, TILE);
+        if (SPLIT > 1)
+            barrier(); // before the next sums are shared
     }
 }
 
@@ -120,7 +163,7 @@ void main()
     float acc[MAX_ACC], before[LANE_SUMS];
     load_before(before, s, row, rows);
     float squares[4];
-    squares[0] = 0.0;
+    clear(squares);
     [[unroll]] for (uint k = 0; k < SUMS; k++)
         acc[k] = 0.0;
 
@@ -129,7 +172,7 @@ void main()
         fetch_product(m, row, from, n);
         if (from > 0)
             barrier();
-        squares[0] += put_columns(from, n / 4);
+        put_columns(squares, from, n / 4);
         if (from + TILE >= cols)
             share_sums(squares);
         barrier();

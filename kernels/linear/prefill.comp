@@ -59,7 +59,7 @@ void main()
         if (t % PART == 0)
             take(t / PART);
         uint token = gl_WorkGroupID.y * TILE_TOKENS + tile_token(t);
-        bool is_there = token < a.n;
+        bool is_there = token < a.n && has_sums();
         [[unroll]] for (uint r = 0; r < ROWS; r++) {
             uint mine = row + half_row(r) + (r < ROWS / 2 ? 0 : BLOCK_ROWS / 2);
             float y = acc[r * PART + t % PART] * factors[t];

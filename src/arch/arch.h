@@ -37,6 +37,10 @@ struct arch_chunk {
     uint64_t rope;                    /* f32 [n][rotary_dim / 2][2]: cos, sin */
     struct arch_sequence of;          /* the tokens stand at of.pos .. of.pos + n - 1 */
     const struct arch_sequence *each; /* [n], then `of` is unused; NULL: one sequence */
+    /* 0 < keep < n: the recurrent state after the first `keep` tokens is left at `kept`, its parity the other one. That of `of`
+     * then flips twice. 0: it is not kept; with `each` it is 0 */
+    uint32_t keep;
+    uint64_t kept;
 };
 
 /* The experts of a layer for some of a chunk's tokens. */
@@ -50,7 +54,7 @@ struct arch_experts {
     bool more_waves;  /* down: experts that the table lacks come in a later wave */
 };
 
-enum { ARCH_HEAD_ROWS = 4 };
+enum { ARCH_HEAD_ROWS = EXEC_MOST_ALIKE };
 
 struct arch_request {
     struct exec *exec;

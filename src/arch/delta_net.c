@@ -117,9 +117,16 @@ static int delta_net_load(void *self, struct loader *l, uint32_t layer, struct m
     return rc;
 }
 
-static void mix(const struct delta_net *d, const struct mixer_call *call, const struct mixer_part *part,
-                bool norm_in_out)
+/* Sums of squares of a token. */
+static uint32_t n_squares(const struct config *c)
 {
+    return c->n_v_heads * HEAD_SQUARES;
+}
+
+static void mix(const struct delta_net *d, const struct mixer_call *call, const struct mixer_part *part,
+                bool norm_in_out, bool is_cast)
+{
+    uint64_t squares = part->from * (uint64_t)n_squares(d->room->config) * sizeof(float);
     const struct mixer_room *r = d->room;
     const struct delta_layer *y = &d->layers[call->layer];
     const struct arch_state *s = call->state;
@@ -138,10 +145,25 @@ static void mix(const struct delta_net *d, const struct mixer_call *call, const 
                                    .state = of->recurrent + s->delta_off,
                                    .state_out = of->recurrent_out + s->delta_off,
                                    .dst = r->mixed.address + from * y->out.cols,
-                                   .squares = norm_in_out ? scratch : 0,
+                                   .squares = norm_in_out ? scratch + squares : 0,
                                    .scratch = scratch,
+                                   .f16 = is_cast ? r->f16_scratch.address : 0,
+                                   .is_blocked = is_cast && linear_takes_blocked(&y->out, part->n),
                                    .n = part->n,
                                    .stride = in_rows(r->config)});
+}
+
+/* A chunk whose state is kept in between, as two. */
+static void mix_twice(const struct delta_net *d, const struct mixer_call *call)
+{
+    const struct arch_chunk *c = call->chunk;
+    struct mixer_part part = {.n = c->keep, .of = c->of};
+    part.of.recurrent_out = c->kept;
+    mix(d, call, &part, false, false);
+    part = (struct mixer_part){.from = c->keep, .n = c->n - c->keep, .of = c->of};
+    part.of.parity ^= 1;
+    part.of.recurrent = c->kept;
+    mix(d, call, &part, false, false);
 }
 
 static void delta_net_run(const void *self, const struct mixer_call *call)
@@ -149,15 +171,22 @@ static void delta_net_run(const void *self, const struct mixer_call *call)
     const struct delta_net *d = self;
     const struct mixer_room *r = d->room;
     const struct delta_layer *y = &d->layers[call->layer];
-    /* One token needs no scratch for anything else. */
-    bool norm_in_out = delta_gives_squares(&d->op, r->exec, call->chunk->n) && linear_takes_squares(&y->out);
+    uint32_t n = call->chunk->n, n_parts = mixer_n_parts(call->chunk);
+    bool is_cast = r->f16_scratch.address && !call->chunk->each && !call->chunk->keep &&
+                   linear_takes_f16(&y->out, n) && delta_gives_f16(&d->op, r->exec, n);
+    /* One token of a sequence needs no scratch for anything else. */
+    bool norm_in_out = delta_gives_squares(&d->op, r->exec, n / n_parts) && linear_takes_squares(&y->out);
     mixer_project(r, &y->in, call, in_rows(r->config));
-    for (uint32_t i = 0; i < mixer_n_parts(call->chunk); i++) {
+    if (call->chunk->keep)
+        mix_twice(d, call);
+    for (uint32_t i = 0; !call->chunk->keep && i < n_parts; i++) {
         const struct mixer_part part = mixer_part(r, call->chunk, i);
-        mix(d, call, &part, norm_in_out);
+        if (i > 0)
+            exec_beside(r->exec);
+        mix(d, call, &part, norm_in_out, is_cast);
     }
     if (!norm_in_out) {
-        mixer_add(r, &y->out, call->chunk->n);
+        mixer_add(r, &y->out, n, is_cast);
         return;
     }
     linear_run(&y->out, r->exec,
@@ -165,7 +194,7 @@ static void delta_net_run(const void *self, const struct mixer_call *call)
                                      .y = r->x,
                                      .x_stride = y->out.cols,
                                      .y_stride = r->config->hidden,
-                                     .n = 1,
+                                     .n = call->chunk->n,
                                      .add = true,
                                      .eps = r->config->rms_eps,
                                      .squares = r->own[MIXER_DELTA_NET][PREPARED].address,

@@ -1,6 +1,6 @@
-/* Grouped-query attention with norms of queries and keys, with or without gates:
- *   [q | gate, k, v] = W norm(x);  gqa (ops/gqa.h);  x += o_proj o
- * In the KV cache: keys (normalised and rotated), then values, [n_kv_heads][head_dim] a position. */
+/* Grouped-query attention, with or without gates, biases and norms of queries and keys:
+ *   [q | gate, k, v] = W norm(x) + b;  gqa (ops/gqa.h);  x += o_proj o
+ * In the KV cache: keys (as they are multiplied), then values, [n_kv_heads][head_dim] a position. */
 #include <stdlib.h>
 
 #include "arch/loader.h"
@@ -13,13 +13,14 @@
 
 struct gqa_layer {
     struct linear in, out;
-    uint64_t q_norm, k_norm;
+    uint64_t q_norm, k_norm, bias;
 };
 
 struct gqa_mixer {
     const struct mixer_room *room;
     struct gqa op;
     struct gqa_layer *layers; /* [n_layers] */
+    uint64_t partial_bytes;   /* of a sequence beside others */
 };
 
 /* room->own */
@@ -36,6 +37,14 @@ static uint32_t in_rows(const struct config *c)
     return query_rows(c) + 2 * c->n_kv_heads * c->head_dim;
 }
 
+static enum attention_norm norm_of(const struct config *c)
+{
+    static const enum attention_norm norms[] = {[QK_NORM_NONE] = ATTENTION_NORM_NONE,
+                                                [QK_NORM_HEADS] = ATTENTION_NORM_HEADS,
+                                                [QK_NORM_ALL] = ATTENTION_NORM_ALL};
+    return norms[c->attn_norm];
+}
+
 static struct gqa_shape shape_of(const struct config *c, enum kv_type type)
 {
     return (struct gqa_shape){.n_heads = c->n_heads,
@@ -44,7 +53,16 @@ static struct gqa_shape shape_of(const struct config *c, enum kv_type type)
                               .rotary_dim = c->rotary_dim,
                               .eps = c->rms_eps,
                               .kv_type = type,
-                              .gated = c->attn_gated};
+                              .gated = c->attn_gated,
+                              .norm = norm_of(c),
+                              .biased = c->attn_biased};
+}
+
+/* Of one token. */
+static uint64_t partial_bytes_alone(const struct config *c, const struct exec_caps *caps)
+{
+    const struct gqa_shape shape = shape_of(c, KV_TYPE_F32);
+    return size_round_up(gqa_partial_bytes(&shape, caps, 1, config_longest_context(c)), 16);
 }
 
 static void mixer_needs(const struct config *c, const struct exec_caps *caps, uint32_t max_chunk,
@@ -54,7 +72,10 @@ static void mixer_needs(const struct config *c, const struct exec_caps *caps, ui
     uint64_t ctx = (uint64_t)c->n_heads * c->head_dim;
     *out = (struct mixer_needs){.proj = in_rows(c), .mixed = ctx, .widest = ctx};
     out->own[Q] = max_chunk * ctx;
-    out->own[PARTIAL] = gqa_partial_bytes(&shape, caps, max_chunk, config_longest_context(c)) / sizeof(float);
+    uint32_t n_beside = (uint32_t)size_min(caps->n_alike, max_chunk);
+    out->own[PARTIAL] = size_max(gqa_partial_bytes(&shape, caps, max_chunk, config_longest_context(c)),
+                                 n_beside * partial_bytes_alone(c, caps)) /
+                        sizeof(float);
 }
 
 static struct arch_state mixer_state(const struct config *c, enum kv_type type)
@@ -87,7 +108,9 @@ static int mixer_open(void **self, const struct mixer_room *room, struct moeflux
     struct gqa_mixer *q = *self = mem_new(1, sizeof *q, e);
     if (!q)
         return ERR_MEMORY;
+    const struct exec_caps caps = exec_get_caps(room->exec);
     q->room = room;
+    q->partial_bytes = partial_bytes_alone(room->config, &caps);
     q->layers = mem_new(room->config->n_layers, sizeof *q->layers, e);
     int rc = q->layers ? gqa_open(&q->op, room->exec, &shape, e) : ERR_MEMORY;
     if (rc < 0) {
@@ -109,32 +132,39 @@ static int mixer_load(void *self, struct loader *l, uint32_t layer, struct moefl
     int rc = loader_fused(l, layer, in, 3, c->hidden, &y->in, e);
     if (rc == 0)
         rc = loader_fused(l, layer, out, 1, c->n_heads * c->head_dim, &y->out, e);
-    if (rc == 0)
-        rc = loader_layer_vector(l, layer, "self_attn.q_norm.weight", c->head_dim, &y->q_norm, e);
-    if (rc == 0)
-        rc = loader_layer_vector(l, layer, "self_attn.k_norm.weight", c->head_dim, &y->k_norm, e);
-    return rc;
+    if (rc == 0 && c->attn_biased)
+        rc = loader_biases(l, layer, in, 3, &y->bias, e);
+    if (rc < 0 || !c->attn_norm)
+        return rc;
+    bool is_one = c->attn_norm == QK_NORM_ALL;
+    rc = loader_layer_vector(l, layer, "self_attn.q_norm.weight", (is_one ? c->n_heads : 1) * c->head_dim,
+                             &y->q_norm, e);
+    return rc < 0 ? rc
+                  : loader_layer_vector(l, layer, "self_attn.k_norm.weight",
+                                        (is_one ? c->n_kv_heads : 1) * c->head_dim, &y->k_norm, e);
 }
 
-static void attend(const struct gqa_mixer *q, const struct mixer_call *call, const struct mixer_part *part)
+static struct gqa_call call_of(const struct gqa_mixer *q, const struct mixer_call *call,
+                               const struct mixer_part *part)
 {
     const struct mixer_room *r = q->room;
     const struct gqa_layer *y = &q->layers[call->layer];
     uint32_t rows = in_rows(r->config);
-    gqa_run(&q->op, r->exec,
-            &(struct gqa_call){.qkv = r->proj.address + (uint64_t)part->from * rows * sizeof(float),
-                               .q_norm = y->q_norm,
-                               .k_norm = y->k_norm,
-                               .rope = part->rope,
-                               .blocks = part->of.kv_blocks,
-                               .q = r->own[MIXER_ATTENTION][Q].address,
-                               .partial = r->own[MIXER_ATTENTION][PARTIAL].address,
-                               .dst = r->mixed.address + (uint64_t)part->from * y->out.cols * sizeof(float),
-                               .n = part->n,
-                               .pos = part->of.pos,
-                               .stride = rows,
-                               .layer_off = (uint32_t)call->state->rows[0].off,
-                               .use_f16 = r->uses_f16});
+    return (struct gqa_call){.qkv = r->proj.address + (uint64_t)part->from * rows * sizeof(float),
+                             .q_norm = y->q_norm,
+                             .k_norm = y->k_norm,
+                             .bias = y->bias,
+                             .rope = part->rope,
+                             .blocks = part->of.kv_blocks,
+                             .q = r->own[MIXER_ATTENTION][Q].address,
+                             .partial =
+                                 r->own[MIXER_ATTENTION][PARTIAL].address + part->from * q->partial_bytes,
+                             .dst = r->mixed.address + (uint64_t)part->from * y->out.cols * sizeof(float),
+                             .n = part->n,
+                             .pos = part->of.pos,
+                             .stride = rows,
+                             .layer_off = (uint32_t)call->state->rows[0].off,
+                             .use_f16 = r->uses_f16};
 }
 
 static void mixer_run(const void *self, const struct mixer_call *call)
@@ -142,11 +172,17 @@ static void mixer_run(const void *self, const struct mixer_call *call)
     const struct gqa_mixer *q = self;
     const struct gqa_layer *y = &q->layers[call->layer];
     mixer_project(q->room, &y->in, call, in_rows(q->room->config));
-    for (uint32_t i = 0; i < mixer_n_parts(call->chunk); i++) {
+    struct gqa_call calls[EXEC_MOST_ALIKE];
+    uint32_t n = mixer_n_parts(call->chunk);
+    for (uint32_t i = 0; i < n; i++) {
         const struct mixer_part part = mixer_part(q->room, call->chunk, i);
-        attend(q, call, &part);
+        calls[i] = call_of(q, call, &part);
     }
-    mixer_add(q->room, &y->out, call->chunk->n);
+    if (call->chunk->each)
+        gqa_run_beside(&q->op, q->room->exec, calls, n);
+    else
+        gqa_run(&q->op, q->room->exec, calls);
+    mixer_add(q->room, &y->out, call->chunk->n, false);
 }
 
 const struct mixer mixer_gqa = {

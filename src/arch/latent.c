@@ -220,7 +220,7 @@ static void latent_run(const void *self, const struct mixer_call *call)
         const struct mixer_part part = mixer_part(d->room, call->chunk, i);
         attend(d, call, &part, q, stride);
     }
-    mixer_add(d->room, &d->layers[call->layer].out, call->chunk->n);
+    mixer_add(d->room, &d->layers[call->layer].out, call->chunk->n, false);
 }
 
 const struct mixer mixer_latent = {

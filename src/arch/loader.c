@@ -101,7 +101,7 @@ static bool can_stay(const struct loader *l, const struct tensor *t)
 {
     const struct model_file *f = &l->dir->files[t->file];
     struct mapped *m = l->maps ? &l->maps[t->file] : NULL;
-    if (!m || t->bytes == 0 || t->off % IN_PLACE_ALIGN ||
+    if (!m || t->bytes == 0 || t->pieces.n_runs || t->off % IN_PLACE_ALIGN ||
         t->off + t->bytes + IN_PLACE_TAIL > size_round_up(f->bytes, PAGE))
         return false;
     return m->at || mapped_open(m, f->fd, f->path, f->bytes, NULL) == 0;
@@ -175,24 +175,60 @@ int loader_matrix(struct loader *l, const char *base, uint32_t rows, uint32_t co
     return rc;
 }
 
-int loader_vector(struct loader *l, const char *name, uint64_t n, uint64_t *address, struct moeflux_err *e)
+/* Reads tensor `name` of n numbers as float32 and adds its bytes to *bytes. */
+static int read_vector(struct loader *l, const char *name, uint64_t n, float *to, uint64_t *bytes,
+                       struct moeflux_err *e)
 {
     const struct tensor *t;
+    int rc = model_dir_vector(l->dir, name, n, &t, e);
+    if (rc < 0)
+        return rc;
+    *bytes += t->bytes;
+    return model_dir_read_f32(l->dir, t, to, e);
+}
+
+static int put_vector(struct loader *l, const float *values, uint64_t n, uint64_t *address,
+                      struct moeflux_err *e)
+{
     struct exec_buffer b;
     uint64_t off;
-    int rc = model_dir_vector(l->dir, name, n, &t, e);
-    float *values = rc < 0 ? NULL : mem_new(n, sizeof *values, e);
-    if (!values)
-        return rc < 0 ? rc : ERR_MEMORY;
-    rc = model_dir_read_f32(l->dir, t, values, e);
-    if (rc == 0)
-        rc = reserve(l, n * sizeof *values, &b, &off, e);
+    int rc = reserve(l, n * sizeof *values, &b, &off, e);
     if (rc == 0)
         rc = exec_write(l->exec, &b, off, values, n * sizeof *values, e);
     if (rc == 0)
         *address = b.address + off;
+    return rc;
+}
+
+int loader_vector(struct loader *l, const char *name, uint64_t n, uint64_t *address, struct moeflux_err *e)
+{
+    uint64_t bytes = 0;
+    float *values = mem_new(n, sizeof *values, e);
+    int rc = values ? read_vector(l, name, n, values, &bytes, e) : ERR_MEMORY;
+    if (rc == 0)
+        rc = put_vector(l, values, n, address, e);
     free(values);
-    return rc < 0 ? rc : tell(l, t->bytes, e);
+    return rc < 0 ? rc : tell(l, bytes, e);
+}
+
+int loader_biases(struct loader *l, uint32_t layer, const struct loader_part *parts, uint32_t n,
+                  uint64_t *address, struct moeflux_err *e)
+{
+    uint64_t rows = 0, done = 0, bytes = 0;
+    for (uint32_t i = 0; i < n; i++)
+        rows += parts[i].rows;
+    float *values = mem_new(rows, sizeof *values, e);
+    int rc = values ? 0 : ERR_MEMORY;
+    for (uint32_t i = 0; i < n && rc == 0; i++) {
+        char name[128];
+        snprintf(name, sizeof name, "model.layers.%u.%s.bias", layer, parts[i].name);
+        rc = read_vector(l, name, parts[i].rows, values + done, &bytes, e);
+        done += parts[i].rows;
+    }
+    if (rc == 0)
+        rc = put_vector(l, values, rows, address, e);
+    free(values);
+    return rc < 0 ? rc : tell(l, bytes, e);
 }
 
 int loader_parts(struct loader *l, uint32_t layer, const struct loader_part *parts, uint32_t n, uint32_t cols,

@@ -59,6 +59,9 @@ int loader_parts(struct loader *l, uint32_t layer, const struct loader_part *par
 /* The same as one fused product. */
 int loader_fused(struct loader *l, uint32_t layer, const struct loader_part *parts, uint32_t n, uint32_t cols,
                  struct linear *out, struct moeflux_err *e);
+/* The biases of the same matrices as one vector of float32: NAME.bias each. */
+int loader_biases(struct loader *l, uint32_t layer, const struct loader_part *parts, uint32_t n,
+                  uint64_t *address, struct moeflux_err *e);
 int loader_layer_vector(struct loader *l, uint32_t layer, const char *what, uint64_t n, uint64_t *address,
                         struct moeflux_err *e);
 

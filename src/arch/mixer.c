@@ -30,7 +30,7 @@ void mixer_project(const struct mixer_room *r, const struct linear *w, const str
                                      .f16_scratch = r->f16_scratch.address});
 }
 
-void mixer_add(const struct mixer_room *r, const struct linear *w, uint32_t n)
+void mixer_add(const struct mixer_room *r, const struct linear *w, uint32_t n, bool is_cast)
 {
     linear_run(w, r->exec,
                &(struct linear_call){.x = r->mixed.address,
@@ -39,5 +39,6 @@ void mixer_add(const struct mixer_room *r, const struct linear *w, uint32_t n)
                                      .y_stride = r->config->hidden,
                                      .n = n,
                                      .add = true,
-                                     .f16_scratch = r->f16_scratch.address});
+                                     .f16_scratch = r->f16_scratch.address,
+                                     .is_cast = is_cast});
 }

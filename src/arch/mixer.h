@@ -69,7 +69,7 @@ struct mixer_part mixer_part(const struct mixer_room *r, const struct arch_chunk
 /* proj = W norm(x), whose rows are `stride` floats apart. */
 void mixer_project(const struct mixer_room *r, const struct linear *w, const struct mixer_call *call,
                    uint32_t stride);
-/* x += W mixed */
-void mixer_add(const struct mixer_room *r, const struct linear *w, uint32_t n);
+/* x += W mixed; is_cast: what is mixed is in f16_scratch, as linear_call.is_cast says */
+void mixer_add(const struct mixer_room *r, const struct linear *w, uint32_t n, bool is_cast);
 
 #endif

@@ -6,8 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/ask.h"
+#include "api/completion.h"
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/file.h"
+#include "cli/batch_item.h"
+#include "cli/batch_progress.h"
 #include "cli/exit.h"
 #include "cli/form.h"
 #include "cli/lines.h"
@@ -20,7 +25,7 @@
 #include "cli/terminal/bar.h"
 #include "cli/terminal/term.h"
 #include "generate/answer.h"
-#include "generate/answer_json.h"
+#include "generate/constrain.h"
 #include "generate/generator.h"
 #include "generate/queue.h"
 #include "generate/request.h"
@@ -30,68 +35,31 @@
 
 struct batch { /* zeroed at first */
     const struct options *options;
-    struct request_options defaults;
+    struct batch_defaults defaults;
     struct json_t *tools; /* of the defaults; NULL: none */
     struct str grammar;   /* of the defaults */
     struct bar bar;
+    struct batch_progress progress;
     struct generator generator;
     struct lines lines;
     struct results results;
     struct json_t *seen; /* key -> line, of the requests of this run */
-    struct queue queue;  /* requests in the order of the lines */
+    struct queue queue;  /* requests in the order of the lines; each is `of` a struct batch_item */
     bool at_end;         /* of the input */
-    uint64_t base_seed;  /* of requests that have none: this and the number of the line */
+    bool as_call;        /* the last line was in OpenAI's form */
     uint64_t n_done, n_failed, n_there, n_prompt, n_computed, prefill_ns;
 };
 
 /* ---- results ---- */
-
-static char *error_line(const struct request *r, const char *text)
-{
-    json_t *object = json_object();
-    json_object_set(object, "id", r->id);
-    json_object_set_new(object, "line", json_integer((json_int_t)r->line));
-    json_object_set_new(object, "error", output_json_text(text, strlen(text)));
-    char *line = object ? json_dumps(object, 0) : NULL;
-    json_decref(object);
-    return line;
-}
-
-static char *answer_line(const struct generator *s, const struct request *r, const struct answer *a,
-                         const struct stats *st)
-{
-    json_t *object = json_object(), *ids = json_array();
-    for (size_t i = 0; i < a->tokens.n; i++)
-        json_array_append_new(ids, json_integer(a->tokens.ids[i]));
-    json_object_set(object, "id", r->id);
-    json_object_set_new(object, "line", json_integer((json_int_t)r->line));
-    json_object_set_new(object, "text", output_json_text(str_text(&a->text), a->text.len));
-    if (a->thinking.len)
-        json_object_set_new(object, "thinking", output_json_text(str_text(&a->thinking), a->thinking.len));
-    if (a->n_calls)
-        json_object_set_new(object, "tool_calls", answer_json_calls(a));
-    json_object_set_new(object, "tokens", ids);
-    json_object_set_new(object, "prompt_tokens", json_integer((json_int_t)r->tokens.n));
-    json_object_set_new(object, "reused_tokens", json_integer((json_int_t)st->n_reused));
-    json_object_set_new(object, "stop_reason", json_string(answer_stop_name(a->stop)));
-    if (a->stop_text)
-        json_object_set_new(object, "stop_text", json_string(a->stop_text));
-    if (r->options.logprobs != REQUEST_NO_LOGPROBS)
-        json_object_set_new(object, "logprobs", answer_json_logprobs(s->tokenizer, a));
-    json_object_set_new(object, "seed", json_integer((json_int_t)s->seed));
-    json_object_set_new(object, "time_to_first_token_s", stats_number(stats_first_token_s(st, a)));
-    json_object_set_new(object, "decode_tok_s", stats_number(stats_rate(a->n_decoded, a->decode_ns)));
-    char *line = object ? json_dumps(object, JSON_REAL_PRECISION(9)) : NULL;
-    json_decref(object);
-    return line;
-}
 
 /* Takes `line` over; NULL stands for lack of memory. What was parsed of the request takes memory that is not needed any
  * more. */
 static int set_result(struct queue_item *item, char *line, struct moeflux_err *e)
 {
     item->result = line;
-    request_free(&item->request);
+    batch_item_free(item->of);
+    item->of = NULL;
+    item->tokens = NULL;
     return line ? 0 : err_set(e, ERR_MEMORY, "out of memory for a result");
 }
 
@@ -101,7 +69,7 @@ static int refuse_item(struct queue_item *item, int rc, struct moeflux_err *e)
     if (rc != ERR_FORMAT && rc != ERR_USAGE && rc != ERR_UNSUPPORTED)
         return rc;
     item->failed = true;
-    return set_result(item, error_line(&item->request, e->text), e);
+    return set_result(item, batch_item_refused(item->of, rc, e), e);
 }
 
 static int write_result(struct batch *b, struct queue_item *item, struct moeflux_err *e)
@@ -109,6 +77,7 @@ static int write_result(struct batch *b, struct queue_item *item, struct moeflux
     int rc = results_add(&b->results, item->result, e);
     b->n_failed += !rc && item->failed;
     b->n_done += !rc && !item->failed;
+    batch_progress_show(&b->progress, b->n_done, b->n_failed, b->n_there);
     return rc;
 }
 
@@ -132,10 +101,16 @@ static int write_done(struct batch *b, bool ends, struct moeflux_err *e)
 
 /* ---- the window ---- */
 
-static int remember(struct batch *b, const struct request *r, struct moeflux_err *e)
+static void drop_item(struct batch *b, size_t idx)
+{
+    batch_item_free(b->queue.items[idx].of);
+    queue_remove(&b->queue, idx);
+}
+
+static int remember(struct batch *b, const struct batch_item *r, struct moeflux_err *e)
 {
     const json_t *first = json_object_get(b->seen, r->key);
-    if (first && !json_is_null(r->id))
+    if (first && r->has_id)
         return err_set(e, ERR_FORMAT, "line %" PRIu64 ": line %" JSON_INTEGER_FORMAT " has the same id",
                        r->line, json_integer_value(first));
     if (json_object_set_new(b->seen, r->key, json_integer((json_int_t)r->line)) < 0)
@@ -147,21 +122,26 @@ static int remember(struct batch *b, const struct request *r, struct moeflux_err
 static int take_line(struct batch *b, const char *text, size_t len, struct moeflux_err *e)
 {
     struct queue_item *item = queue_add(&b->queue);
-    int rc = text ? request_read(&item->request, text, len, b->lines.n, &b->defaults, e)
-                  : request_too_long(&item->request, b->lines.n, LINES_MAX_BYTES, e);
-    if (item->request.key && results_has(&b->results, item->request.key)) {
+    struct batch_item *r;
+    struct ask *ask;
+    int rc = batch_item_read(&r, text, len, b->lines.n, LINES_MAX_BYTES, &b->generator, &b->defaults,
+                             &b->as_call, e);
+    item->of = r;
+    if (rc == ERR_MEMORY)
+        return rc;
+    if (results_has(&b->results, r->key)) {
         b->n_there++;
-        queue_remove(&b->queue, b->queue.n - 1);
+        drop_item(b, b->queue.n - 1);
         return 0;
     }
     if (!rc)
-        rc = remember(b, &item->request, e);
+        rc = remember(b, r, e);
     if (!rc)
-        rc = request_encode(&item->request, &b->generator, e);
-    if (!rc && item->request.tokens.n > b->generator.max_context)
-        rc = err_set(e, ERR_USAGE, "line %" PRIu64 ": the prompt has %zu tokens, the context holds %u (-c)",
-                     b->lines.n, item->request.tokens.n, b->generator.max_context);
-    return rc ? refuse_item(item, rc, e) : 0;
+        rc = batch_item_encode(r, &b->generator, e);
+    if (rc)
+        return refuse_item(item, rc, e);
+    item->tokens = &batch_item_request(r, 0, &ask)->tokens;
+    return 0;
 }
 
 static bool is_blank(const char *text, size_t len)
@@ -172,9 +152,9 @@ static bool is_blank(const char *text, size_t len)
     return n == len;
 }
 
-static bool is_ours(const struct batch *b)
+static bool is_ours(const struct batch *b, uint64_t line)
 {
-    return (b->lines.n - 1) % b->options->shard_n == b->options->shard_i - 1;
+    return (line - 1) % b->options->shard_n == b->options->shard_i - 1;
 }
 
 /* Takes what lines there are; waits for one only when there is nothing else to do. */
@@ -187,7 +167,7 @@ static int fill(struct batch *b, struct moeflux_err *e)
         if (rc < 0 || rc == LINES_NOT_YET)
             return rc < 0 ? rc : 0;
         b->at_end = rc == LINES_END;
-        if (b->at_end || !is_ours(b) || (rc == LINES_LINE && is_blank(text, len)))
+        if (b->at_end || !is_ours(b, b->lines.n) || (rc == LINES_LINE && is_blank(text, len)))
             continue;
         if ((rc = take_line(b, rc == LINES_LINE ? text : NULL, len, e)))
             return rc;
@@ -197,42 +177,93 @@ static int fill(struct batch *b, struct moeflux_err *e)
 
 /* ---- one request ---- */
 
-static int prefill(struct batch *b, struct queue_item *item, struct stats *st, struct moeflux_err *e)
+/* Where the pieces of an answer go: of a line of OpenAI's form alone. */
+struct keeper {
+    struct completion *completion;
+    struct ask *ask;
+    uint32_t idx;
+};
+
+static int keep_piece(void *ctx, const struct answer_piece *p, struct moeflux_err *e)
 {
-    const struct request *r = &item->request;
-    /* Without -s every line has its own, so that the same prompt gets several answers. */
-    uint64_t seed = r->options.seed < 0 ? b->base_seed + r->line - 1 : (uint64_t)r->options.seed;
+    struct keeper *k = ctx;
+    (void)e;
+    k->ask->result.n_answered += p->id >= 0;
+    completion_keep(k->completion, k->idx, p);
+    return 0;
+}
+
+static int prefill(struct batch *b, struct queue_item *item, const struct request *r, uint64_t seed,
+                   struct stats *st, struct moeflux_err *e)
+{
     st->start_ns = clock_ns();
-    int rc = queue_prefill(&b->queue, item, seed, &st->n_reused, e);
+    int rc = queue_prefill(&b->queue, item, r, seed, &st->n_reused, e);
     st->prefill_ns = clock_ns() - st->start_ns;
     st->n_prompt = (uint32_t)r->tokens.n - st->n_reused;
     bar_end(&b->bar);
     return rc;
 }
 
-static int compute(struct batch *b, struct queue_item *item, struct moeflux_err *e)
+/* Of tokens that the sequence has there are no logits: all are evaluated. */
+static int score(struct batch *b, struct ask *ask, struct stats *st, struct moeflux_err *e)
+{
+    st->start_ns = clock_ns();
+    int rc = moeflux_session_clear(b->generator.sequence, e);
+    if (!rc)
+        rc = ask_score(ask, &b->generator, e);
+    st->prefill_ns = clock_ns() - st->start_ns;
+    st->n_prompt = (uint32_t)ask->request.tokens.n;
+    return rc;
+}
+
+/* One answer of those that the item wants. */
+static int compute_ask(struct batch *b, struct queue_item *item, uint32_t idx, struct answer *a,
+                       struct stats *st, struct moeflux_err *e)
 {
     struct generator *s = &b->generator;
-    const struct request_options *o = &item->request.options;
-    struct answer a = {0};
-    struct stats st = {0};
+    struct batch_item *l = item->of;
+    struct ask *ask;
+    const struct request *r = batch_item_request(l, idx, &ask);
+    const struct request_options *o = &r->options;
+    struct keeper keeper = {l->call.completion, ask, idx};
     struct answer_options ao = request_answer(o);
+    if (ask)
+        ao.sink = (struct answer_sink){keep_piece, &keeper};
+    /* Without -s every line has its own, so that the same prompt gets several answers. */
+    uint64_t seed = ask ? ask->seed : o->seed < 0 ? b->defaults.base_seed + l->line - 1 : (uint64_t)o->seed;
+    struct constrain_ahead ahead;
+    request_constrain_ahead(o, s, &ahead);
     int rc = o->raw ? 0 : generator_use_chat(s, request_thinking(o), "a request", e);
     if (!rc)
-        rc = prefill(b, item, &st, e);
+        rc = ask && ask->score ? score(b, ask, st, e) : prefill(b, item, r, seed, st, e);
+    int made = constrain_await(&ahead, &ao.constraint, rc ? NULL : e);
+    rc = rc ? rc : made;
     if (!rc)
-        rc = request_constraint(o, s, &ao.constraint, e);
-    if (!rc)
-        rc = answer_run(&a, s, &ao, e);
+        rc = answer_run(a, s, &ao, e);
     constraint_free(ao.constraint);
-    if (!rc) {
-        b->n_prompt += item->request.tokens.n;
-        b->n_computed += st.n_prompt;
-        b->prefill_ns += st.prefill_ns;
-        rc = set_result(item, answer_line(s, &item->request, &a, &st), e);
-    } else {
-        rc = refuse_item(item, rc, e);
+    if (ask) {
+        ask->result.n_reused = st->n_reused;
+        ask->result.stop = a->stop;
     }
+    b->n_prompt += rc ? 0 : r->tokens.n;
+    b->n_computed += rc ? 0 : st->n_prompt;
+    b->prefill_ns += rc ? 0 : st->prefill_ns;
+    return rc;
+}
+
+static int compute(struct batch *b, struct queue_item *item, struct moeflux_err *e)
+{
+    uint32_t n = batch_item_n_asks(item->of);
+    struct answer a = {0};
+    struct stats st = {0};
+    int rc = 0;
+    for (uint32_t i = 0; !rc && i < n; i++) {
+        answer_free(&a);
+        st = (struct stats){0};
+        rc = compute_ask(b, item, i, &a, &st, e);
+    }
+    rc = rc ? refuse_item(item, rc, e)
+            : set_result(item, batch_item_answer(item->of, &b->generator, &a, &st), e);
     answer_free(&a);
     return rc;
 }
@@ -279,15 +310,42 @@ static int start(struct batch *b, struct moeflux_err *e)
         rc = err_set(e, ERR_MEMORY, "out of memory for the requests");
     if (rc)
         return rc;
-    b->defaults.tools = b->tools;
-    b->defaults.grammar = b->grammar.len ? str_text(&b->grammar) : NULL;
+    b->defaults.options.tools = b->tools;
+    b->defaults.options.grammar = b->grammar.len ? str_text(&b->grammar) : NULL;
     rc = setup_open(&b->generator, o, &b->bar, e);
     if (!rc && !b->generator.tokenizer)
         rc = err_set(e, ERR_USAGE, "%s has no tokenizer.json, which --batch needs", o->model);
     if (!rc)
         rc = setup_start(&b->generator, o, (uint32_t)o->ctx_size, e);
-    b->base_seed = b->generator.seed;
+    b->defaults.base_seed = b->generator.seed;
     return rc ? rc : queue_init(&b->queue, &b->generator, e);
+}
+
+/* The lines that are this run's, where that is worth reading the file twice: a terminal shows how many are left. */
+static int count_lines(const struct batch *b, uint64_t *n, struct moeflux_err *e)
+{
+    struct lines all;
+    const char *text;
+    size_t len;
+    *n = 0;
+    int rc = lines_open(&all, b->options->batch, e);
+    while (!rc && (rc = lines_next(&all, true, &text, &len, e)) > LINES_END) {
+        *n += is_ours(b, all.n) && !(rc == LINES_LINE && is_blank(text, len));
+        rc = 0;
+    }
+    lines_close(&all);
+    return rc;
+}
+
+static int begin_progress(struct batch *b, const struct term *t, struct moeflux_err *e)
+{
+    uint64_t total = 0;
+    int rc = t->err_dress && file_is_regular(b->options->batch) ? count_lines(b, &total, e) : 0;
+    batch_progress_begin(&b->progress, t, total);
+    batch_progress_show(&b->progress, 0, 0, 0);
+    /* There is one line for both. */
+    b->bar.on = false;
+    return rc;
 }
 
 static void tell(const struct batch *b)
@@ -298,11 +356,13 @@ static void tell(const struct batch *b)
     snprintf(text, sizeof text,
              "%" PRIu64 " answered, %" PRIu64 " failed%s; %" PRIu64 " of %" PRIu64 " prompt tokens computed",
              b->n_done, b->n_failed, there, b->n_computed, b->n_prompt);
-    exit_warn(text);
+    exit_tell(b->options->log_level, EXIT_INFO, text);
 }
 
 static int finish(struct batch *b, struct moeflux_err *e)
 {
+    while (b->queue.n > 0)
+        drop_item(b, b->queue.n - 1);
     queue_free(&b->queue);
     json_decref(b->seen);
     json_decref(b->tools);
@@ -314,21 +374,26 @@ static int finish(struct batch *b, struct moeflux_err *e)
 
 int batch_run(const struct options *o, const struct term *t, struct output *out, struct moeflux_err *e)
 {
-    struct batch b = {
-        .options = o, .defaults = options_request(o), .results = {.fd = -1}, .lines = {.input.fd = -1}};
+    struct batch b = {.options = o,
+                      .defaults = {.options = options_request(o), .model = options_model_name(o)},
+                      .results = {.fd = -1},
+                      .lines = {.input.fd = -1}};
     if (signals_catch_interrupt(e))
         return ERR_IO;
     signals_catch_termination();
     bar_init(&b.bar, t);
     int rc = lines_open(&b.lines, o->batch, e);
     if (!rc)
-        rc = results_open(&b.results, o->output, out, e);
+        rc = results_open(&b.results, o->output, o->retry_failed, out, e);
     if (!rc)
         rc = start(&b, e);
+    if (!rc)
+        rc = begin_progress(&b, t, e);
     if (!rc) {
         signals_hold(true);
         rc = loop(&b, e);
         signals_hold(false);
+        batch_progress_end(&b.progress);
         tell(&b);
     }
     if (!rc && o->stats) {
@@ -340,7 +405,6 @@ int batch_run(const struct options *o, const struct term *t, struct output *out,
     struct moeflux_err closing;
     rc = worse(rc, finish(&b, &closing), &closing, e);
     if (!rc && n_failed)
-        rc = err_set(e, ERR_FORMAT, "%" PRIu64 " of the requests failed; their results have an \"error\"",
-                     n_failed);
+        rc = err_set(e, ERR_FORMAT, "%" PRIu64 " of the requests failed; their results say why", n_failed);
     return rc;
 }

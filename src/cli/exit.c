@@ -22,6 +22,12 @@ void exit_warn(const char *text)
     say("moeflux: %s\n", text);
 }
 
+void exit_tell(int most, enum exit_level level, const char *text)
+{
+    if (most >= (int)level)
+        exit_warn(text);
+}
+
 int exit_report(int rc, const struct moeflux_err *e)
 {
     if (rc < 0 && rc != ERR_INTERRUPTED && e->text[0])

@@ -8,9 +8,10 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "cli/near.h"
 #include "cli/number.h"
 
-enum { MAX_FLAGS = 96, MAX_FAULTS = 4, HELP_COLUMN = 28 };
+enum { MAX_FLAGS = FLAGS_MAX, MAX_FAULTS = 4, HELP_COLUMN = 28 };
 
 /* argtable2's table: one entry a flag, then the end. */
 struct parser {
@@ -89,6 +90,25 @@ static const char *owner_of_missing(const char *word, int argc, char **argv)
     return word;
 }
 
+/* An unknown option, "--tmep" or "--tmep=1", with the one that was probably meant. */
+static int unknown_option(const struct parser *p, const char *word, struct moeflux_err *e)
+{
+    char name[64];
+    size_t n = strcspn(word, "=");
+    const char *dashes = strncmp(word, "--", 2) == 0 ? "--" : "";
+    snprintf(name, sizeof name, "%.*s", (int)(n - strlen(dashes)), word + strlen(dashes));
+    struct near near = near_begin(name);
+    for (size_t i = 0; i < p->n_args; i++)
+        for (const char *at = p->owner[i]->longs; at && *at; at += strspn(at, ",")) {
+            size_t len = strcspn(at, ",");
+            near_try(&near, at, len);
+            at += len;
+        }
+    if (near.best && n < sizeof name)
+        return err_set(e, ERR_USAGE, "unknown option %s: did you mean --%.*s?", word, (int)near.n, near.best);
+    return err_set(e, ERR_USAGE, "unknown option %s (--help lists them)", word);
+}
+
 /* Only the first fault is told: the others are often its consequence. */
 static int first_fault(const struct parser *p, int argc, char **argv, struct moeflux_err *e)
 {
@@ -105,7 +125,7 @@ static int first_fault(const struct parser *p, int argc, char **argv, struct moe
             return err_set(e, ERR_USAGE, "%s is given too often", flag_name(p->owner[i], name, sizeof name));
     switch (p->end->error[0]) {
     case ARG_ELONGOPT:
-        return err_set(e, ERR_USAGE, "unknown option %s (--help lists them)", word);
+        return unknown_option(p, word, e);
     case ARG_EMISSARG:
         return err_set(e, ERR_USAGE, "%s needs a value", owner_of_missing(word, argc, argv));
     case ARG_ENOMATCH:
@@ -237,6 +257,70 @@ int flags_parse(const struct flag *table, size_t n, int argc, char **argv, void 
 {
     struct parser p = {.flags = table, .n = n};
     return parse(&p, argc, argv, into, help, e);
+}
+
+int flags_given(const struct flag *table, size_t n, int argc, char **argv, bool *given, struct moeflux_err *e)
+{
+    struct parser p = {.flags = table, .n = n};
+    int rc = parser_build(&p, argc, e);
+    memset(given, 0, n * sizeof *given);
+    if (rc == 0)
+        arg_parse(argc, argv, p.args);
+    for (size_t i = 0; i < p.n_args && rc == 0; i++)
+        given[p.owner[i] - table] = p.owner[i]->kind == FLAG_SWITCH
+                                        ? ((const struct arg_lit *)p.args[i])->count > 0
+                                        : ((const struct arg_str *)p.args[i])->count > 0;
+    arg_freetable(p.args, p.n_args + 1);
+    return rc;
+}
+
+/* Whether `name` is one of "predict,n-predict". */
+static bool has_name(const char *names, const char *name)
+{
+    size_t len = strlen(name);
+    for (; names; names = strchr(names, ',') ? strchr(names, ',') + 1 : NULL)
+        if (strcspn(names, ",") == len && memcmp(names, name, len) == 0)
+            return true;
+    return false;
+}
+
+const struct flag *flags_find(const struct flag *table, size_t n, const char *name)
+{
+    for (size_t i = 0; i < n; i++)
+        if (table[i].kind != FLAG_HEADING && *name && has_name(table[i].longs, name))
+            return &table[i];
+    return NULL;
+}
+
+int flags_set(const struct flag *f, const char *text, void *into, struct moeflux_err *e)
+{
+    void *field = (char *)into + f->at;
+    bool is_true = strcmp(text, "true") == 0;
+    if (f->kind == FLAG_TEXTS) {
+        *(struct flag_texts *)field = (struct flag_texts){1, {text}};
+        return *text ? 0 : bad_value(f, "a value", text, e);
+    }
+    if (f->kind != FLAG_SWITCH)
+        return set_value(f, text, field, e);
+    if (!is_true && strcmp(text, "false") != 0)
+        return bad_value(f, "true or false", text, e);
+    *(bool *)field = is_true;
+    return 0;
+}
+
+const char *flags_choice(const struct flag *f, uint32_t i, char word[FLAG_CHOICE_TEXT])
+{
+    const char *at = f->choices ? f->choices : "";
+    for (; *at; i--) {
+        size_t n = strcspn(at, ", ");
+        if (i == 0 && n < FLAG_CHOICE_TEXT) {
+            snprintf(word, FLAG_CHOICE_TEXT, "%.*s", (int)n, at);
+            return word;
+        }
+        at += n;
+        at += strncmp(at, " or ", 4) == 0 ? 4 : strspn(at, ", ");
+    }
+    return NULL;
 }
 
 int flags_parse_part(const struct flag *table, size_t n, bool (*takes)(const struct flag *f), int argc,

@@ -4,6 +4,7 @@
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/statvfs.h>
 
 #include "base/err.h"
 #include "cli/number.h"
@@ -64,7 +65,10 @@ static void print_shape(struct output *out, const struct moeflux_needs *n)
         snprintf(own, sizeof own, " (the model's own number: %u)", n->own_top_k);
     output_addf(out, "%-22s %s\n", "architecture", n->architecture);
     output_addf(out, "%-22s %s\n", "layout",
-                n->packed ? "packed (moeflux convert)" : "safetensors, as they are");
+                n->is_assumed  ? "a configuration alone; formats as moeflux convert makes them: 4 bits"
+                : n->is_sketch ? "a configuration alone; formats by its quantization table"
+                : n->packed    ? "packed (moeflux convert)"
+                               : "safetensors, as they are");
     output_addf(out, "%-22s %u, %u of them full attention\n", "layers", n->n_layers, n->n_attention);
     output_addf(out, "%-22s %u wide, %u tokens in the vocabulary\n", "hidden", n->hidden, n->vocab_size);
     output_addf(out, "%-22s %u a layer, %u chosen per token%s, %u wide\n", "experts", n->n_experts, n->top_k,
@@ -91,7 +95,19 @@ static void print_parts(struct output *out, const struct findings *f)
     }
 }
 
-static void print_sizes(struct output *out, const struct findings *f)
+/* Of a model that is not there yet: whether it has room where its configuration lies. */
+static void print_room(const struct options *o, const struct findings *f, struct output *out)
+{
+    const struct moeflux_needs *n = &f->needs;
+    struct statvfs fs;
+    if (!n->is_sketch || statvfs(o->model, &fs) < 0)
+        return;
+    uint64_t room = (uint64_t)fs.f_bavail * fs.f_frsize;
+    print_bytes(out, "  free there", room,
+                room < n->dense_bytes + n->expert_bytes ? "too little for this model" : "");
+}
+
+static void print_sizes(const struct options *o, struct output *out, const struct findings *f)
 {
     const struct moeflux_needs *n = &f->needs;
     char note[96];
@@ -103,6 +119,7 @@ static void print_sizes(struct output *out, const struct findings *f)
     output_addf(out, "%-22s %s\n", "  dense formats", n->dense_formats);
     output_addf(out, "%-22s %s\n", "  expert formats", n->expert_formats);
     print_parts(out, f);
+    print_room(o, f, out);
     output_text(out, "\nRead per token\n");
     print_bytes(out, "  dense weights", n->token_dense_bytes, "from memory");
     snprintf(note, sizeof note, "from memory or disk");
@@ -162,7 +179,9 @@ static json_t *needs_json(const struct options *o, const struct findings *f)
     json_t *object = json_object();
     json_object_set_new(object, "model", output_json_text(o->model, strlen(o->model)));
     json_object_set_new(object, "architecture", json_string(n->architecture));
-    json_object_set_new(object, "packed", json_boolean(n->packed));
+    json_object_set_new(object, "packed", n->is_sketch ? json_null() : json_boolean(n->packed));
+    json_object_set_new(object, "config_alone", json_boolean(n->is_sketch));
+    json_object_set_new(object, "formats_assumed", json_boolean(n->is_assumed));
     json_object_set_new(object, "parts", parts_json(f));
     json_object_set_new(object, "expert_share", json_real(stats_share(n->expert_share)));
     json_object_set_new(object, "expert_formats", json_string(n->expert_formats));
@@ -185,6 +204,7 @@ static int print_json(const struct options *o, const struct findings *f, struct 
     json_object_set_new(object, "plan", plan ? plan_report_json(plan) : json_null());
     if (!plan)
         json_object_set_new(object, "no_plan", output_json_text(f->no_plan.text, strlen(f->no_plan.text)));
+    json_object_set_new(object, "set_elsewhere", defaults_json(&o->defaults));
     if (f->measured)
         speed_report_json(&f->needs, plan, &f->speeds, object);
     return output_json(out, object, e);
@@ -207,7 +227,7 @@ static int find_out(struct findings *f, const struct options *o, struct moeflux_
     int rc = moeflux_get_needs_with(&engine, &f->needs, e);
     if (rc < 0)
         return rc;
-    int n_parts = moeflux_list_parts(o->model, f->parts, MOEFLUX_MAX_PARTS, e);
+    int n_parts = f->needs.is_sketch ? 0 : moeflux_list_parts(o->model, f->parts, MOEFLUX_MAX_PARTS, e);
     if (n_parts < 0)
         return n_parts;
     f->n_parts = (uint32_t)n_parts;
@@ -231,8 +251,9 @@ int inspect_run(const struct options *o, struct output *out, struct moeflux_err 
     if (o->json)
         return print_json(o, &f, out, e);
     print_shape(out, &f.needs);
-    print_sizes(out, &f);
+    print_sizes(o, out, &f);
     print_plan(&f, out);
+    defaults_print(&o->defaults, out);
     if (f.measured)
         speed_report_print(&f.needs, plan_of(&f), &f.speeds, out);
     return output_flush(out, e);

@@ -4,14 +4,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "cli/exit.h"
 #include "cli/form.h"
+#include "cli/near.h"
 #include "cli/options.h"
 #include "cli/output.h"
+#include "cli/prompt.h"
 #include "cli/saved.h"
 #include "cli/say.h"
 #include "cli/setup.h"
@@ -20,6 +23,7 @@
 #include "cli/talk.h"
 #include "cli/terminal/editor.h"
 #include "cli/terminal/line.h"
+#include "cli/terminal/term.h"
 #include "generate/generator.h"
 #include "moeflux.h"
 
@@ -46,13 +50,49 @@ static int command_clear(struct talk *t, const char *argument, struct moeflux_er
     return talk_clear(t, e);
 }
 
+/* Whether the user says yes to `question`, which tells what is lost. */
+static bool agrees(struct talk *t, const char *question)
+{
+    const char *answer;
+    enum line_event event = line_read(t->line, question, &answer);
+    bool yes = event == LINE_TEXT && (strcasecmp(answer, "y") == 0 || strcasecmp(answer, "yes") == 0);
+    if (event == LINE_END)
+        say("\n");
+    if (!yes)
+        talk_note(t, "[nothing was changed]");
+    return yes;
+}
+
+static int show_system(const struct talk *t)
+{
+    const struct str *text = &t->conversation.system;
+    if (text->len)
+        say("%s\n", str_text(text));
+    else
+        talk_note(t, "[no system text]");
+    return 0;
+}
+
+/* Asks only where something is lost: a saved conversation stays in its file. */
 static int command_system(struct talk *t, const char *argument, struct moeflux_err *e)
 {
+    const struct conversation *c = &t->conversation;
+    char question[160];
+    if (!*argument)
+        return show_system(t);
+    snprintf(
+        question, sizeof question,
+        "A new system text begins a new conversation; %zu question%s and answer%s are lost. Go on? [y/N] ",
+        c->n_turns, c->n_turns == 1 ? "" : "s", c->n_turns == 1 ? "" : "s");
+    if (c->n_turns && !t->name && !agrees(t, question))
+        return 0;
+    bool none = strcmp(argument, "-") == 0;
     int rc = talk_clear(t, e);
     str_clear(&t->conversation.system);
-    str_add_text(&t->conversation.system, argument);
-    talk_note(t, *argument ? "[a new conversation with this system text]"
-                           : "[a new conversation without system text]");
+    if (!none)
+        str_add_text(&t->conversation.system, argument);
+    talk_note(t, none ? "[a new conversation without system text]"
+                      : "[a new conversation with this system text]");
     return rc;
 }
 
@@ -68,29 +108,55 @@ static int command_retry(struct talk *t, const char *argument, struct moeflux_er
     return talk_retry(t, e);
 }
 
+/* The text as the user's editor leaves it, from its first word on, in *start. 0: there is one; 1: none, which has been told. */
+static int edited(struct talk *t, struct str *text, const char **start, struct moeflux_err *e)
+{
+    int rc = editor_run(text, e);
+    signals_clear();
+    if (rc) {
+        told(rc, e);
+        return 1;
+    }
+    *start = str_text(text) + strspn(str_text(text), " \t\r\n");
+    if (**start)
+        return 0;
+    talk_note(t, "[the text is empty: nothing is asked]");
+    return 1;
+}
+
+static int ask_edited(struct talk *t, const char *text, struct moeflux_err *e)
+{
+    say("[%zu] %s\n", t->conversation.n_turns + 1, text);
+    return talk_ask(t, text, e);
+}
+
 static int command_edit(struct talk *t, const char *argument, struct moeflux_err *e)
 {
     (void)argument;
     const struct turn *last = conversation_last(&t->conversation);
     struct str text = {0};
+    const char *start;
+    int rc = 0;
     if (last)
         str_add(&text, str_text(&last->question), last->question.len);
-    int rc = editor_run(&text, e);
-    signals_clear();
-    if (rc) {
-        str_free(&text);
-        return told(rc, e);
+    if (edited(t, &text, &start, e) == 0) {
+        if (last && strcmp(start, str_text(&last->question)) == 0) {
+            talk_note(t, "[the question is the same: /retry asks it again]");
+        } else {
+            conversation_undo(&t->conversation);
+            rc = ask_edited(t, start, e);
+        }
     }
-    const char *start = str_text(&text) + strspn(str_text(&text), " \t\r\n");
-    if (!*start) {
-        talk_note(t, "[the text is empty: nothing is asked]");
-    } else if (last && strcmp(start, str_text(&last->question)) == 0) {
-        talk_note(t, "[the question is the same: /retry asks it again]");
-    } else {
-        conversation_undo(&t->conversation);
-        say("[%zu] %s\n", t->conversation.n_turns + 1, start);
-        rc = talk_ask(t, start, e);
-    }
+    str_free(&text);
+    return rc;
+}
+
+static int command_write(struct talk *t, const char *argument, struct moeflux_err *e)
+{
+    struct str text = {0};
+    const char *start;
+    str_add_text(&text, argument);
+    int rc = edited(t, &text, &start, e) == 0 ? ask_edited(t, start, e) : 0;
     str_free(&text);
     return rc;
 }
@@ -193,15 +259,30 @@ static const struct command {
     {"/undo", "", "back before the last question", command_undo},
     {"/retry", "", "another answer to the last question", command_retry},
     {"/edit", "", "change the last question in $EDITOR and ask it again", command_edit},
+    {"/write", " [TEXT]", "write a question of several lines in $EDITOR", command_write},
     {"/show", "", "print the conversation", command_show},
     {"/save", " NAME", "save the conversation, now and after each answer", command_save},
     {"/load", " NAME", "go on with a saved conversation", command_load},
     {"/sessions", "", "list the saved conversations", command_sessions},
     {"/delete", " NAME", "delete a saved conversation", command_delete},
-    {"/system", " TEXT", "set the system text (none: remove it); begins a new one", command_system},
+    {"/system", " [TEXT]", "show the system text, or begin anew with another (-: none)", command_system},
     {"/stats", "", "speeds and times of the last answer", command_stats},
     {"/quit", "", "end the program (also Ctrl-D)", command_quit},
 };
+
+static const char keys_help[] =
+    "Questions:\n"
+    "  A line that ends in \\ goes on in the next; Ctrl-D there gives the question up.\n"
+    "  A pasted text is one question, with all its lines.\n"
+    "  // or a blank before a slash: a question that begins with a slash.\n"
+    "Keys:\n"
+    "  Ctrl-C            stop an answer, give up a line\n"
+    "  Ctrl-D            end the program, on an empty line\n"
+    "  Up, Down, Ctrl-R  earlier lines; search them\n"
+    "  Home, End         to the line's ends (also Ctrl-A, Ctrl-E)\n"
+    "  Ctrl-Left, -Right word by word (also Alt-B, Alt-F)\n"
+    "  Ctrl-W, Alt-D     delete a word to the left, to the right (also Alt-Backspace)\n"
+    "  Ctrl-U, Ctrl-K    delete the line, what is right of the cursor (Ctrl-Y: back)\n";
 
 static int command_help(struct talk *t, const char *argument, struct moeflux_err *e)
 {
@@ -209,34 +290,43 @@ static int command_help(struct talk *t, const char *argument, struct moeflux_err
     (void)argument;
     (void)e;
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
-        say("  %s%-*s %s\n", commands[i].name, 14 - (int)strlen(commands[i].name), commands[i].argument,
+        say("  %s%-*s %s\n", commands[i].name, 16 - (int)strlen(commands[i].name), commands[i].argument,
             commands[i].help);
-    say("  Ctrl-C stops an answer. A line that ends in \\ goes on in the next.\n");
+    say("%s", keys_help);
     return 0;
 }
 
 static int run_command(struct talk *t, const char *text, struct moeflux_err *e)
 {
-    size_t n = strcspn(text, " \t");
-    const char *argument = text + n + strspn(text + n, " \t");
-    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+    char word[40];
+    size_t n = strcspn(text, " \t\n");
+    const char *argument = text + n + strspn(text + n, " \t\n");
+    snprintf(word, sizeof word, "%.*s", (int)(n < sizeof word ? n : sizeof word - 1), text);
+    struct near near = near_begin(word);
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
         if (strlen(commands[i].name) == n && strncmp(commands[i].name, text, n) == 0)
             return commands[i].run(t, argument, e);
-    say("unknown command %.*s; /help lists them\n", (int)(n < 40 ? n : 40), text);
+        near_try(&near, commands[i].name, strlen(commands[i].name));
+    }
+    if (near.best)
+        say("unknown command %s: did you mean %s?\n", word, near.best);
+    else
+        say("unknown command %s; /help lists them (a question may begin with a blank and a slash)\n", word);
     return 0;
 }
 
 /* ---- the loop ---- */
 
-/* Reads a question, which may be several lines with a backslash at their ends. */
+/* Reads a question, which may be several lines with a backslash at their ends. Ctrl-D gives up one that was begun. */
 static enum line_event read_question(struct talk *t, struct str *question)
 {
     const char *text;
     enum line_event event = line_read(t->line, "> ", &text);
+    bool more = false;
     str_clear(question);
     while (event == LINE_TEXT) {
         size_t n = strlen(text);
-        bool more = n > 0 && text[n - 1] == '\\';
+        more = n > 0 && text[n - 1] == '\\';
         str_add(question, text, more ? n - 1 : n);
         if (!more)
             break;
@@ -245,17 +335,23 @@ static enum line_event read_question(struct talk *t, struct str *question)
     }
     if (event == LINE_INTERRUPTED && question->len == 0 && !*text)
         talk_note(t, "[/quit or Ctrl-D ends the program]");
-    return event;
+    if (event != LINE_END || !more)
+        return event;
+    say("\n");
+    return LINE_INTERRUPTED;
 }
 
 static int handle_question(struct talk *t, const struct str *question, struct moeflux_err *e)
 {
-    const char *text = str_text(question);
-    text += strspn(text, " \t\n");
-    if (!*text)
+    const char *text = str_text(question), *start = text + strspn(text, " \t\n");
+    bool is_command = text[0] == '/' && text[1] != '/';
+    if (!*start)
         return 0;
-    line_remember(t->line, text);
-    return *text == '/' ? run_command(t, text, e) : talk_ask(t, text, e);
+    /* The blank before a slash is part of the line that is recalled. */
+    line_remember(t->line, *start == '/' ? text : start);
+    if (is_command)
+        return run_command(t, text, e);
+    return talk_ask(t, text[0] == '/' ? text + 1 : start, e);
 }
 
 static int loop(struct talk *t, struct moeflux_err *e)
@@ -284,6 +380,8 @@ static int end(struct talk *t, int rc, struct moeflux_err *e)
 
 static void greet(const struct talk *t)
 {
+    if (t->options->log_level < EXIT_INFO)
+        return;
     const struct moeflux_model_info *info = &t->generator.info;
     say("moeflux " MOEFLUX_VERSION ", %s, %u layers, %u experts, on %s\n", info->architecture, info->n_layers,
         info->n_experts, info->device);
@@ -317,7 +415,7 @@ static int start(struct talk *t, struct moeflux_err *e)
         rc = setup_start(&t->generator, o, (uint32_t)o->ctx_size, e);
     if (!rc && o->resume)
         rc = talk_load(t, o->resume, e);
-    if (!rc && !(t->line = line_open(e)))
+    if (!rc && !t->is_script && !(t->line = line_open(t->term->pastes, e)))
         rc = (int)e->code;
     return rc;
 }
@@ -340,5 +438,39 @@ int interactive_run(const struct options *o, const struct term *term, struct out
     rc = setup_save_usage(&t.generator, o, rc, e);
     line_close(t.line);
     talk_free(&t);
+    return rc;
+}
+
+/* ---- in a script ---- */
+
+static int ask_once(struct talk *t, const struct prompt *p, struct moeflux_err *e)
+{
+    const char *text = str_text(&p->text);
+    struct moeflux_err unkept;
+    if (strlen(text) != p->text.len)
+        return err_set(e, ERR_FORMAT, "the prompt has a NUL byte, which a conversation cannot keep");
+    int rc = talk_ask(t, text, e);
+    if (!rc && t->answer.stop == ANSWER_INTERRUPTED)
+        rc = err_set(e, ERR_INTERRUPTED, "interrupted");
+    int kept = talk_keep(t, true, &unkept);
+    return rc || !kept ? rc : err_set(e, kept, "%s", unkept.text);
+}
+
+int interactive_continue(const struct options *o, const struct term *term, struct output *out,
+                         struct moeflux_err *e)
+{
+    struct talk t = {.options = o, .term = term, .out = out, .is_script = true};
+    struct prompt p = {0};
+    if (signals_catch_interrupt(e))
+        return ERR_IO;
+    bar_init(&t.bar, term);
+    int rc = prompt_read(&p, o, e);
+    if (!rc)
+        rc = start(&t, e);
+    if (!rc)
+        rc = ask_once(&t, &p, e);
+    rc = setup_save_usage(&t.generator, o, rc, e);
+    talk_free(&t);
+    prompt_free(&p);
     return rc;
 }

@@ -6,8 +6,11 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/mem.h"
 #include "base/str.h"
+#include "cli/exit.h"
 #include "cli/flags.h"
+#include "cli/which_model.h"
 #include "generate/logprobs.h"
 #include "moeflux.h"
 #include "text/utf8.h"
@@ -27,24 +30,37 @@ enum { DEFAULT_SEQUENCES = 4 };
 #define TEXTS(l, value, f, help)              {FLAG_TEXTS, NULL, l, value, help, AT(f), 0, 0, NULL}
 #define INT(s, l, value, f, lo, hi, help)     {FLAG_INT, s, l, value, help, AT(f), lo, hi, NULL}
 #define REAL(s, l, value, f, help)            {FLAG_REAL, s, l, value, help, AT(f), 0, 0, NULL}
+#define TEXT_OF(l, value, f, choices, help)   {FLAG_TEXT, NULL, l, value, help, AT(f), 0, 0, choices}
 #define BYTES(s, l, value, f, help)           {FLAG_BYTES, s, l, value, help, AT(f), 0, 0, NULL}
 #define LIST(s, l, value, f, lo, hi, help)    {FLAG_LIST, s, l, value, help, AT(f), lo, hi, NULL}
 #define CHOICE(l, value, f, choices, help)    {FLAG_CHOICE, NULL, l, value, help, AT(f), 0, 0, choices}
-#define OPERAND(value, f, help)               {FLAG_OPERAND, NULL, NULL, value, help, AT(f), 0, 0, NULL}
 #define MAY_OPERAND(value, f, help)           {FLAG_OPERAND, NULL, NULL, value, help, AT(f), 0, 1, NULL}
+#define OPERAND(value, f, help)               {FLAG_OPERAND, NULL, NULL, value, help, AT(f), 0, 0, NULL}
 
 /* In the order of the enums of moeflux.h. */
 static const char EXPERT_IO[] = "auto, mmap, pread, uring or direct", PREFETCH[] = "auto, none, previous, router or both",
                   CACHE_POLICY[] = "auto, lru, frequency or context", NUMBER_TYPE[] = "auto, f32 or f16",
-                  EXPERTS[] = "gpu or cpu";
+                  EXPERTS[] = "gpu or cpu", COLOR[] = "auto, always or never";
+/* Some of the values of flags that take others too, or are checked elsewhere: for completion. */
+static const char DEVICES[] = "auto, cpu or reference", ISAS[] = "portable, avx2, avx512, amx, neon or dotprod",
+                  STATES[] = "v2 or v3";
 /* In the order of the enums of convert/convert_settings.h, without their first ones. */
-static const char RECIPE[] = "mixed_2_6, mixed_3_4, mixed_3_6 or mixed_4_6", SCALES[] = "minmax or search";
+static const char RECIPE[] = "mixed_2_6, mixed_3_4, mixed_3_6 or mixed_4_6", SCALES[] = "minmax or search",
+                  QUANT_MODE[] = "affine, mxfp4, mxfp8 or nvfp4";
+
+/* In the order of enum exit_level. */
+static const char LOG_LEVEL[] = "error, warn or info";
+
+/* What is said on stderr beside failures. */
+#define SAY_FLAGS \
+    SWITCH("q", "quiet", quiet, "say nothing but failures (--log-level error)"), \
+    CHOICE("log-level", "LEVEL", log_level, LOG_LEVEL, "what to say on stderr: error, warn, info (info)")
 
 /* How a model is opened and run. */
 #define MODEL_FLAGS \
     TEXT("m", "model", "DIR", model, "the model's directory"), \
-    TEXT(NULL, "device", "NAME", device, "auto, cpu, reference, GPU's index or name (auto)"), \
-    TEXT(NULL, "cpu-isa", "NAME", cpu_isa, "portable, avx2, avx512, amx, neon, dotprod (best)"), \
+    TEXT_OF("device", "NAME", device, DEVICES, "auto, cpu, reference, GPU's index or name (auto)"), \
+    TEXT_OF("cpu-isa", "NAME", cpu_isa, ISAS, "portable, avx2, avx512, amx, neon, dotprod (best)"), \
     INT("c", "ctx-size", "N", ctx_size, 1, MAX_TOKENS, "most tokens of prompt and answers (8192)"), \
     INT("t", "threads", "N", threads, 1, 4096, "threads that compute, read and help (all cores)"), \
     BYTES(NULL, "memory", "SIZE", memory, "host memory for experts and checkpoints, as 4G"), \
@@ -85,8 +101,8 @@ static const struct flag run_flags[] = {
     TEXT(NULL, "system", "TEXT", system, "system text of the conversation"),
     TEXT(NULL, "prompt-cache", "FILE", prompt_cache, "reuse what the prompt begins with; update FILE"),
     TEXT(NULL, "prompt-cache-ro", "FILE", prompt_cache_ro, "... and leave FILE as it is"),
-    TEXT(NULL, "state-format", "NAME", state_format, "of --prompt-cache: v3, or v2, which holds less (v3)"),
-    TEXT(NULL, "resume", "NAME", resume, "go on with a saved conversation"),
+    TEXT_OF("state-format", "NAME", state_format, STATES, "of --prompt-cache: v3, or v2, which holds less (v3)"),
+    TEXT(NULL, "resume", "NAME", resume, "go on with a saved conversation, or ask it one thing"),
     SWITCH(NULL, "raw", raw, "take the prompt as it is: no chat template"),
     SWITCH(NULL, "think", think, "think first (else: as the model does by itself)"),
     SWITCH(NULL, "no-think", no_think, "answer without thinking first"),
@@ -106,13 +122,16 @@ static const struct flag run_flags[] = {
     HEADING("Many prompts:"),
     TEXT(NULL, "batch", "FILE", batch, "answer every line of JSON, - for stdin"),
     TEXT("o", "output", "FILE", output, "append the results; go on where they end"),
+    SWITCH(NULL, "retry-failed", retry_failed, "... and answer again what had an error"),
     SWITCH(NULL, "ordered", ordered, "results in the order of the lines"),
     TEXT(NULL, "shard", "I/N", shard, "take every N-th line, from line I on"),
     HEADING("Output:"),
+    CHOICE("color", "WHEN", color, COLOR, "bold and code of answers: auto, always, never (auto)"),
     SWITCH(NULL, "tokens-out", tokens_out, "print token ids instead of text"),
     SWITCH(NULL, "json", json, "print one JSON object"),
     SWITCH(NULL, "csv", csv, "print tables as CSV"),
     SWITCH(NULL, "stats", stats, "print speeds and times on stderr"),
+    SAY_FLAGS,
     TEXT(NULL, "logits", "FILE", logits, "write the last logits (safetensors; -: text)"),
     SWITCH(NULL, "logits-all", logits_all, "... after every token of the prompt"),
     TEXT(NULL, "hidden", "FILE", hidden, "write the hidden states (safetensors)"),
@@ -129,30 +148,34 @@ static const struct flag run_flags[] = {
     TEXTS("compare", "SETTING", compare, "... beside another model or other flags; repeatable"),
     SWITCH(NULL, "selftest", selftest, "compare every operation with the reference"),
     SWITCH("h", "help", help, "print this help"),
-    SWITCH(NULL, "version", version, "print the version"),
+    SWITCH("V", "version", version, "print the version"),
 };
 
 static const struct flag convert_flags[] = {
     OPERAND("SRC", src, "checkpoint: MLX, bf16, f16, f32 or fp8 safetensors"),
-    OPERAND("DST", dst, "directory to write; must not exist"),
+    MAY_OPERAND("DST", dst, "directory to write; must not exist"),
     INT(NULL, "bits", "N", bits, 1, MAX_TOKENS, "of a weight: 2, 3, 4, 5, 6 or 8 (4, or as in SRC)"),
     INT(NULL, "group", "N", group, 1, MAX_TOKENS, "columns that share a scale: 32, 64, 128 (64)"),
     INT(NULL, "expert-bits", "N", expert_bits, 1, MAX_TOKENS, "... of the routed experts (as --bits)"),
     INT(NULL, "expert-group", "N", expert_group, 1, MAX_TOKENS, "... of theirs (as --group)"),
+    CHOICE("mode", "NAME", mode, QUANT_MODE, "mlx's: affine, mxfp4, mxfp8 or nvfp4 (affine)"),
+    CHOICE("expert-mode", "NAME", expert_mode, QUANT_MODE, "... of the routed experts (as --mode)"),
     CHOICE("recipe", "NAME", recipe, RECIPE, "mlx-lm's mixed_2_6, _3_4, _3_6 or _4_6"),
     CHOICE("scales", "RULE", scales, SCALES, "minmax, or search: least error (with these: search)"),
     TEXT(NULL, "spread", "DIR,..", spread, "put the experts into these too, on other disks"),
-    SWITCH(NULL, "verify", verify, "read DST again and compare checksums"),
+    SWITCH(NULL, "verify", verify, "read DST again; --verify DST alone: at any time"),
     INT("t", "threads", "N", threads, 1, 4096, "threads (all cores)"),
+    SAY_FLAGS,
     SWITCH("h", "help", help, "print this help"),
 };
 
 static const struct flag inspect_flags[] = {
-    MAY_OPERAND("DIR", model, "model directory; not needed with the next two"),
+    /* The name is the configuration file's. */
+    {FLAG_OPERAND, NULL, "model", "MODEL", "directory or config.json; not needed with these:", AT(model), 0, 1, NULL},
     TEXT(NULL, "trace", "FILE", trace, "replay a run's trace: what more memory would buy"),
     TEXT(NULL, "usage", "FILE", usage, "how evenly a usage file's experts are used"),
-    TEXT(NULL, "device", "NAME", device, "as for a run, below too"),
-    TEXT(NULL, "cpu-isa", "NAME", cpu_isa, "portable, avx2, avx512, amx, neon, dotprod (best)"),
+    TEXT_OF("device", "NAME", device, DEVICES, "as for a run, below too"),
+    TEXT_OF("cpu-isa", "NAME", cpu_isa, ISAS, "portable, avx2, avx512, amx, neon, dotprod (best)"),
     INT("c", "ctx-size", "N", ctx_size, 1, MAX_TOKENS, "tokens to keep room for (8192)"),
     BYTES(NULL, "memory", "SIZE", memory, "host memory for experts and checkpoints"),
     BYTES(NULL, "gpu-memory", "SIZE", gpu_memory, "device memory for everything"),
@@ -167,6 +190,11 @@ static const struct flag inspect_flags[] = {
     INT(NULL, "chunk", "N", chunk, 1, 1 << 20, "tokens of a prompt computed at once"),
     SWITCH(NULL, "no-measure", no_measure, "print only what files and memory tell"),
     SWITCH(NULL, "json", json, "print one JSON object"),
+    SWITCH("h", "help", help, "print this help"),
+};
+
+static const struct flag completion_flags[] = {
+    OPERAND("SHELL", shell, "bash, zsh or fish"),
     SWITCH("h", "help", help, "print this help"),
 };
 
@@ -186,6 +214,7 @@ static const struct flag serve_flags[] = {
     BYTES(NULL, "state-disk", "SIZE", state_disk, "... at most so much (16G)"),
     HEADING("Model:"),
     MODEL_FLAGS,
+    SAY_FLAGS,
     HEADING("Where a request says nothing:"),
     TEXT(NULL, "system", "TEXT", system, "system text of a conversation without one"),
     SWITCH(NULL, "think", think, "think first (else: as the model does by itself)"),
@@ -198,14 +227,24 @@ static const struct flag serve_flags[] = {
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
+const struct defaults_command options_commands[OPTIONS_COMMANDS] = {
+    {"run", "an answer, a conversation, many answers, measurements", run_flags, COUNT(run_flags)},
+    {"convert", "a checkpoint to a model directory", convert_flags, COUNT(convert_flags)},
+    {"inspect", "what a model is, needs and can reach here", inspect_flags, COUNT(inspect_flags)},
+    {"serve", "OpenAI's API and a chat page", serve_flags, COUNT(serve_flags)},
+};
+
 static void set_defaults(struct options *o)
 {
     *o = (struct options){
+        .log_level = EXIT_INFO,
         .predict = OPTIONS_NOT_GIVEN,
         .experts = OPTIONS_NOT_GIVEN,
         .n_cpu_moe = OPTIONS_NOT_GIVEN,
         .recipe = OPTIONS_NOT_GIVEN,
         .scales = OPTIONS_NOT_GIVEN,
+        .mode = OPTIONS_NOT_GIVEN,
+        .expert_mode = OPTIONS_NOT_GIVEN,
         .expert_share = 1,
         .seed = -1,
         .temp = 0.7f,
@@ -282,7 +321,13 @@ static int check_prompt(const struct options *o, struct moeflux_err *e)
     if (!rc && o->state_format && strcmp(o->state_format, "v2") != 0 && strcmp(o->state_format, "v3") != 0)
         rc = err_set(e, ERR_USAGE, "--state-format: expected v2 or v3, found \"%s\"", o->state_format);
     if (!rc)
-        rc = refuse(o->resume && (o->prompt || o->file || o->tokens_in), "--resume", "a prompt", e);
+        rc = refuse(o->resume && (o->tokens_in || o->raw), "--resume", "--tokens-in or --raw", e);
+    if (!rc)
+        rc = refuse(o->resume && o->tools, "--resume", "--tools", e);
+    if (!rc)
+        rc = refuse(o->resume && (o->json || o->tokens_out), "--resume", "--json or --tokens-out", e);
+    if (!rc)
+        rc = refuse(o->resume && options_probes(o), "--resume", "--logits or --hidden", e);
     if (!rc)
         rc = refuse(o->resume && o->system, "--resume", "--system", e);
     if (!rc)
@@ -336,6 +381,8 @@ static int check_batch(struct options *o, struct moeflux_err *e)
                     e);
     if (!rc)
         rc = check_needs(o->output, "--output", o->batch, "--batch", e);
+    if (!rc)
+        rc = check_needs(o->retry_failed, "--retry-failed", o->batch && o->output, "--batch and --output", e);
     if (!rc)
         rc = check_needs(o->ordered, "--ordered", o->batch, "--batch", e);
     if (!rc)
@@ -467,6 +514,15 @@ static int check_engine(const struct options *o, struct moeflux_err *e)
     return rc ? rc : check_experts(o, e);
 }
 
+static int need_model(const struct options *o, struct moeflux_err *e)
+{
+    return o->model
+               ? 0
+               : err_set(e, ERR_USAGE,
+                         "-m DIR is missing: which model? DIR is a directory of safetensors files, or what "
+                         "moeflux convert made of one (MOEFLUX_MODEL sets it too; --help shows the usage)");
+}
+
 static int check_run(struct options *o, struct moeflux_err *e)
 {
     int rc = check_modes(o, e);
@@ -495,16 +551,15 @@ static int check_run(struct options *o, struct moeflux_err *e)
               : o->bench      ? VERB_BENCH
               : o->batch      ? VERB_BATCH
                               : VERB_RUN;
-    if (!o->model && o->verb != VERB_LIST_DEVICES && o->verb != VERB_SELFTEST)
-        return err_set(e, ERR_USAGE, "-m DIR is missing: which model? (--help shows the usage)");
-    return 0;
+    return o->verb == VERB_LIST_DEVICES || o->verb == VERB_SELFTEST ? 0 : need_model(o, e);
 }
 
 static int check_inspect(const struct options *o, struct moeflux_err *e)
 {
     int rc = o->model || o->trace || o->usage
                  ? 0
-                 : err_set(e, ERR_USAGE, "DIR is missing (--help shows the usage)");
+                 : err_set(e, ERR_USAGE,
+                           "MODEL is missing: a directory or a config.json (--help shows the usage)");
     if (!rc)
         rc = refuse(o->trace && o->usage, "--trace", "--usage", e);
     return rc ? rc : check_engine(o, e);
@@ -513,7 +568,7 @@ static int check_inspect(const struct options *o, struct moeflux_err *e)
 static int check_serve(struct options *o, struct moeflux_err *e)
 {
     struct sampler_options sampling = options_sampling(o, 0);
-    int rc = o->model ? 0 : err_set(e, ERR_USAGE, "-m DIR is missing: which model? (--help shows the usage)");
+    int rc = need_model(o, e);
     if (!rc)
         rc = check_engine(o, e);
     if (!rc)
@@ -528,31 +583,154 @@ static int check_serve(struct options *o, struct moeflux_err *e)
     return rc;
 }
 
+/* --- what the command line leaves open --- */
+
+static bool is_one_of(size_t at, const size_t *fields, size_t n)
+{
+    while (n > 0 && fields[n - 1] != at)
+        n--;
+    return n > 0;
+}
+
+/* A file may hold what is of the machine, of the model or of taste; not what one call is about, and nothing that makes a
+ * conversion another one unasked. */
+static bool may_set(const struct defaults_command *c, const struct flag *f)
+{
+    static const size_t settings[] = {AT(show_think), AT(stats), AT(presence_penalty), AT(frequency_penalty),
+                                      AT(threads),    AT(quiet), AT(log_level),        AT(color)};
+    static const size_t others[] = {AT(help), AT(trace)};
+    if (c->flags == convert_flags || c->flags == inspect_flags)
+        return (f->at == AT(model) || f->kind != FLAG_OPERAND) &&
+               !(c->flags == inspect_flags && f->at == AT(usage)) && f->at != AT(json) &&
+               f->at != AT(no_measure) && !is_one_of(f->at, others, COUNT(others)) &&
+               (c->flags == inspect_flags || is_one_of(f->at, settings, COUNT(settings)));
+    for (size_t i = 0; i < COUNT(serve_flags); i++)
+        if (serve_flags[i].kind != FLAG_HEADING && serve_flags[i].at == f->at)
+            return !is_one_of(f->at, others, COUNT(others));
+    return is_one_of(f->at, settings, COUNT(settings));
+}
+
+/* Whether a flag with this field is on the command line. */
+static bool has(const struct defaults_command *c, const bool *given, size_t at)
+{
+    for (size_t i = 0; i < c->n; i++)
+        if (given[i] && c->flags[i].kind != FLAG_HEADING && c->flags[i].at == at)
+            return true;
+    return false;
+}
+
+/* What goes with no flag of the command line stays away from it. */
+static bool is_used(const struct defaults_command *c, const struct flag *f, const bool *given,
+                    const void *into)
+{
+    static const struct {
+        size_t at, beside;
+    } rivals[] = {
+        {AT(think), AT(no_think)},    {AT(no_think), AT(think)},  {AT(experts), AT(n_cpu_moe)},
+        {AT(n_cpu_moe), AT(experts)}, {AT(system), AT(raw)},      {AT(system), AT(tokens_in)},
+        {AT(system), AT(resume)},     {AT(predict), AT(logits)},  {AT(usage), AT(compare)},
+        {AT(show_think), AT(batch)},  {AT(quiet), AT(log_level)}, {AT(log_level), AT(quiet)},
+        {AT(cpu_isa), AT(device)},
+    };
+    const struct options *o = into;
+    for (size_t i = 0; i < COUNT(rivals); i++)
+        if (rivals[i].at == f->at && has(c, given, rivals[i].beside))
+            return false;
+    if (f->at == AT(gpu_memory) && has(c, given, AT(device)))
+        return !takes_cpu(o->device);
+    return c->flags != inspect_flags || f->at != AT(model) || !(o->trace || o->usage);
+}
+
+static int take_defaults(struct options *o, const struct defaults_command *c, int argc, char **argv,
+                         struct moeflux_err *e)
+{
+    static const struct defaults_rules rules = {options_commands, OPTIONS_COMMANDS, may_set, is_used};
+    bool given[FLAGS_MAX];
+    struct options *scratch = mem_new(1, sizeof *scratch, e);
+    int rc = scratch ? flags_given(c->flags, c->n, argc, argv, given, e) : ERR_MEMORY;
+    if (rc == 0)
+        rc = defaults_apply(&o->defaults, &rules, c, given, o, scratch, e);
+    free(scratch);
+    if (o->quiet)
+        o->log_level = EXIT_ERROR;
+    return rc;
+}
+
+/* One directory alone is there to be verified. */
+static int check_convert(const struct options *o, struct moeflux_err *e)
+{
+    bool settings = o->bits || o->group || o->expert_bits || o->expert_group || o->spread ||
+                    o->recipe != OPTIONS_NOT_GIVEN || o->scales != OPTIONS_NOT_GIVEN ||
+                    o->mode != OPTIONS_NOT_GIVEN || o->expert_mode != OPTIONS_NOT_GIVEN;
+    if (o->dst)
+        return 0;
+    if (!o->verify)
+        return err_set(e, ERR_USAGE, "DST is missing (--help shows the usage)");
+    return settings
+               ? err_set(e, ERR_USAGE, "--verify of a converted model takes no other flag than --threads")
+               : 0;
+}
+
+static int check(struct options *o, struct moeflux_err *e)
+{
+    switch (o->verb) {
+    case VERB_CONVERT:
+        return check_convert(o, e);
+    case VERB_SERVE:
+        return check_serve(o, e);
+    case VERB_INSPECT:
+        return check_inspect(o, e);
+    default:
+        return check_run(o, e);
+    }
+}
+
 int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *e)
 {
+    static const enum verb verbs[OPTIONS_COMMANDS] = {VERB_RUN, VERB_CONVERT, VERB_INSPECT, VERB_SERVE};
+    size_t at = 0;
     set_defaults(o);
-    if (argc > 1 && strcmp(argv[1], "serve") == 0) {
-        o->verb = VERB_SERVE;
-        int parsed = flags_parse(serve_flags, COUNT(serve_flags), argc - 1, argv + 1, o, &o->help, e);
-        return parsed || o->help ? parsed : check_serve(o, e);
+    for (size_t i = 1; i < OPTIONS_COMMANDS && argc > 1; i++)
+        if (strcmp(argv[1], options_commands[i].section) == 0)
+            at = i;
+    o->verb = verbs[at];
+    argc -= at > 0;
+    argv += at > 0;
+    if (argc > 1 && strcmp(argv[1], "completion") == 0) {
+        o->verb = VERB_COMPLETION;
+        return flags_parse(completion_flags, COUNT(completion_flags), argc - 1, argv + 1, o, &o->help, e);
     }
-    if (argc > 1 && strcmp(argv[1], "convert") == 0) {
-        o->verb = VERB_CONVERT;
-        return flags_parse(convert_flags, COUNT(convert_flags), argc - 1, argv + 1, o, &o->help, e);
-    }
-    if (argc > 1 && strcmp(argv[1], "inspect") == 0) {
-        o->verb = VERB_INSPECT;
-        int parsed = flags_parse(inspect_flags, COUNT(inspect_flags), argc - 1, argv + 1, o, &o->help, e);
-        return parsed || o->help ? parsed : check_inspect(o, e);
-    }
-    int rc = flags_parse(run_flags, COUNT(run_flags), argc, argv, o, &o->help, e);
+    const struct defaults_command *c = &options_commands[at];
+    int rc = flags_parse(c->flags, c->n, argc, argv, o, &o->help, e);
+    if (rc && at == 0 && argc > 1 && argv[1][0] && argv[1][0] != '-')
+        return which_model_refuse_word(argv[1], e);
     if (rc)
         return rc;
-    if (o->help || o->version) {
+    if (at == 0 && (o->help || o->version))
         o->verb = o->help ? VERB_HELP : VERB_VERSION;
+    if (o->help || o->version)
         return 0;
-    }
-    return check_run(o, e);
+    rc = take_defaults(o, c, argc, argv, e);
+    if (rc)
+        return rc;
+    rc = check(o, e);
+    if (rc == ERR_USAGE)
+        defaults_explain(&o->defaults, e);
+    return rc;
+}
+
+void options_free(struct options *o)
+{
+    defaults_free(&o->defaults);
+}
+
+void options_explain(const struct options *o, struct moeflux_err *e)
+{
+    char place[300];
+    struct moeflux_err first = *e;
+    const char *from = o->model ? defaults_source(&o->defaults, AT(model), place, sizeof place) : NULL;
+    if (from && strstr(first.text, o->model))
+        err_set(e, first.code, "%s (the model is set by %s)", first.text, from);
 }
 
 /* Those of the first group. The context is that of all settings; a list of devices and a file that is written are none of
@@ -581,8 +759,14 @@ int options_setting(const struct options *base, int argc, char **argv, struct op
 void options_help(const struct options *o, struct str *out)
 {
     if (o->verb == VERB_CONVERT) {
-        str_add_text(out, "usage: moeflux convert SRC DST [OPTION]...\n\n");
+        str_add_text(out, "usage: moeflux convert SRC DST [OPTION]...\n"
+                          "       moeflux convert --verify DST\n\n");
         flags_help(convert_flags, COUNT(convert_flags), out);
+        return;
+    }
+    if (o->verb == VERB_COMPLETION) {
+        str_add_text(out, "usage: moeflux completion SHELL\n\n");
+        flags_help(completion_flags, COUNT(completion_flags), out);
         return;
     }
     if (o->verb == VERB_SERVE) {
@@ -591,8 +775,8 @@ void options_help(const struct options *o, struct str *out)
         return;
     }
     if (o->verb == VERB_INSPECT) {
-        str_add_text(out, "usage: moeflux inspect DIR [--no-measure] [--json] [OPTION]...\n"
-                          "       moeflux inspect --trace FILE|--usage FILE [DIR] [--json] [OPTION]...\n\n");
+        str_add_text(out, "usage: moeflux inspect MODEL [--no-measure] [--json] [OPTION]...\n"
+                          "       moeflux inspect --trace FILE|--usage FILE [MODEL] [OPTION]...\n\n");
         flags_help(inspect_flags, COUNT(inspect_flags), out);
         return;
     }
@@ -607,6 +791,12 @@ void options_help(const struct options *o, struct str *out)
                       "       moeflux --selftest              check this device's operations\n");
     flags_help(run_flags, COUNT(run_flags), out);
     str_add_text(out, "\nmoeflux convert --help, man moeflux and man moeflux-convert say more.\n");
+}
+
+const char *options_model_name(const struct options *o)
+{
+    const char *slash = strrchr(o->model, '/');
+    return o->alias ? o->alias : slash && slash[1] ? slash + 1 : o->model;
 }
 
 const char *options_cpu_isa(const struct options *o)

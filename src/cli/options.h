@@ -1,11 +1,12 @@
 /* options.h - what the user asked for: every flag, checked, with its default.
- * Texts are borrowed from argv. */
+ * Texts are borrowed from argv, or lie in `defaults`. */
 #ifndef MOEFLUX_CLI_OPTIONS_H
 #define MOEFLUX_CLI_OPTIONS_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "cli/defaults.h"
 #include "cli/flags.h"
 #include "cli/number.h"
 #include "generate/request.h"
@@ -25,6 +26,7 @@ enum verb {
     VERB_CONVERT,
     VERB_INSPECT,
     VERB_SERVE,
+    VERB_COMPLETION,
     VERB_HELP,
     VERB_VERSION,
 };
@@ -35,7 +37,9 @@ enum { BENCH_MAX_PARALLEL = 8 };
 
 struct options {
     enum verb verb;
-    bool help, version;
+    bool help, version, quiet;
+    int log_level; /* enum exit_level */
+    struct defaults defaults;
 
     const char *model, *device, *cpu_isa, *usage, *pin, *trace;
     int expert_io, prefetch, cache_policy, kv_type, prompt_type; /* enums of moeflux.h */
@@ -54,6 +58,8 @@ struct options {
     bool raw, think, no_think, show_think;
 
     bool ordered;               /* results in the order of the lines */
+    bool retry_failed;          /* results of `output` that are errors count as none */
+    int color;                  /* of answers: 0: on a terminal, 1: always, 2: never */
     const char *batch, *output; /* files; batch may be "-", output NULL: stdout */
     const char *shard;          /* as given; the two that follow are what it says */
     uint32_t shard_i, shard_n;  /* every shard_n-th line from line shard_i on, 1 <= shard_i <= shard_n */
@@ -85,15 +91,25 @@ struct options {
     int64_t bench_reps;
     int64_t bench_parallel; /* 0, 1: one sequence; at most BENCH_MAX_PARALLEL */
 
+    const char *shell; /* completion */
     bool verify, no_measure;
     const char *src, *dst;                          /* convert; inspect uses `model` */
     const char *spread;                             /* convert: directories with commas between them */
     int64_t bits, group, expert_bits, expert_group; /* convert; 0: not given */
-    int recipe, scales;                             /* numbers of the choices; OPTIONS_NOT_GIVEN */
+    int recipe, scales, mode, expert_mode;          /* numbers of the choices; OPTIONS_NOT_GIVEN */
 };
 
-/* Parses the command line. ERR_USAGE names the flag at fault. */
+/* Parses the command line, and takes from the environment and the configuration file what it leaves open (defaults.h).
+ * ERR_USAGE names the flag at fault, or the file and line. options_free is legal after a failure, too. */
 int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *e);
+void options_free(struct options *o);
+
+/* The commands and their flags: run first, which has no name on the command line. */
+enum { OPTIONS_COMMANDS = 4 };
+extern const struct defaults_command options_commands[OPTIONS_COMMANDS];
+
+/* Adds to the message of a failed run where the model that it is about was named, if not on the command line. */
+void options_explain(const struct options *o, struct moeflux_err *e);
 
 /* A setting of --compare: `base` with what the words say otherwise, the flags of the model and of how it is run alone;
  * argv[0] is skipped. A first word that is no flag is the model's directory. ERR_USAGE. */
@@ -102,6 +118,9 @@ int options_setting(const struct options *base, int argc, char **argv, struct op
 
 /* The help text of the command line that was parsed (the main one, convert's, inspect's or serve's). */
 void options_help(const struct options *o, struct str *out);
+
+/* The model's name for clients: --alias, else its directory's. Borrowed. */
+const char *options_model_name(const struct options *o);
 
 /* The CPU's instruction set: of the flag, else of MOEFLUX_CPU_ISA, which is a wish for the CPU alone; NULL: the best. */
 const char *options_cpu_isa(const struct options *o);

@@ -121,8 +121,12 @@ int plan_report_run(const struct options *o, struct output *out, struct moeflux_
     int rc = moeflux_make_plan(&engine, &p, e);
     if (rc)
         return rc;
-    if (o->json)
-        return output_json(out, plan_report_json(&p), e);
+    if (o->json) {
+        json_t *object = plan_report_json(&p);
+        json_object_set_new(object, "set_elsewhere", defaults_json(&o->defaults));
+        return output_json(out, object, e);
+    }
     plan_report_print(&p, out);
+    defaults_print(&o->defaults, out);
     return output_flush(out, e);
 }

@@ -1,9 +1,13 @@
 #include "cli/prompt.h"
 
 #include <ctype.h>
+#include <poll.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/err.h"
+#include "cli/exit.h"
 #include "cli/input.h"
 #include "cli/number.h"
 #include "cli/options.h"
@@ -70,6 +74,43 @@ static bool is_blank(const struct str *text)
     return strspn(at, " \t\r\n") == text->len;
 }
 
+/* What is piped in beside -p: a pipe's or a file's text. A terminal and a device have none. */
+static bool is_piped(void)
+{
+    struct stat st;
+    return fstat(STDIN_FILENO, &st) == 0 &&
+           (S_ISFIFO(st.st_mode) || S_ISREG(st.st_mode) || S_ISSOCK(st.st_mode));
+}
+
+/* A pipe that nobody writes to and nobody closes is waited for, and that is not to look as if the program hung. */
+static void tell_waiting(void)
+{
+    enum { PATIENCE_MS = 3000 };
+    struct pollfd in = {.fd = STDIN_FILENO, .events = POLLIN};
+    if (poll(&in, 1, PATIENCE_MS) == 0)
+        exit_warn("waiting for the rest of the prompt on stdin (</dev/null: there is none)");
+}
+
+/* -p's text, then what is piped in: behind a blank line, or with --raw as it is. */
+static int read_both(struct str *out, const struct options *o, struct moeflux_err *e)
+{
+    struct str piped = {0};
+    str_add_text(out, o->prompt);
+    int rc = 0;
+    if (o->verb == VERB_RUN && is_piped()) {
+        tell_waiting();
+        rc = read_file("-", &piped, e);
+    }
+    if (!rc && !str_ok(&piped))
+        rc = err_set(e, ERR_MEMORY, "out of memory for the prompt");
+    if (!rc && (o->raw ? piped.len > 0 : !is_blank(&piped))) {
+        str_add_text(out, o->raw ? "" : "\n\n");
+        str_add(out, str_text(&piped), piped.len);
+    }
+    str_free(&piped);
+    return rc;
+}
+
 int prompt_read(struct prompt *p, const struct options *o, struct moeflux_err *e)
 {
     int rc = 0;
@@ -77,7 +118,7 @@ int prompt_read(struct prompt *p, const struct options *o, struct moeflux_err *e
     const char *name = o->prompt ? "-p" : path && strcmp(path, "-") != 0 ? path : "stdin";
     *p = (struct prompt){.is_ids = o->tokens_in != NULL};
     if (o->prompt)
-        str_add_text(&p->text, o->prompt);
+        rc = read_both(&p->text, o, e);
     else
         rc = read_file(path, &p->text, e);
     if (!rc && !str_ok(&p->text))

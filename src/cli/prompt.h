@@ -1,4 +1,4 @@
-/* prompt.h - where the prompt comes from: -p, -f, --tokens-in or stdin. */
+/* prompt.h - where the prompt comes from: -p, with what is piped in behind it, -f, --tokens-in or stdin. */
 #ifndef MOEFLUX_CLI_PROMPT_H
 #define MOEFLUX_CLI_PROMPT_H
 

@@ -10,30 +10,48 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "api/batch_call.h"
 #include "base/err.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/side_file.h"
 #include "base/str.h"
 #include "cli/exit.h"
+#include "cli/lines.h"
 #include "cli/output.h"
 #include "generate/request.h"
 
 /* Every result begins so, a cut one too. */
 static const char beginning[] = "{\"id\": ";
 
-/* Remembers a line's key. False: it is no result. */
-static bool take_line(struct results *r, const char *text, size_t len)
+enum line_kind { NO_RESULT, WANTED, UNWANTED };
+
+/* Whose result the object is: id and line are what request_key takes. NULL: it is none. */
+static json_t *owner_of(json_t *root, uint64_t *line, bool *failed)
 {
-    bool fits = json_count_values(text, len) <= JSON_MAX_LARGE;
+    json_t *number = json_object_get(root, "line"), *error = json_object_get(root, "error");
+    if (json_object_get(root, "custom_id"))
+        return batch_call_result(root, line, failed);
+    *line = json_integer_value(number) > 0 ? (uint64_t)json_integer_value(number) : 0;
+    *failed = error != NULL;
+    return *line && (error || json_object_get(root, "text")) ? json_object_get(root, "id") : NULL;
+}
+
+/* Remembers a line's key, if the result is wanted. */
+static enum line_kind take_line(struct results *r, const char *text, size_t len)
+{
+    bool fits = json_count_values(text, len) <= JSON_MAX_LARGE, failed = false;
     json_t *root = fits ? json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL) : NULL;
-    json_t *id = json_object_get(root, "id"), *line = json_object_get(root, "line");
-    bool ok = id && json_is_integer(line) && json_integer_value(line) > 0 &&
-              (json_object_get(root, "text") || json_object_get(root, "error"));
-    char *key = ok ? request_key(id, (uint64_t)json_integer_value(line)) : NULL;
-    ok = key && json_object_set_new(r->there, key, json_true()) == 0;
+    uint64_t line = 0;
+    json_t *id = root ? owner_of(root, &line, &failed) : NULL;
+    bool wanted = id && !(r->retry && failed);
+    char *key = wanted ? request_key(id, line) : NULL;
+    if (wanted && (!key || json_object_set_new(r->there, key, json_true()) < 0))
+        id = NULL;
     free(key);
     json_decref(root);
-    return ok;
+    r->n_unwanted += id && !wanted;
+    return !id ? NO_RESULT : wanted ? WANTED : UNWANTED;
 }
 
 /* The bytes behind the last line end: a whole result that only lacks its end, or a cut one. */
@@ -43,7 +61,7 @@ static int mend(struct results *r, const char *text, size_t len, uint64_t off, s
     size_t n = len < sizeof beginning - 1 ? len : sizeof beginning - 1;
     if (len == 0)
         return 0;
-    if (take_line(r, text, len))
+    if (take_line(r, text, len) != NO_RESULT)
         return file_write(r->fd, r->path, "\n", 1, e);
     if (memcmp(text, beginning, n) != 0)
         return err_set(e, ERR_FORMAT, "%s: its last line is no result of --batch, nothing is written to it",
@@ -71,7 +89,7 @@ static int take_all(struct results *r, struct moeflux_err *e)
             off += held.len + 1;
             if (!str_ok(&held))
                 rc = err_set(e, ERR_MEMORY, "%s: out of memory", r->path);
-            else if (!take_line(r, str_text(&held), held.len))
+            else if (take_line(r, str_text(&held), held.len) == NO_RESULT)
                 rc = err_set(e, ERR_FORMAT, "%s: line %llu is no result of --batch, nothing is written to it",
                              r->path, (unsigned long long)n_lines);
             str_clear(&held);
@@ -88,6 +106,64 @@ static int take_all(struct results *r, struct moeflux_err *e)
     return rc;
 }
 
+/* Copies the wanted lines of the file, which is known to be all results. */
+static int copy_wanted(struct results *r, int to, struct moeflux_err *e)
+{
+    struct lines all;
+    const char *text;
+    size_t len;
+    int rc = lines_open(&all, r->path, e);
+    while (!rc && (rc = lines_next(&all, true, &text, &len, e)) == LINES_LINE) {
+        rc = take_line(r, text, len) == WANTED ? file_write(to, r->path, text, len, e) : 1;
+        if (rc <= 0)
+            rc = rc ? rc : file_write(to, r->path, "\n", 1, e);
+        else
+            rc = 0;
+    }
+    if (rc == LINES_TOO_LONG)
+        rc = err_set(e, ERR_FORMAT, "%s: line %llu has more than %zu bytes", r->path,
+                     (unsigned long long)all.n, LINES_MAX_BYTES);
+    lines_close(&all);
+    return rc;
+}
+
+/* Replaces the file by one without the results that failed. Both are locked until the new one has the name. */
+static int remove_unwanted(struct results *r, struct moeflux_err *e)
+{
+    char text[600];
+    struct side_file f;
+    unsigned long n = r->n_unwanted;
+    int rc = side_file_create(&f, r->path, e);
+    if (rc)
+        return rc;
+    rc = copy_wanted(r, f.fd, e);
+    int fd = rc ? -1 : fcntl(f.fd, F_DUPFD_CLOEXEC, 0);
+    if (!rc && (fd < 0 || fcntl(fd, F_SETFL, O_APPEND) < 0))
+        rc = err_errno(e, ERR_IO, "%s", r->path);
+    if (!rc)
+        rc = side_file_commit(&f, e);
+    side_file_free(&f);
+    if (rc) {
+        if (fd >= 0)
+            close(fd);
+        return rc;
+    }
+    close(r->fd);
+    r->fd = fd;
+    snprintf(text, sizeof text, "%.400s: %lu result%s that failed %s taken out; the requests run again",
+             r->path, n, n == 1 ? "" : "s", n == 1 ? "is" : "are");
+    exit_warn(text);
+    return 0;
+}
+
+/* Whether the name still has the file: another run with --retry-failed may have replaced it just now. */
+static bool is_current(const struct results *r)
+{
+    struct stat own, named;
+    return fstat(r->fd, &own) == 0 && stat(r->path, &named) == 0 && own.st_dev == named.st_dev &&
+           own.st_ino == named.st_ino;
+}
+
 static int open_file(struct results *r, struct moeflux_err *e)
 {
     struct stat st;
@@ -100,12 +176,15 @@ static int open_file(struct results *r, struct moeflux_err *e)
     if (flock(r->fd, LOCK_EX | LOCK_NB) < 0)
         return errno == EWOULDBLOCK ? err_set(e, ERR_USAGE, "%s: another run writes to it", r->path)
                                     : err_errno(e, ERR_IO, "%s: lock", r->path);
-    return take_all(r, e);
+    if (!is_current(r))
+        return err_set(e, ERR_USAGE, "%s: another run writes to it", r->path);
+    int rc = take_all(r, e);
+    return !rc && r->n_unwanted ? remove_unwanted(r, e) : rc;
 }
 
-int results_open(struct results *r, const char *path, struct output *out, struct moeflux_err *e)
+int results_open(struct results *r, const char *path, bool retry, struct output *out, struct moeflux_err *e)
 {
-    *r = (struct results){.path = path, .fd = -1, .out = out, .there = json_object()};
+    *r = (struct results){.path = path, .fd = -1, .out = out, .retry = retry, .there = json_object()};
     if (!r->there)
         return err_set(e, ERR_MEMORY, "out of memory for the results");
     return path ? open_file(r, e) : 0;

@@ -37,6 +37,7 @@ struct run {
     struct bar bar;
     struct prompt prompt;
     struct str grammar; /* that the answer must fit; empty: none */
+    struct constraint *constraint;
     struct probe probe;
     struct generator generator;
     struct prompt_cache cache;
@@ -47,13 +48,27 @@ struct run {
     struct stats stats;
 };
 
-void run_tell_replaced(unsigned long n_replaced)
+void run_tell_replaced(const struct options *o, unsigned long n_replaced)
 {
     char text[128];
     snprintf(text, sizeof text, "the prompt is not all UTF-8: %lu place%s replaced by U+FFFD", n_replaced,
              n_replaced == 1 ? "" : "s");
     if (n_replaced)
-        exit_warn(text);
+        exit_tell(o->log_level, EXIT_WARN, text);
+}
+
+void run_tell_thinking(const struct answer *a)
+{
+    static const char *const why[ANSWER_N_STOPS] = {
+        [ANSWER_EOS] = "the model ended it there",
+        [ANSWER_LENGTH] = "-n ended it there",
+        [ANSWER_CONTEXT] = "the context is full (-c)",
+    };
+    char text[160];
+    if (a->text.len || !a->thinking.len || a->n_calls || !why[a->stop])
+        return;
+    snprintf(text, sizeof text, "the answer is all thinking: %s; --no-think answers at once", why[a->stop]);
+    exit_warn(text);
 }
 
 static int64_t answer_limit(const struct options *o)
@@ -117,11 +132,11 @@ static int encode(struct run *r, struct moeflux_err *e)
     if (o->raw) {
         rc = generator_encode(&r->generator, str_text(text), text->len, SPECIALS_AS_TOKENS, &r->tokens,
                               &n_replaced, e);
-        run_tell_replaced(n_replaced);
+        run_tell_replaced(o, n_replaced);
         return rc;
     }
     rc = encode_messages(r, str_text(text), text->len, &n_replaced, e);
-    run_tell_replaced(n_replaced);
+    run_tell_replaced(o, n_replaced);
     return rc;
 }
 
@@ -185,6 +200,15 @@ static int print_json(struct run *r, struct moeflux_err *e)
     return output_json(r->out, object, e);
 }
 
+/* The prompt, and meanwhile what the answer has to fit. */
+static int prepare(struct run *r, struct moeflux_err *e)
+{
+    struct constrain_ahead ahead;
+    constrain_ahead(&ahead, &r->generator, r->grammar.len ? str_text(&r->grammar) : NULL, false);
+    int rc = prefill(r, e), made = constrain_await(&ahead, &r->constraint, rc ? NULL : e);
+    return rc ? rc : made;
+}
+
 static int generate(struct run *r, struct moeflux_err *e)
 {
     const struct options *o = r->options;
@@ -194,14 +218,11 @@ static int generate(struct run *r, struct moeflux_err *e)
     ao.limit = answer_limit(o);
     ao.chat = uses_chat(r);
     ao.tools = r->tools;
-    int rc = r->grammar.len ? constrain_begin(&r->generator, str_text(&r->grammar), &ao.constraint, e) : 0;
-    if (rc)
-        return rc;
+    ao.constraint = r->constraint;
     printer_init(&printer, r->out, o, r->term);
     if (!o->json)
         ao.sink = printer_sink(&printer);
-    rc = answer_run(&r->answer, &r->generator, &ao, e);
-    constraint_free(ao.constraint);
+    int rc = answer_run(&r->answer, &r->generator, &ao, e);
     struct moeflux_err closing = {0};
     int ended = printer_end(&printer, &closing);
     if (!rc && ended)
@@ -211,8 +232,8 @@ static int generate(struct run *r, struct moeflux_err *e)
 
 static void warn(void *ctx, const char *text)
 {
-    (void)ctx;
-    exit_warn(text);
+    const struct run *r = ctx;
+    exit_tell(r->options->log_level, EXIT_WARN, text);
 }
 
 static int load_cache(struct run *r, struct moeflux_err *e)
@@ -224,6 +245,7 @@ static int load_cache(struct run *r, struct moeflux_err *e)
         .read_only = !o->prompt_cache,
         .format = old ? MOEFLUX_STATE_V2 : MOEFLUX_STATE_V3,
         .tell = warn,
+        .ctx = r,
     };
     return prompt_cache_load(&r->cache, &cache, &r->generator, e);
 }
@@ -255,13 +277,15 @@ static int run_all(struct run *r, struct moeflux_err *e)
     if (!rc)
         rc = load_cache(r, e);
     if (!rc)
-        rc = prefill(r, e);
+        rc = prepare(r, e);
     if (!rc)
         rc = generate(r, e);
     if (!rc && o->json)
         rc = print_json(r, e);
     if (!rc && !o->json)
         logprob_lines_say(r->generator.tokenizer, &r->answer);
+    if (!rc)
+        run_tell_thinking(&r->answer);
     if (!rc && o->stats)
         stats_print(&r->stats, &r->answer, &r->generator);
     if (!rc && r->cache.unwritten.code)
@@ -281,6 +305,7 @@ int run_once(const struct options *o, const struct term *t, struct output *out, 
     rc = setup_save_usage(&r.generator, o, rc, e);
     bar_end(&r.bar);
     answer_free(&r.answer);
+    constraint_free(r.constraint);
     json_decref(r.tools);
     token_list_free(&r.tokens);
     generator_close(&r.generator);

@@ -11,18 +11,18 @@
 #include "generate/generator.h"
 
 /* Answers are other ones than the model's own: said once. */
-static void tell_experts(const struct moeflux_model_info *m)
+static void tell_experts(const struct options *o, const struct moeflux_model_info *m)
 {
     char share[64] = "", text[192];
     if (m->expert_share < 1)
         snprintf(share, sizeof share, ", as few as carry %g of their weights", (double)m->expert_share);
     snprintf(text, sizeof text, "%s%u of %u experts for each token%s; the model's own number is %u",
              share[0] ? "up to " : "", m->top_k, m->n_experts, share, m->own_top_k);
-    exit_warn(text);
+    exit_tell(o->log_level, EXIT_WARN, text);
 }
 
 /* Answers depend on what is in memory: said once. */
-static void tell_margin(const struct moeflux_model_info *m)
+static void tell_margin(const struct options *o, const struct moeflux_model_info *m)
 {
     char text[160];
     if (m->experts_resident)
@@ -32,7 +32,7 @@ static void tell_margin(const struct moeflux_model_info *m)
                  "experts in memory stand in for others that score less than %g more; the text depends on "
                  "the cache",
                  (double)m->prefer_resident);
-    exit_warn(text);
+    exit_tell(o->log_level, EXIT_WARN, text);
 }
 
 int setup_open(struct generator *s, const struct options *o, struct bar *bar, struct moeflux_err *e)
@@ -55,9 +55,9 @@ int setup_open_for(struct generator *s, const struct options *o, struct bar *bar
         rc = generator_open(s, &engine, e);
     bar_end(bar);
     if (!rc && (o->active_experts || o->expert_share < 1))
-        tell_experts(&s->info);
+        tell_experts(o, &s->info);
     if (!rc && o->prefer_resident > 0)
-        tell_margin(&s->info);
+        tell_margin(o, &s->info);
     return rc;
 }
 

@@ -35,7 +35,8 @@ static void print_disk(const struct moeflux_needs *n, const struct moeflux_speed
         return;
     }
     number_show_bytes(read, sizeof read, (double)s->disk_bytes);
-    snprintf(note, sizeof note, "%s read by %.16s, %u experts at once%s", read, s->disk_how, n->top_k,
+    snprintf(note, sizeof note, "%s%s read by %.16s, %u experts at once%s", read,
+             n->is_sketch ? " of a file for this" : "", s->disk_how, n->top_k,
              s->disk_is_direct ? "" : "; the page cache may have helped");
     print_speed(out, "disk", s->disk_bytes_s, note);
 }

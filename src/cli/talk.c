@@ -164,7 +164,9 @@ static int answer_last(struct talk *t, bool evaluated, struct moeflux_err *e)
     if (rc && rc != ERR_INTERRUPTED)
         return rc;
     signals_clear();
-    tell_stop(t);
+    if (!t->is_script)
+        tell_stop(t);
+    run_tell_thinking(&t->answer);
     logprob_lines_say(t->generator.tokenizer, &t->answer);
     if (t->options->stats)
         stats_print(&t->stats, &t->answer, &t->generator);
@@ -174,8 +176,11 @@ static int answer_last(struct talk *t, bool evaluated, struct moeflux_err *e)
 static int answer_or_tell(struct talk *t, bool evaluated, struct moeflux_err *e)
 {
     int rc = answer_last(t, evaluated, e);
-    if (rc && t->out->fault.code)
+    if (rc && (t->out->fault.code || t->is_script)) {
+        /* The question is kept for another try, as what was said to it is. */
+        talk_keep_quietly(t, false);
         return rc;
+    }
     if (rc) {
         exit_report(rc, e);
         talk_note(t, "[the question has no answer: /retry asks it again]");
@@ -189,7 +194,7 @@ int talk_ask(struct talk *t, const char *text, struct moeflux_err *e)
     struct conversation *c = &t->conversation;
     size_t n_replaced = 0;
     int rc = conversation_ask(c, &t->generator.chat, text, &n_replaced, e);
-    run_tell_replaced(n_replaced);
+    run_tell_replaced(t->options, n_replaced);
     if (!rc && c->tokens.n > t->generator.max_context) {
         rc = err_set(e, ERR_USAGE,
                      "with this question the conversation has %zu tokens, the context holds %u "
@@ -197,10 +202,10 @@ int talk_ask(struct talk *t, const char *text, struct moeflux_err *e)
                      c->tokens.n, t->generator.max_context);
         conversation_undo(c);
     }
-    if (rc) {
+    if (rc && !t->is_script)
         exit_report(rc, e);
-        return 0;
-    }
+    if (rc)
+        return t->is_script ? rc : 0;
     return answer_or_tell(t, false, e);
 }
 

@@ -36,12 +36,14 @@ struct talk { /* zeroed at first */
     bool is_kept;         /* the sequence has not changed since */
     bool is_reseeded;     /* the sampler has to be made again with the generator's seed */
     bool quit;
+    bool is_script; /* there is one question: failures are returned, nobody could use a command */
 };
 
 /* A dim line on stderr. */
 void talk_note(const struct talk *t, const char *text);
 
-/* Asks and answers on `out`. What fails is told, and the conversation goes on; only a lost stdout is returned. */
+/* Asks and answers on `out`. What fails is told, and the conversation goes on; only a lost stdout is returned. Of a script
+ * every failure is. */
 int talk_ask(struct talk *t, const char *text, struct moeflux_err *e);
 /* The last question again, with another seed. */
 int talk_retry(struct talk *t, struct moeflux_err *e);

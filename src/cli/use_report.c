@@ -34,12 +34,23 @@ struct row {
 
 enum { TENTHS = 10, MAX_ROWS = TENTHS + 1 };
 
+/* Tokens whose choices are known. */
+static const uint32_t known_tokens[] = {1, 2, 4, 8, 16};
+enum { N_KNOWN = sizeof known_tokens / sizeof *known_tokens, N_AHEAD = 2 };
+
+/* What foresight would be worth at a size. */
+struct ahead {
+    uint32_t n_slots;
+    struct replay_result frequency, context, best, known[N_KNOWN];
+};
+
 struct findings {
     struct trace trace;
     uint32_t n_all;            /* experts of the layers that were used */
     uint32_t n_plan;           /* slots of the plan; 0: no model was given */
     struct row rows[MAX_ROWS]; /* [n_rows], ascending */
     uint32_t n_rows;
+    struct ahead ahead[N_AHEAD]; /* with a quarter and half of the experts */
     struct replay_layer *layers;
 };
 
@@ -134,6 +145,23 @@ static int fill_rows(struct findings *f, struct moeflux_err *e)
     return rc;
 }
 
+static int fill_ahead(struct findings *f, struct moeflux_err *e)
+{
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < N_AHEAD; i++) {
+        struct ahead *a = &f->ahead[i];
+        a->n_slots = (uint32_t)size_max(f->n_all * (i + 1) / 4, f->trace.shape.top_k);
+        rc = replay_run(&f->trace, REPLAY_FREQUENCY, a->n_slots, &a->frequency, NULL, e);
+        if (rc == 0)
+            rc = replay_run(&f->trace, REPLAY_CONTEXT, a->n_slots, &a->context, NULL, e);
+        if (rc == 0)
+            rc = replay_run(&f->trace, REPLAY_BEST, a->n_slots, &a->best, NULL, e);
+        for (int k = 0; rc == 0 && k < N_KNOWN; k++)
+            rc = replay_ahead(&f->trace, known_tokens[k], a->n_slots, &a->known[k], e);
+    }
+    return rc;
+}
+
 static int find_out(struct findings *f, const struct options *o, struct moeflux_err *e)
 {
     int rc = trace_read(&f->trace, o->trace, e);
@@ -145,6 +173,8 @@ static int find_out(struct findings *f, const struct options *o, struct moeflux_
     rc = o->model ? check_model(f, o, e) : 0;
     if (rc == 0)
         rc = fill_rows(f, e);
+    if (rc == 0)
+        rc = fill_ahead(f, e);
     f->layers = mem_new(f->trace.shape.n_layers, sizeof *f->layers, rc < 0 ? NULL : e);
     if (rc == 0)
         rc = f->layers ? replay_layers(&f->trace, f->layers, e) : ERR_MEMORY;
@@ -240,6 +270,39 @@ static void print_targets(const struct findings *f, struct output *out)
     }
 }
 
+static void print_known(const struct findings *f, const char *what, const struct replay_result *r[N_AHEAD],
+                        struct output *out)
+{
+    output_addf(out, "%-11s", what);
+    for (int i = 0; i < N_AHEAD; i++) {
+        const struct ahead *a = &f->ahead[i];
+        double from = hits_of(f, &a->frequency), all = hits_of(f, &a->best) - from;
+        double part = all > 0 ? (hits_of(f, r[i]) - from) / all : 0;
+        output_addf(out, " %10.1f %% %7.0f %%", 100 * hits_of(f, r[i]), 100 * part);
+    }
+    output_text(out, "\n");
+}
+
+/* How far off the best is for what knows the past alone. */
+static void print_ahead(const struct findings *f, struct output *out)
+{
+    const struct ahead *a = f->ahead;
+    output_text(out,
+                "\nHits if choices were known ahead, and the part of the distance from frequency to best\n");
+    output_addf(out, "%-11s", "slots");
+    for (int i = 0; i < N_AHEAD; i++)
+        output_addf(out, " %12" PRIu32 " %9s", a[i].n_slots, "distance");
+    output_text(out, "\n");
+    print_known(f, "frequency", (const struct replay_result *[]){&a[0].frequency, &a[1].frequency}, out);
+    print_known(f, "context", (const struct replay_result *[]){&a[0].context, &a[1].context}, out);
+    for (int k = 0; k < N_KNOWN; k++) {
+        char what[32];
+        snprintf(what, sizeof what, "%" PRIu32 " token%s", known_tokens[k], known_tokens[k] > 1 ? "s" : "");
+        print_known(f, what, (const struct replay_result *[]){&a[0].known[k], &a[1].known[k]}, out);
+    }
+    print_known(f, "best", (const struct replay_result *[]){&a[0].best, &a[1].best}, out);
+}
+
 static int print_text(const struct findings *f, const struct options *o, struct output *out,
                       struct moeflux_err *e)
 {
@@ -247,6 +310,7 @@ static int print_text(const struct findings *f, const struct options *o, struct 
     print_head(f, o, out);
     print_rows(f, out);
     print_targets(f, out);
+    print_ahead(f, out);
     output_text(out, "\nThe fewest experts that have a part of a layer's uses; evaluations until an expert "
                      "is used again\n");
     add_layers(f->layers, f->trace.shape.n_layers, true, &table);
@@ -300,6 +364,23 @@ static json_t *row_json(const struct findings *f, const struct row *r)
     return row;
 }
 
+static json_t *ahead_json(const struct findings *f)
+{
+    json_t *all = json_array();
+    for (int i = 0; i < N_AHEAD; i++) {
+        const struct ahead *a = &f->ahead[i];
+        json_t *known = json_array();
+        for (int k = 0; k < N_KNOWN; k++)
+            json_array_append_new(known, json_pack("{s:i, s:f}", "tokens", (int)known_tokens[k], "hits",
+                                                   hits_of(f, &a->known[k])));
+        json_array_append_new(all,
+                              json_pack("{s:i, s:f, s:f, s:f, s:o}", "slots", (int)a->n_slots, "frequency",
+                                        hits_of(f, &a->frequency), "context", hits_of(f, &a->context), "best",
+                                        hits_of(f, &a->best), "known", known));
+    }
+    return all;
+}
+
 static int print_json(const struct findings *f, const struct options *o, struct output *out,
                       struct moeflux_err *e)
 {
@@ -315,6 +396,7 @@ static int print_json(const struct findings *f, const struct options *o, struct 
     for (uint32_t i = 0; i < f->n_rows; i++)
         json_array_append_new(rows, row_json(f, &f->rows[i]));
     json_object_set_new(object, "rows", rows);
+    json_object_set_new(object, "ahead", ahead_json(f));
     json_object_set_new(object, "layers", layers_json(f->layers, t->shape.n_layers, true));
     return output_json(out, object, e);
 }

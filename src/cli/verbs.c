@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "cli/convert_report.h"
+#include "cli/exit.h"
 #include "cli/number.h"
 #include "cli/options.h"
 #include "cli/output.h"
@@ -18,6 +19,7 @@
 #include "cli/terminal/bar.h"
 #include "cli/terminal/term.h"
 #include "convert/convert.h"
+#include "convert/convert_check.h"
 #include "moeflux.h"
 
 /* The choices count without the enums' first ones, which stand for none. */
@@ -28,6 +30,9 @@ static struct convert_settings settings_of(const struct options *o)
         .group = (uint32_t)o->group,
         .expert_bits = (uint32_t)o->expert_bits,
         .expert_group = (uint32_t)o->expert_group,
+        .mode = o->mode == OPTIONS_NOT_GIVEN ? CONVERT_MODE_DEFAULT : (enum convert_mode)(o->mode + 1),
+        .expert_mode = o->expert_mode == OPTIONS_NOT_GIVEN ? CONVERT_MODE_DEFAULT
+                                                           : (enum convert_mode)(o->expert_mode + 1),
         .recipe = o->recipe == OPTIONS_NOT_GIVEN ? CONVERT_NO_RECIPE : (enum convert_recipe)(o->recipe + 1),
         .rule = o->scales == OPTIONS_NOT_GIVEN ? CONVERT_RULE_DEFAULT : (enum convert_rule)(o->scales + 1),
     };
@@ -48,6 +53,23 @@ static void say_result(const struct options *o, const struct convert_result *r, 
         say("%u matrices have fewer bits than asked and were copied\n", r->n_fewer);
 }
 
+static int verify(const struct options *o, const struct term *t, struct moeflux_err *e)
+{
+    struct bar bar;
+    char amount[32];
+    bar_init(&bar, t);
+    struct convert_check c = {
+        .dir = o->src, .n_threads = (uint32_t)o->threads, .progress = bar_progress(&bar)};
+    int rc = convert_check(&c, e);
+    bar_end(&bar);
+    if (rc)
+        return rc;
+    number_show_bytes(amount, sizeof amount, (double)c.bytes);
+    if (o->log_level >= EXIT_INFO)
+        say("%s: %u files, %s, as they were written\n", o->src, c.n_files, amount);
+    return 0;
+}
+
 int verbs_convert(const struct options *o, const struct term *t, struct output *out, struct moeflux_err *e)
 {
     struct bar bar;
@@ -55,6 +77,8 @@ int verbs_convert(const struct options *o, const struct term *t, struct output *
     uint64_t start = clock_ns();
     if (signals_catch_interrupt(e))
         return ERR_IO;
+    if (!o->dst)
+        return verify(o, t, e);
     bar_init(&bar, t);
     struct convert_options co = {
         .src = o->src,
@@ -71,7 +95,8 @@ int verbs_convert(const struct options *o, const struct term *t, struct output *
         say("moeflux: interrupted; the same command goes on with what is done\n");
     if (rc)
         return rc;
-    say_result(o, &r, (double)(clock_ns() - start) / 1e9);
+    if (o->log_level >= EXIT_INFO)
+        say_result(o, &r, (double)(clock_ns() - start) / 1e9);
     return convert_report_print(&r.errors, co.settings.rule != CONVERT_RULE_MINMAX, out, e);
 }
 

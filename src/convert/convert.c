@@ -20,9 +20,16 @@
 
 /* Copied as they are where the source has them. */
 static const char *const small_files[] = {
-    "tokenizer.json",      "tokenizer_config.json",   "generation_config.json",
-    "chat_template.jinja", "chat_template.json",      "vocab.json",
-    "merges.txt",          "special_tokens_map.json", "added_tokens.json",
+    "tokenizer.json",
+    "tiktoken.model",
+    "tokenizer_config.json",
+    "generation_config.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "vocab.json",
+    "merges.txt",
+    "special_tokens_map.json",
+    "added_tokens.json",
 };
 enum { N_SMALL_FILES = sizeof small_files / sizeof *small_files };
 

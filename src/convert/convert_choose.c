@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "model/family.h"
 #include "model/names.h"
+#include "model/quant_config.h"
 
 /* Of the router and the shared expert's gate: MLX has them in groups of 64. */
 static uint32_t gate_format(const struct family *f)
@@ -48,6 +49,9 @@ static void note_unmet(struct convert_choice *c, const struct convert_wish *w, c
     if (fewer)
         err_set(&c->unmet, ERR_USAGE, "%s: %u bits, fewer than %s asks for (%u)", what, has->bits, w->asked,
                 w->bits);
+    else if (w->has_mode && has != format_of(w->format))
+        err_set(&c->unmet, ERR_USAGE, "%s: %u bits already; %s %s changes those of more bits alone", what,
+                has->bits, w->asked, quant_config_mode_name(quant_config_format_mode(w->format)));
     else if (w->group && w->group != has->group)
         err_set(&c->unmet, ERR_USAGE,
                 "%s: %u bits in groups of %u already; %s %u changes those of fewer bits alone", what,
@@ -66,6 +70,8 @@ static uint32_t lower(struct convert_plan *p, const struct convert_wish *w, uint
         return from;
     }
     c->n_lowered++;
+    if (w->has_mode)
+        return w->format;
     uint32_t group = w->group                       ? w->group
                      : has->scheme == SCHEME_AFFINE ? has->group
                                                     : format_of(CONVERT_DEFAULT_FORMAT)->group;
@@ -76,6 +82,8 @@ static uint32_t lower(struct convert_plan *p, const struct convert_wish *w, uint
 static uint32_t quantised(const struct convert_wish *w)
 {
     const struct format *usual = format_of(CONVERT_DEFAULT_FORMAT);
+    if (w->has_mode)
+        return w->format;
     return format_find_affine(w->bits ? w->bits : usual->bits, w->group ? w->group : usual->group,
                               SCALE_BF16);
 }
@@ -133,6 +141,8 @@ int convert_choose_experts(struct convert_plan *p, uint32_t layer, struct expert
 void convert_choose_default(struct convert_plan *p, uint32_t source_bits, uint32_t source_group)
 {
     struct convert_wish w = convert_settings_matrix(&p->settings, &p->src.config, "");
+    if (w.has_mode) /* each matrix of a mode says so itself */
+        w = (struct convert_wish){0};
     p->bits = w.bits && w.bits < source_bits ? w.bits : source_bits;
     p->group = w.group && p->bits == w.bits ? w.group : source_group;
     if (!p->quantised) {
@@ -147,10 +157,11 @@ int convert_choose_check(const struct convert_plan *p, struct moeflux_err *e)
     const struct convert_settings *s = &p->settings;
     if (!p->quantised || !convert_settings_given(s))
         return 0;
-    if (!s->bits && !s->expert_bits && !s->recipe)
-        return err_set(e, ERR_USAGE,
-                       "%s: is quantised already; --bits, --expert-bits or --recipe says to what",
-                       p->src.path);
+    if (!convert_settings_give_bits(s))
+        return err_set(
+            e, ERR_USAGE,
+            "%s: is quantised already; --bits, --expert-bits, --mode, --expert-mode or --recipe says to what",
+            p->src.path);
     for (int i = 0; i < 2; i++)
         if (p->choice[i].n_lowered == 0 && p->choice[i].unmet.text[0])
             return err_set(e, ERR_USAGE, "%s: %s", p->src.path, p->choice[i].unmet.text);

@@ -12,6 +12,7 @@
 #include "base/pool.h"
 #include "base/side_file.h"
 #include "convert/convert_hash.h"
+#include "model/model_file.h"
 #include "model/tensor.h"
 
 /* Elements [first, first + n) of an item's source. */
@@ -101,10 +102,9 @@ static int quantise(const struct dense *d, const struct block *b, struct convert
 {
     const struct convert_item *it = b->item;
     const struct format *f = format_of(it->format);
-    uint64_t groups = b->n / f->group, code_bytes = format_code_bytes(f, b->n);
+    uint64_t code_bytes = format_code_bytes(f, b->n);
     uint64_t scales_at = format_scale_bytes(f, b->first), scale_bytes = format_scale_bytes(f, b->n);
-    uint16_t *scales = (uint16_t *)(void *)(s.out + code_bytes);
-    const struct convert_codes to = {s.out, scales, scales + groups};
+    const struct convert_codes to = {s.out, s.out + code_bytes, s.out + code_bytes + scale_bytes};
     enum dtype dtype = it->scales ? DTYPE_F32 : convert_plan_dtype(it->src);
     struct convert_error sum = {0};
     if (!convert_encode(dtype, s.in, b->n, f, d->plan->rule, &to, &sum))
@@ -113,7 +113,7 @@ static int quantise(const struct dense *d, const struct block *b, struct convert
     int rc = put(d, &it->out[0], format_code_bytes(f, b->first), to.codes, code_bytes, written, e);
     if (rc == 0)
         rc = put(d, &it->out[1], scales_at, to.scales, scale_bytes, written, e);
-    return rc < 0 ? rc : put(d, &it->out[2], scales_at, to.biases, scale_bytes, written, e);
+    return rc < 0 || !f->has_bias ? rc : put(d, &it->out[2], scales_at, to.biases, scale_bytes, written, e);
 }
 
 static int write_block(const struct dense *d, const struct block *b, struct convert_scratch s,
@@ -137,8 +137,7 @@ static int write_block(const struct dense *d, const struct block *b, struct conv
 static int read_part(const struct dense *d, const struct tensor *t, uint64_t from, uint64_t n, uint8_t **to,
                      struct moeflux_err *e)
 {
-    const struct model_file *f = &d->plan->src.files[t->file];
-    int rc = file_read_at(f->fd, f->path, *to, n, t->off + from, e);
+    int rc = model_file_read(d->plan->src.files, t, from, n, *to, e);
     *to += n;
     return rc;
 }

@@ -6,6 +6,7 @@
 #include "base/format.h"
 #include "base/mem.h"
 #include "convert/search.h"
+#include "convert/small_floats.h"
 #include "model/quant.h"
 #include "model/tensor.h"
 
@@ -51,12 +52,13 @@ static void pack(const uint8_t *codes, uint32_t group, uint32_t bits, uint8_t *o
 static void improve(struct search *s, search_fn *run, bool more, const struct format *f, uint32_t n,
                     const struct convert_codes *to, struct convert_error *sum)
 {
+    uint16_t *scales = to->scales, *biases = to->biases;
     /* The search takes eight groups: at the end some again. */
     for (uint32_t g = n; g < SEARCH_GROUPS; g++)
         memcpy(s->x + (size_t)g * s->group, s->x, s->group * sizeof *s->x);
     for (uint32_t g = 0; g < SEARCH_GROUPS; g++) {
-        s->scales[g] = to->scales[g < n ? g : 0];
-        s->biases[g] = to->biases[g < n ? g : 0];
+        s->scales[g] = scales[g < n ? g : 0];
+        s->biases[g] = biases[g < n ? g : 0];
     }
     run(s, more);
     for (uint32_t g = 0; g < n; g++) {
@@ -68,11 +70,25 @@ static void improve(struct search *s, search_fn *run, bool more, const struct fo
         convert_error_add(sum, &x);
         if (!s->found[g])
             continue;
-        to->scales[g] = s->scales[g];
-        to->biases[g] = s->biases[g];
+        scales[g] = s->scales[g];
+        biases[g] = s->biases[g];
         pack(s->codes + (size_t)g * s->group, s->group, s->bits,
              to->codes + format_code_bytes(f, (uint64_t)g * s->group));
     }
+}
+
+static bool encode_small(enum dtype dtype, const uint8_t *in, uint64_t n_groups, const struct format *f,
+                         bool search, const struct convert_codes *out, struct convert_error *sum)
+{
+    uint64_t width = tensor_dtype_bytes(dtype), bytes = format_code_bytes(f, f->group);
+    uint8_t *scales = out->scales;
+    bool ok = true;
+    for (uint64_t g = 0; ok && g < n_groups; g++) {
+        float x[SMALL_FLOATS_MAX_GROUP];
+        widen(dtype, in + g * f->group * width, f->group, x);
+        ok = small_floats_encode(x, dtype, f, search, out->codes + g * bytes, &scales[g], sum);
+    }
+    return ok;
 }
 
 bool convert_encode(enum dtype dtype, const void *in, uint64_t n, const struct format *f,
@@ -80,6 +96,8 @@ bool convert_encode(enum dtype dtype, const void *in, uint64_t n, const struct f
 {
     uint64_t n_groups = n / f->group, width = tensor_dtype_bytes(dtype);
     struct convert_error ignored = {0};
+    if (small_floats_take(f))
+        return encode_small(dtype, in, n_groups, f, rule == CONVERT_SCALES_SEARCH, out, sum);
     if (!encode_plain(dtype, in, n_groups, f, out))
         return false;
     if (rule == CONVERT_SCALES_PLAIN || (rule == CONVERT_SCALES_MINMAX && !sum))
@@ -88,8 +106,8 @@ bool convert_encode(enum dtype dtype, const void *in, uint64_t n, const struct f
     struct search s = {.group = f->group, .bits = f->bits};
     for (uint64_t g = 0; g < n_groups; g += SEARCH_GROUPS) {
         uint32_t some = (uint32_t)size_min(SEARCH_GROUPS, n_groups - g);
-        struct convert_codes to = {out->codes + format_code_bytes(f, g * f->group), out->scales + g,
-                                   out->biases + g};
+        struct convert_codes to = {out->codes + format_code_bytes(f, g * f->group),
+                                   (uint16_t *)out->scales + g, (uint16_t *)out->biases + g};
         widen(dtype, (const uint8_t *)in + g * f->group * width, (uint64_t)some * f->group, s.x);
         improve(&s, run, rule == CONVERT_SCALES_SEARCH, f, some, &to, sum ? sum : &ignored);
     }

@@ -99,18 +99,10 @@ static bool has_usual_experts(const struct convert_plan *p)
     return has_equal_experts(p) && is_usual(first->up) && is_usual(first->down);
 }
 
-static enum quant_mode mode_of(uint32_t format)
-{
-    enum quant_mode mode = QUANT_AFFINE;
-    for (enum quant_mode m = QUANT_MXFP4; m <= QUANT_NVFP4; m++)
-        mode = quant_config_mode_format(m) == format ? m : mode;
-    return mode;
-}
-
 static json_t *format_json(uint32_t format)
 {
     const struct format *f = format_of(format);
-    enum quant_mode mode = mode_of(format);
+    enum quant_mode mode = quant_config_format_mode(format);
     json_t *object = json_object();
     add_codes(object, mode, f->bits, f->group);
     if (mode == QUANT_AFFINE && f->scale != SCALE_BF16)
@@ -271,7 +263,7 @@ static void add_expert_entries(struct str *s, const struct convert_plan *p)
             uint32_t number = k < 2 ? f->up : f->down;
             const struct format *x = format_of(number);
             int n = snprintf(base, sizeof base, "model.layers.%u.mlp.switch_mlp.%s", i, names[k]);
-            add_entry(s, p, base, n, mode_of(number), x->bits, x->group);
+            add_entry(s, p, base, n, quant_config_format_mode(number), x->bits, x->group);
         }
     }
 }

@@ -14,6 +14,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "convert/convert_choose.h"
+#include "model/model_file.h"
 #include "model/checkpoint.h"
 #include "model/expert_places.h"
 #include "model/family.h"
@@ -150,14 +151,14 @@ static int add_quantised(struct convert_plan *p, const struct matrix *w, uint32_
         return ERR_MEMORY;
     uint64_t n = w->cols, cols[] = {n * f->bits / 32, n / f->group, n / f->group};
     int rc = 0;
-    for (int i = 0; i < 3 && rc == 0; i++) {
+    for (int i = 0; i < 2 + f->has_bias && rc == 0; i++) {
         char *name = names_replace_end(src->name, strlen("weight"), tails[i], e);
-        rc = name ? add_output(p, it, name, i ? DTYPE_BF16 : DTYPE_U32, cols[i], e) : ERR_MEMORY;
+        rc = name ? add_output(p, it, name, i ? tensor_scale_dtype(f) : DTYPE_U32, cols[i], e) : ERR_MEMORY;
         free(name);
     }
     it->out[0].bits = f->bits;
     it->out[0].group = f->group;
-    it->out[0].mode = QUANT_AFFINE;
+    it->out[0].mode = quant_config_format_mode(format);
     it->format = format;
     it->kind = convert_class_of(src->name, p->src.config.family);
     if (w->scales) {
@@ -295,11 +296,10 @@ enum dtype convert_plan_dtype(const struct tensor *t)
 int convert_plan_read(const struct convert_plan *p, const struct tensor *t, uint64_t first, uint64_t n,
                       void *out, struct moeflux_err *e)
 {
-    const struct model_file *f = &p->src.files[t->file];
     uint64_t width = tensor_dtype_bytes(t->dtype);
     if (t->dtype == DTYPE_F8_E4M3)
         return fp8_read(&p->src, t, first, n, out, e);
-    return file_read_at(f->fd, f->path, out, n * width, t->off + first * width, e);
+    return model_file_read(p->src.files, t, first * width, n * width, out, e);
 }
 
 int convert_plan_expert(const struct convert_plan *p, uint32_t layer, uint32_t expert, enum convert_proj proj,

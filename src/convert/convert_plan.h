@@ -24,7 +24,7 @@ struct convert_item {
     uint64_t n;              /* of src's elements, of a quantised one the numbers that its codes stand for */
     uint32_t format;         /* when quantised: FORMAT_*, what it becomes */
     enum convert_class kind; /* when quantised */
-    uint32_t n_out;          /* 3 when quantised: weight, scales, biases; else 1 */
+    uint32_t n_out;          /* when quantised 3, weight, scales, biases, or 2 without biases; else 1 */
     struct tensor out[3];    /* as they will lie in model_weights.bin */
 };
 
@@ -38,7 +38,7 @@ struct convert_choice {
 struct convert_plan {
     struct convert_settings settings;
     enum convert_scales rule;
-    struct convert_choice choice[2]; /* of --bits or --recipe; of --expert-bits */
+    struct convert_choice choice[2]; /* of --bits, --mode or --recipe; of --expert-bits or --expert-mode */
     struct model_dir src;            /* canonical names; for an unquantised source without expert places */
     bool quantised;                  /* the source holds MLX codes already */
     bool plus_one;                   /* its norms are stored around 0 */

@@ -17,25 +17,38 @@ enum convert_recipe {
     CONVERT_MIXED_4_6,
 };
 
+/* How numbers become codes: mlx's modes. */
+enum convert_mode {
+    CONVERT_MODE_DEFAULT, /* affine; of the experts that of the rest */
+    CONVERT_MODE_AFFINE,
+    CONVERT_MODE_MXFP4,
+    CONVERT_MODE_MXFP8,
+    CONVERT_MODE_NVFP4,
+};
+
 enum convert_rule { CONVERT_RULE_DEFAULT, CONVERT_RULE_MINMAX, CONVERT_RULE_SEARCH };
 
 /* All zero: as MLX quantises by itself, and a quantised source is copied. */
 struct convert_settings {
-    uint32_t bits, group;               /* of all but the routed experts; 0: not said */
-    uint32_t expert_bits, expert_group; /* 0: as those of the rest, where they are said */
-    enum convert_recipe recipe;         /* in place of bits */
-    enum convert_rule rule;             /* default: search where anything else is said */
+    uint32_t bits, group;                /* of all but the routed experts; 0: not said */
+    uint32_t expert_bits, expert_group;  /* 0: as those of the rest, where they are said */
+    enum convert_mode mode, expert_mode; /* others than affine have their own bits and groups */
+    enum convert_recipe recipe;          /* in place of bits */
+    enum convert_rule rule;              /* default: search where anything else is said */
 };
 
 /* Bits and columns of a group for a matrix; 0: not said. */
 struct convert_wish {
     uint32_t bits, group;
-    bool by_expert_bits;             /* --expert-bits says the bits */
+    bool has_mode; /* then FORMAT_* follows from it, and its bits */
+    uint32_t format;
+    bool by_expert_bits;             /* --expert-bits or --expert-mode says it */
     const char *asked, *asked_group; /* the flags, for messages */
 };
 
-/* Whether anything is said. */
+/* Whether anything is said; whether of some matrices how many bits. */
 bool convert_settings_given(const struct convert_settings *s);
+bool convert_settings_give_bits(const struct convert_settings *s);
 
 /* ERR_USAGE: bits or a group that no format has, or two flags that exclude each other. */
 int convert_settings_check(const struct convert_settings *s, struct moeflux_err *e);

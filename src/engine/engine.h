@@ -57,6 +57,13 @@ struct step_room {
     uint64_t ticket;
 };
 
+/* The batch that is recorded ahead (exec_is_parked): of which sequences' next tokens, and what it reads and writes of them. */
+struct parked {
+    uint32_t n; /* 0: of none */
+    struct arch_sequence each[MOEFLUX_MOST_TOGETHER];
+    const struct moeflux_session *sessions[MOEFLUX_MOST_TOGETHER];
+};
+
 struct moeflux_model {
     struct model_dir dir;
     struct exec *exec;
@@ -87,6 +94,7 @@ struct moeflux_model {
     bool maps_weights;      /* load_plan.maps_weights */
 
     struct exec_buffer ids, rope; /* inputs of a chunk */
+    struct exec_buffer kept;      /* the recurrent state inside a chunk; made on first use */
     /* host copy of view.idx followed by view.predicted; unused where those are mapped */
     struct exec_buffer choice;
     struct exec_buffer logits;  /* host copy of view.logits; likewise */
@@ -100,9 +108,7 @@ struct moeflux_model {
     const struct moeflux_session *predicted_session;
     uint32_t predicted_pos;
 
-    /* The sequence and position of the batch that is recorded ahead (exec_is_parked). */
-    const struct moeflux_session *parked_session;
-    uint32_t parked_pos;
+    struct parked parked;
 
     struct step_room step;
 
@@ -125,16 +131,16 @@ struct moeflux_session {
     uint32_t max_context, pos;
     uint32_t parity;              /* which of the double-buffered states is current */
     struct exec_buffer recurrent; /* arch_view.recurrent_state_bytes */
-    /* Copy of `recurrent` from before a chunk that may be stopped, or where the next token's state goes: then the two change
-     * places when it is accepted. */
-    struct exec_buffer recurrent_backup;
-    bool needs_restore;         /* a chunk was stopped: recurrent_backup has the valid state */
+    struct exec_buffer
+        recurrent_next; /* where the next tokens' state goes; the two change places when it is accepted */
+    bool is_stopped;    /* a chunk was: the device may still write to recurrent_next */
     struct exec_buffer *blocks; /* KV cache, [n_blocks] */
     uint32_t n_blocks, max_blocks;
     struct exec_buffer table; /* u64 [max_blocks]: the blocks' addresses */
     int32_t *history;         /* [max_context]: the tokens' ids, -1: not known */
     struct checkpoints checkpoints;
     uint32_t checkpoint_every; /* tokens; 0: never */
+    uint32_t checkpoint_at;    /* a position that the next evaluation passes; 0: none */
     /* A failure left an invalid recurrent state; pos is 0. sequence_make_ready clears it. */
     bool needs_clear;
 };
@@ -147,10 +153,16 @@ int sequence_check(const struct moeflux_session *s, const int32_t *ids, uint32_t
 /* Allocates the KV cache for positions below `end`. ERR_NO_FIT: the sequence does not change. */
 int sequence_reserve(struct moeflux_session *s, uint32_t end, struct moeflux_err *e);
 
+/* Checkpoints at `pos` what the buffer has; one that is there already counts as used. ERR_MEMORY, ERR_DEVICE. */
+int sequence_checkpoint(struct moeflux_session *s, const struct exec_buffer *state, uint32_t pos,
+                        uint32_t parity, struct moeflux_err *e);
+
 /* Recovers a sequence that was stopped, and clears one with needs_clear. Must be called before any use of the states. */
 int sequence_make_ready(struct moeflux_session *s, struct moeflux_err *e);
 
-/* Appends the token whose evaluation left its recurrent state in recurrent_backup, which becomes the current one. */
+/* What is in recurrent_next becomes the current recurrent state. */
+void sequence_swap_states(struct moeflux_session *s);
+/* The same with the token whose evaluation left it there, which is appended. */
 void sequence_accept(struct moeflux_session *s, int32_t id);
 
 /* The sequence has `pos` tokens now. Drops later checkpoints, and what was recorded or predicted for it. */
@@ -169,13 +181,14 @@ int sequence_recover(struct moeflux_session *s, struct moeflux_err *e);
 /* Waits a moment for the device after a stopped evaluation; whether it has finished. */
 bool model_is_idle(struct moeflux_model *m);
 
-/* Evaluates one chunk of n <= max_chunk tokens at s->pos and advances it. last: outputs->logits are those of this chunk. On
- * failure the session's states are undefined; after ERR_INTERRUPTED with m->is_stopped, sequence_recover restores them. */
-int forward_chunk(struct moeflux_session *s, const int32_t *ids, uint32_t n, bool last,
+/* Evaluates one chunk of n <= max_chunk tokens at s->pos and advances it. last: outputs->logits are those of this chunk. keep:
+ * so many of its tokens leave their recurrent state in m->kept, 0: none do (arch_chunk). On failure the session's states are
+ * undefined; after ERR_INTERRUPTED with m->is_stopped, sequence_recover restores them. */
+int forward_chunk(struct moeflux_session *s, const int32_t *ids, uint32_t n, uint32_t keep, bool last,
                   const struct moeflux_outputs *outputs, struct moeflux_err *e);
 
 /* Evaluates ids[i] at the position of list[i] for n <= MOEFLUX_MOST_TOGETHER sequences; the logits after it go to logits[i]. Their states stay;
- * the new recurrent ones are in recurrent_backup. */
+ * the new recurrent ones are in recurrent_next. */
 int forward_together(struct moeflux_session *const *list, const int32_t *ids, uint32_t n,
                      float *const *logits, struct moeflux_err *e);
 

@@ -23,6 +23,10 @@
 
 /* Experts of a wave: enough to keep a device busy, few enough to be loaded soon. Wave tables: as many as may be in use. */
 enum { WAVE_EXPERTS = 32, WAVE_TABLES = MOEFLUX_WAVE_TABLES };
+/* Rows of the head at once, where those of a whole chunk are asked for. */
+enum { LOGIT_ROWS = 4 };
+_Static_assert((int)LOGIT_ROWS <= (int)ARCH_HEAD_ROWS && (int)MOEFLUX_MOST_TOGETHER <= (int)ARCH_HEAD_ROWS,
+               "rows of logits");
 
 struct pass {
     struct moeflux_session *s;
@@ -637,8 +641,8 @@ static int run_head(const struct pass *p, uint32_t from, uint32_t n, const float
 static int all_logits(const struct pass *p, struct moeflux_err *e)
 {
     uint32_t vocab = p->m->dir.config.vocab_size;
-    for (uint32_t from = 0; from < p->chunk.n; from += ARCH_HEAD_ROWS) {
-        uint32_t n = (uint32_t)size_min(ARCH_HEAD_ROWS, p->chunk.n - from);
+    for (uint32_t from = 0; from < p->chunk.n; from += LOGIT_ROWS) {
+        uint32_t n = (uint32_t)size_min(LOGIT_ROWS, p->chunk.n - from);
         const float *rows;
         if (from > 0)
             exec_begin(p->m->exec);
@@ -700,6 +704,26 @@ static struct pass pass_at(struct moeflux_session *s, uint32_t n, uint32_t pos, 
                                           .recurrent_out = s->recurrent.address}}};
 }
 
+/* A token of each of n sequences, `ahead` tokens behind those that they have. each: room for what the pass refers to. */
+static struct pass pass_together(struct moeflux_session *const *list, uint32_t n, uint32_t ahead,
+                                 const struct moeflux_outputs *none, struct arch_sequence *each)
+{
+    struct moeflux_model *m = list[0]->model;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct moeflux_session *s = list[i];
+        bool is_swapped = ahead % 2 != 0;
+        each[i] = (struct arch_sequence){
+            .pos = s->pos + ahead,
+            .parity = s->parity ^ is_swapped,
+            .kv_blocks = s->table.address,
+            .recurrent = (is_swapped ? s->recurrent_next : s->recurrent).address,
+            .recurrent_out = (is_swapped ? s->recurrent : s->recurrent_next).address};
+    }
+    return (struct pass){.m = m,
+                         .outputs = none,
+                         .chunk = {.n = n, .ids = m->ids.address, .rope = m->rope.address, .each = each}};
+}
+
 static int record_layers_of_token(const struct pass *p, struct moeflux_err *e)
 {
     exec_begin(p->m->exec);
@@ -707,11 +731,11 @@ static int record_layers_of_token(const struct pass *p, struct moeflux_err *e)
     return run_layers(p, e);
 }
 
-/* One token from its id to its logits on the host, in one batch. */
-static int record_token(const struct pass *p, struct moeflux_err *e)
+/* Tokens from their ids to their logits on the host, in one batch. */
+static int record_tokens(const struct pass *p, struct moeflux_err *e)
 {
     int rc = record_layers_of_token(p, e);
-    record_head(p, 0, 1);
+    record_head(p, 0, p->chunk.n);
     return rc;
 }
 
@@ -724,33 +748,85 @@ int forward_record_token(struct moeflux_session *s, const struct arch_chunk *c, 
     return rc;
 }
 
-/* Decode with every expert resident. The commands of a token do not depend on its id, so those of the next token are
- * recorded while the device computes this one. */
-static int decode_resident(struct moeflux_session *s, const struct moeflux_outputs *outputs,
-                           struct moeflux_err *e)
+static struct arch_sequence sequence_of(const struct pass *p, uint32_t i)
 {
-    struct moeflux_model *m = s->model;
-    struct pass p = pass_at(s, 1, s->pos, s->parity, outputs);
+    return p->chunk.each ? p->chunk.each[i] : p->chunk.of;
+}
+
+static void park(const struct pass *p, struct moeflux_session *const *list)
+{
+    struct parked *to = &p->m->parked;
+    exec_park(p->m->exec);
+    to->n = p->chunk.n;
+    for (uint32_t i = 0; i < to->n; i++) {
+        to->each[i] = sequence_of(p, i);
+        to->sessions[i] = list[i];
+    }
+}
+
+/* Whether the pass is what was recorded ahead. */
+static bool is_parked(const struct pass *p, struct moeflux_session *const *list)
+{
+    const struct parked *a = &p->m->parked;
+    bool is = exec_is_parked(p->m->exec) && a->n == p->chunk.n;
+    for (uint32_t i = 0; is && i < a->n; i++) {
+        const struct arch_sequence have = a->each[i], want = sequence_of(p, i);
+        is = a->sessions[i] == list[i] && have.pos == want.pos && have.parity == want.parity &&
+             have.kv_blocks == want.kv_blocks && have.recurrent == want.recurrent &&
+             have.recurrent_out == want.recurrent_out;
+    }
+    return is;
+}
+
+/* Whether each sequence has room for a token behind the next one. */
+static bool may_go_on(struct moeflux_session *const *list, uint32_t n)
+{
+    bool may = true;
+    for (uint32_t i = 0; i < n; i++)
+        may = may && list[i]->pos + 1 < list[i]->max_context;
+    return may;
+}
+
+/* Decode with every expert resident, a token of each of a list of sequences. The commands of a token do not depend on its id,
+ * so those of the next tokens (`next`) are recorded while the device computes these. */
+static int decode_resident(struct moeflux_session *const *list, const struct pass *p, const struct pass *next,
+                           float *const *logits, struct moeflux_err *e)
+{
+    struct moeflux_model *m = p->m;
     uint64_t ticket = 0;
-    bool ahead = exec_is_parked(m->exec) && m->parked_session == s && m->parked_pos == s->pos;
-    int rc = ahead ? 0 : record_token(&p, e);
+    bool ahead = is_parked(p, list);
+    int rc = ahead ? 0 : record_tokens(p, e);
     if (rc == 0)
         rc = ahead ? exec_submit_parked(m->exec, &ticket, e) : exec_submit(m->exec, &ticket, e);
     if (rc < 0) {
         exec_abandon(m->exec);
         return rc;
     }
-    if (s->pos + 1 < s->max_context && !m->computes_at_once) {
-        p = pass_at(s, 1, s->pos + 1, s->parity ^ 1, outputs);
-        rc = record_token(&p, e);
-        exec_park(m->exec);
-        m->parked_session = s;
-        m->parked_pos = s->pos + 1;
+    if (may_go_on(list, p->chunk.n) && !m->computes_at_once) {
+        rc = record_tokens(next, e);
+        park(next, list);
     }
     int waited = exec_wait(m->exec, ticket, rc < 0 ? NULL : e);
-    if (rc == 0 && waited == 0)
-        memcpy(outputs->logits, logits_of(m), m->dir.config.vocab_size * sizeof(float));
+    uint32_t vocab = m->dir.config.vocab_size;
+    for (uint32_t i = 0; rc == 0 && waited == 0 && i < p->chunk.n; i++)
+        memcpy(logits[i], logits_of(m) + (uint64_t)i * vocab, vocab * sizeof(float));
     return rc < 0 ? rc : waited;
+}
+
+static int decode_one_resident(struct moeflux_session *s, const struct moeflux_outputs *outputs,
+                               struct moeflux_err *e)
+{
+    const struct pass p = pass_at(s, 1, s->pos, s->parity, outputs),
+                      next = pass_at(s, 1, s->pos + 1, s->parity ^ 1, outputs);
+    return decode_resident(&s, &p, &next, &outputs->logits, e);
+}
+
+static int decode_some_resident(struct moeflux_session *const *list, const struct pass *p,
+                                float *const *logits, struct moeflux_err *e)
+{
+    struct arch_sequence each[MOEFLUX_MOST_TOGETHER];
+    const struct pass next = pass_together(list, p->chunk.n, 1, p->outputs, each);
+    return decode_resident(list, p, &next, logits, e);
 }
 
 /* Whether the progress callback lets the evaluation go on. A single token is not shown as progress. */
@@ -765,19 +841,6 @@ static bool go_on(void *ctx)
     return yes;
 }
 
-/* A chunk overwrites the recurrent state, so a stopped one is undone from this backup. The KV cache needs none: the next
- * chunk writes the same positions again. */
-static int back_up_recurrent(const struct pass *p, struct moeflux_err *e)
-{
-    struct moeflux_session *s = p->s;
-    uint64_t ticket;
-    exec_begin(p->m->exec);
-    exec_copy(p->m->exec, &s->recurrent_backup, 0, &s->recurrent, 0, s->recurrent.bytes);
-    int rc = exec_submit(p->m->exec, &ticket, e);
-    s->needs_restore = rc == 0;
-    return rc;
-}
-
 static int run_chunk(const struct pass *p, bool last, struct moeflux_err *e)
 {
     struct moeflux_model *m = p->m;
@@ -785,13 +848,10 @@ static int run_chunk(const struct pass *p, bool last, struct moeflux_err *e)
         predictor_forget(&m->predictor);
     m->predicted_session = p->s;
     m->predicted_pos = p->chunk.of.pos + p->chunk.n;
-    int rc = p->is_watched ? back_up_recurrent(p, e) : 0;
-    if (rc < 0)
-        return rc;
     exec_begin(m->exec);
     arch_embed(m->arch, &p->chunk);
     copy_hidden(p, 0);
-    rc = run_layers(p, e);
+    int rc = run_layers(p, e);
     if (rc == 0 && p->outputs->each_logits)
         rc = all_logits(p, e);
     else if (rc == 0 && last && p->outputs->logits)
@@ -820,37 +880,33 @@ static void watch(struct moeflux_model *m, const struct exec_watch *w)
         exec_watch(m->sides[SIDE_HOST].exec, w);
 }
 
-/* All rows of the head, to where they are wanted. */
-static int hand_out_logits(const struct pass *p, float *const *logits, struct moeflux_err *e)
-{
-    uint32_t vocab = p->m->dir.config.vocab_size;
-    int rc = 0;
-    for (uint32_t from = 0, n; rc == 0 && from < p->chunk.n; from += n) {
-        const float *rows;
-        n = (uint32_t)size_min(ARCH_HEAD_ROWS, p->chunk.n - from);
-        if (from > 0)
-            exec_begin(p->m->exec);
-        rc = run_head(p, from, n, &rows, e);
-        for (uint32_t i = 0; rc == 0 && i < n; i++)
-            memcpy(logits[from + i], rows + (uint64_t)i * vocab, vocab * sizeof(float));
-    }
-    return rc;
-}
-
 static int run_together(const struct pass *p, float *const *logits, struct moeflux_err *e)
 {
     struct moeflux_model *m = p->m;
+    uint32_t vocab = m->dir.config.vocab_size;
+    const float *rows;
     m->predicted_session = NULL;
     predictor_forget(&m->predictor);
     exec_begin(m->exec);
     arch_embed(m->arch, &p->chunk);
     int rc = run_layers(p, e);
     if (rc == 0)
-        rc = hand_out_logits(p, logits, e);
+        rc = run_head(p, 0, p->chunk.n, &rows, e);
+    for (uint32_t i = 0; rc == 0 && i < p->chunk.n; i++)
+        memcpy(logits[i], rows + (uint64_t)i * vocab, vocab * sizeof(float));
     if (rc < 0)
         exec_abandon(m->exec);
     release_all(m);
     return rc;
+}
+
+static void fill_inputs_together(struct moeflux_session *const *list, const int32_t *ids, uint32_t n)
+{
+    const struct moeflux_model *m = list[0]->model;
+    memcpy(m->ids.host, ids, n * sizeof *ids);
+    for (uint32_t i = 0; i < n; i++)
+        forward_fill_rope(m, (float *)(void *)m->rope.host + (size_t)i * m->dir.config.rotary_dim, 1,
+                          list[i]->pos);
 }
 
 int forward_together(struct moeflux_session *const *list, const int32_t *ids, uint32_t n,
@@ -859,41 +915,37 @@ int forward_together(struct moeflux_session *const *list, const int32_t *ids, ui
     struct moeflux_model *m = list[0]->model;
     const struct moeflux_outputs none = {0};
     struct arch_sequence each[MOEFLUX_MOST_TOGETHER];
-    const struct pass p = {.m = m,
-                           .outputs = &none,
-                           .is_watched = m->step_ns > QUICK_NS,
-                           .chunk = {.n = n, .ids = m->ids.address, .rope = m->rope.address, .each = each}};
+    struct pass p = pass_together(list, n, 0, &none, each);
+    p.is_watched = m->step_ns > QUICK_NS;
     int rc = forward_check_files(m, e);
     if (rc < 0)
         return rc;
     uint64_t start = clock_ns();
-    memcpy(m->ids.host, ids, n * sizeof *ids);
-    for (uint32_t i = 0; i < n; i++) {
-        const struct moeflux_session *s = list[i];
-        each[i] = (struct arch_sequence){.pos = s->pos,
-                                         .parity = s->parity,
-                                         .kv_blocks = s->table.address,
-                                         .recurrent = s->recurrent.address,
-                                         .recurrent_out = s->recurrent_backup.address};
-        forward_fill_rope(m, (float *)(void *)m->rope.host + (size_t)i * m->dir.config.rotary_dim, 1, s->pos);
-    }
+    fill_inputs_together(list, ids, n);
     m->progress_at.layer = 0;
     m->progress_at.total = 1;
     if (p.is_watched)
         watch(m, &(struct exec_watch){go_on, m});
-    rc = run_together(&p, logits, e);
+    rc = m->resident && !p.is_watched ? decode_some_resident(list, &p, logits, e)
+                                      : run_together(&p, logits, e);
     watch(m, NULL);
     m->step_ns = clock_ns() - start;
     m->is_stopped &= rc == ERR_INTERRUPTED;
     return rc;
 }
 
-int forward_chunk(struct moeflux_session *s, const int32_t *ids, uint32_t n, bool last,
+int forward_chunk(struct moeflux_session *s, const int32_t *ids, uint32_t n, uint32_t keep, bool last,
                   const struct moeflux_outputs *outputs, struct moeflux_err *e)
 {
     struct moeflux_model *m = s->model;
     struct pass p = pass_at(s, n, s->pos, s->parity, outputs);
     p.is_watched = n > 1 || m->step_ns > QUICK_NS;
+    /* What may be stopped leaves the recurrent state of s->pos as it is. The KV cache needs no copy: the next chunk writes the
+     * same positions again. */
+    if (p.is_watched)
+        p.chunk.of.recurrent_out = s->recurrent_next.address;
+    p.chunk.keep = keep;
+    p.chunk.kept = m->kept.address;
     bool plain = m->resident && !p.is_watched && outputs->logits && !outputs->each_logits && !outputs->hidden;
     int rc = outputs->hidden ? make_hidden_buffer(m, e) : 0;
     if (rc == 0)
@@ -901,19 +953,22 @@ int forward_chunk(struct moeflux_session *s, const int32_t *ids, uint32_t n, boo
     if (rc < 0)
         return rc;
     uint64_t start = clock_ns();
+    s->is_stopped = p.is_watched;
     fill_inputs(m, ids, n, s->pos);
     if (p.is_watched)
         watch(m, &(struct exec_watch){go_on, m});
-    rc = plain ? decode_resident(s, outputs, e) : run_chunk(&p, last, e);
+    rc = plain ? decode_one_resident(s, outputs, e) : run_chunk(&p, last, e);
     watch(m, NULL);
     m->step_ns = clock_ns() - start;
     m->is_stopped &= rc == ERR_INTERRUPTED;
-    s->needs_restore &= rc < 0;
+    s->is_stopped &= rc < 0;
+    if (rc == 0 && p.is_watched)
+        sequence_swap_states(s);
     if (rc == 0)
         rc = hand_out_hidden(&p, e);
     if (rc < 0)
         return rc;
     s->pos += n;
-    s->parity ^= 1;
+    s->parity ^= keep ? 0 : 1;
     return 0;
 }

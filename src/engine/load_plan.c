@@ -9,10 +9,12 @@
 #include "arch/host_experts.h"
 #include "args.h"
 #include "base/mem.h"
+#include "base/file.h"
 #include "engine/engine.h"
 #include "engine/host_memory.h"
 #include "engine/test_hooks.h"
 #include "experts/context.h"
+#include "model/sketch.h"
 
 /* Tokens of a chunk unless the caller says otherwise. Results differ in the last digits between chunk sizes, so the choice
  * follows the kind of the device and its total memory: never its speed, nor the memory that is free now. Larger chunks gain
@@ -58,7 +60,7 @@ static uint32_t choose_context(uint32_t requested, const struct config *c)
     return (uint32_t)size_min(requested ? requested : DEFAULT_CONTEXT, config_longest_context(c));
 }
 
-/* The KV cache grows in blocks. Half of the recurrent states are backups (moeflux_session.recurrent_backup). */
+/* The KV cache grows in blocks. Of the recurrent states there are two (moeflux_session.recurrent_next). */
 static void size_states(struct load_plan *p, const struct model_dir *m)
 {
     struct moeflux_needs n;
@@ -123,15 +125,29 @@ static int check_device(struct exec_caps caps, const struct moeflux_options *o, 
     return 0;
 }
 
-int load_plan_open_model(struct model_dir *m, const struct moeflux_options *o, struct moeflux_err *e)
+/* Takes the experts that the options ask for; rc: of opening. */
+static int set_experts(struct model_dir *m, const struct moeflux_options *o, int rc, struct moeflux_err *e)
 {
-    int rc = model_dir_open(m, o->dir, e);
     if (rc < 0)
         return rc;
     rc = config_set_active_experts(&m->config, o->active_experts, o->expert_share, e);
     if (rc < 0)
         model_dir_close(m);
     return rc;
+}
+
+int load_plan_open_model(struct model_dir *m, const struct moeflux_options *o, struct moeflux_err *e)
+{
+    return set_experts(m, o, model_dir_open(m, o->dir, e), e);
+}
+
+int load_plan_look_at_model(struct model_dir *m, const struct moeflux_options *o, struct moeflux_err *e)
+{
+    /* A file of another kind than a configuration gets model_dir_open's message. */
+    size_t n = strlen(o->dir);
+    bool is_config = n > 5 && strcmp(o->dir + n - 5, ".json") == 0 && file_is_regular(o->dir);
+    int rc = is_config ? sketch_open(m, o->dir, e) : model_dir_open(m, o->dir, e);
+    return set_experts(m, o, rc, e);
 }
 
 int load_plan_open_exec(struct exec **out, const struct moeflux_options *o, const struct test_hooks *h,
@@ -389,7 +405,7 @@ int test_hooks_make_plan(const struct moeflux_options *o, const struct test_hook
     *out = (struct moeflux_plan){0};
     int rc = load_plan_check(o, e);
     if (rc == 0)
-        rc = load_plan_open_model(&m, o, e);
+        rc = load_plan_look_at_model(&m, o, e);
     if (rc < 0)
         return rc;
     rc = load_plan_open_device(&x, o, h, e);
@@ -399,7 +415,9 @@ int test_hooks_make_plan(const struct moeflux_options *o, const struct test_hook
         if (rc == 0)
             fill(out, &p, &m, &caps);
     }
-    if (rc == 0)
+    if (rc == 0 && m.is_sketch)
+        snprintf(out->expert_io, sizeof out->expert_io, "not known before the files are there");
+    else if (rc == 0)
         rc = describe_side(out, &p, &m, x, o, e);
     exec_close(x);
     model_dir_close(&m);

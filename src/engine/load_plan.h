@@ -55,6 +55,9 @@ int load_plan_check(const struct moeflux_options *o, struct moeflux_err *e);
  * nothing is open. */
 int load_plan_open_model(struct model_dir *m, const struct moeflux_options *o, struct moeflux_err *e);
 
+/* The same for what needs no contents: `dir` may be a configuration alone (model/sketch.h). */
+int load_plan_look_at_model(struct model_dir *m, const struct moeflux_options *o, struct moeflux_err *e);
+
 /* Opens the device that the options name, as it is. h may be NULL. */
 int load_plan_open_exec(struct exec **out, const struct moeflux_options *o, const struct test_hooks *h,
                         struct moeflux_err *e);

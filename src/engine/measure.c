@@ -12,10 +12,13 @@
 #include "engine/host_memory.h"
 #include "engine/load_plan.h"
 #include "engine/test_hooks.h"
+#include "model/sketch.h"
 #include "ops/linear.h"
 
 #define DISK_NS  ((uint64_t)1000000000)
 #define BATCH_NS ((uint64_t)20000000)
+/* Of a file that is written to measure the disk: what a fast one reads in a tenth of a second. */
+#define SKETCH_BYTES ((uint64_t)512 << 20)
 /* Far larger than the caches of a GPU, of a CPU. A software device is limited by its cores, so little is enough. */
 #define MATRIX_GPU_BYTES       ((uint64_t)256 << 20)
 #define MATRIX_CPU_BYTES       ((uint64_t)256 << 20)
@@ -28,7 +31,7 @@ enum { MATRIX_COLS = 2048, SMALL_ROWS_GPU = 512, SMALL_ROWS_SOFTWARE = 8, N_BATC
 /* --- the disk --- */
 
 struct wave {
-    const struct model_dir *model;
+    struct model_dir *model;
     struct reader *reader;
     uint32_t *order; /* [n_all] layer * n_experts + expert, shuffled */
     uint32_t n_all;
@@ -48,7 +51,20 @@ static void shuffle(uint32_t *order, uint32_t n)
     }
 }
 
-static int prepare(struct wave *w, struct moeflux_err *e)
+/* The experts that are read: those before n_experts of the layers [first, end). */
+struct stretch {
+    uint32_t first, end, n_experts;
+};
+
+/* Of a model without files, those of one that is written for this. */
+static int make_stretch(struct model_dir *m, struct stretch *out, struct moeflux_err *e)
+{
+    int rc = sketch_make_file(m, SKETCH_BYTES, &out->first, &out->n_experts, e);
+    out->end = out->first + 1;
+    return rc;
+}
+
+static int prepare(struct wave *w, const struct stretch *of, struct moeflux_err *e)
 {
     const struct config *c = &w->model->config;
     w->stride = size_round_up(w->model->max_expert_bytes, READER_TARGET_ALIGN);
@@ -62,8 +78,8 @@ static int prepare(struct wave *w, struct moeflux_err *e)
                        (unsigned long long)(c->top_k * w->stride));
     /* Else the first reads would also pay for page faults. */
     memset(w->memory, 1, c->top_k * w->stride);
-    for (uint32_t i = 0; i < c->n_layers * c->n_experts; i++)
-        if (config_has_experts(c, i / c->n_experts))
+    for (uint32_t i = of->first * c->n_experts; i < of->end * c->n_experts; i++)
+        if (config_has_experts(c, i / c->n_experts) && i % c->n_experts < of->n_experts)
             w->order[w->n_all++] = i;
     shuffle(w->order, w->n_all);
     return 0;
@@ -114,14 +130,16 @@ static int open_reader(struct wave *w, const struct moeflux_options *o, struct m
     return reader_open(&w->reader, w->model, &r, e);
 }
 
-static void measure_disk(const struct model_dir *m, const struct moeflux_options *o,
-                         struct moeflux_speeds *out)
+static void measure_disk(struct model_dir *m, const struct moeflux_options *o, struct moeflux_speeds *out)
 {
     struct wave w = {.model = m};
     struct moeflux_err e = {0};
-    int rc = open_reader(&w, o, &e);
+    struct stretch all = {0, m->config.n_layers, m->config.n_experts};
+    int rc = m->is_sketch ? make_stretch(m, &all, &e) : 0;
     if (rc == 0)
-        rc = prepare(&w, &e);
+        rc = open_reader(&w, o, &e);
+    if (rc == 0)
+        rc = prepare(&w, &all, &e);
     if (rc == 0)
         rc = read_for_a_second(&w, out, &e);
     if (rc == 0)
@@ -424,7 +442,7 @@ int test_hooks_measure(const struct moeflux_options *o, const struct test_hooks 
     *out = (struct moeflux_speeds){0};
     int rc = load_plan_check(o, e);
     if (rc == 0)
-        rc = load_plan_open_model(&m, o, e);
+        rc = load_plan_look_at_model(&m, o, e);
     if (rc < 0)
         return rc;
     measure_disk(&m, o, out);

@@ -265,6 +265,7 @@ void moeflux_model_close(struct moeflux_model *m)
         exec_buffer_free(m->exec, &m->choice);
         exec_buffer_free(m->exec, &m->logits);
         exec_buffer_free(m->exec, &m->hidden);
+        exec_buffer_free(m->exec, &m->kept);
     }
     if (m->host.experts.exec)
         host_experts_close(&m->host.experts);

@@ -124,6 +124,8 @@ void model_info_needs(const struct model_dir *d, struct moeflux_needs *out)
                                   .moe_inner = c->moe_inner,
                                   .max_context = c->max_context,
                                   .packed = d->packed,
+                                  .is_sketch = d->is_sketch,
+                                  .is_assumed = d->is_assumed,
                                   .dense_bytes = d->dense_bytes,
                                   .expert_bytes = d->expert_bytes,
                                   .one_expert_bytes = d->max_expert_bytes};
@@ -157,7 +159,7 @@ int moeflux_get_needs(const char *dir, struct moeflux_needs *out, struct moeflux
 int moeflux_get_needs_with(const struct moeflux_options *o, struct moeflux_needs *out, struct moeflux_err *e)
 {
     struct model_dir d;
-    int rc = load_plan_open_model(&d, o, e);
+    int rc = load_plan_look_at_model(&d, o, e);
     if (rc < 0)
         return rc;
     model_info_needs(&d, out);

@@ -41,9 +41,9 @@ static int go_to(struct moeflux_session *s, struct checkpoint *c, struct moeflux
 void sequence_roll_back(struct moeflux_session *s)
 {
     sequence_set_position(s, s->pos, s->parity);
-    if (s->needs_restore && sequence_recover(s, NULL) == 0)
+    if (s->is_stopped && sequence_recover(s, NULL) == 0)
         return;
-    s->needs_restore = false;
+    s->is_stopped = false;
     if (is_recurrent(s))
         go_to(s, checkpoints_before(&s->checkpoints, s->pos), NULL);
 }
@@ -92,14 +92,13 @@ int moeflux_session_reuse(struct moeflux_session *s, const int32_t *ids, uint32_
     return rc;
 }
 
-int moeflux_session_checkpoint(struct moeflux_session *s, struct moeflux_err *e)
+int sequence_checkpoint(struct moeflux_session *s, const struct exec_buffer *state, uint32_t pos,
+                        uint32_t parity, struct moeflux_err *e)
 {
     uint64_t bytes = s->model->view.recurrent_state_bytes;
     uint8_t *recurrent = NULL;
-    int rc = sequence_make_ready(s, e);
-    if (rc < 0 || s->pos == 0)
-        return rc;
-    struct checkpoint *here = checkpoints_find(&s->checkpoints, s->pos);
+    int rc = 0;
+    struct checkpoint *here = checkpoints_find(&s->checkpoints, pos);
     if (here) {
         checkpoints_touch(&s->checkpoints, here);
         return 0;
@@ -107,14 +106,24 @@ int moeflux_session_checkpoint(struct moeflux_session *s, struct moeflux_err *e)
     if (bytes && !(recurrent = mem_new(bytes, 1, e)))
         return ERR_MEMORY;
     if (bytes)
-        rc = exec_read(s->model->exec, &s->recurrent, 0, recurrent, bytes, e);
+        rc = exec_read(s->model->exec, state, 0, recurrent, bytes, e);
     if (rc == 0)
         rc = checkpoints_add(&s->checkpoints,
-                             &(struct checkpoint){.pos = s->pos, .parity = s->parity, .recurrent = recurrent},
-                             e);
+                             &(struct checkpoint){.pos = pos, .parity = parity, .recurrent = recurrent}, e);
     if (rc < 0)
         free(recurrent);
     return rc;
+}
+
+int moeflux_session_checkpoint(struct moeflux_session *s, struct moeflux_err *e)
+{
+    int rc = sequence_make_ready(s, e);
+    return rc < 0 || s->pos == 0 ? rc : sequence_checkpoint(s, &s->recurrent, s->pos, s->parity, e);
+}
+
+void moeflux_session_checkpoint_at(struct moeflux_session *s, uint32_t pos)
+{
+    s->checkpoint_at = pos;
 }
 
 static int no_checkpoint(uint32_t pos, struct moeflux_err *e)

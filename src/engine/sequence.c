@@ -22,7 +22,7 @@ static int allocate(struct moeflux_session *s, struct moeflux_err *e)
         rc = exec_buffer_new(m->exec, &s->recurrent, EXEC_DEVICE, size_max(m->view.recurrent_state_bytes, 4),
                              e);
     if (rc == 0)
-        rc = exec_buffer_new(m->exec, &s->recurrent_backup, EXEC_DEVICE, s->recurrent.bytes, e);
+        rc = exec_buffer_new(m->exec, &s->recurrent_next, EXEC_DEVICE, s->recurrent.bytes, e);
     if (rc == 0)
         m->state_bytes += 2 * s->recurrent.bytes;
     return rc < 0 ? rc : moeflux_session_clear(s, e);
@@ -60,13 +60,13 @@ void moeflux_session_free(struct moeflux_session *s)
     checkpoints_free(&s->checkpoints);
     if (!model_is_idle(m))
         return; /* the device still uses the memory */
-    m->state_bytes -= s->recurrent_backup.address ? 2 * s->recurrent.bytes : 0;
+    m->state_bytes -= s->recurrent_next.address ? 2 * s->recurrent.bytes : 0;
     for (uint32_t i = 0; i < s->n_blocks; i++) {
         m->state_bytes -= s->blocks[i].bytes;
         exec_buffer_free(m->exec, &s->blocks[i]);
     }
     exec_buffer_free(m->exec, &s->recurrent);
-    exec_buffer_free(m->exec, &s->recurrent_backup);
+    exec_buffer_free(m->exec, &s->recurrent_next);
     exec_buffer_free(m->exec, &s->table);
     free(s->blocks);
     free(s->history);
@@ -98,11 +98,16 @@ const int32_t *moeflux_session_history(const struct moeflux_session *s)
     return s->history;
 }
 
-void sequence_accept(struct moeflux_session *s, int32_t id)
+void sequence_swap_states(struct moeflux_session *s)
 {
     const struct exec_buffer recurrent = s->recurrent;
-    s->recurrent = s->recurrent_backup;
-    s->recurrent_backup = recurrent;
+    s->recurrent = s->recurrent_next;
+    s->recurrent_next = recurrent;
+}
+
+void sequence_accept(struct moeflux_session *s, int32_t id)
+{
+    sequence_swap_states(s);
     s->history[s->pos++] = id;
     s->parity ^= 1;
 }
@@ -113,8 +118,9 @@ void sequence_set_position(struct moeflux_session *s, uint32_t pos, uint32_t par
     s->pos = pos;
     s->parity = parity;
     checkpoints_drop_behind(&s->checkpoints, pos);
-    if (m->parked_session == s)
-        m->parked_session = NULL;
+    for (uint32_t i = 0; i < m->parked.n; i++)
+        if (m->parked.sessions[i] == s)
+            m->parked.n = 0;
     if (m->predicted_session == s)
         m->predicted_session = NULL;
 }
@@ -143,14 +149,8 @@ static int await_device(struct moeflux_model *m, struct moeflux_err *e)
 
 int sequence_recover(struct moeflux_session *s, struct moeflux_err *e)
 {
-    struct exec *x = s->model->exec;
     int rc = await_device(s->model, e);
-    if (rc < 0 || !s->needs_restore)
-        return rc;
-    exec_begin(x);
-    exec_copy(x, &s->recurrent, 0, &s->recurrent_backup, 0, s->recurrent.bytes);
-    rc = exec_finish(x, e);
-    s->needs_restore = rc < 0;
+    s->is_stopped &= rc < 0;
     return rc;
 }
 
@@ -161,7 +161,7 @@ int moeflux_session_clear(struct moeflux_session *s, struct moeflux_err *e)
     if (rc < 0)
         return rc;
     sequence_set_position(s, 0, 0);
-    s->needs_restore = false;
+    s->is_stopped = false;
     exec_begin(x);
     exec_zero(x, &s->recurrent, 0, s->recurrent.bytes);
     rc = exec_finish(x, e);
@@ -199,6 +199,35 @@ static int checkpoint_by_itself(struct moeflux_session *s, uint32_t n_new, struc
     return rc == ERR_MEMORY ? 0 : rc;
 }
 
+/* Where to keep the state inside a chunk of *n tokens: after so many, 0: nowhere. Without memory for that the chunk ends there. */
+static uint32_t keep_in_chunk(struct moeflux_session *s, uint32_t *n)
+{
+    struct moeflux_model *m = s->model;
+    uint64_t bytes = m->view.recurrent_state_bytes;
+    uint32_t at = s->checkpoint_at;
+    if (at <= s->pos || at >= s->pos + *n)
+        return 0;
+    if (bytes && !m->kept.address) {
+        if (exec_buffer_new(m->exec, &m->kept, EXEC_DEVICE, bytes, NULL) < 0) {
+            *n = at - s->pos;
+            return 0;
+        }
+        m->state_bytes += bytes;
+    }
+    return at - s->pos;
+}
+
+/* Behind the chunk that had checkpoint_at inside it, or ended there. */
+static int checkpoint_behind(struct moeflux_session *s, uint32_t keep, struct moeflux_err *e)
+{
+    uint32_t at = s->checkpoint_at;
+    if (!keep && at != s->pos)
+        return 0;
+    int rc = keep ? sequence_checkpoint(s, &s->model->kept, at, s->parity ^ 1, e)
+                  : moeflux_session_checkpoint(s, e);
+    return rc == ERR_MEMORY ? 0 : rc;
+}
+
 /* Undoes the chunk that was stopped: now, or before the next evaluation if the device is still busy with it. */
 static int stop_at(struct moeflux_session *s, uint32_t done, uint32_t n, struct moeflux_err *e)
 {
@@ -212,11 +241,11 @@ static int eval_chunks(struct moeflux_session *s, const int32_t *ids, uint32_t n
 {
     struct moeflux_model *m = s->model;
     for (uint32_t done = 0; done < n;) {
-        uint32_t here = (uint32_t)size_min(n - done, m->max_chunk);
+        uint32_t here = (uint32_t)size_min(n - done, m->max_chunk), keep = keep_in_chunk(s, &here);
         m->progress_at.before = done;
         m->progress_at.here = here;
         m->progress_at.layer = 0;
-        int rc = forward_chunk(s, ids + done, here, done + here == n, outputs, e);
+        int rc = forward_chunk(s, ids + done, here, keep, done + here == n, outputs, e);
         if (rc < 0 && m->is_stopped)
             return stop_at(s, done, n, e);
         if (rc < 0) {
@@ -225,8 +254,9 @@ static int eval_chunks(struct moeflux_session *s, const int32_t *ids, uint32_t n
         }
         memmove(s->history + s->pos - here, ids + done, here * sizeof *ids);
         done += here;
-        if (done == n)
-            break;
+        rc = checkpoint_behind(s, keep, e);
+        if (rc < 0 || done == n)
+            return rc;
         rc = checkpoint_by_itself(s, here, e);
         if (rc < 0)
             return rc;
@@ -244,6 +274,7 @@ int sequence_run(struct moeflux_session *s, const int32_t *ids, uint32_t n,
     m->progress_at.what = what;
     m->progress_at.total = n;
     int rc = eval_chunks(s, ids, n, outputs, e);
+    s->checkpoint_at = 0;
     if (rc < 0)
         return rc;
     uint64_t ns = clock_ns() - start;

@@ -3,7 +3,7 @@
  * Where all experts are resident on a device, it chooses the token too. The choice stays there, the embedding of the next
  * token reads it, so the next token is submitted while this one is computed. The host follows one token behind, and when it
  * wants no more or another token, that one was in vain: its row of the KV cache is written again, and its recurrent state
- * went to recurrent_backup, which becomes the current one only with the token. */
+ * went to recurrent_next, which becomes the current one only with the token. */
 #include "engine/step.h"
 
 #include <stdlib.h>
@@ -152,7 +152,7 @@ static int begin(struct moeflux_session *s, int32_t id, const struct sampler *sa
     memcpy(r->ids.host + at, &id, sizeof id);
     memcpy(r->blocked_copy, sampler_blocked(sampler), r->blocked.bytes);
     memcpy(r->blocked.host, r->blocked_copy, r->blocked.bytes);
-    return submit(s, s->pos, r->ids.address + at, &r->wanted, &s->recurrent, &s->recurrent_backup, ticket, e);
+    return submit(s, s->pos, r->ids.address + at, &r->wanted, &s->recurrent, &s->recurrent_next, ticket, e);
 }
 
 /* Begins the token behind the one at hand, which is the device's choice. If that fails, it is begun when its time comes. */
@@ -163,7 +163,7 @@ static void begin_next(struct moeflux_session *s, int32_t id, const struct sampl
     if (pos >= s->max_context || sequence_reserve(s, pos + 1, NULL) < 0)
         return;
     make_choice(&r->asked, sampler, 1, &id);
-    if (submit(s, pos, r->chosen.address + s->pos % 2 * sizeof id, &r->asked, &s->recurrent_backup,
+    if (submit(s, pos, r->chosen.address + s->pos % 2 * sizeof id, &r->asked, &s->recurrent_next,
                &s->recurrent, &r->ticket, NULL) < 0)
         return;
     r->session = s;

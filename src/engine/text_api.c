@@ -106,6 +106,8 @@ int moeflux_sampler_new(struct moeflux_sampler **out, const struct moeflux_sampl
                                             .min_p = o->min_p,
                                             .repeat_penalty = o->repeat_penalty,
                                             .repeat_last = o->repeat_last,
+                                            .presence_penalty = o->presence_penalty,
+                                            .frequency_penalty = o->frequency_penalty,
                                             .seed = o->seed};
     struct moeflux_err why = {0};
     uint8_t *known = t ? known_ids(t, n_ids, &why) : NULL;
@@ -130,6 +132,11 @@ void moeflux_sampler_free(struct moeflux_sampler *s)
 void moeflux_sampler_accept(struct moeflux_sampler *s, int32_t id)
 {
     sampler_accept(s->sampler, id);
+}
+
+void moeflux_sampler_begin_answer(struct moeflux_sampler *s)
+{
+    sampler_begin_answer(s->sampler);
 }
 
 void moeflux_sampler_reset(struct moeflux_sampler *s)

@@ -32,6 +32,9 @@ struct exec_buffer {
     struct gpu_buffer gpu; /* private */
 };
 
+/* The largest of exec_caps.n_alike. */
+enum { EXEC_MOST_ALIKE = 8 };
+
 /* What a device is like. Nothing above the operations asks which backend it is. */
 struct exec_caps {
     const char *name; /* of the device; borrowed */

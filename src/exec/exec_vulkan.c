@@ -10,8 +10,8 @@
 #include "exec/kernel.h"
 #include "exec/shelf.h"
 
-/* Of short watched batches every so many are timed. */
-enum { TIMED_BATCHES = 8 };
+/* Of short watched batches every so many are timed: a prime, as kinds of layers may come back every second, fourth or eighth. */
+enum { TIMED_BATCHES = 7 };
 
 /* --- opening --- */
 
@@ -68,7 +68,7 @@ static struct exec_caps vulkan_caps(const struct exec *x)
 {
     const struct gpu *g = &vulkan_of_const(x)->gpu;
     return (struct exec_caps){.name = g->info.name,
-                              .n_alike = 1,
+                              .n_alike = EXEC_MOST_ALIKE,
                               .is_software = g->is_cpu,
                               .is_unified = g->is_unified,
                               .has_coopmat = has_coopmat(g) && !x->keeps_f32,

@@ -8,11 +8,12 @@
 #include "base/err.h"
 #include "base/mem.h"
 
-/* Tokens that are remembered; after HALF_LIFE of them one counts half. */
-enum { HISTORY = 8, HALF_LIFE = 4 };
+/* Tokens that are remembered, each half as much as the one after it. */
+enum { HISTORY = 4 };
 #define DISCOUNT 0.9f
-/* How much of an error is corrected at once. */
-#define RATE 0.15f
+/* How much of an error is corrected at once: after LEARNT tokens half as much as at first. */
+#define RATE   0.2f
+#define LEARNT 1000.0f
 
 struct context {
     uint32_t n_layers, n_experts, top_k;
@@ -21,6 +22,7 @@ struct context {
     float *x;                     /* [n_layers][n_experts]: the last choices as a vector of length 1, or 0 */
     uint32_t *history;            /* [n_layers][HISTORY][top_k], the newest first */
     uint32_t *n;                  /* [n_layers][HISTORY] experts of each */
+    uint32_t *n_learnt;           /* [n_layers] tokens */
     float *before, *next, *error; /* [n_experts] */
 };
 
@@ -41,10 +43,12 @@ struct context *context_new(uint32_t n_layers, uint32_t n_experts, uint32_t top_
     c->x = mem_new(n, sizeof *c->x, e);
     c->history = mem_new((uint64_t)n_layers * HISTORY * top_k, sizeof *c->history, e);
     c->n = mem_new((uint64_t)n_layers * HISTORY, sizeof *c->n, e);
+    c->n_learnt = mem_new(n_layers, sizeof *c->n_learnt, e);
     c->error = mem_new(n_experts, sizeof *c->error, e);
     c->before = mem_new(n_experts, sizeof *c->before, e);
     c->next = mem_new(n_experts, sizeof *c->next, e);
-    if (c->matrix && c->worth && c->x && c->history && c->n && c->error && c->before && c->next)
+    if (c->matrix && c->worth && c->x && c->history && c->n && c->n_learnt && c->error && c->before &&
+        c->next)
         return c;
     context_free(c);
     return NULL;
@@ -59,6 +63,7 @@ void context_free(struct context *c)
     free(c->x);
     free(c->history);
     free(c->n);
+    free(c->n_learnt);
     free(c->before);
     free(c->next);
     free(c->error);
@@ -106,7 +111,7 @@ static void forget(struct context *c, uint32_t layer)
     memset(c->n + (uint64_t)layer * HISTORY, 0, HISTORY * sizeof *c->n);
 }
 
-/* The history as a vector of length 1. */
+/* The history as a vector of length 1. The router's first choice of a token counts most: it tells most about what comes. */
 static void set_x(struct context *c, uint32_t layer)
 {
     float *x = c->x + (uint64_t)layer * c->n_experts, weight = 1, squares = 0;
@@ -114,13 +119,18 @@ static void set_x(struct context *c, uint32_t layer)
     for (uint32_t k = 0; k < HISTORY; k++) {
         uint64_t at = (uint64_t)layer * HISTORY + k;
         for (uint32_t i = 0; i < c->n[at]; i++)
-            x[c->history[at * c->top_k + i]] += weight;
-        weight *= exp2f(-1.0f / HALF_LIFE);
+            x[c->history[at * c->top_k + i]] += weight / (float)(1 + i);
+        weight *= 0.5f;
     }
     for (uint32_t i = 0; i < c->n_experts; i++)
         squares += x[i] * x[i];
     for (uint32_t i = 0; squares > 0 && i < c->n_experts; i++)
         x[i] /= sqrtf(squares);
+}
+
+static float rate_of(const struct context *c, uint32_t layer)
+{
+    return RATE / (1 + (float)c->n_learnt[layer] / LEARNT);
 }
 
 /* next: the worths after the choice, as the matrix has them; x: the choices before it. */
@@ -133,10 +143,10 @@ static void learn(struct context *c, uint32_t layer, const uint32_t *experts, ui
         c->error[experts[i]] += DISCOUNT;
     for (uint32_t j = 0; j < c->n_experts; j++)
         if (x[j] > 0)
-            add(row_of(c, layer, j), RATE * x[j], c->error, c->n_experts);
+            add(row_of(c, layer, j), rate_of(c, layer) * x[j], c->error, c->n_experts);
 }
 
-/* The worths by the matrix that has just learnt: it changed by RATE * before * error. */
+/* The worths by the matrix that has just learnt: it changed by the rate * before * error. */
 static void revise(struct context *c, uint32_t layer)
 {
     float *worth = c->worth + (uint64_t)layer * c->n_experts, likeness = 0;
@@ -144,7 +154,7 @@ static void revise(struct context *c, uint32_t layer)
     for (uint32_t i = 0; i < c->n_experts; i++)
         likeness += x[i] * c->before[i];
     for (uint32_t i = 0; i < c->n_experts; i++)
-        worth[i] = c->next[i] + RATE * likeness * c->error[i];
+        worth[i] = c->next[i] + rate_of(c, layer) * likeness * c->error[i];
 }
 
 void context_use(struct context *c, uint32_t layer, const uint32_t *experts, uint32_t n, const float *shares)
@@ -165,6 +175,7 @@ void context_use(struct context *c, uint32_t layer, const uint32_t *experts, uin
     else
         memset(c->error, 0, c->n_experts * sizeof *c->error);
     revise(c, layer);
+    c->n_learnt[layer] += is_token && c->n_learnt[layer] < UINT32_MAX;
 }
 
 double context_worth(const struct context *c, uint32_t layer, uint32_t expert)

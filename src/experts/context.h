@@ -17,7 +17,7 @@ uint64_t context_bytes(uint32_t n_layers, uint32_t n_experts); /* of memory, nea
 struct context *context_new(uint32_t n_layers, uint32_t n_experts, uint32_t top_k, struct moeflux_err *e);
 void context_free(struct context *c); /* NULL is legal */
 
-/* The layer's choice, n different experts; shares: [n_experts], the uses that any token is expected to make of each. Revises
+/* The layer's choice, n different experts in the router's order; shares: [n_experts], the uses that any token is expected to make of each. Revises
  * the worths of the layer. More than top_k experts are several tokens': nothing is learnt from them, and what comes next
  * depends on no choice before. */
 void context_use(struct context *c, uint32_t layer, const uint32_t *experts, uint32_t n, const float *shares);

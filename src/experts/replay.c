@@ -14,6 +14,8 @@
 /* So long that a use counts as much at the end as at the beginning: of equal counts the older uses leave first. */
 #define WITHOUT_END 1e12
 #define NEVER       UINT64_MAX
+/* Worth more than any number of uses. */
+#define KNOWN 1e15
 
 struct replay {
     const struct trace *trace;
@@ -22,7 +24,10 @@ struct replay {
     uint32_t *held; /* [n_held] slots */
     uint32_t n_held;
     uint32_t *chosen; /* [n_experts]: a step's */
-    uint64_t *next;   /* [n_uses]: the step of the expert's next use, for REPLAY_BEST alone */
+    uint64_t *next;   /* [n_uses]: the step of the expert's next use; NULL: it plays no part */
+    /* For replay_ahead: the steps that are known behind the present one, and what experts are worth that are in none. */
+    uint64_t n_known;
+    struct ranking uses;
 };
 
 static struct expert_key key_of(const struct trace *t, const struct trace_step *s, uint32_t i)
@@ -88,6 +93,7 @@ static void close_replay(struct replay *r)
 {
     cache_free(r->cache);
     ranking_close(&r->ranking);
+    ranking_close(&r->uses);
     free(r->held);
     free(r->chosen);
     free(r->next);
@@ -125,14 +131,51 @@ static void look_up(struct replay *r, const struct trace_step *s)
     }
 }
 
+static void list_chosen(struct replay *r, const struct trace_step *s)
+{
+    for (uint32_t i = 0; i < s->n; i++)
+        r->chosen[i] = key_of(r->trace, s, i).expert;
+}
+
+/* Step `at` becomes known. An expert that an earlier known step has keeps that one's worth. */
+static void foresee(struct replay *r, uint64_t at)
+{
+    const struct trace *t = r->trace;
+    if (at >= t->n_steps)
+        return;
+    for (uint32_t i = 0; i < t->steps[at].n; i++) {
+        double *worth = &r->ranking.worth[place_of(t, key_of(t, &t->steps[at], i))];
+        if (*worth < KNOWN / 2)
+            *worth = KNOWN - (double)at;
+    }
+    cache_rerank(r->cache, t->steps[at].layer);
+}
+
+static void use_known(struct replay *r, const struct trace_step *s)
+{
+    uint64_t at = (uint64_t)(s - r->trace->steps);
+    list_chosen(r, s);
+    ranking_use(&r->uses, s->layer, r->chosen, s->n);
+    for (uint32_t i = 0; i < s->n; i++) {
+        uint64_t place = place_of(r->trace, key_of(r->trace, s, i)), next = r->next[s->first + i];
+        bool is_known = next != NEVER && next - at <= r->n_known;
+        r->ranking.worth[place] = is_known ? KNOWN - (double)next : r->uses.worth[place];
+    }
+    foresee(r, at + r->n_known);
+    cache_rerank(r->cache, s->layer);
+}
+
 static void use(struct replay *r, const struct trace_step *s)
 {
+    if (r->n_known) {
+        use_known(r, s);
+        return;
+    }
     if (r->next) {
         look_up(r, s);
         return;
     }
-    for (uint32_t i = 0; i < s->n; i++)
-        r->chosen[i] = key_of(r->trace, s, i).expert;
+    list_chosen(r, s);
     ranking_use(&r->ranking, s->layer, r->chosen, s->n);
     if (r->ranking.context)
         cache_rerank(r->cache, s->layer);
@@ -176,6 +219,24 @@ int replay_run(const struct trace *t, enum replay_policy policy, uint32_t n_slot
         if (layers)
             count(&layers[s->layer], s, n_hits);
     }
+    close_replay(&r);
+    return rc;
+}
+
+int replay_ahead(const struct trace *t, uint32_t n_tokens, uint32_t n_slots, struct replay_result *out,
+                 struct moeflux_err *e)
+{
+    struct replay r;
+    *out = (struct replay_result){0};
+    int rc = open_replay(&r, t, REPLAY_BEST, n_slots, e);
+    if (rc == 0)
+        rc = ranking_open(&r.uses, t->shape.n_layers, t->shape.n_experts, half_life_of(t, REPLAY_FREQUENCY),
+                          e);
+    r.n_known = (uint64_t)n_tokens * t->n_used_layers;
+    for (uint64_t i = 0; rc == 0 && i < r.n_known; i++)
+        foresee(&r, i);
+    for (uint64_t i = 0; rc == 0 && i < t->n_steps; i++)
+        count(out, &t->steps[i], run_step(&r, &t->steps[i]));
     close_replay(&r);
     return rc;
 }

@@ -29,6 +29,11 @@ struct replay_result {
 int replay_run(const struct trace *t, enum replay_policy policy, uint32_t n_slots, struct replay_result *out,
                struct replay_result *layers, struct moeflux_err *e);
 
+/* As REPLAY_FREQUENCY, but the choices of the next n_tokens evaluations of all layers, 1 or more, are known: these experts stay, those
+ * that come first longest. What a predictor that never errs would have. */
+int replay_ahead(const struct trace *t, uint32_t n_tokens, uint32_t n_slots, struct replay_result *out,
+                 struct moeflux_err *e);
+
 /* Shares of a layer's uses, in percent. */
 enum { REPLAY_SHARES = 3 };
 extern const uint32_t replay_shares[REPLAY_SHARES];

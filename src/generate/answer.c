@@ -31,6 +31,7 @@ struct writer {
     struct str ready;    /* to be given out */
     bool is_free;        /* the answer thinks: its constraint has not begun */
     bool may_think;      /* the next token may be the one that opens the thinking */
+    bool has_called;     /* the call is whole that ends the answer */
 };
 
 /* ---- pieces ---- */
@@ -137,7 +138,7 @@ static int on_tool_event(void *ctx, enum tool_event event, const char *bytes, si
     struct writer *w = ctx;
     int rc = 0;
     /* Behind a stop text there is nothing. */
-    if (w->answer->stop_text)
+    if (w->answer->stop_text || w->has_called)
         return 0;
     switch (event) {
     case TOOL_TEXT:
@@ -150,6 +151,7 @@ static int on_tool_event(void *ctx, enum tool_event event, const char *bytes, si
     case TOOL_ARGUMENTS:
         return give_call(w, ANSWER_CALL_ARGUMENTS, bytes, n, e);
     case TOOL_ENDS:
+        w->has_called = w->options->one_call;
         return give_call(w, ANSWER_CALL_ENDS, "", 0, e);
     case TOOL_FAILS:
         rc = give_call(w, ANSWER_CALL_FAILS, "", 0, e);
@@ -256,13 +258,31 @@ static int follow(struct writer *w, int32_t id, struct moeflux_err *e)
     return constraint_accept_bytes(c, str_text(&w->shown), w->shown.len, e);
 }
 
-/* Leaves the sampler the tokens that may come next. */
-static int constrain(struct writer *w, struct generator *s, struct moeflux_err *e)
+/* The only id of a mask; -1: there are others. */
+static int32_t only_id(const uint64_t *mask, uint32_t n_ids)
+{
+    int32_t id = -1;
+    for (uint32_t i = 0; i < n_ids; i += 64) {
+        uint64_t word = mask[i / 64];
+        if (word == 0)
+            continue;
+        if (id >= 0 || (word & (word - 1)))
+            return -1;
+        id = (int32_t)(i + (uint32_t)__builtin_ctzll(word));
+    }
+    return id;
+}
+
+/* Leaves the sampler the tokens that may come next. *forced: the only one, which needs no choice; -1: there are others, or its
+ * probability is asked for. */
+static int constrain(struct writer *w, struct generator *s, int32_t *forced, struct moeflux_err *e)
 {
     const uint64_t *mask = NULL;
     int rc = w->is_free ? 0 : constraint_mask(w->options->constraint, &mask, e);
     if (rc)
         return rc;
+    if (mask && !w->may_think && !w->options->logprobs)
+        *forced = only_id(mask, s->info.vocab_size);
     /* Newlines at the beginning are the grammar's. */
     w->filter.at_start = w->filter.at_start && w->is_free;
     sampler_set_mask(s->sampler, mask);
@@ -295,22 +315,14 @@ static void begin_constraint(struct writer *w, const struct generator *s)
 
 /* ---- tokens ---- */
 
-/* Whether the host chooses: a device that does keeps its logits to itself. */
-static bool needs_logits(const struct generator *s, const struct answer_options *o)
-{
-    return o->logprobs || s->evaluator.token;
-}
-
 /* The next token, from the logits of the last one. What takes part in the choice does so here. */
 static int choose(struct answer *a, const struct answer_options *o, struct generator *s, int32_t *id,
                   struct moeflux_err *e)
 {
-    struct moeflux_err why;
-    *id = sampler_pick(s->sampler, s->logits, &why);
-    if (*id < 0)
-        return err_set(e, why.code, "position %u: %.400s", moeflux_session_position(s->sequence) - 1,
-                       why.text);
-    return o->logprobs ? logprobs_add(&a->logprobs, s->logits, s->info.vocab_size, s->allowed, *id, e) : 0;
+    int rc = generator_choose(s, id, e);
+    return rc == 0 && o->logprobs
+               ? logprobs_add(&a->logprobs, s->logits, s->info.vocab_size, s->allowed, *id, e)
+               : rc;
 }
 
 /* Writes a token. Returns 1 if the answer goes on; else a->stop says what ended it. */
@@ -320,29 +332,49 @@ static int take(struct writer *w, const struct generator *s, int32_t id, struct 
     const struct answer_options *o = w->options;
     bool is_end = generator_is_eos(s, id) && !o->ignore_eos;
     int rc = token_list_add(&a->tokens, id, e);
-    a->last_pending |= rc == 0;
+    a->n_pending += rc == 0;
     if (rc == 0)
         rc = write_token(w, id, is_end, e);
     if (rc)
         return rc;
     a->stop = a->stop_text                        ? ANSWER_STOP_TEXT
+              : w->has_called                     ? ANSWER_TOOLS
               : is_end                            ? ANSWER_EOS
               : a->tokens.n == (uint64_t)o->limit ? ANSWER_LENGTH
                                                   : ANSWER_CONTEXT;
-    return a->stop == ANSWER_CONTEXT && moeflux_session_position(s->sequence) < s->max_context;
+    return a->stop == ANSWER_CONTEXT &&
+           moeflux_session_position(s->sequence) + a->n_pending <= s->max_context;
 }
 
-/* Evaluates the last token and chooses the next one. */
+/* Evaluates the tokens that are not part of the sequence yet, one or, behind forced ones, several, and chooses the next one. A
+ * device that chooses keeps its logits to itself. */
 static int step(struct answer *a, const struct answer_options *o, struct generator *s, int32_t *id,
                 struct moeflux_err *e)
 {
-    uint32_t before = moeflux_session_position(s->sequence);
+    uint32_t before = moeflux_session_position(s->sequence), n = a->n_pending;
+    bool on_host = n > 1 || o->logprobs;
     /* A constraint knows what the next token may be only when there is this one. */
     bool more = a->tokens.n + 1 != (uint64_t)o->limit && !o->constraint;
-    int rc = needs_logits(s, o) ? generator_eval(s, id, 1, NULL, e) : generator_step(s, *id, more, id, e);
-    a->last_pending = moeflux_session_position(s->sequence) == before;
-    a->n_decoded += !a->last_pending;
-    return !rc && needs_logits(s, o) ? choose(a, o, s, id, e) : rc;
+    int rc = on_host ? generator_eval(s, a->tokens.ids + a->tokens.n - n, n, NULL, e)
+                     : generator_step(s, *id, more, id, e);
+    uint32_t done = moeflux_session_position(s->sequence) - before;
+    a->n_pending -= done;
+    a->n_decoded += done;
+    return !rc && on_host ? choose(a, o, s, id, e) : rc;
+}
+
+/* The next token. *id: the last one, -1 before the first. */
+static int next(struct writer *w, struct generator *s, int32_t *id, struct moeflux_err *e)
+{
+    int32_t forced = -1;
+    int rc = w->options->constraint ? constrain(w, s, &forced, e) : 0;
+    if (rc)
+        return rc;
+    if (forced < 0)
+        return *id < 0 ? choose(w->answer, w->options, s, id, e) : step(w->answer, w->options, s, id, e);
+    *id = forced;
+    sampler_skip(s->sampler);
+    return 0;
 }
 
 /* Samples until something ends the answer; a->stop says what. */
@@ -354,9 +386,7 @@ static int loop(struct writer *w, struct generator *s, struct moeflux_err *e)
         a->stop = ANSWER_INTERRUPTED;
         if (!progress_report(&s->progress, "", "tok", 0, 0))
             return 0;
-        int rc = w->options->constraint ? constrain(w, s, e) : 0;
-        if (rc == 0)
-            rc = id < 0 ? choose(a, w->options, s, &id, e) : step(a, w->options, s, &id, e);
+        int rc = next(w, s, &id, e);
         if (rc == 0 && !a->first_token_ns)
             a->first_token_ns = clock_ns();
         rc = rc == 0 ? take(w, s, id, e) : rc;
@@ -367,10 +397,10 @@ static int loop(struct writer *w, struct generator *s, struct moeflux_err *e)
     }
 }
 
-/* What was held back comes out, unless a stop text has ended the answer. */
+/* What was held back comes out, unless a stop text or a call has ended the answer. */
 static int end(struct writer *w, struct moeflux_err *e)
 {
-    if (w->answer->stop_text)
+    if (w->answer->stop_text || w->has_called)
         return 0;
     str_clear(&w->shown);
     if (w->options->chat)

@@ -59,6 +59,7 @@ struct answer_options {
     /* As text/tool_calls.h has them: calls are told apart by the form of the model's chat template, if it is known. NULL: they are
      * text. */
     const struct json_t *tools;
+    bool one_call; /* the first call ends the answer */
     bool logprobs;
     uint32_t n_logprobs; /* of the likeliest tokens, at most LOGPROBS_MAX */
     struct constraint
@@ -85,7 +86,7 @@ struct answer { /* zeroed at first; freed with answer_free */
         *stop_text; /* of ANSWER_STOP_TEXT: the one that was found, borrowed from the options; else NULL */
     struct answer_call *calls; /* whole ones */
     size_t n_calls, calls_cap;
-    bool last_pending;       /* the last of `tokens` is not part of the sequence yet */
+    uint32_t n_pending;      /* so many of the last `tokens` are not part of the sequence yet */
     uint64_t first_token_ns; /* clock_ns() when the first id was there; 0: none */
     uint64_t decode_ns;      /* from then to the end */
     uint32_t n_decoded;      /* tokens evaluated in that time */

@@ -31,7 +31,7 @@ struct constrain {
     uint64_t n_used;
 };
 
-static int check(const struct str *grammar, const char *name, struct moeflux_err *e)
+int constrain_check(const struct str *grammar, const char *name, struct moeflux_err *e)
 {
     struct grammar *g;
     if (!str_ok(grammar))
@@ -53,13 +53,13 @@ int constrain_grammar(enum constrain_kind kind, const char *text, size_t len, co
         rc = json_schema_text_to_grammar(text, len, name, out, e);
     else
         rc = json_schema_text_to_grammar(object, sizeof object - 1, name, out, e);
-    return rc ? rc : check(out, name, e);
+    return rc ? rc : constrain_check(out, name, e);
 }
 
 int constrain_schema(const struct json_t *schema, const char *name, struct str *out, struct moeflux_err *e)
 {
     int rc = json_schema_to_grammar(schema, name, out, e);
-    return rc ? rc : check(out, name, e);
+    return rc ? rc : constrain_check(out, name, e);
 }
 
 /* Ordinary tokens and the tags of calls. */
@@ -145,6 +145,36 @@ int constrain_begin_calls(struct generator *s, const char *grammar, struct const
                           struct moeflux_err *e)
 {
     return begin(s, grammar, true, out, e);
+}
+
+static void *make_ahead(void *ctx)
+{
+    struct constrain_ahead *a = ctx;
+    const uint64_t *first;
+    a->rc = begin(a->generator, a->grammar, a->calls, &a->made, &a->error);
+    /* What fails here fails again when the answer begins. */
+    if (a->rc == 0)
+        constraint_mask(a->made, &first, NULL);
+    return NULL;
+}
+
+void constrain_ahead(struct constrain_ahead *a, struct generator *s, const char *grammar, bool calls)
+{
+    *a = (struct constrain_ahead){.generator = s, .grammar = grammar, .calls = calls};
+    if (!grammar)
+        return;
+    a->is_running = pthread_create(&a->thread, NULL, make_ahead, a) == 0;
+    if (!a->is_running)
+        make_ahead(a);
+}
+
+int constrain_await(struct constrain_ahead *a, struct constraint **out, struct moeflux_err *e)
+{
+    if (a->is_running)
+        pthread_join(a->thread, NULL);
+    a->is_running = false;
+    *out = a->made;
+    return a->rc ? err_set(e, a->rc, "%s", a->error.text) : 0;
 }
 
 void constrain_free(struct constrain *c)

@@ -159,9 +159,25 @@ int generator_eval(struct generator *s, const int32_t *ids, size_t n, const stru
     return evaluate(s, ids, n, &all, e);
 }
 
-int generator_step(struct generator *s, int32_t id, bool more, int32_t *next, struct moeflux_err *e)
+int generator_step_alone(struct generator *s, int32_t id, bool more, int32_t *next, struct moeflux_err *e)
 {
     return step_run(s->sequence, id, s->sampler, more && !s->by_turns, next, e);
+}
+
+int generator_step(struct generator *s, int32_t id, bool more, int32_t *next, struct moeflux_err *e)
+{
+    return s->evaluator.step ? s->evaluator.step(s->evaluator.ctx, s, id, more, next, e)
+                             : generator_step_alone(s, id, more, next, e);
+}
+
+int generator_choose(struct generator *s, int32_t *id, struct moeflux_err *e)
+{
+    struct moeflux_err why;
+    *id = sampler_pick(s->sampler, s->logits, &why);
+    if (*id < 0)
+        return err_set(e, why.code, "position %u: %.400s", moeflux_session_position(s->sequence) - 1,
+                       why.text);
+    return 0;
 }
 
 int generator_feed(struct generator *s, const int32_t *ids, size_t n, struct moeflux_err *e)

@@ -14,10 +14,11 @@ enum { GENERATOR_DEFAULT_CONTEXT = 8192 };
 
 struct generator;
 
-/* Appends a token to the generator's sequence and puts the logits after it into its `logits`: for those who evaluate the tokens
- * of several sequences together. */
+/* For those who evaluate the tokens of several sequences together. token: appends a token to the generator's sequence and puts the
+ * logits after it into its `logits`. step: in place of generator_step, and may go on with generator_step_alone. */
 struct generator_evaluator {
     int (*token)(void *ctx, struct generator *s, int32_t id, struct moeflux_err *e);
+    int (*step)(void *ctx, struct generator *s, int32_t id, bool more, int32_t *next, struct moeflux_err *e);
     void *ctx;
 };
 
@@ -38,7 +39,7 @@ struct generator {
     bool by_turns;               /* others evaluate between two tokens: none is begun ahead of its turn */
     uint64_t seed;
     uint64_t load_ns;
-    struct generator_evaluator evaluator; /* of single tokens; without `token` moeflux_session_eval does it */
+    struct generator_evaluator evaluator; /* of single tokens; zeros: nobody else */
 };
 
 /* Opens the model and its tokenizer. The directory's name and the context of `o->progress` must outlive it. */
@@ -79,6 +80,9 @@ int generator_eval(struct generator *s, const int32_t *ids, size_t n, const stru
 /* Evaluates one token, tells the sampler of it, and lets it choose the next one; s->logits are no longer those of the last
  * token. more: the next one will be wanted, as far as is known (moeflux_session_step). */
 int generator_step(struct generator *s, int32_t id, bool more, int32_t *next, struct moeflux_err *e);
+int generator_step_alone(struct generator *s, int32_t id, bool more, int32_t *next, struct moeflux_err *e);
+/* The sampler's choice from s->logits, which are those of the last token. */
+int generator_choose(struct generator *s, int32_t *id, struct moeflux_err *e);
 
 /* generator_eval without logits: for a part of the prompt that more follows. */
 int generator_feed(struct generator *s, const int32_t *ids, size_t n, struct moeflux_err *e);

@@ -32,7 +32,7 @@ bool queue_has_room(const struct queue *q)
 {
     size_t n_tokens = 0;
     for (size_t i = 0; i < q->n; i++)
-        n_tokens += q->items[i].request.tokens.n;
+        n_tokens += q->items[i].tokens ? q->items[i].tokens->n : 0;
     return q->n < QUEUE_MAX && n_tokens < MAX_TOKENS;
 }
 
@@ -43,15 +43,9 @@ struct queue_item *queue_add(struct queue *q)
     return item;
 }
 
-static void free_item(struct queue_item *item)
-{
-    free(item->result);
-    request_free(&item->request);
-}
-
 void queue_remove(struct queue *q, size_t idx)
 {
-    free_item(&q->items[idx]);
+    free(q->items[idx].result);
     q->n--;
     memmove(q->items + idx, q->items + idx + 1, (q->n - idx) * sizeof *q->items);
 }
@@ -66,11 +60,10 @@ void queue_free(struct queue *q)
 
 /* ---- the order ---- */
 
-static uint32_t common_with_sequence(const struct queue *q, const struct queue_item *item)
+static uint32_t common_with_sequence(const struct queue *q, const struct token_list *tokens)
 {
     struct moeflux_session *s = q->generator->sequence;
-    return prefix_common(moeflux_session_history(s), moeflux_session_position(s), item->request.tokens.ids,
-                         item->request.tokens.n);
+    return prefix_common(moeflux_session_history(s), moeflux_session_position(s), tokens->ids, tokens->n);
 }
 
 struct queue_item *queue_choose(struct queue *q)
@@ -85,7 +78,7 @@ struct queue_item *queue_choose(struct queue *q)
             best = item;
             break;
         }
-        uint32_t same = common_with_sequence(q, item);
+        uint32_t same = common_with_sequence(q, item->tokens);
         if (best && same < most + q->worth.order)
             continue;
         best = item;
@@ -106,13 +99,12 @@ static int ascending(const void *a, const void *b)
 /* Where the others part from this one, if going back there saves more than the piece costs; and where this one parted
  * from the last, as those will that have not been read yet. */
 static struct prefix_stops choose_stops(const struct queue *q, const struct queue_item *item,
-                                        uint32_t n_before, uint32_t n_reused)
+                                        const struct token_list *own, uint32_t n_before, uint32_t n_reused)
 {
     uint32_t parts[QUEUE_MAX], n = 0, last = n_reused;
     uint32_t worth = q->worth.piece,
              n_there = moeflux_session_list_checkpoints(q->generator->sequence, NULL, 0);
     uint32_t room = n_there + 1 < q->most_checkpoints ? q->most_checkpoints - 1 - n_there : 0;
-    const struct token_list *own = &item->request.tokens;
     struct prefix_stops st = {0};
     if (n_before >= n_reused + worth && n_before < own->n)
         prefix_stop_at(&st, n_before, 1);
@@ -120,7 +112,7 @@ static struct prefix_stops choose_stops(const struct queue *q, const struct queu
         const struct queue_item *other = &q->items[i];
         if (other == item || other->result)
             continue;
-        const struct token_list *ids = &other->request.tokens;
+        const struct token_list *ids = other->tokens;
         uint32_t same = prefix_common(own->ids, own->n - 1, ids->ids, ids->n - 1);
         if (same > n_reused)
             parts[n++] = same;
@@ -136,20 +128,19 @@ static struct prefix_stops choose_stops(const struct queue *q, const struct queu
     return st;
 }
 
-int queue_prefill(struct queue *q, const struct queue_item *item, uint64_t seed, uint32_t *n_reused,
-                  struct moeflux_err *e)
+int queue_prefill(struct queue *q, const struct queue_item *item, const struct request *r, uint64_t seed,
+                  uint32_t *n_reused, struct moeflux_err *e)
 {
     struct generator *g = q->generator;
-    const struct request *r = &item->request;
     const int32_t *ids = r->tokens.ids;
-    uint32_t n = (uint32_t)r->tokens.n, n_before = common_with_sequence(q, item);
+    uint32_t n = (uint32_t)r->tokens.n, n_before = common_with_sequence(q, &r->tokens);
     int rc = moeflux_session_reuse(g->sequence, ids, n, n_reused, e);
     if (rc)
         return rc;
     struct sampler_options sampling = request_sampling(&r->options, seed);
     rc = generator_new_sampler(g, &sampling, ids, *n_reused, e);
     if (!rc && moeflux_session_checkpoint_bytes(g->sequence)) {
-        struct prefix_stops stops = choose_stops(q, item, n_before, *n_reused);
+        struct prefix_stops stops = choose_stops(q, item, &r->tokens, n_before, *n_reused);
         uint32_t to = stops.n ? stops.at[stops.n - 1] : *n_reused;
         rc = prefix_feed(g, ids, to, &stops, e);
     }

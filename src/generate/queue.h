@@ -15,10 +15,11 @@ struct generator;
 enum { QUEUE_MAX = 256 }; /* requests */
 
 struct queue_item {
-    struct request request; /* empty once there is a result */
-    uint64_t since;         /* queue.n_chosen when it was added */
-    char *result;           /* the caller's, from malloc; NULL: not computed yet */
-    bool failed;            /* the caller's: the result is an error */
+    const struct token_list *tokens; /* of its prompt, borrowed; NULL: none, there is a result */
+    void *of;                        /* the caller's: what is to be computed */
+    uint64_t since;                  /* queue.n_chosen when it was added */
+    char *result;                    /* the caller's, from malloc; NULL: not computed yet */
+    bool failed;                     /* the caller's: the result is an error */
 };
 
 struct queue { /* zeroed at first; freed with queue_free */
@@ -45,10 +46,10 @@ void queue_remove(struct queue *q, size_t idx);
  * None waits for more than QUEUE_MAX others: requests with a common prefix may never end. NULL: there is none. */
 struct queue_item *queue_choose(struct queue *q);
 
-/* Brings the sequence to the end of the item's prompt, with its logits, and gives it a sampler with `seed`. *n_reused:
- * tokens that the sequence had already. As moeflux_session_reuse and generator_eval. */
-int queue_prefill(struct queue *q, const struct queue_item *item, uint64_t seed, uint32_t *n_reused,
-                  struct moeflux_err *e);
+/* Brings the sequence to the end of the prompt of `r`, with its logits, and gives it a sampler with `seed`. r: the item's request,
+ * or one of several that it has. *n_reused: tokens that the sequence had already. As moeflux_session_reuse and generator_eval. */
+int queue_prefill(struct queue *q, const struct queue_item *item, const struct request *r, uint64_t seed,
+                  uint32_t *n_reused, struct moeflux_err *e);
 
 void queue_free(struct queue *q);
 

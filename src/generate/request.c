@@ -8,6 +8,7 @@
 
 #include "base/err.h"
 #include "base/json.h"
+#include "base/mem.h"
 #include "base/str.h"
 #include "generate/answer.h"
 #include "generate/chat_messages.h"
@@ -15,6 +16,7 @@
 #include "generate/generator.h"
 #include "generate/tools.h"
 #include "text/sampler.h"
+#include "text/tool_calls.h"
 
 #define MAX_SEED   (((int64_t)1 << 53) - 1)
 #define MAX_TOKENS ((int64_t)1 << 30)
@@ -46,12 +48,14 @@ static const struct {
     {"repeat_last_n", "repeat_last_n"},
     {"presence_penalty", "presence_penalty"},
     {"frequency_penalty", "frequency_penalty"},
+    {"logit_bias", "logit_bias"},
     {"stop", "stop"},
     {"logprobs", "logprobs"},
     {"top_logprobs", "top_logprobs"},
     {"chat_template_kwargs", "chat_template_kwargs"},
     {"tools", "tools"},
     {"tool_choice", "tool_choice"},
+    {"parallel_tool_calls", "parallel_tool_calls"},
     {"json_schema", "json_schema"},
     {"json_object", "json_object"},
     {"grammar", "grammar"},
@@ -68,6 +72,8 @@ struct sampler_options request_sampling(const struct request_options *o, uint64_
         .repeat_last = (uint32_t)o->repeat_last,
         .presence_penalty = o->presence_penalty,
         .frequency_penalty = o->frequency_penalty,
+        .bias = o->bias,
+        .n_bias = o->n_bias,
         .seed = seed,
     };
 }
@@ -84,17 +90,13 @@ struct answer_options request_answer(const struct request_options *o)
         .logprobs = logprobs,
         .n_logprobs = logprobs ? (uint32_t)o->logprobs : 0,
         .tools = o->tools,
+        .one_call = o->one_call,
     };
 }
 
-int request_constraint(const struct request_options *o, struct generator *s, struct constraint **out,
-                       struct moeflux_err *e)
+void request_constrain_ahead(const struct request_options *o, struct generator *s, struct constrain_ahead *a)
 {
-    *out = NULL;
-    if (!o->grammar)
-        return 0;
-    return o->must_call ? constrain_begin_calls(s, o->grammar, out, e)
-                        : constrain_begin(s, o->grammar, out, e);
+    constrain_ahead(a, s, o->grammar, o->must_call);
 }
 
 enum chat_thinking request_thinking(const struct request_options *o)
@@ -213,6 +215,33 @@ static void get_real(struct json_view *v, const char *key, float *out)
     *out = (float)json_view_real_or(v, key, (double)*out, -1e9, 1e9);
 }
 
+/* {"ID": -100 to 100, ...} */
+static int get_bias(struct request *r, struct json_view *v, struct moeflux_err *e)
+{
+    json_t *object = (json_t *)(uintptr_t)json_view_object(v, "logit_bias"), *value;
+    const char *key;
+    uint32_t n = 0;
+    if (v->rc || !json_object_size(object))
+        return v->rc;
+    if (!(r->bias = mem_new(json_object_size(object), sizeof *r->bias, e)))
+        return ERR_MEMORY;
+    json_object_foreach(object, key, value)
+    {
+        double by = json_number_value(value);
+        size_t len = strlen(key);
+        if (len == 0 || len > 9 || strspn(key, "0123456789") != len)
+            return err_set(e, ERR_FORMAT, "%s: logit_bias: expected token ids, found \"%.40s\"", v->where,
+                           key);
+        if (!json_is_number(value) || !(by >= -100 && by <= 100))
+            return err_set(e, ERR_FORMAT, "%s: logit_bias: %s: expected a number from -100 to 100", v->where,
+                           key);
+        r->bias[n++] = (struct sampler_bias){.id = atoi(key), .value = (float)by};
+    }
+    r->options.bias = r->bias;
+    r->options.n_bias = n;
+    return 0;
+}
+
 /* A text or a list of texts; a request's own take the place of the command line's. */
 static void get_stops(struct json_view *v, struct request_options *o)
 {
@@ -292,6 +321,7 @@ static void get_tools(struct json_view *v, struct request_options *o)
     /* A text that is raw has no place for them. */
     if (!tools && o->raw)
         o->tools = NULL;
+    o->one_call = !json_view_bool_or(v, "parallel_tool_calls", !o->one_call);
     get_tool_choice(v, o);
 }
 
@@ -372,6 +402,7 @@ static int get_options(struct request *r, const char *where, struct moeflux_err 
     o->prompt = json_view_text_or(&v, "prompt", NULL);
     const json_t *messages = json_view_array(&v, "messages");
     int rc = get_grammar(r, &v, e);
+    rc = rc ? rc : get_bias(r, &v, e);
     if (rc)
         return rc;
     if (!o->prompt == !messages)
@@ -446,10 +477,14 @@ static int encode_raw(struct request *r, struct generator *s, const char *where,
 }
 
 /* The grammar of the calls, whose form is the model's. */
-static int call_grammar(struct request *r, const struct generator *s, struct moeflux_err *e)
+static int call_grammar(struct request *r, const struct generator *s, const char *where,
+                        struct moeflux_err *e)
 {
+    const struct request_options *o = &r->options;
+    const struct tool_choice choice = {
+        .tools = o->tools, .name = o->tool, .once = o->one_call, .where = where};
     str_clear(&r->grammar);
-    int rc = tools_grammar(s, r->options.tools, r->options.tool, &r->grammar, e);
+    int rc = tools_grammar(s, &choice, &r->grammar, e);
     r->options.grammar = str_text(&r->grammar);
     return rc;
 }
@@ -505,18 +540,31 @@ static int encode_chat(struct request *r, struct generator *s, const char *where
     if (!rc && r->options.tools)
         rc = tools_check_model(s, where, e);
     if (!rc && r->options.must_call)
-        rc = call_grammar(r, s, e);
+        rc = call_grammar(r, s, where, e);
     if (rc)
         return rc;
     return given && !json_is_null(given) ? render_messages(r, s, given, where, e)
                                          : render_prompt(r, s, where, e);
 }
 
+static int check_bias(const struct request_options *o, uint32_t vocab_size, const char *where,
+                      struct moeflux_err *e)
+{
+    for (uint32_t i = 0; i < o->n_bias; i++)
+        if ((uint32_t)o->bias[i].id >= vocab_size)
+            return err_set(e, ERR_FORMAT, "%s: logit_bias: token %d, expected 0 to %u", where, o->bias[i].id,
+                           vocab_size - 1);
+    return 0;
+}
+
 int request_encode(struct request *r, struct generator *s, struct moeflux_err *e)
 {
     struct where named = where_of(r);
     const char *where = named.text;
-    int rc = r->options.raw ? encode_raw(r, s, where, e) : encode_chat(r, s, where, e);
+    int rc = check_bias(&r->options, s->info.vocab_size, where, e);
+    if (rc)
+        return rc;
+    rc = r->options.raw ? encode_raw(r, s, where, e) : encode_chat(r, s, where, e);
     if (!rc && r->tokens.n == 0)
         rc = err_set(e, ERR_FORMAT, "%s: the prompt is empty", where);
     return rc;
@@ -527,6 +575,7 @@ void request_free(struct request *r)
     json_decref(r->fields);
     free(r->key);
     str_free(&r->grammar);
+    free(r->bias);
     token_list_free(&r->tokens);
     *r = (struct request){0};
 }

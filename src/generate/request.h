@@ -12,7 +12,7 @@
 #include "text/tokenizer.h"
 
 struct answer_options;
-struct constraint;
+struct constrain_ahead;
 struct moeflux_err;
 struct json_t;
 struct generator;
@@ -30,6 +30,8 @@ struct request_options { /* texts are borrowed */
     float temp, top_p, min_p, repeat_penalty;
     int64_t top_k, repeat_last;
     float presence_penalty, frequency_penalty;
+    const struct sampler_bias *bias; /* [n_bias] */
+    uint32_t n_bias;
     const char *stops[REQUEST_MAX_STOPS]; /* not empty */
     uint32_t n_stops;
     int64_t logprobs;            /* of how many of the likeliest tokens; REQUEST_NO_LOGPROBS */
@@ -37,15 +39,15 @@ struct request_options { /* texts are borrowed */
     const struct json_t *kwargs; /* more that the chat template is told, an object; NULL: nothing */
     bool must_call;              /* at least one of them, or */
     const char *tool;            /* this one, once */
+    bool one_call;               /* the answer ends with its first call */
     const char *grammar;         /* what the answer must fit (constrain.h); NULL: nothing */
 };
 
 /* The sampler's options with `seed` put in. */
 struct sampler_options request_sampling(const struct request_options *o, uint64_t seed);
-/* What the answer has to fit, for struct answer_options; *out NULL: nothing. The caller gives it back with constraint_free
- * before the generator is closed. As constrain_begin. */
-int request_constraint(const struct request_options *o, struct generator *s, struct constraint **out,
-                       struct moeflux_err *e);
+/* What the answer has to fit, for struct answer_options; constrain_await gives it, and the caller gives it back with
+ * constraint_free before the generator is closed. */
+void request_constrain_ahead(const struct request_options *o, struct generator *s, struct constrain_ahead *a);
 enum chat_thinking request_thinking(const struct request_options *o);
 /* What answer_run is to be called with, without a sink; borrows from `o`. */
 struct answer_options request_answer(const struct request_options *o);
@@ -57,6 +59,7 @@ struct request {           /* zeroed at first; freed with request_free */
     char *key;             /* what tells it from others: of the id, else of the line */
     struct request_options options; /* the defaults with the request's fields put in */
     struct str grammar;             /* of its fields */
+    struct sampler_bias *bias;      /* likewise */
     struct token_list tokens;
 };
 

@@ -1,12 +1,14 @@
 #include "generate/tools.h"
 
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/err.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/str.h"
+#include "generate/constrain.h"
 #include "generate/generator.h"
 #include "text/tool_calls.h"
 
@@ -92,8 +94,11 @@ int tools_check_model(const struct generator *s, const char *where, struct moefl
                    where, s->dir);
 }
 
-int tools_grammar(const struct generator *s, const struct json_t *tools, const char *name, struct str *out,
+int tools_grammar(const struct generator *s, const struct tool_choice *c, struct str *out,
                   struct moeflux_err *e)
 {
-    return tool_form_grammar(tool_form_of(s->tokenizer), tools, name, out, e);
+    char name[80];
+    int rc = tool_form_grammar(tool_form_of(s->tokenizer), c, out, e);
+    snprintf(name, sizeof name, "%.60s: tools", c->where);
+    return rc ? rc : constrain_check(out, name, e);
 }

@@ -8,6 +8,7 @@ struct generator;
 struct json_t;
 struct moeflux_err;
 struct str;
+struct tool_choice;
 
 enum { TOOLS_MAX = 128 };
 
@@ -21,9 +22,9 @@ int tools_read(const char *path, struct json_t **tools, struct moeflux_err *e);
 /* Whether a function of this name is among them. */
 bool tools_have(const struct json_t *tools, const char *name);
 
-/* Appends the grammar of answers that call the tool of this name, or (NULL) any of them, after tools_check_model; for
- * constrain_begin_calls. ERR_MEMORY. */
-int tools_grammar(const struct generator *s, const struct json_t *tools, const char *name, struct str *out,
+/* Appends the grammar of answers that make the calls (tool_calls.h), after tools_check_model; for constrain_begin_calls, which finds
+ * no fault in it. ERR_FORMAT, ERR_UNSUPPORTED: a tool's schema; ERR_MEMORY. */
+int tools_grammar(const struct generator *s, const struct tool_choice *c, struct str *out,
                   struct moeflux_err *e);
 
 /* ERR_UNSUPPORTED: the model's chat template has no form for their calls that is known. */

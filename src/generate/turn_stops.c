@@ -15,6 +15,8 @@ enum { LEAST_GAP = 8, LEAST_SYSTEM = 32 };
 static uint32_t common_with(const struct request *r, struct generator *g, json_t *messages)
 {
     struct request other = {.id = json_null(), .options = r->options, .fields = json_copy(r->fields)};
+    /* The grammar of calls is none of the prompt's. */
+    other.options.must_call = false;
     struct moeflux_err ignored;
     uint32_t same = 0;
     if (other.fields && json_object_set_new(other.fields, "messages", messages) == 0 &&

@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "model/family.h"
+#include "model/fused.h"
 #include "model/names.h"
 #include "model/quant_config.h"
 #include "model/safetensors.h"
@@ -41,7 +43,8 @@ static int adopt_tensor(struct tensor *t, const struct config *c, const struct q
     *keep = name != NULL;
     if (rc < 0 || !name)
         return rc;
-    if (names_ends_with(t->name, ".weight"))
+    rc = names_rename(&name, c->family->renamed, e);
+    if (rc == 0 && names_ends_with(t->name, ".weight"))
         rc = adopt_entry(t, q, e);
     free(t->name);
     t->name = name;
@@ -76,6 +79,8 @@ int checkpoint_open(struct model_dir *m, const struct quant_config *q, struct mo
     int rc = safetensors_open(&s, m->path, e);
     if (rc == 0)
         rc = adopt_tensors(&s.tensors, &m->config, q, e);
+    if (rc == 0)
+        rc = fused_split(&s.tensors, m->config.family->fused, &m->config, m->path, e);
     if (rc == 0)
         rc = tensor_list_sort(&s.tensors, m->path, e);
     if (rc < 0) {

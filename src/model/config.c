@@ -29,13 +29,10 @@ static int read_family(struct config *c, struct json_view *v)
 static int check_supported(struct json_view *v)
 {
     const char *act = json_view_text_or(v, "hidden_act", "silu");
-    bool bias = json_view_bool_or(v, "attention_bias", false);
     if (v->rc < 0)
         return v->rc;
     if (strcmp(act, "silu") != 0)
         return err_set(v->e, ERR_UNSUPPORTED, "%s: hidden_act is %s, expected silu", v->where, act);
-    if (bias)
-        return err_set(v->e, ERR_UNSUPPORTED, "%s: attention_bias is true, expected false", v->where);
     return 0;
 }
 
@@ -48,12 +45,13 @@ static int read_common(struct config *c, struct json_view *v)
     c->max_context = json_view_u32_or(v, "max_position_embeddings", 0, 1, UINT32_MAX);
     c->rms_eps = (float)json_view_real_or(v, "rms_norm_eps", 1e-6, 1e-30, 1);
     c->tied = json_view_bool_or(v, "tie_word_embeddings", false);
-    c->moe_inner = json_view_u32(v, "moe_intermediate_size", 1, CONFIG_MAX_INNER);
+    const char *inner = c->family->inner_key ? c->family->inner_key : "moe_intermediate_size";
+    c->moe_inner = json_view_u32(v, inner, 1, CONFIG_MAX_INNER);
     c->norm_topk = json_view_bool_or(v, "norm_topk_prob", true);
     c->routed_scaling = 1;
     const struct config_multiple multiples[] = {
         {"hidden_size", c->hidden, PRODUCT_COLS},
-        {"moe_intermediate_size", c->moe_inner, PRODUCT_COLS},
+        {inner, c->moe_inner, PRODUCT_COLS},
     };
     return v->rc < 0 ? v->rc : config_check_multiples(multiples, 2, v);
 }

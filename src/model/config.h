@@ -26,6 +26,9 @@ struct config_layer {
     bool has_experts; /* else its feed-forward part is dense */
 };
 
+/* Norms of queries and keys in grouped-query attention: none, of each head, of all heads of a token together. */
+enum qk_norm { QK_NORM_NONE, QK_NORM_HEADS, QK_NORM_ALL };
+
 enum { CONFIG_MAX_EOS = 16 };
 
 struct rope_config {
@@ -44,9 +47,11 @@ struct config {
     bool tied;                   /* lm_head is the embedding */
     struct config_layer *layers; /* [n_layers], owned; one at least has experts */
 
-    /* attention: n_heads is everybody's, the next three are of grouped-query attention, which has norms of queries and keys */
+    /* attention: n_heads is everybody's, the next five are of grouped-query attention */
     uint32_t n_heads, n_kv_heads, head_dim;
-    bool attn_gated;     /* q_proj makes a gate beside each query */
+    bool attn_gated; /* q_proj makes a gate beside each query */
+    enum qk_norm attn_norm;
+    bool attn_biased;    /* q_proj, k_proj and v_proj have biases */
     uint32_t rotary_dim; /* rotated channels of a head; MLA: rope_dim */
     struct rope_config rope;
     bool rope_interleave; /* pairs (2i, 2i+1) instead of (i, i + rotary_dim/2) */

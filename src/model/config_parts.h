@@ -7,7 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct config;
+#include "model/config.h"
+
 struct json_view;
 
 /* Far above every real model, and low enough that products of two or three of them stay in 64 bits and the rows of
@@ -45,6 +46,18 @@ int config_read_attention(struct config *c, struct json_view *v, double part);
 
 /* dense_inner, if some layer is dense: the layers are described. */
 int config_read_dense(struct config *c, struct json_view *v);
+
+/* The router of DeepSeek-V3: sigmoid scores with a bias for the choice, in groups; n_experts and top_k with it. */
+int config_read_sigmoid_router(struct config *c, struct json_view *v);
+
+/* Layers with the same mixer, of which the first are dense, as DeepSeek-V3 says it; dense_inner and shared_inner with it. */
+int config_read_first_dense(struct config *c, struct json_view *v, enum mixer_kind mixer);
+
+/* All that Qwen3-Next and Qwen3.5 have in common (family_qwen35moe.c). */
+int config_read_hybrid(struct config *c, struct json_view *v);
+
+/* All that DeepSeek-V3 and Kimi-K2 have in common (family_deepseek3.c). */
+int config_read_latent(struct config *c, struct json_view *v);
 
 /* RoPE of rotary_dim channels, which are set. takes_yarn: rope_type may be yarn. */
 int config_read_rope(struct config *c, struct json_view *v, bool takes_yarn);

@@ -10,10 +10,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "model/fused.h"
+
 struct config;
 struct json_view;
 
-enum { FAMILY_MAX_TYPES = 3, FAMILY_LIST_TEXT = 256 };
+enum { FAMILY_MAX_TYPES = 3, FAMILY_LIST_TEXT = 512 };
 
 struct family {
     const char *name; /* for people: "Qwen3.5-MoE" */
@@ -28,10 +30,18 @@ struct family {
      * config_read's: what no operation computes is refused by its key. */
     int (*read)(struct config *c, struct json_view *v);
 
+    /* What configurations call moe_intermediate_size; NULL: that. */
+    const char *inner_key;
+    /* Parts of tensors' names: the files', ours; behind the last NULL. NULL: none. */
+    const char *const (*renamed)[2];
+
     /* Tensors below "model.layers.N.mlp."; NULL: the family has none. */
     const char *router_bias;
     const char *shared_gate; /* the weight of the shared expert: a matrix of one row */
     const char *shared;      /* the shared expert, before ".gate_proj" and so on */
+
+    /* Matrices that its files hold as one; NULL: none. */
+    const struct fused_matrix *fused; /* the last has no name */
 
     /* Conversion. */
     const char *mlx_prefix; /* of MLX's names, before "model.": of models that came wrapped in others */
@@ -45,6 +55,7 @@ const struct family *family_of_keys(const struct json_view *v);
 /* All model types: "a, b or c". Returns `out`. */
 const char *family_list(char out[FAMILY_LIST_TEXT]);
 
-extern const struct family family_qwen35moe, family_qwen3moe, family_deepseek3;
+extern const struct family family_qwen35moe, family_qwen3moe, family_deepseek3, family_glm4moe,
+    family_qwen3next, family_kimik2, family_minimaxm2;
 
 #endif

@@ -49,9 +49,10 @@ static int check(const struct config *c, const struct json_view *v)
     return config_check_multiples(multiples, sizeof multiples / sizeof *multiples, v);
 }
 
-static int read(struct config *c, struct json_view *v)
+int config_read_hybrid(struct config *c, struct json_view *v)
 {
     c->attn_gated = true;
+    c->attn_norm = QK_NORM_HEADS;
     c->n_k_heads = json_view_u32(v, "linear_num_key_heads", 1, CONFIG_MAX_HEADS);
     c->n_v_heads = json_view_u32(v, "linear_num_value_heads", 1, CONFIG_MAX_HEADS);
     c->k_head_dim = json_view_u32(v, "linear_key_head_dim", 1, CONFIG_MAX_HEAD_DIM);
@@ -60,7 +61,10 @@ static int read(struct config *c, struct json_view *v)
     c->n_experts = json_view_u32(v, "num_experts", 1, CONFIG_MAX_EXPERTS);
     c->top_k = json_view_u32(v, "num_experts_per_tok", 1, CONFIG_MAX_EXPERTS);
     c->shared_inner = json_view_u32(v, "shared_expert_intermediate_size", 1, CONFIG_MAX_INNER);
+    json_view_u32_or(v, "decoder_sparse_step", 1, 1, 1);
     int rc = v->rc < 0 ? v->rc : config_expect(v, "attn_output_gate", true);
+    if (rc == 0)
+        rc = config_expect(v, "attention_bias", false);
     if (rc == 0)
         rc = config_expect_empty(v, "mlp_only_layers");
     if (rc == 0)
@@ -78,7 +82,7 @@ const struct family family_qwen35moe = {
     .types = {"qwen3_5_moe", "qwen3_5_moe_text"},
     .own_key = "linear_num_value_heads",
     .chat = "qwen3.5",
-    .read = read,
+    .read = config_read_hybrid,
     .shared_gate = "shared_expert_gate",
     .shared = "shared_expert",
     .mlx_prefix = "language_model.",

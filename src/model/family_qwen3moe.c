@@ -33,7 +33,10 @@ static int read(struct config *c, struct json_view *v)
     c->n_experts = json_view_u32(v, is_newer ? "num_local_experts" : "num_experts", 1, CONFIG_MAX_EXPERTS);
     c->top_k = json_view_u32(v, "num_experts_per_tok", 1, CONFIG_MAX_EXPERTS);
     c->norm_topk = json_view_bool_or(v, "norm_topk_prob", false);
+    c->attn_norm = QK_NORM_HEADS;
     int rc = v->rc < 0 ? v->rc : config_expect(v, "use_sliding_window", false);
+    if (rc == 0)
+        rc = config_expect(v, "attention_bias", false);
     if (rc == 0)
         rc = config_read_attention(c, v, 1);
     if (rc == 0)

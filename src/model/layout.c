@@ -67,12 +67,14 @@ int layout_find(struct layout *l, const char *dir, struct moeflux_err *e)
         {"config.json", "mlx/config.json", &l->config},
         {"generation_config.json", "mlx/generation_config.json", &l->generation_config},
         {"tokenizer.json", "mlx/tokenizer.json", &l->tokenizer},
+        {"tiktoken.model", "mlx/tiktoken.model", &l->tokenizer},
         {"model_weights.json", "artifacts/model_weights.json", &l->manifest},
         {"model_weights.bin", "artifacts/model_weights.bin", &l->weights},
         {"packed_experts", "root/packed_experts", &l->experts},
     };
     for (size_t i = 0; i < sizeof parts / sizeof *parts && rc == 0; i++)
-        rc = first_of(dir, parts[i].a, parts[i].b, parts[i].out, e);
+        if (!*parts[i].out)
+            rc = first_of(dir, parts[i].a, parts[i].b, parts[i].out, e);
     l->packed = l->manifest != NULL;
     char *part = NULL;
     if (rc == 0)

@@ -118,12 +118,20 @@ static int check_weight(struct model_dir *m, struct tensor *t, struct moeflux_er
     return 0;
 }
 
+/* A projection's bias that nobody would add. */
+static bool is_unknown_bias(const struct config *c, const char *name)
+{
+    if (!names_ends_with(name, "_proj.bias"))
+        return false;
+    return !c->attn_biased || !strstr(name, ".self_attn.") || names_ends_with(name, ".o_proj.bias");
+}
+
 int model_check_quantised(struct model_dir *m, struct moeflux_err *e)
 {
     int rc = 0;
     for (size_t i = 0; i < m->n_tensors && rc == 0; i++) {
         struct tensor *t = &m->tensors[i];
-        if (names_ends_with(t->name, "_proj.bias"))
+        if (is_unknown_bias(&m->config, t->name))
             return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: projections with a bias are not supported",
                            path_of(m, t), t->name);
         if (t->dtype == DTYPE_U32)

@@ -378,7 +378,7 @@ int model_dir_read(const struct model_dir *m, const struct tensor *t, uint64_t f
         return err_set(e, ERR_USAGE,
                        "%s: tensor %s: bytes %" PRIu64 " + %" PRIu64 " of %" PRIu64 " were asked for",
                        f->path, t->name, from, n, t->bytes);
-    int rc = file_read_at(f->fd, f->path, dst, n, t->off + from, e);
+    int rc = model_file_read(m->files, t, from, n, dst, e);
     return rc < 0 ? rc : check_finite(m, t, from, n, dst, e);
 }
 

@@ -34,6 +34,17 @@ enum { TENSOR_MAX_DIMS = 8 };
 /* How MLX quantises: codes with scales and biases, or small floats with scales alone. */
 enum quant_mode { QUANT_AFFINE, QUANT_MXFP4, QUANT_MXFP8, QUANT_NVFP4 };
 
+/* A tensor that a file holds in pieces: blocks of `period` bytes, of which each run is a piece. All blocks' pieces of the first
+ * run come first, then those of the next. n_runs 0: the tensor is contiguous. */
+enum { TENSOR_MAX_RUNS = 3 };
+struct tensor_pieces {
+    uint32_t n_runs;
+    uint64_t period, n_blocks;
+    struct {
+        uint64_t from, bytes; /* in the block */
+    } runs[TENSOR_MAX_RUNS];
+};
+
 struct tensor {
     char *name; /* canonical */
     enum dtype dtype;
@@ -43,7 +54,8 @@ struct tensor {
     enum quant_mode mode; /* of a quantised weight */
     uint32_t format;      /* FORMAT_* of a quantised weight, and of its scales and biases; else FORMAT_NONE */
     uint32_t file;        /* index into model_dir.files */
-    uint64_t off, bytes;
+    uint64_t off, bytes;  /* in pieces: off is where the first block begins */
+    struct tensor_pieces pieces;
 };
 
 struct model_file {
@@ -89,6 +101,7 @@ struct expert_layout {
 struct model_dir {
     char *path;
     bool packed;
+    bool is_sketch, is_assumed; /* there are no files (sketch.h); its formats are assumed */
     struct config config;
     struct fp8_blocks fp8;
     struct model_file *files;
@@ -97,7 +110,7 @@ struct model_dir {
     size_t n_tensors;
     struct expert_layout *experts; /* [n_layers]; bytes 0: a layer without experts */
     uint64_t max_expert_bytes;     /* of the largest: what a slot for any of them needs */
-    char *tokenizer_path;          /* tokenizer.json; NULL when the directory has none */
+    char *tokenizer_path;          /* tokenizer.json or tiktoken.model; NULL when the directory has none */
     uint64_t dense_bytes;          /* all tensors but the routed experts */
     uint64_t expert_bytes;         /* all routed experts on disk */
     struct spread_dirs parts;      /* where the experts lie; plain: one part */

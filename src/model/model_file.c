@@ -26,6 +26,35 @@ int model_file_add(struct model_file **files, uint32_t *n, const char *path, str
     return 0;
 }
 
+/* Where byte `from` of a tensor in pieces lies behind t->off, and how many bytes follow there. */
+static uint64_t find_piece(const struct tensor_pieces *p, uint64_t from, uint64_t *n)
+{
+    uint32_t run = 0;
+    while (from >= p->runs[run].bytes * p->n_blocks) {
+        from -= p->runs[run].bytes * p->n_blocks;
+        run++;
+    }
+    uint64_t bytes = p->runs[run].bytes, in_piece = from % bytes;
+    *n = bytes - in_piece;
+    return from / bytes * p->period + p->runs[run].from + in_piece;
+}
+
+int model_file_read(const struct model_file *files, const struct tensor *t, uint64_t from, uint64_t n,
+                    void *dst, struct moeflux_err *e)
+{
+    const struct model_file *f = &files[t->file];
+    if (t->pieces.n_runs == 0)
+        return file_read_at(f->fd, f->path, dst, n, t->off + from, e);
+    int rc = 0;
+    for (uint64_t done = 0; rc == 0 && done < n;) {
+        uint64_t there, at = find_piece(&t->pieces, from + done, &there);
+        there = size_min(there, n - done);
+        rc = file_read_at(f->fd, f->path, (uint8_t *)dst + done, there, t->off + at, e);
+        done += there;
+    }
+    return rc;
+}
+
 void model_file_close_all(struct model_file *files, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {

@@ -7,6 +7,10 @@
 /* Opens `path` for reading and appends it to (*files)[*n]. Returns 0; ERR_IO. */
 int model_file_add(struct model_file **files, uint32_t *n, const char *path, struct moeflux_err *e);
 
+/* Reads bytes [from, from + n) of a tensor in these files, which it has. ERR_IO. */
+int model_file_read(const struct model_file *files, const struct tensor *t, uint64_t from, uint64_t n,
+                    void *dst, struct moeflux_err *e);
+
 /* Closes and frees all n. */
 void model_file_close_all(struct model_file *files, uint32_t n);
 

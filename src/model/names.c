@@ -60,3 +60,20 @@ int names_canonical(const char *source, uint32_t n_layers, char **out, struct mo
     snprintf(*out, n, "model.%s", rest);
     return 0;
 }
+
+int names_rename(char **name, const char *const (*renamed)[2], struct moeflux_err *e)
+{
+    for (; renamed && (*renamed)[0]; renamed++) {
+        const char *part = strstr(*name, (*renamed)[0]);
+        if (!part)
+            continue;
+        size_t n = strlen(*name) - strlen((*renamed)[0]) + strlen((*renamed)[1]) + 1;
+        char *out = mem_new(n, 1, e);
+        if (!out)
+            return ERR_MEMORY;
+        snprintf(out, n, "%.*s%s%s", (int)(part - *name), *name, (*renamed)[1], part + strlen((*renamed)[0]));
+        free(*name);
+        *name = out;
+    }
+    return 0;
+}

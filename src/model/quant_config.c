@@ -25,6 +25,14 @@ uint32_t quant_config_mode_format(enum quant_mode mode)
     return modes[mode].format;
 }
 
+enum quant_mode quant_config_format_mode(uint32_t format)
+{
+    enum quant_mode mode = QUANT_AFFINE;
+    for (enum quant_mode m = QUANT_MXFP4; m <= QUANT_NVFP4; m++)
+        mode = modes[m].format == format ? m : mode;
+    return mode;
+}
+
 const char *quant_config_mode_name(enum quant_mode mode)
 {
     return modes[mode].name;

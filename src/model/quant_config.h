@@ -27,6 +27,8 @@ struct quant_config {
 
 /* FORMAT_* of a mode; FORMAT_NONE: affine, which has many. */
 uint32_t quant_config_mode_format(enum quant_mode mode);
+/* The mode of a format. */
+enum quant_mode quant_config_format_mode(uint32_t format);
 /* As configurations spell it: "mxfp4". */
 const char *quant_config_mode_name(enum quant_mode mode);
 

@@ -44,8 +44,16 @@ static void attention(struct builder *b)
     in_layer(b, "self_attn.k_proj", c->n_kv_heads * c->head_dim, c->hidden);
     in_layer(b, "self_attn.v_proj", c->n_kv_heads * c->head_dim, c->hidden);
     in_layer(b, "self_attn.o_proj", c->hidden, c->n_heads * c->head_dim);
-    in_layer(b, "self_attn.q_norm.weight", 0, c->head_dim);
-    in_layer(b, "self_attn.k_norm.weight", 0, c->head_dim);
+    if (c->attn_norm) {
+        bool is_one = c->attn_norm == QK_NORM_ALL;
+        in_layer(b, "self_attn.q_norm.weight", 0, (is_one ? c->n_heads : 1) * c->head_dim);
+        in_layer(b, "self_attn.k_norm.weight", 0, (is_one ? c->n_kv_heads : 1) * c->head_dim);
+    }
+    if (c->attn_biased) {
+        in_layer(b, "self_attn.q_proj.bias", 0, c->n_heads * (1 + c->attn_gated) * c->head_dim);
+        in_layer(b, "self_attn.k_proj.bias", 0, c->n_kv_heads * c->head_dim);
+        in_layer(b, "self_attn.v_proj.bias", 0, c->n_kv_heads * c->head_dim);
+    }
 }
 
 static void delta_net(struct builder *b)

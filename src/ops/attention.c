@@ -42,3 +42,14 @@ void attention_run(const struct attention *op, struct exec *x, const struct atte
 {
     exec_op(x, &attention_op, op, call);
 }
+
+void attention_run_beside(const struct attention *op, struct exec *x, const struct attention_call *calls,
+                          uint32_t n)
+{
+    if (!exec_get_caps(x).is_host) {
+        attention_vulkan_beside(op, x, calls, n);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        attention_run(op, x, &calls[i]);
+}

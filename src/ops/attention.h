@@ -14,9 +14,14 @@
 #include "exec/op.h"
 #include "ops/kv_cache.h"
 
+/* Norms of queries and keys: none, of each head, of all heads together. The numbers are the kernels'. */
+enum attention_norm { ATTENTION_NORM_NONE, ATTENTION_NORM_HEADS, ATTENTION_NORM_ALL };
+
 struct attention_shape {
     uint32_t n_heads, n_kv_heads, key_dim, value_dim;
     bool latent, gated, flat;
+    enum attention_norm norm; /* of one token that is prepared here: gqa.h; also the next */
+    bool biased;
     float scale;
     enum kv_type kv_type;
 };
@@ -45,7 +50,8 @@ struct attention {
         struct kernel latent_scores, latent_values; /* see attention_latent.h */
         struct kernel few_merge;                    /* merge, of few splits */
         uint32_t merge_cols, few_merge_cols;        /* fours of channels of a workgroup */
-        struct exec_buffer counters;                /* u32 [n_kv_heads][plan.blocks], 0 between dispatches */
+        /* u32 [EXEC_MOST_ALIKE][n_kv_heads][plan.blocks], 0 between dispatches */
+        struct exec_buffer counters;
         struct attention_plan plan;
         uint32_t f16_from; /* tokens; UINT32_MAX: never */
     } gpu;
@@ -53,7 +59,7 @@ struct attention {
 
 /* Of one token whose queries, key and value come as they are projected: see ops/gqa.h, prepare. */
 struct attention_fresh {
-    uint64_t q_norm, k_norm, rope;
+    uint64_t q_norm, k_norm, bias, rope; /* as in gqa_call */
     uint32_t rotary_dim;
     float eps;
 };
@@ -82,10 +88,16 @@ bool attention_prepares(const struct attention *op);
 uint64_t attention_partial_bytes(const struct attention_shape *shape, const struct exec_caps *caps,
                                  uint32_t n, uint32_t n_pos);
 void attention_run(const struct attention *op, struct exec *x, const struct attention_call *call);
+/* n <= EXEC_MOST_ALIKE calls of different sequences, each with memory of its own for `partial`: side by side where the device
+ * can do that. */
+void attention_run_beside(const struct attention *op, struct exec *x, const struct attention_call *calls,
+                          uint32_t n);
 
 /* The implementations. */
 int attention_vulkan_open(struct attention *op, struct exec *x, struct moeflux_err *e);
 void attention_vulkan(const void *self, const void *what, struct exec *x);
+void attention_vulkan_beside(const struct attention *op, struct exec *x, const struct attention_call *calls,
+                             uint32_t n);
 uint64_t attention_cpu_partial_bytes(const struct attention_shape *s, uint32_t n_pos);
 op_host_fn attention_cpu, attention_ref;
 

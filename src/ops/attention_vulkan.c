@@ -15,7 +15,7 @@ enum { ROWS_AT_ONCE = 4, LANE_CHANNELS = 8, LANE_FOURS = 24 };
 /* Its lanes that keep a GPU busy: workgroups of 512 on 132 processors. */
 enum { WANTED_LANES = 132 * 512, MOST_LANES = 512 };
 /* Its constants, behind those of kv_cache.h. */
-enum { LANES_SPEC = KV_N_SPEC, FOURS_SPEC, PREPARE_SPEC, MERGED_SPEC, DECODE_N_SPEC };
+enum { LANES_SPEC = KV_N_SPEC, FOURS_SPEC, PREPARE_SPEC, MERGED_SPEC, NORM_SPEC, BIASED_SPEC, DECODE_N_SPEC };
 /* Most splits that the last workgroup merges, and positions up to which that takes less time than a dispatch: on an H200 14.7
  * us in all for 2,048 positions, in two dispatches 12.8. */
 enum { MERGED_SPLITS = 32, MERGED_POSITIONS = 1024 };
@@ -147,9 +147,15 @@ static int open_merge(struct attention *op, struct exec *x, struct moeflux_err *
     return rc;
 }
 
+/* Of a call. */
+static uint32_t n_counters(const struct attention *op)
+{
+    return op->shape.n_kv_heads * op->gpu.plan.blocks;
+}
+
 static int open_counters(struct attention *op, struct exec *x, struct moeflux_err *e)
 {
-    uint32_t n = op->shape.n_kv_heads * op->gpu.plan.blocks, zeros[64] = {0};
+    uint32_t n = EXEC_MOST_ALIKE * n_counters(op), zeros[64] = {0};
     int rc = exec_buffer_new(x, &op->gpu.counters, EXEC_DEVICE, n * sizeof *zeros, e);
     for (uint32_t i = 0; rc == 0 && i < n; i += 64)
         rc = exec_write(x, &op->gpu.counters, i * sizeof *zeros, zeros, size_min(64, n - i) * sizeof *zeros,
@@ -172,7 +178,9 @@ static int open_decode(struct attention *op, struct exec *x, struct moeflux_err 
                                     [KV_FLAT_SPEC] = s->flat,
                                     [LANES_SPEC] = p->lanes,
                                     [FOURS_SPEC] = p->fours,
-                                    [MERGED_SPEC] = MERGED_SPLITS};
+                                    [MERGED_SPEC] = MERGED_SPLITS,
+                                    [NORM_SPEC] = s->norm,
+                                    [BIASED_SPEC] = s->biased};
     bool prepares = !s->latent && !s->flat;
     /* Prompts alone have keys and values outside the cache, or several tokens that are not prepared here. */
     int rc = (s->flat || prepares ? exec_kernel_later : exec_kernel)(
@@ -329,20 +337,22 @@ static void run_prefill(const struct attention *op, struct exec *x, const struct
                   call->n_kv_heads * splits, 1);
 }
 
+/* place: of the call among those side by side. */
 static void run_decode(const struct attention *op, struct exec *x, const struct attention_call *call,
-                       uint32_t splits, bool is_whole)
+                       uint32_t place, uint32_t splits, bool is_whole)
 {
     const struct attention_shape *s = &op->shape;
     const struct attention_fresh none = {0}, *fresh = call->fresh ? call->fresh : &none;
     const struct attention_decode_args a = {.q = call->q,
                                             .keys = s->flat ? call->keys : call->blocks,
-                                            .values = call->values,
+                                            .values = call->fresh ? fresh->bias : call->values,
                                             .partial = is_whole ? call->dst : call->partial,
                                             .q_norm = fresh->q_norm,
                                             .k_norm = fresh->k_norm,
                                             .rope = fresh->rope,
                                             .dst = call->dst,
-                                            .counters = op->gpu.counters.address,
+                                            .counters = op->gpu.counters.address +
+                                                        (uint64_t)place * n_counters(op) * sizeof(uint32_t),
                                             .n = call->n,
                                             .pos = call->pos,
                                             .n_heads = call->n_heads,
@@ -380,23 +390,66 @@ void attention_merge_run(const struct attention *op, struct exec *x, const struc
                   call->n_heads * div_up(s->value_dim / 4, cols), call->n, 1);
 }
 
+static uint32_t splits_of(const struct attention *op, const struct attention_call *call)
+{
+    uint32_t splits = splits_for(op, call->n_kv_heads, call->n, call->pos + call->n);
+    return is_merged(call) ? (uint32_t)size_min(splits, MERGED_SPLITS) : splits;
+}
+
+static bool is_whole(const struct attention *op, uint32_t splits)
+{
+    return splits == 1 && !op->shape.gated;
+}
+
+/* The splits, and then what joins them, where that is another dispatch. */
+static void run_splits(const struct attention *op, struct exec *x, const struct attention_call *call,
+                       uint32_t place)
+{
+    uint32_t splits = splits_of(op, call);
+    if (takes_prefill(&op->gpu.plan, call->n, call->pos + call->n))
+        run_prefill(op, x, call, splits, is_whole(op, splits));
+    else
+        run_decode(op, x, call, place, splits, is_whole(op, splits));
+}
+
+static bool needs_merge(const struct attention *op, const struct attention_call *call)
+{
+    return !is_merged(call) && !is_whole(op, splits_of(op, call));
+}
+
+static void merge(const struct attention *op, struct exec *x, const struct attention_call *call)
+{
+    attention_merge_run(op, x, call, call->n * call->n_heads, splits_of(op, call));
+}
+
 void attention_vulkan(const void *self, const void *what, struct exec *x)
 {
     const struct attention *op = self;
     const struct attention_call *call = what;
-    uint32_t n_pos = call->pos + call->n;
-    if (call->use_f16 && attention_latent_takes(op, call->n, n_pos)) {
+    if (call->use_f16 && attention_latent_takes(op, call->n, call->pos + call->n)) {
         attention_latent_run(op, x, call);
         return;
     }
-    uint32_t splits = splits_for(op, call->n_kv_heads, call->n, n_pos);
-    if (is_merged(call))
-        splits = (uint32_t)size_min(splits, MERGED_SPLITS);
-    bool is_whole = splits == 1 && !op->shape.gated;
-    if (takes_prefill(&op->gpu.plan, call->n, n_pos))
-        run_prefill(op, x, call, splits, is_whole);
-    else
-        run_decode(op, x, call, splits, is_whole);
-    if (!is_whole && !is_merged(call))
-        attention_merge_run(op, x, call, call->n * call->n_heads, splits);
+    run_splits(op, x, call, 0);
+    if (needs_merge(op, call))
+        merge(op, x, call);
+}
+
+void attention_vulkan_beside(const struct attention *op, struct exec *x, const struct attention_call *calls,
+                             uint32_t n)
+{
+    bool is_first = true;
+    for (uint32_t i = 0; i < n; i++) {
+        if (i > 0)
+            exec_beside(x);
+        run_splits(op, x, &calls[i], i);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        if (!needs_merge(op, &calls[i]))
+            continue;
+        if (!is_first)
+            exec_beside(x);
+        merge(op, x, &calls[i]);
+        is_first = false;
+    }
 }

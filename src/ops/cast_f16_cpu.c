@@ -18,8 +18,12 @@ static void cast_token(void *ctx, uint32_t t, uint32_t thread)
     uint16_t *dst = (uint16_t *)host_at(c->dst) + (uint64_t)t * c->cols;
     if (!c->is_blocked)
         j->loops->store_f16(row, c->cols, dst);
-    for (uint32_t i = 0; c->is_blocked && i < c->cols; i += 8)
-        j->loops->store_f16(row + i, 8, dst + cast_f16_place(i));
+    for (uint32_t i = 0; c->is_blocked && i < c->cols; i += 8) {
+        uint16_t eight[8];
+        j->loops->store_f16(row + i, 8, eight);
+        for (uint32_t k = 0; k < 8; k++)
+            dst[cast_f16_place(i + k)] = eight[k];
+    }
 }
 
 int cast_f16_cpu(const void *self, const void *what, struct host *h)

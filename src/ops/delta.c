@@ -22,6 +22,11 @@ bool delta_gives_squares(const struct delta *op, const struct exec *x, uint32_t 
     return n == 1 && !exec_get_caps(x).is_host && op->gpu.has_shared;
 }
 
+bool delta_gives_f16(const struct delta *op, const struct exec *x, uint32_t n)
+{
+    return !exec_get_caps(x).is_host && n >= op->gpu.scan_from && op->shape.v_dim % 8 == 0;
+}
+
 void delta_host_state(const struct delta_shape *s, const struct delta_call *call)
 {
     if (call->state_out != call->state)

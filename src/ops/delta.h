@@ -40,6 +40,9 @@ struct delta_shape {
     struct delta_tile tile; /* zeros: as the device and the dims suggest */
 };
 
+/* What the last kernel of many tokens leaves, as kernels/delta/prefill_out.comp numbers it. */
+enum { DELTA_OUT_F16, DELTA_OUT_BLOCKED, DELTA_OUT_F32, DELTA_OUT_FORMS };
+
 struct delta {
     struct delta_shape shape;
     /* vulkan: one dispatch; for many tokens several: what does not depend on the state for all tokens at once, the
@@ -48,7 +51,8 @@ struct delta {
         struct kernel single;
         struct kernel shared; /* HEAD_SQUARES workgroups a head */
         bool has_shared;
-        struct kernel prep, scan, blocks, walk, out; /* prep; scan, or blocks and walk; out */
+        struct kernel prep, scan, blocks, walk,
+            out[DELTA_OUT_FORMS];      /* prep; scan, or blocks and walk; out */
         uint32_t scan_from, walk_from; /* tokens from which on they are taken; UINT32_MAX: never */
         uint32_t scan_rows, walk_rows; /* of a workgroup */
     } gpu;
@@ -64,6 +68,10 @@ struct delta_call {
      * then, 1 / sqrt(mean of o's squares + eps). Where delta_gives_squares. 0: dst is whole */
     uint64_t squares;
     uint64_t scratch; /* f32 [delta_scratch], 16-byte aligned; 0: none, a slower way */
+    /* f16 [n][n_v * v_dim]: gets the results, rounded as cast_f16.h says, and dst is scratch. Where delta_gives_f16. 0: dst has
+     * them */
+    uint64_t f16;
+    bool is_blocked; /* cast_f16_call's; n_v * v_dim % 128 == 0 */
     uint32_t n, stride;
 };
 
@@ -73,6 +81,8 @@ int delta_open(struct delta *op, struct exec *x, const struct delta_shape *shape
 uint64_t delta_scratch(const struct delta_shape *s, const struct exec_caps *caps, uint32_t n);
 /* Whether calls of n tokens may leave the norm to the product that follows. */
 bool delta_gives_squares(const struct delta *op, const struct exec *x, uint32_t n);
+/* Whether calls of n tokens with scratch may ask for float16. */
+bool delta_gives_f16(const struct delta *op, const struct exec *x, uint32_t n);
 void delta_run(const struct delta *op, struct exec *x, const struct delta_call *call);
 
 /* The implementations. */

@@ -118,14 +118,15 @@ static int open_chunk_kernels(struct delta *op, struct exec *x, const struct del
 {
     struct exec_caps caps = exec_get_caps(x);
     uint32_t subgroup = caps.subgroup_size;
-    const uint32_t out[] = {subgroup, s->v_dim};
     op->gpu.scan_from = op->gpu.walk_from = UINT32_MAX;
     if (s->k_dim % 4 || s->v_dim % 4 || s->form == DELTA_SINGLE || s->form == DELTA_SHARED)
         return 0;
     int rc = open_prep(op, x, s, e);
-    if (rc == 0)
-        rc = exec_kernel_later(x, &op->gpu.out, "delta_prefill_out", sizeof(struct delta_prefill_out_args),
-                               out, 2, e);
+    for (uint32_t form = 0; rc == 0 && form < DELTA_OUT_FORMS; form++) {
+        const uint32_t out[] = {subgroup, s->v_dim, form};
+        rc = exec_kernel_later(x, &op->gpu.out[form], "delta_prefill_out",
+                               sizeof(struct delta_prefill_out_args), out, 3, e);
+    }
     if (rc == 0)
         rc = open_scan(op, x, s, e);
     return rc == 0 && s->form != DELTA_TOKENS ? open_walk(op, x, s, e) : rc;
@@ -220,9 +221,11 @@ static void run_chunk(const struct delta *op, struct exec *x, const struct delta
 {
     const struct delta_shape *s = &op->shape;
     struct delta_args prep = *a;
+    uint32_t form = call->f16 == 0 ? DELTA_OUT_F32 : call->is_blocked ? DELTA_OUT_BLOCKED : DELTA_OUT_F16;
     const struct delta_prefill_out_args out = {.proj = call->proj,
                                                .norm = call->norm,
                                                .dst = call->dst,
+                                               .f16 = call->f16,
                                                .n = call->n,
                                                .stride = call->stride,
                                                .z_at = n_channels(s),
@@ -234,7 +237,7 @@ static void run_chunk(const struct delta *op, struct exec *x, const struct delta
         run_walk(op, x, call);
     else
         run_scan(op, x, call);
-    exec_dispatch(x, &op->gpu.out, &out, call->n, s->n_v, 1);
+    exec_dispatch(x, &op->gpu.out[form], &out, call->n, s->n_v, 1);
 }
 
 void delta_vulkan(const void *self, const void *what, struct exec *x)

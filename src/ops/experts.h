@@ -47,10 +47,14 @@ struct experts_shared {
     struct exec_buffer gpu; /* vulkan */
 };
 
-/* Kernels for a part of a set of formats (format_set_part). */
-struct experts_up {
-    uint32_t formats, rows; /* rows: of a workgroup */
+/* Kernels for a part of a set of formats (format_set_part). rows: of a workgroup. */
+struct experts_up_kernels {
+    uint32_t rows;
     struct kernel kernel, choosing;
+};
+struct experts_up {
+    uint32_t formats;
+    struct experts_up_kernels one, several; /* tokens of a call */
 };
 struct experts_down {
     uint32_t formats, rows;
@@ -66,6 +70,10 @@ struct experts {
                 chunks of many tokens go by experts_grouped.h */
         struct experts_up up[EXPERTS_MAX_PARTS];
         struct experts_down down[EXPERTS_MAX_PARTS];
+        /* For calls whose shared expert has 4 bits (FORMAT_Q4) beside routed ones in another format than the usual ones. formats 0:
+         * they are not open. */
+        struct experts_up up_with_q4;
+        struct experts_down down_with_q4;
         struct experts_down whole_down;
         bool chooses;        /* up[].choosing are open */
         bool has_whole_down; /* for calls whose shared expert is as wide as the others and stored alike */

@@ -10,8 +10,10 @@
 
 /* The least tokens of a tile on any device, which bounds the number of tiles; bytes of a tile's entry. */
 enum { LEAST_TILE = 8, TILE_BYTES = 16, GROUP = 256 };
+/* Subgroups of a workgroup of tiles in registers. */
+enum { ALONG_ROWS = 4 };
 
-/* Whether tiles of few tokens go by kernels/lib/gemm_frag.glsl. 1, 0 or an error. */
+/* Whether tiles go by kernels/lib/gemm_frag.glsl. 1, 0 or an error. */
 static int may_use_registers(const struct experts_grouped *op, struct exec *x, const struct experts_shape *s,
                              struct moeflux_err *e)
 {
@@ -25,7 +27,7 @@ static struct gemm_plan plan_for(const struct experts_grouped *op, const struct 
                                  bool is_blocked, uint32_t format)
 {
     if (is_blocked)
-        return gemm_frag_plan_for(x, size);
+        return gemm_frag_plan_for(x, 16u << size, ALONG_ROWS, 1);
     return op->is_f16 ? gemm_f16_plan_for(x, size, format_set(format))
                       : gemm_plan_for(x, size, format_set(format));
 }
@@ -45,15 +47,17 @@ static int add_tiles(struct experts_grouped *op, struct exec *x, const struct ex
 }
 
 /* An expert's tokens are as many as chance gives it: a tile has room for more than the average. In the largest of float16 an
- * empty half costs little. */
+ * empty half costs little. Those in registers are the faster ones at any number (H200, 35B-A3B, 2,048 tokens: of 32 697 us, of 64
+ * 736, the largest 990), and they skip what a tile has not. */
 static int open_tiles(struct experts_grouped *op, struct exec *x, const struct experts_shape *s,
                       struct moeflux_err *e)
 {
-    static const uint32_t f32[GEMM_TILES] = {0, 12, 28, 192}, f16[GEMM_TILES] = {0, 12, 34, 40};
+    static const uint32_t f32[GEMM_TILES] = {0, 12, 28, 192}, f16[GEMM_TILES] = {0, 12, 34, 40},
+                          registers[GEMM_TILES] = {0, 6, 96, UINT32_MAX};
     int found = may_use_registers(op, x, s, e), rc = found < 0 ? found : 0;
+    const uint32_t *from = found > 0 ? registers : op->is_f16 ? f16 : f32;
     for (uint32_t i = 0; rc == 0 && i < GEMM_TILES; i++)
-        rc = add_tiles(op, x, s, (enum gemm_tile)i, found > 0 && i <= GEMM_TILE_32,
-                       op->is_f16 ? f16[i] : f32[i], e);
+        rc = add_tiles(op, x, s, (enum gemm_tile)i, found > 0 && i <= GEMM_TILE_64, from[i], e);
     return rc;
 }
 
@@ -67,6 +71,8 @@ int experts_grouped_open(struct experts_grouped *op, struct exec *x, const struc
         return 0;
     op->from = 16;
     op->is_f16 = gemm_has_f16(x);
+    op->joins_shared = s->shared_inner == s->inner && s->up_formats == format_set(s->up_format) &&
+                       s->down_formats == format_set(s->down_format);
     op->mix_group = (uint32_t)size_min(GROUP, c.max_workgroup);
     const uint32_t sort[] = {op->mix_group, s->n_experts}, mix[] = {op->mix_group, s->drops};
     int rc = exec_kernel(x, &op->sort, "experts_prefill_sort", sizeof(struct experts_prefill_sort_args), sort,
@@ -84,11 +90,13 @@ struct scratch {
     uint64_t tiles, rows, f16, shared_act, parts, end;
 };
 
-static struct scratch lay_out(const struct experts_shape *s, uint64_t from, uint32_t n, uint32_t shared_inner)
+/* slots: pairs of a token. */
+static struct scratch lay_out(const struct experts_shape *s, uint64_t from, uint32_t n, uint32_t slots,
+                              uint32_t shared_inner)
 {
-    uint64_t pairs = (uint64_t)n * s->top_k;
+    uint64_t pairs = (uint64_t)n * slots;
     struct scratch at = {.tiles = from};
-    at.rows = at.tiles + TILE_BYTES * (1 + s->n_experts + pairs / LEAST_TILE);
+    at.rows = at.tiles + TILE_BYTES * (2 + s->n_experts + pairs / LEAST_TILE);
     at.f16 = at.rows + size_round_up(pairs * 4, 16);
     at.shared_act = at.f16 + (uint64_t)n * s->hidden * 2;
     at.parts = at.shared_act + (uint64_t)n * shared_inner * 4;
@@ -98,7 +106,7 @@ static struct scratch lay_out(const struct experts_shape *s, uint64_t from, uint
 
 uint64_t experts_grouped_scratch(const struct experts_shape *s, uint32_t n, uint32_t shared_inner)
 {
-    return lay_out(s, 0, n, shared_inner).end / 4;
+    return lay_out(s, 0, n, s->top_k + (shared_inner > 0), shared_inner).end / 4;
 }
 
 bool experts_grouped_takes(const struct experts_grouped *op, const struct experts_call *call)
@@ -115,31 +123,62 @@ static const struct experts_tiles *tiles_for(const struct experts_grouped *op, c
     return &op->tiles[i];
 }
 
-/* Tiles there can be: every expert may leave one partly filled. */
-static uint32_t most_tiles(const struct experts_shape *s, const struct experts_call *call, uint32_t tokens)
+/* What a call computes. */
+struct share {
+    uint32_t slots;    /* pairs of a token */
+    uint32_t n_pairs;  /* of routed experts, of all tokens */
+    uint32_t n_shared; /* tokens whose shared expert is among the pairs: in the last wave */
+    uint32_t n_joined; /* that may be among the sorted ones */
+};
+
+static struct share share_of(const struct experts_shape *s, const struct experts_call *call)
 {
-    uint32_t pairs = call->n * s->top_k;
-    return pairs / tokens + (uint32_t)size_min(pairs, s->n_experts);
+    bool joins = call->shared_up != NULL, is_here = joins && !call->more && call->shared_down.cols > 0;
+    return (struct share){.slots = s->top_k + joins,
+                          .n_pairs = call->only_shared ? 0 : call->n * s->top_k,
+                          .n_shared = is_here ? call->n : 0,
+                          .n_joined = joins ? call->n : 0};
+}
+
+/* Tiles there can be: every expert may leave one partly filled. */
+static uint32_t most_tiles(const struct experts_shape *s, const struct share *of, uint32_t tokens)
+{
+    return div_up(of->n_joined, tokens) + of->n_pairs / tokens +
+           (uint32_t)size_min(of->n_pairs, s->n_experts);
+}
+
+static void run_sort(const struct experts_grouped *op, struct exec *x, const struct experts_shape *s,
+                     const struct experts_call *call, const struct experts_tiles *t)
+{
+    const struct share of = share_of(s, call);
+    const struct scratch at = lay_out(s, call->scratch, call->n, of.slots, call->shared_down.cols);
+    const struct experts_prefill_sort_args sort = {.idx = call->idx,
+                                                   .table = call->table,
+                                                   .rows = at.rows,
+                                                   .tiles = at.tiles,
+                                                   .n_pairs = of.n_pairs,
+                                                   .tile_tokens = t->tokens,
+                                                   .top_k = s->top_k,
+                                                   .slots = of.slots,
+                                                   .n_shared = of.n_shared};
+    exec_dispatch(x, &op->sort, &sort, 1, 1, 1);
 }
 
 void experts_grouped_up(const struct experts_grouped *op, struct exec *x, const struct experts_shape *s,
                         const struct experts_call *call)
 {
     const struct experts_tiles *t = tiles_for(op, s, call);
-    const struct scratch at = lay_out(s, call->scratch, call->n, call->shared_down.cols);
-    const struct experts_prefill_sort_args sort = {.idx = call->idx,
-                                                   .table = call->table,
-                                                   .rows = at.rows,
-                                                   .tiles = at.tiles,
-                                                   .n_pairs = call->n * s->top_k,
-                                                   .tile_tokens = t->tokens};
+    const struct share of = share_of(s, call);
+    const struct scratch at = lay_out(s, call->scratch, call->n, of.slots, call->shared_down.cols);
     const struct experts_prefill_up_args up = {.x = op->is_f16 ? at.f16 : call->x,
                                                .norm = op->is_f16 ? 0 : call->norm,
                                                .table = call->table,
                                                .rows = at.rows,
                                                .tiles = at.tiles,
                                                .act = call->act,
-                                               .top_k = s->top_k,
+                                               .shared_up = of.n_shared ? call->shared_up->gpu.address : 0,
+                                               .logits = call->shared_in,
+                                               .slots = of.slots,
                                                .hidden = s->hidden,
                                                .inner = s->inner,
                                                .format = s->up_format,
@@ -149,7 +188,9 @@ void experts_grouped_up(const struct experts_grouped *op, struct exec *x, const 
                                                .up_w = s->up_w,
                                                .up_s = s->up_s,
                                                .up_b = s->up_b,
-                                               .eps = s->eps};
+                                               .eps = s->eps,
+                                               .stride = call->shared_stride,
+                                               .gate_at = s->shared_gate ? s->n_experts : 0};
     if (op->is_f16)
         cast_f16_run(&op->cast, x,
                      &(struct cast_f16_call){.x = call->x,
@@ -162,45 +203,62 @@ void experts_grouped_up(const struct experts_grouped *op, struct exec *x, const 
                                              .is_blocked = t->is_blocked});
     if (op->is_f16) /* sorting has nothing to do with it */
         exec_beside(x);
-    exec_dispatch(x, &op->sort, &sort, 1, 1, 1);
-    exec_dispatch(x, &t->up, &up, div_up(s->inner, t->rows / 2), most_tiles(s, call, t->tokens), 1);
+    run_sort(op, x, s, call, t);
+    exec_dispatch(x, &t->up, &up, div_up(s->inner, t->rows / 2), most_tiles(s, &of, t->tokens), 1);
 }
 
-void experts_grouped_down(const struct experts_grouped *op, struct exec *x, const struct experts_shape *s,
-                          const struct experts_call *call)
+/* Adds up the experts' outputs. A shared expert that is not among the pairs: what its down projection meets. */
+static void run_mix(const struct experts_grouped *op, struct exec *x, const struct experts_shape *s,
+                    const struct experts_call *call)
 {
-    const struct experts_tiles *t = tiles_for(op, s, call);
-    const struct scratch at = lay_out(s, call->scratch, call->n, call->shared_down.cols);
-    const struct experts_prefill_down_args down = {.act = call->act,
-                                                   .table = call->table,
-                                                   .rows = at.rows,
-                                                   .tiles = at.tiles,
-                                                   .dst = at.parts,
-                                                   .hidden = s->hidden,
-                                                   .inner = s->inner,
-                                                   .format = s->down_format,
-                                                   .down_w = s->down_w,
-                                                   .down_s = s->down_s,
-                                                   .down_b = s->down_b};
+    const struct share of = share_of(s, call);
+    const struct scratch at = lay_out(s, call->scratch, call->n, of.slots, call->shared_down.cols);
+    uint32_t shared_inner = of.n_shared ? 0 : call->shared_down.cols;
     const struct experts_prefill_mix_args mix = {.parts = at.parts,
                                                  .idx = call->idx,
                                                  .weights = call->weights,
                                                  .shared_in = call->shared_in,
                                                  .shared_act = at.shared_act,
                                                  .x = call->x,
-                                                 .top_k = call->only_shared ? 0 : s->top_k,
+                                                 .top_k = s->top_k,
                                                  .hidden = s->hidden,
                                                  .shared_at = s->n_experts + s->shared_gate,
                                                  .is_gated = s->shared_gate,
-                                                 .shared_inner = call->shared_down.cols,
-                                                 .shared_stride = call->shared_stride};
-    if (!call->only_shared)
-        exec_dispatch(x, &t->down, &down, div_up(s->hidden, t->rows), most_tiles(s, call, t->tokens), 1);
+                                                 .shared_inner = shared_inner,
+                                                 .shared_stride = call->shared_stride,
+                                                 .slots = of.slots,
+                                                 .from_slot = call->only_shared ? s->top_k : 0,
+                                                 .end_slot = s->top_k + (of.n_shared > 0)};
+    exec_dispatch(x, &op->mix, &mix, div_up(s->hidden + shared_inner, 4 * op->mix_group), call->n, 1);
+}
+
+void experts_grouped_down(const struct experts_grouped *op, struct exec *x, const struct experts_shape *s,
+                          const struct experts_call *call)
+{
+    const struct experts_tiles *t = tiles_for(op, s, call);
+    const struct share of = share_of(s, call);
+    const struct scratch at = lay_out(s, call->scratch, call->n, of.slots, call->shared_down.cols);
+    const struct experts_prefill_down_args down = {.act = call->act,
+                                                   .table = call->table,
+                                                   .rows = at.rows,
+                                                   .tiles = at.tiles,
+                                                   .dst = at.parts,
+                                                   .shared_w = call->shared_down.weight,
+                                                   .shared_s = call->shared_down.scales,
+                                                   .shared_b = call->shared_down.biases,
+                                                   .hidden = s->hidden,
+                                                   .inner = s->inner,
+                                                   .format = s->down_format,
+                                                   .down_w = s->down_w,
+                                                   .down_s = s->down_s,
+                                                   .down_b = s->down_b};
+    uint32_t tiles = most_tiles(s, &of, t->tokens);
+    if (tiles > 0)
+        exec_dispatch(x, &t->down, &down, div_up(s->hidden, t->rows), tiles, 1);
     if (call->more)
         return;
-    exec_dispatch(x, &op->mix, &mix, div_up(s->hidden + call->shared_down.cols, 4 * op->mix_group), call->n,
-                  1);
-    if (call->shared_down.cols == 0)
+    run_mix(op, x, s, call);
+    if (of.n_shared || call->shared_down.cols == 0)
         return;
     linear_run(call->shared_out, x,
                &(struct linear_call){.x = at.shared_act,

@@ -1,9 +1,10 @@
 /* experts_grouped.h - the routed experts of a chunk of tokens on Vulkan; experts.h picks it by their number. The (token, slot) pairs are sorted by expert on the device, and each expert's matrices meet all of its
  * tokens at once:
  *   sort:  rows = pairs by expert, tiles of equal expert
- *   up:    act[t][k] = silu(gate_e p) * (up_e p); where its tiles are float16, p is rounded to it first
+ *   up:    act[t][k] = silu(gate_e p) * (up_e p); where its tiles are float16, p is rounded to it first. With shared_up the
+ *          shared expert is one more of each token's
  *   down:  parts[t][k] = down_e act[t][k]
- *   mix:   x[t] += sum_k weights[t][k] parts[t][k], in the router's order; then the shared expert's product
+ *   mix:   x[t] += sum_k weights[t][k] parts[t][k], in the router's order, then the shared expert's; or that one's product
  * Experts may come in waves: sort, up and down for those that the table has, mix once after the last (call.more).
  * Every pair is computed by itself, so that nothing depends on which others share its tile. */
 #ifndef MOEFLUX_OPS_EXPERTS_GROUPED_H
@@ -32,7 +33,8 @@ struct experts_tiles {
 struct experts_grouped {
     struct kernel sort, mix;
     struct cast_f16 cast;
-    bool is_f16;                                   /* the tiles take float16 */
+    bool is_f16;       /* the tiles take float16 */
+    bool joins_shared; /* the shared expert, as wide as the others and stored alike, is one of each token's */
     struct experts_tiles tiles[EXPERTS_MAX_TILES]; /* by size */
     uint32_t n_tiles;
     uint32_t mix_group;

@@ -1,4 +1,5 @@
 #include <assert.h>
+#include <string.h>
 
 #include "args.h"
 #include "base/err.h"
@@ -50,8 +51,38 @@ static const struct experts_down *down_for(const struct experts *op, uint32_t fo
     return &op->gpu.down[i];
 }
 
+/* What the experts' kernels for a part of a set, or for such a format beside FORMAT_Q4, begin with. */
+static const char *name_of(struct exec *x, uint32_t formats, const char *plain, const char *with_q4,
+                           const char *with_q4_denorm)
+{
+    if (format_set_part(formats, 1) == 0)
+        return plain;
+    return exec_get_caps(x).has_denorm ? with_q4_denorm : with_q4;
+}
+
+/* Tokens whose rows are shared out when there are several. */
+enum { SEVERAL_TOKENS = 4 };
+typedef int gemv_kernel_fn(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes,
+                           const uint32_t *spec, uint32_t n_spec, struct moeflux_err *e);
+
+/* spec: all but the plan's. */
+static int make_up(struct exec *x, struct experts_up_kernels *up, const char *name, bool chooses,
+                   uint32_t spec[UP_N_SPEC], const struct gemv_plan *plan, gemv_kernel_fn *make,
+                   struct moeflux_err *e)
+{
+    const uint32_t bytes = sizeof(struct experts_decode_up_args);
+    memcpy(spec, plan->spec, sizeof plan->spec);
+    up->rows = plan->workgroup_rows;
+    spec[UP_CHOOSES] = 0;
+    int rc = make(x, &up->kernel, name, bytes, spec, UP_N_SPEC, e);
+    spec[UP_CHOOSES] = 1;
+    return rc < 0 || !chooses ? rc : make(x, &up->choosing, name, bytes, spec, UP_N_SPEC, e);
+}
+
 static int open_up(struct experts *op, struct exec *x, struct experts_up *up, struct moeflux_err *e)
 {
+    const char *name = name_of(x, up->formats, "experts_decode_up", "experts_decode_up_withq4",
+                               "experts_decode_up_withq4denorm");
     const struct experts_shape *s = &op->shape;
     uint64_t rows = is_in(s->up_format, up->formats) ? experts_act_floats(s, true) : s->shared_inner;
     const struct gemv_shape shape = {
@@ -60,15 +91,11 @@ static int open_up(struct experts *op, struct exec *x, struct experts_up *up, st
     uint32_t spec[UP_N_SPEC] = {
         [UP_EXPERTS] = s->n_experts,    [UP_TOP_K] = s->top_k,         [UP_SHARED] = s->shared_inner,
         [UP_IS_GATED] = s->shared_gate, [UP_NORM_TOPK] = s->norm_topk, [UP_DROPS] = s->drops};
-    for (int i = 0; i < GEMV_N_SPEC; i++)
-        spec[i] = plan.spec[i];
-    up->rows = plan.workgroup_rows;
-    const uint32_t bytes = sizeof(struct experts_decode_up_args);
-    int rc = gemv_kernel(x, &up->kernel, "experts_decode_up", bytes, spec, UP_N_SPEC, e);
-    spec[UP_CHOOSES] = 1;
-    return rc < 0 || !s->chooses
-               ? rc
-               : gemv_kernel(x, &up->choosing, "experts_decode_up", bytes, spec, UP_N_SPEC, e);
+    struct gemv_shape all = shape;
+    all.rows *= SEVERAL_TOKENS;
+    int rc = make_up(x, &up->one, name, s->chooses, spec, &plan, gemv_kernel, e);
+    const struct gemv_plan longer = gemv_plan_longer(x, &all, &plan);
+    return rc < 0 ? rc : make_up(x, &up->several, name, s->chooses, spec, &longer, gemv_kernel_later, e);
 }
 
 /* Columns of all slots that half of shared memory holds. */
@@ -159,12 +186,56 @@ static void lay_out_down(const struct exec_caps *c, const struct experts_shape *
     spec[DOWN_DROPS] = s->drops;
 }
 
+/* Every slot's format may need steps of its own. */
+static uint32_t steps_with_q4(const struct exec_caps *c, const struct experts_shape *s,
+                              const struct down_shape *d, const uint32_t spec[DOWN_N_SPEC])
+{
+    struct down_shape routed = *d, shared = *d;
+    routed.formats = format_set(s->down_format);
+    shared.formats = format_set(FORMAT_Q4);
+    uint32_t steps = whole_steps(c, s, &routed, spec), others = whole_steps(c, s, &shared, spec);
+    return s->shared_inner == s->inner && steps && others ? (uint32_t)size_max(steps, others) : 0;
+}
+
+static int open_down_with_q4(struct experts *op, struct exec *x, struct moeflux_err *e)
+{
+    const struct experts_shape *s = &op->shape;
+    const struct exec_caps c = exec_get_caps(x);
+    struct experts_down *down = &op->gpu.down_with_q4;
+    const struct down_shape d = {down->formats, false, s->inner, s->top_k + 1};
+    uint32_t spec[DOWN_N_SPEC] = {0};
+    lay_out_down(&c, s, &d, spec);
+    down->rows = spec[DOWN_TEAMS] * (c.subgroup_size / spec[DOWN_LANES]) * spec[GEMV_ROWS];
+    spec[GEMV_STEPS] = steps_with_q4(&c, s, &d, spec);
+    const char *name =
+        name_of(x, down->formats, "", "experts_decode_down_withq4", "experts_decode_down_withq4denorm");
+    return gemv_kernel(x, &down->kernel, name, sizeof(struct experts_decode_down_args), spec, DOWN_N_SPEC, e);
+}
+
+/* Another format than the usual ones and FORMAT_Q4; 0: they do not meet. formats: of all layers. */
+static uint32_t set_with_q4(uint32_t routed, uint32_t formats)
+{
+    uint32_t q4 = format_set(FORMAT_Q4);
+    return format_is_usual(routed) ? 0 : (formats & q4) ? format_set(routed) | q4 : 0;
+}
+
+static int open_with_q4(struct experts *op, struct exec *x, struct moeflux_err *e)
+{
+    const struct experts_shape *s = &op->shape;
+    int rc = 0;
+    op->gpu.up_with_q4.formats = s->shared_inner ? set_with_q4(s->up_format, s->up_formats) : 0;
+    op->gpu.down_with_q4.formats = set_with_q4(s->down_format, s->down_formats);
+    if (op->gpu.up_with_q4.formats)
+        rc = open_up(op, x, &op->gpu.up_with_q4, e);
+    return rc < 0 || op->gpu.down_with_q4.formats == 0 ? rc : open_down_with_q4(op, x, e);
+}
+
 static int open_down(struct experts *op, struct exec *x, struct experts_down *down, struct moeflux_err *e)
 {
     const struct experts_shape *s = &op->shape;
     const struct exec_caps c = exec_get_caps(x);
     const uint32_t bytes = sizeof(struct experts_decode_down_args);
-    uint32_t spec[DOWN_N_SPEC];
+    uint32_t spec[DOWN_N_SPEC] = {0};
     bool is_shared = !is_in(s->down_format, down->formats);
     struct down_shape d = {down->formats, is_shared, s->inner, s->top_k + 1};
     if (is_shared)
@@ -214,9 +285,11 @@ int experts_vulkan_open(struct experts *op, struct exec *x, struct moeflux_err *
     op->gpu.chooses = op->shape.chooses;
     int rc = open_parts(op, x, e);
     if (rc == 0)
+        rc = open_with_q4(op, x, e);
+    if (rc == 0)
         rc = experts_grouped_open(&op->gpu.grouped, x, &op->shape, e);
     op->waves_from = op->gpu.grouped.from;
-    op->gpu.makes_shared_below = op->gpu.grouped.from;
+    op->gpu.makes_shared_below = op->gpu.grouped.joins_shared ? UINT32_MAX : op->gpu.grouped.from;
     return rc;
 }
 
@@ -247,7 +320,8 @@ static void run_up(const struct experts *op, struct exec *x, const struct expert
     uint32_t longest = s->inner;
     if (a->first_slot + n_slots > s->top_k)
         longest = (uint32_t)size_max(s->inner, s->shared_inner);
-    exec_dispatch(x, chooses ? &up->choosing : &up->kernel, a, div_up(longest, up->rows), n_slots, call->n);
+    const struct experts_up_kernels *k = call->n > 1 ? &up->several : &up->one;
+    exec_dispatch(x, chooses ? &k->choosing : &k->kernel, a, div_up(longest, k->rows), n_slots, call->n);
 }
 
 void experts_up_vulkan(const void *self, const void *what, struct exec *x)
@@ -281,9 +355,13 @@ void experts_up_vulkan(const void *self, const void *what, struct exec *x)
                                        .skip_low = (uint32_t)call->skip,
                                        .skip_high = (uint32_t)(call->skip >> 32),
                                        .n = call->n};
+    uint32_t shared_format = call->shared_up ? call->shared_up->gate.format : FORMAT_NONE;
     bool has_shared = s->shared_inner && call->shared_up && !call->skip_shared;
     const struct experts_up *routed = up_for(op, s->up_format),
-                            *shared = has_shared ? up_for(op, call->shared_up->gate.format) : routed;
+                            *shared = has_shared ? up_for(op, shared_format) : routed;
+    /* Every part of a call whose experts come in parts, so that each row has the same bits. */
+    if (op->gpu.up_with_q4.formats && !call->only_shared && shared_format == FORMAT_Q4)
+        routed = shared = &op->gpu.up_with_q4;
     bool apart = has_shared && shared != routed;
     if (!call->only_shared)
         run_up(op, x, call, routed, &a, s->top_k + (has_shared && !apart));
@@ -340,6 +418,10 @@ void experts_down_vulkan(const void *self, const void *what, struct exec *x)
     bool is_whole = op->gpu.has_whole_down &&
                     (!has_shared || apart || (a.shared_in == 0 && a.shared_inner == s->inner && is_alike));
     const struct experts_down *whole = &op->gpu.whole_down;
+    if (apart && op->gpu.down_with_q4.formats && a.shared_format == FORMAT_Q4) {
+        run_down(x, &op->gpu.down_with_q4, a, 0, s->top_k + 1);
+        return;
+    }
     if (call->only_shared)
         run_down(x, is_whole ? whole : shared, a, s->top_k, s->top_k + has_shared);
     else

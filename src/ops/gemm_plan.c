@@ -78,14 +78,14 @@ struct gemm_plan gemm_f16_plan_for(const struct exec *x, enum gemm_tile tile, ui
                               .variant = formats >> FORMAT_SET_OTHERS ? "_othercoop" : "_coop"};
 }
 
-struct gemm_plan gemm_frag_plan_for(const struct exec *x, enum gemm_tile tile)
+struct gemm_plan gemm_frag_plan_for(const struct exec *x, uint32_t tokens, uint32_t along_rows,
+                                    uint32_t parts)
 {
-    /* Subgroups of a workgroup along the rows; rows of an invocation, of both halves of the block. */
-    enum { LANES = 32, SUBGROUPS = 4, ROWS = 4 };
-    uint32_t tokens = 16u << tile;
-    return (struct gemm_plan){.spec = {exec_get_caps(x).subgroup_size, LANES * SUBGROUPS, ROWS, tokens / 4,
-                                       GEMM_FRAG_COLS, format_constant(format_set(FORMAT_Q4)), 1},
-                              .rows = 8 * ROWS * SUBGROUPS,
+    enum { LANES = 32, ROWS = 4 }; /* rows of an invocation, of both halves of the block */
+    return (struct gemm_plan){.spec = {exec_get_caps(x).subgroup_size, LANES * along_rows * parts, ROWS,
+                                       tokens / 4, GEMM_FRAG_COLS, format_constant(format_set(FORMAT_Q4)),
+                                       parts},
+                              .rows = 8 * ROWS * along_rows,
                               .tokens = tokens,
                               .variant = "_fragcoop"};
 }

@@ -10,6 +10,8 @@
 
 /* Where the device does not say how many processors it has. */
 enum { FEW_PROCESSORS = 32 };
+/* Bytes of the name of a kernel with its variant. */
+enum { KERNEL_NAME = 64 };
 /* Subgroups that share a block of rows at most, and the pieces of each row that a lane holds at once. */
 enum { MAX_SPLIT = 8, MAX_STEPS = 2 };
 /* The least subgroup that does so instead of going through its row in a loop: adding up what smaller ones have takes longer
@@ -228,6 +230,58 @@ struct gemv_plan gemv_plan_for(const struct exec *x, const struct gemv_shape *s)
                               .tokens = s->tokens};
 }
 
+/* Shared memory of kernels/lib/gemv.glsl for one matrix. */
+static uint64_t gemv_shared_bytes(const struct gemv_plan *p, uint32_t tokens)
+{
+    uint32_t subgroups = p->workgroup / p->spec[GEMV_SUBGROUP];
+    uint64_t vectors = (uint64_t)16 * 8 * (p->spec[GEMV_TILE] / 32 + 1), sums = sizeof(float) * subgroups;
+    return tokens * (vectors + sums + (p->spec[GEMV_SPLIT] > 1 ? sums * p->spec[GEMV_ROWS] : 0));
+}
+
+/* Subgroups that keep a processor busy with several vectors; vectors from which on blocks one after the other pay (H200: 12,288 x
+ * 2,048 with four vectors 22.9 us in place of 28, with two 15.5 in place of 12). */
+enum { BESIDE_SUBGROUPS = 16, BESIDE_VECTORS = 4 };
+
+/* Blocks of rows one after the other in place of one: bringing several vectors to a workgroup takes as long as a block. A lane's
+ * pieces come in the same order. */
+static void stream_beside(const struct exec_caps *c, const struct gemv_shape *s, struct gemv_plan *p)
+{
+    uint32_t pieces = gemv_pieces(s->cols, s->formats), subgroups = p->workgroup / c->subgroup_size;
+    bool is_one = !is_other(s->formats) && (s->formats & (s->formats - 1)) == 0;
+    bool can = s->n_apart > 0 && p->spec[GEMV_STEPS] > 0 && is_one &&
+               pieces % (p->spec[GEMV_SPLIT] * c->subgroup_size) == 0;
+    uint32_t groups = (uint32_t)size_max(1, (uint64_t)stream_processors(c) * BESIDE_SUBGROUPS / subgroups);
+    uint32_t blocks = div_up(div_up(s->rows, p->workgroup_rows), groups);
+    if (!can || blocks < 2)
+        return;
+    p->spec[GEMV_STEPS] = 0;
+    p->spec[GEMV_STREAM] = blocks;
+    p->workgroup_rows *= blocks;
+}
+
+struct gemv_plan gemv_plan_longer(const struct exec *x, const struct gemv_shape *s,
+                                  const struct gemv_plan *few)
+{
+    const struct exec_caps c = exec_get_caps(x);
+    struct gemv_plan p = *few;
+    stream_beside(&c, s, &p);
+    return p;
+}
+
+/* The order of a sum follows the other constants. */
+struct gemv_plan gemv_plan_beside(const struct exec *x, const struct gemv_shape *s,
+                                  const struct gemv_plan *one, uint32_t tokens)
+{
+    const struct exec_caps c = exec_get_caps(x);
+    struct gemv_plan p = *one;
+    while (tokens > 1 && gemv_shared_bytes(one, tokens) > c.max_shared_bytes)
+        tokens /= 2;
+    p.tokens = p.spec[GEMV_TOKENS] = tokens;
+    if (tokens >= BESIDE_VECTORS)
+        stream_beside(&c, s, &p);
+    return p;
+}
+
 /* As the Makefile's VARIANTS have them; NULL where `formats`, the kernel's constant, are several. */
 static const char *variant_of(uint32_t formats)
 {
@@ -239,15 +293,29 @@ static const char *variant_of(uint32_t formats)
     return NULL;
 }
 
-int gemv_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes, const uint32_t *spec,
-                uint32_t n_spec, struct moeflux_err *e)
+static void name_variant(const struct exec *x, const char *name, const uint32_t *spec, char full[KERNEL_NAME])
 {
     bool has_denorm = exec_get_caps(x).has_denorm;
     const char *variant = is_other(spec[GEMV_FORMATS]) ? has_denorm ? "otherdenorm" : "other"
                           : has_denorm                 ? "denorm"
                                                        : variant_of(spec[GEMV_FORMATS]);
-    char full[64] = "";
-    if (variant)
-        snprintf(full, sizeof full, "%s_%s", name, variant);
-    return exec_kernel(x, k, pipeline_find_name(full) ? full : name, args_bytes, spec, n_spec, e);
+    snprintf(full, KERNEL_NAME, "%s_%s", name, variant ? variant : "");
+    if (!pipeline_find_name(full))
+        snprintf(full, KERNEL_NAME, "%s", name);
+}
+
+int gemv_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes, const uint32_t *spec,
+                uint32_t n_spec, struct moeflux_err *e)
+{
+    char full[KERNEL_NAME];
+    name_variant(x, name, spec, full);
+    return exec_kernel(x, k, full, args_bytes, spec, n_spec, e);
+}
+
+int gemv_kernel_later(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes,
+                      const uint32_t *spec, uint32_t n_spec, struct moeflux_err *e)
+{
+    char full[KERNEL_NAME];
+    name_variant(x, name, spec, full);
+    return exec_kernel_later(x, k, full, args_bytes, spec, n_spec, e);
 }

@@ -45,6 +45,13 @@ uint32_t gemv_pieces(uint32_t cols, uint32_t formats);
 bool gemv_has_steps(const struct exec_caps *c, uint32_t formats);
 
 struct gemv_plan gemv_plan_for(const struct exec *x, const struct gemv_shape *s);
+/* A plan for one vector of the shape, for up to `tokens` at once: as many as shared memory has room for. Each gets the bits that
+ * it gets alone. */
+struct gemv_plan gemv_plan_beside(const struct exec *x, const struct gemv_shape *s,
+                                  const struct gemv_plan *one, uint32_t tokens);
+/* A plan for fewer rows, for all of the shape's: a workgroup may take several blocks, in the same order of sums. */
+struct gemv_plan gemv_plan_longer(const struct exec *x, const struct gemv_shape *s,
+                                  const struct gemv_plan *few);
 /* For kernels that take the vector in parts of `cols` columns, two of which are a TILE. */
 struct gemv_plan gemv_plan_parts(const struct exec *x, const struct gemv_shape *s, uint32_t cols);
 /* Such parts of rows that gemv_plan_for has no better way for; 0: there are none. */
@@ -54,5 +61,8 @@ uint32_t gemv_part_cols(const struct exec *x, const struct gemv_shape *s);
  * else NAME; for a format that is not usual NAME_otherdenorm or NAME_other. spec begins with a plan's. */
 int gemv_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes, const uint32_t *spec,
                 uint32_t n_spec, struct moeflux_err *e);
+/* The same with exec_kernel_later. */
+int gemv_kernel_later(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes,
+                      const uint32_t *spec, uint32_t n_spec, struct moeflux_err *e);
 
 #endif

@@ -9,7 +9,8 @@ int gqa_vulkan_open(struct gqa *op, struct exec *x, struct moeflux_err *e)
     uint32_t subgroup = caps.subgroup_size;
     uint32_t group = (uint32_t)size_round_up(s->head_dim, subgroup);
     group = (uint32_t)size_min(group, caps.max_workgroup - caps.max_workgroup % subgroup);
-    const uint32_t spec[KV_N_SPEC] = {subgroup, group, div_up(s->head_dim, group), [KV_SPEC] = s->kv_type};
+    const uint32_t spec[KV_N_SPEC] = {subgroup, group,     div_up(s->head_dim, group),
+                                      s->norm,  s->biased, [KV_SPEC] = s->kv_type};
     return exec_kernel(x, &op->prepare, "gqa_prepare", sizeof(struct gqa_prepare_args), spec, KV_N_SPEC, e);
 }
 
@@ -21,6 +22,7 @@ void gqa_prepare_vulkan(const void *self, const void *what, struct exec *x)
     const struct gqa_prepare_args a = {.qkv = call->qkv,
                                        .q_norm = call->q_norm,
                                        .k_norm = call->k_norm,
+                                       .bias = call->bias,
                                        .rope = call->rope,
                                        .q = call->q,
                                        .blocks = call->blocks,
@@ -35,5 +37,6 @@ void gqa_prepare_vulkan(const void *self, const void *what, struct exec *x)
                                        .eps = s->eps,
                                        .kv_type = s->kv_type,
                                        .is_gated = s->gated};
-    exec_dispatch(x, &op->prepare, &a, s->n_heads + 2 * s->n_kv_heads, call->n, 1);
+    uint32_t rows = s->n_heads + 2 * s->n_kv_heads;
+    exec_dispatch(x, &op->prepare, &a, s->norm == ATTENTION_NORM_ALL ? 1 : rows, call->n, 1);
 }

@@ -57,6 +57,11 @@ bool linear_takes_f16(const struct linear *op, uint32_t n)
     return n >= op->f16_from;
 }
 
+bool linear_takes_blocked(const struct linear *op, uint32_t n)
+{
+    return linear_takes_f16(op, n) && linear_vulkan_takes_blocked(op, n);
+}
+
 int linear_expect_squares(struct linear *op, struct exec *x, uint32_t head_dim, struct moeflux_err *e)
 {
     return exec_get_caps(x).is_host ? 0 : linear_vulkan_expect_squares(op, x, head_dim, e);

@@ -20,16 +20,21 @@
 #include "ops/weights.h"
 
 /* Which kernel a Vulkan device takes, by the number of tokens: kernels/linear/decode_token.comp or, where it does not suit,
- * kernels/linear/decode.comp for one token (gemv), the latter for four at a time of a few, kernels/linear/prefill.comp (gemm) for many. The last three multiply float16 numbers, which
- * kernels/cast_f16.comp makes of their input first. */
+ * kernels/linear/decode.comp for one token (gemv), two, and four at a time of up to EXEC_MOST_ALIKE, each of which gets the bits
+ * that it gets alone; kernels/linear/decode.comp for four at a time of some more, kernels/linear/prefill.comp (gemm) for many.
+ * The last three multiply float16 numbers, which kernels/cast_f16.comp makes of their input first. */
 enum linear_path {
     LINEAR_GEMV,
+    LINEAR_GEMV_TWO,
     LINEAR_GEMV_FEW,
+    LINEAR_GEMV_SOME,
     LINEAR_GEMM,
     LINEAR_GEMM_LARGE,
     LINEAR_F16_GEMM_SMALL,
+    LINEAR_F16_REGISTERS, /* kernels/lib/gemm_frag.glsl */
     LINEAR_F16_GEMM,
     LINEAR_F16_GEMM_LARGE,
+    LINEAR_F16_REGISTERS_LARGE,
     LINEAR_PATHS
 };
 
@@ -47,10 +52,11 @@ struct linear_part {
     uint32_t first, n;  /* segments */
     uint32_t row, rows; /* of the output */
     uint64_t segments;  /* the paths' tables, one behind the other */
-    /* Of LINEAR_GEMV where kernels/linear/decode_token.comp is its kernel: all but the call's part. base 0: it is not. */
-    struct linear_decode_token_args token;
-    bool is_long;        /* it is kernels/linear/decode_long.comp, with the same arguments */
-    struct kernel heads; /* the same for calls with squares, where head_dim is set */
+    /* Of those before LINEAR_GEMV_SOME where kernels/linear/decode_token.comp is their kernel: all but the call's part. base 0:
+     * it is not. */
+    struct linear_decode_token_args token[LINEAR_GEMV_SOME];
+    bool is_long; /* it is kernels/linear/decode_long.comp, with the same arguments */
+    struct kernel heads[LINEAR_GEMV_SOME]; /* the same for calls with squares, where head_dim is set */
 };
 
 struct linear_vulkan {
@@ -79,13 +85,15 @@ struct linear_call {
     uint32_t chunk; /* where the call is a part of a chunk: its tokens, which choose the path; 0: n does */
     bool add;
     float eps; /* of the norm */
-    /* f32 [cols / head_dim][HEAD_SQUARES]: x is made of heads of head_dim channels that lack the factor of their norm,
-     * f = 1 / sqrt(sum of the head's squares / head_dim + eps). Where linear_takes_squares, one token without norm. 0: none */
+    /* f32 [n][cols / head_dim][HEAD_SQUARES]: x is made of heads of head_dim channels that lack the factor of their norm,
+     * f = 1 / sqrt(sum of the head's squares / head_dim + eps). Where linear_takes_squares, without norm. 0: none */
     uint64_t squares;
     uint32_t head_dim;
     /* f16 [n][cols], of a stack [n][n_stacked * x_step]: products may go through float16 where the device is fast at
      * it. 0: float32 throughout */
     uint64_t f16_scratch;
+    bool
+        is_cast; /* f16_scratch has x in float16 already, blocked (cast_f16.h) where linear_takes_blocked; without norm */
     /* x and y are f16, x aligned to 16 bytes; only where linear_takes_f16(n), and without norm and add */
     bool is_f16;
 };
@@ -99,7 +107,10 @@ int linear_open_stack(struct linear *op, struct exec *x, const struct weights *w
 void linear_close(struct linear *op, struct exec *x);
 /* Whether n tokens go through float16 when the call has scratch for it. */
 bool linear_takes_f16(const struct linear *op, uint32_t n);
-/* Calls of one token will have squares of such heads, where the device can: then linear_takes_squares says yes. */
+/* And whether its input is blocked then. */
+bool linear_takes_blocked(const struct linear *op, uint32_t n);
+/* Calls of up to EXEC_MOST_ALIKE tokens will have squares of such heads, where the device can: then linear_takes_squares says
+ * yes. */
 int linear_expect_squares(struct linear *op, struct exec *x, uint32_t head_dim, struct moeflux_err *e);
 bool linear_takes_squares(const struct linear *op);
 void linear_run(const struct linear *op, struct exec *x, const struct linear_call *call);
@@ -107,6 +118,7 @@ void linear_run(const struct linear *op, struct exec *x, const struct linear_cal
 /* The implementations. */
 int linear_vulkan_open(struct linear *op, struct exec *x, struct moeflux_err *e);
 int linear_vulkan_expect_squares(struct linear *op, struct exec *x, uint32_t head_dim, struct moeflux_err *e);
+bool linear_vulkan_takes_blocked(const struct linear *op, uint32_t n);
 void linear_vulkan(const void *self, const void *what, struct exec *x);
 /* Memory that the native implementation takes by itself for n tokens of so many columns. has_fixed: of the caps. */
 uint64_t linear_cpu_host_bytes(uint32_t cols, uint32_t n, bool has_fixed);

@@ -2,16 +2,19 @@
 
 #include "base/format.h"
 #include "base/mem.h"
+#include "exec/quads.h"
 #include "ops/gemm_plan.h"
 #include "ops/gemv_plan.h"
 #include "ops/linear.h"
 
 /* Tokens at once in kernels/linear/decode.comp and kernels/linear/plain.comp. */
 enum { FEW_TOKENS = 4 };
+/* Rows from which LINEAR_F16_REGISTERS has workgroups enough without smaller tiles. */
+enum { MANY_ROWS = 6000 };
 /* The constants of kernels/linear/plain.comp. */
 enum { PLAIN_N_SPEC = 4 };
 /* Those of kernels/linear/decode_token.comp behind those of lib/gemv.glsl. */
-enum { TOKEN_HEAD_SHIFT = GEMV_N_SPEC, TOKEN_N_SPEC };
+enum { TOKEN_HEAD_SHIFT = GEMV_N_SPEC, TOKEN_BESIDE, TOKEN_N_SPEC };
 
 /* kernels/linear/plain.comp alone takes them. */
 static bool is_uneven(const struct linear *op)
@@ -29,6 +32,26 @@ struct tile {
     };
     uint32_t rows, tokens; /* of a workgroup */
 };
+
+/* Takes float16 inputs that are blocked (ops/cast_f16.h). */
+static bool is_in_registers(enum linear_path path)
+{
+    return path == LINEAR_F16_REGISTERS || path == LINEAR_F16_REGISTERS_LARGE;
+}
+
+/* With few tokens a matrix has few tiles: subgroups share its columns, so that there are enough to ask for the weights. */
+static struct gemm_plan registers_plan(const struct exec *x, enum linear_path path, uint32_t rows)
+{
+    if (path == LINEAR_F16_REGISTERS_LARGE)
+        return gemm_frag_plan_for(x, 64, 4, 1);
+    return rows >= MANY_ROWS ? gemm_frag_plan_for(x, 64, 2, 4) : gemm_frag_plan_for(x, 32, 1, 8);
+}
+
+/* Tokens at once of a path before LINEAR_GEMV_SOME, at most. */
+static uint32_t tokens_of(enum linear_path path)
+{
+    return path == LINEAR_GEMV ? 1 : path == LINEAR_GEMV_TWO ? 2 : FEW_TOKENS;
+}
 
 static enum gemm_tile gemm_tile_for(enum linear_path path)
 {
@@ -48,7 +71,7 @@ static struct tile plain_tile(const struct exec *x, enum linear_path path, uint3
 {
     struct exec_caps c = exec_get_caps(x);
     uint32_t subgroups = (uint32_t)size_max(1, size_min(256, c.max_workgroup) / c.subgroup_size);
-    uint32_t tokens = path == LINEAR_GEMV_FEW ? FEW_TOKENS : 1;
+    uint32_t tokens = path == LINEAR_GEMV ? 1 : FEW_TOKENS;
     return (struct tile){
         .kind = TILE_PLAIN,
         .plain = {c.subgroup_size, subgroups * c.subgroup_size, format_constant(formats), tokens},
@@ -93,7 +116,7 @@ static bool describe_token(const struct linear *op, const struct linear_part *pa
         row += w->rows;
         block += div_up(w->rows, workgroup_rows);
         all.end_row[i] = row;
-        all.formats |= w->format << 8 * i;
+        all.call |= (format_is_usual(w->format) ? w->format : 0) << 2 * i;
         suits = words_from(all.base, w->weight, &all.weight[i]);
         if (suits && f->scale_bytes)
             suits = words_from(all.base, w->scales, &all.scales[i]);
@@ -116,34 +139,49 @@ static struct tile tile_for(const struct exec *x, enum linear_path path, const s
     if (is_uneven(op))
         return plain_tile(x, path, formats);
     if (path >= LINEAR_GEMM) {
-        struct gemm_plan p = path >= LINEAR_F16_GEMM_SMALL
+        struct gemm_plan p = is_in_registers(path) ? registers_plan(x, path, op->rows)
+                             : path >= LINEAR_F16_GEMM_SMALL
                                  ? gemm_f16_plan_for(x, gemm_tile_for(path), formats)
                                  : gemm_plan_for(x, gemm_tile_for(path), formats);
         return (struct tile){.kind = TILE_GEMM, .gemm = p, .rows = p.rows, .tokens = p.tokens};
     }
-    uint32_t tokens = path == LINEAR_GEMV_FEW ? FEW_TOKENS : 1;
+    bool is_some = path == LINEAR_GEMV_SOME;
     struct linear_decode_token_args unused;
-    bool can_stream = path == LINEAR_GEMV && describe_token(op, part, 1, &unused);
-    const struct gemv_shape shape = {part->rows * op->n_stacked, op->cols, tokens, formats, 1, least,
-                                     can_stream ? part->n : 0};
+    bool can_stream = !is_some && describe_token(op, part, 1, &unused);
+    const struct gemv_shape shape = {
+        part->rows * op->n_stacked, op->cols, is_some ? FEW_TOKENS : 1, formats, 1, least,
+        can_stream ? part->n : 0};
     uint32_t cols = can_stream && part->n == 1 ? gemv_part_cols(x, &shape) : 0;
     struct gemv_plan p = cols ? gemv_plan_parts(x, &shape, cols) : gemv_plan_for(x, &shape);
+    if (!cols && !is_some)
+        p = gemv_plan_beside(x, &shape, &p, tokens_of(path));
     return (struct tile){
         .kind = cols ? TILE_LONG : TILE_GEMV, .gemv = p, .rows = p.workgroup_rows, .tokens = p.tokens};
 }
 
-static int make_kernel(struct exec *x, struct kernel *k, const struct tile *t, bool is_usual, bool is_token,
-                       struct moeflux_err *e)
+/* kernels/linear/decode_token.comp or decode_long.comp. */
+static int make_token_kernel(struct exec *x, struct kernel *k, const struct tile *t, enum linear_path path,
+                             uint32_t head_shift, struct moeflux_err *e)
+{
+    uint32_t spec[TOKEN_N_SPEC] = {[TOKEN_HEAD_SHIFT] = head_shift, [TOKEN_BESIDE] = path != LINEAR_GEMV};
+    memcpy(spec, t->gemv.spec, sizeof t->gemv.spec);
+    return (path == LINEAR_GEMV ? gemv_kernel : gemv_kernel_later)(
+        x, k, t->kind == TILE_LONG ? "linear_decode_long" : "linear_decode_token",
+        sizeof(struct linear_decode_token_args), spec, TOKEN_N_SPEC, e);
+}
+
+/* What prompts alone need is compiled when one needs it. */
+static int make_kernel(struct exec *x, struct kernel *k, const struct tile *t, enum linear_path path,
+                       bool is_usual, struct moeflux_err *e)
 {
     const uint32_t bytes = sizeof(struct linear_args);
     if (t->kind == TILE_PLAIN)
-        return exec_kernel(x, k, is_usual ? "linear_plain" : "linear_plain_other", bytes, t->plain,
-                           PLAIN_N_SPEC, e);
+        return (path == LINEAR_GEMV ? exec_kernel : exec_kernel_later)(
+            x, k, is_usual ? "linear_plain" : "linear_plain_other", bytes, t->plain, PLAIN_N_SPEC, e);
     if (t->kind == TILE_GEMM)
         return gemm_kernel(x, k, "linear_prefill", bytes, &t->gemm, e);
-    return is_token ? gemv_kernel(x, k, "linear_decode_token", sizeof(struct linear_decode_token_args),
-                                  t->gemv.spec, GEMV_N_SPEC, e)
-                    : gemv_kernel(x, k, "linear_decode", bytes, t->gemv.spec, GEMV_N_SPEC, e);
+    return (path == LINEAR_GEMV ? gemv_kernel : gemv_kernel_later)(x, k, "linear_decode", bytes, t->gemv.spec,
+                                                                   GEMV_N_SPEC, e);
 }
 
 /* table: the part's of the path, an entry for each of its segments. */
@@ -169,14 +207,11 @@ static int plan_path(struct linear *op, enum linear_path path, struct linear_par
         plan->blocks += div_up(w->rows, t.rows);
     }
     bool is_usual = format_is_usual(op->w[part->first].format);
-    if (t.kind == TILE_LONG) {
-        part->is_long = describe_token(op, part, t.rows, &part->token);
-        return gemv_kernel(x, &plan->kernel, "linear_decode_long", sizeof part->token, t.gemv.spec,
-                           GEMV_N_SPEC, e);
-    }
-    bool is_token =
-        path == LINEAR_GEMV && t.kind == TILE_GEMV && describe_token(op, part, t.rows, &part->token);
-    return make_kernel(x, &plan->kernel, &t, is_usual, is_token, e);
+    part->is_long |= t.kind == TILE_LONG;
+    if (path < LINEAR_GEMV_SOME && t.kind != TILE_PLAIN &&
+        describe_token(op, part, t.rows, &part->token[path]))
+        return make_token_kernel(x, &plan->kernel, &t, path, 0, e);
+    return make_kernel(x, &plan->kernel, &t, path, is_usual, e);
 }
 
 static bool goes_with(uint32_t a, uint32_t b)
@@ -201,27 +236,42 @@ static uint64_t first_entry(const struct linear_part *part, uint32_t path)
     return (uint64_t)part->first * LINEAR_PATHS + (uint64_t)path * part->n;
 }
 
-/* Rows times tokens of 32 tiles of 64 x 64 and of 256 of 128 x 128; of 128 in float16, of 64 x 64 and of 128 x 128. */
+/* Rows times tokens of 32 tiles of 64 x 64 and of 256 of 128 x 128; of 128 in float16, of 64 x 64 and of 128 x 128; of 264 in
+ * registers, of 128 x 64. */
 enum {
     GEMM_WORK = 32 * 64 * 64,
     GEMM_LARGE_WORK = 256 * 128 * 128,
     F16_WORK = 128 * 64 * 64,
-    F16_LARGE_WORK = 128 * 128 * 128
+    F16_LARGE_WORK = 128 * 128 * 128,
+    REGISTERS_WORK = 264 * 128 * 64
 };
 
+/* Whether LINEAR_F16_REGISTERS is possible. 1, 0 or an error. */
+static int may_use_registers(const struct linear *op, struct exec *x, struct moeflux_err *e)
+{
+    bool suits = op->cols % GEMM_FRAG_COLS == 0 && op->n_stacked == 1 && !is_uneven(op);
+    for (uint32_t i = 0; i < op->n_segments; i++)
+        suits = suits && op->w[i].format == FORMAT_Q4;
+    return suits ? quads_probe(x, e) : 0;
+}
+
 /* The number of tokens from which each path is the fastest. */
-static void set_limits(struct linear *op, const struct exec *x)
+static void set_limits(struct linear *op, const struct exec *x, bool has_quads)
 {
     bool has_gemm = gemm_is_possible(x) && !is_uneven(op), has_f16 = gemm_has_f16(x) && !is_uneven(op);
     uint32_t rows = op->rows * op->n_stacked, *from = op->gpu.from;
     from[LINEAR_GEMV] = 0;
-    from[LINEAR_GEMV_FEW] = 2;
+    from[LINEAR_GEMV_TWO] = 2;
+    from[LINEAR_GEMV_FEW] = 3;
+    from[LINEAR_GEMV_SOME] = EXEC_MOST_ALIKE + 1;
     /* Few tiles leave most of a GPU idle. */
     from[LINEAR_GEMM] = has_gemm ? (uint32_t)size_max(16, GEMM_WORK / rows) : UINT32_MAX;
     from[LINEAR_GEMM_LARGE] = has_gemm ? (uint32_t)size_max(256, GEMM_LARGE_WORK / rows) : UINT32_MAX;
     from[LINEAR_F16_GEMM_SMALL] = has_f16 ? 32 : UINT32_MAX;
-    from[LINEAR_F16_GEMM] = has_f16 ? (uint32_t)size_max(64, F16_WORK / rows) : UINT32_MAX;
+    from[LINEAR_F16_REGISTERS] = has_quads ? 33 : UINT32_MAX;
+    from[LINEAR_F16_GEMM] = has_f16 ? (uint32_t)size_max(has_quads ? 97 : 64, F16_WORK / rows) : UINT32_MAX;
     from[LINEAR_F16_GEMM_LARGE] = has_f16 ? (uint32_t)size_max(512, F16_LARGE_WORK / rows) : UINT32_MAX;
+    from[LINEAR_F16_REGISTERS_LARGE] = has_quads ? (uint32_t)size_max(97, REGISTERS_WORK / rows) : UINT32_MAX;
     op->f16_from = from[LINEAR_F16_GEMM_SMALL];
 }
 
@@ -230,7 +280,10 @@ int linear_vulkan_open(struct linear *op, struct exec *x, struct moeflux_err *e)
     struct linear_segment table[LINEAR_PATHS * LINEAR_MAX_SEGMENTS] = {0};
     uint32_t n = op->n_segments;
     int rc = 0;
-    set_limits(op, x);
+    int has_quads = may_use_registers(op, x, e);
+    if (has_quads < 0)
+        return has_quads;
+    set_limits(op, x, has_quads);
     if (gemm_has_f16(x))
         rc = cast_f16_open(&op->gpu.cast, x, e);
     find_parts(op);
@@ -255,10 +308,12 @@ int linear_vulkan_open(struct linear *op, struct exec *x, struct moeflux_err *e)
 static int make_heads(const struct linear *op, struct linear_part *part, struct exec *x, uint32_t shift,
                       struct moeflux_err *e)
 {
-    const struct tile t = tile_for(x, LINEAR_GEMV, op, part);
-    uint32_t spec[TOKEN_N_SPEC] = {[TOKEN_HEAD_SHIFT] = shift};
-    memcpy(spec, t.gemv.spec, sizeof t.gemv.spec);
-    return gemv_kernel(x, &part->heads, "linear_decode_token", sizeof part->token, spec, TOKEN_N_SPEC, e);
+    int rc = 0;
+    for (enum linear_path path = LINEAR_GEMV; rc == 0 && path < LINEAR_GEMV_SOME; path++) {
+        const struct tile t = tile_for(x, path, op, part);
+        rc = make_token_kernel(x, &part->heads[path], &t, path, shift, e);
+    }
+    return rc;
 }
 
 int linear_vulkan_expect_squares(struct linear *op, struct exec *x, uint32_t head_dim, struct moeflux_err *e)
@@ -268,7 +323,7 @@ int linear_vulkan_expect_squares(struct linear *op, struct exec *x, uint32_t hea
         shift++;
     bool can = 1u << shift == head_dim && op->cols % head_dim == 0;
     for (uint32_t i = 0; i < op->gpu.n_parts; i++)
-        can = can && op->gpu.parts[i].token.base && !op->gpu.parts[i].is_long;
+        can = can && op->gpu.parts[i].token[LINEAR_GEMV].base && !op->gpu.parts[i].is_long;
     op->gpu.head_dim = can ? head_dim : 0;
     int rc = 0;
     for (uint32_t i = 0; can && rc == 0 && i < op->gpu.n_parts; i++)
@@ -278,17 +333,19 @@ int linear_vulkan_expect_squares(struct linear *op, struct exec *x, uint32_t hea
 
 /* The input in float16, with its norm, takes the place of the float32 one. */
 static void cast_input(const struct linear *op, struct exec *x, const struct linear_call *call,
-                       struct linear_args *a)
+                       bool is_blocked, struct linear_args *a)
 {
     uint32_t cols = a->n_stacked > 1 && call->x_step ? a->n_stacked * call->x_step : op->cols;
-    cast_f16_run(&op->gpu.cast, x,
-                 &(struct cast_f16_call){.x = call->x,
-                                         .norm = call->norm,
-                                         .dst = call->f16_scratch,
-                                         .n = call->n,
-                                         .cols = cols,
-                                         .x_stride = call->x_stride,
-                                         .eps = call->eps});
+    if (!call->is_cast)
+        cast_f16_run(&op->gpu.cast, x,
+                     &(struct cast_f16_call){.x = call->x,
+                                             .norm = call->norm,
+                                             .dst = call->f16_scratch,
+                                             .n = call->n,
+                                             .cols = cols,
+                                             .x_stride = call->x_stride,
+                                             .eps = call->eps,
+                                             .is_blocked = is_blocked});
     a->x = call->f16_scratch;
     a->norm = 0;
     a->x_stride = cols;
@@ -299,21 +356,32 @@ static enum linear_path path_of(const struct linear *op, const struct linear_cal
     /* The kernels read eight float16 numbers at once. */
     bool may_cast = (call->f16_scratch || call->is_f16) && call->x_step % 8 == 0;
     uint32_t path = may_cast ? LINEAR_PATHS - 1 : LINEAR_GEMM_LARGE;
-    while ((call->chunk ? call->chunk : call->n) < op->gpu.from[path])
+    /* What is float16 already is not blocked. */
+    while ((call->chunk ? call->chunk : call->n) < op->gpu.from[path] ||
+           (call->is_f16 && is_in_registers((enum linear_path)path)))
         path--;
     return (enum linear_path)path;
 }
 
-static void run_token(const struct linear_part *part, struct exec *x, const struct linear_call *call)
+bool linear_vulkan_takes_blocked(const struct linear *op, uint32_t n)
 {
-    const struct linear_plan *plan = &part->paths[LINEAR_GEMV];
-    struct linear_decode_token_args a = part->token;
+    return is_in_registers(path_of(op, &(struct linear_call){.n = n, .f16_scratch = 1}));
+}
+
+static void run_token(const struct linear_part *part, struct exec *x, enum linear_path path,
+                      const struct linear_call *call)
+{
+    const struct linear_plan *plan = &part->paths[path];
+    struct linear_decode_token_args a = part->token[path];
     a.x = call->x;
     a.norm = call->squares ? call->squares : call->norm;
     a.y = call->y + 4 * (uint64_t)part->row;
-    a.store = call->add ? LINEAR_ADD : LINEAR_SET;
+    a.call = LINEAR_TOKEN_CALL(a.call, call->add, call->n);
+    a.x_stride = call->x_stride;
+    a.y_stride = call->y_stride;
     a.eps = call->eps;
-    exec_dispatch(x, call->squares ? &part->heads : &plan->kernel, &a, plan->blocks, 1, 1);
+    exec_dispatch(x, call->squares ? &part->heads[path] : &plan->kernel, &a, plan->blocks,
+                  div_up(call->n, plan->tokens), 1);
 }
 
 /* a: all but what the part adds. */
@@ -349,13 +417,13 @@ void linear_vulkan(const void *self, const void *what, struct exec *x)
                             .step = op->step,
                             .eps = call->eps};
     if (path >= LINEAR_F16_GEMM_SMALL && !call->is_f16)
-        cast_input(op, x, call, &a);
+        cast_input(op, x, call, is_in_registers(path), &a);
     for (uint32_t i = 0; i < op->gpu.n_parts; i++) {
         const struct linear_part *part = &op->gpu.parts[i];
         if (i > 0) /* they write different rows */
             exec_beside(x);
-        if (path == LINEAR_GEMV && part->token.base)
-            run_token(part, x, call);
+        if (path < LINEAR_GEMV_SOME && part->token[path].base)
+            run_token(part, x, path, call);
         else
             run_part(part, x, path, call, &a);
     }

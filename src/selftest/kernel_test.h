@@ -93,6 +93,7 @@ void selftest_softmax_cases(struct kernel_test *l);
 void selftest_sigmoid_cases(struct kernel_test *l);
 void selftest_sample_cases(struct kernel_test *l);
 void selftest_swiglu_cases(struct kernel_test *l);
+void selftest_together_cases(struct kernel_test *l);
 void selftest_add_cases(struct kernel_test *l);
 
 #endif

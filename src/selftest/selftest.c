@@ -31,12 +31,16 @@ static double product_bound(const struct kernel_test *l, uint32_t n, uint32_t fr
 
 static const char *const path_names[LINEAR_PATHS] = {
     [LINEAR_GEMV] = "",
+    [LINEAR_GEMV_TWO] = ", two at a time",
     [LINEAR_GEMV_FEW] = ", four at a time",
+    [LINEAR_GEMV_SOME] = ", four of some",
     [LINEAR_GEMM] = ", tiles",
     [LINEAR_GEMM_LARGE] = ", large tiles",
     [LINEAR_F16_GEMM_SMALL] = ", small f16 tiles",
+    [LINEAR_F16_REGISTERS] = ", in registers",
     [LINEAR_F16_GEMM] = ", f16 tiles",
     [LINEAR_F16_GEMM_LARGE] = ", large f16 tiles",
+    [LINEAR_F16_REGISTERS_LARGE] = ", many in registers",
 };
 
 static void embed_case(struct kernel_test *l, uint32_t vocab, uint32_t cols, uint32_t format)
@@ -344,7 +348,8 @@ static void run_experts(struct exec *x, const struct experts *op, const struct e
 {
     struct experts_call call = *all;
     exec_begin(x);
-    if (apart && all->shared_up) { /* as where some experts arrive later */
+    if (apart && all->shared_up &&
+        !experts_grouped_takes(&op->gpu.grouped, all)) { /* as where some experts arrive later */
         call.skip = 1;
         experts_run_up(op, x, &call);
         call.skip = ~(uint64_t)1;
@@ -695,6 +700,27 @@ static void moe_case(struct kernel_test *l, const struct moe_shape *c, uint32_t 
     moe_case_of(l, c, down_format, false);
 }
 
+/* The shared expert among those of many tokens: as wide as they are and stored alike. One that is stored otherwise has products
+ * of its own. */
+static void joined_cases(struct kernel_test *l)
+{
+    static const struct moe_shape shapes[] = {
+        {12, 3, 192, 128, 128, FORMAT_Q4, 70, .makes_shared = true, .shared_up_format = FORMAT_Q4},
+        {12, 3, 256, 64, 64, FORMAT_Q4, 33, .makes_shared = true, .chooses = true, .ungated = true,
+         .shared_up_format = FORMAT_Q4},
+        {12, 4, 192, 64, 64, FORMAT_Q4, 40, .drops = true, .makes_shared = true,
+         .shared_up_format = FORMAT_Q4},
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        moe_case(l, &shapes[i], shapes[i].format);
+    moe_case_of(l, &shapes[0], FORMAT_Q4, true);
+    for (uint32_t tile = 1; tile <= EXPERTS_MAX_TILES; tile++)
+        moe_case(l,
+                 &(struct moe_shape){6, 2, 640, 384, 384, FORMAT_Q4, 110, .makes_shared = true, .tile = tile,
+                                     .shared_up_format = FORMAT_Q4},
+                 FORMAT_Q4);
+}
+
 /* One token, and the few that the same kernels take: up chooses, and computes the shared expert's gate and up rows. On the CPU
  * the router's product computes those. */
 static void choosing_cases(struct kernel_test *l)
@@ -724,6 +750,7 @@ static void choosing_cases(struct kernel_test *l)
             moe_case(l, &shapes[i], shapes[i].format);
     if (!has_kernels(l))
         return;
+    joined_cases(l);
     moe_case_of(l, &shapes[0], FORMAT_Q4, true);
     moe_case_of(l, &shapes[8], FORMAT_Q4, true);
     moe_case_of(l, &shapes[10], FORMAT_Q4, true);
@@ -756,12 +783,21 @@ static void moe_format_cases(struct kernel_test *l)
         {33, 5, 64, 64, 64, FORMAT_Q4, 1, .makes_shared = true, .chooses = true,
          .shared_up_format = FORMAT_Q6},
         {16, 8, 2048, 512, 512, FORMAT_MXFP4, 2, .drops = true, .makes_shared = true,
-         .shared_up_format = FORMAT_MXFP8},
+         .shared_up_format = FORMAT_Q4},
+        {12, 3, 192, 64, 128, FORMAT_MXFP8, 2, .makes_shared = true, .shared_up_format = FORMAT_NVFP4},
+        {12, 3, 256, 64, 128, FORMAT_NVFP4, 2, .makes_shared = true, .chooses = true,
+         .shared_up_format = FORMAT_Q4},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         moe_case(l, &shapes[i], shapes[i].format);
     moe_case(l, &shapes[0], FORMAT_Q6);
     moe_case_of(l, &shapes[1], FORMAT_Q2, true);
+    moe_case_of(l, &shapes[5], FORMAT_MXFP4, true);
+    for (uint32_t f = FORMAT_Q2; !kt_is_brief(l) && f < FORMAT_F16; f++)
+        moe_case(l,
+                 &(struct moe_shape){16, 8, 2048, 512, 512, f, 1, .makes_shared = true, .chooses = true,
+                                     .shared_up_format = FORMAT_Q4},
+                 f);
     for (uint32_t tile = 1; tile <= EXPERTS_MAX_TILES; tile++) /* brief: one format for each size */
         for (uint32_t i = FORMAT_Q2 + tile % 2; i < FORMAT_F16; i += kt_is_brief(l) ? FORMAT_KINDS : 2)
             moe_case(l, &(struct moe_shape){6, 2, 640, 384, 64, i, 110, .tile = tile}, FORMAT_Q3);
@@ -839,6 +875,8 @@ static const struct {
     {"linear_decode linear_decode_token linear_decode_long linear_prefill linear_plain "
      "matvec_transposed_groups matvec_transposed_plain",
      linear_cases, true},
+    {"together linear_decode linear_decode_token linear_decode_long attention_decode",
+     selftest_together_cases, false},
     {"router_softmax", selftest_softmax_cases, false},
     {"router_sigmoid", selftest_sigmoid_cases, false},
     {"experts_decode_up experts_decode_down experts_decode_down_long experts_prefill_sort experts_prefill_up "

@@ -43,7 +43,9 @@ static void attention_case_of(struct kernel_test *l, const struct gqa_shape *c, 
     struct test_buffer *table = kt_table(l, blocks, n_blocks);
     struct test_buffer *qkv = kt_floats(l, (uint64_t)n * stride, -2, 2),
                        *rope = kt_floats(l, (uint64_t)n * c->rotary_dim, -1, 1);
-    struct test_buffer *qn = kt_floats(l, c->head_dim, 0.5f, 3), *kn = kt_floats(l, c->head_dim, 0.5f, 3);
+    struct test_buffer *qn = kt_floats(l, c->n_heads * c->head_dim, 0.5f, 3),
+                       *kn = kt_floats(l, c->n_kv_heads * c->head_dim, 0.5f, 3);
+    struct test_buffer *bias = kt_floats(l, stride, -1, 1);
     struct test_buffer *q = kt_bytes(l, NULL, 4 * (uint64_t)n * c->n_heads * c->head_dim);
     struct test_buffer *out = kt_bytes(l, NULL, 4 * (uint64_t)n * c->n_heads * c->head_dim);
     const struct exec_caps caps = exec_get_caps(l->side[KT_DEVICE]);
@@ -57,8 +59,9 @@ static void attention_case_of(struct kernel_test *l, const struct gqa_shape *c, 
             share_softmax(&op.attention);
         is_f16 |= s == KT_DEVICE && n >= op.attention.gpu.f16_from && use_f16;
         const struct gqa_call call = {.qkv = qkv->on[s].address,
-                                      .q_norm = qn->on[s].address,
-                                      .k_norm = kn->on[s].address,
+                                      .q_norm = c->norm ? qn->on[s].address : 0,
+                                      .k_norm = c->norm ? kn->on[s].address : 0,
+                                      .bias = c->biased ? bias->on[s].address : 0,
                                       .rope = rope->on[s].address,
                                       .blocks = table->on[s].address,
                                       .q = q->on[s].address,
@@ -78,11 +81,12 @@ static void attention_case_of(struct kernel_test *l, const struct gqa_shape *c, 
         exec_buffer_free(l->side[s], &partial);
         gqa_close(&op, l->side[s]);
     }
+    static const char *const norms[] = {", without norms", "", ", one norm"};
     char text[128];
-    snprintf(text, sizeof text, "%u/%u heads of %u, rotary %u%s, %u + %u positions%s%s%s", c->n_heads,
-             c->n_kv_heads, c->head_dim, c->rotary_dim, c->gated ? "" : ", ungated", pos, n,
-             c->kv_type == KV_TYPE_F16 ? ", f16 cache" : "", is_f16 ? ", f16" : "",
-             shares ? ", softmax in shared memory" : "");
+    snprintf(text, sizeof text, "%u/%u heads of %u, rotary %u%s%s%s, %u + %u positions%s%s%s", c->n_heads,
+             c->n_kv_heads, c->head_dim, c->rotary_dim, c->gated ? "" : ", ungated", norms[c->norm],
+             c->biased ? ", biased" : "", pos, n, c->kv_type == KV_TYPE_F16 ? ", f16 cache" : "",
+             is_f16 ? ", f16" : "", shares ? ", softmax in shared memory" : "");
     /* One token's queries may stay inside attention. */
     double heads = n > 1 ? kt_error(l, q, (uint64_t)n * c->n_heads * c->head_dim) : 0;
     bool is_half = c->kv_type == KV_TYPE_F16;
@@ -104,21 +108,42 @@ static void attention_case(struct kernel_test *l, const struct gqa_shape *c, uin
 void selftest_attention_cases(struct kernel_test *l)
 {
     static const struct gqa_shape
-        tiny = {4, 2, 64, 16, 1e-6f, KV_TYPE_F32, true},
-        odd = {6, 2, 64, 32, 1e-6f, KV_TYPE_F32, true}, a3b = {16, 2, 256, 64, 1e-6f, KV_TYPE_F32, true},
-        narrow = {3, 1, 20, 6, 1e-6f, KV_TYPE_F32, true}, a17b = {32, 2, 256, 64, 1e-6f, KV_TYPE_F32, true},
-        tiny_f16 = {4, 2, 64, 16, 1e-6f, KV_TYPE_F16, true},
-        narrow_f16 = {3, 1, 20, 6, 1e-6f, KV_TYPE_F16, true},
-        a3b_f16 = {16, 2, 256, 64, 1e-6f, KV_TYPE_F16, true},
+        tiny = {4, 2, 64, 16, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false},
+        odd = {6, 2, 64, 32, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false},
+        a3b = {16, 2, 256, 64, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false},
+        narrow = {3, 1, 20, 6, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false},
+        a17b = {32, 2, 256, 64, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false},
+        tiny_f16 = {4, 2, 64, 16, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false},
+        narrow_f16 = {3, 1, 20, 6, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false},
+        a3b_f16 = {16, 2, 256, 64, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false},
         /* without gates, all channels rotated */
-        qwen3 = {32, 4, 128, 128, 1e-6f, KV_TYPE_F32, false},
-        plain = {3, 1, 20, 20, 1e-6f, KV_TYPE_F32, false},
-        plain_f16 = {6, 3, 36, 36, 1e-6f, KV_TYPE_F16, false},
+        qwen3 = {32, 4, 128, 128, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false},
+        plain = {3, 1, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false},
+        plain_f16 = {6, 3, 36, 36, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, false},
         /* one token: heads that teams do not share evenly, one head a group, more heads
                                    * than a workgroup has, few channels */
-        seven = {28, 4, 128, 64, 1e-6f, KV_TYPE_F16, false}, five = {5, 1, 96, 96, 1e-6f, KV_TYPE_F32, false},
-        alone = {4, 4, 80, 20, 1e-6f, KV_TYPE_F16, true}, crowd = {40, 1, 64, 32, 1e-6f, KV_TYPE_F32, true},
-        small = {2, 1, 8, 8, 1e-6f, KV_TYPE_F16, true};
+        seven = {28, 4, 128, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, false},
+        five = {5, 1, 96, 96, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false},
+        alone = {4, 4, 80, 20, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false},
+        crowd = {40, 1, 64, 32, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false},
+        small = {2, 1, 8, 8, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false},
+        /* biases, with norms and without */
+        biased = {12, 1, 128, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, true},
+        bare = {6, 2, 20, 10, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true}, /* and no norms */
+        normless = {4, 4, 64, 64, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_NONE, false},
+        /* one norm of all heads */
+        together = {12, 2, 128, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_ALL, false},
+        rows = {5, 1, 20, 10, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_ALL, true};
+    attention_case(l, &biased, 300, 1, true);
+    attention_case(l, &biased, 40, 37, true);
+    attention_case(l, &bare, 700, 1, true);
+    attention_case(l, &bare, 254, 5, true);
+    attention_case(l, &together, 300, 1, true);
+    attention_case(l, &together, 40, 37, true);
+    attention_case(l, &rows, 40, 1, true);
+    attention_case(l, &rows, 254, 5, true);
+    attention_case(l, &normless, 30, 1, true);
+    attention_case(l, &normless, 3, 2, true);
     attention_case(l, &seven, 300, 1, true);
     attention_case(l, &alone, 511, 1, true);
     attention_case(l, &crowd, 260, 1, true);

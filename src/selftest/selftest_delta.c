@@ -5,6 +5,7 @@
 
 #include "args.h"
 #include "base/mem.h"
+#include "ops/cast_f16.h"
 #include "ops/delta.h"
 #include "selftest/kernel_test.h"
 
@@ -75,6 +76,23 @@ static void lay_out(struct kernel_test *l, const struct delta_shape *c, enum kin
     b->scratch = kt_bytes(l, NULL, 4 * delta_scratch(c, &caps, n));
 }
 
+static struct delta_call call_of(const struct bench *b, int s, uint32_t n)
+{
+    return (struct delta_call){.proj = b->proj->on[s].address,
+                               .conv = b->conv->on[s].address,
+                               .a_log = b->a_log->on[s].address,
+                               .dt_bias = b->bias->on[s].address,
+                               .norm = b->norm->on[s].address,
+                               .window_in = b->window->on[s].address,
+                               .window_out = b->out_window->on[s].address,
+                               .state = b->state->on[s].address,
+                               .state_out = b->state_out->on[s].address,
+                               .dst = b->out->on[s].address,
+                               .scratch = b->scratch->on[s].address,
+                               .n = n,
+                               .stride = b->stride};
+}
+
 static void delta_case(struct kernel_test *l, const struct delta_shape *c, uint32_t n, enum kind kind)
 {
     struct bench b;
@@ -84,20 +102,8 @@ static void delta_case(struct kernel_test *l, const struct delta_shape *c, uint3
         struct delta op;
         if (delta_open(&op, l->side[s], c, &l->err) < 0)
             break;
-        const struct delta_call call = {.proj = b.proj->on[s].address,
-                                        .conv = b.conv->on[s].address,
-                                        .a_log = b.a_log->on[s].address,
-                                        .dt_bias = b.bias->on[s].address,
-                                        .norm = b.norm->on[s].address,
-                                        .window_in = b.window->on[s].address,
-                                        .window_out = b.out_window->on[s].address,
-                                        .state = b.state->on[s].address,
-                                        .state_out = b.state_out->on[s].address,
-                                        .dst = b.out->on[s].address,
-                                        .squares = is_shared ? b.squares->on[s].address : 0,
-                                        .scratch = b.scratch->on[s].address,
-                                        .n = n,
-                                        .stride = b.stride};
+        struct delta_call call = call_of(&b, s, n);
+        call.squares = is_shared ? b.squares->on[s].address : 0;
         exec_begin(l->side[s]);
         delta_run(&op, l->side[s], &call);
         kt_finish(l, s);
@@ -132,6 +138,40 @@ static void many_case(struct kernel_test *l, const struct delta_shape *c, uint32
     delta_case(l, &shape, n, kind);
 }
 
+/* Results in float16 against those of the reference, rounded behind it. */
+static void f16_case(struct kernel_test *l, const struct delta_shape *c, uint32_t n, bool is_blocked)
+{
+    struct bench b;
+    uint32_t cols = c->n_v * c->v_dim;
+    lay_out(l, c, PLAIN, n, &b);
+    struct test_buffer *f16 = kt_bytes(l, NULL, 2 * (uint64_t)n * cols);
+    for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
+        struct delta op;
+        struct cast_f16 cast;
+        if (delta_open(&op, l->side[s], c, &l->err) < 0 || cast_f16_open(&cast, l->side[s], &l->err) < 0)
+            break;
+        bool is_given = delta_gives_f16(&op, l->side[s], n);
+        const struct cast_f16_call after = {.x = b.out->on[s].address,
+                                            .dst = f16->on[s].address,
+                                            .n = n,
+                                            .cols = cols,
+                                            .x_stride = cols,
+                                            .is_blocked = is_blocked};
+        struct delta_call call = call_of(&b, s, n);
+        call.f16 = is_given ? f16->on[s].address : 0;
+        call.is_blocked = is_blocked;
+        exec_begin(l->side[s]);
+        delta_run(&op, l->side[s], &call);
+        if (!is_given)
+            cast_f16_run(&cast, l->side[s], &after);
+        kt_finish(l, s);
+    }
+    char text[64];
+    snprintf(text, sizeof text, "%u heads of %u, %u tokens, in float16%s", c->n_v, c->v_dim, n,
+             is_blocked ? ", blocked" : "");
+    kt_report(l, "delta", text, kt_f16_error(l, f16, (uint64_t)n * cols), 1e-3);
+}
+
 void selftest_delta_cases(struct kernel_test *l)
 {
     static const struct delta_shape tiny = {4, 8, 64, 64, 4, 1e-6f, DELTA_FASTER, {0}},
@@ -155,6 +195,8 @@ void selftest_delta_cases(struct kernel_test *l)
         shared_case(l, &eighths, PLAIN);
         shared_case(l, &tiny, STEEP);
         shared_case(l, &wide_eighths, ALIKE);
+        f16_case(l, &tiny, 40, true);
+        f16_case(l, &odd, 19, false);
     }
     for (enum kind kind = PLAIN; kind < N_KINDS; kind++) {
         many_case(l, &tiny, 150, kind);

@@ -5,8 +5,9 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/mem.h"
 #include "generate/generator.h"
-#include "server/completion.h"
+#include "api/completion.h"
 #include "server/exchange.h"
 #include "server/jobs.h"
 #include "server/state.h"
@@ -21,9 +22,9 @@ static bool keep_all(struct exchange *x, uint32_t idx)
 {
     bool done = false;
     while (!done) {
-        struct job_piece *all = jobs_read(&x->server->jobs, x->call.jobs[idx], LOOK_MS, &done);
+        struct job_piece *all = jobs_read(&x->server->jobs, x->jobs[idx], LOOK_MS, &done);
         for (struct job_piece *p = all; p; p = p->next)
-            completion_keep(x->completion, idx, p);
+            completion_keep(x->completion, idx, &p->piece);
         jobs_free_pieces(all);
         if (!done && exchange_is_gone(x))
             return false;
@@ -35,8 +36,8 @@ static int reply_whole(struct exchange *x)
 {
     bool there = true;
     exchange_set_waiting(x, true);
-    for (uint32_t i = 0; there && i < x->call.n_jobs; i++) {
-        const struct job_result *r = &x->call.jobs[i]->result;
+    for (uint32_t i = 0; there && i < x->call.n_asks; i++) {
+        const struct ask_result *r = &x->call.asks[i].result;
         there = keep_all(x, i);
         if (there && r->rc)
             refusal_of(&x->no, r->rc, &r->error);
@@ -53,15 +54,15 @@ static int reply_whole(struct exchange *x)
 static void collect(struct exchange *x)
 {
     bool done = false;
-    struct job_piece *all = jobs_read(&x->server->jobs, x->call.jobs[x->at], LOOK_MS, &done);
+    struct job_piece *all = jobs_read(&x->server->jobs, x->jobs[x->at], LOOK_MS, &done);
     for (struct job_piece *p = all; p; p = p->next)
-        completion_send_piece(x->completion, x->at, p, &x->out);
+        completion_send_piece(x->completion, x->at, &p->piece, &x->out);
     jobs_free_pieces(all);
     if (!done)
         return;
     completion_send_end(x->completion, x->at, &x->out);
     x->at++;
-    if (x->at == x->call.n_jobs) {
+    if (x->at == x->call.n_asks) {
         completion_send_last(x->completion, &x->out);
         x->ended = true;
     }
@@ -97,6 +98,15 @@ static long read_events(void *ctx, uint64_t pos, char *buf, size_t most)
 
 /* ---- both ---- */
 
+static int make_jobs(struct exchange *x, struct moeflux_err *e)
+{
+    x->jobs = mem_new(x->call.n_asks, sizeof *x->jobs, e);
+    for (uint32_t i = 0; x->jobs && i < x->call.n_asks; i++)
+        if (!(x->jobs[i] = jobs_new(&x->call.asks[i], e)))
+            return ERR_MEMORY;
+    return x->jobs ? 0 : ERR_MEMORY;
+}
+
 static int answer(struct exchange *x, bool chat)
 {
     struct server *s = x->server;
@@ -105,9 +115,9 @@ static int answer(struct exchange *x, bool chat)
     if (rc)
         return exchange_refuse(x);
     x->completion = completion_new(&x->call, s->options.name, s->generator->tokenizer, &e);
-    rc = x->completion ? 0 : (int)e.code;
+    rc = x->completion ? make_jobs(x, &e) : (int)e.code;
     if (!rc)
-        rc = jobs_add(&s->jobs, x->call.jobs, x->call.n_jobs, &e);
+        rc = jobs_add(&s->jobs, x->jobs, x->call.n_asks, &e);
     if (rc == ERR_NO_FIT) {
         refusal_set(&x->no, 429, NULL, "queue_full", "%s", e.text);
         return exchange_refuse(x);

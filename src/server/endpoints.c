@@ -9,7 +9,7 @@
 #include "generate/generator.h"
 #include "server/answers.h"
 #include "server/exchange.h"
-#include "server/fields.h"
+#include "api/fields.h"
 #include "server/jobs.h"
 #include "server/metrics.h"
 #include "server/page.h"
@@ -30,6 +30,8 @@ static int reply_health(struct exchange *x)
     return exchange_reply_json(x, json_pack("{s: s}", "status", "ok"));
 }
 
+static const char MODELS[] = "/v1/models/";
+
 static json_t *model_json(const struct server *s)
 {
     const char *name = s->options.name;
@@ -42,6 +44,17 @@ static int reply_models(struct exchange *x)
 {
     return exchange_reply_json(x,
                                json_pack("{s: s, s: [o]}", "object", "list", "data", model_json(x->server)));
+}
+
+/* The path goes on with a name. */
+static int reply_model(struct exchange *x)
+{
+    const char *name = x->url + sizeof MODELS - 1, *own = x->server->options.name;
+    if (strcmp(name, own) == 0)
+        return exchange_reply_json(x, model_json(x->server));
+    refusal_set(&x->no, 404, "model", "model_not_found", "there is no model %.100s here, but %.100s", name,
+                own);
+    return exchange_refuse(x);
 }
 
 static int reply_metrics(struct exchange *x)
@@ -147,17 +160,26 @@ static const struct endpoint all[] = {
     {"GET", "/health", true, reply_health},
     {"GET", "/metrics", false, reply_metrics},
     {"GET", "/v1/models", false, reply_models},
+    {"GET", MODELS, false, reply_model},
     {"POST", "/v1/chat/completions", false, answers_chat},
     {"POST", "/v1/completions", false, answers_completion},
     {"POST", "/tokenize", false, reply_tokens},
     {"POST", "/detokenize", false, reply_text},
 };
 
+/* A path that ends with a slash stands for all that begin like it. */
+static bool is_at(const struct endpoint *p, const char *path)
+{
+    size_t n = strlen(p->path);
+    return strcmp(p->path, path) == 0 ||
+           (n > 1 && p->path[n - 1] == '/' && strncmp(p->path, path, n) == 0 && path[n]);
+}
+
 const struct endpoint *endpoints_find(const char *method, const char *path, const char **other)
 {
     *other = NULL;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        if (strcmp(all[i].path, path) != 0)
+        if (!is_at(&all[i], path))
             continue;
         if (strcmp(all[i].method, method) == 0 ||
             (strcmp(method, "HEAD") == 0 && strcmp(all[i].method, "GET") == 0))

@@ -7,12 +7,13 @@
 #include <stdint.h>
 
 #include "base/str.h"
-#include "server/call.h"
-#include "server/refusal.h"
+#include "api/call.h"
+#include "api/refusal.h"
 
 struct MHD_Connection;
 struct completion;
 struct exchange;
+struct job;
 struct json_t;
 struct server;
 
@@ -38,6 +39,7 @@ struct exchange {
 
     /* Of completions. */
     struct call call;
+    struct job **jobs; /* one for each of its asks; NULL: none */
     struct completion *completion;
     uint32_t at; /* the job whose events are sent */
     struct str out;

@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "server/completion.h"
+#include "api/completion.h"
 #include "server/endpoints.h"
 #include "server/exchange.h"
 #include "server/state.h"
@@ -112,7 +112,10 @@ static void end(void *cls, struct MHD_Connection *connection, void **con_cls,
     if (!x)
         return;
     completion_free(x->completion);
-    call_free(&x->call, &s->jobs);
+    for (uint32_t i = 0; x->jobs && i < x->call.n_asks; i++)
+        jobs_release(&s->jobs, x->jobs[i]);
+    free(x->jobs);
+    call_free(&x->call);
     str_free(&x->body);
     str_free(&x->out);
     free(x);

@@ -46,14 +46,16 @@ void jobs_free(struct jobs *q)
     pthread_mutex_destroy(&q->lock);
 }
 
-struct job *jobs_new(struct moeflux_err *e)
+struct job *jobs_new(struct ask *ask, struct moeflux_err *e)
 {
     struct job *j = mem_new(1, sizeof *j, e);
     if (j && init_cond(&j->changed) != 0) {
         err_set(e, ERR_MEMORY, "out of memory for a lock");
         free(j);
-        j = NULL;
+        return NULL;
     }
+    if (j)
+        j->ask = ask;
     return j;
 }
 
@@ -102,8 +104,7 @@ struct job *jobs_take(struct jobs *q)
 
 static void free_piece(struct job_piece *p)
 {
-    str_free(&p->call_id);
-    str_free(&p->call_name);
+    str_free(&p->call.name);
     free(p->logprobs);
     free(p);
 }
@@ -113,22 +114,20 @@ static struct job_piece *copy_piece(const struct answer_piece *p, struct moeflux
     struct job_piece *own = mem_new(1, sizeof *own + p->len, e);
     if (!own)
         return NULL;
-    own->id = p->id;
-    own->part = p->part;
-    own->n_top = p->n_top;
-    own->call_idx = p->call_idx;
-    own->event = p->event;
-    own->len = p->len;
+    own->piece = *p;
+    own->piece.text = own->text;
+    own->piece.call = &own->call;
     if (p->len)
         memcpy(own->text, p->text, p->len);
     if (p->call && p->event == ANSWER_CALL_BEGINS) {
-        str_add_text(&own->call_id, p->call->id);
-        str_add(&own->call_name, str_text(&p->call->name), p->call->name.len);
+        memcpy(own->call.id, p->call->id, sizeof own->call.id);
+        str_add(&own->call.name, str_text(&p->call->name), p->call->name.len);
     }
-    bool ok = str_ok(&own->call_id) && str_ok(&own->call_name);
+    bool ok = str_ok(&own->call.name);
     size_t n = p->logprobs ? 1 + (size_t)p->n_top : 0;
     if (ok && n && (own->logprobs = mem_new(n, sizeof *own->logprobs, e)))
         memcpy(own->logprobs, p->logprobs, n * sizeof *own->logprobs);
+    own->piece.logprobs = own->logprobs;
     if (ok && (!n || own->logprobs))
         return own;
     free_piece(own);
@@ -213,8 +212,6 @@ void jobs_release(struct jobs *q, struct job *j)
         pthread_cond_wait(&j->changed, &q->lock);
     pthread_mutex_unlock(&q->lock);
     jobs_free_pieces(j->first);
-    request_free(&j->request);
-    logprobs_free(&j->scores);
     pthread_cond_destroy(&j->changed);
     free(j);
 }
@@ -226,7 +223,7 @@ void jobs_close(struct jobs *q)
     while (q->first) {
         struct job *j = q->first;
         unlink_waiting(q, j);
-        j->result.rc = err_set(&j->result.error, ERR_INTERRUPTED, "the server is ending");
+        j->ask->result.rc = err_set(&j->ask->result.error, ERR_INTERRUPTED, "the server is ending");
         j->state = JOB_DONE;
         pthread_cond_broadcast(&j->changed);
     }

@@ -11,44 +11,26 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "api/ask.h"
 #include "base/err.h"
-#include "base/str.h"
 #include "generate/answer.h"
-#include "generate/logprobs.h"
-#include "generate/prefix.h"
-#include "generate/request.h"
 #include "text/chat.h"
 
 /* A copy of a struct answer_piece. */
 struct job_piece {
     struct job_piece *next;
-    int32_t id; /* -1: no token of its own */
-    enum chat_part part;
-    struct logprob *logprobs; /* [1 + n_top]; NULL: none */
-    uint32_t n_top;
-    uint32_t call_idx; /* of CHAT_TOOL, and the next two */
-    enum answer_call_event event;
-    struct str call_id, call_name; /* of ANSWER_CALL_BEGINS */
-    size_t len;
-    char text[]; /* [len] */
-};
-
-struct job_result {
-    int rc; /* 0, or the failure in `error` */
-    struct moeflux_err error;
-    uint32_t n_reused;   /* tokens of the prompt that were not computed */
-    uint32_t n_answered; /* sampled tokens */
-    enum answer_stop stop;
+    struct answer_piece piece; /* of the text, the probabilities and the call's name below */
+    struct answer_call call;   /* of ANSWER_CALL_BEGINS, without arguments */
+    struct logprob *logprobs;  /* [1 + n_top]; NULL: none */
+    char text[];
 };
 
 enum job_state { JOB_NEW, JOB_WAITING, JOB_RUNNING, JOB_DONE };
 
 struct job { /* zeroed at first; freed with jobs_release */
-    /* The connection's, until the job is added; then nobody writes it. */
-    struct request request;
-    struct prefix_stops stops; /* where a later prompt may part from this one */
-    uint64_t seed;
-    bool score; /* the prompt's tokens are scored */
+    /* Borrowed; the connection's, until the job is added, and the worker's while it is RUNNING: its scores and result. Then nobody
+     * writes it. */
+    struct ask *ask;
 
     atomic_bool cancelled; /* nobody waits for it any more */
     uint64_t added_ns;
@@ -58,10 +40,6 @@ struct job { /* zeroed at first; freed with jobs_release */
     enum job_state state;
     struct job *next; /* WAITING */
     struct job_piece *first, *last;
-
-    /* The worker's while it is RUNNING; then nobody writes them. */
-    struct logprobs scores; /* of each token of the prompt but the first */
-    struct job_result result;
 };
 
 struct jobs {
@@ -75,8 +53,8 @@ struct jobs {
 int jobs_init(struct jobs *q, uint32_t most_waiting, struct moeflux_err *e);
 void jobs_free(struct jobs *q);
 
-/* A new job of the caller's. ERR_MEMORY. */
-struct job *jobs_new(struct moeflux_err *e);
+/* A new job of the caller's, for an ask that outlives it. ERR_MEMORY. */
+struct job *jobs_new(struct ask *ask, struct moeflux_err *e);
 
 /* Adds n of them, all or none. ERR_NO_FIT: too many wait; ERR_INTERRUPTED: nothing is taken any more. */
 int jobs_add(struct jobs *q, struct job *const *list, size_t n, struct moeflux_err *e);
@@ -85,7 +63,7 @@ int jobs_add(struct jobs *q, struct job *const *list, size_t n, struct moeflux_e
 struct job *jobs_take(struct jobs *q);
 /* Appends a piece. ERR_MEMORY. */
 int jobs_give(struct jobs *q, struct job *j, const struct answer_piece *p, struct moeflux_err *e);
-/* j->result is filled. */
+/* j->ask->result is filled. */
 void jobs_finish(struct jobs *q, struct job *j);
 
 /* The pieces that have come since, the caller's now (jobs_free_pieces); waits for up to `ms` for one. *done: these are the last. */

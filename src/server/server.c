@@ -21,7 +21,7 @@ int server_new(struct server **out, const struct server_options *o, struct moefl
     if (!s)
         return ERR_MEMORY;
     *s = (struct server){.options = *o, .listener = -1, .created = (int64_t)time(NULL)};
-    s->defaults.options = o->request;
+    s->defaults = (struct call_defaults){.options = o->request, .turns = true};
     int rc = o->key_file ? keys_read(&s->keys, o->key_file, e) : 0;
     if (!rc)
         rc = jobs_init(&s->jobs, o->most_waiting, e);

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "server/call.h"
+#include "api/call.h"
 #include "server/jobs.h"
 #include "server/keys.h"
 #include "server/metrics.h"

@@ -4,10 +4,12 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "api/ask.h"
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "generate/answer.h"
+#include "generate/constrain.h"
 #include "generate/generator.h"
 #include "generate/sequences.h"
 #include "server/jobs.h"
@@ -19,6 +21,9 @@
 struct step {
     bool wanted;
     int32_t id;
+    bool chooses, more; /* of generator_step */
+    bool is_chosen;     /* next: the choice; else there are logits */
+    int32_t next;
     int rc;
     struct moeflux_err error;
 };
@@ -28,6 +33,7 @@ struct worker {
     pthread_t thread;
     struct generator generator;
     struct job *job;
+    struct constrain_ahead constraint; /* of its answer */
     struct step step;
 };
 
@@ -159,6 +165,15 @@ static void eval_list(struct worker *const *list, uint32_t n)
     }
 }
 
+/* Nobody else waits: the device may choose, and go on meanwhile. */
+static void step_alone(struct worker *k)
+{
+    struct step *s = &k->step;
+    atomic_store(&k->all->active, bit_of(k));
+    s->rc = generator_step_alone(&k->generator, s->id, s->more, &s->next, &s->error);
+    s->is_chosen = true;
+}
+
 static void run_steps(struct worker *first)
 {
     struct workers *w = first->all;
@@ -167,24 +182,44 @@ static void run_steps(struct worker *first)
     for (uint32_t i = 0; i < w->n && n < w->together; i++)
         if (&w->each[i] != first && w->each[i].step.wanted)
             list[n++] = &w->each[i];
-    eval_list(list, n);
+    if (n == 1 && first->step.chooses)
+        step_alone(first);
+    else
+        eval_list(list, n);
     for (uint32_t i = 0; i < n; i++)
         list[i]->step.wanted = false;
     atomic_store(&w->active, bit_of(first));
 }
 
 /* Leaves the token to whoever has the next turn, and to oneself when it has come round. */
-static int eval_token(void *ctx, struct generator *g, int32_t id, struct moeflux_err *e)
+static int run_step(struct worker *k, const struct step *what, struct moeflux_err *e)
 {
-    struct worker *k = ctx;
-    (void)g;
-    k->step = (struct step){.wanted = true, .id = id};
+    k->step = *what;
+    k->step.wanted = true;
     pass_turn(k);
     if (k->step.wanted)
         run_steps(k);
     if (k->step.rc)
         *e = k->step.error;
     return k->step.rc;
+}
+
+static int eval_token(void *ctx, struct generator *g, int32_t id, struct moeflux_err *e)
+{
+    (void)g;
+    return run_step(ctx, &(struct step){.id = id}, e);
+}
+
+static int eval_step(void *ctx, struct generator *g, int32_t id, bool more, int32_t *next,
+                     struct moeflux_err *e)
+{
+    struct worker *k = ctx;
+    int rc = run_step(k, &(struct step){.id = id, .chooses = true, .more = more}, e);
+    *next = k->step.next;
+    if (rc || k->step.is_chosen)
+        return rc;
+    sampler_accept(g->sampler, id);
+    return generator_choose(g, next, e);
 }
 
 /* ---- a job ---- */
@@ -195,7 +230,7 @@ static int give_piece(void *ctx, const struct answer_piece *p, struct moeflux_er
     int rc = jobs_give(k->all->jobs, k->job, p, e);
     if (p->id < 0)
         return rc;
-    if (k->job->result.n_answered++ == 0)
+    if (k->job->ask->result.n_answered++ == 0)
         metrics_first_token(k->all->metrics, clock_ns() - k->job->added_ns);
     if (!rc && k->all->together == 1)
         pass_turn(k);
@@ -212,22 +247,40 @@ static struct prefix_stops stops_from(const struct prefix_stops *all, uint32_t p
     return st;
 }
 
+/* Checkpoints at the stops. The last one is passed over with the rest of the prompt, except that a single token is always an
+ * evaluation of its own: the same prompt, asked again, has that one left and gets the same bits. */
+static int feed(struct generator *g, const int32_t *ids, uint32_t n, struct prefix_stops *stops,
+                struct moeflux_err *e)
+{
+    uint32_t last = stops->n ? stops->at[stops->n - 1] : 0, pos = moeflux_session_position(g->sequence);
+    bool passes = last > pos && last + 1 < n;
+    stops->n -= passes;
+    int rc = prefix_feed(g, ids, stops->n ? stops->at[stops->n - 1] : pos, stops, e);
+    if (passes)
+        moeflux_session_checkpoint_at(g->sequence, last);
+    return rc;
+}
+
 static int prefill(struct worker *k, struct moeflux_err *e)
 {
     struct generator *g = &k->generator;
     struct job *j = k->job;
-    const int32_t *ids = j->request.tokens.ids;
-    uint32_t n = (uint32_t)j->request.tokens.n, n_reused;
+    const int32_t *ids = j->ask->request.tokens.ids;
+    uint32_t n = (uint32_t)j->ask->request.tokens.n, n_reused;
     int rc = moeflux_session_reuse(g->sequence, ids, n, &n_reused, e);
     if (rc)
         return rc;
-    j->result.n_reused = n_reused;
-    struct sampler_options sampling = request_sampling(&j->request.options, j->seed);
+    j->ask->result.n_reused = n_reused;
+    struct sampler_options sampling = request_sampling(&j->ask->request.options, j->ask->seed);
     rc = generator_new_sampler(g, &sampling, ids, n_reused, e);
-    struct prefix_stops stops = stops_from(&j->stops, n_reused);
+    struct prefix_stops stops = stops_from(&j->ask->stops, n_reused);
     if (!rc && moeflux_session_checkpoint_bytes(g->sequence))
-        rc = prefix_feed(g, ids, stops.n ? stops.at[stops.n - 1] : n_reused, &stops, e);
+        rc = feed(g, ids, n, &stops, e);
     uint32_t pos = moeflux_session_position(g->sequence);
+    /* With a single token others have a turn, and their constraints. */
+    struct constraint *ready;
+    if (!rc && pos + 1 == n)
+        rc = constrain_await(&k->constraint, &ready, e);
     return rc ? rc : generator_eval(g, ids + pos, n - pos, NULL, e);
 }
 
@@ -240,54 +293,33 @@ static int prefill_somehow(struct worker *k, struct moeflux_err *e)
     return rc;
 }
 
-/* The logits after a token say how likely the next one was. */
-static int score_token(void *ctx, uint32_t pos, const float *row, struct moeflux_err *e)
-{
-    struct worker *k = ctx;
-    const struct token_list *ids = &k->job->request.tokens;
-    if (pos + 1 >= ids->n)
-        return 0;
-    return logprobs_add(&k->job->scores, row, k->generator.info.vocab_size, k->generator.allowed,
-                        ids->ids[pos + 1], e);
-}
-
-/* All tokens are evaluated: of those that a sequence has there are no logits. */
-static int score(struct worker *k, struct moeflux_err *e)
-{
-    struct generator *g = &k->generator;
-    struct job *j = k->job;
-    struct moeflux_outputs outputs = {.each_logits = score_token, .ctx = k};
-    struct sampler_options sampling = request_sampling(&j->request.options, j->seed);
-    j->scores.n_top = request_answer(&j->request.options).n_logprobs;
-    int rc = generator_new_sampler(g, &sampling, NULL, 0, e);
-    return rc ? rc : generator_eval(g, j->request.tokens.ids, j->request.tokens.n, &outputs, e);
-}
-
 static int take_sequence(struct worker *k, struct moeflux_err *e)
 {
     const struct job *j = k->job;
     struct moeflux_session **s = &k->generator.sequence;
-    return j->score ? sequences_take_empty(k->all->sequences, s, e)
-                    : sequences_take(k->all->sequences, j->request.tokens.ids, (uint32_t)j->request.tokens.n,
-                                     s, e);
+    return j->ask->score ? sequences_take_empty(k->all->sequences, s, e)
+                         : sequences_take(k->all->sequences, j->ask->request.tokens.ids,
+                                          (uint32_t)j->ask->request.tokens.n, s, e);
 }
 
 static int answer(struct worker *k, struct answer *a, struct moeflux_err *e)
 {
     struct generator *g = &k->generator;
     struct job *j = k->job;
-    const struct request_options *o = &j->request.options;
+    const struct request_options *o = &j->ask->request.options;
     struct answer_options ao = request_answer(o);
     ao.sink = (struct answer_sink){give_piece, k};
     int rc = take_sequence(k, e);
     if (rc)
         return rc;
     /* All have what one of them keeps of grammars: whoever has the turn has that, too. */
-    rc = request_constraint(o, &k->all->each[0].generator, &ao.constraint, e);
-    if (!rc && !o->raw)
+    request_constrain_ahead(o, &k->all->each[0].generator, &k->constraint);
+    if (!o->raw)
         rc = generator_use_chat(g, request_thinking(o), "a request", e);
     if (!rc)
-        rc = j->score ? score(k, e) : prefill_somehow(k, e);
+        rc = j->ask->score ? ask_score(j->ask, g, e) : prefill_somehow(k, e);
+    int made = constrain_await(&k->constraint, &ao.constraint, rc ? NULL : e);
+    rc = rc ? rc : made;
     pass_turn(k);
     if (!rc)
         rc = answer_run(a, g, &ao, e);
@@ -299,7 +331,7 @@ static int answer(struct worker *k, struct answer *a, struct moeflux_err *e)
 
 static void run(struct worker *k, struct job *j)
 {
-    struct job_result *r = &j->result;
+    struct ask_result *r = &j->ask->result;
     struct answer a = {0};
     k->job = j;
     begin_turn(k);
@@ -307,7 +339,7 @@ static void run(struct worker *k, struct job *j)
     r->stop = a.stop;
     end_turn(k);
     struct metrics_job counted = {
-        .n_prompt = (uint32_t)j->request.tokens.n,
+        .n_prompt = (uint32_t)j->ask->request.tokens.n,
         .n_cached = r->n_reused,
         .n_answered = r->n_answered,
         .decode_ns = a.decode_ns,
@@ -343,7 +375,7 @@ int workers_start(struct workers *w, const struct generator *g, struct sequences
         k->generator.logits = mem_new(g->info.vocab_size, sizeof(float), e);
         rc = k->generator.logits ? 0 : ERR_MEMORY;
         if (w->together > 1)
-            k->generator.evaluator = (struct generator_evaluator){eval_token, k};
+            k->generator.evaluator = (struct generator_evaluator){eval_token, eval_step, k};
     }
     if (!rc)
         tell_metrics(w, clock_ns());

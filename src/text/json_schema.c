@@ -110,6 +110,7 @@ static bool get_count(struct schema_writer *w, const json_t *schema, const char 
 static void add_string(struct schema_writer *w, const json_t *schema, struct str *body)
 {
     const json_t *pattern = json_object_get(schema, "pattern"), *format = json_object_get(schema, "format");
+    const char *quote = schema_quote(w);
     uint32_t least = 0, most = 0;
     bool has_least = get_count(w, schema, "minLength", &least),
          has_most = get_count(w, schema, "maxLength", &most);
@@ -125,14 +126,14 @@ static void add_string(struct schema_writer *w, const json_t *schema, struct str
         const char *text = json_is_string(format) ? schema_format(json_string_value(format)) : NULL;
         if (!text)
             schema_fail(w, ERR_UNSUPPORTED, "format", "expected date, time, date-time or uuid");
-        str_addf(body, "(%s)", text ? text : "");
+        str_addf(body, "(%s %s %s)", quote, text ? text : "", quote);
     } else if (has_least || has_most) {
-        str_addf(body, "(\"\\\"\" %s{%u,", schema_char, least);
+        str_addf(body, "(%s %s{%u,", quote, schema_one_char(w), least);
         if (has_most)
             str_addf(body, "%u", most);
-        str_add_text(body, "} \"\\\"\")");
+        str_addf(body, "} %s)", quote);
     } else {
-        str_add_text(body, "string");
+        str_add_text(body, w->plain ? "plain" : "string");
     }
 }
 
@@ -207,7 +208,7 @@ static unsigned implied_types(const json_t *schema)
 static void add_implied(struct schema_writer *w, const json_t *schema, struct str *body)
 {
     static const char *const names[] = {"string", "number", "object", "array"};
-    unsigned types = implied_types(schema);
+    unsigned types = w->plain ? TYPE_STRING : implied_types(schema);
     if (types == 0) {
         str_add_text(body, "value");
         return;
@@ -232,11 +233,14 @@ static void add_types(struct schema_writer *w, const json_t *schema, struct str 
     } else if (!json_is_array(type) || json_array_size(type) == 0) {
         schema_fail(w, ERR_FORMAT, "type", "expected a text or a list of texts");
     } else {
-        str_add_text(body, "(");
+        const char *between = "(";
         json_array_foreach(type, i, one)
         {
-            str_add_text(body, i ? " | " : "");
+            if (w->plain && !json_is_text(one, "string") && !json_is_text(one, "null"))
+                continue;
+            str_add_text(body, between);
             add_type(w, schema, json_is_string(one) ? json_string_value(one) : "", body);
+            between = " | ";
         }
         str_add_text(body, ")");
     }
@@ -261,6 +265,14 @@ static bool has_type(const json_t *value, const json_t *type)
                                                                                          : "number") == 0;
 }
 
+/* Whether it can be written as a plain text. */
+static bool is_plain(const json_t *value)
+{
+    const char *text = json_string_value(value);
+    return json_is_null(value) || (text && !memchr(text, '<', json_string_length(value)) &&
+                                   !memchr(text, '\0', json_string_length(value)));
+}
+
 static void add_values(struct schema_writer *w, const json_t *schema, struct str *body)
 {
     const json_t *list = json_object_get(schema, "enum"), *only = json_object_get(schema, "const"), *value;
@@ -272,14 +284,19 @@ static void add_values(struct schema_writer *w, const json_t *schema, struct str
     }
     for (size_t i = 0; i < n; i++) {
         value = only ? only : json_array_get(list, i);
-        if (!has_type(value, json_object_get(schema, "type")))
+        if (!has_type(value, json_object_get(schema, "type")) || (w->plain && !is_plain(value)))
             continue;
         str_add_text(body, between);
-        schema_add_value(value, body);
+        if (w->plain && json_is_string(value))
+            schema_add_literal(json_string_value(value), json_string_length(value), body);
+        else
+            schema_add_value(value, body);
         between = " | ";
     }
     if (*between == '(')
-        schema_fail(w, ERR_FORMAT, key, "expected values of the type that the schema has");
+        schema_fail(w, w->plain ? ERR_UNSUPPORTED : ERR_FORMAT, key,
+                    w->plain ? "expected a text without <"
+                             : "expected values of the type that the schema has");
     str_add_text(body, ")");
 }
 
@@ -312,17 +329,20 @@ static void add_branches(struct schema_writer *w, const json_t *schema, const ch
     size_t i, before = schema_path_add(w, key);
     if (json_array_size(list) == 0)
         schema_fail(w, ERR_FORMAT, NULL, "expected a list of schemas");
-    str_add_text(body, "(");
+    const char *between = "(";
     json_array_foreach(list, i, one)
     {
         char number[24];
         snprintf(number, sizeof number, "%zu", i);
+        if (w->plain && !(json_schema_kinds(w->root, one) & JSON_SCHEMA_PLAIN))
+            continue;
         size_t inner = schema_path_add(w, number);
         for (size_t k = 0; strcmp(key, "oneOf") == 0 && k < i && !w->rc; k++)
             if (!schema_are_disjoint(w, one, json_array_get(list, k)))
                 schema_fail(w, ERR_UNSUPPORTED, NULL,
                             "a value may fit this schema and one before it (anyOf allows that)");
-        str_add_text(body, i ? " | " : "");
+        str_add_text(body, between);
+        between = " | ";
         const json_t *both = w->rc ? NULL : says_something(rest) ? schema_merge(w, rest, one) : one;
         if (both)
             schema_add(w, both, body);
@@ -420,7 +440,7 @@ void schema_add(struct schema_writer *w, const json_t *schema, struct str *body)
             return;
         }
     if (json_is_true(schema)) {
-        str_add_text(body, "value");
+        str_add_text(body, w->plain ? "plain" : "value");
         return;
     }
     if (!json_is_object(schema)) {
@@ -448,22 +468,43 @@ void schema_add(struct schema_writer *w, const json_t *schema, struct str *body)
     str_free(&own);
 }
 
-int json_schema_to_grammar(const json_t *schema, const char *name, struct str *out, struct moeflux_err *e)
+void json_schema_add_json(struct str *out)
 {
-    struct schema_writer w = {.root = schema, .name = name, .out = out, .merged = json_array(), .e = e};
-    struct str root = {0};
     str_addf(out, common, schema_char);
-    if (!w.merged)
+}
+
+int json_schema_add(struct json_schema_part *p, const json_t *schema, bool plain, struct str *expression,
+                    struct moeflux_err *e)
+{
+    struct schema_writer w = {.root = p->root,
+                              .name = p->name,
+                              .out = p->out,
+                              .n_rules = p->n_rules,
+                              .plain = plain,
+                              .merged = json_array(),
+                              .e = e};
+    str_add_text(&w.path, p->path ? p->path : "");
+    if (!w.merged || !str_ok(&w.path))
         w.rc = err_set(e, ERR_MEMORY, "out of memory for the schema");
-    schema_add(&w, schema, &root);
-    if (!w.rc && (!str_ok(&root) || !str_ok(out)))
-        w.rc = err_set(e, ERR_MEMORY, "out of memory for the grammar of %s", name);
-    str_addf(out, "root ::= %s\n", str_text(&root));
+    schema_add(&w, schema, expression);
+    if (!w.rc && (!str_ok(expression) || !str_ok(p->out)))
+        w.rc = err_set(e, ERR_MEMORY, "out of memory for the grammar of %s", p->name);
+    p->n_rules = w.n_rules;
     free(w.met);
     json_decref(w.merged);
     str_free(&w.path);
-    str_free(&root);
     return w.rc;
+}
+
+int json_schema_to_grammar(const json_t *schema, const char *name, struct str *out, struct moeflux_err *e)
+{
+    struct json_schema_part p = {.root = schema, .name = name, .out = out};
+    struct str root = {0};
+    json_schema_add_json(out);
+    int rc = json_schema_add(&p, schema, false, &root, e);
+    str_addf(out, "root ::= %s\n", str_text(&root));
+    str_free(&root);
+    return rc;
 }
 
 int json_schema_text_to_grammar(const char *text, size_t len, const char *name, struct str *out,

@@ -36,6 +36,7 @@ struct sampler {
     bool in_answer;               /* the two that follow are NULL where rule.counts is false */
     uint64_t *answered;           /* [n_words] bit set: n_answered is not 0 */
     uint32_t *n_answered;         /* [n_ids] how often the answer has the id */
+    struct sampler_bias *bias;    /* [options.n_bias], ascending by id */
     float *logits;                /* [n_words * 64] working copy; the tail is -infinity */
     float *word_max;              /* [n_words] the largest logit of each word */
     struct candidate *candidates; /* [n_ids] */
@@ -86,7 +87,7 @@ static struct sampler_rule rule_of(const struct sampler_options *o)
         .top_k = o->top_k,
         .top_p = o->top_p < 1.0f ? (uint32_t)fmax(round((double)o->top_p * 0x1p32), 1) : 0,
         .min_p = (uint32_t)ceil((double)o->min_p * 0x1p31),
-        .counts = o->presence_penalty != 0 || o->frequency_penalty != 0};
+        .counts = o->presence_penalty != 0 || o->frequency_penalty != 0 || o->n_bias > 0};
 }
 
 /* The bits past n_ids in the last word are blocked too. */
@@ -107,6 +108,26 @@ void sampler_set_mask(struct sampler *s, const uint64_t *mask)
 void sampler_allow(struct sampler *s, int32_t id)
 {
     s->blocked[(uint32_t)id / WORD_BITS] &= ~((uint64_t)1 << (uint32_t)id % WORD_BITS);
+}
+
+static int by_id(const void *a, const void *b)
+{
+    const struct sampler_bias *x = a, *y = b;
+    return (x->id > y->id) - (x->id < y->id);
+}
+
+static int copy_bias(struct sampler *s, const struct sampler_options *o, struct moeflux_err *e)
+{
+    if (!(s->bias = mem_new(o->n_bias, sizeof *s->bias, e)))
+        return ERR_MEMORY;
+    for (uint32_t i = 0; i < o->n_bias; i++) {
+        if (o->bias[i].id < 0 || (uint32_t)o->bias[i].id >= s->n_ids)
+            return err_set(e, ERR_USAGE, "a bias of token %d, expected 0 to %u", o->bias[i].id, s->n_ids - 1);
+        s->bias[i] = o->bias[i];
+    }
+    if (o->n_bias)
+        qsort(s->bias, o->n_bias, sizeof *s->bias, by_id);
+    return 0;
 }
 
 static bool all_blocked(const struct sampler *s)
@@ -130,6 +151,7 @@ struct sampler *sampler_new(const struct sampler_options *o, uint32_t n_ids, con
     if (!s)
         return NULL;
     s->options = *o;
+    s->options.bias = NULL;
     s->rule = rule_of(o);
     s->rule.n_ids = n_ids;
     s->n_ids = n_ids;
@@ -145,6 +167,8 @@ struct sampler *sampler_new(const struct sampler_options *o, uint32_t n_ids, con
         goto fail;
     if (s->rule.counts && (!(s->answered = mem_new(s->n_words, sizeof *s->answered, e)) ||
                            !(s->n_answered = mem_new(n_ids, sizeof *s->n_answered, e))))
+        goto fail;
+    if (copy_bias(s, o, e) < 0)
         goto fail;
     block(s, allowed);
     if (all_blocked(s)) {
@@ -168,6 +192,7 @@ void sampler_free(struct sampler *s)
     free(s->n_recent);
     free(s->recent);
     free(s->answered);
+    free(s->bias);
     free(s->n_answered);
     free(s->logits);
     free(s->word_max);
@@ -229,13 +254,21 @@ static uint64_t random_of(uint64_t seed, uint64_t n)
     return z ^ (z >> 31);
 }
 
+/* Those of this word; *next: the first one that no word before it has. */
+static void add_bias(const struct sampler *s, uint32_t w, float *word, uint32_t *next)
+{
+    for (; *next < s->options.n_bias && (uint32_t)s->bias[*next].id / WORD_BITS == w; ++*next)
+        word[(uint32_t)s->bias[*next].id % WORD_BITS] += s->bias[*next].value;
+}
+
 /* The working copy of one word: blocked ids get -infinity, repeated ones their penalties. Nearly all words have
  * neither and cost a few tests. */
-static void copy_word(struct sampler *s, uint32_t w, const float *logits)
+static void copy_word(struct sampler *s, uint32_t w, const float *logits, uint32_t *next_bias)
 {
     float *word = s->logits + (size_t)w * WORD_BITS;
     size_t n = size_min(s->n_ids - w * WORD_BITS, WORD_BITS);
     if (s->blocked[w] == UINT64_MAX) {
+        add_bias(s, w, word, next_bias);
         for (size_t i = 0; i < WORD_BITS; i++)
             word[i] = -INFINITY;
         return;
@@ -252,6 +285,7 @@ static void copy_word(struct sampler *s, uint32_t w, const float *logits)
         word[i] -= s->options.presence_penalty +
                    s->options.frequency_penalty * (float)s->n_answered[w * WORD_BITS + i];
     }
+    add_bias(s, w, word, next_bias);
     for (uint64_t bits = s->blocked[w]; bits; bits &= bits - 1)
         word[__builtin_ctzll(bits)] = -INFINITY;
 }
@@ -304,9 +338,9 @@ static int check_infinity(const struct sampler *s, const float *logits, struct m
 static int32_t take_logits(struct sampler *s, const float *logits, struct moeflux_err *e)
 {
     float max = -INFINITY;
-    uint32_t best = s->n_words;
+    uint32_t best = s->n_words, next_bias = 0;
     for (uint32_t w = 0; w < s->n_words; w++) {
-        copy_word(s, w, logits);
+        copy_word(s, w, logits, &next_bias);
         float word_max = max_of_word(s->logits + (size_t)w * WORD_BITS);
         if (isnan(word_max))
             return sampler_refuse(SAMPLE_NAN, (uint32_t)index_in_word(s, w, word_max), s->n_ids, e);

@@ -10,6 +10,11 @@
 struct moeflux_err;
 struct sampler;
 
+struct sampler_bias {
+    int32_t id;
+    float value;
+};
+
 struct sampler_options {
     float temperature;    /* 0: greedy, the lowest index of the maximum */
     uint32_t top_k;       /* keep the k largest; 0: all */
@@ -19,6 +24,8 @@ struct sampler_options {
     uint32_t repeat_last; /* how many of the last tokens the penalty looks at; at most 2^20 */
     /* Taken from the logit of a token that the answer has, once and for each time; -2 to 2, 0: off. */
     float presence_penalty, frequency_penalty;
+    const struct sampler_bias *bias; /* [n_bias] added to the logits of these ids, each there once; copied */
+    uint32_t n_bias;
     uint64_t seed;
 };
 
@@ -32,7 +39,7 @@ struct sampler_rule {
     uint32_t top_k;  /* 0: all */
     uint32_t top_p;  /* of 2^32; 0: all */
     uint32_t min_p;  /* of 2^31, the weight of the largest logit */
-    bool counts;     /* there is a presence or frequency penalty, which sampler_pick alone knows */
+    bool counts;     /* there is a presence or frequency penalty or a bias, which sampler_pick alone knows */
     uint64_t random; /* of 2^64 */
 };
 
@@ -58,7 +65,7 @@ void sampler_begin_answer(struct sampler *s);
 /* Forgets the accepted tokens and starts the seed's sequence again. */
 void sampler_reset(struct sampler *s);
 
-/* Order: repeat penalty (once for each distinct token), presence and frequency penalty, top-k, temperature, softmax, top-p, min-p, draw. Equal
+/* Order: repeat penalty (once for each distinct token), presence and frequency penalty, bias, top-k, temperature, softmax, top-p, min-p, draw. Equal
  * logits go lowest index first. -infinity is never chosen, nor is what has less than 2^-32 of the largest probability.
  * Never allocates.
  * Returns the id, or ERR_DEVICE when a logit that could be chosen is NaN or +infinity (it names the index), or when all

@@ -219,27 +219,35 @@ static bool unescape(const char *from, size_t len, struct str *out)
     return str_ok(out);
 }
 
-const json_t *schema_resolve(struct schema_writer *w, const json_t *ref)
+const json_t *schema_find(const json_t *root, const char *text)
 {
-    const char *text = json_string_value(ref);
-    const json_t *at = w->root;
-    if (!text || text[0] != '#' || (text[1] && text[1] != '/')) {
-        schema_fail(w, ERR_UNSUPPORTED, "$ref", "expected a place in this schema, as #/$defs/name");
-        return NULL;
-    }
-    for (const char *part = text + 1; *part && at && !w->rc;) {
+    const json_t *at = text[0] == '#' && (!text[1] || text[1] == '/') ? root : NULL;
+    for (const char *part = text + 1; at && *part;) {
         struct str key = {0};
         size_t len = strcspn(++part, "/");
+        bool is_index;
         if (!unescape(part, len, &key))
-            w->rc = ERR_MEMORY;
-        if (json_is_array(at) && key.len && strspn(str_text(&key), "0123456789") == key.len && key.len < 6)
+            at = NULL;
+        is_index = key.len && key.len < 6 && strspn(str_text(&key), "0123456789") == key.len;
+        if (json_is_array(at) && is_index)
             at = json_array_get(at, (size_t)atoi(str_text(&key)));
         else
             at = json_object_get(at, str_text(&key));
         str_free(&key);
         part += len;
     }
-    if (!at && !w->rc)
+    return at;
+}
+
+const json_t *schema_resolve(struct schema_writer *w, const json_t *ref)
+{
+    const char *text = json_string_value(ref);
+    if (!text || text[0] != '#' || (text[1] && text[1] != '/')) {
+        schema_fail(w, ERR_UNSUPPORTED, "$ref", "expected a place in this schema, as #/$defs/name");
+        return NULL;
+    }
+    const json_t *at = schema_find(w->root, text);
+    if (!at)
         schema_fail(w, ERR_FORMAT, "$ref", "nothing stands where it points to");
-    return w->rc ? NULL : at;
+    return at;
 }

@@ -101,30 +101,40 @@ static bool has(const struct set *s, uint32_t point)
     return i < s->n;
 }
 
-/* As a JSON text has them. */
+/* What of the set lies in these ranges, as a class of the grammar. */
+static void write_class(const struct set *s, const struct range *within, size_t n, struct str *class)
+{
+    for (size_t i = 0; i < s->n; i++)
+        for (size_t k = 0; k < n; k++) {
+            uint32_t lo = s->ranges[i].lo > within[k].lo ? s->ranges[i].lo : within[k].lo;
+            uint32_t hi = s->ranges[i].hi < within[k].hi ? s->ranges[i].hi : within[k].hi;
+            if (lo <= hi)
+                str_addf(class, "\\U%08x-\\U%08x", lo, hi);
+        }
+}
+
+/* As a JSON text has them, or a plain one. */
 static void write_set(struct pattern *p, const struct set *s)
 {
     static const struct {
         uint32_t point;
         const char *text;
     } escapes[] = {{'"', "\\\\\\\""}, {'\\', "\\\\\\\\"}, {'\n', "\\\\n"}, {'\r', "\\\\r"}, {'\t', "\\\\t"}};
-    static const struct range plain[] = {
-        {0x20, 0x21}, {0x23, 0x5b}, {0x5d, 0x7e}, {0x80, 0xd7ff}, {0xe000, LAST_POINT}};
+    static const struct range in_json[] = {{0x20, 0x21},
+                                           {0x23, 0x5b},
+                                           {0x5d, 0x7e},
+                                           {0x80, 0xd7ff},
+                                           {0xe000, LAST_POINT}},
+                              plain[] = {{0x1, '<' - 1}, {'<' + 1, 0xd7ff}, {0xe000, LAST_POINT}};
     struct str class = {0};
     const char *between = "";
-    for (size_t i = 0; i < s->n; i++)
-        for (size_t k = 0; k < sizeof plain / sizeof *plain; k++) {
-            uint32_t lo = s->ranges[i].lo > plain[k].lo ? s->ranges[i].lo : plain[k].lo;
-            uint32_t hi = s->ranges[i].hi < plain[k].hi ? s->ranges[i].hi : plain[k].hi;
-            if (lo <= hi)
-                str_addf(&class, "\\U%08x-\\U%08x", lo, hi);
-        }
+    write_class(s, p->w->plain ? plain : in_json, p->w->plain ? 3 : 5, &class);
     str_add_text(p->out, " (");
     if (class.len) {
         str_addf(p->out, "[%s]", str_text(&class));
         between = " | ";
     }
-    for (size_t k = 0; k < sizeof escapes / sizeof *escapes; k++)
+    for (size_t k = 0; !p->w->plain && k < sizeof escapes / sizeof *escapes; k++)
         if (has(s, escapes[k].point)) {
             str_addf(p->out, "%s\"%s\"", between, escapes[k].text);
             between = " | ";
@@ -358,9 +368,10 @@ void schema_add_pattern(struct schema_writer *w, const char *pattern, size_t len
         schema_fail(w, ERR_UNSUPPORTED, "pattern", "alternatives beside an anchor need parentheses: ^(a|b)$");
         return;
     }
-    str_addf(body, "(\"\\\"\" %s%s (", from_start ? "" : schema_char, from_start ? "" : "*");
+    const char *any = schema_one_char(w), *quote = schema_quote(w);
+    str_addf(body, "(%s %s%s (", quote, from_start ? "" : any, from_start ? "" : "*");
     parse_alternatives(&p);
     if (!w->rc && p.at < p.len)
         fail(&p, "this parenthesis closes nothing");
-    str_addf(body, ") %s%s \"\\\"\")", to_end ? "" : schema_char, to_end ? "" : "*");
+    str_addf(body, ") %s%s %s)", to_end ? "" : any, to_end ? "" : "*", quote);
 }

@@ -13,6 +13,16 @@ const char schema_char[] =
     "([^\"\\\\\\x00-\\x1f\\x7f] | \"\\\\\" ([\"\\\\/bfnrt] | \"u\" ([0-9A-CE-Fa-ce-f] " HEX
     "{3} | [Dd] [0-7] " HEX "{2} | [Dd] [89ABab] " HEX "{2} \"\\\\u\" [Dd] [C-Fc-f] " HEX "{2})))";
 
+const char *schema_one_char(const struct schema_writer *w)
+{
+    return w->plain ? "[^<\\x00]" : schema_char;
+}
+
+const char *schema_quote(const struct schema_writer *w)
+{
+    return w->plain ? "\"\"" : "\"\\\"\"";
+}
+
 void schema_add_literal(const char *bytes, size_t len, struct str *body)
 {
     str_add_text(body, "\"");
@@ -94,11 +104,10 @@ const char *schema_format(const char *name)
     static const struct {
         const char *name, *body;
     } formats[] = {
-        {"date", "\"\\\"\" " DATE " \"\\\"\""},
-        {"time", "\"\\\"\" " TIME " \"\\\"\""},
-        {"date-time", "\"\\\"\" " DATE " \"T\" " TIME " \"\\\"\""},
-        {"uuid",
-         "\"\\\"\" " HEX "{8} \"-\" " HEX "{4} \"-\" " HEX "{4} \"-\" " HEX "{4} \"-\" " HEX "{12} \"\\\"\""},
+        {"date", DATE},
+        {"time", TIME},
+        {"date-time", DATE " \"T\" " TIME},
+        {"uuid", HEX "{8} \"-\" " HEX "{4} \"-\" " HEX "{4} \"-\" " HEX "{4} \"-\" " HEX "{12}"},
     };
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
         if (strcmp(formats[i].name, name) == 0)

@@ -26,6 +26,8 @@ struct schema_writer {
     size_t n_met, cap_met;
     struct json_t *merged; /* array: keeps schemas that were made of others */
     unsigned n_rules, depth;
+    bool
+        plain; /* texts and null alone, texts as they are: without quotation marks and escapes, and without "<" */
     int rc;
     struct moeflux_err *e;
 };
@@ -61,7 +63,10 @@ void schema_add_literal(const char *bytes, size_t len, struct str *body);
 void schema_add_value(const struct json_t *value, struct str *body);
 /* A character within a JSON text. */
 extern const char schema_char[];
-/* The text of a format; NULL: not known. */
+/* What a character of a text is, and what stands at both ends of one. */
+const char *schema_one_char(const struct schema_writer *w);
+const char *schema_quote(const struct schema_writer *w);
+/* The text of a format, without quotation marks; NULL: not known. */
 const char *schema_format(const char *name);
 /* A JSON text that fits a regular expression. schema_pattern.c */
 void schema_add_pattern(struct schema_writer *w, const char *pattern, size_t len, struct str *body);
@@ -74,6 +79,8 @@ const struct json_t *schema_merge(struct schema_writer *w, const struct json_t *
 bool schema_are_disjoint(struct schema_writer *w, const struct json_t *a, const struct json_t *b);
 /* What a $ref names; NULL with rc set. */
 const struct json_t *schema_resolve(struct schema_writer *w, const struct json_t *ref);
+/* The place in `root` that a text names as "#/a/b"; NULL: none, or out of memory. */
+const struct json_t *schema_find(const struct json_t *root, const char *text);
 /* Whether "required" names the member. */
 bool schema_requires(const struct json_t *schema, const char *name);
 /* Whether a keyword says nothing of what fits. */

@@ -11,6 +11,7 @@
 #include "text/steps.h"
 #include "text/tokenizer_config.h"
 #include "text/tokenizer_file.h"
+#include "text/tokenizer_tiktoken.h"
 #include "text/utf8.h"
 
 int token_list_add(struct token_list *l, int32_t id, struct moeflux_err *e)
@@ -32,10 +33,17 @@ void token_list_free(struct token_list *l)
     *l = (struct token_list){0};
 }
 
+static int read_files(const char *path, struct tokenizer *t, struct moeflux_err *e)
+{
+    int rc =
+        tokenizer_is_tiktoken(path) ? tokenizer_tiktoken_read(path, t, e) : tokenizer_file_read(path, t, e);
+    return rc < 0 ? rc : tokenizer_config_read(t, path, e);
+}
+
 struct tokenizer *tokenizer_open(const char *path, struct moeflux_err *e)
 {
     struct tokenizer *t = mem_new(1, sizeof *t, e);
-    if (t && (tokenizer_file_read(path, t, e) < 0 || tokenizer_config_read(t, path, e) < 0)) {
+    if (t && read_files(path, t, e) < 0) {
         tokenizer_free(t);
         t = NULL;
     }

@@ -1,4 +1,4 @@
-/* tokenizer.h - text to token ids and back, as a model's tokenizer.json says.
+/* tokenizer.h - text to token ids and back, as a model's tokenizer.json or tiktoken.model says.
  *
  * encode: cut at added tokens -> normalise (NFC) -> split (the file's own patterns, PCRE2) -> byte-level BPE.
  * decode: the bytes of the tokens in a row. Spec: the file format of Hugging Face tokenizers, the parts that
@@ -23,7 +23,8 @@ struct token_list { /* grows; freed with token_list_free */
 int token_list_add(struct token_list *l, int32_t id, struct moeflux_err *e);
 void token_list_free(struct token_list *l);
 
-/* Reads `path` (a tokenizer.json) and what stands beside it (tokenizer_config.json, chat_template.jinja). NULL with `e` filled: ERR_IO, ERR_FORMAT (what is wrong and where),
+/* Reads `path` (a tokenizer.json, or a vocabulary in tiktoken's form: *.model, *.tiktoken) and what stands beside it
+ * (tokenizer_config.json, chat_template.jinja). NULL with `e` filled: ERR_IO, ERR_FORMAT (what is wrong and where),
  * ERR_UNSUPPORTED (a kind of tokenizer that is not byte-level BPE), ERR_MEMORY. */
 struct tokenizer *tokenizer_open(const char *path, struct moeflux_err *e);
 void tokenizer_free(struct tokenizer *t);

@@ -98,9 +98,8 @@ int tokenizer_config_post(struct tokenizer *t, const json_t *root, struct moeflu
 
 /* --- the files beside tokenizer.json --- */
 
-/* A file of the same directory; *text stays NULL when there is none. */
-static int read_beside(const char *path, const char *name, char **where, char **text, size_t *len,
-                       struct moeflux_err *e)
+int tokenizer_config_beside(const char *path, const char *name, char **where, char **text, size_t *len,
+                            struct moeflux_err *e)
 {
     const char *slash = strrchr(path, '/');
     char *dir = mem_text(slash ? path : ".", e);
@@ -133,8 +132,8 @@ static int read_bos(struct tokenizer *t, const json_t *root, const char *where, 
                        where);
     t->bos = tokenizer_added_id(t, content);
     if (t->bos < 0)
-        return err_set(e, ERR_FORMAT, "%s: bos_token %s is not among the added tokens of tokenizer.json",
-                       where, quote_bytes(content, strlen(content)).text);
+        return err_set(e, ERR_FORMAT, "%s: bos_token %s is not among the added tokens", where,
+                       quote_bytes(content, strlen(content)).text);
     return 0;
 }
 
@@ -203,7 +202,7 @@ static int read_special_map(struct tokenizer *t, const char *path, struct moeflu
     char *where = NULL, *text = NULL;
     size_t len = 0;
     json_t *root = NULL;
-    int rc = read_beside(path, "special_tokens_map.json", &where, &text, &len, e);
+    int rc = tokenizer_config_beside(path, "special_tokens_map.json", &where, &text, &len, e);
     if (rc == 0 && text)
         rc = json_read(text, len, where, MAX_CONFIG_VALUES, &root, e);
     if (rc == 0)
@@ -218,7 +217,7 @@ int tokenizer_config_read(struct tokenizer *t, const char *path, struct moeflux_
 {
     char *where = NULL, *text = NULL;
     size_t len = 0;
-    int rc = read_beside(path, "tokenizer_config.json", &where, &text, &len, e);
+    int rc = tokenizer_config_beside(path, "tokenizer_config.json", &where, &text, &len, e);
     if (rc == 0 && text)
         rc = read_config_text(t, text, len, where, e);
     free(text);
@@ -229,7 +228,7 @@ int tokenizer_config_read(struct tokenizer *t, const char *path, struct moeflux_
     if (rc < 0)
         return rc;
     /* Newer checkpoints keep the template in a file of its own, which wins as in the published loader. */
-    rc = read_beside(path, "chat_template.jinja", &where, &text, &len, e);
+    rc = tokenizer_config_beside(path, "chat_template.jinja", &where, &text, &len, e);
     free(where);
     if (rc == 0 && text) {
         free(t->chat_template);

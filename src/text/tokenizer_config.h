@@ -13,6 +13,11 @@ struct tokenizer;
  * it asks for something else. */
 int tokenizer_config_post(struct tokenizer *t, const json_t *root, struct moeflux_err *e);
 
+/* Reads file `name` of the directory in which `path` lies. *where: its path, owned by the caller; *text stays NULL when there is
+ * no such file, else it and its *len are the caller's. ERR_IO, ERR_MEMORY. */
+int tokenizer_config_beside(const char *path, const char *name, char **where, char **text, size_t *len,
+                            struct moeflux_err *e);
+
 /* Reads tokenizer_config.json (add_bos_token with bos_token, which wins over the post_processor; chat_template) and
  * chat_template.jinja in the directory of `path`, where they are there. `t` has its tokens already. */
 int tokenizer_config_read(struct tokenizer *t, const char *path, struct moeflux_err *e);

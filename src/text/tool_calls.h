@@ -5,14 +5,19 @@
  *   DeepSeek-V3, R1          <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{...}\n```
  *                            <｜tool▁call▁end｜> ... <｜tool▁calls▁end｜>
  *   DeepSeek-V3.1            the same with <｜tool▁call▁begin｜>f<｜tool▁sep｜>{...}<｜tool▁call▁end｜>
+ *   Kimi-K2                  <|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{...}
+ *                            <|tool_call_end|> ... <|tool_calls_section_end|>
+ *   GLM-4.5                  <tool_call>f\n<arg_key>p</arg_key>\n<arg_value>value</arg_value>\n</tool_call>
+ *   MiniMax-M2               <minimax:tool_call>\n<invoke name="f">\n<parameter name="p">value</parameter>\n</invoke>\n
+ *                            </minimax:tool_call>
  *
  * White space may stand between the parts. What is no whole call by its form comes out as text, all of it; only white space around
  * calls, and between them, is left out. How the text is cut into pieces makes no difference.
  *
  * Names and arguments: a JSON object, as the model wrote it. Where a form writes values plainly, the tool's own schema says
- * what they are: a value is a JSON string where the type is "string" or not known; where it is a list of types with "string", a string
- * or null; where it is another one, the JSON that is written, with True, False and None for true, false and null, and a string
- * where it is no JSON. */
+ * what they are (json_schema_kinds): where a text fits, or nothing is said, a value is a JSON string, but null where that fits
+ * too; else it is the JSON that is written, with True, False and None for true, false and null, and a string where it is no
+ * JSON. */
 #ifndef MOEFLUX_TEXT_TOOL_CALLS_H
 #define MOEFLUX_TEXT_TOOL_CALLS_H
 
@@ -33,10 +38,18 @@ const struct tool_form *tool_form_of(const struct tokenizer *t);
 /* Whether the text is one of the form's tags, which may be a control token. */
 bool tool_form_has_tag(const struct tool_form *f, const char *text, size_t len);
 
-/* Appends a grammar (grammar.h) of the answers that call the tool of this name, once, or (name NULL) any of the tools, once or more. Its
- * arguments are an object, or in the form without quotes the schema's own parameters. ERR_MEMORY. */
-int tool_form_grammar(const struct tool_form *f, const struct json_t *tools, const char *name,
-                      struct str *out, struct moeflux_err *e);
+/* What an answer has to call. */
+struct tool_choice {
+    const struct json_t *tools; /* as struct tool_calls has them */
+    const char *name;           /* this one, once; NULL: any of them, */
+    bool once;                  /* once, or once or more */
+    const char *where;          /* errors begin with it */
+};
+/* Appends a grammar (grammar.h) of the answers that do. Arguments fit the tool's schema (json_schema.h); in the form without quotes
+ * they are the parameters that it names, in its order. ERR_FORMAT, ERR_UNSUPPORTED: what a schema has that cannot be held to, with
+ * its place; ERR_MEMORY. */
+int tool_form_grammar(const struct tool_form *f, const struct tool_choice *c, struct str *out,
+                      struct moeflux_err *e);
 
 enum tool_event {
     TOOL_TEXT,      /* the answer's text */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/json.h"
+#include "text/json_schema.h"
 
 #define BAR   "\xef\xbd\x9c" /* U+FF5C */
 #define BLOCK "\xe2\x96\x81" /* U+2581 */
@@ -132,43 +133,65 @@ static int read_deepseek(struct tool_calls *t)
     return got;
 }
 
-/* ---- <function=f><parameter=p>\nvalue\n</parameter></function> ---- */
+/* ---- functions.f:0<sep>{...} ---- */
 
-static const char PARAMETER_CLOSE[] = "</parameter>", NEWLINE_CLOSE[] = "\n</parameter>";
+static const char KIMI_SPACE[] = "functions.";
+
+/* The function's name in what Kimi calls it by; false: there is none. */
+static bool take_kimi_name(struct str *name)
+{
+    const char *text = str_text(name), *colon = strrchr(text, ':');
+    size_t skip = strncmp(text, KIMI_SPACE, sizeof KIMI_SPACE - 1) ? 0 : sizeof KIMI_SPACE - 1;
+    size_t len = colon && colon[1] && strspn(colon + 1, "0123456789") == strlen(colon + 1)
+                     ? (size_t)(colon - text)
+                     : name->len;
+    if (len <= skip)
+        return false;
+    memmove(name->data, name->data + skip, len - skip);
+    name->len = len - skip;
+    name->data[name->len] = '\0';
+    return true;
+}
+
+static int begin_kimi_arguments(struct tool_calls *t)
+{
+    return expect_object(t, read_arguments);
+}
+
+static int read_kimi(struct tool_calls *t)
+{
+    size_t begin = t->at;
+    int got = tool_read_name(t, t->form->separator, &t->name);
+    if (got == TOOL_WAIT)
+        t->at = begin;
+    if (got != TOOL_GO)
+        return got;
+    t->phase = begin_kimi_arguments;
+    return take_kimi_name(&t->name) ? TOOL_GO : TOOL_NO_CALL;
+}
+
+/* ---- parameters that are written plainly, as <parameter=p>\nvalue\n</parameter> ---- */
 
 static int read_parameters(struct tool_calls *t);
 
-static bool allows_text(const json_t *list, bool of_schemas)
+int tool_value_kind(const struct json_t *parameters, const struct json_t *schema)
 {
-    size_t n = json_array_size(list), i = 0;
-    while (i < n &&
-           !json_is_text(of_schemas ? json_member(json_array_get(list, i), "type") : json_array_get(list, i),
-                         "string"))
-        i++;
-    return i < n;
-}
-
-int tool_value_kind(const struct json_t *schema)
-{
-    const json_t *type = json_member(schema, "type"), *any = json_member(schema, "anyOf");
-    if (json_is_text(type, "string") || (!type && !any))
-        return TOOL_VALUE_TEXT;
-    if (json_is_array(type) ? allows_text(type, false) : !type && allows_text(any, true))
-        return TOOL_VALUE_TEXT_OR_NULL;
-    return TOOL_VALUE_JSON;
+    unsigned kinds = json_schema_kinds(parameters, schema);
+    return !(kinds & JSON_SCHEMA_TEXT) ? TOOL_VALUE_JSON
+           : kinds & JSON_SCHEMA_NULL  ? TOOL_VALUE_TEXT_OR_NULL
+                                       : TOOL_VALUE_TEXT;
 }
 
 /* What the tool's schema says of the parameter t->key. */
 static int kind_of(const struct tool_calls *t)
 {
-    const json_t *schema = NULL;
-    for (size_t i = 0; !schema && i < json_array_size(t->tools); i++) {
+    const json_t *parameters = NULL;
+    for (size_t i = 0; !parameters && i < json_array_size(t->tools); i++) {
         const json_t *function = json_member(json_array_get(t->tools, i), "function");
         if (json_is_text(json_member(function, "name"), str_text(&t->name)))
-            schema = json_member(json_member(json_member(function, "parameters"), "properties"),
-                                 str_text(&t->key));
+            parameters = json_member(function, "parameters");
     }
-    return tool_value_kind(schema);
+    return tool_value_kind(parameters, json_member(json_member(parameters, "properties"), str_text(&t->key)));
 }
 
 /* As JSON has it, without the quotes. */
@@ -211,47 +234,50 @@ static void add_value(struct tool_calls *t, const char *bytes, size_t n)
     json_decref(value);
 }
 
-/* A text comes as it is written; the newline in front of the tag is the tag's. */
+/* A text comes as it is written. */
 static int read_text_value(struct tool_calls *t)
 {
-    size_t n;
-    const char *rest = tool_rest(t, &n), *end = memmem(rest, n, PARAMETER_CLOSE, sizeof PARAMETER_CLOSE - 1);
+    const struct tool_plain *p = t->form->plain;
+    size_t n, n_close = strlen(p->value_close);
+    const char *rest = tool_rest(t, &n), *end = memmem(rest, n, p->value_close, n_close);
     size_t len = end ? (size_t)(end - rest) : n;
     if (!end) {
-        size_t a = tool_held(rest, n, PARAMETER_CLOSE), b = tool_held(rest, n, NEWLINE_CLOSE);
-        len -= a > b ? a : b;
+        size_t held = tool_held(rest, n, p->value_close);
+        len -= held;
+        len -= p->is_on_lines && len > 0 && rest[len - 1] == '\n';
     }
-    add_escaped(&t->arguments, rest, len - (end && len > 0 && rest[len - 1] == '\n'));
+    add_escaped(&t->arguments, rest, len - (end && p->is_on_lines && len > 0 && rest[len - 1] == '\n'));
     t->at += len;
     if (!end)
         return TOOL_WAIT;
     str_add_text(&t->arguments, "\"");
-    t->at += sizeof PARAMETER_CLOSE - 1;
+    t->at += n_close;
     t->phase = read_parameters;
     return TOOL_GO;
 }
 
 static int read_other_value(struct tool_calls *t)
 {
-    size_t n, len;
+    const struct tool_plain *p = t->form->plain;
+    size_t n, len, n_close = strlen(p->value_close);
     /* Only the end of what was there before can belong to the tag. */
-    size_t seen = t->n_seen > sizeof PARAMETER_CLOSE ? t->n_seen - sizeof PARAMETER_CLOSE : 0;
+    size_t seen = t->n_seen > n_close ? t->n_seen - n_close : 0;
     const char *rest = tool_rest(t, &n);
-    const char *end = memmem(rest + seen, n - seen, PARAMETER_CLOSE, sizeof PARAMETER_CLOSE - 1);
+    const char *end = memmem(rest + seen, n - seen, p->value_close, n_close);
     t->n_seen = n;
     if (!end)
         return TOOL_WAIT;
     len = (size_t)(end - rest);
-    add_value(t, rest, len - (len > 0 && rest[len - 1] == '\n'));
-    t->at += len + sizeof PARAMETER_CLOSE - 1;
+    add_value(t, rest, len - (p->is_on_lines && len > 0 && rest[len - 1] == '\n'));
+    t->at += len + n_close;
     t->phase = read_parameters;
     return TOOL_GO;
 }
 
-/* The newline behind the opening tag. */
+/* Behind the opening tag. */
 static int begin_value(struct tool_calls *t)
 {
-    if (tool_expect(t, "\n") == TOOL_WAIT)
+    if (t->form->plain->is_on_lines && tool_expect(t, "\n") == TOOL_WAIT)
         return TOOL_WAIT;
     t->kind = kind_of(t);
     str_add_text(&t->arguments, t->arguments.len > 1 ? ", \"" : "\"");
@@ -262,33 +288,55 @@ static int begin_value(struct tool_calls *t)
     return TOOL_GO;
 }
 
-static int read_parameters(struct tool_calls *t)
+static int open_value(struct tool_calls *t)
 {
     tool_skip_space(t);
+    int got = tool_expect(t, t->form->plain->value_open);
+    if (got == TOOL_GO)
+        t->phase = begin_value;
+    return got;
+}
+
+/* The end of the parameters, which is read where it is not the call's own. */
+static int expect_end(struct tool_calls *t)
+{
+    const char *end = t->form->plain->end;
     size_t begin = t->at;
-    int got = tool_expect(t, "</function>");
+    int got = tool_expect(t, end ? end : t->form->call_close);
+    if (!end)
+        t->at = begin;
+    return got;
+}
+
+static int read_parameters(struct tool_calls *t)
+{
+    const struct tool_plain *p = t->form->plain;
+    tool_skip_space(t);
+    size_t begin = t->at;
+    int got = expect_end(t);
     if (got == TOOL_GO) {
         str_add_text(&t->arguments, "}");
         return tool_finish(t);
     }
-    int opened = tool_expect(t, "<parameter=");
+    int opened = tool_expect(t, p->key_open);
     if (opened == TOOL_GO)
-        opened = tool_read_name(t, ">", &t->key);
+        opened = tool_read_name(t, p->key_close, &t->key);
     if (opened == TOOL_GO)
-        t->phase = begin_value;
+        t->phase = p->value_open ? open_value : begin_value;
     if (opened != TOOL_WAIT && got != TOOL_WAIT)
         return opened;
     t->at = begin;
     return TOOL_WAIT;
 }
 
-static int read_xml(struct tool_calls *t)
+static int read_plain(struct tool_calls *t)
 {
+    const struct tool_plain *p = t->form->plain;
     tool_skip_space(t);
     size_t begin = t->at;
-    int got = tool_expect(t, "<function=");
+    int got = tool_expect(t, p->name_open);
     if (got == TOOL_GO)
-        got = tool_read_name(t, ">", &t->name);
+        got = tool_read_name(t, p->name_close, &t->name);
     if (got == TOOL_WAIT)
         t->at = begin;
     if (got != TOOL_GO)
@@ -309,6 +357,13 @@ static int read_xml(struct tool_calls *t)
 
 #define TAGGED .call_open = "<tool_call>", .call_close = "</tool_call>", .padding = "\n", .between = "\n"
 
+static const struct tool_plain qwen = {"<function=",   ">",           "<parameter=", ">", NULL,
+                                       "</parameter>", "</function>", true},
+                               glm = {"",   "\n", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>",
+                                      NULL, false},
+                               minimax = {"",   "\">", "<parameter name=\"", "\">", NULL, "</parameter>",
+                                          NULL, false};
+
 const struct tool_form tool_forms[] = {
     {.marks = {"<" BAR "tool" BLOCK "call" BLOCK "begin" BAR ">", "```json"},
      DEEPSEEK_TAGS,
@@ -320,7 +375,40 @@ const struct tool_form tool_forms[] = {
      .padding = "",
      .between = "",
      .write = tool_write_deepseek31},
-    {.marks = {"<tool_call>", "<function="}, TAGGED, .read = read_xml, .write = tool_write_xml},
+    {.marks = {"<|tool_call_argument_begin|>"},
+     .section_open = "<|tool_calls_section_begin|>",
+     .section_close = "<|tool_calls_section_end|>",
+     .call_open = "<|tool_call_begin|>",
+     .call_close = "<|tool_call_end|>",
+     .separator = "<|tool_call_argument_begin|>",
+     .padding = "",
+     .between = "",
+     .read = read_kimi,
+     .write = tool_write_kimi},
+    {.marks = {"<minimax:tool_call>"},
+     .section_open = "<minimax:tool_call>",
+     .section_close = "</minimax:tool_call>",
+     .section_padding = "\n",
+     .call_open = "<invoke name=\"",
+     .call_close = "</invoke>",
+     .padding = "",
+     .between = "\n",
+     .plain = &minimax,
+     .read = read_plain,
+     .write = tool_write_plain},
+    {.marks = {"<tool_call>", "<arg_key>"},
+     .call_open = "<tool_call>",
+     .call_close = "</tool_call>",
+     .padding = "",
+     .between = "\n",
+     .plain = &glm,
+     .read = read_plain,
+     .write = tool_write_plain},
+    {.marks = {"<tool_call>", "<function="},
+     TAGGED,
+     .plain = &qwen,
+     .read = read_plain,
+     .write = tool_write_plain},
     {.marks = {"<tool_call>"}, TAGGED, .read = read_hermes, .write = tool_write_hermes},
 };
 

@@ -8,6 +8,18 @@
  * would have to read again; or it is no call. */
 enum { TOOL_GO, TOOL_WAIT, TOOL_NO_CALL };
 
+struct tool_grammar;
+
+/* How a form writes parameters plainly, one by one, with white space between the tags. */
+struct tool_plain {
+    const char *name_open, *name_close; /* around the function's name; the first may be empty */
+    const char *key_open, *key_close;   /* around a parameter's name */
+    const char *value_open;             /* before its value; NULL: key_close is */
+    const char *value_close;
+    const char *end;  /* behind the last parameter; NULL: the call ends there */
+    bool is_on_lines; /* a newline before and behind a value belongs to the tags */
+};
+
 struct tool_form {
     const char *marks[2]; /* what a template that teaches it has in it; the second may be NULL */
     const char *section_open,
@@ -15,9 +27,19 @@ struct tool_form {
     const char *call_open, *call_close;
     const char *separator, *fence_close; /* inside a call, behind its object; NULL: none */
     const char *padding, *between;       /* behind call_open and before call_close; between calls */
+    const char *section_padding;         /* inside the section's tags; NULL: none */
+    const struct tool_plain *plain;      /* NULL: arguments are a JSON object */
     int (*read)(struct tool_calls *t);   /* the first phase behind call_open */
-    /* Appends a call of the function, without the tags around it, as an expression of a grammar. */
-    void (*write)(const struct tool_form *f, const struct json_t *function, struct str *out);
+    /* Appends a call of the function, without the tags around it, to the grammar's `calls`. */
+    int (*write)(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g);
+};
+
+/* A grammar of calls while it is written. */
+struct tool_grammar {
+    struct str *rules, calls; /* lines; an expression */
+    unsigned n_rules;         /* of schemas */
+    const char *where;        /* errors begin with it */
+    struct moeflux_err *e;
 };
 
 /* The first that fits is taken. */
@@ -26,15 +48,16 @@ extern const size_t tool_n_forms;
 
 /* --- for the forms --- */
 
-/* What a value is that is written without quotes, by its schema (NULL: there is none). */
+/* What a value is that is written without quotes, by the schema of the tool's parameters and its own (NULL: there is none). */
 enum { TOOL_VALUE_TEXT, TOOL_VALUE_TEXT_OR_NULL, TOOL_VALUE_JSON };
-int tool_value_kind(const struct json_t *schema);
+int tool_value_kind(const struct json_t *parameters, const struct json_t *schema);
 
 /* tool_grammar.c */
-void tool_write_hermes(const struct tool_form *f, const struct json_t *function, struct str *out);
-void tool_write_xml(const struct tool_form *f, const struct json_t *function, struct str *out);
-void tool_write_deepseek3(const struct tool_form *f, const struct json_t *function, struct str *out);
-void tool_write_deepseek31(const struct tool_form *f, const struct json_t *function, struct str *out);
+int tool_write_hermes(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g);
+int tool_write_plain(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g);
+int tool_write_deepseek3(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g);
+int tool_write_deepseek31(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g);
+int tool_write_kimi(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g);
 
 enum { TOOL_MAX_NAME = 256 }; /* bytes of a name */
 

@@ -104,24 +104,49 @@ static int list_token(struct vocab *v, int32_t id, const char *text, size_t len,
     return 0;
 }
 
-int vocab_add(struct vocab *v, int32_t id, const char *text, size_t len, bool findable, struct moeflux_err *e)
+/* Gives `id` what was added to v->bytes from `off` on. */
+static int keep_token(struct vocab *v, int32_t id, size_t off, bool is_bytes, struct moeflux_err *e)
 {
-    struct vocab_token *t = &v->tokens[id];
-    if (t->present)
-        return err_set(e, ERR_FORMAT, "id %d is given twice, to %s and to %s", id,
-                       quote_bytes(v->bytes.data + t->off, t->len).text, quote_bytes(text, len).text);
-    size_t off = v->bytes.len;
-    t->is_bytes = add_bytes(text, len, &v->bytes);
     /* A NUL between tokens keeps each a C string for debuggers, and data non-NULL for an empty first one. */
     str_add(&v->bytes, "", 1);
     if (!str_ok(&v->bytes) || v->bytes.len > UINT32_MAX)
         return err_set(e, ERR_MEMORY, "out of memory for the bytes of %d tokens", v->n_ids);
-    t->present = true;
-    t->off = (uint32_t)off;
-    t->len = (uint32_t)(v->bytes.len - 1 - off);
-    if (!findable)
+    v->tokens[id] = (struct vocab_token){.off = (uint32_t)off,
+                                         .len = (uint32_t)(v->bytes.len - 1 - off),
+                                         .present = true,
+                                         .is_bytes = is_bytes};
+    return 0;
+}
+
+static int check_free(const struct vocab *v, int32_t id, const char *text, size_t len, struct moeflux_err *e)
+{
+    const struct vocab_token *t = &v->tokens[id];
+    if (!t->present)
         return 0;
-    return list_token(v, id, text, len, e);
+    return err_set(e, ERR_FORMAT, "id %d is given twice, to %s and to %s", id,
+                   quote_bytes(v->bytes.data + t->off, t->len).text, quote_bytes(text, len).text);
+}
+
+int vocab_add(struct vocab *v, int32_t id, const char *text, size_t len, bool findable, struct moeflux_err *e)
+{
+    size_t off = v->bytes.len;
+    int rc = check_free(v, id, text, len, e);
+    if (rc < 0)
+        return rc;
+    bool is_bytes = add_bytes(text, len, &v->bytes);
+    rc = keep_token(v, id, off, is_bytes, e);
+    return rc < 0 || !findable ? rc : list_token(v, id, text, len, e);
+}
+
+int vocab_add_bytes(struct vocab *v, int32_t id, const char *bytes, size_t len, struct moeflux_err *e)
+{
+    size_t off = v->bytes.len;
+    int rc = check_free(v, id, bytes, len, e);
+    if (rc < 0)
+        return rc;
+    str_add(&v->bytes, bytes, len);
+    rc = keep_token(v, id, off, true, e);
+    return rc < 0 ? rc : list_token(v, id, bytes, len, e);
 }
 
 int32_t vocab_find(const struct vocab *v, const char *text, size_t len, struct str *scratch)

@@ -41,6 +41,9 @@ void vocab_free(struct vocab *v);
 int vocab_add(struct vocab *v, int32_t id, const char *text, size_t len, bool findable,
               struct moeflux_err *e);
 
+/* The same for a findable token that is given by the bytes it stands for. */
+int vocab_add_bytes(struct vocab *v, int32_t id, const char *bytes, size_t len, struct moeflux_err *e);
+
 /* The id of a token as the file writes it, or -1. `scratch` is overwritten. */
 int32_t vocab_find(const struct vocab *v, const char *text, size_t len, struct str *scratch);
 

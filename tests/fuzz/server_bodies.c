@@ -3,15 +3,15 @@
 
 #include "fuzz/target.h"
 #include "generate/generator.h"
-#include "server/call.h"
-#include "server/jobs.h"
-#include "server/refusal.h"
+#include "api/ask.h"
+#include "api/call.h"
+#include "api/refusal.h"
 
 static void check_call(const struct call *c, const struct generator *g)
 {
-    target_need(c->n_jobs > 0 && c->n_jobs % c->n == 0, "a call without its jobs");
-    for (uint32_t i = 0; i < c->n_jobs; i++) {
-        const struct job *j = c->jobs[i];
+    target_need(c->n_asks > 0 && c->n_asks % c->n == 0, "a call without its asks");
+    for (uint32_t i = 0; i < c->n_asks; i++) {
+        const struct ask *j = &c->asks[i];
         size_t n = j->request.tokens.n;
         target_need(n > 0 && n <= g->max_context, "a prompt that is empty or too long");
         for (size_t k = 0; k < n; k++)
@@ -33,10 +33,10 @@ void target_completions(const uint8_t *data, size_t n)
                                                    .temp = 1,
                                                    .top_p = 1,
                                                    .repeat_penalty = 1,
-                                                   .logprobs = REQUEST_NO_LOGPROBS}};
+                                                   .logprobs = REQUEST_NO_LOGPROBS},
+                                                  .turns = true};
     struct moeflux_err e = {0};
     struct refusal no = {0};
-    struct jobs jobs;
     struct call c;
     bool chat = n == 0 || data[0] != '#';
     if (!g.tokenizer)
@@ -45,7 +45,6 @@ void target_completions(const uint8_t *data, size_t n)
                                .info = {.vocab_size = 2048, .chat_template = "qwen3.5"},
                                .tokenizer = tokenizer_open("tests/models/tiny/tokenizer.json", &e)};
     target_need(g.tokenizer != NULL, "no tokenizer; run it from the repository's root");
-    target_need(jobs_init(&jobs, 1, &e) == 0, "no queue");
     int rc = call_read(&c, chat, (const char *)data + !chat, n - !chat, &g, &defaults, &no);
     target_need((rc == 0) == (no.status == 0), "a refusal without its reason");
     if (rc == 0)
@@ -53,6 +52,5 @@ void target_completions(const uint8_t *data, size_t n)
     else
         target_need(no.status >= 400 && no.text[0] && memchr(no.text, 0, sizeof no.text) != NULL,
                     "a refusal without a text");
-    call_free(&c, &jobs);
-    jobs_free(&jobs);
+    call_free(&c);
 }

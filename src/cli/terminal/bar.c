@@ -13,7 +13,7 @@
 
 void bar_init(struct bar *b, const struct term *t)
 {
-    *b = (struct bar){.on = t->err_dress};
+    *b = (struct bar){.on = t->err_dress && !t->quiet};
 }
 
 static void show_amount(char *buf, size_t cap, const char *unit, double amount)

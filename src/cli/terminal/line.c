@@ -1,5 +1,6 @@
 #include "cli/terminal/line.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <histedit.h>
 #include <langinfo.h>
@@ -22,7 +23,9 @@
 #include "cli/place.h"
 #include "cli/say.h"
 #include "cli/signals.h"
+#include "cli/terminal/keyboard.h"
 #include "cli/terminal/term.h"
+#include "text/printable.h"
 
 enum { HISTORY_LINES = 1000 };
 
@@ -33,8 +36,20 @@ struct line {
     bool lost_history;
     const char *prompt;
     struct str text;
+    bool pastes;       /* the terminal is asked to say where pasted text begins and ends */
     mbstate_t partial; /* of a character that arrives in pieces */
+    struct keyboard keyboard;
 };
+
+/* Keys reach libedit as characters that nobody types: of the C1 set, from 0x80 on. */
+enum { CODES = 0x80, END_OF_CODES = 0xA0 };
+static const char *const bindings[][2] = {
+    {"\\200", "ed-prev-char"},        {"\\201", "ed-next-char"},        {"\\202", "ed-prev-history"},
+    {"\\203", "ed-next-history"},     {"\\204", "ed-move-to-beg"},      {"\\205", "ed-move-to-end"},
+    {"\\206", "ed-delete-next-char"}, {"\\207", "ed-prev-word"},        {"\\210", "em-next-word"},
+    {"\\211", "ed-delete-prev-word"}, {"\\212", "em-delete-next-word"},
+};
+static_assert(sizeof bindings / sizeof *bindings == KEY_PASTED - KEY_LEFT, "one for each key");
 
 static char *show_prompt(EditLine *edit)
 {
@@ -43,12 +58,42 @@ static char *show_prompt(EditLine *edit)
     return (char *)(uintptr_t)l->prompt;
 }
 
+static void tell_pastes(EditLine *edit, bool on)
+{
+    struct line *l = NULL;
+    el_get(edit, EL_CLIENTDATA, &l);
+    if (l->pastes)
+        say_escape(on ? term_paste_on : term_paste_off);
+}
+
+/* A pasted text becomes a part of the line, its line ends too. What else of it could move the cursor is made visible. */
+static unsigned char insert_pasted(EditLine *edit, int c)
+{
+    struct line *l = NULL;
+    struct printable filter = {0};
+    struct str text = {0};
+    (void)c;
+    el_get(edit, EL_CLIENTDATA, &l);
+    struct str *pasted = &l->keyboard.pasted;
+    /* Terminals send a carriage return for each line end. */
+    for (size_t i = 0; i < pasted->len; i++)
+        if (pasted->data[i] == '\r' && !(i + 1 < pasted->len && pasted->data[i + 1] == '\n'))
+            pasted->data[i] = '\n';
+    printable_push(&filter, str_text(pasted), pasted->len, &text);
+    printable_end(&filter, &text);
+    int rc = str_ok(pasted) && str_ok(&text) && text.len ? el_insertstr(edit, text.data) : -1;
+    str_free(&text);
+    str_free(pasted);
+    return rc < 0 ? CC_ERROR : CC_REFRESH;
+}
+
 /* After Ctrl-Z the shell has the terminal in its own mode, which libedit does not notice by itself. */
 static void draw_again(EditLine *edit)
 {
     el_set(edit, EL_PREP_TERM, 0);
     el_set(edit, EL_PREP_TERM, 1);
     el_resize(edit);
+    tell_pastes(edit, true);
     say_escape(term_erase_line);
     el_set(edit, EL_REFRESH);
 }
@@ -70,13 +115,23 @@ static bool has_hung_up(void)
     return poll(&terminal, 1, 0) != 0;
 }
 
-/* libedit's own reader waits on when Ctrl-C comes; this one gives up, so that the prompt hears it. */
-static int read_char(EditLine *edit, wchar_t *out)
+/* Whether the rest of a sequence comes. A signal is heard by who reads on. */
+static bool comes_soon(void)
 {
-    struct line *l = NULL;
-    el_get(edit, EL_CLIENTDATA, &l);
+    struct pollfd terminal = {.fd = STDIN_FILENO, .events = POLLIN};
+    return poll(&terminal, 1, KEYBOARD_WAIT_MS) != 0;
+}
+
+/* Reads a byte of the terminal into the keys: 1; 0 at its end, -1 when the line is to end. */
+static int read_byte(EditLine *edit, struct line *l)
+{
     for (;;) {
         char byte;
+        if (keyboard_waits(&l->keyboard) && !comes_soon()) {
+            keyboard_give_up(&l->keyboard);
+            return 1;
+        }
+        read_without_waiting();
         enum signals_wake wake = signals_wait(STDIN_FILENO);
         if (wake == SIGNALS_INTERRUPT || wake == SIGNALS_END)
             return -1;
@@ -84,20 +139,45 @@ static int read_char(EditLine *edit, wchar_t *out)
             draw_again(edit);
             continue;
         }
-        read_without_waiting();
         ssize_t n = read(STDIN_FILENO, &byte, 1);
         if (n == 0 && !has_hung_up())
             continue;
-        if (n <= 0)
-            return (int)n;
-        size_t used = mbrtowc(out, &byte, 1, &l->partial);
-        if (used == (size_t)-2)
-            continue;
-        if (used == (size_t)-1) {
-            memset(&l->partial, 0, sizeof l->partial);
-            *out = L'?';
-        }
+        if (n > 0)
+            keyboard_push(&l->keyboard, byte);
+        return (int)n;
+    }
+}
+
+/* The character that the key completes: 1, or 0. */
+static int decode(struct line *l, int key, wchar_t *out)
+{
+    char byte = (char)key;
+    if (key >= KEY_LEFT) {
+        *out = (wchar_t)(CODES + key - KEY_LEFT);
         return 1;
+    }
+    size_t used = mbrtowc(out, &byte, 1, &l->partial);
+    if (used == (size_t)-2)
+        return 0;
+    if (used == (size_t)-1) {
+        memset(&l->partial, 0, sizeof l->partial);
+        *out = L'?';
+    }
+    return *out < CODES || *out >= END_OF_CODES;
+}
+
+/* libedit's own reader waits on when Ctrl-C comes; this one gives up, so that the prompt hears it. */
+static int read_char(EditLine *edit, wchar_t *out)
+{
+    struct line *l = NULL;
+    el_get(edit, EL_CLIENTDATA, &l);
+    for (;;) {
+        int key = keyboard_next(&l->keyboard);
+        if (key >= 0 && decode(l, key, out))
+            return 1;
+        int rc = key >= 0 ? 1 : read_byte(edit, l);
+        if (rc <= 0)
+            return rc;
     }
 }
 
@@ -124,7 +204,22 @@ static void choose_locale(void)
         setlocale(LC_CTYPE, "C.UTF-8");
 }
 
-struct line *line_open(struct moeflux_err *e)
+/* The user's own .editrc comes after the bindings, and has the keys that it names. */
+static void bind_keys(struct line *l)
+{
+    el_set(l->edit, EL_EDITOR, "emacs");
+    el_set(l->edit, EL_ADDFN, "moeflux-insert-pasted", "insert a pasted text", insert_pasted);
+    el_set(l->edit, EL_BIND, "^R", "em-inc-search-prev", NULL);
+    el_set(l->edit, EL_BIND, "^W", "ed-delete-prev-word", NULL);
+    /* Ctrl-S would stop all output, as if the program hung; CR LF of a pasted text would come as two of the same. */
+    el_set(l->edit, EL_SETTY, "-d", "-ixon", "-inlcr", "-icrnl", NULL);
+    l->keyboard.as_is = el_source(l->edit, NULL) == 0;
+    for (size_t i = 0; i < sizeof bindings / sizeof *bindings; i++)
+        el_set(l->edit, EL_BIND, bindings[i][0], bindings[i][1], NULL);
+    el_set(l->edit, EL_BIND, "\\213", "moeflux-insert-pasted", NULL);
+}
+
+struct line *line_open(bool pastes, struct moeflux_err *e)
 {
     struct line *l = mem_new(1, sizeof *l, e);
     if (!l)
@@ -140,11 +235,10 @@ struct line *line_open(struct moeflux_err *e)
     load_history(l);
     el_set(l->edit, EL_CLIENTDATA, l);
     el_set(l->edit, EL_PROMPT, show_prompt);
-    el_set(l->edit, EL_EDITOR, "emacs");
     el_set(l->edit, EL_HIST, history, l->history);
     el_set(l->edit, EL_GETCFN, read_char);
-    el_set(l->edit, EL_BIND, "^R", "em-inc-search-prev", NULL);
-    el_source(l->edit, NULL);
+    bind_keys(l);
+    l->pastes = pastes;
     return l;
 }
 
@@ -158,6 +252,7 @@ void line_close(struct line *l)
         history_end(l->history);
     free(l->history_path);
     str_free(&l->text);
+    keyboard_free(&l->keyboard);
     free(l);
 }
 
@@ -167,8 +262,11 @@ enum line_event line_read(struct line *l, const char *prompt, const char **text)
     l->prompt = prompt;
     memset(&l->partial, 0, sizeof l->partial);
     str_clear(&l->text);
+    keyboard_reset(&l->keyboard);
     signals_catch_editing(true);
+    tell_pastes(l->edit, true);
     const char *got = el_gets(l->edit, &n);
+    tell_pastes(l->edit, false);
     signals_catch_editing(false);
     bool interrupted = signals_interrupted();
     signals_clear();

@@ -8,7 +8,8 @@
 void printer_init(struct printer *p, struct output *out, const struct options *o, const struct term *t)
 {
     *p = (struct printer){.out = out, .ids = o->tokens_out};
-    if (t->out_dress)
+    p->colors = t->out_dress;
+    if (t->out && t->out_dress)
         p->thinking = PRINTER_DIM;
     else if (t->out || o->show_think)
         p->thinking = PRINTER_PLAIN;
@@ -18,13 +19,18 @@ static void put(struct printer *p, const char *text, size_t n)
 {
     if (n == 0)
         return;
-    output_add(p->out, text, n);
+    if (p->colors && !p->in_thinking)
+        markdown_push(&p->markdown, text, n, p->out);
+    else
+        output_add(p->out, text, n);
     p->line_open = text[n - 1] != '\n';
     p->any = true;
 }
 
 static void end_line(struct printer *p)
 {
+    if (p->colors && !p->in_thinking)
+        markdown_end(&p->markdown, p->out);
     if (p->line_open)
         put(p, "\n", 1);
 }

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "cli/terminal/markdown.h"
 #include "generate/answer.h"
 
 struct options;
@@ -17,7 +18,9 @@ struct printer {
     struct output *out;
     bool ids;                       /* token ids instead of text */
     enum printer_thinking thinking; /* plain: between lines <think> and </think> */
-    bool any, line_open;            /* something was printed; the last line has no end yet */
+    bool colors;                    /* the answer's markdown is dressed */
+    struct markdown markdown;
+    bool any, line_open; /* something was printed; the last line has no end yet */
     bool in_thinking;
 };
 

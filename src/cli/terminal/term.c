@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 const char term_dim[] = "\033[2m", term_plain[] = "\033[0m", term_erase_line[] = "\r\033[K";
+const char term_paste_on[] = "\033[?2004h", term_paste_off[] = "\033[?2004l";
 
 static void occupy_closed_streams(void)
 {
@@ -26,7 +27,8 @@ struct term term_look(void)
     occupy_closed_streams();
     const char *kind = getenv("TERM");
     const char *no_color = getenv("NO_COLOR");
-    bool dress = kind && strcmp(kind, "dumb") != 0 && !(no_color && *no_color);
+    bool able = kind && strcmp(kind, "dumb") != 0;
+    bool dress = able && !(no_color && *no_color);
     struct term t = {
         .in = isatty(STDIN_FILENO),
         .out = isatty(STDOUT_FILENO),
@@ -34,6 +36,7 @@ struct term term_look(void)
     };
     t.out_dress = t.out && dress;
     t.err_dress = t.err && dress;
+    t.pastes = t.in && t.err && able;
     return t;
 }
 

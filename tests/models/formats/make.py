@@ -256,6 +256,26 @@ def formats():
     return out
 
 
+def small_floats():
+    """Rows that bfloat16 and float16 have exactly, of many sizes, with ties and zeros, and what mx.quantize makes of them."""
+    rng = np.random.default_rng(6)
+    x = rng.standard_normal((48, 32)) * np.exp2(np.repeat(rng.integers(-12, 8, (48, 2)), 16, 1))
+    x[:4] = np.round(x[:4] * 8 / np.abs(x[:4]).max() * 4) / 8
+    x[4:7, ::3] = 0
+    x[7], x[8, 3:], x[9:12] = 0, 0, x[9:12] * 2.0 ** -14
+    x[12:16, 5] *= 40
+    exponent = np.floor(np.log2(np.abs(x) + 1e-30))
+    step = np.exp2(np.maximum(exponent - 7, -24))
+    rows = mx.array((np.round(x / step) * step).astype(np.float32))
+    out = {"rows.values": rows}
+    for dtype, name in ((mx.bfloat16, "BF16"), (mx.float16, "F16"), (mx.float32, "F32")):
+        assert mx.array_equal(rows.astype(dtype).astype(mx.float32), rows)
+        for mode in ("mxfp4", "mxfp8", "nvfp4"):
+            w, s = mx.quantize(rows.astype(dtype), mode=mode)
+            out.update({f"{mode}.{name}.weight": w, f"{mode}.{name}.scales": s})
+    return out
+
+
 def main():
     mx.set_default_device(mx.cpu)
     to = Path(sys.argv[1])
@@ -267,6 +287,7 @@ def main():
         mx.save_safetensors(str(to / f"{name}.golden.safetensors"), golden(to / name, family(name)[2]))
         print(name)
     mx.save_safetensors(str(to / "rows.safetensors"), formats())
+    mx.save_safetensors(str(to / "small-floats.safetensors"), small_floats())
 
 
 main()

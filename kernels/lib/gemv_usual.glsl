@@ -1,0 +1,212 @@
+// gemv_usual.glsl - gemv_lanes.glsl's pieces of matrices in the usual formats: 16 bytes.
+
+// vec4s of columns in a piece
+uint piece_vecs(const uint format)
+{
+    return 32 / format_bits(format);
+}
+
+// ... and those that take() gives at once.
+uint take_vecs(const uint format)
+{
+    return format_code_bits(format) == 4 ? 2 : 1;
+}
+
+// Whether odd columns have sums of their own.
+bool sums_odd_apart(const uint format)
+{
+    return HAS_DENORM && format_code_bits(format) == 4;
+}
+
+// A piece of each row as it lies in memory, with its group's scale and bias or, without DENORM, the words that hold them.
+// WITH_Q4 the step of gemv_other.glsl has room for it.
+#ifndef WITH_Q4
+struct Step {
+    uvec4 q[MAX_ROWS];
+    uint scales[MAX_ROWS], biases[MAX_ROWS];
+    uint odd; // bit r: the group's place in those words
+};
+
+void begin_step(out Step s)
+{
+    s.odd = 0;
+}
+#endif
+
+// Piece `piece` counted from `weight` on as row r's, with what number `group` of the scales and biases is.
+void load_at(inout Step s, uint r, const uint format, uvec2 weight, uvec2 scales, uvec2 biases, uint piece, uint group)
+{
+#ifdef WITH_Q4
+    put_words(s, r, Words4(weight).v[piece]);
+#else
+    s.q[r] = Words4(weight).v[piece];
+#endif
+    if (format_is_affine(format)) {
+#ifdef DENORM
+        s.scales[r] = uint(Shorts(scales).v[group]);
+        s.biases[r] = uint(Shorts(biases).v[group]);
+#else
+        s.scales[r] = Words(scales).v[group >> 1];
+        s.biases[r] = Words(biases).v[group >> 1];
+        s.odd |= (group & 1u) << r;
+#endif
+    }
+}
+
+// Piece i of row r's matrix, whose row starts at element `row_at`.
+void load_piece(inout Step s, uint r, const uint format, uvec2 weight, uvec2 scales, uvec2 biases, uint row_at, uint i)
+{
+    uint cols = 4 * piece_vecs(format), shift = format_group_shift(format);
+    load_at(s, r, format, weight, scales, biases, row_at / cols + i, (row_at >> shift) + (i * cols >> shift));
+}
+
+#ifdef DENORM
+// What load_at counts from.
+uvec2 piece_address(const uint format, uvec2 weight, uint piece)
+{
+    return addr_at(weight, piece, 4);
+}
+
+uvec2 group_address(const uint format, uvec2 scales, uint group)
+{
+    return addr_at(scales, group, 1);
+}
+
+void add_places(inout Step s, uint first, uint group)
+{
+}
+
+uint group_shift(const uint format)
+{
+    return format_group_shift(format);
+}
+
+// Whether the next step's groups are whole groups away.
+bool steps_by_groups(const uint format)
+{
+    return (piece_step() * 4 * piece_vecs(format)) % (1u << format_group_shift(format)) == 0;
+}
+#endif
+
+float bf16_of(uint pair, bool odd)
+{
+    return uintBitsToFloat(odd ? pair & 0xffff0000u : pair << 16);
+}
+
+// The first columns of what is left of a piece, four or eight, as described above, or the weights themselves. What they are made of is rotated away.
+void take(const uint format, inout uvec4 q, out vec4 low, out vec4 high)
+{
+    high = vec4(0.0);
+    if (HAS_DENORM && format_code_bits(format) == 4) {
+        uint later = q.x >> 8;
+        vec2 a = codes_of(q.x & 0x000f000fu), b = codes_of(q.x & 0x00f000f0u);
+        vec2 c = codes_of(later & 0x000f000fu), d = codes_of(later & 0x00f000f0u);
+        low = vec4(a.x, b.x, c.x, d.x);
+        high = vec4(a.y, b.y, c.y, d.y);
+        q = q.yzwx;
+    } else if (HAS_DENORM && format_code_bits(format) == 8) {
+        vec2 a = codes_of(q.x & 0x00ff00ffu), b = codes_of((q.x >> 8) & 0x00ff00ffu);
+        low = vec4(a.x, b.x, a.y, b.y);
+        q = q.yzwx;
+    } else if (format_code_bits(format) == 4) {
+        vec2 a = unpackHalf2x16(((q.x << 6) & 0x03c003c0u) | 0x3c003c00u);
+        vec2 b = unpackHalf2x16(((q.x << 2) & 0x03c003c0u) | 0x3c003c00u);
+        vec2 c = unpackHalf2x16(((q.x >> 2) & 0x03c003c0u) | 0x3c003c00u);
+        vec2 d = unpackHalf2x16(((q.x >> 6) & 0x03c003c0u) | 0x3c003c00u);
+        low = vec4(a.x, b.x, c.x, d.x);
+        high = vec4(a.y, b.y, c.y, d.y);
+        q = q.yzwx;
+    } else if (format_code_bits(format) == 8) {
+        vec2 a = unpackHalf2x16(((q.x << 2) & 0x03fc03fcu) | 0x3c003c00u);
+        vec2 b = unpackHalf2x16(((q.x >> 6) & 0x03fc03fcu) | 0x3c003c00u);
+        low = vec4(a.x, b.x, a.y, b.y);
+        q = q.yzwx;
+    } else if (format == FORMAT_BF16) {
+        low = vec4(bf16_of(q.x, false), bf16_of(q.x, true), bf16_of(q.y, false), bf16_of(q.y, true));
+        q = q.zwxy;
+    } else {
+        low = uintBitsToFloat(q);
+    }
+}
+
+// Four products, of the even and the odd columns.
+void dot_on(const uint format, vec4 w, vec4 x, inout float even, inout float odd)
+{
+    if (sums_odd_apart(format)) {
+        even = fma(w.z, x.z, fma(w.x, x.x, even));
+        odd = fma(w.w, x.w, fma(w.y, x.y, odd));
+    } else {
+        even = fma(w.w, x.w, fma(w.z, x.z, fma(w.y, x.y, fma(w.x, x.x, even))));
+    }
+}
+
+// The sums of one step so far.
+struct Parts {
+    float even[MAX_ACC], odd[MAX_ACC], x[4];
+};
+
+// Adds what take() gives; `at`: where its columns are in xs.
+void add_columns(inout Parts p, const uint format, inout Step s, uint at)
+{
+    const uint vecs = take_vecs(format);
+    vec4 x[4], y[4];
+    [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+        x[t] = xs[at + t * XS_STRIDE];
+        p.x[t] = sum_on(x[t], p.x[t]);
+        if (vecs == 2) {
+            y[t] = xs[at + t * XS_STRIDE + UNITS + 1];
+            p.x[t] = sum_on(y[t], p.x[t]);
+        }
+    }
+    [[unroll]] for (uint r = 0; r < MATRICES * ROWS; r++) {
+        vec4 low, high;
+#ifdef WITH_Q4
+        uvec4 q = words_of(s, r);
+        take(format, q, low, high);
+        put_words(s, r, q);
+#else
+        take(format, s.q[r], low, high);
+#endif
+        [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+            uint i = r * TOKENS + t;
+            dot_on(format, low, x[t], p.even[i], p.odd[i]);
+            if (vecs == 2)
+                dot_on(format, high, y[t], p.even[i], p.odd[i]);
+        }
+    }
+}
+
+// Adds one step: columns from 4 * c4 on of the tile.
+void add_step(inout float acc[MAX_ACC], const uint format, Step s, uint c4)
+{
+    const uint n_rows = MATRICES * ROWS, vecs = take_vecs(format), pitch = vecs * (UNITS + 1);
+    Parts p;
+    [[unroll]] for (uint i = 0; i < SUMS; i++)
+        p.even[i] = p.odd[i] = 0.0;
+    [[unroll]] for (uint t = 0; t < TOKENS; t++)
+        p.x[t] = 0.0;
+    // All vec4s of a piece lie in different rows of the same column of the transposed layout.
+    uint at = xs_index(0, c4);
+    if (IS_WHOLE) {
+        [[unroll]] for (uint k = 0; k < piece_vecs(format) / vecs; k++)
+            add_columns(p, format, s, at + k * pitch);
+    } else {
+        [[dont_unroll]] for (uint end = at + piece_vecs(format) * (UNITS + 1); at < end; at += pitch)
+            add_columns(p, format, s, at);
+    }
+    [[unroll]] for (uint r = 0; r < n_rows; r++) {
+        float scale = 1.0, bias = 0.0;
+        if (format_is_affine(format)) {
+            bool odd = !HAS_DENORM && (s.odd >> r & 1u) != 0;
+            scale = bf16_of(s.scales[r], odd);
+            bias = bf16_of(s.biases[r], odd);
+            scale *= HAS_DENORM ? 16777216.0 : float(1u << format_code_bits(format));
+            bias -= HAS_DENORM ? 0.0 : scale;
+        }
+        [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+            uint i = r * TOKENS + t;
+            float part = sums_odd_apart(format) ? fma(p.odd[i], 0.0625, p.even[i]) : p.even[i];
+            acc[i] = format_is_affine(format) ? fma(scale, part, fma(bias, p.x[t], acc[i])) : acc[i] + part;
+        }
+    }
+}

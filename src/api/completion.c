@@ -1,0 +1,352 @@
+#include "api/completion.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+#include "api/ask.h"
+#include "api/call.h"
+#include "api/refusal.h"
+#include "api/token_lists.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "generate/answer_json.h"
+#include "generate/logprobs.h"
+#include "moeflux.h"
+#include "text/tokenizer.h"
+
+struct choice {
+    struct str text, thinking, arguments; /* the last: of the tool's call at hand */
+    json_t *calls;                        /* an array; NULL: none */
+    json_t *logprobs;                     /* of a chat, an array; NULL: nothing yet */
+    struct token_lists lists;             /* of a completion */
+    bool begun;                           /* the prompt is in the text, the first event was sent */
+};
+
+struct completion {
+    const struct call *call;
+    const char *model;
+    const struct tokenizer *tokenizer;
+    char id[40];
+    int64_t created;        /* seconds of the epoch */
+    struct choice *choices; /* [call->n_asks] */
+};
+
+struct completion *completion_new(const struct call *call, const char *model, const struct tokenizer *t,
+                                  struct moeflux_err *e)
+{
+    uint64_t drawn;
+    struct completion *c = mem_new(1, sizeof *c, e);
+    if (!c)
+        return NULL;
+    *c = (struct completion){call, model, t, .created = (int64_t)time(NULL)};
+    c->choices = mem_new(call->n_asks, sizeof *c->choices, e);
+    if (!c->choices || getrandom(&drawn, sizeof drawn, 0) != (ssize_t)sizeof drawn) {
+        if (c->choices)
+            err_errno(e, ERR_IO, "no identifier could be drawn");
+        completion_free(c);
+        return NULL;
+    }
+    snprintf(c->id, sizeof c->id, "%s-%016" PRIx64, call->chat ? "chatcmpl" : "cmpl", drawn);
+    return c;
+}
+
+void completion_free(struct completion *c)
+{
+    if (!c)
+        return;
+    for (uint32_t i = 0; c->choices && i < c->call->n_asks; i++) {
+        str_free(&c->choices[i].text);
+        str_free(&c->choices[i].thinking);
+        str_free(&c->choices[i].arguments);
+        json_decref(c->choices[i].calls);
+        json_decref(c->choices[i].logprobs);
+        json_decref(token_lists_take(&c->choices[i].lists));
+    }
+    free(c->choices);
+    free(c);
+}
+
+/* ---- parts ---- */
+
+static json_t *text_json(const struct str *s)
+{
+    return answer_json_text(str_text(s), s->len);
+}
+
+/* "length" also stands for an answer that the server's end has cut. */
+static const char *finish_reason(const struct ask_result *r)
+{
+    switch (r->stop) {
+    case ANSWER_EOS:
+    case ANSWER_STOP_TEXT:
+        return "stop";
+    case ANSWER_TOOLS:
+        return "tool_calls";
+    default:
+        return "length";
+    }
+}
+
+static json_t *usage(const struct call *call)
+{
+    json_int_t prompt = 0, cached = 0, answered = 0;
+    for (uint32_t i = 0; i < call->n_asks; i++) {
+        const struct ask *a = &call->asks[i];
+        /* The choices of one prompt have it in common. */
+        if (i % call->n == 0) {
+            prompt += (json_int_t)a->request.tokens.n;
+            cached += a->result.n_reused;
+        }
+        answered += a->result.n_answered;
+    }
+    return json_pack("{s: I, s: I, s: I, s: {s: I}}", "prompt_tokens", prompt, "completion_tokens", answered,
+                     "total_tokens", prompt + answered, "prompt_tokens_details", "cached_tokens", cached);
+}
+
+static json_t *head(const struct completion *c, const char *kind)
+{
+    return json_pack("{s: s, s: s, s: I, s: o, s: s}", "id", c->id, "object", kind, "created",
+                     (json_int_t)c->created, "model", answer_json_text(c->model, strlen(c->model)),
+                     "system_fingerprint", "moeflux-" MOEFLUX_VERSION);
+}
+
+/* The prompt's text and what its tokens' probabilities are, for `echo`. */
+static void add_prompt(struct completion *c, uint32_t idx, struct str *out)
+{
+    const struct ask *a = &c->call->asks[idx];
+    struct str all = {0};
+    for (size_t i = 0; i < a->request.tokens.n; i++) {
+        const char *bytes;
+        int32_t id = a->request.tokens.ids[i];
+        size_t n = tokenizer_bytes(c->tokenizer, id, &bytes);
+        str_add(&all, n ? bytes : "", n);
+        if (c->call->logprobs)
+            token_lists_add(&c->choices[idx].lists, c->tokenizer, id,
+                            i && i <= a->scores.n ? logprobs_of(&a->scores, i - 1) : NULL, a->scores.n_top);
+    }
+    out->failed |= !str_ok(&all);
+    str_add(out, str_text(&all), all.len);
+    str_free(&all);
+}
+
+/* A chat has those of its content alone, a completion those of all tokens. */
+static void add_logprobs(struct completion *c, uint32_t idx, const struct answer_piece *p)
+{
+    struct choice *x = &c->choices[idx];
+    if (!p->logprobs || p->id < 0)
+        return;
+    if (!c->call->chat) {
+        token_lists_add(&x->lists, c->tokenizer, p->id, p->logprobs, p->n_top);
+    } else if (p->part == CHAT_ANSWER) {
+        if (!x->logprobs)
+            x->logprobs = json_array();
+        json_array_append_new(x->logprobs, answer_json_logprob(c->tokenizer, p->logprobs, p->n_top));
+    }
+}
+
+/* Those that have come since the last call; null: none. */
+static json_t *take_logprobs(struct completion *c, uint32_t idx)
+{
+    struct choice *x = &c->choices[idx];
+    if (!c->call->chat) {
+        json_t *lists = token_lists_take(&x->lists);
+        return lists ? lists : json_null();
+    }
+    json_t *content = x->logprobs;
+    x->logprobs = NULL;
+    return content ? json_pack("{s: o}", "content", content) : json_null();
+}
+
+static struct str *text_of(struct choice *x, enum chat_part part)
+{
+    return part == CHAT_THINKING ? &x->thinking : &x->text;
+}
+
+/* ---- whole ---- */
+
+/* A call as it begins, without arguments. */
+static json_t *call_json(const struct answer_piece *p)
+{
+    return json_pack("{s: s, s: s, s: {s: o, s: s}}", "id", p->call->id, "type", "function", "function",
+                     "name", answer_json_text(str_text(&p->call->name), p->call->name.len), "arguments", "");
+}
+
+static void keep_call(struct choice *x, const struct answer_piece *p)
+{
+    json_t *last = json_array_get(x->calls, json_array_size(x->calls) - 1);
+    switch (p->event) {
+    case ANSWER_CALL_BEGINS:
+        str_clear(&x->arguments);
+        if (!x->calls)
+            x->calls = json_array();
+        json_array_append_new(x->calls, call_json(p));
+        break;
+    case ANSWER_CALL_ARGUMENTS:
+        str_add(&x->arguments, p->text, p->len);
+        break;
+    case ANSWER_CALL_ENDS:
+        json_object_set_new(json_object_get(last, "function"), "arguments", text_json(&x->arguments));
+        break;
+    case ANSWER_CALL_FAILS:
+        json_array_remove(x->calls, json_array_size(x->calls) - 1);
+        break;
+    }
+}
+
+/* The ask's prompt was evaluated. */
+static void begin_text(struct completion *c, uint32_t idx)
+{
+    struct choice *x = &c->choices[idx];
+    if (!x->begun && c->call->echo)
+        add_prompt(c, idx, &x->text);
+    x->begun = true;
+}
+
+void completion_keep(struct completion *c, uint32_t idx, const struct answer_piece *p)
+{
+    struct choice *x = &c->choices[idx];
+    begin_text(c, idx);
+    add_logprobs(c, idx, p);
+    if (p->part == CHAT_TOOL)
+        keep_call(x, p);
+    else
+        str_add(text_of(x, p->part), p->text, p->len);
+}
+
+static json_t *choice_json(struct completion *c, uint32_t idx)
+{
+    struct choice *x = &c->choices[idx];
+    begin_text(c, idx);
+    json_t *out = json_pack("{s: i, s: s, s: o}", "index", (int)idx, "finish_reason",
+                            finish_reason(&c->call->asks[idx].result), "logprobs", take_logprobs(c, idx));
+    if (!c->call->chat) {
+        json_object_set_new(out, "text", text_json(&x->text));
+        return out;
+    }
+    bool calls = json_array_size(x->calls) > 0;
+    json_t *message = json_pack("{s: s, s: o}", "role", "assistant", "content",
+                                calls && !x->text.len ? json_null() : text_json(&x->text));
+    if (calls)
+        json_object_set(message, "tool_calls", x->calls);
+    if (x->thinking.len)
+        json_object_set_new(message, "reasoning_content", text_json(&x->thinking));
+    json_object_set_new(out, "message", message);
+    return out;
+}
+
+struct json_t *completion_json(struct completion *c)
+{
+    json_t *out = head(c, c->call->chat ? "chat.completion" : "text_completion"), *choices = json_array();
+    for (uint32_t i = 0; i < c->call->n_asks; i++)
+        json_array_append_new(choices, choice_json(c, i));
+    json_object_set_new(out, "choices", choices);
+    json_object_set_new(out, "usage", usage(c->call));
+    return out;
+}
+
+/* ---- events ---- */
+
+/* Takes `value` over. */
+static void send(struct str *out, json_t *value)
+{
+    char *text = value ? json_dumps(value, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
+    json_decref(value);
+    /* Without memory the event is missing, and `out` says so. */
+    out->failed |= text == NULL;
+    str_add_text(out, "data: ");
+    str_add_text(out, text ? text : "");
+    str_add_text(out, "\n\n");
+    free(text);
+}
+
+/* One choice's event. delta: taken over; of a completion the text. finish: NULL: it goes on. */
+static void send_choice(struct completion *c, uint32_t idx, json_t *delta, const char *finish,
+                        struct str *out)
+{
+    json_t *choice =
+        json_pack("{s: i, s: o, s: s?, s: o}", "index", (int)idx, c->call->chat ? "delta" : "text", delta,
+                  "finish_reason", finish, "logprobs", take_logprobs(c, idx));
+    json_t *event = head(c, c->call->chat ? "chat.completion.chunk" : "text_completion");
+    json_object_set_new(event, "choices", json_pack("[o]", choice));
+    /* Clients that ask for the usage find it absent in all events but one. */
+    if (c->call->include_usage)
+        json_object_set_new(event, "usage", json_null());
+    send(out, event);
+}
+
+static void send_begin(struct completion *c, uint32_t idx, struct str *out)
+{
+    struct choice *x = &c->choices[idx];
+    if (x->begun)
+        return;
+    x->begun = true;
+    if (c->call->chat) {
+        send_choice(c, idx, json_pack("{s: s, s: s}", "role", "assistant", "content", ""), NULL, out);
+    } else if (c->call->echo) {
+        struct str prompt = {0};
+        add_prompt(c, idx, &prompt);
+        send_choice(c, idx, text_json(&prompt), NULL, out);
+        str_free(&prompt);
+    }
+}
+
+/* What an event says of a call; NULL: nothing. */
+static json_t *call_delta(const struct answer_piece *p)
+{
+    json_t *call = NULL;
+    if (p->event == ANSWER_CALL_BEGINS)
+        call = call_json(p);
+    else if (p->event == ANSWER_CALL_ARGUMENTS)
+        call = json_pack("{s: {s: o}}", "function", "arguments", answer_json_text(p->text, p->len));
+    if (!call)
+        return NULL;
+    json_object_set_new(call, "index", json_integer(p->call_idx));
+    return json_pack("{s: [o]}", "tool_calls", call);
+}
+
+void completion_send_piece(struct completion *c, uint32_t idx, const struct answer_piece *p, struct str *out)
+{
+    send_begin(c, idx, out);
+    add_logprobs(c, idx, p);
+    if (p->part == CHAT_TOOL) {
+        json_t *delta = call_delta(p);
+        if (delta)
+            send_choice(c, idx, delta, NULL, out);
+        return;
+    }
+    if (!p->len && !c->choices[idx].logprobs && !c->choices[idx].lists.object)
+        return;
+    json_t *text = answer_json_text(p->text, p->len);
+    if (c->call->chat)
+        text = json_pack("{s: o}", p->part == CHAT_THINKING ? "reasoning_content" : "content", text);
+    send_choice(c, idx, text, NULL, out);
+}
+
+void completion_send_end(struct completion *c, uint32_t idx, struct str *out)
+{
+    const struct ask_result *r = &c->call->asks[idx].result;
+    if (r->rc) {
+        struct refusal why = {0};
+        refusal_of(&why, r->rc, &r->error);
+        send(out, refusal_json(&why));
+        return;
+    }
+    send_begin(c, idx, out);
+    send_choice(c, idx, c->call->chat ? json_object() : json_string(""), finish_reason(r), out);
+}
+
+void completion_send_last(struct completion *c, struct str *out)
+{
+    if (c->call->include_usage) {
+        json_t *event = head(c, c->call->chat ? "chat.completion.chunk" : "text_completion");
+        json_object_set_new(event, "choices", json_array());
+        json_object_set_new(event, "usage", usage(c->call));
+        send(out, event);
+    }
+    str_add_text(out, "data: [DONE]\n\n");
+}

@@ -1,0 +1,182 @@
+#include "cli/which_model.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "base/file.h"
+#include "cli/near.h"
+
+/* "Qwen/Qwen3-30B-A3B": two words of letters, digits, ".", "_" and "-". */
+static bool is_repository(const char *path)
+{
+    static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+    size_t n = strspn(path, letters);
+    size_t more = path[n] == '/' ? strspn(path + n + 1, letters) : 0;
+    return n > 0 && path[0] != '.' && more > 0 && path[n + 1 + more] == '\0';
+}
+
+static bool ends_with(const char *name, const char *end)
+{
+    size_t n = strlen(name), m = strlen(end);
+    return n > m && strcmp(name + n - m, end) == 0;
+}
+
+static bool begins_with(int fd, const char *beginning)
+{
+    char start[64];
+    size_t n = strlen(beginning);
+    return fd >= 0 && n <= sizeof start && pread(fd, start, n, 0) == (ssize_t)n &&
+           memcmp(start, beginning, n) == 0;
+}
+
+static int refuse_gguf(const char *path, const char *what, struct moeflux_err *e)
+{
+    return err_set(e, ERR_UNSUPPORTED,
+                   "%s: %s, which moeflux does not read: take the model's repository with safetensors files, "
+                   "and moeflux convert SRC DST",
+                   path, what);
+}
+
+static int check_file(const char *path, struct moeflux_err *e)
+{
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC), rc = 0;
+    char *parent = file_parent(path, NULL);
+    if (begins_with(fd, "GGUF") || ends_with(path, ".gguf"))
+        rc = refuse_gguf(path, "a GGUF file", e);
+    else if (parent && ends_with(path, ".safetensors"))
+        rc = err_set(e, ERR_FORMAT, "%s: a file of a model: name its directory, %s", path, parent);
+    free(parent);
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
+/* What lies in a directory. */
+struct contents {
+    bool manifest, config, safetensors, gguf, pytorch;
+    bool part; /* of a model's experts: its own error follows, and --verify takes it */
+    char pointer[256]; /* the name of a file that git-lfs has not fetched; "": none */
+    char inner[300];   /* a directory in it that has a config.json; "": none */
+};
+
+/* As a clone or a download lies in a directory that was named for it, or in the cache of the usual downloader. */
+static void look_into(struct contents *c, int dir, const char *name, bool again)
+{
+    char path[300];
+    snprintf(path, sizeof path, "%s/config.json", name);
+    if (name[0] == '.' || c->inner[0])
+        return;
+    if (faccessat(dir, path, R_OK, 0) == 0)
+        snprintf(c->inner, sizeof c->inner, "%s", name);
+    if (!again || strcmp(name, "snapshots") != 0)
+        return;
+    int fd = openat(dir, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *d = fd < 0 ? NULL : fdopendir(fd);
+    for (struct dirent *x; d && (x = readdir(d));) {
+        snprintf(path, sizeof path, "%s/%.255s", name, x->d_name);
+        if (x->d_name[0] != '.')
+            look_into(c, dir, path, false);
+    }
+    if (d)
+        closedir(d);
+}
+
+static void look_at(struct contents *c, int dir, const char *name)
+{
+    bool weights = ends_with(name, ".safetensors");
+    c->manifest |= strcmp(name, "model_weights.json") == 0;
+    c->config |= strcmp(name, "config.json") == 0;
+    c->part |= strcmp(name, "part.json") == 0;
+    c->safetensors |= weights;
+    c->gguf |= ends_with(name, ".gguf");
+    c->pytorch |= ends_with(name, ".bin") || ends_with(name, ".pt") || ends_with(name, ".pth");
+    if (!weights && !ends_with(name, ".json"))
+        return;
+    int fd = openat(dir, name, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (begins_with(fd, "version https://git-lfs.github.com/spec/"))
+        snprintf(c->pointer, sizeof c->pointer, "%s", name);
+    if (fd >= 0)
+        close(fd);
+}
+
+static int check_dir(const char *path, struct moeflux_err *e)
+{
+    struct contents c = {0};
+    DIR *d = opendir(path);
+    for (struct dirent *x; d && (x = readdir(d));) {
+        look_at(&c, dirfd(d), x->d_name);
+        look_into(&c, dirfd(d), x->d_name, true);
+    }
+    if (!d)
+        return 0;
+    closedir(d);
+    if (c.pointer[0])
+        return err_set(e, ERR_FORMAT,
+                       "%s: %s is a pointer of git-lfs and not the file: \"git lfs pull\" in the directory "
+                       "fetches it",
+                       path, c.pointer);
+    if (c.manifest || c.part || (c.safetensors && c.config))
+        return 0;
+    if (c.safetensors)
+        return err_set(
+            e, ERR_FORMAT,
+            "%s: safetensors files without a config.json: a model needs its repository's .json files "
+            "too",
+            path);
+    if (c.gguf)
+        return refuse_gguf(path, "a directory of GGUF files", e);
+    if (c.pytorch)
+        return err_set(
+            e, ERR_UNSUPPORTED,
+            "%s: only PyTorch's files (.bin, .pt), which moeflux does not read: take a repository of "
+            "the model with safetensors files",
+            path);
+    if (c.config)
+        return 0;
+    if (c.inner[0])
+        return err_set(e, ERR_FORMAT, "%s: no model is in it, but perhaps in %s/%s", path, path, c.inner);
+    return err_set(
+        e, ERR_FORMAT,
+        "%s: no model: neither model_weights.json nor config.json is there (a model's directory has "
+        "config.json, tokenizer.json and safetensors files)",
+        path);
+}
+
+int which_model_check(const char *path, struct moeflux_err *e)
+{
+    if (file_is_dir(path))
+        return check_dir(path, e);
+    if (file_exists(path))
+        return check_file(path, e);
+    if (ends_with(path, ".gguf"))
+        return 0;
+    return is_repository(path)
+               ? err_set(e, ERR_IO,
+                         "%s: no such directory; a repository of that name is fetched by \"hf download %s "
+                         "--local-dir DIR\", and then the model is DIR",
+                         path, path)
+               : 0;
+}
+
+int which_model_refuse_word(const char *word, struct moeflux_err *e)
+{
+    static const char *const verbs[] = {"convert", "inspect", "serve"};
+    struct near near = near_begin(word);
+    struct moeflux_err why;
+    if (file_is_dir(word))
+        return err_set(e, ERR_USAGE, "unexpected argument \"%s\": a model's directory goes behind -m (-m %s)",
+                       word, word);
+    if (which_model_check(word, &why))
+        return err_set(e, ERR_USAGE, "%s", why.text);
+    for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++)
+        near_try(&near, verbs[i], strlen(verbs[i]));
+    if (near.best)
+        return err_set(e, ERR_USAGE, "unexpected argument \"%s\": did you mean %s?", word, near.best);
+    return err_set(e, ERR_USAGE, "unexpected argument \"%s\" (--help shows the usage)", word);
+}

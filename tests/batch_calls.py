@@ -1,0 +1,249 @@
+#!/usr/bin/python3
+"""Batches in OpenAI's form beside a running server, and in a terminal. usage: batch_calls.py PROGRAM MODEL URL"""
+import http.client, json, os, signal, subprocess, sys, tempfile, time
+
+PROGRAM, MODEL, URL = sys.argv[1:4]
+import terminal
+
+CHAT, TEXT = '/v1/chat/completions', '/v1/completions'
+TOOL = {'type': 'function', 'function': {'name': 'now', 'parameters': {'type': 'object', 'properties': {}}}}
+PLAIN = {'temperature': 0, 'chat_template_kwargs': {'enable_thinking': False}}
+
+
+def question(text, **more):
+    return {'messages': [{'role': 'user', 'content': text}], **PLAIN, **more}
+
+
+# What a line may ask for, each field of the server's among them; the last ones are refused.
+BODIES = [
+    (CHAT, question('What is 47 + 38?', model='anything', max_tokens=12)),
+    (CHAT, question([{'type': 'text', 'text': 'What is 47 '}, {'type': 'text', 'text': '+ 38?'}], max_completion_tokens=12)),
+    (CHAT, {'messages': [{'role': 'user', 'content': 'What is 47 + 38?'}], 'temperature': 0, 'max_tokens': 8}),
+    (CHAT, question('What is the capital of Iceland?', stop=['capital'], max_tokens=12)),
+    (CHAT, question('What is 47 + 38?', logprobs=True, top_logprobs=2, max_tokens=4)),
+    (CHAT, question('When?', tools=[TOOL], tool_choice='required', max_tokens=60)),
+    (CHAT, question('Hello', response_format={'type': 'json_object'}, max_tokens=20)),
+    (CHAT, {**question('Tell me a story.', n=3, seed=7, max_tokens=9), 'temperature': 1.5}),
+    (TEXT, {'prompt': 'Once upon a time there was', 'temperature': 0, 'max_tokens': 6}),
+    (TEXT, {'prompt': ['Once upon', [11, 12, 13]], 'temperature': 0, 'max_tokens': 4, 'n': 2, 'logprobs': 1}),
+    (TEXT, {'prompt': 'Once upon a time', 'temperature': 0, 'max_tokens': 3, 'echo': True, 'logprobs': 2}),
+    (CHAT, question('What is 47 + 38?', logit_bias={'1': 2}, max_tokens=6)),
+    (CHAT, question('x', temperature=-1)),
+    (CHAT, {'messages': []}),
+    (CHAT, question('x ' * 300)),
+    (TEXT, {'temperature': 0}),
+]
+
+
+def line(custom_id, url, body, **more):
+    return {'custom_id': custom_id, 'method': 'POST', 'url': url, 'body': body, **more}
+
+
+def write(path, lines):
+    with open(path, 'w') as f:
+        for x in lines:
+            f.write((x if isinstance(x, str) else json.dumps(x)) + '\n')
+
+
+def run(*arguments, status=0, **more):
+    ran = subprocess.run([PROGRAM, '-m', MODEL, '--device', 'cpu', '-c', '256', *arguments], capture_output=True, text=True,
+                         stdin=subprocess.DEVNULL, **more)
+    assert ran.returncode == status, (ran.returncode, ran.stderr)
+    return ran
+
+
+def results(path):
+    with open(path) as f:
+        return [json.loads(x) for x in f]
+
+
+def post(path, body):
+    c = http.client.HTTPConnection(*URL.split('//')[1].split(':'), timeout=120)
+    c.request('POST', path, json.dumps(body))
+    reply = c.getresponse()
+    return reply.status, json.loads(reply.read())
+
+
+def same(a, b):
+    """Prompts that have another prefix in common with what was computed before are summed up in other pieces."""
+    if isinstance(a, float) and isinstance(b, float):
+        return abs(a - b) <= 1e-3
+    if type(a) != type(b) or not isinstance(a, (dict, list)):
+        return a == b
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    return len(a) == len(b) and all(map(same, a, b))
+
+
+def lines_get_what_the_server_replies(folder):
+    write(folder + '/in', [line(f'request-{i}', url, body) for i, (url, body) in enumerate(BODIES)])
+    run('--batch', folder + '/in', '-o', folder + '/out', '--ordered', status=1)
+    got = results(folder + '/out')
+    assert [x['custom_id'] for x in got] == [f'request-{i}' for i in range(len(BODIES))], got
+    n_answered = 0
+    for result, (url, body) in zip(got, BODIES):
+        assert list(result) == ['id', 'custom_id', 'response', 'error'] and result['error'] is None, result
+        response = result['response']
+        assert list(response) == ['status_code', 'request_id', 'body'] and response['request_id'], response
+        status, reply = post(url, body)
+        own = response['body']
+        assert response['status_code'] == status, (response, status, reply)
+        if status != 200:
+            assert own == reply, (own, reply)
+            continue
+        n_answered += 1
+        assert own['object'] == reply['object'] and own['id'] != reply['id'], (own, reply)
+        # What one has computed before, the other need not have.
+        for usage in own['usage'], reply['usage']:
+            del usage['prompt_tokens_details']
+        # A call's id tells the seed, which is drawn where the body has none.
+        for choices in own['choices'], reply['choices']:
+            for call in sum((c.get('message', {}).get('tool_calls', []) for c in choices), []):
+                del call['id']
+        assert same(own['choices'], reply['choices']) and own['usage'] == reply['usage'], (own, reply)
+    assert n_answered == 12, n_answered
+
+
+def a_line_at_fault_has_its_reason_and_its_number(folder):
+    good = question('What is 47 + 38?', max_tokens=6)
+    bad = [(line(3, CHAT, good), 'custom_id: expected a text, found a number'),
+           ({'method': 'POST', 'url': CHAT, 'body': good}, 'custom_id: expected a text, found nothing'),
+           ({**line('m', CHAT, good), 'method': 'GET'}, 'method: expected "POST"'),
+           (line('u', '/v1/embeddings', good), 'url: expected "/v1/chat/completions"'),
+           (line('b', CHAT, 'x'), 'body: expected an object, found a text'),
+           (line('x', CHAT, good, extra=1), 'unknown field "extra"'),
+           ('nonsense', 'expected near'),
+           ('{"custom_id": "cut", "body": {', 'expected near')]
+    write(folder + '/in', [line('good', CHAT, good)] + [x for x, _ in bad])
+    ran = run('--batch', folder + '/in', '-o', folder + '/out', '--ordered', status=1)
+    assert f'1 answered, {len(bad)} failed' in ran.stderr, ran.stderr
+    got = results(folder + '/out')
+    assert got[0]['response']['body']['choices'][0]['message']['content'] == '85', got[0]
+    for i, (result, (asked, reason)) in enumerate(zip(got[1:], bad), 2):
+        assert result['response'] is None and result['error']['line'] == i, result
+        assert result['error']['message'].startswith(f'line {i}: ') and reason in result['error']['message'], result
+        given = asked.get('custom_id') if isinstance(asked, dict) else None
+        assert result['custom_id'] == (given if isinstance(given, str) else None), result
+    # Bodies of a batch have whole answers; an id is one request's.
+    write(folder + '/in', [line('a', CHAT, good), line('a', CHAT, good), line('s', CHAT, {**good, 'stream': True})])
+    run('--batch', folder + '/in', '-o', folder + '/twice', '--ordered', status=1)
+    said = [x['response']['body'].get('error', {}).get('message') for x in results(folder + '/twice')]
+    assert said == [None, 'line 2: line 1 has the same id', 'stream: a batch has whole answers only'], said
+    # All of them count as there; the run has nothing to do.
+    before = open(folder + '/out').read()
+    write(folder + '/in', [line('good', CHAT, good)] + [x for x, _ in bad])
+    assert '9 there already' in run('--batch', folder + '/in', '-o', folder + '/out').stderr
+    assert open(folder + '/out').read() == before
+
+
+def requests_of(form, n, long=()):
+    """n requests, those of `long` with prompts of more than 60 tokens."""
+    for i in range(n):
+        text = ('x ' * 70 if i in long else '') + f'What is {40 + i} + 38?'
+        if form == 'call':
+            yield line(f'q{i}', CHAT, question(text, max_tokens=8))
+        else:
+            yield {'id': f'q{i}', 'prompt': text, 'n': 8, 'temp': 0, 'no_think': True}
+
+
+def text_of(result):
+    return result['text'] if 'text' in result else result['response']['body']['choices'][0]['message']['content']
+
+
+def failed_lines_run_again_and_the_others_stay(folder):
+    for form in 'own', 'call':
+        write(folder + '/in', requests_of(form, 9, long=(1, 4)))
+        all_of = []
+        # Each shard has its own results; 1 and 4 are in the second one.
+        for i in 1, 2, 3:
+            out = f'{folder}/{form}{i}'
+            arguments = ['--batch', folder + '/in', '-o', out, '--shard', f'{i}/3']
+            run(*arguments, '-c', '60', status=1 if i == 2 else 0)
+            before = open(out).read().splitlines()
+            # Without the flag what failed is not touched.
+            assert '3 there already' in run(*arguments).stderr
+            ran = run(*arguments, '--retry-failed')
+            after = open(out).read().splitlines()
+            kept = [x for x in before if not json.loads(x).get('error') and
+                    (json.loads(x).get('response') or {'status_code': 200})['status_code'] == 200]
+            assert len(kept) == (1 if i == 2 else 3) and after[:len(kept)] == kept and len(after) == 3, (kept, after)
+            assert ('2 results that failed are taken out' in ran.stderr) == (i == 2), ran.stderr
+            all_of += results(out)
+        by_id = {x.get('custom_id') or x['id']: text_of(x) for x in all_of}
+        assert by_id == {f'q{i}': str(40 + i + 38) for i in range(9) if i not in (1, 4)} | \
+            {i: by_id[i] for i in ('q1', 'q4')}, by_id
+        # What fails again is there once, with its error; a last line that was cut is mended first.
+        out = folder + f'/{form}2'
+        run('--batch', folder + '/in', '-o', folder + '/again', '-c', '60', status=1)
+        with open(folder + '/again', 'rb+') as f:
+            f.truncate(os.fstat(f.fileno()).st_size - 5)
+        for _ in range(2):
+            run('--batch', folder + '/in', '-o', folder + '/again', '-c', '60', '--retry-failed', status=1)
+            assert len(results(folder + '/again')) == 9
+        os.unlink(folder + '/again')
+
+
+def a_retry_that_is_killed_loses_nothing_that_was_finished(folder):
+    out = folder + '/out'
+    write(folder + '/in', requests_of('call', 6, long=(0, 3)))
+    run('--batch', folder + '/in', '-o', out, '-c', '60', status=1)
+    good = [x for x in open(out).read().splitlines() if '"status_code": 200' in x]
+    assert len(good) == 4, good
+    # Many more requests than are answered before it is killed.
+    write(folder + '/more', list(requests_of('call', 6, long=(0, 3))) +
+          [line(f's{i}', TEXT, {'prompt': 'Once', 'max_tokens': 200, 'ignore_eos': True}) for i in range(200)])
+    arguments = ['--batch', folder + '/more', '-o', out]
+    for number in signal.SIGKILL, signal.SIGTERM:
+        retry = subprocess.Popen([PROGRAM, '-m', MODEL, '--device', 'cpu', '-c', '256', *arguments, '--retry-failed'],
+                                 stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        least = 6 if number == signal.SIGKILL else len(open(out).read().splitlines()) + 2
+        while True:
+            lines = open(out).read().splitlines()
+            if retry.poll() is not None or lines[:4] == good and len(lines) >= least:
+                break
+            time.sleep(0.05)
+        retry.send_signal(number)
+        retry.wait()
+        lines = open(out).read().splitlines()
+        assert lines[:4] == good and len(lines) >= 6, lines
+    assert not [x for x in os.listdir(folder) if 'moeflux-part' in x], os.listdir(folder)
+    # The same command without the flag ends what was begun.
+    run('--batch', folder + '/in', '-o', out)
+    own = [x for x in results(out) if x['custom_id'][0] == 'q']
+    assert sorted(x['custom_id'] for x in own) == [f'q{i}' for i in range(6)], own
+    assert all(x['response']['status_code'] == 200 for x in own), own
+
+
+def a_terminal_shows_how_far_the_batch_is(folder):
+    write(folder + '/in', requests_of('call', 4, long=(1,)))
+    for arguments, pattern in (([], rb'\r\x1b\[K0 of 4 lines done, 0 failed'),
+                               (['--shard', '2/2'], rb'\r\x1b\[K0 of 2 lines done')):
+        t = terminal.Terminal(['--batch', folder + '/in', '-o', folder + '/out', '-c', '60', *arguments], folder)
+        t.wait_for(pattern)
+        t.end()
+        # The line is gone before the last words.
+        assert b'\r\x1b[Kmoeflux: ' in t.seen, t.seen
+        os.unlink(folder + '/out')
+    t = terminal.Terminal(['--batch', folder + '/in', '-o', folder + '/out', '-c', '60'], folder, NO_COLOR='1')
+    t.end()
+    assert b'lines done' not in t.seen and b'\x1b' not in t.seen, t.seen
+
+
+def main():
+    n_failed = 0
+    for test in (lines_get_what_the_server_replies, a_line_at_fault_has_its_reason_and_its_number,
+                 failed_lines_run_again_and_the_others_stay, a_retry_that_is_killed_loses_nothing_that_was_finished,
+                 a_terminal_shows_how_far_the_batch_is):
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                test(folder)
+                print(f'[       OK ] {test.__name__}', flush=True)
+            except (AssertionError, OSError, KeyError, TypeError, ValueError) as fault:
+                n_failed += 1
+                print(f'    {test.__name__}: {type(fault).__name__}: {str(fault)[:1500]}')
+                print(f'[  FAILED  ] {test.__name__}', flush=True)
+    return n_failed > 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,283 @@
+#!/usr/bin/env python3
+"""Writes the models of this folder with mlx-lm, and their float32 outputs. See README.md.
+
+usage: make.py OUT_DIR [NAME...]
+"""
+
+import sys
+from pathlib import Path
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+from mlx.utils import tree_flatten, tree_map_with_path, tree_unflatten
+from mlx_lm.models import deepseek_v3, glm4_moe, minimax, qwen3_next
+from mlx_lm.utils import load_model, quantize_model, save_config, save_model
+
+COMMON = {
+    "hidden_act": "silu",
+    "hidden_size": 64,
+    "vocab_size": 103,
+    "eos_token_id": [1, 2],
+    "intermediate_size": 128,
+    "moe_intermediate_size": 64,
+    "max_position_embeddings": 2048,
+    "norm_topk_prob": True,
+    "num_experts_per_tok": 3,
+    "rope_scaling": None,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+}
+
+GLM = COMMON | {
+    "architectures": ["Glm4MoeForCausalLM"],
+    "model_type": "glm4_moe",
+    "attention_bias": True,
+    "partial_rotary_factor": 0.5,
+    "scoring_func": "sigmoid",
+    "topk_method": "noaux_tc",
+    "num_nextn_predict_layers": 1,
+}
+
+# Biases without norms, an odd number of experts in one group, twelve heads over one, an odd group of channels.
+GLM_ODD = GLM | {
+    "rms_norm_eps": 1e-05,
+    "head_dim": 20,
+    "num_attention_heads": 12,
+    "num_key_value_heads": 1,
+    "num_hidden_layers": 3,
+    "n_group": 1,
+    "topk_group": 1,
+    "n_routed_experts": 7,
+    "n_shared_experts": 1,
+    "routed_scaling_factor": 1.5,
+    "first_k_dense_replace": 1,
+    "use_qk_norm": False,
+}
+
+# Biases and norms, two groups of experts, two shared experts, two dense layers.
+GLM_PLAIN = GLM | {
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 1000000.0,
+    "head_dim": 64,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 3,
+    "n_group": 2,
+    "topk_group": 1,
+    "n_routed_experts": 8,
+    "n_shared_experts": 2,
+    "routed_scaling_factor": 1.0,
+    "first_k_dense_replace": 2,
+    "use_qk_norm": True,
+}
+
+NEXT = COMMON | {
+    "architectures": ["Qwen3NextForCausalLM"],
+    "model_type": "qwen3_next",
+    "attention_bias": False,
+    "partial_rotary_factor": 0.25,
+    "linear_conv_kernel_dim": 4,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "shared_expert_intermediate_size": 64,
+}
+
+# Three value heads a key head, every third layer attention, 5 experts.
+NEXT_ODD = NEXT | {
+    "rms_norm_eps": 1e-06,
+    "head_dim": 40,
+    "num_attention_heads": 3,
+    "num_key_value_heads": 1,
+    "num_hidden_layers": 3,
+    "full_attention_interval": 3,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 6,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 32,
+    "num_experts": 5,
+    "partial_rotary_factor": 0.3,
+}
+
+# As many value heads as key heads.
+NEXT_PLAIN = NEXT | {
+    "rms_norm_eps": 1e-05,
+    "head_dim": 64,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 2,
+    "full_attention_interval": 2,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 2,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 64,
+    "num_experts": 4,
+}
+
+# DeepSeek-V3's layers: 9 experts in one group, YaRN whose range is empty.
+KIMI_ODD = COMMON | {
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "model_type": "kimi_k2",
+    "attention_bias": False,
+    "rms_norm_eps": 1e-06,
+    "num_attention_heads": 3,
+    "num_key_value_heads": 3,
+    "num_hidden_layers": 2,
+    "q_lora_rank": 64,
+    "kv_lora_rank": 64,
+    "qk_nope_head_dim": 64,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 64,
+    "n_group": 1,
+    "topk_group": 1,
+    "n_routed_experts": 9,
+    "n_shared_experts": 1,
+    "routed_scaling_factor": 2.827,
+    "first_k_dense_replace": 1,
+    "moe_layer_freq": 1,
+    "rope_theta": 50000.0,
+    "rope_scaling": {"type": "yarn", "factor": 32.0, "original_max_position_embeddings": 64, "beta_fast": 1.0,
+                     "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0},
+}
+
+MINIMAX = COMMON | {
+    "architectures": ["MiniMaxM2ForCausalLM"],
+    "model_type": "minimax",
+    "rms_norm_eps": 1e-06,
+    "shared_intermediate_size": 0,
+    "scoring_func": "sigmoid",
+    "use_qk_norm": True,
+}
+
+# Six query heads over two key heads, part of the channels rotated, 7 experts.
+MINIMAX_ODD = MINIMAX | {
+    "intermediate_size": 64,
+    "head_dim": 20,
+    "rotary_dim": 10,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 3,
+    "num_local_experts": 7,
+    "attn_type_list": [1, 1, 1],
+}
+
+# One head a key head, all channels rotated, wider experts.
+MINIMAX_PLAIN = MINIMAX | {
+    "intermediate_size": 128,
+    "head_dim": 64,
+    "rotary_dim": 64,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 2,
+    "num_local_experts": 4,
+    "rope_theta": 5000000.0,
+}
+
+# name: config, module, its layers' class, dtype, bits, group
+MODELS = {
+    "glm-odd": (GLM_ODD, glm4_moe, glm4_moe.DecoderLayer, mx.bfloat16, 4, 64),
+    "glm-plain": (GLM_PLAIN, glm4_moe, glm4_moe.DecoderLayer, mx.float16, 4, 32),
+    "next-odd": (NEXT_ODD, qwen3_next, qwen3_next.Qwen3NextDecoderLayer, mx.bfloat16, 4, 32),
+    "next-plain": (NEXT_PLAIN, qwen3_next, qwen3_next.Qwen3NextDecoderLayer, mx.float16, 8, 64),
+    "kimi-odd": (KIMI_ODD, deepseek_v3, deepseek_v3.DeepseekV3DecoderLayer, mx.bfloat16, 4, 64),
+    "minimax-odd": (MINIMAX_ODD, minimax, minimax.MiniMaxDecoderLayer, mx.bfloat16, 4, 64),
+    "minimax-plain": (MINIMAX_PLAIN, minimax, minimax.MiniMaxDecoderLayer, mx.float16, 4, 32),
+}
+
+# Tokens of the prompts; the first case has logits and hidden states of all of them.
+PROMPTS, GREEDY = (19, 1, 90), 10
+
+
+def weights_of(model):
+    """Random numbers of the sizes that trained models have."""
+    rng = np.random.default_rng(151)
+    out = []
+    for name, x in tree_flatten(model.parameters()):
+        if "norm" in name:
+            value = 1 + 0.1 * rng.standard_normal(x.shape)
+        elif name.endswith("A_log"):
+            value = rng.uniform(-1, 1, x.shape)
+        elif name.endswith("correction_bias"):
+            value = 0.1 * rng.standard_normal(x.shape)
+        elif name.endswith("dt_bias"):
+            value = rng.uniform(-2, 0, x.shape)
+        elif name.endswith(".bias"):
+            value = 0.5 * rng.standard_normal(x.shape)
+        elif "conv1d" in name:
+            value = 0.4 * rng.standard_normal(x.shape)
+        elif "embed" in name:
+            value = rng.standard_normal(x.shape)
+        else:
+            value = rng.standard_normal(x.shape) / np.sqrt(x.shape[-1])
+        out.append((name, mx.array(value.astype(np.float32))))
+    return tree_unflatten(out)
+
+
+def with_dtype(model, dtype):
+    casts = getattr(model, "cast_predicate", lambda name: True)
+
+    def cast(name, v):
+        return v.astype(dtype) if casts(name) and mx.issubdtype(v.dtype, mx.floating) else v
+
+    model.update(tree_map_with_path(cast, model.parameters()))
+
+
+def run(model, layer, ids, hidden):
+    """Logits of all positions; the embedding and the layers' outputs go into `hidden`."""
+    original = layer.__call__
+
+    def tapped(self, x, *args, **kwargs):
+        if not hidden:
+            hidden.append(np.array(x[0]))
+        out = original(self, x, *args, **kwargs)
+        hidden.append(np.array(out[0]))
+        return out
+
+    layer.__call__ = tapped
+    try:
+        return np.array(model(mx.array([ids]))[0])
+    finally:
+        layer.__call__ = original
+
+
+def golden(path, layer):
+    """The model as it was written, in float32: codes stay, scales and everything else become float32."""
+    model, _ = load_model(path)
+    with_dtype(model, mx.float32)
+    rng, out = np.random.default_rng(7), {}
+    for case, n in enumerate(PROMPTS):
+        ids, greedy, gap, hidden = rng.integers(3, 103, n).tolist(), [], [], []
+        logits = run(model, layer, ids, hidden)
+        assert logits.dtype == np.float32
+        last, more = logits[-1], list(ids)
+        for _ in range(GREEDY):
+            order = np.sort(last)
+            greedy.append(int(np.argmax(last)))
+            gap.append(order[-1] - order[-2])
+            more.append(greedy[-1])
+            last = run(model, layer, more, [])[-1]
+        part = {"tokens": np.array(ids, np.int32), "last_logits": logits[-1], "greedy": np.array(greedy, np.int32),
+                "gap": np.array(gap, np.float32)}
+        if case == 0:
+            part |= {"logits": logits, "hidden": np.stack(hidden)}
+        out.update({f"case{case}.{k}": mx.array(v) for k, v in part.items()})
+    return out
+
+
+def main():
+    mx.set_default_device(mx.cpu)
+    to = Path(sys.argv[1])
+    for name in sys.argv[2:] or MODELS:
+        config, module, layer, dtype, bits, group = MODELS[name]
+        model = module.Model(module.ModelArgs.from_dict(config))
+        model.update(weights_of(model))
+        with_dtype(model, dtype)
+        model, config = quantize_model(model, config, group, bits)
+        save_model(to / name, model)
+        (to / name / "model.safetensors.index.json").unlink()
+        save_config(config, to / name / "config.json")
+        mx.save_safetensors(str(to / f"{name}.golden.safetensors"), golden(to / name, layer))
+        print(name)
+
+
+main()
