@@ -140,6 +140,7 @@ static void attention_case(struct kernel_test *l, const struct gqa_shape *c, con
     const struct test_buffer *qkv = kt_floats(l, (uint64_t)n * stride, -2, 2),
                              *rope = kt_floats(l, (uint64_t)n * c->rotary_dim, -1, 1);
     const struct test_buffer *norm = kt_floats(l, c->head_dim, 0.5f, 3), *q = kt_bytes(l, NULL, 4 * row);
+    const struct test_buffer *bias = kt_floats(l, stride, -1, 1);
     twins(l, n * row, out);
     uint64_t partial_bytes = size_round_up(gqa_partial_bytes(c, &caps, 1, longest), 16);
     struct exec_buffer partial = {0};
@@ -151,6 +152,7 @@ static void attention_case(struct kernel_test *l, const struct gqa_shape *c, con
         calls[i] = (struct gqa_call){.qkv = qkv->on[KT_DEVICE].address + (uint64_t)i * stride * sizeof(float),
                                      .q_norm = norm->on[KT_DEVICE].address,
                                      .k_norm = norm->on[KT_DEVICE].address,
+                                     .bias = c->biased ? bias->on[KT_DEVICE].address : 0,
                                      .rope = rope->on[KT_DEVICE].address +
                                              (uint64_t)i * c->rotary_dim * sizeof(float),
                                      .blocks = tables[i]->on[KT_DEVICE].address,
@@ -199,7 +201,8 @@ void selftest_together_cases(struct kernel_test *l)
         {1, {2500}, {FORMAT_Q3}, 4608, true, false, 0},
         {1, {258}, {FORMAT_BF16}, 9216, true, false, 0}};
     static const struct gqa_shape odd = {6, 2, 64, 32, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false},
-                                  plain = {6, 3, 36, 36, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, true};
+                                  plain = {6,   3, 36, 36, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS,
+                                           true};
     static const uint32_t pos[MOST] = {700, 0, 255, 1023, 1024, 1300, 31, 256};
     uint32_t most = exec_get_caps(l->side[KT_DEVICE]).n_alike,
              n_products = sizeof products / sizeof *products;
