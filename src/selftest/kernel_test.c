@@ -157,6 +157,11 @@ bool kt_is_brief(const struct kernel_test *l)
     return l->request->brief && exec_get_caps(l->side[KT_DEVICE]).is_software;
 }
 
+bool kt_skips_sizes(const struct kernel_test *l)
+{
+    return kt_is_brief(l) || (l->request->brief && exec_get_caps(l->side[KT_DEVICE]).is_host);
+}
+
 int kt_n_sides(const struct kernel_test *l)
 {
     return l->pass == KT_RECALL ? KT_REFERENCE : KT_SIDES;

@@ -62,6 +62,8 @@ struct test_buffer *kt_table(struct kernel_test *l, struct test_buffer *const *b
 
 /* Whether cases are left out that show no other path through a kernel than others do. */
 bool kt_is_brief(const struct kernel_test *l);
+/* Whether those are left out that only have the sizes of real models: where the cases are brief, and on brief hosts. */
+bool kt_skips_sizes(const struct kernel_test *l);
 /* The sides that compute a case: all, or the device's alone. */
 int kt_n_sides(const struct kernel_test *l);
 /* Ends the side's batch after the operation was recorded on it. */

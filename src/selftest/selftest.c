@@ -613,6 +613,20 @@ static void linear_path_cases(struct kernel_test *l)
     }
 }
 
+/* The paths of other cases with the sizes of real models. */
+static void linear_sizes(struct kernel_test *l)
+{
+    static const struct linear_shape shapes[] = {
+        {3, {8192, 512, 512}, {FORMAT_Q4, FORMAT_Q4, FORMAT_Q4}, 2048, 1, true, false, LINEAR_GEMV},
+        {1, {256}, {FORMAT_Q4}, 18432, 4, true, false, LINEAR_GEMV},
+        {1, {4500}, {FORMAT_Q4}, 7168, 1, true, true, LINEAR_GEMV},
+        {1, {2048}, {FORMAT_Q4}, 4096, 1, false, true, LINEAR_GEMV},
+        {1, {4096}, {FORMAT_Q4}, 8192, 2, false, true, LINEAR_GEMV},
+    };
+    for (size_t i = 0; !kt_skips_sizes(l) && i < sizeof shapes / sizeof *shapes; i++)
+        linear_case(l, &shapes[i]);
+}
+
 static void linear_cases(struct kernel_test *l)
 {
     static const struct linear_shape shapes[] = {
@@ -623,9 +637,7 @@ static void linear_cases(struct kernel_test *l)
         {1, {129}, {FORMAT_F32}, 256, 5, false, true, LINEAR_GEMV},
         {3, {12, 1, 384}, {FORMAT_Q8, FORMAT_Q8, FORMAT_Q4}, 192, 1, true, false, LINEAR_GEMV},
         {3, {12, 1, 384}, {FORMAT_Q8, FORMAT_BF16, FORMAT_Q4}, 192, 7, true, false, LINEAR_GEMV},
-        {3, {8192, 512, 512}, {FORMAT_Q4, FORMAT_Q4, FORMAT_Q4}, 2048, 1, true, false, LINEAR_GEMV},
         {1, {256}, {FORMAT_Q4}, 18432, 1, false, true, LINEAR_GEMV},
-        {1, {256}, {FORMAT_Q4}, 18432, 4, true, false, LINEAR_GEMV},
         {1, {1}, {FORMAT_Q4}, 64, 17, true, false, LINEAR_GEMV},
         {1, {70}, {FORMAT_Q4}, 18432, 5, true, false, LINEAR_GEMV},
         {1, {131}, {FORMAT_F32}, 320, 9, true, true, LINEAR_GEMV},
@@ -641,7 +653,6 @@ static void linear_cases(struct kernel_test *l)
         {5, {64, 37, 3, 130, 9}, {FORMAT_Q4}, 512, 1, true, true, LINEAR_GEMV}, /* zeros: FORMAT_Q4 */
         {1, {2500}, {FORMAT_Q4}, 4608, 1, true, false, LINEAR_GEMV},            /* long rows */
         {3, {230, 1, 77}, {FORMAT_Q8, FORMAT_Q8, FORMAT_Q8}, 5120, 1, true, true, LINEAR_GEMV},
-        {1, {4500}, {FORMAT_Q4}, 7168, 1, true, true, LINEAR_GEMV},
         {1, {4500}, {FORMAT_Q4}, 10240, 1, true, true, LINEAR_GEMV},
         {1, {257}, {FORMAT_Q8}, 18432, 1, true, true, LINEAR_GEMV},
         {1, {258}, {FORMAT_BF16}, 9216, 1, true, false, LINEAR_GEMV},
@@ -681,10 +692,7 @@ static void linear_cases(struct kernel_test *l)
     transposed_case(l, 3, 6, 33, FORMAT_BF16, 1);
     transposed_case(l, 2, 31, 64, FORMAT_F32, 3);
     transposed_case(l, 5, 32, 300, FORMAT_BF16, 21);
-    if (kt_is_brief(l))
-        return;
-    linear_case(l, &(struct linear_shape){1, {2048}, {FORMAT_Q4}, 4096, 1, false, true, LINEAR_GEMV});
-    linear_case(l, &(struct linear_shape){1, {4096}, {FORMAT_Q4}, 8192, 2, false, true, LINEAR_GEMV});
+    linear_sizes(l);
 }
 
 static void moe_case(struct kernel_test *l, const struct moe_shape *c, uint32_t down_format)
@@ -732,8 +740,6 @@ static void choosing_cases(struct kernel_test *l)
         {12, 3, 192, 64, 64, FORMAT_Q4, 40, .chooses = true},
         {12, 4, 192, 64, 64, FORMAT_Q4, 1, .drops = true, .makes_shared = true,
          .shared_up_format = FORMAT_Q4},
-        {16, 8, 2048, 512, 512, FORMAT_Q4, 2, .drops = true, .makes_shared = true,
-         .shared_up_format = FORMAT_Q4},
         {3, 2, 4608, 128, 64, FORMAT_Q4, 2, .makes_shared = true, .shared_up_format = FORMAT_Q4},
         {12, 10, 320, 1024, 1024, FORMAT_Q4, 2, .makes_shared = true, .shared_up_format = FORMAT_Q4},
         {5, 3, 192, 1024, 0, FORMAT_Q8, 1, .ungated = true},
@@ -747,7 +753,7 @@ static void choosing_cases(struct kernel_test *l)
     joined_cases(l);
     moe_case_of(l, &shapes[0], FORMAT_Q4, true);
     moe_case_of(l, &shapes[8], FORMAT_Q4, true);
-    moe_case_of(l, &shapes[11], FORMAT_Q4, true);
+    moe_case_of(l, &shapes[10], FORMAT_Q4, true);
     moe_case_of(l,
                 &(struct moe_shape){12, 4, 256, 64, 128, FORMAT_Q8, 3, .makes_shared = true, .ungated = true,
                                     .shared_up_format = FORMAT_Q8},
@@ -806,9 +812,12 @@ static void moe_sizes(struct kernel_test *l)
         {16, 8, 2048, 768, 0, FORMAT_Q4, 1, .ungated = true},
         {9, 2, 128, 320, 0, FORMAT_Q8, 3, .ungated = true},
         {12, 8, 2048, 512, 512, FORMAT_Q4, 1, .drops = true},
+        {16, 8, 2048, 512, 512, FORMAT_Q4, 2, .drops = true, .makes_shared = true,
+         .shared_up_format = FORMAT_Q4},
     };
-    for (size_t i = 0; !kt_is_brief(l) && i < sizeof shapes / sizeof *shapes; i++)
-        moe_case(l, &shapes[i], shapes[i].format);
+    for (size_t i = 0; !kt_skips_sizes(l) && i < sizeof shapes / sizeof *shapes; i++)
+        if (has_kernels(l) || !shapes[i].makes_shared)
+            moe_case(l, &shapes[i], shapes[i].format);
 }
 
 static void moe_cases(struct kernel_test *l)
@@ -844,11 +853,12 @@ static void moe_cases(struct kernel_test *l)
      * less than a tile's and of more; groups by the eight and others. */
     for (uint32_t tile = 1; has_kernels(l) && tile <= EXPERTS_MAX_TILES; tile++) {
         moe_case(l, &(struct moe_shape){12, 3, 192, 64, 64, FORMAT_Q4, 75, .tile = tile}, FORMAT_Q4);
-        if (!kt_is_brief(l) || tile == 1)
-            moe_case(l, &(struct moe_shape){9, 2, 512, 192, 64, FORMAT_Q8, 37, .tile = tile}, FORMAT_Q8);
+        moe_case(l, &(struct moe_shape){6, 2, 640, 384, 64, FORMAT_Q4, 110, .tile = tile}, FORMAT_Q4);
+        if (kt_is_brief(l) && tile > 1)
+            continue;
+        moe_case(l, &(struct moe_shape){9, 2, 512, 192, 64, FORMAT_Q8, 37, .tile = tile}, FORMAT_Q8);
         moe_case(l, &(struct moe_shape){16, 1, 1024, 128, 64, FORMAT_Q4, 19, .ungated = true, .tile = tile},
                  FORMAT_Q4);
-        moe_case(l, &(struct moe_shape){6, 2, 640, 384, 64, FORMAT_Q4, 110, .tile = tile}, FORMAT_Q4);
         moe_case(l, &(struct moe_shape){5, 1, 128, 576, 64, FORMAT_Q4, 150, .tile = tile}, FORMAT_Q4);
     }
 }

@@ -27,7 +27,7 @@ struct selftest {
     void (*ran)(void *ctx, const char *kernel, uint64_t times);
     void *ctx;
     /* On a software device without the cases whose kernels only have other sizes, or another format, than those of cases
-     * that stay: lavapipe's compiler takes up to a second for each of them. */
+     * that stay: lavapipe's compiler takes up to a second for each of them. On the cpu without the sizes of real models. */
     bool brief;
 };
 

@@ -43,8 +43,8 @@ static void attention_case_of(struct kernel_test *l, const struct gqa_shape *c, 
     struct test_buffer *table = kt_table(l, blocks, n_blocks);
     struct test_buffer *qkv = kt_floats(l, (uint64_t)n * stride, -2, 2),
                        *rope = kt_floats(l, (uint64_t)n * c->rotary_dim, -1, 1);
-    struct test_buffer *qn = kt_floats(l, c->n_heads * c->head_dim, 0.5f, 3),
-                       *kn = kt_floats(l, c->n_kv_heads * c->head_dim, 0.5f, 3);
+    struct test_buffer *qn = kt_floats(l, (uint64_t)c->n_heads * c->head_dim, 0.5f, 3),
+                       *kn = kt_floats(l, (uint64_t)c->n_kv_heads * c->head_dim, 0.5f, 3);
     struct test_buffer *bias = kt_floats(l, stride, -1, 1);
     struct test_buffer *q = kt_bytes(l, NULL, 4 * (uint64_t)n * c->n_heads * c->head_dim);
     struct test_buffer *out = kt_bytes(l, NULL, 4 * (uint64_t)n * c->n_heads * c->head_dim);
@@ -105,35 +105,66 @@ static void attention_case(struct kernel_test *l, const struct gqa_shape *c, uin
     attention_case_of(l, c, pos, n, use_f16, false);
 }
 
+static const struct gqa_shape
+    tiny = {4, 2, 64, 16, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false},
+    odd = {6, 2, 64, 32, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false},
+    a3b = {16, 2, 256, 64, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false},
+    narrow = {3, 1, 20, 6, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false},
+    a17b = {32, 2, 256, 64, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false},
+    tiny_f16 = {4, 2, 64, 16, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false},
+    narrow_f16 = {3, 1, 20, 6, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false},
+    a3b_f16 = {16, 2, 256, 64, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false},
+    /* without gates, all channels rotated */
+    qwen3 = {32, 4, 128, 128, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false},
+    plain = {3, 1, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false},
+    plain_f16 = {6, 3, 36, 36, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, false},
+    /* one token: heads that teams do not share evenly, one head a group, more heads than a workgroup has, few channels */
+    seven = {28, 4, 128, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, false},
+    five = {5, 1, 96, 96, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false},
+    alone = {4, 4, 80, 20, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false},
+    crowd = {40, 1, 64, 32, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false},
+    small = {2, 1, 8, 8, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false},
+    /* biases, with norms and without */
+    biased = {12, 1, 128, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, true},
+    bare = {6, 2, 20, 10, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true}, /* and no norms */
+    normless = {4, 4, 64, 64, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_NONE, false},
+    /* one norm of all heads */
+    together = {12, 2, 128, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_ALL, false},
+    rows = {5, 1, 20, 10, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_ALL, true};
+
+/* The paths of other cases with the sizes of Qwen's models and others. */
+static void attention_sizes(struct kernel_test *l)
+{
+    if (kt_skips_sizes(l))
+        return;
+    attention_case(l, &seven, 41, 4, true);
+    attention_case(l, &five, 130, 1, true);
+    attention_case(l, &tiny_f16, 1023, 1, true);
+    attention_case(l, &tiny_f16, 1024, 1, true);
+    attention_case(l, &tiny, 0, 3, true);
+    attention_case(l, &a3b, 1000, 1, true);
+    attention_case(l, &a3b, 255, 2, true);
+    attention_case(l, &a17b, 300, 1, true);
+    attention_case(l, &narrow_f16, 250, 9, true);
+    attention_case(l, &a3b_f16, 500, 1, true);
+    attention_case(l, &a3b, 300, 21, true);
+    attention_case(l, &a3b, 300, 21, false);
+    attention_case(l, &plain, 255, 3, true);
+    attention_case(l, &qwen3, 1000, 1, true);
+    attention_case(l, &qwen3, 300, 2, true);
+    attention_case(l, &qwen3, 200, 21, false);
+    attention_case(l, &qwen3, 500, 40, true);
+    /* Where it is on matrix units: rows that fill tiles and positions beyond them, and that do not. */
+    attention_case(l, &qwen3, 60, 80, true);
+    attention_case(l, &seven, 130, 19, true);
+    if (exec_get_caps(l->side[KT_DEVICE]).has_coopmat) {
+        attention_case_of(l, &qwen3, 60, 40, true, true);
+        attention_case_of(l, &seven, 130, 19, true, true);
+    }
+}
+
 void selftest_attention_cases(struct kernel_test *l)
 {
-    static const struct gqa_shape
-        tiny = {4, 2, 64, 16, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false},
-        odd = {6, 2, 64, 32, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false},
-        a3b = {16, 2, 256, 64, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false},
-        narrow = {3, 1, 20, 6, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false},
-        a17b = {32, 2, 256, 64, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false},
-        tiny_f16 = {4, 2, 64, 16, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false},
-        narrow_f16 = {3, 1, 20, 6, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false},
-        a3b_f16 = {16, 2, 256, 64, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false},
-        /* without gates, all channels rotated */
-        qwen3 = {32, 4, 128, 128, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false},
-        plain = {3, 1, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false},
-        plain_f16 = {6, 3, 36, 36, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, false},
-        /* one token: heads that teams do not share evenly, one head a group, more heads
-                                   * than a workgroup has, few channels */
-        seven = {28, 4, 128, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, false},
-        five = {5, 1, 96, 96, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false},
-        alone = {4, 4, 80, 20, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false},
-        crowd = {40, 1, 64, 32, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false},
-        small = {2, 1, 8, 8, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false},
-        /* biases, with norms and without */
-        biased = {12, 1, 128, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, true},
-        bare = {6, 2, 20, 10, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true}, /* and no norms */
-        normless = {4, 4, 64, 64, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_NONE, false},
-        /* one norm of all heads */
-        together = {12, 2, 128, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_ALL, false},
-        rows = {5, 1, 20, 10, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_ALL, true};
     attention_case(l, &biased, 300, 1, true);
     attention_case(l, &biased, 40, 37, true);
     attention_case(l, &bare, 700, 1, true);
@@ -167,31 +198,5 @@ void selftest_attention_cases(struct kernel_test *l)
     attention_case(l, &plain_f16, 40, 5, true);
     attention_case(l, &plain, 200, 65, true);
     attention_case(l, &plain_f16, 700, 33, true);
-    if (kt_is_brief(l))
-        return;
-    /* The same paths with the sizes of Qwen's models and others. */
-    attention_case(l, &seven, 41, 4, true);
-    attention_case(l, &five, 130, 1, true);
-    attention_case(l, &tiny_f16, 1023, 1, true);
-    attention_case(l, &tiny_f16, 1024, 1, true);
-    attention_case(l, &tiny, 0, 3, true);
-    attention_case(l, &a3b, 1000, 1, true);
-    attention_case(l, &a3b, 255, 2, true);
-    attention_case(l, &a17b, 300, 1, true);
-    attention_case(l, &narrow_f16, 250, 9, true);
-    attention_case(l, &a3b_f16, 500, 1, true);
-    attention_case(l, &a3b, 300, 21, true);
-    attention_case(l, &a3b, 300, 21, false);
-    attention_case(l, &plain, 255, 3, true);
-    attention_case(l, &qwen3, 1000, 1, true);
-    attention_case(l, &qwen3, 300, 2, true);
-    attention_case(l, &qwen3, 200, 21, false);
-    attention_case(l, &qwen3, 500, 40, true);
-    /* Where it is on matrix units: rows that fill tiles and positions beyond them, and that do not. */
-    attention_case(l, &qwen3, 60, 80, true);
-    attention_case(l, &seven, 130, 19, true);
-    if (exec_get_caps(l->side[KT_DEVICE]).has_coopmat) {
-        attention_case_of(l, &qwen3, 60, 40, true, true);
-        attention_case_of(l, &seven, 130, 19, true, true);
-    }
+    attention_sizes(l);
 }

@@ -209,7 +209,7 @@ void selftest_delta_cases(struct kernel_test *l)
     many_case(l, &wide, 50, PLAIN);
     many_case(l, &odd, 300, ALIKE);
     many_case(l, &odd, 603, PLAIN);
-    if (kt_is_brief(l))
+    if (kt_skips_sizes(l))
         return;
     /* The same paths with the sizes of Qwen's models. */
     delta_case(l, &a3b, 17, PLAIN);

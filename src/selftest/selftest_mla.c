@@ -180,12 +180,9 @@ void selftest_mla_cases(struct kernel_test *l)
     mla_case(l, &odd_f16, FORMAT_Q4, 250, 9);
     mla_case(l, &odd_f16, FORMAT_F32, 600, 1);
     mla_case(l, &narrow_f16, FORMAT_Q4, 30, 40);
-    mla_case(l, &v3, FORMAT_Q4, 700, 20);
     mla_case(l, &lite_f16, FORMAT_Q4, 0, 1);
     mla_case(l, &lite_f16, FORMAT_Q4, 700, 1);
     mla_case(l, &lite_f16, FORMAT_Q4, 16383, 1);
-    mla_case(l, &many_f16, FORMAT_Q4, 5503, 1);
-    mla_case(l, &many_f16, FORMAT_Q4, 1100, 5);
     form_case(l, &uneven, FORMAT_Q4, (struct bench){.n = 40});
     expanded_case(l, &narrow, FORMAT_BF16, 250, 40, 0);
     expanded_case(l, &odd, FORMAT_F32, 0, 70, 1);
@@ -206,9 +203,12 @@ void selftest_mla_cases(struct kernel_test *l)
     by_rows_case(l, &lone, FORMAT_BF16, 255, 1);
     by_rows_case(l, &lone, FORMAT_F32, 90, 21);
     by_rows_case(l, &lone_f16, FORMAT_BF16, 3, 20);
-    if (kt_is_brief(l))
+    if (kt_skips_sizes(l))
         return;
     /* The same paths with the sizes of DeepSeek's models and others. */
+    mla_case(l, &v3, FORMAT_Q4, 700, 20);
+    mla_case(l, &many_f16, FORMAT_Q4, 5503, 1);
+    mla_case(l, &many_f16, FORMAT_Q4, 1100, 5);
     mla_case(l, &v3, FORMAT_Q4, 300, 1);
     mla_case(l, &v3, FORMAT_Q4, 255, 2);
     mla_case(l, &lite_f16, FORMAT_Q4, 900, 37);
