@@ -32,9 +32,11 @@ names_flags completion moeflux.1 1
 
 claim the_unit_for_systemd_has_flags_that_there_are
 run 0 "$MOEFLUX" serve --help
-for flag in $(sed -n '/^ExecStart=/,/[^\\]$/p' examples/moeflux.service | grep -o -e '--[a-z-]*'); do
+sed -n '/^ExecStart=/,/[^\\]$/p' examples/moeflux.service | grep -o -e '--[a-z][a-z-]*' >"$tmp/unit"
+while read -r flag; do
     out_has " $flag "
-done
+done <"$tmp/unit"
+[ "$(wc -l <"$tmp/unit")" -eq 3 ] || fault "flags of the unit: $(tr '\n' ' ' <"$tmp/unit")"
 [ "$(grep -c -e '--api-key-file %d/keys' examples/moeflux.service)" -eq 1 ] || fault 'the unit does not take its credential'
 
 claim version_is_one_line

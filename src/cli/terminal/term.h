@@ -8,7 +8,7 @@ struct term {
     bool in, out, err;         /* the stream is a terminal */
     bool out_dress, err_dress; /* ... and may be dressed (TERM is not "dumb", NO_COLOR is not set) */
     bool pastes; /* in and err are a terminal that can mark what is pasted (TERM is not "dumb") */
-    bool quiet; /* no news of the work: no progress bars */
+    bool quiet;  /* no news of the work: no progress bars */
 };
 
 /* Looks at the streams; first gives a closed one a descriptor that fails to write, so that no file that is
