@@ -388,7 +388,8 @@ static const struct refusal refusals[] = {
     {QWEN, "text_config.attn_output_gate", "false", ERR_UNSUPPORTED, "attn_output_gate"},
     {QWEN, "text_config.mlp_only_layers", "[1]", ERR_UNSUPPORTED, "mlp_only_layers"},
     {QWEN, "text_config.model_type", "\"llama\"", ERR_UNSUPPORTED,
-     "model_type is llama, expected qwen3_5_moe, qwen3_5_moe_text, qwen3_moe, deepseek_v3, glm4_moe, qwen3_next, kimi_k2, minimax_m2 or minimax"},
+     "model_type is llama, expected qwen3_5_moe, qwen3_5_moe_text, qwen3_moe, deepseek_v3, glm4_moe, "
+     "qwen3_next, kimi_k2, minimax_m2 or minimax"},
     {QWEN, "text_config.model_type", "7", ERR_FORMAT, "model_type"},
     {QWEN, "text_config.rope_parameters", "{\"rope_type\": \"yarn\"}", ERR_UNSUPPORTED, "rope_type is yarn"},
     {QWEN, "text_config.rope_parameters", "{\"partial_rotary_factor\": 1.5}", ERR_FORMAT,

@@ -136,12 +136,12 @@ static int mixer_load(void *self, struct loader *l, uint32_t layer, struct moefl
         rc = loader_biases(l, layer, in, 3, &y->bias, e);
     if (rc < 0 || !c->attn_norm)
         return rc;
+    uint64_t d = c->head_dim;
     bool is_one = c->attn_norm == QK_NORM_ALL;
-    rc = loader_layer_vector(l, layer, "self_attn.q_norm.weight", (is_one ? c->n_heads : 1) * c->head_dim,
-                             &y->q_norm, e);
+    rc = loader_layer_vector(l, layer, "self_attn.q_norm.weight", is_one ? c->n_heads * d : d, &y->q_norm, e);
     return rc < 0 ? rc
-                  : loader_layer_vector(l, layer, "self_attn.k_norm.weight",
-                                        (is_one ? c->n_kv_heads : 1) * c->head_dim, &y->k_norm, e);
+                  : loader_layer_vector(l, layer, "self_attn.k_norm.weight", is_one ? c->n_kv_heads * d : d,
+                                        &y->k_norm, e);
 }
 
 static struct gqa_call call_of(const struct gqa_mixer *q, const struct mixer_call *call,

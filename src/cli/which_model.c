@@ -60,7 +60,7 @@ static int check_file(const char *path, struct moeflux_err *e)
 /* What lies in a directory. */
 struct contents {
     bool manifest, config, safetensors, gguf, pytorch;
-    bool part; /* of a model's experts: its own error follows, and --verify takes it */
+    bool part;         /* of a model's experts: its own error follows, and --verify takes it */
     char pointer[256]; /* the name of a file that git-lfs has not fetched; "": none */
     char inner[300];   /* a directory in it that has a config.json; "": none */
 };

@@ -53,7 +53,8 @@ static bool encode(const struct convert_plan *p, enum dtype dtype, const uint8_t
                    uint64_t n, uint8_t *slot, const struct place *to, struct convert_error *sum)
 {
     const struct format *f = format_of(to->format);
-    const struct convert_codes codes = {.codes = slot + to->w + format_code_bytes(f, at),
+    uint8_t *first = slot + to->w;
+    const struct convert_codes codes = {.codes = first + format_code_bytes(f, at),
                                         .scales = slot + to->s + format_scale_bytes(f, at),
                                         .biases = slot + to->b + format_scale_bytes(f, at)};
     return convert_encode(dtype, numbers, n, f, p->rule, &codes, sum);

@@ -140,7 +140,7 @@ static uint8_t search_scale(const float *x, const struct format *f, uint8_t firs
 /* There is no -0. */
 static void put_e2m1(const float *x, uint32_t n, float scale, uint8_t *codes)
 {
-    uint32_t bits[SMALL_FLOATS_MAX_GROUP];
+    uint32_t bits[SMALL_FLOATS_MAX_GROUP] = {0};
     for (uint32_t i = 0; i < n; i++) {
         uint32_t size = e2m1_bits(fabsf(x[i]) / scale);
         bits[i] = size + (size > 0 && x[i] < 0 ? 8 : 0);

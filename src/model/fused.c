@@ -37,7 +37,8 @@ static int take_part(const struct tensor *whole, const struct fused_matrix *f, i
     uint64_t n_blocks = f->n_blocks(c), row_bytes = whole->bytes / whole->shape[0], rows = 0;
     const char *tail = tail_of(whole, f);
     *out = *whole;
-    out->pieces = (struct tensor_pieces){f->parts[part].n_runs, whole->bytes / n_blocks, n_blocks, {{0}}};
+    out->pieces =
+        (struct tensor_pieces){f->parts[part].n_runs, rows_of_block(f, c) * row_bytes, n_blocks, {{0}}};
     for (uint32_t i = 0; i < f->parts[part].n_runs; i++) {
         uint64_t n = f->rows(c, (*run)++);
         out->pieces.runs[i].from = *row * row_bytes;

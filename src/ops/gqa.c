@@ -56,8 +56,8 @@ static bool is_fresh(const struct gqa *op, const struct gqa_call *call)
 
 static struct attention_fresh fresh_of(const struct gqa *op, const struct gqa_call *call)
 {
-    return (struct attention_fresh){call->q_norm, call->k_norm, call->bias, call->rope,
-                                    op->shape.rotary_dim, op->shape.eps};
+    return (struct attention_fresh){call->q_norm, call->k_norm,         call->bias,
+                                    call->rope,   op->shape.rotary_dim, op->shape.eps};
 }
 
 static struct attention_call attention_call_of(const struct gqa *op, const struct gqa_call *call,

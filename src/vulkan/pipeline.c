@@ -33,8 +33,8 @@ const char *pipeline_find_name(const char *name)
 
 static bool ends_in(const char *name, const char *suffix)
 {
-    const char *last = strrchr(name, '_');
-    return last && strcmp(last, suffix) == 0;
+    size_t n = strlen(name), k = strlen(suffix);
+    return n >= k && strcmp(name + n - k, suffix) == 0;
 }
 
 bool pipeline_has_khr(void)
