@@ -63,7 +63,7 @@ static int split(struct tensor_list *l, size_t at, const struct fused_matrix *f,
     const struct tensor whole = l->items[at];
     uint64_t rows = rows_of_block(f, c) * f->n_blocks(c), row = 0;
     uint32_t run = 0;
-    if (whole.n_dims != 2 || whole.shape[0] != rows || whole.bytes == 0)
+    if (rows == 0 || whole.n_dims != 2 || whole.shape[0] != rows || whole.bytes == 0)
         return err_set(e, ERR_FORMAT, "%s: tensor %s has %" PRIu64 " rows, expected %" PRIu64, where,
                        whole.name, whole.n_dims ? whole.shape[0] : 0, rows);
     int rc = 0;

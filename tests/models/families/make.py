@@ -45,7 +45,7 @@ GLM_ODD = GLM | {
     "head_dim": 20,
     "num_attention_heads": 12,
     "num_key_value_heads": 1,
-    "num_hidden_layers": 3,
+    "num_hidden_layers": 2,
     "n_group": 1,
     "topk_group": 1,
     "n_routed_experts": 7,
@@ -156,14 +156,14 @@ MINIMAX_ODD = MINIMAX | {
     "rotary_dim": 10,
     "num_attention_heads": 6,
     "num_key_value_heads": 2,
-    "num_hidden_layers": 3,
+    "num_hidden_layers": 2,
     "num_local_experts": 7,
-    "attn_type_list": [1, 1, 1],
+    "attn_type_list": [1, 1],
 }
 
-# One head a key head, all channels rotated, wider experts.
+# One head a key head, all channels rotated.
 MINIMAX_PLAIN = MINIMAX | {
-    "intermediate_size": 128,
+    "intermediate_size": 64,
     "head_dim": 64,
     "rotary_dim": 64,
     "num_attention_heads": 2,
@@ -178,7 +178,7 @@ MODELS = {
     "glm-odd": (GLM_ODD, glm4_moe, glm4_moe.DecoderLayer, mx.bfloat16, 4, 64),
     "glm-plain": (GLM_PLAIN, glm4_moe, glm4_moe.DecoderLayer, mx.float16, 4, 32),
     "next-odd": (NEXT_ODD, qwen3_next, qwen3_next.Qwen3NextDecoderLayer, mx.bfloat16, 4, 32),
-    "next-plain": (NEXT_PLAIN, qwen3_next, qwen3_next.Qwen3NextDecoderLayer, mx.float16, 8, 64),
+    "next-plain": (NEXT_PLAIN, qwen3_next, qwen3_next.Qwen3NextDecoderLayer, mx.float16, 4, 64),
     "kimi-odd": (KIMI_ODD, deepseek_v3, deepseek_v3.DeepseekV3DecoderLayer, mx.bfloat16, 4, 64),
     "minimax-odd": (MINIMAX_ODD, minimax, minimax.MiniMaxDecoderLayer, mx.bfloat16, 4, 64),
     "minimax-plain": (MINIMAX_PLAIN, minimax, minimax.MiniMaxDecoderLayer, mx.float16, 4, 32),
