@@ -29,7 +29,7 @@ for flags in '--active-experts 2' '--expert-share 0.7'; do
     [ "$flags" = '--active-experts 2' ] || telling=$share
     # shellcheck disable=SC2086 # flags are words
     {
-        run 0 "$MOEFLUX" "$@" -p "$story" -n 3 $flags --json
+        run 0 "$MOEFLUX" "$@" -p "$story" --no-think -n 3 $flags --json
         said "$telling"
         json '[j["stats"][k] for k in ("active_experts", "expert_share")]' >"$tmp/run"
         run 0 "$MOEFLUX" "$@" --bench --bench-prompt 4 --bench-gen 2 --bench-reps 1 $flags --json

@@ -28,7 +28,7 @@ static void open_does_what_the_plan_says(void **state)
         {ODD, 0, 0, false},
         {ODD, 24576 * 4, 0, false},
         {ODD, 24576 * 30 + 5, 0, false},
-        {ODD, 0, 13400000 + (64 << 20), true}, /* the driver of a device apart gets 64 MiB */
+        {ODD, 0, 15900000 + (64 << 20), true}, /* the driver of a device apart gets 64 MiB */
         {OTHER_FAMILY, 0, 0, false},
         {OTHER_FAMILY, 28672 * 4, 0, false},
         {OTHER_FAMILY, 28672 * 30 + 5, 0, false},
