@@ -11,7 +11,8 @@ claim the_selftest_counts_its_cases
 run 0 "$MOEFLUX" --selftest --device cpu --cpu-isa "$last"
 n=$(grep -c '  ok$' "$tmp/out")
 skipped=$(grep -c '  SKIP$' "$tmp/out")
-[ "$n" -gt 100 ] && [ "$skipped" -lt 10 ] || fault "$n cases, $skipped skipped"
+[ "$n" -gt 100 ] || fault "$n cases"
+[ "$skipped" -lt 10 ] || fault "$skipped skipped"
 out_has "^$((n + skipped)) cases, 0 failed, $skipped skipped: this device has no kernels for them\$"
 
 claim an_instruction_set_that_is_named_is_the_only_one
