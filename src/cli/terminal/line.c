@@ -13,6 +13,7 @@
 #include <termios.h>
 #include <unistd.h>
 #include <wchar.h>
+#include <wchar.h>
 
 #include "base/err.h"
 #include "base/file.h"
@@ -67,7 +68,7 @@ static void tell_pastes(EditLine *edit, bool on)
 }
 
 /* A pasted text becomes a part of the line, its line ends too. What else of it could move the cursor is made visible. */
-static unsigned char insert_pasted(EditLine *edit, int c)
+static unsigned char insert_pasted(EditLine *edit, wint_t c)
 {
     struct line *l = NULL;
     struct printable filter = {0};
@@ -208,7 +209,8 @@ static void choose_locale(void)
 static void bind_keys(struct line *l)
 {
     el_set(l->edit, EL_EDITOR, "emacs");
-    el_set(l->edit, EL_ADDFN, "moeflux-insert-pasted", "insert a pasted text", insert_pasted);
+    /* The function for narrow strings keeps copies that it never frees. */
+    el_wset(l->edit, EL_ADDFN, L"moeflux-insert-pasted", L"insert a pasted text", insert_pasted);
     el_set(l->edit, EL_BIND, "^R", "em-inc-search-prev", NULL);
     el_set(l->edit, EL_BIND, "^W", "ed-delete-prev-word", NULL);
     /* Ctrl-S would stop all output, as if the program hung; CR LF of a pasted text would come as two of the same. */
