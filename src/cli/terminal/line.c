@@ -13,7 +13,6 @@
 #include <termios.h>
 #include <unistd.h>
 #include <wchar.h>
-#include <wchar.h>
 
 #include "base/err.h"
 #include "base/file.h"
