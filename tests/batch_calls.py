@@ -230,19 +230,11 @@ def a_terminal_shows_how_far_the_batch_is(folder):
 
 
 def main():
-    n_failed = 0
-    for test in (lines_get_what_the_server_replies, a_line_at_fault_has_its_reason_and_its_number,
-                 failed_lines_run_again_and_the_others_stay, a_retry_that_is_killed_loses_nothing_that_was_finished,
-                 a_terminal_shows_how_far_the_batch_is):
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                test(folder)
-                print(f'[       OK ] {test.__name__}', flush=True)
-            except (AssertionError, OSError, KeyError, TypeError, ValueError) as fault:
-                n_failed += 1
-                print(f'    {test.__name__}: {type(fault).__name__}: {str(fault)[:1500]}')
-                print(f'[  FAILED  ] {test.__name__}', flush=True)
-    return n_failed > 0
+    return terminal.run_tests(lines_get_what_the_server_replies, a_line_at_fault_has_its_reason_and_its_number,
+                              failed_lines_run_again_and_the_others_stay,
+                              a_retry_that_is_killed_loses_nothing_that_was_finished,
+                              a_terminal_shows_how_far_the_batch_is, faults=(AssertionError, OSError, KeyError,
+                              TypeError, ValueError))
 
 
 if __name__ == '__main__':

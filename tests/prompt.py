@@ -2,7 +2,7 @@
 """The line editor: keys, pasted texts, what is a question. usage: prompt.py PROGRAM MODEL"""
 import json, os, re, subprocess, sys, tempfile
 
-from terminal import GREEDY, MODEL, PROGRAM, PROMPT, Terminal
+from terminal import GREEDY, MODEL, PROGRAM, PROMPT, Terminal, run_tests
 
 CONTINUED = PROMPT.replace(b'> ', rb'\. ')
 LEFT, RIGHT, UP, DOWN, HOME, END = '\x1b[D', '\x1b[C', '\x1b[A', '\x1b[B', '\x1b[H', '\x1b[F'
@@ -255,21 +255,12 @@ def markdown_is_dressed_on_a_terminal_and_kept_as_it_is(state):
 
 
 def main():
-    n_failed = 0
-    for test in (every_key_of_a_keyboard_has_its_effect_or_none, unbound_keys_draw_nothing,
-                 an_editrc_of_the_user_has_the_keys, a_pasted_text_is_one_question, a_pasted_text_is_asked_as_it_is,
-                 ctrl_d_gives_up_a_continued_question, a_question_may_begin_with_a_slash,
-                 several_lines_are_written_in_an_editor, a_saved_conversation_is_not_lost_by_a_new_system_text,
-                 markdown_is_dressed_on_a_terminal_and_kept_as_it_is):
-        with tempfile.TemporaryDirectory() as state:
-            try:
-                test(state)
-                print(f'[       OK ] {test.__name__}', flush=True)
-            except (AssertionError, OSError, subprocess.CalledProcessError) as fault:
-                n_failed += 1
-                print(f'    {test.__name__}: {type(fault).__name__}: {fault}')
-                print(f'[  FAILED  ] {test.__name__}', flush=True)
-    return n_failed > 0
+    return run_tests(every_key_of_a_keyboard_has_its_effect_or_none, unbound_keys_draw_nothing,
+                     an_editrc_of_the_user_has_the_keys, a_pasted_text_is_one_question,
+                     a_pasted_text_is_asked_as_it_is, ctrl_d_gives_up_a_continued_question,
+                     a_question_may_begin_with_a_slash, several_lines_are_written_in_an_editor,
+                     a_saved_conversation_is_not_lost_by_a_new_system_text,
+                     markdown_is_dressed_on_a_terminal_and_kept_as_it_is)
 
 
 if __name__ == '__main__':

@@ -305,26 +305,31 @@ def control_characters_of_the_history_reach_no_terminal(state):
         assert t.end() == 0
 
 
-def main():
+def run_tests(*tests, faults=(AssertionError, OSError, subprocess.CalledProcessError)):
+    """Runs each in a directory of its own, prints cmocka's lines, and returns whether one failed."""
     n_failed = 0
-    for test in (answers_turn_after_turn, keeps_the_conversation_until_clear,
-                 commands_are_listed_and_unknown_ones_hinted_at, ctrl_c_stops_the_answer_and_not_the_program,
-                 what_ends_the_program_leaves_the_terminal_as_it_was, ctrl_c_is_heard_before_the_prompt_listens,
-                 ctrl_c_stops_a_long_prompt_and_the_rest_is_read_later,
-                 a_prompt_that_outgrows_the_context_is_told_and_the_session_lives, history_outlives_the_program,
-                 lines_that_end_in_a_backslash_go_on, thinking_is_dim_on_a_terminal_that_can_show_it,
-                 control_characters_of_the_model_reach_a_pipe_and_no_terminal,
-                 control_characters_of_file_names_reach_no_terminal,
-                 control_characters_of_the_history_reach_no_terminal):
-        with tempfile.TemporaryDirectory() as state:
+    for test in tests:
+        with tempfile.TemporaryDirectory() as folder:
             try:
-                test(state)
+                test(folder)
                 print(f'[       OK ] {test.__name__}', flush=True)
-            except (AssertionError, OSError, subprocess.CalledProcessError) as fault:
+            except faults as fault:
                 n_failed += 1
-                print(f'    {test.__name__}: {type(fault).__name__}: {fault}')
+                print(f'    {test.__name__}: {type(fault).__name__}: {str(fault)[:1500]}')
                 print(f'[  FAILED  ] {test.__name__}', flush=True)
     return n_failed > 0
+
+
+def main():
+    return run_tests(answers_turn_after_turn, keeps_the_conversation_until_clear,
+                     commands_are_listed_and_unknown_ones_hinted_at, ctrl_c_stops_the_answer_and_not_the_program,
+                     what_ends_the_program_leaves_the_terminal_as_it_was, ctrl_c_is_heard_before_the_prompt_listens,
+                     ctrl_c_stops_a_long_prompt_and_the_rest_is_read_later,
+                     a_prompt_that_outgrows_the_context_is_told_and_the_session_lives, history_outlives_the_program,
+                     lines_that_end_in_a_backslash_go_on, thinking_is_dim_on_a_terminal_that_can_show_it,
+                     control_characters_of_the_model_reach_a_pipe_and_no_terminal,
+                     control_characters_of_file_names_reach_no_terminal,
+                     control_characters_of_the_history_reach_no_terminal)
 
 
 if __name__ == '__main__':

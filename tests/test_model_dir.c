@@ -16,6 +16,7 @@
 #include "base/format.h"
 #include "convert/convert.h"
 #include "model/family.h"
+#include "model/names.h"
 #include "model_dirs.h"
 #include "st_writer.h"
 #include "tmp_tree.h"
@@ -709,6 +710,49 @@ static void experts_that_are_not_finite_are_named(void **state)
     model_dir_close(&m);
 }
 
+/* A file that holds rows of several matrices as one (fused.h). */
+static void fused_matrices_of_another_shape_are_refused(void **state)
+{
+    struct fixture *f = *state;
+    struct model_dir m;
+    struct moeflux_err e;
+    const char *dir = tmp_tree_path(f->tmp, "fused");
+    tmp_tree_copy("tests/models/families/next-plain", dir);
+    assert_int_equal(model_dir_open(&m, dir, &e), 0);
+    assert_non_null(model_dir_find(&m, "model.layers.0.linear_attn.in_proj_z.scales"));
+    assert_null(model_dir_find(&m, "model.layers.0.linear_attn.in_proj_qkvz.scales"));
+    model_dir_close(&m);
+    tmp_tree_replace(dir, "config.json", "\"linear_num_key_heads\": 2", "\"linear_num_key_heads\": 1");
+    assert_int_equal(model_dir_open(&m, dir, &e), ERR_FORMAT);
+    assert_non_null(strstr(e.text, "in_proj_qkvz"));
+    assert_non_null(strstr(e.text, "has 384 rows, expected 320"));
+}
+
+static void tensors_get_the_names_of_their_family(void **state)
+{
+    static const char *const names[][2] = {
+        {"model.layers.3.block_sparse_moe.experts.7.w2.weight",
+         "model.layers.3.mlp.experts.7.down_proj.weight"},
+        {"model.layers.0.block_sparse_moe.experts.1.w1.weight_scale_inv",
+         "model.layers.0.mlp.experts.1.gate_proj.weight_scale_inv"},
+        {"model.layers.0.block_sparse_moe.experts.1.w3.weight",
+         "model.layers.0.mlp.experts.1.up_proj.weight"},
+        {"model.layers.0.block_sparse_moe.e_score_correction_bias",
+         "model.layers.0.mlp.e_score_correction_bias"},
+        {"model.norm.weight", "model.norm.weight"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        struct moeflux_err e;
+        char *name = strdup(names[i][0]);
+        assert_int_equal(names_rename(&name, family_minimaxm2.renamed, &e), 0);
+        assert_string_equal(name, names[i][1]);
+        assert_int_equal(names_rename(&name, family_qwen3moe.renamed, &e), 0);
+        assert_string_equal(name, names[i][1]);
+        free(name);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -739,6 +783,8 @@ int main(void)
         cmocka_unit_test(scales_that_are_not_finite_are_refused_when_read),
         cmocka_unit_test(vectors_that_are_not_finite_are_refused_when_read),
         cmocka_unit_test(experts_that_are_not_finite_are_named),
+        cmocka_unit_test(fused_matrices_of_another_shape_are_refused),
+        cmocka_unit_test(tensors_get_the_names_of_their_family),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

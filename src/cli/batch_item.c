@@ -1,3 +1,4 @@
+#include "cli/answer_fields.h"
 #include "cli/batch_item.h"
 
 #include <inttypes.h>
@@ -119,24 +120,11 @@ char *batch_item_refused(struct batch_item *b, int rc, const struct moeflux_err 
 static char *own_answer(const struct generator *s, const struct request *r, const struct answer *a,
                         const struct stats *st)
 {
-    json_t *object = json_object(), *ids = json_array();
-    for (size_t i = 0; i < a->tokens.n; i++)
-        json_array_append_new(ids, json_integer(a->tokens.ids[i]));
+    json_t *object = json_object();
     json_object_set(object, "id", r->id);
     json_object_set_new(object, "line", json_integer((json_int_t)r->line));
-    json_object_set_new(object, "text", output_json_text(str_text(&a->text), a->text.len));
-    if (a->thinking.len)
-        json_object_set_new(object, "thinking", output_json_text(str_text(&a->thinking), a->thinking.len));
-    if (a->n_calls)
-        json_object_set_new(object, "tool_calls", answer_json_calls(a));
-    json_object_set_new(object, "tokens", ids);
-    json_object_set_new(object, "prompt_tokens", json_integer((json_int_t)r->tokens.n));
-    json_object_set_new(object, "reused_tokens", json_integer((json_int_t)st->n_reused));
-    json_object_set_new(object, "stop_reason", json_string(answer_stop_name(a->stop)));
-    if (a->stop_text)
-        json_object_set_new(object, "stop_text", json_string(a->stop_text));
-    if (r->options.logprobs != REQUEST_NO_LOGPROBS)
-        json_object_set_new(object, "logprobs", answer_json_logprobs(s->tokenizer, a));
+    answer_fields_add(object, s->tokenizer, a, r->tokens.n, st->n_reused,
+                      r->options.logprobs != REQUEST_NO_LOGPROBS);
     json_object_set_new(object, "seed", json_integer((json_int_t)s->seed));
     json_object_set_new(object, "time_to_first_token_s", stats_number(stats_first_token_s(st, a)));
     json_object_set_new(object, "decode_tok_s", stats_number(stats_rate(a->n_decoded, a->decode_ns)));

@@ -1,3 +1,4 @@
+#include "cli/answer_fields.h"
 #include "cli/run.h"
 
 #include <jansson.h>
@@ -170,23 +171,9 @@ static int print_json(struct run *r, struct moeflux_err *e)
 {
     const struct answer *a = &r->answer;
     const struct generator *s = &r->generator;
-    json_t *object = json_object(), *ids = json_array();
-    for (size_t i = 0; i < a->tokens.n; i++)
-        json_array_append_new(ids, json_integer(a->tokens.ids[i]));
-    json_object_set_new(object, "text",
-                        s->tokenizer ? output_json_text(str_text(&a->text), a->text.len) : json_null());
-    if (a->thinking.len)
-        json_object_set_new(object, "thinking", output_json_text(str_text(&a->thinking), a->thinking.len));
-    if (a->n_calls)
-        json_object_set_new(object, "tool_calls", answer_json_calls(a));
-    json_object_set_new(object, "tokens", ids);
-    json_object_set_new(object, "prompt_tokens", json_integer((json_int_t)r->tokens.n));
-    json_object_set_new(object, "reused_tokens", json_integer((json_int_t)r->stats.n_reused));
-    json_object_set_new(object, "stop_reason", json_string(answer_stop_name(a->stop)));
-    if (a->stop_text)
-        json_object_set_new(object, "stop_text", json_string(a->stop_text));
-    if (r->options->logprobs != REQUEST_NO_LOGPROBS)
-        json_object_set_new(object, "logprobs", answer_json_logprobs(s->tokenizer, a));
+    json_t *object = json_object();
+    answer_fields_add(object, s->tokenizer, a, r->tokens.n, r->stats.n_reused,
+                      r->options->logprobs != REQUEST_NO_LOGPROBS);
     json_object_set_new(object, "prefill_tok_s",
                         stats_number(stats_rate(r->stats.n_prompt, r->stats.prefill_ns)));
     json_object_set_new(object, "decode_tok_s", stats_number(stats_rate(a->n_decoded, a->decode_ns)));

@@ -11,6 +11,7 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "cli/near.h"
+#include "model/spread.h"
 
 /* "Qwen/Qwen3-30B-A3B": two words of letters, digits, ".", "_" and "-". */
 static bool is_repository(const char *path)
@@ -92,7 +93,7 @@ static void look_at(struct contents *c, int dir, const char *name)
     bool weights = ends_with(name, ".safetensors");
     c->manifest |= strcmp(name, "model_weights.json") == 0;
     c->config |= strcmp(name, "config.json") == 0;
-    c->part |= strcmp(name, "part.json") == 0;
+    c->part |= strcmp(name, SPREAD_PART_FILE) == 0;
     c->safetensors |= weights;
     c->gguf |= ends_with(name, ".gguf");
     c->pytorch |= ends_with(name, ".bin") || ends_with(name, ".pt") || ends_with(name, ".pth");

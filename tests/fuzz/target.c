@@ -18,6 +18,7 @@ const struct target target_all[] = {
     {"spread", target_spread},
     {"layout", target_layout},
     {"tokenizer", target_tokenizer},
+    {"tiktoken", target_tiktoken},
     {"pattern", target_pattern},
     {"jinja", target_jinja},
     {"snapshot", target_snapshot},

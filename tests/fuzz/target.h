@@ -22,6 +22,8 @@ void target_spread(const uint8_t *data, size_t n);
 void target_layout(const uint8_t *data, size_t n);
 /* tokenizer.json */
 void target_tokenizer(const uint8_t *data, size_t n);
+/* tiktoken.model, beside a fixed tokenizer_config.json */
+void target_tiktoken(const uint8_t *data, size_t n);
 /* a split pattern, NUL, text */
 void target_pattern(const uint8_t *data, size_t n);
 /* a chat template and, behind a NUL, the JSON that it is given */

@@ -1,6 +1,7 @@
 /* The tokenizer's file and its patterns. */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/err.h"
 #include "base/str.h"
@@ -9,6 +10,7 @@
 #include "text/steps.h"
 #include "text/tokenizer.h"
 #include "text/utf8.h"
+#include "tmp_tree.h"
 
 /* Whatever the file says, a tokenizer that opened encodes or refuses, and decodes every id it gave. */
 static void use_tokenizer(const struct tokenizer *t)
@@ -30,15 +32,36 @@ static void use_tokenizer(const struct tokenizer *t)
     tokenizer_added_id(t, "<end>");
 }
 
-void target_tokenizer(const uint8_t *data, size_t n)
+static void open_and_use(const char *path)
 {
     struct moeflux_err e = {0};
-    struct tokenizer *t = tokenizer_open(target_file(data, n), &e);
+    struct tokenizer *t = tokenizer_open(path, &e);
     if (t)
         use_tokenizer(t);
     else
         target_need(!target_answered((int)e.code, &e), "a failure without an error");
     tokenizer_free(t);
+}
+
+void target_tokenizer(const uint8_t *data, size_t n)
+{
+    open_and_use(target_file(data, n));
+}
+
+/* The input's file, which stays the same one, by the name that such vocabularies have. */
+void target_tiktoken(const uint8_t *data, size_t n)
+{
+    static const char *path;
+    const char *input = target_file(data, n);
+    if (!path) {
+        const char *dir = target_new_dir("tiktoken");
+        tmp_tree_write_text(dir, "tokenizer_config.json",
+                            "{\"tokenizer_class\": \"TikTokenTokenizer\", \"added_tokens_decoder\": "
+                            "{\"100000\": {\"content\": \"<end>\", \"special\": true}}}");
+        path = tmp_tree_path(dir, "tiktoken.model");
+        target_need(symlink(input, path) == 0, "no link");
+    }
+    open_and_use(path);
 }
 
 enum { MOST_STEPS = 1 << 14 };

@@ -139,8 +139,20 @@ static void write_templates(struct seeds *s)
     put(s, "jinja", "", own_context, sizeof own_context - 1);
 }
 
+/* As many whole lines as the fuzzer's inputs may have. */
+static void write_tiktoken(struct seeds *s)
+{
+    size_t n;
+    uint8_t *bytes = tmp_tree_read("tests/data/tiktoken/tiktoken.model", &n);
+    for (n = 4000; bytes[n - 1] != '\n';)
+        n--;
+    put(s, "tiktoken", "", bytes, n);
+    free(bytes);
+}
+
 static void write_tokenizers(struct seeds *s)
 {
+    write_tiktoken(s);
     static const char qwen[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| "
                                "?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
     static const char *const patterns[] = {
