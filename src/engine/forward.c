@@ -27,23 +27,27 @@ void forward_fill_rope(const struct moeflux_model *m, float *rope, uint32_t n, u
 
 static void fill_inputs(struct moeflux_model *m, const int32_t *ids, uint32_t n, uint32_t pos)
 {
-    memcpy(m->ids.host, ids, n * sizeof *ids);
-    forward_fill_rope(m, (float *)(void *)m->rope.host, n, pos);
+    const struct stage *first = &m->stages[0];
+    memcpy(first->ids.host, ids, n * sizeof *ids);
+    forward_fill_rope(m, (float *)(void *)first->rope.host, n, pos);
+    for (uint32_t i = 1; i < m->n_stages; i++)
+        memcpy(m->stages[i].rope.host, first->rope.host,
+               (size_t)n * m->dir.config.rotary_dim * sizeof(float));
 }
 
 /* Records the head for tokens from .. from + n - 1 and the copy of their logits to the host. */
 static void record_head(const struct pass *p, uint32_t from, uint32_t n)
 {
-    struct moeflux_model *m = p->m;
-    arch_head(m->arch, from, n);
-    if (!m->view.logits.host)
-        exec_copy(m->exec, &m->logits, 0, &m->view.logits, 0,
-                  (uint64_t)n * m->dir.config.vocab_size * sizeof(float));
+    const struct stage *at = p->at;
+    arch_head(at->arch, from, n);
+    if (!at->view.logits.host)
+        exec_copy(at->exec, &at->logits, 0, &at->view.logits, 0,
+                  (uint64_t)n * p->m->dir.config.vocab_size * sizeof(float));
 }
 
-static const float *logits_of(const struct moeflux_model *m)
+static const float *logits_of(const struct stage *at)
 {
-    return (const float *)(const void *)(m->view.logits.host ? m->view.logits.host : m->logits.host);
+    return (const float *)(const void *)(at->view.logits.host ? at->view.logits.host : at->logits.host);
 }
 
 /* Finishes the batch with the logits of tokens from .. from + n - 1, which are then on the host. */
@@ -51,8 +55,8 @@ static int run_head(const struct pass *p, uint32_t from, uint32_t n, const float
                     struct moeflux_err *e)
 {
     record_head(p, from, n);
-    *rows = logits_of(p->m);
-    return exec_finish(p->m->exec, e);
+    *rows = logits_of(p->at);
+    return exec_finish(p->at->exec, e);
 }
 
 static int all_logits(const struct pass *p, struct moeflux_err *e)
@@ -62,7 +66,7 @@ static int all_logits(const struct pass *p, struct moeflux_err *e)
         uint32_t n = (uint32_t)size_min(LOGIT_ROWS, p->chunk.n - from);
         const float *rows;
         if (from > 0)
-            exec_begin(p->m->exec);
+            exec_begin(p->at->exec);
         int rc = run_head(p, from, n, &rows, e);
         for (uint32_t i = 0; rc == 0 && i < n; i++)
             rc = p->outputs->each_logits(p->outputs->ctx, p->chunk.of.pos + from + i,
@@ -84,111 +88,194 @@ static int last_logits(const struct pass *p, struct moeflux_err *e)
     return rc;
 }
 
-static int hand_out_hidden(const struct pass *p, struct moeflux_err *e)
+/* What is evaluated: n tokens of one sequence, or one of each of n sequences. */
+struct work {
+    struct moeflux_model *m;
+    struct moeflux_session *const *list;
+    uint32_t n;
+    uint32_t keep; /* arch_chunk.keep */
+    bool is_together, is_watched;
+    uint32_t ahead; /* 1: the tokens behind those that come next. Of single tokens */
+    const struct moeflux_outputs *outputs;
+};
+
+static int hand_out_hidden(const struct work *w, struct moeflux_err *e)
 {
-    struct moeflux_model *m = p->m;
+    struct moeflux_model *m = w->m;
     uint64_t layer_floats = (uint64_t)m->max_chunk * m->dir.config.hidden;
     int rc = 0;
-    for (uint32_t i = 0; rc == 0 && p->outputs->hidden && i <= m->dir.config.n_layers; i++)
-        rc = p->outputs->hidden(p->outputs->ctx, i, p->chunk.of.pos, p->chunk.n,
-                                (const float *)(const void *)m->hidden.host + i * layer_floats, e);
+    for (uint32_t i = 0; rc == 0 && w->outputs->hidden && i <= m->dir.config.n_layers; i++) {
+        const struct stage *at = model_stage(m, i ? i - 1 : 0);
+        rc = w->outputs->hidden(
+            w->outputs->ctx, i, w->list[0]->pos, w->n,
+            (const float *)(const void *)at->hidden.host + (i - at->layers.first) * layer_floats, e);
+    }
     return rc;
 }
 
-static int make_hidden_buffer(struct moeflux_model *m, struct moeflux_err *e)
+static int make_hidden_buffers(struct moeflux_model *m, struct moeflux_err *e)
 {
-    if (m->hidden.host)
-        return 0;
-    const struct config *c = &m->dir.config;
-    return exec_buffer_new(m->exec, &m->hidden, EXEC_HOST,
-                           ((uint64_t)c->n_layers + 1) * m->max_chunk * c->hidden * sizeof(float), e);
-}
-
-static struct pass pass_at(struct moeflux_session *s, uint32_t n, uint32_t pos, uint32_t parity,
-                           const struct moeflux_outputs *outputs)
-{
-    struct moeflux_model *m = s->model;
-    return (struct pass){.s = s,
-                         .m = m,
-                         .outputs = outputs,
-                         .chunk = {.n = n,
-                                   .ids = m->ids.address,
-                                   .rope = m->rope.address,
-                                   .of = {.pos = pos,
-                                          .parity = parity,
-                                          .kv_blocks = s->table.address,
-                                          .recurrent = s->recurrent.address,
-                                          .recurrent_out = s->recurrent.address}}};
-}
-
-/* A token of each of n sequences, `ahead` tokens behind those that they have. each: room for what the pass refers to. */
-static struct pass pass_together(struct moeflux_session *const *list, uint32_t n, uint32_t ahead,
-                                 const struct moeflux_outputs *none, struct arch_sequence *each)
-{
-    struct moeflux_model *m = list[0]->model;
-    for (uint32_t i = 0; i < n; i++) {
-        const struct moeflux_session *s = list[i];
-        bool is_swapped = ahead % 2 != 0;
-        each[i] =
-            (struct arch_sequence){.pos = s->pos + ahead,
-                                   .parity = s->parity ^ is_swapped,
-                                   .kv_blocks = s->table.address,
-                                   .recurrent = (is_swapped ? s->recurrent_next : s->recurrent).address,
-                                   .recurrent_out = (is_swapped ? s->recurrent : s->recurrent_next).address};
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < m->n_stages; i++) {
+        struct stage *at = &m->stages[i];
+        uint64_t n = at->layers.end - at->layers.first + 1;
+        if (!at->hidden.host)
+            rc = exec_buffer_new(at->exec, &at->hidden, EXEC_HOST,
+                                 n * m->max_chunk * m->dir.config.hidden * sizeof(float), e);
     }
-    return (struct pass){.m = m,
-                         .outputs = none,
-                         .chunk = {.n = n, .ids = m->ids.address, .rope = m->rope.address, .each = each}};
+    return rc;
 }
 
-static int record_layers_of_token(const struct pass *p, struct moeflux_err *e)
+/* What may be stopped leaves the recurrent state as it is. The KV cache needs no copy: the next chunk writes the same
+ * positions again. */
+static struct arch_sequence sequence_at(const struct work *w, uint32_t i, const struct stage *at)
 {
-    exec_begin(p->m->exec);
-    arch_embed(p->m->arch, &p->chunk);
+    const struct moeflux_session *s = w->list[i];
+    const struct stage_state *on = &s->on[at - w->m->stages];
+    bool moves = w->is_together || w->is_watched, is_swapped = moves && w->ahead % 2 != 0;
+    return (struct arch_sequence){.pos = s->pos + w->ahead,
+                                  .parity = s->parity ^ (w->ahead & 1),
+                                  .kv_blocks = on->table.address,
+                                  .recurrent = (is_swapped ? on->recurrent_next : on->recurrent).address,
+                                  .recurrent_out =
+                                      (moves && !is_swapped ? on->recurrent_next : on->recurrent).address};
+}
+
+/* The work on one stage. each: room for what the pass refers to. */
+static struct pass pass_at(const struct work *w, struct stage *at,
+                           struct arch_sequence each[MOEFLUX_MOST_TOGETHER])
+{
+    struct pass p = {.s = w->is_together ? NULL : w->list[0],
+                     .m = w->m,
+                     .at = at,
+                     .outputs = w->outputs,
+                     .start_ns = clock_ns(),
+                     .is_watched = w->is_watched,
+                     .chunk = {.n = w->n,
+                               .ids = at->ids.address,
+                               .rope = at->rope.address,
+                               .keep = w->keep,
+                               .kept = at->kept.address}};
+    if (!w->is_together) {
+        p.chunk.of = sequence_at(w, 0, at);
+        return p;
+    }
+    for (uint32_t i = 0; i < w->n; i++)
+        each[i] = sequence_at(w, i, at);
+    p.chunk.each = each;
+    return p;
+}
+
+/* ---- from stage to stage ---- */
+
+static bool is_last(const struct pass *p)
+{
+    return p->at == &p->m->stages[p->m->n_stages - 1];
+}
+
+/* Where the host sees the hidden states that go into a stage, and those that come out. */
+static uint8_t *hidden_states(const struct stage *at)
+{
+    return at->view.x.host ? at->view.x.host : at->x.host;
+}
+
+static uint64_t hidden_bytes(const struct pass *p)
+{
+    return (uint64_t)p->chunk.n * p->m->dir.config.hidden * sizeof(float);
+}
+
+static void hand_over(const struct pass *p)
+{
+    if (!is_last(p))
+        memcpy(hidden_states(p->at + 1), hidden_states(p->at), hidden_bytes(p));
+}
+
+/* Begins a batch with what the layers compute with, and records them. */
+static int record_layers_of(const struct pass *p, struct moeflux_err *e)
+{
+    const struct stage *at = p->at;
+    exec_begin(at->exec);
+    if (at == p->m->stages)
+        arch_embed(at->arch, &p->chunk);
+    else if (at->x.host)
+        exec_copy(at->exec, &at->view.x, 0, &at->x, 0, hidden_bytes(p));
+    if (at == p->m->stages)
+        pass_copy_hidden(p, 0);
     return layers_run(p, e);
 }
 
-/* Tokens from their ids to their logits on the host, in one batch. */
+static void record_hidden_states(const struct pass *p)
+{
+    if (p->at->x.host)
+        exec_copy(p->at->exec, &p->at->x, 0, &p->at->view.x, 0, hidden_bytes(p));
+}
+
+/* With several devices an error says whose it is. */
+static int fault_of(const struct stage *at, const struct moeflux_model *m, int rc, struct moeflux_err *e)
+{
+    if (rc != ERR_DEVICE || m->n_stages == 1 || !e)
+        return rc;
+    const struct moeflux_err why = *e;
+    return err_set(e, why.code, "device %u of %u (%.100s, layers %u to %u): %.300s",
+                   (unsigned)(at - m->stages) + 1, m->n_stages, exec_get_caps(at->exec).name,
+                   at->layers.first, at->layers.end - 1, why.text);
+}
+
+/* Ends what a stage has begun. */
+static int end_stage(const struct pass *p, int rc, struct moeflux_err *e)
+{
+    if (rc < 0)
+        exec_abandon(p->at->exec);
+    else
+        hand_over(p);
+    pass_release(p->at);
+    p->at->busy_ns += clock_ns() - p->start_ns;
+    return fault_of(p->at, p->m, rc, e);
+}
+
+/* ---- single tokens, every expert resident ---- */
+
+/* Tokens from their ids, or from the stage before, to what the stage makes of them, on the host, in one batch. */
 static int record_tokens(const struct pass *p, struct moeflux_err *e)
 {
-    int rc = record_layers_of_token(p, e);
-    record_head(p, 0, p->chunk.n);
+    int rc = record_layers_of(p, e);
+    if (is_last(p))
+        record_head(p, 0, p->chunk.n);
+    else
+        record_hidden_states(p);
     return rc;
 }
 
 int forward_record_token(struct moeflux_session *s, const struct arch_chunk *c, struct moeflux_err *e)
 {
     struct moeflux_outputs none = {0};
-    const struct pass p = {.s = s, .m = s->model, .outputs = &none, .chunk = *c};
-    int rc = record_layers_of_token(&p, e);
-    arch_head(s->model->arch, 0, 1);
+    struct stage *at = s->model->stages;
+    const struct pass p = {.s = s, .m = s->model, .at = at, .outputs = &none, .chunk = *c};
+    int rc = record_layers_of(&p, e);
+    arch_head(at->arch, 0, 1);
     return rc;
 }
 
-static struct arch_sequence sequence_of(const struct pass *p, uint32_t i)
+static void remember_parked(const struct work *w)
 {
-    return p->chunk.each ? p->chunk.each[i] : p->chunk.of;
-}
-
-static void park(const struct pass *p, struct moeflux_session *const *list)
-{
-    struct parked *to = &p->m->parked;
-    exec_park(p->m->exec);
-    to->n = p->chunk.n;
+    struct parked *to = &w->m->parked;
+    to->n = w->n;
     for (uint32_t i = 0; i < to->n; i++) {
-        to->each[i] = sequence_of(p, i);
-        to->sessions[i] = list[i];
+        to->each[i] = sequence_at(w, i, w->m->stages);
+        to->sessions[i] = w->list[i];
     }
 }
 
-/* Whether the pass is what was recorded ahead. */
-static bool is_parked(const struct pass *p, struct moeflux_session *const *list)
+/* Whether the work is what was recorded ahead on all stages. */
+static bool is_parked(const struct work *w)
 {
-    const struct parked *a = &p->m->parked;
-    bool is = exec_is_parked(p->m->exec) && a->n == p->chunk.n;
+    const struct parked *a = &w->m->parked;
+    bool is = a->n == w->n;
+    for (uint32_t i = 0; is && i < w->m->n_stages; i++)
+        is = exec_is_parked(w->m->stages[i].exec);
     for (uint32_t i = 0; is && i < a->n; i++) {
-        const struct arch_sequence have = a->each[i], want = sequence_of(p, i);
-        is = a->sessions[i] == list[i] && have.pos == want.pos && have.parity == want.parity &&
+        const struct arch_sequence have = a->each[i], want = sequence_at(w, i, w->m->stages);
+        is = a->sessions[i] == w->list[i] && have.pos == want.pos && have.parity == want.parity &&
              have.kv_blocks == want.kv_blocks && have.recurrent == want.recurrent &&
              have.recurrent_out == want.recurrent_out;
     }
@@ -196,55 +283,64 @@ static bool is_parked(const struct pass *p, struct moeflux_session *const *list)
 }
 
 /* Whether each sequence has room for a token behind the next one. */
-static bool may_go_on(struct moeflux_session *const *list, uint32_t n)
+static bool may_go_on(const struct work *w)
 {
     bool may = true;
-    for (uint32_t i = 0; i < n; i++)
-        may = may && list[i]->pos + 1 < list[i]->max_context;
+    for (uint32_t i = 0; i < w->n; i++)
+        may = may && w->list[i]->pos + 1 < w->list[i]->max_context;
     return may;
 }
 
-/* Decode with every expert resident, a token of each of a list of sequences. The commands of a token do not depend on its id,
- * so those of the next tokens (`next`) are recorded while the device computes these. */
-static int decode_resident(struct moeflux_session *const *list, const struct pass *p, const struct pass *next,
-                           float *const *logits, struct moeflux_err *e)
+/* One stage. is_ahead: it was recorded before. next: what to record while the device computes, or NULL. */
+static int decode_stage(const struct pass *p, bool is_ahead, const struct pass *next, struct moeflux_err *e)
 {
-    struct moeflux_model *m = p->m;
+    struct exec *x = p->at->exec;
     uint64_t ticket = 0;
-    bool ahead = is_parked(p, list);
-    int rc = ahead ? 0 : record_tokens(p, e);
+    int rc = is_ahead ? 0 : record_tokens(p, e);
     if (rc == 0)
-        rc = ahead ? exec_submit_parked(m->exec, &ticket, e) : exec_submit(m->exec, &ticket, e);
-    if (rc < 0) {
-        exec_abandon(m->exec);
+        rc = is_ahead ? exec_submit_parked(x, &ticket, e) : exec_submit(x, &ticket, e);
+    if (rc < 0)
         return rc;
-    }
-    if (may_go_on(list, p->chunk.n) && !m->computes_at_once) {
+    if (next) {
         rc = record_tokens(next, e);
-        park(next, list);
+        exec_park(x);
     }
-    int waited = exec_wait(m->exec, ticket, rc < 0 ? NULL : e);
-    uint32_t vocab = m->dir.config.vocab_size;
-    for (uint32_t i = 0; rc == 0 && waited == 0 && i < p->chunk.n; i++)
-        memcpy(logits[i], logits_of(m) + (uint64_t)i * vocab, vocab * sizeof(float));
+    int waited = exec_wait(x, ticket, rc < 0 ? NULL : e);
     return rc < 0 ? rc : waited;
 }
 
-static int decode_one_resident(struct moeflux_session *s, const struct moeflux_outputs *outputs,
-                               struct moeflux_err *e)
+static void copy_logits(const struct work *w, float *const *logits)
 {
-    const struct pass p = pass_at(s, 1, s->pos, s->parity, outputs),
-                      next = pass_at(s, 1, s->pos + 1, s->parity ^ 1, outputs);
-    return decode_resident(&s, &p, &next, &outputs->logits, e);
+    uint32_t vocab = w->m->dir.config.vocab_size;
+    const float *rows = logits_of(&w->m->stages[w->m->n_stages - 1]);
+    for (uint32_t i = 0; i < w->n; i++)
+        memcpy(logits[i], rows + (uint64_t)i * vocab, vocab * sizeof(float));
 }
 
-static int decode_some_resident(struct moeflux_session *const *list, const struct pass *p,
-                                float *const *logits, struct moeflux_err *e)
+/* Decode with every expert resident, a token of each of a list of sequences. The commands of a token do not depend on its id,
+ * so those of the next tokens are recorded while the device computes these. */
+static int decode_resident(const struct work *w, float *const *logits, struct moeflux_err *e)
 {
-    struct arch_sequence each[MOEFLUX_MOST_TOGETHER];
-    const struct pass next = pass_together(list, p->chunk.n, 1, p->outputs, each);
-    return decode_resident(list, p, &next, logits, e);
+    struct moeflux_model *m = w->m;
+    struct arch_sequence each[MOEFLUX_MOST_TOGETHER], each_next[MOEFLUX_MOST_TOGETHER];
+    struct work behind = *w;
+    behind.ahead = 1;
+    bool is_ahead = is_parked(w), goes_on = may_go_on(w);
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < m->n_stages; i++) {
+        struct stage *at = &m->stages[i];
+        const struct pass p = pass_at(w, at, each), next = pass_at(&behind, at, each_next);
+        rc = decode_stage(&p, is_ahead, goes_on && !at->computes_at_once ? &next : NULL, e);
+        rc = end_stage(&p, rc, e);
+    }
+    if (rc == 0 && goes_on && !m->computes_at_once)
+        remember_parked(&behind);
+    if (rc == 0)
+        copy_logits(w, logits);
+    return rc;
 }
+
+/* ---- chunks ---- */
 
 /* Whether the progress callback lets the evaluation go on. A single token is not shown as progress. */
 static bool go_on(void *ctx)
@@ -258,72 +354,91 @@ static bool go_on(void *ctx)
     return yes;
 }
 
-static int run_chunk(const struct pass *p, bool last, struct moeflux_err *e)
+static void forget_predictions(struct moeflux_model *m)
 {
-    struct moeflux_model *m = p->m;
-    if (m->predicted_session != p->s || m->predicted_pos != p->chunk.of.pos)
-        predictor_forget(&m->predictor);
-    m->predicted_session = p->s;
-    m->predicted_pos = p->chunk.of.pos + p->chunk.n;
-    exec_begin(m->exec);
-    arch_embed(m->arch, &p->chunk);
-    pass_copy_hidden(p, 0);
-    int rc = layers_run(p, e);
-    if (rc == 0 && p->outputs->each_logits)
+    for (uint32_t i = 0; i < m->n_stages; i++)
+        predictor_forget(&m->stages[i].predictor);
+}
+
+static int run_stage(const struct pass *p, bool last, struct moeflux_err *e)
+{
+    int rc = record_layers_of(p, e);
+    if (rc == 0 && !is_last(p))
+        record_hidden_states(p);
+    if (rc == 0 && is_last(p) && p->outputs->each_logits)
         rc = all_logits(p, e);
-    else if (rc == 0 && last && p->outputs->logits)
+    else if (rc == 0 && is_last(p) && last && p->outputs->logits)
         rc = last_logits(p, e);
     else if (rc == 0)
-        rc = exec_finish(m->exec, e);
-    if (rc < 0)
-        exec_abandon(m->exec);
-    pass_release(m);
+        rc = exec_finish(p->at->exec, e);
+    return end_stage(p, rc, e);
+}
+
+static int run_chunk(const struct work *w, bool last, struct moeflux_err *e)
+{
+    struct moeflux_model *m = w->m;
+    const struct moeflux_session *s = w->list[0];
+    if (m->predicted_session != s || m->predicted_pos != s->pos)
+        forget_predictions(m);
+    m->predicted_session = s;
+    m->predicted_pos = s->pos + w->n;
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < m->n_stages; i++) {
+        const struct pass p = pass_at(w, &m->stages[i], NULL);
+        rc = run_stage(&p, last, e);
+    }
+    return rc;
+}
+
+static int run_together(const struct work *w, float *const *logits, struct moeflux_err *e)
+{
+    struct moeflux_model *m = w->m;
+    struct arch_sequence each[MOEFLUX_MOST_TOGETHER];
+    int rc = 0;
+    m->predicted_session = NULL;
+    forget_predictions(m);
+    for (uint32_t i = 0; rc == 0 && i < m->n_stages; i++) {
+        const struct pass p = pass_at(w, &m->stages[i], each);
+        rc = record_tokens(&p, e);
+        if (rc == 0)
+            rc = exec_finish(p.at->exec, e);
+        rc = end_stage(&p, rc, e);
+    }
+    if (rc == 0)
+        copy_logits(w, logits);
     return rc;
 }
 
 /* What is used in mapped files: the dense weights, the experts of both sides. */
 int forward_check_files(const struct moeflux_model *m, struct moeflux_err *e)
 {
-    int rc = loader_check(&m->loader, e);
-    for (int i = 0; rc == 0 && i < EXPERT_SIDES; i++)
-        rc = m->sides[i].store ? expert_store_check(m->sides[i].store, e) : 0;
+    int rc = 0;
+    for (uint32_t k = 0; rc == 0 && k < m->n_stages; k++) {
+        const struct stage *at = &m->stages[k];
+        rc = loader_check(&at->loader, e);
+        for (int i = 0; rc == 0 && i < EXPERT_SIDES; i++)
+            rc = at->sides[i].store ? expert_store_check(at->sides[i].store, e) : 0;
+    }
     return rc;
 }
 
 static void watch(struct moeflux_model *m, const struct exec_watch *w)
 {
-    exec_watch(m->exec, w);
+    for (uint32_t i = 0; i < m->n_stages; i++)
+        exec_watch(m->stages[i].exec, w);
     if (m->n_cpu_layers)
-        exec_watch(m->sides[SIDE_HOST].exec, w);
-}
-
-static int run_together(const struct pass *p, float *const *logits, struct moeflux_err *e)
-{
-    struct moeflux_model *m = p->m;
-    uint32_t vocab = m->dir.config.vocab_size;
-    const float *rows;
-    m->predicted_session = NULL;
-    predictor_forget(&m->predictor);
-    exec_begin(m->exec);
-    arch_embed(m->arch, &p->chunk);
-    int rc = layers_run(p, e);
-    if (rc == 0)
-        rc = run_head(p, 0, p->chunk.n, &rows, e);
-    for (uint32_t i = 0; rc == 0 && i < p->chunk.n; i++)
-        memcpy(logits[i], rows + (uint64_t)i * vocab, vocab * sizeof(float));
-    if (rc < 0)
-        exec_abandon(m->exec);
-    pass_release(m);
-    return rc;
+        exec_watch(m->stages[0].sides[SIDE_HOST].exec, w);
 }
 
 static void fill_inputs_together(struct moeflux_session *const *list, const int32_t *ids, uint32_t n)
 {
     const struct moeflux_model *m = list[0]->model;
-    memcpy(m->ids.host, ids, n * sizeof *ids);
-    for (uint32_t i = 0; i < n; i++)
-        forward_fill_rope(m, (float *)(void *)m->rope.host + (size_t)i * m->dir.config.rotary_dim, 1,
-                          list[i]->pos);
+    memcpy(m->stages[0].ids.host, ids, n * sizeof *ids);
+    for (uint32_t k = 0; k < m->n_stages; k++)
+        for (uint32_t i = 0; i < n; i++)
+            forward_fill_rope(m,
+                              (float *)(void *)m->stages[k].rope.host + (size_t)i * m->dir.config.rotary_dim,
+                              1, list[i]->pos);
 }
 
 int forward_together(struct moeflux_session *const *list, const int32_t *ids, uint32_t n,
@@ -331,9 +446,12 @@ int forward_together(struct moeflux_session *const *list, const int32_t *ids, ui
 {
     struct moeflux_model *m = list[0]->model;
     const struct moeflux_outputs none = {0};
-    struct arch_sequence each[MOEFLUX_MOST_TOGETHER];
-    struct pass p = pass_together(list, n, 0, &none, each);
-    p.is_watched = m->step_ns > QUICK_NS;
+    const struct work w = {.m = m,
+                           .list = list,
+                           .n = n,
+                           .is_together = true,
+                           .is_watched = m->step_ns > QUICK_NS,
+                           .outputs = &none};
     int rc = forward_check_files(m, e);
     if (rc < 0)
         return rc;
@@ -341,10 +459,9 @@ int forward_together(struct moeflux_session *const *list, const int32_t *ids, ui
     fill_inputs_together(list, ids, n);
     m->progress_at.layer = 0;
     m->progress_at.total = 1;
-    if (p.is_watched)
+    if (w.is_watched)
         watch(m, &(struct exec_watch){go_on, m});
-    rc = m->resident && !p.is_watched ? decode_some_resident(list, &p, logits, e)
-                                      : run_together(&p, logits, e);
+    rc = m->resident && !w.is_watched ? decode_resident(&w, logits, e) : run_together(&w, logits, e);
     watch(m, NULL);
     m->step_ns = clock_ns() - start;
     m->is_stopped &= rc == ERR_INTERRUPTED;
@@ -355,34 +472,32 @@ int forward_chunk(struct moeflux_session *s, const int32_t *ids, uint32_t n, uin
                   const struct moeflux_outputs *outputs, struct moeflux_err *e)
 {
     struct moeflux_model *m = s->model;
-    struct pass p = pass_at(s, n, s->pos, s->parity, outputs);
-    p.is_watched = n > 1 || m->step_ns > QUICK_NS;
-    /* What may be stopped leaves the recurrent state of s->pos as it is. The KV cache needs no copy: the next chunk writes the
-     * same positions again. */
-    if (p.is_watched)
-        p.chunk.of.recurrent_out = s->recurrent_next.address;
-    p.chunk.keep = keep;
-    p.chunk.kept = m->kept.address;
-    bool plain = m->resident && !p.is_watched && outputs->logits && !outputs->each_logits && !outputs->hidden;
-    int rc = outputs->hidden ? make_hidden_buffer(m, e) : 0;
+    const struct work w = {.m = m,
+                           .list = &s,
+                           .n = n,
+                           .keep = keep,
+                           .is_watched = n > 1 || m->step_ns > QUICK_NS,
+                           .outputs = outputs};
+    bool plain = m->resident && !w.is_watched && outputs->logits && !outputs->each_logits && !outputs->hidden;
+    int rc = outputs->hidden ? make_hidden_buffers(m, e) : 0;
     if (rc == 0)
         rc = forward_check_files(m, e);
     if (rc < 0)
         return rc;
     uint64_t start = clock_ns();
-    s->is_stopped = p.is_watched;
+    s->is_stopped = w.is_watched;
     fill_inputs(m, ids, n, s->pos);
-    if (p.is_watched)
+    if (w.is_watched)
         watch(m, &(struct exec_watch){go_on, m});
-    rc = plain ? decode_one_resident(s, outputs, e) : run_chunk(&p, last, e);
+    rc = plain ? decode_resident(&w, &outputs->logits, e) : run_chunk(&w, last, e);
     watch(m, NULL);
     m->step_ns = clock_ns() - start;
     m->is_stopped &= rc == ERR_INTERRUPTED;
     s->is_stopped &= rc < 0;
-    if (rc == 0 && p.is_watched)
+    if (rc == 0 && w.is_watched)
         sequence_swap_states(s);
     if (rc == 0)
-        rc = hand_out_hidden(&p, e);
+        rc = hand_out_hidden(&w, e);
     if (rc < 0)
         return rc;
     s->pos += n;
