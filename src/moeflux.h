@@ -170,8 +170,8 @@ void moeflux_model_close(struct moeflux_model *m);
 
 struct moeflux_model_info {
     const char *architecture;   /* "Qwen3.5-MoE" */
-    const char *device;         /* borrowed until moeflux_model_close, as every pointer here */
-    const char *backend;        /* "vulkan", "cpu" or "reference" */
+    const char *device;         /* several: joined by " + ". Borrowed until moeflux_model_close, as every pointer here */
+    const char *backend;        /* "vulkan", "cpu" or "reference": of the first device */
     const char *tokenizer_path; /* NULL: the directory has none */
     const char *
         chat_template; /* what the family talks in, for a model without a template: "qwen3.5"; NULL: unknown */
@@ -185,7 +185,7 @@ struct moeflux_model_info {
     const char *expert_io; /* how experts are read, and why */
     bool experts_resident; /* every expert is in the cache: nothing is read after open */
     uint32_t n_cpu_layers; /* the first layers: their routed experts are computed by the CPU */
-    bool f16_products;     /* prompts are computed with float16 products and float32 sums */
+    bool f16_products;     /* prompts are computed with float16 products and float32 sums, on some device */
 };
 struct moeflux_model_info moeflux_model_get_info(const struct moeflux_model *m);
 

@@ -100,6 +100,7 @@ struct moeflux_model {
     struct model_dir dir;
     struct stage stages[MOEFLUX_MAX_DEVICES];
     uint32_t n_stages;
+    char device_names[512]; /* of several devices, joined by " + " */
     uint32_t
         n_cpu_layers; /* the first layers are SIDE_HOST's (SIDE_PROMPT's), the others SIDE_DEVICE's; with one stage */
     uint32_t max_cpu_chunk; /* load_plan.max_cpu_chunk */
@@ -222,6 +223,8 @@ int forward_together(struct moeflux_session *const *list, const int32_t *ids, ui
 /* The stage that a layer is on. */
 struct stage *model_stage(struct moeflux_model *m, uint32_t layer);
 const struct arch_state *model_state(const struct moeflux_model *m, uint32_t layer);
+/* Returns rc. With several devices, the text of one that failed or has too little memory says which it is. */
+int model_fault(const struct moeflux_model *m, const struct stage *at, int rc, struct moeflux_err *e);
 
 /* What evaluations share. */
 int forward_check_files(const struct moeflux_model *m, struct moeflux_err *e);

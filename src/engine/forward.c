@@ -210,17 +210,6 @@ static void record_hidden_states(const struct pass *p)
         exec_copy(p->at->exec, &p->at->x, 0, &p->at->view.x, 0, hidden_bytes(p));
 }
 
-/* With several devices an error says whose it is. */
-static int fault_of(const struct stage *at, const struct moeflux_model *m, int rc, struct moeflux_err *e)
-{
-    if (rc != ERR_DEVICE || m->n_stages == 1 || !e)
-        return rc;
-    const struct moeflux_err why = *e;
-    return err_set(e, why.code, "device %u of %u (%.100s, layers %u to %u): %.300s",
-                   (unsigned)(at - m->stages) + 1, m->n_stages, exec_get_caps(at->exec).name,
-                   at->layers.first, at->layers.end - 1, why.text);
-}
-
 /* Ends what a stage has begun. */
 static int end_stage(const struct pass *p, int rc, struct moeflux_err *e)
 {
@@ -230,7 +219,7 @@ static int end_stage(const struct pass *p, int rc, struct moeflux_err *e)
         hand_over(p);
     pass_release(p->at);
     p->at->busy_ns += clock_ns() - p->start_ns;
-    return fault_of(p->at, p->m, rc, e);
+    return model_fault(p->m, p->at, rc, e);
 }
 
 /* ---- single tokens, every expert resident ---- */

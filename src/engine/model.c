@@ -1,4 +1,5 @@
 /* An opened model: directory, device, weights, experts. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -73,7 +74,10 @@ static int open_devices(struct moeflux_model *m, struct stage_plan *p, const str
         return rc;
     m->n_stages = d.n;
     for (uint32_t i = 0; i < d.n; i++) {
+        size_t at = strlen(m->device_names);
         m->stages[i].exec = d.execs[i];
+        snprintf(m->device_names + at, sizeof m->device_names - at, "%s%s", i ? " + " : "",
+                 exec_get_caps(d.execs[i]).name);
         for (uint32_t k = 0; k < i; k++)
             m->stages[i].is_again |= strcmp(d.names[k], d.names[i]) == 0;
         m->computes_at_once |= m->stages[i].computes_at_once = exec_get_caps(d.execs[i]).is_host;
@@ -100,7 +104,7 @@ static int open_stages(struct moeflux_model *m, const struct stage_plan *p, cons
     int rc = 0;
     for (uint32_t i = 0; rc == 0 && i < m->n_stages; i++) {
         struct stage *at = &m->stages[i];
-        rc = stage_open(at, m, &p->of[i], o, before, e);
+        rc = model_fault(m, at, stage_open(at, m, &p->of[i], o, before, e), e);
         before = at->loader.end_bytes;
         at->recurrent_off = m->recurrent_state_bytes;
         m->recurrent_state_bytes += at->view.recurrent_state_bytes;
@@ -114,7 +118,8 @@ static int open_experts(struct moeflux_model *m, const struct stage_plan *p, con
     int rc = 0;
     m->resident = m->n_cpu_layers == 0 && !m->trace;
     for (uint32_t i = 0; rc == 0 && i < m->n_stages; i++) {
-        rc = stage_open_experts(&m->stages[i], m, &p->of[i], o, e);
+        struct stage *at = &m->stages[i];
+        rc = model_fault(m, at, stage_open_experts(at, m, &p->of[i], o, e), e);
         m->resident = rc == 0 && m->resident && stage_holds_all(&m->stages[i]);
     }
     return rc;
@@ -200,6 +205,16 @@ const struct arch_state *model_state(const struct moeflux_model *m, uint32_t lay
     return &m->stages[i].view.states[layer];
 }
 
+int model_fault(const struct moeflux_model *m, const struct stage *at, int rc, struct moeflux_err *e)
+{
+    if ((rc != ERR_DEVICE && rc != ERR_NO_FIT) || m->n_stages == 1 || !e)
+        return rc;
+    const struct moeflux_err why = *e;
+    return err_set(e, why.code, "device %u of %u (%.100s, layers %u to %u): %.300s",
+                   (unsigned)(at - m->stages) + 1, m->n_stages, exec_get_caps(at->exec).name,
+                   at->layers.first, at->layers.end - 1, why.text);
+}
+
 /* A store of the model: how experts are read is said once. */
 static const struct expert_store *first_store(const struct moeflux_model *m)
 {
@@ -218,12 +233,20 @@ static bool holds_all(const struct moeflux_model *m)
     return all;
 }
 
+static bool has_coopmat(const struct moeflux_model *m)
+{
+    bool has = false;
+    for (uint32_t i = 0; i < m->n_stages; i++)
+        has = has || exec_get_caps(m->stages[i].exec).has_coopmat;
+    return has;
+}
+
 struct moeflux_model_info moeflux_model_get_info(const struct moeflux_model *m)
 {
     const struct config *c = &m->dir.config;
     const struct exec_caps caps = exec_get_caps(m->stages[0].exec);
     return (struct moeflux_model_info){.architecture = m->dir.config.family->name,
-                                       .device = caps.name,
+                                       .device = m->n_stages > 1 ? m->device_names : caps.name,
                                        .backend = !caps.is_host    ? "vulkan"
                                                   : caps.is_native ? "cpu"
                                                                    : "reference",
@@ -243,7 +266,7 @@ struct moeflux_model_info moeflux_model_get_info(const struct moeflux_model *m)
                                        .n_eos = c->n_eos,
                                        .experts_resident = holds_all(m),
                                        .n_cpu_layers = m->n_cpu_layers,
-                                       .f16_products = caps.has_coopmat};
+                                       .f16_products = has_coopmat(m)};
 }
 
 void moeflux_model_get_usage(const struct moeflux_model *m, uint32_t *counts)

@@ -33,7 +33,7 @@ static int allocate(struct moeflux_session *s, struct moeflux_err *e)
     s->history = mem_new(s->max_context, sizeof *s->history, e);
     int rc = s->on && s->history ? 0 : ERR_MEMORY;
     for (uint32_t i = 0; rc == 0 && i < m->n_stages; i++)
-        rc = allocate_on(&s->on[i], s->max_blocks, &m->stages[i], e);
+        rc = model_fault(m, &m->stages[i], allocate_on(&s->on[i], s->max_blocks, &m->stages[i], e), e);
     return rc < 0 ? rc : moeflux_session_clear(s, e);
 }
 
@@ -110,7 +110,7 @@ int sequence_reserve(struct moeflux_session *s, uint32_t end, struct moeflux_err
     uint32_t need = div_up(end, 1u << KV_BLOCK_SHIFT);
     for (; s->n_blocks < need; s->n_blocks++)
         for (uint32_t i = 0; i < m->n_stages; i++) {
-            int rc = add_block(s, &m->stages[i], &s->on[i], e);
+            int rc = model_fault(m, &m->stages[i], add_block(s, &m->stages[i], &s->on[i], e), e);
             if (rc < 0)
                 return rc;
         }
@@ -162,7 +162,7 @@ static int settle(struct moeflux_model *m, uint64_t ns, struct moeflux_err *e)
 {
     int rc = 1;
     for (uint32_t i = 0; rc > 0 && i < m->n_stages; i++)
-        rc = m->stages[i].exec ? exec_settle(m->stages[i].exec, ns, e) : 1;
+        rc = m->stages[i].exec ? model_fault(m, &m->stages[i], exec_settle(m->stages[i].exec, ns, e), e) : 1;
     return rc;
 }
 
@@ -206,7 +206,7 @@ int moeflux_session_clear(struct moeflux_session *s, struct moeflux_err *e)
         struct exec *x = s->model->stages[i].exec;
         exec_begin(x);
         exec_zero(x, &s->on[i].recurrent, 0, s->on[i].recurrent.bytes);
-        rc = exec_finish(x, e);
+        rc = model_fault(s->model, &s->model->stages[i], exec_finish(x, e), e);
     }
     s->needs_clear = rc < 0;
     return rc;
