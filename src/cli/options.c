@@ -61,13 +61,13 @@ static const char LOG_LEVEL[] = "error, warn or info";
 /* How a model is opened and run. */
 #define MODEL_FLAGS \
     TEXT("m", "model", "DIR", model, "the model's directory"), \
-    TEXT_OF("device", "NAME,..", device, DEVICES, "auto, cpu, reference, GPU's index or name; all (auto)"), \
+    TEXT_OF("device", "NAME,..", device, DEVICES, "auto, cpu, reference, GPU's index or name (auto)"), \
     SHARES("tensor-split", "N,N,..", tensor_split, "shares of the layers, by device (by their memory)"), \
     TEXT_OF("cpu-isa", "NAME", cpu_isa, ISAS, "portable, avx2, avx512, amx, neon, dotprod (best)"), \
     INT("c", "ctx-size", "N", ctx_size, 1, MAX_TOKENS, "most tokens of prompt and answers (8192)"), \
     INT("t", "threads", "N", threads, 1, 4096, "threads that compute, read and help (all cores)"), \
     BYTES(NULL, "memory", "SIZE", memory, "host memory for experts and checkpoints, as 4G"), \
-    SIZES("gpu-memory", "SIZE,..", gpu_memory, "device memory for everything, of each or by device"), \
+    SIZES("gpu-memory", "SIZE,..", gpu_memory, "device memory for everything, of each GPU"), \
     CHOICE("experts", "WHERE", experts, EXPERTS, "who computes the routed experts: gpu, cpu (gpu)"), \
     INT(NULL, "n-cpu-moe", "N", n_cpu_moe, 0, MAX_TOKENS, "the CPU does, in the first N layers"), \
     INT(NULL, "active-experts", "N", active_experts, 1, MAX_TOKENS, "routed experts for a token (the model's number)"), \
