@@ -169,8 +169,9 @@ int moeflux_model_open(struct moeflux_model **out, const struct moeflux_options 
 void moeflux_model_close(struct moeflux_model *m);
 
 struct moeflux_model_info {
-    const char *architecture;   /* "Qwen3.5-MoE" */
-    const char *device;         /* several: joined by " + ". Borrowed until moeflux_model_close, as every pointer here */
+    const char *architecture; /* "Qwen3.5-MoE" */
+    const char
+        *device; /* several: joined by " + ". Borrowed until moeflux_model_close, as every pointer here */
     const char *backend;        /* "vulkan", "cpu" or "reference": of the first device */
     const char *tokenizer_path; /* NULL: the directory has none */
     const char *
@@ -555,7 +556,8 @@ struct moeflux_speeds {
     bool disk_is_direct; /* without the page cache; else it may have answered */
     uint64_t disk_bytes; /* that were read to find out */
     char disk_how[256];  /* "direct", or why there is no speed */
-    char device[256];
+    char device
+        [256]; /* several: their names; the speeds are those of a token that passes through their layers */
     double kernel_bytes_s;  /* product of a quantised matrix and a vector */
     double dispatch_s;      /* of one small kernel, with the barrier after it */
     double round_trip_s;    /* of a submission and the wait for it */

@@ -23,12 +23,13 @@ static double on_cpu(const struct moeflux_plan *p)
     return p && p->n_experts ? (double)p->n_cpu_experts / (double)p->n_experts : 0;
 }
 
-/* How often the host waits for the device: for the choice of every layer, unless all experts are resident on it. */
+/* How often the host waits for a device: for the choice of every layer, unless all experts are resident on devices; then for
+ * each of these. */
 static double n_waits(const struct moeflux_needs *n, const struct moeflux_plan *p)
 {
     if (!p || !p->experts_resident)
         return n->n_layers;
-    return p->n_cpu_layers + 1.0;
+    return p->n_cpu_layers + (p->n_devices > 1 ? p->n_devices : 1.0);
 }
 
 struct moeflux_forecast moeflux_make_forecast(const struct moeflux_needs *n, const struct moeflux_plan *plan,
