@@ -5,13 +5,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/real.h"
-#include "engine/engine.h"
-#include "engine/layers.h"
-
-/* Rows of the head at once, where those of a whole chunk are asked for. */
-enum { LOGIT_ROWS = 4 };
-_Static_assert((int)LOGIT_ROWS <= (int)ARCH_HEAD_ROWS && (int)MOEFLUX_MOST_TOGETHER <= (int)ARCH_HEAD_ROWS,
-               "rows of logits");
+#include "engine/stage_run.h"
 
 void forward_fill_rope(const struct moeflux_model *m, float *rope, uint32_t n, uint32_t pos)
 {
@@ -34,70 +28,6 @@ static void fill_inputs(struct moeflux_model *m, const int32_t *ids, uint32_t n,
         memcpy(m->stages[i].rope.host, first->rope.host,
                (size_t)n * m->dir.config.rotary_dim * sizeof(float));
 }
-
-/* Records the head for tokens from .. from + n - 1 and the copy of their logits to the host. */
-static void record_head(const struct pass *p, uint32_t from, uint32_t n)
-{
-    const struct stage *at = p->at;
-    arch_head(at->arch, from, n);
-    if (!at->view.logits.host)
-        exec_copy(at->exec, &at->logits, 0, &at->view.logits, 0,
-                  (uint64_t)n * p->m->dir.config.vocab_size * sizeof(float));
-}
-
-static const float *logits_of(const struct stage *at)
-{
-    return (const float *)(const void *)(at->view.logits.host ? at->view.logits.host : at->logits.host);
-}
-
-/* Finishes the batch with the logits of tokens from .. from + n - 1, which are then on the host. */
-static int run_head(const struct pass *p, uint32_t from, uint32_t n, const float **rows,
-                    struct moeflux_err *e)
-{
-    record_head(p, from, n);
-    *rows = logits_of(p->at);
-    return exec_finish(p->at->exec, e);
-}
-
-static int all_logits(const struct pass *p, struct moeflux_err *e)
-{
-    uint32_t vocab = p->m->dir.config.vocab_size;
-    for (uint32_t from = 0; from < p->chunk.n; from += LOGIT_ROWS) {
-        uint32_t n = (uint32_t)size_min(LOGIT_ROWS, p->chunk.n - from);
-        const float *rows;
-        if (from > 0)
-            exec_begin(p->at->exec);
-        int rc = run_head(p, from, n, &rows, e);
-        for (uint32_t i = 0; rc == 0 && i < n; i++)
-            rc = p->outputs->each_logits(p->outputs->ctx, p->chunk.of.pos + from + i,
-                                         rows + (uint64_t)i * vocab, e);
-        if (rc < 0)
-            return rc;
-        if (p->outputs->logits && from + n == p->chunk.n)
-            memcpy(p->outputs->logits, rows + (uint64_t)(n - 1) * vocab, vocab * sizeof(float));
-    }
-    return 0;
-}
-
-static int last_logits(const struct pass *p, struct moeflux_err *e)
-{
-    const float *row;
-    int rc = run_head(p, p->chunk.n - 1, 1, &row, e);
-    if (rc == 0)
-        memcpy(p->outputs->logits, row, p->m->dir.config.vocab_size * sizeof(float));
-    return rc;
-}
-
-/* What is evaluated: n tokens of one sequence, or one of each of n sequences. */
-struct work {
-    struct moeflux_model *m;
-    struct moeflux_session *const *list;
-    uint32_t n;
-    uint32_t keep; /* arch_chunk.keep */
-    bool is_together, is_watched;
-    uint32_t ahead; /* 1: the tokens behind those that come next. Of single tokens */
-    const struct moeflux_outputs *outputs;
-};
 
 static int hand_out_hidden(const struct work *w, struct moeflux_err *e)
 {
@@ -126,121 +56,14 @@ static int make_hidden_buffers(struct moeflux_model *m, struct moeflux_err *e)
     return rc;
 }
 
-/* What may be stopped leaves the recurrent state as it is. The KV cache needs no copy: the next chunk writes the same
- * positions again. */
-static struct arch_sequence sequence_at(const struct work *w, uint32_t i, const struct stage *at)
-{
-    const struct moeflux_session *s = w->list[i];
-    const struct stage_state *on = &s->on[at - w->m->stages];
-    bool moves = w->is_together || w->is_watched, is_swapped = moves && w->ahead % 2 != 0;
-    return (struct arch_sequence){.pos = s->pos + w->ahead,
-                                  .parity = s->parity ^ (w->ahead & 1),
-                                  .kv_blocks = on->table.address,
-                                  .recurrent = (is_swapped ? on->recurrent_next : on->recurrent).address,
-                                  .recurrent_out =
-                                      (moves && !is_swapped ? on->recurrent_next : on->recurrent).address};
-}
-
-/* The work on one stage. each: room for what the pass refers to. */
-static struct pass pass_at(const struct work *w, struct stage *at,
-                           struct arch_sequence each[MOEFLUX_MOST_TOGETHER])
-{
-    struct pass p = {.s = w->is_together ? NULL : w->list[0],
-                     .m = w->m,
-                     .at = at,
-                     .outputs = w->outputs,
-                     .start_ns = clock_ns(),
-                     .is_watched = w->is_watched,
-                     .chunk = {.n = w->n,
-                               .ids = at->ids.address,
-                               .rope = at->rope.address,
-                               .keep = w->keep,
-                               .kept = at->kept.address}};
-    if (!w->is_together) {
-        p.chunk.of = sequence_at(w, 0, at);
-        return p;
-    }
-    for (uint32_t i = 0; i < w->n; i++)
-        each[i] = sequence_at(w, i, at);
-    p.chunk.each = each;
-    return p;
-}
-
-/* ---- from stage to stage ---- */
-
-static bool is_last(const struct pass *p)
-{
-    return p->at == &p->m->stages[p->m->n_stages - 1];
-}
-
-/* Where the host sees the hidden states that go into a stage, and those that come out. */
-static uint8_t *hidden_states(const struct stage *at)
-{
-    return at->view.x.host ? at->view.x.host : at->x.host;
-}
-
-static uint64_t hidden_bytes(const struct pass *p)
-{
-    return (uint64_t)p->chunk.n * p->m->dir.config.hidden * sizeof(float);
-}
-
-static void hand_over(const struct pass *p)
-{
-    if (!is_last(p))
-        memcpy(hidden_states(p->at + 1), hidden_states(p->at), hidden_bytes(p));
-}
-
-/* Begins a batch with what the layers compute with, and records them. */
-static int record_layers_of(const struct pass *p, struct moeflux_err *e)
-{
-    const struct stage *at = p->at;
-    exec_begin(at->exec);
-    if (at == p->m->stages)
-        arch_embed(at->arch, &p->chunk);
-    else if (at->x.host)
-        exec_copy(at->exec, &at->view.x, 0, &at->x, 0, hidden_bytes(p));
-    if (at == p->m->stages)
-        pass_copy_hidden(p, 0);
-    return layers_run(p, e);
-}
-
-static void record_hidden_states(const struct pass *p)
-{
-    if (p->at->x.host)
-        exec_copy(p->at->exec, &p->at->x, 0, &p->at->view.x, 0, hidden_bytes(p));
-}
-
-/* Ends what a stage has begun. */
-static int end_stage(const struct pass *p, int rc, struct moeflux_err *e)
-{
-    if (rc < 0)
-        exec_abandon(p->at->exec);
-    else
-        hand_over(p);
-    pass_release(p->at);
-    p->at->busy_ns += clock_ns() - p->start_ns;
-    return model_fault(p->m, p->at, rc, e);
-}
-
 /* ---- single tokens, every expert resident ---- */
-
-/* Tokens from their ids, or from the stage before, to what the stage makes of them, on the host, in one batch. */
-static int record_tokens(const struct pass *p, struct moeflux_err *e)
-{
-    int rc = record_layers_of(p, e);
-    if (is_last(p))
-        record_head(p, 0, p->chunk.n);
-    else
-        record_hidden_states(p);
-    return rc;
-}
 
 int forward_record_token(struct moeflux_session *s, const struct arch_chunk *c, struct moeflux_err *e)
 {
     struct moeflux_outputs none = {0};
     struct stage *at = s->model->stages;
     const struct pass p = {.s = s, .m = s->model, .at = at, .outputs = &none, .chunk = *c};
-    int rc = record_layers_of(&p, e);
+    int rc = stage_record_layers(&p, e);
     arch_head(at->arch, 0, 1);
     return rc;
 }
@@ -250,7 +73,7 @@ static void remember_parked(const struct work *w)
     struct parked *to = &w->m->parked;
     to->n = w->n;
     for (uint32_t i = 0; i < to->n; i++) {
-        to->each[i] = sequence_at(w, i, w->m->stages);
+        to->each[i] = stage_sequence(w, i, w->m->stages);
         to->sessions[i] = w->list[i];
     }
 }
@@ -263,7 +86,7 @@ static bool is_parked(const struct work *w)
     for (uint32_t i = 0; is && i < w->m->n_stages; i++)
         is = exec_is_parked(w->m->stages[i].exec);
     for (uint32_t i = 0; is && i < a->n; i++) {
-        const struct arch_sequence have = a->each[i], want = sequence_at(w, i, w->m->stages);
+        const struct arch_sequence have = a->each[i], want = stage_sequence(w, i, w->m->stages);
         is = a->sessions[i] == w->list[i] && have.pos == want.pos && have.parity == want.parity &&
              have.kv_blocks == want.kv_blocks && have.recurrent == want.recurrent &&
              have.recurrent_out == want.recurrent_out;
@@ -285,13 +108,13 @@ static int decode_stage(const struct pass *p, bool is_ahead, const struct pass *
 {
     struct exec *x = p->at->exec;
     uint64_t ticket = 0;
-    int rc = is_ahead ? 0 : record_tokens(p, e);
+    int rc = is_ahead ? 0 : stage_record_tokens(p, e);
     if (rc == 0)
         rc = is_ahead ? exec_submit_parked(x, &ticket, e) : exec_submit(x, &ticket, e);
     if (rc < 0)
         return rc;
     if (next) {
-        rc = record_tokens(next, e);
+        rc = stage_record_tokens(next, e);
         exec_park(x);
     }
     int waited = exec_wait(x, ticket, rc < 0 ? NULL : e);
@@ -301,7 +124,7 @@ static int decode_stage(const struct pass *p, bool is_ahead, const struct pass *
 static void copy_logits(const struct work *w, float *const *logits)
 {
     uint32_t vocab = w->m->dir.config.vocab_size;
-    const float *rows = logits_of(&w->m->stages[w->m->n_stages - 1]);
+    const float *rows = stage_logits(&w->m->stages[w->m->n_stages - 1]);
     for (uint32_t i = 0; i < w->n; i++)
         memcpy(logits[i], rows + (uint64_t)i * vocab, vocab * sizeof(float));
 }
@@ -313,16 +136,18 @@ static int decode_resident(const struct work *w, float *const *logits, struct mo
     struct moeflux_model *m = w->m;
     struct arch_sequence each[MOEFLUX_MOST_TOGETHER], each_next[MOEFLUX_MOST_TOGETHER];
     struct work behind = *w;
-    behind.ahead = 1;
-    bool is_ahead = is_parked(w), goes_on = may_go_on(w);
+    behind.ahead = behind.flips = 1;
+    bool is_ahead = is_parked(w), goes_on = may_go_on(w) && !m->computes_at_once;
     int rc = 0;
     for (uint32_t i = 0; rc == 0 && i < m->n_stages; i++) {
         struct stage *at = &m->stages[i];
-        const struct pass p = pass_at(w, at, each), next = pass_at(&behind, at, each_next);
-        rc = decode_stage(&p, is_ahead, goes_on && !at->computes_at_once ? &next : NULL, e);
-        rc = end_stage(&p, rc, e);
+        const struct pass p = stage_pass(w, at, each), next = stage_pass(&behind, at, each_next);
+        rc = decode_stage(&p, is_ahead, goes_on ? &next : NULL, e);
+        rc = stage_end(&p, rc, e);
+        if (rc == 0)
+            stage_hand_over(&p);
     }
-    if (rc == 0 && goes_on && !m->computes_at_once)
+    if (rc == 0 && goes_on)
         remember_parked(&behind);
     if (rc == 0)
         copy_logits(w, logits);
@@ -349,20 +174,6 @@ static void forget_predictions(struct moeflux_model *m)
         predictor_forget(&m->stages[i].predictor);
 }
 
-static int run_stage(const struct pass *p, bool last, struct moeflux_err *e)
-{
-    int rc = record_layers_of(p, e);
-    if (rc == 0 && !is_last(p))
-        record_hidden_states(p);
-    if (rc == 0 && is_last(p) && p->outputs->each_logits)
-        rc = all_logits(p, e);
-    else if (rc == 0 && is_last(p) && last && p->outputs->logits)
-        rc = last_logits(p, e);
-    else if (rc == 0)
-        rc = exec_finish(p->at->exec, e);
-    return end_stage(p, rc, e);
-}
-
 static int run_chunk(const struct work *w, bool last, struct moeflux_err *e)
 {
     struct moeflux_model *m = w->m;
@@ -373,8 +184,10 @@ static int run_chunk(const struct work *w, bool last, struct moeflux_err *e)
     m->predicted_pos = s->pos + w->n;
     int rc = 0;
     for (uint32_t i = 0; rc == 0 && i < m->n_stages; i++) {
-        const struct pass p = pass_at(w, &m->stages[i], NULL);
-        rc = run_stage(&p, last, e);
+        const struct pass p = stage_pass(w, &m->stages[i], NULL);
+        rc = stage_run(&p, last, e);
+        if (rc == 0)
+            stage_hand_over(&p);
     }
     return rc;
 }
@@ -387,11 +200,13 @@ static int run_together(const struct work *w, float *const *logits, struct moefl
     m->predicted_session = NULL;
     forget_predictions(m);
     for (uint32_t i = 0; rc == 0 && i < m->n_stages; i++) {
-        const struct pass p = pass_at(w, &m->stages[i], each);
-        rc = record_tokens(&p, e);
+        const struct pass p = stage_pass(w, &m->stages[i], each);
+        rc = stage_record_tokens(&p, e);
         if (rc == 0)
             rc = exec_finish(p.at->exec, e);
-        rc = end_stage(&p, rc, e);
+        rc = stage_end(&p, rc, e);
+        if (rc == 0)
+            stage_hand_over(&p);
     }
     if (rc == 0)
         copy_logits(w, logits);
