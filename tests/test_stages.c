@@ -126,6 +126,14 @@ static void run(struct sequence *q, struct record *to)
     int32_t ids[N_PROMPT];
     struct hearing h = {to, q->vocab, moeflux_model_get_info(q->m).hidden};
     sequence_ids(q, 1, ids, N_PROMPT);
+    /* Chunks that nothing is asked of, and logits of each token: several devices have them at once. */
+    sequence_eval(q, ids, N_PROMPT, NULL);
+    decode(q, to);
+    check_ok(moeflux_session_clear(q->s, &e), &e);
+    check_ok(moeflux_session_eval(q->s, ids, N_PROMPT,
+                                  &(struct moeflux_outputs){.each_logits = hear_logits, .ctx = &h}, &e),
+             &e);
+    /* Hidden states come chunk by chunk. */
     check_ok(moeflux_session_eval(
                  q->s, ids, N_PROMPT,
                  &(struct moeflux_outputs){.each_logits = hear_logits, .hidden = hear_hidden, .ctx = &h}, &e),
@@ -312,24 +320,23 @@ static bool run_out(void *ctx, const char *what, const char *unit, uint64_t done
 }
 
 /* Wherever the callback says stop, the sequence keeps whole chunks on all devices. */
-static void a_stopped_prompt_can_be_gone_on_with(void **state)
+static void stop_everywhere(const struct setup *u)
 {
-    (void)state;
-    const struct setup u = {.dir = ODD, .device = "cpu,cpu", .shares = {1, 2}};
     struct moeflux_err e = {0};
     struct patience p = {0};
     struct sequence q = {0};
     int32_t ids[N_PROMPT];
-    struct moeflux_options o = options_of(&u);
+    struct moeflux_options o = options_of(u);
     o.progress = (struct moeflux_progress){run_out, &p};
+    o.chunk = 8;
     check_ok(moeflux_model_open(&q.m, &o, &e), &e);
     check_ok(moeflux_session_new(&q.s, q.m, CONTEXT, &e), &e);
     q.vocab = moeflux_model_get_info(q.m).vocab_size;
     float *want = malloc(q.vocab * sizeof *want), *have = malloc(q.vocab * sizeof *have);
     sequence_ids(&q, 1, ids, N_PROMPT);
     sequence_fresh(&q, NULL, 0, ids, N_PROMPT, want);
-    uint32_t n_stopped = 0;
-    for (uint32_t most = 2; most < 40; most += 3) {
+    uint32_t n_stopped = 0, n_between = 0;
+    for (uint32_t most = 1; n_stopped == most - 1; most++) {
         check_ok(moeflux_session_clear(q.s, &e), &e);
         p.left = most;
         int rc = moeflux_session_eval(q.s, ids, N_PROMPT, &(struct moeflux_outputs){.logits = have}, &e);
@@ -338,15 +345,56 @@ static void a_stopped_prompt_can_be_gone_on_with(void **state)
         if (rc == 0)
             break;
         assert_int_equal(rc, ERR_INTERRUPTED);
-        assert_true(pos % CHUNK == 0 && pos < N_PROMPT);
+        assert_true(pos % 8 == 0 && pos < N_PROMPT);
         n_stopped++;
+        n_between += pos > 0;
         sequence_eval(&q, ids + pos, N_PROMPT - pos, have);
         assert_memory_equal(want, have, q.vocab * sizeof *want);
     }
-    assert_true(n_stopped > 2);
+    assert_true(n_stopped > 4 && n_between > 0);
     free(want);
     free(have);
     sequence_close(&q);
+}
+
+static void a_stopped_prompt_can_be_gone_on_with(void **state)
+{
+    (void)state;
+    stop_everywhere(&(struct setup){.dir = ODD, .device = "cpu,cpu", .shares = {1, 2}});
+    stop_everywhere(&(struct setup){.dir = ODD, .device = "cpu,cpu,cpu", .shares = {3, 2, 1}});
+    stop_everywhere(&(struct setup){.dir = QWEN3, .device = "cpu,cpu"});
+}
+
+/* Inside a chunk, at its end, and where a run of chunks makes them by itself. */
+static void a_long_prompt_makes_the_same_checkpoints(void **state)
+{
+    (void)state;
+    static const uint32_t marks[] = {5, CHUNK, 23, 2 * CHUNK, 35};
+    const struct setup setups[] = {{.dir = ODD, .device = "cpu"}, {.dir = ODD, .device = "cpu,cpu,cpu"}};
+    struct record got[2] = {0};
+    for (int k = 0; k < 2; k++) {
+        struct sequence q = open_setup(&setups[k]);
+        struct moeflux_err e = {0};
+        int32_t ids[N_PROMPT];
+        sequence_ids(&q, 1, ids, N_PROMPT);
+        for (size_t i = 0; i < sizeof marks / sizeof *marks; i++) {
+            uint32_t at[8] = {0};
+            check_ok(moeflux_session_clear(q.s, &e), &e);
+            moeflux_session_set_checkpoint_every(q.s, i % 2 ? CHUNK : 0);
+            moeflux_session_checkpoint_at(q.s, marks[i]);
+            sequence_eval(&q, ids, N_PROMPT, NULL);
+            uint32_t n = moeflux_session_list_checkpoints(q.s, at, 8);
+            assert_true(n >= 1 && n <= 8);
+            add(&got[k], at, sizeof at);
+            decode(&q, &got[k]);
+            check_ok(moeflux_session_restore(q.s, marks[i], &e), &e);
+            decode(&q, &got[k]);
+        }
+        sequence_close(&q);
+    }
+    check_same(&got[0], &got[1], &setups[1]);
+    free(got[0].bytes);
+    free(got[1].bytes);
 }
 
 static int lose(struct exec *x, uint64_t ticket, struct moeflux_err *e)
@@ -370,7 +418,7 @@ static void a_lost_device_is_named(void **state)
     sequence_eval(&q, ids, CHUNK, NULL);
     broken.wait = lose;
     second->backend = &broken;
-    for (uint32_t n = 1; n <= 3; n += 2) {
+    for (uint32_t n = 1; n <= N_PROMPT; n += 18) {
         int rc = moeflux_session_eval(q.s, ids, n, &(struct moeflux_outputs){.logits = row}, &e);
         sequence_refused(rc, &e, ERR_DEVICE, "device 2 of 2 (CPU");
         sequence_refused(rc, &e, ERR_DEVICE, "layers 3 to 5): waiting: the device was lost");
@@ -462,6 +510,7 @@ int main(void)
         cmocka_unit_test(sequences_together_get_what_each_gets_alone),
         cmocka_unit_test(a_saved_state_does_not_depend_on_the_split),
         cmocka_unit_test(a_stopped_prompt_can_be_gone_on_with),
+        cmocka_unit_test(a_long_prompt_makes_the_same_checkpoints),
         cmocka_unit_test(a_lost_device_is_named),
         cmocka_unit_test(the_plan_has_a_row_for_each_device),
     };

@@ -137,6 +137,7 @@ struct moeflux_model {
     /* Progress of the current evaluation: tokens before this chunk, in it, in all; the current layer. */
     struct {
         uint32_t before, here, total, layer;
+        uint32_t from;    /* tokens before the run of chunks that this one is of (pipeline.h) */
         const char *what; /* name in progress reports */
     } progress_at;
     uint64_t step_ns; /* duration of the last chunk or token; UINT64_MAX before the first */
@@ -150,8 +151,9 @@ struct stage_state {
     struct exec_buffer recurrent; /* arch_view.recurrent_state_bytes */
     /* where the next tokens' state goes; the two change places when it is accepted */
     struct exec_buffer recurrent_next;
-    struct exec_buffer *blocks; /* KV cache, [n_blocks] */
-    struct exec_buffer table;   /* u64 [max_blocks]: the blocks' addresses */
+    struct exec_buffer older[MOEFLUX_MAX_DEVICES - 1]; /* pipeline.h; made on first use */
+    struct exec_buffer *blocks;                        /* KV cache, [n_blocks] */
+    struct exec_buffer table;                          /* u64 [max_blocks]: the blocks' addresses */
 };
 
 struct moeflux_session {

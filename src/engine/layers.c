@@ -47,7 +47,8 @@ static uint32_t record_layers(const struct pass *p, uint32_t layer)
     struct moeflux_model *m = p->m;
     for (; layer < p->at->layers.end; layer++) {
         const struct expert_side *side = pass_side(p, layer);
-        m->progress_at.layer = layer;
+        if (!p->is_beside)
+            m->progress_at.layer = layer;
         chosen_predict_again(p, layer);
         arch_before_experts(p->at->arch, &p->chunk, layer);
         if (config_has_experts(&m->dir.config, layer)) {

@@ -11,6 +11,7 @@ struct pass {
     struct arch_chunk chunk;
     const struct moeflux_outputs *outputs;
     uint64_t start_ns; /* on this stage */
+    bool is_beside;    /* another thread tells of the progress (pipeline.h) */
     bool is_watched;   /* it may take long: submissions are kept short, and the caller may stop it */
 };
 

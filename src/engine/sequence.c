@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "engine/engine.h"
+#include "engine/pipeline.h"
 
 enum { DEFAULT_CHECKPOINTS = 4 };
 
@@ -46,6 +47,10 @@ static void free_on(struct stage_state *on, uint32_t n_blocks, struct stage *at)
     }
     exec_buffer_free(at->exec, &on->recurrent);
     exec_buffer_free(at->exec, &on->recurrent_next);
+    for (size_t i = 0; i < sizeof on->older / sizeof *on->older; i++) {
+        at->state_bytes -= on->older[i].address ? on->older[i].bytes : 0;
+        exec_buffer_free(at->exec, &on->older[i]);
+    }
     exec_buffer_free(at->exec, &on->table);
     free(on->blocks);
 }
@@ -279,6 +284,29 @@ static int checkpoint_behind(struct moeflux_session *s, uint32_t keep, struct mo
     return rc == ERR_MEMORY ? 0 : rc;
 }
 
+/* How many whole chunks from here on can go through several stages at once: up to the next checkpoint, or to the end. *n: their
+ * tokens; *keep: of the last one. */
+static uint32_t count_chunks(struct moeflux_session *s, uint32_t left, uint32_t *n, uint32_t *keep)
+{
+    const struct moeflux_model *m = s->model;
+    uint32_t every = m->recurrent_state_bytes ? s->checkpoint_every : 0, chunks = 0, at = s->checkpoint_at;
+    bool ends = false;
+    *n = *keep = 0;
+    while (!ends && *n < left) {
+        uint32_t here = (uint32_t)size_min(left - *n, m->max_chunk), pos = s->pos + *n;
+        bool has_mark = at > pos && at < pos + here;
+        *n += here;
+        *keep = has_mark && make_kept(s->model) ? at - pos : 0;
+        if (has_mark && !*keep) { /* that chunk ends at the mark */
+            *n -= here;
+            return chunks;
+        }
+        chunks++;
+        ends = has_mark || at == pos + here || (every && (pos + here) / every != pos / every);
+    }
+    return chunks;
+}
+
 /* Undoes the chunk that was stopped: now, or before the next evaluation if the device is still busy with it. */
 static int stop_at(struct moeflux_session *s, uint32_t done, uint32_t n, struct moeflux_err *e)
 {
@@ -286,25 +314,44 @@ static int stop_at(struct moeflux_session *s, uint32_t done, uint32_t n, struct 
     return rc < 0 ? rc : err_set(e, ERR_INTERRUPTED, "interrupted after %u of %u tokens", done, n);
 }
 
+/* One chunk, or as many as can go through several stages at once. *here: their tokens; of a failure, those that were finished. */
+static int eval_some(struct moeflux_session *s, const int32_t *ids, uint32_t left, uint32_t *here,
+                     uint32_t *keep, const struct moeflux_outputs *outputs, struct moeflux_err *e)
+{
+    uint32_t n = 0, chunks = 0;
+    if (left > s->model->max_chunk && pipeline_takes(s, outputs))
+        chunks = count_chunks(s, left, &n, keep);
+    if (chunks > 1) {
+        const struct pipeline_call c = {
+            .ids = ids, .n = n, .n_chunks = chunks, .keep = *keep, .last = n == left, .outputs = outputs};
+        return pipeline_run(s, &c, here, e);
+    }
+    n = (uint32_t)size_min(left, s->model->max_chunk);
+    *keep = keep_in_chunk(s, &n);
+    s->model->progress_at.here = n;
+    s->model->progress_at.layer = 0;
+    int rc = forward_chunk(s, ids, n, *keep, n == left, outputs, e);
+    *here = rc < 0 ? 0 : n;
+    if (rc == 0)
+        memmove(s->history + s->pos - n, ids, n * sizeof *ids);
+    return rc;
+}
+
 /* Evaluates the ids chunk by chunk. */
 static int eval_chunks(struct moeflux_session *s, const int32_t *ids, uint32_t n,
                        const struct moeflux_outputs *outputs, struct moeflux_err *e)
 {
     struct moeflux_model *m = s->model;
-    for (uint32_t done = 0; done < n;) {
-        uint32_t here = (uint32_t)size_min(n - done, m->max_chunk), keep = keep_in_chunk(s, &here);
+    for (uint32_t done = 0, here, keep; done < n;) {
         m->progress_at.before = done;
-        m->progress_at.here = here;
-        m->progress_at.layer = 0;
-        int rc = forward_chunk(s, ids + done, here, keep, done + here == n, outputs, e);
-        if (rc < 0 && m->is_stopped)
+        int rc = eval_some(s, ids + done, n - done, &here, &keep, outputs, e);
+        done += here;
+        if (rc == ERR_INTERRUPTED && m->is_stopped)
             return stop_at(s, done, n, e);
         if (rc < 0) {
             sequence_roll_back(s);
             return rc;
         }
-        memmove(s->history + s->pos - here, ids + done, here * sizeof *ids);
-        done += here;
         rc = checkpoint_behind(s, keep, e);
         if (rc < 0 || done == n)
             return rc;
