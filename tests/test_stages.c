@@ -336,7 +336,7 @@ static void stop_everywhere(const struct setup *u)
     sequence_ids(&q, 1, ids, N_PROMPT);
     sequence_fresh(&q, NULL, 0, ids, N_PROMPT, want);
     uint32_t n_stopped = 0, n_between = 0;
-    for (uint32_t most = 1; n_stopped == most - 1; most++) {
+    for (uint32_t most = 1;; most += most < 6 ? 1 : 5) {
         check_ok(moeflux_session_clear(q.s, &e), &e);
         p.left = most;
         int rc = moeflux_session_eval(q.s, ids, N_PROMPT, &(struct moeflux_outputs){.logits = have}, &e);
