@@ -88,7 +88,7 @@ echo '{}' | tee "$tmp/pt/config.json" "$tmp/lfs/config.json" >"$tmp/outer/snapsh
 echo x | tee "$tmp/pt/pytorch_model-00001-of-00002.bin" >"$tmp/bare/model.safetensors"
 printf 'version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n' >"$tmp/lfs/model.safetensors"
 for what in "$tmp/gguf/x.gguf" "$tmp/renamed" "$tmp/gguf"; do
-    next 1 'GGUF.*take the model.s repository with safetensors files' "$what"
+    next 1 'GGUF.*has to be converted first: moeflux convert FILE.gguf DIR' "$what"
 done
 next 1 "^moeflux: $tmp/pt: only PyTorch.s files .*safetensors" "$tmp/pt"
 next 1 "^moeflux: $tmp/lfs: model.safetensors is a pointer of git-lfs .*git lfs pull" "$tmp/lfs"

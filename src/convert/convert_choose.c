@@ -88,6 +88,19 @@ static uint32_t quantised(const struct convert_wish *w)
                               SCALE_BF16);
 }
 
+/* Rows that the operations do not take as codes become plain numbers. */
+static int choose_gguf(struct convert_plan *p, const struct convert_wish *wish, const struct matrix *w,
+                       const char *what, uint32_t *format, struct moeflux_err *e)
+{
+    uint32_t found = is_gate(p, w->weight->name) ? w->format : lower(p, wish, w->format, what);
+    int rc = found == w->format ? 0 : check_group(wish, what, w->cols, e);
+    if (rc == 0 && !fits(format_of(found), w->cols))
+        found = w->format;
+    if (rc == 0 && format_of(found)->scheme != SCHEME_PLAIN && fits(format_of(found), w->cols))
+        *format = found;
+    return rc;
+}
+
 int convert_choose_matrix(struct convert_plan *p, const struct matrix *w, uint32_t *format,
                           struct moeflux_err *e)
 {
@@ -96,6 +109,8 @@ int convert_choose_matrix(struct convert_plan *p, const struct matrix *w, uint32
     char what[160];
     snprintf(what, sizeof what, "tensor %s", name);
     *format = FORMAT_NONE;
+    if (p->is_gguf)
+        return choose_gguf(p, &wish, w, what, format, e);
     if (is_gate(p, name)) {
         uint32_t gate = gate_format(p->src.config.family);
         *format = p->quantised || gate == FORMAT_NONE || !fits(format_of(gate), w->cols) ? FORMAT_NONE : gate;
@@ -119,10 +134,22 @@ static int choose_projection(struct convert_plan *p, uint32_t layer, bool down, 
     struct convert_wish wish = convert_settings_experts(&p->settings, c, layer, down);
     char what[64];
     snprintf(what, sizeof what, "layer %u's experts, %s", layer, down ? "down" : "gate and up");
-    *format = p->quantised ? lower(p, &wish, from, what) : quantised(&wish);
-    if (p->quantised && *format == from)
+    bool has_format = p->quantised || p->is_gguf;
+    *format = has_format ? lower(p, &wish, from, what) : quantised(&wish);
+    if (has_format && *format == from)
         return 0;
     return check_group(&wish, what, down ? c->moe_inner : c->hidden, e);
+}
+
+/* The stacks are there: the plan has looked for them. */
+static void find_gguf_formats(const struct convert_plan *p, uint32_t layer, struct expert_formats *out)
+{
+    struct convert_run runs[3];
+    for (enum convert_proj proj = CONVERT_GATE; proj <= CONVERT_DOWN; proj++)
+        if (convert_plan_expert(p, layer, 0, proj, &runs[proj], NULL) < 0)
+            return;
+    out->gate = out->up = gguf_source_expert_format(&p->gguf, runs[CONVERT_GATE].t, runs[CONVERT_UP].t);
+    out->down = gguf_source_expert_format(&p->gguf, runs[CONVERT_DOWN].t, runs[CONVERT_DOWN].t);
 }
 
 int convert_choose_experts(struct convert_plan *p, uint32_t layer, struct expert_formats *out,
@@ -131,6 +158,8 @@ int convert_choose_experts(struct convert_plan *p, uint32_t layer, struct expert
     struct expert_formats from = {0};
     if (p->quantised)
         from = p->src.experts[layer].formats;
+    if (p->is_gguf)
+        find_gguf_formats(p, layer, &from);
     int rc = choose_projection(p, layer, false, from.up, &out->up, e);
     if (rc == 0)
         rc = choose_projection(p, layer, true, from.down, &out->down, e);
@@ -155,7 +184,7 @@ void convert_choose_default(struct convert_plan *p, uint32_t source_bits, uint32
 int convert_choose_check(const struct convert_plan *p, struct moeflux_err *e)
 {
     const struct convert_settings *s = &p->settings;
-    if (!p->quantised || !convert_settings_given(s))
+    if (!(p->quantised || p->is_gguf) || !convert_settings_given(s))
         return 0;
     if (!convert_settings_give_bits(s))
         return err_set(

@@ -60,20 +60,33 @@ static bool encode(const struct convert_plan *p, enum dtype dtype, const uint8_t
     return convert_encode(dtype, numbers, n, f, p->rule, &codes, sum);
 }
 
+/* A GGUF file's codes and scales, which `to` holds as they are. */
+static int repack_matrix(const struct convert_plan *p, const struct convert_run *run, uint8_t *slot,
+                         const struct place *to, struct moeflux_err *e)
+{
+    const struct convert_codes codes = {slot + to->w, slot + to->s, slot + to->b};
+    return gguf_source_codes(&p->gguf, run->t, run->first, run->n, to->format, &codes, e);
+}
+
 static int quantise_matrix(const struct convert_plan *p, const struct convert_run *run, uint8_t *slot,
                            const struct place *to, uint8_t *block, struct convert_error *sum,
                            struct moeflux_err *e)
 {
+    struct convert_error own = {0};
+    if (p->is_gguf && gguf_source_holds(&p->gguf, run->t, to->format))
+        return repack_matrix(p, run, slot, to, e);
     for (uint64_t at = 0; at < run->n; at += CONVERT_BLOCK) {
         uint64_t n = size_min(CONVERT_BLOCK, run->n - at);
         int rc = convert_plan_read(p, run->t, run->first + at, n, block, e);
         if (rc < 0)
             return rc;
-        if (!encode(p, convert_plan_dtype(run->t), block, at, n, slot, to, sum))
+        if (!encode(p, convert_plan_dtype(run->t), block, at, n, slot, to, sum ? &own : NULL))
             return err_set(e, ERR_FORMAT, "%s: tensor %s: a value is not finite",
                            p->src.files[run->t->file].path, run->t->name);
     }
-    return 0;
+    if (sum)
+        convert_error_add(sum, &own);
+    return convert_plan_check_error(p, run->t, to->format, &own, e);
 }
 
 static int quantise_expert(const struct convert_plan *p, uint32_t layer, uint32_t expert, uint8_t *slot,

@@ -26,8 +26,7 @@ int model_file_add(struct model_file **files, uint32_t *n, const char *path, str
     return 0;
 }
 
-/* Where byte `from` of a tensor in pieces lies behind t->off, and how many bytes follow there. */
-static uint64_t find_piece(const struct tensor_pieces *p, uint64_t from, uint64_t *n)
+uint64_t model_file_find_piece(const struct tensor_pieces *p, uint64_t from, uint64_t *n)
 {
     uint32_t run = 0;
     while (from >= p->runs[run].bytes * p->n_blocks) {
@@ -47,7 +46,7 @@ int model_file_read(const struct model_file *files, const struct tensor *t, uint
         return file_read_at(f->fd, f->path, dst, n, t->off + from, e);
     int rc = 0;
     for (uint64_t done = 0; rc == 0 && done < n;) {
-        uint64_t there, at = find_piece(&t->pieces, from + done, &there);
+        uint64_t there, at = model_file_find_piece(&t->pieces, from + done, &there);
         there = size_min(there, n - done);
         rc = file_read_at(f->fd, f->path, (uint8_t *)dst + done, there, t->off + at, e);
         done += there;
