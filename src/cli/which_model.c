@@ -38,10 +38,11 @@ static bool begins_with(int fd, const char *beginning)
 
 static int refuse_gguf(const char *path, const char *what, struct moeflux_err *e)
 {
-    return err_set(e, ERR_UNSUPPORTED,
-                   "%s: %s, which has to be converted first: moeflux convert FILE.gguf DIR (of a split set the "
-                   "first file), and then the model is DIR",
-                   path, what);
+    return err_set(
+        e, ERR_UNSUPPORTED,
+        "%s: %s, which has to be converted first: moeflux convert FILE.gguf DIR (of a split set the "
+        "first file), and then the model is DIR",
+        path, what);
 }
 
 static int check_file(const char *path, bool is_source, struct moeflux_err *e)

@@ -88,11 +88,21 @@ static uint32_t quantised(const struct convert_wish *w)
                               SCALE_BF16);
 }
 
+/* Whether a GGUF file's tensor loses nothing in the format that it has by itself. Plain numbers count so. */
+static bool is_exact(const struct convert_plan *p, const struct tensor *t, uint32_t format)
+{
+    return format_of(format)->scheme == SCHEME_PLAIN || gguf_source_holds(&p->gguf, t, format);
+}
+
 /* Rows that the operations do not take as codes become plain numbers. */
 static int choose_gguf(struct convert_plan *p, const struct convert_wish *wish, const struct matrix *w,
                        const char *what, uint32_t *format, struct moeflux_err *e)
 {
-    uint32_t found = is_gate(p, w->weight->name) ? w->format : lower(p, wish, w->format, what);
+    bool is_free = !is_gate(p, w->weight->name) && !is_exact(p, w->weight, w->format) && wish->bits;
+    p->choice[wish->by_expert_bits].n_lowered += is_free;
+    uint32_t found = is_gate(p, w->weight->name) ? w->format
+                     : is_free                   ? quantised(wish)
+                                                 : lower(p, wish, w->format, what);
     int rc = found == w->format ? 0 : check_group(wish, what, w->cols, e);
     if (rc == 0 && !fits(format_of(found), w->cols))
         found = w->format;
@@ -127,6 +137,17 @@ int convert_choose_matrix(struct convert_plan *p, const struct matrix *w, uint32
     return rc;
 }
 
+static bool experts_are_exact(const struct convert_plan *p, uint32_t layer, bool down, uint32_t format)
+{
+    struct convert_run run;
+    bool exact = true;
+    for (enum convert_proj proj = CONVERT_GATE; proj <= CONVERT_DOWN && exact; proj++)
+        if (down == (proj == CONVERT_DOWN))
+            exact = convert_plan_expert(p, layer, 0, proj, &run, NULL) == 0 &&
+                    gguf_source_holds(&p->gguf, run.t, format);
+    return exact;
+}
+
 static int choose_projection(struct convert_plan *p, uint32_t layer, bool down, uint32_t from,
                              uint32_t *format, struct moeflux_err *e)
 {
@@ -134,7 +155,9 @@ static int choose_projection(struct convert_plan *p, uint32_t layer, bool down, 
     struct convert_wish wish = convert_settings_experts(&p->settings, c, layer, down);
     char what[64];
     snprintf(what, sizeof what, "layer %u's experts, %s", layer, down ? "down" : "gate and up");
-    bool has_format = p->quantised || p->is_gguf;
+    bool is_free = p->is_gguf && wish.bits && !experts_are_exact(p, layer, down, from);
+    bool has_format = p->quantised || (p->is_gguf && !is_free);
+    p->choice[wish.by_expert_bits].n_lowered += is_free;
     *format = has_format ? lower(p, &wish, from, what) : quantised(&wish);
     if (has_format && *format == from)
         return 0;
@@ -186,7 +209,8 @@ int convert_choose_check(const struct convert_plan *p, struct moeflux_err *e)
     const struct convert_settings *s = &p->settings;
     if (!(p->quantised || p->is_gguf) || !convert_settings_given(s))
         return 0;
-    if (!convert_settings_give_bits(s))
+    bool is_rule_alone = p->is_gguf && !s->group && !s->expert_group;
+    if (!convert_settings_give_bits(s) && !is_rule_alone)
         return err_set(
             e, ERR_USAGE,
             "%s: is quantised already; --bits, --expert-bits, --mode, --expert-mode or --recipe says to what",

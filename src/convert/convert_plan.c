@@ -503,6 +503,8 @@ int convert_plan_open(struct convert_plan *p, const char *src, const struct conv
     if (rc == 0)
         rc = open_source(p, src, e);
     p->rule = choose_rule(s, p->is_gguf);
+    if (rc == 0 && s->lossy && !p->is_gguf)
+        rc = err_set(e, ERR_USAGE, "--lossy: %s is no GGUF file", src);
     if (rc == 0)
         rc = plan_dense(p, e);
     if (rc == 0 && !p->quantised)

@@ -92,6 +92,19 @@ static void describe(struct tensor *t, const struct gguf_tensor *from, size_t pl
     t->off = place;
 }
 
+/* The packed format has a convolution's taps as its second dimension; a matrix of one row may be a vector in the file. */
+static void adopt_shape(struct tensor *t, const struct config *c, const char *name)
+{
+    const char *gate = c->family->shared_gate;
+    if (names_ends_with(name, ".conv1d.weight") && t->n_dims == 2)
+        t->shape[t->n_dims++] = 1;
+    if (gate && t->n_dims == 1 && strstr(name, gate)) {
+        t->shape[1] = t->shape[0];
+        t->shape[0] = 1;
+        t->n_dims = 2;
+    }
+}
+
 static int add_tensor(struct gguf_source *s, const struct config *c, const struct gguf_tensor *from,
                       struct tensor_list *l, struct moeflux_err *e)
 {
@@ -108,9 +121,7 @@ static int add_tensor(struct gguf_source *s, const struct config *c, const struc
         .tensor = from, .type = gguf_type_find(from->type), .is_decay = names_ends_with(name, ".A_log")};
     find_order(p, c, name);
     describe(&t, from, s->n_places++);
-    /* The packed format has a convolution's taps as its second dimension. */
-    if (names_ends_with(name, ".conv1d.weight") && t.n_dims == 2)
-        t.shape[t.n_dims++] = 1;
+    adopt_shape(&t, c, name);
     t.name = mem_text(name, e);
     if (!t.name)
         return ERR_MEMORY;

@@ -121,8 +121,8 @@ static bool add_quoted(struct str *out, const char *text, size_t n)
 
 static void add_split(struct str *out, const struct split *s)
 {
-    static const char tail[] = "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": "
-                               "false, \"use_regex\": false}";
+    static const char bytes[] = "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": "
+                                "false, \"use_regex\": false}";
     str_addf(out, " \"normalizer\": %s,\n", s->nfc ? "{\"type\": \"NFC\"}" : "null");
     str_add_text(out, " \"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [\n");
     for (int i = 0; i < MAX_PATTERNS && s->patterns[i]; i++) {
@@ -130,7 +130,7 @@ static void add_split(struct str *out, const struct split *s)
         add_quoted(out, s->patterns[i], strlen(s->patterns[i]));
         str_add_text(out, "}, \"behavior\": \"Isolated\", \"invert\": false},\n");
     }
-    str_addf(out, "  %s]},\n \"post_processor\": null,\n \"decoder\": {\"type\": \"ByteLevel\"},\n", tail);
+    str_addf(out, "  %s]},\n \"post_processor\": null,\n \"decoder\": %s,\n", bytes, bytes);
 }
 
 /* --- the lists --- */
