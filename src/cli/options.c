@@ -163,7 +163,7 @@ static const struct flag convert_flags[] = {
     CHOICE("recipe", "NAME", recipe, RECIPE, "mlx-lm's mixed_2_6, _3_4, _3_6 or _4_6"),
     CHOICE("scales", "RULE", scales, SCALES, "minmax, or search: least error (with these: search)"),
     TEXT(NULL, "spread", "DIR,..", spread, "put the experts into these too, on other disks"),
-    SWITCH(NULL, "lossy", lossy, "GGUF: take formats that change a type by more than 5 %"),
+    SWITCH(NULL, "lossy", lossy, "GGUF: take formats that change a type by more than 4 %"),
     SWITCH(NULL, "verify", verify, "read DST again; --verify DST alone: at any time"),
     INT("t", "threads", "N", threads, 1, 4096, "threads (all cores)"),
     SAY_FLAGS,

@@ -29,7 +29,7 @@ enum convert_mode {
 enum convert_rule { CONVERT_RULE_DEFAULT, CONVERT_RULE_MINMAX, CONVERT_RULE_SEARCH };
 
 /* The relative root mean square error that a GGUF file's numbers may get unless bits are asked for, or `lossy`. */
-#define CONVERT_MAX_LOSS 0.05
+#define CONVERT_MAX_LOSS 0.04
 
 /* All zero: as MLX quantises by itself, and a quantised source is copied. */
 struct convert_settings {

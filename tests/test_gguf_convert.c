@@ -1,0 +1,440 @@
+/* convert of GGUF files: logits of every family against mlx-lm's on the same numbers, formats, tokenizers, refusals, memory. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "args.h"
+#include "base/format.h"
+#include "base/str.h"
+#include "check.h"
+#include "convert/convert.h"
+#include "golden.h"
+#include "model/model_dir.h"
+#include "sequence.h"
+#include "text/tokenizer.h"
+#include "tmp_tree.h"
+
+#define MODELS "tests/models/gguf/"
+
+/* In the order of golden.safetensors. */
+static const char *const files[] = {"qwen3moe.gguf",  "qwen35moe.gguf",
+                                    "qwen3next.gguf", "deepseek2-00001-of-00002.gguf",
+                                    "glm4moe.gguf",   "minimax.gguf"};
+enum { N_FILES = sizeof files / sizeof *files };
+
+static int run(const char *src, const char *dst, struct convert_settings s, struct convert_result *r,
+               struct moeflux_err *e)
+{
+    struct convert_result ignored;
+    struct convert_options o = {.src = src, .dst = dst, .settings = s, .verify = true, .n_threads = 2};
+    *e = (struct moeflux_err){0};
+    return convert_run(&o, r ? r : &ignored, e);
+}
+
+/* DIR/name as a fresh conversion of a file in MODELS. */
+static const char *converted(const char *dir, const char *file, struct convert_settings s)
+{
+    struct moeflux_err e;
+    char src[96];
+    const char *dst = tmp_tree_path(dir, file);
+    snprintf(src, sizeof src, MODELS "%s", file);
+    check_ok(run(src, dst, s, NULL, &e), &e);
+    return dst;
+}
+
+/* ---- logits */
+
+/* The largest difference of the logits after each token, in parts of the largest logit. */
+static double distance(const char *dir, const char *device, const struct golden *g, uint32_t n)
+{
+    const struct golden_tensor *tokens = golden_find(g, n, "tokens"), *logits = golden_find(g, n, "logits");
+    struct sequence q = sequence_open(dir, device, 4, 0, 64);
+    const int32_t *ids = tokens->data;
+    const float *want = logits->data;
+    float got[512];
+    double most = 0, apart = 0;
+    assert_true(q.vocab == logits->shape[1] && q.vocab <= 512);
+    for (uint32_t i = 0; i < tokens->shape[0]; i++, want += q.vocab) {
+        sequence_eval(&q, &ids[i], 1, got);
+        for (uint32_t k = 0; k < q.vocab; k++) {
+            most = fmax(most, fabs((double)want[k]));
+            apart = fmax(apart, fabs((double)got[k] - (double)want[k]));
+        }
+    }
+    sequence_close(&q);
+    return apart / most;
+}
+
+/* What two float32 programs differ by here is 3e-6; a head or a row in another's place is 1e-2 or more. */
+static void logits_are_those_of_the_numbers_in_the_file(void **state)
+{
+    (void)state;
+    struct golden g;
+    char *tmp = tmp_tree_new();
+    golden_open(&g, MODELS "golden.safetensors");
+    for (uint32_t i = 0; i < N_FILES; i++) {
+        const char *dir = converted(tmp, files[i], (struct convert_settings){0});
+        static const char *const devices[] = {"reference", "cpu"};
+        for (int k = 0; k < 2; k++) {
+            double x = distance(dir, devices[k], &g, i);
+            printf("%s on %s: %.1e\n", files[i], devices[k], x);
+            if (!(x < 3e-5))
+                fail_msg("%s on %s: logits are off by %g of the largest", files[i], devices[k], x);
+        }
+    }
+    golden_close(&g);
+    tmp_tree_remove(tmp);
+}
+
+/* ---- formats */
+
+static const char *name_of(const struct model_dir *m, const char *base, uint32_t rows, uint32_t cols)
+{
+    struct matrix w;
+    struct moeflux_err e = {0};
+    check_ok(model_dir_matrix(m, base, rows, cols, &w, &e), &e);
+    return format_of(w.format)->name;
+}
+
+static void what_a_format_holds_is_taken_exactly(void **state)
+{
+    (void)state;
+    char *tmp = tmp_tree_new();
+    struct model_dir m;
+    struct moeflux_err e;
+    struct convert_result r;
+    const char *dst = tmp_tree_path(tmp, "q");
+    check_ok(run(MODELS "qwen3moe.gguf", dst, (struct convert_settings){0}, &r, &e), &e);
+    for (int i = 0; i < CONVERT_N_CLASSES; i++)
+        assert_int_equal(r.errors.of[i].weights, 0);
+    check_ok(model_dir_open(&m, dst, &e), &e);
+    assert_string_equal(name_of(&m, "model.embed_tokens", 272, 256), "Q4 g32 f16");
+    assert_string_equal(name_of(&m, "lm_head", 272, 256), "Q8 g32 f32");
+    assert_string_equal(name_of(&m, "model.layers.0.self_attn.q_proj", 64, 256), "Q4 g32 f32");
+    assert_string_equal(name_of(&m, "model.layers.0.self_attn.k_proj", 32, 256), "Q5 g32 f32");
+    assert_string_equal(name_of(&m, "model.layers.0.self_attn.v_proj", 32, 256), "BF16");
+    assert_string_equal(name_of(&m, "model.layers.0.self_attn.o_proj", 256, 64), "F16");
+    assert_string_equal(name_of(&m, "model.layers.0.mlp.gate", 3, 256), "F32");
+    /* Q4_K and Q5_K together. */
+    assert_string_equal(format_of(m.experts[0].formats.up)->name, "Q5 g32 f32");
+    assert_string_equal(format_of(m.experts[0].formats.down)->name, "Q8 g32 f16");
+    model_dir_close(&m);
+    check_ok(model_dir_open(&m, converted(tmp, files[3], (struct convert_settings){0}), &e), &e);
+    assert_string_equal(format_of(m.experts[1].formats.up)->name, "MXFP4");
+    assert_string_equal(name_of(&m, "model.layers.0.self_attn.embed_q", 128, 32), "F32");
+    model_dir_close(&m);
+    tmp_tree_remove(tmp);
+}
+
+static void bits_that_are_asked_for_are_made_of_the_numbers(void **state)
+{
+    (void)state;
+    char *tmp = tmp_tree_new();
+    struct model_dir m;
+    struct moeflux_err e;
+    const struct convert_settings three = {.expert_bits = 3, .expert_group = 32};
+    struct convert_result r;
+    const char *dst = tmp_tree_path(tmp, "q");
+    check_ok(run(MODELS "glm4moe.gguf", dst, three, &r, &e), &e);
+    const struct convert_error *x = &r.errors.of[CONVERT_CLASS_EXPERTS];
+    assert_int_equal(x->weights, 3 * 3 * 64 * 64);
+    double lost = sqrt(x->stored / x->squares);
+    assert_true(lost > 0.05 && lost < 0.2);
+    check_ok(model_dir_open(&m, dst, &e), &e);
+    assert_string_equal(format_of(m.experts[1].formats.up)->name, "Q3 g32");
+    assert_string_equal(name_of(&m, "model.layers.0.mlp.gate_proj", 128, 64), "Q4 g32 f16");
+    model_dir_close(&m);
+    /* All have fewer bits already. */
+    assert_int_equal(run(MODELS "minimax.gguf", tmp_tree_path(tmp, "m"),
+                         (struct convert_settings){.expert_bits = 6}, NULL, &e),
+                     ERR_USAGE);
+    assert_non_null(strstr(e.text, "4 bits, fewer than --expert-bits asks for (6)"));
+    tmp_tree_remove(tmp);
+}
+
+/* ---- a small file, written here */
+
+struct file {
+    struct str values, tensors, data;
+    uint64_t n_values, n_tensors;
+};
+
+static void put(struct str *s, uint64_t word, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++)
+        str_add(s, (const char[]){(char)(word >> (8 * i))}, 1);
+}
+
+static void put_name(struct str *s, const char *text)
+{
+    put(s, strlen(text), 8);
+    str_add_text(s, text);
+}
+
+static void add_whole(struct file *f, const char *key, uint32_t n)
+{
+    put_name(&f->values, key);
+    put(&f->values, 4, 4);
+    put(&f->values, n, 4);
+    f->n_values++;
+}
+
+static void add_text(struct file *f, const char *key, const char *text)
+{
+    put_name(&f->values, key);
+    put(&f->values, 8, 4);
+    put_name(&f->values, text);
+    f->n_values++;
+}
+
+/* Sixteen numbers of scale 15, all but one of them 0, beside sixteen of scale 1: four bits with one scale lose much of those. */
+static uint8_t byte_of_q2_k(uint32_t i, uint8_t drawn)
+{
+    if (i >= 80)
+        return (const uint8_t[]){0, 0x3c, 0, 0x38}[i - 80];
+    if (i < 16)
+        return i % 2 ? 0x11 : 0x0f;
+    return i % 32 == 16 ? 0xff : i % 32 > 16 ? 0 : drawn;
+}
+
+/* Bytes as they are drawn; of type 0 they are float32 numbers around 1. */
+static void add_tensor(struct file *f, const char *name, uint32_t type, uint32_t block, uint32_t block_bytes,
+                       uint64_t cols, uint64_t rows, uint64_t depth)
+{
+    static uint32_t seed = 1;
+    while (f->data.len % 32)
+        put(&f->data, 0, 1);
+    put_name(&f->tensors, name);
+    put(&f->tensors, depth > 1 ? 3 : rows > 1 ? 2 : 1, 4);
+    put(&f->tensors, cols, 8);
+    if (rows > 1)
+        put(&f->tensors, rows, 8);
+    if (depth > 1)
+        put(&f->tensors, depth, 8);
+    put(&f->tensors, type, 4);
+    put(&f->tensors, f->data.len, 8);
+    f->n_tensors++;
+    for (uint64_t b = 0; b < cols / block * rows * depth; b++)
+        for (uint32_t i = 0; i < block_bytes; i++) {
+            seed = seed * 1664525u + 1013904223u;
+            uint8_t byte = (uint8_t)(seed >> 24);
+            if (type == 0)
+                byte = (uint8_t)(i == 3 ? 0x3f : i == 2 ? byte & 127 : byte);
+            if (type == 10)
+                byte = byte_of_q2_k(i, byte);
+            put(&f->data, byte, 1);
+        }
+}
+
+static void write_file(struct file *f, const char *dir, const char *name)
+{
+    struct str s = {0};
+    str_add_text(&s, "GGUF");
+    put(&s, 3, 4);
+    put(&s, f->n_tensors, 8);
+    put(&s, f->n_values, 8);
+    str_add(&s, f->values.data, f->values.len);
+    str_add(&s, f->tensors.data, f->tensors.len);
+    while (s.len % 32)
+        put(&s, 0, 1);
+    str_add(&s, f->data.data, f->data.len);
+    assert_true(str_ok(&s));
+    tmp_tree_write(dir, name, s.data, s.len);
+    str_free(&s);
+    str_free(&f->values);
+    str_free(&f->tensors);
+    str_free(&f->data);
+    *f = (struct file){0};
+}
+
+static void add_values(struct file *f)
+{
+    static const struct {
+        const char *key;
+        uint32_t n;
+    } values[] = {{"block_count", 1},           {"context_length", 64},
+                  {"embedding_length", 256},    {"expert_count", 2},
+                  {"expert_used_count", 1},     {"expert_feed_forward_length", 256},
+                  {"attention.head_count", 1},  {"attention.head_count_kv", 1},
+                  {"attention.key_length", 64}, {"rope.freq_base", 10000}};
+    add_text(f, "general.architecture", "qwen3moe");
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+        char key[64];
+        snprintf(key, sizeof key, "qwen3moe.%s", values[i].key);
+        add_whole(f, key, values[i].n);
+    }
+    put_name(&f->values, "qwen3moe.attention.layer_norm_rms_epsilon");
+    put(&f->values, 6, 4);
+    put(&f->values, 0x358637bd, 4);
+    f->n_values++;
+}
+
+/* A model whose experts are of `type`. */
+static void add_model(struct file *f, uint32_t type, uint32_t block, uint32_t block_bytes)
+{
+    add_values(f);
+    add_tensor(f, "token_embd.weight", 0, 1, 4, 256, 8, 1);
+    add_tensor(f, "output_norm.weight", 0, 1, 4, 256, 1, 1);
+    add_tensor(f, "blk.0.attn_norm.weight", 0, 1, 4, 256, 1, 1);
+    add_tensor(f, "blk.0.ffn_norm.weight", 0, 1, 4, 256, 1, 1);
+    add_tensor(f, "blk.0.attn_q.weight", 0, 1, 4, 256, 64, 1);
+    add_tensor(f, "blk.0.attn_k.weight", 0, 1, 4, 256, 64, 1);
+    add_tensor(f, "blk.0.attn_v.weight", 0, 1, 4, 256, 64, 1);
+    add_tensor(f, "blk.0.attn_output.weight", 0, 1, 4, 64, 256, 1);
+    add_tensor(f, "blk.0.attn_q_norm.weight", 0, 1, 4, 64, 1, 1);
+    add_tensor(f, "blk.0.attn_k_norm.weight", 0, 1, 4, 64, 1, 1);
+    add_tensor(f, "blk.0.ffn_gate_inp.weight", 0, 1, 4, 256, 2, 1);
+    add_tensor(f, "blk.0.ffn_gate_exps.weight", type, block, block_bytes, 256, 256, 2);
+    add_tensor(f, "blk.0.ffn_up_exps.weight", type, block, block_bytes, 256, 256, 2);
+    add_tensor(f, "blk.0.ffn_down_exps.weight", type, block, block_bytes, 256, 256, 2);
+}
+
+static void what_loses_more_than_the_limit_needs_lossy(void **state)
+{
+    (void)state;
+    char *tmp = tmp_tree_new();
+    struct file f = {0};
+    struct moeflux_err e;
+    struct convert_result r;
+    const char *dst = tmp_tree_path(tmp, "dst"), *src = tmp_tree_path(tmp, "x.gguf");
+    add_model(&f, 10, 256, 84);
+    write_file(&f, tmp, "x.gguf");
+    assert_int_equal(run(src, dst, (struct convert_settings){0}, &r, &e), ERR_UNSUPPORTED);
+    assert_non_null(strstr(e.text, "switch_mlp.gate_proj.weight: Q2_K becomes Q4 g32, which changes it by"));
+    assert_non_null(strstr(e.text, "--lossy takes it"));
+    /* It goes on where it stopped. */
+    check_ok(run(src, dst, (struct convert_settings){.lossy = true}, &r, &e), &e);
+    const struct convert_error *x = &r.errors.of[CONVERT_CLASS_EXPERTS];
+    assert_true(x->weights == 3 * 2 * 256 * 256 && sqrt(x->stored / x->squares) > CONVERT_MAX_LOSS);
+    /* Bits that are asked for are no accident. */
+    check_ok(run(src, tmp_tree_path(tmp, "six"), (struct convert_settings){.expert_bits = 6}, &r, &e), &e);
+    assert_true(sqrt(x->stored / x->squares) < CONVERT_MAX_LOSS);
+    assert_int_equal(run("tests/models/qwen3-odd/hf", tmp_tree_path(tmp, "s"),
+                         (struct convert_settings){.lossy = true}, &r, &e),
+                     ERR_USAGE);
+    assert_non_null(strstr(e.text, "--lossy: tests/models/qwen3-odd/hf is no GGUF file"));
+    tmp_tree_remove(tmp);
+}
+
+/* ---- what is refused */
+
+static void expect_refused(struct file *f, int code, const char *what)
+{
+    char *tmp = tmp_tree_new();
+    struct moeflux_err e;
+    write_file(f, tmp, "x.gguf");
+    assert_int_equal(
+        run(tmp_tree_path(tmp, "x.gguf"), tmp_tree_path(tmp, "dst"), (struct convert_settings){0}, NULL, &e),
+        code);
+    if (!strstr(e.text, what) || strchr(e.text, '\n'))
+        fail_msg("expected \"%s\", found \"%s\"", what, e.text);
+    tmp_tree_remove(tmp);
+}
+
+static void models_that_are_not_read_are_refused_by_name(void **state)
+{
+    (void)state;
+    struct file f = {0};
+    expect_refused(&f, ERR_FORMAT, "key general.architecture is missing");
+    add_text(&f, "general.architecture", "llama");
+    expect_refused(
+        &f, ERR_UNSUPPORTED,
+        "general.architecture is llama, expected qwen3moe, qwen3next, qwen35moe, deepseek2, glm4moe or "
+        "minimax-m2");
+    add_text(&f, "general.architecture", "qwen3moe");
+    expect_refused(&f, ERR_FORMAT, "tensor token_embd.weight is missing");
+    add_text(&f, "general.architecture", "qwen3moe");
+    add_tensor(&f, "token_embd.weight", 0, 1, 4, 256, 8, 1);
+    expect_refused(&f, ERR_FORMAT, "key qwen3moe.embedding_length: is missing");
+    add_model(&f, 8, 32, 34);
+    add_text(&f, "qwen3moe.rope.scaling.type", "longrope");
+    expect_refused(&f, ERR_UNSUPPORTED, "rope.scaling.type: longrope, expected none or yarn");
+    add_model(&f, 8, 32, 34);
+    add_tensor(&f, "blk.0.attn_q.scale", 0, 1, 4, 256, 1, 1);
+    expect_refused(&f, ERR_UNSUPPORTED, "tensor blk.0.attn_q.scale: not one that Qwen3-MoE has");
+    add_values(&f);
+    add_tensor(&f, "token_embd.weight", 0, 1, 4, 256, 8, 1);
+    expect_refused(&f, ERR_FORMAT, "tensor model.norm.weight is missing");
+    add_model(&f, 8, 32, 34);
+    add_tensor(&f, "blk.0.attn_k.bias", 0, 1, 4, 64, 1, 1);
+    expect_refused(&f, ERR_UNSUPPORTED, "projections with a bias are not supported");
+}
+
+static void tokenizers_that_are_not_read_are_refused_by_name(void **state)
+{
+    (void)state;
+    struct file f = {0};
+    add_model(&f, 0, 1, 4);
+    add_text(&f, "tokenizer.ggml.model", "llama");
+    expect_refused(&f, ERR_UNSUPPORTED, "tokenizer.ggml.model is llama, expected gpt2");
+    add_model(&f, 0, 1, 4);
+    add_text(&f, "tokenizer.ggml.model", "gpt2");
+    add_text(&f, "tokenizer.ggml.pre", "falcon");
+    expect_refused(&f, ERR_UNSUPPORTED, "tokenizer.ggml.pre is falcon, expected qwen2, qwen35, deepseek-v3");
+    add_model(&f, 0, 1, 4);
+    add_text(&f, "tokenizer.ggml.model", "gpt2");
+    add_text(&f, "tokenizer.ggml.pre", "qwen2");
+    expect_refused(&f, ERR_FORMAT, "key tokenizer.ggml.tokens is missing");
+}
+
+/* ---- tokenizers */
+
+static void expect_tokens(const struct tokenizer *t, const char *text, const int32_t *ids, size_t n)
+{
+    struct token_list l = {0};
+    struct moeflux_err e = {0};
+    check_ok(tokenizer_encode(t, text, strlen(text), SPECIALS_AS_TOKENS, &l, NULL, &e), &e);
+    assert_int_equal(l.n, n);
+    assert_memory_equal(l.ids, ids, n * sizeof *ids);
+    token_list_free(&l);
+}
+
+/* 256 tokens of a byte each, six merges, two control tokens and two of the user's. */
+static void tokenizer_and_template_are_the_files(void **state)
+{
+    (void)state;
+    char *tmp = tmp_tree_new();
+    struct moeflux_err e = {0};
+    for (uint32_t i = 0; i < N_FILES; i++) {
+        char path[256];
+        snprintf(path, sizeof path, "%s/tokenizer.json",
+                 converted(tmp, files[i], (struct convert_settings){0}));
+        struct tokenizer *t = tokenizer_open(path, &e);
+        if (!t)
+            fail_msg("%s: %s", files[i], e.text);
+        /* h e ll o, " the" of " t", "he" */
+        expect_tokens(t, "hello the", (const int32_t[]){256, 257, 'o', 259}, 4);
+        expect_tokens(t, "<think>he<|end|>", (const int32_t[]){264, 256, 262}, 3);
+        /* Qwen's digits stand alone. */
+        bool is_qwen = i < 3;
+        expect_tokens(t, "12", is_qwen ? (const int32_t[]){'1', '2'} : (const int32_t[]){261},
+                      is_qwen ? 2 : 1);
+        assert_true(tokenizer_is_special(t, 262) && !tokenizer_is_special(t, 264) &&
+                    tokenizer_is_added(t, 264));
+        assert_false(tokenizer_has(t, 271));
+        assert_int_equal(tokenizer_bos(t), -1);
+        assert_string_equal(tokenizer_chat_template(t),
+                            "{% for m in messages %}{{ m.content }}<|eot|>{% endfor %}");
+        tokenizer_free(t);
+    }
+    struct model_dir m;
+    check_ok(model_dir_open(&m, tmp_tree_path(tmp, files[0]), &e), &e);
+    assert_true(m.config.n_eos == 2 && m.config.eos[0] == 262 && m.config.eos[1] == 263);
+    model_dir_close(&m);
+    tmp_tree_remove(tmp);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(logits_are_those_of_the_numbers_in_the_file),
+        cmocka_unit_test(what_a_format_holds_is_taken_exactly),
+        cmocka_unit_test(bits_that_are_asked_for_are_made_of_the_numbers),
+        cmocka_unit_test(what_loses_more_than_the_limit_needs_lossy),
+        cmocka_unit_test(models_that_are_not_read_are_refused_by_name),
+        cmocka_unit_test(tokenizers_that_are_not_read_are_refused_by_name),
+        cmocka_unit_test(tokenizer_and_template_are_the_files),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
