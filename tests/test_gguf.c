@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/str.h"
 #include "check.h"
+#include "gguf_writer.h"
 #include "golden.h"
 #include "model/gguf.h"
 #include "model/gguf_blocks.h"
@@ -113,55 +114,43 @@ static void values_and_lists_are_read_by_their_kinds(void **state)
 
 /* ---- bad files */
 
-static void put(struct str *s, uint64_t word, size_t bytes)
-{
-    for (size_t i = 0; i < bytes; i++)
-        str_add(s, (const char[]){(char)(word >> (8 * i))}, 1);
-}
-
-static void put_name(struct str *s, const char *text)
-{
-    put(s, strlen(text), 8);
-    str_add_text(s, text);
-}
-
 static void put_head(struct str *s, uint32_t version, uint64_t n_tensors, uint64_t n_values)
 {
     str_add_text(s, "GGUF");
-    put(s, version, 4);
-    put(s, n_tensors, 8);
-    put(s, n_values, 8);
+    gguf_writer_put(s, version, 4);
+    gguf_writer_put(s, n_tensors, 8);
+    gguf_writer_put(s, n_values, 8);
 }
 
 static void put_tensor(struct str *s, const char *name, uint64_t rows, uint64_t cols, uint32_t type,
                        uint64_t off)
 {
-    put_name(s, name);
-    put(s, 2, 4);
-    put(s, cols, 8);
-    put(s, rows, 8);
-    put(s, type, 4);
-    put(s, off, 8);
+    gguf_writer_put_text(s, name);
+    gguf_writer_put(s, 2, 4);
+    gguf_writer_put(s, cols, 8);
+    gguf_writer_put(s, rows, 8);
+    gguf_writer_put(s, type, 4);
+    gguf_writer_put(s, off, 8);
 }
 
 /* Two values and a tensor with its 64 bytes. */
 static void put_whole(struct str *s)
 {
     put_head(s, 3, 1, 2);
-    put_name(s, "a.text");
-    put(s, GGUF_TEXT, 4);
-    put_name(s, "hello");
-    put_name(s, "a.list");
-    put(s, GGUF_LIST, 4);
-    put(s, GGUF_TEXT, 4);
-    put(s, 2, 8);
-    put_name(s, "x");
-    put_name(s, "yz");
+    gguf_writer_put_text(s, "a.text");
+    gguf_writer_put(s, GGUF_TEXT, 4);
+    gguf_writer_put_text(s, "hello");
+    gguf_writer_put_text(s, "a.list");
+    gguf_writer_put(s, GGUF_LIST, 4);
+    gguf_writer_put(s, GGUF_TEXT, 4);
+    gguf_writer_put(s, 2, 8);
+    gguf_writer_put_text(s, "x");
+    gguf_writer_put_text(s, "yz");
     put_tensor(s, "t", 4, 4, GGUF_F32_TYPE, 0);
     while (s->len % 32)
-        put(s, 0, 1);
+        gguf_writer_put(s, 0, 1);
     for (int i = 0; i < 16; i++)
-        put(s, 0x3f800000, 4);
+        gguf_writer_put(s, 0x3f800000, 4);
 }
 
 static char *dir;
@@ -248,27 +237,27 @@ static void values_that_lie_are_refused(void **state)
     struct str s = {0};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
         put_head(&s, 3, 0, 1);
-        put_name(&s, "k");
-        put(&s, lists[i].kind, 4);
-        put(&s, lists[i].of, 4);
-        put(&s, lists[i].n, 8);
+        gguf_writer_put_text(&s, "k");
+        gguf_writer_put(&s, lists[i].kind, 4);
+        gguf_writer_put(&s, lists[i].of, 4);
+        gguf_writer_put(&s, lists[i].n, 8);
         assert_int_equal(open_bytes(&s, lists[i].what), ERR_FORMAT);
     }
     put_head(&s, 3, 0, 2);
     for (int i = 0; i < 2; i++) {
-        put_name(&s, "k");
-        put(&s, GGUF_U8, 4);
-        put(&s, 1, 1);
+        gguf_writer_put_text(&s, "k");
+        gguf_writer_put(&s, GGUF_U8, 4);
+        gguf_writer_put(&s, 1, 1);
     }
     assert_int_equal(open_bytes(&s, "key k is there twice"), ERR_FORMAT);
     put_head(&s, 3, 0, 1);
-    put(&s, 1 << 20, 8);
-    put(&s, 0, 8);
+    gguf_writer_put(&s, 1 << 20, 8);
+    gguf_writer_put(&s, 0, 8);
     assert_int_equal(open_bytes(&s, "a name of 1048576 bytes"), ERR_FORMAT);
     put_head(&s, 3, 0, 1);
-    put_name(&s, "general.alignment");
-    put(&s, GGUF_U32, 4);
-    put(&s, 48, 4);
+    gguf_writer_put_text(&s, "general.alignment");
+    gguf_writer_put(&s, GGUF_U32, 4);
+    gguf_writer_put(&s, 48, 4);
     assert_int_equal(open_bytes(&s, "general.alignment: expected a power of two"), ERR_FORMAT);
 }
 
@@ -297,14 +286,14 @@ static void tensors_that_lie_are_refused(void **state)
         assert_int_equal(open_bytes(&s, bad[i].what), bad[i].code);
     }
     put_head(&s, 3, 1, 0);
-    put_name(&s, "t");
-    put(&s, 5, 4);
+    gguf_writer_put_text(&s, "t");
+    gguf_writer_put(&s, 5, 4);
     assert_int_equal(open_bytes(&s, "5 dimensions, expected 1 to 4"), ERR_FORMAT);
     put_head(&s, 3, 2, 0);
     for (int i = 0; i < 2; i++)
         put_tensor(&s, "t", 1, 1, 0, 0);
     for (int i = 0; i < 16; i++)
-        put(&s, 0, 4);
+        gguf_writer_put(&s, 0, 4);
     assert_int_equal(open_bytes(&s, "tensor t is there twice"), ERR_FORMAT);
 }
 
@@ -315,19 +304,19 @@ static void write_split(const char *name, uint16_t number, uint16_t count, uint3
     struct str s = {0};
     char tensor[8];
     put_head(&s, 3, 1, 3);
-    put_name(&s, "split.no");
-    put(&s, GGUF_U16, 4);
-    put(&s, number, 2);
-    put_name(&s, "split.count");
-    put(&s, GGUF_U16, 4);
-    put(&s, count, 2);
-    put_name(&s, "split.tensors.count");
-    put(&s, GGUF_I32, 4);
-    put(&s, all, 4);
+    gguf_writer_put_text(&s, "split.no");
+    gguf_writer_put(&s, GGUF_U16, 4);
+    gguf_writer_put(&s, number, 2);
+    gguf_writer_put_text(&s, "split.count");
+    gguf_writer_put(&s, GGUF_U16, 4);
+    gguf_writer_put(&s, count, 2);
+    gguf_writer_put_text(&s, "split.tensors.count");
+    gguf_writer_put(&s, GGUF_I32, 4);
+    gguf_writer_put(&s, all, 4);
     snprintf(tensor, sizeof tensor, "t%u", (unsigned)number);
     put_tensor(&s, tensor, 1, 8, 0, 0);
     for (int i = 0; i < 16; i++)
-        put(&s, 0, 4);
+        gguf_writer_put(&s, 0, 4);
     tmp_tree_write(dir, name, s.data, s.len);
     str_free(&s);
 }

@@ -9,6 +9,7 @@
 #include "base/str.h"
 #include "check.h"
 #include "convert/convert.h"
+#include "gguf_writer.h"
 #include "golden.h"
 #include "model/model_dir.h"
 #include "sequence.h"
@@ -153,153 +154,18 @@ static void bits_that_are_asked_for_are_made_of_the_numbers(void **state)
     tmp_tree_remove(tmp);
 }
 
-/* ---- a small file, written here */
-
-struct file {
-    struct str values, tensors, data;
-    uint64_t n_values, n_tensors;
-};
-
-static void put(struct str *s, uint64_t word, size_t bytes)
-{
-    for (size_t i = 0; i < bytes; i++)
-        str_add(s, (const char[]){(char)(word >> (8 * i))}, 1);
-}
-
-static void put_name(struct str *s, const char *text)
-{
-    put(s, strlen(text), 8);
-    str_add_text(s, text);
-}
-
-static void add_whole(struct file *f, const char *key, uint32_t n)
-{
-    put_name(&f->values, key);
-    put(&f->values, 4, 4);
-    put(&f->values, n, 4);
-    f->n_values++;
-}
-
-static void add_text(struct file *f, const char *key, const char *text)
-{
-    put_name(&f->values, key);
-    put(&f->values, 8, 4);
-    put_name(&f->values, text);
-    f->n_values++;
-}
-
-/* Sixteen numbers of scale 15, all but one of them 0, beside sixteen of scale 1: four bits with one scale lose much of those. */
-static uint8_t byte_of_q2_k(uint32_t i, uint8_t drawn)
-{
-    if (i >= 80)
-        return (const uint8_t[]){0, 0x3c, 0, 0x38}[i - 80];
-    if (i < 16)
-        return i % 2 ? 0x11 : 0x0f;
-    return i % 32 == 16 ? 0xff : i % 32 > 16 ? 0 : drawn;
-}
-
-/* Bytes as they are drawn; of type 0 they are float32 numbers around 1. */
-static void add_tensor(struct file *f, const char *name, uint32_t type, uint32_t block, uint32_t block_bytes,
-                       uint64_t cols, uint64_t rows, uint64_t depth)
-{
-    static uint32_t seed = 1;
-    while (f->data.len % 32)
-        put(&f->data, 0, 1);
-    put_name(&f->tensors, name);
-    put(&f->tensors, depth > 1 ? 3 : rows > 1 ? 2 : 1, 4);
-    put(&f->tensors, cols, 8);
-    if (rows > 1)
-        put(&f->tensors, rows, 8);
-    if (depth > 1)
-        put(&f->tensors, depth, 8);
-    put(&f->tensors, type, 4);
-    put(&f->tensors, f->data.len, 8);
-    f->n_tensors++;
-    for (uint64_t b = 0; b < cols / block * rows * depth; b++)
-        for (uint32_t i = 0; i < block_bytes; i++) {
-            seed = seed * 1664525u + 1013904223u;
-            uint8_t byte = (uint8_t)(seed >> 24);
-            if (type == 0)
-                byte = (uint8_t)(i == 3 ? 0x3f : i == 2 ? byte & 127 : byte);
-            if (type == 10)
-                byte = byte_of_q2_k(i, byte);
-            put(&f->data, byte, 1);
-        }
-}
-
-static void write_file(struct file *f, const char *dir, const char *name)
-{
-    struct str s = {0};
-    str_add_text(&s, "GGUF");
-    put(&s, 3, 4);
-    put(&s, f->n_tensors, 8);
-    put(&s, f->n_values, 8);
-    str_add(&s, f->values.data, f->values.len);
-    str_add(&s, f->tensors.data, f->tensors.len);
-    while (s.len % 32)
-        put(&s, 0, 1);
-    str_add(&s, f->data.data, f->data.len);
-    assert_true(str_ok(&s));
-    tmp_tree_write(dir, name, s.data, s.len);
-    str_free(&s);
-    str_free(&f->values);
-    str_free(&f->tensors);
-    str_free(&f->data);
-    *f = (struct file){0};
-}
-
-static void add_values(struct file *f)
-{
-    static const struct {
-        const char *key;
-        uint32_t n;
-    } values[] = {{"block_count", 1},           {"context_length", 64},
-                  {"embedding_length", 256},    {"expert_count", 2},
-                  {"expert_used_count", 1},     {"expert_feed_forward_length", 256},
-                  {"attention.head_count", 1},  {"attention.head_count_kv", 1},
-                  {"attention.key_length", 64}, {"rope.freq_base", 10000}};
-    add_text(f, "general.architecture", "qwen3moe");
-    for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
-        char key[64];
-        snprintf(key, sizeof key, "qwen3moe.%s", values[i].key);
-        add_whole(f, key, values[i].n);
-    }
-    put_name(&f->values, "qwen3moe.attention.layer_norm_rms_epsilon");
-    put(&f->values, 6, 4);
-    put(&f->values, 0x358637bd, 4);
-    f->n_values++;
-}
-
-/* A model whose experts are of `type`. */
-static void add_model(struct file *f, uint32_t type, uint32_t block, uint32_t block_bytes)
-{
-    add_values(f);
-    add_tensor(f, "token_embd.weight", 0, 1, 4, 256, 8, 1);
-    add_tensor(f, "output_norm.weight", 0, 1, 4, 256, 1, 1);
-    add_tensor(f, "blk.0.attn_norm.weight", 0, 1, 4, 256, 1, 1);
-    add_tensor(f, "blk.0.ffn_norm.weight", 0, 1, 4, 256, 1, 1);
-    add_tensor(f, "blk.0.attn_q.weight", 0, 1, 4, 256, 64, 1);
-    add_tensor(f, "blk.0.attn_k.weight", 0, 1, 4, 256, 64, 1);
-    add_tensor(f, "blk.0.attn_v.weight", 0, 1, 4, 256, 64, 1);
-    add_tensor(f, "blk.0.attn_output.weight", 0, 1, 4, 64, 256, 1);
-    add_tensor(f, "blk.0.attn_q_norm.weight", 0, 1, 4, 64, 1, 1);
-    add_tensor(f, "blk.0.attn_k_norm.weight", 0, 1, 4, 64, 1, 1);
-    add_tensor(f, "blk.0.ffn_gate_inp.weight", 0, 1, 4, 256, 2, 1);
-    add_tensor(f, "blk.0.ffn_gate_exps.weight", type, block, block_bytes, 256, 256, 2);
-    add_tensor(f, "blk.0.ffn_up_exps.weight", type, block, block_bytes, 256, 256, 2);
-    add_tensor(f, "blk.0.ffn_down_exps.weight", type, block, block_bytes, 256, 256, 2);
-}
+/* ---- what is lost */
 
 static void what_loses_more_than_the_limit_needs_lossy(void **state)
 {
     (void)state;
     char *tmp = tmp_tree_new();
-    struct file f = {0};
+    struct gguf_writer w = {0};
     struct moeflux_err e;
     struct convert_result r;
     const char *dst = tmp_tree_path(tmp, "dst"), *src = tmp_tree_path(tmp, "x.gguf");
-    add_model(&f, 10, 256, 84);
-    write_file(&f, tmp, "x.gguf");
+    gguf_writer_model(&w, 256, 256, 10);
+    gguf_writer_finish(&w, tmp, "x.gguf");
     assert_int_equal(run(src, dst, (struct convert_settings){0}, &r, &e), ERR_UNSUPPORTED);
     assert_non_null(strstr(e.text, "switch_mlp.gate_proj.weight: Q2_K becomes Q4 g32, which changes it by"));
     assert_non_null(strstr(e.text, "--lossy takes it"));
@@ -319,11 +185,11 @@ static void what_loses_more_than_the_limit_needs_lossy(void **state)
 
 /* ---- what is refused */
 
-static void expect_refused(struct file *f, int code, const char *what)
+static void expect_refused(struct gguf_writer *w, int code, const char *what)
 {
     char *tmp = tmp_tree_new();
     struct moeflux_err e;
-    write_file(f, tmp, "x.gguf");
+    gguf_writer_finish(w, tmp, "x.gguf");
     assert_int_equal(
         run(tmp_tree_path(tmp, "x.gguf"), tmp_tree_path(tmp, "dst"), (struct convert_settings){0}, NULL, &e),
         code);
@@ -335,47 +201,47 @@ static void expect_refused(struct file *f, int code, const char *what)
 static void models_that_are_not_read_are_refused_by_name(void **state)
 {
     (void)state;
-    struct file f = {0};
-    expect_refused(&f, ERR_FORMAT, "key general.architecture is missing");
-    add_text(&f, "general.architecture", "llama");
+    struct gguf_writer w = {0};
+    expect_refused(&w, ERR_FORMAT, "key general.architecture is missing");
+    gguf_writer_text(&w, "general.architecture", "llama");
     expect_refused(
-        &f, ERR_UNSUPPORTED,
+        &w, ERR_UNSUPPORTED,
         "general.architecture is llama, expected qwen3moe, qwen3next, qwen35moe, deepseek2, glm4moe or "
         "minimax-m2");
-    add_text(&f, "general.architecture", "qwen3moe");
-    expect_refused(&f, ERR_FORMAT, "tensor token_embd.weight is missing");
-    add_text(&f, "general.architecture", "qwen3moe");
-    add_tensor(&f, "token_embd.weight", 0, 1, 4, 256, 8, 1);
-    expect_refused(&f, ERR_FORMAT, "key qwen3moe.embedding_length: is missing");
-    add_model(&f, 8, 32, 34);
-    add_text(&f, "qwen3moe.rope.scaling.type", "longrope");
-    expect_refused(&f, ERR_UNSUPPORTED, "rope.scaling.type: longrope, expected none or yarn");
-    add_model(&f, 8, 32, 34);
-    add_tensor(&f, "blk.0.attn_q.scale", 0, 1, 4, 256, 1, 1);
-    expect_refused(&f, ERR_UNSUPPORTED, "tensor blk.0.attn_q.scale: not one that Qwen3-MoE has");
-    add_values(&f);
-    add_tensor(&f, "token_embd.weight", 0, 1, 4, 256, 8, 1);
-    expect_refused(&f, ERR_FORMAT, "tensor model.norm.weight is missing");
-    add_model(&f, 8, 32, 34);
-    add_tensor(&f, "blk.0.attn_k.bias", 0, 1, 4, 64, 1, 1);
-    expect_refused(&f, ERR_UNSUPPORTED, "projections with a bias are not supported");
+    gguf_writer_text(&w, "general.architecture", "qwen3moe");
+    expect_refused(&w, ERR_FORMAT, "tensor token_embd.weight is missing");
+    gguf_writer_text(&w, "general.architecture", "qwen3moe");
+    gguf_writer_tensor(&w, "token_embd.weight", 0, 256, 8, 1);
+    expect_refused(&w, ERR_FORMAT, "key qwen3moe.embedding_length: is missing");
+    gguf_writer_model(&w, 256, 256, 8);
+    gguf_writer_text(&w, "qwen3moe.rope.scaling.type", "longrope");
+    expect_refused(&w, ERR_UNSUPPORTED, "rope.scaling.type: longrope, expected none or yarn");
+    gguf_writer_model(&w, 256, 256, 8);
+    gguf_writer_tensor(&w, "blk.0.attn_q.scale", 0, 256, 1, 1);
+    expect_refused(&w, ERR_UNSUPPORTED, "tensor blk.0.attn_q.scale: not one that Qwen3-MoE has");
+    gguf_writer_values(&w, 256, 256);
+    gguf_writer_tensor(&w, "token_embd.weight", 0, 256, 8, 1);
+    expect_refused(&w, ERR_FORMAT, "tensor model.norm.weight is missing");
+    gguf_writer_model(&w, 256, 256, 8);
+    gguf_writer_tensor(&w, "blk.0.attn_k.bias", 0, 64, 1, 1);
+    expect_refused(&w, ERR_UNSUPPORTED, "projections with a bias are not supported");
 }
 
 static void tokenizers_that_are_not_read_are_refused_by_name(void **state)
 {
     (void)state;
-    struct file f = {0};
-    add_model(&f, 0, 1, 4);
-    add_text(&f, "tokenizer.ggml.model", "llama");
-    expect_refused(&f, ERR_UNSUPPORTED, "tokenizer.ggml.model is llama, expected gpt2");
-    add_model(&f, 0, 1, 4);
-    add_text(&f, "tokenizer.ggml.model", "gpt2");
-    add_text(&f, "tokenizer.ggml.pre", "falcon");
-    expect_refused(&f, ERR_UNSUPPORTED, "tokenizer.ggml.pre is falcon, expected qwen2, qwen35, deepseek-v3");
-    add_model(&f, 0, 1, 4);
-    add_text(&f, "tokenizer.ggml.model", "gpt2");
-    add_text(&f, "tokenizer.ggml.pre", "qwen2");
-    expect_refused(&f, ERR_FORMAT, "key tokenizer.ggml.tokens is missing");
+    struct gguf_writer w = {0};
+    gguf_writer_model(&w, 256, 256, 0);
+    gguf_writer_text(&w, "tokenizer.ggml.model", "llama");
+    expect_refused(&w, ERR_UNSUPPORTED, "tokenizer.ggml.model is llama, expected gpt2");
+    gguf_writer_model(&w, 256, 256, 0);
+    gguf_writer_text(&w, "tokenizer.ggml.model", "gpt2");
+    gguf_writer_text(&w, "tokenizer.ggml.pre", "falcon");
+    expect_refused(&w, ERR_UNSUPPORTED, "tokenizer.ggml.pre is falcon, expected qwen2, qwen35, deepseek-v3");
+    gguf_writer_model(&w, 256, 256, 0);
+    gguf_writer_text(&w, "tokenizer.ggml.model", "gpt2");
+    gguf_writer_text(&w, "tokenizer.ggml.pre", "qwen2");
+    expect_refused(&w, ERR_FORMAT, "key tokenizer.ggml.tokens is missing");
 }
 
 /* ---- tokenizers */
