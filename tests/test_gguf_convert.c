@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "args.h"
 #include "base/format.h"
@@ -12,6 +13,7 @@
 #include "gguf_writer.h"
 #include "golden.h"
 #include "model/model_dir.h"
+#include "peak.h"
 #include "sequence.h"
 #include "text/tokenizer.h"
 #include "tmp_tree.h"
@@ -152,6 +154,61 @@ static void bits_that_are_asked_for_are_made_of_the_numbers(void **state)
                      ERR_USAGE);
     assert_non_null(strstr(e.text, "4 bits, fewer than --expert-bits asks for (6)"));
     tmp_tree_remove(tmp);
+}
+
+/* ---- memory */
+
+/* A file whose header is `w` and which goes on to 256 MiB, of zeros that are not stored. */
+struct hostile {
+    const char *path;
+    const char *what;
+};
+
+static void convert_hostile(void *ctx)
+{
+    const struct hostile *h = ctx;
+    struct moeflux_err e;
+    char *tmp = tmp_tree_new();
+    if (run(h->path, tmp_tree_path(tmp, "dst"), (struct convert_settings){0}, NULL, &e) == 0 ||
+        !strstr(e.text, h->what))
+        fail_msg("expected \"%s\", found \"%s\"", h->what, e.text);
+    tmp_tree_remove(tmp);
+}
+
+static void expect_little_memory(struct gguf_writer *w, uint32_t last_kind, uint64_t n, const char *what)
+{
+    enum { MOST = 24 << 20, FILE_BYTES = 256 << 20 };
+    char *tmp = tmp_tree_new();
+    /* The last value's length; its content is what the file has not. */
+    gguf_writer_put(&w->values, last_kind, 4);
+    gguf_writer_put(&w->values, n, 8);
+    w->n_values++;
+    gguf_writer_finish(w, tmp, "x.gguf");
+    struct hostile h = {tmp_tree_path(tmp, "x.gguf"), what};
+    assert_int_equal(truncate(h.path, FILE_BYTES), 0);
+    uint64_t bytes = peak_of(convert_hostile, &h);
+    if (bytes > MOST)
+        fail_msg("%s: %llu bytes", what, (unsigned long long)bytes);
+    tmp_tree_remove(tmp);
+}
+
+static void hostile_files_take_little_memory(void **state)
+{
+    (void)state;
+    struct gguf_writer w = {0};
+    enum { TEXT = 8, LIST = 9 };
+    gguf_writer_put_text(&w.values, "general.architecture");
+    expect_little_memory(&w, TEXT, 200 << 20, "expected a text of at most");
+    w.n_tensors = 1ull << 60;
+    gguf_writer_put_text(&w.values, "x");
+    expect_little_memory(&w, TEXT, 1, "a name of 0 bytes");
+    gguf_writer_put_text(&w.values, "x");
+    gguf_writer_put(&w.values, LIST, 4);
+    expect_little_memory(&w, TEXT, 1ull << 30, "x.gguf: ends inside x");
+    gguf_writer_text(&w, "general.architecture", "qwen3moe");
+    gguf_writer_put_text(&w.values, "qwen3moe.attention.head_count");
+    gguf_writer_put(&w.values, LIST, 4);
+    expect_little_memory(&w, 0, 200 << 20, "tensor token_embd.weight is missing");
 }
 
 /* ---- what is lost */
@@ -297,6 +354,7 @@ int main(void)
         cmocka_unit_test(logits_are_those_of_the_numbers_in_the_file),
         cmocka_unit_test(what_a_format_holds_is_taken_exactly),
         cmocka_unit_test(bits_that_are_asked_for_are_made_of_the_numbers),
+        cmocka_unit_test(hostile_files_take_little_memory),
         cmocka_unit_test(what_loses_more_than_the_limit_needs_lossy),
         cmocka_unit_test(models_that_are_not_read_are_refused_by_name),
         cmocka_unit_test(tokenizers_that_are_not_read_are_refused_by_name),

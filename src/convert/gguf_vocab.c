@@ -13,6 +13,8 @@
 
 enum { MAX_NAME = 64, KNOWN_TEXT = 256 };
 #define MAX_TEMPLATE ((uint64_t)4 << 20)
+/* What text/tokenizer_file.c takes. */
+#define MAX_FILE ((size_t)256 << 20)
 
 /* tokenizer.ggml.token_type */
 enum { TOKEN_NORMAL = 1, TOKEN_UNKNOWN = 2, TOKEN_CONTROL = 3, TOKEN_USER = 4, TOKEN_UNUSED = 5 };
@@ -175,6 +177,13 @@ static int fail_utf8(const struct lists *l, const char *what, uint64_t i, const 
                    i, quote_bytes(text->data, text->len).text);
 }
 
+static int check_size(const struct lists *l, const struct str *out, struct moeflux_err *e)
+{
+    if (out->len <= MAX_FILE)
+        return 0;
+    return err_set(e, ERR_FORMAT, "%s: a tokenizer of more than %zu bytes", path_of(l->g), MAX_FILE);
+}
+
 /* The tokens that are added ones, or those that are not. */
 static int add_tokens(const struct lists *l, bool added, struct str *out, struct moeflux_err *e)
 {
@@ -187,11 +196,12 @@ static int add_tokens(const struct lists *l, bool added, struct str *out, struct
         rc = 0;
         if (type == TOKEN_UNUSED || is_added(type) != added)
             continue;
+        rc = check_size(l, out, e);
         str_add_text(out, first ? "\n  " : ",\n  ");
         first = false;
         if (added)
             str_addf(out, "{\"id\": %" PRIu64 ", \"content\": ", id);
-        if (!add_quoted(out, str_text(&text), text.len))
+        if (rc == 0 && !add_quoted(out, str_text(&text), text.len))
             rc = fail_utf8(l, "tokens", id, &text, e);
         if (added)
             str_addf(out,
@@ -213,7 +223,9 @@ static int add_merges(const struct lists *l, struct str *out, struct moeflux_err
     int rc = gguf_texts_open(&t, l->g, l->merges, e);
     for (uint64_t i = 0; rc == 0 && (rc = gguf_texts_next(&t, &text, e)) > 0; i++) {
         str_add_text(out, i ? ",\n  " : "\n  ");
-        rc = add_quoted(out, str_text(&text), text.len) ? 0 : fail_utf8(l, "merges", i, &text, e);
+        rc = check_size(l, out, e);
+        if (rc == 0 && !add_quoted(out, str_text(&text), text.len))
+            rc = fail_utf8(l, "merges", i, &text, e);
     }
     gguf_texts_close(&t);
     str_free(&text);

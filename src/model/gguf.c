@@ -13,9 +13,16 @@
 #include "model/model_file.h"
 
 /* Longer ones are no names. Counts are bounded by the file's length: an entry takes bytes of it. */
-enum { MAX_KEY = 1 << 16, MAX_NAME = 256, MAX_SPLITS = 4096, READ_BYTES = 1 << 16, DEFAULT_ALIGN = 32 };
+enum {
+    MAX_KEY = 1 << 16,
+    MAX_NAME = 256,
+    MAX_ITEM = 1 << 16,
+    MAX_SPLITS = 4096,
+    READ_BYTES = 1 << 16,
+    DEFAULT_ALIGN = 32
+};
 #define MAX_ALIGN ((uint64_t)1 << 20)
-#define MAX_LIST  ((uint64_t)1 << 26) /* items of a list of numbers that is read whole */
+#define MAX_LIST  ((uint64_t)1 << 22) /* items of a list of numbers that is read whole */
 
 /* --- a file, read from its beginning --- */
 
@@ -334,6 +341,10 @@ int gguf_texts_next(struct gguf_texts *t, struct str *text, struct moeflux_err *
         return rc;
     memcpy(&n, text->data, sizeof n);
     str_clear(text);
+    if (n > MAX_ITEM)
+        return err_set(e, ERR_FORMAT,
+                       "%s: key %s: item %" PRIu64 " has %" PRIu64 " bytes, expected at most %d",
+                       t->g->files[0].path, t->v->key, t->next, n, MAX_ITEM);
     rc = add_bytes(t, n, text, e);
     t->next++;
     return rc < 0 ? rc : 1;

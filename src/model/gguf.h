@@ -94,7 +94,7 @@ struct gguf_texts {
 };
 int gguf_texts_open(struct gguf_texts *t, const struct gguf *g, const struct gguf_value *v,
                     struct moeflux_err *e);
-/* 1, or 0 behind the last. The text may hold any bytes. */
+/* 1, or 0 behind the last. The text may hold any bytes; ERR_FORMAT: more than 64 KiB. */
 int gguf_texts_next(struct gguf_texts *t, struct str *text, struct moeflux_err *e);
 void gguf_texts_close(struct gguf_texts *t);
 
