@@ -35,15 +35,29 @@ static int run(const char *src, const char *dst, struct convert_settings s, stru
     return convert_run(&o, r ? r : &ignored, e);
 }
 
-/* DIR/name as a fresh conversion of a file in MODELS. */
-static const char *converted(const char *dir, const char *file, struct convert_settings s)
+/* Each of the files, converted once for all tests. */
+static char *all;
+static const char *models[N_FILES];
+
+static int convert_all(void **state)
 {
+    (void)state;
     struct moeflux_err e;
-    char src[96];
-    const char *dst = tmp_tree_path(dir, file);
-    snprintf(src, sizeof src, MODELS "%s", file);
-    check_ok(run(src, dst, s, NULL, &e), &e);
-    return dst;
+    all = tmp_tree_new();
+    for (int i = 0; i < N_FILES; i++) {
+        char src[96];
+        snprintf(src, sizeof src, MODELS "%s", files[i]);
+        models[i] = tmp_tree_path(all, files[i]);
+        check_ok(run(src, models[i], (struct convert_settings){0}, NULL, &e), &e);
+    }
+    return 0;
+}
+
+static int remove_all(void **state)
+{
+    (void)state;
+    tmp_tree_remove(all);
+    return 0;
 }
 
 /* ---- logits */
@@ -74,20 +88,17 @@ static void logits_are_those_of_the_numbers_in_the_file(void **state)
 {
     (void)state;
     struct golden g;
-    char *tmp = tmp_tree_new();
     golden_open(&g, MODELS "golden.safetensors");
     for (uint32_t i = 0; i < N_FILES; i++) {
-        const char *dir = converted(tmp, files[i], (struct convert_settings){0});
         static const char *const devices[] = {"reference", "cpu"};
         for (int k = 0; k < 2; k++) {
-            double x = distance(dir, devices[k], &g, i);
+            double x = distance(models[i], devices[k], &g, i);
             printf("%s on %s: %.1e\n", files[i], devices[k], x);
             if (!(x < 3e-5))
                 fail_msg("%s on %s: logits are off by %g of the largest", files[i], devices[k], x);
         }
     }
     golden_close(&g);
-    tmp_tree_remove(tmp);
 }
 
 /* ---- formats */
@@ -123,7 +134,7 @@ static void what_a_format_holds_is_taken_exactly(void **state)
     assert_string_equal(format_of(m.experts[0].formats.up)->name, "Q5 g32 f32");
     assert_string_equal(format_of(m.experts[0].formats.down)->name, "Q8 g32 f16");
     model_dir_close(&m);
-    check_ok(model_dir_open(&m, converted(tmp, files[3], (struct convert_settings){0}), &e), &e);
+    check_ok(model_dir_open(&m, models[3], &e), &e);
     assert_string_equal(format_of(m.experts[1].formats.up)->name, "MXFP4");
     assert_string_equal(name_of(&m, "model.layers.0.self_attn.embed_q", 128, 32), "F32");
     model_dir_close(&m);
@@ -317,12 +328,10 @@ static void expect_tokens(const struct tokenizer *t, const char *text, const int
 static void tokenizer_and_template_are_the_files(void **state)
 {
     (void)state;
-    char *tmp = tmp_tree_new();
     struct moeflux_err e = {0};
     for (uint32_t i = 0; i < N_FILES; i++) {
         char path[256];
-        snprintf(path, sizeof path, "%s/tokenizer.json",
-                 converted(tmp, files[i], (struct convert_settings){0}));
+        snprintf(path, sizeof path, "%s/tokenizer.json", models[i]);
         struct tokenizer *t = tokenizer_open(path, &e);
         if (!t)
             fail_msg("%s: %s", files[i], e.text);
@@ -342,10 +351,9 @@ static void tokenizer_and_template_are_the_files(void **state)
         tokenizer_free(t);
     }
     struct model_dir m;
-    check_ok(model_dir_open(&m, tmp_tree_path(tmp, files[0]), &e), &e);
+    check_ok(model_dir_open(&m, models[0], &e), &e);
     assert_true(m.config.n_eos == 2 && m.config.eos[0] == 262 && m.config.eos[1] == 263);
     model_dir_close(&m);
-    tmp_tree_remove(tmp);
 }
 
 int main(void)
@@ -360,5 +368,5 @@ int main(void)
         cmocka_unit_test(tokenizers_that_are_not_read_are_refused_by_name),
         cmocka_unit_test(tokenizer_and_template_are_the_files),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, convert_all, remove_all);
 }
