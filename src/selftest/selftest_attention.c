@@ -106,31 +106,31 @@ static void attention_case(struct kernel_test *l, const struct gqa_shape *c, uin
 }
 
 static const struct gqa_shape
-    tiny = {4, 2, 64, 16, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false},
-    odd = {6, 2, 64, 32, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false},
-    a3b = {16, 2, 256, 64, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false},
-    narrow = {3, 1, 20, 6, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false},
-    a17b = {32, 2, 256, 64, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false},
-    tiny_f16 = {4, 2, 64, 16, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false},
-    narrow_f16 = {3, 1, 20, 6, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false},
-    a3b_f16 = {16, 2, 256, 64, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false},
+    tiny = {4, 2, 64, 16, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0},
+    odd = {6, 2, 64, 32, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0},
+    a3b = {16, 2, 256, 64, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0},
+    narrow = {3, 1, 20, 6, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0},
+    a17b = {32, 2, 256, 64, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0},
+    tiny_f16 = {4, 2, 64, 16, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0},
+    narrow_f16 = {3, 1, 20, 6, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0},
+    a3b_f16 = {16, 2, 256, 64, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0},
     /* without gates, all channels rotated */
-    qwen3 = {32, 4, 128, 128, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false},
-    plain = {3, 1, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false},
-    plain_f16 = {6, 3, 36, 36, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, false},
+    qwen3 = {32, 4, 128, 128, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false, false, 0},
+    plain = {3, 1, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false, false, 0},
+    plain_f16 = {6, 3, 36, 36, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, false, false, 0},
     /* one token: heads that teams do not share evenly, one head a group, more heads than a workgroup has, few channels */
-    seven = {28, 4, 128, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, false},
-    five = {5, 1, 96, 96, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false},
-    alone = {4, 4, 80, 20, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false},
-    crowd = {40, 1, 64, 32, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false},
-    small = {2, 1, 8, 8, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false},
+    seven = {28, 4, 128, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, false, false, 0},
+    five = {5, 1, 96, 96, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false, false, 0},
+    alone = {4, 4, 80, 20, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0},
+    crowd = {40, 1, 64, 32, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0},
+    small = {2, 1, 8, 8, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0},
     /* biases, with norms and without */
-    biased = {12, 1, 128, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, true},
-    bare = {6, 2, 20, 10, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true}, /* and no norms */
-    normless = {4, 4, 64, 64, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_NONE, false},
+    biased = {12, 1, 128, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, true, false, 0},
+    bare = {6, 2, 20, 10, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true, false, 0}, /* and no norms */
+    normless = {4, 4, 64, 64, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_NONE, false, false, 0},
     /* one norm of all heads */
-    together = {12, 2, 128, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_ALL, false},
-    rows = {5, 1, 20, 10, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_ALL, true};
+    together = {12, 2, 128, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_ALL, false, false, 0},
+    rows = {5, 1, 20, 10, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_ALL, true, false, 0};
 
 /* The paths of other cases with the sizes of Qwen's models and others. */
 static void attention_sizes(struct kernel_test *l)
