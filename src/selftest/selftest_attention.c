@@ -45,7 +45,7 @@ static void attention_case_of(struct kernel_test *l, const struct gqa_shape *c, 
                        *rope = kt_floats(l, (uint64_t)n * c->rotary_dim, -1, 1);
     struct test_buffer *qn = kt_floats(l, (uint64_t)c->n_heads * c->head_dim, 0.5f, 3),
                        *kn = kt_floats(l, (uint64_t)c->n_kv_heads * c->head_dim, 0.5f, 3);
-    struct test_buffer *bias = kt_floats(l, stride, -1, 1);
+    struct test_buffer *bias = kt_floats(l, stride, -1, 1), *sinks = kt_floats(l, c->n_heads, -3, 12);
     struct test_buffer *q = kt_bytes(l, NULL, 4 * (uint64_t)n * c->n_heads * c->head_dim);
     struct test_buffer *out = kt_bytes(l, NULL, 4 * (uint64_t)n * c->n_heads * c->head_dim);
     const struct exec_caps caps = exec_get_caps(l->side[KT_DEVICE]);
@@ -62,6 +62,7 @@ static void attention_case_of(struct kernel_test *l, const struct gqa_shape *c, 
                                       .q_norm = c->norm ? qn->on[s].address : 0,
                                       .k_norm = c->norm ? kn->on[s].address : 0,
                                       .bias = c->biased ? bias->on[s].address : 0,
+                                      .sinks = c->sinks ? sinks->on[s].address : 0,
                                       .rope = rope->on[s].address,
                                       .blocks = table->on[s].address,
                                       .q = q->on[s].address,
@@ -82,11 +83,14 @@ static void attention_case_of(struct kernel_test *l, const struct gqa_shape *c, 
         gqa_close(&op, l->side[s]);
     }
     static const char *const norms[] = {", without norms", "", ", one norm"};
-    char text[128];
-    snprintf(text, sizeof text, "%u/%u heads of %u, rotary %u%s%s%s, %u + %u positions%s%s%s", c->n_heads,
+    char text[128], window[24] = "";
+    if (c->window)
+        snprintf(window, sizeof window, ", window %u", c->window);
+    snprintf(text, sizeof text, "%u/%u heads of %u, rotary %u%s%s%s%s%s, %u + %u positions%s%s%s", c->n_heads,
              c->n_kv_heads, c->head_dim, c->rotary_dim, c->gated ? "" : ", ungated", norms[c->norm],
-             c->biased ? ", biased" : "", pos, n, c->kv_type == KV_TYPE_F16 ? ", f16 cache" : "",
-             is_f16 ? ", f16" : "", shares ? ", softmax in shared memory" : "");
+             c->biased ? ", biased" : "", c->sinks ? ", sinks" : "", window, pos, n,
+             c->kv_type == KV_TYPE_F16 ? ", f16 cache" : "", is_f16 ? ", f16" : "",
+             shares ? ", softmax in shared memory" : "");
     /* One token's queries may stay inside attention. */
     double heads = n > 1 ? kt_error(l, q, (uint64_t)n * c->n_heads * c->head_dim) : 0;
     bool is_half = c->kv_type == KV_TYPE_F16;
@@ -131,6 +135,38 @@ static const struct gqa_shape
     /* one norm of all heads */
     together = {12, 2, 128, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_ALL, false, false, 0},
     rows = {5, 1, 20, 10, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_ALL, true, false, 0};
+
+/* Sinks, in whole and in parts; windows of less than a step of positions, of parts of tiles, of several splits, of more
+ * positions than there are. */
+static void window_cases(struct kernel_test *l)
+{
+    static const struct {
+        struct gqa_shape shape;
+        uint32_t pos, n;
+    } cases[] = {
+        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true, true, 0}, 5, 1},
+        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true, true, 0}, 1500, 1},
+        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true, true, 1}, 700, 1},
+        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_NONE, true, true, 5}, 254, 5},
+        {{8, 1, 64, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_NONE, true, true, 128}, 1030, 1},
+        {{8, 1, 64, 64, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, false, false, 128}, 127, 1},
+        {{8, 1, 64, 64, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, false, false, 600}, 2100, 3},
+        {{8, 1, 64, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_NONE, true, true, 7}, 0, 70},
+        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true, true, 33}, 300, 40},
+        {{4, 2, 64, 16, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, true, 700}, 1400, 33},
+        {{4, 2, 64, 16, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, true, 3}, 40, 1},
+        {{64, 8, 64, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_NONE, true, true, 0}, 100, 90},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct gqa_shape *c = &cases[i].shape;
+        attention_case(l, c, cases[i].pos, cases[i].n, true);
+        /* The other kernels of prompts. */
+        if (cases[i].n >= 16 && c->head_dim % 16 == 0 && exec_get_caps(l->side[KT_DEVICE]).has_coopmat) {
+            attention_case(l, c, cases[i].pos, cases[i].n, false);
+            attention_case_of(l, c, cases[i].pos, cases[i].n, true, true);
+        }
+    }
+}
 
 /* The paths of other cases with the sizes of Qwen's models and others. */
 static void attention_sizes(struct kernel_test *l)
@@ -198,5 +234,6 @@ void selftest_attention_cases(struct kernel_test *l)
     attention_case(l, &plain_f16, 40, 5, true);
     attention_case(l, &plain, 200, 65, true);
     attention_case(l, &plain_f16, 700, 33, true);
+    window_cases(l);
     attention_sizes(l);
 }
