@@ -96,6 +96,8 @@ int convert_choose_matrix(struct convert_plan *p, const struct matrix *w, uint32
     char what[160];
     snprintf(what, sizeof what, "tensor %s", name);
     *format = FORMAT_NONE;
+    if (p->mxfp4_experts && !wish.bits) /* the rest is as it was meant to be */
+        return 0;
     if (is_gate(p, name)) {
         uint32_t gate = gate_format(p->src.config.family);
         *format = p->quantised || gate == FORMAT_NONE || !fits(format_of(gate), w->cols) ? FORMAT_NONE : gate;
@@ -119,8 +121,9 @@ static int choose_projection(struct convert_plan *p, uint32_t layer, bool down, 
     struct convert_wish wish = convert_settings_experts(&p->settings, c, layer, down);
     char what[64];
     snprintf(what, sizeof what, "layer %u's experts, %s", layer, down ? "down" : "gate and up");
-    *format = p->quantised ? lower(p, &wish, from, what) : quantised(&wish);
-    if (p->quantised && *format == from)
+    bool has_codes = p->quantised || p->mxfp4_experts;
+    *format = has_codes ? lower(p, &wish, from, what) : quantised(&wish);
+    if (has_codes && *format == from)
         return 0;
     return check_group(&wish, what, down ? c->moe_inner : c->hidden, e);
 }
@@ -131,6 +134,8 @@ int convert_choose_experts(struct convert_plan *p, uint32_t layer, struct expert
     struct expert_formats from = {0};
     if (p->quantised)
         from = p->src.experts[layer].formats;
+    else if (p->mxfp4_experts)
+        from = (struct expert_formats){FORMAT_MXFP4, FORMAT_MXFP4, FORMAT_MXFP4};
     int rc = choose_projection(p, layer, false, from.up, &out->up, e);
     if (rc == 0)
         rc = choose_projection(p, layer, true, from.down, &out->down, e);

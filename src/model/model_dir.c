@@ -182,6 +182,11 @@ static int open_plain(struct opening *o, struct moeflux_err *e)
         rc = quant_config_read(&q, o->config, o->layout.config, e);
     if (rc < 0)
         return rc;
+    if (q.mxfp4_experts)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "%s: the experts are mxfp4, but with the gates' and the up rows in turn; run `moeflux "
+                       "convert` first",
+                       m->path);
     if (!q.block)
         return err_set(e, ERR_UNSUPPORTED, "%s: the experts are not quantised%s; run `moeflux convert` first",
                        m->path, q.fp8.rows ? " to MLX's codes" : "");
