@@ -618,8 +618,7 @@ static void families_agree_converted_on_the_reference_backend(void **state)
     (void)state;
     run_families(convert_and_run_on_reference, N_FAMILIES);
     /* As published: tests/models/families/README.md. */
-    convert_and_run_on_reference("tests/models/families/gptoss-mxfp4",
-                                 "tests/models/families/gptoss-mxfp4.golden.safetensors");
+    convert_and_run_on_reference("tests/models/gptoss/mxfp4", "tests/models/gptoss/golden.safetensors");
 }
 
 /* As many layers as have one with experts at least: dense ones count. */

@@ -19,8 +19,8 @@
 #include "st_writer.h"
 #include "tmp_tree.h"
 
-#define PUBLISHED "tests/models/families/gptoss-mxfp4"
-#define PLAIN     "tests/models/families/gptoss-bf16"
+#define PUBLISHED "tests/models/gptoss/mxfp4"
+#define PLAIN     "tests/models/gptoss/bf16"
 
 enum { LAYERS = 2, EXPERTS = 4, SIDE = 64, WEIGHTS = SIDE * SIDE, EXPERT_BYTES = 3 * WEIGHTS * 17 / 32 };
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the models of this folder with mlx-lm, and their float32 outputs. See README.md.
 
-usage: make.py OUT_DIR [NAME...]
+usage: make.py OUT_DIR [NAME...]; without names also OUT_DIR/../gptoss
 """
 
 import math
@@ -355,21 +355,21 @@ def write_published(to):
     model.update(weights_of(model))
     codes, plain = published(model)
     quantised = config | {"quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}}
-    for name, tensors, c in (("gptoss-mxfp4", codes, quantised), ("gptoss-bf16", plain, config)):
-        (to / name).mkdir(exist_ok=True)
+    for name, tensors, c in (("mxfp4", codes, quantised), ("bf16", plain, config)):
+        (to / name).mkdir(parents=True, exist_ok=True)
         mx.save_safetensors(str(to / name / "model.safetensors"), {k: mx.contiguous(v) for k, v in tensors.items()},
                             metadata={"format": "pt"})
         save_config(dict(c), to / name / "config.json")
-    mx.save_safetensors(str(to / "gptoss-mxfp4.golden.safetensors"), golden(to / "gptoss-mxfp4", gpt_oss.TransformerBlock))
-    print("gptoss-mxfp4, gptoss-bf16")
+    mx.save_safetensors(str(to / "golden.safetensors"), golden(to / "mxfp4", gpt_oss.TransformerBlock))
+    print(to)
 
 
 def main():
     mx.set_default_device(mx.cpu)
     to = Path(sys.argv[1])
-    if not sys.argv[2:] or "gptoss-mxfp4" in sys.argv[2:]:
-        write_published(to)
-    for name in [name for name in sys.argv[2:] if name in MODELS] or (MODELS if not sys.argv[2:] else []):
+    if not sys.argv[2:]:
+        write_published(to.parent / "gptoss")
+    for name in sys.argv[2:] or MODELS:
         config, module, layer, dtype, bits, group, *mode = MODELS[name]
         rounded = (config.get("rope_scaling") or {}).get("truncate", True)
         rope_utils.math = math if rounded else NOT_ROUNDED
