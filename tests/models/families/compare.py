@@ -30,12 +30,25 @@ def weights_of(path, config):
             continue
         if kind == "weight" and base + ".scales" in raw:
             how = config["quantization"].get(base, config["quantization"])
-            biases = raw.get(base + ".biases")
-            x = mx.dequantize(x, raw[base + ".scales"].astype(mx.float32),
-                              None if biases is None else biases.astype(mx.float32), how["group_size"], how["bits"],
-                              mode=how.get("mode", "affine"))
+            scales, biases = raw[base + ".scales"], raw.get(base + ".biases")
+            wide = scales if biases is None else scales.astype(mx.float32)
+            x = mx.dequantize(x, wide, None if biases is None else biases.astype(mx.float32), how["group_size"],
+                              how["bits"], mode=how.get("mode", "affine"))
         out[name] = np.array(x.astype(mx.float32))
     return out
+
+
+def experts_in_one(weights, before):
+    """gpt-oss: all experts in one tensor, gate and up in turn, a column for each output."""
+    part = {n: weights[f"{before}.{n}"] for n in ("gate_proj.weight", "up_proj.weight", "gate_proj.bias", "up_proj.bias",
+                                                  "down_proj.weight", "down_proj.bias")}
+    both = np.stack([part["gate_proj.weight"], part["up_proj.weight"]], axis=2).reshape(
+        part["gate_proj.weight"].shape[0], -1, part["gate_proj.weight"].shape[2])
+    return {before + ".gate_up_proj": both.swapaxes(1, 2),
+            before + ".gate_up_proj_bias": np.stack([part["gate_proj.bias"], part["up_proj.bias"]], axis=2).reshape(
+                both.shape[0], -1),
+            before + ".down_proj": part["down_proj.weight"].swapaxes(1, 2),
+            before + ".down_proj_bias": part["down_proj.bias"]}
 
 
 def published(weights, kind):
@@ -46,6 +59,8 @@ def published(weights, kind):
             before, part = name.removesuffix(".weight").split(".switch_mlp.")
             part = PARTS.get(kind, {}).get(part, part)
             out |= {f"{before}.experts.{i}.{part}.weight": expert for i, expert in enumerate(x)}
+        elif kind == "gpt_oss" and ".experts." in name:
+            out |= experts_in_one(weights, name[:name.index(".experts.")] + ".experts")
         elif name.endswith("embed_q.weight"):
             attention = name.removesuffix("embed_q.weight")
             both = np.concatenate([x.swapaxes(1, 2), weights[attention + "unembed_out.weight"]], axis=1)
@@ -64,6 +79,9 @@ def rewrite(name, to):
     tensors = published(weights_of(HERE / name, config), config["model_type"])
     config = {k: v for k, v in config.items() if not k.startswith("quantization")}
     config |= {"model_type": TYPES.get(config["model_type"], config["model_type"]), "dtype": "float32"}
+    if config["model_type"] == "gpt_oss" and config["rope_scaling"] is None:  # for which transformers takes YaRN
+        config["rope_parameters"] = {"rope_type": "default", "rope_theta": config["rope_theta"]}
+        del config["rope_scaling"]
     to.mkdir(parents=True, exist_ok=True)
     save_file(tensors, to / "model.safetensors", metadata={"format": "pt"})
     (to / "config.json").write_text(json.dumps(config))
