@@ -221,9 +221,9 @@ static int finish_wave(const struct expert_side *side, struct moeflux_err *e)
 }
 
 static int bring(const struct expert_side *side, uint32_t layer, const uint32_t *experts, uint32_t n,
-                 struct moeflux_err *e)
+                 bool passes, struct moeflux_err *e)
 {
-    int rc = expert_store_want(side->store, layer, experts, n, NULL, e);
+    int rc = expert_store_want(side->store, layer, experts, n, passes, NULL, e);
     return rc < 0 ? rc : expert_store_await(side->store, e);
 }
 
@@ -239,7 +239,7 @@ static int token_waves(const struct pass *p, uint32_t layer, struct moeflux_err 
         if (from > 0) /* the wave before this one still uses its slots */
             rc = finish_wave(side, e);
         if (rc == 0)
-            rc = bring(side, layer, m->wanted, n_wanted, e);
+            rc = bring(side, layer, m->wanted, n_wanted, false, e);
         if (rc == 0)
             run_experts(p, &x);
         from += n;
@@ -281,16 +281,17 @@ static uint64_t wave_table(const struct pass *p, uint32_t wave, uint32_t layer, 
 
 /* A chunk of many tokens chooses nearly every expert. So those of the next layer are read while this layer's experts and the
  * next layer's mixer compute. */
-static void read_ahead_of_chunk(const struct pass *p, uint32_t layer)
+static int read_ahead_of_chunk(const struct pass *p, uint32_t layer, struct moeflux_err *e)
 {
     struct moeflux_model *m = p->m;
     uint32_t next = next_moe(m, layer), n_experts = m->dir.config.n_experts;
     uint64_t n_pairs = (uint64_t)p->chunk.n * m->dir.config.top_k;
     if (n_pairs < 4 * (uint64_t)n_experts || !reads_ahead(p, next))
-        return;
+        return 0;
     for (uint32_t i = 0; i < n_experts; i++)
         m->wanted[i] = i;
     expert_store_prefetch(side_of(p, next)->store, next, m->wanted, n_experts, true);
+    return expert_store_raise(side_of(p, next)->store, next, m->wanted, n_experts, e);
 }
 
 /* The experts of many tokens: each is loaded once and multiplied with all its tokens. While one wave computes, the next one
@@ -312,7 +313,7 @@ static int expert_waves(const struct pass *p, uint32_t layer, struct moeflux_err
             n_held = 0;
         }
         if (rc == 0)
-            rc = bring(side, layer, m->wanted + from, n, e);
+            rc = bring(side, layer, m->wanted + from, n, true, e);
         if (rc < 0)
             return rc;
         n_held += n;
@@ -325,7 +326,7 @@ static int expert_waves(const struct pass *p, uint32_t layer, struct moeflux_err
         }
     }
     if (rc == 0) /* the disk is idle until the next layer */
-        read_ahead_of_chunk(p, layer);
+        rc = read_ahead_of_chunk(p, layer, e);
     return rc;
 }
 
@@ -402,7 +403,7 @@ static int token_experts(const struct pass *p, uint32_t layer, struct moeflux_er
     struct arch_experts x = experts_of(side, layer, 0, 1);
     uint64_t all = n < 64 ? ((uint64_t)1 << n) - 1 : UINT64_MAX, done = 0;
     predictor_observe(&m->predictor, layer, choice_of(m));
-    int rc = expert_store_want(side->store, layer, choice_of(m), n, &done, e);
+    int rc = expert_store_want(side->store, layer, choice_of(m), n, false, &done, e);
     if (rc < 0)
         return rc;
     read_ahead_of_next(p, layer);

@@ -154,6 +154,7 @@ static int open_slots(struct expert_store *s, uint32_t n_slots, const struct exp
         t->keeps = o->host_slots_bytes > 0;
         rc = slots_open(&t->host.slots, s->exec, EXEC_HOST,
                         n_host_slots(s->model, s->layers, o->host_slots_bytes), bytes, e);
+        t->holds_all = t->keeps && t->host.slots.n == n_all(s->model, s->layers);
     }
     return rc;
 }
@@ -220,6 +221,8 @@ static int allocate(struct expert_store *s, uint32_t n_slots, const struct exper
     uint32_t n_landing = s->tiers.landing->slots.n, top_k = s->model->config.top_k;
     s->max_wants = (uint32_t)size_max(s->n_experts, MAX_IN_FLIGHT);
     s->tiers.is_prefetched = mem_new(n_landing, sizeof *s->tiers.is_prefetched, e);
+    s->tiers.passes = mem_new(n_slots, sizeof *s->tiers.passes, e);
+    s->tiers.arrives = mem_new(n_slots, sizeof *s->tiers.arrives, e);
     s->wants = mem_new(s->max_wants, sizeof *s->wants, e);
     s->held = mem_new(n_slots, sizeof *s->held, e);
     s->counts = mem_new((uint64_t)s->n_layers * s->n_experts, sizeof *s->counts, e);
@@ -228,7 +231,8 @@ static int allocate(struct expert_store *s, uint32_t n_slots, const struct exper
     uint32_t n_free = n_landing - (s->tiers.landing == &s->tiers.device ? o->n_pinned : 0);
     s->max_prefetching = n_free >= 2 * top_k ? (uint32_t)size_min(top_k, (n_free - top_k) / 2) : 0;
     s->max_prefetching = (uint32_t)size_min(s->max_prefetching, MAX_IN_FLIGHT / 4);
-    bool has_all = s->tiers.is_prefetched && s->wants && s->held && s->counts && s->layer_wait_ns;
+    bool has_all = s->tiers.is_prefetched && s->tiers.passes && s->tiers.arrives && s->wants && s->held &&
+                   s->counts && s->layer_wait_ns;
     return has_all ? 0 : ERR_MEMORY;
 }
 
@@ -280,6 +284,8 @@ void expert_store_close(struct expert_store *s)
     exec_buffer_free(s->exec, &t->table);
     ranking_close(&t->ranking);
     free(t->is_prefetched);
+    free(t->passes);
+    free(t->arrives);
     free(s->wants);
     free(s->held);
     free(s->counts);
@@ -427,22 +433,33 @@ static void give_up(struct expert_store *s)
 }
 
 /* Those that are in a slot come first: they are pinned before another one could take it. */
-static void set_wants(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n)
+static void set_wants(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n,
+                      bool passes)
 {
     s->n_wants = s->n_brought = s->n_landed = 0;
     for (int there = 1; there >= 0; there--)
         for (uint32_t i = 0; i < n; i++) {
             const struct expert_key key = {layer, experts[i]};
             if (tiers_have(&s->tiers, key) == there)
-                s->wants[s->n_wants++] = (struct want){.key = key, .place = i};
+                s->wants[s->n_wants++] = (struct want){.key = key, .passes = passes, .place = i};
         }
 }
 
+/* The batch being recorded runs after the copies that fill the slots of what has landed, some of which began before they were wanted. */
+static void wait_for_copies(struct expert_store *s)
+{
+    uint64_t last = 0;
+    for (uint32_t i = 0; i < s->n_brought; i++)
+        if (s->wants[i].landed)
+            last = size_max(last, s->tiers.arrives[s->wants[i].slot]);
+    exec_after_moves(s->exec, last);
+}
+
 int expert_store_want(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n,
-                      uint64_t *present, struct moeflux_err *e)
+                      bool passes, uint64_t *present, struct moeflux_err *e)
 {
     tiers_settle(&s->tiers);
-    set_wants(s, layer, experts, n);
+    set_wants(s, layer, experts, n, passes);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t *count = &s->counts[(uint64_t)layer * s->n_experts + experts[i]];
         *count += *count < UINT32_MAX;
@@ -455,6 +472,7 @@ int expert_store_want(struct expert_store *s, uint32_t layer, const uint32_t *ex
         rc = land_arrived(s, e);
     int moved = tiers_submit_moves(&s->tiers, rc < 0 ? NULL : e);
     rc = rc < 0 ? rc : moved;
+    wait_for_copies(s);
     if (present)
         *present = landed_of(s);
     if (rc < 0)
@@ -493,7 +511,7 @@ int expert_store_await(struct expert_store *s, struct moeflux_err *e)
         first = first < 0 ? first : rc;
     }
     int moved = tiers_submit_moves(&s->tiers, first < 0 ? NULL : e);
-    exec_after_moves(s->exec, s->tiers.move_ticket);
+    wait_for_copies(s);
     if (first == 0 && !expert_store_holds_all(s))
         tiers_make_room(&s->tiers, s->model->config.top_k);
     if (first == 0 && moved == 0)
@@ -504,7 +522,7 @@ int expert_store_await(struct expert_store *s, struct moeflux_err *e)
 void expert_store_release(struct expert_store *s)
 {
     while (s->n_held > 0)
-        cache_unpin(s->tiers.device.cache, s->held[--s->n_held]);
+        tiers_release(&s->tiers, s->held[--s->n_held]);
 }
 
 void expert_store_prefetch(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n,
@@ -515,6 +533,17 @@ void expert_store_prefetch(struct expert_store *s, uint32_t layer, const uint32_
     tiers_cancel_prefetches(&s->tiers, layer, experts, n);
     tiers_prefetch(&s->tiers, layer, experts, n,
                    many ? (uint32_t)size_max(most, s->max_prefetching) : s->max_prefetching);
+}
+
+int expert_store_raise(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n,
+                       struct moeflux_err *e)
+{
+    const struct tiers *t = &s->tiers;
+    uint32_t n_free = t->device.slots.n - s->n_pinned - s->n_held;
+    if (t->landing == &t->device)
+        return 0;
+    /* Half of the slots stay for what is wanted next and is not on the host. */
+    return tiers_raise(&s->tiers, layer, experts, n, n_free / 2, e);
 }
 
 /* --- filling the cache at the start --- */

@@ -89,11 +89,12 @@ void expert_store_list_present(struct expert_store *s, uint32_t layer, bool *pre
 /* Device address of an expert that was wanted and awaited. */
 uint64_t expert_store_address(const struct expert_store *s, uint32_t layer, uint32_t expert);
 /* Requests n different experts of a layer and holds them in device slots until expert_store_release. No more than
- * expert_store_n_free_slots may be held at once. present (may be NULL): bit i says whether experts[i] is resident now, for
+ * expert_store_n_free_slots may be held at once. passes: for a prompt's chunk, whose experts do not drive out those that stay.
+ * present (may be NULL): bit i says whether experts[i] is resident now, for
  * the first 64. After a failure, and after one of expert_store_await, the caller abandons the batch and calls
  * expert_store_release. */
 int expert_store_want(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n,
-                      uint64_t *present, struct moeflux_err *e);
+                      bool passes, uint64_t *present, struct moeflux_err *e);
 /* Waits until one more of what was wanted is read, or all are. present: as of expert_store_want. expert_store_await has to follow.
  */
 int expert_store_await_some(struct expert_store *s, uint64_t *present, struct moeflux_err *e);
@@ -106,6 +107,11 @@ void expert_store_release(struct expert_store *s);
  * is room for. */
 void expert_store_prefetch(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n,
                            bool many);
+
+/* For a prompt's chunk: those of the experts that host memory has cross to the device's while it computes. What is held now
+ * stays. Where device memory is the host's: nothing. Returns 0 or the device's error. */
+int expert_store_raise(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n,
+                       struct moeflux_err *e);
 
 struct expert_store_stats {
     uint64_t n_hits, n_host_hits, n_misses;

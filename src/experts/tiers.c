@@ -27,10 +27,9 @@ uint64_t tiers_address(const struct tiers *t, struct expert_key key)
 
 /* --- copies between device and host --- */
 
-static void add_copy(struct tiers *t, uint32_t slot, bool is_spare)
+static void add_copy(struct tiers *t, struct slot_copy c)
 {
-    uint32_t i = (t->first_copy + t->n_copies++) % MAX_COPIES;
-    t->copies[i] = (struct slot_copy){.slot = slot, .is_spare = is_spare};
+    t->copies[(t->first_copy + t->n_copies++) % MAX_COPIES] = c;
     t->n_recorded++;
 }
 
@@ -59,9 +58,13 @@ int tiers_submit_moves(struct tiers *t, struct moeflux_err *e)
         return rc;
     for (; t->n_recorded > 0; t->n_recorded--) {
         uint32_t back = t->n_copies - t->n_recorded;
-        t->copies[(t->first_copy + back) % MAX_COPIES].ticket = ticket;
+        struct slot_copy *c = &t->copies[(t->first_copy + back) % MAX_COPIES];
+        c->ticket = ticket;
+        if (c->device_slot != CACHE_NO_SLOT)
+            t->arrives[c->device_slot] = ticket;
+        if (c->is_ahead)
+            cache_unpin_prefetched(t->device.cache, c->device_slot);
     }
-    t->move_ticket = ticket;
     t->moved_down = false; /* the next batch of moves begins after this one */
     return 0;
 }
@@ -72,7 +75,7 @@ static void demote(struct tiers *t, struct expert_key key, uint32_t device_slot)
     struct expert_key gone;
     uint32_t slot;
     set_entry(t, key, 0);
-    if (!t->keeps || key.layer == UINT32_MAX || t->n_copies == MAX_COPIES)
+    if (!t->keeps || t->holds_all || key.layer == UINT32_MAX || t->n_copies == MAX_COPIES)
         return;
     if (!cache_has(t->host.cache, key) && cache_least_worth(t->host.cache) >= ranking_worth(&t->ranking, key))
         return;
@@ -86,20 +89,30 @@ static void demote(struct tiers *t, struct expert_key key, uint32_t device_slot)
     slots_move(&t->host.slots, slot, &t->device.slots, device_slot);
     cache_publish(t->host.cache, slot);
     t->is_prefetched[slot] = false;
-    add_copy(t, slot, false);
+    add_copy(t, (struct slot_copy){.slot = slot, .device_slot = CACHE_NO_SLOT});
     t->moved_down = true;
     t->n_demoted++;
 }
 
-static void promote(struct tiers *t, struct want *w)
+/* The device slot gets another expert. An empty one is nobody else's, so who takes it may stay. */
+static void take_slot(struct tiers *t, struct expert_key gone, uint32_t slot, bool passes)
+{
+    demote(t, gone, slot);
+    t->passes[slot] = passes && gone.layer != UINT32_MAX;
+}
+
+static void promote(struct tiers *t, uint32_t slot, uint32_t host_slot, bool is_ahead)
 {
     /* A device slot is read by a demotion before a promotion overwrites it. */
     if (t->moved_down)
         exec_move_order(t->exec);
     t->moved_down = false;
-    slots_move(&t->device.slots, w->slot, &t->host.slots, w->host_slot);
-    cache_publish(t->device.cache, w->slot);
-    add_copy(t, w->host_slot, true);
+    slots_move(&t->device.slots, slot, &t->host.slots, host_slot);
+    cache_publish(t->device.cache, slot);
+    add_copy(t, (struct slot_copy){.slot = host_slot,
+                                   .device_slot = slot,
+                                   .is_spare = !t->holds_all && !t->passes[slot],
+                                   .is_ahead = is_ahead});
     t->n_promoted++;
 }
 
@@ -107,7 +120,7 @@ void tiers_make_room(struct tiers *t, uint32_t n)
 {
     struct expert_key key;
     uint32_t slot;
-    if (t->host.slots.n == 0 || t->device.slots.n < 4 * n)
+    if (t->host.slots.n == 0 || t->holds_all || t->device.slots.n < 4 * n)
         return;
     while (cache_n_empty(t->device.cache) < n && cache_evict(t->device.cache, &key, &slot))
         demote(t, key, slot);
@@ -182,6 +195,7 @@ static int bring_through_host(struct tiers *t, struct want *w, struct moeflux_er
     struct expert_key gone;
     if (cache_has(t->device.cache, w->key)) {
         int state = cache_pin(t->device.cache, w->key, &w->slot, &gone, e);
+        t->passes[w->slot] &= w->passes;
         return state < 0 ? state : WANT_DEVICE;
     }
     /* The host slot first: a demotion may take the last free one. */
@@ -189,7 +203,7 @@ static int bring_through_host(struct tiers *t, struct want *w, struct moeflux_er
     int state = host < 0 ? host : cache_pin(t->device.cache, w->key, &w->slot, &gone, e);
     if (state < 0)
         return state;
-    demote(t, gone, w->slot);
+    take_slot(t, gone, w->slot, w->passes);
     t->n_prefetched_used += take_prefetched(t, w->host_slot);
     return host == CACHE_HIT ? WANT_HOST : WANT_READ;
 }
@@ -227,9 +241,38 @@ int tiers_land(struct tiers *t, struct want *w, struct moeflux_err *e)
         return rc;
     }
     if (goes_up)
-        promote(t, w);
+        promote(t, w->slot, w->host_slot, false);
     set_entry(t, w->key, slots_address(&t->device.slots, w->slot));
     return 0;
+}
+
+void tiers_release(struct tiers *t, uint32_t slot)
+{
+    if (t->passes[slot])
+        cache_unpin_spare(t->device.cache, slot);
+    else
+        cache_unpin(t->device.cache, slot);
+}
+
+int tiers_raise(struct tiers *t, uint32_t layer, const uint32_t *experts, uint32_t n, uint32_t most,
+                struct moeflux_err *e)
+{
+    uint32_t n_raised = 0, slot, host_slot;
+    struct expert_key gone;
+    for (uint32_t i = 0; i < n && n_raised < most; i++) {
+        const struct expert_key key = {layer, experts[i]};
+        if (cache_has(t->device.cache, key) || !cache_is_full(t->host.cache, key))
+            continue;
+        if (!has_room(t->device.cache) || t->n_copies + 2 > MAX_COPIES)
+            break;
+        (void)cache_pin(t->host.cache, key, &host_slot, &gone, NULL);
+        (void)cache_pin(t->device.cache, key, &slot, &gone, NULL);
+        take_slot(t, gone, slot, true);
+        promote(t, slot, host_slot, true);
+        set_entry(t, key, slots_address(&t->device.slots, slot));
+        n_raised++;
+    }
+    return n_raised ? tiers_submit_moves(t, e) : 0;
 }
 
 void tiers_settle(struct tiers *t)

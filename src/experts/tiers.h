@@ -2,8 +2,11 @@
  * between them.
  *
  * An expert is in one tier. After its promotion to the device, its host slot is a spare copy, the first to be overwritten.
- * An expert that is evicted from the device is demoted to a host slot, if it is worth more than what it would replace. All
- * slots of a copy are pinned until it is finished. Private to expert_store.c, which says when. */
+ * An expert that is evicted from the device is demoted to a host slot, if it is worth more than what it would replace. Where
+ * the host has a slot for each expert (holds_all) it keeps all that were read, and nothing is demoted.
+ * Experts of a prompt's chunk pass through: each is used once a chunk, so in a full device they take the slots of those before
+ * them, the others stay, and the host keeps them.
+ * All slots of a copy are pinned until it is finished. Private to expert_store.c, which says when. */
 #ifndef MOEFLUX_EXPERTS_TIERS_H
 #define MOEFLUX_EXPERTS_TIERS_H
 
@@ -18,25 +21,29 @@ struct tier {
 
 struct slot_copy { /* a copy between host and device that may be in flight */
     uint64_t ticket;
-    uint32_t slot; /* of the host */
-    bool is_spare; /* the expert is on the device now */
+    uint32_t slot;        /* of the host */
+    uint32_t device_slot; /* of a promotion; else CACHE_NO_SLOT */
+    bool is_spare;        /* the expert is on the device now */
+    bool is_ahead;        /* the device slot is pinned until the copy is submitted */
 };
-enum { MAX_COPIES = 256 };
+enum { MAX_COPIES = 1024 };
 
 struct tiers {
     struct exec *exec;
     struct tier device, host; /* host: no slots where device memory is mapped */
     struct tier *landing;     /* where reads land */
     bool keeps;               /* the host tier is a cache, not only a place to land */
+    bool holds_all;           /* it has a slot for each expert */
     struct in_flight in_flight;
     bool *is_prefetched;      /* [landing slots]: prefetched and not chosen yet */
+    bool *passes;             /* [device slots]: its expert passes through */
+    uint64_t *arrives;        /* [device slots]: ticket of the copy that fills it */
     struct exec_buffer table; /* u64 [n_layers][n_experts], written by the host */
     uint32_t n_experts;
     struct ranking ranking;
     struct slot_copy copies[MAX_COPIES]; /* a ring: first, n; the last n_recorded have no ticket yet */
     uint32_t first_copy, n_copies, n_recorded;
-    bool moved_down;      /* since the last order of moves */
-    uint64_t move_ticket; /* of the last moves */
+    bool moved_down; /* since the last order of moves */
     uint64_t n_prefetched, n_prefetched_used, n_promoted, n_demoted;
 };
 
@@ -46,6 +53,7 @@ struct want {
     uint32_t slot;      /* on the device, pinned */
     uint32_t host_slot; /* pinned, to be copied to the device; CACHE_NO_SLOT: nothing is copied */
     bool landed;
+    bool passes;    /* it is wanted for a prompt's chunk */
     uint32_t place; /* in what was asked for */
 };
 enum want_state { WANT_DEVICE, WANT_HOST, WANT_READ, WANT_LATER };
@@ -69,6 +77,12 @@ uint64_t tiers_address(const struct tiers *t, struct expert_key key);
 int tiers_make_progress(struct tiers *t, struct moeflux_err *e);
 /* Submits the copies that were recorded. */
 int tiers_submit_moves(struct tiers *t, struct moeflux_err *e);
+/* Copies those of a layer's experts to the device, for a prompt's chunk, that are on the host alone: at most `most`. They may
+ * be on their way when the function returns. Returns 0 or the device's error. */
+int tiers_raise(struct tiers *t, uint32_t layer, const uint32_t *experts, uint32_t n, uint32_t most,
+                struct moeflux_err *e);
+/* Gives up the pin of a want's device slot. */
+void tiers_release(struct tiers *t, uint32_t slot);
 /* Demotes experts until n device slots are free for the next wants, while the device computes. */
 void tiers_make_room(struct tiers *t, uint32_t n);
 /* See expert_store_prefetch. most: prefetches in flight. */
