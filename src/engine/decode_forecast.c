@@ -13,7 +13,8 @@ static double seconds(double bytes, double bytes_s)
 /* The share of cached experts that are on the device. The router chooses those as often as others. */
 static double on_device(const struct moeflux_plan *p)
 {
-    uint64_t held = p ? p->n_slots + p->n_host_slots : 0;
+    /* The host may have copies of those on the device. */
+    uint64_t held = p ? size_min(p->n_slots + p->n_host_slots, p->n_experts - p->n_cpu_experts) : 0;
     return held ? (double)p->n_slots / (double)held : 1;
 }
 

@@ -12,9 +12,9 @@
 #include "model/family.h"
 #include "model/rope.h"
 
-static int open_arch(struct moeflux_model *m, struct moeflux_err *e)
+static int open_arch(struct moeflux_model *m, uint32_t n_readers, struct moeflux_err *e)
 {
-    loader_init(&m->loader, m->exec, &m->dir, &m->progress);
+    int rc = loader_init(&m->loader, m->exec, &m->dir, &m->progress, n_readers, e);
     const struct arch_request r = {.exec = m->exec,
                                    .loader = &m->loader,
                                    .config = &m->dir.config,
@@ -22,7 +22,8 @@ static int open_arch(struct moeflux_model *m, struct moeflux_err *e)
                                    .max_chunk = m->max_chunk,
                                    .kv_type = m->kv_type,
                                    .has_host_experts = m->n_cpu_layers > 0};
-    int rc = m->maps_weights ? loader_use_in_place(&m->loader, e) : 0;
+    if (rc == 0 && m->maps_weights)
+        rc = loader_use_in_place(&m->loader, e);
     if (rc == 0)
         rc = arch_open(&m->arch, &r, &m->view, e);
     assert(rc < 0 || m->view.states);
@@ -224,7 +225,7 @@ int test_hooks_open(struct moeflux_model **out, const struct moeflux_options *o,
     if (rc == 0)
         rc = choose(m, o, experts, e);
     if (rc == 0)
-        rc = open_arch(m, e);
+        rc = open_arch(m, experts[SIDE_DEVICE].n_threads, e);
     if (rc == 0)
         rc = make_inputs(m, e);
     if (rc == 0)

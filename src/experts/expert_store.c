@@ -16,6 +16,9 @@
 enum { MAX_IN_FLIGHT = 64 };
 /* Host slots that reads land in, where host memory is no cache: enough to keep the readers busy. */
 #define LANDING_BYTES ((uint64_t)256 << 20)
+/* The host's memory grows in so many chunks, or in more of this size: drivers allow some thousands of allocations. */
+enum { HOST_CHUNKS = 1024 };
+#define HOST_CHUNK_BYTES ((uint64_t)256 << 20)
 
 struct expert_store {
     struct exec *exec;
@@ -140,6 +143,24 @@ static bool try_in_place(struct expert_store *s, const struct expert_store_optio
     return s->in_place;
 }
 
+/* As many slots as reads land in have their memory at once, the others get it as experts come. */
+static int open_host_slots(struct expert_store *s, const struct expert_store_options *o,
+                           struct moeflux_err *e)
+{
+    struct slots *slots = &s->tiers.host.slots;
+    uint32_t n = n_host_slots(s->model, s->layers, o->host_slots_bytes),
+             n_first = (uint32_t)size_min(
+                 n, size_max(n_host_slots(s->model, s->layers, 0), 3 * (uint64_t)s->model->config.top_k));
+    uint64_t chunk = size_max(HOST_CHUNK_BYTES, o->host_slots_bytes / HOST_CHUNKS);
+    int rc = slots_open_growing(slots, s->exec, n, n_first, s->model->max_expert_bytes,
+                                o->host_chunk_bytes ? o->host_chunk_bytes : chunk, e);
+    if (rc == 0 && slots_usable(slots) < n) {
+        s->tiers.growing = growing_new(slots, e);
+        rc = s->tiers.growing ? 0 : ERR_MEMORY;
+    }
+    return rc;
+}
+
 static int open_slots(struct expert_store *s, uint32_t n_slots, const struct expert_store_options *o,
                       struct moeflux_err *e)
 {
@@ -152,8 +173,7 @@ static int open_slots(struct expert_store *s, uint32_t n_slots, const struct exp
     if (rc == 0 && !slots_host(&t->device.slots, 0)) {
         t->landing = &t->host;
         t->keeps = o->host_slots_bytes > 0;
-        rc = slots_open(&t->host.slots, s->exec, EXEC_HOST,
-                        n_host_slots(s->model, s->layers, o->host_slots_bytes), bytes, e);
+        rc = open_host_slots(s, o, e);
         t->holds_all = t->keeps && t->host.slots.n == n_all(s->model, s->layers);
     }
     return rc;
@@ -161,7 +181,8 @@ static int open_slots(struct expert_store *s, uint32_t n_slots, const struct exp
 
 static int open_cache(struct tier *t, struct expert_store *s, struct moeflux_err *e)
 {
-    t->cache = t->slots.n ? cache_new(t->slots.n, s->n_layers, &s->tiers.ranking, e) : NULL;
+    uint32_t n = t->slots.n;
+    t->cache = n ? cache_new_growing(n, slots_usable(&t->slots), s->n_layers, &s->tiers.ranking, e) : NULL;
     return t->cache || t->slots.n == 0 ? 0 : ERR_MEMORY;
 }
 
@@ -277,6 +298,7 @@ void expert_store_close(struct expert_store *s)
         slots_close(&t->device.slots);
     reader_close(s->reader);
     in_flight_close(&t->in_flight);
+    growing_free(t->growing);
     cache_free(t->device.cache);
     cache_free(t->host.cache);
     slots_close(&t->device.slots);
@@ -610,8 +632,11 @@ static int load_all(struct expert_store *s, const struct moeflux_progress *p, st
             keys[n++] = (struct expert_key){layer, i};
     int rc = load_list(s, keys, n, false, p, e);
     free(keys);
-    if (rc == 0 && s->tiers.host.slots.n > 0)
-        slots_close(&s->tiers.host.slots); /* no more reads will follow */
+    if (rc < 0 || s->tiers.host.slots.n == 0)
+        return rc;
+    growing_free(s->tiers.growing); /* no more reads will follow */
+    s->tiers.growing = NULL;
+    slots_close(&s->tiers.host.slots);
     return rc;
 }
 
@@ -730,7 +755,7 @@ struct expert_store_stats expert_store_get_stats(const struct expert_store *s)
     t.n_promoted = s->tiers.n_promoted;
     t.n_demoted = s->tiers.n_demoted;
     t.n_slots = s->tiers.device.slots.n;
-    t.n_host_slots = s->tiers.host.slots.n;
+    t.n_host_slots = s->tiers.host.slots.n ? slots_usable(&s->tiers.host.slots) : 0;
     t.n_pinned = s->n_pinned;
     t.slot_bytes = s->in_place ? s->model->max_expert_bytes : s->tiers.device.slots.stride;
     return t;

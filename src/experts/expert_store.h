@@ -33,7 +33,8 @@ struct expert_store_options {
     uint64_t budget_bytes; /* for device slots; at least expert_store_floor_bytes */
     /* for host slots, where device memory is not mapped; 0: as few as reads need, and no cache */
     uint64_t host_slots_bytes;
-    uint32_t n_threads; /* readers */
+    uint64_t host_chunk_bytes; /* the host's memory grows by so many; 0: a default */
+    uint32_t n_threads;        /* readers */
     enum reader_mode io;
     uint64_t host_bytes;     /* host memory for mapped files */
     double half_life;        /* of the caches' ranking */

@@ -88,11 +88,11 @@ struct reader_region { /* page-aligned */
 
 struct reader_options {
     enum reader_mode mode;
-    uint32_t n_threads;  /* of mmap, pread and of direct without io_uring, for each disk; at least 1 */
-    uint32_t depth;      /* parts in flight at once with io_uring; 0: READER_DEFAULT_DEPTH for each disk */
+    uint32_t n_threads;   /* of mmap, pread and of direct without io_uring, for each disk; at least 1 */
+    uint32_t depth;       /* parts in flight at once with io_uring; 0: READER_DEFAULT_DEPTH for each disk */
     uint32_t piece_bytes; /* multiples of READER_TARGET_ALIGN; 0: the mode's own */
     uint64_t host_bytes;  /* host memory there is for mapped files; for auto */
-    bool in_place;       /* the mapped files are to be used where they lie; for auto */
+    bool in_place;        /* the mapped files are to be used where they lie; for auto */
     /* Of files used in place: whose threads read which rows of each matrix (exec_caps). Outlives the reader. NULL: no matter */
     const struct node_shares *shares;
     /* The memory that requests' dst will lie in; it must stay until reader_close, the array need not. Open may overwrite the

@@ -275,10 +275,22 @@ int tiers_raise(struct tiers *t, uint32_t layer, const uint32_t *experts, uint32
     return n_raised ? tiers_submit_moves(t, e) : 0;
 }
 
+/* Takes new host slots into use, and asks for more before these are full. */
+static void grow(struct tiers *t)
+{
+    uint32_t n = growing_take(t->growing);
+    if (n > 0)
+        cache_grow(t->host.cache, n);
+    if (cache_n_empty(t->host.cache) < t->host.slots.n_per_chunk && growing_goes_on(t->growing))
+        growing_ask(t->growing);
+}
+
 void tiers_settle(struct tiers *t)
 {
     in_flight_settle(&t->in_flight);
     end_copies(t);
+    if (t->growing)
+        grow(t);
 }
 
 int tiers_make_progress(struct tiers *t, struct moeflux_err *e)
@@ -317,12 +329,23 @@ void tiers_prefetch(struct tiers *t, uint32_t layer, const uint32_t *experts, ui
     }
 }
 
+/* Waits for more host slots. False: there are no more to come. */
+static bool grow_now(struct tiers *t)
+{
+    if (!t->growing)
+        return false;
+    growing_ask(t->growing);
+    uint32_t n = growing_await(t->growing);
+    cache_grow(t->host.cache, n);
+    return n > 0;
+}
+
 bool tiers_fill(struct tiers *t, struct expert_key key)
 {
     uint32_t slot;
     if (tiers_have(t, key))
         return true;
-    if (cache_n_empty(t->landing->cache) == 0)
+    if (cache_n_empty(t->landing->cache) == 0 && !grow_now(t))
         return false;
     while (t->in_flight.n_free == 0)
         in_flight_await_prefetch(&t->in_flight);

@@ -11,6 +11,7 @@
 #define MOEFLUX_EXPERTS_TIERS_H
 
 #include "experts/cache.h"
+#include "experts/growing.h"
 #include "experts/in_flight.h"
 #include "experts/slots.h"
 
@@ -32,6 +33,7 @@ struct tiers {
     struct exec *exec;
     struct tier device, host; /* host: no slots where device memory is mapped */
     struct tier *landing;     /* where reads land */
+    struct growing *growing;  /* of the host's slots; NULL: all have their memory */
     bool keeps;               /* the host tier is a cache, not only a place to land */
     bool holds_all;           /* it has a slot for each expert */
     struct in_flight in_flight;
