@@ -84,9 +84,9 @@ static int finish_wave(const struct expert_side *side, struct moeflux_err *e)
 }
 
 static int bring(const struct expert_side *side, uint32_t layer, const uint32_t *experts, uint32_t n,
-                 bool passes, struct moeflux_err *e)
+                 enum expert_use use, struct moeflux_err *e)
 {
-    int rc = expert_store_want(side->store, layer, experts, n, passes, NULL, e);
+    int rc = expert_store_want(side->store, layer, experts, n, use, NULL, e);
     return rc < 0 ? rc : expert_store_await(side->store, e);
 }
 
@@ -102,7 +102,7 @@ static int token_waves(const struct pass *p, uint32_t layer, struct moeflux_err 
         if (from > 0) /* the wave before this one still uses its slots */
             rc = finish_wave(side, e);
         if (rc == 0)
-            rc = bring(side, layer, m->wanted, n_wanted, false, e);
+            rc = bring(side, layer, m->wanted, n_wanted, USE_TOKENS, e);
         if (rc == 0)
             chosen_compute(p, &x);
         from += n;
@@ -176,7 +176,7 @@ static int expert_waves(const struct pass *p, uint32_t layer, struct moeflux_err
             n_held = 0;
         }
         if (rc == 0)
-            rc = bring(side, layer, m->wanted + from, n, true, e);
+            rc = bring(side, layer, m->wanted + from, n, USE_CHUNK, e);
         if (rc < 0)
             return rc;
         n_held += n;
@@ -262,7 +262,7 @@ static int token_experts(const struct pass *p, uint32_t layer, struct moeflux_er
     struct arch_experts x = chosen_part(side, layer, 0, 1);
     uint64_t all = n < 64 ? ((uint64_t)1 << n) - 1 : UINT64_MAX, done = 0;
     predictor_observe(&m->predictor, layer, pass_choice(m));
-    int rc = expert_store_want(side->store, layer, pass_choice(m), n, false, &done, e);
+    int rc = expert_store_want(side->store, layer, pass_choice(m), n, USE_TOKEN, &done, e);
     if (rc < 0)
         return rc;
     read_ahead_of_next(p, layer);
@@ -299,6 +299,24 @@ void chosen_count(const struct pass *p)
 {
     p->m->n_choices += p->chunk.n;
     p->m->n_chosen += chosen_n_all(p);
+}
+
+int chosen_see(const struct pass *p, struct moeflux_err *e)
+{
+    struct moeflux_model *m = p->m;
+    uint32_t top_k = m->dir.config.top_k, n_seen = 0;
+    struct expert_store *store = m->sides[SIDE_DEVICE].store;
+    for (uint32_t layer = 0; layer < m->dir.config.n_layers; layer++) {
+        if (!m->is_seen[layer])
+            continue;
+        const uint32_t *choice = (const uint32_t *)(const void *)m->seen.host + (uint64_t)layer * top_k;
+        uint32_t n = pass_n_chosen(m, choice);
+        expert_store_note(store, layer, choice, n);
+        m->n_choices++;
+        m->n_chosen += n;
+        n_seen++;
+    }
+    return n_seen ? expert_store_move_up(store, e) : 0;
 }
 
 /* Puts experts that are in memory in the place of others, where the scores are close. */

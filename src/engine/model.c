@@ -54,11 +54,15 @@ static int make_inputs(struct moeflux_model *m, struct moeflux_err *e)
         rc = exec_buffer_new(m->exec, &m->choice, EXEC_HOST, m->view.idx.bytes + m->view.predicted.bytes, e);
     if (rc == 0 && !m->view.logits.host)
         rc = exec_buffer_new(m->exec, &m->logits, EXEC_HOST, m->view.logits.bytes, e);
+    uint64_t seen = (uint64_t)c->n_layers * c->top_k * sizeof(uint32_t);
+    if (rc == 0 && !m->view.idx.host)
+        rc = exec_buffer_new(m->exec, &m->seen, EXEC_HOST, seen, e);
     if (rc < 0)
         return rc;
+    m->is_seen = mem_new(c->n_layers, sizeof *m->is_seen, e);
     m->wanted = mem_new(c->n_experts, sizeof *m->wanted, e);
     m->is_wanted = mem_new(c->n_experts, sizeof *m->is_wanted, e);
-    return m->wanted && m->is_wanted ? 0 : ERR_MEMORY;
+    return m->wanted && m->is_wanted && m->is_seen ? 0 : ERR_MEMORY;
 }
 
 /* The CPU that computes experts beside the device, and what crosses between the two. */
@@ -213,6 +217,8 @@ int test_hooks_open(struct moeflux_model **out, const struct moeflux_options *o,
     m->step_ns = UINT64_MAX;
     struct expert_store_options experts[EXPERT_SIDES] = {
         [SIDE_DEVICE] = {.usage = o->usage, .pin = o->pin}, [SIDE_HOST] = {.usage = o->usage, .pin = o->pin}};
+    for (int i = 0; h && i < EXPERT_SIDES; i++)
+        experts[i].host_chunk_bytes = h->host_chunk_bytes;
     int rc = load_plan_check(o, e);
     if (rc == 0)
         rc = load_plan_open_model(&m->dir, o, e);
@@ -265,6 +271,7 @@ void moeflux_model_close(struct moeflux_model *m)
         exec_buffer_free(m->exec, &m->host.sum);
         exec_buffer_free(m->exec, &m->choice);
         exec_buffer_free(m->exec, &m->logits);
+        exec_buffer_free(m->exec, &m->seen);
         exec_buffer_free(m->exec, &m->hidden);
         exec_buffer_free(m->exec, &m->kept);
     }
@@ -276,6 +283,7 @@ void moeflux_model_close(struct moeflux_model *m)
     free(m->inverse_frequencies);
     free(m->wanted);
     free(m->is_wanted);
+    free(m->is_seen);
     free(m);
 }
 

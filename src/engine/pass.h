@@ -33,6 +33,9 @@ uint32_t pass_next_moe(const struct moeflux_model *m, uint32_t layer);
 bool pass_reads_ahead(const struct pass *p, uint32_t layer);
 /* Whether a layer's router is applied early: for single tokens. */
 bool pass_predicts(const struct pass *p, uint32_t layer);
+/* Whether a token's batch goes on behind the layer without the host: all experts are where the device reads them. What it chose
+ * is seen when the batch is over (model.seen). */
+bool pass_goes_on(const struct pass *p, uint32_t layer);
 /* Whether experts in memory may stand in for others: of a chunk of many tokens nearly all experts are chosen anyway. */
 bool pass_prefers(const struct pass *p, uint32_t layer);
 

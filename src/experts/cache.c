@@ -29,6 +29,7 @@ struct cache {
     uint32_t *empty; /* [n_empty] slots */
     uint32_t n_heap, n_empty;
     uint32_t n_added; /* slots that may be used */
+    uint32_t n_full;
 };
 
 /* --- the heap --- */
@@ -150,6 +151,7 @@ static void forget(struct cache *c, uint32_t slot)
     if (!is_empty(c, slot))
         *place_of(c, c->slots[slot].key) = CACHE_NO_SLOT;
     c->slots[slot].key = CACHE_NO_KEY;
+    c->n_full -= c->slots[slot].full;
     c->slots[slot].full = false;
 }
 
@@ -174,6 +176,11 @@ double cache_least_worth(const struct cache *c)
     if (c->n_empty)
         return -INFINITY;
     return c->n_heap ? worth_at(c, 0) : INFINITY;
+}
+
+uint32_t cache_n_full(const struct cache *c)
+{
+    return c->n_full;
 }
 
 uint32_t cache_n_empty(const struct cache *c)
@@ -221,6 +228,7 @@ void cache_publish(struct cache *c, uint32_t slot)
 {
     assert(c->slots[slot].n_users > 0 && !c->slots[slot].full);
     c->slots[slot].full = true;
+    c->n_full++;
 }
 
 static void unpin(struct cache *c, uint32_t slot, double worth)

@@ -55,6 +55,8 @@ uint32_t cache_slot(const struct cache *c, struct expert_key key);
 /* The worth of the next expert to be evicted; -infinity: a slot is empty; infinity: all are pinned. */
 double cache_least_worth(const struct cache *c);
 uint32_t cache_n_empty(const struct cache *c);
+/* Slots with an expert's bytes. */
+uint32_t cache_n_full(const struct cache *c);
 /* Evicts the expert of the least worth: *key and its *slot, which is empty now. False: all are pinned. */
 bool cache_evict(struct cache *c, struct expert_key *key, uint32_t *slot);
 

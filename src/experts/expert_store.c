@@ -29,8 +29,9 @@ struct expert_store {
     struct reader *reader;
     struct want *wants; /* [n_wants], those before n_brought have their slots */
     uint32_t n_wants, n_brought, n_landed, max_wants;
-    uint32_t *held; /* [n_held] device slots in use by batches not released yet */
+    struct held *held; /* [n_held] */
     uint32_t n_held;
+    uint64_t fill_at;              /* the next expert for fill_ahead: layer * n_experts + number */
     uint32_t max_pinned, n_pinned; /* device slots of --pin: as planned, as loaded so far */
     uint32_t *counts;              /* [n_layers][n_experts]: how often chosen, earlier runs included */
     uint64_t *layer_wait_ns;
@@ -192,6 +193,7 @@ static int open_tiers(struct expert_store *s, uint32_t n_slots, const struct exp
     struct tiers *t = &s->tiers;
     uint64_t table_bytes = 8 * (uint64_t)s->n_layers * s->n_experts;
     t->exec = s->exec;
+    t->n_layers = s->n_layers;
     t->n_experts = s->n_experts;
     int rc = ranking_open(&t->ranking, s->n_layers, s->n_experts, o->half_life, e);
     if (rc == 0)
@@ -245,7 +247,7 @@ static int allocate(struct expert_store *s, uint32_t n_slots, const struct exper
     s->tiers.passes = mem_new(n_slots, sizeof *s->tiers.passes, e);
     s->tiers.arrives = mem_new(n_slots, sizeof *s->tiers.arrives, e);
     s->wants = mem_new(s->max_wants, sizeof *s->wants, e);
-    s->held = mem_new(n_slots, sizeof *s->held, e);
+    s->held = mem_new((uint64_t)n_slots + s->max_wants, sizeof *s->held, e);
     s->counts = mem_new((uint64_t)s->n_layers * s->n_experts, sizeof *s->counts, e);
     s->layer_wait_ns = mem_new(s->n_layers, sizeof *s->layer_wait_ns, e);
     /* Prefetches must not take the slots that the chosen experts need. */
@@ -273,6 +275,7 @@ int expert_store_open(struct expert_store **out, struct exec *x, const struct mo
     s->exec = x;
     s->model = m;
     s->layers = o->layers;
+    s->fill_at = (uint64_t)o->layers.first * m->config.n_experts;
     s->n_layers = m->config.n_layers;
     s->n_experts = m->config.n_experts;
     s->usage = o->usage;
@@ -360,7 +363,7 @@ static int pin_some(struct expert_store *s, struct moeflux_err *e)
         count_found(s, (enum want_state)found);
         if (w->landed) {
             s->n_landed++;
-            s->held[s->n_held++] = w->slot;
+            s->held[s->n_held++] = tiers_held(w);
         }
     }
     return 0;
@@ -379,7 +382,7 @@ static int land(struct expert_store *s, struct want *w, struct moeflux_err *e)
     int rc = tiers_land(&s->tiers, w, e);
     s->n_landed++;
     if (rc == 0)
-        s->held[s->n_held++] = w->slot;
+        s->held[s->n_held++] = tiers_held(w);
     return rc;
 }
 
@@ -456,14 +459,14 @@ static void give_up(struct expert_store *s)
 
 /* Those that are in a slot come first: they are pinned before another one could take it. */
 static void set_wants(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n,
-                      bool passes)
+                      enum expert_use use)
 {
     s->n_wants = s->n_brought = s->n_landed = 0;
     for (int there = 1; there >= 0; there--)
         for (uint32_t i = 0; i < n; i++) {
             const struct expert_key key = {layer, experts[i]};
             if (tiers_have(&s->tiers, key) == there)
-                s->wants[s->n_wants++] = (struct want){.key = key, .passes = passes, .place = i};
+                s->wants[s->n_wants++] = (struct want){.key = key, .use = use, .place = i};
         }
 }
 
@@ -472,21 +475,38 @@ static void wait_for_copies(struct expert_store *s)
 {
     uint64_t last = 0;
     for (uint32_t i = 0; i < s->n_brought; i++)
-        if (s->wants[i].landed)
+        if (s->wants[i].landed && s->wants[i].slot != CACHE_NO_SLOT)
             last = size_max(last, s->tiers.arrives[s->wants[i].slot]);
     exec_after_moves(s->exec, last);
 }
 
-int expert_store_want(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n,
-                      bool passes, uint64_t *present, struct moeflux_err *e)
+static void count_uses(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n)
 {
-    tiers_settle(&s->tiers);
-    set_wants(s, layer, experts, n, passes);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t *count = &s->counts[(uint64_t)layer * s->n_experts + experts[i]];
         *count += *count < UINT32_MAX;
     }
     tiers_use(&s->tiers, layer, experts, n);
+}
+
+/* Where the host has room for all experts it gets all, in their order, while there is nothing else to read. */
+static void fill_ahead(struct expert_store *s)
+{
+    uint64_t end = (uint64_t)s->layers.end * s->n_experts;
+    for (; s->fill_at < end && tiers_can_fill_ahead(&s->tiers); s->fill_at++) {
+        const struct expert_key key = {(uint32_t)(s->fill_at / s->n_experts),
+                                       (uint32_t)(s->fill_at % s->n_experts)};
+        if (config_has_experts(&s->model->config, key.layer))
+            tiers_fill_ahead(&s->tiers, key);
+    }
+}
+
+int expert_store_want(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n,
+                      enum expert_use use, uint64_t *present, struct moeflux_err *e)
+{
+    tiers_settle(&s->tiers);
+    set_wants(s, layer, experts, n, use);
+    count_uses(s, layer, experts, n);
     int rc = pin_some(s, e);
     tiers_cancel_prefetches(&s->tiers, layer, NULL, 0);
     in_flight_begin(&s->tiers.in_flight);
@@ -495,6 +515,8 @@ int expert_store_want(struct expert_store *s, uint32_t layer, const uint32_t *ex
     int moved = tiers_submit_moves(&s->tiers, rc < 0 ? NULL : e);
     rc = rc < 0 ? rc : moved;
     wait_for_copies(s);
+    if (rc == 0)
+        fill_ahead(s);
     if (present)
         *present = landed_of(s);
     if (rc < 0)
@@ -525,6 +547,18 @@ int expert_store_await_some(struct expert_store *s, uint64_t *present, struct mo
     return 0;
 }
 
+/* While the device computes: what was used on the host and is worth a device slot gets one, or slots are emptied for the next
+ * wants. */
+static void move_up_or_out(struct expert_store *s)
+{
+    bool is_token = s->n_brought > 0 && s->wants[0].use == USE_TOKEN;
+    if (!is_token)
+        tiers_make_room(&s->tiers, s->model->config.top_k);
+    for (uint32_t i = 0; is_token && i < s->n_brought; i++)
+        if (s->wants[i].slot == CACHE_NO_SLOT)
+            tiers_lift(&s->tiers, s->wants[i].key);
+}
+
 int expert_store_await(struct expert_store *s, struct moeflux_err *e)
 {
     int first = 0;
@@ -535,7 +569,7 @@ int expert_store_await(struct expert_store *s, struct moeflux_err *e)
     int moved = tiers_submit_moves(&s->tiers, first < 0 ? NULL : e);
     wait_for_copies(s);
     if (first == 0 && !expert_store_holds_all(s))
-        tiers_make_room(&s->tiers, s->model->config.top_k);
+        move_up_or_out(s);
     if (first == 0 && moved == 0)
         moved = tiers_submit_moves(&s->tiers, e);
     return first < 0 ? first : moved;
@@ -544,7 +578,7 @@ int expert_store_await(struct expert_store *s, struct moeflux_err *e)
 void expert_store_release(struct expert_store *s)
 {
     while (s->n_held > 0)
-        tiers_release(&s->tiers, s->held[--s->n_held]);
+        tiers_release(&s->tiers, &s->held[--s->n_held]);
 }
 
 void expert_store_prefetch(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n,
@@ -568,6 +602,33 @@ int expert_store_raise(struct expert_store *s, uint32_t layer, const uint32_t *e
     return tiers_raise(&s->tiers, layer, experts, n, n_free / 2, e);
 }
 
+/* --- without wanting --- */
+
+bool expert_store_is_complete(struct expert_store *s)
+{
+    return tiers_are_complete(&s->tiers);
+}
+
+void expert_store_note(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n)
+{
+    count_uses(s, layer, experts, n);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct expert_key key = {layer, experts[i]};
+        bool is_on_device = cache_has(s->tiers.device.cache, key);
+        s->stats.n_hits += is_on_device;
+        s->stats.n_host_hits += !is_on_device;
+        if (!is_on_device)
+            tiers_lift(&s->tiers, key);
+    }
+}
+
+int expert_store_move_up(struct expert_store *s, struct moeflux_err *e)
+{
+    int rc = tiers_submit_moves(&s->tiers, e);
+    tiers_settle(&s->tiers);
+    return rc;
+}
+
 /* --- filling the cache at the start --- */
 
 static int stopped(struct moeflux_err *e)
@@ -581,7 +642,7 @@ static int load_keys(struct expert_store *s, const struct expert_key *keys, uint
     s->n_wants = n;
     s->n_brought = s->n_landed = 0;
     for (uint32_t i = 0; i < n; i++)
-        s->wants[i] = (struct want){.key = keys[i]};
+        s->wants[i] = (struct want){.key = keys[i], .use = USE_TOKENS};
     exec_begin(s->exec);
     int rc = expert_store_await(s, e);
     if (rc < 0)

@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "base/progress.h"
+#include "experts/expert_use.h"
 #include "experts/reader.h"
 
 struct moeflux_err;
@@ -89,13 +90,12 @@ bool expert_store_has(const struct expert_store *s, uint32_t layer, uint32_t exp
 void expert_store_list_present(struct expert_store *s, uint32_t layer, bool *present);
 /* Device address of an expert that was wanted and awaited. */
 uint64_t expert_store_address(const struct expert_store *s, uint32_t layer, uint32_t expert);
-/* Requests n different experts of a layer and holds them in device slots until expert_store_release. No more than
- * expert_store_n_free_slots may be held at once. passes: for a prompt's chunk, whose experts do not drive out those that stay.
- * present (may be NULL): bit i says whether experts[i] is resident now, for
+/* Requests n different experts of a layer and holds them until expert_store_release, in device slots but for USE_TOKEN. No more than
+ * expert_store_n_free_slots may be held at once. present (may be NULL): bit i says whether experts[i] is resident now, for
  * the first 64. After a failure, and after one of expert_store_await, the caller abandons the batch and calls
  * expert_store_release. */
 int expert_store_want(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n,
-                      bool passes, uint64_t *present, struct moeflux_err *e);
+                      enum expert_use use, uint64_t *present, struct moeflux_err *e);
 /* Waits until one more of what was wanted is read, or all are. present: as of expert_store_want. expert_store_await has to follow.
  */
 int expert_store_await_some(struct expert_store *s, uint64_t *present, struct moeflux_err *e);
@@ -113,6 +113,14 @@ void expert_store_prefetch(struct expert_store *s, uint32_t layer, const uint32_
  * stays. Where device memory is the host's: nothing. Returns 0 or the device's error. */
 int expert_store_raise(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n,
                        struct moeflux_err *e);
+
+/* Whether all experts are on the device or in host memory that it reads, so that the table is complete: a token needs no
+ * expert_store_want. Once true it stays so. */
+bool expert_store_is_complete(struct expert_store *s);
+/* A batch that used the complete table is over, and its token chose n experts of the layer. Those that are chosen often move to the device with
+ * expert_store_move_up, which follows the last layer. */
+void expert_store_note(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n);
+int expert_store_move_up(struct expert_store *s, struct moeflux_err *e);
 
 struct expert_store_stats {
     uint64_t n_hits, n_host_hits, n_misses;

@@ -73,11 +73,11 @@ void growing_free(struct growing *g)
     free(g);
 }
 
-void growing_ask(struct growing *g)
+void growing_ask(struct growing *g, uint32_t n)
 {
     pthread_mutex_lock(&g->lock);
-    if (g->n_asked <= g->slots->n_chunks) {
-        g->n_asked = g->slots->n_chunks + 1;
+    if (g->n_asked < g->slots->n_chunks + n) {
+        g->n_asked = g->slots->n_chunks + n;
         pthread_cond_signal(&g->asked);
     }
     pthread_mutex_unlock(&g->lock);

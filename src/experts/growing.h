@@ -18,8 +18,8 @@ void growing_free(struct growing *g);
 
 /* The calls below: one thread. */
 
-/* At least one more chunk than are in use is wanted. */
-void growing_ask(struct growing *g);
+/* So many more chunks than are in use are wanted. */
+void growing_ask(struct growing *g, uint32_t n);
 /* Whether chunks are to come: not all are there, and none was refused. */
 bool growing_goes_on(struct growing *g);
 /* Takes the chunks that were allocated into use. Returns how many slots that adds. */
