@@ -220,9 +220,10 @@ void moe_allocate(struct moe *m, const struct config *c, const struct exec_caps 
     scratch_floats(to, &m->weights, chosen);
     scratch_floats(to, &m->act, n * experts_act_row(&experts));
     scratch_floats(to, &m->grouped, experts_scratch(&experts, caps, n, c->shared_inner));
-    scratch_floats(to, &m->predicted_logits, c->n_experts);
-    scratch_floats(to, &m->predicted, c->top_k);
-    scratch_floats(to, &m->predicted_weights, c->top_k);
+    uint64_t most = size_min(n, EXEC_MOST_ALIKE);
+    scratch_floats(to, &m->predicted_logits, most * c->n_experts);
+    scratch_floats(to, &m->predicted, most * c->top_k);
+    scratch_floats(to, &m->predicted_weights, most * c->top_k);
 }
 
 void moe_close(struct moe *m)
@@ -295,7 +296,7 @@ void moe_choose(const struct moe *m, const struct moe_layer *y, uint32_t n)
                                      .stride = m->router_rows});
 }
 
-void moe_predict(const struct moe *m, const struct moe_layer *y, uint64_t x)
+void moe_predict(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t n)
 {
     exec_beside(m->exec); /* the layer's own choice */
     linear_run(&y->router_only, m->exec,
@@ -304,7 +305,7 @@ void moe_predict(const struct moe *m, const struct moe_layer *y, uint64_t x)
                                      .y = m->predicted_logits.address,
                                      .x_stride = m->config->hidden,
                                      .y_stride = m->config->n_experts,
-                                     .n = 1,
+                                     .n = n,
                                      .eps = m->config->rms_eps});
     add_router_bias(m, y, m->predicted_logits.address, 1);
     router_run(&m->router, m->exec,
@@ -312,7 +313,7 @@ void moe_predict(const struct moe *m, const struct moe_layer *y, uint64_t x)
                                      .bias = y->bias,
                                      .idx = m->predicted.address,
                                      .weights = m->predicted_weights.address,
-                                     .n = 1,
+                                     .n = n,
                                      .stride = m->config->n_experts});
 }
 

@@ -61,7 +61,7 @@ struct moe {
     /* f16 [n][the larger of hidden and shared_inner]: prompts may go through float16; 0: not */
     uint32_t router_rows; /* outputs of router_in */
     struct exec_buffer routed, idx, weights, act, grouped;
-    struct exec_buffer predicted_logits, predicted, predicted_weights; /* of one token */
+    struct exec_buffer predicted_logits, predicted, predicted_weights; /* of a token of each sequence */
 };
 
 /* Before any layer is loaded. */
@@ -88,7 +88,7 @@ void moe_show(const struct moe *m, struct arch_view *view);
 void moe_score(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t n);
 /* The choice, for those who have to see it before the experts are computed. Else moe_up makes it (arch_experts.chooses). */
 void moe_choose(const struct moe *m, const struct moe_layer *y, uint32_t n);
-void moe_predict(const struct moe *m, const struct moe_layer *y, uint64_t x);
+void moe_predict(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t n);
 /* x: of the whole chunk, `chunk` tokens. */
 void moe_up(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t chunk,
             const struct arch_experts *part);

@@ -29,8 +29,9 @@ enum {
 /* Most splits that the last workgroup merges, and positions up to which that takes less time than a dispatch: on an H200 14.7
  * us in all for 2,048 positions, in two dispatches 12.8. */
 enum { MERGED_SPLITS = 32, MERGED_POSITIONS = 1024 };
-/* Fours of channels of a workgroup of attention/merge.comp; its invocations; splits that are worth sharing out among them. */
-enum { MERGE_COLS = 16, MERGE_GROUP = 256, MERGE_MANY = 4 };
+/* Fours of channels of a workgroup of attention/merge.comp, more where that makes more workgroups than run at once; its
+ * invocations; splits that are worth sharing out among them. */
+enum { MERGE_COLS = 16, MERGE_GROUPS = 512, MERGE_GROUP = 256, MERGE_MANY = 4 };
 
 /* ROWS of attention/prefill.comp; its workgroups that keep a GPU busy; positions that are worth a split; tokens from which
  * its tiles are better filled than not; value channels that its registers and shared memory have room for. */
@@ -153,7 +154,10 @@ static int open_merge(struct attention *op, struct exec *x, struct moeflux_err *
     uint32_t subgroup = caps.subgroup_size, most = caps.max_workgroup - caps.max_workgroup % subgroup;
     uint32_t group = (uint32_t)size_min(size_round_up(MERGE_GROUP, subgroup), most);
     uint32_t whole = (uint32_t)size_min(size_round_up(op->shape.value_dim / 4, subgroup), most);
-    op->gpu.merge_cols = group % MERGE_COLS ? group : MERGE_COLS;
+    uint32_t cols = MERGE_COLS;
+    while (op->shape.n_heads * (op->shape.value_dim / 4) > MERGE_GROUPS * cols)
+        cols *= 2;
+    op->gpu.merge_cols = group % cols ? group : cols;
     op->gpu.few_merge_cols = whole;
     const uint32_t many[] = {subgroup, group, op->gpu.merge_cols}, few[] = {subgroup, whole, whole};
     int rc =

@@ -87,7 +87,7 @@ static void ref_up_token(const struct experts_shape *s, const struct experts_cal
     for (uint32_t k = 0; k < n; k++) {
         uint64_t slot = (uint64_t)t * s->top_k + k, expert = expert_of(c, slot);
         uint32_t idx = host_words(c->idx)[slot];
-        if (k < 64 && c->skip >> k & 1)
+        if ((k < 64 && c->skip >> k & 1) || expert == 0)
             continue;
         const struct weights gate = part(expert, s->gate_w, s->gate_s, s->gate_b, s->inner, s->hidden,
                                          s->up_format),

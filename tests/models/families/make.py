@@ -142,6 +142,25 @@ KIMI_ODD = COMMON | {
                      "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0},
 }
 
+# 12 experts, two shared ones, every layer with experts; YaRN as K2 has it, with scales that are not alike.
+KIMI_PLAIN = KIMI_ODD | {
+    "rms_norm_eps": 1e-05,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "q_lora_rank": 128,
+    "kv_lora_rank": 64,
+    "qk_nope_head_dim": 64,
+    "qk_rope_head_dim": 32,
+    "v_head_dim": 32,
+    "n_routed_experts": 12,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 4,
+    "first_k_dense_replace": 0,
+    "rope_theta": 1000.0,
+    "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": 32.0,
+                     "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 0.5},
+}
+
 MINIMAX = COMMON | {
     "architectures": ["MiniMaxM2ForCausalLM"],
     "model_type": "minimax",
@@ -217,6 +236,7 @@ MODELS = {
     "next-odd": (NEXT_ODD, qwen3_next, qwen3_next.Qwen3NextDecoderLayer, mx.bfloat16, 4, 32),
     "next-plain": (NEXT_PLAIN, qwen3_next, qwen3_next.Qwen3NextDecoderLayer, mx.float16, 4, 64),
     "kimi-odd": (KIMI_ODD, deepseek_v3, deepseek_v3.DeepseekV3DecoderLayer, mx.bfloat16, 4, 64),
+    "kimi-plain": (KIMI_PLAIN, deepseek_v3, deepseek_v3.DeepseekV3DecoderLayer, mx.float16, 4, 32),
     "minimax-odd": (MINIMAX_ODD, minimax, minimax.MiniMaxDecoderLayer, mx.bfloat16, 4, 64),
     "minimax-plain": (MINIMAX_PLAIN, minimax, minimax.MiniMaxDecoderLayer, mx.float16, 4, 32),
     "gptoss-odd": (GPT_OSS_ODD, gpt_oss, gpt_oss.TransformerBlock, mx.bfloat16, 4, 32, "mxfp4"),
