@@ -90,26 +90,6 @@ static int bring(const struct expert_side *side, uint32_t layer, const uint32_t 
     return rc < 0 ? rc : expert_store_await(side->store, e);
 }
 
-/* The experts of a few tokens: as many tokens at once as the slots allow. */
-static int token_waves(const struct pass *p, uint32_t layer, struct moeflux_err *e)
-{
-    struct moeflux_model *m = p->m;
-    const struct expert_side *side = pass_side(p, layer);
-    int rc = 0;
-    for (uint32_t from = 0; rc == 0 && from < p->chunk.n;) {
-        uint32_t n_wanted, n = gather_wave(p, side, from, &n_wanted);
-        const struct arch_experts x = chosen_part(side, layer, from, n);
-        if (from > 0) /* the wave before this one still uses its slots */
-            rc = finish_wave(side, e);
-        if (rc == 0)
-            rc = bring(side, layer, m->wanted, n_wanted, USE_TOKENS, e);
-        if (rc == 0)
-            chosen_compute(p, &x);
-        from += n;
-    }
-    return rc;
-}
-
 /* The different experts of the chunk. Cached ones come first, so that they are used before they could be evicted. */
 static uint32_t gather_all(const struct pass *p, uint32_t layer)
 {
@@ -193,15 +173,16 @@ static int expert_waves(const struct pass *p, uint32_t layer, struct moeflux_err
     return rc;
 }
 
-/* Prefetches the n likeliest of the predicted experts of a layer. */
-static void read_ahead(const struct pass *p, uint32_t layer, uint32_t n)
+/* Prefetches the likelier predicted experts of a layer: so many for each sequence. */
+static void read_ahead(const struct pass *p, uint32_t layer, uint32_t each)
 {
     struct moeflux_model *m = p->m;
-    if (!pass_reads_ahead(p, layer))
+    uint32_t n = pass_n_decoding(p);
+    if (n == 0 || !pass_reads_ahead(p, layer))
         return;
-    predictor_predict(&m->predictor, layer, pass_predicts(p, layer) ? pass_prediction(m) : NULL);
+    predictor_predict(&m->predictor, layer, pass_predicts(p, layer) ? pass_prediction(m) : NULL, n);
     expert_store_prefetch(pass_side(p, layer)->store, layer, m->predictor.named,
-                          (uint32_t)size_min(m->predictor.n_named, n), false);
+                          (uint32_t)size_min(m->predictor.n_named, (uint64_t)n * each), false);
 }
 
 /* The choice of `layer` is known: the disk has something to do while its experts compute. */
@@ -218,16 +199,32 @@ void chosen_predict_again(const struct pass *p, uint32_t layer)
     if (!m->computes_at_once || !config_has_experts(&m->dir.config, layer) || !pass_predicts(p, layer))
         return;
     bool is_first = layer == pass_next_moe(m, UINT32_MAX);
-    arch_predict_experts(m->arch, layer);
+    arch_predict_experts(m->arch, layer, p->chunk.n);
     read_ahead(p, layer, div_up(m->dir.config.top_k, is_first ? 4 : 2));
 }
 
-/* The first half of those experts of a token that are there; in a batch of its own, so that it begins now. */
+/* Names those of the wanted experts that `which` has, for the first half: by their places in the choice of one token, by a table
+ * of several. */
+static void name_part(const struct pass *p, struct arch_experts *x, uint64_t which)
+{
+    const uint32_t *wanted = p->m->wanted;
+    uint32_t some[64], n = 0;
+    if (x->n == 1) {
+        x->skip = ~which;
+        return;
+    }
+    for (uint32_t i = 0; which; i++, which >>= 1)
+        if (which & 1)
+            some[n++] = wanted[i];
+    x->table = wave_table(p, 0, x->layer, some, n);
+}
+
+/* The first half of those experts that are there; in a batch of its own, so that it begins now. */
 static int submit_up(const struct pass *p, const struct expert_side *side, struct arch_experts *x,
                      uint64_t which, struct moeflux_err *e)
 {
     uint64_t ticket;
-    x->skip = ~which;
+    name_part(p, x, which);
     run_up(p, x);
     x->skip_shared = true; /* it is among them */
     int rc = exec_submit(side->exec, &ticket, e);
@@ -252,36 +249,69 @@ static int up_as_they_come(const struct pass *p, const struct expert_side *side,
     return rc;
 }
 
-/* The experts of one token. Cached ones are computed while the others are read. Each expert writes its own part of the
- * activations; they are summed afterwards in the router's order. So the result does not depend on the order of arrival. */
-static int token_experts(const struct pass *p, uint32_t layer, struct moeflux_err *e)
+/* Begins with the wanted experts that are there and gathers the others; those left for the second half's batch are named in x. */
+static int up_in_parts(const struct pass *p, const struct expert_side *side, struct arch_experts *x,
+                       uint64_t all, uint64_t done, struct moeflux_err *e)
 {
-    struct moeflux_model *m = p->m;
-    const struct expert_side *side = pass_side(p, layer);
-    uint32_t n = pass_n_chosen(m, pass_choice(m));
-    struct arch_experts x = chosen_part(side, layer, 0, 1);
-    uint64_t all = n < 64 ? ((uint64_t)1 << n) - 1 : UINT64_MAX, done = 0;
-    predictor_observe(&m->predictor, layer, pass_choice(m));
-    int rc = expert_store_want(side->store, layer, pass_choice(m), n, USE_TOKEN, &done, e);
+    int rc = done ? submit_up(p, side, x, done, e) : 0;
+    if (rc == 0 && side->computes_at_once)
+        rc = up_as_they_come(p, side, x, all, &done, e);
+    int arrived = expert_store_await(side->store, rc < 0 ? NULL : e);
+    if (rc < 0 || arrived < 0)
+        return rc < 0 ? rc : arrived;
+    if (done)
+        name_part(p, x, all & ~done);
+    return 0;
+}
+
+/* The experts of some tokens, n different ones in m->wanted. Cached ones are computed while the others are read; of several
+ * tokens where the host computes. Each expert writes its own part of the activations; they are summed afterwards in the
+ * router's order. So the result does not depend on the order of arrival. */
+static int wanted_experts(const struct pass *p, struct arch_experts *x, uint32_t n, struct moeflux_err *e)
+{
+    const struct expert_side *side = pass_side(p, x->layer);
+    uint64_t all = n < 64 ? ((uint64_t)1 << n) - 1 : UINT64_MAX, present = 0, table = x->table;
+    enum expert_use use = p->chunk.n == 1 ? USE_TOKEN : USE_TOKENS;
+    int rc = expert_store_want(side->store, x->layer, p->m->wanted, n, use, &present, e);
     if (rc < 0)
         return rc;
-    read_ahead_of_next(p, layer);
-    done = n <= 64 && done != all ? done : 0;
-    if (done)
-        rc = submit_up(p, side, &x, done, e);
-    if (rc == 0 && side->computes_at_once && n <= 64)
-        rc = up_as_they_come(p, side, &x, all, &done, e);
-    int arrived = expert_store_await(side->store, rc < 0 ? NULL : e);
-    x.skip = done;
-    if (rc == 0 && arrived == 0)
-        chosen_compute(p, &x);
-    return rc < 0 ? rc : arrived;
+    if (x->from + x->n == p->chunk.n)
+        read_ahead_of_next(p, x->layer);
+    if (n <= 64 && (x->n == 1 || side->computes_at_once))
+        rc = up_in_parts(p, side, x, all, present != all ? present : 0, e);
+    else
+        rc = expert_store_await(side->store, e);
+    if (rc < 0)
+        return rc;
+    run_up(p, x);
+    x->table = table;
+    run_down(p, x);
+    return 0;
+}
+
+/* The experts of a few tokens: as many tokens at once as the slots allow. */
+static int token_waves(const struct pass *p, uint32_t layer, struct moeflux_err *e)
+{
+    const struct expert_side *side = pass_side(p, layer);
+    int rc = 0;
+    for (uint32_t from = 0; rc == 0 && from < p->chunk.n;) {
+        uint32_t n_wanted, n = gather_wave(p, side, from, &n_wanted);
+        struct arch_experts x = chosen_part(side, layer, from, n);
+        if (from > 0) /* the wave before this one still uses its slots */
+            rc = finish_wave(side, e);
+        if (rc == 0)
+            rc = wanted_experts(p, &x, n_wanted, e);
+        from += n;
+    }
+    return rc;
 }
 
 /* Whether the experts of the chunk come in waves of experts, not of tokens. */
 static bool takes_waves(const struct pass *p, uint32_t layer)
 {
     const struct moeflux_model *m = p->m;
+    if (pass_n_decoding(p) > 0)
+        return false;
     return pass_is_on_cpu(p, layer) ? host_experts_takes_waves(&m->host.experts, p->chunk.n)
                                     : arch_takes_waves(m->arch, p->chunk.n);
 }
@@ -340,9 +370,9 @@ int chosen_run(const struct pass *p, uint32_t layer, struct moeflux_err *e)
     chosen_count(p);
     if (m->trace)
         trace_writer_add(m->trace, layer, p->chunk.of.pos, p->chunk.n, pass_choice(m), pass_weights(m));
-    if (p->chunk.n == 1)
-        return token_experts(p, layer, e);
-    predictor_observe(&m->predictor, layer,
-                      pass_choice(m) + (uint64_t)(p->chunk.n - 1) * m->dir.config.top_k);
+    /* Of a chunk of many tokens the next one comes behind the last. */
+    uint32_t n = pass_n_decoding(p) > 0 ? p->chunk.n : 1;
+    predictor_observe(&m->predictor, layer, pass_choice(m) + (uint64_t)(p->chunk.n - n) * m->dir.config.top_k,
+                      n);
     return takes_waves(p, layer) ? expert_waves(p, layer, e) : token_waves(p, layer, e);
 }

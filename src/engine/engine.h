@@ -64,6 +64,13 @@ struct parked {
     const struct moeflux_session *sessions[MOEFLUX_MOST_TOGETHER];
 };
 
+/* The sequences that the predictor has seen last, and where they go on. For any other it must forget. */
+struct followed {
+    uint32_t n; /* 0: none */
+    const struct moeflux_session *sessions[MOEFLUX_MOST_TOGETHER];
+    uint32_t pos[MOEFLUX_MOST_TOGETHER];
+};
+
 struct moeflux_model {
     struct model_dir dir;
     struct exec *exec;
@@ -108,9 +115,7 @@ struct moeflux_model {
     uint32_t *wanted;           /* [n_experts]: the different experts of a wave */
     uint8_t *is_wanted;         /* [n_experts] */
 
-    /* The sequence and position that the predictor has seen last. For any other it must forget. */
-    const struct moeflux_session *predicted_session;
-    uint32_t predicted_pos;
+    struct followed followed;
 
     struct parked parked;
 

@@ -260,13 +260,26 @@ static bool go_on(void *ctx)
     return yes;
 }
 
+/* What the predictor has seen last is of use if these sequences go on from there. */
+static void follow(const struct pass *p, struct moeflux_session *const *list, uint32_t n)
+{
+    struct followed *f = &p->m->followed;
+    bool go_on = f->n == n;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t pos = sequence_of(p, i).pos;
+        go_on = go_on && f->sessions[i] == list[i] && f->pos[i] == pos;
+        f->sessions[i] = list[i];
+        f->pos[i] = pos + (pass_n_decoding(p) > 0 ? 1 : p->chunk.n);
+    }
+    f->n = n;
+    if (!go_on)
+        predictor_forget(&p->m->predictor);
+}
+
 static int run_chunk(const struct pass *p, bool last, struct moeflux_err *e)
 {
     struct moeflux_model *m = p->m;
-    if (m->predicted_session != p->s || m->predicted_pos != p->chunk.of.pos)
-        predictor_forget(&m->predictor);
-    m->predicted_session = p->s;
-    m->predicted_pos = p->chunk.of.pos + p->chunk.n;
+    follow(p, &p->s, 1);
     memset(m->is_seen, 0, m->dir.config.n_layers * sizeof *m->is_seen);
     exec_begin(m->exec);
     arch_embed(m->arch, &p->chunk);
@@ -300,13 +313,21 @@ static void watch(struct moeflux_model *m, const struct exec_watch *w)
         exec_watch(m->sides[SIDE_HOST].exec, w);
 }
 
-static int run_together(const struct pass *p, float *const *logits, struct moeflux_err *e)
+/* Whether tokens get what each would get alone, as those of several sequences do. */
+static void set_alike(struct moeflux_model *m, bool on)
+{
+    exec_set_alike(m->exec, on);
+    if (m->n_cpu_layers)
+        exec_set_alike(m->sides[SIDE_HOST].exec, on);
+}
+
+static int run_together(struct moeflux_session *const *list, const struct pass *p, float *const *logits,
+                        struct moeflux_err *e)
 {
     struct moeflux_model *m = p->m;
     uint32_t vocab = m->dir.config.vocab_size;
     const float *rows;
-    m->predicted_session = NULL;
-    predictor_forget(&m->predictor);
+    follow(p, list, p->chunk.n);
     exec_begin(m->exec);
     arch_embed(m->arch, &p->chunk);
     int rc = layers_run(p, e);
@@ -346,8 +367,10 @@ int forward_together(struct moeflux_session *const *list, const int32_t *ids, ui
     m->progress_at.total = 1;
     if (p.is_watched)
         watch(m, &(struct exec_watch){go_on, m});
+    set_alike(m, true);
     rc = m->resident && !p.is_watched ? decode_some_resident(list, &p, logits, e)
-                                      : run_together(&p, logits, e);
+                                      : run_together(list, &p, logits, e);
+    set_alike(m, false);
     watch(m, NULL);
     m->step_ns = clock_ns() - start;
     m->is_stopped &= rc == ERR_INTERRUPTED;

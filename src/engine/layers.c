@@ -27,7 +27,7 @@ static void show_choice(const struct pass *p, uint32_t layer)
     bool has_prediction = pass_predicts(p, next);
     arch_choose_experts(m->arch, &p->chunk, layer);
     if (has_prediction)
-        arch_predict_experts(m->arch, next);
+        arch_predict_experts(m->arch, next, p->chunk.n);
     if (pass_is_on_cpu(p, layer) || m->trace || pass_prefers(p, layer))
         copy_to_host(p, pass_is_on_cpu(p, layer));
     if (pass_prefers(p, layer))
@@ -36,7 +36,7 @@ static void show_choice(const struct pass *p, uint32_t layer)
         return;
     exec_copy(m->exec, &m->choice, 0, &m->view.idx, 0, p->chunk.n * bytes);
     if (has_prediction)
-        exec_copy(m->exec, &m->choice, m->view.idx.bytes, &m->view.predicted, 0, bytes);
+        exec_copy(m->exec, &m->choice, m->view.idx.bytes, &m->view.predicted, 0, p->chunk.n * bytes);
 }
 
 /* The choice of a layer that the token passes without the host is seen when the batch is over. */

@@ -75,9 +75,14 @@ bool pass_reads_ahead(const struct pass *p, uint32_t layer)
            pass_side(p, layer)->reads_ahead && !expert_store_holds_all(pass_side(p, layer)->store);
 }
 
+uint32_t pass_n_decoding(const struct pass *p)
+{
+    return p->chunk.each || p->chunk.n == 1 ? p->chunk.n : 0;
+}
+
 bool pass_predicts(const struct pass *p, uint32_t layer)
 {
-    return p->chunk.n == 1 && (p->m->predictor.kind & PREDICT_ROUTER) && pass_reads_ahead(p, layer);
+    return pass_n_decoding(p) > 0 && (p->m->predictor.kind & PREDICT_ROUTER) && pass_reads_ahead(p, layer);
 }
 
 bool pass_prefers(const struct pass *p, uint32_t layer)

@@ -31,6 +31,8 @@ void pass_release(struct moeflux_model *m);
 uint32_t pass_next_moe(const struct moeflux_model *m, uint32_t layer);
 /* Whether there may be something to read for a layer with experts; n_layers is none. */
 bool pass_reads_ahead(const struct pass *p, uint32_t layer);
+/* Sequences of which a single token is evaluated; 0: it is a chunk of many tokens of one. */
+uint32_t pass_n_decoding(const struct pass *p);
 /* Whether a layer's router is applied early: for single tokens. */
 bool pass_predicts(const struct pass *p, uint32_t layer);
 /* Whether a token's batch goes on behind the layer without the host: all experts are where the device reads them. What it chose

@@ -31,6 +31,11 @@ struct exec_caps exec_get_caps(const struct exec *x)
     return x->backend->caps(x);
 }
 
+void exec_set_alike(struct exec *x, bool on)
+{
+    x->is_alike = on;
+}
+
 void exec_keep_f32(struct exec *x)
 {
     x->keeps_f32 = true;
