@@ -26,8 +26,9 @@ struct loader;
 struct scratch;
 
 struct moe_layer {
-    uint64_t norm;           /* f32 [hidden], before the experts */
-    uint64_t bias;           /* f32 [n_experts], of the router; 0: none */
+    uint64_t norm; /* f32 [hidden], before the experts */
+    uint64_t bias; /* f32 [n_experts], of the router; 0: none */
+    struct experts_biases biases;
     uint32_t kind;           /* of its experts: index into moe.experts */
     struct linear router_in; /* router logits, shared gate logit, shared gate and up rows */
     struct linear
@@ -54,7 +55,7 @@ struct moe {
     struct router router;
     struct expert_kinds kinds;
     struct moe_kind *experts; /* [kinds.n] */
-    struct add add;           /* with arch_request.has_host_experts */
+    struct add add;           /* with arch_request.has_host_experts, and of routers' biases */
     bool shared_gate;
     uint64_t f16_scratch;
     /* f16 [n][the larger of hidden and shared_inner]: prompts may go through float16; 0: not */

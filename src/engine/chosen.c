@@ -84,9 +84,9 @@ static int finish_wave(const struct expert_side *side, struct moeflux_err *e)
 }
 
 static int bring(const struct expert_side *side, uint32_t layer, const uint32_t *experts, uint32_t n,
-                 struct moeflux_err *e)
+                 enum expert_use use, struct moeflux_err *e)
 {
-    int rc = expert_store_want(side->store, layer, experts, n, NULL, e);
+    int rc = expert_store_want(side->store, layer, experts, n, use, NULL, e);
     return rc < 0 ? rc : expert_store_await(side->store, e);
 }
 
@@ -124,16 +124,17 @@ static uint64_t wave_table(const struct pass *p, uint32_t wave, uint32_t layer, 
 
 /* A chunk of many tokens chooses nearly every expert. So those of the next layer are read while this layer's experts and the
  * next layer's mixer compute. */
-static void read_ahead_of_chunk(const struct pass *p, uint32_t layer)
+static int read_ahead_of_chunk(const struct pass *p, uint32_t layer, struct moeflux_err *e)
 {
     struct moeflux_model *m = p->m;
     uint32_t next = pass_next_moe(m, layer), n_experts = m->dir.config.n_experts;
     uint64_t n_pairs = (uint64_t)p->chunk.n * m->dir.config.top_k;
     if (n_pairs < 4 * (uint64_t)n_experts || !pass_reads_ahead(p, next))
-        return;
+        return 0;
     for (uint32_t i = 0; i < n_experts; i++)
         m->wanted[i] = i;
     expert_store_prefetch(pass_side(p, next)->store, next, m->wanted, n_experts, true);
+    return expert_store_raise(pass_side(p, next)->store, next, m->wanted, n_experts, e);
 }
 
 /* The experts of many tokens: each is loaded once and multiplied with all its tokens. While one wave computes, the next one
@@ -155,7 +156,7 @@ static int expert_waves(const struct pass *p, uint32_t layer, struct moeflux_err
             n_held = 0;
         }
         if (rc == 0)
-            rc = bring(side, layer, m->wanted + from, n, e);
+            rc = bring(side, layer, m->wanted + from, n, USE_CHUNK, e);
         if (rc < 0)
             return rc;
         n_held += n;
@@ -168,7 +169,7 @@ static int expert_waves(const struct pass *p, uint32_t layer, struct moeflux_err
         }
     }
     if (rc == 0) /* the disk is idle until the next layer */
-        read_ahead_of_chunk(p, layer);
+        rc = read_ahead_of_chunk(p, layer, e);
     return rc;
 }
 
@@ -270,7 +271,8 @@ static int wanted_experts(const struct pass *p, struct arch_experts *x, uint32_t
 {
     const struct expert_side *side = pass_side(p, x->layer);
     uint64_t all = n < 64 ? ((uint64_t)1 << n) - 1 : UINT64_MAX, present = 0, table = x->table;
-    int rc = expert_store_want(side->store, x->layer, p->m->wanted, n, &present, e);
+    enum expert_use use = p->chunk.n == 1 ? USE_TOKEN : USE_TOKENS;
+    int rc = expert_store_want(side->store, x->layer, p->m->wanted, n, use, &present, e);
     if (rc < 0)
         return rc;
     if (x->from + x->n == p->chunk.n)
@@ -327,6 +329,24 @@ void chosen_count(const struct pass *p)
 {
     p->m->n_choices += p->chunk.n;
     p->m->n_chosen += chosen_n_all(p);
+}
+
+int chosen_see(const struct pass *p, struct moeflux_err *e)
+{
+    struct moeflux_model *m = p->m;
+    uint32_t top_k = m->dir.config.top_k, n_seen = 0;
+    struct expert_store *store = m->sides[SIDE_DEVICE].store;
+    for (uint32_t layer = 0; layer < m->dir.config.n_layers; layer++) {
+        if (!m->is_seen[layer])
+            continue;
+        const uint32_t *choice = (const uint32_t *)(const void *)m->seen.host + (uint64_t)layer * top_k;
+        uint32_t n = pass_n_chosen(m, choice);
+        expert_store_note(store, layer, choice, n);
+        m->n_choices++;
+        m->n_chosen += n;
+        n_seen++;
+    }
+    return n_seen ? expert_store_move_up(store, e) : 0;
 }
 
 /* Puts experts that are in memory in the place of others, where the scores are close. */

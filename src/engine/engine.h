@@ -104,7 +104,11 @@ struct moeflux_model {
     struct exec_buffer kept;      /* the recurrent state inside a chunk; made on first use */
     /* host copy of view.idx followed by view.predicted; unused where those are mapped */
     struct exec_buffer choice;
-    struct exec_buffer logits;  /* host copy of view.logits; likewise */
+    struct exec_buffer logits; /* host copy of view.logits; likewise */
+    /* u32 [n_layers][top_k], on the host: what a token chose in the layers that it passed without the host (pass_goes_on), where
+     * is_seen. Unused where device memory is mapped. */
+    struct exec_buffer seen;
+    bool *is_seen;              /* [n_layers] */
     struct exec_buffer hidden;  /* host copies of x, [n_layers + 1][max_chunk][hidden]; made on first use */
     float *inverse_frequencies; /* [rotary_dim / 2] */
     double rope_multiplier;     /* of cos and sin */

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/real.h"
+#include "engine/chosen.h"
 #include "engine/engine.h"
 #include "engine/layers.h"
 
@@ -278,6 +279,7 @@ static int run_chunk(const struct pass *p, bool last, struct moeflux_err *e)
 {
     struct moeflux_model *m = p->m;
     follow(p, &p->s, 1);
+    memset(m->is_seen, 0, m->dir.config.n_layers * sizeof *m->is_seen);
     exec_begin(m->exec);
     arch_embed(m->arch, &p->chunk);
     pass_copy_hidden(p, 0);
@@ -291,7 +293,7 @@ static int run_chunk(const struct pass *p, bool last, struct moeflux_err *e)
     if (rc < 0)
         exec_abandon(m->exec);
     pass_release(m);
-    return rc;
+    return rc < 0 ? rc : chosen_see(p, e);
 }
 
 /* What is used in mapped files: the dense weights, the experts of both sides. */

@@ -39,6 +39,15 @@ static void show_choice(const struct pass *p, uint32_t layer)
         exec_copy(m->exec, &m->choice, m->view.idx.bytes, &m->view.predicted, 0, p->chunk.n * bytes);
 }
 
+/* The choice of a layer that the token passes without the host is seen when the batch is over. */
+static void show_later(const struct pass *p, uint32_t layer)
+{
+    struct moeflux_model *m = p->m;
+    uint64_t bytes = (uint64_t)m->dir.config.top_k * sizeof(uint32_t);
+    exec_copy(m->exec, &m->seen, layer * bytes, &m->view.idx, 0, bytes);
+    m->is_seen[layer] = true;
+}
+
 /* Records layers from `layer` on, up to one whose choice the host has to see. Returns that one, or n_layers. */
 static uint32_t record_layers(const struct pass *p, uint32_t layer)
 {
@@ -49,7 +58,8 @@ static uint32_t record_layers(const struct pass *p, uint32_t layer)
         chosen_predict_again(p, layer);
         arch_before_experts(m->arch, &p->chunk, layer);
         if (config_has_experts(&m->dir.config, layer)) {
-            if (pass_is_on_cpu(p, layer) || m->trace || !expert_store_holds_all(side->store)) {
+            bool holds_all = expert_store_holds_all(side->store);
+            if (pass_is_on_cpu(p, layer) || m->trace || !(holds_all || pass_goes_on(p, layer))) {
                 show_choice(p, layer);
                 return layer;
             }
@@ -58,6 +68,8 @@ static uint32_t record_layers(const struct pass *p, uint32_t layer)
             chosen_compute(p, &x);
             if (m->computes_at_once)
                 chosen_count(p);
+            if (!holds_all)
+                show_later(p, layer);
         }
         exec_split(m->exec);
         pass_copy_hidden(p, layer + 1);

@@ -89,3 +89,9 @@ bool pass_prefers(const struct pass *p, uint32_t layer)
 {
     return p->chunk.n == 1 && p->m->prefer.margin > 0 && !expert_store_holds_all(pass_side(p, layer)->store);
 }
+
+bool pass_goes_on(const struct pass *p, uint32_t layer)
+{
+    return p->chunk.n == 1 && !p->chunk.each && !p->m->trace && !pass_prefers(p, layer) && p->m->seen.host &&
+           !pass_is_on_cpu(p, layer) && expert_store_is_complete(pass_side(p, layer)->store);
+}

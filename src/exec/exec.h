@@ -88,6 +88,11 @@ void exec_forbid_denorm(struct exec *x);
 /* Uninitialised memory. ERR_NO_FIT, ERR_UNSUPPORTED (larger than one allocation may be). */
 int exec_buffer_new(struct exec *x, struct exec_buffer *b, enum exec_memory kind, uint64_t bytes,
                     struct moeflux_err *e);
+/* exec_buffer_new in two steps: the first, of EXEC_HOST memory, may be on another thread than the exec's, the second adds the
+ * buffer to the exec's statistics. */
+int exec_buffer_allocate(struct exec *x, struct exec_buffer *b, enum exec_memory kind, uint64_t bytes,
+                         struct moeflux_err *e);
+void exec_buffer_count(struct exec *x, const struct exec_buffer *b);
 /* A buffer over pages of host memory that somebody else keeps until it is freed, where device memory is host memory.
  * host: at a page; bytes: rounded up to whole pages. ERR_UNSUPPORTED. */
 int exec_buffer_import(struct exec *x, struct exec_buffer *b, uint8_t *host, uint64_t bytes,

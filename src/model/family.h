@@ -36,7 +36,7 @@ struct family {
     const char *const (*renamed)[2];
 
     /* Tensors below "model.layers.N.mlp."; NULL: the family has none. */
-    const char *router_bias;
+    const char *router_bias; /* of a sigmoid router for the choice alone, else of its logits */
     const char *shared_gate; /* the weight of the shared expert: a matrix of one row */
     const char *shared;      /* the shared expert, before ".gate_proj" and so on */
 
@@ -56,6 +56,6 @@ const struct family *family_of_keys(const struct json_view *v);
 const char *family_list(char out[FAMILY_LIST_TEXT]);
 
 extern const struct family family_qwen35moe, family_qwen3moe, family_deepseek3, family_glm4moe,
-    family_qwen3next, family_kimik2, family_minimaxm2;
+    family_qwen3next, family_kimik2, family_minimaxm2, family_gptoss;
 
 #endif

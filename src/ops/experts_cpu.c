@@ -11,7 +11,7 @@
 /* A (token, slot) pair is t * top_k + k. Pairs of one expert stand together, so that its weights are read once. */
 struct group {
     uint64_t expert; /* its address */
-    uint32_t first, n;
+    uint32_t first, n, idx;
 };
 
 struct job {
@@ -91,7 +91,8 @@ static bool sort_pairs(struct job *j, struct host *h, uint64_t skip)
     for (uint32_t e = 0; e < n_experts; e++) {
         uint32_t n = ends[e];
         if (n > 0)
-            j->groups[j->n_groups++] = (struct group){((const uint64_t *)host_at(j->call->table))[e], at, n};
+            j->groups[j->n_groups++] =
+                (struct group){((const uint64_t *)host_at(j->call->table))[e], at, n, e};
         ends[e] = at;
         at += n;
     }
@@ -214,6 +215,22 @@ static void multiply(const struct job *j, const struct group *g, const struct we
         .w = &m, .x = x, .n = g->n, .last = rows->rows, .y = out, .y_stride = rows->rows});
 }
 
+/* Of a group's products, [n][n_rows]; `at`: of the first row's bias. */
+static void add_biases(const struct job *j, uint64_t biases, uint64_t at, uint32_t n, uint32_t n_rows,
+                       float *products)
+{
+    for (uint32_t i = 0; j->shape->biased && i < n; i++)
+        j->loops->add_scaled(products + (uint64_t)i * n_rows, host_floats(biases) + at, 1, n_rows);
+}
+
+static void activate(const struct job *j, const float *gate, const float *up, uint32_t n, float *out)
+{
+    if (j->shape->limit > 0)
+        j->loops->swiglu_limited(gate, up, n, (float)EXPERTS_ALPHA, j->shape->limit, out);
+    else
+        j->loops->swiglu(gate, up, n, out);
+}
+
 /* Runs fn for the blocks of all groups. */
 static void for_blocks(struct job *j, struct host *h, team_fn *fn)
 {
@@ -269,9 +286,12 @@ static void up_block(void *ctx, uint32_t block, uint32_t thread)
     float *gates = products_of(j, thread), *ups = gates + (uint64_t)g->n * n_rows;
     multiply(j, g, &gate_rows, thread, gates);
     multiply(j, g, &up_rows, thread, ups);
+    uint64_t bias_at = (uint64_t)g->idx * s->inner + first;
+    add_biases(j, j->call->biases.gate_up, bias_at, g->n, n_rows, gates);
+    add_biases(j, j->call->biases.gate_up, bias_at + (uint64_t)s->n_experts * s->inner, g->n, n_rows, ups);
     for (uint32_t i = 0; i < g->n; i++)
-        j->loops->swiglu(gates + (uint64_t)i * n_rows, ups + (uint64_t)i * n_rows, n_rows,
-                         host_floats_mut(j->call->act) + (uint64_t)j->pairs[g->first + i] * s->inner + first);
+        activate(j, gates + (uint64_t)i * n_rows, ups + (uint64_t)i * n_rows, n_rows,
+                 host_floats_mut(j->call->act) + (uint64_t)j->pairs[g->first + i] * s->inner + first);
 }
 
 int experts_up_cpu(const void *self, const void *what, struct host *h)
@@ -349,6 +369,7 @@ static void multiply_all(const struct job *j, uint32_t first, uint32_t n_rows, u
         const struct weights all = down_of(j->shape, g->expert), rows = weights_rows(&all, first, n_rows);
         float *some = products_of(j, thread);
         multiply(j, g, &rows, thread, some);
+        add_biases(j, c->biases.down, (uint64_t)g->idx * j->shape->hidden + first, g->n, n_rows, some);
         for (uint32_t i = 0; i < g->n; i++)
             memcpy(parts + (uint64_t)j->pairs[g->first + i] * n_rows, some + (uint64_t)i * n_rows,
                    n_rows * sizeof *parts);
@@ -422,6 +443,7 @@ static void down_block_of_many(void *ctx, uint32_t block, uint32_t thread)
     const struct weights all = down_of(s, g->expert), rows = weights_rows(&all, first, n_rows);
     float *some = products_of(j, thread);
     multiply(j, g, &rows, thread, some);
+    add_biases(j, j->call->biases.down, (uint64_t)g->idx * s->hidden + first, g->n, n_rows, some);
     for (uint32_t i = 0; i < g->n; i++)
         memcpy(j->parts + (uint64_t)j->pairs[g->first + i] * s->hidden + first, some + (uint64_t)i * n_rows,
                n_rows * sizeof *some);
