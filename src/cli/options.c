@@ -212,6 +212,7 @@ static const struct flag serve_flags[] = {
     BYTES(NULL, "state-memory", "SIZE", state_memory, "... at most so much of idle ones"),
     TEXT(NULL, "state-dir", "DIR", state_dir, "save those that leave memory there"),
     BYTES(NULL, "state-disk", "SIZE", state_disk, "... at most so much (16G)"),
+    INT(NULL, "state-files", "N", state_files, 1, 1000000, "... at most so many files (1000)"),
     HEADING("Model:"),
     MODEL_FLAGS,
     SAY_FLAGS,
@@ -258,6 +259,7 @@ static void set_defaults(struct options *o)
         .queue = 64,
         .grace = 10,
         .state_disk = (uint64_t)16 << 30,
+        .state_files = 1000,
         .logprobs = REQUEST_NO_LOGPROBS,
     };
 }
