@@ -64,6 +64,7 @@ static struct server_options server_options_of(const struct options *o)
         .state_bytes = o->state_memory,
         .state_dir = o->state_dir,
         .state_dir_bytes = o->state_disk,
+        .state_dir_files = (uint32_t)o->state_files,
         .most_waiting = (uint32_t)o->queue,
         .grace_s = (uint32_t)o->grace,
         .request = options_request(o),

@@ -163,7 +163,7 @@ static const struct flag convert_flags[] = {
     CHOICE("recipe", "NAME", recipe, RECIPE, "mlx-lm's mixed_2_6, _3_4, _3_6 or _4_6"),
     CHOICE("scales", "RULE", scales, SCALES, "minmax, or search: least error (with these: search)"),
     TEXT(NULL, "spread", "DIR,..", spread, "put the experts into these too, on other disks"),
-    SWITCH(NULL, "lossy", lossy, "GGUF: take formats that change a type by more than 4 %"),
+    SWITCH(NULL, "lossy", lossy, "of a GGUF: take what changes by more than 4 %"),
     SWITCH(NULL, "verify", verify, "read DST again; --verify DST alone: at any time"),
     INT("t", "threads", "N", threads, 1, 4096, "threads (all cores)"),
     SAY_FLAGS,
@@ -213,6 +213,7 @@ static const struct flag serve_flags[] = {
     BYTES(NULL, "state-memory", "SIZE", state_memory, "... at most so much of idle ones"),
     TEXT(NULL, "state-dir", "DIR", state_dir, "save those that leave memory there"),
     BYTES(NULL, "state-disk", "SIZE", state_disk, "... at most so much (16G)"),
+    INT(NULL, "state-files", "N", state_files, 1, 1000000, "... at most so many files (1000)"),
     HEADING("Model:"),
     MODEL_FLAGS,
     SAY_FLAGS,
@@ -259,6 +260,7 @@ static void set_defaults(struct options *o)
         .queue = 64,
         .grace = 10,
         .state_disk = (uint64_t)16 << 30,
+        .state_files = 1000,
         .logprobs = REQUEST_NO_LOGPROBS,
     };
 }

@@ -116,6 +116,7 @@ static int open_source(struct convert_plan *p, const char *src, struct moeflux_e
         if (rc == 0)
             convert_choose_default(p, q.rest.bits, q.rest.group);
     } else if (rc == 0) {
+        p->mxfp4_experts = q.mxfp4_experts;
         rc = open_unquantised(p, &l, src, &q, e);
     }
     layout_free(&l);
@@ -295,7 +296,9 @@ static struct block find_block(const struct convert_plan *p, uint32_t layer, uin
     uint64_t n = p->src.config.n_experts;
     bool down = proj == CONVERT_DOWN;
     const struct tensor *t;
-    snprintf(name, sizeof name, "model.layers.%u.mlp.experts.%s", layer, down ? "down_proj" : "gate_up_proj");
+    snprintf(name, sizeof name, "model.layers.%u.mlp.%s.%s", layer,
+             p->src.config.family->experts_by_columns ? "switch_mlp" : "experts",
+             down ? "down_proj" : "gate_up_proj");
     if ((t = model_dir_find(&p->src, name)))
         return down ? (struct block){t, expert, n} : (struct block){t, 2ull * expert + proj, 2 * n};
     snprintf(name, sizeof name, "model.layers.%u.mlp.switch_mlp.%s.weight", layer, proj_names[proj]);
@@ -305,19 +308,30 @@ static struct block find_block(const struct convert_plan *p, uint32_t layer, uin
     return (struct block){model_dir_find(&p->src, name), 0, 1};
 }
 
+/* Whether it is one of a family's stacks whose rows are columns: those have no .weight in their names. */
+static bool by_columns(const struct convert_plan *p, const struct tensor *t)
+{
+    return p->src.config.family->experts_by_columns && !names_ends_with(t->name, ".weight");
+}
+
 static int check_block(const struct convert_plan *p, const struct block *b, uint64_t rows, uint64_t cols,
                        struct moeflux_err *e)
 {
     const struct tensor *t = b->t;
     const char *file = p->src.files[t->file].path;
-    if (t->dtype != DTYPE_BF16 && t->dtype != DTYPE_F16 && t->dtype != DTYPE_F32 &&
-        t->dtype != DTYPE_F8_E4M3 && t->dtype != DTYPE_GGUF)
+    bool is_plain =
+        t->dtype == DTYPE_BF16 || t->dtype == DTYPE_F16 || t->dtype == DTYPE_F32 || t->dtype == DTYPE_GGUF;
+    if (!is_plain && t->dtype != DTYPE_F8_E4M3 && (t->format != FORMAT_MXFP4 || t->dtype != DTYPE_U32))
         return err_set(e, ERR_FORMAT, "%s: tensor %s: %s, expected BF16, F16, F32 or F8_E4M3", file, t->name,
                        tensor_dtype_name(t->dtype));
     uint64_t n = p->src.config.n_experts;
     struct tensor wanted = {.n_dims = 2, .shape = {rows, cols}};
     if (b->of > 1)
         wanted = (struct tensor){.n_dims = 3, .shape = {n, rows * (b->of / n), cols}};
+    if (by_columns(p, t))
+        wanted = (struct tensor){.n_dims = 3, .shape = {n, cols, rows * (b->of / n)}};
+    if (t->dtype == DTYPE_U32)
+        wanted.shape[2] = cols * t->bits / 32;
     bool same = t->n_dims == wanted.n_dims;
     for (uint32_t i = 0; same && i < t->n_dims; i++)
         same = t->shape[i] == wanted.shape[i];
@@ -367,6 +381,15 @@ int convert_plan_check_error(const struct convert_plan *p, const struct tensor *
                    format_of(format)->name, 100 * lost, 100 * CONVERT_MAX_LOSS);
 }
 
+static int find_scales(const struct convert_plan *p, const struct tensor *codes, const struct tensor **out,
+                       struct moeflux_err *e)
+{
+    char *name = names_replace_end(codes->name, strlen("weight"), "scales", e);
+    *out = name ? model_dir_find(&p->src, name) : NULL; /* was checked with the codes */
+    free(name);
+    return *out ? 0 : ERR_MEMORY;
+}
+
 int convert_plan_expert(const struct convert_plan *p, uint32_t layer, uint32_t expert, enum convert_proj proj,
                         struct convert_run *out, struct moeflux_err *e)
 {
@@ -380,8 +403,19 @@ int convert_plan_expert(const struct convert_plan *p, uint32_t layer, uint32_t e
     int rc = check_block(p, &b, rows, cols, e);
     if (rc < 0)
         return rc;
-    uint64_t bytes = b.t->bytes / b.of;
-    *out = (struct convert_run){b.t, b.at * bytes / tensor_dtype_bytes(b.t->dtype), rows * cols};
+    uint64_t bytes = b.t->bytes / b.of, width = tensor_dtype_bytes(b.t->dtype), parts = b.of / c->n_experts;
+    *out = (struct convert_run){.t = b.t, .first = b.at * bytes / width, .n = rows * cols, .cols = cols};
+    if (b.t->dtype == DTYPE_U32) {
+        out->first = b.at * rows * cols;
+        return find_scales(p, b.t, &out->scales, e);
+    }
+    if (by_columns(p, b.t)) {
+        out->block = parts * rows * cols;
+        out->first = expert * out->block;
+        out->skip = parts > 1 ? (uint64_t)proj : 0;
+        out->row_step = parts;
+        out->col_step = parts * rows;
+    }
     return 0;
 }
 
@@ -410,6 +444,18 @@ static uint64_t source_width(const struct convert_plan *p)
                                                                            : 0;
 }
 
+/* Bytes of a matrix that is read whole before it becomes codes. */
+static uint64_t source_room(const struct convert_plan *p)
+{
+    const struct config *c = &p->src.config;
+    uint64_t n = (uint64_t)c->moe_inner * c->hidden;
+    if (p->quantised)
+        return 0;
+    if (p->mxfp4_experts)
+        return format_all_bytes(format_of(FORMAT_MXFP4), n);
+    return c->family->experts_by_columns ? 2 * n * p->source_width : 0;
+}
+
 static int size_experts(struct convert_plan *p, struct moeflux_err *e)
 {
     const struct config *c = &p->src.config;
@@ -427,7 +473,7 @@ static int size_experts(struct convert_plan *p, struct moeflux_err *e)
         p->n_expert_layers++;
         p->experts[i] = expert_places_layout(c, &formats);
         p->max_expert_bytes = size_max(p->max_expert_bytes, p->experts[i].bytes);
-        uint64_t source = convert_plan_changes(p, i) ? p->src.experts[i].bytes : 0;
+        uint64_t source = convert_plan_changes(p, i) ? p->src.experts[i].bytes : source_room(p);
         p->expert_room = size_max(p->expert_room, p->experts[i].bytes + source);
         p->expert_source_bytes += convert_plan_layer_source(p, i);
     }
@@ -458,6 +504,8 @@ uint64_t convert_plan_layer_source(const struct convert_plan *p, uint32_t layer)
     const struct config *c = &p->src.config;
     if (p->is_gguf)
         return gguf_layer_bytes(p, layer);
+    if (p->mxfp4_experts)
+        return 3 * source_room(p) * c->n_experts;
     return p->quantised ? p->src.experts[layer].bytes * c->n_experts
                         : 3ull * c->moe_inner * c->hidden * p->source_width * c->n_experts;
 }

@@ -46,6 +46,7 @@ struct convert_plan {
     struct gguf_source gguf;         /* where is_gguf: the source is a GGUF file, or a split set */
     bool is_gguf;
     bool quantised;        /* the source holds MLX codes already */
+    bool mxfp4_experts;    /* its experts are mxfp4, and nothing else is quantised */
     bool plus_one;         /* its norms are stored around 0 */
     uint64_t source_width; /* bytes of an expert's weight in an unquantised source */
     uint32_t bits, group;  /* of ordinary matrices */
@@ -64,10 +65,15 @@ struct convert_plan {
     uint64_t identity;            /* of the source's files and config: changes when they change */
 };
 
-/* Elements first .. first + n - 1 of a tensor: one expert's matrix in an unquantised source. */
+/* Elements first .. first + n - 1 of a tensor: one expert's matrix in a source that is not MLX's. Of codes the numbers that they
+ * stand for. */
 struct convert_run {
     const struct tensor *t;
     uint64_t first, n;
+    /* col_step not 0: number c of row r is element skip + row_step r + col_step c of `block` elements, the first of which is
+     * `first`. */
+    uint64_t cols, block, skip, row_step, col_step;
+    const struct tensor *scales; /* of codes */
 };
 
 enum convert_proj { CONVERT_GATE, CONVERT_UP, CONVERT_DOWN };
@@ -98,7 +104,7 @@ int convert_plan_check_error(const struct convert_plan *p, const struct tensor *
                              const struct convert_error *sum, struct moeflux_err *e);
 
 /* Where an expert's gate, up or down matrix lies: in a fused or plain stack, or in a tensor of its own.
- * ERR_FORMAT: it is not there, or has another shape or dtype. Unquantised sources only. */
+ * ERR_FORMAT: it is not there, or has another shape or dtype. Not of MLX's sources. */
 int convert_plan_expert(const struct convert_plan *p, uint32_t layer, uint32_t expert, enum convert_proj proj,
                         struct convert_run *out, struct moeflux_err *e);
 

@@ -252,7 +252,7 @@ static uint64_t find(const struct tensor *t, const struct gguf_place *p, uint64_
     const struct head_order *o = p->rows.groups ? &p->rows : &p->cols;
     uint64_t width = p->rows.groups ? (p->tensor->n_dims > 1 ? p->tensor->shape[0] : 1) : 1;
     if (t->pieces.n_runs) {
-        uint64_t bytes, from = model_file_find_piece(&t->pieces, at * sizeof(float), &bytes);
+        uint64_t bytes, later, from = model_file_find_piece(&t->pieces, at * sizeof(float), &bytes, &later);
         *n = size_min(*n, bytes / sizeof(float));
         return from / sizeof(float);
     }

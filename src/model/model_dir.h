@@ -160,5 +160,8 @@ int model_dir_read_expert(const struct model_dir *m, uint32_t layer, uint32_t ex
 /* Checks the scales and biases of an expert that was read whole into `slot`: ERR_FORMAT names layer, expert, part. */
 int model_dir_check_expert(const struct model_dir *m, uint32_t layer, uint32_t expert, const uint8_t *slot,
                            struct moeflux_err *e);
+/* The same of its bytes [from, to), which hold whole numbers. */
+int model_dir_check_expert_part(const struct model_dir *m, uint32_t layer, uint32_t expert,
+                                const uint8_t *slot, uint64_t from, uint64_t to, struct moeflux_err *e);
 
 #endif

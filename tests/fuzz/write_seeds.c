@@ -63,7 +63,7 @@ static void put_header(struct seeds *s, const char *target, const char *before, 
 static void write_models(struct seeds *s)
 {
     static const char *const sources[] = {"tests/models/qwen-odd/mlx",      "tests/models/qwen3-odd/mlx",
-                                          "tests/models/deepseek-odd/mlx",  "tests/models/deepseek-odd/hf",
+                                          "tests/models/deepseek-odd/mlx",  "tests/models/sources/deepseek/hf",
                                           "tests/models/qwen3-plain/mlx",   "tests/models/formats/every-f16",
                                           "tests/models/formats/mixed-3-6", "tests/models/formats/nvfp4"};
     char path[512];
