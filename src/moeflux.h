@@ -294,8 +294,8 @@ struct moeflux_outputs {
 int moeflux_session_eval(struct moeflux_session *s, const int32_t *ids, uint32_t n,
                          const struct moeflux_outputs *outputs, struct moeflux_err *e);
 
-/* How many sequences of a model moeflux_eval_together takes at once, at least 1: 8 on Vulkan devices, 5 on the CPU and where it
- * computes some layers' experts; 1 with moeflux_options.trace and with prefer_resident. Less with a smaller chunk. */
+/* How many sequences of a model moeflux_eval_together takes at once: 8; 1 with
+ * moeflux_options.trace and with prefer_resident. Less than 8 with a smaller chunk. */
 uint32_t moeflux_most_together(const struct moeflux_model *m);
 /* Appends ids[i] to sequence list[i], of n different sessions of one model, 1 <= n <= moeflux_most_together. logits[i]
  * [vocab_size]: those after it. Each gets what moeflux_session_eval of this token gives, byte for byte, but weights are read
@@ -479,6 +479,7 @@ int moeflux_measure_memory(uint32_t n_threads, double *bytes_s, struct moeflux_e
 struct moeflux_needs {
     char architecture[32];
     uint32_t n_layers, n_attention, hidden, vocab_size, n_experts, moe_inner, max_context;
+    uint32_t n_windowed, window; /* of the layers with attention, those that see so many positions; 0: none */
     uint32_t n_expert_layers;  /* layers with routed experts */
     uint32_t top_k, own_top_k; /* experts of a token: with the options, by the model's configuration */
     float expert_share;        /* 1: a token has all top_k. What follows counts all */

@@ -89,11 +89,11 @@ assert many[2]['reused_tokens'] == many[0]['prompt_tokens'], many
 END
 
 claim every_form_of_the_model_says_the_same
-echo 0 5 6 7 300 >"$tmp/in"
-run 0 "$MOEFLUX" -m tests/models/deepseek-odd/mlx --tokens-in "$tmp/in" --temp 0 -n 12 --ignore-eos --tokens-out
+echo 0 5 6 7 100 >"$tmp/in"
+run 0 "$MOEFLUX" -m tests/models/sources/deepseek/mlx --tokens-in "$tmp/in" --temp 0 -n 12 --ignore-eos --tokens-out
 cp "$tmp/out" "$tmp/want"
 for source in mlx hf; do
-    run 0 "$MOEFLUX" convert "tests/models/deepseek-odd/$source" "$tmp/$source"
+    run 0 "$MOEFLUX" convert "tests/models/sources/deepseek/$source" "$tmp/$source"
     run 0 "$MOEFLUX" -m "$tmp/$source" --tokens-in "$tmp/in" --temp 0 -n 12 --ignore-eos --tokens-out
     cmp -s "$tmp/out" "$tmp/want" || fault "$source gives $(cat "$tmp/out"), expected $(cat "$tmp/want")"
 done

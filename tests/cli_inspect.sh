@@ -37,7 +37,7 @@ run 0 "$MOEFLUX" inspect tests/models/formats/mxfp4 --no-measure --device refere
 json_is 'j["expert_formats"]' mxfp4
 run 0 "$MOEFLUX" inspect tests/models/formats/q2-g32-f16 --no-measure --device reference
 out_has '^  expert formats  *2 bits g32 f16$'
-run 1 "$MOEFLUX" inspect tests/models/qwen-odd/hf --no-measure
+run 1 "$MOEFLUX" inspect tests/models/sources/qwen/hf --no-measure
 err_has 'run .moeflux convert. first'
 
 claim inspect_as_json_is_one_object
@@ -76,17 +76,23 @@ for dir in tests/models/families/*/; do
     json_is "abs(j['dense_bytes'] - $dense) <= 1024" True
 done
 
+claim layers_with_windows_are_counted_apart
+run 0 "$MOEFLUX" inspect tests/models/families/gptoss-odd --no-measure --device cpu
+out_has '^layers  *3, 1 of them full attention, 2 attention to 5 positions$'
+run 0 "$MOEFLUX" inspect tests/models/gptoss/mxfp4/config.json --no-measure --json --device cpu
+json_is 'j["window_layers"], j["window"], j["attention_layers"], j["formats_assumed"]' '(1, 9, 2, False)'
+
 claim a_configuration_without_a_table_is_of_what_convert_makes
-for dir in "$model" "$other"; do
+for dir in tests/models/sources/qwen/hf tests/models/sources/deepseek/hf; do
     rm -rf "$tmp/made"
-    run 0 "$MOEFLUX" convert "$(dirname "$dir")/hf" "$tmp/made"
+    run 0 "$MOEFLUX" convert "$dir" "$tmp/made"
     run 0 "$MOEFLUX" inspect "$tmp/made" --no-measure --json --device cpu
     wanted=$(json 'j["dense_bytes"], j["expert_bytes"], j["token_expert_bytes"], j["params"]')
-    run 0 "$MOEFLUX" inspect "$(dirname "$dir")/hf/config.json" --no-measure --json --device cpu
+    run 0 "$MOEFLUX" inspect "$dir/config.json" --no-measure --json --device cpu
     json_is 'j["dense_bytes"], j["expert_bytes"], j["token_expert_bytes"], j["params"]' "$wanted"
     json_is 'j["formats_assumed"]' True
 done
-run 0 "$MOEFLUX" inspect "$(dirname "$model")/hf/config.json" --no-measure
+run 0 "$MOEFLUX" inspect "$dir/config.json" --no-measure
 out_has 'a configuration alone; formats as moeflux convert makes them: 4 bits$'
 out_has '^  free there  *[0-9.]* .B'
 

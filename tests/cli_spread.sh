@@ -15,9 +15,9 @@ err_has '^the experts are spread over 3 directories$'
 [ -z "$(find "$tmp" -name '*.partial*' -o -name 'convert.state')" ] || fault 'something half-written is left'
 
 claim text_and_logits_are_those_of_one_disk
-echo '1 5 9 2 77 8 130 12 4' >"$tmp/ids"
-for model in tiny qwen-odd/mlx deepseek-odd/hf deepseek-odd/mlx qwen3-odd/mlx; do
-    one=$tmp/${model%/*}-one two=$tmp/${model%/*}-two
+echo '1 5 9 2 77 8 100 12 4' >"$tmp/ids"
+for model in tiny qwen-odd/mlx sources/deepseek/hf deepseek-odd/mlx qwen3-odd/mlx; do
+    one=$tmp/${model//\//-}-one two=$tmp/${model//\//-}-two
     rm -rf "$one" "$two" "$two-part"
     run 0 "$MOEFLUX" convert "tests/models/$model" "$one"
     run 0 "$MOEFLUX" convert "tests/models/$model" "$two" --spread "$two-part"

@@ -15,7 +15,7 @@
 #include "st_writer.h"
 #include "tmp_tree.h"
 
-#define HF "tests/models/deepseek-odd/hf"
+#define HF "tests/models/sources/deepseek/hf"
 
 #define BLOCK(rows, cols)                                                                                    \
     ",\n \"quantization_config\": {\n  \"activation_scheme\": \"dynamic\", \"fmt\": \"e4m3\",\n"             \
@@ -141,8 +141,8 @@ static void write_tensor(struct st_writer *w, const struct tensor *t, const uint
     if (!t) {
         /* Multi-token prediction, which is left out, whatever is in it. */
         static const uint8_t nan_codes[4] = {0x7f, 0x7f, 0xff, 0x7f};
-        st_writer_add(w, "model.layers.5.self_attn.o_proj.weight", "F8_E4M3", "[2,2]", nan_codes, 4);
-        st_writer_add(w, "model.layers.5.shared_head.head.weight", "F8_E4M3", "[2,2]", nan_codes, 4);
+        st_writer_add(w, "model.layers.3.self_attn.o_proj.weight", "F8_E4M3", "[2,2]", nan_codes, 4);
+        st_writer_add(w, "model.layers.3.shared_head.head.weight", "F8_E4M3", "[2,2]", nan_codes, 4);
     } else if (t->n_dims == 3) {
         write_experts(w, t, bytes, as_fp8);
     } else if (strstr(t->name, "proj") && t->n_dims == 2) {
@@ -175,9 +175,8 @@ static int run(const char *src, const char *dst, bool verify, struct convert_set
 
 static void check_blocks(size_t rows, size_t cols, const char *config, struct convert_settings s)
 {
-    static const char *const files[] = {"model_weights.bin", "packed_experts/layer_02.bin",
-                                        "packed_experts/layer_03.bin", "packed_experts/layer_04.bin",
-                                        "config.json"};
+    static const char *const files[] = {"model_weights.bin", "packed_experts/layer_01.bin",
+                                        "packed_experts/layer_02.bin", "config.json"};
     char *tmp = tmp_tree_new();
     const char *a = tmp_tree_path(tmp, "fp8"), *b = tmp_tree_path(tmp, "bf16");
     const char *a_out = tmp_tree_path(tmp, "fp8.out"), *b_out = tmp_tree_path(tmp, "bf16.out");
@@ -267,13 +266,13 @@ static void values_that_are_none_are_refused_by_name(void **state)
 {
     (void)state;
     expect_refused("layers.1.self_attn.q_b_proj", NAN_CODE, ERR_FORMAT,
-                   "model.layers.1.self_attn.q_b_proj.weight: row 383 column 191 is NaN (code 0xff)");
-    expect_refused("layers.3.mlp.experts.9.down_proj", NAN_CODE, ERR_FORMAT,
-                   "model.layers.3.mlp.experts.9.down_proj.weight: row 255 column 63 is NaN (code 0xff)");
+                   "model.layers.1.self_attn.q_b_proj.weight: row 191 column 191 is NaN (code 0xff)");
+    expect_refused("layers.2.mlp.experts.5.down_proj", NAN_CODE, ERR_FORMAT,
+                   "model.layers.2.mlp.experts.5.down_proj.weight: row 191 column 63 is NaN (code 0xff)");
     expect_refused("layers.0.mlp.up_proj", NAN_SCALE, ERR_FORMAT,
                    "model.layers.0.mlp.up_proj.weight_scale_inv: element 5 is not finite");
-    expect_refused("layers.4.self_attn.o_proj", HUGE_SCALE, ERR_FORMAT,
-                   "model.layers.4.self_attn.o_proj.weight: row ");
+    expect_refused("layers.2.self_attn.o_proj", HUGE_SCALE, ERR_FORMAT,
+                   "model.layers.2.self_attn.o_proj.weight: row ");
 }
 
 static void scales_that_do_not_fit_are_refused(void **state)
@@ -283,7 +282,7 @@ static void scales_that_do_not_fit_are_refused(void **state)
         "layers.1.self_attn.kv_a_proj_with_mqa", NO_SCALES, ERR_FORMAT,
         "is F8_E4M3, but there is no model.layers.1.self_attn.kv_a_proj_with_mqa.weight_scale_inv");
     expect_refused("layers.1.self_attn.kv_a_proj_with_mqa", FEW_SCALES, ERR_FORMAT,
-                   "shape [1, 2], expected [2, 2]: blocks of 128 x 128 in the weight's [160, 256]");
+                   "shape [1, 2], expected [2, 2]: blocks of 128 x 128 in the weight's [160, 192]");
     expect_refused("layers.2.mlp.experts.0.up_proj", INTEGER_SCALES, ERR_FORMAT, "I32, expected F32 or BF16");
 }
 

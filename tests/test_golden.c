@@ -312,13 +312,13 @@ static void qwen_odd_agrees_with_the_least_cache(void **state)
 static void converted_from_mlx_agrees(void **state)
 {
     (void)state;
-    convert_and_run("tests/models/qwen-odd/mlx", "tests/models/qwen-odd/golden.safetensors");
+    convert_and_run("tests/models/sources/qwen/mlx", "tests/models/sources/qwen/golden.safetensors");
 }
 
 static void converted_from_bf16_agrees(void **state)
 {
     (void)state;
-    convert_and_run("tests/models/qwen-odd/hf", "tests/models/qwen-odd/golden.safetensors");
+    convert_and_run("tests/models/sources/qwen/hf", "tests/models/sources/qwen/golden.safetensors");
 }
 
 static void the_reference_backend_agrees(void **state)
@@ -340,16 +340,16 @@ static void deepseek_odd_agrees_with_the_least_cache(void **state)
               NULL);
 }
 
-static void deepseek_odd_converted_from_mlx_agrees(void **state)
+static void deepseek_converted_from_mlx_agrees(void **state)
 {
     (void)state;
-    convert_and_run("tests/models/deepseek-odd/mlx", "tests/models/deepseek-odd/golden.safetensors");
+    convert_and_run("tests/models/sources/deepseek/mlx", "tests/models/sources/deepseek/golden.safetensors");
 }
 
-static void deepseek_odd_converted_from_bf16_agrees(void **state)
+static void deepseek_converted_from_bf16_agrees(void **state)
 {
     (void)state;
-    convert_and_run("tests/models/deepseek-odd/hf", "tests/models/deepseek-odd/golden.safetensors");
+    convert_and_run("tests/models/sources/deepseek/hf", "tests/models/sources/deepseek/golden.safetensors");
 }
 
 static void deepseek_odd_agrees_on_the_reference_backend(void **state)
@@ -493,15 +493,17 @@ static void qwen3_plain_agrees_on_the_reference_backend(void **state)
 /* What mlx-lm writes: all widths, groups, types of scales and modes, experts mixed by layer. The outputs are mlx-lm's in
  * float32 (tests/models/formats/README.md). */
 static const char *const recipes[] = {
-    "every-f16",   "deepseek-mixed-2-6", "nvfp4", "q2-g32-f16", "q3-g32",
-    "q5-g128-f32", "mixed-3-6",          "mxfp4", "mxfp8",      "deepseek-nvfp4",
+    "mixed-3-6",   "deepseek-nvfp4", "nvfp4", "q2-g32-f16", "q3-g32",
+    "q5-g128-f32", "every-f16",      "mxfp4", "mxfp8",      "deepseek-mixed-2-6",
 };
-/* The first N_SHOWN have all codes and groups, formats that differ from tensor to tensor, and both families. */
+/* The first N_SHOWN have formats that differ from tensor to tensor and from layer to layer, one without biases, and both
+ * families. test_ops has the kernels of all formats. */
 enum { N_RECIPES = sizeof recipes / sizeof *recipes, N_SHOWN = 2 };
 
 /* Small models of the other families (tests/models/families/README.md). The first has what only its family has of kernels. */
-static const char *const families[] = {"glm-odd",  "glm-plain",   "next-odd",     "next-plain",
-                                       "kimi-odd", "minimax-odd", "minimax-plain"};
+static const char *const families[] = {"glm-odd",    "glm-plain",   "next-odd",    "next-plain",
+                                       "kimi-odd",   "kimi-plain",  "minimax-odd", "minimax-plain",
+                                       "gptoss-odd", "gptoss-plain"};
 enum { N_FAMILIES = sizeof families / sizeof *families, N_SHOWN_FAMILIES = 1 };
 
 static void run_each(const char *folder, const char *const *names, int n,
@@ -616,6 +618,8 @@ static void families_agree_converted_on_the_reference_backend(void **state)
 {
     (void)state;
     run_families(convert_and_run_on_reference, N_FAMILIES);
+    /* As published: tests/models/families/README.md. */
+    convert_and_run_on_reference("tests/models/gptoss/mxfp4", "tests/models/gptoss/golden.safetensors");
 }
 
 /* As many layers as have one with experts at least: dense ones count. */
@@ -668,8 +672,8 @@ int main(void)
         cmocka_unit_test(converted_from_bf16_agrees),
         cmocka_unit_test(the_reference_backend_agrees),
         cmocka_unit_test(deepseek_odd_agrees_with_the_least_cache),
-        cmocka_unit_test(deepseek_odd_converted_from_mlx_agrees),
-        cmocka_unit_test(deepseek_odd_converted_from_bf16_agrees),
+        cmocka_unit_test(deepseek_converted_from_mlx_agrees),
+        cmocka_unit_test(deepseek_converted_from_bf16_agrees),
         cmocka_unit_test(deepseek_odd_agrees_on_the_reference_backend),
         cmocka_unit_test(deepseek_plain_agrees_with_the_least_cache),
         cmocka_unit_test(deepseek_plain_converted_agrees),

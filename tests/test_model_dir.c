@@ -405,8 +405,8 @@ static void what_is_no_model_directory_is_refused(void **state)
 static void an_unquantised_checkpoint_is_sent_to_convert(void **state)
 {
     (void)state;
-    model_dirs_refuse("tests/models/qwen-odd/hf", ERR_UNSUPPORTED, "run `moeflux convert` first");
-    model_dirs_refuse("tests/models/deepseek-odd/hf", ERR_UNSUPPORTED, "run `moeflux convert` first");
+    model_dirs_refuse("tests/models/sources/qwen/hf", ERR_UNSUPPORTED, "run `moeflux convert` first");
+    model_dirs_refuse("tests/models/sources/deepseek/hf", ERR_UNSUPPORTED, "run `moeflux convert` first");
 }
 
 /* --- layer files --- */

@@ -125,14 +125,14 @@ static unsigned compare_checkpoints(const char *hf_dir, const char *mlx_dir, con
     return n;
 }
 
-static void the_129_quantised_matrices_of_both_models_are_reproduced_bit_for_bit(void **state)
+static void the_85_quantised_matrices_of_both_models_are_reproduced_bit_for_bit(void **state)
 {
     (void)state;
-    unsigned qwen =
-        compare_checkpoints("tests/models/qwen-odd/hf", "tests/models/qwen-odd/mlx", "language_model.");
+    unsigned qwen = compare_checkpoints("tests/models/sources/qwen/hf", "tests/models/sources/qwen/mlx",
+                                        "language_model.");
     unsigned deepseek =
-        compare_checkpoints("tests/models/deepseek-odd/hf", "tests/models/deepseek-odd/mlx", "");
-    assert_int_equal(qwen + deepseek, 129);
+        compare_checkpoints("tests/models/sources/deepseek/hf", "tests/models/sources/deepseek/mlx", "");
+    assert_int_equal(qwen + deepseek, 85);
 }
 
 static void f32_and_bf16_sources_of_the_same_values_give_the_same_codes(void **state)
@@ -311,7 +311,7 @@ static void the_formats_of_the_table_are_found_by_bits_and_group(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_129_quantised_matrices_of_both_models_are_reproduced_bit_for_bit),
+        cmocka_unit_test(the_85_quantised_matrices_of_both_models_are_reproduced_bit_for_bit),
         cmocka_unit_test(f32_and_bf16_sources_of_the_same_values_give_the_same_codes),
         cmocka_unit_test(decoded_values_stay_within_a_step_of_the_source),
         cmocka_unit_test(groups_of_one_value_come_back_exactly),

@@ -22,7 +22,7 @@
 #include "sequence.h"
 #include "tmp_tree.h"
 
-#define QWEN_HF  "tests/models/qwen-odd/hf"
+#define QWEN_HF  "tests/models/sources/qwen/hf"
 #define QWEN3_HF "tests/models/qwen3-odd/hf"
 #define TINY     "tests/models/tiny"
 #define MODELS   "tests/models/formats/"

@@ -84,29 +84,10 @@ static int finish_wave(const struct expert_side *side, struct moeflux_err *e)
 }
 
 static int bring(const struct expert_side *side, uint32_t layer, const uint32_t *experts, uint32_t n,
-                 struct moeflux_err *e)
+                 enum expert_use use, struct moeflux_err *e)
 {
-    int rc = expert_store_want(side->store, layer, experts, n, NULL, e);
+    int rc = expert_store_want(side->store, layer, experts, n, use, NULL, e);
     return rc < 0 ? rc : expert_store_await(side->store, e);
-}
-
-/* The experts of a few tokens: as many tokens at once as the slots allow. */
-static int token_waves(const struct pass *p, uint32_t layer, struct moeflux_err *e)
-{
-    const struct expert_side *side = pass_side(p, layer);
-    int rc = 0;
-    for (uint32_t from = 0; rc == 0 && from < p->chunk.n;) {
-        uint32_t n_wanted, n = gather_wave(p, side, from, &n_wanted);
-        const struct arch_experts x = chosen_part(side, layer, from, n);
-        if (from > 0) /* the wave before this one still uses its slots */
-            rc = finish_wave(side, e);
-        if (rc == 0)
-            rc = bring(side, layer, p->at->wanted, n_wanted, e);
-        if (rc == 0)
-            chosen_compute(p, &x);
-        from += n;
-    }
-    return rc;
 }
 
 /* The different experts of the chunk. Cached ones come first, so that they are used before they could be evicted. */
@@ -143,16 +124,17 @@ static uint64_t wave_table(const struct pass *p, uint32_t wave, uint32_t layer, 
 
 /* A chunk of many tokens chooses nearly every expert. So those of the next layer are read while this layer's experts and the
  * next layer's mixer compute. */
-static void read_ahead_of_chunk(const struct pass *p, uint32_t layer)
+static int read_ahead_of_chunk(const struct pass *p, uint32_t layer, struct moeflux_err *e)
 {
     struct moeflux_model *m = p->m;
     uint32_t next = pass_next_moe(p, layer), n_experts = m->dir.config.n_experts;
     uint64_t n_pairs = (uint64_t)p->chunk.n * m->dir.config.top_k;
     if (n_pairs < 4 * (uint64_t)n_experts || !pass_reads_ahead(p, next))
-        return;
+        return 0;
     for (uint32_t i = 0; i < n_experts; i++)
         p->at->wanted[i] = i;
     expert_store_prefetch(pass_side(p, next)->store, next, p->at->wanted, n_experts, true);
+    return expert_store_raise(pass_side(p, next)->store, next, p->at->wanted, n_experts, e);
 }
 
 /* The experts of many tokens: each is loaded once and multiplied with all its tokens. While one wave computes, the next one
@@ -174,7 +156,7 @@ static int expert_waves(const struct pass *p, uint32_t layer, struct moeflux_err
             n_held = 0;
         }
         if (rc == 0)
-            rc = bring(side, layer, p->at->wanted + from, n, e);
+            rc = bring(side, layer, p->at->wanted + from, n, USE_CHUNK, e);
         if (rc < 0)
             return rc;
         n_held += n;
@@ -187,18 +169,19 @@ static int expert_waves(const struct pass *p, uint32_t layer, struct moeflux_err
         }
     }
     if (rc == 0) /* the disk is idle until the next layer */
-        read_ahead_of_chunk(p, layer);
+        rc = read_ahead_of_chunk(p, layer, e);
     return rc;
 }
 
-/* Prefetches the n likeliest of the predicted experts of a layer. */
-static void read_ahead(const struct pass *p, uint32_t layer, uint32_t n)
+/* Prefetches the likelier predicted experts of a layer: so many for each sequence. */
+static void read_ahead(const struct pass *p, uint32_t layer, uint32_t each)
 {
-    if (!pass_reads_ahead(p, layer))
+    uint32_t n = pass_n_decoding(p);
+    if (n == 0 || !pass_reads_ahead(p, layer))
         return;
-    predictor_predict(&p->at->predictor, layer, pass_predicts(p, layer) ? pass_prediction(p) : NULL);
+    predictor_predict(&p->at->predictor, layer, pass_predicts(p, layer) ? pass_prediction(p) : NULL, n);
     expert_store_prefetch(pass_side(p, layer)->store, layer, p->at->predictor.named,
-                          (uint32_t)size_min(p->at->predictor.n_named, n), false);
+                          (uint32_t)size_min(p->at->predictor.n_named, (uint64_t)n * each), false);
 }
 
 /* The choice of `layer` is known: the disk has something to do while its experts compute. */
@@ -215,16 +198,32 @@ void chosen_predict_again(const struct pass *p, uint32_t layer)
     if (!p->at->computes_at_once || !config_has_experts(&m->dir.config, layer) || !pass_predicts(p, layer))
         return;
     bool is_first = layer == pass_next_moe(p, UINT32_MAX);
-    arch_predict_experts(p->at->arch, layer);
+    arch_predict_experts(p->at->arch, layer, p->chunk.n);
     read_ahead(p, layer, div_up(m->dir.config.top_k, is_first ? 4 : 2));
 }
 
-/* The first half of those experts of a token that are there; in a batch of its own, so that it begins now. */
+/* Names those of the wanted experts that `which` has, for the first half: by their places in the choice of one token, by a table
+ * of several. */
+static void name_part(const struct pass *p, struct arch_experts *x, uint64_t which)
+{
+    const uint32_t *wanted = p->at->wanted;
+    uint32_t some[64], n = 0;
+    if (x->n == 1) {
+        x->skip = ~which;
+        return;
+    }
+    for (uint32_t i = 0; which; i++, which >>= 1)
+        if (which & 1)
+            some[n++] = wanted[i];
+    x->table = wave_table(p, 0, x->layer, some, n);
+}
+
+/* The first half of those experts that are there; in a batch of its own, so that it begins now. */
 static int submit_up(const struct pass *p, const struct expert_side *side, struct arch_experts *x,
                      uint64_t which, struct moeflux_err *e)
 {
     uint64_t ticket;
-    x->skip = ~which;
+    name_part(p, x, which);
     run_up(p, x);
     x->skip_shared = true; /* it is among them */
     int rc = exec_submit(side->exec, &ticket, e);
@@ -249,35 +248,69 @@ static int up_as_they_come(const struct pass *p, const struct expert_side *side,
     return rc;
 }
 
-/* The experts of one token. Cached ones are computed while the others are read. Each expert writes its own part of the
- * activations; they are summed afterwards in the router's order. So the result does not depend on the order of arrival. */
-static int token_experts(const struct pass *p, uint32_t layer, struct moeflux_err *e)
+/* Begins with the wanted experts that are there and gathers the others; those left for the second half's batch are named in x. */
+static int up_in_parts(const struct pass *p, const struct expert_side *side, struct arch_experts *x,
+                       uint64_t all, uint64_t done, struct moeflux_err *e)
 {
-    const struct expert_side *side = pass_side(p, layer);
-    uint32_t n = pass_n_chosen(p, pass_choice(p));
-    struct arch_experts x = chosen_part(side, layer, 0, 1);
-    uint64_t all = n < 64 ? ((uint64_t)1 << n) - 1 : UINT64_MAX, done = 0;
-    predictor_observe(&p->at->predictor, layer, pass_choice(p));
-    int rc = expert_store_want(side->store, layer, pass_choice(p), n, &done, e);
+    int rc = done ? submit_up(p, side, x, done, e) : 0;
+    if (rc == 0 && side->computes_at_once)
+        rc = up_as_they_come(p, side, x, all, &done, e);
+    int arrived = expert_store_await(side->store, rc < 0 ? NULL : e);
+    if (rc < 0 || arrived < 0)
+        return rc < 0 ? rc : arrived;
+    if (done)
+        name_part(p, x, all & ~done);
+    return 0;
+}
+
+/* The experts of some tokens, n different ones in p->at->wanted. Cached ones are computed while the others are read; of several
+ * tokens where the host computes. Each expert writes its own part of the activations; they are summed afterwards in the
+ * router's order. So the result does not depend on the order of arrival. */
+static int wanted_experts(const struct pass *p, struct arch_experts *x, uint32_t n, struct moeflux_err *e)
+{
+    const struct expert_side *side = pass_side(p, x->layer);
+    uint64_t all = n < 64 ? ((uint64_t)1 << n) - 1 : UINT64_MAX, present = 0, table = x->table;
+    enum expert_use use = p->chunk.n == 1 ? USE_TOKEN : USE_TOKENS;
+    int rc = expert_store_want(side->store, x->layer, p->at->wanted, n, use, &present, e);
     if (rc < 0)
         return rc;
-    read_ahead_of_next(p, layer);
-    done = n <= 64 && done != all ? done : 0;
-    if (done)
-        rc = submit_up(p, side, &x, done, e);
-    if (rc == 0 && side->computes_at_once && n <= 64)
-        rc = up_as_they_come(p, side, &x, all, &done, e);
-    int arrived = expert_store_await(side->store, rc < 0 ? NULL : e);
-    x.skip = done;
-    if (rc == 0 && arrived == 0)
-        chosen_compute(p, &x);
-    return rc < 0 ? rc : arrived;
+    if (x->from + x->n == p->chunk.n)
+        read_ahead_of_next(p, x->layer);
+    if (n <= 64 && (x->n == 1 || side->computes_at_once))
+        rc = up_in_parts(p, side, x, all, present != all ? present : 0, e);
+    else
+        rc = expert_store_await(side->store, e);
+    if (rc < 0)
+        return rc;
+    run_up(p, x);
+    x->table = table;
+    run_down(p, x);
+    return 0;
+}
+
+/* The experts of a few tokens: as many tokens at once as the slots allow. */
+static int token_waves(const struct pass *p, uint32_t layer, struct moeflux_err *e)
+{
+    const struct expert_side *side = pass_side(p, layer);
+    int rc = 0;
+    for (uint32_t from = 0; rc == 0 && from < p->chunk.n;) {
+        uint32_t n_wanted, n = gather_wave(p, side, from, &n_wanted);
+        struct arch_experts x = chosen_part(side, layer, from, n);
+        if (from > 0) /* the wave before this one still uses its slots */
+            rc = finish_wave(side, e);
+        if (rc == 0)
+            rc = wanted_experts(p, &x, n_wanted, e);
+        from += n;
+    }
+    return rc;
 }
 
 /* Whether the experts of the chunk come in waves of experts, not of tokens. */
 static bool takes_waves(const struct pass *p, uint32_t layer)
 {
     const struct moeflux_model *m = p->m;
+    if (pass_n_decoding(p) > 0)
+        return false;
     return pass_is_on_cpu(p, layer) ? host_experts_takes_waves(&m->host.experts, p->chunk.n)
                                     : arch_takes_waves(p->at->arch, p->chunk.n);
 }
@@ -295,6 +328,24 @@ void chosen_count(const struct pass *p)
 {
     p->at->n_choices += p->chunk.n;
     p->at->n_chosen += chosen_n_all(p);
+}
+
+int chosen_see(const struct pass *p, struct moeflux_err *e)
+{
+    struct moeflux_model *m = p->m;
+    uint32_t top_k = m->dir.config.top_k, n_seen = 0;
+    struct expert_store *store = p->at->sides[SIDE_DEVICE].store;
+    for (uint32_t layer = 0; layer < m->dir.config.n_layers; layer++) {
+        if (!p->at->is_seen[layer])
+            continue;
+        const uint32_t *choice = (const uint32_t *)(const void *)p->at->seen.host + (uint64_t)layer * top_k;
+        uint32_t n = pass_n_chosen(p, choice);
+        expert_store_note(store, layer, choice, n);
+        p->at->n_choices++;
+        p->at->n_chosen += n;
+        n_seen++;
+    }
+    return n_seen ? expert_store_move_up(store, e) : 0;
 }
 
 /* Puts experts that are in memory in the place of others, where the scores are close. */
@@ -318,9 +369,9 @@ int chosen_run(const struct pass *p, uint32_t layer, struct moeflux_err *e)
     chosen_count(p);
     if (m->trace)
         trace_writer_add(m->trace, layer, p->chunk.of.pos, p->chunk.n, pass_choice(p), pass_weights(p));
-    if (p->chunk.n == 1)
-        return token_experts(p, layer, e);
+    /* Of a chunk of many tokens the next one comes behind the last. */
+    uint32_t n = pass_n_decoding(p) > 0 ? p->chunk.n : 1;
     predictor_observe(&p->at->predictor, layer,
-                      pass_choice(p) + (uint64_t)(p->chunk.n - 1) * m->dir.config.top_k);
+                      pass_choice(p) + (uint64_t)(p->chunk.n - n) * m->dir.config.top_k, n);
     return takes_waves(p, layer) ? expert_waves(p, layer, e) : token_waves(p, layer, e);
 }

@@ -17,6 +17,8 @@ void chosen_predict_again(const struct pass *p, uint32_t layer);
 uint64_t chosen_n_all(const struct pass *p);
 /* Into the statistics. */
 void chosen_count(const struct pass *p);
+/* What the token chose in the layers that it passed without the host; its last batch is over. */
+int chosen_see(const struct pass *p, struct moeflux_err *e);
 /* The experts that the router chose, which the host knows now. */
 int chosen_run(const struct pass *p, uint32_t layer, struct moeflux_err *e);
 

@@ -48,6 +48,10 @@ struct stage {
     struct exec_buffer choice;
     /* host copies of view.weights, where the host wants them, and of view.logits; likewise */
     struct exec_buffer weights, logits;
+    /* u32 [n_layers][top_k], on the host: what a token chose in the layers that it passed without the host (pass_goes_on), where
+     * is_seen. Unused where device memory is mapped. */
+    struct exec_buffer seen;
+    bool *is_seen;             /* [n_layers] */
     struct exec_buffer hidden; /* host copies of x, [n_layers + 1][max_chunk][hidden]; made on first use */
     struct exec_buffer x; /* f32 [max_chunk][hidden]: a copy of view.x on the host, where it is not mapped */
     struct exec_buffer router_logits; /* host copy of view.router_logits, for prefer.h; likewise */
@@ -96,6 +100,13 @@ struct parked {
     const struct moeflux_session *sessions[MOEFLUX_MOST_TOGETHER];
 };
 
+/* The sequences that the predictors have seen last, and where they go on. For any other it must forget. */
+struct followed {
+    uint32_t n; /* 0: none */
+    const struct moeflux_session *sessions[MOEFLUX_MOST_TOGETHER];
+    uint32_t pos[MOEFLUX_MOST_TOGETHER];
+};
+
 struct moeflux_model {
     struct model_dir dir;
     struct stage stages[MOEFLUX_MAX_DEVICES];
@@ -124,9 +135,7 @@ struct moeflux_model {
     float *inverse_frequencies;     /* [rotary_dim / 2] */
     double rope_multiplier;         /* of cos and sin */
 
-    /* The sequence and position that the predictors have seen last. For any other they must forget. */
-    const struct moeflux_session *predicted_session;
-    uint32_t predicted_pos;
+    struct followed followed;
 
     struct parked parked;
 

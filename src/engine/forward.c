@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/real.h"
+#include "engine/chosen.h"
 #include "engine/stage_run.h"
 
 void forward_fill_rope(const struct moeflux_model *m, float *rope, uint32_t n, uint32_t pos)
@@ -129,7 +130,7 @@ static void copy_logits(const struct work *w, float *const *logits)
         memcpy(logits[i], rows + (uint64_t)i * vocab, vocab * sizeof(float));
 }
 
-/* Decode with every expert resident, a token of each of a list of sequences. The commands of a token do not depend on its id,
+/* Decode with every expert where the devices find it, a token of each of a list of sequences. The commands of a token do not depend on its id,
  * so those of the next tokens are recorded while the device computes these. */
 static int decode_resident(const struct work *w, float *const *logits, struct moeflux_err *e)
 {
@@ -146,6 +147,8 @@ static int decode_resident(const struct work *w, float *const *logits, struct mo
         rc = stage_end(&p, rc, e);
         if (rc == 0)
             stage_hand_over(&p);
+        if (rc == 0 && !w->is_together)
+            rc = chosen_see(&p, e);
     }
     if (rc == 0 && goes_on)
         remember_parked(&behind);
@@ -168,21 +171,27 @@ static bool go_on(void *ctx)
     return yes;
 }
 
-static void forget_predictions(struct moeflux_model *m)
+void forward_follow(const struct work *w)
 {
-    for (uint32_t i = 0; i < m->n_stages; i++)
+    struct moeflux_model *m = w->m;
+    struct followed *f = &m->followed;
+    uint32_t n = w->is_together ? w->n : 1, here = w->is_together ? 1 : w->n;
+    bool goes_on = f->n == n;
+    for (uint32_t i = 0; i < n; i++) {
+        goes_on = goes_on && f->sessions[i] == w->list[i] && f->pos[i] == w->list[i]->pos;
+        f->sessions[i] = w->list[i];
+        f->pos[i] = w->list[i]->pos + here;
+    }
+    f->n = n;
+    for (uint32_t i = 0; !goes_on && i < m->n_stages; i++)
         predictor_forget(&m->stages[i].predictor);
 }
 
 static int run_chunk(const struct work *w, bool last, struct moeflux_err *e)
 {
     struct moeflux_model *m = w->m;
-    const struct moeflux_session *s = w->list[0];
-    if (m->predicted_session != s || m->predicted_pos != s->pos)
-        forget_predictions(m);
-    m->predicted_session = s;
-    m->predicted_pos = s->pos + w->n;
     int rc = 0;
+    forward_follow(w);
     for (uint32_t i = 0; rc == 0 && i < m->n_stages; i++) {
         const struct pass p = stage_pass(w, &m->stages[i], NULL);
         rc = stage_run(&p, last, e);
@@ -197,8 +206,7 @@ static int run_together(const struct work *w, float *const *logits, struct moefl
     struct moeflux_model *m = w->m;
     struct arch_sequence each[MOEFLUX_MOST_TOGETHER];
     int rc = 0;
-    m->predicted_session = NULL;
-    forget_predictions(m);
+    forward_follow(w);
     for (uint32_t i = 0; rc == 0 && i < m->n_stages; i++) {
         const struct pass p = stage_pass(w, &m->stages[i], each);
         rc = stage_record_tokens(&p, e);
@@ -234,6 +242,15 @@ static void watch(struct moeflux_model *m, const struct exec_watch *w)
         exec_watch(m->stages[0].sides[SIDE_HOST].exec, w);
 }
 
+/* Whether tokens get what each would get alone, as those of several sequences do. */
+static void set_alike(struct moeflux_model *m, bool on)
+{
+    for (uint32_t i = 0; i < m->n_stages; i++)
+        exec_set_alike(m->stages[i].exec, on);
+    if (m->n_cpu_layers)
+        exec_set_alike(m->stages[0].sides[SIDE_HOST].exec, on);
+}
+
 static void fill_inputs_together(struct moeflux_session *const *list, const int32_t *ids, uint32_t n)
 {
     const struct moeflux_model *m = list[0]->model;
@@ -265,11 +282,24 @@ int forward_together(struct moeflux_session *const *list, const int32_t *ids, ui
     m->progress_at.total = 1;
     if (w.is_watched)
         watch(m, &(struct exec_watch){go_on, m});
+    set_alike(m, true);
     rc = m->resident && !w.is_watched ? decode_resident(&w, logits, e) : run_together(&w, logits, e);
+    set_alike(m, false);
     watch(m, NULL);
     m->step_ns = clock_ns() - start;
     m->is_stopped &= rc == ERR_INTERRUPTED;
     return rc;
+}
+
+/* Whether a token passes all layers of all stages without the host. */
+static bool is_at_once(const struct work *w)
+{
+    bool is = true;
+    for (uint32_t i = 0; is && i < w->m->n_stages; i++) {
+        const struct pass p = stage_pass(w, &w->m->stages[i], NULL);
+        is = pass_is_at_once(&p);
+    }
+    return is;
 }
 
 int forward_chunk(struct moeflux_session *s, const int32_t *ids, uint32_t n, uint32_t keep, bool last,
@@ -282,7 +312,8 @@ int forward_chunk(struct moeflux_session *s, const int32_t *ids, uint32_t n, uin
                            .keep = keep,
                            .is_watched = n > 1 || m->step_ns > QUICK_NS,
                            .outputs = outputs};
-    bool plain = m->resident && !w.is_watched && outputs->logits && !outputs->each_logits && !outputs->hidden;
+    bool plain = !w.is_watched && outputs->logits && !outputs->each_logits && !outputs->hidden &&
+                 (m->resident || is_at_once(&w));
     int rc = outputs->hidden ? make_hidden_buffers(m, e) : 0;
     if (rc == 0)
         rc = forward_check_files(m, e);

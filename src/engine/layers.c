@@ -28,7 +28,7 @@ static void show_choice(const struct pass *p, uint32_t layer)
     bool has_prediction = pass_predicts(p, next);
     arch_choose_experts(p->at->arch, &p->chunk, layer);
     if (has_prediction)
-        arch_predict_experts(p->at->arch, next);
+        arch_predict_experts(p->at->arch, next, p->chunk.n);
     if (pass_is_on_cpu(p, layer) || m->trace || pass_prefers(p, layer))
         copy_to_host(p, pass_is_on_cpu(p, layer));
     if (pass_prefers(p, layer))
@@ -37,7 +37,17 @@ static void show_choice(const struct pass *p, uint32_t layer)
         return;
     exec_copy(p->at->exec, &p->at->choice, 0, &p->at->view.idx, 0, p->chunk.n * bytes);
     if (has_prediction)
-        exec_copy(p->at->exec, &p->at->choice, p->at->view.idx.bytes, &p->at->view.predicted, 0, bytes);
+        exec_copy(p->at->exec, &p->at->choice, p->at->view.idx.bytes, &p->at->view.predicted, 0,
+                  p->chunk.n * bytes);
+}
+
+/* The choice of a layer that the token passes without the host is seen when the batch is over. */
+static void show_later(const struct pass *p, uint32_t layer)
+{
+    struct moeflux_model *m = p->m;
+    uint64_t bytes = (uint64_t)m->dir.config.top_k * sizeof(uint32_t);
+    exec_copy(p->at->exec, &p->at->seen, layer * bytes, &p->at->view.idx, 0, bytes);
+    p->at->is_seen[layer] = true;
 }
 
 /* Records layers from `layer` on, up to one whose choice the host has to see. Returns that one, or the end of the
@@ -52,7 +62,8 @@ static uint32_t record_layers(const struct pass *p, uint32_t layer)
         chosen_predict_again(p, layer);
         arch_before_experts(p->at->arch, &p->chunk, layer);
         if (config_has_experts(&m->dir.config, layer)) {
-            if (pass_is_on_cpu(p, layer) || m->trace || !expert_store_holds_all(side->store)) {
+            bool holds_all = expert_store_holds_all(side->store);
+            if (pass_is_on_cpu(p, layer) || m->trace || !(holds_all || pass_goes_on(p, layer))) {
                 show_choice(p, layer);
                 return layer;
             }
@@ -61,6 +72,8 @@ static uint32_t record_layers(const struct pass *p, uint32_t layer)
             chosen_compute(p, &x);
             if (p->at->computes_at_once)
                 chosen_count(p);
+            if (!holds_all)
+                show_later(p, layer);
         }
         exec_split(p->at->exec);
         pass_copy_hidden(p, layer + 1);

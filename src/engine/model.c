@@ -113,13 +113,13 @@ static int open_stages(struct moeflux_model *m, const struct stage_plan *p, cons
 }
 
 static int open_experts(struct moeflux_model *m, const struct stage_plan *p, const struct moeflux_options *o,
-                        struct moeflux_err *e)
+                        const struct test_hooks *h, struct moeflux_err *e)
 {
     int rc = 0;
     m->resident = m->n_cpu_layers == 0 && !m->trace;
     for (uint32_t i = 0; rc == 0 && i < m->n_stages; i++) {
         struct stage *at = &m->stages[i];
-        rc = model_fault(m, at, stage_open_experts(at, m, &p->of[i], o, e), e);
+        rc = model_fault(m, at, stage_open_experts(at, m, &p->of[i], o, h, e), e);
         m->resident = rc == 0 && m->resident && stage_holds_all(&m->stages[i]);
     }
     return rc;
@@ -158,7 +158,7 @@ int test_hooks_open(struct moeflux_model **out, const struct moeflux_options *o,
     if (rc == 0)
         rc = open_host(m, o, e);
     if (rc == 0)
-        rc = open_experts(m, &p, o, e);
+        rc = open_experts(m, &p, o, h, e);
     if (rc < 0) {
         moeflux_model_close(m);
         return rc;

@@ -41,7 +41,8 @@ static enum expert_side_kind kind_of(const struct pass *p, uint32_t layer)
     const struct moeflux_model *m = p->m;
     if (layer >= m->n_cpu_layers)
         return SIDE_DEVICE;
-    bool goes = p->at->sides[SIDE_PROMPT].store && load_plan_takes_device(&m->dir.config, p->chunk.n);
+    bool goes = !p->chunk.each && p->at->sides[SIDE_PROMPT].store &&
+                load_plan_takes_device(&m->dir.config, p->chunk.n);
     return goes ? SIDE_PROMPT : SIDE_HOST;
 }
 
@@ -76,12 +77,32 @@ bool pass_reads_ahead(const struct pass *p, uint32_t layer)
            pass_side(p, layer)->reads_ahead && !expert_store_holds_all(pass_side(p, layer)->store);
 }
 
+uint32_t pass_n_decoding(const struct pass *p)
+{
+    return p->chunk.each || p->chunk.n == 1 ? p->chunk.n : 0;
+}
+
 bool pass_predicts(const struct pass *p, uint32_t layer)
 {
-    return p->chunk.n == 1 && (p->at->predictor.kind & PREDICT_ROUTER) && pass_reads_ahead(p, layer);
+    return pass_n_decoding(p) > 0 && (p->at->predictor.kind & PREDICT_ROUTER) && pass_reads_ahead(p, layer);
 }
 
 bool pass_prefers(const struct pass *p, uint32_t layer)
 {
     return p->chunk.n == 1 && p->m->prefer.margin > 0 && !expert_store_holds_all(pass_side(p, layer)->store);
+}
+
+bool pass_goes_on(const struct pass *p, uint32_t layer)
+{
+    return p->chunk.n == 1 && !p->chunk.each && !p->m->trace && !pass_prefers(p, layer) && p->at->seen.host &&
+           !pass_is_on_cpu(p, layer) && expert_store_is_complete(pass_side(p, layer)->store);
+}
+
+bool pass_is_at_once(const struct pass *p)
+{
+    uint32_t first = pass_next_moe(p, p->at->layers.first - 1);
+    if (p->m->n_cpu_layers || p->m->trace)
+        return false;
+    return first >= p->at->layers.end || expert_store_holds_all(pass_side(p, first)->store) ||
+           pass_goes_on(p, first);
 }

@@ -34,8 +34,15 @@ void pass_release(const struct stage *at);
 uint32_t pass_next_moe(const struct pass *p, uint32_t layer);
 /* Whether there may be something to read for a layer with experts; one behind the stage's last is none. */
 bool pass_reads_ahead(const struct pass *p, uint32_t layer);
+/* Sequences of which a single token is evaluated; 0: it is a chunk of many tokens of one. */
+uint32_t pass_n_decoding(const struct pass *p);
 /* Whether a layer's router is applied early: for single tokens. */
 bool pass_predicts(const struct pass *p, uint32_t layer);
+/* Whether a token's batch goes on behind the layer without the host: all experts are where the device reads them. What it chose
+ * is seen when the batch is over (stage.seen). */
+bool pass_goes_on(const struct pass *p, uint32_t layer);
+/* Whether it does so behind every layer. */
+bool pass_is_at_once(const struct pass *p);
 /* Whether experts in memory may stand in for others: of a chunk of many tokens nearly all experts are chosen anyway. */
 bool pass_prefers(const struct pass *p, uint32_t layer);
 

@@ -254,15 +254,6 @@ static uint32_t settle(struct line *l)
     return tokens;
 }
 
-static void forget_other_tokens(struct moeflux_session *s)
-{
-    struct moeflux_model *m = s->model;
-    if (m->predicted_session == s && m->predicted_pos == s->pos)
-        return;
-    for (uint32_t i = 0; i < m->n_stages; i++)
-        predictor_forget(&m->stages[i].predictor);
-}
-
 int pipeline_run(struct moeflux_session *s, const struct pipeline_call *c, uint32_t *n_done,
                  struct moeflux_err *e)
 {
@@ -275,7 +266,8 @@ int pipeline_run(struct moeflux_session *s, const struct pipeline_call *c, uint3
     if (rc < 0)
         return rc;
     uint64_t start = clock_ns();
-    forget_other_tokens(s);
+    const struct work all = {.m = m, .list = &s, .n = c->n};
+    forward_follow(&all);
     for (uint32_t i = 0; i < n; i++) {
         l.stations[i] = (struct station){.line = &l, .idx = i};
         exec_watch(m->stages[i].exec, &(struct exec_watch){i + 1 == n ? go_on : go_on_beside, &l});
@@ -288,8 +280,7 @@ int pipeline_run(struct moeflux_session *s, const struct pipeline_call *c, uint3
     for (uint32_t i = 0; i < n; i++)
         exec_watch(m->stages[i].exec, NULL);
     *n_done = settle(&l);
-    m->predicted_session = rc == 0 ? s : NULL;
-    m->predicted_pos = s->pos;
+    m->followed.n = rc == 0 ? 1 : 0;
     m->step_ns = (clock_ns() - start) / c->n_chunks;
     /* One that was cut short may still write to its next state. */
     m->is_stopped = rc < 0;

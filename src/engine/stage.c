@@ -6,14 +6,15 @@
 
 #include "base/mem.h"
 #include "engine/load_plan.h"
+#include "engine/test_hooks.h"
 #include "experts/ranking.h"
 
-static int open_arch(struct stage *at, struct moeflux_model *m, uint64_t weights_bytes, uint64_t before,
+static int open_arch(struct stage *at, struct moeflux_model *m, const struct load_plan *p, uint64_t before,
                      struct moeflux_err *e)
 {
-    loader_init(&at->loader, at->exec, &m->dir, &m->progress);
+    int rc = loader_init(&at->loader, at->exec, &m->dir, &m->progress, p->n_readers, e);
     at->loader.loaded_bytes = before;
-    at->loader.end_bytes = before + weights_bytes;
+    at->loader.end_bytes = before + p->weights_bytes;
     const struct arch_request r = {.exec = at->exec,
                                    .loader = &at->loader,
                                    .config = &m->dir.config,
@@ -22,7 +23,8 @@ static int open_arch(struct stage *at, struct moeflux_model *m, uint64_t weights
                                    .max_chunk = m->max_chunk,
                                    .kv_type = m->kv_type,
                                    .has_host_experts = m->n_cpu_layers > 0};
-    int rc = at->maps_weights ? loader_use_in_place(&at->loader, e) : 0;
+    if (rc == 0 && at->maps_weights)
+        rc = loader_use_in_place(&at->loader, e);
     if (rc == 0)
         rc = arch_open(&at->arch, &r, &at->view, e);
     assert(rc < 0 || at->view.states);
@@ -42,6 +44,9 @@ static int make_buffers(struct stage *at, const struct moeflux_model *m, const s
         rc = exec_buffer_new(at->exec, &at->rope, EXEC_INPUT, n * c->rotary_dim * sizeof(float), e);
     if (rc == 0 && !v->idx.host)
         rc = exec_buffer_new(at->exec, &at->choice, EXEC_HOST, v->idx.bytes + v->predicted.bytes, e);
+    if (rc == 0 && !v->idx.host)
+        rc = exec_buffer_new(at->exec, &at->seen, EXEC_HOST,
+                             (uint64_t)c->n_layers * c->top_k * sizeof(uint32_t), e);
     if (rc == 0 && v->logits.bytes && !v->logits.host)
         rc = exec_buffer_new(at->exec, &at->logits, EXEC_HOST, v->logits.bytes, e);
     if (rc == 0 && sees_weights && !v->weights.host)
@@ -67,11 +72,13 @@ int stage_open(struct stage *at, struct moeflux_model *m, const struct load_plan
     const struct config *c = &m->dir.config;
     at->wanted = mem_new(c->n_experts, sizeof *at->wanted, e);
     at->is_wanted = mem_new(c->n_experts, sizeof *at->is_wanted, e);
-    if (!at->wanted || !at->is_wanted)
+    at->is_seen = mem_new(c->n_layers, sizeof *at->is_seen, e);
+    if (!at->wanted || !at->is_wanted || !at->is_seen)
         return ERR_MEMORY;
-    int rc = predictor_open(&at->predictor, predictor_of(o->prefetch), c->n_layers, c->top_k, e);
+    int rc = predictor_open(&at->predictor, predictor_of(o->prefetch), c->n_layers, c->top_k,
+                            MOEFLUX_MOST_TOGETHER, e);
     if (rc == 0)
-        rc = open_arch(at, m, p->weights_bytes, before, e);
+        rc = open_arch(at, m, p, before, e);
     return rc < 0 ? rc : make_buffers(at, m, o, e);
 }
 
@@ -104,6 +111,7 @@ static void set_options(struct expert_store_options to[EXPERT_SIDES], const stru
         to[i].io = p->io;
         to[i].host_bytes = p->budget.map_bytes;
     }
+    to[SIDE_DEVICE].fills = o->prefetch != MOEFLUX_PREFETCH_NONE;
     to[SIDE_DEVICE].usage = to[SIDE_HOST].usage = o->usage;
     to[SIDE_DEVICE].pin = to[SIDE_HOST].pin = o->pin;
     to[SIDE_DEVICE].n_pinned = p->n_pinned[0];
@@ -125,10 +133,12 @@ bool stage_holds_all(const struct stage *at)
 }
 
 int stage_open_experts(struct stage *at, struct moeflux_model *m, const struct load_plan *p,
-                       const struct moeflux_options *o, struct moeflux_err *e)
+                       const struct moeflux_options *o, const struct test_hooks *h, struct moeflux_err *e)
 {
     struct expert_store_options options[EXPERT_SIDES] = {0};
     set_options(options, m, p, o);
+    for (int i = 0; h && i < EXPERT_SIDES; i++)
+        options[i].host_chunk_bytes = h->host_chunk_bytes;
     at->sides[SIDE_DEVICE].exec = at->exec;
     at->sides[SIDE_PROMPT].exec = options[SIDE_PROMPT].budget_bytes ? at->exec : NULL;
     int rc = 0;
@@ -146,8 +156,8 @@ static void close_side(struct expert_side *s)
 
 void stage_close(struct stage *at)
 {
-    struct exec_buffer *buffers[] = {&at->ids,    &at->rope,   &at->kept, &at->choice,       &at->weights,
-                                     &at->logits, &at->hidden, &at->x,    &at->router_logits};
+    struct exec_buffer *buffers[] = {&at->ids,    &at->rope,   &at->kept, &at->choice,        &at->weights,
+                                     &at->logits, &at->hidden, &at->x,    &at->router_logits, &at->seen};
     for (int i = 0; i < EXPERT_SIDES; i++)
         close_side(&at->sides[i]);
     predictor_close(&at->predictor);
@@ -158,4 +168,5 @@ void stage_close(struct stage *at)
         exec_buffer_free(at->exec, buffers[i]);
     free(at->wanted);
     free(at->is_wanted);
+    free(at->is_seen);
 }

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "engine/chosen.h"
 #include "engine/layers.h"
 
 /* Rows of the head at once, where those of a whole chunk are asked for. */
@@ -166,6 +167,7 @@ int stage_record_tokens(const struct pass *p, struct moeflux_err *e)
 
 int stage_run(const struct pass *p, bool last, struct moeflux_err *e)
 {
+    memset(p->at->is_seen, 0, p->m->dir.config.n_layers * sizeof *p->at->is_seen);
     int rc = stage_record_layers(p, e);
     if (rc == 0 && !is_last(p))
         record_hidden_states(p);
@@ -175,5 +177,6 @@ int stage_run(const struct pass *p, bool last, struct moeflux_err *e)
         rc = last_logits(p, e);
     else if (rc == 0)
         rc = exec_finish(p->at->exec, e);
-    return stage_end(p, rc, e);
+    rc = stage_end(p, rc, e);
+    return rc < 0 ? rc : chosen_see(p, e);
 }

@@ -33,6 +33,8 @@ int stage_run(const struct pass *p, bool last, struct moeflux_err *e);
 int stage_end(const struct pass *p, int rc, struct moeflux_err *e);
 /* Behind a stage that has ended: its hidden states become what goes into the next one, which does not compute now. */
 void stage_hand_over(const struct pass *p);
+/* What the predictors have seen last is of use if these sequences go on from there. Notes where they are behind this work. */
+void forward_follow(const struct work *w);
 /* What the last stage has made of a few tokens: f32 [n][vocab_size]. */
 const float *stage_logits(const struct stage *at);
 

@@ -2,7 +2,7 @@
  * (reader_pool) and the ring (reader_ring) that carry reads out.
  *
  *   reader_work_take -> a part -> { reader_work_ask -> the system reads -> reader_work_got } until it returns false
- * The last part of a request to end checks and publishes it. */
+ * Each part is checked when it has come; the last one to end publishes the request. */
 #ifndef MOEFLUX_EXPERTS_READER_WORK_H
 #define MOEFLUX_EXPERTS_READER_WORK_H
 
@@ -20,6 +20,7 @@ struct reader_work {
     const struct reader_hook *hook;
     struct reader_files files;
     uint32_t depth;       /* parts in flight at once */
+    uint64_t piece_bytes; /* of a part, but for the last of an extent */
     pthread_mutex_t lock; /* all below, and the private members of requests */
     pthread_cond_t more, finished;
     struct read_list demanded, speculative;
