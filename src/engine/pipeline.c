@@ -1,5 +1,6 @@
 #include "engine/pipeline.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -261,6 +262,7 @@ int pipeline_run(struct moeflux_session *s, const struct pipeline_call *c, uint3
     struct line l = {
         .s = s, .m = m, .call = c, .lock = PTHREAD_MUTEX_INITIALIZER, .moved = PTHREAD_COND_INITIALIZER};
     uint32_t n = m->n_stages;
+    assert(n > 1 && n <= MOEFLUX_MAX_DEVICES);
     *n_done = 0;
     int rc = forward_check_files(m, e);
     if (rc < 0)

@@ -11,7 +11,7 @@
 static struct moeflux_plan_device describe(const struct load_plan *p, const struct model_dir *m,
                                            const struct exec_caps *caps)
 {
-    uint64_t one = expert_store_floor_bytes(m) / m->config.top_k;
+    uint64_t one = expert_store_floor_bytes(m) / size_max(m->config.top_k, 1);
     struct moeflux_plan_device d = {.is_unified = caps->is_unified,
                                     .first_layer = p->layers.first,
                                     .end_layer = p->layers.end,
@@ -56,7 +56,7 @@ static void fill(struct moeflux_plan *to, const struct stage_plan *plan, const s
                  const struct devices *d)
 {
     const struct load_plan *first = &plan->of[0];
-    uint64_t one = expert_store_floor_bytes(m) / m->config.top_k;
+    uint64_t one = expert_store_floor_bytes(m) / size_max(m->config.top_k, 1);
     uint64_t cpu = expert_store_full_bytes(m, (struct expert_layers){0, first->n_cpu_layers});
     *to = (struct moeflux_plan){.host_free_bytes = plan->host_free_bytes,
                                 .n_checkpoints = plan->n_checkpoints,
@@ -138,7 +138,7 @@ int moeflux_make_plan(const struct moeflux_options *o, struct moeflux_plan *out,
 int test_hooks_make_plan(const struct moeflux_options *o, const struct test_hooks *h,
                          struct moeflux_plan *out, struct moeflux_err *e)
 {
-    struct model_dir m;
+    struct model_dir m = {0};
     struct devices d;
     struct stage_plan p;
     *out = (struct moeflux_plan){0};
@@ -147,7 +147,7 @@ int test_hooks_make_plan(const struct moeflux_options *o, const struct test_hook
         rc = devices_parse(&d, o->device, e);
     if (rc == 0)
         rc = load_plan_look_at_model(&m, o, e);
-    if (rc < 0)
+    if (rc != 0)
         return rc;
     rc = devices_open(&d, o, h, e);
     if (rc == 0)

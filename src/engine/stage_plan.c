@@ -113,7 +113,7 @@ static int share(struct stage_plan *out, const struct model_dir *m, const struct
                  const struct moeflux_options *o, struct load_share *shares, struct moeflux_err *e)
 {
     struct expert_layers layers[MOEFLUX_MAX_DEVICES];
-    struct demand demands[MOEFLUX_MAX_DEVICES];
+    struct demand demands[MOEFLUX_MAX_DEVICES] = {0};
     int rc = devices_share_layers(o, caps, out->n, m->config.n_layers, layers, e);
     if (rc == 0)
         rc = choose_alike(caps, out->n, o, &shares[0], e);
