@@ -128,10 +128,15 @@ class Model:
             shape = (hidden, inner) if x == "down" else (inner, hidden)
             self.hf[f"model.layers.{i}.mlp.{ours}{x}_proj.weight"] = self.put(f"blk.{i}.ffn_{x}{tail}.weight", shape)
 
-    def experts(self, i, hidden, inner, name="mlp.experts.{}.{}_proj.weight", parts=("gate", "up", "down")):
+    def experts(self, i, hidden, inner, name="mlp.experts.{}.{}_proj.weight", parts=("gate", "up", "down"), fused=False):
+        """fused: the gate's rows above the up rows, in one tensor."""
+        both = self.put(f"blk.{i}.ffn_gate_up_exps.weight", (EXPERTS, 2 * inner, hidden)) if fused else None
         for x, part in zip(("gate", "up", "down"), parts):
             shape = (EXPERTS, hidden, inner) if x == "down" else (EXPERTS, inner, hidden)
-            stack = self.put(f"blk.{i}.ffn_{x}_exps.weight", shape)
+            if fused and x != "down":
+                stack = both[:, :inner] if x == "gate" else both[:, inner:]
+            else:
+                stack = self.put(f"blk.{i}.ffn_{x}_exps.weight", shape)
             for e in range(EXPERTS):
                 self.hf[f"model.layers.{i}." + name.format(e, part)] = stack[e]
 
@@ -276,13 +281,13 @@ def add_sigmoid(m):
     m.w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
 
 
-def feed_forward(m, i, bias="mlp.gate.e_score_correction_bias"):
+def feed_forward(m, i, fused=False):
     if i == 0:
         m.mlp(i, 64, 128, "", "")
         return
-    m.router(i, 64, bias=bias)
+    m.router(i, 64, bias="mlp.gate.e_score_correction_bias")
     m.mlp(i, 64, 64, "_shexp", "shared_experts.")
-    m.experts(i, 64, 64)
+    m.experts(i, 64, 64, fused=fused)
 
 
 def deepseek2(path):
@@ -319,7 +324,7 @@ def deepseek2(path):
         m.hf[ours + "kv_a_layernorm.weight"] = m.put(blk + "attn_kv_a_norm.weight", (latent,), 1)
         k, v = m.put(blk + "attn_k_b.weight", (heads, latent, nope)), m.put(blk + "attn_v_b.weight", (heads, value, latent))
         m.hf[ours + "kv_b_proj.weight"] = np.concatenate([k.transpose(0, 2, 1), v], 1).reshape(-1, latent)
-        feed_forward(m, i)
+        feed_forward(m, i, fused=True)
     m.close()
     return m.hf, c
 
