@@ -152,7 +152,7 @@ static const struct flag run_flags[] = {
 };
 
 static const struct flag convert_flags[] = {
-    OPERAND("SRC", src, "safetensors (MLX, bf16, f16, f32, fp8), or a GGUF file"),
+    OPERAND("SRC", src, "safetensors (MLX, bf16, f16, f32, fp8), or GGUF"),
     MAY_OPERAND("DST", dst, "directory to write; must not exist"),
     INT(NULL, "bits", "N", bits, 1, MAX_TOKENS, "of a weight: 2, 3, 4, 5, 6 or 8 (4, or as in SRC)"),
     INT(NULL, "group", "N", group, 1, MAX_TOKENS, "columns that share a scale: 32, 64, 128 (64)"),
