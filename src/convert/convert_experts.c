@@ -64,7 +64,8 @@ static bool encode(const struct convert_plan *p, enum dtype dtype, const uint8_t
 static int repack_matrix(const struct convert_plan *p, const struct convert_run *run, uint8_t *slot,
                          const struct place *to, struct moeflux_err *e)
 {
-    const struct convert_codes codes = {slot + to->w, slot + to->s, slot + to->b};
+    uint8_t *first = slot + to->w;
+    const struct convert_codes codes = {first, slot + to->s, slot + to->b};
     return gguf_source_codes(&p->gguf, run->t, run->first, run->n, to->format, &codes, e);
 }
 
