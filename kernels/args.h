@@ -440,7 +440,7 @@ struct swiglu_args {
 ARGS_SIZE(swiglu_args, 24);
 
 struct add_args {
-    ADDR y, x; /* f32 [n] */
+    ADDR y, x;    /* f32 [n] */
     U32 n, every; /* 0; else y is [every], again and again */
 };
 ARGS_SIZE(add_args, 24);

@@ -454,11 +454,12 @@ int moeflux_measure_memory(uint32_t n_threads, double *bytes_s, struct moeflux_e
 struct moeflux_needs {
     char architecture[32];
     uint32_t n_layers, n_attention, hidden, vocab_size, n_experts, moe_inner, max_context;
-    uint32_t n_expert_layers;  /* layers with routed experts */
-    uint32_t top_k, own_top_k; /* experts of a token: with the options, by the model's configuration */
-    float expert_share;        /* 1: a token has all top_k. What follows counts all */
-    bool packed;               /* layout on disk; false: plain safetensors */
-    bool is_sketch;            /* `dir` is a config.json alone: sizes are computed, no file is there */
+    uint32_t n_windowed, window; /* of the layers with attention, those that see so many positions; 0: none */
+    uint32_t n_expert_layers;    /* layers with routed experts */
+    uint32_t top_k, own_top_k;   /* experts of a token: with the options, by the model's configuration */
+    float expert_share;          /* 1: a token has all top_k. What follows counts all */
+    bool packed;                 /* layout on disk; false: plain safetensors */
+    bool is_sketch;              /* `dir` is a config.json alone: sizes are computed, no file is there */
     bool is_assumed; /* ... without a quantization table: formats are those that `moeflux convert` makes */
     uint64_t n_params, n_active_params, n_expert_params;
     uint64_t dense_bytes;        /* the resident part, on disk and in memory */

@@ -16,6 +16,7 @@
 #include "convert/convert.h"
 #include "model/model_dir.h"
 #include "model/names.h"
+#include "sequence.h"
 #include "st_writer.h"
 #include "tmp_tree.h"
 
@@ -135,6 +136,30 @@ static void stacks_of_another_shape_are_refused(void **state)
     }
 }
 
+/* Windows of 5 and of 40 positions, over chunks of all kinds. */
+static void any_chunk_gives_the_same_logits(void **state)
+{
+    (void)state;
+    enum { N = 150, VOCAB = 103 };
+    static const char *const models[] = {"tests/models/families/gptoss-odd",
+                                         "tests/models/families/gptoss-plain"};
+    static const uint32_t chunks[] = {16, 37, 1};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        struct sequence whole = sequence_open(models[i], "cpu", 512, 0, 256);
+        int32_t ids[N];
+        float want[VOCAB], got[VOCAB];
+        sequence_ids(&whole, 1, ids, N);
+        sequence_eval(&whole, ids, N, want);
+        for (size_t k = 0; k < sizeof chunks / sizeof *chunks; k++) {
+            struct sequence parts = sequence_open(models[i], "cpu", chunks[k], 0, 256);
+            sequence_eval(&parts, ids, N, got);
+            assert_true(sequence_distance(&parts, got, want) <= sequence_tolerance(&parts));
+            sequence_close(&parts);
+        }
+        sequence_close(&whole);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -142,6 +167,7 @@ int main(void)
         cmocka_unit_test(published_experts_take_other_formats),
         cmocka_unit_test(a_published_checkpoint_wants_to_be_converted),
         cmocka_unit_test(stacks_of_another_shape_are_refused),
+        cmocka_unit_test(any_chunk_gives_the_same_logits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -39,12 +39,13 @@ static void group_open(struct group *g, const char *model, const char *device, u
     open_others(g);
 }
 
-/* On the cpu, with experts that are read from files and ahead. */
-static void group_open_streaming(struct group *g, const char *model, enum moeflux_prefetch prefetch,
-                                 uint32_t n_slots)
+/* With experts that are read from files and ahead. device: "cpu", or one that is taken to have memory of its own. */
+static void group_open_streaming(struct group *g, const char *model, const char *device,
+                                 enum moeflux_prefetch prefetch, uint32_t n_slots)
 {
+    bool staged = strcmp(device, "cpu") != 0;
     struct moeflux_options o = {.dir = model,
-                                .device = "cpu",
+                                .device = device,
                                 .context = CONTEXT,
                                 .chunk = 32,
                                 .expert_io = MOEFLUX_EXPERT_IO_URING,
@@ -52,10 +53,11 @@ static void group_open_streaming(struct group *g, const char *model, enum moeflu
                                 .prompt_type = MOEFLUX_PROMPT_TYPE_F32};
     struct moeflux_plan p;
     struct moeflux_err e = {0};
-    check_ok(device_make_plan(&o, &p, &e), &e);
+    check_ok(device_plan_staged(&o, staged, &p, &e), &e);
     o.gpu_memory_bytes =
         p.weights_bytes + p.state_bytes + p.activation_bytes + p.driver_bytes + n_slots * p.slot_bytes;
-    check_ok(device_open_model(&g->q.m, &o, &e), &e);
+    o.memory_bytes = staged ? 20 * p.slot_bytes : 0;
+    check_ok(device_open_staged(&g->q.m, &o, staged, &e), &e);
     check_ok(moeflux_session_new(&g->q.s, g->q.m, CONTEXT, &e), &e);
     g->q.vocab = moeflux_model_get_info(g->q.m).vocab_size;
     open_others(g);
@@ -180,7 +182,7 @@ static void they_do_whatever_is_read_ahead(void **state)
         group_close(&g);
         for (uint32_t slots = 10; slots <= 60; slots += 25)
             for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-                group_open_streaming(&g, MODELS[model], kinds[i], slots);
+                group_open_streaming(&g, MODELS[model], "cpu", kinds[i], slots);
                 get_the_same_together(&g, alone);
                 group_close(&g);
             }
@@ -194,7 +196,7 @@ static void experts_of_sequences_together_are_read_ahead(void **state)
     (void)state;
     struct group g;
     struct moeflux_stats t;
-    group_open_streaming(&g, MODELS[0], MOEFLUX_PREFETCH_ROUTER, 100);
+    group_open_streaming(&g, MODELS[0], "cpu", MOEFLUX_PREFETCH_ROUTER, 100);
     read_prompts(&g);
     moeflux_model_reset_stats(g.q.m);
     eval_together(&g, 0);
@@ -211,6 +213,7 @@ static void they_do_on_the_reference(void **state)
     (void)state;
     for (int i = 1; i < N_MODELS; i++)
         agrees_with_alone(MODELS[i], "reference", 0);
+    agrees_with_alone(MODELS[1], "reference", FEW_SLOTS);
 }
 
 /* MOEFLUX_DEVICE's, with kernels. */
@@ -230,6 +233,27 @@ static void they_do_on_a_gpu_where_experts_are_streamed(void **state)
         skip();
     for (int i = 1; i < (device_is_software() ? 2 : N_MODELS); i++)
         agrees_with_alone(MODELS[i], device_name(), FEW_SLOTS);
+}
+
+/* Predictions are copied to the host, experts through it. */
+static void they_do_on_a_gpu_with_memory_of_its_own(void **state)
+{
+    (void)state;
+    if (!device_is_vulkan())
+        skip();
+    struct group g;
+    struct moeflux_stats t;
+    group_open_streaming(&g, MODELS[1], device_name(), MOEFLUX_PREFETCH_NONE, FEW_SLOTS);
+    uint8_t *alone = logits_alone(&g);
+    group_close(&g);
+    group_open_streaming(&g, MODELS[1], device_name(), MOEFLUX_PREFETCH_ROUTER, FEW_SLOTS);
+    get_the_same_together(&g, alone);
+    moeflux_model_reset_stats(g.q.m);
+    eval_together(&g, 0);
+    moeflux_model_get_stats(g.q.m, &t);
+    assert_true(t.n_predicted_right > t.n_predicted / 4);
+    free(alone);
+    group_close(&g);
 }
 
 /* Position, and what the next token gives. */
@@ -351,6 +375,7 @@ int main(void)
         cmocka_unit_test(they_do_on_the_reference),
         cmocka_unit_test(they_do_on_a_gpu),
         cmocka_unit_test(they_do_on_a_gpu_where_experts_are_streamed),
+        cmocka_unit_test(they_do_on_a_gpu_with_memory_of_its_own),
         cmocka_unit_test(an_interruption_changes_no_sequence),
         cmocka_unit_test(what_cannot_be_evaluated_together_is_refused_and_nothing_changes),
     };

@@ -18,14 +18,14 @@ struct moe_shape {
     uint32_t shared; /* 0: no shared expert */
     uint32_t format, n;
     uint32_t tile; /* 1 + the size of tiles to use; 0: as the number of tokens asks for */
-    bool ungated;  /* the shared expert */
-    bool ties;     /* of all logits */
-    bool drops;    /* tokens have from one to top_k experts */
+    uint32_t shared_up_format;
+    float limit;
+    bool ungated; /* the shared expert */
+    bool ties;    /* of all logits */
+    bool drops;   /* tokens have from one to top_k experts */
     /* Other ways than the router's product making the shared rows and the choice being there, of few tokens: */
     bool makes_shared, chooses, plain_weights;
-    uint32_t shared_up_format;
     bool biased;
-    float limit;
 };
 
 /* Whether the operation has tiles of so many sizes; from now on it has the last of these alone. */
