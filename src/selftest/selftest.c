@@ -566,9 +566,9 @@ static void mixed_linear_cases(struct kernel_test *l)
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         linear_case(l, &shapes[i]);
+    const uint32_t n = kt_is_brief(l) ? N_KINDS : N_SPREAD, each = kt_is_brief(l) ? 8 : 4;
     for (enum linear_path path = LINEAR_GEMV_FEW; has_kernels(l) && path < LINEAR_PATHS; path++)
-        for (uint32_t i = path % 2; i < (kt_is_brief(l) ? N_KINDS : N_SPREAD);
-             i += path < LINEAR_F16_GEMM_SMALL ? 4 : 1)
+        for (uint32_t i = path % 2; i < n; i += path < LINEAR_F16_GEMM_SMALL ? each : 1)
             linear_case(
                 l, &(struct linear_shape){2, {131, 70}, {spread[i], FORMAT_Q3}, 384, 75, true, i % 2, path});
 }
@@ -600,8 +600,9 @@ static void linear_path_cases(struct kernel_test *l)
     for (enum linear_path path = LINEAR_GEMV_FEW; has_kernels(l) && path < LINEAR_PATHS; path++) {
         linear_case(l, &(struct linear_shape){
                            3, {131, 1, 77}, {FORMAT_Q4, FORMAT_Q8, FORMAT_Q4}, 512, 75, true, true, path});
-        linear_case(
-            l, &(struct linear_shape){2, {130, 70}, {FORMAT_Q4, FORMAT_Q8}, 1664, 141, false, false, path});
+        if (!kt_is_brief(l) || path != LINEAR_GEMV_FEW)
+            linear_case(l, &(struct linear_shape){
+                               2, {130, 70}, {FORMAT_Q4, FORMAT_Q8}, 1664, 141, false, false, path});
         if (kt_is_brief(l) && path == LINEAR_GEMM_LARGE) /* LINEAR_GEMM's kernel, with larger tiles */
             continue;
         linear_case(l,
@@ -798,7 +799,8 @@ static void moe_format_cases(struct kernel_test *l)
                  &(struct moe_shape){16, 8, 2048, 512, 512, f, 1, .makes_shared = true, .chooses = true,
                                      .shared_up_format = FORMAT_Q4},
                  f);
-    for (uint32_t tile = 1; tile <= EXPERTS_MAX_TILES; tile++) /* brief: one format for each size */
+    /* Brief: the smallest and the largest tiles, with one format each. */
+    for (uint32_t tile = 1; tile <= EXPERTS_MAX_TILES; tile += kt_is_brief(l) ? EXPERTS_MAX_TILES - 1 : 1)
         for (uint32_t i = FORMAT_Q2 + tile % 2; i < FORMAT_F16; i += kt_is_brief(l) ? FORMAT_KINDS : 2)
             moe_case(l, &(struct moe_shape){6, 2, 640, 384, 64, i, 110, .tile = tile}, FORMAT_Q3);
 }
