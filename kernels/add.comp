@@ -1,4 +1,4 @@
-// add.comp - x[i] += y[i]. y may lie in host memory: each number is read once, neighbours by neighbouring lanes.
+// add.comp - x[i] += y[i], or y[i mod every]. y may lie in host memory: each number is read once, neighbours by neighbouring lanes.
 // Grid: x = blocks of WORKGROUP * 4 numbers. Exact.
 #version 460
 #include "lib/memory.glsl"
@@ -11,6 +11,9 @@ layout(push_constant, std430) uniform Args { add_args a; };
 void main()
 {
     uint i = gl_WorkGroupID.x * WORKGROUP + gl_LocalInvocationID.x;
-    if (i < a.n / 4)
+    if (a.every > 0) {
+        for (uint k = 4 * i; k < min(4 * i + 4, a.n); k++)
+            F32s(a.x).v[k] += F32s(a.y).v[k % a.every];
+    } else if (i < a.n / 4)
         F32x4s(a.x).v[i] += F32x4s(a.y).v[i];
 }

@@ -225,7 +225,7 @@ struct experts_decode_up_args {
     ADDR weights;   /* out [n][top_k], where the choice is made here */
     ADDR act;       /* out [n][top_k * inner + shared_inner], then ADDR [n][top_k] */
     ADDR logits;    /* [n][stride]: of the router, of the shared expert's gate */
-    ADDR shared_up; /* experts_shared_up */
+    ADDR shared_up; /* experts_shared_up; BIASED, then there is none: f32 [2][n_experts][inner] */
     U32 hidden, inner, format, stride;
     U32 gate_w, gate_s, gate_b, up_w, up_s, up_b; /* byte offsets in an expert */
     F32 eps;
@@ -242,8 +242,10 @@ struct experts_decode_down_args {
     ADDR weights; /* [n][top_k] */
     /* [n][shared_stride]: at shared_at the shared expert's gate and up rows; 0: they are in act */
     ADDR shared_in;
-    ADDR shared_w, shared_s, shared_b; /* down projection of the shared expert [hidden][shared_inner] */
-    ADDR x;                            /* [n][hidden], added to */
+    /* down projection of the shared expert [hidden][shared_inner]. BIASED, then there is none: w the biases f32
+     * [n_experts][hidden], s the choice u32 [n][top_k] */
+    ADDR shared_w, shared_s, shared_b;
+    ADDR x; /* [n][hidden], added to */
     U32 top_k, hidden, inner, format;
     U32 down_w, down_s, down_b; /* byte offsets in an expert */
     U32 shared_at, shared_inner, shared_format, shared_stride;
@@ -279,13 +281,14 @@ struct experts_prefill_up_args {
     ADDR act;       /* [n][slots][inner] */
     ADDR shared_up; /* experts_shared_up, where there are tiles of it */
     ADDR logits;    /* [n][stride]: at gate_at the shared expert's gate */
+    ADDR biases;    /* f32 [2][stride][inner], or 0; then there is no shared expert */
     U32 slots, hidden, inner, format;
     U32 gate_w, gate_s, gate_b, up_w, up_s, up_b; /* byte offsets in an expert */
     F32 eps;
     U32 stride, gate_at; /* gate_at 0: there is no gate */
-    U32 pad;
+    F32 limit;           /* of a limited act; 0: it is none */
 };
-ARGS_SIZE(experts_prefill_up_args, 120);
+ARGS_SIZE(experts_prefill_up_args, 128);
 
 struct experts_prefill_down_args {
     ADDR act;   /* [n][slots][inner] */
@@ -293,10 +296,11 @@ struct experts_prefill_down_args {
     ADDR rows, tiles;
     ADDR dst;                          /* [n][slots][hidden] */
     ADDR shared_w, shared_s, shared_b; /* of the shared expert, where there are tiles of it */
+    ADDR biases;                       /* f32 [n_experts][hidden], or 0; then there is no shared expert */
     U32 hidden, inner, format;
     U32 down_w, down_s, down_b; /* byte offsets in an expert */
 };
-ARGS_SIZE(experts_prefill_down_args, 88);
+ARGS_SIZE(experts_prefill_down_args, 96);
 
 struct experts_prefill_mix_args {
     ADDR parts;      /* [n][slots][hidden] */
@@ -335,21 +339,25 @@ struct gqa_prepare_args {
 ARGS_SIZE(gqa_prepare_args, 104);
 
 /* Where attention's kernels leave what attention_merge joins: the weighted values f32 [n][n_heads][n_splits][value_dim], and
- * behind them [n][n_heads][n_splits][2]: maximum in powers of two, sum of the weights. is_whole: the only split writes the
- * results themselves, [n][dst_stride]: n_heads x value_dim. */
+ * behind them [n][n_heads][n_splits][2]: maximum in powers of two, sum of the weights. If there is one whole split, the
+ * results themselves: [n][dst_stride]: n_heads x value_dim. */
+#define ATTENTION_WHOLE  1 /* the only split writes the results */
+#define ATTENTION_GATED  2 /* to be prepared: a gate stands behind each query */
+#define ATTENTION_MERGED 4 /* to be prepared: the last workgroup joins the splits */
 struct attention_decode_args {
     ADDR q;      /* [n][q_stride]: n_heads x key_dim; to be prepared: gqa_prepare_args' qkv */
     ADDR keys;   /* the cache's table of blocks; of FLAT rows the keys [positions][n_kv_heads][key_dim] */
     ADDR values; /* of FLAT rows [positions][n_kv_heads][value_dim]; to be prepared: gqa_prepare_args' bias */
     ADDR partial;              /* out */
     ADDR q_norm, k_norm, rope; /* to be prepared: as in gqa_prepare_args */
-    ADDR dst, counters;        /* is_merged: out [n_heads][value_dim]; zeros, one of each block of heads */
-    U32 n, pos, n_heads, n_kv_heads, layer_off, n_splits, is_whole;
+    ADDR dst, counters;        /* MERGED: out [n_heads][value_dim]; zeros, one of each block of heads */
+    ADDR sinks;                /* f32 [n_heads]; SINKS alone */
+    U32 n, pos, n_heads, n_kv_heads, layer_off, n_splits;
     F32 scale;
     U32 q_stride, dst_stride;
-    U32 rotary_dim, is_gated; /* to be prepared */
-    F32 eps;
-    U32 is_merged; /* 1: the last workgroup joins the splits; to be prepared */
+    U32 rotary_dim; /* to be prepared */
+    F32 eps;        /* likewise */
+    U32 is;         /* ATTENTION_* */
 };
 ARGS_SIZE(attention_decode_args, 128);
 
@@ -359,12 +367,12 @@ struct matrices_probe_args {
 ARGS_SIZE(matrices_probe_args, 8);
 
 struct attention_prefill_args {
-    ADDR q, keys, values, partial; /* as in attention_decode_args */
+    ADDR q, keys, values, partial, sinks; /* as in attention_decode_args */
     U32 n, pos, n_heads, n_kv_heads, layer_off, n_splits, is_whole;
     F32 scale;
     U32 q_stride, dst_stride;
 };
-ARGS_SIZE(attention_prefill_args, 72);
+ARGS_SIZE(attention_prefill_args, 80);
 
 struct attention_latent_args {
     ADDR q;       /* [n][q_stride]: n_heads x key_dim */
@@ -432,8 +440,8 @@ struct swiglu_args {
 ARGS_SIZE(swiglu_args, 24);
 
 struct add_args {
-    ADDR y, x; /* f32 [n] */
-    U32 n, unused;
+    ADDR y, x;    /* f32 [n] */
+    U32 n, every; /* 0; else y is [every], again and again */
 };
 ARGS_SIZE(add_args, 24);
 

@@ -140,10 +140,20 @@ static void a_device_that_holds_all_needs_no_host_tier(void **state)
     assert_int_equal(share(discrete(GIB), request(4 * MIB, 0, GIB)).host_bytes, 0);
 }
 
-static void the_host_tier_holds_what_the_device_does_not(void **state)
+static void a_host_with_room_for_all_experts_holds_all(void **state)
 {
     (void)state;
     struct budget b = share(discrete(GIB), request(0, FIXED + 20 * MIB, GIB));
+    assert_int_equal(b.slot_bytes, 20 * MIB);
+    assert_int_equal(b.host_bytes, ALL);
+    assert_int_equal(b.map_bytes, GIB - ALL);
+    assert_int_equal(share(discrete(GIB), request(ALL, FIXED + 20 * MIB, GIB)).host_bytes, ALL);
+}
+
+static void the_host_tier_holds_what_the_device_does_not(void **state)
+{
+    (void)state;
+    struct budget b = share(discrete(GIB), request(ALL - MIB, FIXED + 20 * MIB, GIB));
     assert_int_equal(b.slot_bytes, 20 * MIB);
     assert_int_equal(b.host_bytes, ALL - 20 * MIB);
     assert_int_equal(b.map_bytes, GIB - b.host_bytes);
@@ -152,7 +162,8 @@ static void the_host_tier_holds_what_the_device_does_not(void **state)
 static void the_host_tier_has_room_for_the_reads_of_a_layer(void **state)
 {
     (void)state;
-    assert_int_equal(share(discrete(GIB), request(0, FIXED + ALL - MIB, GIB)).host_bytes, TOP_K * MIB);
+    assert_int_equal(share(discrete(GIB), request(ALL - MIB, FIXED + ALL - MIB, GIB)).host_bytes,
+                     TOP_K * MIB);
 }
 
 static void the_host_tier_takes_three_quarters_at_most(void **state)
@@ -426,6 +437,7 @@ int main(void)
         cmocka_unit_test(more_than_is_free_is_not_given),
         cmocka_unit_test(the_memory_of_a_software_device_is_the_hosts),
         cmocka_unit_test(a_device_that_holds_all_needs_no_host_tier),
+        cmocka_unit_test(a_host_with_room_for_all_experts_holds_all),
         cmocka_unit_test(the_host_tier_holds_what_the_device_does_not),
         cmocka_unit_test(the_host_tier_has_room_for_the_reads_of_a_layer),
         cmocka_unit_test(the_host_tier_takes_three_quarters_at_most),

@@ -55,6 +55,18 @@ static void a_resident_model_waits_once_for_a_token(void **state)
     check_s(moeflux_make_forecast(&NEEDS, &plan, &s, 1).compute_s, 0.011);
 }
 
+static void so_does_one_whose_host_holds_all_experts(void **state)
+{
+    (void)state;
+    struct moeflux_speeds s = SPEEDS;
+    s.round_trip_s = 0.001;
+    struct moeflux_plan plan = {.n_experts = 4, .n_slots = 1, .n_host_slots = 4};
+    check_s(moeflux_make_forecast(&NEEDS, &plan, &s, 1).compute_s, 0.002);
+    check_s(moeflux_make_forecast(&NEEDS, &plan, &s, 1).copy_s, 0.00025 * 3 / 4);
+    plan.n_host_slots = 3;
+    check_s(moeflux_make_forecast(&NEEDS, &plan, &s, 1).compute_s, 0.011);
+}
+
 static void what_is_not_known_counts_as_nothing(void **state)
 {
     (void)state;
@@ -146,6 +158,7 @@ int main(void)
         cmocka_unit_test(a_token_is_the_sum_or_the_longer_of_its_parts),
         cmocka_unit_test(hits_in_host_memory_are_copied_and_not_read),
         cmocka_unit_test(a_resident_model_waits_once_for_a_token),
+        cmocka_unit_test(so_does_one_whose_host_holds_all_experts),
         cmocka_unit_test(what_is_not_known_counts_as_nothing),
         cmocka_unit_test(the_placement_follows_bus_and_memory),
         cmocka_unit_test(disk_and_device_have_speeds),

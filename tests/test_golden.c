@@ -501,8 +501,9 @@ static const char *const recipes[] = {
 enum { N_RECIPES = sizeof recipes / sizeof *recipes, N_SHOWN = 2 };
 
 /* Small models of the other families (tests/models/families/README.md). The first has what only its family has of kernels. */
-static const char *const families[] = {"glm-odd",  "glm-plain",   "next-odd",     "next-plain",
-                                       "kimi-odd", "minimax-odd", "minimax-plain"};
+static const char *const families[] = {"glm-odd",    "glm-plain",   "next-odd",    "next-plain",
+                                       "kimi-odd",   "kimi-plain",  "minimax-odd", "minimax-plain",
+                                       "gptoss-odd", "gptoss-plain"};
 enum { N_FAMILIES = sizeof families / sizeof *families, N_SHOWN_FAMILIES = 1 };
 
 static void run_each(const char *folder, const char *const *names, int n,
@@ -617,6 +618,8 @@ static void families_agree_converted_on_the_reference_backend(void **state)
 {
     (void)state;
     run_families(convert_and_run_on_reference, N_FAMILIES);
+    /* As published: tests/models/families/README.md. */
+    convert_and_run_on_reference("tests/models/gptoss/mxfp4", "tests/models/gptoss/golden.safetensors");
 }
 
 /* As many layers as have one with experts at least: dense ones count. */
@@ -640,6 +643,9 @@ static void split_models_agree(void **state)
         {"tests/models/qwen-odd/mlx", "tests/models/qwen-odd/golden.safetensors", true, true},
         {"tests/models/qwen3-odd/mlx", "tests/models/qwen3-odd/golden.safetensors", true, false},
         {"tests/models/deepseek-odd/mlx", "tests/models/deepseek-odd/golden.safetensors", true, true},
+        /* Experts with biases. */
+        {"tests/models/families/gptoss-odd", "tests/models/families/gptoss-odd.golden.safetensors", true,
+         false},
     };
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         if (models[i].all)

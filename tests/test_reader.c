@@ -1,5 +1,6 @@
 /* The reader through reader.h: every mode brings the same bytes, whatever the system does on the way. */
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -8,6 +9,7 @@
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,109 +20,10 @@
 #include "check.h"
 #include "convert/convert.h"
 #include "experts/reader.h"
+#include "read_fixture.h"
 #include "tmp_tree.h"
 
-static const char TINY[] = "tests/models/tiny", ODD[] = "tests/models/qwen-odd/mlx";
-static const enum reader_mode MODES[] = {READER_MMAP, READER_PREAD, READER_URING, READER_DIRECT};
-enum { N_MODES = sizeof MODES / sizeof *MODES, PAGE = 4096, POISON = 0xa5 };
-
-/* --- a packed model that a test may spoil, and a place for experts --- */
-
-struct fixture {
-    char *tmp;
-    const char *dir;
-    struct model_dir model;
-};
-
-static void open_packed(struct fixture *f, const char *src)
-{
-    struct convert_result result;
-    struct moeflux_err e = {0};
-    *f = (struct fixture){.tmp = tmp_tree_new()};
-    f->dir = tmp_tree_path(f->tmp, "packed");
-    check_ok(convert_run(&(struct convert_options){.src = src, .dst = f->dir, .n_threads = 1}, &result, &e),
-             &e);
-    check_ok(model_dir_open(&f->model, f->dir, &e), &e);
-}
-
-static void close_packed(struct fixture *f)
-{
-    model_dir_close(&f->model);
-    tmp_tree_remove(f->tmp);
-}
-
-static struct read_request *new_requests(const struct model_dir *m, uint32_t n)
-{
-    struct read_request *q = calloc(n, sizeof *q);
-    assert_non_null(q);
-    for (uint32_t i = 0; i < n; i++) {
-        void *dst;
-        uint64_t bytes = size_round_up(m->max_expert_bytes, PAGE);
-        assert_int_equal(posix_memalign(&dst, PAGE, bytes), 0);
-        memset(dst, POISON, bytes);
-        q[i].dst = dst;
-        q[i].expert = i;
-    }
-    return q;
-}
-
-static void free_requests(struct read_request *q, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i++)
-        free(q[i].dst);
-    free(q);
-}
-
-static void check_bytes(const struct model_dir *m, const struct read_request *q)
-{
-    struct extent x[EXPERT_MAX_EXTENTS];
-    uint8_t *want = malloc(m->max_expert_bytes);
-    assert_non_null(want);
-    uint32_t n = model_dir_expert(m, q->layer, q->expert, x);
-    for (uint32_t i = 0; i < n; i++)
-        assert_int_equal(pread(m->files[x[i].file].fd, want + x[i].at, x[i].bytes, (off_t)x[i].off),
-                         x[i].bytes);
-    assert_memory_equal(q->dst, want, m->max_expert_bytes);
-    free(want);
-}
-
-static struct reader *open_reader(const struct model_dir *m, const struct reader_options *o)
-{
-    struct reader *r;
-    struct moeflux_err e = {0};
-    check_ok(reader_open(&r, m, o, &e), &e);
-    return r;
-}
-
-/* Reads experts [0, n) of a layer at once and compares them. */
-static void read_and_compare(struct reader *r, const struct model_dir *m, uint32_t layer, uint32_t n)
-{
-    struct read_request *q = new_requests(m, n);
-    struct moeflux_err e = {0};
-    for (uint32_t i = 0; i < n; i++) {
-        q[i].layer = layer;
-        reader_start(r, &q[i]);
-    }
-    for (uint32_t i = n; i-- > 0;) {
-        check_ok(reader_wait(r, &q[i], &e), &e);
-        assert_true(reader_is_done(r, &q[i]));
-        check_bytes(m, &q[i]);
-    }
-    free_requests(q, n);
-}
-
-/* Whether the mode can be had for a model: io_uring may be forbidden, a disk may have blocks of 4096 bytes. */
-static bool can_open(const struct model_dir *m, enum reader_mode mode)
-{
-    struct reader *r;
-    struct moeflux_err e = {0};
-    int rc = reader_open(&r, m, &(struct reader_options){.mode = mode, .n_threads = 1}, &e);
-    if (rc == 0)
-        reader_close(r);
-    else if (rc != ERR_UNSUPPORTED || (mode != READER_URING && mode != READER_DIRECT))
-        fail_msg("%s", e.text);
-    return rc == 0;
-}
+static const char ODD[] = "tests/models/qwen-odd/mlx";
 
 static void open_packed_for_direct(struct fixture *f)
 {
@@ -149,10 +52,12 @@ static void all_modes_can_be_tested_here(void **state)
 
 /* --- equal bytes --- */
 
-static void read_all(const struct model_dir *m, enum reader_mode mode, uint32_t n_threads)
+static void read_all(const struct model_dir *m, enum reader_mode mode, uint32_t n_threads,
+                     uint32_t piece_bytes)
 {
     struct reader *r =
-        open_reader(m, &(struct reader_options){.mode = mode, .n_threads = n_threads, .depth = 3});
+        open_reader(m, &(struct reader_options){
+                           .mode = mode, .n_threads = n_threads, .depth = 3, .piece_bytes = piece_bytes});
     assert_int_equal(reader_get_mode(r), mode);
     uint32_t n_layers = 0, n = m->config.n_experts;
     for (uint32_t layer = 0; layer < m->config.n_layers; layer++) {
@@ -171,11 +76,11 @@ static void read_all(const struct model_dir *m, enum reader_mode mode, uint32_t 
 
 static void read_all_modes(const struct model_dir *m)
 {
-    for (uint32_t i = 0; i < N_MODES; i++) {
-        if (!can_open(m, MODES[i]))
-            continue;
-        read_all(m, MODES[i], 1);
-        read_all(m, MODES[i], 4);
+    struct mode_list usable = modes_of(m);
+    for (uint32_t i = 0; i < usable.n; i++) {
+        read_all(m, usable.modes[i], 1, 0);
+        read_all(m, usable.modes[i], 4, 0);
+        read_all(m, usable.modes[i], 4, PAGE);
     }
 }
 
@@ -230,27 +135,13 @@ static int64_t make_trouble(void *ctx, const struct read_part *p, uint8_t *dst, 
     return t->number ? -t->number : n;
 }
 
-static struct reader *open_troubled(const struct model_dir *m, enum reader_mode mode, struct trouble *t,
-                                    struct reader_hook *hook)
+static struct reader *open_troubled(const struct model_dir *m, enum reader_mode mode, uint32_t piece_bytes,
+                                    struct trouble *t, struct reader_hook *hook)
 {
     pthread_mutex_init(&t->lock, NULL);
     *hook = (struct reader_hook){make_trouble, t};
-    return open_reader(m, &(struct reader_options){.mode = mode, .n_threads = 4, .hook = hook});
-}
-
-/* The modes that a model can be read by here. */
-struct mode_list {
-    enum reader_mode modes[N_MODES];
-    uint32_t n;
-};
-
-static struct mode_list modes_of(const struct model_dir *m)
-{
-    struct mode_list l = {0};
-    for (uint32_t i = 0; i < N_MODES; i++)
-        if (can_open(m, MODES[i]))
-            l.modes[l.n++] = MODES[i];
-    return l;
+    return open_reader(
+        m, &(struct reader_options){.mode = mode, .n_threads = 4, .piece_bytes = piece_bytes, .hook = hook});
 }
 
 static void short_reads_are_continued(void **state)
@@ -264,7 +155,7 @@ static void short_reads_are_continued(void **state)
         struct reader_hook hook;
         /* A direct read that brings less than a block has made no way. */
         struct trouble t = {.expert = UINT32_MAX, .least = mode == READER_DIRECT ? 512 : 1, .n_left = 100};
-        struct reader *r = open_troubled(&f.model, mode, &t, &hook);
+        struct reader *r = open_troubled(&f.model, mode, 0, &t, &hook);
         read_and_compare(r, &f.model, 1, 32);
         assert_int_equal(t.n_left, 0);
         assert_true(reader_get_stats(r).n_continued > 50);
@@ -312,7 +203,7 @@ static void interrupted_reads_are_repeated(void **state)
             enum reader_mode mode = usable.modes[k];
             struct reader_hook hook;
             struct trouble t = {.expert = UINT32_MAX, .number = numbers[i], .n_left = 100};
-            struct reader *r = open_troubled(&f.model, mode, &t, &hook);
+            struct reader *r = open_troubled(&f.model, mode, 0, &t, &hook);
             read_and_compare(r, &f.model, 2, 16);
             assert_int_equal(reader_get_stats(r).n_continued, 100);
             reader_close(r);
@@ -330,13 +221,13 @@ static void expect_failure(struct reader *r, struct read_request *q, int code, c
 }
 
 /* Reads experts 0 to 15 of layer 1, of which the 5th must fail, then all again, of which none may. */
-static void one_of_many_fails(const struct model_dir *m, enum reader_mode mode, int number, uint32_t n_left,
-                              const char *const *words)
+static void one_of_many_fails(const struct model_dir *m, enum reader_mode mode, uint32_t piece_bytes,
+                              int number, uint32_t n_left, const char *const *words)
 {
     enum { N = 16 };
     struct reader_hook hook;
     struct trouble t = {.layer = 1, .expert = 5, .number = number, .n_left = n_left};
-    struct reader *r = open_troubled(m, mode, &t, &hook);
+    struct reader *r = open_troubled(m, mode, piece_bytes, &t, &hook);
     struct read_request *q = new_requests(m, N);
     struct moeflux_err e = {0};
     for (uint32_t i = 0; i < N; i++) {
@@ -369,9 +260,86 @@ static void a_failed_read_names_its_expert_and_the_reader_goes_on(void **state)
         enum reader_mode mode = usable.modes[k];
         static const char *const words[] = {
             "layer 1 expert 5", "layer_01.bin", "offset 138240", "27648", "Input/output error", NULL};
-        one_of_many_fails(&f.model, mode, EIO, 1, words);
+        one_of_many_fails(&f.model, mode, 0, EIO, 1, words);
         static const char *const busy[] = {"layer 1 expert 5", "offset 138240", "unavailable", NULL};
-        one_of_many_fails(&f.model, mode, EAGAIN, UINT32_MAX, busy);
+        one_of_many_fails(&f.model, mode, 0, EAGAIN, UINT32_MAX, busy);
+    }
+    close_packed(&f);
+}
+
+/* An expert of 27,648 bytes in pieces of a page: whichever fails, the expert does, and the others are not touched. */
+static void a_failed_piece_fails_the_expert(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_packed(&f, TINY);
+    struct mode_list usable = modes_of(&f.model);
+    for (uint32_t k = 0; k < usable.n; k++) {
+        static const char *const words[] = {"layer 1 expert 5", "layer_01.bin", "Input/output error", NULL};
+        for (uint32_t n = 1; n <= 7; n += 3)
+            one_of_many_fails(&f.model, usable.modes[k], PAGE, EIO, n, words);
+    }
+    close_packed(&f);
+}
+
+static void pieces_are_as_large_as_asked_for(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_packed(&f, TINY);
+    struct mode_list usable = modes_of(&f.model);
+    for (uint32_t k = 0; k < usable.n; k++)
+        for (uint32_t pages = 1; pages <= 8; pages += 3) {
+            struct reader *r = open_reader(&f.model, &(struct reader_options){.mode = usable.modes[k],
+                                                                              .n_threads = 3,
+                                                                              .piece_bytes = pages * PAGE});
+            read_and_compare(r, &f.model, 0, 2);
+            assert_int_equal(reader_get_stats(r).n_parts, 2 * ((27648 + pages * PAGE - 1) / (pages * PAGE)));
+            reader_close(r);
+        }
+    close_packed(&f);
+}
+
+/* Of a layer's file. */
+static void drop_pages(const struct model_dir *m, uint32_t layer)
+{
+    struct extent x[EXPERT_MAX_EXTENTS];
+    assert_int_equal(model_dir_expert(m, layer, 0, x), 1);
+    assert_int_equal(fsync(m->files[x[0].file].fd), 0);
+    assert_int_equal(posix_fadvise(m->files[x[0].file].fd, 0, 0, POSIX_FADV_DONTNEED), 0);
+}
+
+static bool has_pages(const struct model_dir *m, uint32_t layer)
+{
+    struct extent x[EXPERT_MAX_EXTENTS];
+    uint8_t byte;
+    struct iovec to = {&byte, 1};
+    assert_int_equal(model_dir_expert(m, layer, 0, x), 1);
+    return preadv2(m->files[x[0].file].fd, &to, 1, (off_t)x[0].off, RWF_NOWAIT) == 1;
+}
+
+/* One thread or one thread of the ring: the first piece finds that the disk is needed, and takes the others over. */
+static void what_the_page_cache_lacks_is_one_read(void **state)
+{
+    (void)state;
+    static const enum reader_mode modes[] = {READER_PREAD, READER_URING};
+    struct fixture f;
+    open_packed(&f, TINY);
+    for (int i = 0; i < 2; i++) {
+        if (!can_open(&f.model, modes[i]))
+            continue;
+        struct reader *r = open_reader(
+            &f.model, &(struct reader_options){.mode = modes[i], .n_threads = 1, .piece_bytes = PAGE});
+        /* Looking at a file brings its pages in, so another one tells whether they can be dropped. */
+        drop_pages(&f.model, 2);
+        drop_pages(&f.model, 3);
+        bool is_kept = has_pages(&f.model, 3);
+        read_and_compare(r, &f.model, 2, 1);
+        if (is_kept)
+            print_message("SKIP CASE: $TMPDIR keeps its files in memory\n");
+        else
+            assert_int_equal(reader_get_stats(r).n_parts, 1);
+        reader_close(r);
     }
     close_packed(&f);
 }
@@ -389,7 +357,7 @@ static void a_failed_extent_fails_the_expert(void **state)
         static const char *const words[] = {"layer 1 expert 5", "model.safetensors", "Input/output error",
                                             NULL};
         for (uint32_t n = 1; n <= 9; n += 4)
-            one_of_many_fails(&m, mode, EIO, n, words);
+            one_of_many_fails(&m, mode, 0, EIO, n, words);
     }
     model_dir_close(&m);
 }
@@ -469,7 +437,7 @@ static void cut_a_file(enum reader_mode mode)
     close_packed(&f);
 }
 
-static void spoil_scales(enum reader_mode mode)
+static void spoil_scales(enum reader_mode mode, uint32_t piece_bytes)
 {
     static const char *const words[] = {"layer 0 expert ", "not finite", NULL};
     static const uint8_t nan[] = {0xc0, 0x7f};
@@ -477,7 +445,8 @@ static void spoil_scales(enum reader_mode mode)
     open_packed(&f, TINY);
     const struct expert_layout *l = &f.model.experts[0];
     const uint64_t at[] = {l->gate_s, l->up_w - 2, l->up_b, l->down_s, l->bytes - 2};
-    struct reader *r = open_reader(&f.model, &(struct reader_options){.mode = mode, .n_threads = 2});
+    struct reader *r = open_reader(
+        &f.model, &(struct reader_options){.mode = mode, .n_threads = 2, .piece_bytes = piece_bytes});
     struct read_request *q = new_requests(&f.model, 5);
     FILE *file = fopen(tmp_tree_path(f.dir, "packed_experts/layer_00.bin"), "r+");
     assert_non_null(file);
@@ -516,7 +485,8 @@ static void values_that_are_not_finite_are_refused(void **state)
     struct mode_list usable = modes_of(&f.model);
     for (uint32_t k = 0; k < usable.n; k++) {
         enum reader_mode mode = usable.modes[k];
-        spoil_scales(mode);
+        spoil_scales(mode, 0);
+        spoil_scales(mode, PAGE);
     }
     close_packed(&f);
 }
@@ -538,257 +508,6 @@ static void a_file_that_was_replaced_is_not_read_directly(void **state)
         ERR_IO);
     assert_non_null(strstr(e.text, "replaced"));
     free(bytes);
-    close_packed(&f);
-}
-
-/* --- order --- */
-
-/* Holds the first read until it is told to go on, and notes in which order the others come. */
-struct gate {
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    uint32_t n_held, n_to_hold;
-    bool open;
-    uint32_t experts[64], n;
-};
-
-static int64_t pass_gate(void *ctx, const struct read_part *p,
-                         uint8_t *dst, /* NOLINT(readability-non-const-parameter): the hook's type */
-                         int64_t result)
-{
-    struct gate *g = ctx;
-    (void)dst;
-    pthread_mutex_lock(&g->lock);
-    if (g->n_held < g->n_to_hold) {
-        g->n_held++;
-        g->experts[g->n++] = p->request->expert;
-        pthread_cond_broadcast(&g->changed);
-        while (!g->open)
-            pthread_cond_wait(&g->changed, &g->lock);
-    } else {
-        g->experts[g->n++] = p->request->expert;
-    }
-    pthread_mutex_unlock(&g->lock);
-    return result;
-}
-
-static struct reader *open_gated(const struct model_dir *m, enum reader_mode mode, uint32_t n, struct gate *g,
-                                 struct reader_hook *hook)
-{
-    pthread_mutex_init(&g->lock, NULL);
-    pthread_cond_init(&g->changed, NULL);
-    *hook = (struct reader_hook){pass_gate, g};
-    return open_reader(m, &(struct reader_options){.mode = mode, .n_threads = n, .depth = n, .hook = hook});
-}
-
-static void wait_held(struct gate *g, uint32_t n)
-{
-    pthread_mutex_lock(&g->lock);
-    while (g->n_held < n)
-        pthread_cond_wait(&g->changed, &g->lock);
-    pthread_mutex_unlock(&g->lock);
-}
-
-static void open_gate(struct gate *g)
-{
-    pthread_mutex_lock(&g->lock);
-    g->open = true;
-    pthread_cond_broadcast(&g->changed);
-    pthread_mutex_unlock(&g->lock);
-}
-
-static void start_some(struct reader *r, struct read_request *q, uint32_t from, uint32_t to, bool speculative)
-{
-    for (uint32_t i = from; i < to; i++) {
-        q[i].speculative = speculative;
-        reader_start(r, &q[i]);
-    }
-}
-
-static void demanded_reads_overtake_speculative_ones(void **state)
-{
-    (void)state;
-    struct fixture f;
-    open_packed(&f, TINY);
-    struct mode_list usable = modes_of(&f.model);
-    for (uint32_t k = 0; k < usable.n; k++) {
-        enum reader_mode mode = usable.modes[k];
-        struct gate g = {.n_to_hold = 1};
-        struct reader_hook hook;
-        struct reader *r = open_gated(&f.model, mode, 1, &g, &hook);
-        struct read_request *q = new_requests(&f.model, 9);
-        start_some(r, q, 0, 1, true);
-        wait_held(&g, 1);
-        start_some(r, q, 1, 6, true);
-        start_some(r, q, 6, 9, false);
-        open_gate(&g);
-        for (uint32_t i = 0; i < 9; i++)
-            assert_int_equal(reader_wait(r, &q[i], NULL), 0);
-        static const uint32_t want[] = {0, 6, 7, 8};
-        assert_int_equal(g.n, 9);
-        assert_memory_equal(g.experts, want, sizeof want);
-        free_requests(q, 9);
-        reader_close(r);
-    }
-    close_packed(&f);
-}
-
-struct waiter {
-    struct reader *reader;
-    struct read_request *request;
-    int code;
-};
-
-static void *wait_for_it(void *arg)
-{
-    struct waiter *w = arg;
-    w->code = reader_wait(w->reader, w->request, NULL);
-    return NULL;
-}
-
-static void waiting_makes_a_read_demanded(void **state)
-{
-    (void)state;
-    struct fixture f;
-    open_packed(&f, TINY);
-    struct mode_list usable = modes_of(&f.model);
-    for (uint32_t k = 0; k < usable.n; k++) {
-        enum reader_mode mode = usable.modes[k];
-        struct gate g = {.n_to_hold = 1};
-        struct reader_hook hook;
-        struct reader *r = open_gated(&f.model, mode, 1, &g, &hook);
-        struct read_request *q = new_requests(&f.model, 6);
-        start_some(r, q, 0, 1, false);
-        wait_held(&g, 1);
-        start_some(r, q, 1, 6, true);
-        struct waiter w = {.reader = r, .request = &q[4]};
-        pthread_t thread;
-        assert_int_equal(pthread_create(&thread, NULL, wait_for_it, &w), 0);
-        while (reader_get_stats(r).n_promoted == 0)
-            sched_yield();
-        open_gate(&g);
-        pthread_join(thread, NULL);
-        assert_int_equal(w.code, 0);
-        for (uint32_t i = 0; i < 6; i++)
-            assert_int_equal(reader_wait(r, &q[i], NULL), 0);
-        assert_int_equal(g.experts[1], 4);
-        free_requests(q, 6);
-        reader_close(r);
-    }
-    close_packed(&f);
-}
-
-static void speculative_reads_leave_half_of_the_depth(void **state)
-{
-    (void)state;
-    struct fixture f;
-    open_packed(&f, TINY);
-    struct gate g = {.n_to_hold = 4};
-    struct reader_hook hook;
-    struct reader *r = open_gated(&f.model, READER_PREAD, 4, &g, &hook);
-    struct read_request *q = new_requests(&f.model, 10);
-    start_some(r, q, 0, 8, true);
-    wait_held(&g, 2);
-    start_some(r, q, 8, 10, false);
-    wait_held(&g, 4);
-    uint32_t n_demanded = 0;
-    for (uint32_t i = 0; i < 4; i++)
-        n_demanded += g.experts[i] >= 8;
-    assert_int_equal(n_demanded, 2);
-    open_gate(&g);
-    for (uint32_t i = 0; i < 10; i++)
-        assert_int_equal(reader_wait(r, &q[i], NULL), 0);
-    free_requests(q, 10);
-    reader_close(r);
-    close_packed(&f);
-}
-
-/* Nine extents, one thread: the first is held while the request is taken back. */
-static void a_read_taken_back_half_way_ends_with_what_was_in_flight(void **state)
-{
-    (void)state;
-    struct model_dir m;
-    struct moeflux_err e = {0};
-    struct gate g = {.n_to_hold = 1};
-    struct reader_hook hook;
-    check_ok(model_dir_open(&m, ODD, &e), &e);
-    struct reader *r = open_gated(&m, READER_PREAD, 1, &g, &hook);
-    struct read_request *q = new_requests(&m, 2);
-    start_some(r, q, 0, 1, true);
-    wait_held(&g, 1);
-    assert_int_equal(reader_cancel(r, &q[0]), READER_CUT_SHORT);
-    open_gate(&g);
-    assert_int_equal(reader_wait(r, &q[0], &e), ERR_INTERRUPTED);
-    assert_non_null(strstr(e.text, "taken back"));
-    assert_int_equal(g.n, 1);
-    start_some(r, q, 1, 2, false);
-    check_ok(reader_wait(r, &q[1], &e), &e);
-    check_bytes(&m, &q[1]);
-    assert_int_equal(reader_get_stats(r).n_dropped, 1);
-    assert_int_equal(reader_get_stats(r).n_failed, 0);
-    free_requests(q, 2);
-    reader_close(r);
-    model_dir_close(&m);
-}
-
-static void only_what_was_not_started_can_be_cancelled(void **state)
-{
-    (void)state;
-    struct fixture f;
-    struct moeflux_err e = {0};
-    open_packed(&f, TINY);
-    struct mode_list usable = modes_of(&f.model);
-    for (uint32_t k = 0; k < usable.n; k++) {
-        enum reader_mode mode = usable.modes[k];
-        struct gate g = {.n_to_hold = 1};
-        struct reader_hook hook;
-        struct reader *r = open_gated(&f.model, mode, 1, &g, &hook);
-        struct read_request *q = new_requests(&f.model, 4);
-        start_some(r, q, 0, 4, true);
-        wait_held(&g, 1);
-        assert_int_equal(reader_cancel(r, &q[0]), READER_NOT_CANCELLED);
-        assert_int_equal(reader_cancel(r, &q[2]), READER_CANCELLED);
-        assert_int_equal(reader_cancel(r, &q[3]), READER_CANCELLED);
-        open_gate(&g);
-        check_ok(reader_wait(r, &q[0], &e), &e);
-        check_ok(reader_wait(r, &q[1], &e), &e);
-        check_bytes(&f.model, &q[0]);
-        check_bytes(&f.model, &q[1]);
-        assert_int_equal(reader_cancel(r, &q[1]), READER_NOT_CANCELLED);
-        assert_int_equal(q[2].dst[0], POISON);
-        start_some(r, q, 2, 3, false);
-        check_ok(reader_wait(r, &q[2], &e), &e);
-        check_bytes(&f.model, &q[2]);
-        struct reader_stats s = reader_get_stats(r);
-        assert_int_equal(s.n_dropped, 2);
-        assert_int_equal(s.n_reads, 3);
-        free_requests(q, 4);
-        reader_close(r);
-    }
-    close_packed(&f);
-}
-
-static void closing_finishes_what_was_started(void **state)
-{
-    (void)state;
-    struct fixture f;
-    open_packed(&f, TINY);
-    struct mode_list usable = modes_of(&f.model);
-    for (uint32_t k = 0; k < usable.n; k++) {
-        enum reader_mode mode = usable.modes[k];
-        struct reader *r =
-            open_reader(&f.model, &(struct reader_options){.mode = mode, .n_threads = 2, .depth = 2});
-        struct read_request *q = new_requests(&f.model, 24);
-        start_some(r, q, 0, 12, true);
-        start_some(r, q, 12, 24, false);
-        reader_close(r);
-        for (uint32_t i = 0; i < 24; i++) {
-            assert_true(q[i].done);
-            assert_int_equal(q[i].code, 0);
-            check_bytes(&f.model, &q[i]);
-        }
-        free_requests(q, 24);
-    }
     close_packed(&f);
 }
 
@@ -944,17 +663,14 @@ int main(void)
         cmocka_unit_test(direct_reads_that_end_inside_a_block_go_on_at_its_start),
         cmocka_unit_test(interrupted_reads_are_repeated),
         cmocka_unit_test(a_failed_read_names_its_expert_and_the_reader_goes_on),
+        cmocka_unit_test(a_failed_piece_fails_the_expert),
+        cmocka_unit_test(pieces_are_as_large_as_asked_for),
+        cmocka_unit_test(what_the_page_cache_lacks_is_one_read),
         cmocka_unit_test(a_failed_extent_fails_the_expert),
         cmocka_unit_test(slow_reads_do_not_hold_up_the_others),
         cmocka_unit_test(a_file_that_is_cut_ends_as_an_error),
         cmocka_unit_test(values_that_are_not_finite_are_refused),
         cmocka_unit_test(a_file_that_was_replaced_is_not_read_directly),
-        cmocka_unit_test(demanded_reads_overtake_speculative_ones),
-        cmocka_unit_test(waiting_makes_a_read_demanded),
-        cmocka_unit_test(speculative_reads_leave_half_of_the_depth),
-        cmocka_unit_test(a_read_taken_back_half_way_ends_with_what_was_in_flight),
-        cmocka_unit_test(only_what_was_not_started_can_be_cancelled),
-        cmocka_unit_test(closing_finishes_what_was_started),
         cmocka_unit_test(direct_reads_need_aligned_memory),
         cmocka_unit_test(a_mode_that_cannot_be_had_is_refused_with_the_reason),
         cmocka_unit_test(auto_says_what_it_took_and_why),

@@ -1,12 +1,13 @@
 // attention/decode.comp - causal attention of few queries over the cache, with an online softmax:
 //   partial[t][h][split] = sum_p 2^(s_p - m) v_p,  stats = (m, l = sum_p 2^(s_p - m)),  s_p = log2(e) scale q . k_p,  p <= pos + t
-// over the split's share of the positions; is_whole: sum_p 2^(s_p - m) v_p / l. LATENT: a position has one row for all heads;
+// over the split's share of the positions; whole: sum_p 2^(s_p - m) v_p / l. WINDOW: p > pos + t - WINDOW, and others are not read.
+// SINKS: a head's sink is one more score of the first split, with a value of zero. LATENT: a position has one row for all heads;
 // the row is the key, and its first VALUE_DIM channels are the value.
 // PREPARE (one token): the queries come as they are projected. Every workgroup norms and turns its own as gqa/prepare.comp
 // does; the one with the last position does that with the new key, too, and writes the position's row of the cache, which others
 // do not see before the next dispatch: a member of each team begins with key and value in shared memory, and all end before it.
 //
-// is_merged (PREPARE, not whole): the workgroup that is the last of its heads' to finish does what merge.comp does, and no
+// Merged (PREPARE, not whole): the workgroup that is the last of its heads' to finish does what merge.comp does, and no
 // other dispatch follows. The splits are added up in order, whoever does it.
 //
 // Grid: x = blocks of TEAMS * HEADS query heads of one key/value head, times n_splits; y = tokens. The subgroups of a workgroup
@@ -36,6 +37,8 @@ layout(constant_id = 11) const uint PREPARE = 0;
 layout(constant_id = 12) const uint MERGED = 1; // most splits that the last workgroup merges
 layout(constant_id = 13) const uint NORM = NORM_HEADS; // PREPARE: as in gqa/prepare.comp, likewise the next
 layout(constant_id = 14) const uint BIASED = 0;
+layout(constant_id = 15) const uint WINDOW = 0; // 0: there is none
+layout(constant_id = 16) const uint SINKS = 0;
 
 layout(push_constant, std430) uniform Args { attention_decode_args a; };
 
@@ -77,6 +80,7 @@ uvec4 keys[BLOCK][KEY_UNITS], values[BLOCK][VALUE_UNITS];
 uint lane, team, member, split, token, kv_head, group;
 uint first;    // of the team's heads, in the group
 uint from, to; // positions in the cache
+uint begin;    // the first that the token sees
 bool has_new;  // PREPARE: the split ends with the last position, which is not there yet
 
 void find_work()
@@ -91,8 +95,10 @@ void find_work()
     first = (block % blocks * TEAMS + team) * HEADS;
     token = gl_WorkGroupID.y;
     uint n_pos = a.pos + token + 1;
-    uint share = ((n_pos + a.n_splits - 1) / a.n_splits + STEP - 1) / STEP * STEP;
-    from = min(split * share, n_pos);
+    begin = WINDOW > 0 && n_pos > WINDOW ? n_pos - WINDOW : 0;
+    uint base = begin / STEP * STEP, n = n_pos - base;
+    uint share = ((n + a.n_splits - 1) / a.n_splits + STEP - 1) / STEP * STEP;
+    from = min(base + split * share, n_pos);
     to = min(from + share, n_pos);
     has_new = PREPARE != 0 && from < to && to == n_pos;
     to -= has_new ? 1 : 0;
@@ -219,7 +225,7 @@ vec2 store_two(uvec2 row, uint i, vec2 v, bool is_mine)
 void prepare_row(uint i, vec2 factors)
 {
     bool is_query = i < TEAMS * HEADS, is_value = i == TEAMS * HEADS + 1;
-    uint step = 1 + a.is_gated, head = head_of(first - team * HEADS + i);
+    uint step = 1 + (a.is & ATTENTION_GATED) / ATTENTION_GATED, head = head_of(first - team * HEADS + i);
     uint src = (is_query ? step * head : step * a.n_heads + (is_value ? a.n_kv_heads : 0) + kv_head) * KEY_DIM;
     uvec2 norm = is_query ? a.q_norm : a.k_norm, row = is_value ? value_row(a.pos) : key_row(a.pos);
     uint norms = NORM != NORM_ALL || is_value ? 0 : (is_query ? head : kv_head) * KEY_DIM;
@@ -351,7 +357,8 @@ void reduce()
     HALVE(1) HALVE(2) HALVE(3) HALVE(4) HALVE(5) HALVE(6) HALVE(7)
 }
 
-// This lane's scores of the STEP rows from p on; LOWEST for positions from `to` on.
+// This lane's scores of the STEP rows from p on; LOWEST for positions that are hidden. A split's first step has others, or
+// the new position's score went before it: m is no longer LOWEST then.
 void score(uint p)
 {
     [[unroll]] for (uint i = 0; i < SCORES; i++)
@@ -365,7 +372,8 @@ void score(uint p)
     reduce();
     [[unroll]] for (uint o = 0; o < OWN; o++) {
         uint b = (lane / COPIES * OWN + o) / HEADS;
-        s[o] = p + b * ROWS + gl_SubgroupInvocationID / LANES < to ? s[o] : LOWEST;
+        uint at = p + b * ROWS + gl_SubgroupInvocationID / LANES;
+        s[o] = at < to && (WINDOW == 0 || at >= begin) ? s[o] : LOWEST;
     }
 }
 
@@ -432,7 +440,7 @@ void join_rows()
 
 uint result_row(uint head)
 {
-    if (a.is_whole != 0)
+    if ((a.is & ATTENTION_WHOLE) != 0)
         return token * a.dst_stride + head * VALUE_DIM;
     return ((token * a.n_heads + head) * a.n_splits + split) * VALUE_DIM;
 }
@@ -448,15 +456,20 @@ void join_stats()
     float top = LOWEST, sum = 0.0;
     [[unroll]] for (uint i = 0; i < MEMBERS; i++)
         top = max(top, stats[(i * TEAMS + team) * HEADS + g].x);
+    if (SINKS != 0 && split == 0) {
+        float sink = F32s(a.sinks).v[head_of(first + g)] * LOG2_E;
+        top = max(top, sink);
+        sum = exp2(sink - top);
+    }
     [[unroll]] for (uint i = 0; i < MEMBERS; i++) {
         vec2 of = stats[(i * TEAMS + team) * HEADS + g];
         sum = fma(of.y, exp2(of.x - top), sum);
     }
-    if (a.is_whole == 0 && member == 0 && gl_SubgroupInvocationID < HEADS && first + g < group) {
+    if ((a.is & ATTENTION_WHOLE) == 0 && member == 0 && gl_SubgroupInvocationID < HEADS && first + g < group) {
         uint at = a.n * a.n_heads * a.n_splits * (VALUE_DIM / 2) + result_row(head_of(first + g)) / VALUE_DIM;
         PartStats(a.partial).v[at] = vec2(top, sum);
     }
-    float factor = exp2(stats[gl_SubgroupID * HEADS + g].x - top) / (a.is_whole != 0 ? sum : 1.0);
+    float factor = exp2(stats[gl_SubgroupID * HEADS + g].x - top) / ((a.is & ATTENTION_WHOLE) != 0 ? sum : 1.0);
     [[unroll]] for (uint h = 0; h < HEADS; h++) {
         float f = subgroupShuffle(factor, h);
         [[unroll]] for (uint i = 0; i < VALUE_VECS; i++)
@@ -498,7 +511,7 @@ void store_results()
     }
 }
 
-// --- is_merged ---
+// --- merging ---
 
 // Weights of the splits of the block's heads: a subgroup finds a head's. `head`: the block's first.
 void weigh_splits(uint head)
@@ -565,7 +578,7 @@ void merge()
                     sum = fma(vec4(split_weights[h * MERGED + from + k]), part[k], sum);
         }
         uint row = head_of(head + h) * (VALUE_DIM / 4);
-        if (a.is_gated != 0) {
+        if ((a.is & ATTENTION_GATED) != 0) {
             vec4 gate = four_at(a.q, 2 * row + VALUE_DIM / 4 + c4);
             sum *= vec4(sigmoid(gate.x), sigmoid(gate.y), sigmoid(gate.z), sigmoid(gate.w));
         }
@@ -602,6 +615,6 @@ void main()
     join_stats();
     join_members();
     store_results();
-    if (PREPARE != 0 && a.is_merged != 0)
+    if (PREPARE != 0 && (a.is & ATTENTION_MERGED) != 0)
         merge();
 }

@@ -25,10 +25,37 @@ vec2 stats_of(uint at, uint split)
     return uintBitsToFloat(Twos(a.partial).v[at + split]);
 }
 
-void ask(uint row, uint fours, uint from, out vec4 part[BATCH])
+// Four channels of a split's sums and its m, of every GROUPS-th split.
+struct Parts {
+    vec4 sum[BATCH];
+    float m[BATCH];
+};
+
+void ask(uint row, uint fours, uint stats, uint from, out Parts p)
 {
-    [[unroll]] for (uint i = 0; i < BATCH; i++)
-        part[i] = F32x4s(a.partial).v[row + min(from + i * GROUPS, a.n_splits - 1) * fours];
+    [[unroll]] for (uint i = 0; i < BATCH; i++) {
+        uint s = from + i * GROUPS;
+        p.sum[i] = vec4(0.0);
+        p.m[i] = LOWEST;
+        if (s < a.n_splits) {
+            p.sum[i] = F32x4s(a.partial).v[row + s * fours];
+            p.m[i] = stats_of(stats, s).x;
+        }
+    }
+}
+
+// The largest m of all splits and the denominator, each split once.
+vec2 join_stats(uint stats)
+{
+    float top = LOWEST, total = 0.0;
+    for (uint s = gl_SubgroupInvocationID; s < a.n_splits; s += SUBGROUP) {
+        vec2 of = stats_of(stats, s);
+        float both = max(top, of.x);
+        total = fma(of.y, exp2(of.x - both), total * exp2(top - both));
+        top = both;
+    }
+    float all = subgroupMax(top);
+    return vec2(all, subgroupAdd(total * exp2(top - all)));
 }
 
 void main()
@@ -38,36 +65,31 @@ void main()
     uint own = gl_WorkGroupID.x % pieces * COLS + gl_LocalInvocationID.x % COLS, col = min(own, fours - 1);
     uint group = gl_LocalInvocationID.x / COLS, first = (token * a.n_heads + h) * a.n_splits;
     uint row = first * fours + col, stats = a.rows * a.n_splits * (a.value_dim / 2) + first;
-    vec4 part[BATCH];
-    ask(row, fours, group, part);
-
-    float top = LOWEST, total = 0.0;
-    for (uint s = gl_SubgroupInvocationID; s < a.n_splits; s += SUBGROUP)
-        top = max(top, stats_of(stats, s).x);
-    top = subgroupMax(top);
-    for (uint s = gl_SubgroupInvocationID; s < a.n_splits; s += SUBGROUP)
-        total = fma(stats_of(stats, s).y, exp2(stats_of(stats, s).x - top), total);
-    total = subgroupAdd(total);
+    Parts p;
+    ask(row, fours, stats, group, p);
+    vec4 gate = vec4(0.0);
+    if (!addr_is_null(a.qkv) && group == 0)
+        gate = four_at(a.qkv, (token * a.stride + (2 * h + 1) * a.value_dim) / 4 + col);
+    vec2 joined = join_stats(stats);
 
     vec4 sum = vec4(0.0);
     for (uint s = group; s < a.n_splits; s += BATCH * GROUPS) {
         [[unroll]] for (uint i = 0; i < BATCH; i++)
-            if (s + i * GROUPS < a.n_splits)
-                sum = fma(part[i], vec4(exp2(stats_of(stats, s + i * GROUPS).x - top)), sum);
-        ask(row, fours, s + BATCH * GROUPS, part);
+            sum = fma(p.sum[i], vec4(exp2(p.m[i] - joined.x)), sum);
+        if (s + BATCH * GROUPS < a.n_splits)
+            ask(row, fours, stats, s + BATCH * GROUPS, p);
     }
     if (GROUPS > 1) {
         sums[gl_LocalInvocationID.x] = sum;
         barrier();
-        for (uint i = 1; group == 0 && i < GROUPS; i++)
-            sum += sums[i * COLS + gl_LocalInvocationID.x];
+        if (group == 0)
+            [[unroll]] for (uint i = 1; i < GROUPS; i++)
+                sum += sums[i * COLS + gl_LocalInvocationID.x];
     }
     if (group > 0 || own >= fours)
         return;
-    sum /= total;
-    if (!addr_is_null(a.qkv)) {
-        vec4 gate = four_at(a.qkv, (token * a.stride + (2 * h + 1) * a.value_dim) / 4 + col);
+    sum /= joined.y;
+    if (!addr_is_null(a.qkv))
         sum *= vec4(sigmoid(gate.x), sigmoid(gate.y), sigmoid(gate.z), sigmoid(gate.w));
-    }
     F32x4s(a.dst).v[(token * a.dst_stride + h * a.value_dim) / 4 + col] = sum;
 }

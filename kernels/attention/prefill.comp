@@ -21,6 +21,8 @@ layout(constant_id = 1) const uint WORKGROUP = 256;
 layout(constant_id = 2) const uint KEY_DIM = 256;
 layout(constant_id = 3) const uint VALUE_DIM = 256;
 layout(constant_id = 5) const uint LATENT = 0; // a key's first VALUE_DIM channels are its value
+layout(constant_id = 12) const uint WINDOW = 0; // positions that a token sees; 0: all
+layout(constant_id = 13) const uint SINKS = 0;
 
 layout(push_constant, std430) uniform Args { attention_prefill_args a; };
 
@@ -32,6 +34,13 @@ const float LOG2_E = 1.44269504;
 uint kv_head, split, group, first_row, n_rows; // n_rows: of the whole chunk
 uint from, to;                                 // positions
 
+// The first position that a token sees.
+uint first_seen(uint token)
+{
+    uint n_pos = a.pos + token + 1;
+    return WINDOW > 0 && n_pos > WINDOW ? n_pos - WINDOW : 0;
+}
+
 void find_work(uint positions)
 {
     kv_head = gl_WorkGroupID.y / a.n_splits;
@@ -39,11 +48,12 @@ void find_work(uint positions)
     group = a.n_heads / a.n_kv_heads;
     n_rows = a.n * group;
     first_row = ((n_rows - 1) / ROWS - gl_WorkGroupID.x) * ROWS;
-    // Every row's splits begin at the same positions, each a tile's first.
-    uint n_pos = a.pos + a.n;
-    uint share = ((n_pos + a.n_splits - 1) / a.n_splits + positions - 1) / positions * positions;
+    // Every row's splits begin at the same positions, each a tile's first; with a window those of a workgroup's rows.
     uint last_token = min(first_row + ROWS - 1, n_rows - 1) / group;
-    from = min(split * share, n_pos);
+    uint n_pos = a.pos + (WINDOW > 0 ? last_token + 1 : a.n);
+    uint base = first_seen(first_row / group) / positions * positions;
+    uint share = ((n_pos - base + a.n_splits - 1) / a.n_splits + positions - 1) / positions * positions;
+    from = min(base + split * share, n_pos);
     to = max(from, min(from + share, a.pos + last_token + 1));
 }
 
@@ -67,6 +77,12 @@ uint query_row(uint row)
 uint row_end(uint row)
 {
     return min(to, a.pos + row_token(row) + 1);
+}
+
+// And those before this one.
+uint row_begin(uint row)
+{
+    return first_seen(row_token(row));
 }
 
 // Positions past the last repeat it.
@@ -106,6 +122,17 @@ void store_stats(uint row, float top, float sum)
     uint at = a.n * a.n_heads * a.n_splits * VALUE_DIM + 2 * partial_index(row);
     F32s(a.partial).v[at] = top;
     F32s(a.partial).v[at + 1] = sum;
+}
+
+// Adds a row's sink to its sum, in the first split. top: in powers of two. Returns what the row's results are scaled with.
+float add_sink(uint row, inout float top, inout float sum)
+{
+    if (SINKS == 0 || split > 0)
+        return 1.0;
+    float sink = F32s(a.sinks).v[row_head(row)] * LOG2_E, high = max(top, sink), keep = exp2(top - high);
+    sum = fma(sum, keep, exp2(sink - high));
+    top = high;
+    return keep;
 }
 
 #ifdef COOP
@@ -166,7 +193,8 @@ void score_tile(uint at)
     [[unroll]] for (uint i = 0; i < EACH; i++)
         [[unroll]] for (uint j = 0; j < EACH; j++) {
             uint row = y + SIDE * i, p = x + SIDE * j;
-            scores[row * (POSITIONS + 1) + p] = at + p < row_end(row) ? s[i][j] : LOWEST;
+            bool is_seen = at + p < row_end(row) && (WINDOW == 0 || at + p >= row_begin(row));
+            scores[row * (POSITIONS + 1) + p] = is_seen ? s[i][j] : LOWEST;
         }
     barrier();
 }
@@ -227,13 +255,15 @@ void store_results()
         uint row = y + SIDE * i, dst = partial_row(row);
         if (first_row + row >= n_rows)
             continue;
-        float factor = a.is_whole != 0 ? 1.0 / sums[row] : 1.0;
+        float top = tops[row] <= LOWEST ? LOWEST : tops[row] * LOG2_E, sum = sums[row];
+        float factor = add_sink(row, top, sum);
+        factor = a.is_whole != 0 ? factor / sum : factor;
         [[unroll]] for (uint j = 0; j < COLS; j++)
             [[unroll]] for (uint c = 0; c < 4; c++)
                 if (x + SIDE * j < VALUE_FOURS)
                     F32s(a.partial).v[dst + 4 * (x + SIDE * j) + c] = acc[i][j][c] * factor;
         if (x == 0 && a.is_whole == 0)
-            store_stats(row, tops[row] <= LOWEST ? LOWEST : tops[row] * LOG2_E, sums[row]);
+            store_stats(row, top, sum);
     }
 }
 

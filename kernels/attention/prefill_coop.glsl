@@ -188,7 +188,10 @@ void weigh_tile(uint at)
     [[unroll]] for (uint i = 0; i < FOURS; i++) {
         uint p = at + 4 * (part + i);
         s[i] = uintBitsToFloat(scores[mine * S_STRIDE + part + i]);
-        s[i] = mix(vec4(LOWEST), s[i], lessThan(uvec4(p, p + 1, p + 2, p + 3), uvec4(end)));
+        uvec4 at4 = uvec4(p, p + 1, p + 2, p + 3);
+        s[i] = mix(vec4(LOWEST), s[i], lessThan(at4, uvec4(end)));
+        if (WINDOW > 0)
+            s[i] = mix(vec4(LOWEST), s[i], greaterThanEqual(at4, uvec4(row_begin(mine))));
         high = max(high, max(max(s[i].x, s[i].y), max(s[i].z, s[i].w)));
     }
     high = max(high, subgroupShuffleXor(high, 1));
@@ -227,7 +230,8 @@ void store_results()
     uint mine = group_row + gl_SubgroupInvocationID / 2, dst = partial_row(mine);
     uint row = own_square() + gl_SubgroupInvocationID / 2 * S_STRIDE;
     bool is_real = first_row + mine < n_rows;
-    float both = sum + subgroupShuffleXor(sum, 1), factor = a.is_whole != 0 ? 1.0 / both : 1.0;
+    float both = sum + subgroupShuffleXor(sum, 1), factor = add_sink(mine, top, both);
+    factor = a.is_whole != 0 ? factor / both : factor;
     [[unroll]] for (uint d = 0; d < MY_VALUES; d++) {
         subgroupBarrier();
         matrix_store(acc[d], scores, own_square(), S_STRIDE, BY_ROWS);

@@ -5,9 +5,9 @@
 // 2 q, 2 q + 1, 2 q + 8 and 2 q + 9, q = l % 4 (matrices/probe.comp asks the device). So four lanes, a quad, have a row's
 // scores, and a lane's weights are where the next product needs them.
 
-// Of this lane's two rows: the maximum in powers of two, the sum of its own weights, where a row's positions end.
+// Of this lane's two rows: the maximum in powers of two, the sum of its own weights, where a row's positions end, and begin.
 vec2 quad_top, quad_sum;
-uvec2 quad_end;
+uvec2 quad_end, quad_begin;
 // What subgroups of a group tell each other, lane by lane: maxima and then sums; weights.
 const uint TOLD = QUADS != 0 && SHARE > 1 ? WORKGROUP : 1;
 shared vec2 told[TOLD];
@@ -61,6 +61,7 @@ void begin_quads()
     quad_top = vec2(LOWEST);
     quad_sum = vec2(0.0);
     quad_end = uvec2(row_end(quad_row(0)), row_end(quad_row(1)));
+    quad_begin = uvec2(row_begin(quad_row(0)), row_begin(quad_row(1)));
 }
 
 // The rows' new maxima. They grow, and what there is so far is scaled down, only where float16 would overflow else.
@@ -83,11 +84,14 @@ void raise_tops(vec2 high)
 // Hidden positions are LOWEST from now on. Returns the rows' maxima.
 vec2 hide(inout MatrixC s[MY_SCORES], uint at)
 {
-    bool all_seen = at + POSITIONS <= row_end(group_row); // later rows see more
+    bool all_seen = at + POSITIONS <= row_end(group_row); // later rows see more, but for what their windows hide
+    if (WINDOW > 0)
+        all_seen = all_seen && at >= row_begin(group_row + 15);
     vec2 high = vec2(LOWEST);
     [[unroll]] for (uint j = 0; j < MY_SCORES; j++)
         [[unroll]] for (uint i = 0; i < 8; i++) {
-            if (!all_seen && at + 16 * (member * MY_SCORES + j) + quad_col(i) >= quad_end[i / 4])
+            uint p = at + 16 * (member * MY_SCORES + j) + quad_col(i);
+            if (!all_seen && (p >= quad_end[i / 4] || (WINDOW > 0 && p < quad_begin[i / 4])))
                 s[j][i] = LOWEST;
             high[i / 4] = max(high[i / 4], s[j][i]);
         }
@@ -135,12 +139,13 @@ void store_quads()
     [[unroll]] for (uint h = 0; h < 2; h++) {
         uint row = quad_row(h), dst = partial_row(row);
         bool is_real = first_row + row < n_rows;
-        float factor = a.is_whole != 0 ? 1.0 / both[h] : 1.0;
+        float top = quad_top[h], sum = both[h], factor = add_sink(row, top, sum);
+        factor = a.is_whole != 0 ? factor / sum : factor;
         [[unroll]] for (uint d = 0; d < MY_VALUES; d++)
             [[unroll]] for (uint i = 0; i < 4; i++)
                 if (is_real && first + d < VALUE_BLOCKS)
                     F32s(a.partial).v[dst + 16 * (first + d) + quad_col(i)] = acc[d][4 * h + i] * factor;
         if (is_real && gl_SubgroupInvocationID % 4 == 0 && member == 0 && a.is_whole == 0)
-            store_stats(row, quad_top[h], both[h]);
+            store_stats(row, top, sum);
     }
 }

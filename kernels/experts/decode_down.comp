@@ -19,6 +19,7 @@
 layout(constant_id = 12) const uint LANES = 16; // a power of two, at most SUBGROUP
 layout(constant_id = 13) const uint TEAMS = 1;
 layout(constant_id = 14) const uint DROPS = 0; // 1: tokens may have fewer than top_k experts
+layout(constant_id = 15) const uint BIASED = 0; // 1: each expert's rows have biases; there is no shared one
 
 const uint SLOTS = SUBGROUPS / TEAMS;          // of a round
 const uint AREA = TILE / SLOTS;                // columns of a slot in shared memory, a multiple of PRODUCT_COLS
@@ -41,6 +42,7 @@ struct Slot {
     uvec2 weight, scales, biases;
     uint format, cols;
     float factor;
+    uint first_bias; // of its rows
 };
 
 Slot slot_of(uint token, uint slot)
@@ -48,13 +50,15 @@ Slot slot_of(uint token, uint slot)
     bool is_dropped = false;
     if (STEPS > 0) // what the others compute is not added up
         slot = min(slot, a.end_slot - 1);
-    Slot s = Slot(a.shared_w, a.shared_s, a.shared_b, a.shared_format, a.shared_inner, 1.0);
+    Slot s = Slot(a.shared_w, a.shared_s, a.shared_b, a.shared_format, a.shared_inner, 1.0, 0);
     if (slot < a.top_k) {
         uint at = token * a.top_k + slot;
         uvec2 expert = Addrs(addr_add(a.act, 4 * a.n * a.act_stride)).v[at];
         is_dropped = DROPS != 0 && addr_is_null(expert);
         s = Slot(addr_add(expert, a.down_w), addr_add(expert, a.down_s), addr_add(expert, a.down_b), a.format, a.inner,
-                 F32s(a.weights).v[at]);
+                 F32s(a.weights).v[at], 0);
+        if (BIASED != 0 && !is_dropped)
+            s.first_bias = U32s(a.shared_s).v[at] * a.hidden;
     }
     s.cols = STEPS > 0 ? AREA : slot < a.end_slot ? s.cols : 0;
     s.cols = is_dropped ? 0 : s.cols;
@@ -184,15 +188,17 @@ void put_all_acts()
 }
 
 // A row's sum over the lanes that share it, for the slot of this subgroup.
-void share_rows(float acc[MAX_ACC], float factor)
+void share_rows(float acc[MAX_ACC], Slot s)
 {
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
-        float v = acc[r];
+        float v = acc[r], bias = 0.0;
+        if (BIASED != 0 && s.cols > 0)
+            bias = F32s(a.shared_w).v[s.first_bias + min(first_row() + r * SIDE, a.hidden - 1)];
         [[unroll]] for (uint mask = 1; mask < LANES; mask <<= 1)
             v += subgroupShuffleXor(v, mask);
         if (gl_SubgroupInvocationID % LANES == 0)
             sums[gl_SubgroupID / TEAMS * GROUP_ROWS + gl_SubgroupID % TEAMS * SIDE * ROWS + r * SIDE +
-                 gl_SubgroupInvocationID / LANES] = v * factor;
+                 gl_SubgroupInvocationID / LANES] = (v + bias) * s.factor;
     }
 }
 
@@ -235,7 +241,7 @@ void main()
             barrier();
             add_slot(acc, s, from);
         }
-        share_rows(acc, s.factor);
+        share_rows(acc, s);
         barrier();
         [[unroll]] for (uint i = 0; i < OUTS; i++)
             if (has_out(i))

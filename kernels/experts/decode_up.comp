@@ -8,6 +8,7 @@
 // CHOOSES: the choice is made here, as router/softmax.comp makes it. Each workgroup of a routed expert finds its own:
 // that takes less time than a dispatch. One of the last slot writes idx and weights while its weights are on the way.
 // The caller makes sure that every expert named by idx and not skipped is in the table.
+// BIASED: products get the expert's biases. LIMIT: as in ops/experts.h.
 // DROPS: idx may be NO_EXPERT. Nothing is computed then, and 0 stands for the address.
 #version 460
 #define MATRICES 2
@@ -23,6 +24,8 @@ layout(constant_id = 16) const uint CHOOSES = 0;
 layout(constant_id = 17) const uint NORM_TOPK = 0; // 1: the chosen weights sum to 1
 
 layout(constant_id = 18) const uint DROPS = 0; // 1: tokens may have fewer than TOP_K experts; not where CHOOSES
+layout(constant_id = 19) const uint BIASED = 0; // the next as well: only where SHARED is 0
+layout(constant_id = 20) const float LIMIT = 0.0;
 
 const uint SHARES = 0;
 const uint PER_LANE = (N_EXPERTS + SUBGROUP - 1) / SUBGROUP;
@@ -35,7 +38,9 @@ layout(buffer_reference, std430, buffer_reference_align = 8) writeonly buffer Ad
 #include "router/choose.glsl"
 #include "router/softmax.glsl"
 
-shared uvec2 found; // where the expert of this workgroup lies
+shared uvec2 found;     // where the expert of this workgroup lies
+shared uint found_idx;
+uint biases; // of this workgroup's expert: the first of its gate rows
 
 // On one subgroup: finds the `slot`-th choice. The table's entries are loaded beside the logits: looked up behind the
 // choice, an entry would take as long again.
@@ -48,8 +53,10 @@ void choose_expert(uint token, uint slot)
     load_logits(a.logits, token * a.stride, N_EXPERTS, l);
     uint expert = min(choose_one(l, slot), N_EXPERTS - 1);
     [[unroll]] for (uint i = 0; i < PER_LANE; i++)
-        if (i * SUBGROUP + gl_SubgroupInvocationID == expert)
+        if (i * SUBGROUP + gl_SubgroupInvocationID == expert) {
             found = lies[i];
+            found_idx = expert;
+        }
 }
 
 // On one subgroup.
@@ -106,8 +113,14 @@ void store_act(float acc[MAX_ACC], uint act_at, uint row, uint rows, float weigh
     float factor = inversesqrt(shared_sum(0) / float(IS_WHOLE ? TILE : a.hidden) + a.eps);
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         uint mine = block_start(row, rows) + lane_row(r);
-        if (lane_stores(r) && mine >= row && mine < rows)
-            F32s(a.act).v[act_at + mine] = weight * silu(acc[r] * factor) * (acc[ROWS + r] * factor);
+        if (lane_stores(r) && mine >= row && mine < rows) {
+            float g = acc[r] * factor, u = acc[ROWS + r] * factor;
+            if (BIASED != 0) {
+                g += F32s(a.shared_up).v[biases + mine];
+                u += F32s(a.shared_up).v[biases + N_EXPERTS * rows + mine];
+            }
+            F32s(a.act).v[act_at + mine] = weight * gated(g, u, LIMIT);
+        }
     }
 }
 
@@ -157,6 +170,8 @@ void main()
         AddrsOut(addr_add(a.act, 4 * a.n * (TOP_K * a.inner + SHARED))).v[token * TOP_K + slot] = expert;
     if (DROPS != 0 && !is_shared && addr_is_null(expert))
         return;
+    if (BIASED != 0)
+        biases = (CHOOSES != 0 ? found_idx : U32s(a.idx).v[token * TOP_K + slot]) * a.inner;
     Matrix m[2];
     matrices_of(expert, is_shared, m);
     float weight = is_shared && IS_GATED != 0 ? sigmoid(gate) : 1.0;

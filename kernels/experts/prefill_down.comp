@@ -1,5 +1,5 @@
 // experts/prefill_down.comp - the down projections of a chunk's pairs, sorted by expert: dst[t][k] = down_e act[t][k], down
-// [hidden][inner] of the tile's expert. experts/prefill_mix.comp adds them up.
+// [hidden][inner] of the tile's expert, plus its biases. experts/prefill_mix.comp adds them up.
 //
 // Grid: x = blocks of BLOCK_ROWS rows of `hidden`, y = tiles of experts/prefill_sort.comp. float32 sums. Tolerance 1e-5 of the
 // largest output.
@@ -45,8 +45,11 @@ void main()
         uint pair = tile_pair(tile, tile_token(t));
         [[unroll]] for (uint r = 0; r < ROWS; r++) {
             uint mine = row + half_row(r) + (r < ROWS / 2 ? 0 : BLOCK_ROWS / 2);
+            float bias = 0.0;
+            if (!addr_is_null(a.biases))
+                bias = F32s(a.biases).v[tile.x * a.hidden + min(mine, a.hidden - 1)];
             if (is_there && mine < a.hidden)
-                F32s(a.dst).v[pair * a.hidden + mine] = acc[r * PART + t % PART];
+                F32s(a.dst).v[pair * a.hidden + mine] = acc[r * PART + t % PART] + bias;
         }
     }
 }

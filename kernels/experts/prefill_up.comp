@@ -1,6 +1,6 @@
 // experts/prefill_up.comp - experts/decode_up.comp's product for the many tokens of a chunk, sorted by expert:
 //   act[t][k] = silu(gate p) * (up p), p = rms(x[t]) * norm, gate and up [inner][hidden] of the tile's expert; of the shared
-//     expert times the sigmoid of its gate's logit, where it has one
+//     expert times the sigmoid of its gate's logit, where it has one; with biases and a limit as ops/experts.h says
 //
 // Grid: x = blocks of BLOCK_ROWS / 2 rows of `inner` (gate and up rows meet in one invocation), y = tiles of
 // experts/prefill_sort.comp. float32 sums. Tolerance 1e-5 of the largest output.
@@ -75,7 +75,12 @@ void main()
         [[unroll]] for (uint r = 0; r < ROWS / 2; r++) {
             float g = acc[r * PART + t % PART] * factors[t], u = acc[(r + ROWS / 2) * PART + t % PART] * factors[t];
             uint mine = row + half_row(r);
-            keep(pair * a.inner + stored_col(mine), weight * silu(g) * u, is_there && mine < a.inner);
+            if (!addr_is_null(a.biases)) {
+                uint at = tile.x * a.inner + min(mine, a.inner - 1);
+                g += F32s(a.biases).v[at];
+                u += F32s(a.biases).v[at + a.stride * a.inner];
+            }
+            keep(pair * a.inner + stored_col(mine), weight * gated(g, u, a.limit), is_there && mine < a.inner);
         }
     }
 }

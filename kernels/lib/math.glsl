@@ -67,3 +67,12 @@ float silu(float x)
 {
     return x * sigmoid(x);
 }
+
+// What an expert makes of its gate's and its up row's product; limit 0: there is none (ops/experts.h).
+float gated(float g, float u, float limit)
+{
+    if (limit == 0.0)
+        return silu(g) * u;
+    g = min(g, limit);
+    return g * sigmoid(1.702 * g) * (clamp(u, -limit, limit) + 1.0);
+}

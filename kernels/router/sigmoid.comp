@@ -21,7 +21,7 @@ layout(push_constant, std430) uniform Args { router_sigmoid_args a; };
 #include "router/share.glsl"
 
 const float LOWEST = -3.0e38;
-shared float biased[PER_LANE * SUBGROUP];
+shared float scores[PER_LANE * SUBGROUP], biased[PER_LANE * SUBGROUP];
 shared float group_score[GROUPS];
 shared uint group_stays[GROUPS];
 
@@ -30,11 +30,6 @@ float exact_sigmoid(float x)
 {
     float e = exp_exact(-abs(x));
     return (x >= 0.0 ? 1.0 : e) / (1.0 + e);
-}
-
-float score(uint token, uint expert)
-{
-    return exact_sigmoid(F32s(a.logits).v[token * a.stride + expert]);
 }
 
 void score_group(uint g, uint size)
@@ -73,9 +68,17 @@ void main()
 {
     uint token = gl_WorkGroupID.x, lane = gl_SubgroupInvocationID, size = a.n_experts / GROUPS;
     uint l[PER_LANE], nans = 0;
+    // All loads before the first branch: behind it each would wait for the one before.
+    float logits[PER_LANE], biases[PER_LANE];
     [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
-        uint e = i * SUBGROUP + lane, mine = min(e, a.n_experts - 1);
-        float t = score(token, mine) + F32s(a.bias).v[mine];
+        uint mine = min(i * SUBGROUP + lane, a.n_experts - 1);
+        logits[i] = F32s(a.logits).v[token * a.stride + mine];
+        biases[i] = F32s(a.bias).v[mine];
+    }
+    [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
+        uint e = i * SUBGROUP + lane;
+        float s = exact_sigmoid(logits[i]), t = s + biases[i];
+        scores[e] = s;
         biased[e] = t;
         nans += is_nan(t) ? 1 : 0;
         l[i] = e < a.n_experts ? ordered(t) : NONE;
@@ -96,7 +99,7 @@ void main()
     [[unroll]] for (uint j = 0; j < KEEP; j++) {
         // A NaN among the logits may be the largest or the last: the index stays legal.
         kept_expert[j] = min(kept_expert[j], a.n_experts - 1);
-        w[j] = j * SUBGROUP + lane < a.top_k ? score(token, kept_expert[j]) : 0.0;
+        w[j] = j * SUBGROUP + lane < a.top_k ? scores[kept_expert[j]] : 0.0;
     }
     if (SHARES != 0 && !is_broken)
         keep_share(kept_expert, w, a.share, a.top_k, place);

@@ -261,9 +261,9 @@ void arch_choose_experts(const struct arch *a, const struct arch_chunk *c, uint3
     moe_choose(&a->moe, &a->layers[layer].moe, c->n);
 }
 
-void arch_predict_experts(const struct arch *a, uint32_t layer)
+void arch_predict_experts(const struct arch *a, uint32_t layer, uint32_t n)
 {
-    moe_predict(&a->moe, &a->layers[layer].moe, a->room.x);
+    moe_predict(&a->moe, &a->layers[layer].moe, a->room.x, n);
 }
 
 bool arch_takes_waves(const struct arch *a, uint32_t n)

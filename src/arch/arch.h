@@ -46,7 +46,8 @@ struct arch_chunk {
 /* The experts of a layer for some of a chunk's tokens. */
 struct arch_experts {
     uint32_t layer;
-    uint64_t table;   /* addresses of this layer's experts */
+    uint64_t
+        table; /* addresses of this layer's experts; up on a host backend leaves out those that it lacks (0) */
     uint32_t from, n; /* tokens */
     bool chooses;     /* up: the choice is not made yet */
     uint64_t skip;    /* up: bit k leaves out the k-th expert of each token (k < 64) */
@@ -99,7 +100,7 @@ struct arch_view {
     struct exec_buffer x;              /* f32 [max_chunk][hidden]: the hidden states */
     struct exec_buffer idx;            /* u32 [max_chunk][top_k]: the router's choice */
     struct exec_buffer weights;        /* f32 [max_chunk][top_k]: of the choice */
-    struct exec_buffer predicted;      /* u32 [top_k]: what predict_experts() made */
+    struct exec_buffer predicted;      /* u32 [EXEC_MOST_ALIKE][top_k]: what predict_experts() made */
     struct exec_buffer router_logits;  /* f32 [max_chunk][n_experts and more]: of a layer's router */
     const struct router_shape *router; /* borrowed until close */
     struct exec_buffer logits;         /* f32 [ARCH_HEAD_ROWS][vocab_size] */
@@ -122,9 +123,9 @@ void arch_close(struct arch *a); /* NULL is legal */
 void arch_embed(const struct arch *a, const struct arch_chunk *c);
 void arch_before_experts(const struct arch *a, const struct arch_chunk *c, uint32_t layer);
 void arch_choose_experts(const struct arch *a, const struct arch_chunk *c, uint32_t layer);
-/* For one token, after before_experts of an earlier layer: what `layer`'s router would choose for the hidden state as it is
- * now, into view.predicted. */
-void arch_predict_experts(const struct arch *a, uint32_t layer);
+/* For n tokens (n <= EXEC_MOST_ALIKE), after before_experts of an earlier layer: what `layer`'s router would choose for the
+ * hidden states as they are now, into view.predicted. */
+void arch_predict_experts(const struct arch *a, uint32_t layer, uint32_t n);
 /* Whether the experts of a chunk of n tokens may come in waves: up and down for the experts of each, the last one
  * without more_waves. Else all experts of a token are needed at once. */
 bool arch_takes_waves(const struct arch *a, uint32_t n);

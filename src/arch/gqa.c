@@ -1,5 +1,5 @@
-/* Grouped-query attention, with or without gates, biases and norms of queries and keys:
- *   [q | gate, k, v] = W norm(x) + b;  gqa (ops/gqa.h);  x += o_proj o
+/* Grouped-query attention, with or without gates, biases, norms of queries and keys, sinks and windows:
+ *   [q | gate, k, v] = W norm(x) + b;  gqa (ops/gqa.h);  x += o_proj o + b
  * In the KV cache: keys (as they are multiplied), then values, [n_kv_heads][head_dim] a position. */
 #include <stdlib.h>
 
@@ -8,17 +8,19 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "model/config.h"
+#include "ops/add.h"
 #include "ops/gqa.h"
 #include "ops/linear.h"
 
 struct gqa_layer {
     struct linear in, out;
-    uint64_t q_norm, k_norm, bias;
+    uint64_t q_norm, k_norm, bias, out_bias, sinks;
 };
 
 struct gqa_mixer {
     const struct mixer_room *room;
-    struct gqa op;
+    struct gqa op[2];         /* of layers without and with a window */
+    struct add add;           /* where o_proj has biases */
     struct gqa_layer *layers; /* [n_layers] */
     uint64_t partial_bytes;   /* of a sequence beside others */
 };
@@ -45,7 +47,7 @@ static enum attention_norm norm_of(const struct config *c)
     return norms[c->attn_norm];
 }
 
-static struct gqa_shape shape_of(const struct config *c, enum kv_type type)
+static struct gqa_shape shape_of(const struct config *c, enum kv_type type, bool has_window)
 {
     return (struct gqa_shape){.n_heads = c->n_heads,
                               .n_kv_heads = c->n_kv_heads,
@@ -55,20 +57,22 @@ static struct gqa_shape shape_of(const struct config *c, enum kv_type type)
                               .kv_type = type,
                               .gated = c->attn_gated,
                               .norm = norm_of(c),
-                              .biased = c->attn_biased};
+                              .biased = c->attn_biased,
+                              .sinks = c->attn_sinks,
+                              .window = has_window ? c->attn_window : 0};
 }
 
 /* Of one token. */
 static uint64_t partial_bytes_alone(const struct config *c, const struct exec_caps *caps)
 {
-    const struct gqa_shape shape = shape_of(c, KV_TYPE_F32);
+    const struct gqa_shape shape = shape_of(c, KV_TYPE_F32, false);
     return size_round_up(gqa_partial_bytes(&shape, caps, 1, config_longest_context(c)), 16);
 }
 
 static void mixer_needs(const struct config *c, const struct exec_caps *caps, uint32_t max_chunk,
                         struct mixer_needs *out)
 {
-    const struct gqa_shape shape = shape_of(c, KV_TYPE_F32);
+    const struct gqa_shape shape = shape_of(c, KV_TYPE_F32, false);
     uint64_t ctx = (uint64_t)c->n_heads * c->head_dim;
     *out = (struct mixer_needs){.proj = in_rows(c), .mixed = ctx, .widest = ctx};
     out->own[Q] = max_chunk * ctx;
@@ -97,14 +101,34 @@ static void mixer_close(void *self)
         linear_close(&q->layers[i].in, q->room->exec);
         linear_close(&q->layers[i].out, q->room->exec);
     }
-    gqa_close(&q->op, q->room->exec);
+    for (int i = 0; i < 2; i++)
+        gqa_close(&q->op[i], q->room->exec);
     free(q->layers);
     free(q);
 }
 
+static bool has_layers(const struct config *c, bool with_window)
+{
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        if (c->layers[i].mixer == MIXER_ATTENTION && c->layers[i].has_window == with_window)
+            return true;
+    return false;
+}
+
+static int open_ops(struct gqa_mixer *q, struct moeflux_err *e)
+{
+    const struct config *c = q->room->config;
+    int rc = c->attn_out_biased ? add_open(&q->add, q->room->exec, e) : 0;
+    for (int i = 0; i < 2 && rc == 0; i++) {
+        const struct gqa_shape shape = shape_of(c, q->room->kv_type, i);
+        if (has_layers(c, i))
+            rc = gqa_open(&q->op[i], q->room->exec, &shape, e);
+    }
+    return rc;
+}
+
 static int mixer_open(void **self, const struct mixer_room *room, struct moeflux_err *e)
 {
-    const struct gqa_shape shape = shape_of(room->config, room->kv_type);
     struct gqa_mixer *q = *self = mem_new(1, sizeof *q, e);
     if (!q)
         return ERR_MEMORY;
@@ -112,7 +136,7 @@ static int mixer_open(void **self, const struct mixer_room *room, struct moeflux
     q->room = room;
     q->partial_bytes = partial_bytes_alone(room->config, &caps);
     q->layers = mem_new(room->config->n_layers, sizeof *q->layers, e);
-    int rc = q->layers ? gqa_open(&q->op, room->exec, &shape, e) : ERR_MEMORY;
+    int rc = q->layers ? open_ops(q, e) : ERR_MEMORY;
     if (rc < 0) {
         mixer_close(q);
         *self = NULL;
@@ -134,6 +158,10 @@ static int mixer_load(void *self, struct loader *l, uint32_t layer, struct moefl
         rc = loader_fused(l, layer, out, 1, c->n_heads * c->head_dim, &y->out, e);
     if (rc == 0 && c->attn_biased)
         rc = loader_biases(l, layer, in, 3, &y->bias, e);
+    if (rc == 0 && c->attn_out_biased)
+        rc = loader_biases(l, layer, out, 1, &y->out_bias, e);
+    if (rc == 0 && c->attn_sinks)
+        rc = loader_layer_vector(l, layer, "self_attn.sinks", c->n_heads, &y->sinks, e);
     if (rc < 0 || !c->attn_norm)
         return rc;
     uint64_t d = c->head_dim;
@@ -154,6 +182,7 @@ static struct gqa_call call_of(const struct gqa_mixer *q, const struct mixer_cal
                              .q_norm = y->q_norm,
                              .k_norm = y->k_norm,
                              .bias = y->bias,
+                             .sinks = y->sinks,
                              .rope = part->rope,
                              .blocks = part->of.kv_blocks,
                              .q = r->own[MIXER_ATTENTION][Q].address,
@@ -170,7 +199,9 @@ static struct gqa_call call_of(const struct gqa_mixer *q, const struct mixer_cal
 static void mixer_run(const void *self, const struct mixer_call *call)
 {
     const struct gqa_mixer *q = self;
+    const struct mixer_room *r = q->room;
     const struct gqa_layer *y = &q->layers[call->layer];
+    const struct gqa *op = &q->op[r->config->layers[call->layer].has_window];
     mixer_project(q->room, &y->in, call, in_rows(q->room->config));
     struct gqa_call calls[EXEC_MOST_ALIKE];
     uint32_t n = mixer_n_parts(call->chunk);
@@ -179,10 +210,16 @@ static void mixer_run(const void *self, const struct mixer_call *call)
         calls[i] = call_of(q, call, &part);
     }
     if (call->chunk->each)
-        gqa_run_beside(&q->op, q->room->exec, calls, n);
+        gqa_run_beside(op, r->exec, calls, n);
     else
-        gqa_run(&q->op, q->room->exec, calls);
-    mixer_add(q->room, &y->out, call->chunk->n, false);
+        gqa_run(op, r->exec, calls);
+    mixer_add(r, &y->out, call->chunk->n, false);
+    if (y->out_bias)
+        add_run(&q->add, r->exec,
+                &(struct add_call){.y = y->out_bias,
+                                   .x = r->x,
+                                   .n = call->chunk->n * r->config->hidden,
+                                   .every = r->config->hidden});
 }
 
 const struct mixer mixer_gqa = {

@@ -33,6 +33,37 @@ static int load_norm(struct host_experts *h, const struct model_dir *m, uint32_t
     return rc < 0 ? rc : model_dir_read_f32(m, t, to, e);
 }
 
+/* Floats of a layer's gate and up rows, and of all. */
+static uint64_t up_biases(const struct config *c)
+{
+    return 2 * (uint64_t)c->n_experts * c->moe_inner;
+}
+
+static uint64_t biases_of_layer(const struct config *c)
+{
+    return c->experts_biased ? up_biases(c) + (uint64_t)c->n_experts * c->hidden : 0;
+}
+
+static int load_biases(struct host_experts *h, const struct model_dir *m, uint32_t layer,
+                       struct moeflux_err *e)
+{
+    static const char *const names[] = {"gate_proj", "up_proj", "down_proj"};
+    const struct config *c = h->config;
+    float *to = (float *)(void *)h->biases.host + layer * biases_of_layer(c);
+    int rc = 0;
+    for (int i = 0; i < 3 && rc == 0; i++) {
+        char name[96];
+        const struct tensor *t;
+        uint64_t n = (uint64_t)c->n_experts * (i < 2 ? c->moe_inner : c->hidden);
+        snprintf(name, sizeof name, "model.layers.%u.mlp.switch_mlp.%s.bias", layer, names[i]);
+        rc = model_dir_vector(m, name, n, &t, e);
+        if (rc == 0)
+            rc = model_dir_read_f32(m, t, to, e);
+        to += n;
+    }
+    return rc;
+}
+
 static int allocate(struct host_experts *h, const struct experts_shape *s, uint32_t n_layers,
                     uint32_t max_chunk, struct moeflux_err *e)
 {
@@ -40,6 +71,9 @@ static int allocate(struct host_experts *h, const struct experts_shape *s, uint3
     uint64_t act = act_floats(h->config, max_chunk), scratch = experts_scratch(s, &caps, max_chunk, 0);
     int rc =
         exec_buffer_new(h->exec, &h->norms, EXEC_DEVICE, sizeof(float) * n_layers * h->config->hidden, e);
+    uint64_t biases = n_layers * biases_of_layer(h->config);
+    if (rc == 0 && biases)
+        rc = exec_buffer_new(h->exec, &h->biases, EXEC_DEVICE, sizeof(float) * biases, e);
     if (rc == 0)
         rc = exec_buffer_new(h->exec, &h->act, EXEC_DEVICE, sizeof(float) * act, e);
     if (rc == 0)
@@ -70,8 +104,11 @@ int host_experts_open(struct host_experts *h, struct exec *x, const struct model
     if (rc == 0)
         rc = allocate(h, &h->experts[0].shape, n_layers, max_chunk, e);
     for (uint32_t i = 0; rc == 0 && i < n_layers; i++)
-        if (config_has_experts(&m->config, i))
+        if (config_has_experts(&m->config, i)) {
             rc = load_norm(h, m, i, e);
+            if (rc == 0 && m->config.experts_biased)
+                rc = load_biases(h, m, i, e);
+        }
     if (rc < 0)
         host_experts_close(h);
     return rc;
@@ -80,6 +117,7 @@ int host_experts_open(struct host_experts *h, struct exec *x, const struct model
 void host_experts_close(struct host_experts *h)
 {
     exec_buffer_free(h->exec, &h->norms);
+    exec_buffer_free(h->exec, &h->biases);
     exec_buffer_free(h->exec, &h->act);
     exec_buffer_free(h->exec, &h->scratch);
     free(h->experts);
@@ -107,8 +145,15 @@ static struct experts_call call_of(const struct host_experts *h, const struct ho
     const struct config *config = h->config;
     uint64_t first = (uint64_t)part->from * config->top_k;
     const float *norms = (const float *)(const void *)h->norms.host;
+    const float *biases = (const float *)(const void *)h->biases.host;
+    struct experts_biases of = {0};
+    if (config->experts_biased) {
+        biases += part->layer * biases_of_layer(config);
+        of = (struct experts_biases){at(biases), at(biases + up_biases(config))};
+    }
     return (struct experts_call){.x = at(x + (uint64_t)part->from * config->hidden),
                                  .norm = at(norms + (uint64_t)part->layer * config->hidden),
+                                 .biases = of,
                                  .table = part->table,
                                  .idx = at(c->idx + first),
                                  .weights = at(c->weights + first),

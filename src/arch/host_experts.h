@@ -24,6 +24,7 @@ struct host_experts {
     struct expert_kinds kinds;
     struct experts *experts;         /* [kinds.n] */
     struct exec_buffer norms;        /* f32 [n_layers][hidden], before the experts */
+    struct exec_buffer biases;       /* of each layer gate_up and down, as struct experts_biases has them */
     struct exec_buffer act, scratch; /* f32 [max_chunk][top_k][moe_inner]; of the operation */
 };
 

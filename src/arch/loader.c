@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/nodes.h"
+#include "base/pool.h"
 #include "model/model_dir.h"
 #include "ops/linear.h"
 
@@ -16,14 +17,18 @@
 #define CHUNK_BYTES       ((uint64_t)8 << 20)
 #define SMALL_CHUNK_BYTES ((uint64_t)256 << 10)
 enum { ALIGN = 256 };
+/* What a thread reads at once: little, so that the pieces of a staged part keep many threads busy. */
+enum { LEAST_PIECE = 256 << 10 };
 /* In place: numbers of four bytes are read as such; products may load a whole register behind a tensor's end. */
 enum { IN_PLACE_ALIGN = 4, IN_PLACE_TAIL = 64, PAGE = 4096 };
 
-void loader_init(struct loader *l, struct exec *x, const struct model_dir *dir,
-                 const struct moeflux_progress *p)
+int loader_init(struct loader *l, struct exec *x, const struct model_dir *dir,
+                const struct moeflux_progress *p, uint32_t n_threads, struct moeflux_err *e)
 {
     *l = (struct loader){
         .exec = x, .dir = dir, .config = &dir->config, .progress = p, .shares = exec_get_caps(x).shares};
+    l->pool = pool_new(n_threads, e);
+    return l->pool ? 0 : ERR_MEMORY;
 }
 
 void loader_free(struct loader *l)
@@ -32,6 +37,7 @@ void loader_free(struct loader *l)
         exec_buffer_free(l->exec, &l->chunks[i]);
     for (uint32_t i = 0; l->maps && i < l->dir->n_files; i++)
         mapped_close(&l->maps[i]);
+    pool_free(l->pool);
     free(l->maps);
     free(l->chunks);
     *l = (struct loader){0};
@@ -137,6 +143,40 @@ int loader_check(const struct loader *l, struct moeflux_err *e)
 
 /* --- loading --- */
 
+/* n bytes of a tensor from `from` on, shared out among threads. */
+struct piece_reads {
+    const struct model_dir *dir;
+    const struct tensor *tensor;
+    uint64_t from;
+    uint32_t n, each;
+    uint8_t *to;
+    struct moeflux_err errors[EXEC_STAGE_BYTES / LEAST_PIECE]; /* of each piece */
+};
+
+static void read_piece(void *ctx, uint32_t i)
+{
+    struct piece_reads *r = ctx;
+    uint64_t at = (uint64_t)i * r->each;
+    r->errors[i] = (struct moeflux_err){0};
+    (void)model_dir_read(r->dir, r->tensor, r->from + at, size_min(r->each, r->n - at), r->to + at,
+                         &r->errors[i]);
+}
+
+static int read_pieces(struct loader *l, const struct tensor *t, uint64_t from, uint32_t n, uint8_t *to,
+                       struct moeflux_err *e)
+{
+    uint64_t share = size_round_up(div_up(n, pool_n_threads(l->pool)), PAGE);
+    struct piece_reads r = {l->dir, t, from, n, (uint32_t)size_max(share, LEAST_PIECE), to, {{0}}};
+    uint32_t n_pieces = div_up(n, r.each);
+    if (n_pieces == 1)
+        return model_dir_read(l->dir, t, from, n, to, e);
+    pool_for(l->pool, n_pieces, read_piece, &r);
+    for (uint32_t i = 0; i < n_pieces; i++)
+        if (r.errors[i].code)
+            return err_set(e, r.errors[i].code, "%s", r.errors[i].text);
+    return 0;
+}
+
 static int load_tensor(struct loader *l, const struct tensor *t, uint64_t *address, struct moeflux_err *e)
 {
     struct exec_buffer b;
@@ -150,7 +190,7 @@ static int load_tensor(struct loader *l, const struct tensor *t, uint64_t *addre
     for (uint64_t done = 0; rc == 0 && done < t->bytes;) {
         uint64_t n = size_min(t->bytes - done, EXEC_STAGE_BYTES);
         void *to = exec_stage(l->exec, &b, off + done, n, e);
-        rc = to ? model_dir_read(l->dir, t, done, n, to, e) : (int)e->code;
+        rc = to ? read_pieces(l, t, done, (uint32_t)n, to, e) : (int)e->code;
         done += n;
         if (rc == 0)
             rc = tell(l, n, e);
@@ -261,5 +301,7 @@ int loader_layer_vector(struct loader *l, uint32_t layer, const char *what, uint
 
 int loader_finish(struct loader *l, struct moeflux_err *e)
 {
+    pool_free(l->pool);
+    l->pool = NULL;
     return exec_stage_end(l->exec, e);
 }

@@ -15,6 +15,7 @@ struct config;
 struct moeflux_err;
 struct linear;
 struct model_dir;
+struct pool;
 
 struct loader {
     struct exec *exec;
@@ -22,6 +23,7 @@ struct loader {
     const struct config *config; /* of dir */
     const struct moeflux_progress *progress;
     const struct node_shares *shares; /* the caps' */
+    struct pool *pool;                /* threads that read; until loader_finish */
     struct exec_buffer *chunks;       /* all weights */
     size_t n_chunks, cap;
     size_t packing; /* the chunk that small tensors go to; n_chunks when there is none yet */
@@ -31,13 +33,14 @@ struct loader {
     uint64_t mapped_bytes; /* of device_bytes, what is used in place */
 };
 
-void loader_init(struct loader *l, struct exec *x, const struct model_dir *dir,
-                 const struct moeflux_progress *p);
+/* n_threads: that read at once. ERR_MEMORY. */
+int loader_init(struct loader *l, struct exec *x, const struct model_dir *dir,
+                const struct moeflux_progress *p, uint32_t n_threads, struct moeflux_err *e);
 /* From here on matrices are used in place where they can be. For a native host backend. */
 int loader_use_in_place(struct loader *l, struct moeflux_err *e);
 /* Frees the weights. */
 void loader_free(struct loader *l);
-/* Waits until everything loaded has arrived. */
+/* Waits until everything loaded has arrived. Nothing is loaded after it. */
 int loader_finish(struct loader *l, struct moeflux_err *e);
 /* To be called before each evaluation. ERR_IO: a mapped file became shorter. */
 int loader_check(const struct loader *l, struct moeflux_err *e);

@@ -83,6 +83,16 @@ static int load_shared_down(struct moe *m, struct loader *l, uint32_t layer, str
     return linear_open(&out->shared_out, l->exec, &out->shared_down, 1, e);
 }
 
+static int load_biases(struct loader *l, uint32_t layer, struct experts_biases *out, struct moeflux_err *e)
+{
+    const struct config *c = l->config;
+    const struct loader_part up[] = {{"mlp.switch_mlp.gate_proj", c->n_experts * c->moe_inner},
+                                     {"mlp.switch_mlp.up_proj", c->n_experts * c->moe_inner}},
+                             down[] = {{"mlp.switch_mlp.down_proj", c->n_experts * c->hidden}};
+    int rc = loader_biases(l, layer, up, 2, &out->gate_up, e);
+    return rc < 0 ? rc : loader_biases(l, layer, down, 1, &out->down, e);
+}
+
 int moe_load_layer(struct moe *m, struct loader *l, uint32_t layer, struct moe_layer *out,
                    struct moeflux_err *e)
 {
@@ -93,6 +103,8 @@ int moe_load_layer(struct moe *m, struct loader *l, uint32_t layer, struct moe_l
     if (rc == 0 && c->family->router_bias)
         rc = loader_layer_vector(l, layer, mlp_name(name, c->family->router_bias, ""), c->n_experts,
                                  &out->bias, e);
+    if (rc == 0 && c->experts_biased)
+        rc = load_biases(l, layer, &out->biases, e);
     return rc < 0 || !c->shared_inner ? rc : load_shared_down(m, l, layer, out, e);
 }
 
@@ -127,7 +139,9 @@ struct experts_shape moe_experts_shape(const struct config *c, const struct expe
                                   .down_b = (uint32_t)at->down_b,
                                   .eps = c->rms_eps,
                                   .shared_gate = has_shared_gate(c),
-                                  .drops = c->expert_share > 0};
+                                  .drops = c->expert_share > 0,
+                                  .biased = c->experts_biased,
+                                  .limit = c->swiglu_limit};
 }
 
 int moe_begin(struct moe *m, const struct arch_request *r, struct moeflux_err *e)
@@ -166,6 +180,12 @@ bool moe_takes_waves(const struct moe *m, uint32_t n)
     return takes;
 }
 
+/* Of a softmax router the bias is part of its logits. */
+static bool has_logit_bias(const struct config *c)
+{
+    return !c->sigmoid && c->family->router_bias;
+}
+
 int moe_open(struct moe *m, const struct arch_request *r, struct moeflux_err *e)
 {
     const struct config *c = r->config;
@@ -180,7 +200,8 @@ int moe_open(struct moe *m, const struct arch_request *r, struct moeflux_err *e)
     int rc = router_open(&m->router, r->exec, &router, e);
     for (uint32_t i = 0; rc == 0 && i < m->kinds.n; i++)
         rc = open_kind(m, i, e);
-    return rc < 0 || !r->has_host_experts ? rc : add_open(&m->add, r->exec, e);
+    bool adds = r->has_host_experts || has_logit_bias(c);
+    return rc < 0 || !adds ? rc : add_open(&m->add, r->exec, e);
 }
 
 void moe_allocate(struct moe *m, const struct config *c, const struct exec_caps *caps, uint32_t n,
@@ -199,9 +220,10 @@ void moe_allocate(struct moe *m, const struct config *c, const struct exec_caps 
     scratch_floats(to, &m->weights, chosen);
     scratch_floats(to, &m->act, n * experts_act_row(&experts));
     scratch_floats(to, &m->grouped, experts_scratch(&experts, caps, n, c->shared_inner));
-    scratch_floats(to, &m->predicted_logits, c->n_experts);
-    scratch_floats(to, &m->predicted, c->top_k);
-    scratch_floats(to, &m->predicted_weights, c->top_k);
+    uint64_t most = size_min(n, EXEC_MOST_ALIKE);
+    scratch_floats(to, &m->predicted_logits, most * c->n_experts);
+    scratch_floats(to, &m->predicted, most * c->top_k);
+    scratch_floats(to, &m->predicted_weights, most * c->top_k);
 }
 
 void moe_close(struct moe *m)
@@ -229,6 +251,14 @@ static const struct experts *experts_of(const struct moe *m, const struct moe_la
     return &m->experts[y->kind].experts;
 }
 
+static void add_router_bias(const struct moe *m, const struct moe_layer *y, uint64_t logits, uint32_t n)
+{
+    uint32_t n_experts = m->config->n_experts;
+    if (has_logit_bias(m->config))
+        add_run(&m->add, m->exec,
+                &(struct add_call){.y = y->bias, .x = logits, .n = n * n_experts, .every = n_experts});
+}
+
 /* What the router and the shared expert see. The router's logits are float32 whatever the device is fast at: a small
  * error there is another expert. */
 void moe_score(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t n)
@@ -244,6 +274,7 @@ void moe_score(const struct moe *m, const struct moe_layer *y, uint64_t x, uint3
                                .eps = m->config->rms_eps};
     if (up || !apart) {
         linear_run(up ? &y->router_gate : &y->router_in, m->exec, &call);
+        add_router_bias(m, y, m->routed.address, n);
         return;
     }
     struct linear_call shared = call;
@@ -265,7 +296,7 @@ void moe_choose(const struct moe *m, const struct moe_layer *y, uint32_t n)
                                      .stride = m->router_rows});
 }
 
-void moe_predict(const struct moe *m, const struct moe_layer *y, uint64_t x)
+void moe_predict(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t n)
 {
     exec_beside(m->exec); /* the layer's own choice */
     linear_run(&y->router_only, m->exec,
@@ -274,14 +305,15 @@ void moe_predict(const struct moe *m, const struct moe_layer *y, uint64_t x)
                                      .y = m->predicted_logits.address,
                                      .x_stride = m->config->hidden,
                                      .y_stride = m->config->n_experts,
-                                     .n = 1,
+                                     .n = n,
                                      .eps = m->config->rms_eps});
+    add_router_bias(m, y, m->predicted_logits.address, 1);
     router_run(&m->router, m->exec,
                &(struct router_call){.logits = m->predicted_logits.address,
                                      .bias = y->bias,
                                      .idx = m->predicted.address,
                                      .weights = m->predicted_weights.address,
-                                     .n = 1,
+                                     .n = n,
                                      .stride = m->config->n_experts});
 }
 
@@ -300,6 +332,7 @@ static struct experts_call call_of(const struct moe *m, const struct moe_layer *
                                  .act = m->act.address + part->from * act,
                                  .router = part->chooses ? &m->router : NULL,
                                  .router_bias = y->bias,
+                                 .biases = y->biases,
                                  .shared_in = m->routed.address + part->from * row,
                                  .shared_up = experts_makes_shared(experts, chunk) ? &y->shared_up : NULL,
                                  .shared_down = y->shared_down,

@@ -26,8 +26,9 @@ struct loader;
 struct scratch;
 
 struct moe_layer {
-    uint64_t norm;           /* f32 [hidden], before the experts */
-    uint64_t bias;           /* f32 [n_experts], of the router; 0: none */
+    uint64_t norm; /* f32 [hidden], before the experts */
+    uint64_t bias; /* f32 [n_experts], of the router; 0: none */
+    struct experts_biases biases;
     uint32_t kind;           /* of its experts: index into moe.experts */
     struct linear router_in; /* router logits, shared gate logit, shared gate and up rows */
     struct linear
@@ -54,13 +55,13 @@ struct moe {
     struct router router;
     struct expert_kinds kinds;
     struct moe_kind *experts; /* [kinds.n] */
-    struct add add;           /* with arch_request.has_host_experts */
+    struct add add;           /* with arch_request.has_host_experts, and of routers' biases */
     bool shared_gate;
     uint64_t f16_scratch;
     /* f16 [n][the larger of hidden and shared_inner]: prompts may go through float16; 0: not */
     uint32_t router_rows; /* outputs of router_in */
     struct exec_buffer routed, idx, weights, act, grouped;
-    struct exec_buffer predicted_logits, predicted, predicted_weights; /* of one token */
+    struct exec_buffer predicted_logits, predicted, predicted_weights; /* of a token of each sequence */
 };
 
 /* Before any layer is loaded. */
@@ -87,7 +88,7 @@ void moe_show(const struct moe *m, struct arch_view *view);
 void moe_score(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t n);
 /* The choice, for those who have to see it before the experts are computed. Else moe_up makes it (arch_experts.chooses). */
 void moe_choose(const struct moe *m, const struct moe_layer *y, uint32_t n);
-void moe_predict(const struct moe *m, const struct moe_layer *y, uint64_t x);
+void moe_predict(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t n);
 /* x: of the whole chunk, `chunk` tokens. */
 void moe_up(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t chunk,
             const struct arch_experts *part);

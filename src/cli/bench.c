@@ -107,7 +107,7 @@ static int decode_all(struct bench *b, const int32_t *ids, uint32_t n, uint64_t 
     return rc;
 }
 
-/* n tokens of each sequence, one of each at a time. ids: [n][1 + n_others]. */
+/* n tokens of each sequence, one of each at a time. ids: [1 + n_others][n], so that each reads a text of its own. */
 static int decode_together(struct bench *b, const int32_t *ids, uint32_t n, uint64_t *ns,
                            struct moeflux_err *e)
 {
@@ -121,10 +121,13 @@ static int decode_together(struct bench *b, const int32_t *ids, uint32_t n, uint
         logits[1 + i] = b->other_logits + (uint64_t)i * s->info.vocab_size;
     }
     for (uint32_t i = 0; i < n && !rc; i++) {
+        int32_t next[BENCH_MAX_PARALLEL];
+        for (uint32_t k = 0; k < n_together; k++)
+            next[k] = ids[(size_t)k * n + i];
         uint64_t start = clock_ns();
         if (signals_interrupted())
             return err_set(e, ERR_INTERRUPTED, "interrupted");
-        rc = moeflux_eval_together(list, ids + (size_t)i * n_together, n_together, logits, e);
+        rc = moeflux_eval_together(list, next, n_together, logits, e);
         *ns += clock_ns() - start;
     }
     return rc;

@@ -117,7 +117,9 @@ static int share_apart(const struct model_dir *m, const struct budget_request *w
     uint64_t missing = minus(gpu.need, out->slot_bytes), floor = missing ? expert_store_floor_bytes(m) : 0;
     uint64_t most =
         w->memory_bytes ? limit_of(w->memory_bytes, w->host_free_bytes) : w->host_free_bytes / 4 * 3;
-    const struct side tier = {size_max(missing, floor), floor};
+    /* Where there is room for all experts the host holds all: those on the device are copies, and nothing moves back. */
+    bool holds_all = missing && plus(plus(gpu.need, cpu.need), w->cpu_scratch_bytes) <= most;
+    const struct side tier = {holds_all ? gpu.need : size_max(missing, floor), floor};
     uint64_t least = plus(floor, cpu.least);
     if (w->n_cpu_layers && most < plus(w->cpu_scratch_bytes, least))
         return err_set(

@@ -13,7 +13,8 @@ static double seconds(double bytes, double bytes_s)
 /* The share of cached experts that are on the device. The router chooses those as often as others. */
 static double on_device(const struct moeflux_plan *p)
 {
-    uint64_t held = p ? p->n_slots + p->n_host_slots : 0;
+    /* The host may have copies of those on the device. */
+    uint64_t held = p ? size_min(p->n_slots + p->n_host_slots, p->n_experts - p->n_cpu_experts) : 0;
     return held ? (double)p->n_slots / (double)held : 1;
 }
 
@@ -23,10 +24,16 @@ static double on_cpu(const struct moeflux_plan *p)
     return p && p->n_experts ? (double)p->n_cpu_experts / (double)p->n_experts : 0;
 }
 
-/* How often the host waits for the device: for the choice of every layer, unless all experts are resident on it. */
+/* Whether the device finds every expert that it computes in its own memory or the host's. */
+static bool finds_all(const struct moeflux_plan *p)
+{
+    return p->experts_resident || (!p->is_unified && p->n_host_slots >= p->n_experts - p->n_cpu_experts);
+}
+
+/* How often the host waits for the device: for the choice of every layer, unless the device finds all experts. */
 static double n_waits(const struct moeflux_needs *n, const struct moeflux_plan *p)
 {
-    if (!p || !p->experts_resident)
+    if (!p || !finds_all(p))
         return n->n_layers;
     return p->n_cpu_layers + 1.0;
 }
@@ -42,8 +49,8 @@ struct moeflux_forecast moeflux_make_forecast(const struct moeflux_needs *n, con
     f.disk_s = seconds(experts * (1 - hits), s->disk_bytes_s);
     f.copy_s = seconds(device * (1 - hits * on_device(plan)), s->copy_bytes_s);
     f.apart_s = f.compute_s + f.copy_s + f.disk_s;
-    /* Reads overlap with the device only if they are prefetched. Copies are not overlapped with products: a copy waits for
-     * its read, and a product for the copy. */
+    /* Reads overlap with the device only if they are prefetched. What lies on the host is read over the bus, by products or by
+     * copies before them: neither overlaps with others. */
     f.overlapped_s = f.disk_s > f.compute_s + f.copy_s ? f.disk_s : f.compute_s + f.copy_s;
     return f;
 }
@@ -68,7 +75,9 @@ static struct moeflux_plan moved(const struct moeflux_needs *n, const struct moe
         p.n_host_slots = 0;
     } else {
         p.n_slots = size_min(room, need);
-        uint64_t wanted = need - p.n_slots + p.n_cpu_experts, there = size_min(host, wanted);
+        /* The host keeps all where it has room for all. */
+        uint64_t below = host >= need + p.n_cpu_experts && p.n_slots < need ? need : need - p.n_slots;
+        uint64_t wanted = below + p.n_cpu_experts, there = size_min(host, wanted);
         p.n_cpu_slots = there * p.n_cpu_experts / size_max(wanted, 1);
         p.n_host_slots = there - p.n_cpu_slots;
     }

@@ -64,6 +64,13 @@ struct parked {
     const struct moeflux_session *sessions[MOEFLUX_MOST_TOGETHER];
 };
 
+/* The sequences that the predictor has seen last, and where they go on. For any other it must forget. */
+struct followed {
+    uint32_t n; /* 0: none */
+    const struct moeflux_session *sessions[MOEFLUX_MOST_TOGETHER];
+    uint32_t pos[MOEFLUX_MOST_TOGETHER];
+};
+
 struct moeflux_model {
     struct model_dir dir;
     struct exec *exec;
@@ -97,16 +104,18 @@ struct moeflux_model {
     struct exec_buffer kept;      /* the recurrent state inside a chunk; made on first use */
     /* host copy of view.idx followed by view.predicted; unused where those are mapped */
     struct exec_buffer choice;
-    struct exec_buffer logits;  /* host copy of view.logits; likewise */
+    struct exec_buffer logits; /* host copy of view.logits; likewise */
+    /* u32 [n_layers][top_k], on the host: what a token chose in the layers that it passed without the host (pass_goes_on), where
+     * is_seen. Unused where device memory is mapped. */
+    struct exec_buffer seen;
+    bool *is_seen;              /* [n_layers] */
     struct exec_buffer hidden;  /* host copies of x, [n_layers + 1][max_chunk][hidden]; made on first use */
     float *inverse_frequencies; /* [rotary_dim / 2] */
     double rope_multiplier;     /* of cos and sin */
     uint32_t *wanted;           /* [n_experts]: the different experts of a wave */
     uint8_t *is_wanted;         /* [n_experts] */
 
-    /* The sequence and position that the predictor has seen last. For any other it must forget. */
-    const struct moeflux_session *predicted_session;
-    uint32_t predicted_pos;
+    struct followed followed;
 
     struct parked parked;
 

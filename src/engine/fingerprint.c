@@ -41,8 +41,12 @@ static void add_config(XXH3_state_t *h, const struct config *c)
     add(h, constants, sizeof constants);
     if (c->expert_share > 0)
         add(h, &c->expert_share, sizeof c->expert_share);
+    if (c->attn_window)
+        add(h, &c->attn_window, sizeof c->attn_window);
+    if (c->swiglu_limit > 0)
+        add(h, &c->swiglu_limit, sizeof c->swiglu_limit);
     for (uint32_t i = 0; i < c->n_layers; i++) {
-        uint32_t kind = (uint32_t)c->layers[i].mixer;
+        uint32_t kind = (uint32_t)c->layers[i].mixer | (uint32_t)c->layers[i].has_window << 8;
         add(h, &kind, sizeof kind);
     }
 }

@@ -21,7 +21,7 @@
  * little more: lavapipe takes 28 s of processor time for 256 tokens by 32, 22 s by 128 and by 256; the cpu 3.4 s for 512 tokens
  * by 64, 3.1 by 128, 2.9 by 256 and 512 (64 experts, of which models have more); an H200 did 4,400 and 6,600 tok/s by 512 and
  * 2,048. */
-enum { CHUNK_SOFTWARE = 128, CHUNK_CPU = 512, CHUNK_GPU = 512, CHUNK_GPU_LARGE = 2048, MAX_READERS = 8 };
+enum { CHUNK_SOFTWARE = 128, CHUNK_CPU = 512, CHUNK_GPU = 512, CHUNK_GPU_LARGE = 2048, MAX_READERS = 16 };
 /* Large chunks take half a gigabyte of activations: little on a device with so much memory. */
 #define LARGE_GPU ((uint64_t)20 << 30)
 /* lavapipe silently ends a shader's loops after 65,535 iterations; the delta net takes about 60 per token. */

@@ -12,9 +12,9 @@
 #include "model/family.h"
 #include "model/rope.h"
 
-static int open_arch(struct moeflux_model *m, struct moeflux_err *e)
+static int open_arch(struct moeflux_model *m, uint32_t n_readers, struct moeflux_err *e)
 {
-    loader_init(&m->loader, m->exec, &m->dir, &m->progress);
+    int rc = loader_init(&m->loader, m->exec, &m->dir, &m->progress, n_readers, e);
     const struct arch_request r = {.exec = m->exec,
                                    .loader = &m->loader,
                                    .config = &m->dir.config,
@@ -22,7 +22,8 @@ static int open_arch(struct moeflux_model *m, struct moeflux_err *e)
                                    .max_chunk = m->max_chunk,
                                    .kv_type = m->kv_type,
                                    .has_host_experts = m->n_cpu_layers > 0};
-    int rc = m->maps_weights ? loader_use_in_place(&m->loader, e) : 0;
+    if (rc == 0 && m->maps_weights)
+        rc = loader_use_in_place(&m->loader, e);
     if (rc == 0)
         rc = arch_open(&m->arch, &r, &m->view, e);
     assert(rc < 0 || m->view.states);
@@ -53,11 +54,15 @@ static int make_inputs(struct moeflux_model *m, struct moeflux_err *e)
         rc = exec_buffer_new(m->exec, &m->choice, EXEC_HOST, m->view.idx.bytes + m->view.predicted.bytes, e);
     if (rc == 0 && !m->view.logits.host)
         rc = exec_buffer_new(m->exec, &m->logits, EXEC_HOST, m->view.logits.bytes, e);
+    uint64_t seen = (uint64_t)c->n_layers * c->top_k * sizeof(uint32_t);
+    if (rc == 0 && !m->view.idx.host)
+        rc = exec_buffer_new(m->exec, &m->seen, EXEC_HOST, seen, e);
     if (rc < 0)
         return rc;
+    m->is_seen = mem_new(c->n_layers, sizeof *m->is_seen, e);
     m->wanted = mem_new(c->n_experts, sizeof *m->wanted, e);
     m->is_wanted = mem_new(c->n_experts, sizeof *m->is_wanted, e);
-    return m->wanted && m->is_wanted ? 0 : ERR_MEMORY;
+    return m->wanted && m->is_wanted && m->is_seen ? 0 : ERR_MEMORY;
 }
 
 /* The CPU that computes experts beside the device, and what crosses between the two. */
@@ -159,9 +164,11 @@ static int choose_policies(struct moeflux_model *m, const struct moeflux_options
     bool is_lru = o->cache_policy == MOEFLUX_CACHE_POLICY_LRU;
     for (int i = 0; i < EXPERT_SIDES; i++)
         to[i].learns = o->cache_policy == MOEFLUX_CACHE_POLICY_CONTEXT;
+    to[SIDE_DEVICE].fills = o->prefetch != MOEFLUX_PREFETCH_NONE;
     for (int i = 0; i < EXPERT_SIDES; i++)
         to[i].half_life = is_lru ? 0 : ranking_half_life(c->n_layers * c->top_k);
-    return predictor_open(&m->predictor, predictor_of(o->prefetch), c->n_layers, c->top_k, e);
+    return predictor_open(&m->predictor, predictor_of(o->prefetch), c->n_layers, c->top_k,
+                          MOEFLUX_MOST_TOGETHER, e);
 }
 
 /* What is decided before anything is allocated. */
@@ -212,6 +219,8 @@ int test_hooks_open(struct moeflux_model **out, const struct moeflux_options *o,
     m->step_ns = UINT64_MAX;
     struct expert_store_options experts[EXPERT_SIDES] = {
         [SIDE_DEVICE] = {.usage = o->usage, .pin = o->pin}, [SIDE_HOST] = {.usage = o->usage, .pin = o->pin}};
+    for (int i = 0; h && i < EXPERT_SIDES; i++)
+        experts[i].host_chunk_bytes = h->host_chunk_bytes;
     int rc = load_plan_check(o, e);
     if (rc == 0)
         rc = load_plan_open_model(&m->dir, o, e);
@@ -224,7 +233,7 @@ int test_hooks_open(struct moeflux_model **out, const struct moeflux_options *o,
     if (rc == 0)
         rc = choose(m, o, experts, e);
     if (rc == 0)
-        rc = open_arch(m, e);
+        rc = open_arch(m, experts[SIDE_DEVICE].n_threads, e);
     if (rc == 0)
         rc = make_inputs(m, e);
     if (rc == 0)
@@ -264,6 +273,7 @@ void moeflux_model_close(struct moeflux_model *m)
         exec_buffer_free(m->exec, &m->host.sum);
         exec_buffer_free(m->exec, &m->choice);
         exec_buffer_free(m->exec, &m->logits);
+        exec_buffer_free(m->exec, &m->seen);
         exec_buffer_free(m->exec, &m->hidden);
         exec_buffer_free(m->exec, &m->kept);
     }
@@ -275,6 +285,7 @@ void moeflux_model_close(struct moeflux_model *m)
     free(m->inverse_frequencies);
     free(m->wanted);
     free(m->is_wanted);
+    free(m->is_seen);
     free(m);
 }
 

@@ -121,8 +121,9 @@ void sequence_set_position(struct moeflux_session *s, uint32_t pos, uint32_t par
     for (uint32_t i = 0; i < m->parked.n; i++)
         if (m->parked.sessions[i] == s)
             m->parked.n = 0;
-    if (m->predicted_session == s)
-        m->predicted_session = NULL;
+    for (uint32_t i = 0; i < m->followed.n; i++)
+        if (m->followed.sessions[i] == s)
+            m->followed.n = 0;
 }
 
 bool model_is_idle(struct moeflux_model *m)

@@ -11,7 +11,8 @@
 struct exec_shelf;
 
 struct test_hooks {
-    bool staged;             /* device memory counts as apart from host memory, even where it is the same */
+    bool staged;               /* device memory counts as apart from host memory, even where it is the same */
+    uint64_t host_chunk_bytes; /* experts' memory on the host grows by so many; 0: by the default */
     const char *system_root; /* stands before /sys where the CPU looks for memory nodes; NULL: the system's */
     struct exec_shelf *shelf; /* where Vulkan devices are between two uses; NULL: each is opened anew */
 };

@@ -56,6 +56,7 @@ struct exec {
     bool profile;
     bool keeps_f32, forbids_denorm, prefers_nv;                                     /* change the caps */
     enum exec_quads { EXEC_QUADS_UNKNOWN, EXEC_QUADS_NO, EXEC_QUADS_YES } quads[2]; /* quads.h: NV's, KHR's */
+    bool is_alike;                                                                  /* exec_set_alike */
     bool is_watched;
     struct exec_watch watch;
     struct moeflux_err

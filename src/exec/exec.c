@@ -31,6 +31,11 @@ struct exec_caps exec_get_caps(const struct exec *x)
     return x->backend->caps(x);
 }
 
+void exec_set_alike(struct exec *x, bool on)
+{
+    x->is_alike = on;
+}
+
 void exec_keep_f32(struct exec *x)
 {
     x->keeps_f32 = true;
@@ -48,13 +53,24 @@ void exec_forbid_denorm(struct exec *x)
 
 /* --- memory --- */
 
+int exec_buffer_allocate(struct exec *x, struct exec_buffer *b, enum exec_memory kind, uint64_t bytes,
+                         struct moeflux_err *e)
+{
+    *b = (struct exec_buffer){.bytes = bytes};
+    return x->backend->buffer_new(x, b, kind, e);
+}
+
+void exec_buffer_count(struct exec *x, const struct exec_buffer *b)
+{
+    x->stats.held_bytes += b->bytes;
+}
+
 int exec_buffer_new(struct exec *x, struct exec_buffer *b, enum exec_memory kind, uint64_t bytes,
                     struct moeflux_err *e)
 {
-    *b = (struct exec_buffer){.bytes = bytes};
-    int rc = x->backend->buffer_new(x, b, kind, e);
+    int rc = exec_buffer_allocate(x, b, kind, bytes, e);
     if (rc == 0)
-        x->stats.held_bytes += bytes;
+        exec_buffer_count(x, b);
     return rc;
 }
 

@@ -46,7 +46,8 @@ struct exec_caps {
     bool uses_khr;    /* those that run are named X_khr: the same by VK_KHR_cooperative_matrix */
     bool has_denorm;  /* kernels named X_denorm can run: float16 denormals are kept */
     bool has_fixed;   /* products of many tokens have bits of their own: gemm_fixed of cpu/product.h */
-    uint32_t n_alike; /* tokens of a chunk that get, bit by bit, what each would get alone: at most these */
+    uint32_t
+        n_alike; /* tokens that get, bit by bit, what each would get alone (exec_set_alike): at most these */
     uint32_t subgroup_size, max_workgroup, max_shared_bytes;
     uint32_t n_processors; /* that workgroups are spread over; 0: unknown */
     uint64_t max_alloc_bytes;
@@ -87,6 +88,11 @@ void exec_forbid_denorm(struct exec *x);
 /* Uninitialised memory. ERR_NO_FIT, ERR_UNSUPPORTED (larger than one allocation may be). */
 int exec_buffer_new(struct exec *x, struct exec_buffer *b, enum exec_memory kind, uint64_t bytes,
                     struct moeflux_err *e);
+/* exec_buffer_new in two steps: the first, of EXEC_HOST memory, may be on another thread than the exec's, the second adds the
+ * buffer to the exec's statistics. */
+int exec_buffer_allocate(struct exec *x, struct exec_buffer *b, enum exec_memory kind, uint64_t bytes,
+                         struct moeflux_err *e);
+void exec_buffer_count(struct exec *x, const struct exec_buffer *b);
 /* A buffer over pages of host memory that somebody else keeps until it is freed, where device memory is host memory.
  * host: at a page; bytes: rounded up to whole pages. ERR_UNSUPPORTED. */
 int exec_buffer_import(struct exec *x, struct exec_buffer *b, uint8_t *host, uint64_t bytes,
@@ -122,6 +128,10 @@ void exec_watch(struct exec *x, const struct exec_watch *w);
 void exec_set_pace(struct exec *x, uint64_t ns);
 /* Waits at most `ns` until the device has finished everything. Returns 1, or 0: it has not. */
 int exec_settle(struct exec *x, uint64_t ns, struct moeflux_err *e);
+
+/* From now on (on) the tokens of an operation, at most n_alike, each get what they would get alone. Not on a device: there
+ * they always do. */
+void exec_set_alike(struct exec *x, bool on);
 
 void exec_begin(struct exec *x);
 /* The next operation does not wait for the one before it: neither touches what the other writes. */

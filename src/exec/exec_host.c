@@ -119,7 +119,7 @@ static struct exec_caps host_caps(const struct exec *x)
                               .is_software = true,
                               .is_unified = true,
                               .has_fixed = takes_fixed(h),
-                              .n_alike = CPU_FEW_TOKENS,
+                              .n_alike = CPU_MAX_TOGETHER,
                               .subgroup_size = 8,
                               .max_workgroup = 1024,
                               .max_shared_bytes = 32768,
@@ -216,6 +216,7 @@ static void host_run(struct exec *x, const struct op *what, const void *op, cons
     op_host_fn *run = h->is_native ? what->cpu : what->reference;
     assert(run);
     h->host.takes_fixed = takes_fixed(h);
+    h->host.is_alike = x->is_alike;
     int rc = run(op, call, &h->host);
     end_scratch(&h->memory);
     x->stats.n_dispatches++;

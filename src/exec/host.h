@@ -13,6 +13,7 @@ struct host {
     struct team *team; /* of the cpu, like the next; NULL on the reference */
     const struct cpu_isa *isa;
     bool takes_fixed;           /* many tokens go through isa->gemm_fixed, where a matrix can */
+    bool is_alike;              /* exec_set_alike */
     struct host_memory *memory; /* private */
 };
 

@@ -28,6 +28,8 @@ struct cache {
     uint32_t *heap;  /* [n_heap] slots */
     uint32_t *empty; /* [n_empty] slots */
     uint32_t n_heap, n_empty;
+    uint32_t n_added; /* slots that may be used */
+    uint32_t n_full;
 };
 
 /* --- the heap --- */
@@ -84,7 +86,22 @@ static void take_out(struct cache *c, uint32_t slot)
 
 /* --- slots --- */
 
+void cache_grow(struct cache *c, uint32_t n)
+{
+    assert(n <= c->n_slots - c->n_added);
+    /* The lowest is taken first. */
+    for (uint32_t i = n; i-- > 0;)
+        c->empty[c->n_empty++] = c->n_added + i;
+    c->n_added += n;
+}
+
 struct cache *cache_new(uint32_t n_slots, uint32_t n_layers, const struct ranking *r, struct moeflux_err *e)
+{
+    return cache_new_growing(n_slots, n_slots, n_layers, r, e);
+}
+
+struct cache *cache_new_growing(uint32_t n_slots, uint32_t n_first, uint32_t n_layers,
+                                const struct ranking *r, struct moeflux_err *e)
 {
     struct cache *c = mem_new(1, sizeof *c, e);
     if (!c)
@@ -101,10 +118,9 @@ struct cache *cache_new(uint32_t n_slots, uint32_t n_layers, const struct rankin
     }
     for (uint64_t i = 0; i < n_keys; i++)
         c->where[i] = CACHE_NO_SLOT;
-    for (uint32_t i = n_slots; i-- > 0;) {
+    for (uint32_t i = 0; i < n_slots; i++)
         c->slots[i].key = CACHE_NO_KEY;
-        c->empty[c->n_empty++] = i;
-    }
+    cache_grow(c, n_first);
     return c;
 }
 
@@ -135,6 +151,7 @@ static void forget(struct cache *c, uint32_t slot)
     if (!is_empty(c, slot))
         *place_of(c, c->slots[slot].key) = CACHE_NO_SLOT;
     c->slots[slot].key = CACHE_NO_KEY;
+    c->n_full -= c->slots[slot].full;
     c->slots[slot].full = false;
 }
 
@@ -159,6 +176,11 @@ double cache_least_worth(const struct cache *c)
     if (c->n_empty)
         return -INFINITY;
     return c->n_heap ? worth_at(c, 0) : INFINITY;
+}
+
+uint32_t cache_n_full(const struct cache *c)
+{
+    return c->n_full;
 }
 
 uint32_t cache_n_empty(const struct cache *c)
@@ -191,7 +213,7 @@ int cache_pin(struct cache *c, struct expert_key key, uint32_t *slot, struct exp
     }
     if (c->n_heap == 0 && c->n_empty == 0)
         return err_set(e, ERR_NO_FIT, "layer %u expert %u: all %u expert slots are in use", key.layer,
-                       key.expert, c->n_slots);
+                       key.expert, c->n_added);
     if (c->n_empty == 0)
         cache_evict(c, evicted, &i);
     i = c->empty[--c->n_empty];
@@ -206,6 +228,7 @@ void cache_publish(struct cache *c, uint32_t slot)
 {
     assert(c->slots[slot].n_users > 0 && !c->slots[slot].full);
     c->slots[slot].full = true;
+    c->n_full++;
 }
 
 static void unpin(struct cache *c, uint32_t slot, double worth)

@@ -23,6 +23,10 @@ enum cache_state { CACHE_HIT, CACHE_BUSY, CACHE_MISS };
 
 /* The ranking outlives the cache. */
 struct cache *cache_new(uint32_t n_slots, uint32_t n_layers, const struct ranking *r, struct moeflux_err *e);
+/* The same with only the first n_first slots; cache_grow adds the next n. */
+struct cache *cache_new_growing(uint32_t n_slots, uint32_t n_first, uint32_t n_layers,
+                                const struct ranking *r, struct moeflux_err *e);
+void cache_grow(struct cache *c, uint32_t n);
 void cache_free(struct cache *c);
 
 /* Pins `key` and gives its slot in *slot; on a miss *evicted gets the expert that was evicted (CACHE_NO_KEY: none).
@@ -51,6 +55,8 @@ uint32_t cache_slot(const struct cache *c, struct expert_key key);
 /* The worth of the next expert to be evicted; -infinity: a slot is empty; infinity: all are pinned. */
 double cache_least_worth(const struct cache *c);
 uint32_t cache_n_empty(const struct cache *c);
+/* Slots with an expert's bytes. */
+uint32_t cache_n_full(const struct cache *c);
 /* Evicts the expert of the least worth: *key and its *slot, which is empty now. False: all are pinned. */
 bool cache_evict(struct cache *c, struct expert_key *key, uint32_t *slot);
 

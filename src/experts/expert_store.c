@@ -16,6 +16,9 @@
 enum { MAX_IN_FLIGHT = 64 };
 /* Host slots that reads land in, where host memory is no cache: enough to keep the readers busy. */
 #define LANDING_BYTES ((uint64_t)256 << 20)
+/* The host's memory grows in so many chunks, or in more of this size: drivers allow some thousands of allocations. */
+enum { HOST_CHUNKS = 1024 };
+#define HOST_CHUNK_BYTES ((uint64_t)256 << 20)
 
 struct expert_store {
     struct exec *exec;
@@ -26,8 +29,9 @@ struct expert_store {
     struct reader *reader;
     struct want *wants; /* [n_wants], those before n_brought have their slots */
     uint32_t n_wants, n_brought, n_landed, max_wants;
-    uint32_t *held; /* [n_held] device slots in use by batches not released yet */
+    struct held *held; /* [n_held] */
     uint32_t n_held;
+    uint64_t fill_at;              /* the next expert for fill_ahead: layer * n_experts + number */
     uint32_t max_pinned, n_pinned; /* device slots of --pin: as planned, as loaded so far */
     uint32_t *counts;              /* [n_layers][n_experts]: how often chosen, earlier runs included */
     uint64_t *layer_wait_ns;
@@ -140,6 +144,24 @@ static bool try_in_place(struct expert_store *s, const struct expert_store_optio
     return s->in_place;
 }
 
+/* As many slots as reads land in have their memory at once, the others get it as experts come. */
+static int open_host_slots(struct expert_store *s, const struct expert_store_options *o,
+                           struct moeflux_err *e)
+{
+    struct slots *slots = &s->tiers.host.slots;
+    uint32_t n = n_host_slots(s->model, s->layers, o->host_slots_bytes),
+             n_first = (uint32_t)size_min(
+                 n, size_max(n_host_slots(s->model, s->layers, 0), 3 * (uint64_t)s->model->config.top_k));
+    uint64_t chunk = size_max(HOST_CHUNK_BYTES, o->host_slots_bytes / HOST_CHUNKS);
+    int rc = slots_open_growing(slots, s->exec, n, n_first, s->model->max_expert_bytes,
+                                o->host_chunk_bytes ? o->host_chunk_bytes : chunk, e);
+    if (rc == 0 && slots_usable(slots) < n) {
+        s->tiers.growing = growing_new(slots, e);
+        rc = s->tiers.growing ? 0 : ERR_MEMORY;
+    }
+    return rc;
+}
+
 static int open_slots(struct expert_store *s, uint32_t n_slots, const struct expert_store_options *o,
                       struct moeflux_err *e)
 {
@@ -152,15 +174,16 @@ static int open_slots(struct expert_store *s, uint32_t n_slots, const struct exp
     if (rc == 0 && !slots_host(&t->device.slots, 0)) {
         t->landing = &t->host;
         t->keeps = o->host_slots_bytes > 0;
-        rc = slots_open(&t->host.slots, s->exec, EXEC_HOST,
-                        n_host_slots(s->model, s->layers, o->host_slots_bytes), bytes, e);
+        rc = open_host_slots(s, o, e);
+        t->holds_all = t->keeps && t->host.slots.n == n_all(s->model, s->layers);
     }
     return rc;
 }
 
 static int open_cache(struct tier *t, struct expert_store *s, struct moeflux_err *e)
 {
-    t->cache = t->slots.n ? cache_new(t->slots.n, s->n_layers, &s->tiers.ranking, e) : NULL;
+    uint32_t n = t->slots.n;
+    t->cache = n ? cache_new_growing(n, slots_usable(&t->slots), s->n_layers, &s->tiers.ranking, e) : NULL;
     return t->cache || t->slots.n == 0 ? 0 : ERR_MEMORY;
 }
 
@@ -170,6 +193,7 @@ static int open_tiers(struct expert_store *s, uint32_t n_slots, const struct exp
     struct tiers *t = &s->tiers;
     uint64_t table_bytes = 8 * (uint64_t)s->n_layers * s->n_experts;
     t->exec = s->exec;
+    t->n_layers = s->n_layers;
     t->n_experts = s->n_experts;
     int rc = ranking_open(&t->ranking, s->n_layers, s->n_experts, o->half_life, e);
     if (rc == 0)
@@ -220,15 +244,18 @@ static int allocate(struct expert_store *s, uint32_t n_slots, const struct exper
     uint32_t n_landing = s->tiers.landing->slots.n, top_k = s->model->config.top_k;
     s->max_wants = (uint32_t)size_max(s->n_experts, MAX_IN_FLIGHT);
     s->tiers.is_prefetched = mem_new(n_landing, sizeof *s->tiers.is_prefetched, e);
+    s->tiers.passes = mem_new(n_slots, sizeof *s->tiers.passes, e);
+    s->tiers.arrives = mem_new(n_slots, sizeof *s->tiers.arrives, e);
     s->wants = mem_new(s->max_wants, sizeof *s->wants, e);
-    s->held = mem_new(n_slots, sizeof *s->held, e);
+    s->held = mem_new((uint64_t)n_slots + s->max_wants, sizeof *s->held, e);
     s->counts = mem_new((uint64_t)s->n_layers * s->n_experts, sizeof *s->counts, e);
     s->layer_wait_ns = mem_new(s->n_layers, sizeof *s->layer_wait_ns, e);
     /* Prefetches must not take the slots that the chosen experts need. */
     uint32_t n_free = n_landing - (s->tiers.landing == &s->tiers.device ? o->n_pinned : 0);
     s->max_prefetching = n_free >= 2 * top_k ? (uint32_t)size_min(top_k, (n_free - top_k) / 2) : 0;
     s->max_prefetching = (uint32_t)size_min(s->max_prefetching, MAX_IN_FLIGHT / 4);
-    bool has_all = s->tiers.is_prefetched && s->wants && s->held && s->counts && s->layer_wait_ns;
+    bool has_all = s->tiers.is_prefetched && s->tiers.passes && s->tiers.arrives && s->wants && s->held &&
+                   s->counts && s->layer_wait_ns;
     return has_all ? 0 : ERR_MEMORY;
 }
 
@@ -248,6 +275,7 @@ int expert_store_open(struct expert_store **out, struct exec *x, const struct mo
     s->exec = x;
     s->model = m;
     s->layers = o->layers;
+    s->fill_at = (uint64_t)(o->fills ? o->layers.first : o->layers.end) * m->config.n_experts;
     s->n_layers = m->config.n_layers;
     s->n_experts = m->config.n_experts;
     s->usage = o->usage;
@@ -273,6 +301,7 @@ void expert_store_close(struct expert_store *s)
         slots_close(&t->device.slots);
     reader_close(s->reader);
     in_flight_close(&t->in_flight);
+    growing_free(t->growing);
     cache_free(t->device.cache);
     cache_free(t->host.cache);
     slots_close(&t->device.slots);
@@ -280,6 +309,8 @@ void expert_store_close(struct expert_store *s)
     exec_buffer_free(s->exec, &t->table);
     ranking_close(&t->ranking);
     free(t->is_prefetched);
+    free(t->passes);
+    free(t->arrives);
     free(s->wants);
     free(s->held);
     free(s->counts);
@@ -332,7 +363,7 @@ static int pin_some(struct expert_store *s, struct moeflux_err *e)
         count_found(s, (enum want_state)found);
         if (w->landed) {
             s->n_landed++;
-            s->held[s->n_held++] = w->slot;
+            s->held[s->n_held++] = tiers_held(w);
         }
     }
     return 0;
@@ -351,7 +382,7 @@ static int land(struct expert_store *s, struct want *w, struct moeflux_err *e)
     int rc = tiers_land(&s->tiers, w, e);
     s->n_landed++;
     if (rc == 0)
-        s->held[s->n_held++] = w->slot;
+        s->held[s->n_held++] = tiers_held(w);
     return rc;
 }
 
@@ -427,27 +458,55 @@ static void give_up(struct expert_store *s)
 }
 
 /* Those that are in a slot come first: they are pinned before another one could take it. */
-static void set_wants(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n)
+static void set_wants(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n,
+                      enum expert_use use)
 {
     s->n_wants = s->n_brought = s->n_landed = 0;
     for (int there = 1; there >= 0; there--)
         for (uint32_t i = 0; i < n; i++) {
             const struct expert_key key = {layer, experts[i]};
             if (tiers_have(&s->tiers, key) == there)
-                s->wants[s->n_wants++] = (struct want){.key = key, .place = i};
+                s->wants[s->n_wants++] = (struct want){.key = key, .use = use, .place = i};
         }
 }
 
-int expert_store_want(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n,
-                      uint64_t *present, struct moeflux_err *e)
+/* The batch being recorded runs after the copies that fill the slots of what has landed, some of which began before they were wanted. */
+static void wait_for_copies(struct expert_store *s)
 {
-    tiers_settle(&s->tiers);
-    set_wants(s, layer, experts, n);
+    uint64_t last = 0;
+    for (uint32_t i = 0; i < s->n_brought; i++)
+        if (s->wants[i].landed && s->wants[i].slot != CACHE_NO_SLOT)
+            last = size_max(last, s->tiers.arrives[s->wants[i].slot]);
+    exec_after_moves(s->exec, last);
+}
+
+static void count_uses(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n)
+{
     for (uint32_t i = 0; i < n; i++) {
         uint32_t *count = &s->counts[(uint64_t)layer * s->n_experts + experts[i]];
         *count += *count < UINT32_MAX;
     }
     tiers_use(&s->tiers, layer, experts, n);
+}
+
+/* Where the host has room for all experts it gets all, in their order, while there is nothing else to read. */
+static void fill_ahead(struct expert_store *s)
+{
+    uint64_t end = (uint64_t)s->layers.end * s->n_experts;
+    for (; s->fill_at < end && tiers_can_fill_ahead(&s->tiers); s->fill_at++) {
+        const struct expert_key key = {(uint32_t)(s->fill_at / s->n_experts),
+                                       (uint32_t)(s->fill_at % s->n_experts)};
+        if (config_has_experts(&s->model->config, key.layer))
+            tiers_fill_ahead(&s->tiers, key);
+    }
+}
+
+int expert_store_want(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n,
+                      enum expert_use use, uint64_t *present, struct moeflux_err *e)
+{
+    tiers_settle(&s->tiers);
+    set_wants(s, layer, experts, n, use);
+    count_uses(s, layer, experts, n);
     int rc = pin_some(s, e);
     tiers_cancel_prefetches(&s->tiers, layer, NULL, 0);
     in_flight_begin(&s->tiers.in_flight);
@@ -455,6 +514,9 @@ int expert_store_want(struct expert_store *s, uint32_t layer, const uint32_t *ex
         rc = land_arrived(s, e);
     int moved = tiers_submit_moves(&s->tiers, rc < 0 ? NULL : e);
     rc = rc < 0 ? rc : moved;
+    wait_for_copies(s);
+    if (rc == 0)
+        fill_ahead(s);
     if (present)
         *present = landed_of(s);
     if (rc < 0)
@@ -485,6 +547,18 @@ int expert_store_await_some(struct expert_store *s, uint64_t *present, struct mo
     return 0;
 }
 
+/* While the device computes: what was used on the host and is worth a device slot gets one, or slots are emptied for the next
+ * wants. */
+static void move_up_or_out(struct expert_store *s)
+{
+    bool is_token = s->n_brought > 0 && s->wants[0].use == USE_TOKEN;
+    if (!is_token)
+        tiers_make_room(&s->tiers, s->model->config.top_k);
+    for (uint32_t i = 0; is_token && i < s->n_brought; i++)
+        if (s->wants[i].slot == CACHE_NO_SLOT)
+            tiers_lift(&s->tiers, s->wants[i].key);
+}
+
 int expert_store_await(struct expert_store *s, struct moeflux_err *e)
 {
     int first = 0;
@@ -493,9 +567,9 @@ int expert_store_await(struct expert_store *s, struct moeflux_err *e)
         first = first < 0 ? first : rc;
     }
     int moved = tiers_submit_moves(&s->tiers, first < 0 ? NULL : e);
-    exec_after_moves(s->exec, s->tiers.move_ticket);
+    wait_for_copies(s);
     if (first == 0 && !expert_store_holds_all(s))
-        tiers_make_room(&s->tiers, s->model->config.top_k);
+        move_up_or_out(s);
     if (first == 0 && moved == 0)
         moved = tiers_submit_moves(&s->tiers, e);
     return first < 0 ? first : moved;
@@ -504,7 +578,7 @@ int expert_store_await(struct expert_store *s, struct moeflux_err *e)
 void expert_store_release(struct expert_store *s)
 {
     while (s->n_held > 0)
-        cache_unpin(s->tiers.device.cache, s->held[--s->n_held]);
+        tiers_release(&s->tiers, &s->held[--s->n_held]);
 }
 
 void expert_store_prefetch(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n,
@@ -515,6 +589,44 @@ void expert_store_prefetch(struct expert_store *s, uint32_t layer, const uint32_
     tiers_cancel_prefetches(&s->tiers, layer, experts, n);
     tiers_prefetch(&s->tiers, layer, experts, n,
                    many ? (uint32_t)size_max(most, s->max_prefetching) : s->max_prefetching);
+}
+
+int expert_store_raise(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n,
+                       struct moeflux_err *e)
+{
+    const struct tiers *t = &s->tiers;
+    uint32_t n_free = t->device.slots.n - s->n_pinned - s->n_held;
+    if (t->landing == &t->device)
+        return 0;
+    /* Half of the slots stay for what is wanted next and is not on the host. */
+    return tiers_raise(&s->tiers, layer, experts, n, n_free / 2, e);
+}
+
+/* --- without wanting --- */
+
+bool expert_store_is_complete(struct expert_store *s)
+{
+    return tiers_are_complete(&s->tiers);
+}
+
+void expert_store_note(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n)
+{
+    count_uses(s, layer, experts, n);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct expert_key key = {layer, experts[i]};
+        bool is_on_device = cache_has(s->tiers.device.cache, key);
+        s->stats.n_hits += is_on_device;
+        s->stats.n_host_hits += !is_on_device;
+        if (!is_on_device)
+            tiers_lift(&s->tiers, key);
+    }
+}
+
+int expert_store_move_up(struct expert_store *s, struct moeflux_err *e)
+{
+    int rc = tiers_submit_moves(&s->tiers, e);
+    tiers_settle(&s->tiers);
+    return rc;
 }
 
 /* --- filling the cache at the start --- */
@@ -530,7 +642,7 @@ static int load_keys(struct expert_store *s, const struct expert_key *keys, uint
     s->n_wants = n;
     s->n_brought = s->n_landed = 0;
     for (uint32_t i = 0; i < n; i++)
-        s->wants[i] = (struct want){.key = keys[i]};
+        s->wants[i] = (struct want){.key = keys[i], .use = USE_TOKENS};
     exec_begin(s->exec);
     int rc = expert_store_await(s, e);
     if (rc < 0)
@@ -581,8 +693,11 @@ static int load_all(struct expert_store *s, const struct moeflux_progress *p, st
             keys[n++] = (struct expert_key){layer, i};
     int rc = load_list(s, keys, n, false, p, e);
     free(keys);
-    if (rc == 0 && s->tiers.host.slots.n > 0)
-        slots_close(&s->tiers.host.slots); /* no more reads will follow */
+    if (rc < 0 || s->tiers.host.slots.n == 0)
+        return rc;
+    growing_free(s->tiers.growing); /* no more reads will follow */
+    s->tiers.growing = NULL;
+    slots_close(&s->tiers.host.slots);
     return rc;
 }
 
@@ -701,7 +816,7 @@ struct expert_store_stats expert_store_get_stats(const struct expert_store *s)
     t.n_promoted = s->tiers.n_promoted;
     t.n_demoted = s->tiers.n_demoted;
     t.n_slots = s->tiers.device.slots.n;
-    t.n_host_slots = s->tiers.host.slots.n;
+    t.n_host_slots = s->tiers.host.slots.n ? slots_usable(&s->tiers.host.slots) : 0;
     t.n_pinned = s->n_pinned;
     t.slot_bytes = s->in_place ? s->model->max_expert_bytes : s->tiers.device.slots.stride;
     return t;

@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "base/progress.h"
+#include "experts/expert_use.h"
 #include "experts/reader.h"
 
 struct moeflux_err;
@@ -33,11 +34,13 @@ struct expert_store_options {
     uint64_t budget_bytes; /* for device slots; at least expert_store_floor_bytes */
     /* for host slots, where device memory is not mapped; 0: as few as reads need, and no cache */
     uint64_t host_slots_bytes;
-    uint32_t n_threads; /* readers */
+    uint64_t host_chunk_bytes; /* the host's memory grows by so many; 0: a default */
+    uint32_t n_threads;        /* readers */
     enum reader_mode io;
-    uint64_t host_bytes;     /* host memory for mapped files */
-    double half_life;        /* of the caches' ranking */
-    bool learns;             /* it counts what was chosen before (ranking_learn) */
+    uint64_t host_bytes; /* host memory for mapped files */
+    double half_life;    /* of the caches' ranking */
+    bool fills;  /* a host with room for all experts gets all, chosen or not, while the disk is idle */
+    bool learns; /* it counts what was chosen before (ranking_learn) */
     const char *usage, *pin; /* files of counts, or NULL; borrowed until expert_store_load */
     uint32_t n_pinned;       /* of expert_store_count_pinned */
 };
@@ -88,12 +91,12 @@ bool expert_store_has(const struct expert_store *s, uint32_t layer, uint32_t exp
 void expert_store_list_present(struct expert_store *s, uint32_t layer, bool *present);
 /* Device address of an expert that was wanted and awaited. */
 uint64_t expert_store_address(const struct expert_store *s, uint32_t layer, uint32_t expert);
-/* Requests n different experts of a layer and holds them in device slots until expert_store_release. No more than
+/* Requests n different experts of a layer and holds them until expert_store_release, in device slots but for USE_TOKEN. No more than
  * expert_store_n_free_slots may be held at once. present (may be NULL): bit i says whether experts[i] is resident now, for
  * the first 64. After a failure, and after one of expert_store_await, the caller abandons the batch and calls
  * expert_store_release. */
 int expert_store_want(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n,
-                      uint64_t *present, struct moeflux_err *e);
+                      enum expert_use use, uint64_t *present, struct moeflux_err *e);
 /* Waits until one more of what was wanted is read, or all are. present: as of expert_store_want. expert_store_await has to follow.
  */
 int expert_store_await_some(struct expert_store *s, uint64_t *present, struct moeflux_err *e);
@@ -106,6 +109,19 @@ void expert_store_release(struct expert_store *s);
  * is room for. */
 void expert_store_prefetch(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n,
                            bool many);
+
+/* For a prompt's chunk: those of the experts that host memory has cross to the device's while it computes. What is held now
+ * stays. Where device memory is the host's: nothing. Returns 0 or the device's error. */
+int expert_store_raise(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n,
+                       struct moeflux_err *e);
+
+/* Whether all experts are on the device or in host memory that it reads, so that the table is complete: a token needs no
+ * expert_store_want. Once true it stays so. */
+bool expert_store_is_complete(struct expert_store *s);
+/* A batch that used the complete table is over, and its token chose n experts of the layer. Those that are chosen often move to the device with
+ * expert_store_move_up, which follows the last layer. */
+void expert_store_note(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n);
+int expert_store_move_up(struct expert_store *s, struct moeflux_err *e);
 
 struct expert_store_stats {
     uint64_t n_hits, n_host_hits, n_misses;

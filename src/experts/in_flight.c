@@ -46,7 +46,7 @@ void in_flight_start(struct in_flight *f, struct expert_key key, uint32_t slot, 
     struct in_flight_read *x = &f->all[i];
     x->slot = slot;
     x->is_prefetch = is_prefetch;
-    x->is_cut = false;
+    x->is_cut = x->is_fill = false;
     f->n_prefetching += is_prefetch;
     f->of_slot[slot] = i;
     x->request.layer = key.layer;
@@ -57,6 +57,13 @@ void in_flight_start(struct in_flight *f, struct expert_key key, uint32_t slot, 
         f->waiting[f->n_waiting++] = i;
     else
         reader_start(f->reader, &x->request);
+}
+
+void in_flight_fill(struct in_flight *f, struct expert_key key, uint32_t slot, uint8_t *dst)
+{
+    in_flight_start(f, key, slot, dst, true);
+    f->all[f->of_slot[slot]].is_fill = true;
+    f->n_prefetching--;
 }
 
 static void copy_piece(void *ctx, uint32_t i, uint32_t thread)
@@ -88,8 +95,8 @@ void in_flight_begin(struct in_flight *f)
 void in_flight_claim(struct in_flight *f, uint32_t slot)
 {
     struct in_flight_read *x = &f->all[f->of_slot[slot]];
-    f->n_prefetching -= x->is_prefetch;
-    x->is_prefetch = false;
+    f->n_prefetching -= x->is_prefetch && !x->is_fill;
+    x->is_prefetch = x->is_fill = false;
     if (!x->is_cut) {
         reader_demand(f->reader, &x->request);
         return;
@@ -106,12 +113,12 @@ static int land(struct in_flight *f, uint32_t i, struct moeflux_err *e)
     struct in_flight_read *x = &f->all[i];
     int rc = reader_wait(f->reader, &x->request, e);
     f->of_slot[x->slot] = CACHE_NO_SLOT;
-    f->n_prefetching -= x->is_prefetch;
+    f->n_prefetching -= x->is_prefetch && !x->is_fill;
     if (rc < 0) {
         cache_abandon(f->cache, x->slot);
     } else {
         cache_publish(f->cache, x->slot);
-        if (x->is_prefetch)
+        if (x->is_prefetch && !x->is_fill)
             cache_unpin_prefetched(f->cache, x->slot);
         else
             cache_unpin(f->cache, x->slot);
@@ -155,7 +162,7 @@ uint32_t in_flight_cancel_prefetches(struct in_flight *f, uint32_t layer, const 
     uint32_t n = 0;
     for (uint32_t i = 0; f->n_prefetching > 0 && i < f->n; i++) {
         struct in_flight_read *x = &f->all[i];
-        if (x->slot == CACHE_NO_SLOT || !x->is_prefetch || x->request.layer != layer ||
+        if (x->slot == CACHE_NO_SLOT || !x->is_prefetch || x->is_fill || x->request.layer != layer ||
             is_among(x->request.expert, kept, n_kept))
             continue;
         enum reader_cancelled how = reader_cancel(f->reader, &x->request);

@@ -18,6 +18,7 @@ struct in_flight_read {
     struct read_request request;
     uint32_t slot;    /* CACHE_NO_SLOT: this entry is free */
     bool is_prefetch; /* the expert is not chosen yet */
+    bool is_fill;     /* a prefetch that nothing cancels, and that is not counted */
     bool is_cut;      /* a prefetch that was cancelled half way: it brings no expert */
 };
 
@@ -38,7 +39,7 @@ struct in_flight {
     struct in_flight_read *all; /* [n] */
     uint32_t *free;             /* [n_free] */
     uint32_t n, n_free;
-    uint32_t n_prefetching; /* reads with is_prefetch */
+    uint32_t n_prefetching; /* reads with is_prefetch, but for those with is_fill */
     uint32_t *of_slot;      /* [n_slots]: the read into the slot, or CACHE_NO_SLOT */
 };
 
@@ -52,6 +53,8 @@ void in_flight_close(struct in_flight *f);
  * There must be a free entry (n_free). */
 void in_flight_start(struct in_flight *f, struct expert_key key, uint32_t slot, uint8_t *dst,
                      bool is_prefetch);
+/* The same as a prefetch that nobody predicted: no use is known. */
+void in_flight_fill(struct in_flight *f, struct expert_key key, uint32_t slot, uint8_t *dst);
 /* Begins the reads that were started since the last time. Before anything waits for one of them. */
 void in_flight_begin(struct in_flight *f);
 /* The expert whose slot is CACHE_BUSY was chosen: its read is no prefetch any more. One that was cancelled half way starts

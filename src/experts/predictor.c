@@ -10,13 +10,16 @@
 #define NO_LAYER UINT32_MAX
 
 int predictor_open(struct predictor *p, enum predictor_kind kind, uint32_t n_layers, uint32_t top_k,
-                   struct moeflux_err *e)
+                   uint32_t most, struct moeflux_err *e)
 {
-    *p = (struct predictor){.kind = kind, .n_layers = n_layers, .top_k = top_k, .layer = NO_LAYER};
-    p->previous = mem_new((uint64_t)n_layers * top_k, sizeof *p->previous, e);
-    p->has_previous = mem_new(n_layers, sizeof *p->has_previous, e);
-    p->named = mem_new(2 * (uint64_t)top_k, sizeof *p->named, e);
-    if (p->previous && p->has_previous && p->named)
+    uint64_t n_choices = (uint64_t)most * top_k;
+    *p = (struct predictor){
+        .kind = kind, .n_layers = n_layers, .top_k = top_k, .most = most, .layer = NO_LAYER};
+    p->previous = mem_new(n_layers * n_choices, sizeof *p->previous, e);
+    p->n_previous = mem_new(n_layers, sizeof *p->n_previous, e);
+    p->named = mem_new(2 * n_choices, sizeof *p->named, e);
+    p->all = mem_new(2 * n_choices, sizeof *p->all, e);
+    if (p->previous && p->n_previous && p->named && p->all)
         return 0;
     predictor_close(p);
     return ERR_MEMORY;
@@ -25,17 +28,23 @@ int predictor_open(struct predictor *p, enum predictor_kind kind, uint32_t n_lay
 void predictor_close(struct predictor *p)
 {
     free(p->previous);
-    free(p->has_previous);
+    free(p->n_previous);
     free(p->named);
+    free(p->all);
     *p = (struct predictor){0};
 }
 
 void predictor_forget(struct predictor *p)
 {
     for (uint32_t i = 0; i < p->n_layers; i++)
-        p->has_previous[i] = false;
+        p->n_previous[i] = 0;
     p->n_named = 0;
     p->layer = NO_LAYER;
+}
+
+static uint32_t *previous_of(const struct predictor *p, uint32_t layer, uint32_t sequence)
+{
+    return p->previous + ((uint64_t)layer * p->most + sequence) * p->top_k;
 }
 
 static bool has(const uint32_t *experts, uint32_t n, uint32_t expert)
@@ -46,34 +55,71 @@ static bool has(const uint32_t *experts, uint32_t n, uint32_t expert)
     return false;
 }
 
-static void name_all(struct predictor *p, const uint32_t *experts)
+/* The place-th likeliest expert of a sequence. How likely it is chosen falls with the place, roughly in a line. */
+static void name_one(struct predictor *p, uint32_t expert, uint32_t place)
+{
+    float missing = (float)(place + 1) / (float)(2 * p->top_k + 1);
+    uint32_t i = 0;
+    while (i < p->n_named && p->all[i].expert != expert)
+        i++;
+    if (i == p->n_named)
+        p->all[p->n_named++] = (struct predicted){expert, 1};
+    p->all[i].missing *= missing;
+}
+
+/* Those that are in `but` have been named. Returns the next place. */
+static uint32_t name_all(struct predictor *p, const uint32_t *experts, const uint32_t *but, uint32_t place)
 {
     for (uint32_t i = 0; i < p->top_k && experts[i] != NO_EXPERT; i++)
-        if (!has(p->named, p->n_named, experts[i]))
-            p->named[p->n_named++] = experts[i];
+        if (!but || !has(but, p->top_k, experts[i]))
+            name_one(p, experts[i], place++);
+    return place;
 }
 
-void predictor_predict(struct predictor *p, uint32_t layer, const uint32_t *early)
+/* The likeliest first; of equal ones, the first named. */
+static void sort_named(struct predictor *p)
 {
+    for (uint32_t i = 1; i < p->n_named; i++) {
+        const struct predicted x = p->all[i];
+        uint32_t k = i;
+        for (; k > 0 && p->all[k - 1].missing > x.missing; k--)
+            p->all[k] = p->all[k - 1];
+        p->all[k] = x;
+    }
+    for (uint32_t i = 0; i < p->n_named; i++)
+        p->named[i] = p->all[i].expert;
+}
+
+void predictor_predict(struct predictor *p, uint32_t layer, const uint32_t *early, uint32_t n)
+{
+    bool has_previous = (p->kind & PREDICT_PREVIOUS) && p->n_previous[layer] == n;
     p->n_named = 0;
     p->layer = layer;
-    if ((p->kind & PREDICT_ROUTER) && early)
-        name_all(p, early);
-    if ((p->kind & PREDICT_PREVIOUS) && p->has_previous[layer])
-        name_all(p, p->previous + (uint64_t)layer * p->top_k);
+    for (uint32_t s = 0; s < n; s++) {
+        const uint32_t *router = (p->kind & PREDICT_ROUTER) && early ? early + (uint64_t)s * p->top_k : NULL;
+        uint32_t place = router ? name_all(p, router, NULL, 0) : 0;
+        if (has_previous)
+            name_all(p, previous_of(p, layer, s), router, place);
+    }
+    sort_named(p);
 }
 
-void predictor_observe(struct predictor *p, uint32_t layer, const uint32_t *choice)
+static void count(struct predictor *p, const uint32_t *choice, uint32_t n)
 {
-    if (p->layer == layer && p->n_named > 0) {
-        p->n_predicted += p->n_named;
-        for (uint32_t i = 0; i < p->top_k && choice[i] != NO_EXPERT; i++) {
+    p->n_predicted += p->n_named;
+    for (uint32_t i = 0; i < n * p->top_k; i++)
+        if (choice[i] != NO_EXPERT && !has(choice, i, choice[i])) {
             p->n_predictable++;
             p->n_right += has(p->named, p->n_named, choice[i]);
         }
-    }
+}
+
+void predictor_observe(struct predictor *p, uint32_t layer, const uint32_t *choice, uint32_t n)
+{
+    if (p->layer == layer && p->n_named > 0)
+        count(p, choice, n);
     p->layer = NO_LAYER;
     p->n_named = 0;
-    memcpy(p->previous + (uint64_t)layer * p->top_k, choice, p->top_k * sizeof *choice);
-    p->has_previous[layer] = true;
+    memcpy(previous_of(p, layer, 0), choice, (uint64_t)n * p->top_k * sizeof *choice);
+    p->n_previous[layer] = n;
 }

@@ -55,6 +55,14 @@ double ranking_worth(const struct ranking *r, struct expert_key key)
     return r->context ? context_worth(r->context, key.layer, key.expert) : *place(r, key);
 }
 
+bool ranking_pays(const struct ranking *r, double a, double b)
+{
+    /* Among experts of equal use chance alone decides who was used more. Half more uses, or half a use more to come, is less
+     * often chance; of the last use nothing more is known. */
+    double least = r->context ? 0.5 : r->half_life > 0 ? log2(1.5) : 0;
+    return a > b + least;
+}
+
 static double uses_if_used(const struct ranking *r, struct expert_key key)
 {
     if (r->half_life <= 0)

@@ -7,6 +7,7 @@
 #ifndef MOEFLUX_EXPERTS_RANKING_H
 #define MOEFLUX_EXPERTS_RANKING_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct context;
@@ -41,6 +42,8 @@ void ranking_use(struct ranking *r, uint32_t layer, const uint32_t *experts, uin
 void ranking_seed(struct ranking *r, struct expert_key key, uint32_t count);
 /* The worth of the expert. Only the order of worths has a meaning. */
 double ranking_worth(const struct ranking *r, struct expert_key key);
+/* Whether worth a is so much more than b that a copy over the bus pays. */
+bool ranking_pays(const struct ranking *r, double a, double b);
 /* Its worth if it were chosen now: for prefetched experts. */
 double ranking_worth_if_used(const struct ranking *r, struct expert_key key);
 

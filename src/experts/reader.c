@@ -88,6 +88,9 @@ static int open_as(struct reader *r, enum reader_mode mode, const struct reader_
                    struct moeflux_err *e)
 {
     r->mode = mode;
+    r->work.piece_bytes = o->piece_bytes          ? o->piece_bytes
+                          : mode == READER_DIRECT ? READER_PIECE_BYTES
+                                                  : READER_CACHED_PIECE_BYTES;
     int rc = open_files(r, mode, o, e);
     if (rc < 0)
         return rc;

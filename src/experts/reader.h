@@ -3,8 +3,8 @@
  *
  *   reader_start -> the bytes arrive in request->dst from another thread -> reader_wait
  * A request is the caller's memory and stays untouched until reader_wait returned for it or reader_cancel dropped it.
- * Direct reads of large extents are made in pieces, so that several are in flight at once and a more urgent request does not
- * wait long. Through the page cache an extent is one read.
+ * Large extents are read in pieces, so that several threads, or several commands of a disk, share one expert, and a more urgent
+ * request does not wait long. But what the page cache lacks it gets by one large read, which is faster than several.
  * Every extent is read in full or the request fails; scales and biases are checked to be finite, so bad bytes never
  * reach a kernel. A failed request leaves garbage in its own dst; the reader goes on.
  *
@@ -43,8 +43,9 @@ enum reader_mode {
  * possible where every extent begins, in file and slot, at a block of the file system (512 or 4096 bytes), and ends
  * at one too unless it is the expert's last. */
 enum { READER_TARGET_ALIGN = 4096, READER_DEFAULT_DEPTH = 32 };
-/* Pieces of a direct read: of at least READER_PIECE_BYTES, but for the last of an extent. */
-enum { READER_PIECE_BYTES = 512 << 10, READER_MAX_PARTS = 24 };
+/* Pieces of at least so many bytes, but for the last of an extent: of direct reads, and of those through the page cache, where
+ * a piece is one thread's copy. */
+enum { READER_PIECE_BYTES = 512 << 10, READER_CACHED_PIECE_BYTES = 1 << 20, READER_MAX_PARTS = 24 };
 
 /* "auto", "mmap", "pread", "uring" or "direct". */
 const char *reader_mode_name(enum reader_mode mode);
@@ -58,6 +59,7 @@ struct read_part {
     uint64_t n_done;
     uint32_t n_stalls; /* EINTR and EAGAIN in a row */
     bool speculative;
+    bool waits; /* for the disk: not only for what the page cache holds */
 };
 
 struct read_request {
@@ -87,10 +89,11 @@ struct reader_region { /* page-aligned */
 
 struct reader_options {
     enum reader_mode mode;
-    uint32_t n_threads;  /* of mmap, pread and of direct without io_uring, for each disk; at least 1 */
-    uint32_t depth;      /* parts in flight at once with io_uring; 0: READER_DEFAULT_DEPTH for each disk */
-    uint64_t host_bytes; /* host memory there is for mapped files; for auto */
-    bool in_place;       /* the mapped files are to be used where they lie; for auto */
+    uint32_t n_threads;   /* of mmap, pread and of direct without io_uring, for each disk; at least 1 */
+    uint32_t depth;       /* parts in flight at once with io_uring; 0: READER_DEFAULT_DEPTH for each disk */
+    uint32_t piece_bytes; /* multiples of READER_TARGET_ALIGN; 0: the mode's own */
+    uint64_t host_bytes;  /* host memory there is for mapped files; for auto */
+    bool in_place;        /* the mapped files are to be used where they lie; for auto */
     /* Of files used in place: whose threads read which rows of each matrix (exec_caps). Outlives the reader. NULL: no matter */
     const struct node_shares *shares;
     /* The memory that requests' dst will lie in; it must stay until reader_close, the array need not. Open may overwrite the

@@ -163,8 +163,9 @@ static void fill_parts(const struct reader_work *w, struct read_request *q, uint
 
 void reader_work_add(struct reader_work *w, struct read_request *q)
 {
-    /* The page cache is filled faster by one large read. */
-    fill_parts(w, q, w->files.block ? READER_PIECE_BYTES : size_max(w->model->experts[q->layer].bytes, 1));
+    /* Which node gets which rows is told of whole experts. */
+    bool is_whole = w->files.maps && w->files.shares;
+    fill_parts(w, q, is_whole ? size_max(w->model->experts[q->layer].bytes, 1) : w->piece_bytes);
     pthread_mutex_lock(&w->lock);
     if (w->files.block && (uintptr_t)q->dst % READER_TARGET_ALIGN) {
         q->code = err_set(&q->err, ERR_USAGE,
@@ -198,11 +199,25 @@ static bool copy_cached(const struct reader_work *w, const struct read_part *p)
     return n >= 0 && (uint64_t)n == x->bytes;
 }
 
+/* The numbers of the part's bytes that must be finite. */
+static int check_part(const struct reader_work *w, const struct read_part *p, struct moeflux_err *e)
+{
+    const struct read_request *q = p->request;
+    const struct extent *x = &p->extent;
+    return model_dir_check_expert_part(w->model, q->layer, q->expert, q->dst, x->at, x->at + x->bytes, e);
+}
+
 void reader_work_copy(struct reader_work *w, struct read_request *q, uint32_t i)
 {
+    struct moeflux_err why = {0};
     bool is_copied = copy_cached(w, &q->parts[i]);
+    int code = is_copied ? check_part(w, &q->parts[i], &why) : 0;
     pthread_mutex_lock(&w->lock);
     q->n_copied += is_copied;
+    if (code < 0 && q->code == 0) {
+        q->code = code;
+        q->err = why;
+    }
     bool last = --q->n_open == 0, whole = q->n_copied == q->n_parts;
     if (last) {
         count_flights(w);
@@ -211,7 +226,6 @@ void reader_work_copy(struct reader_work *w, struct read_request *q, uint32_t i)
     pthread_mutex_unlock(&w->lock);
     if (!last || !whole)
         return;
-    q->code = model_dir_check_expert(w->model, q->layer, q->expert, q->dst, &q->err);
     pthread_mutex_lock(&w->lock);
     w->stats.n_parts += q->n_parts;
     publish(w, q);
@@ -326,6 +340,31 @@ struct read_ask reader_work_ask(const struct reader_work *w, const struct read_p
                              .dst = p->request->dst + x->at + p->n_done};
 }
 
+bool reader_work_tries_cached(const struct reader_work *w, const struct read_part *p)
+{
+    return !w->files.block && !w->files.maps && !p->waits;
+}
+
+static bool follows(const struct extent *x, const struct extent *before)
+{
+    return x->file == before->file && x->off == before->off + before->bytes &&
+           x->at == before->at + before->bytes;
+}
+
+void reader_work_take_over(struct reader_work *w, struct read_part *p)
+{
+    struct read_request *q = p->request;
+    p->waits = true;
+    pthread_mutex_lock(&w->lock);
+    while (q->queued && follows(&q->parts[q->n_taken].extent, &p->extent)) {
+        p->extent.bytes += q->parts[q->n_taken].extent.bytes;
+        q->n_open--;
+        if (++q->n_taken == q->n_parts)
+            unlink_request(w, q);
+    }
+    pthread_mutex_unlock(&w->lock);
+}
+
 /* Ends a part whose flight is over. True: it was the request's last one. */
 static bool end_part(struct reader_work *w, struct read_part *p, int code, const struct moeflux_err *why)
 {
@@ -348,11 +387,13 @@ static bool end_part(struct reader_work *w, struct read_part *p, int code, const
 static void end(struct reader_work *w, struct read_part *p, int code, const struct moeflux_err *why)
 {
     struct read_request *q = p->request;
+    struct moeflux_err bad = {0};
+    if (code == 0) {
+        code = check_part(w, p, &bad);
+        why = &bad;
+    }
     if (!end_part(w, p, code, why))
         return;
-    /* Nobody else touches the request now. */
-    if (q->code == 0)
-        q->code = model_dir_check_expert(w->model, q->layer, q->expert, q->dst, &q->err);
     pthread_mutex_lock(&w->lock);
     publish(w, q);
     pthread_mutex_unlock(&w->lock);

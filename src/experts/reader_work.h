@@ -2,7 +2,7 @@
  * (reader_pool) and the ring (reader_ring) that carry reads out.
  *
  *   reader_work_take -> a part -> { reader_work_ask -> the system reads -> reader_work_got } until it returns false
- * The last part of a request to end checks and publishes it. */
+ * Each part is checked when it has come; the last one to end publishes the request. */
 #ifndef MOEFLUX_EXPERTS_READER_WORK_H
 #define MOEFLUX_EXPERTS_READER_WORK_H
 
@@ -20,6 +20,7 @@ struct reader_work {
     const struct reader_hook *hook;
     struct reader_files files;
     uint32_t depth;       /* parts in flight at once */
+    uint64_t piece_bytes; /* of a part, but for the last of an extent */
     pthread_mutex_t lock; /* all below, and the private members of requests */
     pthread_cond_t more, finished;
     struct read_list demanded, speculative;
@@ -57,6 +58,11 @@ void reader_work_count_submit(struct reader_work *w);
 
 /* What is missing of the part: n > 0 bytes. */
 struct read_ask reader_work_ask(const struct reader_work *w, const struct read_part *p);
+
+/* Whether the part is tried without waiting first (RWF_NOWAIT): through the page cache, from which pieces come side by side. */
+bool reader_work_tries_cached(const struct reader_work *w, const struct read_part *p);
+/* The page cache lacks bytes of the part: from now on it waits, and it takes over the pieces behind it that nobody has begun. */
+void reader_work_take_over(struct reader_work *w, struct read_part *p);
 
 /* `result`: bytes read, or -errno. True: the part goes on with reader_work_ask. False: it has ended, well or not. */
 bool reader_work_got(struct reader_work *w, struct read_part *p, int64_t result);

@@ -15,27 +15,67 @@ uint64_t slots_stride(uint64_t expert_bytes)
     return size_round_up(expert_bytes, PAGE);
 }
 
-int slots_open(struct slots *s, struct exec *x, enum exec_memory kind, uint32_t n, uint64_t expert_bytes,
-               struct moeflux_err *e)
+static uint32_t n_in_chunk(const struct slots *s, uint32_t chunk)
 {
-    struct exec_caps caps = exec_get_caps(x);
-    *s = (struct slots){.exec = x, .stride = slots_stride(expert_bytes), .n = n};
-    uint64_t chunk_bytes = size_min(CHUNK_BYTES, caps.max_alloc_bytes);
-    if (s->stride > chunk_bytes)
+    return (uint32_t)size_min(s->n_per_chunk, s->n - (uint64_t)chunk * s->n_per_chunk);
+}
+
+uint32_t slots_all_chunks(const struct slots *s)
+{
+    return s->strides ? s->n_chunks : div_up(s->n, s->n_per_chunk);
+}
+
+uint32_t slots_usable(const struct slots *s)
+{
+    return (uint32_t)size_min((uint64_t)s->n_chunks * s->n_per_chunk, s->n);
+}
+
+int slots_allocate(struct slots *s, struct moeflux_err *e)
+{
+    uint32_t i = s->n_allocated;
+    int rc = exec_buffer_allocate(s->exec, &s->chunks[i], s->kind, n_in_chunk(s, i) * s->stride, e);
+    s->n_allocated += rc == 0;
+    return rc;
+}
+
+uint32_t slots_adopt(struct slots *s)
+{
+    exec_buffer_count(s->exec, &s->chunks[s->n_chunks]);
+    return n_in_chunk(s, s->n_chunks++);
+}
+
+static int open_slots(struct slots *s, uint32_t n_first, uint64_t chunk_bytes, struct moeflux_err *e)
+{
+    uint64_t most = exec_get_caps(s->exec).max_alloc_bytes;
+    if (s->stride > most)
         return err_set(e, ERR_UNSUPPORTED,
                        "an expert of %llu bytes is larger than one allocation may be (%llu)",
-                       (unsigned long long)s->stride, (unsigned long long)chunk_bytes);
-    s->n_per_chunk = (uint32_t)(chunk_bytes / s->stride);
-    s->chunks = mem_new(div_up(n, s->n_per_chunk), sizeof *s->chunks, e);
+                       (unsigned long long)s->stride, (unsigned long long)most);
+    s->n_per_chunk = (uint32_t)size_max(size_min(chunk_bytes, most) / s->stride, 1);
+    s->chunks = mem_new(slots_all_chunks(s), sizeof *s->chunks, e);
     int rc = s->chunks ? 0 : ERR_MEMORY;
-    for (uint32_t left = n; rc == 0 && left > 0; s->n_chunks++) {
-        uint32_t here = (uint32_t)size_min(left, s->n_per_chunk);
-        rc = exec_buffer_new(x, &s->chunks[s->n_chunks], kind, here * s->stride, e);
-        left -= here;
+    while (rc == 0 && slots_usable(s) < n_first) {
+        rc = slots_allocate(s, e);
+        if (rc == 0)
+            slots_adopt(s);
     }
     if (rc < 0)
         slots_close(s);
     return rc;
+}
+
+int slots_open(struct slots *s, struct exec *x, enum exec_memory kind, uint32_t n, uint64_t expert_bytes,
+               struct moeflux_err *e)
+{
+    *s = (struct slots){.exec = x, .kind = kind, .stride = slots_stride(expert_bytes), .n = n};
+    return open_slots(s, n, CHUNK_BYTES, e);
+}
+
+int slots_open_growing(struct slots *s, struct exec *x, uint32_t n, uint32_t n_first, uint64_t expert_bytes,
+                       uint64_t chunk_bytes, struct moeflux_err *e)
+{
+    *s = (struct slots){.exec = x, .kind = EXEC_HOST, .stride = slots_stride(expert_bytes), .n = n};
+    return open_slots(s, n_first, chunk_bytes, e);
 }
 
 int slots_open_in_place(struct slots *s, struct exec *x, const struct slots_file *files, uint32_t n_files,
@@ -49,6 +89,7 @@ int slots_open_in_place(struct slots *s, struct exec *x, const struct slots_file
         s->strides[i] = files[i].expert_bytes;
         rc = exec_buffer_import(x, &s->chunks[i], files[i].host, files[i].bytes, e);
     }
+    s->n_allocated = s->n_chunks;
     if (rc < 0)
         slots_close(s);
     return rc;
@@ -56,6 +97,8 @@ int slots_open_in_place(struct slots *s, struct exec *x, const struct slots_file
 
 void slots_close(struct slots *s)
 {
+    while (s->chunks && s->n_chunks < s->n_allocated)
+        slots_adopt(s);
     for (uint32_t i = 0; s->chunks && i < s->n_chunks; i++)
         exec_buffer_free(s->exec, &s->chunks[i]);
     free(s->chunks);

@@ -4,10 +4,18 @@
 
 #include "base/err.h"
 
+/* Chunks of host memory that are asked for ahead of their use. */
+enum { AHEAD = 4 };
+
+static uint64_t *entry_of(const struct tiers *t, struct expert_key key)
+{
+    return (uint64_t *)(void *)t->table.host + (uint64_t)key.layer * t->n_experts + key.expert;
+}
+
 static void set_entry(struct tiers *t, struct expert_key key, uint64_t address)
 {
     if (key.layer != UINT32_MAX)
-        ((uint64_t *)(void *)t->table.host)[(uint64_t)key.layer * t->n_experts + key.expert] = address;
+        *entry_of(t, key) = address;
 }
 
 bool tiers_have(const struct tiers *t, struct expert_key key)
@@ -27,10 +35,9 @@ uint64_t tiers_address(const struct tiers *t, struct expert_key key)
 
 /* --- copies between device and host --- */
 
-static void add_copy(struct tiers *t, uint32_t slot, bool is_spare)
+static void add_copy(struct tiers *t, struct slot_copy c)
 {
-    uint32_t i = (t->first_copy + t->n_copies++) % MAX_COPIES;
-    t->copies[i] = (struct slot_copy){.slot = slot, .is_spare = is_spare};
+    t->copies[(t->first_copy + t->n_copies++) % MAX_COPIES] = c;
     t->n_recorded++;
 }
 
@@ -41,6 +48,8 @@ static void end_copy(struct tiers *t)
         cache_unpin_spare(t->host.cache, d->slot);
     else
         cache_unpin(t->host.cache, d->slot);
+    if (d->sets_entry && cache_slot(t->device.cache, d->key) == d->device_slot)
+        set_entry(t, d->key, slots_address(&t->device.slots, d->device_slot));
     t->first_copy = (t->first_copy + 1) % MAX_COPIES;
     t->n_copies--;
 }
@@ -59,11 +68,22 @@ int tiers_submit_moves(struct tiers *t, struct moeflux_err *e)
         return rc;
     for (; t->n_recorded > 0; t->n_recorded--) {
         uint32_t back = t->n_copies - t->n_recorded;
-        t->copies[(t->first_copy + back) % MAX_COPIES].ticket = ticket;
+        struct slot_copy *c = &t->copies[(t->first_copy + back) % MAX_COPIES];
+        c->ticket = ticket;
+        if (c->device_slot != CACHE_NO_SLOT)
+            t->arrives[c->device_slot] = ticket;
+        if (c->is_ahead)
+            cache_unpin_prefetched(t->device.cache, c->device_slot);
     }
-    t->move_ticket = ticket;
     t->moved_down = false; /* the next batch of moves begins after this one */
     return 0;
+}
+
+/* What the table says of an expert that is not on the device and not wanted. */
+static uint64_t address_on_host(const struct tiers *t, struct expert_key key)
+{
+    bool is_there = t->is_complete && key.layer != UINT32_MAX;
+    return is_there ? slots_address(&t->host.slots, cache_slot(t->host.cache, key)) : 0;
 }
 
 /* The device slot is about to be overwritten: copies its expert to the host, if it is worth a slot there. */
@@ -71,8 +91,8 @@ static void demote(struct tiers *t, struct expert_key key, uint32_t device_slot)
 {
     struct expert_key gone;
     uint32_t slot;
-    set_entry(t, key, 0);
-    if (!t->keeps || key.layer == UINT32_MAX || t->n_copies == MAX_COPIES)
+    set_entry(t, key, address_on_host(t, key));
+    if (!t->keeps || t->holds_all || key.layer == UINT32_MAX || t->n_copies == MAX_COPIES)
         return;
     if (!cache_has(t->host.cache, key) && cache_least_worth(t->host.cache) >= ranking_worth(&t->ranking, key))
         return;
@@ -86,20 +106,29 @@ static void demote(struct tiers *t, struct expert_key key, uint32_t device_slot)
     slots_move(&t->host.slots, slot, &t->device.slots, device_slot);
     cache_publish(t->host.cache, slot);
     t->is_prefetched[slot] = false;
-    add_copy(t, slot, false);
+    add_copy(t, (struct slot_copy){.slot = slot, .device_slot = CACHE_NO_SLOT});
     t->moved_down = true;
     t->n_demoted++;
 }
 
-static void promote(struct tiers *t, struct want *w)
+/* The device slot gets another expert. An empty one is nobody else's, so who takes it may stay. */
+static void take_slot(struct tiers *t, struct expert_key gone, uint32_t slot, bool passes)
+{
+    demote(t, gone, slot);
+    t->passes[slot] = passes && gone.layer != UINT32_MAX;
+}
+
+/* c: what is to be known of the copy, is_spare aside. */
+static void promote(struct tiers *t, struct slot_copy c)
 {
     /* A device slot is read by a demotion before a promotion overwrites it. */
     if (t->moved_down)
         exec_move_order(t->exec);
     t->moved_down = false;
-    slots_move(&t->device.slots, w->slot, &t->host.slots, w->host_slot);
-    cache_publish(t->device.cache, w->slot);
-    add_copy(t, w->host_slot, true);
+    slots_move(&t->device.slots, c.device_slot, &t->host.slots, c.slot);
+    cache_publish(t->device.cache, c.device_slot);
+    c.is_spare = !t->holds_all && !t->passes[c.device_slot];
+    add_copy(t, c);
     t->n_promoted++;
 }
 
@@ -107,7 +136,7 @@ void tiers_make_room(struct tiers *t, uint32_t n)
 {
     struct expert_key key;
     uint32_t slot;
-    if (t->host.slots.n == 0 || t->device.slots.n < 4 * n)
+    if (t->host.slots.n == 0 || t->holds_all || t->device.slots.n < 4 * n)
         return;
     while (cache_n_empty(t->device.cache) < n && cache_evict(t->device.cache, &key, &slot))
         demote(t, key, slot);
@@ -158,12 +187,19 @@ static bool has_room(const struct cache *c)
     return cache_least_worth(c) < (double)INFINITY;
 }
 
-/* Whether the want can be started now: unpinned slots, and an entry of in_flight if it must be read. */
-static bool can_bring(const struct tiers *t, struct expert_key key)
+/* Whether the want is used where the host has it, unless the device has it too. */
+static bool is_in_place(const struct tiers *t, const struct want *w)
 {
+    return w->use == USE_TOKEN && t->landing == &t->host;
+}
+
+/* Whether the want can be started now: unpinned slots, and an entry of in_flight if it must be read. */
+static bool can_bring(const struct tiers *t, const struct want *w)
+{
+    const struct expert_key key = w->key;
     if (cache_has(t->device.cache, key))
         return true;
-    if (!has_room(t->device.cache) || t->n_copies + 2 > MAX_COPIES)
+    if (!is_in_place(t, w) && (!has_room(t->device.cache) || t->n_copies + 2 > MAX_COPIES))
         return false;
     return cache_has(t->landing->cache, key) || (has_room(t->landing->cache) && t->in_flight.n_free > 0);
 }
@@ -182,28 +218,36 @@ static int bring_through_host(struct tiers *t, struct want *w, struct moeflux_er
     struct expert_key gone;
     if (cache_has(t->device.cache, w->key)) {
         int state = cache_pin(t->device.cache, w->key, &w->slot, &gone, e);
+        t->passes[w->slot] &= w->use == USE_CHUNK;
         return state < 0 ? state : WANT_DEVICE;
     }
     /* The host slot first: a demotion may take the last free one. */
     int host = pin_landing(t, w->key, false, &w->host_slot, e);
-    int state = host < 0 ? host : cache_pin(t->device.cache, w->key, &w->slot, &gone, e);
+    int state = host < 0 || is_in_place(t, w) ? host : cache_pin(t->device.cache, w->key, &w->slot, &gone, e);
     if (state < 0)
         return state;
-    demote(t, gone, w->slot);
+    if (!is_in_place(t, w))
+        take_slot(t, gone, w->slot, w->use == USE_CHUNK);
     t->n_prefetched_used += take_prefetched(t, w->host_slot);
     return host == CACHE_HIT ? WANT_HOST : WANT_READ;
 }
 
+static uint64_t address_of(const struct tiers *t, const struct want *w)
+{
+    return w->slot == CACHE_NO_SLOT ? slots_address(&t->host.slots, w->host_slot)
+                                    : slots_address(&t->device.slots, w->slot);
+}
+
 int tiers_bring(struct tiers *t, struct want *w, struct moeflux_err *e)
 {
-    w->host_slot = CACHE_NO_SLOT;
+    w->slot = w->host_slot = CACHE_NO_SLOT;
     w->landed = false;
-    if (!can_bring(t, w->key))
+    if (!can_bring(t, w))
         return WANT_LATER;
     int found = t->landing == &t->device ? bring_to_mapped(t, w, e) : bring_through_host(t, w, e);
-    w->landed = found == WANT_DEVICE;
+    w->landed = found == WANT_DEVICE || (found == WANT_HOST && w->slot == CACHE_NO_SLOT);
     if (w->landed) /* of one that was read ahead the table knows nothing yet */
-        set_entry(t, w->key, slots_address(&t->device.slots, w->slot));
+        set_entry(t, w->key, address_of(t, w));
     return found;
 }
 
@@ -212,30 +256,130 @@ bool tiers_has_arrived(struct tiers *t, const struct want *w)
     return in_flight_is_done(&t->in_flight, w->host_slot == CACHE_NO_SLOT ? w->slot : w->host_slot);
 }
 
+/* The want could not be read. */
+static void drop(struct tiers *t, const struct want *w)
+{
+    if (w->host_slot != CACHE_NO_SLOT)
+        cache_unpin(t->host.cache, w->host_slot);
+    if (w->host_slot != CACHE_NO_SLOT && w->slot != CACHE_NO_SLOT)
+        cache_abandon(t->device.cache, w->slot);
+    else if (w->slot != CACHE_NO_SLOT)
+        cache_unpin(t->device.cache, w->slot);
+}
+
 int tiers_land(struct tiers *t, struct want *w, struct moeflux_err *e)
 {
-    bool goes_up = w->host_slot != CACHE_NO_SLOT;
-    int rc = in_flight_await(&t->in_flight, goes_up ? w->host_slot : w->slot, e);
+    bool has_host = w->host_slot != CACHE_NO_SLOT, has_device = w->slot != CACHE_NO_SLOT;
+    int rc = in_flight_await(&t->in_flight, has_host ? w->host_slot : w->slot, e);
     w->landed = true;
     if (rc < 0) {
-        if (goes_up) {
-            cache_unpin(t->host.cache, w->host_slot);
-            cache_abandon(t->device.cache, w->slot);
-        } else {
-            cache_unpin(t->device.cache, w->slot);
-        }
+        drop(t, w);
         return rc;
     }
-    if (goes_up)
-        promote(t, w);
-    set_entry(t, w->key, slots_address(&t->device.slots, w->slot));
+    if (has_host && has_device)
+        promote(t, (struct slot_copy){.slot = w->host_slot, .device_slot = w->slot, .key = w->key});
+    set_entry(t, w->key, address_of(t, w));
     return 0;
+}
+
+struct held tiers_held(const struct want *w)
+{
+    bool on_host = w->slot == CACHE_NO_SLOT;
+    return (struct held){.key = w->key, .slot = on_host ? w->host_slot : w->slot, .on_host = on_host};
+}
+
+static void release_on_host(struct tiers *t, const struct held *h)
+{
+    bool is_on_device = cache_has(t->device.cache, h->key);
+    /* Of one that has moved up meanwhile it leads to the device. */
+    if (*entry_of(t, h->key) == slots_address(&t->host.slots, h->slot))
+        set_entry(t, h->key, address_on_host(t, h->key));
+    if (is_on_device && !t->holds_all)
+        cache_unpin_spare(t->host.cache, h->slot);
+    else
+        cache_unpin(t->host.cache, h->slot);
+}
+
+void tiers_release(struct tiers *t, const struct held *h)
+{
+    if (h->on_host)
+        release_on_host(t, h);
+    else if (t->passes[h->slot])
+        cache_unpin_spare(t->device.cache, h->slot);
+    else
+        cache_unpin(t->device.cache, h->slot);
+}
+
+/* Has an expert that the host alone holds copied to the device; its slot there is pinned until the copy is submitted. */
+static void lift(struct tiers *t, struct expert_key key, bool passes)
+{
+    struct slot_copy c = {.key = key, .is_ahead = true, .sets_entry = true};
+    struct expert_key gone;
+    (void)cache_pin(t->host.cache, key, &c.slot, &gone, NULL);
+    (void)cache_pin(t->device.cache, key, &c.device_slot, &gone, NULL);
+    take_slot(t, gone, c.device_slot, passes);
+    promote(t, c);
+}
+
+static bool can_lift(const struct tiers *t, struct expert_key key)
+{
+    return !cache_has(t->device.cache, key) && cache_is_full(t->host.cache, key) &&
+           has_room(t->device.cache) && t->n_copies + 2 <= MAX_COPIES;
+}
+
+void tiers_lift(struct tiers *t, struct expert_key key)
+{
+    /* More would keep the bus from what is wanted now. */
+    enum { MOST = 32 };
+    if (t->n_copies < MOST && can_lift(t, key) &&
+        ranking_pays(&t->ranking, ranking_worth(&t->ranking, key), cache_least_worth(t->device.cache)))
+        lift(t, key, false);
+}
+
+int tiers_raise(struct tiers *t, uint32_t layer, const uint32_t *experts, uint32_t n, uint32_t most,
+                struct moeflux_err *e)
+{
+    uint32_t n_raised = 0;
+    for (uint32_t i = 0; i < n && n_raised < most; i++) {
+        const struct expert_key key = {layer, experts[i]};
+        if (can_lift(t, key)) {
+            lift(t, key, true);
+            n_raised++;
+        }
+    }
+    return n_raised ? tiers_submit_moves(t, e) : 0;
+}
+
+bool tiers_are_complete(struct tiers *t)
+{
+    if (t->is_complete || !t->holds_all || cache_n_full(t->host.cache) < t->host.slots.n)
+        return t->is_complete;
+    t->is_complete = true;
+    for (uint32_t layer = 0; layer < t->n_layers; layer++)
+        for (uint32_t i = 0; i < t->n_experts; i++) {
+            const struct expert_key key = {layer, i};
+            if (cache_has(t->host.cache, key) && !cache_has(t->device.cache, key))
+                set_entry(t, key, address_on_host(t, key));
+        }
+    return true;
+}
+
+/* Takes new host slots into use, and asks for more before these are full. */
+static void grow(struct tiers *t)
+{
+    uint32_t n = growing_take(t->growing);
+    if (n > 0)
+        cache_grow(t->host.cache, n);
+    if (cache_n_empty(t->host.cache) < AHEAD * t->host.slots.n_per_chunk && growing_goes_on(t->growing))
+        growing_ask(t->growing, AHEAD);
 }
 
 void tiers_settle(struct tiers *t)
 {
     in_flight_settle(&t->in_flight);
     end_copies(t);
+    if (t->growing)
+        grow(t);
 }
 
 int tiers_make_progress(struct tiers *t, struct moeflux_err *e)
@@ -274,12 +418,39 @@ void tiers_prefetch(struct tiers *t, uint32_t layer, const uint32_t *experts, ui
     }
 }
 
+/* Waits for more host slots. False: there are no more to come. */
+static bool grow_now(struct tiers *t)
+{
+    if (!t->growing)
+        return false;
+    growing_ask(t->growing, AHEAD);
+    uint32_t n = growing_await(t->growing);
+    cache_grow(t->host.cache, n);
+    return n > 0;
+}
+
+void tiers_fill_ahead(struct tiers *t, struct expert_key key)
+{
+    struct expert_key gone;
+    uint32_t slot;
+    if (cache_has(t->host.cache, key))
+        return;
+    (void)cache_pin(t->host.cache, key, &slot, &gone, NULL);
+    t->is_prefetched[slot] = false;
+    in_flight_fill(&t->in_flight, key, slot, slots_host(&t->host.slots, slot));
+}
+
+bool tiers_can_fill_ahead(const struct tiers *t)
+{
+    return t->holds_all && t->in_flight.n_free > t->in_flight.n / 2 && cache_n_empty(t->host.cache) > 0;
+}
+
 bool tiers_fill(struct tiers *t, struct expert_key key)
 {
     uint32_t slot;
     if (tiers_have(t, key))
         return true;
-    if (cache_n_empty(t->landing->cache) == 0)
+    if (cache_n_empty(t->landing->cache) == 0 && !grow_now(t))
         return false;
     while (t->in_flight.n_free == 0)
         in_flight_await_prefetch(&t->in_flight);

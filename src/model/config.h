@@ -24,6 +24,7 @@ enum mixer_kind {
 struct config_layer {
     enum mixer_kind mixer;
     bool has_experts; /* else its feed-forward part is dense */
+    bool has_window;  /* of attention */
 };
 
 /* Norms of queries and keys in grouped-query attention: none, of each head, of all heads of a token together. */
@@ -51,8 +52,11 @@ struct config {
     uint32_t n_heads, n_kv_heads, head_dim;
     bool attn_gated; /* q_proj makes a gate beside each query */
     enum qk_norm attn_norm;
-    bool attn_biased;    /* q_proj, k_proj and v_proj have biases */
-    uint32_t rotary_dim; /* rotated channels of a head; MLA: rope_dim */
+    bool attn_biased;     /* q_proj, k_proj and v_proj have biases */
+    bool attn_out_biased; /* and o_proj has */
+    bool attn_sinks;      /* a score more for each head, without a value */
+    uint32_t attn_window; /* positions that a token sees in layers with a window */
+    uint32_t rotary_dim;  /* rotated channels of a head; MLA: rope_dim */
     struct rope_config rope;
     bool rope_interleave; /* pairs (2i, 2i+1) instead of (i, i + rotary_dim/2) */
 
@@ -76,6 +80,8 @@ struct config {
     uint32_t n_group, topk_group;
     float routed_scaling;
     bool norm_topk;
+    bool experts_biased;
+    float swiglu_limit; /* ops/experts.h; 0: none */
 
     int32_t eos[CONFIG_MAX_EOS]; /* union of all places that name end-of-text ids */
     uint32_t n_eos;

@@ -134,7 +134,7 @@ int config_read_first_dense(struct config *c, struct json_view *v, enum mixer_ki
     c->first_dense = json_view_u32_or(v, "first_k_dense_replace", 0, 0, CONFIG_MAX_LAYERS);
     c->moe_freq = json_view_u32_or(v, "moe_layer_freq", 1, 1, CONFIG_MAX_LAYERS);
     for (uint32_t i = 0; v->rc == 0 && i < c->n_layers; i++)
-        c->layers[i] = (struct config_layer){mixer, i >= c->first_dense && i % c->moe_freq == 0};
+        c->layers[i] = (struct config_layer){mixer, i >= c->first_dense && i % c->moe_freq == 0, false};
     return v->rc < 0 ? v->rc : config_read_dense(c, v);
 }
 

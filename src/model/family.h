@@ -14,6 +14,8 @@
 
 struct config;
 struct json_view;
+struct moeflux_err;
+struct tensor_list;
 
 enum { FAMILY_MAX_TYPES = 3, FAMILY_LIST_TEXT = 512 };
 
@@ -36,12 +38,18 @@ struct family {
     const char *const (*renamed)[2];
 
     /* Tensors below "model.layers.N.mlp."; NULL: the family has none. */
-    const char *router_bias;
+    const char *router_bias; /* of a sigmoid router for the choice alone, else of its logits */
     const char *shared_gate; /* the weight of the shared expert: a matrix of one row */
     const char *shared;      /* the shared expert, before ".gate_proj" and so on */
 
     /* Matrices that its files hold as one; NULL: none. */
     const struct fused_matrix *fused; /* the last has no name */
+    /* Makes the tensors of checkpoints that have the experts in another form those of MLX, as far as the same bytes do; NULL: they
+     * have not. */
+    int (*adopt)(struct tensor_list *l, const char *where, struct moeflux_err *e);
+    /* Its plain stacks of experts have the gate's and the up rows in turn, each row a column: [n_experts][hidden][2 inner], and down
+     * [n_experts][inner][hidden]. */
+    bool experts_by_columns;
 
     /* Conversion. */
     const char *mlx_prefix; /* of MLX's names, before "model.": of models that came wrapped in others */
@@ -56,6 +64,6 @@ const struct family *family_of_keys(const struct json_view *v);
 const char *family_list(char out[FAMILY_LIST_TEXT]);
 
 extern const struct family family_qwen35moe, family_qwen3moe, family_deepseek3, family_glm4moe,
-    family_qwen3next, family_kimik2, family_minimaxm2;
+    family_qwen3next, family_kimik2, family_minimaxm2, family_gptoss;
 
 #endif

@@ -38,7 +38,7 @@ static int read(struct config *c, struct json_view *v)
     c->top_k = json_view_u32(v, "num_experts_per_tok", 1, CONFIG_MAX_EXPERTS);
     c->attn_norm = QK_NORM_ALL;
     for (uint32_t i = 0; i < c->n_layers; i++)
-        c->layers[i] = (struct config_layer){MIXER_ATTENTION, true};
+        c->layers[i] = (struct config_layer){MIXER_ATTENTION, true, false};
     int rc = v->rc < 0 ? v->rc : check_layers(c, v);
     if (rc == 0)
         rc = config_expect(v, "use_qk_norm", true);

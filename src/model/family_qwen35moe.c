@@ -36,7 +36,8 @@ static int read_layers(struct config *c, struct json_view *v)
     if (v->rc < 0)
         return v->rc;
     for (uint32_t i = 0; i < c->n_layers; i++)
-        c->layers[i] = (struct config_layer){(i + 1) % every == 0 ? MIXER_ATTENTION : MIXER_DELTA_NET, true};
+        c->layers[i] =
+            (struct config_layer){(i + 1) % every == 0 ? MIXER_ATTENTION : MIXER_DELTA_NET, true, false};
     return types ? read_layer_types(c, v, types) : 0;
 }
 

@@ -14,7 +14,7 @@ static int read_layers(struct config *c, struct json_view *v)
     uint32_t step = json_view_u32_or(v, "decoder_sparse_step", 1, 1, CONFIG_MAX_LAYERS);
     const json_t *dense = json_view_array(v, "mlp_only_layers");
     for (uint32_t i = 0; v->rc == 0 && i < c->n_layers; i++)
-        c->layers[i] = (struct config_layer){MIXER_ATTENTION, (i + 1) % step == 0};
+        c->layers[i] = (struct config_layer){MIXER_ATTENTION, (i + 1) % step == 0, false};
     for (size_t i = 0; v->rc == 0 && i < json_array_size(dense); i++) {
         const json_t *layer = json_array_get(dense, i);
         json_int_t n = json_is_integer(layer) ? json_integer_value(layer) : -1;

@@ -123,7 +123,10 @@ static bool is_unknown_bias(const struct config *c, const char *name)
 {
     if (!names_ends_with(name, "_proj.bias"))
         return false;
-    return !c->attn_biased || !strstr(name, ".self_attn.") || names_ends_with(name, ".o_proj.bias");
+    if (strstr(name, ".switch_mlp."))
+        return !c->experts_biased;
+    bool has = names_ends_with(name, ".o_proj.bias") ? c->attn_out_biased : c->attn_biased;
+    return !has || !strstr(name, ".self_attn.");
 }
 
 int model_check_quantised(struct model_dir *m, struct moeflux_err *e)

@@ -182,6 +182,11 @@ static int open_plain(struct opening *o, struct moeflux_err *e)
         rc = quant_config_read(&q, o->config, o->layout.config, e);
     if (rc < 0)
         return rc;
+    if (q.mxfp4_experts)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "%s: the experts are mxfp4, but with the gates' and the up rows in turn; run `moeflux "
+                       "convert` first",
+                       m->path);
     if (!q.block)
         return err_set(e, ERR_UNSUPPORTED, "%s: the experts are not quantised%s; run `moeflux convert` first",
                        m->path, q.fp8.rows ? " to MLX's codes" : "");
@@ -278,7 +283,7 @@ static int fail_dtype(const struct model_dir *m, const struct tensor *t, const c
 
 static bool is_float(enum dtype dtype)
 {
-    return dtype == DTYPE_BF16 || dtype == DTYPE_F16 || dtype == DTYPE_F32;
+    return dtype == DTYPE_BF16 || dtype == DTYPE_F16 || dtype == DTYPE_F32 || dtype == DTYPE_GGUF;
 }
 
 static int quantised_matrix(const struct model_dir *m, const char *base, struct matrix *out,
@@ -318,9 +323,10 @@ int model_dir_matrix(const struct model_dir *m, const char *base, uint32_t rows,
     }
     if (!is_float(out->weight->dtype))
         return fail_dtype(m, out->weight, "U32, BF16, F16 or F32", e);
-    out->format = out->weight->dtype == DTYPE_BF16  ? FORMAT_BF16
-                  : out->weight->dtype == DTYPE_F16 ? FORMAT_F16
-                                                    : FORMAT_F32;
+    out->format = out->weight->dtype == DTYPE_BF16   ? FORMAT_BF16
+                  : out->weight->dtype == DTYPE_F16  ? FORMAT_F16
+                  : out->weight->dtype == DTYPE_GGUF ? out->weight->format
+                                                     : FORMAT_F32;
     return check_shape(m, out->weight, rows, cols, e);
 }
 
@@ -456,8 +462,8 @@ int model_dir_read_expert(const struct model_dir *m, uint32_t layer, uint32_t ex
     return rc;
 }
 
-int model_dir_check_expert(const struct model_dir *m, uint32_t layer, uint32_t expert, const uint8_t *slot,
-                           struct moeflux_err *e)
+int model_dir_check_expert_part(const struct model_dir *m, uint32_t layer, uint32_t expert,
+                                const uint8_t *slot, uint64_t from, uint64_t to, struct moeflux_err *e)
 {
     const struct expert_layout *l = &m->experts[layer];
     const struct format *gate = format_of(l->formats.gate), *up = format_of(l->formats.up),
@@ -471,9 +477,17 @@ int model_dir_check_expert(const struct model_dir *m, uint32_t layer, uint32_t e
         {"up_proj.scales", up, l->up_s, l->up_b},         {"up_proj.biases", up, l->up_b, l->down_w},
         {"down_proj.scales", down, l->down_s, l->down_b}, {"down_proj.biases", down, l->down_b, l->bytes},
     };
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        if (!scales_are_finite(parts[i].format, slot + parts[i].from, parts[i].to - parts[i].from))
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        uint64_t first = size_max(from, parts[i].from), end = size_min(to, parts[i].to);
+        if (first < end && !scales_are_finite(parts[i].format, slot + first, end - first))
             return err_set(e, ERR_FORMAT, "%s: layer %u expert %u: %s: a value is not finite", m->path, layer,
                            expert, parts[i].name);
+    }
     return 0;
+}
+
+int model_dir_check_expert(const struct model_dir *m, uint32_t layer, uint32_t expert, const uint8_t *slot,
+                           struct moeflux_err *e)
+{
+    return model_dir_check_expert_part(m, layer, expert, slot, 0, m->experts[layer].bytes, e);
 }

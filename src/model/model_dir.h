@@ -27,6 +27,7 @@ enum dtype {
     DTYPE_F8_E4M3,
     DTYPE_U8,
     DTYPE_OTHER, /* well formed, but nothing here reads it */
+    DTYPE_GGUF,  /* of a GGUF file, whatever its type there; counts as float32 (convert/gguf_source.h) */
 };
 
 enum { TENSOR_MAX_DIMS = 8 };
@@ -159,5 +160,8 @@ int model_dir_read_expert(const struct model_dir *m, uint32_t layer, uint32_t ex
 /* Checks the scales and biases of an expert that was read whole into `slot`: ERR_FORMAT names layer, expert, part. */
 int model_dir_check_expert(const struct model_dir *m, uint32_t layer, uint32_t expert, const uint8_t *slot,
                            struct moeflux_err *e);
+/* The same of its bytes [from, to), which hold whole numbers. */
+int model_dir_check_expert_part(const struct model_dir *m, uint32_t layer, uint32_t expert,
+                                const uint8_t *slot, uint64_t from, uint64_t to, struct moeflux_err *e);
 
 #endif

@@ -54,6 +54,10 @@ static void attention(struct builder *b)
         in_layer(b, "self_attn.k_proj.bias", 0, c->n_kv_heads * c->head_dim);
         in_layer(b, "self_attn.v_proj.bias", 0, c->n_kv_heads * c->head_dim);
     }
+    if (c->attn_out_biased)
+        in_layer(b, "self_attn.o_proj.bias", 0, c->hidden);
+    if (c->attn_sinks)
+        in_layer(b, "self_attn.sinks", 0, c->n_heads);
 }
 
 static void delta_net(struct builder *b)
@@ -124,6 +128,11 @@ static void feed_forward(struct builder *b)
     in_layer(b, "mlp.gate", c->n_experts, c->hidden);
     in_mlp(b, c->family->router_bias, 0, c->n_experts);
     in_mlp(b, c->family->shared_gate, 1, c->hidden);
+    if (c->experts_biased) {
+        in_layer(b, "mlp.switch_mlp.gate_proj.bias", 0, c->n_experts * c->moe_inner);
+        in_layer(b, "mlp.switch_mlp.up_proj.bias", 0, c->n_experts * c->moe_inner);
+        in_layer(b, "mlp.switch_mlp.down_proj.bias", 0, c->n_experts * c->hidden);
+    }
     if (c->shared_inner)
         gated_mlp(b, c->family->shared, c->shared_inner);
 }

@@ -5,6 +5,8 @@ int add_cpu(const void *self, const void *what, struct host *h)
 {
     const struct add_call *call = what;
     (void)self;
-    loops_of(h)->add_scaled(host_floats_mut(call->x), host_floats(call->y), 1, call->n);
+    uint32_t n = call->every ? call->every : call->n;
+    for (uint32_t i = 0; i < call->n; i += n)
+        loops_of(h)->add_scaled(host_floats_mut(call->x) + i, host_floats(call->y), 1, n);
     return host_error(h);
 }

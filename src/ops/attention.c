@@ -17,6 +17,8 @@ static int check(const struct attention_shape *s, struct moeflux_err *e)
     if (s->latent ? s->n_kv_heads > 1 || s->value_dim > s->key_dim : !s->flat && s->value_dim != s->key_dim)
         return err_set(e, ERR_UNSUPPORTED, "attention: values of %u channels, keys of %u", s->value_dim,
                        s->key_dim);
+    if (s->latent && (s->sinks || s->window))
+        return err_set(e, ERR_UNSUPPORTED, "attention: latents, expected neither sinks nor a window");
     return 0;
 }
 

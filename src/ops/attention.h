@@ -1,6 +1,8 @@
 /* attention.h - softmax attention over a KV cache: what the kinds of attention share.
  *   o_h = softmax_p(scale q_h . k_p) v_p over p <= pos + t, head h reads key head h / (n_heads / n_kv_heads)
  *   with gates: o_h * sigmoid(gate_h)
+ *   with sinks: the softmax runs over one more score, sink_h, whose value is zero
+ *   with a window: p > pos + t - window
  * Keys and values lie in the KV cache (kv_cache.h).
  * latent: it has no values; the first value_dim channels of a key are its value, and all heads share the keys.
  * flat: keys and values lie outside the cache, each in memory of its own. */
@@ -22,6 +24,8 @@ struct attention_shape {
     bool latent, gated, flat;
     enum attention_norm norm; /* of one token that is prepared here: gqa.h; also the next */
     bool biased;
+    bool sinks;      /* not with latents */
+    uint32_t window; /* positions that a token sees, its own among them; 0: all */
     float scale;
     enum kv_type kv_type;
 };
@@ -69,6 +73,7 @@ struct attention_call {
     uint64_t blocks;       /* u64 table; not flat */
     uint64_t keys, values; /* flat: [pos + n][n_kv_heads][key_dim], [pos + n][n_kv_heads][value_dim] */
     uint64_t partial;      /* scratch: attention_partial_bytes */
+    uint64_t sinks;        /* f32 [n_heads], where the shape has them */
     uint64_t gates;        /* gated: f32 [n][gate_stride], head h's gates at (2 h + 1) value_dim */
     uint64_t dst;          /* f32 [n][dst_stride]: n_heads x value_dim */
     uint32_t n, pos, q_stride, dst_stride, gate_stride, layer_off;
@@ -78,7 +83,7 @@ struct attention_call {
 };
 
 /* ERR_UNSUPPORTED unless n_heads % n_kv_heads = 0 and the dims are multiples of 4; latent: one key head and value_dim
- * at most key_dim; in the cache value_dim = key_dim. Queries, gates, keys, values, partial and dst are aligned to 16 bytes. */
+ * at most key_dim, neither sinks nor a window; in the cache value_dim = key_dim. Queries, gates, keys, values, partial and dst are aligned to 16 bytes. */
 int attention_open(struct attention *op, struct exec *x, const struct attention_shape *shape,
                    struct moeflux_err *e);
 void attention_close(struct attention *op, struct exec *x);
@@ -92,6 +97,12 @@ void attention_run(const struct attention *op, struct exec *x, const struct atte
  * can do that. */
 void attention_run_beside(const struct attention *op, struct exec *x, const struct attention_call *calls,
                           uint32_t n);
+
+/* The first position that a token at `pos` sees. */
+static inline uint32_t attention_first(const struct attention_shape *s, uint32_t pos)
+{
+    return s->window && pos >= s->window ? pos + 1 - s->window : 0;
+}
 
 /* The implementations. */
 int attention_vulkan_open(struct attention *op, struct exec *x, struct moeflux_err *e);

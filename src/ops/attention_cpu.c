@@ -27,6 +27,7 @@ struct division {
     uint32_t n_rows;     /* of a key head: tokens times group */
     uint32_t row_blocks; /* of a key head */
     uint32_t heads;      /* key heads at once */
+    uint32_t first;      /* position that any token sees, or one before it: a part's first */
     uint32_t split, n_splits;
 };
 
@@ -49,7 +50,8 @@ static uint32_t round_up_u32(uint32_t n, uint32_t to)
 static struct division divide(const struct attention_shape *s, const struct attention_call *c)
 {
     struct division d = {.group = s->n_heads / s->n_kv_heads, .heads = 1};
-    uint32_t n_pos = c->pos + c->n, splits = MOST_SPLITS;
+    d.first = attention_first(s, c->pos) / SPLIT_STEP * SPLIT_STEP;
+    uint32_t n_pos = c->pos + c->n - d.first, splits = MOST_SPLITS;
     d.n_rows = c->n * d.group;
     d.row_blocks = div_up(d.n_rows, ROWS);
     uint32_t blocks = c->n_kv_heads * d.row_blocks;
@@ -88,8 +90,8 @@ struct room {
 static uint64_t place(struct room *r, float *memory, uint32_t key_dim, uint32_t value_dim)
 {
     const uint64_t positions = ATTENTION_POSITIONS, rows = ROWS;
-    float *at[11];
-    const uint64_t floats[11] = {positions * key_dim,
+    float *at[12];
+    const uint64_t floats[12] = {positions * key_dim,
                                  positions * value_dim,
                                  key_dim,
                                  rows * key_dim,
@@ -99,9 +101,10 @@ static uint64_t place(struct room *r, float *memory, uint32_t key_dim, uint32_t 
                                  rows * VEC_LANES,
                                  rows * value_dim,
                                  rows,
+                                 rows,
                                  rows};
     uint64_t used = 0;
-    for (int i = 0; i < 11; used += size_round_up(floats[i++], 16))
+    for (int i = 0; i < 12; used += size_round_up(floats[i++], 16))
         at[i] = memory ? memory + used : NULL;
     *r = (struct room){.wide_keys = at[0],
                        .wide_values = at[1],
@@ -116,7 +119,8 @@ static uint64_t place(struct room *r, float *memory, uint32_t key_dim, uint32_t 
                                 .total = at[7],
                                 .sums = at[8],
                                 .top = at[9],
-                                .ends = (uint32_t *)(void *)at[10]}};
+                                .ends = (uint32_t *)(void *)at[10],
+                                .begins = (uint32_t *)(void *)at[11]}};
     return used;
 }
 
@@ -131,6 +135,7 @@ static struct attention_tile tile_of(const struct room *r, uint32_t i)
     t.sums += row * t.value_dim;
     t.top += row;
     t.ends += row;
+    t.begins += row;
     return t;
 }
 
@@ -240,7 +245,8 @@ static struct row row_of(const struct job *j, uint32_t kv_head, uint32_t row)
     return (struct row){row / j->by.group, kv_head * j->by.group + row % j->by.group};
 }
 
-static void begin_rows(const struct job *j, struct attention_tile *t, uint32_t kv_head, uint32_t first_row)
+static void begin_rows(const struct job *j, struct attention_tile *t, uint32_t kv_head, uint32_t first_row,
+                       bool has_sinks)
 {
     const struct attention_shape *s = j->shape;
     const struct attention_call *c = j->call;
@@ -252,9 +258,11 @@ static void begin_rows(const struct job *j, struct attention_tile *t, uint32_t k
         for (uint32_t d = 0; d < j->key_dim; d++)
             to[d] = d < s->key_dim ? q[d] * s->scale : 0;
         t->ends[i] = c->pos + at.token + 1;
-        t->top[i] = -INFINITY;
+        t->begins[i] = attention_first(s, c->pos + at.token);
+        t->top[i] = has_sinks ? host_floats(c->sinks)[at.head] : -INFINITY;
+        memset(t->total + (uint64_t)i * VEC_LANES, 0, VEC_LANES * sizeof(float));
+        t->total[(uint64_t)i * VEC_LANES] = has_sinks;
     }
-    memset(t->total, 0, (uint64_t)t->n_rows * VEC_LANES * sizeof(float));
     memset(t->sums, 0, (uint64_t)t->n_rows * j->value_dim * sizeof(float));
 }
 
@@ -293,10 +301,14 @@ static void run_block(void *ctx, uint32_t block, uint32_t thread)
     memset(r.zeros, 0, j->key_dim * sizeof *r.zeros);
     for (uint32_t h = 0; h < n_heads; h++) {
         tiles[h] = tile_of(&r, h);
-        begin_rows(j, &tiles[h], kv_head + h, first_row);
+        /* The sinks are of the first part. */
+        begin_rows(j, &tiles[h], kv_head + h, first_row, j->shape->sinks && split == 0);
     }
-    uint32_t end = (uint32_t)size_min((uint64_t)(split + 1) * j->by.split, tiles[0].ends[r.tile.n_rows - 1]);
-    for (uint32_t pos = split * j->by.split; pos < end; pos += ATTENTION_POSITIONS)
+    uint32_t begin = j->by.first + split * j->by.split;
+    uint32_t end = (uint32_t)size_min((uint64_t)begin + j->by.split, tiles[0].ends[r.tile.n_rows - 1]);
+    /* Of tokens that see less than all, these rows may begin behind the part's first. */
+    uint32_t hidden = tiles[0].begins[0] / ATTENTION_POSITIONS * ATTENTION_POSITIONS;
+    for (uint32_t pos = begin > hidden ? begin : hidden; pos < end; pos += ATTENTION_POSITIONS)
         for (uint32_t h = 0; h < n_heads; h += tiles[h].n_heads) {
             show_positions(j, &r, &tiles[h], kv_head + h, pos, end);
             if (!r.tile.by_panel && lies_in_place(&r, &tiles[h]))

@@ -19,7 +19,8 @@ struct attention_tile {
     uint32_t n_heads, n_rows, key_dim, value_dim;
     bool by_panel, f16; /* f16: keys and values are float16, not where the keys are turned into panels */
     float *q;           /* [rows][key_dim], times the scale */
-    uint32_t *ends;     /* [rows]: a row sees the positions below */
+    uint32_t *ends;     /* [rows]: a row sees the positions below, */
+    uint32_t *begins;   /* [rows]: from these on */
     /* Positions first .. first + n - 1, n <= ATTENTION_POSITIONS; rows of keys and values are so many numbers apart. */
     uint32_t first, n;
     const uint8_t *keys, *values;
@@ -28,7 +29,8 @@ struct attention_tile {
     /* Room: [key_dim][ATTENTION_POSITIONS], [value_dim][ATTENTION_POSITIONS], [rows][ATTENTION_POSITIONS]. */
     float *panel, *value_panel, *weights;
     const float *zeros; /* [key_dim] */
-    /* What is added up: [rows], [rows][8], [rows][value_dim]. Begins with -INFINITY, 0 and 0. */
+    /* What is added up: [rows], [rows][8], [rows][value_dim]. Begins with -INFINITY, 0 and 0, or a sink's score, its
+     * weight 1 in the first lane and 0. */
     float *top, *total, *sums;
 };
 

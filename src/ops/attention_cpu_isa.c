@@ -316,11 +316,14 @@ static void weigh(const struct attention_tile *t, uint32_t row)
 {
     float *s = t->weights + (uint64_t)row * POSITIONS, *total = t->total + (uint64_t)row * VEC_LANES;
     uint32_t seen = t->ends[row] <= t->first ? 0 : t->ends[row] - t->first;
+    uint32_t hidden = t->begins[row] <= t->first ? 0 : t->begins[row] - t->first;
     seen = seen < t->n ? seen : t->n;
-    if (seen == 0) {
+    if (seen <= hidden) {
         memset(s, 0, POSITIONS * sizeof *s);
         return;
     }
+    for (uint32_t p = 0; p < hidden; p++)
+        s[p] = -INFINITY;
     for (uint32_t p = seen; p < POSITIONS; p++)
         s[p] = -INFINITY;
     struct vec most = vec_load(s);

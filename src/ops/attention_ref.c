@@ -30,28 +30,29 @@ static void widen(enum kv_type type, const void *row, uint32_t n, double *out)
         out[i] = kv_rows_get(type, row, i);
 }
 
-/* Scores become weights; returns their sum. */
-static double ref_softmax(double *scores, uint32_t n)
+/* Scores become weights; returns their sum. sink: one more score, of which only the sum has a weight. */
+static double ref_softmax(double *scores, uint32_t n, double sink)
 {
-    double top = -INFINITY, total = 0;
+    double top = sink, total = 0;
     for (uint32_t p = 0; p < n; p++)
         top = scores[p] > top ? scores[p] : top;
     for (uint32_t p = 0; p < n; p++) {
         scores[p] = exp(scores[p] - top);
         total += scores[p];
     }
-    return total;
+    return total + exp(sink - top);
 }
 
 /* Token t's query heads of key head g over all its positions. A row is widened once for all of them. */
 static void ref_group(const struct attention_shape *s, const struct attention_call *c, uint32_t t, uint32_t g,
                       const struct ref_scratch *r)
 {
-    uint32_t n_pos = c->pos + t + 1, heads = c->n_heads / c->n_kv_heads, first = g * heads;
+    uint32_t from = attention_first(s, c->pos + t), n_pos = c->pos + t + 1 - from;
+    uint32_t heads = c->n_heads / c->n_kv_heads, first = g * heads;
     const float *q = host_floats(c->q) + (uint64_t)t * c->q_stride + (uint64_t)first * s->key_dim;
     widen(KV_TYPE_F32, q, heads * s->key_dim, r->queries);
     for (uint32_t p = 0; p < n_pos; p++) {
-        widen(s->kv_type, row_at(s, c, p, 0, g), s->key_dim, r->row);
+        widen(s->kv_type, row_at(s, c, from + p, 0, g), s->key_dim, r->row);
         for (uint32_t h = 0; h < heads; h++)
             r->scores[(uint64_t)h * n_pos + p] =
                 ref_dot(r->queries + (uint64_t)h * s->key_dim, r->row, s->key_dim) * (double)s->scale;
@@ -60,12 +61,13 @@ static void ref_group(const struct attention_shape *s, const struct attention_ca
     for (uint64_t i = 0; i < (uint64_t)heads * s->value_dim; i++)
         r->sums[i] = 0;
     for (uint32_t h = 0; h < heads; h++) {
-        double total = ref_softmax(r->scores + (uint64_t)h * n_pos, n_pos);
+        double sink = s->sinks ? (double)host_floats(c->sinks)[first + h] : -INFINITY;
+        double total = ref_softmax(r->scores + (uint64_t)h * n_pos, n_pos, sink);
         for (uint32_t p = 0; p < n_pos; p++)
             r->scores[(uint64_t)h * n_pos + p] /= total;
     }
     for (uint32_t p = 0; p < n_pos; p++) {
-        widen(s->kv_type, row_at(s, c, p, s->latent ? 0 : 1, g), s->value_dim, r->row);
+        widen(s->kv_type, row_at(s, c, from + p, s->latent ? 0 : 1, g), s->value_dim, r->row);
         for (uint32_t h = 0; h < heads; h++)
             for (uint32_t i = 0; i < s->value_dim; i++)
                 r->sums[(uint64_t)h * s->value_dim + i] += r->scores[(uint64_t)h * n_pos + p] * r->row[i];

@@ -15,12 +15,23 @@ enum { ROWS_AT_ONCE = 4, LANE_CHANNELS = 8, LANE_FOURS = 24 };
 /* Its lanes that keep a GPU busy: workgroups of 512 on 132 processors. */
 enum { WANTED_LANES = 132 * 512, MOST_LANES = 512 };
 /* Its constants, behind those of kv_cache.h. */
-enum { LANES_SPEC = KV_N_SPEC, FOURS_SPEC, PREPARE_SPEC, MERGED_SPEC, NORM_SPEC, BIASED_SPEC, DECODE_N_SPEC };
+enum {
+    LANES_SPEC = KV_N_SPEC,
+    FOURS_SPEC,
+    PREPARE_SPEC,
+    MERGED_SPEC,
+    NORM_SPEC,
+    BIASED_SPEC,
+    WINDOW_SPEC,
+    SINKS_SPEC,
+    DECODE_N_SPEC
+};
 /* Most splits that the last workgroup merges, and positions up to which that takes less time than a dispatch: on an H200 14.7
  * us in all for 2,048 positions, in two dispatches 12.8. */
 enum { MERGED_SPLITS = 32, MERGED_POSITIONS = 1024 };
-/* Fours of channels of a workgroup of attention/merge.comp; its invocations; splits that are worth sharing out among them. */
-enum { MERGE_COLS = 16, MERGE_GROUP = 256, MERGE_MANY = 4 };
+/* Fours of channels of a workgroup of attention/merge.comp, more where that makes more workgroups than run at once; its
+ * invocations; splits that are worth sharing out among them. */
+enum { MERGE_COLS = 16, MERGE_GROUPS = 512, MERGE_GROUP = 256, MERGE_MANY = 4 };
 
 /* ROWS of attention/prefill.comp; its workgroups that keep a GPU busy; positions that are worth a split; tokens from which
  * its tiles are better filled than not; value channels that its registers and shared memory have room for. */
@@ -32,7 +43,14 @@ enum {
 };
 enum { PREFILL_MAX_DIM = 256, PREFILL_MAX_LATENT = 512 };
 /* Its constants, behind those of kv_cache.h. */
-enum { ROWS_SPEC = KV_N_SPEC, QUADS_SPEC, POSITIONS_SPEC, PREFILL_N_SPEC };
+enum {
+    ROWS_SPEC = KV_N_SPEC,
+    QUADS_SPEC,
+    POSITIONS_SPEC,
+    PREFILL_WINDOW_SPEC,
+    PREFILL_SINKS_SPEC,
+    PREFILL_N_SPEC
+};
 /* Positions from which on one token's heads, where they fill a tile, are faster there, too: on an H200 128 heads over
  * latents of 512 + 64 take 0.36 ms for 2,000 and 0.37 for 16,384 positions, in attention/decode.comp 0.18 for 5,000 and 0.56
  * for 16,384. */
@@ -136,7 +154,10 @@ static int open_merge(struct attention *op, struct exec *x, struct moeflux_err *
     uint32_t subgroup = caps.subgroup_size, most = caps.max_workgroup - caps.max_workgroup % subgroup;
     uint32_t group = (uint32_t)size_min(size_round_up(MERGE_GROUP, subgroup), most);
     uint32_t whole = (uint32_t)size_min(size_round_up(op->shape.value_dim / 4, subgroup), most);
-    op->gpu.merge_cols = group % MERGE_COLS ? group : MERGE_COLS;
+    uint32_t cols = MERGE_COLS;
+    while (op->shape.n_heads * (op->shape.value_dim / 4) > MERGE_GROUPS * cols)
+        cols *= 2;
+    op->gpu.merge_cols = group % cols ? group : cols;
     op->gpu.few_merge_cols = whole;
     const uint32_t many[] = {subgroup, group, op->gpu.merge_cols}, few[] = {subgroup, whole, whole};
     int rc =
@@ -180,7 +201,9 @@ static int open_decode(struct attention *op, struct exec *x, struct moeflux_err 
                                     [FOURS_SPEC] = p->fours,
                                     [MERGED_SPEC] = MERGED_SPLITS,
                                     [NORM_SPEC] = s->norm,
-                                    [BIASED_SPEC] = s->biased};
+                                    [BIASED_SPEC] = s->biased,
+                                    [WINDOW_SPEC] = s->window,
+                                    [SINKS_SPEC] = s->sinks};
     bool prepares = !s->latent && !s->flat;
     /* Prompts alone have keys and values outside the cache, or several tokens that are not prepared here. */
     int rc = (s->flat || prepares ? exec_kernel_later : exec_kernel)(
@@ -244,7 +267,9 @@ static int open_prefill(struct attention *op, struct exec *x, struct moeflux_err
                                       [KV_SPEC] = s->kv_type,
                                       [KV_FLAT_SPEC] = s->flat,
                                       [ROWS_SPEC] = PREFILL_ROWS,
-                                      [POSITIONS_SPEC] = F16_POSITIONS};
+                                      [POSITIONS_SPEC] = F16_POSITIONS,
+                                      [PREFILL_WINDOW_SPEC] = s->window,
+                                      [PREFILL_SINKS_SPEC] = s->sinks};
     int rc = 0;
     op->gpu.f16_from = UINT32_MAX;
     if (op->gpu.plan.prefill_from == UINT32_MAX)
@@ -279,10 +304,16 @@ static bool takes_prefill(const struct attention_plan *p, uint32_t n, uint32_t n
     return n >= p->prefill_from || n_pos >= p->long_from;
 }
 
-/* The last workgroup of a token's attention merges the splits. */
-static bool is_merged(const struct attention_call *call)
+/* Positions that some token of the call sees. */
+static uint32_t n_seen(const struct attention *op, const struct attention_call *call)
 {
-    return call->fresh && call->pos < MERGED_POSITIONS;
+    return call->pos + call->n - attention_first(&op->shape, call->pos);
+}
+
+/* The last workgroup of a token's attention merges the splits. */
+static bool is_merged(const struct attention *op, const struct attention_call *call)
+{
+    return call->fresh && n_seen(op, call) <= MERGED_POSITIONS;
 }
 
 /* Splits for n tokens that see n_pos positions: enough workgroups, none of them idle. */
@@ -321,6 +352,7 @@ static void run_prefill(const struct attention *op, struct exec *x, const struct
                                              .keys = s->flat ? call->keys : call->blocks,
                                              .values = call->values,
                                              .partial = is_whole ? call->dst : call->partial,
+                                             .sinks = call->sinks,
                                              .n = call->n,
                                              .pos = call->pos,
                                              .n_heads = call->n_heads,
@@ -343,6 +375,8 @@ static void run_decode(const struct attention *op, struct exec *x, const struct 
 {
     const struct attention_shape *s = &op->shape;
     const struct attention_fresh none = {0}, *fresh = call->fresh ? call->fresh : &none;
+    uint32_t is = is_whole ? ATTENTION_WHOLE : is_merged(op, call) ? ATTENTION_MERGED : 0;
+    is |= s->gated ? ATTENTION_GATED : 0;
     const struct attention_decode_args a = {.q = call->q,
                                             .keys = s->flat ? call->keys : call->blocks,
                                             .values = call->fresh ? fresh->bias : call->values,
@@ -353,20 +387,19 @@ static void run_decode(const struct attention *op, struct exec *x, const struct 
                                             .dst = call->dst,
                                             .counters = op->gpu.counters.address +
                                                         (uint64_t)place * n_counters(op) * sizeof(uint32_t),
+                                            .sinks = call->sinks,
                                             .n = call->n,
                                             .pos = call->pos,
                                             .n_heads = call->n_heads,
                                             .n_kv_heads = call->n_kv_heads,
                                             .layer_off = call->layer_off,
                                             .n_splits = splits,
-                                            .is_whole = is_whole,
                                             .scale = s->scale,
                                             .q_stride = call->q_stride,
                                             .dst_stride = call->dst_stride,
                                             .rotary_dim = fresh->rotary_dim,
-                                            .is_gated = s->gated,
                                             .eps = fresh->eps,
-                                            .is_merged = !is_whole && is_merged(call)};
+                                            .is = is};
     exec_dispatch(x, call->fresh ? &op->gpu.decode_fresh : &op->gpu.decode, &a,
                   call->n_kv_heads * op->gpu.plan.blocks * splits, call->n, 1);
 }
@@ -392,8 +425,8 @@ void attention_merge_run(const struct attention *op, struct exec *x, const struc
 
 static uint32_t splits_of(const struct attention *op, const struct attention_call *call)
 {
-    uint32_t splits = splits_for(op, call->n_kv_heads, call->n, call->pos + call->n);
-    return is_merged(call) ? (uint32_t)size_min(splits, MERGED_SPLITS) : splits;
+    uint32_t splits = splits_for(op, call->n_kv_heads, call->n, n_seen(op, call));
+    return is_merged(op, call) ? (uint32_t)size_min(splits, MERGED_SPLITS) : splits;
 }
 
 static bool is_whole(const struct attention *op, uint32_t splits)
@@ -414,7 +447,7 @@ static void run_splits(const struct attention *op, struct exec *x, const struct 
 
 static bool needs_merge(const struct attention *op, const struct attention_call *call)
 {
-    return !is_merged(call) && !is_whole(op, splits_of(op, call));
+    return !is_merged(op, call) && !is_whole(op, splits_of(op, call));
 }
 
 static void merge(const struct attention *op, struct exec *x, const struct attention_call *call)

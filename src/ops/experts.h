@@ -1,5 +1,7 @@
 /* experts.h - the routed experts of a layer and the shared one, if there is one, two operations:
  *   up:    act[t][k] = silu(gate_e p) * (up_e p),  e = idx[t][k],  p = rms(x[t]) * norm
+ *          biased: gate_e p and up_e p get the expert's biases first, and so does down_e act; with a limit
+ *          act = g sigmoid(1.702 g) (u + 1), g = min(gate_e p, limit), u = up_e p within -limit .. limit
  *   down:  x[t] += sum_k weights[t][k] down_e act[t][k] + w_t shared_down (silu(g_t) * u_t)
  * With a router, up makes the choice first, as router.h says.
  * g_t, u_t, the shared expert's gate and up rows: up makes them where experts_makes_shared says so and leaves w_t silu(g_t) * u_t in
@@ -39,6 +41,17 @@ struct experts_shape {
     bool chooses;        /* up may be asked to choose with a softmax router; norm_topk: as its norm */
     bool norm_topk;
     bool drops; /* idx may be NO_EXPERT; not with `chooses` */
+    /* Neither of the two where there is a shared expert. */
+    bool biased;
+    float limit; /* 0: act = silu(g) u */
+};
+
+#define EXPERTS_ALPHA 1.702 /* of a limited act */
+
+/* Biases of all experts of a layer, f32. */
+struct experts_biases {
+    uint64_t gate_up; /* [2][n_experts][inner]: of gates, of up rows */
+    uint64_t down;    /* [n_experts][hidden] */
 };
 
 /* The shared expert's gate and up rows, [shared_inner][hidden]. */
@@ -90,7 +103,8 @@ struct experts_call {
     const struct router
         *router; /* up: idx and weights are made, from the logits of shared_in; NULL: they are there */
     uint64_t router_bias;
-    uint64_t shared_in; /* f32 [n][shared_stride]; the first of a row are the router's logits */
+    struct experts_biases biases; /* where the shape has them */
+    uint64_t shared_in;           /* f32 [n][shared_stride]; the first of a row are the router's logits */
     const struct experts_shared *shared_up; /* where experts_makes_shared */
     struct weights shared_down;             /* [hidden][shared_inner]; cols 0: there is no shared expert */
     uint32_t shared_stride, n;

@@ -11,7 +11,7 @@
 /* A (token, slot) pair is t * top_k + k. Pairs of one expert stand together, so that its weights are read once. */
 struct group {
     uint64_t expert; /* its address */
-    uint32_t first, n;
+    uint32_t first, n, idx;
 };
 
 struct job {
@@ -31,7 +31,7 @@ struct job {
     /* Inputs as gemm takes them: [pair, by expert][cols], and which they are. Or as gemm_fixed does, of each group. */
     float *packed;
     uint32_t *picks;
-    bool takes_fixed;
+    bool is_many, takes_fixed;
     struct cpu_fixed *fixed;
     /* Of each thread: gemm's or gemm_fixed's, and products of a block of rows. */
     uint8_t *rooms;
@@ -40,7 +40,8 @@ struct job {
     float *parts; /* of down: [thread][n_pairs + n][block_rows], or for many tokens [n_pairs][hidden] */
 };
 
-/* Up to FEW tokens of a chunk meet their experts as if each were alone; of a larger chunk, experts with that many. */
+/* Up to FEW tokens of a chunk meet their experts as if each were alone; of a larger chunk, experts with that many. Tokens of
+ * several sequences all do. */
 enum { FEW = LOOPS_FEW, LEAST_ROWS = 8, BLOCKS_A_THREAD = 4, STRIP = CPU_STRIP_ROWS };
 
 static struct weights part(uint64_t expert, uint32_t w, uint32_t s, uint32_t b, uint32_t rows, uint32_t cols,
@@ -52,6 +53,11 @@ static struct weights part(uint64_t expert, uint32_t w, uint32_t s, uint32_t b, 
 static struct weights down_of(const struct experts_shape *s, uint64_t expert)
 {
     return part(expert, s->down_w, s->down_s, s->down_b, s->hidden, s->inner, s->down_format);
+}
+
+static bool takes_many(const struct experts_call *c, const struct host *h)
+{
+    return c->chunk > FEW && !h->is_alike;
 }
 
 /* ---- who meets which expert ---- */
@@ -85,7 +91,8 @@ static bool sort_pairs(struct job *j, struct host *h, uint64_t skip)
     for (uint32_t e = 0; e < n_experts; e++) {
         uint32_t n = ends[e];
         if (n > 0)
-            j->groups[j->n_groups++] = (struct group){((const uint64_t *)host_at(j->call->table))[e], at, n};
+            j->groups[j->n_groups++] =
+                (struct group){((const uint64_t *)host_at(j->call->table))[e], at, n, e};
         ends[e] = at;
         at += n;
     }
@@ -95,9 +102,9 @@ static bool sort_pairs(struct job *j, struct host *h, uint64_t skip)
     return true;
 }
 
-static bool is_few(const struct group *g)
+static bool is_few(const struct job *j, const struct group *g)
 {
-    return g->n <= FEW;
+    return !j->is_many || g->n <= FEW;
 }
 
 /* ---- products ---- */
@@ -107,12 +114,12 @@ static void place_fixed(struct job *j, struct host *h)
 {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < j->n_groups; i++)
-        bytes += is_few(&j->groups[i]) ? 0 : cpu_fixed_bytes(j->cols, j->groups[i].n);
+        bytes += is_few(j, &j->groups[i]) ? 0 : cpu_fixed_bytes(j->cols, j->groups[i].n);
     j->fixed = host_scratch(h, j->n_groups, sizeof *j->fixed);
     uint8_t *memory = host_scratch(h, bytes, 1);
     for (uint32_t i = 0; j->fixed && memory && i < j->n_groups; i++) {
         uint32_t n = j->groups[i].n;
-        if (is_few(&j->groups[i]))
+        if (is_few(j, &j->groups[i]))
             continue;
         cpu_fixed_place(&j->fixed[i], j->cols, n, memory);
         memory += cpu_fixed_bytes(j->cols, n);
@@ -126,7 +133,7 @@ static bool make_room(struct job *j, struct host *h, uint32_t n_inputs, uint32_t
     bool packs = false;
     for (uint32_t i = 0; i < j->n_groups; i++) {
         most = (uint32_t)size_max(most, j->groups[i].n);
-        packs |= !is_few(&j->groups[i]);
+        packs |= !is_few(j, &j->groups[i]);
     }
     j->digits_bytes = cpu_vector_bytes(widest);
     j->x = host_scratch(h, n_inputs, sizeof *j->x);
@@ -182,7 +189,7 @@ static void multiply(const struct job *j, const struct group *g, const struct we
                      float *out)
 {
     const struct cpu_matrix m = loops_matrix(rows);
-    if (!is_few(g) && j->takes_fixed) {
+    if (!is_few(j, g) && j->takes_fixed) {
         j->isa->gemm_fixed(&(struct cpu_gemm_fixed_call){.w = &m,
                                                          .x = &j->fixed[g - j->groups],
                                                          .last = rows->rows,
@@ -191,7 +198,7 @@ static void multiply(const struct job *j, const struct group *g, const struct we
                                                          .scratch = j->rooms + thread * j->room_bytes});
         return;
     }
-    if (!is_few(g)) {
+    if (!is_few(j, g)) {
         j->isa->gemm(&(struct cpu_gemm_call){.w = &m,
                                              .packed = j->packed + (uint64_t)g->first * j->cols,
                                              .n = g->n,
@@ -201,11 +208,27 @@ static void multiply(const struct job *j, const struct group *g, const struct we
                                              .scratch = j->rooms + thread * j->room_bytes});
         return;
     }
-    struct cpu_vector x[FEW];
+    struct cpu_vector x[CPU_MAX_TOGETHER];
     for (uint32_t i = 0; i < g->n; i++)
         x[i] = j->x[j->pairs[g->first + i] / j->per_input];
     j->isa->gemv(&(struct cpu_gemv_call){
         .w = &m, .x = x, .n = g->n, .last = rows->rows, .y = out, .y_stride = rows->rows});
+}
+
+/* Of a group's products, [n][n_rows]; `at`: of the first row's bias. */
+static void add_biases(const struct job *j, uint64_t biases, uint64_t at, uint32_t n, uint32_t n_rows,
+                       float *products)
+{
+    for (uint32_t i = 0; j->shape->biased && i < n; i++)
+        j->loops->add_scaled(products + (uint64_t)i * n_rows, host_floats(biases) + at, 1, n_rows);
+}
+
+static void activate(const struct job *j, const float *gate, const float *up, uint32_t n, float *out)
+{
+    if (j->shape->limit > 0)
+        j->loops->swiglu_limited(gate, up, n, (float)EXPERTS_ALPHA, j->shape->limit, out);
+    else
+        j->loops->swiglu(gate, up, n, out);
 }
 
 /* Runs fn for the blocks of all groups. */
@@ -224,7 +247,7 @@ static void divide_rows(struct job *j, uint32_t rows, uint32_t block_rows)
 /* For blocks that gemm may take. */
 static uint32_t whole_strips(const struct job *j, uint32_t block_rows)
 {
-    return j->call->chunk > FEW ? (uint32_t)size_max(block_rows / STRIP, 1) * STRIP : block_rows;
+    return j->is_many ? (uint32_t)size_max(block_rows / STRIP, 1) * STRIP : block_rows;
 }
 
 /* ---- up ---- */
@@ -244,7 +267,7 @@ static void pack_for_up(void *ctx, uint32_t i, uint32_t thread)
 {
     const struct job *j = ctx;
     (void)thread;
-    if (!is_few(&j->groups[i]))
+    if (!is_few(j, &j->groups[i]))
         pack_group(j, &j->groups[i], j->floats);
 }
 
@@ -263,9 +286,12 @@ static void up_block(void *ctx, uint32_t block, uint32_t thread)
     float *gates = products_of(j, thread), *ups = gates + (uint64_t)g->n * n_rows;
     multiply(j, g, &gate_rows, thread, gates);
     multiply(j, g, &up_rows, thread, ups);
+    uint64_t bias_at = (uint64_t)g->idx * s->inner + first;
+    add_biases(j, j->call->biases.gate_up, bias_at, g->n, n_rows, gates);
+    add_biases(j, j->call->biases.gate_up, bias_at + (uint64_t)s->n_experts * s->inner, g->n, n_rows, ups);
     for (uint32_t i = 0; i < g->n; i++)
-        j->loops->swiglu(gates + (uint64_t)i * n_rows, ups + (uint64_t)i * n_rows, n_rows,
-                         host_floats_mut(j->call->act) + (uint64_t)j->pairs[g->first + i] * s->inner + first);
+        activate(j, gates + (uint64_t)i * n_rows, ups + (uint64_t)i * n_rows, n_rows,
+                 host_floats_mut(j->call->act) + (uint64_t)j->pairs[g->first + i] * s->inner + first);
 }
 
 int experts_up_cpu(const void *self, const void *what, struct host *h)
@@ -280,12 +306,13 @@ int experts_up_cpu(const void *self, const void *what, struct host *h)
                     .cols = s->hidden,
                     .per_input = s->top_k};
     const struct weights gate = {.rows = s->inner, .cols = s->hidden, .format = s->up_format};
+    j.is_many = takes_many(c, h);
     j.takes_fixed = h->takes_fixed && cpu_format_takes_fixed(s->up_format);
     divide_rows(&j, s->inner, whole_strips(&j, loops_block_rows(&gate)));
     if (!sort_pairs(&j, h, c->skip) || !make_room(&j, h, c->n, s->hidden, (uint64_t)c->n * s->hidden))
         return host_error(h);
     team_for(h->team, c->n, prepare_token, &j);
-    if (c->chunk > FEW)
+    if (j.is_many)
         team_for(h->team, j.n_groups, pack_for_up, &j);
     for_blocks(&j, h, up_block);
     return 0;
@@ -342,6 +369,7 @@ static void multiply_all(const struct job *j, uint32_t first, uint32_t n_rows, u
         const struct weights all = down_of(j->shape, g->expert), rows = weights_rows(&all, first, n_rows);
         float *some = products_of(j, thread);
         multiply(j, g, &rows, thread, some);
+        add_biases(j, c->biases.down, (uint64_t)g->idx * j->shape->hidden + first, g->n, n_rows, some);
         for (uint32_t i = 0; i < g->n; i++)
             memcpy(parts + (uint64_t)j->pairs[g->first + i] * n_rows, some + (uint64_t)i * n_rows,
                    n_rows * sizeof *parts);
@@ -399,9 +427,9 @@ static void pack_for_down(void *ctx, uint32_t i, uint32_t thread)
 {
     const struct job *j = ctx;
     const struct group *g = &j->groups[i];
-    for (uint32_t p = 0; (is_few(g) || j->takes_fixed) && p < g->n; p++)
+    for (uint32_t p = 0; (is_few(j, g) || j->takes_fixed) && p < g->n; p++)
         prepare_act(ctx, j->pairs[g->first + p], thread);
-    if (!is_few(g))
+    if (!is_few(j, g))
         pack_group(j, g, host_floats(j->call->act));
 }
 
@@ -415,6 +443,7 @@ static void down_block_of_many(void *ctx, uint32_t block, uint32_t thread)
     const struct weights all = down_of(s, g->expert), rows = weights_rows(&all, first, n_rows);
     float *some = products_of(j, thread);
     multiply(j, g, &rows, thread, some);
+    add_biases(j, j->call->biases.down, (uint64_t)g->idx * s->hidden + first, g->n, n_rows, some);
     for (uint32_t i = 0; i < g->n; i++)
         memcpy(j->parts + (uint64_t)j->pairs[g->first + i] * s->hidden + first, some + (uint64_t)i * n_rows,
                n_rows * sizeof *some);
@@ -511,14 +540,14 @@ int experts_down_cpu(const void *self, const void *what, struct host *h)
                     .per_input = 1};
     const struct weights down = {.rows = s->hidden, .cols = s->inner, .format = s->down_format};
     uint32_t rows = loops_block_rows(&down);
-    bool is_many = c->chunk > FEW;
-    j.takes_fixed = h->takes_fixed && is_many && cpu_format_takes_fixed(s->down_format);
+    j.is_many = takes_many(c, h);
+    j.takes_fixed = h->takes_fixed && j.is_many && cpu_format_takes_fixed(s->down_format);
     /* A block of a few tokens reads its rows of every expert. */
     divide_rows(&j, s->hidden,
-                is_many ? whole_strips(&j, rows) : (uint32_t)few_rows(s->hidden, team_n_threads(h->team)));
+                j.is_many ? whole_strips(&j, rows) : (uint32_t)few_rows(s->hidden, team_n_threads(h->team)));
     if (!sort_pairs(&j, h, 0) ||
         !make_room(&j, h, j.n_pairs + c->n, (uint32_t)size_max(s->inner, c->shared_down.cols),
                    (uint64_t)c->n * c->shared_down.cols))
         return host_error(h);
-    return is_many ? down_of_many(&j, h) : down_of_few(&j, h);
+    return j.is_many ? down_of_many(&j, h) : down_of_few(&j, h);
 }

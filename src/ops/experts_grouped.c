@@ -178,6 +178,7 @@ void experts_grouped_up(const struct experts_grouped *op, struct exec *x, const 
                                                .act = call->act,
                                                .shared_up = of.n_shared ? call->shared_up->gpu.address : 0,
                                                .logits = call->shared_in,
+                                               .biases = s->biased ? call->biases.gate_up : 0,
                                                .slots = of.slots,
                                                .hidden = s->hidden,
                                                .inner = s->inner,
@@ -189,8 +190,9 @@ void experts_grouped_up(const struct experts_grouped *op, struct exec *x, const 
                                                .up_s = s->up_s,
                                                .up_b = s->up_b,
                                                .eps = s->eps,
-                                               .stride = call->shared_stride,
-                                               .gate_at = s->shared_gate ? s->n_experts : 0};
+                                               .stride = s->biased ? s->n_experts : call->shared_stride,
+                                               .gate_at = s->shared_gate ? s->n_experts : 0,
+                                               .limit = s->limit};
     if (op->is_f16)
         cast_f16_run(&op->cast, x,
                      &(struct cast_f16_call){.x = call->x,
@@ -246,6 +248,7 @@ void experts_grouped_down(const struct experts_grouped *op, struct exec *x, cons
                                                    .shared_w = call->shared_down.weight,
                                                    .shared_s = call->shared_down.scales,
                                                    .shared_b = call->shared_down.biases,
+                                                   .biases = s->biased ? call->biases.down : 0,
                                                    .hidden = s->hidden,
                                                    .inner = s->inner,
                                                    .format = s->down_format,

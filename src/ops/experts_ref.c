@@ -1,3 +1,5 @@
+#include <math.h>
+
 #include "args.h"
 #include "ops/experts.h"
 #include "ops/ref.h"
@@ -63,6 +65,20 @@ static double shared_weight(const struct experts_shape *s, const struct experts_
     return s->shared_gate ? ref_sigmoid((double)logits[s->n_experts]) : 1;
 }
 
+static double bias_at(const struct experts_shape *s, uint64_t biases, uint64_t i)
+{
+    return s->biased ? (double)host_floats(biases)[i] : 0;
+}
+
+static double ref_act(const struct experts_shape *s, double g, double u)
+{
+    double limit = (double)s->limit;
+    if (limit <= 0)
+        return ref_silu(g) * u;
+    g = fmin(g, limit);
+    return g * ref_sigmoid(EXPERTS_ALPHA * g) * (fmax(fmin(u, limit), -limit) + 1);
+}
+
 /* Row r of the experts of a token, whose vector is p. */
 static void ref_up_token(const struct experts_shape *s, const struct experts_call *c, uint32_t t, uint32_t r,
                          const double *p, struct widened *gates, struct widened *ups)
@@ -71,13 +87,16 @@ static void ref_up_token(const struct experts_shape *s, const struct experts_cal
     for (uint32_t k = 0; k < n; k++) {
         uint64_t slot = (uint64_t)t * s->top_k + k, expert = expert_of(c, slot);
         uint32_t idx = host_words(c->idx)[slot];
-        if (k < 64 && c->skip >> k & 1)
+        if ((k < 64 && c->skip >> k & 1) || expert == 0)
             continue;
         const struct weights gate = part(expert, s->gate_w, s->gate_s, s->gate_b, s->inner, s->hidden,
                                          s->up_format),
                              up = part(expert, s->up_w, s->up_s, s->up_b, s->inner, s->hidden, s->up_format);
-        double g = ref_dot(widen(gates, idx, &gate, r), p, s->hidden);
-        act_of(s, c, t, k)[r] = (float)(ref_silu(g) * ref_dot(widen(ups, idx, &up, r), p, s->hidden));
+        double g = ref_dot(widen(gates, idx, &gate, r), p, s->hidden) +
+                   bias_at(s, c->biases.gate_up, (uint64_t)idx * s->inner + r);
+        double u = ref_dot(widen(ups, idx, &up, r), p, s->hidden) +
+                   bias_at(s, c->biases.gate_up, ((uint64_t)s->n_experts + idx) * s->inner + r);
+        act_of(s, c, t, k)[r] = (float)ref_act(s, g, u);
     }
 }
 
@@ -148,8 +167,10 @@ static double ref_down_token(const struct experts_shape *s, const struct experts
         uint64_t slot = (uint64_t)t * s->top_k + k;
         const struct weights w =
             part(expert_of(c, slot), s->down_w, s->down_s, s->down_b, s->hidden, s->inner, s->down_format);
-        sum += (double)host_floats(c->weights)[slot] *
-               ref_dot(widen(rows, host_words(c->idx)[slot], &w, r), in + slot * s->inner, s->inner);
+        uint32_t idx = host_words(c->idx)[slot];
+        double part = ref_dot(widen(rows, idx, &w, r), in + slot * s->inner, s->inner) +
+                      bias_at(s, c->biases.down, (uint64_t)idx * s->hidden + r);
+        sum += (double)host_floats(c->weights)[slot] * part;
     }
     return sum;
 }

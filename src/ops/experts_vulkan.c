@@ -18,10 +18,13 @@ enum {
     UP_CHOOSES,
     UP_NORM_TOPK,
     UP_DROPS,
+    UP_BIASED,
+    UP_LIMIT,
     UP_N_SPEC,
     DOWN_LANES = EXPERTS_FIRST_SPEC,
     DOWN_TEAMS,
     DOWN_DROPS,
+    DOWN_BIASED,
     DOWN_N_SPEC
 };
 _Static_assert((int)GEMV_N_SPEC <= EXPERTS_FIRST_SPEC, "constants of gemv.glsl and of the experts overlap");
@@ -90,7 +93,9 @@ static int open_up(struct experts *op, struct exec *x, struct experts_up *up, st
     const struct gemv_plan plan = gemv_plan_for(x, &shape);
     uint32_t spec[UP_N_SPEC] = {
         [UP_EXPERTS] = s->n_experts,    [UP_TOP_K] = s->top_k,         [UP_SHARED] = s->shared_inner,
-        [UP_IS_GATED] = s->shared_gate, [UP_NORM_TOPK] = s->norm_topk, [UP_DROPS] = s->drops};
+        [UP_IS_GATED] = s->shared_gate, [UP_NORM_TOPK] = s->norm_topk, [UP_DROPS] = s->drops,
+        [UP_BIASED] = s->biased};
+    memcpy(&spec[UP_LIMIT], &s->limit, sizeof s->limit); /* a float */
     struct gemv_shape all = shape;
     all.rows *= SEVERAL_TOKENS;
     int rc = make_up(x, &up->one, name, s->chooses, spec, &plan, gemv_kernel, e);
@@ -108,6 +113,8 @@ static uint32_t most_cols(const struct exec_caps *c)
 enum { DOWN_ROWS = 4, DOWN_GROUP = 256 };
 /* Pieces of a row that a lane holds at once; vec4s of activations. */
 enum { MAX_STEPS = 2, MAX_ACTS = 8 };
+/* Fewer neighbours read too little of a row at a time. */
+enum { LEAST_LANES = 4 };
 
 /* How a part's kernel is laid out. */
 struct down_shape {
@@ -135,7 +142,7 @@ static bool can_go_long(const struct exec_caps *c, const struct experts_shape *s
 {
     uint64_t bytes = 2 * (uint64_t)s->inner * sizeof(float);
     uint32_t pieces = gemv_pieces(s->inner, format_set(s->down_format));
-    return format_is_usual(s->down_format) && !s->drops && s->top_k < DOWN_LONG_SLOTS &&
+    return format_is_usual(s->down_format) && !s->drops && !s->biased && s->top_k < DOWN_LONG_SLOTS &&
            s->hidden >= DOWN_ROWS && bytes <= c->max_shared_bytes / 2 && pieces > 0 &&
            pieces % c->subgroup_size == 0 && s->inner % PRODUCT_COLS == 0;
 }
@@ -160,6 +167,16 @@ static uint32_t down_rows(const struct exec_caps *c, const struct experts_shape 
     return rows;
 }
 
+/* Of rows that divide into no more than a few equal parts: the most lanes of which an eighth at most has nothing in the last
+ * turn. */
+static uint32_t lanes_with_few_idle(uint32_t most, uint32_t pieces)
+{
+    uint32_t lanes = most;
+    while (lanes > 1 && 8 * size_round_up(pieces, lanes) > 9 * (uint64_t)pieces)
+        lanes /= 2;
+    return lanes;
+}
+
 static void lay_out_down(const struct exec_caps *c, const struct experts_shape *s, const struct down_shape *d,
                          uint32_t spec[DOWN_N_SPEC])
 {
@@ -173,6 +190,8 @@ static void lay_out_down(const struct exec_caps *c, const struct experts_shape *
     /* Pieces of 16 bytes of a row: those of 4-bit codes are the widest. */
     while (2 * lanes <= c->subgroup_size && d->inner / 32 % (2 * lanes) == 0)
         lanes *= 2;
+    if (lanes < LEAST_LANES)
+        lanes = lanes_with_few_idle(c->subgroup_size, d->inner / 32);
     spec[GEMV_SUBGROUP] = c->subgroup_size;
     spec[GEMV_WORKGROUP] = slots * teams * c->subgroup_size;
     spec[GEMV_ROWS] = down_rows(c, s, d->is_shared, teams * (c->subgroup_size / lanes));
@@ -184,6 +203,7 @@ static void lay_out_down(const struct exec_caps *c, const struct experts_shape *
     spec[DOWN_LANES] = lanes;
     spec[DOWN_TEAMS] = teams;
     spec[DOWN_DROPS] = s->drops;
+    spec[DOWN_BIASED] = s->biased;
 }
 
 /* Every slot's format may need steps of its own. */
@@ -340,7 +360,9 @@ void experts_up_vulkan(const void *self, const void *what, struct exec *x)
                                        .weights = call->weights,
                                        .act = call->act,
                                        .logits = call->shared_in,
-                                       .shared_up = call->shared_up ? call->shared_up->gpu.address : 0,
+                                       .shared_up = s->biased         ? call->biases.gate_up
+                                                    : call->shared_up ? call->shared_up->gpu.address
+                                                                      : 0,
                                        .hidden = s->hidden,
                                        .inner = s->inner,
                                        .format = s->up_format,
@@ -391,28 +413,28 @@ void experts_down_vulkan(const void *self, const void *what, struct exec *x)
         experts_grouped_down(&op->gpu.grouped, x, s, call);
         return;
     }
-    const struct experts_decode_down_args a = {.act = call->act,
-                                               .weights = call->weights,
-                                               .shared_in = s->shared_inner ? 0 : call->shared_in,
-                                               .shared_w = call->shared_down.weight,
-                                               .shared_s = call->shared_down.scales,
-                                               .shared_b = call->shared_down.biases,
-                                               .x = call->x,
-                                               .top_k = s->top_k,
-                                               .hidden = s->hidden,
-                                               .inner = s->inner,
-                                               .format = s->down_format,
-                                               .down_w = s->down_w,
-                                               .down_s = s->down_s,
-                                               .down_b = s->down_b,
-                                               .shared_at = s->n_experts + s->shared_gate,
-                                               .shared_inner = call->shared_down.cols,
-                                               .shared_format =
-                                                   has_shared ? call->shared_down.format : s->down_format,
-                                               .shared_stride = call->shared_stride,
-                                               .is_gated = s->shared_gate,
-                                               .act_stride = (uint32_t)experts_act_floats(s, true),
-                                               .n = call->n};
+    const struct experts_decode_down_args a = {
+        .act = call->act,
+        .weights = call->weights,
+        .shared_in = s->shared_inner ? 0 : call->shared_in,
+        .shared_w = s->biased ? call->biases.down : call->shared_down.weight,
+        .shared_s = s->biased ? call->idx : call->shared_down.scales,
+        .shared_b = call->shared_down.biases,
+        .x = call->x,
+        .top_k = s->top_k,
+        .hidden = s->hidden,
+        .inner = s->inner,
+        .format = s->down_format,
+        .down_w = s->down_w,
+        .down_s = s->down_s,
+        .down_b = s->down_b,
+        .shared_at = s->n_experts + s->shared_gate,
+        .shared_inner = call->shared_down.cols,
+        .shared_format = has_shared ? call->shared_down.format : s->down_format,
+        .shared_stride = call->shared_stride,
+        .is_gated = s->shared_gate,
+        .act_stride = (uint32_t)experts_act_floats(s, true),
+        .n = call->n};
     const struct experts_down *routed = down_for(op, s->down_format), *shared = down_for(op, a.shared_format);
     bool apart = !call->only_shared && shared != routed, is_alike = a.shared_format == s->down_format;
     bool is_whole = op->gpu.has_whole_down &&

@@ -169,11 +169,17 @@ static struct gemv_plan plan_stream(const struct exec_caps *c, const struct gemv
                               .tokens = 1};
 }
 
+/* What one workgroup of a processor may take of shared memory. */
+static uint64_t stream_bytes(const struct exec_caps *c)
+{
+    return (uint64_t)c->max_shared_bytes / 4 * 3;
+}
+
 /* Rows that are too long for share_whole and yet fit shared memory, if not twice. */
 static bool stream_blocks(const struct exec_caps *c, const struct gemv_shape *s, struct gemv_plan *out)
 {
     uint64_t bytes = (uint64_t)s->cols * sizeof(float);
-    bool can = s->n_apart > 0 && bytes <= (uint64_t)c->max_shared_bytes / 4 * 3 && stream_cols(c, s) > 0;
+    bool can = s->n_apart > 0 && bytes <= stream_bytes(c) && stream_cols(c, s) > 0;
     if (can)
         *out = plan_stream(c, s, s->cols, UINT32_MAX);
     return can;
@@ -189,7 +195,7 @@ uint32_t gemv_part_cols(const struct exec *x, const struct gemv_shape *s)
 {
     const struct exec_caps c = exec_get_caps(x);
     struct gemv_plan unused;
-    uint32_t least = stream_cols(&c, s), most = c.max_shared_bytes / 4 / (uint32_t)sizeof(float), cols = 0;
+    uint32_t least = stream_cols(&c, s), most = (uint32_t)(stream_bytes(&c) / 2 / sizeof(float)), cols = 0;
     if (least == 0 || tile_for(&c, s->cols, 1) == s->cols || stream_blocks(&c, s, &unused))
         return 0;
     for (uint32_t n = least; n <= most; n += least)

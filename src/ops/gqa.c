@@ -18,6 +18,8 @@ static struct attention_shape attention_of(const struct gqa_shape *s)
                                     .gated = s->gated,
                                     .norm = s->norm,
                                     .biased = s->biased,
+                                    .sinks = s->sinks,
+                                    .window = s->window,
                                     .scale = (float)(1 / sqrt((double)s->head_dim)),
                                     .kv_type = s->kv_type};
 }
@@ -68,6 +70,7 @@ static struct attention_call attention_call_of(const struct gqa *op, const struc
     return (struct attention_call){.q = fresh ? call->qkv : call->q,
                                    .blocks = call->blocks,
                                    .partial = call->partial,
+                                   .sinks = call->sinks,
                                    .gates = call->qkv,
                                    .dst = call->dst,
                                    .n = call->n,

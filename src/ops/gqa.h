@@ -2,7 +2,8 @@
  *   prepare:    qkv += bias, where it is biased; q_h = rope(rms(q_h) * q_norm), k_g = rope(rms(k_g) * k_norm), without norms
  *               q_h = rope(q_h), k_g = rope(k_g); k and v go into the cache. A norm of all heads takes rms over all queries, and over
  *               all keys, of a token.
- *   attention:  out_h = softmax_p(q_h . k_p / sqrt(head_dim)) v_p, gated: * sigmoid(gate_h)   (attention.h)
+ *   attention:  out_h = softmax_p(q_h . k_p / sqrt(head_dim)) v_p, gated: * sigmoid(gate_h)   (attention.h, with sinks and
+ *               windows)
  * RoPE turns the pairs (i, i + rotary_dim / 2) of the first rotary_dim channels by the caller's cos and sin. */
 #ifndef MOEFLUX_OPS_GQA_H
 #define MOEFLUX_OPS_GQA_H
@@ -19,6 +20,8 @@ struct gqa_shape {
     bool gated;               /* a gate stands behind each query */
     enum attention_norm norm; /* of queries and keys; ATTENTION_NORM_ALL: not gated */
     bool biased;              /* queries, keys and values are projected with a bias; not gated */
+    bool sinks;               /* attention.h; likewise the next */
+    uint32_t window;
 };
 
 struct gqa {
@@ -32,6 +35,7 @@ struct gqa_call {
     uint64_t q_norm,
         k_norm; /* f32 [head_dim], of all heads [n_heads * head_dim] and [n_kv_heads * head_dim]; 0 without */
     uint64_t bias;       /* f32, as a row of qkv; 0 without */
+    uint64_t sinks;      /* f32 [n_heads]; 0 without */
     uint64_t rope;       /* f32 [n][rotary_dim / 2][2]: cos, sin */
     uint64_t blocks;     /* u64 table of the cache's blocks */
     uint64_t q, partial; /* scratch: f32 [n][n_heads][head_dim]; gqa_partial_bytes */

@@ -30,9 +30,9 @@ struct job {
 /* Tiles of tokens that are packed at once. */
 enum { PACK_TILES = 4 };
 
-static bool is_few(const struct linear_call *c)
+static bool is_few(const struct host *host, const struct linear_call *c)
 {
-    return (c->chunk ? c->chunk : c->n) <= LOOPS_FEW;
+    return host->is_alike || (c->chunk ? c->chunk : c->n) <= LOOPS_FEW;
 }
 
 static const float *input_of(const struct job *j, uint32_t h, uint32_t t)
@@ -90,7 +90,7 @@ static void pack_fixed_some(void *ctx, uint32_t i, uint32_t thread)
 /* Whether so many tokens of the call meet the matrix as gemm_fixed has them. */
 static bool takes_fixed(const struct host *host, const struct linear_call *c, const struct weights *w)
 {
-    return host->takes_fixed && !is_few(c) && cpu_format_takes_fixed(w->format);
+    return host->takes_fixed && !is_few(host, c) && cpu_format_takes_fixed(w->format);
 }
 
 /* Rows of matrix h with all tokens; y: the first row's place. */
@@ -153,12 +153,12 @@ static void divide(struct job *j, const struct host *host)
     for (uint32_t i = 0; i < j->op->n_segments; i++) {
         const struct weights *w = &j->op->w[i];
         uint32_t rows = loops_block_rows(w);
-        if (!is_few(j->call))
+        if (!is_few(host, j->call))
             rows = (uint32_t)size_max(rows / CPU_STRIP_ROWS, 1) * CPU_STRIP_ROWS;
         bool is_fixed = takes_fixed(host, j->call, w);
-        j->quantises |= is_fixed || (cpu_format_takes_digits(w->format) && is_few(j->call));
+        j->quantises |= is_fixed || (cpu_format_takes_digits(w->format) && is_few(host, j->call));
         j->fixes |= is_fixed;
-        j->packs |= !is_fixed && !is_few(j->call);
+        j->packs |= !is_fixed && !is_few(host, j->call);
         j->block_rows[i] = rows;
         j->first_block[i + 1] = j->first_block[i] + div_up(w->rows, rows);
     }
@@ -179,7 +179,7 @@ static int make_room(struct job *j, struct host *host)
     uint64_t inputs = (uint64_t)c->n * j->n_stacked;
     j->digits_bytes = cpu_vector_bytes(j->op->cols);
     j->normed = c->norm ? host_scratch(host, inputs * j->op->cols, sizeof *j->normed) : NULL;
-    j->x = is_few(c) || j->fixes ? host_scratch(host, inputs, sizeof *j->x) : NULL;
+    j->x = is_few(host, c) || j->fixes ? host_scratch(host, inputs, sizeof *j->x) : NULL;
     j->digits = host_scratch(host, j->quantises ? inputs : 0, j->digits_bytes);
     j->packed = j->packs ? host_scratch(host, inputs * j->op->cols, sizeof *j->packed) : NULL;
     if (j->fixes)

@@ -23,6 +23,9 @@ struct loops {
     void (*norm)(const float *x, const float *norm, uint32_t n, float eps, float *out);
     /* out[c] = silu(gate[c]) * up[c] */
     void (*swiglu)(const float *gate, const float *up, uint32_t n, float *out);
+    /* out[c] = g sigmoid(alpha g) (u + 1), g = min(gate[c], limit), u = up[c] within -limit .. limit */
+    void (*swiglu_limited)(const float *gate, const float *up, uint32_t n, float alpha, float limit,
+                           float *out);
     /* out[c] = sigmoid(x[c]) */
     void (*sigmoid)(const float *x, uint32_t n, float *out);
     /* out[c] = exp(x[c] - top) */

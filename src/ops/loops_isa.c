@@ -57,6 +57,19 @@ static void swiglu_loop(const float *gate, const float *up, uint32_t n, float *o
         store_some(out + c, vec_mul(math_silu(load_some(gate + c, n - c)), load_some(up + c, n - c)), n - c);
 }
 
+static void swiglu_limited_loop(const float *gate, const float *up, uint32_t n, float alpha, float limit,
+                                float *out)
+{
+    struct vec most = vec_set1(limit), least = vec_set1(-limit), one = vec_set1(1), by = vec_set1(alpha);
+    for (uint32_t c = 0; c < n; c += VEC_LANES) {
+        /* In this order a NaN stays one. */
+        struct vec g = vec_min(most, load_some(gate + c, n - c));
+        struct vec u = vec_max(least, vec_min(most, load_some(up + c, n - c)));
+        g = vec_mul(g, math_sigmoid(vec_mul(by, g)));
+        store_some(out + c, vec_mul(g, vec_add(u, one)), n - c);
+    }
+}
+
 static void sigmoid_loop(const float *x, uint32_t n, float *out)
 {
     for (uint32_t c = 0; c < n; c += VEC_LANES)
@@ -130,6 +143,7 @@ static void turn_loop(float *x, const float *angles, uint32_t n, uint32_t apart)
 const struct loops VEC_NAME(loops) = {
     .norm = norm_loop,
     .swiglu = swiglu_loop,
+    .swiglu_limited = swiglu_limited_loop,
     .sigmoid = sigmoid_loop,
     .exp_below = exp_below_loop,
     .add_scaled = add_scaled_loop,

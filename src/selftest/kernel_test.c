@@ -8,6 +8,7 @@
 #include "base/f16.h"
 #include "base/format.h"
 #include "base/mem.h"
+#include "ops/gemm_plan.h"
 
 /* splitmix64 */
 uint64_t kt_random(struct kernel_test *l)
@@ -306,4 +307,35 @@ void kt_skip(struct kernel_test *l, const char *kernel, const char *shape)
         l->request->row(l->request->ctx, &row);
     }
     kt_clear(l);
+}
+
+const uint32_t kt_formats[KT_N_FORMATS] = {FORMAT_Q4,
+                                           FORMAT_Q8,
+                                           FORMAT_BF16,
+                                           FORMAT_F32,
+                                           FORMAT_Q2,
+                                           FORMAT_Q3,
+                                           FORMAT_Q5,
+                                           FORMAT_Q6,
+                                           FORMAT_MXFP4,
+                                           FORMAT_MXFP8,
+                                           FORMAT_NVFP4,
+                                           FORMAT_F16,
+                                           FORMAT_Q2 + FORMAT_GROUP_128 + FORMAT_SCALE_F32,
+                                           FORMAT_Q3 + FORMAT_GROUP_32 + FORMAT_SCALE_F16,
+                                           FORMAT_Q4 + FORMAT_GROUP_32,
+                                           FORMAT_Q4 + FORMAT_GROUP_128 + FORMAT_SCALE_F16,
+                                           FORMAT_Q5 + FORMAT_GROUP_32 + FORMAT_SCALE_F32,
+                                           FORMAT_Q6 + FORMAT_GROUP_128,
+                                           FORMAT_Q8 + FORMAT_GROUP_32,
+                                           FORMAT_Q8 + FORMAT_SCALE_F32};
+
+bool kt_has_kernels(const struct kernel_test *l)
+{
+    return !exec_get_caps(l->side[KT_DEVICE]).is_host;
+}
+
+double kt_product_bound(const struct kernel_test *l, uint32_t n, uint32_t from)
+{
+    return n >= from && gemm_has_f16(l->side[KT_DEVICE]) ? KT_F16_BOUND : KT_PRODUCT_BOUND;
 }

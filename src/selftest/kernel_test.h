@@ -85,7 +85,21 @@ void kt_clear(struct kernel_test *l);
 /* Frees the reference's results. */
 void kt_forget(struct kernel_test *l);
 
+/* float32 sums of up to 18,432 products against double: 1e-5 of the largest output, as every product's head says; and products
+ * that go through float16. */
+#define KT_PRODUCT_BOUND 1e-5
+#define KT_F16_BOUND     2e-3
+/* Of a product for n tokens that goes through float16 from `from` tokens on. */
+double kt_product_bound(const struct kernel_test *l, uint32_t n, uint32_t from);
+/* What a device can be made to take one of. The host has none. */
+bool kt_has_kernels(const struct kernel_test *l);
+/* Every kind of format, and groups and scales beside the usual ones: the first KT_N_KINDS differ in the codes, the others in
+ * groups and scales alone. */
+enum { KT_N_KINDS = 12, KT_N_FORMATS = 20 };
+extern const uint32_t kt_formats[KT_N_FORMATS];
+
 /* Cases that stand in files of their own. */
+void selftest_experts_cases(struct kernel_test *l);
 void selftest_attention_cases(struct kernel_test *l);
 void selftest_delta_cases(struct kernel_test *l);
 void selftest_mla_cases(struct kernel_test *l);

@@ -45,7 +45,7 @@ static void attention_case_of(struct kernel_test *l, const struct gqa_shape *c, 
                        *rope = kt_floats(l, (uint64_t)n * c->rotary_dim, -1, 1);
     struct test_buffer *qn = kt_floats(l, (uint64_t)c->n_heads * c->head_dim, 0.5f, 3),
                        *kn = kt_floats(l, (uint64_t)c->n_kv_heads * c->head_dim, 0.5f, 3);
-    struct test_buffer *bias = kt_floats(l, stride, -1, 1);
+    struct test_buffer *bias = kt_floats(l, stride, -1, 1), *sinks = kt_floats(l, c->n_heads, -3, 12);
     struct test_buffer *q = kt_bytes(l, NULL, 4 * (uint64_t)n * c->n_heads * c->head_dim);
     struct test_buffer *out = kt_bytes(l, NULL, 4 * (uint64_t)n * c->n_heads * c->head_dim);
     const struct exec_caps caps = exec_get_caps(l->side[KT_DEVICE]);
@@ -62,6 +62,7 @@ static void attention_case_of(struct kernel_test *l, const struct gqa_shape *c, 
                                       .q_norm = c->norm ? qn->on[s].address : 0,
                                       .k_norm = c->norm ? kn->on[s].address : 0,
                                       .bias = c->biased ? bias->on[s].address : 0,
+                                      .sinks = c->sinks ? sinks->on[s].address : 0,
                                       .rope = rope->on[s].address,
                                       .blocks = table->on[s].address,
                                       .q = q->on[s].address,
@@ -82,11 +83,14 @@ static void attention_case_of(struct kernel_test *l, const struct gqa_shape *c, 
         gqa_close(&op, l->side[s]);
     }
     static const char *const norms[] = {", without norms", "", ", one norm"};
-    char text[128];
-    snprintf(text, sizeof text, "%u/%u heads of %u, rotary %u%s%s%s, %u + %u positions%s%s%s", c->n_heads,
+    char text[128], window[24] = "";
+    if (c->window)
+        snprintf(window, sizeof window, ", window %u", c->window);
+    snprintf(text, sizeof text, "%u/%u heads of %u, rotary %u%s%s%s%s%s, %u + %u positions%s%s%s", c->n_heads,
              c->n_kv_heads, c->head_dim, c->rotary_dim, c->gated ? "" : ", ungated", norms[c->norm],
-             c->biased ? ", biased" : "", pos, n, c->kv_type == KV_TYPE_F16 ? ", f16 cache" : "",
-             is_f16 ? ", f16" : "", shares ? ", softmax in shared memory" : "");
+             c->biased ? ", biased" : "", c->sinks ? ", sinks" : "", window, pos, n,
+             c->kv_type == KV_TYPE_F16 ? ", f16 cache" : "", is_f16 ? ", f16" : "",
+             shares ? ", softmax in shared memory" : "");
     /* One token's queries may stay inside attention. */
     double heads = n > 1 ? kt_error(l, q, (uint64_t)n * c->n_heads * c->head_dim) : 0;
     bool is_half = c->kv_type == KV_TYPE_F16;
@@ -106,31 +110,63 @@ static void attention_case(struct kernel_test *l, const struct gqa_shape *c, uin
 }
 
 static const struct gqa_shape
-    tiny = {4, 2, 64, 16, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false},
-    odd = {6, 2, 64, 32, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false},
-    a3b = {16, 2, 256, 64, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false},
-    narrow = {3, 1, 20, 6, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false},
-    a17b = {32, 2, 256, 64, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false},
-    tiny_f16 = {4, 2, 64, 16, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false},
-    narrow_f16 = {3, 1, 20, 6, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false},
-    a3b_f16 = {16, 2, 256, 64, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false},
+    tiny = {4, 2, 64, 16, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0},
+    odd = {6, 2, 64, 32, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0},
+    a3b = {16, 2, 256, 64, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0},
+    narrow = {3, 1, 20, 6, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0},
+    a17b = {32, 2, 256, 64, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0},
+    tiny_f16 = {4, 2, 64, 16, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0},
+    narrow_f16 = {3, 1, 20, 6, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0},
+    a3b_f16 = {16, 2, 256, 64, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0},
     /* without gates, all channels rotated */
-    qwen3 = {32, 4, 128, 128, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false},
-    plain = {3, 1, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false},
-    plain_f16 = {6, 3, 36, 36, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, false},
+    qwen3 = {32, 4, 128, 128, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false, false, 0},
+    plain = {3, 1, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false, false, 0},
+    plain_f16 = {6, 3, 36, 36, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, false, false, 0},
     /* one token: heads that teams do not share evenly, one head a group, more heads than a workgroup has, few channels */
-    seven = {28, 4, 128, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, false},
-    five = {5, 1, 96, 96, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false},
-    alone = {4, 4, 80, 20, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false},
-    crowd = {40, 1, 64, 32, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false},
-    small = {2, 1, 8, 8, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false},
+    seven = {28, 4, 128, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, false, false, 0},
+    five = {5, 1, 96, 96, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false, false, 0},
+    alone = {4, 4, 80, 20, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0},
+    crowd = {40, 1, 64, 32, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0},
+    small = {2, 1, 8, 8, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0},
     /* biases, with norms and without */
-    biased = {12, 1, 128, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, true},
-    bare = {6, 2, 20, 10, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true}, /* and no norms */
-    normless = {4, 4, 64, 64, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_NONE, false},
+    biased = {12, 1, 128, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, true, false, 0},
+    bare = {6, 2, 20, 10, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true, false, 0}, /* and no norms */
+    normless = {4, 4, 64, 64, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_NONE, false, false, 0},
     /* one norm of all heads */
-    together = {12, 2, 128, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_ALL, false},
-    rows = {5, 1, 20, 10, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_ALL, true};
+    together = {12, 2, 128, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_ALL, false, false, 0},
+    rows = {5, 1, 20, 10, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_ALL, true, false, 0};
+
+/* Sinks, in whole and in parts; windows of less than a step of positions, of parts of tiles, of several splits, of more
+ * positions than there are. */
+static void window_cases(struct kernel_test *l)
+{
+    static const struct {
+        struct gqa_shape shape;
+        uint32_t pos, n;
+    } cases[] = {
+        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true, true, 0}, 5, 1},
+        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true, true, 0}, 1500, 1},
+        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true, true, 1}, 700, 1},
+        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_NONE, true, true, 5}, 254, 5},
+        {{8, 1, 64, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_NONE, true, true, 128}, 1030, 1},
+        {{8, 1, 64, 64, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, false, false, 128}, 127, 1},
+        {{8, 1, 64, 64, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, false, false, 600}, 2100, 3},
+        {{8, 1, 64, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_NONE, true, true, 7}, 0, 70},
+        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true, true, 33}, 300, 40},
+        {{4, 2, 64, 16, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, true, 700}, 1400, 33},
+        {{4, 2, 64, 16, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, true, 3}, 40, 1},
+        {{64, 8, 64, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_NONE, true, true, 0}, 100, 90},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct gqa_shape *c = &cases[i].shape;
+        attention_case(l, c, cases[i].pos, cases[i].n, true);
+        /* The other kernels of prompts. */
+        if (cases[i].n >= 16 && c->head_dim % 16 == 0 && exec_get_caps(l->side[KT_DEVICE]).has_coopmat) {
+            attention_case(l, c, cases[i].pos, cases[i].n, false);
+            attention_case_of(l, c, cases[i].pos, cases[i].n, true, true);
+        }
+    }
+}
 
 /* The paths of other cases with the sizes of Qwen's models and others. */
 static void attention_sizes(struct kernel_test *l)
@@ -200,5 +236,6 @@ void selftest_attention_cases(struct kernel_test *l)
     attention_case(l, &plain_f16, 40, 5, true);
     attention_case(l, &plain, 200, 65, true);
     attention_case(l, &plain_f16, 700, 33, true);
+    window_cases(l);
     attention_sizes(l);
 }

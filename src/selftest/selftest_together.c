@@ -101,7 +101,9 @@ static void product_case(struct kernel_test *l, const struct product *c, uint32_
                                .eps = 1e-6f,
                                .squares = c->head_dim ? squares->on[KT_DEVICE].address : 0,
                                .head_dim = c->head_dim};
+    exec_set_alike(l->side[KT_DEVICE], true);
     run_product(l, &op, &call);
+    exec_set_alike(l->side[KT_DEVICE], false);
     call.n = 1;
     call.y = y[1]->on[KT_DEVICE].address;
     for (uint32_t i = 0; i < n; i++) {
@@ -200,9 +202,11 @@ void selftest_together_cases(struct kernel_test *l)
         {1, {2048}, {FORMAT_Q4}, 4096, false, true, 0},
         {1, {2500}, {FORMAT_Q3}, 4608, true, false, 0},
         {1, {258}, {FORMAT_BF16}, 9216, true, false, 0}};
-    static const struct gqa_shape odd = {6, 2, 64, 32, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false},
-                                  plain = {6,   3, 36, 36, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS,
-                                           true};
+    static const struct gqa_shape odd = {6,     2,     64, 32, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS,
+                                         false, false, 0},
+                                  plain = {6,     3,           36,    36,
+                                           1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS,
+                                           true,  false,       0};
     static const uint32_t pos[MOST] = {700, 0, 255, 1023, 1024, 1300, 31, 256};
     uint32_t most = exec_get_caps(l->side[KT_DEVICE]).n_alike,
              n_products = sizeof products / sizeof *products;

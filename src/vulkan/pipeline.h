@@ -11,7 +11,7 @@
 struct moeflux_err;
 struct gpu;
 
-enum { PIPELINE_MAX_SPEC = 20, PIPELINE_ARGS_BYTES = 128 };
+enum { PIPELINE_MAX_SPEC = 24, PIPELINE_ARGS_BYTES = 128 };
 
 struct pipeline_set {
     VkPipelineLayout layout; /* push constants only: kernels reach memory by address */

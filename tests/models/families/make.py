@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
 """Writes the models of this folder with mlx-lm, and their float32 outputs. See README.md.
 
-usage: make.py OUT_DIR [NAME...]
+usage: make.py OUT_DIR [NAME...]; without names also OUT_DIR/../gptoss
 """
 
+import math
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 from mlx.utils import tree_flatten, tree_map_with_path, tree_unflatten
-from mlx_lm.models import deepseek_v3, glm4_moe, minimax, qwen3_next
+from mlx_lm.models import deepseek_v3, glm4_moe, gpt_oss, minimax, qwen3_next, rope_utils
 from mlx_lm.utils import load_model, quantize_model, save_config, save_model
 
 COMMON = {
@@ -140,6 +142,25 @@ KIMI_ODD = COMMON | {
                      "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0},
 }
 
+# 12 experts, two shared ones, every layer with experts; YaRN as K2 has it, with scales that are not alike.
+KIMI_PLAIN = KIMI_ODD | {
+    "rms_norm_eps": 1e-05,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "q_lora_rank": 128,
+    "kv_lora_rank": 64,
+    "qk_nope_head_dim": 64,
+    "qk_rope_head_dim": 32,
+    "v_head_dim": 32,
+    "n_routed_experts": 12,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 4,
+    "first_k_dense_replace": 0,
+    "rope_theta": 1000.0,
+    "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": 32.0,
+                     "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 0.5},
+}
+
 MINIMAX = COMMON | {
     "architectures": ["MiniMaxM2ForCausalLM"],
     "model_type": "minimax",
@@ -173,15 +194,65 @@ MINIMAX_PLAIN = MINIMAX | {
     "rope_theta": 5000000.0,
 }
 
-# name: config, module, its layers' class, dtype, bits, group
+GPT_OSS = COMMON | {
+    "architectures": ["GptOssForCausalLM"],
+    "model_type": "gpt_oss",
+    "attention_bias": True,
+    "intermediate_size": 64,
+    "rms_norm_eps": 1e-05,
+    "swiglu_limit": 7.0,
+}
+
+# A window of five positions in two of three layers, 7 experts, three query heads of 20 channels over each key head, YaRN whose
+# range is not rounded.
+GPT_OSS_ODD = GPT_OSS | {
+    "head_dim": 20,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 3,
+    "num_local_experts": 7,
+    "sliding_window": 5,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "rope_theta": 150000.0,
+    "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 64, "beta_fast": 32.0,
+                     "beta_slow": 1.0, "truncate": False},
+}
+
+# A window of 40 positions, one key head for each query head, all channels as they are.
+GPT_OSS_PLAIN = GPT_OSS | {
+    "head_dim": 64,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 2,
+    "num_local_experts": 4,
+    "sliding_window": 40,
+    "layer_types": ["sliding_attention", "full_attention"],
+}
+
+# name: config, module, its layers' class, dtype, bits, group; the mode if it is not affine
 MODELS = {
     "glm-odd": (GLM_ODD, glm4_moe, glm4_moe.DecoderLayer, mx.bfloat16, 4, 64),
     "glm-plain": (GLM_PLAIN, glm4_moe, glm4_moe.DecoderLayer, mx.float16, 4, 32),
     "next-odd": (NEXT_ODD, qwen3_next, qwen3_next.Qwen3NextDecoderLayer, mx.bfloat16, 4, 32),
     "next-plain": (NEXT_PLAIN, qwen3_next, qwen3_next.Qwen3NextDecoderLayer, mx.float16, 4, 64),
     "kimi-odd": (KIMI_ODD, deepseek_v3, deepseek_v3.DeepseekV3DecoderLayer, mx.bfloat16, 4, 64),
+    "kimi-plain": (KIMI_PLAIN, deepseek_v3, deepseek_v3.DeepseekV3DecoderLayer, mx.float16, 4, 32),
     "minimax-odd": (MINIMAX_ODD, minimax, minimax.MiniMaxDecoderLayer, mx.bfloat16, 4, 64),
     "minimax-plain": (MINIMAX_PLAIN, minimax, minimax.MiniMaxDecoderLayer, mx.float16, 4, 32),
+    "gptoss-odd": (GPT_OSS_ODD, gpt_oss, gpt_oss.TransformerBlock, mx.bfloat16, 4, 32, "mxfp4"),
+    "gptoss-plain": (GPT_OSS_PLAIN, gpt_oss, gpt_oss.TransformerBlock, mx.float16, 4, 64),
+}
+
+# mlx-lm rounds the range of YaRN even where the configuration says truncate: false.
+NOT_ROUNDED = SimpleNamespace(floor=lambda x: x, ceil=lambda x: x, log=math.log, pi=math.pi)
+
+# As gpt-oss was published: experts in mxfp4 with the gate's and the up rows in turn, the rest bfloat16; and the same numbers as
+# transformers keeps them where nothing is quantised, each row a column.
+GPT_OSS_HF = GPT_OSS_ODD | {
+    "num_hidden_layers": 2,
+    "num_local_experts": 4,
+    "layer_types": ["sliding_attention", "full_attention"],
+    "sliding_window": 9,
 }
 
 # Tokens of the prompts; the first case has logits and hidden states of all of them.
@@ -203,6 +274,8 @@ def weights_of(model):
             value = rng.uniform(-2, 0, x.shape)
         elif name.endswith(".bias"):
             value = 0.5 * rng.standard_normal(x.shape)
+        elif name.endswith("sinks"):
+            value = 1.5 * rng.standard_normal(x.shape)
         elif "conv1d" in name:
             value = 0.4 * rng.standard_normal(x.shape)
         elif "embed" in name:
@@ -211,6 +284,11 @@ def weights_of(model):
             value = rng.standard_normal(x.shape) / np.sqrt(x.shape[-1])
         out.append((name, mx.array(value.astype(np.float32))))
     return tree_unflatten(out)
+
+
+def experts_alone(path, module):
+    """Formats without biases tell mlx no dtype but bfloat16: what is not an expert has 8 bits."""
+    return True if "experts" in path else {"group_size": 64, "bits": 8}
 
 
 def with_dtype(model, dtype):
@@ -264,15 +342,61 @@ def golden(path, layer):
     return out
 
 
+def in_turn(gate, up):
+    return mx.stack([gate, up], axis=2).reshape(gate.shape[0], 2 * gate.shape[1], *gate.shape[2:])
+
+
+def published(model):
+    """The tensors of both forms."""
+    weights, codes, plain = dict(tree_flatten(model.parameters())), {}, {}
+    for name, x in weights.items():
+        if ".experts." not in name:
+            codes[name] = plain[name] = x.astype(mx.bfloat16)
+    for i in range(GPT_OSS_HF["num_hidden_layers"]):
+        stem, parts, numbers = f"model.layers.{i}.mlp.experts.", {}, {}
+        for proj in ("gate_proj", "up_proj", "down_proj"):
+            w, s = mx.quantize(weights[f"{stem}{proj}.weight"].astype(mx.bfloat16), mode="mxfp4")
+            blocks = w.view(mx.uint8)
+            parts[proj] = blocks.reshape(*blocks.shape[:2], -1, 16), s, weights[f"{stem}{proj}.bias"].astype(mx.bfloat16)
+            numbers[proj] = mx.dequantize(w, s, mode="mxfp4", dtype=mx.bfloat16).swapaxes(1, 2)
+        for tail, both, down in zip(("_blocks", "_scales", "_bias"), zip(parts["gate_proj"], parts["up_proj"]),
+                                    parts["down_proj"]):
+            codes[f"{stem}gate_up_proj{tail}"], codes[f"{stem}down_proj{tail}"] = in_turn(*both), down
+        for name in ("gate_up_proj_bias", "down_proj_bias"):
+            plain[stem + name] = codes[stem + name]
+        plain[f"{stem}gate_up_proj"] = in_turn(*(numbers[p].swapaxes(1, 2) for p in ("gate_proj", "up_proj"))).swapaxes(1, 2)
+        plain[f"{stem}down_proj"] = numbers["down_proj"]
+    return codes, plain
+
+
+def write_published(to):
+    config, rope_utils.math = GPT_OSS_HF, NOT_ROUNDED
+    model = gpt_oss.Model(gpt_oss.ModelArgs.from_dict(config))
+    model.update(weights_of(model))
+    codes, plain = published(model)
+    quantised = config | {"quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}}
+    for name, tensors, c in (("mxfp4", codes, quantised), ("bf16", plain, config)):
+        (to / name).mkdir(parents=True, exist_ok=True)
+        mx.save_safetensors(str(to / name / "model.safetensors"), {k: mx.contiguous(v) for k, v in tensors.items()},
+                            metadata={"format": "pt"})
+        save_config(dict(c), to / name / "config.json")
+    mx.save_safetensors(str(to / "golden.safetensors"), golden(to / "mxfp4", gpt_oss.TransformerBlock))
+    print(to)
+
+
 def main():
     mx.set_default_device(mx.cpu)
     to = Path(sys.argv[1])
+    if not sys.argv[2:]:
+        write_published(to.parent / "gptoss")
     for name in sys.argv[2:] or MODELS:
-        config, module, layer, dtype, bits, group = MODELS[name]
+        config, module, layer, dtype, bits, group, *mode = MODELS[name]
+        rounded = (config.get("rope_scaling") or {}).get("truncate", True)
+        rope_utils.math = math if rounded else NOT_ROUNDED
         model = module.Model(module.ModelArgs.from_dict(config))
         model.update(weights_of(model))
         with_dtype(model, dtype)
-        model, config = quantize_model(model, config, group, bits)
+        model, config = quantize_model(model, config, group, bits, *mode, quant_predicate=experts_alone if mode else None)
         save_model(to / name, model)
         (to / name / "model.safetensors.index.json").unlink()
         save_config(config, to / name / "config.json")
