@@ -269,8 +269,8 @@ struct moeflux_outputs {
 int moeflux_session_eval(struct moeflux_session *s, const int32_t *ids, uint32_t n,
                          const struct moeflux_outputs *outputs, struct moeflux_err *e);
 
-/* How many sequences of a model moeflux_eval_together takes at once, at least 1: 8 on Vulkan devices, 5 on the CPU and where it
- * computes some layers' experts; 1 with moeflux_options.trace and with prefer_resident. Less with a smaller chunk. */
+/* How many sequences of a model moeflux_eval_together takes at once: 8; 1 with
+ * moeflux_options.trace and with prefer_resident. Less than 8 with a smaller chunk. */
 uint32_t moeflux_most_together(const struct moeflux_model *m);
 /* Appends ids[i] to sequence list[i], of n different sessions of one model, 1 <= n <= moeflux_most_together. logits[i]
  * [vocab_size]: those after it. Each gets what moeflux_session_eval of this token gives, byte for byte, but weights are read

@@ -6,6 +6,7 @@
 #include "check.h"
 #include "device.h"
 #include "engine/test_hooks.h"
+#include "exec/exec.h"
 #include "moeflux.h"
 
 static const char TINY[] = "tests/models/tiny";
@@ -206,6 +207,37 @@ static void a_token_is_one_submission_once_the_host_has_all(void **state)
     moeflux_model_close(m);
 }
 
+/* Of a size that the program allocates itself, with an odd end. */
+static void large_host_memory_is_the_devices_too(void **state)
+{
+    (void)state;
+    enum { BYTES = (40 << 20) + 12 };
+    struct exec *x;
+    struct exec_buffer host, device;
+    struct moeflux_err e = {0};
+    check_ok(exec_open(&x, &(struct exec_options){.device = device_name(), .staged = true}, &e), &e);
+    check_ok(exec_buffer_new(x, &host, EXEC_HOST, BYTES, &e), &e);
+    check_ok(exec_buffer_new(x, &device, EXEC_DEVICE, BYTES, &e), &e);
+    uint32_t *words = (uint32_t *)(void *)host.host;
+    for (uint32_t i = 0; i < BYTES / 4; i++)
+        words[i] = i * 2654435761u;
+    for (int back = 0; back < 2; back++) {
+        uint64_t ticket;
+        exec_move(x, back ? &host : &device, 0, back ? &device : &host, 0, BYTES);
+        check_ok(exec_move_submit(x, &ticket, &e), &e);
+        check_ok(exec_move_wait(x, ticket, &e), &e);
+        if (!back)
+            memset(host.host, 0, BYTES);
+    }
+    uint32_t n_wrong = 0;
+    for (uint32_t i = 0; i < BYTES / 4; i++)
+        n_wrong += words[i] != i * 2654435761u;
+    assert_int_equal(n_wrong, 0);
+    exec_buffer_free(x, &device);
+    exec_buffer_free(x, &host);
+    exec_close(x);
+}
+
 int main(void)
 {
     const struct CMUnitTest everywhere[] = {
@@ -213,7 +245,8 @@ int main(void)
         cmocka_unit_test(the_hosts_memory_grows_to_its_budget_and_no_further),
         cmocka_unit_test(a_host_with_room_for_all_experts_reads_each_once),
         cmocka_unit_test(a_prompts_experts_leave_those_that_were_there),
-        cmocka_unit_test(a_token_is_one_submission_once_the_host_has_all)};
+        cmocka_unit_test(a_token_is_one_submission_once_the_host_has_all),
+        cmocka_unit_test(large_host_memory_is_the_devices_too)};
     if (device_is_vulkan())
         return cmocka_run_group_tests(everywhere, NULL, NULL);
     print_message("SKIP no device with memory of its own: MOEFLUX_DEVICE names none\n");

@@ -205,7 +205,7 @@ static bool may_go_on(struct moeflux_session *const *list, uint32_t n)
     return may;
 }
 
-/* Decode with every expert resident, a token of each of a list of sequences. The commands of a token do not depend on its id,
+/* Decode with every expert where the device finds it, a token of each of a list of sequences. The commands of a token do not depend on its id,
  * so those of the next tokens (`next`) are recorded while the device computes these. */
 static int decode_resident(struct moeflux_session *const *list, const struct pass *p, const struct pass *next,
                            float *const *logits, struct moeflux_err *e)
@@ -236,7 +236,8 @@ static int decode_one_resident(struct moeflux_session *s, const struct moeflux_o
 {
     const struct pass p = pass_at(s, 1, s->pos, s->parity, outputs),
                       next = pass_at(s, 1, s->pos + 1, s->parity ^ 1, outputs);
-    return decode_resident(&s, &p, &next, &outputs->logits, e);
+    int rc = decode_resident(&s, &p, &next, &outputs->logits, e);
+    return rc < 0 ? rc : chosen_see(&p, e);
 }
 
 static int decode_some_resident(struct moeflux_session *const *list, const struct pass *p,
@@ -388,7 +389,8 @@ int forward_chunk(struct moeflux_session *s, const int32_t *ids, uint32_t n, uin
         p.chunk.of.recurrent_out = s->recurrent_next.address;
     p.chunk.keep = keep;
     p.chunk.kept = m->kept.address;
-    bool plain = m->resident && !p.is_watched && outputs->logits && !outputs->each_logits && !outputs->hidden;
+    bool plain = (m->resident || pass_is_at_once(&p)) && !p.is_watched && outputs->logits &&
+                 !outputs->each_logits && !outputs->hidden;
     int rc = outputs->hidden ? make_hidden_buffer(m, e) : 0;
     if (rc == 0)
         rc = forward_check_files(m, e);

@@ -164,6 +164,7 @@ static int choose_policies(struct moeflux_model *m, const struct moeflux_options
     bool is_lru = o->cache_policy == MOEFLUX_CACHE_POLICY_LRU;
     for (int i = 0; i < EXPERT_SIDES; i++)
         to[i].learns = o->cache_policy == MOEFLUX_CACHE_POLICY_CONTEXT;
+    to[SIDE_DEVICE].fills = o->prefetch != MOEFLUX_PREFETCH_NONE;
     for (int i = 0; i < EXPERT_SIDES; i++)
         to[i].half_life = is_lru ? 0 : ranking_half_life(c->n_layers * c->top_k);
     return predictor_open(&m->predictor, predictor_of(o->prefetch), c->n_layers, c->top_k,

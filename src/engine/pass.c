@@ -40,7 +40,8 @@ static enum expert_side_kind kind_of(const struct pass *p, uint32_t layer)
     const struct moeflux_model *m = p->m;
     if (layer >= m->n_cpu_layers)
         return SIDE_DEVICE;
-    bool goes = m->sides[SIDE_PROMPT].store && load_plan_takes_device(&m->dir.config, p->chunk.n);
+    bool goes =
+        !p->chunk.each && m->sides[SIDE_PROMPT].store && load_plan_takes_device(&m->dir.config, p->chunk.n);
     return goes ? SIDE_PROMPT : SIDE_HOST;
 }
 
@@ -94,4 +95,10 @@ bool pass_goes_on(const struct pass *p, uint32_t layer)
 {
     return p->chunk.n == 1 && !p->chunk.each && !p->m->trace && !pass_prefers(p, layer) && p->m->seen.host &&
            !pass_is_on_cpu(p, layer) && expert_store_is_complete(pass_side(p, layer)->store);
+}
+
+bool pass_is_at_once(const struct pass *p)
+{
+    uint32_t first = pass_next_moe(p->m, UINT32_MAX);
+    return p->m->n_cpu_layers == 0 && first < p->m->dir.config.n_layers && pass_goes_on(p, first);
 }

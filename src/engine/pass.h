@@ -38,6 +38,8 @@ bool pass_predicts(const struct pass *p, uint32_t layer);
 /* Whether a token's batch goes on behind the layer without the host: all experts are where the device reads them. What it chose
  * is seen when the batch is over (model.seen). */
 bool pass_goes_on(const struct pass *p, uint32_t layer);
+/* Whether it does so behind every layer. */
+bool pass_is_at_once(const struct pass *p);
 /* Whether experts in memory may stand in for others: of a chunk of many tokens nearly all experts are chosen anyway. */
 bool pass_prefers(const struct pass *p, uint32_t layer);
 

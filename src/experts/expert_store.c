@@ -275,7 +275,7 @@ int expert_store_open(struct expert_store **out, struct exec *x, const struct mo
     s->exec = x;
     s->model = m;
     s->layers = o->layers;
-    s->fill_at = (uint64_t)o->layers.first * m->config.n_experts;
+    s->fill_at = (uint64_t)(o->fills ? o->layers.first : o->layers.end) * m->config.n_experts;
     s->n_layers = m->config.n_layers;
     s->n_experts = m->config.n_experts;
     s->usage = o->usage;

@@ -30,8 +30,7 @@ int model_file_add(struct model_file **files, uint32_t *n, const char *path, str
 /* Pieces that lie so near each other are read together. */
 enum { NEAR_BYTES = 32768 };
 
-/* Where byte `from` of a tensor in pieces lies behind t->off, how many bytes follow there, and how many pieces of the same run. */
-static uint64_t find_piece(const struct tensor_pieces *p, uint64_t from, uint64_t *n, uint64_t *later)
+uint64_t model_file_find_piece(const struct tensor_pieces *p, uint64_t from, uint64_t *n, uint64_t *later)
 {
     uint32_t run = 0;
     while (from >= p->runs[run].bytes * p->n_blocks) {
@@ -50,13 +49,13 @@ static int read_pieces(const struct model_file *f, const struct tensor *t, uint6
 {
     const struct tensor_pieces *p = &t->pieces;
     uint8_t near[NEAR_BYTES];
-    uint64_t first, later, at = find_piece(p, from, &first, &later);
+    uint64_t first, later, at = model_file_find_piece(p, from, &first, &later);
     if (first >= n || later == 0 || first + p->period > NEAR_BYTES) {
         *done = size_min(first, n);
         return file_read_at(f->fd, f->path, dst, *done, t->off + at, e);
     }
     uint64_t next, skip, each = 0;
-    skip = find_piece(p, from + first, &each, &next) - at; /* to the second piece */
+    skip = model_file_find_piece(p, from + first, &each, &next) - at; /* to the second piece */
     uint64_t k = size_min(later, (NEAR_BYTES - skip - each) / p->period + 1);
     k = size_min(k, (n - first) / each);
     uint64_t span = k ? skip + (k - 1) * p->period + each : first;

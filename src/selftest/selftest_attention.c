@@ -225,8 +225,10 @@ void selftest_attention_cases(struct kernel_test *l)
     attention_case(l, &biased, 40, 37, true);
     attention_case(l, &bare, 700, 1, true);
     attention_case(l, &bare, 254, 5, true);
-    attention_case(l, &together, 300, 1, true);
-    attention_case(l, &together, 40, 37, true);
+    if (!kt_is_brief(l)) { /* the way of `rows`, as wide as `biased` */
+        attention_case(l, &together, 300, 1, true);
+        attention_case(l, &together, 40, 37, true);
+    }
     attention_case(l, &rows, 40, 1, true);
     attention_case(l, &rows, 254, 5, true);
     attention_case(l, &normless, 30, 1, true);

@@ -2,6 +2,7 @@
 #ifndef MOEFLUX_VULKAN_MEMORY_H
 #define MOEFLUX_VULKAN_MEMORY_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "vulkan/loader.h"
@@ -21,6 +22,7 @@ struct gpu_buffer {
     uint64_t address; /* device address, aligned to at least 256 bytes */
     uint8_t *host;    /* mapped bytes, or NULL */
     uint64_t bytes;
+    bool is_own; /* host was mapped here (large GPU_HOST buffers) */
 };
 
 /* Not zeroed. ERR_NO_FIT says what was asked and what is free; ERR_UNSUPPORTED: more than one allocation may hold. */
