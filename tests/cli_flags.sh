@@ -97,7 +97,9 @@ for what in "$tmp/gguf/x.gguf" "$tmp/renamed"; do
     [ ! -e "$tmp/converted" ] || fault "$what: something was written"
 done
 fails 2 '^moeflux: --lossy: .* is no GGUF file$' convert tests/models/qwen3-odd/hf "$tmp/converted" --lossy
+fails 2 '^moeflux: --half-scales: .* is no GGUF file$' convert tests/models/qwen3-odd/hf "$tmp/converted" --half-scales
 fails 2 'takes no other flag than --threads' convert --verify "$tmp/converted" --lossy
+fails 2 'takes no other flag than --threads' convert --verify "$tmp/converted" --half-scales
 next 1 "^moeflux: $tmp/pt: only PyTorch.s files .*safetensors" "$tmp/pt"
 next 1 "^moeflux: $tmp/lfs: model.safetensors is a pointer of git-lfs .*git lfs pull" "$tmp/lfs"
 next 1 "^moeflux: $tmp/bare: safetensors files without a config.json" "$tmp/bare"

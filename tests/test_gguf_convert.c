@@ -21,9 +21,9 @@
 #define MODELS "tests/models/gguf/"
 
 /* In the order of golden.safetensors. */
-static const char *const files[] = {"qwen3moe.gguf",  "qwen35moe.gguf",
-                                    "qwen3next.gguf", "deepseek2-00001-of-00002.gguf",
-                                    "glm4moe.gguf",   "minimax.gguf"};
+static const char *const files[] = {
+    "qwen3moe.gguf", "qwen35moe.gguf", "qwen3next.gguf", "deepseek2-00001-of-00002.gguf",
+    "glm4moe.gguf",  "minimax.gguf",   "gptoss.gguf"};
 enum { N_FILES = sizeof files / sizeof *files };
 
 static int run(const char *src, const char *dst, struct convert_settings s, struct convert_result *r,
@@ -127,17 +127,48 @@ static void what_a_format_holds_is_taken_exactly(void **state)
     assert_string_equal(name_of(&m, "lm_head", 272, 256), "Q8 g32 f32");
     assert_string_equal(name_of(&m, "model.layers.0.self_attn.q_proj", 64, 256), "Q4 g32 f32");
     assert_string_equal(name_of(&m, "model.layers.0.self_attn.k_proj", 32, 256), "Q5 g32 f32");
-    assert_string_equal(name_of(&m, "model.layers.0.self_attn.v_proj", 32, 256), "BF16");
-    assert_string_equal(name_of(&m, "model.layers.0.self_attn.o_proj", 256, 64), "F16");
+    assert_string_equal(name_of(&m, "model.layers.0.self_attn.v_proj", 32, 256), "F16");
+    assert_string_equal(name_of(&m, "model.layers.0.self_attn.o_proj", 256, 64), "Q8 g32 f16");
     assert_string_equal(name_of(&m, "model.layers.0.mlp.gate", 3, 256), "F32");
     /* Q4_K and Q5_K together. */
     assert_string_equal(format_of(m.experts[0].formats.up)->name, "Q5 g32 f32");
     assert_string_equal(format_of(m.experts[0].formats.down)->name, "Q8 g32 f16");
     model_dir_close(&m);
+    check_ok(model_dir_open(&m, models[1], &e), &e);
+    assert_string_equal(name_of(&m, "model.layers.0.linear_attn.in_proj_a", 6, 64), "BF16");
+    model_dir_close(&m);
     check_ok(model_dir_open(&m, models[3], &e), &e);
     assert_string_equal(format_of(m.experts[1].formats.up)->name, "MXFP4");
     assert_string_equal(name_of(&m, "model.layers.0.self_attn.embed_q", 128, 32), "F32");
     model_dir_close(&m);
+    tmp_tree_remove(tmp);
+}
+
+/* Of K-quants and IQ4_XS, whose scales are products; all else stays exact. */
+static void scales_are_rounded_where_that_is_asked_for(void **state)
+{
+    (void)state;
+    char *tmp = tmp_tree_new();
+    struct model_dir m;
+    struct golden g;
+    struct moeflux_err e;
+    struct convert_result r;
+    const char *dst = tmp_tree_path(tmp, "q");
+    check_ok(run(MODELS "qwen3moe.gguf", dst, (struct convert_settings){.half_scales = true}, &r, &e), &e);
+    const struct convert_error *x = &r.errors.of[CONVERT_CLASS_EXPERTS];
+    assert_int_equal(x->weights, 3 * 2 * 64 * 256); /* not down's, of Q8_0 */
+    double lost = sqrt(x->stored / x->squares);
+    assert_true(lost > 1e-5 && lost < 1e-3);
+    assert_int_equal(r.errors.of[CONVERT_CLASS_EMBEDDING].weights, 0);
+    check_ok(model_dir_open(&m, dst, &e), &e);
+    assert_string_equal(name_of(&m, "lm_head", 272, 256), "Q8 g32 f16");
+    assert_string_equal(name_of(&m, "model.layers.0.self_attn.q_proj", 64, 256), "Q4 g32 f16");
+    assert_string_equal(format_of(m.experts[0].formats.up)->name, "Q5 g32 f16");
+    model_dir_close(&m);
+    golden_open(&g, MODELS "golden.safetensors");
+    double apart = distance(dst, "reference", &g, 0);
+    assert_true(apart > 3e-5 && apart < 3e-3);
+    golden_close(&g);
     tmp_tree_remove(tmp);
 }
 
@@ -274,8 +305,8 @@ static void models_that_are_not_read_are_refused_by_name(void **state)
     gguf_writer_text(&w, "general.architecture", "llama");
     expect_refused(
         &w, ERR_UNSUPPORTED,
-        "general.architecture is llama, expected qwen3moe, qwen3next, qwen35moe, deepseek2, glm4moe or "
-        "minimax-m2");
+        "general.architecture is llama, expected qwen3moe, qwen3next, qwen35moe, deepseek2, glm4moe, "
+        "minimax-m2 or gpt-oss");
     gguf_writer_text(&w, "general.architecture", "qwen3moe");
     expect_refused(&w, ERR_FORMAT, "tensor token_embd.weight is missing");
     gguf_writer_text(&w, "general.architecture", "qwen3moe");
@@ -361,6 +392,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_are_those_of_the_numbers_in_the_file),
         cmocka_unit_test(what_a_format_holds_is_taken_exactly),
+        cmocka_unit_test(scales_are_rounded_where_that_is_asked_for),
         cmocka_unit_test(bits_that_are_asked_for_are_made_of_the_numbers),
         cmocka_unit_test(hostile_files_take_little_memory),
         cmocka_unit_test(what_loses_more_than_the_limit_needs_lossy),

@@ -1,5 +1,6 @@
 /* The reader through reader.h: every mode brings the same bytes, whatever the system does on the way. */
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -8,6 +9,7 @@
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -295,6 +297,50 @@ static void pieces_are_as_large_as_asked_for(void **state)
             assert_int_equal(reader_get_stats(r).n_parts, 2 * ((27648 + pages * PAGE - 1) / (pages * PAGE)));
             reader_close(r);
         }
+    close_packed(&f);
+}
+
+/* Of a layer's file. */
+static void drop_pages(const struct model_dir *m, uint32_t layer)
+{
+    struct extent x[EXPERT_MAX_EXTENTS];
+    assert_int_equal(model_dir_expert(m, layer, 0, x), 1);
+    assert_int_equal(fsync(m->files[x[0].file].fd), 0);
+    assert_int_equal(posix_fadvise(m->files[x[0].file].fd, 0, 0, POSIX_FADV_DONTNEED), 0);
+}
+
+static bool has_pages(const struct model_dir *m, uint32_t layer)
+{
+    struct extent x[EXPERT_MAX_EXTENTS];
+    uint8_t byte;
+    struct iovec to = {&byte, 1};
+    assert_int_equal(model_dir_expert(m, layer, 0, x), 1);
+    return preadv2(m->files[x[0].file].fd, &to, 1, (off_t)x[0].off, RWF_NOWAIT) == 1;
+}
+
+/* One thread or one thread of the ring: the first piece finds that the disk is needed, and takes the others over. */
+static void what_the_page_cache_lacks_is_one_read(void **state)
+{
+    (void)state;
+    static const enum reader_mode modes[] = {READER_PREAD, READER_URING};
+    struct fixture f;
+    open_packed(&f, TINY);
+    for (int i = 0; i < 2; i++) {
+        if (!can_open(&f.model, modes[i]))
+            continue;
+        struct reader *r = open_reader(
+            &f.model, &(struct reader_options){.mode = modes[i], .n_threads = 1, .piece_bytes = PAGE});
+        /* Looking at a file brings its pages in, so another one tells whether they can be dropped. */
+        drop_pages(&f.model, 2);
+        drop_pages(&f.model, 3);
+        bool is_kept = has_pages(&f.model, 3);
+        read_and_compare(r, &f.model, 2, 1);
+        if (is_kept)
+            print_message("SKIP CASE: $TMPDIR keeps its files in memory\n");
+        else
+            assert_int_equal(reader_get_stats(r).n_parts, 1);
+        reader_close(r);
+    }
     close_packed(&f);
 }
 
@@ -619,6 +665,7 @@ int main(void)
         cmocka_unit_test(a_failed_read_names_its_expert_and_the_reader_goes_on),
         cmocka_unit_test(a_failed_piece_fails_the_expert),
         cmocka_unit_test(pieces_are_as_large_as_asked_for),
+        cmocka_unit_test(what_the_page_cache_lacks_is_one_read),
         cmocka_unit_test(a_failed_extent_fails_the_expert),
         cmocka_unit_test(slow_reads_do_not_hold_up_the_others),
         cmocka_unit_test(a_file_that_is_cut_ends_as_an_error),

@@ -92,7 +92,7 @@ struct options {
     int64_t bench_parallel; /* 0, 1: one sequence; at most BENCH_MAX_PARALLEL */
 
     const char *shell; /* completion */
-    bool help, version, quiet, verify, lossy, no_measure;
+    bool help, version, quiet, verify, lossy, half_scales, no_measure;
     const char *src, *dst;                          /* convert; inspect uses `model` */
     const char *spread;                             /* convert: directories with commas between them */
     int64_t bits, group, expert_bits, expert_group; /* convert; 0: not given */

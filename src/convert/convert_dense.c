@@ -116,8 +116,11 @@ static int encode(const struct dense *d, const struct block *b, struct convert_s
     const struct convert_item *it = b->item;
     enum dtype dtype = it->scales ? DTYPE_F32 : convert_plan_dtype(it->src);
     struct convert_error sum = {0};
-    if (it->step == CONVERT_REPACK)
-        return gguf_source_codes(&d->plan->gguf, it->src, b->first, b->n, it->format, to, e);
+    if (it->step == CONVERT_REPACK) {
+        int rc = gguf_source_codes(&d->plan->gguf, it->src, b->first, b->n, it->format, to, &sum, e);
+        convert_work_add_error(d->work, it->kind, &sum);
+        return rc < 0 ? rc : convert_plan_check_error(d->plan, it->src, it->format, &sum, e);
+    }
     if (!convert_encode(dtype, s.in, b->n, format_of(it->format), d->plan->rule, to, &sum))
         return fail_value(d->plan, it->src, e);
     convert_work_add_error(d->work, it->kind, &sum);

@@ -62,10 +62,16 @@ static bool encode(const struct convert_plan *p, enum dtype dtype, const uint8_t
 
 /* A GGUF file's codes and scales, which `to` holds as they are. */
 static int repack_matrix(const struct convert_plan *p, const struct convert_run *run, uint8_t *slot,
-                         const struct place *to, struct moeflux_err *e)
+                         const struct place *to, struct convert_error *sum, struct moeflux_err *e)
 {
-    const struct convert_codes codes = {slot + to->w, slot + to->s, slot + to->b};
-    return gguf_source_codes(&p->gguf, run->t, run->first, run->n, to->format, &codes, e);
+    struct convert_error own = {0};
+    uint8_t *first = slot + to->w;
+    const struct convert_codes codes = {first, slot + to->s, slot + to->b};
+    int rc =
+        gguf_source_codes(&p->gguf, run->t, run->first, run->n, to->format, &codes, sum ? &own : NULL, e);
+    if (sum)
+        convert_error_add(sum, &own);
+    return rc < 0 ? rc : convert_plan_check_error(p, run->t, to->format, &own, e);
 }
 
 static int fail_value(const struct convert_plan *p, const struct tensor *t, struct moeflux_err *e)
@@ -80,7 +86,7 @@ static int quantise_matrix(const struct convert_plan *p, const struct convert_ru
 {
     struct convert_error own = {0};
     if (p->is_gguf && gguf_source_holds(&p->gguf, run->t, to->format))
-        return repack_matrix(p, run, slot, to, e);
+        return repack_matrix(p, run, slot, to, sum, e);
     for (uint64_t at = 0; at < run->n; at += CONVERT_BLOCK) {
         uint64_t n = size_min(CONVERT_BLOCK, run->n - at);
         int rc = convert_plan_read(p, run->t, run->first + at, n, block, e);

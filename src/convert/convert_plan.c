@@ -74,6 +74,7 @@ static int open_gguf(struct convert_plan *p, const char *src, struct moeflux_err
 {
     struct model_dir *m = &p->src;
     p->is_gguf = true;
+    p->gguf.rounds_scales = p->settings.half_scales;
     m->path = mem_text(src, e);
     int rc = m->path ? gguf_open(&p->gguf.file, src, e) : ERR_MEMORY;
     if (rc == 0)
@@ -551,8 +552,8 @@ int convert_plan_open(struct convert_plan *p, const char *src, const struct conv
     if (rc == 0)
         rc = open_source(p, src, e);
     p->rule = choose_rule(s, p->is_gguf);
-    if (rc == 0 && s->lossy && !p->is_gguf)
-        rc = err_set(e, ERR_USAGE, "--lossy: %s is no GGUF file", src);
+    if (rc == 0 && (s->lossy || s->half_scales) && !p->is_gguf)
+        rc = err_set(e, ERR_USAGE, "--%s: %s is no GGUF file", s->lossy ? "lossy" : "half-scales", src);
     if (rc == 0)
         rc = plan_dense(p, e);
     if (rc == 0 && !p->quantised)

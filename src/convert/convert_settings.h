@@ -38,7 +38,8 @@ struct convert_settings {
     enum convert_mode mode, expert_mode; /* others than affine have their own bits and groups */
     enum convert_recipe recipe;          /* in place of bits */
     enum convert_rule rule;              /* default: search where anything else is said */
-    bool lossy;                          /* of a GGUF file: what is lost is not limited */
+    bool half_scales; /* of a GGUF file: scales that float16 does not hold are rounded to it */
+    bool lossy;       /* of a GGUF file: what is lost is not limited */
 };
 
 /* Bits and columns of a group for a matrix; 0: not said. */

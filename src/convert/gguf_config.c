@@ -209,6 +209,26 @@ static void put_rope(struct making *m)
     free(type);
 }
 
+/* Control tokens that end an answer wherever they are; a file names one or two of them. */
+static void add_known_eos(struct making *m, json_t *ids)
+{
+    static const char *const known[] = {"<|endoftext|>", "<|im_end|>", "<|eot_id|>",
+                                        "<|return|>",    "<|call|>",   "<|observation|>"};
+    const struct gguf_value *tokens = gguf_find(m->g, "tokenizer.ggml.tokens");
+    struct gguf_texts t;
+    struct str text = {0};
+    if (!tokens || m->rc < 0)
+        return;
+    int rc = gguf_texts_open(&t, m->g, tokens, m->e);
+    for (json_int_t id = 0; rc == 0 && (rc = gguf_texts_next(&t, &text, m->e)) > 0; id++, rc = 0)
+        for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+            if (!strcmp(str_text(&text), known[i]))
+                json_array_append_new(ids, json_integer(id));
+    gguf_texts_close(&t);
+    str_free(&text);
+    m->rc = rc;
+}
+
 /* The tokens that end an answer: of a text, of a turn, of a message. */
 static void put_eos(struct making *m)
 {
@@ -220,6 +240,7 @@ static void put_eos(struct making *m)
         if (gguf_whole(gguf_find(m->g, keys[i]), &id) && id <= INT32_MAX)
             json_array_append_new(ids, json_integer((json_int_t)id));
     }
+    add_known_eos(m, ids);
     put(m, "eos_token_id", ids);
 }
 
@@ -331,6 +352,22 @@ static void put_minimax_m2(struct making *m)
     put_pairs(m, experts);
 }
 
+/* What llama.cpp knows of it by itself: windows in every other layer, and YaRN's range as it is computed. */
+static void put_gpt_oss(struct making *m)
+{
+    static const struct pair experts[] = {
+        {"num_local_experts", "expert_count", WHOLE},
+        {"intermediate_size", "expert_feed_forward_length", WHOLE},
+        {"sliding_window", "attention.sliding_window", WHOLE},
+        {0},
+    };
+    put_pairs(m, attention);
+    put_pairs(m, experts);
+    json_t *rope = json_object_get(m->out, "rope_scaling");
+    if (rope && json_object_set_new(rope, "truncate", json_false()) < 0 && m->rc == 0)
+        m->rc = err_set(m->e, ERR_MEMORY, "out of memory for config.json");
+}
+
 static const struct {
     const char *arch;       /* general.architecture */
     const char *pre;        /* tokenizer.ggml.pre that makes it another family; NULL: any */
@@ -340,7 +377,7 @@ static const struct {
     {"qwen3moe", NULL, "qwen3_moe", put_qwen3moe},       {"qwen3next", NULL, "qwen3_next", put_hybrid},
     {"qwen35moe", NULL, "qwen3_5_moe_text", put_hybrid}, {"deepseek2", "kimi-k2", "kimi_k2", put_deepseek2},
     {"deepseek2", NULL, "deepseek_v3", put_deepseek2},   {"glm4moe", NULL, "glm4_moe", put_glm4moe},
-    {"minimax-m2", NULL, "minimax_m2", put_minimax_m2},
+    {"minimax-m2", NULL, "minimax_m2", put_minimax_m2},  {"gpt-oss", NULL, "gpt_oss", put_gpt_oss},
 };
 enum { N_FAMILIES = sizeof families / sizeof *families };
 

@@ -31,6 +31,7 @@ static const struct name in_layer[] = {
     {"attn_output.bias", "self_attn.o_proj.bias"},
     {"attn_q_norm.weight", "self_attn.q_norm.weight"},
     {"attn_k_norm.weight", "self_attn.k_norm.weight"},
+    {"attn_sinks.weight", "self_attn.sinks"},
     {"attn_q_a.weight", "self_attn.q_a_proj.weight"},
     {"attn_q_a_norm.weight", "self_attn.q_a_layernorm.weight"},
     {"attn_q_b.weight", "self_attn.q_b_proj.weight"},
@@ -58,6 +59,9 @@ static const struct name in_layer[] = {
     {"ffn_up_exps.weight", "mlp.switch_mlp.up_proj.weight"},
     {"ffn_down_exps.weight", "mlp.switch_mlp.down_proj.weight"},
     {"ffn_gate_up_exps.weight", "mlp.experts.gate_up_proj"},
+    {"ffn_gate_exps.bias", "mlp.switch_mlp.gate_proj.bias"},
+    {"ffn_up_exps.bias", "mlp.switch_mlp.up_proj.bias"},
+    {"ffn_down_exps.bias", "mlp.switch_mlp.down_proj.bias"},
 };
 
 static const char *find(const struct name *names, size_t n, const char *theirs)
@@ -73,7 +77,8 @@ static const char *find_of_family(const struct family *f, const char *theirs, ch
 {
     static const char *const parts[] = {"gate", "up", "down"};
     out[0] = '\0';
-    if (!strcmp(theirs, "exp_probs_b.bias") && f->router_bias)
+    bool of_logits = f->router_bias && !strcmp(f->router_bias, "gate.bias");
+    if (f->router_bias && !strcmp(theirs, of_logits ? "ffn_gate_inp.bias" : "exp_probs_b.bias"))
         snprintf(out, GGUF_NAMES_LENGTH, "mlp.%s", f->router_bias);
     else if (!strcmp(theirs, "ffn_gate_inp_shexp.weight") && f->shared_gate)
         snprintf(out, GGUF_NAMES_LENGTH, "mlp.%s.weight", f->shared_gate);

@@ -199,8 +199,9 @@ bool gguf_source_holds(const struct gguf_source *s, const struct tensor *t, uint
         return false;
     if (format == FORMAT_MXFP4)
         return p->tensor->type == GGUF_MXFP4_TYPE;
-    return f->scheme == SCHEME_AFFINE && f->group == GGUF_GROUP && f->bits >= p->type->bits &&
-           (f->scale == SCALE_F32 || f->scale == p->type->scale);
+    bool fits =
+        f->scale == SCALE_F32 || f->scale == p->type->scale || (s->rounds_scales && f->scale == SCALE_F16);
+    return f->scheme == SCHEME_AFFINE && f->group == GGUF_GROUP && f->bits >= p->type->bits && fits;
 }
 
 static uint32_t lossy_format(uint32_t bits)
@@ -211,9 +212,10 @@ static uint32_t lossy_format(uint32_t bits)
 static uint32_t own_format(const struct gguf_source *s, const struct tensor *t)
 {
     const struct gguf_place *p = place_of(s, t);
+    uint32_t scale = s->rounds_scales && p->type->bits ? SCALE_F16 : p->type->scale;
     uint32_t exact = p->tensor->type == GGUF_MXFP4_TYPE
                          ? FORMAT_MXFP4
-                         : format_find_affine(p->type->bits, GGUF_GROUP, p->type->scale);
+                         : format_find_affine(p->type->bits, GGUF_GROUP, scale);
     return exact != FORMAT_NONE && gguf_source_holds(s, t, exact) ? exact : lossy_format(p->type->instead);
 }
 
@@ -332,11 +334,14 @@ int gguf_source_read(const struct gguf_source *s, const struct tensor *t, uint64
     return rc;
 }
 
+#define MAX_HALF 65504.0f
+
 /* Codes that are being written. */
 struct writing {
     const struct gguf_source *source;
     const struct format *format;
     uint8_t *codes, *scales, *biases;
+    struct convert_error *sum; /* NULL: not measured */
 };
 
 static int fail_scale(const struct writing *w, const struct gguf_place *p, float x, struct moeflux_err *e)
@@ -345,13 +350,29 @@ static int fail_scale(const struct writing *w, const struct gguf_place *p, float
                    w->source->file.files[p->tensor->file].path, p->tensor->name, (double)x, w->format->name);
 }
 
-/* Exactly, or not at all. */
+/* What the numbers of a group become with its scale and bias rounded to float16. */
+static void measure(const struct gguf_group *g, const struct format *f, struct convert_error *sum)
+{
+    float scale = f16_to_float(f16_from_float(g->scale)), bias = f16_to_float(f16_from_float(g->bias));
+    struct convert_error x = {.weights = GGUF_GROUP, .bits = 8 * format_all_bytes(f, GGUF_GROUP)};
+    for (int i = 0; i < GGUF_GROUP; i++) {
+        double was = (double)((float)g->codes[i] * g->scale + g->bias);
+        double lost = (double)((float)g->codes[i] * scale + bias) - was;
+        x.squares += was * was;
+        x.stored += lost * lost;
+    }
+    x.minmax = x.stored;
+    convert_error_add(sum, &x);
+}
+
+/* Exactly or, where that is asked for, rounded; or not at all. */
 static int put_scale(const struct writing *w, const struct gguf_place *p, uint8_t **to, float x,
                      struct moeflux_err *e)
 {
     uint16_t half = f16_from_float(x);
-    bool is_half = w->format->scale == SCALE_F16;
-    if (!isfinite(x) || (is_half && f16_to_float(half) != x))
+    bool is_half = w->format->scale == SCALE_F16, rounds = p->type->scale != SCALE_F16;
+    bool fits = rounds ? fabsf(x) <= MAX_HALF : f16_to_float(half) == x;
+    if (!isfinite(x) || (is_half && !fits))
         return fail_scale(w, p, x, e);
     if (is_half)
         memcpy(*to, &half, sizeof half);
@@ -386,7 +407,10 @@ static int add_groups(void *ctx, const struct gguf_place *p, const uint8_t *bloc
         return isfinite(e8m0_to_float(*w->scales++)) ? 0 : fail_scale(w, p, NAN, e);
     }
     p->type->groups(block, all);
+    bool rounds = w->format->scale == SCALE_F16 && p->type->scale != SCALE_F16;
     for (uint64_t i = from / GGUF_GROUP; rc == 0 && i < (from + n) / GGUF_GROUP; i++) {
+        if (rounds && w->sum)
+            measure(&all[i], w->format, w->sum);
         put_codes(w, all[i].codes);
         rc = put_scale(w, p, &w->scales, all[i].scale, e);
         if (rc == 0)
@@ -396,9 +420,10 @@ static int add_groups(void *ctx, const struct gguf_place *p, const uint8_t *bloc
 }
 
 int gguf_source_codes(const struct gguf_source *s, const struct tensor *t, uint64_t first, uint64_t n,
-                      uint32_t format, const struct convert_codes *out, struct moeflux_err *e)
+                      uint32_t format, const struct convert_codes *out, struct convert_error *sum,
+                      struct moeflux_err *e)
 {
-    struct writing w = {s, format_of(format), out->codes, out->scales, out->biases};
+    struct writing w = {s, format_of(format), out->codes, out->scales, out->biases, sum};
     return walk(s, t, first, n, add_groups, &w, e);
 }
 

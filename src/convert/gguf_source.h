@@ -21,10 +21,11 @@ struct gguf_source {
     struct gguf file;
     struct gguf_place *places; /* tensor.off of the model_dir's tensors counts them */
     size_t n_places;
+    bool rounds_scales; /* to float16, also where that does not hold them */
 };
 
-/* Opens `path`, whose config is read (m->config), and fills m->files (borrowed), tensors and n_tensors. ERR_FORMAT, ERR_UNSUPPORTED: a tensor
- * that no family has, or two under one name. */
+/* Of a file that is open, whose config is read (m->config): fills m->files (borrowed), tensors and n_tensors. ERR_FORMAT,
+ * ERR_UNSUPPORTED: a tensor that the family does not have, or two under one name. */
 int gguf_source_open(struct gguf_source *s, struct model_dir *m, struct moeflux_err *e);
 /* Takes what is the file's from `m` and closes it. Zeroed ones are legal. */
 void gguf_source_close(struct gguf_source *s, struct model_dir *m);
@@ -34,15 +35,18 @@ uint32_t gguf_source_format(const struct gguf_source *s, const struct tensor *t)
 /* The same for two stacks of experts that need a common format; never a plain one. */
 uint32_t gguf_source_expert_format(const struct gguf_source *s, const struct tensor *a,
                                    const struct tensor *b);
-/* Whether the codes and scales of this format stand for exactly the tensor's numbers, group by group. */
+/* Whether the codes and scales of this format stand for exactly the tensor's numbers, group by group; with rounds_scales, its
+ * codes. */
 bool gguf_source_holds(const struct gguf_source *s, const struct tensor *t, uint32_t format);
 
 /* Numbers first .. first + n - 1, in float32. ERR_IO. */
 int gguf_source_read(const struct gguf_source *s, const struct tensor *t, uint64_t first, uint64_t n,
                      float *out, struct moeflux_err *e);
-/* The same as codes of a format that holds them; whole groups. ERR_FORMAT: a scale is not finite or does not fit. */
+/* The same as codes of a format that holds them; whole groups. `sum` gets what rounding the scales costs, and nothing where
+ * they are exact; NULL: it is not measured. ERR_FORMAT: a scale is not finite or does not fit. */
 int gguf_source_codes(const struct gguf_source *s, const struct tensor *t, uint64_t first, uint64_t n,
-                      uint32_t format, const struct convert_codes *out, struct moeflux_err *e);
+                      uint32_t format, const struct convert_codes *out, struct convert_error *sum,
+                      struct moeflux_err *e);
 
 /* Bytes of n numbers in the file. */
 uint64_t gguf_source_bytes(const struct gguf_source *s, const struct tensor *t, uint64_t n);

@@ -57,7 +57,7 @@ static const struct split {
     {"chatglm-bpe", false, false, {LLAMA3}},
     {"llama-bpe", false, true, {LLAMA3}},
     {"minimax-m2", false, false, {O200K}},
-    {"gpt-4o", false, false, {O200K}},
+    {"gpt-4o", false, true, {O200K}},
 };
 enum { N_SPLITS = sizeof splits / sizeof *splits };
 

@@ -37,10 +37,10 @@ struct expert_store_options {
     uint64_t host_chunk_bytes; /* the host's memory grows by so many; 0: a default */
     uint32_t n_threads;        /* readers */
     enum reader_mode io;
-    uint64_t host_bytes;     /* host memory for mapped files */
-    double half_life;        /* of the caches' ranking */
-    bool fills;              /* a host with room for all experts gets all, chosen or not, while the disk is idle */
-    bool learns;             /* it counts what was chosen before (ranking_learn) */
+    uint64_t host_bytes; /* host memory for mapped files */
+    double half_life;    /* of the caches' ranking */
+    bool fills;  /* a host with room for all experts gets all, chosen or not, while the disk is idle */
+    bool learns; /* it counts what was chosen before (ranking_learn) */
     const char *usage, *pin; /* files of counts, or NULL; borrowed until expert_store_load */
     uint32_t n_pinned;       /* of expert_store_count_pinned */
 };

@@ -4,7 +4,7 @@
  *   reader_start -> the bytes arrive in request->dst from another thread -> reader_wait
  * A request is the caller's memory and stays untouched until reader_wait returned for it or reader_cancel dropped it.
  * Large extents are read in pieces, so that several threads, or several commands of a disk, share one expert, and a more urgent
- * request does not wait long.
+ * request does not wait long. But what the page cache lacks it gets by one large read, which is faster than several.
  * Every extent is read in full or the request fails; scales and biases are checked to be finite, so bad bytes never
  * reach a kernel. A failed request leaves garbage in its own dst; the reader goes on.
  *
@@ -59,6 +59,7 @@ struct read_part {
     uint64_t n_done;
     uint32_t n_stalls; /* EINTR and EAGAIN in a row */
     bool speculative;
+    bool waits; /* for the disk: not only for what the page cache holds */
 };
 
 struct read_request {

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "base/mem.h"
@@ -13,11 +14,29 @@ struct reader_pool {
     pthread_t *threads;
 };
 
-static int64_t read_some(const struct reader_work *w, const struct read_ask *a)
+/* What the page cache has of the part, without waiting: the bytes read, or -errno. */
+static int64_t read_cached(const struct reader_work *w, const struct read_ask *a)
 {
+    struct iovec to = {a->dst, a->n};
+    ssize_t n = preadv2(w->files.fds[a->file], &to, 1, (off_t)a->off, RWF_NOWAIT);
+    return n < 0 ? -errno : n;
+}
+
+static int64_t read_some(struct reader_work *w, struct read_part *p)
+{
+    struct read_ask a = reader_work_ask(w, p);
     if (w->files.maps)
-        return reader_files_copy(&w->files, a);
-    ssize_t n = pread(w->files.fds[a->file], a->dst, a->n, (off_t)a->off);
+        return reader_files_copy(&w->files, &a);
+    if (reader_work_tries_cached(w, p)) {
+        int64_t cached = read_cached(w, &a);
+        if (cached == a.n)
+            return cached;
+        if (cached >= 0 || cached == -EAGAIN)
+            reader_work_take_over(w, p);
+        p->waits = true; /* also where the file system cannot tell */
+        a = reader_work_ask(w, p);
+    }
+    ssize_t n = pread(w->files.fds[a.file], a.dst, a.n, (off_t)a.off);
     return n < 0 ? -errno : n;
 }
 
@@ -25,11 +44,9 @@ static void *worker(void *arg)
 {
     struct reader_work *w = arg;
     struct read_part *p;
-    while ((p = reader_work_take(w))) {
-        struct read_ask a = reader_work_ask(w, p);
-        while (reader_work_got(w, p, read_some(w, &a)))
-            a = reader_work_ask(w, p);
-    }
+    while ((p = reader_work_take(w)))
+        while (reader_work_got(w, p, read_some(w, p)))
+            ;
     return NULL;
 }
 

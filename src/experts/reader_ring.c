@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "base/mem.h"
@@ -47,12 +48,26 @@ static int region_of(const struct reader_ring *r, const uint8_t *dst, uint32_t n
     return -1;
 }
 
+/* The ring is given all pieces of an expert before the first one has come. So its first byte tells whether the page cache has
+ * the expert. */
+static void look_at_cache(struct reader_ring *r, struct read_part *p)
+{
+    if (p == p->request->parts && reader_work_tries_cached(r->work, p)) {
+        struct read_ask a = reader_work_ask(r->work, p);
+        struct iovec to = {a.dst, 1};
+        if (preadv2(r->work->files.fds[a.file], &to, 1, (off_t)a.off, RWF_NOWAIT) < 0 && errno == EAGAIN)
+            reader_work_take_over(r->work, p);
+    }
+    p->waits = true;
+}
+
 static void prepare(struct reader_ring *r, struct read_part *p)
 {
     if (r->broken) {
         reader_work_fail(r->work, p, r->broken);
         return;
     }
+    look_at_cache(r, p);
     struct read_ask a = reader_work_ask(r->work, p);
     struct io_uring_sqe *sqe = io_uring_get_sqe(&r->ring);
     int region = region_of(r, a.dst, a.n);

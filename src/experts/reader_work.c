@@ -340,6 +340,31 @@ struct read_ask reader_work_ask(const struct reader_work *w, const struct read_p
                              .dst = p->request->dst + x->at + p->n_done};
 }
 
+bool reader_work_tries_cached(const struct reader_work *w, const struct read_part *p)
+{
+    return !w->files.block && !w->files.maps && !p->waits;
+}
+
+static bool follows(const struct extent *x, const struct extent *before)
+{
+    return x->file == before->file && x->off == before->off + before->bytes &&
+           x->at == before->at + before->bytes;
+}
+
+void reader_work_take_over(struct reader_work *w, struct read_part *p)
+{
+    struct read_request *q = p->request;
+    p->waits = true;
+    pthread_mutex_lock(&w->lock);
+    while (q->queued && follows(&q->parts[q->n_taken].extent, &p->extent)) {
+        p->extent.bytes += q->parts[q->n_taken].extent.bytes;
+        q->n_open--;
+        if (++q->n_taken == q->n_parts)
+            unlink_request(w, q);
+    }
+    pthread_mutex_unlock(&w->lock);
+}
+
 /* Ends a part whose flight is over. True: it was the request's last one. */
 static bool end_part(struct reader_work *w, struct read_part *p, int code, const struct moeflux_err *why)
 {

@@ -59,6 +59,11 @@ void reader_work_count_submit(struct reader_work *w);
 /* What is missing of the part: n > 0 bytes. */
 struct read_ask reader_work_ask(const struct reader_work *w, const struct read_part *p);
 
+/* Whether the part is tried without waiting first (RWF_NOWAIT): through the page cache, from which pieces come side by side. */
+bool reader_work_tries_cached(const struct reader_work *w, const struct read_part *p);
+/* The page cache lacks bytes of the part: from now on it waits, and it takes over the pieces behind it that nobody has begun. */
+void reader_work_take_over(struct reader_work *w, struct read_part *p);
+
 /* `result`: bytes read, or -errno. True: the part goes on with reader_work_ask. False: it has ended, well or not. */
 bool reader_work_got(struct reader_work *w, struct read_part *p, int64_t result);
 /* Ends a part that cannot be read, because of an errno. */

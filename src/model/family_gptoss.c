@@ -20,7 +20,7 @@ static int read_layers(struct config *c, struct json_view *v)
     const json_t *types = json_view_array(v, "layer_types");
     for (uint32_t i = 0; v->rc == 0 && i < c->n_layers; i++) {
         const char *type = types ? json_string_value(json_array_get(types, i)) : i % 2 ? FULL : WINDOW;
-        if (!type || (strcmp(type, WINDOW) && strcmp(type, FULL)))
+        if (!type || (strcmp(type, WINDOW) != 0 && strcmp(type, FULL) != 0))
             return err_set(v->e, ERR_UNSUPPORTED, "%s: layer_types[%u] is %s, expected %s or %s", v->where, i,
                            type ? type : "missing", WINDOW, FULL);
         c->layers[i] = (struct config_layer){MIXER_ATTENTION, true, !strcmp(type, WINDOW)};

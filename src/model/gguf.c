@@ -171,7 +171,7 @@ static int skip_list(struct reading *r, struct gguf_value *v, struct moeflux_err
 static int take_value(struct reading *r, struct gguf_value *v, struct moeflux_err *e)
 {
     uint32_t kind = 0;
-    uint8_t bytes[8];
+    uint8_t bytes[8] = {0};
     int rc = take_name(r, MAX_KEY, &v->key, "the metadata", e);
     if (rc == 0)
         rc = take_u32(r, &kind, v->key, e);
@@ -559,7 +559,7 @@ static int split_path(const char *first, uint64_t i, uint64_t n, char **out, str
 static int check_split(const struct gguf *values, const char *path, uint64_t i, uint64_t n,
                        struct moeflux_err *e)
 {
-    uint64_t number, count;
+    uint64_t number = 0, count = 0;
     int rc = read_count(values, path, "split.no", UINT64_MAX, &number, e);
     if (rc == 0)
         rc = read_count(values, path, "split.count", UINT64_MAX, &count, e);
@@ -572,7 +572,7 @@ static int check_split(const struct gguf *values, const char *path, uint64_t i, 
 static int add_splits(struct gguf *g, struct moeflux_err *e)
 {
     const char *first = g->files[0].path;
-    uint64_t number, n, n_tensors;
+    uint64_t number = 0, n = 0, n_tensors = 0;
     int rc = read_count(g, first, "split.no", 0, &number, e);
     if (rc == 0)
         rc = read_count(g, first, "split.count", 1, &n, e);

@@ -165,7 +165,7 @@ void gguf_mxfp4(const uint8_t *block, uint8_t codes[16], uint8_t *scale)
     uint8_t each[GGUF_GROUP];
     *scale = block[0];
     split_halves(block + 1, each);
-    for (int i = 0; i < 16; i++)
+    for (size_t i = 0; i < 16; i++)
         codes[i] = (uint8_t)(each[2 * i] | each[2 * i + 1] << 4);
 }
 

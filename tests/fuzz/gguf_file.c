@@ -56,7 +56,7 @@ static void use_tensor(const struct gguf_source *s, const struct tensor *t)
     if (format_of(t->format)->scheme == SCHEME_PLAIN || !gguf_source_holds(s, t, t->format))
         return;
     n -= n % GROUP;
-    target_answered(gguf_source_codes(s, t, 0, n, t->format, &to, &e), &e);
+    target_answered(gguf_source_codes(s, t, 0, n, t->format, &to, NULL, &e), &e);
 }
 
 static void use_source(struct gguf_source *s, const struct config *c)

@@ -62,10 +62,10 @@ static void put_header(struct seeds *s, const char *target, const char *before, 
 
 static void write_models(struct seeds *s)
 {
-    static const char *const sources[] = {"tests/models/qwen-odd/mlx",      "tests/models/qwen3-odd/mlx",
-                                          "tests/models/deepseek-odd/mlx",  "tests/models/sources/deepseek/hf",
-                                          "tests/models/qwen3-plain/mlx",   "tests/models/formats/every-f16",
-                                          "tests/models/formats/mixed-3-6", "tests/models/formats/nvfp4"};
+    static const char *const sources[] = {
+        "tests/models/qwen-odd/mlx",        "tests/models/qwen3-odd/mlx",   "tests/models/deepseek-odd/mlx",
+        "tests/models/sources/deepseek/hf", "tests/models/qwen3-plain/mlx", "tests/models/formats/every-f16",
+        "tests/models/formats/mixed-3-6",   "tests/models/formats/nvfp4"};
     char path[512];
     for (size_t i = 0; i < sizeof sources / sizeof *sources; i++) {
         snprintf(path, sizeof path, "%s/config.json", sources[i]);

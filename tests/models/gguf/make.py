@@ -7,16 +7,19 @@ usage: make.py OUT_DIR
 import ctypes
 import glob
 import json
+import math
 import os
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import gguf
 import mlx.core as mx
 import numpy as np
 import xllamacpp
 from gguf.quants import dequantize
+from mlx_lm.models import rope_utils
 from mlx_lm.utils import load_model
 from safetensors.numpy import save_file
 
@@ -116,7 +119,7 @@ class Model:
             if biased:
                 self.hf[f"{ours}{x}_proj.bias"] = self.put(f"{blk}attn_{x}.bias", (n * dim,))
         self.hf[f"{ours}o_proj.weight"] = self.put(f"{blk}attn_output.weight", (hidden, heads * dim))
-        for x, n in (("q", heads), ("k", kv)):
+        for x, n in (("q", heads), ("k", kv)) if norm else ():
             size = n * dim if norm == "all" else dim
             self.hf[f"{ours}{x}_norm.weight"] = self.put(f"{blk}attn_{x}_norm.weight", (size,), 1)
 
@@ -125,10 +128,15 @@ class Model:
             shape = (hidden, inner) if x == "down" else (inner, hidden)
             self.hf[f"model.layers.{i}.mlp.{ours}{x}_proj.weight"] = self.put(f"blk.{i}.ffn_{x}{tail}.weight", shape)
 
-    def experts(self, i, hidden, inner, name="mlp.experts.{}.{}_proj.weight", parts=("gate", "up", "down")):
+    def experts(self, i, hidden, inner, name="mlp.experts.{}.{}_proj.weight", parts=("gate", "up", "down"), fused=False):
+        """fused: the gate's rows above the up rows, in one tensor."""
+        both = self.put(f"blk.{i}.ffn_gate_up_exps.weight", (EXPERTS, 2 * inner, hidden)) if fused else None
         for x, part in zip(("gate", "up", "down"), parts):
             shape = (EXPERTS, hidden, inner) if x == "down" else (EXPERTS, inner, hidden)
-            stack = self.put(f"blk.{i}.ffn_{x}_exps.weight", shape)
+            if fused and x != "down":
+                stack = both[:, :inner] if x == "gate" else both[:, inner:]
+            else:
+                stack = self.put(f"blk.{i}.ffn_{x}_exps.weight", shape)
             for e in range(EXPERTS):
                 self.hf[f"model.layers.{i}." + name.format(e, part)] = stack[e]
 
@@ -160,8 +168,8 @@ def qwen3moe(path):
     """K-quants, whose rows are 256 columns; gate and up of different types."""
     c = BASE | {"model_type": "qwen3_moe", "hidden_size": 256, "num_experts": EXPERTS, "moe_intermediate_size": 64,
                 "intermediate_size": 64, "num_hidden_layers": 1}
-    m = Model(path, "qwen3moe", [("token_embd", "Q4_0"), ("attn_output", "F16"), ("output", "IQ4_XS"), ("attn_q.", "Q4_K"),
-                                 ("attn_k.", "Q5_K"), ("attn_v.", "BF16"), ("gate_exps", "Q4_K"), ("up_exps", "Q5_K"),
+    m = Model(path, "qwen3moe", [("token_embd", "Q4_0"), ("attn_output", "Q8_0"), ("output", "IQ4_XS"), ("attn_q.", "Q4_K"),
+                                 ("attn_k.", "Q5_K"), ("attn_v.", "F16"), ("gate_exps", "Q4_K"), ("up_exps", "Q5_K"),
                                  ("down_exps", "Q8_0")])
     m.tokenizer("qwen2")
     m.common(c, 1)
@@ -251,12 +259,12 @@ def hybrid(path, arch, kinds):
 
 
 def qwen35moe(path):
-    return hybrid(path, "qwen35moe", [("_exps", "Q5_1"), ("attn", "Q4_1"), ("ssm_out", "Q8_0"), ("ssm_alpha", "Q4_0"), ("shexp", "Q4_1"),
-                                      ("token_embd", "Q8_0"), ("output", "Q4_1")])
+    return hybrid(path, "qwen35moe", [("_exps", "Q5_1"), ("attn", "Q4_1"), ("ssm_out", "Q8_0"), ("ssm_alpha", "BF16"), ("shexp", "Q4_1"),
+                                      ("token_embd", "Q4_0"), ("output", "Q4_1")])
 
 
 def qwen3next(path):
-    return hybrid(path, "qwen3next", [("_exps", "IQ4_NL"), ("attn", "Q8_0"), ("ssm_out", "Q5_0"), ("ssm_ba", "BF16"), ("shexp", "Q5_1"),
+    return hybrid(path, "qwen3next", [("_exps", "IQ4_NL"), ("attn", "Q5_0"), ("ssm_out", "Q8_0"), ("ssm_ba", "BF16"), ("shexp", "Q5_1"),
                                       ("token_embd", "Q5_1"), ("output", "Q5_0")])
 
 
@@ -273,13 +281,13 @@ def add_sigmoid(m):
     m.w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
 
 
-def feed_forward(m, i, bias="mlp.gate.e_score_correction_bias"):
+def feed_forward(m, i, fused=False):
     if i == 0:
         m.mlp(i, 64, 128, "", "")
         return
-    m.router(i, 64, bias=bias)
+    m.router(i, 64, bias="mlp.gate.e_score_correction_bias")
     m.mlp(i, 64, 64, "_shexp", "shared_experts.")
-    m.experts(i, 64, 64)
+    m.experts(i, 64, 64, fused=fused)
 
 
 def deepseek2(path):
@@ -290,7 +298,7 @@ def deepseek2(path):
                           "qk_rope_head_dim": rope, "v_head_dim": value, "attention_bias": False,
                           "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "mscale": 1.0,
                                            "mscale_all_dim": 1.0, "beta_fast": 32, "beta_slow": 1}}
-    m = Model(path, "deepseek2", [("_exps", "MXFP4"), ("attn", "Q5_0"), ("ffn", "Q4_0"), ("token_embd", "Q4_0"), ("output", "Q8_0")], 24)
+    m = Model(path, "deepseek2", [("_exps", "MXFP4"), ("attn", "Q5_0"), ("ffn", "Q4_0"), ("token_embd", "Q4_0"), ("output", "Q4_1")], 24)
     m.tokenizer("deepseek-v3")
     m.common(c, 2)
     add_sigmoid(m)
@@ -316,7 +324,7 @@ def deepseek2(path):
         m.hf[ours + "kv_a_layernorm.weight"] = m.put(blk + "attn_kv_a_norm.weight", (latent,), 1)
         k, v = m.put(blk + "attn_k_b.weight", (heads, latent, nope)), m.put(blk + "attn_v_b.weight", (heads, value, latent))
         m.hf[ours + "kv_b_proj.weight"] = np.concatenate([k.transpose(0, 2, 1), v], 1).reshape(-1, latent)
-        feed_forward(m, i)
+        feed_forward(m, i, fused=True)
     m.close()
     return m.hf, c
 
@@ -359,8 +367,39 @@ def minimax(path):
     return m.hf, c
 
 
+def gptoss(path):
+    """Sinks, a window in the first layer, biases everywhere. Under mlx-lm's own names."""
+    yarn = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64, "beta_fast": 32.0, "beta_slow": 1.0,
+            "truncate": False}
+    c = BASE | {"model_type": "gpt_oss", "num_local_experts": EXPERTS, "intermediate_size": 64, "sliding_window": 3,
+                "layer_types": ["sliding_attention", "full_attention"], "rope_scaling": yarn}
+    m = Model(path, "gpt-oss", [("_exps.weight", "MXFP4"), ("attn", "Q4_0"), ("token_embd", "Q4_0"), ("output", "Q4_1")])
+    m.tokenizer("gpt-4o")
+    m.common(c, 2)
+    add_heads(m, c)
+    m.w.add_sliding_window(3)
+    m.w.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+    m.w.add_rope_scaling_factor(8.0)
+    m.w.add_rope_scaling_orig_ctx_len(64)
+    for i in range(2):
+        blk, ours = f"blk.{i}.", f"model.layers.{i}."
+        m.norms(i, 64, "post_attention_norm")
+        m.attention(i, c, biased=True, norm=None)
+        m.hf[ours + "self_attn.o_proj.bias"] = m.put(blk + "attn_output.bias", (64,))
+        m.hf[ours + "self_attn.sinks"] = m.put(blk + "attn_sinks.weight", (c["num_attention_heads"],))
+        m.router(i, 64, "mlp.router")
+        m.hf[ours + "mlp.router.bias"] = m.put(blk + "ffn_gate_inp.bias", (EXPERTS,))
+        for x in ("gate", "up", "down"):
+            m.hf[f"{ours}mlp.experts.{x}_proj.weight"] = m.put(f"{blk}ffn_{x}_exps.weight", (EXPERTS, 64, 64))
+            m.hf[f"{ours}mlp.experts.{x}_proj.bias"] = m.put(f"{blk}ffn_{x}_exps.bias", (EXPERTS, 64))
+    m.close()
+    return m.hf, c
+
+
 def logits(hf, c, ids):
-    """mlx-lm's, in float32."""
+    """mlx-lm's, in float32. It rounds the range of YaRN even where the configuration says truncate: false; not here."""
+    rounded = (c.get("rope_scaling") or {}).get("truncate", True)
+    rope_utils.math = math if rounded else SimpleNamespace(floor=lambda x: x, ceil=lambda x: x, log=math.log, pi=math.pi)
     with tempfile.TemporaryDirectory() as d:
         Path(d, "config.json").write_text(json.dumps(c))
         save_file({k: np.ascontiguousarray(v) for k, v in hf.items()}, d + "/model.safetensors", metadata={"format": "pt"})
@@ -393,12 +432,12 @@ def main():
     out = Path(sys.argv[1])
     out.mkdir(exist_ok=True)
     mx.set_default_device(mx.cpu)
-    makers = {f.__name__: f for f in (qwen3moe, qwen35moe, qwen3next, deepseek2, glm4moe, minimax)}
+    makers = {f.__name__: f for f in (qwen3moe, qwen35moe, qwen3next, deepseek2, glm4moe, minimax, gptoss)}
     types(out)
     golden = {}
     for n, name in enumerate(makers):
         hf, c = makers[name](out / f"{name}.gguf")
-        ids = np.random.default_rng(9).integers(0, 256, 8, np.int32)
+        ids = np.random.default_rng(9).integers(0, 256, 6, np.int32)
         golden[f"case{n}.tokens"] = ids
         golden[f"case{n}.logits"] = logits(hf, c, ids.tolist())
     save_file(golden, out / "golden.safetensors")
