@@ -492,7 +492,7 @@ static void the_plan_has_a_row_for_each_device(void **state)
     o.n_tensor_split = 0;
     check_ok(moeflux_make_plan(&o, &one, &e), &e);
     assert_true(one.n_devices == 1 && one.n_experts == p.n_experts && one.weights_bytes == p.weights_bytes &&
-                one.checkpoint_bytes == p.checkpoint_bytes && one.state_bytes == p.state_bytes);
+                one.checkpoint_bytes == p.checkpoint_bytes && one.state_bytes < p.state_bytes);
 }
 
 int main(void)

@@ -60,8 +60,8 @@ static uint32_t choose_context(uint32_t requested, const struct config *c)
     return (uint32_t)size_min(requested ? requested : DEFAULT_CONTEXT, config_longest_context(c));
 }
 
-/* The KV cache grows in blocks. Of the recurrent states there are two (moeflux_session.recurrent_next). */
-static void size_states(struct load_plan *p, const struct model_dir *m)
+/* The KV cache grows in blocks. Of the recurrent states there are two (stage_state.recurrent_next), and n_older. */
+static void size_states(struct load_plan *p, const struct model_dir *m, uint32_t n_older)
 {
     uint64_t pos_bytes = 0, recurrent_bytes = 0;
     for (uint32_t i = p->layers.first; i < p->layers.end; i++) {
@@ -69,7 +69,8 @@ static void size_states(struct load_plan *p, const struct model_dir *m)
         pos_bytes += ((uint64_t)s.rows[0].n + s.rows[1].n) * kv_type_bytes(p->kv_type);
         recurrent_bytes += 2 * s.window_bytes + s.delta_bytes;
     }
-    p->state_bytes = 2 * recurrent_bytes + size_round_up(p->context, 1u << KV_BLOCK_SHIFT) * pos_bytes;
+    p->state_bytes =
+        (2 + n_older) * recurrent_bytes + size_round_up(p->context, 1u << KV_BLOCK_SHIFT) * pos_bytes;
     p->checkpoint_bytes = recurrent_bytes;
 }
 
@@ -353,7 +354,7 @@ int load_plan_begin(struct load_plan *out, const struct model_dir *m, const stru
     if (rc < 0)
         return rc;
     const struct arch_span span = {share->layers.first, share->layers.end};
-    size_states(out, m);
+    size_states(out, m, share->n_older);
     out->driver_bytes = caps->is_unified ? 0 : DRIVER_BYTES;
     out->activation_bytes = arch_scratch_bytes(&m->config, span, caps, out->max_chunk) +
                             arch_host_bytes(&m->config, caps, out->max_chunk) + out->prompt_slot_bytes +

@@ -23,6 +23,7 @@ struct load_share {
     struct expert_layers layers;
     uint64_t memory_bytes, gpu_memory_bytes; /* as of moeflux_options */
     uint64_t host_free_bytes;                /* of host_memory_free */
+    uint32_t n_older;                        /* recurrent states of a sequence beside its two (pipeline.h) */
     uint32_t max_chunk;
     enum kv_type kv_type;
 };

@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "engine/devices.h"
 #include "engine/host_memory.h"
+#include "engine/pipeline.h"
 #include "model/model_dir.h"
 
 /* What a device asks of this machine's memory. */
@@ -123,6 +124,7 @@ static int share(struct stage_plan *out, const struct model_dir *m, const struct
                                         .memory_bytes = o->memory_bytes,
                                         .gpu_memory_bytes = gpu_memory_of(o, &caps[i], i),
                                         .host_free_bytes = out->host_free_bytes,
+                                        .n_older = pipeline_n_older(i, out->n),
                                         .max_chunk = shares[0].max_chunk,
                                         .kv_type = shares[0].kv_type};
         rc = load_plan_begin(&out->of[i], m, &caps[i], o, &shares[i], e);
