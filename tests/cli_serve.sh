@@ -94,7 +94,12 @@ stop INT
 
 claim answers_side_by_side_are_those_alone
 start --parallel 3
-holds answers_side_by_side_are_those_alone
+holds answers_side_by_side_are_those_alone 3
+stop
+
+claim they_are_where_experts_come_from_files
+start --parallel 8 --memory 3M --expert-io uring
+holds answers_side_by_side_are_those_alone 8
 stop
 
 claim a_key_is_needed
