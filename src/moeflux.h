@@ -101,12 +101,21 @@ enum moeflux_prompt_type { MOEFLUX_PROMPT_TYPE_AUTO, MOEFLUX_PROMPT_TYPE_F32, MO
 /* The numbers of the KV cache. AUTO: the type of prompts. */
 enum moeflux_kv_type { MOEFLUX_KV_TYPE_AUTO, MOEFLUX_KV_TYPE_F32, MOEFLUX_KV_TYPE_F16 };
 
+/* The most devices that share a model. */
+enum { MOEFLUX_MAX_DEVICES = 16 };
+
 /* Zero or NULL in any member but `dir` means the default. */
 struct moeflux_options {
     const char *dir; /* model directory */
     /* NULL or "auto": a discrete GPU, else an integrated one, else the cpu. "cpu"; "reference"; else a Vulkan device, software
-     * ones too: its index (moeflux_device), its name or a part of that */
+     * ones too: its index (moeflux_device), its name or a part of that. Several, separated by commas (unless all of it is one
+     * device's name), or "all", every usable GPU: the layers are shared out to them in this order, see tensor_split. A device
+     * may be named twice. MOEFLUX_ERR_USAGE: more devices than layers or MOEFLUX_MAX_DEVICES; with n_cpu_layers */
     const char *device;
+    /* The devices' shares of the layers, in their order, n_tensor_split of them: any numbers above 0. n_tensor_split 0: by the
+     * devices' total memory. MOEFLUX_ERR_USAGE: not as many as devices */
+    float tensor_split[MOEFLUX_MAX_DEVICES];
+    uint32_t n_tensor_split;
     /* Of the cpu: the instruction set that it uses, one of "portable", "avx2", "avx512", "amx", "neon", "dotprod"; NULL: the
      * fastest that the processor has. On another device it is an error */
     const char *cpu_isa;
@@ -120,7 +129,10 @@ struct moeflux_options {
      * of experts itself. */
     uint64_t memory_bytes;
     /* Device memory for weights, states and experts; 0: from what is free. */
-    uint64_t gpu_memory_bytes;
+    uint64_t gpu_memory_bytes; /* of each device that is no cpu */
+    /* The same for each device in their order; 0: from what is free. MOEFLUX_ERR_USAGE: not as many as devices */
+    uint64_t gpu_memory_each[MOEFLUX_MAX_DEVICES];
+    uint32_t n_gpu_memory; /* 0: gpu_memory_bytes holds */
     enum moeflux_expert_io expert_io;
     enum moeflux_prefetch prefetch;
     enum moeflux_cache_policy cache_policy;
@@ -157,9 +169,10 @@ int moeflux_model_open(struct moeflux_model **out, const struct moeflux_options 
 void moeflux_model_close(struct moeflux_model *m);
 
 struct moeflux_model_info {
-    const char *architecture;   /* "Qwen3.5-MoE" */
-    const char *device;         /* borrowed until moeflux_model_close, as every pointer here */
-    const char *backend;        /* "vulkan", "cpu" or "reference" */
+    const char *architecture; /* "Qwen3.5-MoE" */
+    const char
+        *device; /* several: joined by " + ". Borrowed until moeflux_model_close, as every pointer here */
+    const char *backend;        /* "vulkan", "cpu" or "reference": of the first device */
     const char *tokenizer_path; /* NULL: the directory has none */
     const char *
         chat_template; /* what the family talks in, for a model without a template: "qwen3.5"; NULL: unknown */
@@ -173,7 +186,7 @@ struct moeflux_model_info {
     const char *expert_io; /* how experts are read, and why */
     bool experts_resident; /* every expert is in the cache: nothing is read after open */
     uint32_t n_cpu_layers; /* the first layers: their routed experts are computed by the CPU */
-    bool f16_products;     /* prompts are computed with float16 products and float32 sums */
+    bool f16_products;     /* prompts are computed with float16 products and float32 sums, on some device */
 };
 struct moeflux_model_info moeflux_model_get_info(const struct moeflux_model *m);
 
@@ -181,6 +194,16 @@ struct moeflux_model_info moeflux_model_get_info(const struct moeflux_model *m);
  * bytes of dense tensors and experts. The packed and the plain layout of one model have the same. Computed at the first call
  * (reads a few MB). MOEFLUX_ERR_IO, _FORMAT, _MEMORY. */
 int moeflux_model_fingerprint(struct moeflux_model *m, uint64_t *out, struct moeflux_err *e);
+
+/* Of one device of a model. */
+struct moeflux_device_stats {
+    const char *device;              /* its name; borrowed until moeflux_model_close */
+    uint32_t first_layer, end_layer; /* it has the layers from the first to the one before the last */
+    uint64_t weights_bytes, state_bytes;
+    uint64_t n_slots, n_host_slots, n_hits, n_host_hits, n_misses;
+    uint64_t busy_ns;      /* evaluations were on it, waits included */
+    uint64_t wait_read_ns; /* ... and waited for the disk */
+};
 
 enum { MOEFLUX_MAX_OPS = 32 };
 struct moeflux_op_time {
@@ -220,6 +243,8 @@ struct moeflux_stats {                     /* since open or the last moeflux_mod
     uint64_t gpu_ns;            /* sum of ops, if profile was asked for */
     struct moeflux_op_time ops[MOEFLUX_MAX_OPS];
     uint32_t n_ops;
+    uint32_t n_devices; /* that share the model. What stands above is theirs together */
+    struct moeflux_device_stats devices[MOEFLUX_MAX_DEVICES];
 };
 void moeflux_model_get_stats(const struct moeflux_model *m, struct moeflux_stats *out);
 void moeflux_model_reset_stats(struct moeflux_model *m);
@@ -487,9 +512,18 @@ struct moeflux_part {
 enum { MOEFLUX_MAX_PARTS = 8 };
 int moeflux_list_parts(const char *dir, struct moeflux_part *out, uint32_t cap, struct moeflux_err *e);
 
+/* Of one of several devices: what struct moeflux_plan says of all together. */
+struct moeflux_plan_device {
+    char device[256];
+    uint32_t first_layer, end_layer; /* it has the layers from the first to the one before the last */
+    bool is_unified;
+    uint64_t device_free_bytes, device_bytes, weights_bytes, state_bytes, activation_bytes, driver_bytes;
+    uint64_t n_experts, n_slots, n_host_slots, n_pinned;
+};
+
 /* What moeflux_model_open would do with the same options now: its own decision, with nothing loaded. */
 struct moeflux_plan {
-    char device[256];
+    char device[256];                            /* several: their names, joined by " + " */
     bool is_unified;                             /* device memory is host memory */
     uint64_t device_free_bytes, host_free_bytes; /* now; UINT64_MAX: not known */
     uint64_t device_bytes;                       /* the most that the device may hold */
@@ -511,6 +545,8 @@ struct moeflux_plan {
     uint64_t cpu_scratch_bytes; /* host memory that computing them takes */
     bool experts_resident;      /* every expert has a slot: nothing is read after open */
     char expert_io[1200];       /* how experts are read, and why */
+    uint32_t n_devices;         /* that share the layers. What stands above is theirs together */
+    struct moeflux_plan_device devices[MOEFLUX_MAX_DEVICES];
 };
 /* Fails as moeflux_model_open would: MOEFLUX_ERR_NO_FIT with the numbers, _UNSUPPORTED, _DEVICE. */
 int moeflux_make_plan(const struct moeflux_options *o, struct moeflux_plan *out, struct moeflux_err *e);
@@ -521,7 +557,8 @@ struct moeflux_speeds {
     bool disk_is_direct; /* without the page cache; else it may have answered */
     uint64_t disk_bytes; /* that were read to find out */
     char disk_how[256];  /* "direct", or why there is no speed */
-    char device[256];
+    char device
+        [256]; /* several: their names; the speeds are those of a token that passes through their layers */
     double kernel_bytes_s;  /* product of a quantised matrix and a vector */
     double dispatch_s;      /* of one small kernel, with the barrier after it */
     double round_trip_s;    /* of a submission and the wait for it */

@@ -132,4 +132,35 @@ case $(uname -m) in x86_64) other=neon ;; *) other=avx2 ;; esac
 fails 2 "instruction set '$other' is of another family of processors" "$@" --device cpu --cpu-isa $other
 fails 2 '\-\-cpu-isa portable goes with --device cpu' "$@" --device reference --cpu-isa portable
 
+claim several_devices_share_the_layers
+run 0 "$MOEFLUX" "$@" --device cpu --tokens-out
+cp "$tmp/out" "$tmp/want"
+run 0 "$MOEFLUX" "$@" --device cpu,cpu --tensor-split 2,1 --tokens-out --stats
+out_is "$(cat "$tmp/want")"
+err_has '^device 1  *layers 0 to 3, CPU'
+err_has '^device 2  *layers 4 to 5, CPU'
+err_has 'busy [0-9.]* s, of it [0-9.]* s waiting for the disk; idle'
+run 0 "$MOEFLUX" -m "$model" --device cpu,cpu --tensor-split 5,1 --plan
+out_has '^Plan for CPU (.*) + CPU (.*)'
+out_has '^  1: layers 0 to 4  CPU'
+out_has '^  2: layers 5 to 5  CPU'
+run 0 "$MOEFLUX" -m "$model" --device cpu,cpu --plan --json
+json_is '[(d["first_layer"], d["layers"]) for d in j["devices"]]' '[(0, 3), (3, 3)]'
+run 0 "$MOEFLUX" "$@" --device cpu,cpu --stats --json
+json_is '[d["layers"] for d in j["stats"]["devices"]]' '[3, 3]'
+
+claim what_cannot_be_shared_out_is_refused
+for value in 0 1,0 -1,1 1, ,1 x nan,1 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17; do
+    fails 2 '\-\-tensor-split: expected numbers above 0 with commas, as 3,1, found' "$@" --device cpu,cpu --tensor-split "$value"
+done
+fails 2 '\-\-tensor-split has 3 shares, expected 2: one for each device' "$@" --device cpu,cpu --tensor-split 1,1,1
+fails 2 '\-\-gpu-memory has 2 sizes, expected one, or 3' "$@" --device cpu,reference,cpu --gpu-memory 1G,2G
+fails 2 '\-\-gpu-memory: expected a size like 512M, 4G or 1.5GiB, or several' "$@" --gpu-memory 1G,x
+fails 2 '\-\-gpu-memory goes with a GPU' "$@" --device cpu,cpu --gpu-memory 1G
+fails 2 '\-\-device: device 2 has no name' "$@" --device cpu,
+fails 2 '\-\-device names 7 devices, the model has 6 layers' "$@" --device cpu,cpu,cpu,cpu,cpu,cpu,cpu
+fails 2 'go with one device, --device names 2' "$@" --device cpu,cpu --n-cpu-moe 1
+fails 2 'selftest checks one device' --selftest --device cpu,cpu
+fails 3 '\-\-memory is .* on 2 devices need' "$@" --device cpu,cpu --memory 1k
+
 report

@@ -41,7 +41,10 @@ static struct exec_caps discrete(uint64_t free_bytes)
 /* --memory, --gpu-memory (0: not said) and the free host memory. */
 static struct budget_request request(uint64_t memory, uint64_t gpu_memory, uint64_t host_free)
 {
-    return (struct budget_request){.memory_bytes = memory,
+    const struct model_dir m = make_model(MIB);
+    return (struct budget_request){.layers = {0, m.config.n_layers},
+                                   .weights_bytes = m.dense_bytes,
+                                   .memory_bytes = memory,
                                    .gpu_memory_bytes = gpu_memory,
                                    .scratch_bytes = SCRATCH_MIB * MIB,
                                    .host_free_bytes = host_free};

@@ -127,7 +127,7 @@ static float *read_back(struct talk *t, const struct exec_buffer *b)
     struct moeflux_err e = {0};
     float *to = malloc(b->bytes);
     assert_non_null(to);
-    check_ok(exec_read(t->m->exec, b, 0, to, b->bytes, &e), &e);
+    check_ok(exec_read(t->m->stages[0].exec, b, 0, to, b->bytes, &e), &e);
     return to;
 }
 
@@ -137,7 +137,8 @@ static double recurrent_error(struct talk *a, struct talk *b)
     const struct config *c = &a->m->dir.config;
     uint64_t window = (uint64_t)(c->conv_kernel - 1) * config_conv_dim(c);
     uint64_t delta = (uint64_t)c->n_v_heads * c->v_head_dim * c->k_head_dim;
-    float *x = read_back(a, &a->s->recurrent), *y = read_back(b, &b->s->recurrent), *from = x, *with = y;
+    float *x = read_back(a, &a->s->on[0].recurrent), *y = read_back(b, &b->s->on[0].recurrent), *from = x,
+          *with = y;
     double worst = 0;
     for (uint32_t i = 0; i < c->n_layers; i++) {
         if (c->layers[i].mixer == MIXER_ATTENTION)
@@ -148,7 +149,7 @@ static double recurrent_error(struct talk *a, struct talk *b)
         from += 2 * window + delta;
         with += 2 * window + delta;
     }
-    assert_int_equal((uint64_t)(from - x) * sizeof(float), a->s->recurrent.bytes);
+    assert_int_equal((uint64_t)(from - x) * sizeof(float), a->s->on[0].recurrent.bytes);
     free(x);
     free(y);
     return worst;
@@ -163,8 +164,8 @@ static double kv_error(struct talk *a, struct talk *b, uint32_t n)
     assert_true(a->s->n_blocks == b->s->n_blocks && a->s->n_blocks == div_up(n, 1u << KV_BLOCK_SHIFT));
     for (uint32_t i = 0; i < a->s->n_blocks; i++) {
         uint64_t here = size_min(n - (i << KV_BLOCK_SHIFT), 1u << KV_BLOCK_SHIFT);
-        float *x = read_back(a, &a->s->blocks[i]), *y = read_back(b, &b->s->blocks[i]);
-        for (uint64_t at = 0; at < a->s->blocks[i].bytes / sizeof(float); at += half)
+        float *x = read_back(a, &a->s->on[0].blocks[i]), *y = read_back(b, &b->s->on[0].blocks[i]);
+        for (uint64_t at = 0; at < a->s->on[0].blocks[i].bytes / sizeof(float); at += half)
             worst = fmax(worst, relative_error(x + at, y + at, here * row));
         free(x);
         free(y);
@@ -242,7 +243,7 @@ static void odd_submissions_in_pieces_change_nothing(void **state)
     }
     memcpy(want, t.logits, sizeof want);
     moeflux_model_get_stats(t.m, &whole);
-    exec_set_pace(t.m->exec, 20000);
+    exec_set_pace(t.m->stages[0].exec, 20000);
     check_ok(moeflux_session_clear(t.s, &e), &e);
     moeflux_model_reset_stats(t.m);
     eval(&t, 0, 66);
@@ -251,7 +252,7 @@ static void odd_submissions_in_pieces_change_nothing(void **state)
            (uint32_t)whole.n_submits, (uint32_t)cut.n_dispatches, (uint32_t)cut.n_submits);
     assert_true(cut.n_submits > 4 * whole.n_submits);
     /* A discrete device's dispatches stay whole. */
-    if (exec_get_caps(t.m->exec).is_unified)
+    if (exec_get_caps(t.m->stages[0].exec).is_unified)
         assert_true(cut.n_dispatches > 2 * whole.n_dispatches);
     assert_memory_equal(t.logits, want, t.vocab * sizeof *want);
     end(&t);
@@ -279,7 +280,7 @@ static void memory_is_as_planned(const char *dir, uint32_t context, uint32_t chu
     check_ok(device_open_model(&m, &o, &e), &e);
     check_ok(moeflux_session_new(&s, m, context, &e), &e);
     check_ok(sequence_reserve(s, context, &e), &e);
-    exec_get_stats(m->exec, &held);
+    exec_get_stats(m->stages[0].exec, &held);
     /* Without the driver's own: what is held are our buffers. */
     uint64_t planned =
         p.weights_bytes + p.state_bytes + p.activation_bytes + (p.n_slots + p.n_host_slots) * p.slot_bytes;

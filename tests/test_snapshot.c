@@ -167,7 +167,7 @@ static void rows_side_by_side_are_told_apart(void **state)
         sequence_fresh(&p.q, NULL, 0, ids, N, NULL);
         save(&p, MOEFLUX_STATE_V2);
         whole = tmp_tree_read(p.file, NULL);
-        const struct arch_state *real = p.q.m->view.states;
+        const struct arch_state *real = p.q.m->stages[0].view.states;
         memcpy(states, real, sizeof states);
         for (uint32_t layer = 1; layer < SMALL_LAYERS; layer += 2) {
             struct arch_rows *rows = states[layer].rows;
@@ -175,7 +175,7 @@ static void rows_side_by_side_are_told_apart(void **state)
             rows[0].n = rows[1].n = HALF;
             rows[1].off += rows[0].stride / 2;
         }
-        p.q.m->view.states = states;
+        p.q.m->stages[0].view.states = states;
         save(&p, MOEFLUX_STATE_V2);
         halves = tmp_tree_read(p.file, NULL);
         const float *keys = layer_of(whole, 1, N), *first = layer_of(halves, 1, N);
@@ -186,7 +186,7 @@ static void rows_side_by_side_are_told_apart(void **state)
         }
         check_ok(moeflux_session_clear(p.q.s, &e), &e);
         check_ok(moeflux_session_load(p.q.s, p.file, &e), &e);
-        p.q.m->view.states = real;
+        p.q.m->stages[0].view.states = real;
         sequence_eval(&p.q, ids + N, 3, got);
         assert_memory_equal(got, want, sizeof want);
         free(whole);

@@ -35,10 +35,10 @@ struct arch {
     struct dense dense;
 };
 
-static bool has_mixer(const struct config *c, uint32_t kind)
+static bool has_mixer(const struct mixer_room *r, uint32_t kind)
 {
-    for (uint32_t i = 0; i < c->n_layers; i++)
-        if (c->layers[i].mixer == kind)
+    for (uint32_t i = r->layers.first; i < r->layers.end; i++)
+        if (r->config->layers[i].mixer == kind)
             return true;
     return false;
 }
@@ -54,7 +54,7 @@ struct arch_state arch_state_of(const struct config *c, uint32_t layer, enum kv_
 static void lay_out_states(struct arch *a, struct arch_view *view)
 {
     const struct config *c = a->room.config;
-    for (uint32_t i = 0; i < c->n_layers; i++) {
+    for (uint32_t i = a->room.layers.first; i < a->room.layers.end; i++) {
         struct arch_state *s = &a->states[i];
         *s = arch_state_of(c, i, a->room.kv_type);
         uint64_t row = (uint64_t)(s->rows[0].n + s->rows[1].n) * kv_type_bytes(a->room.kv_type);
@@ -85,7 +85,7 @@ static void allocate(struct arch *a, const struct exec_caps *caps, struct scratc
     uint64_t widest = size_max(size_max(c->hidden, c->shared_inner), c->dense_inner);
     for (uint32_t kind = 0; kind < MIXER_KINDS; kind++) {
         struct mixer_needs needs;
-        if (!has_mixer(c, kind))
+        if (!has_mixer(r, kind))
             continue;
         mixers[kind]->needs(c, caps, r->max_chunk, &needs);
         proj = size_max(proj, needs.proj);
@@ -99,15 +99,17 @@ static void allocate(struct arch *a, const struct exec_caps *caps, struct scratc
     if (r->uses_f16)
         scratch_floats(to, &r->f16_scratch, n * widest / 2);
     a->moe.f16_scratch = a->dense.f16_scratch = r->f16_scratch.address;
-    embed_head_allocate(&a->embed_head, c, r->max_chunk, to);
+    embed_head_allocate(&a->embed_head, c, r->layers, r->max_chunk, to);
     dense_allocate(&a->dense, c, r->max_chunk, to);
     moe_allocate(&a->moe, c, caps, r->max_chunk, to);
     r->x = a->embed_head.x.address;
 }
 
-uint64_t arch_scratch_bytes(const struct config *c, const struct exec_caps *caps, uint32_t max_chunk)
+uint64_t arch_scratch_bytes(const struct config *c, struct arch_span layers, const struct exec_caps *caps,
+                            uint32_t max_chunk)
 {
-    struct arch a = {.room = {.config = c, .max_chunk = max_chunk, .uses_f16 = caps->has_coopmat}};
+    struct arch a = {
+        .room = {.config = c, .layers = layers, .max_chunk = max_chunk, .uses_f16 = caps->has_coopmat}};
     struct scratch count = {0};
     allocate(&a, caps, &count);
     return count.bytes;
@@ -116,10 +118,11 @@ uint64_t arch_scratch_bytes(const struct config *c, const struct exec_caps *caps
 uint64_t arch_host_bytes(const struct config *c, const struct exec_caps *caps, uint32_t max_chunk)
 {
     const struct experts_shape experts = {.top_k = c->top_k, .hidden = c->hidden, .inner = c->moe_inner};
+    const struct mixer_room all = {.config = c, .layers = {0, c->n_layers}};
     uint64_t widest = size_max(size_max(c->hidden, c->shared_inner), c->dense_inner);
     for (uint32_t kind = 0; kind < MIXER_KINDS; kind++) {
         struct mixer_needs needs = {0};
-        if (has_mixer(c, kind))
+        if (has_mixer(&all, kind))
             mixers[kind]->needs(c, caps, max_chunk, &needs);
         widest = size_max(widest, needs.widest);
     }
@@ -132,7 +135,7 @@ static int open_mixers(struct arch *a, struct moeflux_err *e)
 {
     int rc = 0;
     for (uint32_t kind = 0; rc == 0 && kind < MIXER_KINDS; kind++)
-        if (has_mixer(a->room.config, kind))
+        if (has_mixer(&a->room, kind))
             rc = mixers[kind]->open(&a->mixers[kind], &a->room, e);
     return rc;
 }
@@ -155,8 +158,8 @@ static int load_layer(struct arch *a, struct loader *l, uint32_t i, struct moefl
 
 static int load(struct arch *a, struct loader *l, struct moeflux_err *e)
 {
-    int rc = embed_head_load(&a->embed_head, l, a->room.config, e);
-    for (uint32_t i = 0; rc == 0 && i < a->room.config->n_layers; i++)
+    int rc = embed_head_load(&a->embed_head, l, a->room.config, a->room.layers, e);
+    for (uint32_t i = a->room.layers.first; rc == 0 && i < a->room.layers.end; i++)
         rc = load_layer(a, l, i, e);
     return rc < 0 ? rc : loader_finish(l, e);
 }
@@ -206,6 +209,7 @@ int arch_open(struct arch **out, const struct arch_request *r, struct arch_view 
     struct scratch made = {.exec = r->exec, .e = e};
     a->room = (struct mixer_room){.exec = r->exec,
                                   .config = r->config,
+                                  .layers = r->layers,
                                   .max_chunk = r->max_chunk,
                                   .kv_type = r->kv_type,
                                   .uses_f16 = caps.has_coopmat};

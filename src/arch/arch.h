@@ -57,10 +57,16 @@ struct arch_experts {
 
 enum { ARCH_HEAD_ROWS = EXEC_MOST_ALIKE };
 
+/* The layers [first, end) of a model: all, or a share. The embedding is with the first layer, the head with the last. */
+struct arch_span {
+    uint32_t first, end;
+};
+
 struct arch_request {
     struct exec *exec;
     struct loader *loader;
     const struct config *config;
+    struct arch_span layers;             /* those that are opened */
     const struct expert_layout *experts; /* [n_layers] */
     uint32_t max_chunk;                  /* most tokens of a chunk */
     enum kv_type kv_type;                /* of the KV cache */
@@ -92,18 +98,18 @@ struct arch_state {
 
 /* What open layers show to the engine. */
 struct arch_view {
-    uint64_t kv_block_bytes;           /* one block of the KV cache, all layers */
-    uint64_t recurrent_state_bytes;    /* 0: no layer is recurrent, the sequence can be cut anywhere */
-    const struct arch_state *states;   /* [n_layers]; borrowed until close */
-    uint64_t scratch_bytes;            /* what it allocated for activations */
-    uint32_t max_context;              /* the model's own, or what is taken where it does not say */
-    struct exec_buffer x;              /* f32 [max_chunk][hidden]: the hidden states */
-    struct exec_buffer idx;            /* u32 [max_chunk][top_k]: the router's choice */
-    struct exec_buffer weights;        /* f32 [max_chunk][top_k]: of the choice */
-    struct exec_buffer predicted;      /* u32 [EXEC_MOST_ALIKE][top_k]: what predict_experts() made */
-    struct exec_buffer router_logits;  /* f32 [max_chunk][n_experts and more]: of a layer's router */
+    uint64_t kv_block_bytes;          /* one block of the KV cache, all open layers */
+    uint64_t recurrent_state_bytes;   /* 0: no layer is recurrent, the sequence can be cut anywhere */
+    const struct arch_state *states;  /* [n_layers]; borrowed until close. Zero of layers that are not open */
+    uint64_t scratch_bytes;           /* what it allocated for activations */
+    uint32_t max_context;             /* the model's own, or what is taken where it does not say */
+    struct exec_buffer x;             /* f32 [max_chunk][hidden]: the hidden states */
+    struct exec_buffer idx;           /* u32 [max_chunk][top_k]: the router's choice */
+    struct exec_buffer weights;       /* f32 [max_chunk][top_k]: of the choice */
+    struct exec_buffer predicted;     /* u32 [EXEC_MOST_ALIKE][top_k]: what predict_experts() made */
+    struct exec_buffer router_logits; /* f32 [max_chunk][n_experts and more]: of a layer's router */
     const struct router_shape *router; /* borrowed until close */
-    struct exec_buffer logits;         /* f32 [ARCH_HEAD_ROWS][vocab_size] */
+    struct exec_buffer logits;         /* f32 [ARCH_HEAD_ROWS][vocab_size]; with the last layer */
 };
 
 struct arch;
@@ -111,7 +117,8 @@ struct arch;
 /* Of what a layer keeps of a sequence: sizes are the model's, offsets as if there were no other layer. */
 struct arch_state arch_state_of(const struct config *c, uint32_t layer, enum kv_type type);
 /* Bytes of arch_view.scratch_bytes, before anything is open. */
-uint64_t arch_scratch_bytes(const struct config *c, const struct exec_caps *caps, uint32_t max_chunk);
+uint64_t arch_scratch_bytes(const struct config *c, struct arch_span layers, const struct exec_caps *caps,
+                            uint32_t max_chunk);
 /* Bytes that the cpu's operations take by themselves meanwhile; 0 on other devices. */
 uint64_t arch_host_bytes(const struct config *c, const struct exec_caps *caps, uint32_t max_chunk);
 

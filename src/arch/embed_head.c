@@ -1,19 +1,23 @@
 #include "arch/embed_head.h"
 
-#include "arch/arch.h"
 #include "arch/loader.h"
 #include "arch/scratch.h"
 #include "model/config.h"
 
-int embed_head_load(struct embed_head *s, struct loader *l, const struct config *c, struct moeflux_err *e)
+int embed_head_load(struct embed_head *s, struct loader *l, const struct config *c, struct arch_span layers,
+                    struct moeflux_err *e)
 {
     struct weights embedding, head;
+    bool embeds = layers.first == 0, has_head = layers.end == c->n_layers;
+    int rc = 0;
     s->config = c;
-    int rc = loader_matrix(l, "model.embed_tokens", c->vocab_size, c->hidden, &embedding, e);
-    if (rc == 0)
+    if (embeds || (has_head && c->tied))
+        rc = loader_matrix(l, "model.embed_tokens", c->vocab_size, c->hidden, &embedding, e);
+    if (rc == 0 && embeds)
         rc = embed_open(&s->embed, l->exec, &embedding, e);
-    if (rc == 0)
-        rc = loader_vector(l, "model.norm.weight", c->hidden, &s->head_norm, e);
+    if (rc < 0 || !has_head)
+        return rc;
+    rc = loader_vector(l, "model.norm.weight", c->hidden, &s->head_norm, e);
     if (rc == 0 && !c->tied)
         rc = loader_matrix(l, "lm_head", c->vocab_size, c->hidden, &head, e);
     if (rc == 0)
@@ -21,10 +25,12 @@ int embed_head_load(struct embed_head *s, struct loader *l, const struct config 
     return rc;
 }
 
-void embed_head_allocate(struct embed_head *s, const struct config *c, uint32_t n, struct scratch *to)
+void embed_head_allocate(struct embed_head *s, const struct config *c, struct arch_span layers, uint32_t n,
+                         struct scratch *to)
 {
     scratch_floats(to, &s->x, (uint64_t)n * c->hidden);
-    scratch_floats(to, &s->logits, (uint64_t)ARCH_HEAD_ROWS * c->vocab_size);
+    if (layers.end == c->n_layers)
+        scratch_floats(to, &s->logits, (uint64_t)ARCH_HEAD_ROWS * c->vocab_size);
 }
 
 void embed_head_close(struct embed_head *s, struct exec *x)

@@ -4,11 +4,11 @@
 
 #include <stdint.h>
 
+#include "arch/arch.h"
 #include "ops/embed.h"
 #include "exec/exec.h"
 #include "ops/linear.h"
 
-struct arch_chunk;
 struct config;
 struct moeflux_err;
 struct loader;
@@ -20,12 +20,15 @@ struct embed_head {
     struct linear head;
     uint64_t head_norm;
     struct exec_buffer x;      /* f32 [n][hidden]: the hidden states */
-    struct exec_buffer logits; /* f32 [ARCH_HEAD_ROWS][vocab_size] */
+    struct exec_buffer logits; /* f32 [ARCH_HEAD_ROWS][vocab_size]; absent without the last layer */
 };
 
-int embed_head_load(struct embed_head *s, struct loader *l, const struct config *c, struct moeflux_err *e);
+/* The embedding if the layers begin with the first, the head if they end with the last. */
+int embed_head_load(struct embed_head *s, struct loader *l, const struct config *c, struct arch_span layers,
+                    struct moeflux_err *e);
 /* Its buffers for chunks of up to n tokens. */
-void embed_head_allocate(struct embed_head *s, const struct config *c, uint32_t n, struct scratch *to);
+void embed_head_allocate(struct embed_head *s, const struct config *c, struct arch_span layers, uint32_t n,
+                         struct scratch *to);
 void embed_head_close(struct embed_head *s, struct exec *x);
 
 void embed_head_embed(const struct embed_head *s, struct exec *x, const struct arch_chunk *c);

@@ -25,8 +25,12 @@ enum { IN_PLACE_ALIGN = 4, IN_PLACE_TAIL = 64, PAGE = 4096 };
 int loader_init(struct loader *l, struct exec *x, const struct model_dir *dir,
                 const struct moeflux_progress *p, uint32_t n_threads, struct moeflux_err *e)
 {
-    *l = (struct loader){
-        .exec = x, .dir = dir, .config = &dir->config, .progress = p, .shares = exec_get_caps(x).shares};
+    *l = (struct loader){.exec = x,
+                         .dir = dir,
+                         .config = &dir->config,
+                         .progress = p,
+                         .shares = exec_get_caps(x).shares,
+                         .end_bytes = dir->dense_bytes};
     l->pool = pool_new(n_threads, e);
     return l->pool ? 0 : ERR_MEMORY;
 }
@@ -73,7 +77,7 @@ static int reserve(struct loader *l, uint64_t bytes, struct exec_buffer *b, uint
     }
     uint64_t at = size_round_up(l->used, ALIGN);
     if (l->used == 0 || at + bytes > l->chunks[l->packing].bytes) {
-        uint64_t left = l->dir->dense_bytes - size_min(l->loaded_bytes, l->dir->dense_bytes);
+        uint64_t left = l->end_bytes - size_min(l->loaded_bytes, l->end_bytes);
         rc = add_chunk(l, size_max(bytes, size_min(chunk, left + left / 4)), e);
         if (rc < 0)
             return rc;

@@ -27,6 +27,7 @@ struct mixer_needs {
 struct mixer_room {
     struct exec *exec;
     const struct config *config;
+    struct arch_span layers; /* that are open */
     uint32_t max_chunk;
     enum kv_type kv_type;
     bool uses_f16; /* prompts go through float16 */

@@ -196,6 +196,12 @@ static int set_value(const struct flag *f, const char *text, void *field, struct
         snprintf(what, sizeof what, "up to %d whole numbers from %lld to %lld with commas", NUMBER_LIST_MAX,
                  (long long)f->lo, (long long)f->hi);
         return number_list(text, f->lo, f->hi, field) ? 0 : bad_value(f, what, text, e);
+    case FLAG_SHARES:
+        return number_shares(text, field) ? 0 : bad_value(f, "numbers above 0 with commas, as 3,1", text, e);
+    case FLAG_SIZES:
+        return number_bytes_list(text, field)
+                   ? 0
+                   : bad_value(f, "a size like 512M, 4G or 1.5GiB, or several with commas", text, e);
     case FLAG_CHOICE:
         *(int *)field = find_choice(f->choices, text);
         return *(int *)field >= 0 ? 0 : bad_value(f, f->choices, text, e);

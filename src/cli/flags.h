@@ -26,6 +26,8 @@ enum flag_kind {
     FLAG_REAL,    /* float */
     FLAG_BYTES,   /* uint64_t */
     FLAG_LIST,    /* struct number_list, each in [lo, hi] */
+    FLAG_SHARES,  /* struct share_list */
+    FLAG_SIZES,   /* struct bytes_list */
     FLAG_CHOICE,  /* int: which of `choices`, from 0 */
     FLAG_OPERAND, /* const char *: a word without a flag, in the table's order; required unless hi is 1 */
 };

@@ -74,25 +74,56 @@ bool number_bytes(const char *text, uint64_t *out)
     return true;
 }
 
+/* Takes the next item of a list into `item` and moves *at behind it, to NULL after the last. False: it is too long. */
+static bool next_item(const char **at, char *item, size_t cap)
+{
+    size_t n = strcspn(*at, ",");
+    if (n >= cap)
+        return false;
+    memcpy(item, *at, n);
+    item[n] = '\0';
+    *at = (*at)[n] ? *at + n + 1 : NULL;
+    return true;
+}
+
 bool number_list(const char *text, int64_t lo, int64_t hi, struct number_list *out)
 {
     struct number_list list = {0};
-    const char *at = text;
-    for (;;) {
-        char item[24];
-        int64_t value;
-        size_t n = strcspn(at, ",");
-        if (n >= sizeof item || list.n == NUMBER_LIST_MAX)
-            return false;
-        memcpy(item, at, n);
-        item[n] = '\0';
-        if (!number_int(item, lo, hi, &value))
+    char item[24];
+    int64_t value;
+    for (const char *at = text; at;) {
+        if (list.n == NUMBER_LIST_MAX || !next_item(&at, item, sizeof item) ||
+            !number_int(item, lo, hi, &value))
             return false;
         list.values[list.n++] = (uint32_t)value;
-        if (!at[n])
-            break;
-        at += n + 1;
     }
+    *out = list;
+    return true;
+}
+
+bool number_shares(const char *text, struct share_list *out)
+{
+    struct share_list list = {0};
+    char item[48];
+    double value;
+    for (const char *at = text; at;) {
+        if (list.n == NUMBER_LIST_MAX || !next_item(&at, item, sizeof item) || !number_real(item, &value) ||
+            !(value >= 1e-6) || value > 1e15)
+            return false;
+        list.values[list.n++] = (float)value;
+    }
+    *out = list;
+    return true;
+}
+
+bool number_bytes_list(const char *text, struct bytes_list *out)
+{
+    struct bytes_list list = {0};
+    char item[48];
+    for (const char *at = text; at; list.n++)
+        if (list.n == NUMBER_LIST_MAX || !next_item(&at, item, sizeof item) ||
+            !number_bytes(item, &list.values[list.n]))
+            return false;
     *out = list;
     return true;
 }

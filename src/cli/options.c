@@ -33,6 +33,8 @@ enum { DEFAULT_SEQUENCES = 4 };
 #define TEXT_OF(l, value, f, choices, help)   {FLAG_TEXT, NULL, l, value, help, AT(f), 0, 0, choices}
 #define BYTES(s, l, value, f, help)           {FLAG_BYTES, s, l, value, help, AT(f), 0, 0, NULL}
 #define LIST(s, l, value, f, lo, hi, help)    {FLAG_LIST, s, l, value, help, AT(f), lo, hi, NULL}
+#define SHARES(l, value, f, help)             {FLAG_SHARES, NULL, l, value, help, AT(f), 0, 0, NULL}
+#define SIZES(l, value, f, help)              {FLAG_SIZES, NULL, l, value, help, AT(f), 0, 0, NULL}
 #define CHOICE(l, value, f, choices, help)    {FLAG_CHOICE, NULL, l, value, help, AT(f), 0, 0, choices}
 #define MAY_OPERAND(value, f, help)           {FLAG_OPERAND, NULL, NULL, value, help, AT(f), 0, 1, NULL}
 #define OPERAND(value, f, help)               {FLAG_OPERAND, NULL, NULL, value, help, AT(f), 0, 0, NULL}
@@ -59,12 +61,13 @@ static const char LOG_LEVEL[] = "error, warn or info";
 /* How a model is opened and run. */
 #define MODEL_FLAGS \
     TEXT("m", "model", "DIR", model, "the model's directory"), \
-    TEXT_OF("device", "NAME", device, DEVICES, "auto, cpu, reference, GPU's index or name (auto)"), \
+    TEXT_OF("device", "NAME,..", device, DEVICES, "auto, cpu, reference, GPU's index or name (auto)"), \
+    SHARES("tensor-split", "N,N,..", tensor_split, "shares of the layers, by device (by their memory)"), \
     TEXT_OF("cpu-isa", "NAME", cpu_isa, ISAS, "portable, avx2, avx512, amx, neon, dotprod (best)"), \
     INT("c", "ctx-size", "N", ctx_size, 1, MAX_TOKENS, "most tokens of prompt and answers (8192)"), \
     INT("t", "threads", "N", threads, 1, 4096, "threads that compute, read and help (all cores)"), \
     BYTES(NULL, "memory", "SIZE", memory, "host memory for experts and checkpoints, as 4G"), \
-    BYTES(NULL, "gpu-memory", "SIZE", gpu_memory, "device memory for everything"), \
+    SIZES("gpu-memory", "SIZE,..", gpu_memory, "device memory for everything, of each GPU"), \
     CHOICE("experts", "WHERE", experts, EXPERTS, "who computes the routed experts: gpu, cpu (gpu)"), \
     INT(NULL, "n-cpu-moe", "N", n_cpu_moe, 0, MAX_TOKENS, "the CPU does, in the first N layers"), \
     INT(NULL, "active-experts", "N", active_experts, 1, MAX_TOKENS, "routed experts for a token (the model's number)"), \
@@ -176,11 +179,12 @@ static const struct flag inspect_flags[] = {
     {FLAG_OPERAND, NULL, "model", "MODEL", "directory or config.json; not needed with these:", AT(model), 0, 1, NULL},
     TEXT(NULL, "trace", "FILE", trace, "replay a run's trace: what more memory would buy"),
     TEXT(NULL, "usage", "FILE", usage, "how evenly a usage file's experts are used"),
-    TEXT_OF("device", "NAME", device, DEVICES, "as for a run, below too"),
+    TEXT_OF("device", "NAME,..", device, DEVICES, "as for a run, below too"),
+    SHARES("tensor-split", "N,N,..", tensor_split, "shares of the layers, by device"),
     TEXT_OF("cpu-isa", "NAME", cpu_isa, ISAS, "portable, avx2, avx512, amx, neon, dotprod (best)"),
     INT("c", "ctx-size", "N", ctx_size, 1, MAX_TOKENS, "tokens to keep room for (8192)"),
     BYTES(NULL, "memory", "SIZE", memory, "host memory for experts and checkpoints"),
-    BYTES(NULL, "gpu-memory", "SIZE", gpu_memory, "device memory for everything"),
+    SIZES("gpu-memory", "SIZE,..", gpu_memory, "device memory for everything"),
     CHOICE("experts", "WHERE", experts, EXPERTS, "who computes the routed experts: gpu, cpu (gpu)"),
     INT(NULL, "n-cpu-moe", "N", n_cpu_moe, 0, MAX_TOKENS, "the CPU does, in the first N layers"),
     INT(NULL, "active-experts", "N", active_experts, 1, MAX_TOKENS, "routed experts for a token (the model's number)"),
@@ -493,20 +497,36 @@ static int check_answer(const struct options *o, struct moeflux_err *e)
     return sampler_check(&sampling, e);
 }
 
+/* Whether the CPU is among the devices; all: and no other is. */
+static bool names_cpu(const char *device, bool all)
+{
+    uint32_t n = 0, n_cpu = 0;
+    for (const char *at = device; at; n++) {
+        size_t len = strcspn(at, ",");
+        n_cpu += len == 3 && memcmp(at, "cpu", 3) == 0;
+        at = at[len] ? at + len + 1 : NULL;
+    }
+    return n_cpu > 0 && (!all || n_cpu == n);
+}
+
 /* Whether the CPU computes where the options leave it at that. */
 static bool takes_cpu(const char *device)
 {
     struct moeflux_device all[2];
     struct moeflux_err ignored;
     if (device && strcmp(device, "auto") != 0)
-        return strcmp(device, "cpu") == 0;
+        return names_cpu(device, true);
     /* The default one comes first. */
     return moeflux_list_devices(all, 2, &ignored) > 0 && strcmp(all[0].kind, "cpu") == 0;
 }
 
+_Static_assert((int)NUMBER_LIST_MAX == (int)MOEFLUX_MAX_DEVICES, "a list has an entry for each device");
+
 static int check_device(const struct options *o, struct moeflux_err *e)
 {
-    if (!o->gpu_memory || !takes_cpu(o->device))
+    if (o->selftest && o->device && (strchr(o->device, ',') || strcmp(o->device, "all") == 0))
+        return err_set(e, ERR_USAGE, "--selftest checks one device, --device names several");
+    if (!o->gpu_memory.n || !takes_cpu(o->device))
         return 0;
     return err_set(e, ERR_USAGE, "--gpu-memory goes with a GPU; here the CPU computes, and --memory counts");
 }
@@ -630,11 +650,11 @@ static bool is_used(const struct defaults_command *c, const struct flag *f, cons
     static const struct {
         size_t at, beside;
     } rivals[] = {
-        {AT(think), AT(no_think)},    {AT(no_think), AT(think)},  {AT(experts), AT(n_cpu_moe)},
-        {AT(n_cpu_moe), AT(experts)}, {AT(system), AT(raw)},      {AT(system), AT(tokens_in)},
-        {AT(system), AT(resume)},     {AT(predict), AT(logits)},  {AT(usage), AT(compare)},
-        {AT(show_think), AT(batch)},  {AT(quiet), AT(log_level)}, {AT(log_level), AT(quiet)},
-        {AT(cpu_isa), AT(device)},
+        {AT(think), AT(no_think)},    {AT(no_think), AT(think)},      {AT(experts), AT(n_cpu_moe)},
+        {AT(n_cpu_moe), AT(experts)}, {AT(system), AT(raw)},          {AT(system), AT(tokens_in)},
+        {AT(system), AT(resume)},     {AT(predict), AT(logits)},      {AT(usage), AT(compare)},
+        {AT(show_think), AT(batch)},  {AT(quiet), AT(log_level)},     {AT(log_level), AT(quiet)},
+        {AT(cpu_isa), AT(device)},    {AT(tensor_split), AT(device)},
     };
     const struct options *o = into;
     for (size_t i = 0; i < COUNT(rivals); i++)
@@ -808,7 +828,8 @@ const char *options_cpu_isa(const struct options *o)
     const char *wish = getenv("MOEFLUX_CPU_ISA");
     if (o->cpu_isa)
         return o->cpu_isa;
-    bool computes = o->experts == 1 || o->n_cpu_moe > 0 || takes_cpu(o->device);
+    bool computes =
+        o->experts == 1 || o->n_cpu_moe > 0 || takes_cpu(o->device) || names_cpu(o->device, false);
     return wish && *wish && computes ? wish : NULL;
 }
 
@@ -822,7 +843,12 @@ void options_engine(const struct options *o, struct moeflux_options *out)
     out->expert_share = o->expert_share;
     out->prefer_resident = o->prefer_resident;
     out->memory_bytes = o->memory;
-    out->gpu_memory_bytes = o->gpu_memory;
+    for (uint32_t i = 0; i < o->gpu_memory.n; i++)
+        out->gpu_memory_each[i] = o->gpu_memory.values[i];
+    out->n_gpu_memory = o->gpu_memory.n > 1 ? o->gpu_memory.n : 0;
+    out->gpu_memory_bytes = o->gpu_memory.n == 1 ? o->gpu_memory.values[0] : 0;
+    memcpy(out->tensor_split, o->tensor_split.values, sizeof out->tensor_split);
+    out->n_tensor_split = o->tensor_split.n;
     out->expert_io = (enum moeflux_expert_io)o->expert_io;
     out->prefetch = (enum moeflux_prefetch)o->prefetch;
     out->cache_policy = (enum moeflux_cache_policy)o->cache_policy;

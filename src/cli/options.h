@@ -48,7 +48,9 @@ struct options {
     int64_t active_experts; /* 0: as many as the model's own */
     int64_t ctx_size;       /* 0: the smaller of GENERATOR_DEFAULT_CONTEXT and the model's maximum */
     int64_t threads, chunk;
-    uint64_t memory, gpu_memory; /* bytes; 0: from what is free */
+    uint64_t memory;                /* bytes; 0: from what is free */
+    struct bytes_list gpu_memory;   /* of each device, or one for all; none: from what is free */
+    struct share_list tensor_split; /* none: by the devices' memory */
 
     const char *prompt, *file, *tokens_in, *system; /* at most one of the first three */
     const char *prompt_cache, *prompt_cache_ro;     /* at most one */

@@ -45,12 +45,32 @@ static void print_checkpoints(struct output *out, const struct moeflux_plan *p)
     print_bytes(out, "checkpoints", p->n_checkpoints * p->checkpoint_bytes, note);
 }
 
+static void print_device(struct output *out, const struct moeflux_plan *p, uint32_t i)
+{
+    const struct moeflux_plan_device *d = &p->devices[i];
+    char may[32], weights[32], states[32];
+    number_show_bytes(may, sizeof may, (double)d->device_bytes);
+    number_show_bytes(weights, sizeof weights, (double)d->weights_bytes);
+    number_show_bytes(states, sizeof states, (double)d->state_bytes);
+    output_addf(out, "  %" PRIu32 ": layers %" PRIu32 " to %" PRIu32 "  %s\n", i + 1, d->first_layer,
+                d->end_layer - 1, d->device);
+    output_addf(out, "     may hold %s; weights %s, states %s; %" PRIu64 " of %" PRIu64 " experts", may,
+                weights, states, d->n_slots, d->n_experts);
+    if (!d->is_unified)
+        output_addf(out, ", %" PRIu64 " more on the host", d->n_host_slots);
+    output_addf(out, "\n");
+}
+
 void plan_report_print(const struct moeflux_plan *p, struct output *out)
 {
     char context[48], chunk[48];
     snprintf(context, sizeof context, "%" PRIu32 " tokens (-c)", p->context);
     snprintf(chunk, sizeof chunk, "%" PRIu32 " tokens at once (--chunk)", p->chunk);
     output_addf(out, "Plan for %s\n", p->device);
+    for (uint32_t i = 0; p->n_devices > 1 && i < p->n_devices; i++)
+        print_device(out, p, i);
+    if (p->n_devices > 1)
+        output_addf(out, "Together:\n");
     print_bytes(out, "device memory", p->device_free_bytes,
                 p->is_unified ? "free, and is the host's" : "free");
     print_bytes(out, "host memory", p->host_free_bytes, "free");
@@ -72,6 +92,40 @@ void plan_report_print(const struct moeflux_plan *p, struct output *out)
     if (!p->is_unified)
         print_experts(out, "experts on host", p->n_host_slots, p);
     output_addf(out, "  %-20s %s\n", "experts read by", p->expert_io);
+}
+
+static json_t *devices_json(const struct moeflux_plan *p)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < p->n_devices; i++) {
+        const struct moeflux_plan_device *d = &p->devices[i];
+        const struct {
+            const char *key;
+            uint64_t value;
+        } numbers[] = {
+            {"first_layer", d->first_layer},
+            {"layers", d->end_layer - d->first_layer},
+            {"device_free_bytes", d->device_free_bytes},
+            {"device_bytes", d->device_bytes},
+            {"weights_bytes", d->weights_bytes},
+            {"state_bytes", d->state_bytes},
+            {"activation_bytes", d->activation_bytes},
+            {"driver_bytes", d->driver_bytes},
+            {"experts", d->n_experts},
+            {"slots", d->n_slots},
+            {"host_slots", d->n_host_slots},
+            {"pinned", d->n_pinned},
+        };
+        json_t *one = json_object();
+        json_object_set_new(one, "device", output_json_text(d->device, strlen(d->device)));
+        json_object_set_new(one, "unified", json_boolean(d->is_unified));
+        for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++)
+            json_object_set_new(one, numbers[k].key,
+                                numbers[k].value <= INT64_MAX ? json_integer((json_int_t)numbers[k].value)
+                                                              : json_null());
+        json_array_append_new(list, one);
+    }
+    return list;
 }
 
 struct json_t *plan_report_json(const struct moeflux_plan *p)
@@ -110,6 +164,7 @@ struct json_t *plan_report_json(const struct moeflux_plan *p)
                                                           : json_null());
     json_object_set_new(object, "experts_resident", json_boolean(p->experts_resident));
     json_object_set_new(object, "expert_io", output_json_text(p->expert_io, strlen(p->expert_io)));
+    json_object_set_new(object, "devices", devices_json(p));
     return object;
 }
 

@@ -154,6 +154,28 @@ static void print_worst_layers(const struct generator *s, struct str *to)
         str_add_text(to, "\n");
 }
 
+/* A row for each of several devices. */
+static void print_devices(const struct moeflux_stats *es, struct str *to)
+{
+    for (uint32_t i = 0; es->n_devices > 1 && i < es->n_devices; i++) {
+        const struct moeflux_device_stats *d = &es->devices[i];
+        uint64_t all_ns = es->prefill_ns + es->decode_ns, chosen = d->n_hits + d->n_host_hits + d->n_misses;
+        char weights[32], state[32];
+        number_show_bytes(weights, sizeof weights, (double)d->weights_bytes);
+        number_show_bytes(state, sizeof state, (double)d->state_bytes);
+        str_addf(to, "device %-5" PRIu32 " layers %" PRIu32 " to %" PRIu32 ", %s\n", i + 1, d->first_layer,
+                 d->end_layer - 1, d->device);
+        str_addf(to, "%-12s %s weights, %s states, %" PRIu64 " slots", "", weights, state, d->n_slots);
+        if (d->n_host_slots)
+            str_addf(to, ", %" PRIu64 " on the host", d->n_host_slots);
+        if (chosen)
+            str_addf(to, "; hits %.1f %%", 100 * part_of(d->n_hits, chosen));
+        str_addf(to, "\n%-12s busy %.3f s, of it %.3f s waiting for the disk; idle %.3f s\n", "",
+                 (double)d->busy_ns / 1e9, (double)d->wait_read_ns / 1e9,
+                 all_ns > d->busy_ns ? (double)(all_ns - d->busy_ns) / 1e9 : 0.0);
+    }
+}
+
 static void print_ops(const struct moeflux_stats *es, struct str *to)
 {
     uint64_t total = 0;
@@ -196,6 +218,7 @@ static void print_all(const struct stats *st, const struct answer *a, const stru
     if (es.device_used_bytes)
         str_addf(to, "; %s of device memory in all", state);
     str_addf(to, "\n");
+    print_devices(&es, to);
     print_experts(&es, s->info.expert_io, to);
     print_bound(&es, to);
     print_hits(&es, to);
@@ -236,6 +259,36 @@ static json_t *ops_json(const struct moeflux_stats *es)
         json_array_append_new(ops, op);
     }
     return ops;
+}
+
+static json_t *devices_json(const struct moeflux_stats *es)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < es->n_devices; i++) {
+        const struct moeflux_device_stats *d = &es->devices[i];
+        const struct {
+            const char *key;
+            uint64_t value;
+        } counts[] = {
+            {"first_layer", d->first_layer},
+            {"layers", d->end_layer - d->first_layer},
+            {"weights_bytes", d->weights_bytes},
+            {"state_bytes", d->state_bytes},
+            {"slots", d->n_slots},
+            {"host_slots", d->n_host_slots},
+            {"hits", d->n_hits},
+            {"host_hits", d->n_host_hits},
+            {"misses", d->n_misses},
+        };
+        json_t *one = json_object();
+        json_object_set_new(one, "device", json_string(d->device));
+        for (size_t k = 0; k < sizeof counts / sizeof *counts; k++)
+            json_object_set_new(one, counts[k].key, json_integer((json_int_t)counts[k].value));
+        json_object_set_new(one, "busy_s", json_real((double)d->busy_ns / 1e9));
+        json_object_set_new(one, "wait_read_s", json_real((double)d->wait_read_ns / 1e9));
+        json_array_append_new(list, one);
+    }
+    return list;
 }
 
 static void add_counts(json_t *object, const struct moeflux_stats *es, uint64_t checkpoint_bytes)
@@ -330,6 +383,7 @@ struct json_t *stats_engine_json(const struct generator *s)
     json_object_set_new(object, "wait_read_s", json_real((double)es.wait_read_ns / 1e9));
     json_object_set_new(object, "wait_device_s", json_real((double)es.wait_gpu_ns / 1e9));
     json_object_set_new(object, "layer_wait_s", layer_waits_json(s));
+    json_object_set_new(object, "devices", devices_json(&es));
     json_object_set_new(object, "ops", ops_json(&es));
     return object;
 }

@@ -54,17 +54,17 @@ static struct side side_of(const struct model_dir *m, uint32_t first, uint32_t e
     return (struct side){need, need ? expert_store_floor_bytes(m) : 0};
 }
 
-static int check_device(const struct model_dir *m, const struct budget_request *w, uint64_t device,
-                        uint64_t least, struct moeflux_err *e)
+static int check_device(const struct budget_request *w, uint64_t device, uint64_t least,
+                        struct moeflux_err *e)
 {
-    uint64_t fixed = plus(m->dense_bytes, w->scratch_bytes);
+    uint64_t fixed = plus(w->weights_bytes, w->scratch_bytes);
     if (device >= fixed && device - fixed >= least)
         return 0;
     return err_set(
         e, ERR_NO_FIT,
         "the model needs at least %.1f MiB (weights %.1f, states %.1f, experts of one token %.1f), "
         "%s %.1f MiB; smaller -c and --chunk need less",
-        mib(plus(fixed, least)), mib(m->dense_bytes), mib(w->scratch_bytes), mib(least),
+        mib(plus(fixed, least)), mib(w->weights_bytes), mib(w->scratch_bytes), mib(least),
         w->gpu_memory_bytes && device == w->gpu_memory_bytes ? "--gpu-memory is" : "free are", mib(device));
 }
 
@@ -133,12 +133,12 @@ static int share_apart(const struct model_dir *m, const struct budget_request *w
 }
 
 /* Device memory is host memory, and has `room` for experts. */
-static int share_unified(const struct model_dir *m, const struct budget_request *w, uint64_t room,
-                         struct side gpu, struct side cpu, struct budget *out, struct moeflux_err *e)
+static int share_unified(const struct budget_request *w, uint64_t room, struct side gpu, struct side cpu,
+                         struct budget *out, struct moeflux_err *e)
 {
     uint64_t most = room;
     if (cpu.need) {
-        uint64_t fixed = plus(plus(m->dense_bytes, w->scratch_bytes), w->cpu_scratch_bytes);
+        uint64_t fixed = plus(plus(w->weights_bytes, w->scratch_bytes), w->cpu_scratch_bytes);
         most = minus(with_margin(w->host_free_bytes), fixed);
         gpu.need = size_min(gpu.need, room);
     }
@@ -149,9 +149,10 @@ static int share_unified(const struct model_dir *m, const struct budget_request 
 int budget_for_experts(const struct model_dir *m, const struct exec_caps *caps,
                        const struct budget_request *w, struct budget *out, struct moeflux_err *e)
 {
-    const struct side cpu = side_of(m, 0, w->n_cpu_layers),
-                      gpu = side_of(m, w->n_cpu_layers, m->config.n_layers);
-    uint64_t fixed = plus(m->dense_bytes, w->scratch_bytes), least = expert_store_floor_bytes(m);
+    uint32_t on_device = (uint32_t)size_min(size_max(w->layers.first, w->n_cpu_layers), w->layers.end);
+    const struct side cpu = side_of(m, w->layers.first, on_device),
+                      gpu = side_of(m, on_device, w->layers.end);
+    uint64_t fixed = plus(w->weights_bytes, w->scratch_bytes), least = size_max(gpu.least, cpu.least);
     *out = (struct budget){0};
     if (caps->is_unified)
         least = size_max(least, plus(gpu.least, cpu.least));
@@ -162,13 +163,13 @@ int budget_for_experts(const struct model_dir *m, const struct exec_caps *caps,
         limit_of(w->gpu_memory_bytes, caps->is_software ? w->host_free_bytes : caps->free_bytes);
     if (caps->is_unified)
         out->device_bytes = size_min(out->device_bytes, limit_of(w->gpu_memory_bytes, w->host_free_bytes));
-    int rc = check_device(m, w, out->device_bytes, gpu.least, e);
+    int rc = check_device(w, out->device_bytes, gpu.least, e);
     if (rc < 0)
         return rc;
     uint64_t room = out->device_bytes - fixed;
     if (!caps->is_unified)
         out->slot_bytes = size_min(room, gpu.need);
-    rc = caps->is_unified ? share_unified(m, w, room, gpu, cpu, out, e) : share_apart(m, w, gpu, cpu, out, e);
+    rc = caps->is_unified ? share_unified(w, room, gpu, cpu, out, e) : share_apart(m, w, gpu, cpu, out, e);
     uint64_t taken = plus(w->checkpoint_bytes * out->n_checkpoints,
                           caps->is_unified ? fixed + out->slot_bytes : out->host_bytes);
     if (w->n_cpu_layers)

@@ -4,11 +4,15 @@
 
 #include <stdint.h>
 
+#include "experts/expert_store.h"
+
 struct moeflux_err;
 struct exec_caps;
 struct model_dir;
 
 struct budget_request {                      /* bytes */
+    struct expert_layers layers;             /* of the device: all, or with several devices a share */
+    uint64_t weights_bytes;                  /* dense ones of these layers */
     uint64_t memory_bytes, gpu_memory_bytes; /* --memory, --gpu-memory; 0: not given */
     uint64_t scratch_bytes;                  /* activations, states and what the driver takes */
     uint64_t host_free_bytes;                /* host_memory_free; UINT64_MAX: not known */

@@ -16,21 +16,21 @@ static uint32_t gather_wave(const struct pass *p, const struct expert_side *side
     uint32_t top_k = m->dir.config.top_k, slots = expert_store_n_free_slots(side->store), t = from;
     *n_wanted = 0;
     for (; t < p->chunk.n; t++) {
-        const uint32_t *choice = pass_choice(m) + (uint64_t)t * top_k;
-        uint32_t before = *n_wanted, n = pass_n_chosen(m, choice);
+        const uint32_t *choice = pass_choice(p) + (uint64_t)t * top_k;
+        uint32_t before = *n_wanted, n = pass_n_chosen(p, choice);
         for (uint32_t k = 0; k < n; k++)
-            if (!m->is_wanted[choice[k]]) {
-                m->is_wanted[choice[k]] = 1;
-                m->wanted[(*n_wanted)++] = choice[k];
+            if (!p->at->is_wanted[choice[k]]) {
+                p->at->is_wanted[choice[k]] = 1;
+                p->at->wanted[(*n_wanted)++] = choice[k];
             }
         if (*n_wanted <= slots)
             continue;
         while (*n_wanted > before)
-            m->is_wanted[m->wanted[--*n_wanted]] = 0;
+            p->at->is_wanted[p->at->wanted[--*n_wanted]] = 0;
         break;
     }
     for (uint32_t i = 0; i < *n_wanted; i++)
-        m->is_wanted[m->wanted[i]] = 0;
+        p->at->is_wanted[p->at->wanted[i]] = 0;
     return t - from;
 }
 
@@ -44,8 +44,8 @@ static struct host_chunk host_chunk_of(const struct pass *p)
 {
     struct moeflux_model *m = p->m;
     return (struct host_chunk){.x = (const float *)(const void *)m->host.x.host,
-                               .weights = pass_weights(m),
-                               .idx = pass_choice(m),
+                               .weights = pass_weights(p),
+                               .idx = pass_choice(p),
                                .sum = (float *)(void *)m->host.sum.host,
                                .n = p->chunk.n};
 }
@@ -56,7 +56,7 @@ static void run_up(const struct pass *p, const struct arch_experts *x)
     if (pass_is_on_cpu(p, x->layer))
         host_experts_up(&p->m->host.experts, &here, x);
     else
-        arch_experts_up(p->m->arch, &p->chunk, x);
+        arch_experts_up(p->at->arch, &p->chunk, x);
 }
 
 static void run_down(const struct pass *p, const struct arch_experts *x)
@@ -65,7 +65,7 @@ static void run_down(const struct pass *p, const struct arch_experts *x)
     if (pass_is_on_cpu(p, x->layer))
         host_experts_down(&p->m->host.experts, &here, x);
     else
-        arch_experts_down(p->m->arch, &p->chunk, x);
+        arch_experts_down(p->at->arch, &p->chunk, x);
 }
 
 void chosen_compute(const struct pass *p, const struct arch_experts *x)
@@ -97,13 +97,13 @@ static uint32_t gather_all(const struct pass *p, uint32_t layer)
     const struct expert_store *store = pass_side(p, layer)->store;
     uint32_t n_pairs = p->chunk.n * m->dir.config.top_k, n = 0;
     for (uint32_t i = 0; i < n_pairs; i++)
-        if (pass_choice(m)[i] != NO_EXPERT)
-            m->is_wanted[pass_choice(m)[i]] = 1;
+        if (pass_choice(p)[i] != NO_EXPERT)
+            p->at->is_wanted[pass_choice(p)[i]] = 1;
     for (int there = 1; there >= 0; there--)
         for (uint32_t x = 0; x < m->dir.config.n_experts; x++)
-            if (m->is_wanted[x] && expert_store_has(store, layer, x) == there) {
-                m->is_wanted[x] = 0;
-                m->wanted[n++] = x;
+            if (p->at->is_wanted[x] && expert_store_has(store, layer, x) == there) {
+                p->at->is_wanted[x] = 0;
+                p->at->wanted[n++] = x;
             }
     return n;
 }
@@ -127,14 +127,14 @@ static uint64_t wave_table(const struct pass *p, uint32_t wave, uint32_t layer, 
 static int read_ahead_of_chunk(const struct pass *p, uint32_t layer, struct moeflux_err *e)
 {
     struct moeflux_model *m = p->m;
-    uint32_t next = pass_next_moe(m, layer), n_experts = m->dir.config.n_experts;
+    uint32_t next = pass_next_moe(p, layer), n_experts = m->dir.config.n_experts;
     uint64_t n_pairs = (uint64_t)p->chunk.n * m->dir.config.top_k;
     if (n_pairs < 4 * (uint64_t)n_experts || !pass_reads_ahead(p, next))
         return 0;
     for (uint32_t i = 0; i < n_experts; i++)
-        m->wanted[i] = i;
-    expert_store_prefetch(pass_side(p, next)->store, next, m->wanted, n_experts, true);
-    return expert_store_raise(pass_side(p, next)->store, next, m->wanted, n_experts, e);
+        p->at->wanted[i] = i;
+    expert_store_prefetch(pass_side(p, next)->store, next, p->at->wanted, n_experts, true);
+    return expert_store_raise(pass_side(p, next)->store, next, p->at->wanted, n_experts, e);
 }
 
 /* The experts of many tokens: each is loaded once and multiplied with all its tokens. While one wave computes, the next one
@@ -156,11 +156,11 @@ static int expert_waves(const struct pass *p, uint32_t layer, struct moeflux_err
             n_held = 0;
         }
         if (rc == 0)
-            rc = bring(side, layer, m->wanted + from, n, USE_CHUNK, e);
+            rc = bring(side, layer, p->at->wanted + from, n, USE_CHUNK, e);
         if (rc < 0)
             return rc;
         n_held += n;
-        x.table = wave_table(p, wave, layer, m->wanted + from, n);
+        x.table = wave_table(p, wave, layer, p->at->wanted + from, n);
         x.more_waves = from + n < n_all;
         chosen_compute(p, &x);
         if (x.more_waves) {
@@ -176,30 +176,29 @@ static int expert_waves(const struct pass *p, uint32_t layer, struct moeflux_err
 /* Prefetches the likelier predicted experts of a layer: so many for each sequence. */
 static void read_ahead(const struct pass *p, uint32_t layer, uint32_t each)
 {
-    struct moeflux_model *m = p->m;
     uint32_t n = pass_n_decoding(p);
     if (n == 0 || !pass_reads_ahead(p, layer))
         return;
-    predictor_predict(&m->predictor, layer, pass_predicts(p, layer) ? pass_prediction(m) : NULL, n);
-    expert_store_prefetch(pass_side(p, layer)->store, layer, m->predictor.named,
-                          (uint32_t)size_min(m->predictor.n_named, (uint64_t)n * each), false);
+    predictor_predict(&p->at->predictor, layer, pass_predicts(p, layer) ? pass_prediction(p) : NULL, n);
+    expert_store_prefetch(pass_side(p, layer)->store, layer, p->at->predictor.named,
+                          (uint32_t)size_min(p->at->predictor.n_named, (uint64_t)n * each), false);
 }
 
 /* The choice of `layer` is known: the disk has something to do while its experts compute. */
 static void read_ahead_of_next(const struct pass *p, uint32_t layer)
 {
-    uint32_t next = pass_next_moe(p->m, layer);
-    bool comes_again = p->m->computes_at_once && pass_predicts(p, next);
+    uint32_t next = pass_next_moe(p, layer);
+    bool comes_again = p->at->computes_at_once && pass_predicts(p, next);
     read_ahead(p, next, comes_again ? div_up(p->m->dir.config.top_k, 2) : UINT32_MAX);
 }
 
 void chosen_predict_again(const struct pass *p, uint32_t layer)
 {
     struct moeflux_model *m = p->m;
-    if (!m->computes_at_once || !config_has_experts(&m->dir.config, layer) || !pass_predicts(p, layer))
+    if (!p->at->computes_at_once || !config_has_experts(&m->dir.config, layer) || !pass_predicts(p, layer))
         return;
-    bool is_first = layer == pass_next_moe(m, UINT32_MAX);
-    arch_predict_experts(m->arch, layer, p->chunk.n);
+    bool is_first = layer == pass_next_moe(p, UINT32_MAX);
+    arch_predict_experts(p->at->arch, layer, p->chunk.n);
     read_ahead(p, layer, div_up(m->dir.config.top_k, is_first ? 4 : 2));
 }
 
@@ -207,7 +206,7 @@ void chosen_predict_again(const struct pass *p, uint32_t layer)
  * of several. */
 static void name_part(const struct pass *p, struct arch_experts *x, uint64_t which)
 {
-    const uint32_t *wanted = p->m->wanted;
+    const uint32_t *wanted = p->at->wanted;
     uint32_t some[64], n = 0;
     if (x->n == 1) {
         x->skip = ~which;
@@ -264,7 +263,7 @@ static int up_in_parts(const struct pass *p, const struct expert_side *side, str
     return 0;
 }
 
-/* The experts of some tokens, n different ones in m->wanted. Cached ones are computed while the others are read; of several
+/* The experts of some tokens, n different ones in p->at->wanted. Cached ones are computed while the others are read; of several
  * tokens where the host computes. Each expert writes its own part of the activations; they are summed afterwards in the
  * router's order. So the result does not depend on the order of arrival. */
 static int wanted_experts(const struct pass *p, struct arch_experts *x, uint32_t n, struct moeflux_err *e)
@@ -272,7 +271,7 @@ static int wanted_experts(const struct pass *p, struct arch_experts *x, uint32_t
     const struct expert_side *side = pass_side(p, x->layer);
     uint64_t all = n < 64 ? ((uint64_t)1 << n) - 1 : UINT64_MAX, present = 0, table = x->table;
     enum expert_use use = p->chunk.n == 1 ? USE_TOKEN : USE_TOKENS;
-    int rc = expert_store_want(side->store, x->layer, p->m->wanted, n, use, &present, e);
+    int rc = expert_store_want(side->store, x->layer, p->at->wanted, n, use, &present, e);
     if (rc < 0)
         return rc;
     if (x->from + x->n == p->chunk.n)
@@ -313,7 +312,7 @@ static bool takes_waves(const struct pass *p, uint32_t layer)
     if (pass_n_decoding(p) > 0)
         return false;
     return pass_is_on_cpu(p, layer) ? host_experts_takes_waves(&m->host.experts, p->chunk.n)
-                                    : arch_takes_waves(m->arch, p->chunk.n);
+                                    : arch_takes_waves(p->at->arch, p->chunk.n);
 }
 
 uint64_t chosen_n_all(const struct pass *p)
@@ -321,29 +320,29 @@ uint64_t chosen_n_all(const struct pass *p)
     const struct moeflux_model *m = p->m;
     uint64_t n = 0;
     for (uint32_t t = 0; t < p->chunk.n; t++)
-        n += pass_n_chosen(m, pass_choice(m) + (uint64_t)t * m->dir.config.top_k);
+        n += pass_n_chosen(p, pass_choice(p) + (uint64_t)t * m->dir.config.top_k);
     return n;
 }
 
 void chosen_count(const struct pass *p)
 {
-    p->m->n_choices += p->chunk.n;
-    p->m->n_chosen += chosen_n_all(p);
+    p->at->n_choices += p->chunk.n;
+    p->at->n_chosen += chosen_n_all(p);
 }
 
 int chosen_see(const struct pass *p, struct moeflux_err *e)
 {
     struct moeflux_model *m = p->m;
     uint32_t top_k = m->dir.config.top_k, n_seen = 0;
-    struct expert_store *store = m->sides[SIDE_DEVICE].store;
+    struct expert_store *store = p->at->sides[SIDE_DEVICE].store;
     for (uint32_t layer = 0; layer < m->dir.config.n_layers; layer++) {
-        if (!m->is_seen[layer])
+        if (!p->at->is_seen[layer])
             continue;
-        const uint32_t *choice = (const uint32_t *)(const void *)m->seen.host + (uint64_t)layer * top_k;
-        uint32_t n = pass_n_chosen(m, choice);
+        const uint32_t *choice = (const uint32_t *)(const void *)p->at->seen.host + (uint64_t)layer * top_k;
+        uint32_t n = pass_n_chosen(p, choice);
         expert_store_note(store, layer, choice, n);
-        m->n_choices++;
-        m->n_chosen += n;
+        p->at->n_choices++;
+        p->at->n_chosen += n;
         n_seen++;
     }
     return n_seen ? expert_store_move_up(store, e) : 0;
@@ -353,13 +352,13 @@ int chosen_see(const struct pass *p, struct moeflux_err *e)
 static void prefer_experts(const struct pass *p, uint32_t layer)
 {
     struct moeflux_model *m = p->m;
-    uint32_t *choice = pass_choice(m);
-    bool is_changed = prefer_choose(m, pass_side(p, layer)->store, layer, pass_n_chosen(m, choice), choice,
-                                    pass_weights(m));
-    if (!is_changed || pass_is_on_cpu(p, layer) || m->view.idx.host)
+    uint32_t *choice = pass_choice(p);
+    bool is_changed = prefer_choose(p, pass_side(p, layer)->store, layer, pass_n_chosen(p, choice), choice,
+                                    pass_weights(p));
+    if (!is_changed || pass_is_on_cpu(p, layer) || p->at->view.idx.host)
         return;
-    exec_copy(m->exec, &m->view.idx, 0, &m->choice, 0, m->dir.config.top_k * sizeof *choice);
-    exec_copy(m->exec, &m->view.weights, 0, &m->host.weights, 0, m->dir.config.top_k * sizeof(float));
+    exec_copy(p->at->exec, &p->at->view.idx, 0, &p->at->choice, 0, m->dir.config.top_k * sizeof *choice);
+    exec_copy(p->at->exec, &p->at->view.weights, 0, &p->at->weights, 0, m->dir.config.top_k * sizeof(float));
 }
 
 int chosen_run(const struct pass *p, uint32_t layer, struct moeflux_err *e)
@@ -369,10 +368,10 @@ int chosen_run(const struct pass *p, uint32_t layer, struct moeflux_err *e)
         prefer_experts(p, layer);
     chosen_count(p);
     if (m->trace)
-        trace_writer_add(m->trace, layer, p->chunk.of.pos, p->chunk.n, pass_choice(m), pass_weights(m));
+        trace_writer_add(m->trace, layer, p->chunk.of.pos, p->chunk.n, pass_choice(p), pass_weights(p));
     /* Of a chunk of many tokens the next one comes behind the last. */
     uint32_t n = pass_n_decoding(p) > 0 ? p->chunk.n : 1;
-    predictor_observe(&m->predictor, layer, pass_choice(m) + (uint64_t)(p->chunk.n - n) * m->dir.config.top_k,
-                      n);
+    predictor_observe(&p->at->predictor, layer,
+                      pass_choice(p) + (uint64_t)(p->chunk.n - n) * m->dir.config.top_k, n);
     return takes_waves(p, layer) ? expert_waves(p, layer, e) : token_waves(p, layer, e);
 }

@@ -30,12 +30,13 @@ static bool finds_all(const struct moeflux_plan *p)
     return p->experts_resident || (!p->is_unified && p->n_host_slots >= p->n_experts - p->n_cpu_experts);
 }
 
-/* How often the host waits for the device: for the choice of every layer, unless the device finds all experts. */
+/* How often the host waits for a device: for the choice of every layer, unless the devices find all experts; then for each of
+ * them. */
 static double n_waits(const struct moeflux_needs *n, const struct moeflux_plan *p)
 {
     if (!p || !finds_all(p))
         return n->n_layers;
-    return p->n_cpu_layers + 1.0;
+    return p->n_cpu_layers + (p->n_devices > 1 ? p->n_devices : 1.0);
 }
 
 struct moeflux_forecast moeflux_make_forecast(const struct moeflux_needs *n, const struct moeflux_plan *plan,

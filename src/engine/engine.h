@@ -29,6 +29,42 @@ struct expert_side {
  * slots are for experts on their way through. */
 enum expert_side_kind { SIDE_DEVICE, SIDE_HOST, SIDE_PROMPT, EXPERT_SIDES };
 
+/* A device and the layers that it computes: all of them, or a share where there are several devices. The first stage embeds,
+ * the last one has the head. What crosses is a chunk's hidden states, through host memory (stage.h). */
+struct stage {
+    struct exec *exec;
+    struct expert_layers layers;
+    struct arch *arch;
+    struct arch_view view; /* states: of its layers alone */
+    struct loader loader;
+    struct expert_side sides[EXPERT_SIDES];
+    bool computes_at_once; /* a host backend: nothing can be recorded ahead */
+    bool maps_weights;     /* load_plan.maps_weights */
+    bool is_again;         /* an earlier stage is on the same device */
+
+    struct exec_buffer ids, rope; /* inputs of a chunk */
+    struct exec_buffer kept;      /* the recurrent state inside a chunk; made on first use */
+    /* host copy of view.idx followed by view.predicted; unused where those are mapped */
+    struct exec_buffer choice;
+    /* host copies of view.weights, where the host wants them, and of view.logits; likewise */
+    struct exec_buffer weights, logits;
+    /* u32 [n_layers][top_k], on the host: what a token chose in the layers that it passed without the host (pass_goes_on), where
+     * is_seen. Unused where device memory is mapped. */
+    struct exec_buffer seen;
+    bool *is_seen;             /* [n_layers] */
+    struct exec_buffer hidden; /* host copies of x, [n_layers + 1][max_chunk][hidden]; made on first use */
+    struct exec_buffer x; /* f32 [max_chunk][hidden]: a copy of view.x on the host, where it is not mapped */
+    struct exec_buffer router_logits; /* host copy of view.router_logits, for prefer.h; likewise */
+
+    struct predictor predictor;
+    uint32_t *wanted;             /* [n_experts]: the different experts of a wave */
+    uint8_t *is_wanted;           /* [n_experts] */
+    uint64_t n_choices, n_chosen; /* statistics: choices that the host saw, experts in them */
+    uint64_t busy_ns;             /* statistics: evaluations were here */
+    uint64_t state_bytes;         /* of all sessions */
+    uint64_t recurrent_off;       /* of its part in a checkpoint */
+};
+
 /* A choice of a token as the device is asked for it. */
 struct choice {
     struct sampler_rule rule;
@@ -64,7 +100,7 @@ struct parked {
     const struct moeflux_session *sessions[MOEFLUX_MOST_TOGETHER];
 };
 
-/* The sequences that the predictor has seen last, and where they go on. For any other it must forget. */
+/* The sequences that the predictors have seen last, and where they go on. For any other it must forget. */
 struct followed {
     uint32_t n; /* 0: none */
     const struct moeflux_session *sessions[MOEFLUX_MOST_TOGETHER];
@@ -73,47 +109,31 @@ struct followed {
 
 struct moeflux_model {
     struct model_dir dir;
-    struct exec *exec;
-    struct arch *arch;
-    struct arch_view view;
-    struct loader loader;
-    struct expert_side sides[EXPERT_SIDES];
-    uint32_t n_cpu_layers;  /* the first layers are SIDE_HOST's (SIDE_PROMPT's), the others SIDE_DEVICE's */
+    struct stage stages[MOEFLUX_MAX_DEVICES];
+    uint32_t n_stages;
+    char device_names[512]; /* of several devices, joined by " + " */
+    uint32_t
+        n_cpu_layers; /* the first layers are SIDE_HOST's (SIDE_PROMPT's), the others SIDE_DEVICE's; with one stage */
     uint32_t max_cpu_chunk; /* load_plan.max_cpu_chunk */
     struct {                /* SIDE_HOST */
         struct host_experts experts;
-        /* Chunks on their way between the two, in host memory that the device sees: hidden states, the router's weights (unused
-         * where those are mapped), the experts' sum. */
-        struct exec_buffer x, weights, sum;
+        /* Chunks on their way between the two, in host memory that the device sees: hidden states, the experts' sum. */
+        struct exec_buffer x, sum;
         uint64_t n_computed, ns; /* statistics */
     } host;
-    struct predictor predictor;
-    uint64_t n_choices, n_chosen; /* statistics: choices that the host saw, experts in them */
     struct prefer prefer;
     struct trace_writer *trace; /* NULL: choices are not recorded */
     struct moeflux_progress progress;
     /* Every expert is in a device slot: no layer waits for the router's choice. Not with a trace. */
     bool resident;
-    bool computes_at_once; /* the reference backend: nothing can be recorded ahead */
+    bool computes_at_once; /* some stage does */
     uint32_t max_chunk;
     enum kv_type kv_type;
     uint32_t n_checkpoints; /* the most that a session may have */
-    bool maps_weights;      /* load_plan.maps_weights */
 
-    struct exec_buffer ids, rope; /* inputs of a chunk */
-    struct exec_buffer kept;      /* the recurrent state inside a chunk; made on first use */
-    /* host copy of view.idx followed by view.predicted; unused where those are mapped */
-    struct exec_buffer choice;
-    struct exec_buffer logits; /* host copy of view.logits; likewise */
-    /* u32 [n_layers][top_k], on the host: what a token chose in the layers that it passed without the host (pass_goes_on), where
-     * is_seen. Unused where device memory is mapped. */
-    struct exec_buffer seen;
-    bool *is_seen;              /* [n_layers] */
-    struct exec_buffer hidden;  /* host copies of x, [n_layers + 1][max_chunk][hidden]; made on first use */
-    float *inverse_frequencies; /* [rotary_dim / 2] */
-    double rope_multiplier;     /* of cos and sin */
-    uint32_t *wanted;           /* [n_experts]: the different experts of a wave */
-    uint8_t *is_wanted;         /* [n_experts] */
+    uint64_t recurrent_state_bytes; /* of all stages */
+    float *inverse_frequencies;     /* [rotary_dim / 2] */
+    double rope_multiplier;         /* of cos and sin */
 
     struct followed followed;
 
@@ -126,27 +146,33 @@ struct moeflux_model {
     /* Progress of the current evaluation: tokens before this chunk, in it, in all; the current layer. */
     struct {
         uint32_t before, here, total, layer;
+        uint32_t from;    /* tokens before the run of chunks that this one is of (pipeline.h) */
         const char *what; /* name in progress reports */
     } progress_at;
     uint64_t step_ns; /* duration of the last chunk or token; UINT64_MAX before the first */
     bool is_stopped;  /* the progress callback said stop; the device may still be at work */
 
-    uint64_t state_bytes; /* of all sessions */
     uint64_t n_prefill_tokens, prefill_ns, n_decode_tokens, decode_ns;
+};
+
+/* What a sequence has on one stage. */
+struct stage_state {
+    struct exec_buffer recurrent; /* arch_view.recurrent_state_bytes */
+    /* where the next tokens' state goes; the two change places when it is accepted */
+    struct exec_buffer recurrent_next;
+    struct exec_buffer older[MOEFLUX_MAX_DEVICES - 1]; /* pipeline.h; made on first use */
+    struct exec_buffer *blocks;                        /* KV cache, [n_blocks] */
+    struct exec_buffer table;                          /* u64 [max_blocks]: the blocks' addresses */
 };
 
 struct moeflux_session {
     struct moeflux_model *model;
     uint32_t max_context, pos;
-    uint32_t parity;              /* which of the double-buffered states is current */
-    struct exec_buffer recurrent; /* arch_view.recurrent_state_bytes */
-    struct exec_buffer
-        recurrent_next; /* where the next tokens' state goes; the two change places when it is accepted */
-    bool is_stopped;    /* a chunk was: the device may still write to recurrent_next */
-    struct exec_buffer *blocks; /* KV cache, [n_blocks] */
-    uint32_t n_blocks, max_blocks;
-    struct exec_buffer table; /* u64 [max_blocks]: the blocks' addresses */
-    int32_t *history;         /* [max_context]: the tokens' ids, -1: not known */
+    uint32_t parity;               /* which of the double-buffered states is current */
+    struct stage_state *on;        /* [n_stages] */
+    uint32_t n_blocks, max_blocks; /* on each stage */
+    bool is_stopped;               /* a chunk was: the device may still write to recurrent_next */
+    int32_t *history;              /* [max_context]: the tokens' ids, -1: not known */
     struct checkpoints checkpoints;
     uint32_t checkpoint_every; /* tokens; 0: never */
     uint32_t checkpoint_at;    /* a position that the next evaluation passes; 0: none */
@@ -162,9 +188,10 @@ int sequence_check(const struct moeflux_session *s, const int32_t *ids, uint32_t
 /* Allocates the KV cache for positions below `end`. ERR_NO_FIT: the sequence does not change. */
 int sequence_reserve(struct moeflux_session *s, uint32_t end, struct moeflux_err *e);
 
-/* Checkpoints at `pos` what the buffer has; one that is there already counts as used. ERR_MEMORY, ERR_DEVICE. */
-int sequence_checkpoint(struct moeflux_session *s, const struct exec_buffer *state, uint32_t pos,
-                        uint32_t parity, struct moeflux_err *e);
+/* Checkpoints at `pos` the recurrent state, or what the stages' `kept` have; one that is there already counts as used.
+ * ERR_MEMORY, ERR_DEVICE. */
+int sequence_checkpoint(struct moeflux_session *s, bool kept, uint32_t pos, uint32_t parity,
+                        struct moeflux_err *e);
 
 /* Recovers a sequence that was stopped, and clears one with needs_clear. Must be called before any use of the states. */
 int sequence_make_ready(struct moeflux_session *s, struct moeflux_err *e);
@@ -191,7 +218,7 @@ int sequence_recover(struct moeflux_session *s, struct moeflux_err *e);
 bool model_is_idle(struct moeflux_model *m);
 
 /* Evaluates one chunk of n <= max_chunk tokens at s->pos and advances it. last: outputs->logits are those of this chunk. keep:
- * so many of its tokens leave their recurrent state in m->kept, 0: none do (arch_chunk). On failure the session's states are
+ * so many of its tokens leave their recurrent state in the stages' `kept`, 0: none do (arch_chunk). On failure the session's states are
  * undefined; after ERR_INTERRUPTED with m->is_stopped, sequence_recover restores them. */
 int forward_chunk(struct moeflux_session *s, const int32_t *ids, uint32_t n, uint32_t keep, bool last,
                   const struct moeflux_outputs *outputs, struct moeflux_err *e);
@@ -204,11 +231,18 @@ int forward_together(struct moeflux_session *const *list, const int32_t *ids, ui
 /* Single tokens that take longer than this can be stopped, as chunks can. */
 #define QUICK_NS ((uint64_t)250000000)
 
+/* The stage that a layer is on. */
+struct stage *model_stage(struct moeflux_model *m, uint32_t layer);
+const struct arch_state *model_state(const struct moeflux_model *m, uint32_t layer);
+/* Returns rc. With several devices, the text of one that failed or has too little memory says which it is. */
+int model_fault(const struct moeflux_model *m, const struct stage *at, int rc, struct moeflux_err *e);
+
 /* What evaluations share. */
 int forward_check_files(const struct moeflux_model *m, struct moeflux_err *e);
 /* cos and sin of positions pos .. pos + n - 1, f32 [n][rotary_dim / 2][2]. */
 void forward_fill_rope(const struct moeflux_model *m, float *rope, uint32_t n, uint32_t pos);
-/* Records one token from its id to its logits in view.logits, in a batch of its own. All experts are resident. */
+/* Records one token from its id to its logits in view.logits, in a batch of its own. All experts are resident, and there is
+ * one stage. */
 int forward_record_token(struct moeflux_session *s, const struct arch_chunk *c, struct moeflux_err *e);
 
 /* What choices on the device need: at open. step_close: a zeroed room is legal. */

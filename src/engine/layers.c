@@ -12,9 +12,10 @@ static void copy_to_host(const struct pass *p, bool computes)
     struct moeflux_model *m = p->m;
     const struct config *c = &m->dir.config;
     if (computes)
-        exec_copy(m->exec, &m->host.x, 0, &m->view.x, 0, (uint64_t)p->chunk.n * c->hidden * sizeof(float));
-    if (m->host.weights.host)
-        exec_copy(m->exec, &m->host.weights, 0, &m->view.weights, 0,
+        exec_copy(p->at->exec, &m->host.x, 0, &p->at->view.x, 0,
+                  (uint64_t)p->chunk.n * c->hidden * sizeof(float));
+    if (p->at->weights.host)
+        exec_copy(p->at->exec, &p->at->weights, 0, &p->at->view.weights, 0,
                   (uint64_t)p->chunk.n * c->top_k * sizeof(float));
 }
 
@@ -23,20 +24,21 @@ static void show_choice(const struct pass *p, uint32_t layer)
 {
     struct moeflux_model *m = p->m;
     uint64_t bytes = (uint64_t)m->dir.config.top_k * sizeof(uint32_t);
-    uint32_t next = pass_next_moe(m, layer);
+    uint32_t next = pass_next_moe(p, layer);
     bool has_prediction = pass_predicts(p, next);
-    arch_choose_experts(m->arch, &p->chunk, layer);
+    arch_choose_experts(p->at->arch, &p->chunk, layer);
     if (has_prediction)
-        arch_predict_experts(m->arch, next, p->chunk.n);
+        arch_predict_experts(p->at->arch, next, p->chunk.n);
     if (pass_is_on_cpu(p, layer) || m->trace || pass_prefers(p, layer))
         copy_to_host(p, pass_is_on_cpu(p, layer));
     if (pass_prefers(p, layer))
-        prefer_show(m);
-    if (m->view.idx.host)
+        prefer_show(p);
+    if (p->at->view.idx.host)
         return;
-    exec_copy(m->exec, &m->choice, 0, &m->view.idx, 0, p->chunk.n * bytes);
+    exec_copy(p->at->exec, &p->at->choice, 0, &p->at->view.idx, 0, p->chunk.n * bytes);
     if (has_prediction)
-        exec_copy(m->exec, &m->choice, m->view.idx.bytes, &m->view.predicted, 0, p->chunk.n * bytes);
+        exec_copy(p->at->exec, &p->at->choice, p->at->view.idx.bytes, &p->at->view.predicted, 0,
+                  p->chunk.n * bytes);
 }
 
 /* The choice of a layer that the token passes without the host is seen when the batch is over. */
@@ -44,19 +46,21 @@ static void show_later(const struct pass *p, uint32_t layer)
 {
     struct moeflux_model *m = p->m;
     uint64_t bytes = (uint64_t)m->dir.config.top_k * sizeof(uint32_t);
-    exec_copy(m->exec, &m->seen, layer * bytes, &m->view.idx, 0, bytes);
-    m->is_seen[layer] = true;
+    exec_copy(p->at->exec, &p->at->seen, layer * bytes, &p->at->view.idx, 0, bytes);
+    p->at->is_seen[layer] = true;
 }
 
-/* Records layers from `layer` on, up to one whose choice the host has to see. Returns that one, or n_layers. */
+/* Records layers from `layer` on, up to one whose choice the host has to see. Returns that one, or the end of the
+ * stage's layers. */
 static uint32_t record_layers(const struct pass *p, uint32_t layer)
 {
     struct moeflux_model *m = p->m;
-    for (; layer < m->dir.config.n_layers; layer++) {
+    for (; layer < p->at->layers.end; layer++) {
         const struct expert_side *side = pass_side(p, layer);
-        m->progress_at.layer = layer;
+        if (!p->is_beside)
+            m->progress_at.layer = layer;
         chosen_predict_again(p, layer);
-        arch_before_experts(m->arch, &p->chunk, layer);
+        arch_before_experts(p->at->arch, &p->chunk, layer);
         if (config_has_experts(&m->dir.config, layer)) {
             bool holds_all = expert_store_holds_all(side->store);
             if (pass_is_on_cpu(p, layer) || m->trace || !(holds_all || pass_goes_on(p, layer))) {
@@ -66,12 +70,12 @@ static uint32_t record_layers(const struct pass *p, uint32_t layer)
             struct arch_experts x = chosen_part(side, layer, 0, p->chunk.n);
             x.chooses = true;
             chosen_compute(p, &x);
-            if (m->computes_at_once)
+            if (p->at->computes_at_once)
                 chosen_count(p);
             if (!holds_all)
                 show_later(p, layer);
         }
-        exec_split(m->exec);
+        exec_split(p->at->exec);
         pass_copy_hidden(p, layer + 1);
     }
     return layer;
@@ -80,10 +84,9 @@ static uint32_t record_layers(const struct pass *p, uint32_t layer)
 /* The chosen experts on the device; *next: as record_layers. */
 static int experts_on_device(const struct pass *p, uint32_t layer, uint32_t *next, struct moeflux_err *e)
 {
-    struct moeflux_model *m = p->m;
-    int rc = exec_finish(m->exec, e);
-    pass_release(m);
-    exec_begin(m->exec);
+    int rc = exec_finish(p->at->exec, e);
+    pass_release(p->at);
+    exec_begin(p->at->exec);
     if (rc == 0)
         rc = chosen_run(p, layer, e);
     pass_copy_hidden(p, layer + 1);
@@ -96,20 +99,20 @@ static int submit_choice(const struct pass *p, uint32_t layer, uint64_t *choice,
 {
     struct moeflux_model *m = p->m;
     uint64_t shared;
-    int rc = exec_submit(m->exec, choice, e);
-    exec_begin(m->exec);
+    int rc = exec_submit(p->at->exec, choice, e);
+    exec_begin(p->at->exec);
     if (rc < 0 || !m->dir.config.shared_inner)
         return rc;
-    arch_shared_expert(m->arch, &p->chunk, layer, m->sides[SIDE_DEVICE].waves.address);
-    rc = exec_submit(m->exec, &shared, e);
-    exec_begin(m->exec);
+    arch_shared_expert(p->at->arch, &p->chunk, layer, p->at->sides[SIDE_DEVICE].waves.address);
+    rc = exec_submit(p->at->exec, &shared, e);
+    exec_begin(p->at->exec);
     return rc;
 }
 
 /* Records the sum of the CPU's experts and the layers behind; returns as record_layers. */
 static uint32_t record_sum(const struct pass *p, uint32_t layer)
 {
-    arch_add_experts(p->m->arch, &p->chunk, p->m->host.sum.address);
+    arch_add_experts(p->at->arch, &p->chunk, p->m->host.sum.address);
     pass_copy_hidden(p, layer + 1);
     return record_layers(p, layer + 1);
 }
@@ -135,16 +138,15 @@ static int compute_on_cpu(const struct pass *p, uint32_t layer, struct moeflux_e
  * sum is recorded while the device is on its way to the choice. A watched one is submitted in pieces: it has to wait. */
 static int experts_on_cpu(const struct pass *p, uint32_t layer, uint32_t *next, struct moeflux_err *e)
 {
-    struct moeflux_model *m = p->m;
     uint64_t choice;
     int rc = submit_choice(p, layer, &choice, e);
     if (rc < 0)
         return rc;
-    exec_alert(m->sides[SIDE_HOST].exec);
+    exec_alert(p->at->sides[SIDE_HOST].exec);
     if (!p->is_watched)
         *next = record_sum(p, layer);
-    rc = exec_wait(m->exec, choice, e);
-    pass_release(m);
+    rc = exec_wait(p->at->exec, choice, e);
+    pass_release(p->at);
     if (rc == 0)
         rc = compute_on_cpu(p, layer, e);
     if (rc == 0 && p->is_watched)
@@ -154,9 +156,8 @@ static int experts_on_cpu(const struct pass *p, uint32_t layer, uint32_t *next, 
 
 int layers_run(const struct pass *p, struct moeflux_err *e)
 {
-    struct moeflux_model *m = p->m;
     int rc = 0;
-    for (uint32_t i = record_layers(p, 0); rc == 0 && i < m->dir.config.n_layers;)
+    for (uint32_t i = record_layers(p, p->at->layers.first); rc == 0 && i < p->at->layers.end;)
         rc = pass_is_on_cpu(p, i) ? experts_on_cpu(p, i, &i, e) : experts_on_device(p, i, &i, e);
     return rc;
 }

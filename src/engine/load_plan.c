@@ -34,8 +34,8 @@ enum { PROMPT_TOKENS = 8, PROMPT_SLOTS = 64 };
 /* Device memory that the driver of a discrete device takes: kernels, command buffers (an H200: 63 MB). */
 enum { DRIVER_BYTES = 64 << 20 };
 
-static int choose_chunk(uint32_t *out, uint32_t requested, const struct exec_caps *caps,
-                        struct moeflux_err *e)
+int load_plan_choose_chunk(uint32_t *out, uint32_t requested, const struct exec_caps *caps,
+                           struct moeflux_err *e)
 {
     uint32_t most = caps->is_software && !caps->is_native ? CHUNK_SOFTWARE_MAX : CHUNK_GPU_MAX;
     if (requested > most)
@@ -63,11 +63,14 @@ static uint32_t choose_context(uint32_t requested, const struct config *c)
 /* The KV cache grows in blocks. Of the recurrent states there are two (moeflux_session.recurrent_next). */
 static void size_states(struct load_plan *p, const struct model_dir *m)
 {
-    struct moeflux_needs n;
-    model_info_needs(m, &n);
-    uint64_t pos_bytes = n.kv_bytes_per_pos / sizeof(float) * kv_type_bytes(p->kv_type);
-    p->state_bytes = n.recurrent_state_bytes + size_round_up(p->context, 1u << KV_BLOCK_SHIFT) * pos_bytes;
-    p->checkpoint_bytes = n.recurrent_state_bytes / 2;
+    uint64_t pos_bytes = 0, recurrent_bytes = 0;
+    for (uint32_t i = p->layers.first; i < p->layers.end; i++) {
+        const struct arch_state s = arch_state_of(&m->config, i, p->kv_type);
+        pos_bytes += ((uint64_t)s.rows[0].n + s.rows[1].n) * kv_type_bytes(p->kv_type);
+        recurrent_bytes += 2 * s.window_bytes + s.delta_bytes;
+    }
+    p->state_bytes = 2 * recurrent_bytes + size_round_up(p->context, 1u << KV_BLOCK_SHIFT) * pos_bytes;
+    p->checkpoint_bytes = recurrent_bytes;
 }
 
 static int set_prompt_type(struct exec *x, enum moeflux_prompt_type requested, struct moeflux_err *e)
@@ -181,7 +184,7 @@ int load_plan_open_device(struct exec **out, const struct moeflux_options *o, co
 
 /* If prompts are computed in float16, a float16 cache loses nothing more. It takes half the memory, and attention need not
  * convert it (H200, 16,384 tokens: 7,060 tok/s against 5,950). */
-static enum kv_type choose_kv_type(enum moeflux_kv_type requested, const struct exec_caps *caps)
+enum kv_type load_plan_choose_kv_type(enum moeflux_kv_type requested, const struct exec_caps *caps)
 {
     bool is_auto = requested == MOEFLUX_KV_TYPE_AUTO;
     return requested == MOEFLUX_KV_TYPE_F16 || (is_auto && caps->has_coopmat) ? KV_TYPE_F16 : KV_TYPE_F32;
@@ -245,7 +248,7 @@ static int choose_side(struct load_plan *p, const struct model_dir *m, const str
 static int count_pinned(struct load_plan *p, const struct model_dir *m, const char *pin,
                         struct moeflux_err *e)
 {
-    const struct expert_layers device = {p->n_cpu_layers, m->config.n_layers}, cpu = {0, p->n_cpu_layers};
+    const struct expert_layers device = load_plan_device_layers(p), cpu = {0, p->n_cpu_layers};
     int rc = 0;
     if (p->budget.slot_bytes)
         rc = expert_store_count_pinned(m, device, pin, p->budget.slot_bytes, &p->n_pinned[0], e);
@@ -254,13 +257,23 @@ static int count_pinned(struct load_plan *p, const struct model_dir *m, const ch
     return rc;
 }
 
+static uint64_t expert_bytes_of(const struct model_dir *m, struct expert_layers layers)
+{
+    uint64_t bytes = 0;
+    if (layers.first == 0 && layers.end == m->config.n_layers)
+        return m->expert_bytes;
+    for (uint32_t i = layers.first; i < layers.end; i++)
+        bytes += m->experts[i].bytes * m->config.n_experts;
+    return bytes;
+}
+
 /* Whether the mapped files can be the dense weights. A copy is the program's own; mapped pages the system may give up for
  * others, and not before it must where the whole model leaves a quarter of the memory. So the rule is that of the experts'
- * reader, for all of the model, and who asks for experts that are not mapped has none of it mapped. */
+ * reader, for all of the device's layers, and who asks for experts that are not mapped has none of it mapped. */
 static bool maps_weights(const struct load_plan *p, const struct model_dir *m, const struct exec_caps *caps)
 {
     return caps->is_native && (p->io == READER_AUTO || p->io == READER_MMAP) &&
-           m->dense_bytes + m->expert_bytes <= p->host_free_bytes / 4 * 3;
+           p->weights_bytes + expert_bytes_of(m, p->layers) <= p->host_free_bytes / 4 * 3;
 }
 
 /* What a policy that learns keeps on the host is taken from the experts' memory there. Where all have a slot, it learns
@@ -268,7 +281,7 @@ static bool maps_weights(const struct load_plan *p, const struct model_dir *m, c
 static void pay_for_policy(struct load_plan *p, const struct model_dir *m, const struct exec_caps *caps,
                            const struct moeflux_options *o)
 {
-    const struct expert_layers layers = {p->n_cpu_layers, m->config.n_layers};
+    const struct expert_layers layers = load_plan_device_layers(p);
     uint64_t *from = caps->is_unified ? &p->budget.slot_bytes : &p->budget.host_bytes;
     uint64_t least = expert_store_floor_bytes(m);
     if (o->cache_policy == MOEFLUX_CACHE_POLICY_CONTEXT && *from > least &&
@@ -276,27 +289,90 @@ static void pay_for_policy(struct load_plan *p, const struct model_dir *m, const
         *from -= size_min(context_bytes(m->config.n_layers, m->config.n_experts), *from - least);
 }
 
+struct expert_layers load_plan_device_layers(const struct load_plan *p)
+{
+    return (struct expert_layers){(uint32_t)size_max(p->layers.first, p->n_cpu_layers), p->layers.end};
+}
+
+uint64_t load_plan_fixed_bytes(const struct load_plan *p)
+{
+    return p->weights_bytes + p->state_bytes + p->activation_bytes + p->driver_bytes;
+}
+
+/* Whether a dense tensor is with a share of the layers: the embedding is with the first, what stands behind them with the last. */
+static bool is_with(const struct model_dir *m, const struct tensor *t, struct expert_layers layers)
+{
+    static const char layer[] = "model.layers.", embedding[] = "model.embed_tokens.";
+    const char *number = strncmp(t->name, layer, sizeof layer - 1) == 0 ? t->name + sizeof layer - 1 : NULL;
+    bool has_first = layers.first == 0, has_last = layers.end == m->config.n_layers;
+    if (strstr(t->name, ".switch_mlp."))
+        return false;
+    if (number) {
+        unsigned long i = strtoul(number, NULL, 10);
+        return i >= layers.first && i < layers.end;
+    }
+    bool is_embedding = strncmp(t->name, embedding, sizeof embedding - 1) == 0;
+    return is_embedding ? has_first || (has_last && m->config.tied) : has_last;
+}
+
+static uint64_t dense_bytes_of(const struct model_dir *m, struct expert_layers layers)
+{
+    uint64_t bytes = 0;
+    if (layers.first == 0 && layers.end == m->config.n_layers)
+        return m->dense_bytes;
+    for (size_t i = 0; i < m->n_tensors; i++)
+        bytes += is_with(m, &m->tensors[i], layers) ? m->tensors[i].bytes : 0;
+    return bytes;
+}
+
 int load_plan_make(struct load_plan *out, const struct model_dir *m, const struct exec_caps *caps,
                    const struct moeflux_options *o, struct moeflux_err *e)
 {
-    *out = (struct load_plan){.n_readers = load_plan_n_readers(o->n_threads),
+    struct load_share whole = {.layers = {0, m->config.n_layers},
+                               .memory_bytes = o->memory_bytes,
+                               .gpu_memory_bytes = o->gpu_memory_bytes,
+                               .host_free_bytes = host_memory_free(""),
+                               .kv_type = load_plan_choose_kv_type(o->kv_type, caps)};
+    int rc = load_plan_choose_chunk(&whole.max_chunk, o->chunk, caps, e);
+    return rc < 0 ? rc : load_plan_make_share(out, m, caps, o, &whole, e);
+}
+
+/* What does not depend on the memory there is. */
+int load_plan_begin(struct load_plan *out, const struct model_dir *m, const struct exec_caps *caps,
+                    const struct moeflux_options *o, const struct load_share *share, struct moeflux_err *e)
+{
+    *out = (struct load_plan){.layers = share->layers,
+                              .weights_bytes = dense_bytes_of(m, share->layers),
+                              .max_chunk = share->max_chunk,
+                              .n_readers = load_plan_n_readers(o->n_threads),
                               .context = choose_context(o->context, &m->config),
                               .io = load_plan_reader_mode(o),
-                              .kv_type = choose_kv_type(o->kv_type, caps),
-                              .host_free_bytes = host_memory_free("")};
-    int rc = choose_chunk(&out->max_chunk, o->chunk, caps, e);
-    if (rc == 0)
-        rc = choose_side(out, m, caps, o, e);
+                              .kv_type = share->kv_type,
+                              .host_free_bytes = share->host_free_bytes};
+    int rc = choose_side(out, m, caps, o, e);
+    if (rc < 0)
+        return rc;
+    const struct arch_span span = {share->layers.first, share->layers.end};
+    size_states(out, m);
+    out->driver_bytes = caps->is_unified ? 0 : DRIVER_BYTES;
+    out->activation_bytes = arch_scratch_bytes(&m->config, span, caps, out->max_chunk) +
+                            arch_host_bytes(&m->config, caps, out->max_chunk) + out->prompt_slot_bytes +
+                            (caps->is_host ? 0 : sample_scratch(m->config.vocab_size));
+    return 0;
+}
+
+int load_plan_make_share(struct load_plan *out, const struct model_dir *m, const struct exec_caps *caps,
+                         const struct moeflux_options *o, const struct load_share *share,
+                         struct moeflux_err *e)
+{
+    int rc = load_plan_begin(out, m, caps, o, share, e);
     if (rc < 0)
         return rc;
     out->maps_weights = maps_weights(out, m, caps);
-    size_states(out, m);
-    out->driver_bytes = caps->is_unified ? 0 : DRIVER_BYTES;
-    out->activation_bytes = arch_scratch_bytes(&m->config, caps, out->max_chunk) +
-                            arch_host_bytes(&m->config, caps, out->max_chunk) + out->prompt_slot_bytes +
-                            (caps->is_host ? 0 : sample_scratch(m->config.vocab_size));
-    const struct budget_request w = {.memory_bytes = o->memory_bytes,
-                                     .gpu_memory_bytes = o->gpu_memory_bytes,
+    const struct budget_request w = {.layers = share->layers,
+                                     .weights_bytes = out->weights_bytes,
+                                     .memory_bytes = share->memory_bytes,
+                                     .gpu_memory_bytes = share->gpu_memory_bytes,
                                      .scratch_bytes =
                                          out->state_bytes + out->activation_bytes + out->driver_bytes,
                                      .host_free_bytes = out->host_free_bytes,
@@ -307,119 +383,7 @@ int load_plan_make(struct load_plan *out, const struct model_dir *m, const struc
     if (rc == 0)
         pay_for_policy(out, m, caps, o);
     if (!caps->is_unified)
-        out->host_room_bytes =
-            o->memory_bytes ? size_min(o->memory_bytes, out->host_free_bytes) : out->host_free_bytes / 4 * 3;
+        out->host_room_bytes = share->memory_bytes ? size_min(share->memory_bytes, out->host_free_bytes)
+                                                   : out->host_free_bytes / 4 * 3;
     return rc < 0 || !o->pin ? rc : count_pinned(out, m, o->pin, e);
-}
-
-/* --- the plan as moeflux.h shows it --- */
-
-static void fill(struct moeflux_plan *to, const struct load_plan *p, const struct model_dir *m,
-                 const struct exec_caps *caps)
-{
-    uint64_t one = expert_store_floor_bytes(m) / m->config.top_k;
-    uint64_t device = expert_store_full_bytes(m, (struct expert_layers){p->n_cpu_layers, m->config.n_layers}),
-             cpu = expert_store_full_bytes(m, (struct expert_layers){0, p->n_cpu_layers});
-    *to =
-        (struct moeflux_plan){.is_unified = caps->is_unified,
-                              .device_free_bytes = caps->is_software ? p->host_free_bytes : caps->free_bytes,
-                              .host_free_bytes = p->host_free_bytes,
-                              .device_bytes = p->budget.device_bytes,
-                              .weights_bytes = m->dense_bytes,
-                              .state_bytes = p->state_bytes,
-                              .activation_bytes = p->activation_bytes,
-                              .driver_bytes = p->driver_bytes,
-                              .checkpoint_bytes = p->checkpoint_bytes,
-                              .n_checkpoints = p->budget.n_checkpoints,
-                              .slot_bytes = one,
-                              .n_experts = (device + cpu) / one,
-                              .n_slots = p->budget.slot_bytes / one,
-                              .n_host_slots = p->budget.host_bytes / one,
-                              .n_pinned = p->n_pinned[0] + p->n_pinned[1],
-                              .n_cpu_layers = p->n_cpu_layers,
-                              .n_cpu_experts = cpu / one,
-                              .n_cpu_slots = p->budget.cpu_slot_bytes / one,
-                              .cpu_scratch_bytes = p->cpu_scratch_bytes,
-                              .context = p->context,
-                              .chunk = p->max_chunk};
-    uint64_t fixed = p->state_bytes + p->activation_bytes + p->driver_bytes + m->dense_bytes;
-    to->device_room_bytes = p->budget.device_bytes - size_min(fixed, p->budget.device_bytes);
-    to->host_room_bytes = p->host_room_bytes;
-    to->experts_resident = to->n_slots + to->n_cpu_slots == to->n_experts;
-    snprintf(to->device, sizeof to->device, "%s", caps->name);
-}
-
-/* Whether direct reads work depends on the memory they land in. It is tried with one page of the memory that slots have:
- * slots of x, of the layers and so many bytes. */
-static int describe_reads(struct moeflux_plan *to, const struct load_plan *p, const struct model_dir *m,
-                          struct exec *x, struct expert_layers layers, uint64_t slot_bytes,
-                          struct moeflux_err *e)
-{
-    struct exec_buffer page;
-    struct reader *r = NULL;
-    const struct exec_caps caps = exec_get_caps(x);
-    bool may_map = expert_store_may_map(&caps, m, layers, p->io, slot_bytes);
-    int rc = exec_buffer_new(x, &page, caps.is_unified ? EXEC_DEVICE : EXEC_HOST, READER_TARGET_ALIGN, e);
-    const struct reader_region region = {page.host, READER_TARGET_ALIGN};
-    const struct reader_options o = {.mode = p->io,
-                                     .n_threads = p->n_readers,
-                                     .host_bytes = p->budget.map_bytes + (may_map ? slot_bytes : 0),
-                                     .in_place = may_map,
-                                     .regions = &region,
-                                     .n_regions = rc == 0 ? 1 : 0};
-    if (rc == 0)
-        rc = reader_open(&r, m, &o, e);
-    if (rc == 0)
-        snprintf(to->expert_io, sizeof to->expert_io, "%s", reader_describe(r));
-    reader_close(r);
-    exec_buffer_free(x, &page);
-    return rc;
-}
-
-/* Of the experts that the device computes, if there are any, else of the CPU's. */
-static int describe_side(struct moeflux_plan *to, const struct load_plan *p, const struct model_dir *m,
-                         struct exec *x, const struct moeflux_options *o, struct moeflux_err *e)
-{
-    const struct expert_layers device = {p->n_cpu_layers, m->config.n_layers}, host = {0, p->n_cpu_layers};
-    struct exec *cpu = NULL;
-    int rc = p->n_cpu_layers ? load_plan_open_cpu(&cpu, o, e) : 0;
-    if (rc == 0 && p->budget.slot_bytes)
-        rc = describe_reads(to, p, m, x, device, p->budget.slot_bytes, e);
-    else if (rc == 0)
-        rc = describe_reads(to, p, m, cpu, host, p->budget.cpu_slot_bytes, e);
-    exec_close(cpu);
-    return rc;
-}
-
-int moeflux_make_plan(const struct moeflux_options *o, struct moeflux_plan *out, struct moeflux_err *e)
-{
-    return test_hooks_make_plan(o, NULL, out, e);
-}
-
-int test_hooks_make_plan(const struct moeflux_options *o, const struct test_hooks *h,
-                         struct moeflux_plan *out, struct moeflux_err *e)
-{
-    struct model_dir m;
-    struct exec *x = NULL;
-    struct load_plan p;
-    *out = (struct moeflux_plan){0};
-    int rc = load_plan_check(o, e);
-    if (rc == 0)
-        rc = load_plan_look_at_model(&m, o, e);
-    if (rc < 0)
-        return rc;
-    rc = load_plan_open_device(&x, o, h, e);
-    if (rc == 0) {
-        struct exec_caps caps = exec_get_caps(x);
-        rc = load_plan_make(&p, &m, &caps, o, e);
-        if (rc == 0)
-            fill(out, &p, &m, &caps);
-    }
-    if (rc == 0 && m.is_sketch)
-        snprintf(out->expert_io, sizeof out->expert_io, "not known before the files are there");
-    else if (rc == 0)
-        rc = describe_side(out, &p, &m, x, o, e);
-    exec_close(x);
-    model_dir_close(&m);
-    return rc;
 }

@@ -8,6 +8,7 @@
 
 #include "engine/budget.h"
 #include "experts/reader.h"
+#include "moeflux.h"
 #include "ops/gqa.h"
 
 struct config;
@@ -15,13 +16,23 @@ struct moeflux_err;
 struct exec;
 struct exec_caps;
 struct model_dir;
-struct moeflux_options;
 struct test_hooks;
 
+/* What one of several devices gets of the model, and of this machine's memory. */
+struct load_share {
+    struct expert_layers layers;
+    uint64_t memory_bytes, gpu_memory_bytes; /* as of moeflux_options */
+    uint64_t host_free_bytes;                /* of host_memory_free */
+    uint32_t max_chunk;
+    enum kv_type kv_type;
+};
+
 struct load_plan {
-    uint32_t max_chunk; /* most tokens of a chunk */
-    uint32_t n_readers; /* threads */
-    uint32_t context;   /* tokens of states that there is room for */
+    struct expert_layers layers;
+    uint64_t weights_bytes; /* dense ones of the layers */
+    uint32_t max_chunk;     /* most tokens of a chunk */
+    uint32_t n_readers;     /* threads */
+    uint32_t context;       /* tokens of states that there is room for */
     enum reader_mode io;
     enum kv_type kv_type;
     uint64_t state_bytes, activation_bytes, driver_bytes; /* of `context` tokens, of a chunk */
@@ -43,6 +54,21 @@ struct load_plan {
  * errors of expert_store_count_pinned. */
 int load_plan_make(struct load_plan *out, const struct model_dir *m, const struct exec_caps *caps,
                    const struct moeflux_options *o, struct moeflux_err *e);
+/* The same for a share of the model, whose chunk and type of the KV cache are chosen already. */
+int load_plan_make_share(struct load_plan *out, const struct model_dir *m, const struct exec_caps *caps,
+                         const struct moeflux_options *o, const struct load_share *share,
+                         struct moeflux_err *e);
+/* What load_plan_make chooses by the device alone. */
+int load_plan_choose_chunk(uint32_t *out, uint32_t requested, const struct exec_caps *caps,
+                           struct moeflux_err *e);
+enum kv_type load_plan_choose_kv_type(enum moeflux_kv_type requested, const struct exec_caps *caps);
+/* Fills in what does not depend on the memory there is. */
+int load_plan_begin(struct load_plan *out, const struct model_dir *m, const struct exec_caps *caps,
+                    const struct moeflux_options *o, const struct load_share *share, struct moeflux_err *e);
+/* Those whose experts the device computes. */
+struct expert_layers load_plan_device_layers(const struct load_plan *p);
+/* Device memory that does not depend on budgets: weights, states, activations. */
+uint64_t load_plan_fixed_bytes(const struct load_plan *p);
 
 /* Whether the device computes a chunk of n tokens in the CPU's layers too, with copies of their experts. That pays when each
  * expert has many tokens; the chunk alone decides, so that results do not depend on memory or speed. */

@@ -8,6 +8,7 @@
 #include "base/format.h"
 #include "base/mem.h"
 #include "cpu/memory_speed.h"
+#include "engine/devices.h"
 #include "engine/engine.h"
 #include "engine/host_memory.h"
 #include "engine/load_plan.h"
@@ -354,29 +355,71 @@ static void measure_cpu(const struct moeflux_options *o, struct moeflux_speeds *
     exec_close(x);
 }
 
+static int measure_exec(struct exec *x, const struct model_dir *m, struct moeflux_speeds *out,
+                        struct moeflux_err *e)
+{
+    int rc = measure_round_trip(x, out, e);
+    if (rc == 0)
+        rc = measure_kernel(x, out, e);
+    if (rc == 0)
+        rc = measure_dispatch(x, out, e);
+    return rc < 0 ? rc : measure_copy(x, m, out, e);
+}
+
+/* Adds a device that has this share of the layers to the sums of times that a token takes on all. */
+static void add_speeds(struct moeflux_speeds *sum, const struct moeflux_speeds *one, double share)
+{
+    sum->kernel_bytes_s += one->kernel_bytes_s > 0 ? share / one->kernel_bytes_s : 0;
+    sum->copy_bytes_s += one->copy_bytes_s > 0 ? share / one->copy_bytes_s : 0;
+    sum->dispatch_s += share * one->dispatch_s;
+    sum->round_trip_s += share * one->round_trip_s;
+}
+
+/* Several devices have the speed at which a token passes through the layers of all. */
+static int measure_execs(const struct devices *d, const struct model_dir *m, const struct moeflux_options *o,
+                         struct moeflux_speeds *out, struct moeflux_err *e)
+{
+    struct expert_layers layers[MOEFLUX_MAX_DEVICES];
+    struct exec_caps caps[MOEFLUX_MAX_DEVICES];
+    struct moeflux_speeds sum = {0};
+    for (uint32_t i = 0; i < d->n; i++) {
+        size_t at = strlen(out->device);
+        caps[i] = exec_get_caps(d->execs[i]);
+        snprintf(out->device + at, sizeof out->device - at, "%s%s", i ? " + " : "", caps[i].name);
+    }
+    if (d->n == 1)
+        return measure_exec(d->execs[0], m, out, e);
+    int rc = devices_share_layers(o, caps, d->n, m->config.n_layers, layers, e);
+    for (uint32_t i = 0; rc == 0 && i < d->n; i++) {
+        struct moeflux_speeds one = {0};
+        rc = measure_exec(d->execs[i], m, &one, e);
+        add_speeds(&sum, &one, (double)(layers[i].end - layers[i].first) / m->config.n_layers);
+    }
+    out->kernel_bytes_s = sum.kernel_bytes_s > 0 ? 1 / sum.kernel_bytes_s : 0;
+    out->copy_bytes_s = sum.copy_bytes_s > 0 ? 1 / sum.copy_bytes_s : 0;
+    out->dispatch_s = sum.dispatch_s;
+    out->round_trip_s = sum.round_trip_s;
+    return rc;
+}
+
 static void measure_device(const struct model_dir *m, const struct moeflux_options *o,
                            const struct test_hooks *h, struct moeflux_speeds *out, bool *is_native)
 {
-    struct exec *x = NULL;
+    struct devices d;
     struct moeflux_err e = {0};
-    int rc = load_plan_open_exec(&x, o, h, &e);
+    bool is_host = false;
+    int rc = devices_parse(&d, o->device, &e);
     if (rc == 0)
-        snprintf(out->device, sizeof out->device, "%s", exec_get_caps(x).name);
-    if (rc == 0)
-        rc = measure_round_trip(x, out, &e);
-    if (rc == 0)
-        rc = measure_kernel(x, out, &e);
-    if (rc == 0)
-        rc = measure_dispatch(x, out, &e);
-    if (rc == 0)
-        rc = measure_copy(x, m, out, &e);
+        rc = devices_open(&d, o, h, &e);
+    if (rc == 0) {
+        rc = measure_execs(&d, m, o, out, &e);
+        *is_native = rc == 0 && exec_get_caps(d.execs[0]).is_native;
+        is_host = exec_get_caps(d.execs[0]).is_host;
+        devices_close(&d);
+    }
     if (rc < 0)
         snprintf(out->device_fault, sizeof out->device_fault, "%s", e.text);
-    else
-        *is_native = exec_get_caps(x).is_native;
-    bool is_apart = rc == 0 && !exec_get_caps(x).is_host;
-    exec_close(x);
-    if (is_apart)
+    else if (!is_host && d.n == 1)
         measure_cpu(o, out);
 }
 
@@ -453,7 +496,8 @@ int test_hooks_measure(const struct moeflux_options *o, const struct test_hooks 
     out->n_threads = o->n_threads ? o->n_threads : cores_useful("");
     if (moeflux_measure_memory(out->n_threads, &out->memory_bytes_s, &ignored) < 0)
         out->memory_bytes_s = 0;
-    if (!out->device_fault[0])
+    bool is_one = !o->device || !(strchr(o->device, ',') || strcmp(o->device, "all") == 0);
+    if (!out->device_fault[0] && is_one)
         measure_others(o, is_native, out);
     return 0;
 }

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
-#include "engine/engine.h"
+#include "engine/pass.h"
 #include "model/family.h"
 #include "ops/router.h"
 #include "ops/router_prefer.h"
@@ -42,41 +42,43 @@ int prefer_open(struct moeflux_model *m, float margin, struct moeflux_err *e)
     if (!p->is_present || !p->room)
         return ERR_MEMORY;
     int rc = c->family->router_bias ? read_biases(m, e) : 0;
-    if (rc == 0 && !m->view.router_logits.host)
-        rc = exec_buffer_new(m->exec, &p->logits, EXEC_HOST, c->n_experts * sizeof(float), e);
+    for (uint32_t i = 0; rc == 0 && i < m->n_stages; i++)
+        if (!m->stages[i].view.router_logits.host)
+            rc = exec_buffer_new(m->stages[i].exec, &m->stages[i].router_logits, EXEC_HOST,
+                                 c->n_experts * sizeof(float), e);
     return rc;
 }
 
 void prefer_close(struct moeflux_model *m)
 {
     struct prefer *p = &m->prefer;
-    if (m->exec)
-        exec_buffer_free(m->exec, &p->logits);
     free(p->bias);
     free(p->is_present);
     free(p->room);
     *p = (struct prefer){0};
 }
 
-void prefer_show(const struct moeflux_model *m)
+void prefer_show(const struct pass *p)
 {
-    if (m->prefer.logits.host)
-        exec_copy(m->exec, &m->prefer.logits, 0, &m->view.router_logits, 0, m->prefer.logits.bytes);
+    const struct exec_buffer *copy = &p->at->router_logits;
+    if (copy->host)
+        exec_copy(p->at->exec, copy, 0, &p->at->view.router_logits, 0, copy->bytes);
 }
 
-bool prefer_choose(struct moeflux_model *m, struct expert_store *store, uint32_t layer, uint32_t n,
+bool prefer_choose(const struct pass *pass, struct expert_store *store, uint32_t layer, uint32_t n,
                    uint32_t *idx, float *weights)
 {
-    struct prefer *p = &m->prefer;
-    uint32_t n_experts = m->dir.config.n_experts;
-    const uint8_t *logits = p->logits.host ? p->logits.host : m->view.router_logits.host;
+    struct prefer *p = &pass->m->prefer;
+    const struct stage *at = pass->at;
+    uint32_t n_experts = pass->m->dir.config.n_experts;
+    const uint8_t *logits = at->router_logits.host ? at->router_logits.host : at->view.router_logits.host;
     expert_store_list_present(store, layer, p->is_present);
     const struct router_prefer_call call = {.logits = (const float *)(const void *)logits,
                                             .bias = p->bias ? p->bias + (uint64_t)layer * n_experts : NULL,
                                             .is_present = p->is_present,
                                             .margin = p->margin,
                                             .room = p->room};
-    uint32_t n_gone = router_prefer(m->view.router, &call, n, idx, weights);
+    uint32_t n_gone = router_prefer(at->view.router, &call, n, idx, weights);
     p->n_preferred += n_gone;
     return n_gone > 0;
 }

@@ -7,7 +7,7 @@
 
 static bool is_recurrent(const struct moeflux_session *s)
 {
-    return s->model->view.recurrent_state_bytes > 0;
+    return s->model->recurrent_state_bytes > 0;
 }
 
 /* Batches of a failed evaluation may still write. */
@@ -17,17 +17,29 @@ static int drain(struct exec *x, struct moeflux_err *e)
     return exec_finish(x, e);
 }
 
+/* The recurrent states of a checkpoint, which has the stages' one after the other. */
+static int put_back(struct moeflux_session *s, const struct checkpoint *c, struct moeflux_err *e)
+{
+    const struct moeflux_model *m = s->model;
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < m->n_stages; i++) {
+        const struct stage *at = &m->stages[i];
+        rc = drain(at->exec, e);
+        if (rc == 0 && c->recurrent)
+            rc = exec_write(at->exec, &s->on[i].recurrent, 0, c->recurrent + at->recurrent_off,
+                            at->view.recurrent_state_bytes, e);
+    }
+    return rc;
+}
+
 /* To a checkpoint, or with NULL to position 0. On failure the sequence is empty. */
 static int go_to(struct moeflux_session *s, struct checkpoint *c, struct moeflux_err *e)
 {
     if (!c)
         return moeflux_session_clear(s, e);
-    struct exec *x = s->model->exec;
     uint32_t pos = c->pos, parity = c->parity;
     s->needs_clear = true;
-    int rc = drain(x, e);
-    if (rc == 0 && c->recurrent)
-        rc = exec_write(x, &s->recurrent, 0, c->recurrent, s->model->view.recurrent_state_bytes, e);
+    int rc = put_back(s, c, e);
     if (rc < 0) {
         sequence_set_position(s, 0, 0);
         return rc;
@@ -92,10 +104,22 @@ int moeflux_session_reuse(struct moeflux_session *s, const int32_t *ids, uint32_
     return rc;
 }
 
-int sequence_checkpoint(struct moeflux_session *s, const struct exec_buffer *state, uint32_t pos,
-                        uint32_t parity, struct moeflux_err *e)
+static int read_states(struct moeflux_session *s, bool kept, uint8_t *to, struct moeflux_err *e)
 {
-    uint64_t bytes = s->model->view.recurrent_state_bytes;
+    struct moeflux_model *m = s->model;
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < m->n_stages; i++) {
+        const struct stage *at = &m->stages[i];
+        rc = exec_read(at->exec, kept ? &at->kept : &s->on[i].recurrent, 0, to + at->recurrent_off,
+                       at->view.recurrent_state_bytes, e);
+    }
+    return rc;
+}
+
+int sequence_checkpoint(struct moeflux_session *s, bool kept, uint32_t pos, uint32_t parity,
+                        struct moeflux_err *e)
+{
+    uint64_t bytes = s->model->recurrent_state_bytes;
     uint8_t *recurrent = NULL;
     int rc = 0;
     struct checkpoint *here = checkpoints_find(&s->checkpoints, pos);
@@ -106,7 +130,7 @@ int sequence_checkpoint(struct moeflux_session *s, const struct exec_buffer *sta
     if (bytes && !(recurrent = mem_new(bytes, 1, e)))
         return ERR_MEMORY;
     if (bytes)
-        rc = exec_read(s->model->exec, state, 0, recurrent, bytes, e);
+        rc = read_states(s, kept, recurrent, e);
     if (rc == 0)
         rc = checkpoints_add(&s->checkpoints,
                              &(struct checkpoint){.pos = pos, .parity = parity, .recurrent = recurrent}, e);
@@ -118,7 +142,7 @@ int sequence_checkpoint(struct moeflux_session *s, const struct exec_buffer *sta
 int moeflux_session_checkpoint(struct moeflux_session *s, struct moeflux_err *e)
 {
     int rc = sequence_make_ready(s, e);
-    return rc < 0 || s->pos == 0 ? rc : sequence_checkpoint(s, &s->recurrent, s->pos, s->parity, e);
+    return rc < 0 || s->pos == 0 ? rc : sequence_checkpoint(s, false, s->pos, s->parity, e);
 }
 
 void moeflux_session_checkpoint_at(struct moeflux_session *s, uint32_t pos)
@@ -178,5 +202,5 @@ uint32_t moeflux_session_list_checkpoints(const struct moeflux_session *s, uint3
 
 uint64_t moeflux_session_checkpoint_bytes(const struct moeflux_session *s)
 {
-    return s->model->view.recurrent_state_bytes;
+    return s->model->recurrent_state_bytes;
 }

@@ -6,33 +6,60 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "engine/engine.h"
+#include "engine/pipeline.h"
 
 enum { DEFAULT_CHECKPOINTS = 4 };
+
+static int allocate_on(struct stage_state *on, uint32_t max_blocks, struct stage *at, struct moeflux_err *e)
+{
+    on->blocks = mem_new(max_blocks, sizeof *on->blocks, e);
+    if (!on->blocks)
+        return ERR_MEMORY;
+    int rc = exec_buffer_new(at->exec, &on->table, EXEC_INPUT, 8 * (uint64_t)max_blocks, e);
+    if (rc == 0)
+        rc = exec_buffer_new(at->exec, &on->recurrent, EXEC_DEVICE,
+                             size_max(at->view.recurrent_state_bytes, 4), e);
+    if (rc == 0)
+        rc = exec_buffer_new(at->exec, &on->recurrent_next, EXEC_DEVICE, on->recurrent.bytes, e);
+    if (rc == 0)
+        at->state_bytes += 2 * on->recurrent.bytes;
+    return rc;
+}
 
 static int allocate(struct moeflux_session *s, struct moeflux_err *e)
 {
     struct moeflux_model *m = s->model;
     s->max_blocks = div_up(s->max_context, 1u << KV_BLOCK_SHIFT);
-    s->blocks = mem_new(s->max_blocks, sizeof *s->blocks, e);
+    s->on = mem_new(m->n_stages, sizeof *s->on, e);
     s->history = mem_new(s->max_context, sizeof *s->history, e);
-    if (!s->blocks || !s->history)
-        return ERR_MEMORY;
-    int rc = exec_buffer_new(m->exec, &s->table, EXEC_INPUT, 8 * (uint64_t)s->max_blocks, e);
-    if (rc == 0)
-        rc = exec_buffer_new(m->exec, &s->recurrent, EXEC_DEVICE, size_max(m->view.recurrent_state_bytes, 4),
-                             e);
-    if (rc == 0)
-        rc = exec_buffer_new(m->exec, &s->recurrent_next, EXEC_DEVICE, s->recurrent.bytes, e);
-    if (rc == 0)
-        m->state_bytes += 2 * s->recurrent.bytes;
+    int rc = s->on && s->history ? 0 : ERR_MEMORY;
+    for (uint32_t i = 0; rc == 0 && i < m->n_stages; i++)
+        rc = model_fault(m, &m->stages[i], allocate_on(&s->on[i], s->max_blocks, &m->stages[i], e), e);
     return rc < 0 ? rc : moeflux_session_clear(s, e);
+}
+
+static void free_on(struct stage_state *on, uint32_t n_blocks, struct stage *at)
+{
+    at->state_bytes -= on->recurrent_next.address ? 2 * on->recurrent.bytes : 0;
+    for (uint32_t i = 0; on->blocks && i < n_blocks; i++) {
+        at->state_bytes -= on->blocks[i].address ? on->blocks[i].bytes : 0;
+        exec_buffer_free(at->exec, &on->blocks[i]);
+    }
+    exec_buffer_free(at->exec, &on->recurrent);
+    exec_buffer_free(at->exec, &on->recurrent_next);
+    for (size_t i = 0; i < sizeof on->older / sizeof *on->older; i++) {
+        at->state_bytes -= on->older[i].address ? on->older[i].bytes : 0;
+        exec_buffer_free(at->exec, &on->older[i]);
+    }
+    exec_buffer_free(at->exec, &on->table);
+    free(on->blocks);
 }
 
 int moeflux_session_new(struct moeflux_session **out, struct moeflux_model *m, uint32_t max_context,
                         struct moeflux_err *e)
 {
     *out = NULL;
-    uint32_t limit = m->view.max_context;
+    uint32_t limit = m->stages[0].view.max_context;
     if (max_context == 0 || max_context > limit)
         return err_set(e, ERR_USAGE, "a context of %u tokens, expected 1 to %u, the model's own maximum",
                        max_context, limit);
@@ -60,31 +87,38 @@ void moeflux_session_free(struct moeflux_session *s)
     checkpoints_free(&s->checkpoints);
     if (!model_is_idle(m))
         return; /* the device still uses the memory */
-    m->state_bytes -= s->recurrent_next.address ? 2 * s->recurrent.bytes : 0;
-    for (uint32_t i = 0; i < s->n_blocks; i++) {
-        m->state_bytes -= s->blocks[i].bytes;
-        exec_buffer_free(m->exec, &s->blocks[i]);
-    }
-    exec_buffer_free(m->exec, &s->recurrent);
-    exec_buffer_free(m->exec, &s->recurrent_next);
-    exec_buffer_free(m->exec, &s->table);
-    free(s->blocks);
+    for (uint32_t i = 0; s->on && i < m->n_stages; i++)
+        free_on(&s->on[i], s->max_blocks, &m->stages[i]);
+    free(s->on);
     free(s->history);
     free(s);
+}
+
+/* The next block of the KV cache on one stage, unless it is there already or the stage has no attention. */
+static int add_block(struct moeflux_session *s, struct stage *at, struct stage_state *on,
+                     struct moeflux_err *e)
+{
+    struct exec_buffer *b = &on->blocks[s->n_blocks];
+    if (at->view.kv_block_bytes == 0 || b->address)
+        return 0;
+    int rc = exec_buffer_new(at->exec, b, EXEC_DEVICE, at->view.kv_block_bytes, e);
+    if (rc < 0)
+        return rc;
+    ((uint64_t *)(void *)on->table.host)[s->n_blocks] = b->address;
+    at->state_bytes += b->bytes;
+    return 0;
 }
 
 int sequence_reserve(struct moeflux_session *s, uint32_t end, struct moeflux_err *e)
 {
     struct moeflux_model *m = s->model;
     uint32_t need = div_up(end, 1u << KV_BLOCK_SHIFT);
-    while (m->view.kv_block_bytes && s->n_blocks < need) {
-        struct exec_buffer *b = &s->blocks[s->n_blocks];
-        int rc = exec_buffer_new(m->exec, b, EXEC_DEVICE, m->view.kv_block_bytes, e);
-        if (rc < 0)
-            return rc;
-        ((uint64_t *)(void *)s->table.host)[s->n_blocks++] = b->address;
-        m->state_bytes += b->bytes;
-    }
+    for (; s->n_blocks < need; s->n_blocks++)
+        for (uint32_t i = 0; i < m->n_stages; i++) {
+            int rc = model_fault(m, &m->stages[i], add_block(s, &m->stages[i], &s->on[i], e), e);
+            if (rc < 0)
+                return rc;
+        }
     return 0;
 }
 
@@ -100,9 +134,12 @@ const int32_t *moeflux_session_history(const struct moeflux_session *s)
 
 void sequence_swap_states(struct moeflux_session *s)
 {
-    const struct exec_buffer recurrent = s->recurrent;
-    s->recurrent = s->recurrent_next;
-    s->recurrent_next = recurrent;
+    for (uint32_t i = 0; i < s->model->n_stages; i++) {
+        struct stage_state *on = &s->on[i];
+        const struct exec_buffer recurrent = on->recurrent;
+        on->recurrent = on->recurrent_next;
+        on->recurrent_next = recurrent;
+    }
 }
 
 void sequence_accept(struct moeflux_session *s, int32_t id)
@@ -126,11 +163,20 @@ void sequence_set_position(struct moeflux_session *s, uint32_t pos, uint32_t par
             m->followed.n = 0;
 }
 
+/* Waits at most `ns` for each device. Returns 1, or 0: one has not finished. */
+static int settle(struct moeflux_model *m, uint64_t ns, struct moeflux_err *e)
+{
+    int rc = 1;
+    for (uint32_t i = 0; rc > 0 && i < m->n_stages; i++)
+        rc = m->stages[i].exec ? model_fault(m, &m->stages[i], exec_settle(m->stages[i].exec, ns, e), e) : 1;
+    return rc;
+}
+
 bool model_is_idle(struct moeflux_model *m)
 {
     enum { PATIENCE_NS = 250000000 };
     step_settle(m, NULL);
-    return !m->is_stopped || exec_settle(m->exec, PATIENCE_NS, NULL) != 0;
+    return !m->is_stopped || settle(m, PATIENCE_NS, NULL) != 0;
 }
 
 /* Waits until the device has finished a stopped evaluation. */
@@ -141,7 +187,7 @@ static int await_device(struct moeflux_model *m, struct moeflux_err *e)
     if (rc < 0)
         return rc;
     rc = 1;
-    while (m->is_stopped && (rc = exec_settle(m->exec, SLICE_NS, e)) == 0)
+    while (m->is_stopped && (rc = settle(m, SLICE_NS, e)) == 0)
         if (!progress_report(&m->progress, "reading the prompt", "tok", 0, 0))
             return err_set(e, ERR_INTERRUPTED, "interrupted while the device was busy");
     m->is_stopped = false;
@@ -157,15 +203,17 @@ int sequence_recover(struct moeflux_session *s, struct moeflux_err *e)
 
 int moeflux_session_clear(struct moeflux_session *s, struct moeflux_err *e)
 {
-    struct exec *x = s->model->exec;
     int rc = await_device(s->model, e);
     if (rc < 0)
         return rc;
     sequence_set_position(s, 0, 0);
     s->is_stopped = false;
-    exec_begin(x);
-    exec_zero(x, &s->recurrent, 0, s->recurrent.bytes);
-    rc = exec_finish(x, e);
+    for (uint32_t i = 0; rc == 0 && i < s->model->n_stages; i++) {
+        struct exec *x = s->model->stages[i].exec;
+        exec_begin(x);
+        exec_zero(x, &s->on[i].recurrent, 0, s->on[i].recurrent.bytes);
+        rc = model_fault(s->model, &s->model->stages[i], exec_finish(x, e), e);
+    }
     s->needs_clear = rc < 0;
     return rc;
 }
@@ -194,28 +242,37 @@ int sequence_check(const struct moeflux_session *s, const int32_t *ids, uint32_t
 static int checkpoint_by_itself(struct moeflux_session *s, uint32_t n_new, struct moeflux_err *e)
 {
     uint32_t every = s->checkpoint_every;
-    if (every == 0 || s->model->view.recurrent_state_bytes == 0 || s->pos / every == (s->pos - n_new) / every)
+    if (every == 0 || s->model->recurrent_state_bytes == 0 || s->pos / every == (s->pos - n_new) / every)
         return 0;
     int rc = moeflux_session_checkpoint(s, e);
     return rc == ERR_MEMORY ? 0 : rc;
 }
 
+/* Room for the state inside a chunk. False: there is no memory for it. */
+static bool make_kept(struct moeflux_model *m)
+{
+    for (uint32_t i = 0; m->recurrent_state_bytes && i < m->n_stages; i++) {
+        struct stage *at = &m->stages[i];
+        if (at->kept.address)
+            continue;
+        if (exec_buffer_new(at->exec, &at->kept, EXEC_DEVICE, size_max(at->view.recurrent_state_bytes, 4),
+                            NULL) < 0)
+            return false;
+        at->state_bytes += at->kept.bytes;
+    }
+    return true;
+}
+
 /* Where to keep the state inside a chunk of *n tokens: after so many, 0: nowhere. Without memory for that the chunk ends there. */
 static uint32_t keep_in_chunk(struct moeflux_session *s, uint32_t *n)
 {
-    struct moeflux_model *m = s->model;
-    uint64_t bytes = m->view.recurrent_state_bytes;
     uint32_t at = s->checkpoint_at;
     if (at <= s->pos || at >= s->pos + *n)
         return 0;
-    if (bytes && !m->kept.address) {
-        if (exec_buffer_new(m->exec, &m->kept, EXEC_DEVICE, bytes, NULL) < 0) {
-            *n = at - s->pos;
-            return 0;
-        }
-        m->state_bytes += bytes;
-    }
-    return at - s->pos;
+    if (make_kept(s->model))
+        return at - s->pos;
+    *n = at - s->pos;
+    return 0;
 }
 
 /* Behind the chunk that had checkpoint_at inside it, or ended there. */
@@ -224,9 +281,31 @@ static int checkpoint_behind(struct moeflux_session *s, uint32_t keep, struct mo
     uint32_t at = s->checkpoint_at;
     if (!keep && at != s->pos)
         return 0;
-    int rc = keep ? sequence_checkpoint(s, &s->model->kept, at, s->parity ^ 1, e)
-                  : moeflux_session_checkpoint(s, e);
+    int rc = keep ? sequence_checkpoint(s, true, at, s->parity ^ 1, e) : moeflux_session_checkpoint(s, e);
     return rc == ERR_MEMORY ? 0 : rc;
+}
+
+/* How many whole chunks from here on can go through several stages at once: up to the next checkpoint, or to the end. *n: their
+ * tokens; *keep: of the last one. */
+static uint32_t count_chunks(struct moeflux_session *s, uint32_t left, uint32_t *n, uint32_t *keep)
+{
+    const struct moeflux_model *m = s->model;
+    uint32_t every = m->recurrent_state_bytes ? s->checkpoint_every : 0, chunks = 0, at = s->checkpoint_at;
+    bool ends = false;
+    *n = *keep = 0;
+    while (!ends && *n < left) {
+        uint32_t here = (uint32_t)size_min(left - *n, m->max_chunk), pos = s->pos + *n;
+        bool has_mark = at > pos && at < pos + here;
+        *n += here;
+        *keep = has_mark && make_kept(s->model) ? at - pos : 0;
+        if (has_mark && !*keep) { /* that chunk ends at the mark */
+            *n -= here;
+            return chunks;
+        }
+        chunks++;
+        ends = has_mark || at == pos + here || (every && (pos + here) / every != pos / every);
+    }
+    return chunks;
 }
 
 /* Undoes the chunk that was stopped: now, or before the next evaluation if the device is still busy with it. */
@@ -236,25 +315,44 @@ static int stop_at(struct moeflux_session *s, uint32_t done, uint32_t n, struct 
     return rc < 0 ? rc : err_set(e, ERR_INTERRUPTED, "interrupted after %u of %u tokens", done, n);
 }
 
+/* One chunk, or as many as can go through several stages at once. *here: their tokens; of a failure, those that were finished. */
+static int eval_some(struct moeflux_session *s, const int32_t *ids, uint32_t left, uint32_t *here,
+                     uint32_t *keep, const struct moeflux_outputs *outputs, struct moeflux_err *e)
+{
+    uint32_t n = 0, chunks = 0;
+    if (left > s->model->max_chunk && pipeline_takes(s, outputs))
+        chunks = count_chunks(s, left, &n, keep);
+    if (chunks > 1) {
+        const struct pipeline_call c = {
+            .ids = ids, .n = n, .n_chunks = chunks, .keep = *keep, .last = n == left, .outputs = outputs};
+        return pipeline_run(s, &c, here, e);
+    }
+    n = (uint32_t)size_min(left, s->model->max_chunk);
+    *keep = keep_in_chunk(s, &n);
+    s->model->progress_at.here = n;
+    s->model->progress_at.layer = 0;
+    int rc = forward_chunk(s, ids, n, *keep, n == left, outputs, e);
+    *here = rc < 0 ? 0 : n;
+    if (rc == 0)
+        memmove(s->history + s->pos - n, ids, n * sizeof *ids);
+    return rc;
+}
+
 /* Evaluates the ids chunk by chunk. */
 static int eval_chunks(struct moeflux_session *s, const int32_t *ids, uint32_t n,
                        const struct moeflux_outputs *outputs, struct moeflux_err *e)
 {
     struct moeflux_model *m = s->model;
-    for (uint32_t done = 0; done < n;) {
-        uint32_t here = (uint32_t)size_min(n - done, m->max_chunk), keep = keep_in_chunk(s, &here);
+    for (uint32_t done = 0, here, keep; done < n;) {
         m->progress_at.before = done;
-        m->progress_at.here = here;
-        m->progress_at.layer = 0;
-        int rc = forward_chunk(s, ids + done, here, keep, done + here == n, outputs, e);
-        if (rc < 0 && m->is_stopped)
+        int rc = eval_some(s, ids + done, n - done, &here, &keep, outputs, e);
+        done += here;
+        if (rc == ERR_INTERRUPTED && m->is_stopped)
             return stop_at(s, done, n, e);
         if (rc < 0) {
             sequence_roll_back(s);
             return rc;
         }
-        memmove(s->history + s->pos - here, ids + done, here * sizeof *ids);
-        done += here;
         rc = checkpoint_behind(s, keep, e);
         if (rc < 0 || done == n)
             return rc;

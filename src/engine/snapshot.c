@@ -13,7 +13,7 @@
 static uint32_t interval_of(const struct moeflux_model *m)
 {
     for (uint32_t i = 0; i < m->dir.config.n_layers; i++)
-        if (m->view.states[i].rows[0].n)
+        if (model_state(m, i)->rows[0].n)
             return i + 1;
     return 0;
 }
@@ -23,8 +23,8 @@ static const struct arch_state *first_state(const struct moeflux_model *m, bool 
 {
     static const struct arch_state none;
     for (uint32_t i = 0; i < m->dir.config.n_layers; i++)
-        if ((m->view.states[i].rows[0].n > 0) == has_rows)
-            return &m->view.states[i];
+        if ((model_state(m, i)->rows[0].n > 0) == has_rows)
+            return model_state(m, i);
     return &none;
 }
 
@@ -67,7 +67,7 @@ static uint64_t body_bytes(const struct moeflux_model *m, const struct snapshot 
 {
     uint64_t bytes = 0, number = kv_type_bytes(h->kv);
     for (uint32_t i = 0; i < m->dir.config.n_layers; i++) {
-        const struct arch_state *y = &m->view.states[i];
+        const struct arch_state *y = model_state(m, i);
         uint64_t row = ((uint64_t)y->rows[0].n + y->rows[1].n) * number;
         bytes += row ? sizeof(int32_t) + h->n_tokens * row : 0;
         bytes += y->window_bytes + y->delta_bytes;
@@ -79,7 +79,7 @@ static uint64_t checkpoint_bytes(const struct moeflux_model *m)
 {
     uint64_t bytes = sizeof(uint32_t);
     for (uint32_t i = 0; i < m->dir.config.n_layers; i++)
-        bytes += m->view.states[i].window_bytes + m->view.states[i].delta_bytes;
+        bytes += model_state(m, i)->window_bytes + model_state(m, i)->delta_bytes;
     return bytes;
 }
 

@@ -18,6 +18,8 @@ struct source {
     int fd;
     const char *path;
     struct moeflux_session *s; /* that is filled */
+    const struct stage *stage; /* of the layer at hand, and what the sequence has there */
+    const struct stage_state *on;
     XXH3_state_t *hash;
     uint8_t *piece, *rows; /* [SNAPSHOT_PIECE] each: what was read last; rows with gaps between them */
     enum kv_type kv;       /* in the file */
@@ -92,7 +94,7 @@ static void get_device(struct source *r, const struct exec_buffer *to, uint64_t 
         n = size_min(bytes - done, SNAPSHOT_PIECE);
         get_numbers(r, r->piece, n, type);
         if (r->rc == 0)
-            r->rc = exec_write(r->s->model->exec, to, off + done, r->piece, n, r->e);
+            r->rc = exec_write(r->stage->exec, to, off + done, r->piece, n, r->e);
     }
 }
 
@@ -100,7 +102,7 @@ static void get_device(struct source *r, const struct exec_buffer *to, uint64_t 
 static void get_apart(struct source *r, const struct exec_buffer *to, const struct arch_rows *rows,
                       uint32_t n)
 {
-    struct exec *x = r->s->model->exec;
+    struct exec *x = r->stage->exec;
     enum kv_type type = r->s->model->kv_type;
     uint64_t wide = (uint64_t)rows->n * kv_type_bytes(r->kv), bytes = (uint64_t)rows->n * kv_type_bytes(type);
     uint32_t most = (uint32_t)(SNAPSHOT_PIECE / size_max(rows->stride, wide));
@@ -126,7 +128,7 @@ static void get_rows(struct source *r, const struct arch_rows *rows, uint32_t n_
     bool is_whole = rows->stride == bytes && r->kv == r->s->model->kv_type;
     for (uint32_t pos = 0, n; r->rc == 0 && rows->n && pos < n_tokens; pos += n) {
         n = (uint32_t)size_min(n_tokens - pos, 1u << KV_BLOCK_SHIFT);
-        const struct exec_buffer *block = &r->s->blocks[pos >> KV_BLOCK_SHIFT];
+        const struct exec_buffer *block = &r->on->blocks[pos >> KV_BLOCK_SHIFT];
         if (is_whole)
             get_device(r, block, rows->off, n * bytes, r->kv);
         else
@@ -135,8 +137,12 @@ static void get_rows(struct source *r, const struct arch_rows *rows, uint32_t n_
 }
 
 /* The state goes to parity 0. */
-static void get_layer(struct source *r, const struct arch_state *y, uint32_t n_tokens)
+static void get_layer(struct source *r, uint32_t layer, uint32_t n_tokens)
 {
+    struct moeflux_model *m = r->s->model;
+    const struct arch_state *y = model_state(m, layer);
+    r->stage = model_stage(m, layer);
+    r->on = &r->s->on[r->stage - m->stages];
     if (y->rows[0].n) {
         int32_t n = 0;
         get(r, &n, sizeof n);
@@ -145,8 +151,8 @@ static void get_layer(struct source *r, const struct arch_state *y, uint32_t n_t
     }
     get_rows(r, &y->rows[0], n_tokens);
     get_rows(r, &y->rows[1], n_tokens);
-    get_device(r, &r->s->recurrent, y->window_off, y->window_bytes, KV_TYPE_F32);
-    get_device(r, &r->s->recurrent, y->delta_off, y->delta_bytes, KV_TYPE_F32);
+    get_device(r, &r->on->recurrent, y->window_off, y->window_bytes, KV_TYPE_F32);
+    get_device(r, &r->on->recurrent, y->delta_off, y->delta_bytes, KV_TYPE_F32);
 }
 
 static void get_ids(struct source *r, uint32_t n)
@@ -163,7 +169,7 @@ static void get_ids(struct source *r, uint32_t n)
 /* `after`: the position of the one before. */
 static void get_checkpoint(struct source *r, uint32_t *after, uint32_t n_tokens)
 {
-    const struct moeflux_model *m = r->s->model;
+    struct moeflux_model *m = r->s->model;
     uint32_t pos = 0;
     get(r, &pos, sizeof pos);
     if (r->rc == 0 && (pos <= *after || pos > n_tokens))
@@ -171,15 +177,15 @@ static void get_checkpoint(struct source *r, uint32_t *after, uint32_t n_tokens)
                         *after + 1, n_tokens);
     *after = pos;
     uint8_t *recurrent = NULL;
-    if (r->rc == 0 && m->view.recurrent_state_bytes &&
-        !(recurrent = mem_new(m->view.recurrent_state_bytes, 1, r->e)))
+    if (r->rc == 0 && m->recurrent_state_bytes && !(recurrent = mem_new(m->recurrent_state_bytes, 1, r->e)))
         r->rc = ERR_MEMORY;
     for (uint32_t i = 0; r->rc == 0 && i < m->dir.config.n_layers; i++) {
-        const struct arch_state *y = &m->view.states[i];
+        const struct arch_state *y = model_state(m, i);
         if (!y->delta_bytes)
             continue;
-        get_numbers(r, recurrent + y->window_off, y->window_bytes, KV_TYPE_F32);
-        get_numbers(r, recurrent + y->delta_off, y->delta_bytes, KV_TYPE_F32);
+        uint8_t *state = recurrent + model_stage(m, i)->recurrent_off;
+        get_numbers(r, state + y->window_off, y->window_bytes, KV_TYPE_F32);
+        get_numbers(r, state + y->delta_off, y->delta_bytes, KV_TYPE_F32);
     }
     if (r->rc == 0)
         r->rc = checkpoints_add(&r->s->checkpoints, &(struct checkpoint){.pos = pos, .recurrent = recurrent},
@@ -197,7 +203,7 @@ static int get_all(struct source *r, const struct snapshot *h)
     if (h->version == 3)
         get_ids(r, h->n_tokens);
     for (uint32_t i = 0; r->rc == 0 && i < s->model->dir.config.n_layers; i++)
-        get_layer(r, &s->model->view.states[i], h->n_tokens);
+        get_layer(r, i, h->n_tokens);
     for (uint32_t i = 0; r->rc == 0 && i < h->n_checkpoints; i++)
         get_checkpoint(r, &after, h->n_tokens);
     for (uint32_t i = 0; h->version < 3 && i < h->n_tokens; i++)
@@ -219,8 +225,8 @@ static int find_length(const struct source *r, const struct moeflux_model *m, st
     uint64_t off = snapshot_header_bytes(h->version);
     int32_t n = 0;
     uint32_t i = 0;
-    for (; i < m->dir.config.n_layers && !m->view.states[i].rows[0].n; i++)
-        off += m->view.states[i].window_bytes + m->view.states[i].delta_bytes;
+    for (; i < m->dir.config.n_layers && !model_state(m, i)->rows[0].n; i++)
+        off += model_state(m, i)->window_bytes + model_state(m, i)->delta_bytes;
     if (i == m->dir.config.n_layers)
         return err_set(e, ERR_UNSUPPORTED,
                        "%s: without attention layers version %u does not tell the position", r->path,
@@ -241,7 +247,7 @@ static int check_length(const struct source *r, const struct moeflux_session *s,
                         struct moeflux_err *e)
 {
     uint64_t want = snapshot_bytes(s->model, h);
-    if (h->n_tokens > s->model->view.max_context || want != r->total)
+    if (h->n_tokens > s->model->stages[0].view.max_context || want != r->total)
         return err_set(e, ERR_FORMAT, "%s: %llu bytes, expected %llu for %u tokens", r->path,
                        (unsigned long long)r->total, (unsigned long long)want, h->n_tokens);
     if (h->n_tokens > s->max_context)
@@ -285,11 +291,14 @@ static int check_file(struct source *r, const struct moeflux_session *s, struct 
 
 static int fill(struct source *r, struct moeflux_session *to, const struct snapshot *h, struct moeflux_err *e)
 {
-    struct exec *x = to->model->exec;
+    int rc = 0;
     r->s = to;
     r->kv = h->kv;
-    exec_begin(x); /* waits for whatever may still write to the states */
-    int rc = exec_finish(x, e);
+    for (uint32_t i = 0; rc == 0 && i < to->model->n_stages; i++) {
+        struct exec *x = to->model->stages[i].exec;
+        exec_begin(x); /* waits for whatever may still write to the states */
+        rc = exec_finish(x, e);
+    }
     if (rc == 0)
         rc = sequence_reserve(to, h->n_tokens, e);
     return rc < 0 ? rc : get_all(r, h);

@@ -15,6 +15,8 @@
 struct writer {
     struct side_file side;
     struct moeflux_session *s;
+    const struct stage *at; /* of the layer at hand, and what the sequence has there */
+    const struct stage_state *on;
     XXH3_state_t *hash;
     uint8_t *piece, *rows; /* [SNAPSHOT_PIECE] each: what is written next; rows with gaps between them */
     enum kv_type kv;       /* in the file */
@@ -58,7 +60,7 @@ static void put_device(struct writer *w, const struct exec_buffer *from, uint64_
 {
     for (uint64_t done = 0, n; w->rc == 0 && done < bytes; done += n) {
         n = size_min(bytes - done, SNAPSHOT_PIECE);
-        w->rc = exec_read(w->s->model->exec, from, off + done, w->piece, n, w->e);
+        w->rc = exec_read(w->at->exec, from, off + done, w->piece, n, w->e);
         put(w, w->piece, n);
     }
 }
@@ -72,7 +74,7 @@ static void put_apart(struct writer *w, const struct exec_buffer *from, const st
     assert(most > 0);
     for (uint32_t done = 0, here; w->rc == 0 && done < n; done += here) {
         here = (uint32_t)size_min(n - done, most);
-        w->rc = exec_read(w->s->model->exec, from, r->off + (uint64_t)done * r->stride, w->rows,
+        w->rc = exec_read(w->at->exec, from, r->off + (uint64_t)done * r->stride, w->rows,
                           (uint64_t)(here - 1) * r->stride + here_bytes, w->e);
         for (uint32_t i = 0; i < here; i++)
             snapshot_copy_row(w->piece + i * wide, w->kv, w->rows + (uint64_t)i * r->stride, type, r->n);
@@ -86,7 +88,7 @@ static void put_rows(struct writer *w, const struct arch_rows *r)
     bool is_whole = r->stride == bytes && w->kv == w->s->model->kv_type;
     for (uint32_t pos = 0, n; w->rc == 0 && r->n && pos < w->s->pos; pos += n) {
         n = (uint32_t)size_min(w->s->pos - pos, 1u << KV_BLOCK_SHIFT);
-        const struct exec_buffer *block = &w->s->blocks[pos >> KV_BLOCK_SHIFT];
+        const struct exec_buffer *block = &w->on->blocks[pos >> KV_BLOCK_SHIFT];
         if (is_whole)
             put_device(w, block, r->off, n * bytes);
         else
@@ -94,28 +96,32 @@ static void put_rows(struct writer *w, const struct arch_rows *r)
     }
 }
 
-static void put_layer(struct writer *w, const struct arch_state *y)
+static void put_layer(struct writer *w, uint32_t layer)
 {
     const struct moeflux_session *s = w->s;
+    const struct arch_state *y = model_state(s->model, layer);
     int32_t n = (int32_t)s->pos;
+    w->at = model_stage(s->model, layer);
+    w->on = &s->on[w->at - s->model->stages];
     if (y->rows[0].n)
         put(w, &n, sizeof n);
     put_rows(w, &y->rows[0]);
     put_rows(w, &y->rows[1]);
-    put_device(w, &s->recurrent, y->window_off + s->parity * y->window_bytes, y->window_bytes);
-    put_device(w, &s->recurrent, y->delta_off, y->delta_bytes);
+    put_device(w, &w->on->recurrent, y->window_off + s->parity * y->window_bytes, y->window_bytes);
+    put_device(w, &w->on->recurrent, y->delta_off, y->delta_bytes);
 }
 
 static void put_checkpoint(struct writer *w, const struct checkpoint *c)
 {
-    const struct moeflux_model *m = w->s->model;
+    struct moeflux_model *m = w->s->model;
     put(w, &c->pos, sizeof c->pos);
     for (uint32_t i = 0; i < m->dir.config.n_layers; i++) {
-        const struct arch_state *y = &m->view.states[i];
+        const struct arch_state *y = model_state(m, i);
         if (!y->delta_bytes)
             continue;
-        put(w, c->recurrent + y->window_off + c->parity * y->window_bytes, y->window_bytes);
-        put(w, c->recurrent + y->delta_off, y->delta_bytes);
+        const uint8_t *state = c->recurrent + model_stage(m, i)->recurrent_off;
+        put(w, state + y->window_off + c->parity * y->window_bytes, y->window_bytes);
+        put(w, state + y->delta_off, y->delta_bytes);
     }
 }
 
@@ -127,7 +133,7 @@ static void put_all(struct writer *w, const struct snapshot *h)
     if (h->version == 3)
         put(w, s->history, s->pos * sizeof *s->history);
     for (uint32_t i = 0; i < s->model->dir.config.n_layers; i++)
-        put_layer(w, &s->model->view.states[i]);
+        put_layer(w, i);
     if (h->version < 3)
         return;
     for (size_t i = 0; i < s->checkpoints.n; i++)

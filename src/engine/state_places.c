@@ -42,7 +42,7 @@ static int read_places(struct state_places *p, int fd, const struct snapshot *h,
     p->n_tokens = h->n_tokens;
     p->n_checkpoints = h->n_checkpoints;
     p->bytes = h->bytes;
-    p->recurrent = m->view.recurrent_state_bytes > 0;
+    p->recurrent = m->recurrent_state_bytes > 0;
     return rc;
 }
 

@@ -1,6 +1,6 @@
 /* Decoding token by token: the next token's evaluation begins before the host knows the token.
  *
- * Where all experts are resident on a device, it chooses the token too. The choice stays there, the embedding of the next
+ * Where all experts are resident on one device, it chooses the token too. The choice stays there, the embedding of the next
  * token reads it, so the next token is submitted while this one is computed. The host follows one token behind, and when it
  * wants no more or another token, that one was in vain: its row of the KV cache is written again, and its recurrent state
  * went to recurrent_next, which becomes the current one only with the token. */
@@ -35,7 +35,7 @@ static int make_buffers(struct moeflux_model *m, struct moeflux_err *e)
     };
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < sizeof buffers / sizeof *buffers; i++)
-        rc = exec_buffer_new(m->exec, buffers[i].b, buffers[i].kind, buffers[i].bytes, e);
+        rc = exec_buffer_new(m->stages[0].exec, buffers[i].b, buffers[i].kind, buffers[i].bytes, e);
     return rc;
 }
 
@@ -46,10 +46,10 @@ int step_open(struct moeflux_model *m, struct moeflux_err *e)
     r->logits = mem_new(vocab, sizeof *r->logits, e);
     if (!r->logits)
         return ERR_MEMORY;
-    if (m->computes_at_once)
+    if (m->computes_at_once || m->n_stages > 1)
         return 0;
     r->blocked_copy = mem_new(div_up(vocab, 64), sizeof *r->blocked_copy, e);
-    int rc = r->blocked_copy ? sample_open(&r->sample, m->exec, vocab, e) : ERR_MEMORY;
+    int rc = r->blocked_copy ? sample_open(&r->sample, m->stages[0].exec, vocab, e) : ERR_MEMORY;
     if (rc == 0)
         rc = make_buffers(m, e);
     if (rc == 0)
@@ -63,7 +63,7 @@ void step_close(struct moeflux_model *m)
     struct exec_buffer *buffers[] = {&r->ids,    &r->rope,    &r->recent, &r->blocked,
                                      &r->chosen, &r->results, &r->scratch};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
-        exec_buffer_free(m->exec, buffers[i]);
+        exec_buffer_free(m->stages[0].exec, buffers[i]);
     free(r->blocked_copy);
     free(r->logits);
 }
@@ -74,7 +74,7 @@ int step_settle(struct moeflux_model *m, struct moeflux_err *e)
 {
     bool is_under_way = m->step.session != NULL;
     m->step.session = NULL;
-    return is_under_way ? exec_wait(m->exec, m->step.ticket, e) : 0;
+    return is_under_way ? exec_wait(m->stages[0].exec, m->step.ticket, e) : 0;
 }
 
 static void make_choice(struct choice *c, const struct sampler *sampler, uint32_t ahead, const int32_t *next)
@@ -103,7 +103,7 @@ static bool has_begun(const struct moeflux_session *s, int32_t id, const struct 
 static bool device_chooses(const struct moeflux_model *m, const struct sampler *sampler)
 {
     const struct sampler_rule rule = sampler_next_rule(sampler, 0);
-    return m->resident && !m->computes_at_once && m->step_ns <= QUICK_NS &&
+    return m->resident && m->n_stages == 1 && !m->computes_at_once && m->step_ns <= QUICK_NS &&
            sample_takes(&m->step.sample, &rule);
 }
 
@@ -123,13 +123,13 @@ static int submit(struct moeflux_session *s, uint32_t pos, uint64_t id, const st
                                      .rope = r->rope.address + rope,
                                      .of = {.pos = pos,
                                             .parity = s->parity ^ ((pos - s->pos) & 1),
-                                            .kv_blocks = s->table.address,
+                                            .kv_blocks = s->on[0].table.address,
                                             .recurrent = from->address,
                                             .recurrent_out = to->address}};
     int rc = forward_record_token(s, &chunk, e);
-    sample_run(&r->sample, m->exec,
+    sample_run(&r->sample, m->stages[0].exec,
                &(struct sample_call){.rule = &c->rule,
-                                     .logits = m->view.logits.address,
+                                     .logits = m->stages[0].view.logits.address,
                                      .blocked = r->blocked.address,
                                      .recent = r->recent.address + recent,
                                      .last = id,
@@ -138,8 +138,8 @@ static int submit(struct moeflux_session *s, uint32_t pos, uint64_t id, const st
                                      .result = r->results.address + at * 2 * sizeof(uint32_t),
                                      .n_recent = c->n_recent});
     if (rc == 0)
-        return exec_submit(m->exec, ticket, e);
-    exec_abandon(m->exec);
+        return exec_submit(m->stages[0].exec, ticket, e);
+    exec_abandon(m->stages[0].exec);
     return rc;
 }
 
@@ -152,7 +152,8 @@ static int begin(struct moeflux_session *s, int32_t id, const struct sampler *sa
     memcpy(r->ids.host + at, &id, sizeof id);
     memcpy(r->blocked_copy, sampler_blocked(sampler), r->blocked.bytes);
     memcpy(r->blocked.host, r->blocked_copy, r->blocked.bytes);
-    return submit(s, s->pos, r->ids.address + at, &r->wanted, &s->recurrent, &s->recurrent_next, ticket, e);
+    return submit(s, s->pos, r->ids.address + at, &r->wanted, &s->on[0].recurrent, &s->on[0].recurrent_next,
+                  ticket, e);
 }
 
 /* Begins the token behind the one at hand, which is the device's choice. If that fails, it is begun when its time comes. */
@@ -163,8 +164,8 @@ static void begin_next(struct moeflux_session *s, int32_t id, const struct sampl
     if (pos >= s->max_context || sequence_reserve(s, pos + 1, NULL) < 0)
         return;
     make_choice(&r->asked, sampler, 1, &id);
-    if (submit(s, pos, r->chosen.address + s->pos % 2 * sizeof id, &r->asked, &s->recurrent_next,
-               &s->recurrent, &r->ticket, NULL) < 0)
+    if (submit(s, pos, r->chosen.address + s->pos % 2 * sizeof id, &r->asked, &s->on[0].recurrent_next,
+               &s->on[0].recurrent, &r->ticket, NULL) < 0)
         return;
     r->session = s;
     r->pos = pos;
@@ -185,7 +186,7 @@ static int step_on_device(struct moeflux_session *s, int32_t id, struct sampler 
     r->session = NULL;
     if (more)
         begin_next(s, id, sampler);
-    rc = exec_wait(m->exec, ticket, e);
+    rc = exec_wait(m->stages[0].exec, ticket, e);
     if (rc < 0) {
         step_settle(m, NULL);
         sequence_roll_back(s);

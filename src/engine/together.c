@@ -7,9 +7,11 @@
 
 uint32_t moeflux_most_together(const struct moeflux_model *m)
 {
-    uint32_t n_alike = (uint32_t)size_min(exec_get_caps(m->exec).n_alike, m->max_chunk);
+    uint32_t n_alike = m->max_chunk;
+    for (uint32_t i = 0; i < m->n_stages; i++)
+        n_alike = (uint32_t)size_min(n_alike, exec_get_caps(m->stages[i].exec).n_alike);
     if (m->n_cpu_layers)
-        n_alike = (uint32_t)size_min(n_alike, exec_get_caps(m->sides[SIDE_HOST].exec).n_alike);
+        n_alike = (uint32_t)size_min(n_alike, exec_get_caps(m->stages[0].sides[SIDE_HOST].exec).n_alike);
     return m->trace || m->prefer.margin > 0 ? 1 : (uint32_t)size_min(n_alike, MOEFLUX_MOST_TOGETHER);
 }
 

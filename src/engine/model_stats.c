@@ -1,0 +1,146 @@
+/* What an opened model counts. */
+#include <string.h>
+
+#include "engine/engine.h"
+
+static void add_store_stats(struct moeflux_stats *to, const struct expert_store *store)
+{
+    struct expert_store_stats s = expert_store_get_stats(store);
+    to->read_bytes += s.reader.bytes;
+    to->read_ns += s.reader.busy_ns;
+    to->read_depth_ns += s.reader.in_flight_ns;
+    to->n_reads += s.reader.n_reads;
+    to->wait_read_ns += s.wait_ns;
+    to->n_hits += s.n_hits;
+    to->n_host_hits += s.n_host_hits;
+    to->n_misses += s.n_misses;
+    to->n_prefetched += s.n_prefetched;
+    to->n_prefetched_used += s.n_prefetched_used;
+    to->n_promoted += s.n_promoted;
+    to->n_demoted += s.n_demoted;
+    to->slot_bytes = s.slot_bytes;
+}
+
+/* Slots that experts stay in. */
+static void add_slots(struct moeflux_stats *to, const struct expert_store *store)
+{
+    struct expert_store_stats s = expert_store_get_stats(store);
+    to->n_slots += s.n_slots;
+    to->n_host_slots += s.n_host_slots;
+    to->n_pinned += s.n_pinned;
+}
+
+static void add_ops(struct moeflux_stats *to, const struct exec_time *t)
+{
+    uint32_t i = 0;
+    while (i < to->n_ops && strcmp(to->ops[i].name, t->name) != 0)
+        i++;
+    if (i == MOEFLUX_MAX_OPS || t->n == 0)
+        return;
+    if (i == to->n_ops)
+        to->ops[to->n_ops++] = (struct moeflux_op_time){.name = t->name};
+    to->ops[i].n += t->n;
+    to->ops[i].ns += t->ns;
+    to->gpu_ns += t->ns;
+}
+
+static void add_exec(struct moeflux_stats *to, const struct exec *exec)
+{
+    struct exec_stats x;
+    exec_get_stats(exec, &x);
+    to->n_submits += x.n_submits;
+    to->n_dispatches += x.n_dispatches;
+    to->wait_gpu_ns += x.wait_ns;
+    to->n_compiled += x.n_compiled;
+    to->compile_ns += x.compile_ns;
+    for (uint32_t i = 0; i < x.n_times; i++)
+        add_ops(to, &x.times[i]);
+}
+
+static struct moeflux_device_stats describe(const struct stage *at)
+{
+    const struct exec_caps caps = exec_get_caps(at->exec);
+    struct moeflux_device_stats d = {.device = caps.name,
+                                     .first_layer = at->layers.first,
+                                     .end_layer = at->layers.end,
+                                     .weights_bytes = at->loader.device_bytes,
+                                     .state_bytes = at->state_bytes,
+                                     .busy_ns = at->busy_ns};
+    for (int i = 0; i < EXPERT_SIDES; i++) {
+        const struct expert_store *store = at->sides[i].store;
+        if (!store)
+            continue;
+        const struct expert_store_stats s = expert_store_get_stats(store);
+        d.n_hits += s.n_hits;
+        d.n_host_hits += s.n_host_hits;
+        d.n_misses += s.n_misses;
+        d.wait_read_ns += s.wait_ns;
+        d.n_slots += i == SIDE_PROMPT ? 0 : s.n_slots;
+        d.n_host_slots += i == SIDE_PROMPT ? 0 : s.n_host_slots;
+    }
+    return d;
+}
+
+static void add_stage(struct moeflux_stats *to, const struct stage *at)
+{
+    add_exec(to, at->exec);
+    to->n_choices += at->n_choices;
+    to->n_chosen += at->n_chosen;
+    to->n_predicted += at->predictor.n_predicted;
+    to->n_predicted_right += at->predictor.n_right;
+    to->n_predictable += at->predictor.n_predictable;
+    to->weights_bytes += at->loader.device_bytes;
+    to->weights_mapped_bytes += at->loader.mapped_bytes;
+    to->state_bytes += at->state_bytes;
+    to->device_used_bytes += at->is_again ? 0 : exec_get_caps(at->exec).used_bytes;
+    for (int i = 0; i < EXPERT_SIDES; i++)
+        if (at->sides[i].store) {
+            add_store_stats(to, at->sides[i].store);
+            if (i != SIDE_PROMPT)
+                add_slots(to, at->sides[i].store);
+        }
+}
+
+void moeflux_model_get_stats(const struct moeflux_model *m, struct moeflux_stats *out)
+{
+    const struct expert_store *cpu = m->stages[0].sides[SIDE_HOST].store;
+    *out = (struct moeflux_stats){.n_prefill_tokens = m->n_prefill_tokens,
+                                  .prefill_ns = m->prefill_ns,
+                                  .n_decode_tokens = m->n_decode_tokens,
+                                  .decode_ns = m->decode_ns,
+                                  .n_cpu_experts = m->host.n_computed,
+                                  .cpu_experts_ns = m->host.ns,
+                                  .n_cpu_slots = cpu ? expert_store_get_stats(cpu).n_slots : 0,
+                                  .n_preferred = m->prefer.n_preferred,
+                                  .n_devices = m->n_stages};
+    for (uint32_t i = 0; i < m->n_stages; i++) {
+        add_stage(out, &m->stages[i]);
+        out->devices[i] = describe(&m->stages[i]);
+    }
+}
+
+void moeflux_model_reset_stats(struct moeflux_model *m)
+{
+    m->n_prefill_tokens = m->prefill_ns = m->n_decode_tokens = m->decode_ns = 0;
+    m->host.n_computed = m->host.ns = m->prefer.n_preferred = 0;
+    for (uint32_t k = 0; k < m->n_stages; k++) {
+        struct stage *at = &m->stages[k];
+        at->n_choices = at->n_chosen = at->busy_ns = 0;
+        at->predictor.n_predicted = at->predictor.n_right = at->predictor.n_predictable = 0;
+        for (int i = 0; i < EXPERT_SIDES; i++)
+            if (at->sides[i].store)
+                expert_store_reset_stats(at->sides[i].store);
+        exec_reset_stats(at->exec);
+    }
+}
+
+uint64_t moeflux_model_layer_wait_ns(const struct moeflux_model *m, uint32_t layer)
+{
+    uint64_t ns = 0;
+    for (uint32_t k = 0; layer < m->dir.config.n_layers && k < m->n_stages; k++)
+        for (int i = 0; i < EXPERT_SIDES; i++) {
+            const struct expert_store *store = m->stages[k].sides[i].store;
+            ns += store ? expert_store_layer_wait_ns(store, layer) : 0;
+        }
+    return ns;
+}

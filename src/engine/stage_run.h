@@ -1,0 +1,41 @@
+/* stage_run.h - tokens on one stage: from what goes into it to what comes out. */
+#ifndef MOEFLUX_ENGINE_STAGE_RUN_H
+#define MOEFLUX_ENGINE_STAGE_RUN_H
+
+#include "engine/pass.h"
+
+/* What is evaluated: n tokens of one sequence, or one of each of n sequences. */
+struct work {
+    struct moeflux_model *m;
+    struct moeflux_session *const *list;
+    uint32_t n;
+    uint32_t keep; /* arch_chunk.keep */
+    bool is_together, is_watched;
+    bool
+        is_pipelined; /* the recurrent states move with each chunk (pipeline.h), not with the sequences' positions */
+    uint32_t ahead; /* the tokens stand so many positions behind those that come next, */
+    uint32_t flips; /* and so many evaluations */
+    const struct moeflux_outputs *outputs;
+};
+
+/* Where sequence i of the work is, and its state on the stage. */
+struct arch_sequence stage_sequence(const struct work *w, uint32_t i, const struct stage *at);
+/* The work on one stage. each: room for what the pass refers to; NULL: of one sequence. */
+struct pass stage_pass(const struct work *w, struct stage *at,
+                       struct arch_sequence each[MOEFLUX_MOST_TOGETHER]);
+/* Begins a batch with the embedding, or with what the stage before has handed over, and records the stage's layers. */
+int stage_record_layers(const struct pass *p, struct moeflux_err *e);
+/* The same with what comes out of the stage: the tokens' logits after the last, else the hidden states. */
+int stage_record_tokens(const struct pass *p, struct moeflux_err *e);
+/* A chunk, from begin to end. last: outputs->logits are those of this chunk. */
+int stage_run(const struct pass *p, bool last, struct moeflux_err *e);
+/* Ends what was begun. Returns rc; the text says whose fault it is. */
+int stage_end(const struct pass *p, int rc, struct moeflux_err *e);
+/* Behind a stage that has ended: its hidden states become what goes into the next one, which does not compute now. */
+void stage_hand_over(const struct pass *p);
+/* What the predictors have seen last is of use if these sequences go on from there. Notes where they are behind this work. */
+void forward_follow(const struct work *w);
+/* What the last stage has made of a few tokens: f32 [n][vocab_size]. */
+const float *stage_logits(const struct stage *at);
+
+#endif
