@@ -64,6 +64,7 @@ static struct server_options server_options_of(const struct options *o)
         .state_bytes = o->state_memory,
         .state_dir = o->state_dir,
         .state_dir_bytes = o->state_disk,
+        .state_dir_files = (uint32_t)o->state_files,
         .most_waiting = (uint32_t)o->queue,
         .grace_s = (uint32_t)o->grace,
         .request = options_request(o),
@@ -105,7 +106,7 @@ static int dispatch(const struct options *o, const struct term *t, struct output
     if (o->help)
         return print_help(o, out, e);
     const char *model = o->verb != VERB_CONVERT ? o->model : o->dst ? o->src : NULL;
-    if (model && which_model_check(model, e))
+    if (model && which_model_check(model, o->verb == VERB_CONVERT, e))
         return (int)e->code;
     bool evaluates =
         o->verb == VERB_RUN || o->verb == VERB_BATCH || o->verb == VERB_BENCH || o->verb == VERB_PERPLEXITY;

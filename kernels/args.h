@@ -440,10 +440,12 @@ struct swiglu_args {
 ARGS_SIZE(swiglu_args, 24);
 
 struct add_args {
-    ADDR y, x; /* f32 [n] */
+    ADDR y, x;    /* f32 [n] */
     U32 n, every; /* 0; else y is [every], again and again */
+    U32 sets;     /* 1: x = y */
+    U32 pad;
 };
-ARGS_SIZE(add_args, 24);
+ARGS_SIZE(add_args, 32);
 
 /* The choice of the next token (ops/sample.h, text/sampler.h). sample_largest: a workgroup has SAMPLE_BLOCK ids and leaves in
  * `found` four words: the largest key (sample/weight.h), its lowest id, the lowest ids of a NaN and of +infinity

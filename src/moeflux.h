@@ -269,8 +269,8 @@ struct moeflux_outputs {
 int moeflux_session_eval(struct moeflux_session *s, const int32_t *ids, uint32_t n,
                          const struct moeflux_outputs *outputs, struct moeflux_err *e);
 
-/* How many sequences of a model moeflux_eval_together takes at once, at least 1: 8 on Vulkan devices, 5 on the CPU and where it
- * computes some layers' experts; 1 with moeflux_options.trace and with prefer_resident. Less with a smaller chunk. */
+/* How many sequences of a model moeflux_eval_together takes at once: 8; 1 with
+ * moeflux_options.trace and with prefer_resident. Less than 8 with a smaller chunk. */
 uint32_t moeflux_most_together(const struct moeflux_model *m);
 /* Appends ids[i] to sequence list[i], of n different sessions of one model, 1 <= n <= moeflux_most_together. logits[i]
  * [vocab_size]: those after it. Each gets what moeflux_session_eval of this token gives, byte for byte, but weights are read
@@ -454,11 +454,12 @@ int moeflux_measure_memory(uint32_t n_threads, double *bytes_s, struct moeflux_e
 struct moeflux_needs {
     char architecture[32];
     uint32_t n_layers, n_attention, hidden, vocab_size, n_experts, moe_inner, max_context;
-    uint32_t n_expert_layers;  /* layers with routed experts */
-    uint32_t top_k, own_top_k; /* experts of a token: with the options, by the model's configuration */
-    float expert_share;        /* 1: a token has all top_k. What follows counts all */
-    bool packed;               /* layout on disk; false: plain safetensors */
-    bool is_sketch;            /* `dir` is a config.json alone: sizes are computed, no file is there */
+    uint32_t n_windowed, window; /* of the layers with attention, those that see so many positions; 0: none */
+    uint32_t n_expert_layers;    /* layers with routed experts */
+    uint32_t top_k, own_top_k;   /* experts of a token: with the options, by the model's configuration */
+    float expert_share;          /* 1: a token has all top_k. What follows counts all */
+    bool packed;                 /* layout on disk; false: plain safetensors */
+    bool is_sketch;              /* `dir` is a config.json alone: sizes are computed, no file is there */
     bool is_assumed; /* ... without a quantization table: formats are those that `moeflux convert` makes */
     uint64_t n_params, n_active_params, n_expert_params;
     uint64_t dense_bytes;        /* the resident part, on disk and in memory */

@@ -87,9 +87,19 @@ cp "$tmp/gguf/x.gguf" "$tmp/renamed"
 echo '{}' | tee "$tmp/pt/config.json" "$tmp/lfs/config.json" >"$tmp/outer/snapshots/a1/config.json"
 echo x | tee "$tmp/pt/pytorch_model-00001-of-00002.bin" >"$tmp/bare/model.safetensors"
 printf 'version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n' >"$tmp/lfs/model.safetensors"
-for what in "$tmp/gguf/x.gguf" "$tmp/renamed" "$tmp/gguf"; do
-    next 1 'GGUF.*take the model.s repository with safetensors files' "$what"
+advice='GGUF.*has to be converted first: moeflux convert FILE.gguf DIR'
+next 1 "$advice" "$tmp/gguf"
+for what in "$tmp/gguf/x.gguf" "$tmp/renamed"; do
+    fails 1 "$advice" -m "$what" -p x
+    fails 1 "$advice" inspect "$what"
+    fails 1 "$advice" serve -m "$what"
+    fails 1 "^moeflux: $what: ends inside the header" convert "$what" "$tmp/converted"
+    [ ! -e "$tmp/converted" ] || fault "$what: something was written"
 done
+fails 2 '^moeflux: --lossy: .* is no GGUF file$' convert tests/models/qwen3-odd/hf "$tmp/converted" --lossy
+fails 2 '^moeflux: --half-scales: .* is no GGUF file$' convert tests/models/qwen3-odd/hf "$tmp/converted" --half-scales
+fails 2 'takes no other flag than --threads' convert --verify "$tmp/converted" --lossy
+fails 2 'takes no other flag than --threads' convert --verify "$tmp/converted" --half-scales
 next 1 "^moeflux: $tmp/pt: only PyTorch.s files .*safetensors" "$tmp/pt"
 next 1 "^moeflux: $tmp/lfs: model.safetensors is a pointer of git-lfs .*git lfs pull" "$tmp/lfs"
 next 1 "^moeflux: $tmp/bare: safetensors files without a config.json" "$tmp/bare"

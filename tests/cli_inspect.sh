@@ -76,6 +76,12 @@ for dir in tests/models/families/*/; do
     json_is "abs(j['dense_bytes'] - $dense) <= 1024" True
 done
 
+claim layers_with_windows_are_counted_apart
+run 0 "$MOEFLUX" inspect tests/models/families/gptoss-odd --no-measure --device cpu
+out_has '^layers  *3, 1 of them full attention, 2 attention to 5 positions$'
+run 0 "$MOEFLUX" inspect tests/models/gptoss/mxfp4/config.json --no-measure --json --device cpu
+json_is 'j["window_layers"], j["window"], j["attention_layers"], j["formats_assumed"]' '(1, 9, 2, False)'
+
 claim a_configuration_without_a_table_is_of_what_convert_makes
 for dir in tests/models/sources/qwen/hf tests/models/sources/deepseek/hf; do
     rm -rf "$tmp/made"

@@ -372,7 +372,10 @@ claim bench_decodes_several_sequences_together_where_the_device_can
 run 0 "$MOEFLUX" "$@" --device cpu --bench --bench-prompt 4 --bench-gen 3 --bench-reps 1 --bench-depth 6 --bench-parallel 3 --json
 json_is '[(r["test"], r["tokens"], r["depth"], r["parallel"]) for r in j["results"]]' \
     "[('prefill', 4, 6, 1), ('decode', 3, 6, 3)]"
-fails 2 '--bench-parallel 8: .* evaluates at most 5 sequences together' "$@" --device cpu --bench --bench-parallel 8
+run 0 "$MOEFLUX" "$@" --device cpu --memory 4M --expert-io uring --bench --bench-prompt 0 --bench-gen 2 --bench-reps 1 \
+    --bench-parallel 8 --stats
+err_has '^reads  *[0-9.]* [kM]*B of experts a token, for which this disk takes [0-9.]* ms: at most [0-9.]* tok/s$'
+fails 2 '--bench-parallel' "$@" --device cpu --bench --bench-parallel 9
 fails 2 '--bench-parallel 2: .* evaluates at most 1 sequence together' "$@" --device cpu --bench --bench-parallel 2 \
     --trace "$tmp/trace.parallel"
 fails 2 '--bench-parallel goes with --bench only' "$@" --bench-parallel 2 -p x

@@ -94,7 +94,12 @@ stop INT
 
 claim answers_side_by_side_are_those_alone
 start --parallel 3
-holds answers_side_by_side_are_those_alone
+holds answers_side_by_side_are_those_alone 3
+stop
+
+claim they_are_where_experts_come_from_files
+start --parallel 8 --memory 3M --expert-io uring
+holds answers_side_by_side_are_those_alone 8
 stop
 
 claim a_key_is_needed
@@ -143,6 +148,7 @@ fails 2 '-m DIR is missing' serve
 fails 2 'port' serve -m "$model" --port 70000
 fails 2 'sequences' serve -m "$model" --parallel 4 --sequences 2
 fails 2 'host' serve -m "$model" --host no.such.host.invalid
+fails 2 'state-files: expected a whole number from 1' serve -m "$model" --state-files 0
 fails 1 'No such file' serve -m "$model" --api-key-file "$tmp/none" --port 0
 : >"$tmp/empty"
 fails 2 'no key' serve -m "$model" --api-key-file "$tmp/empty" --port 0

@@ -297,14 +297,15 @@ def a_client_that_hangs_up_stops_its_answer():
 
 
 def answers_side_by_side_are_those_alone():
+    n = int(sys.argv[3])
     ask = lambda i: good('/v1/completions', {'prompt': 'The river ' * (i + 1), 'max_tokens': 30, 'seed': i, 'temperature': 1})
-    alone = [ask(i)['choices'][0]['text'] for i in range(3)]
-    got = [None] * 3
+    alone = [ask(i)['choices'][0]['text'] for i in range(n)]
+    got = [None] * n
 
     def one(i):
         got[i] = ask(i)['choices'][0]['text']
 
-    threads = [threading.Thread(target=one, args=(i,)) for i in range(3)]
+    threads = [threading.Thread(target=one, args=(i,)) for i in range(n)]
     for t in threads:
         t.start()
     for t in threads:

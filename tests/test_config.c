@@ -18,6 +18,7 @@
 #define QWEN     "tests/models/qwen-odd/mlx/config.json"
 #define DEEPSEEK "tests/models/deepseek-odd/mlx/config.json"
 #define QWEN3    "tests/models/qwen3-odd/mlx/config.json"
+#define GPT_OSS  "tests/models/families/gptoss-odd/config.json"
 
 static json_t *load(const char *path)
 {
@@ -338,6 +339,20 @@ static void the_family_is_known_without_model_type(void **state)
     config_free(&c);
 }
 
+static void layers_of_gpt_oss_have_windows_in_turn_where_nothing_is_said(void **state)
+{
+    (void)state;
+    json_t *root = load(GPT_OSS);
+    set(root, "layer_types", NULL);
+    set(root, "swiglu_limit", NULL);
+    struct config c = read_ok(root);
+    assert_ptr_equal(c.family, &family_gptoss);
+    assert_true(c.layers[0].has_window && !c.layers[1].has_window && c.layers[2].has_window);
+    assert_int_equal(c.attn_window, 5);
+    assert_true(c.swiglu_limit == 7 && c.rope.yarn && !c.rope.truncate);
+    config_free(&c);
+}
+
 static void end_of_text_ids_are_the_union_of_all_places(void **state)
 {
     (void)state;
@@ -389,8 +404,16 @@ static const struct refusal refusals[] = {
     {QWEN, "text_config.mlp_only_layers", "[1]", ERR_UNSUPPORTED, "mlp_only_layers"},
     {QWEN, "text_config.model_type", "\"llama\"", ERR_UNSUPPORTED,
      "model_type is llama, expected qwen3_5_moe, qwen3_5_moe_text, qwen3_moe, deepseek_v3, glm4_moe, "
-     "qwen3_next, kimi_k2, minimax_m2 or minimax"},
+     "qwen3_next, kimi_k2, minimax_m2, minimax or gpt_oss"},
     {QWEN, "text_config.model_type", "7", ERR_FORMAT, "model_type"},
+    {GPT_OSS, "layer_types", "[\"sliding_attention\", \"linear_attention\"]", ERR_UNSUPPORTED,
+     "layer_types[1] is linear_attention, expected sliding_attention or full_attention"},
+    {GPT_OSS, "layer_types", "[\"full_attention\"]", ERR_UNSUPPORTED, "layer_types[1] is missing"},
+    {GPT_OSS, "sliding_window", NULL, ERR_FORMAT, "key sliding_window is missing"},
+    {GPT_OSS, "sliding_window", "0", ERR_FORMAT, "sliding_window is 0"},
+    {GPT_OSS, "swiglu_limit", "-1", ERR_FORMAT, "swiglu_limit"},
+    {GPT_OSS, "attention_bias", "false", ERR_UNSUPPORTED, "attention_bias is false, expected true"},
+    {GPT_OSS, "num_experts_per_tok", "8", ERR_FORMAT, "num_experts_per_tok is 8"},
     {QWEN, "text_config.rope_parameters", "{\"rope_type\": \"yarn\"}", ERR_UNSUPPORTED, "rope_type is yarn"},
     {QWEN, "text_config.rope_parameters", "{\"partial_rotary_factor\": 1.5}", ERR_FORMAT,
      "partial_rotary_factor"},
@@ -517,6 +540,7 @@ int main(void)
         cmocka_unit_test(defaults_fill_what_may_be_absent),
         cmocka_unit_test(a_null_q_lora_rank_means_a_plain_projection),
         cmocka_unit_test(the_family_is_known_without_model_type),
+        cmocka_unit_test(layers_of_gpt_oss_have_windows_in_turn_where_nothing_is_said),
         cmocka_unit_test(end_of_text_ids_are_the_union_of_all_places),
         cmocka_unit_test(every_bad_value_is_refused_by_its_name),
         cmocka_unit_test(json_errors_name_the_file_and_the_line),

@@ -493,10 +493,11 @@ static void qwen3_plain_agrees_on_the_reference_backend(void **state)
 /* What mlx-lm writes: all widths, groups, types of scales and modes, experts mixed by layer. The outputs are mlx-lm's in
  * float32 (tests/models/formats/README.md). */
 static const char *const recipes[] = {
-    "every-f16",   "deepseek-mixed-2-6", "nvfp4", "q2-g32-f16", "q3-g32",
-    "q5-g128-f32", "mixed-3-6",          "mxfp4", "mxfp8",      "deepseek-nvfp4",
+    "mixed-3-6",   "deepseek-nvfp4", "nvfp4", "q2-g32-f16", "q3-g32",
+    "q5-g128-f32", "every-f16",      "mxfp4", "mxfp8",      "deepseek-mixed-2-6",
 };
-/* The first N_SHOWN have all codes and groups, formats that differ from tensor to tensor, and both families. */
+/* The first N_SHOWN have formats that differ from tensor to tensor and from layer to layer, one without biases, and both
+ * families. test_ops has the kernels of all formats. */
 enum { N_RECIPES = sizeof recipes / sizeof *recipes, N_SHOWN = 2 };
 
 /* Small models of the other families (tests/models/families/README.md). The first has what only its family has of kernels. */
@@ -617,6 +618,8 @@ static void families_agree_converted_on_the_reference_backend(void **state)
 {
     (void)state;
     run_families(convert_and_run_on_reference, N_FAMILIES);
+    /* As published: tests/models/families/README.md. */
+    convert_and_run_on_reference("tests/models/gptoss/mxfp4", "tests/models/gptoss/golden.safetensors");
 }
 
 /* As many layers as have one with experts at least: dense ones count. */
@@ -640,6 +643,9 @@ static void split_models_agree(void **state)
         {"tests/models/qwen-odd/mlx", "tests/models/qwen-odd/golden.safetensors", true, true},
         {"tests/models/qwen3-odd/mlx", "tests/models/qwen3-odd/golden.safetensors", true, false},
         {"tests/models/deepseek-odd/mlx", "tests/models/deepseek-odd/golden.safetensors", true, true},
+        /* Experts with biases. */
+        {"tests/models/families/gptoss-odd", "tests/models/families/gptoss-odd.golden.safetensors", true,
+         false},
     };
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         if (models[i].all)

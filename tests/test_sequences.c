@@ -184,6 +184,56 @@ static void a_file_gives_way_to_what_goes_on_from_it_and_to_newer_ones(void **st
     assert_int_equal(tmp_tree_count(files), 1);
 }
 
+/* q's files: at most so many. */
+static struct sequences *with_files(const char *files, uint32_t most)
+{
+    struct moeflux_err e = {0};
+    struct sequences *q;
+    const struct sequences_options o = {
+        .max_context = SMALL_CONTEXT, .most = 1, .dir = files, .dir_files = most, .tell = told};
+    check_ok(sequences_new(&q, model, &o, &e), &e);
+    return q;
+}
+
+static void files_keep_to_their_number_and_the_last_used_stay(void **state)
+{
+    (void)state;
+    const char *files = tmp_tree_path(dir, "counted");
+    struct sequences *q = with_files(files, 3);
+    for (int32_t i = 1; i < 6; i++) {
+        assert_int_equal(ask(q, i, 1), 0);
+        assert_true(sequences_count(q).n_saved <= 3);
+    }
+    assert_int_equal(tmp_tree_count(files), 3);
+    assert_int_equal(ask(q, 3, 2), N / 2); /* used: now 4 is the oldest */
+    assert_int_equal(ask(q, 6, 1), 0);
+    assert_int_equal(ask(q, 3, 3), N / 2);
+    assert_int_equal(ask(q, 4, 2), 0);
+    sequences_free(q);
+}
+
+static void a_later_program_keeps_the_files_that_were_written_last(void **state)
+{
+    (void)state;
+    const char *files = tmp_tree_path(dir, "aged");
+    struct sequences *q = with_files(files, 0);
+    for (int32_t i = 1; i < 5; i++)
+        ask(q, i, 1);
+    sequences_free(q);
+    char command[300];
+    snprintf(command, sizeof command, "touch -d @1000 %s/*", files);
+    assert_int_equal(system(command), 0);
+    q = with_files(files, 0);
+    assert_int_equal(ask(q, 9, 1), 0);
+    sequences_free(q);
+    assert_int_equal(tmp_tree_count(files), 5);
+    q = with_files(files, 1);
+    assert_int_equal(sequences_count(q).n_saved, 1);
+    assert_int_equal(tmp_tree_count(files), 1);
+    assert_int_equal(ask(q, 9, 2), N / 2);
+    sequences_free(q);
+}
+
 static void a_broken_file_is_told_and_the_prompt_computed(void **state)
 {
     (void)state;
@@ -212,6 +262,8 @@ int main(void)
         cmocka_unit_test(idle_ones_keep_to_their_bytes),
         cmocka_unit_test(those_that_leave_memory_are_found_in_files_by_a_later_program_too),
         cmocka_unit_test(a_file_gives_way_to_what_goes_on_from_it_and_to_newer_ones),
+        cmocka_unit_test(files_keep_to_their_number_and_the_last_used_stay),
+        cmocka_unit_test(a_later_program_keeps_the_files_that_were_written_last),
         cmocka_unit_test(a_broken_file_is_told_and_the_prompt_computed),
     };
     return cmocka_run_group_tests(tests, open_model, close_model);

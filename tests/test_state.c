@@ -17,7 +17,8 @@
 #include "tmp_tree.h"
 
 static const char ODD[] = "tests/models/qwen-odd/mlx", TINY[] = "tests/models/tiny",
-                  DEEPSEEK[] = "tests/models/deepseek-odd/mlx", QWEN3[] = "tests/models/qwen3-odd/mlx";
+                  DEEPSEEK[] = "tests/models/deepseek-odd/mlx", QWEN3[] = "tests/models/qwen3-odd/mlx",
+                  GPT_OSS[] = "tests/models/families/gptoss-odd";
 enum { CONTEXT = 1100, MAX_VOCAB = 2048, N_ROWS = 4, N_MORE = 8 };
 static const char *self;
 
@@ -149,6 +150,13 @@ static void qwen3_odd_goes_on_in_a_fresh_process(void **state)
 {
     (void)state;
     a_fresh_process_goes_on_with(QWEN3);
+}
+
+/* Layers with windows. */
+static void gptoss_odd_goes_on_in_a_fresh_process(void **state)
+{
+    (void)state;
+    a_fresh_process_goes_on_with(GPT_OSS);
 }
 
 static void goes_on_across_backends(const char *model, const char *from, const char *to)
@@ -370,6 +378,12 @@ static void qwen3_odd_is_cut_anywhere(void **state)
 {
     (void)state;
     is_cut_anywhere(QWEN3);
+}
+
+static void gptoss_odd_is_cut_anywhere(void **state)
+{
+    (void)state;
+    is_cut_anywhere(GPT_OSS);
 }
 
 /* ---- reused ---- */
@@ -621,9 +635,11 @@ int main(int argc, char **argv)
         cmocka_unit_test(deepseek_odd_goes_on_in_a_fresh_process),
         cmocka_unit_test(qwen3_odd_goes_on_in_a_fresh_process),
         cmocka_unit_test(deepseek_odd_goes_on_across_backends),
+        cmocka_unit_test(gptoss_odd_goes_on_in_a_fresh_process),
         cmocka_unit_test(qwen3_odd_goes_on_across_backends),
         cmocka_unit_test(deepseek_odd_is_cut_anywhere),
         cmocka_unit_test(qwen3_odd_is_cut_anywhere),
+        cmocka_unit_test(gptoss_odd_is_cut_anywhere),
         cmocka_unit_test(qwen_odd_s_reference_state_is_ours),
         cmocka_unit_test(deepseek_odd_s_reference_state_is_ours),
         cmocka_unit_test(a_cut_sequence_goes_on_as_a_fresh_one),

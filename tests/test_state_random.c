@@ -473,13 +473,13 @@ static void run_rounds(const struct kind *k, uint32_t n_rounds, uint64_t seed)
 static void random_operations_on_the_reference(void **state)
 {
     (void)state;
-    run_rounds(&(struct kind){"reference", 0, true}, 600, 1);
+    run_rounds(&(struct kind){"reference", 0, true}, 100, 1);
 }
 
 static void random_operations_with_every_expert_resident(void **state)
 {
     (void)state;
-    run_rounds(&(struct kind){NULL, 0, true}, 300, 2);
+    run_rounds(&(struct kind){NULL, 0, true}, 800, 2);
 }
 
 static void random_operations_with_streamed_experts(void **state)
@@ -491,8 +491,8 @@ static void random_operations_with_streamed_experts(void **state)
 static void random_operations_without_recurrent_layers(void **state)
 {
     (void)state;
-    run_rounds(&(struct kind){"reference", 0, false}, 300, 4);
-    run_rounds(&(struct kind){NULL, 0, false}, 150, 5);
+    run_rounds(&(struct kind){"reference", 0, false}, 50, 4);
+    run_rounds(&(struct kind){NULL, 0, false}, 400, 5);
 }
 
 int main(void)

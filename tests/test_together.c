@@ -19,18 +19,48 @@ struct group {
     float *logits[8];
 };
 
-static void group_open(struct group *g, const char *model, const char *device, uint32_t n_slots)
+/* The sequences beside g->q's. */
+static void open_others(struct group *g)
 {
     struct moeflux_err e = {0};
-    g->q = sequence_open(model, device, 32, n_slots, CONTEXT);
     g->n = moeflux_most_together(g->q.m);
-    assert_in_range(g->n, 1, 8);
+    assert_int_equal(g->n, 8);
     for (uint32_t i = 0; i < g->n; i++) {
         g->list[i] = g->q.s;
         if (i > 0)
             check_ok(moeflux_session_new(&g->list[i], g->q.m, CONTEXT, &e), &e);
         g->logits[i] = malloc(g->q.vocab * sizeof(float));
     }
+}
+
+static void group_open(struct group *g, const char *model, const char *device, uint32_t n_slots)
+{
+    g->q = sequence_open(model, device, 32, n_slots, CONTEXT);
+    open_others(g);
+}
+
+/* With experts that are read from files and ahead. device: "cpu", or one that is taken to have memory of its own. */
+static void group_open_streaming(struct group *g, const char *model, const char *device,
+                                 enum moeflux_prefetch prefetch, uint32_t n_slots)
+{
+    bool staged = strcmp(device, "cpu") != 0;
+    struct moeflux_options o = {.dir = model,
+                                .device = device,
+                                .context = CONTEXT,
+                                .chunk = 32,
+                                .expert_io = MOEFLUX_EXPERT_IO_URING,
+                                .prefetch = prefetch,
+                                .prompt_type = MOEFLUX_PROMPT_TYPE_F32};
+    struct moeflux_plan p;
+    struct moeflux_err e = {0};
+    check_ok(device_plan_staged(&o, staged, &p, &e), &e);
+    o.gpu_memory_bytes =
+        p.weights_bytes + p.state_bytes + p.activation_bytes + p.driver_bytes + n_slots * p.slot_bytes;
+    o.memory_bytes = staged ? 20 * p.slot_bytes : 0;
+    check_ok(device_open_staged(&g->q.m, &o, staged, &e), &e);
+    check_ok(moeflux_session_new(&g->q.s, g->q.m, CONTEXT, &e), &e);
+    g->q.vocab = moeflux_model_get_info(g->q.m).vocab_size;
+    open_others(g);
 }
 
 static void group_close(struct group *g)
@@ -87,28 +117,40 @@ static void eval_together(struct group *g, uint32_t round)
     check_ok(moeflux_eval_together(list, ids, n, logits, &e), &e);
 }
 
+/* What each sequence gets alone: [ROUNDS][n][vocab]. */
+static uint8_t *logits_alone(struct group *g)
+{
+    size_t row = g->q.vocab * sizeof(float);
+    uint8_t *alone = malloc(ROUNDS * g->n * row);
+    read_prompts(g);
+    for (uint32_t r = 0; r < ROUNDS; r++)
+        for (uint32_t i = 0; i < g->n; i++) {
+            eval_alone(g, i, r);
+            memcpy(alone + (r * g->n + i) * row, g->logits[i], row);
+        }
+    return alone;
+}
+
+static void get_the_same_together(struct group *g, const uint8_t *alone)
+{
+    size_t row = g->q.vocab * sizeof(float);
+    read_prompts(g);
+    for (uint32_t r = 0; r < ROUNDS; r++) {
+        eval_together(g, r);
+        for (uint32_t i = 0; i < g->n; i++) {
+            assert_memory_equal(g->logits[i], alone + (r * g->n + i) * row, row);
+            assert_int_equal(moeflux_session_position(g->list[i]), 3 + 5 * i + r + 1);
+            assert_int_equal(moeflux_session_history(g->list[i])[3 + 5 * i + r], token_of(g, i, r));
+        }
+    }
+}
+
 static void agrees_with_alone(const char *model, const char *device, uint32_t n_slots)
 {
     struct group g;
     group_open(&g, model, device, n_slots);
-    assert_true(g.n > 1);
-    size_t row = g.q.vocab * sizeof(float);
-    uint8_t *alone = malloc(ROUNDS * g.n * row);
-    read_prompts(&g);
-    for (uint32_t r = 0; r < ROUNDS; r++)
-        for (uint32_t i = 0; i < g.n; i++) {
-            eval_alone(&g, i, r);
-            memcpy(alone + (r * g.n + i) * row, g.logits[i], row);
-        }
-    read_prompts(&g);
-    for (uint32_t r = 0; r < ROUNDS; r++) {
-        eval_together(&g, r);
-        for (uint32_t i = 0; i < g.n; i++) {
-            assert_memory_equal(g.logits[i], alone + (r * g.n + i) * row, row);
-            assert_int_equal(moeflux_session_position(g.list[i]), 3 + 5 * i + r + 1);
-            assert_int_equal(moeflux_session_history(g.list[i])[3 + 5 * i + r], token_of(&g, i, r));
-        }
-    }
+    uint8_t *alone = logits_alone(&g);
+    get_the_same_together(&g, alone);
     free(alone);
     group_close(&g);
 }
@@ -127,11 +169,51 @@ static void they_do_where_experts_are_streamed(void **state)
         agrees_with_alone(MODELS[i], "cpu", FEW_SLOTS);
 }
 
+/* Slots for a few tokens' experts, and for most of a layer's. */
+static void they_do_whatever_is_read_ahead(void **state)
+{
+    (void)state;
+    static const enum moeflux_prefetch kinds[] = {MOEFLUX_PREFETCH_NONE, MOEFLUX_PREFETCH_PREVIOUS,
+                                                  MOEFLUX_PREFETCH_ROUTER, MOEFLUX_PREFETCH_BOTH};
+    for (int model = 0; model < 2; model++) {
+        struct group g;
+        group_open(&g, MODELS[model], "cpu", 0);
+        uint8_t *alone = logits_alone(&g);
+        group_close(&g);
+        for (uint32_t slots = 10; slots <= 60; slots += 25)
+            for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+                group_open_streaming(&g, MODELS[model], "cpu", kinds[i], slots);
+                get_the_same_together(&g, alone);
+                group_close(&g);
+            }
+        free(alone);
+    }
+}
+
+/* The cpu sees what an early router chose at once, so every layer of every round is predicted, for all sequences. */
+static void experts_of_sequences_together_are_read_ahead(void **state)
+{
+    (void)state;
+    struct group g;
+    struct moeflux_stats t;
+    group_open_streaming(&g, MODELS[0], "cpu", MOEFLUX_PREFETCH_ROUTER, 100);
+    read_prompts(&g);
+    moeflux_model_reset_stats(g.q.m);
+    eval_together(&g, 0);
+    moeflux_model_get_stats(g.q.m, &t);
+    assert_int_equal(t.n_decode_tokens, g.n);
+    assert_int_equal(t.n_predictable, t.n_hits + t.n_misses);
+    assert_true(t.n_predicted_right > t.n_predicted / 2);
+    assert_true(t.n_prefetched > 0 && t.n_prefetched_used > 0);
+    group_close(&g);
+}
+
 static void they_do_on_the_reference(void **state)
 {
     (void)state;
     for (int i = 1; i < N_MODELS; i++)
         agrees_with_alone(MODELS[i], "reference", 0);
+    agrees_with_alone(MODELS[1], "reference", FEW_SLOTS);
 }
 
 /* MOEFLUX_DEVICE's, with kernels. */
@@ -151,6 +233,27 @@ static void they_do_on_a_gpu_where_experts_are_streamed(void **state)
         skip();
     for (int i = 1; i < (device_is_software() ? 2 : N_MODELS); i++)
         agrees_with_alone(MODELS[i], device_name(), FEW_SLOTS);
+}
+
+/* Predictions are copied to the host, experts through it. */
+static void they_do_on_a_gpu_with_memory_of_its_own(void **state)
+{
+    (void)state;
+    if (!device_is_vulkan())
+        skip();
+    struct group g;
+    struct moeflux_stats t;
+    group_open_streaming(&g, MODELS[1], device_name(), MOEFLUX_PREFETCH_NONE, FEW_SLOTS);
+    uint8_t *alone = logits_alone(&g);
+    group_close(&g);
+    group_open_streaming(&g, MODELS[1], device_name(), MOEFLUX_PREFETCH_ROUTER, FEW_SLOTS);
+    get_the_same_together(&g, alone);
+    moeflux_model_reset_stats(g.q.m);
+    eval_together(&g, 0);
+    moeflux_model_get_stats(g.q.m, &t);
+    assert_true(t.n_predicted_right > t.n_predicted / 4);
+    free(alone);
+    group_close(&g);
 }
 
 /* Position, and what the next token gives. */
@@ -267,9 +370,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sequences_together_get_the_bits_of_each_alone),
         cmocka_unit_test(they_do_where_experts_are_streamed),
+        cmocka_unit_test(they_do_whatever_is_read_ahead),
+        cmocka_unit_test(experts_of_sequences_together_are_read_ahead),
         cmocka_unit_test(they_do_on_the_reference),
         cmocka_unit_test(they_do_on_a_gpu),
         cmocka_unit_test(they_do_on_a_gpu_where_experts_are_streamed),
+        cmocka_unit_test(they_do_on_a_gpu_with_memory_of_its_own),
         cmocka_unit_test(an_interruption_changes_no_sequence),
         cmocka_unit_test(what_cannot_be_evaluated_together_is_refused_and_nothing_changes),
     };

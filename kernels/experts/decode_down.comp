@@ -192,7 +192,7 @@ void share_rows(float acc[MAX_ACC], Slot s)
 {
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         float v = acc[r], bias = 0.0;
-        if (BIASED != 0)
+        if (BIASED != 0 && s.cols > 0)
             bias = F32s(a.shared_w).v[s.first_bias + min(first_row() + r * SIDE, a.hidden - 1)];
         [[unroll]] for (uint mask = 1; mask < LANES; mask <<= 1)
             v += subgroupShuffleXor(v, mask);

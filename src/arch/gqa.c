@@ -213,13 +213,15 @@ static void mixer_run(const void *self, const struct mixer_call *call)
         gqa_run_beside(op, r->exec, calls, n);
     else
         gqa_run(op, r->exec, calls);
-    mixer_add(r, &y->out, call->chunk->n, false);
-    if (y->out_bias)
+    if (y->out_bias) {
+        exec_beside(r->exec); /* attention has nothing to do with the hidden states */
         add_run(&q->add, r->exec,
                 &(struct add_call){.y = y->out_bias,
                                    .x = r->x,
                                    .n = call->chunk->n * r->config->hidden,
                                    .every = r->config->hidden});
+    }
+    mixer_add(r, &y->out, call->chunk->n, false);
 }
 
 const struct mixer mixer_gqa = {

@@ -251,12 +251,18 @@ static const struct experts *experts_of(const struct moe *m, const struct moe_la
     return &m->experts[y->kind].experts;
 }
 
-static void add_router_bias(const struct moe *m, const struct moe_layer *y, uint64_t logits, uint32_t n)
+/* Sets the logits of n tokens to the router's bias, if it has one to which its product is added; beside the operation before, which
+ * has nothing to do with them. */
+static bool begin_logits(const struct moe *m, const struct moe_layer *y, uint64_t logits, uint32_t n)
 {
     uint32_t n_experts = m->config->n_experts;
-    if (has_logit_bias(m->config))
-        add_run(&m->add, m->exec,
-                &(struct add_call){.y = y->bias, .x = logits, .n = n * n_experts, .every = n_experts});
+    if (!has_logit_bias(m->config))
+        return false;
+    exec_beside(m->exec);
+    add_run(
+        &m->add, m->exec,
+        &(struct add_call){.y = y->bias, .x = logits, .n = n * n_experts, .every = n_experts, .sets = true});
+    return true;
 }
 
 /* What the router and the shared expert see. The router's logits are float32 whatever the device is fast at: a small
@@ -271,10 +277,10 @@ void moe_score(const struct moe *m, const struct moe_layer *y, uint64_t x, uint3
                                .x_stride = m->config->hidden,
                                .y_stride = m->router_rows,
                                .n = n,
+                               .add = begin_logits(m, y, m->routed.address, n),
                                .eps = m->config->rms_eps};
     if (up || !apart) {
         linear_run(up ? &y->router_gate : &y->router_in, m->exec, &call);
-        add_router_bias(m, y, m->routed.address, n);
         return;
     }
     struct linear_call shared = call;
@@ -298,7 +304,9 @@ void moe_choose(const struct moe *m, const struct moe_layer *y, uint32_t n)
 
 void moe_predict(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t n)
 {
-    exec_beside(m->exec); /* the layer's own choice */
+    bool adds = begin_logits(m, y, m->predicted_logits.address, n);
+    if (!adds)
+        exec_beside(m->exec); /* the layer's own choice */
     linear_run(&y->router_only, m->exec,
                &(struct linear_call){.x = x,
                                      .norm = y->norm,
@@ -306,8 +314,8 @@ void moe_predict(const struct moe *m, const struct moe_layer *y, uint64_t x, uin
                                      .x_stride = m->config->hidden,
                                      .y_stride = m->config->n_experts,
                                      .n = n,
+                                     .add = adds,
                                      .eps = m->config->rms_eps});
-    add_router_bias(m, y, m->predicted_logits.address, 1);
     router_run(&m->router, m->exec,
                &(struct router_call){.logits = m->predicted_logits.address,
                                      .bias = y->bias,

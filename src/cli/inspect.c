@@ -60,7 +60,7 @@ static void print_count(struct output *out, const char *name, double count)
 
 static void print_shape(struct output *out, const struct moeflux_needs *n)
 {
-    char own[48] = "";
+    char own[48] = "", windows[48] = "";
     if (n->top_k != n->own_top_k)
         snprintf(own, sizeof own, " (the model's own number: %u)", n->own_top_k);
     output_addf(out, "%-22s %s\n", "architecture", n->architecture);
@@ -69,7 +69,10 @@ static void print_shape(struct output *out, const struct moeflux_needs *n)
                 : n->is_sketch ? "a configuration alone; formats by its quantization table"
                 : n->packed    ? "packed (moeflux convert)"
                                : "safetensors, as they are");
-    output_addf(out, "%-22s %u, %u of them full attention\n", "layers", n->n_layers, n->n_attention);
+    if (n->n_windowed)
+        snprintf(windows, sizeof windows, ", %u attention to %u positions", n->n_windowed, n->window);
+    output_addf(out, "%-22s %u, %u of them full attention%s\n", "layers", n->n_layers,
+                n->n_attention - n->n_windowed, windows);
     output_addf(out, "%-22s %u wide, %u tokens in the vocabulary\n", "hidden", n->hidden, n->vocab_size);
     output_addf(out, "%-22s %u a layer, %u chosen per token%s, %u wide\n", "experts", n->n_experts, n->top_k,
                 own, n->moe_inner);
@@ -157,6 +160,8 @@ static json_t *needs_json(const struct options *o, const struct findings *f)
     } numbers[] = {
         {"layers", n->n_layers},
         {"attention_layers", n->n_attention},
+        {"window_layers", n->n_windowed},
+        {"window", n->window},
         {"hidden", n->hidden},
         {"vocab_size", n->vocab_size},
         {"experts", n->n_experts},

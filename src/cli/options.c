@@ -152,7 +152,7 @@ static const struct flag run_flags[] = {
 };
 
 static const struct flag convert_flags[] = {
-    OPERAND("SRC", src, "checkpoint: MLX, bf16, f16, f32 or fp8 safetensors"),
+    OPERAND("SRC", src, "safetensors (MLX, bf16, f16, f32, fp8), or GGUF"),
     MAY_OPERAND("DST", dst, "directory to write; must not exist"),
     INT(NULL, "bits", "N", bits, 1, MAX_TOKENS, "of a weight: 2, 3, 4, 5, 6 or 8 (4, or as in SRC)"),
     INT(NULL, "group", "N", group, 1, MAX_TOKENS, "columns that share a scale: 32, 64, 128 (64)"),
@@ -163,6 +163,8 @@ static const struct flag convert_flags[] = {
     CHOICE("recipe", "NAME", recipe, RECIPE, "mlx-lm's mixed_2_6, _3_4, _3_6 or _4_6"),
     CHOICE("scales", "RULE", scales, SCALES, "minmax, or search: least error (with these: search)"),
     TEXT(NULL, "spread", "DIR,..", spread, "put the experts into these too, on other disks"),
+    SWITCH(NULL, "half-scales", half_scales, "of a GGUF: Q4_K takes 5 bits a weight and not 6"),
+    SWITCH(NULL, "lossy", lossy, "of a GGUF: take what changes by more than 4 %"),
     SWITCH(NULL, "verify", verify, "read DST again; --verify DST alone: at any time"),
     INT("t", "threads", "N", threads, 1, 4096, "threads (all cores)"),
     SAY_FLAGS,
@@ -212,6 +214,7 @@ static const struct flag serve_flags[] = {
     BYTES(NULL, "state-memory", "SIZE", state_memory, "... at most so much of idle ones"),
     TEXT(NULL, "state-dir", "DIR", state_dir, "save those that leave memory there"),
     BYTES(NULL, "state-disk", "SIZE", state_disk, "... at most so much (16G)"),
+    INT(NULL, "state-files", "N", state_files, 1, 1000000, "... at most so many files (1000)"),
     HEADING("Model:"),
     MODEL_FLAGS,
     SAY_FLAGS,
@@ -258,6 +261,7 @@ static void set_defaults(struct options *o)
         .queue = 64,
         .grace = 10,
         .state_disk = (uint64_t)16 << 30,
+        .state_files = 1000,
         .logprobs = REQUEST_NO_LOGPROBS,
     };
 }
@@ -659,8 +663,8 @@ static int take_defaults(struct options *o, const struct defaults_command *c, in
 /* One directory alone is there to be verified. */
 static int check_convert(const struct options *o, struct moeflux_err *e)
 {
-    bool settings = o->bits || o->group || o->expert_bits || o->expert_group || o->spread ||
-                    o->recipe != OPTIONS_NOT_GIVEN || o->scales != OPTIONS_NOT_GIVEN ||
+    bool settings = o->lossy || o->half_scales || o->bits || o->group || o->expert_bits || o->expert_group ||
+                    o->spread || o->recipe != OPTIONS_NOT_GIVEN || o->scales != OPTIONS_NOT_GIVEN ||
                     o->mode != OPTIONS_NOT_GIVEN || o->expert_mode != OPTIONS_NOT_GIVEN;
     if (o->dst)
         return 0;

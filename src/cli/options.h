@@ -80,9 +80,9 @@ struct options {
     const char *perplexity;      /* a file, or "-" */
     struct flag_texts compare;   /* as given; options_setting says what they are */
 
-    const char *host, *api_key_file, *cors, *alias, *state_dir; /* serve; NULL but for host: not given */
-    int64_t port, parallel, queue, grace, sequences;            /* grace: seconds */
-    uint64_t state_memory, state_disk;                          /* bytes; 0: no limit */
+    const char *host, *api_key_file, *cors, *alias, *state_dir;   /* serve; NULL but for host: not given */
+    int64_t port, parallel, queue, grace, sequences, state_files; /* grace: seconds */
+    uint64_t state_memory, state_disk;                            /* bytes; 0: no limit */
 
     bool list_devices, selftest, bench, plan;
     struct number_list bench_prompt, bench_gen, bench_depth;
@@ -90,7 +90,7 @@ struct options {
     int64_t bench_parallel; /* 0, 1: one sequence; at most BENCH_MAX_PARALLEL */
 
     const char *shell; /* completion */
-    bool help, version, quiet, verify, no_measure;
+    bool help, version, quiet, verify, lossy, half_scales, no_measure;
     const char *src, *dst;                          /* convert; inspect uses `model` */
     const char *spread;                             /* convert: directories with commas between them */
     int64_t bits, group, expert_bits, expert_group; /* convert; 0: not given */

@@ -70,6 +70,19 @@ static void print_experts(const struct moeflux_stats *es, const char *io, struct
     str_addf(to, "\n%-12s %s\n", "read by", io);
 }
 
+/* What the disk allows where every token was decoded: no order of reads and computations is faster. */
+static void print_bound(const struct moeflux_stats *es, struct str *to)
+{
+    char each[32];
+    if (es->read_bytes == 0 || es->read_ns == 0 || es->n_decode_tokens == 0 || es->n_prefill_tokens > 0)
+        return;
+    double bytes = (double)es->read_bytes / (double)es->n_decode_tokens;
+    number_show_bytes(each, sizeof each, bytes);
+    str_addf(to, "%-12s %s of experts a token, for which this disk takes %.3f ms: at most %.1f tok/s\n",
+             "reads", each, (double)es->read_ns / 1e6 / (double)es->n_decode_tokens,
+             (double)es->n_decode_tokens * 1e9 / (double)es->read_ns);
+}
+
 static void print_hits(const struct moeflux_stats *es, struct str *to)
 {
     uint64_t chosen = es->n_hits + es->n_host_hits + es->n_misses;
@@ -184,6 +197,7 @@ static void print_all(const struct stats *st, const struct answer *a, const stru
         str_addf(to, "; %s of device memory in all", state);
     str_addf(to, "\n");
     print_experts(&es, s->info.expert_io, to);
+    print_bound(&es, to);
     print_hits(&es, to);
     print_cpu(&es, to);
     print_prefetch(&es, to);

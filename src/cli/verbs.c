@@ -34,6 +34,8 @@ static struct convert_settings settings_of(const struct options *o)
         .expert_mode = o->expert_mode == OPTIONS_NOT_GIVEN ? CONVERT_MODE_DEFAULT
                                                            : (enum convert_mode)(o->expert_mode + 1),
         .recipe = o->recipe == OPTIONS_NOT_GIVEN ? CONVERT_NO_RECIPE : (enum convert_recipe)(o->recipe + 1),
+        .lossy = o->lossy,
+        .half_scales = o->half_scales,
         .rule = o->scales == OPTIONS_NOT_GIVEN ? CONVERT_RULE_DEFAULT : (enum convert_rule)(o->scales + 1),
     };
 }

@@ -38,18 +38,19 @@ static bool begins_with(int fd, const char *beginning)
 
 static int refuse_gguf(const char *path, const char *what, struct moeflux_err *e)
 {
-    return err_set(e, ERR_UNSUPPORTED,
-                   "%s: %s, which moeflux does not read: take the model's repository with safetensors files, "
-                   "and moeflux convert SRC DST",
-                   path, what);
+    return err_set(
+        e, ERR_UNSUPPORTED,
+        "%s: %s, which has to be converted first: moeflux convert FILE.gguf DIR (of a split set the "
+        "first file), and then the model is DIR",
+        path, what);
 }
 
-static int check_file(const char *path, struct moeflux_err *e)
+static int check_file(const char *path, bool is_source, struct moeflux_err *e)
 {
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC), rc = 0;
     char *parent = file_parent(path, NULL);
     if (begins_with(fd, "GGUF") || ends_with(path, ".gguf"))
-        rc = refuse_gguf(path, "a GGUF file", e);
+        rc = is_source ? 0 : refuse_gguf(path, "a GGUF file", e);
     else if (parent && ends_with(path, ".safetensors"))
         rc = err_set(e, ERR_FORMAT, "%s: a file of a model: name its directory, %s", path, parent);
     free(parent);
@@ -149,12 +150,12 @@ static int check_dir(const char *path, struct moeflux_err *e)
         path);
 }
 
-int which_model_check(const char *path, struct moeflux_err *e)
+int which_model_check(const char *path, bool is_source, struct moeflux_err *e)
 {
     if (file_is_dir(path))
         return check_dir(path, e);
     if (file_exists(path))
-        return check_file(path, e);
+        return check_file(path, is_source, e);
     if (ends_with(path, ".gguf"))
         return 0;
     return is_repository(path)
@@ -173,7 +174,7 @@ int which_model_refuse_word(const char *word, struct moeflux_err *e)
     if (file_is_dir(word))
         return err_set(e, ERR_USAGE, "unexpected argument \"%s\": a model's directory goes behind -m (-m %s)",
                        word, word);
-    if (which_model_check(word, &why))
+    if (which_model_check(word, false, &why))
         return err_set(e, ERR_USAGE, "%s", why.text);
     for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++)
         near_try(&near, verbs[i], strlen(verbs[i]));

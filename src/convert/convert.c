@@ -13,6 +13,7 @@
 #include "convert/convert_target.h"
 #include "convert/convert_verify.h"
 #include "convert/convert_work.h"
+#include "convert/gguf_vocab.h"
 
 /* For JSON, tokenizer and directories, which are copied or made; a tokenizer.json has 7 to 20 MB. */
 #define ROOM_FOR_SMALL_FILES ((uint64_t)64 << 20)
@@ -104,6 +105,28 @@ static int put_json(struct conversion *c, uint32_t part, const char *name, char 
     return put_text(c, part, name, text, text ? strlen(text) : 0, e);
 }
 
+/* What a GGUF file holds in place of small files. */
+static int make_small_files(struct conversion *c, struct moeflux_err *e)
+{
+    static const struct {
+        const char *name;
+        int (*make)(const struct gguf *g, struct str *out, struct moeflux_err *e);
+    } files[] = {{"tokenizer.json", gguf_vocab_tokenizer},
+                 {"tokenizer_config.json", gguf_vocab_config},
+                 {"chat_template.jinja", gguf_vocab_template}};
+    const struct gguf *g = &c->plan.gguf.file;
+    int rc = 0;
+    for (size_t i = 0; i < sizeof files / sizeof *files && rc == 0 && gguf_vocab_is_there(g); i++) {
+        struct str text = {0};
+        rc = files[i].make(g, &text, e);
+        if (rc == 0 && text.len > 0)
+            rc = put_text(c, 0, files[i].name, text.data, text.len, e);
+        else
+            str_free(&text);
+    }
+    return rc;
+}
+
 static int copy_small_files(struct conversion *c, struct moeflux_err *e)
 {
     for (int i = 0; i < N_SMALL_FILES; i++) {
@@ -144,7 +167,7 @@ static int write_small_files(struct conversion *c, struct moeflux_err *e)
     if (rc == 0)
         rc = put_json(c, 0, "config.json", convert_json_config(&c->plan, e), e);
     if (rc == 0)
-        rc = copy_small_files(c, e);
+        rc = c->plan.is_gguf ? make_small_files(c, e) : copy_small_files(c, e);
     if (rc == 0)
         rc = write_parts(c, e);
     /* Without the manifest a directory does not open as a packed one, so it comes after what it describes. */

@@ -88,6 +88,29 @@ static uint32_t quantised(const struct convert_wish *w)
                               SCALE_BF16);
 }
 
+/* Whether a GGUF file's tensor loses nothing in the format that it has by itself. Plain numbers count so. */
+static bool is_exact(const struct convert_plan *p, const struct tensor *t, uint32_t format)
+{
+    return format_of(format)->scheme == SCHEME_PLAIN || gguf_source_holds(&p->gguf, t, format);
+}
+
+/* Rows that the operations do not take as codes become plain numbers. */
+static int choose_gguf(struct convert_plan *p, const struct convert_wish *wish, const struct matrix *w,
+                       const char *what, uint32_t *format, struct moeflux_err *e)
+{
+    bool is_free = !is_gate(p, w->weight->name) && !is_exact(p, w->weight, w->format) && wish->bits;
+    p->choice[wish->by_expert_bits].n_lowered += is_free;
+    uint32_t found = is_gate(p, w->weight->name) ? w->format
+                     : is_free                   ? quantised(wish)
+                                                 : lower(p, wish, w->format, what);
+    int rc = found == w->format ? 0 : check_group(wish, what, w->cols, e);
+    if (rc == 0 && !fits(format_of(found), w->cols))
+        found = w->format;
+    if (rc == 0 && format_of(found)->scheme != SCHEME_PLAIN && fits(format_of(found), w->cols))
+        *format = found;
+    return rc;
+}
+
 int convert_choose_matrix(struct convert_plan *p, const struct matrix *w, uint32_t *format,
                           struct moeflux_err *e)
 {
@@ -96,6 +119,10 @@ int convert_choose_matrix(struct convert_plan *p, const struct matrix *w, uint32
     char what[160];
     snprintf(what, sizeof what, "tensor %s", name);
     *format = FORMAT_NONE;
+    if (p->is_gguf)
+        return choose_gguf(p, &wish, w, what, format, e);
+    if (p->mxfp4_experts && !wish.bits) /* the rest is as it was meant to be */
+        return 0;
     if (is_gate(p, name)) {
         uint32_t gate = gate_format(p->src.config.family);
         *format = p->quantised || gate == FORMAT_NONE || !fits(format_of(gate), w->cols) ? FORMAT_NONE : gate;
@@ -112,6 +139,17 @@ int convert_choose_matrix(struct convert_plan *p, const struct matrix *w, uint32
     return rc;
 }
 
+static bool experts_are_exact(const struct convert_plan *p, uint32_t layer, bool down, uint32_t format)
+{
+    struct convert_run run;
+    bool exact = true;
+    for (enum convert_proj proj = CONVERT_GATE; proj <= CONVERT_DOWN && exact; proj++)
+        if (down == (proj == CONVERT_DOWN))
+            exact = convert_plan_expert(p, layer, 0, proj, &run, NULL) == 0 &&
+                    gguf_source_holds(&p->gguf, run.t, format);
+    return exact;
+}
+
 static int choose_projection(struct convert_plan *p, uint32_t layer, bool down, uint32_t from,
                              uint32_t *format, struct moeflux_err *e)
 {
@@ -119,10 +157,24 @@ static int choose_projection(struct convert_plan *p, uint32_t layer, bool down, 
     struct convert_wish wish = convert_settings_experts(&p->settings, c, layer, down);
     char what[64];
     snprintf(what, sizeof what, "layer %u's experts, %s", layer, down ? "down" : "gate and up");
-    *format = p->quantised ? lower(p, &wish, from, what) : quantised(&wish);
-    if (p->quantised && *format == from)
+    bool is_free = p->is_gguf && wish.bits && !experts_are_exact(p, layer, down, from);
+    bool has_codes = p->quantised || p->mxfp4_experts || (p->is_gguf && !is_free);
+    p->choice[wish.by_expert_bits].n_lowered += is_free;
+    *format = has_codes ? lower(p, &wish, from, what) : quantised(&wish);
+    if (has_codes && *format == from)
         return 0;
     return check_group(&wish, what, down ? c->moe_inner : c->hidden, e);
+}
+
+/* The stacks are there: the plan has looked for them. */
+static void find_gguf_formats(const struct convert_plan *p, uint32_t layer, struct expert_formats *out)
+{
+    struct convert_run runs[3];
+    for (enum convert_proj proj = CONVERT_GATE; proj <= CONVERT_DOWN; proj++)
+        if (convert_plan_expert(p, layer, 0, proj, &runs[proj], NULL) < 0)
+            return;
+    out->gate = out->up = gguf_source_expert_format(&p->gguf, runs[CONVERT_GATE].t, runs[CONVERT_UP].t);
+    out->down = gguf_source_expert_format(&p->gguf, runs[CONVERT_DOWN].t, runs[CONVERT_DOWN].t);
 }
 
 int convert_choose_experts(struct convert_plan *p, uint32_t layer, struct expert_formats *out,
@@ -131,6 +183,10 @@ int convert_choose_experts(struct convert_plan *p, uint32_t layer, struct expert
     struct expert_formats from = {0};
     if (p->quantised)
         from = p->src.experts[layer].formats;
+    else if (p->mxfp4_experts)
+        from = (struct expert_formats){FORMAT_MXFP4, FORMAT_MXFP4, FORMAT_MXFP4};
+    else if (p->is_gguf)
+        find_gguf_formats(p, layer, &from);
     int rc = choose_projection(p, layer, false, from.up, &out->up, e);
     if (rc == 0)
         rc = choose_projection(p, layer, true, from.down, &out->down, e);
@@ -155,9 +211,10 @@ void convert_choose_default(struct convert_plan *p, uint32_t source_bits, uint32
 int convert_choose_check(const struct convert_plan *p, struct moeflux_err *e)
 {
     const struct convert_settings *s = &p->settings;
-    if (!p->quantised || !convert_settings_given(s))
+    if (!(p->quantised || p->is_gguf) || !convert_settings_given(s))
         return 0;
-    if (!convert_settings_give_bits(s))
+    bool is_rule_alone = p->is_gguf && !s->group && !s->expert_group;
+    if (!convert_settings_give_bits(s) && !is_rule_alone)
         return err_set(
             e, ERR_USAGE,
             "%s: is quantised already; --bits, --expert-bits, --mode, --expert-mode or --recipe says to what",

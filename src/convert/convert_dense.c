@@ -53,6 +53,8 @@ static int fail_value(const struct convert_plan *p, const struct tensor *t, stru
 
 static bool is_finite(const struct tensor *t, const uint8_t *values, uint64_t n)
 {
+    if (t->dtype == DTYPE_GGUF)
+        return float_all_finite(values, n);
     if (t->dtype == DTYPE_BF16)
         return bf16_all_finite(values, n);
     if (t->dtype == DTYPE_F16)
@@ -69,6 +71,16 @@ static void widen(enum dtype dtype, const uint8_t *in, uint64_t n, uint8_t *out)
         memcpy(&bits, in + 2 * i, sizeof bits);
         float x = dtype == DTYPE_BF16 ? bf16_to_float(bits) : f16_to_float(bits);
         memcpy(out + 4 * i, &x, sizeof x);
+    }
+}
+
+static void narrow(enum dtype dtype, const uint8_t *in, uint64_t n, uint8_t *out)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        float x;
+        memcpy(&x, in + 4 * i, sizeof x);
+        uint16_t bits = dtype == DTYPE_BF16 ? bf16_from_float(x) : f16_from_float(x);
+        memcpy(out + 2 * i, &bits, sizeof bits);
     }
 }
 
@@ -97,6 +109,24 @@ static int put(const struct dense *d, const struct tensor *out, uint64_t at, con
     return file_write_at(d->file->fd, d->file->path, bytes, n, out->off + at, e);
 }
 
+/* Makes codes of the numbers in s.in, or of those of the file. */
+static int encode(const struct dense *d, const struct block *b, struct convert_scratch s,
+                  const struct convert_codes *to, struct moeflux_err *e)
+{
+    const struct convert_item *it = b->item;
+    enum dtype dtype = it->scales ? DTYPE_F32 : convert_plan_dtype(it->src);
+    struct convert_error sum = {0};
+    if (it->step == CONVERT_REPACK) {
+        int rc = gguf_source_codes(&d->plan->gguf, it->src, b->first, b->n, it->format, to, &sum, e);
+        convert_work_add_error(d->work, it->kind, &sum);
+        return rc < 0 ? rc : convert_plan_check_error(d->plan, it->src, it->format, &sum, e);
+    }
+    if (!convert_encode(dtype, s.in, b->n, format_of(it->format), d->plan->rule, to, &sum))
+        return fail_value(d->plan, it->src, e);
+    convert_work_add_error(d->work, it->kind, &sum);
+    return convert_plan_check_error(d->plan, it->src, it->format, &sum, e);
+}
+
 static int quantise(const struct dense *d, const struct block *b, struct convert_scratch s, uint64_t *written,
                     struct moeflux_err *e)
 {
@@ -105,12 +135,9 @@ static int quantise(const struct dense *d, const struct block *b, struct convert
     uint64_t code_bytes = format_code_bytes(f, b->n);
     uint64_t scales_at = format_scale_bytes(f, b->first), scale_bytes = format_scale_bytes(f, b->n);
     const struct convert_codes to = {s.out, s.out + code_bytes, s.out + code_bytes + scale_bytes};
-    enum dtype dtype = it->scales ? DTYPE_F32 : convert_plan_dtype(it->src);
-    struct convert_error sum = {0};
-    if (!convert_encode(dtype, s.in, b->n, f, d->plan->rule, &to, &sum))
-        return fail_value(d->plan, it->src, e);
-    convert_work_add_error(d->work, it->kind, &sum);
-    int rc = put(d, &it->out[0], format_code_bytes(f, b->first), to.codes, code_bytes, written, e);
+    int rc = encode(d, b, s, &to, e);
+    if (rc == 0)
+        rc = put(d, &it->out[0], format_code_bytes(f, b->first), to.codes, code_bytes, written, e);
     if (rc == 0)
         rc = put(d, &it->out[1], scales_at, to.scales, scale_bytes, written, e);
     return rc < 0 || !f->has_bias ? rc : put(d, &it->out[2], scales_at, to.biases, scale_bytes, written, e);
@@ -120,12 +147,14 @@ static int write_block(const struct dense *d, const struct block *b, struct conv
                        uint64_t *written, struct moeflux_err *e)
 {
     const struct convert_item *it = b->item;
-    if (it->step == CONVERT_QUANTISE)
+    if (it->step == CONVERT_QUANTISE || it->step == CONVERT_REPACK)
         return quantise(d, b, s, written, e);
     if (!is_finite(it->src, s.in, b->n))
         return fail_value(d->plan, it->src, e);
     uint64_t width = tensor_dtype_bytes(it->out[0].dtype);
     const uint8_t *bytes = it->step == CONVERT_COPY ? s.in : s.out;
+    if (it->step == CONVERT_NARROW)
+        narrow(it->out[0].dtype, s.in, b->n, s.out);
     if (it->step == CONVERT_WIDEN)
         widen(it->src->dtype, s.in, b->n, s.out);
     else if (it->step == CONVERT_PLUS_ONE)
@@ -162,11 +191,20 @@ static int read_quantised(const struct dense *d, const struct block *b, struct c
     return rc;
 }
 
-static uint64_t source_bytes(const struct block *b)
+static uint64_t source_bytes(const struct dense *d, const struct block *b)
 {
     const struct convert_item *it = b->item;
     return it->scales ? format_all_bytes(format_of(it->src->format), b->n)
-                      : b->n * tensor_dtype_bytes(it->src->dtype);
+                      : convert_plan_bytes(d->plan, it->src, b->n);
+}
+
+static int read_block(const struct dense *d, const struct block *b, struct convert_scratch s,
+                      struct moeflux_err *e)
+{
+    if (b->item->step == CONVERT_REPACK)
+        return 0;
+    return b->item->scales ? read_quantised(d, b, s, e)
+                           : convert_plan_read(d->plan, b->item->src, b->first, b->n, s.in, e);
 }
 
 static void do_block(void *ctx, uint32_t i)
@@ -178,15 +216,14 @@ static void do_block(void *ctx, uint32_t i)
     if (!convert_work_ok(d->work))
         return;
     struct convert_scratch s = convert_work_take(d->work);
-    int rc = b->item->scales ? read_quantised(d, b, s, &e)
-                             : convert_plan_read(d->plan, b->item->src, b->first, b->n, s.in, &e);
+    int rc = read_block(d, b, s, &e);
     if (rc == 0)
         rc = write_block(d, b, s, &written, &e);
     convert_work_give(d->work, s);
     if (rc < 0)
         convert_work_fail(d->work, rc, &e);
     else
-        convert_work_advance(d->work, source_bytes(b), source_bytes(b), written);
+        convert_work_advance(d->work, source_bytes(d, b), source_bytes(d, b), written);
 }
 
 static int write_all(struct dense *d, struct moeflux_err *e)

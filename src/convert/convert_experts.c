@@ -60,32 +60,67 @@ static bool encode(const struct convert_plan *p, enum dtype dtype, const uint8_t
     return convert_encode(dtype, numbers, n, f, p->rule, &codes, sum);
 }
 
+/* A GGUF file's codes and scales, which `to` holds as they are. */
+static int repack_matrix(const struct convert_plan *p, const struct convert_run *run, uint8_t *slot,
+                         const struct place *to, struct convert_error *sum, struct moeflux_err *e)
+{
+    struct convert_error own = {0};
+    uint8_t *first = slot + to->w;
+    const struct convert_codes codes = {first, slot + to->s, slot + to->b};
+    int rc =
+        gguf_source_codes(&p->gguf, run->t, run->first, run->n, to->format, &codes, sum ? &own : NULL, e);
+    if (sum)
+        convert_error_add(sum, &own);
+    return rc < 0 ? rc : convert_plan_check_error(p, run->t, to->format, &own, e);
+}
+
+static int fail_value(const struct convert_plan *p, const struct tensor *t, struct moeflux_err *e)
+{
+    return err_set(e, ERR_FORMAT, "%s: tensor %s: a value is not finite", p->src.files[t->file].path,
+                   t->name);
+}
+
 static int quantise_matrix(const struct convert_plan *p, const struct convert_run *run, uint8_t *slot,
                            const struct place *to, uint8_t *block, struct convert_error *sum,
                            struct moeflux_err *e)
 {
+    struct convert_error own = {0};
+    if (p->is_gguf && gguf_source_holds(&p->gguf, run->t, to->format))
+        return repack_matrix(p, run, slot, to, sum, e);
     for (uint64_t at = 0; at < run->n; at += CONVERT_BLOCK) {
         uint64_t n = size_min(CONVERT_BLOCK, run->n - at);
         int rc = convert_plan_read(p, run->t, run->first + at, n, block, e);
         if (rc < 0)
             return rc;
-        if (!encode(p, convert_plan_dtype(run->t), block, at, n, slot, to, sum))
-            return err_set(e, ERR_FORMAT, "%s: tensor %s: a value is not finite",
-                           p->src.files[run->t->file].path, run->t->name);
+        if (!encode(p, convert_plan_dtype(run->t), block, at, n, slot, to, sum ? &own : NULL))
+            return fail_value(p, run->t, e);
     }
-    return 0;
+    if (sum)
+        convert_error_add(sum, &own);
+    return convert_plan_check_error(p, run->t, to->format, &own, e);
 }
 
-static int quantise_expert(const struct convert_plan *p, uint32_t layer, uint32_t expert, uint8_t *slot,
-                           uint8_t *block, struct convert_error *sum, struct moeflux_err *e)
+/* Numbers from the at-th on of a matrix whose rows lie as columns in `whole`. */
+static void gather(const struct convert_run *run, const uint8_t *whole, uint64_t at, uint64_t n, uint8_t *out)
 {
-    int rc = 0;
-    for (enum convert_proj proj = CONVERT_GATE; proj <= CONVERT_DOWN && rc == 0; proj++) {
-        struct place to = place_of(&p->experts[layer], proj);
-        struct convert_run run;
-        rc = convert_plan_expert(p, layer, expert, proj, &run, e);
-        if (rc == 0)
-            rc = quantise_matrix(p, &run, slot, &to, block, sum, e);
+    uint64_t width = tensor_dtype_bytes(run->t->dtype);
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t r = (at + i) / run->cols, c = (at + i) % run->cols;
+        memcpy(out + i * width, whole + (run->skip + r * run->row_step + c * run->col_step) * width, width);
+    }
+}
+
+/* whole: room for all of the source's numbers. */
+static int turn_matrix(const struct convert_plan *p, const struct convert_run *run, uint8_t *slot,
+                       const struct place *to, uint8_t *block, uint8_t *whole, struct convert_error *sum,
+                       struct moeflux_err *e)
+{
+    int rc = convert_plan_read(p, run->t, run->first, run->block, whole, e);
+    for (uint64_t at = 0; rc == 0 && at < run->n; at += CONVERT_BLOCK) {
+        uint64_t n = size_min(CONVERT_BLOCK, run->n - at);
+        gather(run, whole, at, n, block);
+        if (!encode(p, convert_plan_dtype(run->t), block, at, n, slot, to, sum))
+            rc = fail_value(p, run->t, e);
     }
     return rc;
 }
@@ -111,6 +146,44 @@ static bool change_matrix(const struct convert_plan *p, uint64_t n, const uint8_
         ok = encode(p, DTYPE_F32, block, at, some, slot, to, sum);
     }
     return ok;
+}
+
+/* Codes of a source whose other matrices are plain. source: room for them. */
+static int change_codes(const struct convert_plan *p, const struct convert_run *run, uint8_t *slot,
+                        const struct place *to, uint8_t *block, uint8_t *source, struct convert_error *sum,
+                        struct moeflux_err *e)
+{
+    const struct format *f = format_of(run->t->format);
+    const struct place from = {0, format_code_bytes(f, run->n), 0, run->t->format};
+    uint64_t scales = format_scale_bytes(f, run->n);
+    int rc = model_dir_read(&p->src, run->t, format_code_bytes(f, run->first), from.s, source, e);
+    if (rc == 0)
+        rc = model_dir_read(&p->src, run->scales, format_scale_bytes(f, run->first), scales, source + from.s,
+                            e);
+    if (rc == 0 && !change_matrix(p, run->n, source, &from, slot, to, block, sum))
+        rc = fail_value(p, run->t, e);
+    return rc;
+}
+
+static int quantise_expert(const struct convert_plan *p, uint32_t layer, uint32_t expert, uint8_t *slot,
+                           uint8_t *block, struct convert_error *sum, struct moeflux_err *e)
+{
+    uint8_t *source = slot + p->experts[layer].bytes;
+    int rc = 0;
+    for (enum convert_proj proj = CONVERT_GATE; proj <= CONVERT_DOWN && rc == 0; proj++) {
+        struct place to = place_of(&p->experts[layer], proj);
+        struct convert_run run;
+        rc = convert_plan_expert(p, layer, expert, proj, &run, e);
+        if (rc < 0)
+            return rc;
+        if (run.scales)
+            rc = change_codes(p, &run, slot, &to, block, source, sum, e);
+        else if (run.col_step)
+            rc = turn_matrix(p, &run, slot, &to, block, source, sum, e);
+        else
+            rc = quantise_matrix(p, &run, slot, &to, block, sum, e);
+    }
+    return rc;
 }
 
 /* The source's expert is read behind the one that is made of it. */

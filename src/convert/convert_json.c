@@ -329,7 +329,8 @@ char *convert_json_config(const struct convert_plan *p, struct moeflux_err *e)
 {
     struct str s = {0};
     str_add(&s, p->config_text, p->config_len);
-    if (str_ok(&s) && (!p->quantised || convert_settings_given(&p->settings))) {
+    bool is_as_it_was = p->quantised || p->mxfp4_experts;
+    if (str_ok(&s) && (!is_as_it_was || convert_settings_given(&p->settings))) {
         while (s.data[s.len - 1] != '}')
             s.len--;
         s.len = drop_member(s.data, s.len, "quantization_config");

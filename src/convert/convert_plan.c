@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "convert/convert_choose.h"
+#include "convert/gguf_config.h"
 #include "model/model_file.h"
 #include "model/checkpoint.h"
 #include "model/expert_places.h"
@@ -67,10 +69,39 @@ static int open_unquantised(struct convert_plan *p, const struct layout *l, cons
     return rc;
 }
 
+/* Where nothing is said the codes of most files have 4 bits in groups of 32; the others are listed in config.json. */
+static int open_gguf(struct convert_plan *p, const char *src, struct moeflux_err *e)
+{
+    struct model_dir *m = &p->src;
+    p->is_gguf = true;
+    p->gguf.rounds_scales = p->settings.half_scales;
+    m->path = mem_text(src, e);
+    int rc = m->path ? gguf_open(&p->gguf.file, src, e) : ERR_MEMORY;
+    if (rc == 0)
+        rc = gguf_config_make(&p->gguf.file, &p->config, e);
+    if (rc == 0 && !(p->config_text = json_dumps(p->config, JSON_INDENT(1))))
+        rc = err_set(e, ERR_MEMORY, "out of memory for config.json");
+    if (rc < 0)
+        return rc;
+    p->config_len = strlen(p->config_text);
+    rc = config_read(&m->config, p->config, src, e);
+    if (rc == 0)
+        rc = gguf_source_open(&p->gguf, m, e);
+    if (rc == 0)
+        rc = model_check_quantised(m, e);
+    if (rc == 0)
+        rc = model_check_complete(m, e);
+    p->bits = 4;
+    p->group = 32;
+    return rc;
+}
+
 static int open_source(struct convert_plan *p, const char *src, struct moeflux_err *e)
 {
     struct layout l;
     struct quant_config q;
+    if (file_is_regular(src))
+        return open_gguf(p, src, e);
     int rc = layout_find(&l, src, e);
     if (rc < 0)
         return rc;
@@ -86,6 +117,7 @@ static int open_source(struct convert_plan *p, const char *src, struct moeflux_e
         if (rc == 0)
             convert_choose_default(p, q.rest.bits, q.rest.group);
     } else if (rc == 0) {
+        p->mxfp4_experts = q.mxfp4_experts;
         rc = open_unquantised(p, &l, src, &q, e);
     }
     layout_free(&l);
@@ -105,7 +137,7 @@ static struct convert_item *add_item(struct convert_plan *p, enum convert_step s
         return NULL;
     struct convert_item *it = &p->items[p->n_items++];
     *it = (struct convert_item){.step = step, .src = src, .n = src->bytes / tensor_dtype_bytes(src->dtype)};
-    p->dense_source_bytes += src->bytes;
+    p->dense_source_bytes += convert_plan_bytes(p, src, it->n);
     return it;
 }
 
@@ -136,17 +168,20 @@ static int add_simple(struct convert_plan *p, enum convert_step step, const stru
                       struct moeflux_err *e)
 {
     struct convert_item *it = add_item(p, step, src, e);
-    enum dtype dtype = step == CONVERT_WIDEN ? DTYPE_F32 : src->dtype;
+    enum dtype dtype = step == CONVERT_WIDEN || src->dtype == DTYPE_GGUF ? DTYPE_F32 : src->dtype;
+    if (step == CONVERT_NARROW)
+        dtype = src->format == FORMAT_F16 ? DTYPE_F16 : DTYPE_BF16;
     return it ? add_output(p, it, src->name, dtype, tensor_cols(src), e) : ERR_MEMORY;
 }
 
-static int add_quantised(struct convert_plan *p, const struct matrix *w, uint32_t format,
-                         struct moeflux_err *e)
+/* With step CONVERT_QUANTISE or CONVERT_REPACK. */
+static int add_quantised(struct convert_plan *p, enum convert_step step, const struct matrix *w,
+                         uint32_t format, struct moeflux_err *e)
 {
     const struct format *f = format_of(format);
     const struct tensor *src = w->weight;
     static const char *const tails[] = {"weight", "scales", "biases"};
-    struct convert_item *it = add_item(p, CONVERT_QUANTISE, src, e);
+    struct convert_item *it = add_item(p, step, src, e);
     if (!it)
         return ERR_MEMORY;
     uint64_t n = w->cols, cols[] = {n * f->bits / 32, n / f->group, n / f->group};
@@ -187,12 +222,20 @@ static int plan_matrix(struct convert_plan *p, const struct schema_item *s, stru
         rc = convert_choose_matrix(p, &w, &format, e);
     if (rc < 0)
         return rc;
+    if (p->is_gguf && format != FORMAT_NONE) {
+        bool exact = gguf_source_holds(&p->gguf, w.weight, format);
+        return add_quantised(p, exact ? CONVERT_REPACK : CONVERT_QUANTISE, &w, format, e);
+    }
+    if (p->is_gguf)
+        return add_simple(p,
+                          w.format == FORMAT_F16 || w.format == FORMAT_BF16 ? CONVERT_NARROW : CONVERT_COPY,
+                          w.weight, e);
     bool stays = format == FORMAT_NONE;
     if (stays && w.weight->dtype == DTYPE_F8_E4M3)
         return err_set(e, ERR_UNSUPPORTED,
                        "%s: tensor %s: F8_E4M3, expected BF16, F16 or F32: it is not quantised",
                        p->src.files[w.weight->file].path, w.weight->name);
-    return stays ? add_copy(p, &w, e) : add_quantised(p, &w, format, e);
+    return stays ? add_copy(p, &w, e) : add_quantised(p, CONVERT_QUANTISE, &w, format, e);
 }
 
 static bool is_shifted_norm(const char *name)
@@ -212,7 +255,7 @@ static int plan_vector(struct convert_plan *p, const struct schema_item *s, stru
     if (rc < 0)
         return rc;
     enum convert_step step = CONVERT_COPY;
-    if (names_ends_with(t->name, ".A_log") && t->dtype != DTYPE_F32)
+    if (names_ends_with(t->name, ".A_log") && t->dtype != DTYPE_F32 && t->dtype != DTYPE_GGUF)
         step = CONVERT_WIDEN;
     else if (p->plus_one && is_shifted_norm(t->name))
         step = CONVERT_PLUS_ONE;
@@ -254,7 +297,9 @@ static struct block find_block(const struct convert_plan *p, uint32_t layer, uin
     uint64_t n = p->src.config.n_experts;
     bool down = proj == CONVERT_DOWN;
     const struct tensor *t;
-    snprintf(name, sizeof name, "model.layers.%u.mlp.experts.%s", layer, down ? "down_proj" : "gate_up_proj");
+    snprintf(name, sizeof name, "model.layers.%u.mlp.%s.%s", layer,
+             p->src.config.family->experts_by_columns ? "switch_mlp" : "experts",
+             down ? "down_proj" : "gate_up_proj");
     if ((t = model_dir_find(&p->src, name)))
         return down ? (struct block){t, expert, n} : (struct block){t, 2ull * expert + proj, 2 * n};
     snprintf(name, sizeof name, "model.layers.%u.mlp.switch_mlp.%s.weight", layer, proj_names[proj]);
@@ -264,18 +309,30 @@ static struct block find_block(const struct convert_plan *p, uint32_t layer, uin
     return (struct block){model_dir_find(&p->src, name), 0, 1};
 }
 
+/* Whether it is one of a family's stacks whose rows are columns: those have no .weight in their names. */
+static bool by_columns(const struct convert_plan *p, const struct tensor *t)
+{
+    return p->src.config.family->experts_by_columns && !names_ends_with(t->name, ".weight");
+}
+
 static int check_block(const struct convert_plan *p, const struct block *b, uint64_t rows, uint64_t cols,
                        struct moeflux_err *e)
 {
     const struct tensor *t = b->t;
     const char *file = p->src.files[t->file].path;
-    if (t->dtype != DTYPE_BF16 && t->dtype != DTYPE_F16 && t->dtype != DTYPE_F32 && t->dtype != DTYPE_F8_E4M3)
+    bool is_plain =
+        t->dtype == DTYPE_BF16 || t->dtype == DTYPE_F16 || t->dtype == DTYPE_F32 || t->dtype == DTYPE_GGUF;
+    if (!is_plain && t->dtype != DTYPE_F8_E4M3 && (t->format != FORMAT_MXFP4 || t->dtype != DTYPE_U32))
         return err_set(e, ERR_FORMAT, "%s: tensor %s: %s, expected BF16, F16, F32 or F8_E4M3", file, t->name,
                        tensor_dtype_name(t->dtype));
     uint64_t n = p->src.config.n_experts;
     struct tensor wanted = {.n_dims = 2, .shape = {rows, cols}};
     if (b->of > 1)
         wanted = (struct tensor){.n_dims = 3, .shape = {n, rows * (b->of / n), cols}};
+    if (by_columns(p, t))
+        wanted = (struct tensor){.n_dims = 3, .shape = {n, cols, rows * (b->of / n)}};
+    if (t->dtype == DTYPE_U32)
+        wanted.shape[2] = cols * t->bits / 32;
     bool same = t->n_dims == wanted.n_dims;
     for (uint32_t i = 0; same && i < t->n_dims; i++)
         same = t->shape[i] == wanted.shape[i];
@@ -290,16 +347,48 @@ static int check_block(const struct convert_plan *p, const struct block *b, uint
 
 enum dtype convert_plan_dtype(const struct tensor *t)
 {
+    if (t->dtype == DTYPE_GGUF)
+        return DTYPE_F32;
     return t->dtype == DTYPE_F8_E4M3 ? DTYPE_BF16 : t->dtype;
+}
+
+uint64_t convert_plan_bytes(const struct convert_plan *p, const struct tensor *t, uint64_t n)
+{
+    return t->dtype == DTYPE_GGUF ? gguf_source_bytes(&p->gguf, t, n) : n * tensor_dtype_bytes(t->dtype);
 }
 
 int convert_plan_read(const struct convert_plan *p, const struct tensor *t, uint64_t first, uint64_t n,
                       void *out, struct moeflux_err *e)
 {
     uint64_t width = tensor_dtype_bytes(t->dtype);
+    if (t->dtype == DTYPE_GGUF)
+        return gguf_source_read(&p->gguf, t, first, n, out, e);
     if (t->dtype == DTYPE_F8_E4M3)
         return fp8_read(&p->src, t, first, n, out, e);
     return model_file_read(p->src.files, t, first * width, n * width, out, e);
+}
+
+int convert_plan_check_error(const struct convert_plan *p, const struct tensor *t, uint32_t format,
+                             const struct convert_error *sum, struct moeflux_err *e)
+{
+    double lost = sum->squares > 0 ? sqrt(sum->stored / sum->squares) : 0;
+    if (!p->is_gguf || p->settings.lossy || convert_settings_give_bits(&p->settings) ||
+        lost <= CONVERT_MAX_LOSS)
+        return 0;
+    return err_set(e, ERR_UNSUPPORTED,
+                   "%s: tensor %s: %s becomes %s, which changes it by %.1f %% (expected at most %.0f %%); "
+                   "--lossy takes it",
+                   p->src.files[t->file].path, t->name, gguf_source_type(&p->gguf, t),
+                   format_of(format)->name, 100 * lost, 100 * CONVERT_MAX_LOSS);
+}
+
+static int find_scales(const struct convert_plan *p, const struct tensor *codes, const struct tensor **out,
+                       struct moeflux_err *e)
+{
+    char *name = names_replace_end(codes->name, strlen("weight"), "scales", e);
+    *out = name ? model_dir_find(&p->src, name) : NULL; /* was checked with the codes */
+    free(name);
+    return *out ? 0 : ERR_MEMORY;
 }
 
 int convert_plan_expert(const struct convert_plan *p, uint32_t layer, uint32_t expert, enum convert_proj proj,
@@ -315,8 +404,19 @@ int convert_plan_expert(const struct convert_plan *p, uint32_t layer, uint32_t e
     int rc = check_block(p, &b, rows, cols, e);
     if (rc < 0)
         return rc;
-    uint64_t bytes = b.t->bytes / b.of;
-    *out = (struct convert_run){b.t, b.at * bytes / tensor_dtype_bytes(b.t->dtype), rows * cols};
+    uint64_t bytes = b.t->bytes / b.of, width = tensor_dtype_bytes(b.t->dtype), parts = b.of / c->n_experts;
+    *out = (struct convert_run){.t = b.t, .first = b.at * bytes / width, .n = rows * cols, .cols = cols};
+    if (b.t->dtype == DTYPE_U32) {
+        out->first = b.at * rows * cols;
+        return find_scales(p, b.t, &out->scales, e);
+    }
+    if (by_columns(p, b.t)) {
+        out->block = parts * rows * cols;
+        out->first = expert * out->block;
+        out->skip = parts > 1 ? (uint64_t)proj : 0;
+        out->row_step = parts;
+        out->col_step = parts * rows;
+    }
     return 0;
 }
 
@@ -345,6 +445,18 @@ static uint64_t source_width(const struct convert_plan *p)
                                                                            : 0;
 }
 
+/* Bytes of a matrix that is read whole before it becomes codes. */
+static uint64_t source_room(const struct convert_plan *p)
+{
+    const struct config *c = &p->src.config;
+    uint64_t n = (uint64_t)c->moe_inner * c->hidden;
+    if (p->quantised)
+        return 0;
+    if (p->mxfp4_experts)
+        return format_all_bytes(format_of(FORMAT_MXFP4), n);
+    return c->family->experts_by_columns ? 2 * n * p->source_width : 0;
+}
+
 static int size_experts(struct convert_plan *p, struct moeflux_err *e)
 {
     const struct config *c = &p->src.config;
@@ -362,7 +474,7 @@ static int size_experts(struct convert_plan *p, struct moeflux_err *e)
         p->n_expert_layers++;
         p->experts[i] = expert_places_layout(c, &formats);
         p->max_expert_bytes = size_max(p->max_expert_bytes, p->experts[i].bytes);
-        uint64_t source = convert_plan_changes(p, i) ? p->src.experts[i].bytes : 0;
+        uint64_t source = convert_plan_changes(p, i) ? p->src.experts[i].bytes : source_room(p);
         p->expert_room = size_max(p->expert_room, p->experts[i].bytes + source);
         p->expert_source_bytes += convert_plan_layer_source(p, i);
     }
@@ -377,9 +489,24 @@ bool convert_plan_changes(const struct convert_plan *p, uint32_t layer)
     return a->up != b->up || a->down != b->down;
 }
 
+static uint64_t gguf_layer_bytes(const struct convert_plan *p, uint32_t layer)
+{
+    uint64_t bytes = 0;
+    for (enum convert_proj proj = CONVERT_GATE; proj <= CONVERT_DOWN; proj++) {
+        struct convert_run run;
+        if (convert_plan_expert(p, layer, 0, proj, &run, NULL) == 0)
+            bytes += gguf_source_bytes(&p->gguf, run.t, run.n);
+    }
+    return bytes * p->src.config.n_experts;
+}
+
 uint64_t convert_plan_layer_source(const struct convert_plan *p, uint32_t layer)
 {
     const struct config *c = &p->src.config;
+    if (p->is_gguf)
+        return gguf_layer_bytes(p, layer);
+    if (p->mxfp4_experts)
+        return 3 * source_room(p) * c->n_experts;
     return p->quantised ? p->src.experts[layer].bytes * c->n_experts
                         : 3ull * c->moe_inner * c->hidden * p->source_width * c->n_experts;
 }
@@ -410,9 +537,9 @@ static int identify(struct convert_plan *p, struct moeflux_err *e)
     return 0;
 }
 
-static enum convert_scales choose_rule(const struct convert_settings *s)
+static enum convert_scales choose_rule(const struct convert_settings *s, bool is_gguf)
 {
-    if (!convert_settings_given(s))
+    if (!convert_settings_given(s) && !is_gguf)
         return CONVERT_SCALES_PLAIN;
     return s->rule == CONVERT_RULE_MINMAX ? CONVERT_SCALES_MINMAX : CONVERT_SCALES_SEARCH;
 }
@@ -420,10 +547,13 @@ static enum convert_scales choose_rule(const struct convert_settings *s)
 int convert_plan_open(struct convert_plan *p, const char *src, const struct convert_settings *s,
                       struct moeflux_err *e)
 {
-    *p = (struct convert_plan){.settings = *s, .rule = choose_rule(s)};
+    *p = (struct convert_plan){.settings = *s};
     int rc = convert_settings_check(s, e);
     if (rc == 0)
         rc = open_source(p, src, e);
+    p->rule = choose_rule(s, p->is_gguf);
+    if (rc == 0 && (s->lossy || s->half_scales) && !p->is_gguf)
+        rc = err_set(e, ERR_USAGE, "--%s: %s is no GGUF file", s->lossy ? "lossy" : "half-scales", src);
     if (rc == 0)
         rc = plan_dense(p, e);
     if (rc == 0 && !p->quantised)
@@ -448,6 +578,7 @@ void convert_plan_close(struct convert_plan *p)
     free(p->experts);
     json_decref(p->config);
     free(p->config_text);
+    gguf_source_close(&p->gguf, &p->src);
     model_dir_close(&p->src);
     *p = (struct convert_plan){0};
 }

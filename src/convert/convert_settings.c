@@ -22,8 +22,8 @@ static const struct {
 
 bool convert_settings_given(const struct convert_settings *s)
 {
-    return s->bits || s->group || s->expert_bits || s->expert_group || s->mode || s->expert_mode ||
-           s->recipe || s->rule;
+    return s->half_scales || s->bits || s->group || s->expert_bits || s->expert_group || s->mode ||
+           s->expert_mode || s->recipe || s->rule;
 }
 
 bool convert_settings_give_bits(const struct convert_settings *s)
@@ -163,7 +163,7 @@ struct convert_wish convert_settings_experts(const struct convert_settings *s, c
 uint64_t convert_settings_hash(const struct convert_settings *s, uint64_t seed)
 {
     const uint32_t said[] = {
-        s->bits,           s->group,          s->expert_bits,          s->expert_group, (uint32_t)s->recipe,
-        (uint32_t)s->rule, (uint32_t)s->mode, (uint32_t)s->expert_mode};
+        s->bits,           s->group,          s->expert_bits,           s->expert_group, (uint32_t)s->recipe,
+        (uint32_t)s->rule, (uint32_t)s->mode, (uint32_t)s->expert_mode, s->half_scales};
     return convert_settings_given(s) ? XXH3_64bits_withSeed(said, sizeof said, seed) : seed;
 }

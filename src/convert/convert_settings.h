@@ -28,6 +28,9 @@ enum convert_mode {
 
 enum convert_rule { CONVERT_RULE_DEFAULT, CONVERT_RULE_MINMAX, CONVERT_RULE_SEARCH };
 
+/* The relative root mean square error that a GGUF file's numbers may get unless bits are asked for, or `lossy`. */
+#define CONVERT_MAX_LOSS 0.04
+
 /* All zero: as MLX quantises by itself, and a quantised source is copied. */
 struct convert_settings {
     uint32_t bits, group;                /* of all but the routed experts; 0: not said */
@@ -35,6 +38,8 @@ struct convert_settings {
     enum convert_mode mode, expert_mode; /* others than affine have their own bits and groups */
     enum convert_recipe recipe;          /* in place of bits */
     enum convert_rule rule;              /* default: search where anything else is said */
+    bool half_scales; /* of a GGUF file: scales that float16 does not hold are rounded to it */
+    bool lossy;       /* of a GGUF file: what is lost is not limited */
 };
 
 /* Bits and columns of a group for a matrix; 0: not said. */

@@ -40,7 +40,8 @@ static enum expert_side_kind kind_of(const struct pass *p, uint32_t layer)
     const struct moeflux_model *m = p->m;
     if (layer >= m->n_cpu_layers)
         return SIDE_DEVICE;
-    bool goes = m->sides[SIDE_PROMPT].store && load_plan_takes_device(&m->dir.config, p->chunk.n);
+    bool goes =
+        !p->chunk.each && m->sides[SIDE_PROMPT].store && load_plan_takes_device(&m->dir.config, p->chunk.n);
     return goes ? SIDE_PROMPT : SIDE_HOST;
 }
 

@@ -193,6 +193,9 @@ static int end_part(struct writer *w, struct moeflux_err *e)
 static bool is_tool_tag(const struct writer *w, int32_t id)
 {
     const char *bytes;
+    /* Harmony's filter knows them. */
+    if (w->options->chat && w->generator->chat.harmony.is_used)
+        return false;
     if (!w->tools.form || w->filter.inside_think || !tokenizer_is_special(w->generator->tokenizer, id))
         return false;
     size_t n = tokenizer_bytes(w->generator->tokenizer, id, &bytes);

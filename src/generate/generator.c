@@ -191,7 +191,8 @@ bool generator_is_eos(const struct generator *s, int32_t id)
     for (uint32_t i = 0; i < s->info.n_eos; i++)
         if (s->info.eos[i] == id)
             return true;
-    return false;
+    /* Configurations alone do not name it. */
+    return s->chat.harmony.is_used && id == s->chat.harmony.call;
 }
 
 void generator_close(struct generator *s)

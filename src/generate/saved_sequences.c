@@ -55,6 +55,47 @@ static void remove_file(struct saved_sequences *v, size_t idx)
     forget(v, idx);
 }
 
+/* Nanoseconds; 0: the file is gone. */
+static uint64_t written_at(const char *path)
+{
+    struct stat st;
+    if (stat(path, &st) < 0 || st.st_mtim.tv_sec < 0)
+        return 0;
+    return (uint64_t)st.st_mtim.tv_sec * 1000000000u + (uint64_t)st.st_mtim.tv_nsec;
+}
+
+static int older_first(const void *a, const void *b)
+{
+    const struct saved_sequence *x = a, *y = b;
+    return (x->last_use > y->last_use) - (x->last_use < y->last_use);
+}
+
+/* Of files that an earlier program left, the time of writing is the last use. */
+static void order_by_age(struct saved_sequences *v)
+{
+    if (v->n > 0)
+        qsort(v->items, v->n, sizeof *v->items, older_first);
+    for (size_t i = 0; i < v->n; i++)
+        v->items[i].last_use = i + 1;
+    v->clock = v->n;
+}
+
+static bool has_too_much(const struct saved_sequences *v)
+{
+    return (v->limits.bytes && v->bytes > v->limits.bytes) || (v->limits.n_files && v->n > v->limits.n_files);
+}
+
+static void make_room(struct saved_sequences *v)
+{
+    while (has_too_much(v) && v->n > 1) {
+        size_t oldest = 0;
+        for (size_t i = 1; i < v->n; i++)
+            if (v->items[i].last_use < v->items[oldest].last_use)
+                oldest = i;
+        remove_file(v, oldest);
+    }
+}
+
 /* One of the directory's names. A broken or foreign file is left alone. */
 static int look_at(struct saved_sequences *v, const char *name, struct moeflux_err *e)
 {
@@ -65,8 +106,10 @@ static int look_at(struct saved_sequences *v, const char *name, struct moeflux_e
     if (!(x.path = file_join(v->dir, name, e)))
         return ERR_MEMORY;
     int rc = state_places_read(&x.places, v->model, x.path, &why);
-    if (!rc && add_item(v, &x, e) == 0)
+    if (!rc && add_item(v, &x, e) == 0) {
+        v->items[v->n - 1].last_use = written_at(x.path);
         return 0;
+    }
     state_places_free(&x.places);
     free(x.path);
     /* What cannot be read is none of ours. */
@@ -74,11 +117,10 @@ static int look_at(struct saved_sequences *v, const char *name, struct moeflux_e
 }
 
 int saved_sequences_open(struct saved_sequences *v, struct moeflux_model *m, const char *dir,
-                         uint64_t most_bytes, void (*tell_line)(void *ctx, const char *text), void *ctx,
-                         struct moeflux_err *e)
+                         const struct saved_limits *limits, void (*tell_line)(void *ctx, const char *text),
+                         void *ctx, struct moeflux_err *e)
 {
-    *v = (struct saved_sequences){
-        .model = m, .dir = dir, .most_bytes = most_bytes, .tell = tell_line, .ctx = ctx};
+    *v = (struct saved_sequences){.model = m, .dir = dir, .limits = *limits, .tell = tell_line, .ctx = ctx};
     if (mkdir(dir, 0700) < 0 && errno != EEXIST)
         return err_errno(e, ERR_IO, "%s", dir);
     int rc = moeflux_model_fingerprint(m, &v->fingerprint, e);
@@ -89,6 +131,9 @@ int saved_sequences_open(struct saved_sequences *v, struct moeflux_model *m, con
         rc = look_at(v, x->d_name, e);
     if (d)
         closedir(d);
+    order_by_age(v);
+    if (!rc)
+        make_room(v);
     return rc;
 }
 
@@ -126,17 +171,6 @@ int saved_sequences_load(struct saved_sequences *v, uint32_t idx, struct moeflux
 }
 
 /* ---- saving ---- */
-
-static void make_room(struct saved_sequences *v)
-{
-    while (v->most_bytes && v->bytes > v->most_bytes && v->n > 1) {
-        size_t oldest = 0;
-        for (size_t i = 1; i < v->n; i++)
-            if (v->items[i].last_use < v->items[oldest].last_use)
-                oldest = i;
-        remove_file(v, oldest);
-    }
-}
 
 /* Files of what is a beginning of the new one, which is on the disk. */
 static void supersede(struct saved_sequences *v, const struct state_places *fresh, const char *path)

@@ -45,7 +45,8 @@ int sequences_new(struct sequences **out, struct moeflux_model *m, const struct 
     q->entries = mem_new(o->most, sizeof *q->entries, e);
     int rc = q->entries ? 0 : ERR_MEMORY;
     if (!rc && o->dir)
-        rc = saved_sequences_open(&q->saved, m, o->dir, o->dir_bytes, o->tell, o->ctx, e);
+        rc = saved_sequences_open(&q->saved, m, o->dir, &(struct saved_limits){o->dir_bytes, o->dir_files},
+                                  o->tell, o->ctx, e);
     if (rc) {
         sequences_free(q);
         return rc;

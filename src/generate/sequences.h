@@ -20,6 +20,7 @@ struct sequences_options {
     uint64_t bytes;       /* of the states of those that are not in use; 0: no limit */
     const char *dir;      /* for those that leave memory; NULL: none. Borrowed */
     uint64_t dir_bytes;   /* of its files; the oldest leave; 0: no limit */
+    uint32_t dir_files;   /* their number, likewise */
     /* Gets a line that the user should know and that stops nothing. */
     void (*tell)(void *ctx, const char *text);
     void *ctx;

@@ -81,6 +81,8 @@ int checkpoint_open(struct model_dir *m, const struct quant_config *q, struct mo
         rc = adopt_tensors(&s.tensors, &m->config, q, e);
     if (rc == 0)
         rc = fused_split(&s.tensors, m->config.family->fused, &m->config, m->path, e);
+    if (rc == 0 && m->config.family->adopt)
+        rc = m->config.family->adopt(&s.tensors, m->path, e);
     if (rc == 0)
         rc = tensor_list_sort(&s.tensors, m->path, e);
     if (rc < 0) {

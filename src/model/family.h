@@ -14,6 +14,8 @@
 
 struct config;
 struct json_view;
+struct moeflux_err;
+struct tensor_list;
 
 enum { FAMILY_MAX_TYPES = 3, FAMILY_LIST_TEXT = 512 };
 
@@ -42,6 +44,12 @@ struct family {
 
     /* Matrices that its files hold as one; NULL: none. */
     const struct fused_matrix *fused; /* the last has no name */
+    /* Makes the tensors of checkpoints that have the experts in another form those of MLX, as far as the same bytes do; NULL: they
+     * have not. */
+    int (*adopt)(struct tensor_list *l, const char *where, struct moeflux_err *e);
+    /* Its plain stacks of experts have the gate's and the up rows in turn, each row a column: [n_experts][hidden][2 inner], and down
+     * [n_experts][inner][hidden]. */
+    bool experts_by_columns;
 
     /* Conversion. */
     const char *mlx_prefix; /* of MLX's names, before "model.": of models that came wrapped in others */

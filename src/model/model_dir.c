@@ -182,6 +182,11 @@ static int open_plain(struct opening *o, struct moeflux_err *e)
         rc = quant_config_read(&q, o->config, o->layout.config, e);
     if (rc < 0)
         return rc;
+    if (q.mxfp4_experts)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "%s: the experts are mxfp4, but with the gates' and the up rows in turn; run `moeflux "
+                       "convert` first",
+                       m->path);
     if (!q.block)
         return err_set(e, ERR_UNSUPPORTED, "%s: the experts are not quantised%s; run `moeflux convert` first",
                        m->path, q.fp8.rows ? " to MLX's codes" : "");
@@ -278,7 +283,7 @@ static int fail_dtype(const struct model_dir *m, const struct tensor *t, const c
 
 static bool is_float(enum dtype dtype)
 {
-    return dtype == DTYPE_BF16 || dtype == DTYPE_F16 || dtype == DTYPE_F32;
+    return dtype == DTYPE_BF16 || dtype == DTYPE_F16 || dtype == DTYPE_F32 || dtype == DTYPE_GGUF;
 }
 
 static int quantised_matrix(const struct model_dir *m, const char *base, struct matrix *out,
@@ -318,9 +323,10 @@ int model_dir_matrix(const struct model_dir *m, const char *base, uint32_t rows,
     }
     if (!is_float(out->weight->dtype))
         return fail_dtype(m, out->weight, "U32, BF16, F16 or F32", e);
-    out->format = out->weight->dtype == DTYPE_BF16  ? FORMAT_BF16
-                  : out->weight->dtype == DTYPE_F16 ? FORMAT_F16
-                                                    : FORMAT_F32;
+    out->format = out->weight->dtype == DTYPE_BF16   ? FORMAT_BF16
+                  : out->weight->dtype == DTYPE_F16  ? FORMAT_F16
+                  : out->weight->dtype == DTYPE_GGUF ? out->weight->format
+                                                     : FORMAT_F32;
     return check_shape(m, out->weight, rows, cols, e);
 }
 

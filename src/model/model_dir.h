@@ -27,6 +27,7 @@ enum dtype {
     DTYPE_F8_E4M3,
     DTYPE_U8,
     DTYPE_OTHER, /* well formed, but nothing here reads it */
+    DTYPE_GGUF,  /* of a GGUF file, whatever its type there; counts as float32 (convert/gguf_source.h) */
 };
 
 enum { TENSOR_MAX_DIMS = 8 };

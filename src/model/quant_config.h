@@ -23,6 +23,7 @@ struct quant_config {
     const char *where;          /* the file's name, borrowed */
     struct quant_entry rest;    /* of tensors without an entry of their own */
     struct fp8_blocks fp8;      /* of one scale; zero: no checkpoint with 8-bit floats */
+    bool mxfp4_experts;         /* the experts are mxfp4 as gpt-oss was published, the rest is plain */
 };
 
 /* FORMAT_* of a mode; FORMAT_NONE: affine, which has many. */

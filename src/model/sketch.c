@@ -95,6 +95,10 @@ static int choose(const struct sketching *s, const char *base, uint32_t cols, ui
     if (!s->quant.block && gate)
         entry.bits = f->gate_bits;
     *format = said == QUANT_SAID_PLAIN ? FORMAT_BF16 : format_of_entry(&entry);
+    if (s->quant.mxfp4_experts) {
+        *format = strstr(base, ".switch_mlp.") ? FORMAT_MXFP4 : FORMAT_BF16;
+        return 0;
+    }
     /* MLX leaves what it cannot or must not quantise as it is. */
     if (said == QUANT_SAID_NOTHING &&
         ((gate && !f->gate_bits) || !format_takes_cols(format_of(*format), cols)))
@@ -141,7 +145,7 @@ static int add_quantised(struct sketching *s, const struct schema_item *it, uint
 /* Of the vectors, published files have two as float32. */
 static int add_vector(struct sketching *s, const struct schema_item *it, struct moeflux_err *e)
 {
-    const char *bias = s->m->config.family->router_bias;
+    const char *bias = s->m->config.sigmoid ? s->m->config.family->router_bias : NULL;
     bool wide = ends_with(it->name, ".A_log") || (bias && ends_with(it->name, bias));
     const struct tensor t =
         describe(wide ? DTYPE_F32 : DTYPE_BF16, 1, it->cols, (wide ? 4 : 2) * (uint64_t)it->cols);
@@ -248,7 +252,7 @@ int sketch_open(struct model_dir *m, const char *path, struct moeflux_err *e)
         rc = add_dense(&s, e);
     if (rc == 0)
         rc = add_experts(&s, e);
-    m->is_assumed = !s.quant.block;
+    m->is_assumed = !s.quant.block && !s.quant.mxfp4_experts;
     tensor_list_free(&s.tensors);
     json_decref(root);
     if (rc < 0)

@@ -27,6 +27,8 @@ enum { N_DTYPES = sizeof dtypes / sizeof *dtypes };
 
 const char *tensor_dtype_name(enum dtype dtype)
 {
+    if (dtype == DTYPE_GGUF)
+        return "GGUF";
     return dtype == DTYPE_OTHER ? "another dtype" : dtypes[dtype].name;
 }
 
@@ -40,6 +42,8 @@ enum dtype tensor_find_dtype(const char *name)
 
 uint32_t tensor_dtype_bytes(enum dtype dtype)
 {
+    if (dtype == DTYPE_GGUF)
+        return sizeof(float);
     return dtype == DTYPE_OTHER ? 0 : dtypes[dtype].bytes;
 }
 

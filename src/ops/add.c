@@ -23,6 +23,7 @@ void add_vulkan(const void *self, const void *what, struct exec *x)
 {
     const struct add *op = self;
     const struct add_call *call = what;
-    const struct add_args a = {.y = call->y, .x = call->x, .n = call->n, .every = call->every};
+    const struct add_args a = {
+        .y = call->y, .x = call->x, .n = call->n, .every = call->every, .sets = call->sets};
     exec_dispatch(x, &op->gpu.kernel, &a, div_up(call->n, 4 * op->gpu.workgroup), 1, 1);
 }

@@ -1,8 +1,9 @@
 /* add.h - a sum that was made elsewhere joins the hidden states: x[i] += y[i]; or biases join the rows of a product:
- * x[i] += y[i mod every]. */
+ * x[i] += y[i mod every]; or they are what a product will be added to: x[i] = y[i mod every]. */
 #ifndef MOEFLUX_OPS_ADD_H
 #define MOEFLUX_OPS_ADD_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "exec/kernel.h"
@@ -19,6 +20,7 @@ struct add_call {
     uint64_t y, x;  /* f32 [n], aligned to 16 bytes; y may be host memory (EXEC_HOST) */
     uint32_t n;     /* a multiple of 4, or of `every` */
     uint32_t every; /* y is f32 [every]; 0: it is [n] */
+    bool sets;      /* x is set; with `every` alone */
 };
 
 int add_open(struct add *op, struct exec *x, struct moeflux_err *e);

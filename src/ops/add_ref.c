@@ -8,6 +8,6 @@ int add_ref(const void *self, const void *what, struct host *h)
     float *x = host_floats_mut(call->x);
     (void)self;
     for (uint32_t i = 0; i < call->n; i++)
-        x[i] += y[call->every ? i % call->every : i];
+        x[i] = (call->sets ? 0 : x[i]) + y[call->every ? i % call->every : i];
     return host_error(h);
 }

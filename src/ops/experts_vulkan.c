@@ -113,6 +113,8 @@ static uint32_t most_cols(const struct exec_caps *c)
 enum { DOWN_ROWS = 4, DOWN_GROUP = 256 };
 /* Pieces of a row that a lane holds at once; vec4s of activations. */
 enum { MAX_STEPS = 2, MAX_ACTS = 8 };
+/* Fewer neighbours read too little of a row at a time. */
+enum { LEAST_LANES = 4 };
 
 /* How a part's kernel is laid out. */
 struct down_shape {
@@ -165,6 +167,16 @@ static uint32_t down_rows(const struct exec_caps *c, const struct experts_shape 
     return rows;
 }
 
+/* Of rows that divide into no more than a few equal parts: the most lanes of which an eighth at most has nothing in the last
+ * turn. */
+static uint32_t lanes_with_few_idle(uint32_t most, uint32_t pieces)
+{
+    uint32_t lanes = most;
+    while (lanes > 1 && 8 * size_round_up(pieces, lanes) > 9 * (uint64_t)pieces)
+        lanes /= 2;
+    return lanes;
+}
+
 static void lay_out_down(const struct exec_caps *c, const struct experts_shape *s, const struct down_shape *d,
                          uint32_t spec[DOWN_N_SPEC])
 {
@@ -178,6 +190,8 @@ static void lay_out_down(const struct exec_caps *c, const struct experts_shape *
     /* Pieces of 16 bytes of a row: those of 4-bit codes are the widest. */
     while (2 * lanes <= c->subgroup_size && d->inner / 32 % (2 * lanes) == 0)
         lanes *= 2;
+    if (lanes < LEAST_LANES)
+        lanes = lanes_with_few_idle(c->subgroup_size, d->inner / 32);
     spec[GEMV_SUBGROUP] = c->subgroup_size;
     spec[GEMV_WORKGROUP] = slots * teams * c->subgroup_size;
     spec[GEMV_ROWS] = down_rows(c, s, d->is_shared, teams * (c->subgroup_size / lanes));

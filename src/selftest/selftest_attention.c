@@ -1,7 +1,10 @@
 /* The self-test's cases of grouped-query attention. */
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "args.h"
+#include "base/mem.h"
 #include "ops/gqa.h"
 #include "selftest/kernel_test.h"
 
@@ -19,6 +22,22 @@ static void make_blocks(struct kernel_test *l, struct test_buffer **blocks, uint
     for (uint32_t i = 0; i < n; i++)
         blocks[i] =
             i < CACHE_BLOCKS - 1 || i + 1 == n ? kt_cache(l, numbers, type) : blocks[i % (CACHE_BLOCKS - 1)];
+}
+
+/* Blocks that a window hides from all tokens are NaN: who reads them, whatever for, hands that on. */
+static void hide_blocks(struct kernel_test *l, const struct gqa_shape *c, uint32_t pos,
+                        struct test_buffer **blocks, uint64_t numbers)
+{
+    uint32_t n = c->window && pos >= c->window ? (pos + 1 - c->window) >> KV_BLOCK_SHIFT : 0;
+    uint64_t bytes = numbers * kv_type_bytes(c->kv_type);
+    uint8_t *nans = n ? mem_new(bytes, 1, &l->err) : NULL;
+    if (!nans)
+        return;
+    memset(nans, 0xff, bytes);
+    struct test_buffer *hidden = kt_bytes(l, nans, bytes);
+    for (uint32_t i = 0; i < n; i++)
+        blocks[i] = hidden;
+    free(nans);
 }
 
 /* Softmax of prompts in shared memory, as where matrices do not lie in quads. */
@@ -40,6 +59,7 @@ static void attention_case_of(struct kernel_test *l, const struct gqa_shape *c, 
         LAYER_OFF / kv_type_bytes(c->kv_type) + ((uint64_t)2 << KV_BLOCK_SHIFT) * c->n_kv_heads * c->head_dim;
     struct test_buffer *blocks[MAX_CACHE_BLOCKS];
     make_blocks(l, blocks, n_blocks, block, c->kv_type);
+    hide_blocks(l, c, pos, blocks, block);
     struct test_buffer *table = kt_table(l, blocks, n_blocks);
     struct test_buffer *qkv = kt_floats(l, (uint64_t)n * stride, -2, 2),
                        *rope = kt_floats(l, (uint64_t)n * c->rotary_dim, -1, 1);
@@ -205,8 +225,10 @@ void selftest_attention_cases(struct kernel_test *l)
     attention_case(l, &biased, 40, 37, true);
     attention_case(l, &bare, 700, 1, true);
     attention_case(l, &bare, 254, 5, true);
-    attention_case(l, &together, 300, 1, true);
-    attention_case(l, &together, 40, 37, true);
+    if (!kt_is_brief(l)) { /* the way of `rows`, as wide as `biased` */
+        attention_case(l, &together, 300, 1, true);
+        attention_case(l, &together, 40, 37, true);
+    }
     attention_case(l, &rows, 40, 1, true);
     attention_case(l, &rows, 254, 5, true);
     attention_case(l, &normless, 30, 1, true);

@@ -250,7 +250,7 @@ void selftest_swiglu_cases(struct kernel_test *l)
     swiglu_case(l, 18432, 2);
 }
 
-static void add_case(struct kernel_test *l, uint32_t n, uint32_t every)
+static void add_case(struct kernel_test *l, uint32_t n, uint32_t every, bool sets)
 {
     struct test_buffer *y = kt_floats(l, every ? every : n, -8, 8), *x = kt_floats(l, n, -8, 8);
     for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
@@ -259,20 +259,21 @@ static void add_case(struct kernel_test *l, uint32_t n, uint32_t every)
             break;
         exec_begin(l->side[s]);
         add_run(&op, l->side[s],
-                &(struct add_call){.y = y->on[s].address, .x = x->on[s].address, .n = n, .every = every});
+                &(struct add_call){
+                    .y = y->on[s].address, .x = x->on[s].address, .n = n, .every = every, .sets = sets});
         kt_finish(l, s);
     }
     char text[64];
-    snprintf(text, sizeof text, every ? "%u, every %u" : "%u", n, every);
+    snprintf(text, sizeof text, every ? "%u, every %u%s" : "%u", n, every, sets ? ", set" : "");
     kt_report(l, "add", text, kt_error(l, x, n), PREP_BOUND);
 }
 
 void selftest_add_cases(struct kernel_test *l)
 {
-    add_case(l, 4, 0);
-    add_case(l, 1028, 0);
-    add_case(l, 64 * 2048, 0);
-    add_case(l, 7, 7);
-    add_case(l, 3 * 2880, 2880);
-    add_case(l, 37 * 5, 5);
+    add_case(l, 4, 0, false);
+    add_case(l, 1028, 0, false);
+    add_case(l, 64 * 2048, 0, false);
+    add_case(l, 7, 7, true);
+    add_case(l, 3 * 2880, 2880, false);
+    add_case(l, 37 * 5, 5, true);
 }

@@ -101,7 +101,9 @@ static void product_case(struct kernel_test *l, const struct product *c, uint32_
                                .eps = 1e-6f,
                                .squares = c->head_dim ? squares->on[KT_DEVICE].address : 0,
                                .head_dim = c->head_dim};
+    exec_set_alike(l->side[KT_DEVICE], true);
     run_product(l, &op, &call);
+    exec_set_alike(l->side[KT_DEVICE], false);
     call.n = 1;
     call.y = y[1]->on[KT_DEVICE].address;
     for (uint32_t i = 0; i < n; i++) {

@@ -71,6 +71,7 @@ int server_start(struct server *s, struct generator *g, struct moeflux_err *e)
         .bytes = o->state_bytes,
         .dir = o->state_dir,
         .dir_bytes = o->state_dir_bytes,
+        .dir_files = o->state_dir_files,
         .tell = o->tell,
         .ctx = o->ctx,
     };

@@ -29,6 +29,7 @@ struct server_options {   /* texts are borrowed */
     uint64_t state_bytes;           /* of those that do not run; 0: no limit */
     const char *state_dir;          /* where those that leave memory are saved; NULL: nowhere */
     uint64_t state_dir_bytes;       /* of its files; 0: no limit */
+    uint32_t state_dir_files;       /* their number; 0: no limit */
     uint32_t most_waiting;          /* requests */
     uint32_t grace_s;               /* for running answers at the end */
     struct request_options request; /* what a request says nothing about */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "text/harmony.h"
 #include "text/jinja.h"
 #include "text/utf8.h"
 
@@ -79,7 +80,9 @@ static json_t *context_of(const struct chat *c, const struct chat_prompt *p)
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (parts[i] && json_object_update(context, (json_t *)(uintptr_t)parts[i]) < 0)
             ok = false;
-    ok &= json_object_set(context, "messages", (json_t *)(uintptr_t)p->messages) == 0;
+    json_t *messages =
+        c->harmony.is_used ? harmony_messages(p->messages) : json_incref((json_t *)(uintptr_t)p->messages);
+    ok &= json_object_set_new(context, "messages", messages) == 0;
     ok &= json_object_set_new(context, "tools",
                               p->tools ? json_incref((json_t *)(uintptr_t)p->tools) : json_null()) == 0;
     ok &= json_object_set_new(context, "add_generation_prompt", json_boolean(p->opens_answer)) == 0;
@@ -286,6 +289,20 @@ static int find_opening(struct chat *c, const struct chat_text *prompt, bool thi
     return rc;
 }
 
+/* Models of this form think before every answer. Frees the texts. */
+static int harmony_thinking(struct chat *c, struct chat_text *prompt, struct chat_text *other,
+                            enum chat_thinking thinking, struct moeflux_err *e)
+{
+    size_t n = prompt->text.len, most = sizeof c->prompt_end - 1, from = n > most ? n - most : 0;
+    memcpy(c->prompt_end, str_text(&prompt->text) + from, n - from);
+    c->prompt_end[n - from] = '\0';
+    chat_text_free(prompt);
+    chat_text_free(other);
+    if (thinking != CHAT_THINKING_OFF)
+        return 0;
+    return err_set(e, ERR_UNSUPPORTED, "chat template: the model's always thinks (leave --no-think out)");
+}
+
 /* Whether thinking is as it is asked for. */
 static int find_thinking(struct chat *c, enum chat_thinking thinking, struct moeflux_err *e)
 {
@@ -298,6 +315,8 @@ static int find_thinking(struct chat *c, enum chat_thinking thinking, struct moe
         rc = set_switches(c, thinking, e);
     if (rc == 0)
         rc = render_probe(c, (struct probe){0}, &as_asked, e);
+    if (rc == 0 && c->harmony.is_used)
+        return harmony_thinking(c, &as_asked, &other, thinking, e);
     bool switches = rc == 0 && strcmp(str_text(&as_asked.text), str_text(&other.text)) != 0;
     c->opens_inside = rc == 0 && ends_with(&as_asked, THINK_OPEN);
     c->may_open = rc == 0 && switches && thinking != CHAT_THINKING_OFF && c->think_open >= 0 &&
@@ -378,6 +397,7 @@ int chat_open(struct chat *c, const struct tokenizer *t, const char *family, enu
                  : use_family(c, family, thinking, e);
     if (rc == 0 && tools)
         rc = jinja_parse(&c->tool_template, tools, strlen(tools), "chat template for tools", e);
+    harmony_find(&c->harmony, t, own);
     if (rc == 0)
         rc = find_thinking(c, thinking, e);
     if (rc == 0)

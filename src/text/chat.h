@@ -24,6 +24,12 @@ struct moeflux_err;
 /* AUTO: as the model's own template does when nothing is said. */
 enum chat_thinking { CHAT_THINKING_AUTO, CHAT_THINKING_ON, CHAT_THINKING_OFF };
 
+/* Ids of the control tokens of gpt-oss's form (harmony.h); -1 where there is none. */
+struct harmony {
+    bool is_used;
+    int32_t start, channel, message, end, call;
+};
+
 struct chat { /* zeroed at first; freed with chat_free */
     const struct tokenizer *tokenizer;
     struct jinja *template;
@@ -36,7 +42,9 @@ struct chat { /* zeroed at first; freed with chat_free */
     bool may_open;                   /* the answer may begin with one that it opens itself */
     int32_t think_open, think_close; /* ids of <think> and </think>; -1 where the tokenizer has none */
     int32_t turn_close;              /* the token that ends an answer; -1: the template writes none */
-    struct token_list tail;          /* what stands behind an answer, turn_close among it */
+    struct harmony harmony;
+    char prompt_end[64];    /* of harmony's form: the last bytes of a prompt */
+    struct token_list tail; /* what stands behind an answer, turn_close among it */
     /* Tokens at the end of a prompt that the next question's prompt has not, if the answer has thinking: a checkpoint of a
      * recurrent state in front of them saves work. */
     uint32_t n_opening;
@@ -102,14 +110,20 @@ int chat_next_control(const struct chat *c, const struct chat_text *text, size_t
 /* --- answers (chat_filter.c) --- */
 
 /* Sorts an answer's tokens into thinking, answer and control as they come. A tokenizer without the token </think> spells
- * it in several; they are held back until it is certain that they are not it. */
-struct chat_filter {
-    bool inside_think;
-    bool at_start; /* newlines right after <think> or </think> belong to the tag */
-    size_t n_held; /* characters of </think> that have come */
-};
-/* CHAT_TOOL: a tool's call in an answer, which generate/answer.c tells apart. */
+ * it in several; they are held back until it is certain that they are not it. CHAT_TOOL: a tool's call in an answer, which
+ * generate/answer.c tells apart. */
 enum chat_part { CHAT_ANSWER, CHAT_THINKING, CHAT_CONTROL, CHAT_TOOL };
+enum { CHAT_HEADER = 400 };
+struct chat_filter {
+    bool inside_think; /* or where it is not known yet whether the answer follows */
+    bool at_start;     /* newlines right after <think> or </think> belong to the tag */
+    size_t n_held;     /* characters of </think> that have come */
+    /* harmony.h: the message, its header, whether some answer, and some thinking, has come */
+    enum chat_part message;
+    bool in_header, has_shown[2];
+    size_t n_header;
+    char header[CHAT_HEADER];
+};
 void chat_filter_init(struct chat_filter *f, const struct chat *c);
 /* Appends the bytes that are to be shown now to `shown` (none for CHAT_CONTROL); they belong to the part returned. */
 enum chat_part chat_filter_push(struct chat_filter *f, const struct chat *c, int32_t id, struct str *shown);

@@ -1,5 +1,6 @@
 #include "base/str.h"
 #include "text/chat.h"
+#include "text/harmony.h"
 #include "text/tokenizer.h"
 
 #define THINK_CLOSE "</think>"
@@ -9,6 +10,8 @@ void chat_filter_init(struct chat_filter *f, const struct chat *c)
     /* With thinking off the prompt itself closes the block, so the answer starts here. What the prompt opened has its
      * newline. */
     *f = (struct chat_filter){.inside_think = c->opens_inside, .at_start = !c->opens_inside};
+    if (c->harmony.is_used)
+        harmony_begin(f, c->prompt_end);
 }
 
 static size_t n_newlines(const char *text, size_t len)
@@ -59,6 +62,8 @@ static enum chat_part show_thinking(struct chat_filter *f, const char *bytes, si
 
 enum chat_part chat_filter_push(struct chat_filter *f, const struct chat *c, int32_t id, struct str *shown)
 {
+    if (c->harmony.is_used)
+        return harmony_push(f, c, id, shown);
     if (id >= 0 && (id == c->think_open || id == c->think_close)) {
         f->inside_think = id == c->think_open;
         f->at_start = true;

@@ -7,6 +7,7 @@
  *   DeepSeek-V3.1            the same with <｜tool▁call▁begin｜>f<｜tool▁sep｜>{...}<｜tool▁call▁end｜>
  *   Kimi-K2                  <|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{...}
  *                            <|tool_call_end|> ... <|tool_calls_section_end|>
+ *   gpt-oss                  messages for a recipient, as harmony.h hands them out
  *   GLM-4.5                  <tool_call>f\n<arg_key>p</arg_key>\n<arg_value>value</arg_value>\n</tool_call>
  *   MiniMax-M2               <minimax:tool_call>\n<invoke name="f">\n<parameter name="p">value</parameter>\n</invoke>\n
  *                            </minimax:tool_call>

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/json.h"
+#include "text/harmony.h"
 #include "text/json_schema.h"
 
 #define BAR   "\xef\xbd\x9c" /* U+FF5C */
@@ -133,7 +134,7 @@ static int read_deepseek(struct tool_calls *t)
     return got;
 }
 
-/* ---- functions.f:0<sep>{...} ---- */
+/* ---- functions.f:0<sep>{...}, or functions.f<sep>{...} ---- */
 
 static const char KIMI_SPACE[] = "functions.";
 
@@ -375,6 +376,13 @@ const struct tool_form tool_forms[] = {
      .padding = "",
      .between = "",
      .write = tool_write_deepseek31},
+    {.marks = {HARMONY_MESSAGE, "<|channel|>"},
+     .call_open = HARMONY_CALL,
+     .call_close = "<|call|>",
+     .separator = HARMONY_MESSAGE,
+     .padding = "",
+     .between = "",
+     .read = read_kimi},
     {.marks = {"<|tool_call_argument_begin|>"},
      .section_open = "<|tool_calls_section_begin|>",
      .section_close = "<|tool_calls_section_end|>",

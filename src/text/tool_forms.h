@@ -30,7 +30,7 @@ struct tool_form {
     const char *section_padding;         /* inside the section's tags; NULL: none */
     const struct tool_plain *plain;      /* NULL: arguments are a JSON object */
     int (*read)(struct tool_calls *t);   /* the first phase behind call_open */
-    /* Appends a call of the function, without the tags around it, to the grammar's `calls`. */
+    /* Appends a call of the function, without the tags around it, to the grammar's `calls`. NULL: calls cannot be asked for. */
     int (*write)(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g);
 };
 

@@ -240,7 +240,13 @@ int tool_form_grammar(const struct tool_form *f, const struct tool_choice *c, st
                       struct moeflux_err *e)
 {
     struct tool_grammar g = {.rules = out, .where = c->where, .e = e};
-    int rc = 0;
+    int rc = f->write
+                 ? 0
+                 : err_set(e, ERR_UNSUPPORTED,
+                           "%s: tool_choice: this model's form of calls has channels, expected auto or none",
+                           c->where);
+    if (rc < 0)
+        return rc;
     json_schema_add_json(out);
     str_add_text(out, PLAIN);
     for (size_t i = 0; rc == 0 && i < json_array_size(c->tools); i++) {

@@ -14,6 +14,7 @@
 const struct target target_all[] = {
     {"config", target_config},
     {"safetensors", target_safetensors},
+    {"gguf", target_gguf},
     {"manifest", target_manifest},
     {"spread", target_spread},
     {"layout", target_layout},

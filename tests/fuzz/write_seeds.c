@@ -11,6 +11,7 @@
 #include "cli/saved.h"
 #include "experts/usage.h"
 #include "fuzz/target.h"
+#include "gguf_writer.h"
 #include "sequence.h"
 #include "small_model.h"
 #include "snapshot_writer.h"
@@ -61,10 +62,10 @@ static void put_header(struct seeds *s, const char *target, const char *before, 
 
 static void write_models(struct seeds *s)
 {
-    static const char *const sources[] = {"tests/models/qwen-odd/mlx",      "tests/models/qwen3-odd/mlx",
-                                          "tests/models/deepseek-odd/mlx",  "tests/models/sources/deepseek/hf",
-                                          "tests/models/qwen3-plain/mlx",   "tests/models/formats/every-f16",
-                                          "tests/models/formats/mixed-3-6", "tests/models/formats/nvfp4"};
+    static const char *const sources[] = {
+        "tests/models/qwen-odd/mlx",        "tests/models/qwen3-odd/mlx",   "tests/models/deepseek-odd/mlx",
+        "tests/models/sources/deepseek/hf", "tests/models/qwen3-plain/mlx", "tests/models/formats/every-f16",
+        "tests/models/formats/mixed-3-6",   "tests/models/formats/nvfp4"};
     char path[512];
     for (size_t i = 0; i < sizeof sources / sizeof *sources; i++) {
         snprintf(path, sizeof path, "%s/config.json", sources[i]);
@@ -111,6 +112,26 @@ static void write_models(struct seeds *s)
     put(s, "layout", "", "\x16\x17\x15\x09\x0b\x0c\x1c", 7);
 }
 
+/* Small models, of codes that are kept and of some that are not, and a tokenizer. */
+static void write_gguf(struct seeds *s)
+{
+    static const uint32_t types[] = {2, 7, 39};
+    static const char *const tokens[] = {"a", "b", "ab", "<|end|>"}, *const merges[] = {"a b"};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        struct gguf_writer w = {0};
+        gguf_writer_model(&w, 64, 64, types[i]);
+        gguf_writer_text(&w, "tokenizer.ggml.model", "gpt2");
+        gguf_writer_text(&w, "tokenizer.ggml.pre", "qwen2");
+        gguf_writer_texts(&w, "tokenizer.ggml.tokens", tokens, 4);
+        gguf_writer_texts(&w, "tokenizer.ggml.merges", merges, 1);
+        gguf_writer_whole(&w, "tokenizer.ggml.eos_token_id", 3);
+        gguf_writer_text(&w, "tokenizer.chat_template", "{{ messages }}");
+        struct str bytes = gguf_writer_take(&w);
+        put(s, "gguf", "", bytes.data, bytes.len);
+        str_free(&bytes);
+    }
+}
+
 static void write_templates(struct seeds *s)
 {
     static const char *const templates[] = {
@@ -153,6 +174,7 @@ static void write_tiktoken(struct seeds *s)
 static void write_tokenizers(struct seeds *s)
 {
     write_tiktoken(s);
+    write_gguf(s);
     static const char qwen[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| "
                                "?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
     static const char *const patterns[] = {

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the models of this folder with mlx-lm, and their float32 outputs. See README.md.
 
-usage: make.py OUT_DIR [NAME...]
+usage: make.py OUT_DIR [NAME...]; without names also OUT_DIR/../gptoss
 """
 
 import math
@@ -246,6 +246,15 @@ MODELS = {
 # mlx-lm rounds the range of YaRN even where the configuration says truncate: false.
 NOT_ROUNDED = SimpleNamespace(floor=lambda x: x, ceil=lambda x: x, log=math.log, pi=math.pi)
 
+# As gpt-oss was published: experts in mxfp4 with the gate's and the up rows in turn, the rest bfloat16; and the same numbers as
+# transformers keeps them where nothing is quantised, each row a column.
+GPT_OSS_HF = GPT_OSS_ODD | {
+    "num_hidden_layers": 2,
+    "num_local_experts": 4,
+    "layer_types": ["sliding_attention", "full_attention"],
+    "sliding_window": 9,
+}
+
 # Tokens of the prompts; the first case has logits and hidden states of all of them.
 PROMPTS, GREEDY = (19, 1, 90), 10
 
@@ -333,9 +342,53 @@ def golden(path, layer):
     return out
 
 
+def in_turn(gate, up):
+    return mx.stack([gate, up], axis=2).reshape(gate.shape[0], 2 * gate.shape[1], *gate.shape[2:])
+
+
+def published(model):
+    """The tensors of both forms."""
+    weights, codes, plain = dict(tree_flatten(model.parameters())), {}, {}
+    for name, x in weights.items():
+        if ".experts." not in name:
+            codes[name] = plain[name] = x.astype(mx.bfloat16)
+    for i in range(GPT_OSS_HF["num_hidden_layers"]):
+        stem, parts, numbers = f"model.layers.{i}.mlp.experts.", {}, {}
+        for proj in ("gate_proj", "up_proj", "down_proj"):
+            w, s = mx.quantize(weights[f"{stem}{proj}.weight"].astype(mx.bfloat16), mode="mxfp4")
+            blocks = w.view(mx.uint8)
+            parts[proj] = blocks.reshape(*blocks.shape[:2], -1, 16), s, weights[f"{stem}{proj}.bias"].astype(mx.bfloat16)
+            numbers[proj] = mx.dequantize(w, s, mode="mxfp4", dtype=mx.bfloat16).swapaxes(1, 2)
+        for tail, both, down in zip(("_blocks", "_scales", "_bias"), zip(parts["gate_proj"], parts["up_proj"]),
+                                    parts["down_proj"]):
+            codes[f"{stem}gate_up_proj{tail}"], codes[f"{stem}down_proj{tail}"] = in_turn(*both), down
+        for name in ("gate_up_proj_bias", "down_proj_bias"):
+            plain[stem + name] = codes[stem + name]
+        plain[f"{stem}gate_up_proj"] = in_turn(*(numbers[p].swapaxes(1, 2) for p in ("gate_proj", "up_proj"))).swapaxes(1, 2)
+        plain[f"{stem}down_proj"] = numbers["down_proj"]
+    return codes, plain
+
+
+def write_published(to):
+    config, rope_utils.math = GPT_OSS_HF, NOT_ROUNDED
+    model = gpt_oss.Model(gpt_oss.ModelArgs.from_dict(config))
+    model.update(weights_of(model))
+    codes, plain = published(model)
+    quantised = config | {"quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}}
+    for name, tensors, c in (("mxfp4", codes, quantised), ("bf16", plain, config)):
+        (to / name).mkdir(parents=True, exist_ok=True)
+        mx.save_safetensors(str(to / name / "model.safetensors"), {k: mx.contiguous(v) for k, v in tensors.items()},
+                            metadata={"format": "pt"})
+        save_config(dict(c), to / name / "config.json")
+    mx.save_safetensors(str(to / "golden.safetensors"), golden(to / "mxfp4", gpt_oss.TransformerBlock))
+    print(to)
+
+
 def main():
     mx.set_default_device(mx.cpu)
     to = Path(sys.argv[1])
+    if not sys.argv[2:]:
+        write_published(to.parent / "gptoss")
     for name in sys.argv[2:] or MODELS:
         config, module, layer, dtype, bits, group, *mode = MODELS[name]
         rounded = (config.get("rope_scaling") or {}).get("truncate", True)

@@ -1,0 +1,104 @@
+/* A GGUF file: its headers, its lists, and what a conversion makes of them before it writes anything. */
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "args.h"
+#include "base/err.h"
+#include "base/format.h"
+#include "convert/gguf_config.h"
+#include "convert/gguf_source.h"
+#include "convert/gguf_vocab.h"
+#include "fuzz/target.h"
+#include "model/config.h"
+#include "model/gguf.h"
+#include "model/tensor.h"
+
+enum { SOME = 2048, GROUP = 32 };
+
+static void use_values(const struct gguf *g)
+{
+    struct moeflux_err e = {0};
+    for (size_t i = 0; i < g->n_values; i++) {
+        const struct gguf_value *v = &g->values[i];
+        struct gguf_texts texts;
+        struct str text = {0};
+        char *whole = NULL;
+        uint32_t *list = NULL;
+        uint64_t n = 0;
+        int rc = 1;
+        target_need(gguf_find(g, v->key) == v, "a value that is not found");
+        if (target_answered(gguf_text(g, v, 1 << 20, &whole, &e), &e))
+            target_need(strlen(whole) == v->bytes, "a text of another length");
+        target_answered(gguf_u32_list(g, v, &list, &e), &e);
+        if (target_answered(gguf_texts_open(&texts, g, v, &e), &e))
+            while ((rc = gguf_texts_next(&texts, &text, &e)) > 0)
+                n++;
+        target_need(rc != 0 || n == v->n, "a list of another length");
+        gguf_texts_close(&texts);
+        str_free(&text);
+        free(list);
+        free(whole);
+    }
+}
+
+/* The first and the last numbers, as numbers and as codes. */
+static void use_tensor(const struct gguf_source *s, const struct tensor *t)
+{
+    float numbers[SOME];
+    uint8_t codes[SOME];
+    float scales[SOME / GROUP], biases[SOME / GROUP];
+    const struct convert_codes to = {codes, scales, biases};
+    struct moeflux_err e = {0};
+    uint64_t all = t->bytes / sizeof(float), n = all < SOME ? all : SOME;
+    target_answered(gguf_source_read(s, t, 0, n, numbers, &e), &e);
+    target_answered(gguf_source_read(s, t, all - n, n, numbers, &e), &e);
+    if (format_of(t->format)->scheme == SCHEME_PLAIN || !gguf_source_holds(s, t, t->format))
+        return;
+    n -= n % GROUP;
+    target_answered(gguf_source_codes(s, t, 0, n, t->format, &to, NULL, &e), &e);
+}
+
+static void use_source(struct gguf_source *s, const struct config *c)
+{
+    struct model_dir m = {.path = s->file.files[0].path, .config = *c};
+    struct moeflux_err e = {0};
+    if (target_answered(gguf_source_open(s, &m, &e), &e))
+        for (size_t i = 0; i < m.n_tensors; i++)
+            use_tensor(s, &m.tensors[i]);
+    struct tensor_list l = {m.tensors, m.n_tensors, m.n_tensors};
+    tensor_list_free(&l);
+    free(s->places);
+    s->places = NULL;
+}
+
+static void use_vocab(const struct gguf *g)
+{
+    struct str text = {0};
+    struct moeflux_err e = {0};
+    target_answered(gguf_vocab_tokenizer(g, &text, &e), &e);
+    str_clear(&text);
+    target_answered(gguf_vocab_config(g, &text, &e), &e);
+    str_clear(&text);
+    target_answered(gguf_vocab_template(g, &text, &e), &e);
+    str_free(&text);
+}
+
+void target_gguf(const uint8_t *data, size_t n)
+{
+    struct gguf_source s = {.places = NULL};
+    struct moeflux_err e = {0};
+    struct config c;
+    json_t *config = NULL;
+    if (!target_answered(gguf_open(&s.file, target_file(data, n), &e), &e))
+        return;
+    use_values(&s.file);
+    use_vocab(&s.file);
+    if (target_answered(gguf_config_make(&s.file, &config, &e), &e) &&
+        target_answered(config_read(&c, config, "x.gguf", &e), &e)) {
+        use_source(&s, &c);
+        config_free(&c);
+    }
+    json_decref(config);
+    gguf_close(&s.file);
+}
