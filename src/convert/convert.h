@@ -1,12 +1,13 @@
 /* convert.h - a checkpoint becomes a packed model directory.
  *
- * Sources: MLX safetensors quantised in any of its formats (copied, or with settings brought to fewer bits), bf16, f16 or f32 Hugging Face safetensors (quantised:
- * group 64, 4 bits, Qwen's router gates 8), DeepSeek's fp8 safetensors (rounded to bf16 and quantised as those). Streams: peak
- * memory stays under 1 GiB whatever the model's size. Writes DST.partial and renames it to DST at the end; run again after an
- * interruption it keeps the layers that DST.partial holds completely.
+ * Sources: MLX safetensors quantised in any of its formats (copied, or with settings brought to fewer bits); bf16, f16 or f32
+ * Hugging Face safetensors (quantised: group 64, 4 bits, Qwen's router gates 8); DeepSeek's fp8 safetensors (rounded to bf16 and
+ * quantised as those); gpt-oss's own; a GGUF file or the first of a split set (gguf_source.h). Streams: peak memory stays under
+ * 1 GiB whatever the model's size. Writes DST.partial and renames it to DST at the end; run again after an interruption it
+ * keeps the layers that DST.partial holds completely.
  *
  * DST: model_weights.bin and .json, packed_experts/layer_NN.bin and layout.json, config.json, the tokenizer's and
- * template's files where the source has them, checksums.json (XXH3-64 of every file but spread.json). With `spread` it has
+ * template's files where the source has them (of a GGUF file made of its metadata), checksums.json (XXH3-64 of every file but spread.json). With `spread` it has
  * spread.json too, and each of the other directories packed_experts/layer_NN.bin, part.json and checksums.json; they are
  * written beside their places and renamed like DST. */
 #ifndef MOEFLUX_CONVERT_CONVERT_H
@@ -22,7 +23,7 @@
 struct moeflux_err;
 
 struct convert_options {
-    const char *src, *dst;
+    const char *src, *dst; /* src: a directory, or a GGUF file */
     const char
         *spread; /* directories on other disks, "DIR2,DIR3", that share the experts with DST; NULL: none */
     struct convert_settings settings; /* bits and groups; zero: 4 bits, and quantised sources are copied */

@@ -297,6 +297,7 @@ void expert_store_close(struct expert_store *s)
     if (!s)
         return;
     struct tiers *t = &s->tiers;
+    tiers_await_copies(t); /* nobody may have waited for what moved up */
     if (s->in_place) /* the slots lie in mappings, which reader_close unmaps */
         slots_close(&t->device.slots);
     reader_close(s->reader);

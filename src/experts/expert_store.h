@@ -116,7 +116,7 @@ int expert_store_raise(struct expert_store *s, uint32_t layer, const uint32_t *e
                        struct moeflux_err *e);
 
 /* Whether all experts are on the device or in host memory that it reads, so that the table is complete: a token needs no
- * expert_store_want. Once true it stays so. */
+ * expert_store_want. */
 bool expert_store_is_complete(struct expert_store *s);
 /* A batch that used the complete table is over, and its token chose n experts of the layer. Those that are chosen often move to the device with
  * expert_store_move_up, which follows the last layer. */

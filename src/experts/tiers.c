@@ -350,18 +350,38 @@ int tiers_raise(struct tiers *t, uint32_t layer, const uint32_t *experts, uint32
     return n_raised ? tiers_submit_moves(t, e) : 0;
 }
 
-bool tiers_are_complete(struct tiers *t)
+/* Every expert that the host alone has, or that is on its way up, gets its entry. */
+static void set_entries(struct tiers *t)
 {
-    if (t->is_complete || !t->holds_all || cache_n_full(t->host.cache) < t->host.slots.n)
-        return t->is_complete;
-    t->is_complete = true;
     for (uint32_t layer = 0; layer < t->n_layers; layer++)
         for (uint32_t i = 0; i < t->n_experts; i++) {
             const struct expert_key key = {layer, i};
-            if (cache_has(t->host.cache, key) && !cache_has(t->device.cache, key))
+            if (*entry_of(t, key) == 0 && cache_has(t->host.cache, key))
                 set_entry(t, key, address_on_host(t, key));
         }
-    return true;
+}
+
+/* Whether an entry may lead to a slot that is not full yet: a want's is set before its copy is done. */
+static bool is_ahead_of_copies(const struct tiers *t)
+{
+    for (uint32_t i = 0; i < t->n_copies; i++) {
+        const struct slot_copy *c = &t->copies[(t->first_copy + i) % MAX_COPIES];
+        if (c->device_slot != CACHE_NO_SLOT && !c->sets_entry)
+            return true;
+    }
+    return false;
+}
+
+bool tiers_are_complete(struct tiers *t)
+{
+    if (!t->is_complete && (!t->holds_all || cache_n_full(t->host.cache) < t->host.slots.n))
+        return false;
+    end_copies(t);
+    if (!t->is_complete) {
+        t->is_complete = true;
+        set_entries(t);
+    }
+    return !is_ahead_of_copies(t);
 }
 
 /* Takes new host slots into use, and asks for more before these are full. */
@@ -380,6 +400,13 @@ void tiers_settle(struct tiers *t)
     end_copies(t);
     if (t->growing)
         grow(t);
+}
+
+void tiers_await_copies(struct tiers *t)
+{
+    uint32_t n = t->n_copies - t->n_recorded;
+    if (n > 0)
+        (void)exec_move_wait(t->exec, t->copies[(t->first_copy + n - 1) % MAX_COPIES].ticket, NULL);
 }
 
 int tiers_make_progress(struct tiers *t, struct moeflux_err *e)

@@ -113,6 +113,8 @@ bool tiers_fill(struct tiers *t, struct expert_key key);
 void tiers_fill_ahead(struct tiers *t, struct expert_key key);
 /* Whether that may be done now: the host has a slot for each expert, and an empty one. */
 bool tiers_can_fill_ahead(const struct tiers *t);
+/* Waits for the copies that were submitted: before slots are freed. */
+void tiers_await_copies(struct tiers *t);
 /* Finishes prefetches that have arrived and copies that are done. */
 void tiers_settle(struct tiers *t);
 /* Cancels the prefetches of a layer but those of the experts kept [n_kept]. */

@@ -187,8 +187,8 @@ void selftest_together_cases(struct kernel_test *l)
         {3, {131, 1, 77}, {FORMAT_Q4, FORMAT_Q8, FORMAT_Q4}, 512, true, true, 0},
         {1, {70}, {FORMAT_Q4}, 4096, false, true, 128},
         {1, {131}, {FORMAT_MXFP4}, 384, true, false, 0},
-        {1, {300}, {FORMAT_Q8}, 18432, true, true, 0}, /* long rows */
-        {2, {33, 70}, {FORMAT_F32, FORMAT_BF16}, 320, true, false, 0},
+        {1, {257}, {FORMAT_Q8}, 18432, true, true, 0}, /* long rows */
+        {3, {33, 70, 129}, {FORMAT_F32, FORMAT_BF16, FORMAT_Q8}, 320, true, false, 0},
         {1, {37}, {FORMAT_BF16}, 33, true, true, 0},
         {5,
          {64, 37, 3, 130, 9},

@@ -356,6 +356,7 @@ def minimax(path):
     m.tokenizer("minimax-m2")
     m.common(c, 2)
     add_heads(m, c)
+    m.w.add_feed_forward_length(64)
     m.w.add_rope_dimension_count(16)
     m.w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     for i in range(2):
