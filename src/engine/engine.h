@@ -112,8 +112,8 @@ struct moeflux_model {
     struct stage stages[MOEFLUX_MAX_DEVICES];
     uint32_t n_stages;
     char device_names[512]; /* of several devices, joined by " + " */
-    uint32_t
-        n_cpu_layers; /* the first layers are SIDE_HOST's (SIDE_PROMPT's), the others SIDE_DEVICE's; with one stage */
+    /* The first layers are SIDE_HOST's (SIDE_PROMPT's), the others SIDE_DEVICE's. With one stage. */
+    uint32_t n_cpu_layers;
     uint32_t max_cpu_chunk; /* load_plan.max_cpu_chunk */
     struct {                /* SIDE_HOST */
         struct host_experts experts;
