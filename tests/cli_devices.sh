@@ -150,7 +150,7 @@ run 0 "$MOEFLUX" "$@" --device cpu,cpu --stats --json
 json_is '[d["layers"] for d in j["stats"]["devices"]]' '[3, 3]'
 
 claim what_cannot_be_shared_out_is_refused
-for value in 0 1,0 -1,1 1, ,1 x nan,1 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17; do
+for value in 0 1,0 -1,1 '1,' ',1' x nan,1 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17; do
     fails 2 '\-\-tensor-split: expected numbers above 0 with commas, as 3,1, found' "$@" --device cpu,cpu --tensor-split "$value"
 done
 fails 2 '\-\-tensor-split has 3 shares, expected 2: one for each device' "$@" --device cpu,cpu --tensor-split 1,1,1

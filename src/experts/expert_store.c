@@ -298,7 +298,7 @@ void expert_store_close(struct expert_store *s)
         return;
     struct tiers *t = &s->tiers;
     tiers_await_copies(t); /* nobody may have waited for what moved up */
-    if (s->in_place) /* the slots lie in mappings, which reader_close unmaps */
+    if (s->in_place)       /* the slots lie in mappings, which reader_close unmaps */
         slots_close(&t->device.slots);
     reader_close(s->reader);
     in_flight_close(&t->in_flight);

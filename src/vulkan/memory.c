@@ -170,7 +170,7 @@ static void populate_part(void *ctx, uint32_t i)
 }
 
 /* The system clears the pages: as fast as some threads do. */
-static int populate(uint8_t *host, uint64_t bytes)
+static int populate(void *host, uint64_t bytes)
 {
     struct pages p = {.host = host, .each = bytes / POPULATORS};
     struct pool *pool = pool_new(POPULATORS, NULL);
