@@ -10,11 +10,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import mlx.core as mx
-import mlx.nn as nn
 import numpy as np
-from mlx.utils import tree_flatten, tree_map_with_path, tree_unflatten
+from mlx.utils import tree_flatten
 from mlx_lm.models import deepseek_v3, glm4_moe, gpt_oss, minimax, qwen3_next, rope_utils
 from mlx_lm.utils import load_model, quantize_model, save_config, save_model
+
+sys.path.append(str(Path(__file__).parent.parent))
+from random_models import outputs, weights_of, with_dtype  # noqa: E402
 
 COMMON = {
     "hidden_act": "silu",
@@ -259,87 +261,16 @@ GPT_OSS_HF = GPT_OSS_ODD | {
 PROMPTS, GREEDY = (19, 1, 90), 10
 
 
-def weights_of(model):
-    """Random numbers of the sizes that trained models have."""
-    rng = np.random.default_rng(151)
-    out = []
-    for name, x in tree_flatten(model.parameters()):
-        if "norm" in name:
-            value = 1 + 0.1 * rng.standard_normal(x.shape)
-        elif name.endswith("A_log"):
-            value = rng.uniform(-1, 1, x.shape)
-        elif name.endswith("correction_bias"):
-            value = 0.1 * rng.standard_normal(x.shape)
-        elif name.endswith("dt_bias"):
-            value = rng.uniform(-2, 0, x.shape)
-        elif name.endswith(".bias"):
-            value = 0.5 * rng.standard_normal(x.shape)
-        elif name.endswith("sinks"):
-            value = 1.5 * rng.standard_normal(x.shape)
-        elif "conv1d" in name:
-            value = 0.4 * rng.standard_normal(x.shape)
-        elif "embed" in name:
-            value = rng.standard_normal(x.shape)
-        else:
-            value = rng.standard_normal(x.shape) / np.sqrt(x.shape[-1])
-        out.append((name, mx.array(value.astype(np.float32))))
-    return tree_unflatten(out)
-
-
 def experts_alone(path, module):
     """Formats without biases tell mlx no dtype but bfloat16: what is not an expert has 8 bits."""
     return True if "experts" in path else {"group_size": 64, "bits": 8}
-
-
-def with_dtype(model, dtype):
-    casts = getattr(model, "cast_predicate", lambda name: True)
-
-    def cast(name, v):
-        return v.astype(dtype) if casts(name) and mx.issubdtype(v.dtype, mx.floating) else v
-
-    model.update(tree_map_with_path(cast, model.parameters()))
-
-
-def run(model, layer, ids, hidden):
-    """Logits of all positions; the embedding and the layers' outputs go into `hidden`."""
-    original = layer.__call__
-
-    def tapped(self, x, *args, **kwargs):
-        if not hidden:
-            hidden.append(np.array(x[0]))
-        out = original(self, x, *args, **kwargs)
-        hidden.append(np.array(out[0]))
-        return out
-
-    layer.__call__ = tapped
-    try:
-        return np.array(model(mx.array([ids]))[0])
-    finally:
-        layer.__call__ = original
 
 
 def golden(path, layer):
     """The model as it was written, in float32: codes stay, scales and everything else become float32."""
     model, _ = load_model(path)
     with_dtype(model, mx.float32)
-    rng, out = np.random.default_rng(7), {}
-    for case, n in enumerate(PROMPTS):
-        ids, greedy, gap, hidden = rng.integers(3, 103, n).tolist(), [], [], []
-        logits = run(model, layer, ids, hidden)
-        assert logits.dtype == np.float32
-        last, more = logits[-1], list(ids)
-        for _ in range(GREEDY):
-            order = np.sort(last)
-            greedy.append(int(np.argmax(last)))
-            gap.append(order[-1] - order[-2])
-            more.append(greedy[-1])
-            last = run(model, layer, more, [])[-1]
-        part = {"tokens": np.array(ids, np.int32), "last_logits": logits[-1], "greedy": np.array(greedy, np.int32),
-                "gap": np.array(gap, np.float32)}
-        if case == 0:
-            part |= {"logits": logits, "hidden": np.stack(hidden)}
-        out.update({f"case{case}.{k}": mx.array(v) for k, v in part.items()})
-    return out
+    return outputs(model, layer, COMMON["vocab_size"], PROMPTS, GREEDY, 1)
 
 
 def in_turn(gate, up):

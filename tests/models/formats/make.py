@@ -10,10 +10,12 @@ from pathlib import Path
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from mlx.utils import tree_flatten, tree_map_with_path, tree_unflatten
 from mlx_lm.convert import mixed_quant_predicate_builder
 from mlx_lm.models import deepseek_v3, qwen3_5, qwen3_5_moe
 from mlx_lm.utils import load_model, quantize_model, save_config, save_model
+
+sys.path.append(str(Path(__file__).parent.parent))
+from random_models import outputs, weights_of, with_dtype  # noqa: E402
 
 QWEN = {
     "architectures": ["Qwen3_5MoeForConditionalGeneration"],
@@ -88,39 +90,7 @@ FAMILIES = {
     "deepseek": (DEEPSEEK, deepseek_v3, deepseek_v3.DeepseekV3DecoderLayer, 0.7),
 }
 
-PROMPT, SHORT, GREEDY = 24, 5, 8
-
-
-def weights_of(model, size):
-    """Random numbers of the sizes that trained models have."""
-    rng = np.random.default_rng(151)
-    out = []
-    for name, x in tree_flatten(model.parameters()):
-        if "norm" in name:
-            value = 1 + 0.1 * rng.standard_normal(x.shape)
-        elif name.endswith("A_log"):
-            value = rng.uniform(-1, 1, x.shape)
-        elif name.endswith("correction_bias"):
-            value = 0.1 * rng.standard_normal(x.shape)
-        elif name.endswith("dt_bias"):
-            value = rng.uniform(-2, 0, x.shape)
-        elif "conv1d" in name:
-            value = 0.4 * rng.standard_normal(x.shape)
-        elif "embed" in name:
-            value = rng.standard_normal(x.shape)
-        else:
-            value = rng.standard_normal(x.shape) * size / np.sqrt(x.shape[-1])
-        out.append((name, mx.array(value.astype(np.float32))))
-    return tree_unflatten(out)
-
-
-def with_dtype(model, dtype):
-    casts = getattr(model, "cast_predicate", lambda name: True)
-
-    def cast(name, v):
-        return v.astype(dtype) if casts(name) and mx.issubdtype(v.dtype, mx.floating) else v
-
-    model.update(tree_map_with_path(cast, model.parameters()))
+PROMPTS, GREEDY = (24, 5), 8
 
 
 # A layer's tensors in all ways at once: the formats in turn, gate_proj and up_proj alike.
@@ -172,7 +142,6 @@ def family(name):
     return FAMILIES["deepseek" if name.startswith("deepseek") else "qwen"]
 
 
-
 def quantise(name, dtype, bits, group, mode, predicate):
     config, module, _, size = family(name)
     model = module.Model(module.ModelArgs.from_dict(config))
@@ -189,24 +158,6 @@ def quantise(name, dtype, bits, group, mode, predicate):
     return model, config
 
 
-def run(model, layer, ids, hidden):
-    """Logits of all positions; the embedding and the layers' outputs go into `hidden`."""
-    original = layer.__call__
-
-    def tapped(self, x, *args, **kwargs):
-        if not hidden:
-            hidden.append(np.array(x[0]))
-        out = original(self, x, *args, **kwargs)
-        hidden.append(np.array(out[0]))
-        return out
-
-    layer.__call__ = tapped
-    try:
-        return np.array(model(mx.array([ids]))[0])
-    finally:
-        layer.__call__ = original
-
-
 def embed_f32(self, x):
     """Modes without biases give bfloat16 rows by default."""
     biases = self.biases[x] if self.get("biases") is not None else None
@@ -219,22 +170,7 @@ def golden(path, layer):
     model, _ = load_model(path)
     with_dtype(model, mx.float32)
     nn.QuantizedEmbedding.__call__ = embed_f32
-    rng, out = np.random.default_rng(7), {}
-    for case, n in enumerate((PROMPT, SHORT)):
-        ids, greedy, gap, hidden = rng.integers(3, 259, n).tolist(), [], [], []
-        logits = run(model, layer, ids, hidden)
-        assert logits.dtype == np.float32
-        last, more = logits[-1], list(ids)
-        for _ in range(GREEDY):
-            order = np.sort(last)
-            greedy.append(int(np.argmax(last)))
-            gap.append(order[-1] - order[-2])
-            more.append(greedy[-1])
-            last = run(model, layer, more, [])[-1]
-        part = {"tokens": np.array(ids, np.int32), "last_logits": logits[-1], "logits": logits,
-                "hidden": np.stack(hidden), "greedy": np.array(greedy, np.int32), "gap": np.array(gap, np.float32)}
-        out.update({f"case{case}.{k}": mx.array(v) for k, v in part.items()})
-    return out
+    return outputs(model, layer, 259, PROMPTS, GREEDY, len(PROMPTS))
 
 
 def formats():

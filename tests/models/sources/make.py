@@ -12,6 +12,9 @@ import mlx.core as mx
 import numpy as np
 from mlx_lm.models import deepseek_v3, qwen3_5, qwen3_5_moe
 
+sys.path.append(str(Path(__file__).parent.parent))
+from random_models import outputs  # noqa: E402
+
 QWEN = {
     "architectures": ["Qwen3_5MoeForConditionalGeneration"],
     "model_type": "qwen3_5_moe",
@@ -213,24 +216,6 @@ def to_mlx(hf, config):
     return out, config | {"quantization": {"group_size": GROUP, "bits": 4, "mode": "affine"} | special}
 
 
-def run(model, layer, ids, hidden):
-    """Logits of all positions; the embedding and the layers' outputs go into `hidden`."""
-    original = layer.__call__
-
-    def tapped(self, x, *args, **kwargs):
-        if not hidden:
-            hidden.append(np.array(x[0]))
-        out = original(self, x, *args, **kwargs)
-        hidden.append(np.array(out[0]))
-        return out
-
-    layer.__call__ = tapped
-    try:
-        return np.array(model(mx.array([ids]))[0])
-    finally:
-        layer.__call__ = original
-
-
 def golden(mlx, config, module, layer):
     """The outputs of the numbers that the codes stand for, in float32."""
     plain = {}
@@ -245,24 +230,7 @@ def golden(mlx, config, module, layer):
     model = module.Model(module.ModelArgs.from_dict(config))
     model.load_weights(list(model.sanitize(plain).items()))
     vocab = config.get("text_config", config)["vocab_size"]
-    rng, out = np.random.default_rng(7), {}
-    for case, n in enumerate(PROMPTS):
-        ids, greedy, gap, hidden = rng.integers(3, vocab, n).tolist(), [], [], []
-        logits = run(model, layer, ids, hidden)
-        assert logits.dtype == np.float32
-        last, more = logits[-1], list(ids)
-        for _ in range(GREEDY):
-            order = np.sort(last)
-            greedy.append(int(np.argmax(last)))
-            gap.append(order[-1] - order[-2])
-            more.append(greedy[-1])
-            last = run(model, layer, more, [])[-1]
-        part = {"tokens": np.array(ids, np.int32), "last_logits": logits[-1], "greedy": np.array(greedy, np.int32),
-                "gap": np.array(gap, np.float32)}
-        if case == 0:
-            part |= {"logits": logits, "hidden": np.stack(hidden)}
-        out.update({f"case{case}.{k}": mx.array(v) for k, v in part.items()})
-    return out
+    return outputs(model, layer, vocab, PROMPTS, GREEDY, 1)
 
 
 def write(to, config, shards):
