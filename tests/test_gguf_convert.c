@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "args.h"
+#include "base/file.h"
 #include "base/format.h"
 #include "base/str.h"
 #include "check.h"
@@ -294,6 +295,7 @@ static void expect_refused(struct gguf_writer *w, int code, const char *what)
         code);
     if (!strstr(e.text, what) || strchr(e.text, '\n'))
         fail_msg("expected \"%s\", found \"%s\"", what, e.text);
+    assert_false(file_exists(tmp_tree_path(tmp, "dst.partial")));
     tmp_tree_remove(tmp);
 }
 
@@ -341,6 +343,26 @@ static void tokenizers_that_are_not_read_are_refused_by_name(void **state)
     gguf_writer_text(&w, "tokenizer.ggml.model", "gpt2");
     gguf_writer_text(&w, "tokenizer.ggml.pre", "qwen2");
     expect_refused(&w, ERR_FORMAT, "key tokenizer.ggml.tokens is missing");
+}
+
+static void a_file_without_a_tokenizer_makes_a_model_without_one(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"none", "no_vocab"};
+    for (int i = 0; i < 2; i++) {
+        char *tmp = tmp_tree_new();
+        struct gguf_writer w = {0};
+        struct moeflux_err e = {0};
+        gguf_writer_model(&w, 256, 256, 8);
+        gguf_writer_text(&w, "tokenizer.ggml.model", names[i]);
+        gguf_writer_finish(&w, tmp, "x.gguf");
+        check_ok(run(tmp_tree_path(tmp, "x.gguf"), tmp_tree_path(tmp, "dst"), (struct convert_settings){0},
+                     NULL, &e),
+                 &e);
+        assert_true(file_exists(tmp_tree_path(tmp, "dst/config.json")));
+        assert_false(file_exists(tmp_tree_path(tmp, "dst/tokenizer.json")));
+        tmp_tree_remove(tmp);
+    }
 }
 
 /* ---- tokenizers */
@@ -398,6 +420,7 @@ int main(void)
         cmocka_unit_test(what_loses_more_than_the_limit_needs_lossy),
         cmocka_unit_test(models_that_are_not_read_are_refused_by_name),
         cmocka_unit_test(tokenizers_that_are_not_read_are_refused_by_name),
+        cmocka_unit_test(a_file_without_a_tokenizer_makes_a_model_without_one),
         cmocka_unit_test(tokenizer_and_template_are_the_files),
     };
     return cmocka_run_group_tests(tests, convert_all, remove_all);

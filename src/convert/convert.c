@@ -58,10 +58,33 @@ static void room_needed(const struct conversion *c, uint64_t need[SPREAD_MAX_PAR
         need[0] += p->weights_bytes;
 }
 
+/* What a GGUF file holds in place of small files. */
+static const struct gguf_text {
+    const char *name;
+    int (*make)(const struct gguf *g, struct str *out, struct moeflux_err *e);
+} gguf_texts[] = {{"tokenizer.json", gguf_vocab_tokenizer},
+                  {"tokenizer_config.json", gguf_vocab_config},
+                  {"chat_template.jinja", gguf_vocab_template}};
+enum { N_GGUF_TEXTS = sizeof gguf_texts / sizeof *gguf_texts };
+
+/* Whether they can be made, before hours go into the experts. */
+static int check_gguf_texts(const struct gguf *g, struct moeflux_err *e)
+{
+    int rc = 0;
+    for (int i = 0; i < N_GGUF_TEXTS && rc == 0 && gguf_vocab_is_there(g); i++) {
+        struct str text = {0};
+        rc = gguf_texts[i].make(g, &text, e);
+        str_free(&text);
+    }
+    return rc;
+}
+
 static int prepare(struct conversion *c, const struct convert_options *o, struct moeflux_err *e)
 {
     uint64_t need[SPREAD_MAX_PARTS];
     int rc = convert_plan_open(&c->plan, o->src, &o->settings, e);
+    if (rc == 0 && c->plan.is_gguf)
+        rc = check_gguf_texts(&c->plan.gguf.file, e);
     if (rc < 0)
         return rc;
     rc = convert_parts_open(&c->parts, &c->plan, o->dst, o->spread, e);
@@ -105,22 +128,15 @@ static int put_json(struct conversion *c, uint32_t part, const char *name, char 
     return put_text(c, part, name, text, text ? strlen(text) : 0, e);
 }
 
-/* What a GGUF file holds in place of small files. */
-static int make_small_files(struct conversion *c, struct moeflux_err *e)
+static int make_gguf_texts(struct conversion *c, struct moeflux_err *e)
 {
-    static const struct {
-        const char *name;
-        int (*make)(const struct gguf *g, struct str *out, struct moeflux_err *e);
-    } files[] = {{"tokenizer.json", gguf_vocab_tokenizer},
-                 {"tokenizer_config.json", gguf_vocab_config},
-                 {"chat_template.jinja", gguf_vocab_template}};
     const struct gguf *g = &c->plan.gguf.file;
     int rc = 0;
-    for (size_t i = 0; i < sizeof files / sizeof *files && rc == 0 && gguf_vocab_is_there(g); i++) {
+    for (int i = 0; i < N_GGUF_TEXTS && rc == 0 && gguf_vocab_is_there(g); i++) {
         struct str text = {0};
-        rc = files[i].make(g, &text, e);
+        rc = gguf_texts[i].make(g, &text, e);
         if (rc == 0 && text.len > 0)
-            rc = put_text(c, 0, files[i].name, text.data, text.len, e);
+            rc = put_text(c, 0, gguf_texts[i].name, text.data, text.len, e);
         else
             str_free(&text);
     }
@@ -167,7 +183,7 @@ static int write_small_files(struct conversion *c, struct moeflux_err *e)
     if (rc == 0)
         rc = put_json(c, 0, "config.json", convert_json_config(&c->plan, e), e);
     if (rc == 0)
-        rc = c->plan.is_gguf ? make_small_files(c, e) : copy_small_files(c, e);
+        rc = c->plan.is_gguf ? make_gguf_texts(c, e) : copy_small_files(c, e);
     if (rc == 0)
         rc = write_parts(c, e);
     /* Without the manifest a directory does not open as a packed one, so it comes after what it describes. */

@@ -325,5 +325,12 @@ int gguf_vocab_template(const struct gguf *g, struct str *out, struct moeflux_er
 
 bool gguf_vocab_is_there(const struct gguf *g)
 {
-    return gguf_find(g, "tokenizer.ggml.model") != NULL;
+    const struct gguf_value *v = gguf_find(g, "tokenizer.ggml.model");
+    char *name = NULL;
+    if (!v)
+        return false;
+    bool is_there = gguf_text(g, v, MAX_NAME, &name, NULL) < 0 || /* its reader tells */
+                    (strcmp(name, "none") != 0 && strcmp(name, "no_vocab") != 0);
+    free(name);
+    return is_there;
 }
