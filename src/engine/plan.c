@@ -72,8 +72,9 @@ static void fill(struct moeflux_plan *to, const struct stage_plan *plan, const s
                                 .n_devices = plan->n};
     for (uint32_t i = 0; i < plan->n; i++) {
         const struct exec_caps caps = exec_get_caps(d->execs[i]);
-        to->devices[i] = describe(&plan->of[i], m, &caps);
-        add_device(to, &plan->of[i], &to->devices[i]);
+        const struct moeflux_plan_device one_device = describe(&plan->of[i], m, &caps);
+        to->devices[i] = one_device;
+        add_device(to, &plan->of[i], &one_device);
     }
     to->experts_resident = to->n_slots + to->n_cpu_slots == to->n_experts;
 }
