@@ -103,7 +103,7 @@ static void attention_case_of(struct kernel_test *l, const struct gqa_shape *c, 
         gqa_close(&op, l->side[s]);
     }
     static const char *const norms[] = {", without norms", "", ", one norm"};
-    char text[128], window[24] = "";
+    char text[160], window[24] = "";
     if (c->window)
         snprintf(window, sizeof window, ", window %u", c->window);
     snprintf(text, sizeof text, "%u/%u heads of %u, rotary %u%s%s%s%s%s, %u + %u positions%s%s%s", c->n_heads,
