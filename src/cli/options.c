@@ -147,7 +147,7 @@ static const struct flag run_flags[] = {
     INT(NULL, "bench-parallel", "N", bench_parallel, 1, BENCH_MAX_PARALLEL,
         "sequences that decode together (1)"),
     INT(NULL, "bench-reps", "N", bench_reps, 1, 1000, "repetitions of each (5)"),
-    TEXT(NULL, "perplexity", "FILE", perplexity, "how well the model foretells a text, - for stdin"),
+    TEXT(NULL, "perplexity", "FILE", perplexity, "how well the model predicts a text, - for stdin"),
     TEXTS("compare", "SETTING", compare, "... beside another model or other flags; repeatable"),
     SWITCH(NULL, "selftest", selftest, "compare every operation with the reference"),
     SWITCH("h", "help", help, "print this help"),

@@ -1,4 +1,4 @@
-/* perplexity.h - --perplexity: how well the model foretells a text, as a measure of quantisations and kernels. */
+/* perplexity.h - --perplexity: how well the model predicts a text, as a measure of quantisations and kernels. */
 #ifndef MOEFLUX_CLI_PERPLEXITY_H
 #define MOEFLUX_CLI_PERPLEXITY_H
 

@@ -244,7 +244,7 @@ static void put_eos(struct making *m)
     put(m, "eos_token_id", ids);
 }
 
-/* Layers behind the model's own foretell further tokens; they are not used. */
+/* Multi-token-prediction layers lie behind the model's own; they are not used. */
 static void put_common(struct making *m)
 {
     const struct gguf_tensor *embedding = gguf_find_tensor(m->g, "token_embd.weight");

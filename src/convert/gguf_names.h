@@ -9,8 +9,8 @@ struct config;
 
 enum { GGUF_NAMES_LENGTH = 128 };
 
-/* Puts the canonical name into `out`. *skipped: it is not part of the text model (rotary tables, layers that foretell further
- * tokens). False: no family has such a tensor. */
+/* Puts the canonical name into `out`. *skipped: it is not part of the text model (rotary tables, multi-token-prediction
+ * layers). False: no family has such a tensor. */
 bool gguf_names_find(const struct config *c, const char *name, char out[GGUF_NAMES_LENGTH], bool *skipped);
 
 #endif

@@ -330,7 +330,7 @@ def deepseek2(path):
 
 
 def glm4moe(path):
-    """A layer that foretells further tokens behind the model's own."""
+    """With a multi-token-prediction layer behind the model's own."""
     c = BASE | SIGMOID | {"model_type": "glm4_moe", "partial_rotary_factor": 0.5, "use_qk_norm": True, "attention_bias": True}
     m = Model(path, "glm4moe", [("_exps", "Q5_0"), ("attn", "Q4_0"), ("ffn", "Q4_1"), ("token_embd", "Q5_1"), ("output", "Q4_0")])
     m.tokenizer("glm4")
