@@ -1,4 +1,5 @@
 /* A model whose layers are shared out to several devices: the results are those of one device. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -204,6 +205,23 @@ static void a_device_named_twice_computes_what_it_does_alone(void **state)
     (void)state;
     CHECK_ALIKE({.dir = TINY, .device = "0"}, {.dir = TINY, .device = "0,0", .shares = {3, 1}},
                 {.dir = TINY, .device = "0,0", .streams = true, .staged = true});
+}
+
+/* By its index and by a part of its name it is the same one, whose memory its stages share. */
+static void a_device_has_one_index_by_all_its_names(void **state)
+{
+    (void)state;
+    struct moeflux_err e = {0};
+    struct exec *one, *other;
+    char name[64];
+    check_ok(exec_open(&one, &(struct exec_options){.device = "0"}, &e), &e);
+    const struct exec_caps caps = exec_get_caps(one);
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(caps.name, " ,"), caps.name);
+    check_ok(exec_open(&other, &(struct exec_options){.device = name}, &e), &e);
+    assert_int_equal(caps.index, 0);
+    assert_int_equal(exec_get_caps(other).index, 0);
+    exec_close(one);
+    exec_close(other);
 }
 
 /* Backends differ in the last digits. */
@@ -502,6 +520,7 @@ int main(void)
     };
     const struct CMUnitTest on_vulkan[] = {
         cmocka_unit_test(a_device_named_twice_computes_what_it_does_alone),
+        cmocka_unit_test(a_device_has_one_index_by_all_its_names),
         cmocka_unit_test(the_cpu_can_have_the_last_layers),
     };
     const struct CMUnitTest on_hosts[] = {

@@ -1,6 +1,5 @@
 #include "engine/stage_plan.h"
 
-#include <string.h>
 
 #include "base/err.h"
 #include "base/mem.h"
@@ -94,13 +93,13 @@ static int choose_alike(const struct exec_caps *caps, uint32_t n, const struct m
     return rc;
 }
 
-/* How often the device is named: its memory is shared then. */
-static uint64_t n_uses(const struct devices *d, uint32_t which)
+/* How often a device is there, by whatever names: its memory is shared then. */
+static uint64_t n_uses(const struct exec_caps *caps, uint32_t n, uint32_t which)
 {
-    uint64_t n = 0;
-    for (uint32_t i = 0; i < d->n; i++)
-        n += strcmp(d->names[i], d->names[which]) == 0;
-    return n;
+    uint64_t uses = 0;
+    for (uint32_t i = 0; i < n; i++)
+        uses += caps[i].is_host == caps[which].is_host && caps[i].index == caps[which].index;
+    return uses;
 }
 
 static uint64_t gpu_memory_of(const struct moeflux_options *o, const struct exec_caps *caps, uint32_t i)
@@ -171,10 +170,10 @@ int stage_plan_make(struct stage_plan *out, const struct model_dir *m, const str
     struct exec_caps caps[MOEFLUX_MAX_DEVICES];
     struct expert_layers all;
     *out = (struct stage_plan){.n = d->n, .n_checkpoints = UINT32_MAX};
-    for (uint32_t i = 0; i < d->n; i++) {
+    for (uint32_t i = 0; i < d->n; i++)
         caps[i] = exec_get_caps(d->execs[i]);
-        caps[i].free_bytes /= n_uses(d, i);
-    }
+    for (uint32_t i = 0; i < d->n; i++)
+        caps[i].free_bytes /= n_uses(caps, d->n, i);
     if (d->n > 1)
         return make_several(out, m, d, caps, o, e);
     struct moeflux_options one = *o;

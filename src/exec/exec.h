@@ -38,6 +38,7 @@ enum { EXEC_MOST_ALIKE = 8 };
 /* What a device is like. Nothing above the operations asks which backend it is. */
 struct exec_caps {
     const char *name; /* of the device; borrowed */
+    uint32_t index;   /* of a Vulkan device, among those of this machine */
     bool is_host;   /* operations run at once on this CPU: nothing is recorded ahead, kernels do not exist */
     bool is_native; /* of a host backend: made for speed. Else it is the reference */
     bool is_software; /* its lanes are this machine's cores: the host backends, software Vulkan devices */

@@ -68,6 +68,7 @@ static struct exec_caps vulkan_caps(const struct exec *x)
 {
     const struct gpu *g = &vulkan_of_const(x)->gpu;
     return (struct exec_caps){.name = g->info.name,
+                              .index = g->index,
                               .n_alike = EXEC_MOST_ALIKE,
                               .is_software = g->is_cpu,
                               .is_unified = g->is_unified,

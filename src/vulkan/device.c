@@ -468,10 +468,11 @@ static bool all_local_memory_is_mapped(const VkPhysicalDeviceMemoryProperties *m
     return false;
 }
 
-static int open_found(struct gpu *g, const struct found *found, struct moeflux_err *e)
+static int open_found(struct gpu *g, const struct found *list, uint32_t index, struct moeflux_err *e)
 {
-    g->physical = found->physical;
-    g->info = found->info;
+    g->physical = list[index].physical;
+    g->info = list[index].info;
+    g->index = index;
     read_limits(g);
     g->is_unified = all_local_memory_is_mapped(&g->memory);
     return create_device(g, e);
@@ -492,7 +493,7 @@ int gpu_open(struct gpu *g, const char *which, struct moeflux_err *e)
     if (rc > 0)
         rc = choose(found, rc, which, e);
     if (rc >= 0)
-        rc = open_found(g, &found[rc], e);
+        rc = open_found(g, found, (uint32_t)rc, e);
     free(found);
     if (rc < 0)
         gpu_close(g);
@@ -510,7 +511,7 @@ int gpu_open_preferred(struct gpu *g, struct moeflux_err *e)
     if (rc == 0)
         rc = find_devices(&g->vk, g->instance, found, &none);
     if (rc > 0)
-        rc = gpu_is_preferred(&found[0].info) ? open_found(g, &found[0], e) : 1;
+        rc = gpu_is_preferred(&found[0].info) ? open_found(g, found, 0, e) : 1;
     else if (rc == ERR_DEVICE)
         rc = 1;
     else if (e)
