@@ -1,6 +1,5 @@
 #include "engine/stage_plan.h"
 
-
 #include "base/err.h"
 #include "base/mem.h"
 #include "engine/devices.h"

@@ -27,10 +27,10 @@ struct gpu {
     VkDevice device;
     VkQueue queue;
     uint32_t queue_family;
+    uint32_t index;         /* of the device in gpu_list */
     VkQueue transfer_queue; /* of the copy engines where the device has such a family, else `queue` */
     uint32_t transfer_family;
     struct gpu_info info;
-    uint32_t index; /* in gpu_list */
     VkPhysicalDeviceMemoryProperties memory;
     bool is_cpu;     /* a software device: its lanes and its memory are this machine's */
     bool is_unified; /* device memory is host memory: mapped, cached, coherent */
