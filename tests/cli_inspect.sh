@@ -76,6 +76,10 @@ for dir in tests/models/families/*/; do
     json_is "abs(j['dense_bytes'] - $dense) <= 1024" True
 done
 
+claim the_least_is_no_more_than_all_of_a_model_with_a_short_context
+run 0 "$MOEFLUX" inspect tests/models/qwen3-plain/mlx --no-measure --json --device cpu
+json_is 'j["max_context"], j["floor_bytes"] <= j["resident_bytes"]' '(512, True)'
+
 claim layers_with_windows_are_counted_apart
 run 0 "$MOEFLUX" inspect tests/models/families/gptoss-odd --no-measure --device cpu
 out_has '^layers  *3, 1 of them full attention, 2 attention to 5 positions$'
