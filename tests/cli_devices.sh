@@ -25,7 +25,7 @@ claim kernels_compiled_late_are_counted
 seq 1 40 >"$tmp/long"
 run 0 "$MOEFLUX" -m "$model" --tokens-in "$tmp/long" --temp 0 -n 2 --ignore-eos --device 0 --stats --json
 err_has '^kernels  *[1-9][0-9]* compiled in '
-json_is '0 < j["stats"]["compiled_kernels"] < 50 and 0 < j["stats"]["compile_s"] and j["stats"]["cpu_experts_s"] == 0' True
+json_is '0 < j["stats"]["compiled_kernels"] < 50 and 0 < j["stats"]["compile_s"]' True
 
 # In the loader's place lies a file that is no library.
 mkdir "$tmp/no-loader"
