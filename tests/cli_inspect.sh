@@ -177,7 +177,8 @@ out_has '  experts on device  *0 B  0 of 72, 0 %$'
 out_has '  experts on CPU  *1.77 MB  72 of 72, 100 %: read once, at the start'
 run 0 "$MOEFLUX" -m "$model" --device 0 --plan --n-cpu-moe 1000 --json
 json_is 'j["cpu_layers"], j["slots"]' '(6, 0)'
-run 0 "$MOEFLUX" -m "$model" --device 0 --tokens-in "$tmp/ids" -n 3 --temp 0 --n-cpu-moe 1 --stats --tokens-out
+run 0 "$MOEFLUX" -m "$model" --device 0 --tokens-in "$tmp/ids" -n 3 --temp 0 --n-cpu-moe 1 --stats --json
+json_is '0 < j["stats"]["cpu_experts_s"] < 100' True
 grep -q '^CPU  *[1-9][0-9]* chosen experts computed in ' "$tmp/err" || fault "the CPU computed nothing: $(cat "$tmp/err")"
 for device in cpu reference; do
     fails 2 'need a GPU for the rest of the model' -m "$model" --plan --experts cpu --device $device
