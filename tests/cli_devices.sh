@@ -26,6 +26,9 @@ seq 1 40 >"$tmp/long"
 run 0 "$MOEFLUX" -m "$model" --tokens-in "$tmp/long" --temp 0 -n 2 --ignore-eos --device 0 --stats --json
 err_has '^kernels  *[1-9][0-9]* compiled in '
 json_is '0 < j["stats"]["compiled_kernels"] < 50 and 0 < j["stats"]["compile_s"]' True
+echo 7 >"$tmp/one"
+run 0 "$MOEFLUX" -m "$model" --tokens-in "$tmp/one" --temp 0 -n 2 --ignore-eos --device 0 --stats --json
+json_is 'j["stats"]["compiled_kernels"]' 0
 
 # In the loader's place lies a file that is no library.
 mkdir "$tmp/no-loader"

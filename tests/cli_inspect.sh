@@ -76,6 +76,10 @@ for dir in tests/models/families/*/; do
     json_is "abs(j['dense_bytes'] - $dense) <= 1024" True
 done
 
+claim the_least_is_no_more_than_all_of_a_model_with_a_short_context
+run 0 "$MOEFLUX" inspect tests/models/qwen3-plain/mlx --no-measure --json --device cpu
+json_is 'j["max_context"], j["floor_bytes"] <= j["resident_bytes"]' '(512, True)'
+
 claim layers_with_windows_are_counted_apart
 run 0 "$MOEFLUX" inspect tests/models/families/gptoss-odd --no-measure --device cpu
 out_has '^layers  *3, 1 of them full attention, 2 attention to 5 positions$'
@@ -173,7 +177,8 @@ out_has '  experts on device  *0 B  0 of 72, 0 %$'
 out_has '  experts on CPU  *1.77 MB  72 of 72, 100 %: read once, at the start'
 run 0 "$MOEFLUX" -m "$model" --device 0 --plan --n-cpu-moe 1000 --json
 json_is 'j["cpu_layers"], j["slots"]' '(6, 0)'
-run 0 "$MOEFLUX" -m "$model" --device 0 --tokens-in "$tmp/ids" -n 3 --temp 0 --n-cpu-moe 1 --stats --tokens-out
+run 0 "$MOEFLUX" -m "$model" --device 0 --tokens-in "$tmp/ids" -n 3 --temp 0 --n-cpu-moe 1 --stats --json
+json_is '0 < j["stats"]["cpu_experts_s"] < 100' True
 grep -q '^CPU  *[1-9][0-9]* chosen experts computed in ' "$tmp/err" || fault "the CPU computed nothing: $(cat "$tmp/err")"
 for device in cpu reference; do
     fails 2 'need a GPU for the rest of the model' -m "$model" --plan --experts cpu --device $device

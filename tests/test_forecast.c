@@ -109,6 +109,30 @@ static void the_placement_follows_bus_and_memory(void **state)
     assert_int_equal(p.best_cpu_layers, 10);
 }
 
+static void experts_on_the_cpu_wait_for_memory_and_for_the_device(void **state)
+{
+    (void)state;
+    struct moeflux_needs n = NEEDS;
+    n.n_experts = 4;
+    const struct moeflux_plan plan = {
+        .n_experts = 40, .slot_bytes = 1, .device_room_bytes = 8, .host_room_bytes = 40};
+    struct moeflux_speeds s = SPEEDS;
+    struct moeflux_placement p;
+    s.kernel_bytes_s = 1e12;
+    s.cpu_bytes_s = 8e9;
+    s.memory_bytes_s = 2e9;
+    assert_true(moeflux_compare_placements(&n, &plan, &s, &p));
+    check_s(p.cpu_s, 1e-6 + 1e-3 / 2);
+    s.memory_bytes_s = 16e9; /* more than the products take */
+    assert_true(moeflux_compare_placements(&n, &plan, &s, &p));
+    check_s(p.cpu_s, 1e-6 + 1e-3 / 8);
+    /* The host waits for each choice, the device for each sum, and the host for the logits. */
+    s.round_trip_s = 0.001;
+    assert_true(moeflux_compare_placements(&n, &plan, &s, &p));
+    check_s(p.cpu_s, 1e-6 + 1e-3 / 8 + 21 * 0.001);
+    check_s(p.gpu_s, 2e-6 + 0.8e-3 / 4 + 0.001);
+}
+
 static struct moeflux_options odd(void)
 {
     return (struct moeflux_options){.dir = ODD, .device = "reference"};
@@ -158,6 +182,7 @@ int main(void)
         cmocka_unit_test(a_token_is_the_sum_or_the_longer_of_its_parts),
         cmocka_unit_test(hits_in_host_memory_are_copied_and_not_read),
         cmocka_unit_test(a_resident_model_waits_once_for_a_token),
+        cmocka_unit_test(experts_on_the_cpu_wait_for_memory_and_for_the_device),
         cmocka_unit_test(so_does_one_whose_host_holds_all_experts),
         cmocka_unit_test(what_is_not_known_counts_as_nothing),
         cmocka_unit_test(the_placement_follows_bus_and_memory),

@@ -2,10 +2,16 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/str.h"
 #include "chats.h"
 #include "check.h"
+#include "generate/answer.h"
+#include "generate/constrain.h"
+#include "generate/generator.h"
+#include "generate/tools.h"
+#include "text/constraint.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"
 #include "text/tool_calls.h"
@@ -31,17 +37,15 @@ static const char OPENS_FINAL[] =
     "{%- for m in messages %}{{- '<|start|>user<|message|>' ~ m.content ~ '<|end|>' }}{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|start|>assistant<|channel|>final<|message|>' }}{%- endif %}";
 
-/* The tiny model's tokenizer with other control tokens, and a template beside it. */
-static struct tokenizer *open_with(const char *template)
+/* The tiny model's tokenizer with other control tokens, and a template beside it. Its answers end with <|return|>. */
+static void write_with(const char *folder, const char *template)
 {
     static const char *const names[][2] = {
-        {"<|im_start|>", "<|start|>"},     {"<|im_end|>", "<|end|>"},   {"<think>", "<|channel|>"},
-        {"</think>", "<|message|>"},       {"<tool_call>", "<|call|>"}, {"</tool_call>", "<|constrain|>"},
-        {"<tool_response>", "<|return|>"},
+        {"<|im_start|>", "<|start|>"},  {"<|im_end|>", "<|return|>"}, {"<think>", "<|channel|>"},
+        {"</think>", "<|message|>"},    {"<tool_call>", "<|call|>"},  {"</tool_call>", "<|constrain|>"},
+        {"<tool_response>", "<|end|>"},
     };
-    struct moeflux_err e = {0};
     size_t n;
-    char *tmp = tmp_tree_new();
     uint8_t *file = tmp_tree_read("tests/models/tiny/tokenizer.json", &n);
     json_t *root = json_loadb((const char *)file, n, 0, NULL), *token;
     size_t k;
@@ -52,13 +56,20 @@ static struct tokenizer *open_with(const char *template)
             if (!strcmp(json_string_value(json_object_get(token, "content")), names[i][0]))
                 json_object_set_new(token, "content", json_string(names[i][1]));
     }
-    assert_int_equal(json_dump_file(root, tmp_tree_path(tmp, "tokenizer.json"), 0), 0);
-    tmp_tree_write_text(tmp, "chat_template.jinja", template);
+    assert_int_equal(json_dump_file(root, tmp_tree_path(folder, "tokenizer.json"), 0), 0);
+    tmp_tree_write_text(folder, "chat_template.jinja", template);
+    json_decref(root);
+    free(file);
+}
+
+static struct tokenizer *open_with(const char *template)
+{
+    struct moeflux_err e = {0};
+    char *tmp = tmp_tree_new();
+    write_with(tmp, template);
     struct tokenizer *t = tokenizer_open(tmp_tree_path(tmp, "tokenizer.json"), &e);
     if (!t)
         fail_msg("%s", e.text);
-    json_decref(root);
-    free(file);
     tmp_tree_remove(tmp);
     return t;
 }
@@ -230,6 +241,218 @@ static void a_prompt_may_begin_the_message(void **state)
     tokenizer_free(t);
 }
 
+/* ---- answers that are held to something: the model knows nothing of this form ---- */
+
+enum { MOST = 120 };
+static const char
+    PROMPT[] = "<|start|>user<|message|>What time is it?<|end|><|start|>assistant",
+    IN_FINAL[] =
+        "<|start|>user<|message|>What time is it?<|end|><|start|>assistant<|channel|>final<|message|>",
+    TOOLS[] =
+        "[{\"type\": \"function\", \"function\": {\"name\": \"now\", \"parameters\": {\"properties\": "
+        "{\"zone\": {\"enum\": [\"UTC\", \"<|end|>\"]}}, \"required\": [\"zone\"],"
+        " \"additionalProperties\": false}}},"
+        " {\"type\": \"function\", \"function\": {\"name\": \"nowhere\", \"parameters\": {\"properties\": "
+        "{\"n\": {\"type\": \"integer\", \"minimum\": 1, \"maximum\": 9}}, \"required\": [\"n\"],"
+        " \"additionalProperties\": false}}}]",
+    SCHEMA[] = "{\"type\": \"object\", \"properties\": {\"on\": {\"type\": \"boolean\"}}, "
+               "\"required\": [\"on\"], \"additionalProperties\": false}";
+
+static struct generator model;
+
+static void open_model(const char *template)
+{
+    static const char *const files[] = {"config.json", "model.safetensors", "model.safetensors.index.json"};
+    struct moeflux_err e = {0};
+    char *tmp = tmp_tree_new();
+    const struct moeflux_options options = {.dir = tmp, .device = "cpu", .context = 256};
+    const struct sampler_options greedy = {.top_p = 1, .repeat_penalty = 1};
+    write_with(tmp, template);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char from[80];
+        snprintf(from, sizeof from, "tests/models/tiny/%s", files[i]);
+        char *real = realpath(from, NULL);
+        assert_int_equal(symlink(real, tmp_tree_path(tmp, files[i])), 0);
+        free(real);
+    }
+    check_ok(generator_open(&model, &options, &e), &e);
+    check_ok(generator_use_chat(&model, CHAT_THINKING_AUTO, "the test", &e), &e);
+    check_ok(generator_start(&model, 256, &greedy, &e), &e);
+    tmp_tree_remove(tmp);
+}
+
+/* What is likelier than the model finds it. */
+struct leaning {
+    const char *text; /* its first token */
+    float value;
+};
+
+/* tool: one to call, "" for any; NULL: JSON that fits the schema. The tokens as text go into `all`. */
+static struct answer answer_held(const char *prompt, const char *tool, uint64_t seed,
+                                 const struct leaning *to, struct str *all)
+{
+    struct moeflux_err e = {0};
+    struct token_list ids = {0};
+    struct answer a = {0};
+    struct str grammar = {0};
+    json_t *tools = json_loads(TOOLS, 0, NULL);
+    struct answer_options o = {.limit = MOST, .chat = true, .tools = tool ? tools : NULL, .must_call = tool};
+    const struct tool_choice choice = {
+        .tools = tools, .name = tool && *tool ? tool : NULL, .where = "a test"};
+    struct sampler_bias bias[4];
+    struct sampler_options sampling = {
+        .temperature = 3, .top_p = 1, .repeat_penalty = 1, .seed = seed, .bias = bias};
+    for (; to && to->text; to++) {
+        tokens_add(model.tokenizer, to->text, &ids);
+        bias[sampling.n_bias++] = (struct sampler_bias){ids.ids[0], to->value};
+        ids.n = 0;
+    }
+    if (tool) {
+        check_ok(tools_grammar(&model, &choice, &grammar, &e), &e);
+        check_ok(constrain_begin_calls(&model, str_text(&grammar), &o.constraint, &e), &e);
+    } else {
+        check_ok(constrain_grammar(CONSTRAIN_JSON_SCHEMA, SCHEMA, strlen(SCHEMA), "a test", &grammar, &e),
+                 &e);
+        check_ok(constrain_begin(&model, str_text(&grammar), &o.constraint, &e), &e);
+    }
+    check_ok(moeflux_session_clear(model.sequence, &e), &e);
+    check_ok(generator_new_sampler(&model, &sampling, NULL, 0, &e), &e);
+    tokens_add(model.tokenizer, prompt, &ids);
+    check_ok(generator_eval(&model, ids.ids, ids.n, NULL, &e), &e);
+    check_ok(answer_run(&a, &model, &o, &e), &e);
+    for (size_t i = 0; i < a.tokens.n; i++) {
+        const char *bytes;
+        size_t n = tokenizer_bytes(model.tokenizer, a.tokens.ids[i], &bytes);
+        str_add(all, bytes, n);
+    }
+    constraint_free(o.constraint);
+    str_free(&grammar);
+    token_list_free(&ids);
+    json_decref(tools);
+    return a;
+}
+
+/* What the template is, of what stands in front of the text of a call, and in front of JSON. */
+static const struct leaning TO_CALL[] = {{"commentary", 50}, {0}}, TO_FINAL[] = {{"final", 50}, {0}},
+                            TO_THINK[] = {{"analysis", 50}, {"<|end|>", 60}, {0}};
+
+/* The call and what the answer's tokens begin with. */
+static void expect_call(const char *prompt, const char *tool, uint64_t seed, const struct leaning *to,
+                        const char *begin)
+{
+    struct str all = {0};
+    struct answer a = answer_held(prompt, tool, seed, to, &all);
+    char head[300];
+    assert_int_equal(a.stop, ANSWER_TOOLS);
+    assert_int_equal(a.n_calls, 1);
+    const char *name = str_text(&a.calls[0].name), *text = str_text(&a.calls[0].arguments);
+    assert_true(!strcmp(name, "now") || !strcmp(name, "nowhere"));
+    assert_true(!*tool || !strcmp(name, tool));
+    assert_int_equal(a.text.len, 0);
+    json_t *arguments = json_loads(text, 0, NULL);
+    assert_int_equal(json_object_size(arguments), 1);
+    assert_non_null(json_object_get(arguments, strcmp(name, "now") ? "n" : "zone"));
+    snprintf(head, sizeof head, "%s<|channel|>commentary to=functions.%s <|constrain|>json<|message|>%s",
+             begin, name, text);
+    if (strncmp(str_text(&all), head, strlen(head)) != 0)
+        fail_msg("%s\nexpected\n%s", str_text(&all), head);
+    json_decref(arguments);
+    answer_free(&a);
+    str_free(&all);
+}
+
+static void an_answer_that_has_to_call_a_tool_has_its_header(void **state)
+{
+    (void)state;
+    open_model(TEMPLATE);
+    for (uint64_t seed = 0; seed < 6; seed++)
+        expect_call(PROMPT, seed < 2 ? "now" : seed < 4 ? "nowhere" : "", seed, TO_CALL, "");
+    /* It ends by the token for calls, which is none of the configuration's. */
+    static const struct leaning call_end[] = {{"commentary", 50}, {"<|call|>", 50}, {0}};
+    struct str all = {0};
+    struct answer a = answer_held(PROMPT, "nowhere", 1, call_end, &all);
+    assert_int_equal(a.tokens.ids[a.tokens.n - 1], model.chat.harmony.call);
+    assert_int_equal(a.stop, ANSWER_TOOLS);
+    answer_free(&a);
+    str_free(&all);
+    /* A message that the prompt has begun ends first. */
+    expect_call("<|start|>user<|message|>a<|end|><|start|>assistant", "now", 9, TO_CALL, "");
+    generator_close(&model);
+}
+
+static void it_may_think_first_and_once(void **state)
+{
+    (void)state;
+    open_model(TEMPLATE);
+    for (uint64_t seed = 0; seed < 3; seed++) {
+        struct str all = {0};
+        struct answer a = answer_held(PROMPT, "nowhere", seed, TO_THINK, &all);
+        assert_int_equal(a.stop, ANSWER_TOOLS);
+        assert_int_equal(a.n_calls, 1);
+        assert_int_equal(strncmp(str_text(&all), "<|channel|>analysis<|message|>", 30), 0);
+        assert_non_null(
+            strstr(str_text(&all), "<|end|><|start|>assistant<|channel|>commentary to=functions.nowhere "));
+        assert_null(strstr(str_text(&all) + 30, "analysis"));
+        answer_free(&a);
+        str_free(&all);
+    }
+    generator_close(&model);
+}
+
+static void an_answer_of_a_schema_is_the_final_message(void **state)
+{
+    (void)state;
+    open_model(TEMPLATE);
+    for (uint64_t seed = 0; seed < 4; seed++) {
+        struct str all = {0};
+        struct answer a = answer_held(PROMPT, NULL, seed, seed < 2 ? TO_FINAL : TO_THINK, &all);
+        assert_int_equal(a.stop, ANSWER_EOS);
+        json_t *found = json_loads(str_text(&a.text), 0, NULL);
+        assert_true(json_is_boolean(json_object_get(found, "on")));
+        assert_int_equal(json_object_size(found), 1);
+        assert_non_null(strstr(str_text(&all), "<|channel|>final<|message|>"));
+        json_decref(found);
+        answer_free(&a);
+        str_free(&all);
+    }
+    generator_close(&model);
+}
+
+static void a_prompt_may_have_begun_the_message_that_is_held_to_something(void **state)
+{
+    struct str all = {0};
+    (void)state;
+    open_model(OPENS_FINAL);
+    struct answer a = answer_held(IN_FINAL, NULL, 1, NULL, &all);
+    json_t *found = json_loads(str_text(&a.text), 0, NULL);
+    assert_true(json_is_boolean(json_object_get(found, "on")));
+    assert_int_equal(str_text(&all)[0], '{');
+    json_decref(found);
+    answer_free(&a);
+    str_free(&all);
+    /* A call is a message of its own. */
+    expect_call(IN_FINAL, "now", 2, NULL, "<|end|><|start|>assistant");
+    generator_close(&model);
+}
+
+static void a_name_that_no_header_can_have_is_refused(void **state)
+{
+    static const char *const names[] = {"a b", "a<|message|>", "line\n"};
+    struct tokenizer *t = open_with(TEMPLATE);
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        struct moeflux_err e = {0};
+        struct str out = {0};
+        json_t *tools = json_pack("[{s:s, s:{s:s}}]", "type", "function", "function", "name", names[i]);
+        const struct tool_choice choice = {.tools = tools, .where = "a test"};
+        assert_int_equal(tool_form_grammar(tool_form_of(t), &choice, &out, &e), ERR_UNSUPPORTED);
+        assert_non_null(strstr(e.text, "calls of this model's form take names"));
+        json_decref(tools);
+        str_free(&out);
+    }
+    tokenizer_free(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -239,6 +462,11 @@ int main(void)
         cmocka_unit_test(messages_for_functions_are_calls),
         cmocka_unit_test(a_header_of_any_length_is_read),
         cmocka_unit_test(a_prompt_may_begin_the_message),
+        cmocka_unit_test(an_answer_that_has_to_call_a_tool_has_its_header),
+        cmocka_unit_test(it_may_think_first_and_once),
+        cmocka_unit_test(an_answer_of_a_schema_is_the_final_message),
+        cmocka_unit_test(a_prompt_may_have_begun_the_message_that_is_held_to_something),
+        cmocka_unit_test(a_name_that_no_header_can_have_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -185,6 +185,32 @@ static void large_chunks_are_the_devices(void **state)
     }
 }
 
+/* A token's batches: the first layer's choice, its shared expert, the CPU's sum with two layers, the others. Slow tokens have
+ * more or fewer, as they can be interrupted. */
+static void the_device_begins_before_the_last_layer_is_recorded(void **state)
+{
+    (void)state;
+    enum { MOST_TOKENS = 60, N_BATCHES = 4 };
+    struct moeflux_err e = {0};
+    struct moeflux_model *m;
+    struct moeflux_session *s;
+    struct moeflux_stats stats = {0};
+    const struct moeflux_options o = options_of(QWEN, 1);
+    check_ok(device_open_model(&m, &o, &e), &e);
+    float *logits = calloc(moeflux_model_get_info(m).vocab_size, sizeof *logits);
+    assert_true(moeflux_model_get_info(m).n_layers > 3);
+    check_ok(moeflux_session_new(&s, m, MOST_TOKENS, &e), &e);
+    for (int32_t i = 0; i < MOST_TOKENS && stats.n_submits != N_BATCHES; i++) {
+        moeflux_model_reset_stats(m);
+        check_ok(moeflux_session_eval(s, &i, 1, &(struct moeflux_outputs){.logits = logits}, &e), &e);
+        moeflux_model_get_stats(m, &stats);
+    }
+    assert_int_equal(stats.n_submits, N_BATCHES);
+    moeflux_session_free(s);
+    moeflux_model_close(m);
+    free(logits);
+}
+
 static void the_plan_says_where_experts_go(void **state)
 {
     (void)state;
@@ -284,6 +310,7 @@ int main(void)
         cmocka_unit_test(an_interrupted_prompt_goes_on_where_it_stopped),
         cmocka_unit_test(experts_of_small_chunks_never_cross_the_bus),
         cmocka_unit_test(large_chunks_are_the_devices),
+        cmocka_unit_test(the_device_begins_before_the_last_layer_is_recorded),
         cmocka_unit_test(the_plan_says_where_experts_go),
         cmocka_unit_test(usage_counts_both_sides),
         cmocka_unit_test(a_split_without_a_gpu_is_refused),

@@ -34,7 +34,7 @@ layout(constant_id = 6) const uint TEAMS = 1;
 layout(constant_id = 9) const uint LANES = 32; // a power of two
 layout(constant_id = 10) const uint FOURS = 1;  // of channels in a unit: 2 where that is 16 bytes and rows are whole ones
 layout(constant_id = 11) const uint PREPARE = 0;
-layout(constant_id = 12) const uint MERGED = 1; // most splits that the last workgroup merges
+layout(constant_id = 12) const uint MERGED = 1; // most splits that the last workgroup merges; 1: it does not
 layout(constant_id = 13) const uint NORM = NORM_HEADS; // PREPARE: as in gqa/prepare.comp, likewise the next
 layout(constant_id = 14) const uint BIASED = 0;
 layout(constant_id = 15) const uint WINDOW = 0; // 0: there is none
@@ -615,6 +615,6 @@ void main()
     join_stats();
     join_members();
     store_results();
-    if (PREPARE != 0 && (a.is & ATTENTION_MERGED) != 0)
+    if (PREPARE != 0 && MERGED > 1 && (a.is & ATTENTION_MERGED) != 0)
         merge();
 }

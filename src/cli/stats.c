@@ -382,6 +382,7 @@ struct json_t *stats_engine_json(const struct generator *s)
     json_object_set_new(object, "read_s", json_real((double)es.read_ns / 1e9));
     json_object_set_new(object, "wait_read_s", json_real((double)es.wait_read_ns / 1e9));
     json_object_set_new(object, "wait_device_s", json_real((double)es.wait_gpu_ns / 1e9));
+    json_object_set_new(object, "cpu_experts_s", json_real((double)es.cpu_experts_ns / 1e9));
     json_object_set_new(object, "layer_wait_s", layer_waits_json(s));
     json_object_set_new(object, "devices", devices_json(&es));
     json_object_set_new(object, "ops", ops_json(&es));

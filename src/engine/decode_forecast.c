@@ -31,12 +31,21 @@ static bool finds_all(const struct moeflux_plan *p)
 }
 
 /* How often the host waits for a device: for the choice of every layer, unless the devices find all experts; then for each of
- * them. */
+ * them. A device waits as long for what the CPU computes. */
 static double n_waits(const struct moeflux_needs *n, const struct moeflux_plan *p)
 {
-    if (!p || !finds_all(p))
+    if (!p)
         return n->n_layers;
-    return p->n_cpu_layers + (p->n_devices > 1 ? p->n_devices : 1.0);
+    return p->n_cpu_layers + (!finds_all(p)      ? n->n_layers
+                              : p->n_devices > 1 ? p->n_devices + p->n_cpu_layers
+                                                 : 1.0 + p->n_cpu_layers);
+}
+
+/* What the CPU computes comes from memory. A server's caches may hold the matrix that its products were measured with. */
+static double cpu_bytes_s(const struct moeflux_speeds *s)
+{
+    bool is_bound = s->memory_bytes_s > 0 && s->memory_bytes_s < s->cpu_bytes_s;
+    return is_bound ? s->memory_bytes_s : s->cpu_bytes_s;
 }
 
 struct moeflux_forecast moeflux_make_forecast(const struct moeflux_needs *n, const struct moeflux_plan *plan,
@@ -45,7 +54,7 @@ struct moeflux_forecast moeflux_make_forecast(const struct moeflux_needs *n, con
     struct moeflux_forecast f = {0};
     double experts = (double)n->token_expert_bytes, cpu = experts * on_cpu(plan), device = experts - cpu;
     f.compute_s = seconds((double)n->token_dense_bytes + device, s->kernel_bytes_s) +
-                  seconds(cpu, s->cpu_bytes_s) + n->n_layers * DISPATCHES_PER_LAYER * s->dispatch_s +
+                  seconds(cpu, cpu_bytes_s(s)) + n->n_layers * DISPATCHES_PER_LAYER * s->dispatch_s +
                   n_waits(n, plan) * s->round_trip_s;
     f.disk_s = seconds(experts * (1 - hits), s->disk_bytes_s);
     f.copy_s = seconds(device * (1 - hits * on_device(plan)), s->copy_bytes_s);

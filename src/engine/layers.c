@@ -3,7 +3,12 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/mem.h"
 #include "engine/chosen.h"
+
+/* Behind the last layer whose experts the CPU computes: so many are recorded before it is done, and so many at a time while the
+ * device computes those before them. A layer takes the host 27 us to record and a large GPU 40 to compute. */
+enum { LAYERS_AHEAD = 2, LAYERS_AT_ONCE = 4 };
 
 /* Records the copies of what the host needs besides the choice: the weights, and for the CPU's experts the hidden states. The
  * shared expert changes those meanwhile, so they are copied even where they are mapped. */
@@ -50,12 +55,11 @@ static void show_later(const struct pass *p, uint32_t layer)
     p->at->is_seen[layer] = true;
 }
 
-/* Records layers from `layer` on, up to one whose choice the host has to see. Returns that one, or the end of the
- * stage's layers. */
-static uint32_t record_layers(const struct pass *p, uint32_t layer)
+/* Records layers from `layer` on, up to one whose choice the host has to see. Returns that one, or `end`. */
+static uint32_t record_layers(const struct pass *p, uint32_t layer, uint32_t end)
 {
     struct moeflux_model *m = p->m;
-    for (; layer < p->at->layers.end; layer++) {
+    for (; layer < end; layer++) {
         const struct expert_side *side = pass_side(p, layer);
         if (!p->is_beside)
             m->progress_at.layer = layer;
@@ -81,7 +85,7 @@ static uint32_t record_layers(const struct pass *p, uint32_t layer)
     return layer;
 }
 
-/* The chosen experts on the device; *next: as record_layers. */
+/* The chosen experts on the device. *next: the next layer whose choice the host has to see, or the end of the stage's layers. */
 static int experts_on_device(const struct pass *p, uint32_t layer, uint32_t *next, struct moeflux_err *e)
 {
     int rc = exec_finish(p->at->exec, e);
@@ -90,7 +94,7 @@ static int experts_on_device(const struct pass *p, uint32_t layer, uint32_t *nex
     if (rc == 0)
         rc = chosen_run(p, layer, e);
     pass_copy_hidden(p, layer + 1);
-    *next = rc == 0 ? record_layers(p, layer + 1) : layer;
+    *next = rc == 0 ? record_layers(p, layer + 1, p->at->layers.end) : layer;
     return rc;
 }
 
@@ -110,11 +114,27 @@ static int submit_choice(const struct pass *p, uint32_t layer, uint64_t *choice,
 }
 
 /* Records the sum of the CPU's experts and the layers behind; returns as record_layers. */
-static uint32_t record_sum(const struct pass *p, uint32_t layer)
+static uint32_t record_sum(const struct pass *p, uint32_t layer, uint32_t end)
 {
     arch_add_experts(p->at->arch, &p->chunk, p->m->host.sum.address);
     pass_copy_hidden(p, layer + 1);
-    return record_layers(p, layer + 1);
+    return record_layers(p, layer + 1, end);
+}
+
+/* Submits what was recorded up to the layer *next, and goes on from there: the device begins with the first layers while the others
+ * are recorded. *next: as experts_on_device. */
+static int record_the_rest(const struct pass *p, uint32_t *next, struct moeflux_err *e)
+{
+    uint32_t end = p->at->layers.end, to = *next;
+    int rc = 0;
+    while (rc == 0 && *next == to && to < end) {
+        uint64_t ticket;
+        rc = exec_submit(p->at->exec, &ticket, e);
+        exec_begin(p->at->exec);
+        to = (uint32_t)size_min(to + LAYERS_AT_ONCE, end);
+        *next = record_layers(p, *next, to);
+    }
+    return rc;
 }
 
 /* The chosen experts into host.sum. */
@@ -134,30 +154,35 @@ static int compute_on_cpu(const struct pass *p, uint32_t layer, struct moeflux_e
     return rc;
 }
 
-/* The chosen experts on the CPU, while the device computes the shared one; *next: as record_layers. The batch that adds their
+/* The chosen experts on the CPU, while the device computes the shared one; *next: as experts_on_device. The batch that adds their
  * sum is recorded while the device is on its way to the choice. A watched one is submitted in pieces: it has to wait. */
 static int experts_on_cpu(const struct pass *p, uint32_t layer, uint32_t *next, struct moeflux_err *e)
 {
+    uint32_t end = p->at->layers.end;
+    uint32_t ahead = layer + 1 < p->m->n_cpu_layers ? end : (uint32_t)size_min(layer + 1 + LAYERS_AHEAD, end);
     uint64_t choice;
     int rc = submit_choice(p, layer, &choice, e);
     if (rc < 0)
         return rc;
     exec_alert(p->at->sides[SIDE_HOST].exec);
     if (!p->is_watched)
-        *next = record_sum(p, layer);
+        *next = record_sum(p, layer, ahead);
     rc = exec_wait(p->at->exec, choice, e);
     pass_release(p->at);
     if (rc == 0)
         rc = compute_on_cpu(p, layer, e);
     if (rc == 0 && p->is_watched)
-        *next = record_sum(p, layer);
+        *next = record_sum(p, layer, end);
+    else if (rc == 0 && *next == ahead)
+        rc = record_the_rest(p, next, e);
     return rc;
 }
 
 int layers_run(const struct pass *p, struct moeflux_err *e)
 {
     int rc = 0;
-    for (uint32_t i = record_layers(p, p->at->layers.first); rc == 0 && i < p->at->layers.end;)
+    uint32_t end = p->at->layers.end;
+    for (uint32_t i = record_layers(p, p->at->layers.first, end); rc == 0 && i < end;)
         rc = pass_is_on_cpu(p, i) ? experts_on_cpu(p, i, &i, e) : experts_on_device(p, i, &i, e);
     return rc;
 }

@@ -125,6 +125,15 @@ static int open_experts(struct moeflux_model *m, const struct stage_plan *p, con
     return rc;
 }
 
+/* They compile while weights and experts are read. */
+static int await_kernels(struct moeflux_model *m, struct moeflux_err *e)
+{
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < m->n_stages; i++)
+        rc = model_fault(m, &m->stages[i], exec_await_kernels(m->stages[i].exec, e), e);
+    return rc;
+}
+
 int moeflux_model_open(struct moeflux_model **out, const struct moeflux_options *o, struct moeflux_err *e)
 {
     return test_hooks_open(out, o, NULL, e);
@@ -159,6 +168,8 @@ int test_hooks_open(struct moeflux_model **out, const struct moeflux_options *o,
         rc = open_host(m, o, e);
     if (rc == 0)
         rc = open_experts(m, &p, o, h, e);
+    if (rc == 0)
+        rc = await_kernels(m, e);
     if (rc < 0) {
         moeflux_model_close(m);
         return rc;

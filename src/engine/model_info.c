@@ -149,7 +149,8 @@ void model_info_needs(const struct model_dir *d, struct moeflux_needs *out)
     out->n_active_params = dense_params(d) + n_moe * c->top_k * expert_params;
     /* A token reads all dense weights but the embedding, of which it reads one row. */
     out->token_dense_bytes = d->dense_bytes - (c->tied ? 0 : embedding_bytes(d));
-    out->floor_bytes = d->dense_bytes + out->recurrent_state_bytes + 1024 * out->kv_bytes_per_pos +
+    uint64_t context = size_min(1024, config_longest_context(c));
+    out->floor_bytes = d->dense_bytes + out->recurrent_state_bytes + context * out->kv_bytes_per_pos +
                        expert_store_floor_bytes(d);
 }
 

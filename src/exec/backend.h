@@ -21,6 +21,7 @@ struct backend {
     void (*watch)(struct exec *x); /* x->watch has changed */
     void (*set_pace)(struct exec *x, uint64_t ns);
     int (*settle)(struct exec *x, uint64_t ns, struct moeflux_err *e);
+    int (*await_kernels)(struct exec *x, struct moeflux_err *e); /* NULL where there are none */
     void (*begin)(struct exec *x);
     void (*run)(struct exec *x, const struct op *what, const void *op, const void *call);
     void (*beside)(struct exec *x);

@@ -194,6 +194,11 @@ void exec_split(struct exec *x)
         x->backend->split(x);
 }
 
+int exec_await_kernels(struct exec *x, struct moeflux_err *e)
+{
+    return x->backend->await_kernels ? x->backend->await_kernels(x, e) : 0;
+}
+
 int exec_submit(struct exec *x, uint64_t *ticket, struct moeflux_err *e)
 {
     *ticket = 0;

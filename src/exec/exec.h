@@ -130,6 +130,10 @@ void exec_set_pace(struct exec *x, uint64_t ns);
 /* Waits at most `ns` until the device has finished everything. Returns 1, or 0: it has not. */
 int exec_settle(struct exec *x, uint64_t ns, struct moeflux_err *e);
 
+/* Waits for the kernels of the operations opened so far, which other threads compile. Without it the first batch waits.
+ * ERR_DEVICE. */
+int exec_await_kernels(struct exec *x, struct moeflux_err *e);
+
 /* From now on (on) the tokens of an operation, at most n_alike, each get what they would get alone. Not on a device: there
  * they always do. */
 void exec_set_alike(struct exec *x, bool on);

@@ -29,6 +29,7 @@ static void vulkan_close(struct exec *x)
     struct exec_vulkan *v = vulkan_of(x);
     stream_close(&v->mover);
     stream_close(&v->stream);
+    (void)pipeline_await(&v->pipelines, NULL);
     if (v->gpu.device)
         gpu_buffer_free(&v->staging, &v->gpu);
     v->gpu.is_unified = v->gpu_is_unified;
@@ -135,10 +136,15 @@ int exec_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t arg
 {
     struct exec_vulkan *v = vulkan_of(x);
     int rc = exec_kernel_later(x, k, name, args_bytes, spec, n_spec, e);
-    return rc < 0 ? rc : pipeline_make(&v->pipelines, &v->gpu, k->pipeline, e);
+    return rc < 0 ? rc : pipeline_make_soon(&v->pipelines, &v->gpu, k->pipeline, e);
 }
 
-/* A kernel of exec_kernel_later, which somebody waits for now. */
+static int vulkan_await_kernels(struct exec *x, struct moeflux_err *e)
+{
+    return pipeline_await(&vulkan_of(x)->pipelines, e);
+}
+
+/* A kernel that somebody waits for now. */
 static int make_now(struct exec_vulkan *v, const struct kernel *k)
 {
     uint64_t start = clock_ns();
@@ -324,6 +330,7 @@ static const struct backend vulkan_backend = {.close = vulkan_close,
                                               .watch = vulkan_watch,
                                               .set_pace = vulkan_set_pace,
                                               .settle = vulkan_settle,
+                                              .await_kernels = vulkan_await_kernels,
                                               .begin = vulkan_begin,
                                               .run = vulkan_run,
                                               .beside = vulkan_beside,

@@ -14,7 +14,8 @@ struct kernel {
     uint32_t args_bytes;
 };
 
-/* `name`: kernels/<name>.comp; spec: its specialisation constants. Compiles: call it at open. */
+/* `name`: kernels/<name>.comp; spec: its specialisation constants. Another thread compiles: call it at open
+ * (exec_await_kernels). */
 int exec_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes, const uint32_t *spec,
                 uint32_t n_spec, struct moeflux_err *e);
 /* exec_kernel, but the first dispatch compiles: for kernels that decoding does not use, and that many prompts do not. */

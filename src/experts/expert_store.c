@@ -31,6 +31,7 @@ struct expert_store {
     uint32_t n_wants, n_brought, n_landed, max_wants;
     struct held *held; /* [n_held] */
     uint32_t n_held;
+    bool fills;                    /* as asked for */
     uint64_t fill_at;              /* the next expert for fill_ahead: layer * n_experts + number */
     uint32_t max_pinned, n_pinned; /* device slots of --pin: as planned, as loaded so far */
     uint32_t *counts;              /* [n_layers][n_experts]: how often chosen, earlier runs included */
@@ -275,7 +276,8 @@ int expert_store_open(struct expert_store **out, struct exec *x, const struct mo
     s->exec = x;
     s->model = m;
     s->layers = o->layers;
-    s->fill_at = (uint64_t)(o->fills ? o->layers.first : o->layers.end) * m->config.n_experts;
+    s->fills = o->fills;
+    s->fill_at = (uint64_t)o->layers.first * m->config.n_experts;
     s->n_layers = m->config.n_layers;
     s->n_experts = m->config.n_experts;
     s->usage = o->usage;
@@ -490,11 +492,13 @@ static void count_uses(struct expert_store *s, uint32_t layer, const uint32_t *e
     tiers_use(&s->tiers, layer, experts, n);
 }
 
-/* Where the host has room for all experts it gets all, in their order, while there is nothing else to read. */
+/* Where the host has room for all experts it gets all, in their order, while there is nothing else to read. Those that left
+ * again before its memory had grown are met the next time round. */
 static void fill_ahead(struct expert_store *s)
 {
-    uint64_t end = (uint64_t)s->layers.end * s->n_experts;
-    for (; s->fill_at < end && tiers_can_fill_ahead(&s->tiers); s->fill_at++) {
+    uint64_t first = (uint64_t)s->layers.first * s->n_experts, end = (uint64_t)s->layers.end * s->n_experts;
+    for (; s->fills && tiers_can_fill_ahead(&s->tiers);
+         s->fill_at = s->fill_at + 1 < end ? s->fill_at + 1 : first) {
         const struct expert_key key = {(uint32_t)(s->fill_at / s->n_experts),
                                        (uint32_t)(s->fill_at % s->n_experts)};
         if (config_has_experts(&s->model->config, key.layer))

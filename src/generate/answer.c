@@ -9,6 +9,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/progress.h"
+#include "generate/channels.h"
 #include "generate/generator.h"
 #include "text/constraint.h"
 #include "text/stops.h"
@@ -29,9 +30,10 @@ struct writer {
     struct str shown;    /* bytes of the token at hand */
     struct str fresh;    /* whole characters that neither `tools` nor `stops` has seen */
     struct str ready;    /* to be given out */
-    bool is_free;        /* the answer thinks: its constraint has not begun */
-    bool may_think;      /* the next token may be the one that opens the thinking */
-    bool has_called;     /* the call is whole that ends the answer */
+    struct channels channels;
+    bool is_free;    /* the answer thinks: its constraint has not begun */
+    bool may_think;  /* the next token may be the one that opens the thinking */
+    bool has_called; /* the call is whole that ends the answer */
 };
 
 /* ---- pieces ---- */
@@ -193,9 +195,6 @@ static int end_part(struct writer *w, struct moeflux_err *e)
 static bool is_tool_tag(const struct writer *w, int32_t id)
 {
     const char *bytes;
-    /* Harmony's filter knows them. */
-    if (w->options->chat && w->generator->chat.harmony.is_used)
-        return false;
     if (!w->tools.form || w->filter.inside_think || !tokenizer_is_special(w->generator->tokenizer, id))
         return false;
     size_t n = tokenizer_bytes(w->generator->tokenizer, id, &bytes);
@@ -251,6 +250,11 @@ static int follow(struct writer *w, int32_t id, struct moeflux_err *e)
 {
     struct constraint *c = w->options->constraint;
     bool was_free = w->is_free;
+    if (channels_are_used(&w->channels)) {
+        int rc = channels_accept(&w->channels, id, e);
+        w->is_free = w->channels.at == CHANNELS_THINKING;
+        return rc;
+    }
     w->is_free = is_thinking(w, id);
     w->may_think = false;
     if (!was_free && !w->is_free)
@@ -281,7 +285,9 @@ static int32_t only_id(const uint64_t *mask, uint32_t n_ids)
 static int constrain(struct writer *w, struct generator *s, int32_t *forced, struct moeflux_err *e)
 {
     const uint64_t *mask = NULL;
-    int rc = w->is_free ? 0 : constraint_mask(w->options->constraint, &mask, e);
+    int rc = channels_are_used(&w->channels) ? channels_mask(&w->channels, &mask, e)
+             : w->is_free                    ? 0
+                                             : constraint_mask(w->options->constraint, &mask, e);
     if (rc)
         return rc;
     if (mask && !w->may_think && !w->options->logprobs)
@@ -308,12 +314,16 @@ static int go_on(struct writer *w, const struct generator *s, int32_t id, struct
 }
 
 /* Where the constraint begins: a model that opens its thinking itself may do so first. */
-static void begin_constraint(struct writer *w, const struct generator *s)
+static int begin_constraint(struct writer *w, const struct generator *s, struct moeflux_err *e)
 {
     if (!w->options->chat)
-        return;
+        return 0;
     w->is_free = w->filter.inside_think;
     w->may_think = s->chat.may_open;
+    int rc = channels_open(&w->channels, s, w->options, &w->filter, e);
+    if (rc == 0 && channels_are_used(&w->channels))
+        w->is_free = w->channels.at == CHANNELS_THINKING;
+    return rc;
 }
 
 /* ---- tokens ---- */
@@ -428,8 +438,9 @@ int answer_run(struct answer *a, struct generator *s, const struct answer_option
     if (o->tools && s->tokenizer)
         form = tool_form_of(s->tokenizer);
     tool_calls_init(&w.tools, form, o->tools, (struct tool_sink){on_tool_event, &w});
-    begin_constraint(&w, s);
-    int rc = stops_init(&w.stops, o->stops, o->n_stops, e);
+    int rc = begin_constraint(&w, s, e);
+    if (!rc)
+        rc = stops_init(&w.stops, o->stops, o->n_stops, e);
     if (!rc)
         rc = loop(&w, s, e);
     if (o->constraint)
@@ -447,6 +458,7 @@ int answer_run(struct answer *a, struct generator *s, const struct answer_option
         a->stop = ANSWER_STOP_TEXT;
     else if (!rc && a->stop == ANSWER_EOS && a->n_calls > 0)
         a->stop = ANSWER_TOOLS;
+    channels_free(&w.channels);
     tool_calls_free(&w.tools);
     stops_free(&w.stops);
     str_free(&w.shown);

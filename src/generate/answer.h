@@ -59,7 +59,8 @@ struct answer_options {
     /* As text/tool_calls.h has them: calls are told apart by the form of the model's chat template, if it is known. NULL: they are
      * text. */
     const struct json_t *tools;
-    bool one_call; /* the first call ends the answer */
+    bool one_call;  /* the first call ends the answer */
+    bool must_call; /* the constraint is of a call (tools_grammar) */
     bool logprobs;
     uint32_t n_logprobs; /* of the likeliest tokens, at most LOGPROBS_MAX */
     struct constraint

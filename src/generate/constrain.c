@@ -12,6 +12,7 @@
 #include "generate/generator.h"
 #include "text/constraint.h"
 #include "text/grammar.h"
+#include "text/harmony.h"
 #include "text/json_schema.h"
 #include "text/token_trie.h"
 #include "text/tool_calls.h"
@@ -93,13 +94,29 @@ static void forget(struct kept *k)
     *k = (struct kept){0};
 }
 
+/* Calls that are messages have no tags in their text, but a token of their own that ends them. */
+static bool has_tags(const struct generator *s)
+{
+    return !tool_form_is_message(tool_form_of(s->tokenizer));
+}
+
 static int add(struct generator *s, const char *grammar, bool calls, struct kept *k, struct moeflux_err *e)
 {
     struct grammar *g;
+    bool is_message = calls && !has_tags(s);
+    size_t n_ends = s->info.n_eos;
+    int32_t *ends = mem_new(n_ends + 1, sizeof *ends, e);
     forget(k);
+    if (!ends)
+        return ERR_MEMORY;
+    for (size_t i = 0; i < n_ends; i++)
+        ends[i] = s->info.eos[i];
+    if (is_message)
+        ends[n_ends++] = tokenizer_added_id(s->tokenizer, HARMONY_CALL_END);
     int rc = grammar_compile(&g, grammar, strlen(grammar), "grammar", e);
     if (rc == 0)
-        rc = constraint_new(&k->start, g, s->constrain->tries[calls], s->info.eos, s->info.n_eos, e);
+        rc = constraint_new(&k->start, g, s->constrain->tries[calls && !is_message], ends, n_ends, e);
+    free(ends);
     if (rc == 0 && !(k->grammar = mem_text(grammar, e)))
         rc = ERR_MEMORY;
     k->calls = calls;
@@ -116,7 +133,7 @@ static bool is_of(const struct kept *k, const char *grammar, bool calls)
 static int begin(struct generator *s, const char *grammar, bool calls, struct constraint **out,
                  struct moeflux_err *e)
 {
-    int rc = open_cache(s, calls, e);
+    int rc = open_cache(s, calls && s->tokenizer && has_tags(s), e);
     if (rc)
         return rc;
     struct kept *all = s->constrain->kept, *found = all;

@@ -91,6 +91,7 @@ struct answer_options request_answer(const struct request_options *o)
         .n_logprobs = logprobs ? (uint32_t)o->logprobs : 0,
         .tools = o->tools,
         .one_call = o->one_call,
+        .must_call = o->must_call,
     };
 }
 

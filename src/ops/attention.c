@@ -37,7 +37,7 @@ void attention_close(struct attention *op, struct exec *x)
 
 bool attention_prepares(const struct attention *op)
 {
-    return op->gpu.decode_fresh.args_bytes > 0;
+    return op->gpu.fresh[0].kernel.args_bytes > 0;
 }
 
 void attention_run(const struct attention *op, struct exec *x, const struct attention_call *call)

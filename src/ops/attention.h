@@ -43,18 +43,25 @@ struct attention_plan {
     uint32_t long_from; /* positions from which on any number of tokens goes there; likewise */
 };
 
+/* One token, prepared there (attention_prepares): each range of positions has a kernel of its own. */
+enum { ATTENTION_RANGES = 3 };
+struct attention_range {
+    struct attention_plan plan;
+    struct kernel kernel;
+};
+
 struct attention {
     struct attention_shape shape;
     struct { /* vulkan */
         struct kernel decode, merge;
-        struct kernel decode_fresh; /* of one token, prepared there: see attention_prepares */
+        struct attention_range fresh[ATTENTION_RANGES];
         struct kernel prefill, f16; /* of a chunk's tokens, in float32 and with float16 products */
         struct kernel f16_shared;   /* f16 as it is where matrices do not lie in quads (exec/quads.h) */
         uint32_t f16_rows;          /* of a workgroup of f16 */
         struct kernel latent_scores, latent_values; /* see attention_latent.h */
         struct kernel few_merge;                    /* merge, of few splits */
         uint32_t merge_cols, few_merge_cols;        /* fours of channels of a workgroup */
-        /* u32 [EXEC_MOST_ALIKE][n_kv_heads][plan.blocks], 0 between dispatches */
+        /* u32 [EXEC_MOST_ALIKE][n_kv_heads][blocks of fresh[0]'s plan], 0 between dispatches */
         struct exec_buffer counters;
         struct attention_plan plan;
         uint32_t f16_from; /* tokens; UINT32_MAX: never */

@@ -1,3 +1,5 @@
+#include <string.h>
+
 #include "args.h"
 #include "base/mem.h"
 #include "ops/attention.h"
@@ -13,7 +15,12 @@ enum { SOFTWARE_SPLIT_POSITIONS = 16384, NO_LIMIT = 1 << 30 };
  * in a lane's registers for fours of channels, of queries and of sums. */
 enum { ROWS_AT_ONCE = 4, LANE_CHANNELS = 8, LANE_FOURS = 24 };
 /* Its lanes that keep a GPU busy: workgroups of 512 on 132 processors. */
-enum { WANTED_LANES = 132 * 512, MOST_LANES = 512 };
+enum { WANTED_LANES = 132 * 512 };
+/* Its query heads of a team and lanes of a workgroup, at most. */
+struct decode_width {
+    uint32_t heads, lanes;
+};
+static const struct decode_width usual_width = {4, 512};
 /* Its constants, behind those of kv_cache.h. */
 enum {
     LANES_SPEC = KV_N_SPEC,
@@ -29,6 +36,14 @@ enum {
 /* Most splits that the last workgroup merges, and positions up to which that takes less time than a dispatch: on an H200 14.7
  * us in all for 2,048 positions, in two dispatches 12.8. */
 enum { MERGED_SPLITS = 32, MERGED_POSITIONS = 1024 };
+/* One token's kernels, by the positions that it sees. Few heads a team are little code and many splits, which counts while a
+ * dispatch has little to read; many heads share what they read. A decoded token of 16 layers, four with attention of 16/2 heads
+ * of 256, on an H200, in us, with 1, 2 and 4 heads: 748, 752, 760 behind no positions; 819, 798, 804 behind 8,192; 982, 893, 888
+ * behind 32,768. Workgroups of 256 take 23.4 us a layer behind 16,384, of 512 24.9. */
+static const struct {
+    uint32_t most_positions;
+    struct decode_width width;
+} ranges[ATTENTION_RANGES] = {{MERGED_POSITIONS, {1, 512}}, {12288, {2, 512}}, {UINT32_MAX, {4, 256}}};
 /* Fours of channels of a workgroup of attention/merge.comp, more where that makes more workgroups than run at once; its
  * invocations; splits that are worth sharing out among them. */
 enum { MERGE_COLS = 16, MERGE_GROUPS = 512, MERGE_GROUP = 256, MERGE_MANY = 4 };
@@ -88,10 +103,10 @@ static uint32_t fours_of(const struct attention_plan *p, uint32_t dim)
 }
 
 /* Query heads of a team: more share the loads of a key head, but their queries and sums fill a GPU's registers. */
-static uint32_t heads_for(const struct attention_plan *p, const struct attention_shape *s)
+static uint32_t heads_for(const struct attention_plan *p, const struct attention_shape *s, uint32_t heads)
 {
     uint32_t all = power_of_two_from(s->n_heads / s->n_kv_heads);
-    uint32_t both = fours_of(p, s->key_dim) + fours_of(p, s->value_dim), heads = 4;
+    uint32_t both = fours_of(p, s->key_dim) + fours_of(p, s->value_dim);
     while (heads > 1 && (heads > all || heads * both > LANE_FOURS))
         heads /= 2;
     return heads;
@@ -110,9 +125,9 @@ static uint64_t decode_shared_bytes(const struct attention_plan *p, const struct
 
 /* Teams share the loads of rows; members share a team's positions. Returns the lanes of a workgroup. */
 static uint32_t share_out(struct attention_plan *p, const struct attention_shape *s,
-                          const struct exec_caps *c)
+                          const struct exec_caps *c, uint32_t lanes)
 {
-    uint32_t subgroups = (uint32_t)size_min(MOST_LANES, c->max_workgroup) / p->subgroup;
+    uint32_t subgroups = (uint32_t)size_min(lanes, c->max_workgroup) / p->subgroup;
     uint32_t teams = div_up(s->n_heads / s->n_kv_heads, p->heads), most = s->latent ? 8 : 4;
     p->members = 1;
     p->teams = at_least_one((uint32_t)size_min(teams, size_min(most, subgroups)));
@@ -130,13 +145,14 @@ static uint32_t share_out(struct attention_plan *p, const struct attention_shape
     return at_least_one(p->teams * p->members * p->subgroup);
 }
 
-static struct attention_plan plan_for(const struct attention_shape *s, const struct exec_caps *caps)
+static struct attention_plan plan_for(const struct attention_shape *s, const struct exec_caps *caps,
+                                      struct decode_width width)
 {
     struct attention_plan p = {.subgroup = caps->subgroup_size};
     p.lanes = lanes_for(p.subgroup, (uint32_t)size_max(s->key_dim, s->value_dim));
     p.fours = s->kv_type == KV_TYPE_F16 && s->key_dim % 8 == 0 && s->value_dim % 8 == 0 ? 2 : 1;
-    p.heads = heads_for(&p, s);
-    uint32_t lanes = share_out(&p, s, caps) * p.blocks * s->n_kv_heads;
+    p.heads = heads_for(&p, s, width.heads);
+    uint32_t lanes = share_out(&p, s, caps, width.lanes) * p.blocks * s->n_kv_heads;
     p.max_splits = at_least_one(WANTED_LANES / at_least_one(lanes));
     p.min_positions = ROWS_AT_ONCE * p.subgroup / p.lanes * p.members;
     p.most_positions = caps->is_software ? SOFTWARE_SPLIT_POSITIONS : NO_LIMIT;
@@ -171,7 +187,7 @@ static int open_merge(struct attention *op, struct exec *x, struct moeflux_err *
 /* Of a call. */
 static uint32_t n_counters(const struct attention *op)
 {
-    return op->shape.n_kv_heads * op->gpu.plan.blocks;
+    return op->shape.n_kv_heads * op->gpu.fresh[0].plan.blocks;
 }
 
 static int open_counters(struct attention *op, struct exec *x, struct moeflux_err *e)
@@ -184,36 +200,59 @@ static int open_counters(struct attention *op, struct exec *x, struct moeflux_er
     return rc;
 }
 
-static int open_decode(struct attention *op, struct exec *x, struct moeflux_err *e)
+/* The constants of attention/decode.comp, but for those of one token. */
+static void decode_spec(const struct attention_shape *s, const struct attention_plan *p,
+                        uint32_t spec[DECODE_N_SPEC])
+{
+    const uint32_t all[DECODE_N_SPEC] = {p->subgroup,
+                                         p->teams * p->members * p->subgroup,
+                                         s->key_dim,
+                                         s->value_dim,
+                                         p->heads,
+                                         s->latent,
+                                         p->teams,
+                                         [KV_SPEC] = s->kv_type,
+                                         [KV_FLAT_SPEC] = s->flat,
+                                         [LANES_SPEC] = p->lanes,
+                                         [FOURS_SPEC] = p->fours,
+                                         [MERGED_SPEC] = 1,
+                                         [NORM_SPEC] = s->norm,
+                                         [BIASED_SPEC] = s->biased,
+                                         [WINDOW_SPEC] = s->window,
+                                         [SINKS_SPEC] = s->sinks};
+    memcpy(spec, all, sizeof all);
+}
+
+/* Longer ranges are compiled when a token comes there. */
+static int open_fresh(struct attention *op, struct exec *x, const struct exec_caps *caps,
+                      struct moeflux_err *e)
+{
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < ATTENTION_RANGES; i++) {
+        struct attention_range *r = &op->gpu.fresh[i];
+        uint32_t spec[DECODE_N_SPEC];
+        r->plan = plan_for(&op->shape, caps, ranges[i].width);
+        decode_spec(&op->shape, &r->plan, spec);
+        spec[PREPARE_SPEC] = 1;
+        spec[MERGED_SPEC] = i == 0 ? MERGED_SPLITS : 1;
+        rc = (i == 0 ? exec_kernel : exec_kernel_later)(
+            x, &r->kernel, "attention_decode", sizeof(struct attention_decode_args), spec, DECODE_N_SPEC, e);
+    }
+    return rc < 0 ? rc : open_counters(op, x, e);
+}
+
+static int open_decode(struct attention *op, struct exec *x, const struct exec_caps *caps,
+                       struct moeflux_err *e)
 {
     const struct attention_shape *s = &op->shape;
-    const struct attention_plan *p = &op->gpu.plan;
-    uint32_t spec[DECODE_N_SPEC] = {p->subgroup,
-                                    p->teams * p->members * p->subgroup,
-                                    s->key_dim,
-                                    s->value_dim,
-                                    p->heads,
-                                    s->latent,
-                                    p->teams,
-                                    [KV_SPEC] = s->kv_type,
-                                    [KV_FLAT_SPEC] = s->flat,
-                                    [LANES_SPEC] = p->lanes,
-                                    [FOURS_SPEC] = p->fours,
-                                    [MERGED_SPEC] = MERGED_SPLITS,
-                                    [NORM_SPEC] = s->norm,
-                                    [BIASED_SPEC] = s->biased,
-                                    [WINDOW_SPEC] = s->window,
-                                    [SINKS_SPEC] = s->sinks};
+    uint32_t spec[DECODE_N_SPEC];
     bool prepares = !s->latent && !s->flat;
+    decode_spec(s, &op->gpu.plan, spec);
     /* Prompts alone have keys and values outside the cache, or several tokens that are not prepared here. */
     int rc = (s->flat || prepares ? exec_kernel_later : exec_kernel)(
         x, &op->gpu.decode, "attention_decode", sizeof(struct attention_decode_args), spec, DECODE_N_SPEC, e);
-    spec[PREPARE_SPEC] = 1;
     if (rc == 0 && prepares)
-        rc = exec_kernel(x, &op->gpu.decode_fresh, "attention_decode", sizeof(struct attention_decode_args),
-                         spec, DECODE_N_SPEC, e);
-    if (rc == 0 && prepares)
-        rc = open_counters(op, x, e);
+        rc = open_fresh(op, x, caps, e);
     return rc < 0 ? rc : open_merge(op, x, e);
 }
 
@@ -286,8 +325,8 @@ static int open_prefill(struct attention *op, struct exec *x, struct moeflux_err
 int attention_vulkan_open(struct attention *op, struct exec *x, struct moeflux_err *e)
 {
     const struct exec_caps caps = exec_get_caps(x);
-    op->gpu.plan = plan_for(&op->shape, &caps);
-    int rc = open_decode(op, x, e);
+    op->gpu.plan = plan_for(&op->shape, &caps, usual_width);
+    int rc = open_decode(op, x, &caps, e);
     if (rc == 0 && attention_latent_is_possible(&op->shape, &caps))
         rc = attention_latent_open(op, x, e);
     return rc < 0 ? rc : open_prefill(op, x, e);
@@ -310,19 +349,34 @@ static uint32_t n_seen(const struct attention *op, const struct attention_call *
     return call->pos + call->n - attention_first(&op->shape, call->pos);
 }
 
+/* The kernel of a token that is prepared there. */
+static const struct attention_range *range_of(const struct attention *op, const struct attention_call *call)
+{
+    uint32_t i = 0, n = n_seen(op, call);
+    while (n > ranges[i].most_positions)
+        i++;
+    return &op->gpu.fresh[i];
+}
+
+static const struct attention_plan *plan_of(const struct attention *op, const struct attention_call *call)
+{
+    return call->fresh ? &range_of(op, call)->plan : &op->gpu.plan;
+}
+
 /* The last workgroup of a token's attention merges the splits. */
 static bool is_merged(const struct attention *op, const struct attention_call *call)
 {
     return call->fresh && n_seen(op, call) <= MERGED_POSITIONS;
 }
 
-/* Splits for n tokens that see n_pos positions: enough workgroups, none of them idle. */
-static uint32_t splits_for(const struct attention *op, uint32_t n_kv_heads, uint32_t n, uint32_t n_pos)
+/* Splits of the n_pos positions that the call sees: enough workgroups, none of them idle. */
+static uint32_t splits_for(const struct attention *op, const struct attention_call *call, uint32_t n_pos)
 {
-    const struct attention_plan *p = &op->gpu.plan;
+    const struct attention_plan *p = plan_of(op, call);
+    uint32_t n = call->n;
     uint64_t useful = size_min(p->max_splits / n, div_up(n_pos, p->min_positions));
     if (takes_prefill(p, n, n_pos)) {
-        uint64_t groups = (uint64_t)n_kv_heads * prefill_tiles(&op->shape, n, PREFILL_ROWS);
+        uint64_t groups = (uint64_t)call->n_kv_heads * prefill_tiles(&op->shape, n, PREFILL_ROWS);
         useful = size_min(PREFILL_GROUPS / groups, n_pos / PREFILL_SPLIT_POSITIONS);
     }
     return (uint32_t)size_max(div_up(n_pos, p->most_positions), useful);
@@ -333,10 +387,12 @@ uint64_t attention_partial_bytes(const struct attention_shape *s, const struct e
 {
     if (caps->is_host)
         return caps->is_native ? attention_cpu_partial_bytes(s, n_pos) : 0;
-    const struct attention_plan p = plan_for(s, caps);
+    const struct attention_plan p = plan_for(s, caps, usual_width);
     /* n or fewer tokens never have more parts than these: see splits_for. What is whole has none. */
-    uint32_t least = div_up(n_pos, p.most_positions);
-    uint64_t parts = s->n_heads * size_max(s->gated || least > 1 ? (uint64_t)n * least : 0, p.max_splits);
+    uint32_t least = div_up(n_pos, p.most_positions), splits = p.max_splits;
+    for (uint32_t i = 0; i < ATTENTION_RANGES && !s->latent && !s->flat; i++)
+        splits = (uint32_t)size_max(splits, plan_for(s, caps, ranges[i].width).max_splits);
+    uint64_t parts = s->n_heads * size_max(s->gated || least > 1 ? (uint64_t)n * least : 0, splits);
     if (takes_prefill(&p, n, n_pos))
         parts = size_max(parts, (uint64_t)PREFILL_GROUPS * PREFILL_ROWS);
     uint64_t bytes = parts * (s->value_dim + 2) * sizeof(float);
@@ -400,8 +456,8 @@ static void run_decode(const struct attention *op, struct exec *x, const struct 
                                             .rotary_dim = fresh->rotary_dim,
                                             .eps = fresh->eps,
                                             .is = is};
-    exec_dispatch(x, call->fresh ? &op->gpu.decode_fresh : &op->gpu.decode, &a,
-                  call->n_kv_heads * op->gpu.plan.blocks * splits, call->n, 1);
+    exec_dispatch(x, call->fresh ? &range_of(op, call)->kernel : &op->gpu.decode, &a,
+                  call->n_kv_heads * plan_of(op, call)->blocks * splits, call->n, 1);
 }
 
 void attention_merge_run(const struct attention *op, struct exec *x, const struct attention_call *call,
@@ -425,7 +481,7 @@ void attention_merge_run(const struct attention *op, struct exec *x, const struc
 
 static uint32_t splits_of(const struct attention *op, const struct attention_call *call)
 {
-    uint32_t splits = splits_for(op, call->n_kv_heads, call->n, n_seen(op, call));
+    uint32_t splits = splits_for(op, call, n_seen(op, call));
     return is_merged(op, call) ? (uint32_t)size_min(splits, MERGED_SPLITS) : splits;
 }
 

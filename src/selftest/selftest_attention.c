@@ -212,6 +212,10 @@ static void attention_sizes(struct kernel_test *l)
     attention_case(l, &a3b, 300, 21, false);
     attention_case(l, &plain, 255, 3, true);
     attention_case(l, &qwen3, 1000, 1, true);
+    /* One token's longer ranges. */
+    attention_case(l, &qwen3, 2500, 1, true);
+    attention_case(l, &a3b_f16, 3000, 1, true);
+    attention_case(l, &a3b_f16, 13000, 1, true);
     attention_case(l, &qwen3, 300, 2, true);
     attention_case(l, &qwen3, 200, 21, false);
     attention_case(l, &qwen3, 500, 40, true);
@@ -240,6 +244,7 @@ void selftest_attention_cases(struct kernel_test *l)
     attention_case(l, &small, 1023, 1, true);
     attention_case(l, &small, 1024, 1, true);
     attention_case(l, &small, 1025, 1, true);
+    attention_case(l, &biased, 1500, 1, true);
     attention_case(l, &odd, 66000, 1, true);
     attention_case(l, &tiny_f16, 65535, 3, true);
     attention_case(l, &odd, 254, 5, true);

@@ -3,7 +3,7 @@
 #include <jansson.h>
 #include <string.h>
 
-static const char CHANNEL[] = "<|channel|>", ANALYSIS[] = "analysis", TO[] = "to=", BETWEEN[] = "\n\n";
+static const char CHANNEL[] = HARMONY_CHANNEL, ANALYSIS[] = "analysis", TO[] = "to=", BETWEEN[] = "\n\n";
 
 bool harmony_find(struct harmony *h, const struct tokenizer *t, const char *chat_template)
 {
@@ -11,7 +11,7 @@ bool harmony_find(struct harmony *h, const struct tokenizer *t, const char *chat
                           .channel = tokenizer_added_id(t, CHANNEL),
                           .message = tokenizer_added_id(t, HARMONY_MESSAGE),
                           .end = tokenizer_added_id(t, "<|end|>"),
-                          .call = tokenizer_added_id(t, "<|call|>")};
+                          .call = tokenizer_added_id(t, HARMONY_CALL_END)};
     bool writes = chat_template && strstr(chat_template, CHANNEL) && strstr(chat_template, HARMONY_MESSAGE);
     h->is_used = writes && h->start >= 0 && h->channel >= 0 && h->message >= 0 && h->end >= 0;
     return h->is_used;

@@ -17,8 +17,11 @@
 struct json_t;
 struct moeflux_err;
 
-#define HARMONY_MESSAGE "<|message|>"
-#define HARMONY_CALL    "<|channel|>commentary to="
+#define HARMONY_CHANNEL  "<|channel|>"
+#define HARMONY_MESSAGE  "<|message|>"
+#define HARMONY_FORM     "<|constrain|>" /* before the form of a call's text */
+#define HARMONY_CALL_END "<|call|>"
+#define HARMONY_CALL     HARMONY_CHANNEL "commentary to="
 
 /* Finds the tokens of the form. False: the tokenizer has not all of them, or the template does not write them. */
 bool harmony_find(struct harmony *h, const struct tokenizer *t, const char *chat_template);

@@ -341,8 +341,15 @@ const struct tool_form *tool_form_of(const struct tokenizer *t)
     return tool_form_find(own ? own : tokenizer_chat_template(t));
 }
 
+bool tool_form_is_message(const struct tool_form *f)
+{
+    return f && f->is_message;
+}
+
 bool tool_form_has_tag(const struct tool_form *f, const char *text, size_t len)
 {
+    if (f->is_message)
+        return false;
     const char *const tags[] = {f->section_open, f->section_close, f->call_open, f->call_close, f->separator};
     for (size_t i = 0; i < sizeof tags / sizeof *tags; i++)
         if (tags[i] && strlen(tags[i]) == len && memcmp(tags[i], text, len) == 0)

@@ -36,7 +36,9 @@ struct tool_form;
 const struct tool_form *tool_form_find(const char *chat_template);
 /* That of a tokenizer's template for prompts with tools. */
 const struct tool_form *tool_form_of(const struct tokenizer *t);
-/* Whether the text is one of the form's tags, which may be a control token. */
+/* Whether a call is a message of its own (harmony.h). */
+bool tool_form_is_message(const struct tool_form *f);
+/* Whether the text is one of the form's tags, which may be a control token. Tags of messages are no part of a text: false. */
 bool tool_form_has_tag(const struct tool_form *f, const char *text, size_t len);
 
 /* What an answer has to call. */
@@ -46,8 +48,10 @@ struct tool_choice {
     bool once;                  /* once, or once or more */
     const char *where;          /* errors begin with it */
 };
+#define TOOL_NAME_END "\n"
 /* Appends a grammar (grammar.h) of the answers that do. Arguments fit the tool's schema (json_schema.h); in the form without quotes
- * they are the parameters that it names, in its order. ERR_FORMAT, ERR_UNSUPPORTED: what a schema has that cannot be held to, with
+ * they are the parameters that it names, in its order. Of a call that is a message of its own: of the function's name,
+ * TOOL_NAME_END and the message's text. ERR_FORMAT, ERR_UNSUPPORTED: what a schema has that cannot be held to, with
  * its place; ERR_MEMORY. */
 int tool_form_grammar(const struct tool_form *f, const struct tool_choice *c, struct str *out,
                       struct moeflux_err *e);

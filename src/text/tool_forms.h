@@ -29,8 +29,10 @@ struct tool_form {
     const char *padding, *between;       /* behind call_open and before call_close; between calls */
     const char *section_padding;         /* inside the section's tags; NULL: none */
     const struct tool_plain *plain;      /* NULL: arguments are a JSON object */
-    int (*read)(struct tool_calls *t);   /* the first phase behind call_open */
-    /* Appends a call of the function, without the tags around it, to the grammar's `calls`. NULL: calls cannot be asked for. */
+    bool
+        is_message; /* a call is a message of its own: its tags are none in a text, and the grammar is of what they enclose */
+    int (*read)(struct tool_calls *t); /* the first phase behind call_open */
+    /* Appends a call of the function, without the tags around it, to the grammar's `calls`. */
     int (*write)(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g);
 };
 
@@ -58,6 +60,7 @@ int tool_write_plain(const struct tool_form *f, const struct json_t *function, s
 int tool_write_deepseek3(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g);
 int tool_write_deepseek31(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g);
 int tool_write_kimi(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g);
+int tool_write_message(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g);
 
 enum { TOOL_MAX_NAME = 256 }; /* bytes of a name */
 

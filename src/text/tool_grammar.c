@@ -116,6 +116,22 @@ int tool_write_kimi(const struct tool_form *f, const struct json_t *function, st
     return add_object(function, g);
 }
 
+/* The recipient stands in the message's header, where a word ends with white space or a control token. */
+int tool_write_message(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g)
+{
+    const char *name = name_of(function);
+    size_t n = strlen(name), most = TOOL_MAX_NAME - (sizeof "functions." - 1);
+    (void)f;
+    if (n > most || strcspn(name, " \t\r\n<") != n)
+        return err_set(g->e, ERR_UNSUPPORTED,
+                       "%.80s: tools: %s: calls of this model's form take names of at most %zu bytes without "
+                       "white space and <",
+                       g->where, quote_bytes(name, n).text, most);
+    add_literal(&g->calls, name);
+    add_literal(&g->calls, TOOL_NAME_END);
+    return add_object(function, g);
+}
+
 /* ---- parameters, each for itself ---- */
 
 static bool is_required(const json_t *schema, const char *key)
@@ -215,6 +231,10 @@ int tool_write_plain(const struct tool_form *f, const struct json_t *function, s
 static void add_frame(const struct tool_form *f, bool many, struct tool_grammar *g)
 {
     str_add_text(g->rules, "root ::= ");
+    if (f->is_message) {
+        str_addf(g->rules, "%s\n", str_text(&g->calls));
+        return;
+    }
     if (f->section_open)
         add_literal(g->rules, f->section_open);
     add_literal(g->rules, f->section_padding ? f->section_padding : "");
@@ -240,13 +260,7 @@ int tool_form_grammar(const struct tool_form *f, const struct tool_choice *c, st
                       struct moeflux_err *e)
 {
     struct tool_grammar g = {.rules = out, .where = c->where, .e = e};
-    int rc = f->write
-                 ? 0
-                 : err_set(e, ERR_UNSUPPORTED,
-                           "%s: tool_choice: this model's form of calls has channels, expected auto or none",
-                           c->where);
-    if (rc < 0)
-        return rc;
+    int rc = 0;
     json_schema_add_json(out);
     str_add_text(out, PLAIN);
     for (size_t i = 0; rc == 0 && i < json_array_size(c->tools); i++) {

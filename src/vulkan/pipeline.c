@@ -3,8 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cores.h"
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/pool.h"
 #include "vulkan/device.h"
 
 struct kernel_code {
@@ -63,6 +65,7 @@ int pipeline_set_open(struct pipeline_set *s, const struct gpu *g, struct moeflu
 
 void pipeline_set_close(struct pipeline_set *s, const struct gpu *g)
 {
+    (void)pipeline_await(s, NULL);
     for (size_t i = 0; i < s->n; i++)
         g->vk.DestroyPipeline(g->device, s->all[i].handle, NULL);
     if (s->layout)
@@ -71,11 +74,8 @@ void pipeline_set_close(struct pipeline_set *s, const struct gpu *g)
     *s = (struct pipeline_set){0};
 }
 
-int pipeline_make(struct pipeline_set *s, const struct gpu *g, int idx, struct moeflux_err *e)
+static int make(struct pipeline *p, const struct gpu *g, VkPipelineLayout layout, struct moeflux_err *e)
 {
-    struct pipeline *p = &s->all[idx];
-    if (p->handle)
-        return 0;
     const struct kernel_code *k = find_kernel(p->name);
     VkShaderModuleCreateInfo code = {
         .sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO, .codeSize = k->bytes, .pCode = k->words};
@@ -103,10 +103,73 @@ int pipeline_make(struct pipeline_set *s, const struct gpu *g, int idx, struct m
                   .module = module,
                   .pName = "main",
                   .pSpecializationInfo = &values},
-        .layout = s->layout};
+        .layout = layout};
     r = g->vk.CreateComputePipelines(g->device, VK_NULL_HANDLE, 1, &info, NULL, &p->handle);
     g->vk.DestroyShaderModule(g->device, module, NULL);
     return r == VK_SUCCESS ? 0 : gpu_error(r, k->name, e);
+}
+
+int pipeline_make(struct pipeline_set *s, const struct gpu *g, int idx, struct moeflux_err *e)
+{
+    if (s->all[idx].is_coming) /* what fails there fails here too, which says why */
+        (void)pipeline_await(s, NULL);
+    struct pipeline *p = &s->all[idx];
+    return p->handle ? 0 : make(p, g, s->layout, e);
+}
+
+/* ---- on other threads ---- */
+
+enum { MAKERS = 16 };
+
+struct pipeline_job {
+    struct pool_job job;
+    struct pipeline_job *next;
+    const struct gpu *gpu;
+    VkPipelineLayout layout;
+    struct pipeline made; /* a copy: the set's array may move meanwhile */
+    int idx, rc;
+    struct moeflux_err err;
+};
+
+static void run_job(struct pool_job *job)
+{
+    struct pipeline_job *j = (struct pipeline_job *)(void *)job;
+    j->rc = make(&j->made, j->gpu, j->layout, &j->err);
+}
+
+int pipeline_make_soon(struct pipeline_set *s, const struct gpu *g, int idx, struct moeflux_err *e)
+{
+    if (s->all[idx].handle || s->all[idx].is_coming)
+        return 0;
+    uint32_t n_threads = (uint32_t)size_min(cores_allowed(), MAKERS);
+    if (!s->makers && !(s->makers = pool_new(n_threads, e)))
+        return ERR_MEMORY;
+    struct pipeline_job *j = mem_new(1, sizeof *j, e);
+    if (!j)
+        return ERR_MEMORY;
+    *j = (struct pipeline_job){
+        .job.run = run_job, .next = s->jobs, .gpu = g, .layout = s->layout, .made = s->all[idx], .idx = idx};
+    s->jobs = j;
+    s->all[idx].is_coming = true;
+    pool_submit(s->makers, &j->job);
+    return 0;
+}
+
+int pipeline_await(struct pipeline_set *s, struct moeflux_err *e)
+{
+    int rc = 0;
+    pool_free(s->makers);
+    s->makers = NULL;
+    while (s->jobs) {
+        struct pipeline_job *j = s->jobs;
+        s->jobs = j->next;
+        s->all[j->idx].handle = j->made.handle;
+        s->all[j->idx].is_coming = false;
+        if (j->rc < 0)
+            rc = err_set(e, j->err.code, "%s", j->err.text);
+        free(j);
+    }
+    return rc;
 }
 
 int pipeline_find(struct pipeline_set *s, const char *name, const uint32_t *spec, uint32_t n_spec,

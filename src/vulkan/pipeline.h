@@ -17,6 +17,8 @@ struct pipeline_set {
     VkPipelineLayout layout; /* push constants only: kernels reach memory by address */
     struct pipeline *all;
     size_t n, cap;
+    struct pool *makers;       /* threads of pipeline_make_soon; NULL: none runs */
+    struct pipeline_job *jobs; /* what they were given, until pipeline_await */
 };
 
 int pipeline_set_open(struct pipeline_set *s, const struct gpu *g, struct moeflux_err *e);
@@ -30,11 +32,16 @@ int pipeline_find(struct pipeline_set *s, const char *name, const uint32_t *spec
 /* Creates the pipeline at `idx` unless it is there already. The driver compiles it: that takes from some milliseconds to
  * a second. */
 int pipeline_make(struct pipeline_set *s, const struct gpu *g, int idx, struct moeflux_err *e);
+/* The same on another thread; g stays where it is until pipeline_await, which waits for all of them and returns the first
+ * error. */
+int pipeline_make_soon(struct pipeline_set *s, const struct gpu *g, int idx, struct moeflux_err *e);
+int pipeline_await(struct pipeline_set *s, struct moeflux_err *e);
 
 struct pipeline {
     const char *name; /* static */
     uint32_t spec[PIPELINE_MAX_SPEC], n_spec;
     VkPipeline handle; /* none until it was made */
+    bool is_coming;    /* another thread makes it */
 };
 
 /* Whether kernels for VK_KHR_cooperative_matrix were built: not every compiler of shaders knows it. */

@@ -14,7 +14,7 @@
 #include "model/gguf.h"
 #include "model/tensor.h"
 
-enum { SOME = 2048, GROUP = 32 };
+enum { SOME = 512, GROUP = 32 };
 
 static void use_values(const struct gguf *g)
 {

@@ -291,16 +291,26 @@ static void write_user_files(struct seeds *s)
              "{\"prompt\": \"a\", \"stop\": \"x\", \"logprobs\": 3, \"tools\": [{\"type\": \"function\", "
              "\"function\": {\"name\": \"f\", \"parameters\": {}}}], \"tool_choice\": \"auto\"}");
     put_text(s, "calls",
-             "\x04 a <tool_call>\n{\"name\": \"put\", \"arguments\": {\"n\": 1}}\n</tool_call>\n b");
-    put_text(s, "calls", "\x08<tool_call>{\"arguments\": \"{}\", \"name\": \"put\"}</tool_call>");
+             "\x08 a <tool_call>\n{\"name\": \"put\", \"arguments\": {\"n\": 1}}\n</tool_call>\n b");
+    put_text(s, "calls", "\x10<tool_call>{\"arguments\": \"{}\", \"name\": \"put\"}</tool_call>");
     put_text(s, "calls",
-             "\x05<tool_call>\n<function=put>\n<parameter=path>\na\"b\n</parameter>\n<parameter=n>\n12\n"
+             "\x09<tool_call>\n<function=put>\n<parameter=path>\na\"b\n</parameter>\n<parameter=n>\n12\n"
              "</parameter>\n<parameter=maybe>null</parameter></function>\n</tool_call>");
     put_text(
         s, "calls",
-        "\x06<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>put\n```json\n{\"n\": 1}\n```"
+        "\x0a<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>put\n```json\n{\"n\": 1}\n```"
         "<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜><"
         "｜tool▁calls▁end｜>");
+    put_text(s, "calls",
+             "\x0c<|tool_calls_section_begin|><|tool_call_begin|>functions.put:0<|tool_call_argument_begin|>"
+             "{\"n\": 1}<|tool_call_end|><|tool_calls_section_end|>");
+    put_text(s, "calls",
+             "\x0d<tool_call>put\n<arg_key>path</arg_key>\n<arg_value>a</arg_value>\n<arg_key>n</arg_key>\n"
+             "<arg_value>2</arg_value>\n</tool_call>");
+    put_text(s, "calls",
+             "\x0e<minimax:tool_call>\n<invoke name=\"put\">\n<parameter name=\"path\">a <b></parameter>\n"
+             "<parameter name=\"n\">3</parameter>\n</invoke>\n</minimax:tool_call>");
+    put_text(s, "calls", "\x0f<|channel|>commentary to=functions.put<|message|>{\"n\": 1}<|call|>");
     put_text(s, "completions",
              "{\"messages\": [{\"role\": \"system\", \"content\": \"a\"}, {\"role\": \"user\", \"content\": "
              "[{\"type\": "
