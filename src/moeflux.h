@@ -110,7 +110,7 @@ struct moeflux_options {
     /* NULL or "auto": a discrete GPU, else an integrated one, else the cpu. "cpu"; "reference"; else a Vulkan device, software
      * ones too: its index (moeflux_device), its name or a part of that. Several, separated by commas (unless all of it is one
      * device's name), or "all", every usable GPU: the layers are shared out to them in this order, see tensor_split. A device
-     * may be named twice. MOEFLUX_ERR_USAGE: more devices than layers or MOEFLUX_MAX_DEVICES; with n_cpu_layers */
+     * may be named twice. MOEFLUX_ERR_USAGE: more devices than layers or MOEFLUX_MAX_DEVICES */
     const char *device;
     /* The devices' shares of the layers, in their order, n_tensor_split of them: any numbers above 0. n_tensor_split 0: by the
      * devices' total memory. MOEFLUX_ERR_USAGE: not as many as devices */
@@ -122,8 +122,8 @@ struct moeflux_options {
     /* So many layers, counted from the first as llama.cpp counts them (dense ones too), have their routed experts computed by
      * the CPU and kept in host memory, whatever is in a cache; the device computes the rest. More than the model has: all.
      * Chunks that give an expert eight tokens on average are an exception: a device with memory of its own computes copies of
-     * the experts.
-     * MOEFLUX_ERR_USAGE: the device is no GPU. */
+     * the experts. Of several devices each keeps to that; one that is the cpu computes its own.
+     * MOEFLUX_ERR_USAGE: no device is a GPU. */
     uint32_t n_cpu_layers;
     /* Host memory for experts and checkpoints; 0: from what is free. Where device memory is host memory, it bounds the cache
      * of experts itself. */
@@ -518,7 +518,8 @@ struct moeflux_plan_device {
     uint32_t first_layer, end_layer; /* it has the layers from the first to the one before the last */
     bool is_unified;
     uint64_t device_free_bytes, device_bytes, weights_bytes, state_bytes, activation_bytes, driver_bytes;
-    uint64_t n_experts, n_slots, n_host_slots, n_pinned;
+    uint64_t n_experts, n_slots, n_host_slots, n_pinned; /* of those that it computes */
+    uint64_t n_cpu_experts, n_cpu_slots;                 /* of those that the CPU computes for it */
 };
 
 /* What moeflux_model_open would do with the same options now: its own decision, with nothing loaded. */

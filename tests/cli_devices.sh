@@ -162,7 +162,7 @@ fails 2 '\-\-gpu-memory: expected a size like 512M, 4G or 1.5GiB, or several' "$
 fails 2 '\-\-gpu-memory goes with a GPU' "$@" --device cpu,cpu --gpu-memory 1G
 fails 2 '\-\-device: device 2 has no name' "$@" --device cpu,
 fails 2 '\-\-device names 7 devices, the model has 6 layers' "$@" --device cpu,cpu,cpu,cpu,cpu,cpu,cpu
-fails 2 'go with one device, --device names 2' "$@" --device cpu,cpu --n-cpu-moe 1
+fails 2 'need a GPU for the rest of the model; CPU (.*) computes everything' "$@" --device cpu,cpu --n-cpu-moe 1
 fails 2 'selftest checks one device' --selftest --device cpu,cpu
 fails 3 '\-\-memory is .* on 2 devices need' "$@" --device cpu,cpu --memory 1k
 

@@ -79,20 +79,25 @@ int devices_open(struct devices *d, const struct moeflux_options *o, const struc
     struct moeflux_options one = *o;
     bool has_cpu = false;
     int rc = 0;
-    if (d->n > 1 && o->n_cpu_layers)
-        return err_set(e, ERR_USAGE, "--experts cpu and --n-cpu-moe go with one device, --device names %u",
-                       d->n);
     for (uint32_t i = 0; i < d->n; i++)
         has_cpu = has_cpu || strcmp(d->names[i], "cpu") == 0;
     for (uint32_t i = 0; rc == 0 && i < d->n; i++) {
         one.device = d->names[i][0] ? d->names[i] : NULL;
         /* An instruction set is the cpu's, beside others too. */
         one.cpu_isa = d->n > 1 && has_cpu && strcmp(d->names[i], "cpu") != 0 ? NULL : o->cpu_isa;
-        rc = load_plan_open_device(&d->execs[i], &one, h, e);
+        rc = load_plan_open_device(&d->execs[i], &one, h, devices_cpu(d), e);
     }
     if (rc < 0)
         devices_close(d);
     return rc;
+}
+
+const struct exec *devices_cpu(const struct devices *d)
+{
+    for (uint32_t i = 0; i < d->n; i++)
+        if (d->execs[i] && exec_get_caps(d->execs[i]).is_native)
+            return d->execs[i];
+    return NULL;
 }
 
 void devices_close(struct devices *d)

@@ -20,6 +20,8 @@ int devices_parse(struct devices *out, const char *option, struct moeflux_err *e
 /* Opens them all. On failure none is open; the text names the one at fault. */
 int devices_open(struct devices *d, const struct moeflux_options *o, const struct test_hooks *h,
                  struct moeflux_err *e);
+/* The first that is the cpu: others that compute there do it with its threads (exec_options.beside). NULL: none is open. */
+const struct exec *devices_cpu(const struct devices *d);
 void devices_close(struct devices *d);
 /* Shares out n_layers layers: by moeflux_options.tensor_split, else by total memory. Each device gets a layer at least. ERR_USAGE:
  * more devices than layers, or a bad split. */

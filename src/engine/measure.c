@@ -350,7 +350,7 @@ static void measure_cpu(const struct moeflux_options *o, struct moeflux_speeds *
 {
     struct exec *x = NULL;
     struct moeflux_speeds cpu = {0};
-    if (load_plan_open_cpu(&x, o, NULL) == 0 && measure_kernel(x, &cpu, NULL) == 0)
+    if (load_plan_open_cpu(&x, o, NULL, NULL) == 0 && measure_kernel(x, &cpu, NULL) == 0)
         out->cpu_bytes_s = cpu.kernel_bytes_s;
     exec_close(x);
 }

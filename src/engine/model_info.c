@@ -212,7 +212,7 @@ int moeflux_selftest(const char *device, const char *cpu_isa,
     struct exec *x;
     const struct moeflux_options o = {.device = device, .cpu_isa = cpu_isa};
     struct selftest s = {.device = device, .isa = cpu_isa, .row = relay_row, .ctx = &relay};
-    int rc = load_plan_open_exec(&x, &o, NULL, e);
+    int rc = load_plan_open_exec(&x, &o, NULL, NULL, e);
     if (rc < 0)
         return rc;
     if (exec_get_caps(x).is_native)

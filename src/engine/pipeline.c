@@ -272,7 +272,7 @@ int pipeline_run(struct moeflux_session *s, const struct pipeline_call *c, uint3
     forward_follow(&all);
     for (uint32_t i = 0; i < n; i++) {
         l.stations[i] = (struct station){.line = &l, .idx = i};
-        exec_watch(m->stages[i].exec, &(struct exec_watch){i + 1 == n ? go_on : go_on_beside, &l});
+        stage_watch(&m->stages[i], &(struct exec_watch){i + 1 == n ? go_on : go_on_beside, &l});
     }
     s->is_stopped = true;
     m->progress_at.from = m->progress_at.before;
@@ -280,7 +280,7 @@ int pipeline_run(struct moeflux_session *s, const struct pipeline_call *c, uint3
     if (rc == 0)
         rc = result_of(&l, e);
     for (uint32_t i = 0; i < n; i++)
-        exec_watch(m->stages[i].exec, NULL);
+        stage_watch(&m->stages[i], NULL);
     *n_done = settle(&l);
     m->followed.n = rc == 0 ? 1 : 0;
     m->step_ns = (clock_ns() - start) / c->n_chunks;
