@@ -62,6 +62,18 @@ err_has '^moeflux: --device llvmpipe: .*no Vulkan driver is installed'
 run 0 env VK_DRIVER_FILES=/nonexistent VK_ICD_FILENAMES=/nonexistent "$MOEFLUX" "$@" --tokens-out
 out_is "$(cat "$tmp/want")"
 
+# The dynamic linker tells which libraries a program looks for while it runs.
+claim what_needs_no_gpu_does_not_ask_the_vulkan_loader
+looked_for_vulkan() {
+    rm -f "$tmp"/linker.*
+    run "$1" env LD_DEBUG=libs LD_DEBUG_OUTPUT="$tmp/linker" "$MOEFLUX" -m "$model" --plan --device "$2"
+    grep -q libvulkan "$tmp"/linker.*
+}
+for device in cpu cpu,cpu reference,cpu; do
+    looked_for_vulkan 0 "$device" && fault "--device $device asked the loader"
+done
+looked_for_vulkan 2 cpu,nobody || fault 'the linker does not tell'
+
 claim devices_are_listed_with_the_cpu
 run 0 "$MOEFLUX" --list-devices
 err_empty

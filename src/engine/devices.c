@@ -51,6 +51,29 @@ static int add_listed(struct devices *d, const char *option, bool is_all, struct
     return rc;
 }
 
+/* Whether an item is no name of a Vulkan device: a host backend, or an index. */
+static bool is_plain(const char *item, size_t len)
+{
+    static const char *const hosts[] = {"cpu", "reference", "auto"};
+    for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++)
+        if (strlen(hosts[i]) == len && memcmp(item, hosts[i], len) == 0)
+            return true;
+    return strspn(item, "0123456789") >= len;
+}
+
+/* Whether all of it may be one device's name, commas and all. Where it cannot, nobody asks the Vulkan loader: that takes a slow
+ * driver half a second, and the cpu needs none. */
+static bool may_be_a_name(const char *option)
+{
+    for (const char *at = option; at;) {
+        size_t len = strcspn(at, ",");
+        if (!is_plain(at, len))
+            return true;
+        at = at[len] ? at + len + 1 : NULL;
+    }
+    return false;
+}
+
 int devices_parse(struct devices *out, const char *option, struct moeflux_err *e)
 {
     *out = (struct devices){0};
@@ -59,8 +82,8 @@ int devices_parse(struct devices *out, const char *option, struct moeflux_err *e
         out->n = 1;
         return 0;
     }
-    int rc = is_all || strchr(option, ',') ? add_listed(out, option, is_all, e)
-                                           : add(out, option, strlen(option), e);
+    int rc =
+        is_all || (strchr(option, ',') && may_be_a_name(option)) ? add_listed(out, option, is_all, e) : 0;
     if (rc < 0 || out->n > 0)
         return rc;
     for (const char *at = option; rc == 0; at++) {

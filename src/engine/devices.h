@@ -15,7 +15,7 @@ struct devices {
 };
 
 /* Takes moeflux_options.device apart: a device's exact name first, else it is split at commas; "all" means the usable GPUs. Opens
- * nothing. ERR_USAGE; ERR_DEVICE: "all", and there is no GPU. */
+ * nothing, and asks the Vulkan loader only where a name or "all" is among them. ERR_USAGE; ERR_DEVICE: "all", and there is no GPU. */
 int devices_parse(struct devices *out, const char *option, struct moeflux_err *e);
 /* Opens them all. On failure none is open; the text names the one at fault. */
 int devices_open(struct devices *d, const struct moeflux_options *o, const struct test_hooks *h,
