@@ -463,7 +463,8 @@ struct moeflux_device {
     char matrices
         [32];     /* cooperative matrices, "NV", "KHR", "NV and KHR"; "": none that kernels here are for */
     char isa[16]; /* of the cpu, like the next: the instruction set that it uses; else "" */
-    uint32_t n_threads; /* that it computes with */
+    uint32_t n_threads;  /* that it computes with */
+    int32_t memory_node; /* of this machine (NUMA), that a GPU is attached to; -1: the system does not say */
     bool usable;
     bool is_default;   /* taken when no device is named */
     char why_not[128]; /* the feature that is missing */
