@@ -553,6 +553,10 @@ struct moeflux_plan {
 /* Fails as moeflux_model_open would: MOEFLUX_ERR_NO_FIT with the numbers, _UNSUPPORTED, _DEVICE. */
 int moeflux_make_plan(const struct moeflux_options *o, struct moeflux_plan *out, struct moeflux_err *e);
 
+struct moeflux_device_speeds { /* of one device; see moeflux_speeds */
+    double kernel_bytes_s, dispatch_s, round_trip_s, copy_bytes_s;
+};
+
 /* What this machine does. A speed of 0 was not measured. */
 struct moeflux_speeds {
     double disk_bytes_s; /* experts of this model, top_k at a time, as a layer asks for them */
@@ -561,11 +565,14 @@ struct moeflux_speeds {
     char disk_how[256];  /* "direct", or why there is no speed */
     char device
         [256]; /* several: their names; the speeds are those of a token that passes through their layers */
-    double kernel_bytes_s;  /* product of a quantised matrix and a vector */
-    double dispatch_s;      /* of one small kernel, with the barrier after it */
-    double round_trip_s;    /* of a submission and the wait for it */
-    double copy_bytes_s;    /* host to device; 0 too where that is the same memory */
-    double cpu_bytes_s;     /* the same product on the CPU's cores; 0 too where the device is the CPU */
+    double kernel_bytes_s; /* product of a quantised matrix and a vector */
+    double dispatch_s;     /* of one small kernel, with the barrier after it */
+    double round_trip_s;   /* of a submission and the wait for it */
+    double copy_bytes_s;   /* host to device; 0 too where that is the same memory */
+    double
+        cpu_bytes_s; /* the same product on the CPU's cores; 0 too where no device is another than the CPU */
+    uint32_t n_devices; /* whose speeds, one by one, are: */
+    struct moeflux_device_speeds devices[MOEFLUX_MAX_DEVICES];
     char device_fault[512]; /* why the device has no speeds; "": it has */
     double memory_bytes_s;  /* of this machine's memory, read by n_threads */
     uint32_t n_threads;
@@ -595,6 +602,17 @@ struct moeflux_placement {
 /* False, and nothing is filled: the speeds of device and CPU are not both known. */
 bool moeflux_compare_placements(const struct moeflux_needs *n, const struct moeflux_plan *plan,
                                 const struct moeflux_speeds *s, struct moeflux_placement *out);
+
+/* How layers are shared out to several devices, and how they would best be. Advice: nothing follows it. */
+struct moeflux_split {
+    uint32_t n_layers[MOEFLUX_MAX_DEVICES]; /* of each device: a moeflux_options.tensor_split */
+    double token_s, best_token_s;           /* a token on all devices together: as planned, with n_layers */
+    double slowest_s, best_slowest_s; /* of it, on the device that takes longest: it holds up a prompt */
+};
+/* 1: another split than the plan's would be faster, by more than measurements err; 0: none would. 0 and zeros in *out: there is
+ * one device, or some device has no speed. MOEFLUX_ERR_MEMORY. */
+int moeflux_find_split(const struct moeflux_needs *n, const struct moeflux_plan *plan,
+                       const struct moeflux_speeds *s, struct moeflux_split *out, struct moeflux_err *e);
 
 /* Runs every operation on `device` (as in moeflux_options) against the reference over a grid of shapes, on the cpu with each
  * instruction set that the processor has, or with `cpu_isa` alone. Calls `row` once per case: relative error against the bound, or that the device
