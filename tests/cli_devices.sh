@@ -186,6 +186,9 @@ fails 2 '\-\-gpu-memory goes with a GPU' "$@" --device cpu,cpu --gpu-memory 1G
 fails 2 '\-\-device: device 2 has no name' "$@" --device cpu,
 fails 2 '\-\-device names 7 devices, the model has 6 layers' "$@" --device cpu,cpu,cpu,cpu,cpu,cpu,cpu
 fails 2 'need a GPU for the rest of the model; CPU (.*) computes everything' "$@" --device cpu,cpu --n-cpu-moe 1
+fails 2 '\-\-device 99: no such device among' "$@" --device cpu,99
+fails 2 'all stands for every GPU' "$@" --device cpu,all
+fails 3 'device 2 of 2 (reference .*, layers 3 to 5): the model needs at least .* --gpu-memory is 1.0 MiB' "$@" --device reference,reference --gpu-memory 1G,1M
 fails 2 'selftest checks one device' --selftest --device cpu,cpu
 fails 3 '\-\-memory is .* on 2 devices need' "$@" --device cpu,cpu --memory 1k
 

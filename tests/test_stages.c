@@ -476,30 +476,88 @@ static int lose(struct exec *x, uint64_t ticket, struct moeflux_err *e)
     return err_set(e, ERR_DEVICE, "waiting: the device was lost");
 }
 
+static int have_no_memory(struct exec *x, struct exec_buffer *b, enum exec_memory kind, struct moeflux_err *e)
+{
+    (void)x, (void)b, (void)kind;
+    return err_set(e, ERR_NO_FIT, "out of memory");
+}
+
+/* The backend of a stage's device, and one that fails. */
+struct breakage {
+    struct exec *of;
+    const struct backend *real;
+    struct backend broken;
+};
+
+static void break_stage(struct breakage *b, struct moeflux_model *m, uint32_t stage)
+{
+    b->of = m->stages[stage].exec;
+    b->real = b->of->backend;
+    b->broken = *b->real;
+    b->of->backend = &b->broken;
+}
+
+static void mend(struct breakage *b)
+{
+    b->of->backend = b->real;
+}
+
+/* By a token, a chunk, and as a prompt goes through all devices at once. */
 static void a_lost_device_is_named(void **state)
 {
     (void)state;
+    static const char *const names[] = {"device 1 of 2 (CPU", "device 2 of 2 (CPU"},
+                             *const layers[] = {"layers 0 to 2): waiting: the device was lost",
+                                                "layers 3 to 5): waiting: the device was lost"};
     const struct setup u = {.dir = ODD, .device = "cpu,cpu"};
     struct moeflux_err e = {0};
     struct sequence q = open_setup(&u);
     float *row = malloc(q.vocab * sizeof *row);
-    struct exec *second = q.m->stages[1].exec;
-    const struct backend *real = second->backend;
-    struct backend broken = *real;
     int32_t ids[N_PROMPT];
     sequence_ids(&q, 1, ids, N_PROMPT);
-    sequence_eval(&q, ids, CHUNK, NULL);
-    broken.wait = lose;
-    second->backend = &broken;
-    for (uint32_t n = 1; n <= N_PROMPT; n += 18) {
-        int rc = moeflux_session_eval(q.s, ids, n, &(struct moeflux_outputs){.logits = row}, &e);
-        sequence_refused(rc, &e, ERR_DEVICE, "device 2 of 2 (CPU");
-        sequence_refused(rc, &e, ERR_DEVICE, "layers 3 to 5): waiting: the device was lost");
+    for (uint32_t k = 0; k < 2; k++) {
+        struct breakage b;
+        sequence_eval(&q, ids, CHUNK, NULL);
+        break_stage(&b, q.m, k);
+        b.broken.wait = lose;
+        for (uint32_t n = 1; n <= N_PROMPT; n += 18) {
+            int rc = moeflux_session_eval(q.s, ids, n, &(struct moeflux_outputs){.logits = row}, &e);
+            sequence_refused(rc, &e, ERR_DEVICE, names[k]);
+            sequence_refused(rc, &e, ERR_DEVICE, layers[k]);
+        }
+        mend(&b);
+        check_ok(moeflux_session_clear(q.s, &e), &e);
+        sequence_eval(&q, ids, 3, row);
+        check_ok(moeflux_session_clear(q.s, &e), &e);
     }
-    second->backend = real;
-    check_ok(moeflux_session_clear(q.s, &e), &e);
-    sequence_eval(&q, ids, 3, row);
     free(row);
+    sequence_close(&q);
+}
+
+/* For a sequence's states, and for what an evaluation is asked for. */
+static void a_device_that_runs_out_of_memory_is_named(void **state)
+{
+    (void)state;
+    static const char text[] = "device 2 of 2 (CPU";
+    const struct setup u = {.dir = ODD, .device = "cpu,cpu"};
+    struct moeflux_err e = {0};
+    struct sequence q = open_setup(&u);
+    struct record none = {0};
+    struct hearing h = {&none, q.vocab, moeflux_model_get_info(q.m).hidden};
+    const struct moeflux_outputs hidden = {.hidden = hear_hidden, .ctx = &h};
+    struct moeflux_session *s;
+    struct breakage b;
+    check_ok(moeflux_session_new(&s, q.m, CONTEXT, &e), &e);
+    break_stage(&b, q.m, 1);
+    b.broken.buffer_new = have_no_memory;
+    sequence_refused(moeflux_session_eval(q.s, &(int32_t){5}, 1, &hidden, &e), &e, ERR_NO_FIT, text);
+    sequence_refused(moeflux_session_eval(s, &(int32_t){5}, 1, &(struct moeflux_outputs){0}, &e), &e,
+                     ERR_NO_FIT, text);
+    moeflux_session_free(s);
+    sequence_refused(moeflux_session_new(&s, q.m, CONTEXT, &e), &e, ERR_NO_FIT, text);
+    mend(&b);
+    check_ok(moeflux_session_eval(q.s, &(int32_t){5}, 1, &hidden, &e), &e);
+    free(none.bytes);
     sequence_close(&q);
 }
 
@@ -515,6 +573,8 @@ static void what_cannot_be_shared_out_is_refused_at_once(void **state)
         {{.device = ",cpu"}, ERR_USAGE, "device 1 has no name"},
         {{.device = "cpu,nobody"}, ERR_USAGE, "nobody"},
         {{.device = "nobody,nobody"}, ERR_USAGE, "nobody"},
+        {{.device = "cpu,all"}, ERR_USAGE, "all stands for every GPU"},
+        {{.device = "cpu,99"}, ERR_USAGE, "--device 99: no such device"},
         {{.device = "cpu,cpu,cpu,cpu,cpu,cpu,cpu"}, ERR_USAGE, "names 7 devices, the model has 6 layers"},
         {{.device = "c,c,c,c,c,c,c,c,c,c,c,c,c,c,c,c,c"}, ERR_USAGE, "more than 16 devices"},
         {{.device = "cpu,cpu", .n_tensor_split = 3}, ERR_USAGE, "has 3 shares, expected 2"},
@@ -589,6 +649,7 @@ int main(void)
         cmocka_unit_test(a_stopped_prompt_can_be_gone_on_with),
         cmocka_unit_test(a_long_prompt_makes_the_same_checkpoints),
         cmocka_unit_test(a_lost_device_is_named),
+        cmocka_unit_test(a_device_that_runs_out_of_memory_is_named),
         cmocka_unit_test(the_plan_has_a_row_for_each_device),
     };
     return device_run_tests(everywhere, on_vulkan, on_hosts);

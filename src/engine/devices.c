@@ -18,6 +18,8 @@ static int add(struct devices *d, const char *name, size_t len, struct moeflux_e
     if (len == 0)
         return err_set(e, ERR_USAGE, "--device: device %u has no name, expected names between commas",
                        d->n + 1);
+    if (len == 3 && memcmp(name, "all", len) == 0)
+        return err_set(e, ERR_USAGE, "--device: all stands for every GPU, beside it nothing can be named");
     if (len >= sizeof d->names[0])
         return err_set(e, ERR_USAGE, "--device: a name of %zu bytes, expected less than %zu", len,
                        sizeof d->names[0]);
@@ -131,7 +133,8 @@ void devices_close(struct devices *d)
     }
 }
 
-static int check_split(const struct moeflux_options *o, uint32_t n, uint32_t n_layers, struct moeflux_err *e)
+int devices_check_shares(const struct moeflux_options *o, uint32_t n, uint32_t n_layers,
+                         struct moeflux_err *e)
 {
     if (o->n_tensor_split && o->n_tensor_split != n)
         return err_set(e, ERR_USAGE, "--tensor-split has %u share%s, expected %u: one for each device",
@@ -154,7 +157,7 @@ int devices_share_layers(const struct moeflux_options *o, const struct exec_caps
                          uint32_t n_layers, struct expert_layers *out, struct moeflux_err *e)
 {
     double before = 0, all = 0;
-    int rc = check_split(o, n, n_layers, e);
+    int rc = devices_check_shares(o, n, n_layers, e);
     if (rc < 0)
         return rc;
     for (uint32_t i = 0; i < n; i++)

@@ -23,8 +23,12 @@ int devices_open(struct devices *d, const struct moeflux_options *o, const struc
 /* The first that is the cpu: others that compute there do it with its threads (exec_options.beside). NULL: none is open. */
 const struct exec *devices_cpu(const struct devices *d);
 void devices_close(struct devices *d);
-/* Shares out n_layers layers: by moeflux_options.tensor_split, else by total memory. Each device gets a layer at least. ERR_USAGE:
- * more devices than layers, or a bad split. */
+/* Whether n_layers layers can be shared out to n devices as the options say. ERR_USAGE: more devices than layers, shares or sizes of
+ * memory of another number than devices, bad ones. */
+int devices_check_shares(const struct moeflux_options *o, uint32_t n, uint32_t n_layers,
+                         struct moeflux_err *e);
+/* Shares them out: by moeflux_options.tensor_split, else by total memory. Each device gets a layer at least. The errors of
+ * devices_check_shares. */
 int devices_share_layers(const struct moeflux_options *o, const struct exec_caps *caps, uint32_t n,
                          uint32_t n_layers, struct expert_layers *out, struct moeflux_err *e);
 

@@ -51,8 +51,10 @@ static int make_hidden_buffers(struct moeflux_model *m, struct moeflux_err *e)
         struct stage *at = &m->stages[i];
         uint64_t n = at->layers.end - at->layers.first + 1;
         if (!at->hidden.host)
-            rc = exec_buffer_new(at->exec, &at->hidden, EXEC_HOST,
-                                 n * m->max_chunk * m->dir.config.hidden * sizeof(float), e);
+            rc = model_fault(m, at,
+                             exec_buffer_new(at->exec, &at->hidden, EXEC_HOST,
+                                             n * m->max_chunk * m->dir.config.hidden * sizeof(float), e),
+                             e);
     }
     return rc;
 }

@@ -50,6 +50,8 @@ static int open_devices(struct moeflux_model *m, struct stage_plan *p, const str
     struct devices d;
     int rc = devices_parse(&d, o->device, e);
     if (rc == 0)
+        rc = devices_check_shares(o, d.n, m->dir.config.n_layers, e);
+    if (rc == 0)
         rc = devices_open(&d, o, h, e);
     if (rc < 0)
         return rc;

@@ -149,7 +149,9 @@ int test_hooks_make_plan(const struct moeflux_options *o, const struct test_hook
         rc = load_plan_look_at_model(&m, o, e);
     if (rc != 0)
         return rc;
-    rc = devices_open(&d, o, h, e);
+    rc = devices_check_shares(o, d.n, m.config.n_layers, e);
+    if (rc == 0)
+        rc = devices_open(&d, o, h, e);
     if (rc == 0)
         rc = stage_plan_make(&p, &m, &d, o, e);
     if (rc == 0)
