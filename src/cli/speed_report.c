@@ -195,12 +195,10 @@ static int print_split(const struct moeflux_needs *n, const struct moeflux_plan 
     if (rc <= 0)
         return rc;
     show_shares(&split, plan->n_devices, shares, sizeof shares);
-    output_addf(
-        out,
-        "\n--tensor-split %s would be faster: a token takes %.2f ms instead of %.2f, of it %.2f instead "
-        "of %.2f on the slowest device, which prompts wait for.\n",
-        shares, split.best_token_s * 1e3, split.token_s * 1e3, split.best_slowest_s * 1e3,
-        split.slowest_s * 1e3);
+    output_addf(out, "\n--tensor-split %s would be better: a token takes %.2f ms on all devices (now %.2f),",
+                shares, split.best_token_s * 1e3, split.token_s * 1e3);
+    output_addf(out, " of it %.2f on the slowest (now %.2f), which prompts wait for.\n",
+                split.best_slowest_s * 1e3, split.slowest_s * 1e3);
     return 0;
 }
 
@@ -217,7 +215,7 @@ static json_t *split_json(const struct moeflux_needs *n, const struct moeflux_pl
     show_shares(&split, plan->n_devices, shares, sizeof shares);
     return json_pack("{s:f, s:f, s:f, s:f, s:s, s:b}", "token_s", split.token_s, "slowest_s", split.slowest_s,
                      "best_token_s", split.best_token_s, "best_slowest_s", split.best_slowest_s, "best",
-                     shares, "is_faster", rc);
+                     shares, "is_better", rc);
 }
 
 int speed_report_print(const struct moeflux_needs *n, const struct moeflux_plan *plan,
