@@ -51,8 +51,10 @@ static int make_hidden_buffers(struct moeflux_model *m, struct moeflux_err *e)
         struct stage *at = &m->stages[i];
         uint64_t n = at->layers.end - at->layers.first + 1;
         if (!at->hidden.host)
-            rc = exec_buffer_new(at->exec, &at->hidden, EXEC_HOST,
-                                 n * m->max_chunk * m->dir.config.hidden * sizeof(float), e);
+            rc = model_fault(m, at,
+                             exec_buffer_new(at->exec, &at->hidden, EXEC_HOST,
+                                             n * m->max_chunk * m->dir.config.hidden * sizeof(float), e),
+                             e);
     }
     return rc;
 }
@@ -237,18 +239,17 @@ int forward_check_files(const struct moeflux_model *m, struct moeflux_err *e)
 static void watch(struct moeflux_model *m, const struct exec_watch *w)
 {
     for (uint32_t i = 0; i < m->n_stages; i++)
-        exec_watch(m->stages[i].exec, w);
-    if (m->n_cpu_layers)
-        exec_watch(m->stages[0].sides[SIDE_HOST].exec, w);
+        stage_watch(&m->stages[i], w);
 }
 
 /* Whether tokens get what each would get alone, as those of several sequences do. */
 static void set_alike(struct moeflux_model *m, bool on)
 {
-    for (uint32_t i = 0; i < m->n_stages; i++)
+    for (uint32_t i = 0; i < m->n_stages; i++) {
         exec_set_alike(m->stages[i].exec, on);
-    if (m->n_cpu_layers)
-        exec_set_alike(m->stages[0].sides[SIDE_HOST].exec, on);
+        if (m->stages[i].sides[SIDE_HOST].exec)
+            exec_set_alike(m->stages[i].sides[SIDE_HOST].exec, on);
+    }
 }
 
 static void fill_inputs_together(struct moeflux_session *const *list, const int32_t *ids, uint32_t n)

@@ -59,7 +59,7 @@ bool pipeline_takes(struct moeflux_session *s, const struct moeflux_outputs *out
     return m->n_stages > 1 && !m->trace && !outputs->hidden && make_older(s);
 }
 
-/* ---- recurrent states ---- */
+/* ---- recurrent states: a model without any keeps no older ones (make_older), and nothing moves ---- */
 
 /* A chunk is finished: its state is the current one, older ones stand behind it, and the oldest is written next. */
 static void move_on(struct stage_state *on, uint32_t n_older)
@@ -175,7 +175,8 @@ static int run_chunk(struct station *t, uint32_t chunk)
     if (!is_caller(t) && !await_chunks(t, t + 1, chunk))
         return err_set(&t->err, ERR_INTERRUPTED, "interrupted");
     stage_hand_over(&p);
-    move_on(on, pipeline_n_older(t->idx, l->m->n_stages));
+    if (l->m->recurrent_state_bytes)
+        move_on(on, pipeline_n_older(t->idx, l->m->n_stages));
     return 0;
 }
 
@@ -246,7 +247,7 @@ static uint32_t settle(struct line *l)
     struct moeflux_session *s = l->s;
     uint32_t n = l->m->n_stages, chunks = l->stations[n - 1].n_done, all = l->call->n_chunks;
     uint32_t tokens = chunks == all ? l->call->n : chunks * l->m->max_chunk;
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; l->m->recurrent_state_bytes && i < n; i++)
         move_back(&s->on[i], l->stations[i].n_done - chunks);
     bool is_kept = chunks == all && l->call->keep;
     s->parity ^= (chunks - is_kept) & 1;
@@ -272,7 +273,7 @@ int pipeline_run(struct moeflux_session *s, const struct pipeline_call *c, uint3
     forward_follow(&all);
     for (uint32_t i = 0; i < n; i++) {
         l.stations[i] = (struct station){.line = &l, .idx = i};
-        exec_watch(m->stages[i].exec, &(struct exec_watch){i + 1 == n ? go_on : go_on_beside, &l});
+        stage_watch(&m->stages[i], &(struct exec_watch){i + 1 == n ? go_on : go_on_beside, &l});
     }
     s->is_stopped = true;
     m->progress_at.from = m->progress_at.before;
@@ -280,7 +281,7 @@ int pipeline_run(struct moeflux_session *s, const struct pipeline_call *c, uint3
     if (rc == 0)
         rc = result_of(&l, e);
     for (uint32_t i = 0; i < n; i++)
-        exec_watch(m->stages[i].exec, NULL);
+        stage_watch(&m->stages[i], NULL);
     *n_done = settle(&l);
     m->followed.n = rc == 0 ? 1 : 0;
     m->step_ns = (clock_ns() - start) / c->n_chunks;
