@@ -34,6 +34,8 @@ struct team {
     /* Each of the two on a cache line of its own, away from what is only read. */
     _Alignas(CACHE_LINE) atomic_uint n_left; /* blocks that are not done; the caller sleeps on it */
     atomic_bool caller_sleeps;
+    atomic_uint n_owners;
+    pthread_mutex_t turn;                     /* of the owners: who has it calls */
     _Alignas(CACHE_LINE) atomic_uint n_calls; /* the others sleep on it */
     atomic_uint n_asleep;
     atomic_bool stopping;
@@ -43,8 +45,6 @@ struct team {
     uint32_t n_threads, n_started;             /* the caller's counts as started */
     struct node_shares nodes;                  /* of the threads */
     uint64_t spin_ns;
-    atomic_uint n_owners;
-    pthread_mutex_t turn;         /* of the owners: who has it calls */
     _Atomic uint64_t alert_until; /* clock_ns; workers look for a call until then */
     /* The call: written while no block is out, read by who has taken one. */
     team_fn *fn;

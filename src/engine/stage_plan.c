@@ -192,7 +192,7 @@ static int check_cpu_layers(const struct moeflux_options *o, const struct exec_c
 int stage_plan_make(struct stage_plan *out, const struct model_dir *m, const struct devices *d,
                     const struct moeflux_options *o, struct moeflux_err *e)
 {
-    struct exec_caps caps[MOEFLUX_MAX_DEVICES];
+    struct exec_caps caps[MOEFLUX_MAX_DEVICES] = {0};
     struct expert_layers all;
     *out = (struct stage_plan){.n = d->n, .n_checkpoints = UINT32_MAX};
     for (uint32_t i = 0; i < d->n; i++)
